@@ -4,10 +4,10 @@
 #   make demo            text to trained model on this machine, in minutes
 #   make test            everything that is checked on every change
 #   make test T="lr map" only the tests whose file names contain one of these
-#   make test-unit       one suite; also test-meta -fuzz -golden -fault -dist -slurm -tools
+#   make test-unit       one suite; also test-meta -fuzz -golden -fault -multirank -slurm -tools
 #   make test-long       what takes too long for every change
 #   make test-load       all tests RUNS=3 times beside LOAD=16 busy processes; with CLOCK=jump under a
-#                        clock that somebody sets; SUITES="unit dist" and T="lr map" choose
+#                        clock that somebody sets; SUITES="unit multirank" and T="lr map" choose
 #   make memcheck        the unit tests under valgrind; T="lr map" as above
 #   make fuzz            FUZZ_S=60 processor seconds of libFuzzer a parser, on JOBS processors
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
@@ -57,7 +57,7 @@ PKGS      := jansson libpcre2-8 libutf8proc libzstd zlib libxxhash lmdb cairo
 
 CFLAGS    ?= -O2 -g
 ALL_C     := -std=c11 -D_GNU_SOURCE $(WARN) -fPIC -fvisibility=hidden -fopenmp $(CFLAGS)
-ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore \
+ALL_CPP   := -Ilibcore/include -Ikernels/include -Ilibcore -Ikernels \
              $(shell pkg-config --cflags $(PKGS) 2>/dev/null) \
              $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I pmix 2>/dev/null)) -DD9D_VERSION='"$(VERSION)"' $(CPPFLAGS)
 LDLIBS    += $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -ldl -lpthread
@@ -85,7 +85,7 @@ CUDA_C    := -std=c++17 -O3 -lineinfo -fmad=false -Werror all-warnings \
              $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$a$(,)code=compute_$a) \
              -DD9D_SM90A=$(if $(filter 90a,$(CUDA_ARCH)),1,0) $(if $(HANGS),-DD9D_HANGS) \
              -Xcompiler -fPIC,-Wall,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics \
-             -Ilibcore/include -Ikernels/include
+             -Ilibcore/include -Ikernels/include -Ikernels
 
 ifdef SAN
 ALL_C     += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -95,14 +95,14 @@ endif
 
 # ---- What there is to build ---------------------------------------------------------------
 
-CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
-CUDA_HOST := libcore/device/device_cuda.c libcore/dist/comm_nccl.c libcore/dist/comm_share.c \
-             libcore/dist/comm_mail.c $(wildcard kernels/cuda/*.c)
-MPI_SRC   := libcore/dist/module_mpi.c
+CUDA_SRC  := $(if $(NVCC),$(wildcard kernels/cuda/*/*.cu))
+CUDA_HOST := libcore/device/device_cuda.c libcore/comm/backend/comm_nccl.c libcore/comm/p2p/cuda_ipc.c \
+             libcore/comm/p2p/p2p_ring.c $(wildcard kernels/cuda/*/*.c)
+MPI_SRC   := libcore/comm/backend/mpi_module.c
 CORE_SRC  := $(filter-out $(CUDA_HOST) $(MPI_SRC),$(wildcard libcore/*/*.c libcore/*/*/*.c)) \
-             $(wildcard kernels/common/*.c kernels/cpu/*.c kernels/paper/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
+             $(wildcard kernels/common/*.c kernels/cpu/*.c kernels/sim/*.c) $(if $(CUDA_SRC),$(CUDA_HOST))
 TOOL_SRC  := $(wildcard tools/d9d-*.c)
-TEST_SRC  := $(wildcard tests/unit/test_*.c tests/golden/test_*.c tests/fault/test_*.c)
+TEST_SRC  := $(wildcard tests/unit/*/test_*.c tests/golden/test_*.c tests/fault/test_*.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 HELP_SRC  := $(wildcard tests/unit/support/*.c)
@@ -162,7 +162,7 @@ $B/%.o: %.c $B/flags
 	$(call Q,CC)$(CC) $(ALL_C) $(ALL_CPP) -MMD -MP -c -o $@ $<
 
 # Loops over every element of a checkpoint.
-$B/libcore/ckpt/strided.o $B/libcore/ckpt/recast.o: private ALL_C += $(KERNEL_C)
+$B/libcore/ckpt/mapper/strided.o $B/libcore/ckpt/mapper/dtype_convert.o: private ALL_C += $(KERNEL_C)
 
 $B/tests/%.o: ALL_CPP += -Itests/unit
 
@@ -185,7 +185,7 @@ $B/lib/libd9d_mpi.so.$(SOVERSION): $B/$(MPI_SRC:.c=.o)
 
 $(ARCHIVE): $(CORE_OBJ) $(CUDA_OBJ)
 	@mkdir -p $(@D)
-	$(call Q,AR)rm -f $@ && $(AR) rcs $@ $^
+	$(call Q,AR)rm -f $@ && $(AR) qcs $@ $^
 
 # What tools/NAME_*.c has belongs to d9d-NAME.
 $(foreach t,$(TOOLS),$(eval $t: $(patsubst %.c,$B/%.o,$(wildcard tools/$(t:$B/bin/d9d-%=%)_*.c))))
@@ -218,7 +218,7 @@ test:
 # ---- Tests --------------------------------------------------------------------------------
 # A test is a file; the suite is its folder; tests/run.sh runs them and counts.
 
-SUITES    ?= meta unit fuzz golden fault dist slurm tools
+SUITES    ?= meta unit fuzz golden fault multirank slurm tools
 scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
 programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
 suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
@@ -232,7 +232,7 @@ run-test: export D9D_SAN       = $(SAN)
 run-test: export CC           := $(CC)
 # Sanitizers load libraries in the library's stead, and so not from beside it.
 run-test: export LD_LIBRARY_PATH := $(if $(SAN),$(abspath $B/lib)$(if $(LD_LIBRARY_PATH),:))$(LD_LIBRARY_PATH)
-run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/dist/%,$(CHOSEN)),$(DRIVERS))
+run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/multirank/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
 
 test-%:
@@ -243,7 +243,7 @@ list-tests:
 
 # Tests of what has threads of its own.  OpenMP's, of which the thread sanitizer knows nothing, are
 # not among them.
-THREADED  := loader neighbours save_behind stop test_log test_thread trace track watchdog writer
+THREADED  := loader local_peers checkpointer_async preemption test_log test_thread trace track watchdog writer
 
 # Both compilers, the sanitizers, valgrind, and a minute of fuzzing a parser.
 test-long:
@@ -259,10 +259,10 @@ export D9D_LONG D9D_WRAP
 # Tests say nothing about how fast a machine is, nor about its time of day: none may fail here.
 LOAD      ?= 16
 RUNS      ?= 3
-JUMPED    := $(if $(filter jump,$(CLOCK)),$B/tests/fault/jump.so)
+JUMPED    := $(if $(filter jump,$(CLOCK)),$B/tests/fault/clock_jump_preload.so)
 $(if $(filter-out jump,$(CLOCK)),$(error CLOCK is "$(CLOCK)"; what there is: CLOCK=jump))
 
-$B/tests/fault/jump.so: tests/fault/jump.c $B/flags
+$B/tests/fault/clock_jump_preload.so: tests/fault/clock_jump_preload.c $B/flags
 	@mkdir -p $(@D)
 	$(call Q,CC)$(CC) $(filter-out -fsanitize%,$(ALL_C)) -shared -o $@ $<
 
@@ -308,10 +308,10 @@ bench: all $(BENCHES)
 # The tests that take their device from D9D_TEST_DEVICE, and the programs that ranks run, in one
 # program that links to it name.
 
-GOLDENS   := $(addprefix golden/test_golden_,blocks delta models ops optim train)
-GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/test_device unit/test_tensor unit/test_block_* \
-             unit/test_kernel_* unit/test_op_* unit/test_cache $(GOLDENS) bench/bench_kernels gpu/bench_* \
-             $(patsubst %,dist/%_driver,blocks comm context experts pipeline tensor),$(wildcard tests/$t.c)))
+GOLDENS   := $(addprefix golden/test_golden_,blocks gated_delta models ops optim train)
+GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/device/test_device unit/tensor/test_* unit/nn/test_block_* \
+             unit/kernels/test_kernel_* unit/op/test_* unit/model/test_kv_cache $(GOLDENS) bench/bench_kernels gpu/bench_* \
+             $(patsubst %,multirank/%_driver,blocks comm context experts pipeline tensor),$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
 GPU_BIN   := $B/gpu/gpu-tests
@@ -346,8 +346,8 @@ gpu-pack: all $(GPU_BIN)
 
 # ---- Care ---------------------------------------------------------------------------------
 
-C_ALL     := $(CORE_SRC) $(if $(MPICC),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/*/support/*.c)
-FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*.cu kernels/cuda/*.cuh) \
+C_ALL     := $(CORE_SRC) $(if $(MPICC),$(MPI_SRC)) $(wildcard tools/*.c schemas/*.c examples/*/*.c tests/*/*.c tests/unit/*/*.c)
+FMT_ALL   := $(C_ALL) $(wildcard kernels/cuda/*/*.cu kernels/cuda/*/*.cuh) \
              $(wildcard schemas/*.h) $(shell find libcore kernels tools tests -name '*.h')
 SH_ALL    := $(shell grep -lE '^\#!.*sh$$' .ci/* slurm/* tests/*/*/* tests/*/* tests/* tools/* examples/*/* 2>/dev/null) \
              $(wildcard slurm/*.sh tests/*/*.bash)

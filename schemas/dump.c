@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/ckpt/mapper_spec.h"
-#include "d9d/data/chat.h"
-#include "d9d/loop/job.h"
+#include "d9d/ckpt/mapper/mapper_spec.h"
+#include "d9d/data/chat/chat.h"
+#include "d9d/job/job.h"
 #include "d9d/sched/piecewise.h"
 #include "formats.h"
 

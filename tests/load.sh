@@ -9,7 +9,7 @@
 #
 # The busy processes belong to the session of the tests, for the kernel shares processors among
 # sessions first.  They end with this script, whatever ends it.  -c: the tests see the clock of that
-# library (tests/fault/jump.c).  Exit status 1 if anything failed.
+# library (tests/fault/clock_jump_preload.c).  Exit status 1 if anything failed.
 set -u
 busy=16 runs=3 logs=build/load
 while getopts n:r:c:o: opt; do

@@ -1,5 +1,5 @@
 /* d9d-infer - log-probabilities, perplexity and generation from a JSON configuration. */
-#include "d9d/loop/infer.h"
+#include "d9d/infer/infer.h"
 #include "tool.h"
 
 static d9d_status run(const void *config, const json_t *doc, const d9d_job *where, void *summary)

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "d9d/metric/chart.h"
-#include "d9d/sched/rates.h"
+#include "d9d/plot/chart.h"
+#include "d9d/sched/lr_table.h"
 #include "tool.h"
 
 enum { POINTS_MAX = 20000 };

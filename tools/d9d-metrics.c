@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/metric/report.h"
+#include "d9d/report/report.h"
 #include "metrics_commands.h"
 
 enum { FORMAT_CSV, FORMAT_TFEVENTS };

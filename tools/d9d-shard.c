@@ -1,5 +1,5 @@
 /* d9d-shard - text to dataset. */
-#include "d9d/data/dataset.h"
+#include "d9d/data/dataset/dataset.h"
 #include "shard_make.h"
 
 /* --- looking at one ------------------------------------------------------------ */

@@ -1,8 +1,8 @@
 /* d9d-train - train a model from a JSON configuration. */
 #include <math.h>
 
-#include "d9d/loop/selftest.h"
-#include "d9d/loop/train.h"
+#include "d9d/train/selftest.h"
+#include "d9d/train/train.h"
 #include "tool.h"
 #include "train_plan.h"
 

@@ -1,7 +1,7 @@
 /* metrics_eval.c - d9d-metrics eval. */
 #include "metrics_commands.h"
 
-#include "d9d/metric/eval.h"
+#include "d9d/report/eval_predictions.h"
 
 struct opts {
     tool_list metrics;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "d9d/dist/flight.h"
+#include "d9d/comm/flight.h"
 
 struct opts {
     int64_t calls;

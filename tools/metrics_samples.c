@@ -1,7 +1,7 @@
 /* metrics_samples.c - d9d-metrics samples. */
 #include "metrics_commands.h"
 
-#include "d9d/metric/samples.h"
+#include "d9d/report/samples.h"
 
 struct opts {
     int64_t step;

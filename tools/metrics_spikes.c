@@ -1,5 +1,5 @@
 /* metrics_spikes.c - d9d-metrics spikes. */
-#include "d9d/metric/report.h"
+#include "d9d/report/report.h"
 #include "metrics_commands.h"
 
 struct opts {

@@ -2,7 +2,7 @@
 #ifndef SHARD_MAKE_H
 #define SHARD_MAKE_H
 
-#include "d9d/data/shard.h"
+#include "d9d/data/build/shard.h"
 #include "tool.h"
 
 typedef struct shard_make {

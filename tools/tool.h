@@ -30,9 +30,9 @@
 #include <stdint.h>
 
 #include "d9d/config/config.h"
-#include "d9d/dist/boot.h"
-#include "d9d/loop/job.h"
-#include "d9d/loop/plugin.h"
+#include "d9d/comm/bootstrap.h"
+#include "d9d/job/job.h"
+#include "d9d/tasks/plugin.h"
 
 /* What an option's value becomes in the struct of options. */
 typedef enum tool_kind {

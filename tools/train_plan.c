@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "d9d/loop/suggest.h"
+#include "d9d/plan/mesh_search.h"
 #include "train_planned.h"
 
 enum { SHOWN = 12 }; /* suggestions */

@@ -1,6 +1,6 @@
 /* train_planned.h - the last words of a plan whose plugin touches arrays that are not there.
  *
- * In a plan arrays are addresses alone (d9d/device/imagined.h).  An operation of a plugin that
+ * In a plan arrays are addresses alone (d9d/device/simulated.h).  An operation of a plugin that
  * computes outside of d9d_device_launch() reads or writes them: there is no error to return, but a
  * signal (SIGSEGV).
  */

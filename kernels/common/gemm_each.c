@@ -1,5 +1,5 @@
 /* gemm_each.c - products of one matrix by others, one after the other. */
-#include "kernel_common.h"
+#include "common/kernel_common.h"
 
 d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_gemm *g,
                           const void *a, const void *const *b, void *const *c)

@@ -1,5 +1,5 @@
 /* kernel_common.c - see kernel_common.h. */
-#include "kernel_common.h"
+#include "common/kernel_common.h"
 
 d9d_status d9di_check_addends(int of)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/point.h"
+#include "d9d/base/num_format.h"
 
 enum { ALIGN = 16, FIRST_CHUNK = 4096, LAST_CHUNK = 1 << 20 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/point.h"
+#include "d9d/base/num_format.h"
 
 d9d_status d9d_buf_reserve(d9d_buf *b, size_t extra)
 {

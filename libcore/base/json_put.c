@@ -8,7 +8,7 @@
 #include <utf8proc.h>
 
 #include "d9d/base/json.h"
-#include "d9d/base/point.h"
+#include "d9d/base/num_format.h"
 
 /* Bytes at the front of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
 static size_t plain_run(const char *s, size_t n)

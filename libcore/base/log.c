@@ -3,7 +3,7 @@
 
 #include <stdarg.h>
 
-#include "base/text.h"
+#include "base/text_format.h"
 
 void d9d_log_write(const d9d_log *log, d9d_log_level level, const char *fmt, ...)
 {

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
+#include "base/text_format.h"
 #include "d9d/base/log.h"
-#include "d9d/base/point.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 
 enum { LINE = 256, WORD = 48, REDRAW_NS = 100000000, EVERY_S = 30, MAX_LEFT_H = 9999 };

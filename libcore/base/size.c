@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "d9d/base/point.h"
+#include "d9d/base/num_format.h"
 
 static bool suffix_factor(const char *s, double *factor)
 {

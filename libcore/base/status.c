@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
-#include "d9d/base/call.h"
+#include "base/text_format.h"
+#include "d9d/base/plugin_call.h"
 
 struct err_record {
     char message[sizeof(((d9d_err_copy *)0)->text)];

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "config/path.h"
-#include "d9d/base/call.h"
+#include "d9d/base/plugin_call.h"
 #include "d9d/config/config.h"
 
 enum { DEPTH_MAX = 64, SHOWN = 60 };

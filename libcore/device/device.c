@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "d9d/base/size.h"
-#include "d9d/kernels/paper.h"
-#include "device/ops.h"
+#include "d9d/kernels/sim.h"
+#include "device/backend.h"
 #include "device/pool.h"
 
 typedef struct backend {

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "d9d/base/thread.h"
-#include "device/ops.h"
+#include "device/backend.h"
 
 /* Large blocks start on a huge page and ask for them: fewer page faults and TLB misses. */
 enum { ALIGN = 256, HUGE_PAGE = 2 << 20, HUGE_FROM = 8 << 20 };

@@ -19,7 +19,7 @@
 
 #include "d9d/base/environment.h"
 #include "device/cuda_options.h"
-#include "device/ops.h"
+#include "device/backend.h"
 
 enum { PARTS = 4, PART = 8 << 20, GRAIN = 256 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "d9d/base/mem.h"
-#include "device/ops.h"
+#include "device/backend.h"
 
 enum {
     UNIT_SHIFT = 8, /* 256 bytes */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "device/ops.h"
+#include "device/backend.h"
 
 enum { IDLE = 64 }; /* kept for the next that asks for as many bytes: pinning takes long */
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "d9d/device/readback.h"
-#include "device/ops.h"
+#include "device/backend.h"
 
 typedef struct part {
     pthread_mutex_t lock;   /* held from take to send or drop */

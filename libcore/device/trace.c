@@ -10,7 +10,7 @@
 #include "d9d/base/fs.h"
 #include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
-#include "device/ops.h"
+#include "device/backend.h"
 
 enum { TOP = 6, NAME = 128 };
 

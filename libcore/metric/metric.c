@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/call.h"
-#include "d9d/device/crossing.h"
+#include "d9d/base/plugin_call.h"
+#include "d9d/device/async_host_reduce.h"
 
 struct d9d_metric {
     const d9d_metric_kind *kind;

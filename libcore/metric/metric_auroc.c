@@ -7,7 +7,7 @@
  * Magnitudes beyond 2^-64 and 2^64 count as equal. */
 #include <math.h>
 
-#include "metric/kinds.h"
+#include "metric/metric_kinds.h"
 
 typedef struct auroc_config {
     int64_t num_bins;

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "metric/kinds.h"
+#include "metric/metric_kinds.h"
 
 typedef enum problem { BINARY, MULTICLASS, MULTILABEL } problem;
 typedef enum average { MICRO, MACRO, WEIGHTED, NONE } average;

@@ -1,7 +1,7 @@
 /* metric_plain.c - sums, means and extremes of numbers.  See d9d/metric/metric.h. */
 #include <math.h>
 
-#include "metric/kinds.h"
+#include "metric/metric_kinds.h"
 
 static const d9d_key no_keys[] = {D9D_KEY_END};
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
-#include "d9d/ckpt/mapper_spec.h"
-#include "d9d/model/hf_config.h"
+#include "d9d/ckpt/mapper/mapper_spec.h"
+#include "d9d/model/hf/hf_config.h"
 
 struct d9d_convert {
     d9d_convert_options opt;

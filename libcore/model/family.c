@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "model/hf_fields.h"
+#include "model/hf/hf_config_fields.h"
 
 /* PretrainedConfig of transformers 4 and 5, trainers' marks, and this suite's own. */
 const d9d_hf_field d9d_hf_common[] = {

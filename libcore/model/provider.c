@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "d9d/base/call.h"
-#include "d9d/model/hf_config.h"
+#include "d9d/base/plugin_call.h"
+#include "d9d/model/hf/hf_config.h"
 
 const char *const d9d_model_dtype_words[] = {"float32", "bfloat16", NULL};
 

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/call.h"
-#include "d9d/ckpt/checkpoint.h"
-#include "d9d/ckpt/manifest.h"
+#include "d9d/base/plugin_call.h"
+#include "d9d/ckpt/dir/checkpoint.h"
+#include "d9d/ckpt/dir/manifest.h"
 #include "d9d/model/convert.h"
-#include "d9d/model/hf_config.h"
+#include "d9d/model/hf/hf_config.h"
 
 /* --- loading --------------------------------------------------------------------------- */
 

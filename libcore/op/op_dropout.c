@@ -1,9 +1,9 @@
-/* op_dropout.c - elements left out by number, the others scaled.  See op/op_adapter.h.
+/* op_dropout.c - elements left out by number, the others scaled.  See op/linear/op_adapter.h.
  *
  * The gradient goes the same way: the numbers are drawn again and nothing of the size of x is kept.
  */
 #include "d9d/base/hash.h"
-#include "op/op_adapter.h"
+#include "op/linear/op_adapter.h"
 
 typedef struct dropout_attr {
     float p, factor;

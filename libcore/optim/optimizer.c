@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/call.h"
+#include "d9d/base/plugin_call.h"
 
 struct d9d_optimizer {
     const d9d_optimizer_kind *kind;

@@ -1,7 +1,7 @@
 /* build.c - the schedules by name, and those that need few words.  See d9d/pipe/program.h. */
 #include "pipe/program_private.h"
 
-#include "d9d/base/call.h"
+#include "d9d/base/plugin_call.h"
 
 static const struct {
     const char *word;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/turns.h"
+#include "d9d/base/coroutine.h"
 #include "d9d/device/trace.h"
 #include "pipe/program_private.h"
 

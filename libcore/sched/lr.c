@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "d9d/base/call.h"
+#include "d9d/base/plugin_call.h"
 
 struct d9d_lr {
     const d9d_lr_kind *kind;

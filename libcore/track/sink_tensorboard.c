@@ -7,7 +7,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/writer.h"
-#include "d9d/metric/event.h"
+#include "d9d/track/tb_event.h"
 #include "track/sink_kinds.h"
 
 typedef struct tensorboard_config {

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "d9d/base/call.h"
+#include "d9d/base/plugin_call.h"
 #include "track/sink_kinds.h"
 
 typedef struct sink {

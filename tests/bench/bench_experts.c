@@ -13,7 +13,7 @@
 
 #include "d9d/base/thread.h"
 #include "d9d/nn/block.h"
-#include "op/op_exchange.h"
+#include "op/moe/op_moe_all_to_all.h"
 #include "support/ranks.h"
 #include "support/unit_device.h"
 

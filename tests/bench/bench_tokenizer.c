@@ -14,9 +14,9 @@
 #include <time.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/data/tokenizer.h"
-#include "data/jsonl.h"
-#include "data/utf8.h"
+#include "d9d/data/tokenizer/tokenizer.h"
+#include "data/build/jsonl.h"
+#include "data/tokenizer/utf8.h"
 
 enum { PASSES = 3 };
 

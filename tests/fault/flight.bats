@@ -6,7 +6,7 @@
 load ../slurm/helper
 load ../dist/launch
 
-driver=$D9D_BUILD/tests/dist/comm_driver
+driver=$D9D_BUILD/tests/multirank/comm_driver
 PATH=$D9D_BIN:$PATH
 mesh=1,1,2,1,1,2,2 # dp_shard 2 x tp 2
 

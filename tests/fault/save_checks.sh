@@ -51,7 +51,7 @@ plant "loses what was there" save_full.sh 9 "the checkpoints are not as they wer
 case $1-$2 in */one-3) rm -rf "$1/checkpoints/step-00000001" ;; esac
 exec "$good" "$@"
 EOT
-plant "computes something else behind" save_behind.sh 15 "model-r00000.safetensors differs" <<'EOT'
+plant "computes something else behind" save_async.sh 15 "model-r00000.safetensors differs" <<'EOT'
 case $1-$2 in
 */one-6)
     "$good" "$@" || exit
@@ -60,7 +60,7 @@ case $1-$2 in
 *) exec "$good" "$@" ;;
 esac
 EOT
-plant "writes nothing behind" save_behind.sh 1 "only 0 calls of threads" <<'EOT'
+plant "writes nothing behind" save_async.sh 1 "only 0 calls of threads" <<'EOT'
 exec "$good" "$1" "$2"
 EOT
 

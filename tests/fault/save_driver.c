@@ -10,7 +10,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/rng.h"
-#include "loop/save_behind.h"
+#include "checkpointer/checkpointer_async.h"
 
 enum { TENSORS = 3, KEEP = 2, SEED = 5 };
 

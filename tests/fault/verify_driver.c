@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/below.h"
+#include "ckpt/dir/list_recursive.h"
 #include "d9d/base/rng.h"
-#include "d9d/ckpt/checkpoint.h"
+#include "d9d/ckpt/dir/checkpoint.h"
 
 struct file {
     char *path;

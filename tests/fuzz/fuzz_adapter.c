@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/model/qwen3_map.h"
-#include "model/adapter_private.h"
+#include "d9d/models/qwen3/qwen3_map.h"
+#include "model/lora/adapter_private.h"
 
 enum { MOST = 1 << 16 }; /* bytes of numbers */
 

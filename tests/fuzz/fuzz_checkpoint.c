@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loop/save_parts.h"
+#include "checkpointer/checkpointer_private.h"
 #include "sealed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/dataset_manifest.h"
+#include "data/dataset/dataset_manifest.h"
 #include "sealed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

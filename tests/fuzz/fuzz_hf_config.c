@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "d9d/model/hf_config.h"
+#include "d9d/model/hf/hf_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/st_index.h"
+#include "ckpt/safetensors/st_index.h"
 #include "d9d/base/fs.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

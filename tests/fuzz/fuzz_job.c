@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "d9d/loop/job.h"
+#include "d9d/job/job.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

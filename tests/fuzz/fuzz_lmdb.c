@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/dataset_index.h"
-#include "data/lmdb_file.h"
+#include "data/dataset/dataset_index.h"
+#include "data/dataset/lmdb_file.h"
 
 enum { LOOKED_AT = 300 };
 

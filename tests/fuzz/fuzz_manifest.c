@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/ckpt/manifest.h"
+#include "d9d/ckpt/dir/manifest.h"
 #include "sealed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/ckpt/mapper_spec.h"
+#include "d9d/ckpt/mapper/mapper_spec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

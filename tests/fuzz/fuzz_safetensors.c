@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/st_file.h"
+#include "ckpt/safetensors/st_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/metric/eval.h"
+#include "d9d/report/eval_predictions.h"
 
 /* One value, or a list of them. */
 static double value_at(const json_t *v, size_t i)

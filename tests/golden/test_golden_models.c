@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
-#include "d9d/loop/job.h"
-#include "d9d/model/hf_config.h"
+#include "d9d/job/job.h"
+#include "d9d/model/hf/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/params_io.h"
-#include "d9d/model/qwen3_map.h"
+#include "d9d/models/qwen3/qwen3_map.h"
 #include "d9d/model/weights.h"
 #include "support/unit_device.h"
 #include "support/vectors.h"

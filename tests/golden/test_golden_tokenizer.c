@@ -10,7 +10,7 @@
 #include <zlib.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/data/tokenizer.h"
+#include "d9d/data/tokenizer/tokenizer.h"
 #include "support/vectors.h"
 
 typedef struct fixture {

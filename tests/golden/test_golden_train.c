@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "d9d/base/json.h"
-#include "d9d/data/shard.h"
-#include "d9d/loop/infer.h"
-#include "d9d/loop/train.h"
+#include "d9d/data/build/shard.h"
+#include "d9d/infer/infer.h"
+#include "d9d/train/train.h"
 #include "support/unit_device.h"
 #include "support/vectors.h"
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 #include "d9d/base/thread.h"
-#include "d9d/ckpt/checkpoint.h"
-#include "d9d/loop/job.h"
-#include "d9d/model/hf_config.h"
+#include "d9d/ckpt/dir/checkpoint.h"
+#include "d9d/job/job.h"
+#include "d9d/model/hf/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/weights.h"
 #include "support/unit_device.h"

@@ -1,6 +1,6 @@
 """Bus bandwidth of torch.distributed's collectives of bfloat16, for ranks; by torchrun.
 
-Prints, as comm_driver bandwidth of tests/dist does, a line a call and size: its name, MiB, GB/s.
+Prints, as comm_driver bandwidth of tests/multirank does, a line a call and size: its name, MiB, GB/s.
 """
 
 import os

@@ -37,6 +37,7 @@ check() {
                 dir = file; sub(/[^\/]*$/, "", dir)
                 path = norm(dir name)
                 if (!exists(path)) path = "libcore/" name
+                if (!exists(path)) path = "kernels/" name
                 if (!exists(path)) { print file ": cannot find \"" name "\""; next }
                 other = layer_of(path); private = 1
             } else next

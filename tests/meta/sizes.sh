@@ -1,5 +1,6 @@
 #!/bin/bash
-# Functions and files stay small, mains are thin, and a base name says which file it is.
+# Functions and files stay small, mains are thin, and within libcore, tests, tools or a backend of
+# kernels a base name says which file it is: a kernel, its CPU reference and its cost model share one.
 #
 #   function   60 lines for nine of ten, 150 at most
 #   file      800 lines for nine of ten, 1500 at most
@@ -13,7 +14,10 @@ sources() {
 # A function is what stands between braces in the first column.
 check() {
     cd "$1" || return 1
-    sources | awk -F/ '$NF in seen { print $0 ": shares its name with " seen[$NF] } { seen[$NF] = $0 }'
+    sources | awk -F/ '
+        { tree = $1; if ($1 == "kernels") tree = $1 "/" $2; k = tree "/" $NF }
+        k in seen { print $0 ": shares its name with " seen[k] }
+        { seen[k] = $0 }'
     sources | xargs awk '
         function over(what, n, big, limit,   i) {
             if (n >= 10 && big > n / 10)
@@ -48,5 +52,6 @@ plant_many_long_functions() { for i in 1 2 3 4 5 6 7 8 9 10; do function_of "f$i
 plant_long_file() { lines 1501 | put "$1/kernels/cpu/a.c"; }
 plant_long_main() { lines 201 | put "$1/tools/d9d-a.c"; }
 plant_same_name() { put "$1/libcore/base/a.c" </dev/null && put "$1/libcore/nn/a.c" </dev/null; }
+allow_backends() { put "$1/kernels/cpu/a.c" </dev/null && put "$1/kernels/cuda/a.c" </dev/null; }
 allow_short() { { function_of f 100 && lines 1000; } | put "$1/libcore/base/a.c"; }
 meta_run

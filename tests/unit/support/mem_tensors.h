@@ -2,7 +2,7 @@
 #ifndef D9D_MEM_TENSORS_H
 #define D9D_MEM_TENSORS_H
 
-#include "d9d/ckpt/mapper.h"
+#include "d9d/ckpt/mapper/mapper.h"
 #include "unit.h"
 
 enum { MEM_TENSORS = 256 };

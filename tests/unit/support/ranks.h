@@ -2,7 +2,7 @@
 #ifndef D9D_TEST_RANKS_H
 #define D9D_TEST_RANKS_H
 
-#include "d9d/dist/mesh.h"
+#include "d9d/comm/mesh.h"
 #include "d9d/tensor/tensor.h"
 #include "unit.h"
 

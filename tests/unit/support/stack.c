@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/parallel/plan.h"
+#include "d9d/parallel/parallel_plan.h"
 #include "ranks.h"
 #include "vectors.h"
 

@@ -12,8 +12,8 @@
 #ifndef D9D_TEST_STACK_H
 #define D9D_TEST_STACK_H
 
-#include "d9d/ckpt/safetensors.h"
-#include "d9d/dist/mesh.h"
+#include "d9d/ckpt/safetensors/safetensors.h"
+#include "d9d/comm/mesh.h"
 #include "d9d/nn/block.h"
 
 enum { STACK_LAYERS = 3 };

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "d9d/ckpt/safetensors.h"
+#include "d9d/ckpt/safetensors/safetensors.h"
 
 /* The tensor's elements as float or int32 (I64 and I32 files); malloc'd, count in *n.  A file or
  * tensor that is not there fails the test. */

@@ -122,7 +122,7 @@ struct d9d_table {
      * `choice->row`.  A d9d_model_provider, d9d_optimizer_kind, ...; NULL: nothing. */
     const void *row;
     /* sizeof(d9d_table) and sizeof(d9d_key) where this table was compiled, for one of a plugin,
-     * which may have been built when they were smaller (d9d/loop/plugin.h): D9D_TABLE sets it.  0:
+     * which may have been built when they were smaller (d9d/tasks/plugin.h): D9D_TABLE sets it.  0:
      * as here. */
     struct {
         uint32_t table, key;

@@ -46,7 +46,7 @@ typedef struct d9d_device {
     const char *name; /* "cpu" */
     const d9d_kernels *kernels;
     d9d_stream stream;
-    const struct d9d_device_ops *ops; /* raw memory and copies; see libcore/device/ops.h */
+    const struct d9d_device_ops *ops; /* raw memory and copies; see libcore/device/backend.h */
     struct d9d_device_pool *pool;
     void *self;        /* the backend's own */
     double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */

@@ -46,7 +46,7 @@
 
 #include "d9d/config/config.h"
 #include "d9d/device/device.h"
-#include "d9d/dist/comm.h"
+#include "d9d/comm/comm.h"
 
 #ifdef __cplusplus
 extern "C" {

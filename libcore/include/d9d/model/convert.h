@@ -13,9 +13,9 @@
 #ifndef D9D_MODEL_CONVERT_H
 #define D9D_MODEL_CONVERT_H
 
-#include "d9d/ckpt/checkpoint.h"
-#include "d9d/model/adapters.h"
-#include "d9d/model/qwen3_map.h"
+#include "d9d/ckpt/dir/checkpoint.h"
+#include "d9d/model/lora/adapters.h"
+#include "d9d/models/qwen3/qwen3_map.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -10,17 +10,17 @@
 #ifndef D9D_MODEL_MODEL_H
 #define D9D_MODEL_MODEL_H
 
-#include "d9d/ckpt/mapper.h"
-#include "d9d/model/qwen3.h"
-#include "d9d/nn/cut.h"
-#include "d9d/nn/keeper.h"
+#include "d9d/ckpt/mapper/mapper.h"
+#include "d9d/models/qwen3/qwen3.h"
+#include "d9d/nn/parallel_groups.h"
+#include "d9d/nn/param_unit.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* What every layer keeps of the tokens that were seen: d9d/model/cache.h. */
+/* What every layer keeps of the tokens that were seen: d9d/model/kv_cache.h. */
 typedef struct d9d_cache {
     int64_t layers, tokens, rows;       /* tokens: Z of them, of any rows */
     d9d_tensor (*cell)[D9D_CELLS_MOST]; /* [layers], as ops->cells() lists them */
@@ -110,7 +110,7 @@ struct d9d_model {
     int64_t hidden, vocab, layers; /* layers: of this stage */
     int64_t max_positions;         /* of a row */
     d9d_dtype dtype;               /* of activations */
-    d9d_cut cut;                   /* what its blocks read; a plan fills it (d9d/parallel/plan.h) */
+    d9d_cut cut;                   /* what its blocks read; a plan fills it (d9d/parallel/parallel_plan.h) */
     d9d_module **units;            /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
     d9d_block_moe **mixtures; /* of this stage, where loads of experts are to be known */
@@ -158,7 +158,7 @@ D9D_API void d9d_layer_in_of(d9d_var *const *v, size_t n, d9d_block_cache *room,
 
 /* out->hidden, or what a tap hears, as one row for each of the batch's documents: [M, H], M of them
  * on the first of the ranks that share them, as many rows of zeros on the others
- * (d9d/data/pooling.h). Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
+ * (d9d/data/loader/pooling.h). Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
                                                const d9d_pool *pool, d9d_var **y);
 /* The end of a language model, from out->hidden [B, S, H] under the head as a unit: out->loss of

@@ -13,7 +13,7 @@
 #ifndef D9D_MODEL_PARAMS_IO_H
 #define D9D_MODEL_PARAMS_IO_H
 
-#include "d9d/ckpt/mapper.h"
+#include "d9d/ckpt/mapper/mapper.h"
 #include "d9d/nn/module.h"
 
 #ifdef __cplusplus

@@ -2,7 +2,7 @@
  *
  * A provider reads its section of the configuration, builds the model or a pipeline stage of it,
  * says how it lies on ranks, and maps its weights from and to HuggingFace's files.  Qwen3 is one
- * (libcore/loop/qwen3_provider.c); others come from plugins (d9d/loop/plugin.h).
+ * (libcore/models/qwen3/qwen3_provider.c); others come from plugins (d9d/tasks/plugin.h).
  *
  *     typedef struct section {
  *         d9d_model_head head;
@@ -23,9 +23,9 @@
 #ifndef D9D_MODEL_PROVIDER_H
 #define D9D_MODEL_PROVIDER_H
 
-#include "d9d/ckpt/mapper.h"
+#include "d9d/ckpt/mapper/mapper.h"
 #include "d9d/config/config.h"
-#include "d9d/dist/mesh.h"
+#include "d9d/comm/mesh.h"
 #include "d9d/model/family.h"
 #include "d9d/model/model.h"
 
@@ -96,7 +96,7 @@ typedef struct d9d_model_provider {
     d9d_status (*create)(const void *config, d9d_stage stage, const d9d_model_options *options,
                          d9d_model **out);
     /* Collective: over the world.  How its parameters lie, once they are bound; see
-     * d9d/parallel/plan.h.  NULL: d9d_units_plan(). */
+     * d9d/parallel/parallel_plan.h.  NULL: d9d_units_plan(). */
     d9d_status (*place)(const void *config, d9d_mesh *mesh, d9d_model *m);
 
     /* Where HuggingFace's tensors are the same under other names: how these begin, and how those
@@ -111,7 +111,7 @@ typedef struct d9d_model_provider {
     /* A config.json for a model that was not read from one; a new reference.  ENOTSUP where there
      * can be none.  NULL: never. */
     d9d_status (*hf_config)(const void *config, d9d_dtype dtype, json_t **doc);
-    /* What it wants to hear of (d9d/loop/events.h); self is the bound section.  NULL: nothing. */
+    /* What it wants to hear of (d9d/job/events.h); self is the bound section.  NULL: nothing. */
     const struct d9d_subscription *events;
 
     /* All matrices that have a place in HuggingFace's files, in the arena: those whose adapters can

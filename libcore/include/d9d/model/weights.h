@@ -16,8 +16,8 @@
 #ifndef D9D_MODEL_WEIGHTS_H
 #define D9D_MODEL_WEIGHTS_H
 
-#include "d9d/dist/boot.h"
-#include "d9d/model/adapters.h"
+#include "d9d/comm/bootstrap.h"
+#include "d9d/model/lora/adapters.h"
 #include "d9d/model/params_io.h"
 #include "d9d/model/provider.h"
 
@@ -58,7 +58,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_weights_export(const d9d_model_spec *m,
                                                    const d9d_params *params, const d9d_adapters *ad,
                                                    const char *dir, const d9d_log *log);
 
-/* The same of a training checkpoint of this model (d9d/loop/save.h), whoever wrote it: what several
+/* The same of a training checkpoint of this model (d9d/checkpointer/checkpointer.h), whoever wrote it: what several
  * ranks do, none of which has all weights.  Each makes a share of the files.  Collective: over all
  * ranks of `boot` (NULL: alone). */
 D9D_API D9D_MUST_USE d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,

@@ -16,7 +16,7 @@
 #ifndef D9D_NN_BLOCK_H
 #define D9D_NN_BLOCK_H
 
-#include "d9d/nn/cut.h"
+#include "d9d/nn/parallel_groups.h"
 #include "d9d/nn/module.h"
 #include "d9d/nn/rope.h"
 #include "d9d/op/op.h"
@@ -104,7 +104,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_t
 /* --- what generation keeps of earlier tokens -------------------------------------- *
  *
  * A block names the cells that it wants: of each token, as keys and values are, or of each row, as
- * a state is, which its tokens change in place.  Whoever has memory (d9d/model/cache.h) gives it
+ * a state is, which its tokens change in place.  Whoever has memory (d9d/model/kv_cache.h) gives it
  * them in that order.  Batches are one row of T tokens then, of which segments say which belong
  * together and how many were before: nk - nq. */
 enum { D9D_CELLS_MOST = 4 };
@@ -180,7 +180,7 @@ D9D_API void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *
 
 /* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
  * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
- * what they are of all ranks' rows (d9d/data/part.h): EINVAL without.  With a cache (else NULL) B
+ * what they are of all ranks' rows (d9d/data/loader/cp_slice.h): EINVAL without.  With a cache (else NULL) B
  * is 1, and the segments' keys are rows of the cache.  plus, like y, is added to it where it is not
  * NULL: the residual. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
@@ -300,7 +300,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
  *      \-permute--> rows by expert --gate, up--> silu(g) u --down--> rows --unpermute--> y
  *      \-shared expert (optional, always on) ------------------------------------------> + y
  *
- * With experts on several ranks (cut.h) rows are permuted on the ranks of their experts:
+ * With experts on several ranks (parallel_groups.h) rows are permuted on the ranks of their experts:
  * d9d_op_dispatch(). */
 typedef struct d9d_block_grouped {
     d9d_module module;

@@ -14,7 +14,7 @@
  *
  * Then, on the root and in this order:
  *     d9d_module_bind()         gives every parameter its dotted name and id
- *     (a plan places parameters here: d9d/parallel/plan.h)
+ *     (a plan places parameters here: d9d/parallel/parallel_plan.h)
  *     d9d_module_materialise()  allocates what is kept here, and gradients of what is trainable
  *     d9d_module_reset()        fills by Philox keyed by (seed, id, element), or a
  *                               checkpoint is streamed in
@@ -33,7 +33,7 @@ extern "C" {
 typedef struct d9d_module {
     D9D_VEC(struct d9d_module_entry) entries; /* parameters and children, as declared */
     d9d_arena names;                          /* of the entries; of the whole tree at the root */
-    struct d9d_unit *unit;                    /* d9d/nn/keeper.h; NULL: needs no keeper */
+    struct d9d_unit *unit;                    /* d9d/nn/param_unit.h; NULL: needs no keeper */
 } d9d_module;
 
 struct d9d_module_entry {

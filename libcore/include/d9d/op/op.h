@@ -11,7 +11,7 @@
 #ifndef D9D_OP_OP_H
 #define D9D_OP_OP_H
 
-#include "d9d/dist/comm.h"
+#include "d9d/comm/comm.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus
@@ -114,7 +114,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  *
  * Over several ranks of `cp` k and v are [B, S, K, D], this rank's pieces of rows, and Z is S times
  * the ranks: gathered here, and again in backward, so that no rank keeps the keys of all.  Segments
- * are of pieces then (d9d/data/part.h).  Collective over cp, as d9d_op_gather_pieces().
+ * are of pieces then (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_gather_pieces().
  *
  * window, where not 0, leaves each query the last `window` of the keys that the causal mask shows
  * it, its own among them: in packed documents, pieces and caches alike.  EINVAL without the mask.
@@ -316,7 +316,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var
 /* The same as a root of the backward: the sum of loss[t] is what is trained on.  The gradients of
  * h and of the heads come with the loss, a quarter of the products less; those of the heads are
  * added to the parameters at once, before any backward, but where these have no memory for it yet
- * (d9d/nn/keeper.h) and but over several ranks.  Backward takes no seed for it. */
+ * (d9d/nn/param_unit.h) and but over several ranks.  Backward takes no seed for it. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h,
                                                                  d9d_param *const *heads, size_t n,
                                                                  const d9d_tensor *targets,
@@ -325,7 +325,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
 
 /* --- one row a document -------------------------------------------------------------
  *
- * What of a batch's tokens makes the row of each of its documents (d9d/data/pooling.h): the last
+ * What of a batch's tokens makes the row of each of its documents (d9d/data/loader/pooling.h): the last
  * token's, the first one's, the mean of all.  A token belongs to at most one document. */
 typedef struct d9d_pool {
     d9d_tensor token;  /* [N, k] int32: rows of x that go into document n, or -1 */
@@ -389,7 +389,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_root(d9d_tape *t, d9d_var *x, d9d_var **y
 /* --- between ranks ------------------------------------------------------------------
  *
  * Collective: over `comm`, forward and backward, and again where a checkpoint is replayed.  In a
- * group of one, NULL too, y is x itself.  `what` is borrowed as long as the tape (d9d/dist/comm.h).
+ * group of one, NULL too, y is x itself.  `what` is borrowed as long as the tape (d9d/comm/comm.h).
  *
  *     x [T/n, H] --gather_rows--> [T, H] --each rank its own part of the work--> [T, H]
  *                --scatter_rows--> y [T/n, H], the sum of all parts
@@ -418,7 +418,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rows_end(d9d_tape *t, d9d_coming *coming,
 D9D_API D9D_MUST_USE d9d_status d9d_op_scatter_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
                                                     const char *what, d9d_var **y);
 /* The positions of all ranks in the order of the sequence, where each has pieces r and 2n - 1 - r
- * of 2n of every row (d9d/nn/cut.h).  The gradient of a rank's positions is the sum of what all
+ * of 2n of every row (d9d/nn/parallel_groups.h).  The gradient of a rank's positions is the sum of what all
  * ranks have for them.  EINVAL for an odd S.  x [B, S, ...], y [B, n S, ...]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm,
                                                      const char *what, d9d_var **y);

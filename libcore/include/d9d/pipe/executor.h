@@ -18,7 +18,7 @@
  *     RECV  the one action that needs them, or at the end of the step where nobody does
  *
  * Between two stages of one rank arrays change hands and nothing is copied.  Joined actions ("F|B")
- * of two stages are done in turns (d9d/base/turns.h): where one has rows of tokens under way to
+ * of two stages are done in turns (d9d/base/coroutine.h): where one has rows of tokens under way to
  * other experts' ranks, what the other computes is queued before the device waits for them.
  *
  * Memory.  A forward whose backward is not through holds a tape, so that a rank has as many of them
@@ -35,7 +35,7 @@
 #ifndef D9D_PIPE_EXECUTOR_H
 #define D9D_PIPE_EXECUTOR_H
 
-#include "d9d/pipe/meter.h"
+#include "d9d/pipe/stage_timer.h"
 #include "d9d/pipe/program.h"
 #include "d9d/tape/tape.h"
 

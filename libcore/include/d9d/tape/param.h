@@ -2,7 +2,7 @@
  *
  * A parameter is declared with its whole shape and no memory.  Placement then says which part of
  * the whole this rank computes with, `work`, and which part of that it keeps, `box`; both are
- * everything until a plan (d9d/parallel/plan.h) cuts them:
+ * everything until a plan (d9d/parallel/parallel_plan.h) cuts them:
  *
  *     .-- whole -----------------.
  *     |            .-- work ----.|     what operations read: cut by tensor and expert parallelism
@@ -14,7 +14,7 @@
  * Operations use `data` and `grad`.  What must not depend on the topology - initial values,
  * optimizers, checkpoints, norms - uses `own` and `own_grad`, the box and the whole shape.
  * Without `shard` both are the same arrays; with it, data and grad have memory only while a unit
- * is open (d9d/nn/keeper.h).
+ * is open (d9d/nn/param_unit.h).
  *
  * A gradient is never cleared: while has_grad is false its memory holds anything and it counts
  * as zero.  The same goes for own_grad, which may be `late`: a sum over ranks that is under way on
@@ -23,7 +23,7 @@
 #ifndef D9D_TAPE_PARAM_H
 #define D9D_TAPE_PARAM_H
 
-#include "d9d/dist/comm.h"
+#include "d9d/comm/comm.h"
 #include "d9d/tensor/tensor.h"
 
 #ifdef __cplusplus

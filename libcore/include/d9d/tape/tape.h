@@ -66,7 +66,7 @@ D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 typedef struct d9d_draws {
     uint64_t seed;
     d9d_tensor token; /* [T] int64: numbers of the tokens that a forward has */
-    int64_t first;    /* where an op that sees a part of them (d9d/nn/cut.h) begins */
+    int64_t first;    /* where an op that sees a part of them (d9d/nn/parallel_groups.h) begins */
 } d9d_draws;
 /* Until reset; takes a reference of its own.  Without them nothing is dropped. */
 D9D_API void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws);

@@ -50,7 +50,7 @@ typedef struct d9d_step_record {
     size_t n;
 } d9d_step_record;
 
-/* Of a step of a pipeline: d9d/pipe/meter.h. */
+/* Of a step of a pipeline: d9d/pipe/stage_timer.h. */
 typedef struct d9d_pipeline_record {
     int64_t step;
     const char *schedule;        /* in words */

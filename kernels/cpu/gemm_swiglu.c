@@ -1,0 +1,14 @@
+/* gemm_swiglu.c - the gated half of a feed-forward layer: its parts. */
+#include "cpu/common.h"
+
+d9d_status d9d_ref_gated_gemm(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
+                              const void *x, const void *w_gate, const void *w_up)
+{
+    return d9di_gated_parts(d9d_kernels_cpu(), s, n, y, gate, up, x, w_gate, w_up);
+}
+
+d9d_status d9d_ref_gated_gemm_din(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
+                                  const void *dout, const void *w, const void *gate, const void *up)
+{
+    return d9di_gated_din_parts(d9d_kernels_cpu(), s, n, dgate, dup, dout, w, gate, up);
+}

@@ -1,0 +1,91 @@
+/* permute.c - rows to expert order and back: choice j of token t is row[t k + j] there, -1 for
+ * none. */
+#include "cpu/common.h"
+
+static bool is_small(const d9d_permute_dims *n)
+{
+    return n->rows * n->k * n->h <= D9DI_SERIAL;
+}
+
+d9d_status d9d_ref_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                           const int32_t *row)
+{
+    size_t bytes = (size_t)n->h * d9d_dtype_size(n->t);
+
+    (void)s;
+    D9D_TRY(d9di_check_float("permute", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows * n->k; i++)
+        if (row[i] >= 0)
+            memcpy(d9di_at(n->t, y, row[i] * n->h), d9di_cat(n->t, x, i / n->k * n->h), bytes);
+    return D9D_OK;
+}
+
+/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
+static void gather_sum(const d9d_permute_dims *n, void *y, int64_t token, const void *x,
+                       const float *w, const int32_t *row)
+{
+    for (int64_t at = 0; at < n->h; at += D9DI_BLOCK) {
+        int64_t c = d9di_min(n->h - at, D9DI_BLOCK);
+        float sum[D9DI_BLOCK] = {0}, buf[D9DI_BLOCK];
+
+        for (int64_t j = token * n->k; j < (token + 1) * n->k; j++)
+            if (row[j] >= 0)
+                d9di_row_axpy(sum, w == NULL ? 1.0f : w[j],
+                              d9di_in(n->t, x, row[j] * n->h + at, c, buf), c);
+        d9di_store(n->t, y, token * n->h + at, c, sum);
+    }
+}
+
+d9d_status d9d_ref_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+                               const int32_t *row)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("permute_din", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows; i++)
+        gather_sum(n, dx, i, dy, NULL, row);
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                             const float *prob, const int32_t *row)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("unpermute", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows; i++)
+        gather_sum(n, y, i, x, prob, row);
+    return D9D_OK;
+}
+
+/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)]. */
+static float scatter(d9d_dtype t, void *dx, int64_t row, const void *dy, int64_t token,
+                     const void *x, float prob, int64_t h)
+{
+    float dot = 0.0f;
+
+    for (int64_t at = 0; at < h; at += D9DI_BLOCK) {
+        int64_t c = d9di_min(h - at, D9DI_BLOCK);
+        float bd[D9DI_BLOCK], bx[D9DI_BLOCK];
+        const float *d = d9di_in(t, dy, token * h + at, c, bd);
+        float *out = d9di_out(t, dx, row * h + at, bx);
+
+        dot += d9di_row_dot(d, d9di_in(t, x, row * h + at, c, bx), c);
+        d9di_row_scale(out, prob, d, c);
+        d9di_put(t, dx, row * h + at, c, out);
+    }
+    return dot;
+}
+
+d9d_status d9d_ref_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                                 const void *dy, const void *x, const float *prob,
+                                 const int32_t *row)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("unpermute_din", n->t));
+#pragma omp parallel for if (!is_small(n))
+    for (int64_t i = 0; i < n->rows * n->k; i++)
+        dprob[i] = row[i] < 0 ? 0.0f : scatter(n->t, dx, row[i], dy, i / n->k, x, prob[i], n->h);
+    return D9D_OK;
+}

@@ -1,0 +1,33 @@
+/* qk_norm_rope_append.c - heads on their way to attention, a token at a time; see norm_rope.c. */
+#include "cpu/common.h"
+
+extern __typeof__(*((d9d_kernels *)0)->norm_rope) d9d_ref_norm_rope;
+
+static d9d_status token(d9d_stream s, const d9d_norm_rope_dims *d, const d9d_turned_heads *h,
+                        int64_t i)
+{
+    const int64_t row = h->at != NULL ? h->at[i] : i, size = h->heads * d->d;
+    d9d_norm_rope_dims one = *d;
+    void *y;
+
+    if (row < 0)
+        return D9D_OK;
+    one.m = 1;
+    one.heads = h->heads;
+    one.positions += i;
+    y = d9di_at(d->t, h->y, row * size);
+    if (h->w != NULL)
+        return d9d_ref_norm_rope(s, &one, y, NULL, d9di_cat(d->t, h->x, i * size), h->w);
+    memcpy(y, d9di_cat(d->t, h->x, i * size), (size_t)size * d9d_dtype_size(d->t));
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_new_heads(d9d_stream s, const d9d_norm_rope_dims *d, int n,
+                             const d9d_turned_heads *list)
+{
+    D9D_TRY(d9di_check_float("new_heads", d->t));
+    for (int j = 0; j < n; j++)
+        for (int64_t i = 0; i < d->m; i++)
+            D9D_TRY(token(s, d, &list[j], i));
+    return D9D_OK;
+}

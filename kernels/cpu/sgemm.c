@@ -1,0 +1,256 @@
+/* sgemm.c - float32 products on one thread, where an element depends on its row and its
+ * column alone.
+ *
+ *     c = alpha (sum over a panel of k of a[k] b[k], by fused multiply-adds in order) + beta c
+ *
+ * and so on for the next panel with beta 1.  Libraries of products use other orders at the edges
+ * of their blocks and for small products, so that a row of the result depends on how many others
+ * there are; here a document's numbers are the same to the bit whatever is computed beside it,
+ * and on any processor with fused multiply-adds.
+ *
+ * A few rows go through d9di_sgemm_few() first.  Panels of op(A) and op(B) are brought into slices
+ * of ROWS rows and COLS columns, in the order in which the innermost loop wants them (Goto and van
+ * de Geijn, "Anatomy of high-performance matrix multiplication", 2008); slices are filled up with
+ * zeros.
+ */
+#include "cpu/sgemm.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum {
+    ROWS = 12,                 /* of a slice of op(A) */
+    COLS = D9DI_SGEMM_COLS,    /* of a slice of op(B) */
+    K_MOST = D9DI_SGEMM_PANEL, /* of a panel */
+    M_MOST = 96,               /* rows of op(A) in the cache */
+    N_MOST = 512               /* columns of op(B) */
+};
+
+/* --- a tile: y[rows][COLS] = slice of A, [n][ROWS], times slice of B, [n][COLS] --------------- */
+
+/* At least the first `rows` rows and `cols` columns of y are made. */
+typedef void tile_fn(int64_t n, const float *a, const float *b, float *y, int64_t rows,
+                     int64_t cols);
+
+static void tile_plain(int64_t n, const float *a, const float *b, float *y, int64_t rows,
+                       int64_t cols)
+{
+    memset(y, 0, ROWS * COLS * sizeof(*y));
+    for (int64_t k = 0; k < n; k++, a += ROWS, b += COLS)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < cols; j++)
+                y[i * COLS + j] = fmaf(a[i], b[j], y[i * COLS + j]);
+}
+
+#if defined(__x86_64__)
+/* H rows of W vectors of V floats, held in registers. */
+#define PART(name, isa, vec, V, H, W, op)                                                          \
+    __attribute__((target(isa))) static void name(int64_t n, const float *a, const float *b,       \
+                                                  float *y)                                        \
+    {                                                                                              \
+        vec sum[H][W];                                                                             \
+                                                                                                   \
+        _Pragma("GCC unroll 16") for (int i = 0; i < (H); i++)                                     \
+            _Pragma("GCC unroll 4") for (int j = 0; j < (W); j++) sum[i][j] = op##_setzero_ps();   \
+        for (int64_t k = 0; k < n; k++, a += ROWS, b += COLS) {                                    \
+            vec x[W];                                                                              \
+                                                                                                   \
+            _Pragma("GCC unroll 4") for (int j = 0; j < (W); j++) x[j] = op##_loadu_ps(b + j * V); \
+            _Pragma("GCC unroll 16") for (int i = 0; i < (H); i++)                                 \
+            {                                                                                      \
+                const vec s = op##_set1_ps(a[i]);                                                  \
+                                                                                                   \
+                _Pragma("GCC unroll 4") for (int j = 0; j < (W); j++) sum[i][j] =                  \
+                    op##_fmadd_ps(s, x[j], sum[i][j]);                                             \
+            }                                                                                      \
+        }                                                                                          \
+        _Pragma("GCC unroll 16") for (int i = 0; i < (H); i++)                                     \
+            _Pragma("GCC unroll 4") for (int j = 0; j < (W); j++)                                  \
+                op##_storeu_ps(y + i * COLS + j * V, sum[i][j]);                                   \
+    }
+PART(part_512x12, "avx512f", __m512, 16, 12, 2, _mm512)
+PART(part_512x4, "avx512f", __m512, 16, 4, 2, _mm512)
+PART(part_256x6, "avx2,fma", __m256, 8, 6, 2, _mm256)
+
+static void tile_avx512(int64_t n, const float *a, const float *b, float *y, int64_t rows,
+                        int64_t cols)
+{
+    (void)cols;
+    if (rows > 8)
+        part_512x12(n, a, b, y);
+    else
+        for (int64_t i = 0; i < rows; i += 4)
+            part_512x4(n, a + i, b, y + i * COLS);
+}
+
+static void tile_avx2(int64_t n, const float *a, const float *b, float *y, int64_t rows,
+                      int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i += 6)
+        for (int64_t j = 0; j < cols; j += 16)
+            part_256x6(n, a + i, b + j, y + i * COLS + j);
+}
+#endif
+
+static tile_fn *tile_of_this_cpu(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return tile_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return tile_avx2;
+#endif
+    return tile_plain;
+}
+
+/* --- slices ------------------------------------------------------------------------------------
+ */
+
+/* y[k][i] = x[i][k] for 4 x 4 numbers; rows of y are `width` long, of x `across`. */
+static inline void turn_4x4(float *y, int64_t width, const float *x, int64_t across)
+{
+#if defined(__x86_64__)
+    __m128 r0 = _mm_loadu_ps(x), r1 = _mm_loadu_ps(x + across);
+    __m128 r2 = _mm_loadu_ps(x + 2 * across), r3 = _mm_loadu_ps(x + 3 * across);
+
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(y, r0);
+    _mm_storeu_ps(y + width, r1);
+    _mm_storeu_ps(y + 2 * width, r2);
+    _mm_storeu_ps(y + 3 * width, r3);
+#else
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 4; i++)
+            y[k * width + i] = x[i * across + k];
+#endif
+}
+
+/* y[k][i] = x[i * across + k] for i < count of `width`, zeros behind. */
+static void bring_turned(float *y, const float *x, int64_t across, int64_t count, int64_t width,
+                         int64_t n)
+{
+    int64_t i = 0, k;
+
+    for (; i + 4 <= count; i += 4) {
+        for (k = 0; k + 4 <= n; k += 4)
+            turn_4x4(y + k * width + i, width, x + i * across + k, across);
+        for (; k < n; k++)
+            for (int64_t q = i; q < i + 4; q++)
+                y[k * width + q] = x[q * across + k];
+    }
+    for (; i < width; i++)
+        for (k = 0; k < n; k++)
+            y[k * width + i] = i < count ? x[i * across + k] : 0.0f;
+}
+
+/* y[k][i] = x[i + k * along], as above. */
+static void bring_straight(float *y, const float *x, int64_t along, int64_t count, int64_t width,
+                           int64_t n)
+{
+    for (int64_t k = 0; k < n; k++, x += along, y += width)
+        if (count == ROWS && width == ROWS) {
+            memcpy(y, x, ROWS * sizeof(*y));
+        } else if (count == COLS) {
+            memcpy(y, x, COLS * sizeof(*y));
+        } else {
+            memcpy(y, x, (size_t)count * sizeof(*y));
+            memset(y + count, 0, (size_t)(width - count) * sizeof(*y));
+        }
+}
+
+/* All slices of a panel, `width` of `total` at a time; one of the steps of x is 1. */
+static void bring(float *y, const float *x, int64_t across, int64_t along, int64_t total,
+                  int64_t width, int64_t n)
+{
+    for (int64_t i = 0; i < total; i += width, y += n * width) {
+        const int64_t count = d9di_min(total - i, width);
+
+        if (across == 1)
+            bring_straight(y, x + i, along, count, width, n);
+        else
+            bring_turned(y, x + i * across, across, count, width, n);
+    }
+}
+
+D9DI_CLONES void d9di_tile_put(float *c, int64_t ldc, const float *tile, int64_t ld, int64_t rows,
+                               int64_t cols, float alpha, float beta)
+{
+    for (int64_t i = 0; i < rows; i++, c += ldc, tile += ld)
+        if (beta == 0.0f)
+            for (int64_t j = 0; j < cols; j++)
+                c[j] = alpha * tile[j];
+        else
+            for (int64_t j = 0; j < cols; j++)
+                c[j] = alpha * tile[j] + beta * c[j];
+}
+
+/* --- the product ---------------------------------------------------------------------------------
+ */
+
+typedef struct product {
+    int64_t k; /* of this panel */
+    float alpha, beta;
+    float *c;
+    int64_t ldc;
+} product;
+
+/* Slices of A [m, k] by slices of B [k, n]. */
+static void block(const product *p, tile_fn *tile, const float *a, const float *b, int64_t m,
+                  int64_t n, float *c)
+{
+    float y[ROWS * COLS];
+
+    for (int64_t j = 0; j < n; j += COLS)
+        for (int64_t i = 0; i < m; i += ROWS) {
+            const int64_t rows = d9di_min(m - i, ROWS), cols = d9di_min(n - j, COLS);
+
+            tile(p->k, a + i * p->k, b + j * p->k, y, rows, cols);
+            d9di_tile_put(c + i * p->ldc + j, p->ldc, y, COLS, rows, cols, p->alpha, p->beta);
+        }
+}
+
+static int64_t up(int64_t x, int64_t to)
+{
+    return d9di_ceil_div(x, to) * to;
+}
+
+static int64_t a_room(int64_t m, int64_t k)
+{
+    return up(d9di_min(m, M_MOST), ROWS) * d9di_min(k, K_MOST);
+}
+
+int64_t d9di_sgemm_room(int64_t m, int64_t n, int64_t k)
+{
+    return a_room(m, k) + up(d9di_min(n, N_MOST), COLS) * d9di_min(k, K_MOST);
+}
+
+void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                int64_t ldc, float *room)
+{
+    const int64_t a_across = trans_a ? 1 : lda, a_along = trans_a ? lda : 1;
+    const int64_t b_across = trans_b ? ldb : 1, b_along = trans_b ? 1 : ldb;
+    const int64_t made =
+        trans_a ? 0
+                : d9di_sgemm_few(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    float *b_slices = room + a_room(m, k);
+    tile_fn *tile = tile_of_this_cpu();
+
+    b += made * b_across;
+    c += made;
+    n -= made;
+    for (int64_t j = 0; j < n; j += N_MOST)
+        for (int64_t p = 0; p < d9di_max(k, 1); p += K_MOST) {
+            const product how = {d9di_min(k - p, K_MOST), alpha, p == 0 ? beta : 1.0f, c, ldc};
+            const int64_t cols = d9di_min(n - j, N_MOST);
+
+            bring(b_slices, b + j * b_across + p * b_along, b_across, b_along, cols, COLS, how.k);
+            for (int64_t i = 0; i < m; i += M_MOST) {
+                const int64_t rows = d9di_min(m - i, M_MOST);
+
+                bring(room, a + i * a_across + p * a_along, a_across, a_along, rows, ROWS, how.k);
+                block(&how, tile, room, b_slices, rows, cols, c + i * ldc + j);
+            }
+        }
+}

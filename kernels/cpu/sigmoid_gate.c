@@ -1,0 +1,110 @@
+/* sigmoid_gate.c - y = x sigmoid(g), one g a row; rows of one element are worked on in blocks.
+ * With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
+#include "cpu/common.h"
+#include "cpu/math.h"
+
+D9DI_CLONES static void forward(float *y, const float *x, const float *g, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * d9di_sigmoid(g[i]);
+}
+
+D9DI_CLONES static void backward(float *dx, float *dg, const float *dy, const float *x,
+                                 const float *g, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float d = dy[i], s = d9di_sigmoid(g[i]);
+
+        dg[i] = d * x[i] * (s * (1.0f - s));
+        dx[i] = d * s;
+    }
+}
+
+static void each(d9d_dtype t, void *y, const void *x, const void *g, int64_t n)
+{
+#pragma omp parallel for if (n > D9DI_SERIAL)
+    for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
+        const int64_t c = d9di_min(n - i, D9DI_BLOCK);
+        float bx[D9DI_BLOCK], bg[D9DI_BLOCK], *out = d9di_out(t, y, i, bx);
+
+        forward(out, d9di_in(t, x, i, c, bx), d9di_in(t, g, i, c, bg), c);
+        d9di_put(t, y, i, c, out);
+    }
+}
+
+static void each_din(d9d_dtype t, void *dx, void *dg, const void *dy, const void *x, const void *g,
+                     int64_t n)
+{
+#pragma omp parallel for if (n > D9DI_SERIAL)
+    for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
+        const int64_t c = d9di_min(n - i, D9DI_BLOCK);
+        float bd[D9DI_BLOCK], bx[D9DI_BLOCK], bg[D9DI_BLOCK];
+        float *ox = d9di_out(t, dx, i, bd), *og = d9di_out(t, dg, i, bg);
+
+        backward(ox, og, d9di_in(t, dy, i, c, bd), d9di_in(t, x, i, c, bx), d9di_in(t, g, i, c, bg),
+                 c);
+        d9di_put(t, dx, i, c, ox);
+        d9di_put(t, dg, i, c, og);
+    }
+}
+
+static float gate_of(d9d_dtype t, const void *g, int64_t row)
+{
+    float buf;
+
+    return d9di_sigmoid(*d9di_in(t, g, row, 1, &buf));
+}
+
+d9d_status d9d_ref_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
+                                int64_t m, int64_t n)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("sigmoid_gate", t));
+    if (n == 1) {
+        each(t, y, x, g, m);
+        return D9D_OK;
+    }
+#pragma omp parallel for if (m * n > D9DI_SERIAL)
+    for (int64_t r = 0; r < m; r++) {
+        float gate = gate_of(t, g, r), buf[D9DI_BLOCK];
+
+        for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
+            int64_t c = d9di_min(n - i, D9DI_BLOCK), at = r * n + i;
+            float *out = d9di_out(t, y, at, buf);
+
+            d9di_row_scale(out, gate, d9di_in(t, x, at, c, buf), c);
+            d9di_put(t, y, at, c, out);
+        }
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_sigmoid_gate_din(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+                                    const void *x, const void *g, int64_t m, int64_t n)
+{
+    (void)s;
+    D9D_TRY(d9di_check_float("sigmoid_gate_din", t));
+    if (n == 1) {
+        each_din(t, dx, dg, dy, x, g, m);
+        return D9D_OK;
+    }
+#pragma omp parallel for if (m * n > D9DI_SERIAL)
+    for (int64_t r = 0; r < m; r++) {
+        float gate = gate_of(t, g, r), dot = 0.0f, bd[D9DI_BLOCK], bx[D9DI_BLOCK];
+
+        for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
+            int64_t c = d9di_min(n - i, D9DI_BLOCK), at = r * n + i;
+            const float *d = d9di_in(t, dy, at, c, bd);
+            float *out = d9di_out(t, dx, at, bd);
+
+            dot += d9di_row_dot(d, d9di_in(t, x, at, c, bx), c);
+            d9di_row_scale(out, gate, d, c);
+            d9di_put(t, dx, at, c, out);
+        }
+        dot *= gate * (1.0f - gate);
+        d9di_store(t, dg, r, 1, &dot);
+    }
+    return D9D_OK;
+}

@@ -1,0 +1,67 @@
+/* sort_by_expert.c - the permuted order, and which rank has a choice. */
+#include "cpu/common.h"
+
+/* A counting sort: stable, so tokens ascend inside an expert. */
+d9d_status d9d_ref_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                         const int32_t *expert, int64_t rows, int64_t e, int64_t k)
+{
+    int64_t n = rows * k;
+
+    (void)s;
+    if (n > INT32_MAX)
+        return D9D_FAIL(D9D_EINVAL, "route: %lld tokens of %lld experts are over %d rows",
+                        (long long)rows, (long long)k, INT32_MAX);
+    memset(offset, 0, (size_t)(e + 1) * sizeof(*offset));
+    for (int64_t i = 0; i < n; i++) {
+        if (expert[i] < -1 || expert[i] >= e)
+            return D9D_FAIL(D9D_EINVAL, "route: token %lld goes to expert %d of %lld",
+                            (long long)(i / k), (int)expert[i], (long long)e);
+        if (expert[i] >= 0)
+            offset[expert[i] + 1]++;
+    }
+    for (int64_t x = 0; x < e; x++)
+        offset[x + 1] += offset[x];
+    for (int64_t i = offset[e]; i < n; i++)
+        source[i] = -1;
+    for (int64_t i = 0; i < n; i++) {
+        row[i] = expert[i] < 0 ? -1 : offset[expert[i]]++;
+        if (row[i] >= 0)
+            source[row[i]] = (int32_t)i;
+    }
+    /* Filling moved each offset to the next one's place. */
+    memmove(offset + 1, offset, (size_t)e * sizeof(*offset));
+    offset[0] = 0;
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_route_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                               int64_t k, int64_t ranks, int64_t per)
+{
+    (void)s;
+    for (int64_t i = 0; i < rows * ranks; i++)
+        rank[i] = -1;
+    for (int64_t i = 0; i < rows * k; i++) {
+        int32_t d = (int32_t)(expert[i] / per);
+
+        if (expert[i] < 0 || d >= ranks)
+            return D9D_FAIL(D9D_EINVAL, "route_ranks: token %lld goes to expert %d of %lld",
+                            (long long)(i / k), (int)expert[i], (long long)(ranks * per));
+        rank[i / k * ranks + d] = d;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_ref_route_local(d9d_stream s, int32_t *local, const int32_t *source,
+                               const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                               int64_t ranks, int64_t per)
+{
+    (void)s, (void)rows;
+    for (int64_t i = 0; i < n * k; i++) {
+        int64_t from = source[i / k], e = -1;
+
+        if (from >= 0)
+            e = expert[from / ranks * k + i % k] - from % ranks * per;
+        local[i] = e >= 0 && e < per ? (int32_t)e : -1;
+    }
+    return D9D_OK;
+}

@@ -1,0 +1,240 @@
+/* attention_bwd_simt.cu - softmax attention by tiles, backward, for any shape.
+ *
+ * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
+ *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
+ * One launch gives each tile of queries to a block, which sums dQ over keys; another gives each
+ * tile of keys to a block, which sums dK and dV over the query heads and queries that read it.  So
+ * every sum runs in one order, for the price of the scores made twice.
+ */
+#include "cuda/attention/attention_simt.cuh"
+
+template <class T> struct grads {
+    d9d_attention_dims n;
+    T *dq, *dk, *dv;
+    const T *dout, *q, *k, *v, *o;
+    const float *lse;
+    float *delta; /* [B, A, S] */
+};
+
+/* A warp has a row of a head. */
+template <class T> static __global__ void delta_kernel(grads<T> g)
+{
+    const d9d_attention_dims &n = g.n;
+    const int64_t row = row_mine<WARP>(), h = row % n.a, i = row / n.a % n.s, b = row / n.a / n.s;
+    float sum = 0.0f;
+
+    if (row >= n.b * n.s * n.a)
+        return;
+    for (int64_t f = threadIdx.x % WARP; f < n.d; f += WARP)
+        sum = fmaf(to_float(g.dout[row * n.d + f]), to_float(g.o[row * n.d + f]), sum);
+    sum = group_sum<WARP>(sum);
+    if (threadIdx.x % WARP == 0)
+        g.delta[(b * n.a + h) * n.s + i] = sum;
+}
+
+/* What a block has in shared memory. */
+template <class Z> struct tiles {
+    float *q, *dout, *k, *v; /* rows */
+    float *p, *ds;           /* scores */
+};
+template <class Z> static __device__ __forceinline__ tiles<Z> tiles_of(float *shared)
+{
+    enum { ROWS = Z::SIDE * Z::STEP };
+
+    return {shared,
+            shared + ROWS,
+            shared + 2 * ROWS,
+            shared + 3 * ROWS,
+            shared + 4 * ROWS,
+            shared + 4 * ROWS + Z::SIDE * Z::SCORES};
+}
+
+/* P and dS of the tile of queries at q0 and keys at k0, counted over B and S, of query head h. */
+template <class Z, class T>
+static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<Z> &sh,
+                                                 const segment &x, int64_t b, int64_t h, int64_t q0,
+                                                 int64_t k0)
+{
+    const d9d_attention_dims &n = g.n;
+    float s[Z::R][Z::R], dp[Z::R][Z::R];
+
+    dot_rows<Z>(s, sh.q, sh.k, n.d);
+    dot_rows<Z>(dp, sh.dout, sh.v, n.d);
+#pragma unroll
+    for (int r = 0; r < Z::R; r++) {
+        const int i = my_row() * Z::R + r;
+        const int64_t at = row_number(n, b, h, q0 + i);
+        const bool mine = inside(x.q, q0 + i);
+        const float lse = mine ? g.lse[at] : 0.0f, delta = mine ? g.delta[at] : 0.0f;
+
+#pragma unroll
+        for (int c = 0; c < Z::R; c++) {
+            const int j = my_col() + c * EDGE;
+            const bool seen = visible(n, x, q0 + i, k0 + j);
+            const float p = seen ? expf(s[r][c] * n.scale - lse) : 0.0f;
+
+            sh.p[i * Z::SCORES + j] = p;
+            sh.ds[i * Z::SCORES + j] = seen ? n.scale * p * (dp[r][c] - delta) : 0.0f;
+        }
+    }
+}
+
+/* A tile of queries of a head. */
+template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
+{
+    extern __shared__ float shared[];
+    const d9d_attention_dims &n = g.n;
+    const tiles<Z> sh = tiles_of<Z>(shared);
+    const int64_t heads = n.b * n.a, all = d9di_ceil_div(n.s, Z::SIDE);
+    const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
+    const int64_t kh = h / (n.a / n.kv), row = (all - 1 - blockIdx.x / heads) * Z::SIDE;
+    const int64_t q0 = b * n.s + row, nq = d9di_min(Z::SIDE, n.s - row);
+    segment x = segment_of(n, segment_at(n, false, q0), b);
+    float dq[Z::R][Z::DV];
+
+    load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
+    load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
+    do {
+        const int64_t end = n.causal ? d9di_min(beside(x, q0 + nq), x.k.end) : x.k.end;
+
+        clear<Z>(dq);
+        for (int64_t k0 = first_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
+            const int64_t nk = d9di_min(Z::SIDE, x.k.end - k0);
+
+            load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
+            load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
+            __syncthreads();
+            tile_grad(g, sh, x, b, h, q0, k0);
+            __syncthreads();
+            add_rows<Z>(dq, sh.ds, Z::SCORES, 1, sh.k);
+            __syncthreads();
+        }
+        store_rows<Z>(g.dq, dq, q0, x.q, n.a, h, n.d);
+    } while (segment_next(n, b, q0 + nq, &x));
+}
+
+/* Segments [first, end) begin with one key; the last of them has all their keys. */
+struct span {
+    int64_t first, end;
+    cells k;
+};
+
+/* The one of segment i. */
+static __device__ __forceinline__ span span_of(const d9d_attention_dims &n, int64_t i, int64_t b)
+{
+    span x = {n.segment != NULL ? i : 0, i + 1, {0, 0}};
+
+    while (n.segment != NULL && x.first > 0 && n.segment[x.first - 1].k == n.segment[i].k)
+        x.first--;
+    while (n.segment != NULL && x.end < n.segments && n.segment[x.end].k == n.segment[i].k)
+        x.end++;
+    x.k = segment_of(n, x.end - 1, b).k;
+    return x;
+}
+
+/* Go to the next one; whether it has keys before `end`. */
+static __device__ __forceinline__ bool span_next(const d9d_attention_dims &n, int64_t b,
+                                                 int64_t end, span *x)
+{
+    if (n.segment == NULL || x->end >= n.segments || n.segment[x->end].k >= end)
+        return false;
+    *x = span_of(n, x->end, b);
+    return true;
+}
+
+/* dK and dV of a tile of keys at k0 from one query head and one segment. */
+template <class Z, class T>
+static __device__ __forceinline__ void add_queries(const grads<T> &g, const tiles<Z> &sh,
+                                                   const segment &x, int64_t b, int64_t h,
+                                                   int64_t k0, float (&dk)[Z::R][Z::DV],
+                                                   float (&dv)[Z::R][Z::DV])
+{
+    const d9d_attention_dims &n = g.n;
+    /* Queries in front of key k0 are hidden, by whole tiles, and those whose windows are past. */
+    const int64_t hidden = n.causal ? d9di_max(k0 - beside(x, x.q.first), 0) : 0;
+    const int64_t past = k0 + Z::SIDE - 1 + n.window - beside(x, 0);
+    const int64_t end = n.window > 0 ? d9di_min(x.q.end, past) : x.q.end;
+
+    for (int64_t q0 = x.q.first + hidden / Z::SIDE * Z::SIDE; q0 < end; q0 += Z::SIDE) {
+        const int64_t nq = d9di_min(Z::SIDE, x.q.end - q0);
+
+        load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
+        load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
+        __syncthreads();
+        tile_grad(g, sh, x, b, h, q0, k0);
+        __syncthreads();
+        add_rows<Z>(dv, sh.p, 1, Z::SCORES, sh.dout);
+        add_rows<Z>(dk, sh.ds, 1, Z::SCORES, sh.q);
+        __syncthreads();
+    }
+}
+
+/* A tile of keys of a key head. */
+template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dkv_kernel(grads<T> g)
+{
+    extern __shared__ float shared[];
+    const d9d_attention_dims &n = g.n;
+    const tiles<Z> sh = tiles_of<Z>(shared);
+    const int64_t heads = n.b * n.kv, group = n.a / n.kv;
+    const int64_t b = blockIdx.x % heads / n.kv, kh = blockIdx.x % heads % n.kv;
+    const int64_t row = blockIdx.x / heads * Z::SIDE, k0 = b * n.z + row;
+    const int64_t nk = d9di_min(Z::SIDE, n.z - row);
+    span s = span_of(n, segment_at(n, true, k0), b);
+    float dk[Z::R][Z::DV], dv[Z::R][Z::DV];
+
+    load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
+    load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
+    do {
+        clear<Z>(dk);
+        clear<Z>(dv);
+        for (int64_t h = kh * group; h < (kh + 1) * group; h++)
+            for (int64_t i = s.first; i < s.end; i++)
+                add_queries<Z>(g, sh, segment_of(n, i, b), b, h, k0, dk, dv);
+        store_rows<Z>(g.dk, dk, k0, s.k, n.kv, kh, n.d);
+        store_rows<Z>(g.dv, dv, k0, s.k, n.kv, kh, n.d);
+    } while (span_next(n, b, k0 + nk, &s));
+}
+
+template <class Z, class T> static d9d_status run(d9d_stream s, const grads<T> &g)
+{
+    const int64_t shared = 4 * Z::ROWS_BYTES + 2 * Z::SCORES_BYTES;
+    const int64_t q_tiles = d9di_ceil_div(g.n.s, Z::SIDE), k_tiles = d9di_ceil_div(g.n.z, Z::SIDE);
+    const int64_t rows = g.n.b * g.n.s * g.n.a;
+    cudaStream_t queue = d9di_queue(s);
+
+    D9D_TRY(allow(s, "attention_din", (const void *)dq_kernel<Z, T>, shared));
+    D9D_TRY(allow(s, "attention_din", (const void *)dkv_kernel<Z, T>, shared));
+    delta_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(g);
+    dq_kernel<Z><<<(unsigned)(g.n.b * g.n.a * q_tiles), THREADS, shared, queue>>>(g);
+    dkv_kernel<Z><<<(unsigned)(g.n.b * g.n.kv * k_tiles), THREADS, shared, queue>>>(g);
+    return d9di_launched("attention_din");
+}
+
+template <class T> static d9d_status run_shaped(d9d_stream s, const grads<T> &g)
+{
+    if (g.n.d <= 128)
+        return run<shape<32, 8>>(s, g);
+    if (g.n.d <= 256)
+        return run<shape<16, 16>>(s, g);
+    return run<shape<16, 32>>(s, g);
+}
+
+template <class T> static d9d_status with_scratch(d9d_stream s, const d9di_attention *c)
+{
+    const int64_t bytes = c->n.b * c->n.a * c->n.s * 4;
+    d9d_status st;
+    void *delta;
+
+    D9D_TRY(d9di_take(s, bytes, &delta));
+    st = run_shaped<T>(s, grads<T>{c->n, (T *)c->dq, (T *)c->dk, (T *)c->dv, (const T *)c->dout,
+                                   (const T *)c->q, (const T *)c->k, (const T *)c->v,
+                                   (const T *)c->o, c->lse, (float *)delta});
+    d9di_give(s, delta, bytes);
+    return st;
+}
+
+d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c)
+{
+    D9D_TRY(check_features(c->op, &c->n));
+    return D9DI_TYPED(c->n.t, T, with_scratch<T>(s, c));
+}

@@ -1,0 +1,352 @@
+/* attention_bwd_sm90_mainloop.cuh - attention's gradient on Hopper: what consumers are made of, each a
+ * warp group.  See attention_bwd_sm90.cu.
+ */
+#ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH
+#define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH
+
+#include "cuda/attention/attention_bwd_sm90_smem.cuh"
+
+namespace
+{
+
+DEVICE float power_of_two(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float2 shared_load2(uint32_t a)
+{
+    float2 v;
+
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(a) : "memory");
+    return v;
+}
+
+/* A warp group, with 64 cells of the still side: those of its own, or TOGETHER the block's. */
+template <int D, bool KEYS> struct crew {
+    typedef layout<D> L;
+    const job &p;
+    const place &at;
+    int group, thread, warp, lane;
+    turn<L::STAGES> stage = {0, 0};
+
+    /* Which of the block's tiles of still cells. */
+    __device__ __forceinline__ int tile(void) const { return L::TOGETHER ? 0 : group; }
+
+    /* This warp has done with a stage. */
+    __device__ __forceinline__ void release(uint32_t i) const
+    {
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(at.free + 8 * i);
+    }
+
+    /* The stage whose products may be under way, or NONE. */
+    __device__ __forceinline__ void release_held(int *held) const
+    {
+        if (*held != NONE)
+            release(*held);
+        *held = NONE;
+    }
+
+    /* Read each time: there are no registers to keep them in. */
+    __device__ __forceinline__ order mine(void) const { return told<order>(at.base + L::AT_TOLD); }
+    __device__ __forceinline__ step step_of(uint32_t s) const
+    {
+        return told<step>(step_at<D>(at, s));
+    }
+    __device__ __forceinline__ scores seen_of(uint32_t s) const
+    {
+        return scores_of<KEYS>(step_of(s), tile(), p.n.window);
+    }
+
+    /* Rows from `live` on of so many arrays.  They would still be multiplied, by 0, and may be no
+     * numbers. */
+    __device__ __forceinline__ void clear_rows(uint32_t from, int arrays, int live) const
+    {
+        if (live >= SIDE)
+            return;
+        for (int i = live * 8 + thread; i < SIDE * 8; i += GROUP)
+            for (int j = 0; j < arrays * L::SLABS; j++)
+                shared_clear4(from + j * SIDE * 128 + i * 16);
+        shared_stores_done();
+        sync_threads(1 + group, GROUP);
+    }
+
+    /* Behind the segment's last.  Both groups clear them, for one may not look at this tile. */
+    __device__ __forceinline__ void clear_moving(uint32_t s, int arrays) const
+    {
+        const step x = step_of(s);
+
+        clear_rows(moving_at<D>(at, s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
+    }
+
+    /* To the next tile of which something is seen, in stage *here, which is full, of that many
+     * arrays.  What is hidden may be more than there are stages: then what is held is done first.
+     */
+    __device__ __forceinline__ bool next(bool any, int arrays, int *steps, int *here, int *held)
+    {
+        while (--*steps >= 0) {
+            *here = (int)stage.i;
+            barrier_wait(at.full + 8 * stage.i, stage.parity);
+            stage.next();
+            if (any && !seen_of((uint32_t)*here).none_seen()) {
+                clear_moving((uint32_t)*here, arrays);
+                return true;
+            }
+            if (*held != NONE)
+                product_wait<0>();
+            release_held(held);
+            release((uint32_t)*here);
+        }
+        return false;
+    }
+
+    __device__ __forceinline__ uint32_t still_at(int i) const
+    {
+        return at.base + L::AT_STILL + (i * L::TILES + tile()) * L::TILE;
+    }
+    /* Where this thread's four matrices of 8 x 8 lie in a tile of cells, of features 16 j on. */
+    __device__ __forceinline__ uint32_t matrices_at(uint32_t tile, int j) const
+    {
+        const int r = warp * 16 + lane % 16;
+
+        return swizzled(tile + j / 4 * SIDE * 128, r, j % 4 * 2 + lane / 16);
+    }
+
+    /* A still array in registers, of queries: as a product has it, 4 of 16 features; or, N = 1,
+     * none. */
+    enum { HELD = KEYS ? 1 : D / 4 };
+    template <int N> __device__ __forceinline__ void load_still(uint32_t (&x)[N], int i) const
+    {
+#pragma unroll
+        for (int k = 0; k < N / 4; k++) {
+            uint32_t v[4];
+
+            shared_load_matrices(v, matrices_at(still_at(i), k));
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x[4 * k + j] = v[j];
+        }
+    }
+
+    /* x = still[i] moving[i]', with still[i] in registers if they hold it. */
+    template <int N>
+    __device__ __forceinline__ void multiply(float (&x)[32], const uint32_t (&held)[N], uint32_t s,
+                                             int i) const
+    {
+        const uint64_t a = operand_at<false>(still_at(i)),
+                       b = operand_at<false>(moving_at<D>(at, s, i));
+
+        product_begin();
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            const int at = k / 4 * 512 + k % 4 * 2;
+
+            if constexpr (N == 1)
+                product_64x64x16(x, a + at, b + at, k);
+            else
+                product_of_registers<false>(x, held + 4 * k, b + at, k);
+        }
+        product_commit();
+    }
+
+    /* sum += x moving[i] */
+    __device__ __forceinline__ void add(float (&sum)[D / 2], const uint32_t (&x)[16], uint32_t s,
+                                        int i) const
+    {
+        const uint64_t b = operand_at<true>(moving_at<D>(at, s, i));
+
+        product_begin();
+#pragma unroll
+        for (int k = 0; k < SIDE / 16; k++)
+            product_of_registers<true>(sum, x + 4 * k, b + k * 128, 1);
+        product_commit();
+    }
+
+    /* Of scores 4 j + i of a thread: its row of 64, and its column. */
+    __device__ __forceinline__ int row_of(int i) const
+    {
+        return warp * 16 + lane / 4 + i / 2 * 8;
+    }
+    __device__ __forceinline__ int column_of(int j, int i) const
+    {
+        return j * 8 + lane % 4 * 2 + i % 2;
+    }
+
+    /* The numbers of rows, of columns of a stage: lse, or delta. */
+    __device__ __forceinline__ void numbers_of(float (&v)[4], const float (&mine)[2], uint32_t s,
+                                               int which, int j) const
+    {
+        if constexpr (KEYS) {
+            const float2 x = shared_load2(at.base + L::AT_ROWS + (s * 2 + which) * SIDE * 4 +
+                                          column_of(j, 0) * 4);
+
+            v[0] = v[2] = x.x;
+            v[1] = v[3] = x.y;
+        } else {
+            v[0] = v[1] = mine[0];
+            v[2] = v[3] = mine[1];
+        }
+    }
+
+    /* x becomes P. */
+    __device__ __forceinline__ void weigh(float (&x)[32], const float (&lse)[2], uint32_t s) const
+    {
+        const float scale = p.scale * CUDART_L2E_F;
+
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float v[4];
+
+            numbers_of(v, lse, s, 0, j);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[4 * j + i] = power_of_two(fmaf(x[4 * j + i], scale, -v[i]));
+        }
+        const scores of = seen_of(s);
+
+        if (of.all_seen())
+            return;
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int a = row_of(i), b = column_of(j, i);
+
+                if (!of.seen(KEYS ? b : a, KEYS ? a : b))
+                    x[4 * j + i] = 0.0f;
+            }
+    }
+
+    /* Pairs of x, and of x (y - delta). */
+    __device__ __forceinline__ void pair(uint32_t (&weights)[16], uint32_t (&slopes)[16],
+                                         const float (&x)[32], const float (&y)[32],
+                                         const float (&delta)[2], uint32_t s) const
+    {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float v[4];
+
+            numbers_of(v, delta, s, 1, j);
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                const float *const p = x + 4 * j + i, *const dp = y + 4 * j + i;
+
+                weights[2 * j + i / 2] = pack_bf16(p[0], p[1]);
+                slopes[2 * j + i / 2] = pack_bf16(p[0] * (dp[0] - v[i]), p[1] * (dp[1] - v[i + 1]));
+            }
+        }
+    }
+
+    /* To memory, where they are kept: register r of a thread is of matrix r % 2 of the warp's keys,
+     * r / 2 of the queries. */
+    __device__ __forceinline__ void keep(const uint32_t (&x)[16], uint32_t s) const
+    {
+        const int unit = step_of(s).unit;
+
+        if (unit == NONE)
+            return;
+        char *const to = p.kept.at + (int64_t)unit * UNIT_BYTES + group * TILE_BYTES +
+                         warp * 2 * SIDE * 16 + lane * 4;
+
+#pragma unroll
+        for (int r = 0; r < 16; r++)
+            __stcs((uint32_t *)(to + (r % 2 * (SIDE / 8) + r / 2) * 128), x[r]);
+    }
+
+    /* What keep() kept, turned: 16 queries of the warp, and all keys. */
+    __device__ __forceinline__ void take(uint32_t (&x)[16], uint32_t s) const
+    {
+        const uint32_t from = moving_at<D>(at, s, 1) + group * TILE_BYTES +
+                              (lane / 16 * (SIDE / 8) + warp * 2 + lane / 8 % 2) * 128 +
+                              lane % 8 * 16;
+
+#pragma unroll
+        for (int k = 0; k < SIDE / 16; k++) {
+            uint32_t v[4];
+
+            shared_load_turned(v, from + k * 2 * SIDE * 16);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[4 * k + i] = v[i];
+        }
+    }
+
+    /* The group's rows of `to`, `live` of them, scale times x. */
+    __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int cell,
+                                          int live, int head) const
+    {
+        const uint32_t out = at.base + L::AT_OUT + group * L::OUT;
+        const int64_t row = (int64_t)heads_of<KEYS>(p.n) * p.d;
+
+        to += cell * row + (int64_t)head * p.d;
+#pragma unroll
+        for (int from = 0; from < L::SLABS; from += L::OUT_SLABS) {
+            const int chunks = min(p.d / 8 - from * 8, L::OUT_SLABS * 8); /* of 16 bytes */
+
+            sync_threads(1 + group, GROUP); /* what was there has been read */
+#pragma unroll
+            for (int j = from * 4; j < D / 16 && j < (from + L::OUT_SLABS) * 4; j++) {
+                uint32_t v[4];
+
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v[i] = pack_bf16(x[8 * j + 2 * i] * scale, x[8 * j + 2 * i + 1] * scale);
+                shared_store_matrices(matrices_at(out, j - from * 4), v);
+            }
+            sync_threads(1 + group, GROUP);
+            for (int i = thread; i < live * chunks; i += GROUP) {
+                const int r = i / chunks, f = i % chunks;
+
+                *(int4 *)(to + r * row + (from * 8 + f) * 8) =
+                    shared_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));
+            }
+        }
+    }
+
+    /* Of still cell `still` on: the numbers of this thread's two rows. */
+    __device__ __forceinline__ void load_numbers(float (&v)[2], const float *from, int still,
+                                                 int head) const
+    {
+        const int64_t tokens = p.n.b * p.n.s;
+
+        for (int i = 0; !KEYS && i < 2; i++)
+            v[i] = from[head * tokens + d9di_min(tokens - 1, still + row_of(2 * i))];
+    }
+
+    /* This warp has done with the still side. */
+    __device__ __forceinline__ void release_still() const
+    {
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(at.used);
+    }
+
+    /* What o's cells have of p.to[i], scale times x. */
+    __device__ __forceinline__ void put(const order &o, int i, const float (&x)[D / 2],
+                                        float scale) const
+    {
+        store(p.to[i], x, scale, o.first + tile() * SIDE, min(+SIDE, o.cells - tile() * SIDE),
+              o.head);
+    }
+
+    template <class F> __device__ __forceinline__ void each_order(F work)
+    {
+        for (uint32_t parity = 0;; parity ^= 1) {
+            barrier_wait(at.there, parity);
+            const order o = mine();
+
+            if (o.head < 0)
+                return;
+            work(o);
+        }
+    }
+};
+
+} // namespace
+
+#endif /* D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH */

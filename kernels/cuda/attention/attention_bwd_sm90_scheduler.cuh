@@ -1,0 +1,216 @@
+/* attention_bwd_sm90_scheduler.cuh - attention's gradient by blocks: which cells a block takes, and which
+ * tiles of the other side of the scores it goes along.
+ *
+ * A block takes `rows` cells of one side, `still`, queries or KEYS, and goes along the tiles of
+ * SIDE cells of the other that they see or are seen by.  Tiles begin with a segment, so that sums
+ * are the same wherever it lies.
+ */
+#ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
+#define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
+
+#include "cuda/attention/attention_simt.h"
+#include "cuda/common/common.cuh"
+#include "cuda/common/sm90.cuh"
+
+namespace
+{
+
+enum { SIDE = 64, CREWS = 2, BLOCK_ROWS = CREWS * SIDE };
+enum { FAR = 1 << 29 }; /* more than any row has */
+
+/* Cells [first, first + rows) of the still side, of the segments [from, end) that begin with
+ * one key; of queries one segment. */
+struct task {
+    int32_t from, end, first;
+};
+
+/* All of them, on the GPU. */
+struct tasks {
+    int32_t *count; /* how many there are, and how many of these times heads are claimed */
+    task *list;     /* [most], by falling work */
+    int32_t most;
+};
+
+struct sizes {
+    const d9d_segment *segment;
+    int segments, b, s, z, a, kv;
+    int group;  /* A / KV */
+    int window; /* FAR: none */
+    int rows;   /* cells that a block has of the still side: SIDE, or BLOCK_ROWS */
+};
+
+/* A segment: query i is cell q + i, and sees keys before i + beyond + 1, counted from cell k. */
+struct span {
+    int q, nq, k, nk, beyond;
+};
+
+/* Of a list that is not well-formed, what lies in one row. */
+DEVICE span span_of(const sizes &n, int i)
+{
+    const d9d_segment x = n.segment[i];
+    const int row = max(0, min(n.b - 1, x.nq > 0 ? x.q / n.s : x.k / n.z));
+    const int q = max(row * n.s, min((row + 1) * n.s, x.q));
+    const int k = max(row * n.z, min((row + 1) * n.z, x.k));
+    const int nq = max(0, min((row + 1) * n.s - q, x.nq));
+    const int nk = max(0, min((row + 1) * n.z - k, x.nk));
+
+    return {q, nq, k, nk, nk - nq};
+}
+
+/* The tiles along which `rows` cells from `first` on of the still side go, [x, y), counted from the
+ * segment. */
+template <bool KEYS> DEVICE int2 range_of(const sizes &n, const span &x, int first, int rows)
+{
+    int from, end;
+
+    if (KEYS) {
+        from = first - x.k - x.beyond;
+        end = min(x.nq, first - x.k - x.beyond + n.window + rows - 1);
+    } else {
+        from = first - x.q + x.beyond - n.window + 1;
+        end = min(x.nk, first - x.q + x.beyond + rows);
+    }
+    from = max(0, from) / SIDE * SIDE;
+    return make_int2(from, max(from, end));
+}
+
+DEVICE int tiles_in(int2 range)
+{
+    return up(range.y - range.x, SIDE);
+}
+
+/* Of the still side: a segment's cells. */
+template <bool KEYS> DEVICE int2 side_of(const span &x)
+{
+    return KEYS ? make_int2(x.k, x.nk) : make_int2(x.q, x.nq);
+}
+
+template <bool KEYS> DEVICE int steps_of(const sizes &n, const task &t)
+{
+    int steps = 0;
+
+    for (int i = t.from; i < t.end; i++)
+        steps += tiles_in(range_of<KEYS>(n, span_of(n, i), t.first, n.rows));
+    return steps;
+}
+
+/* Call f for each task that begins with segment i. */
+template <bool KEYS, class F> DEVICE void each_task(const sizes &n, int i, F f)
+{
+    int end = i + 1;
+
+    if (KEYS) {
+        if (i > 0 && n.segment[i - 1].k == n.segment[i].k)
+            return;
+        while (end < n.segments && n.segment[end].k == n.segment[i].k)
+            end++;
+    }
+    const int2 cells = side_of<KEYS>(span_of(n, end - 1));
+
+    for (int first = 0; first < cells.y; first += n.rows)
+        f(task{i, end, cells.x + first});
+}
+
+/* --- the list -------------------------------------------------------------------------------- */
+
+enum { LIST_BLOCK = 1024 };
+
+/* Of counts where each begins; all threads of a block. */
+DEVICE void add_before(int *count, int *all)
+{
+    const int me = (int)threadIdx.x, mine = count[me];
+
+    for (int o = 1; o < LIST_BLOCK; o *= 2) {
+        const int before = me >= o ? count[me - o] : 0;
+
+        __syncthreads();
+        count[me] += before;
+        __syncthreads();
+    }
+    *all = count[LIST_BLOCK - 1];
+    __syncthreads();
+    count[me] -= mine;
+    __syncthreads();
+}
+
+/* One block makes a list: counts tasks by steps, then puts each behind those of more. */
+template <bool KEYS> DEVICE void make_list(const sizes &n, const tasks &out)
+{
+    __shared__ int bin[LIST_BLOCK];
+    const int most = up(KEYS ? n.s : n.z, SIDE), me = (int)threadIdx.x;
+    const auto bin_of = [&](const task &t) {
+        const int64_t steps = steps_of<KEYS>(n, t);
+
+        return LIST_BLOCK - 1 -
+               (int)d9di_min(LIST_BLOCK - 1, steps * (LIST_BLOCK - 1) / max(1, most));
+    };
+    int all;
+
+    bin[me] = 0;
+    __syncthreads();
+    for (int i = me; i < n.segments; i += LIST_BLOCK)
+        each_task<KEYS>(n, i, [&](const task &t) { atomicAdd(&bin[bin_of(t)], 1); });
+    __syncthreads();
+    add_before(bin, &all);
+    if (me == 0) {
+        out.count[0] = min(all, out.most);
+        out.count[1] = 0;
+    }
+    for (int i = me; i < n.segments; i += LIST_BLOCK)
+        each_task<KEYS>(n, i, [&](const task &t) {
+            const int at = atomicAdd(&bin[bin_of(t)], 1);
+
+            if (at < out.most)
+                out.list[at] = t;
+        });
+}
+
+/* --- the way --------------------------------------------------------------------------------- */
+
+/* The way of a block along a task's tiles: segments, heads of the group, tiles; next() is called
+ * before each. */
+template <bool KEYS> struct walk {
+    const sizes &n;
+    task t;
+    int heads, head; /* of those, which */
+    int segment, tile;
+    span x;
+    int2 range;
+
+    __device__ __forceinline__ walk(const sizes &n, const task &t)
+        : n(n), t(t), heads(KEYS ? n.group : 1), head(0), segment(t.from - 1), tile(0),
+          range(make_int2(0, 0))
+    {
+    }
+
+    __device__ __forceinline__ bool next()
+    {
+        tile += SIDE;
+        if (tile < range.y)
+            return true;
+        if (range.x == range.y || ++head == heads) {
+            do {
+                if (++segment >= t.end)
+                    return false;
+                x = span_of(n, segment);
+                range = range_of<KEYS>(n, x, t.first, n.rows);
+            } while (range.x == range.y);
+            head = 0;
+        }
+        tile = range.x;
+        return true;
+    }
+
+    /* The task's first cell, counted from the segment; the tile's. */
+    __device__ __forceinline__ int still() const { return t.first - (KEYS ? x.k : x.q); }
+    __device__ __forceinline__ int moving() const { return tile + (KEYS ? x.q : x.k); }
+    /* Of head `still` of the still side. */
+    __device__ __forceinline__ int moving_head(int still) const
+    {
+        return KEYS ? still * n.group + head : still / n.group;
+    }
+};
+
+} // namespace
+
+#endif /* D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH */

@@ -1,0 +1,37 @@
+/* attention_cp_zigzag.cu - pieces of rows in order, or as they are dealt to ranks. */
+#include "cuda/common/common.cuh"
+
+template <class T>
+static __global__ void pieces_kernel(T *y, const T *x, int64_t n, int64_t b, int64_t size,
+                                     bool in_order)
+{
+    EACH_ROW8 (i, at, 2 * n * b, size) {
+        const int64_t rank = i / (2 * b), row = i / 2 % b;
+        const int64_t piece = i % 2 == 0 ? rank : 2 * n - 1 - rank;
+        const int64_t dealt = i * size + at, rows = (row * 2 * n + piece) * size + at;
+        float v[8];
+
+        load8(v, x + (in_order ? dealt : rows), size - at);
+        store8(y + (in_order ? rows : dealt), v, size - at);
+    }
+}
+
+template <class T>
+static d9d_status run(d9d_stream s, void *y, const void *x, int64_t n, int64_t b, int64_t size,
+                      bool in_order)
+{
+    const int64_t eights = 2 * n * b * d9di_ceil_div(size, 8);
+
+    if (eights == 0)
+        return D9D_OK;
+    pieces_kernel<<<blocks_for(s, eights), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x, n, b,
+                                                                        size, in_order);
+    return d9di_launched("pieces");
+}
+
+d9d_status d9d_k_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
+                        int64_t p, int64_t w, bool in_order)
+{
+    D9D_TRY(d9di_check_float("pieces", t));
+    return D9DI_TYPED(t, T, run<T>(s, y, x, n, b, p * w, in_order));
+}

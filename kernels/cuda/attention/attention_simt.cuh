@@ -1,0 +1,258 @@
+/* attention_simt.cuh - what the forward and the backward of attention share.
+ *
+ * A block of THREADS works on tiles of SIDE queries by SIDE keys of one head; thread (ty, tx) of
+ * 16 x 16 has the R x R scores of rows ty R + r and columns tx + 16 c, and of arrays of features
+ * the columns tx + 16 c, c < DV.  Tiles are float32 in shared memory, rows WIDTH = 16 DV features
+ * long with zeros after the last, in steps of an odd number so that columns meet no bank twice.
+ *
+ * A block has one side of the scores, some cells of a row, and walks along the other side of
+ * each segment that lies in them, in tiles that begin with the segment: so the sums of a
+ * segment are the same wherever it lies.  Other segments' cells in its own side are
+ * worked on meanwhile, and not stored.  Tiles that a causal mask or a window hides are skipped.
+ */
+#ifndef D9DI_CUDA_ATTENTION_ATTENTION_SIMT_CUH
+#define D9DI_CUDA_ATTENTION_ATTENTION_SIMT_CUH
+
+#include <math_constants.h>
+
+#include "cuda/attention/attention_simt.h"
+#include "cuda/common/common.cuh"
+
+enum { EDGE = 16, MOST_FEATURES = 512 };
+
+template <int SIDE_, int DV_> struct shape {
+    enum {
+        SIDE = SIDE_,
+        DV = DV_,
+        R = SIDE / EDGE,
+        WIDTH = EDGE * DV,
+        STEP = WIDTH + 1,
+        SCORES = SIDE + 1, /* step of a tile of scores */
+        ROWS_BYTES = SIDE * STEP * 4,
+        SCORES_BYTES = SIDE * SCORES * 4
+    };
+};
+
+static __device__ __forceinline__ int my_row(void)
+{
+    return threadIdx.x / EDGE;
+}
+static __device__ __forceinline__ int my_col(void)
+{
+    return threadIdx.x % EDGE;
+}
+
+/* Cells [first, first + n) of head h of x [cells, heads, D]. */
+template <class Z, class T>
+static __device__ void load_rows(float *to, const T *x, int64_t first, int64_t n, int64_t heads,
+                                 int64_t h, int64_t d)
+{
+    for (int i = threadIdx.x / WARP; i < Z::SIDE; i += WARPS)
+        for (int f = threadIdx.x % WARP; f < Z::WIDTH; f += WARP)
+            to[i * Z::STEP + f] =
+                i < n && f < d ? to_float(x[((first + i) * heads + h) * d + f]) : 0.0f;
+}
+
+/* s[r][c] = row (ty R + r) of a . row (tx + 16 c) of b */
+template <class Z>
+static __device__ __forceinline__ void dot_rows(float (&s)[Z::R][Z::R], const float *a,
+                                                const float *b, int64_t d)
+{
+    a += my_row() * Z::R * Z::STEP;
+    b += my_col() * Z::STEP;
+    for (int r = 0; r < Z::R; r++)
+        for (int c = 0; c < Z::R; c++)
+            s[r][c] = 0.0f;
+    for (int f = 0; f < d; f++) {
+        float u[Z::R], v[Z::R];
+
+#pragma unroll
+        for (int r = 0; r < Z::R; r++) {
+            u[r] = a[r * Z::STEP + f];
+            v[r] = b[r * EDGE * Z::STEP + f];
+        }
+#pragma unroll
+        for (int r = 0; r < Z::R; r++)
+#pragma unroll
+            for (int c = 0; c < Z::R; c++)
+                s[r][c] = fmaf(u[r], v[c], s[r][c]);
+    }
+}
+
+/* y[r][c] += sum over j of w(ty R + r, j) x[j][tx + 16 c]; element (i, j) of w is
+ * w[i * across + j * along]. */
+template <class Z>
+static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const float *w, int across,
+                                                int along, const float *x)
+{
+    w += my_row() * Z::R * across;
+    x += my_col();
+    for (int j = 0; j < Z::SIDE; j++) {
+        float u[Z::R];
+
+#pragma unroll
+        for (int r = 0; r < Z::R; r++)
+            u[r] = w[r * across + j * along];
+#pragma unroll
+        for (int c = 0; c < Z::DV; c++) {
+            const float v = x[j * Z::STEP + c * EDGE];
+
+#pragma unroll
+            for (int r = 0; r < Z::R; r++)
+                y[r][c] = fmaf(u[r], v, y[r][c]);
+        }
+    }
+}
+
+template <class Z> static __device__ __forceinline__ void clear(float (&y)[Z::R][Z::DV])
+{
+    for (int r = 0; r < Z::R; r++)
+        for (int c = 0; c < Z::DV; c++)
+            y[r][c] = 0.0f;
+}
+
+/* Cells [first, end) of q or k, counted over the batch. */
+struct cells {
+    int64_t first, end;
+};
+
+static __device__ __forceinline__ bool inside(const cells &x, int64_t cell)
+{
+    return cell >= x.first && cell < x.end;
+}
+
+/* Row i of y is cell first + i of x; those of a segment alone are stored. */
+template <class Z, class T>
+static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first,
+                                  const cells &mine, int64_t heads, int64_t h, int64_t d)
+{
+#pragma unroll
+    for (int r = 0; r < Z::R; r++)
+#pragma unroll
+        for (int c = 0; c < Z::DV; c++) {
+            const int i = my_row() * Z::R + r, f = my_col() + c * EDGE;
+
+            if (inside(mine, first + i) && f < d)
+                put(x + ((first + i) * heads + h) * d + f, y[r][c]);
+        }
+}
+
+/* Segment number `i` of the list, or piece i of a whole row. */
+struct segment {
+    int64_t i;
+    cells q, k;
+};
+
+static __device__ __forceinline__ cells cells_of(int64_t first, int64_t n, int64_t row,
+                                                 int64_t size)
+{
+    return {d9di_max(first, row * size), d9di_min(first + n, (row + 1) * size)};
+}
+
+/* How many segments there are at most: without a list, of a row. */
+static __device__ __forceinline__ int64_t segments_of(const d9d_attention_dims &n)
+{
+    return n.segment != NULL ? n.segments : d9di_max(1, n.pieces);
+}
+
+/* Segments that are none lead to no other row of the batch. */
+static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n, int64_t i,
+                                                     int64_t b)
+{
+    if (n.segment == NULL) {
+        const int64_t size = n.s / segments_of(n), q = b * n.s + i * size, k = b * n.z;
+
+        return {i, {q, q + size}, {k, k + (n.pieces > 0 ? n.end[i] : n.z)}};
+    }
+
+    const d9d_segment x = n.segment[i];
+
+    return {i, cells_of(x.q, x.nq, b, n.s), cells_of(x.k, x.nk, b, n.z)};
+}
+
+/* The last segment whose queries, or keys, do not begin behind `cell`, or the first one. */
+static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n, bool keys,
+                                                     int64_t cell)
+{
+    int64_t low = 0, high = segments_of(n) - 1;
+
+    if (n.segment == NULL)
+        return keys ? high : cell % n.s / (n.s / segments_of(n));
+    if (!keys && cell < high && n.segment[cell].q == cell && n.segment[cell + 1].q > cell)
+        return cell; /* of one query each, as in generation */
+    while (low < high) {
+        const int64_t mid = (low + high + 1) / 2;
+
+        if ((keys ? n.segment[mid].k : n.segment[mid].q) <= cell)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
+/* Go to the next one; whether it may have queries before `end`. */
+static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n, int64_t b,
+                                                    int64_t end, segment *x)
+{
+    if (x->q.end >= end || x->i + 1 >= segments_of(n))
+        return false;
+    *x = segment_of(n, x->i + 1, b);
+    return true;
+}
+
+/* The key that stands beside query q: the last one that it may see under a causal mask. */
+static __device__ __forceinline__ int64_t beside(const segment &x, int64_t q)
+{
+    return q + x.k.end - x.q.end;
+}
+/* The first key that query q may see. */
+static __device__ __forceinline__ int64_t first_seen(const d9d_attention_dims &n, const segment &x,
+                                                     int64_t q)
+{
+    return n.window > 0 ? d9di_max(x.k.first, beside(x, q) + 1 - n.window) : x.k.first;
+}
+/* The same of all queries from q on, to the beginning of a tile. */
+template <class Z>
+static __device__ __forceinline__ int64_t first_tile(const d9d_attention_dims &n, const segment &x,
+                                                     int64_t q)
+{
+    const int64_t hidden = first_seen(n, x, d9di_max(q, x.q.first)) - x.k.first;
+
+    return x.k.first + hidden / Z::SIDE * Z::SIDE;
+}
+/* Whether query q may see key k of this segment. */
+static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const segment &x,
+                                               int64_t q, int64_t k)
+{
+    const bool hidden = n.window > 0 && k + n.window <= beside(x, q);
+
+    return inside(x.q, q) && k < x.k.end && (!n.causal || k <= beside(x, q)) && !hidden;
+}
+
+/* Where query i, counted over B and S, of head h has its number in an array [B, A, S]. */
+static __device__ __forceinline__ int64_t row_number(const d9d_attention_dims &n, int64_t b,
+                                                     int64_t h, int64_t i)
+{
+    return (b * n.a + h) * n.s + i - b * n.s;
+}
+
+/* ENOTSUP for a head that no shape takes, or too much for this GPU. */
+static inline d9d_status check_features(const char *op, const d9d_attention_dims *n)
+{
+    if (n->d > MOST_FEATURES)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: a head has %lld features, at most %d are supported", op,
+                        (long long)n->d, MOST_FEATURES);
+    return D9D_OK;
+}
+
+static inline d9d_status allow(d9d_stream s, const char *op, const void *kernel, int64_t bytes)
+{
+    if (bytes > s->shared)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: needs %lld bytes of shared memory, this GPU has %lld a block", op,
+                        (long long)bytes, (long long)s->shared);
+    return d9di_allow_shared(op, kernel, bytes);
+}
+
+#endif /* D9DI_CUDA_ATTENTION_ATTENTION_SIMT_CUH */

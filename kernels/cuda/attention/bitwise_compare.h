@@ -1,0 +1,19 @@
+/* bitwise_compare.h - do two arrays have the same bits?  An answer that nobody waits for. */
+#ifndef D9DI_CUDA_ATTENTION_BITWISE_COMPARE_H
+#define D9DI_CUDA_ATTENTION_BITWISE_COMPARE_H
+
+#include "cuda/common/common.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* *different, in host memory that the GPU can write, becomes 1 unless a and b, aligned to 16 bytes,
+ * have the same bits. */
+d9d_status d9di_compare(d9d_stream s, const char *op, const void *a, const void *b, int64_t bytes,
+                        int *different);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9DI_CUDA_ATTENTION_BITWISE_COMPARE_H */

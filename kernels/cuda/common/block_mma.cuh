@@ -1,0 +1,224 @@
+/* block_mma.cuh - products of small matrices inside a kernel, from wherever they lie.
+ *
+ *     C[r, c] = sum_k A[r, k] B[k, c]        r < 64, c < N of 64 or 32, k < depth
+ *
+ * Operands are given by strides, one of which is 1, and may have their rows, columns and whole
+ * multiplied by numbers on the way in: so that what is a diagonal matrix in a formula costs
+ * nothing. They are brought to shared memory STEP of k at a time, the next ones being fetched
+ * meanwhile.
+ *
+ *     tile_sum<TENSOR, 64> c;                  // a block of THREADS has one
+ *     c.clear();
+ *     c.add(sh, a, b, rows, columns, depth);   // as often as there are products to be added
+ *     c.give(out, sh);                         // to shared memory, [64][N + PAD]; c is as it was
+ *
+ * TENSOR multiplies on tensor cores: operands are rounded to ten bits (TF32), sums are float32.
+ * Every thread of the block calls each of them; they end with the block together.
+ */
+#ifndef D9DI_CUDA_COMMON_BLOCK_MMA_CUH
+#define D9DI_CUDA_COMMON_BLOCK_MMA_CUH
+
+#include <mma.h>
+
+#include "cuda/common/common.cuh"
+
+enum { TILE = 64, STEP = 32, PAD = 4, ROW = STEP + PAD };
+
+/* Element (i, k) is p[i * side + k * along] * by * by_side[i] * by_along[k]; NULL: 1. */
+template <class T> struct scaled {
+    const T *p;
+    int64_t side, along;
+    const float *by_side, *by_along;
+    float by;
+};
+template <class T>
+static __device__ __forceinline__ scaled<T> plain(const T *p, int64_t side, int64_t along,
+                                                  const float *by_side = NULL,
+                                                  const float *by_along = NULL, float by = 1.0f)
+{
+    return {p, side, along, by_side, by_along, by};
+}
+
+template <int N> struct staging {
+    float a[TILE][ROW], b[N][ROW];
+};
+
+/* A thread's eight elements of SIDE x STEP; with many threads some have none. */
+template <int SIDE, class T> struct stage {
+    raw8<T> raw;
+    int i, k; /* of the first; i < 0: none */
+
+    __device__ __forceinline__ void fetch(const scaled<T> &x, int64_t i0, int64_t n, int64_t k0,
+                                          int64_t depth)
+    {
+        const int e = threadIdx.x;
+
+        i = -1;
+        if (e >= SIDE * STEP / 8)
+            return;
+        /* Lanes put what they have into banks of their own. */
+        i = x.along == 1 ? e / (STEP / 8) : e / STEP * 8;
+        k = x.along == 1 ? e % (STEP / 8) * 8 : e % STEP;
+        const bool inside = x.along == 1 ? i0 + i < n : k0 + k < depth;
+        const int64_t left = x.along == 1 ? depth - k0 - k : n - i0 - i;
+
+        fetch8(raw, x.p + (inside ? (i0 + i) * x.side + (k0 + k) * x.along : 0), inside ? left : 0);
+    }
+
+    __device__ __forceinline__ void put_into(float (*to)[ROW], const scaled<T> &x, int64_t i0,
+                                             int64_t n, int64_t k0, int64_t depth)
+    {
+        float v[8];
+
+        if (i < 0)
+            return;
+        unpack8(v, raw);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const int si = x.along == 1 ? i : i + j, sk = x.along == 1 ? k + j : k;
+            float f = x.by;
+
+            if (x.by_side != NULL)
+                f *= i0 + si < n ? x.by_side[i0 + si] : 0.0f;
+            if (x.by_along != NULL)
+                f *= k0 + sk < depth ? x.by_along[k0 + sk] : 0.0f;
+            v[j] *= f;
+        }
+        if (x.along == 1) {
+            ((float4 *)&to[i][k])[0] = make_float4(v[0], v[1], v[2], v[3]);
+            ((float4 *)&to[i][k])[1] = make_float4(v[4], v[5], v[6], v[7]);
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            to[i + j][k] = v[j];
+    }
+};
+
+/* The two ways to multiply: what a thread holds of a sum. */
+template <bool TENSOR, int N> struct held;
+
+template <int N> struct held<false, N> {
+    enum { SIDE = 16, R = TILE / SIDE, C = N / SIDE };
+    float v[R][C];
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int c = 0; c < C; c++)
+                v[r][c] = 0.0f;
+    }
+    __device__ __forceinline__ void multiply(const staging<N> &sh)
+    {
+        const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+
+        for (int k = 0; k < STEP; k++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+#pragma unroll
+                for (int c = 0; c < C; c++)
+                    v[r][c] = fmaf(sh.a[ty * R + r][k], sh.b[tx + c * SIDE][k], v[r][c]);
+    }
+    __device__ __forceinline__ void give(float (*out)[N + PAD]) const
+    {
+        const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int c = 0; c < C; c++)
+                out[ty * R + r][tx + c * SIDE] = v[r][c];
+    }
+};
+
+template <int N> struct held<true, N> {
+    enum { SIDE = 16, DEEP = 8, C = N / 2 / SIDE };
+    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, SIDE, SIDE, DEEP, float> v[C];
+
+    /* A warp has 16 rows and half of the columns. */
+    static __device__ __forceinline__ int row() { return threadIdx.x / WARP / 2 * SIDE; }
+    static __device__ __forceinline__ int col(int c)
+    {
+        return threadIdx.x / WARP % 2 * (N / 2) + c * SIDE;
+    }
+    template <class F> static __device__ __forceinline__ void round(F &f)
+    {
+#pragma unroll
+        for (int i = 0; i < f.num_elements; i++)
+            f.x[i] = nvcuda::wmma::__float_to_tf32(f.x[i]);
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int c = 0; c < C; c++)
+            nvcuda::wmma::fill_fragment(v[c], 0.0f);
+    }
+    __device__ __forceinline__ void multiply(const staging<N> &sh)
+    {
+        using namespace nvcuda::wmma;
+        typedef precision::tf32 tf32;
+
+#pragma unroll
+        for (int k = 0; k < STEP; k += DEEP) {
+            fragment<matrix_a, SIDE, SIDE, DEEP, tf32, row_major> a;
+
+            load_matrix_sync(a, &sh.a[row()][k], ROW);
+            round(a);
+#pragma unroll
+            for (int c = 0; c < C; c++) {
+                fragment<matrix_b, SIDE, SIDE, DEEP, tf32, col_major> b;
+
+                load_matrix_sync(b, &sh.b[col(c)][k], ROW);
+                round(b);
+                mma_sync(v[c], a, b, v[c]);
+            }
+        }
+    }
+    __device__ __forceinline__ void give(float (*out)[N + PAD]) const
+    {
+#pragma unroll
+        for (int c = 0; c < C; c++)
+            nvcuda::wmma::store_matrix_sync(&out[row()][col(c)], v[c], N + PAD,
+                                            nvcuda::wmma::mem_row_major);
+    }
+};
+
+template <bool TENSOR, int N> struct tile_sum {
+    held<TENSOR, N> v;
+
+    __device__ __forceinline__ void clear() { v.clear(); }
+
+    /* The product from row r0 of A, of m, and column c0 of B, of n, on. */
+    template <class A, class B>
+    __device__ __forceinline__ void add(staging<N> &sh, const scaled<A> &a, int64_t r0, int64_t m,
+                                        const scaled<B> &b, int64_t c0, int64_t n, int64_t depth)
+    {
+        stage<TILE, A> sa;
+        stage<N, B> sb;
+
+        sa.fetch(a, r0, m, 0, depth);
+        sb.fetch(b, c0, n, 0, depth);
+        for (int64_t k = 0; k < depth; k += STEP) {
+            sa.put_into(sh.a, a, r0, m, k, depth);
+            sb.put_into(sh.b, b, c0, n, k, depth);
+            __syncthreads();
+            if (k + STEP < depth) {
+                sa.fetch(a, r0, m, k + STEP, depth);
+                sb.fetch(b, c0, n, k + STEP, depth);
+            }
+            v.multiply(sh);
+            __syncthreads();
+        }
+    }
+
+    __device__ __forceinline__ void give(float (*out)[N + PAD]) const
+    {
+        v.give(out);
+        __syncthreads();
+    }
+};
+
+#endif /* D9DI_CUDA_COMMON_BLOCK_MMA_CUH */

@@ -1,0 +1,292 @@
+/* common.cuh - what the CUDA kernels share on the GPU.
+ *
+ * Arithmetic is float32 whatever the type of the arrays.  A thread reads and writes eight
+ * elements at a time, in 16-byte accesses where address and length allow:
+ *
+ *     D9DI_EACH8(i, n) {
+ *         float v[8];
+ *         load8(v, x + i, n - i);
+ *         ... v[j] = f(v[j]) ...
+ *         store8(y + i, v, n - i);
+ *     }
+ *
+ * The compiler does not contract a * b + c on its own (-fmad=false): what is meant to be one
+ * rounding says fmaf, so that a kernel gives the same bits wherever its code is inlined.
+ */
+#ifndef D9DI_CUDA_COMMON_COMMON_CUH
+#define D9DI_CUDA_COMMON_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <type_traits>
+
+#include "cuda/common/common.h"
+
+/* Every entry has the type that the table gives it. */
+#define X(op) extern "C" std::remove_pointer_t<decltype(d9d_kernels::op)> d9d_k_##op;
+D9D_KERNEL_ENTRIES(X)
+#undef X
+
+typedef __nv_bfloat16 bf16;
+
+/* Evaluate an expression with T the type that a checked dtype names. */
+#define D9DI_TYPED(t, T, ...)                                                                      \
+    ((t) == D9D_F32 ? [&] { typedef float T; return __VA_ARGS__; }()                               \
+                    : [&] { typedef bf16 T; return __VA_ARGS__; }())
+
+enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP };
+
+static __device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+static __device__ __forceinline__ float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+static __device__ __forceinline__ void put(float *y, float v)
+{
+    *y = v;
+}
+static __device__ __forceinline__ void put(bf16 *y, float v)
+{
+    *y = __float2bfloat16_rn(v);
+}
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* --- eight at a time ------------------------------------------------------------------ */
+
+static __device__ __forceinline__ bool wide(const void *p, int64_t n)
+{
+    return n >= 8 && ((uintptr_t)p & 15) == 0;
+}
+
+/* The first n elements at p, zeros for what is missing of eight. */
+static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int64_t n)
+{
+    if (wide(p, n)) {
+        const float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
+
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = j < n ? p[j] : 0.0f;
+}
+
+static __device__ __forceinline__ void load8(float (&v)[8], const bf16 *p, int64_t n)
+{
+    if (wide(p, n)) {
+        const uint4 a = *(const uint4 *)p;
+        const uint32_t w[4] = {a.x, a.y, a.z, a.w};
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            v[2 * j] = __uint_as_float(w[j] << 16);
+            v[2 * j + 1] = __uint_as_float(w[j] & 0xffff0000u);
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = j < n ? to_float(p[j]) : 0.0f;
+}
+
+static __device__ __forceinline__ void store8(float *p, const float (&v)[8], int64_t n)
+{
+    if (wide(p, n)) {
+        ((float4 *)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
+        ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < n)
+            p[j] = v[j];
+}
+
+/* Eight bfloat16 given as bits. */
+static __device__ __forceinline__ void store8_bits(bf16 *p, const uint16_t (&b)[8], int64_t n)
+{
+    if (wide(p, n)) {
+        *(uint4 *)p = make_uint4(b[0] | (uint32_t)b[1] << 16, b[2] | (uint32_t)b[3] << 16,
+                                 b[4] | (uint32_t)b[5] << 16, b[6] | (uint32_t)b[7] << 16);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < n)
+            p[j] = __ushort_as_bfloat16(b[j]);
+}
+
+static __device__ __forceinline__ void store8(bf16 *p, const float (&v)[8], int64_t n)
+{
+    uint16_t b[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        b[j] = __bfloat16_as_ushort(__float2bfloat16_rn(v[j]));
+    store8_bits(p, b, n);
+}
+
+/* Eight elements as they lie in memory, fetched long before they are used; zeros beyond n. */
+template <class T> struct raw8 {
+    uint4 part[sizeof(T) / 2];
+};
+
+template <class T> static __device__ __forceinline__ void fetch8(raw8<T> &r, const T *p, int64_t n)
+{
+    if (wide(p, n)) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(T) / 2; i++)
+            r.part[i] = ((const uint4 *)p)[i];
+        return;
+    }
+    float v[8];
+
+    load8(v, p, n);
+    store8((T *)&r, v, 8);
+}
+template <class T> static __device__ __forceinline__ void unpack8(float (&v)[8], const raw8<T> &r)
+{
+    load8(v, (const T *)&r, 8);
+}
+
+/* The eights of an array, shared among all threads of a launch. */
+#define D9DI_EACH8(i, n)                                                                           \
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < (n);                \
+         i += (int64_t)gridDim.x * blockDim.x * 8)
+
+/* A launch over the eights of m rows of h; `r` and `at` are the row and the place in it. */
+#define EACH_ROW8(r, at, m, h)                                                                     \
+    for (int64_t e_ = (int64_t)blockIdx.x * THREADS + threadIdx.x, per_ = d9di_ceil_div(h, 8), r,  \
+                 at;                                                                               \
+         r = e_ / per_, at = e_ % per_ * 8, r < (m); e_ += (int64_t)gridDim.x * THREADS)
+
+/* Blocks of THREADS for `work` threads, as many as keep the GPU busy. */
+static inline unsigned blocks_for(const d9d_stream s, int64_t work)
+{
+    const int64_t blocks = d9di_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
+
+    return (unsigned)d9di_max(1, d9di_min(blocks, most));
+}
+
+/* --- kernels that are brought up before the last one has ended ---------------------------------
+ *
+ * From compute capability 9.0 on.  Where small kernels follow each other, what each waits for is
+ * mostly its own start:
+ *
+ *     let_next_begin();        // the next one's blocks may come as soon as all of these have
+ *     ... reads what lies still: no kernel writes it ...
+ *     wait_for_last();         // in every thread; from here on the last kernel's results are there
+ *
+ * and those of all before it, because that one has waited too: some thread of each kernel must.
+ * launch_early() launches such a kernel; the one before it needs to know nothing of that, but the
+ * earlier it lets the next begin, the better.  All ask for the same share of a multiprocessor's
+ * memory to be shared memory, which cannot change while another kernel is there. */
+static __device__ __forceinline__ void wait_for_last(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+template <class... P, class... A>
+static inline d9d_status launch_early_with(d9d_stream s, const char *op, size_t shared,
+                                           void (*kernel)(P...), dim3 grid, unsigned threads,
+                                           A... args)
+{
+    cudaLaunchAttribute early[2] = {};
+    cudaLaunchConfig_t how = {};
+    cudaError_t e;
+
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    how.gridDim = grid;
+    how.blockDim = dim3(threads);
+    how.dynamicSmemBytes = shared;
+    how.stream = d9di_queue(s);
+    how.attrs = early;
+    how.numAttrs = s->major >= 9 ? 2 : 0;
+    e = cudaLaunchKernelEx(&how, kernel, (P)args...);
+    return e == cudaSuccess ? d9di_launched(op) : d9di_cuda_fail(op, e);
+}
+
+template <class... P, class... A>
+static inline d9d_status launch_early(d9d_stream s, const char *op, void (*kernel)(P...), dim3 grid,
+                                      unsigned threads, A... args)
+{
+    return launch_early_with(s, op, 0, kernel, grid, threads, args...);
+}
+
+/* --- sums over the G threads that share a row: part of a warp, a warp, or the block ----------- */
+
+struct plus {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct largest {
+    __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+/* Combined in a fixed tree; every thread gets the result. */
+template <int G, class T, class F> static __device__ __forceinline__ T group_fold(T v, F f)
+{
+    const unsigned sharing = G >= WARP ? ~0u : ((1u << G % WARP) - 1) << threadIdx.x % WARP / G * G;
+
+#pragma unroll
+    for (int o = (G < WARP ? G : WARP) / 2; o > 0; o /= 2)
+        v = f(v, __shfl_xor_sync(sharing, v, o));
+    if (G > WARP) {
+        __shared__ T part[G > WARP ? G / WARP : 1];
+
+        __syncthreads(); /* the last fold has been read */
+        if (threadIdx.x % WARP == 0)
+            part[threadIdx.x / WARP] = v;
+        __syncthreads();
+        v = part[0];
+#pragma unroll
+        for (int w = 1; w < G / WARP; w++)
+            v = f(v, part[w]);
+    }
+    return v;
+}
+
+template <int G> static __device__ __forceinline__ float group_sum(float v)
+{
+    return group_fold<G>(v, plus());
+}
+
+/* Rows of n elements: half a warp each where they are as a head is, a warp where they are short,
+ * else a block. */
+enum { HEAD_ROW = 128, SHORT_ROW = 1024 };
+#define D9DI_BY_ROWS(n, G, ...)                                                                    \
+    ((n) <= HEAD_ROW    ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                \
+     : (n) <= SHORT_ROW ? [&] { constexpr int G = WARP; return __VA_ARGS__; }()                    \
+                        : [&] { constexpr int G = THREADS; return __VA_ARGS__; }())
+/* The row of this thread's group, with `m` rows in the launch; its place in the group. */
+template <int G> static __device__ __forceinline__ int64_t row_mine(void)
+{
+    return (int64_t)blockIdx.x * (THREADS / G) + threadIdx.x / G;
+}
+static inline unsigned blocks_of_rows(int64_t m, int g)
+{
+    return (unsigned)d9di_ceil_div(m, THREADS / g);
+}
+/* The eights of a row of n, shared among its group. */
+#define D9DI_ROW8(i, n, G) for (int64_t i = threadIdx.x % (G)*8; i < (n); i += (G)*8)
+
+#endif /* D9DI_CUDA_COMMON_COMMON_CUH */

@@ -1,0 +1,130 @@
+/* mma.cuh - products of a warp in bfloat16 with float32 sums, as of compute capability 8.0.
+ *
+ *     C [16, 8] += A [16, 16] B [16, 8]
+ *
+ * Lane l has of C the elements (l / 4, 2 (l % 4)), the one beside it, and both eight rows below;
+ * so that two such pieces of a sum, side by side, are an A, once they are rounded.  twin is one
+ * that is not rounded but split: hi + lo has sixteen bits.
+ */
+#ifndef D9DI_CUDA_COMMON_MMA_CUH
+#define D9DI_CUDA_COMMON_MMA_CUH
+
+#include "cuda/common/common.cuh"
+
+/* Where b0 and b1 are the two halves of B. */
+static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                           uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+struct twin {
+    uint32_t hi[4], lo[4];
+};
+
+static __device__ __forceinline__ uint32_t round_two(float a, float b)
+{
+    const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+
+    return *(const uint32_t *)&v;
+}
+static __device__ __forceinline__ void split_two(twin &y, int i, float a, float b)
+{
+    y.hi[i] = round_two(a, b);
+    y.lo[i] =
+        round_two(a - __uint_as_float(y.hi[i] << 16), b - __uint_as_float(y.hi[i] & 0xffff0000u));
+}
+/* Two pieces of C, side by side. */
+static __device__ __forceinline__ twin split(const float (&a)[4], const float (&b)[4])
+{
+    twin y;
+
+    split_two(y, 0, a[0], a[1]);
+    split_two(y, 1, a[2], a[3]);
+    split_two(y, 2, b[0], b[1]);
+    split_two(y, 3, b[2], b[3]);
+    return y;
+}
+
+/* --- from shared memory, rows 16-byte aligned and STRIDE elements apart --------------------------
+ *
+ * A square of 16 by 16 elements at p as four of 8 by 8, each element pair of a lane from one row
+ * or, TURNED, one column. */
+template <bool TURNED>
+static __device__ __forceinline__ void load_squares(uint32_t (&v)[4], const bf16 *p)
+{
+    const uint32_t a = (uint32_t)__cvta_generic_to_shared(p);
+
+    if (TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                     : "r"(a)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                     : "r"(a)
+                     : "memory");
+}
+/* Two B side by side, v[0] v[1] and v[2] v[3]: from rows of n, or, TURNED, from rows of k. */
+template <bool TURNED, int STRIDE>
+static __device__ __forceinline__ void load_b(uint32_t (&v)[4], const bf16 *p)
+{
+    const int l = threadIdx.x % WARP, far = l / 16 * 8, near = l / 8 % 2 * 8;
+
+    load_squares<TURNED>(v, p + ((TURNED ? near : far) + l % 8) * STRIDE + (TURNED ? far : near));
+}
+/* An A from rows of k. */
+template <int STRIDE>
+static __device__ __forceinline__ void load_a_turned(uint32_t (&v)[4], const bf16 *p)
+{
+    const int l = threadIdx.x % WARP;
+
+    load_squares<true>(v, p + (l / 16 * 8 + l % 8) * STRIDE + l / 8 % 2 * 8);
+}
+
+/* Two pieces of C, the second eight columns on, of the square at p. */
+template <bool TURNED, int STRIDE>
+static __device__ __forceinline__ void add_product(float (&c)[4], float (&d)[4],
+                                                   const uint32_t (&a)[4], const bf16 *p)
+{
+    uint32_t b[4];
+
+    load_b<TURNED, STRIDE>(b, p);
+    mma(c, a, b[0], b[1]);
+    mma(d, a, b[2], b[3]);
+}
+template <bool TURNED, int STRIDE>
+static __device__ __forceinline__ void add_product(float (&c)[4], float (&d)[4], const twin &a,
+                                                   const bf16 *p)
+{
+    uint32_t b[4];
+
+    load_b<TURNED, STRIDE>(b, p);
+    mma(c, a.hi, b[0], b[1]);
+    mma(d, a.hi, b[2], b[3]);
+    mma(c, a.lo, b[0], b[1]);
+    mma(d, a.lo, b[2], b[3]);
+}
+
+/* --- to shared memory, while others compute ------------------------------------------------------
+ */
+
+/* 16 bytes, or zeros. */
+static __device__ __forceinline__ void copy16(void *to, const void *from, bool there)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+/* Those of this thread are there; of others after __syncthreads(). */
+static __device__ __forceinline__ void wait_for_copies(void)
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+#endif /* D9DI_CUDA_COMMON_MMA_CUH */

@@ -1,0 +1,193 @@
+/* radix_sort.cu - positions by key, stable: a radix sort from the lowest digit up.
+ *
+ * A pass counts the digits of every tile of items, scans the counts by digit, then by tile, and
+ * moves each item to the place that its tile and its rank there give.  A warp takes its items 32
+ * at a time in order and ranks equal digits by lane, so nothing depends on timing.
+ */
+#include "cuda/common/common.cuh"
+
+enum { BITS = 8, BINS = 1 << BITS, ROUNDS = 4, TILE = THREADS * ROUNDS, SCAN = 1024 };
+
+/* A key as it is sorted: negative ones become `keys`. */
+static __device__ __forceinline__ int32_t clamped(const int32_t *key, int64_t i, int64_t keys)
+{
+    return (int32_t)(key[i] < 0 ? keys : d9di_min(key[i], keys - 1));
+}
+
+/* Item i of a pass: where it was at first, and its digit. */
+struct pass {
+    const int32_t *key, *in; /* in NULL: item i is position i */
+    int64_t n, keys;
+    int shift;
+};
+static __device__ __forceinline__ int32_t item(const pass &p, int64_t i)
+{
+    return p.in == NULL ? (int32_t)i : p.in[i];
+}
+static __device__ __forceinline__ int digit(const pass &p, int64_t i)
+{
+    return clamped(p.key, item(p, i), p.keys) >> p.shift & (BINS - 1);
+}
+
+/* The first item of this warp's share of the tile. */
+static __device__ __forceinline__ int64_t my_first(void)
+{
+    return (int64_t)blockIdx.x * TILE + threadIdx.x / WARP * (WARP * ROUNDS) + threadIdx.x % WARP;
+}
+
+/* How often each warp has each digit. */
+static __device__ void count_digits(const pass &p, int (*count)[BINS])
+{
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+
+    for (int b = lane; b < BINS; b += WARP)
+        count[warp][b] = 0;
+    __syncwarp();
+    for (int r = 0; r < ROUNDS; r++) {
+        const int64_t i = my_first() + r * WARP;
+        const int d = i < p.n ? digit(p, i) : -1;
+        const unsigned same = __match_any_sync(~0u, d);
+
+        if (d >= 0 && lane == __ffs(same) - 1)
+            count[warp][d] += __popc(same);
+        __syncwarp();
+    }
+    __syncthreads();
+}
+
+static __global__ void __launch_bounds__(THREADS) count_kernel(pass p, int *total)
+{
+    __shared__ int count[WARPS][BINS];
+
+    count_digits(p, count);
+    for (int b = threadIdx.x; b < BINS; b += THREADS) {
+        int sum = 0;
+
+        for (int w = 0; w < WARPS; w++)
+            sum += count[w][b];
+        total[(int64_t)b * gridDim.x + blockIdx.x] = sum;
+    }
+}
+
+/* Sums of what comes before, in place; one block, a stretch of the array a thread. */
+static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
+{
+    __shared__ int sums[SCAN];
+    const int64_t each = d9di_ceil_div(n, SCAN);
+    const int64_t first = d9di_min(n, threadIdx.x * each), end = d9di_min(n, first + each);
+    int sum = 0, before;
+
+    for (int64_t i = first; i < end; i++)
+        sum += x[i];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int o = 1; o < SCAN; o *= 2) {
+        before = threadIdx.x >= o ? sums[threadIdx.x - o] : 0;
+        __syncthreads();
+        sums[threadIdx.x] += before;
+        __syncthreads();
+    }
+    before = sums[threadIdx.x] - sum;
+    for (int64_t i = first; i < end; i++) {
+        const int v = x[i];
+
+        x[i] = before;
+        before += v;
+    }
+}
+
+/* start NULL, or where the items of each key begin: of a pass that knows whole keys. */
+static __global__ void __launch_bounds__(THREADS)
+    move_kernel(pass p, const int *before, int32_t *out, int32_t *start)
+{
+    __shared__ int place[WARPS][BINS];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+
+    count_digits(p, place);
+    for (int64_t x = threadIdx.x; start != NULL && blockIdx.x == 0 && x <= p.keys; x += THREADS)
+        start[x] = before[x * gridDim.x];
+    for (int b = threadIdx.x; b < BINS && b <= p.keys; b += THREADS) {
+        int at = before[(int64_t)b * gridDim.x + blockIdx.x];
+
+        for (int w = 0; w < WARPS; w++) {
+            const int v = place[w][b];
+
+            place[w][b] = at;
+            at += v;
+        }
+    }
+    __syncthreads();
+    for (int r = 0; r < ROUNDS; r++) {
+        const int64_t i = my_first() + r * WARP;
+        const int d = i < p.n ? digit(p, i) : -1;
+        const unsigned same = __match_any_sync(~0u, d);
+
+        if (d >= 0)
+            out[place[warp][d] + __popc(same & ((1u << lane) - 1))] = item(p, i);
+        __syncwarp();
+        if (d >= 0 && lane == __ffs(same) - 1)
+            place[warp][d] += __popc(same);
+        __syncwarp();
+    }
+}
+
+/* The first place in the order whose key is not below x. */
+static __global__ void start_kernel(int32_t *start, const int32_t *key, const int32_t *order,
+                                    int64_t n, int64_t keys)
+{
+    const int64_t x = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t low = 0, high = n;
+
+    if (x > keys)
+        return;
+    while (low < high) {
+        const int64_t mid = (low + high) / 2;
+
+        if (clamped(key, order[mid], keys) < x)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    start[x] = (int32_t)low;
+}
+
+static int passes_for(int64_t keys)
+{
+    int n = 1;
+
+    while (keys >> (n * BITS) > 0)
+        n++;
+    return n;
+}
+
+d9d_status d9di_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n, int64_t keys,
+                     int32_t *order, int32_t *start)
+{
+    const int64_t tiles = d9di_ceil_div(n, TILE), counts = BINS * tiles;
+    const int64_t bytes = (n + counts) * (int64_t)sizeof(int32_t);
+    const int passes = passes_for(keys);
+    cudaStream_t queue = d9di_queue(s);
+    pass p = {key, NULL, n, keys, 0};
+    int32_t *other, *total;
+    void *scratch;
+
+    if (n > 0) {
+        D9D_TRY(d9di_take(s, bytes, &scratch));
+        other = (int32_t *)scratch;
+        total = other + n;
+        for (int i = 0; i < passes; i++, p.shift += BITS) {
+            int32_t *out = (passes - i) % 2 ? order : other; /* the last one goes to `order` */
+
+            count_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total);
+            scan_kernel<<<1, SCAN, 0, queue>>>(total, passes == 1 ? (keys + 1) * tiles : counts);
+            move_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total, out,
+                                                                passes == 1 ? start : NULL);
+            p.in = out;
+        }
+        d9di_give(s, scratch, bytes);
+    }
+    if (n == 0 || passes > 1)
+        start_kernel<<<(unsigned)d9di_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(
+            start, key, order, n, keys);
+    return d9di_launched(op);
+}

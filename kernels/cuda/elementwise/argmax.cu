@@ -1,0 +1,68 @@
+/* argmax.cu - the largest number of each row, and where it is.
+ *
+ * A number and its place are one word, of which the largest is wanted: the upper half are the
+ * number's bits in an order that is that of numbers, with all that is not a number on top, and the
+ * lower half is the larger the sooner it comes.
+ */
+#include "cuda/common/common.cuh"
+
+enum { WIDE_BLOCK = 1024, ONCE = 16 };
+
+struct larger {
+    __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const
+    {
+        return a > b ? a : b;
+    }
+};
+
+static __device__ __forceinline__ uint64_t word_of(float x, int64_t at)
+{
+    const uint32_t bits = __float_as_uint(x + 0.0f); /* no -0 */
+    const uint32_t order = x != x ? ~0u : bits >> 31 ? ~bits : bits | 0x80000000u;
+
+    return (uint64_t)order << 32 | (uint32_t) ~(uint32_t)at;
+}
+
+/* Each thread has ONCE numbers of every ONCE WIDE_BLOCK on their way. */
+static __device__ __forceinline__ uint64_t largest_word(const float *x, int64_t n)
+{
+    uint64_t best = 0;
+
+    for (int64_t from = threadIdx.x; from < n; from += ONCE * WIDE_BLOCK) {
+        float v[ONCE];
+
+#pragma unroll
+        for (int i = 0; i < ONCE; i++)
+            v[i] = from + i * WIDE_BLOCK < n ? x[from + i * WIDE_BLOCK] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < ONCE; i++)
+            if (from + i * WIDE_BLOCK < n)
+                best = larger()(best, word_of(v[i], from + i * WIDE_BLOCK));
+    }
+    return best;
+}
+
+static __global__ void __launch_bounds__(WIDE_BLOCK)
+    largest_kernel(int32_t *at, float *value, const float *x, int64_t n)
+{
+    const float *row = x + blockIdx.x * n;
+    uint64_t best;
+
+    let_next_begin();
+    wait_for_last();
+    best = group_fold<WIDE_BLOCK>(largest_word(row, n), larger());
+    if (threadIdx.x == 0) {
+        const int32_t i = (int32_t) ~(uint32_t)best;
+
+        at[blockIdx.x] = i;
+        value[blockIdx.x] = row[i];
+    }
+}
+
+d9d_status d9d_k_largest(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                         int64_t n)
+{
+    return m == 0 ? D9D_OK
+                  : launch_early(s, "largest", largest_kernel, (unsigned)m, WIDE_BLOCK, at, value,
+                                 x, n);
+}

@@ -1,0 +1,33 @@
+/* swiglu.cuh - SwiGLU of one element: y = silu(g) u with silu(g) = g s, s = 1 / (1 + exp(-g)).
+ *
+ *     du = dy g s        dg = dy u s (1 + g (1 - s))
+ *
+ * T is the type that results are rounded to: of float32 the exponential and the quotient are exact
+ * to the last bits, of bfloat16 to 2^-20, wherever it is done. */
+#ifndef D9DI_CUDA_ELEMENTWISE_SWIGLU_CUH
+#define D9DI_CUDA_ELEMENTWISE_SWIGLU_CUH
+
+#include "cuda/common/common.cuh"
+
+/* a / (1 + exp(-g)) */
+template <class T> static __device__ __forceinline__ float over_sigmoid(float a, float g)
+{
+    return sizeof(T) == 4 ? a / (1.0f + expf(-g)) : __fdividef(a, 1.0f + __expf(-g));
+}
+
+template <class T> static __device__ __forceinline__ float swiglu_of(float g, float u)
+{
+    return u * over_sigmoid<T>(g, g);
+}
+
+template <class T>
+static __device__ __forceinline__ void swiglu_grad_of(float &dg, float &du, float dy, float g,
+                                                      float u)
+{
+    const float s = over_sigmoid<T>(1.0f, g);
+
+    du = dy * (g * s);
+    dg = dy * u * (s * (1.0f + g * (1.0f - s)));
+}
+
+#endif /* D9DI_CUDA_ELEMENTWISE_SWIGLU_CUH */

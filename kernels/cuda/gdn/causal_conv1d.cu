@@ -1,0 +1,289 @@
+/* causal_conv1d.cu - each channel's sum over the last W tokens of a document, then SiLU.
+ *
+ * A thread walks along a strip of tokens with four channels, the last eight tokens in registers:
+ * the one of token t in place t % 8.  With lag l, weight w[l] is that of the token l before:
+ *
+ *     z[t] = sum_l w[l] x[t - l]      dx[t] = sum_l w[l] dz[t + l]      dw[l] = sum_t dz[t] x[t -
+ * l]
+ *
+ * over tokens of one document: those not before its first one, start[t].
+ */
+#include "cuda/norm/norm.cuh"
+#include "cuda/common/varlen.cuh"
+
+enum { LAGS = D9D_CONV_WIDTH, FOUR = 4, STRIP = 64, MOST_STRIPS = 256 };
+
+static __global__ void starts_kernel(d9d_documents x, int32_t *start)
+{
+    const int64_t tokens = x.b * x.s;
+
+    for (int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x; t < tokens;
+         t += (int64_t)gridDim.x * THREADS) {
+        const int64_t i =
+            last_document(x, [&](int64_t, const document &d) { return d.first <= t; });
+
+        start[t] = (int32_t)document_of(x, i).first;
+    }
+}
+
+template <class T> struct conv {
+    d9d_conv_dims n;
+    int64_t tokens, strip; /* tokens of a thread */
+    T *y;                  /* or dx, which may be NULL */
+    const T *x, *w, *dy;
+    const int32_t *start;
+    float *part; /* [strips, N W], or NULL */
+};
+
+/* Four channels of a row of n. */
+template <class T>
+static __device__ __forceinline__ void load4(float (&v)[FOUR], const T *row, int64_t c, int64_t n)
+{
+#pragma unroll
+    for (int j = 0; j < FOUR; j++)
+        v[j] = c + j < n ? to_float(row[c + j]) : 0.0f;
+}
+template <class T>
+static __device__ __forceinline__ void store4(T *row, const float (&v)[FOUR], int64_t c, int64_t n)
+{
+#pragma unroll
+    for (int j = 0; j < FOUR; j++)
+        if (c + j < n)
+            put(row + c + j, v[j]);
+}
+
+/* The strip and the channels of a thread. */
+struct place {
+    int64_t first, end, c;
+};
+
+template <class T> static __device__ __forceinline__ bool find(const conv<T> &v, place *at)
+{
+    const int64_t across = d9di_ceil_div(v.n.n, FOUR);
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, strip = i / across;
+
+    *at = {strip * v.strip, d9di_min(v.tokens, (strip + 1) * v.strip), i % across * FOUR};
+    return at->first < v.tokens;
+}
+
+/* What a thread holds of the last eight tokens. */
+struct window {
+    float w[LAGS][FOUR], x[LAGS][FOUR];
+};
+
+template <class T>
+static __device__ __forceinline__ void open(window &m, const conv<T> &v, const place &at)
+{
+#pragma unroll
+    for (int l = 0; l < LAGS; l++) {
+#pragma unroll
+        for (int j = 0; j < FOUR; j++)
+            m.w[l][j] = l < v.n.w && at.c + j < v.n.n
+                            ? to_float(v.w[(at.c + j) * v.n.w + v.n.w - 1 - l])
+                            : 0.0f;
+        if (l > 0 && at.first >= l)
+            load4(m.x[LAGS - l], v.x + (at.first - l) * v.n.n, at.c, v.n.n);
+    }
+}
+
+/* Token t to place u, and z of it. */
+template <class T>
+static __device__ __forceinline__ void step(window &m, const conv<T> &v, const place &at, int64_t t,
+                                            int u, int32_t start, float (&z)[FOUR])
+{
+    load4(m.x[u], v.x + t * v.n.n, at.c, v.n.n);
+#pragma unroll
+    for (int j = 0; j < FOUR; j++)
+        z[j] = 0.0f;
+#pragma unroll
+    for (int l = LAGS - 1; l >= 0; l--)
+        if (l < v.n.w && t - l >= start)
+#pragma unroll
+            for (int j = 0; j < FOUR; j++)
+                z[j] = fmaf(m.w[l][j], m.x[(u - l + LAGS) % LAGS][j], z[j]);
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel(conv<T> v)
+{
+    window m;
+    place at;
+
+    if (!find(v, &at))
+        return;
+    open(m, v, at);
+    for (int64_t t0 = at.first; t0 < at.end; t0 += LAGS)
+#pragma unroll
+        for (int u = 0; u < LAGS; u++) {
+            const int64_t t = t0 + u;
+            float z[FOUR];
+
+            if (t >= at.end)
+                return;
+            step(m, v, at, t, u, v.start[t], z);
+#pragma unroll
+            for (int j = 0; j < FOUR; j++)
+                z[j] *= sigmoid(z[j]);
+            store4(v.y + t * v.n.n, z, at.c, v.n.n);
+        }
+}
+
+/* dz of token t from z; of tokens of the strip also their part of dw. */
+template <class T>
+static __device__ __forceinline__ void slope(const window &m, const conv<T> &v, const place &at,
+                                             int64_t t, int u, int32_t start, float (&z)[FOUR],
+                                             float (&dw)[LAGS][FOUR])
+{
+    float dy[FOUR];
+
+    load4(dy, v.dy + t * v.n.n, at.c, v.n.n);
+#pragma unroll
+    for (int j = 0; j < FOUR; j++) {
+        const float s = sigmoid(z[j]);
+
+        z[j] = dy[j] * (s * (1.0f + z[j] * (1.0f - s)));
+    }
+    if (t >= at.end)
+        return;
+#pragma unroll
+    for (int l = 0; l < LAGS; l++)
+        if (l < v.n.w && t - l >= start)
+#pragma unroll
+            for (int j = 0; j < FOUR; j++)
+                dw[l][j] = fmaf(z[j], m.x[(u - l + LAGS) % LAGS][j], dw[l][j]);
+}
+
+/* dx of the token seven before the one in place u. */
+template <class T>
+static __device__ __forceinline__ void give_dx(const window &m, const conv<T> &v, const place &at,
+                                               int64_t t, int u, const float (&dz)[LAGS][FOUR],
+                                               const int32_t (&start)[LAGS])
+{
+    float sum[FOUR] = {};
+
+    if (v.y == NULL || t < at.first || t >= at.end)
+        return;
+#pragma unroll
+    for (int l = 0; l < LAGS; l++)
+        if (start[(u + 1 + l) % LAGS] <= t)
+#pragma unroll
+            for (int j = 0; j < FOUR; j++)
+                sum[j] = fmaf(m.w[l][j], dz[(u + 1 + l) % LAGS][j], sum[j]);
+    store4(v.y + t * v.n.n, sum, at.c, v.n.n);
+}
+
+template <class T> static __global__ void __launch_bounds__(THREADS) grad_kernel(conv<T> v)
+{
+    float dz[LAGS][FOUR] = {}, dw[LAGS][FOUR] = {};
+    int32_t start[LAGS] = {};
+    window m;
+    place at;
+
+    if (!find(v, &at))
+        return;
+    open(m, v, at);
+    for (int64_t t0 = at.first; t0 < at.end + LAGS - 1; t0 += LAGS)
+#pragma unroll
+        for (int u = 0; u < LAGS; u++) {
+            const int64_t t = t0 + u;
+
+            start[u] = t < v.tokens ? v.start[t] : INT32_MAX;
+            if (t < v.tokens) {
+                step(m, v, at, t, u, start[u], dz[u]);
+                slope(m, v, at, t, u, start[u], dz[u], dw);
+            }
+            give_dx(m, v, at, t - LAGS + 1, u, dz, start);
+        }
+    if (v.part == NULL)
+        return;
+#pragma unroll
+    for (int l = 0; l < LAGS; l++)
+        for (int j = 0; j < FOUR; j++)
+            if (l < v.n.w && at.c + j < v.n.n)
+                v.part[at.first / v.strip * v.n.n * v.n.w + (at.c + j) * v.n.w + v.n.w - 1 - l] =
+                    dw[l][j];
+}
+
+/* --- calls --------------------------------------------------------------------------------- */
+
+static d9d_status check(const char *op, const d9d_conv_dims *n)
+{
+    D9D_TRY(d9di_check_float(op, n->t));
+    if (n->w < 1 || n->w > LAGS)
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
+                        (long long)n->w, LAGS);
+    return D9D_OK;
+}
+
+template <class T> static unsigned blocks_of(const conv<T> &v)
+{
+    return (unsigned)d9di_ceil_div(d9di_ceil_div(v.tokens, v.strip) * d9di_ceil_div(v.n.n, FOUR),
+                                   THREADS);
+}
+
+static void find_starts(d9d_stream s, const d9d_documents &of, int32_t *start)
+{
+    starts_kernel<<<blocks_for(s, of.b * of.s), THREADS, 0, d9di_queue(s)>>>(of, start);
+}
+
+template <class T>
+static d9d_status forward(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x,
+                          const void *w)
+{
+    conv<T> v = {*n,  n->of.b * n->of.s, STRIP, (T *)y, (const T *)x, (const T *)w, NULL, NULL,
+                 NULL};
+    const int64_t bytes = v.tokens * 4;
+    void *start;
+
+    D9D_TRY(d9di_take(s, bytes, &start));
+    find_starts(s, n->of, (int32_t *)start);
+    v.start = (const int32_t *)start;
+    conv_kernel<<<blocks_of(v), THREADS, 0, d9di_queue(s)>>>(v);
+    d9di_give(s, start, bytes);
+    return d9di_launched("conv");
+}
+
+d9d_status d9d_k_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w)
+{
+    D9D_TRY(check("conv", n));
+    if (n->of.b * n->of.s * n->n == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, forward<T>(s, n, y, x, w));
+}
+
+template <class T, class G> static d9d_status backward(d9d_stream s, conv<T> v, G *dw, float beta)
+{
+    const int64_t strips = d9di_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
+    const int64_t starts = d9di_round_up(v.tokens, 64);
+    const int64_t bytes = (starts + (dw != NULL ? strips * weights : 0)) * 4;
+    void *room;
+
+    D9D_TRY(d9di_take(s, bytes, &room));
+    v.start = (const int32_t *)room;
+    v.part = dw != NULL ? (float *)room + starts : NULL;
+    if (v.tokens > 0) {
+        find_starts(s, v.n.of, (int32_t *)room);
+        grad_kernel<<<blocks_of(v), THREADS, 0, d9di_queue(s)>>>(v);
+    }
+    if (dw != NULL)
+        parts_add(d9di_queue(s), dw, beta, v.part, weights, strips);
+    d9di_give(s, room, bytes);
+    return d9di_launched("conv_grad");
+}
+
+d9d_status d9d_k_conv_grad(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt, void *dw,
+                           float beta, const void *dy, const void *x, const void *w)
+{
+    const int64_t tokens = n->of.b * n->of.s;
+    const int64_t strip = d9di_max(STRIP, d9di_ceil_div(tokens, MOST_STRIPS));
+
+    D9D_TRY(check("conv_grad", n));
+    D9D_TRY(d9di_check_float("conv_grad", gt));
+    if (n->n == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T,
+                      D9DI_TYPED(gt, G,
+                                 backward<T, G>(s,
+                                                conv<T>{*n, tokens, strip, (T *)dx, (const T *)x,
+                                                        (const T *)w, (const T *)dy, NULL, NULL},
+                                                (G *)dw, beta)));
+}

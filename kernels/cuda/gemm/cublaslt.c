@@ -1,0 +1,430 @@
+/* cublaslt.c - products by cuBLASLt, which is loaded when a device is opened.
+ *
+ * cuBLASLt is column-major: our row-major C [M, N] is its C' [N, M], so it is asked for
+ * C' = op(B)' op(A)', which needs no transposed copy.  Sums run in float32, and TF32 is never
+ * used.  The algorithms for a product are asked for once: the same shape gives the same bits every
+ * time.  Algorithms that cut K must add the parts in float32 in scratch.
+ *
+ * The library's first choice is not always its fastest, so the first large product of a shape is a
+ * trial: the library's first few algorithms compute it one after the other into scratch, between
+ * events, and a kernel says whether the bits are those of the first.  Nothing waits for
+ * that.  Once the events have passed, the fastest of those that gave the same bits is taken where
+ * it is much faster than the first: which one it is changes no result.
+ */
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/common/common.h"
+#include "cuda/attention/bitwise_compare.h"
+#include "d9d/base/mem.h"
+
+#define STR_(x) #x
+#define STR(x)  STR_(x)
+#define LIBRARY "libcublasLt.so." STR(CUBLAS_VER_MAJOR)
+
+enum {
+    MOST_SCRATCH = 64 << 20,
+    MOST_ALIGNED = 256,
+    CHOICES = 7,            /* algorithms in a trial */
+    TRIALS = 256,           /* of a stream; later shapes take the first choice */
+    TRIAL_BYTES = 256 << 20 /* the largest result */
+};
+static const double TRIAL_FLOP = 1e10; /* what takes longer than some launches */
+
+/* clang-format off */
+#define FUNCTIONS(X)                                                                               \
+    X(cublasLtCreate)                                                                              \
+    X(cublasLtDestroy)                                                                             \
+    X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic)                 \
+        X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
+            X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                           \
+                X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)               \
+                    X(cublasLtMatmulPreferenceSetAttribute)
+/* clang-format on */
+
+/* What decides about an algorithm; no padding, since it is a key of bytes. */
+typedef struct plan_key {
+    int64_t m, n, k;
+    int32_t t, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c;
+} plan_key;
+
+typedef struct choice {
+    cublasLtMatmulAlgo_t algo;
+    int64_t scratch;
+} choice;
+
+typedef struct plan {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c; /* in its terms: a is our B */
+    choice choice[CHOICES];
+    int n, best;                   /* choices, none: the library has no algorithm; the one to use */
+    bool tried;                    /* or not to be tried */
+    cudaEvent_t mark[2 * CHOICES]; /* before and after each choice of a trial under way */
+    int *differ;                   /* 1 for those whose bits are not the first choice's */
+    struct plan *next;             /* to free them all */
+} plan;
+
+struct d9di_blas {
+    void *library;
+    cublasLtHandle_t handle;
+    d9d_map plans;
+    plan *first;
+    int *differ; /* of the trials, [TRIALS, CHOICES] in host memory that the GPU writes; NULL: no
+                    trials */
+    int n_trials;
+#define X(f) __typeof__(f) *f;
+    FUNCTIONS(X)
+#undef X
+};
+
+static d9d_status fail(const d9di_blas *b, const char *op, const char *what, cublasStatus_t e)
+{
+    const d9d_status st = e == CUBLAS_STATUS_ALLOC_FAILED ? D9D_EOOM : D9D_ECUDA;
+
+    return D9D_FAIL(st, "%s: cuBLASLt, %s: %s", op, what, b->cublasLtGetStatusString(e));
+}
+
+static d9d_status load(d9di_blas *b)
+{
+    static const char *const places[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places) && b->library == NULL; i++)
+        b->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    if (b->library == NULL)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "cuda: %s, which matrix products need, is neither on the library path nor "
+                        "in %s; install cuBLAS, or use the device \"cpu\"",
+                        LIBRARY, D9D_CUDA_LIB);
+#define X(f)                                                                                       \
+    *(void **)&b->f = dlsym(b->library, #f);                                                       \
+    if (b->f == NULL)                                                                              \
+        return D9D_FAIL(D9D_ENOTSUP, "cuda: %s has no function %s", LIBRARY, #f);
+    FUNCTIONS(X)
+#undef X
+    return D9D_OK;
+}
+
+d9d_status d9di_blas_open(d9di_blas **out)
+{
+    d9di_blas *b = calloc(1, sizeof(*b));
+    cublasStatus_t e;
+    d9d_status st;
+
+    if (b == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for cuBLASLt");
+    D9D_TRY_OR(st, load(b), out);
+    e = b->cublasLtCreate(&b->handle);
+    if (e != CUBLAS_STATUS_SUCCESS) {
+        b->handle = NULL;
+        st = fail(b, "cuda", "cublasLtCreate", e);
+        goto out;
+    }
+    if (cudaHostAlloc((void **)&b->differ, TRIALS * CHOICES * sizeof(int), cudaHostAllocMapped) !=
+        cudaSuccess)
+        b->differ = NULL;
+    *out = b;
+    b = NULL;
+out:
+    d9di_blas_close(b);
+    return st;
+}
+
+static void trial_end(plan *p)
+{
+    for (int i = 0; i < 2 * CHOICES; i++)
+        if (p->mark[i] != NULL)
+            (void)cudaEventDestroy(p->mark[i]);
+    memset(p->mark, 0, sizeof(p->mark));
+    p->differ = NULL;
+    p->tried = true;
+}
+
+static void plan_free(const d9di_blas *b, plan *p)
+{
+    trial_end(p);
+    if (p->desc != NULL)
+        (void)b->cublasLtMatmulDescDestroy(p->desc);
+    if (p->a != NULL)
+        (void)b->cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b != NULL)
+        (void)b->cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c != NULL)
+        (void)b->cublasLtMatrixLayoutDestroy(p->c);
+    free(p);
+}
+
+/* The library stays loaded: unloading it would run its teardown beside a live CUDA context. */
+void d9di_blas_close(d9di_blas *b)
+{
+    if (b == NULL)
+        return;
+    for (plan *p = b->first, *next; p != NULL; p = next) {
+        next = p->next;
+        plan_free(b, p);
+    }
+    d9d_map_release(&b->plans);
+    if (b->differ != NULL)
+        (void)cudaFreeHost(b->differ);
+    if (b->handle != NULL)
+        (void)b->cublasLtDestroy(b->handle);
+    free(b);
+}
+
+static cudaDataType_t cuda_type(d9d_dtype t)
+{
+    return t == D9D_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/* How far an address is aligned, as the heuristic wants to know it. */
+static int32_t alignment(const void *p)
+{
+    const uintptr_t bits = (uintptr_t)p | MOST_ALIGNED;
+
+    return (int32_t)(bits & -bits);
+}
+
+/* A stored matrix of rows x cols, row-major: cols x rows to the library. */
+static cublasStatus_t layout(const d9di_blas *b, cublasLtMatrixLayout_t *out, d9d_dtype t,
+                             int64_t rows, int64_t cols)
+{
+    return b->cublasLtMatrixLayoutCreate(out, cuda_type(t), (uint64_t)cols, (uint64_t)rows, cols);
+}
+
+static cublasStatus_t describe(const d9di_blas *b, const d9d_gemm *g, plan *p)
+{
+    const cublasOperation_t ta = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t tb = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t e;
+
+    e = b->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta,
+                                              sizeof(ta));
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb,
+                                              sizeof(tb));
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = g->trans_b ? layout(b, &p->a, g->t, g->n, g->k) : layout(b, &p->a, g->t, g->k, g->n);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = g->trans_a ? layout(b, &p->b, g->t, g->k, g->m) : layout(b, &p->b, g->t, g->m, g->k);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = layout(b, &p->c, g->ct, g->m, g->n);
+    return e;
+}
+
+static cublasStatus_t prefer(const d9di_blas *b, const plan_key *key,
+                             cublasLtMatmulPreference_t pref)
+{
+    const size_t scratch = MOST_SCRATCH;
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t align[] = {(uint32_t)key->align_b, (uint32_t)key->align_a,
+                              (uint32_t)key->align_c};
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void *value;
+        size_t size;
+    } wish[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof(scratch)},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0], sizeof(align[0])},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align[1], sizeof(align[1])},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[2], sizeof(align[2])},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2], sizeof(align[2])},
+    };
+    cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
+
+    for (size_t i = 0; i < sizeof(wish) / sizeof(*wish) && e == CUBLAS_STATUS_SUCCESS; i++)
+        e = b->cublasLtMatmulPreferenceSetAttribute(pref, wish[i].what, wish[i].value,
+                                                    wish[i].size);
+    return e;
+}
+
+/* Ask for algorithms; that there is none is an answer too. */
+static cublasStatus_t choose(const d9di_blas *b, const plan_key *key, plan *p)
+{
+    cublasLtMatmulHeuristicResult_t found[CHOICES];
+    cublasLtMatmulPreference_t pref;
+    cublasStatus_t e;
+    int n = 0;
+
+    memset(found, 0, sizeof(found));
+    e = b->cublasLtMatmulPreferenceCreate(&pref);
+    if (e != CUBLAS_STATUS_SUCCESS)
+        return e;
+    e = prefer(b, key, pref);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = b->cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref,
+                                              CHOICES, found, &n);
+    (void)b->cublasLtMatmulPreferenceDestroy(pref);
+    if (e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE)
+        return CUBLAS_STATUS_SUCCESS; /* such types or layouts it does not know */
+    for (int i = 0; i < n && e == CUBLAS_STATUS_SUCCESS; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS)
+            p->choice[p->n++] = (choice){found[i].algo, (int64_t)found[i].workspaceSize};
+    return e;
+}
+
+static d9d_status plan_find(d9di_blas *b, const char *op, const d9d_gemm *g, const plan_key *key,
+                            plan **out)
+{
+    cublasStatus_t e;
+    d9d_status st;
+    plan *p = d9d_map_get(&b->plans, (const char *)key, sizeof(*key));
+
+    if (p != NULL) {
+        *out = p;
+        return D9D_OK;
+    }
+    p = calloc(1, sizeof(*p));
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a product's plan", op);
+    e = describe(b, g, p);
+    if (e == CUBLAS_STATUS_SUCCESS)
+        e = choose(b, key, p);
+    st = e == CUBLAS_STATUS_SUCCESS ? d9d_map_put(&b->plans, (const char *)key, sizeof(*key), p)
+                                    : fail(b, op, "choice of an algorithm", e);
+    if (st != D9D_OK) {
+        plan_free(b, p);
+        return st;
+    }
+    p->next = b->first;
+    b->first = p;
+    *out = p;
+    return D9D_OK;
+}
+
+/* --- products ------------------------------------------------------------------------ */
+
+/* One product, as it is asked for; `to` is where its result goes. */
+typedef struct product {
+    d9d_stream s;
+    const char *op;
+    const d9d_gemm *g;
+    const void *a, *b, *old;
+    plan *p;
+} product;
+
+static d9d_status multiply(const product *x, const choice *how, void *to)
+{
+    const d9di_blas *lib = x->s->blas;
+    const plan *p = x->p;
+    const float one = 1.0f;
+    cudaStream_t queue = d9di_queue(x->s);
+    void *scratch = NULL;
+    cublasStatus_t e;
+
+    if (how->scratch > 0)
+        D9D_TRY(d9di_take(x->s, how->scratch, &scratch));
+    e = lib->cublasLtMatmul(lib->handle, p->desc, &one, x->b, p->a, x->a, p->b, &x->g->beta, x->old,
+                            p->c, to, p->c, &how->algo, scratch, (size_t)how->scratch, queue);
+    if (scratch != NULL)
+        d9di_give(x->s, scratch, how->scratch);
+    return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : fail(lib, x->op, "cublasLtMatmul", e);
+}
+
+/* --- trials --------------------------------------------------------------------------- */
+
+static int64_t bytes_of(const d9d_gemm *g)
+{
+    return g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
+}
+
+static bool worth_trying(const d9di_blas *b, const plan *p, const d9d_gemm *g)
+{
+    return !p->tried && p->differ == NULL && p->n > 1 && b->differ != NULL &&
+           b->n_trials < TRIALS && bytes_of(g) <= TRIAL_BYTES &&
+           2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP;
+}
+
+/* One choice twice, the second time between marks, and compared with the first's result. */
+static d9d_status try_choice(const product *x, int i, void *to, const void *first)
+{
+    plan *p = x->p;
+    cudaStream_t queue = d9di_queue(x->s);
+
+    for (int m = 2 * i; m < 2 * i + 2; m++)
+        if (cudaEventCreate(&p->mark[m]) != cudaSuccess)
+            return d9di_cuda_fail(x->op, cudaErrorMemoryAllocation);
+    D9D_TRY(multiply(x, &p->choice[i], to));
+    (void)cudaEventRecord(p->mark[2 * i], queue);
+    D9D_TRY(multiply(x, &p->choice[i], to));
+    (void)cudaEventRecord(p->mark[2 * i + 1], queue);
+    return to == first ? D9D_OK
+                       : d9di_compare(x->s, x->op, first, to, bytes_of(x->g), &p->differ[i]);
+}
+
+/* A trial that finds no memory is none. */
+static void trial_begin(d9di_blas *b, const product *x)
+{
+    const int64_t half = d9di_round_up(bytes_of(x->g), 256);
+    plan *p = x->p;
+    d9d_status st = D9D_OK;
+    void *room;
+
+    if (d9di_take(x->s, 2 * half, &room) != D9D_OK) {
+        p->tried = true;
+        return;
+    }
+    p->differ = b->differ + CHOICES * b->n_trials++;
+    memset(p->differ, 0, CHOICES * sizeof(int));
+    for (int i = 0; i < p->n && st == D9D_OK; i++)
+        st = try_choice(x, i, i == 0 ? room : (char *)room + half, room);
+    d9di_give(x->s, room, 2 * half);
+    if (st != D9D_OK)
+        trial_end(p);
+}
+
+/* The first choice, unless another takes less than this part of its time.  A trial is too short to
+ * be held to the power limit: what is a little faster in it are smaller tiles, which move more
+ * bytes a FLOP and are up to 6 % slower when the limit holds. */
+#define MUCH_FASTER 0.87f
+
+static void trial_judge(plan *p)
+{
+    float best, ms;
+
+    if (cudaEventQuery(p->mark[2 * p->n - 1]) != cudaSuccess)
+        return; /* under way */
+    if (cudaEventElapsedTime(&best, p->mark[0], p->mark[1]) == cudaSuccess) {
+        best *= MUCH_FASTER;
+        for (int i = 1; i < p->n; i++)
+            if (p->differ[i] == 0 &&
+                cudaEventElapsedTime(&ms, p->mark[2 * i], p->mark[2 * i + 1]) == cudaSuccess &&
+                ms < best) {
+                best = ms;
+                p->best = i;
+            }
+    }
+    trial_end(p);
+}
+
+d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
+                          const void *b, void *c, bool *done)
+{
+    const plan_key key = {.m = g->m,
+                          .n = g->n,
+                          .k = g->k,
+                          .t = (int32_t)g->t,
+                          .ct = (int32_t)g->ct,
+                          .trans_a = g->trans_a,
+                          .trans_b = g->trans_b,
+                          .accumulate = g->beta != 0.0f,
+                          .align_a = alignment(a),
+                          .align_b = alignment(b),
+                          .align_c = alignment((const void *)((uintptr_t)c | (uintptr_t)g->plus))};
+    d9di_blas *lib = s->blas;
+    product x = {s, op, g, a, b, g->plus != NULL ? g->plus : c, NULL};
+
+    (void)d9di_queue(s);
+    D9D_TRY(plan_find(lib, op, g, &key, &x.p));
+    *done = x.p->n > 0;
+    if (!*done)
+        return D9D_OK;
+    if (worth_trying(lib, x.p, g))
+        trial_begin(lib, &x);
+    else if (x.p->differ != NULL)
+        trial_judge(x.p);
+    return multiply(&x, &x.p->choice[x.p->best], c);
+}

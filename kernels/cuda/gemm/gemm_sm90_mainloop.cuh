@@ -1,0 +1,199 @@
+/* gemm_sm90_mainloop.cuh - products on Hopper: shared memory, and which block makes which tile.
+ *
+ * A block an SM, in pairs, for the whole launch.  A tile of C is BM x BN, made in steps of BK:
+ *
+ *     scheduler warp   claims a pair of tiles from a counter, tells both blocks of the pair
+ *     producer warp    copies operands by TMA into a ring of STAGES
+ *     2 warp groups    half the tile's rows each: 128 sums a thread, in registers
+ *
+ * The pair takes two row tiles of an expert with the same columns and shares B; an odd last row
+ * tile is taken with two neighbouring column tiles, sharing A; a single one left over goes to
+ * block 0 alone.  What is shared is read once, a half by each block, for both.
+ *
+ * No sum is split, and every element has one writer: which block takes a tile does not show.  The
+ * scheduler is here, the rest is in wgmma.cuh.
+ */
+#ifndef D9DI_CUDA_GEMM_GEMM_SM90_MAINLOOP_CUH
+#define D9DI_CUDA_GEMM_GEMM_SM90_MAINLOOP_CUH
+
+#include "cuda/gemm/grouped_gemm.h"
+
+#include "cuda/common/sm90.cuh"
+
+namespace
+{
+
+enum { BM = 128, BN = 256, BK = 64, STAGES = 4, BUFFERS = 2, SLOTS = 2, MOST_EXPERTS = 512 };
+enum { BLOCK = 384, GROUP = 128, PAIR = 2, HALF = BM / 2 };
+enum { A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES };
+enum { CHUNK = HALF * 128 }; /* 64 rows of 128 bytes on their way out */
+
+/* How the two blocks of a pair work together on what they are told; DEAD: block 1 of ALONE. */
+enum mode { ALONE, SHARE_B, SHARE_A, DEAD };
+
+struct job {
+    const int32_t *offset; /* NULL: all rows are of one expert */
+    int *counter;          /* 0 */
+    int64_t rows;
+    int e, n; /* experts; columns of C */
+    int m;    /* dW: rows of C, else what is summed over */
+    int sums; /* dX: how many products are added up, else 1 */
+};
+
+/* What a block is told of a tile. */
+struct order {
+    int4 load;  /* row or column of A, of B; first k of A, of B */
+    int4 store; /* row of C, column, live rows | odd k << 8 | mode << 16, steps; -1: the end */
+};
+enum { ORDER_BYTES = sizeof(order) };
+
+/* Shared memory, as offsets from its start. */
+enum {
+    AT_CHUNKS = STAGES * STAGE_BYTES,
+    AT_BARRIERS = AT_CHUNKS + 2 * BUFFERS * CHUNK,
+    AT_ORDERS = AT_BARRIERS + 128,
+    AT_FIRST = AT_ORDERS + SLOTS * ORDER_BYTES,
+    SHARED_BYTES = AT_FIRST + (MOST_EXPERTS + 1) * 4
+};
+static_assert(SHARED_BYTES <= 232448, "shared memory of a block");
+
+/* Addresses of the barriers; a stage is full or free, an order is told or taken, what a warp group
+ * asked for is brought. */
+struct place {
+    uint32_t base, full, free, told, taken, brought;
+};
+DEVICE place place_of(uint32_t base)
+{
+    const uint32_t b = base + AT_BARRIERS;
+
+    return {base,
+            b,
+            b + 8 * STAGES,
+            b + 16 * STAGES,
+            b + 16 * STAGES + 8 * SLOTS,
+            b + 16 * STAGES + 16 * SLOTS};
+}
+
+/* The rows of an expert, whatever the offsets say. */
+DEVICE int first_row(const job &p, int x)
+{
+    return p.offset == NULL ? 0 : (int)d9di_max(0, d9di_min(p.rows, p.offset[x]));
+}
+DEVICE int count_rows(const job &p, int x)
+{
+    if (p.offset == NULL)
+        return (int)p.rows;
+    return (int)(d9di_max(first_row(p, x), d9di_min(p.rows, p.offset[x + 1])) - first_row(p, x));
+}
+
+/* Units, each for a pair of blocks, of a product of `rows` rows in tiles of COLUMNS. */
+template <int COLUMNS> DEVICE int units_of(const job &p, int rows)
+{
+    const int mt = up(rows, BM), nt = up(p.n, COLUMNS);
+
+    return (mt >> 1) * nt + (mt & 1) * ((nt + 1) >> 1);
+}
+
+/* --- the scheduler ------------------------------------------------------------------------- */
+
+/* Experts by falling count of rows, so that long sums begin first; all threads of the block. */
+DEVICE void sort_experts(const job &p, int *sorted, int *count)
+{
+    for (int x = threadIdx.x; x < p.e; x += BLOCK)
+        count[x] = count_rows(p, x);
+    __syncthreads();
+    for (int x = threadIdx.x; x < p.e; x += BLOCK) {
+        int before = 0;
+
+        for (int y = 0; y < p.e; y++)
+            before += count[y] > count[x] || (count[y] == count[x] && y < x);
+        sorted[before] = x;
+    }
+    shared_stores_done(); /* copies come to where the counts are */
+}
+
+/* The unit at which each expert begins, and the end; all threads of a warp. */
+template <int COLUMNS> DEVICE int place_experts(const job &p, int *first)
+{
+    const int lane = threadIdx.x % WARP;
+    int end = 0;
+
+    for (int x0 = 0; x0 < p.e; x0 += WARP) {
+        const int x = x0 + lane;
+        int units = x < p.e ? units_of<COLUMNS>(p, count_rows(p, x)) : 0;
+
+        for (int o = 1; o < WARP; o *= 2) {
+            const int left = __shfl_up_sync(~0u, units, o);
+
+            units += lane >= o ? left : 0;
+        }
+        if (x < p.e)
+            first[x + 1] = end + units;
+        end += __shfl_sync(~0u, units, WARP - 1);
+    }
+    if (lane == 0)
+        first[0] = 0;
+    __syncwarp();
+    return end;
+}
+
+/* Pairs of row tiles at a time, so that the blocks at work share columns of B too: these pairs
+ * times some columns, and then the next columns. */
+enum { TALL = 8 };
+
+/* What block `rank` is to do of a unit of expert x. */
+template <int FORM, int COLUMNS> DEVICE order order_of(const job &p, int x, int unit, int rank)
+{
+    const int start = first_row(p, x), rows = count_rows(p, x);
+    const int tall = FORM == D9DI_DW ? p.m : rows, mt = up(tall, BM), nt = up(p.n, COLUMNS);
+    const int pairs = (mt >> 1) * nt, j = 2 * (unit - pairs);
+    const bool paired = unit < pairs;
+    const int top = unit / (TALL * nt) * TALL, across = min(+TALL, (mt >> 1) - top);
+    const int m = paired ? 2 * (top + (unit - top * nt) % across) + rank : mt - 1;
+    const int n = paired ? (unit - top * nt) / across : j + rank;
+    const int how = paired ? SHARE_B : j + 1 < nt ? SHARE_A : rank == 0 ? ALONE : DEAD;
+    const int live = how == DEAD ? 0 : min(+BM, tall - m * BM), column = n * COLUMNS;
+
+    if (FORM == D9DI_DW)
+        return {
+            make_int4(m * BM, column, start, start),
+            make_int4(x * p.m + m * BM, column, live | rows % BK << 8 | how << 16, up(rows, BK))};
+    return {make_int4(start + m * BM, column + (FORM == D9DI_DX ? x * p.n : 0), 0,
+                      FORM == D9DI_Y ? x * p.m : 0),
+            make_int4(start + m * BM, column, live | how << 16, p.sums * (p.m / BK))};
+}
+
+template <int FORM, int COLUMNS> DEVICE void schedule(const job &p, const place &at, int *first)
+{
+    const int each = FORM == D9DI_DW ? units_of<COLUMNS>(p, p.m) : 0;
+    const int total = FORM == D9DI_DW ? p.e * each : place_experts<COLUMNS>(p, first);
+    turn<SLOTS> slot = {0, 1};
+    int x = 0, unit;
+
+    if (threadIdx.x % WARP != 0)
+        return;
+    do {
+        /* Claimed as late as can be, so that all end together. */
+        barrier_wait_or_trap(at.taken + 8 * slot.i, slot.parity);
+        unit = atomicAdd(p.counter, 1);
+        while (FORM != D9DI_DW && unit < total && unit >= first[x + 1])
+            x++;
+        for (int rank = 0; rank < PAIR; rank++) {
+            order o = {make_int4(0, 0, 0, 0), make_int4(0, 0, 0, -1)};
+            const uint32_t to = at.base + AT_ORDERS + ORDER_BYTES * slot.i;
+
+            if (unit < total)
+                o = FORM == D9DI_DW
+                        ? order_of<FORM, COLUMNS>(p, first[unit / each], unit % each, rank)
+                        : order_of<FORM, COLUMNS>(p, x, unit - first[x], rank);
+            barrier_arrive_expecting_in(at.told + 8 * slot.i, rank, ORDER_BYTES);
+            shared_store4_in(to, at.told + 8 * slot.i, rank, o.load);
+            shared_store4_in(to + 16, at.told + 8 * slot.i, rank, o.store);
+        }
+        slot.next();
+    } while (unit < total);
+}
+
+} // namespace
+
+#endif /* D9DI_CUDA_GEMM_GEMM_SM90_MAINLOOP_CUH */

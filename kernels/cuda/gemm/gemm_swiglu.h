@@ -1,0 +1,25 @@
+/* gemm_swiglu.h - products with SwiGLU in their end, on Hopper. */
+#ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_H
+#define D9DI_CUDA_GEMM_GEMM_SWIGLU_H
+
+#include "cuda/common/common.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* bfloat16, h and i multiples of 64, on compute capability 9.0. */
+bool d9di_gated_wgmma_takes(d9d_stream s, const d9d_gated_dims *n);
+
+/* gate = x Wg, up = x Wu, y = silu(gate) up */
+d9d_status d9di_gated_wgmma(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
+                            const void *x, const void *w_gate, const void *w_up);
+
+/* dh = dy Wd', rounded to bfloat16 but not stored, to dgate and dup */
+d9d_status d9di_gated_din_wgmma(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
+                                const void *dy, const void *w, const void *gate, const void *up);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9DI_CUDA_GEMM_GEMM_SWIGLU_H */

@@ -1,0 +1,68 @@
+/* gemm_swiglu_sm90.cuh - what the ends of products with SwiGLU share, forward and backward. */
+#ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
+#define D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
+
+#include "cuda/gemm/gemm_swiglu.h"
+#include "cuda/elementwise/swiglu.cuh"
+#include "cuda/common/wgmma.cuh"
+
+namespace
+{
+
+DEVICE float low(uint32_t two)
+{
+    return __uint_as_float(two << 16);
+}
+DEVICE float high(uint32_t two)
+{
+    return __uint_as_float(two & 0xffff0000u);
+}
+
+/* A value that is computed from here on: else the compiler takes what is computed of it out of the
+ * loop over steps, for all parts at once, to registers that are not there. */
+DEVICE uint32_t here(uint32_t x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* A crew whose END does what is held in small parts at some of the next tile's first TICKS steps,
+ * and its two groups at different ones: while one computes, the other keeps the tensor cores busy.
+ * END has
+ *
+ *     part(i, held, row, column, live)     one of TICKS
+ *
+ * Of a tile at the last rows, of which some are not there, all parts are done at once. */
+template <class END> struct spread : crew {
+    static constexpr int TICKS = 28, APART = 3;
+    int tick = TICKS, held_row, held_column;
+
+    __device__ __forceinline__ spread(const crew &w) : crew(w) {}
+    __device__ __forceinline__ END *end() { return static_cast<END *>(this); }
+    __device__ __forceinline__ bool holds() const { return tick < TICKS; }
+
+    __device__ __forceinline__ void step(const uint32_t (&held)[64])
+    {
+        if (tick >= 0)
+            end()->part(tick, held, held_row, held_column, HALF);
+        tick++;
+    }
+
+    __device__ __forceinline__ void finish(float (&d)[128], uint32_t (&held)[64], int row,
+                                           int column, int live, bool none)
+    {
+        hold(held, d, none);
+        if (live < HALF) {
+            for (int i = 0; i < TICKS; i++)
+                end()->part(i, held, row, column, live);
+            return;
+        }
+        tick = -APART * group;
+        held_row = row;
+        held_column = column;
+    }
+};
+
+} // namespace
+
+#endif /* D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH */

@@ -1,0 +1,185 @@
+/* grouped_gemm_sm90.cu - one product per expert on Hopper, in bfloat16: wgmma.cuh, and C as
+ * it is. */
+#include "cuda/common/wgmma.cuh"
+
+namespace
+{
+
+/* What C is: bfloat16, float32, and added to. */
+enum sum { BF16, F32, BF16_ADD, F32_ADD };
+
+template <int SUM> struct plain : crew {
+    static constexpr int COLUMNS = BN;
+    static constexpr bool ADDS = SUM >= BF16_ADD;
+    static constexpr bool WIDE = SUM == F32 || SUM == F32_ADD; /* C is float32 */
+
+    struct args {
+        void *c;
+    };
+    const args &x;
+    int held_next = 4, held_row, held_column; /* of the last tile: 4 when all chunks are stored */
+
+    __device__ __forceinline__ plain(const crew &w, const args &x) : crew(w), x(x) {}
+
+    /* Chunk i of the columns of 64 rows of C, `live` of them real. */
+    __device__ __forceinline__ void store_chunk(const uint32_t *v, int i, int row, int column,
+                                                int live)
+    {
+        const uint32_t from = buffer(i);
+        const int at = column + i * 32;
+
+        if (!WIDE) {
+            store_narrow(v, from, 0, x.c, row, column + i * 64, live);
+            return;
+        }
+        wait_buffers<BUFFERS - 1>();
+        put_wide(from, v);
+        shared_stores_done();
+        sync_threads(1 + group, GROUP);
+        if (thread != 0)
+            return;
+        if (at < p.n && SUM == F32_ADD)
+            box_add(&m.c[0], from, at, row);
+        else if (at < p.n)
+            box_store(&m.c[0], from, at, row);
+        stores_commit();
+    }
+
+    __device__ __forceinline__ bool holds() const { return held_next < 4; }
+
+    /* A quarter of what is held; arrays in registers want constant indices. */
+    __device__ __forceinline__ void step(const uint32_t (&held)[64])
+    {
+        constexpr int first = WIDE ? 4 : 0;
+
+        switch (held_next++) {
+        case 0: store_chunk(held, first, held_row, held_column, HALF); break;
+        case 1: store_chunk(held + 16, first + 1, held_row, held_column, HALF); break;
+        case 2: store_chunk(held + 32, first + 2, held_row, held_column, HALF); break;
+        case 3: store_chunk(held + 48, first + 3, held_row, held_column, HALF); break;
+        }
+    }
+
+    /* C is bfloat16 and added to, in float32 before it is rounded. */
+    __device__ __forceinline__ void add_old(float (&d)[128], int row, int column, int live)
+    {
+        const bf16 *old = (const bf16 *)x.c;
+
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int r = row + warp * 16 + lane / 4 + 8 * h;
+                const int at = column + 8 * j + lane % 4 * 2;
+                uint32_t two = 0;
+
+                if (at < p.n && r - row < live)
+                    two = *(const uint32_t *)(old + (int64_t)r * p.n + at);
+                d[4 * j + 2 * h] += __uint_as_float(two << 16);
+                d[4 * j + 2 * h + 1] += __uint_as_float(two & 0xffff0000u);
+            }
+    }
+
+    /* Half of a float32 tile is stored at once; the rest waits for the next tile's products. */
+    __device__ __forceinline__ void finish(float (&d)[128], uint32_t (&held)[64], int row,
+                                           int column, int live, bool none)
+    {
+        if (SUM == BF16_ADD)
+            add_old(d, row, column, live);
+#pragma unroll
+        for (int i = 0; i < (WIDE ? 4 : 0); i++) {
+            uint32_t v[16];
+
+#pragma unroll
+            for (int j = 0; j < 16; j++)
+                v[j] = none ? 0 : __float_as_uint(d[i * 16 + j]);
+            store_chunk(v, i, row, column, HALF);
+        }
+#pragma unroll
+        for (int j = 0; j < (WIDE ? 64 : 0); j++)
+            held[j] = none ? 0 : __float_as_uint(d[64 + j]);
+        if (!WIDE)
+            hold(held, d, none);
+        if (live < HALF) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                store_chunk(held + i * 16, i, row, column, live);
+            return;
+        }
+        held_next = 0;
+        held_row = row;
+        held_column = column;
+    }
+};
+
+d9d_status make_maps(d9d_stream s, const d9di_grouped *g, maps *m)
+{
+    const int64_t depth = g->form == D9DI_DX ? g->out : g->in;
+    const bool across = g->form == D9DI_Y; /* B is [in, out], and its columns are C's */
+    mapper map = {g->op, (encode *)s->encode_map, D9D_OK};
+
+    map.operand(&m->a, g->a, g->rows, depth, g->form == D9DI_DW, BM / 2);
+    if (g->form == D9DI_DW) {
+        map.operand(&m->b, g->b, g->rows, g->out, true, BN / 2);
+        map.result(&m->c[0], g->ct, g->c, g->e * g->in, g->out);
+        return map.st;
+    }
+    map.operand(&m->b, g->b, g->e * g->in, g->out, across, BN / 2);
+    if (g->a2 != NULL) {
+        map.operand(&m->a2, g->a2, g->rows, depth, false, BM / 2);
+        map.operand(&m->b2, g->b2, g->e * g->in, g->out, across, BN / 2);
+    }
+    map.result(&m->c[0], g->ct, g->c, g->rows, across ? g->out : g->in);
+    return map.st;
+}
+
+template <int FORM, int SUM> d9d_status run(d9d_stream s, const d9di_grouped *g)
+{
+    const bool back = FORM == D9DI_DX;
+    const job p = {g->offset,
+                   NULL,
+                   g->rows,
+                   (int)g->e,
+                   (int)(back ? g->in : g->out),
+                   (int)(back ? g->out : g->in),
+                   g->a2 != NULL ? 2 : 1};
+    maps m = {};
+
+    D9D_TRY(make_maps(s, g, &m));
+    return wgmma<FORM, plain<SUM>>(s, g->op, m, p, {g->c});
+}
+
+} // namespace
+
+void *d9di_wgmma_encoder(int major)
+{
+    cudaDriverEntryPointQueryResult found;
+    void *f = NULL;
+
+    if (!D9D_SM90A || major != 9)
+        return NULL;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
+                                         &found) != cudaSuccess ||
+        found != cudaDriverEntryPointSuccess)
+        return NULL;
+    return f;
+}
+
+bool d9di_grouped_wgmma_takes(d9d_stream s, const d9di_grouped *g)
+{
+    return wgmma_takes(s, g->t, g->rows, g->e, g->in, g->out) &&
+           (g->beta == 0.0f || g->beta == 1.0f);
+}
+
+d9d_status d9di_grouped_wgmma(d9d_stream s, const d9di_grouped *g)
+{
+    const bool adds = g->beta != 0.0f;
+
+    if (g->form == D9DI_Y)
+        return run<D9DI_Y, BF16>(s, g);
+    if (g->form == D9DI_DX)
+        return adds ? run<D9DI_DX, BF16_ADD>(s, g) : run<D9DI_DX, BF16>(s, g);
+    if (g->ct == D9D_F32)
+        return adds ? run<D9DI_DW, F32_ADD>(s, g) : run<D9DI_DW, F32>(s, g);
+    return adds ? run<D9DI_DW, BF16_ADD>(s, g) : run<D9DI_DW, BF16>(s, g);
+}

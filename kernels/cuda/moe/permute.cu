@@ -1,0 +1,271 @@
+/* permute.cu - rows to expert order and back: choice j of token t is row[t k + j] there, -1
+ * for none.  G threads have a token, whose own row is touched once. */
+#include "cuda/common/common.cuh"
+
+template <class T, int G>
+static __global__ void permute_kernel(d9d_permute_dims n, T *__restrict__ y,
+                                      const T *__restrict__ x, const int32_t *__restrict__ row)
+{
+    const int64_t t = row_mine<G>();
+
+    if (t >= n.rows)
+        return;
+    row += t * n.k;
+    D9DI_ROW8 (i, n.h, G) {
+        float v[8];
+
+        load8(v, x + t * n.h + i, n.h - i);
+#pragma unroll 8
+        for (int64_t c = 0; c < n.k; c++)
+            if (row[c] >= 0 && row[c] < n.n)
+                store8(y + row[c] * n.h + i, v, n.h - i);
+    }
+}
+
+/* Which of the next 32 choices of a token have a row: those of experts on other ranks have none,
+ * and cost nothing.  All threads of a token agree. */
+enum { SOME = 32 };
+static __device__ __forceinline__ unsigned present(const int32_t *row, int64_t n)
+{
+    unsigned mask = 0;
+
+#pragma unroll 8
+    for (int j = 0; j < SOME; j++)
+        if (j < n)
+            mask |= (row[j] >= 0 ? 1u : 0u) << j;
+    return mask;
+}
+
+/* The next C of them, in their order; -1 behind the last. */
+template <int C> struct picked {
+    int at[C];
+};
+template <int C> static __device__ __forceinline__ picked<C> pick(unsigned *mask)
+{
+    picked<C> p;
+
+#pragma unroll
+    for (int j = 0; j < C; j++) {
+        p.at[j] = __ffs((int)*mask) - 1;
+        *mask &= *mask - 1;
+    }
+    return p;
+}
+
+/* Eights at `i` of their rows, all on their way at once.  W: rows lie as wide loads want them. */
+template <bool W, class T, int C>
+static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x,
+                                                    const int32_t *row, const picked<C> &p,
+                                                    int64_t i, int64_t h)
+{
+#pragma unroll
+    for (int j = 0; j < C; j++) {
+        const T *from = x + (p.at[j] < 0 ? 0 : row[p.at[j]]) * h + i;
+
+        if (p.at[j] < 0)
+            continue;
+        if (W)
+            to[j] = *(const raw8<T> *)from;
+        else
+            fetch8(to[j], from, h - i);
+    }
+}
+
+/* As many as are on their way at once, measured: sums have registers for more threads with fewer.
+ */
+enum { GATHERED = 4, SCATTERED = 8 };
+
+/* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
+template <class T, int G, bool W>
+static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, const T *__restrict__ x,
+                                     const float *__restrict__ w, const int32_t *__restrict__ row)
+{
+    const int64_t t = row_mine<G>();
+
+    if (t >= n.rows)
+        return;
+    row += t * n.k;
+    w += w == NULL ? 0 : t * n.k;
+    const unsigned first = present(row, n.k);
+    D9DI_ROW8 (i, n.h, G) {
+        float sum[8] = {}, v[8];
+
+        for (int64_t c = 0; c < n.k; c += SOME) {
+            unsigned mask = c == 0 ? first : present(row + c, n.k - c);
+
+            while (mask != 0) {
+                const auto p = pick<GATHERED>(&mask);
+                raw8<T> some[GATHERED];
+
+                fetch_picked<W>(some, x, row + c, p, i, n.h);
+#pragma unroll
+                for (int k = 0; k < GATHERED; k++) {
+                    if (p.at[k] < 0)
+                        break;
+                    const float by = w == NULL ? 1.0f : w[c + p.at[k]];
+
+                    unpack8(v, some[k]);
+                    for (int j = 0; j < 8; j++)
+                        sum[j] += by * v[j];
+                }
+            }
+        }
+        store8(y + t * n.h + i, sum, n.h - i);
+    }
+}
+
+/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)], of the choices picked. */
+template <class T, int G, bool W>
+static __device__ __forceinline__ void scatter_some(const picked<SCATTERED> &p, int64_t h,
+                                                    T *__restrict__ dx, float *dprob,
+                                                    const T *__restrict__ dy,
+                                                    const T *__restrict__ x,
+                                                    const float *__restrict__ prob,
+                                                    const int32_t *__restrict__ row)
+{
+    float dot[SCATTERED] = {}, d[8], v[8];
+
+    D9DI_ROW8 (i, h, G) {
+        raw8<T> some[SCATTERED];
+
+        load8(d, dy + i, h - i);
+        fetch_picked<W>(some, x, row, p, i, h);
+#pragma unroll
+        for (int k = 0; k < SCATTERED; k++) {
+            if (p.at[k] < 0)
+                break;
+            unpack8(v, some[k]);
+            for (int j = 0; j < 8; j++) {
+                dot[k] = fmaf(d[j], v[j], dot[k]);
+                v[j] = d[j] * prob[p.at[k]];
+            }
+            store8(dx + (int64_t)row[p.at[k]] * h + i, v, h - i);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < SCATTERED; k++) {
+        const float sum = group_sum<G>(dot[k]);
+
+        if (p.at[k] >= 0 && threadIdx.x % G == 0)
+            dprob[p.at[k]] = sum;
+    }
+}
+
+/* G is a warp at most. */
+template <class T, int G, bool W>
+static __global__ void scatter_kernel(d9d_permute_dims n, T *__restrict__ dx, float *dprob,
+                                      const T *__restrict__ dy, const T *__restrict__ x,
+                                      const float *__restrict__ prob,
+                                      const int32_t *__restrict__ row)
+{
+    const int64_t t = row_mine<G>();
+    const bool mine = t < n.rows; /* all threads of a warp meet in its sums */
+    const int64_t at = mine ? t * n.k : 0;
+
+    for (int64_t c = at; c < at + n.k; c += SOME) {
+        const int64_t left = at + n.k - c;
+        unsigned mask = mine ? present(row + c, left) : 0;
+
+        for (int64_t j = threadIdx.x % G; mine && j < left && j < SOME; j += G)
+            if (!(mask >> j & 1))
+                dprob[c + j] = 0.0f;
+        while (__any_sync(~0u, mask != 0)) {
+            const auto p = pick<SCATTERED>(&mask);
+
+            scatter_some<T, G, W>(p, n.h, dx, dprob + c, dy + (mine ? t : 0) * n.h, x, prob + c,
+                                  row + c);
+        }
+    }
+}
+
+template <class T>
+static d9d_status permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                          const int32_t *row)
+{
+    D9DI_BY_ROWS(n->h, G,
+                 permute_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+                     *n, (T *)y, (const T *)x, row));
+    return d9di_launched("permute");
+}
+
+/* Threads that share a row whose sums stay in a warp. */
+#define BY_WARPS(n, G, ...)                                                                        \
+    ((n) <= HEAD_ROW ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                   \
+                     : [&] { constexpr int G = WARP; return __VA_ARGS__; }())
+#define BY_WIDTH(w, W, ...)                                                                        \
+    ((w) ? [&] { constexpr bool W = true; return __VA_ARGS__; }()                                  \
+         : [&] { constexpr bool W = false; return __VA_ARGS__; }())
+
+template <class T> static bool is_wide(const d9d_permute_dims *n, const void *x)
+{
+    return n->h % 8 == 0 && (uintptr_t)x % alignof(raw8<T>) == 0;
+}
+
+template <class T, int G, bool W>
+static d9d_status gather(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
+                         const void *x, const float *w, const int32_t *row)
+{
+    gather_kernel<T, G, W><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+        *n, (T *)y, (const T *)x, w, row);
+    return d9di_launched(op);
+}
+template <class T>
+static d9d_status gather_any(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
+                             const void *x, const float *w, const int32_t *row)
+{
+    return BY_WARPS(n->h, G,
+                    BY_WIDTH(is_wide<T>(n, x), W, gather<T, G, W>(s, op, n, y, x, w, row)));
+}
+
+template <class T, int G, bool W>
+static d9d_status scatter(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                          const void *dy, const void *x, const float *prob, const int32_t *row)
+{
+    scatter_kernel<T, G, W><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+        *n, (T *)dx, dprob, (const T *)dy, (const T *)x, prob, row);
+    return d9di_launched("unpermute_din");
+}
+template <class T>
+static d9d_status scatter_any(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                              const void *dy, const void *x, const float *prob, const int32_t *row)
+{
+    return BY_WARPS(
+        n->h, G,
+        BY_WIDTH(is_wide<T>(n, x), W, scatter<T, G, W>(s, n, dx, dprob, dy, x, prob, row)));
+}
+
+d9d_status d9d_k_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                         const int32_t *row)
+{
+    D9D_TRY(d9di_check_float("permute", n->t));
+    if (n->rows * n->h == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, permute<T>(s, n, y, x, row));
+}
+
+d9d_status d9d_k_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+                             const int32_t *row)
+{
+    D9D_TRY(d9di_check_float("permute_din", n->t));
+    if (n->rows * n->h == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, gather_any<T>(s, "permute_din", n, dx, dy, NULL, row));
+}
+
+d9d_status d9d_k_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+                           const float *prob, const int32_t *row)
+{
+    D9D_TRY(d9di_check_float("unpermute", n->t));
+    if (n->rows * n->h == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, gather_any<T>(s, "unpermute", n, y, x, prob, row));
+}
+
+d9d_status d9d_k_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+                               const void *dy, const void *x, const float *prob, const int32_t *row)
+{
+    D9D_TRY(d9di_check_float("unpermute_din", n->t));
+    if (n->rows * n->k == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, scatter_any<T>(s, n, dx, dprob, dy, x, prob, row));
+}

@@ -1,0 +1,375 @@
+/* router.cu - scores and top-k of the router, the losses that keep choices even, their counts
+ * and the bias that follows them.  A warp has a token. */
+#include <math_constants.h>
+
+#include "cuda/common/common.cuh"
+
+/* --- the choice --------------------------------------------------------------------------- */
+
+/* A key and who has it; before() is falling order of key, ties to the lower index. */
+struct choice {
+    float key;
+    int32_t i;
+};
+static __device__ __forceinline__ bool before(choice a, choice b)
+{
+    return a.key > b.key || (a.key == b.key && a.i < b.i);
+}
+static __device__ __forceinline__ choice none_yet(void)
+{
+    return {-CUDART_INF_F, INT32_MAX};
+}
+static __device__ __forceinline__ choice first_of_warp(choice best)
+{
+    for (int o = WARP / 2; o > 0; o /= 2) {
+        const choice c = {__shfl_xor_sync(~0u, best.key, o), __shfl_xor_sync(~0u, best.i, o)};
+
+        best = before(c, best) ? c : best;
+    }
+    return best;
+}
+
+/* Keys of a token, p + bias, a NaN counting as -inf; experts of groups that are not in `open` have
+ * none.  each: experts of a group, 0 where there are no groups. */
+struct keys {
+    const float *p, *bias;
+    int64_t each;
+    unsigned open;
+};
+static __device__ __forceinline__ float key_of(const keys &k, int64_t i)
+{
+    const float v = k.bias == NULL ? k.p[i] : k.p[i] + k.bias[i];
+
+    return v == v ? v : -CUDART_INF_F;
+}
+
+/* The first after `last`, or {-inf, INT32_MAX}. */
+static __device__ choice next_best(const keys &k, int64_t e, choice last)
+{
+    choice best = none_yet();
+
+    for (int32_t i = threadIdx.x % WARP; i < e; i += WARP) {
+        const choice c = {key_of(k, i), i};
+
+        if (k.each > 0 && !(k.open >> (i / k.each) & 1))
+            continue;
+        if (before(last, c) && before(c, best))
+            best = c;
+    }
+    return first_of_warp(best);
+}
+
+/* The best groups: a lane has one, worth its two largest keys. */
+static __device__ unsigned best_groups(const keys &k, int groups, int top)
+{
+    const int g = threadIdx.x % WARP;
+    float one = -CUDART_INF_F, two = -CUDART_INF_F;
+    choice mine = none_yet(), last = {CUDART_INF_F, -1};
+    unsigned open = 0;
+
+    for (int64_t i = g * k.each; g < groups && i < (g + 1) * k.each; i++) {
+        const float v = key_of(k, i);
+
+        two = fmaxf(two, fminf(v, one));
+        one = fmaxf(one, v);
+    }
+    if (g < groups)
+        mine = {k.each < 2 ? one : one + two, g};
+    for (int j = 0; j < top; j++) {
+        last = first_of_warp(before(last, mine) ? mine : none_yet());
+        open |= 1u << (last.i % WARP);
+    }
+    return open;
+}
+
+template <class T> static __device__ void softmax(float *p, const T *logits, int64_t e)
+{
+    const int lane = threadIdx.x % WARP;
+    float most = -CUDART_INF_F, sum = 0.0f, scale;
+
+    for (int64_t i = lane; i < e; i += WARP)
+        most = fmaxf(most, to_float(logits[i]));
+    most = group_fold<WARP>(most, largest());
+    for (int64_t i = lane; i < e; i += WARP) {
+        p[i] = expf(to_float(logits[i]) - most);
+        sum += p[i];
+    }
+    scale = 1.0f / group_sum<WARP>(sum);
+    for (int64_t i = lane; i < e; i += WARP)
+        p[i] *= scale;
+}
+
+/* prob = p of the chosen, divided by their sum + 1e-20 when renormalised, and scaled. */
+template <class T>
+static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
+                                     const T *logits, const float *bias)
+{
+    const int64_t r = row_mine<WARP>(), e = n.e, k = n.k;
+    keys mine = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
+    choice last = {CUDART_INF_F, -1};
+    float sum = 0.0f;
+
+    if (r >= n.rows)
+        return;
+    p += r * e, prob += r * k, expert += r * k, logits += r * e;
+    if (n.sigmoid)
+        for (int64_t i = threadIdx.x % WARP; i < e; i += WARP)
+            p[i] = sigmoid(to_float(logits[i]));
+    else
+        softmax(p, logits, e);
+    __syncwarp();
+    if (mine.each > 0)
+        mine.open = best_groups(mine, n.groups, n.top_groups);
+    for (int64_t j = 0; j < k; j++) {
+        last = next_best(mine, e, last);
+        sum += p[last.i];
+        if (threadIdx.x % WARP == 0) {
+            expert[j] = last.i;
+            prob[j] = p[last.i];
+        }
+    }
+    __syncwarp();
+    for (int64_t j = threadIdx.x % WARP; j < k; j += WARP)
+        prob[j] = (n.renormalise ? prob[j] / (sum + 1e-20f) : prob[j]) * n.scale;
+}
+
+/* --- the losses ----------------------------------------------------------------------------- */
+
+/* What the warp's token r adds to a loss for balance: with g_i = E load_i / (sum of load) and S the
+ * sum of scores,  aux = w (sum of p_i g_i) / S,  its gradient by p_i  slope (load_i scale - mean);
+ * z = w lse^2, its gradient by logit i  pull exp(logit_i - lse).  All 0 without. */
+struct even {
+    const float *load;
+    float aux, scale, mean, slope;
+    float z, lse, pull;
+};
+
+template <class T>
+static __device__ even even_of(const d9d_router_dims &n, const d9d_router_balance &b,
+                               const float *p, int64_t r)
+{
+    const int lane = threadIdx.x % WARP;
+    const float w = b.weight != NULL ? b.weight[r] : 0.0f;
+    float all = 0.0f, loads = 0.0f, dot = 0.0f, most = -CUDART_INF_F, sum = 0.0f;
+    even x = {};
+
+    if (w > 0.0f && b.aux != 0.0f) {
+        x.load = b.load + (b.first + r) / b.length * n.e;
+        for (int64_t i = lane; i < n.e; i += WARP) {
+            all += p[i];
+            loads += x.load[i];
+            dot = fmaf(p[i], x.load[i], dot);
+        }
+        all = group_sum<WARP>(all) + 1e-20f;
+        x.scale = (float)n.e / group_sum<WARP>(loads);
+        x.mean = group_sum<WARP>(dot) * x.scale / all;
+        x.slope = b.aux * w / all;
+        x.aux = w * x.mean;
+    }
+    if (w > 0.0f && b.z != 0.0f) {
+        const T *logits = (const T *)b.logits + r * n.e;
+
+        for (int64_t i = lane; i < n.e; i += WARP)
+            most = fmaxf(most, to_float(logits[i]));
+        most = group_fold<WARP>(most, largest());
+        for (int64_t i = lane; i < n.e; i += WARP)
+            sum += expf(to_float(logits[i]) - most);
+        x.lse = most + logf(group_sum<WARP>(sum));
+        x.z = w * x.lse * x.lse;
+        x.pull = 2.0f * b.z * w * x.lse;
+    }
+    return x;
+}
+
+template <class T>
+static __global__ void losses_kernel(d9d_router_dims n, float *aux, float *z, const float *p,
+                                     d9d_router_balance b)
+{
+    const int64_t r = row_mine<WARP>();
+
+    if (r >= n.rows)
+        return;
+    const even x = even_of<T>(n, b, p + r * n.e, r);
+
+    if (threadIdx.x % WARP == 0) {
+        aux[r] = x.aux;
+        z[r] = x.z;
+    }
+}
+
+/* ds of score i without what comes from the choice. */
+static __device__ __forceinline__ float even_din(const even &x, int64_t i)
+{
+    return x.load != NULL ? x.slope * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
+}
+
+/* With S = sum + 1e-20 and q = p / S of the chosen:  ds_j = scale (dprob_j - sum_i dprob_i q_i) /
+ * S, others 0, and what keeps the router even;  dlogits = p (ds - sum_j p_j ds_j), or of sigmoids
+ * p (1 - p) ds. */
+template <class T>
+static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const float *dprob,
+                                         const float *p, const float *prob, const int32_t *expert,
+                                         d9d_router_balance b)
+{
+    const int64_t r = row_mine<WARP>(), e = n.e, k = n.k;
+    float sum = 0.0f, mean = 0.0f, dot = 0.0f;
+
+    if (r >= n.rows)
+        return;
+    dlogits += r * e, p += r * e, dprob += r * k, prob += r * k, expert += r * k;
+    for (int64_t j = 0; j < k; j++) {
+        sum += p[expert[j]];
+        mean = fmaf(dprob[j], prob[j], mean);
+    }
+    const even x = even_of<T>(n, b, p, r);
+    const float size = n.renormalise ? sum + 1e-20f : 1.0f, less = n.renormalise ? mean : 0.0f;
+    const T *logits = (const T *)b.logits + r * e;
+
+    if (!n.sigmoid) {
+        for (int64_t i = threadIdx.x % WARP; i < e && x.load != NULL; i += WARP)
+            dot = fmaf(p[i], even_din(x, i), dot);
+        dot = group_sum<WARP>(dot);
+        for (int64_t j = 0; j < k; j++)
+            dot = fmaf((n.scale * dprob[j] - less) / size, p[expert[j]], dot);
+    }
+    const auto give = [&](int64_t i, float ds) {
+        const float d = p[i] * (n.sigmoid ? (1.0f - p[i]) * ds : ds - dot);
+
+        put(dlogits + i, x.pull != 0.0f ? fmaf(x.pull, expf(to_float(logits[i]) - x.lse), d) : d);
+    };
+    for (int64_t i = threadIdx.x % WARP; i < e; i += WARP)
+        give(i, even_din(x, i));
+    __syncwarp();
+    for (int64_t j = threadIdx.x % WARP; j < k; j += WARP)
+        give(expert[j], even_din(x, expert[j]) + (n.scale * dprob[j] - less) / size);
+}
+
+/* --- counts, and the bias that follows them ----------------------------------------------------
+ */
+
+enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts whose counts a block keeps */
+
+/* Whole numbers, whose sums are the same in any order. */
+static __global__ void count_kernel(d9d_router_dims n, float *load, double *total,
+                                    const int32_t *expert, d9d_router_balance b, bool shared)
+{
+    extern __shared__ int32_t mine[];
+
+    for (int64_t x = threadIdx.x; shared && x < n.e; x += THREADS)
+        mine[x] = 0;
+    __syncthreads();
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n.rows * n.k;
+         i += (int64_t)gridDim.x * THREADS) {
+        const int64_t r = i / n.k;
+        const int32_t x = expert[i];
+
+        if (!(b.weight[r] > 0.0f))
+            continue;
+        if (load != NULL)
+            atomicAdd(load + (b.first + r) / b.length * n.e + x, 1.0f);
+        if (shared)
+            atomicAdd(mine + x, 1);
+        else if (total != NULL)
+            atomicAdd(total + x, 1.0);
+    }
+    __syncthreads();
+    for (int64_t x = threadIdx.x; shared && x < n.e; x += THREADS)
+        if (mine[x] > 0)
+            atomicAdd(total + x, (double)mine[x]);
+}
+
+static __global__ void bias_kernel(float *bias, const double *load, const float *scale, float rate,
+                                   int64_t first, int64_t n, int64_t e)
+{
+    double sum = 0.0;
+
+    for (int64_t i = 0; i < e; i++)
+        sum += load[i];
+    for (int64_t i = threadIdx.x; i < n && *scale == *scale; i += THREADS) {
+        const double much = load[first + i] * (double)e;
+
+        bias[i] += much < sum ? rate : much > sum ? -rate : 0.0f;
+    }
+}
+
+/* --- the table ----------------------------------------------------------------------------------
+ */
+
+template <class T>
+static d9d_status router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                         int32_t *expert, const void *logits, const float *bias)
+{
+    router_kernel<<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(
+        *n, p, prob, expert, (const T *)logits, bias);
+    return d9di_launched("router");
+}
+
+template <class T>
+static d9d_status router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+                             const float *dprob, const float *p, const float *prob,
+                             const int32_t *expert, const d9d_router_balance *b)
+{
+    router_din_kernel<<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(
+        *n, (T *)dlogits, dprob, p, prob, expert, b != NULL ? *b : d9d_router_balance{});
+    return d9di_launched("router_din");
+}
+
+template <class T>
+static d9d_status router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
+                                const float *p, const d9d_router_balance *b)
+{
+    losses_kernel<T>
+        <<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(*n, aux, z, p, *b);
+    return d9di_launched("router_losses");
+}
+
+d9d_status d9d_k_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                        int32_t *expert, const void *logits, const float *bias)
+{
+    D9D_TRY(d9di_check_router("router", n));
+    if (n->rows * n->e == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, router<T>(s, n, p, prob, expert, logits, bias));
+}
+
+d9d_status d9d_k_router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+                            const float *dprob, const float *p, const float *prob,
+                            const int32_t *expert, const d9d_router_balance *b)
+{
+    D9D_TRY(d9di_check_router("router_din", n));
+    if (n->rows * n->e == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, router_din<T>(s, n, dlogits, dprob, p, prob, expert, b));
+}
+
+d9d_status d9d_k_router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
+                               const float *p, const d9d_router_balance *b)
+{
+    D9D_TRY(d9di_check_router("router_losses", n));
+    if (n->rows * n->e == 0)
+        return D9D_OK;
+    return D9DI_TYPED(n->t, T, router_losses<T>(s, n, aux, z, p, b));
+}
+
+d9d_status d9d_k_router_count(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
+                              const int32_t *expert, const d9d_router_balance *b)
+{
+    const bool shared = total != NULL && n->e <= COUNT_SHARED;
+    const int64_t blocks = d9di_ceil_div(n->rows * n->k, THREADS);
+
+    if (blocks == 0)
+        return D9D_OK;
+    count_kernel<<<(unsigned)(blocks < COUNT_BLOCKS ? blocks : COUNT_BLOCKS), THREADS,
+                   shared ? (size_t)n->e * sizeof(int32_t) : 0, d9di_queue(s)>>>(
+        *n, load, total, expert, *b, shared);
+    return d9di_launched("router_count");
+}
+
+d9d_status d9d_k_router_bias(d9d_stream s, float *bias, const double *load, const float *scale,
+                             float rate, int64_t first, int64_t n, int64_t e)
+{
+    if (n == 0)
+        return D9D_OK;
+    bias_kernel<<<1, THREADS, 0, d9di_queue(s)>>>(bias, load, scale, rate, first, n, e);
+    return d9di_launched("router_bias");
+}

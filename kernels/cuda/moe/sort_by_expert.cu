@@ -1,0 +1,82 @@
+/* sort_by_expert.cu - the permuted order: choices by expert, tokens ascending inside one; and the
+ * ranks that the choices are on. */
+#include "cuda/common/common.cuh"
+
+/* Places from *used on are of choices that are -1. */
+static __global__ void row_kernel(int32_t *row, int32_t *source, int64_t n, const int32_t *used)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i >= n)
+        return;
+    row[source[i]] = i < *used ? (int32_t)i : -1;
+    if (i >= *used)
+        source[i] = -1;
+}
+
+d9d_status d9d_k_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                       const int32_t *expert, int64_t rows, int64_t e, int64_t k)
+{
+    const int64_t n = rows * k;
+
+    if (n > INT32_MAX)
+        return D9D_FAIL(D9D_EINVAL, "route: %lld tokens of %lld experts are over %d rows",
+                        (long long)rows, (long long)k, INT32_MAX);
+    D9D_TRY(d9di_sort(s, "route", expert, n, e, source, offset));
+    if (n == 0)
+        return D9D_OK;
+    row_kernel<<<(unsigned)d9di_ceil_div(n, THREADS), THREADS, 0, d9di_queue(s)>>>(row, source, n,
+                                                                                   offset + e);
+    return d9di_launched("route");
+}
+
+/* --- over ranks --------------------------------------------------------------------------- */
+
+static __global__ void ranks_kernel(int32_t *rank, const int32_t *expert, int64_t n, int64_t k,
+                                    int64_t ranks, int64_t per)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        const int64_t d = i % ranks, first = i / ranks * k;
+        bool has = false;
+
+        for (int64_t j = first; j < first + k; j++)
+            has = has || (expert[j] >= 0 && expert[j] / per == d);
+        rank[i] = has ? (int32_t)d : -1;
+    }
+}
+
+static __global__ void local_kernel(int32_t *local, const int32_t *source, const int32_t *expert,
+                                    int64_t n, int64_t k, int64_t ranks, int64_t per)
+{
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n * k;
+         i += (int64_t)gridDim.x * THREADS) {
+        const int64_t from = source[i / k];
+        const int64_t e = from < 0 ? -1 : expert[from / ranks * k + i % k] - from % ranks * per;
+
+        local[i] = e >= 0 && e < per ? (int32_t)e : -1;
+    }
+}
+
+d9d_status d9d_k_route_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                             int64_t k, int64_t ranks, int64_t per)
+{
+    const int64_t n = rows * ranks;
+
+    if (n == 0)
+        return D9D_OK;
+    ranks_kernel<<<blocks_for(s, n), THREADS, 0, d9di_queue(s)>>>(rank, expert, n, k, ranks, per);
+    return d9di_launched("route_ranks");
+}
+
+d9d_status d9d_k_route_local(d9d_stream s, int32_t *local, const int32_t *source,
+                             const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                             int64_t ranks, int64_t per)
+{
+    (void)rows;
+    if (n * k == 0)
+        return D9D_OK;
+    local_kernel<<<blocks_for(s, n * k), THREADS, 0, d9di_queue(s)>>>(local, source, expert, n, k,
+                                                                      ranks, per);
+    return d9di_launched("route_local");
+}

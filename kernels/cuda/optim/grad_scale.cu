@@ -1,0 +1,25 @@
+/* grad_scale.cu - the end of a step: its loss, its norm, and what gradients are multiplied by.
+ * One thread: the sum is in the order of the micro-batches, as on the CPU. */
+#include "cuda/common/common.cuh"
+
+static __global__ void step_kernel(float *scale, double *report, const double *loss, int64_t n,
+                                   const double *weight, const double *squares, double max_norm)
+{
+    const double mean = 1.0 / *weight, norm = fabs(mean) * sqrt(*squares);
+    double sum = 0.0, clip = 1.0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += loss[i];
+    if (max_norm > 0.0)
+        clip = fmin(1.0, max_norm / (norm + 1e-6));
+    report[0] = sum;
+    report[1] = norm;
+    *scale = isfinite(sum) && isfinite(norm) && !isnan(*scale) ? (float)(mean * clip) : NAN;
+}
+
+d9d_status d9d_k_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
+                            int64_t n, const double *weight, const double *squares, double max_norm)
+{
+    step_kernel<<<1, 1, 0, d9di_queue(s)>>>(scale, report, loss, n, weight, squares, max_norm);
+    return d9di_launched("step_scale");
+}

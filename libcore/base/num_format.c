@@ -1,0 +1,49 @@
+/* num_format.c - see d9d/base/num_format.h. */
+#include "d9d/base/num_format.h"
+
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* This thread's locale is "C" until the other is called with what it was. */
+static locale_t enter(void)
+{
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+
+    return plain != (locale_t)0 ? uselocale(plain) : plain;
+}
+
+static void leave(locale_t before)
+{
+    if (before != (locale_t)0)
+        freelocale(uselocale(before));
+}
+
+int d9d_point_vformat(char *out, size_t size, const char *fmt, va_list ap)
+{
+    const locale_t before = enter();
+    const int n = vsnprintf(out, size, fmt, ap);
+
+    leave(before);
+    return n;
+}
+
+int d9d_point_format(char *out, size_t size, const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = d9d_point_vformat(out, size, fmt, ap);
+    va_end(ap);
+    return n;
+}
+
+double d9d_point_number(const char *text, char **end)
+{
+    const locale_t before = enter();
+    const double v = strtod(text, end);
+
+    leave(before);
+    return v;
+}

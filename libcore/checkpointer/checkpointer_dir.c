@@ -1,0 +1,130 @@
+/* checkpointer_dir.c - names in a checkpoint directory, and the right to write there.  See
+ * checkpointer/checkpointer_private.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "checkpointer/checkpointer_private.h"
+
+static const char prefix[] = "step-", unfinished[] = ".tmp-";
+enum { PREFIX = sizeof(prefix) - 1, MIN_DIGITS = 8, STEP_NAME = 32 };
+
+/* The step of a name that begins with "step-00001000", and what follows it; -1 for others. */
+static int64_t step_of(const char *name, const char **rest)
+{
+    char again[STEP_NAME];
+    size_t digits;
+    int64_t step;
+
+    if (strncmp(name, prefix, PREFIX) != 0)
+        return -1;
+    digits = strspn(name + PREFIX, "0123456789");
+    errno = 0;
+    step = strtoll(name + PREFIX, NULL, 10);
+    if (digits < MIN_DIGITS || errno != 0)
+        return -1;
+    /* One number has one name. */
+    (void)snprintf(again, sizeof(again), "%s%0*" PRId64, prefix, MIN_DIGITS, step);
+    if (strlen(again) != PREFIX + digits)
+        return -1;
+    *rest = name + PREFIX + digits;
+    return step;
+}
+
+bool d9di_save_is_unfinished(const char *name)
+{
+    const char *rest;
+
+    return step_of(name, &rest) >= 0 && strncmp(rest, unfinished, sizeof(unfinished) - 1) == 0;
+}
+
+char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step)
+{
+    char name[STEP_NAME];
+
+    (void)snprintf(name, sizeof(name), "%s%0*" PRId64, prefix, MIN_DIGITS, step);
+    return d9d_fs_join(a, dir, name);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+d9d_status d9di_save_steps_list(const char *dir, d9d_arena *a, d9di_save_steps *out)
+{
+    d9di_save_steps steps = {0};
+    d9d_fs_names names = {0};
+    const char *rest;
+
+    if (d9d_fs_exists(dir))
+        D9D_TRY(d9d_fs_list(dir, a, &names));
+    steps.step = d9d_arena_alloc(a, (names.n + 1) * sizeof(*steps.step));
+    if (steps.step == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu names", dir, names.n);
+    for (size_t i = 0; i < names.n; i++) {
+        const int64_t step = step_of(names.name[i], &rest);
+
+        if (step >= 0 && *rest == '\0')
+            steps.step[steps.n++] = step;
+    }
+    qsort(steps.step, steps.n, sizeof(*steps.step), newest_first);
+    *out = steps;
+    return D9D_OK;
+}
+
+/* --- the lock -------------------------------------------------------------------- */
+
+static d9d_status lock_file(int fd, const char *path, bool *held)
+{
+    int rc;
+
+    do
+        rc = flock(fd, LOCK_EX | LOCK_NB);
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 && errno == EWOULDBLOCK)
+        return D9D_FAIL(D9D_EIO, "%s: another process is writing checkpoints here", path);
+    *held = rc == 0;
+    return D9D_OK;
+}
+
+d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out)
+{
+    d9di_save_lock lock = {.fd = -1};
+    d9d_arena a = {0};
+    char *path = d9d_fs_join(&a, dir, ".lock");
+    d9d_status st;
+
+    if (path == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of its lock", dir);
+        goto out;
+    }
+    do
+        lock.fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    while (lock.fd < 0 && errno == EINTR);
+    if (lock.fd < 0) {
+        st = D9D_FAIL(D9D_EIO, "%s: cannot create: %s", path, strerror(errno));
+        goto out;
+    }
+    D9D_TRY_OR(st, lock_file(lock.fd, path, &lock.held), out);
+    *out = lock;
+    lock.fd = -1;
+out:
+    d9di_save_lock_release(&lock);
+    d9d_arena_release(&a);
+    return st;
+}
+
+void d9di_save_lock_release(d9di_save_lock *l)
+{
+    if (l->fd >= 0)
+        (void)close(l->fd);
+    l->fd = -1;
+}

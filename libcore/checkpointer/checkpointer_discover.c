@@ -1,0 +1,280 @@
+/* checkpointer_discover.c - which checkpoints there are, and which of them stay.  See d9d/checkpointer/checkpointer.h. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/job_start.h"
+#include "checkpointer/checkpointer_private.h"
+
+enum { ABANDONED_S = 24 * 3600 };
+
+/* --- is it usable? ------------------------------------------------------------------ */
+
+static d9d_status check_saved(const d9di_saved *s, int64_t step)
+{
+    if (s->state.step != step)
+        return D9D_FAIL(D9D_EVERIFY, "%s: says step %" PRId64 ", its directory step %" PRId64,
+                        s->path, s->state.step, step);
+    if (!s->state.finite)
+        return D9D_FAIL(D9D_EVERIFY, "%s: loss or gradient of step %" PRId64 " was not finite",
+                        s->dir, step);
+    return d9d_manifest_check_sizes(s->manifest);
+}
+
+/* All but the bytes.  A failure says why it is not, but for ENOMEM. */
+static d9d_status check_usable(const char *path, int64_t step)
+{
+    d9di_saved s;
+    d9d_status st;
+
+    D9D_TRY(d9di_saved_open(path, &s));
+    st = check_saved(&s, step);
+    d9di_saved_release(&s);
+    return st;
+}
+
+/* --- which is the newest? --------------------------------------------------------------- */
+
+typedef struct search {
+    const char *dir;
+    const d9d_log *log;
+    d9d_arena *a;
+    d9di_save_steps steps;
+    size_t next;
+    d9d_err_copy first; /* why the newest is not usable */
+} search;
+
+static void pass_over(search *s, d9d_status why)
+{
+    d9d_log_warn(s->log, "checkpoint passed over: %s", d9d_err_message());
+    if (s->first.st == D9D_OK)
+        d9d_err_save(&s->first, why);
+}
+
+/* The next that is usable but for its bytes; *path is NULL where there has been none at all. */
+static d9d_status find_next(search *s, const char **path)
+{
+    *path = NULL;
+    while (s->next < s->steps.n) {
+        const int64_t step = s->steps.step[s->next++];
+        char *one = d9d_save_path(s->a, s->dir, step);
+        d9d_status st = D9D_ENOMEM;
+
+        if (one == NULL)
+            return D9D_FAIL(st, "%s: no memory for the name of a checkpoint", s->dir);
+        st = check_usable(one, step);
+        if (st == D9D_OK) {
+            *path = one;
+            return D9D_OK;
+        }
+        if (st == D9D_ENOMEM)
+            return st;
+        pass_over(s, st);
+    }
+    if (s->steps.n > 0)
+        return D9D_FAIL(D9D_EVERIFY, "%s: none of %zu checkpoints can be used; the newest: %s",
+                        s->dir, s->steps.n, s->first.text);
+    return D9D_OK;
+}
+
+d9d_status d9d_save_likely(const char *dir, d9d_arena *a, const char **path)
+{
+    search s = {.dir = dir, .a = a};
+
+    D9D_TRY(d9di_save_steps_list(dir, a, &s.steps));
+    return find_next(&s, path);
+}
+
+/* --- is every byte as it was written? ------------------------------------------------------ */
+
+static void keep_first(void *arg, const char *sentence)
+{
+    d9d_err_copy *first = arg;
+
+    if (first->text[0] == '\0')
+        (void)snprintf(first->text, sizeof(first->text), "%s", sentence);
+}
+
+static d9d_status check_part(const char *path, size_t part, size_t parts, const d9d_log *log,
+                             uint64_t *bytes)
+{
+    d9d_err_copy first = {.st = D9D_EVERIFY, .text = ""};
+    d9d_manifest *m;
+    d9d_status st;
+
+    *bytes = 0;
+    D9D_TRY(d9d_manifest_open(path, &m));
+    st = d9d_manifest_check_part(m, part, parts, 0, log, keep_first, &first, bytes);
+    d9d_manifest_close(m);
+    return st == D9D_EVERIFY && first.text[0] != '\0' ? d9d_err_restore(&first) : st;
+}
+
+/* What each has read, in the log. */
+static d9d_status tell_read(d9d_boot *boot, const char *path, uint64_t bytes, const d9d_log *log,
+                            d9d_arena *a)
+{
+    uint64_t least = UINT64_MAX, most = 0, sum = 0;
+    d9d_boot_word *all;
+
+    D9D_TRY(d9di_launch_words(boot, &bytes, sizeof(bytes), a, &all));
+    for (int r = 0; r < d9d_boot_size(boot); r++) {
+        uint64_t n = 0;
+
+        memcpy(&n, all[r].data, all[r].n == sizeof(n) ? sizeof(n) : 0);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+        sum += n;
+    }
+    d9d_log_info(log,
+                 "%s: its %" PRIu64 " bytes are as they were written; each of %d ranks has read "
+                 "%" PRIu64 " to %" PRIu64 " of them",
+                 path, sum, d9d_boot_size(boot), least, most);
+    return D9D_OK;
+}
+
+static d9d_status check_together(d9d_boot *boot, const char *path, const d9d_log *log, d9d_arena *a)
+{
+    uint64_t bytes;
+
+    if (boot == NULL || d9d_boot_size(boot) == 1 || d9d_boot_is_imagined(boot))
+        return check_part(path, 0, 1, log, &bytes);
+    D9D_TRY(d9d_boot_agree(boot, check_part(path, (size_t)d9d_boot_rank(boot),
+                                            (size_t)d9d_boot_size(boot), log, &bytes)));
+    return tell_read(boot, path, bytes, log, a);
+}
+
+/* Rank 0 looks for all of them. */
+static d9d_status propose(search *s, d9d_boot *boot, const char **path)
+{
+    d9d_status st = D9D_OK;
+
+    *path = NULL;
+    if (boot == NULL)
+        return find_next(s, path);
+    if (d9d_boot_rank(boot) == 0)
+        st = find_next(s, path);
+    D9D_TRY(d9d_boot_agree(boot, st));
+    return d9di_launch_tell(boot, s->a, path);
+}
+
+d9d_status d9d_save_newest(const char *dir, d9d_boot *boot, const d9d_log *log, d9d_arena *a,
+                           const char **path)
+{
+    search s = {.dir = dir, .log = log, .a = a};
+    const char *one;
+    d9d_status st = D9D_OK;
+
+    if (boot == NULL || d9d_boot_rank(boot) == 0)
+        st = d9di_save_steps_list(dir, a, &s.steps);
+    D9D_TRY(boot != NULL ? d9d_boot_agree(boot, st) : st);
+    do {
+        D9D_TRY(propose(&s, boot, &one));
+        st = one != NULL ? check_together(boot, one, log, a) : D9D_OK;
+        if (st == D9D_EVERIFY) {
+            pass_over(&s, st);
+            if (boot != NULL)
+                d9d_boot_forgive(boot); /* for the next */
+        }
+    } while (st == D9D_EVERIFY);
+    *path = one;
+    return st;
+}
+
+/* --- removing ------------------------------------------------------------------------- */
+
+/* Seconds since something in the directory changed; 0 when that cannot be said. */
+static int64_t idle_seconds(const char *path, d9d_arena *a)
+{
+    d9d_fs_names names;
+    struct stat s;
+    time_t last;
+
+    if (stat(path, &s) != 0 || d9d_fs_list(path, a, &names) != D9D_OK)
+        return 0;
+    last = s.st_mtime;
+    for (size_t i = 0; i < names.n; i++) {
+        const char *one = d9d_fs_join(a, path, names.name[i]);
+
+        if (one == NULL || stat(one, &s) != 0)
+            return 0;
+        last = s.st_mtime > last ? s.st_mtime : last;
+    }
+    return (int64_t)(time(NULL) - last);
+}
+
+/* What killed saves and removals left behind. */
+static d9d_status sweep(const char *dir, const d9di_save_lock *lock, d9d_arena *a,
+                        const d9d_log *log)
+{
+    d9d_fs_names names;
+
+    D9D_TRY(d9d_fs_list(dir, a, &names));
+    for (size_t i = 0; i < names.n; i++) {
+        const char *path = d9d_fs_join(a, dir, names.name[i]);
+
+        if (path == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
+        if (!d9di_save_is_unfinished(names.name[i]) ||
+            (!lock->held && idle_seconds(path, a) < ABANDONED_S))
+            continue;
+        d9d_log_info(log, "%s: left by a process that ended while it was written; removed", path);
+        D9D_TRY(d9d_fs_remove_tree(path));
+    }
+    return D9D_OK;
+}
+
+/* Out of sight in one step, then piece by piece: what is called step-N is never half gone. */
+static d9d_status remove_step(const char *path, d9d_arena *a, const d9d_log *log)
+{
+    const char *aside = d9d_arena_printf(a, "%s.tmp-%ld-old", path, (long)getpid());
+
+    if (aside == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", path);
+    if (rename(path, aside) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot move it aside: %s", path, strerror(errno));
+    d9d_log_debug(log, "%s: removed, as newer ones are kept", path);
+    return d9d_fs_remove_tree(aside);
+}
+
+/* Everything older than the `keep` newest usable ones. */
+static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
+{
+    d9di_save_steps steps;
+    int64_t kept = 0;
+
+    D9D_TRY(d9di_save_steps_list(dir, a, &steps));
+    for (size_t i = 0; i < steps.n; i++) {
+        const char *path = d9d_save_path(a, dir, steps.step[i]);
+        const char *manifest = path != NULL ? d9d_fs_join(a, path, D9D_MANIFEST_NAME) : NULL;
+
+        if (manifest == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
+        if (kept < keep)
+            kept += check_usable(path, steps.step[i]) == D9D_OK;
+        else if (d9d_fs_exists(manifest))
+            D9D_TRY(remove_step(path, a, log));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_save_prune(const char *dir, int64_t keep, const d9d_log *log)
+{
+    d9di_save_lock lock = {.fd = -1};
+    d9d_arena a = {0};
+    d9d_status st;
+
+    if (!d9d_fs_exists(dir))
+        return D9D_OK;
+    D9D_TRY_OR(st, d9di_save_lock_take(dir, &lock), out);
+    D9D_TRY_OR(st, sweep(dir, &lock, &a, log), out);
+    if (keep > 0)
+        st = retire(dir, keep, &a, log);
+out:
+    d9di_save_lock_release(&lock);
+    d9d_arena_release(&a);
+    return st;
+}

@@ -1,0 +1,160 @@
+/* checkpointer_optimizer.c - is the optimizer state of a checkpoint that of this run's optimizer?  See
+ * d9d/checkpointer/checkpointer.h. */
+#include <string.h>
+
+#include "checkpointer/checkpointer_private.h"
+
+/* Names of states, as "exp_avg" of "model.norm.weight.exp_avg": each once, borrowed. */
+enum { MOST_WORDS = 16 };
+typedef struct words {
+    const char *of[MOST_WORDS];
+    size_t n;
+} words;
+
+static const char residual_word[] = "master_residual";
+
+static const char *word_of(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot != NULL ? dot + 1 : name;
+}
+
+static bool has(const words *w, const char *word)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (strcmp(w->of[i], word) == 0)
+            return true;
+    return false;
+}
+
+static void add(words *w, const char *name)
+{
+    const char *word = word_of(name);
+
+    if (w->n < MOST_WORDS && strcmp(word, residual_word) != 0 && !has(w, word))
+        w->of[w->n++] = word;
+}
+
+static bool is_of_optimizer(const d9d_sliced *t)
+{
+    return t->n_slices > 0 && strncmp(t->slices[0].file, "optimizer-", 10) == 0;
+}
+
+static words words_saved(const d9di_saved *s)
+{
+    words w = {.n = 0};
+
+    for (size_t i = 0; i < s->slices.n; i++)
+        if (is_of_optimizer(&s->slices.tensors[i]))
+            add(&w, s->slices.tensors[i].name);
+    return w;
+}
+
+static words words_wanted(const d9d_save_set *set)
+{
+    words w = {.n = 0};
+
+    for (size_t i = 0; i < set->n; i++)
+        if (strcmp(set->items[i].group, "optimizer") == 0)
+            add(&w, set->items[i].name);
+    return w;
+}
+
+static bool same(const words *a, const words *b)
+{
+    for (size_t i = 0; i < a->n; i++)
+        if (!has(b, a->of[i]))
+            return false;
+    return a->n == b->n;
+}
+
+static d9d_status print(const words *w, d9d_buf *out)
+{
+    if (w->n == 0)
+        return d9d_buf_printf(out, "none");
+    for (size_t i = 0; i < w->n; i++)
+        D9D_TRY(d9d_buf_printf(out, "%s%s", i > 0 ? ", " : "", w->of[i]));
+    return D9D_OK;
+}
+
+static bool keeps_these(const d9d_optimizer_kind *kind, const words *w)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        bool found = false;
+
+        for (int k = 0; k < D9D_OPTIMIZER_STATES && kind->states[k] != NULL; k++)
+            found = found || strcmp(kind->states[k], w->of[i]) == 0;
+        if (!found)
+            return false;
+    }
+    return w->n > 0;
+}
+
+/* " (adamw, adam or ...)": those that are built in and keep such. */
+static d9d_status print_kinds(const words *w, d9d_buf *out)
+{
+    bool any = false;
+
+    for (size_t i = 0; d9d_optimizer_choices[i] != NULL; i++) {
+        const d9d_table *t = d9d_optimizer_choices[i];
+
+        if (!keeps_these(t->row, w))
+            continue;
+        D9D_TRY(d9d_buf_printf(out, "%s%s", any ? ", " : ", as of ", t->name));
+        any = true;
+    }
+    return D9D_OK;
+}
+
+static d9d_status other_optimizer(const d9di_saved *s, const d9d_save_set *set, const words *saved,
+                                  const words *wanted)
+{
+    d9d_buf there = {0}, here = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, print(saved, &there), out);
+    D9D_TRY_OR(st, print_kinds(saved, &there), out);
+    D9D_TRY_OR(st, print(wanted, &here), out);
+    st = D9D_FAIL(D9D_EMISMATCH,
+                  "%s: its optimizer state is %s, and the optimizer %s of this run keeps %s; a run "
+                  "goes on with the optimizer that it began with",
+                  s->path, there.data, set->optimizer, here.data);
+out:
+    d9d_buf_release(&there);
+    d9d_buf_release(&here);
+    return st;
+}
+
+d9d_status d9di_save_check_optimizer(const d9di_saved *s, const d9d_save_set *set)
+{
+    const words saved = words_saved(s), wanted = words_wanted(set);
+
+    if (set->optimizer == NULL || set->n_counts == 0 || same(&saved, &wanted))
+        return D9D_OK;
+    return other_optimizer(s, set, &saved, &wanted);
+}
+
+d9d_status d9di_save_check_masters(const d9di_saved *s, const d9d_save_set *set)
+{
+    bool wanted = set->n_counts == 0;
+
+    for (size_t i = 0; i < set->n; i++)
+        wanted = wanted || set->items[i].residual;
+    for (size_t i = 0; set->optimizer != NULL && !wanted && i < s->slices.n; i++)
+        if (is_of_optimizer(&s->slices.tensors[i]) &&
+            strcmp(word_of(s->slices.tensors[i].name), residual_word) == 0)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: has float32 master weights, of which this run keeps no "
+                            "master_residual: set optimizer.weight_update to \"master\"",
+                            s->path);
+    return D9D_OK;
+}
+
+bool d9di_save_has_masters(const d9di_saved *s, const d9d_save_set *set)
+{
+    for (size_t i = 0; i < set->n; i++)
+        if (set->items[i].residual && d9d_slices_find(&s->slices, set->items[i].name) != NULL)
+            return true;
+    return false;
+}

@@ -1,0 +1,301 @@
+/* checkpointer_read.c - filling a run's arrays from the slices that meet them.  See d9d/checkpointer/checkpointer.h. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpointer/checkpointer_private.h"
+
+/* --- what is there against what is wanted ------------------------------------------- */
+
+/* Are all elements of the box in slices?  They do not overlap, so counting is enough. */
+static d9d_status check_covered(const d9di_saved *s, const d9d_sliced *t, const d9d_box *box)
+{
+    const int64_t want = d9d_box_volume(box);
+    char text[D9D_BOX_TEXT];
+    int64_t have = 0;
+    d9d_box both;
+
+    for (size_t i = 0; i < t->n_slices; i++)
+        if (d9d_box_meet(box, &t->slices[i].box, &both))
+            have += d9d_box_volume(&both);
+    if (have != want)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: tensor %s: of the %" PRId64 " elements of %s it has %" PRId64, s->path,
+                        t->name, want, d9d_box_text(box, text), have);
+    return D9D_OK;
+}
+
+/* Of an older checkpoint, which kept optimizer state in the weights' type. */
+static bool is_widened(const d9d_sliced *t, const d9d_save_tensor *item)
+{
+    return item->widens && t->dtype == D9D_BF16 && item->tensor->dtype == D9D_F32;
+}
+
+/* `older`: the checkpoint knows no master weights. */
+static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item, bool older)
+{
+    const d9d_sliced *t = d9d_slices_find(&s->slices, item->name);
+    const d9d_box box = d9di_box_of(item);
+    char have[128], want[128];
+
+    if (t == NULL && item->residual && older)
+        return D9D_OK;
+    if (t == NULL)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: has no tensor %s, which this run needs", s->path,
+                        item->name);
+    if (t->dtype != item->tensor->dtype && !is_widened(t, item))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s is %s, this run needs %s", s->path,
+                        item->name, d9d_dtype_word(t->dtype), d9d_dtype_word(item->tensor->dtype));
+    if (!d9d_shape_equal(&t->whole, &item->whole))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s has shape %s, this run needs %s", s->path,
+                        item->name, d9d_shape_text(&t->whole, have, sizeof(have)),
+                        d9d_shape_text(&item->whole, want, sizeof(want)));
+    if (!d9d_box_fits(&box, &item->whole))
+        return D9D_FAIL(D9D_EINVAL, "checkpoint: tensor %s: its box is not a part of %s",
+                        item->name, d9d_shape_text(&item->whole, want, sizeof(want)));
+    return check_covered(s, t, &box);
+}
+
+/* Everything in the checkpoint must be in the set. */
+static d9d_status check_unused(const d9di_saved *s, const d9d_save_set *set)
+{
+    d9d_map wanted = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < set->n; i++)
+        D9D_TRY_OR(st, d9d_map_put(&wanted, set->items[i].name, strlen(set->items[i].name), NULL),
+                   out);
+    for (size_t i = 0; i < s->slices.n && st == D9D_OK; i++)
+        if (!d9d_map_has(&wanted, s->slices.tensors[i].name, strlen(s->slices.tensors[i].name)))
+            st = D9D_FAIL(D9D_EMISMATCH, "%s: has tensor %s, which this run does not have", s->path,
+                          s->slices.tensors[i].name);
+out:
+    d9d_map_release(&wanted);
+    return st;
+}
+
+static d9d_status check_set(const d9di_saved *s, const d9d_save_set *set)
+{
+    const bool older = !d9di_save_has_masters(s, set);
+
+    D9D_TRY(d9di_save_check_optimizer(s, set));
+    for (size_t i = 0; i < set->n; i++)
+        D9D_TRY(check_item(s, &set->items[i], older));
+    D9D_TRY(d9di_save_check_masters(s, set));
+    for (size_t i = 0; i < set->n_counts; i++)
+        if (json_object_get(s->counts, set->counts[i].name) == NULL)
+            return D9D_FAIL(D9D_EMISMATCH, "%s: optimizer_steps: has no %s, which this run needs",
+                            s->path, set->counts[i].name);
+    return set->partial ? D9D_OK : check_unused(s, set);
+}
+
+/* --- files ------------------------------------------------------------------------------ */
+
+typedef struct reader {
+    const d9di_saved *saved;
+    d9d_map files; /* name to d9d_st_file */
+    char *piece;
+} reader;
+
+static d9d_status reader_file(reader *r, const char *name, d9d_st_file **out)
+{
+    d9d_st_file *f = d9d_map_get(&r->files, name, strlen(name));
+    d9d_arena a = {0};
+    char *path;
+    d9d_status st;
+
+    if (f != NULL) {
+        *out = f;
+        return D9D_OK;
+    }
+    path = d9d_fs_join(&a, r->saved->dir, name);
+    if (path == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", r->saved->dir);
+        goto out;
+    }
+    D9D_TRY_OR(
+        st,
+        d9d_manifest_check_size(r->saved->manifest, d9d_manifest_find(r->saved->manifest, name)),
+        out);
+    D9D_TRY_OR(st, d9d_st_open(path, &f), out);
+    st = d9d_map_put(&r->files, name, strlen(name), f);
+    if (st == D9D_OK)
+        *out = f;
+    else
+        d9d_st_close(f);
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* The tensor of a slice in its file, which must be what the manifest says. */
+static d9d_status find_slice(reader *r, const d9d_sliced *t, const d9d_slice *slice,
+                             d9d_st_file **file, const d9d_st_tensor **out)
+{
+    const d9d_st_tensor *found;
+
+    D9D_TRY(reader_file(r, slice->file, file));
+    found = d9d_st_find(*file, t->name);
+    if (found == NULL)
+        return D9D_FAIL(D9D_EFORMAT, "%s: has no tensor %s, which %s places there",
+                        d9d_st_path(*file), t->name, D9D_MANIFEST_NAME);
+    if (found->dtype != t->dtype || found->ndim != slice->box.ndim ||
+        (found->ndim > 0 && memcmp(found->shape, slice->box.size,
+                                   (size_t)found->ndim * sizeof(found->shape[0])) != 0)) {
+        char have[D9D_ST_DESCRIBE], want[D9D_BOX_TEXT];
+
+        return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s, %s says %s %s", d9d_st_path(*file),
+                        t->name, d9d_st_describe(found, have), D9D_MANIFEST_NAME,
+                        d9d_dtype_safetensors(t->dtype), d9d_box_text(&slice->box, want));
+    }
+    *out = found;
+    return D9D_OK;
+}
+
+/* Call fn for every slice that holds something of the item's box. */
+typedef struct meeting {
+    const d9d_save_tensor *item;
+    d9d_st_file *file;
+    const d9d_st_tensor *from;
+    d9d_box both, slice, box;
+} meeting;
+
+static d9d_status each_meeting(reader *r, const d9d_save_tensor *item,
+                               d9d_status (*fn)(reader *r, const meeting *m))
+{
+    const d9d_sliced *t = d9d_slices_find(&r->saved->slices, item->name);
+    meeting m = {.item = item, .box = d9di_box_of(item)};
+
+    for (size_t i = 0; t != NULL && i < t->n_slices; i++) {
+        m.slice = t->slices[i].box;
+        if (!d9d_box_meet(&m.box, &m.slice, &m.both))
+            continue;
+        D9D_TRY(find_slice(r, t, &t->slices[i], &m.file, &m.from));
+        if (fn != NULL)
+            D9D_TRY(fn(r, &m));
+    }
+    return D9D_OK;
+}
+
+/* --- bytes ------------------------------------------------------------------------------ */
+
+typedef struct run_target {
+    reader *reader;
+    const meeting *meeting;
+} run_target;
+
+/* bfloat16 to float32 in place, from the last to the first. */
+static void widen(void *piece, uint64_t n)
+{
+    char *at = piece;
+    uint16_t half;
+
+    for (uint64_t i = n; i-- > 0;) {
+        float whole;
+
+        memcpy(&half, at + i * sizeof(half), sizeof(half));
+        whole = d9d_bf16_to_f32(half);
+        memcpy(at + i * sizeof(whole), &whole, sizeof(whole));
+    }
+}
+
+static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
+{
+    const run_target *to = arg;
+    const d9d_st_tensor *from = to->meeting->from;
+    const d9d_tensor *t = to->meeting->item->tensor;
+    const uint64_t width = d9d_dtype_size(t->dtype), stored = d9d_dtype_size(from->dtype);
+    const uint64_t most = D9DI_SAVE_PIECE / width, count = (uint64_t)n;
+
+    for (uint64_t at = 0, now; at < count; at += now) {
+        now = count - at < most ? count - at : most;
+        D9D_TRY(d9d_st_read(to->meeting->file, from, ((uint64_t)src + at) * stored,
+                            to->reader->piece, now * stored));
+        if (stored < width)
+            widen(to->reader->piece, now);
+        D9D_TRY(d9d_device_upload(d9d_tensor_device(t),
+                                  (char *)d9d_tensor_data(t) + ((uint64_t)dst + at) * width,
+                                  to->reader->piece, now * width));
+    }
+    return D9D_OK;
+}
+
+static d9d_status read_meeting(reader *r, const meeting *m)
+{
+    return d9d_box_runs(&m->both, &m->slice, &m->box, read_run, &(run_target){r, m});
+}
+
+static void reader_release(reader *r)
+{
+    for (size_t i = 0; i < r->files.len; i++)
+        d9d_st_close(r->files.entries[i].value);
+    d9d_map_release(&r->files);
+    free(r->piece);
+}
+
+/* What an older checkpoint lets begin differently from how it was. */
+static void tell_older(const d9di_saved *s, const d9d_save_set *set, const d9d_log *log)
+{
+    bool lacks = false, widened = false;
+
+    for (size_t i = 0; i < set->n; i++) {
+        const d9d_sliced *t = d9d_slices_find(&s->slices, set->items[i].name);
+
+        lacks = lacks || (t == NULL && set->items[i].residual);
+        widened = widened || (t != NULL && is_widened(t, &set->items[i]));
+    }
+    if (lacks)
+        d9d_log_info(log,
+                     "%s: has no master_residual: float32 master weights begin as its bfloat16 "
+                     "weights",
+                     s->path);
+    if (widened)
+        d9d_log_info(log, "%s: its optimizer state is bfloat16, and float32 from here on", s->path);
+}
+
+static d9d_status read_tensors(const d9di_saved *s, const d9d_save_set *set)
+{
+    reader r = {.saved = s, .piece = malloc(D9DI_SAVE_PIECE)};
+    d9d_status st = D9D_OK;
+
+    if (r.piece == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory to read it", s->dir);
+    for (size_t i = 0; i < set->n; i++)
+        D9D_TRY_OR(st, each_meeting(&r, &set->items[i], NULL), out);
+    for (size_t i = 0; i < set->n; i++)
+        D9D_TRY_OR(st, each_meeting(&r, &set->items[i], read_meeting), out);
+out:
+    reader_release(&r);
+    return st;
+}
+
+d9d_status d9d_save_check(const char *path, const d9d_save_set *set, d9d_save_state *state)
+{
+    d9di_saved s;
+    d9d_status st;
+
+    D9D_TRY(d9di_saved_open(path, &s));
+    st = check_set(&s, set);
+    if (st == D9D_OK)
+        *state = s.state;
+    d9di_saved_release(&s);
+    return st;
+}
+
+d9d_status d9d_save_read(const char *path, const d9d_save_set *set, const d9d_log *log,
+                         d9d_save_state *state)
+{
+    d9di_saved s;
+    d9d_status st;
+
+    D9D_TRY(d9di_saved_open(path, &s));
+    D9D_TRY_OR(st, check_set(&s, set), out);
+    tell_older(&s, set, log);
+    D9D_TRY_OR(st, read_tensors(&s, set), out);
+    for (size_t i = 0; i < set->n_counts; i++)
+        *set->counts[i].value = json_integer_value(json_object_get(s.counts, set->counts[i].name));
+    *state = s.state;
+out:
+    d9di_saved_release(&s);
+    return st;
+}

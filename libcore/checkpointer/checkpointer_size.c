@@ -1,0 +1,118 @@
+/* checkpointer_size.c - how large a checkpoint's manifest will be, before anything is written.  See
+ * d9d/checkpointer/checkpointer.h. */
+#include <string.h>
+
+#include "checkpointer/checkpointer_private.h"
+
+enum {
+    BESIDES = 4096,  /* the state's numbers and hashes, and names of members */
+    A_FILE = 128,    /* of the list of files, without its name and hashes */
+    A_HASH = 36,     /* "<32 hex digits>", and a comma */
+    A_COUNT = 32,    /* a number behind a name */
+    A_HEADER = 256,  /* of a file of tensors, for each of them, without its name */
+    A_SEPARATOR = 4, /* between members of a list */
+    A_NUMBER = 20    /* of "-r00000.safetensors" */
+};
+
+static uint64_t digits(int64_t v)
+{
+    uint64_t n = 1;
+
+    for (; v >= 10; v /= 10)
+        n++;
+    return n;
+}
+
+static d9d_status length_of(const json_t *v, d9d_buf *b, uint64_t *out)
+{
+    b->len = 0;
+    D9D_TRY(d9d_json_put(b, v, -1));
+    *out = b->len;
+    return D9D_OK;
+}
+
+/* The entry as the writer makes it has the first box; all others are as long, but for where they
+ * begin. */
+static d9d_status tensor_bytes(const d9d_save_tensor *t, d9d_buf *b, uint64_t *sum)
+{
+    const d9d_save_set one = {.items = (d9d_save_tensor *)(uintptr_t)t, .n = 1};
+    const uint64_t boxes = t->boxes > 0 ? (uint64_t)t->boxes : 1;
+    uint64_t entry = 0, slice = 0;
+    json_t *root = NULL, *tensor;
+    d9d_status st;
+
+    D9D_TRY(d9di_saved_describe(&one, 0, &root));
+    tensor = json_array_get(json_object_get(root, "tensors"), 0);
+    st = length_of(tensor, b, &entry);
+    if (st == D9D_OK)
+        st = length_of(json_array_get(json_object_get(tensor, "slices"), 0), b, &slice);
+    json_decref(root);
+    entry -= slice;
+    slice += A_SEPARATOR;
+    for (int d = 0; d < t->whole.ndim; d++)
+        slice += digits(t->whole.dim[d]);
+    *sum += entry + boxes * slice + strlen(t->name) + A_COUNT;
+    return st;
+}
+
+static bool is_first(const d9d_save_tensor *t)
+{
+    for (int d = 0; d < t->whole.ndim; d++)
+        if (t->start[d] != 0)
+            return false;
+    return true;
+}
+
+static uint64_t file_bytes(const char *group, uint64_t bytes)
+{
+    return A_FILE + strlen(group) + A_NUMBER + (bytes / D9D_MANIFEST_CHUNK + 1) * A_HASH;
+}
+
+/* The files of this rank: of each group, and of cells. */
+static uint64_t files_bytes(const d9d_save_set *here)
+{
+    uint64_t sum = 0, bytes = 0;
+
+    for (size_t i = 0; i < here->n; i++) {
+        const d9d_save_tensor *t = &here->items[i];
+
+        if (i > 0 && strcmp(t->group, t[-1].group) != 0) {
+            sum += file_bytes(t[-1].group, bytes);
+            bytes = 0;
+        }
+        bytes += d9d_tensor_bytes(t->tensor) + strlen(t->name) + A_HEADER;
+        if (i + 1 == here->n)
+            sum += file_bytes(t->group, bytes);
+    }
+    for (size_t i = bytes = 0; i < here->n_cells; i++)
+        bytes += (uint64_t)here->cells[i].n * 8 + strlen(here->cells[i].name) + A_HEADER;
+    if (here->n_cells > 0)
+        sum += file_bytes(D9DI_SAVE_CELLS, bytes) + sizeof(D9DI_SAVE_CELLS) + A_NUMBER;
+    return sum;
+}
+
+d9d_status d9d_save_manifest_share(const d9d_save_set *here, uint64_t *tensors, uint64_t *files)
+{
+    d9d_buf b = {0};
+    d9d_status st = D9D_OK;
+
+    *tensors = 0;
+    for (size_t i = 0; i < here->n && st == D9D_OK; i++)
+        if (is_first(&here->items[i]))
+            st = tensor_bytes(&here->items[i], &b, tensors);
+    *files = files_bytes(here);
+    d9d_buf_release(&b);
+    return st;
+}
+
+d9d_status d9d_save_manifest_check(uint64_t shares, int64_t ranks, uint64_t *bytes)
+{
+    *bytes = shares + BESIDES;
+    if (*bytes <= D9D_MANIFEST_MAX)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "checkpoint: its manifest over %lld ranks would have up to %llu bytes, at most "
+                    "%llu are read: with fewer ranks that cut parameters, or more pipeline stages, "
+                    "it is smaller",
+                    (long long)ranks, (unsigned long long)*bytes, D9D_MANIFEST_MAX);
+}

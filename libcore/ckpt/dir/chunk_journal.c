@@ -1,0 +1,125 @@
+/* chunk_journal.c - see chunk_journal.h. */
+#include "ckpt/dir/chunk_journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PREFIX ".d9d-chunks."
+#define MAGIC  D9DI_CHUNK_JOURNAL_MAGIC
+
+enum { LINE = 64 }; /* more than any line has */
+
+const char *d9di_chunk_journal_path(d9d_arena *a, const char *dir, int rank)
+{
+    char name[sizeof(PREFIX) + 16];
+
+    (void)snprintf(name, sizeof(name), PREFIX "%d", rank);
+    return d9d_fs_join(a, dir, name);
+}
+
+bool d9di_chunk_journal_is(const char *name)
+{
+    return strncmp(name, PREFIX, sizeof(PREFIX) - 1) == 0;
+}
+
+static int put_key(char line[LINE], d9d_hash key)
+{
+    char hex[D9D_HASH_HEX];
+
+    d9d_hash_hex(key, hex);
+    return snprintf(line, LINE, MAGIC " %s\n", hex);
+}
+
+/* "17 <hash>" */
+static bool read_line(const char *line, size_t n, size_t *chunk, d9d_hash *hash)
+{
+    char *end;
+    unsigned long long k;
+
+    if (*line < '0' || *line > '9')
+        return false;
+    k = strtoull(line, &end, 10);
+    *chunk = (size_t)k;
+    return *end == ' ' && k < n && d9d_hash_parse(end + 1, hash) == D9D_OK;
+}
+
+d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
+                                   d9di_chunk_found found, void *arg)
+{
+    const uint64_t most = ((uint64_t)n + 64) * LINE * 4; /* every chunk again, a few times */
+    char head[LINE];
+    d9d_buf text = {0};
+    d9d_status st;
+
+    *mine = false;
+    st = d9d_fs_read(path, most, &text);
+    if (st == D9D_EFORMAT) /* larger than any of ours */
+        return D9D_OK;
+    D9D_TRY(st);
+    (void)put_key(head, key);
+    *mine = text.len >= strlen(head) && memcmp(text.data, head, strlen(head)) == 0;
+    for (char *line = text.data, *stop = line + text.len, *end;
+         *mine && (end = memchr(line, '\n', (size_t)(stop - line))) != NULL; line = end + 1) {
+        size_t chunk;
+        d9d_hash hash;
+
+        *end = '\0';
+        if (read_line(line, n, &chunk, &hash))
+            found(arg, chunk, hash);
+    }
+    d9d_buf_release(&text);
+    return D9D_OK;
+}
+
+/* One write, which the system appends as a whole; from any thread. */
+static d9d_status append(const d9d_file *f, const char *p, int n)
+{
+    size_t left = (size_t)n;
+
+    while (left > 0) {
+        const ssize_t put = write(f->fd, p, left);
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return D9D_FAIL(D9D_EIO, "%s: cannot write %zu bytes: %s", f->path, left,
+                            strerror(put == 0 ? ENOSPC : errno));
+        p += put;
+        left -= (size_t)put;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_chunk_journal_open(const char *path, d9d_hash key, d9d_file *out)
+{
+    char line[LINE];
+    uint64_t size;
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(d9d_file_edit(path, &f));
+    D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
+    if (fcntl(f.fd, F_SETFL, O_APPEND) != 0) {
+        st = D9D_FAIL(D9D_EIO, "%s: cannot append to it: %s", path, strerror(errno));
+        goto out;
+    }
+    /* What is there may end within a line. */
+    D9D_TRY_OR(st, size > 0 ? append(&f, "\n", 1) : append(&f, line, put_key(line, key)), out);
+    *out = f;
+    f = (d9d_file){.fd = -1};
+out:
+    d9d_file_release(&f);
+    return st;
+}
+
+d9d_status d9di_chunk_journal_put(const d9d_file *f, size_t chunk, d9d_hash hash)
+{
+    char hex[D9D_HASH_HEX], line[LINE];
+
+    d9d_hash_hex(hash, hex);
+    return append(f, line, snprintf(line, sizeof(line), "%zu %s\n", chunk, hex));
+}

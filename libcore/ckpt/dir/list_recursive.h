@@ -1,0 +1,13 @@
+/* list_recursive.h - the files of a directory and of the directories in it. */
+#ifndef D9DI_CKPT_DIR_LIST_RECURSIVE_H
+#define D9DI_CKPT_DIR_LIST_RECURSIVE_H
+
+#include "d9d/base/fs.h"
+
+/* Paths within `dir` of all that is no directory, "1_Pooling/config.json", sorted by strcmp.
+ * Neither links to directories nor directories whose name begins with a dot are entered. */
+d9d_status d9di_files_below(const char *dir, d9d_arena *a, d9d_fs_names *out);
+/* A path within a directory: plain names (d9d_fs_check_name) with "/" between.  EFORMAT. */
+d9d_status d9di_check_within(const char *path, const char *where);
+
+#endif /* D9DI_CKPT_DIR_LIST_RECURSIVE_H */

@@ -1,0 +1,265 @@
+/* shard_layout.c - see shard_layout.h. */
+#include "ckpt/dir/shard_layout.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+
+#include "ckpt/safetensors/st_index.h"
+#include "d9d/ckpt/dir/checkpoint.h"
+
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "shards: out of memory");
+}
+
+void d9di_layout_release(d9di_layout *l)
+{
+    D9D_VEC_RELEASE(&l->files);
+    d9d_arena_release(&l->arena);
+}
+
+/* --- files --------------------------------------------------------------------------------- */
+
+/* A file of n parts, which lie side by side; `parts` is in the arena. */
+static d9d_status add_file(d9di_layout *l, const char *name, d9di_part *parts, size_t n)
+{
+    d9di_layout_file f = {.name = d9d_arena_strdup(&l->arena, name),
+                          .first_chunk = l->n_chunks,
+                          .parts = parts,
+                          .n_parts = n};
+
+    if (f.name == NULL)
+        return no_memory();
+    for (size_t i = 0; i < n; i++)
+        f.bytes += parts[i].bytes;
+    f.n_chunks = (size_t)(f.bytes / D9D_MANIFEST_CHUNK + (f.bytes % D9D_MANIFEST_CHUNK != 0));
+    if (!d9d_add_u64(l->bytes, f.bytes, &l->bytes) || l->bytes > INT64_MAX)
+        return D9D_FAIL(D9D_EINVAL, "%s: the sizes of all files overflow", name);
+    l->n_chunks += f.n_chunks;
+    return D9D_VEC_PUSH(&l->files, f);
+}
+
+static d9d_status add_one_part(d9di_layout *l, const char *name, d9di_part part)
+{
+    d9di_part *p = d9d_arena_alloc(&l->arena, sizeof(*p));
+
+    if (p == NULL)
+        return no_memory();
+    *p = part;
+    return add_file(l, name, p, 1);
+}
+
+d9d_status d9di_layout_text(d9di_layout *l, const char *name, const char *text, size_t n)
+{
+    char *copy = d9d_arena_alloc(&l->arena, n + 1);
+
+    if (copy == NULL)
+        return no_memory();
+    memcpy(copy, text, n);
+    return add_one_part(l, name, (d9di_part){.bytes = n, .text = copy});
+}
+
+static d9d_status look(const char *path, struct stat *s)
+{
+    if (stat(path, s) != 0)
+        return D9D_FAIL(D9D_EIO, "%s: cannot look at it: %s", path, strerror(errno));
+    if (!S_ISREG(s->st_mode))
+        return D9D_FAIL(D9D_EINVAL, "%s: is not a regular file", path);
+    return D9D_OK;
+}
+
+d9d_status d9di_layout_copy(d9di_layout *l, const char *name, const char *path)
+{
+    d9di_part part = {.path = d9d_arena_strdup(&l->arena, path)};
+    struct stat s;
+
+    if (part.path == NULL)
+        return no_memory();
+    D9D_TRY(look(path, &s));
+    part.bytes = (uint64_t)s.st_size;
+    return add_one_part(l, name, part);
+}
+
+/* --- shards ---------------------------------------------------------------------------------- */
+
+typedef D9D_VEC(size_t) firsts; /* output that begins each shard, and the end */
+
+/* A new shard where the last would become too large. */
+static d9d_status deal(const char *dir, uint64_t shard_bytes, const d9d_st_tensor *outputs,
+                       size_t n, firsts *out)
+{
+    uint64_t used = 0;
+
+    D9D_TRY(D9D_VEC_PUSH(out, 0));
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t bytes = outputs[i].bytes;
+
+        if (i > out->data[out->len - 1] && (bytes > shard_bytes || used > shard_bytes - bytes)) {
+            D9D_TRY(D9D_VEC_PUSH(out, i));
+            used = 0;
+        }
+        used += bytes;
+    }
+    if (out->len > D9D_MAX_SHARDS)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: shards of %" PRIu64
+                        " bytes would be %zu, at most %d can be numbered; allow larger ones",
+                        dir, shard_bytes, out->len, D9D_MAX_SHARDS);
+    return D9D_VEC_PUSH(out, n);
+}
+
+/* The header, then the tensors in the order of the file. */
+static d9d_status list_parts(d9di_layout *l, const d9d_st_writer *w, size_t first, size_t n,
+                             d9di_part **out)
+{
+    d9di_part *p = d9d_arena_alloc(&l->arena, (n + 1) * sizeof(*p));
+    size_t header;
+    const char *text = d9d_st_writer_header(w, &header);
+    char *copy = d9d_arena_alloc(&l->arena, header);
+
+    if (p == NULL || copy == NULL)
+        return no_memory();
+    memcpy(copy, text, header);
+    p[0] = (d9di_part){.bytes = header, .text = copy};
+    for (size_t k = 0; k < n; k++) {
+        const size_t i = d9d_st_writer_order(w, k);
+
+        p[k + 1] = (d9di_part){.at = d9d_st_writer_offset(w, i), .output = first + i};
+        p[k].bytes = p[k + 1].at - p[k].at;
+    }
+    p[n].bytes = d9d_st_writer_bytes(w) - p[n].at;
+    *out = p;
+    return D9D_OK;
+}
+
+static d9d_status add_shard(d9di_layout *l, const char *dir, const char *name,
+                            const d9d_st_tensor *outputs, size_t first, size_t n)
+{
+    const char *path = d9d_fs_join(&l->arena, dir, name);
+    d9d_st_writer *w = NULL;
+    d9di_part *parts = NULL;
+    d9d_status st;
+
+    if (path == NULL)
+        return no_memory();
+    D9D_TRY(d9d_st_writer_create(&w));
+    D9D_TRY_OR(st, d9d_st_writer_metadata(w, "format", "pt"), out);
+    for (size_t i = first; i < first + n; i++) {
+        const d9d_st_tensor *t = &outputs[i];
+
+        D9D_TRY_OR(st, d9d_st_writer_declare(w, t->name, t->dtype, t->ndim, t->shape), out);
+    }
+    D9D_TRY_OR(st, d9d_st_writer_place(w, path), out);
+    D9D_TRY_OR(st, list_parts(l, w, first, n, &parts), out);
+    st = add_file(l, name, parts, n + 1);
+out:
+    d9d_st_writer_free(w);
+    return st;
+}
+
+static d9d_status add_index(d9di_layout *l, const firsts *first, const d9d_st_tensor *outputs,
+                            const d9di_layout_file *shards)
+{
+    const size_t n = first->data[first->len - 1];
+    uint64_t total = 0;
+    d9d_buf b = {0};
+    d9d_status st;
+
+    for (size_t i = 0; i < n; i++)
+        total += outputs[i].bytes;
+    D9D_TRY_OR(st, d9di_index_begin(&b, total), out);
+    for (size_t s = 0; s + 1 < first->len; s++)
+        for (size_t i = first->data[s]; i < first->data[s + 1]; i++)
+            D9D_TRY_OR(st, d9di_index_add(&b, outputs[i].name, shards[s].name, i + 1 == n), out);
+    D9D_TRY_OR(st, d9di_index_end(&b), out);
+    st = d9di_layout_text(l, D9D_INDEX_NAME, b.data, b.len);
+out:
+    d9d_buf_release(&b);
+    return st;
+}
+
+d9d_status d9di_layout_shards(d9di_layout *l, const char *dir, uint64_t shard_bytes,
+                              const d9d_st_tensor *outputs, size_t n)
+{
+    const size_t before = l->files.len;
+    firsts first = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, deal(dir, shard_bytes, outputs, n, &first), out);
+    for (size_t s = 0; s + 1 < first.len; s++) {
+        char name[64] = "model.safetensors";
+
+        if (first.len > 2)
+            (void)snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", s + 1,
+                           first.len - 1);
+        D9D_TRY_OR(
+            st, add_shard(l, dir, name, outputs, first.data[s], first.data[s + 1] - first.data[s]),
+            out);
+    }
+    if (first.len > 2)
+        st = add_index(l, &first, outputs, l->files.data + before);
+out:
+    D9D_VEC_RELEASE(&first);
+    return st;
+}
+
+/* --- looking --------------------------------------------------------------------------------- */
+
+size_t d9di_layout_find(const d9di_layout *l, size_t chunk, uint64_t *at, uint64_t *n)
+{
+    size_t lo = 0, hi = l->files.len; /* the last file that does not begin after it */
+    const d9di_layout_file *f;
+
+    while (hi - lo > 1) {
+        const size_t mid = lo + (hi - lo) / 2;
+
+        if (l->files.data[mid].first_chunk <= chunk)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    f = &l->files.data[lo];
+    *at = (chunk - f->first_chunk) * D9D_MANIFEST_CHUNK;
+    *n = f->bytes - *at < D9D_MANIFEST_CHUNK ? f->bytes - *at : D9D_MANIFEST_CHUNK;
+    return lo;
+}
+
+size_t d9di_layout_part(const d9di_layout_file *f, uint64_t at)
+{
+    size_t lo = 0, hi = f->n_parts;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+
+        if (f->parts[mid].at + f->parts[mid].bytes <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+d9d_status d9di_layout_hash(const d9di_layout *l, d9d_hasher *h)
+{
+    for (size_t i = 0; i < l->files.len; i++) {
+        const d9di_layout_file *f = &l->files.data[i];
+
+        d9d_hasher_add(h, f->name, strlen(f->name) + 1);
+        for (size_t k = 0; k < f->n_parts; k++) {
+            const d9di_part *p = &f->parts[k];
+            const uint64_t words[] = {p->at, p->bytes, p->output};
+            struct stat s;
+
+            d9d_hasher_add(h, words, sizeof(words));
+            if (p->text != NULL)
+                d9d_hasher_add(h, p->text, p->bytes);
+            if (p->path == NULL)
+                continue;
+            D9D_TRY(look(p->path, &s));
+            d9d_hasher_add(h, &s.st_size, sizeof(s.st_size));
+            d9d_hasher_add(h, &s.st_mtim, sizeof(s.st_mtim));
+        }
+    }
+    return D9D_OK;
+}

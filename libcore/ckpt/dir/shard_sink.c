@@ -1,0 +1,500 @@
+/* shard_sink.c - a directory as one sink.  See d9d/ckpt/dir/checkpoint.h. */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "ckpt/dir/chunk_journal.h"
+#include "ckpt/dir/direct_file.h"
+#include "ckpt/dir/shard_layout.h"
+#include "d9d/ckpt/dir/checkpoint.h"
+
+struct chunk {
+    d9d_hash hash;
+    bool claimed; /* by a journal: still to be checked */
+    bool done;
+};
+
+struct output { /* a file that is written to */
+    d9di_direct_file file;
+    bool open;
+    size_t left; /* chunks */
+};
+
+struct d9d_shard_sink {
+    char *dir;
+    uint64_t shard_bytes;
+    d9d_arena arena;
+    d9di_layout layout;
+    struct chunk *chunks;
+    struct output *outputs; /* of every file */
+    pthread_mutex_t lock;   /* of opening and closing outputs */
+    bool resume;
+    d9d_hash key;
+    const d9d_log *log;
+    d9d_file journal; /* closed without resume */
+    d9d_boot *boot;   /* NULL: alone */
+    int rank, size;
+    size_t first, n_mine; /* chunks of this rank */
+};
+
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "shards: out of memory");
+}
+
+d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes, d9d_shard_sink **out)
+{
+    d9d_shard_sink *s = calloc(1, sizeof(*s));
+
+    if (s == NULL)
+        return no_memory();
+    *s = (d9d_shard_sink){.shard_bytes = shard_bytes,
+                          .lock = PTHREAD_MUTEX_INITIALIZER,
+                          .journal = {.fd = -1},
+                          .size = 1};
+    s->dir = d9d_arena_strdup(&s->arena, dir);
+    if (s->dir == NULL) {
+        d9d_shard_sink_free(s);
+        return no_memory();
+    }
+    *out = s;
+    return D9D_OK;
+}
+
+void d9d_shard_sink_free(d9d_shard_sink *s)
+{
+    if (s == NULL)
+        return;
+    for (size_t i = 0; s->outputs != NULL && i < s->layout.files.len; i++)
+        if (s->outputs[i].open)
+            d9di_direct_release(&s->outputs[i].file);
+    d9d_file_release(&s->journal);
+    d9di_layout_release(&s->layout);
+    d9d_arena_release(&s->arena);
+    free(s);
+}
+
+d9d_status d9d_shard_sink_text(d9d_shard_sink *s, const char *name, const char *text, size_t n)
+{
+    return d9di_layout_text(&s->layout, name, text, n);
+}
+
+d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const char *name, const char *path)
+{
+    return d9di_layout_copy(&s->layout, name, path);
+}
+
+void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log)
+{
+    s->resume = true;
+    s->key = key;
+    s->log = log;
+}
+
+void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_boot *boot)
+{
+    s->boot = boot;
+    s->rank = d9d_boot_rank(boot);
+    s->size = d9d_boot_size(boot);
+}
+
+/* --- what an earlier run left ------------------------------------------------------------- */
+
+/* The caller's key, and what is known here. */
+static d9d_status make_key(d9d_shard_sink *s)
+{
+    d9d_hasher *h;
+    d9d_status st;
+
+    D9D_TRY(d9d_hasher_create(&h));
+    d9d_hasher_add(h, &s->key, sizeof(s->key));
+    st = d9di_layout_hash(&s->layout, h);
+    s->key = d9d_hasher_digest(h);
+    d9d_hasher_free(h);
+    return st;
+}
+
+static void claim(void *arg, size_t chunk, d9d_hash hash)
+{
+    d9d_shard_sink *s = arg;
+
+    if (!s->chunks[chunk].done)
+        s->chunks[chunk] = (struct chunk){.hash = hash, .claimed = true};
+}
+
+/* Read the journals of all ranks in `dir`: *other when one has another key. */
+static d9d_status read_journals(d9d_shard_sink *s, d9d_fs_names *names, bool *other)
+{
+    *other = false;
+    D9D_TRY(d9d_fs_list(s->dir, &s->arena, names));
+    for (size_t i = 0; i < names->n; i++) {
+        const char *path = d9d_fs_join(&s->arena, s->dir, names->name[i]);
+        bool mine;
+
+        if (path == NULL)
+            return no_memory();
+        if (!d9di_chunk_journal_is(names->name[i]))
+            continue;
+        D9D_TRY(d9di_chunk_journal_read(path, s->key, s->layout.n_chunks, &mine, claim, s));
+        *other = *other || !mine;
+    }
+    return D9D_OK;
+}
+
+/* Remove the files of `names` that are not ours; all of them when nothing is to be kept. */
+static d9d_status sweep(d9d_shard_sink *s, const d9d_fs_names *names, bool all)
+{
+    d9d_map ours = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < s->layout.files.len; i++) {
+        const char *name = s->layout.files.data[i].name;
+
+        /* With "a/b" goes the directory a. */
+        D9D_TRY_OR(st, d9d_map_put(&ours, name, strcspn(name, "/"), NULL), out);
+    }
+    for (size_t i = 0; i < names->n; i++) {
+        const char *name = names->name[i], *path = d9d_fs_join(&s->arena, s->dir, name);
+
+        if (path == NULL) {
+            st = no_memory();
+            goto out;
+        }
+        if (all || !(d9d_map_has(&ours, name, strlen(name)) || d9di_chunk_journal_is(name)))
+            D9D_TRY_OR(st, d9d_fs_remove_tree(path), out);
+    }
+out:
+    d9d_map_release(&ours);
+    return st;
+}
+
+static void say_kept(const d9d_shard_sink *s)
+{
+    uint64_t bytes = 0, at, n;
+    size_t claimed = 0;
+
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        if (s->chunks[c].claimed) {
+            (void)d9di_layout_find(&s->layout, c, &at, &n);
+            bytes += n;
+            claimed++;
+        }
+    if (claimed > 0)
+        d9d_log_info(s->log,
+                     "%s: going on with %zu of %zu chunks, %" PRIu64 " of %" PRIu64
+                     " bytes, that an earlier run wrote; their hashes are checked",
+                     s->dir, claimed, s->layout.n_chunks, bytes, s->layout.bytes);
+}
+
+/* For all ranks: nothing stays but what they go on from. */
+static d9d_status clear_up(d9d_shard_sink *s)
+{
+    d9d_fs_names names = {0};
+    bool other;
+
+    D9D_TRY(read_journals(s, &names, &other));
+    if (other) {
+        d9d_log_info(s->log, "%s: an earlier run made something else there; starting afresh",
+                     s->dir);
+        memset(s->chunks, 0, s->layout.n_chunks * sizeof(*s->chunks));
+    }
+    D9D_TRY(sweep(s, &names, other));
+    say_kept(s);
+    return D9D_OK;
+}
+
+static d9d_status go_on(d9d_shard_sink *s)
+{
+    const char *path = d9di_chunk_journal_path(&s->arena, s->dir, s->rank);
+    d9d_fs_names names = {0};
+    bool other;
+
+    if (path == NULL)
+        return no_memory();
+    if (s->rank > 0)
+        D9D_TRY(read_journals(s, &names, &other));
+    return d9di_chunk_journal_open(path, s->key, &s->journal);
+}
+
+/* --- beginning ------------------------------------------------------------------------------ */
+
+/* Every file, in its length. */
+static d9d_status make_files(d9d_shard_sink *s)
+{
+    for (size_t i = 0; i < s->layout.files.len; i++) {
+        const d9di_layout_file *l = &s->layout.files.data[i];
+        const char *path = d9d_fs_join(&s->arena, s->dir, l->name);
+        d9d_file f;
+        d9d_status st;
+
+        if (path == NULL)
+            return no_memory();
+        D9D_TRY(d9d_fs_make_parents(path));
+        D9D_TRY(d9d_file_edit(path, &f));
+        st = d9d_file_resize(&f, l->bytes);
+        d9d_file_release(&f);
+        D9D_TRY(st);
+    }
+    return D9D_OK;
+}
+
+static d9d_status lay_out(d9d_shard_sink *s, const d9d_st_tensor *outputs, size_t n)
+{
+    D9D_TRY(d9di_layout_shards(&s->layout, s->dir, s->shard_bytes, outputs, n));
+    s->chunks = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*s->chunks));
+    s->outputs = d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*s->outputs));
+    if (s->chunks == NULL || s->outputs == NULL)
+        return no_memory();
+    return s->resume ? make_key(s) : D9D_OK;
+}
+
+/* What one does for all ranks before they begin. */
+static d9d_status make_ready(d9d_shard_sink *s)
+{
+    if (s->resume)
+        D9D_TRY(clear_up(s));
+    return make_files(s);
+}
+
+/* Chunks by ranks, in order: of as many bytes each as chunks allow. */
+static uint64_t take_share(d9d_shard_sink *s)
+{
+    const uint64_t each = s->layout.bytes / (uint64_t)s->size + 1;
+    uint64_t before = 0, mine = 0;
+
+    for (size_t c = 0; c < s->layout.n_chunks; c++) {
+        uint64_t at, n;
+        const size_t file = d9di_layout_find(&s->layout, c, &at, &n);
+
+        if (before / each == (uint64_t)s->rank) {
+            s->first = s->n_mine++ == 0 ? c : s->first;
+            s->outputs[file].left++;
+            mine += n;
+        }
+        before += n;
+    }
+    return mine;
+}
+
+static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
+                        uint64_t *bytes)
+{
+    d9d_shard_sink *s = self;
+    d9d_status st = lay_out(s, outputs, n);
+
+    if (st == D9D_OK && s->rank == 0)
+        st = make_ready(s);
+    D9D_TRY(s->boot != NULL ? d9d_boot_agree(s->boot, st) : st);
+    if (s->resume)
+        D9D_TRY(go_on(s));
+    *bytes = take_share(s);
+    *pieces = s->n_mine;
+    return D9D_OK;
+}
+
+/* --- a chunk -----------------------------------------------------------------------------------
+ */
+
+/* The file, opened by the first who comes. */
+static d9d_status open_output(d9d_shard_sink *s, size_t file)
+{
+    struct output *o = &s->outputs[file];
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    pthread_mutex_lock(&s->lock);
+    if (!o->open) {
+        const char *path = d9d_fs_join(&a, s->dir, s->layout.files.data[file].name);
+
+        st = path == NULL ? no_memory() : d9di_direct_open(path, &o->file);
+        o->open = st == D9D_OK;
+    }
+    pthread_mutex_unlock(&s->lock);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* A chunk of it is done: synced and closed by the last, whom nobody opens it after.  The rank that
+ * commits cannot do it for another host. */
+static d9d_status leave_output(d9d_shard_sink *s, size_t file)
+{
+    struct output *o = &s->outputs[file];
+    bool last;
+
+    pthread_mutex_lock(&s->lock);
+    last = --o->left == 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!last)
+        return D9D_OK;
+    D9D_TRY(d9d_file_sync(&o->file.file));
+    o->open = false;
+    return d9di_direct_close(&o->file);
+}
+
+static d9d_status copy_part(const d9di_part *p, uint64_t at, void *dst, uint64_t n)
+{
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(d9d_file_open(p->path, &f));
+    st = d9d_file_read_at(&f, dst, n, at);
+    d9d_file_release(&f);
+    return st;
+}
+
+/* n bytes at `at` of a file, put together at `dst`; or, without dst, asked for ahead. */
+static d9d_status put_together(const d9di_layout_file *f, uint64_t at, uint64_t n,
+                               unsigned char *dst, d9d_maker *make)
+{
+    const uint64_t end = at + n;
+
+    for (size_t i = d9di_layout_part(f, at); i < f->n_parts && f->parts[i].at < end; i++) {
+        const d9di_part *p = &f->parts[i];
+        const uint64_t from = (p->at > at ? p->at : at) - p->at;
+        const uint64_t to = (p->at + p->bytes < end ? p->at + p->bytes : end) - p->at;
+        unsigned char *here = dst != NULL ? dst + (p->at + from - at) : NULL;
+
+        if (here == NULL && p->text == NULL && p->path == NULL)
+            d9d_make_soon(make, p->output, from, to - from);
+        else if (here != NULL && p->text != NULL)
+            memcpy(here, p->text + from, to - from);
+        else if (here != NULL && p->path != NULL)
+            D9D_TRY(copy_part(p, from, here, to - from));
+        else if (here != NULL)
+            D9D_TRY(d9d_make(make, p->output, from, here, to - from));
+    }
+    return D9D_OK;
+}
+
+/* What the threads will come to next. */
+static void look_ahead(const d9d_shard_sink *s, size_t chunk, d9d_maker *make)
+{
+    const size_t ahead = chunk + (size_t)d9d_maker_jobs(make);
+    uint64_t at, n;
+    size_t file;
+
+    if (ahead >= s->first + s->n_mine || s->chunks[ahead].claimed)
+        return;
+    file = d9di_layout_find(&s->layout, ahead, &at, &n);
+    (void)put_together(&s->layout.files.data[file], at, n, NULL, make);
+}
+
+static d9d_status make_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
+                             void *room, d9d_maker *make)
+{
+    const d9di_layout_file *f = &s->layout.files.data[file];
+
+    look_ahead(s, chunk, make);
+    D9D_TRY(put_together(f, at, n, room, make));
+    s->chunks[chunk].hash = d9d_hash_bytes(room, n);
+    D9D_TRY(d9di_direct_write(&s->outputs[file].file, room, n, at));
+    return s->journal.fd < 0 ? D9D_OK
+                             : d9di_chunk_journal_put(&s->journal, chunk, s->chunks[chunk].hash);
+}
+
+/* A chunk that a journal claims has its hash. */
+static bool is_there(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
+                     void *room)
+{
+    return s->chunks[chunk].claimed &&
+           d9di_direct_read(&s->outputs[file].file, room, n, at) == D9D_OK &&
+           d9d_hash_equal(d9d_hash_bytes(room, n), s->chunks[chunk].hash);
+}
+
+static d9d_status fill(void *self, size_t piece, d9d_maker *make)
+{
+    d9d_shard_sink *s = self;
+    const size_t chunk = s->first + piece;
+    uint64_t at, n;
+    const size_t file = d9di_layout_find(&s->layout, chunk, &at, &n);
+    void *room;
+
+    D9D_TRY(d9d_maker_room(make, n, &room));
+    D9D_TRY(open_output(s, file));
+    if (!is_there(s, chunk, file, at, n, room))
+        D9D_TRY(make_chunk(s, chunk, file, at, n, room, make));
+    s->chunks[chunk].done = true;
+    d9d_maker_done(make, n);
+    return leave_output(s, file);
+}
+
+d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s)
+{
+    return (d9d_sink){s, begin, fill};
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
+{
+    for (size_t c = s->first; c < s->first + s->n_mine; c++)
+        if (!s->chunks[c].done)
+            return D9D_FAIL(D9D_EINVAL, "%s: chunk %zu of %zu was not written", s->dir, c,
+                            s->layout.n_chunks);
+    return s->journal.fd < 0 ? D9D_OK : d9d_file_close(&s->journal);
+}
+
+/* What the other ranks have written. */
+static d9d_status hear_others(d9d_shard_sink *s)
+{
+    d9d_fs_names names = {0};
+    bool other;
+
+    D9D_TRY(read_journals(s, &names, &other));
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        if (!s->chunks[c].done && !s->chunks[c].claimed)
+            return D9D_FAIL(D9D_EIO, "%s: chunk %zu of %zu is in no rank's journal", s->dir, c,
+                            s->layout.n_chunks);
+    return D9D_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const d9d_manifest_file *)a)->name, ((const d9d_manifest_file *)b)->name);
+}
+
+static d9d_status remove_journals(d9d_shard_sink *s, const d9d_fs_names *names)
+{
+    for (size_t i = 0; i < names->n; i++) {
+        const char *path = d9d_fs_join(&s->arena, s->dir, names->name[i]);
+
+        if (path == NULL)
+            return no_memory();
+        if (d9di_chunk_journal_is(names->name[i]))
+            D9D_TRY(d9d_fs_remove_tree(path));
+    }
+    return D9D_OK;
+}
+
+static d9d_status list_written(d9d_shard_sink *s, d9d_manifest_file **out)
+{
+    d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
+    d9d_manifest_file *files =
+        d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*files));
+
+    if (files == NULL || hashes == NULL)
+        return no_memory();
+    for (size_t c = 0; c < s->layout.n_chunks; c++)
+        hashes[c] = s->chunks[c].hash;
+    for (size_t i = 0; i < s->layout.files.len; i++) {
+        const d9di_layout_file *f = &s->layout.files.data[i];
+
+        files[i] = (d9d_manifest_file){f->name, f->bytes, f->n_chunks, hashes + f->first_chunk};
+    }
+    qsort(files, s->layout.files.len, sizeof(*files), by_name);
+    *out = files;
+    return D9D_OK;
+}
+
+d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
+{
+    d9d_manifest_file *files = NULL;
+    d9d_fs_names names = {0};
+
+    if (s->size > 1)
+        D9D_TRY(hear_others(s));
+    D9D_TRY(list_written(s, &files));
+    D9D_TRY(d9d_manifest_put(s->dir, extra, files, s->layout.files.len));
+    D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
+    return remove_journals(s, &names);
+}

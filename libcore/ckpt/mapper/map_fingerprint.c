@@ -1,0 +1,50 @@
+/* map_fingerprint.c - what decides the bytes of a plan's outputs, as a hash.  See d9d/ckpt/mapper/mapper.h. */
+#include "ckpt/mapper/map_plan.h"
+
+/* A change of how outputs are computed from their boxes needs another word. */
+static const char version[] = "d9d.plan.v1";
+
+static void add_dims(d9d_hasher *h, const int64_t *dims, int ndim)
+{
+    d9d_hasher_add(h, dims, (size_t)ndim * sizeof(*dims));
+}
+
+static void add_box(d9d_hasher *h, const d9di_map_box *b, int ndim, d9d_cast_overflow overflow)
+{
+    if (b->n_casts > 0)
+        d9d_hasher_add(h, &overflow, sizeof(overflow));
+    d9d_hasher_add(h, &b->source, sizeof(b->source));
+    d9d_hasher_add(h, &b->n_casts, sizeof(b->n_casts));
+    d9d_hasher_add(h, b->casts, (size_t)b->n_casts * sizeof(b->casts[0]));
+    add_dims(h, b->start, ndim);
+    add_dims(h, b->size, ndim);
+    add_dims(h, b->stride, ndim);
+    d9d_hasher_add(h, &b->base, sizeof(b->base));
+}
+
+static void add_output(d9d_hasher *h, const d9d_st_tensor *t, const d9di_map_view *v,
+                       d9d_cast_overflow overflow)
+{
+    d9d_hasher_add(h, t->name, strlen(t->name) + 1);
+    d9d_hasher_add(h, &t->dtype, sizeof(t->dtype));
+    d9d_hasher_add(h, &t->ndim, sizeof(t->ndim));
+    add_dims(h, t->shape, t->ndim);
+    for (size_t k = 0; k < v->n; k++)
+        add_box(h, &v->boxes[k], v->ndim, overflow);
+}
+
+d9d_status d9d_plan_key(const d9d_map_plan *p, d9d_hash *out)
+{
+    d9d_hasher *h;
+
+    if (p->src.identify == NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: cannot tell whether it is the same as before", p->source);
+    D9D_TRY(d9d_hasher_create(&h));
+    d9d_hasher_add(h, version, sizeof(version));
+    p->src.identify(p->src.self, h);
+    for (size_t i = 0; i < p->n_outputs; i++)
+        add_output(h, &p->outputs[i], p->out_views[i], p->overflow);
+    *out = d9d_hasher_digest(h);
+    d9d_hasher_free(h);
+    return D9D_OK;
+}

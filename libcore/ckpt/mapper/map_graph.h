@@ -1,0 +1,142 @@
+/* map_graph.h - what declaring, planning and running a mapper share.
+ *
+ * A mapper is an array of steps and an array of values; a value is a tensor with a name,
+ * made by one step or taken from the source, and used by one step or given to the sink.
+ * Steps are in an order in which they can be done.
+ *
+ * Planning gives every value a view: its shape and the boxes of source tensors that tile
+ * it.  In a box, the element at index x of the value (start <= x < start + size) is
+ * element base + sum (x - start) * stride of the source tensor, cast as listed:
+ *
+ *     stack(0) of 2 tensors [3,4], then transpose(1,2), gives [2,4,3]:
+ *       box 0: source 0, start 0 0 0, size 1 4 3, stride 0 1 4
+ *       box 1: source 1, start 1 0 0, size 1 4 3, stride 0 1 4
+ */
+#ifndef D9DI_CKPT_MAPPER_MAP_GRAPH_H
+#define D9DI_CKPT_MAPPER_MAP_GRAPH_H
+
+#include "d9d/ckpt/mapper/mapper.h"
+
+enum {
+    D9DI_MAX_CASTS = 4,
+    D9DI_NONE = -1,
+    D9DI_MAX_BOXES = 1 << 19, /* of one view */
+    D9DI_ALL_BOXES = 1 << 21  /* of a plan */
+};
+
+typedef struct d9di_map_box {
+    uint32_t source;
+    int n_casts;
+    d9d_dtype casts[D9DI_MAX_CASTS];
+    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
+    int64_t base;
+} d9di_map_box;
+
+typedef struct d9di_map_view {
+    d9d_dtype dtype;
+    int ndim;
+    int64_t shape[D9D_MAX_DIMS];
+    size_t n; /* boxes; none in a view of no elements, or that could not be inferred */
+    d9di_map_box *boxes;
+    bool known;
+} d9di_map_view;
+
+typedef struct d9di_map_op d9di_map_op;
+
+/* What an operation is told besides its tensors. */
+typedef struct d9di_map_args {
+    int a, b;            /* dimensions, or the dtype of a cast */
+    const int64_t *list; /* sizes, or d9di_map_axis of each dimension of a mesh */
+    size_t n;
+} d9di_map_args;
+
+/* A dimension of a mesh as it stands in the list: parts, dim or D9DI_REPLICATED, coordinate. */
+enum { D9DI_AXIS_PARTS, D9DI_AXIS_DIM, D9DI_AXIS_AT, D9DI_AXIS_LEN };
+#define D9DI_REPLICATED INT64_MIN
+
+typedef struct d9di_map_step {
+    const d9di_map_op *op;
+    d9di_map_args args;
+    uint32_t n_in, n_out;
+    uint32_t *in, *out; /* values */
+} d9di_map_step;
+
+typedef struct d9di_map_value {
+    const char *name;
+    int32_t producer, consumer;  /* steps, or D9DI_NONE */
+    const d9d_st_tensor *expect; /* shape that it must have, or NULL */
+} d9di_map_value;
+
+struct d9d_mapper {
+    d9d_arena arena;
+    D9D_VEC(d9di_map_value) values;
+    D9D_VEC(d9di_map_step) steps;
+    d9d_map inputs, outputs; /* name to number of the value, plus 1, as a pointer */
+};
+
+/* Views of a step's outputs from those of its inputs: EMISMATCH when they do not fit. */
+typedef struct d9di_map_infer {
+    const d9d_mapper *m;
+    const d9di_map_step *step;
+    const d9di_map_view *views; /* of all values */
+    d9di_map_view *out;         /* [n_out] */
+    d9d_arena *arena;
+} d9di_map_infer;
+
+struct d9di_map_op {
+    const char *name;
+    d9d_status (*print)(const d9di_map_args *args, d9d_buf *b); /* "(0, 1)"; NULL: nothing */
+    d9d_status (*infer)(const d9di_map_infer *x);
+};
+
+typedef enum d9di_map_op_kind {
+    D9DI_IDENTITY,
+    D9DI_RENAME,
+    D9DI_TRANSPOSE,
+    D9DI_STACK,
+    D9DI_UNSTACK,
+    D9DI_CONCAT,
+    D9DI_CHUNK,
+    D9DI_SPLIT,
+    D9DI_SQUEEZE,
+    D9DI_UNSQUEEZE,
+    D9DI_CAST,
+    D9DI_DROP,
+    D9DI_DUPLICATE,
+    D9DI_DISTRIBUTE,
+    D9DI_GATHER,
+    D9DI_N_OPS
+} d9di_map_op_kind;
+
+extern const d9di_map_op d9di_map_ops[D9DI_N_OPS];
+
+/* One more step.  What the public functions of d9d/ckpt/mapper/mapper.h call. */
+d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
+                           const char *const *out, size_t n_out, const d9di_map_args *args);
+/* The list of args for a mesh; `at` may be NULL.  `list` has room for n * D9DI_AXIS_LEN. */
+d9di_map_args d9di_map_mesh(const d9d_placement *mesh, const int64_t *at, int n, int64_t *list);
+/* Steps that a value joins are one group.  The group of every step, numbered by their first
+ * steps; the array is in `a`. */
+d9d_status d9di_map_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group, uint32_t *n_groups);
+/* Outputs in the order of their names, numbers in them by value. */
+d9d_status d9di_mapper_sort_outputs(d9d_mapper *m);
+/* -1, 0 or 1: byte by byte, but runs of digits by value, "x.9" before "x.10". */
+int d9di_name_compare(const char *a, const char *b);
+
+/* The whole of source tensor `source` as a view. */
+d9d_status d9di_map_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *a,
+                            d9di_map_view *out);
+/* `in` cast to `to`; the same boxes when it has that type. */
+d9d_status d9di_map_view_cast(const d9di_map_view *in, d9d_dtype to, d9d_arena *a,
+                              d9di_map_view *out);
+bool d9di_is_float(d9d_dtype t);
+bool d9di_can_cast(d9d_dtype from, d9d_dtype to);
+/* "stack(0)" */
+d9d_status d9di_map_step_print(const d9di_map_step *s, d9d_buf *b);
+
+static inline size_t d9di_map_number(const d9d_map *m, size_t i)
+{
+    return (size_t)(uintptr_t)m->entries[i].value - 1;
+}
+
+#endif /* D9DI_CKPT_MAPPER_MAP_GRAPH_H */

@@ -1,0 +1,256 @@
+/* mpi_module.c - libd9d_mpi.so.  See comm/backend/mpi_module.h. */
+#include <mpi.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "comm/backend/mpi_module.h"
+
+enum { PART = 1 << 30 }; /* bytes of one message at most: MPI counts in int */
+/* A wait polls for a while, longer where each rank has a processor, then sleeps between polls for
+ * what a wait this long does not feel.  It does not yield, which beside busy processes takes a turn
+ * of each of them. */
+enum { POLL_NS = 1000 * 1000, CROWDED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
+
+/* Whatever was opened last: MPI itself is one to a process. */
+static MPI_Comm world(void)
+{
+    return MPI_COMM_WORLD;
+}
+
+static bool failed(int rc, char *why, size_t why_n)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+
+    (void)MPI_Error_string(rc, text, &n);
+    (void)snprintf(why, why_n, "MPI: %s", text);
+    return false;
+}
+
+/* Whether the ranks of this host have fewer processors among them than they are. */
+static bool crowded(void)
+{
+    cpu_set_t own, all;
+    MPI_Comm host;
+    int ranks;
+
+    CPU_ZERO(&own);
+    (void)sched_getaffinity(0, sizeof(own), &own);
+    all = own;
+    if (MPI_Comm_split_type(world(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) != MPI_SUCCESS)
+        return true;
+    (void)MPI_Comm_size(host, &ranks);
+    (void)MPI_Allreduce(&own, &all, sizeof(own), MPI_BYTE, MPI_BOR, host);
+    (void)MPI_Comm_free(&host);
+    return CPU_COUNT(&all) < ranks;
+}
+
+static bool open_world(d9di_mpi_world *out, char *why, size_t why_n)
+{
+    int have, on = 0, over = 0;
+
+    (void)MPI_Initialized(&on);
+    (void)MPI_Finalized(&over);
+    if (over) {
+        (void)snprintf(why, why_n, "MPI was used and ended in this process");
+        return false;
+    }
+    if (!on && MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &have) != MPI_SUCCESS) {
+        (void)snprintf(why, why_n, "MPI does not start");
+        return false;
+    }
+    (void)MPI_Query_thread(&have);
+    if (have != MPI_THREAD_MULTIPLE) {
+        (void)snprintf(why, why_n, "this MPI does not let several threads call it");
+        return false;
+    }
+    (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
+    (void)MPI_Comm_rank(world(), &out->rank);
+    (void)MPI_Comm_size(world(), &out->size);
+    out->poll_ns = crowded() ? CROWDED_POLL_NS : POLL_NS;
+    return true;
+}
+
+static void close_world(void)
+{
+    (void)MPI_Finalize();
+}
+
+/* --- an exchange ------------------------------------------------------------------------- */
+
+/* A piece goes as messages of at most PART bytes. */
+static size_t messages(const d9di_mpi_piece *p)
+{
+    return (p->n + PART - 1) / PART;
+}
+
+static int post(const d9di_mpi_piece *p, size_t i, int tag, MPI_Request *out)
+{
+    const size_t at = i * PART, n = p->n - at < PART ? p->n - at : PART;
+    char *data = (char *)p->data + at;
+
+    return p->receive ? MPI_Irecv(data, (int)n, MPI_BYTE, p->peer, tag, world(), out)
+                      : MPI_Isend(data, (int)n, MPI_BYTE, p->peer, tag, world(), out);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static int wait_all(const d9di_mpi_world *w, int n, MPI_Request *requests, MPI_Status *statuses)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    const int64_t began = now_ns();
+    int rc, done = 0;
+
+    for (;;) {
+        rc = MPI_Testall(n, requests, &done, statuses);
+        if (rc != MPI_SUCCESS || done)
+            return rc;
+        if (now_ns() - began >= w->poll_ns)
+            (void)nanosleep(&nap, NULL);
+    }
+}
+
+/* What came, against what was waited for. */
+static bool check_sizes(const d9di_mpi_piece *pieces, int n, int rc, MPI_Status *statuses,
+                        char *why, size_t why_n)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < n; i++)
+        for (size_t j = 0; j < messages(&pieces[i]); j++, at++) {
+            const size_t rest = pieces[i].n - j * PART, want = rest < PART ? rest : PART;
+            int came = 0, class = MPI_SUCCESS;
+
+            if (rc == MPI_ERR_IN_STATUS && statuses[at].MPI_ERROR != MPI_SUCCESS &&
+                statuses[at].MPI_ERROR != MPI_ERR_PENDING) {
+                (void)MPI_Error_class(statuses[at].MPI_ERROR, &class);
+                if (class != MPI_ERR_TRUNCATE)
+                    return failed(statuses[at].MPI_ERROR, why, why_n);
+                (void)snprintf(why, why_n, "rank %d sent more than the %zu bytes that it should",
+                               pieces[i].peer, want);
+                return false;
+            }
+            if (rc != MPI_SUCCESS || !pieces[i].receive)
+                continue;
+            (void)MPI_Get_count(&statuses[at], MPI_BYTE, &came);
+            if ((size_t)came == want)
+                continue;
+            (void)snprintf(why, why_n, "rank %d sent %d bytes, not the %zu that it should",
+                           pieces[i].peer, came, want);
+            return false;
+        }
+    return rc == MPI_SUCCESS ? true : failed(rc, why, why_n);
+}
+
+/* Receives first: what arrives has a place then. */
+static int post_all(const d9di_mpi_piece *pieces, int n, int tag, MPI_Request *out)
+{
+    for (int receive = 1; receive >= 0; receive--) {
+        MPI_Request *r = out;
+
+        for (int i = 0; i < n; r += messages(&pieces[i]), i++)
+            for (size_t j = 0; pieces[i].receive == receive && j < messages(&pieces[i]); j++) {
+                const int rc = post(&pieces[i], j, tag, r + j);
+
+                if (rc != MPI_SUCCESS)
+                    return rc;
+            }
+    }
+    return MPI_SUCCESS;
+}
+
+static bool exchange(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int n, int tag,
+                     char *why, size_t why_n)
+{
+    MPI_Request *requests;
+    MPI_Status *statuses;
+    size_t total = 0;
+    bool ok = false;
+    int rc;
+
+    for (int i = 0; i < n; i++)
+        total += messages(&pieces[i]);
+    requests = malloc((total + 1) * sizeof(*requests));
+    statuses = calloc(total + 1, sizeof(*statuses));
+    if (requests == NULL || statuses == NULL) {
+        (void)snprintf(why, why_n, "no memory for %zu messages", total);
+    } else {
+        rc = post_all(pieces, n, tag, requests);
+        if (rc == MPI_SUCCESS)
+            rc = wait_all(w, (int)total, requests, statuses);
+        ok = check_sizes(pieces, n, rc, statuses, why, why_n);
+    }
+    free(statuses);
+    free(requests);
+    return ok;
+}
+
+/* --- one piece that goes on by itself ------------------------------------------------------- */
+
+struct d9di_mpi_post {
+    const d9di_mpi_world *world;
+    d9di_mpi_piece piece;
+    int n, rc, done;
+    MPI_Request *requests; /* [n] */
+    MPI_Status *statuses;  /* [n] */
+};
+
+static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_piece *piece, int tag,
+                                      char *why, size_t why_n)
+{
+    const size_t n = messages(piece);
+    struct d9di_mpi_post *p =
+        calloc(1, sizeof(*p) + n * (sizeof(*p->statuses) + sizeof(*p->requests)));
+
+    if (p == NULL) {
+        (void)snprintf(why, why_n, "no memory for %zu messages", n);
+        return NULL;
+    }
+    p->world = w;
+    p->piece = *piece;
+    p->n = (int)n;
+    p->requests = (MPI_Request *)(p + 1);
+    p->statuses = (MPI_Status *)(p->requests + n);
+    p->rc = post_all(&p->piece, 1, tag, p->requests);
+    if (p->rc != MPI_SUCCESS) { /* what was posted before stays with MPI */
+        (void)failed(p->rc, why, why_n);
+        return NULL;
+    }
+    return p;
+}
+
+static bool passed(struct d9di_mpi_post *p)
+{
+    if (!p->done)
+        p->rc = MPI_Testall(p->n, p->requests, &p->done, p->statuses);
+    return p->done || p->rc != MPI_SUCCESS;
+}
+
+static bool end_one(struct d9di_mpi_post *p, char *why, size_t why_n)
+{
+    bool ok;
+
+    if (!passed(p))
+        p->rc = wait_all(p->world, p->n, p->requests, p->statuses);
+    ok = check_sizes(&p->piece, 1, p->rc, p->statuses, why, why_n);
+    free(p);
+    return ok;
+}
+
+extern const d9di_mpi_module d9d_mpi_module_v3;
+__attribute__((visibility("default")))
+const d9di_mpi_module d9d_mpi_module_v3 = {.open = open_world,
+                                           .exchange = exchange,
+                                           .post = post_one,
+                                           .passed = passed,
+                                           .end = end_one,
+                                           .close = close_world};

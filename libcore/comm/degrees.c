@@ -1,0 +1,69 @@
+/* degrees.c - do the degrees of parallelism make the job?  See d9d/comm/mesh.h. */
+#include <stdio.h>
+
+#include "d9d/comm/mesh.h"
+
+/* The product of degrees, each below 2^20, or INT64_MAX when it is beyond. */
+static int64_t product_of(const int64_t *degrees, int n)
+{
+    int64_t product = 1;
+
+    for (int i = 0; i < n; i++)
+        if (__builtin_mul_overflow(product, degrees[i], &product))
+            return INT64_MAX;
+    return product;
+}
+
+d9d_status d9d_degrees_check(const d9d_degrees *m, int64_t ranks)
+{
+    const int64_t degrees[] = {m->pipeline_parallel,          m->data_parallel_replicate,
+                               m->data_parallel_shard,        m->context_parallel_shard,
+                               m->context_parallel_replicate, m->tensor_parallel};
+    const int64_t product = product_of(degrees, 6), dense = product_of(degrees + 1, 5);
+
+    if (product != ranks)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh: pipeline %lld x replicate %lld x shard %lld x context %lld x %lld x "
+                        "tensor %lld is %lld ranks, and this job has %lld",
+                        (long long)degrees[0], (long long)degrees[1], (long long)degrees[2],
+                        (long long)degrees[3], (long long)degrees[4], (long long)degrees[5],
+                        (long long)product, (long long)ranks);
+    if (dense % m->expert_parallel != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh: expert_parallel %lld does not divide the %lld ranks "
+                        "of a pipeline stage",
+                        (long long)m->expert_parallel, (long long)dense);
+    return D9D_OK;
+}
+
+int64_t d9d_degrees_ranks(const d9d_degrees *d)
+{
+    const int64_t degrees[] = {d->pipeline_parallel,          d->data_parallel_replicate,
+                               d->data_parallel_shard,        d->context_parallel_shard,
+                               d->context_parallel_replicate, d->tensor_parallel};
+    const int64_t product = product_of(degrees, 6);
+
+    return product < INT32_MAX ? product : INT32_MAX;
+}
+
+char *d9d_degrees_text(const d9d_degrees *d, char *buf, size_t n)
+{
+    const struct {
+        const char *name;
+        int64_t degree;
+    } all[] = {{"pp", d->pipeline_parallel},
+               {"dpr", d->data_parallel_replicate},
+               {"dps", d->data_parallel_shard},
+               {"cps", d->context_parallel_shard},
+               {"cpr", d->context_parallel_replicate},
+               {"tp", d->tensor_parallel},
+               {"ep", d->expert_parallel}};
+    size_t used = 0;
+
+    (void)snprintf(buf, n, "local");
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]) && used < n; i++)
+        if (all[i].degree > 1)
+            used += (size_t)snprintf(buf + used, n - used, "%s%s %lld", used > 0 ? " " : "",
+                                     all[i].name, (long long)all[i].degree);
+    return buf;
+}

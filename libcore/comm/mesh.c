@@ -1,0 +1,353 @@
+/* mesh.c - see d9d/comm/mesh.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/mesh_axes.h"
+#include "comm/bootstrap_private.h"
+#include "comm/watch/flight_file.h"
+#include "comm/watch/watchdog.h"
+
+struct group {
+    unsigned axes;
+    int number; /* among those of the same axes */
+    d9d_comm *comm;
+};
+
+struct d9d_mesh {
+    d9d_degrees degrees;
+    d9d_boot *boot;
+    d9d_mesh_how how;
+    d9di_net net; /* without a wire in a world of one */
+    d9d_comm *world;
+    bool failed, check;
+    d9di_ring *ring; /* NULL in a world of one */
+    d9di_neighbours *neighbours;
+    d9di_watchdog *watchdog;
+    D9D_VEC(struct group) groups;
+};
+
+/* In a build without CUDA there is no comm_nccl.c. */
+#ifndef D9D_CUDA
+d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
+{
+    (void)boot, (void)stream, (void)out;
+    return D9D_FAIL(D9D_ENOTSUP, "several ranks on GPUs need NCCL, and this build has no CUDA");
+}
+#endif
+
+typedef struct backend {
+    const char *name;
+    d9d_status (*open)(d9d_boot *boot, d9d_stream stream, d9di_net *out);
+    bool recorded; /* there are others, who can keep us waiting */
+} backend;
+
+static const backend backends[] = {
+    {"cpu", d9di_net_mpi, true}, {"cuda", d9di_net_nccl, true}, {"paper", d9di_net_paper, false}};
+
+enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
+
+/* --- what is known without communication ----------------------------------------------- */
+
+int d9d_degrees_index(const d9d_degrees *d, unsigned axes, int64_t rank)
+{
+    return (int)d9di_axes_place(d, axes, rank).index;
+}
+
+const d9d_degrees *d9d_mesh_degrees(const d9d_mesh *m)
+{
+    return &m->degrees;
+}
+d9d_boot *d9d_mesh_boot(const d9d_mesh *m)
+{
+    return m->boot;
+}
+int d9d_mesh_rank(const d9d_mesh *m)
+{
+    return d9d_boot_rank(m->boot);
+}
+int d9d_mesh_size(const d9d_mesh *m)
+{
+    return d9d_boot_size(m->boot);
+}
+int d9d_mesh_index(const d9d_mesh *m, unsigned axes)
+{
+    return d9d_degrees_index(&m->degrees, axes, d9d_mesh_rank(m));
+}
+int d9d_mesh_count(const d9d_mesh *m, unsigned axes)
+{
+    return (int)d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).count;
+}
+char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n)
+{
+    return d9di_axes_text(&m->degrees, d9d_mesh_rank(m), buf, n);
+}
+
+/* --- groups ------------------------------------------------------------------------------ */
+
+/* The ranks of this rank's group, in order. */
+static void list_members(const d9d_mesh *m, unsigned axes, int *world)
+{
+    const int64_t mine = d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).group;
+    int n = 0;
+
+    for (int r = 0; r < d9d_mesh_size(m); r++)
+        if (d9di_axes_place(&m->degrees, axes, r).group == mine)
+            world[n++] = r;
+}
+
+static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
+{
+    const d9di_place place = d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m));
+    int *world = calloc((size_t)place.count, sizeof(*world));
+    char name[128];
+    d9d_status st;
+
+    if (world == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for %lld ranks", (long long)place.count);
+    list_members(m, axes, world);
+    st = d9di_comm_open(
+        &m->net,
+        &(d9di_members){.name = d9di_axes_name(axes, name, sizeof(name)),
+                        .world = world,
+                        .rank = (int)place.index,
+                        .size = (int)place.count,
+                        .tag = (int)m->groups.len,
+                        .failed = &m->failed,
+                        .check = m->check,
+                        .how = &m->how,
+                        .ring = m->ring,
+                        .group = m->ring != NULL ? d9di_ring_group(m->ring, axes) : -1},
+        out);
+    free(world);
+    return st;
+}
+
+d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
+{
+    return d9d_mesh_group_beside(m, axes, 0, out);
+}
+
+d9d_status d9d_mesh_group_beside(d9d_mesh *m, unsigned axes, int number, d9d_comm **out)
+{
+    const unsigned set = d9di_axes_normal(&m->degrees, axes);
+    d9d_comm *c;
+
+    for (size_t i = 0; i < m->groups.len; i++)
+        if (m->groups.data[i].axes == set && m->groups.data[i].number == number) {
+            *out = m->groups.data[i].comm;
+            return D9D_OK;
+        }
+    if (set == 0) { /* alone */
+        *out = NULL;
+        return D9D_OK;
+    }
+    D9D_TRY(D9D_VEC_RESERVE(&m->groups, 1));
+    D9D_TRY(make_group(m, set, &c));
+    m->groups.data[m->groups.len++] = (struct group){set, number, c};
+    *out = c;
+    return D9D_OK;
+}
+
+/* --- opening and closing ------------------------------------------------------------------ */
+
+static d9d_status find_backend(const char *name, const backend **out)
+{
+    for (int i = 0; i < BACKENDS; i++) {
+        *out = &backends[i];
+        if (strcmp(backends[i].name, name) == 0)
+            return D9D_OK;
+    }
+    return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", name);
+}
+
+/* What all ranks meet at once - no memory, no disk - one of them says. */
+void d9d_mesh_forsake(d9d_mesh *m)
+{
+    d9d_err_copy why;
+
+    if (m == NULL)
+        return;
+    m->failed = true;
+    d9d_err_save(&why, D9D_ECOMM); /* what is looked for may not be there */
+    if (d9di_watchdog_fail(m->watchdog))
+        d9di_boot_hush(m->boot);
+    (void)d9d_err_restore(&why);
+}
+
+void d9d_mesh_close(d9d_mesh *m)
+{
+    if (m == NULL)
+        return;
+    d9di_boot_carry(m->boot, NULL);
+    for (size_t i = m->groups.len; i-- > 0;)
+        d9di_comm_close(m->groups.data[i].comm);
+    D9D_VEC_RELEASE(&m->groups);
+    d9di_watchdog_ask(m->watchdog, NULL);
+    if (m->net.close != NULL)
+        m->net.close(m->net.self, m->failed);
+    if (m->watchdog != NULL) {
+        d9di_watchdog_stop(m->watchdog, m->failed ? D9DI_FLIGHT_FAILED : D9DI_FLIGHT_LEFT);
+    } else {
+        d9di_neighbours_close(m->neighbours);
+        d9di_ring_release(m->ring, false);
+    }
+    free(m);
+}
+
+/* What ranks say first: rank 0's time of day tells jobs of one directory apart; where one asks for
+ * checks of calls, all check; and where each and its ring are. */
+struct greeting {
+    int64_t time, check;
+    d9di_whereabouts where;
+};
+
+static d9d_status greet(d9d_boot *boot, const d9di_ring *ring, d9d_arena *a, struct greeting *all)
+{
+    const char *wish = getenv("D9D_COMM_CHECK");
+    const int size = d9d_boot_size(boot);
+    d9d_boot_word *word = d9d_arena_alloc(a, (size_t)size * sizeof(*word));
+    struct greeting mine = {.check = wish != NULL && strcmp(wish, "0") != 0};
+    struct timespec t = {0};
+
+    if (word == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    mine.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    d9di_presence_of_self(&mine.where.self);
+    memcpy(mine.where.memory, ring->head.memory, sizeof(mine.where.memory));
+    D9D_TRY(d9d_boot_gather(boot, &mine, sizeof(mine), a, word));
+    for (int r = 0; r < size; r++) {
+        if (word[r].n != sizeof(*all))
+            return D9D_FAIL(D9D_ECOMM, "mesh: rank %d greets in %zu bytes, not %zu", r, word[r].n,
+                            sizeof(*all));
+        memcpy(&all[r], word[r].data, sizeof(*all));
+    }
+    return D9D_OK;
+}
+
+static d9d_status see_neighbours(d9d_mesh *m, d9d_arena *a, const struct greeting *all)
+{
+    const int size = d9d_boot_size(m->boot);
+    d9di_whereabouts *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
+
+    if (where == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    for (int r = 0; r < size; r++)
+        where[r] = all[r].where;
+    return d9di_neighbours_open(where, size, d9d_boot_rank(m->boot), &m->neighbours);
+}
+
+static d9d_status open_recorder(d9d_mesh *m)
+{
+    d9d_arena a = {0};
+    struct greeting *all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(m->boot) * sizeof(*all));
+    d9d_status st;
+
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    D9D_TRY_OR(st, d9di_ring_memory(m->how.flight_dir, &m->ring), out);
+    D9D_TRY_OR(st, greet(m->boot, m->ring, &a, all), out);
+    for (int r = 0; r < d9d_boot_size(m->boot); r++)
+        m->check = m->check || all[r].check != 0;
+    d9di_ring_init(m->ring, m->boot, &m->degrees, all[0].time);
+    D9D_TRY_OR(st, see_neighbours(m, &a, all), out);
+    st = d9di_watchdog_start(m->ring, m->boot, &m->how, m->neighbours, &m->watchdog);
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* What the boot's ranks tell each other is a call of the world like others, */
+static d9d_status words_carry(void *self, const void *mine, size_t n, d9d_arena *a,
+                              d9d_boot_word *all)
+{
+    const d9d_mesh *m = self;
+    d9d_comm_word *words = d9d_arena_alloc(a, (size_t)d9d_mesh_size(m) * sizeof(*words));
+
+    if (words == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    D9D_TRY(d9d_comm_gather_words(m->world, "what each rank says", mine, n, a, words));
+    for (int r = 0; r < d9d_mesh_size(m); r++)
+        all[r] = (d9d_boot_word){words[r].data, words[r].n};
+    return D9D_OK;
+}
+
+/* where there are others and from here on. */
+static void carry(d9d_mesh *m)
+{
+    if (m->ring != NULL)
+        d9di_boot_carry(m->boot, &(d9di_boot_carrier){words_carry, m});
+}
+
+static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
+{
+    const backend *b;
+
+    D9D_TRY(find_backend(name, &b));
+    /* A rank that cannot must not leave the others waiting. */
+    if (b->recorded)
+        D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
+    d9di_watchdog_opens(m->watchdog, true);
+    D9D_TRY(d9d_boot_agree(m->boot, b->open(m->boot, stream, &m->net)));
+    d9di_watchdog_opens(m->watchdog, false);
+    d9di_watchdog_ask(m->watchdog, &m->net);
+    D9D_TRY(d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
+    carry(m);
+    return D9D_OK;
+}
+
+d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *net,
+                         d9d_stream stream, const d9d_mesh_how *how, d9d_mesh **out)
+{
+    d9d_mesh *m = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9d_degrees_check(degrees, d9d_boot_size(boot)));
+    m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
+    m->degrees = *degrees;
+    m->boot = boot;
+    m->how = *how;
+    if (d9d_boot_size(boot) > 1)
+        D9D_TRY_OR(st, open_world(m, net, stream), out);
+    *out = m;
+    return D9D_OK;
+out:
+    m->failed = true;
+    d9d_mesh_close(m);
+    return st;
+}
+
+void d9d_mesh_sleep(d9d_mesh *m)
+{
+    d9di_boot_carry(m->boot, NULL);
+    for (size_t i = m->groups.len; i-- > 0;)
+        d9di_comm_sleep(m->groups.data[i].comm);
+}
+
+d9d_status d9d_mesh_wake(d9d_mesh *m)
+{
+    for (size_t i = 0; i < m->groups.len; i++)
+        D9D_TRY(d9di_comm_wake(&m->net, m->groups.data[i].comm));
+    carry(m);
+    return D9D_OK;
+}
+
+void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit)
+{
+    d9di_watchdog_set(m->watchdog, seconds, limit);
+}
+
+/* --- one before the others ------------------------------------------------------------------ */
+
+d9d_status d9d_mesh_first(d9d_mesh *m)
+{
+    return d9d_mesh_rank(m) == 0 ? D9D_OK : d9d_comm_barrier(m->world, "rank 0 goes first");
+}
+d9d_status d9d_mesh_first_done(d9d_mesh *m)
+{
+    return d9d_mesh_rank(m) == 0 ? d9d_comm_barrier(m->world, "rank 0 goes first") : D9D_OK;
+}

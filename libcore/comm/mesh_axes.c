@@ -1,0 +1,141 @@
+/* mesh_axes.c - the arithmetic of a mesh: see comm/mesh_axes.h. */
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "comm/mesh_axes.h"
+
+/* The ranks in one of two ways: as the dense axes, and as those of experts; outermost first. */
+struct layout {
+    int n;
+    struct {
+        unsigned set;
+        int64_t degree;
+    } dim[D9D_AXIS_COUNT];
+};
+
+static const struct {
+    unsigned set;
+    const char *name, *brief;
+} names[] = {
+    {D9D_AXIS(PP), "pp", "pp"},
+    {D9D_AXIS(DP_REPLICATE), "dp_replicate", "dpr"},
+    {D9D_AXIS(DP_SHARD), "dp_shard", "dps"},
+    {D9D_AXIS(CP_SHARD), "cp_shard", "cps"},
+    {D9D_AXIS(CP_REPLICATE), "cp_replicate", "cpr"},
+    {D9D_AXIS(TP), "tp", "tp"},
+    {D9D_AXES_EXPERT, "expert", "ep"},
+    {D9D_AXES_EXPERT_REPLICATE, "expert_replicate", "epr"},
+};
+
+enum { NAMES = sizeof(names) / sizeof(names[0]) };
+
+static struct layout dense_layout(const d9d_degrees *d)
+{
+    const int64_t degree[D9D_AXIS_COUNT] = {
+        [D9D_AXIS_PP] = d->pipeline_parallel,
+        [D9D_AXIS_DP_REPLICATE] = d->data_parallel_replicate,
+        [D9D_AXIS_DP_SHARD] = d->data_parallel_shard,
+        [D9D_AXIS_CP_SHARD] = d->context_parallel_shard,
+        [D9D_AXIS_CP_REPLICATE] = d->context_parallel_replicate,
+        [D9D_AXIS_TP] = d->tensor_parallel,
+    };
+    struct layout l = {.n = D9D_AXIS_COUNT};
+
+    for (int i = 0; i < l.n; i++) {
+        l.dim[i].set = 1u << i;
+        l.dim[i].degree = degree[i];
+    }
+    return l;
+}
+
+static struct layout expert_layout(const d9d_degrees *d)
+{
+    const struct layout l = dense_layout(d);
+    int64_t stage = 1;
+
+    for (int i = 0; i < l.n; i++)
+        stage *= l.dim[i].set & D9D_AXES_STAGE ? l.dim[i].degree : 1;
+    return (struct layout){.n = 3,
+                           .dim = {{D9D_AXIS(PP), d->pipeline_parallel},
+                                   {D9D_AXES_EXPERT_REPLICATE, stage / d->expert_parallel},
+                                   {D9D_AXES_EXPERT, d->expert_parallel}}};
+}
+
+static struct layout layout_of(const d9d_degrees *d, unsigned axes)
+{
+    const unsigned experts = D9D_AXES_EXPERT | D9D_AXES_EXPERT_REPLICATE;
+
+    assert(!(axes & experts) || axes == D9D_AXES_EXPERT || axes == D9D_AXES_EXPERT_REPLICATE);
+    return axes & experts ? expert_layout(d) : dense_layout(d);
+}
+
+d9di_place d9di_axes_place(const d9d_degrees *d, unsigned axes, int64_t rank)
+{
+    const struct layout l = layout_of(d, axes);
+    d9di_place p = {.count = 1};
+    int64_t groups = 1;
+
+    for (int i = l.n - 1; i >= 0; i--) {
+        const int64_t at = rank % l.dim[i].degree;
+
+        rank /= l.dim[i].degree;
+        if (l.dim[i].set & axes) {
+            p.index += at * p.count;
+            p.count *= l.dim[i].degree;
+        } else {
+            p.group += at * groups;
+            groups *= l.dim[i].degree;
+        }
+    }
+    return p;
+}
+
+unsigned d9di_axes_normal(const d9d_degrees *d, unsigned axes)
+{
+    const struct layout l = layout_of(d, axes);
+    unsigned normal = 0;
+
+    for (int i = 0; i < l.n; i++)
+        if (l.dim[i].degree > 1)
+            normal |= l.dim[i].set & axes;
+    return normal;
+}
+
+/* --- texts ----------------------------------------------------------------------------- */
+
+static void append(char *buf, size_t n, size_t *len, const char *fmt, ...) D9D_PRINTF(4, 5);
+static void append(char *buf, size_t n, size_t *len, const char *fmt, ...)
+{
+    va_list ap;
+    int more;
+
+    va_start(ap, fmt);
+    more = *len < n ? vsnprintf(buf + *len, n - *len, fmt, ap) : 0;
+    va_end(ap);
+    *len += more > 0 ? (size_t)more : 0;
+}
+
+char *d9di_axes_name(unsigned axes, char *buf, size_t n)
+{
+    size_t len = 0;
+
+    for (int i = 0; i < NAMES; i++)
+        if (axes & names[i].set)
+            append(buf, n, &len, "%s%s", len > 0 ? "+" : "", names[i].name);
+    return buf;
+}
+
+char *d9di_axes_text(const d9d_degrees *d, int64_t rank, char *buf, size_t n)
+{
+    const unsigned all = d9di_axes_normal(d, D9D_AXES_WORLD);
+    size_t len = 0;
+
+    for (int i = 0; i < NAMES; i++)
+        if (all & names[i].set)
+            append(buf, n, &len, "%s%s %lld", len > 0 ? " " : "", names[i].brief,
+                   (long long)d9di_axes_place(d, names[i].set, rank).index);
+    if (len == 0)
+        append(buf, n, &len, "local");
+    return buf;
+}

@@ -1,0 +1,20 @@
+/* mesh_axes.h - which ranks a set of axes joins.  See d9d/comm/mesh.h. */
+#ifndef D9DI_COMM_MESH_AXES_H
+#define D9DI_COMM_MESH_AXES_H
+
+#include "d9d/comm/mesh.h"
+
+/* Where a rank is, seen from a set: in which of its groups, at which place. */
+typedef struct d9di_place {
+    int64_t group, index, count; /* count: ranks of a group */
+} d9di_place;
+
+d9di_place d9di_axes_place(const d9d_degrees *d, unsigned axes, int64_t rank);
+/* The set without the axes of one rank. */
+unsigned d9di_axes_normal(const d9d_degrees *d, unsigned axes);
+/* "dp_shard+cp_shard"; returns buf. */
+char *d9di_axes_name(unsigned axes, char *buf, size_t n);
+/* "dps 1 tp 0": see d9d_mesh_text(). */
+char *d9di_axes_text(const d9d_degrees *d, int64_t rank, char *buf, size_t n);
+
+#endif /* D9DI_COMM_MESH_AXES_H */

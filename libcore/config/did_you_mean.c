@@ -1,0 +1,60 @@
+/* did_you_mean.c - the word that was probably meant. */
+#include <ctype.h>
+#include <string.h>
+
+#include "d9d/config/config.h"
+
+enum { LONGEST = 64 }; /* words beyond it are not compared */
+
+static size_t min3(size_t a, size_t b, size_t c)
+{
+    size_t m = a < b ? a : b;
+
+    return m < c ? m : c;
+}
+
+static int same(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Optimal string alignment: edits and swaps of neighbours, three rows of the matrix. */
+static size_t distance(const char *a, size_t na, const char *b, size_t nb)
+{
+    size_t row[3][LONGEST + 1];
+
+    for (size_t j = 0; j <= nb; j++)
+        row[0][j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t *now = row[i % 3], *prev = row[(i + 2) % 3], *prev2 = row[(i + 1) % 3];
+
+        now[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            now[j] = min3(prev[j] + 1, now[j - 1] + 1, prev[j - 1] + !same(a[i - 1], b[j - 1]));
+            if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
+                now[j] = min3(now[j], prev2[j - 2] + 1, now[j]);
+        }
+    }
+    return row[na % 3][nb];
+}
+
+const char *d9d_config_nearest(const char *given, const char *const *words)
+{
+    size_t n = strnlen(given, LONGEST + 1), best = SIZE_MAX;
+    const char *found = NULL;
+
+    if (n > LONGEST)
+        return NULL;
+    for (; *words != NULL; words++) {
+        size_t m = strnlen(*words, LONGEST + 1), d;
+
+        if (m > LONGEST)
+            continue;
+        d = distance(given, n, *words, m);
+        if (d < best && d <= (n > m ? n : m) / 3) {
+            best = d;
+            found = *words;
+        }
+    }
+    return found;
+}

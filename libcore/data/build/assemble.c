@@ -1,0 +1,704 @@
+/* assemble.c - see assemble.h. */
+#include "data/build/assemble_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/rng.h"
+#include "d9d/base/thread.h"
+#include "data/dataset/dataset_index.h"
+#include "data/build/out_file.h"
+
+enum { RECORDS_A_READ = 512 };
+
+/* A sample in the spool of its split, by the shards of the dataset. */
+struct joined {
+    uint32_t shard, bucket;
+    uint64_t offset;
+    uint32_t stored, n_segments;
+    uint64_t segments_at; /* in the spool of segments, unless there is one */
+};
+
+struct join {
+    const d9di_join_how *how;
+    d9di_join_how packed; /* of packs that were made here */
+    d9di_manifest *m;
+    d9di_out_file records[D9DI_MAX_SPLITS], segments;
+    uint64_t n_segments;
+    d9di_split_state split[D9DI_MAX_SPLITS];
+    d9di_cuts cuts; /* of units whose samples are not dealt yet */
+    D9D_VEC(d9di_data_file) files;
+    D9D_VEC(const char *) from; /* [files.len] where shards were, for sentences */
+};
+
+static bool has_prefix(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* --- counting ----------------------------------------------------------------------------------
+ */
+
+d9d_status d9di_join_each_unit(const d9di_join_how *how, d9di_unit_fn fn, void *arg)
+{
+    d9di_unit_how unit = how->unit;
+    size_t p;
+
+    for (p = 0; p < how->n_pieces; p++) {
+        int64_t i = 0, last = 0;
+
+        for (unit.dir = how->dir[p]; unit.dir && !last; i++) {
+            d9di_unit_state s;
+            d9d_status st;
+
+            D9D_TRY(d9di_unit_read(&unit, (int64_t)p, i, &s));
+            st = fn(arg, unit.dir, &s);
+            last = s.last;
+            d9di_unit_state_release(&s);
+            D9D_TRY(st);
+        }
+    }
+    return D9D_OK;
+}
+
+static void add_documents(d9di_dataset_documents *to, const d9di_dataset_documents *d)
+{
+    to->read += d->read;
+    to->kept += d->kept;
+    to->empty += d->empty;
+    to->dropped += d->dropped;
+    to->truncated += d->truncated;
+    to->split += d->split;
+    to->turns_lost += d->turns_lost;
+    to->targets_lost += d->targets_lost;
+    for (int i = 0; i < D9D_BAD_REASONS; i++)
+        to->skipped[i] += d->skipped[i];
+}
+
+static void add_split(d9di_split_state *to, const d9di_split_state *s)
+{
+    int i;
+
+    to->samples += s->samples;
+    to->segments += s->segments;
+    to->positions += s->positions;
+    to->longest = s->longest > to->longest ? s->longest : to->longest;
+    for (i = 0; i < D9DI_LENGTH_BINS; i++)
+        to->lengths[i] += s->lengths[i];
+}
+
+struct count {
+    d9di_manifest *m;
+    d9di_split_state *split;
+    int64_t bound, labels;
+    int64_t piece; /* whose documents have or have no labels */
+    uint64_t shards;
+};
+
+static d9d_status count_unit(void *arg, const char *dir, const d9di_unit_state *s)
+{
+    struct count *c = arg;
+    size_t i;
+
+    if (s->labels >= 0 && c->labels >= 0 && s->labels != c->labels)
+        return D9D_FAIL(D9D_EFORMAT, "%s: documents of piece %lld have %s labels, of piece %lld %s",
+                        dir, (long long)c->piece, c->labels ? "their" : "no", (long long)s->piece,
+                        s->labels ? "they have" : "they have none");
+    if (s->labels >= 0) {
+        c->labels = s->labels;
+        c->piece = s->piece;
+    }
+    c->bound = s->bound > c->bound ? s->bound : c->bound;
+    c->shards += s->shards.len;
+    c->m->tokens += s->tokens;
+    add_documents(&c->m->documents, &s->documents);
+    for (i = 0; i < c->m->n_splits; i++)
+        add_split(&c->split[i], &s->split[i]);
+    for (i = 0; i < s->ended.len; i++)
+        if (s->ended.data[i].source < (int64_t)c->m->n_sources)
+            c->m->sources[s->ended.data[i].source].bytes = s->ended.data[i].bytes;
+    return D9D_OK;
+}
+
+/* Splits follow each other. */
+static void number_splits(const d9di_split_state *split, d9di_manifest *m)
+{
+    m->samples = m->positions = 0;
+    for (size_t i = 0; i < m->n_splits; i++) {
+        m->splits[i] = (d9di_split){m->splits[i].name, m->samples, split[i].samples,
+                                    split[i].positions, split[i].longest};
+        m->samples += split[i].samples;
+        m->positions += split[i].positions;
+    }
+}
+
+static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d9di_manifest *m)
+{
+    struct count c = {.m = m, .split = split, .labels = -1};
+
+    memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
+    m->documents = (d9di_dataset_documents){.read = 0};
+    m->tokens = 0;
+    D9D_TRY(d9di_join_each_unit(how, count_unit, &c));
+    if (!m->has_tokenizer)
+        m->vocab_size = c.bound;
+    m->wide = how->unit.wide;
+    m->labels = c.labels == 1;
+    if (c.shards > D9DI_MAX_SHARDS)
+        return D9D_FAIL(
+            D9D_EFORMAT,
+            "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
+            "--part-size makes fewer",
+            (unsigned long long)c.shards, D9DI_MAX_SHARDS);
+    m->n_shards = (uint32_t)c.shards;
+    number_splits(split, m);
+    return D9D_OK;
+}
+
+d9d_status d9di_join_count(const d9di_join_how *how, d9di_manifest *m)
+{
+    d9di_split_state split[D9DI_MAX_SPLITS];
+
+    return count_all(how, split, m);
+}
+
+/* --- token files -------------------------------------------------------------------------------
+ */
+
+static d9d_status move_file(const char *from, const char *to, bool own)
+{
+    if (own) {
+        if (rename(from, to) == 0 || (errno == ENOENT && d9d_fs_exists(to)))
+            return D9D_OK; /* or done by a join that was interrupted */
+        return D9D_FAIL(D9D_EIO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+    }
+    D9D_TRY(d9d_fs_remove_tree(to));
+    return link(from, to) == 0 ? D9D_OK : d9d_fs_copy(from, to);
+}
+
+static d9d_status note_file(struct join *j, d9di_data_file f, const char *from)
+{
+    const char *copy = d9d_arena_strdup(&j->m->arena, from);
+
+    if (!copy)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", from);
+    D9D_TRY(D9D_VEC_PUSH(&j->from, copy));
+    return D9D_VEC_PUSH(&j->files, f);
+}
+
+static d9d_status take_file(struct join *j, const char *dir, const d9di_unit_state *s, size_t shard,
+                            const char *kind, int64_t bytes, d9d_hash hash)
+{
+    d9d_arena *a = &j->m->arena;
+    const char *name = d9d_arena_printf(a, "%s-%05u.bin", kind, j->m->n_shards);
+    char *from = NULL, *to = NULL, end[32];
+    uint64_t has = 0;
+    d9d_status st;
+
+    snprintf(end, sizeof(end), ".%s-%03zu", kind, shard);
+    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &from));
+    if (!name || asprintf(&to, "%s/%s", j->how->unit.dir, name) < 0) {
+        to = NULL;
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, move_file(from, to, j->how->own || strcmp(dir, j->how->unit.dir) == 0), out);
+    D9D_TRY_OR(st, d9d_fs_size(to, &has), out);
+    if (has != (uint64_t)bytes)
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %lld", from,
+                      (unsigned long long)has, (long long)bytes);
+    else
+        st = note_file(j, (d9di_data_file){name, bytes, hash}, from);
+out:
+    free(from);
+    free(to);
+    return st;
+}
+
+static d9d_status take_shards(struct join *j, const char *dir, const d9di_unit_state *s)
+{
+    const int64_t elem = j->m->wide ? 4 : 2;
+    size_t i;
+
+    for (i = 0; i < s->shards.len; i++, j->m->n_shards++) {
+        const struct d9di_unit_shard *x = &s->shards.data[i];
+
+        D9D_TRY(take_file(j, dir, s, i, "tokens", x->tokens * elem, x->hash));
+        if (s->labels == 1)
+            D9D_TRY(take_file(j, dir, s, i, "labels", x->tokens * 4, x->labels_hash));
+    }
+    return D9D_OK;
+}
+
+/* --- records -----------------------------------------------------------------------------------
+ */
+
+static d9d_status join_record(void *arg, const char *path, const d9di_unit_state *s,
+                              const struct d9di_spooled *r)
+{
+    struct join *j = arg;
+    const struct joined out = {.shard = j->m->n_shards + r->shard,
+                               .bucket = r->bucket,
+                               .offset = r->offset,
+                               .stored = r->stored,
+                               .n_segments = r->n_segments,
+                               .segments_at = j->n_segments};
+    const d9di_cut *cut = d9di_cuts_find(&j->cuts, r->key);
+    const size_t split = cut ? cut->split : r->split;
+    const int64_t length = d9di_join_length(s, r);
+
+    if (r->split >= j->m->n_splits || r->shard >= s->shards.len || r->n_segments == 0 || length < 1)
+        return D9D_FAIL(D9D_EFORMAT, "%s: a record of split %u, shard %u, %u segments", path,
+                        r->split, r->shard, r->n_segments);
+    d9di_split_add(&j->split[split], length, r->n_segments);
+    j->n_segments += r->n_segments > 1 ? r->n_segments : 0;
+    return d9di_out_put(&j->records[split], &out, sizeof(out));
+}
+
+d9d_status d9di_join_each_bytes(const char *dir, const d9di_unit_state *s, const char *end,
+                                uint64_t bytes, d9di_bytes_fn fn, void *arg)
+{
+    char piece[RECORDS_A_READ * sizeof(struct d9di_spooled)], *path = NULL;
+    d9d_file file = {.fd = -1};
+    uint64_t has = 0, at;
+    d9d_status st;
+
+    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &path));
+    D9D_TRY_OR(st, d9d_fs_size(path, &has), out);
+    if (has != bytes) {
+        st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %llu", path,
+                      (unsigned long long)has, (unsigned long long)bytes);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_file_open(path, &file), out);
+    for (at = 0; at < bytes; at += sizeof(piece)) {
+        const size_t n = bytes - at < sizeof(piece) ? (size_t)(bytes - at) : sizeof(piece);
+
+        D9D_TRY_OR(st, d9d_file_read_at(&file, piece, n, at), out);
+        D9D_TRY_OR(st, fn(arg, path, s, piece, n), out);
+    }
+out:
+    d9d_file_release(&file);
+    free(path);
+    return st;
+}
+
+struct records {
+    d9di_record_fn fn;
+    void *arg;
+};
+
+static d9d_status on_records(void *arg, const char *path, const d9di_unit_state *s, const void *p,
+                             size_t n)
+{
+    const struct records *to = arg;
+    const char *at = p;
+    size_t i;
+
+    for (i = 0; i < n; i += sizeof(struct d9di_spooled)) {
+        struct d9di_spooled r;
+
+        memcpy(&r, at + i, sizeof(r));
+        D9D_TRY(to->fn(to->arg, path, s, &r));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_join_each_record(const char *dir, const d9di_unit_state *s, d9di_record_fn fn,
+                                 void *arg)
+{
+    struct records to = {fn, arg};
+
+    return d9di_join_each_bytes(
+        dir, s, ".records", (uint64_t)s->samples * sizeof(struct d9di_spooled), on_records, &to);
+}
+
+int64_t d9di_join_length(const d9di_unit_state *s, const struct d9di_spooled *r)
+{
+    return (int64_t)r->stored - (s->labels ? 0 : (int64_t)r->n_segments);
+}
+
+static d9d_status on_segments(void *arg, const char *path, const d9di_unit_state *s, const void *p,
+                              size_t n)
+{
+    struct join *j = arg;
+
+    (void)path;
+    (void)s;
+    return d9di_out_put(&j->segments, p, n);
+}
+
+/* --- splits of given size ----------------------------------------------------------------------
+ */
+
+bool d9di_join_packs(int64_t pack, const int64_t *counts, size_t n_splits)
+{
+    bool given = false;
+
+    for (size_t i = 0; i < n_splits; i++)
+        given = given || counts[i] > 0;
+    return given && pack > 0;
+}
+
+/* Settle which documents splits of given size have, and pack them where that was waited for. */
+static d9d_status deal(struct join *j, const d9d_log *log)
+{
+    D9D_TRY(d9di_join_cut(j->how, j->m, &j->cuts));
+    if (j->how->packer.size == 0)
+        return D9D_OK;
+    d9d_log_info(log, "packing %lld documents", (long long)j->m->samples);
+    D9D_TRY(d9di_join_pack(j->how, &j->cuts, &j->m->arena, &j->packed));
+    j->how = &j->packed;
+    j->cuts.n = 0; /* units of packs have them */
+    return count_all(j->how, j->split, j->m);
+}
+
+/* Documents are whole and copies together, so a number may be missed. */
+static void say_missed(const struct join *j, const d9d_log *log)
+{
+    for (size_t i = 0; i < j->m->n_splits; i++)
+        if (j->how->counts[i] > 0 && j->how->counts[i] != j->m->splits[i].samples)
+            d9d_log_info(log,
+                         "the split \"%s\" has %lld samples for the %lld asked for: documents are "
+                         "whole, and copies together",
+                         j->m->splits[i].name, (long long)j->m->splits[i].samples,
+                         (long long)j->how->counts[i]);
+}
+
+static void leave_out_empty_rest(struct join *j)
+{
+    const size_t last = j->m->n_splits - 1;
+
+    if (j->how->counts[last] == D9DI_JOIN_REST && j->split[last].samples == 0)
+        j->m->n_splits--;
+}
+
+/* --- units --------------------------------------------------------------------------------------
+ */
+
+static d9d_status check_spool(const char *dir, const d9di_unit_state *s, const char *end,
+                              d9d_hash want)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &path));
+    st = d9di_unit_check_file(path, want);
+    free(path);
+    return st;
+}
+
+static d9d_status check_spools(void *arg, const char *dir, const d9di_unit_state *s)
+{
+    (void)arg;
+    if (!s->hashed)
+        return D9D_OK;
+    D9D_TRY(check_spool(dir, s, ".records", s->records_hash));
+    return check_spool(dir, s, ".segments", s->segments_hash);
+}
+
+static d9d_status take_unit(void *arg, const char *dir, const d9di_unit_state *s)
+{
+    struct join *j = arg;
+    const uint64_t before = j->n_segments;
+
+    D9D_TRY(d9di_join_each_record(dir, s, join_record, j));
+    if (j->n_segments - before != (uint64_t)s->segments)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: records of unit %lld-%lld have %llu segments, it has %lld", dir,
+                        (long long)s->piece, (long long)s->unit,
+                        (unsigned long long)(j->n_segments - before), (long long)s->segments);
+    D9D_TRY(d9di_join_each_bytes(dir, s, ".segments", (uint64_t)s->segments * 4, on_segments, j));
+    return take_shards(j, dir, s);
+}
+
+static d9d_status open_spool(const struct join *j, const char *name, d9di_out_file *out)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    if (asprintf(&path, "%s/join.%s", j->how->unit.dir, name) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+    st = d9di_out_create(out, path);
+    free(path);
+    return st;
+}
+
+static d9d_status take_units(struct join *j)
+{
+    char name[32];
+    size_t i;
+
+    D9D_TRY(open_spool(j, "segments", &j->segments));
+    for (i = 0; i < j->m->n_splits; i++) {
+        snprintf(name, sizeof(name), "records-%zu", i);
+        D9D_TRY(open_spool(j, name, &j->records[i]));
+    }
+    j->m->n_shards = 0;
+    memset(j->split, 0, sizeof(j->split)); /* units do not know of splits of given size */
+    D9D_TRY(d9di_join_each_unit(j->how, take_unit, j));
+    for (i = 0; i < j->m->n_splits; i++)
+        D9D_TRY(d9di_out_flush(&j->records[i]));
+    leave_out_empty_rest(j);
+    number_splits(j->split, j->m);
+    return d9di_out_flush(&j->segments);
+}
+
+static d9d_status check_shard(void *arg, int worker, size_t item)
+{
+    const struct join *j = arg;
+    const d9di_data_file *f = &j->files.data[item];
+    char have[D9D_HASH_HEX], want[D9D_HASH_HEX], *path = NULL;
+    uint64_t bytes;
+    d9d_hash hash;
+    d9d_status st;
+
+    (void)worker;
+    if (asprintf(&path, "%s/%s", j->how->unit.dir, f->name) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+    st = d9d_hash_file(path, &hash, &bytes);
+    free(path);
+    D9D_TRY(st);
+    if (d9d_hash_equal(hash, f->hash))
+        return D9D_OK;
+    d9d_hash_hex(hash, have);
+    d9d_hash_hex(f->hash, want);
+    return D9D_FAIL(D9D_EFORMAT, "%s: its hash is %s, it was written with %s", j->from.data[item],
+                    have, want);
+}
+
+/* Token files of other runs, which are here by now. */
+static d9d_status check_shards(struct join *j)
+{
+    return j->how->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
+}
+
+/* --- the index ---------------------------------------------------------------------------------
+ */
+
+/* Reads records of a spool: in order by the buffer, or here and there. */
+struct reading {
+    d9d_file file;
+    struct joined buffer[RECORDS_A_READ];
+    uint64_t from, n;
+    D9D_VEC(uint32_t) segments;
+};
+
+static d9d_status read_record(struct reading *r, const struct join *j, uint64_t i, uint64_t total,
+                              bool in_order, d9di_index_record *out)
+{
+    const struct joined *at;
+
+    if (i < r->from || i >= r->from + r->n) {
+        const uint64_t most = in_order ? RECORDS_A_READ : 1;
+
+        r->from = i;
+        r->n = total - i < most ? total - i : most;
+        D9D_TRY(d9d_file_read_at(&r->file, r->buffer, r->n * sizeof(*r->buffer),
+                                 i * sizeof(*r->buffer)));
+    }
+    at = &r->buffer[i - r->from];
+    *out = (d9di_index_record){at->shard,  at->bucket,     at->offset,
+                               at->stored, at->n_segments, &at->stored};
+    if (at->n_segments == 1)
+        return D9D_OK;
+    D9D_TRY(D9D_VEC_RESERVE(&r->segments, at->n_segments));
+    out->segments = r->segments.data;
+    return d9d_file_read_at(&j->segments.file, r->segments.data, at->n_segments * 4,
+                            at->segments_at * 4);
+}
+
+static d9d_status index_split(const struct join *j, size_t split, d9di_index_writer *w)
+{
+    const int64_t seed = j->m->recipe.seed;
+    const uint64_t n = (uint64_t)j->m->splits[split].samples;
+    const d9d_rng rng = {(uint64_t)seed, split};
+    struct reading *r = calloc(1, sizeof(*r));
+    d9d_status st = D9D_OK;
+    uint64_t i;
+
+    if (!r)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to read records");
+    r->file = j->records[split].file;
+    for (i = 0; i < n && st == D9D_OK; i++) {
+        d9di_index_record record;
+
+        st = read_record(r, j, seed < 0 ? i : d9d_rng_permute(rng, i, n), n, seed < 0, &record);
+        if (st == D9D_OK)
+            st = d9di_index_put(w, (uint64_t)j->m->splits[split].first + i, &record);
+    }
+    D9D_VEC_RELEASE(&r->segments);
+    free(r);
+    return st;
+}
+
+static d9d_status put_summary(const d9di_split_state *x, const char *name, d9di_index_writer *w)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+    int i, last = 0;
+
+    for (i = 0; i < D9DI_LENGTH_BINS; i++)
+        if (x->lengths[i])
+            last = i + 1;
+    D9D_TRY_OR(st,
+               d9d_buf_printf(&text,
+                              "{\"samples\": %lld, \"positions\": %lld, \"longest\": %lld, "
+                              "\"lengths\": [",
+                              (long long)x->samples, (long long)x->positions,
+                              (long long)x->longest),
+               out);
+    for (i = 0; i < last; i++)
+        D9D_TRY_OR(st, d9d_buf_printf(&text, "%s%lld", i ? ", " : "", (long long)x->lengths[i]),
+                   out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, "]}", 2), out);
+    st = d9di_index_summary(w, name, text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status write_index(const struct join *j)
+{
+    d9di_index_writer *w = NULL;
+    char *path = NULL;
+    d9d_status st;
+    size_t i;
+
+    if (asprintf(&path, "%s/index.lmdb", j->how->unit.dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+    st = d9di_index_create(j->how->unit.dir, path, (uint64_t)j->m->samples, j->n_segments, &w);
+    free(path);
+    if (st != D9D_OK)
+        return st;
+    for (i = 0; i < j->m->n_splits && st == D9D_OK; i++) {
+        st = index_split(j, i, w);
+        if (st == D9D_OK)
+            st = put_summary(&j->split[i], j->m->splits[i].name, w);
+    }
+    if (st == D9D_OK)
+        return d9di_index_finish(w);
+    d9di_index_abandon(w);
+    return st;
+}
+
+/* --- the other files ---------------------------------------------------------------------------
+ */
+
+bool d9di_join_is_work(const char *name)
+{
+    return has_prefix(name, "unit-") || has_prefix(name, "join.") ||
+           strcmp(name, D9DI_JOIN_PACKS) == 0 || has_prefix(name, "plan.json") ||
+           has_prefix(name, "index.work");
+}
+
+static bool is_shard(const char *name)
+{
+    return has_prefix(name, "tokens-") || has_prefix(name, "labels-");
+}
+
+static d9d_status hash_files(struct join *j, const d9d_fs_names *names)
+{
+    size_t i;
+
+    for (i = 0; i < names->n; i++) {
+        d9di_data_file f = {.name = names->name[i]};
+        const char *path = d9d_fs_join(&j->m->arena, j->how->unit.dir, f.name);
+        uint64_t bytes = 0;
+
+        if (d9di_join_is_work(f.name) || is_shard(f.name) || has_prefix(f.name, "manifest.json"))
+            continue;
+        if (!path)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
+        D9D_TRY(d9d_hash_file(path, &f.hash, &bytes));
+        f.bytes = (int64_t)bytes;
+        D9D_TRY(D9D_VEC_PUSH(&j->files, f));
+    }
+    return D9D_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const d9di_data_file *)a)->name, ((const d9di_data_file *)b)->name);
+}
+
+static d9d_status list_files(struct join *j, const d9d_fs_names *names)
+{
+    d9di_manifest *m = j->m;
+
+    D9D_TRY(hash_files(j, names));
+    m->n_files = j->files.len;
+    m->files = d9d_arena_alloc(&m->arena, (m->n_files + 1) * sizeof(*m->files));
+    if (!m->files)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu files", j->how->unit.dir, m->n_files);
+    qsort(j->files.data, m->n_files, sizeof(*m->files), by_name);
+    memcpy(m->files, j->files.data, m->n_files * sizeof(*m->files));
+    return D9D_OK;
+}
+
+static d9d_status remove_file(d9d_arena *a, const char *dir, const char *name)
+{
+    const char *path = d9d_fs_join(a, dir, name);
+
+    return path ? d9d_fs_remove_tree(path) : D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+}
+
+d9d_status d9di_join_clean(const char *dir)
+{
+    d9d_arena a = {0};
+    d9d_fs_names names;
+    d9d_status st;
+    size_t i;
+
+    D9D_TRY_OR(st, d9d_fs_list(dir, &a, &names), out);
+    for (i = 0; i < names.n && st == D9D_OK; i++)
+        if (d9di_join_is_work(names.name[i]) && strcmp(names.name[i], "plan.json") != 0)
+            st = remove_file(&a, dir, names.name[i]);
+    if (st == D9D_OK)
+        st = remove_file(&a, dir, "plan.json");
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status join_all(struct join *j, const d9d_log *log)
+{
+    d9d_fs_names names;
+
+    if (j->how->check)
+        D9D_TRY(d9di_join_each_unit(j->how, check_spools, j));
+    D9D_TRY(count_all(j->how, j->split, j->m));
+    if (j->m->samples == 0)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "no samples: of %lld documents in %zu inputs, %lld are too "
+                        "short to have a target, %lld were dropped and %lld skipped",
+                        (long long)j->m->documents.read, j->m->n_sources,
+                        (long long)j->m->documents.empty, (long long)j->m->documents.dropped,
+                        (long long)d9di_skipped_total(j->m->documents.skipped));
+    D9D_TRY(d9di_join_skipped(j->how, j->m));
+    D9D_TRY(deal(j, log));
+    D9D_TRY(take_units(j));
+    D9D_TRY(check_shards(j));
+    say_missed(j, log);
+    d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
+    D9D_TRY(write_index(j));
+    D9D_TRY(d9d_fs_list(j->how->unit.dir, &j->m->arena, &names));
+    return list_files(j, &names);
+}
+
+d9d_status d9di_join(const d9di_join_how *how, const d9d_log *log, d9di_manifest *m)
+{
+    struct join j = {.how = how, .m = m};
+    const d9d_status st = join_all(&j, log);
+    size_t i;
+
+    for (i = 0; i < D9DI_MAX_SPLITS; i++)
+        d9di_out_release(&j.records[i]);
+    d9di_out_release(&j.segments);
+    D9D_VEC_RELEASE(&j.files);
+    D9D_VEC_RELEASE(&j.from);
+    return st;
+}

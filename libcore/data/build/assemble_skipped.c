@@ -1,0 +1,65 @@
+/* assemble_skipped.c - skipped.jsonl of what the units of all pieces skipped. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/build/assemble_private.h"
+#include "data/build/out_file.h"
+
+struct skips {
+    const d9di_manifest *m;
+    d9di_out_file *out;
+    int64_t source, before; /* lines of this source in the pieces that are behind */
+    size_t n;
+};
+
+/* Lines of a source that is in several pieces are counted from its beginning. */
+static d9d_status put_unit(void *arg, const char *dir, const d9di_unit_state *s)
+{
+    struct skips *k = arg;
+    d9d_buf line = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < s->skipped.len && k->n < D9DI_MOST_SKIPPED && st == D9D_OK; i++) {
+        d9di_skipped x = s->skipped.data[i];
+
+        if (x.source >= (int64_t)k->m->n_sources) {
+            st = D9D_FAIL(D9D_EFORMAT, "%s: unit %lld-%lld skipped a record of input %lld of %zu",
+                          dir, (long long)s->piece, (long long)s->unit, (long long)x.source,
+                          k->m->n_sources);
+            break;
+        }
+        x.line += x.source == k->source && x.document < 0 ? k->before : 0;
+        line.len = 0;
+        st = d9di_skipped_print(&x, k->m->sources[x.source].name, &line);
+        if (st == D9D_OK)
+            st = d9di_out_put(k->out, line.data, line.len);
+        k->n++;
+    }
+    if (s->last) {
+        k->before = (s->passed.source == k->source ? k->before : 0) + s->passed.lines;
+        k->source = s->passed.source;
+    }
+    d9d_buf_release(&line);
+    return st;
+}
+
+d9d_status d9di_join_skipped(const d9di_join_how *how, const d9di_manifest *m)
+{
+    d9di_out_file out = {0};
+    struct skips k = {.m = m, .out = &out, .source = -1};
+    char *path = NULL;
+    d9d_status st;
+
+    if (d9di_skipped_total(m->documents.skipped) == 0)
+        return D9D_OK;
+    if (asprintf(&path, "%s/%s", how->unit.dir, D9DI_SKIPPED_FILE) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->unit.dir);
+    st = d9di_out_create(&out, path);
+    if (st == D9D_OK)
+        st = d9di_join_each_unit(how, put_unit, &k);
+    if (st == D9D_OK)
+        st = d9di_out_close(&out);
+    d9di_out_release(&out);
+    free(path);
+    return st;
+}

@@ -1,0 +1,264 @@
+/* assemble_splits.c - splits of given size: which documents they take.
+ *
+ * Documents have random keys, copies the same.  A split takes all keys below a bound, which is
+ * found in two steps.  A histogram of the keys' digits finds the key at which samples, or of packs
+ * the positions that they hold at most, come to the number asked for.  Packs are never quite full,
+ * so there are no fewer of them than that: the bound is at or below this key.  The few documents
+ * below it are then packed, without their tokens, for one bound and another, halving. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/base/fs.h"
+#include "data/build/assemble_private.h"
+#include "data/build/out_file.h"
+
+enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS, CANDIDATES_A_READ = 512 };
+#define ALL_KEYS (UINT64_C(1) << D9DI_KEYS_BITS)
+
+/* A document that a split may take. */
+struct candidate {
+    uint32_t key, stored;
+};
+
+struct cutting {
+    const d9di_join_how *how;
+    bool labels;
+    uint64_t from; /* keys below are taken */
+    /* How much there is of each digit behind a prefix of keys. */
+    uint64_t prefix, weight[DIGITS];
+    int shift; /* of the digit, in the key */
+    uint64_t upto;
+    d9di_out_file candidates; /* with keys in [from, upto) */
+    uint64_t n_candidates;
+};
+
+static bool is_packed(const struct cutting *c)
+{
+    return c->how->packer.size > 0;
+}
+
+/* --- the key ------------------------------------------------------------------------------------
+ */
+
+static d9d_status weigh(void *arg, const char *path, const d9di_unit_state *unit,
+                        const struct d9di_spooled *r)
+{
+    struct cutting *c = arg;
+
+    (void)path;
+    if (r->key >= c->from && (uint64_t)r->key >> (c->shift + DIGIT_BITS) == c->prefix)
+        c->weight[r->key >> c->shift & (DIGITS - 1)] +=
+            is_packed(c) ? (uint64_t)d9di_join_length(unit, r) : 1;
+    return D9D_OK;
+}
+
+static d9d_status weigh_unit(void *arg, const char *dir, const d9di_unit_state *unit)
+{
+    return d9di_join_each_record(dir, unit, weigh, arg);
+}
+
+/* The key whose documents bring the weight of those from c->from on to `n` or more, or ALL_KEYS;
+ * *lacks is what those below it lack of n, *has the key's own. */
+static d9d_status find_key(struct cutting *c, uint64_t n, uint64_t *key, uint64_t *lacks,
+                           uint64_t *has)
+{
+    c->prefix = 0;
+    for (c->shift = DIGIT_BITS; c->shift >= 0; c->shift -= DIGIT_BITS) {
+        uint64_t digit = 0;
+
+        memset(c->weight, 0, sizeof(c->weight));
+        D9D_TRY(d9di_join_each_unit(c->how, weigh_unit, c));
+        for (; digit < DIGITS && n > c->weight[digit]; digit++)
+            n -= c->weight[digit];
+        *lacks = n;
+        *key = ALL_KEYS;
+        if (digit == DIGITS)
+            return D9D_OK;
+        *has = c->weight[digit];
+        c->prefix = c->prefix << DIGIT_BITS | digit;
+    }
+    *key = c->prefix;
+    return D9D_OK;
+}
+
+/* --- packs --------------------------------------------------------------------------------------
+ */
+
+static d9d_status note(void *arg, const char *path, const d9di_unit_state *unit,
+                       const struct d9di_spooled *r)
+{
+    struct cutting *c = arg;
+    const struct candidate x = {r->key, r->stored};
+
+    (void)path;
+    (void)unit;
+    if (r->key < c->from || r->key >= c->upto)
+        return D9D_OK;
+    c->n_candidates++;
+    return d9di_out_put(&c->candidates, &x, sizeof(x));
+}
+
+static d9d_status note_unit(void *arg, const char *dir, const d9di_unit_state *unit)
+{
+    return d9di_join_each_record(dir, unit, note, arg);
+}
+
+static d9d_status note_candidates(struct cutting *c)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    if (asprintf(&path, "%s/join.candidates", c->how->unit.dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", c->how->unit.dir);
+    d9di_out_release(&c->candidates);
+    c->n_candidates = 0;
+    st = d9di_out_create(&c->candidates, path);
+    free(path);
+    D9D_TRY(st);
+    D9D_TRY(d9di_join_each_unit(c->how, note_unit, c));
+    return d9di_out_flush(&c->candidates);
+}
+
+static d9d_status pack_candidates(const struct cutting *c, uint64_t upto, d9di_packer *p)
+{
+    struct candidate some[CANDIDATES_A_READ];
+
+    for (uint64_t at = 0; at < c->n_candidates; at += CANDIDATES_A_READ) {
+        const uint64_t left = c->n_candidates - at;
+        const size_t n = left < CANDIDATES_A_READ ? (size_t)left : CANDIDATES_A_READ;
+
+        D9D_TRY(d9d_file_read_at(&c->candidates.file, some, n * sizeof(*some), at * sizeof(*some)));
+        for (size_t i = 0; i < n; i++)
+            if (some[i].key < upto)
+                D9D_TRY(d9di_packer_add(p, 0, NULL, NULL, some[i].stored,
+                                        (int64_t)some[i].stored - !c->labels));
+    }
+    return d9di_packer_flush(p);
+}
+
+/* Packs of the documents with keys in [from, upto). */
+static d9d_status count_packs(const struct cutting *c, uint64_t upto, int64_t *out)
+{
+    d9di_packer *p = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_packer_create(NULL, 0, &c->how->packer, &p));
+    st = pack_candidates(c, upto, p);
+    *out = d9di_packer_samples(p);
+    d9di_packer_free(p);
+    return st;
+}
+
+/* What both bounds make: the nearer one, but never nothing. */
+static bool takes_more(int64_t want, int64_t less, int64_t more)
+{
+    return less == 0 || more - want <= want - less;
+}
+
+/* The bound in (from, upto] whose packs come closest to `want`; *made is how many these are. */
+static d9d_status halve(const struct cutting *c, int64_t want, uint64_t *upto, int64_t *made)
+{
+    uint64_t low = c->from, high = c->upto;
+    int64_t less = 0, more;
+
+    D9D_TRY(count_packs(c, high, &more));
+    while (more > want && less < want && high - low > 1) {
+        const uint64_t middle = low + (high - low) / 2;
+        int64_t n;
+
+        D9D_TRY(count_packs(c, middle, &n));
+        if (n > want) {
+            high = middle;
+            more = n;
+        } else {
+            low = middle;
+            less = n;
+        }
+    }
+    *upto = more <= want || (less < want && takes_more(want, less, more)) ? high : low;
+    *made = *upto == high ? more : less;
+    return D9D_OK;
+}
+
+/* --- all of it ---------------------------------------------------------------------------------
+ */
+
+/* The bound for `want` samples; *made 0: there are not so many. */
+static d9d_status find_bound(struct cutting *c, int64_t want, int64_t *made)
+{
+    const uint64_t size = is_packed(c) ? (uint64_t)c->how->packer.size : 1;
+    uint64_t key, lacks = 0, has = 0, upto = 0;
+
+    D9D_TRY(find_key(c, (uint64_t)want * size, &key, &lacks, &has));
+    if (is_packed(c)) {
+        c->upto = key == ALL_KEYS ? ALL_KEYS : key + 1;
+        D9D_TRY(note_candidates(c));
+        D9D_TRY(halve(c, want, &upto, made));
+        c->upto = upto;
+        return D9D_OK;
+    }
+    c->upto = key;
+    *made = want - (int64_t)lacks;
+    if (key != ALL_KEYS && takes_more(want, *made, *made + (int64_t)has)) {
+        c->upto = key + 1;
+        *made += (int64_t)has;
+    }
+    return D9D_OK;
+}
+
+static d9d_status fail_few(const d9di_join_how *how, int64_t made)
+{
+    int64_t want = 0;
+
+    for (size_t i = 0; i < how->unit.n_splits; i++)
+        want += how->counts[i] > 0 ? how->counts[i] : 0;
+    return D9D_FAIL(D9D_EFORMAT, "the splits are to have %lld samples, there are %lld",
+                    (long long)want, (long long)made);
+}
+
+static d9d_status find_cuts(struct cutting *c, d9di_cuts *out)
+{
+    int64_t all = 0;
+
+    for (size_t i = 0; i < c->how->unit.n_splits; i++) {
+        const int64_t want = c->how->counts[i];
+        int64_t made = 0;
+
+        if (want <= 0)
+            continue;
+        D9D_TRY(find_bound(c, want, &made));
+        all += made;
+        if (made == 0 || (made < want && c->upto == ALL_KEYS))
+            return fail_few(c->how, all);
+        out->list[out->n++] = (d9di_cut){i, c->from, c->upto};
+        c->from = c->upto;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_join_cut(const d9di_join_how *how, const d9di_manifest *m, d9di_cuts *out)
+{
+    struct cutting *c;
+    d9d_status st;
+
+    out->n = 0;
+    c = calloc(1, sizeof(*c));
+    if (!c)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to deal %lld samples", (long long)m->samples);
+    c->how = how;
+    c->labels = m->labels;
+    st = find_cuts(c, out);
+    d9di_out_release(&c->candidates);
+    free(c);
+    return st;
+}
+
+const d9di_cut *d9di_cuts_find(const d9di_cuts *cuts, uint32_t key)
+{
+    for (size_t i = 0; i < cuts->n; i++)
+        if (key < cuts->list[i].upto)
+            return &cuts->list[i];
+    return NULL;
+}

@@ -1,0 +1,379 @@
+/* documents.c - see documents.h. */
+#include "data/build/documents.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/dataset/megatron.h"
+#include "data/build/input_stream.h"
+#include "data/tokenizer/utf8.h"
+
+enum { READ_BYTES = 1 << 20 };
+
+struct d9di_documents_reader {
+    const d9d_shard_how *how;
+    const d9di_pieces *pieces;
+    int64_t part;
+
+    size_t piece;
+    int64_t unit;
+    d9di_document_place place;
+    int64_t block;              /* parts of the source that are behind */
+    d9di_source_reader *source; /* NULL: the next is not open yet, or it is */
+    d9di_megatron *megatron;
+    d9d_buf pending; /* read but not yet a document, from `used` on */
+    size_t used;
+    bool end;          /* of the source */
+    uint64_t consumed; /* of sources that are behind */
+    uint64_t skipped;  /* of this one */
+    struct d9di_passed passed;
+};
+
+void d9di_chunk_release(d9di_text_chunk *c)
+{
+    d9d_buf_release(&c->text);
+    D9D_VEC_RELEASE(&c->docs);
+    D9D_VEC_RELEASE(&c->ids);
+    D9D_VEC_RELEASE(&c->labels);
+    D9D_VEC_RELEASE(&c->ended);
+    D9D_VEC_RELEASE(&c->skipped);
+}
+
+static bool ends_with(const char *name, size_t n, const char *end)
+{
+    const size_t len = strlen(end);
+
+    return n > len && memcmp(name + n - len, end, len) == 0;
+}
+
+d9d_shard_format d9di_format_of(const d9d_shard_how *how, size_t source)
+{
+    const char *name = how->inputs[source];
+    size_t n = strlen(name);
+
+    if (how->format != D9D_SHARD_BY_NAME)
+        return how->format;
+    n -= ends_with(name, n, ".gz") ? 3 : ends_with(name, n, ".zst") ? 4 : 0;
+    return ends_with(name, n, ".txt") ? D9D_SHARD_TEXT : D9D_SHARD_JSONL;
+}
+
+bool d9di_format_has_lines(const d9d_shard_how *how, size_t source)
+{
+    const d9d_shard_format format = d9di_format_of(how, source);
+
+    return format != D9D_SHARD_MEGATRON && (format != D9D_SHARD_TEXT || how->lines);
+}
+
+static bool by_lines(const d9di_documents_reader *r)
+{
+    return d9di_format_has_lines(r->how, (size_t)r->place.source);
+}
+
+static const char *name_of(const d9di_documents_reader *r)
+{
+    const char *name = r->how->inputs[r->place.source];
+
+    return strcmp(name, "-") == 0 ? "standard input" : name;
+}
+
+static const d9di_piece *piece_of(const d9di_documents_reader *r)
+{
+    return &r->pieces->list.data[r->piece];
+}
+
+d9d_status d9di_documents_open(const d9d_shard_how *how, const d9di_pieces *pieces, int64_t part,
+                               d9di_documents_reader **out)
+{
+    d9di_documents_reader *r = calloc(1, sizeof(*r));
+
+    if (!r)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to read with");
+    r->how = how;
+    r->pieces = pieces;
+    r->part = part;
+    *out = r;
+    return D9D_OK;
+}
+
+void d9di_documents_close(d9di_documents_reader *r)
+{
+    if (!r)
+        return;
+    d9di_source_close(r->source);
+    d9di_megatron_close(r->megatron);
+    d9d_buf_release(&r->pending);
+    free(r);
+}
+
+void d9di_documents_begin(d9di_documents_reader *r, size_t piece, int64_t unit,
+                          const d9di_document_place *from)
+{
+    const d9di_piece *p = &r->pieces->list.data[piece];
+
+    r->piece = piece;
+    r->unit = unit;
+    r->place = from ? *from : (d9di_document_place){p->source, p->from, 1};
+    r->block = r->place.byte / r->part;
+}
+
+uint64_t d9di_documents_consumed(const d9di_documents_reader *r)
+{
+    return r->consumed + (r->source     ? d9di_source_consumed(r->source) - r->skipped
+                          : r->megatron ? (uint64_t)r->place.byte
+                                        : 0);
+}
+
+int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece,
+                     const d9di_document_place *place)
+{
+    d9di_source_reader *source = NULL;
+    int64_t line = 1, left = place->byte;
+    char bytes[4096];
+
+    if (piece->from == 0)
+        return place->line;
+    if (d9di_source_open(how->inputs[place->source], NULL, &source) != D9D_OK)
+        return place->line;
+    while (left > 0) {
+        size_t got = 0, i;
+
+        if (d9di_source_read(source, bytes, left < 4096 ? (size_t)left : 4096, &got) != D9D_OK ||
+            got == 0)
+            break;
+        for (i = 0; i < got; i++)
+            line += bytes[i] == '\n';
+        left -= (int64_t)got;
+    }
+    d9di_source_close(source);
+    return line;
+}
+
+/* --- one source ------------------------------------------------------------------------------ */
+
+static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b);
+static d9d_status skip_begun_line(d9di_documents_reader *r);
+
+static bool is_open(const d9di_documents_reader *r)
+{
+    return r->source || r->megatron;
+}
+
+static bool is_megatron(const d9di_documents_reader *r)
+{
+    return d9di_format_of(r->how, (size_t)r->place.source) == D9D_SHARD_MEGATRON;
+}
+
+/* A piece that begins in the middle of a file begins with the first line that does. */
+static d9d_status open_source(d9di_documents_reader *r)
+{
+    const char *path = r->how->inputs[r->place.source];
+    const d9di_seen *seen = r->pieces->seen[r->place.source];
+    const bool inside = r->place.byte > 0 && r->place.byte == piece_of(r)->from;
+
+    if (is_megatron(r))
+        return d9di_megatron_open(path, seen, &r->megatron);
+    D9D_TRY(d9di_source_open(path, seen, &r->source));
+    r->pending.len = r->used = 0;
+    r->end = false;
+    if (inside)
+        r->place.byte--;
+    if (r->place.byte > 0)
+        D9D_TRY(d9di_source_skip(r->source, (uint64_t)r->place.byte));
+    r->skipped = r->place.byte > 0 ? d9di_source_consumed(r->source) : 0;
+    return inside ? skip_begun_line(r) : D9D_OK;
+}
+
+static void close_source(d9di_documents_reader *r)
+{
+    r->consumed = d9di_documents_consumed(r);
+    d9di_source_close(r->source);
+    d9di_megatron_close(r->megatron);
+    r->source = NULL;
+    r->megatron = NULL;
+    r->passed = (struct d9di_passed){r->place.source, r->place.line - 1};
+    r->place = (d9di_document_place){.source = r->place.source + 1, .line = 1};
+    r->block = 0;
+}
+
+static d9d_status end_source(d9di_documents_reader *r, d9di_text_chunk *c)
+{
+    D9D_TRY(D9D_VEC_PUSH(&c->ended, (struct d9di_ended){r->place.source, r->place.byte}));
+    close_source(r);
+    return D9D_OK;
+}
+
+/* More bytes behind `b`. */
+static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b)
+{
+    size_t got;
+
+    D9D_TRY(d9d_buf_reserve(b, READ_BYTES));
+    D9D_TRY(d9di_source_read(r->source, b->data + b->len, READ_BYTES, &got));
+    b->len += got;
+    r->end = got == 0;
+    return D9D_OK;
+}
+
+static d9d_status check_size(const d9di_documents_reader *r, size_t n)
+{
+    if (n <= D9DI_MAX_DOCUMENT)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: a document of more than %zu bytes%s", name_of(r),
+                    (long long)r->place.line, D9DI_MAX_DOCUMENT,
+                    by_lines(r) ? "" : "; --lines takes each line as one");
+}
+
+static d9d_status whole_file(d9di_documents_reader *r, d9di_text_chunk *c)
+{
+    d9di_text_document doc = {.at = c->text.len, .place = r->place};
+    size_t mark;
+
+    while (!r->end) {
+        D9D_TRY(read_more(r, &c->text));
+        D9D_TRY(check_size(r, c->text.len - doc.at));
+    }
+    doc.len = c->text.len - doc.at;
+    r->place.byte = (int64_t)doc.len;
+    mark = d9di_utf8_mark(c->text.data ? c->text.data + doc.at : "", doc.len);
+    doc.at += mark;
+    doc.len -= mark;
+    doc.place.byte = (int64_t)mark;
+    D9D_TRY(end_source(r, c));
+    return D9D_VEC_PUSH(&c->docs, doc);
+}
+
+/* The next line in pending[used, used + *len), its end of line taken off but counted in *all;
+ * *found false at the end of the source. */
+static d9d_status find_line(d9di_documents_reader *r, size_t *len, size_t *all, bool *found)
+{
+    size_t looked = 0;
+
+    for (;;) {
+        const size_t have = r->pending.len - r->used;
+        const char *line = have ? r->pending.data + r->used : "";
+        const char *nl = have > looked ? memchr(line + looked, '\n', have - looked) : NULL;
+
+        if (nl || (r->end && have > 0)) {
+            *len = nl ? (size_t)(nl - line) : have;
+            *all = *len + (nl != NULL);
+            *found = true;
+            return check_size(r, *len);
+        }
+        *found = false;
+        if (r->end)
+            return D9D_OK;
+        D9D_TRY(check_size(r, have));
+        looked = have;
+        if (r->used > 0) {
+            memmove(r->pending.data, line, have);
+            r->pending.len = have;
+            r->used = 0;
+        }
+        D9D_TRY(read_more(r, &r->pending));
+    }
+}
+
+static d9d_status skip_begun_line(d9di_documents_reader *r)
+{
+    size_t len, all = 0;
+    bool found;
+
+    D9D_TRY(find_line(r, &len, &all, &found));
+    if (found) {
+        r->used += all;
+        r->place.byte += (int64_t)all;
+    }
+    return D9D_OK;
+}
+
+static bool is_blank(const char *line, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && (line[i] == ' ' || line[i] == '\t' || line[i] == '\r'))
+        i++;
+    return i == n;
+}
+
+static d9d_status next_line(d9di_documents_reader *r, d9di_text_chunk *c)
+{
+    const bool json = d9di_format_of(r->how, (size_t)r->place.source) != D9D_SHARD_TEXT;
+    d9di_text_document doc = {.at = c->text.len, .place = r->place};
+    size_t len, all;
+    const char *line;
+    bool found;
+
+    D9D_TRY(find_line(r, &len, &all, &found));
+    if (!found)
+        return end_source(r, c);
+    line = r->pending.data + r->used;
+    r->used += all;
+    r->place.byte += (int64_t)all;
+    r->place.line++;
+    if (doc.place.byte == 0 && d9di_utf8_mark(line, len) > 0) {
+        doc.place.byte = (int64_t)d9di_utf8_mark(line, len);
+        line += doc.place.byte;
+        len -= (size_t)doc.place.byte;
+    }
+    if (json && is_blank(line, len))
+        return D9D_OK;
+    if (!json && len > 0 && line[len - 1] == '\r')
+        len--;
+    doc.len = len;
+    D9D_TRY(d9d_buf_append(&c->text, line, len));
+    return D9D_VEC_PUSH(&c->docs, doc);
+}
+
+/* Documents of token files are counted as lines, and their bytes are what was read so far. */
+static d9d_status next_tokens(d9di_documents_reader *r, d9di_text_chunk *c)
+{
+    d9di_text_document doc = {.at = c->text.len, .place = r->place};
+
+    if (r->place.line > d9di_megatron_documents(r->megatron))
+        return end_source(r, c);
+    D9D_TRY(d9di_megatron_read(r->megatron, r->place.line - 1, D9DI_MAX_DOCUMENT, &c->text));
+    doc.len = c->text.len - doc.at;
+    r->place.line++;
+    r->place.byte += (int64_t)doc.len - 1;
+    return D9D_VEC_PUSH(&c->docs, doc);
+}
+
+static d9d_status next_document(d9di_documents_reader *r, d9di_text_chunk *c)
+{
+    if (r->megatron)
+        return next_tokens(r, c);
+    return by_lines(r) ? next_line(r, c) : whole_file(r, c);
+}
+
+/* Whether the next document is one of the chunk's unit; *out says so otherwise. */
+static bool is_inside(d9di_documents_reader *r, d9di_text_chunk *out)
+{
+    const d9di_piece *p = piece_of(r);
+
+    if (is_open(r) && r->place.byte >= p->upto)
+        close_source(r);
+    if (!is_open(r) && r->place.source == p->source + p->n_sources) {
+        out->ends = out->last = true;
+    } else if (r->place.byte / r->part != r->block) {
+        r->block = r->place.byte / r->part;
+        out->ends = true;
+    }
+    return !out->ends;
+}
+
+d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_text_chunk *out)
+{
+    out->text.len = out->docs.len = out->ids.len = out->labels.len = out->ended.len = 0;
+    out->skipped.len = 0;
+    out->piece = (int64_t)r->piece;
+    out->unit = r->unit;
+    out->ends = out->last = false;
+    while (out->text.len < D9DI_CHUNK_BYTES && out->docs.len < D9DI_CHUNK_BYTES &&
+           is_inside(r, out)) {
+        D9D_TRY(is_open(r) ? next_document(r, out) : open_source(r));
+    }
+    r->unit += out->ends;
+    out->next = r->place;
+    out->passed = r->passed;
+    return D9D_OK;
+}

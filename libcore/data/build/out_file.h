@@ -1,0 +1,29 @@
+/* out_file.h - a file that is written from its beginning to its end through a buffer, and
+ * hashed on the way. */
+#ifndef D9DI_DATA_BUILD_OUT_FILE_H
+#define D9DI_DATA_BUILD_OUT_FILE_H
+
+#include "d9d/base/fs.h"
+#include "d9d/base/hash.h"
+
+typedef struct d9di_out_file {
+    d9d_file file;
+    d9d_buf buf;
+    d9d_hasher *hasher;
+    bool open;
+} d9di_out_file; /* zero-initialised is closed; it may be created again when it is */
+
+d9d_status d9di_out_create(d9di_out_file *o, const char *path);
+/* The same where nothing has the name. */
+d9d_status d9di_out_create_new(d9di_out_file *o, const char *path);
+d9d_status d9di_out_put(d9di_out_file *o, const void *p, size_t n);
+/* What was put into `buf` directly: write it if it is enough, or in any case. */
+d9d_status d9di_out_settle(d9di_out_file *o);
+d9d_status d9di_out_flush(d9di_out_file *o);
+/* Write what is left, sync and close; fine when it is closed. */
+d9d_status d9di_out_close(d9di_out_file *o);
+/* Of all bytes, behind d9di_out_close(). */
+d9d_hash d9di_out_hash(const d9di_out_file *o);
+void d9di_out_release(d9di_out_file *o);
+
+#endif

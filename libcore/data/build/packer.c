@@ -1,0 +1,355 @@
+/* packer.c - see packer.h. */
+#include "data/build/packer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/build/jsonl.h"
+
+#define NONE UINT32_MAX
+
+/* Documents one behind the other. */
+struct run {
+    d9d_ids tokens;
+    d9di_labels labels; /* as many, or none */
+    D9D_VEC(uint32_t) segments;
+    uint32_t key; /* of a sample */
+};
+
+/* Documents of a window, of ids of two bytes where these are enough: most of what packing keeps. */
+struct window {
+    D9D_VEC(uint16_t) narrow;
+    struct run wide; /* or of four; labels in any case */
+    d9d_ids one;     /* a narrow document as it goes on */
+};
+
+struct document {
+    size_t at;
+    uint32_t key, n, length, bin;
+    uint32_t next; /* document of the same sample */
+};
+
+/* A sample that is being filled. */
+struct bin {
+    uint32_t room;
+    uint32_t other; /* bin with the same room */
+    uint32_t first; /* document */
+};
+
+struct d9di_packer {
+    d9di_unit *unit; /* NULL: samples are counted only */
+    size_t split;
+    d9di_packer_how how;
+    struct window window;
+    size_t window_tokens; /* of all documents in it */
+    D9D_VEC(struct document) docs;
+    D9D_VEC(struct bin) bins;
+    uint32_t *with_room; /* [size + 1] a bin with so much room, or NONE */
+    uint64_t *has_room;  /* [words] a bit for each room that a bin has */
+    size_t words;
+    struct run sample;
+    int64_t filled;  /* positions of the sample; concatenated */
+    int64_t samples; /* so far */
+};
+
+d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_how *how,
+                              d9di_packer **out)
+{
+    const size_t rooms = (size_t)how->size + 1;
+    d9di_packer *p = calloc(1, sizeof(*p));
+
+    if (p) {
+        p->words = rooms / 64 + 1;
+        p->with_room = malloc(rooms * sizeof(*p->with_room));
+        p->has_room = malloc(p->words * sizeof(*p->has_room));
+    }
+    if (!p || !p->with_room || !p->has_room) {
+        d9di_packer_free(p);
+        return D9D_FAIL(D9D_ENOMEM, "no memory to pack with");
+    }
+    p->unit = unit;
+    p->split = split;
+    p->how = *how;
+    *out = p;
+    return D9D_OK;
+}
+
+static void run_release(struct run *r)
+{
+    D9D_VEC_RELEASE(&r->tokens);
+    D9D_VEC_RELEASE(&r->labels);
+    D9D_VEC_RELEASE(&r->segments);
+}
+
+void d9di_packer_free(d9di_packer *p)
+{
+    if (!p)
+        return;
+    D9D_VEC_RELEASE(&p->window.narrow);
+    D9D_VEC_RELEASE(&p->window.one);
+    run_release(&p->window.wide);
+    run_release(&p->sample);
+    D9D_VEC_RELEASE(&p->docs);
+    D9D_VEC_RELEASE(&p->bins);
+    free(p->with_room);
+    free(p->has_room);
+    free(p);
+}
+
+/* --- samples -----------------------------------------------------------------------------------
+ */
+
+static d9d_status append_labels(struct run *r, const int32_t *labels, size_t n)
+{
+    if (!labels)
+        return D9D_OK;
+    D9D_TRY(D9D_VEC_RESERVE(&r->labels, n));
+    memcpy(r->labels.data + r->labels.len, labels, n * sizeof(*labels));
+    r->labels.len += n;
+    return D9D_OK;
+}
+
+/* Without tokens nothing is kept. */
+static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *labels, size_t n)
+{
+    if (!tokens)
+        return D9D_OK;
+    D9D_TRY(D9D_VEC_RESERVE(&r->tokens, n));
+    memcpy(r->tokens.data + r->tokens.len, tokens, n * sizeof(*tokens));
+    r->tokens.len += n;
+    return append_labels(r, labels, n);
+}
+
+static d9d_status write_sample(d9di_packer *p)
+{
+    struct run *s = &p->sample;
+    d9d_status st = D9D_OK;
+
+    if (p->unit)
+        st = d9di_unit_add(p->unit, p->split, s->key, s->tokens.data,
+                           s->labels.len ? s->labels.data : NULL, s->tokens.len, s->segments.data,
+                           s->segments.len);
+    p->samples++;
+    s->tokens.len = s->labels.len = s->segments.len = 0;
+    p->filled = 0;
+    return st;
+}
+
+static d9d_status add_segment(d9di_packer *p, uint32_t key, const uint32_t *tokens,
+                              const int32_t *labels, size_t n)
+{
+    if (p->sample.segments.len == 0)
+        p->sample.key = key;
+    D9D_TRY(append(&p->sample, tokens, labels, n));
+    return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)n);
+}
+
+/* --- concatenated ------------------------------------------------------------------------------
+ */
+
+static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *tokens,
+                              const int32_t *labels, int64_t length)
+{
+    const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
+    int64_t at = 0;
+
+    while (at < length) {
+        const int64_t room = p->how.size - p->filled;
+        const int64_t n = length - at < room ? length - at : room;
+
+        D9D_TRY(add_segment(p, key, tokens ? tokens + at : NULL, labels ? labels + at : NULL,
+                            (size_t)n + extra));
+        p->filled += n;
+        at += n;
+        if (p->filled == p->how.size)
+            D9D_TRY(write_sample(p));
+    }
+    return D9D_OK;
+}
+
+/* --- best fit ----------------------------------------------------------------------------------
+ */
+
+/* The least room of `length` or more that a bin has; size + 1 when none has. */
+static size_t find_room(const d9di_packer *p, uint32_t length)
+{
+    size_t w = length / 64;
+    uint64_t bits = p->has_room[w] & (UINT64_MAX << (length % 64));
+
+    while (bits == 0 && ++w < p->words)
+        bits = p->has_room[w];
+    return bits ? w * 64 + (size_t)__builtin_ctzll(bits) : (size_t)p->how.size + 1;
+}
+
+static void put_bin(d9di_packer *p, uint32_t bin)
+{
+    struct bin *b = &p->bins.data[bin];
+    uint64_t *word = &p->has_room[b->room / 64], bit = UINT64_C(1) << (b->room % 64);
+
+    b->other = *word & bit ? p->with_room[b->room] : NONE;
+    p->with_room[b->room] = bin;
+    *word |= bit;
+}
+
+static uint32_t take_bin(d9di_packer *p, size_t room)
+{
+    const uint32_t bin = p->with_room[room];
+
+    p->with_room[room] = p->bins.data[bin].other;
+    if (p->with_room[room] == NONE)
+        p->has_room[room / 64] &= ~(UINT64_C(1) << (room % 64));
+    return bin;
+}
+
+static d9d_status place(d9di_packer *p, struct document *d)
+{
+    const size_t room = find_room(p, d->length);
+
+    if (room <= (size_t)p->how.size) {
+        d->bin = take_bin(p, room);
+    } else {
+        d->bin = (uint32_t)p->bins.len;
+        D9D_TRY(D9D_VEC_PUSH(&p->bins, (struct bin){(uint32_t)p->how.size, NONE, NONE}));
+    }
+    p->bins.data[d->bin].room -= d->length;
+    put_bin(p, d->bin);
+    return D9D_OK;
+}
+
+struct by_length {
+    uint32_t length, doc;
+};
+
+static int longest_first(const void *pa, const void *pb)
+{
+    const struct by_length *a = pa, *b = pb;
+
+    if (a->length != b->length)
+        return a->length > b->length ? -1 : 1;
+    return a->doc < b->doc ? -1 : 1;
+}
+
+static d9d_status place_all(d9di_packer *p)
+{
+    struct by_length *order = malloc((p->docs.len + 1) * sizeof(*order));
+    d9d_status st = D9D_OK;
+    size_t i;
+
+    if (!order)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to pack %zu documents", p->docs.len);
+    for (i = 0; i < p->docs.len; i++)
+        order[i] = (struct by_length){p->docs.data[i].length, (uint32_t)i};
+    qsort(order, p->docs.len, sizeof(*order), longest_first);
+    p->bins.len = 0;
+    memset(p->has_room, 0, p->words * sizeof(*p->has_room));
+    for (i = 0; i < p->docs.len && st == D9D_OK; i++)
+        st = place(p, &p->docs.data[order[i].doc]);
+    free(order);
+    return st;
+}
+
+static d9d_status window_add(d9di_packer *p, const uint32_t *tokens, const int32_t *labels,
+                             size_t n)
+{
+    struct window *w = &p->window;
+
+    p->window_tokens += n;
+    if (p->how.wide || !tokens)
+        return append(&w->wide, tokens, labels, n);
+    D9D_TRY(D9D_VEC_RESERVE(&w->narrow, n));
+    for (size_t i = 0; i < n; i++)
+        w->narrow.data[w->narrow.len++] = (uint16_t)tokens[i];
+    return append_labels(&w->wide, labels, n);
+}
+
+static d9d_status window_take(d9di_packer *p, const struct document *d, const uint32_t **tokens)
+{
+    struct window *w = &p->window;
+
+    if (!p->unit)
+        return D9D_OK;
+    if (p->how.wide) {
+        *tokens = w->wide.tokens.data + d->at;
+        return D9D_OK;
+    }
+    w->one.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&w->one, d->n));
+    for (size_t i = 0; i < d->n; i++)
+        w->one.data[i] = w->narrow.data[d->at + i];
+    *tokens = w->one.data;
+    return D9D_OK;
+}
+
+static void window_clear(d9di_packer *p)
+{
+    p->docs.len = p->window_tokens = p->window.narrow.len = 0;
+    p->window.wide.tokens.len = p->window.wide.labels.len = 0;
+}
+
+/* Write the sample that begins with the document. */
+static d9d_status write_bin(d9di_packer *p, uint32_t doc)
+{
+    const d9di_labels *labels = &p->window.wide.labels;
+
+    for (; doc != NONE; doc = p->docs.data[doc].next) {
+        const struct document *d = &p->docs.data[doc];
+        const uint32_t *tokens = NULL;
+
+        D9D_TRY(window_take(p, d, &tokens));
+        D9D_TRY(add_segment(p, d->key, tokens, labels->len ? labels->data + d->at : NULL, d->n));
+    }
+    return write_sample(p);
+}
+
+static d9d_status pack_window(d9di_packer *p)
+{
+    size_t i;
+
+    D9D_TRY(place_all(p));
+    for (i = p->docs.len; i-- > 0;) {
+        struct document *d = &p->docs.data[i];
+
+        d->next = p->bins.data[d->bin].first;
+        p->bins.data[d->bin].first = (uint32_t)i;
+    }
+    for (i = 0; i < p->docs.len; i++)
+        if (p->bins.data[p->docs.data[i].bin].first == i)
+            D9D_TRY(write_bin(p, (uint32_t)i));
+    window_clear(p);
+    return D9D_OK;
+}
+
+/* --- either ------------------------------------------------------------------------------------
+ */
+
+d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
+                           const int32_t *labels, size_t n, int64_t length)
+{
+    const uint32_t stored = (uint32_t)n;
+
+    if (p->how.size == 0) {
+        p->samples++;
+        return d9di_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
+    }
+    if (p->how.mode == D9D_PACK_CONCAT)
+        return concatenate(p, key, tokens, labels, length);
+    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = p->window_tokens,
+                                                     .key = key,
+                                                     .n = stored,
+                                                     .length = (uint32_t)length}));
+    D9D_TRY(window_add(p, tokens, labels, n));
+    return p->docs.len >= p->how.window || p->window_tokens >= p->how.window_tokens ? pack_window(p)
+                                                                                    : D9D_OK;
+}
+
+d9d_status d9di_packer_flush(d9di_packer *p)
+{
+    if (p->docs.len > 0)
+        D9D_TRY(pack_window(p));
+    return p->sample.segments.len > 0 ? write_sample(p) : D9D_OK;
+}
+
+int64_t d9di_packer_samples(const d9di_packer *p)
+{
+    return p->samples;
+}

@@ -1,0 +1,108 @@
+/* shard_aux_files.c - the files that a dataset has beside its tokens: the tokenizer's and the chat
+ * template's, as they were when the run was planned. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/build/shard_private.h"
+
+/* The tokenizer itself, what HF keeps beside it, and the template. */
+static const char *const names[] = {"tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "chat_template.jinja",
+                                    "chat.json"};
+enum { TOKENIZER = 0, CHAT = sizeof(names) / sizeof(names[0]) - 1 };
+_Static_assert(CHAT + 1 == D9DI_MAX_BESIDE, "room for each");
+
+/* Where the file is taken from; NULL: from nowhere. */
+static d9d_status source_of(const d9d_shard_how *how, size_t i, d9d_arena *a, const char **out)
+{
+    const char *slash = how->tokenizer ? strrchr(how->tokenizer, '/') : NULL;
+
+    *out = i == CHAT ? how->chat : how->tokenizer;
+    if (!*out || i == CHAT || i == TOKENIZER)
+        return D9D_OK;
+    *out = d9d_arena_printf(a, "%.*s%s", slash ? (int)(slash - how->tokenizer) + 1 : 0,
+                            how->tokenizer, names[i]);
+    if (!*out)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->tokenizer);
+    if (!d9d_fs_exists(*out))
+        *out = NULL;
+    return D9D_OK;
+}
+
+static d9d_status look_at(d9di_plan *p, size_t i, d9d_arena *a)
+{
+    d9di_data_file *f = &p->beside[p->n_beside];
+    const char *from;
+    uint64_t bytes;
+
+    D9D_TRY(source_of(p->how, i, a, &from));
+    if (!from)
+        return D9D_OK;
+    D9D_TRY(d9d_hash_file(from, &f->hash, &bytes));
+    f->name = names[i];
+    f->bytes = (int64_t)bytes;
+    if (i == TOKENIZER) /* as it was loaded */
+        f->hash = d9d_tokenizer_hash(p->tokenise.tok);
+    if (i == CHAT)
+        f->hash = d9di_chat_hash(p->tokenise.chat);
+    p->n_beside++;
+    return D9D_OK;
+}
+
+d9d_status d9di_beside_look(d9di_plan *p)
+{
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < D9DI_MAX_BESIDE && st == D9D_OK; i++)
+        st = look_at(p, i, &a);
+    d9d_arena_release(&a);
+    return st;
+}
+
+d9d_status d9di_beside_take(const char *from, const char *to, d9d_hash want)
+{
+    char have[D9D_HASH_HEX], planned[D9D_HASH_HEX];
+    uint64_t bytes;
+    d9d_hash hash;
+
+    D9D_TRY(d9d_fs_remove_tree(to)); /* of a run that was interrupted here */
+    D9D_TRY(d9d_fs_copy(from, to));
+    D9D_TRY(d9d_hash_file(to, &hash, &bytes));
+    if (d9d_hash_equal(hash, want))
+        return D9D_OK;
+    d9d_hash_hex(hash, have);
+    d9d_hash_hex(want, planned);
+    return D9D_FAIL(D9D_EFORMAT, "%s: its hash is %s, it was %s when tokens were made with it",
+                    from, have, planned);
+}
+
+d9d_status d9di_beside_copy(const d9di_plan *p, const char *dir)
+{
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0, k = 0; k < p->n_beside && st == D9D_OK; i++) {
+        const char *from, *to = d9d_fs_join(&a, dir, names[i]);
+
+        if (strcmp(names[i], p->beside[k].name) != 0)
+            continue;
+        D9D_TRY_OR(st, source_of(p->how, i, &a, &from), out);
+        if (!to)
+            st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
+        else if (!from)
+            st =
+                D9D_FAIL(D9D_EIO, "%s: was taken away from beside %s", names[i], p->how->tokenizer);
+        else
+            st = d9di_beside_take(from, to, p->beside[k].hash);
+        k++;
+    }
+out:
+    d9d_arena_release(&a);
+    return st;
+}

@@ -1,0 +1,253 @@
+/* shard_check.c - options of a run, and shares of the splits. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/num_format.h"
+#include "d9d/base/rng.h"
+#include "data/build/assemble.h"
+#include "data/build/shard_private.h"
+
+#define MAX_COUNT (INT64_C(1) << 40)
+enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
+
+d9d_overflow d9di_overflow_of(const d9d_shard_how *how)
+{
+    if (how->overflow != D9D_OVERFLOW_BY_FORMAT)
+        return how->overflow;
+    return how->format == D9D_SHARD_CHAT ? D9D_OVERFLOW_TRUNCATE : D9D_OVERFLOW_SPLIT;
+}
+
+int64_t d9di_longest_document(const d9d_shard_how *how)
+{
+    if (how->max_length > 0)
+        return how->max_length;
+    return how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT ? how->pack : D9DI_MAX_LENGTH - 1;
+}
+
+static d9d_status add_split(d9di_shares *out, const char *name, size_t n, double upto,
+                            int64_t count)
+{
+    d9d_err_copy copy;
+
+    if (d9d_fs_check_name(name, n, "split") != D9D_OK) {
+        d9d_err_save(&copy, D9D_ECONFIG); /* of the command line, not of a file */
+        return d9d_err_restore(&copy);
+    }
+    if (out->n == D9DI_MAX_SPLITS)
+        return D9D_FAIL(D9D_ECONFIG, "more than %d splits", D9DI_MAX_SPLITS);
+    for (size_t i = 0; i < out->n; i++)
+        if (strlen(out->split[i].name) == n && memcmp(out->split[i].name, name, n) == 0)
+            return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\" is given twice", (int)n, name);
+    memcpy(out->split[out->n].name, name, n);
+    out->counts[out->n] = count;
+    out->split[out->n++].upto = upto;
+    return D9D_OK;
+}
+
+static bool has_train(const d9di_shares *shares)
+{
+    for (size_t i = 0; i < shares->n; i++)
+        if (strcmp(shares->split[i].name, "train") == 0)
+            return true;
+    return false;
+}
+
+/* What splits of given size leave. */
+static d9d_status add_rest(d9di_shares *out)
+{
+    const char *name = has_train(out) ? "rest" : "train";
+
+    return add_split(out, name, strlen(name), 2, D9DI_JOIN_REST);
+}
+
+/* NAME=SHARE, which is added to *sum, or NAME=COUNT. */
+static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shares *out)
+{
+    const char *eq = memchr(text, '=', n);
+    const size_t name = eq ? (size_t)(eq - text) : n;
+    char number[32] = "", *end = number;
+    double share = 0;
+    bool counts;
+
+    if (eq && n - name - 1 < sizeof(number)) {
+        memcpy(number, eq + 1, n - name - 1);
+        share = d9d_point_number(number, &end);
+    }
+    counts = share > 1 && share == floor(share) && share <= (double)MAX_COUNT;
+    if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
+        (share > 1 && !counts))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1, or "
+                        "NAME=COUNT with a whole number from 2 on",
+                        (int)(n < 80 ? n : 80), text);
+    *sum += counts ? 0 : share;
+    return add_split(out, text, name, *sum, counts ? (int64_t)share : 0);
+}
+
+static d9d_status parse_shares(const char *text, d9di_shares *out)
+{
+    double sum = 0;
+
+    memset(out, 0, sizeof(*out));
+    for (;;) {
+        const size_t n = strcspn(text, ",");
+
+        D9D_TRY(parse_share(text, n, &sum, out));
+        if (text[n] == '\0')
+            break;
+        text += n + 1;
+    }
+    if (sum == 0)
+        return add_rest(out);
+    if (sum < 1 - 1e-6 && !has_train(out))
+        return add_split(out, "train", 5, 2, D9DI_JOIN_SHARE);
+    if (fabs(sum - 1) > 1e-6)
+        return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
+    for (size_t i = 0; i < out->n; i++)
+        if (out->split[i].upto == sum)
+            out->split[i].upto = 2; /* whatever the rounding */
+    return D9D_OK;
+}
+
+void d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n,
+                      size_t *split, uint32_t *key)
+{
+    static const char stream[] = "d9d-shard split";
+    const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash64(stream, sizeof(stream) - 1)};
+    uint64_t drawn;
+
+    *split = *key = 0;
+    if (shares->n == 1)
+        return;
+    drawn = d9d_rng_u64(rng, d9d_hash64(ids, n * sizeof(*ids)));
+    *key = (uint32_t)drawn;
+    while ((double)(drawn >> 11) * 0x1p-53 >= shares->split[*split].upto)
+        ++*split;
+}
+
+static d9d_status check_lengths(const d9d_shard_how *how)
+{
+    size_t i;
+
+    if (how->max_length < 0 || how->max_length >= D9DI_MAX_LENGTH)
+        return D9D_FAIL(D9D_ECONFIG, "a length of %lld; it must be from 1 to %lld",
+                        (long long)how->max_length, (long long)D9DI_MAX_LENGTH - 1);
+    if (how->pack < 0 || how->pack > MAX_PACK)
+        return D9D_FAIL(D9D_ECONFIG, "packs of %lld; they must be of 1 to %d positions",
+                        (long long)how->pack, MAX_PACK);
+    if (how->pack > 0 && how->max_length > how->pack && how->pack_mode == D9D_PACK_BEST_FIT)
+        return D9D_FAIL(D9D_ECONFIG, "documents of up to %lld positions do not fit packs of %lld",
+                        (long long)how->max_length, (long long)how->pack);
+    if (how->pack > 0 && how->n_edges > 0)
+        return D9D_FAIL(D9D_ECONFIG, "packs are of one length: bucket edges have no use with them");
+    for (i = 0; i < how->n_edges; i++)
+        if (how->edges[i] <= (i ? how->edges[i - 1] : 0) || how->edges[i] > D9DI_MAX_LENGTH)
+            return D9D_FAIL(D9D_ECONFIG, "bucket edge %lld: must be above %lld, the one before it",
+                            (long long)how->edges[i], (long long)(i ? how->edges[i - 1] : 0));
+    return D9D_OK;
+}
+
+/* A class belongs to a whole text. */
+static d9d_status check_classes(const d9d_shard_how *how)
+{
+    const bool cut =
+        d9di_overflow_of(how) == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
+
+    if (how->label_key == NULL)
+        return D9D_OK;
+    for (size_t i = 0; i < how->n_inputs; i++) {
+        const d9d_shard_format f = d9di_format_of(how, i);
+
+        if (f != D9D_SHARD_JSONL && f != D9D_SHARD_TOKENS)
+            return D9D_FAIL(D9D_ECONFIG, "--label-key: %s is not JSON lines of texts or tokens",
+                            how->inputs[i]);
+    }
+    if (cut || how->pack_mode == D9D_PACK_CONCAT)
+        return D9D_FAIL(D9D_ECONFIG, "--label-key: a part of a text would have no class; %s",
+                        cut ? "--overflow truncate or drop" : "--pack-mode best-fit");
+    return D9D_OK;
+}
+
+static d9d_status check_inputs(const d9d_shard_how *how)
+{
+    size_t i, stdins = 0;
+
+    if (how->n_inputs == 0)
+        return D9D_FAIL(D9D_ECONFIG, "no inputs");
+    for (i = 0; i < how->n_inputs; i++)
+        stdins += strcmp(how->inputs[i], "-") == 0;
+    if (stdins > 1)
+        return D9D_FAIL(D9D_ECONFIG, "standard input is given %zu times", stdins);
+    if (how->lines && how->format != D9D_SHARD_TEXT)
+        return D9D_FAIL(D9D_ECONFIG, "--lines is for --format text");
+    if (!how->tokenizer && how->format != D9D_SHARD_TOKENS && how->format != D9D_SHARD_MEGATRON)
+        return D9D_FAIL(D9D_ECONFIG, "text needs a --tokenizer");
+    if (how->append_eos && !how->tokenizer)
+        return D9D_FAIL(D9D_ECONFIG, "--append-eos needs a --tokenizer");
+    if ((how->format == D9D_SHARD_CHAT) != (how->chat != NULL))
+        return D9D_FAIL(D9D_ECONFIG, "--format chat and --template FILE need each other");
+    D9D_TRY(check_classes(how));
+    if (how->chat && how->append_eos)
+        return D9D_FAIL(D9D_ECONFIG, "--append-eos: the template says how a chat ends");
+    return D9D_OK;
+}
+
+/* Files of tables that are told by their names, of which no first bytes tell. */
+static d9d_status check_names(const d9d_shard_how *how)
+{
+    static const char *const ends[] = {".csv", ".tsv"};
+
+    for (size_t i = 0; i < how->n_inputs && how->format == D9D_SHARD_BY_NAME; i++)
+        for (size_t k = 0; k < sizeof(ends) / sizeof(ends[0]); k++) {
+            const size_t n = strlen(how->inputs[i]), m = strlen(ends[k]);
+
+            if (n > m && strcmp(how->inputs[i] + n - m, ends[k]) == 0)
+                return D9D_FAIL(
+                    D9D_ECONFIG,
+                    "%s: is a table by its name (%s); make JSON lines of it, or say its "
+                    "--format",
+                    how->inputs[i], ends[k]);
+        }
+    return D9D_OK;
+}
+
+static d9d_status check_sizes(const d9d_shard_how *how)
+{
+    if (how->shard_bytes < 0 || how->part_bytes < 0)
+        return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes, parts of %lld",
+                        (long long)how->shard_bytes, (long long)how->part_bytes);
+    if (how->part_bytes > 0 && how->part_bytes < D9DI_LEAST_PART)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "--part-size: parts of %lld bytes; each has files of its own, so they are of "
+            "%d bytes at least",
+            (long long)how->part_bytes, D9DI_LEAST_PART);
+    if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)
+        return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
+                        (long long)how->pack_window, MAX_WINDOW);
+    if (how->tasks < 0 || how->task < 0 || (how->tasks > 0 && how->task >= how->tasks))
+        return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: tasks are numbered from 0",
+                        (long long)how->task, (long long)how->tasks);
+    return D9D_OK;
+}
+
+static d9d_status check_replaced(const d9d_shard_how *how)
+{
+    for (size_t i = 0; i < how->n_inputs; i++)
+        D9D_TRY(d9d_outdir_spares(how->out, how->inputs[i]));
+    if (how->chat)
+        D9D_TRY(d9d_outdir_spares(how->out, how->chat));
+    return how->tokenizer ? d9d_outdir_spares(how->out, how->tokenizer) : D9D_OK;
+}
+
+d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares)
+{
+    D9D_TRY(check_inputs(how));
+    D9D_TRY(check_names(how));
+    D9D_TRY(check_lengths(how));
+    D9D_TRY(check_sizes(how));
+    if (how->replace)
+        D9D_TRY(check_replaced(how));
+    return parse_shares(how->split ? how->split : "train=1", shares);
+}

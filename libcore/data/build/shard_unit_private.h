@@ -1,0 +1,15 @@
+/* shard_unit_private.h - the state of a unit, and other files of a run, as JSON. */
+#ifndef D9DI_DATA_BUILD_SHARD_UNIT_PRIVATE_H
+#define D9DI_DATA_BUILD_SHARD_UNIT_PRIVATE_H
+
+#include "d9d/base/json.h"
+#include "data/build/shard_unit.h"
+
+/* Whether a file of work, whose text and whose document these are, is d9d.<name>.v2 and as it was
+ * sealed; v1 had no seal.  EFORMAT. */
+d9d_status d9di_check_sealed(const json_t *root, const char *where, const char *name,
+                             const d9d_buf *text);
+
+d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s);
+
+#endif

@@ -1,0 +1,256 @@
+/* shard_unit_state.c - the state of a unit, between struct and JSON. */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/build/shard_unit_private.h"
+
+#define FIELD(member)                                                                              \
+    {                                                                                              \
+#member, offsetof(d9di_unit_state, member)                                                 \
+    }
+
+/* Every number but those of lists. */
+static const struct field {
+    const char *name;
+    size_t offset;
+} fields[] = {
+    FIELD(piece),
+    FIELD(unit),
+    FIELD(last),
+    FIELD(next.source),
+    FIELD(next.byte),
+    FIELD(next.line),
+    FIELD(documents.read),
+    FIELD(documents.kept),
+    FIELD(documents.empty),
+    FIELD(documents.dropped),
+    FIELD(documents.split),
+    FIELD(documents.truncated),
+    FIELD(documents.turns_lost),
+    FIELD(documents.targets_lost),
+    FIELD(samples),
+    FIELD(segments),
+    FIELD(tokens),
+    FIELD(bound),
+    FIELD(labels),
+};
+enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
+enum { SPLIT_NUMBERS = sizeof(d9di_split_state) / sizeof(int64_t) };
+
+void d9di_unit_state_release(d9di_unit_state *s)
+{
+    D9D_VEC_RELEASE(&s->shards);
+    D9D_VEC_RELEASE(&s->ended);
+    D9D_VEC_RELEASE(&s->skipped);
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static json_t *hash_json(d9d_hash h)
+{
+    char hex[D9D_HASH_HEX];
+
+    d9d_hash_hex(h, hex);
+    return json_string(hex);
+}
+
+static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
+{
+    const int64_t *numbers = (const int64_t *)s->split;
+    json_t *splits = json_array(), *shards = json_array(), *ended = json_array();
+    json_t *counts = d9di_skipped_counts_json(s->documents.skipped);
+    json_t *records = d9di_skipped_list_json(&s->skipped);
+    size_t i;
+
+    for (i = 0; i < how->n_splits * SPLIT_NUMBERS; i++)
+        d9d_json_add(&splits, json_integer(numbers[i]));
+    for (i = 0; i < s->shards.len; i++) {
+        const struct d9di_unit_shard *x = &s->shards.data[i];
+
+        d9d_json_add(&shards,
+                     json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)x->tokens, "hash",
+                               hash_json(x->hash), "labels_hash", hash_json(x->labels_hash)));
+    }
+    for (i = 0; i < s->ended.len; i++)
+        d9d_json_add(&ended, json_pack("{s:I, s:I}", "source", (json_int_t)s->ended.data[i].source,
+                                       "bytes", (json_int_t)s->ended.data[i].bytes));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "schema",
+                     "d9d.unit.v2", "job", hash_json(how->job), "records_hash",
+                     hash_json(s->records_hash), "segments_hash", hash_json(s->segments_hash),
+                     "splits", splits, "shards", shards, "ended", ended, "passed", "source",
+                     (json_int_t)s->passed.source, "lines", (json_int_t)s->passed.lines,
+                     "skipped_counts", counts, "skipped", records);
+}
+
+d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
+{
+    json_t *root = lists_json(how, s);
+    d9d_buf text = {0};
+    char *path = NULL;
+    int bad = 0;
+    d9d_status st;
+    size_t i;
+
+    for (i = 0; i < N_FIELDS; i++)
+        bad |= json_object_set_new(
+            root, fields[i].name,
+            json_integer(*(const int64_t *)((const char *)s + fields[i].offset)));
+    if (bad != 0) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for what a unit has", how->dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_json_put(&text, root, 1), out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
+    D9D_TRY_OR(st, d9d_json_seal(&text), out);
+    D9D_TRY_OR(st, d9di_unit_path(how->dir, s->piece, s->unit, ".json", &path), out);
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    free(path);
+    d9d_buf_release(&text);
+    json_decref(root);
+    return st;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+static d9d_status get_hash(const json_t *v, const char *where, const char *key, d9d_hash *out)
+{
+    const char *hex;
+
+    D9D_TRY(d9d_json_get_str(v, where, key, &hex));
+    return d9d_hash_parse(hex, out);
+}
+
+static d9d_status read_splits(const json_t *root, const char *where, const d9di_unit_how *how,
+                              d9di_unit_state *s)
+{
+    int64_t *numbers = (int64_t *)s->split, samples = 0;
+    json_t *list;
+    size_t i;
+
+    D9D_TRY(d9d_json_get_arr(root, where, "splits", &list));
+    if (json_array_size(list) != how->n_splits * SPLIT_NUMBERS)
+        return D9D_FAIL(D9D_EFORMAT, "%s: splits: has %zu numbers, must have %zu", where,
+                        json_array_size(list), how->n_splits * SPLIT_NUMBERS);
+    for (i = 0; i < json_array_size(list); i++) {
+        numbers[i] = json_integer_value(json_array_get(list, i));
+        if (numbers[i] < 0 || numbers[i] > INT64_MAX / 65536)
+            return D9D_FAIL(D9D_EFORMAT, "%s: splits[%zu]: is %lld", where, i,
+                            (long long)numbers[i]);
+    }
+    for (i = 0; i < how->n_splits; i++)
+        samples += s->split[i].samples;
+    if (samples != s->samples)
+        return D9D_FAIL(D9D_EFORMAT, "%s: splits have %lld samples, the unit %lld", where,
+                        (long long)samples, (long long)s->samples);
+    return D9D_OK;
+}
+
+static d9d_status read_lists(const json_t *root, const char *where, d9di_unit_state *s)
+{
+    json_t *list;
+    size_t i;
+
+    D9D_TRY(d9d_json_get_arr(root, where, "shards", &list));
+    for (i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        struct d9di_unit_shard x;
+
+        D9D_TRY(d9d_json_get_i64(v, where, "tokens", 1, INT64_MAX / 65536, &x.tokens));
+        D9D_TRY(get_hash(v, where, "hash", &x.hash));
+        D9D_TRY(get_hash(v, where, "labels_hash", &x.labels_hash));
+        D9D_TRY(D9D_VEC_PUSH(&s->shards, x));
+    }
+    D9D_TRY(d9d_json_get_arr(root, where, "ended", &list));
+    for (i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        struct d9di_ended x;
+
+        D9D_TRY(d9d_json_get_i64(v, where, "source", 0, INT64_MAX, &x.source));
+        D9D_TRY(d9d_json_get_i64(v, where, "bytes", 0, INT64_MAX, &x.bytes));
+        D9D_TRY(D9D_VEC_PUSH(&s->ended, x));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_check_sealed(const json_t *root, const char *where, const char *name,
+                             const d9d_buf *text)
+{
+    const char *schema;
+
+    D9D_TRY(d9d_json_get_str(root, where, "schema", &schema));
+    if (strlen(schema) > 3 && strcmp(schema + strlen(schema) - 3, ".v1") == 0)
+        return d9d_json_check_schema(root, where, name, 1);
+    D9D_TRY(d9d_json_check_schema(root, where, name, 2));
+    return d9d_json_check_seal(where, text->data, text->len);
+}
+
+/* Of the spools; v1 had none. */
+static d9d_status read_hashes(const json_t *root, const char *where, d9di_unit_state *s)
+{
+    s->hashed = json_object_get(root, "records_hash") != NULL;
+    if (!s->hashed)
+        return D9D_OK;
+    D9D_TRY(get_hash(root, where, "records_hash", &s->records_hash));
+    return get_hash(root, where, "segments_hash", &s->segments_hash);
+}
+
+/* Bad records; units of 0.1 have none. */
+static d9d_status read_skipped(const json_t *root, const char *where, d9di_unit_state *s)
+{
+    const json_t *passed = json_object_get(root, "passed");
+
+    if (!passed)
+        return D9D_OK;
+    D9D_TRY(d9d_json_get_i64(passed, where, "source", 0, INT64_MAX, &s->passed.source));
+    D9D_TRY(d9d_json_get_i64(passed, where, "lines", 0, INT64_MAX / 65536, &s->passed.lines));
+    D9D_TRY(d9di_skipped_counts_parse(json_object_get(root, "skipped_counts"), where,
+                                      s->documents.skipped));
+    return d9di_skipped_list_parse(json_object_get(root, "skipped"), where, &s->skipped);
+}
+
+static d9d_status read_all(const json_t *root, const char *where, const d9d_buf *text,
+                           const d9di_unit_how *how, d9di_unit_state *s)
+{
+    d9d_hash job;
+    size_t i;
+
+    D9D_TRY(d9di_check_sealed(root, where, "unit", text));
+    D9D_TRY(read_hashes(root, where, s));
+    D9D_TRY(get_hash(root, where, "job", &job));
+    if (!d9d_hash_equal(job, how->job))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: is of other inputs or options", where);
+    for (i = 0; i < N_FIELDS; i++)
+        D9D_TRY(d9d_json_get_i64(root, where, fields[i].name, -1, INT64_MAX / 65536,
+                                 (int64_t *)(void *)((char *)s + fields[i].offset)));
+    D9D_TRY(read_splits(root, where, how, s));
+    D9D_TRY(read_skipped(root, where, s));
+    return read_lists(root, where, s);
+}
+
+d9d_status d9di_unit_read(const d9di_unit_how *how, int64_t piece, int64_t unit,
+                          d9di_unit_state *out)
+{
+    d9d_buf text = {0};
+    json_t *root = NULL;
+    char *path = NULL;
+    d9d_status st;
+
+    memset(out, 0, sizeof(*out));
+    D9D_TRY(d9di_unit_path(how->dir, piece, unit, ".json", &path));
+    D9D_TRY_OR(st, d9d_fs_read(path, UINT64_C(64) << 20, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
+    D9D_TRY_OR(st, read_all(root, path, &text, how, out), out);
+    if (out->piece != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
+        st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of piece %lld", path,
+                      (long long)out->unit, (long long)out->piece);
+out:
+    free(path);
+    d9d_buf_release(&text);
+    json_decref(root);
+    if (st != D9D_OK)
+        d9di_unit_state_release(out);
+    return st;
+}

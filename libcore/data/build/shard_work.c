@@ -1,0 +1,488 @@
+/* shard_work.c - from inputs to units, on several threads.
+ *
+ * Every thread takes a chunk, tokenises it and adds it to its unit when it is that chunk's
+ * turn, so that units get their documents in order.  Who ends a unit seals it, while the
+ * others go on with the next one.
+ *
+ *     thread 0   read 0 | tokenise 0      | add 0 | read 2 | tokenise 2 ...
+ *     thread 1            read 1 | tokenise 1     | add 1  | seal unit | read 3 ...
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/thread.h"
+#include "data/build/shard_private.h"
+
+enum {
+    MAX_JOBS = 1024,
+    MOST_BYTES = 64 << 20,       /* of text in memory, or one chunk where documents are large */
+    LARGE_CHUNK_BYTES = 16 << 20 /* memory of chunks above it is not kept */
+};
+
+/* The unit that documents are added to. */
+struct current {
+    d9di_unit *unit;
+    d9di_packer *packers[D9DI_MAX_SPLITS];
+    size_t n_packers;
+    int64_t labels; /* of its documents: -1 not known, 0 none, 1 given */
+};
+
+struct work {
+    const d9di_plan *plan;
+    int jobs;
+    d9di_worker *workers;    /* [jobs] */
+    d9di_text_chunk *chunks; /* [jobs] */
+
+    pthread_mutex_t reading; /* the reader, the next piece and the next ticket */
+    d9di_documents_reader *reader;
+    size_t piece;
+    bool inside; /* a piece is begun */
+    bool at_end;
+    uint64_t next_ticket;
+
+    pthread_mutex_t lock; /* all below */
+    pthread_cond_t changed;
+    uint64_t turn; /* the ticket whose chunk is added next */
+    size_t in_flight;
+    bool failed, progressed;
+    d9d_err_copy why;
+    uint64_t shards; /* made so far */
+
+    struct current *current; /* of whose turn it is; NULL between units */
+    d9d_progress progress;
+    uint64_t consumed;
+    int64_t tokens;
+};
+
+/* --- units -------------------------------------------------------------------------------------
+ */
+
+static void current_free(struct current *c)
+{
+    size_t i;
+
+    if (!c)
+        return;
+    for (i = 0; i < c->n_packers; i++)
+        d9di_packer_free(c->packers[i]);
+    d9di_unit_free(c->unit);
+    free(c);
+}
+
+static d9d_status current_create(const d9di_plan *p, const d9di_text_chunk *chunk,
+                                 struct current **out)
+{
+    struct current *c = calloc(1, sizeof(*c));
+    d9d_status st;
+
+    if (!c)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a unit");
+    c->labels = -1;
+    D9D_TRY_OR(st, d9di_unit_create(&p->unit, chunk->piece, chunk->unit, &c->unit), out);
+    for (; c->n_packers < p->shares.n; c->n_packers++)
+        D9D_TRY_OR(st,
+                   d9di_packer_create(c->unit, c->n_packers, &p->packer, &c->packers[c->n_packers]),
+                   out);
+    *out = c;
+    c = NULL;
+out:
+    current_free(c);
+    return st;
+}
+
+static d9d_status current_seal(struct current *c)
+{
+    size_t i;
+
+    for (i = 0; i < c->n_packers; i++)
+        D9D_TRY(d9di_packer_flush(c->packers[i]));
+    return d9di_unit_seal(c->unit);
+}
+
+/* --- from documents to samples -----------------------------------------------------------------
+ */
+
+/* Samples of at most `most` positions that cover the document. */
+static d9d_status cut_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
+                               const int32_t *labels, size_t n, int64_t most)
+{
+    const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
+    size_t at;
+
+    for (at = 0; at + extra < n; at += (size_t)most) {
+        const size_t left = n - at - extra;
+        const size_t length = left < (size_t)most ? left : (size_t)most;
+
+        D9D_TRY(d9di_packer_add(p, key, ids + at, labels ? labels + at : NULL, length + extra,
+                                (int64_t)length));
+    }
+    return D9D_OK;
+}
+
+static d9d_status check_labels(const struct work *w, const d9di_text_chunk *c,
+                               const d9di_text_document *doc)
+{
+    const d9d_shard_how *how = w->plan->how;
+    const d9di_piece *piece = &w->plan->pieces.list.data[c->piece];
+    struct current *cur = w->current;
+
+    if (cur->labels >= 0 && cur->labels != doc->has_labels)
+        return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: has %s, the documents before it have %s",
+                        how->inputs[doc->place.source],
+                        (long long)d9di_line_of(how, piece, &doc->place),
+                        doc->has_labels ? "labels" : "no labels", cur->labels ? "some" : "none");
+    cur->labels = doc->has_labels;
+    return D9D_OK;
+}
+
+/* Positions [from, n) of a document are left out. */
+static void lose(d9di_dataset_documents *d, const int32_t *labels, size_t from, size_t n)
+{
+    for (size_t i = from; i < n; i++)
+        d->targets_lost += !labels || labels[i] != -100;
+}
+
+static d9d_status add_document(const struct work *w, const d9di_text_chunk *c,
+                               const d9di_text_document *doc, const uint32_t *ids, int32_t *labels)
+{
+    const d9d_shard_how *how = w->plan->how;
+    const int64_t most = d9di_longest_document(how);
+    const size_t extra = doc->has_labels ? 0 : 1;
+    d9di_dataset_documents *documents = &d9di_unit_at(w->current->unit)->documents;
+    size_t n = doc->n_ids, split;
+    uint32_t key;
+
+    documents->read++;
+    if (doc->skipped) {
+        documents->skipped[doc->reason]++;
+        return D9D_OK;
+    }
+    documents->turns_lost += doc->lost.turns;
+    documents->targets_lost += doc->lost.targets;
+    if (doc->lost.dropped) {
+        documents->dropped++;
+        return D9D_OK;
+    }
+    if (n <= extra) {
+        documents->empty++;
+        return D9D_OK;
+    }
+    D9D_TRY(check_labels(w, c, doc));
+    documents->truncated += doc->lost.turns > 0;
+    if ((int64_t)(n - extra) > most) {
+        switch (d9di_overflow_of(how)) {
+        case D9D_OVERFLOW_DROP:
+            documents->dropped++;
+            lose(documents, labels, 0, n - extra);
+            return D9D_OK;
+        case D9D_OVERFLOW_TRUNCATE:
+            documents->truncated++;
+            if (!how->label_key)
+                lose(documents, labels, (size_t)most, n - extra);
+            n = (size_t)most + extra;
+            if (labels != NULL && how->label_key)
+                labels[n - 1] = labels[doc->n_ids - 1];
+            break;
+        case D9D_OVERFLOW_BY_FORMAT:
+        case D9D_OVERFLOW_SPLIT: documents->split++; break;
+        }
+    }
+    documents->kept++;
+    d9di_shares_pick(&w->plan->shares, how->seed, ids, n, &split, &key); /* of what is kept of it */
+    return cut_document(w->current->packers[split], key, ids, labels, n, most);
+}
+
+static d9d_status add_chunk(struct work *w, const d9di_text_chunk *c)
+{
+    const uint32_t *ids = c->ids.data;
+    int32_t *labels = c->labels.data;
+    d9di_unit_state *state;
+    size_t i;
+
+    if (!w->current)
+        D9D_TRY(current_create(w->plan, c, &w->current));
+    for (i = 0; i < c->docs.len; i++) {
+        const d9di_text_document *doc = &c->docs.data[i];
+
+        D9D_TRY(add_document(w, c, doc, ids, doc->has_labels ? labels : NULL));
+        ids += doc->n_ids;
+        labels += doc->has_labels ? doc->n_ids : 0;
+    }
+    state = d9di_unit_at(w->current->unit);
+    state->last = c->last;
+    state->next = c->next;
+    for (i = 0; i < c->ended.len; i++)
+        D9D_TRY(D9D_VEC_PUSH(&state->ended, c->ended.data[i]));
+    for (i = 0; i < c->skipped.len; i++)
+        D9D_TRY(d9di_skipped_note(&state->skipped, &c->skipped.data[i]));
+    state->passed = c->passed;
+    w->tokens += (int64_t)c->ids.len;
+    return D9D_OK;
+}
+
+/* --- the next chunk ----------------------------------------------------------------------------
+ */
+
+/* Go on behind the units of the piece that are there; *done when that is all of it. */
+static void begin_piece(struct work *w, bool *done)
+{
+    const d9di_plan *p = w->plan;
+    d9di_document_place from = {0, 0, 0};
+    int64_t unit = 0, last = 0;
+    d9di_unit_state s;
+
+    for (;
+         p->repeatable && !last && d9di_unit_read(&p->unit, (int64_t)w->piece, unit, &s) == D9D_OK;
+         unit++) {
+        from = s.next;
+        last = s.last;
+        d9di_unit_state_release(&s);
+    }
+    if (unit > 0) {
+        pthread_mutex_lock(&w->lock);
+        w->progressed = true;
+        pthread_mutex_unlock(&w->lock);
+    }
+    *done = last;
+    if (!last)
+        d9di_documents_begin(w->reader, w->piece, unit, unit > 0 ? &from : NULL);
+}
+
+/* *found false at the end of the last piece. */
+static d9d_status read_chunk(struct work *w, d9di_text_chunk *c, bool *found)
+{
+    const size_t n = w->plan->pieces.list.len;
+
+    for (; !w->inside && w->piece < n; w->piece += !w->inside) {
+        bool done = true;
+
+        if (d9di_plan_has(w->plan, w->piece))
+            begin_piece(w, &done);
+        w->inside = !done;
+    }
+    *found = w->inside;
+    if (!w->inside)
+        return D9D_OK;
+    if (c->text.cap > LARGE_CHUNK_BYTES)
+        d9di_chunk_release(c);
+    D9D_TRY(d9di_documents_read(w->reader, c));
+    if (c->last) {
+        w->inside = false;
+        w->piece++;
+    }
+    return D9D_OK;
+}
+
+/* --- threads -----------------------------------------------------------------------------------
+ */
+
+/* Stop all threads; the first failure counts. */
+static void fail_locked(struct work *w, d9d_status st)
+{
+    if (!w->failed)
+        d9d_err_save(&w->why, st);
+    w->failed = true;
+    pthread_cond_broadcast(&w->changed);
+}
+
+/* Wait until there is room for another chunk; false after a failure. */
+static bool wait_room(struct work *w)
+{
+    bool go;
+
+    pthread_mutex_lock(&w->lock);
+    while (!w->failed && w->in_flight > MOST_BYTES)
+        pthread_cond_wait(&w->changed, &w->lock);
+    go = !w->failed;
+    pthread_mutex_unlock(&w->lock);
+    return go;
+}
+
+/* Take a chunk and its ticket; false when there is none left, and after a failure.  *st is
+ * that of reading, which is said when it is the ticket's turn. */
+static bool take_chunk(struct work *w, d9di_text_chunk *c, uint64_t *ticket, d9d_status *st)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&w->reading);
+    if (!w->at_end && wait_room(w)) {
+        *st = read_chunk(w, c, &found);
+        found = found || *st != D9D_OK;
+        w->at_end = !found || *st != D9D_OK;
+        *ticket = w->next_ticket;
+        w->next_ticket += found;
+    }
+    if (found) {
+        pthread_mutex_lock(&w->lock);
+        w->in_flight += c->text.len;
+        w->consumed = d9di_documents_consumed(w->reader);
+        pthread_mutex_unlock(&w->lock);
+    }
+    pthread_mutex_unlock(&w->reading);
+    return found;
+}
+
+/* Add the chunk when it is its turn; *ended is its unit when that is to be sealed.  False
+ * after a failure. */
+static bool hand_in(struct work *w, const d9di_text_chunk *c, uint64_t ticket, d9d_status st,
+                    struct current **ended)
+{
+    bool go;
+
+    *ended = NULL;
+    pthread_mutex_lock(&w->lock);
+    while (!w->failed && w->turn != ticket)
+        pthread_cond_wait(&w->changed, &w->lock);
+    go = !w->failed;
+    pthread_mutex_unlock(&w->lock);
+    if (!go)
+        return false;
+    if (st == D9D_OK)
+        st = add_chunk(w, c); /* nobody else touches it: it is our turn */
+    if (st == D9D_OK && c->ends) {
+        *ended = w->current;
+        w->current = NULL;
+    }
+    pthread_mutex_lock(&w->lock);
+    if (st != D9D_OK)
+        fail_locked(w, st);
+    d9d_progress_note(&w->progress, "%lld tokens", (long long)w->tokens);
+    if (w->consumed > w->progress.done)
+        d9d_progress_add(&w->progress, w->consumed - w->progress.done);
+    w->in_flight -= c->text.len;
+    w->turn++;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    return st == D9D_OK;
+}
+
+/* Whether a dataset may have so many shards. */
+static d9d_status check_shards(uint64_t n)
+{
+    return n <= D9DI_MAX_SHARDS
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "more than %d files of tokens, which is the most that a dataset has; a "
+                          "larger --shard-size or --part-size makes fewer",
+                          D9DI_MAX_SHARDS);
+}
+
+static void seal(struct work *w, struct current *c)
+{
+    d9d_status st = current_seal(c);
+    const uint64_t n = d9di_unit_at(c->unit)->shards.len;
+
+    current_free(c);
+    pthread_mutex_lock(&w->lock);
+    w->shards += n;
+    if (st == D9D_OK)
+        st = check_shards(w->shards);
+    if (st == D9D_OK)
+        w->progressed = true;
+    else
+        fail_locked(w, st);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static d9d_status work(void *arg, int unused, size_t worker)
+{
+    struct work *w = arg;
+    d9di_text_chunk *c = &w->chunks[worker];
+    d9d_status st = D9D_OK;
+    struct current *ended;
+    uint64_t ticket = 0;
+
+    (void)unused;
+    while (take_chunk(w, c, &ticket, &st)) {
+        if (st == D9D_OK)
+            st = d9di_tokenise_chunk(&w->plan->tokenise, &w->workers[worker], c);
+        if (!hand_in(w, c, ticket, st, &ended))
+            break;
+        if (ended)
+            seal(w, ended);
+    }
+    return D9D_OK;
+}
+
+/* --- all of it ---------------------------------------------------------------------------------
+ */
+
+static d9d_status make_workers(struct work *w)
+{
+    const d9d_tokenizer *tok = w->plan->tokenise.tok;
+    const int64_t jobs = w->plan->how->jobs > 0 ? w->plan->how->jobs : d9d_thread_cpus();
+    int i;
+
+    w->jobs = jobs < MAX_JOBS ? (int)jobs : MAX_JOBS;
+    w->workers = calloc((size_t)w->jobs, sizeof(*w->workers));
+    w->chunks = calloc((size_t)w->jobs, sizeof(*w->chunks));
+    if (!w->workers || !w->chunks)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %d jobs", w->jobs);
+    for (i = 0; tok && i < w->jobs; i++)
+        D9D_TRY(d9d_tokenizer_scratch_create(tok, &w->workers[i].scratch));
+    return d9di_documents_open(w->plan->how, &w->plan->pieces, w->plan->part, &w->reader);
+}
+
+static void release(struct work *w)
+{
+    int i;
+
+    for (i = 0; w->chunks && w->workers && i < w->jobs; i++) {
+        d9di_chunk_release(&w->chunks[i]);
+        d9d_tokenizer_scratch_free(w->workers[i].scratch);
+        d9d_buf_release(&w->workers[i].text);
+        d9di_messages_release(&w->workers[i].messages);
+        d9di_rendering_release(&w->workers[i].rendering);
+    }
+    free(w->chunks);
+    free(w->workers);
+    current_free(w->current);
+    d9di_documents_close(w->reader);
+    pthread_mutex_destroy(&w->reading);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->changed);
+}
+
+/* Bytes that are to be read; 0 when that is not known. */
+static uint64_t total_bytes(const d9di_plan *p)
+{
+    uint64_t total = 0;
+    size_t i;
+
+    for (i = 0; i < p->pieces.list.len; i++) {
+        d9di_unit_state s;
+
+        if (!d9di_plan_has(p, i))
+            continue;
+        if (p->repeatable && d9di_unit_read(&p->unit, (int64_t)i, 0, &s) == D9D_OK) {
+            const bool whole = s.last;
+
+            d9di_unit_state_release(&s);
+            if (whole)
+                continue;
+        }
+        total += (uint64_t)p->pieces.list.data[i].bytes;
+    }
+    return p->repeatable ? total : 0;
+}
+
+d9d_status d9di_shard_work(const d9di_plan *p, const d9d_log *log, bool *progressed)
+{
+    struct work w = {.plan = p};
+    d9d_status st;
+
+    pthread_mutex_init(&w.reading, NULL);
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.changed, NULL);
+    D9D_TRY_OR(st, make_workers(&w), out);
+    d9d_progress_start(&w.progress, log, "shard", "B", total_bytes(p));
+    D9D_TRY_OR(st, d9d_thread_run(w.jobs, (size_t)w.jobs, work, &w), out);
+    st = w.failed ? d9d_err_restore(&w.why) : D9D_OK;
+    if (st == D9D_OK)
+        d9d_progress_end(&w.progress);
+out:
+    *progressed = w.progressed;
+    release(&w);
+    return st;
+}

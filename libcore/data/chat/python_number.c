@@ -1,0 +1,65 @@
+/* python_number.c - see python_number.h. */
+#include "data/chat/python_number.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/num_format.h"
+
+enum { DIGITS = 17, DIGITS_PLAIN = 16 }; /* of a double, and of one without an exponent */
+
+static bool is_whole(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (text[i] == '.' || text[i] == 'e' || text[i] == 'E')
+            return false;
+    return true;
+}
+
+/* The fewest digits that are read as the double again, "d.ddde+xx". */
+static void shortest(double v, char *out, size_t size)
+{
+    int digits = 0;
+
+    do
+        d9d_point_format(out, size, "%.*e", digits++, v);
+    while (digits < DIGITS && d9d_point_number(out, NULL) != v);
+}
+
+static d9d_status put_double(double v, d9d_buf *out)
+{
+    char digits[40], *e;
+    int exponent;
+
+    if (isinf(v))
+        return d9d_buf_printf(out, "%sInfinity", v < 0 ? "-" : "");
+    shortest(v, digits, sizeof(digits));
+    e = strchr(digits, 'e');
+    exponent = (int)strtol(e + 1, NULL, 10);
+    if (exponent >= -4 && exponent < DIGITS_PLAIN) {
+        const int have =
+            (int)(e - digits) - (digits[0] == '-') - 1; /* behind the first, with "." */
+        const int behind = (have > 0 ? have - 1 : 0) - exponent;
+
+        return d9d_buf_printf(out, "%.*f", behind > 1 ? behind : 1, v);
+    }
+    return d9d_buf_printf(out, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+',
+                          abs(exponent));
+}
+
+d9d_status d9di_python_number(const char *text, size_t n, d9d_buf *out)
+{
+    d9d_buf copy = {0};
+    d9d_status st;
+
+    if (is_whole(text, n))
+        return n == 2 && memcmp(text, "-0", 2) == 0 ? d9d_buf_append(out, "0", 1)
+                                                    : d9d_buf_append(out, text, n);
+    D9D_TRY_OR(st, d9d_buf_append(&copy, text, n), out);
+    st = put_double(d9d_point_number(copy.data, NULL), out);
+out:
+    d9d_buf_release(&copy);
+    return st;
+}

@@ -1,0 +1,155 @@
+/* dataset_synthetic.c - datasets that a table of functions gives.  See d9d/data/dataset/dataset_kind.h. */
+#include "d9d/data/dataset/dataset_kind.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/plugin_call.h"
+#include "d9d/base/rng.h"
+#include "data/dataset/dataset_private.h"
+
+/* --- random tokens -------------------------------------------------------------------- */
+
+typedef struct random_section {
+    int64_t samples, length, vocab, seed;
+} random_section;
+
+static d9d_status random_facts(void *self, d9d_dataset_facts *out)
+{
+    const random_section *s = self;
+
+    out->samples = s->samples;
+    out->longest = s->length;
+    out->vocab = s->vocab;
+    out->hash.lo = (uint64_t)s->seed;
+    return D9D_OK;
+}
+
+/* The target is the next token. */
+static d9d_status random_sample(void *self, int64_t k, int64_t length, int32_t *ids,
+                                int32_t *labels)
+{
+    const random_section *s = self;
+    const d9d_rng r = {.seed = (uint64_t)s->seed, .stream = (uint64_t)k};
+    int32_t next = (int32_t)d9d_rng_below(r, 0, (uint64_t)s->vocab);
+
+    for (int64_t i = 0; i < length; i++) {
+        ids[i] = next;
+        labels[i] = next = (int32_t)d9d_rng_below(r, (uint64_t)i + 1, (uint64_t)s->vocab);
+    }
+    return D9D_OK;
+}
+
+static const d9d_key random_keys[] = {
+    D9D_KEY_INT(random_section, samples, D9D_REQUIRED, 1, INT64_C(1) << 40, "how many"),
+    D9D_KEY_INT(random_section, length, D9D_REQUIRED, 1, INT64_C(1) << 30, "positions of each"),
+    D9D_KEY_INT(random_section, vocab, D9D_REQUIRED, 1, INT32_MAX, "tokens are below it"),
+    D9D_KEY_INT(random_section, seed, "0", 0, INT64_C(1) << 53, "of the tokens"),
+    D9D_KEY_END,
+};
+static const d9d_dataset_kind random_kind;
+static const d9d_table random_table = {.name = "random",
+                                       .size = sizeof(random_section),
+                                       .keys = random_keys,
+                                       .doc = "random tokens, for measuring without data",
+                                       .row = &random_kind};
+static const d9d_dataset_kind random_kind = {.size = sizeof(random_kind),
+                                             .table = &random_table,
+                                             .facts = random_facts,
+                                             .sample = random_sample};
+
+const char *const d9d_dataset_tag[] = {"name", NULL};
+const d9d_table *const d9d_dataset_choices[] = {&random_table, NULL};
+
+/* --- any ---------------------------------------------------------------------------------- */
+
+static d9d_status facts_take(d9d_dataset *ds)
+{
+    d9d_dataset_facts f = {0};
+    struct {
+        int64_t numbers[3];
+        d9d_hash own, name;
+    } all;
+
+    D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, facts, ds->self, &f));
+    if (f.samples < 1 || f.longest < 1 || f.longest > D9DI_MAX_LENGTH || f.vocab < 1 ||
+        f.vocab > INT32_MAX)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the dataset %s says %lld samples of at most %lld positions, tokens "
+                        "below %lld",
+                        ds->dir, ds->kind->table->name, (long long)f.samples, (long long)f.longest,
+                        (long long)f.vocab);
+    memset(&all, 0, sizeof(all));
+    all.numbers[0] = f.samples;
+    all.numbers[1] = f.longest;
+    all.numbers[2] = f.vocab;
+    all.own = f.hash;
+    all.name = d9d_hash_bytes(ds->kind->table->name, strlen(ds->kind->table->name));
+    ds->hash = d9d_hash_bytes(&all, sizeof(all));
+    ds->manifest.vocab_size = f.vocab;
+    ds->manifest.labels = true; /* given */
+    ds->made = (d9di_split){.name = ds->kind->table->name,
+                            .samples = f.samples,
+                            .longest = f.longest,
+                            .positions = f.samples * f.longest};
+    ds->split = &ds->made;
+    return D9D_OK;
+}
+
+d9d_status d9d_dataset_make(const d9d_union *section, const char *name, d9d_dataset **out)
+{
+    const d9d_dataset_kind *kind = section->choice->row;
+    d9d_dataset *ds = calloc(1, sizeof(*ds));
+    d9d_status st = D9D_OK;
+
+    if (ds == NULL || (ds->dir = strdup(name)) == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", name);
+        goto out;
+    }
+    ds->self = section->value;
+    if (kind->open != NULL)
+        D9D_TRY_OR(st, D9D_CALL(kind->table->name, kind, open, section->value, &ds->self), out);
+    ds->kind = kind;
+    D9D_TRY_OR(st, facts_take(ds), out);
+    *out = ds;
+    ds = NULL;
+out:
+    d9d_dataset_close(ds);
+    return st;
+}
+
+d9d_status d9di_made_sample(const d9d_dataset *ds, int64_t k, d9d_sample *out)
+{
+    int64_t length = ds->made.longest;
+
+    if (ds->kind->length != NULL)
+        D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, length, ds->self, k, &length));
+    if (length < 1 || length > ds->made.longest)
+        return D9D_FAIL(D9D_EINVAL, "%s: sample %lld has %lld positions, the longest has %lld",
+                        ds->dir, (long long)k, (long long)length, (long long)ds->made.longest);
+    *out = (d9d_sample){.number = k, .length = length};
+    return D9D_OK;
+}
+
+d9d_status d9di_made_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
+                            int32_t *labels, int32_t *positions, int32_t *segments)
+{
+    const int64_t vocab = ds->manifest.vocab_size;
+
+    D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, sample, ds->self, s->number, s->length, ids,
+                     labels));
+    for (int64_t i = 0; i < s->length; i++) {
+        const bool id = ids[i] >= 0 && ids[i] < vocab;
+
+        if (!id || (labels[i] != -100 && (labels[i] < 0 || labels[i] >= vocab)))
+            return D9D_FAIL(D9D_EINVAL,
+                            "%s: sample %lld: the %s of position %lld is %d, the vocabulary has "
+                            "%lld",
+                            ds->dir, (long long)s->number, id ? "label" : "id", (long long)i,
+                            id ? labels[i] : ids[i], (long long)vocab);
+        positions[i] = (int32_t)i;
+        if (segments != NULL)
+            segments[i] = 1;
+    }
+    return D9D_OK;
+}

@@ -1,0 +1,203 @@
+/* dataset_verify.c - every byte and every record of a dataset, each read once. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
+#include "data/dataset/dataset_private.h"
+
+enum { PIECE_BYTES = 1 << 20 };
+
+/* --- files -------------------------------------------------------------------------------------
+ */
+
+struct files {
+    const d9d_dataset *ds;
+    pthread_mutex_t lock; /* of the progress */
+    d9d_progress progress;
+};
+
+/* What the elements of a file are. */
+enum kind { BYTES, NARROW, WIDE, LABELS };
+
+static enum kind kind_of(const d9di_manifest *m, const char *name)
+{
+    if (strncmp(name, "tokens-", 7) == 0)
+        return m->wide ? WIDE : NARROW;
+    return m->labels && strncmp(name, "labels-", 7) == 0 ? LABELS : BYTES;
+}
+
+/* The first of n elements that is no id or label; n when all are. */
+static size_t find_bad(enum kind kind, const void *p, size_t n, int64_t vocab)
+{
+    const uint16_t *narrow = p;
+    const uint32_t *wide = p;
+    const int32_t *labels = p;
+    size_t i = 0;
+
+    switch (kind) {
+    case NARROW:
+        while (i < n && narrow[i] < vocab)
+            i++;
+        return i;
+    case WIDE:
+        while (i < n && wide[i] < vocab)
+            i++;
+        return i;
+    case LABELS:
+        while (i < n && ((labels[i] >= 0 && labels[i] < vocab) || labels[i] == -100))
+            i++;
+        return i;
+    case BYTES: break;
+    }
+    return n;
+}
+
+static d9d_status check_piece(const struct files *w, const d9di_data_file *f, const void *p,
+                              size_t bytes, uint64_t at)
+{
+    static const size_t sizes[] = {[BYTES] = 1, [NARROW] = 2, [WIDE] = 4, [LABELS] = 4};
+    const d9di_manifest *m = &w->ds->manifest;
+    const enum kind kind = kind_of(m, f->name);
+    const size_t n = bytes / sizes[kind], bad = find_bad(kind, p, n, m->vocab_size);
+
+    if (bad == n)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EFORMAT, "%s/%s: the %s at %llu is outside the vocabulary of %lld",
+                    w->ds->dir, f->name, kind == LABELS ? "label" : "id",
+                    (unsigned long long)(at / sizes[kind] + bad), (long long)m->vocab_size);
+}
+
+static d9d_status read_file(struct files *w, const d9di_data_file *f, const d9d_file *file,
+                            d9d_hasher *hasher, void *piece)
+{
+    d9d_status values = D9D_OK; /* said only if the bytes are what they were */
+    d9d_err_copy why;
+    d9d_hash hash;
+    uint64_t at;
+
+    for (at = 0; at < (uint64_t)f->bytes; at += PIECE_BYTES) {
+        const uint64_t left = (uint64_t)f->bytes - at;
+        const size_t n = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
+
+        D9D_TRY(d9d_file_read_at(file, piece, n, at));
+        d9d_hasher_add(hasher, piece, n);
+        if (values == D9D_OK && (values = check_piece(w, f, piece, n, at)) != D9D_OK)
+            d9d_err_save(&why, values);
+        pthread_mutex_lock(&w->lock);
+        d9d_progress_add(&w->progress, n);
+        pthread_mutex_unlock(&w->lock);
+    }
+    hash = d9d_hasher_digest(hasher);
+    D9D_TRY(d9di_dataset_check_file(w->ds, f, (uint64_t)f->bytes, &hash));
+    return values == D9D_OK ? D9D_OK : d9d_err_restore(&why);
+}
+
+/* Opening has compared the sizes, and the hash of the index. */
+static d9d_status check_one_file(void *arg, int worker, size_t item)
+{
+    struct files *w = arg;
+    const d9di_data_file *f = &w->ds->manifest.files[item];
+    d9d_file file = {.fd = -1};
+    d9d_hasher *hasher = NULL;
+    d9d_arena a = {0};
+    const char *path = d9d_fs_join(&a, w->ds->dir, f->name);
+    void *piece = malloc(PIECE_BYTES);
+    d9d_status st = D9D_OK;
+
+    (void)worker;
+    if (strcmp(f->name, "index.lmdb") == 0)
+        goto out;
+    if (!path || !piece) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory to read %s", w->ds->dir, f->name);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_hasher_create(&hasher), out);
+    D9D_TRY_OR(st, d9d_file_open(path, &file), out);
+    st = read_file(w, f, &file, hasher, piece);
+out:
+    d9d_file_release(&file);
+    d9d_hasher_free(hasher);
+    free(piece);
+    d9d_arena_release(&a);
+    return st;
+}
+
+static d9d_status check_files(const d9d_dataset *ds, const d9d_log *log)
+{
+    struct files w = {.ds = ds, .lock = PTHREAD_MUTEX_INITIALIZER};
+    uint64_t total = 0;
+    d9d_status st;
+    size_t i;
+
+    for (i = 0; i < ds->manifest.n_files; i++)
+        if (strcmp(ds->manifest.files[i].name, "index.lmdb") != 0)
+            total += (uint64_t)ds->manifest.files[i].bytes;
+    d9d_progress_start(&w.progress, log, "verify", "B", total);
+    st = d9d_thread_run(0, ds->manifest.n_files, check_one_file, &w);
+    if (st == D9D_OK)
+        d9d_progress_end(&w.progress);
+    pthread_mutex_destroy(&w.lock);
+    return st;
+}
+
+/* --- records -----------------------------------------------------------------------------------
+ */
+
+static d9d_status check_split(d9d_dataset *ds, const d9di_split *split, int64_t *tokens)
+{
+    const d9di_manifest *m = &ds->manifest;
+    int64_t positions = 0, longest = 0, k;
+
+    for (k = 0; k < split->samples; k++) {
+        uint32_t bucket;
+        d9d_sample s;
+
+        D9D_TRY(d9di_dataset_sample(ds, split->first + k, &s));
+        bucket = d9di_bucket_of(m->edges, m->n_edges, s.length);
+        if (s.bucket != bucket)
+            return D9D_FAIL(D9D_EFORMAT,
+                            "%s: sample %lld is in bucket %u, its length %lld is of %u", ds->dir,
+                            (long long)s.number, s.bucket, (long long)s.length, bucket);
+        positions += s.length;
+        longest = s.length > longest ? s.length : longest;
+        *tokens += s.stored;
+    }
+    if (positions != split->positions || longest != split->longest)
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: the split \"%s\" has %lld positions, the longest sample %lld; the "
+                        "manifest says %lld and %lld",
+                        ds->dir, split->name, (long long)positions, (long long)longest,
+                        (long long)split->positions, (long long)split->longest);
+    return D9D_OK;
+}
+
+static d9d_status check_samples(d9d_dataset *ds)
+{
+    int64_t tokens = 0;
+    size_t i;
+
+    for (i = 0; i < ds->manifest.n_splits; i++)
+        D9D_TRY(check_split(ds, &ds->manifest.splits[i], &tokens));
+    if (tokens != ds->manifest.tokens)
+        return D9D_FAIL(D9D_EFORMAT, "%s: samples have %lld tokens, the shards %lld", ds->dir,
+                        (long long)tokens, (long long)ds->manifest.tokens);
+    return D9D_OK;
+}
+
+d9d_status d9d_dataset_verify(const char *dir, const d9d_log *log)
+{
+    d9d_dataset *ds;
+    d9d_status st;
+
+    st = d9d_dataset_open(dir, NULL, &ds);
+    if (st == D9D_ENOTFOUND && d9d_fs_is_dir(dir)) /* a file that is gone is damage */
+        return D9D_FAIL(D9D_EVERIFY, "%s", d9d_err_message());
+    D9D_TRY(st);
+    st = check_files(ds, log);
+    if (st == D9D_OK)
+        st = check_samples(ds);
+    d9d_dataset_close(ds);
+    return st == D9D_EFORMAT ? D9D_FAIL(D9D_EVERIFY, "%s", d9d_err_message()) : st;
+}

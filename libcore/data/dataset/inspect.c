@@ -1,0 +1,419 @@
+/* inspect.c - a dataset and its samples for people and for programs. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/json.h"
+#include "d9d/data/tokenizer/tokenizer.h"
+#include "data/dataset/dataset_private.h"
+#include "data/tokenizer/utf8.h"
+
+enum { BAR = 40 };
+
+/* --- the dataset ----------------------------------------------------------------------------- */
+
+static d9d_status print_lengths(const json_t *lengths, d9d_buf *out)
+{
+    json_int_t most = 1;
+    size_t i;
+
+    for (i = 0; i < json_array_size(lengths); i++)
+        if (json_integer_value(json_array_get(lengths, i)) > most)
+            most = json_integer_value(json_array_get(lengths, i));
+    for (i = 0; i < json_array_size(lengths) && i < 31; i++) {
+        const json_int_t n = json_integer_value(json_array_get(lengths, i));
+        const int bar = (int)((double)n / (double)most * BAR + 0.5);
+
+        D9D_TRY(d9d_buf_printf(out, "  %10lld - %-10lld %12lld  %.*s\n", 1LL << i, (2LL << i) - 1,
+                               (long long)n, bar, "########################################"));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_split *split, int64_t *out)
+{
+    int64_t n = ds->manifest.labels ? 0 : split->positions;
+
+    for (int64_t k = 0; ds->manifest.labels && k < split->samples; k++) {
+        d9d_sample s;
+        d9di_tokens t;
+
+        D9D_TRY(d9di_dataset_sample(ds, split->first + k, &s));
+        D9D_TRY(d9di_tokens_read(ds, &s, 0, s.stored, &t));
+        for (uint32_t i = 0; i < s.stored; i++)
+            n += t.labels[i] != -100;
+        d9di_tokens_release(&t);
+        D9D_TRY(d9di_sample_check_uncut(ds, &s));
+    }
+    *out = n;
+    return D9D_OK;
+}
+
+/* How many positions are trained, where that is not all of them. */
+static d9d_status print_targets(d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+{
+    int64_t n = 0;
+
+    if (!ds->manifest.labels)
+        return D9D_OK;
+    D9D_TRY(d9di_dataset_count_targets(ds, s, &n));
+    return d9d_buf_printf(out, "trained on %lld of %lld positions (%.1f %%)\n", (long long)n,
+                          (long long)s->positions,
+                          s->positions > 0 ? 100.0 * (double)n / (double)s->positions : 0.0);
+}
+
+static d9d_status print_split(d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+{
+    json_t *summary = NULL;
+    const char *text;
+    d9d_status st;
+    size_t n;
+
+    D9D_TRY(d9d_buf_printf(out, "\nsplit %s: %lld samples, %lld positions, longest %lld\n", s->name,
+                           (long long)s->samples, (long long)s->positions, (long long)s->longest));
+    D9D_TRY(print_targets(ds, s, out));
+    D9D_TRY(d9di_index_get_summary(ds->index, s->name, &text, &n));
+    D9D_TRY(d9d_json_parse(ds->dir, text, n, &summary));
+    st = print_lengths(json_object_get(summary, "lengths"), out);
+    json_decref(summary);
+    return st;
+}
+
+d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
+{
+    const d9di_manifest *m = &ds->manifest;
+    char hex[D9D_HASH_HEX];
+    size_t i;
+
+    d9d_hash_hex(ds->hash, hex);
+    D9D_TRY(d9d_buf_printf(out,
+                           "%s  %s\n%lld samples, %lld tokens in %u shards of %s, targets: %s\n",
+                           ds->dir, hex, (long long)m->samples, (long long)m->tokens, m->n_shards,
+                           m->wide ? "u32" : "u16", m->labels ? "labels" : "the next token"));
+    d9d_hash_hex(m->tokenizer_hash, hex);
+    D9D_TRY(d9d_buf_printf(out, "vocabulary %lld, tokenizer %s\n", (long long)m->vocab_size,
+                           m->has_tokenizer ? hex : "none"));
+    if (m->recipe.pack)
+        D9D_TRY(d9d_buf_printf(out, "packed to %lld positions\n", (long long)m->recipe.pack));
+    for (i = 0; i < m->n_splits; i++)
+        D9D_TRY(print_split(ds, &m->splits[i], out));
+    return D9D_OK;
+}
+
+/* --- a sample --------------------------------------------------------------------------------- */
+
+struct expanded {
+    int32_t *ids, *labels, *positions;
+};
+
+/* Loaded once; stays NULL where the dataset was made without one. */
+static d9d_status load_tokenizer(d9d_dataset *ds)
+{
+    char *path = NULL;
+    d9d_status st;
+
+    if (!ds->manifest.has_tokenizer || ds->tokenizer)
+        return D9D_OK;
+    if (asprintf(&path, "%s/tokenizer.json", ds->dir) < 0)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
+    st = d9d_dataset_check_tokenizer(ds, path);
+    if (st == D9D_OK)
+        st = d9d_tokenizer_load(path, &ds->tokenizer);
+    free(path);
+    return st;
+}
+
+/* Append bytes, with U+FFFD for each that is not part of UTF-8. */
+static d9d_status put_valid(const char *p, size_t n, d9d_buf *out)
+{
+    size_t at = 0;
+
+    while (at < n) {
+        const size_t good = d9d_utf8_valid_up_to(p + at, n - at);
+
+        D9D_TRY(d9d_buf_append(out, p + at, good));
+        at += good;
+        if (at < n) {
+            D9D_TRY(d9d_buf_append(out, "\xef\xbf\xbd", 3));
+            at++;
+        }
+    }
+    return D9D_OK;
+}
+
+/* A token's text with quotes; part of a character becomes U+FFFD. */
+static d9d_status put_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch, d9d_buf *out)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    scratch->len = 0;
+    D9D_TRY(d9d_tokenizer_decode(tok, &id, 1, 0, scratch));
+    st = put_valid(scratch->data, scratch->len, &text);
+    if (st == D9D_OK)
+        st = d9d_json_put_str(out, text.data ? text.data : "", text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status print_table(const d9d_tokenizer *tok, const d9d_sample *s,
+                              const struct expanded *x, d9d_buf *out)
+{
+    d9d_buf scratch = {0};
+    d9d_status st = D9D_OK;
+    int64_t i;
+
+    D9D_TRY(d9d_buf_printf(out, "%10s %10s %10s  token\n", "position", "id", "target"));
+    for (i = 0; i < s->length && st == D9D_OK; i++) {
+        st = d9d_buf_printf(out, "%10d %10d %10d  ", x->positions[i], x->ids[i], x->labels[i]);
+        if (st == D9D_OK && tok)
+            st = put_token(tok, (uint32_t)x->ids[i], &scratch, out);
+        if (st == D9D_OK)
+            st = d9d_buf_append(out, "\n", 1);
+    }
+    d9d_buf_release(&scratch);
+    return st;
+}
+
+static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_buf *out)
+{
+    const struct {
+        const char *name;
+        const int32_t *v;
+    } lists[] = {{"input_ids", x->ids}, {"labels", x->labels}, {"position_ids", x->positions}};
+    size_t l;
+    int64_t i;
+
+    D9D_TRY(d9d_buf_printf(out,
+                           "{\"sample\": %lld, \"length\": %lld, \"shard\": %u, \"offset\": %llu, "
+                           "\"bucket\": %u, \"segments\": %u",
+                           (long long)s->number, (long long)s->length, s->shard,
+                           (unsigned long long)s->offset, s->bucket, s->n_segments));
+    for (l = 0; l < 3; l++) {
+        D9D_TRY(d9d_buf_printf(out, ", \"%s\": [", lists[l].name));
+        for (i = 0; i < s->length; i++)
+            D9D_TRY(d9d_buf_printf(out, "%s%d", i ? ", " : "", lists[l].v[i]));
+        D9D_TRY(d9d_buf_append(out, "]", 1));
+    }
+    return d9d_buf_append(out, "}\n", 2);
+}
+
+static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, struct expanded *x)
+{
+    int32_t *cells = calloc((size_t)s->length, 3 * sizeof(*cells));
+    d9d_status st;
+
+    if (!cells)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a sample of %lld", ds->dir,
+                        (long long)s->length);
+    st = d9d_sample_expand(ds, s, cells, cells + s->length, cells + 2 * s->length, NULL);
+    if (st == D9D_OK)
+        *x = (struct expanded){cells, cells + s->length, cells + 2 * s->length};
+    else
+        free(cells);
+    return st;
+}
+
+d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
+{
+    struct expanded x = {NULL, NULL, NULL};
+    d9d_sample s;
+    d9d_status st;
+
+    D9D_TRY(d9d_dataset_sample(ds, k, &s));
+    D9D_TRY(expand(ds, &s, &x));
+    if (json) {
+        st = print_json(&s, &x, out);
+        goto out;
+    }
+    D9D_TRY_OR(st, load_tokenizer(ds), out);
+    D9D_TRY_OR(st,
+               d9d_buf_printf(
+                   out, "sample %lld: %lld positions in %u segments, shard %u at %llu, bucket %u\n",
+                   (long long)s.number, (long long)s.length, s.n_segments, s.shard,
+                   (unsigned long long)s.offset, s.bucket),
+               out);
+    st = print_table(ds->tokenizer, &s, &x, out);
+out:
+    free(x.ids);
+    return st;
+}
+
+/* --- a sample as text --------------------------------------------------------------------------
+ */
+
+/* Text so far: tokens that are alike, trained or not, are decoded together. */
+struct marking {
+    const d9d_tokenizer *tok;
+    d9d_ids run;
+    bool trained;
+    d9d_buf scratch;
+    d9d_buf *out;
+};
+
+/* What is shown in place of a control character, which a terminal might obey; others are shown
+ * as they are. */
+static uint32_t shown(uint32_t c)
+{
+    if (c < 0x20 && c != '\n' && c != '\t')
+        return 0x2400 + c;
+    return c == 0x7f ? 0x2421 : c > 0x7f && c < 0xa0 ? 0xfffd : c;
+}
+
+static d9d_status put_shown(const char *p, size_t n, d9d_buf *out)
+{
+    d9d_buf valid = {0};
+    d9d_status st = put_valid(p, n, &valid);
+    unsigned w;
+
+    for (size_t i = 0; st == D9D_OK && i < valid.len; i += w) {
+        const uint32_t c = shown(d9di_utf8_get(valid.data + i, &w));
+        char utf8[4];
+
+        st = d9d_buf_append(out, utf8, d9di_utf8_put(c, utf8));
+    }
+    d9d_buf_release(&valid);
+    return st;
+}
+
+static d9d_status put_run(struct marking *m)
+{
+    if (m->run.len == 0)
+        return D9D_OK;
+    m->scratch.len = 0;
+    D9D_TRY(d9d_tokenizer_decode(m->tok, m->run.data, m->run.len, 0, &m->scratch));
+    if (m->trained)
+        D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa6", 3));
+    D9D_TRY(put_shown(m->scratch.data, m->scratch.len, m->out));
+    if (m->trained)
+        D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa7", 3));
+    m->run.len = 0;
+    return D9D_OK;
+}
+
+static d9d_status mark(struct marking *m, int32_t id, bool trained)
+{
+    if (trained != m->trained)
+        D9D_TRY(put_run(m));
+    m->trained = trained;
+    return D9D_VEC_PUSH(&m->run, (uint32_t)id);
+}
+
+/* Positions [0, n) of a document: a token is trained when it is the target before it. */
+static d9d_status mark_document(struct marking *m, const int32_t *ids, const int32_t *labels,
+                                int64_t n)
+{
+    int64_t i;
+
+    D9D_TRY(mark(m, ids[0], false));
+    for (i = 1; i < n; i++)
+        D9D_TRY(mark(m, ids[i], labels[i - 1] == ids[i]));
+    if (labels[n - 1] >= 0)
+        D9D_TRY(mark(m, labels[n - 1], true));
+    D9D_TRY(put_run(m));
+    return d9d_buf_append(m->out, "\n", 1);
+}
+
+/* Where document `from` of a sample ends. */
+static int64_t document_end(const d9d_sample *s, const struct expanded *x, int64_t from)
+{
+    int64_t to = from + 1;
+
+    while (to < s->length && x->positions[to] > 0)
+        to++;
+    return to;
+}
+
+d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
+{
+    struct expanded x = {NULL, NULL, NULL};
+    struct marking m = {.out = out};
+    int64_t from = 0, to;
+    d9d_sample s;
+    d9d_status st;
+
+    D9D_TRY(d9d_dataset_sample(ds, k, &s));
+    D9D_TRY_OR(st, load_tokenizer(ds), out);
+    if (!ds->tokenizer) {
+        st = D9D_FAIL(D9D_ECONFIG, "%s: was made without a tokenizer: ids have no text", ds->dir);
+        goto out;
+    }
+    D9D_TRY_OR(st, expand(ds, &s, &x), out);
+    m.tok = ds->tokenizer;
+    for (; from < s.length; from = to) {
+        to = document_end(&s, &x, from);
+        if (from > 0)
+            D9D_TRY_OR(st, d9d_buf_append(out, "--------\n", 9), out);
+        D9D_TRY_OR(st, mark_document(&m, x.ids + from, x.labels + from, to - from), out);
+    }
+out:
+    D9D_VEC_RELEASE(&m.run);
+    d9d_buf_release(&m.scratch);
+    free(x.ids);
+    return st;
+}
+
+/* --- the beginning of a document ------------------------------------------------------------- */
+
+/* Whole characters of at most so many bytes, blanks for what parts lines. */
+static d9d_status put_words(const d9d_buf *text, size_t bytes, d9d_buf *out)
+{
+    size_t n = text->len;
+
+    for (size_t i = 0; i < n; i++)
+        if (text->data[i] == '\n' || text->data[i] == '\t')
+            text->data[i] = ' ';
+    if (n <= bytes)
+        return d9d_buf_append(out, text->data, n);
+    for (n = bytes; n > 0 && ((unsigned char)text->data[n] & 0xc0) == 0x80;)
+        n--;
+    D9D_TRY(d9d_buf_append(out, text->data, n));
+    return d9d_buf_append(out, "\xe2\x80\xa6", 3);
+}
+
+/* A token has at least one byte, but for some that have none: twice as many are enough. */
+static d9d_status decode_words(const d9d_dataset *ds, const int32_t *ids, int64_t n, size_t bytes,
+                               d9d_buf *out)
+{
+    const size_t some = (uint64_t)n < 2 * bytes ? (size_t)n : 2 * bytes;
+    d9d_buf text = {0}, visible = {0};
+    d9d_ids few = {0};
+    d9d_status st = D9D_VEC_RESERVE(&few, some);
+
+    for (size_t i = 0; i < some && st == D9D_OK; i++)
+        few.data[i] = (uint32_t)ids[i];
+    if (st == D9D_OK)
+        st = d9d_tokenizer_decode(ds->tokenizer, few.data, some, 0, &text);
+    if (st == D9D_OK)
+        st = put_shown(text.data, text.len, &visible);
+    if (st == D9D_OK)
+        st = put_words(&visible, bytes, out);
+    D9D_VEC_RELEASE(&few);
+    d9d_buf_release(&visible);
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place, size_t bytes,
+                                    d9d_buf *out)
+{
+    struct expanded x = {NULL, NULL, NULL};
+    int64_t from = 0;
+    d9d_sample s;
+    d9d_status st;
+
+    D9D_TRY(load_tokenizer(ds));
+    if (!ds->tokenizer)
+        return D9D_OK;
+    D9D_TRY(d9d_dataset_sample(ds, k, &s));
+    D9D_TRY(expand(ds, &s, &x));
+    for (int64_t i = 0; i < place && from < s.length; i++)
+        from = document_end(&s, &x, from);
+    if (place < 0 || from >= s.length)
+        st = D9D_FAIL(D9D_ECONFIG, "%s: sample %lld has no document %lld", ds->dir, (long long)k,
+                      (long long)place);
+    else
+        st = decode_words(ds, x.ids + from, document_end(&s, &x, from) - from, bytes, out);
+    free(x.ids);
+    return st;
+}

@@ -1,0 +1,33 @@
+/* megatron.h - the indexed token files of Megatron-LM: NAME.bin with tokens, NAME.idx with
+ * where sequences are.  All little endian:
+ *
+ *     NAME.idx   "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 bounds D,
+ *                i32 lengths[S] in tokens, i64 pointers[S] in bytes of NAME.bin,
+ *                i64 documents[D]: document d is sequences [documents[d], documents[d + 1])
+ *     type       1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16 (6 and 7 are no integers)
+ */
+#ifndef D9DI_DATA_DATASET_MEGATRON_H
+#define D9DI_DATA_DATASET_MEGATRON_H
+
+#include "d9d/base/mem.h"
+#include "d9d/data/tokenizer/tokenizer.h"
+#include "data/build/input_stream.h"
+
+typedef struct d9di_megatron d9di_megatron;
+
+/* `path` is NAME.bin or NAME.idx, here and below.  ECONFIG for another name. */
+d9d_status d9di_megatron_look(const char *path, d9di_seen seen[2]);
+d9d_status d9di_megatron_check(const char *path, const d9di_seen seen[2]);
+/* EFORMAT when the two do not fit each other; EIO unless they are what they were, where `seen` is
+ * not NULL. */
+d9d_status d9di_megatron_open(const char *path, const d9di_seen *seen, d9di_megatron **out);
+void d9di_megatron_close(d9di_megatron *m);
+int64_t d9di_megatron_documents(const d9di_megatron *m);
+/* Append a byte with the type of the tokens and the bytes of document d, at most `most`. */
+d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t most, d9d_buf *out);
+
+/* Ids of what was read so, each below `vocab`, appended; *bad is the first that is not, when
+ * EFORMAT is returned. */
+d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_ids *ids, int64_t *bad);
+
+#endif

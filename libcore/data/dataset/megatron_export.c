@@ -1,0 +1,214 @@
+/* megatron_export.c - a dataset as Megatron-LM's token files. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/dataset/dataset_private.h"
+#include "data/dataset/megatron_format.h"
+#include "data/build/out_file.h"
+
+enum { NARROW_BELOW = 65500 }; /* as Megatron-LM chooses */
+
+struct export
+{
+    d9d_dataset *ds;
+    d9di_out_file bin, idx;
+    bool narrow;
+    int64_t at; /* bytes of the .bin so far */
+    d9d_progress progress;
+};
+
+/* What is written for a segment of n tokens. */
+typedef d9d_status (*segment_fn)(struct export *e, const d9d_sample *s, size_t from, uint32_t n);
+
+static d9d_status put_ids(struct export *e, const d9di_tokens *t, uint32_t n)
+{
+    const bool wide = e->ds->manifest.wide;
+    const uint16_t *narrow = t->tokens;
+    const uint32_t *tokens = t->tokens;
+    uint32_t i;
+
+    if (!wide && e->narrow)
+        return d9di_out_put(&e->bin, narrow, n * sizeof(*narrow));
+    for (i = 0; i < n; i++) {
+        const uint32_t v = wide ? tokens[i] : narrow[i];
+
+        D9D_TRY(d9di_out_put(&e->bin, &v, e->narrow ? 2 : 4));
+    }
+    return D9D_OK;
+}
+
+static d9d_status put_tokens(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+{
+    d9di_tokens t;
+    d9d_status st;
+
+    D9D_TRY(d9di_tokens_read(e->ds, s, from, n, &t));
+    st = put_ids(e, &t, n);
+    d9di_tokens_release(&t);
+    d9d_progress_add(&e->progress, n);
+    D9D_TRY(st);
+    return d9di_sample_check_uncut(e->ds, s);
+}
+
+static d9d_status put_length(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+{
+    (void)s;
+    (void)from;
+    return d9di_out_put(&e->idx, &n, sizeof(n));
+}
+
+static d9d_status put_pointer(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+{
+    (void)s;
+    (void)from;
+    D9D_TRY(d9di_out_put(&e->idx, &e->at, sizeof(e->at)));
+    e->at += (int64_t)n * (e->narrow ? 2 : 4);
+    return D9D_OK;
+}
+
+static d9d_status each_segment(struct export *e, segment_fn fn, uint64_t *count)
+{
+    int64_t k;
+
+    *count = 0;
+    for (k = 0; k < d9d_dataset_count(e->ds); k++) {
+        size_t from = 0;
+        uint32_t i;
+        d9d_sample s;
+
+        D9D_TRY(d9d_dataset_sample(e->ds, k, &s));
+        for (i = 0; i < s.n_segments; i++, (*count)++) {
+            D9D_TRY(fn(e, &s, from, s.segments[i]));
+            from += s.segments[i];
+        }
+    }
+    return D9D_OK;
+}
+
+static d9d_status write_all(struct export *e)
+{
+    struct d9di_megatron_header h = {.magic = D9DI_MEGATRON_MAGIC,
+                                     .version = 1,
+                                     .type = e->narrow ? D9DI_MEGATRON_U16 : D9DI_MEGATRON_I32};
+    uint64_t i, n;
+
+    D9D_TRY(each_segment(e, put_tokens, &n));
+    h.sequences = n;
+    h.bounds = n + 1;
+    D9D_TRY(d9di_out_put(&e->idx, &h, sizeof(h)));
+    D9D_TRY(each_segment(e, put_length, &n));
+    D9D_TRY(each_segment(e, put_pointer, &n));
+    for (i = 0; i <= n; i++)
+        D9D_TRY(d9di_out_put(&e->idx, &i, sizeof(i)));
+    D9D_TRY(d9di_out_close(&e->bin));
+    return d9di_out_close(&e->idx);
+}
+
+/* --- the two files ------------------------------------------------------------------------------
+ */
+
+struct pair {
+    char *path[2], *partial[2]; /* of the .bin and the .idx */
+    bool made[2];
+};
+
+static d9d_status name_pair(const char *out, struct pair *p)
+{
+    static const char *const ends[] = {".bin", ".idx"};
+
+    for (int i = 0; i < 2; i++) {
+        if (asprintf(&p->path[i], "%s%s", out, ends[i]) < 0)
+            p->path[i] = NULL;
+        if (asprintf(&p->partial[i], "%s%s.partial", out, ends[i]) < 0)
+            p->partial[i] = NULL;
+        if (!p->path[i] || !p->partial[i])
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory", out);
+    }
+    return D9D_OK;
+}
+
+static void pair_release(struct pair *p)
+{
+    for (int i = 0; i < 2; i++) {
+        if (p->made[i])
+            remove(p->partial[i]);
+        free(p->path[i]);
+        free(p->partial[i]);
+    }
+}
+
+/* Links are there too, whatever they lead to; they and files are what can be replaced. */
+static d9d_status check_names(const struct pair *p, bool replace)
+{
+    struct stat s;
+
+    for (int i = 0; i < 2; i++) {
+        if (lstat(p->path[i], &s) != 0)
+            continue;
+        if (!S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
+            return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file",
+                            p->path[i]);
+        if (!replace)
+            return D9D_FAIL(D9D_ECONFIG, "%s: is there already; --force replaces it", p->path[i]);
+    }
+    return D9D_OK;
+}
+
+/* What a killed export left is removed; what is no file is none of ours. */
+static d9d_status make_partial(const char *path, d9di_out_file *out)
+{
+    struct stat s;
+
+    if (lstat(path, &s) == 0) {
+        if (!S_ISREG(s.st_mode))
+            return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
+        if (unlink(path) != 0)
+            return D9D_FAIL(D9D_EIO, "%s: cannot be removed: %m", path);
+    }
+    return d9di_out_create_new(out, path);
+}
+
+static d9d_status make_files(struct export *e, struct pair *p, bool replace, const d9d_log *log)
+{
+    d9di_out_file *const files[] = {&e->bin, &e->idx};
+
+    D9D_TRY(check_names(p, replace));
+    for (int i = 0; i < 2; i++) {
+        D9D_TRY(make_partial(p->partial[i], files[i]));
+        p->made[i] = true;
+    }
+    d9d_progress_start(&e->progress, log, "export", "tokens", 0);
+    D9D_TRY(write_all(e));
+    d9d_progress_end(&e->progress);
+    D9D_TRY(check_names(p, replace)); /* nobody else was faster */
+    for (int i = 0; i < 2; i++) {
+        if (rename(p->partial[i], p->path[i]) != 0)
+            return D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %m", p->partial[i]);
+        p->made[i] = false;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const char *out,
+                                       bool replace, const d9d_log *log)
+{
+    struct export e = {.at = 0};
+    struct pair p = {.made = {false, false}};
+    d9d_status st;
+
+    D9D_TRY(d9d_dataset_open(dir, split, &e.ds));
+    e.narrow = d9d_dataset_vocab(e.ds) < NARROW_BELOW;
+    if (e.ds->manifest.labels)
+        st = D9D_FAIL(D9D_ECONFIG, "%s: has labels, and Megatron's files have no room for them",
+                      dir);
+    else if ((st = name_pair(out, &p)) == D9D_OK)
+        st = make_files(&e, &p, replace, log);
+    pair_release(&p);
+    d9di_out_release(&e.bin);
+    d9di_out_release(&e.idx);
+    d9d_dataset_close(e.ds);
+    return st;
+}

@@ -1,0 +1,168 @@
+/* blend.c - a period of draws, laid out once.  See d9d/data/loader/blend.h. */
+#include "d9d/data/loader/blend.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 1 << 20, DECIMALS = 6 }; /* longest period; digits of exact weights */
+
+struct d9d_blend {
+    size_t n;
+    int64_t period;
+    int64_t *weight; /* [n] W: draws of each in a period */
+    struct slot {
+        uint32_t number; /* of the source's draws in this period */
+        uint8_t source;
+    } * slot; /* [period] */
+};
+
+/* --- whole numbers for weights ----------------------------------------------------------- */
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    while (b != 0) {
+        const int64_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* W = w * scale where all are whole and the sum, in lowest terms, is small enough; else 0. */
+static int64_t weigh_exactly(const double *w, size_t n, double scale, int64_t *out)
+{
+    int64_t sum = 0, common = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const double v = w[i] * scale;
+
+        if (v > 0x1p40 || fabs(v - rint(v)) > 1e-9 * v || rint(v) < 1)
+            return 0;
+        out[i] = (int64_t)rint(v);
+        sum += out[i];
+        common = gcd(out[i], common);
+    }
+    for (size_t i = 0; i < n; i++)
+        out[i] /= common;
+    return sum / common <= MOST ? sum / common : 0;
+}
+
+/* Largest remainders: the sum is MOST whatever is rounded, as long as no share rounds to 0. */
+static int64_t weigh_nearly(const double *w, size_t n, int64_t *out)
+{
+    double total = 0, before = 0;
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        total += w[i];
+    for (size_t i = 0; i < n; i++) {
+        const double end = before + w[i] / total * MOST;
+        const int64_t share = (int64_t)(rint(end) - rint(before));
+
+        out[i] = share > 1 ? share : 1;
+        sum += out[i];
+        before = end;
+    }
+    return sum;
+}
+
+static int64_t weigh(const double *w, size_t n, int64_t *out)
+{
+    double scale = 1;
+
+    for (int digits = 0; digits <= DECIMALS; digits++, scale *= 10) {
+        const int64_t sum = weigh_exactly(w, n, scale, out);
+
+        if (sum > 0)
+            return sum;
+    }
+    return weigh_nearly(w, n, out);
+}
+
+/* --- the period ----------------------------------------------------------------------------- */
+
+static void lay_out(d9d_blend *b)
+{
+    uint32_t given[D9D_BLEND_SOURCES] = {0};
+
+    for (int64_t t = 0; t < b->period; t++) {
+        int64_t first = INT64_MAX;
+        size_t chosen = 0;
+
+        for (size_t i = 0; i < b->n; i++) {
+            const int64_t w = b->weight[i], j = given[i];
+            const int64_t end = ((j + 1) * b->period + w - 1) / w;
+
+            if (j * b->period / w <= t && end < first) {
+                first = end;
+                chosen = i;
+            }
+        }
+        b->slot[t] = (struct slot){given[chosen]++, (uint8_t)chosen};
+    }
+}
+
+static d9d_status check(const double *w, size_t n)
+{
+    if (n < 1 || n > D9D_BLEND_SOURCES)
+        return D9D_FAIL(D9D_ECONFIG, "a blend of %zu datasets; it takes from 1 to %d", n,
+                        D9D_BLEND_SOURCES);
+    for (size_t i = 0; i < n; i++)
+        if (!(w[i] > 0) || !isfinite(w[i]))
+            return D9D_FAIL(D9D_ECONFIG, "weight %zu of a blend is %g; it must be above 0", i,
+                            w[i]);
+    return D9D_OK;
+}
+
+d9d_status d9d_blend_create(const double *weights, size_t n, d9d_blend **out)
+{
+    d9d_blend *b;
+
+    D9D_TRY(check(weights, n));
+    b = calloc(1, sizeof(*b));
+    if (b != NULL) {
+        b->n = n;
+        b->weight = calloc(n, sizeof(*b->weight));
+    }
+    if (b != NULL && b->weight != NULL) {
+        b->period = weigh(weights, n, b->weight);
+        b->slot = calloc((size_t)b->period, sizeof(*b->slot));
+    }
+    if (b == NULL || b->slot == NULL) {
+        d9d_blend_free(b);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a blend of %zu datasets", n);
+    }
+    lay_out(b);
+    *out = b;
+    return D9D_OK;
+}
+
+void d9d_blend_free(d9d_blend *b)
+{
+    if (b == NULL)
+        return;
+    free(b->weight);
+    free(b->slot);
+    free(b);
+}
+
+d9d_blend_draw d9d_blend_at(const d9d_blend *b, int64_t k)
+{
+    const struct slot *s = &b->slot[k % b->period];
+
+    return (d9d_blend_draw){s->source, k / b->period * b->weight[s->source] + s->number};
+}
+
+int64_t d9d_blend_find(const d9d_blend *b, int32_t source, int64_t number)
+{
+    const int64_t w = b->weight[source], most = INT64_C(1) << 62;
+    int64_t t = 0;
+
+    if (number / w >= most / b->period)
+        return most;
+    while (b->slot[t].source != source || b->slot[t].number != number % w)
+        t++;
+    return number / w * b->period + t;
+}

@@ -1,0 +1,38 @@
+/* normalize.h - the "normalizer" of a tokenizer.json. */
+#ifndef D9DI_DATA_TOKENIZER_NORMALIZE_H
+#define D9DI_DATA_TOKENIZER_NORMALIZE_H
+
+#include "d9d/base/json.h"
+#include "data/tokenizer/split_pattern.h"
+
+typedef struct d9di_normalizer d9di_normalizer;
+
+/* `v` may be NULL or null: nothing is done then. */
+d9d_status d9di_normalizer_parse(const json_t *v, const char *where, d9di_normalizer **out);
+void d9di_normalizer_free(d9di_normalizer *nz);
+
+/* Where a byte of a rewritten text comes from: bytes [from, to) of the one before it. */
+typedef struct d9di_origin {
+    uint32_t from, to;
+} d9di_origin;
+typedef D9D_VEC(d9di_origin) d9di_origins;
+
+/* Buffers of one thread; zero-initialised is ready to use. */
+typedef struct d9di_normalizer_scratch {
+    d9d_buf text[2], shadow;
+    bool traced;              /* texts are shorter than 4 GiB, and origins are wanted */
+    d9di_origins origins[2];  /* of text[0] and text[1] */
+    const d9di_origin *input; /* of the text that a step reads; NULL: it is the first */
+    d9di_origins *output;     /* of the text that it writes */
+    D9D_VEC(int32_t) chars;
+    D9D_VEC(int32_t) marks;
+    d9di_matcher *matcher; /* borrowed */
+} d9di_normalizer_scratch;
+void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s);
+
+/* *out is `text` itself when it is normal already, else in the scratch until the next call.
+ * Where origins are wanted, `input` then has one for each byte of *out, NULL: it is `text`. */
+d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scratch *s,
+                                 const char *text, size_t n, const char **out, size_t *out_n);
+
+#endif

@@ -1,0 +1,44 @@
+/* pretok.h - the "pre_tokenizer" of a tokenizer.json: cutting text into pieces that no
+ * merge crosses.  Sequences are flattened to stages; those behind a ByteLevel see its alphabet. */
+#ifndef D9DI_DATA_TOKENIZER_PRETOK_H
+#define D9DI_DATA_TOKENIZER_PRETOK_H
+
+#include "d9d/base/json.h"
+#include "data/tokenizer/normalize.h"
+#include "data/tokenizer/split_pattern.h"
+
+typedef struct d9di_pretok d9di_pretok;
+
+d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out);
+void d9di_pretok_free(d9di_pretok *p);
+
+/* Whether it has a ByteLevel: tokens are spelled in the alphabet of bytes then. */
+bool d9di_pretok_is_bytelevel(const d9di_pretok *p);
+
+/* A piece of text; never empty. */
+typedef struct d9di_stretch {
+    const char *text;
+    size_t n;
+} d9di_stretch;
+
+enum { D9DI_PIECES = 256 };
+
+/* Buffers of one thread; zero-initialised is ready to use. */
+typedef struct d9di_pretok_scratch {
+    d9d_buf shadow, prefixed, prefixed_shadow, spelled;
+    bool traced;           /* origins are wanted: */
+    d9di_origins origins;  /* of the bytes of `prefixed`, */
+    const char *rewritten; /* which was made of this */
+    d9di_matcher *matcher; /* borrowed */
+    d9di_stretch pieces[D9DI_PIECES];
+} d9di_pretok_scratch;
+void d9di_pretok_scratch_release(d9di_pretok_scratch *s);
+
+/* Call fn for the pieces of text[0, n), which may be the first of a whole text, in order, with some
+ * at a time: what is before `end` and not before the first piece may be read. */
+typedef d9d_status (*d9di_pieces_fn)(void *arg, const d9di_stretch *pieces, size_t n,
+                                     const char *end);
+d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
+                           bool first, d9di_pieces_fn fn, void *arg);
+
+#endif

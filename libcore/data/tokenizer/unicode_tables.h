@@ -1,0 +1,82 @@
+/* unicode_tables.h - where Unicode libraries disagree; see unicode_tables.py, which makes unicode_tables.c. */
+#ifndef D9DI_DATA_TOKENIZER_UNICODE_TABLES_H
+#define D9DI_DATA_TOKENIZER_UNICODE_TABLES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/tokenizer/utf8.h"
+
+struct d9di_uni_range {
+    uint32_t first, last;
+};
+struct d9di_uni_alias {
+    uint32_t first, last, alias;
+};
+
+/* Every step-th from `first` on; `lower` is that of the first. */
+struct d9di_uni_lower {
+    uint32_t first, last, step, lower;
+};
+
+extern const struct d9di_uni_alias d9di_uni_alias[];
+extern const struct d9di_uni_range d9di_uni_letter[], d9di_uni_number[], d9di_uni_mark[];
+extern const struct d9di_uni_range d9di_uni_word[], d9di_uni_numeric[], d9di_uni_inert[];
+extern const size_t d9di_uni_alias_n, d9di_uni_letter_n, d9di_uni_number_n, d9di_uni_mark_n;
+extern const struct d9di_uni_range d9di_uni_punct[];
+extern const struct d9di_uni_lower d9di_uni_lower[];
+extern const size_t d9di_uni_word_n, d9di_uni_numeric_n, d9di_uni_inert_n;
+extern const size_t d9di_uni_punct_n, d9di_uni_lower_n;
+
+/* Whether `c` is in one of `n` ascending ranges. */
+static inline bool d9di_uni_in(const struct d9di_uni_range *r, size_t n, uint32_t c)
+{
+    size_t lo = 0, hi = n;
+
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+
+        if (c > r[mid].last)
+            lo = mid + 1;
+        else if (c < r[mid].first)
+            hi = mid;
+        else
+            return true;
+    }
+    return false;
+}
+
+/* White_Space: 25 code points, settled since Unicode 6.3. */
+static inline bool d9di_uni_space(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+/* The end of the space that begins at text[at]. */
+static inline size_t d9di_space_behind(const char *text, size_t n, size_t at)
+{
+    unsigned w;
+
+    while (at < n && d9di_uni_space(d9di_utf8_get(text + at, &w)))
+        at += w;
+    return at;
+}
+
+/* The start, not before `from`, of the space that ends before text[at]. */
+static inline size_t d9di_space_before(const char *text, size_t from, size_t at)
+{
+    while (at > from) {
+        const size_t before = d9di_utf8_before(text, at);
+        unsigned w;
+
+        if (!d9di_uni_space(d9di_utf8_get(text + before, &w)))
+            break;
+        at = before;
+    }
+    return at;
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* engine_adapters.c - the adapters of a model that was trained, whole.  See engine/engine.h. */
+#include "d9d/ckpt/dir/checkpoint.h"
+#include "engine/engine.h"
+
+static d9d_status from_model(const d9di_engine *e, d9d_adapters **out)
+{
+    d9d_params_io *io;
+    d9d_source src;
+    d9d_status st;
+
+    D9D_TRY(d9d_params_io_open(&e->all, D9D_PARAMS_DATA, &io));
+    st = d9d_params_io_source(io, &src);
+    if (st == D9D_OK)
+        st = d9d_adapters_take(&e->all, &src, out);
+    d9d_params_io_close(io);
+    return st;
+}
+
+d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out)
+{
+    d9d_checkpoint *ckpt;
+    d9d_source src;
+    d9d_status st;
+
+    if (saved == NULL)
+        return from_model(e, out);
+    D9D_TRY(d9d_checkpoint_open(saved, &ckpt));
+    src = d9d_checkpoint_source(ckpt);
+    st = d9d_adapters_take(&e->all, &src, out);
+    d9d_checkpoint_close(ckpt);
+    return st;
+}
+
+d9d_status d9di_engine_adapters_write(const d9di_engine *e, const d9d_adapters *ad,
+                                      const char *base, const char *dir, const d9d_log *log)
+{
+    d9d_arena a = {0};
+    d9d_model_matrices of;
+    d9d_status st = d9d_model_spec_matrices(&e->spec, &a, &of);
+
+    if (st == D9D_OK)
+        st = d9d_adapters_write(ad, &of, base, dir, log);
+    d9d_arena_release(&a);
+    if (st != D9D_ENOTSUP)
+        return st;
+    d9d_log_warn(log, "%s: not written: %s", dir, d9d_err_message());
+    return D9D_OK;
+}

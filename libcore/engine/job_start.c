@@ -1,0 +1,239 @@
+/* job_start.c - see engine/job_start.h. */
+#include "engine/job_start.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "d9d/device/simulated.h"
+
+d9d_status d9di_launch_under_way(d9d_status st)
+{
+    return st == D9D_ENOTFOUND || st == D9D_EPATH ? D9D_FAIL(D9D_EIO, "%s", d9d_err_message()) : st;
+}
+
+d9d_status d9di_launch_words(d9d_boot *boot, const void *mine, size_t n, d9d_arena *a,
+                             d9d_boot_word **all)
+{
+    *all = d9d_arena_alloc(a, (size_t)d9d_boot_size(boot) * sizeof(**all));
+    if (*all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
+    return d9d_boot_gather(boot, mine, n, a, *all);
+}
+
+/* Ahead of a piece of what rank 0 tells: bytes of all of it. */
+enum { TOTAL = sizeof(uint64_t) };
+#define NOTHING UINT64_MAX
+
+/* One piece, from `at` on; what has come is in *word. */
+static d9d_status tell_piece(d9d_boot *boot, const char *text, uint64_t total, uint64_t at,
+                             d9d_arena *a, d9d_boot_word *word)
+{
+    const size_t most = d9d_boot_most(boot) - TOTAL;
+    const size_t n = total == NOTHING ? 0 : total - at < most ? (size_t)(total - at) : most;
+    const bool tells = d9d_boot_rank(boot) == 0;
+    char *mine = d9d_arena_alloc(a, TOTAL + n);
+    d9d_boot_word *all;
+
+    if (mine == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "launch: a word of %zu bytes", n);
+    memcpy(mine, &total, TOTAL);
+    if (n > 0)
+        memcpy(mine + TOTAL, text + at, n);
+    D9D_TRY(d9di_launch_words(boot, mine, tells ? TOTAL + n : 0, a, &all));
+    *word = all[0];
+    return D9D_OK;
+}
+
+/* However many ranks there are, and however little each may then say at once. */
+d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text)
+{
+    const bool tells = d9d_boot_rank(boot) == 0 && *text != NULL;
+    uint64_t total = tells ? strlen(*text) : NOTHING, at = 0;
+    d9d_boot_word word = {0};
+    char *told = NULL;
+
+    do {
+        D9D_TRY(tell_piece(boot, *text, tells ? total : NOTHING, at, a, &word));
+        if (word.n >= TOTAL)
+            memcpy(&total, word.data, TOTAL);
+        if (word.n < TOTAL || total == NOTHING) /* the first of imagined ranks says nothing */
+            break;
+        if (told == NULL)
+            told = d9d_arena_alloc(a, total + 1);
+        if (told == NULL || word.n - TOTAL > total - at)
+            return D9D_FAIL(D9D_ECOMM, "launch: rank 0 tells %zu of %llu bytes", word.n - TOTAL,
+                            (unsigned long long)total);
+        memcpy(told + at, (const char *)word.data + TOTAL, word.n - TOTAL);
+        at += word.n - TOTAL;
+    } while (at < total);
+    *text = told;
+    return D9D_OK;
+}
+
+d9d_status d9di_launch_gather(d9d_comm *world, const char *what, const void *mine, size_t n,
+                              d9d_arena *a, d9d_comm_word **all)
+{
+    const int ranks = d9d_comm_size(world);
+
+    *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(**all));
+    return *all == NULL ? D9D_FAIL(D9D_ENOMEM, "%s of %d ranks", what, ranks)
+                        : d9d_comm_gather_words(world, what, mine, n, a, *all);
+}
+
+/* How many ranks of lower number run on this rank's node. */
+static d9d_status local_rank(d9d_boot *boot, int *out)
+{
+    const char *node = d9d_boot_node(boot);
+    d9d_boot_word *all;
+    d9d_arena a = {0};
+    d9d_status st = d9di_launch_words(boot, node, strlen(node), &a, &all);
+
+    *out = 0;
+    for (int r = 0; st == D9D_OK && r < d9d_boot_rank(boot); r++)
+        *out += strcmp(all[r].data, node) == 0;
+    d9d_arena_release(&a);
+    return st;
+}
+
+d9d_status d9di_launch_check(const d9d_boot *boot, const char *which)
+{
+    return d9d_boot_is_imagined(boot) ? d9d_device_check_imagined(which) : d9d_device_check(which);
+}
+
+d9d_status d9di_launch_apart(const d9di_processor *all, int rank)
+{
+    const d9di_processor *mine = &all[rank];
+
+    if (strcmp(mine->kind, all[0].kind) != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "computes on %s, and rank 0 on %s: all ranks of a job do alike", mine->kind,
+                        all[0].kind);
+    for (int r = 0; r < rank && mine->id[0] != '\0'; r++)
+        if (strcmp(mine->id, all[r].id) == 0)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "has the GPU that rank %d has: a node needs one for each of its ranks",
+                            r);
+    return D9D_OK;
+}
+
+/* All of them, one behind the other. */
+static d9d_status gather_processors(d9d_boot *boot, const d9d_device *dev, d9d_arena *a,
+                                    d9di_processor **out)
+{
+    const int ranks = d9d_boot_size(boot);
+    d9di_processor mine = {.kind = ""};
+    d9d_boot_word *all;
+
+    (void)snprintf(mine.kind, sizeof(mine.kind), "%s", dev->kernels->name);
+    memcpy(mine.id, dev->id, sizeof(mine.id));
+    *out = d9d_arena_alloc(a, (size_t)ranks * sizeof(**out));
+    if (*out == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "launch: devices of %d ranks", ranks);
+    D9D_TRY(d9di_launch_words(boot, &mine, sizeof(mine), a, &all));
+    for (int r = 0; r < ranks; r++) {
+        if (all[r].n != sizeof(mine))
+            return D9D_FAIL(D9D_ECOMM, "launch: rank %d says its device in %zu bytes", r, all[r].n);
+        memcpy(&(*out)[r], all[r].data, sizeof(mine));
+    }
+    return D9D_OK;
+}
+
+static d9d_status check_apart(d9d_boot *boot, const d9d_device *dev)
+{
+    d9di_processor *all;
+    d9d_arena a = {0};
+    d9d_status st = gather_processors(boot, dev, &a, &all);
+
+    if (st == D9D_OK)
+        st = d9d_boot_agree(boot, d9di_launch_apart(all, d9d_boot_rank(boot)));
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* A task that sees one GPU alone is given it as number 0. */
+static d9d_status open_local(d9d_boot *boot, const char *which, d9d_device **out)
+{
+    const size_t n = strcspn(which, "@"); /* a limit of memory follows */
+    char word[64];
+    int local;
+    d9d_status st;
+
+    if ((strncmp(which, "auto", n) != 0 && strncmp(which, "cuda", n) != 0) || n != strlen("auto"))
+        return d9d_device_open(which, out);
+    D9D_TRY(local_rank(boot, &local));
+    (void)snprintf(word, sizeof(word), "cuda:%d%.40s", local, which + n);
+    st = local > 0 ? d9d_device_open(word, out) : D9D_ENOTFOUND;
+    return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
+}
+
+d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
+{
+    d9d_status st;
+
+    if (d9d_boot_is_imagined(boot))
+        return d9d_device_imagine(which, out);
+    if (d9d_boot_size(boot) == 1)
+        return d9d_device_open(which, out);
+    D9D_TRY(open_local(boot, which, out));
+    st = check_apart(boot, *out);
+    if (st == D9D_OK)
+        return D9D_OK;
+    d9d_device_close(*out);
+    *out = NULL;
+    return st;
+}
+
+d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st)
+{
+    char where[128] = "not placed yet";
+
+    if (st == D9D_OK || d9d_boot_size(boot) == 1 || d9d_boot_agreed(boot))
+        return st;
+    if (mesh != NULL)
+        (void)d9d_mesh_text(mesh, where, sizeof(where));
+    d9d_mesh_forsake(mesh);
+    return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_boot_rank(boot), d9d_boot_size(boot),
+                    d9d_boot_node(boot), where, d9d_err_message());
+}
+
+d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,
+                            d9d_events **out)
+{
+    const d9d_model_provider *p = model->choice->row;
+
+    D9D_TRY(d9d_events_create(out));
+    D9D_TRY(d9d_events_subscribe(*out, p->events, model->value));
+    if (task != NULL)
+        D9D_TRY(d9d_events_subscribe(*out, task->kind->events, task->self));
+    return d9d_plugins_subscribe(where->plugins, *out);
+}
+
+#define FLIGHT "%s.flight"
+
+d9d_status d9di_launch_flight(const d9d_boot *boot, const char *output, d9d_arena *a,
+                              const char **out)
+{
+    *out = NULL;
+    if (output == NULL || d9d_boot_size(boot) == 1)
+        return D9D_OK;
+    *out = d9d_arena_printf(a, FLIGHT, output);
+    return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", output);
+}
+
+/* An interrupted life may have had more ranks. */
+void d9di_launch_landed(const d9d_boot *boot, const char *output)
+{
+    const int size = d9d_boot_size(boot);
+    char path[PATH_MAX];
+
+    if (output == NULL || size == 1)
+        return;
+    for (int r = d9d_boot_rank(boot), rc = 0; rc == 0; r += size) {
+        (void)snprintf(path, sizeof(path), FLIGHT "/rank-%d.bin", output, r);
+        rc = unlink(path);
+    }
+    (void)snprintf(path, sizeof(path), FLIGHT, output);
+    (void)rmdir(path);
+}

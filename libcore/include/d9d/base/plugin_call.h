@@ -1,0 +1,29 @@
+/* plugin_call.h - calls of functions that others have written, a plugin's for instance.
+ *
+ *     D9D_TRY(D9D_CALL(kind->table->name, kind, update, config, &u));
+ *
+ * Such a function may fail without a sentence, or with a number that is no status.  Here it gets a
+ * sentence, so that nobody reads the one of an earlier failure: "lion: its update() failed and does
+ * not say why".
+ */
+#ifndef D9D_BASE_PLUGIN_CALL_H
+#define D9D_BASE_PLUGIN_CALL_H
+
+#include "d9d/base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The function `fn` of a table, which belongs to `who`. */
+#define D9D_CALL(who, table, fn, ...)                                                              \
+    (d9d_call_begin(), d9d_call_end((table)->fn(__VA_ARGS__), (who), #fn))
+
+/* Implementation of the macro. */
+D9D_API void d9d_call_begin(void);
+D9D_API d9d_status d9d_call_end(d9d_status st, const char *who, const char *fn);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_BASE_PLUGIN_CALL_H */

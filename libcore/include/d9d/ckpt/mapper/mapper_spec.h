@@ -1,0 +1,84 @@
+/* mapper_spec.h - mappings that are described in a file, d9d.mapper.v1.
+ *
+ *     {"schema": "d9d.mapper.v1",
+ *      "stages": [
+ *        [{"op": "rename", "from": "wte.weight", "to": "embed.weight"},
+ *         {"op": "stack", "from": "h.{l}.expert.{e}.up", "over": "e", "to": "h.{l}.up"}],
+ *        [{"op": "transpose", "from": "h.{l}.up", "dims": [1, 2]}]],
+ *      "rest": "keep"}
+ *
+ * Stages are done one after another; the steps of one stage side by side, on the names that
+ * are there when it begins: those of the source, or what earlier stages made of them.  What no
+ * step of a stage names passes through it.  A step stands for as many as its patterns match:
+ *
+ *     {l}       in `from` matches one or more characters other than a dot
+ *     {l:int}   a number;  {l:any} dots too;  {{ and }} are braces
+ *     {l}       in `to` is what was matched
+ *
+ *     op         from      to         besides
+ *     identity   patterns  template   template: under another name; else as before
+ *     rename     patterns  template
+ *     select     patterns             "parent": P takes P.from and gives from
+ *     transpose  patterns  template   "dims": [-2, -1]
+ *     squeeze    patterns  template   "dim": null, which is every dimension of size 1
+ *     unsqueeze  patterns  template   "dim": 0
+ *     cast       patterns  template   "dtype"
+ *     drop       patterns
+ *     stack      parts     template   "dim": 0; "over", "count"
+ *     concat     parts     template   "dim": 0; "over", "count"
+ *     unstack    patterns  templates  "dim": 0; "over", "count"
+ *     chunk      patterns  templates  "dim": 0; "over", "count"
+ *     split      patterns  templates  "dim": 0; "sizes"
+ *     duplicate  patterns  templates
+ *     distribute patterns  template   "mesh", "placements", "coordinate"
+ *     gather     parts     template   "mesh", "placements"; "over", "count"
+ *     scope      prefix    prefix     "stages", "rest": names with the prefix taken off
+ *     shard                           "total", "current", "stages", "rest"
+ *
+ * Parts are a list of patterns with the same captures, one tensor each; or one pattern and
+ * "over", the capture that numbers the parts 0, 1, ...; the plan lists parts that are missing.
+ * "over" with "count" also numbers the templates that a tensor is cut into; an unstack of a
+ * tensor as the source has it needs no count.  Any step may be "optional": it may match nothing.
+ *
+ * "rest" is what becomes of names that no step takes: "refuse" (an error, the default), "keep"
+ * or "drop".  "expect" gives shapes of source tensors by pattern, whose letters stand for one
+ * size throughout: {"{x:any}.qkv.weight": ["3*H", "H"]}.  "config" is a patch to config.json
+ * (RFC 7396).
+ *
+ * Outputs are in the order of their names, numbers in them by value: whatever the order of the
+ * source's files.
+ */
+#ifndef D9D_CKPT_MAPPER_MAPPER_SPEC_H
+#define D9D_CKPT_MAPPER_MAPPER_SPEC_H
+
+#include "d9d/ckpt/mapper/mapper.h"
+#include "d9d/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define D9D_MAPPER_SPEC_MAX (16u << 20) /* bytes of a description */
+
+typedef struct d9d_mapper_spec d9d_mapper_spec;
+
+/* What the table fills; its schema is d9d.mapper.v1. */
+extern D9D_API const d9d_table d9d_mapper_table;
+
+/* ECONFIG with the JSON path for whatever is wrong with a description. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_read(const char *path, d9d_mapper_spec **out);
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_parse(const char *name, const char *text, size_t n,
+                                                      d9d_mapper_spec **out);
+D9D_API void d9d_mapper_spec_free(d9d_mapper_spec *s);
+/* The patch to config.json, or NULL; borrowed. */
+D9D_API const json_t *d9d_mapper_spec_config(const d9d_mapper_spec *s);
+
+/* The mapper for the tensors of a source.  ECONFIG for a pattern that matches nothing, or names
+ * that collide; EMISMATCH for a shape that is not as expected. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_build(const d9d_mapper_spec *s,
+                                                      const d9d_source *src, d9d_mapper **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_CKPT_MAPPER_MAPPER_SPEC_H */

@@ -1,0 +1,78 @@
+/* slices.h - tensors that lie in pieces, over the files that the ranks of a job have written.
+ *
+ * A manifest (manifest.h) with a member "tensors" says for each its type, its whole shape, and the
+ * boxes of it that are in which file, under the tensor's own name:
+ *
+ *     {"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
+ *      [{"file": "model-r00000.safetensors", "start": [0], "shape": [32]},
+ *       {"file": "model-r00001.safetensors", "start": [32], "shape": [32]}]}
+ *
+ * Slices of a tensor never overlap; whether they cover it is for the reader to ask.
+ */
+#ifndef D9D_CKPT_MAPPER_SLICES_H
+#define D9D_CKPT_MAPPER_SLICES_H
+
+#include "d9d/ckpt/dir/manifest.h"
+#include "d9d/tensor/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- boxes ---------------------------------------------------------------------- */
+
+/* Part of a whole: indices start[d] <= i < start[d] + size[d].  No dimensions: one element. */
+typedef struct d9d_box {
+    int ndim;
+    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
+} d9d_box;
+
+D9D_API int64_t d9d_box_volume(const d9d_box *b);
+/* Nothing negative and no index beyond the whole. */
+D9D_API bool d9d_box_fits(const d9d_box *b, const d9d_shape *whole);
+/* What two boxes of one whole share; false when that is nothing. */
+D9D_API bool d9d_box_meet(const d9d_box *a, const d9d_box *b, d9d_box *out);
+/* "[0:4, 8:16]" into buf, cut to fit; returns buf. */
+#define D9D_BOX_TEXT 280
+D9D_API char *d9d_box_text(const d9d_box *b, char buf[D9D_BOX_TEXT]);
+
+/* Copy the elements of box `part`, which both `from` and `to` contain, from a dense array of box
+ * `from` to one of box `to`: fn is called with runs as long as are contiguous in both, `src` and
+ * `dst` counting elements from the first of the array. */
+typedef d9d_status (*d9d_box_fn)(void *arg, int64_t src, int64_t dst, int64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_box_runs(const d9d_box *part, const d9d_box *from,
+                                             const d9d_box *to, d9d_box_fn fn, void *arg);
+
+/* --- tensors ----------------------------------------------------------------------- */
+
+typedef struct d9d_slice {
+    const char *file; /* name in the directory */
+    d9d_box box;
+} d9d_slice;
+
+typedef struct d9d_sliced {
+    const char *name;
+    d9d_dtype dtype;
+    d9d_shape whole;
+    d9d_slice *slices; /* disjoint, in order of their first index */
+    size_t n_slices;
+} d9d_sliced;
+
+typedef struct d9d_slices {
+    d9d_sliced *tensors;
+    size_t n;
+    d9d_map by_name;
+    d9d_arena arena;
+} d9d_slices;
+
+/* What a manifest says, which is borrowed; `path` of it is for sentences.  EFORMAT unless every
+ * slice fits its whole, overlaps no other, and lies in a file that the manifest lists. */
+D9D_API D9D_MUST_USE d9d_status d9d_slices_take(const d9d_manifest *m, const char *path,
+                                                d9d_slices *out);
+D9D_API void d9d_slices_release(d9d_slices *s);
+D9D_API const d9d_sliced *d9d_slices_find(const d9d_slices *s, const char *name); /* or NULL */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_CKPT_MAPPER_SLICES_H */

@@ -1,0 +1,117 @@
+/* tokenizer.h - BPE from a HuggingFace tokenizer.json.
+ *
+ *     d9d_tokenizer *tok;
+ *     d9d_tokenizer_scratch *s;             // one a thread
+ *     d9d_ids ids = {0};
+ *
+ *     D9D_TRY(d9d_tokenizer_load("tokenizer.json", &tok));
+ *     D9D_TRY(d9d_tokenizer_scratch_create(tok, &s));
+ *     D9D_TRY(d9d_tokenizer_encode(tok, s, "Hello world", 11, &ids));
+ *     ... ids.data[0 .. ids.len) ...
+ *
+ * What a text goes through, each step as HF tokenizers 0.23 does it:
+ *
+ *     text -> added tokens, raw -> normaliser -> added tokens, normalised
+ *          -> pre-tokeniser -> bytes or characters -> merges -> ids
+ *
+ * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid
+ * UTF-8.  What the libraries under the two disagree on (Unicode versions, the
+ * meaning of \s) is settled by the tables in libcore/data/tokenizer/unicode_tables.c.
+ *
+ * Read from the file:
+ *   model           BPE: vocab, merges as "a b" or ["a", "b"], ignore_merges,
+ *                   unk_token with fuse_unk; byte_fallback where every byte has a
+ *                   token; dropout null or 0; empty continuing_subword_prefix and
+ *                   end_of_word_suffix
+ *   added_tokens    special, lstrip, rstrip, single_word, normalized
+ *   normalizer      null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip,
+ *                   Sequence
+ *   pre_tokenizer   null, Split (Regex or String; all behaviours; invert), Digits,
+ *                   Punctuation, Whitespace, WhitespaceSplit, ByteLevel, Metaspace,
+ *                   Sequence; a ByteLevel must be last, and makes the model's tokens
+ *                   be spelled in the alphabet of bytes, else they are spelled in
+ *                   characters
+ *   post_processor  null, ByteLevel, TemplateProcessing, Sequence: none is applied;
+ *                   they put special tokens around a text when HF is asked to add
+ *                   them, which a corpus does per document (d9d-shard --append-eos)
+ *   decoder         null, ByteLevel, Metaspace, Replace of a String, ByteFallback,
+ *                   Fuse, Strip of one character behind it, Sequence
+ * Anything else, and truncation and padding that are not null, is ENOTSUP with its
+ * name; a file that contradicts itself (two tokens with one id, a merge of unknown
+ * tokens, an added token whose id is not the one that HF would give it) is EFORMAT.
+ *
+ * A tokenizer is immutable and shared by all threads; a scratch (6 MiB) belongs to
+ * one thread.  Cost is linear in the length of a text with byte-level models, and
+ * O(n log n) with others, whatever it holds; no memory is allocated per token once
+ * the scratch is warm.  The patterns of GPT-2, Qwen and Llama 3 are matched by hand
+ * (libcore/data/tokenizer/fast_split.c), others by PCRE2, some times slower.
+ */
+#ifndef D9D_DATA_TOKENIZER_TOKENIZER_H
+#define D9D_DATA_TOKENIZER_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "d9d/base/hash.h"
+#include "d9d/base/mem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_tokenizer d9d_tokenizer;
+typedef struct d9d_tokenizer_scratch d9d_tokenizer_scratch;
+
+typedef D9D_VEC(uint32_t) d9d_ids; /* zero-initialised is empty; D9D_VEC_RELEASE() it */
+
+/* A file of at most 64 MiB.  ENOTFOUND, EFORMAT, ENOTSUP; sentences begin with the path. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_load(const char *path, d9d_tokenizer **out);
+/* The same from memory; `name` stands in for the path. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n,
+                                                    d9d_tokenizer **out);
+D9D_API void d9d_tokenizer_free(d9d_tokenizer *tok);
+
+/* The largest id plus one: every id is below it.  Less than 2^24. */
+D9D_API uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok);
+/* XXH3-128 of the file's bytes: tells one tokenizer from another. */
+D9D_API d9d_hash d9d_tokenizer_hash(const d9d_tokenizer *tok);
+
+/* What of the file is ignored, as texts are cut and padded elsewhere: "truncation", "padding",
+ * "truncation and padding"; NULL: nothing. */
+D9D_API const char *d9d_tokenizer_ignored(const d9d_tokenizer *tok);
+
+/* Id of a token as it is spelled in the file: an added token's content ("<|im_end|>")
+ * or a vocabulary entry ("\u0120the").  False when there is none. */
+D9D_API bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len,
+                                uint32_t *out);
+
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer *tok,
+                                                             d9d_tokenizer_scratch **out);
+D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
+
+/* Append the ids of `text` to `out`.  EFORMAT names the byte offset when the text is
+ * not valid UTF-8, or when one pre-token is longer than 1 GiB, or than 16 MiB with a model
+ * whose merges must be done one by one (characters, or bytes without a token).  After an error
+ * `out` has its old length. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
+                                                     d9d_tokenizer_scratch *s, const char *text,
+                                                     size_t n, d9d_ids *out);
+
+enum { D9D_DECODE_SKIP_SPECIAL = 1 }; /* leave special tokens out */
+
+/* Append the bytes that `ids` stand for.  They are what was encoded, after
+ * normalisation, or, where the file has no decoder, the tokens as they are spelled in it with
+ * blanks between them, as HF has it; ids cut from a longer text may begin or end inside a
+ * character, where HF puts U+FFFD. EINVAL for an id that no token has. */
+D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids,
+                                                     size_t n, unsigned flags, d9d_buf *out);
+
+/* Offset of the first byte that is not part of valid UTF-8; n when all is well.
+ * (No surrogates, no overlong forms, nothing above U+10FFFF.) */
+D9D_API size_t d9d_utf8_valid_up_to(const char *text, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_DATA_TOKENIZER_TOKENIZER_H */

@@ -1,0 +1,39 @@
+/* async_host_reduce.h - numbers of the host that all ranks together make, joined behind what the device has
+ * queued, so that the host waits for them no earlier than it wants them.
+ *
+ *     d9d_crossing c = {0};
+ *     D9D_TRY(d9d_crossing_begin(&c, dev, world, "accuracy", D9D_F64, mine, n, D9D_COMM_SUM));
+ *     ... queue the next step ...
+ *     D9D_TRY(d9d_crossing_end(&c, all));       // [n]: the sums over the ranks
+ *
+ * The memory that they cross in is taken at the first begin and kept: each is for one n and type.
+ */
+#ifndef D9D_DEVICE_ASYNC_HOST_REDUCE_H
+#define D9D_DEVICE_ASYNC_HOST_REDUCE_H
+
+#include "d9d/device/readback.h"
+#include "d9d/comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct d9d_crossing {
+    d9d_device *dev; /* NULL: nothing has crossed yet */
+    uint64_t bytes;
+    void *pinned, *device;
+    d9d_readback *back;
+} d9d_crossing; /* zero-initialised is ready to use */
+
+/* mine [n] may change when it returns.  Collective: over `world`. */
+D9D_API D9D_MUST_USE d9d_status d9d_crossing_begin(d9d_crossing *c, d9d_device *dev,
+                                                   d9d_comm *world, const char *what, d9d_dtype t,
+                                                   const void *mine, int64_t n, d9d_comm_op op);
+/* What was begun last, once. */
+D9D_API D9D_MUST_USE d9d_status d9d_crossing_end(d9d_crossing *c, void *all);
+D9D_API void d9d_crossing_release(d9d_crossing *c); /* before the device; zeroes it */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_DEVICE_ASYNC_HOST_REDUCE_H */

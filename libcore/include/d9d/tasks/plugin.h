@@ -1,0 +1,128 @@
+/* plugin.h - models and other parts of a job that are loaded from a shared library.
+ *
+ *     {"plugin": "libmine.so", "model_provider": {"name": "mine", ...}, ...}
+ *
+ * A plugin is one shared library with one symbol, a table of tables:
+ *
+ *     static const d9d_model_provider *const models[] = {&mine, NULL};
+ *     D9D_PLUGIN(.models = models);
+ *
+ * and is built against an installed tree:
+ *
+ *     cc -shared -fPIC -o libmine.so mine.c $(pkg-config --cflags --libs d9d)
+ *
+ * It is loaded before the rest of the configuration is bound.  What it brings stands among the
+ * built-in choices of its kind: same tables, same strict parser, --print-config, --print-schema.
+ *
+ * Old plugins go on loading.  Every table begins with its size and is read as far as that goes;
+ * members that came later count as zero, which always means what was done before there was the
+ * member.  Structs that a plugin embeds (modules, blocks) have one size on both sides, which is
+ * checked.  A plugin that was built for something newer is refused where it uses it.
+ *
+ * A plugin's code runs in the job's process, with all its rights, and stays until it ends.
+ */
+#ifndef D9D_TASKS_PLUGIN_H
+#define D9D_TASKS_PLUGIN_H
+
+#include "d9d/data/dataset/dataset_kind.h"
+#include "d9d/job/events.h"
+#include "d9d/job/job.h"
+#include "d9d/tasks/task.h"
+#include "d9d/metric/metric.h"
+#include "d9d/model/decoder_model.h"
+#include "d9d/model/provider.h"
+#include "d9d/nn/block.h"
+#include "d9d/pipe/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { D9D_PLUGIN_ABI = 3 }; /* another number: the meaning of a table has changed */
+
+/* The structs of this library that plugins embed in their own, or fill for a call. */
+#define D9D_PLUGIN_EMBEDS(X)                                                                       \
+    X(d9d_tensor)                                                                                  \
+    X(d9d_param)                                                                                   \
+    X(d9d_module)                                                                                  \
+    X(d9d_model)                                                                                   \
+    X(d9d_model_head)                                                                              \
+    X(d9d_block_linear)                                                                            \
+    X(d9d_block_norm)                                                                              \
+    X(d9d_block_vocab)                                                                             \
+    X(d9d_block_rope)                                                                              \
+    X(d9d_block_attention)                                                                         \
+    X(d9d_block_ffn)                                                                               \
+    X(d9d_block_grouped)                                                                           \
+    X(d9d_block_moe)                                                                               \
+    X(d9d_attention)                                                                               \
+    X(d9d_attention_shape)                                                                         \
+    X(d9d_block_delta)                                                                             \
+    X(d9d_delta_shape)                                                                             \
+    X(d9d_block_latent)                                                                            \
+    X(d9d_latent_shape)                                                                            \
+    X(d9d_moe_shape)                                                                               \
+    X(d9d_block_how)                                                                               \
+    X(d9d_decoder_layer)                                                                           \
+    X(d9d_decoder_shape)                                                                           \
+    X(d9d_block_cache)                                                                             \
+    X(d9d_cells)                                                                                   \
+    X(d9d_cache)                                                                                   \
+    X(d9d_delta)                                                                                   \
+    X(d9d_rope_scaling)                                                                            \
+    X(d9d_hf_field)
+
+typedef struct d9d_plugin {
+    size_t size;          /* sizeof(d9d_plugin) */
+    int abi;              /* D9D_PLUGIN_ABI */
+    const size_t *embeds; /* sizes of D9D_PLUGIN_EMBEDS where it was compiled, 0 at the end */
+    /* Lists that end in NULL; NULL: none.  Each table begins with its size and the key table of its
+     * section, whose name is the word by which a configuration asks for it. */
+    const d9d_model_provider *const *models;
+    const d9d_train_task *const *train_tasks;
+    const d9d_infer_task_kind *const *infer_tasks;
+    const d9d_optimizer_kind *const *optimizers;
+    const d9d_lr_kind *const *lr_schedulers;
+    const d9d_schedule_kind *const *schedules; /* of a pipeline */
+    const d9d_metric_kind *const *metrics;
+    const d9d_sink_kind *const *trackers;
+    const d9d_subscription *events; /* whatever the configuration names; self is NULL */
+    const d9d_dataset_kind *const *datasets;
+} d9d_plugin;
+
+#define D9D_PLUGIN_SIZE(type) sizeof(type),
+/* The one definition of a plugin, at file scope. */
+#define D9D_PLUGIN(...)                                                                            \
+    static const size_t d9d_plugin_embeds[] = {D9D_PLUGIN_EMBEDS(D9D_PLUGIN_SIZE) 0};              \
+    extern const D9D_API d9d_plugin d9d_plugin_table;                                              \
+    const d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin),                               \
+                                         .abi = D9D_PLUGIN_ABI,                                    \
+                                         .embeds = d9d_plugin_embeds,                              \
+                                         __VA_ARGS__}
+
+/* --- loading ----------------------------------------------------------------------------- */
+
+/* The plugins that the key "plugin" of a configuration names, one or a list.  A name with a slash
+ * is a path, relative ones beginning where the configuration `path` lies ("-": here); a name
+ * without one is looked for beside the configuration, then as dlopen() does.  ECONFIG with what
+ * dlopen() says; what is missing, of another ABI or size, or there already. */
+D9D_API D9D_MUST_USE d9d_status d9d_plugins_open(const json_t *doc, const char *path,
+                                                 d9d_plugins **out);
+/* Key tables and their rows live until then; the code stays. */
+D9D_API void d9d_plugins_close(d9d_plugins *p);
+
+/* A table (d9d_train_table, d9d_infer_table) with the plugins' choices in it. */
+D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table,
+                                                  const d9d_table **out);
+
+/* How many there are (NULL: none), and the file of one, which is to be the same on all ranks. */
+D9D_API size_t d9d_plugins_count(const d9d_plugins *p);
+D9D_API const char *d9d_plugins_file(const d9d_plugins *p, size_t i);
+
+/* Subscribe what the plugins want to hear of, in their order; NULL: nobody. */
+D9D_API D9D_MUST_USE d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_TASKS_PLUGIN_H */

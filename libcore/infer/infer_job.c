@@ -1,0 +1,98 @@
+/* infer_job.c - see infer/infer_job.h. */
+#include "infer/infer_job.h"
+
+d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, const char *output)
+{
+    D9D_TRY(d9d_degrees_check(&c->mesh, d9d_boot_size(where->boot)));
+    if (c->trainer.model_stage_factory.source_checkpoint == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
+                                     "model's weights");
+    return output != NULL && d9d_boot_rank(where->boot) == 0 ? d9d_fs_check_new(output) : D9D_OK;
+}
+
+d9di_engine_how d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job *where,
+                                       const d9di_data *data, const d9di_task *task)
+{
+    const d9d_trainer_section *t = &c->trainer;
+
+    return (d9di_engine_how){
+        .where = where,
+        .mesh = &c->mesh,
+        .provider = &c->model_provider,
+        .source = t->model_stage_factory.source_checkpoint,
+        .adapter = t->model_stage_factory.source_adapter,
+        .data = data,
+        .task = task,
+        .initialise = true,
+        .timeout_s = (double)t->timeout.init_timeout,
+        .limit = "trainer.timeout.init_timeout",
+        .stopped_s = (double)t->timeout.step_timeout,
+    };
+}
+
+/* Paths whose content the key has, and that of the output, beside which the key is used.  "data" is
+ * one object or a list of them. */
+static const struct {
+    const char *of[3]; /* a member of a member; NULL ends it */
+} paths[] = {
+    {{"plugin"}},
+    {{"data", "dataset"}},
+    {{"model_provider", "hf_config"}},
+    {{"trainer", "model_stage_factory", "source_checkpoint"}},
+    {{"trainer", "model_stage_factory", "source_adapter"}},
+    {{"task", "output"}},
+    {{"task", "prompts"}},
+    {{"task", "tokenizer"}},
+    {{"task", "chat_template"}}, /* of which the prompts are made */
+};
+
+static void drop(json_t *at, const char *const *of, size_t n)
+{
+    size_t i;
+    json_t *each;
+
+    if (json_is_array(at))
+        json_array_foreach(at, i, each) drop(each, of, n);
+    else if (n > 1 && of[1] != NULL)
+        drop(json_object_get(at, of[0]), of + 1, n - 1);
+    else
+        (void)json_object_del(at, of[0]);
+}
+
+static d9d_status key_of(const json_t *resolved, d9d_hash content, d9d_hash *out)
+{
+    json_t *c = json_deep_copy(resolved);
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+
+    if (c == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a copy of the configuration");
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+        drop(c, paths[i].of, sizeof(paths[i].of) / sizeof(paths[i].of[0]));
+    D9D_TRY_OR(st, d9d_json_put(&text, c, -1), out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, &content, sizeof(content)), out);
+    *out = d9d_hash_bytes(text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    json_decref(c);
+    return st;
+}
+
+d9d_status d9di_infer_sources(const d9d_job *where, const d9di_engine *e,
+                              const d9di_engine_how *opts, const json_t *resolved, d9di_same *same,
+                              d9d_hash *key)
+{
+    d9d_hash content;
+    d9d_status st = D9D_OK;
+
+    d9di_same_engine(same, e, opts);
+    if (key != NULL && d9d_boot_rank(where->boot) == 0)
+        st = d9di_same_identity(same, &content);
+    if (key != NULL && d9d_boot_rank(where->boot) == 0 && st == D9D_OK)
+        st = key_of(resolved, content, key);
+    st = d9d_boot_agree(where->boot, st);
+    if (st == D9D_OK)
+        return d9di_same_agree(same, where->boot);
+    D9D_VEC_RELEASE(&same->of);
+    return st;
+}

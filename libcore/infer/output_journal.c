@@ -1,0 +1,189 @@
+/* output_journal.c - see infer/output_journal.h. */
+#include "infer/output_journal.h"
+
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC "d9d.part.v1"
+
+enum { LINE = 128, PIECE = 1 << 16 };
+#define MAX_JOURNAL (UINT64_C(1) << 32)
+
+/* --- hashes ----------------------------------------------------------------------------------- */
+
+static void block_begin(d9di_part_journal *j, d9d_hash chain)
+{
+    j->chain = chain;
+    d9d_hasher_reset(j->block);
+    d9d_hasher_add(j->block, &chain, sizeof(chain));
+}
+
+static d9d_hash block_end(d9di_part_journal *j, int64_t records)
+{
+    const uint64_t numbers[] = {(uint64_t)records, j->bytes};
+
+    d9d_hasher_add(j->block, numbers, sizeof(numbers));
+    return d9d_hasher_digest(j->block);
+}
+
+void d9di_part_journal_add(d9di_part_journal *j, const void *p, size_t n)
+{
+    d9d_hasher_add(j->block, p, n);
+    j->bytes += n;
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+typedef struct claim {
+    int64_t records;
+    uint64_t bytes;
+    d9d_hash hash;
+} claim;
+
+static bool claim_read(const char *line, claim *out)
+{
+    char hex[D9D_HASH_HEX];
+    unsigned long long records, bytes;
+    int end = 0;
+
+    if (sscanf(line, "%llu %llu %32[0-9a-f]%n", &records, &bytes, hex, &end) != 3 ||
+        line[end] != '\0' || records > INT64_MAX || d9d_hash_parse(hex, &out->hash) != D9D_OK)
+        return false;
+    out->records = (int64_t)records;
+    out->bytes = bytes;
+    return true;
+}
+
+/* The block behind what is proven, up to the claim's end: a file that is shorter has none. */
+static bool block_read(d9di_part_journal *j, const d9d_file *part, uint64_t end)
+{
+    char piece[PIECE];
+    uint64_t n;
+
+    for (; j->bytes < end; d9di_part_journal_add(j, piece, n)) {
+        n = end - j->bytes < PIECE ? end - j->bytes : PIECE;
+        if (d9d_file_read_at(part, piece, n, j->bytes) != D9D_OK)
+            return false;
+    }
+    return j->bytes == end;
+}
+
+static bool claim_holds(d9di_part_journal *j, const d9d_file *part, const claim *c)
+{
+    return block_read(j, part, c->bytes) && d9d_hash_equal(block_end(j, c->records), c->hash);
+}
+
+/* The lines behind the head; *keep: bytes of the journal up to the last one that holds. */
+static void claims_check(d9di_part_journal *j, const d9d_file *part, char *line, char *stop,
+                         uint64_t *keep, d9di_part_proof *proof)
+{
+    const char *text = line - *keep;
+    bool holds = true;
+    claim c;
+
+    for (char *end; (end = memchr(line, '\n', (size_t)(stop - line))) != NULL; line = end + 1) {
+        *end = '\0';
+        if (!claim_read(line, &c))
+            return;
+        proof->claimed = c.records;
+        holds = holds && claim_holds(j, part, &c);
+        if (!holds)
+            continue;
+        proof->records = c.records;
+        proof->bytes = c.bytes;
+        *keep = (uint64_t)(end + 1 - text);
+        block_begin(j, c.hash);
+    }
+}
+
+static int head_of(d9d_hash key, char line[LINE])
+{
+    char hex[D9D_HASH_HEX];
+
+    d9d_hash_hex(key, hex);
+    return snprintf(line, LINE, MAGIC " %s\n", hex);
+}
+
+/* Where it ends behind what is proven, later lines are cut off. */
+static d9d_status check(d9di_part_journal *j, const d9d_file *part, d9di_part_proof *proof)
+{
+    d9d_buf text = {0};
+    char head[LINE];
+    uint64_t keep = (uint64_t)head_of(j->key, head);
+    d9d_err_copy before;
+    d9d_status st;
+
+    D9D_TRY(d9d_fs_read(j->file.path, MAX_JOURNAL, &text));
+    proof->mine = text.len >= keep && memcmp(text.data, head, keep) == 0;
+    block_begin(j, j->key);
+    if (proof->mine) {
+        d9d_err_save(&before, D9D_OK); /* a part that is too short is no failure */
+        claims_check(j, part, text.data + keep, text.data + text.len, &keep, proof);
+        (void)d9d_err_restore(&before);
+        block_begin(j, j->chain);
+        j->bytes = proof->bytes;
+    }
+    st = proof->mine ? d9d_file_cut(&j->file, keep) : D9D_OK;
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9di_part_journal_open(const char *path, d9d_hash key, const d9d_file *part,
+                                  d9di_part_journal *out, d9di_part_proof *proof)
+{
+    d9di_part_journal j = {.file = {.fd = -1}, .key = key};
+    d9d_status st;
+
+    *proof = (d9di_part_proof){.mine = false};
+    D9D_TRY_OR(st, d9d_hasher_create(&j.block), out);
+    D9D_TRY_OR(st, d9d_file_edit_own(path, &j.file), out);
+    D9D_TRY_OR(st, check(&j, part, proof), out);
+    *out = j;
+    j = (d9di_part_journal){.file = {.fd = -1}};
+out:
+    d9di_part_journal_close(&j);
+    return st;
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+d9d_status d9di_part_journal_begin(d9di_part_journal *j)
+{
+    char head[LINE], *dir;
+    const int n = head_of(j->key, head);
+    d9d_status st;
+
+    D9D_TRY(d9d_file_cut(&j->file, 0));
+    D9D_TRY(d9d_file_write(&j->file, head, (size_t)n));
+    D9D_TRY(d9d_file_sync(&j->file));
+    j->bytes = 0;
+    block_begin(j, j->key);
+    dir = strdup(j->file.path);
+    if (dir == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its directory's name", j->file.path);
+    st = d9d_fs_sync_dir(dirname(dir));
+    free(dir);
+    return st;
+}
+
+d9d_status d9di_part_journal_put(d9di_part_journal *j, int64_t records)
+{
+    const d9d_hash hash = block_end(j, records);
+    char line[LINE], hex[D9D_HASH_HEX];
+    int n;
+
+    d9d_hash_hex(hash, hex);
+    n = snprintf(line, sizeof(line), "%lld %llu %s\n", (long long)records,
+                 (unsigned long long)j->bytes, hex);
+    block_begin(j, hash);
+    return d9d_file_write(&j->file, line, (size_t)n);
+}
+
+void d9di_part_journal_close(d9di_part_journal *j)
+{
+    d9d_file_release(&j->file);
+    d9d_hasher_free(j->block);
+    j->block = NULL;
+}

@@ -1,0 +1,106 @@
+/* prompt_source.c - see infer/prompt_source.h. */
+#include "infer/prompt_source.h"
+
+#include <string.h>
+
+static d9d_status check_data(const d9d_infer_config *c, const d9di_data *data)
+{
+    const d9d_data_section *sections = c->data.items;
+
+    if (d9d_loader_last_source(data->loader) < 0)
+        return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
+    for (size_t i = 0; i < data->n; i++)
+        if (d9d_dataset_is_packed(data->datasets[i]))
+            return D9D_FAIL(D9D_ENOTSUP, "%s: samples of packed documents are no prompts",
+                            sections[i].dataset);
+    return D9D_OK;
+}
+
+d9d_status d9di_asked_data(const d9d_infer_config *c, d9di_asked *out)
+{
+    const d9d_generate_section *g = c->task.value;
+
+    out->how = g;
+    if ((g->prompts != NULL) == (c->data.n > 0))
+        return D9D_FAIL(D9D_ECONFIG, g->prompts != NULL
+                                         ? "give either data or task.prompts, not both"
+                                         : "give data or task.prompts");
+    if (g->prompts != NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_data_open(&c->data, &c->trainer.data_loading, &c->mesh,
+                           c->trainer.batching.microbatch_size, &out->data));
+    D9D_TRY(check_data(c, &out->data));
+    D9D_TRY(d9d_batch_room_create(&out->room));
+    out->n = d9d_loader_samples(out->data.loader);
+    out->hash = d9d_loader_data_hash(out->data.loader);
+    for (size_t i = 0; i < out->data.n; i++) {
+        const int64_t length = d9d_dataset_max_length(out->data.datasets[i]);
+
+        out->longest = length > out->longest ? length : out->longest;
+    }
+    if (g->prompt_tokens != D9D_INT_NULL && g->prompt_tokens < out->longest)
+        out->longest = g->prompt_tokens;
+    return D9D_OK;
+}
+
+d9d_status d9di_asked_prompts(d9di_asked *a, const d9d_tokenizer *tokenizer, int64_t vocab)
+{
+    const d9d_prompts_how how = {.path = a->how->prompts,
+                                 .tokenizer = tokenizer,
+                                 .chat_template = a->how->chat_template,
+                                 .speaker = a->how->role,
+                                 .no_thoughts = !a->how->enable_thinking,
+                                 .vocab = vocab};
+
+    if (a->how->prompts == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_prompts_read(&how, &a->prompts));
+    a->n = a->prompts.n;
+    a->longest = a->prompts.longest;
+    a->hash = a->prompts.hash;
+    return D9D_OK;
+}
+
+void d9di_asked_release(d9di_asked *a)
+{
+    d9d_prompts_release(&a->prompts);
+    d9d_batch_room_free(a->room);
+    d9di_data_release(&a->data);
+    *a = (d9di_asked){0};
+}
+
+/* Of a sample's n tokens: those before the first that is to be learned. */
+static int64_t prompt_of(const d9di_asked *a, const d9d_batch *b)
+{
+    const int64_t n = b->lengths[0];
+    int64_t i = 0;
+
+    if (a->how->prompt_tokens != D9D_INT_NULL)
+        return a->how->prompt_tokens < n ? a->how->prompt_tokens : n;
+    while (i < n && b->labels[i] == D9D_IGNORE_INDEX)
+        i++;
+    return i < n ? i + 1 : n;
+}
+
+static d9d_status append(d9d_ids *ids, const void *from, size_t n)
+{
+    D9D_TRY(D9D_VEC_RESERVE(ids, n));
+    if (n > 0)
+        memcpy(ids->data + ids->len, from, n * sizeof(*ids->data));
+    ids->len += n;
+    return D9D_OK;
+}
+
+d9d_status d9di_asked_get(d9di_asked *a, int64_t k, d9d_ids *ids, d9di_question *out)
+{
+    const size_t *start = a->prompts.start;
+    d9d_batch b;
+
+    if (start != NULL) {
+        *out = (d9di_question){k, -1};
+        return append(ids, a->prompts.ids.data + start[k], start[k + 1] - start[k]);
+    }
+    D9D_TRY(d9d_loader_fill(a->data.loader, k, 1, a->room, &b));
+    *out = (d9di_question){b.draws[0].sample, a->data.n > 1 ? b.draws[0].source : -1};
+    return append(ids, b.ids, (size_t)prompt_of(a, &b));
+}

@@ -1,0 +1,45 @@
+/* job.c - checking a job's configuration.  See d9d/job/job.h. */
+#include "d9d/job/job.h"
+
+/* --- mesh and batch -------------------------------------------------------------- */
+
+d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batching_section *b)
+{
+    const int64_t replicas = m->data_parallel_replicate * m->data_parallel_shard; /* each < 2^20 */
+    int64_t once;
+
+    if (__builtin_mul_overflow(replicas, b->microbatch_size, &once))
+        once = INT64_MAX;
+    if (b->global_batch_size % once != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.batching: global_batch_size %lld is not a multiple of %lld "
+                        "(%lld data-parallel ranks x microbatch_size %lld)",
+                        (long long)b->global_batch_size, (long long)once, (long long)replicas,
+                        (long long)b->microbatch_size);
+    return D9D_OK;
+}
+
+d9d_status d9d_job_check_profiling(const d9d_profiling_section *p)
+{
+    if (p == NULL || p->active_steps <= p->period_steps)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "trainer.profiling: active_steps is %lld, of period_steps %lld at most as many "
+                    "can be traced",
+                    (long long)p->active_steps, (long long)p->period_steps);
+}
+
+/* --- the pipeline ------------------------------------------------------------------ */
+
+d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s)
+{
+    const d9d_stages_section *own = s->schedule.value;
+    const d9d_schedule_kind *kind = s->schedule.choice->row;
+
+    if (kind != NULL)
+        return (d9d_pipe_how){.own = kind, .config = s->schedule.value, .kind = D9D_PIPE_1F1B};
+    return (d9d_pipe_how){.kind = (d9d_pipe_kind)s->schedule.which,
+                          .stages_per_rank = (int)own->num_stages_per_rank,
+                          .zero_bubble = own->zero_bubble,
+                          .deep = own->deep_warmup};
+}

@@ -1,0 +1,355 @@
+/* run_dir.c - see job/run_dir.h. */
+#include "job/run_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
+#include "d9d/base/version.h"
+
+enum { MOST_MANIFEST = 1 << 20 };
+
+d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
+{
+    const d9d_run_section *run = &t->run;
+
+    if (d9d_fs_check_name(run->name, strlen(run->name), "trainer.run.name") != D9D_OK)
+        return D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message());
+    out->path = run->dir != NULL ? run->dir : d9d_fs_join(a, "runs", run->name);
+    if (out->path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "run %s: its directory's name", run->name);
+    out->checkpoints = t->checkpointing.save_dir != NULL ? t->checkpointing.save_dir
+                                                         : d9d_fs_join(a, out->path, "checkpoints");
+    out->metrics = d9d_fs_join(a, out->path, "metrics.jsonl");
+    out->samples = d9d_fs_join(a, out->path, "samples.jsonl");
+    out->flight = d9d_fs_join(a, out->path, "flight");
+    out->export = d9d_fs_join(a, out->path, "export");
+    out->adapter = d9d_fs_join(a, out->path, "adapter");
+    if (out->checkpoints == NULL || out->metrics == NULL || out->samples == NULL ||
+        out->flight == NULL || out->export == NULL || out->adapter == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
+    return D9D_OK;
+}
+
+/* --- places apart --------------------------------------------------------------------------- */
+
+/* The next name in a path, of *n bytes; NULL: there is none. */
+static const char *next_name(const char *p, size_t *n)
+{
+    for (;; p += *n) {
+        p += strspn(p, "/");
+        *n = strcspn(p, "/");
+        if (*n != 1 || *p != '.')
+            return *n > 0 ? p : NULL;
+    }
+}
+
+/* Are these names of one directory, or of one in it?  Links are not looked at. */
+static bool lies_in(const char *path, const char *dir)
+{
+    size_t n = 0, k = 0;
+
+    for (;;) {
+        dir = next_name(dir + k, &k);
+        path = next_name(path + n, &n);
+        if (dir == NULL)
+            return true;
+        if (path == NULL || n != k || memcmp(path, dir, n) != 0)
+            return false;
+    }
+}
+
+static const char *absolute(const char *path, d9d_arena *a)
+{
+    char here[PATH_MAX];
+
+    return path[0] == '/' || getcwd(here, sizeof(here)) == NULL ? path : d9d_fs_join(a, here, path);
+}
+
+/* Does what is written to `path` come into `dir`? */
+static bool leads_into(const char *path, const char *dir)
+{
+    d9d_arena a = {0};
+    const char *from = absolute(path, &a), *to = absolute(dir, &a);
+    const bool is = from != NULL && to != NULL && lies_in(from, to);
+
+    d9d_arena_release(&a);
+    return is;
+}
+
+d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
+{
+    const d9d_profiling_section *p = c->trainer.profiling;
+    const char *export = c->export_to != NULL ? c->export_to : r->export;
+    d9d_arena a = {0};
+    const char *traces = p != NULL && p->traces_dir[0] != '/'
+                             ? d9d_fs_join(&a, r->path, p->traces_dir)
+                         : p != NULL ? p->traces_dir
+                                     : NULL;
+    const struct {
+        const char *key, *inner, *outer, *why;
+    } pairs[] = {
+        {"trainer.profiling.traces_dir", traces, r->checkpoints,
+         "where names that begin with \"step-\" are checkpoints"},
+        {"trainer.profiling.traces_dir", traces, export, "where the finished model alone is to be"},
+        {"trainer.profiling.traces_dir", traces, r->adapter, "where adapters alone are to be"},
+        {"trainer.checkpointing.save_dir", r->checkpoints, export,
+         "where the finished model alone is to be"},
+        {"trainer.checkpointing.save_dir", r->checkpoints, r->adapter,
+         "where adapters alone are to be"},
+        {"export_to", export, r->adapter, "where adapters alone are to be"},
+        {"export_to", export, r->flight, "where the flight recorder is"},
+        {"export_to", export, r->metrics, "where records are"},
+        {"export_to", export, r->samples, "where records are"},
+    };
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && st == D9D_OK; i++)
+        if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer))
+            st = D9D_FAIL(D9D_ECONFIG, "%s: %s leads into %s, %s", pairs[i].key, pairs[i].inner,
+                          pairs[i].outer, pairs[i].why);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- is it there still ----------------------------------------------------------------------- */
+
+struct d9di_run_dir_held {
+    dev_t device; /* the directory itself, whatever has its name later */
+    ino_t inode;
+    char path[];
+};
+
+d9d_status d9di_held_open(const char *path, d9di_run_dir_held **out)
+{
+    const size_t n = strlen(path) + 1;
+    d9di_run_dir_held *h = calloc(1, sizeof(*h) + n);
+    struct stat s;
+
+    if (h == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its name", path);
+    if (stat(path, &s) != 0) {
+        free(h);
+        return D9D_FAIL(D9D_EIO, "%s: cannot look at it: %s", path, strerror(errno));
+    }
+    h->device = s.st_dev;
+    h->inode = s.st_ino;
+    memcpy(h->path, path, n);
+    *out = h;
+    return D9D_OK;
+}
+
+/* A file system that gives no answer now may give one when a checkpoint is due. */
+d9d_status d9di_held_check(void *held)
+{
+    const d9di_run_dir_held *h = held;
+    struct stat s;
+    const bool found = stat(h->path, &s) == 0;
+
+    if (found ? s.st_dev == h->device && s.st_ino == h->inode : errno != ENOENT && errno != ENOTDIR)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EIO, "%s: the run directory was removed or renamed under the run", h->path);
+}
+
+void d9di_held_free(void *held)
+{
+    free(held);
+}
+
+/* --- what describes it ------------------------------------------------------------------------ */
+
+static d9d_status text_write(d9d_arena *a, const char *dir, const char *name, const json_t *v)
+{
+    const char *path = d9d_fs_join(a, dir, name);
+    d9d_buf text = {0};
+    d9d_status st;
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", dir, name);
+    d9d_fs_sweep(path);
+    D9D_TRY_OR(st, d9d_json_put(&text, v, 2), out);
+    D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* An environment variable as a string, or null. */
+static json_t *environment(const char *name)
+{
+    return d9d_json_str(getenv(name));
+}
+
+/* The id that a manifest says, or "". */
+static d9d_status id_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+{
+    d9d_arena a = {0};
+    const char *path = d9d_fs_join(&a, r->path, "manifest.json"), *was = NULL;
+    json_t *v = NULL;
+
+    id[0] = '\0';
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: its name", r->path);
+    if (d9d_json_read(path, MOST_MANIFEST, &v) == D9D_OK)
+        was = json_string_value(json_object_get(v, "id"));
+    if (was != NULL && strspn(was, "0123456789abcdef") == D9DI_RUN_ID - 1 &&
+        strlen(was) == D9DI_RUN_ID - 1)
+        memcpy(id, was, D9DI_RUN_ID);
+    json_decref(v);
+    d9d_arena_release(&a);
+    return D9D_OK;
+}
+
+/* That of an earlier life, whose manifest may be gone or another's: then a new one. */
+static d9d_status id_find(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+{
+    unsigned char bytes[(D9DI_RUN_ID - 1) / 2];
+
+    D9D_TRY(id_read(r, id));
+    if (id[0] != '\0')
+        return D9D_OK;
+    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+        return D9D_FAIL(D9D_EIO, "run %s: no random numbers for its id", r->path);
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        (void)snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+    return D9D_OK;
+}
+
+/* --- ranks of one directory ------------------------------------------------------------- */
+
+static char *mark_name(const d9di_run_dir *r, int rank, d9d_arena *a)
+{
+    return d9d_arena_printf(a, "%s/.rank-%d", r->checkpoints, rank);
+}
+
+d9d_status d9di_run_dir_mark(const d9di_run_dir *r, int rank, const char *id)
+{
+    d9d_arena a = {0};
+    const char *path = mark_name(r, rank, &a);
+    d9d_status st = path != NULL ? d9d_fs_write_atomic(path, id, strlen(id))
+                                 : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
+
+    d9d_arena_release(&a);
+    if (st == D9D_OK)
+        return D9D_OK;
+    return D9D_FAIL(st, "%s; every rank writes its part of checkpoints there", d9d_err_message());
+}
+
+void d9di_run_dir_unmark(const d9di_run_dir *r, int rank)
+{
+    d9d_arena a = {0};
+    const char *path = mark_name(r, rank, &a);
+
+    if (path != NULL)
+        (void)unlink(path); /* one that stays is written anew by the next life */
+    d9d_arena_release(&a);
+}
+
+static d9d_status mark_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+{
+    d9d_arena a = {0};
+    const char *path = mark_name(r, 0, &a);
+    d9d_buf text = {0};
+
+    id[0] = '\0';
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
+    if (d9d_fs_read(path, D9DI_RUN_ID, &text) == D9D_OK && text.len == D9DI_RUN_ID - 1)
+        (void)snprintf(id, D9DI_RUN_ID, "%.*s", (int)text.len, text.data);
+    d9d_buf_release(&text);
+    d9d_arena_release(&a);
+    return D9D_OK;
+}
+
+/* A network file system may remember for a minute that a name was not there; of a directory that is
+ * opened it asks again what is in it. */
+static void look_again(const char *path)
+{
+    char part[PATH_MAX];
+
+    for (size_t n = 0; n == 0 || path[n - 1] != '\0'; n++) {
+        int fd;
+
+        if (path[n] != '\0' && path[n] != '/' && n > 0)
+            continue;
+        (void)snprintf(part, sizeof(part), "%.*s", (int)n, path);
+        fd = open(n > 0 ? part : path[0] == '/' ? "/" : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            return;
+        (void)close(fd);
+    }
+}
+
+d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
+{
+    const struct timespec a_while = {.tv_nsec = 250000000};
+    char run[D9DI_RUN_ID], checkpoints[D9DI_RUN_ID];
+
+    for (int i = 0; i < 20; i++) {
+        if (i > 0)
+            (void)nanosleep(&a_while, NULL);
+        look_again(r->path);
+        look_again(r->checkpoints);
+        D9D_TRY(id_read(r, run));
+        D9D_TRY(mark_read(r, checkpoints));
+        if (strcmp(run, id) == 0 && strcmp(checkpoints, id) == 0)
+            return D9D_OK;
+    }
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: is not the %s directory that rank 0 has under this name; all ranks write "
+                    "checkpoints there, so it must be on a disk that they share",
+                    strcmp(run, id) != 0 ? r->path : r->checkpoints,
+                    strcmp(run, id) != 0 ? "run" : "checkpoint");
+}
+
+/* --- making one --------------------------------------------------------------------------- */
+
+static json_t *describe(const d9d_run_section *run, const json_t *hosts, int64_t restarts,
+                        const char *id)
+{
+    char now[24];
+
+    d9d_clock_iso(now);
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
+                     D9DI_RUN_SCHEMA, "id", id, "name", d9d_json_str(run->name), "description",
+                     d9d_json_str(run->description), "version", d9d_version(), "started", now,
+                     "hosts", hosts, "slurm_job", environment("SLURM_JOB_ID"), "slurm_restarts",
+                     environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,
+                     "hparams", run->hparams);
+}
+
+d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
+                             const json_t *resolved, const json_t *hosts, int64_t restarts,
+                             char id[D9DI_RUN_ID])
+{
+    d9d_arena a = {0};
+    json_t *about = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, id_find(r, id), out);
+    about = describe(run, hosts, restarts, id);
+    if (about == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: cannot be described", r->path);
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_fs_mkdirs(r->path), out);
+    D9D_TRY_OR(st, d9d_fs_mkdirs(r->checkpoints), out);
+    d9d_fs_sweep(r->export);
+    d9d_fs_sweep(r->adapter);
+    D9D_TRY_OR(st, text_write(&a, r->path, "config.json", resolved), out);
+    st = text_write(&a, r->path, "manifest.json", about);
+out:
+    json_decref(about);
+    d9d_arena_release(&a);
+    return st;
+}

@@ -1,0 +1,277 @@
+/* hf_config_rewrite.c - config.json from one layout of weights to another.  See d9d/model/hf/hf_config.h. */
+#include <string.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/model/hf/hf_config.h"
+
+static d9d_status no_memory(void)
+{
+    return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
+
+/* --- the member "d9d" ----------------------------------------------------------------- */
+
+static const char mark_name[] = "d9d";
+static const char *const expert_words[] = {"per-expert", "fused"};
+
+void d9d_hf_config_unmark(json_t *doc)
+{
+    (void)json_object_del(doc, mark_name);
+}
+
+bool d9d_hf_config_was_fused(const json_t *doc)
+{
+    const json_t *mark = json_object_get(doc, mark_name);
+    const char *word = json_string_value(json_object_get(mark, "experts"));
+
+    if (mark == NULL) /* experts are fused in files of the generation that has this word */
+        return json_object_get(doc, "num_local_experts") != NULL;
+    return word != NULL && strcmp(word, expert_words[true]) == 0;
+}
+
+static json_t *router_mark(const d9d_router *r)
+{
+    json_t *mark = json_pack("{s:I, s:I, s:f, s:b}", "groups", (json_int_t)r->groups, "top_groups",
+                             (json_int_t)r->top_groups, "scale", r->scale != 0 ? r->scale : 1,
+                             D9D_ROUTER_BIAS, r->expert_bias);
+
+    if (r->score == D9D_SCORE_SIGMOID)
+        d9d_json_set(&mark, "score", json_string("sigmoid"));
+    return mark;
+}
+
+d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c, bool fused)
+{
+    json_t *mark = json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", d9d_head_word(c->head),
+                             "experts", expert_words[fused]);
+    bool bad = mark == NULL;
+
+    if (d9d_router_is_own(&c->router))
+        bad |= json_object_set_new(mark, "router", router_mark(&c->router)) != 0;
+    if (c->prefixed)
+        bad |= json_object_set_new(mark, "prefixed", json_true()) != 0;
+    if (c->embedding_dim > 0)
+        bad |= json_object_set_new(mark, "embedding_dim", json_integer(c->embedding_dim)) != 0;
+    if (bad) {
+        json_decref(mark);
+        return no_memory();
+    }
+    return json_object_set_new(doc, mark_name, mark) == 0 ? D9D_OK : no_memory();
+}
+
+/* --- bytes --------------------------------------------------------------------------------- */
+
+/* The mark as it stands in a file, after the last of the other members; nothing without one. */
+static d9d_status mark_text(const json_t *doc, d9d_buf *out)
+{
+    const json_t *mark = json_object_get(doc, mark_name);
+
+    out->len = 0;
+    if (mark == NULL)
+        return d9d_buf_append(out, "", 0);
+    D9D_TRY(d9d_buf_printf(out, ",\n  \"%s\": ", mark_name));
+    return d9d_json_put(out, mark, -1);
+}
+
+/* `text`, which says `before`, with the mark of `doc` for its own. */
+static d9d_status exchange_mark(const d9d_buf *text, const json_t *before, const json_t *doc,
+                                d9d_buf *out)
+{
+    const char *end = text->data + text->len, *at = NULL;
+    d9d_buf old = {0}, new = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, mark_text(before, &old), out);
+    D9D_TRY_OR(st, mark_text(doc, &new), out);
+    if (old.len > 0)
+        at = memmem(text->data, text->len, old.data, old.len);
+    if (at == NULL) { /* after the last member */
+        old.len = 0;
+        for (at = end; at > text->data && at[-1] != '}'; at--)
+            ;
+        for (at -= at > text->data; at > text->data && strchr(" \t\r\n", at[-1]) != NULL; at--)
+            ;
+    }
+    D9D_TRY_OR(st, d9d_buf_append(out, text->data, (size_t)(at - text->data)), out);
+    D9D_TRY_OR(st, d9d_buf_append(out, new.data, new.len), out);
+    at += old.len;
+    st = d9d_buf_append(out, at, (size_t)(end - at));
+out:
+    d9d_buf_release(&old);
+    d9d_buf_release(&new);
+    return st;
+}
+
+static bool says(const d9d_buf *text, const json_t *doc)
+{
+    json_t *read;
+    bool same;
+
+    if (d9d_json_parse("config.json", text->data, text->len, &read) != D9D_OK)
+        return false;
+    same = json_equal(read, doc);
+    json_decref(read);
+    return same;
+}
+
+/* The file's bytes with another mark; *kept tells whether they say what `doc` does. */
+static d9d_status keep_bytes(const json_t *doc, const char *from, d9d_buf *out, bool *kept)
+{
+    d9d_buf text = {0};
+    json_t *before = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_fs_read(from, D9D_HF_CONFIG_MAX, &text), out);
+    D9D_TRY_OR(st, d9d_json_parse(from, text.data, text.len, &before), out);
+    D9D_TRY_OR(st, exchange_mark(&text, before, doc, out), out);
+    *kept = says(out, doc);
+out:
+    json_decref(before);
+    d9d_buf_release(&text);
+    return st;
+}
+
+d9d_status d9d_hf_config_text(const json_t *doc, const char *from, d9d_buf *out)
+{
+    bool kept = false;
+
+    out->len = 0;
+    if (from != NULL)
+        D9D_TRY(keep_bytes(doc, from, out, &kept));
+    if (kept)
+        return D9D_OK;
+    out->len = 0;
+    D9D_TRY(d9d_json_put(out, doc, 2));
+    return d9d_buf_append(out, "\n", 1);
+}
+
+d9d_status d9d_hf_config_write(const char *dir, const json_t *doc, const char *from)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_hf_config_text(doc, from, &text);
+
+    if (st == D9D_OK)
+        st = d9d_fs_write_in(dir, D9D_HF_CONFIG_NAME, text.data, text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* --- generations ------------------------------------------------------------------------ */
+
+/* A member that is there and not null, or NULL. */
+static json_t *given(const json_t *doc, const char *key)
+{
+    json_t *v = json_object_get(doc, key);
+
+    return v == NULL || json_is_null(v) ? NULL : v;
+}
+
+/* What rope_scaling and rope_parameters say but for the base, by its newer name: a new reference,
+ * NULL: nothing.  Is memory out? */
+static bool scaling_said(const json_t *before, json_t **out)
+{
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+
+    for (size_t i = 0; i < 2; i++) {
+        json_t *said = given(before, names[i]), *o = json_copy(said), *type = given(o, "type");
+
+        if (type != NULL && given(o, "rope_type") == NULL)
+            d9d_json_set(&o, "rope_type", json_incref(type));
+        if (said != NULL && o == NULL)
+            return true;
+        (void)json_object_del(o, "type");
+        (void)json_object_del(o, "rope_theta");
+        type = given(o, "rope_type");
+        if (type != NULL && strcmp(json_string_value(type), "default") != 0) {
+            *out = o;
+            return false;
+        }
+        json_decref(o);
+    }
+    *out = NULL;
+    return false;
+}
+
+static json_t *theta_said(const json_t *before)
+{
+    json_t *theta = given(given(before, "rope_parameters"), "rope_theta");
+
+    return theta != NULL ? theta : given(before, "rope_theta");
+}
+
+/* rope_theta is a member of rope_parameters in generation 5, and rope_scaling is the rest of it. */
+static int put_rope_new(json_t *out, const json_t *before)
+{
+    json_t *there = given(before, "rope_parameters");
+    json_t *params = there != NULL ? json_copy(there) : json_object();
+    json_t *scaling = NULL, *theta = theta_said(before);
+    int bad = scaling_said(before, &scaling);
+
+    if (theta != NULL)
+        bad |= json_object_set(params, "rope_theta", theta);
+    if (there == NULL)
+        bad |= json_object_set_new(params, "rope_type", json_string("default"));
+    if (scaling != NULL)
+        bad |= json_object_update(params, scaling);
+    json_decref(scaling);
+    return bad | json_object_set_new(out, "rope_parameters", params);
+}
+
+static int put_rope_old(json_t *out, const json_t *before, const char *key)
+{
+    json_t *theta = theta_said(before), *scaling = NULL;
+    int bad = theta != NULL ? json_object_set(out, "rope_theta", theta) : 0;
+
+    if (strcmp(key, "rope_theta") == 0)
+        return bad;
+    bad |= scaling_said(before, &scaling);
+    return bad | json_object_set_new(out, "rope_scaling", scaling != NULL ? scaling : json_null());
+}
+
+static int put_rope(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+{
+    const bool scaling = strcmp(key, "rope_scaling") == 0;
+    const bool params = given(before, "rope_parameters") != NULL;
+    const bool others = params || theta_said(before) != NULL;
+
+    if (scaling && ((new &&others) || ((new || params) && json_is_null(value))))
+        return 0;                 /* comes with those */
+    if (scaling ? !new : !others) /* nulls */
+        return json_object_set(out, key, value);
+    return new ? put_rope_new(out, before) : put_rope_old(out, before, key);
+}
+
+/* A field in its place under its name of the other generation.  A file may have both names, of
+ * which one is null, or both say the same; then the other name goes. */
+static int put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+{
+    static const char *const renamed[][2] = {{"num_experts", "num_local_experts"},
+                                             {"torch_dtype", "dtype"}};
+
+    for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++) {
+        json_t *said = given(before, renamed[i][1]);
+
+        if (strcmp(key, renamed[i][0]) != 0 && strcmp(key, renamed[i][1]) != 0)
+            continue;
+        said = said != NULL ? said : given(before, renamed[i][0]);
+        return json_object_set(out, renamed[i][new], said != NULL ? said : value);
+    }
+    return strcmp(key, "rope_theta") == 0 || strcmp(key, "rope_parameters") == 0 ||
+                   strcmp(key, "rope_scaling") == 0
+               ? put_rope(out, before, key, value, new)
+               : json_object_set(out, key, value);
+}
+
+d9d_status d9d_hf_config_set_generation(json_t *doc, int generation)
+{
+    json_t *before = json_copy(doc), *value;
+    const char *key;
+    int bad = before == NULL;
+
+    if (bad)
+        return no_memory();
+    (void)json_object_clear(doc);
+    json_object_foreach(before, key, value) bad |= put(doc, before, key, value, generation >= 5);
+    json_decref(before);
+    return bad ? no_memory() : D9D_OK;
+}

@@ -1,0 +1,220 @@
+/* hf_config_rope.c - rotary embedding as config.json has it, by the names of either generation. */
+#include "d9d/model/family.h"
+#include "model/hf/hf_config_fields.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A number of the scaling's object; it may be absent unless `otherwise` is NaN. */
+static d9d_status get_scaling(const d9di_hf *r, const json_t *from, const char *name,
+                              double otherwise, double *out)
+{
+    D9D_TRY(d9di_hf_f64(r, from, name, otherwise, out));
+    if (isnan(*out))
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s of scaled rotary embedding is missing", r->where,
+                        name);
+    return D9D_OK;
+}
+
+/* cosines and sines of yarn: given, of two more numbers, or by its own formula */
+static d9d_status read_yarn_mscale(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+{
+    double over, under;
+
+    D9D_TRY(d9di_hf_f64(r, from, "attention_factor", 0, &s->mscale));
+    D9D_TRY(d9di_hf_f64(r, from, "mscale", 0, &over));
+    D9D_TRY(d9di_hf_f64(r, from, "mscale_all_dim", 0, &under));
+    if (s->mscale == 0 && over != 0 && under != 0 && s->factor > 1)
+        s->mscale = (0.1 * over * log(s->factor) + 1) / (0.1 * under * log(s->factor) + 1);
+    return D9D_OK;
+}
+
+static d9d_status read_linear(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+{
+    s->kind = D9D_ROPE_LINEAR;
+    return get_scaling(r, from, "factor", NAN, &s->factor);
+}
+
+static d9d_status read_yarn(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+{
+    const json_t *whole = d9di_hf_member(from, "truncate");
+
+    s->kind = D9D_ROPE_YARN;
+    s->whole = whole == NULL || json_is_true(whole);
+    D9D_TRY(get_scaling(r, from, "factor", NAN, &s->factor));
+    D9D_TRY(get_scaling(r, from, "beta_fast", 32, &s->fast));
+    D9D_TRY(get_scaling(r, from, "beta_slow", 1, &s->slow));
+    return read_yarn_mscale(r, from, s);
+}
+
+static d9d_status read_llama3(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+{
+    s->kind = D9D_ROPE_LLAMA3;
+    D9D_TRY(get_scaling(r, from, "factor", NAN, &s->factor));
+    D9D_TRY(get_scaling(r, from, "high_freq_factor", NAN, &s->fast));
+    return get_scaling(r, from, "low_freq_factor", NAN, &s->slow);
+}
+
+static d9d_status read_plain(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+{
+    (void)r, (void)from, (void)s;
+    return D9D_OK;
+}
+
+/* --- the object ----------------------------------------------------------------------------- */
+
+#define TYPE     "type", "rope_type"
+#define ORIGINAL "original_max_position_embeddings"
+static const char *const plain_members[] = {TYPE, NULL};
+static const char *const linear_members[] = {TYPE, "factor", ORIGINAL, NULL};
+static const char *const yarn_members[] = {
+    TYPE,       "factor", ORIGINAL,           "beta_fast",      "beta_slow",
+    "truncate", "mscale", "attention_factor", "mscale_all_dim", NULL};
+static const char *const llama3_members[] = {
+    TYPE, "factor", ORIGINAL, "low_freq_factor", "high_freq_factor", NULL};
+
+static const struct type {
+    const char *word;
+    d9d_status (*read)(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s);
+    const char *const *members;
+} types[] = {{"default", read_plain, plain_members},
+             {"linear", read_linear, linear_members},
+             {"yarn", read_yarn, yarn_members},
+             {"llama3", read_llama3, llama3_members}};
+
+static const json_t *type_said(const json_t *from)
+{
+    const json_t *type = d9di_hf_member(from, "rope_type");
+
+    return type != NULL ? type : d9di_hf_member(from, "type");
+}
+
+/* The type that stands under either name; without one it is the first. */
+static d9d_status type_of(const d9di_hf *r, const char *field, const json_t *from,
+                          const struct type **out)
+{
+    const json_t *said = type_said(from);
+    const char *word = json_string_value(said);
+
+    *out = &types[0];
+    if (said == NULL)
+        return D9D_OK;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (word != NULL && strcmp(word, types[i].word) == 0) {
+            *out = &types[i];
+            return D9D_OK;
+        }
+    return d9di_hf_refuse(r, field, said);
+}
+
+d9d_status d9di_hf_rope_members(const d9di_hf *r, const char *field, const json_t *from,
+                                const char *const **out)
+{
+    const struct type *type;
+
+    D9D_TRY(type_of(r, field, from, &type));
+    *out = type->members;
+    return D9D_OK;
+}
+
+bool d9di_hf_rope_is_plain(const json_t *from)
+{
+    const char *word = json_string_value(type_said(from));
+
+    return word == NULL || strcmp(word, types[0].word) == 0;
+}
+
+/* Rotary embedding for longer rows. */
+static d9d_status read_scaling(const d9di_hf *r, const char *field, d9d_rope_scaling *s)
+{
+    const json_t *from = d9di_hf_member(r->doc, field);
+    const struct type *type;
+
+    if (from == NULL)
+        return D9D_OK;
+    if (!json_is_object(from))
+        return d9di_hf_refuse(r, field, from);
+    D9D_TRY(type_of(r, field, from, &type));
+    return type->read(r, from, s);
+}
+
+/* The positions that the model was trained on: of the scaling, or beside it, or all there are. */
+static d9d_status read_original(const d9di_hf *r, const char *field, int64_t positions,
+                                d9d_rope_scaling *s)
+{
+    D9D_TRY(d9di_hf_f64(r, r->doc, ORIGINAL, 0, &s->original));
+    return s->original != 0 ? D9D_OK
+                            : d9di_hf_f64(r, d9di_hf_member(r->doc, field), ORIGINAL,
+                                          (double)positions, &s->original);
+}
+
+static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
+{
+    return a->kind == b->kind && a->factor == b->factor && a->original == b->original &&
+           a->fast == b->fast && a->slow == b->slow && a->whole == b->whole &&
+           a->mscale == b->mscale;
+}
+
+/* rope_scaling of the one generation, or rope_parameters of the other; not both different. */
+static d9d_status read_scalings(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s)
+{
+    static const char *const fields[] = {"rope_scaling", "rope_parameters"};
+
+    for (size_t i = 0; i < 2; i++) {
+        d9d_rope_scaling one = {0};
+
+        D9D_TRY(read_scaling(r, fields[i], &one));
+        if (one.kind == D9D_ROPE_PLAIN)
+            continue;
+        if (one.kind != D9D_ROPE_LINEAR)
+            D9D_TRY(read_original(r, fields[i], positions, &one));
+        if (s->kind != D9D_ROPE_PLAIN && !scalings_equal(s, &one))
+            return D9D_FAIL(D9D_ECONFIG, "%s: rope_scaling and rope_parameters are not the same",
+                            r->where);
+        *s = one;
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_hf_rope(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s, double *base)
+{
+    const json_t *params = d9di_hf_member(r->doc, "rope_parameters");
+    bool old = d9di_hf_member(r->doc, "rope_theta") != NULL,
+         new = d9di_hf_member(params, "rope_theta") != NULL;
+    double other;
+
+    D9D_TRY(read_scalings(r, positions, s));
+    D9D_TRY(d9di_hf_f64(r, new ? params : r->doc, "rope_theta", 10000.0, base));
+    if (!old || !new)
+        return D9D_OK;
+    D9D_TRY(d9di_hf_f64(r, r->doc, "rope_theta", 0, &other));
+    if (other != *base)
+        return D9D_FAIL(D9D_ECONFIG, "%s: rope_theta is %g and rope_parameters.rope_theta is %g",
+                        r->where, other, *base);
+    return D9D_OK;
+}
+
+/* --- a key of a family's dimensions ------------------------------------------------------------
+ */
+
+/* Of an object that d9di_hf_rope_made() has made; null is none. */
+static d9d_status scaling_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
+{
+    json_t *doc = json_pack("{s:O}", "rope_scaling", v);
+    const d9di_hf r = {doc, path, false};
+    d9d_rope_scaling s = {0};
+    d9d_status st;
+
+    (void)a;
+    if (doc == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+    st = read_scalings(&r, 0, &s);
+    json_decref(doc);
+    if (st == D9D_OK && s.kind != D9D_ROPE_PLAIN)
+        st = d9d_rope_check(&s);
+    if (st == D9D_OK)
+        *(d9d_rope_scaling *)field = s;
+    return st;
+}
+const d9d_key_custom d9d_hf_rope_scaling = {scaling_parse, "{\"type\": [\"object\", \"null\"]}",
+                                            sizeof(d9d_rope_scaling)};

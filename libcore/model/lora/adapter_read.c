@@ -1,0 +1,524 @@
+/* adapter_read.c - a directory of peft's.  See d9d/model/lora/adapters.h.
+ *
+ * The model says which tensors could be there; those that are there and that it did not ask for are
+ * refused.  Fused experts, whose factors peft has in one matrix each, lie so (e expert, k column of
+ * rank r):
+ *
+ *     A [r E, in]: row e r + k        B [out, r E]: column k E + e
+ *
+ * and a fused gate and up have one A.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <math.h>
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "d9d/base/fs.h"
+#include "d9d/base/json.h"
+#include "model/lora/adapter_private.h"
+
+enum { CONFIG_BYTES = 16 << 20, MATCH_LIMIT = 100000 };
+
+typedef struct reading {
+    const d9d_model_matrices *of;
+    const char *config_path;
+    d9d_adapters *ad;
+    json_t *doc;
+    double alpha; /* of modules that no pattern names */
+    bool by_root; /* the scale is alpha / sqrt(r) */
+    d9d_st_file *file;
+    bool *taken; /* of its tensors */
+    size_t used;
+} reading;
+
+/* --- adapter_config.json ------------------------------------------------------------------------
+ */
+
+/* What must be false, null, empty or absent, for it changes weights in another way. */
+static d9d_status refuse(const reading *r, const char *key)
+{
+    const json_t *v = json_object_get(r->doc, key);
+
+    if (v == NULL || json_is_null(v) || json_is_false(v) ||
+        ((json_is_array(v) || json_is_object(v)) && json_array_size(v) + json_object_size(v) == 0))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP, "%s: %s is set; adapters of the form B A alone are read",
+                    r->config_path, key);
+}
+
+/* Some ways to begin take what the factors are from the matrix, so that they belong to what is left
+ * of it.  peft says so until it has converted them; the other words leave the matrix as it was. */
+static d9d_status start_check(const reading *r)
+{
+    static const char *const taking[] = {"pissa", "olora", "corda", "loftq", "lora_ga", NULL};
+    const char *start = json_string_value(json_object_get(r->doc, "init_lora_weights"));
+
+    for (size_t i = 0; start != NULL && taking[i] != NULL; i++)
+        if (strncasecmp(start, taking[i], strlen(taking[i])) == 0)
+            return D9D_FAIL(D9D_ENOTSUP,
+                            "%s: init_lora_weights is \"%s\", which changes the base's weights; "
+                            "peft converts such adapters with "
+                            "path_initial_model_for_weight_conversion",
+                            r->config_path, start);
+    return D9D_OK;
+}
+
+static d9d_status config_check(reading *r)
+{
+    static const char *const others[] = {"use_dora",
+                                         "use_qalora",
+                                         "use_bdlora",
+                                         "fan_in_fan_out",
+                                         "lora_bias",
+                                         "layer_replication",
+                                         "megatron_config",
+                                         "arrow_config",
+                                         "kasa_config",
+                                         "monteclora_config",
+                                         "alora_invocation_tokens",
+                                         "trainable_token_indices",
+                                         NULL};
+    const char *type;
+    const json_t *bias = json_object_get(r->doc, "bias");
+
+    D9D_TRY(d9d_json_get_str(r->doc, r->config_path, "peft_type", &type));
+    if (strcmp(type, "LORA") != 0)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: peft_type is \"%s\"; \"LORA\" is read", r->config_path,
+                        type);
+    for (size_t i = 0; others[i] != NULL; i++)
+        D9D_TRY(refuse(r, others[i]));
+    if (json_is_string(bias) && strcmp(json_string_value(bias), "none") != 0)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: bias is \"%s\"; only \"none\" is read", r->config_path,
+                        json_string_value(bias));
+    D9D_TRY(start_check(r));
+    D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "lora_alpha", &r->alpha));
+    r->by_root = json_is_true(json_object_get(r->doc, "use_rslora"));
+    return D9D_OK;
+}
+
+/* Does peft's pattern match a name, of which `before` may stand before it? */
+static d9d_status matches(const reading *r, const char *field, const char *before,
+                          const char *pattern, const char *module, bool *out)
+{
+    pcre2_match_context *limits = pcre2_match_context_create(NULL);
+    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+    d9d_buf text = {0};
+    pcre2_code *code = NULL;
+    d9d_status st = d9d_buf_printf(&text, "%s(%s)", before, pattern);
+    PCRE2_SIZE at;
+    int rc;
+
+    if (st == D9D_OK && limits != NULL && data != NULL) {
+        pcre2_set_match_limit(limits, MATCH_LIMIT);
+        code = pcre2_compile((PCRE2_SPTR)text.data, text.len, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
+                             &rc, &at, NULL);
+    }
+    rc = code == NULL ? PCRE2_ERROR_INTERNAL
+                      : pcre2_match(code, (PCRE2_SPTR)module, strlen(module), 0, 0, data, limits);
+    *out = rc >= 0;
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
+        st = D9D_FAIL(D9D_EFORMAT, "%s: %s: \"%.200s\" cannot be matched", r->config_path, field,
+                      pattern);
+    pcre2_code_free(code);
+    pcre2_match_data_free(data);
+    pcre2_match_context_free(limits);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* The number of the first pattern of a field that the module matches; else it stays. */
+static d9d_status by_pattern(const reading *r, const char *field, const char *module, double *value)
+{
+    const char *pattern;
+    json_t *v;
+
+    json_object_foreach(json_object_get(r->doc, field), pattern, v)
+    {
+        bool match = false;
+
+        D9D_TRY(matches(r, field, "(.*\\.)?", pattern, module, &match));
+        if (!match)
+            continue;
+        if (!json_is_number(v))
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s: \"%.200s\" is no number", r->config_path, field,
+                            pattern);
+        *value = json_number_value(v);
+        break;
+    }
+    return D9D_OK;
+}
+
+/* alpha such that alpha / r is the scale of the module's adapter of rank `rank`, which must be what
+ * the configuration says. */
+static d9d_status alpha_of(const reading *r, const char *module, int64_t rank, double *out)
+{
+    double alpha = r->alpha, said = (double)rank;
+
+    if (json_object_get(r->doc, "r") != NULL)
+        D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "r", &said));
+    D9D_TRY(by_pattern(r, "rank_pattern", module, &said));
+    if (said != (double)rank)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has rank %lld, and %s says %g",
+                        d9d_st_path(r->file), module, (long long)rank, r->config_path, said);
+    D9D_TRY(by_pattern(r, "alpha_pattern", module, &alpha));
+    *out = r->by_root ? alpha * sqrt((double)rank) : alpha;
+    return D9D_OK;
+}
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+static const d9d_st_tensor *find(const reading *r, const char *module, char which)
+{
+    char name[2 * D9DI_MODULE];
+
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.lora_%c.weight", module, which);
+    return d9d_st_find(r->file, name);
+}
+
+static const d9d_st_tensor *file_at(void *self, size_t i)
+{
+    return d9d_st_at(self, i);
+}
+
+static d9d_status file_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
+{
+    return d9d_st_read(self, d9d_st_at(self, i), at, dst, n);
+}
+
+/* All of a tensor, which is taken by that. */
+static d9d_status floats(reading *r, const d9d_st_tensor *t, float *out)
+{
+    const d9d_source src = {
+        .self = r->file, .n = d9d_st_count(r->file), .at = file_at, .read = file_read};
+    size_t i = 0;
+
+    while (d9d_st_at(r->file, i) != t)
+        i++;
+    r->used += !r->taken[i];
+    r->taken[i] = true;
+    return d9di_read_floats(&src, i, t->shape[0] * t->shape[1], out);
+}
+
+/* Both factors of a module: [r, in] and [out, r], r a multiple of `experts`.  `a` NULL: neither. */
+typedef struct pair {
+    const d9d_st_tensor *a, *b;
+} pair;
+
+static d9d_status pair_find(const reading *r, const char *module, pair *out)
+{
+    const pair p = {find(r, module, 'A'), find(r, module, 'B')};
+    const d9d_st_tensor *one = p.a != NULL ? p.a : p.b;
+
+    *out = p;
+    if (one == NULL)
+        return D9D_OK;
+    if (p.a == NULL || p.b == NULL)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: has one factor of %s alone", d9d_st_path(r->file),
+                        module);
+    if (p.a->ndim != 2 || p.b->ndim != 2 || p.a->shape[0] != p.b->shape[1] || p.a->shape[0] < 1 ||
+        p.a->dtype != p.b->dtype)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: the factors of %s do not fit each other",
+                        d9d_st_path(r->file), module);
+    return D9D_OK;
+}
+
+static d9d_status check_shape(const reading *r, const pair *p, const char *module, int64_t in,
+                              int64_t out)
+{
+    if (p->a->shape[1] == in && p->b->shape[0] == out)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EMISMATCH,
+                    "%s: the factors of %s are for a matrix [%lld, %lld], the model's is [%lld, "
+                    "%lld]",
+                    d9d_st_path(r->file), module, (long long)p->b->shape[0],
+                    (long long)p->a->shape[1], (long long)out, (long long)in);
+}
+
+/* Room for the adapter of a matrix. */
+static d9d_status add(reading *r, const d9d_model_matrix *m, const pair *p, int64_t rank,
+                      double alpha, d9di_factors **out)
+{
+    const d9di_factors f = {.name = m->name,
+                            .stack = m->experts > 0,
+                            .experts = m->experts > 0 ? m->experts : 1,
+                            .in = m->in,
+                            .out = m->out,
+                            .r = rank,
+                            .alpha = alpha,
+                            .dtype = p->a->dtype};
+
+    return d9di_adapters_add(r->ad, &f, out);
+}
+
+/* One module, or those of all experts. */
+static d9d_status read_modules(reading *r, const d9d_model_matrix *m)
+{
+    d9di_factors *f = NULL;
+
+    for (int64_t e = 0; e < (m->experts > 0 ? m->experts : 1); e++) {
+        char module[D9DI_MODULE];
+        double alpha;
+        pair p;
+
+        d9di_hf_module(m, e, module);
+        D9D_TRY(pair_find(r, module, &p));
+        if (p.a == NULL && e == 0)
+            return D9D_OK;
+        if (p.a == NULL)
+            return D9D_FAIL(D9D_EMISMATCH, "%s: has no adapter of %s, but of an expert beside it",
+                            d9d_st_path(r->file), module);
+        D9D_TRY(check_shape(r, &p, module, m->in, m->out));
+        D9D_TRY(alpha_of(r, module, p.a->shape[0], &alpha));
+        if (f == NULL)
+            D9D_TRY(add(r, m, &p, p.a->shape[0], alpha, &f));
+        if (f->r != p.a->shape[0] || f->alpha != alpha || f->dtype != p.a->dtype)
+            return D9D_FAIL(D9D_ENOTSUP, "%s: experts beside %s have another rank, alpha or type",
+                            d9d_st_path(r->file), module);
+        D9D_TRY(floats(r, p.a, f->a + e * f->r * f->in));
+        D9D_TRY(floats(r, p.b, f->b + e * f->out * f->r));
+    }
+    return D9D_OK;
+}
+
+/* --- fused experts ------------------------------------------------------------------------------
+ */
+
+/* Rows [first, first + f->out) of what peft has as B. */
+static void spread(d9di_factors *f, const float *a, const float *b, int64_t first)
+{
+    const int64_t E = f->experts, R = f->r;
+
+    memcpy(f->a, a, (size_t)(E * R * f->in) * sizeof(*a));
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t i = 0; i < f->out; i++)
+            for (int64_t k = 0; k < R; k++)
+                f->b[(e * f->out + i) * R + k] = b[(first + i) * R * E + k * E + e];
+}
+
+static d9d_status read_fused(reading *r, const d9d_model_matrix *m, const pair *p, double alpha)
+{
+    float *a = malloc((size_t)(p->a->shape[0] * p->a->shape[1]) * sizeof(*a) + 1);
+    float *b = malloc((size_t)(p->b->shape[0] * p->b->shape[1]) * sizeof(*b) + 1);
+    d9di_factors *f = NULL;
+    d9d_status st = add(r, m, p, p->a->shape[0] / m->experts, alpha, &f);
+
+    if (st == D9D_OK && (a == NULL || b == NULL))
+        st = D9D_FAIL(D9D_ENOMEM, "%s: the factors of fused experts", d9d_st_path(r->file));
+    if (st == D9D_OK)
+        st = floats(r, p->a, a);
+    if (st == D9D_OK)
+        st = floats(r, p->b, b);
+    if (st == D9D_OK)
+        spread(f, a, b, m->fused_row);
+    free(a);
+    free(b);
+    return st;
+}
+
+/* Which tensor an adapter of "experts" is for shows in its shape: peft nests them. */
+static d9d_status visit_fused(reading *r, const d9d_model_matrix *m)
+{
+    static const char *const nested[] = {"", ".base_layer"};
+    char experts[D9DI_MODULE];
+
+    for (int i = 0; i < 2; i++) {
+        double alpha;
+        pair p;
+
+        (void)snprintf(experts, sizeof(experts), "%.*s%s", (int)(strrchr(m->fused, '.') - m->fused),
+                       m->fused, nested[i]);
+        D9D_TRY(pair_find(r, experts, &p));
+        if (p.a == NULL || p.a->shape[1] != m->in || p.b->shape[0] != m->fused_rows ||
+            p.a->shape[0] % m->experts != 0)
+            continue;
+        D9D_TRY(alpha_of(r, m->fused, p.a->shape[0] / m->experts, &alpha));
+        return read_fused(r, m, &p, alpha);
+    }
+    return D9D_OK;
+}
+
+/* --- heads -------------------------------------------------------------------------------------
+ */
+
+/* A head that peft saved whole, under its name alone. */
+static d9d_status read_head(reading *r, const d9d_model_matrix *m)
+{
+    char name[2 * D9DI_MODULE];
+    const d9d_st_tensor *t;
+    d9di_whole *w;
+
+    (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
+    t = d9d_st_find(r->file, name);
+    if (t == NULL)
+        return D9D_OK;
+    if (t->ndim != 2 || t->shape[0] != m->out || t->shape[1] != m->in)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: %s is not the model's [%lld, %lld]",
+                        d9d_st_path(r->file), name, (long long)m->out, (long long)m->in);
+    D9D_TRY(d9di_adapters_add_whole(
+        r->ad, &(d9di_whole){.name = m->name, .rows = m->out, .columns = m->in, .dtype = t->dtype},
+        &w));
+    return floats(r, t, w->v);
+}
+
+/* --- what is not there ------------------------------------------------------------------------
+ */
+
+/* Does peft's configuration say that there is an adapter of it?  Where it says more than names, no.
+ */
+static bool is_target(const reading *r, const char *module)
+{
+    const json_t *targets = json_object_get(r->doc, "target_modules"), *v;
+    const size_t n = strlen(module);
+    bool match = false;
+    size_t i;
+
+    if (refuse(r, "layers_to_transform") != D9D_OK || refuse(r, "exclude_modules") != D9D_OK)
+        return false;
+    if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0)
+        return strcmp(module, "lm_head") != 0;
+    if (json_is_string(targets))
+        return matches(r, "target_modules", "", json_string_value(targets), module, &match) ==
+                   D9D_OK &&
+               match;
+    json_array_foreach(targets, i, v)
+    {
+        const size_t m = json_string_length(v);
+
+        if (m > 0 && m <= n && strcmp(module + n - m, json_string_value(v)) == 0 &&
+            (m == n || module[n - m - 1] == '.'))
+            return true;
+    }
+    return false;
+}
+
+/* peft goes on as if these were zero, with a warning; so do we. */
+static void tell_missing(const reading *r, const d9d_log *log)
+{
+    const char *first = NULL;
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->of->n; i++) {
+        const d9d_model_matrix *m = &r->of->items[i];
+
+        if (m->experts > 0 || d9di_is_head(m) || d9di_adapters_find(r->ad, m) != NULL ||
+            !is_target(r, m->hf))
+            continue;
+        first = n++ == 0 ? m->hf : first;
+    }
+    if (n == 1)
+        d9d_log_warn(
+            log,
+            "%s: has no adapter of %s, which target_modules of %s names; it adds nothing there",
+            d9d_st_path(r->file), first, r->config_path);
+    else if (n > 1)
+        d9d_log_warn(log,
+                     "%s: has no adapters of %s and %zu more modules that target_modules of %s "
+                     "names; they add nothing there",
+                     d9d_st_path(r->file), first, n - 1, r->config_path);
+}
+
+/* Whether a part of the path is called so, also as a cache of the Hub calls a model. */
+static bool path_has(const char *path, const char *name, size_t n)
+{
+    static const char hub[] = "--";
+
+    for (size_t len; *path != '\0'; path += len) {
+        path += strspn(path, "/");
+        len = strcspn(path, "/");
+        if (len >= n && memcmp(path + len - n, name, n) == 0 &&
+            (len == n || (len >= n + 2 && memcmp(path + len - n - 2, hub, 2) == 0)))
+            return true;
+    }
+    return false;
+}
+
+/* Factors say nothing of the weights that they were learned over but a name of them. */
+static void tell_base(const reading *r, const char *base, const d9d_log *log)
+{
+    const char *name = json_string_value(json_object_get(r->doc, "base_model_name_or_path"));
+    size_t n = name != NULL ? strlen(name) : 0, from;
+    char *real;
+
+    while (n > 0 && name[n - 1] == '/')
+        n--;
+    for (from = n; from > 0 && name[from - 1] != '/';)
+        from--;
+    if (base == NULL || n == 0)
+        return;
+    real = realpath(base, NULL);
+    if (!path_has(base, name + from, n - from) &&
+        (real == NULL || !path_has(real, name + from, n - from)))
+        d9d_log_warn(log, "%s: was trained over %s, and is added to %s", r->config_path, name,
+                     base);
+    free(real);
+}
+
+/* --- all ---------------------------------------------------------------------------------------
+ */
+
+static d9d_status visit(reading *r, const d9d_model_matrix *m)
+{
+    const size_t before = r->ad->list.len;
+
+    D9D_TRY(read_modules(r, m));
+    if (d9di_is_head(m) && r->ad->list.len == before)
+        D9D_TRY(read_head(r, m));
+    return m->fused != NULL && r->ad->list.len == before ? visit_fused(r, m) : D9D_OK;
+}
+
+static d9d_status check_taken(const reading *r)
+{
+    const size_t n = d9d_st_count(r->file);
+
+    for (size_t i = 0; i < n; i++)
+        if (!r->taken[i])
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: of %zu tensors %zu are factors of matrices of this model; %s is "
+                            "not",
+                            d9d_st_path(r->file), n, r->used, d9d_st_at(r->file, i)->name);
+    return n > 0 ? D9D_OK : D9D_FAIL(D9D_EMISMATCH, "%s: has no tensors", d9d_st_path(r->file));
+}
+
+static d9d_status read_into(reading *r, const char *dir, d9d_arena *a)
+{
+    const char *tensors = d9d_fs_join(a, dir, D9DI_ADAPTER_TENSORS);
+
+    r->config_path = d9d_fs_join(a, dir, D9DI_ADAPTER_CONFIG);
+    if (tensors == NULL || r->config_path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+    D9D_TRY(d9d_json_read(r->config_path, CONFIG_BYTES, &r->doc));
+    D9D_TRY(config_check(r));
+    D9D_TRY(d9d_st_open(tensors, &r->file));
+    D9D_TRY(d9di_adapters_create(&r->ad));
+    r->taken = d9d_arena_alloc(a, d9d_st_count(r->file) + 1);
+    if (r->taken == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu tensors", tensors, d9d_st_count(r->file));
+    for (size_t i = 0; i < r->of->n; i++)
+        D9D_TRY(visit(r, &r->of->items[i]));
+    if (r->ad->wholes.len == 0)
+        D9D_TRY(refuse(r, "modules_to_save"));
+    return check_taken(r);
+}
+
+d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, const char *base,
+                             const d9d_log *log, d9d_adapters **out)
+{
+    reading r = {.of = of};
+    d9d_arena a = {0};
+    const d9d_status st = read_into(&r, dir, &a);
+
+    if (st == D9D_OK) {
+        tell_missing(&r, log);
+        tell_base(&r, base, log);
+        *out = r.ad;
+    } else {
+        d9d_adapters_free(r.ad);
+    }
+    d9d_st_close(r.file);
+    json_decref(r.doc);
+    d9d_arena_release(&a);
+    return st;
+}

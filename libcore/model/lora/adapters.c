@@ -1,0 +1,483 @@
+/* adapters.c - adapters of a model into memory, and back.  See d9d/model/lora/adapters.h. */
+#include "model/lora/adapter_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/model/params_io.h"
+
+static const char weight[] = ".weight";
+
+d9d_status d9di_adapters_create(d9d_adapters **out)
+{
+    d9d_adapters *ad = calloc(1, sizeof(*ad));
+
+    if (ad == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "adapters: out of memory");
+    *out = ad;
+    return D9D_OK;
+}
+
+void d9d_adapters_free(d9d_adapters *ad)
+{
+    if (ad == NULL)
+        return;
+    D9D_VEC_RELEASE(&ad->list);
+    D9D_VEC_RELEASE(&ad->wholes);
+    d9d_arena_release(&ad->arena);
+    free(ad);
+}
+
+static float *numbers(d9d_arena *a, int64_t experts, int64_t rows, int64_t columns)
+{
+    uint64_t n;
+
+    if (!d9d_mul_u64((uint64_t)experts, (uint64_t)rows, &n) ||
+        !d9d_mul_u64(n, (uint64_t)columns, &n) || !d9d_mul_u64(n, sizeof(float), &n))
+        return NULL;
+    return d9d_arena_alloc(a, n);
+}
+
+d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_factors *like, d9di_factors **out)
+{
+    d9di_factors f = *like;
+
+    f.name = d9d_arena_strdup(&ad->arena, like->name);
+    f.a = numbers(&ad->arena, f.experts, f.r, f.in);
+    f.b = numbers(&ad->arena, f.experts, f.out, f.r);
+    if (f.name == NULL || f.a == NULL || f.b == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory for rank %lld", like->name,
+                        (long long)f.r);
+    D9D_TRY(D9D_VEC_PUSH(&ad->list, f));
+    *out = &ad->list.data[ad->list.len - 1];
+    return D9D_OK;
+}
+
+d9d_status d9di_adapters_add_whole(d9d_adapters *ad, const d9di_whole *like, d9di_whole **out)
+{
+    d9di_whole w = *like;
+
+    w.name = d9d_arena_strdup(&ad->arena, like->name);
+    w.v = numbers(&ad->arena, 1, w.rows, w.columns);
+    if (w.name == NULL || w.v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for [%lld, %lld]", like->name, (long long)w.rows,
+                        (long long)w.columns);
+    D9D_TRY(D9D_VEC_PUSH(&ad->wholes, w));
+    *out = &ad->wholes.data[ad->wholes.len - 1];
+    return D9D_OK;
+}
+
+bool d9di_is_head(const d9d_model_matrix *m)
+{
+    return strcmp(m->name, D9D_HEAD_SCORE) == 0;
+}
+
+const d9di_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m)
+{
+    for (size_t i = 0; i < ad->list.len; i++)
+        if (strcmp(ad->list.data[i].name, m->name) == 0)
+            return &ad->list.data[i];
+    return NULL;
+}
+
+const d9d_model_matrix *d9di_matrix_called(const d9d_model_matrices *of, const char *name)
+{
+    for (size_t i = 0; i < of->n; i++)
+        if (strcmp(of->items[i].name, name) == 0)
+            return &of->items[i];
+    return NULL;
+}
+
+const d9d_model_matrix *d9di_adapters_matrix(const d9d_model_matrices *of, const d9di_factors *f)
+{
+    return d9di_matrix_called(of, f->name);
+}
+
+void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_MODULE])
+{
+    const char *at = strstr(m->hf, "{e}");
+
+    if (at == NULL)
+        (void)snprintf(out, D9DI_MODULE, "%s", m->hf);
+    else
+        (void)snprintf(out, D9DI_MODULE, "%.*s%lld%s", (int)(at - m->hf), m->hf, (long long)e,
+                       at + 3);
+}
+
+bool d9di_is_factor(const char *name)
+{
+    return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
+}
+
+/* --- numbers ------------------------------------------------------------------------------ */
+
+static d9d_status widen(const d9d_st_tensor *t, const void *from, float *to, int64_t n)
+{
+    if (t->dtype == D9D_F32)
+        memcpy(to, from, (size_t)n * sizeof(float));
+    else if (t->dtype == D9D_BF16)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = d9d_bf16_to_f32(((const uint16_t *)from)[i]);
+    else
+        return D9D_FAIL(D9D_ENOTSUP, "tensor %s is %s; adapters are float32 or bfloat16", t->name,
+                        d9d_dtype_word(t->dtype));
+    return D9D_OK;
+}
+
+d9d_status d9di_read_floats(const d9d_source *src, size_t i, int64_t n, float *out)
+{
+    const d9d_st_tensor *t = src->at(src->self, i);
+    const uint64_t bytes = (uint64_t)n * d9d_dtype_size(t->dtype);
+    void *raw = malloc(bytes + 1);
+    d9d_status st;
+
+    if (raw == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "tensor %s: %llu bytes", t->name, (unsigned long long)bytes);
+    st = src->read(src->self, i, 0, raw, bytes);
+    if (st == D9D_OK)
+        st = widen(t, raw, out, n);
+    free(raw);
+    return st;
+}
+
+/* [E, rows, columns] to [E, columns, rows]. */
+static void transpose(const float *from, float *to, int64_t experts, int64_t rows, int64_t columns)
+{
+    for (int64_t e = 0; e < experts; e++)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++)
+                to[(e * columns + j) * rows + i] = from[(e * rows + i) * columns + j];
+}
+
+/* --- from a model --------------------------------------------------------------------------- */
+
+static d9d_status find(const d9d_source *src, const char *name, size_t *out)
+{
+    for (size_t i = 0; i < src->n; i++)
+        if (strcmp(src->at(src->self, i)->name, name) == 0) {
+            *out = i;
+            return D9D_OK;
+        }
+    return D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", name);
+}
+
+/* A factor, of a stack [E, rows, columns], for `to` [E, columns, rows]. */
+static d9d_status take_factor(const d9d_param *p, const d9d_source *src, float *to)
+{
+    const int64_t n = d9d_shape_numel(&p->whole), *d = p->whole.dim;
+    const bool stack = p->whole.ndim == 3;
+    float *room = stack ? malloc((size_t)n * sizeof(float) + 1) : to;
+    size_t i = 0;
+    d9d_status st;
+
+    if (room == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %lld numbers", p->name, (long long)n);
+    st = find(src, p->name, &i);
+    if (st == D9D_OK)
+        st = d9di_read_floats(src, i, n, room);
+    if (st == D9D_OK && stack)
+        transpose(room, to, d[0], d[1], d[2]);
+    if (stack)
+        free(room);
+    return st;
+}
+
+/* What is known of an adapter without its numbers. */
+static d9d_status describe(d9d_arena *a, const d9d_param *w, d9di_factors *out)
+{
+    const bool stack = w->whole.ndim == 3;
+    const int64_t *d = w->whole.dim, r = w->adapter->a->whole.dim[stack ? 2 : 0];
+
+    *out = (d9di_factors){
+        .name = d9d_arena_strndup(a, w->name, strlen(w->name) - strlen(weight)),
+        .stack = stack,
+        .experts = stack ? d[0] : 1,
+        .in = d[1],
+        .out = stack ? d[2] : d[0],
+        .r = r,
+        .alpha = w->adapter->alpha,
+        .dropout = (double)w->adapter->dropout,
+        .dtype = w->dtype,
+    };
+    return out->name != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", w->name);
+}
+
+static d9d_status take_all(const d9d_params *params, const d9d_source *src, d9d_adapters *ad)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *p = params->p[i], *w = p->adapts;
+        d9di_factors f, *mine;
+
+        if (w == NULL || p != w->adapter->a) /* each adapter once */
+            continue;
+        D9D_TRY(describe(&ad->arena, w, &f));
+        D9D_TRY(d9di_adapters_add(ad, &f, &mine));
+        D9D_TRY(take_factor(w->adapter->a, src, mine->a));
+        D9D_TRY(take_factor(w->adapter->b, src, mine->b));
+    }
+    return D9D_OK;
+}
+
+/* A head that is trained and has no adapter of its own. */
+static bool is_trained_head(const d9d_param *p)
+{
+    return p->trainable && p->adapts == NULL && strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
+}
+
+static d9d_status take_wholes(const d9d_params *params, const d9d_source *src, d9d_adapters *ad)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *p = params->p[i];
+        d9di_whole *mine;
+        size_t at = 0;
+
+        if (!is_trained_head(p))
+            continue;
+        D9D_TRY(find(src, p->name, &at));
+        D9D_TRY(d9di_adapters_add_whole(ad,
+                                        &(d9di_whole){.name = D9D_HEAD_SCORE,
+                                                      .rows = p->whole.dim[0],
+                                                      .columns = p->whole.dim[1],
+                                                      .dtype = p->dtype},
+                                        &mine));
+        D9D_TRY(d9di_read_floats(src, at, mine->rows * mine->columns, mine->v));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src, d9d_adapters **out)
+{
+    d9d_adapters *ad = NULL;
+    d9d_status st;
+
+    D9D_TRY(d9di_adapters_create(&ad));
+    st = take_all(params, src, ad);
+    if (st == D9D_OK)
+        st = take_wholes(params, src, ad);
+    if (st == D9D_OK)
+        *out = ad;
+    else
+        d9d_adapters_free(ad);
+    return st;
+}
+
+/* --- into a model ------------------------------------------------------------------------------
+ */
+
+/* Factors as a source, called and shaped as a model's. */
+typedef struct memory {
+    d9d_st_tensor *tensors;
+    const float **numbers;
+    size_t n;
+    d9d_arena arena;
+} memory;
+
+static const d9d_st_tensor *memory_at(void *self, size_t i)
+{
+    return &((memory *)self)->tensors[i];
+}
+
+static const char *memory_place(void *self, size_t i)
+{
+    (void)self, (void)i;
+    return "adapter";
+}
+
+static d9d_status memory_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
+{
+    memcpy(dst, (const char *)((memory *)self)->numbers[i] + at, n);
+    return D9D_OK;
+}
+
+/* One factor: "name.lora_A.weight", of a stack transposed. */
+static d9d_status memory_add(memory *m, const d9di_factors *f, char which, const float *from,
+                             int64_t rows, int64_t columns)
+{
+    d9d_st_tensor *t = &m->tensors[m->n];
+    float *turned;
+
+    t->name = d9d_arena_printf(&m->arena, "%s.lora_%c%s", f->name, which, weight);
+    if (t->name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: its name", f->name);
+    t->dtype = D9D_F32;
+    t->ndim = f->stack ? 3 : 2;
+    memcpy(t->shape, f->stack ? (int64_t[]){f->experts, columns, rows} : (int64_t[]){rows, columns},
+           (size_t)t->ndim * sizeof(t->shape[0]));
+    t->bytes = (uint64_t)(f->experts * rows * columns) * sizeof(float);
+    m->numbers[m->n++] = from;
+    if (!f->stack)
+        return D9D_OK;
+    turned = numbers(&m->arena, f->experts, columns, rows);
+    if (turned == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %llu bytes", f->name,
+                        (unsigned long long)t->bytes);
+    transpose(from, turned, f->experts, rows, columns);
+    m->numbers[m->n - 1] = turned;
+    return D9D_OK;
+}
+
+/* The parameter of a model that an adapter is of, and the adapter of a parameter; NULL: none. */
+static bool is_of(const d9di_factors *f, const d9d_param *w)
+{
+    const size_t n = strlen(f->name);
+
+    return w != NULL && strncmp(w->name, f->name, n) == 0 && strcmp(w->name + n, weight) == 0;
+}
+static const d9d_param *param_of(const d9d_params *params, const d9di_factors *f)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (is_of(f, params->p[i]->adapts))
+            return params->p[i]->adapts;
+    return NULL;
+}
+static const d9di_factors *factors_of(const d9d_adapters *ad, const d9d_param *w)
+{
+    for (size_t k = 0; k < ad->list.len; k++)
+        if (is_of(&ad->list.data[k], w))
+            return &ad->list.data[k];
+    return NULL;
+}
+
+/* Those of these parameters, which may be one stage's. */
+static d9d_status memory_make(memory *m, const d9d_adapters *ad, const d9d_params *params)
+{
+    m->tensors = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->tensors));
+    m->numbers = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->numbers));
+    if (m->tensors == NULL || m->numbers == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "adapters: records of %zu", ad->list.len);
+    for (size_t i = 0; i < ad->list.len; i++) {
+        const d9di_factors *f = &ad->list.data[i];
+
+        if (param_of(params, f) == NULL)
+            continue;
+        D9D_TRY(memory_add(m, f, 'A', f->a, f->r, f->in));
+        D9D_TRY(memory_add(m, f, 'B', f->b, f->out, f->r));
+    }
+    return D9D_OK;
+}
+
+static d9d_status check_one(const d9di_factors *f, const d9d_param *w)
+{
+    const d9d_shape *a = &w->adapter->a->whole;
+    const int64_t r = a->dim[a->ndim == 3 ? 2 : 0];
+    const double here = (double)w->adapter->scale, there = f->alpha / (double)f->r;
+
+    if (f->r != r)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the adapter of the files has rank %lld, that of the configuration "
+                        "%lld",
+                        w->name, (long long)f->r, (long long)r);
+    if (here != (double)(float)there)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the adapter of the files has alpha / r = %g, that of the "
+                        "configuration %g",
+                        w->name, there, here);
+    return D9D_OK;
+}
+
+d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
+{
+    for (size_t i = 0; i < params->n; i++) {
+        const d9d_param *w = params->p[i]->adapts;
+        const d9di_factors *f = factors_of(ad, w);
+
+        if (f == NULL)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: has an adapter in the configuration and none in the files",
+                            w->name);
+        D9D_TRY(check_one(f, w));
+    }
+    for (size_t k = 0; k < ad->list.len; k++)
+        if (param_of(params, &ad->list.data[k]) == NULL)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s%s: has an adapter in the files and none in the configuration",
+                            ad->list.data[k].name, weight);
+    return D9D_OK;
+}
+
+static d9d_status fill(const d9d_source *src, const d9d_params *params, const d9d_log *log)
+{
+    const d9d_plan_options opt = {
+        .cast = true, .cast_to = params->p[0]->dtype, .source = "adapter", .mapper = "model"};
+    d9d_params_io *io = NULL;
+    d9d_mapper *m = NULL;
+    d9d_map_plan *plan = NULL;
+    d9d_sink sink;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_mapper_create(&m), out);
+    for (size_t i = 0; i < src->n; i++)
+        D9D_TRY_OR(st, d9d_mapper_identity(m, src->at(src->self, i)->name), out);
+    D9D_TRY_OR(st, d9d_plan_create(m, src, &opt, &plan), out);
+    D9D_TRY_OR(st, d9d_params_io_open(params, D9D_PARAMS_DATA, &io), out);
+    sink = d9d_params_io_sink(io);
+    st = d9d_plan_run(plan, &sink, 0, log);
+out:
+    d9d_params_io_close(io);
+    d9d_plan_free(plan);
+    d9d_mapper_free(m);
+    return st;
+}
+
+d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params, const d9d_log *log)
+{
+    memory m = {0};
+    d9d_status st;
+
+    if (params->n == 0)
+        return D9D_OK;
+    D9D_TRY_OR(st, memory_make(&m, ad, params), out);
+    st = fill(
+        &(d9d_source){
+            .self = &m, .n = m.n, .at = memory_at, .place = memory_place, .read = memory_read},
+        params, log);
+out:
+    d9d_arena_release(&m.arena);
+    return st;
+}
+
+/* --- heads ------------------------------------------------------------------------------------ */
+
+static d9d_status fill_whole(const d9di_whole *w, d9d_param *p, const d9d_log *log)
+{
+    const d9d_st_tensor t = {.name = p->name,
+                             .dtype = D9D_F32,
+                             .ndim = 2,
+                             .shape = {w->rows, w->columns},
+                             .bytes = (uint64_t)(w->rows * w->columns) * sizeof(float)};
+    const d9d_params one = {&p, 1};
+    d9d_st_tensor tensors[] = {t};
+    const float *all[] = {w->v};
+    memory m = {.tensors = tensors, .numbers = all, .n = 1};
+
+    return fill(
+        &(d9d_source){
+            .self = &m, .n = 1, .at = memory_at, .place = memory_place, .read = memory_read},
+        &one, log);
+}
+
+static bool is_head(const char *param, const d9di_whole *w)
+{
+    const size_t n = strlen(w->name);
+
+    return strncmp(param, w->name, n) == 0 && strcmp(param + n, weight) == 0;
+}
+
+bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param)
+{
+    for (size_t k = 0; k < ad->wholes.len; k++)
+        if (is_head(param, &ad->wholes.data[k]))
+            return true;
+    return false;
+}
+
+d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad, const d9d_params *params,
+                                   const d9d_log *log)
+{
+    for (size_t i = 0; i < params->n; i++)
+        for (size_t k = 0; k < ad->wholes.len; k++)
+            if (is_head(params->p[i]->name, &ad->wholes.data[k]))
+                D9D_TRY(fill_whole(&ad->wholes.data[k], params->p[i], log));
+    return D9D_OK;
+}

@@ -1,0 +1,317 @@
+/* peft.c - what is trained.  See d9d/model/lora/peft.h. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "d9d/model/lora/peft.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MATCH_LIMIT = 1000000, LONGEST = 256 /* bytes of names in a sentence */ };
+
+/* --- configuration ------------------------------------------------------------------------- */
+
+#define PATTERN_KEY                                                                                \
+    D9D_KEY_STR(d9d_peft_section, module_name_pattern, D9D_REQUIRED,                               \
+                "regular expression that the whole dotted name of a module matches", .min = 1)
+
+static const d9d_key params_keys[] = {
+    D9D_KEY_INT(d9d_peft_params, r, D9D_REQUIRED, 1, 1 << 16, "rank: columns of each factor"),
+    D9D_KEY_REAL(d9d_peft_params, alpha, D9D_REQUIRED, 0, 1e6,
+                 "the product of the factors is scaled by alpha / r",
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
+    D9D_KEY_REAL(d9d_peft_params, dropout, "0", 0, 1,
+                 "probability that a feature that goes into an adapter is left out; not of experts",
+                 .flags = D9D_BELOW_MAX | D9D_FLOAT32),
+    D9D_KEY_END,
+};
+static const d9d_table params_table =
+    D9D_TABLE(d9d_peft_params, "lora_params", params_keys, "the adapters");
+static const d9d_key lora_keys[] = {
+    PATTERN_KEY,
+    D9D_KEY_TABLE(d9d_peft_section, params, &params_table, "the adapters"),
+    D9D_KEY_END,
+};
+static const d9d_key full_keys[] = {PATTERN_KEY, D9D_KEY_END};
+static const d9d_key method_elem = {.kind = D9D_KIND_UNION,
+                                    .def = D9D_REQUIRED,
+                                    .words = d9d_peft_tag,
+                                    .choices = d9d_peft_choices,
+                                    .doc = "one method"};
+static const d9d_key stack_keys[] = {
+    D9D_KEY_LIST(d9d_peft_section, methods, D9D_REQUIRED, &method_elem, "one after another",
+                 .min = 1),
+    D9D_KEY_END,
+};
+static const d9d_table lora_table = D9D_TABLE(d9d_peft_section, "lora", lora_keys,
+                                              "low-rank adapters beside linear layers and experts");
+static const d9d_table full_table =
+    D9D_TABLE(d9d_peft_section, "full_tune", full_keys, "all parameters of some modules");
+static const d9d_table stack_table =
+    D9D_TABLE(d9d_peft_section, "stack", stack_keys, "several methods");
+
+const char *const d9d_peft_tag[] = {"kind", NULL};
+const d9d_table *const d9d_peft_choices[] = {&lora_table, &full_table, &stack_table, NULL};
+
+/* --- modules by name ------------------------------------------------------------------------ */
+
+/* A method at work. */
+typedef struct method {
+    const d9d_peft_section *section;
+    d9d_status (*apply)(const struct method *m, const char *name, d9d_module *module);
+    bool (*fits)(const d9d_module *module); /* what it can be applied to */
+    bool params;                            /* also to a parameter alone, such as a split */
+    pcre2_code *code;
+    pcre2_match_data *data;
+    pcre2_match_context *limits;
+    size_t matched, applied;
+    d9d_arena arena;
+    D9D_VEC(const char *) names; /* of all modules that it fits */
+} method;
+
+static d9d_status matches(const method *m, const char *name, bool *out)
+{
+    const int rc = pcre2_match(m->code, (PCRE2_SPTR)name, strlen(name), 0, 0, m->data, m->limits);
+
+    if (rc < 0 && rc != PCRE2_ERROR_NOMATCH)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "peft: module_name_pattern \"%s\": too many ways to read the name %s",
+                        m->section->module_name_pattern, name);
+    *out = rc >= 0;
+    return D9D_OK;
+}
+
+/* A parameter that a module has under a dotted name, token_embedding.special.weight, is matched as
+ * a module of its own would be: by its whole name, or by what comes before one of the points. */
+static d9d_status visit_param(method *m, const char *owner, const char *local, d9d_param *p)
+{
+    char *name = d9d_arena_printf(&m->arena, "%s%s%s", owner, owner[0] != '\0' ? "." : "", local);
+    bool match = false;
+
+    if (name == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", local);
+    D9D_TRY(matches(m, name, &match));
+    for (char *point = strrchr(name, '.'); !match && point != NULL; point = strrchr(name, '.')) {
+        *point = '\0';
+        if (strlen(name) <= strlen(owner))
+            break;
+        D9D_TRY(matches(m, name, &match));
+    }
+    m->matched += match;
+    m->applied += match;
+    p->trainable |= match && !p->buffer;
+    p->moves |= match && p->buffer;
+    return D9D_OK;
+}
+
+static d9d_status visit_params(method *m, const char *name, const d9d_module *module)
+{
+    for (size_t i = 0; m->params && i < module->entries.len; i++) {
+        const struct d9d_module_entry *e = &module->entries.data[i];
+
+        if (e->param != NULL)
+            D9D_TRY(visit_param(m, name, e->name, e->param));
+    }
+    return D9D_OK;
+}
+
+static d9d_status visit(void *arg, const char *name, d9d_module *module)
+{
+    const bool fits = ((method *)arg)->fits(module);
+    method *m = arg;
+    bool match = false;
+
+    if (fits) {
+        const char *copy = d9d_arena_strdup(&m->arena, name);
+
+        if (copy == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", name);
+        D9D_TRY(D9D_VEC_PUSH(&m->names, copy));
+    }
+    D9D_TRY(matches(m, name, &match));
+    m->matched += match;
+    if (!match)
+        D9D_TRY(visit_params(m, name, module));
+    if (!match || !fits)
+        return D9D_OK;
+    m->applied++;
+    return m->apply(m, name, module);
+}
+
+/* --- what the methods do --------------------------------------------------------------------- */
+
+static bool has_matrix(const d9d_module *module)
+{
+    return d9d_lora_matrix(module) != NULL;
+}
+
+static bool is_any(const d9d_module *module)
+{
+    (void)module;
+    return true;
+}
+
+static d9d_status adapt(const method *m, const char *name, d9d_module *module)
+{
+    const d9d_peft_params *p = &m->section->params;
+    const d9d_lora_how how = {p->r, p->alpha, p->dropout};
+
+    if (p->dropout > 0 && d9d_lora_matrix(module)->whole.ndim == 3)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "peft: module_name_pattern \"%s\": %s is a stack of experts, beside which "
+                        "nothing is dropped; give experts a method of their own, without dropout",
+                        m->section->module_name_pattern, name);
+    if (d9d_lora_matrix(module)->adapter != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
+                        m->section->module_name_pattern, name);
+    return d9d_lora_add(module, &how);
+}
+
+static d9d_status set_trainable(void *arg, d9d_param *p)
+{
+    const bool yes = *(const bool *)arg;
+
+    p->trainable = yes && !p->buffer;
+    p->moves = yes && p->buffer;
+    return D9D_OK;
+}
+
+static d9d_status tune(const method *m, const char *name, d9d_module *module)
+{
+    bool yes = true;
+
+    (void)m, (void)name;
+    return d9d_module_each(module, set_trainable, &yes);
+}
+
+/* --- one method --------------------------------------------------------------------------------
+ */
+
+static d9d_status compile(method *m)
+{
+    const char *pattern = m->section->module_name_pattern;
+    PCRE2_UCHAR why[128];
+    PCRE2_SIZE at;
+    int code;
+
+    m->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                            PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &at, NULL);
+    if (m->code == NULL) {
+        (void)pcre2_get_error_message(code, why, sizeof(why));
+        return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s at byte %zu", pattern,
+                        (const char *)why, (size_t)at);
+    }
+    m->data = pcre2_match_data_create(1, NULL);
+    m->limits = pcre2_match_context_create(NULL);
+    if (m->data == NULL || m->limits == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "peft: module_name_pattern \"%s\"", pattern);
+    pcre2_set_match_limit(m->limits, MATCH_LIMIT);
+    return D9D_OK;
+}
+
+static const char *tail(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot != NULL ? dot + 1 : name;
+}
+
+/* The name, or else the end of a name, that the pattern looks most like; of one whose end is right
+ * all of it. */
+static const char *nearest(const method *m, const char *pattern)
+{
+    const char *near = d9d_config_nearest(pattern, m->names.data);
+
+    for (size_t i = 0; near == NULL && i + 1 < m->names.len; i++) {
+        const char *const one[] = {tail(m->names.data[i]), NULL};
+
+        near = d9d_config_nearest(tail(pattern), one);
+        if (near != NULL && strcmp(near, tail(pattern)) == 0)
+            near = m->names.data[i];
+    }
+    return near;
+}
+
+/* With the name that was probably meant, or the first and the last there are. */
+static d9d_status fail_unmatched(method *m)
+{
+    const char *pattern = m->section->module_name_pattern, *near;
+    char plain[LONGEST], say[2 * LONGEST] = "";
+    size_t n = 0;
+
+    for (const char *p = pattern; *p != '\0' && n + 1 < sizeof(plain); p++)
+        if (*p != '\\')
+            plain[n++] = *p;
+    plain[n] = '\0';
+    D9D_TRY(D9D_VEC_PUSH(&m->names, NULL));
+    near = nearest(m, plain);
+    if (near != NULL)
+        (void)snprintf(say, sizeof(say), "; did you mean %.*s?", LONGEST, near);
+    else if (m->names.len > 2) /* the root has no name */
+        (void)snprintf(say, sizeof(say), "; there are %.*s to %.*s", LONGEST / 2,
+                       m->names.data[m->names.data[0][0] == '\0'], LONGEST / 2,
+                       m->names.data[m->names.len - 2]);
+    return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": of %zu modules %s%s", pattern,
+                    m->names.len - 1,
+                    m->matched > 0 ? "with a matrix to adapt it matches none" : "it matches none",
+                    say);
+}
+
+static d9d_status run(method *m, d9d_module *root, bool part)
+{
+    d9d_status st;
+
+    D9D_TRY_OR(st, compile(m), out);
+    D9D_TRY_OR(st, d9d_module_walk(root, visit, m), out);
+    if (m->applied == 0 && !part)
+        st = fail_unmatched(m);
+out:
+    pcre2_code_free(m->code);
+    pcre2_match_data_free(m->data);
+    pcre2_match_context_free(m->limits);
+    D9D_VEC_RELEASE(&m->names);
+    d9d_arena_release(&m->arena);
+    return st;
+}
+
+/* In the order of d9d_peft_choices; "stack" is several of them. */
+static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
+{
+    const d9d_peft_section *section = peft->value;
+    const d9d_union *methods = section->methods.items;
+    const method kinds[] = {
+        {.section = section, .apply = adapt, .fits = has_matrix},
+        {.section = section, .apply = tune, .fits = is_any, .params = true},
+    };
+    method m;
+
+    if (d9d_peft_choices[peft->which] == &stack_table) {
+        for (size_t i = 0; i < section->methods.n; i++)
+            D9D_TRY(apply(&methods[i], root, part));
+        return D9D_OK;
+    }
+    m = kinds[peft->which];
+    return run(&m, root, part);
+}
+
+d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part)
+{
+    bool no = false;
+
+    if (peft->which < 0)
+        return D9D_OK;
+    D9D_TRY(d9d_module_each(root, set_trainable, &no));
+    return apply(peft, root, part);
+}
+
+d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a, d9d_params *out)
+{
+    d9d_params some = {.p = d9d_arena_alloc(a, (all->n + 1) * sizeof(d9d_param *))};
+
+    if (some.p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "peft: a list of %zu parameters", all->n);
+    for (size_t i = 0; i < all->n; i++)
+        if ((all->p[i]->adapts != NULL) == adapters)
+            some.p[some.n++] = all->p[i];
+    *out = some;
+    return D9D_OK;
+}

@@ -1,0 +1,373 @@
+/* qwen3_map.c - mappings between the layouts of Qwen3's weights.  See d9d/models/qwen3/qwen3_map.h.
+ *
+ * Every mapping goes through the suite's own layout: into it, out of it, or both.  Each half
+ * is two mappers, one after the other, because experts take two steps. */
+#include "d9d/models/qwen3/qwen3_map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/qwen3/qwen3_names.h"
+
+/* --- what names tell ------------------------------------------------------------------ */
+
+static const char hf_prefix[] = "model.";
+
+static bool any_name(const d9d_source *src, bool (*is)(const char *name, const char *part),
+                     const char *part)
+{
+    for (size_t i = 0; i < src->n; i++)
+        if (is(src->at(src->self, i)->name, part))
+            return true;
+    return false;
+}
+
+static bool has(const char *name, const char *part)
+{
+    return strstr(name, part) != NULL;
+}
+
+static bool begins(const char *name, const char *part)
+{
+    return strncmp(name, part, strlen(part)) == 0;
+}
+
+d9d_layout d9d_qwen3_layout(const d9d_source *src)
+{
+    static const char *const ours[] = {".token_embedding.", ".grouped_experts.", ".mlp.router.",
+                                       "lm_head.lm_head.", "cls_head."};
+
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+        if (any_name(src, has, ours[i]))
+            return D9D_LAYOUT_D9D;
+    return any_name(src, has, ".mlp.experts.gate_up_proj") ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+}
+
+/* The names of a base model: "layers.0.mlp..." for "model.layers.0.mlp...". */
+static bool is_bare(const d9d_source *src)
+{
+    return any_name(src, begins, "layers.") || any_name(src, begins, "embed_tokens.");
+}
+
+/* Names of heads. */
+static const struct {
+    const char *prefix;
+    d9d_head_kind head;
+} heads[] = {
+    {"lm_head.", D9D_HEAD_CAUSAL_LM},
+    {"score.", D9D_HEAD_CLASSIFICATION},
+    {"cls_head.", D9D_HEAD_CLASSIFICATION},
+    {"embedding_head.", D9D_HEAD_EMBEDDING},
+};
+enum { N_HEADS = sizeof(heads) / sizeof(heads[0]) };
+
+void d9d_qwen3_fit(const d9d_source *src, d9d_qwen3_config *c)
+{
+    const bool bare = is_bare(src);
+
+    for (size_t i = 0; i < N_HEADS && c->head_open; i++)
+        if (any_name(src, begins, heads[i].prefix)) {
+            c->head = heads[i].head;
+            c->head_open = false;
+        }
+    if (bare)
+        c->head = D9D_HEAD_EMBEDDING;
+    if (d9d_qwen3_layout(src) != D9D_LAYOUT_D9D)
+        c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;
+    c->tied_copy = c->tied && c->head == D9D_HEAD_CAUSAL_LM && any_name(src, begins, "lm_head.");
+}
+
+/* --- building ---------------------------------------------------------------------------- */
+
+struct half {
+    const d9d_qwen3_config *c;
+    d9d_layout layout;          /* the HuggingFace side */
+    bool bare;                  /* its names are a base model's */
+    d9d_mapper *first, *second; /* one after the other */
+    const char **names;         /* [experts]: scratch */
+    char (*text)[D9DI_NAME];    /* what names point at */
+};
+
+/* A name on the HuggingFace side. */
+static void hf_name(const struct half *h, const d9di_qwen3_tensor *t, const char *pattern,
+                    int64_t expert, char out[D9DI_NAME])
+{
+    if (h->bare && begins(pattern, hf_prefix))
+        pattern += strlen(hf_prefix);
+    d9di_qwen3_name(t, pattern, expert, out);
+}
+
+static d9d_status expect(struct half *h, const d9di_qwen3_tensor *t, const char *name,
+                         const char *letters)
+{
+    int64_t shape[D9D_MAX_DIMS];
+    int n = d9di_qwen3_shape(h->c, t, letters, shape);
+
+    return d9d_mapper_expect(h->first, name, n, shape);
+}
+
+/* Names of the E tensors that one grouped tensor is in a file. */
+static void expert_names(struct half *h, const d9di_qwen3_tensor *t)
+{
+    for (int64_t e = 0; e < h->c->experts; e++) {
+        hf_name(h, t, t->row->hf, e, h->text[e]);
+        h->names[e] = h->text[e];
+    }
+}
+
+static bool is_expert(const d9di_qwen3_tensor *t)
+{
+    return t->row->fused != NULL;
+}
+
+/* gate and up are one fused tensor, which the row of gate stands for. */
+static bool is_up(const d9di_qwen3_tensor *t)
+{
+    return is_expert(t) && strstr(t->row->d9d, ".up_proj.") != NULL;
+}
+
+static bool is_gate(const d9di_qwen3_tensor *t)
+{
+    return is_expert(t) && strstr(t->row->d9d, ".gate_proj.") != NULL;
+}
+
+/* The grouped tensor beside gate in the fused one. */
+static void up_of(const d9di_qwen3_tensor *gate, char out[D9DI_NAME])
+{
+    d9di_qwen3_tensor up = *gate;
+
+    up.row = gate->row + 1;
+    d9di_qwen3_name(&up, up.row->d9d, 0, out);
+}
+
+static d9d_status own(void *arg, const d9di_qwen3_tensor *t)
+{
+    struct half *h = arg;
+    char name[D9DI_NAME];
+
+    d9di_qwen3_name(t, t->row->d9d, 0, name);
+    D9D_TRY(d9d_mapper_rename(h->first, name, name));
+    return expect(h, t, name, t->row->d9d_shape);
+}
+
+/* --- from HuggingFace ----------------------------------------------------------------------- */
+
+static d9d_status fused_into(struct half *h, const d9di_qwen3_tensor *t, const char *name)
+{
+    const int64_t E = h->c->experts, H = h->c->hidden, N = h->c->expert_intermediate;
+    char fused[D9DI_NAME], up[D9DI_NAME];
+    const char *parts[2] = {name, up};
+
+    hf_name(h, t, t->row->fused, 0, fused);
+    if (is_up(t))
+        return D9D_OK;
+    if (!is_gate(t)) {
+        D9D_TRY(d9d_mapper_rename(h->first, fused, name));
+        D9D_TRY(d9d_mapper_expect(h->first, fused, 3, (const int64_t[]){E, H, N}));
+        return d9d_mapper_transpose(h->second, name, 1, 2);
+    }
+    up_of(t, up);
+    D9D_TRY(d9d_mapper_transpose(h->first, fused, 1, 2));
+    D9D_TRY(d9d_mapper_expect(h->first, fused, 3, (const int64_t[]){E, 2 * N, H}));
+    return d9d_mapper_chunk(h->second, fused, parts, 2, 2);
+}
+
+static d9d_status into(void *arg, const d9di_qwen3_tensor *t)
+{
+    struct half *h = arg;
+    char name[D9DI_NAME], hf[D9DI_NAME];
+
+    d9di_qwen3_name(t, t->row->d9d, 0, name);
+    if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)
+        return fused_into(h, t, name);
+    if (is_expert(t)) {
+        expert_names(h, t);
+        D9D_TRY(d9d_mapper_stack(h->first, h->names, (size_t)h->c->experts, name, 0));
+        for (int64_t e = 0; e < h->c->experts; e++)
+            D9D_TRY(expect(h, t, h->names[e], t->row->hf_shape));
+        return d9d_mapper_transpose(h->second, name, 1, 2);
+    }
+    hf_name(h, t, t->row->hf, 0, hf);
+    D9D_TRY(d9d_mapper_rename(h->first, hf, name));
+    return expect(h, t, hf, t->row->hf_shape);
+}
+
+/* --- to HuggingFace --------------------------------------------------------------------------- */
+
+static d9d_status fused_out_of(struct half *h, const d9di_qwen3_tensor *t, const char *name)
+{
+    char fused[D9DI_NAME], up[D9DI_NAME];
+    const char *parts[2] = {name, up};
+
+    hf_name(h, t, t->row->fused, 0, fused);
+    if (is_gate(t)) {
+        up_of(t, up);
+        D9D_TRY(d9d_mapper_concat(h->first, parts, 2, fused, 2));
+        D9D_TRY(d9d_mapper_transpose(h->second, fused, 1, 2));
+    } else if (!is_up(t)) {
+        D9D_TRY(d9d_mapper_rename(h->first, name, fused));
+        D9D_TRY(d9d_mapper_transpose(h->second, fused, 1, 2));
+    }
+    return expect(h, t, name, t->row->d9d_shape);
+}
+
+static d9d_status out_of(void *arg, const d9di_qwen3_tensor *t)
+{
+    struct half *h = arg;
+    char name[D9DI_NAME], hf[D9DI_NAME];
+
+    if (t->again)
+        return D9D_OK; /* the stage of the embedding gives it */
+    d9di_qwen3_name(t, t->row->d9d, 0, name);
+    if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)
+        return fused_out_of(h, t, name);
+    if (is_expert(t)) {
+        expert_names(h, t);
+        D9D_TRY(d9d_mapper_transpose(h->first, name, 1, 2));
+        D9D_TRY(d9d_mapper_unstack(h->second, name, h->names, (size_t)h->c->experts, 0));
+    } else {
+        hf_name(h, t, t->row->hf, 0, hf);
+        D9D_TRY(d9d_mapper_rename(h->first, name, hf));
+    }
+    return expect(h, t, name, t->row->d9d_shape);
+}
+
+/* --- whole mappings ------------------------------------------------------------------------- */
+
+static d9d_status build_half(const d9d_qwen3_config *c, d9d_stage stage, d9d_layout layout,
+                             bool bare, d9di_qwen3_fn fn, d9d_mapper **out)
+{
+    struct half h = {.c = c, .layout = layout, .bare = bare};
+    size_t n = (size_t)c->experts + 1;
+    d9d_mapper *second;
+    d9d_status st;
+
+    h.names = calloc(n, sizeof(*h.names));
+    h.text = calloc(n, sizeof(*h.text));
+    if (h.names == NULL || h.text == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "qwen3: out of memory");
+        goto out;
+    }
+    D9D_TRY_OR(st, d9d_mapper_create(&h.first), out);
+    D9D_TRY_OR(st, d9d_mapper_create(&h.second), out);
+    D9D_TRY_OR(st, d9di_qwen3_each(c, stage, fn, &h), out);
+    second = h.second;
+    h.second = NULL; /* taken over */
+    D9D_TRY_OR(st, d9d_mapper_then(h.first, second), out);
+    *out = h.first;
+    h.first = NULL;
+out:
+    d9d_mapper_free(h.first);
+    d9d_mapper_free(h.second);
+    free(h.names);
+    free(h.text);
+    return st;
+}
+
+static d9d_status check_hf(const d9d_qwen3_config *c)
+{
+    if (c->n_splits != 1)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "qwen3: a HuggingFace checkpoint has one vocabulary, this model %zu splits",
+                        c->n_splits);
+    if (c->shared_intermediate > 0)
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no shared expert");
+    if (c->rope_interleaved)
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no interleaved RoPE");
+    if (c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "qwen3: a HuggingFace checkpoint has no projection of embeddings, this "
+                        "model one to %lld features",
+                        (long long)c->embedding_dim);
+    return D9D_OK;
+}
+
+/* Biases of routers, of a source that has them; a stage's are those of its parameters. */
+static d9d_status keep_biases(const d9d_qwen3_config *c, d9d_stage stage, const d9d_source *src,
+                              d9d_mapper *m)
+{
+    static const char end[] = ".mlp.router." D9D_ROUTER_BIAS;
+
+    for (size_t i = 0; c->router.expert_bias && stage.count == 1 && i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+        const size_t n = strlen(name);
+
+        if (n > sizeof(end) && strcmp(name + n - (sizeof(end) - 1), end) == 0)
+            D9D_TRY(d9d_mapper_identity(m, name));
+    }
+    return D9D_OK;
+}
+
+/* transformers ignores the head of a tied model; so does a model of ours, explicitly. */
+static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
+{
+    for (size_t i = 0; c->tied && c->head == D9D_HEAD_CAUSAL_LM && !c->tied_copy && i < src->n;
+         i++) {
+        const char *name = src->at(src->self, i)->name;
+
+        if (begins(name, "lm_head."))
+            D9D_TRY(d9d_mapper_drop(m, name));
+    }
+    return D9D_OK;
+}
+
+/* A task's head takes the place of the source's. */
+static d9d_status drop_other_heads(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
+{
+    for (size_t i = 0; c->new_head && i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+
+        for (size_t k = 0; k < N_HEADS; k++)
+            if (heads[k].head != c->head && begins(name, heads[k].prefix))
+                D9D_TRY(d9d_mapper_drop(m, name));
+    }
+    return D9D_OK;
+}
+
+/* The configuration without a head that the source does not have. */
+static d9d_qwen3_config headless(const d9d_qwen3_config *c, const d9d_source *src)
+{
+    d9d_qwen3_config h = *c;
+    bool has_it = !c->new_head || c->head == D9D_HEAD_CAUSAL_LM;
+
+    for (size_t k = 0; k < N_HEADS && !has_it; k++)
+        has_it = heads[k].head == c->head && any_name(src, begins, heads[k].prefix);
+    if (!has_it) {
+        h.head = D9D_HEAD_EMBEDDING;
+        h.embedding_dim = 0;
+    }
+    return h;
+}
+
+d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage, const d9d_source *src,
+                            d9d_layout to, d9d_mapper **out)
+{
+    const d9d_qwen3_config there = headless(model, src), *c = &there;
+    const d9d_layout from = d9d_qwen3_layout(src);
+    const bool bare = c->head == D9D_HEAD_EMBEDDING && !c->prefixed; /* what is written */
+    const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
+    d9d_mapper *m = NULL, *rest;
+    d9d_status st;
+
+    D9D_TRY(d9d_qwen3_check(model));
+    if (in || on)
+        D9D_TRY(check_hf(c));
+    if (on && d9d_router_is_own(&c->router))
+        return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no routers of another "
+                                     "kind than a softmax's best");
+    D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), into, &m)
+            : on ? build_half(c, stage, to, bare, out_of, &m)
+                 : build_half(c, stage, to, bare, own, &m));
+    D9D_TRY_OR(st, keep_biases(c, stage, src, m), out);
+    D9D_TRY_OR(st, drop_tied_head(c, src, m), out);
+    D9D_TRY_OR(st, drop_other_heads(model, src, m), out);
+    if (in && on) {
+        D9D_TRY_OR(st, build_half(c, stage, to, bare, out_of, &rest), out);
+        D9D_TRY_OR(st, d9d_mapper_then(m, rest), out);
+    }
+    *out = m;
+    m = NULL;
+out:
+    d9d_mapper_free(m);
+    return st;
+}

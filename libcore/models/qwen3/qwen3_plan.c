@@ -1,0 +1,130 @@
+/* qwen3_plan.c - Qwen3 over a mesh.  See d9d/parallel/parallel_plan.h. */
+#include <string.h>
+
+#include "d9d/parallel/parallel_plan.h"
+
+/* --- what is refused ------------------------------------------------------------------ */
+
+/* Key-value heads are dealt over tp ranks, or tp ranks over key-value heads: of those that share
+ * one each computes it.  Columns of an FFN and rows of a vocabulary need not divide. */
+static d9d_status check_heads(const d9d_qwen3_config *c, int64_t tp)
+{
+    if (c->heads % tp != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh.tensor_parallel %lld does not divide num_attention_heads %lld",
+                        (long long)tp, (long long)c->heads);
+    if (c->kv_heads % tp != 0 && tp % c->kv_heads != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh.tensor_parallel %lld neither divides num_key_value_heads %lld nor is "
+                        "a multiple of it",
+                        (long long)tp, (long long)c->kv_heads);
+    return D9D_OK;
+}
+
+static d9d_status check_experts(const d9d_qwen3_config *c, int64_t ep)
+{
+    if (ep > 1 && c->experts == 0)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel is %lld, but the model has no experts",
+                        (long long)ep);
+    if (c->experts % ep != 0)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel %lld does not divide num_experts %lld",
+                        (long long)ep, (long long)c->experts);
+    return D9D_OK;
+}
+
+d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
+{
+    D9D_TRY(check_heads(c, d->tensor_parallel));
+    D9D_TRY(check_experts(c, d->expert_parallel));
+    return D9D_OK;
+}
+
+/* --- how parameters lie --------------------------------------------------------------- */
+
+#define REPLICAS D9D_AXES_REPLICATE
+static const d9d_placing dense = {0, 0, D9D_AXES_SHARD, REPLICAS | D9D_AXIS(TP)};
+static const d9d_placing columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, REPLICAS}; /* of the output */
+static const d9d_placing rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, REPLICAS};    /* of the input */
+static const d9d_placing experts_shared = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0};
+static const d9d_placing experts_summed = {D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
+
+/* A model and the ranks that it is for. */
+typedef struct setting {
+    const d9d_qwen3_config *config;
+    d9d_mesh *mesh;
+} setting;
+
+static bool is_sharded(const setting *s)
+{
+    return d9d_mesh_count(s->mesh, D9D_AXES_SHARD) > 1;
+}
+static bool heads_are_few(const setting *s)
+{
+    return d9d_mesh_count(s->mesh, D9D_AXIS(TP)) > s->config->kv_heads;
+}
+
+/* Parameters whose name has this part, where that is so; the first row that fits counts.  Few
+ * key-value heads are whole on every tp rank, which computes with the one that it needs. */
+static const struct rule {
+    const char *part;
+    const d9d_placing *how;
+    bool (*when)(const setting *s); /* NULL: always */
+} rules[] = {
+    {".grouped_experts.", &experts_shared, is_sharded},
+    {".grouped_experts.", &experts_summed, NULL},
+    {".shared_expert.", &dense, NULL},
+    {".k_proj.", &dense, heads_are_few},
+    {".v_proj.", &dense, heads_are_few},
+    {".o_proj.", &rows, NULL},
+    {".down_proj.", &rows, NULL},
+    {"_proj.", &columns, NULL},
+    {"embed_tokens.", &columns, NULL},
+    {"lm_head.", &columns, NULL},
+    {"", &dense, NULL},
+};
+
+static const d9d_placing *placing_of(const d9d_param *p, const setting *s)
+{
+    const struct rule *r = rules;
+
+    while (strstr(p->name, r->part) == NULL || (r->when != NULL && !r->when(s)))
+        r++;
+    return r->how;
+}
+
+static d9d_status place(void *arg, d9d_param *p)
+{
+    const setting *s = arg;
+
+    return d9d_param_place(p, s->mesh, placing_of(p, s));
+}
+
+/* All groups there are, on every rank in one order, whatever parameters its stages have. */
+static d9d_status groups_make(const d9d_qwen3_config *c, d9d_mesh *mesh)
+{
+    static const unsigned sets[] = {D9D_AXIS(TP),
+                                    D9D_AXES_CP,
+                                    D9D_AXES_SHARD,
+                                    D9D_AXES_REPLICATE,
+                                    D9D_AXES_REPLICATE | D9D_AXIS(TP),
+                                    D9D_AXES_EXPERT,
+                                    D9D_AXES_EXPERT_REPLICATE};
+    const size_t n = sizeof(sets) / sizeof(sets[0]) - (c->experts > 0 ? 0 : 2);
+    d9d_comm *made;
+
+    for (size_t i = 0; i < n; i++)
+        D9D_TRY(d9d_mesh_group(mesh, sets[i], &made));
+    return D9D_OK;
+}
+
+d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *m)
+{
+    setting s = {c, mesh};
+
+    D9D_TRY(d9d_qwen3_plan_check(c, d9d_mesh_degrees(mesh)));
+    D9D_TRY(groups_make(c, mesh));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &m->cut.tp));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->cut.cp));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &m->cut.ep));
+    return d9d_module_each(m->module, place, &s);
+}

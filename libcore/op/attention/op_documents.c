@@ -1,0 +1,47 @@
+/* op_documents.c - see op/attention/op_documents.h. */
+#include "op/attention/op_documents.h"
+
+d9d_status d9di_documents_check_list(const char *op, const d9d_tensor *x,
+                                     const d9d_tensor *segments)
+{
+    if (segments == NULL)
+        return D9D_OK;
+    D9D_TRY(d9di_op_check(op, "segments", segments, D9D_I32));
+    if (segments->shape.ndim != 2 || segments->shape.dim[1] != 4)
+        return d9di_op_misfit(op, "segments", &segments->shape, "x", &x->shape,
+                              "segments are [N, 4]");
+    return D9D_OK;
+}
+
+d9d_status d9di_documents_check_kept(const char *op, const d9d_tensor *segments,
+                                     const d9d_kept *kept, d9d_dtype t, d9d_shape cell,
+                                     bool recorded)
+{
+    const d9d_shape *s = kept != NULL ? &kept->cells->shape : NULL;
+    bool fits = s != NULL && s->ndim == cell.ndim + 1;
+
+    if (kept == NULL)
+        return D9D_OK;
+    if (segments == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: what is kept is that of segments, of which none are given",
+                        op);
+    if (recorded)
+        return D9D_FAIL(D9D_EINVAL, "%s: has no backward through what is kept", op);
+    D9D_TRY(d9di_op_check(op, "what is kept", kept->cells, t));
+    D9D_TRY(d9di_op_check(op, "at", kept->at, D9D_I32));
+    for (int i = 0; fits && i < cell.ndim; i++)
+        fits = s->dim[i + 1] == cell.dim[i];
+    if (!fits)
+        return d9di_op_misfit(op, "what is kept", s, "a cell", &cell, "it is [R, ...] of cells");
+    if (d9d_tensor_numel(kept->at) != segments->shape.dim[0])
+        return d9di_op_misfit(op, "at", &kept->at->shape, "segments", &segments->shape,
+                              "one cell for each segment");
+    return D9D_OK;
+}
+
+d9d_documents d9di_documents_of(const d9d_tensor *x, const d9d_tensor *segments)
+{
+    return (d9d_documents){x->shape.dim[0], x->shape.dim[1],
+                           segments != NULL ? segments->shape.dim[0] : 0,
+                           segments != NULL ? d9d_tensor_data(segments) : NULL};
+}

@@ -1,0 +1,279 @@
+/* op_ffn.c - y = h Wd' (+ plus), h = silu(gate) up, gate = x Wg', up = x Wu': of one matrix each,
+ * or of those of experts.
+ *
+ *     dgate, dup = the gradients of SwiGLU for dy Wd        dWd = dy' h        dplus = dy
+ *
+ * Gate and up are products of one input; what follows is one node, so that no kernel of its own
+ * makes h, and the gradient of h is never in memory.  Where a matrix has an adapter they are
+ * operations of their own.
+ */
+#include "op/linear/op_gemm.h"
+#include "op/parallel/op_tp_overlap.h"
+
+enum { GATE, UP, PLUS }; /* inputs; the first two are saved */
+enum { SAVED_H = 2, SAVED_OFFSET };
+
+/* Rows of experts, not of one matrix. */
+static bool of_experts(const d9d_node *n)
+{
+    return n->n_saved > SAVED_OFFSET;
+}
+
+static d9d_status ffn_input(d9d_node *n)
+{
+    d9d_gated_dims dims = *(const d9d_gated_dims *)n->attr;
+    d9d_tensor dgate = {0}, dup = {0}, dy;
+    d9d_status st;
+
+    if (of_experts(n))
+        dims.offset = d9d_tensor_data(&n->saved[SAVED_OFFSET]);
+    D9D_TRY_OR(st, d9di_node_grad(n, GATE, &dgate), out);
+    D9D_TRY_OR(st, d9di_node_grad(n, UP, &dup), out);
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(n->tape, gated_gemm_din, &dims, d9d_tensor_data(&dgate),
+                           d9d_tensor_data(&dup), d9d_tensor_data(&n->dout[0]),
+                           d9d_tensor_data(&n->param[0]->data), d9d_tensor_data(&n->saved[GATE]),
+                           d9d_tensor_data(&n->saved[UP])),
+               out);
+    D9D_TRY_OR(st, d9d_node_give(n, GATE, &dgate), out);
+    D9D_TRY_OR(st, d9d_node_give(n, UP, &dup), out);
+    if (n->n_in > PLUS) {
+        dy = d9d_tensor_ref(&n->dout[0]);
+        st = d9d_node_give(n, PLUS, &dy);
+    }
+out:
+    d9d_tensor_release(&dgate);
+    d9d_tensor_release(&dup);
+    return st;
+}
+
+static d9d_status ffn_weight(d9d_node *n)
+{
+    const d9d_tensor *h = &n->saved[SAVED_H];
+
+    return of_experts(n)
+               ? d9di_grouped_weight(n, &n->saved[SAVED_OFFSET], h, &n->dout[0], n->param[0])
+               : d9di_linear_weight(n, h, &n->dout[0], n->param[0]);
+}
+
+static const d9d_node_ops ffn_ops = {.name = "ffn", .input = ffn_input, .weight = ffn_weight};
+
+/* What a call works on, and its arrays in between. */
+typedef struct call {
+    d9d_tape *t;
+    d9d_var *x;
+    const d9d_ffn_weights *w;
+    const d9d_routing *r;       /* NULL: no experts */
+    const d9d_ffn_ranks *ranks; /* NULL: y is not summed over ranks */
+    d9d_var *plus;
+    d9d_var *both[2], *h; /* gate and up */
+    d9d_gated_dims gate;  /* of both */
+    d9d_gemm down;        /* of h */
+} call;
+
+/* Features of the result of w. */
+static int64_t out_of(const call *c, const d9d_param *w)
+{
+    return w->data.shape.dim[c->r != NULL ? 2 : 0];
+}
+
+static d9d_shape result(const call *c, const d9d_param *w)
+{
+    d9d_shape s = d9d_var_tensor(c->x)->shape;
+
+    s.dim[s.ndim - 1] = out_of(c, w);
+    return s;
+}
+
+static d9d_status check_one(const call *c, const d9d_tensor *x, const d9d_param *w)
+{
+    return c->r != NULL ? d9di_grouped_check(x, w, c->r) : d9di_linear_check(x, w);
+}
+
+/* What is added has y's shape; of a sum over ranks that is checked with it. */
+static d9d_status check_plus(const call *c)
+{
+    const d9d_tensor *x = d9d_var_tensor(c->x), *plus = d9d_var_tensor(c->plus);
+    const d9d_shape y = result(c, c->w->down);
+
+    D9D_TRY(d9di_op_check("ffn", "plus", plus, x->dtype));
+    if (c->ranks == NULL && !d9d_shape_equal(&plus->shape, &y))
+        return d9di_op_misfit("ffn", "plus", &plus->shape, "y", &y,
+                              "what is added has the result's shape");
+    return D9D_OK;
+}
+
+static d9d_status check(const call *c)
+{
+    const d9d_param *gate = c->w->gate, *up = c->w->up;
+    const d9d_tensor *x = d9d_var_tensor(c->x);
+    d9d_tensor h = *x;
+
+    if (c->r != NULL && (c->plus != NULL || c->ranks != NULL))
+        return D9D_FAIL(D9D_EINVAL, "ffn: rows of experts are not added to others");
+    D9D_TRY(check_one(c, x, gate));
+    D9D_TRY(check_one(c, x, up));
+    if (!d9d_shape_equal(&gate->data.shape, &up->data.shape))
+        return d9di_op_misfit("ffn", d9di_param_name(up), &up->data.shape, d9di_param_name(gate),
+                              &gate->data.shape, "gate and up have one shape");
+    h.shape = result(c, gate);
+    D9D_TRY(check_one(c, &h, c->w->down));
+    return c->plus != NULL ? check_plus(c) : D9D_OK;
+}
+
+/* The same by operations of their own. */
+static d9d_status by_parts(call *c, d9d_var **y)
+{
+    d9d_param *const down = c->w->down;
+
+    if (c->r != NULL) {
+        d9d_param *const w[] = {c->w->gate, c->w->up};
+
+        D9D_TRY(d9d_op_grouped_linear(c->t, c->x, w, 2, c->r, c->both));
+    } else {
+        D9D_TRY(d9d_op_linear(c->t, c->x, c->w->gate, &c->both[0]));
+        D9D_TRY(d9d_op_linear(c->t, c->x, c->w->up, &c->both[1]));
+    }
+    D9D_TRY(d9d_op_swiglu(c->t, c->both[0], c->both[1], &c->h));
+    if (c->r != NULL)
+        return d9d_op_grouped_linear(c->t, c->h, &down, 1, c->r, y);
+    if (c->ranks != NULL)
+        return d9d_op_linear_scatter(c->t, c->h, down, c->ranks->comm, c->ranks->what, c->plus, y);
+    return c->plus != NULL ? d9d_op_linear_onto(c->t, c->h, down, c->plus, y)
+                           : d9d_op_linear(c->t, c->h, down, y);
+}
+
+static d9d_status gate_part(void *arg, const d9di_rows_part *part)
+{
+    call *c = arg;
+
+    c->gate.rows = part->n;
+    return D9DI_KERNEL(c->t, gated_gemm, &c->gate, d9di_rows_at(d9d_var_tensor(c->h), part->first),
+                       d9di_rows_at(d9d_var_tensor(c->both[0]), part->first),
+                       d9di_rows_at(d9d_var_tensor(c->both[1]), part->first), part->x,
+                       d9d_tensor_data(&c->w->gate->data), d9d_tensor_data(&c->w->up->data));
+}
+
+/* Gate, up and h of x. */
+static d9d_status gate_forward(call *c)
+{
+    const d9d_tensor *x = d9d_var_tensor(c->x);
+    d9d_param *const w[] = {c->w->gate, c->w->up};
+    const d9d_shape wide = result(c, w[0]);
+    d9d_coming *coming = c->ranks != NULL ? c->ranks->coming : NULL;
+
+    c->gate = (d9d_gated_dims){.t = x->dtype,
+                               .h = d9di_last(&x->shape),
+                               .i = out_of(c, w[0]),
+                               .e = 1,
+                               .still = d9d_tape_lies_still(c->t, w[0]) &&
+                                        d9d_tape_lies_still(c->t, w[1])};
+    if (c->r != NULL) {
+        c->gate.e = w[0]->data.shape.dim[0];
+        c->gate.offset = d9d_tensor_data(&c->r->offset);
+    }
+    for (int i = 0; i < 2; i++)
+        D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->both[i]));
+    D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->h));
+    D9D_TRY(d9di_rows_each(c->t, coming, c->x, gate_part, c));
+    if (c->r != NULL)
+        return d9di_grouped_record(c->t, c->x, w, 2, c->r, c->both);
+    D9D_TRY(d9di_linear_record(c->t, c->x, w[0], c->both[0]));
+    return d9di_linear_record(c->t, c->x, w[1], c->both[1]);
+}
+
+/* Rows of h Wd' (+ plus) */
+static d9d_status down_part(void *arg, int64_t first, int64_t n, void *y)
+{
+    call *c = arg;
+
+    c->down.m = n;
+    return D9DI_KERNEL(c->t, gemm, &c->down, d9di_rows_at(d9d_var_tensor(c->h), first),
+                       d9d_tensor_data(&c->w->down->data), y);
+}
+
+/* y = h Wd' (+ plus) */
+static d9d_status multiply(const call *c, const d9d_gated_dims *n, d9d_var *y)
+{
+    const void *h = d9d_tensor_data(d9d_var_tensor(c->h));
+    const void *w = d9d_tensor_data(&c->w->down->data);
+    void *out = d9d_tensor_data(d9d_var_tensor(y));
+    d9d_gemm g = c->down;
+
+    g.beta = c->plus != NULL ? 1.0f : 0.0f;
+    g.plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
+    return c->r == NULL ? D9DI_KERNEL(c->t, gemm, &g, h, w, out)
+                        : D9DI_KERNEL(c->t, grouped_gemm, n->t, out, h, w,
+                                      d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
+}
+
+/* What is added to a sum over ranks is not an input of this. */
+static d9d_status record_down(const call *c, const d9d_gated_dims *n, d9d_var *y)
+{
+    d9d_var *const in[] = {c->both[0], c->both[1], c->plus};
+    const size_t n_in = c->plus != NULL && c->ranks == NULL ? 3 : 2;
+    d9d_param *const w = c->w->down;
+    d9d_node *node;
+
+    if (!d9d_tape_wants(c->t, in, n_in, &w, 1))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(c->t, &ffn_ops, in, n_in, &y, 1, &w, 1, sizeof(*n), &node));
+    *(d9d_gated_dims *)node->attr = *n;
+    (void)d9d_node_save(node, d9d_var_tensor(c->both[0]), D9D_NEED_INPUT);
+    (void)d9d_node_save(node, d9d_var_tensor(c->both[1]), D9D_NEED_INPUT);
+    (void)d9d_node_save(node, d9d_var_tensor(c->h), D9D_NEED_WEIGHT);
+    if (c->r != NULL)
+        (void)d9d_node_save(node, &c->r->offset, D9D_NEED_BOTH);
+    return D9D_OK;
+}
+
+static d9d_status down_alone(const call *c, const d9d_gated_dims *n, d9d_var **y)
+{
+    d9d_var *out;
+
+    D9D_TRY(d9d_tape_output(c->t, n->t, result(c, c->w->down), &out));
+    D9D_TRY(multiply(c, n, out));
+    D9D_TRY(record_down(c, n, out));
+    *y = out;
+    return D9D_OK;
+}
+
+static d9d_status down_summed(call *c, const d9d_gated_dims *n, d9d_var **y)
+{
+    const d9di_sum_rows sum = {c->ranks->comm, c->ranks->what, c->plus, down_part, c};
+    d9d_var *part, *out;
+
+    D9D_TRY(d9di_rows_sum(c->t, &sum, n->t, result(c, c->w->down), &part, &out));
+    D9D_TRY(record_down(c, n, part));
+    D9D_TRY(d9di_rows_sum_record(c->t, &sum, part, out));
+    *y = out;
+    return D9D_OK;
+}
+
+d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w, const d9d_routing *r,
+                      const d9d_ffn_ranks *ranks, d9d_var *plus, d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    call c = {.t = t, .x = x, .w = w, .r = r, .ranks = ranks, .plus = plus};
+    d9d_gated_dims n = {.t = tx->dtype, .e = 1};
+
+    D9D_TRY(check(&c));
+    if (w->gate->adapter != NULL || w->up->adapter != NULL || w->down->adapter != NULL) {
+        D9D_TRY(ranks != NULL ? d9d_op_rows_end(t, ranks->coming, x) : D9D_OK);
+        return by_parts(&c, y);
+    }
+    D9D_TRY(gate_forward(&c));
+    n.rows = d9di_rows(&tx->shape);
+    n.i = out_of(&c, w->gate);
+    n.h = out_of(&c, w->down);
+    if (r != NULL)
+        n.e = w->down->data.shape.dim[0];
+    c.down = (d9d_gemm){.t = n.t,
+                        .ct = n.t,
+                        .trans_b = true,
+                        .m = n.rows,
+                        .n = n.h,
+                        .k = n.i,
+                        .b_still = d9d_tape_lies_still(t, w->down)};
+    return ranks != NULL ? down_summed(&c, &n, y) : down_alone(&c, &n, y);
+}

@@ -1,0 +1,143 @@
+/* op_grouped_linear.c - y_i = x W_ie for the rows of each expert.  x [R, in], w_i [E, in, out].
+ *
+ *     dx = sum over i of dy_i W_ie^T        dW_ie = x_e^T dy_ie, zero for an expert without rows
+ */
+#include "op/linear/op_adapter.h"
+#include "op/linear/op_gemm.h"
+
+enum { SAVED_OFFSET, SAVED_X, MOST = 2 };
+
+static d9d_status grouped_input(d9d_node *n)
+{
+    const int64_t *d = n->param[0]->data.shape.dim;
+    const void *plus, *dy[MOST], *w[MOST];
+    d9d_status st = D9D_OK;
+    int arrived = 0;
+    d9d_tensor dx;
+
+    for (int i = 0; i < n->n_out; i++)
+        if (n->dout[i].storage != NULL) {
+            dy[arrived] = d9d_tensor_data(&n->dout[i]);
+            w[arrived++] = d9d_tensor_data(&n->param[i]->data);
+        }
+    D9D_TRY(d9d_node_sum(n, 0, &dx, &plus));
+    if (plus != NULL && plus != d9d_tensor_data(&dx))
+        st = D9DI_KERNEL(n->tape, cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
+                         d9d_tensor_numel(&dx));
+    if (st == D9D_OK)
+        st = D9DI_KERNEL(n->tape, grouped_gemm_din, dx.dtype, d9d_tensor_data(&dx),
+                         plus != NULL ? 1.0f : 0.0f, arrived, dy, w,
+                         d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0], d[0], d[1],
+                         d[2]);
+    return d9di_node_finish_sum(n, 0, &dx, st);
+}
+
+d9d_status d9di_grouped_weight(d9d_node *n, const d9d_tensor *offset, const d9d_tensor *x,
+                               const d9d_tensor *dy, d9d_param *w)
+{
+    const int64_t *d = w->data.shape.dim;
+
+    if (dy->storage == NULL || !d9d_param_wants(w))
+        return D9D_OK;
+    return D9DI_KERNEL(n->tape, grouped_gemm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
+                       d9d_param_grad_beta(w), d9d_tensor_data(x), d9d_tensor_data(dy),
+                       d9d_tensor_data(offset), x->shape.dim[0], d[0], d[1], d[2]);
+}
+
+static d9d_status grouped_weight(d9d_node *n)
+{
+    for (int i = 0; i < n->n_param; i++)
+        D9D_TRY(d9di_grouped_weight(n, &n->saved[SAVED_OFFSET], &n->saved[SAVED_X], &n->dout[i],
+                                    n->param[i]));
+    return D9D_OK;
+}
+
+static const d9d_node_ops grouped_ops = {
+    .name = "grouped_linear", .input = grouped_input, .weight = grouped_weight};
+
+d9d_status d9di_grouped_check(const d9d_tensor *x, const d9d_param *w, const d9d_routing *r)
+{
+    const d9d_shape *s = &w->data.shape;
+
+    D9D_TRY(d9di_op_check_real("grouped_linear", "x", x));
+    D9D_TRY(d9di_op_check_param("grouped_linear", w, x->dtype));
+    D9D_TRY(d9di_op_check_routing("grouped_linear", x, r, true));
+    if (s->ndim != 3 || x->shape.dim[1] != s->dim[1])
+        return d9di_op_misfit("grouped_linear", "x", &x->shape, d9di_param_name(w), s,
+                              "x is [R, in], a weight [E, in, out]");
+    if (!d9d_shape_equal(&r->offset.shape, &D9D_SHAPE(s->dim[0] + 1)))
+        return d9di_op_misfit("grouped_linear", "the routing's offsets", &r->offset.shape,
+                              d9di_param_name(w), s, "offsets are [E + 1], a weight [E, in, out]");
+    return D9D_OK;
+}
+
+/* The output of one matrix. */
+static d9d_status multiply(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
+                           const d9d_routing *r, d9d_var **y)
+{
+    const int64_t *d = w->data.shape.dim;
+
+    D9D_TRY(d9d_tape_output(t, x->dtype, D9D_SHAPE(x->shape.dim[0], d[2]), y));
+    return D9DI_KERNEL(t, grouped_gemm, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
+                       d9d_tensor_data(x), d9d_tensor_data(&w->data), d9d_tensor_data(&r->offset),
+                       x->shape.dim[0], d[0], d[1], d[2]);
+}
+
+d9d_status d9di_grouped_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                               const d9d_routing *r, d9d_var *const *out)
+{
+    d9d_node *n;
+
+    if (!d9d_tape_wants(t, &x, 1, w, n_w))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_record(t, &grouped_ops, &x, 1, out, n_w, w, n_w, 0, &n));
+    (void)d9d_node_save(n, &r->offset, D9D_NEED_BOTH);
+    (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_WEIGHT);
+    return D9D_OK;
+}
+
+static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                      const d9d_routing *r, d9d_var **y)
+{
+    const d9d_tensor *tx = d9d_var_tensor(x);
+    d9d_var *out[MOST];
+
+    if (n_w < 1 || n_w > MOST)
+        return D9D_FAIL(D9D_EINVAL, "grouped_linear: %zu weights, from 1 to %d are supported", n_w,
+                        MOST);
+    for (size_t i = 0; i < n_w; i++) {
+        D9D_TRY(d9di_grouped_check(tx, w[i], r));
+        if (i > 0 && !d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
+            return d9di_op_misfit("grouped_linear", d9di_param_name(w[i]), &w[i]->data.shape,
+                                  d9di_param_name(w[0]), &w[0]->data.shape,
+                                  "weights of one input have one shape");
+    }
+    for (size_t i = 0; i < n_w; i++)
+        D9D_TRY(multiply(t, tx, w[i], r, &out[i]));
+    D9D_TRY(d9di_grouped_record(t, x, w, n_w, r, out));
+    for (size_t i = 0; i < n_w; i++)
+        y[i] = out[i];
+    return D9D_OK;
+}
+
+/* What the adapter adds to y. */
+static d9d_status adapt(d9d_tape *t, d9d_var *x, const d9d_adapter *a, const d9d_routing *r,
+                        d9d_var **y)
+{
+    d9d_var *low;
+
+    D9D_TRY(run(t, x, &a->a, 1, r, &low));
+    D9D_TRY(d9di_op_scale(t, low, a->scale, &low));
+    D9D_TRY(run(t, low, &a->b, 1, r, &low));
+    return d9d_op_add(t, *y, low, y);
+}
+
+d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n,
+                                 const d9d_routing *r, d9d_var **y)
+{
+    D9D_TRY(run(t, x, w, n, r, y));
+    for (size_t i = 0; i < n; i++)
+        if (w[i]->adapter != NULL)
+            D9D_TRY(adapt(t, x, w[i]->adapter, r, &y[i]));
+    return D9D_OK;
+}

@@ -1,0 +1,103 @@
+/* parallel_plan.c - plans of providers, and the one that any model has.  See d9d/parallel/parallel_plan.h. */
+#include "d9d/parallel/parallel_plan.h"
+
+#include "d9d/base/plugin_call.h"
+
+/* --- one parameter ---------------------------------------------------------------------- */
+
+/* A stack of few experts is shared out by rows of its matrices. */
+static int shard_dim(const d9d_param *p, int ranks)
+{
+    return p->work.ndim > 2 && p->work.dim[0] < ranks ? 1 : 0;
+}
+
+static d9d_status place_one(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
+{
+    d9d_comm *shard = NULL;
+
+    if (how->cut != 0)
+        d9d_param_cut(p, how->cut_dim, d9d_mesh_count(mesh, how->cut),
+                      d9d_mesh_index(mesh, how->cut));
+    if (how->shard != 0)
+        D9D_TRY(d9d_mesh_group(mesh, how->shard, &shard));
+    if (shard != NULL)
+        d9d_param_shard(p, shard, shard_dim(p, d9d_comm_size(shard)), d9d_comm_size(shard),
+                        d9d_comm_rank(shard));
+    if (how->sum != 0)
+        D9D_TRY(d9d_mesh_group(mesh, how->sum, &p->sum));
+    p->counts = how->sum == 0 || d9d_mesh_index(mesh, how->sum) == 0;
+    return D9D_OK;
+}
+
+/* A factor of an adapter, which has dimension `dim` of the matrix: B 0, A 1. */
+static d9d_status place_factor(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_placing *how)
+{
+    const d9d_placing whole = {.shard = how->shard, .sum = how->sum | how->cut};
+    const bool has = p->whole.ndim == 3 || how->cut_dim == dim;
+
+    return place_one(p, mesh, how->cut == 0 || has ? how : &whole);
+}
+
+d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
+{
+    if (p->adapts != NULL)
+        return D9D_OK;
+    D9D_TRY(place_one(p, mesh, how));
+    if (p->adapter == NULL)
+        return D9D_OK;
+    D9D_TRY(place_factor(p->adapter->a, 1, mesh, how));
+    return place_factor(p->adapter->b, 0, mesh, how);
+}
+
+/* --- any model ----------------------------------------------------------------------------- */
+
+d9d_status d9d_units_plan_check(const char *name, bool stages, const d9d_degrees *d)
+{
+    const struct {
+        const char *name;
+        int64_t degree;
+    } refused[] = {
+        {"pipeline_parallel", stages ? 1 : d->pipeline_parallel},
+        {"context_parallel_replicate", d->context_parallel_replicate},
+        {"context_parallel_shard", d->context_parallel_shard},
+        {"tensor_parallel", d->tensor_parallel},
+        {"expert_parallel", d->expert_parallel},
+    };
+
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        if (refused[i].degree > 1)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mesh.%s is %lld, and %s has no plan for it: 1 is possible",
+                            refused[i].name, (long long)refused[i].degree, name);
+    return D9D_OK;
+}
+
+static d9d_status place(void *mesh, d9d_param *p)
+{
+    static const d9d_placing shared = {0, 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+
+    return d9d_param_place(p, mesh, &shared);
+}
+
+d9d_status d9d_units_plan(d9d_mesh *mesh, d9d_model *m)
+{
+    return d9d_module_each(m->module, place, mesh);
+}
+
+/* --- whose plan? ------------------------------------------------------------------------------ */
+
+d9d_status d9d_model_plan_check(const d9d_model_spec *m, const d9d_degrees *d)
+{
+    const d9d_model_provider *p = m->provider;
+
+    return p->check != NULL ? D9D_CALL(p->table->name, p, check, m->config, d)
+                            : d9d_units_plan_check(p->table->name, p->stages, d);
+}
+
+d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *model)
+{
+    const d9d_model_provider *p = m->provider;
+
+    return p->place != NULL ? D9D_CALL(p->table->name, p, place, m->config, mesh, model)
+                            : d9d_units_plan(mesh, model);
+}

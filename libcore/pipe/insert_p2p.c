@@ -1,0 +1,223 @@
+/* insert_p2p.c - sends and receives between ranks, by playing the program.
+ *
+ * When an action makes something that another rank wants, the send goes behind it and the receive
+ * to the other's lane, both at that moment: so all transfers of the job have one order that every
+ * lane agrees with.  The moments are those of a game in which ranks take turns, one action each if
+ * what it needs has been made, or those of a clock, where actions that end at one time
+ * are over before what they made is sent.
+ */
+#include <string.h>
+
+#include "pipe/program_private.h"
+
+/* What actions take, to each other, of layers of Qwen3 on an H200. */
+static const int64_t takes[D9D_VERB_COUNT] = {
+    [D9D_FORWARD] = 8, [D9D_BACKWARD] = 19, [D9D_INPUT] = 12, [D9D_WEIGHT] = 7};
+
+enum { UNKNOWN = -1 };
+
+typedef struct player {
+    const d9d_program *in;
+    d9d_program *out;
+    size_t *from, *at; /* [ranks]: of each lane of `in`, the last actions and those behind them */
+    int64_t *made; /* [2, stages, micros]: when a forward, or a gradient, was; UNKNOWN: not yet */
+    int64_t *now;  /* [ranks]: when the last action has ended */
+} player;
+
+static int64_t *made_of(const player *g, bool forward, int stage, int micro)
+{
+    const d9d_program *p = g->in;
+    const size_t row = (forward ? 0 : (size_t)p->stages) + (size_t)stage;
+
+    return &g->made[row * (size_t)p->micros + (size_t)micro];
+}
+
+/* When what an action needs has been made; UNKNOWN: not yet. */
+static int64_t ready_at(const player *g, const d9d_action *a)
+{
+    const int from = d9di_feeder(g->in, a);
+
+    return from < 0 ? 0 : *made_of(g, a->verb == D9D_FORWARD, from, a->micro);
+}
+
+/* When the next actions of a rank, which are joined, end. */
+static int64_t end_of(const player *g, int rank)
+{
+    const d9d_lane *lane = &g->in->lanes[rank];
+    int64_t begin = g->now[rank], sum = 0;
+
+    if (g->at[rank] == lane->len)
+        return UNKNOWN;
+    for (size_t i = g->at[rank]; i < d9di_group_end(lane, g->at[rank]); i++) {
+        const int64_t ready = ready_at(g, &lane->data[i]);
+
+        if (ready == UNKNOWN)
+            return UNKNOWN;
+        begin = ready > begin ? ready : begin;
+        sum += takes[lane->data[i].verb];
+    }
+    return begin + sum;
+}
+
+/* --- an action ---------------------------------------------------------------------------------
+ */
+
+/* Of something made for another rank: a send here, a receive there. */
+static d9d_status transfer(player *g, int rank, const d9d_action *a)
+{
+    const d9d_program *p = g->in;
+    const bool forward = a->verb == D9D_FORWARD;
+    const int to = forward ? a->stage + 1 : a->stage - 1;
+    const d9d_verb send = forward ? D9D_SEND_FORWARD : D9D_SEND_BACKWARD;
+    const d9d_verb recv = forward ? D9D_RECV_FORWARD : D9D_RECV_BACKWARD;
+    int other;
+
+    if (to < 0 || to >= p->stages)
+        return D9D_OK;
+    other = d9d_program_rank_of(p, to);
+    if (other == rank)
+        return D9D_OK;
+    D9D_TRY(d9d_program_push(g->out, rank, (d9d_action){send, a->stage, a->micro, false}));
+    return d9d_program_push(g->out, other, (d9d_action){recv, to, a->micro, false});
+}
+
+/* What a rank's last actions have made is there for others. */
+static d9d_status deliver(player *g, int rank)
+{
+    const d9d_lane *lane = &g->in->lanes[rank];
+
+    for (size_t i = g->from[rank]; i < g->at[rank]; i++)
+        if (lane->data[i].verb == D9D_FORWARD || d9di_is_input_half(lane->data[i].verb))
+            D9D_TRY(transfer(g, rank, &lane->data[i]));
+    return D9D_OK;
+}
+
+/* The next action of a rank, with those joined to it, which can be done. */
+static d9d_status compute(player *g, int rank, int64_t end)
+{
+    const d9d_lane *lane = &g->in->lanes[rank];
+
+    g->from[rank] = g->at[rank];
+    g->at[rank] = d9di_group_end(lane, g->at[rank]);
+    g->now[rank] = end;
+    for (size_t i = g->from[rank]; i < g->at[rank]; i++) {
+        const d9d_action *a = &lane->data[i];
+
+        D9D_TRY(d9d_program_push(g->out, rank, *a));
+        if (a->verb == D9D_FORWARD || d9di_is_input_half(a->verb))
+            *made_of(g, a->verb == D9D_FORWARD, a->stage, a->micro) = end;
+    }
+    return D9D_OK;
+}
+
+/* --- the game ----------------------------------------------------------------------------------
+ */
+
+static d9d_status by_turns(player *g)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < g->in->ranks; r++) {
+            const int64_t end = end_of(g, r);
+
+            if (end == UNKNOWN)
+                continue;
+            D9D_TRY(compute(g, r, end));
+            D9D_TRY(deliver(g, r));
+            moved = true;
+        }
+    }
+    return D9D_OK;
+}
+
+/* When the first of all next actions ends; UNKNOWN: there is none that can be done. */
+static int64_t first_end(const player *g)
+{
+    int64_t first = UNKNOWN;
+
+    for (int r = 0; r < g->in->ranks; r++) {
+        const int64_t end = end_of(g, r);
+
+        if (end != UNKNOWN && (first == UNKNOWN || end < first))
+            first = end;
+    }
+    return first;
+}
+
+/* Every action takes some time: of a rank at most one ends at a time. */
+static d9d_status by_clock(player *g)
+{
+    for (int64_t now; (now = first_end(g)) != UNKNOWN;) {
+        for (int r = 0; r < g->in->ranks; r++)
+            if (end_of(g, r) == now)
+                D9D_TRY(compute(g, r, now));
+        for (int r = 0; r < g->in->ranks; r++)
+            if (g->now[r] == now)
+                D9D_TRY(deliver(g, r));
+    }
+    return D9D_OK;
+}
+
+static d9d_status stuck(const player *g)
+{
+    char text[64];
+
+    for (int r = 0; r < g->in->ranks; r++)
+        if (g->at[r] < g->in->lanes[r].len)
+            return D9D_FAIL(D9D_EINVAL, "pipeline: deadlock: rank %d waits for ever before %s", r,
+                            d9di_action_text(&g->in->lanes[r].data[g->at[r]], text, sizeof(text)));
+    return D9D_OK;
+}
+
+static d9d_status take_room(player *g)
+{
+    const d9d_program *p = g->in;
+    const size_t ranks = (size_t)p->ranks, cells = 2 * (size_t)p->stages * (size_t)p->micros;
+
+    g->from = calloc(ranks, sizeof(*g->from));
+    g->at = calloc(ranks, sizeof(*g->at));
+    g->now = calloc(ranks, sizeof(*g->now));
+    g->made = malloc(cells * sizeof(*g->made));
+    if (g->from == NULL || g->at == NULL || g->now == NULL || g->made == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %d micro-batches", p->stages,
+                        p->micros);
+    memset(g->made, UNKNOWN, cells * sizeof(*g->made));
+    return D9D_OK;
+}
+
+static d9d_status connect_by(d9d_program *p, d9d_status (*play)(player *g))
+{
+    d9d_program connected;
+    player g = {.in = p, .out = &connected};
+    d9d_status st;
+
+    D9D_TRY(d9d_program_init(p->ranks, p->stages / p->ranks, p->micros, p->layout, p->backward,
+                             &connected));
+    st = take_room(&g);
+    if (st == D9D_OK)
+        st = play(&g);
+    if (st == D9D_OK)
+        st = stuck(&g);
+    if (st == D9D_OK) { /* the new lanes for the old */
+        const d9d_program old = *p;
+
+        *p = connected;
+        connected = old;
+    }
+    free(g.from);
+    free(g.at);
+    free(g.now);
+    free(g.made);
+    d9d_program_release(&connected);
+    return st;
+}
+
+d9d_status d9d_program_connect(d9d_program *p)
+{
+    return connect_by(p, by_clock);
+}
+
+d9d_status d9d_program_connect_in_turns(d9d_program *p)
+{
+    return connect_by(p, by_turns);
+}

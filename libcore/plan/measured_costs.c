@@ -1,0 +1,69 @@
+/* measured_costs.c - see plan/measured_costs.h. */
+#include "plan/measured_costs.h"
+
+#include "d9d/base/json.h"
+#include "d9d/report/run_reader.h"
+
+/* The middle of n numbers, at least one. */
+static double middle(double *v, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        for (size_t k = i; k > 0 && v[k - 1] > v[k]; k--) {
+            const double above = v[k - 1];
+
+            v[k - 1] = v[k];
+            v[k] = above;
+        }
+    return v[n / 2];
+}
+
+/* Milliseconds of a stage in the lines that have it. */
+static double cost(const d9d_run *r, const char *key, size_t stage)
+{
+    double v[D9D_RUN_PIPELINES];
+    size_t n = 0;
+
+    for (size_t i = 0; i < r->n_pipelines; i++) {
+        const json_t *x = json_array_get(json_object_get(r->pipeline[i], key), stage);
+
+        if (json_is_number(x))
+            v[n++] = json_number_value(x);
+    }
+    return n > 0 ? middle(v, n) : 0;
+}
+
+static d9d_status check(const d9d_run *r, const d9d_forecast *p, size_t stages)
+{
+    const json_t *newest = r->n_pipelines > 0 ? r->pipeline[r->n_pipelines - 1] : NULL;
+    const size_t has = json_array_size(json_object_get(newest, "forward_ms"));
+    const json_int_t rows = json_integer_value(json_object_get(newest, "rows"));
+
+    if (newest == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: has measured no pipeline", r->path);
+    if (has != stages)
+        return D9D_FAIL(D9D_ECONFIG, "%s: has measured %zu stages, and the plan has %zu", r->path,
+                        has, stages);
+    if (rows != p->rows)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: has measured micro-batches of %lld rows, and the plan has %lld",
+                        r->path, (long long)rows, (long long)p->rows);
+    return D9D_OK;
+}
+
+d9d_status d9di_costs_apply(const char *run, d9d_forecast *p)
+{
+    const size_t stages = p->n_stages * (size_t)d9d_pipe_stages_per_rank(&p->pipe);
+    d9d_run *r;
+    d9d_status st;
+
+    D9D_TRY(d9d_run_open(run, NULL, &r));
+    st = check(r, p, stages);
+    for (size_t s = 0; s < stages && st == D9D_OK; s++)
+        p->prices[s] = (d9d_stage_price){
+            .forward = 1e-3 * cost(r, "forward_ms", s),
+            .input = 1e-3 * cost(r, "input_ms", s),
+            .weight = 1e-3 * cost(r, "weight_ms", s),
+        };
+    d9d_run_close(r);
+    return st;
+}

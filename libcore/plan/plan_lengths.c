@@ -1,0 +1,175 @@
+/* plan_lengths.c - see plan/plan_lengths.h. */
+#include "plan/plan_lengths.h"
+
+enum { LOOK = 4096 }; /* samples whose lengths are looked at */
+
+/* Mean positions of a packed document. */
+static d9d_status document_of(const d9di_data *d, int64_t *out)
+{
+    d9d_dataset *ds = d->datasets[0];
+    int64_t positions = 0, documents = 0;
+    d9d_sample s;
+
+    *out = 0;
+    if (!d9d_dataset_is_packed(ds))
+        return D9D_OK;
+    for (int64_t k = 0; k < d9d_dataset_count(ds) && k < LOOK; k++) {
+        D9D_TRY(d9d_dataset_sample(ds, k, &s));
+        positions += s.length;
+        documents += s.n_segments;
+    }
+    *out = documents > 0 && positions > documents ? positions / documents : 1;
+    return D9D_OK;
+}
+
+static int64_t longest_of(const d9di_data *d)
+{
+    int64_t longest = 1;
+
+    for (size_t i = 0; i < d->n; i++)
+        if (d9d_dataset_max_length(d->datasets[i]) > longest)
+            longest = d9d_dataset_max_length(d->datasets[i]);
+    return longest;
+}
+
+/* The batch of an evaluation, if it is larger than that of those before. */
+static void evaluation_add(const d9di_evaluation *v, d9di_plan_data *out)
+{
+    const int64_t wanted = v->c->samples != D9D_INT_NULL ? v->c->samples : INT64_MAX;
+    const int64_t samples = out->length == 0 ? v->samples : wanted;
+    const int64_t longest = out->length == 0 ? longest_of(&v->data) : out->length;
+    const int64_t rows = v->micro < samples ? v->micro : samples;
+
+    if (rows * longest > out->evaluated_rows * out->evaluated_longest) {
+        out->evaluated_rows = rows;
+        out->evaluated_longest = longest;
+        out->evaluated_batches = (samples - 1) / rows + 1;
+    }
+}
+
+static d9d_status metrics_check(const d9d_train_config *c, const d9d_head *head, d9di_plan_data *d)
+{
+    d9di_metrics m = {0};
+    d9d_status st = d9di_metrics_open(&c->metrics, "metrics", &d->arena, &m);
+
+    if (st == D9D_OK)
+        st = d9di_task_check_metrics(&d->task, "metrics", &m);
+    if (st == D9D_OK)
+        st = d9di_metrics_check_head(&m, "metrics", head);
+    d9di_metrics_release(&m);
+    return st;
+}
+
+/* The task's head, with the size that the model's configuration says where the task's does not. */
+static d9d_status head_find(const d9d_train_config *c, d9di_plan_data *d, d9d_head *out)
+{
+    const d9d_head wanted = d9di_task_head(&d->task);
+    d9d_model_spec spec;
+
+    D9D_TRY(d9d_model_spec_read(&c->model_provider, &d->arena, &spec));
+    D9D_TRY(d9d_model_spec_rehead(&spec, &d->arena, &wanted));
+    *out = spec.options.head;
+    return D9D_OK;
+}
+
+static d9d_status schedule_check(const d9d_train_config *c, const d9di_plan_data *d)
+{
+    d9d_lr *lr;
+
+    if (d->steps < 0)
+        return D9D_OK;
+    D9D_TRY(d9d_lr_create(&c->lr_scheduler, "lr_scheduler", d->steps, &lr));
+    d9d_lr_free(lr);
+    return D9D_OK;
+}
+
+static d9d_status dataset_open(const d9d_train_config *c, const d9d_degrees *mesh,
+                               d9di_plan_data *d)
+{
+    const d9d_status st = d9di_data_open(&c->data, &c->trainer.data_loading, mesh,
+                                         c->trainer.batching.global_batch_size, &d->data);
+
+    return st != D9D_ENOTFOUND
+               ? st
+               : D9D_FAIL(st, "%s; --length plans rows of so many tokens without data",
+                          d9d_err_message());
+}
+
+/* In the order of training: train_check.c. */
+static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
+{
+    const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
+    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    d9d_head head;
+
+    D9D_TRY(d9di_task_open(&c->task, &d->task));
+    if (d->length == 0) {
+        D9D_TRY(dataset_open(c, &one, d));
+        D9D_TRY(d9di_data_steps(&d->data, g, steps, &d->steps));
+        D9D_TRY(d9di_task_data(&d->task, &d->data, d->steps * g));
+        D9D_TRY(document_of(&d->data, &d->document));
+    }
+    D9D_TRY(head_find(c, d, &head));
+    D9D_TRY(metrics_check(c, &head, d));
+    D9D_TRY(d9di_evaluations_open(c, &d->task, d->length == 0 ? &one : NULL, &d->arena,
+                                  &d->evaluations));
+    D9D_TRY(d9di_evaluations_check_head(&d->evaluations, &head));
+    return schedule_check(c, d);
+}
+
+d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_plan_data *out)
+{
+    const int64_t steps = c->trainer.run.steps;
+    d9d_status st;
+
+    *out = (d9di_plan_data){.length = length, .steps = steps != D9D_INT_NULL ? steps : -1};
+    st = data_open(c, out);
+    if (st != D9D_OK) {
+        d9di_plan_data_release(out);
+        return st;
+    }
+    for (size_t i = 0; i < out->evaluations.n; i++)
+        evaluation_add(&out->evaluations.v[i], out);
+    return D9D_OK;
+}
+
+void d9di_plan_data_release(d9di_plan_data *d)
+{
+    d9di_evaluations_release(&d->evaluations);
+    d9di_data_release(&d->data);
+    d9di_task_close(&d->task);
+    d9d_arena_release(&d->arena);
+    *d = (d9di_plan_data){0};
+}
+
+d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
+{
+    const int64_t samples = d->length == 0 ? d9d_loader_samples(d->data.loader) : 0;
+    const int64_t n = (samples < LOOK ? samples : LOOK) / rows * rows;
+    const int64_t longest = d->length > 0 ? d->length : longest_of(&d->data);
+    int64_t cells, positions;
+
+    *out = (d9di_plan_lengths){longest, longest, (double)longest};
+    if (n == 0)
+        return D9D_OK;
+    D9D_TRY(d9d_loader_measure(d->data.loader, 0, n, rows, &cells, &positions));
+    out->mean = (cells + n - 1) / n;
+    out->tokens = (double)positions / (double)n;
+    return D9D_OK;
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+int64_t d9di_rows_round(int64_t positions, const d9d_train_config *c)
+{
+    return round_up(positions, d9di_data_multiple(&c->mesh, c->trainer.data_loading.multiple));
+}
+
+d9di_plan_lengths d9di_rows_padded(const d9di_plan_lengths *r, const d9d_train_config *c)
+{
+    return (d9di_plan_lengths){d9di_rows_round(r->longest, c), d9di_rows_round(r->mean, c),
+                               r->tokens};
+}

@@ -1,0 +1,23 @@
+/* spike_documents.h - the documents of steps that stand out. */
+#ifndef D9DI_REPORT_SPIKE_DOCUMENTS_H
+#define D9DI_REPORT_SPIKE_DOCUMENTS_H
+
+#include "d9d/report/report.h"
+#include "report/run_sources.h"
+
+typedef struct d9di_spike_documents {
+    const d9d_run *run;
+    const d9d_spikes_how *how;
+    d9d_arena arena;
+    d9di_run_sources sources;
+} d9di_spike_documents; /* zero-initialised but for `run` and `how` */
+
+/* What the run recorded of step[i], as report.h has it in JSON, in out[i]; NULL where it did not.
+ */
+d9d_status d9di_spike_documents_find(d9di_spike_documents *d, const int64_t *step, size_t n,
+                                     json_t **out);
+/* For people, appended. */
+d9d_status d9di_spike_documents_print(const json_t *documents, d9d_buf *out);
+void d9di_spike_documents_release(d9di_spike_documents *d);
+
+#endif /* D9DI_REPORT_SPIKE_DOCUMENTS_H */

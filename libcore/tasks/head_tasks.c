@@ -1,0 +1,449 @@
+/* head_tasks.c - tasks over whole texts: classes, embeddings, hidden states.  See d9d/tasks/head_tasks.h.
+ *
+ * One struct is the section of all of them, in training and in inference, so that one table of
+ * functions serves both. */
+#include "d9d/tasks/head_tasks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "tasks/tasks.h"
+
+/* A task at work; of the first kinds there is one value, the last one has one for each layer. */
+typedef struct heads {
+    const d9d_heads_section *c;
+    int64_t size; /* of its matrix */
+    int64_t *layers;
+    size_t n_layers;
+    d9d_values *values; /* [n_layers] */
+    size_t n_values;
+    const d9d_model *m; /* that is told from, and what its documents are, while forward runs */
+    const d9d_pool *pool;
+} heads;
+
+static void heads_close(void *self)
+{
+    heads *h = self;
+
+    free(h->values);
+    free(h->layers);
+    free(h);
+}
+
+static d9d_status heads_open(const void *config, void **self)
+{
+    const d9d_heads_section *c = config;
+    const size_t n = c->layers.n > 0 ? c->layers.n : 1;
+    heads *h = calloc(1, sizeof(*h));
+
+    if (h == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "task: %zu bytes", sizeof(*h));
+    h->c = c;
+    h->layers = calloc(n, sizeof(*h->layers));
+    h->values = calloc(n, sizeof(*h->values));
+    if (h->layers == NULL || h->values == NULL) {
+        heads_close(h);
+        return D9D_FAIL(D9D_ENOMEM, "task: %zu layers", n);
+    }
+    *self = h;
+    return D9D_OK;
+}
+
+static d9d_pooling heads_pooling(void *self)
+{
+    return (d9d_pooling)(((const heads *)self)->c->pooling + D9D_POOL_LAST);
+}
+
+static bool is_inference(const heads *h)
+{
+    return h->c->output.output != NULL;
+}
+
+/* The one row of values in inference. */
+static void give(heads *h, d9d_var *v, d9d_model_out *out)
+{
+    if (!is_inference(h))
+        return;
+    h->values[0] = (d9d_values){.v = v};
+    out->values = h->values;
+    out->n_values = 1;
+}
+
+/* The model without losses of its own; on the last stage a row for each document. */
+static d9d_status backbone(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out,
+                           d9d_var **rows)
+{
+    d9d_model_in unlabelled = *in;
+
+    unlabelled.labels = NULL;
+    *rows = NULL;
+    D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
+    return d9d_stage_is_last(m->stage) ? d9d_model_pool(m, t, out->hidden, in->pool, rows) : D9D_OK;
+}
+
+/* The head's matrix on the last stage. */
+static d9d_status add_matrix(heads *h, d9d_model *m, const char *name,
+                             const d9d_model_options *options)
+{
+    h->size = options->head.size;
+    if (!d9d_stage_is_last(m->stage) || h->size == 0)
+        return D9D_OK;
+    return d9d_model_linear(m, name, options->dtype, 0, m->hidden, h->size);
+}
+
+/* --- classification -------------------------------------------------------------------- */
+
+static void classes_head(void *self, d9d_head *out)
+{
+    const int64_t labels = ((const heads *)self)->c->num_labels;
+
+    *out = (d9d_head){D9D_HEAD_CLASSIFICATION, labels == D9D_INT_NULL ? 0 : labels};
+}
+
+static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_options *options)
+{
+    d9d_block_linear *score;
+
+    if (options->head.size < 2)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task classification: the model has %lld label; classes are 2 "
+                        "or more",
+                        (long long)options->head.size);
+    D9D_TRY(add_matrix(self, m, D9D_HEAD_SCORE, options));
+    score = d9d_model_linear_of(m, D9D_HEAD_SCORE);
+    if (score != NULL)
+        score->weight.adaptable = false; /* the loss takes the matrix alone */
+    return D9D_OK;
+}
+
+static d9d_status classes_check(void *self, const d9d_batch *b)
+{
+    return d9d_batch_check_classes(b, ((const heads *)self)->size);
+}
+
+static int64_t classes_targets(void *self, const d9d_batch *b)
+{
+    (void)self;
+    return d9d_batch_classes(b);
+}
+
+static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                                  d9d_model_out *out)
+{
+    d9d_block_linear *score = d9d_model_linear_of(m, D9D_HEAD_SCORE);
+    d9d_param *w = score != NULL ? &score->weight : NULL;
+    d9d_var *rows;
+
+    D9D_TRY(backbone(m, t, in, out, &rows));
+    if (rows == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_unit_open(&score->module, t));
+    D9D_TRY(d9d_op_linear(t, rows, w, &out->logits));
+    if (!is_inference(self))
+        D9D_TRY(d9d_op_linear_cross_entropy(t, rows, &w, 1, &in->pool->labels, D9D_IGNORE_INDEX,
+                                            NULL, &out->loss));
+    D9D_TRY(d9d_unit_close(&score->module, t));
+    out->labels = &in->pool->labels;
+    give(self, out->logits, out);
+    return D9D_OK;
+}
+
+/* {"sample": 0, "label": 2, "prediction": [0.1, 0.2, 0.7], "target": 2}, null for what there is
+ * none of: d9d-metrics leaves such rows out. */
+static d9d_status classes_row(const void *config, const d9d_infer_row *x, d9d_buf *b)
+{
+    int64_t best = 0;
+    double sum = 0;
+
+    (void)config;
+    for (int64_t i = 1; i < x->width; i++)
+        best = x->values[i] > x->values[best] ? i : best;
+    for (int64_t i = 0; i < x->width; i++)
+        sum += exp((double)x->values[i] - (double)x->values[best]);
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
+    if (x->blended)
+        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
+    if (x->length == 0)
+        return d9d_buf_printf(b, "\"label\": null, \"prediction\": null, \"target\": null}\n");
+    D9D_TRY(d9d_buf_printf(b, "\"label\": %lld, \"prediction\": [", (long long)best));
+    for (int64_t i = 0; i < x->width; i++) {
+        D9D_TRY(d9d_buf_printf(b, "%s", i > 0 ? ", " : ""));
+        D9D_TRY(d9d_json_put_f64(b, exp((double)x->values[i] - (double)x->values[best]) / sum));
+    }
+    if (x->label == D9D_IGNORE_INDEX)
+        return d9d_buf_printf(b, "], \"target\": null}\n");
+    return d9d_buf_printf(b, "], \"target\": %d}\n", x->label);
+}
+
+#define HEADS                                                                                      \
+    .size = sizeof(d9d_train_task), .open = heads_open, .close = heads_close,                      \
+    .pooling = heads_pooling
+static const d9d_train_task classification = {HEADS,
+                                              .table = &d9di_classification_table,
+                                              .head = classes_head,
+                                              .extend = classes_extend,
+                                              .forward = classes_forward,
+                                              .targets = classes_targets,
+                                              .check = classes_check,
+                                              .labels = true};
+static const d9d_infer_task_kind classify = {.size = sizeof(d9d_infer_task_kind),
+                                             .table = &d9di_classify_table,
+                                             .body = &classification,
+                                             .row = classes_row};
+
+/* --- embedding ----------------------------------------------------------------------------- */
+
+static void embedding_head(void *self, d9d_head *out)
+{
+    const int64_t features = ((const heads *)self)->c->embedding_dim;
+
+    *out = (d9d_head){D9D_HEAD_EMBEDDING, features == D9D_INT_NULL ? 0 : features};
+}
+
+static d9d_status embedding_extend(void *self, d9d_model *m, const d9d_model_options *options)
+{
+    const int64_t n = options->head.size > 0 ? options->head.size : m->hidden;
+
+    if (!is_inference(self) && n % 8 != 0)
+        return D9D_FAIL(D9D_ECONFIG, "task embedding: %lld features are not a multiple of 8",
+                        (long long)n);
+    return add_matrix(self, m, D9D_HEAD_PROJECTION, options);
+}
+
+static d9d_status embedding_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                                    d9d_model_out *out)
+{
+    d9d_block_linear *projection = d9d_model_linear_of(m, D9D_HEAD_PROJECTION);
+    d9d_var *rows;
+
+    D9D_TRY(backbone(m, t, in, out, &rows));
+    if (rows == NULL)
+        return D9D_OK;
+    if (projection != NULL) {
+        D9D_TRY(d9d_unit_open(&projection->module, t));
+        D9D_TRY(d9d_op_linear(t, rows, &projection->weight, &rows));
+        D9D_TRY(d9d_unit_close(&projection->module, t));
+    }
+    if (!is_inference(self))
+        return d9d_op_contrast(t, rows, (float)((const heads *)self)->c->temperature,
+                               &in->pool->labels, D9D_IGNORE_INDEX, &out->loss);
+    give(self, rows, out);
+    return D9D_OK;
+}
+
+static int64_t embedding_targets(void *self, const d9d_batch *b)
+{
+    (void)self;
+    return d9d_batch_pairs(b);
+}
+
+static d9d_status embedding_check(void *self, const d9d_batch *b)
+{
+    return is_inference(self) ? D9D_OK : d9d_batch_check_pairs(b);
+}
+
+static int embedding_shape(void *self, const d9d_model *whole, int64_t *shape)
+{
+    const heads *h = self;
+
+    shape[0] = h->size > 0 ? h->size : whole->hidden;
+    return 1;
+}
+
+/* Spec 12.4: of at least 1e-12. */
+static void embedding_finish(void *self, float *row, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)row[i] * (double)row[i];
+    sum = sqrt(sum) > 1e-12 ? sqrt(sum) : 1e-12;
+    for (int64_t i = 0; ((const heads *)self)->c->normalize && i < n; i++)
+        row[i] = (float)((double)row[i] / sum);
+}
+
+static const d9d_train_task embedding = {HEADS, .table = &d9di_embed_table, .head = embedding_head,
+                                         .extend = embedding_extend, .forward = embedding_forward};
+static const d9d_train_task contrast = {HEADS,
+                                        .table = &d9di_embedding_table,
+                                        .head = embedding_head,
+                                        .extend = embedding_extend,
+                                        .forward = embedding_forward,
+                                        .targets = embedding_targets,
+                                        .check = embedding_check,
+                                        .paired = true};
+static const d9d_infer_task_kind embed = {.size = sizeof(d9d_infer_task_kind),
+                                          .table = &d9di_embed_table,
+                                          .body = &embedding,
+                                          .shape = embedding_shape,
+                                          .finish = embedding_finish};
+
+/* --- hidden states --------------------------------------------------------------------------- */
+
+static void states_head(void *self, d9d_head *out)
+{
+    (void)self;
+    *out = (d9d_head){.kind = D9D_HEAD_EMBEDDING};
+}
+
+/* Of the whole model: the numbers of the layers, of which those below 0 count from its end. */
+static d9d_status layers_number(heads *h, const d9d_model *whole)
+{
+    const int64_t *given = h->c->layers.items, all = whole->layers + 1;
+
+    h->n_layers = h->c->layers.n > 0 ? h->c->layers.n : (size_t)all;
+    if (h->c->layers.n == 0) {
+        free(h->layers);
+        free(h->values);
+        h->layers = calloc(h->n_layers, sizeof(*h->layers));
+        h->values = calloc(h->n_layers, sizeof(*h->values));
+        if (h->layers == NULL || h->values == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "task: %zu layers", h->n_layers);
+    }
+    for (size_t i = 0; i < h->n_layers; i++) {
+        const int64_t k = h->c->layers.n > 0 ? given[i] : (int64_t)i;
+
+        h->layers[i] = k < 0 ? all + k : k;
+        if (h->layers[i] < 0 || h->layers[i] >= all)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "task.layers[%zu] is %lld: the model has 0, its embedding, to %lld", i,
+                            (long long)k, (long long)all - 1);
+    }
+    return D9D_OK;
+}
+
+static d9d_status states_extend(void *self, d9d_model *m, const d9d_model_options *options)
+{
+    const d9d_model_ops *ops = m->ops;
+
+    (void)options;
+    if (ops->size <= offsetof(d9d_model_ops, taps) || !ops->taps)
+        return D9D_FAIL(D9D_ENOTSUP, "task: %s does not tell what its layers compute", ops->name);
+    return m->stage.count == 1 ? layers_number(self, m) : D9D_OK;
+}
+
+/* The first of the ranks that share documents has them. */
+static d9d_status states_hear(void *self, d9d_tape *t, int64_t layer, d9d_var *x)
+{
+    heads *h = self;
+    d9d_var *rows = NULL;
+
+    for (size_t i = 0; i < h->n_layers; i++) {
+        if (h->layers[i] != layer)
+            continue;
+        if (rows == NULL)
+            D9D_TRY(d9d_model_pool(h->m, t, x, h->pool, &rows));
+        h->values[h->n_values++] = (d9d_values){rows, (int64_t)i * h->m->hidden};
+    }
+    return D9D_OK;
+}
+
+static d9d_status states_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                                 d9d_model_out *out)
+{
+    heads *h = self;
+    const d9d_tap tap = {states_hear, self};
+    d9d_model_in told = *in;
+
+    h->m = m;
+    h->pool = in->pool;
+    h->n_values = 0;
+    told.labels = NULL;
+    told.tap = &tap;
+    D9D_TRY(m->ops->forward(m, t, &told, out));
+    out->values = h->values;
+    out->n_values = h->n_values;
+    return D9D_OK;
+}
+
+static int states_shape(void *self, const d9d_model *whole, int64_t *shape)
+{
+    shape[0] = (int64_t)((const heads *)self)->n_layers;
+    shape[1] = whole->hidden;
+    return 2;
+}
+
+static const d9d_train_task states = {HEADS, .table = &d9di_states_table, .head = states_head,
+                                      .extend = states_extend, .forward = states_forward};
+static const d9d_infer_task_kind hidden_states = {.size = sizeof(d9d_infer_task_kind),
+                                                  .table = &d9di_states_table,
+                                                  .body = &states,
+                                                  .shape = states_shape};
+
+/* --- sections ------------------------------------------------------------------------------------
+ */
+
+typedef d9d_heads_section section;
+#define POOLING_KEY                                                                                \
+    D9D_KEY_ENUM(section, pooling, "\"last\"", d9d_pooling_words,                                  \
+                 "what stands for a text: its last position, the mean of all, or the first one "   \
+                 "(\"cls\")")
+#define LABELS_KEY                                                                                 \
+    D9D_KEY_INT(section, num_labels, "null", 2, 1 << 16,                                           \
+                "classes; null: as many as the model's configuration says", .flags = D9D_NULLABLE)
+#define DIM_KEY                                                                                    \
+    D9D_KEY_INT(section, embedding_dim, "null", 1, 1 << 20,                                        \
+                "features that embeddings are projected to; null: as many as the model's "         \
+                "configuration says, or no projection",                                            \
+                .flags = D9D_NULLABLE)
+#define OUTPUT_KEY(text)                                                                           \
+    {                                                                                              \
+        .name = "output", .kind = D9D_KIND_STR, .offset = offsetof(section, output.output),        \
+        .def = D9D_REQUIRED, .min = 1, .doc = (text)                                               \
+    }
+
+static const d9d_key classification_keys[] = {LABELS_KEY, POOLING_KEY, D9D_KEY_END};
+static const d9d_key classify_keys[] = {OUTPUT_KEY("JSONL file to write"), LABELS_KEY, POOLING_KEY,
+                                        D9D_KEY_END};
+static const d9d_key embedding_keys[] = {
+    POOLING_KEY,
+    DIM_KEY,
+    D9D_KEY_REAL(section, temperature, "0.05", 0, 1e6, "what cosines are divided by",
+                 .flags = D9D_ABOVE_MIN | D9D_FLOAT32),
+    D9D_KEY_END,
+};
+static const d9d_key embed_keys[] = {
+    OUTPUT_KEY(".npy file to write, float32 [samples, features]"),
+    POOLING_KEY,
+    D9D_KEY_BOOL(section, normalize, "false", "divide each embedding by its length"),
+    DIM_KEY,
+    D9D_KEY_END,
+};
+static const d9d_key layer_elem = {
+    .kind = D9D_KIND_INT, .min = -65536, .max = 65536, .doc = "a layer"};
+static const d9d_key states_keys[] = {
+    OUTPUT_KEY(".npy file to write, float32 [samples, layers, hidden]"),
+    POOLING_KEY,
+    D9D_KEY_LIST(section, layers, "[]", &layer_elem,
+                 "after which layers: 0 is the embedding, 1 the first layer, -1 the last one; none "
+                 "named: all"),
+    D9D_KEY_END,
+};
+
+const d9d_table d9di_classification_table = {.name = "classification",
+                                             .size = sizeof(section),
+                                             .keys = classification_keys,
+                                             .doc = "the class of each text",
+                                             .row = &classification};
+const d9d_table d9di_embedding_table = {.name = "embedding",
+                                        .size = sizeof(section),
+                                        .keys = embedding_keys,
+                                        .doc = "vectors of texts, by pairs that belong together",
+                                        .row = &contrast};
+const d9d_table d9di_classify_table = {.name = "classification",
+                                       .size = sizeof(section),
+                                       .keys = classify_keys,
+                                       .doc = "probabilities of the classes of each text",
+                                       .row = &classify};
+const d9d_table d9di_embed_table = {.name = "embedding",
+                                    .size = sizeof(section),
+                                    .keys = embed_keys,
+                                    .doc = "one vector for each text",
+                                    .row = &embed};
+const d9d_table d9di_states_table = {.name = "hidden_states",
+                                     .size = sizeof(section),
+                                     .keys = states_keys,
+                                     .doc = "what comes out of layers, one vector for each text",
+                                     .row = &hidden_states};

@@ -1,0 +1,415 @@
+/* plugin.c - see d9d/tasks/plugin.h. */
+#include "d9d/tasks/plugin.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "d9d/base/fs.h"
+
+/* What each table begins with. */
+typedef struct row {
+    size_t size;
+    const d9d_table *table;
+} row;
+
+/* --- kinds of tables ------------------------------------------------------------------- */
+
+/* A member without which a table is of no use. */
+typedef struct need {
+    const char *name;
+    size_t offset;
+    const char *what; /* what it is, in parentheses; NULL: its name says it */
+} need;
+
+typedef struct kind {
+    const char *what; /* in sentences */
+    size_t size;      /* of a row, as this library knows it */
+    size_t list;      /* offset in d9d_plugin */
+    const d9d_table *const *built_in;
+    need needs[4];    /* ends with a NULL name */
+    size_t tables[2]; /* offsets of its other key tables; ends with 0 */
+} kind;
+
+#define NEED_SAYING(type, member, what)                                                            \
+    {                                                                                              \
+#member, offsetof(type, member), what                                                      \
+    }
+#define NEED(type, member) NEED_SAYING(type, member, NULL)
+static const kind kinds[] = {
+    {"model provider",
+     sizeof(d9d_model_provider),
+     offsetof(d9d_plugin, models),
+     d9d_model_choices,
+     {NEED(d9d_model_provider, create),
+      NEED_SAYING(d9d_model_provider, model_types,
+                  " (which config.json it reads, and every field of it: d9d/model/family.h)")},
+     {offsetof(d9d_model_provider, dims)}},
+    {"task",
+     sizeof(d9d_train_task),
+     offsetof(d9d_plugin, train_tasks),
+     d9d_train_task_choices,
+     {{NULL, 0, NULL}},
+     {0}},
+    {"task of inference",
+     sizeof(d9d_infer_task_kind),
+     offsetof(d9d_plugin, infer_tasks),
+     d9d_infer_task_choices,
+     {{NULL, 0, NULL}},
+     {0}},
+    {"optimizer",
+     sizeof(d9d_optimizer_kind),
+     offsetof(d9d_plugin, optimizers),
+     d9d_optimizer_choices,
+     {NEED(d9d_optimizer_kind, update)},
+     {0}},
+    {"learning-rate schedule",
+     sizeof(d9d_lr_kind),
+     offsetof(d9d_plugin, lr_schedulers),
+     d9d_lr_scheduler_choices,
+     {NEED(d9d_lr_kind, create), NEED(d9d_lr_kind, at)},
+     {0}},
+    {"schedule",
+     sizeof(d9d_schedule_kind),
+     offsetof(d9d_plugin, schedules),
+     d9d_pipe_choices,
+     {NEED(d9d_schedule_kind, build)},
+     {0}},
+    {"metric",
+     sizeof(d9d_metric_kind),
+     offsetof(d9d_plugin, metrics),
+     d9d_metric_choices,
+     {NEED(d9d_metric_kind, form), NEED(d9d_metric_kind, update), NEED(d9d_metric_kind, compute)},
+     {0}},
+    {"tracker",
+     sizeof(d9d_sink_kind),
+     offsetof(d9d_plugin, trackers),
+     d9d_sink_choices,
+     {NEED(d9d_sink_kind, open), NEED(d9d_sink_kind, put)},
+     {0}},
+    {"dataset",
+     sizeof(d9d_dataset_kind),
+     offsetof(d9d_plugin, datasets),
+     d9d_dataset_choices,
+     {NEED(d9d_dataset_kind, facts), NEED(d9d_dataset_kind, sample)},
+     {0}},
+};
+enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), PLUGINS_MAX = 64 };
+
+struct d9d_plugins {
+    d9d_arena arena;
+    D9D_VEC(const d9d_table *) choices[KINDS]; /* NULL-ended where there are some */
+    D9D_VEC(const d9d_subscription *) events;
+    D9D_VEC(const char *) files;
+};
+
+/* --- what a library says -------------------------------------------------------------------- */
+
+static const size_t embeds[] = {D9D_PLUGIN_EMBEDS(D9D_PLUGIN_SIZE) 0};
+#define EMBED_NAME(type) #type,
+static const char *const embed_names[] = {D9D_PLUGIN_EMBEDS(EMBED_NAME) NULL};
+
+/* Structs that both sides have in their own memory. */
+static d9d_status check_embeds(const char *path, const size_t *sizes)
+{
+    for (size_t i = 0; embed_names[i] != NULL; i++) {
+        if (sizes == NULL || sizes[i] == 0)
+            return D9D_OK; /* it knows no more of them */
+        if (sizes[i] != embeds[i])
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: was built where %s has %zu bytes, here it has %zu; build it again",
+                            path, embed_names[i], sizes[i], embeds[i]);
+    }
+    return D9D_OK;
+}
+
+enum { MOST_TABLE = 64 << 10 }; /* bytes: of a table that says more none is read */
+
+/* `from` as this library lays it out: what it does not have is zero, what is not known must be. */
+static d9d_status fit(const char *path, const char *what, const void *from, size_t given,
+                      size_t known, void *to)
+{
+    memset(to, 0, known);
+    memcpy(to, from, given < known ? given : known);
+    for (size_t i = known; i < given; i++)
+        if (given > MOST_TABLE || ((const char *)from)[i] != 0)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: its %s uses %zu bytes of a table, of which this d9d knows %zu; it "
+                            "was built for a newer one",
+                            path, what, given, known);
+    *(size_t *)to = known;
+    return D9D_OK;
+}
+
+extern const ElfW(Ehdr) __ehdr_start /* the linker's; NOLINT(bugprone-reserved-identifier) */
+    __attribute__((visibility("hidden")));
+
+/* What dlopen() says badly, or dies of: a library for another kind of machine, and one that was cut
+ * short while it was copied.  Everything else it says itself. */
+static d9d_status check_file(const char *path)
+{
+    ElfW(Ehdr) h;
+    d9d_status st = D9D_OK;
+    FILE *f = strchr(path, '/') != NULL ? fopen(path, "rb") : NULL;
+    struct stat s;
+
+    if (f == NULL)
+        return D9D_OK;
+    if (fread(&h, sizeof(h), 1, f) == 1 && memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 &&
+        fstat(fileno(f), &s) == 0) {
+        const uint64_t end = h.e_shoff + (uint64_t)h.e_shnum * h.e_shentsize;
+
+        if (h.e_machine != __ehdr_start.e_machine)
+            st = D9D_FAIL(D9D_ECONFIG, "plugin: %s: is for another machine (ELF %d, this is %d)",
+                          path, h.e_machine, __ehdr_start.e_machine);
+        else if (end > (uint64_t)s.st_size)
+            st = D9D_FAIL(
+                D9D_ECONFIG,
+                "plugin: %s: ends at byte %lld, its sections at %llu; was it copied whole?", path,
+                (long long)s.st_size, (unsigned long long)end);
+    }
+    (void)fclose(f);
+    return st;
+}
+
+/* dlsym() gives what is no function, too. */
+static d9d_status table_find(const char *path, d9d_plugin *out, const void **inside)
+{
+    const d9d_plugin *given;
+    void *library;
+
+    D9D_TRY(check_file(path));
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "plugin: %s", dlerror());
+    given = dlsym(library, "d9d_plugin_table");
+    if (given == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: has no d9d_plugin_table; is it a plugin?", path);
+    if (given->size < offsetof(d9d_plugin, models))
+        return D9D_FAIL(D9D_ECONFIG, "%s: its table has %zu bytes; is it a plugin?", path,
+                        given->size);
+    if (given->abi != D9D_PLUGIN_ABI)
+        return D9D_FAIL(D9D_ECONFIG, "%s: was built for plugins of version %d, this d9d loads %d",
+                        path, given->abi, D9D_PLUGIN_ABI);
+    D9D_TRY(check_embeds(path, given->embeds));
+    *inside = given;
+    return fit(path, "d9d_plugin", given, given->size, sizeof(*given), out);
+}
+
+/* --- its tables ------------------------------------------------------------------------------ */
+
+static bool is_among(const d9d_table *const *choices, const char *name)
+{
+    for (; choices != NULL && *choices != NULL; choices++)
+        if (strcmp((*choices)->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* As a configuration names it. */
+static bool is_word(const char *name)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+
+    return name[0] != '\0' && name[strspn(name, letters)] == '\0';
+}
+
+static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, const row *r)
+{
+    const kind *what = &kinds[k];
+
+    if (r->table == NULL || r->table->name == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: a table of the kind \"%s\" has no name", path,
+                        what->what);
+    if (!is_word(r->table->name))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the name of a table of the kind \"%s\" is no word of letters, digits "
+                        "and _ . -",
+                        path, what->what);
+    for (const need *n = what->needs; n->name != NULL; n++) {
+        void *member;
+
+        memcpy(&member, (const char *)r + n->offset, sizeof(member));
+        if (member == NULL)
+            return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" has no %s%s", path, what->what,
+                            r->table->name, n->name, n->what != NULL ? n->what : "");
+    }
+    if (is_among(what->built_in, r->table->name) || is_among(p->choices[k].data, r->table->name))
+        return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" is there already", path, what->what,
+                        r->table->name);
+    return D9D_OK;
+}
+
+/* The key table in the member at `offset` of a row, as this library lays it out. */
+static d9d_status table_take(d9d_plugins *p, const char *path, row *r, size_t offset,
+                             d9d_table **out)
+{
+    char *member = (char *)r + offset;
+    const d9d_table *given;
+    d9d_status st;
+
+    *out = NULL;
+    memcpy(&given, member, sizeof(given));
+    if (given == NULL)
+        return D9D_OK;
+    st = d9d_config_extend(given, NULL, 0, &p->arena, out);
+    if (st != D9D_OK)
+        return D9D_FAIL(st, "%s: %s", path, d9d_err_message());
+    memcpy(member, out, sizeof(*out));
+    return D9D_OK;
+}
+
+/* A row and its key tables, likewise. */
+static d9d_status row_take(d9d_plugins *p, size_t k, const char *path, const void *given)
+{
+    row *r = d9d_arena_alloc(&p->arena, kinds[k].size);
+    d9d_table *table, *other;
+
+    if (r == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its %s", path, kinds[k].what);
+    if (*(const size_t *)given < sizeof(row))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: a table of the kind \"%s\" says that it has %zu bytes; its size comes "
+                        "first, sizeof the struct",
+                        path, kinds[k].what, *(const size_t *)given);
+    D9D_TRY(fit(path, kinds[k].what, given, *(const size_t *)given, kinds[k].size, r));
+    D9D_TRY(check_row(p, k, path, r));
+    D9D_TRY(table_take(p, path, r, offsetof(row, table), &table));
+    table->row = r;
+    for (const size_t *at = kinds[k].tables; *at != 0; at++)
+        D9D_TRY(table_take(p, path, r, *at, &other));
+    D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
+    D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
+    p->choices[k].len--; /* the NULL ends it */
+    return D9D_OK;
+}
+
+/* Where the loader has found it. */
+static d9d_status file_keep(d9d_plugins *p, const char *path, const void *inside)
+{
+    Dl_info of;
+    const char *file = dladdr(inside, &of) != 0 ? of.dli_fname : path;
+
+    file = d9d_arena_strndup(&p->arena, file, strlen(file));
+    return file != NULL ? D9D_VEC_PUSH(&p->files, file)
+                        : D9D_FAIL(D9D_ENOMEM, "%s: its file's name", path);
+}
+
+static d9d_status load(d9d_plugins *p, const char *path)
+{
+    const void *inside = NULL;
+    d9d_plugin table;
+
+    D9D_TRY(table_find(path, &table, &inside));
+    D9D_TRY(file_keep(p, path, inside));
+    for (size_t k = 0; k < KINDS; k++) {
+        const void *const *list;
+
+        memcpy(&list, (const char *)&table + kinds[k].list, sizeof(list));
+        for (; list != NULL && *list != NULL; list++)
+            D9D_TRY(row_take(p, k, path, *list));
+    }
+    return table.events != NULL ? D9D_VEC_PUSH(&p->events, table.events) : D9D_OK;
+}
+
+/* --- all of a configuration ------------------------------------------------------------------ */
+
+/* Where a library of this name is, or what dlopen() is to look for. */
+static const char *find(d9d_arena *a, const char *config, const char *name)
+{
+    const char *slash = strrchr(config, '/');
+    const int dir = slash != NULL ? (int)(slash - config) : 1;
+    const char *beside;
+
+    if (name[0] == '/')
+        return name;
+    beside = d9d_arena_printf(a, "%.*s/%s", dir, slash != NULL ? config : ".", name);
+    return beside == NULL || strchr(name, '/') != NULL || d9d_fs_exists(beside) ? beside : name;
+}
+
+static d9d_status load_named(d9d_plugins *p, const char *config, const json_t *name)
+{
+    const char *path;
+
+    if (!json_is_string(name) || json_string_length(name) == 0)
+        return D9D_FAIL(D9D_ECONFIG, "%s: plugin: expected the name of a shared library, or a list",
+                        config);
+    path = find(&p->arena, config, json_string_value(name));
+    return path != NULL ? load(p, path) : D9D_FAIL(D9D_ENOMEM, "%s: plugin", config);
+}
+
+static d9d_status load_all(d9d_plugins *p, const char *config, const json_t *names)
+{
+    if (names == NULL)
+        return D9D_OK;
+    if (!json_is_array(names))
+        return load_named(p, config, names);
+    if (json_array_size(names) > PLUGINS_MAX)
+        return D9D_FAIL(D9D_ECONFIG, "%s: plugin: %zu of them, at most %d", config,
+                        json_array_size(names), PLUGINS_MAX);
+    for (size_t i = 0; i < json_array_size(names); i++)
+        D9D_TRY(load_named(p, config, json_array_get(names, i)));
+    return D9D_OK;
+}
+
+d9d_status d9d_plugins_open(const json_t *doc, const char *path, d9d_plugins **out)
+{
+    d9d_plugins *p = calloc(1, sizeof(*p));
+    d9d_status st;
+
+    if (p == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plugins: %zu bytes", sizeof(*p));
+    st = load_all(p, path, json_object_get(doc, "plugin"));
+    if (st == D9D_OK)
+        *out = p;
+    else
+        d9d_plugins_close(p);
+    return st;
+}
+
+void d9d_plugins_close(d9d_plugins *p)
+{
+    if (p == NULL)
+        return;
+    for (size_t k = 0; k < KINDS; k++)
+        D9D_VEC_RELEASE(&p->choices[k]);
+    D9D_VEC_RELEASE(&p->events);
+    D9D_VEC_RELEASE(&p->files);
+    d9d_arena_release(&p->arena);
+    free(p);
+}
+
+d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table, const d9d_table **out)
+{
+    d9d_config_more more[KINDS];
+    d9d_table *extended;
+    size_t n = 0;
+
+    for (size_t k = 0; k < KINDS; k++)
+        if (p->choices[k].len > 0)
+            more[n++] = (d9d_config_more){kinds[k].built_in, p->choices[k].data};
+    D9D_TRY(d9d_config_extend(table, more, n, &p->arena, &extended));
+    *out = extended;
+    return D9D_OK;
+}
+
+size_t d9d_plugins_count(const d9d_plugins *p)
+{
+    return p != NULL ? p->files.len : 0;
+}
+
+const char *d9d_plugins_file(const d9d_plugins *p, size_t i)
+{
+    return p->files.data[i];
+}
+
+d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v)
+{
+    for (size_t i = 0; p != NULL && i < p->events.len; i++)
+        D9D_TRY(d9d_events_subscribe(v, p->events.data[i], NULL));
+    return D9D_OK;
+}

@@ -1,0 +1,246 @@
+/* run_data.c - see tasks/run_data.h. */
+#include "tasks/run_data.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "d9d/data/dataset/dataset_kind.h"
+
+static d9d_data_source source_of(const d9di_data *d, size_t i)
+{
+    const d9d_data_section *s = &d->sections[i];
+
+    return (d9d_data_source){.dataset = d->datasets[i],
+                             .order = (d9d_order)s->order,
+                             .seed = (uint64_t)s->seed,
+                             .epochs = s->epochs == D9D_INT_NULL ? 0 : s->epochs,
+                             .weight = s->weight,
+                             .skip = &d->skips[i]};
+}
+
+static d9d_status loader_open(const d9di_data *d, int order, const d9d_loader_how *how,
+                              d9d_loader **out)
+{
+    d9d_data_source *sources = calloc(d->n, sizeof(*sources));
+    d9d_status st;
+
+    if (sources == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "data: %zu datasets", d->n);
+    for (size_t i = 0; i < d->n; i++) {
+        sources[i] = source_of(d, i);
+        sources[i].order = order < 0 ? sources[i].order : (d9d_order)order;
+    }
+    st = d9d_loader_open(sources, d->n, how, out);
+    free(sources);
+    return st;
+}
+
+/* The least multiple of both. */
+static int64_t common_multiple(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+
+    while (y != 0) {
+        const int64_t rest = x % y;
+
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+int64_t d9di_data_multiple(const d9d_degrees *mesh, int64_t wanted)
+{
+    const int64_t cp = mesh->context_parallel_shard * mesh->context_parallel_replicate;
+
+    return common_multiple(wanted, mesh->tensor_parallel * (cp > 1 ? 2 * cp : 1));
+}
+
+d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loading_section *c,
+                          const d9d_degrees *mesh, int64_t pack, d9di_data *out)
+{
+    d9di_data d = {.n = sections->n,
+                   .sections = sections->items,
+                   .how = {.pack = pack, .multiple = d9di_data_multiple(mesh, c->multiple)}};
+    d9d_status st = D9D_OK;
+
+    d.datasets = calloc(d.n, sizeof(*d.datasets));
+    d.skips = calloc(d.n, sizeof(*d.skips));
+    if (d.datasets == NULL || d.skips == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "data: %zu datasets", d.n);
+    for (size_t i = 0; i < d.n && st == D9D_OK; i++) {
+        const d9d_data_section *s = &d.sections[i];
+
+        st = s->source.choice != NULL ? d9d_dataset_make(&s->source, s->dataset, &d.datasets[i])
+                                      : d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
+        if (st == D9D_OK && s->skip_samples != NULL)
+            st = d9d_numbers_read(s->skip_samples, &d.skips[i]);
+    }
+    if (st == D9D_OK)
+        st = loader_open(&d, -1, &d.how, &d.loader);
+    *out = d;
+    return st;
+}
+
+void d9di_data_release(d9di_data *d)
+{
+    d9d_loader_close(d->loader);
+    for (size_t i = 0; i < d->n; i++) {
+        if (d->datasets != NULL)
+            d9d_dataset_close(d->datasets[i]);
+        if (d->skips != NULL)
+            d9d_numbers_release(&d->skips[i]);
+    }
+    free(d->datasets);
+    free(d->skips);
+}
+
+d9d_status d9di_data_take_whole(const d9di_data *d, bool single, bool labelled, const char *task)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        d9d_dataset *ds = d->datasets[i];
+
+        if (single && d9d_dataset_is_packed(ds))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: its samples are packed, and task %s makes one row of a sample",
+                            d9d_dataset_dir(ds), task);
+        if (labelled && !d9d_dataset_has_labels(ds))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: has no labels, which task %s learns from; d9d-shard --label-key "
+                            "takes them from the texts' lines",
+                            d9d_dataset_dir(ds), task);
+        d9d_dataset_take_whole(ds);
+    }
+    return D9D_OK;
+}
+
+d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
+{
+    for (size_t i = 0; i < d->n; i++) {
+        const d9d_dataset *ds = d->datasets[i];
+
+        if (d9d_dataset_vocab(ds) > vocab)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: its ids are below %lld and the model's vocabulary has %lld; is it "
+                            "another model's dataset?",
+                            d9d_dataset_dir(ds), (long long)d9d_dataset_vocab(ds),
+                            (long long)vocab);
+        if (d9d_dataset_max_length(ds) > positions)
+            return D9D_FAIL(D9D_EMISMATCH,
+                            "%s: its longest sample has %lld tokens and the model has %lld "
+                            "positions",
+                            d9d_dataset_dir(ds), (long long)d9d_dataset_max_length(ds),
+                            (long long)positions);
+    }
+    return D9D_OK;
+}
+
+/* What is available is an estimate: a few MB are there, whatever it says. */
+#define FEW_BYTES 64e6
+
+d9d_status d9di_data_check_rows(const d9di_data *d, int64_t rows)
+{
+    const double least = d9d_loader_least_bytes(d->loader, rows), left = (double)d9d_mem_left();
+
+    if (least <= left || least <= FEW_BYTES)
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "trainer.batching.microbatch_size %lld: so many rows take %.0f MB of host memory "
+        "at least, and %.0f MB are left",
+        (long long)rows, least * 1e-6, left * 1e-6);
+}
+
+d9d_feed_how d9di_data_feed(const struct d9d_data_loading_section *c, int64_t first, int64_t global,
+                            int64_t rank, int64_t ranks, int64_t rows, int64_t end)
+{
+    const int threads = (int)c->num_workers;
+
+    return (d9d_feed_how){.first = first,
+                          .global = global,
+                          .rank = rank,
+                          .ranks = ranks,
+                          .rows = rows,
+                          .end = end,
+                          .threads = threads,
+                          .ahead = threads > 0 ? threads * (int)c->prefetch_factor : 1};
+}
+
+d9d_status d9di_data_steps(const d9di_data *d, int64_t global, int64_t wanted, int64_t *out)
+{
+    const int64_t samples = d9d_loader_samples(d->loader), available = samples / global;
+    const int32_t last = d9d_loader_last_source(d->loader);
+    const d9d_data_section *s = &d->sections[last < 0 ? 0 : last];
+
+    if (last < 0 && wanted == D9D_INT_NULL)
+        return D9D_FAIL(D9D_ECONFIG, "data.epochs is null, so trainer.run.steps must say when "
+                                     "the run ends");
+    if (available == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %lld samples in %lld epochs are less than one step of %lld",
+                        s->dataset, (long long)samples, (long long)s->epochs, (long long)global);
+    if (wanted != D9D_INT_NULL && wanted > available)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.run.steps is %lld, and %s has %lld steps of %lld samples in %lld "
+                        "epochs%s; raise data.epochs",
+                        (long long)wanted, s->dataset, (long long)available, (long long)global,
+                        (long long)s->epochs, d->n > 1 ? " of its part in the blend" : "");
+    *out = wanted != D9D_INT_NULL ? wanted : available;
+    return D9D_OK;
+}
+
+/* Share of padding in percent. */
+static d9d_status waste_of(d9d_loader *l, int64_t n, int64_t rows, double *out)
+{
+    int64_t cells, positions;
+
+    D9D_TRY(d9d_loader_measure(l, 0, n, rows, &cells, &positions));
+    *out = cells > 0 ? 100.0 * (double)(cells - positions) / (double)cells : 0;
+    return D9D_OK;
+}
+
+d9d_status d9di_data_tell_padding(const d9di_data *d, int64_t rows, const d9d_log *log)
+{
+    enum { MOST = 1 << 16 };
+    const int64_t samples = d9d_loader_samples(d->loader), n = samples < MOST ? samples : MOST;
+    d9d_loader *other;
+    double bucketed, shuffled;
+    d9d_status st;
+
+    if (d->sections[0].order != D9D_ORDER_BUCKETED || n < rows)
+        return D9D_OK;
+    D9D_TRY(loader_open(d, D9D_ORDER_SHUFFLED, &d->how, &other));
+    D9D_TRY_OR(st, waste_of(d->loader, n, rows, &bucketed), out);
+    D9D_TRY_OR(st, waste_of(other, n, rows, &shuffled), out);
+    d9d_log_info(log, "padding of %lld samples in rows of %lld: %.1f %% bucketed, %.1f %% shuffled",
+                 (long long)n, (long long)rows, bucketed, shuffled);
+out:
+    d9d_loader_close(other);
+    return st;
+}
+
+d9di_samples_text d9di_data_say(const d9di_data *d, int64_t first, int64_t n)
+{
+    enum { SHOWN = 8 };
+    d9di_samples_text s;
+    int used = snprintf(s.text, sizeof(s.text), "sample%s", n > 1 ? "s" : "");
+
+    for (int64_t i = 0; i < n && i < SHOWN; i++) {
+        d9d_draw draw = {.sample = -1};
+
+        if (d9d_loader_draw(d->loader, first + i, &draw) != D9D_OK)
+            draw.sample = -1;
+        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, "%s %lld", i > 0 ? "," : "",
+                         (long long)draw.sample);
+        if (d->n > 1)
+            used +=
+                snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of data[%d]", draw.source);
+    }
+    if (n > SHOWN)
+        used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, " and %lld more",
+                         (long long)(n - SHOWN));
+    if (d->n == 1)
+        (void)snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of the split %.60s",
+                       d->sections[0].split);
+    return s;
+}

@@ -1,0 +1,67 @@
+/* score_tasks.c - the tasks of inference over the model's own losses: logprobs and perplexity.  See
+ * d9d/tasks/task.h. */
+#include <math.h>
+
+#include "d9d/base/json.h"
+#include "tasks/tasks.h"
+
+/* --- logprobs --------------------------------------------------------------------------- */
+
+/* How many of the targets each packed document has. */
+static d9d_status put_documents(d9d_buf *b, const d9d_infer_row *x)
+{
+    int64_t targets = 0;
+
+    D9D_TRY(d9d_buf_printf(b, ", \"documents\": ["));
+    for (int64_t i = 0; i < x->length; i++) {
+        targets += x->labels[i] != D9D_IGNORE_INDEX;
+        if (i + 1 < x->length && x->positions[i + 1] != 0)
+            continue;
+        D9D_TRY(d9d_buf_printf(b, "%lld%s", (long long)targets, i + 1 < x->length ? ", " : ""));
+        targets = 0;
+    }
+    return d9d_buf_append(b, "]", 1);
+}
+
+static d9d_status logprobs_row(const void *config, const d9d_infer_row *x, d9d_buf *b)
+{
+    const char *comma = "";
+
+    (void)config;
+    D9D_TRY(d9d_buf_printf(b, "{\"sample\": %lld, ", (long long)x->sample));
+    if (x->blended)
+        D9D_TRY(d9d_buf_printf(b, "\"dataset\": %d, ", x->dataset));
+    D9D_TRY(d9d_buf_printf(b, "\"logprobs\": ["));
+    for (int64_t i = 0; i < x->length; i++) {
+        if (x->labels[i] == D9D_IGNORE_INDEX)
+            continue;
+        D9D_TRY(d9d_buf_printf(b, "%s", comma));
+        D9D_TRY(d9d_json_put_f64(b, -(double)x->loss[i]));
+        comma = ", ";
+    }
+    D9D_TRY(d9d_buf_printf(b, "], \"loss\": "));
+    D9D_TRY(d9d_json_put_f64(b, x->targets > 0 ? x->sum / (double)x->targets : NAN));
+    D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld", (long long)x->targets));
+    if (x->packed)
+        D9D_TRY(put_documents(b, x));
+    return d9d_buf_append(b, "}\n", 2);
+}
+
+const d9d_infer_task_kind d9di_logprobs = {.size = sizeof(d9d_infer_task_kind),
+                                           .row = logprobs_row};
+
+/* --- perplexity --------------------------------------------------------------------------- */
+
+static d9d_status perplexity_end(const void *config, const d9d_infer_summary *s, d9d_buf *b)
+{
+    (void)config;
+    D9D_TRY(d9d_buf_printf(b, "{\"perplexity\": "));
+    D9D_TRY(d9d_json_put_f64(b, s->perplexity));
+    D9D_TRY(d9d_buf_printf(b, ", \"loss\": "));
+    D9D_TRY(d9d_json_put_f64(b, s->loss));
+    return d9d_buf_printf(b, ", \"tokens\": %lld, \"samples\": %lld}\n", (long long)s->tokens,
+                          (long long)s->samples);
+}
+
+const d9d_infer_task_kind d9di_perplexity = {.size = sizeof(d9d_infer_task_kind),
+                                             .end = perplexity_end};

@@ -1,0 +1,222 @@
+/* tasks.c - tasks of training: the one that is built in, and running any.  See d9d/tasks/task.h. */
+#include "tasks/tasks.h"
+
+#include "d9d/base/plugin_call.h"
+#include "d9d/op/op.h"
+
+static const d9d_key no_keys[] = {D9D_KEY_END};
+static const d9d_train_task causal_lm;
+static const d9d_table causal_lm_table = {
+    .name = "causal_lm", .keys = no_keys, .doc = "next-token prediction", .row = &causal_lm};
+static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table = &causal_lm_table};
+
+const char *const d9d_train_task_tag[] = {"name", NULL};
+const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, &d9di_classification_table,
+                                                   &d9di_embedding_table, NULL};
+
+/* The body of a task of inference has the section, and so the name, of that. */
+static const char *name_of(const d9d_train_task *kind)
+{
+    return kind->table != NULL ? kind->table->name : "task";
+}
+
+d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di_task *out)
+{
+    d9di_task t = {.kind = kind, .self = (void *)(uintptr_t)section};
+
+    if (kind->open != NULL)
+        D9D_TRY(D9D_CALL(name_of(kind), kind, open, section, &t.self));
+    *out = t;
+    return D9D_OK;
+}
+
+d9d_status d9di_task_open(const d9d_union *section, d9di_task *out)
+{
+    return d9di_task_begin(section->choice->row, section->value, out);
+}
+
+void d9di_task_close(d9di_task *t)
+{
+    if (t->kind != NULL && t->kind->close != NULL)
+        t->kind->close(t->self);
+    *t = (d9di_task){0};
+}
+
+static d9d_status mark(void *arg, d9d_param *p)
+{
+    (void)arg;
+    p->added = true;
+    return D9D_OK;
+}
+
+d9d_head d9di_task_head(const d9di_task *t)
+{
+    d9d_head head = {.kind = D9D_HEAD_CAUSAL_LM};
+
+    if (t != NULL && t->kind->head != NULL)
+        t->kind->head(t->self, &head);
+    return head;
+}
+
+d9d_pooling d9di_task_pooling(const d9di_task *t)
+{
+    return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOL_NONE;
+}
+
+/* Pairs are neighbours in the dataset; other orders would tear them, and so would a pass that
+ * begins at an odd place of the stream. */
+static d9d_status check_pairs(const d9di_task *t, const d9di_data *d, int64_t taken)
+{
+    static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
+    int64_t pass;
+
+    if (!t->kind->paired)
+        return D9D_OK;
+    if (d->n > 1)
+        return D9D_FAIL(D9D_ECONFIG, "task %s %s there is one dataset; %zu are blended here",
+                        name_of(t->kind), rule, d->n);
+    if (d->sections[0].order != D9D_ORDER_SEQUENTIAL)
+        return D9D_FAIL(D9D_ECONFIG, "task %s %s data.order is sequential; that of %s is not",
+                        name_of(t->kind), rule, d->sections[0].dataset);
+    pass = d9d_dataset_count(d->datasets[0]);
+    if (pass % 2 != 0 && taken > pass)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "task %s %s a pass has an even number of samples; %s has %lld, and %lld are "
+            "taken",
+            name_of(t->kind), rule, d->sections[0].dataset, (long long)pass, (long long)taken);
+    return D9D_OK;
+}
+
+d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data, int64_t taken)
+{
+    D9D_TRY(check_pairs(t, data, taken));
+    if (d9di_task_pooling(t) == D9D_POOL_NONE)
+        return D9D_OK;
+    return d9di_data_take_whole(data, false, t->kind->labels, name_of(t->kind));
+}
+
+d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t micro)
+{
+    if (!t->kind->paired || (micro >= 4 && micro % 2 == 0))
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s.microbatch_size is %lld: the task %s tells pairs of a micro-batch apart, so "
+        "that it is an even number, 4 or more",
+        where, (long long)micro, name_of(t->kind));
+}
+
+d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b)
+{
+    return t != NULL && t->kind->check != NULL
+               ? D9D_CALL(name_of(t->kind), t->kind, check, t->self, b)
+               : D9D_OK;
+}
+
+d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options)
+{
+    const size_t own = m->n_units;
+
+    if (t == NULL || t->kind->extend == NULL)
+        return D9D_OK;
+    D9D_TRY(D9D_CALL(name_of(t->kind), t->kind, extend, t->self, m, options));
+    for (size_t i = own; i < m->n_units; i++)
+        D9D_TRY(d9d_module_each(m->units[i], mark, NULL));
+    return D9D_OK;
+}
+
+d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
+{
+    const d9d_trainer_section *s = &c->trainer;
+
+    D9D_TRY(d9di_task_check_micro(t, "trainer.batching", s->batching.microbatch_size));
+    D9D_TRY(d9d_job_check_batching(&c->mesh, &s->batching));
+    return d9d_job_check_profiling(s->profiling);
+}
+
+static d9d_status blind(const d9di_task *t, const char *where)
+{
+    return D9D_FAIL(D9D_ECONFIG, "%s: the task %s gives no predictions", where, name_of(t->kind));
+}
+
+d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_metrics *m)
+{
+    return m->n > 0 && t->kind->forward == NULL ? blind(t, where) : D9D_OK;
+}
+
+/* What the last stage predicts, on one of the ranks that have the same of it. */
+static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
+                          const d9d_model_out *out)
+{
+    if (t->metrics == NULL || t->metrics->n == 0 || !d9d_stage_is_last(m->stage) ||
+        d9d_comm_rank(m->cut.tp) > 0)
+        return D9D_OK;
+    if (out->logits == NULL)
+        return blind(t, "metrics");
+    return d9di_metrics_watch(t->metrics, d9d_var_tensor(out->logits),
+                              out->labels != NULL ? out->labels : in->labels);
+}
+
+/* Is there what the loops go on with? */
+static d9d_status check_out(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
+                            const d9d_model_out *out)
+{
+    const bool last = d9d_stage_is_last(m->stage);
+
+    if (!last && out->hidden == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no hidden states for the next stage",
+                        name_of(t->kind));
+    if (!last || !in->loss_is_root)
+        return D9D_OK;
+    if (out->loss == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", name_of(t->kind));
+    if (d9d_var_tensor(out->loss)->dtype != D9D_F32)
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set a loss of %s, not of float32",
+                        name_of(t->kind), d9d_dtype_word(d9d_var_tensor(out->loss)->dtype));
+    return D9D_OK;
+}
+
+d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
+                             const d9d_model_in *in, d9d_model_out *out)
+{
+    *out = (d9d_model_out){0};
+    if (t == NULL || t->kind->forward == NULL)
+        D9D_TRY(D9D_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
+    else
+        D9D_TRY(D9D_CALL(name_of(t->kind), t->kind, forward, t->self, m, tape, in, out));
+    if (t == NULL)
+        return D9D_OK;
+    D9D_TRY(check_out(t, m, in, out));
+    D9D_TRY(measure(t, m, in, out));
+    return out->loss != NULL && in->loss_is_root ? d9d_op_root(tape, out->loss, &out->loss)
+                                                 : D9D_OK;
+}
+
+d9d_status d9di_task_cells(const d9di_task *t, d9d_arena *a, d9d_save_set *set)
+{
+    size_t n = 0;
+    const d9d_save_cells *own = t->kind->state != NULL ? t->kind->state(t->self, &n) : NULL;
+
+    if (n > 0 && own == NULL)
+        return D9D_FAIL(D9D_EINVAL, "%s: state() gave no array, and says %zu", name_of(t->kind), n);
+    for (size_t i = 0; i < n; i++) {
+        d9d_save_cells c = own[i];
+
+        c.name = d9d_arena_printf(a, "task.%s.%s", name_of(t->kind), own[i].name);
+        D9D_TRY(d9d_save_set_cells(set, &c, 1, a));
+    }
+    return D9D_OK;
+}
+
+int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b)
+{
+    return t != NULL && t->kind->targets != NULL ? t->kind->targets(t->self, b) : b->targets;
+}
+
+d9d_status d9di_task_finalize(const d9di_task *t)
+{
+    return t != NULL && t->kind->finalize != NULL
+               ? D9D_CALL(name_of(t->kind), t->kind, finalize, t->self)
+               : D9D_OK;
+}

@@ -1,0 +1,98 @@
+/* train_export.c - the finished model, written.  See train/train_run.h. */
+#include <stdio.h>
+
+#include "d9d/model/weights.h"
+#include "engine/job_start.h"
+#include "train/train_run.h"
+
+/* Parameters alone, for a run that keeps no checkpoints, or not with all of them. */
+static d9d_status parts_save(d9di_train *r, const char *dir)
+{
+    d9d_arena a = {0};
+    d9d_save_set all, here;
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_save_set_make(&r->engine.params, NULL, false, &a, &all), out);
+    D9D_TRY_OR(st, d9d_save_set_here(&all, &a, &here), out);
+    st = d9d_save_write(dir, &r->state, &here, r->engine.mesh, r->log);
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* Those of the model, or of its checkpoint `saved`, into the run directory; *out is NULL where
+ * there are none. */
+static d9d_status adapters_export(d9di_train *r, const char *saved, d9d_adapters **out)
+{
+    const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
+
+    *out = NULL;
+    if (r->engine.adapters.n == 0)
+        return D9D_OK;
+    D9D_TRY(d9di_engine_adapters(&r->engine, saved, out));
+    if (r->rank > 0)
+        return D9D_OK;
+    return d9di_engine_adapters_write(&r->engine, *out, source, r->dir.adapter, r->log);
+}
+
+/* This process has all weights. */
+static d9d_status export_here(d9di_train *r, const char *dir)
+{
+    d9d_adapters *ad = NULL;
+    d9d_status st = adapters_export(r, NULL, &ad);
+
+    if (st == D9D_OK)
+        st = d9d_weights_export(&r->engine.spec, &r->engine.base, ad, dir, r->log);
+    d9d_adapters_free(ad);
+    return st;
+}
+
+/* No rank has all weights: the model is made of what all have saved. */
+static d9d_status export_saved(d9di_train *r, const char *dir)
+{
+    const bool saved = r->saved_step == r->state.step && !r->set.partial;
+    const char *parts =
+        saved ? r->dir.checkpoints : d9d_arena_printf(&r->arena, "%s/export.parts", r->dir.path);
+    const char *path = parts != NULL ? d9d_save_path(&r->arena, parts, r->state.step) : NULL;
+    d9d_adapters *ad = NULL;
+    d9d_status st;
+
+    if (path == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
+    if (!saved)
+        D9D_TRY(parts_save(r, parts));
+    st = d9d_boot_agree(r->where->boot, adapters_export(r, path, &ad));
+    if (st == D9D_OK)
+        st = d9d_weights_export_saved(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
+    d9d_adapters_free(ad);
+    D9D_TRY(st);
+    if (saved)
+        return D9D_OK;
+    /* A file that another rank has open is under another name in its directory until it is closed,
+     * on NFS, and the directory could not be removed. */
+    D9D_TRY(d9d_boot_agree(r->where->boot, D9D_OK));
+    return r->rank == 0 ? d9d_fs_remove_tree(parts) : D9D_OK;
+}
+
+/* It was when the run began. */
+static d9d_status check_vacant(const char *dir)
+{
+    if (d9d_fs_is_vacant(dir))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: something else was put there while the run went on, and the finished "
+                    "model is to go there: move it away, and the same command again writes it",
+                    dir);
+}
+
+d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out)
+{
+    const char *dir = d9di_train_export_dir(r);
+
+    if (r->where->trial)
+        return D9D_OK;
+    D9D_TRY(d9d_boot_agree(r->where->boot, r->rank == 0 ? check_vacant(dir) : D9D_OK));
+    D9D_TRY((r->engine.world != NULL ? export_saved : export_here)(r, dir));
+    (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
+    return D9D_OK;
+}

@@ -1,0 +1,74 @@
+/* no_memory_preload.c - the n-th request for host memory of a process is refused: D9D_POOR_AT=n; 0 for
+ * none.  How many there were goes to the file D9D_POOR_COUNT.  Jansson's parser, which does not
+ * look at what it gets, is spared. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+
+static atomic_long calls, refused_at;
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *at = getenv("D9D_POOR_AT");
+
+    atomic_store(&calls, 0);
+    atomic_store(&refused_at, at != NULL ? atol(at) : 0);
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    const char *path = getenv("D9D_POOR_COUNT");
+    const long n = atomic_load(&calls);
+    FILE *f = path != NULL ? fopen(path, "w") : NULL;
+
+    if (f != NULL) {
+        fprintf(f, "%ld\n", n);
+        fclose(f);
+    }
+}
+
+static _Thread_local int parsing;
+
+json_t *json_loadb(const char *text, size_t n, size_t flags, json_error_t *error)
+{
+    json_t *(*load)(const char *, size_t, size_t, json_error_t *);
+    json_t *v;
+
+    parsing++;
+    *(void **)&load = dlsym(RTLD_NEXT, "json_loadb");
+    v = load(text, n, flags, error);
+    parsing--;
+    return v;
+}
+
+static int refuse(void)
+{
+    if (parsing > 0)
+        return 0;
+    if (atomic_fetch_add(&calls, 1) + 1 != atomic_load(&refused_at))
+        return 0;
+    errno = ENOMEM;
+    return 1;
+}
+
+void *malloc(size_t n)
+{
+    return refuse() ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return refuse() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    return refuse() ? NULL : __libc_realloc(p, n);
+}

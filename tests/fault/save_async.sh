@@ -1,0 +1,78 @@
+#!/bin/bash
+# save_async.sh - saves that a thread writes while the run goes on: killed at every system call of
+# the thread, and on a disk that is full at each that needs room.  The newest complete checkpoint is
+# good, the run goes on to the same bytes, and nothing is left over.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/fault/saves.bash
+. tests/fault/saves.bash
+
+# go STEPS: in $work/one, behind, with the faults that $fault names.
+go() {
+    # shellcheck disable=SC2086 # words of an option
+    strace -f -qq -o "${log:-/dev/null}" -e trace=%file,%desc ${fault:-} \
+        "$runner" "$work/one" "$1" behind >"$work/out" 2>"$work/err"
+}
+fresh() { rm -rf "$work/one" && cp -R "$work/base" "$work/one"; }
+
+# What the threads of some saves call, as "name n": of each call the most that one thread makes.
+calls_of_threads() {
+    local fault='' log=$work/log
+    fresh && go 6 || return 1
+    awk 'NR == 1 { main = $1 }
+        $1 != main && $2 ~ /^[a-z0-9_]+\(/ {
+            name = $2; sub(/\(.*/, "", name)
+            if (++count[$1, name] > most[name]) most[name] = count[$1, name]
+        }
+        END { for (name in most) for (n = 1; n <= most[name]; n++) print name, n }' "$work/log" | sort -k1,1 -k2n
+}
+
+check_end() { # WHAT
+    local f
+    if ! "$runner" "$work/one" 6 behind >"$work/out" 2>"$work/err"; then
+        complain "$1: cannot go on: $(tail -n 1 "$work/err")"
+        return
+    fi
+    for f in "$work"/whole/checkpoints/step-00000006/*.safetensors; do
+        cmp -s "$f" "$work/one/checkpoints/step-00000006/${f##*/}" || complain "$1: ${f##*/} differs"
+    done
+    [ "$(names "$work/one/checkpoints")" = "$(names "$work/whole/checkpoints")" ] ||
+        complain "$1: left over: $(names "$work/one/checkpoints")"
+}
+
+# each FAULT STATUS [NAME...]: at every call, or those of these names.
+each() {
+    local how=$1 status=$2 name n rc fault calls=0
+    shift 2
+    points=0
+    while read -r name n; do
+        [ $# -eq 0 ] || [[ " $* " == *" $name "* ]] || continue
+        [ "$status $name $n" != "1 write 1" ] || continue # of the main thread: the sentence
+        calls=$((calls + 1))
+        [ $((calls % stride)) -eq 0 ] || continue
+        fresh
+        fault="-e inject=$name:$how:when=$n"
+        { go 6; } 2>/dev/null
+        rc=$?
+        points=$((points + 1))
+        [ $rc -eq "$status" ] || complain "$how at $name $n: exit status $rc: $(tail -n 1 "$work/err")"
+        [ "$status" -ne 1 ] || grep -q "$work/one/checkpoints.*No space left on device" "$work/err" ||
+            complain "$how at $name $n: says $(tail -n 1 "$work/err")"
+        [ -e "$work/one/checkpoints/step-00000006" ] && complain "$how at $name $n: went on to the end"
+        check_end "$how at $name $n"
+    done <"$work/calls"
+    if [ "$calls" -lt 15 ] || [ "$points" -eq 0 ]; then
+        complain "only $calls calls of threads in the trace of saves"
+    fi
+}
+
+prepare
+rm -rf "$work/whole"
+"$runner" "$work/whole" 6 || complain "a run without faults"
+calls_of_threads >"$work/calls"
+each signal=KILL 137
+verdict "killed at $points system calls of a thread that saves, each time the run went on bitwise equal"
+each error=ENOSPC 1 pwrite64 ftruncate fsync write rename
+verdict "the disk was full at $points of them: said after the step, older checkpoints good"
+echo "1..$tests"
+exit "$failed"

@@ -1,0 +1,46 @@
+#!/usr/bin/env bats
+# Context parallelism: what ranks compute together against what each computes alone.
+
+load ../slurm/helper
+load launch
+
+setup_file() { no_launcher; }
+
+setup() { with_mpi; }
+
+export D9D_COMM_CHECK=1
+
+driver=$D9D_BUILD/tests/multirank/context_driver
+
+@test "one rank has all pieces" { all_well 1 "$driver" 1; }
+@test "two ranks compute what one does" { all_well 2 "$driver" 1; }
+@test "three ranks compute what one does" { all_well 3 "$driver" 1; }
+@test "four ranks, on two axes, compute what one does" { all_well 4 "$driver" 2; }
+
+@test "the same by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    for n in 2 3; do all_well $n "$driver" 1; done
+    D9D_COMM_CHECK=0 all_well 4 "$driver" 2
+}
+
+@test "probabilities of rows that ranks share are the bits of one rank" {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    golden=$BATS_TEST_DIRNAME/../golden/moe
+    PATH=$D9D_BIN:$PATH
+    d9d-shard -q --format tokens --pack 70 --out data "$golden/train.jsonl"
+    cat >c.json <<JSON
+{"data": {"dataset": "data"},
+ "model_provider": {"name": "qwen3_moe", "hf_config": "$golden/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2},
+   "model_stage_factory": {"source_checkpoint": "$golden"}},
+ "task": {"name": "logprobs", "output": "one.jsonl"}}
+JSON
+    d9d-infer -q --device cpu c.json
+    for mesh in "2 shard=2 replicate=1" "3 shard=1 replicate=3"; do
+        read -r n shard replicate <<<"$mesh"
+        mpi -n "$n" d9d-infer -q --device cpu --set task.output=some.jsonl \
+            --set "mesh.context_parallel_$shard" --set "mesh.context_parallel_$replicate" c.json
+        cmp one.jsonl some.jsonl
+        rm some.jsonl
+    done
+}

@@ -1,0 +1,578 @@
+/* context_driver.c - what tests/multirank/context.bats launches: context parallelism over all ranks.
+ *
+ *     context_driver REPLICATE     so many of the ranks are context_parallel_replicate
+ *
+ * Each rank also computes alone what all compute together, and compares.
+ */
+#include "support/ranks.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "d9d/data/loader/cp_slice.h"
+#include "d9d/model/model.h"
+
+/* --- arrays in pieces ------------------------------------------------------------------ */
+
+/* Its bytes on the host. */
+static char *bytes_of(const d9d_tensor *x)
+{
+    const uint64_t n = d9d_tensor_bytes(x);
+    char *host = malloc(n + 1);
+
+    assert_non_null(host);
+    assert_ok(d9d_device_download(d9d_tensor_device(x), host, d9d_tensor_data(x), n));
+    return host;
+}
+
+/* This rank's pieces of x [B, S, ...]. */
+static d9d_tensor pieces_of(const ranks *w, const d9d_tensor *x)
+{
+    d9d_shape shape = x->shape;
+    const int64_t cells = shape.dim[0] * shape.dim[1], width = d9d_tensor_numel(x) / cells;
+    const int64_t size = shape.dim[1] / (2 * w->size);
+    const size_t cell = (size_t)width * d9d_dtype_size(x->dtype);
+    char *all = bytes_of(x), *mine = malloc((size_t)(cells / w->size) * cell + 1);
+    d9d_tensor y;
+
+    assert_non_null(mine);
+    for (int64_t i = 0; i < shape.dim[0] * 2; i++) {
+        const int64_t piece = i % 2 == 0 ? w->rank : 2 * w->size - 1 - w->rank;
+
+        memcpy(mine + (size_t)(i * size) * cell,
+               all + (size_t)(i / 2 * x->shape.dim[1] + piece * size) * cell, (size_t)size * cell);
+    }
+    shape.dim[1] = 2 * size;
+    assert_ok(d9d_tensor_from_host(w->dev, x->dtype, shape, mine, &y));
+    free(all);
+    free(mine);
+    return y;
+}
+
+/* What this rank got against its pieces of the whole. */
+static void check_pieces(const ranks *w, const char *what, const d9d_tensor *got,
+                         const d9d_tensor *whole, double tolerance)
+{
+    d9d_tensor want = pieces_of(w, whole);
+    float *a = ranks_host(got), *b = ranks_host(&want);
+
+    assert_true(d9d_shape_equal(&got->shape, &want.shape));
+    ranks_close_to(what, a, b, d9d_tensor_numel(got), tolerance);
+    free(a);
+    free(b);
+    d9d_tensor_release(&want);
+}
+
+static double sum_over(const ranks *w, double x)
+{
+    d9d_tensor sum;
+
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F64, D9D_SHAPE(1), &x, &sum));
+    assert_ok(d9d_comm_all_reduce(w->comm, w->dev->stream, "sum", D9D_F64, d9d_tensor_data(&sum), 1,
+                                  D9D_COMM_SUM));
+    assert_ok(d9d_device_download(w->dev, &x, d9d_tensor_data(&sum), sizeof(x)));
+    d9d_tensor_release(&sum);
+    return x;
+}
+
+/* Each rank gets all of all, and gives back to each its own, n times. */
+static void pieces_go_and_come_back(void **state)
+{
+    const ranks *w = *state;
+
+    for (int i = 0; i < 8; i++) {
+        const d9d_dtype type = i & 1 ? D9D_BF16 : D9D_F32;
+        const d9d_shape shape = D9D_SHAPE(1 + i % 3, 2 * w->size * (1 + i / 2), 2, 3);
+        d9d_tensor all = ranks_numbers(w, type, shape, 1), part = pieces_of(w, &all), dx;
+        d9d_var *x, *y;
+        d9d_tape *t;
+        char *here, *there;
+        float *got, *want;
+
+        assert_ok(d9d_tape_create(w->dev, &t));
+        assert_ok(d9d_tape_leaf(t, &part, true, &x));
+        assert_ok(d9d_op_gather_pieces(t, x, w->comm, "x", &y));
+        assert_true(d9d_shape_equal(&d9d_var_tensor(y)->shape, &shape));
+        here = bytes_of(d9d_var_tensor(y));
+        there = bytes_of(&all);
+        assert_memory_equal(here, there, d9d_tensor_bytes(&all));
+        free(here);
+        free(there);
+        assert_int_equal(y == x, w->size == 1);
+        if (w->size > 1) {
+            assert_ok(d9d_tape_backward(t, &y, &all, 1, D9D_BACKWARD_FULL));
+            d9d_var_grad(x, &dx);
+            got = ranks_host(&dx);
+            want = ranks_host(&part);
+            for (int64_t j = 0; j < d9d_tensor_numel(&part); j++)
+                want[j] *= (float)w->size;
+            ranks_close_to("n times its own", got, want, d9d_tensor_numel(&part),
+                           type == D9D_F32 ? 1e-6 : 4e-3);
+            free(got);
+            free(want);
+            d9d_tensor_release(&dx);
+        }
+        d9d_tape_free(t);
+        d9d_tensor_release(&part);
+        d9d_tensor_release(&all);
+    }
+}
+
+static void odd_positions_are_refused(void **state)
+{
+    const ranks *w = *state;
+    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(2, 3, 4), 1);
+    d9d_var *v, *y = NULL;
+    d9d_tape *t;
+
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tape_leaf(t, &x, true, &v));
+    if (w->size > 1)
+        assert_fails(d9d_op_gather_pieces(t, v, w->comm, "x", &y), D9D_EINVAL,
+                     "gather_pieces: x [2, 3, 4] is not [B, S, ...] with two pieces in S");
+    d9d_tape_free(t);
+    d9d_tensor_release(&x);
+}
+
+/* --- batches --------------------------------------------------------------------------------- */
+
+enum { IGNORE = -100, VOCAB = 23, MOST_CELLS = 4096 };
+
+typedef struct made {
+    d9d_batch b;
+    int32_t ids[MOST_CELLS], labels[MOST_CELLS], positions[MOST_CELLS], bounds[MOST_CELLS + 1];
+} made;
+
+/* Documents of about `longest` / 2; 0: rows are whole. */
+static void make(made *m, int64_t rows, int64_t length, int64_t longest)
+{
+    int64_t n = 0;
+
+    assert_true(rows * length <= MOST_CELLS);
+    for (int64_t i = 0; i < rows * length; i++) {
+        const uint64_t word = d9d_rng_below((d9d_rng){7, 1}, (uint64_t)i, 1 << 20);
+        const bool begins = n == 0 || i % length == 0 || i - m->bounds[n - 1] >= longest ||
+                            word % (uint64_t)(longest + 1) == 0;
+
+        if (longest > 0 && begins)
+            m->bounds[n++] = (int32_t)i;
+        m->ids[i] = (int32_t)(word / 7 % VOCAB);
+        m->labels[i] = word % 7 == 2 ? IGNORE : (int32_t)(word / 49 % VOCAB);
+        m->positions[i] = (int32_t)(longest > 0 ? i - m->bounds[n - 1] : i % length);
+    }
+    m->bounds[n] = (int32_t)(rows * length);
+    m->b = (d9d_batch){.rows = rows,
+                       .length = length,
+                       .ids = m->ids,
+                       .labels = m->labels,
+                       .positions = m->positions,
+                       .documents = longest > 0 ? n : 0,
+                       .bounds = longest > 0 ? m->bounds : NULL};
+}
+
+/* A part of a batch on the device. */
+typedef struct uploaded {
+    d9d_part_room room;
+    d9d_tensor ids, labels, positions, segments;
+} uploaded;
+
+static void upload(const ranks *w, const d9d_batch *b, int rank, int n, uploaded *out)
+{
+    d9d_batch_part p;
+    d9d_shape cells;
+
+    *out = (uploaded){0};
+    assert_ok(d9d_batch_part_of(b, rank, n, &out->room, &p));
+    cells = D9D_SHAPE(p.rows, p.length);
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.ids, &out->ids));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.labels, &out->labels));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.positions, &out->positions));
+    if (p.segment != NULL)
+        assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(p.segments, 4), p.segment,
+                                       &out->segments));
+}
+
+static void upload_release(uploaded *u)
+{
+    d9d_tensor_release(&u->ids);
+    d9d_tensor_release(&u->labels);
+    d9d_tensor_release(&u->positions);
+    d9d_tensor_release(&u->segments);
+    d9d_part_room_release(&u->room);
+}
+
+static const d9d_tensor *segments_of(const uploaded *u)
+{
+    return u->segments.storage != NULL ? &u->segments : NULL;
+}
+
+/* --- attention ------------------------------------------------------------------------------- */
+
+typedef struct attention_case {
+    const char *name;
+    d9d_dtype t;
+    int64_t b, piece, a, kv, d, longest, window;
+    bool sinks;
+} attention_case;
+
+static const attention_case attentions[] = {
+    {"rows", D9D_F32, 2, 3, 4, 2, 5, 0, 0, false},
+    {"one position a piece", D9D_F32, 3, 1, 2, 2, 8, 0, 0, false},
+    {"longer than blocks", D9D_F32, 1, 75, 2, 1, 16, 0, 0, false},
+    {"documents", D9D_F32, 2, 9, 4, 2, 5, 11, 0, false},
+    {"long documents", D9D_F32, 2, 40, 2, 1, 16, 200, 0, false},
+    {"short documents", D9D_F32, 3, 20, 3, 3, 6, 3, 0, false},
+    {"bfloat16", D9D_BF16, 2, 33, 4, 1, 32, 90, 0, false},
+    {"bfloat16, heads of 64", D9D_BF16, 2, 75, 4, 2, 64, 200, 0, false},
+    {"bfloat16, heads of 128", D9D_BF16, 1, 140, 2, 2, 128, 0, 0, false},
+    {"bfloat16, a window, sinks", D9D_BF16, 1, 130, 4, 1, 64, 90, 70, true},
+    {"a window", D9D_F32, 2, 9, 4, 2, 5, 0, 4, false},
+    {"a window over pieces, sinks", D9D_F32, 1, 40, 4, 2, 8, 0, 90, true},
+    {"a window of documents, sinks", D9D_F32, 2, 30, 4, 1, 6, 70, 33, true},
+    {"sinks", D9D_F32, 2, 5, 3, 3, 6, 11, 0, true},
+};
+
+enum { Q, K, V, IN };
+
+/* Attention of all, or of this rank's part: y, and gradients for the seed dy. */
+typedef struct attended {
+    d9d_tape *t;
+    d9d_var *in[IN], *y;
+    d9d_tensor grad[IN];
+    d9d_param sinks; /* its gradient of all ranks */
+} attended;
+
+static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
+{
+    const d9d_shape heads = D9D_SHAPE(c->a);
+
+    *p = (d9d_param){.name = "sinks", .trainable = true, .whole = heads, .box = heads};
+    p->work = heads;
+    p->data = ranks_numbers(w, c->t, heads, 5);
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, heads, &p->grad));
+}
+
+static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
+                   const d9d_tensor *dy, const d9d_tensor *segments, attended *out)
+{
+    const d9d_attention how = {.scale = 0.4f,
+                               .causal = true,
+                               .segments = segments,
+                               .cp = comm,
+                               .what = "k and v",
+                               .window = c->window,
+                               .sinks = c->sinks ? &out->sinks : NULL};
+
+    out->sinks = (d9d_param){0};
+    if (c->sinks)
+        sinks_make(w, c, &out->sinks);
+    assert_ok(d9d_tape_create(w->dev, &out->t));
+    for (int i = 0; i < IN; i++)
+        assert_ok(d9d_tape_leaf(out->t, &in[i], true, &out->in[i]));
+    assert_ok(d9d_op_attention(out->t, out->in[Q], out->in[K], out->in[V], &how, &out->y));
+    assert_ok(d9d_tape_backward(out->t, &out->y, dy, 1, D9D_BACKWARD_FULL));
+    for (int i = 0; i < IN; i++)
+        d9d_var_grad(out->in[i], &out->grad[i]);
+    if (c->sinks)
+        assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, "sinks", D9D_F32,
+                                      d9d_tensor_data(&out->sinks.grad), c->a, D9D_COMM_SUM));
+}
+
+static void attended_release(attended *x)
+{
+    d9d_tensor_release(&x->sinks.data);
+    d9d_tensor_release(&x->sinks.grad);
+    for (int i = 0; i < IN; i++)
+        d9d_tensor_release(&x->grad[i]);
+    d9d_tape_free(x->t);
+}
+
+/* q, k, v and dy of all ranks. */
+static void attention_numbers(const ranks *w, const attention_case *c, d9d_tensor out[IN + 1])
+{
+    const int64_t s = 2 * w->size * c->piece;
+
+    out[Q] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, c->d), 1);
+    out[K] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->kv, c->d), 2);
+    out[V] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->kv, c->d), 3);
+    out[IN] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, c->d), 4);
+}
+
+static void attention_check(const ranks *w, const attention_case *c)
+{
+    static const char *const names[] = {"dq", "dk", "dv", "y"};
+    const double tolerance = c->t == D9D_F32 ? 2e-6 : 1e-2;
+    static made m;
+    d9d_tensor all[IN + 1], mine[IN + 1];
+    uploaded whole, part;
+    attended a, b;
+
+    make(&m, c->b, 2 * w->size * c->piece, c->longest);
+    upload(w, &m.b, 0, 1, &whole);
+    upload(w, &m.b, w->rank, w->size, &part);
+    attention_numbers(w, c, all);
+    for (int i = 0; i <= IN; i++)
+        mine[i] = pieces_of(w, &all[i]);
+    attend(w, c, NULL, all, &all[IN], segments_of(&whole), &a);
+    attend(w, c, w->comm, mine, &mine[IN], segments_of(&part), &b);
+    if (c->sinks) {
+        float *got = ranks_host(&b.sinks.grad), *want = ranks_host(&a.sinks.grad);
+
+        ranks_close_to("dsinks", got, want, c->a, 1e-5);
+        free(got);
+        free(want);
+    }
+    for (int i = 0; i <= IN; i++) {
+        char text[100];
+
+        (void)snprintf(text, sizeof(text), "%s of %s", names[i], c->name);
+        check_pieces(w, text, i < IN ? &b.grad[i] : d9d_var_tensor(b.y),
+                     i < IN ? &a.grad[i] : d9d_var_tensor(a.y), tolerance);
+    }
+    for (int i = 0; i <= IN; i++) {
+        d9d_tensor_release(&all[i]);
+        d9d_tensor_release(&mine[i]);
+    }
+    attended_release(&a);
+    attended_release(&b);
+    upload_release(&whole);
+    upload_release(&part);
+}
+
+static void attention_in_pieces_is_attention(void **state)
+{
+    for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++)
+        attention_check(*state, &attentions[i]);
+}
+
+/* <x, y>, in double. */
+static double product(const d9d_tensor *x, const d9d_tensor *y)
+{
+    float *a = ranks_host(x), *b = ranks_host(y);
+    double sum = 0;
+
+    for (int64_t i = 0; i < d9d_tensor_numel(x); i++)
+        sum += (double)a[i] * (double)b[i];
+    free(a);
+    free(b);
+    return sum;
+}
+
+/* x + by u, in place. */
+static void step(const d9d_tensor *x, double by, const d9d_tensor *u)
+{
+    float *to = ranks_host(x), *from = ranks_host(u);
+
+    for (int64_t i = 0; i < d9d_tensor_numel(x); i++)
+        to[i] += (float)by * from[i];
+    assert_ok(d9d_device_upload(d9d_tensor_device(x), d9d_tensor_data(x), to, d9d_tensor_bytes(x)));
+    free(to);
+    free(from);
+}
+
+/* <y, dy> over all ranks, and what the gradients say it changes along `u`. */
+static double along(const ranks *w, const attention_case *c, const d9d_tensor mine[IN + 1],
+                    const d9d_tensor *segments, const d9d_tensor u[IN], double *slope)
+{
+    attended x;
+    double y, change = 0;
+
+    attend(w, c, w->comm, mine, &mine[IN], segments, &x);
+    for (int i = 0; i < IN; i++)
+        change += product(&x.grad[i], &u[i]);
+    y = sum_over(w, product(d9d_var_tensor(x.y), &mine[IN]));
+    *slope = sum_over(w, change);
+    attended_release(&x);
+    return y;
+}
+
+/* Each rank moves its own q, k and v: what all ranks' outputs do is what its gradients said. */
+static void gradients_are_those_of_all_ranks(void **state)
+{
+    static const attention_case c = {"differences", D9D_F32, 2, 5, 4, 2, 6, 9, 0, false};
+    const ranks *w = *state;
+    const double h = 1e-3;
+    static made m;
+    d9d_tensor all[IN + 1], mine[IN + 1], u[IN];
+    double slope, none, up, down;
+    uploaded part;
+
+    make(&m, c.b, 2 * w->size * c.piece, c.longest);
+    upload(w, &m.b, w->rank, w->size, &part);
+    attention_numbers(w, &c, all);
+    for (int i = 0; i <= IN; i++)
+        mine[i] = pieces_of(w, &all[i]);
+    for (int i = 0; i < IN; i++)
+        u[i] = ranks_numbers(w, D9D_F32, mine[i].shape, (uint64_t)(100 + 10 * w->rank + i));
+    (void)along(w, &c, mine, segments_of(&part), u, &slope);
+    for (int i = 0; i < IN; i++)
+        step(&mine[i], h, &u[i]);
+    up = along(w, &c, mine, segments_of(&part), u, &none);
+    for (int i = 0; i < IN; i++)
+        step(&mine[i], -2 * h, &u[i]);
+    down = along(w, &c, mine, segments_of(&part), u, &none);
+    if (!(fabs((up - down) / (2 * h) - slope) <= 2e-3 * (1 + fabs(slope))))
+        fail_msg("the gradients say %g, the differences %g", slope, (up - down) / (2 * h));
+    for (int i = 0; i <= IN; i++) {
+        d9d_tensor_release(&all[i]);
+        d9d_tensor_release(&mine[i]);
+    }
+    for (int i = 0; i < IN; i++)
+        d9d_tensor_release(&u[i]);
+    upload_release(&part);
+}
+
+/* --- models ---------------------------------------------------------------------------------- */
+
+static const d9d_vocab_split splits[] = {{"all", VOCAB}};
+
+static const d9d_qwen3_config dense = {.hidden = 20,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .head_dim = 6,
+                                       .dense_intermediate = 14,
+                                       .norm_eps = 1e-6f,
+                                       .rope_base = 1e4,
+                                       .max_positions = 1024,
+                                       .renormalise = true,
+                                       .splits = splits,
+                                       .n_splits = 1};
+
+typedef struct variant {
+    const char *name;
+    bool moe;
+    int64_t longest;
+    d9d_checkpointing recompute;
+} variant;
+
+static const variant variants[] = {
+    {"dense", false, 0, D9D_RECOMPUTE_OFF},
+    {"dense, packed", false, 20, D9D_RECOMPUTE_FULL},
+    {"experts", true, 0, D9D_RECOMPUTE_FULL},
+    {"experts, packed", true, 7, D9D_RECOMPUTE_SELECTIVE},
+};
+
+/* A model over `comm`, its losses and its gradients, summed over the ranks. */
+typedef struct learned {
+    d9d_qwen3_config config;
+    d9d_model *model;
+    d9d_params params;
+    d9d_arena arena;
+    d9d_tensor loss;
+} learned;
+
+static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_batch *b, learned *f)
+{
+    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
+    d9d_model_in in = {0};
+    d9d_model_out out;
+    d9d_tensor seed;
+    uploaded part;
+    d9d_tape *t;
+
+    *f = (learned){.config = dense};
+    if (v->moe) {
+        f->config.experts = 4;
+        f->config.top_k = 2;
+        f->config.expert_intermediate = 9;
+    }
+    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
+    f->model->cut.cp = comm;
+    assert_ok(d9d_module_bind(f->model->module));
+    assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
+    assert_ok(d9d_module_materialise(f->model->module, w->dev, true));
+    assert_ok(d9d_module_reset(f->model->module, 5));
+    upload(w, b, d9d_comm_rank(comm), d9d_comm_size(comm), &part);
+    in.ids = &part.ids;
+    in.labels = &part.labels;
+    in.positions = &part.positions;
+    in.segments = segments_of(&part);
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(f->model->ops->forward(f->model, t, &in, &out));
+    f->loss = d9d_tensor_reshape(d9d_var_tensor(out.loss), part.ids.shape);
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, d9d_var_tensor(out.loss)->shape, &seed));
+    assert_ok(w->dev->kernels->fill(w->dev->stream, D9D_F32, d9d_tensor_data(&seed),
+                                    d9d_tensor_numel(&seed), 1.0f));
+    assert_ok(d9d_tape_backward(t, &out.loss, &seed, 1, D9D_BACKWARD_FULL));
+    d9d_tape_free(t);
+    for (size_t i = 0; i < f->params.n; i++) {
+        d9d_param *p = f->params.p[i];
+
+        assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, p->name, D9D_F32,
+                                      d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
+                                      D9D_COMM_SUM));
+    }
+    d9d_tensor_release(&seed);
+    upload_release(&part);
+}
+
+static void learned_release(learned *f)
+{
+    d9d_tensor_release(&f->loss);
+    d9d_model_free(f->model);
+    d9d_arena_release(&f->arena);
+}
+
+static void model_check(const ranks *w, const variant *v)
+{
+    static made m;
+    learned whole, part;
+
+    make(&m, 2, 2 * w->size * 7, v->longest);
+    learn(w, v, NULL, &m.b, &whole);
+    learn(w, v, w->comm, &m.b, &part);
+    check_pieces(w, "losses", &part.loss, &whole.loss, 1e-6);
+    for (size_t i = 0; i < part.params.n; i++) {
+        const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
+        float *got = ranks_host(&p->grad), *want = ranks_host(&all->grad);
+
+        ranks_close_to(p->name, got, want, d9d_tensor_numel(&p->grad), 3e-6);
+        free(got);
+        free(want);
+    }
+    learned_release(&part);
+    learned_release(&whole);
+}
+
+static void models_in_pieces_are_the_model(void **state)
+{
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
+        model_check(*state, &variants[i]);
+}
+
+static d9d_status world_open(int64_t replicate, ranks *w)
+{
+    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_boot *boot;
+
+    D9D_TRY(d9d_boot_open(&boot));
+    d.context_parallel_replicate = replicate;
+    d.context_parallel_shard = d9d_boot_size(boot) / replicate;
+    return ranks_open(boot, &d, D9D_AXES_CP, w);
+}
+
+int main(int argc, char **argv)
+{
+    ranks w = {0};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(pieces_go_and_come_back, &w),
+        cmocka_unit_test_prestate(odd_positions_are_refused, &w),
+        cmocka_unit_test_prestate(attention_in_pieces_is_attention, &w),
+        cmocka_unit_test_prestate(gradients_are_those_of_all_ranks, &w),
+        cmocka_unit_test_prestate(models_in_pieces_are_the_model, &w),
+    };
+    int failed;
+
+    if (world_open(argc > 1 ? atoll(argv[1]) : 1, &w) != D9D_OK) {
+        fprintf(stderr, "%s\n", d9d_err_message());
+        return 2;
+    }
+    failed = cmocka_run_group_tests_name("context parallel", tests, NULL, NULL);
+    printf("rank %d of %d: %d failed\n", w.rank, w.size, failed);
+    ranks_close(&w);
+    return failed > 0;
+}

@@ -1,0 +1,31 @@
+#!/usr/bin/env bats
+# Experts on several ranks: the block over a group gives what one rank with all tokens gives.
+
+load ../slurm/helper
+load launch
+
+driver=$D9D_BUILD/tests/multirank/experts_driver
+
+setup_file() { no_launcher; }
+setup() { with_mpi; }
+
+@test "alone" {
+    run -0 "$driver"
+    assert_output "rank 0 of 1: 0 failed"
+}
+
+@test "two, three and four ranks" {
+    for n in 2 3 4; do all_well $n "$driver"; done
+}
+
+@test "eight ranks, in one group and in two" {
+    all_well 8 "$driver"
+    all_well 8 "$driver" 4
+}
+
+@test "the same by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    for n in 2 3; do all_well $n "$driver"; done
+    all_well 8 "$driver" 4
+    D9D_COMM_CHECK=1 all_well 2 "$driver"
+}

@@ -1,0 +1,405 @@
+/* experts_driver.c - what tests/multirank/experts.bats launches: `experts_driver [EP]`.
+ *
+ * Each rank has tokens of its own and its part of the experts; EP neighbours (all ranks without)
+ * are a group.  Every trial runs the block over the group, and alone with all experts and all
+ * tokens of the group, and compares the output and every gradient; then the slope of the loss
+ * along a random line against its finite difference.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/nn/block.h"
+#include "support/arrays.h"
+#include "support/ranks.h"
+#include "support/unit_device.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+enum { HIDDEN = 12, WIDTH = 7, MOST = 64 /* ranks of a group */ };
+
+typedef enum how { PLAIN, HALVES, REPLAY, REPLAY_HALVES } how;
+
+typedef struct trial {
+    const char *name;
+    d9d_dtype t;
+    int64_t per_rank, top_k; /* experts; top_k 0: all */
+    bool renormalise, shared;
+    int64_t tokens[4]; /* of rank i: tokens[i % 4] */
+    bool crowd;        /* all choices are of the last rank's experts */
+    how how;
+} trial;
+
+static const trial trials[] = {
+    {"top 2 of 4", D9D_F32, 4, 2, true, false, {9, 5, 7, 6}, false, PLAIN},
+    {"shared expert", D9D_F32, 2, 2, true, true, {9, 5, 7, 6}, false, PLAIN},
+    {"halves", D9D_F32, 3, 3, false, true, {9, 5, 7, 6}, false, HALVES},
+    {"replay", D9D_F32, 3, 2, true, true, {9, 5, 7, 6}, false, REPLAY},
+    {"replay in halves", D9D_F32, 2, 2, true, false, {3, 4, 8, 1}, false, REPLAY_HALVES},
+    {"one expert a rank", D9D_F32, 1, 1, false, false, {9, 5, 7, 6}, false, PLAIN},
+    {"every expert", D9D_F32, 2, 0, true, false, {3, 5, 4, 6}, false, PLAIN},
+    {"every expert as it is", D9D_F32, 3, 0, false, false, {3, 5, 4, 6}, false, REPLAY},
+    {"every expert, shared", D9D_F32, 2, 0, true, true, {0, 5, 0, 6}, false, HALVES},
+    {"some ranks have no tokens", D9D_F32, 2, 2, true, true, {0, 3, 0, 1}, false, HALVES},
+    {"one token in all", D9D_F32, 4, 1, false, false, {0, 0, 0, 1}, false, PLAIN},
+    {"no tokens at all", D9D_F32, 2, 2, true, true, {0}, false, REPLAY},
+    {"all to one rank", D9D_F32, 4, 3, true, false, {9, 5, 7, 6}, true, PLAIN},
+    {"many tokens", D9D_F32, 4, 3, true, false, {300, 211, 0, 97}, false, PLAIN},
+    {"bfloat16", D9D_BF16, 4, 2, true, true, {9, 5, 7, 6}, false, PLAIN},
+    {"bfloat16 replay", D9D_BF16, 2, 2, false, false, {40, 3, 0, 6}, false, REPLAY_HALVES},
+};
+
+/* One block with its tokens, [first, first + tokens) of those of the group. */
+typedef struct side {
+    const trial *of;
+    d9d_device *dev; /* shared */
+    d9d_cut cut;
+    d9d_block_moe block;
+    d9d_arena arena;
+    d9d_params params;
+    int64_t first, tokens;
+    float *x, *y, *dx; /* [tokens, HIDDEN] */
+} side;
+
+static int64_t tokens_of(const trial *t, int rank)
+{
+    return t->tokens[rank % 4];
+}
+
+static int64_t tokens_before(const trial *t, int rank)
+{
+    int64_t sum = 0;
+
+    for (int r = 0; r < rank; r++)
+        sum += tokens_of(t, r);
+    return sum;
+}
+
+static bool is_expert(const d9d_param *p)
+{
+    return p->whole.ndim == 3;
+}
+
+/* Numbers of the tokens of a side out of those of the group. */
+static float *numbers(const side *s, uint64_t seed)
+{
+    const int64_t n = s->tokens * HIDDEN;
+    float *all = array_random(D9D_F32, s->first * HIDDEN + n, seed, 1.0);
+
+    memmove(all, all + s->first * HIDDEN, (size_t)n * sizeof(*all));
+    return all;
+}
+
+/* --- a side ------------------------------------------------------------------------- */
+
+static d9d_status block_make(side *s, int n_ranks)
+{
+    const trial *t = s->of;
+    const d9d_block_how block_how = {t->t, 0.3, &s->cut};
+    const int64_t experts = t->per_rank * n_ranks;
+    const d9d_moe_shape shape = {.hidden = HIDDEN,
+                                 .intermediate = WIDTH,
+                                 .experts = experts,
+                                 .top_k = t->top_k == 0 ? experts : t->top_k,
+                                 .renormalise = t->renormalise,
+                                 .shared_intermediate = t->shared ? WIDTH : 0,
+                                 .shared_gate = t->shared};
+
+    D9D_TRY(d9d_block_moe_init(&s->block, &block_how, &shape));
+    D9D_TRY(d9d_module_bind(&s->block.module));
+    D9D_TRY(d9d_module_params(&s->block.module, &s->arena, &s->params));
+    for (size_t i = 0; i < s->params.n; i++)
+        if (is_expert(s->params.p[i]))
+            d9d_param_cut(s->params.p[i], 0, d9d_comm_size(s->cut.ep), d9d_comm_rank(s->cut.ep));
+    D9D_TRY(d9d_module_materialise(&s->block.module, s->dev, true));
+    return d9d_module_reset(&s->block.module, 7);
+}
+
+/* The first feature of every token is 4, and the last rank's experts like it. */
+static d9d_status crowd(side *s, int n_ranks)
+{
+    const d9d_tensor *w = &s->block.gate.weight.data;
+    float *host = ranks_host(w);
+    d9d_status st;
+
+    for (int64_t i = 0; i < s->tokens; i++)
+        s->x[i * HIDDEN] = 4.0f;
+    for (int64_t e = 0; e < w->shape.dim[0]; e++)
+        host[e * HIDDEN] = e / s->of->per_rank == n_ranks - 1 ? 8.0f : 0.0f;
+    st = d9d_device_upload(s->dev, d9d_tensor_data(w), host, d9d_tensor_bytes(w));
+    free(host);
+    return st;
+}
+
+static void side_close(side *s)
+{
+    if (s->params.n > 0)
+        d9d_module_release(&s->block.module);
+    d9d_arena_release(&s->arena);
+    free(s->x);
+    free(s->y);
+    free(s->dx);
+}
+
+/* Of a group of `ranks`; alone without ep. */
+static d9d_status side_open(side *s, const trial *t, d9d_device *dev, int n_ranks, d9d_comm *ep)
+{
+    *s = (side){.of = t,
+                .dev = dev,
+                .cut = {.ep = ep},
+                .first = tokens_before(t, d9d_comm_rank(ep)),
+                .tokens = ep != NULL ? tokens_of(t, d9d_comm_rank(ep)) : tokens_before(t, n_ranks)};
+    s->x = numbers(s, 11);
+    s->y = array_poison(D9D_F32, s->tokens * HIDDEN);
+    s->dx = array_poison(D9D_F32, s->tokens * HIDDEN);
+    D9D_TRY(block_make(s, n_ranks));
+    return t->crowd ? crowd(s, n_ranks) : D9D_OK;
+}
+
+/* --- one pass ------------------------------------------------------------------------- */
+
+static d9d_status forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                          size_t n_out)
+{
+    (void)n_in, (void)n_out;
+    return d9d_block_moe_forward(self, t, in[0], out);
+}
+
+static d9d_status upload(side *s, const float *from, d9d_tensor *out)
+{
+    d9d_tensor f;
+    d9d_status st;
+
+    D9D_TRY(d9d_tensor_from_host(s->dev, D9D_F32, D9D_SHAPE(s->tokens, HIDDEN), from, &f));
+    st = d9d_tensor_alloc(s->dev, s->of->t, f.shape, out);
+    if (st == D9D_OK)
+        st = s->dev->kernels->cast(s->dev->stream, s->of->t, d9d_tensor_data(out), D9D_F32,
+                                   d9d_tensor_data(&f), d9d_tensor_numel(&f));
+    d9d_tensor_release(&f);
+    return st;
+}
+
+static d9d_status backward(side *s, d9d_tape *tape, d9d_var *y)
+{
+    float *dy = numbers(s, 12);
+    d9d_tensor seed = {0};
+    d9d_status st = upload(s, dy, &seed);
+    const bool halves = s->of->how == HALVES || s->of->how == REPLAY_HALVES;
+
+    if (st == D9D_OK)
+        st = d9d_tape_backward(tape, &y, &seed, 1, halves ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL);
+    if (st == D9D_OK && halves)
+        st = d9d_tape_backward(tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT);
+    d9d_tensor_release(&seed);
+    free(dy);
+    return st;
+}
+
+static d9d_status run_on(side *s, d9d_tape *tape, const d9d_tensor *x)
+{
+    d9d_var *in, *y;
+    d9d_tensor dx;
+    d9d_status st;
+
+    D9D_TRY(d9d_tape_leaf(tape, x, true, &in));
+    D9D_TRY(s->of->how >= REPLAY ? d9d_tape_checkpoint(tape, forward, &s->block, &in, 1, &y, 1)
+                                 : forward(&s->block, tape, &in, 1, &y, 1));
+    D9D_TRY(d9d_tensor_to_f32(d9d_var_tensor(y), s->y));
+    D9D_TRY(backward(s, tape, y));
+    d9d_var_grad(in, &dx);
+    st = d9d_tensor_to_f32(&dx, s->dx);
+    d9d_tensor_release(&dx);
+    return st;
+}
+
+static d9d_status run(side *s)
+{
+    d9d_tensor x = {0};
+    d9d_tape *tape;
+    d9d_status st;
+
+    d9d_module_clear_grads(&s->block.module);
+    D9D_TRY(d9d_tape_create(s->dev, &tape));
+    st = upload(s, s->x, &x);
+    if (st == D9D_OK)
+        st = run_on(s, tape, &x);
+    d9d_tensor_release(&x);
+    d9d_tape_free(tape);
+    return st;
+}
+
+/* --- against one rank ------------------------------------------------------------------ */
+
+static d9d_status close_enough(const trial *t, const char *what, const float *got,
+                               const float *want, int64_t n)
+{
+    const double tolerance = t->t == D9D_F32 ? unit_device_tolerance(2e-6, 1e-5) : 1e-2;
+    double off = 0.0, size = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        off += pow((double)got[i] - (double)want[i], 2);
+        size += pow((double)want[i], 2);
+    }
+    if (sqrt(off) <= tolerance * (sqrt(size) + 1e-3))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "%s: %s is off by %.3g of %.3g", t->name, what, sqrt(off),
+                    sqrt(size));
+}
+
+/* A parameter's gradient over all tokens of the group, against the same part of that alone. */
+static d9d_status same_gradient(const side *s, const d9d_param *p, const d9d_param *alone)
+{
+    const int64_t n = d9d_tensor_numel(&p->grad);
+    const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
+    float *got, *want = ranks_host(&alone->grad);
+    d9d_status st = D9D_OK;
+
+    if (!is_expert(p))
+        st = d9d_comm_all_reduce(s->cut.ep, s->dev->stream, p->name, D9D_F32,
+                                 d9d_tensor_data(&p->grad), n, D9D_COMM_SUM);
+    got = ranks_host(&p->grad);
+    if (st == D9D_OK)
+        st = close_enough(s->of, p->name, got, want + first, n);
+    free(got);
+    free(want);
+    return st;
+}
+
+static d9d_status compare(const side *s, const side *alone)
+{
+    const int64_t n = s->tokens * HIDDEN, at = s->first * HIDDEN;
+
+    for (size_t i = 0; i < s->params.n; i++)
+        D9D_TRY(same_gradient(s, s->params.p[i], alone->params.p[i]));
+    D9D_TRY(close_enough(s->of, "y", s->y, alone->y + at, n));
+    return close_enough(s->of, "dx", s->dx, alone->dx + at, n);
+}
+
+/* --- against finite differences -------------------------------------------------------- */
+
+/* The sum of a number over the group. */
+static d9d_status total(const side *s, double *x)
+{
+    d9d_comm_word all[MOST];
+    d9d_arena a = {0};
+    d9d_status st = d9d_comm_gather_words(s->cut.ep, "total", x, sizeof(*x), &a, all);
+    double one, sum = 0.0;
+
+    for (int r = 0; st == D9D_OK && r < d9d_comm_size(s->cut.ep); r++) {
+        memcpy(&one, all[r].data, sizeof(one));
+        sum += one;
+    }
+    *x = sum;
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* sum(y dy) over the group. */
+static d9d_status loss(side *s, double *out)
+{
+    float *dy = numbers(s, 12);
+    d9d_status st = run(s);
+
+    *out = 0.0;
+    for (int64_t i = 0; i < s->tokens * HIDDEN; i++)
+        *out += (double)s->y[i] * (double)dy[i];
+    free(dy);
+    return st == D9D_OK ? total(s, out) : st;
+}
+
+/* x += by * the line; returns sum(g line). */
+static double along(float *x, const float *g, const float *line, int64_t n, double by)
+{
+    double sum = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)g[i] * (double)line[i];
+        x[i] += (float)(by * (double)line[i]);
+    }
+    return sum;
+}
+
+static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double by, double *slope)
+{
+    const int64_t n = d9d_tensor_numel(&p->data);
+    const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
+    float *line = array_random(D9D_F32, d9d_shape_numel(&p->whole), seed, 0.1);
+    float *x = ranks_host(&p->data), *g = ranks_host(&p->grad);
+    d9d_status st;
+
+    *slope += along(x, g, line + first, n, by);
+    st = d9d_device_upload(s->dev, d9d_tensor_data(&p->data), x, d9d_tensor_bytes(&p->data));
+    free(line);
+    free(x);
+    free(g);
+    return st;
+}
+
+/* Move the tokens and all parameters; the slope of the gradients that are there. */
+static d9d_status move(side *s, double by, double *slope)
+{
+    float *line = numbers(s, 13);
+
+    *slope = along(s->x, s->dx, line, s->tokens * HIDDEN, by);
+    free(line);
+    for (size_t i = 0; i < s->params.n; i++)
+        D9D_TRY(move_param(s, s->params.p[i], 20 + i, by, slope));
+    return total(s, slope);
+}
+
+static d9d_status check_slope(side *s)
+{
+    const double step = 1e-3;
+    double slope, up, down, unused;
+
+    D9D_TRY(loss(s, &up));
+    D9D_TRY(move(s, step, &slope));
+    D9D_TRY(loss(s, &up));
+    D9D_TRY(move(s, -2.0 * step, &unused));
+    D9D_TRY(loss(s, &down));
+    if (fabs((up - down) / (2.0 * step) - slope) > 1e-2 * (fabs(slope) + 0.1))
+        return D9D_FAIL(D9D_EINVAL, "%s: the slope is %g, finite differences say %g", s->of->name,
+                        slope, (up - down) / (2.0 * step));
+    return D9D_OK;
+}
+
+static d9d_status run_trial(const trial *t, const ranks *w)
+{
+    const int n = d9d_comm_size(w->comm);
+    side s = {0}, alone = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, side_open(&s, t, w->dev, n, w->comm), out);
+    D9D_TRY_OR(st, side_open(&alone, t, w->dev, n, NULL), out);
+    D9D_TRY_OR(st, run(&alone), out);
+    D9D_TRY_OR(st, run(&s), out);
+    D9D_TRY_OR(st, compare(&s, &alone), out);
+    if (t->t == D9D_F32 && t->top_k == 0) /* a step changes no choice */
+        st = check_slope(&s);
+out:
+    side_close(&alone);
+    side_close(&s);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_status st = D9D_OK;
+    d9d_boot *boot;
+    ranks w;
+
+    assert_ok(d9d_boot_open(&boot));
+    d.data_parallel_shard = d9d_boot_size(boot);
+    d.expert_parallel = argc > 1 ? atoll(argv[1]) : d.data_parallel_shard;
+    assert_true(d.expert_parallel <= MOST);
+    assert_ok(ranks_open(boot, &d, D9D_AXES_EXPERT, &w));
+    for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++)
+        st = d9d_boot_agree(boot, run_trial(&trials[i], &w));
+    if (st != D9D_OK)
+        (void)fprintf(stderr, "rank %d: %s\n", w.rank, d9d_err_message());
+    printf("rank %d of %d: %d failed\n", w.rank, w.size, st != D9D_OK);
+    ranks_close(&w);
+    return d9d_status_exit_code(st);
+}

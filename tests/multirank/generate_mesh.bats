@@ -1,0 +1,17 @@
+#!/usr/bin/env bats
+# Generation by blocks whose heads are dealt over ranks: a gated delta net, latent attention.
+
+load ../slurm/helper
+load launch
+
+setup_file() { no_launcher; }
+
+setup() { with_mpi; }
+
+export D9D_COMM_CHECK=1
+
+driver=$D9D_BUILD/tests/multirank/past_driver
+
+@test "one rank: rows in parts are the rows" { run -0 "$driver"; }
+@test "two ranks compute what one does" { all_well 2 "$driver"; }
+@test "four ranks compute what one does" { all_well 4 "$driver"; }

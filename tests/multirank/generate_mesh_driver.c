@@ -1,0 +1,261 @@
+/* generate_mesh_driver.c - what tests/multirank/generate_mesh.bats launches: rows that are gone on with in parts, by a
+ * block whose heads are dealt over all ranks, against the whole block that has them at once. */
+#include "support/ranks.h"
+#include "support/unit.h"
+#include "support/unit_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/model/model.h"
+#include "d9d/parallel/parallel_plan.h"
+
+enum { ROWS = 4, T = 144, H = 24, CALLS = 2, ROOM = 70 };
+
+/* Tokens of each row in each call, and of the whole where a row begins. */
+static const int32_t pieces[CALLS][ROWS] = {{4, 30, 60, 2}, {1, 37, 0, 10}};
+static const int32_t starts[ROWS] = {0, 5, 72, 132}, lengths[ROWS] = {5, 67, 60, 12};
+
+/* --- the blocks ------------------------------------------------------------------------------- */
+
+typedef struct net {
+    d9d_cut cut;
+    d9d_module *root;
+    d9d_block_delta delta;
+    d9d_block_latent latent;
+    d9d_block_rope rope;
+    d9d_tensor cell[D9D_CELLS_MOST];
+} net;
+
+static d9d_status delta_init(net *n, const d9d_block_how *how)
+{
+    const d9d_delta_shape shape = {.hidden = H,
+                                   .key_heads = 4,
+                                   .value_heads = 8,
+                                   .key_dim = 6,
+                                   .value_dim = 5,
+                                   .conv_width = 4,
+                                   .norm_eps = 1e-6f};
+
+    n->root = &n->delta.module;
+    return d9d_block_delta_init(&n->delta, how, &shape);
+}
+static void delta_cells(const net *n, d9d_cells *out)
+{
+    d9d_block_delta_cells(&n->delta, out);
+}
+static d9d_status delta_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_layer_in *in,
+                                d9d_var **y)
+{
+    return d9d_block_delta_forward(&n->delta, t, x, in->positions, in->segments, in->cache, x, y);
+}
+
+static d9d_status latent_init(net *n, const d9d_block_how *how)
+{
+    const d9d_latent_shape shape = {.hidden = H,
+                                    .heads = 4,
+                                    .q_rank = 10,
+                                    .kv_rank = 9,
+                                    .plain = 5,
+                                    .turned = 4,
+                                    .v = 6,
+                                    .rope = &n->rope,
+                                    .norm_eps = 1e-6f};
+
+    n->root = &n->latent.module;
+    return d9d_block_latent_init(&n->latent, how, &shape);
+}
+static void latent_cells(const net *n, d9d_cells *out)
+{
+    d9d_block_latent_cells(&n->latent, out);
+}
+static d9d_status latent_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_layer_in *in,
+                                 d9d_var **y)
+{
+    return d9d_block_latent_forward(&n->latent, t, x, in->positions, in->segments, in->cache, x, y);
+}
+
+/* What has heads along its rows; o_proj has them along its columns, all else is whole. */
+typedef struct kind {
+    d9d_status (*init)(net *n, const d9d_block_how *how);
+    void (*cells)(const net *n, d9d_cells *out);
+    d9d_status (*forward)(net *n, d9d_tape *t, d9d_var *x, const d9d_layer_in *in, d9d_var **y);
+    const char *whole[4]; /* ends with NULL */
+} kind;
+static const kind kinds[] = {
+    {delta_init, delta_cells, delta_forward, {"out_norm."}},
+    {latent_init, latent_cells, latent_forward, {"down_proj.", "norm."}},
+};
+
+#define SUMMED (D9D_AXES_REPLICATE | D9D_AXIS(TP))
+static const d9d_placing dense = {0, 0, D9D_AXES_SHARD, SUMMED};
+static const d9d_placing columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+static const d9d_placing rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+
+typedef struct placer {
+    const kind *k;
+    d9d_mesh *mesh;
+} placer;
+
+static d9d_status place(void *arg, d9d_param *p)
+{
+    const placer *w = arg;
+    const d9d_placing *how = strstr(p->name, "o_proj.") != NULL ? &rows : &columns;
+
+    for (int i = 0; w->k->whole[i] != NULL; i++)
+        how = strstr(p->name, w->k->whole[i]) != NULL ? &dense : how;
+    return d9d_param_place(p, w->mesh, how);
+}
+
+static void net_open(const ranks *w, const kind *k, bool part, net *n)
+{
+    const d9d_block_how how = {.dtype = D9D_F32, .cut = &n->cut};
+    const placer by = {k, w->mesh};
+    d9d_cells cells;
+
+    *n = (net){.rope = {.base = 100, .features = 4}};
+    assert_ok(k->init(n, &how));
+    assert_ok(d9d_module_bind(n->root));
+    if (part) {
+        assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(TP), &n->cut.tp));
+        assert_ok(d9d_module_each(n->root, place, (void *)(uintptr_t)&by));
+    }
+    assert_ok(d9d_module_materialise(n->root, w->dev, false));
+    assert_ok(d9d_module_reset(n->root, 5));
+    assert_ok(d9d_block_rope_prepare(&n->rope, w->dev));
+    k->cells(n, &cells);
+    for (size_t i = 0; part && i < cells.n; i++) {
+        const d9d_cell *c = &cells.item[i];
+        d9d_shape all = {c->shape.ndim + 1, {c->of_row ? ROWS : ROWS * ROOM}};
+
+        memcpy(&all.dim[1], c->shape.dim, (size_t)c->shape.ndim * sizeof(*all.dim));
+        assert_ok(d9d_tensor_alloc(w->dev, c->dtype, all, &n->cell[i]));
+    }
+}
+
+static void net_close(net *n)
+{
+    d9d_module_release(n->root);
+    d9d_block_rope_release(&n->rope);
+    for (int i = 0; i < D9D_CELLS_MOST; i++)
+        d9d_tensor_release(&n->cell[i]);
+}
+
+/* --- calls --------------------------------------------------------------------------------------
+ */
+
+/* Some tokens of all rows: what the block is given, and which of the whole they are. */
+typedef struct call {
+    int64_t n, of[T];
+    int32_t position[T], at[T], segment[ROWS][4], row[ROWS];
+} call;
+
+/* The `number`-th part of each row, in cells; -1: rows as they are. */
+static void call_make(int number, call *c)
+{
+    *c = (call){0};
+    for (int32_t r = 0; r < ROWS; r++) {
+        const int32_t before = number == 1 ? pieces[0][r] : 0;
+        const int32_t n = number < 0 ? lengths[r] : pieces[number][r];
+        const int32_t first = number < 0 ? starts[r] : r * ROOM;
+        const int32_t segment[] = {(int32_t)c->n, n, first, before + n};
+
+        memcpy(c->segment[r], segment, sizeof(segment));
+        c->row[r] = ROWS - 1 - r;
+        for (int32_t i = before; i < before + n; i++, c->n++) {
+            c->of[c->n] = starts[r] + i;
+            c->position[c->n] = i;
+            c->at[c->n] = first + i;
+        }
+    }
+}
+
+/* y of this rank's tokens of the call. */
+static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool kept)
+{
+    const int there = d9d_comm_size(n->cut.tp);
+    const int64_t each = c->n / there, first = there > 1 ? w->rank * each : 0;
+    d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(T, H), 1), x, t[4], y;
+    d9d_block_cache cache = {.at = &t[2], .rows = &t[3]};
+    const d9d_layer_in in = {.positions = &t[0], .segments = &t[1], .cache = kept ? &cache : NULL};
+    float *host = ranks_host(&all), *mine = calloc((size_t)(each * H) + 1, sizeof(*mine));
+    d9d_var *v, *out;
+    d9d_tape *tape;
+
+    assert_non_null(mine);
+    for (int64_t i = 0; i < each; i++)
+        memcpy(mine + i * H, host + c->of[first + i] * H, H * sizeof(*mine));
+    for (int i = 0; i < D9D_CELLS_MOST; i++)
+        cache.cell[i] = &n->cell[i];
+    assert_ok(d9d_tensor_from_host(
+        w->dev, D9D_F32, there > 1 ? D9D_SHAPE(each, H) : D9D_SHAPE(1, each, H), mine, &x));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1, c->n), c->position, &t[0]));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(ROWS, 4), c->segment, &t[1]));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(c->n), c->at, &t[2]));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(ROWS), c->row, &t[3]));
+    assert_ok(d9d_tape_create(w->dev, &tape));
+    d9d_tape_set_recording(tape, false);
+    assert_ok(d9d_tape_leaf(tape, &x, false, &v));
+    assert_ok(k->forward(n, tape, v, &in, &out));
+    y = d9d_tensor_ref(d9d_var_tensor(out));
+    d9d_tape_free(tape);
+    for (int i = 0; i < 4; i++)
+        d9d_tensor_release(&t[i]);
+    d9d_tensor_release(&x);
+    d9d_tensor_release(&all);
+    free(host);
+    free(mine);
+    return y;
+}
+
+static void compare(const ranks *w, const call *c, const d9d_tensor *got, const float *whole)
+{
+    const int64_t each = d9d_tensor_numel(got) / H, first = each < c->n ? w->rank * each : 0;
+    float *y = ranks_host(got);
+
+    for (int64_t i = 0; i < each; i++)
+        ranks_close_to("y", y + i * H, whole + c->of[first + i] * H, H,
+                       unit_device_tolerance(1e-5, 1e-4));
+    free(y);
+}
+
+static void parts_of_rows_and_heads_are_the_whole(void **state)
+{
+    const ranks *w = *state;
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+        net whole, part;
+        d9d_tensor y;
+        float *want;
+        call c;
+
+        net_open(w, &kinds[i], false, &whole);
+        net_open(w, &kinds[i], true, &part);
+        call_make(-1, &c);
+        y = run(w, &kinds[i], &whole, &c, false);
+        want = ranks_host(&y);
+        d9d_tensor_release(&y);
+        for (int again = 0; again < 2; again++) /* rows begin anew in cells that others had */
+            for (int number = 0; number < CALLS; number++) {
+                call_make(number, &c);
+                y = run(w, &kinds[i], &part, &c, true);
+                compare(w, &c, &y, want);
+                d9d_tensor_release(&y);
+            }
+        free(want);
+        net_close(&whole);
+        net_close(&part);
+    }
+}
+
+int main(void)
+{
+    ranks w;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(parts_of_rows_and_heads_are_the_whole, &w),
+    };
+
+    ranks_open_tensor(&w);
+    return ranks_run(&w, "past", tests, sizeof(tests) / sizeof(*tests));
+}

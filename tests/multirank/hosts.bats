@@ -1,0 +1,94 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2034,SC2086 # variables of bats and of topology.bash; options
+# Ranks on several hosts, of which some groups lie on one and others on two: those have rooms
+# (d9d/comm/comm.h) and these have not, and all compute what one rank does.  A host is a name space.
+
+load ../slurm/helper
+
+layers=8 batch=24 steps=3 eps=1e-6
+load topology
+
+primes="--set model_provider.model.layer.num_attention_heads=12 --set model_provider.model.layer.num_key_value_heads=12
+    --set model_provider.model.num_hidden_layers=2"
+experts="$primes --set model_provider.model.layer.num_experts=15"
+dual='--set trainer.pipelining.schedule.schedule=dual_pipe_v'
+
+setup() {
+    with_mpi && enter
+    unshare --mount --uts true 2>/dev/null || skip "no name spaces"
+    export D9D_COMM_SHARE=1
+}
+
+# alone NAME MODEL [OPTION...]: the training of one rank, once.
+alone() {
+    [ -e "$1/export" ] || d9d-train -q --device cpu --set trainer.run.dir="$1" "${@:3}" "$2.json"
+}
+
+# agree LETTERS MODEL MESH WITH [OPTION...]: ranks on hosts, a letter each, do what one has done.
+agree() {
+    local through=("$BATS_TEST_DIRNAME/on_hosts" "$1")
+    rm -rf run
+    if ! { train "$2" "$3" run "${@:5}" && same run "$4"; }; then
+        echo "$2, mesh $3 on hosts $1: not the run of one rank"
+        return 1
+    fi
+}
+
+@test "tensor and context parallelism within hosts and between them" {
+    agree aaab dense "1 2 1 1 2 1" dense
+    agree aaba dense "1 2 2 1 1 1" dense
+    agree aab dense "2 2 1 1 2 1" dense
+}
+
+@test "experts within hosts and between them, with a schedule that does two stages in turns" {
+    agree aaab moe "1 4 1 1 1 2" moe
+    agree aaaabaaa moe "1 4 1 1 1 2 2" moe $dual
+    agree aaaaaaab moe "1 4 1 1 1 2 2" moe $dual
+    agree a moe "1 4 1 1 1 2 2" moe $dual
+}
+
+@test "three ranks and five, hosts in turn, replicas on a host each, and primes" {
+    alone primes dense $primes
+    alone experts moe $experts
+    agree aaabbbbb dense "2 2 2 1 1 1" dense
+    agree aaabbb dense "2 1 1 1 3 1" primes $primes
+    agree ab dense "2 1 1 1 3 1" primes $primes
+    agree aab dense "1 3 1 1 1 1" primes $primes
+    agree aaab moe "1 2 3 1 1 3" experts $experts
+    agree aab moe "1 1 5 1 1 5" experts $experts
+    agree aaaaabb moe "1 2 1 1 3 3 2" experts $experts
+}
+
+@test "twelve to thirty-two ranks" {
+    [ -n "${D9D_LONG:-}" ] || skip "make test-long"
+    alone primes dense $primes
+    alone experts moe $experts
+    agree aaaaaaaaaaabbbbbbbbbbbbb dense "2 1 1 1 12 1" primes $primes
+    agree aaaabbbbcccc moe "3 2 2 1 1 3" experts $experts
+    agree aaaaaaaaab dense "2 2 2 1 2 1" primes $primes
+    agree aaaaaaaab moe "2 4 3 1 1 3" experts $experts
+    agree abc moe "2 4 1 2 2 1" experts $experts
+}
+
+# Each rank says where it lives, in 16 bytes and with the 8 of their number, once; what it has, of
+# which there is one for each array, it says to ranks of its host alone.
+@test "ranks of several hosts do not tell each other of memory that none could read" {
+    local ways=$D9D_BUILD/tests/multirank/hosts_driver
+    run -0 mpi -n 4 "$BATS_TEST_DIRNAME/on_hosts" aabb "$ways" bytes
+    assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
+    D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes
+    assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
+    run -0 mpi -n 4 "$ways" bytes
+    assert_equal "$(grep -c 'made 4, MiB 8' <<<"$output")" 4
+    [ "$(sed -n 's/.*: \([0-9]*\) bytes.*/\1/p' <<<"$output" | sort -u)" -gt 96 ]
+}
+
+@test "rooms grow beside those that there are, and are tried again after a refusal" {
+    run -0 mpi -n 2 "$D9D_BUILD/tests/multirank/hosts_driver" refuse
+    for rank in 0 1; do
+        assert_line "rank $rank: both 1, MiB 4"
+        assert_line "rank $rank: refused, MiB 4, lines 1"
+        assert_line "rank $rank: tried again after 64, MiB 4, lines 1"
+        assert_line "rank $rank: had after 128, MiB 8, open 1"
+    done
+}

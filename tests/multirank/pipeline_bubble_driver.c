@@ -1,0 +1,338 @@
+/* pipeline_bubble_driver.c - the bubble that a pipeline has beside the one that its timeline says:
+ * `pipeline_bubble_driver MICROS KIND [STAGES [FLAG...]]`.
+ *
+ * Programs are played by the executor over real messages, by as many ranks as they are for; but a
+ * stage computes nothing and takes its time asleep, so that many ranks are what they seem on a few
+ * processors.  Flags: split and deep as of pipeline_driver; uneven: some stages take longer than
+ * others, and their halves are not alike.
+ *
+ * Of several plays the quickest, which other processes have disturbed least, is compared with a
+ * timeline of the prices that were measured in it, as d9d-train --plan --costs makes it: the
+ * bubbles must be within 2 points.  Where the processors are busy with other things more plays are
+ * made until one is quick enough for that, up to a limit; if in none of them ranks woke in time,
+ * exit 77 says that nothing can be measured here.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "d9d/base/thread.h"
+#include "d9d/comm/mesh.h"
+#include "d9d/op/op.h"
+#include "d9d/pipe/executor.h"
+
+#define LATE 0.05 /* of the time asleep: more is no measurement */
+
+enum { PLAYS = 5, PLAYS_MOST = 60, MOST = 64, WIDTH = 256, PRICES = 3 };
+
+/* What a play was like, of all ranks. */
+typedef struct account {
+    double bubble, longest, late, price[MOST][PRICES];
+} account;
+
+struct job {
+    d9d_boot *boot;
+    d9d_mesh *mesh;
+    d9d_device *dev;
+    d9d_comm *down, *up;
+    d9d_pipe_how pipe;
+    int rank, ranks, micros;
+    bool uneven;
+    d9d_program program;
+    d9d_executor *executor;
+    d9d_meter *meter;
+    d9d_stage_price price[MOST]; /* seconds asleep */
+    double asked, slept;         /* seconds of this rank in a play */
+    account best;                /* of the quickest play */
+    bool busy;                   /* the processors are, with other things */
+};
+
+/* --- stages ------------------------------------------------------------------------------- */
+
+static void sleep_for(struct job *j, double seconds)
+{
+    struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
+    const int64_t begin = d9d_clock_ns();
+
+    while (nanosleep(&t, &t) != 0) {
+    }
+    j->asked += seconds;
+    j->slept += (double)(d9d_clock_ns() - begin) * 1e-9;
+}
+
+/* What a stage's backward is told. */
+typedef struct nap {
+    struct job *job;
+    const d9d_stage_price *price;
+} nap;
+
+static d9d_status input_half(d9d_node *n)
+{
+    const nap *p = n->attr;
+
+    sleep_for(p->job, p->price->input);
+    return D9D_OK;
+}
+
+static d9d_status weight_half(d9d_node *n)
+{
+    const nap *p = n->attr;
+
+    sleep_for(p->job, p->price->weight);
+    return D9D_OK;
+}
+
+static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
+{
+    static const d9d_node_ops asleep = {.input = input_half, .weight = weight_half};
+    struct job *j = self;
+    d9d_tensor first;
+    d9d_node *n;
+
+    (void)micro;
+    sleep_for(j, j->price[stage].forward);
+    if (stage == 0) {
+        D9D_TRY(d9d_tensor_alloc(j->dev, D9D_F32, D9D_SHAPE(WIDTH), &first));
+        memset(d9d_tensor_data(&first), 0, WIDTH * sizeof(float));
+        D9D_TRY(d9d_tape_leaf(t, &first, true, &in));
+        d9d_tensor_release(&first);
+    }
+    D9D_TRY(d9d_op_add(t, in, in, out));
+    D9D_TRY(d9d_tape_record_point(t, &asleep, sizeof(nap), &n));
+    *(nap *)n->attr = (nap){j, &j->price[stage]};
+    return stage + 1 == j->program.stages ? d9d_op_root(t, *out, out) : D9D_OK;
+}
+
+static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+{
+    (void)self, (void)micro;
+    *dtype = D9D_F32;
+    *shape = D9D_SHAPE(WIDTH);
+    return D9D_OK;
+}
+
+/* --- plays -------------------------------------------------------------------------------- */
+
+/* What a rank says of a play. */
+typedef struct word {
+    double busy, total, late, price[MOST][PRICES]; /* of its stages; of others 0 */
+} word;
+
+static d9d_status measure(struct job *j, word *out)
+{
+    d9d_stage_work work[MOST];
+
+    *out = (word){.late = j->slept / j->asked};
+    D9D_TRY(d9d_meter_read(j->meter, j->program.stages, work, &out->busy, &out->total));
+    for (int s = 0; s < j->program.stages; s++) {
+        const d9d_stage_price p = d9d_stage_work_price(&work[s], &j->program, s);
+
+        memcpy(out->price[s], (double[PRICES]){p.forward, p.input, p.weight}, sizeof(*out->price));
+    }
+    return D9D_OK;
+}
+
+static void sum_up(const struct job *j, const d9d_comm_word *all, account *out)
+{
+    double busy = 0;
+    word w;
+
+    *out = (account){0};
+    for (int r = 0; r < j->ranks; r++) {
+        memcpy(&w, all[r].data, sizeof(w));
+        busy += w.busy;
+        out->late = fmax(out->late, w.late);
+        out->longest = fmax(out->longest, w.total);
+        for (int s = 0; s < j->program.stages; s++)
+            for (int i = 0; i < PRICES; i++)
+                out->price[s][i] += w.price[s][i];
+    }
+    out->bubble = 1 - busy / (out->longest * j->ranks);
+}
+
+static d9d_status play(struct job *j, account *out)
+{
+    d9d_comm_word all[MOST];
+    d9d_arena a = {0};
+    word mine;
+    d9d_status st;
+
+    j->asked = j->slept = 0;
+    D9D_TRY(d9d_comm_barrier(j->down, "play"));
+    D9D_TRY(d9d_executor_play(j->executor));
+    D9D_TRY(measure(j, &mine));
+    st = d9d_comm_gather_words(j->down, "play", &mine, sizeof(mine), &a, all);
+    if (st == D9D_OK)
+        sum_up(j, all, out);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- side by side --------------------------------------------------------------------------- */
+
+static d9d_status bubble_of(const struct job *j, const d9d_stage_price *prices, double *out)
+{
+    d9d_timeline t;
+
+    D9D_TRY(d9d_timeline_make(&j->program, &(d9d_pipe_prices){.stages = prices}, &t));
+    *out = t.bubble;
+    d9d_timeline_release(&t);
+    return D9D_OK;
+}
+
+/* As the plan has it. */
+static d9d_status plan(const struct job *j, double *out)
+{
+    d9d_stage_price prices[MOST];
+
+    for (int s = 0; s < j->program.stages; s++)
+        prices[s] =
+            (d9d_stage_price){j->best.price[s][0], j->best.price[s][1], j->best.price[s][2]};
+    return bubble_of(j, prices, out);
+}
+
+static bool agree(const struct job *j, double planned)
+{
+    return fabs(j->best.bubble - planned) <= 0.02;
+}
+
+static d9d_status plays(struct job *j, double *planned)
+{
+    account a;
+
+    D9D_TRY(play(j, &a)); /* memory and connections are made */
+    j->best.longest = INFINITY;
+    for (int i = 0; i < PLAYS || (i < PLAYS_MOST && !agree(j, *planned)); i++) {
+        D9D_TRY(play(j, &a));
+        if (a.longest < j->best.longest)
+            j->best = a;
+        D9D_TRY(plan(j, planned));
+    }
+    return D9D_OK;
+}
+
+static d9d_status compare(struct job *j)
+{
+    double planned = 0, nominal = 0;
+    bool well;
+
+    D9D_TRY(plays(j, &planned));
+    D9D_TRY(bubble_of(j, j->price, &nominal));
+    well = agree(j, planned);
+    if (!well && j->best.late > 1 + LATE) {
+        if (j->rank == 0)
+            printf("ranks slept %.0f %% too long: nothing can be measured\n",
+                   100 * (j->best.late - 1));
+        j->busy = true;
+        return D9D_OK;
+    }
+    if (j->rank == 0)
+        printf(
+            "%2d stages, %d ranks, %2d micro-batches: bubble measured %5.1f %%, planned %5.1f %%, "
+            "of undisturbed stages %5.1f %%\n",
+            j->program.stages, j->ranks, j->micros, 100 * j->best.bubble, 100 * planned,
+            100 * nominal);
+    return well ? D9D_OK
+                : D9D_FAIL(D9D_EVERIFY, "the bubble is %.1f %%, and was planned as %.1f %%",
+                           100 * j->best.bubble, 100 * planned);
+}
+
+/* --- all of it ------------------------------------------------------------------------------ */
+
+static d9d_status read_words(struct job *j, int argc, char **argv)
+{
+    int kind = 0;
+
+    while (kind < D9D_PIPE_KIND_COUNT && strcmp(d9d_pipe_kind_word((d9d_pipe_kind)kind), argv[2]))
+        kind++;
+    if (kind == D9D_PIPE_KIND_COUNT || kind == D9D_PIPE_INFERENCE)
+        return D9D_FAIL(D9D_EINVAL, "no schedule to learn by: %s", argv[2]);
+    j->micros = atoi(argv[1]);
+    j->pipe.kind = (d9d_pipe_kind)kind;
+    j->pipe.stages_per_rank = argc > 3 ? atoi(argv[3]) : 1;
+    for (int i = 4; i < argc; i++) {
+        j->pipe.zero_bubble |= strcmp(argv[i], "split") == 0;
+        j->pipe.deep |= strcmp(argv[i], "deep") == 0;
+        j->uneven |= strcmp(argv[i], "uneven") == 0;
+    }
+    return D9D_OK;
+}
+
+/* Rank by rank as much; unevenly the last stages have the most to do. */
+static void set_prices(struct job *j)
+{
+    const double unit = 6e-3 * j->ranks / j->program.stages;
+
+    for (int s = 0; s < j->program.stages; s++) {
+        const double more = j->uneven ? 1 + (double)s / j->program.stages : 1;
+
+        j->price[s] = (d9d_stage_price){unit * more, unit * more * (j->uneven ? 1.2 : 1),
+                                        unit * more * (j->uneven ? 0.7 : 1)};
+    }
+}
+
+static d9d_status open_job(struct job *j)
+{
+    static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
+    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+
+    D9D_TRY(d9d_boot_open(&j->boot));
+    j->rank = d9d_boot_rank(j->boot);
+    j->ranks = d9d_boot_size(j->boot);
+    d.pipeline_parallel = j->ranks;
+    D9D_TRY(d9d_device_open("cpu", &j->dev));
+    D9D_TRY(d9d_mesh_open(j->boot, &d, "cpu", j->dev->stream, &(d9d_mesh_how){.timeout_s = 600},
+                          &j->mesh));
+    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
+    D9D_TRY(d9d_mesh_group_beside(j->mesh, D9D_AXIS(PP), 1, &j->up));
+    D9D_TRY(d9d_program_build(&j->pipe, j->ranks, j->micros, &j->program));
+    D9D_TRY(d9d_program_connect(&j->program));
+    if (j->program.stages > MOST)
+        return D9D_FAIL(D9D_EINVAL, "%d stages, at most %d", j->program.stages, (int)MOST);
+    set_prices(j);
+    D9D_TRY(d9d_meter_create(j->dev, &j->meter));
+    D9D_TRY(d9d_executor_create(&(d9d_executor_how){.program = &j->program,
+                                                    .rank = j->rank,
+                                                    .dev = j->dev,
+                                                    .down = j->down,
+                                                    .up = j->up,
+                                                    .ops = &ops,
+                                                    .self = j},
+                                &j->executor));
+    d9d_executor_measure(j->executor, j->meter);
+    return D9D_OK;
+}
+
+static d9d_status all(struct job *j, int argc, char **argv)
+{
+    D9D_TRY(read_words(j, argc, argv));
+    D9D_TRY(open_job(j));
+    return compare(j);
+}
+
+static void close_job(struct job *j)
+{
+    d9d_executor_free(j->executor);
+    d9d_meter_free(j->meter);
+    d9d_program_release(&j->program);
+    d9d_mesh_close(j->mesh);
+    d9d_device_close(j->dev);
+    d9d_boot_close(j->boot);
+}
+
+int main(int argc, char **argv)
+{
+    struct job j = {0};
+    d9d_status st =
+        argc < 3 ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_bubble_driver MICROS KIND [STAGES [FLAG...]]")
+                 : all(&j, argc, argv);
+
+    if (st != D9D_OK)
+        fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());
+    if (st != D9D_OK && st != D9D_EVERIFY && j.ranks > 1)
+        d9d_boot_abort(j.boot, 1, d9d_err_message());
+    close_job(&j);
+    return j.busy ? 77 : d9d_status_exit_code(st);
+}

@@ -1,0 +1,388 @@
+/* pipeline_driver.c - programs played by as many ranks as they are for, and the same model in one
+ * piece beside them: `pipeline_driver KIND [STAGES [FLAG...]]`.
+ *
+ * KIND is a schedule's name, STAGES of 1f1b and looped_bfs are those of a rank, flags are
+ *
+ *     split    1f1b: zero_bubble          deep     1f1b: the deeper warm-up
+ *     tied     one embedding              frozen   the first stage trains nothing
+ *     again    layers computed again
+ *
+ * Micro-batches are of different lengths, and the program is played three times.  Gradients and
+ * losses must be those of the whole model, computed by every rank alone, to 1e-5 (2-norms of each
+ * parameter), and no rank may hold more tapes than the timeline says.  D9D_TEST_DEVICE says what
+ * ranks compute with; on GPUs each takes the one of its rank.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/comm/mesh.h"
+#include "d9d/model/model.h"
+#include "d9d/parallel/tied_weights.h"
+#include "d9d/pipe/executor.h"
+#include "d9d/pipe/timeline.h"
+
+enum { LAYERS = 16, HIDDEN = 32, VOCAB = 61, ROWS = 2, PLAYS = 3, MOST = 64 };
+
+struct job {
+    d9d_boot *boot;
+    d9d_mesh *mesh;
+    d9d_device *dev;
+    d9d_comm *down, *up;
+    d9d_qwen3_config config;
+    d9d_model_options options;
+    d9d_pipe_how pipe;
+    bool frozen;
+    d9d_program program;
+    d9d_executor *executor;
+    int rank, ranks;
+    d9d_model *whole, *stage[MOST]; /* those of this rank */
+    double *losses;                 /* [micros], on the device; of the stages */
+    double want[MOST];
+};
+
+/* --- a model ------------------------------------------------------------------------------ */
+
+static d9d_status freeze(void *arg, d9d_param *p)
+{
+    (void)arg;
+    p->trainable = false;
+    return D9D_OK;
+}
+
+static bool is_first_layers(const struct job *j, const d9d_param *p)
+{
+    const char *layer = strstr(p->name, "layers.");
+
+    return strstr(p->name, "embed_tokens") != NULL ||
+           (layer != NULL && atoi(layer + 7) < LAYERS / j->program.stages);
+}
+
+static d9d_status freeze_first(void *arg, d9d_param *p)
+{
+    return is_first_layers(arg, p) ? freeze(NULL, p) : D9D_OK;
+}
+
+static d9d_status make_model(struct job *j, d9d_stage stage, d9d_model **out)
+{
+    D9D_TRY(d9d_qwen3_create(&j->config, stage, &j->options, out));
+    D9D_TRY(d9d_module_bind((*out)->module));
+    if (j->frozen)
+        D9D_TRY(d9d_module_each((*out)->module, freeze_first, j));
+    D9D_TRY(d9d_module_materialise((*out)->module, j->dev, true));
+    return d9d_module_reset((*out)->module, 7);
+}
+
+/* --- a micro-batch ------------------------------------------------------------------------ */
+
+static int64_t length_of(int micro)
+{
+    return 4 + 3 * (micro % 4);
+}
+
+/* `what`: 0 ids, 1 labels, 2 positions. */
+static d9d_status cells(const struct job *j, int micro, int what, d9d_tensor *out)
+{
+    const int64_t length = length_of(micro);
+    int32_t v[ROWS * 16];
+
+    for (int64_t i = 0; i < ROWS * length; i++) {
+        const int32_t some = (int32_t)((micro * 97 + i * 31 + what * 17 + i * i) % VOCAB);
+
+        v[i] = what == 2                 ? (int32_t)(i % length)
+               : what == 1 && i % 5 == 0 ? D9D_IGNORE_INDEX
+                                         : some;
+    }
+    return d9d_tensor_from_host(j->dev, D9D_I32, D9D_SHAPE(ROWS, length), v, out);
+}
+
+/* A forward; the sum of its losses, if any, is added to *sum. */
+static d9d_status run(struct job *j, d9d_model *m, int micro, d9d_tape *t, d9d_var *in,
+                      d9d_var **out, double *sum)
+{
+    d9d_tensor x[3] = {{0}};
+    d9d_model_out o = {0};
+    d9d_status st = D9D_OK;
+
+    for (int i = 0; i < 3 && st == D9D_OK; i++)
+        st = cells(j, micro, i, &x[i]);
+    if (st == D9D_OK)
+        st = m->ops->forward(m, t,
+                             &(d9d_model_in){.ids = &x[0],
+                                             .labels = &x[1],
+                                             .positions = &x[2],
+                                             .hidden = in,
+                                             .loss_is_root = true},
+                             &o);
+    if (st == D9D_OK && d9d_stage_is_last(m->stage))
+        st = j->dev->kernels->sum(j->dev->stream, sum, 0, D9D_F32,
+                                  d9d_tensor_data(d9d_var_tensor(o.loss)),
+                                  d9d_tensor_numel(d9d_var_tensor(o.loss)));
+    for (int i = 0; i < 3; i++)
+        d9d_tensor_release(&x[i]);
+    if (out != NULL)
+        *out = o.hidden;
+    return st;
+}
+
+/* --- in one piece -------------------------------------------------------------------------- */
+
+static d9d_status learn_whole(struct job *j)
+{
+    d9d_tape *t;
+    d9d_status st = D9D_OK;
+
+    D9D_TRY(d9d_tape_create(j->dev, &t));
+    for (int m = 0; m < j->program.micros && st == D9D_OK; m++) {
+        st = run(j, j->whole, m, t, NULL, NULL, j->losses);
+        if (st == D9D_OK)
+            st = d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_FULL);
+        if (st == D9D_OK)
+            st = d9d_device_download(j->dev, &j->want[m], j->losses, sizeof(double));
+        d9d_tape_reset(t);
+    }
+    d9d_tape_free(t);
+    return st;
+}
+
+/* --- in stages ----------------------------------------------------------------------------- */
+
+static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
+{
+    struct job *j = self;
+
+    return run(j, j->stage[stage / j->ranks], micro, t, in, out, j->losses + micro);
+}
+
+static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+{
+    (void)self;
+    *dtype = D9D_F32;
+    *shape = D9D_SHAPE(ROWS, length_of(micro), HIDDEN);
+    return D9D_OK;
+}
+
+static d9d_status sum_tied(struct job *j)
+{
+    const int n = j->program.stages / j->ranks;
+    d9d_model *first = j->stage[0], *last = j->stage[n - 1];
+    const int peer = d9d_program_rank_of(&j->program, j->rank == 0 ? j->program.stages - 1 : 0);
+
+    if (first->tied != NULL && last->tied != NULL && first != last)
+        return d9d_tied_sum(first->tied, last->tied, NULL, 0, j->dev);
+    if (first->tied != NULL || last->tied != NULL)
+        return d9d_tied_sum(first->tied != NULL ? first->tied : last->tied, NULL, j->down, peer,
+                            j->dev);
+    return D9D_OK;
+}
+
+static d9d_status learn_stages(struct job *j)
+{
+    for (int play = 0; play < PLAYS; play++) {
+        for (int k = 0; k < j->program.stages / j->ranks; k++)
+            d9d_module_clear_grads(j->stage[k]->module);
+        D9D_TRY(d9d_executor_play(j->executor));
+        D9D_TRY(sum_tied(j));
+    }
+    return D9D_OK;
+}
+
+/* --- side by side --------------------------------------------------------------------------- */
+
+static d9d_status far(const d9d_tensor *a, const d9d_tensor *b, double *out)
+{
+    const int64_t n = d9d_tensor_numel(a);
+    float *x = calloc((size_t)n + 1, sizeof(*x)), *y = calloc((size_t)n + 1, sizeof(*y));
+    double distance = 0, size = 0;
+
+    if (x == NULL || y == NULL)
+        exit(99);
+    D9D_TRY(d9d_tensor_to_f32(a, x));
+    D9D_TRY(d9d_tensor_to_f32(b, y));
+    for (int64_t i = 0; i < n; i++) {
+        distance += pow((double)x[i] - (double)y[i], 2);
+        size += pow((double)y[i], 2);
+    }
+    *out = distance == 0 ? 0 : sqrt(distance / size);
+    free(x);
+    free(y);
+    return D9D_OK;
+}
+
+static d9d_status compare_param(void *arg, d9d_param *p)
+{
+    struct job *j = arg;
+    d9d_param *q = d9d_module_find(j->whole->module, p->name);
+    double apart = 0;
+
+    if (q == NULL || d9d_param_has_own_grad(p) != d9d_param_has_own_grad(q))
+        return D9D_FAIL(D9D_EVERIFY, "%s: %s", p->name,
+                        q == NULL ? "is in no model" : "has a gradient in one way alone");
+    if (!d9d_param_has_own_grad(p))
+        return D9D_OK;
+    D9D_TRY(far(&p->own_grad, &q->own_grad, &apart));
+    return apart <= 1e-5
+               ? D9D_OK
+               : D9D_FAIL(D9D_EVERIFY, "%s: its gradient differs by %.2g", p->name, apart);
+}
+
+static d9d_status compare_losses(struct job *j)
+{
+    double got[MOST];
+
+    if (!d9d_stage_is_last(j->stage[j->program.stages / j->ranks - 1]->stage))
+        return D9D_OK;
+    D9D_TRY(
+        d9d_device_download(j->dev, got, j->losses, (size_t)j->program.micros * sizeof(double)));
+    for (int m = 0; m < j->program.micros; m++)
+        if (!(fabs(got[m] - j->want[m]) <= 1e-5 * fabs(j->want[m])))
+            return D9D_FAIL(D9D_EVERIFY, "micro-batch %d: loss %.9g, not %.9g", m, got[m],
+                            j->want[m]);
+    return D9D_OK;
+}
+
+static d9d_status compare_live(struct job *j)
+{
+    d9d_stage_price prices[MOST];
+    d9d_timeline t;
+    int want;
+
+    for (int s = 0; s < j->program.stages; s++)
+        prices[s] = (d9d_stage_price){1, 1, 1};
+    D9D_TRY(d9d_timeline_make(&j->program, &(d9d_pipe_prices){.stages = prices}, &t));
+    want = t.live[j->rank];
+    d9d_timeline_release(&t);
+    if (d9d_executor_live(j->executor) != want)
+        return D9D_FAIL(D9D_EVERIFY, "rank %d held %d tapes, the timeline says %d", j->rank,
+                        d9d_executor_live(j->executor), want);
+    return D9D_OK;
+}
+
+static d9d_status compare(struct job *j)
+{
+    for (int k = 0; k < j->program.stages / j->ranks; k++)
+        D9D_TRY(d9d_module_each(j->stage[k]->module, compare_param, j));
+    D9D_TRY(compare_losses(j));
+    return compare_live(j);
+}
+
+/* --- all of it ----------------------------------------------------------------------------- */
+
+static d9d_status read_words(struct job *j, int argc, char **argv)
+{
+    int kind = 0;
+
+    while (kind < D9D_PIPE_KIND_COUNT && strcmp(d9d_pipe_kind_word((d9d_pipe_kind)kind), argv[1]))
+        kind++;
+    if (kind == D9D_PIPE_KIND_COUNT || kind == D9D_PIPE_INFERENCE)
+        return D9D_FAIL(D9D_EINVAL, "no schedule to learn by: %s", argv[1]);
+    j->pipe.kind = (d9d_pipe_kind)kind;
+    j->pipe.stages_per_rank = argc > 2 ? atoi(argv[2]) : 1;
+    for (int i = 3; i < argc; i++) {
+        j->pipe.zero_bubble |= strcmp(argv[i], "split") == 0;
+        j->pipe.deep |= strcmp(argv[i], "deep") == 0;
+        j->config.tied |= strcmp(argv[i], "tied") == 0;
+        j->frozen |= strcmp(argv[i], "frozen") == 0;
+        if (strcmp(argv[i], "again") == 0)
+            j->options.checkpointing = D9D_RECOMPUTE_FULL;
+    }
+    return D9D_OK;
+}
+
+static d9d_status open_job(struct job *j)
+{
+    const char *where = getenv("D9D_TEST_DEVICE");
+    const bool gpu = where != NULL && strncmp(where, "cuda", 4) == 0;
+    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    char device[32] = "cpu";
+
+    D9D_TRY(d9d_boot_open(&j->boot));
+    j->rank = d9d_boot_rank(j->boot);
+    j->ranks = d9d_boot_size(j->boot);
+    d.pipeline_parallel = j->ranks;
+    if (gpu)
+        (void)snprintf(device, sizeof(device), "cuda:%d", j->rank);
+    D9D_TRY(d9d_device_open(device, &j->dev));
+    D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream,
+                          &(d9d_mesh_how){.timeout_s = 600}, &j->mesh));
+    D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
+    return d9d_mesh_group_beside(j->mesh, D9D_AXIS(PP), 1, &j->up);
+}
+
+static d9d_status open_models(struct job *j)
+{
+    static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
+    const int micros = 2 * j->ranks;
+
+    D9D_TRY(d9d_program_build(&j->pipe, j->ranks, micros, &j->program));
+    D9D_TRY(d9d_program_connect(&j->program));
+    D9D_TRY(d9d_program_check(&j->program));
+    D9D_TRY(d9d_device_alloc(j->dev, (uint64_t)micros * sizeof(double), (void **)&j->losses));
+    D9D_TRY(make_model(j, D9D_WHOLE_MODEL, &j->whole));
+    for (int k = 0; k < j->program.stages / j->ranks; k++)
+        D9D_TRY(make_model(
+            j, (d9d_stage){d9d_program_stage_of(&j->program, j->rank, k), j->program.stages},
+            &j->stage[k]));
+    return d9d_executor_create(&(d9d_executor_how){.program = &j->program,
+                                                   .rank = j->rank,
+                                                   .dev = j->dev,
+                                                   .down = j->down,
+                                                   .up = j->up,
+                                                   .ops = &ops,
+                                                   .self = j},
+                               &j->executor);
+}
+
+static d9d_status all(struct job *j, int argc, char **argv)
+{
+    D9D_TRY(read_words(j, argc, argv));
+    D9D_TRY(open_job(j));
+    D9D_TRY(open_models(j));
+    D9D_TRY(learn_whole(j));
+    D9D_TRY(learn_stages(j));
+    return compare(j);
+}
+
+static void close_job(struct job *j)
+{
+    d9d_executor_free(j->executor);
+    for (int k = 0; k < MOST; k++)
+        d9d_model_free(j->stage[k]);
+    d9d_model_free(j->whole);
+    if (j->losses != NULL)
+        d9d_device_free(j->dev, j->losses, (uint64_t)j->program.micros * sizeof(double));
+    d9d_program_release(&j->program);
+    d9d_mesh_close(j->mesh);
+    d9d_device_close(j->dev);
+    d9d_boot_close(j->boot);
+}
+
+int main(int argc, char **argv)
+{
+    static const d9d_vocab_split split = {"regular", VOCAB};
+    struct job j = {.config = {.hidden = HIDDEN,
+                               .layers = LAYERS,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_dim = 8,
+                               .dense_intermediate = 48,
+                               .norm_eps = 1e-6f,
+                               .rope_base = 10000,
+                               .max_positions = 64,
+                               .splits = &split,
+                               .n_splits = 1},
+                    .options = {.dtype = D9D_F32}};
+    d9d_status st = argc < 2
+                        ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_driver KIND [STAGES [FLAG...]]")
+                        : all(&j, argc, argv);
+
+    if (st != D9D_OK)
+        fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());
+    else if (j.rank == 0)
+        printf("%d stages on %d ranks: as in one piece\n", j.program.stages, j.ranks);
+    if (st != D9D_OK && j.ranks > 1)
+        d9d_boot_abort(j.boot, 1, d9d_err_message());
+    close_job(&j);
+    return d9d_status_exit_code(st);
+}

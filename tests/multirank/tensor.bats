@@ -1,0 +1,24 @@
+#!/usr/bin/env bats
+# Tensor parallelism: what ranks compute together against what each computes alone.
+
+load ../slurm/helper
+load launch
+
+setup_file() { no_launcher; }
+
+setup() { with_mpi; }
+
+export D9D_COMM_CHECK=1
+
+driver=$D9D_BUILD/tests/multirank/tensor_driver
+
+@test "one rank: the plan changes nothing" { run -0 "$driver"; }
+@test "two ranks compute what one does" { all_well 2 "$driver"; }
+@test "three ranks compute what one does" { all_well 3 "$driver"; }
+@test "four ranks compute what one does" { all_well 4 "$driver"; }
+
+@test "the same by rooms that ranks read of each other" {
+    export D9D_COMM_SHARE=1
+    for n in 2 3 4; do all_well $n "$driver"; done
+    D9D_COMM_CHECK=0 all_well 4 "$driver"
+}

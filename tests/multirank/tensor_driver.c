@@ -1,0 +1,693 @@
+/* tensor_driver.c - what tests/multirank/tensor.bats launches: tensor parallelism over all ranks.
+ *
+ * Each rank also computes alone what all compute together, and compares: values and gradients of
+ * the operations between ranks, of the loss over a vocabulary in parts, and of whole small models.
+ */
+#include "support/fd.h"
+#include "support/ranks.h"
+#include "support/unit.h"
+#include "support/unit_device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "d9d/comm/mesh.h"
+#include "d9d/model/model.h"
+#include "d9d/parallel/parallel_plan.h"
+
+static double exact(void)
+{
+    return unit_device_tolerance(1e-6, 5e-6);
+}
+
+/* The same bytes on every rank. */
+static void check_same(const ranks *w, const void *mine, size_t bytes)
+{
+    d9d_comm_word *all = calloc((size_t)w->size, sizeof(*all));
+    d9d_arena a = {0};
+
+    assert_ok(d9d_comm_gather_words(w->comm, "check", mine, bytes, &a, all));
+    for (int r = 0; r < w->size; r++) {
+        assert_int_equal(all[r].n, bytes);
+        assert_memory_equal(all[r].data, mine, bytes);
+    }
+    d9d_arena_release(&a);
+    free(all);
+}
+
+/* --- rows ------------------------------------------------------------------------------- */
+
+/* Rank r has rows r, and sums its own multiple; whole numbers, so that sums are exact. */
+static void rows_go_and_come_back(void **state)
+{
+    const ranks *w = *state;
+    const int64_t n = w->size, rows = 3, wide = 5;
+    d9d_shape part = D9D_SHAPE(rows, wide);
+    float host[15], *got;
+    d9d_tensor x, dy, dx;
+    d9d_var *v, *all, *y;
+    d9d_tape *t;
+
+    for (int i = 0; i < 15; i++)
+        host[i] = (float)(100 * w->rank + i);
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, part, host, &x));
+    assert_ok(d9d_tape_leaf(t, &x, true, &v));
+    assert_ok(d9d_op_gather_rows(t, v, w->comm, "x", &all));
+    got = ranks_host(d9d_var_tensor(all));
+    assert_int_equal(d9d_tensor_numel(d9d_var_tensor(all)), n * 15);
+    for (int64_t i = 0; i < n * 15; i++)
+        assert_true(got[i] == (float)(100 * (i / 15) + i % 15));
+    free(got);
+    assert_ok(d9d_op_scatter_rows(t, all, w->comm, "y", &y)); /* n times its own */
+    got = ranks_host(d9d_var_tensor(y));
+    for (int i = 0; i < 15; i++)
+        assert_true(got[i] == (float)n * host[i]);
+    free(got);
+    for (int i = 0; i < 15; i++)
+        host[i] = (float)(1000 * w->rank - i);
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, part, host, &dy));
+    assert_ok(d9d_tape_backward(t, &y, &dy, 1, D9D_BACKWARD_FULL));
+    d9d_var_grad(v, &dx);
+    got = ranks_host(&dx);
+    for (int i = 0; i < 15; i++)
+        assert_true(got[i] == (float)n * host[i]);
+    free(got);
+    d9d_tensor_release(&dx);
+    d9d_tensor_release(&dy);
+    d9d_tensor_release(&x);
+    d9d_tape_free(t);
+}
+
+/* Every rank has the same numbers, so that each difference is that of all. */
+static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                           size_t n_out)
+{
+    fd_env *e = self;
+    const ranks *w = e->of->arg;
+    d9d_var *all, *h;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_gather_rows(t, in[0], w->comm, "x", &all));
+    D9D_TRY(d9d_op_linear(t, all, e->param[0], &h));
+    return d9d_op_scatter_rows(t, h, w->comm, "y", out);
+}
+
+/* Products of rows on their way, and their sums; alone, what those are made of. */
+static d9d_status run_beside(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
+                             d9d_var **out, size_t n_out)
+{
+    fd_env *e = self;
+    const ranks *w = e->of->arg;
+    const d9d_linear_rows of[] = {{e->param[0], 2, 5}, {e->param[0], 0, 7}};
+    d9d_var *all, *h[2], *y[2];
+    d9d_coming coming;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_gather_rows_go(t, in[0], w->comm, "x", &coming, &all));
+    D9D_TRY(d9d_op_linears(t, all, &coming, of, 2, h));
+    D9D_TRY(d9d_op_add(t, h[0], h[0], &h[0]));
+    if (w->size == 1) {
+        D9D_TRY(d9d_op_linear_onto(t, h[1], e->param[1], in[1], &y[0]));
+        D9D_TRY(d9d_op_linear(t, h[0], e->param[2], &y[1]));
+    } else {
+        D9D_TRY(d9d_op_linear_scatter(t, h[1], e->param[1], w->comm, "y", in[1], &y[0]));
+        D9D_TRY(d9d_op_linear_scatter(t, h[0], e->param[2], w->comm, "y", NULL, &y[1]));
+    }
+    return d9d_op_add(t, y[0], y[1], out);
+}
+
+/* A feed-forward layer between the two. */
+static d9d_status run_ffn(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
+                          size_t n_out)
+{
+    fd_env *e = self;
+    const ranks *w = e->of->arg;
+    const d9d_ffn_weights weights = {e->param[0], e->param[1], e->param[2]};
+    d9d_coming coming;
+    const d9d_ffn_ranks between = {w->comm, "y", &coming};
+    d9d_var *all;
+
+    (void)n_in, (void)n_out;
+    D9D_TRY(d9d_op_gather_rows_go(t, in[0], w->comm, "x", &coming, &all));
+    return d9d_op_ffn(t, all, &weights, NULL, w->size > 1 ? &between : NULL, in[1], out);
+}
+
+static void rows_keep_the_promises_of_ops(void **state)
+{
+    ranks *w = *state;
+    const int64_t n = w->size;
+    const fd_case cases[] = {{.name = "rows",
+                              .run = run_rows,
+                              .in = {FD(2, 3, 5)},
+                              .param = {FD(7, 5)},
+                              .kept = {30 * n}},
+                             {.name = "products beside rows",
+                              .run = run_beside,
+                              .in = {FD(6, 5), FD(6, 4)},
+                              .param = {FD(7, 5), FD(4, 7), FD(4, 5)},
+                              .kept = {30 * n, 42 * n, 30 * n}},
+                             {.name = "a layer beside rows",
+                              .run = run_ffn,
+                              .in = {FD(6, 5), FD(6, 5)},
+                              .param = {FD(4, 5), FD(4, 5), FD(5, 4)},
+                              .kept = {30 * n, 24 * n, 24 * n, 24 * n}}};
+
+    if (!unit_device_is_cpu()) /* it opens one device, the same on every rank */
+        skip();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        fd_case c = cases[i];
+
+        c.arg = w;
+        fd_check(&c);
+    }
+}
+
+/* --- products beside rows: so many that a GPU makes them rank by rank
+ * ----------------------------- */
+
+enum { R = 256, IN = 64, MID = 96 };
+
+/* What rank r has of two products. */
+typedef struct columns {
+    d9d_param up, down;
+} columns;
+
+static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
+{
+    const uint64_t stream = 90 + 2 * (uint64_t)rank;
+    d9d_param *const p[] = {&c->up, &c->down};
+    const d9d_shape shape[] = {D9D_SHAPE(MID, IN), D9D_SHAPE(IN, MID)};
+
+    for (size_t i = 0; i < 2; i++)
+        *p[i] = (d9d_param){.name = "w",
+                            .whole = shape[i],
+                            .work = shape[i],
+                            .dtype = t,
+                            .data = ranks_numbers(w, t, shape[i], stream + i)};
+}
+
+/* y = x + the sum over ranks of their two products of x. */
+static d9d_status products_together(const ranks *w, d9d_tape *t, d9d_var *x, columns *c,
+                                    d9d_var **y)
+{
+    const d9d_linear_rows of = {&c[w->rank].up, 0, MID};
+    d9d_coming coming;
+    d9d_var *h;
+
+    D9D_TRY(d9d_op_gather_rows_go(t, x, w->comm, "x", &coming, &h));
+    D9D_TRY(d9d_op_linears(t, h, &coming, &of, 1, &h));
+    return d9d_op_linear_scatter(t, h, &c[w->rank].down, w->comm, "y", x, y);
+}
+
+static d9d_status products_alone(const ranks *w, d9d_tape *t, d9d_var *x, columns *c, d9d_var **y)
+{
+    d9d_var *h;
+
+    *y = x;
+    for (int r = 0; r < w->size; r++) {
+        D9D_TRY(d9d_op_linear(t, x, &c[r].up, &h));
+        D9D_TRY(d9d_op_linear_onto(t, h, &c[r].down, *y, y));
+    }
+    return D9D_OK;
+}
+
+/* y and dx, of this rank's rows or, alone, of all. */
+static void products_run(const ranks *w, d9d_dtype t, bool together, float **y, float **dx)
+{
+    const int64_t all = (int64_t)R * w->size, first = together ? R * w->rank : 0;
+    d9d_tensor xs = ranks_numbers(w, t, D9D_SHAPE(all, IN), 80),
+               seeds = ranks_numbers(w, t, D9D_SHAPE(all, IN), 81),
+               x = d9d_tensor_rows(&xs, first, together ? R : all),
+               seed = d9d_tensor_rows(&seeds, first, together ? R : all), grad;
+    d9d_var *v, *out;
+    columns c[8];
+    d9d_tape *tape;
+
+    assert_in_range(w->size, 1, 8);
+    for (int r = 0; r < w->size; r++)
+        columns_make(w, r, t, &c[r]);
+    assert_ok(d9d_tape_create(w->dev, &tape));
+    assert_ok(d9d_tape_leaf(tape, &x, true, &v));
+    assert_ok((together && w->size > 1 ? products_together : products_alone)(w, tape, v, c, &out));
+    *y = ranks_host(d9d_var_tensor(out));
+    assert_ok(d9d_tape_backward(tape, &out, &seed, 1, D9D_BACKWARD_FULL));
+    d9d_var_grad(v, &grad);
+    *dx = ranks_host(&grad);
+    d9d_tensor_release(&grad);
+    d9d_tape_free(tape);
+    for (int r = 0; r < w->size; r++) {
+        d9d_tensor_release(&c[r].up.data);
+        d9d_tensor_release(&c[r].down.data);
+    }
+    d9d_tensor_release(&seed);
+    d9d_tensor_release(&seeds);
+    d9d_tensor_release(&x);
+    d9d_tensor_release(&xs);
+}
+
+static void products_beside_rows_are_products(void **state)
+{
+    const ranks *w = *state;
+    const struct {
+        d9d_dtype t;
+        double tolerance;
+    } cases[] = {{D9D_F32, 5 * exact()}, {D9D_BF16, 2e-2}};
+
+    for (size_t i = 0; i < 2; i++) {
+        float *y[2], *dx[2];
+
+        for (int together = 0; together < 2; together++)
+            products_run(w, cases[i].t, together, &y[together], &dx[together]);
+        ranks_close_to("y", y[1], y[0] + R * w->rank * IN, R * IN, cases[i].tolerance);
+        ranks_close_to("dx", dx[1], dx[0] + R * w->rank * IN, R * IN, cases[i].tolerance);
+        for (int k = 0; k < 2; k++) {
+            free(y[k]);
+            free(dx[k]);
+        }
+    }
+}
+
+static void rows_that_do_not_divide_are_refused(void **state)
+{
+    const ranks *w = *state;
+    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(2 * w->size + 1, 3), 1);
+    d9d_var *v, *y = NULL;
+    char want[100];
+    d9d_tape *t;
+
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tape_leaf(t, &x, true, &v));
+    if (w->size == 1)
+        goto out;
+    (void)snprintf(want, sizeof(want), "scatter_rows: %d rows do not divide over %d ranks",
+                   2 * w->size + 1, w->size);
+    assert_fails(d9d_op_scatter_rows(t, v, w->comm, "x", &y), D9D_EINVAL, want);
+    assert_null(y);
+out:
+    d9d_tape_free(t);
+    d9d_tensor_release(&x);
+}
+
+/* --- a vocabulary in parts ------------------------------------------------------------------ */
+
+enum { IGNORE = -100, MOST_SPLITS = 3 };
+
+typedef struct vocabulary {
+    const char *name;
+    int64_t rows, h; /* rows on each rank */
+    size_t n;
+    int64_t v[MOST_SPLITS];
+} vocabulary;
+
+static void param_make(const ranks *w, d9d_param *p, int64_t v, int64_t h, uint64_t stream,
+                       int64_t first, int64_t n)
+{
+    d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(v, h), stream),
+               part = d9d_tensor_rows(&all, first, n);
+    float *host = ranks_host(&part);
+
+    *p = (d9d_param){.name = "head",
+                     .whole = D9D_SHAPE(v, h),
+                     .work = D9D_SHAPE(n, h),
+                     .work_start = {first},
+                     .dtype = D9D_F32,
+                     .grad_dtype = D9D_F32,
+                     .trainable = true};
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, p->work, host, &p->data));
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, p->work, &p->grad));
+    free(host);
+    d9d_tensor_release(&part);
+    d9d_tensor_release(&all);
+}
+
+/* What one run gives, on the host. */
+typedef struct outcome {
+    float *loss, *dx, *dw[MOST_SPLITS];
+    int64_t first[MOST_SPLITS], n[MOST_SPLITS];
+} outcome;
+
+static void outcome_free(outcome *o)
+{
+    free(o->loss);
+    free(o->dx);
+    for (int i = 0; i < MOST_SPLITS; i++)
+        free(o->dw[i]);
+}
+
+/* Over the ranks of `comm`, or all of it here. */
+static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *comm,
+                     const d9d_tensor *targets, outcome *o)
+{
+    const int parts = d9d_comm_size(comm), mine = d9d_comm_rank(comm);
+    const int64_t tokens = c->rows * w->size;
+    d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens, c->h), 50), dx;
+    d9d_tensor x = d9d_tensor_rows(&all, tokens / parts * mine, tokens / parts);
+    d9d_tensor seed = root ? (d9d_tensor){0} : ranks_numbers(w, D9D_F32, D9D_SHAPE(tokens), 51);
+    d9d_param param[MOST_SPLITS], *heads[MOST_SPLITS] = {&param[0], &param[1], &param[2]};
+    d9d_var *v, *h, *loss;
+    d9d_tape *t;
+
+    for (size_t i = 0; i < c->n; i++) {
+        d9d_part_of(c->v[i], parts, mine, &o->first[i], &o->n[i]);
+        param_make(w, &param[i], c->v[i], c->h, 60 + i, o->first[i], o->n[i]);
+    }
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tape_leaf(t, &x, true, &v));
+    assert_ok(d9d_op_gather_rows(t, v, comm, "h", &h));
+    assert_ok((root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
+        t, h, heads, c->n, targets, IGNORE, comm, &loss));
+    o->loss = ranks_host(d9d_var_tensor(loss));
+    assert_ok(d9d_tape_backward(t, &loss, &seed, root ? 0 : 1, D9D_BACKWARD_FULL));
+    d9d_var_grad(v, &dx);
+    o->dx = ranks_host(&dx);
+    for (size_t i = 0; i < c->n; i++) {
+        o->dw[i] = ranks_host(&param[i].grad);
+        d9d_tensor_release(&param[i].data);
+        d9d_tensor_release(&param[i].grad);
+    }
+    d9d_tensor_release(&dx);
+    d9d_tensor_release(&seed);
+    d9d_tensor_release(&x);
+    d9d_tensor_release(&all);
+    d9d_tape_free(t);
+}
+
+static void loss_check(const ranks *w, const vocabulary *c, bool root)
+{
+    const int64_t tokens = c->rows * w->size, mine = c->rows * w->rank * c->h;
+    int32_t *host = calloc((size_t)tokens + 1, sizeof(*host));
+    outcome alone = {0}, parts = {0};
+    d9d_tensor targets;
+    int64_t all = 0;
+
+    for (size_t i = 0; i < c->n; i++)
+        all += c->v[i];
+    for (int64_t i = 0; i < tokens; i++)
+        host[i] = i % 5 == 3 ? IGNORE : (int32_t)(i * 7919 % all);
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(tokens), host, &targets));
+    loss_run(w, c, root, NULL, &targets, &alone);
+    loss_run(w, c, root, w->comm, &targets, &parts);
+    check_same(w, parts.loss, (size_t)tokens * sizeof(float));
+    ranks_close_to("loss", parts.loss, alone.loss, tokens, exact());
+    ranks_close_to("dx", parts.dx, alone.dx + mine, c->rows * c->h, exact());
+    for (size_t i = 0; i < c->n; i++)
+        ranks_close_to("dw", parts.dw[i], alone.dw[i] + parts.first[i] * c->h, parts.n[i] * c->h,
+                       5 * exact());
+    d9d_tensor_release(&targets);
+    outcome_free(&alone);
+    outcome_free(&parts);
+    free(host);
+}
+
+static void a_loss_over_parts_is_the_loss(void **state)
+{
+    static const vocabulary cases[] = {
+        {"odd", 7, 5, 1, {23}},
+        {"one id", 3, 4, 1, {1}},
+        {"fewer ids than ranks", 3, 4, 1, {2}},
+        {"splits", 5, 9, 3, {50, 1, 7}},
+        {"longer than a block", 40, 3, 2, {9001, 40}},
+        {"no tokens", 0, 3, 1, {5}},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int root = 0; root < 2; root++)
+            loss_check(*state, &cases[i], root);
+}
+
+static void a_target_outside_is_refused_on_every_rank(void **state)
+{
+    const ranks *w = *state;
+    const int32_t bad = 5;
+    d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(1, 3), 1), target;
+    d9d_param param, *head = &param;
+    d9d_var *h, *loss = NULL;
+    int64_t first, n;
+    d9d_tape *t;
+
+    d9d_part_of(5, w->size, w->rank, &first, &n);
+    param_make(w, &param, 5, 3, 2, first, n);
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1), &bad, &target));
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(d9d_tape_leaf(t, &x, true, &h));
+    if (!unit_device_is_cpu()) /* which is known too late to refuse */
+        goto out;
+    assert_fails(d9d_op_linear_cross_entropy(t, h, &head, 1, &target, IGNORE, w->comm, &loss),
+                 D9D_EINVAL, "cross-entropy: target 5 of row 0 is outside the vocabulary of 5");
+out:
+    d9d_tape_free(t);
+    d9d_tensor_release(&param.data);
+    d9d_tensor_release(&param.grad);
+    d9d_tensor_release(&target);
+    d9d_tensor_release(&x);
+}
+
+/* --- models ----------------------------------------------------------------------------------- */
+
+enum { B = 2, S = 12, T = B * S };
+
+static const d9d_vocab_split one_split[] = {{"all", 23}};
+static const d9d_vocab_split three_splits[] = {{"regular", 19}, {"one", 1}, {"special", 3}};
+
+static const d9d_qwen3_config dense = {.hidden = 20,
+                                       .layers = 2,
+                                       .head_dim = 6,
+                                       .dense_intermediate = 14,
+                                       .norm_eps = 1e-6f,
+                                       .rope_base = 1e4,
+                                       .max_positions = 64,
+                                       .renormalise = true,
+                                       .splits = one_split,
+                                       .n_splits = 1};
+
+/* Heads for each rank; key-value heads for each rank, or ranks for each key-value head. */
+typedef struct variant {
+    const char *name;
+    int heads, kv, ranks_per_kv;
+    bool moe, tied, packed;
+    d9d_checkpointing recompute;
+} variant;
+
+static const variant variants[] = {
+    {"grouped queries", 4, 2, 0, false, false, false, D9D_RECOMPUTE_OFF},
+    {"one head each", 1, 1, 0, false, false, true, D9D_RECOMPUTE_FULL},
+    {"shared key-value heads", 2, 0, 2, false, true, false, D9D_RECOMPUTE_SELECTIVE},
+    {"one key-value head", 3, 0, 4, false, false, true, D9D_RECOMPUTE_OFF},
+    {"experts", 2, 1, 0, true, false, false, D9D_RECOMPUTE_FULL},
+    {"experts, tied", 2, 0, 4, true, true, true, D9D_RECOMPUTE_OFF},
+};
+
+static d9d_qwen3_config config_of(const variant *v, int n)
+{
+    d9d_qwen3_config c = dense;
+
+    c.heads = v->heads * n;
+    c.kv_heads = v->kv * n;
+    if (v->kv == 0)
+        c.kv_heads = n % v->ranks_per_kv == 0 ? n / v->ranks_per_kv : 1;
+    c.tied = v->tied;
+    if (v->tied) {
+        c.splits = three_splits;
+        c.n_splits = 3;
+    }
+    if (v->moe) {
+        c.experts = 4;
+        c.top_k = 2;
+        c.expert_intermediate = 9;
+        c.shared_intermediate = 7;
+        c.shared_gate = true;
+    }
+    return c;
+}
+
+static d9d_tensor whole_numbers(const ranks *w, d9d_shape shape, int32_t (*of)(int64_t))
+{
+    const int64_t n = d9d_shape_numel(&shape);
+    int32_t *host = calloc((size_t)n, sizeof(*host));
+    d9d_tensor x;
+
+    for (int64_t i = 0; i < n; i++)
+        host[i] = of(i);
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, shape, host, &x));
+    free(host);
+    return x;
+}
+
+static int32_t id_of(int64_t i)
+{
+    return (int32_t)d9d_rng_below((d9d_rng){7, 1}, (uint64_t)i, 23);
+}
+static int32_t label_of(int64_t i)
+{
+    return i % 7 == 2 ? IGNORE : (int32_t)d9d_rng_below((d9d_rng){7, 2}, (uint64_t)i, 23);
+}
+static int32_t position_of(int64_t i)
+{
+    return (int32_t)(i % S);
+}
+/* Documents of 5, 7 and 12 tokens: d9d_segment. */
+enum { DOCUMENTS = 3 };
+static int32_t segment_of(int64_t i)
+{
+    static const int32_t segments[] = {0, 5, 0, 5, 5, 7, 5, 7, 12, 12, 12, 12};
+
+    return segments[i];
+}
+
+/* A model of this rank, alone or as a part; its losses, and its gradients summed over the ranks. */
+typedef struct half {
+    d9d_qwen3_config config;
+    d9d_model *model;
+    d9d_params params;
+    d9d_arena arena;
+    float *loss;
+} half;
+
+static void half_open(const ranks *w, const variant *v, d9d_mesh *mesh, half *f)
+{
+    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
+
+    *f = (half){.config = config_of(v, w->size)};
+    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
+    assert_ok(d9d_module_bind(f->model->module));
+    if (mesh != NULL) {
+        assert_ok(d9d_qwen3_plan_check(&f->config, d9d_mesh_degrees(mesh)));
+        assert_ok(d9d_qwen3_plan(&f->config, mesh, f->model));
+    }
+    assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
+    assert_ok(d9d_module_materialise(f->model->module, w->dev, true));
+    assert_ok(d9d_module_reset(f->model->module, 5));
+}
+
+static void half_close(half *f)
+{
+    d9d_model_free(f->model);
+    d9d_arena_release(&f->arena);
+    free(f->loss);
+}
+
+/* How backward goes. */
+typedef enum way { FULL, HALVES, ROOT, WAYS } way;
+
+static void half_backward(const ranks *w, d9d_tape *t, d9d_var *loss, way by)
+{
+    d9d_tensor seed = ranks_numbers(w, D9D_F32, D9D_SHAPE(T), 3);
+
+    assert_ok(d9d_tape_backward(t, &loss, &seed, by == ROOT ? 0 : 1,
+                                by == HALVES ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+    if (by == HALVES)
+        assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+    d9d_tensor_release(&seed);
+}
+
+static void half_learn(const ranks *w, const variant *v, half *f, way by)
+{
+    d9d_tensor ids = whole_numbers(w, D9D_SHAPE(B, S), id_of);
+    d9d_tensor labels = whole_numbers(w, D9D_SHAPE(B, S), label_of);
+    d9d_tensor positions = whole_numbers(w, D9D_SHAPE(B, S), position_of);
+    d9d_tensor segments = whole_numbers(w, D9D_SHAPE(DOCUMENTS, 4), segment_of);
+    const d9d_model_in in = {.ids = &ids,
+                             .positions = &positions,
+                             .labels = &labels,
+                             .loss_is_root = by == ROOT,
+                             .segments = v->packed ? &segments : NULL};
+    d9d_model_out out;
+    d9d_tape *t;
+
+    assert_ok(d9d_tape_create(w->dev, &t));
+    assert_ok(f->model->ops->forward(f->model, t, &in, &out));
+    f->loss = ranks_host(d9d_var_tensor(out.loss));
+    half_backward(w, t, out.loss, by);
+    d9d_tape_free(t);
+    for (size_t i = 0; i < f->params.n; i++) {
+        d9d_param *p = f->params.p[i];
+
+        assert_ok(d9d_comm_all_reduce(p->sum, w->dev->stream, p->name, D9D_F32,
+                                      d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
+                                      D9D_COMM_SUM));
+    }
+    d9d_tensor_release(&segments);
+    d9d_tensor_release(&positions);
+    d9d_tensor_release(&labels);
+    d9d_tensor_release(&ids);
+}
+
+/* This rank's part of a whole matrix. */
+static float *part_of(const d9d_param *p, const float *whole)
+{
+    const int64_t cols = p->work.ndim > 1 ? p->work.dim[1] : 1;
+    const int64_t stride = p->whole.ndim > 1 ? p->whole.dim[1] : 1;
+    const int64_t left = p->whole.ndim > 1 ? p->work_start[1] : 0;
+    float *part = calloc((size_t)(p->work.dim[0] * cols) + 1, sizeof(*part));
+
+    for (int64_t i = 0; i < p->work.dim[0]; i++)
+        memcpy(part + i * cols, whole + (p->work_start[0] + i) * stride + left,
+               (size_t)cols * sizeof(float));
+    return part;
+}
+
+static void compare(const char *what, const d9d_param *part, const d9d_tensor *got,
+                    const d9d_tensor *whole, double tolerance)
+{
+    char text[200];
+    float *a = ranks_host(got), *b = ranks_host(whole), *want = b;
+
+    if (part->work.ndim <= 2)
+        want = part_of(part, b);
+    (void)snprintf(text, sizeof(text), "%s of %s", what, part->name);
+    ranks_close_to(text, a, want, d9d_tensor_numel(got), tolerance);
+    if (want != b)
+        free(want);
+    free(a);
+    free(b);
+}
+
+static void model_check(const ranks *w, const variant *v, way by)
+{
+    half whole, part;
+
+    half_open(w, v, NULL, &whole);
+    half_open(w, v, w->mesh, &part);
+    assert_int_equal(whole.params.n, part.params.n);
+    half_learn(w, v, &whole, by == HALVES ? FULL : by);
+    half_learn(w, v, &part, by);
+    check_same(w, part.loss, T * sizeof(float));
+    ranks_close_to("loss", part.loss, whole.loss, T, exact());
+    for (size_t i = 0; i < part.params.n; i++) {
+        const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
+
+        assert_string_equal(p->name, all->name);
+        compare("value", p, &p->data, &all->data, 0);
+        compare("gradient", p, &p->grad, &all->grad, 10 * exact());
+    }
+    half_close(&part);
+    half_close(&whole);
+}
+
+static void models_in_parts_are_the_model(void **state)
+{
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
+        for (int by = 0; by < WAYS; by++)
+            model_check(*state, &variants[i], (way)by);
+}
+
+int main(void)
+{
+    ranks w;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(rows_go_and_come_back, &w),
+        cmocka_unit_test_prestate(rows_keep_the_promises_of_ops, &w),
+        cmocka_unit_test_prestate(products_beside_rows_are_products, &w),
+        cmocka_unit_test_prestate(rows_that_do_not_divide_are_refused, &w),
+        cmocka_unit_test_prestate(a_loss_over_parts_is_the_loss, &w),
+        cmocka_unit_test_prestate(a_target_outside_is_refused_on_every_rank, &w),
+        cmocka_unit_test_prestate(models_in_parts_are_the_model, &w),
+    };
+
+    ranks_open_tensor(&w);
+    return ranks_run(&w, "tensor parallel", tests, sizeof(tests) / sizeof(*tests));
+}

@@ -1,0 +1,67 @@
+/* test_num_format.c - numbers in files have a point where people write a comma. */
+#include <locale.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "d9d/base/size.h"
+#include "d9d/plot/chart.h"
+#include "support/unit.h"
+
+/* German numbers: a locale of this machine, or one that is made of what it has for that. */
+static bool speak_german(void)
+{
+    static const char name[] = "de_DE.UTF-8";
+
+    if (setlocale(LC_NUMERIC, name) == NULL &&
+        (system("localedef -i de_DE -f UTF-8 ./de_DE.UTF-8 >/dev/null 2>&1") == -1 ||
+         setenv("LOCPATH", ".", 1) != 0 || setlocale(LC_NUMERIC, name) == NULL))
+        return false;
+    return strcmp(localeconv()->decimal_point, ",") == 0;
+}
+
+static void write_all(d9d_buf *b)
+{
+    static const double x[] = {0, 1, 2, 3}, y[] = {0, 0.25, 1.5, 7};
+    const d9d_series series = {"half", x, y, 4};
+    const d9d_chart chart = {.title = "t", .series = &series, .n_series = 1};
+    const d9d_figure figure = {.charts = &chart, .n = 1};
+    d9d_arena a = {0};
+
+    assert_ok(d9d_buf_printf(b, "%.3f %g\n", 0.125, 1e-3));
+    assert_ok(d9d_json_put_f64(b, 0.1));
+    assert_ok(d9d_json_put_f64(b, 1.0 / 3));
+    assert_ok(d9d_buf_printf(b, "%s\n", d9d_arena_printf(&a, "%.1f", 0.5)));
+    (void)D9D_FAIL(D9D_EINVAL, "%.2f is too much", 0.75);
+    assert_ok(d9d_buf_printf(b, "%s\n", d9d_err_message()));
+    assert_ok(d9d_figure_render(&figure, D9D_IMAGE_SVG, b));
+    d9d_arena_release(&a);
+}
+
+static void files_have_the_same_bytes_in_every_locale(void **state)
+{
+    d9d_buf plain = {0}, german = {0};
+    uint64_t bytes = 0;
+
+    (void)state;
+    write_all(&plain);
+    if (!speak_german()) {
+        d9d_buf_release(&plain);
+        skip();
+    }
+    write_all(&german);
+    assert_string_equal(german.data, plain.data);
+    assert_true(d9d_size_parse("1.5kB", &bytes));
+    assert_int_equal(bytes, 1500);
+    assert_string_equal(localeconv()->decimal_point, ",");
+    d9d_buf_release(&german);
+    d9d_buf_release(&plain);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {unit_test_in_dir(files_have_the_same_bytes_in_every_locale)};
+
+    return cmocka_run_group_tests_name("point", tests, NULL, NULL);
+}

@@ -1,0 +1,391 @@
+/* test_checkpointer_async.c - checkpoints that are written while their arrays change: what they hold, who
+ * waits for what, and disks that are full meanwhile.
+ *
+ * pwrite() stands before libc's, and copies to the host are slow: what is not waited for shows. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "device/backend.h"
+#include "checkpointer/checkpointer_async.h"
+#include "support/unit.h"
+
+enum { N = 1000 };
+
+static struct disk {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool stuck, full;
+} disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void disk_is(bool stuck, bool full)
+{
+    (void)pthread_mutex_lock(&disk.lock);
+    disk.stuck = stuck;
+    disk.full = full;
+    (void)pthread_cond_broadcast(&disk.changed);
+    (void)pthread_mutex_unlock(&disk.lock);
+}
+
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+{
+    bool full;
+
+    (void)pthread_mutex_lock(&disk.lock);
+    while (disk.stuck)
+        (void)pthread_cond_wait(&disk.changed, &disk.lock);
+    full = disk.full;
+    (void)pthread_mutex_unlock(&disk.lock);
+    if (full)
+        errno = ENOSPC;
+    return full ? -1 : syscall(SYS_pwrite64, fd, p, n, at);
+}
+
+static d9d_status slow_peek(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+{
+    (void)dev;
+    (void)usleep(20000);
+    memcpy(pinned, src, n);
+    return D9D_OK;
+}
+
+static d9d_status no_pin(d9d_device *dev, uint64_t n, void **out)
+{
+    (void)out;
+    return D9D_FAIL(D9D_ENOMEM, "%s: out of memory for %llu bytes", dev->name,
+                    (unsigned long long)n);
+}
+
+/* --- a run of two tensors, whose elements all are its state's step ------------------------- */
+
+typedef struct run {
+    d9d_device *dev;
+    d9d_device_ops ops;
+    d9d_tensor model, moment;
+    d9d_save_tensor items[2];
+    int64_t steps;
+    d9d_save_count count;
+    int64_t counted[2];
+    d9d_save_cells cells;
+    d9d_save_set set;
+    d9d_save_state state;
+    char said[4096];
+    d9d_log log;
+    d9di_saver *saver;
+} run;
+
+static void keep_line(void *arg, d9d_log_level level, const char *text)
+{
+    run *r = arg;
+    const size_t len = strlen(r->said);
+
+    (void)level;
+    (void)snprintf(r->said + len, sizeof(r->said) - len, "%s\n", text);
+}
+
+/* What training does to the arrays. */
+static void run_step(run *r)
+{
+    float *model = d9d_tensor_data(&r->model), *moment = d9d_tensor_data(&r->moment);
+
+    r->steps = r->counted[1] = ++r->state.step;
+    for (int i = 0; i < N; i++)
+        model[i] = moment[i] = (float)r->state.step;
+}
+
+static void run_open(run *r, bool behind, bool pins)
+{
+    d9di_saver_how how = {.dir = "c", .keep = 2, .behind = behind};
+
+    *r = (run){.state = {.finite = true, .parent = -1}};
+    disk_is(false, false);
+    assert_ok(d9d_device_open("cpu", &r->dev));
+    r->ops = *r->dev->ops;
+    r->ops.peek = slow_peek;
+    r->ops.pin = pins ? r->ops.pin : no_pin;
+    r->dev->ops = &r->ops;
+    assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SHAPE(N), &r->model));
+    assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SHAPE(N), &r->moment));
+    r->items[0] = (d9d_save_tensor){
+        .name = "w", .group = "model", .tensor = &r->model, .whole = r->model.shape};
+    r->items[1] = (d9d_save_tensor){
+        .name = "w.m", .group = "optimizer", .tensor = &r->moment, .whole = r->moment.shape};
+    r->count = (d9d_save_count){"w", &r->steps};
+    r->cells = (d9d_save_cells){"counted", D9D_I64, 2, D9D_COMM_SUM, r->counted};
+    r->set = (d9d_save_set){.items = r->items,
+                            .n = 2,
+                            .counts = &r->count,
+                            .n_counts = 1,
+                            .cells = &r->cells,
+                            .n_cells = 1};
+    r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
+    how.set = &r->set;
+    how.dev = r->dev;
+    how.log = &r->log;
+    assert_ok(d9di_saver_open(&how, &r->saver));
+}
+
+static void run_close(run *r)
+{
+    d9di_saver_close(r->saver);
+    d9d_tensor_release(&r->model);
+    d9d_tensor_release(&r->moment);
+    d9d_device_close(r->dev);
+}
+
+/* The checkpoint of a step, by its name or by what is newest, holds that step. */
+static void check_saved(int64_t step)
+{
+    d9d_arena a = {0};
+    const char *path;
+    d9d_save_state got;
+    run other;
+
+    assert_ok(d9d_save_newest("c", NULL, NULL, &a, &path));
+    assert_non_null(path);
+    run_open(&other, false, true);
+    assert_ok(d9d_save_read(path, &other.set, NULL, &got));
+    assert_int_equal(got.step, step);
+    assert_int_equal(other.steps, step);
+    assert_ok(d9d_save_read_cells(path, &other.set, 0, 1, &other.log));
+    assert_int_equal(other.counted[0], 0);
+    assert_int_equal(other.counted[1], step);
+    for (int i = 0; i < N; i++) {
+        assert_true(((float *)d9d_tensor_data(&other.model))[i] == (float)step);
+        assert_true(((float *)d9d_tensor_data(&other.moment))[i] == (float)step);
+    }
+    run_close(&other);
+    d9d_arena_release(&a);
+}
+
+static size_t entries(void)
+{
+    d9d_arena a = {0};
+    d9d_fs_names names;
+    size_t n;
+
+    assert_ok(d9d_fs_list("c", &a, &names));
+    n = names.n;
+    d9d_arena_release(&a);
+    return n;
+}
+
+/* A step whose report comes at once. */
+static d9d_status run_told(run *r)
+{
+    const int64_t step = r->state.step;
+    const double number = d9di_saver_number(r->saver, step);
+
+    assert_ok(d9di_saver_hold(r->saver));
+    run_step(r);
+    return d9di_saver_told(r->saver, step, number);
+}
+
+/* Steps until `step` has its name. */
+static void run_until_saved(run *r, int64_t step)
+{
+    d9d_arena a = {0};
+    const char *path = d9d_save_path(&a, "c", step);
+
+    for (int i = 0; i < 60000 && !d9d_fs_exists(path); i++) {
+        assert_ok(run_told(r));
+        (void)usleep(1000);
+    }
+    assert_true(d9d_fs_exists(path));
+    d9d_arena_release(&a);
+}
+
+/* --- tests -------------------------------------------------------------------------------- */
+
+static void it_holds_what_was_there_when_it_began(void **state)
+{
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    run_step(&r);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_false(d9d_fs_exists("c/step-00000001"));
+    run_until_saved(&r, 1);
+    assert_true(r.state.step > 2);
+    check_saved(1);
+    /* And again, over the same copy. */
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_saver_hold(r.saver));
+    const int64_t saved = r.state.step;
+    run_step(&r);
+    assert_ok(d9di_saver_finish(r.saver));
+    check_saved(saved);
+    assert_int_equal(entries(), 3); /* two and the lock */
+    run_close(&r);
+}
+
+static void a_stuck_disk_keeps_nobody_waiting(void **state)
+{
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    run_step(&r);
+    disk_is(true, false);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    for (int i = 0; i < 20; i++)
+        assert_ok(run_told(&r));
+    assert_true(d9di_saver_number(r.saver, r.state.step) == 0);
+    assert_int_equal(r.state.step, 21);
+    disk_is(false, false);
+    assert_ok(d9di_saver_finish(r.saver));
+    check_saved(1);
+    run_close(&r);
+}
+
+/* Numbers of steps that were queued before a part of the work began do not speak of its end. */
+static void old_numbers_say_nothing(void **state)
+{
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    run_step(&r);
+    disk_is(true, false);
+    assert_true(d9di_saver_number(r.saver, 7) == 0);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_saver_told(r.saver, 7, 1));
+    disk_is(false, false);
+    for (int i = 0; i < 60000 && d9di_saver_number(r.saver, 8) == 0; i++)
+        (void)usleep(1000);
+    assert_true(d9di_saver_number(r.saver, 8) == 1);
+    assert_false(d9d_fs_exists("c/step-00000001"));
+    assert_ok(d9di_saver_told(r.saver, 7, 1));
+    (void)usleep(20000);
+    assert_false(d9d_fs_exists("c/step-00000001"));
+    assert_ok(d9di_saver_told(r.saver, 8, 1)); /* all have written */
+    assert_ok(d9di_saver_told(r.saver, 8, 1)); /* said of the writing alone */
+    assert_ok(d9di_saver_finish(r.saver));
+    check_saved(1);
+    run_close(&r);
+}
+
+static void one_is_under_way_at_a_time(void **state)
+{
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    for (int i = 0; i < 4; i++) {
+        run_step(&r);
+        assert_ok(d9di_saver_begin(r.saver, &r.state, i == 3));
+        assert_ok(d9di_saver_hold(r.saver));
+        if (i > 0)
+            check_saved(i == 3 ? 4 : i);
+    }
+    assert_int_equal(entries(), 3);
+    run_close(&r);
+}
+
+static void what_is_waited_for_is_there(void **state)
+{
+    run r;
+
+    (void)state;
+    for (int behind = 0; behind < 2; behind++) {
+        run_open(&r, behind == 1, true);
+        run_step(&r);
+        assert_ok(d9di_saver_begin(r.saver, &r.state, behind == 1));
+        check_saved(1);
+        assert_ok(d9di_saver_finish(r.saver));
+        run_close(&r);
+        assert_ok(d9d_fs_remove_tree("c"));
+    }
+    assert_ok(d9di_saver_begin(NULL, &r.state, true));
+    assert_ok(d9di_saver_hold(NULL));
+    assert_ok(d9di_saver_told(NULL, 1, 1));
+    assert_true(d9di_saver_number(NULL, 1) == 0);
+}
+
+static void no_memory_for_a_copy_is_a_warning(void **state)
+{
+    run r;
+
+    (void)state;
+    run_open(&r, true, false);
+    unit_check_has(r.said,
+                   "cpu: out of memory for 8000 bytes: training will wait for every checkpoint",
+                   __FILE__, __LINE__);
+    run_step(&r);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    check_saved(1);
+    run_close(&r);
+}
+
+static void a_full_disk_is_told_after_the_step(void **state)
+{
+    d9d_status st = D9D_OK;
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    run_step(&r);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, true));
+    run_step(&r);
+    disk_is(false, true);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    for (int i = 0; i < 60000 && st == D9D_OK; i++) {
+        st = run_told(&r);
+        (void)usleep(1000);
+    }
+    assert_fails_like(st, D9D_EIO, "c/step-00000002.tmp-");
+    unit_check_has(d9d_err_message(), ": cannot write 4000 bytes at ", __FILE__, __LINE__);
+    unit_check_has(d9d_err_message(), ": No space left on device", __FILE__, __LINE__);
+    check_saved(1);
+    assert_int_equal(entries(), 2);
+    /* With room again the next one succeeds. */
+    disk_is(false, false);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_saver_finish(r.saver));
+    check_saved(r.state.step);
+    run_close(&r);
+}
+
+static void what_is_given_up_leaves_nothing(void **state)
+{
+    run r;
+
+    (void)state;
+    run_open(&r, true, true);
+    run_step(&r);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, true));
+    run_step(&r);
+    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    run_close(&r);
+    check_saved(1);
+    assert_int_equal(entries(), 2);
+}
+
+static void memory_is_left(void **state)
+{
+    (void)state;
+    assert_true(d9d_mem_left() > 1 << 20);
+    assert_true(d9d_mem_left() < UINT64_C(1) << 50);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(it_holds_what_was_there_when_it_began),
+        unit_test_in_dir(a_stuck_disk_keeps_nobody_waiting),
+        unit_test_in_dir(old_numbers_say_nothing),
+        unit_test_in_dir(one_is_under_way_at_a_time),
+        unit_test_in_dir(what_is_waited_for_is_there),
+        unit_test_in_dir(no_memory_for_a_copy_is_a_warning),
+        unit_test_in_dir(a_full_disk_is_told_after_the_step),
+        unit_test_in_dir(what_is_given_up_leaves_nothing),
+        cmocka_unit_test(memory_is_left),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

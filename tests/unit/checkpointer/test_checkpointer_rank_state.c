@@ -1,0 +1,203 @@
+/* test_checkpointer_rank_state.c - what ranks have counted, in checkpoints: each its own again, or all of it on
+ * one; what is not there, or is something else. */
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "checkpointer/checkpointer_private.h"
+#include "support/unit.h"
+
+typedef struct run {
+    double sums[3];
+    int64_t most[2];
+    d9d_save_cells cells[2];
+    d9d_save_set set;
+    d9d_save_state state;
+    char said[2048];
+    d9d_log log;
+} run;
+
+static void keep_line(void *arg, d9d_log_level level, const char *text)
+{
+    run *r = arg;
+    const size_t len = strlen(r->said);
+
+    if (level <= D9D_LOG_WARN)
+        (void)snprintf(r->said + len, sizeof(r->said) - len, "%s\n", text);
+}
+
+static void run_begin(run *r)
+{
+    *r = (run){.most = {INT64_MIN, INT64_MIN}, .state = {.step = 1, .parent = -1, .finite = true}};
+    r->cells[0] = (d9d_save_cells){"sums", D9D_F64, 3, D9D_COMM_SUM, r->sums};
+    r->cells[1] = (d9d_save_cells){"most", D9D_I64, 2, D9D_COMM_MAX, r->most};
+    r->set = (d9d_save_set){.cells = r->cells, .n_cells = 2};
+    r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
+}
+
+/* What rank `rank` has counted. */
+static void run_count(run *r, int rank)
+{
+    for (int i = 0; i < 3; i++)
+        r->sums[i] = 0.1 * (rank + 1) * (i + 1);
+    r->most[0] = 10 * rank;
+    r->most[1] = -10 * rank;
+}
+
+/* A checkpoint of `ranks` ranks, one after the other in this process. */
+static void save(int ranks, const char *dir)
+{
+    d9di_save s = {.state = {.step = 1, .parent = -1, .finite = true}, .ranks = ranks, .tmp = dir};
+    d9d_progress untold = {.log = NULL};
+    const json_t *roots[4];
+    d9d_manifest *shares[4];
+    d9d_manifest_file files[4];
+    json_t *members;
+    d9d_arena a = {0};
+
+    assert_int_equal(mkdir(dir, 0777), 0);
+    for (; s.rank < ranks; s.rank++) {
+        char path[64];
+        d9d_buf text = {0};
+        run r;
+
+        run_begin(&r);
+        run_count(&r, s.rank);
+        assert_ok(d9di_save_share(&s, &r.set, &untold));
+        (void)snprintf(path, sizeof(path), "%s/.share-r%05d", dir, s.rank);
+        assert_ok(d9d_fs_read(path, 1 << 20, &text));
+        assert_ok(d9d_manifest_parse(dir, text.data, text.len, &shares[s.rank]));
+        roots[s.rank] = d9d_manifest_root(shares[s.rank]);
+        files[s.rank] = *d9d_manifest_at(shares[s.rank], 0);
+        d9d_buf_release(&text);
+    }
+    assert_ok(d9di_saved_join(&s.state, roots, (size_t)ranks, &members));
+    assert_ok(d9d_manifest_put(dir, members, files, (size_t)ranks));
+    json_decref(members);
+    for (int i = 0; i < ranks; i++)
+        d9d_manifest_close(shares[i]);
+    d9d_arena_release(&a);
+}
+
+static void each_rank_has_its_own_again(void **state)
+{
+    (void)state;
+    save(3, "c");
+    for (int rank = 0; rank < 3; rank++) {
+        run r, own;
+
+        run_begin(&own);
+        run_count(&own, rank);
+        run_begin(&r);
+        assert_ok(d9d_save_read_cells("c", &r.set, rank, 3, &r.log));
+        assert_memory_equal(r.sums, own.sums, sizeof(r.sums));
+        assert_memory_equal(r.most, own.most, sizeof(r.most));
+        assert_string_equal(r.said, "");
+    }
+}
+
+static void on_another_number_one_has_all(void **state)
+{
+    (void)state;
+    save(3, "c");
+    for (int ranks = 1; ranks < 6; ranks++)
+        for (int rank = 0; rank < ranks && ranks != 3; rank++) {
+            run r, fresh;
+
+            run_begin(&fresh);
+            run_begin(&r);
+            assert_ok(d9d_save_read_cells("c", &r.set, rank, ranks, &r.log));
+            if (rank > 0) {
+                assert_memory_equal(r.sums, fresh.sums, sizeof(r.sums));
+                assert_memory_equal(r.most, fresh.most, sizeof(r.most));
+                continue;
+            }
+            for (int i = 0; i < 3; i++)
+                assert_true(r.sums[i] == 0.1 * (i + 1) + 0.2 * (i + 1) + 0.1 * 3 * (i + 1));
+            assert_int_equal(r.most[0], 20);
+            assert_int_equal(r.most[1], 0);
+        }
+}
+
+static void what_is_not_there_begins_anew(void **state)
+{
+    run r;
+
+    (void)state;
+    save(1, "c");
+    run_begin(&r);
+    r.cells[0].n = 2;
+    r.cells[1].name = "least";
+    assert_ok(d9d_save_read_cells("c", &r.set, 0, 1, &r.log));
+    assert_true(r.sums[0] == 0 && r.most[0] == INT64_MIN);
+    assert_non_null(strstr(r.said, "has other than 2 cells of sums, which begins anew"));
+    assert_non_null(strstr(r.said, "has no 2 cells of least, which begins anew"));
+}
+
+static void an_older_checkpoint_says_so_once(void **state)
+{
+    d9d_save_state saved = {.step = 7, .parent = -1, .finite = true};
+    d9d_save_set none = {.partial = true};
+    run r;
+
+    (void)state;
+    assert_ok(d9d_save_write("old", &saved, &none, NULL, NULL));
+    run_begin(&r);
+    assert_ok(d9d_save_read_cells("old/step-00000007", &r.set, 0, 1, &r.log));
+    assert_non_null(strstr(r.said, "does not say what sums and others had counted"));
+    assert_ptr_equal(strchr(r.said, '\n'), r.said + strlen(r.said) - 1);
+    assert_true(r.sums[0] == 0 && r.most[0] == INT64_MIN);
+}
+
+static void files_that_are_not_there_are_refused(void **state)
+{
+    static const char *const lists[] = {"[\"other.safetensors\"]", "[7]", "7",
+                                        "[\"../cells-r00000.safetensors\"]"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        json_t *root;
+        d9d_save_state saved = {.step = 7, .parent = -1, .finite = true};
+        run r;
+
+        assert_ok(d9di_saved_join(&saved, NULL, 0, &root));
+        json_object_set_new(root, "cells", json_loads(lists[i], JSON_DECODE_ANY, NULL));
+        (void)mkdir("bad", 0777);
+        assert_ok(d9d_manifest_put("bad", root, NULL, 0));
+        json_decref(root);
+        run_begin(&r);
+        assert_int_equal(d9d_save_read_cells("bad", &r.set, 0, 1, &r.log), D9D_EFORMAT);
+        assert_non_null(strstr(d9d_err_message(), "bad/manifest.json: "));
+        assert_non_null(strstr(d9d_err_message(), "cells"));
+    }
+}
+
+static void what_is_no_list_of_cells_is_refused(void **state)
+{
+    int64_t x = 0;
+    const d9d_save_cells none = {"x", D9D_I64, 0, D9D_COMM_SUM, &x};
+    const d9d_save_cells narrow = {"x", D9D_F32, 1, D9D_COMM_SUM, &x};
+    d9d_arena a = {0};
+    d9d_save_set set = {.n = 0};
+
+    (void)state;
+    assert_fails(D9D_EINVAL, d9d_save_set_cells(&set, &none, 1, &a),
+                 "checkpoint: cells x: 0 of type int64");
+    assert_fails(D9D_EINVAL, d9d_save_set_cells(&set, &narrow, 1, &a),
+                 "checkpoint: cells x: 1 of type float32");
+    assert_int_equal(set.n_cells, 0);
+    d9d_arena_release(&a);
+}
+
+#define in_dir(f) cmocka_unit_test_setup_teardown(f, unit_dir_setup, unit_dir_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        in_dir(each_rank_has_its_own_again),          in_dir(on_another_number_one_has_all),
+        in_dir(what_is_not_there_begins_anew),        in_dir(an_older_checkpoint_says_so_once),
+        in_dir(files_that_are_not_there_are_refused), in_dir(what_is_no_list_of_cells_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("save_cells", tests, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/* test_local_peers.c - who of this host has died without a word. */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/watch/local_peers.h"
+#include "support/unit.h"
+
+/* Rank 1 of two: a process that sleeps, and whose ring this one keeps. */
+struct other {
+    pid_t pid;
+    d9d_boot *boot;
+    d9di_ring *ring;
+    d9di_whereabouts all[2];
+};
+
+static pid_t start(d9di_presence *out)
+{
+    int end[2];
+    pid_t pid;
+
+    assert_int_equal(pipe(end), 0);
+    pid = fork();
+    if (pid == 0) {
+        d9di_presence self;
+
+        d9di_presence_of_self(&self);
+        (void)!write(end[1], &self, sizeof(self));
+        for (;;)
+            (void)pause();
+    }
+    assert_true(pid > 0);
+    assert_int_equal(read(end[0], out, sizeof(*out)), sizeof(*out));
+    (void)close(end[0]);
+    (void)close(end[1]);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void other_open(struct other *o)
+{
+    const d9d_degrees two = {1, 1, 2, 1, 1, 1, 1};
+
+    assert_ok(d9d_boot_imagine(1, 2, &o->boot));
+    assert_ok(d9di_ring_memory(".", &o->ring));
+    d9di_ring_init(o->ring, o->boot, &two, 7);
+    memset(o->all, 0, sizeof(o->all));
+    d9di_presence_of_self(&o->all[0].self);
+    o->pid = start(&o->all[1].self);
+    memcpy(o->all[1].memory, o->ring->head.memory, sizeof(o->all[1].memory));
+}
+
+static void other_close(struct other *o)
+{
+    d9di_ring_release(o->ring, false);
+    d9d_boot_close(o->boot);
+}
+
+static d9di_neighbours *neighbours_of(const struct other *o)
+{
+    d9di_neighbours *n;
+
+    assert_ok(d9di_neighbours_open(o->all, 2, 0, &n));
+    return n;
+}
+
+static void one_is_dead(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o);
+    assert_non_null(n);
+    assert_false(d9di_neighbours_look(n).died);
+    end(o.pid);
+    assert_true(d9di_neighbours_look(n).died);
+    assert_null(neighbours_of(&o)); /* who was never seen is not missed */
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
+static void what_is_left_of_one(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o);
+    assert_int_equal(kill(o.pid, SIGKILL), 0);
+    while (!d9di_process_gone(o.all[1].self.pid, o.all[1].self.started, NULL))
+        (void)usleep(1000); /* not waited for: a zombie */
+    assert_true(d9di_neighbours_look(n).died);
+    assert_int_equal(waitpid(o.pid, NULL, 0), o.pid);
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
+static void await_stop(const d9di_presence *x, bool stopped)
+{
+    char state;
+
+    do {
+        (void)usleep(1000);
+        assert_false(d9di_process_gone(x->pid, x->started, &state));
+    } while ((state == 'T') != stopped);
+}
+
+static void one_is_stopped(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o);
+    assert_false(d9di_neighbours_look(n).stopped);
+    assert_int_equal(kill(o.pid, SIGSTOP), 0);
+    await_stop(&o.all[1].self, true);
+    assert_true(d9di_neighbours_look(n).stopped);
+    assert_false(d9di_neighbours_look(n).died);
+    assert_int_equal(kill(o.pid, SIGCONT), 0);
+    await_stop(&o.all[1].self, false);
+    assert_false(d9di_neighbours_look(n).stopped);
+    end(o.pid);
+    assert_false(d9di_neighbours_look(n).stopped);
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
+static void one_has_left(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+
+    (void)state;
+    other_open(&o);
+    n = neighbours_of(&o);
+    d9di_ring_set_state(o.ring, D9DI_FLIGHT_LEFT);
+    d9di_ring_release(o.ring, false);
+    o.ring = NULL;
+    end(o.pid);
+    assert_false(d9di_neighbours_look(n).died);
+    d9di_neighbours_close(n);
+    other_close(&o);
+}
+
+/* What is in the file of rank 1. */
+static bool file_has(int64_t job, int64_t calls)
+{
+    d9d_file f;
+    d9di_flight_head h;
+
+    if (d9d_file_open("rank-1.bin", &f) != D9D_OK)
+        return false;
+    assert_ok(d9d_file_read_at(&f, &h, sizeof(h), 0));
+    d9d_file_release(&f);
+    return h.job == job && h.calls == calls && h.lag == 0;
+}
+
+/* One that died has its last calls written by another, once; a newer job's file is left. */
+static void what_one_left_is_written_out(void **state)
+{
+    struct other o;
+    d9di_neighbours *n;
+    char memory[D9DI_FLIGHT_MEMORY];
+
+    (void)state;
+    other_open(&o);
+    memcpy(memory, o.ring->head.memory, sizeof(memory));
+    o.ring->head.calls = 17;
+    n = neighbours_of(&o);
+    d9di_neighbours_salvage(n, ".");
+    assert_false(file_has(7, 17)); /* it lives */
+    end(o.pid);
+    d9di_neighbours_salvage(n, ".");
+    assert_true(file_has(7, 17));
+    assert_int_equal(access(memory, F_OK), -1);
+    o.ring->head.calls = 18;
+    d9di_neighbours_salvage(n, ".");
+    assert_true(file_has(7, 17));
+    d9di_neighbours_close(n);
+    o.ring->head.job = 6;
+    (void)snprintf(o.ring->head.memory, sizeof(o.ring->head.memory), "/proc/none");
+    assert_ok(d9di_store_salvage(".", o.ring));
+    assert_true(file_has(7, 17));
+    other_close(&o);
+}
+
+/* Where there is no place with names, others come to it by the process that has it. */
+static void memory_without_a_name(void **state)
+{
+    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    d9di_ring *r, *copy = malloc(sizeof(*copy));
+    const d9di_ring *seen;
+    d9d_boot *boot;
+
+    (void)state;
+    assert_non_null(copy);
+    assert_ok(d9d_boot_imagine(0, 1, &boot));
+    assert_ok(d9di_ring_memory(NULL, &r));
+    d9di_ring_init(r, boot, &one, 7);
+    seen = d9di_ring_attach(r->head.memory);
+    assert_non_null(seen);
+    assert_true(d9di_ring_peek(r->head.memory, copy));
+    assert_int_equal(copy->head.job, 7);
+    d9di_ring_set_state(r, D9DI_FLIGHT_FAILED);
+    d9di_ring_release(r, true);
+    assert_int_equal(d9di_ring_state(seen), D9DI_FLIGHT_FAILED);
+    d9di_ring_detach(seen);
+    assert_null(d9di_ring_attach("/etc/passwd"));
+    assert_null(d9di_ring_attach("/dev/shm/d9d-flight-../../x"));
+    free(copy);
+    d9d_boot_close(boot);
+}
+
+static void others_live_elsewhere(void **state)
+{
+    struct other o;
+
+    (void)state;
+    other_open(&o);
+    o.all[1].self.host[0] ^= 1;
+    assert_null(neighbours_of(&o));
+    end(o.pid);
+    other_close(&o);
+}
+
+/* What a process of a container of this host says of itself; false where there can be none. */
+static bool contained(d9di_presence *out)
+{
+    int end[2];
+    pid_t pid;
+    bool said;
+
+    assert_int_equal(pipe(end), 0);
+    pid = fork();
+    if (pid == 0) {
+        if (unshare(CLONE_NEWPID) == 0 && (pid = fork()) == 0) {
+            d9di_presence_of_self(out);
+            (void)!write(end[1], out, sizeof(*out));
+        } else if (pid > 0) {
+            (void)waitpid(pid, NULL, 0);
+        }
+        _exit(0);
+    }
+    (void)close(end[1]);
+    said = read(end[0], out, sizeof(*out)) == sizeof(*out);
+    (void)close(end[0]);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    return said;
+}
+
+/* There a number is another process than here. */
+static void others_live_in_a_container(void **state)
+{
+    d9di_presence there;
+    struct other o;
+
+    (void)state;
+    if (!contained(&there))
+        skip();
+    other_open(&o);
+    memcpy(o.all[1].self.host, there.host, sizeof(there.host));
+    assert_null(neighbours_of(&o));
+    end(o.pid);
+    other_close(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(one_is_dead),
+        unit_test_in_dir(what_is_left_of_one),
+        unit_test_in_dir(one_is_stopped),
+        unit_test_in_dir(one_has_left),
+        unit_test_in_dir(what_one_left_is_written_out),
+        unit_test_in_dir(memory_without_a_name),
+        unit_test_in_dir(others_live_elsewhere),
+        unit_test_in_dir(others_live_in_a_container),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,46 @@
+/* test_watchdog.c - the thread that looks at a rank's calls while the rank makes them. */
+#include "d9d/base/thread.h"
+#include "comm/watch/watchdog.h"
+#include "support/unit.h"
+
+enum { LIMIT_MS = 300 };
+
+static void never(int code)
+{
+    fail_msg("the watchdog ended a rank that goes on, with %d", code);
+}
+
+/* Calls that are each done at once, for several times what one of them may take: nobody waits.
+ * Built with SAN=thread it says whether the two threads take turns at what they share. */
+static void one_that_goes_on_is_let_be(void **state)
+{
+    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_mesh_how how = {.timeout_s = LIMIT_MS / 1e3, .end = never};
+    const d9di_call call = {.verb = D9DI_ALL_REDUCE, .t = D9D_F32, .n = 1, .what = "loss"};
+    const int64_t until = d9d_clock_ns() + (int64_t)4 * LIMIT_MS * 1000000;
+    d9di_watchdog *dog;
+    char name[] = "world";
+    d9d_comm c = {.name = name, .size = 1};
+    d9d_boot *boot;
+
+    (void)state;
+    assert_ok(d9d_boot_imagine(0, 1, &boot));
+    assert_ok(d9di_ring_memory(NULL, &c.ring));
+    d9di_ring_init(c.ring, boot, &one, 7);
+    c.group = d9di_ring_group(c.ring, D9D_AXES_WORLD);
+    assert_ok(d9di_watchdog_start(c.ring, boot, &how, NULL, &dog));
+    while (d9d_clock_ns() < until) {
+        c.calls++;
+        d9di_ring_end(d9di_ring_begin(&c, &call), D9DI_STEP_DONE);
+    }
+    d9di_watchdog_stop(dog, D9DI_FLIGHT_LEFT);
+    d9d_boot_close(boot);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_that_goes_on_is_let_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

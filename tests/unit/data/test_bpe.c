@@ -1,0 +1,264 @@
+/* test_bpe.c - a walk finds what merging gives, with vocabularies of random merges; the cache of
+ * words; tries. */
+#include "support/unit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bytelevel.h"
+#include "data/tokenizer/utf8.h"
+
+static uint32_t below(uint64_t *x, uint32_t n)
+{
+    *x = *x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*x >> 33) % n;
+}
+
+enum { MERGES = 60, LONGEST = 40 };
+
+/* Bytes as tokens 0 to 255 and, from 256 on, merges of a few letters, each of two older tokens; at
+ * `swap`, if it is one, a merge changes places with the one before. */
+static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore_merges)
+{
+    static char texts[MERGES + 26][LONGEST + 1];
+    json_t *vocab = json_object(), *merges = json_array();
+    uint32_t n = letters;
+    char c[5] = "";
+
+    for (int i = 0; i < 256; i++) {
+        c[d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c)] = '\0';
+        json_object_set_new(vocab, c, json_integer(i));
+        c[1] = '\0';
+    }
+    for (uint32_t i = 0; i < letters; i++)
+        snprintf(texts[i], sizeof(texts[i]), "%c", (char)('a' + i));
+    for (int i = 0; i < MERGES; i++) {
+        const char *left = texts[below(x, n)], *right = texts[below(x, n)];
+        char joined[2 * LONGEST + 1];
+
+        snprintf(joined, sizeof(joined), "%s%s", left, right);
+        if (strlen(joined) > LONGEST)
+            continue;
+        json_array_append_new(merges, json_pack("[s, s]", left, right));
+        if (!json_object_get(vocab, joined)) { /* else another way to the same token */
+            json_object_set_new(vocab, joined, json_integer((json_int_t)json_object_size(vocab)));
+            memcpy(texts[n++], joined, strlen(joined) + 1);
+        }
+    }
+    if (swap > 0 && (size_t)swap < json_array_size(merges)) {
+        json_t *m = json_incref(json_array_get(merges, (size_t)swap));
+
+        json_array_remove(merges, (size_t)swap);
+        json_array_insert_new(merges, 0, m);
+    }
+    return json_pack("{s:s, s:o, s:o, s:b}", "type", "BPE", "vocab", vocab, "merges", merges,
+                     "ignore_merges", ignore_merges);
+}
+
+static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_ids *out)
+{
+    const d9di_stretch piece = {text, n};
+    d9di_bpe_scratch s;
+
+    out->len = 0;
+    assert_ok(d9di_bpe_scratch_init(&s, 0)); /* nothing is long remembered */
+    assert_ok(d9di_bpe_encode(b, &s, &piece, 1, text + n, out));
+    d9di_bpe_scratch_release(&s);
+}
+
+/* How many texts were walked. */
+static int compare(d9di_bpe *b, uint64_t *x, uint32_t letters)
+{
+    d9d_ids walked = {0}, merged = {0};
+    const bool walks = b->walks;
+
+    for (int turn = 0; turn < 100; turn++) {
+        const size_t n = 1 + below(x, turn < 80 ? 30 : 1000), period = 1 + below(x, 12);
+        char text[1000];
+
+        for (size_t i = 0; i < n;
+             i++) /* long ones repeat themselves, and are broken here and there */
+            text[i] = turn < 80 || i < period || below(x, 300) == 0
+                          ? (char)('a' + below(x, letters + (turn % 10 == 0)))
+                          : text[i - period];
+        encode(b, text, n, &walked);
+        b->walks = false;
+        encode(b, text, n, &merged);
+        b->walks = walks;
+        if (walked.len != merged.len ||
+            memcmp(walked.data, merged.data, walked.len * sizeof(*walked.data)) != 0)
+            fail_msg("%.*s: a walk gives other tokens than merging", (int)n, text);
+    }
+    D9D_VEC_RELEASE(&walked);
+    D9D_VEC_RELEASE(&merged);
+    return walks ? 100 : 0;
+}
+
+static void test_walk(void **state)
+{
+    uint64_t x = 7;
+    int walked = 0;
+
+    (void)state;
+    for (int turn = 0; turn < 600; turn++) {
+        const uint32_t letters = 1 + below(&x, 4);
+        const int swap = turn % 4 == 3 ? (int)below(&x, MERGES) : 0;
+        json_t *model = random_model(&x, letters, swap, turn % 5 == 0);
+        d9di_bpe b;
+
+        assert_ok(d9di_bpe_init(model, "m", false, &b));
+        walked += compare(&b, &x, letters);
+        d9di_bpe_release(&b);
+        json_decref(model);
+    }
+    assert_true(walked >= 15000); /* where no pair is given again further down the list */
+}
+
+/* Runs of one letter whose last tokens are longer than those before: a run must not go on where the
+ * text that follows differs. */
+static void test_runs(void **state)
+{
+    static const char *const merges[][2] = {{"a", "a"},           {"aa", "aa"},
+                                            {"aaaa", "aaaa"},     {"aaaaaaaa", "aa"},
+                                            {"aaaaaaaa", "aaaa"}, {"aaaaaaaa", "b"}};
+    uint64_t x = 1;
+    json_t *model = random_model(&x, 1, 0, false), *list = json_object_get(model, "merges");
+    d9d_ids walked = {0}, merged = {0};
+    d9di_bpe b;
+
+    (void)state;
+    json_array_clear(list);
+    for (size_t i = 0; i < sizeof(merges) / sizeof(merges[0]); i++) {
+        char joined[32];
+
+        snprintf(joined, sizeof(joined), "%s%s", merges[i][0], merges[i][1]);
+        json_object_set_new(json_object_get(model, "vocab"), joined,
+                            json_integer(1000 + (json_int_t)i));
+        json_array_append_new(list, json_pack("[s, s]", merges[i][0], merges[i][1]));
+    }
+    assert_ok(d9di_bpe_init(model, "m", false, &b));
+    for (size_t n = 1; n < 400; n++) {
+        char text[800];
+
+        memset(text, 'a', sizeof(text));
+        text[n] = n % 3 == 0 ? 'b' : n % 3 == 1 ? 'c' : 'a';
+        for (size_t behind = 0; behind <= n; behind += 13) {
+            assert_true(b.walks);
+            encode(&b, text, n + behind, &walked);
+            b.walks = false;
+            encode(&b, text, n + behind, &merged);
+            b.walks = true;
+            assert_int_equal(walked.len, merged.len);
+            assert_memory_equal(walked.data, merged.data, walked.len * sizeof(*walked.data));
+        }
+    }
+    D9D_VEC_RELEASE(&walked);
+    D9D_VEC_RELEASE(&merged);
+    d9di_bpe_release(&b);
+    json_decref(model);
+}
+
+/* A merge of a part that is made later, so that ranks are not times, or a missing byte. */
+static void test_not_walked(void **state)
+{
+    static const char *const models[] = {
+        "{\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}",
+    };
+    uint64_t x = 1;
+    json_t *model = random_model(&x, 3, 0, false), *merges = json_object_get(model, "merges");
+    d9di_bpe b;
+
+    (void)state;
+    json_array_clear(merges);
+    json_array_append_new(merges, json_string("ab c"));
+    json_array_append_new(merges, json_string("a b"));
+    json_object_set_new(json_object_get(model, "vocab"), "ab", json_integer(1000));
+    json_object_set_new(json_object_get(model, "vocab"), "abc", json_integer(1001));
+    assert_ok(d9di_bpe_init(model, "m", false, &b));
+    assert_false(b.walks);
+    d9di_bpe_release(&b);
+    json_decref(model);
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        model = json_loads(models[i], 0, NULL);
+        assert_ok(d9di_bpe_init(model, "m", false, &b));
+        assert_false(b.walks);
+        d9di_bpe_release(&b);
+        json_decref(model);
+    }
+}
+
+/* What was put is found as it was, at every length and whatever can be read behind it. */
+static void test_words(void **state)
+{
+    static const unsigned sizes[] = {D9DI_WORDS_SHORT, D9DI_WORDS_LONG};
+    static const char text[] = "the quick brown fox jumps over the lazy dog, and \0\0\0\0 then";
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        const unsigned words = sizes[k];
+        d9di_words w;
+
+        assert_ok(d9di_words_init(&w, words, 6));
+        for (size_t n = 1; n < 8 * words; n++) {
+            const uint32_t count = 1 + (uint32_t)n % (2 * words);
+            uint32_t ids[2 * D9DI_WORDS_LONG], got[2 * D9DI_WORDS_LONG];
+            uint64_t key[D9DI_WORDS_LONG], tight[D9DI_WORDS_LONG], *bucket;
+
+            for (uint32_t i = 0; i < count; i++)
+                ids[i] = 0xfffff0 + i + (uint32_t)n % 4;
+            d9di_words_key(key, words, text, n, text + sizeof(text));
+            d9di_words_key(tight, words, text, n, text + n);
+            assert_memory_equal(key, tight, 8 * words);
+            bucket = d9di_words_bucket(&w, key, words);
+            assert_int_equal(d9di_words_get(bucket, key, words, got), 0);
+            d9di_words_put(bucket, key, words, ids, count);
+            assert_int_equal(d9di_words_get(bucket, key, words, got), count);
+            assert_memory_equal(got, ids, count * sizeof(*ids));
+            d9di_words_put(bucket, key, words, ids, 2 * words + 1); /* too many: not kept */
+        }
+        d9di_words_release(&w);
+    }
+}
+
+static void test_trie(void **state)
+{
+    struct d9di_trie_key keys[] = {{"b", 1, 1, false},
+                                   {"abc", 3, 2, true},
+                                   {"a", 1, 3, false},
+                                   {"ab\0", 3, 4, false},
+                                   {"\xff", 1, 5, false}};
+    d9di_trie trie = {.root = 0};
+    uint64_t cell;
+
+    (void)state;
+    assert_ok(d9di_trie_build(&trie, keys, 5));
+    cell = d9di_trie_cell(&trie, trie.root, 'a');
+    assert_true(d9di_trie_is(cell, 'a'));
+    assert_int_equal(d9di_trie_value(cell), 3);
+    cell = d9di_trie_cell(&trie, d9di_trie_base(cell), 'b');
+    assert_true(d9di_trie_is(cell, 'b'));
+    assert_int_equal(d9di_trie_value(cell), D9DI_TRIE_NONE);
+    assert_int_equal(d9di_trie_value(d9di_trie_cell(&trie, d9di_trie_base(cell), '\0')), 4);
+    cell = d9di_trie_cell(&trie, d9di_trie_base(cell), 'c');
+    assert_int_equal(d9di_trie_value(cell), 2);
+    assert_true(cell & D9DI_TRIE_FLAG);
+    for (int c = 0; c < 256; c++)
+        assert_false(d9di_trie_is(d9di_trie_cell(&trie, d9di_trie_base(cell), (unsigned char)c),
+                                  (unsigned char)c));
+    cell = d9di_trie_cell(&trie, trie.root, 0xff);
+    assert_int_equal(d9di_trie_value(cell), 5);
+    assert_false(d9di_trie_is(d9di_trie_cell(&trie, trie.root, 'c'), 'c'));
+    d9di_trie_release(&trie);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_walk),       cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_not_walked), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_trie),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

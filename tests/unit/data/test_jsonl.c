@@ -1,0 +1,196 @@
+/* test_jsonl.c - members of JSON lines, against Jansson. */
+#include "support/unit.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "data/build/jsonl.h"
+
+static void check_text(const char *line, const char *want, size_t n)
+{
+    d9di_jsonl_error error;
+    d9d_buf out = {0};
+
+    assert_ok(d9di_jsonl_text(line, strlen(line), "text", &out, &error));
+    assert_int_equal(out.len, n);
+    assert_memory_equal(out.data ? out.data : "", want, n);
+    d9d_buf_release(&out);
+}
+
+/* Every special byte at every place of strings of every length up to a few words. */
+static void test_places(void **state)
+{
+    static const char specials[] = "\"\\\n\x01\x1f\x7f\x80\xff !#[]";
+
+    (void)state;
+    for (size_t n = 1; n < 27; n++)
+        for (size_t at = 0; at < n; at++)
+            for (const char *c = specials; *c; c++) {
+                const bool escaped = *c == '"' || *c == '\\' || (unsigned char)*c < 0x20;
+                char want[32], line[80];
+                size_t len = (size_t)sprintf(line, "{\"x\": 1.5e3, \"text\": \"");
+
+                memset(want, 'a' + (int)n % 26, n);
+                want[at] = *c;
+                for (size_t i = 0; i < n; i++)
+                    len += (size_t)(i == at && escaped
+                                        ? sprintf(line + len, "\\u%04x", (unsigned char)*c)
+                                        : sprintf(line + len, "%c", want[i]));
+                sprintf(line + len, "\", \"y\": null}");
+                check_text(line, want, n);
+            }
+}
+
+/* A control character that is not escaped is refused where it stands. */
+static void test_control(void **state)
+{
+    (void)state;
+    for (int at = 0; at < 20; at++) {
+        d9di_jsonl_error error = {0};
+        d9d_buf out = {0};
+        char line[64];
+
+        sprintf(line, "{\"text\": \"%20s\"}", "");
+        line[10 + at] = '\t';
+        assert_int_equal(d9di_jsonl_text(line, strlen(line), "text", &out, &error), D9D_EFORMAT);
+        assert_int_equal(error.at, 10 + at);
+        assert_string_equal(error.what, "a control character in a string");
+        d9d_buf_release(&out);
+    }
+}
+
+/* Random text through Jansson's escapes and back. */
+static void test_random(void **state)
+{
+    static const char *const pieces[] = {"a",    "\"",       "\\",
+                                         "\n",   "\xc3\xa9", "\xf0\x9f\x98\x80",
+                                         "\x01", "/",        "long run of plain text ",
+                                         "\t",   "\x7f"};
+    const d9d_rng rng = {3, 1};
+    uint64_t k = 0;
+
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        char want[1024] = "", *line;
+        json_t *v;
+
+        for (uint64_t n = d9d_rng_u32(rng, k++) % 30; n > 0; n--)
+            strcat(want, pieces[d9d_rng_u32(rng, k++) % 11]);
+        v = json_pack("{s:[{s:s}], s:s, s:{}}", "deep", "text", want, "text", want, "z");
+        line = json_dumps(v, round % 2 ? JSON_ENSURE_ASCII : JSON_ESCAPE_SLASH);
+        check_text(line, want, strlen(want));
+        free(line);
+        json_decref(v);
+    }
+}
+
+/* A key that is asked for twice is an error, others are of no matter. */
+static void test_twice(void **state)
+{
+    static const char *const lines[] = {
+        "{\"messages\": [{\"role\": \"a\", \"role\": \"b\", \"content\": \"\"}]}",
+        "{\"messages\": [{\"role\": \"a\", \"content\": \"\", \"content\": \"\"}]}",
+        "{\"messages\": [], \"messages\": []}",
+        "{\"system\": \"a\", \"messages\": [], \"system\": \"b\"}"};
+    static const char ids[] = "{\"input_ids\": [1], \"x\": 1, \"x\": 2, \"input_ids\": [2]}";
+    static const char text[] = "{\"x\": 1, \"text\": \"a\", \"x\": 2}";
+    d9di_jsonl_error error;
+    d9di_messages m = {.text = {0}};
+    d9di_labels labels = {0};
+    d9d_ids got = {0};
+    d9d_buf out = {0};
+    bool has;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        assert_int_equal(d9di_jsonl_messages(lines[i], strlen(lines[i]), &m, &error), D9D_EFORMAT);
+        assert_non_null(strstr(error.what, "is given twice"));
+    }
+    assert_int_equal(d9di_jsonl_tokens(ids, strlen(ids), 9, &got, &labels, &has, &error),
+                     D9D_EFORMAT);
+    assert_non_null(strstr(error.what, "\"input_ids\" is given twice"));
+    assert_ok(d9di_jsonl_text(text, strlen(text), "text", &out, &error));
+    d9di_messages_release(&m);
+    d9d_buf_release(&out);
+    D9D_VEC_RELEASE(&got);
+    D9D_VEC_RELEASE(&labels);
+}
+
+static void test_messages(void **state)
+{
+    static const char line[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\\u00e9\"}, {\"content\": "
+        "[{\"type\": "
+        "\"text\", \"text\": \"b\"}, {\"text\": \"c\"}], \"role\": \"x\"}], \"system\": \"s\"}";
+    static const char *const want[][2] = {{"system", "s"}, {"user", "a\xc3\xa9"}, {"x", "bc"}};
+    d9di_jsonl_error error;
+    d9di_messages m = {.text = {0}};
+
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        assert_ok(d9di_jsonl_messages(line, strlen(line), &m, &error));
+        assert_int_equal(m.list.len, 3);
+        for (size_t i = 0; i < 3; i++) {
+            const d9di_message *x = &m.list.data[i];
+
+            assert_int_equal(x->role.n, strlen(want[i][0]));
+            assert_memory_equal(m.text.data + x->role.at, want[i][0], x->role.n);
+            assert_int_equal(x->content.n, strlen(want[i][1]));
+            assert_memory_equal(m.text.data + x->content.at, want[i][1], x->content.n);
+        }
+    }
+    d9di_messages_release(&m);
+}
+
+static void check_span(const d9di_messages *m, d9di_span s, const char *want)
+{
+    assert_int_equal(s.n, strlen(want));
+    assert_memory_equal(m->text.data + s.at, want, s.n);
+}
+
+static void test_tools(void **state)
+{
+    static const char line[] =
+        "{\"tools\":[{\"b\":1.50,\"a\":[ ],\"c\":{\"x\":\"\\u00e9\\/\\u0001\\n\"}},7 , "
+        "null],\"messages\":["
+        "{\"role\":\"a\",\"content\":\"\",\"tool_calls\":[]},"
+        "{\"role\":\"a\",\"tool_calls\":[{\"id\":[1],\"function\":{\"arguments\":\"{\\\"k\\\":1}\","
+        "\"name\":\"f\"}},{\"name\":\"g\",\"arguments\":{\"k\" :\t[1,2e5]}}]}]}";
+    static const char deep[] =
+        "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[{\"function\":{\"function\":{}}}]}]}";
+    d9di_jsonl_error error;
+    d9di_messages m = {.text = {0}};
+
+    (void)state;
+    assert_ok(d9di_jsonl_messages(line, strlen(line), &m, &error));
+    assert_int_equal(m.tools.len, 3);
+    check_span(&m, m.tools.data[0],
+               "{\"b\": 1.5, \"a\": [], \"c\": {\"x\": \"\xc3\xa9/\\u0001\\n\"}}");
+    check_span(&m, m.tools.data[1], "7");
+    check_span(&m, m.tools.data[2], "null");
+    assert_int_equal(m.list.len, 2);
+    assert_int_equal(m.list.data[0].n_calls, 0);
+    assert_int_equal(m.list.data[1].n_calls, 2);
+    assert_int_equal(m.list.data[1].calls, 0);
+    assert_int_equal(m.list.data[1].content.n, 0);
+    check_span(&m, m.calls.data[0].name, "f");
+    check_span(&m, m.calls.data[0].arguments, "{\"k\":1}");
+    check_span(&m, m.calls.data[1].name, "g");
+    check_span(&m, m.calls.data[1].arguments, "{\"k\": [1, 200000.0]}");
+    assert_int_equal(d9di_jsonl_messages(deep, strlen(deep), &m, &error), D9D_EFORMAT);
+    assert_string_equal(error.what, "a tool call without \"name\"");
+    d9di_messages_release(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_places),   cmocka_unit_test(test_control),
+        cmocka_unit_test(test_random),   cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_tools)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,135 @@
+/* What ranks tell each other at a start, of which each may say little where there are many. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "comm/bootstrap_private.h"
+#include "engine/job_start.h"
+#include "engine/rank_consistency.h"
+
+enum { RANKS = 4096, MOST = (16 << 20) / RANKS };
+
+/* A job in which all others say what this rank does, within the launcher's limit. */
+typedef struct job {
+    d9d_boot *boot;
+    size_t gathers, largest;
+    const void *other; /* what the last rank says in place of it, `n` bytes; NULL: nothing else */
+    size_t n;
+} job;
+
+static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+{
+    job *j = self;
+    char *copy = d9d_arena_alloc(a, n + 1);
+
+    assert_non_null(copy);
+    assert_true(n <= MOST);
+    j->gathers++;
+    j->largest = n > j->largest ? n : j->largest;
+    if (n > 0)
+        memcpy(copy, mine, n);
+    for (int r = 0; r < RANKS; r++)
+        all[r] = (d9d_boot_word){copy, n};
+    if (j->other != NULL)
+        all[RANKS - 1] = (d9d_boot_word){j->other, j->n};
+    return D9D_OK;
+}
+
+static void job_open(job *j)
+{
+    *j = (job){.boot = NULL};
+    assert_int_equal(d9d_boot_imagine(0, RANKS, &j->boot), D9D_OK);
+    d9di_boot_carry(j->boot, &(d9di_boot_carrier){gather, j});
+}
+
+static void test_long_texts_are_told_in_pieces(void **state)
+{
+    static const size_t lengths[] = {0, 1, MOST - 9, MOST - 8, MOST - 7, 100000};
+    d9d_arena a = {0};
+    job j;
+
+    (void)state;
+    job_open(&j);
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        char *text = calloc(1, lengths[i] + 1);
+        const char *told = text;
+
+        assert_non_null(text);
+        for (size_t k = 0; k < lengths[i]; k++)
+            text[k] = (char)('a' + k % 23);
+        assert_int_equal(d9di_launch_tell(j.boot, &a, &told), D9D_OK);
+        assert_ptr_not_equal(told, text);
+        assert_string_equal(told, text);
+        free(text);
+    }
+    d9d_boot_close(j.boot);
+    d9d_arena_release(&a);
+}
+
+static void test_nothing_is_told_too(void **state)
+{
+    const char *told = NULL;
+    d9d_arena a = {0};
+    job j;
+
+    (void)state;
+    job_open(&j);
+    assert_int_equal(d9di_launch_tell(j.boot, &a, &told), D9D_OK);
+    assert_null(told);
+    assert_int_equal(j.gathers, 1);
+    d9d_boot_close(j.boot);
+    d9d_arena_release(&a);
+}
+
+/* 200 data sets are 6400 digits. */
+static d9d_status agree(job *j)
+{
+    d9di_same same = {0};
+
+    for (uint64_t i = 0; i < 200; i++)
+        d9di_same_add(&same, "data", d9d_hash_bytes(&i, sizeof(i)));
+    return d9di_same_agree(&same, j->boot);
+}
+
+static void test_many_things_of_many_ranks(void **state)
+{
+    job j;
+
+    (void)state;
+    job_open(&j);
+    assert_int_equal(agree(&j), D9D_OK);
+    assert_int_equal(j.gathers, 1);
+    assert_int_equal(j.largest, sizeof(d9d_hash));
+    d9d_boot_close(j.boot);
+}
+
+/* Where one differs all tell what they have, in as many words as it takes. */
+static void test_details_follow_a_difference(void **state)
+{
+    const d9d_hash other = {0};
+    job j;
+
+    (void)state;
+    job_open(&j);
+    j.other = &other;
+    j.n = sizeof(other);
+    assert_int_equal(agree(&j), D9D_OK); /* this rank has what rank 0 has: itself */
+    assert_int_equal(j.gathers, 1 + 2);
+    d9d_boot_close(j.boot);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_long_texts_are_told_in_pieces),
+        cmocka_unit_test(test_nothing_is_told_too),
+        cmocka_unit_test(test_many_things_of_many_ranks),
+        cmocka_unit_test(test_details_follow_a_difference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,129 @@
+/* test_token_sampler.c - the next token from its logits. */
+#include "support/unit.h"
+
+#include <math.h>
+
+#include "infer/token_sampler.h"
+
+static uint32_t choose(d9di_choose *c, uint64_t stream, int64_t position, const float *logits,
+                       int64_t n)
+{
+    uint32_t token = UINT32_MAX;
+
+    assert_ok(d9di_choose_token(c, (d9d_rng){3, stream}, position, logits, n, &token));
+    assert_true(token < n);
+    return token;
+}
+
+static void cold_takes_the_largest(void **state)
+{
+    static const float logits[] = {-2, 5, 1, 5, -INFINITY};
+    d9di_choose c = {.top_p = 1};
+
+    (void)state;
+    for (int64_t i = 0; i < 4; i++)
+        assert_int_equal(choose(&c, 0, i, logits, 5), 1);
+    assert_int_equal(choose(&c, 0, 0, logits + 2, 3), 1);
+    d9di_choose_release(&c);
+}
+
+static void what_is_no_number_is_refused(void **state)
+{
+    static const float nan_last[] = {0, 1, NAN}, nan_first[] = {NAN, 1, 2};
+    static const float inf[] = {0, INFINITY}, none[] = {-INFINITY, -INFINITY};
+    static const struct {
+        const float *logits;
+        int64_t n;
+        const char *sentence;
+    } cases[] = {{nan_last, 3, "the logit of token 2 is nan"},
+                 {nan_first, 3, "the logit of token 0 is nan"},
+                 {inf, 2, "the logit of token 1 is inf"},
+                 {none, 2, "the logit of token 0 is -inf"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int warm = 0; warm < 2; warm++) {
+            d9di_choose c = {.temperature = warm, .top_p = 1};
+            uint32_t token;
+
+            assert_fails(
+                d9di_choose_token(&c, (d9d_rng){0, 0}, 0, cases[i].logits, cases[i].n, &token),
+                D9D_ENUMERIC, cases[i].sentence);
+            d9di_choose_release(&c);
+        }
+}
+
+/* Shares of 4000 draws against the weights that must be left, to four standard deviations. */
+static void shares(d9di_choose c, const float *logits, int64_t n, const double *want)
+{
+    enum { DRAWS = 4000 };
+    int count[16] = {0};
+
+    for (int64_t i = 0; i < DRAWS; i++)
+        count[choose(&c, (uint64_t)(i % 7), i, logits, n)]++;
+    for (int64_t i = 0; i < n; i++) {
+        const double off = count[i] - DRAWS * want[i];
+
+        if (want[i] == 0)
+            assert_int_equal(count[i], 0);
+        assert_true(fabs(off) <= 4 * sqrt(DRAWS * want[i]) + 1e-9);
+    }
+    d9di_choose_release(&c);
+}
+
+static void draws_have_the_right_shares(void **state)
+{
+    /* Probabilities 0.1 0.4 0.2 0.2 0.1. */
+    const float l[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.2f), logf(0.1f)};
+    const double all[] = {0.1, 0.4, 0.2, 0.2, 0.1};
+    const double sharp[] = {0.01 / 0.26, 0.16 / 0.26, 0.04 / 0.26, 0.04 / 0.26, 0.01 / 0.26};
+    const double two[] = {0, 2. / 3, 1. / 3, 0, 0}, three[] = {0, 0.5, 0.25, 0.25, 0};
+    const double one[] = {0, 1, 0, 0, 0}, four[] = {1. / 9, 4. / 9, 2. / 9, 2. / 9, 0};
+
+    (void)state;
+    shares((d9di_choose){.temperature = 1, .top_p = 1}, l, 5, all);
+    shares((d9di_choose){.temperature = 0.5, .top_p = 1}, l, 5, sharp);
+    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 2}, l, 5, two);
+    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 3}, l, 5, three);
+    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 9}, l, 5, all);
+    shares((d9di_choose){.temperature = 1, .top_p = 0.3}, l, 5, one);
+    shares((d9di_choose){.temperature = 1, .top_p = 0.55}, l, 5, two);
+    shares((d9di_choose){.temperature = 1, .top_p = 0.85}, l, 5, four);
+    /* The share is one of what top_k left: 0.4 of 0.8. */
+    shares((d9di_choose){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
+    shares((d9di_choose){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
+    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
+}
+
+/* The same numbers give the same token, other streams and positions others. */
+static void draws_are_numbers_of_seed_stream_and_position(void **state)
+{
+    float flat[64] = {0};
+    d9di_choose a = {.temperature = 1, .top_p = 1}, b = {.temperature = 1, .top_p = 1};
+    int other_stream = 0, other_position = 0;
+
+    (void)state;
+    for (int64_t i = 0; i < 100; i++) {
+        const uint32_t token = choose(&a, 1, i, flat, 64);
+
+        choose(&b, 9, i, flat, 33); /* what was drawn before does not count */
+        assert_int_equal(choose(&b, 1, i, flat, 64), token);
+        other_stream += choose(&b, 2, i, flat, 64) != token;
+        other_position += choose(&b, 1, i + 100, flat, 64) != token;
+    }
+    assert_true(other_stream > 80 && other_position > 80);
+    d9di_choose_release(&a);
+    d9di_choose_release(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cold_takes_the_largest),
+        cmocka_unit_test(what_is_no_number_is_refused),
+        cmocka_unit_test(draws_have_the_right_shares),
+        cmocka_unit_test(draws_are_numbers_of_seed_stream_and_position),
+    };
+
+    return cmocka_run_group_tests_name("choose", tests, NULL, NULL);
+}

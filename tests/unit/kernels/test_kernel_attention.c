@@ -1,0 +1,906 @@
+/* Attention against the definition in double: all scores, then the softmax. */
+#include "d9d/data/loader/cp_slice.h"
+#include "support/arrays.h"
+#include "support/host_kernels.h"
+#include "support/unit_device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct call {
+    d9d_attention_dims n;
+    void *q, *k, *v, *dout, *o, *grads; /* grads: dq, dk, dv in one block */
+    float *lse;
+    void *sink, *dsink; /* [A], or NULL */
+} call;
+
+static void run_forward(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(host_kernels()->attention(NULL, &p->n, p->o, p->lse, p->q, p->k, p->v),
+                     D9D_OK);
+    if (p->sink != NULL)
+        assert_int_equal(host_kernels()->attention_sink(NULL, &p->n, p->o, p->lse, p->sink),
+                         D9D_OK);
+}
+
+static void run_sink_dw(void *arg)
+{
+    call *p = arg;
+
+    assert_int_equal(host_kernels()->attention_sink_dw(NULL, &p->n, p->n.t, p->dsink, 1.0f, p->dout,
+                                                       p->o, p->lse, p->sink),
+                     D9D_OK);
+}
+
+static int64_t q_size(const d9d_attention_dims *n)
+{
+    return n->b * n->s * n->a * n->d;
+}
+static int64_t k_size(const d9d_attention_dims *n)
+{
+    return n->b * n->z * n->kv * n->d;
+}
+static void *grad(const call *p, int64_t first)
+{
+    return (char *)p->grads + (size_t)first * d9d_dtype_size(p->n.t);
+}
+
+static void run_backward(void *arg)
+{
+    call *p = arg;
+    int64_t nq = q_size(&p->n), nk = k_size(&p->n);
+
+    assert_int_equal(host_kernels()->attention_din(NULL, &p->n, grad(p, 0), grad(p, nq),
+                                                   grad(p, nq + nk), p->dout, p->q, p->k, p->v,
+                                                   p->o, p->lse),
+                     D9D_OK);
+}
+
+/* The segment of query i, counted over B and S. */
+static d9d_segment segment_of(const d9d_attention_dims *n, int64_t i)
+{
+    const int64_t row = i / n->s, size = n->pieces > 0 ? n->s / n->pieces : n->s;
+    const int64_t piece = i % n->s / size;
+    const d9d_segment *x = n->segment;
+
+    if (x == NULL && n->pieces > 0)
+        return (d9d_segment){(int32_t)(row * n->s + piece * size), (int32_t)size,
+                             (int32_t)(row * n->z), (int32_t)n->end[piece]};
+    if (x == NULL)
+        return (d9d_segment){(int32_t)(row * n->s), (int32_t)n->s, (int32_t)(row * n->z),
+                             (int32_t)n->z};
+    while (x->q + x->nq <= i)
+        x++;
+    return *x;
+}
+
+/* Whether query i of a row may see key j of it. */
+static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j)
+{
+    const d9d_segment x = segment_of(n, b * n->s + i);
+    const int64_t q = b * n->s + i - x.q, k = b * n->z + j - x.k;
+    const int64_t back = x.nk - x.nq + q - k; /* from the query's own place */
+
+    return k >= 0 && k < x.nk && (!n->causal || back >= 0) && (n->window == 0 || back < n->window);
+}
+
+/* Feature 0 of head h, of `heads`, of cell i behind `rows` others. */
+static int64_t at(const d9d_attention_dims *n, int64_t rows, int64_t i, int64_t heads, int64_t h)
+{
+    return ((rows + i) * heads + h) * n->d;
+}
+
+static double dot(const d9d_attention_dims *n, const void *x, int64_t ix, const void *y, int64_t iy)
+{
+    double sum = 0.0;
+
+    for (int64_t f = 0; f < n->d; f++)
+        sum += array_get(n->t, x, ix + f) * array_get(n->t, y, iy + f);
+    return sum;
+}
+
+/* One query row: output, lse, and its share of the gradients: dq, dk, dv, dsink. */
+static void naive_row(const call *p, int64_t b, int64_t h, int64_t i, double *w, double *o,
+                      double *lse, double *g)
+{
+    const d9d_attention_dims *n = &p->n;
+    int64_t kh = h / (n->a / n->kv), iq = at(n, b * n->s, i, n->a, h);
+    double most = -INFINITY, sum = 0.0, delta = 0.0, *dq = g, *dk = g + q_size(n);
+    double *dv = dk + k_size(n), *dsink = dv + k_size(n);
+    const double sink = p->sink != NULL ? array_get(n->t, p->sink, h) : -INFINITY;
+
+    for (int64_t j = 0; j < n->z; j++) {
+        w[j] = visible(n, b, i, j)
+                   ? (double)n->scale * dot(n, p->q, iq, p->k, at(n, b * n->z, j, n->kv, kh))
+                   : -INFINITY;
+        most = w[j] > most ? w[j] : most;
+    }
+    for (int64_t j = 0; j < n->z; j++)
+        sum += w[j] = exp(w[j] - most);
+    sum += exp(sink - most);
+    *lse = most + log(sum);
+    for (int64_t j = 0; j < n->z; j++) {
+        if (w[j] == 0.0)
+            continue;
+        w[j] /= sum;
+        delta += w[j] * dot(n, p->dout, iq, p->v, at(n, b * n->z, j, n->kv, kh));
+    }
+    dsink[h] -= exp(sink - *lse) * delta;
+    for (int64_t j = 0; j < n->z; j++) {
+        int64_t ik = at(n, b * n->z, j, n->kv, kh);
+        double ds;
+
+        if (w[j] == 0.0)
+            continue;
+        ds = (double)n->scale * w[j] * (dot(n, p->dout, iq, p->v, ik) - delta);
+        for (int64_t f = 0; f < n->d; f++) {
+            o[iq + f] += w[j] * array_get(n->t, p->v, ik + f);
+            dq[iq + f] += ds * array_get(n->t, p->k, ik + f);
+            dk[ik + f] += ds * array_get(n->t, p->q, iq + f);
+            dv[ik + f] += w[j] * array_get(n->t, p->dout, iq + f);
+        }
+    }
+}
+
+/* Key heads side by side: no other has to do with their gradients. */
+static void naive(const call *p, double *o, double *lse, double *g)
+{
+    const d9d_attention_dims *n = &p->n;
+    const int64_t group = n->kv > 0 ? n->a / n->kv : 0;
+
+#pragma omp parallel for
+    for (int64_t kh = 0; kh < n->kv; kh++) {
+        double *w = calloc((size_t)n->z + 1, sizeof(*w));
+
+        for (int64_t b = 0; b < n->b; b++)
+            for (int64_t h = kh * group; h < (kh + 1) * group; h++)
+                for (int64_t i = 0; i < n->s; i++)
+                    naive_row(p, b, h, i, w, o, lse + (b * n->a + h) * n->s + i, g);
+        free(w);
+    }
+}
+
+static void check_sink(call *p, const double *want)
+{
+    void *before = array_random(p->n.t, p->n.a, 6, 1.0);
+    double *all = calloc((size_t)p->n.a + 1, sizeof(*all));
+
+    p->dsink = array_poison(p->n.t, p->n.a);
+    for (int64_t h = 0; h < p->n.a; h++)
+        all[h] = want[h] + array_get(p->n.t, before, h);
+    array_same_for_threads(run_sink_dw, p, p->dsink, (size_t)p->n.a * d9d_dtype_size(p->n.t),
+                           before);
+    array_close("dsink", p->n.t, p->dsink, all, p->n.a, p->n.t == D9D_F32 ? 2e-5 : 2e-2);
+    free(p->dsink);
+    free(before);
+    free(all);
+}
+
+static void check_with(const d9d_attention_dims *n, bool sinks)
+{
+    int64_t nq = q_size(n), nk = k_size(n), rows = n->b * n->a * n->s;
+    size_t size = d9d_dtype_size(n->t);
+    call p = {.n = *n};
+    double *o = calloc((size_t)nq + 1, sizeof(*o)), *lse = calloc((size_t)rows + 1, sizeof(*lse));
+    double *g = calloc((size_t)(nq + 2 * nk + n->a) + 1, sizeof(*g));
+
+    p.sink = sinks ? array_random(n->t, n->a, 5, 1.0) : NULL;
+    p.q = array_random(n->t, nq, 1, 1.0);
+    p.k = array_random(n->t, nk, 2, 1.0);
+    p.v = array_random(n->t, nk, 3, 1.0);
+    p.dout = array_random(n->t, nq, 4, 1.0);
+    p.o = array_poison(n->t, nq);
+    p.lse = array_poison(D9D_F32, rows);
+    p.grads = array_poison(n->t, nq + 2 * nk);
+    naive(&p, o, lse, g);
+    array_same_for_threads(run_forward, &p, p.o, (size_t)nq * size, NULL);
+    /* Where a GPU multiplies in bfloat16, the probabilities are rounded to it; and with a sink what
+     * is scaled was. */
+    array_close("o", n->t, p.o, o, nq,
+                n->t == D9D_F32 ? 5e-6 : unit_device_tolerance(sinks ? 1e-2 : 5e-6, 1e-2));
+    array_close("lse", D9D_F32, p.lse, lse, rows, 5e-6);
+    array_same_for_threads(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * size, NULL);
+    /* In bfloat16 the kernel has o rounded, on a GPU with a sink twice. */
+    array_close("dq, dk, dv", n->t, p.grads, g, nq + 2 * nk,
+                n->t == D9D_F32 ? 2e-5 : unit_device_tolerance(2e-2, sinks ? 3e-2 : 2e-2));
+    if (sinks)
+        check_sink(&p, g + nq + 2 * nk);
+    void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, p.sink, o, lse, g};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+/* As it is, and under one window or other with sinks. */
+static void check(const d9d_attention_dims *n)
+{
+    static const int64_t windows[] = {5, 64, 1, 130, 33};
+    d9d_attention_dims w = *n;
+
+    check_with(n, false);
+    if (n->causal)
+        w.window = windows[(n->s + n->d + n->t) % 5];
+    if (n->causal || n->t == D9D_F32)
+        check_with(&w, true);
+}
+
+static const struct shape {
+    int64_t b, s, a, kv, d;
+} shapes[] = {
+    {0, 4, 2, 1, 8},
+    {1, 1, 1, 1, 1},
+    {2, 3, 2, 2, 5},
+    {1, 17, 4, 2, 16},
+    {1, 64, 3, 1, 8},
+    {2, 65, 2, 1, 33},
+    {1, 200, 6, 2, 24},
+    {1, 300, 1, 1, 7},
+    /* heads that libraries know */
+    {1, 1, 2, 1, 64},
+    {2, 260, 4, 2, 64},
+    {1, 129, 2, 2, 64},
+    {1, 193, 2, 1, 128},
+    /* and between their tiles */
+    {2, 130, 4, 2, 72},
+    {1, 140, 2, 2, 96},
+    /* and lengths that they are planned for */
+    {2, 256, 4, 2, 64},
+    {1, 176, 2, 1, 128},
+};
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        for (int how = 0; how < 4; how++) {
+            const struct shape *x = &shapes[i];
+            d9d_attention_dims n = {.t = array_types[how & 1],
+                                    .b = x->b,
+                                    .s = x->s,
+                                    .z = x->s,
+                                    .a = x->a,
+                                    .kv = x->kv,
+                                    .d = x->d,
+                                    .causal = (how & 2) != 0,
+                                    .scale = 1.0f / sqrtf((float)x->d)};
+
+            check(&n);
+        }
+}
+
+/* Packed documents as segments, into out [documents]. */
+static void square(const int32_t *bounds, int documents, d9d_segment *out)
+{
+    for (int i = 0; i < documents; i++) {
+        const int32_t size = bounds[i + 1] - bounds[i];
+
+        out[i] = (d9d_segment){bounds[i], size, bounds[i], size};
+    }
+}
+
+/* Both types, with a mask and without, heads that libraries know and others. */
+static void check_list(int64_t b, int64_t s, int64_t z, const d9d_segment *list, int64_t segments)
+{
+    for (int how = 0; how < 8; how++)
+        check(&(d9d_attention_dims){.t = array_types[how & 1],
+                                    .b = b,
+                                    .s = s,
+                                    .z = z,
+                                    .a = 2,
+                                    .kv = how & 4 ? 2 : 1,
+                                    .d = how & 4 ? 64 : 12,
+                                    .causal = (how & 2) != 0,
+                                    .scale = how & 4 ? 0.125f : 0.3f,
+                                    .segments = segments,
+                                    .segment = list});
+}
+
+/* Packed documents: of one token, over block edges, empty ones, a row that is one. */
+static void test_documents(void **state)
+{
+    enum { B = 3, S = 311, N = 11 };
+    static const int32_t bounds[N + 1] = {0, 0, 1,     150,        151,   281,
+                                          S, S, 2 * S, 2 * S + 64, 3 * S, 3 * S};
+    d9d_segment list[N];
+
+    (void)state;
+    square(bounds, N, list);
+    check_list(B, S, S, list, N);
+}
+
+/* More keys than queries: all of a row's, some of them, twice the same ones, none at the end. */
+static void test_segments(void **state)
+{
+    static const d9d_segment tiny[] = {{0, 1, 0, 1}, {1, 2, 1, 2}, {3, 1, 8, 6}},
+                             twice[] = {{0, 70, 0, 70}, {70, 63, 0, 400}},
+                             odd[] = {{0, 1, 3, 200},    {1, 0, 3, 201},      {1, 65, 3, 265},
+                                      {66, 64, 270, 64}, {130, 3, 340, 61},   {133, 10, 401, 200},
+                                      {143, 0, 601, 9},  {143, 123, 651, 150}};
+
+    (void)state;
+    check_list(2, 2, 7, (d9d_segment[]){{0, 2, 0, 5}, {2, 2, 7, 7}}, 2);
+    check_list(1, 4, 14, tiny, 3);
+    check_list(1, 133, 400, twice, 2);
+    check_list(2, 133, 401, odd, 8);
+    check_list(2, 3, 150, NULL, 0);
+    check_list(2, 0, 5, NULL, 0);
+}
+
+/* What each of n ranks has of two rows, their documents between `bounds`, or whole. */
+static void check_ranks(int n, int64_t length, const int32_t *bounds, const d9d_attention_dims *as)
+{
+    int32_t *cells = calloc((size_t)(2 * length), sizeof(*cells));
+    const d9d_batch batch = {.rows = 2,
+                             .length = length,
+                             .ids = cells,
+                             .labels = cells,
+                             .positions = cells,
+                             .bounds = bounds};
+    d9d_part_room room = {0};
+
+    for (int rank = 0; rank < n; rank++) {
+        d9d_attention_dims x = *as;
+        d9d_batch_part part;
+
+        assert_int_equal(d9d_batch_part_of(&batch, rank, n, &room, &part), D9D_OK);
+        x.b = part.rows;
+        x.s = part.length;
+        x.z = length;
+        x.segments = part.segments;
+        x.segment = part.segment;
+        x.pieces = 2;
+        x.end[0] = (rank + 1) * part.length / 2;
+        x.end[1] = (2 * n - rank) * part.length / 2;
+        check(&x);
+    }
+    d9d_part_room_release(&room);
+    free(cells);
+}
+
+/* Documents that begin and end where pieces do, lie in many pieces, or are empty. */
+static const int32_t documents_600[] = {0,   150, 150, 151, 320,  600,  600,
+                                        601, 899, 900, 901, 1050, 1200, 1200};
+static const int32_t documents_304[] = {0, 1, 39, 114, 300, 304, 310, 456, 608};
+static const int32_t documents_180[] = {0, 10, 30, 61, 145, 150, 180, 181, 300, 360};
+
+static const d9d_attention_dims as_64 = {
+    .t = D9D_BF16, .a = 2, .kv = 1, .d = 64, .causal = true, .scale = 0.125f};
+static const d9d_attention_dims as_128 = {
+    .t = D9D_BF16, .a = 2, .kv = 2, .d = 128, .causal = true, .scale = 0.1f};
+static const d9d_attention_dims as_groups = {
+    .t = D9D_BF16, .a = 4, .kv = 1, .d = 128, .causal = true, .scale = 0.1f};
+static const d9d_attention_dims as_window = {
+    .t = D9D_BF16, .a = 4, .kv = 2, .d = 128, .causal = true, .scale = 0.1f, .window = 70};
+/* Between tiles. */
+static const d9d_attention_dims as_80 = {
+    .t = D9D_BF16, .a = 2, .kv = 1, .d = 80, .causal = true, .scale = 0.1f};
+static const d9d_attention_dims as_96 = {
+    .t = D9D_BF16, .a = 4, .kv = 2, .d = 96, .causal = true, .scale = 0.1f};
+/* Of which a block has fewer cells. */
+static const d9d_attention_dims as_160 = {
+    .t = D9D_BF16, .a = 2, .kv = 1, .d = 160, .causal = true, .scale = 0.08f, .window = 70};
+static const d9d_attention_dims as_256 = {
+    .t = D9D_BF16, .a = 4, .kv = 1, .d = 256, .causal = true, .scale = 0.06f};
+static const d9d_attention_dims as_float = {
+    .t = D9D_F32, .a = 2, .kv = 1, .d = 12, .causal = true, .scale = 0.3f};
+
+static const struct {
+    int n;
+    int64_t length;
+    const int32_t *bounds;
+    const d9d_attention_dims *as;
+} rank_cases[] = {
+    {2, 600, documents_600, &as_64},
+    {4, 304, NULL, &as_64},
+    {3, 180, documents_180, &as_64},
+    {2, 304, documents_304, &as_128},
+    {2, 180, NULL, &as_128},
+    {3, 180, documents_180, &as_128},
+    {2, 260, NULL, &as_groups},
+    {4, 304, documents_304, &as_groups},
+    {4, 8, NULL, &as_groups},
+    {2, 512, NULL, &as_groups},
+    {3, 1200, NULL, &as_64},
+    {2, 400, NULL, &as_window},
+    {2, 640, NULL, &as_window},
+    {2, 180, documents_180, &as_80},
+    {4, 80, NULL, &as_80},
+    {2, 304, documents_304, &as_96},
+    {2, 512, NULL, &as_96},
+    {2, 180, documents_180, &as_160},
+    {2, 304, documents_304, &as_256},
+    {2, 304, NULL, &as_256},
+    {3, 180, documents_180, &as_float},
+    {2, 180, documents_180, &as_float},
+    {4, 304, NULL, &as_float},
+};
+
+/* A library that takes documents takes their pieces. */
+static void test_ranks(void **state)
+{
+    const int refused = host_kernels_said("slower kernels");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rank_cases) / sizeof(*rank_cases); i++)
+        check_ranks(rank_cases[i].n, rank_cases[i].length, rank_cases[i].bounds, rank_cases[i].as);
+    if (refused == 0)
+        assert_int_equal(host_kernels_said("slower kernels"), 0);
+}
+
+/* A prompt beside others in a cache, of its first tokens and of more behind those. */
+static void test_prompts(void **state)
+{
+    static const d9d_segment prompts[] = {
+        {0, 150, 0, 150}, {0, 150, 250, 150}, {0, 200, 20, 350}, {0, 129, 200, 200}};
+    const int refused = host_kernels_said("slower kernels");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(prompts) / sizeof(*prompts); i++) {
+        d9d_attention_dims x = i % 2 == 0 ? as_64 : as_groups;
+
+        x.b = 1;
+        x.s = prompts[i].nq;
+        x.z = 400;
+        x.segments = 1;
+        x.segment = &prompts[i];
+        x.pieces = 1;
+        check(&x);
+    }
+    if (refused == 0)
+        assert_int_equal(host_kernels_said("slower kernels"), 0);
+}
+
+/* --- a document alone, and packed --------------------------------------------------------- */
+
+enum { ARRAYS = 9, LSE = 8 }; /* q dout o dq | k v dk dv | lse */
+
+/* Arrays of a call, in the order above. */
+static void arrays_of(const call *p, void *out[ARRAYS])
+{
+    int64_t nq = q_size(&p->n), nk = k_size(&p->n);
+    void *all[ARRAYS] = {p->q,        p->dout,          p->o,  grad(p, 0), p->k, p->v,
+                         grad(p, nq), grad(p, nq + nk), p->lse};
+
+    memcpy(out, all, sizeof(all));
+}
+
+static call call_make(const d9d_attention_dims *n)
+{
+    int64_t nq = q_size(n), nk = k_size(n);
+    call p = {.n = *n};
+
+    p.q = array_random(n->t, nq, 1, 1.0);
+    p.dout = array_random(n->t, nq, 2, 1.0);
+    p.k = array_random(n->t, nk, 3, 1.0);
+    p.v = array_random(n->t, nk, 4, 1.0);
+    p.o = array_poison(n->t, nq);
+    p.lse = array_poison(D9D_F32, n->b * n->a * n->s);
+    p.grads = array_poison(n->t, nq + 2 * nk);
+    return p;
+}
+
+static void call_release(call *p)
+{
+    void *parts[] = {p->q, p->k, p->v, p->dout, p->o, p->lse, p->grads};
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+}
+
+/* Where a token's part of array i begins. */
+static void *token_at(const call *p, void *const *all, int i, int64_t token)
+{
+    int64_t heads = i < 4 ? p->n.a : p->n.kv;
+
+    return (char *)all[i] + (size_t)(token * heads * p->n.d) * d9d_dtype_size(p->n.t);
+}
+
+/* Where the first token of a segment has its part of array i, and how much is the segment's. */
+static void *segment_at(const call *p, int i, const d9d_segment *x, size_t *bytes)
+{
+    const bool query = i < 4;
+    void *all[ARRAYS];
+
+    arrays_of(p, all);
+    *bytes = (size_t)((query ? x->nq * p->n.a : x->nk * p->n.kv) * p->n.d) * d9d_dtype_size(p->n.t);
+    return token_at(p, all, i, query ? x->q : x->k);
+}
+
+/* What a segment gives by itself must be what it gave in the pack; the arrays that differ are
+ * counted.  Where a library is likely, by itself is a pack of one; of pieces one with a key more,
+ * as rows with as many keys as queries may differ. */
+static void same_alone(const call *pack, const d9d_segment *x, int different[ARRAYS])
+{
+    const d9d_segment one = {0, x->nq, 0, x->nk};
+    const int64_t row = x->q / pack->n.s;
+    d9d_attention_dims n = pack->n;
+    size_t bytes;
+    call p;
+
+    n.b = 1;
+    n.s = x->nq;
+    n.segments = 1;
+    n.segment = n.d >= 64 ? &one : NULL;
+    n.pieces = n.pieces > 0 && n.segment != NULL;
+    n.z = x->nk + n.pieces;
+    p = call_make(&n);
+    for (int i = 0; i < LSE; i++)
+        if (i % 4 < 2) {
+            void *alone = segment_at(&p, i, &one, &bytes);
+
+            memcpy(alone, segment_at(pack, i, x, &bytes), bytes);
+        }
+    run_forward(&p);
+    run_backward(&p);
+    for (int i = 0; i < LSE; i++) {
+        const void *alone = segment_at(&p, i, &one, &bytes);
+
+        different[i] += memcmp(alone, segment_at(pack, i, x, &bytes), bytes) != 0;
+    }
+    for (int64_t h = 0; h < n.a; h++)
+        different[LSE] +=
+            memcmp(p.lse + h * n.s, pack->lse + (row * n.a + h) * pack->n.s + x->q % pack->n.s,
+                   (size_t)n.s * sizeof(float)) != 0;
+    call_release(&p);
+}
+
+static const struct {
+    d9d_dtype t;
+    int64_t d, window;
+    bool causal;
+} alone_cases[] = {
+    {D9D_F32, 20, 0, false},  {D9D_BF16, 20, 0, false}, {D9D_F32, 20, 0, true},
+    {D9D_BF16, 20, 0, true},  {D9D_F32, 64, 0, false},  {D9D_BF16, 64, 0, false},
+    {D9D_F32, 64, 0, true},   {D9D_BF16, 64, 0, true},  {D9D_F32, 20, 60, true},
+    {D9D_BF16, 64, 60, true}, {D9D_BF16, 256, 0, true}, {D9D_BF16, 200, 60, true},
+};
+
+/* To the bit, wherever a segment lies, and with NaN in the neighbour number `spoilt`. */
+static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment *list, int segments,
+                        int spoilt)
+{
+    static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
+
+    for (size_t how = 0; how < sizeof(alone_cases) / sizeof(*alone_cases); how++) {
+        d9d_attention_dims n = {.t = alone_cases[how].t,
+                                .b = 2,
+                                .s = s,
+                                .z = z,
+                                .a = 4,
+                                .kv = 2,
+                                .d = alone_cases[how].d,
+                                .causal = alone_cases[how].causal,
+                                .window = alone_cases[how].window,
+                                .scale = 0.3f,
+                                .segments = segments,
+                                .segment = list,
+                                .pieces = pieces};
+        int64_t first = list[spoilt].k * n.kv * n.d, len = list[spoilt].nk * n.kv * n.d;
+        int different[ARRAYS] = {0};
+        call p = call_make(&n);
+
+        for (int64_t i = first; i < first + len; i++) {
+            array_set(n.t, p.k, i, NAN);
+            array_set(n.t, p.v, i, NAN);
+        }
+        run_forward(&p);
+        run_backward(&p);
+        for (int i = 0; i < segments && getenv("D9D_TEST_ONCE") == NULL; i++)
+            if (i != spoilt)
+                same_alone(&p, &list[i], different);
+        for (int i = 0; i < ARRAYS; i++)
+            if (different[i] > 0)
+                fail_msg("%s, %lld features: %d segments have other bits of %s alone",
+                         d9d_dtype_word(n.t), (long long)n.d, different[i], names[i]);
+        call_release(&p);
+    }
+}
+
+static void test_alone(void **state)
+{
+    enum { S = 413, N = 9 };
+    static const int32_t bounds[N + 1] = {0, 3, 4, 137, 200, 264, 400, S, S + 129, 2 * S};
+    static const d9d_segment pieces[] = {
+        {0, 3, 0, 50},      {3, 1, 50, 2},       {4, 100, 60, 200},   {104, 65, 300, 66},
+        {169, 30, 400, 97}, {199, 70, 500, 170}, {269, 129, 670, 280}};
+    static const d9d_segment halves[] = {
+        {0, 30, 0, 130},    {30, 3, 130, 3},    {33, 67, 133, 67},
+        {100, 60, 240, 90}, {160, 40, 330, 40}, {200, 100, 500, 200},
+        {300, 5, 720, 155}, {305, 1, 875, 1},   {306, 94, 876, 94}};
+    d9d_segment list[N];
+
+    (void)state;
+    square(bounds, N, list);
+    check_alone(S, S, 0, list, N, 3);
+    check_alone(199, 500, 0, pieces, 7, 3);
+    check_alone(200, 500, 2, halves, 9, 3);
+}
+
+/* What no list may be, of two rows. */
+static const struct {
+    int64_t z;
+    bool open;
+    d9d_segment list[3];
+    const char *says;
+} bad[] = {
+    {3,
+     false,
+     {{0, 3, 0, 3}, {3, -1, 3, -1}, {2, 4, 2, 4}},
+     "segment 1 has queries [3, 2) behind 3, in rows of 3"},
+    {3,
+     false,
+     {{0, 4, 0, 4}, {4, 1, 4, 1}, {5, 1, 5, 1}},
+     "segment 0 has queries [0, 4) behind 0, in rows of 3"},
+    {3,
+     false,
+     {{1, 2, 1, 2}, {3, 2, 3, 2}, {5, 1, 5, 1}},
+     "segment 0 has queries [1, 3) behind 0, in rows of 3"},
+    {3, false, {{0, 3, 0, 3}, {3, 1, 3, 1}, {4, 1, 4, 1}}, "segments end at query 5 of 6"},
+    {3,
+     false,
+     {{0, 3, 0, 3}, {3, 1, 3, 1}, {4, 2, 3, 3}},
+     "segment 2 has 2 queries from 4 on and 3 keys from 3 on, in rows of 3 and 3"},
+    {5,
+     false,
+     {{0, 3, 1, 5}, {3, 3, 5, 5}, {6, 0, 0, 0}},
+     "segment 0 has keys [1, 6), in a row of [0, 5)"},
+    {5,
+     false,
+     {{0, 3, 0, 5}, {3, 3, 4, 5}, {6, 0, 0, 0}},
+     "segment 1 has keys [4, 9), in a row of [5, 10)"},
+    {5,
+     false,
+     {{0, 3, 0, 2}, {3, 3, 5, 5}, {6, 0, 0, 0}},
+     "segment 0 has 3 queries from 0 on and 2 keys from 0 on, in rows of 3 and 5"},
+    {5,
+     true,
+     {{0, 3, 0, 0}, {3, 3, 5, 5}, {6, 0, 0, 0}},
+     "segment 0 has 3 queries from 0 on and 0 keys from 0 on, in rows of 3 and 5"},
+    {5,
+     false,
+     {{0, 1, 0, 3}, {1, 2, 0, 2}, {3, 3, 5, 5}},
+     "segment 1 has keys [0, 2) behind [0, 3)"},
+    {5,
+     false,
+     {{0, 1, 0, 3}, {1, 2, 1, 4}, {3, 3, 5, 5}},
+     "segment 1 has keys [1, 5) behind [0, 3)"},
+};
+
+/* Nor, of two rows of 5 keys, where their 3 queries are so many pieces. */
+static const struct {
+    int64_t pieces;
+    d9d_segment list[3];
+    const char *says;
+} bad_pieces[] = {
+    {1,
+     {{0, 2, 0, 2}, {2, 1, 2, 2}, {3, 3, 5, 5}},
+     "segment 1 has 1 queries from 2 on and 2 keys, in pieces of 3"},
+    {1,
+     {{0, 1, 0, 2}, {1, 2, 0, 2}, {3, 3, 5, 5}},
+     "segment 1 has 2 queries from 1 on and 2 keys, in pieces of 3"},
+    {3,
+     {{0, 2, 0, 2}, {2, 1, 2, 1}, {3, 3, 5, 5}},
+     "segment 0 has 2 queries from 0 on and 2 keys, in pieces of 1"},
+};
+
+static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *list,
+                      const char *what)
+{
+    const d9d_attention_dims n = {.t = D9D_F32,
+                                  .b = 2,
+                                  .s = 3,
+                                  .z = z,
+                                  .a = 1,
+                                  .kv = 1,
+                                  .d = 1,
+                                  .causal = !open,
+                                  .segments = 3,
+                                  .segment = list,
+                                  .pieces = pieces};
+    float x[10] = {0}, lse[6];
+    char says[128];
+
+    (void)snprintf(says, sizeof(says), "attention: %s", what);
+    assert_int_equal(host_kernels()->attention(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
+    assert_string_equal(d9d_err_message(), says);
+}
+
+static void test_bad_segments(void **state)
+{
+    (void)state;
+    if (host_kernels() != d9d_kernels_cpu())
+        return; /* a GPU would have to wait */
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        check_bad(bad[i].z, bad[i].open, 0, bad[i].list, bad[i].says);
+    for (size_t i = 0; i < sizeof(bad_pieces) / sizeof(*bad_pieces); i++)
+        check_bad(5, false, bad_pieces[i].pieces, bad_pieces[i].list, bad_pieces[i].says);
+}
+
+/* Large scores overflow no exponential; a NaN reaches its own rows and no others. */
+static void test_extremes(void **state)
+{
+    enum { S = 150, D = 8 };
+    d9d_attention_dims n = {.t = D9D_F32,
+                            .b = 1,
+                            .s = S,
+                            .z = S,
+                            .a = 1,
+                            .kv = 1,
+                            .d = D,
+                            .causal = true,
+                            .scale = 1.0f};
+    float *q = array_random(D9D_F32, S * D, 1, 100.0), *k = array_random(D9D_F32, S * D, 2, 100.0);
+    float *v = array_random(D9D_F32, S * D, 3, 1.0), o[S * D], lse[S];
+
+    (void)state;
+    assert_int_equal(host_kernels()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
+    for (int i = 0; i < S * D; i++)
+        assert_true(isfinite(o[i]));
+    k[100 * D] = NAN;
+    assert_int_equal(host_kernels()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
+    for (int i = 0; i < S; i++)
+        assert_int_equal(isnan(o[i * D]) && isnan(lse[i]), i >= 100);
+    free(q);
+    free(k);
+    free(v);
+}
+
+/* --- pieces of rows ------------------------------------------------------------------------ */
+
+/* Each cell of rows in order says where it is, and so must it in the pieces of the ranks. */
+static void check_pieces(d9d_dtype t, int64_t n, int64_t b, int64_t p, int64_t w)
+{
+    const int64_t size = 2 * n * b * p * w;
+    void *rows = array_random(t, size, 5, 1.0), *dealt = array_poison(t, size);
+    void *back = array_poison(t, size);
+    const size_t cell = (size_t)w * d9d_dtype_size(t);
+
+    assert_int_equal(host_kernels()->pieces(NULL, t, dealt, rows, n, b, p, w, false), D9D_OK);
+    for (int64_t i = 0; i < 2 * n * b * p; i++) {
+        const int64_t rank = i / (2 * b * p), row = i / (2 * p) % b, half = i / p % 2;
+        const int64_t piece = half == 0 ? rank : 2 * n - 1 - rank;
+
+        assert_memory_equal((char *)dealt + (size_t)i * cell,
+                            (char *)rows + (size_t)((row * 2 * n + piece) * p + i % p) * cell,
+                            cell);
+    }
+    assert_int_equal(host_kernels()->pieces(NULL, t, back, dealt, n, b, p, w, true), D9D_OK);
+    assert_memory_equal(back, rows, (size_t)size * d9d_dtype_size(t));
+    free(rows);
+    free(dealt);
+    free(back);
+}
+
+static void test_pieces(void **state)
+{
+    static const int64_t sizes[][4] = {{1, 1, 1, 1},  {1, 3, 2, 5},  {2, 2, 3, 8}, {3, 1, 5, 12},
+                                       {4, 3, 1, 16}, {8, 2, 7, 33}, {2, 0, 3, 4}, {2, 3, 0, 4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (int t = 0; t < 2; t++)
+            check_pieces(array_types[t], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+}
+
+/* --- every size of heads ------------------------------------------------------------------- */
+
+/* How rows lie: packed documents between bounds, or whole. */
+static const struct {
+    const char *name;
+    int64_t b, s, z, window;
+    int segments;
+    d9d_segment segment[3];
+} lies[] = {
+    {"whole rows of a planned length", 2, 144, 144, 0, 0, {{0}}},
+    {"whole rows of another", 2, 131, 131, 0, 0, {{0}}},
+    {"a long row", 1, 389, 389, 0, 0, {{0}}},
+    {"under a window", 1, 200, 200, 70, 0, {{0}}},
+    {"documents", 1, 200, 200, 0, 3, {{0, 66, 0, 66}, {66, 129, 66, 129}, {195, 5, 195, 5}}},
+    {"documents under a window", 1, 200, 200, 33, 2, {{0, 70, 0, 70}, {70, 130, 70, 130}}},
+    {"more keys than queries", 1, 133, 400, 0, 2, {{0, 70, 0, 270}, {70, 63, 270, 130}}},
+};
+
+/* The largest error of what came out, in units of what is allowed. */
+static double worst_of(d9d_dtype t, const void *got, const double *want, int64_t n,
+                       double tolerance)
+{
+    double worst = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        const double w = want[i], error = fabs(array_get(t, got, i) - w);
+        const double units = error / (tolerance * (1.0 + fabs(w)) + fabs(w) / 256.0);
+
+        worst = units > worst || isnan(units) ? units : worst;
+        if (isnan(worst))
+            return worst;
+    }
+    return worst;
+}
+
+/* Two runs of it, which must give the same bits; returns whether they did. */
+static bool runs_alike(array_run run, call *p, void *out, size_t bytes)
+{
+    void *first = malloc(bytes + 1);
+    bool alike;
+
+    run(p);
+    memcpy(first, out, bytes);
+    memset(out, 0xff, bytes);
+    run(p);
+    alike = memcmp(first, out, bytes) == 0;
+    free(first);
+    return alike;
+}
+
+/* Whether heads of so many features are right, rows lying so; says what is not. */
+static bool head_is_right(int64_t d, int lie)
+{
+    const d9d_attention_dims n = {.t = D9D_BF16,
+                                  .b = lies[lie].b,
+                                  .s = lies[lie].s,
+                                  .z = lies[lie].z,
+                                  .a = 4,
+                                  .kv = 2,
+                                  .d = d,
+                                  .causal = true,
+                                  .window = lies[lie].window,
+                                  .scale = 1.0f / sqrtf((float)d),
+                                  .segments = lies[lie].segments,
+                                  .segment = lies[lie].segments > 0 ? lies[lie].segment : NULL};
+    const int64_t nq = q_size(&n), nk = k_size(&n), rows = n.b * n.a * n.s;
+    double *o = calloc((size_t)nq, sizeof(*o)), *lse = calloc((size_t)rows, sizeof(*lse));
+    double *g = calloc((size_t)(nq + 2 * nk + n.a), sizeof(*g)), out, back;
+    call p = {.n = n};
+    bool alike, right;
+
+    p.q = array_random(n.t, nq, 1, 1.0);
+    p.k = array_random(n.t, nk, 2, 1.0);
+    p.v = array_random(n.t, nk, 3, 1.0);
+    p.dout = array_random(n.t, nq, 4, 1.0);
+    p.o = array_poison(n.t, nq);
+    p.lse = array_poison(D9D_F32, rows);
+    p.grads = array_poison(n.t, nq + 2 * nk);
+    naive(&p, o, lse, g);
+    alike = runs_alike(run_forward, &p, p.o, (size_t)nq * 2);
+    alike = runs_alike(run_backward, &p, p.grads, (size_t)(nq + 2 * nk) * 2) && alike;
+    out = worst_of(n.t, p.o, o, nq, 1e-2);
+    /* o is rounded to bfloat16 before rows of dO O, whose error grows with the features. */
+    back = worst_of(n.t, p.grads, g, nq + 2 * nk, d > 128 ? 3e-2 : 2e-2);
+    right = alike && out <= 1.0 && back <= 1.0;
+    if (!right)
+        print_error("heads of %lld, %s: o %.2f, gradients %.2f times what is allowed%s\n",
+                    (long long)d, lies[lie].name, out, back, alike ? "" : "; two runs differ");
+    void *parts[] = {p.q, p.k, p.v, p.dout, p.o, p.lse, p.grads, o, lse, g};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        free(parts[i]);
+    return right;
+}
+
+/* All that kernels for some sizes take; where one kernel takes all, a few. */
+static void test_heads(void **state)
+{
+    const int64_t step = unit_device_is_cpu() ? 56 : 8;
+    int wrong = 0;
+
+    (void)state;
+    for (int64_t d = 8; d <= 264; d += step)
+        for (size_t i = 0; i < sizeof(lies) / sizeof(*lies); i++)
+            wrong += !head_is_right(d, (int)i);
+    assert_int_equal(wrong, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_segments),     cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_prompts),      cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_bad_segments), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_heads),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,268 @@
+/* test_kv_cache.c - rows that are gone on with piece by piece, beside each other, against the training
+ * forward of whole rows: on the CPU, where attention is all that looks back, to the bit. */
+#include "support/unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/rng.h"
+#include "d9d/model/kv_cache.h"
+#include "support/small_models.h"
+#include "support/unit_device.h"
+
+enum { ROWS = 3, ROOM = 150, V = 23, CELLS = ROWS * ROOM + 1 };
+
+static const d9d_vocab_split splits[] = {{"regular", 17}, {"special", V - 17}};
+static const int64_t lengths[ROWS] = {7, ROOM, 40};
+
+typedef struct fixture {
+    d9d_device *dev;
+    d9d_model *model;
+    d9d_arena arena;
+    d9d_tape *tape;
+    d9d_cache cache;
+    bool exact;
+} fixture;
+
+static d9d_qwen3_config config_of(bool moe)
+{
+    return (d9d_qwen3_config){.hidden = 40,
+                              .layers = 3,
+                              .heads = 6,
+                              .kv_heads = 2,
+                              .head_dim = 16,
+                              .dense_intermediate = 34,
+                              .norm_eps = 1e-6f,
+                              .rope_base = 1e4,
+                              .max_positions = ROOM,
+                              .renormalise = true,
+                              .splits = splits,
+                              .n_splits = 2,
+                              .experts = moe ? 5 : 0,
+                              .top_k = moe ? 2 : 0,
+                              .expert_intermediate = moe ? 19 : 0,
+                              .shared_intermediate = moe ? 14 : 0};
+}
+
+static d9d_status qwen3_create(bool moe, d9d_dtype t, d9d_model **out)
+{
+    const d9d_model_options options = {.dtype = t};
+    static d9d_qwen3_config configs[2];
+
+    configs[moe] = config_of(moe);
+    return d9d_qwen3_create(&configs[moe], D9D_WHOLE_MODEL, &options, out);
+}
+static d9d_status dense_create(d9d_dtype t, d9d_model **out)
+{
+    return qwen3_create(false, t, out);
+}
+static d9d_status moe_create(d9d_dtype t, d9d_model **out)
+{
+    return qwen3_create(true, t, out);
+}
+static d9d_status hybrid_create(d9d_dtype t, d9d_model **out)
+{
+    return small_hybrid_create(t, V, ROOM, out);
+}
+static d9d_status llama_create(d9d_dtype t, d9d_model **out)
+{
+    return small_llama_create(t, V, ROOM, out);
+}
+static d9d_status latent_create(d9d_dtype t, d9d_model **out)
+{
+    return small_latent_create(t, V, ROOM, out);
+}
+
+/* What keeps how much: numbers of a token and float32 ones of a row. */
+typedef struct kind {
+    d9d_status (*create)(d9d_dtype t, d9d_model **out);
+    bool exact;
+    uint64_t of_token, of_row, states;
+} kind;
+static const kind kinds[] = {
+    {dense_create, true, 3 * 2 * 2 * 16, 0, 0},
+    {moe_create, true, 3 * 2 * 2 * 16, 0, 0},
+    {hybrid_create, false, 2 * 2 * 8, 2 * 3 * (24 + 24 + 40), 2 * 4 * 12 * 10},
+    {llama_create, true, 2 * 2 * 2 * 10, 0, 0},
+    {latent_create, false, 2 * (9 + 4), 0, 0},
+};
+
+static void fixture_open(fixture *f, const kind *k, d9d_dtype t)
+{
+    const size_t size = d9d_dtype_size(t);
+    d9d_params params;
+
+    *f = (fixture){.exact = k->exact && unit_device_is_cpu()};
+    assert_ok(d9d_device_open(unit_device_name(), &f->dev));
+    assert_ok(k->create(t, &f->model));
+    assert_ok(d9d_module_bind(f->model->module));
+    assert_ok(d9d_module_params(f->model->module, &f->arena, &params));
+    assert_ok(d9d_module_materialise(f->model->module, f->dev, false));
+    assert_ok(d9d_module_reset(f->model->module, 5));
+    assert_ok(d9d_tape_create(f->dev, &f->tape));
+    d9d_tape_set_recording(f->tape, false);
+    assert_int_equal(d9d_cache_bytes(f->model, CELLS, ROWS),
+                     CELLS * k->of_token * size + ROWS * (k->of_row * size + k->states * 4));
+    assert_ok(d9d_cache_create(f->model, f->dev, CELLS, ROWS, &f->cache));
+}
+
+static void fixture_close(fixture *f)
+{
+    d9d_cache_release(&f->cache);
+    d9d_tape_free(f->tape);
+    d9d_model_free(f->model);
+    assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
+    d9d_device_close(f->dev);
+    d9d_arena_release(&f->arena);
+}
+
+static int32_t token(int64_t row, int64_t i)
+{
+    return (int32_t)d9d_rng_below((d9d_rng){7, (uint64_t)row}, (uint64_t)i, V);
+}
+
+/* Some tokens of a row, behind those that the cache has. */
+typedef struct piece {
+    int64_t row, first, n;
+} piece;
+
+static d9d_tensor upload(const fixture *f, const int32_t *x, d9d_shape shape)
+{
+    d9d_tensor t;
+
+    assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, shape, x, &t));
+    return t;
+}
+
+/* Logits of the last token of each piece, with a cache or, of pieces from 0 on, without. */
+static void run(fixture *f, const piece *pieces, int n, bool cached, float *logits)
+{
+    int32_t ids[ROWS * ROOM], positions[ROWS * ROOM], at[ROWS * ROOM];
+    int32_t segments[ROWS][4], rows[ROWS], pick[ROWS], t = 0;
+    d9d_model_out out;
+
+    for (int i = 0; i < n; i++) {
+        const piece *p = &pieces[i];
+        const int32_t cell = (int32_t)(cached ? p->row * ROOM : t);
+        const int32_t segment[] = {t, (int32_t)p->n, cell, (int32_t)(p->first + p->n)};
+
+        memcpy(segments[i], segment, sizeof(segment));
+        for (int64_t j = p->first; j < p->first + p->n; j++, t++) {
+            ids[t] = token(p->row, j);
+            positions[t] = (int32_t)j;
+            at[t] = cell + (int32_t)j;
+        }
+        rows[i] = (int32_t)p->row;
+        pick[i] = t - 1;
+    }
+
+    d9d_tensor x[] = {upload(f, ids, D9D_SHAPE(1, t)), upload(f, positions, D9D_SHAPE(1, t)),
+                      upload(f, at, D9D_SHAPE(t)),     upload(f, segments[0], D9D_SHAPE(n, 4)),
+                      upload(f, pick, D9D_SHAPE(n)),   upload(f, rows, D9D_SHAPE(n))};
+    const d9d_model_in in = {.ids = &x[0],
+                             .positions = &x[1],
+                             .segments = &x[3],
+                             .cache = cached ? &f->cache : NULL,
+                             .at = &x[2],
+                             .pick = &x[4],
+                             .rows = &x[5]};
+
+    assert_ok(f->model->ops->forward(f->model, f->tape, &in, &out));
+    assert_int_equal(d9d_tensor_numel(d9d_var_tensor(out.logits)), n * V);
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out.logits), logits));
+    for (int i = 0; i < 6; i++)
+        d9d_tensor_release(&x[i]);
+    d9d_tape_reset(f->tape);
+}
+
+static int best(const float *x)
+{
+    int at = 0;
+
+    for (int i = 1; i < V; i++)
+        at = x[i] > x[at] ? i : at;
+    return at;
+}
+
+/* Of a model that is not exact the token that would be chosen, too. */
+static void same(const fixture *f, const float *got, const float *want, d9d_dtype t)
+{
+    const double most = t == D9D_F32 ? unit_device_tolerance(1e-5, 1e-4) : 0.1;
+
+    if (f->exact)
+        assert_memory_equal(got, want, V * sizeof(*got));
+    if (t == D9D_F32)
+        assert_int_equal(best(got), best(want));
+    for (int i = 0; i < V; i++)
+        assert_true(fabs((double)got[i] - (double)want[i]) <= most);
+}
+
+/* Prompts alone, one of them in parts, in a row that had another before; then tokens of rows of
+ * different lengths together. */
+static void check(const kind *k, d9d_dtype t)
+{
+    fixture f;
+    float got[ROWS][V], want[V];
+    piece step[ROWS];
+    int64_t has[ROWS] = {3, 129, 0};
+
+    fixture_open(&f, k, t);
+    run(&f, &(piece){0, 0, 3}, 1, true, got[0]);
+    run(&f, &(piece){1, 0, 129}, 1, true, got[1]);
+    run(&f, &(piece){1, 0, 64}, 1, true, got[0]);
+    run(&f, &(piece){1, 64, 65}, 1, true, got[0]);
+    if (unit_device_is_cpu())
+        assert_memory_equal(got[0], got[1], sizeof(want));
+    run(&f, &(piece){1, 0, 129}, 1, false, want);
+    same(&f, got[0], want, t);
+    for (int64_t s = 0; s < 40; s++) {
+        int n = 0;
+
+        for (int64_t r = 0; r < ROWS; r++)
+            if (has[r] < lengths[r])
+                step[n++] = (piece){r, has[r]++, 1};
+        run(&f, step, n, true, got[0]);
+        for (int i = 0; i < n; i++) {
+            run(&f, &(piece){step[i].row, 0, step[i].first + 1}, 1, false, want);
+            same(&f, got[i], want, t);
+        }
+    }
+    fixture_close(&f);
+}
+
+static void pieces_give_what_whole_rows_do(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        check(&kinds[i], D9D_F32);
+        check(&kinds[i], D9D_BF16);
+    }
+}
+
+/* Tables without the entry, or of a header that did not have it. */
+static void models_without_a_cache_are_refused(void **state)
+{
+    const d9d_model_ops none = {.size = sizeof(none), .name = "mine"};
+    const d9d_model_ops old = {.size = offsetof(d9d_model_ops, cells), .name = "old"};
+    const d9d_model models[] = {{.ops = &none, .layers = 2}, {.ops = &old, .layers = 2}};
+    d9d_cache c;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_fails_like(d9d_cache_check(&models[i]), D9D_ENOTSUP, "keeps nothing of the tokens");
+        assert_fails_like(d9d_cache_create(&models[i], NULL, 8, 2, &c), D9D_ENOTSUP,
+                          i == 0 ? "mine: " : "old: ");
+        assert_int_equal(d9d_cache_bytes(&models[i], 8, 2), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_give_what_whole_rows_do),
+        cmocka_unit_test(models_without_a_cache_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
+}

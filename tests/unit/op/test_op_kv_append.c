@@ -1,0 +1,72 @@
+/* test_op_kv_append.c - keys and values that stay, heads with matrices of their own, and the logits of
+ * some tokens: what they refuse.  What they compute is in test_kv_cache.c. */
+#include "support/op_fixture.h"
+
+static void cache_refuses(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)),
+            *two = op_var(f, D9D_F32, D9D_SHAPE(2, 1, 3, 4));
+    d9d_tensor *at = op_tensor(f, D9D_I32, D9D_SHAPE(2)),
+               *few = op_tensor(f, D9D_I32, D9D_SHAPE(1));
+    d9d_tensor *cache = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 4));
+    d9d_tensor *thin = op_tensor(f, D9D_F32, D9D_SHAPE(8, 3, 2));
+    d9d_tensor *half = op_tensor(f, D9D_BF16, D9D_SHAPE(8, 3, 4));
+    d9d_var *y;
+
+    assert_refused(f, d9d_op_cache(f->tape, x, at, half, &y),
+                   "cache: the cache is bfloat16, expected float32");
+    assert_refused(f, d9d_op_cache(f->tape, x, at, thin, &y),
+                   "cache: x [1, 2, 3, 4] does not fit the cache [8, 3, 2]: x is [1, T, K, D], a "
+                   "cache [Z, K, D]");
+    assert_refused(f, d9d_op_cache(f->tape, two, at, cache, &y),
+                   "cache: x [2, 1, 3, 4] does not fit the cache [8, 3, 4]: x is [1, T, K, D], a "
+                   "cache [Z, K, D]");
+    assert_refused(f, d9d_op_cache(f->tape, x, few, cache, &y),
+                   "cache: at [1] does not fit x [1, 2, 3, 4]: one place for each of T tokens");
+    assert_refused(f, d9d_op_cache(f->tape, x, at, cache, &y), "cache: has no backward");
+}
+
+static void heads_refuse(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)), *y;
+    d9d_param *w = op_param(f, "up", D9D_F32, D9D_SHAPE(18, 5));
+    const d9d_heads_how behind = {6, 3, 5, false}, turned = {6, 0, 5, true},
+                        fine = {6, 2, 5, false};
+    d9d_adapter adapter = {0};
+
+    assert_refused(f, d9d_op_heads(f->tape, x, w, &behind, &y),
+                   "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
+                   "step, out], or [n step, in] turned");
+    assert_refused(f, d9d_op_heads(f->tape, x, w, &turned, &y),
+                   "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
+                   "step, out], or [n step, in] turned");
+    assert_refused(f, d9d_op_heads(f->tape, x, w, &fine, &y), "heads: have no backward");
+    w->adapter = &adapter;
+    assert_fails(d9d_op_heads(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
+                 "heads: up has an adapter, which is to be merged before");
+    w->adapter = NULL;
+}
+
+static void logits_refuse(void **state)
+{
+    op_fixture *f = *state;
+    d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(5, 4)), *y;
+    d9d_tensor *pick = op_tensor(f, D9D_I32, D9D_SHAPE(2));
+    d9d_tensor *square = op_tensor(f, D9D_I32, D9D_SHAPE(2, 1));
+    d9d_param *heads[] = {op_param(f, "head", D9D_F32, D9D_SHAPE(7, 4))};
+
+    assert_refused(f, d9d_op_logits(f->tape, h, square, heads, 1, NULL, &y),
+                   "logits: h [5, 4] does not fit pick [2, 1]: h is [T, H], pick [N]");
+    assert_refused(f, d9d_op_logits(f->tape, h, pick, heads, 1, NULL, &y),
+                   "logits: have no backward");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {op_test(cache_refuses), op_test(heads_refuse),
+                                       op_test(logits_refuse)};
+
+    return cmocka_run_group_tests_name("op_cache", tests, NULL, NULL);
+}

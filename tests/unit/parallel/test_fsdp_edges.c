@@ -1,0 +1,415 @@
+/* test_fsdp_edges.c - the edges of a step, over a wire that is slow: what ranks sum or gather is there
+ * when it is waited for and not before, and nothing that it uses may change or go until then. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "d9d/base/json.h"
+#include "d9d/optim/optim.h"
+#include "d9d/parallel/fsdp.h"
+#include "comm/comm_private.h"
+#include "support/unit.h"
+
+/* --- the wire: of two ranks the first is here, and the other has the same ------------------------
+ */
+
+enum { CALLS = 64, EVENTS = 512 };
+
+typedef struct late_call {
+    d9di_call call;
+    void *source; /* as it was when the call was made */
+    size_t bytes;
+    int64_t counts[2];
+} late_call;
+
+/* The calls of all groups; a point is a number of them. */
+static struct wire {
+    late_call calls[CALLS];
+    int made, done;
+    char said[EVENTS]; /* what was queued where, in order: see say() */
+} wire;
+
+static void say(char what, const char *of)
+{
+    const size_t n = strlen(wire.said);
+
+    assert_true(n + strlen(of) + 3 < EVENTS);
+    wire.said[n] = what;
+    strcpy(wire.said + n + 1, of);
+    strcat(wire.said, " ");
+}
+
+static d9d_status later(d9d_comm *c, const d9di_call *k)
+{
+    late_call *l = &wire.calls[wire.made++];
+    const int64_t *counts = k->verb == D9DI_ALL_GATHER ? k->recv : k->send;
+    int64_t all = k->n;
+
+    assert_true(wire.made < CALLS && c->size == 2);
+    *l = (late_call){.call = *k};
+    if (counts != NULL) {
+        memcpy(l->counts, counts, sizeof(l->counts));
+        all = k->verb == D9DI_ALL_GATHER ? counts[0] : counts[0] + counts[1];
+    }
+    l->bytes = (size_t)all * sizeof(float);
+    l->source = malloc(l->bytes + 1);
+    memcpy(l->source, k->src, l->bytes);
+    assert_int_equal(k->t, D9D_F32);
+    say(k->verb == D9DI_ALL_GATHER ? 'g' : 's', k->what);
+    return D9D_OK;
+}
+
+/* Both ranks have the same, so that sums are twice this one's. */
+static void run(late_call *l)
+{
+    const d9di_call *k = &l->call;
+    const float *src = l->source;
+    float *dst = k->dst;
+
+    assert_memory_equal(k->src, l->source, l->bytes); /* nobody has touched it since */
+    if (k->verb == D9DI_ALL_GATHER) {
+        memcpy(dst, src, (size_t)l->counts[0] * sizeof(float));
+        memcpy(dst + l->counts[0], src, (size_t)l->counts[1] * sizeof(float));
+    } else {
+        const int64_t n = k->verb == D9DI_ALL_REDUCE ? k->n : l->counts[0];
+
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = 2 * src[i];
+    }
+    free(l->source);
+}
+
+static d9d_stream queue(d9d_comm *c)
+{
+    return (d9d_stream)c; /* no kernel of a CPU looks at it */
+}
+static d9d_status fork_queue(d9d_comm *c, d9d_stream s)
+{
+    (void)c, (void)s;
+    return D9D_OK;
+}
+static d9d_status point_set(d9d_comm *c, d9d_comm_point **at)
+{
+    int *n = *at != NULL ? (int *)*at : malloc(sizeof(*n));
+
+    (void)c;
+    *n = wire.made;
+    *at = (d9d_comm_point *)n;
+    return D9D_OK;
+}
+static d9d_status join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s)
+{
+    (void)c, (void)s;
+    while (wire.done < *(const int *)at) {
+        late_call *l = &wire.calls[wire.done++];
+
+        run(l);
+        say('.', l->call.what);
+    }
+    return D9D_OK;
+}
+static d9d_status join_queue(d9d_comm *c, d9d_stream s)
+{
+    return join_at(c, (d9d_comm_point *)&wire.made, s);
+}
+static void point_free(d9d_comm_point *at)
+{
+    free(at);
+}
+
+static const d9di_wire late_wire = {
+    .run = {[D9DI_ALL_REDUCE] = later, [D9DI_ALL_GATHER] = later, [D9DI_REDUCE_SCATTER] = later},
+    .queue = queue,
+    .fork = fork_queue,
+    .join = join_queue,
+    .point_set = point_set,
+    .join_at = join_at,
+    .point_free = point_free,
+};
+
+/* --- a model of three units: "a.w", "b.w" and "c.w" [4, 3] in parts, "b.v" [5] whole ---------- */
+
+enum { UNITS = 3 };
+
+typedef struct rig {
+    d9d_device *dev;
+    d9d_kernels kernels; /* of the CPU, and what they do is said */
+    d9d_comm parts, copies;
+    bool failed;
+    d9d_module root, module[UNITS], *units[UNITS];
+    d9d_param w[UNITS], v;
+    d9d_params params;
+    d9d_model model;
+    d9d_sharded *sharded;
+    d9d_optimizer *opt;
+    d9d_step_end end;
+    d9d_arena arena;
+    json_t *doc;
+} rig;
+
+static const char *const names[UNITS] = {"a", "b", "c"};
+static rig *now;
+
+static const char *name_of(const void *own)
+{
+    for (size_t i = 0; i < now->params.n; i++)
+        if (d9d_tensor_data(&now->params.p[i]->own) == own ||
+            d9d_tensor_data(&now->params.p[i]->own_grad) == own)
+            return now->params.p[i]->name;
+    return "?";
+}
+
+static d9d_status say_squares(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
+                              int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        say('n', name_of(list[i].x));
+    return d9d_kernels_cpu()->sum_squares(s, out, t, list, count);
+}
+
+static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p,
+                          int16_t *residual, d9d_dtype gt, const void *g, const float *scale,
+                          d9d_dtype st, void *momentum, int64_t n)
+{
+    say('u', name_of(p));
+    return d9d_kernels_cpu()->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
+}
+
+typedef struct section {
+    d9d_union optimizer;
+} section;
+
+static void optimizer_open(rig *r)
+{
+    static const d9d_key keys[] = {
+        D9D_KEY_UNION(section, optimizer, D9D_REQUIRED, d9d_optimizer_tag, d9d_optimizer_choices,
+                      "the optimizer"),
+        D9D_KEY_END,
+    };
+    static const d9d_table table = D9D_TABLE(section, "test", keys, "one section");
+    section s = {0};
+
+    r->doc = json_pack("{s:{s:s, s:f}}", "optimizer", "name", "sgd", "lr", 1.0);
+    assert_ok(d9d_config_bind(&table, r->doc, "test", NULL, &r->arena, &s));
+    assert_ok(d9d_optimizer_create(&s.optimizer, r->dev, &r->params, 1, &r->opt));
+}
+
+static d9d_comm group(rig *r, char *name)
+{
+    return (d9d_comm){.wire = &late_wire, .name = name, .size = 2, .failed = &r->failed};
+}
+
+static void rig_open(rig *r, bool frozen)
+{
+    const d9d_sharded_how how = {.with_grads = true, .bucket_bytes = 1 << 20};
+    static char parts[] = "parts", copies[] = "copies";
+
+    *r = (rig){.failed = false};
+    wire = (struct wire){.made = 0};
+    now = r;
+    assert_ok(d9d_device_open("cpu", &r->dev));
+    r->kernels = *r->dev->kernels;
+    r->kernels.sum_squares = say_squares;
+    r->kernels.sgd = say_sgd;
+    r->dev->kernels = &r->kernels;
+    r->parts = group(r, parts);
+    r->copies = group(r, copies);
+    d9d_module_init(&r->root);
+    for (int i = 0; i < UNITS; i++) {
+        d9d_module_init(&r->module[i]);
+        assert_ok(d9d_module_param(&r->module[i], "w", &r->w[i], D9D_F32, D9D_SHAPE(4, 3),
+                                   D9D_INIT_NORMAL, 1));
+        r->units[i] = &r->module[i];
+        if (i == 1)
+            assert_ok(d9d_module_param(&r->module[i], "v", &r->v, D9D_F32, D9D_SHAPE(5),
+                                       D9D_INIT_NORMAL, 1));
+        assert_ok(d9d_module_child(&r->root, names[i], &r->module[i]));
+    }
+    r->w[0].trainable = !frozen;
+    assert_ok(d9d_module_bind(&r->root));
+    for (int i = 0; i < UNITS; i++)
+        d9d_param_shard(&r->w[i], &r->parts, 0, 2, 0);
+    r->v.sum = &r->copies;
+    for (int i = 0; i < UNITS; i++)
+        r->w[i].counts = true;
+    r->model = (d9d_model){.module = &r->root, .units = r->units, .n_units = UNITS};
+    assert_ok(d9d_sharded_create(&r->model, r->dev, &how, &r->sharded));
+    assert_ok(d9d_module_materialise(&r->root, r->dev, true));
+    assert_ok(d9d_module_reset(&r->root, 7));
+    assert_ok(d9d_module_params(&r->root, &r->arena, &r->params));
+    assert_ok(d9d_step_end_open(r->dev, 1, 0, NULL, &r->end));
+    *(double *)d9d_tensor_data(&r->end.loss) = 0;
+    optimizer_open(r);
+}
+
+static void rig_close(rig *r)
+{
+    d9d_sharded_free(r->sharded);
+    d9d_optimizer_free(r->opt);
+    d9d_step_end_release(&r->end);
+    d9d_module_release(&r->root);
+    for (int i = 0; i < UNITS; i++)
+        d9d_module_release(&r->module[i]);
+    assert_int_equal(wire.made, wire.done);
+    json_decref(r->doc);
+    d9d_arena_release(&r->arena);
+    d9d_device_close(r->dev);
+}
+
+/* --- steps --------------------------------------------------------------------------------- */
+
+static void pass(d9d_module *m, d9d_unit_pass pass, bool open)
+{
+    assert_ok((open ? m->unit->ops->open : m->unit->ops->close)(m->unit, pass));
+}
+
+/* Whole weights are both ranks' parts as these are now. */
+static void forward(rig *r)
+{
+    d9d_sharded_forward(r->sharded, true, false);
+    for (int i = 0; i < UNITS; i++) {
+        const float *own, *data;
+
+        pass(&r->module[i], D9D_UNIT_FORWARD, true);
+        own = d9d_tensor_data(&r->w[i].own);
+        data = d9d_tensor_data(&r->w[i].data);
+        assert_memory_equal(data, own, 6 * sizeof(float));
+        assert_memory_equal(data + 6, own, 6 * sizeof(float));
+        pass(&r->module[i], D9D_UNIT_FORWARD, false);
+    }
+}
+
+static void grad_fill(d9d_param *p, float v)
+{
+    float *g = d9d_tensor_data(&p->grad);
+
+    if (!d9d_param_wants(p))
+        return;
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++)
+        g[i] = v + (float)i;
+    (void)d9d_param_grad_beta(p);
+    if (p->shard != NULL && d9d_tensor_numel(&p->own_grad) > 0 && !p->has_own_grad)
+        ((float *)d9d_tensor_data(&p->own_grad))[0] = NAN; /* until the sum is there */
+}
+
+static void backward(rig *r)
+{
+    d9d_sharded_backward(r->sharded, true);
+    for (int i = UNITS; i-- > 0;) {
+        pass(&r->module[i], D9D_UNIT_BACKWARD, true);
+        grad_fill(&r->w[i], (float)i);
+        if (i == 1)
+            grad_fill(&r->v, 9);
+        pass(&r->module[i], D9D_UNIT_BACKWARD, false);
+    }
+}
+
+static double norm(rig *r)
+{
+    d9d_step_report report;
+
+    assert_ok(d9d_step_end_queue(&r->end, &r->params, &(d9d_step_own){.targets = 1}, 0));
+    assert_ok(
+        d9d_device_download(r->dev, &report, d9d_tensor_data(&r->end.report), sizeof(report)));
+    return report.norm;
+}
+
+static double norm_wanted(bool frozen)
+{
+    double sum = 0;
+
+    for (int i = frozen; i < UNITS; i++)
+        for (int k = 0; k < 6; k++)
+            sum += pow(2.0 * (i + k), 2);
+    for (int k = 0; k < 5; k++)
+        sum += pow(2.0 * (9 + k), 2);
+    return sqrt(sum);
+}
+
+/* The norm begins with the last unit while sums of the others are under way, and reads none before
+ * it is there; it is to the bit that of gradients that all are. */
+static void norm_beside_sums(void **state)
+{
+    double early, late;
+    rig r;
+
+    (void)state;
+    rig_open(&r, false);
+    forward(&r);
+    backward(&r);
+    wire.said[0] = '\0';
+    assert_ok(d9d_sharded_done(r.sharded));
+    assert_null(r.w[2].late);
+    assert_true(r.w[0].late != NULL && r.w[1].late != NULL && r.v.late != NULL);
+    late = norm(&r);
+    assert_string_equal(wire.said, "nc.w .b.w .b.v nb.v nb.w .a.w na.w ");
+    assert_true(late == norm_wanted(false));
+    assert_ok(d9d_sharded_end(r.sharded));
+    assert_true(r.w[0].late == NULL && r.w[1].late == NULL && r.v.late == NULL);
+    early = norm(&r);
+    assert_memory_equal(&early, &late, sizeof(late));
+    rig_close(&r);
+}
+
+static d9d_status gather(void *arg, size_t i)
+{
+    return d9d_sharded_ahead(((rig *)arg)->sharded, i);
+}
+
+static void look_ahead(rig *r)
+{
+    const d9d_params *first[D9D_SHARDED_AHEAD];
+
+    assert_int_equal(d9d_sharded_first(r->sharded, first), 2);
+    assert_true(first[0]->p[0] == &r->w[0] && first[1]->p[0] == &r->w[1]);
+    assert_ok(d9d_optimizer_first(r->opt, first, 2, gather, r));
+}
+
+static void step(rig *r)
+{
+    d9d_module_clear_grads(&r->root);
+    forward(r);
+    backward(r);
+    assert_ok(d9d_sharded_done(r->sharded));
+    (void)norm(r);
+    assert_ok(d9d_sharded_end(r->sharded));
+    wire.said[0] = '\0';
+    assert_ok(d9d_optimizer_step(r->opt, 0.5, &r->end.scale));
+}
+
+/* The first units are gathered behind their own update and before that of the last, and used. */
+static void weights_beside_the_update(void **state)
+{
+    (void)state;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        rig r;
+
+        rig_open(&r, frozen);
+        look_ahead(&r);
+        step(&r);
+        assert_string_equal(wire.said, frozen ? "ga.w ub.w ub.v gb.w uc.w "
+                                              : "ua.w ga.w ub.w ub.v gb.w uc.w ");
+        wire.said[0] = '\0';
+        forward(&r);
+        assert_string_equal(wire.said, ".a.w .b.w gc.w .c.w ");
+        step(&r);
+        assert_ok(d9d_sharded_drop(r.sharded)); /* and for nobody */
+        assert_int_equal(wire.made, wire.done);
+        wire.said[0] = '\0';
+        forward(&r);
+        assert_string_equal(wire.said, "ga.w .a.w gb.w .b.w gc.w .c.w ");
+        step(&r); /* it ends with gathers under way */
+        assert_int_equal(wire.made, wire.done + 2);
+        rig_close(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(norm_beside_sums),
+        cmocka_unit_test(weights_beside_the_update),
+    };
+
+    return cmocka_run_group_tests_name("edges", tests, NULL, NULL);
+}

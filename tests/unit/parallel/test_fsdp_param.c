@@ -1,0 +1,93 @@
+/* test_fsdp_param.c - parts of a parameter on their way between ranks, on paper. */
+#include "d9d/device/simulated.h"
+#include "d9d/comm/mesh.h"
+#include "d9d/kernels/sim.h"
+#include "d9d/nn/module.h"
+#include "parallel/fsdp_param.h"
+#include "support/unit.h"
+
+enum { RANKS = 4, ME = 1 };
+
+typedef struct job {
+    d9d_device *dev;
+    d9d_boot *boot;
+    d9d_mesh *mesh;
+    d9d_comm *shard;
+} job;
+
+static void job_open(job *j)
+{
+    const d9d_degrees d = {1, 1, RANKS, 1, 1, 1, 1};
+    const d9d_mesh_how how = {0};
+
+    assert_ok(d9d_device_imagine("h100", &j->dev));
+    assert_ok(d9d_boot_imagine(ME, RANKS, &j->boot));
+    assert_ok(d9d_mesh_open(j->boot, &d, "paper", j->dev->stream, &how, &j->mesh));
+    assert_ok(d9d_mesh_group(j->mesh, D9D_AXES_SHARD, &j->shard));
+}
+
+static void job_close(job *j)
+{
+    d9d_mesh_close(j->mesh);
+    d9d_boot_close(j->boot);
+    d9d_device_close(j->dev);
+}
+
+/* Of a parameter of this shape, cut along `dim`: what all are sent as, 0 as they are, and the bytes
+ * that a gather takes from other ranks. */
+static int64_t sent(job *j, d9d_shape shape, int dim, double *bytes)
+{
+    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(j->dev->stream));
+    int64_t counts[2 * RANKS];
+    d9di_parts parts;
+    d9d_module m;
+    d9d_param p;
+
+    d9d_module_init(&m);
+    assert_ok(d9d_module_param(&m, "w", &p, D9D_BF16, shape, D9D_INIT_ONES, 0));
+    assert_ok(d9d_module_bind(&m));
+    d9d_param_shard(&p, j->shard, dim, RANKS, ME);
+    assert_ok(d9d_tensor_alloc(j->dev, D9D_BF16, p.box, &p.own));
+    d9di_parts_init(&parts, &p, counts);
+    assert_ok(d9d_comm_fork(j->shard, j->dev->stream));
+    assert_ok(d9di_gather_start(&parts, &p, j->dev));
+    assert_ok(d9d_comm_join(j->shard, j->dev->stream));
+    assert_ok(d9di_gather_finish(&parts, &p, j->dev));
+    *bytes = t->talk[t->n_talk - 1].bytes;
+    d9d_tensor_release(&p.data);
+    d9d_tensor_release(&p.own);
+    d9d_module_release(&m);
+    return parts.alike == NULL ? 0 : parts.alike[0];
+}
+
+/* A library has one call for parts that are alike, and for others one a rank. */
+static void all_are_sent_as_the_largest(void **state)
+{
+    double bytes, before = 0;
+    job j;
+
+    (void)state;
+    job_open(&j);
+    assert_int_equal(sent(&j, D9D_SHAPE(8, 10), 0, &bytes), 0);
+    assert_true(bytes == 2 * 60);
+    before = bytes;
+    assert_int_equal(sent(&j, D9D_SHAPE(5, 10), 0, &bytes), 20); /* 2 1 1 1 */
+    assert_true(bytes - before == 2 * 60);
+    before = bytes;
+    assert_int_equal(sent(&j, D9D_SHAPE(3, 7, 2), 1, &bytes), 12); /* 2 2 2 1, three times */
+    assert_true(bytes - before == 2 * 36);
+    before = bytes;
+    assert_int_equal(sent(&j, D9D_SHAPE(1, 100), 0, &bytes), 100); /* three of none */
+    assert_true(bytes - before == 2 * 300);
+    before = bytes;
+    assert_int_equal(sent(&j, D9D_SHAPE(1, 100000), 0, &bytes), 0); /* four times as much */
+    assert_true(bytes - before == 2 * 100000);
+    job_close(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_are_sent_as_the_largest)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

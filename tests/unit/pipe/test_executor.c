@@ -1,0 +1,258 @@
+/* test_executor.c - programs of one rank with several stages, and what is wrong with programs. Many
+ * ranks: tests/multirank/pipeline_driver.c. */
+#include <string.h>
+
+#include "d9d/nn/module.h"
+#include "d9d/op/op.h"
+#include "d9d/pipe/executor.h"
+#include "d9d/pipe/timeline.h"
+#include "support/unit.h"
+
+enum { STAGES = 4, MICROS = 5, ROWS = 2 };
+
+/* Stage s multiplies by weight[s], 1 by 1; the sum of what comes out is trained on. */
+typedef struct chain {
+    d9d_device *dev;
+    d9d_program program;
+    d9d_executor *x;
+    d9d_param weight[STAGES];
+    int forwards, backwards, lasts, done[MICROS];
+    int fails; /* the forward that fails; 0: none */
+} chain;
+
+static d9d_status ones(d9d_node *n)
+{
+    d9d_tensor g;
+
+    D9D_TRY(d9d_node_alloc(n, D9D_F32, D9D_SHAPE(ROWS, 1), &g));
+    for (int i = 0; i < ROWS; i++)
+        ((float *)d9d_tensor_data(&g))[i] = 1;
+    return d9d_node_give(n, 0, &g);
+}
+
+static d9d_status train_on(d9d_tape *t, d9d_var *y)
+{
+    static const d9d_node_ops root = {.name = "sum", .input = ones};
+    d9d_var *sum;
+    d9d_node *n;
+
+    if (!d9d_tape_wants(t, &y, 1, NULL, 0))
+        return D9D_OK;
+    D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SCALAR, &sum));
+    D9D_TRY(d9d_tape_record(t, &root, &y, 1, &sum, 1, NULL, 0, 0, &n));
+    d9d_node_make_root(n);
+    return D9D_OK;
+}
+
+static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
+{
+    chain *c = self;
+    const float v[ROWS] = {(float)(micro + 1), (float)(micro + 1)};
+    d9d_tensor x;
+    d9d_status st = D9D_OK;
+
+    if (++c->forwards == c->fails)
+        return D9D_FAIL(D9D_EINVAL, "the forward of stage %d", stage);
+    if (stage == 0) {
+        D9D_TRY(d9d_tensor_from_host(c->dev, D9D_F32, D9D_SHAPE(ROWS, 1), v, &x));
+        st = d9d_tape_leaf(t, &x, false, &in);
+        d9d_tensor_release(&x);
+    }
+    if (st == D9D_OK)
+        st = d9d_op_linear(t, in, &c->weight[stage], out);
+    return st == D9D_OK && stage + 1 == c->program.stages ? train_on(t, *out) : st;
+}
+
+static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
+{
+    (void)self, (void)micro;
+    *dtype = D9D_F32;
+    *shape = D9D_SHAPE(ROWS, 1);
+    return D9D_OK;
+}
+
+static d9d_status backward(void *self, int stage, int micro, bool last)
+{
+    chain *c = self;
+
+    (void)stage, (void)micro;
+    c->backwards++;
+    c->lasts += last;
+    return D9D_OK;
+}
+
+static void done(void *self, int micro)
+{
+    ((chain *)self)->done[micro]++;
+}
+
+static const d9d_executor_ops ops = {forward, hidden, backward, done};
+
+static void open_weights(chain *c, d9d_module *m)
+{
+    char name[16];
+
+    assert_ok(d9d_device_open("cpu", &c->dev));
+    d9d_module_init(m);
+    for (int s = 0; s < STAGES; s++) {
+        (void)snprintf(name, sizeof(name), "w%d", s);
+        assert_ok(
+            d9d_module_param(m, name, &c->weight[s], D9D_F32, D9D_SHAPE(1, 1), D9D_INIT_ONES, 0));
+    }
+    assert_ok(d9d_module_bind(m));
+    assert_ok(d9d_module_materialise(m, c->dev, true));
+    for (int s = 0; s < STAGES; s++)
+        *(float *)d9d_tensor_data(&c->weight[s].data) = (float)(s + 2);
+}
+
+static d9d_status create(chain *c)
+{
+    return d9d_executor_create(
+        &(d9d_executor_how){.program = &c->program, .dev = c->dev, .ops = &ops, .self = c}, &c->x);
+}
+
+static void check_gradients(const chain *c)
+{
+    const float sum = ROWS * MICROS * (MICROS + 1) / 2.0f; /* of all that goes in */
+    float all = 1;
+
+    for (int s = 0; s < c->program.stages; s++)
+        all *= (float)(s + 2);
+    for (int s = 0; s < c->program.stages; s++)
+        assert_true(*(float *)d9d_tensor_data(&c->weight[s].grad) == sum * all / (float)(s + 2));
+}
+
+static int live_of(const d9d_program *p)
+{
+    const d9d_stage_price prices[STAGES] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+    d9d_timeline t;
+    int live;
+
+    assert_ok(d9d_timeline_make(p, &(d9d_pipe_prices){.stages = prices}, &t));
+    live = t.live[0];
+    d9d_timeline_release(&t);
+    return live;
+}
+
+static void every_schedule_of_one_rank(void **state)
+{
+    static const d9d_pipe_how hows[] = {
+        {.kind = D9D_PIPE_GPIPE},
+        {.kind = D9D_PIPE_LOOPED_BFS, .stages_per_rank = 4},
+        {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
+        {.kind = D9D_PIPE_1F1B, .stages_per_rank = 3},
+        {.kind = D9D_PIPE_1F1B, .stages_per_rank = 4, .zero_bubble = true},
+        {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2, .deep = true},
+        {.kind = D9D_PIPE_ZERO_BUBBLE_V},
+        {.kind = D9D_PIPE_DUAL_PIPE_V},
+    };
+    d9d_module m;
+    chain c = {0};
+
+    (void)state;
+    open_weights(&c, &m);
+    for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++) {
+        assert_ok(d9d_program_build(&hows[i], 1, MICROS, &c.program));
+        assert_ok(d9d_program_connect(&c.program));
+        assert_ok(create(&c));
+        for (int play = 1; play <= 2; play++) {
+            d9d_module_clear_grads(&m);
+            c.backwards = c.lasts = 0;
+            assert_ok(d9d_executor_play(c.x));
+            check_gradients(&c);
+            assert_int_equal(c.lasts, c.program.stages);
+            for (int k = 0; k < MICROS; k++)
+                assert_int_equal(c.done[k], play);
+        }
+        assert_int_equal(d9d_executor_live(c.x), live_of(&c.program));
+        d9d_executor_free(c.x);
+        d9d_program_release(&c.program);
+        memset(c.done, 0, sizeof(c.done));
+    }
+    d9d_module_release(&m);
+    d9d_device_close(c.dev);
+}
+
+static void inference_holds_one_tape(void **state)
+{
+    d9d_module m;
+    chain c = {0};
+
+    (void)state;
+    open_weights(&c, &m);
+    assert_ok(
+        d9d_program_build(&(d9d_pipe_how){.kind = D9D_PIPE_INFERENCE}, 1, MICROS, &c.program));
+    assert_ok(d9d_program_connect(&c.program));
+    assert_ok(create(&c));
+    assert_ok(d9d_executor_play(c.x));
+    assert_int_equal(d9d_executor_live(c.x), 1);
+    assert_int_equal(c.backwards, 0);
+    d9d_executor_free(c.x);
+    d9d_program_release(&c.program);
+    d9d_module_release(&m);
+    d9d_device_close(c.dev);
+}
+
+/* A failure leaves what can be freed, wherever it comes. */
+static void a_forward_that_fails(void **state)
+{
+    const d9d_pipe_how how = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 3, .zero_bubble = true};
+    d9d_module m;
+    chain c = {0};
+
+    (void)state;
+    open_weights(&c, &m);
+    assert_ok(d9d_program_build(&how, 1, MICROS, &c.program));
+    assert_ok(d9d_program_connect(&c.program));
+    for (c.fails = 1; c.fails <= 3 * MICROS; c.fails++) {
+        c.forwards = 0;
+        assert_ok(create(&c));
+        assert_int_equal(d9d_executor_play(c.x), D9D_EINVAL);
+        d9d_executor_free(c.x);
+    }
+    d9d_program_release(&c.program);
+    d9d_module_release(&m);
+    d9d_device_close(c.dev);
+}
+
+static void refuse(chain *c, const char *lane, const char *why)
+{
+    assert_ok(d9d_program_init(1, 2, 1, D9D_PIPE_LOOP, true, &c->program));
+    assert_ok(d9d_program_parse(&c->program, 0, lane));
+    assert_ok(create(c));
+    assert_int_equal(d9d_executor_play(c->x), D9D_EINVAL);
+    if (strstr(d9d_err_message(), why) == NULL)
+        fail_msg("%s: %s", lane, d9d_err_message());
+    d9d_executor_free(c->x);
+    d9d_program_release(&c->program);
+}
+
+static void programs_that_are_none(void **state)
+{
+    d9d_module m;
+    chain c = {0};
+
+    (void)state;
+    open_weights(&c, &m);
+    refuse(&c, "1F0", "1F0: what it takes has not come");
+    refuse(&c, "0F0 0B0", "0B0: what it takes has not come");
+    refuse(&c, "1B0", "1B0: comes before what it goes back through");
+    refuse(&c, "0F0 0SEND_F0", "0SEND_F0: what it sends was not made");
+    assert_ok(d9d_program_init(2, 1, 1, D9D_PIPE_LOOP, true, &c.program));
+    assert_int_equal(create(&c), D9D_EINVAL); /* two ranks, and no group */
+    d9d_program_release(&c.program);
+    d9d_module_release(&m);
+    d9d_device_close(c.dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_schedule_of_one_rank),
+        cmocka_unit_test(inference_holds_one_tape),
+        cmocka_unit_test(a_forward_that_fails),
+        cmocka_unit_test(programs_that_are_none),
+    };
+
+    return cmocka_run_group_tests_name("executor", tests, NULL, NULL);
+}
