@@ -2,7 +2,7 @@
 #ifndef D9D_MAP_CONVERT_H
 #define D9D_MAP_CONVERT_H
 
-#include "d9d/model/convert.h"
+#include "d9d/convert/convert.h"
 #include "tool.h"
 
 /* Of every command of d9d-map. */

@@ -29,8 +29,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "d9d/config/config.h"
 #include "d9d/comm/bootstrap.h"
+#include "d9d/config/config.h"
 #include "d9d/job/job.h"
 #include "d9d/tasks/plugin.h"
 

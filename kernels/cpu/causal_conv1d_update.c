@@ -1,5 +1,5 @@
-/* causal_conv1d_update.c - the convolution of documents that go on from their last tokens; the sums are
- * those of causal_conv1d.c, to the bit. */
+/* causal_conv1d_update.c - the convolution of documents that go on from their last tokens; the sums
+ * are those of causal_conv1d.c, to the bit. */
 #include "cpu/causal_conv1d.h"
 #include "cpu/math.h"
 

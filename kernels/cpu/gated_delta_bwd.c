@@ -1,4 +1,5 @@
-/* gated_delta_bwd.c - the gated delta rule by chunks, backward, from the last chunk of a document on.
+/* gated_delta_bwd.c - the gated delta rule by chunks, backward, from the last chunk of a document
+ * on.
  *
  * With X the state before a chunk and dX' the gradient of the state after it, K* = e^(b_C - b) K:
  *

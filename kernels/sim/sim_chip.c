@@ -5,8 +5,8 @@
 
 #define MIB(n) (UINT64_C(n) << 20)
 
-/* Parts of the data sheet's rate, measured on an H200: docs/benchmarks/kernels.md.  Other NVIDIA GPUs are taken
- * to reach the same parts. */
+/* Parts of the data sheet's rate, measured on an H200: docs/benchmarks/kernels.md.  Other NVIDIA
+ * GPUs are taken to reach the same parts. */
 #define MEASURED                                                                                   \
     {                                                                                              \
         [D9D_PAPER_PRODUCTS] = 0.73, [D9D_PAPER_EXPERTS] = 0.66, [D9D_PAPER_ATTENTION] = 0.55,     \

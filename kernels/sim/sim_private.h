@@ -17,7 +17,8 @@ double d9di_paper_choices(d9d_stream s, const int32_t *expert, double otherwise)
 
 /* --- scratch of the CUDA kernels ------------------------------------------------------------ */
 
-/* The first of a shape borrows room for trials too, and remembers it: kernels/cuda/gemm/cublaslt.c. */
+/* The first of a shape borrows room for trials too, and remembers it: kernels/cuda/gemm/cublaslt.c.
+ */
 d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g);
 /* cuDNN's, or the gradient of our own on Hopper. */
 bool d9di_paper_by_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward);

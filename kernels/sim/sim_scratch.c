@@ -180,7 +180,8 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
     return d9di_paper_borrow(s, attention_scratch(&x, backward));
 }
 
-/* --- the delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu ----------------------
+/* --- the delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu
+ * ----------------------
  */
 
 /* Of each token: lengths of its keys and queries; backward also what its heads write and would have
@@ -205,7 +206,8 @@ d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool 
     return d9di_paper_borrow(s, 4 * (2 * tokens * n->k + more + rest));
 }
 
-/* --- head and loss: linear_cross_entropy.cu, linear_cross_entropy_bwd.cu, linear_cross_entropy_fwd_bwd.cu ----------------------- */
+/* --- head and loss: linear_cross_entropy.cu, linear_cross_entropy_bwd.cu,
+ * linear_cross_entropy_fwd_bwd.cu ----------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, LEAST_COLUMNS = 256, STEP = 128, PIECES = 32 };
 enum { TILE = 256, SIDE = 64 }; /* of the kernel of compute capability 9.0 */

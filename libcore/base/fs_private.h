@@ -23,8 +23,8 @@ enum { D9DI_BESIDE_MAX = 1000 };
  * when another process holds it or the file system knows no locks. */
 int d9di_fs_hold(const char *path);
 
-/* Whose an unfinished directory is (partial_dir.c).  ECONFIG where something that is not ours lies at
- * `path`: a link, or a directory with files and without a mark. */
+/* Whose an unfinished directory is (partial_dir.c).  ECONFIG where something that is not ours lies
+ * at `path`: a link, or a directory with files and without a mark. */
 d9d_status d9di_partial_check(const char *path, const d9d_outdir_kind *kind);
 bool d9di_partial_is_marked(const char *dir);
 /* Lock and mark it: descriptors of both, closed by the caller.  EIO when another process has it. */

@@ -1,4 +1,5 @@
-/* partial_dir.c - whose an unfinished directory is: its mark, which is its lock.  See d9d/base/fs.h.
+/* partial_dir.c - whose an unfinished directory is: its mark, which is its lock.  See
+ * d9d/base/fs.h.
  *
  *     DST.partial/.d9d-partial      d9d.partial.v1
  *                                   HOST PID        of who writes, or wrote last

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpointer/checkpointer_private.h"
 #include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
-#include "checkpointer/checkpointer_private.h"
 
 enum { PAGE = 4096 };
 

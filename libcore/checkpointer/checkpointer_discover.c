@@ -1,4 +1,5 @@
-/* checkpointer_discover.c - which checkpoints there are, and which of them stay.  See d9d/checkpointer/checkpointer.h. */
+/* checkpointer_discover.c - which checkpoints there are, and which of them stay.  See
+ * d9d/checkpointer/checkpointer.h. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/job_start.h"
 #include "checkpointer/checkpointer_private.h"
+#include "d9d/comm/exchange.h"
 
 enum { ABANDONED_S = 24 * 3600 };
 
@@ -120,7 +121,7 @@ static d9d_status tell_read(d9d_boot *boot, const char *path, uint64_t bytes, co
     uint64_t least = UINT64_MAX, most = 0, sum = 0;
     d9d_boot_word *all;
 
-    D9D_TRY(d9di_launch_words(boot, &bytes, sizeof(bytes), a, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(boot, &bytes, sizeof(bytes), a, &all));
     for (int r = 0; r < d9d_boot_size(boot); r++) {
         uint64_t n = 0;
 
@@ -158,7 +159,7 @@ static d9d_status propose(search *s, d9d_boot *boot, const char **path)
     if (d9d_boot_rank(boot) == 0)
         st = find_next(s, path);
     D9D_TRY(d9d_boot_agree(boot, st));
-    return d9di_launch_tell(boot, s->a, path);
+    return d9d_bootstrap_broadcast_text(boot, s->a, path);
 }
 
 d9d_status d9d_save_newest(const char *dir, d9d_boot *boot, const d9d_log *log, d9d_arena *a,

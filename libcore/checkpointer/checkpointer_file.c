@@ -1,4 +1,5 @@
-/* checkpointer_file.c - one file of a checkpoint, hashed while it is written.  See checkpointer/checkpointer_private.h.
+/* checkpointer_file.c - one file of a checkpoint, hashed while it is written.  See
+ * checkpointer/checkpointer_private.h.
  *
  * Tensors are taken in the order in which they lie in the file, so that every byte passes the
  * hash once and nothing is read back. */

@@ -1,4 +1,5 @@
-/* checkpointer_manifest.c - a checkpoint's members of its manifest, and back.  See checkpointer/checkpointer_private.h. */
+/* checkpointer_manifest.c - a checkpoint's members of its manifest, and back.  See
+ * checkpointer/checkpointer_private.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* checkpointer_optimizer.c - is the optimizer state of a checkpoint that of this run's optimizer?  See
- * d9d/checkpointer/checkpointer.h. */
+/* checkpointer_optimizer.c - is the optimizer state of a checkpoint that of this run's optimizer?
+ * See d9d/checkpointer/checkpointer.h. */
 #include <string.h>
 
 #include "checkpointer/checkpointer_private.h"

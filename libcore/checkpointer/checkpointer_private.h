@@ -1,10 +1,11 @@
-/* checkpointer_private.h - what the files of training checkpoints share.  See d9d/checkpointer/checkpointer.h. */
+/* checkpointer_private.h - what the files of training checkpoints share.  See
+ * d9d/checkpointer/checkpointer.h. */
 #ifndef D9DI_CHECKPOINTER_CHECKPOINTER_PRIVATE_H
 #define D9DI_CHECKPOINTER_CHECKPOINTER_PRIVATE_H
 
-#include "d9d/ckpt/safetensors/safetensors.h"
-#include "d9d/ckpt/mapper/slices.h"
 #include "d9d/checkpointer/checkpointer.h"
+#include "d9d/ckpt/mapper/slices.h"
+#include "d9d/ckpt/safetensors/safetensors.h"
 
 enum { D9DI_SAVE_PIECE = 4 << 20 }; /* bytes that pass through host memory at a time */
 
@@ -78,7 +79,8 @@ typedef struct d9di_save_lock {
 d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out);
 void d9di_save_lock_release(d9di_save_lock *l);
 
-/* --- one checkpoint in the making: checkpointer_write.c ------------------------------------------ *
+/* --- one checkpoint in the making: checkpointer_write.c ------------------------------------------
+ * *
  *
  *     begin     collective: rank 0 makes a directory, of which all learn
  *     share     every rank writes its files there, and its share: a manifest of them
@@ -113,7 +115,8 @@ void d9di_save_release(d9di_save *s);
 d9d_status d9di_save_file_write(const d9di_save *s, const char *group, const d9d_save_set *set,
                                 d9d_progress *progress, d9d_arena *a, d9d_manifest_file *out);
 
-/* --- cells: checkpointer_rank_state.c ------------------------------------------------------------ */
+/* --- cells: checkpointer_rank_state.c ------------------------------------------------------------
+ */
 
 /* The file of this rank's cells, of which there are some. */
 d9d_status d9di_save_cells_write(const d9di_save *s, const d9d_save_set *set, d9d_arena *a,

@@ -1,4 +1,5 @@
-/* checkpointer_rank_state.c - numbers of which every rank has its own, in checkpoints.  See d9d/checkpointer/checkpointer.h. */
+/* checkpointer_rank_state.c - numbers of which every rank has its own, in checkpoints.  See
+ * d9d/checkpointer/checkpointer.h. */
 #include <stdlib.h>
 #include <string.h>
 

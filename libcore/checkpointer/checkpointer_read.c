@@ -1,4 +1,5 @@
-/* checkpointer_read.c - filling a run's arrays from the slices that meet them.  See d9d/checkpointer/checkpointer.h. */
+/* checkpointer_read.c - filling a run's arrays from the slices that meet them.  See
+ * d9d/checkpointer/checkpointer.h. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* checkpointer_set.c - the arrays and counts that a run keeps.  See d9d/checkpointer/checkpointer.h. */
+/* checkpointer_set.c - the arrays and counts that a run keeps.  See
+ * d9d/checkpointer/checkpointer.h. */
 #include <string.h>
 
 #include "d9d/checkpointer/checkpointer.h"

@@ -1,12 +1,13 @@
-/* checkpointer_write.c - one checkpoint, whole or not at all.  See d9d/checkpointer/checkpointer.h and checkpointer/checkpointer_private.h.
+/* checkpointer_write.c - one checkpoint, whole or not at all.  See d9d/checkpointer/checkpointer.h
+ * and checkpointer/checkpointer_private.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "d9d/comm/mesh.h"
 #include "checkpointer/checkpointer_private.h"
+#include "d9d/comm/mesh.h"
 
 typedef struct file_list {
     d9d_manifest_file *data;

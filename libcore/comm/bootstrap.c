@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "d9d/base/thread.h"
 #include "comm/bootstrap_private.h"
+#include "d9d/base/thread.h"
 
 struct d9d_boot {
     d9di_boot_wire wire; /* without functions in a world of one */

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/mesh_axes.h"
 #include "comm/bootstrap_private.h"
+#include "comm/mesh_axes.h"
 #include "comm/watch/flight_file.h"
 #include "comm/watch/watchdog.h"
 

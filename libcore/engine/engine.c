@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/plugin_call.h"
 #include "d9d/base/environment.h"
+#include "d9d/base/plugin_call.h"
 #include "d9d/model/lora/peft.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "d9d/parallel/tied_weights.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
-#include "engine/job_start.h"
+#include "d9d/comm/exchange.h"
 
 /* --- opening ------------------------------------------------------------------------ */
 
@@ -223,7 +223,7 @@ static d9d_status words_add(pass *p, const word *mine, bool *cut)
     const int ranks = d9d_comm_size(world);
     d9d_arena a = {0};
     d9d_comm_word *all;
-    d9d_status st = d9di_launch_gather(world, "evaluation", mine, sizeof(*mine), &a, &all);
+    d9d_status st = d9d_comm_allgather_arena(world, "evaluation", mine, sizeof(*mine), &a, &all);
 
     for (int k = 0; st == D9D_OK && k < ranks; k++) {
         word w;

@@ -2,8 +2,8 @@
 #ifndef D9DI_ENGINE_JOB_START_H
 #define D9DI_ENGINE_JOB_START_H
 
-#include "d9d/device/device.h"
 #include "d9d/comm/mesh.h"
+#include "d9d/device/device.h"
 #include "d9d/tasks/plugin.h"
 #include "tasks/tasks.h"
 
@@ -14,18 +14,6 @@ d9d_status d9di_launch_under_way(d9d_status st);
 /* What those hear who are subscribed: the model's provider, the task (or NULL), the plugins. */
 d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,
                             d9d_events **out);
-
-/* Collective: over the job (d9d_boot_gather()).  (*all)[k] is what rank k gives, in the arena. */
-d9d_status d9di_launch_words(d9d_boot *boot, const void *mine, size_t n, d9d_arena *a,
-                             d9d_boot_word **all);
-
-/* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
-d9d_status d9di_launch_tell(d9d_boot *boot, d9d_arena *a, const char **text);
-
-/* Collective: over `world` (d9d_comm_gather_words()).  (*all)[k] is what rank k gives, in the
- * arena. */
-d9d_status d9di_launch_gather(d9d_comm *world, const char *what, const void *mine, size_t n,
-                              d9d_arena *a, d9d_comm_word **all);
 
 /* What opening the device says of the word; in an imagined job it names a chip
  * (d9d/device/simulated.h). */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "plan/plan_private.h"
+#include "d9d/pipe/program.h"
 
 enum { RANK = 2, STAGE = 3 };
 
@@ -35,14 +35,14 @@ d9d_status d9di_bubble_open(d9di_engine *e, int64_t n_micro, d9d_arena *a, d9di_
                      .micros = n_micro,
                      .step = {-1, -1},
                      .told = {-1, -1}};
-    char *words = d9d_arena_alloc(a, D9DI_SCHEDULE_WORDS);
+    char *words = d9d_arena_alloc(a, D9D_PIPE_SCHEDULE_TEXT);
 
     b.mine = d9d_arena_alloc(a, (size_t)(b.n + 1) * sizeof(double));
     b.values = d9d_arena_alloc(a, (size_t)(b.n + 1) * sizeof(double));
     b.work = d9d_arena_alloc(a, (size_t)e->program.stages * sizeof(*b.work));
     if (b.mine == NULL || b.values == NULL || b.work == NULL || words == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: %lld numbers of a step", (long long)b.n);
-    b.heard.schedule = d9di_schedule_words(&e->pipe, words);
+    b.heard.schedule = d9d_pipe_schedule_format(&e->pipe, words);
     *out = b;
     for (int i = 0; i < 2 && b.n > 0; i++)
         D9D_TRY(d9d_meter_create(e->dev, &out->meter[i]));

@@ -1,5 +1,5 @@
-/* pipeline_stats.h - how long the ranks of a pipeline compute and how long they wait, measured in every
- * step of training and heard by all ranks without a call of its own.
+/* pipeline_stats.h - how long the ranks of a pipeline compute and how long they wait, measured in
+ * every step of training and heard by all ranks without a call of its own.
  *
  *     D9D_TRY(d9di_bubble_open(&engine, n_micro, &arena, &b));
  *     d9d_step_end_open(..., b.n, ...);

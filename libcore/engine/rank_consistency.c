@@ -1,4 +1,5 @@
-/* rank_consistency.c - see engine/rank_consistency.h, and d9d_job_same() and d9d_job_same_files() in d9d/job/job.h. */
+/* rank_consistency.c - see engine/rank_consistency.h, and d9d_job_same() and d9d_job_same_files()
+ * in d9d/job/job.h. */
 #include "engine/rank_consistency.h"
 
 #include <stdio.h>
@@ -7,9 +8,10 @@
 #include "d9d/base/version.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/ckpt/dir/manifest.h"
+#include "d9d/comm/exchange.h"
 #include "d9d/job/job.h"
+#include "d9d/tasks/plugin.h"
 #include "job/config_diff.h"
-#include "engine/job_start.h"
 
 /* --- files --------------------------------------------------------------------------------- */
 
@@ -122,7 +124,7 @@ static d9d_status agree_hash(d9d_boot *boot, d9d_hash mine, d9d_arena *a, bool *
 {
     d9d_boot_word *all;
 
-    D9D_TRY(d9di_launch_words(boot, &mine, sizeof(mine), a, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(boot, &mine, sizeof(mine), a, &all));
     for (int r = 0; r < d9d_boot_size(boot); r++)
         *same = *same && all[r].n == sizeof(mine) &&
                 memcmp(all[r].data, all[0].data, sizeof(mine)) == 0;
@@ -147,7 +149,7 @@ static d9d_status judge_all(const d9di_same *s, d9d_boot *boot, const char *mine
 {
     const char *first = mine;
 
-    D9D_TRY(d9di_launch_tell(boot, a, &first));
+    D9D_TRY(d9d_bootstrap_broadcast_text(boot, a, &first));
     return d9d_boot_agree(boot, compare(s, mine, first));
 }
 
@@ -225,7 +227,7 @@ static d9d_status judge(d9d_boot *boot, const char *what, const d9d_hash *mine,
 
     told = st == D9D_OK ? d9d_arena_strndup(a, text.data, text.len) : NULL;
     d9d_buf_release(&text);
-    D9D_TRY(d9di_launch_tell(boot, a, &told));
+    D9D_TRY(d9d_bootstrap_broadcast_text(boot, a, &told));
     if (strcmp(program, what) != 0)
         st = D9D_FAIL(D9D_ECONFIG, "this is %s, and rank 0 is %s", what, program);
     else if (memcmp(first->data, mine, sizeof(*mine)) != 0)
@@ -246,7 +248,7 @@ d9d_status d9d_job_same(d9d_boot *boot, const char *what, json_t *doc)
     hash = d9d_hash_bytes(text.data, text.len);
     D9D_TRY_OR(st, d9d_buf_append(&mine, &hash, sizeof(hash)), out);
     D9D_TRY_OR(st, d9d_buf_append(&mine, what, strlen(what)), out);
-    D9D_TRY_OR(st, d9di_launch_words(boot, mine.data, mine.len, &a, &all), out);
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(boot, mine.data, mine.len, &a, &all), out);
     for (int r = 1; r < d9d_boot_size(boot); r++)
         same = same && all[r].n == all[0].n && memcmp(all[r].data, all[0].data, all[0].n) == 0;
     if (!same)

@@ -1,4 +1,5 @@
-/* rank_consistency.h - what all ranks of a job must have alike: files may be other ones on another node.
+/* rank_consistency.h - what all ranks of a job must have alike: files may be other ones on another
+ * node.
  *
  *     d9di_same same = {0};
  *     d9di_same_data(&same, &data);

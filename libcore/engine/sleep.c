@@ -1,7 +1,7 @@
 /* sleep.c - see engine/sleep.h. */
 #include "engine/sleep.h"
 
-#include "engine/job_start.h"
+#include "d9d/comm/exchange.h"
 
 static double mib(uint64_t bytes)
 {
@@ -30,7 +30,7 @@ d9d_status d9di_sleep_through(const d9di_sleep_how *how)
 
     if (d9d_boot_rank(how->boot) == 0)
         d9d_stop_sleep(how->stop);
-    st = d9di_launch_tell(how->boot, &a, &word);
+    st = d9d_bootstrap_broadcast_text(how->boot, &a, &word);
     (void)d9d_boot_patience(how->boot, patience);
     d9d_arena_release(&a);
     return st;

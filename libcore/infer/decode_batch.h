@@ -1,5 +1,5 @@
-/* decode_batch.h - rows that are being generated: each place is one sample's until that is done, then
- * the next one's.
+/* decode_batch.h - rows that are being generated: each place is one sample's until that is done,
+ * then the next one's.
  *
  * Where the stepper chooses tokens, and no other rank waits for this one's calls, the next call is
  * sent before what the last one chose is known here, so that a GPU has always something to do.  A
@@ -8,9 +8,9 @@
 #ifndef D9DI_INFER_DECODE_BATCH_H
 #define D9DI_INFER_DECODE_BATCH_H
 
+#include "infer/kv_decoder.h"
 #include "infer/prompt_source.h"
 #include "infer/token_sampler.h"
-#include "infer/kv_decoder.h"
 
 typedef struct d9di_answer {
     int64_t k; /* of the stream; -1: the place is free */

@@ -9,11 +9,12 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
-#include "infer/decode_batch.h"
-#include "engine/model_aux_files.h"
-#include "infer/infer_job.h"
 #include "engine/job_start.h"
+#include "engine/model_aux_files.h"
+#include "infer/decode_batch.h"
+#include "infer/infer_job.h"
 #include "infer/resumable_lines.h"
 
 /* A line that came before those in front of it. */
@@ -157,7 +158,7 @@ static d9d_status output_open(run *r)
     r->line.len = 0;
     D9D_TRY(d9d_buf_printf(&r->line, "%lld", (long long)r->lines.done));
     text = r->line.data;
-    D9D_TRY(d9di_launch_tell(r->where->boot, &r->engine.arena, &text));
+    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->boot, &r->engine.arena, &text));
     r->written = strtoll(text, NULL, 10);
     return D9D_OK;
 }
@@ -382,7 +383,8 @@ static d9d_status exchange(run *r, d9d_arena *a, heard *out)
 {
     d9d_comm_word *all;
 
-    D9D_TRY(d9di_launch_gather(r->engine.world, "answers", r->said.data, r->said.len, a, &all));
+    D9D_TRY(
+        d9d_comm_allgather_arena(r->engine.world, "answers", r->said.data, r->said.len, a, &all));
     for (int i = 0; i < d9d_comm_size(r->engine.world); i++)
         D9D_TRY(words_take(r, &all[i], a, out));
     return D9D_OK;

@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
+#include "engine/job_start.h"
 #include "infer/generate.h"
 #include "infer/infer_job.h"
 #include "infer/infer_rows.h"
-#include "engine/job_start.h"
 
 typedef struct run {
     const d9d_infer_config *c;
@@ -102,7 +103,7 @@ static d9d_status output_open(run *r, int64_t *first)
         st = d9di_rows_open(&r->rows, r->key, first);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
     (void)snprintf(number, sizeof(number), "%lld", (long long)*first);
-    D9D_TRY(d9di_launch_tell(r->where->boot, &r->engine.arena, &text));
+    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->boot, &r->engine.arena, &text));
     *first = strtoll(text, NULL, 10);
     return D9D_OK;
 }
@@ -190,8 +191,8 @@ static d9d_status stop_check(run *r, int64_t done, int64_t n)
     const int ranks = d9d_comm_size(r->engine.world);
     d9d_arena a = {0};
     d9d_comm_word *all;
-    d9d_status st = d9di_launch_gather(r->engine.world, "signals", reason,
-                                       reason != NULL ? strlen(reason) : 0, &a, &all);
+    d9d_status st = d9d_comm_allgather_arena(r->engine.world, "signals", reason,
+                                             reason != NULL ? strlen(reason) : 0, &a, &all);
 
     for (int k = 0; st == D9D_OK && k < ranks; k++)
         if (all[k].n > 0)

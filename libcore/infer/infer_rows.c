@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
-#include "engine/job_start.h"
+#include "d9d/comm/exchange.h"
 #include "infer/npy_writer.h"
 
 /* What stands before the line, or before columns of the record, of a row. */
@@ -314,7 +314,8 @@ static d9d_status words_take(d9di_infer_rows *r, const d9d_buf *said, int64_t fi
 {
     d9d_arena a = {0};
     d9d_comm_word *all;
-    d9d_status st = d9di_launch_gather(r->engine->world, "rows", said->data, said->len, &a, &all);
+    d9d_status st =
+        d9d_comm_allgather_arena(r->engine->world, "rows", said->data, said->len, &a, &all);
 
     for (int k = 0, n = d9d_comm_size(r->engine->world); st == D9D_OK && k < n; k++)
         st = word_take(r, all[k].data, all[k].n, first);

@@ -1,5 +1,5 @@
-/* prompt_source.h - what a model is asked to go on with: the samples of the data section, or a file of
- * prompts. */
+/* prompt_source.h - what a model is asked to go on with: the samples of the data section, or a file
+ * of prompts. */
 #ifndef D9DI_INFER_PROMPT_SOURCE_H
 #define D9DI_INFER_PROMPT_SOURCE_H
 

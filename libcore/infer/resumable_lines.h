@@ -1,4 +1,5 @@
-/* resumable_lines.h - a file with one line or one record a sample, which an interrupted job goes on with.
+/* resumable_lines.h - a file with one line or one record a sample, which an interrupted job goes on
+ * with.
  *
  *     out.jsonl.part-<16 hex digits>       what there is, while it grows
  *     out.jsonl.journal-<16 hex digits>    how much of that is as it was written (output_journal.h)

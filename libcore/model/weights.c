@@ -7,10 +7,8 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"
-#include "d9d/model/convert.h"
 #include "d9d/model/hf/hf_config.h"
-
-/* --- loading --------------------------------------------------------------------------- */
+#include "model/weights_merge.h"
 
 struct d9d_weights {
     d9d_checkpoint *ckpt;
@@ -35,9 +33,8 @@ static d9d_status headers_read(d9d_weights *w)
     return st;
 }
 
-/* The source with adapters in it. */
-static d9d_status merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_source *src,
-                        d9d_merged **out)
+d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_source *src,
+                              d9d_merged **out)
 {
     d9d_arena a = {0};
     d9d_model_matrices of;
@@ -77,7 +74,7 @@ static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage s
     D9D_TRY(source_open(w, m, stage, dir));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
-    D9D_TRY(merge(m, ad, &w->src, &w->merged));
+    D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->merged));
     return d9d_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }
 
@@ -107,7 +104,7 @@ d9d_status d9d_weights_check(const d9d_model_spec *m, const char *dir, const d9d
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
     st = source_open(w, m, D9D_WHOLE_MODEL, dir);
     if (st == D9D_OK)
-        st = merge(m, ad, &w->src, &w->merged);
+        st = d9di_weights_merge(m, ad, &w->src, &w->merged);
     if (st == D9D_OK)
         st = d9d_plan_check_names(w->mapper, &w->src, &opt);
     d9d_weights_close(w);
@@ -140,198 +137,5 @@ d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params, cons
     sink = d9d_params_io_sink(io);
     st = d9d_plan_run(w->plan, &sink, 0, log);
     d9d_params_io_close(io);
-    return st;
-}
-
-/* --- export ---------------------------------------------------------------------------- */
-
-/* A configuration for a model that was not read from one; ENOTSUP where there is none. */
-static d9d_status config_new(const d9d_model_spec *m, json_t **doc)
-{
-    if (m->provider->hf_config != NULL)
-        return D9D_CALL(m->provider->table->name, m->provider, hf_config, m->config,
-                        m->options.dtype, doc);
-    return D9D_FAIL(D9D_ENOTSUP, "%s: without hf_config it has no config.json",
-                    m->provider->table->name);
-}
-
-/* The configuration that the model was read from, with the head that it has now. */
-static d9d_status config_again(const d9d_model_spec *m, json_t **doc)
-{
-    D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
-    return m->provider->hf_head != NULL
-               ? D9D_CALL(m->provider->table->name, m->provider, hf_head, m->config, *doc)
-               : D9D_OK;
-}
-
-/* The configuration to write, and the layout that goes with it; none (NULL) for a model that
- * HuggingFace's format cannot say and that was not read from one. */
-static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout *layout)
-{
-    d9d_status said;
-
-    *layout = D9D_LAYOUT_HF;
-    if (m->hf_config == NULL) {
-        d9d_status st = config_new(m, doc);
-
-        if (st == D9D_ENOTSUP)
-            *layout = D9D_LAYOUT_D9D;
-        return st == D9D_ENOTSUP ? D9D_OK : st;
-    }
-    said = config_again(m, doc);
-    if (said == D9D_ENOTSUP) {
-        *layout = D9D_LAYOUT_D9D;
-        return d9d_hf_config_set_dtype(*doc, m->options.dtype);
-    }
-    D9D_TRY(said);
-    if (d9d_hf_config_was_fused(*doc))
-        *layout = D9D_LAYOUT_HF_FUSED;
-    d9d_hf_config_unmark(*doc);
-    return d9d_hf_config_set_dtype(*doc, m->options.dtype);
-}
-
-/* config.json, and what goes with it there. */
-static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir,
-                               const d9d_log *log)
-{
-    d9d_arena a = {0};
-    const char *from = NULL, *beside = NULL;
-    d9d_status st = D9D_OK;
-
-    if (hf_config != NULL)
-        D9D_TRY_OR(st, d9d_hf_config_place(hf_config, &a, &from, &beside), out);
-    if (doc != NULL)
-        D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, from), out);
-    if (beside != NULL)
-        st = d9d_checkpoint_copy_others(beside, dir, log);
-out:
-    d9d_arena_release(&a);
-    return st;
-}
-
-static d9d_status shards_write(const d9d_map_plan *plan, const char *dir, const d9d_log *log)
-{
-    d9d_shard_sink *shards = NULL;
-    d9d_sink sink;
-    d9d_status st;
-
-    D9D_TRY(d9d_shard_sink_create(dir, D9D_SHARD_BYTES, &shards));
-    sink = d9d_shard_sink_sink(shards);
-    D9D_TRY_OR(st, d9d_plan_run(plan, &sink, 0, log), out);
-    st = d9d_shard_sink_end(shards);
-out:
-    d9d_shard_sink_free(shards);
-    return st;
-}
-
-static d9d_status tensors_write(const d9d_model_spec *m, const d9d_source *src, d9d_layout to,
-                                const char *dir, const d9d_log *log)
-{
-    const d9d_plan_options opt = {.source = "model", .mapper = m->provider->table->name};
-    d9d_mapper *mapper = NULL;
-    d9d_map_plan *plan = NULL;
-    d9d_status st;
-
-    D9D_TRY(d9d_model_mapper(m, D9D_WHOLE_MODEL, src, to, &mapper));
-    D9D_TRY_OR(st, d9d_plan_create(mapper, src, &opt, &plan), out);
-    st = shards_write(plan, dir, log);
-out:
-    d9d_plan_free(plan);
-    d9d_mapper_free(mapper);
-    return st;
-}
-
-static d9d_status files_write(const d9d_model_spec *m, const d9d_source *src, const char *dir,
-                              const d9d_log *log)
-{
-    json_t *doc = NULL;
-    d9d_layout to;
-    d9d_status st;
-
-    D9D_TRY_OR(st, config_make(m, &doc, &to), out);
-    D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
-    st = config_write(doc, m->hf_config, dir, log);
-out:
-    json_decref(doc);
-    return st;
-}
-
-/* What goes with config.json can be copied. */
-static d9d_status others_check(const char *hf_config)
-{
-    d9d_arena a = {0};
-    const char *from, *beside;
-    d9d_fs_names names;
-    d9d_status st;
-
-    D9D_TRY_OR(st, d9d_hf_config_place(hf_config, &a, &from, &beside), out);
-    if (beside != NULL)
-        st = d9d_checkpoint_others(beside, &a, NULL, &names);
-out:
-    d9d_arena_release(&a);
-    return st;
-}
-
-d9d_status d9d_weights_check_export(const d9d_model_spec *m)
-{
-    json_t *doc = NULL;
-    d9d_status st = m->hf_config != NULL ? others_check(m->hf_config) : D9D_OK;
-
-    if (st == D9D_OK)
-        st = m->hf_config == NULL ? config_new(m, &doc) : config_again(m, &doc);
-    json_decref(doc);
-    return st;
-}
-
-d9d_status d9d_weights_export(const d9d_model_spec *m, const d9d_params *params,
-                              const d9d_adapters *ad, const char *dir, const d9d_log *log)
-{
-    d9d_params_io *io = NULL;
-    d9d_merged *merged = NULL;
-    d9d_outdir out = {0};
-    d9d_source src;
-    d9d_status st;
-
-    D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
-    D9D_TRY_OR(st, d9d_params_io_source(io, &src), done);
-    D9D_TRY_OR(st, merge(m, ad, &src, &merged), done);
-    D9D_TRY_OR(st, d9d_outdir_begin(&out, dir, 0, NULL), done);
-    D9D_TRY_OR(st, files_write(m, &src, out.tmp, log), done);
-    D9D_TRY_OR(st, d9d_manifest_write(out.tmp, NULL, 0, log), done);
-    st = d9d_outdir_commit(&out);
-done:
-    d9d_outdir_release(&out);
-    d9d_merged_free(merged);
-    d9d_params_io_close(io);
-    return st;
-}
-
-d9d_status d9d_weights_export_saved(const d9d_model_spec *m, const char *saved,
-                                    const d9d_adapters *ad, const char *dir, d9d_boot *boot,
-                                    const d9d_log *log)
-{
-    d9d_convert_options opt = {.cast = true,
-                               .dtype = m->options.dtype,
-                               .shard_bytes = D9D_SHARD_BYTES,
-                               .config = m->hf_config,
-                               .adapters = ad,
-                               .log = log};
-    const d9d_convert_run_options how = {.boot = boot, .log = log};
-    d9d_convert *convert = NULL;
-    json_t *doc = NULL;
-    d9d_layout to;
-    d9d_status st;
-
-    st = config_make(m, &doc, &to);
-    opt.to = to == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF;
-    opt.experts = to == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH;
-    if (st == D9D_OK)
-        st = d9d_convert_known(saved, m, doc, &opt, &convert);
-    if (boot != NULL)
-        st = d9d_boot_agree(boot, st);
-    if (st == D9D_OK)
-        st = d9d_convert_run(convert, dir, &how);
-    d9d_convert_close(convert);
-    json_decref(doc);
     return st;
 }

@@ -1,4 +1,5 @@
-/* param_unit.c - opening and closing, in forward and by the tape in backward.  See d9d/nn/param_unit.h.
+/* param_unit.c - opening and closing, in forward and by the tape in backward.  See
+ * d9d/nn/param_unit.h.
  *
  * A forward's close is what backward meets first, so it opens.  An input half opens and closes for
  * data alone; the weight half, later, is a backward of its own.

@@ -1,4 +1,5 @@
-/* fsdp_param.h - one parameter between the parts that ranks keep and the whole that they compute with.
+/* fsdp_param.h - one parameter between the parts that ranks keep and the whole that they compute
+ * with.
  *
  * Where the parts do not lie one behind the other in the whole (a cut along an inner dimension)
  * they pass through `room` or `packed`, rank by rank; likewise where ranks have more and less, for

@@ -1,4 +1,5 @@
-/* parallel_plan.c - plans of providers, and the one that any model has.  See d9d/parallel/parallel_plan.h. */
+/* parallel_plan.c - plans of providers, and the one that any model has.  See
+ * d9d/parallel/parallel_plan.h. */
 #include "d9d/parallel/parallel_plan.h"
 
 #include "d9d/base/plugin_call.h"

@@ -150,3 +150,15 @@ d9d_status d9d_program_parse(d9d_program *p, int rank, const char *text)
     }
     return D9D_OK;
 }
+
+char *d9d_pipe_schedule_format(const d9d_pipe_how *pipe, char text[D9D_PIPE_SCHEDULE_TEXT])
+{
+    const char *kind = pipe->own != NULL ? pipe->own->table->name : d9d_pipe_kind_word(pipe->kind);
+    char stages[16] = "";
+
+    if (pipe->stages_per_rank > 1)
+        (void)snprintf(stages, sizeof(stages), " x%d", pipe->stages_per_rank);
+    (void)snprintf(text, D9D_PIPE_SCHEDULE_TEXT, "%.20s%s%s%s", kind, stages,
+                   pipe->zero_bubble ? " zero bubble" : "", pipe->deep ? " deep" : "");
+    return text;
+}

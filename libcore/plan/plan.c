@@ -2,11 +2,11 @@
 #include "d9d/plan/plan.h"
 
 #include "d9d/device/simulated.h"
-#include "plan/measured_costs.h"
-#include "plan/plan_simulate.h"
 #include "engine/job_start.h"
-#include "plan/plan_private.h"
 #include "job/run_dir.h"
+#include "plan/measured_costs.h"
+#include "plan/plan_private.h"
+#include "plan/plan_simulate.h"
 
 /* --- ranks --------------------------------------------------------------------------------- */
 
@@ -190,7 +190,7 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
     p.memory = p.asked ? how->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;
     if (p.mesh.pipeline_parallel > 1)
-        (void)d9di_schedule_words(&p.pipe, p.schedule);
+        (void)d9d_pipe_schedule_format(&p.pipe, p.schedule);
     D9D_TRY(stages_make(&dry, &r, data->evaluated_rows * padded, a, &p));
     D9D_TRY(d9d_save_manifest_check(p.manifest, p.ranks, &p.manifest));
     *out = p;

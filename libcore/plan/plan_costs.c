@@ -1,8 +1,8 @@
 /* plan_costs.c - what the actions of a pipeline take.  See plan/plan_simulate.h. */
 #include <string.h>
 
-#include "plan/plan_simulate.h"
 #include "engine/engine.h"
+#include "plan/plan_simulate.h"
 
 static void find_transfer(d9di_dry_run *out)
 {

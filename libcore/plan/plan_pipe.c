@@ -18,18 +18,6 @@ static d9d_status play(const d9d_forecast *p, int64_t micros, d9d_program *progr
     return st;
 }
 
-char *d9di_schedule_words(const d9d_pipe_how *pipe, char words[D9DI_SCHEDULE_WORDS])
-{
-    const char *kind = pipe->own != NULL ? pipe->own->table->name : d9d_pipe_kind_word(pipe->kind);
-    char stages[16] = "";
-
-    if (pipe->stages_per_rank > 1)
-        (void)snprintf(stages, sizeof(stages), " x%d", pipe->stages_per_rank);
-    (void)snprintf(words, D9DI_SCHEDULE_WORDS, "%.20s%s%s%s", kind, stages,
-                   pipe->zero_bubble ? " zero bubble" : "", pipe->deep ? " deep" : "");
-    return words;
-}
-
 /* As many micro-batches as show what all take: in between a pipeline repeats itself.  Of a plugin's
  * schedule nothing is known. */
 static int64_t few_of(const d9d_forecast *p)
@@ -81,7 +69,7 @@ d9d_status d9di_forecast_pipe(d9d_forecast *p, double once_s)
 d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path)
 {
     const int64_t few = few_of(p);
-    char title[D9DI_SCHEDULE_WORDS + 64];
+    char title[D9D_PIPE_SCHEDULE_TEXT + 64];
     d9d_program program;
     d9d_timeline t;
     d9d_status st;

@@ -14,10 +14,6 @@ d9d_status d9di_forecast_of(const d9d_train_config *c, const d9d_forecast_how *h
 /* The pipeline's time and bubble, when prices are known; once_s: what comes once a step. */
 d9d_status d9di_forecast_pipe(d9d_forecast *p, double once_s);
 
-/* "1f1b x2 zero bubble" */
-enum { D9DI_SCHEDULE_WORDS = 48 };
-char *d9di_schedule_words(const d9d_pipe_how *pipe, char words[D9DI_SCHEDULE_WORDS]);
-
 /* Degrees as a configuration has them; NULL when memory is out. */
 json_t *d9di_mesh_json(const d9d_degrees *d);
 

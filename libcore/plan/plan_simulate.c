@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-#include "d9d/device/simulated.h"
 #include "d9d/checkpointer/checkpointer.h"
-#include "engine/pipeline_stats.h"
+#include "d9d/device/simulated.h"
 #include "engine/engine.h"
 #include "engine/moe_stats.h"
+#include "engine/pipeline_stats.h"
 
 typedef struct rehearsal {
     const d9di_dry_how *how;

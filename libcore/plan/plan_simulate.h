@@ -7,8 +7,8 @@
 #ifndef D9DI_PLAN_PLAN_SIMULATE_H
 #define D9DI_PLAN_PLAN_SIMULATE_H
 
-#include "d9d/kernels/sim.h"
 #include "d9d/job/job.h"
+#include "d9d/kernels/sim.h"
 #include "d9d/pipe/stage_timer.h"
 #include "engine/evaluate.h"
 
@@ -62,8 +62,8 @@ typedef struct d9di_dry_run {
 /* What opening the engine says; nothing is read but what the configuration of the model names. */
 d9d_status d9di_dry_run_make(const d9di_dry_how *how, d9d_arena *a, d9di_dry_run *out);
 
-/* For plan_simulate.c: prices from what the engine's executor has just played, as the meter and the tally
- * say. */
+/* For plan_simulate.c: prices from what the engine's executor has just played, as the meter and the
+ * tally say. */
 struct d9di_engine;
 d9d_status d9di_dry_prices(const struct d9di_engine *e, const d9d_meter *m, d9d_arena *a,
                            d9di_dry_run *out);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "metric/sanitize_text.h"
+#include "d9d/base/sanitize_text.h"
 
 static const struct {
     const char *suffix;
@@ -67,7 +67,7 @@ void d9di_canvas_dot(d9di_canvas *c, double x, double y, double radius, d9di_col
 void d9di_canvas_text(d9di_canvas *c, double x, double y, const char *text, d9di_font font)
 {
     d9d_buf b = {0};
-    d9d_status st = d9di_plain_put(&b, text);
+    d9d_status st = d9d_text_sanitize(&b, text);
 
     if (st != D9D_OK)
         c->st = st;

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/sanitize_text.h"
 #include "d9d/plot/chart.h"
 #include "plot/axis.h"
-#include "metric/sanitize_text.h"
 
 enum { COLUMNS_MIN = 24, COLUMNS_MAX = 400, ROWS_MIN = 8, ROWS_MAX = 200 };
 
@@ -193,7 +193,7 @@ static d9d_status put_legend(d9d_buf *b, const d9d_chart *c, const struct grid *
 
     for (size_t i = 0; i < c->n_series; i++) {
         const char mark[2] = {marks[i % N_MARKS], '\0'};
-        const int n = d9di_plain_width(c->series[i].name) + 5;
+        const int n = d9d_text_width(c->series[i].name) + 5;
 
         if (at > 0 && at + n > room) {
             D9D_TRY(d9d_buf_append(b, "\n", 1));
@@ -202,7 +202,7 @@ static d9d_status put_legend(d9d_buf *b, const d9d_chart *c, const struct grid *
         D9D_TRY(d9d_buf_append(b, "  ", 2));
         D9D_TRY(put_coloured(b, g->style, i, g->sx == 2 ? "━━" : mark));
         D9D_TRY(d9d_buf_append(b, " ", 1));
-        D9D_TRY(d9di_plain_put(b, c->series[i].name));
+        D9D_TRY(d9d_text_sanitize(b, c->series[i].name));
         at += n;
     }
     return d9d_buf_append(b, "\n", 1);
@@ -224,7 +224,7 @@ static d9d_status put_chart(const d9d_chart *c, struct grid *g, const d9di_axis 
     for (size_t i = 0; i < c->n_series; i++)
         draw_series(g, &c->series[i], i, &ax, ay);
     D9D_TRY(d9d_buf_printf(out, "%s", g->style->colour ? "\033[1m" : ""));
-    D9D_TRY(d9di_plain_put(out, c->title));
+    D9D_TRY(d9d_text_sanitize(out, c->title));
     D9D_TRY(d9d_buf_printf(out, "%s\n", g->style->colour ? "\033[0m" : ""));
     if (c->n_series > 1)
         D9D_TRY(put_legend(out, c, g));

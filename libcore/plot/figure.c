@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/sanitize_text.h"
 #include "d9d/plot/chart.h"
 #include "plot/axis.h"
 #include "plot/canvas.h"
-#include "metric/sanitize_text.h"
 
 static const d9di_colour white = {255, 255, 255}, ink = {31, 41, 55}, grey = {107, 114, 128},
                          faint = {229, 231, 235}, rule = {156, 163, 175};
@@ -37,7 +37,7 @@ static d9di_pen pen_of(size_t series)
 
 static double name_width(const char *name)
 {
-    return 26 + CHAR * NAME_SIZE * (double)d9di_plain_width(name) + 16;
+    return 26 + CHAR * NAME_SIZE * (double)d9d_text_width(name) + 16;
 }
 
 /* Rows that the legend takes; draws it from (x, y) when there is a canvas. */

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "report/text_table.h"
 #include "report/rows.h"
+#include "report/text_table.h"
 
 /* Steps at which all runs log the key, each with the record's number in every run. */
 struct common {

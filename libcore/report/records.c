@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "report/text_table.h"
 #include "report/rows.h"
+#include "report/text_table.h"
 
 static d9d_status fill_records(d9di_grid *g, const d9d_run *r, d9d_keys keys,
                                const d9di_row_list *rows)

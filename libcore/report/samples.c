@@ -3,10 +3,10 @@
 
 #include <string.h>
 
+#include "d9d/base/sanitize_text.h"
 #include "d9d/data/loader/blend.h"
 #include "d9d/data/loader/sampler.h"
 #include "report/line_reader.h"
-#include "metric/sanitize_text.h"
 #include "report/run_sources.h"
 
 enum { MOST_RULE = 1 << 16 /* bytes of a line with one */, MOST_COUNT = 1 << 30 };
@@ -245,9 +245,9 @@ static d9d_status print_row(const json_t *x, size_t row, d9d_buf *out)
 
     D9D_TRY(text ? d9d_buf_printf(out, "\n=== row %zu: sample %lld of ", row, sample)
                  : d9d_buf_printf(out, "%6zu %12lld  ", row, sample));
-    D9D_TRY(d9di_plain_put(out, text_at(x, "dataset")));
+    D9D_TRY(d9d_text_sanitize(out, text_at(x, "dataset")));
     D9D_TRY(d9d_buf_append(out, ", ", 2));
-    D9D_TRY(d9di_plain_put(out, text_at(x, "split")));
+    D9D_TRY(d9d_text_sanitize(out, text_at(x, "split")));
     D9D_TRY(d9d_buf_append(out, "\n", 1));
     if (text == NULL)
         return D9D_OK;

@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/sanitize_text.h"
 #include "report/line_reader.h"
-#include "metric/sanitize_text.h"
 #include "report/rows.h"
 
 enum { WORDS = 60 }; /* bytes of a document's text */
@@ -174,13 +174,13 @@ static d9d_status print_one(const json_t *x, d9d_buf *out)
     D9D_TRY(put_real(x, "without", out));
     if (dataset != NULL) {
         D9D_TRY(d9d_buf_append(out, "  ", 2));
-        D9D_TRY(d9di_plain_put(out, dataset));
+        D9D_TRY(d9d_text_sanitize(out, dataset));
         D9D_TRY(d9d_buf_append(out, ", ", 2));
-        D9D_TRY(d9di_plain_put(out, json_string_value(json_object_get(x, "split"))));
+        D9D_TRY(d9d_text_sanitize(out, json_string_value(json_object_get(x, "split"))));
     }
     if (text != NULL) {
         D9D_TRY(d9d_buf_append(out, ": ", 2));
-        D9D_TRY(d9di_plain_put(out, text));
+        D9D_TRY(d9d_text_sanitize(out, text));
     }
     return d9d_buf_append(out, "\n", 1);
 }

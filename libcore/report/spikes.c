@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/text_table.h"
-#include "metric/median.h"
+#include "report/median.h"
 #include "report/rows.h"
 #include "report/spike_documents.h"
+#include "report/text_table.h"
 
 typedef struct spike {
     int64_t step;

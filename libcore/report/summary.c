@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/text_table.h"
-#include "metric/median.h"
+#include "report/median.h"
 #include "report/rows.h"
+#include "report/text_table.h"
 
 /* NaN of none. */
 static d9d_status median(const double *v, size_t n, double *out)

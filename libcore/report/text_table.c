@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "metric/sanitize_text.h"
+#include "d9d/base/sanitize_text.h"
 
 static d9d_status take(d9di_grid *g, const char *cell)
 {
@@ -18,7 +18,7 @@ static d9d_status take(d9di_grid *g, const char *cell)
 d9d_status d9di_grid_text(d9di_grid *g, const char *text)
 {
     d9d_buf b = {0};
-    d9d_status st = d9di_plain_put(&b, text);
+    d9d_status st = d9d_text_sanitize(&b, text);
 
     if (st == D9D_OK)
         st = take(g, d9d_arena_strdup(&g->arena, b.data != NULL ? b.data : ""));
@@ -45,7 +45,7 @@ static d9d_status put_rows(const d9di_grid *g, const int *widths, d9d_buf *out)
     for (size_t i = 0; i < g->cells.len; i++) {
         const size_t column = i % g->columns;
         const char *cell = g->cells.data[i];
-        const int pad = widths[column] - d9di_plain_width(cell);
+        const int pad = widths[column] - d9d_text_width(cell);
 
         if (column == 0)
             D9D_TRY(d9d_buf_printf(out, "%s%*s", cell, g->columns > 1 ? pad : 0, ""));
@@ -66,7 +66,7 @@ d9d_status d9di_grid_finish(d9di_grid *g, d9d_buf *out)
         st = D9D_FAIL(D9D_ENOMEM, "no memory for a table");
     } else {
         for (size_t i = 0; i < g->cells.len; i++) {
-            const int w = d9di_plain_width(g->cells.data[i]);
+            const int w = d9d_text_width(g->cells.data[i]);
 
             if (w > widths[i % g->columns])
                 widths[i % g->columns] = w;

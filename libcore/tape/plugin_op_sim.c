@@ -1,5 +1,5 @@
-/* plugin_op_sim.c - operations of plugins on a device that is only imagined.  What they compute there
- * goes through d9d_device_launch(), or a plan would leave it out. */
+/* plugin_op_sim.c - operations of plugins on a device that is only imagined.  What they compute
+ * there goes through d9d_device_launch(), or a plan would leave it out. */
 #include <dlfcn.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* recompute.c - d9d_tape_checkpoint(): forward now, again when backward comes.  See d9d/tape/tape.h.
+/* recompute.c - d9d_tape_checkpoint(): forward now, again when backward comes.  See
+ * d9d/tape/tape.h.
  *
  * The node keeps the inputs.  Backward makes a tape inside the tape, replays the function on it
  * and runs it in the same mode; after an INPUT backward the inner tape waits for WEIGHT.

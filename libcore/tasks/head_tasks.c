@@ -1,4 +1,5 @@
-/* head_tasks.c - tasks over whole texts: classes, embeddings, hidden states.  See d9d/tasks/head_tasks.h.
+/* head_tasks.c - tasks over whole texts: classes, embeddings, hidden states.  See
+ * d9d/tasks/head_tasks.h.
  *
  * One struct is the section of all of them, in training and in inference, so that one table of
  * functions serves both. */

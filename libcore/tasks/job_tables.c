@@ -1,12 +1,12 @@
 /* job_tables.c - the key tables of d9d-train and d9d-infer.  See d9d/job/job.h. */
-#include "d9d/data/loader/blend.h"
 #include "d9d/data/dataset/dataset_kind.h"
+#include "d9d/data/loader/blend.h"
 #include "d9d/job/job.h"
-#include "d9d/tasks/task.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/lora/peft.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
+#include "d9d/tasks/task.h"
 #include "d9d/track/sink.h"
 #include "tasks/tasks.h"
 

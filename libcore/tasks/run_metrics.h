@@ -11,8 +11,8 @@
 #ifndef D9DI_TASKS_RUN_METRICS_H
 #define D9DI_TASKS_RUN_METRICS_H
 
-#include "d9d/device/readback.h"
 #include "d9d/checkpointer/checkpointer.h"
+#include "d9d/device/readback.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/head.h"
 #include "d9d/tensor/tensor.h"

@@ -5,10 +5,10 @@
  *     {"step": 2, "first": 4, "count": 4, "skipped": [9]}
  *
  * A step's samples are numbers `first` to `first` + `count` - 1 of a stream.  Which sample of which
- * dataset each of them is follows from `sampler` (d9d/data/loader/sampler.h), of this line or the nearest
- * one before: it stands at step 1 and every 1024 steps, and where it changes.  `skipped`, where
- * there are some, has the numbers in their split of those that were left out.  The bucketed order,
- * which does not follow from numbers, has a list, as all had before version 0.2:
+ * dataset each of them is follows from `sampler` (d9d/data/loader/sampler.h), of this line or the
+ * nearest one before: it stands at step 1 and every 1024 steps, and where it changes.  `skipped`,
+ * where there are some, has the numbers in their split of those that were left out.  The bucketed
+ * order, which does not follow from numbers, has a list, as all had before version 0.2:
  *
  *     {"step": 1, "first": 0, "samples": [17, 3, 20, 8], "datasets": [0, 0, 1, 0]}
  *

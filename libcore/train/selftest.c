@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/train/train.h"
+#include "d9d/comm/exchange.h"
 #include "d9d/report/run_reader.h"
-#include "engine/job_start.h"
+#include "d9d/train/train.h"
 #include "job/run_dir.h"
 
 /* --- two trainings ---------------------------------------------------------------------- */
@@ -216,7 +216,7 @@ d9d_status d9d_selftest(const d9d_train_config *config, const json_t *resolved,
         st = bench_open(config, &a, &b);
     D9D_TRY_OR(st, d9d_boot_agree(where->boot, st), out);
     dir = b.out.tmp;
-    D9D_TRY_OR(st, d9di_launch_tell(where->boot, &a, &dir), out);
+    D9D_TRY_OR(st, d9d_bootstrap_broadcast_text(where->boot, &a, &dir), out);
     *out = (d9d_selftest_summary){0};
     st = test_in(config, resolved, where, dir, &a, out);
 out:

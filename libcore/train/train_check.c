@@ -1,9 +1,11 @@
-/* train_check.c - what training says before it takes memory, cheapest first.  See train/train_run.h.
+/* train_check.c - what training says before it takes memory, cheapest first.  See
+ * train/train_run.h.
  */
 #include <string.h>
 
 #include "d9d/ckpt/dir/content_hash.h"
-#include "d9d/model/weights.h"
+#include "d9d/comm/exchange.h"
+#include "d9d/convert/model_export.h"
 #include "engine/job_start.h"
 #include "engine/rank_consistency.h"
 #include "train/train_run.h"
@@ -153,13 +155,13 @@ static d9d_status checkpoint_find(d9di_train *r, bool whole, const char **path)
     if (r->rank == 0)
         st = d9d_save_likely(r->dir.checkpoints, &r->arena, path);
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
-    return d9di_launch_tell(r->where->boot, &r->arena, path);
+    return d9d_bootstrap_broadcast_text(r->where->boot, &r->arena, path);
 }
 
 /* What the end of the run would refuse is refused at its beginning. */
 static d9d_status export_check(const d9di_train *r)
 {
-    d9d_status st = d9d_weights_check_export(&r->engine.spec);
+    d9d_status st = d9d_export_check(&r->engine.spec);
 
     if (st == D9D_ENOTSUP)
         d9d_log_warn(r->log, "%s; the model will be written in d9d's own layout",
@@ -298,7 +300,7 @@ static d9d_status origin_find(d9di_train *r)
     d9d_status st = r->rank == 0 ? origin_make(r, &r->origin) : D9D_OK;
 
     D9D_TRY(d9d_boot_agree(r->where->boot, st));
-    st = d9di_launch_words(r->where->boot, &r->origin, sizeof(r->origin), &a, &all);
+    st = d9d_bootstrap_allgather_arena(r->where->boot, &r->origin, sizeof(r->origin), &a, &all);
     if (st == D9D_OK)
         memcpy(&r->origin, all[0].data, sizeof(r->origin));
     d9d_arena_release(&a);

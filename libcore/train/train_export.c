@@ -1,7 +1,7 @@
 /* train_export.c - the finished model, written.  See train/train_run.h. */
 #include <stdio.h>
 
-#include "d9d/model/weights.h"
+#include "d9d/convert/model_export.h"
 #include "engine/job_start.h"
 #include "train/train_run.h"
 
@@ -42,7 +42,7 @@ static d9d_status export_here(d9di_train *r, const char *dir)
     d9d_status st = adapters_export(r, NULL, &ad);
 
     if (st == D9D_OK)
-        st = d9d_weights_export(&r->engine.spec, &r->engine.base, ad, dir, r->log);
+        st = d9d_export_params(&r->engine.spec, &r->engine.base, ad, dir, r->log);
     d9d_adapters_free(ad);
     return st;
 }
@@ -63,7 +63,7 @@ static d9d_status export_saved(d9di_train *r, const char *dir)
         D9D_TRY(parts_save(r, parts));
     st = d9d_boot_agree(r->where->boot, adapters_export(r, path, &ad));
     if (st == D9D_OK)
-        st = d9d_weights_export_saved(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
+        st = d9d_export_checkpoint(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
     d9d_adapters_free(ad);
     D9D_TRY(st);
     if (saved)

@@ -1,5 +1,6 @@
-/* train_nonfinite.c - whose fault it is that a step is not finite.  Nothing has been updated since it
- * began, so doing it again shows what is wrong with it, and on which rank.  See train/train_run.h.
+/* train_nonfinite.c - whose fault it is that a step is not finite.  Nothing has been updated since
+ * it began, so doing it again shows what is wrong with it, and on which rank.  See
+ * train/train_run.h.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* train_open.c - a run that has its memory, until it is closed.  See train/train_run.h. */
 #include <string.h>
 
-#include "engine/job_start.h"
+#include "d9d/comm/exchange.h"
 #include "train/train_run.h"
 
 /* Saves other than the last are to be written behind, where there are any. */
@@ -37,7 +37,7 @@ static d9d_status manifest_check(d9di_train *r)
     if (st == D9D_OK)
         st = d9d_save_manifest_share(&here, &share[0], &share[1]);
     D9D_TRY(d9d_boot_agree(boot, st));
-    D9D_TRY(d9di_launch_words(boot, share, sizeof(share), &r->arena, &all));
+    D9D_TRY(d9d_bootstrap_allgather_arena(boot, share, sizeof(share), &r->arena, &all));
     for (int k = 0; k < d9d_boot_size(boot); k++) {
         if (all[k].n != sizeof(share))
             return D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "d9d/comm/exchange.h"
 #include "job/config_diff.h"
-#include "engine/job_start.h"
 #include "train/train_run.h"
 
 enum { MOST_CONFIG = 16 << 20 }; /* bytes */
@@ -107,7 +107,7 @@ static d9d_status hosts_list(d9d_boot *boot, json_t **out)
     d9d_map seen = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_launch_words(boot, node, strlen(node), &a, &all), out);
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(boot, node, strlen(node), &a, &all), out);
     for (int i = 0; i < d9d_boot_size(boot); i++) {
         if (d9d_map_has(&seen, all[i].data, all[i].n))
             continue;
@@ -197,7 +197,7 @@ d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved, const c
     st = r->rank == 0 ? open_here(r, resolved, resume_from, hosts, id) : D9D_OK;
     json_decref(hosts);
     D9D_TRY(d9d_boot_agree(boot, st));
-    D9D_TRY(d9di_launch_tell(boot, &r->arena, &told));
+    D9D_TRY(d9d_bootstrap_broadcast_text(boot, &r->arena, &told));
     st = d9d_boot_agree(boot, r->rank > 0 ? join_here(r, told) : D9D_OK);
     d9di_run_dir_unmark(&r->dir, r->rank);
     return st;

@@ -13,21 +13,21 @@
 #ifndef D9DI_TRAIN_TRAIN_RUN_H
 #define D9DI_TRAIN_TRAIN_RUN_H
 
+#include "checkpointer/checkpointer_async.h"
+#include "d9d/checkpointer/checkpointer.h"
 #include "d9d/device/readback.h"
 #include "d9d/device/trace.h"
 #include "d9d/job/events.h"
-#include "d9d/checkpointer/checkpointer.h"
 #include "d9d/job/preemption.h"
-#include "d9d/train/train.h"
 #include "d9d/track/sink.h"
 #include "d9d/track/track.h"
-#include "engine/pipeline_stats.h"
+#include "d9d/train/train.h"
 #include "engine/engine.h"
 #include "engine/evaluate.h"
 #include "engine/moe_stats.h"
-#include "train/samples_log.h"
+#include "engine/pipeline_stats.h"
 #include "job/run_dir.h"
-#include "checkpointer/checkpointer_async.h"
+#include "train/samples_log.h"
 
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct d9di_pending {

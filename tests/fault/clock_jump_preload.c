@@ -1,4 +1,5 @@
-/* clock_jump_preload.c - before a program: somebody sets the clock of the host, an hour ahead and an hour back.
+/* clock_jump_preload.c - before a program: somebody sets the clock of the host, an hour ahead and
+ * an hour back.
  *
  *     JUMP_S=3           every so many seconds, three by default, the time of day is right, an hour
  *                        ahead, right, an hour behind, and so on: by CLOCK_MONOTONIC, so at one

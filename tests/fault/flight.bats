@@ -4,7 +4,7 @@
 # rank and the call are named, by the watchdog and by d9d-metrics.
 
 load ../slurm/helper
-load ../dist/launch
+load ../multirank/launch
 
 driver=$D9D_BUILD/tests/multirank/comm_driver
 PATH=$D9D_BIN:$PATH
@@ -128,12 +128,12 @@ strike() { # SIGNAL RANK
 
 @test "a file system that stands still does not keep the watchdog" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../dist/slow.c"
+    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_plugin.c"
     export SLOW=sync:rank-:600000
     run -1 mpi -n 4 -x LD_PRELOAD="$PWD/slow.so" "$driver" late $mesh 2
     assert_output --regexp 'all_reduce 2 of loss, .*: ranks 0 1 3 wait since [0-9.]+ s for rank 2 \(.*\), which is alive'
     unshare --uts --mount true 2>/dev/null || skip "not allowed to make hosts"
-    run -1 mpi -n 4 -x LD_PRELOAD="$PWD/slow.so" "$BATS_TEST_DIRNAME/../dist/on_hosts" ab "$driver" late $mesh 2
+    run -1 mpi -n 4 -x LD_PRELOAD="$PWD/slow.so" "$BATS_TEST_DIRNAME/../multirank/on_hosts" ab "$driver" late $mesh 2
     assert_output --regexp 'call 2, of loss, waits since [0-9.]+ s for ranks that are not known as the flight recorder.s file system gives no answer'
 }
 

@@ -18,7 +18,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/dev/shm}/d9d-poor-XXXXXX" 2>/dev/null || mktemp -d /tmp/d9d-poor-XXXXXX) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-${CC:-cc} -O1 -D_GNU_SOURCE -shared -fPIC -o poor.so "$here/poor_memory.c" -ldl || exit 1
+${CC:-cc} -O1 -D_GNU_SOURCE -shared -fPIC -o poor.so "$here/refuse_memory_preload.c" -ldl || exit 1
 cp -r "$golden/moe" src && chmod -R u+w src && rm -f src/*golden* src/batch* src/final* src/train* src/generate.jsonl
 mkdir src/1_Pooling && echo '{}' | tee src/tokenizer.json >src/1_Pooling/config.json
 d9d-shard -q --format tokens -o data "$golden/moe/train.jsonl" || exit 1

@@ -5,7 +5,7 @@
 
 load ../slurm/helper
 
-load ../dist/topology
+load ../multirank/topology
 
 setup() { with_mpi && enter && struck d9d-infer; }
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpointer/checkpointer_async.h"
 #include "d9d/base/fs.h"
 #include "d9d/base/rng.h"
-#include "checkpointer/checkpointer_async.h"
 
 enum { TENSORS = 3, KEEP = 2, SEED = 5 };
 

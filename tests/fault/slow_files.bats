@@ -3,7 +3,7 @@
 # A file system that takes its time, or stands still: ranks that have nothing to ask of it go on.
 
 load ../slurm/helper
-load ../dist/launch
+load ../multirank/launch
 load ../tools/train_helper
 
 train="d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set trainer.batching.microbatch_size=1"
@@ -14,7 +14,7 @@ setup() {
     with_mpi
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     bench
-    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../dist/slow.c"
+    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_plugin.c"
 }
 teardown() { clear_bench; }
 

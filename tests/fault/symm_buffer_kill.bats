@@ -5,7 +5,7 @@
 
 load ../slurm/helper
 
-load ../dist/topology
+load ../multirank/topology
 
 export D9D_COMM_SHARE=1
 saving=(--set data.epochs=null --set trainer.checkpointing.period_steps=2)

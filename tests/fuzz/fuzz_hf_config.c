@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "d9d/model/hf/hf_config.h"
+#include "d9d/models/qwen3/qwen3_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -29,7 +30,7 @@ static void check_same(const json_t *doc, d9d_arena *a, const d9d_qwen3_config *
 {
     d9d_qwen3_config now;
 
-    must(d9d_hf_config_parse(doc, "config.json", a, &now) == D9D_OK);
+    must(d9d_qwen3_config_parse(doc, "config.json", a, &now) == D9D_OK);
     for (int64_t l = 0; l < c->layers && c->layers == now.layers; l++)
         must(d9d_qwen3_is_moe(c, l) == d9d_qwen3_is_moe(&now, l) &&
              d9d_qwen3_window(c, l) == d9d_qwen3_window(&now, l));
@@ -67,9 +68,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (d9d_json_parse("config.json", (const char *)data, size, &doc) != D9D_OK)
         return 0;
-    if (json_is_object(doc) && d9d_hf_config_parse(doc, "config.json", &a, &c) == D9D_OK) {
+    if (json_is_object(doc) && d9d_qwen3_config_parse(doc, "config.json", &a, &c) == D9D_OK) {
         check_range(&c);
-        must(d9d_hf_config_mark(doc, &c, size % 2 == 0) == D9D_OK);
+        must(d9d_qwen3_config_mark(doc, &c, size % 2 == 0) == D9D_OK);
         check_text(doc, data, size);
         for (int generation = 4; generation <= 5; generation++) {
             must(d9d_hf_config_set_generation(doc, generation) == D9D_OK);

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/data/dataset/dataset.h"
-#include "d9d/data/chat/prompts.h"
 #include "d9d/data/build/shard.h"
+#include "d9d/data/chat/prompts.h"
+#include "d9d/data/dataset/dataset.h"
 #include "support/vectors.h"
 
 enum { MOST = 4096 };

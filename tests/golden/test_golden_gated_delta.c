@@ -1,6 +1,7 @@
-/* test_golden_gated_delta.c - the gated delta net against transformers' Qwen3NextGatedDeltaNet: output
- * and every gradient, whole rows and documents, in float32 to 1e-5 and in bfloat16 to half as much
- * again as transformers is away then, where there are numbers enough for that to say something. */
+/* test_golden_gated_delta.c - the gated delta net against transformers' Qwen3NextGatedDeltaNet:
+ * output and every gradient, whole rows and documents, in float32 to 1e-5 and in bfloat16 to half
+ * as much again as transformers is away then, where there are numbers enough for that to say
+ * something. */
 #include "support/unit.h"
 
 #include <math.h>

@@ -10,11 +10,12 @@
 
 #include "d9d/base/json.h"
 #include "d9d/job/job.h"
-#include "d9d/model/hf/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/params_io.h"
-#include "d9d/models/qwen3/qwen3_map.h"
 #include "d9d/model/weights.h"
+#include "d9d/models/models.h"
+#include "d9d/models/qwen3/qwen3_config.h"
+#include "d9d/models/qwen3/qwen3_map.h"
 #include "support/unit_device.h"
 #include "support/vectors.h"
 
@@ -80,7 +81,7 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpoin
                    .checkpoint = json_string_value(json_object_get(c, "checkpoint")),
                    .golden = json_string_value(json_object_get(c, "golden"))};
     assert_ok(
-        d9d_hf_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
+        d9d_qwen3_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
     assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));

@@ -12,9 +12,10 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/job/job.h"
-#include "d9d/model/hf/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/weights.h"
+#include "d9d/models/models.h"
+#include "d9d/models/qwen3/qwen3_config.h"
 #include "support/unit_device.h"
 
 typedef struct bench {
@@ -48,7 +49,7 @@ static d9d_status model_make(bench *b, const char *dir, d9d_dtype t)
 
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return D9D_FAIL(D9D_EINVAL, "%s: the name is too long", dir);
-    D9D_TRY(d9d_hf_config_read(path, &b->arena, &b->config));
+    D9D_TRY(d9d_qwen3_config_read(path, &b->arena, &b->config));
     D9D_TRY(d9d_qwen3_create(&b->config, D9D_WHOLE_MODEL, &options, &b->model));
     D9D_TRY(d9d_module_bind(b->model->module));
     D9D_TRY(d9d_module_params(b->model->module, &b->arena, &b->params));

@@ -13,7 +13,7 @@ check() {
 
 tree() { mkdir -p "$1/tests" && cp "$meta_root/Makefile" "$1" && mkdir -p "$1/libcore" "$1/kernels" "$1/tools"; }
 plant_unknown_suite() { tree "$1" && put "$1/tests/extra/a.bats" </dev/null; }
-plant_deep() { tree "$1" && put "$1/tests/unit/deep/test_a.c" </dev/null; }
+plant_deep() { tree "$1" && put "$1/tests/unit/base/deep/test_a.c" </dev/null; }
 plant_not_executable() { tree "$1" && put "$1/tests/meta/a.sh" </dev/null; }
-allow_known() { tree "$1" && put "$1/tests/tools/a.bats" </dev/null && put "$1/tests/unit/test_a.c" </dev/null; }
+allow_known() { tree "$1" && put "$1/tests/tools/a.bats" </dev/null && put "$1/tests/unit/base/test_a.c" </dev/null; }
 meta_run

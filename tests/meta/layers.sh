@@ -1,6 +1,6 @@
 #!/bin/bash
 # A file includes only headers of its own layer and of those above it in libcore/LAYERS;
-# private headers stay within their layer; the tools see public headers only.
+# private headers stay within their layer, or the layers that LAYERS joins by +; the tools see public headers only.
 . "$(dirname "$0")/meta.bash"
 
 check() {
@@ -19,7 +19,11 @@ check() {
         function norm(path) { while (sub(/[^\/]+\/\.\.\//, "", path)) ; return path }
         BEGIN {
             while ((getline line < "libcore/LAYERS") > 0)
-                if (line !~ /^#/ && split(line, w, " ")) rank[w[1]] = ++n
+                if (line !~ /^#/ && split(line, w, " ")) {
+                    name = w[1] == "+" ? w[2] : w[1]
+                    if (w[1] != "+") part++
+                    rank[name] = ++n; part_of[name] = part
+                }
             if (!n) print "libcore/LAYERS: names no layer"
             cmd = "ls libcore libcore/include/d9d 2>/dev/null"
             while ((cmd | getline d) > 0)
@@ -45,7 +49,7 @@ check() {
                 print file ": a tool may not use the private header " name
             else if (file ~ /\/include\// && private)
                 print file ": a public header may not use the private header " name
-            else if (own != "" && private && other != own)
+            else if (own != "" && private && part_of[other] != part_of[own])
                 print file ": " name " is private to " (other == "" ? "tools" : other)
             else if (own != "" && !(other in rank))
                 print file ": " name ": no such layer"
@@ -77,6 +81,18 @@ plant_private_in_public() {
     tree "$1"
     put "$1/libcore/base/p.h" </dev/null
     echo '#include "base/p.h"' | put "$1/libcore/include/d9d/base/q.h"
+}
+plant_private_upward() {
+    printf 'base\n+ top # shares\n' | put "$1/libcore/LAYERS"
+    mkdir -p "$1/kernels" "$1/tools"
+    put "$1/libcore/top/p.h" </dev/null
+    echo '#include "top/p.h"' | put "$1/libcore/base/a.c"
+}
+allow_private_of_a_part() {
+    printf 'base\n+ top # shares\n' | put "$1/libcore/LAYERS"
+    mkdir -p "$1/kernels" "$1/tools"
+    put "$1/libcore/base/p.h" </dev/null
+    echo '#include "base/p.h"' | put "$1/libcore/top/a.c"
 }
 plant_unlisted_layer() { tree "$1"; put "$1/libcore/extra/a.c" </dev/null; }
 allow_downward() {

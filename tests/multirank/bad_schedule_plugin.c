@@ -1,4 +1,5 @@
-/* bad_schedule_plugin.c - a plugin for plugin.bats: schedules whose programs are wrong, each in its own way. */
+/* bad_schedule_plugin.c - a plugin for plugin.bats: schedules whose programs are wrong, each in its
+ * own way. */
 #include <string.h>
 
 #include <d9d/loop/plugin.h>

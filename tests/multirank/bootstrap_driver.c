@@ -1,4 +1,5 @@
-/* bootstrap_driver.c - what tests/multirank/bootstrap.bats launches: `bootstrap_driver WORD [RANK]`.
+/* bootstrap_driver.c - what tests/multirank/bootstrap.bats launches: `bootstrap_driver WORD
+ * [RANK]`.
  *
  *     gather    100 gathers of growing messages, each checked by every rank; prints its rank
  *     agree     RANK fails; every rank prints what was agreed on

@@ -26,8 +26,8 @@
 
 #include "d9d/base/hash.h"
 #include "d9d/base/thread.h"
-#include "d9d/device/device.h"
 #include "d9d/comm/mesh.h"
+#include "d9d/device/device.h"
 
 enum { MOST = 64 };
 

@@ -1,4 +1,5 @@
-/* context_driver.c - what tests/multirank/context.bats launches: context parallelism over all ranks.
+/* context_driver.c - what tests/multirank/context.bats launches: context parallelism over all
+ * ranks.
  *
  *     context_driver REPLICATE     so many of the ranks are context_parallel_replicate
  *

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/device/device.h"
-#include "d9d/comm/mesh.h"
 #include "comm/comm_private.h"
+#include "d9d/comm/mesh.h"
+#include "d9d/device/device.h"
 
 enum { MIB = 1 << 20 };
 

@@ -1,6 +1,7 @@
-/* known_predictions_plugin.c - a plugin for metric_state_restart.bats: a task whose predictions are known beforehand, whatever the
- * model, the mesh or the step: those of a position are numbers of its ids alone.  It also counts,
- * and says at the end what it has counted, a line a rank, in `counted`. */
+/* known_predictions_plugin.c - a plugin for metric_state_restart.bats: a task whose predictions are
+ * known beforehand, whatever the model, the mesh or the step: those of a position are numbers of
+ * its ids alone.  It also counts, and says at the end what it has counted, a line a rank, in
+ * `counted`. */
 #include <stdio.h>
 #include <stdlib.h>
 

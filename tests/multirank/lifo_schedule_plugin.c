@@ -1,5 +1,5 @@
-/* lifo_schedule_plugin.c - a plugin for plugin.bats: a pipeline schedule that takes back the newest micro-batch
- * first, all forwards before all backwards. */
+/* lifo_schedule_plugin.c - a plugin for plugin.bats: a pipeline schedule that takes back the newest
+ * micro-batch first, all forwards before all backwards. */
 #include <d9d/loop/plugin.h>
 
 typedef struct section {

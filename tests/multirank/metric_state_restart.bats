@@ -7,7 +7,7 @@ load workroom
 
 setup_file() {
     workroom
-    plugin recite "$BATS_TEST_DIRNAME/recite.c"
+    plugin recite "$BATS_TEST_DIRNAME/known_predictions_plugin.c"
     samples 5 | d9d-shard -q --format tokens --out five -
     samples 2 | d9d-shard -q --format tokens --out two -
     config >train.json

@@ -26,7 +26,7 @@ setup() {
 
 @test "srun: the exit status is the ranks', though one of them is long in leaving" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -shared -fPIC -o last_out.so "$BATS_TEST_DIRNAME/last_out.c"
+    ${CC:-cc} -shared -fPIC -o last_out.so "$BATS_TEST_DIRNAME/late_exit_preload.c"
     train=(d9d-train -q --device cpu --set trainer.batching.microbatch_size=1 --set mesh.data_parallel_shard=2)
     for last in 0 1; do
         export LAST_OUT=$last

@@ -326,8 +326,9 @@ int main(int argc, char **argv)
 {
     struct job j = {0};
     d9d_status st =
-        argc < 3 ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_bubble_driver MICROS KIND [STAGES [FLAG...]]")
-                 : all(&j, argc, argv);
+        argc < 3
+            ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_bubble_driver MICROS KIND [STAGES [FLAG...]]")
+            : all(&j, argc, argv);
 
     if (st != D9D_OK)
         fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());

@@ -272,7 +272,7 @@ D9D_PLUGIN(.train_tasks = tasks);'
 }
 
 @test "what a part of a plugin does wrong ends the job with a sentence that names it" {
-    [ -e libfaulty.so ] || plugin faulty "$BATS_TEST_DIRNAME/faulty.c"
+    [ -e libfaulty.so ] || plugin faulty "$BATS_TEST_DIRNAME/faulty_plugin.c"
     # the fault, the section, the exit code, the sentence
     while IFS='|' read -r fault section code sentence; do
         more=()
@@ -369,7 +369,7 @@ JSON
 }
 
 @test "a task of inference of one's own writes a line a sample, in their order on any ranks" {
-    plugin worst "$BATS_TEST_DIRNAME/worst.c"
+    plugin worst "$BATS_TEST_DIRNAME/worst_target_plugin.c"
     [ -e out.jsonl ] || d9d-infer -q --device cpu infer.json
     how=(--set 'plugin=["libllama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
     run -0 d9d-infer -q --device cpu "${how[@]}" infer.json
@@ -418,7 +418,7 @@ inference() {
 }
 
 @test "events come in the documented order with what is in them" {
-    plugin events "$BATS_TEST_DIRNAME/hear.c"
+    plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set trainer.run.dir=told --set trainer.run.steps=3 train.json
     diff events.0 <(training 3 ' tracker')
@@ -430,7 +430,7 @@ inference() {
 }
 
 @test "an evaluation tells of its beginning and its end, between two steps" {
-    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     rm -f events.?
     run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set 'evaluation={"name": "more", "data": {"dataset": "data"}, "period_steps": 2, "at_start": true}' \
@@ -443,7 +443,7 @@ inference() {
 
 @test "events come on every rank" {
     with_mpi
-    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
         --set mesh.data_parallel_shard=4 --set trainer.run.dir=told4 --set trainer.run.steps=2 train.json
     diff events.0 <(training 2 ' tracker')
@@ -453,7 +453,7 @@ inference() {
 
 @test "weights that a handler changes behind the update are those of the next step on every rank" {
     with_mpi
-    plugin shrink "$BATS_TEST_DIRNAME/shrink.c"
+    plugin shrink "$BATS_TEST_DIRNAME/shrink_weights_plugin.c"
     shrunk=(d9d-train -q --device cpu --set 'plugin=["libllama.so", "libshrink.so"]')
     "${shrunk[@]}" --set trainer.run.dir=shrunk1 train.json
     mpi -n 2 "${shrunk[@]}" --set mesh.data_parallel_shard=2 --set trainer.run.dir=shrunk2 train.json
@@ -463,7 +463,7 @@ inference() {
 
 @test "a checkpoint behind which a handler changes weights has those that it began with" {
     command -v strace >/dev/null || skip "no strace"
-    [ -e libshrink.so ] || plugin shrink "$BATS_TEST_DIRNAME/shrink.c"
+    [ -e libshrink.so ] || plugin shrink "$BATS_TEST_DIRNAME/shrink_weights_plugin.c"
     # The second step has nothing to learn; the thread that copies for the first begins late.
     printf '{"input_ids": [1, 2, 3], "labels": [%s]}\n' '2, 3, 4' '-100, -100, -100' '4, 3, 2' |
         d9d-shard -q --format tokens --out holes -
@@ -492,8 +492,8 @@ JSON
 
 @test "events come on every rank of a pipeline, whose schedule is one's own" {
     with_mpi
-    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
-    plugin lifo "$BATS_TEST_DIRNAME/lifo.c"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
+    plugin lifo "$BATS_TEST_DIRNAME/lifo_schedule_plugin.c"
     dense >dense.json
     rm -f events.?
     run -0 d9d-train -q --device cpu --set trainer.run.dir=one dense.json
@@ -512,7 +512,7 @@ JSON
 }
 
 @test "a schedule whose program is wrong is refused with its first fault, by a plan and by a run" {
-    plugin liar "$BATS_TEST_DIRNAME/liar.c"
+    plugin liar "$BATS_TEST_DIRNAME/bad_schedule_plugin.c"
     dense | sed -e 's/\["libevents.so", "liblifo.so"\]/"libliar.so"/' -e 's/"schedule": "lifo"/"schedule": "liar", "lie": "LIE"/' >liar.json
     while IFS=: read -r lie said; do
         sed "s/LIE/$lie/" liar.json >lies.json
@@ -545,7 +545,7 @@ END
 }
 
 @test "a handler that fails ends the job, and nobody hears of more" {
-    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/hear.c"
+    [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \
         --set 'plugin=["libllama.so", "libevents.so"]' --set trainer.run.dir=failed train.json
     assert_output --partial "a handler of train.forward_backward.pre has seen enough"

@@ -14,7 +14,7 @@ setup() {
 
 @test "runs drawn at random are those of one rank" {
     # shellcheck disable=SC2086 # two words
-    run "$BATS_TEST_DIRNAME/draws" ${D9D_DRAWS:-1000 100}
+    run "$BATS_TEST_DIRNAME/random_runs" ${D9D_DRAWS:-1000 100}
     echo "$output"
     echo "# ${lines[-1]}" >&3
     [ "$status" -eq 0 ]

@@ -116,7 +116,7 @@ elsewhere() { run mpi -n 1 "$@" : -n 1 -wdir "$work/other" "$@"; }
 
 @test "a directory of one disk that a host was told of late" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o stale.so "$BATS_TEST_DIRNAME/stale.c"
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o stale.so "$BATS_TEST_DIRNAME/stale_nfs_preload.c"
     for dir in run runs/deep/one; do
         run -0 mpi -n 1 d9d-train "${how[@]}" --set trainer.run.dir=$dir c.json : \
             -n 1 -x LD_PRELOAD="$PWD/stale.so" d9d-train "${how[@]}" --set trainer.run.dir=$dir c.json

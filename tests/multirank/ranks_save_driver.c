@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/device/device.h"
-#include "d9d/comm/mesh.h"
 #include "checkpointer/checkpointer_private.h"
+#include "d9d/comm/mesh.h"
+#include "d9d/device/device.h"
 
 static const struct entry {
     const char *name, *group;

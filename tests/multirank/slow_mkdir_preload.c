@@ -1,4 +1,5 @@
-/* slow_mkdir_preload.c - before a program: a directory that is called "alone" takes three seconds to make.
+/* slow_mkdir_preload.c - before a program: a directory that is called "alone" takes three seconds
+ * to make.
  */
 #include <string.h>
 #include <sys/stat.h>

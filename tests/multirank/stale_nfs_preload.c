@@ -1,4 +1,5 @@
-/* stale_nfs_preload.c - before a program: a network file system that remembers which names are not there.
+/* stale_nfs_preload.c - before a program: a network file system that remembers which names are not
+ * there.
  *
  * As NFS does for half a minute and more, a name that was missing once goes on missing, whatever
  * other hosts have made, until the directory that it is in is opened. */

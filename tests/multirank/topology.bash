@@ -4,7 +4,7 @@
 # A mesh is a line "replicate shard context_shard context_replicate tensor expert", and where there are
 # stages "... pipeline".  A file that loads this may set `layers` of the models, `batch`,
 # `steps` and `eps`, and `through`, a command that every rank is started by.
-load ../dist/workroom
+load ../multirank/workroom
 golden=$BATS_TEST_DIRNAME/../golden
 driver=$D9D_BUILD/tests/multirank/topology_driver
 PATH=$D9D_BIN:$PATH

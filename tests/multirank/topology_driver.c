@@ -1,6 +1,6 @@
-/* topology_driver.c - what tests/multirank/topology.bats compares models with: `topology_driver A B`
- * prints the largest |a - b| / |b| of a tensor (2-norms, float32); status 1 when that is above 1e-5
- * or the checkpoints do not have the same tensors. */
+/* topology_driver.c - what tests/multirank/topology.bats compares models with: `topology_driver A
+ * B` prints the largest |a - b| / |b| of a tensor (2-norms, float32); status 1 when that is above
+ * 1e-5 or the checkpoints do not have the same tensors. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -151,7 +151,7 @@ gathers_beside_updates() {
 @test "a rank that fails alone is heard also behind a failure of all that ended nothing" {
     command -v strace >/dev/null || skip "no strace"
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o poor.so "$BATS_TEST_DIRNAME/poor.c"
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o poor.so "$BATS_TEST_DIRNAME/no_memory_preload.c"
     behind="$sharded --set trainer.checkpointing.period_steps=15 --set trainer.timeout.step_timeout=20"
     poor="-x LD_PRELOAD=$PWD/poor.so"
     # shellcheck disable=SC2086
@@ -266,7 +266,7 @@ gathers_beside_updates() {
     [ "$status" -ne 0 ]
     [[ "$stderr" == *"PMIx: rank 0 waits since 5 s for other ranks, of which one at least has not started or stands still"* ]]
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -shared -fPIC -o halt.so "$BATS_TEST_DIRNAME/halt.c"
+    ${CC:-cc} -shared -fPIC -o halt.so "$BATS_TEST_DIRNAME/hang_in_mpi_init_preload.c"
     for who in 0 1; do
         # shellcheck disable=SC2086
         HALT=$who run --separate-stderr mpi -n 2 -x LD_PRELOAD="$work/halt.so" \

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154 # variables of bats
 # workroom.bash - one directory for all tests of a file, with plugins and ranks, for files that load it.
-load ../dist/launch
+load ../multirank/launch
 load ../tools/helper
 root=$BATS_TEST_DIRNAME/../..
 

@@ -3,7 +3,7 @@
 # The main path of each tool under valgrind: no error, and nothing is lost.  It takes long.
 
 load train_bench
-load ../dist/launch
+load ../multirank/launch
 
 setup() {
     [ -n "${D9D_LONG:-}" ] || skip "D9D_LONG=1 runs it"

@@ -1,5 +1,5 @@
-/* attention_bwd_sm90_mainloop.cuh - attention's gradient on Hopper: what consumers are made of, each a
- * warp group.  See attention_bwd_sm90.cu.
+/* attention_bwd_sm90_mainloop.cuh - attention's gradient on Hopper: what consumers are made of,
+ * each a warp group.  See attention_bwd_sm90.cu.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH

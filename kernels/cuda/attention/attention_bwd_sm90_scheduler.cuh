@@ -1,5 +1,5 @@
-/* attention_bwd_sm90_scheduler.cuh - attention's gradient by blocks: which cells a block takes, and which
- * tiles of the other side of the scores it goes along.
+/* attention_bwd_sm90_scheduler.cuh - attention's gradient by blocks: which cells a block takes, and
+ * which tiles of the other side of the scores it goes along.
  *
  * A block takes `rows` cells of one side, `still`, queries or KEYS, and goes along the tiles of
  * SIDE cells of the other that they see or are seen by.  Tiles begin with a segment, so that sums

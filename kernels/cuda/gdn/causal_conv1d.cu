@@ -8,8 +8,8 @@
  *
  * over tokens of one document: those not before its first one, start[t].
  */
-#include "cuda/norm/norm.cuh"
 #include "cuda/common/varlen.cuh"
+#include "cuda/norm/norm.cuh"
 
 enum { LAGS = D9D_CONV_WIDTH, FOUR = 4, STRIP = 64, MOST_STRIPS = 256 };
 

@@ -7,9 +7,9 @@
  *
  *     S = (1 + A)^-1        U = S (beta V - beta e^b K X)
  *
- * In bfloat16, with keys of up to MOST_KEYS features, the walk is gated_delta_scan.cu's, which needs
- * S and P of every chunk; elsewhere it is the plain one below, which needs W = S (beta e^b K) and
- * S (beta V).
+ * In bfloat16, with keys of up to MOST_KEYS features, the walk is gated_delta_scan.cu's, which
+ * needs S and P of every chunk; elsewhere it is the plain one below, which needs W = S (beta e^b K)
+ * and S (beta V).
  *
  * Chunks have numbers without anybody having to count them: chunk c of document i, whose first
  * token is q, is number q / CHUNK + i + c.  Some numbers have none.
@@ -17,8 +17,8 @@
 #ifndef D9DI_CUDA_GDN_GATED_DELTA_CUH
 #define D9DI_CUDA_GDN_GATED_DELTA_CUH
 
-#include "cuda/common/varlen.cuh"
 #include "cuda/common/block_mma.cuh"
+#include "cuda/common/varlen.cuh"
 
 enum { CHUNK = D9D_DELTA_CHUNK, COLUMNS = 32, BLOCK = 16, MOST_KEYS = 128 };
 static_assert((int)CHUNK == (int)TILE, "a chunk is a tile");

@@ -13,8 +13,8 @@
  *     back       dU = P' dO + k_on K dX           Y = S' dU
  *                dX <- last dX + Q' (q_up dO) - K' (write_up Y)
  */
-#include "cuda/gdn/gated_delta.cuh"
 #include "cuda/common/mma.cuh"
+#include "cuda/gdn/gated_delta.cuh"
 
 enum {
     COLS = 16, /* of a warp */

@@ -17,9 +17,9 @@
  *     way to registers.
  *   - BLOCKS blocks share a multiprocessor: while one adds up a tile or ends the other reads on.
  */
-#include "cuda/gemm/gemm_skinny.h"
 #include "cuda/common/mma.cuh"
 #include "cuda/elementwise/swiglu.cuh"
+#include "cuda/gemm/gemm_skinny.h"
 
 enum {
     EIGHT = 8,

@@ -2,9 +2,9 @@
 #ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 #define D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 
-#include "cuda/gemm/gemm_swiglu.h"
-#include "cuda/elementwise/swiglu.cuh"
 #include "cuda/common/wgmma.cuh"
+#include "cuda/elementwise/swiglu.cuh"
+#include "cuda/gemm/gemm_swiglu.h"
 
 namespace
 {

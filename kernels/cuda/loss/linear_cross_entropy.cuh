@@ -1,5 +1,5 @@
-/* linear_cross_entropy.cuh - what the forward and the backward of the fused head and loss share: how logits
- * are cut into blocks, and where a column of a block is in the split vocabulary. */
+/* linear_cross_entropy.cuh - what the forward and the backward of the fused head and loss share:
+ * how logits are cut into blocks, and where a column of a block is in the split vocabulary. */
 #ifndef D9DI_CUDA_LOSS_LINEAR_CROSS_ENTROPY_CUH
 #define D9DI_CUDA_LOSS_LINEAR_CROSS_ENTROPY_CUH
 

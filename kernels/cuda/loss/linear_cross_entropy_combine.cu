@@ -1,4 +1,5 @@
-/* linear_cross_entropy_combine.cu - the cross-entropy of a vocabulary in parts, from those of the parts.
+/* linear_cross_entropy_combine.cu - the cross-entropy of a vocabulary in parts, from those of the
+ * parts.
  *
  * lse = logsumexp over parts; a part's logit of the target is its lse - loss, 0 where it is not.
  * With f = exp(lse of this part - lse), its share in dloss/dh is f unit - (1 - f) W[target].

@@ -9,8 +9,8 @@
 #include <math.h>
 
 #include "cuda/common/multi_tensor.cuh"
-#include "cuda/optim/master_weights.cuh"
 #include "cuda/common/philox.cuh"
+#include "cuda/optim/master_weights.cuh"
 
 /* The constants of a step, each rounded to float32 once. */
 struct adam_step {

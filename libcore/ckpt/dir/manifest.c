@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/dir/list_recursive.h"
 #include "ckpt/dir/chunks.h"
+#include "ckpt/dir/list_recursive.h"
 
 struct d9d_manifest {
     d9d_arena arena;

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ckpt/dir/list_recursive.h"
 #include "ckpt/dir/chunks.h"
-#include "ckpt/mapper/map_graph.h"
+#include "ckpt/dir/list_recursive.h"
 #include "ckpt/mapper/dtype_convert.h"
+#include "ckpt/mapper/map_graph.h"
 #include "ckpt/safetensors/st_file.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"

@@ -1,5 +1,5 @@
-/* dtype_convert.c - see dtype_convert.h.  One row a dtype: how to read it as a double or a float, and where
- * it is floating, how to write one and which bit patterns are not finite. */
+/* dtype_convert.c - see dtype_convert.h.  One row a dtype: how to read it as a double or a float,
+ * and where it is floating, how to write one and which bit patterns are not finite. */
 #include "ckpt/mapper/dtype_convert.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* map_fingerprint.c - what decides the bytes of a plan's outputs, as a hash.  See d9d/ckpt/mapper/mapper.h. */
+/* map_fingerprint.c - what decides the bytes of a plan's outputs, as a hash.  See
+ * d9d/ckpt/mapper/mapper.h. */
 #include "ckpt/mapper/map_plan.h"
 
 /* A change of how outputs are computed from their boxes needs another word. */

@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "ckpt/mapper/map_plan.h"
 #include "ckpt/mapper/dtype_convert.h"
+#include "ckpt/mapper/map_plan.h"
 
 enum { PIECE = 1 << 17 }; /* elements that are looked at at once */
 

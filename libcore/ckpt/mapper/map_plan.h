@@ -3,8 +3,8 @@
 #ifndef D9DI_CKPT_MAPPER_MAP_PLAN_H
 #define D9DI_CKPT_MAPPER_MAP_PLAN_H
 
-#include "ckpt/mapper/map_graph.h"
 #include "ckpt/mapper/dtype_convert.h"
+#include "ckpt/mapper/map_graph.h"
 
 struct d9d_map_plan {
     const d9d_mapper *m;

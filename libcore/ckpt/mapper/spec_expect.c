@@ -1,4 +1,5 @@
-/* spec_expect.c - the shapes that a mapper's description expects.  See d9d/ckpt/mapper/mapper_spec.h.
+/* spec_expect.c - the shapes that a mapper's description expects.  See
+ * d9d/ckpt/mapper/mapper_spec.h.
  *
  * A letter is bound by the first size that has no other unknown, and holds from there. */
 #include <inttypes.h>

@@ -1,4 +1,5 @@
-/* spec_tables.c - the key tables of d9d.mapper.v1, and reading it.  See d9d/ckpt/mapper/mapper_spec.h. */
+/* spec_tables.c - the key tables of d9d.mapper.v1, and reading it.  See
+ * d9d/ckpt/mapper/mapper_spec.h. */
 #include "ckpt/mapper/spec_tables.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* spec_tables.h - a mapper's description as its key tables leave it.  See d9d/ckpt/mapper/mapper_spec.h.
+/* spec_tables.h - a mapper's description as its key tables leave it.  See
+ * d9d/ckpt/mapper/mapper_spec.h.
  */
 #ifndef D9DI_CKPT_MAPPER_SPEC_TABLES_H
 #define D9DI_CKPT_MAPPER_SPEC_TABLES_H

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/environment.h"
-#include "comm/comm_private.h"
 #include "comm/backend/mpi_module.h"
+#include "comm/comm_private.h"
+#include "d9d/base/environment.h"
 
 enum {
     DIRECT = 16 << 10, /* bytes of an all_reduce up to which everyone gets all parts at once */

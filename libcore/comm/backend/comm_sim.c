@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/kernels/sim.h"
 #include "comm/comm_private.h"
+#include "d9d/kernels/sim.h"
 
 /* Of the world: the processor that calls are counted on. */
 static d9d_stream stream_of(const d9d_comm *c, const d9di_call *k)

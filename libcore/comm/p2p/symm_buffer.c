@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm_private.h"
 #include "d9d/base/hash.h"
 #include "d9d/comm/mesh.h"
-#include "comm/comm_private.h"
 
 enum { LEAST = 256 << 10 }; /* bytes to a rank: with fewer a collective call is as fast */
 enum { AGAIN = 64 };        /* askings after a refusal, before one is tried again */

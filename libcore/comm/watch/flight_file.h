@@ -7,9 +7,9 @@
 #ifndef D9DI_COMM_WATCH_FLIGHT_FILE_H
 #define D9DI_COMM_WATCH_FLIGHT_FILE_H
 
+#include "comm/comm_private.h"
 #include "d9d/base/fs.h"
 #include "d9d/comm/mesh.h"
-#include "comm/comm_private.h"
 
 #define D9DI_FLIGHT_MAGIC "d9dflit1"
 

@@ -6,9 +6,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "d9d/base/fs.h"
 #include "comm/mesh_axes.h"
 #include "comm/watch/flight_ring.h"
+#include "d9d/base/fs.h"
 
 /* A process that shows itself every 100 ms, on a host that may be busy, is silent after: */
 #define SILENCE_NS INT64_C(1000000000)

@@ -4,9 +4,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/watch/flight_file.h"
 #include "d9d/base/hash.h"
 #include "d9d/base/thread.h"
-#include "comm/watch/flight_file.h"
 
 _Static_assert(sizeof(d9di_flight_call) == 128, "the ring's format");
 _Static_assert(sizeof(d9di_flight_head) <= D9DI_FLIGHT_HEAD, "the ring's format");

@@ -2,8 +2,8 @@
 #ifndef D9DI_COMM_WATCH_FLIGHT_RING_H
 #define D9DI_COMM_WATCH_FLIGHT_RING_H
 
-#include "d9d/comm/flight.h"
 #include "comm/watch/local_peers.h"
+#include "d9d/comm/flight.h"
 
 /* What can be said of a rank's process. */
 typedef enum d9di_life {

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/watch/flight_file.h"
 #include "d9d/base/hash.h"
 #include "d9d/base/thread.h"
-#include "comm/watch/flight_file.h"
 
 #define SHM  "/dev/shm"
 #define STEM "d9d-flight-"

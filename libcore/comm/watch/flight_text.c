@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/json.h"
 #include "comm/mesh_axes.h"
 #include "comm/watch/flight_ring.h"
+#include "d9d/base/json.h"
 
 static const char *const steps[D9DI_STEPS] = {"waits", "queued", "done", "failed"};
 static const char *const faults[] = {

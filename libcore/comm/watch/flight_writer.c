@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "d9d/base/thread.h"
 #include "comm/watch/flight_ring.h"
+#include "d9d/base/thread.h"
 
 enum { SALVAGE_MS = 500 }; /* between looks for neighbours that are gone */
 

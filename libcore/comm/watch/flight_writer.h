@@ -6,9 +6,9 @@
 #ifndef D9DI_COMM_WATCH_FLIGHT_WRITER_H
 #define D9DI_COMM_WATCH_FLIGHT_WRITER_H
 
+#include "comm/watch/local_peers.h"
 #include "d9d/base/log.h"
 #include "d9d/base/mem.h"
-#include "comm/watch/local_peers.h"
 
 typedef struct d9di_scribe d9di_scribe;
 

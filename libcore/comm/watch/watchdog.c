@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "d9d/base/thread.h"
 #include "comm/watch/flight_ring.h"
 #include "comm/watch/flight_writer.h"
 #include "comm/watch/watchdog.h"
+#include "d9d/base/thread.h"
 
 enum {
     LOOK_MS = 300,     /* until others have shown themselves once more */

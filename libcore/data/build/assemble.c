@@ -9,8 +9,8 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/base/thread.h"
-#include "data/dataset/dataset_index.h"
 #include "data/build/out_file.h"
+#include "data/dataset/dataset_index.h"
 
 enum { RECORDS_A_READ = 512 };
 

@@ -3,9 +3,9 @@
 #define D9DI_DATA_BUILD_DOCUMENTS_H
 
 #include "d9d/data/build/shard.h"
-#include "data/chat/chat_private.h"
 #include "data/build/input_splits.h"
 #include "data/build/skipped.h"
+#include "data/chat/chat_private.h"
 
 enum { D9DI_CHUNK_BYTES = 1 << 20 };
 #define D9DI_MAX_DOCUMENT ((size_t)256 << 20)

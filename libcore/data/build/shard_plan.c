@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
-#include "data/tokenizer/bpe.h"
 #include "data/build/assemble.h"
 #include "data/build/shard_private.h"
 #include "data/build/shard_unit_private.h"
+#include "data/tokenizer/bpe.h"
 
 #define DEFAULT_SHARD_BYTES INT64_C(1000000000)
 #define DEFAULT_PART_BYTES  INT64_C(268435456)

@@ -2,10 +2,10 @@
 #ifndef D9DI_DATA_BUILD_SHARD_PRIVATE_H
 #define D9DI_DATA_BUILD_SHARD_PRIVATE_H
 
-#include "data/chat/chat_private.h"
 #include "data/build/documents.h"
 #include "data/build/packer.h"
 #include "data/build/shard_unit.h"
+#include "data/chat/chat_private.h"
 
 /* Shares of the splits, cumulated: a document goes to the first split whose `upto` is above
  * its random number in [0, 1), which is a function of the seed and its ids.  Splits of given

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/dataset/megatron.h"
 #include "data/build/shard_private.h"
+#include "data/dataset/megatron.h"
 
 static const char *name_of(const d9di_tokenise *t, const d9di_text_document *doc)
 {

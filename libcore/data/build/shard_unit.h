@@ -15,9 +15,9 @@
 #define D9DI_DATA_BUILD_SHARD_UNIT_H
 
 #include "d9d/base/fs.h"
-#include "data/dataset/dataset_manifest.h"
 #include "data/build/documents.h"
 #include "data/build/skipped.h"
+#include "data/dataset/dataset_manifest.h"
 
 enum { D9DI_MAX_SPLITS = 16, D9DI_LENGTH_BINS = 31 };
 

@@ -1,4 +1,5 @@
-/* dataset_synthetic.c - datasets that a table of functions gives.  See d9d/data/dataset/dataset_kind.h. */
+/* dataset_synthetic.c - datasets that a table of functions gives.  See
+ * d9d/data/dataset/dataset_kind.h. */
 #include "d9d/data/dataset/dataset_kind.h"
 
 #include <stdlib.h>

@@ -5,9 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/build/out_file.h"
 #include "data/dataset/dataset_private.h"
 #include "data/dataset/megatron_format.h"
-#include "data/build/out_file.h"
 
 enum { NARROW_BELOW = 65500 }; /* as Megatron-LM chooses */
 

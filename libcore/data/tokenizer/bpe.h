@@ -7,9 +7,9 @@
 
 #include "d9d/base/json.h"
 #include "d9d/data/tokenizer/tokenizer.h"
+#include "data/tokenizer/bpe_cache.h"
 #include "data/tokenizer/pretok.h"
 #include "data/tokenizer/trie.h"
-#include "data/tokenizer/bpe_cache.h"
 
 #define D9DI_NO_ID     UINT32_MAX
 #define D9DI_MAX_VOCAB UINT32_C(0xffffff) /* an id and a mark for none fit 24 bits */

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "data/tokenizer/bytelevel.h"
-#include "data/tokenizer/tokenizer_component.h"
 #include "data/tokenizer/fast_split.h"
+#include "data/tokenizer/tokenizer_component.h"
 #include "data/tokenizer/unicode_tables.h"
 #include "data/tokenizer/utf8.h"
 

@@ -9,10 +9,10 @@
 #include "d9d/base/json.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe.h"
-#include "data/tokenizer/tokenizer_component.h"
 #include "data/tokenizer/decoder.h"
 #include "data/tokenizer/normalize.h"
 #include "data/tokenizer/pretok.h"
+#include "data/tokenizer/tokenizer_component.h"
 #include "data/tokenizer/tokenizer_private.h"
 
 #define MAX_FILE (UINT64_C(64) << 20)

@@ -1,4 +1,5 @@
-/* unicode_tables.h - where Unicode libraries disagree; see unicode_tables.py, which makes unicode_tables.c. */
+/* unicode_tables.h - where Unicode libraries disagree; see unicode_tables.py, which makes
+ * unicode_tables.c. */
 #ifndef D9DI_DATA_TOKENIZER_UNICODE_TABLES_H
 #define D9DI_DATA_TOKENIZER_UNICODE_TABLES_H
 

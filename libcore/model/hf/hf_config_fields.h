@@ -1,10 +1,10 @@
-/* hf_config_fields.h - config.json of the Qwen3 family read member by member, for those who read and make
- * it.  A member that is null counts as absent.  Sentences begin with the file's name and name the
- * member. */
+/* hf_config_fields.h - config.json read member by member, for those who read and make it.  A member
+ * that is null counts as absent.  Sentences begin with the file's name and name the member. */
 #ifndef D9DI_MODEL_HF_HF_CONFIG_FIELDS_H
 #define D9DI_MODEL_HF_HF_CONFIG_FIELDS_H
 
 #include "d9d/model/hf/hf_config.h"
+#include "d9d/nn/rope.h"
 
 typedef struct d9di_hf {
     const json_t *doc; /* the object whose members are read */
@@ -42,11 +42,5 @@ d9d_status d9di_hf_rope_members(const d9di_hf *r, const char *field, const json_
                                 const char *const **out);
 /* Does it leave the frequencies as they are? */
 bool d9di_hf_rope_is_plain(const json_t *from);
-/* window and windowed of the layers, which have been counted and are not too many. */
-d9d_status d9di_hf_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c);
-/* Likewise moe_layer. */
-d9d_status d9di_hf_moe_layers(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c);
-/* The head, its labels and the router. */
-d9d_status d9di_hf_head(const d9di_hf *r, d9d_qwen3_config *c);
 
 #endif /* D9DI_MODEL_HF_HF_CONFIG_FIELDS_H */

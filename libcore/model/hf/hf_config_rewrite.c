@@ -1,4 +1,5 @@
-/* hf_config_rewrite.c - config.json from one layout of weights to another.  See d9d/model/hf/hf_config.h. */
+/* hf_config_rewrite.c - config.json from one layout of weights to another.  See
+ * d9d/model/hf/hf_config.h. */
 #include <string.h>
 
 #include "d9d/base/fs.h"
@@ -29,34 +30,16 @@ bool d9d_hf_config_was_fused(const json_t *doc)
     return word != NULL && strcmp(word, expert_words[true]) == 0;
 }
 
-static json_t *router_mark(const d9d_router *r)
+d9d_status d9d_hf_config_mark(json_t *doc, const char *head, bool fused, json_t *more)
 {
-    json_t *mark = json_pack("{s:I, s:I, s:f, s:b}", "groups", (json_int_t)r->groups, "top_groups",
-                             (json_int_t)r->top_groups, "scale", r->scale != 0 ? r->scale : 1,
-                             D9D_ROUTER_BIAS, r->expert_bias);
+    json_t *mark =
+        json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", head, "experts", expert_words[fused]);
+    const bool good = mark != NULL && (more == NULL || json_object_update(mark, more) == 0) &&
+                      json_object_set(doc, mark_name, mark) == 0;
 
-    if (r->score == D9D_SCORE_SIGMOID)
-        d9d_json_set(&mark, "score", json_string("sigmoid"));
-    return mark;
-}
-
-d9d_status d9d_hf_config_mark(json_t *doc, const d9d_qwen3_config *c, bool fused)
-{
-    json_t *mark = json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", d9d_head_word(c->head),
-                             "experts", expert_words[fused]);
-    bool bad = mark == NULL;
-
-    if (d9d_router_is_own(&c->router))
-        bad |= json_object_set_new(mark, "router", router_mark(&c->router)) != 0;
-    if (c->prefixed)
-        bad |= json_object_set_new(mark, "prefixed", json_true()) != 0;
-    if (c->embedding_dim > 0)
-        bad |= json_object_set_new(mark, "embedding_dim", json_integer(c->embedding_dim)) != 0;
-    if (bad) {
-        json_decref(mark);
-        return no_memory();
-    }
-    return json_object_set_new(doc, mark_name, mark) == 0 ? D9D_OK : no_memory();
+    json_decref(more);
+    json_decref(mark);
+    return good ? D9D_OK : no_memory();
 }
 
 /* --- bytes --------------------------------------------------------------------------------- */

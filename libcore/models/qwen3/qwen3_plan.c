@@ -1,7 +1,7 @@
-/* qwen3_plan.c - Qwen3 over a mesh.  See d9d/parallel/parallel_plan.h. */
+/* qwen3_plan.c - Qwen3 over a mesh.  See d9d/models/qwen3/qwen3.h. */
 #include <string.h>
 
-#include "d9d/parallel/parallel_plan.h"
+#include "d9d/models/qwen3/qwen3.h"
 
 /* --- what is refused ------------------------------------------------------------------ */
 

@@ -1,8 +1,8 @@
 /* qwen3_provider.c - Qwen3 as a provider of models.  See d9d/model/provider.h. */
 #include <string.h>
 
-#include "d9d/job/job.h"
-#include "d9d/model/hf/hf_config.h"
+#include "d9d/models/models.h"
+#include "d9d/models/qwen3/qwen3_config.h"
 #include "d9d/models/qwen3/qwen3_map.h"
 #include "d9d/parallel/parallel_plan.h"
 
@@ -335,7 +335,7 @@ static d9d_status read_section(const void *section, d9d_arena *a, const void **c
     if (c == NULL)
         return D9D_FAIL(D9D_ENOMEM, "model_provider: %zu bytes", sizeof(*c));
     if (p->head.hf_config != NULL)
-        D9D_TRY(d9d_hf_config_read(p->head.hf_config, a, c));
+        D9D_TRY(d9d_qwen3_config_read(p->head.hf_config, a, c));
     else
         D9D_TRY(dimensions_read(p->model, a, c));
     router_read(&p->router, &c->router);
@@ -369,7 +369,7 @@ static d9d_status mapper(const void *config, d9d_stage stage, const d9d_source *
 
 static d9d_status hf_config(const void *config, d9d_dtype dtype, json_t **doc)
 {
-    return d9d_hf_config_make(config, dtype, doc);
+    return d9d_qwen3_config_make(config, dtype, doc);
 }
 
 static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices *out)
@@ -384,7 +384,7 @@ static d9d_status rehead(const void *config, d9d_arena *a, d9d_head *head, const
 
 static d9d_status hf_head(const void *config, json_t *doc)
 {
-    return d9d_hf_config_set_head(doc, config);
+    return d9d_qwen3_config_set_head(doc, config);
 }
 
 static d9d_status trainable(const void *config)

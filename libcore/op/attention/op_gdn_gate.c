@@ -1,4 +1,5 @@
-/* op_gdn_gate.c - g = -exp(rate) log(1 + exp(x + bias)), of each of N heads.  x [..., N], g float32.
+/* op_gdn_gate.c - g = -exp(rate) log(1 + exp(x + bias)), of each of N heads.  x [..., N], g
+ * float32.
  */
 #include "op/op_common.h"
 

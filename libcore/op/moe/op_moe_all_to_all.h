@@ -1,4 +1,5 @@
-/* op_moe_all_to_all.h - rows of tokens to the ranks of a group and back: what dispatch and combine share.
+/* op_moe_all_to_all.h - rows of tokens to the ranks of a group and back: what dispatch and combine
+ * share.
  *
  * Rows go from the rooms of a group (d9d/comm/comm.h), where each rank takes its own, or where
  * there are none or they are too small, as messages.  Both go over the group's own queue, beside

@@ -1,5 +1,5 @@
-/* test_checkpointer_async.c - checkpoints that are written while their arrays change: what they hold, who
- * waits for what, and disks that are full meanwhile.
+/* test_checkpointer_async.c - checkpoints that are written while their arrays change: what they
+ * hold, who waits for what, and disks that are full meanwhile.
  *
  * pwrite() stands before libc's, and copies to the host are slow: what is not waited for shows. */
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "device/backend.h"
 #include "checkpointer/checkpointer_async.h"
+#include "device/backend.h"
 #include "support/unit.h"
 
 enum { N = 1000 };

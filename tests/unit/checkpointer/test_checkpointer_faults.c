@@ -1,5 +1,5 @@
-/* test_checkpointer_faults.c - checkpoints on a disk that is full at any of the calls of a save, and
- * on a file system without locks.
+/* test_checkpointer_faults.c - checkpoints on a disk that is full at any of the calls of a save,
+ * and on a file system without locks.
  *
  * The wrappers below stand before libc's; each passes calls on to the kernel except where
  * the fault says otherwise.  What a process does that is killed there, and the same

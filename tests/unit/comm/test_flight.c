@@ -4,8 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "d9d/base/fs.h"
 #include "comm/watch/flight_ring.h"
+#include "d9d/base/fs.h"
 #include "support/json_memory.h"
 #include "support/unit.h"
 

@@ -1,6 +1,6 @@
 /* test_watchdog.c - the thread that looks at a rank's calls while the rank makes them. */
-#include "d9d/base/thread.h"
 #include "comm/watch/watchdog.h"
+#include "d9d/base/thread.h"
 #include "support/unit.h"
 
 enum { LIMIT_MS = 300 };

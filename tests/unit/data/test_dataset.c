@@ -11,8 +11,8 @@
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
 #include "d9d/base/rng.h"
-#include "d9d/data/loader/loader.h"
 #include "d9d/data/build/shard.h"
+#include "d9d/data/loader/loader.h"
 
 /* Documents 0..n-1; document i has 2 + i % 7 tokens, the first being i. */
 static void write_documents(const char *path, int n, bool labels)

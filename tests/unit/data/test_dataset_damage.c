@@ -9,8 +9,8 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/rng.h"
-#include "d9d/data/loader/loader.h"
 #include "d9d/data/build/shard.h"
+#include "d9d/data/loader/loader.h"
 
 enum { MUTATIONS = 480, MANY = 12000, DOCUMENTS = 60 };
 

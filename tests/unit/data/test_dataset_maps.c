@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/data/loader/loader.h"
 #include "d9d/data/build/shard.h"
-#include "data/dataset/dataset_private.h"
+#include "d9d/data/loader/loader.h"
 #include "data/build/input_splits.h"
+#include "data/dataset/dataset_private.h"
 
 enum { DOCUMENTS = 40, HUGE = 66000 };
 

@@ -8,8 +8,8 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/rng.h"
-#include "d9d/data/dataset/dataset.h"
 #include "d9d/data/build/shard.h"
+#include "d9d/data/dataset/dataset.h"
 
 enum { MAX_GROUPS = 400, ROUNDS = 30, LONG_ROUNDS = 300 };
 

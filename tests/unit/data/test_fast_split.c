@@ -1,11 +1,11 @@
-/* test_fast_split.c - known patterns cut text where PCRE2 does: every character in some contexts, and
- * random text. */
+/* test_fast_split.c - known patterns cut text where PCRE2 does: every character in some contexts,
+ * and random text. */
 #include "support/unit.h"
 
 #include <string.h>
 
-#include "data/tokenizer/split_pattern.h"
 #include "data/tokenizer/fast_split.h"
+#include "data/tokenizer/split_pattern.h"
 #include "data/tokenizer/utf8.h"
 
 enum { MOST = 4096 };

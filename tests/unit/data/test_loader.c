@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/data/build/shard.h"
 #include "d9d/data/loader/blend.h"
 #include "d9d/data/loader/prefetch.h"
 #include "d9d/data/loader/sampler.h"
-#include "d9d/data/build/shard.h"
 
 /* A dataset of n documents; number i has 2 + i % 7 tokens, the first being base + i. */
 static d9d_dataset *made(const char *dir, int n, int base, int64_t pack)

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "comm/bootstrap_private.h"
-#include "engine/job_start.h"
+#include "d9d/comm/exchange.h"
 #include "engine/rank_consistency.h"
 
 enum { RANKS = 4096, MOST = (16 << 20) / RANKS };
@@ -62,7 +62,7 @@ static void test_long_texts_are_told_in_pieces(void **state)
         assert_non_null(text);
         for (size_t k = 0; k < lengths[i]; k++)
             text[k] = (char)('a' + k % 23);
-        assert_int_equal(d9di_launch_tell(j.boot, &a, &told), D9D_OK);
+        assert_int_equal(d9d_bootstrap_broadcast_text(j.boot, &a, &told), D9D_OK);
         assert_ptr_not_equal(told, text);
         assert_string_equal(told, text);
         free(text);
@@ -79,7 +79,7 @@ static void test_nothing_is_told_too(void **state)
 
     (void)state;
     job_open(&j);
-    assert_int_equal(d9di_launch_tell(j.boot, &a, &told), D9D_OK);
+    assert_int_equal(d9d_bootstrap_broadcast_text(j.boot, &a, &told), D9D_OK);
     assert_null(told);
     assert_int_equal(j.gathers, 1);
     d9d_boot_close(j.boot);

@@ -519,7 +519,7 @@ int main(void)
         cmocka_unit_test(test_shapes),     cmocka_unit_test(test_all_ignored),
         cmocka_unit_test(test_not_wanted), cmocka_unit_test(test_bad_targets),
         cmocka_unit_test(test_extremes),   cmocka_unit_test(test_rising),
-        cmocka_unit_test(test_fsdp_param),      cmocka_unit_test(test_parts_far_apart),
+        cmocka_unit_test(test_fsdp_param), cmocka_unit_test(test_parts_far_apart),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "d9d/device/simulated.h"
-#include "d9d/device/readback.h"
 #include "d9d/comm/mesh.h"
+#include "d9d/device/readback.h"
+#include "d9d/device/simulated.h"
 #include "d9d/tensor/tensor.h"
 #include "support/unit.h"
 

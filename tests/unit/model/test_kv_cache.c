@@ -1,5 +1,6 @@
-/* test_kv_cache.c - rows that are gone on with piece by piece, beside each other, against the training
- * forward of whole rows: on the CPU, where attention is all that looks back, to the bit. */
+/* test_kv_cache.c - rows that are gone on with piece by piece, beside each other, against the
+ * training forward of whole rows: on the CPU, where attention is all that looks back, to the bit.
+ */
 #include "support/unit.h"
 
 #include <math.h>

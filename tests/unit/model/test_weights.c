@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include "d9d/ckpt/dir/checkpoint.h"
+#include "d9d/convert/convert.h"
 #include "d9d/job/job.h"
-#include "d9d/model/convert.h"
-#include "d9d/model/hf/hf_config.h"
 #include "d9d/model/model.h"
 #include "d9d/model/weights.h"
+#include "d9d/models/models.h"
+#include "d9d/models/qwen3/qwen3_config.h"
 #include "support/unit.h"
 
 /* No matrix of this model is square, so that each has another shape when it is transposed. */
@@ -182,7 +183,7 @@ static void a_stage_reads_its_own_tensors_once_and_no_other(void **state)
 
         write_config(family, class, tied);
         make_by("m", layouts[(form >> 2) / N_CLASSES], 1 << 20);
-        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
         assert_ok(d9d_checkpoint_open("m", &ckpt));
         src = d9d_checkpoint_source(ckpt);
         for (int count = 1; count <= 3; count++)
@@ -314,7 +315,7 @@ static void loading_reads_each_byte_once_and_a_stage_its_own_headers(void **stat
 
         write_config(form % N_FAMILIES, 0, false);
         make("m", layouts[form / N_FAMILIES]);
-        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
         for (int count = 1; count <= 3; count++) {
             all = none;
             for (int s = 0; s < count; s++) {
@@ -350,7 +351,7 @@ static void parts_are_read_as_they_are_kept(void **state)
 
         write_config(form % N_FAMILIES, 0, false);
         make("m", layouts[form / N_FAMILIES]);
-        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
         for (int k = 0; k < (form == 5 ? 3 : 2); k++) {
             const int64_t parts = counts[k];
             uint64_t read[2] = {0, 0};
@@ -381,7 +382,7 @@ static void large_experts_are_read_once_too(void **state)
     if (!is_alone())
         skip();
     assert_ok(d9d_fs_write_atomic("config.json", config, sizeof(config) - 1));
-    assert_ok(d9d_hf_config_read("config.json", &a, &c));
+    assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
     for (int i = 1; i < N_LAYOUTS; i++) {
         make("m", layouts[i]);
         assert_int_equal(load(&c, D9D_WHOLE_MODEL, whole_model).read,
@@ -400,7 +401,7 @@ static void a_tied_head_that_is_there_does_not_come_along(void **state)
         write_config(1, 0, false);
         make("m", layouts[i]);
         write_config(1, 0, true);
-        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
         (void)load(&c, D9D_WHOLE_MODEL, whole_model);
     }
     d9d_arena_release(&a);
@@ -417,7 +418,7 @@ static void a_base_model_gives_a_tied_language_model(void **state)
         write_config(1, 2, true);
         make("m", layouts[i]);
         write_config(1, 0, true);
-        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
         (void)load(&c, D9D_WHOLE_MODEL, whole_model);
     }
     d9d_arena_release(&a);
@@ -614,7 +615,7 @@ static void whatever_does_not_fit_is_listed_before_anything_is_read(void **state
         d9d_qwen3_config c;
 
         write_config(form % N_FAMILIES, form / N_FAMILIES % N_CLASSES, false);
-        assert_ok(d9d_hf_config_read("config.json", &a, &c));
+        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
         list_make(&c, layout, &a, &whole);
         check_faults(&c, &whole);
         d9d_arena_release(&a);

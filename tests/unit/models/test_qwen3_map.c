@@ -5,6 +5,7 @@
 #include "d9d/base/hash.h"
 #include "d9d/base/rng.h"
 #include "d9d/model/hf/hf_config.h"
+#include "d9d/models/qwen3/qwen3_config.h"
 #include "d9d/models/qwen3/qwen3_map.h"
 #include "support/json_memory.h"
 #include "support/unit.h"
@@ -15,7 +16,7 @@ static d9d_status parse(const char *text, d9d_arena *a, d9d_qwen3_config *c)
     d9d_status st;
 
     assert_ok(d9d_json_parse("c", text, strlen(text), &doc));
-    st = d9d_hf_config_parse(doc, "c", a, c);
+    st = d9d_qwen3_config_parse(doc, "c", a, c);
     json_decref(doc);
     return st;
 }
@@ -93,10 +94,10 @@ static void a_change_of_generation_keeps_the_rope(void **state)
 
         (void)snprintf(text, sizeof(text), "{" MOE ", \"num_experts\": 4, %s, " BASE "}", says[i]);
         assert_ok(d9d_json_parse("c", text, strlen(text), &doc));
-        assert_ok(d9d_hf_config_parse(doc, "c", &a, &c));
+        assert_ok(d9d_qwen3_config_parse(doc, "c", &a, &c));
         for (int change = 0; change < 4; change++) {
             assert_ok(d9d_hf_config_set_generation(doc, 5 - change % 2));
-            assert_ok(d9d_hf_config_parse(doc, "c", &a, &now));
+            assert_ok(d9d_qwen3_config_parse(doc, "c", &a, &now));
             assert_true(c.rope_base == now.rope_base);
             assert_memory_equal(&c.rope_scaling, &now.rope_scaling, sizeof(c.rope_scaling));
         }
@@ -152,7 +153,7 @@ static bool is_heard(const char *base, const char *field, const char *value)
     assert_ok(parse(base, &a, &before));
     assert_ok(d9d_json_parse("c", base, strlen(base), &doc));
     assert_int_equal(json_object_set_new(doc, field, v), 0);
-    heard = d9d_hf_config_parse(doc, "c", &a, &after) != D9D_OK || !configs_equal(before, after);
+    heard = d9d_qwen3_config_parse(doc, "c", &a, &after) != D9D_OK || !configs_equal(before, after);
     json_decref(doc);
     d9d_arena_release(&a);
     return heard;
@@ -337,14 +338,14 @@ static void made_configurations_are_read_back(void **state)
             d9d_status st;
 
             json_memory_begin(left);
-            st = d9d_hf_config_make(&c, D9D_BF16, &doc);
+            st = d9d_qwen3_config_make(&c, D9D_BF16, &doc);
             if (!json_memory_end())
                 break;
             assert_int_equal(st, D9D_ENOMEM);
         }
         json_decref(doc);
-        assert_ok(d9d_hf_config_make(&c, D9D_BF16, &doc));
-        assert_ok(d9d_hf_config_parse(doc, "made", &a, &back));
+        assert_ok(d9d_qwen3_config_make(&c, D9D_BF16, &doc));
+        assert_ok(d9d_qwen3_config_parse(doc, "made", &a, &back));
         assert_ok(d9d_hf_config_dtype(doc, "made", D9D_F32, &t));
         assert_int_equal(t, D9D_BF16);
         assert_ok(d9d_hf_config_set_dtype(doc, D9D_F32));

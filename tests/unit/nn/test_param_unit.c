@@ -1,4 +1,5 @@
-/* test_param_unit.c - when a unit is opened and closed, in forward and in every kind of backward. */
+/* test_param_unit.c - when a unit is opened and closed, in forward and in every kind of backward.
+ */
 #include <string.h>
 
 #include "d9d/nn/block.h"

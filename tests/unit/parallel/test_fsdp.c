@@ -1,7 +1,7 @@
 /* test_fsdp.c - what units take beside what a rank keeps; saves of what it keeps alone. */
+#include "comm/comm_private.h"
 #include "d9d/checkpointer/checkpointer.h"
 #include "d9d/parallel/fsdp.h"
-#include "comm/comm_private.h"
 #include "support/unit.h"
 
 /* Two units: "a.w" [6, 4] kept in parts, "a.v" [5] whole; "b.w" [2, 4] kept in parts. */

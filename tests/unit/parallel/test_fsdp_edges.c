@@ -1,13 +1,14 @@
-/* test_fsdp_edges.c - the edges of a step, over a wire that is slow: what ranks sum or gather is there
- * when it is waited for and not before, and nothing that it uses may change or go until then. */
+/* test_fsdp_edges.c - the edges of a step, over a wire that is slow: what ranks sum or gather is
+ * there when it is waited for and not before, and nothing that it uses may change or go until then.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm_private.h"
 #include "d9d/base/json.h"
 #include "d9d/optim/optim.h"
 #include "d9d/parallel/fsdp.h"
-#include "comm/comm_private.h"
 #include "support/unit.h"
 
 /* --- the wire: of two ranks the first is here, and the other has the same ------------------------

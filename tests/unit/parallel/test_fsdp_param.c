@@ -1,6 +1,6 @@
 /* test_fsdp_param.c - parts of a parameter on their way between ranks, on paper. */
-#include "d9d/device/simulated.h"
 #include "d9d/comm/mesh.h"
+#include "d9d/device/simulated.h"
 #include "d9d/kernels/sim.h"
 #include "d9d/nn/module.h"
 #include "parallel/fsdp_param.h"

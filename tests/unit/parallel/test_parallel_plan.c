@@ -1,4 +1,5 @@
-/* test_parallel_plan.c - which models may be cut over which meshes; tests/multirank/ has what comes of it. */
+/* test_parallel_plan.c - which models may be cut over which meshes; tests/multirank/ has what comes
+ * of it. */
 #include "support/unit.h"
 
 #include "d9d/parallel/parallel_plan.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
-#include "d9d/plan/mesh_search.h"
 #include "d9d/parallel/parallel_plan.h"
+#include "d9d/plan/mesh_search.h"
 #include "support/unit.h"
 
 /* 4 layers, 4 heads, 2 key heads, 8 experts. */

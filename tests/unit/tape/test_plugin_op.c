@@ -1,5 +1,5 @@
-/* test_plugin_op.c - the operation of examples/plugins/gelu.c keeps what is promised of the library's
- * own. */
+/* test_plugin_op.c - the operation of examples/plugins/gelu.c keeps what is promised of the
+ * library's own. */
 #define SMALL_PLUGIN own_op_plugin
 #include "support/small_plugin.h"
 

@@ -299,18 +299,12 @@ static void test_one_writer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_resumable_lines),
-        unit_test_in_dir(test_full_precision),
-        unit_test_in_dir(test_restarts_count_up),
-        unit_test_in_dir(test_cut_line_is_removed),
-        unit_test_in_dir(test_what_is_no_restart),
-        unit_test_in_dir(test_zeros_at_the_end),
-        unit_test_in_dir(test_long_file),
-        unit_test_in_dir(test_end),
-        unit_test_in_dir(test_pipeline),
-        unit_test_in_dir(test_documents),
-        unit_test_in_dir(test_unwritable),
-        unit_test_in_dir(test_one_writer),
+        unit_test_in_dir(test_resumable_lines),    unit_test_in_dir(test_full_precision),
+        unit_test_in_dir(test_restarts_count_up),  unit_test_in_dir(test_cut_line_is_removed),
+        unit_test_in_dir(test_what_is_no_restart), unit_test_in_dir(test_zeros_at_the_end),
+        unit_test_in_dir(test_long_file),          unit_test_in_dir(test_end),
+        unit_test_in_dir(test_pipeline),           unit_test_in_dir(test_documents),
+        unit_test_in_dir(test_unwritable),         unit_test_in_dir(test_one_writer),
     };
 
     return cmocka_run_group_tests_name("track", tests, NULL, NULL);

@@ -17,7 +17,7 @@
  *    Gradients of parameters have their own type `gt`; `beta` 0 overwrites, 1 adds.
  *  - Shape letters: M rows, N columns, B S Z T H A K D I E V k as in d9d/op/op.h.
  *
- * Every entry has a test over types and odd sizes in tests/unit/test_kernel_*.c.
+ * Every entry has a test over types and odd sizes in tests/unit/kernels/test_kernel_*.c.
  */
 #ifndef D9D_KERNELS_TABLE_H
 #define D9D_KERNELS_TABLE_H
@@ -150,7 +150,8 @@ typedef struct d9d_turned_heads {
  *
  * Without a list a row is one segment: all its queries, all its keys; or, of `pieces` of one size,
  * each is one, which sees the row's keys before end[i].  These rise: a rank of context parallelism
- * has few of a row's queries and all its keys, rank 0 of 2 pieces 0 and 3 of 4 (d9d/nn/parallel_groups.h):
+ * has few of a row's queries and all its keys, rank 0 of 2 pieces 0 and 3 of 4
+ * (d9d/nn/parallel_groups.h):
  *
  *     S = 4, Z = 8, end = {2, 8}    queries a a - - - - a a
  *
@@ -425,9 +426,9 @@ typedef struct d9d_kernels {
     d9d_status (*attention_sink_dw)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
                                     void *dsink, float beta, const void *dout, const void *o,
                                     const float *lse, const void *sink);
-    /* Rows in 2n pieces of P cells of W, as they are dealt to n ranks (d9d/nn/parallel_groups.h).  in_order:
-     * y [B, 2n, P, W] from x [n, B, 2, P, W], where rank r has pieces r and 2n - 1 - r; else the
-     * way back. */
+    /* Rows in 2n pieces of P cells of W, as they are dealt to n ranks (d9d/nn/parallel_groups.h).
+     * in_order: y [B, 2n, P, W] from x [n, B, 2, P, W], where rank r has pieces r and 2n - 1 - r;
+     * else the way back. */
     d9d_status (*pieces)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                          int64_t p, int64_t w, bool in_order);
 

@@ -80,7 +80,8 @@ typedef struct d9d_save_state {
     struct d9d_save_origin {
         d9d_hash hf_config; /* its bytes */
         /* Of a checkpoint that leaves frozen weights out: the identity of those
-         * (d9d/ckpt/dir/content_hash.h), and a hash of the path by which the configuration names them. */
+         * (d9d/ckpt/dir/content_hash.h), and a hash of the path by which the configuration names
+         * them. */
         d9d_hash source, source_path;
     } origin;
 } d9d_save_state;

@@ -1,5 +1,5 @@
-/* async_host_reduce.h - numbers of the host that all ranks together make, joined behind what the device has
- * queued, so that the host waits for them no earlier than it wants them.
+/* async_host_reduce.h - numbers of the host that all ranks together make, joined behind what the
+ * device has queued, so that the host waits for them no earlier than it wants them.
  *
  *     d9d_crossing c = {0};
  *     D9D_TRY(d9d_crossing_begin(&c, dev, world, "accuracy", D9D_F64, mine, n, D9D_COMM_SUM));
@@ -11,8 +11,8 @@
 #ifndef D9D_DEVICE_ASYNC_HOST_REDUCE_H
 #define D9D_DEVICE_ASYNC_HOST_REDUCE_H
 
-#include "d9d/device/readback.h"
 #include "d9d/comm/comm.h"
+#include "d9d/device/readback.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -37,26 +37,11 @@
 #define D9D_INFER_INFER_H
 
 #include "d9d/job/job.h"
+#include "d9d/tasks/task.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* What was made of samples: losses, tokens, or rows of a task's own, of positions without losses.
- */
-typedef enum d9d_infer_what {
-    D9D_INFER_SCORED,
-    D9D_INFER_GENERATED,
-    D9D_INFER_ROWS
-} d9d_infer_what;
-
-typedef struct d9d_infer_summary {
-    int64_t samples, first_sample; /* of the whole task; where this life began */
-    int64_t tokens;                /* targets, what was generated, or positions, of this life */
-    double loss, perplexity;       /* over this life; NaN without a target */
-    double tokens_per_s;
-    d9d_infer_what what;
-} d9d_infer_summary;
 
 /* Collective: over the job, as d9d_train().  `weights` of
  * trainer.model_stage_factory.source_checkpoint are required: ECONFIG.  EINTR after a signal, when

@@ -60,8 +60,8 @@
 #ifndef D9D_JOB_EVENTS_H
 #define D9D_JOB_EVENTS_H
 
-#include "d9d/data/loader/loader.h"
 #include "d9d/comm/bootstrap.h"
+#include "d9d/data/loader/loader.h"
 #include "d9d/model/model.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/lr.h"

@@ -10,10 +10,10 @@
 #ifndef D9D_JOB_JOB_H
 #define D9D_JOB_JOB_H
 
-#include "d9d/config/config.h"
-#include "d9d/config/period.h"
 #include "d9d/comm/bootstrap.h"
 #include "d9d/comm/mesh.h"
+#include "d9d/config/config.h"
+#include "d9d/config/period.h"
 #include "d9d/model/provider.h"
 #include "d9d/pipe/program.h"
 
@@ -23,7 +23,8 @@ extern "C" {
 
 typedef struct d9d_data_section {
     const char *dataset; /* directory made by d9d-shard */
-    d9d_union source; /* d9d/data/dataset/dataset_kind.h, in the place of a directory; choice NULL: none */
+    d9d_union source; /* d9d/data/dataset/dataset_kind.h, in the place of a directory; choice NULL:
+                         none */
     const char *split;
     int order; /* d9d_order, see d9d/data/loader/loader.h */
     int64_t seed;
@@ -181,7 +182,6 @@ D9D_API extern const d9d_table d9d_train_table, d9d_infer_table;
 /* The models and the pipeline's schedules that are built in. */
 D9D_API extern const d9d_table *const d9d_pipe_choices[];  /* NULL-ended */
 D9D_API extern const d9d_table *const d9d_model_choices[]; /* NULL-ended */
-D9D_API extern const d9d_model_provider d9d_qwen3_dense_provider, d9d_qwen3_moe_provider;
 
 D9D_API d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s);
 

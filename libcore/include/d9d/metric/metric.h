@@ -44,9 +44,9 @@
 #ifndef D9D_METRIC_METRIC_H
 #define D9D_METRIC_METRIC_H
 
+#include "d9d/comm/comm.h"
 #include "d9d/config/config.h"
 #include "d9d/device/device.h"
-#include "d9d/comm/comm.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,7 @@
  *
  * Models differ by their layers.  An author describes one, its structure and its forward; the rest
  * of a d9d_model stands here: both ends, names, units, stages of a pipeline, recomputation, taps.
- * Qwen3 is made so (libcore/models/qwen3/qwen3.c).
+ * The families in libcore/models/ are made so.
  *
  *     typedef struct layer {
  *         d9d_decoder_layer base;       // first

@@ -1,7 +1,7 @@
 /* model.h - what the loops know of a model: a tree of parameters and a forward.
  *
  *     d9d_model *m;
- *     D9D_TRY(d9d_qwen3_create(&config, D9D_WHOLE_MODEL, &options, &m));
+ *     D9D_TRY(provider->create(config, D9D_WHOLE_MODEL, &options, &m));
  *     D9D_TRY(d9d_module_bind(m->module));
  *     D9D_TRY(d9d_module_materialise(m->module, dev, true));
  *     D9D_TRY(d9d_module_reset(m->module, seed));
@@ -11,9 +11,11 @@
 #define D9D_MODEL_MODEL_H
 
 #include "d9d/ckpt/mapper/mapper.h"
-#include "d9d/models/qwen3/qwen3.h"
+#include "d9d/model/head.h"
+#include "d9d/nn/block.h"
 #include "d9d/nn/parallel_groups.h"
 #include "d9d/nn/param_unit.h"
+#include "d9d/pipe/stage.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus
@@ -110,8 +112,8 @@ struct d9d_model {
     int64_t hidden, vocab, layers; /* layers: of this stage */
     int64_t max_positions;         /* of a row */
     d9d_dtype dtype;               /* of activations */
-    d9d_cut cut;                   /* what its blocks read; a plan fills it (d9d/parallel/parallel_plan.h) */
-    d9d_module **units;            /* that forward opens, in its order; one may be opened twice */
+    d9d_cut cut;        /* what its blocks read; a plan fills it (d9d/parallel/parallel_plan.h) */
+    d9d_module **units; /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
     d9d_block_moe **mixtures; /* of this stage, where loads of experts are to be known */
     size_t n_mixtures;
@@ -119,11 +121,6 @@ struct d9d_model {
                        * gradients are summed over the two; NULL: none, or one stage has it */
     struct d9d_model_added *added; /* d9d_model_linear() */
 };
-
-/* Build this stage's layers: structure only, no memory for parameters.  `config` must live as
- * long. */
-D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
-                                                 const d9d_model_options *options, d9d_model **out);
 
 /* --- for authors of models ------------------------------------------------------------ */
 

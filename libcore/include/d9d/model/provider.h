@@ -1,8 +1,8 @@
 /* provider.h - a family of models, as a table of functions.
  *
  * A provider reads its section of the configuration, builds the model or a pipeline stage of it,
- * says how it lies on ranks, and maps its weights from and to HuggingFace's files.  Qwen3 is one
- * (libcore/models/qwen3/qwen3_provider.c); others come from plugins (d9d/tasks/plugin.h).
+ * says how it lies on ranks, and maps its weights from and to HuggingFace's files.  Some are built
+ * in (d9d/models/models.h); others come from plugins (d9d/tasks/plugin.h).
  *
  *     typedef struct section {
  *         d9d_model_head head;
@@ -24,8 +24,8 @@
 #define D9D_MODEL_PROVIDER_H
 
 #include "d9d/ckpt/mapper/mapper.h"
-#include "d9d/config/config.h"
 #include "d9d/comm/mesh.h"
+#include "d9d/config/config.h"
 #include "d9d/model/family.h"
 #include "d9d/model/model.h"
 
@@ -104,7 +104,7 @@ typedef struct d9d_model_provider {
     const d9d_name_pair *hf_names;
     /* What no change of names can say; NULL where hf_names does.  The layout of a source, told by
      * its tensors' names; and from a source in any layout to `to`, for the tensors of one stage,
-     * see d9d_qwen3_mapper().  ENOTSUP for what HuggingFace's format cannot say. */
+     * as d9d_model_mapper().  ENOTSUP for what HuggingFace's format cannot say. */
     d9d_layout (*layout)(const d9d_source *src);
     d9d_status (*mapper)(const void *config, d9d_stage stage, const d9d_source *src, d9d_layout to,
                          d9d_mapper **out);

@@ -16,8 +16,8 @@
 #ifndef D9D_NN_BLOCK_H
 #define D9D_NN_BLOCK_H
 
-#include "d9d/nn/parallel_groups.h"
 #include "d9d/nn/module.h"
+#include "d9d/nn/parallel_groups.h"
 #include "d9d/nn/rope.h"
 #include "d9d/op/op.h"
 
@@ -180,9 +180,9 @@ D9D_API void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *
 
 /* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
  * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
- * what they are of all ranks' rows (d9d/data/loader/cp_slice.h): EINVAL without.  With a cache (else NULL) B
- * is 1, and the segments' keys are rows of the cache.  plus, like y, is added to it where it is not
- * NULL: the residual. */
+ * what they are of all ranks' rows (d9d/data/loader/cp_slice.h): EINVAL without.  With a cache
+ * (else NULL) B is 1, and the segments' keys are rows of the cache.  plus, like y, is added to it
+ * where it is not NULL: the residual. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,
@@ -300,8 +300,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
  *      \-permute--> rows by expert --gate, up--> silu(g) u --down--> rows --unpermute--> y
  *      \-shared expert (optional, always on) ------------------------------------------> + y
  *
- * With experts on several ranks (parallel_groups.h) rows are permuted on the ranks of their experts:
- * d9d_op_dispatch(). */
+ * With experts on several ranks (parallel_groups.h) rows are permuted on the ranks of their
+ * experts: d9d_op_dispatch(). */
 typedef struct d9d_block_grouped {
     d9d_module module;
     d9d_param weight; /* [E, in, out] */

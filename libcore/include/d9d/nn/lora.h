@@ -15,8 +15,8 @@
  *
  * declares "lora_A.weight" and "lora_B.weight" beside the module's "weight".  A starts uniform in
  * +-1/sqrt(in) and B at zero, so that an untrained adapter changes no bit of y.  Placement follows
- * that of W (d9d/parallel/parallel_plan.h): of a matrix cut along its output B is cut, along its input A,
- * and the factor that is whole on several ranks has its gradient summed over them.
+ * that of W (d9d/parallel/parallel_plan.h): of a matrix cut along its output B is cut, along its
+ * input A, and the factor that is whole on several ranks has its gradient summed over them.
  *
  * Hu et al., "LoRA: low-rank adaptation of large language models", 2021.
  */

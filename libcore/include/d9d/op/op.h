@@ -325,8 +325,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
 
 /* --- one row a document -------------------------------------------------------------
  *
- * What of a batch's tokens makes the row of each of its documents (d9d/data/loader/pooling.h): the last
- * token's, the first one's, the mean of all.  A token belongs to at most one document. */
+ * What of a batch's tokens makes the row of each of its documents (d9d/data/loader/pooling.h): the
+ * last token's, the first one's, the mean of all.  A token belongs to at most one document. */
 typedef struct d9d_pool {
     d9d_tensor token;  /* [N, k] int32: rows of x that go into document n, or -1 */
     d9d_tensor share;  /* [N, k] float32: what each counts */
@@ -418,8 +418,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_rows_end(d9d_tape *t, d9d_coming *coming,
 D9D_API D9D_MUST_USE d9d_status d9d_op_scatter_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
                                                     const char *what, d9d_var **y);
 /* The positions of all ranks in the order of the sequence, where each has pieces r and 2n - 1 - r
- * of 2n of every row (d9d/nn/parallel_groups.h).  The gradient of a rank's positions is the sum of what all
- * ranks have for them.  EINVAL for an odd S.  x [B, S, ...], y [B, n S, ...]. */
+ * of 2n of every row (d9d/nn/parallel_groups.h).  The gradient of a rank's positions is the sum of
+ * what all ranks have for them.  EINVAL for an odd S.  x [B, S, ...], y [B, n S, ...]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm,
                                                      const char *what, d9d_var **y);
 

@@ -1,4 +1,5 @@
-/* parallel_plan.h - a model over a mesh: which rank computes with what, keeps what, and sums with whom.
+/* parallel_plan.h - a model over a mesh: which rank computes with what, keeps what, and sums with
+ * whom.
  *
  *     D9D_TRY(d9d_model_plan_check(&spec, &degrees));     // before anything is spent
  *     ...
@@ -8,7 +9,8 @@
  *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
  *
  * A plan is decided by mesh and configuration alone.  It places every parameter (d9d/tape/param.h)
- * and fills model->cut, which blocks read (d9d/nn/parallel_groups.h).  In a world of one it changes nothing.
+ * and fills model->cut, which blocks read (d9d/nn/parallel_groups.h).  In a world of one it changes
+ * nothing.
  *
  *     what            computes with         kept by parts over      summed over
  *     dense           all of it             dp_shard, cp_shard      the other dp and cp ranks, tp
@@ -56,13 +58,6 @@ typedef struct d9d_placing {
  * `cut` has a part of its gradient.  Collective: over the world, as d9d_mesh_group(). */
 D9D_API D9D_MUST_USE d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh,
                                                 const d9d_placing *how);
-
-/* --- Qwen3 ------------------------------------------------------------------------------ */
-
-D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c,
-                                                     const d9d_degrees *d);
-D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh,
-                                               d9d_model *m);
 
 #ifdef __cplusplus
 }

@@ -35,8 +35,8 @@
 #ifndef D9D_PIPE_EXECUTOR_H
 #define D9D_PIPE_EXECUTOR_H
 
-#include "d9d/pipe/stage_timer.h"
 #include "d9d/pipe/program.h"
+#include "d9d/pipe/stage_timer.h"
 #include "d9d/tape/tape.h"
 
 #ifdef __cplusplus

@@ -128,6 +128,9 @@ typedef struct d9d_pipe_how {
 
 /* Stages that a rank has with this schedule. */
 D9D_API int d9d_pipe_stages_per_rank(const d9d_pipe_how *how);
+/* Its name for people, "1f1b x2 zero bubble", in `text`, which is returned. */
+enum { D9D_PIPE_SCHEDULE_TEXT = 48 };
+D9D_API char *d9d_pipe_schedule_format(const d9d_pipe_how *how, char text[D9D_PIPE_SCHEDULE_TEXT]);
 
 /* The computation of every rank.  ECONFIG with both numbers where the schedule cannot
  * take so many micro-batches: 1f1b over several rounds, dual_pipe_v below two a rank. */

@@ -1,4 +1,5 @@
-/* mesh_search.h - which mesh to train on: all that divide the model and the batch, planned and ranked.
+/* mesh_search.h - which mesh to train on: all that divide the model and the batch, planned and
+ * ranked.
  *
  *     D9D_TRY(d9d_suggest(&config, &how, 64, log, &arena, &s));
  *     D9D_TRY(d9d_suggest_print(&s, 10, &text));

@@ -6,9 +6,9 @@
  *     D9D_TRY(d9d_forecast_verdict(&f));            // ECONFIG when it does not fit
  *
  * Neither a GPU nor a launcher is needed.  One rank of every pipeline stage goes through a step on
- * paper, with the very code of training (libcore/plan/plan_simulate.h): its memory is what training will
- * report, to the byte on the CPU, as far as experts get the same numbers of tokens and batches are
- * as long as assumed.  Other ranks of a stage have as much or, where a size does not divide, a
+ * paper, with the very code of training (libcore/plan/plan_simulate.h): its memory is what training
+ * will report, to the byte on the CPU, as far as experts get the same numbers of tokens and batches
+ * are as long as assumed.  Other ranks of a stage have as much or, where a size does not divide, a
  * little less.  Time is a model: docs/design/cost-model.md has its constants.
  *
  * Of the host's memory it says what grows with the model and the batches, not what programs and
@@ -18,8 +18,8 @@
 #ifndef D9D_PLAN_PLAN_H
 #define D9D_PLAN_PLAN_H
 
-#include "d9d/kernels/sim.h"
 #include "d9d/job/job.h"
+#include "d9d/kernels/sim.h"
 #include "d9d/pipe/timeline.h"
 
 #ifdef __cplusplus
@@ -98,8 +98,8 @@ D9D_API bool d9d_forecast_fits(const d9d_forecast *p);
 D9D_API D9D_MUST_USE d9d_status d9d_forecast_verdict(const d9d_forecast *p);
 D9D_API double d9d_forecast_tokens_per_hour(const d9d_forecast *p);
 
-/* The pipeline's timeline as an image, by the name's ending: d9d/plot/pipeline_chart.h.  ECONFIG without
- * a pipeline. */
+/* The pipeline's timeline as an image, by the name's ending: d9d/plot/pipeline_chart.h.  ECONFIG
+ * without a pipeline. */
 D9D_API D9D_MUST_USE d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path);
 
 /* For people, appended; and as d9d.plan.v1. */

@@ -12,8 +12,8 @@
 #ifndef D9D_PLOT_PIPELINE_CHART_H
 #define D9D_PLOT_PIPELINE_CHART_H
 
-#include "d9d/plot/chart.h"
 #include "d9d/pipe/timeline.h"
+#include "d9d/plot/chart.h"
 
 #ifdef __cplusplus
 extern "C" {

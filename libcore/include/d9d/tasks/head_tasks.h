@@ -6,9 +6,9 @@
  *     "task": {"name": "embedding", "output": "texts.npy", "pooling": "mean"}        d9d-infer
  *     "task": {"name": "hidden_states", "output": "states.npy", "layers": [0, -1]}   d9d-infer
  *
- * A text's hidden states become one row (d9d/data/loader/pooling.h): that of its last position, which is
- * what HuggingFace's ...ForSequenceClassification takes, their mean, or the first one.  Texts are
- * taken whole, with the last token, which a language model has for a target alone.
+ * A text's hidden states become one row (d9d/data/loader/pooling.h): that of its last position,
+ * which is what HuggingFace's ...ForSequenceClassification takes, their mean, or the first one.
+ * Texts are taken whole, with the last token, which a language model has for a target alone.
  *
  *     classification   score [labels, H] over the row; trained by cross-entropy against the text's
  *                      label, the mean over the texts of the global batch that have one

@@ -27,12 +27,12 @@
 #include "d9d/data/dataset/dataset_kind.h"
 #include "d9d/job/events.h"
 #include "d9d/job/job.h"
-#include "d9d/tasks/task.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/decoder_model.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/program.h"
+#include "d9d/tasks/task.h"
 
 #ifdef __cplusplus
 extern "C" {

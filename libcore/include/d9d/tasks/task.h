@@ -15,10 +15,10 @@
 #ifndef D9D_TASKS_TASK_H
 #define D9D_TASKS_TASK_H
 
+#include "d9d/checkpointer/checkpointer.h"
 #include "d9d/data/loader/pooling.h"
 #include "d9d/job/events.h"
-#include "d9d/infer/infer.h"
-#include "d9d/checkpointer/checkpointer.h"
+#include "d9d/job/job.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
@@ -71,6 +71,23 @@ typedef struct d9d_train_task {
  * to the file `output` of the section, whose struct begins with a d9d_output_section: a line a row,
  * in the order of samples whatever the ranks, and an interrupted run goes on behind the last; or
  * one text at the end. */
+
+/* What was made of samples: losses, tokens, or rows of a task's own, of positions without losses.
+ */
+typedef enum d9d_infer_what {
+    D9D_INFER_SCORED,
+    D9D_INFER_GENERATED,
+    D9D_INFER_ROWS
+} d9d_infer_what;
+
+typedef struct d9d_infer_summary {
+    int64_t samples, first_sample; /* of the whole task; where this life began */
+    int64_t tokens;                /* targets, what was generated, or positions, of this life */
+    double loss, perplexity;       /* over this life; NaN without a target */
+    double tokens_per_s;
+    d9d_infer_what what;
+} d9d_infer_summary;
+
 typedef struct d9d_infer_row {
     int64_t sample;    /* number in its split */
     int32_t dataset;   /* of a blend */

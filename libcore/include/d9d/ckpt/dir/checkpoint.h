@@ -4,8 +4,9 @@
  * model.safetensors.  Index and headers must agree: a tensor that the index places in a
  * file that lacks it, one that no index entry names, and a name that is not one plain
  * path component are EFORMAT.  A symbolic link at that component is fine (the HuggingFace
- * cache is made of them).  Where neither is there, a training checkpoint (d9d/checkpointer/checkpointer.h) gives
- * its parameters, put together from the slices of all ranks.
+ * cache is made of them).  Where neither is there, a training checkpoint
+ * (d9d/checkpointer/checkpointer.h) gives its parameters, put together from the slices of all
+ * ranks.
  *
  * Writing makes "model.safetensors" when everything fits one shard, else
  * model-0000i-of-0000n.safetensors and the index, in the order given, with header
@@ -89,8 +90,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra);
 
 /* What goes with the tensors: of the directory `src` the files that a HuggingFace model has by
- * their names (the table in ckpt/dir/model_files.c, whose names d9d-map(1) lists), besides weights and
- * config.json.  No directory goes along but for its files that are in the table, such as
+ * their names (the table in ckpt/dir/model_files.c, whose names d9d-map(1) lists), besides weights
+ * and config.json.  No directory goes along but for its files that are in the table, such as
  * 1_Pooling/config.json.  Links to files are followed, links to directories are not.  EPATH or
  * ENOTFOUND where a name of the table is of a pipe, a device, or a link to nothing.  Larger files
  * than D9D_MODEL_FILE_MAX are left behind.  One line of the log names what is left behind, but for

@@ -1,5 +1,5 @@
-/* content_hash.h - which content an input has, as 128 bits: what a key of work that may be resumed is
- * made of, in place of a path or a time of modification.
+/* content_hash.h - which content an input has, as 128 bits: what a key of work that may be resumed
+ * is made of, in place of a path or a time of modification.
  *
  * Equal content has an equal identity at every path, on every host, after copies and renames.
  *

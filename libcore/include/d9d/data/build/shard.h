@@ -2,10 +2,10 @@
  *
  *     inputs -> documents -> ids -> samples -> shards and spools -> index, manifest
  *
- * The inputs are cut into pieces of a part's bytes (libcore/data/build/input_splits.h), whose documents
- * are read in order, tokenised on all threads in chunks of about 1 MiB, and written in their order
- * to the shards of the piece.  What is made of a piece depends on nothing outside it, so the
- * bytes of a dataset depend on the inputs, the options and the version: not on the number of
+ * The inputs are cut into pieces of a part's bytes (libcore/data/build/input_splits.h), whose
+ * documents are read in order, tokenised on all threads in chunks of about 1 MiB, and written in
+ * their order to the shards of the piece.  What is made of a piece depends on nothing outside it,
+ * so the bytes of a dataset depend on the inputs, the options and the version: not on the number of
  * jobs or of tasks that share the pieces, nor on interruptions.
  *
  *     inputs   | a.jsonl           | b.jsonl.zst |

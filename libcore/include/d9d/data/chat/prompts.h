@@ -1,12 +1,12 @@
 /* prompts.h - what a model is to go on from: a JSONL file of texts, chats or ids.
  *
  *     {"prompt": "Once upon a time"}              as the tokenizer reads it
- *     {"messages": [{"role": "user", "content": "Hi"}]}    by a chat template, d9d/data/chat/chat.h,
- *                                                 up to where `speaker` begins
+ *     {"messages": [{"role": "user", "content": "Hi"}]}    by a chat template,
+ * d9d/data/chat/chat.h, up to where `speaker` begins
  *     {"input_ids": [17, 4, 9]}                   as it is
  *
- * Lines are read as d9d-shard reads them: these keys stand there once, others are passed over, and a
- * byte order mark before the first line is no part of it.  Files may be compressed.
+ * Lines are read as d9d-shard reads them: these keys stand there once, others are passed over, and
+ * a byte order mark before the first line is no part of it.  Files may be compressed.
  *
  *     D9D_TRY(d9d_prompts_read(&how, &prompts));
  *     ... prompts.ids.data[prompts.start[i] .. prompts.start[i + 1]) ...

@@ -123,8 +123,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k
 D9D_API D9D_MUST_USE d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place,
                                                          size_t bytes, d9d_buf *out);
 /* The share of padding in batches of `batch` samples whose lengths are rounded up to a
- * multiple, in each order of d9d/data/loader/loader.h, and with every sample padded to the edge of its
- * bucket, for people or as JSON. */
+ * multiple, in each order of d9d/data/loader/loader.h, and with every sample padded to the edge of
+ * its bucket, for people or as JSON. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64_t batch,
                                                           int64_t multiple, bool json,
                                                           d9d_buf *out);

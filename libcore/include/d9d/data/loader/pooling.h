@@ -7,9 +7,10 @@
  *     last    | a a a - | b b b b |    0 0 1 -   0 0 0 1
  *     mean                             1/3 ...   1/4 ...
  *
- * Ranks that share a batch's rows have some positions each (d9d/data/loader/cp_slice.h), those that share
- * tensors some of the rank's tokens in a row (d9d/nn/parallel_groups.h).  A rank's part of each document is a
- * sum over the positions that it has; the sums over all ranks go to the first one:
+ * Ranks that share a batch's rows have some positions each (d9d/data/loader/cp_slice.h), those that
+ * share tensors some of the rank's tokens in a row (d9d/nn/parallel_groups.h).  A rank's part of
+ * each document is a sum over the positions that it has; the sums over all ranks go to the first
+ * one:
  *
  *     documents of this rank's part    d0 d1 d2  -  -  -      for 2 ranks: twice as many, of which
  *     scattered sums                   rank 0    rank 1       the first half are documents

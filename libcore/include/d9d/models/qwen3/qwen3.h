@@ -5,11 +5,11 @@
  *
  *     ids --embed--> x --[ x + attn(norm(x));  x + ffn(norm(x)) ] * L--> norm --head--> loss
  *
- * Parameter names and shapes are the table in libcore/models/qwen3/qwen3_names.c.  With tied embeddings a
- * language model's head uses the embedding's tables and has no parameters of its own; over pipeline
- * stages the last has the embedding too.  Checkpoints of every head are mapped (qwen3_map.h); the
- * model computes that of a language model, and ends with the final norm where its head is another
- * (d9d/model/head.h).
+ * Parameter names and shapes are the table in libcore/models/qwen3/qwen3_names.c.  With tied
+ * embeddings a language model's head uses the embedding's tables and has no parameters of its own;
+ * over pipeline stages the last has the embedding too.  Checkpoints of every head are mapped
+ * (qwen3_map.h); the model computes that of a language model, and ends with the final norm where
+ * its head is another (d9d/model/head.h).
  */
 #ifndef D9D_MODELS_QWEN3_QWEN3_H
 #define D9D_MODELS_QWEN3_QWEN3_H
@@ -17,7 +17,9 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/mem.h"
 #include "d9d/model/head.h"
+#include "d9d/model/model.h"
 #include "d9d/nn/block.h"
+#include "d9d/parallel/parallel_plan.h"
 #include "d9d/pipe/stage.h"
 
 #ifdef __cplusplus
@@ -81,6 +83,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_
 
 /* Can it be trained as it says?  ENOTSUP: not with dropout. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_trainable(const d9d_qwen3_config *c);
+
+/* Build this stage's layers: structure only, no memory for parameters.  `config` must live as
+ * long. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
+                                                 const d9d_model_options *options, d9d_model **out);
+
+/* Can ranks share it so?  ECONFIG names the degree and the dimension that it does not divide. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c,
+                                                     const d9d_degrees *d);
+/* How its parameters lie on the ranks.  Collective: over the world. */
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh,
+                                               d9d_model *m);
 
 #ifdef __cplusplus
 }

@@ -32,6 +32,7 @@
 
 #include "d9d/ckpt/mapper/mapper.h"
 #include "d9d/model/provider.h"
+#include "d9d/models/qwen3/qwen3.h"
 
 #ifdef __cplusplus
 extern "C" {

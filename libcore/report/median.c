@@ -1,5 +1,5 @@
 /* median.c - see metric/median.h. */
-#include "metric/median.h"
+#include "report/median.h"
 
 #include <math.h>
 #include <stdlib.h>

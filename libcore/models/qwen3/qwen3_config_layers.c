@@ -1,5 +1,6 @@
-/* hf_config_layers.c - what config.json says of each layer: its window, its kind of feed-forward. */
-#include "model/hf/hf_config_fields.h"
+/* qwen3_config_layers.c - what config.json says of each layer: its window, its kind of
+ * feed-forward. */
+#include "models/qwen3/qwen3_config_parts.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -26,7 +27,7 @@ static d9d_status read_windowed(const d9di_hf *r, int64_t layers, int64_t behind
 }
 
 /* As transformers 5 has it: a mixture's window is in every layer, whatever its types. */
-d9d_status d9di_hf_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+d9d_status d9di_qwen3_config_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     bool used, *windowed = d9d_arena_alloc(a, (size_t)c->layers), any = false;
     int64_t behind;
@@ -55,7 +56,7 @@ d9d_status d9di_hf_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
 }
 
 /* Every decoder_sparse_step-th layer is a mixture, unless mlp_only_layers lists it. */
-d9d_status d9di_hf_moe_layers(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+d9d_status d9di_qwen3_config_moe_layers(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     const json_t *dense = d9di_hf_member(r->doc, "mlp_only_layers");
     int64_t every;

@@ -1,5 +1,5 @@
-/* convert.c - see d9d/model/convert.h. */
-#include "d9d/model/convert.h"
+/* convert.c - see d9d/convert/convert.h. */
+#include "d9d/convert/convert.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,8 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
 #include "d9d/model/hf/hf_config.h"
+#include "d9d/models/qwen3/qwen3_config.h"
+#include "d9d/models/qwen3/qwen3_map.h"
 
 struct d9d_convert {
     d9d_convert_options opt;
@@ -62,7 +64,7 @@ static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
         return D9D_OK; /* it was made for the layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
-        return d9d_hf_config_mark(doc, &c->config, origin(c) == D9D_LAYOUT_HF_FUSED);
+        return d9d_qwen3_config_mark(doc, &c->config, origin(c) == D9D_LAYOUT_HF_FUSED);
     if (c->config.experts == 0 || c->to == origin(c))
         return D9D_OK;
     return d9d_hf_config_set_generation(doc, c->to == D9D_LAYOUT_HF_FUSED ? 5 : 4);
@@ -79,7 +81,7 @@ static d9d_status read_config(d9d_convert *c, const char *path)
         return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
     c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
-    D9D_TRY(d9d_hf_config_parse(c->doc, file, &c->arena, &c->config));
+    D9D_TRY(d9d_qwen3_config_parse(c->doc, file, &c->arena, &c->config));
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
 

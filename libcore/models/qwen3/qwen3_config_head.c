@@ -1,5 +1,5 @@
-/* hf_config_head.c - the head, its labels and the routers that config.json says. */
-#include "model/hf/hf_config_fields.h"
+/* qwen3_config_head.c - the head, its labels and the routers that config.json says. */
+#include "models/qwen3/qwen3_config_parts.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static d9d_status read_labels(const d9di_hf *r, d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-d9d_status d9di_hf_head(const d9di_hf *r, d9d_qwen3_config *c)
+d9d_status d9di_qwen3_config_head(const d9di_hf *r, d9d_qwen3_config *c)
 {
     D9D_TRY(head_of_class(r, c));
     D9D_TRY(head_of_mark(r, c));

@@ -10,12 +10,12 @@
  * destination gets the weights, the rewritten config.json, a manifest (manifest.h), and the other
  * files of the model (d9d_checkpoint_others()) byte for byte.
  */
-#ifndef D9D_MODEL_CONVERT_H
-#define D9D_MODEL_CONVERT_H
+#ifndef D9D_CONVERT_CONVERT_H
+#define D9D_CONVERT_CONVERT_H
 
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/model/lora/adapters.h"
-#include "d9d/models/qwen3/qwen3_map.h"
+#include "d9d/model/provider.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -60,7 +60,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_convert_open(const char *src, const d9d_conv
 D9D_API D9D_MUST_USE d9d_status d9d_convert_known(const char *src, const d9d_model_spec *m,
                                                   const json_t *doc, const d9d_convert_options *opt,
                                                   d9d_convert **out);
-/* The same for random weights (qwen3_map.h) of the model in `config`, a config.json or a
+/* The same for random weights of the model in `config`, a config.json or a
  * directory with one.  Without opt->cast the dtype is the config's; OTHER is HF. */
 D9D_API D9D_MUST_USE d9d_status d9d_convert_random(const char *config, uint64_t seed,
                                                    const d9d_convert_options *opt,
@@ -88,4 +88,4 @@ D9D_API D9D_MUST_USE d9d_status d9d_convert_run(d9d_convert *c, const char *dst,
 #ifdef __cplusplus
 }
 #endif
-#endif /* D9D_MODEL_CONVERT_H */
+#endif /* D9D_CONVERT_CONVERT_H */

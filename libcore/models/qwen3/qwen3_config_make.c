@@ -1,5 +1,5 @@
-/* hf_config_make.c - config.json of a model that has none, or that changed its head. */
-#include "model/hf/hf_config_fields.h"
+/* qwen3_config_make.c - config.json of a model that has none, or that changed its head. */
+#include "models/qwen3/qwen3_config_parts.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -116,7 +116,7 @@ static json_t *window_made(const d9d_qwen3_config *c)
                      (json_int_t)c->window, "layer_types", types);
 }
 
-d9d_status d9d_hf_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t **out)
+d9d_status d9d_qwen3_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, json_t **out)
 {
     bool moe = c->experts > 0;
     json_t *doc;
@@ -160,19 +160,19 @@ static int64_t labels_said(const json_t *doc, const d9d_qwen3_config *c)
     const d9di_hf r = {doc, D9D_HF_CONFIG_NAME, c->experts > 0};
     d9d_qwen3_config said = {0};
 
-    if (d9di_hf_head(&r, &said) != D9D_OK || said.head != D9D_HEAD_CLASSIFICATION)
+    if (d9di_qwen3_config_head(&r, &said) != D9D_OK || said.head != D9D_HEAD_CLASSIFICATION)
         return -1;
     return said.labels;
 }
 
-d9d_status d9d_hf_config_set_head(json_t *doc, const d9d_qwen3_config *c)
+d9d_status d9d_qwen3_config_set_head(json_t *doc, const d9d_qwen3_config *c)
 {
     const bool labelled = c->head == D9D_HEAD_CLASSIFICATION;
     json_t *more;
     int bad;
 
     if ((c->embedding_dim > 0 && c->head == D9D_HEAD_EMBEDDING) || d9d_router_is_own(&c->router))
-        D9D_TRY(d9d_hf_config_mark(doc, c, d9d_hf_config_was_fused(doc)));
+        D9D_TRY(d9d_qwen3_config_mark(doc, c, d9d_hf_config_was_fused(doc)));
     D9D_TRY(check_sayable(c));
     if (!c->new_head || (labelled && labels_said(doc, c) == c->labels))
         return D9D_OK;
@@ -183,4 +183,30 @@ d9d_status d9d_hf_config_set_head(json_t *doc, const d9d_qwen3_config *c)
     bad |= json_object_update(doc, more);
     json_decref(more);
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
+
+static json_t *router_mark(const d9d_router *r)
+{
+    json_t *mark = json_pack("{s:I, s:I, s:f, s:b}", "groups", (json_int_t)r->groups, "top_groups",
+                             (json_int_t)r->top_groups, "scale", r->scale != 0 ? r->scale : 1,
+                             D9D_ROUTER_BIAS, r->expert_bias);
+
+    if (r->score == D9D_SCORE_SIGMOID)
+        d9d_json_set(&mark, "score", json_string("sigmoid"));
+    return mark;
+}
+
+d9d_status d9d_qwen3_config_mark(json_t *doc, const d9d_qwen3_config *c, bool fused)
+{
+    json_t *more = json_object();
+
+    if (d9d_router_is_own(&c->router))
+        d9d_json_set(&more, "router", router_mark(&c->router));
+    if (c->prefixed)
+        d9d_json_set(&more, "prefixed", json_true());
+    if (c->embedding_dim > 0)
+        d9d_json_set(&more, "embedding_dim", json_integer(c->embedding_dim));
+    if (more == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    return d9d_hf_config_mark(doc, d9d_head_word(c->head), fused, more);
 }

@@ -1,6 +1,6 @@
-/* no_memory_preload.c - the n-th request for host memory of a process is refused: D9D_POOR_AT=n; 0 for
- * none.  How many there were goes to the file D9D_POOR_COUNT.  Jansson's parser, which does not
- * look at what it gets, is spared. */
+/* refuse_memory_preload.c - the n-th request for host memory of a process is refused:
+ * D9D_POOR_AT=n; 0 for none.  How many there were goes to the file D9D_POOR_COUNT.  Jansson's
+ * parser, which does not look at what it gets, is spared. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <jansson.h>

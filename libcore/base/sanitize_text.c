@@ -1,5 +1,5 @@
 /* sanitize_text.c - text from files, made fit to be shown. */
-#include "metric/sanitize_text.h"
+#include "d9d/base/sanitize_text.h"
 
 #include <utf8proc.h>
 
@@ -18,7 +18,7 @@ static size_t next(const utf8proc_uint8_t *p, int *width)
     return (size_t)n;
 }
 
-d9d_status d9di_plain_put(d9d_buf *out, const char *text)
+d9d_status d9d_text_sanitize(d9d_buf *out, const char *text)
 {
     const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
     int width;
@@ -35,7 +35,7 @@ d9d_status d9di_plain_put(d9d_buf *out, const char *text)
     return D9D_OK;
 }
 
-int d9di_plain_width(const char *text)
+int d9d_text_width(const char *text)
 {
     const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
     int sum = 0, width;

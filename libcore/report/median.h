@@ -1,10 +1,10 @@
 /* median.h - the middle of numbers. */
-#ifndef D9DI_METRIC_MEDIAN_H
-#define D9DI_METRIC_MEDIAN_H
+#ifndef D9DI_REPORT_MEDIAN_H
+#define D9DI_REPORT_MEDIAN_H
 
 #include <stddef.h>
 
 /* Of n numbers, none of them NaN, which are sorted; NaN of none. */
 double d9di_median(double *v, size_t n);
 
-#endif /* D9DI_METRIC_MEDIAN_H */
+#endif /* D9DI_REPORT_MEDIAN_H */

@@ -1,0 +1,30 @@
+/* exchange.h - small data that ranks exchange at a start and beside a step, in an arena. */
+#ifndef D9D_COMM_EXCHANGE_H
+#define D9D_COMM_EXCHANGE_H
+
+#include "d9d/comm/bootstrap.h"
+#include "d9d/comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Collective: over the job (d9d_boot_gather()).  (*all)[k] is what rank k gives, in the arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather_arena(d9d_boot *boot, const void *mine,
+                                                              size_t n, d9d_arena *a,
+                                                              d9d_boot_word **all);
+
+/* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
+D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_broadcast_text(d9d_boot *boot, d9d_arena *a,
+                                                             const char **text);
+
+/* Collective: over `world` (d9d_comm_gather_words()).  (*all)[k] is what rank k gives, in the
+ * arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what,
+                                                         const void *mine, size_t n, d9d_arena *a,
+                                                         d9d_comm_word **all);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_COMM_EXCHANGE_H */

@@ -1,0 +1,13 @@
+/* weights_merge.h - a source of weights with adapters merged into it. */
+#ifndef D9DI_MODEL_WEIGHTS_MERGE_H
+#define D9DI_MODEL_WEIGHTS_MERGE_H
+
+#include "d9d/model/lora/adapters.h"
+#include "d9d/model/provider.h"
+
+/* *src becomes the merged source, which lives as long as *out; without adapters (NULL) it stays and
+ * *out is NULL. */
+d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_source *src,
+                              d9d_merged **out);
+
+#endif /* D9DI_MODEL_WEIGHTS_MERGE_H */
