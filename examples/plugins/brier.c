@@ -7,7 +7,7 @@
  */
 #include <math.h>
 
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 enum { SUM, ROWS, CELLS };
 

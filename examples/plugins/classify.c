@@ -9,8 +9,8 @@
  *
  *     {"input_ids": [17, 4, 9], "labels": [-100, -100, 2]}
  */
-#include <d9d/loop/plugin.h>
 #include <d9d/op/op.h>
+#include <d9d/tasks/plugin.h>
 
 typedef struct section {
     int64_t num_labels;

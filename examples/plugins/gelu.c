@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 /* --- kernels: the only functions that read and write arrays; N features, M rows ----------------
  */

@@ -5,7 +5,7 @@
  * A small relative of Qwen3-Next: of every full_attention_interval layers the last one has gated
  * attention (half of a head turns), the others a gated delta net, whose memory does not grow.
  */
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 /* --- its dimensions ------------------------------------------------------------------------ */
 

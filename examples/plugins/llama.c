@@ -8,7 +8,7 @@
  */
 #include <math.h>
 
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 /* --- config.json: every field that it may have ----------------------------------------------- */
 

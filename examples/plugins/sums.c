@@ -8,7 +8,7 @@
  * so that any rank makes any of them, and nothing has to be stored or saved.
  */
 #include <d9d/base/rng.h>
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 enum { PLUS = 10, EQUALS = 11, TOKENS = 12, DIGITS_MAX = 9 };
 

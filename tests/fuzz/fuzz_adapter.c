@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/models/qwen3/qwen3_map.h"
 #include "model/lora/adapter_private.h"
 

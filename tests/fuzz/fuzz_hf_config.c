@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "d9d/model/hf/hf_config.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/models/qwen3/qwen3_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -14,6 +14,7 @@
 #include "d9d/model/params_io.h"
 #include "d9d/model/weights.h"
 #include "d9d/models/models.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/models/qwen3/qwen3_config.h"
 #include "d9d/models/qwen3/qwen3_map.h"
 #include "support/unit_device.h"

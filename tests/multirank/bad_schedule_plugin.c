@@ -2,7 +2,7 @@
  * own way. */
 #include <string.h>
 
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 typedef struct section {
     const char *lie;

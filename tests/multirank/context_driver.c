@@ -15,6 +15,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/data/loader/cp_slice.h"
 #include "d9d/model/model.h"
+#include "d9d/models/qwen3/qwen3.h"
 
 /* --- arrays in pieces ------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* faulty_plugin.c - a plugin whose parts do what $D9D_FAULT says, which no part should. */
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include <d9d/base/rng.h>
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 typedef struct section {
     int64_t classes;

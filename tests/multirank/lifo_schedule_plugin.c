@@ -1,6 +1,6 @@
 /* lifo_schedule_plugin.c - a plugin for plugin.bats: a pipeline schedule that takes back the newest
  * micro-batch first, all forwards before all backwards. */
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 typedef struct section {
     int64_t limit;

@@ -19,6 +19,7 @@
 
 #include "d9d/comm/mesh.h"
 #include "d9d/model/model.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/parallel/tied_weights.h"
 #include "d9d/pipe/executor.h"
 #include "d9d/pipe/timeline.h"

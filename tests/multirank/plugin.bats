@@ -33,7 +33,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     assert_equal "$(find stage/opt/d9d ! -type l \( ! -perm -o=r -o -type d ! -perm -o=x \))" ""
     [ -x stage/opt/d9d/bin/d9d-train ]
     [ -f stage/opt/d9d/lib/libd9d.so ]
-    [ -f stage/opt/d9d/include/d9d/loop/plugin.h ]
+    [ -f stage/opt/d9d/include/d9d/tasks/plugin.h ]
     [ -f stage/opt/d9d/share/man/man7/d9d-plugin.7 ]
     [ -f stage/opt/d9d/share/doc/d9d/docs/howto/write-a-plugin.md ]
     [ -f stage/opt/d9d/share/doc/d9d/examples/plugins/llama.c ]
@@ -234,7 +234,7 @@ D9D_PLUGIN(.models = models);'
 # row SIZE NAME KEYS: an optimizer of this size, name and keys, which is refused.
 row() {
     bad row <<SOURCE
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 typedef struct section { double lr; } section;
 typedef struct larger { double lr, more; } larger;
 static const d9d_key keys[] = {D9D_KEY_REAL(section, lr, "0.1", 0, 1, "rate"), $3 D9D_KEY_END};
@@ -309,7 +309,7 @@ ROWS
     for row in '"train.stepp.pre", handle|event train.stepp.pre: there is none of this name; did you mean "train.step.pre"?' \
         '"train.ready", NULL|event train.ready: its subscription has no function'; do
         cat >deaf.c <<SOURCE
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 static d9d_status handle(void *self, const d9d_event *e) { (void)self, (void)e; return D9D_OK; }
 static const d9d_subscription events[] = {{"mine.own", handle}, {${row%%|*}}, {NULL, NULL}};
 D9D_PLUGIN(.events = events);

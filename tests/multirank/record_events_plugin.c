@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 static int rank; /* of this process */
 

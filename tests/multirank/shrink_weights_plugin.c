@@ -1,6 +1,6 @@
 /* shrink_weights_plugin.c - a plugin for plugin.bats: makes all weights a tenth smaller when a step
  * is done, by an event behind the optimizer. */
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 static d9d_model *const *models; /* of this process */
 static size_t n_models;

@@ -16,6 +16,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/comm/mesh.h"
 #include "d9d/model/model.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/parallel/parallel_plan.h"
 
 static double exact(void)

@@ -1,6 +1,6 @@
 /* worst_target_plugin.c - a plugin for plugin.bats: a task of inference that says of each sample
  * how badly its worst target is predicted. */
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 static const d9d_key keys[] = {
     D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "file to write", .min = 1),

@@ -9,6 +9,7 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/model/kv_cache.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "support/small_models.h"
 #include "support/unit_device.h"
 

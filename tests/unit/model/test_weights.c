@@ -11,7 +11,9 @@
 #include "d9d/model/model.h"
 #include "d9d/model/weights.h"
 #include "d9d/models/models.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/models/qwen3/qwen3_config.h"
+#include "d9d/models/qwen3/qwen3_map.h"
 #include "support/unit.h"
 
 /* No matrix of this model is square, so that each has another shape when it is transposed. */

@@ -9,6 +9,7 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/model/model.h"
+#include "d9d/models/qwen3/qwen3.h"
 
 enum { B = 2, S = 7, T = B * S, V = 23 };
 

@@ -5,6 +5,7 @@
 #include "d9d/base/hash.h"
 #include "d9d/base/rng.h"
 #include "d9d/model/hf/hf_config.h"
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/models/qwen3/qwen3_config.h"
 #include "d9d/models/qwen3/qwen3_map.h"
 #include "support/json_memory.h"

@@ -2,6 +2,7 @@
  * of it. */
 #include "support/unit.h"
 
+#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/parallel/parallel_plan.h"
 
 static d9d_status check(int64_t heads, int64_t kv_heads, int64_t tp)

@@ -3,7 +3,7 @@
 #ifndef D9D_TEST_SMALL_PLUGIN_H
 #define D9D_TEST_SMALL_PLUGIN_H
 
-#include <d9d/loop/plugin.h>
+#include <d9d/tasks/plugin.h>
 
 #undef D9D_PLUGIN
 #define D9D_PLUGIN(...)                                                                            \
