@@ -24,11 +24,16 @@ mkdir src/1_Pooling && echo '{}' | tee src/tokenizer.json >src/1_Pooling/config.
 d9d-shard -q --format tokens -o data "$golden/moe/train.jsonl" || exit 1
 d9d-map -q -j1 src made || exit 1
 
-# poor N COMMAND...
+# poor N COMMAND...: sets `asked` and `refused`, how many requests there were and were refused, if the
+# program came to its end.
 poor() {
-    local n=$1
+    local n=$1 status
     shift
+    rm -f count
     D9D_POOR_AT=$n D9D_POOR_COUNT=count LD_PRELOAD=$PWD/poor.so "$@" >out 2>err
+    status=$?
+    read -r asked refused < <(cat count 2>/dev/null || echo 0 0)
+    return $status
 }
 
 tests=0 failed=0
@@ -37,15 +42,18 @@ sweep() {
     local name=$1 n total tried=0 status bad=""
     shift
     rm -rf dst dst.partial
-    poor 0 "$@" || { bad="without faults: $(cat err)"; }
-    total=$(cat count) && mv out whole.out
+    poor 0 "$@" || bad="without faults: $(cat err)"
+    total=$asked && mv out whole.out
+    [ "$total" -ge 50 ] && [ "$refused" = 0 ] || bad=${bad:-"only $asked requests, $refused refused"}
     rm -rf whole && { [ ! -e dst ] || mv dst whole; }
     for ((n = 1; n <= total && ${#bad} == 0; n += (total + points - 1) / points)); do
         rm -rf dst dst.partial
         poor "$n" "$@"
         status=$?
         tried=$((tried + 1))
-        if [ $status -eq 0 ]; then
+        if [ $status -le 2 ] && [ "$refused" != 1 ]; then
+            bad="request $n of $total was not refused: $asked requests, $refused refused"
+        elif [ $status -eq 0 ]; then
             cmp -s out whole.out || bad="request $n of $total: another output"
             [ ! -e whole ] || diff -r whole dst >/dev/null || bad="request $n of $total: another result"
         elif [ $status -gt 2 ] || ! [ -s err ] || [ -e dst ]; then

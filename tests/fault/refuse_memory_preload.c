@@ -1,6 +1,6 @@
 /* refuse_memory_preload.c - the n-th request for host memory of a process is refused:
- * D9D_POOR_AT=n; 0 for none.  How many there were goes to the file D9D_POOR_COUNT.  Jansson's
- * parser, which does not look at what it gets, is spared. */
+ * D9D_POOR_AT=n; 0 for none.  How many there were, and were refused, goes to the file
+ * D9D_POOR_COUNT.  Jansson's parser, which does not look at what it gets, is spared. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <jansson.h>
@@ -12,7 +12,7 @@ extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 
-static atomic_long calls, refused_at;
+static atomic_long calls, refused_at, refused;
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -29,7 +29,7 @@ __attribute__((destructor)) static void end(void)
     FILE *f = path != NULL ? fopen(path, "w") : NULL;
 
     if (f != NULL) {
-        fprintf(f, "%ld\n", n);
+        fprintf(f, "%ld %ld\n", n, atomic_load(&refused));
         fclose(f);
     }
 }
@@ -54,6 +54,7 @@ static int refuse(void)
         return 0;
     if (atomic_fetch_add(&calls, 1) + 1 != atomic_load(&refused_at))
         return 0;
+    atomic_fetch_add(&refused, 1);
     errno = ENOMEM;
     return 1;
 }

@@ -333,9 +333,10 @@ static void made_configurations_are_read_back(void **state)
         d9d_qwen3_config c, back;
         d9d_dtype t;
         json_t *doc;
+        int left = 0;
 
         assert_ok(parse(models[i], &a, &c));
-        for (int left = 0;; left++) {
+        for (;; left++) {
             d9d_status st;
 
             json_memory_begin(left);
@@ -344,6 +345,7 @@ static void made_configurations_are_read_back(void **state)
                 break;
             assert_int_equal(st, D9D_ENOMEM);
         }
+        assert_true(left > 50);
         json_decref(doc);
         assert_ok(d9d_qwen3_config_make(&c, D9D_BF16, &doc));
         assert_ok(d9d_qwen3_config_parse(doc, "made", &a, &back));
