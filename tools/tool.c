@@ -18,16 +18,40 @@
 #include <unistd.h>
 
 #include "d9d/base/environment.h"
+#include "d9d/base/writer.h"
 #include "tool_line.h"
 #include "tool_torn.h"
 
 /* --- talk ------------------------------------------------------------------------- */
 
+enum { LINE = 4096, PATIENCE_MS = 1000 /* of a rank that has something to say */ };
+
 struct talk {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of `shown` */
     const char *name;
-    bool shown; /* a status line stands on the terminal */
+    bool shown;         /* a status line stands on the terminal */
+    d9d_writer *behind; /* of a job; NULL: who speaks waits until it is said */
 };
+
+/* Ranks wait for each other: none may wait for a terminal, a pipe or a file system that takes
+ * nothing more. */
+static void talk_behind(struct talk *t)
+{
+    d9d_file f = {.fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1),
+                  .path = strdup("standard error")};
+
+    if (f.fd < 0 || f.path == NULL ||
+        d9d_writer_open(&f, &(d9d_writer_how){.forgives = true}, &t->behind) != D9D_OK)
+        d9d_file_release(&f); /* then it waits */
+}
+
+static void utter(struct talk *t, const char *text, size_t n)
+{
+    if (t->behind != NULL)
+        (void)d9d_writer_offer(t->behind, text, n, PATIENCE_MS);
+    else
+        (void)!fwrite(text, 1, n, stderr);
+}
 
 static int terminal_columns(int fd)
 {
@@ -52,28 +76,33 @@ static void talk_line(void *arg, d9d_log_level level, const char *text)
     const char *kind = level == D9D_LOG_ERROR  ? "error: "
                        : level == D9D_LOG_WARN ? "warning: "
                                                : "";
+    char line[LINE];
+    int n;
 
     pthread_mutex_lock(&t->lock);
-    fprintf(stderr, "%s%s: %s%s\n", t->shown ? "\r\033[K" : "", t->name, kind, text);
+    n = snprintf(line, sizeof(line), "%s%s: %s%s\n", t->shown ? "\r\033[K" : "", t->name, kind,
+                 text);
     t->shown = false;
     pthread_mutex_unlock(&t->lock);
+    utter(t, line, n < LINE ? (size_t)n : LINE - 1);
 }
 
 static void talk_status(void *arg, const char *text)
 {
     struct talk *t = arg;
-    int n = (int)strlen(text), room = terminal_columns(STDERR_FILENO) - 1;
+    int n = (int)strlen(text), room = terminal_columns(STDERR_FILENO) - 1, drawn = 0;
+    char line[LINE];
 
-    pthread_mutex_lock(&t->lock);
     if (n > room)
         n = room;
     while (n > 0 && text[n] != '\0' && ((unsigned char)text[n] & 0xc0) == 0x80)
         n--;
+    pthread_mutex_lock(&t->lock);
     if (n > 0 || t->shown)
-        fprintf(stderr, "\r%.*s\033[K%s", n, text, n == 0 ? "\r" : "");
-    fflush(stderr);
+        drawn = snprintf(line, sizeof(line), "\r%.*s\033[K%s", n, text, n == 0 ? "\r" : "");
     t->shown = n > 0;
     pthread_mutex_unlock(&t->lock);
+    utter(t, line, drawn < LINE ? (size_t)drawn : LINE - 1);
 }
 
 static d9d_log talk_log(struct talk *t, const tool_common *c)
@@ -151,16 +180,18 @@ static d9d_status close_stdout(void)
     return failed ? D9D_FAIL(D9D_EIO, "standard output: not all of it could be written") : D9D_OK;
 }
 
-static int report(const tool *t, d9d_status st, bool usage)
+static int report(struct talk *t, d9d_status st, bool usage)
 {
-    if (st == D9D_OK)
-        return 0;
-    if (usage && st == D9D_ECONFIG)
-        fprintf(stderr, "%s: %s\n%s: --help shows what there is\n", t->name, d9d_err_message(),
-                t->name);
-    else
-        fprintf(stderr, "%s: %s: %s\n%s", t->name, d9d_status_text(st), d9d_err_message(),
-                d9d_err_trace());
+    char text[2 * LINE];
+    int n = 0;
+
+    if (st != D9D_OK && usage && st == D9D_ECONFIG)
+        n = snprintf(text, sizeof(text), "%s: %s\n%s: --help shows what there is\n", t->name,
+                     d9d_err_message(), t->name);
+    else if (st != D9D_OK)
+        n = snprintf(text, sizeof(text), "%s: %s: %s\n%s", t->name, d9d_status_text(st),
+                     d9d_err_message(), d9d_err_trace());
+    utter(t, text, n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1);
     return d9d_status_exit_code(st);
 }
 
@@ -173,6 +204,7 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
     if (st == D9D_ECONFIG)
         r->mute = d9d_boot_follows();
     D9D_TRY(st);
+    talk_behind(r->talk);
     if (d9d_boot_rank(*out) > 0) {
         r->mute = true;
         r->errors = *r->log; /* of a watchdog: the first rank may be the one that stands still */
@@ -196,7 +228,7 @@ d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
         if (r->log != NULL && r->log->status != NULL)
             r->log->status(r->log->arg, "");
         if (!hushed && (!r->mute || !agreed))
-            (void)report(r->tool, st, false);
+            (void)report(r->talk, st, false);
         r->mute = true;
         (void)nanosleep(&a_while, NULL);
         if (agreed) {
@@ -252,7 +284,9 @@ int tool_main(const tool *t, int argc, char **argv)
     d9d_log log;
     d9d_status st, closed;
     bool usage = false;
+    int code;
 
+    run.talk = &talk;
     (void)setlocale(LC_CTYPE, "");
     tool_torn_watch();
     allow_files();
@@ -276,5 +310,7 @@ int tool_main(const tool *t, int argc, char **argv)
     closed = st == D9D_OK ? close_stdout() : D9D_OK;
     d9d_arena_release(&run.arena);
     st = st != D9D_OK ? st : closed;
-    return run.mute ? d9d_status_exit_code(st) : report(t, st, usage);
+    code = run.mute ? d9d_status_exit_code(st) : report(&talk, st, usage);
+    d9d_writer_close(talk.behind);
+    return code;
 }

@@ -83,6 +83,7 @@ typedef struct tool_run {
     int n_args;
     bool quiet, json;
     bool mute;          /* what fails is said already, or by another rank */
+    struct talk *talk;  /* where the log goes */
     const d9d_log *log; /* to stderr; one redrawn status line on a terminal */
     d9d_log errors;     /* the log of a rank that is not the first */
     d9d_arena arena;    /* lives as long as the run */

@@ -41,7 +41,7 @@ static d9d_status write_out(d9d_writer *w, const d9d_buf *bytes, bool sync)
 static void note_end(d9d_writer *w, d9d_status st)
 {
     w->busy = false;
-    if (st != D9D_OK) {
+    if (st != D9D_OK && !w->how.forgives) {
         w->st = st;
         d9d_err_save(&w->err, st);
     }
@@ -107,14 +107,26 @@ static void note_stall(d9d_writer *w)
                  w->file.path, busy_s(w));
 }
 
-static void wait_a_second(d9d_writer *w)
+static void wait_ms(d9d_writer *w, int ms)
 {
     struct timespec t = {0};
 
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec++;
+    t.tv_nsec += ms % 1000 * 1000000L;
+    t.tv_sec += ms / 1000 + t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
     (void)pthread_cond_timedwait(&w->done, &w->lock, &t);
+}
+
+static void wait_a_second(d9d_writer *w)
+{
+    wait_ms(w, 1000);
     note_stall(w);
+}
+
+static bool has_room(const d9d_writer *w, size_t n)
+{
+    return w->next.len == 0 || w->next.len + n <= MOST;
 }
 
 static bool has_all(const d9d_writer *w)
@@ -142,7 +154,7 @@ d9d_status d9d_writer_put(d9d_writer *w, const void *p, size_t n)
 
     (void)pthread_mutex_lock(&w->lock);
     note_stall(w);
-    while (w->st == D9D_OK && w->next.len > 0 && w->next.len + n > MOST)
+    while (w->st == D9D_OK && !has_room(w, n))
         wait_a_second(w);
     st = failure(w);
     if (st == D9D_OK)
@@ -150,6 +162,23 @@ d9d_status d9d_writer_put(d9d_writer *w, const void *p, size_t n)
     (void)pthread_cond_signal(&w->wake);
     (void)pthread_mutex_unlock(&w->lock);
     return st;
+}
+
+bool d9d_writer_offer(d9d_writer *w, const void *p, size_t n, int ms)
+{
+    const int64_t until = d9d_clock_ns() + (int64_t)ms * 1000000;
+    int64_t left = 1;
+    bool taken;
+
+    (void)pthread_mutex_lock(&w->lock);
+    taken = w->st == D9D_OK && has_room(w, n) && d9d_buf_append(&w->next, p, n) == D9D_OK;
+    (void)pthread_cond_signal(&w->wake);
+    while (taken && w->st == D9D_OK && !has_all(w) && left > 0 && busy_s(w) * 1e3 < ms) {
+        left = (until - d9d_clock_ns()) / 1000000;
+        wait_ms(w, left > 0 ? (int)left : 0);
+    }
+    (void)pthread_mutex_unlock(&w->lock);
+    return taken;
 }
 
 d9d_status d9d_writer_flush(d9d_writer *w)

@@ -74,6 +74,21 @@ boards=(--set 'trainer.logging.tracker=[{"provider": "tensorboard"}]')
     quiet write:jsonl:0,write:tfevents:0,stat:run:0 3000 "${boards[@]}"
 }
 
+# What a log is read by may stand still as well: a pipe, or a file system that a launcher opened it on.
+@test "no step waits for standard error" {
+    mkfifo pipe
+    exec 7<>pipe
+    timeout 2 cat /dev/zero >pipe || true # full
+    # shellcheck disable=SC2016
+    mpi -n 2 bash -c 'echo $$ >pid.$OMPI_COMM_WORLD_RANK; exec 2>pipe; exec "$@"' _ ${train/ -q/} --set data.epochs=null \
+        --set trainer.run.steps=99999999 --set trainer.checkpointing.period_steps=10 c.json >out 2>err 3>&- 7>&- &
+    job=$!
+    wait_for has_lines run/metrics.jsonl 200
+    leave
+    grep -q '"end": "saved"' run/metrics.jsonl
+    exec 7>&-
+}
+
 @test "for longer than a call may take: the job lives" {
     [ -n "${D9D_LONG:-}" ] || skip "takes minutes: make test-long"
     for rules in write:rank-1.bin:0 write:jsonl:0 stat:run:0; do

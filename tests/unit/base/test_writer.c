@@ -106,6 +106,31 @@ static void nobody_waits_for_a_slow_one(void **state)
     assert_int_equal(g.released, 1);
 }
 
+/* What is offered is written when the call is back, or too slow to wait for; and where there is no
+ * room it is left out. */
+static void who_offers_waits_for_so_long(void **state)
+{
+    static char much[16 << 20];
+    struct gate g = {.opened = 1};
+    d9d_writer *w =
+        open_writer("f", &(d9d_writer_how){.check = pass, .self = &g, .forgives = true});
+
+    (void)state;
+    assert_true(d9d_writer_offer(w, "a\n", 2, 60000));
+    check_text("f", "a\n");
+    g.fails = 1; /* and is forgotten */
+    assert_true(d9d_writer_offer(w, "b\n", 2, 60000));
+    g.fails = 0;
+    __atomic_store_n(&g.opened, 0, __ATOMIC_RELEASE);
+    assert_true(d9d_writer_offer(w, "c\n", 2, 100)); /* one that waited would wait for ever */
+    assert_true(d9d_writer_offer(w, "d\n", 2, 100));
+    assert_false(d9d_writer_offer(w, much, sizeof(much), 100));
+    __atomic_store_n(&g.opened, 1, __ATOMIC_RELEASE);
+    assert_ok(d9d_writer_flush(w));
+    check_text("f", "a\nc\nd\n");
+    d9d_writer_close(w);
+}
+
 static void heard(void *arg, d9d_log_level level, const char *text)
 {
     char *said = arg;
@@ -143,6 +168,7 @@ int main(void)
         unit_test_in_dir(what_is_put_is_written_in_order),
         unit_test_in_dir(one_that_cannot_be_written_says_so_from_then_on),
         unit_test_in_dir(nobody_waits_for_a_slow_one),
+        unit_test_in_dir(who_offers_waits_for_so_long),
         unit_test_in_dir(one_that_stands_still_is_said_once),
     };
 
