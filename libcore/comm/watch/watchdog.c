@@ -97,13 +97,26 @@ static void ask_ring(const d9di_watchdog *w, bool answers, d9d_buf *text)
                               why);
 }
 
+/* Whatever this thread then waits for, and whatever mask and habits a process has from whoever
+ * started it. */
+static void end_soon(void)
+{
+    sigset_t bell;
+
+    (void)sigemptyset(&bell);
+    (void)sigaddset(&bell, SIGALRM);
+    (void)signal(SIGALRM, SIG_DFL); /* which ends a process */
+    (void)pthread_sigmask(SIG_UNBLOCK, &bell, NULL);
+    (void)alarm(END_S);
+}
+
 /* All ranks are told to end; this one ends. */
 static void end_job(const d9di_watchdog *w, const char *why)
 {
     d9di_flight_head *h = &w->ring->head;
     bool written;
 
-    (void)alarm(END_S); /* its signal ends a process */
+    end_soon();
     (void)snprintf(h->said, sizeof(h->said), "%s", why);
     d9di_ring_set_state(w->ring, D9DI_FLIGHT_ENDED);
     if (d9di_scribe_sync(w->scribe, D9DI_SCRIBE_LAST_MS, &written) && written)

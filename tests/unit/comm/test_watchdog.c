@@ -1,9 +1,14 @@
 /* test_watchdog.c - the thread that looks at a rank's calls while the rank makes them. */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "comm/watch/watchdog.h"
 #include "d9d/base/thread.h"
 #include "support/unit.h"
 
-enum { LIMIT_MS = 300 };
+enum { LIMIT_MS = 300, PATIENCE_S = 60 };
 
 static void never(int code)
 {
@@ -37,10 +42,71 @@ static void one_that_goes_on_is_let_be(void **state)
     d9d_boot_close(boot);
 }
 
+static void say_for_ever(void *arg, d9d_log_level level, const char *text)
+{
+    (void)arg, (void)level, (void)text;
+    for (;;)
+        (void)pause();
+}
+
+/* A process that others wait for, with SIGALRM blocked and ignored as some launchers leave it, and
+ * whose standard error takes nothing. */
+static void wait_for_ever(void)
+{
+    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_log log = {.line = say_for_ever};
+    const d9d_mesh_how how = {.timeout_s = LIMIT_MS / 1e3, .log = &log};
+    const d9di_call call = {.verb = D9DI_ALL_REDUCE, .t = D9D_F32, .n = 1, .what = "loss"};
+    d9di_watchdog *dog;
+    char name[] = "world";
+    d9d_comm c = {.name = name, .size = 1};
+    d9d_boot *boot;
+    sigset_t bell;
+
+    (void)sigemptyset(&bell);
+    (void)sigaddset(&bell, SIGALRM);
+    (void)sigprocmask(SIG_BLOCK, &bell, NULL);
+    (void)signal(SIGALRM, SIG_IGN);
+    if (d9d_boot_imagine(0, 1, &boot) != D9D_OK || d9di_ring_memory(NULL, &c.ring) != D9D_OK)
+        _exit(1);
+    d9di_ring_init(c.ring, boot, &one, 7);
+    c.group = d9di_ring_group(c.ring, D9D_AXES_WORLD);
+    if (d9di_watchdog_start(c.ring, boot, &how, NULL, &dog) != D9D_OK)
+        _exit(1);
+    (void)d9di_ring_begin(&c, &call);
+    for (;;)
+        (void)pause();
+}
+
+static void the_end_waits_for_nothing_that_the_watchdog_says(void **state)
+{
+    const int64_t until = d9d_clock_ns() + (int64_t)PATIENCE_S * 1000000000;
+    const pid_t pid = fork();
+    int how = 0;
+    pid_t gone = 0;
+
+    (void)state;
+    assert_true(pid >= 0);
+    if (pid == 0)
+        wait_for_ever();
+    while (gone == 0 && d9d_clock_ns() < until) {
+        (void)usleep(20000);
+        gone = waitpid(pid, &how, WNOHANG);
+    }
+    if (gone == 0) {
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, NULL, 0);
+    }
+    assert_int_equal(gone, pid);
+    assert_true(WIFSIGNALED(how));
+    assert_int_equal(WTERMSIG(how), SIGALRM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_that_goes_on_is_let_be),
+        cmocka_unit_test(the_end_waits_for_nothing_that_the_watchdog_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
