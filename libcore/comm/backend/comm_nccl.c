@@ -454,22 +454,23 @@ static void take_passed(struct group *g)
     }
 }
 
-/* A place for one more; where there is none the last one's, whose call then counts as done: that
- * which comes after it stands for both. */
+/* A place for one more, which nobody looks at until it counts as made; where there is none the last
+ * one's, whose call then counts as done: that which comes after it stands for both. */
 static struct pending *take_place(struct group *g)
 {
-    struct pending *last;
+    const struct pending *last;
 
     if (g->made - g->done == PENDING)
         take_passed(g);
-    if (g->made - g->done < PENDING)
-        return &g->pending[g->made++ % PENDING];
-    last = &g->pending[(g->made - 1) % PENDING];
-    if (__atomic_load_n(&last->call->number, __ATOMIC_ACQUIRE) == last->number)
-        d9di_ring_end(last->call, D9DI_STEP_DONE);
-    return last;
+    if (g->made - g->done == PENDING) {
+        last = &g->pending[--g->made % PENDING];
+        if (__atomic_load_n(&last->call->number, __ATOMIC_ACQUIRE) == last->number)
+            d9di_ring_end(last->call, D9DI_STEP_DONE);
+    }
+    return &g->pending[g->made % PENDING];
 }
 
+/* An event waits for room where a queue is full: the watchdog, which takes the lock, must not. */
 static bool mark(d9d_comm *c, const d9di_call *k, d9di_flight_call *x)
 {
     struct group *g = c->self;
@@ -479,10 +480,13 @@ static bool mark(d9d_comm *c, const d9di_call *k, d9di_flight_call *x)
         return false;
     (void)pthread_mutex_lock(&g->lock);
     p = take_place(g);
+    (void)pthread_mutex_unlock(&g->lock);
     p->call = x;
     p->number = x->number;
     __atomic_store_n(&x->step, (int32_t)D9DI_STEP_QUEUED, __ATOMIC_RELEASE);
     (void)cudaEventRecord(p->event, queue_of(c, k)); /* if it cannot, it counts as passed */
+    (void)pthread_mutex_lock(&g->lock);
+    g->made++;
     (void)pthread_mutex_unlock(&g->lock);
     return true;
 }
