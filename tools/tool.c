@@ -33,15 +33,13 @@ struct talk {
     d9d_writer *behind; /* of a job; NULL: who speaks waits until it is said */
 };
 
-/* Ranks wait for each other: none may wait for a terminal, a pipe or a file system that takes
- * nothing more. */
-static void talk_behind(struct talk *t)
+void tool_talk_behind(tool_run *r)
 {
     d9d_file f = {.fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1),
                   .path = strdup("standard error")};
 
-    if (f.fd < 0 || f.path == NULL ||
-        d9d_writer_open(&f, &(d9d_writer_how){.forgives = true}, &t->behind) != D9D_OK)
+    if (r->talk->behind != NULL || f.fd < 0 || f.path == NULL ||
+        d9d_writer_open(&f, &(d9d_writer_how){.forgives = true}, &r->talk->behind) != D9D_OK)
         d9d_file_release(&f); /* then it waits */
 }
 
@@ -204,7 +202,8 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
     if (st == D9D_ECONFIG)
         r->mute = d9d_boot_follows();
     D9D_TRY(st);
-    talk_behind(r->talk);
+    if (d9d_boot_size(*out) > 1)
+        tool_talk_behind(r);
     if (d9d_boot_rank(*out) > 0) {
         r->mute = true;
         r->errors = *r->log; /* of a watchdog: the first rank may be the one that stands still */

@@ -117,6 +117,10 @@ int tool_main(const tool *t, int argc, char **argv);
 d9d_status tool_join(tool_run *r, d9d_boot **out);
 d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st);
 
+/* From here on nobody waits for long for a terminal, a pipe or a file system that takes nothing of
+ * what is said: ranks wait for each other, and a long run is to hear signals. */
+void tool_talk_behind(tool_run *r);
+
 /* Collective: ECONFIG unless all ranks are this program, started as `as` ("--selftest", ""), with
  * this document; with these operands and options. */
 d9d_status tool_same(const tool_run *r, d9d_boot *boot, const char *as, json_t *doc);

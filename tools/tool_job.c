@@ -182,6 +182,7 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
     d9d_status st;
 
     D9D_TRY(tool_join(r, &boot));
+    tool_talk_behind(r);
     st = o.skip_samples != NULL ? set_skipped(r, &o) : D9D_OK;
     if (st == D9D_OK)
         st = tool_config_load(r, job->schema_id, &o.config, &table, &plugins, &doc);
