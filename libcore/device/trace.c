@@ -354,21 +354,29 @@ static d9d_status write_file(const char *path, const d9d_buf *b)
     return st;
 }
 
-d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank, d9d_buf *top)
+d9d_status d9d_trace_text(d9d_trace *t, int rank, d9d_buf *text, d9d_buf *top)
 {
-    d9d_buf b = {0};
     d9d_status st;
 
     while (t->depth > 0)
         d9d_trace_end(t->dev);
     D9D_TRY_OR(st, t->failed == D9D_OK ? D9D_OK : d9d_err_restore(&t->why), out);
     D9D_TRY_OR(st, measure(t), out);
-    D9D_TRY_OR(st, put_all(t, &b, rank), out);
-    D9D_TRY_OR(st, write_file(path, &b), out);
+    D9D_TRY_OR(st, put_all(t, text, rank), out);
     if (top != NULL)
         st = put_top(t, top);
 out:
-    d9d_buf_release(&b);
     d9d_trace_drop(t);
+    return st;
+}
+
+d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank, d9d_buf *top)
+{
+    d9d_buf b = {0};
+    d9d_status st = d9d_trace_text(t, rank, &b, top);
+
+    if (st == D9D_OK)
+        st = write_file(path, &b);
+    d9d_buf_release(&b);
     return st;
 }

@@ -143,6 +143,7 @@ d9d_status d9di_train_fill(d9di_train *r, const char *resume_from)
 void d9di_train_close(d9di_train *r)
 {
     d9d_trace_drop(r->trace);
+    d9di_trace_file_leave(r->traced);
     d9di_saver_close(r->saver);
     d9d_tracker_close(r->tracker);
     d9d_sinks_close(r->sinks);

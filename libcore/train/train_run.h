@@ -28,6 +28,8 @@
 #include "engine/pipeline_stats.h"
 #include "job/run_dir.h"
 #include "train/samples_log.h"
+#include "checkpointer/checkpointer_async.h"
+#include "loop/trace_file.h"
 
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct d9di_pending {
@@ -88,6 +90,7 @@ typedef struct d9di_train {
     bool holds;
     bool stepped;                  /* a report has come */
     d9d_trace *trace;              /* of the steps that are being traced; NULL: none */
+    d9di_trace_file *traced;       /* of those before, on its way; NULL: none */
     uint64_t waits;                /* for the device while steps were queued, but the first two */
     struct d9d_save_origin origin; /* of every state that is saved */
     int64_t n_micro, total_steps;

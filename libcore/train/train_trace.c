@@ -18,34 +18,35 @@ static bool trace_ends(const d9di_train *r)
            r->state.step % r->c->trainer.profiling->period_steps == 0;
 }
 
-static d9d_status trace_put(d9di_train *r, d9d_trace *t, const char *dir, const char *path,
-                            d9d_buf *top)
+/* Behind the one before it, which no file system may keep for long. */
+static d9d_status trace_put(d9di_train *r, const char *dir, d9d_buf *text, d9d_buf *top)
 {
-    d9d_status st =
-        path == NULL ? D9D_FAIL(D9D_ENOMEM, "trace: out of memory") : d9d_fs_mkdirs(dir);
-
-    if (st == D9D_OK)
-        return d9d_trace_close(t, path, r->rank, top);
-    d9d_trace_drop(t);
-    return st;
+    if (dir == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "trace: out of memory");
+    if (!d9di_trace_file_end(&r->traced))
+        return D9D_FAIL(D9D_EIO, "%s: the file system gives no answer for the trace before", dir);
+    return d9di_trace_file_begin(dir, r->rank, text, top, r->log, &r->traced);
 }
 
-/* A trace that cannot be written is no reason to end the run. */
+/* A trace that cannot be kept is no reason to end the run. */
 static void trace_write(d9di_train *r)
 {
     const d9d_profiling_section *p = r->c->trainer.profiling;
-    char *dir = d9d_arena_printf(
-        &r->arena, "%s%s%s/step-%08lld", p->traces_dir[0] == '/' ? "" : r->dir.path,
-        p->traces_dir[0] == '/' ? "" : "/", p->traces_dir, (long long)r->state.step);
-    char *path = dir != NULL ? d9d_arena_printf(&r->arena, "%s/rank-%d.json", dir, r->rank) : NULL;
-    d9d_buf top = {0};
+    const bool apart = p->traces_dir[0] == '/';
+    d9d_arena a = {0};
+    const char *dir = d9d_arena_printf(&a, "%s%s%s/step-%08lld", apart ? "" : r->dir.path,
+                                       apart ? "" : "/", p->traces_dir, (long long)r->state.step);
+    d9d_buf text = {0}, top = {0};
+    d9d_status st = d9d_trace_text(r->trace, r->rank, &text, &top);
 
-    if (trace_put(r, r->trace, dir, path, &top) == D9D_OK)
-        d9d_log_info(r->log, "%s: %s", path, top.data);
-    else
-        d9d_log_warn(r->log, "%s; the run goes on without this trace", d9d_err_message());
     r->trace = NULL;
+    if (st == D9D_OK)
+        st = trace_put(r, dir, &text, &top);
+    if (st != D9D_OK)
+        d9d_log_warn(r->log, "%s; the run goes on without this trace", d9d_err_message());
+    d9d_buf_release(&text);
     d9d_buf_release(&top);
+    d9d_arena_release(&a);
 }
 
 d9d_status d9di_train_traced(d9di_train *r)

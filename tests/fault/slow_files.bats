@@ -74,6 +74,12 @@ boards=(--set 'trainer.logging.tracker=[{"provider": "tensorboard"}]')
     quiet write:jsonl:0,write:tfevents:0,stat:run:0 3000 "${boards[@]}"
 }
 
+# The next one waits for the one before, for ten seconds at most.
+@test "no step waits for long for a trace" {
+    quiet write:traces:0,open:traces:0 20000 --set trainer.profiling.period_steps=20 --set trainer.profiling.active_steps=1
+    grep -q 'the file system gives no answer for the trace before; the run goes on without this trace' err
+}
+
 # What a log is read by may stand still as well: a pipe, or a file system that a launcher opened it on.
 @test "no step waits for standard error" {
     mkfifo pipe

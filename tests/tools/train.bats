@@ -308,8 +308,9 @@ goes_on_from() { # STEP
     long=(--set data.epochs=1000 --set trainer.run.steps=20000)
     d9d-train -q "${long[@]}" c.json &
     pid=$!
-    # SIGUSR1 is blocked: the shell, which is there first, blocks others, SIGTERM among them
-    wait_for grep -qE '^SigBlk:.*[2367abef]..$' "/proc/$pid/status"
+    # SIGTERM, SIGINT and both of the user's are blocked, and no others: the shell, which is there
+    # first, and whoever begins a thread block more for a moment
+    wait_for grep -qE '^SigBlk:[[:space:]]*0*4a02$' "/proc/$pid/status"
     kill -s TERM "$pid"
     ends 75
     steps=$(($(saved_step) + 3))

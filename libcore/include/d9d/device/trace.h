@@ -38,6 +38,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out)
  * NULL) gets the laps that took longest, in words: "linear dw 31 %, attention 22 %, ...". */
 D9D_API D9D_MUST_USE d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank,
                                                 d9d_buf *top);
+/* The same into memory: what the file would have is appended to `text`. */
+D9D_API D9D_MUST_USE d9d_status d9d_trace_text(d9d_trace *t, int rank, d9d_buf *text, d9d_buf *top);
 /* End the trace without a file; NULL is fine. */
 D9D_API void d9d_trace_drop(d9d_trace *t);
 
