@@ -270,7 +270,7 @@ saved_step() {
     last=$((10#${last##*-}))
     tail -n 1 run/metrics.jsonl | grep -q "^{\"end\": \"saved\", \"step\": $last," &&
         tail -n 2 run/metrics.jsonl | grep -q "^{\"save\": $last," &&
-        tail -n 3 run/metrics.jsonl | grep -q "^{\"step\": $last," && echo "$last"
+        { [ "$last" -eq 0 ] || tail -n 3 run/metrics.jsonl | grep -q "^{\"step\": $last,"; } && echo "$last"
 }
 
 goes_on_from() { # STEP
