@@ -59,6 +59,24 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set trainer.gradient_clipping.max_norm=1e-300
 }
 
+@test "names of vocabulary splits that no checkpoint could have, and too many of them" {
+    own='{"name": "qwen3_dense", "model": {"layer": {"hidden_size": 8, "intermediate_size": 8,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}, "num_hidden_layers": 1,
+        "max_position_ids": 64, "split_vocab_size": {%s}, "split_vocab_order": [%s]}}'
+    # shellcheck disable=SC2059 # of ours
+    split() { printf "model_provider=$own" "$1" "$2"; }
+    for name in '' 'a\nb' '\u007f'; do
+        refused 'qwen3: vocabulary split 0 is called "' --set "$(split "\"$name\": 157" "\"$name\"")" \
+            --set trainer.model_stage_factory.source_checkpoint=null
+    done
+    sizes='"s0": 149' order='"s0"'
+    for i in 1 2 3 4 5 6 7 8; do
+        sizes+=", \"s$i\": 1" order+=", \"s$i\""
+    done
+    refused 'qwen3: the vocabulary has 9 splits, at most 8 are possible' --set "$(split "$sizes" "$order")" \
+        --set trainer.model_stage_factory.source_checkpoint=null
+}
+
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
     says 2 '/: is a directory, must be a file' d9d-train /

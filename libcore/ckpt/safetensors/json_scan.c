@@ -137,7 +137,7 @@ static d9d_status unicode(d9di_scan *s, char *out, size_t *len)
     }
     if (c >= 0xd800 && c < 0xe000)
         return fail(s, "half of a surrogate pair");
-    if ((c < 0x20 || c == 0x7f) && !s->prose)
+    if (d9di_is_control(c) && !s->prose)
         return fail(s, "control character in a string");
     *len = utf8_put(c, out);
     return D9D_OK;

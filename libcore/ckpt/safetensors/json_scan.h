@@ -16,6 +16,12 @@ typedef struct d9di_scan {
     bool prose; /* the string that is read may have control characters */
 } d9di_scan;
 
+/* No name has one of these. */
+static inline bool d9di_is_control(uint32_t c)
+{
+    return c < 0x20 || c == 0x7f;
+}
+
 static inline d9di_scan d9di_scan_start(const char *where, const char *text, size_t n)
 {
     return (d9di_scan){.where = where, .text = text, .p = text, .end = text + n};

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "ckpt/json_scan.h"
 #include "d9d/base/json.h"
 
 struct span {
@@ -66,12 +67,22 @@ d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key, const char 
     return d9d_map_put(&w->metadata, key, strlen(key), copy);
 }
 
+/* What no reader would take back is not written. */
+static d9d_status check_name(const char *name)
+{
+    for (const char *p = name; *p != '\0'; p++)
+        if (d9di_is_control((unsigned char)*p))
+            return D9D_FAIL(D9D_EINVAL, "tensor %s: its name has a control character", name);
+    return D9D_OK;
+}
+
 d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name, d9d_dtype t, int ndim,
                                  const int64_t *shape)
 {
     struct span *s = d9d_arena_alloc(&w->arena, sizeof(*s));
 
     assert(!w->placed && ndim <= D9D_MAX_DIMS);
+    D9D_TRY(check_name(name));
     if (s == NULL || (s->name = d9d_arena_strdup(&w->arena, name)) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "safetensors writer: out of memory");
     s->dtype = t;

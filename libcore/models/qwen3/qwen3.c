@@ -1,6 +1,7 @@
 /* qwen3.c - Qwen3, dense and mixture of experts.  See d9d/models/qwen3/qwen3.h. */
 #include "d9d/models/qwen3/qwen3.h"
 
+#include <ctype.h>
 #include <math.h>
 
 #include "d9d/model/decoder_model.h"
@@ -102,13 +103,32 @@ static d9d_status check_router(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
+/* May names of tensors have it between their dots? */
+static bool is_part_of_name(const char *s)
+{
+    if (s[0] == '\0')
+        return false;
+    while (*s != '\0' && !iscntrl((unsigned char)*s))
+        s++;
+    return *s == '\0';
+}
+
 static d9d_status check_vocabulary(const d9d_qwen3_config *c)
 {
     int64_t total = 0;
 
     if (c->n_splits == 0)
         return D9D_FAIL(D9D_ECONFIG, "qwen3: the vocabulary has no splits");
+    if (c->n_splits > D9D_NODE_MAX)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: the vocabulary has %zu splits, at most %d are possible",
+                        c->n_splits, D9D_NODE_MAX);
     for (size_t i = 0; i < c->n_splits; i++) {
+        if (!is_part_of_name(c->splits[i].name))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "qwen3: vocabulary split %zu is called \"%s\": tensors are named after "
+                            "it, by a text without control characters",
+                            i, c->splits[i].name);
         if (c->splits[i].size <= 0 || c->splits[i].size > INT32_MAX - total)
             return D9D_FAIL(D9D_ECONFIG, "qwen3: vocabulary split %s has %lld ids",
                             c->splits[i].name, (long long)c->splits[i].size);

@@ -278,6 +278,25 @@ static void odd_but_right_files_are_read(void **state)
     }
 }
 
+static void a_name_that_no_reader_takes_is_not_written(void **state)
+{
+    static const char *const bad[] = {"a\nb", "a\tb",
+                                      "a\x7f"
+                                      "b",
+                                      "a\x01"
+                                      "b"};
+    const int64_t one = 1;
+    d9d_st_writer *w;
+
+    (void)state;
+    assert_ok(d9d_st_writer_create(&w));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_fails(d9d_st_writer_declare(w, bad[i], D9D_U8, 1, &one), D9D_EINVAL,
+                     "tensor a?b: its name has a control character");
+    assert_ok(d9d_st_writer_declare(w, "a\"b\\ \xc3\xa9", D9D_U8, 1, &one));
+    d9d_st_writer_free(w);
+}
+
 static void a_file_of_many_tiny_tensors_is_fine(void **state)
 {
     enum { N = 20000 };
@@ -319,6 +338,7 @@ int main(void)
         unit_test_in_dir(a_file_that_shrinks_ends_in_a_sentence),
         unit_test_in_dir(a_sparse_file_costs_its_header),
         unit_test_in_dir(odd_but_right_files_are_read),
+        cmocka_unit_test(a_name_that_no_reader_takes_is_not_written),
         unit_test_in_dir(a_file_of_many_tiny_tensors_is_fine),
     };
 
