@@ -77,6 +77,12 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set trainer.model_stage_factory.source_checkpoint=null
 }
 
+@test "more groups of experts are chosen than there are" {
+    refused 'qwen3: the best 3 of 1 groups of experts: so many are not there' --set model_provider.router.top_groups=3
+    refused 'qwen3: the best 3 of 2 groups of experts: so many are not there' --set model_provider.router.groups=2 \
+        --set model_provider.router.top_groups=3
+}
+
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
     says 2 '/: is a directory, must be a file' d9d-train /

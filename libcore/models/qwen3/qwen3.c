@@ -87,14 +87,18 @@ static d9d_status check_router(const d9d_qwen3_config *c)
 {
     const d9d_router *r = &c->router;
 
+    if (r->top_groups > r->groups)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "qwen3: the best %lld of %lld groups of experts: so many are not "
+                        "there",
+                        (long long)r->top_groups, (long long)r->groups);
     if (r->groups <= 1)
         return D9D_OK;
     if (r->groups > D9D_ROUTER_GROUPS || c->experts % r->groups != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "qwen3: %lld groups of experts: at most %d, which divide num_experts %lld",
                         (long long)r->groups, D9D_ROUTER_GROUPS, (long long)c->experts);
-    if (r->top_groups < 1 || r->top_groups > r->groups ||
-        r->top_groups * (c->experts / r->groups) < c->top_k)
+    if (r->top_groups < 1 || r->top_groups * (c->experts / r->groups) < c->top_k)
         return D9D_FAIL(D9D_ECONFIG,
                         "qwen3: the best %lld of %lld groups have %lld experts, and "
                         "num_experts_per_tok is %lld",
