@@ -108,11 +108,23 @@ static d9d_status bind_bool(struct walk *w, const struct slot *s)
     return D9D_OK;
 }
 
+/* Is v below the bound?  Not all integers are doubles: those beyond 2^53 are compared as integers.
+ */
+static bool below(int64_t v, double bound)
+{
+    return bound >= 0x1p63 || (bound > -0x1p63 && v < (int64_t)bound);
+}
+
+static bool above(int64_t v, double bound)
+{
+    return bound < 0x1p63 && (bound < -0x1p63 || v > (int64_t)bound);
+}
+
 static d9d_status check_int(struct walk *w, const struct slot *s, const d9di_path *at, int64_t v)
 {
-    if ((double)v < s->key->min)
+    if (below(v, s->key->min))
         return BAD(w, at, "%" PRId64 " is below the minimum of %.0f", v, s->key->min);
-    if ((double)v > s->key->max)
+    if (above(v, s->key->max))
         return BAD(w, at, "%" PRId64 " is above the maximum of %.0f", v, s->key->max);
     return D9D_OK;
 }

@@ -83,6 +83,12 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set model_provider.router.top_groups=3
 }
 
+@test "integers beyond those that are doubles are compared as they are" {
+    refused 'c.json: data.seed: 9007199254740993 is above the maximum of 9007199254740992' --set data.seed=9007199254740993
+    refused 'c.json: trainer.run.steps: 9007199254740993 is above the maximum' --set trainer.run.steps=9007199254740993
+    d9d-train -q --print-config --set data.seed=9007199254740992 c.json | grep -q '"seed": 9007199254740992'
+}
+
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
     says 2 '/: is a directory, must be a file' d9d-train /
