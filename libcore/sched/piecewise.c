@@ -72,8 +72,11 @@ static const d9d_table *const curve_choices[] = {
     NULL,
 };
 
+/* With the largest rate of an optimizer still a number of float32, in which it is used. */
+#define MOST 1e6
+
 #define TARGET_AND_CURVE                                                                           \
-    D9D_KEY_REAL(d9d_phase_config, target_multiplier, D9D_REQUIRED, 0, INFINITY,                   \
+    D9D_KEY_REAL(d9d_phase_config, target_multiplier, D9D_REQUIRED, 0, MOST,                       \
                  "multiplier at the end of the phase"),                                            \
         D9D_KEY_UNION(d9d_phase_config, curve, "{\"type\": \"linear\"}", curve_tag, curve_choices, \
                       "the way to it")
@@ -108,7 +111,7 @@ static const d9d_key phase_elem = {
     .kind = D9D_KIND_UNION, .words = phase_tag, .choices = phase_choices};
 
 static const d9d_key piecewise_keys[] = {
-    D9D_KEY_REAL(d9d_piecewise_config, initial_multiplier, D9D_REQUIRED, 0, INFINITY,
+    D9D_KEY_REAL(d9d_piecewise_config, initial_multiplier, D9D_REQUIRED, 0, MOST,
                  "multiplier of the first step"),
     D9D_KEY_LIST(d9d_piecewise_config, phases, D9D_REQUIRED, &phase_elem, "the phases in order",
                  .min = 1),

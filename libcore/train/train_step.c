@@ -192,7 +192,7 @@ d9d_status d9di_train_queue(d9di_train *r)
     p->before = r->state;
     D9D_TRY(step_begin(r, p));
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * rate_factor(r);
-    if (!isfinite(p->lr))
+    if (!isfinite((float)p->lr)) /* a kind of a plugin; steps use float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)r->state.step + 1, p->lr);
     p->data_ns = -d9d_feed_waited_ns(r->feed);

@@ -89,6 +89,17 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     d9d-train -q --print-config --set data.seed=9007199254740992 c.json | grep -q '"seed": 9007199254740992'
 }
 
+@test "learning rates that float32 does not have are refused before they are used" {
+    phases='[{"mode": "rest", "target_multiplier": %s}]'
+    schedule='{"name": "piecewise", "scheduler": {"initial_multiplier": %s, "phases": %s}}'
+    # shellcheck disable=SC2059 # of ours
+    for pair in '1e42 1' '1 1e42' '1e308 0'; do
+        read -r first last <<<"$pair"
+        refused 'is not at most 1000000' --set "lr_scheduler=$(printf "$schedule" "$first" "$(printf "$phases" "$last")")"
+        refused 'is not at most 1000000' --plan --set "lr_scheduler=$(printf "$schedule" "$first" "$(printf "$phases" "$last")")"
+    done
+}
+
 @test "documents that are none" {
     says 2 'absent.json: ' d9d-train absent.json
     says 2 '/: is a directory, must be a file' d9d-train /
