@@ -34,8 +34,12 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
     out->flight = d9d_fs_join(a, out->path, "flight");
     out->export = d9d_fs_join(a, out->path, "export");
     out->adapter = d9d_fs_join(a, out->path, "adapter");
+    out->config = d9d_fs_join(a, out->path, "config.json");
+    out->manifest = d9d_fs_join(a, out->path, "manifest.json");
+    out->events = d9d_fs_join(a, out->path, "tensorboard");
     if (out->checkpoints == NULL || out->metrics == NULL || out->samples == NULL ||
-        out->flight == NULL || out->export == NULL || out->adapter == NULL)
+        out->flight == NULL || out->export == NULL || out->adapter == NULL || out->config == NULL ||
+        out->manifest == NULL || out->events == NULL)
         return D9D_FAIL(D9D_ENOMEM, "run %s: names of its files", run->name);
     return D9D_OK;
 }
@@ -53,8 +57,9 @@ static const char *next_name(const char *p, size_t *n)
     }
 }
 
-/* Are these names of one directory, or of one in it?  Links are not looked at. */
-static bool lies_in(const char *path, const char *dir)
+/* Are these names of one directory, or of one in it?  Then what is left of the path, which may be
+ * ""; else NULL.  Links are not looked at. */
+static const char *rest_in(const char *path, const char *dir)
 {
     size_t n = 0, k = 0;
 
@@ -62,9 +67,9 @@ static bool lies_in(const char *path, const char *dir)
         dir = next_name(dir + k, &k);
         path = next_name(path + n, &n);
         if (dir == NULL)
-            return true;
+            return path != NULL ? path : "";
         if (path == NULL || n != k || memcmp(path, dir, n) != 0)
-            return false;
+            return NULL;
     }
 }
 
@@ -75,12 +80,13 @@ static const char *absolute(const char *path, d9d_arena *a)
     return path[0] == '/' || getcwd(here, sizeof(here)) == NULL ? path : d9d_fs_join(a, here, path);
 }
 
-/* Does what is written to `path` come into `dir`? */
-static bool leads_into(const char *path, const char *dir)
+/* Does what is written to `path` come into `dir`, there under a name that begins with `first`? */
+static bool leads_into(const char *path, const char *dir, const char *first)
 {
     d9d_arena a = {0};
     const char *from = absolute(path, &a), *to = absolute(dir, &a);
-    const bool is = from != NULL && to != NULL && lies_in(from, to);
+    const char *rest = from != NULL && to != NULL ? rest_in(from, to) : NULL;
+    const bool is = rest != NULL && strncmp(rest, first, strlen(first)) == 0;
 
     d9d_arena_release(&a);
     return is;
@@ -96,25 +102,32 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
                          : p != NULL ? p->traces_dir
                                      : NULL;
     const struct {
-        const char *key, *inner, *outer, *why;
+        const char *key, *inner, *outer, *why, *first;
     } pairs[] = {
         {"trainer.profiling.traces_dir", traces, r->checkpoints,
-         "where names that begin with \"step-\" are checkpoints"},
-        {"trainer.profiling.traces_dir", traces, export, "where the finished model alone is to be"},
-        {"trainer.profiling.traces_dir", traces, r->adapter, "where adapters alone are to be"},
+         "where names that begin with \"step-\" are checkpoints", ""},
+        {"trainer.profiling.traces_dir", traces, export, "where the finished model alone is to be",
+         ""},
+        {"trainer.profiling.traces_dir", traces, r->adapter, "where adapters alone are to be", ""},
         {"trainer.checkpointing.save_dir", r->checkpoints, export,
-         "where the finished model alone is to be"},
+         "where the finished model alone is to be", ""},
         {"trainer.checkpointing.save_dir", r->checkpoints, r->adapter,
-         "where adapters alone are to be"},
-        {"export_to", export, r->adapter, "where adapters alone are to be"},
-        {"export_to", export, r->flight, "where the flight recorder is"},
-        {"export_to", export, r->metrics, "where records are"},
-        {"export_to", export, r->samples, "where records are"},
+         "where adapters alone are to be", ""},
+        {"export_to", export, r->checkpoints,
+         "where names that begin with \"step-\" are checkpoints", "step-"},
+        {"export_to", export, r->checkpoints, "where the lock of the checkpoints is", ".lock"},
+        {"export_to", export, r->adapter, "where adapters alone are to be", ""},
+        {"export_to", export, r->flight, "where the flight recorder is", ""},
+        {"export_to", export, r->metrics, "where records are", ""},
+        {"export_to", export, r->samples, "where records are", ""},
+        {"export_to", export, r->config, "where the configuration is", ""},
+        {"export_to", export, r->manifest, "where the run is described", ""},
+        {"export_to", export, r->events, "where event files are", ""},
     };
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && st == D9D_OK; i++)
-        if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer))
+        if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer, pairs[i].first))
             st = D9D_FAIL(D9D_ECONFIG, "%s: %s leads into %s, %s", pairs[i].key, pairs[i].inner,
                           pairs[i].outer, pairs[i].why);
     d9d_arena_release(&a);

@@ -10,6 +10,7 @@ enum { D9DI_RUN_ID = 33 };
 typedef struct d9di_run_dir {
     /* In the arena. */
     const char *path, *checkpoints, *metrics, *samples, *flight, *export, *adapter;
+    const char *config, *manifest, *events; /* config.json, manifest.json, tensorboard/ */
 } d9di_run_dir;
 
 /* Names alone; nothing is made. */

@@ -214,6 +214,15 @@ LIST
     for at in metrics.jsonl samples.jsonl; do
         refused "export_to: run/$at leads into run/$at, where records are" --set export_to=run/$at
     done
+    refused 'export_to: run/config.json leads into run/config.json, where the configuration is' --set export_to=run/config.json
+    refused 'export_to: run/manifest.json leads into run/manifest.json, where the run is described' --set export_to=run/manifest.json
+    refused 'export_to: run/tensorboard/x leads into run/tensorboard, where event files are' --set export_to=run/tensorboard/x
+    refused 'export_to: run/checkpoints/step-00000020 leads into run/checkpoints, where names that begin with "step-" are' \
+        --set export_to=run/checkpoints/step-00000020
+    refused 'export_to: saved/.lock leads into saved, where the lock of the checkpoints is' \
+        --set trainer.checkpointing.save_dir=saved --set export_to=saved/.lock
+    run -0 d9d-train -q --set trainer.run.steps=1 --set trainer.run.dir=. --set trainer.checkpointing.save_dir=. \
+        --set export_to=exported c.json
 }
 
 @test "a run does not write over a dataset or a model" {
