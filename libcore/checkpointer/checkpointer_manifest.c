@@ -7,6 +7,9 @@
 
 #include "checkpointer/checkpointer_private.h"
 
+/* No run counts so far; what goes on from there still can, without an overflow. */
+static const int64_t MOST = INT64_C(1) << 60;
+
 static const struct number {
     const char *key;
     size_t offset; /* of an int64_t in d9d_save_state */
@@ -273,7 +276,7 @@ static d9d_status get_state(const json_t *root, const char *path, d9d_save_state
     int finite;
 
     for (size_t i = 0; i < N_NUMBERS; i++)
-        D9D_TRY(d9d_json_get_i64(root, path, numbers[i].key, numbers[i].min, INT64_MAX,
+        D9D_TRY(d9d_json_get_i64(root, path, numbers[i].key, numbers[i].min, MOST,
                                  (int64_t *)((char *)state + numbers[i].offset)));
     D9D_TRY(d9d_json_get_i64(root, path, "seed", 0, INT64_MAX, &seed));
     D9D_TRY(d9d_json_get_bool(root, path, "finite", &finite));
@@ -291,12 +294,13 @@ static d9d_status get_counts(d9di_saved *s, const json_t *root)
     json_t *counts, *v;
 
     D9D_TRY(d9d_json_get_obj(root, s->path, "optimizer_steps", &counts));
-    json_object_foreach(counts, key, v) if (
-        !json_is_integer(v) ||
-        json_integer_value(v) <
-            0) return D9D_FAIL(D9D_EFORMAT,
-                               "%s: optimizer_steps: \"%s\" must be an integer of at least 0",
-                               s->path, key);
+    json_object_foreach(counts, key,
+                        v) if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+                               json_integer_value(v) >
+                                   MOST) return D9D_FAIL(D9D_EFORMAT,
+                                                         "%s: optimizer_steps: \"%s\" must be an "
+                                                         "integer of at least 0, at most 2^60",
+                                                         s->path, key);
     s->counts = counts;
     return D9D_OK;
 }

@@ -879,6 +879,14 @@ static void m_step(json_t *m)
 {
     json_object_set_new(m, "step", json_integer(-1));
 }
+static void m_tokens(json_t *m)
+{
+    json_object_set_new(m, "tokens", json_integer(INT64_MAX));
+}
+static void m_count_huge(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "optimizer_steps"), "layer.w", json_integer(INT64_MAX));
+}
 static void m_step_real(json_t *m)
 {
     json_object_set_new(m, "step", json_real(1.0));
@@ -989,6 +997,8 @@ static void test_wrong_manifests(void **state)
         const char *sentence;
     } rows[] = {
         {m_step, "\"step\" is -1, must be at least 0"},
+        {m_tokens, "\"tokens\" is 9223372036854775807, must be at most 1152921504606846976"},
+        {m_count_huge, "\"layer.w\" must be an integer of at least 0, at most 2^60"},
         {m_step_real, "\"step\" must be an integer, is a real number"},
         {m_samples, "\"samples\" is missing"},
         {m_seed, "\"seed\" must be an integer, is a string"},
