@@ -147,15 +147,19 @@ static d9d_status fit(const char *path, const char *what, const void *from, size
 extern const ElfW(Ehdr) __ehdr_start /* the linker's; NOLINT(bugprone-reserved-identifier) */
     __attribute__((visibility("hidden")));
 
-/* What dlopen() says badly, or dies of: a library for another kind of machine, and one that was cut
- * short while it was copied.  Everything else it says itself. */
+/* What dlopen() says badly, waits for or dies of: a pipe, a library for another kind of machine,
+ * and one that was cut short while it was copied.  Everything else it says itself. */
 static d9d_status check_file(const char *path)
 {
     ElfW(Ehdr) h;
     d9d_status st = D9D_OK;
-    FILE *f = strchr(path, '/') != NULL ? fopen(path, "rb") : NULL;
     struct stat s;
+    FILE *f;
 
+    if (strchr(path, '/') == NULL || !d9d_fs_exists(path))
+        return D9D_OK;
+    D9D_TRY(d9d_fs_check_regular(path));
+    f = fopen(path, "rb");
     if (f == NULL)
         return D9D_OK;
     if (fread(&h, sizeof(h), 1, f) == 1 && memcmp(h.e_ident, ELFMAG, SELFMAG) == 0 &&

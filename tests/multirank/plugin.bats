@@ -201,6 +201,11 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     echo text >libtext.so
     run -2 d9d-train --print-config --set plugin=libtext.so train.json
     assert_output --partial "libtext.so: "
+    mkfifo libpipe.so && mkdir libdir.so && ln -s /dev/null libdevice.so
+    for kind in pipe dir:directory device; do
+        run -2 timeout 60 d9d-train --print-config --set "plugin=./lib${kind%:*}.so" train.json
+        assert_output --partial "lib${kind%:*}.so: is a ${kind#*:}, must be a file"
+    done
     run -2 d9d-train --print-config --set plugin=7 train.json
     assert_output --partial "plugin: expected the name of a shared library"
     run -2 d9d-train --print-config --set 'plugin=["libllama.so", "./libllama.so"]' train.json
