@@ -57,18 +57,19 @@ d9d_status d9d_file_create_new(const char *path, d9d_file *out)
     return open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, "cannot create", out);
 }
 
-d9d_status d9d_file_open(const char *path, d9d_file *out)
+d9d_status d9d_file_open_stream(const char *path, d9d_file *out)
 {
     return open_file(path, O_RDONLY, "cannot open", out);
 }
 
-d9d_status d9d_file_open_regular(const char *path, d9d_file *out, uint64_t *bytes)
+/* Without waiting for who writes to a pipe. */
+static d9d_status open_regular(const char *path, int flags, d9d_file *out, uint64_t *bytes)
 {
     struct stat s;
     d9d_file f;
     d9d_status st;
 
-    D9D_TRY(open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, "cannot open", &f));
+    D9D_TRY(open_file(path, O_RDONLY | O_NONBLOCK | flags, "cannot open", &f));
     if (fstat(f.fd, &s) != 0)
         st = D9DI_FAIL_ERRNO(path, "cannot find its size");
     else
@@ -80,6 +81,18 @@ d9d_status d9d_file_open_regular(const char *path, d9d_file *out, uint64_t *byte
     *out = f;
     *bytes = (uint64_t)s.st_size;
     return D9D_OK;
+}
+
+d9d_status d9d_file_open(const char *path, d9d_file *out)
+{
+    uint64_t bytes;
+
+    return open_regular(path, 0, out, &bytes);
+}
+
+d9d_status d9d_file_open_regular(const char *path, d9d_file *out, uint64_t *bytes)
+{
+    return open_regular(path, O_NOFOLLOW, out, bytes);
 }
 
 d9d_status d9d_file_edit(const char *path, d9d_file *out)
@@ -326,17 +339,6 @@ out:
     return st;
 }
 
-static d9d_status check_regular(const d9d_file *f)
-{
-    struct stat s;
-
-    if (fstat(f->fd, &s) != 0)
-        return D9DI_FAIL_ERRNO(f->path, "cannot find its type");
-    if (!S_ISREG(s.st_mode))
-        return D9D_FAIL(D9D_EINVAL, "%s: is not a regular file", f->path);
-    return D9D_OK;
-}
-
 d9d_status d9d_fs_copy(const char *src, const char *dst)
 {
     d9d_file from = {.fd = -1}, to = {.fd = -1};
@@ -344,7 +346,6 @@ d9d_status d9d_fs_copy(const char *src, const char *dst)
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_file_open(src, &from), out);
-    D9D_TRY_OR(st, check_regular(&from), out);
     D9D_TRY_OR(st, open_file(dst, O_WRONLY | O_CREAT | O_EXCL, "cannot create", &to), out);
     made = true;
     copy_in_kernel(&from, &to);

@@ -274,7 +274,7 @@ static d9d_status path_read(eval *e, const char *path)
         return file_read(e, STDIN_FILENO, "standard input");
     if (d9d_fs_is_dir(path))
         return D9D_FAIL(D9D_EPATH, "%s: is a directory, must be a file", path);
-    D9D_TRY(d9d_file_open(path, &f));
+    D9D_TRY(d9d_file_open_stream(path, &f));
     st = file_read(e, f.fd, path);
     d9d_file_release(&f);
     return st;

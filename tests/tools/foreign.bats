@@ -139,3 +139,25 @@ refused() {
     # Streams of the process itself are read.
     d9d-lrplot -q -t <(echo '{"initial_multiplier": 1, "phases": [{"mode": "rest", "target_multiplier": 0}]}') >/dev/null
 }
+
+@test "a pipe beside a tokenizer, in a dataset or in a part is refused, not waited for" {
+    mkdir tokenizer && cp "$tok" tokenizer/
+    mkfifo tokenizer/special_tokens_map.json
+    d9d-shard -q -t "$tok" -o data docs.jsonl
+    d9d-shard -q -t "$tok" -o part --task 0/1 docs.jsonl
+    pipe() { rm "$1" && mkfifo "$1"; }
+    refused_pipe() { # FILE COMMAND...
+        run --separate-stderr timeout 600 "${@:2}"
+        [[ "$status" -eq 2 && "${stderr_lines[-1]}" == *"$1: is a pipe, must be a file" ]] ||
+            { echo "$*: $status $stderr"; false; }
+    }
+    refused_pipe tokenizer/special_tokens_map.json d9d-shard -q -t tokenizer -o out docs.jsonl
+    pipe data/index.lmdb
+    refused_pipe data/index.lmdb d9d-shard -q inspect data
+    for file in tokenizer.json unit-00000-0000.records unit-00000-0000.segments; do
+        cp -r part broken && pipe "broken/$file"
+        refused_pipe "broken/$file" d9d-shard -q merge out broken
+        rm -r broken
+        [ ! -e out ]
+    done
+}

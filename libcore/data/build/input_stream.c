@@ -290,7 +290,7 @@ static d9d_status open_fd(d9di_source_reader *r)
                                              : D9D_FAIL(D9D_EIO, "standard input: cannot open: %m");
     }
     D9D_TRY(check_kind(r->path));
-    D9D_TRY(d9d_file_open(r->path, &f));
+    D9D_TRY(d9d_file_open_stream(r->path, &f));
     r->fd = f.fd;
     free(f.path);
     return D9D_OK;

@@ -247,7 +247,7 @@ static void copies_are_equal_and_never_overwrite(void **state)
     check_text("b", "some text");
     assert_ok(d9d_fs_copy("a", "c"));
     check_text("c", "");
-    assert_fails(d9d_fs_copy(".", "d"), D9D_EINVAL, ".: is not a regular file");
+    assert_fails(d9d_fs_copy(".", "d"), D9D_EPATH, ".: is a directory, must be a file");
     assert_false(d9d_fs_exists("d"));
 }
 
@@ -429,6 +429,10 @@ static void only_a_regular_file_is_opened_as_one(void **state)
     assert_int_equal(symlink("file", "l"), 0);
     assert_int_equal(symlink("none", "dangling"), 0);
     assert_fails(d9d_file_open_regular("p", &f, &bytes), D9D_EPATH, "p: is a pipe, must be a file");
+    assert_fails(d9d_file_open("p", &f), D9D_EPATH, "p: is a pipe, must be a file");
+    assert_fails(d9d_file_open("/dev/null", &f), D9D_EPATH,
+                 "/dev/null: is a device, must be a file");
+    assert_fails(d9d_fs_copy("p", "copy"), D9D_EPATH, "p: is a pipe, must be a file");
     assert_fails(d9d_file_open_regular("s", &f, &bytes), D9D_EPATH,
                  "s: is a socket, must be a file");
     assert_fails(d9d_file_open_regular(".", &f, &bytes), D9D_EPATH,

@@ -68,7 +68,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_f
 D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out);
 
 /* Write beside, sync, rename over.  Readers see the old file or the new one.  A link is followed;
- * a device, a pipe or a directory there is ECONFIG. */
+ * a device, a pipe or a directory there is ECONFIG, a link to nothing EPATH. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n);
 /* The same to the file `name` of a directory. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data,
@@ -102,11 +102,14 @@ typedef struct d9d_file {
 } d9d_file;
 
 /* Create for writing (an existing file is truncated) or open for reading.  What is written to is
- * never a link: EPATH. */
+ * never a link, what is read is a regular file or a link to one: EPATH.  Nothing waits for a pipe
+ * that nobody writes to. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
+/* The same where it may also be a pipe or a device: waits for who writes to a pipe. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_open_stream(const char *path, d9d_file *out);
 /* Open for reading where a regular file has the name, and how many bytes that has: EPATH for a
- * link, which is not followed, and for a pipe, which is not waited for. */
+ * link, which is not followed. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_regular(const char *path, d9d_file *out,
                                                       uint64_t *bytes);
 /* Create for writing where nothing has the name, no link either. */
