@@ -497,6 +497,8 @@ static d9d_status replaceable(const char *path, char **out)
 
     if (there && !S_ISREG(s.st_mode))
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
+    if (is_link_to_nothing(path))
+        return D9D_FAIL(D9D_EPATH, "%s: cannot create: a link to nothing has its name", path);
     *out = link ? realpath(path, NULL) : strdup(path);
     return *out != NULL ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot resolve its name");
 }

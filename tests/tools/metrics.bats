@@ -371,3 +371,13 @@ int⟦ main(b)⟧' ]
     echo '{"step": 1, "first": 0, "count": -2, "sampler": [{"samples": 5, "order": "shuffled", "seed": 1, "weight": 1}]}' >run/samples.jsonl
     refused 1 '"count"' run -s 1
 }
+
+@test "a link to nothing where a file is to be made stays, and is said" {
+    ln -s nowhere made.csv
+    ln -s loop.csv loop.csv
+    for out in made.csv loop.csv; do
+        run -2 --separate-stderr d9d-metrics export --to csv -o "$out" a
+        [ "$stderr" = "d9d-metrics: unusable path: $out: cannot create: a link to nothing has its name" ]
+        [ -L "$out" ]
+    done
+}
