@@ -381,3 +381,17 @@ int⟦ main(b)⟧' ]
         [ -L "$out" ]
     done
 }
+
+@test "what is made of a run does not take the place of its record" {
+    cp a/metrics.jsonl before
+    ln -s a/metrics.jsonl link
+    for out in a/metrics.jsonl ./a/../a/metrics.jsonl link; do
+        run -2 --separate-stderr d9d-metrics export --to csv -o "$out" b a
+        [[ "$stderr" == *"$out: is to be replaced, but the input a/metrics.jsonl is the same" ]]
+        cmp before a/metrics.jsonl
+    done
+    cp a/metrics.jsonl a.svg
+    run -2 --separate-stderr d9d-metrics plot -o a.svg a.svg
+    cmp before a.svg
+    d9d-metrics export --to csv -o a/metrics.csv a
+}
