@@ -618,3 +618,33 @@ changed() {
     corpus 20 >a.jsonl
     (ulimit -s 64 && d9d-shard -q -t "$tok" --pack 16 -j 3 -o data a.jsonl && d9d-shard verify -q data)
 }
+
+@test "two exports to one name do not finish each other's files" {
+    printf '{"input_ids": [5, 6, 7]}\n{"input_ids": [8, 9]}\n' >a.jsonl
+    d9d-shard -q --format tokens -o ds a.jsonl
+    exec 9>out.bin.partial
+    flock 9
+    run -1 --separate-stderr d9d-shard -q export ds out
+    [ "$stderr" = "d9d-shard: input/output error: out.bin.partial: another process is writing it" ]
+    [ -e out.bin.partial ]
+    exec 9>&-
+    ln out.bin.partial also
+    run -2 --separate-stderr d9d-shard -q export ds out
+    [[ "$stderr" == *"out.bin.partial: is there already and has another name besides" ]]
+    rm also
+    d9d-shard -q export ds out
+    [ "$(ls out.*)" = $'out.bin\nout.idx' ]
+}
+
+@test "an export that is killed between its two names leaves no index of other tokens" {
+    command -v strace >/dev/null || skip "no strace"
+    printf '{"input_ids": [5, 6, 7]}\n' >a.jsonl
+    printf '{"input_ids": [8, 9, 7]}\n' >b.jsonl
+    d9d-shard -q --format tokens -o ds a.jsonl
+    d9d-shard -q --format tokens -o ds2 b.jsonl
+    d9d-shard -q export ds out
+    run ! strace -f -qq -o /dev/null -e inject=rename:signal=KILL:when=2 d9d-shard -q export --force ds2 out
+    [ ! -e out.idx ] || { [ ! -e out.bin.partial ] && [ ! -e out.idx.partial ]; }
+    d9d-shard -q export --force ds2 out
+    [ "$(ls out.*)" = $'out.bin\nout.idx' ]
+}

@@ -3,8 +3,8 @@
 
 enum { WRITE_BYTES = 1 << 20 };
 
-static d9d_status create(d9di_out_file *o, const char *path,
-                         d9d_status (*how)(const char *path, d9d_file *out))
+d9d_status d9di_out_create_by(d9di_out_file *o, const char *path,
+                              d9d_status (*how)(const char *path, d9d_file *out))
 {
     if (!o->hasher)
         D9D_TRY(d9d_hasher_create(&o->hasher));
@@ -16,12 +16,7 @@ static d9d_status create(d9di_out_file *o, const char *path,
 
 d9d_status d9di_out_create(d9di_out_file *o, const char *path)
 {
-    return create(o, path, d9d_file_create);
-}
-
-d9d_status d9di_out_create_new(d9di_out_file *o, const char *path)
-{
-    return create(o, path, d9d_file_create_new);
+    return d9di_out_create_by(o, path, d9d_file_create);
 }
 
 d9d_status d9di_out_flush(d9di_out_file *o)

@@ -14,8 +14,9 @@ typedef struct d9di_out_file {
 } d9di_out_file; /* zero-initialised is closed; it may be created again when it is */
 
 d9d_status d9di_out_create(d9di_out_file *o, const char *path);
-/* The same where nothing has the name. */
-d9d_status d9di_out_create_new(d9di_out_file *o, const char *path);
+/* The same as `how` opens it, empty. */
+d9d_status d9di_out_create_by(d9di_out_file *o, const char *path,
+                              d9d_status (*how)(const char *path, d9d_file *out));
 d9d_status d9di_out_put(d9di_out_file *o, const void *p, size_t n);
 /* What was put into `buf` directly: write it if it is enough, or in any case. */
 d9d_status d9di_out_settle(d9di_out_file *o);

@@ -1,7 +1,10 @@
 /* megatron_export.c - a dataset as Megatron-LM's token files. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -113,6 +116,7 @@ static d9d_status write_all(struct export *e)
 struct pair {
     char *path[2], *partial[2]; /* of the .bin and the .idx */
     bool made[2];
+    int held[2]; /* descriptors that lock what is made until it has its name; -1 for none */
 };
 
 static d9d_status name_pair(const char *out, struct pair *p)
@@ -135,6 +139,8 @@ static void pair_release(struct pair *p)
     for (int i = 0; i < 2; i++) {
         if (p->made[i])
             remove(p->partial[i]);
+        if (p->held[i] >= 0)
+            (void)close(p->held[i]);
         free(p->path[i]);
         free(p->partial[i]);
     }
@@ -157,33 +163,54 @@ static d9d_status check_names(const struct pair *p, bool replace)
     return D9D_OK;
 }
 
-/* What a killed export left is removed; what is no file is none of ours. */
-static d9d_status make_partial(const char *path, d9di_out_file *out)
+/* Two exports to one name would finish each other's files. */
+static d9d_status hold(d9d_file *f)
+{
+    const bool locked_out = flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat s, named;
+
+    if (locked_out || fstat(f->fd, &s) != 0 || lstat(f->path, &named) != 0 ||
+        s.st_dev != named.st_dev || s.st_ino != named.st_ino)
+        return D9D_FAIL(D9D_EIO, "%s: another process is writing it", f->path);
+    if (s.st_nlink > 1)
+        return D9D_FAIL(D9D_ECONFIG, "%s: is there already and has another name besides", f->path);
+    return d9d_file_resize(f, 0);
+}
+
+static d9d_status take(const char *path, d9d_file *out)
+{
+    d9d_file f;
+    d9d_status st;
+
+    D9D_TRY(d9d_file_edit(path, &f));
+    st = hold(&f);
+    if (st == D9D_OK)
+        *out = f;
+    else
+        d9d_file_release(&f);
+    return st;
+}
+
+/* What a killed export left is taken over; what is no file is none of ours. */
+static d9d_status make_partial(struct pair *p, int i, d9di_out_file *out)
 {
     struct stat s;
 
-    if (lstat(path, &s) == 0) {
-        if (!S_ISREG(s.st_mode))
-            return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
-        if (unlink(path) != 0)
-            return D9D_FAIL(D9D_EIO, "%s: cannot be removed: %m", path);
-    }
-    return d9di_out_create_new(out, path);
+    if (lstat(p->partial[i], &s) == 0 && !S_ISREG(s.st_mode))
+        return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file",
+                        p->partial[i]);
+    D9D_TRY(d9di_out_create_by(out, p->partial[i], take));
+    p->made[i] = true;
+    p->held[i] = fcntl(out->file.fd, F_DUPFD_CLOEXEC, 0);
+    return p->held[i] >= 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "%s: cannot be held: %m", p->partial[i]);
 }
 
-static d9d_status make_files(struct export *e, struct pair *p, bool replace, const d9d_log *log)
+/* An old index goes first: a .bin without one is nothing, one with another's would be read. */
+static d9d_status name_files(struct pair *p, bool replace)
 {
-    d9di_out_file *const files[] = {&e->bin, &e->idx};
-
-    D9D_TRY(check_names(p, replace));
-    for (int i = 0; i < 2; i++) {
-        D9D_TRY(make_partial(p->partial[i], files[i]));
-        p->made[i] = true;
-    }
-    d9d_progress_start(&e->progress, log, "export", "tokens", 0);
-    D9D_TRY(write_all(e));
-    d9d_progress_end(&e->progress);
     D9D_TRY(check_names(p, replace)); /* nobody else was faster */
+    if (replace && unlink(p->path[1]) != 0 && errno != ENOENT)
+        return D9D_FAIL(D9D_EIO, "%s: cannot be removed: %m", p->path[1]);
     for (int i = 0; i < 2; i++) {
         if (rename(p->partial[i], p->path[i]) != 0)
             return D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %m", p->partial[i]);
@@ -192,11 +219,24 @@ static d9d_status make_files(struct export *e, struct pair *p, bool replace, con
     return D9D_OK;
 }
 
+static d9d_status make_files(struct export *e, struct pair *p, bool replace, const d9d_log *log)
+{
+    d9di_out_file *const files[] = {&e->bin, &e->idx};
+
+    D9D_TRY(check_names(p, replace));
+    for (int i = 0; i < 2; i++)
+        D9D_TRY(make_partial(p, i, files[i]));
+    d9d_progress_start(&e->progress, log, "export", "tokens", 0);
+    D9D_TRY(write_all(e));
+    d9d_progress_end(&e->progress);
+    return name_files(p, replace);
+}
+
 d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const char *out,
                                        bool replace, const d9d_log *log)
 {
     struct export e = {.at = 0};
-    struct pair p = {.made = {false, false}};
+    struct pair p = {.held = {-1, -1}};
     d9d_status st;
 
     D9D_TRY(d9d_dataset_open(dir, split, &e.ds));
