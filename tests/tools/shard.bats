@@ -648,3 +648,13 @@ changed() {
     d9d-shard -q export --force ds2 out
     [ "$(ls out.*)" = $'out.bin\nout.idx' ]
 }
+
+@test "a merged dataset has the tokens themselves where a part has links to them" {
+    printf '{"input_ids": [5, 6, 7]}\n' >a.jsonl
+    d9d-shard -q --format tokens --task 0/1 -o part a.jsonl
+    mkdir disk && mv part/unit-00000-0000.tokens-000 disk/ && ln -s "$PWD/disk/unit-00000-0000.tokens-000" part/
+    d9d-shard -q merge merged part
+    [ ! -L merged/tokens-00000.bin ]
+    rm -r disk part
+    d9d-shard -q verify merged
+}

@@ -2,6 +2,7 @@
 #include "data/build/assemble_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,7 +177,8 @@ static d9d_status move_file(const char *from, const char *to, bool own)
         return D9D_FAIL(D9D_EIO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
     }
     D9D_TRY(d9d_fs_remove_tree(to));
-    return link(from, to) == 0 ? D9D_OK : d9d_fs_copy(from, to);
+    return linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW) == 0 ? D9D_OK
+                                                                        : d9d_fs_copy(from, to);
 }
 
 static d9d_status note_file(struct join *j, d9di_data_file f, const char *from)
