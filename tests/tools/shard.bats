@@ -658,3 +658,12 @@ changed() {
     rm -r disk part
     d9d-shard -q verify merged
 }
+
+@test "numbers that a part or a dataset cannot have are refused before the work" {
+    printf '{"input_ids": [5, 6, 7]}\n' >a.jsonl
+    run -2 --separate-stderr d9d-shard -q --format tokens --task 0/2147483648 -o part a.jsonl
+    [[ "$stderr" == *"2147483648 tasks, must be at most 2147483647" ]]
+    run -2 --separate-stderr d9d-shard -q --format tokens --bucket-edges 9,4294967296 -o part a.jsonl
+    [[ "$stderr" == *"bucket edge 4294967296: must be above 9, the one before it, and at most "[1-9]* ]]
+    [ ! -e part ]
+}

@@ -143,8 +143,11 @@ static d9d_status check_lengths(const d9d_shard_how *how)
         return D9D_FAIL(D9D_ECONFIG, "packs are of one length: bucket edges have no use with them");
     for (i = 0; i < how->n_edges; i++)
         if (how->edges[i] <= (i ? how->edges[i - 1] : 0) || how->edges[i] > D9DI_MAX_LENGTH)
-            return D9D_FAIL(D9D_ECONFIG, "bucket edge %lld: must be above %lld, the one before it",
-                            (long long)how->edges[i], (long long)(i ? how->edges[i - 1] : 0));
+            return D9D_FAIL(
+                D9D_ECONFIG,
+                "bucket edge %lld: must be above %lld, the one before it, and at most %lld",
+                (long long)how->edges[i], (long long)(i ? how->edges[i - 1] : 0),
+                (long long)D9DI_MAX_LENGTH);
     return D9D_OK;
 }
 
@@ -226,6 +229,9 @@ static d9d_status check_sizes(const d9d_shard_how *how)
     if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)
         return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
                         (long long)how->pack_window, MAX_WINDOW);
+    if (how->tasks > D9DI_MAX_TASKS)
+        return D9D_FAIL(D9D_ECONFIG, "%lld tasks, must be at most %lld", (long long)how->tasks,
+                        (long long)D9DI_MAX_TASKS);
     if (how->tasks < 0 || how->task < 0 || (how->tasks > 0 && how->task >= how->tasks))
         return D9D_FAIL(D9D_ECONFIG, "task %lld of %lld: tasks are numbered from 0",
                         (long long)how->task, (long long)how->tasks);

@@ -346,7 +346,7 @@ static d9d_status parse_plan(const json_t *root, const char *where, const d9d_bu
     D9D_TRY(d9d_json_get_str(root, where, "job", &hex));
     D9D_TRY(d9d_hash_parse(hex, &out->job));
     D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_PIECES, &out->pieces));
-    D9D_TRY(d9d_json_get_i64(root, where, "tasks", 1, INT32_MAX, &out->tasks));
+    D9D_TRY(d9d_json_get_i64(root, where, "tasks", 1, D9DI_MAX_TASKS, &out->tasks));
     D9D_TRY(d9d_json_get_i64(root, where, "task", 0, out->tasks - 1, &out->task));
     if (json_object_get(root, "shard_bytes"))
         D9D_TRY(d9d_json_get_i64(root, where, "shard_bytes", 1, INT64_MAX, &out->shard_bytes));

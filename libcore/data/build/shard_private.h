@@ -7,6 +7,8 @@
 #include "data/build/shard_unit.h"
 #include "data/chat/chat_private.h"
 
+#define D9DI_MAX_TASKS INT64_C(2147483647) /* that inputs are dealt to */
+
 /* Shares of the splits, cumulated: a document goes to the first split whose `upto` is above
  * its random number in [0, 1), which is a function of the seed and its ids.  Splits of given
  * size have no share; when all are joined, they take samples from the others. */
