@@ -114,18 +114,9 @@ static d9d_status compare(tool_run *r, const struct opts *o, const d9d_runs *run
     return tool_put_json(v);
 }
 
-/* The file of a run is not to be replaced by what is made of it. */
-static d9d_status spare_runs(const d9d_runs *runs, const char *out)
-{
-    for (size_t i = 0; i < runs->n; i++)
-        D9D_TRY(d9d_outdir_spares(out, runs->run[i]->path));
-    return D9D_OK;
-}
-
 static d9d_status plot(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
 {
     (void)out;
-    D9D_TRY(spare_runs(runs, o->out));
     D9D_TRY(d9d_report_plot(runs, keys_of(o), o->log_y, o->out));
     d9d_log_info(r->log, "wrote %s", o->out);
     return D9D_OK;
@@ -141,14 +132,7 @@ static d9d_status export(tool_run *r, const struct opts *o, const d9d_runs *runs
                      o->out);
         return D9D_OK;
     }
-    if (o->out != NULL)
-        D9D_TRY(spare_runs(runs, o->out));
-    D9D_TRY(d9d_report_csv(runs, out));
-    if (o->out == NULL)
-        return D9D_OK;
-    D9D_TRY(d9d_fs_write_atomic(o->out, out->data, out->len));
-    out->len = 0;
-    return D9D_OK;
+    return o->out != NULL ? d9d_report_write_csv(runs, o->out) : d9d_report_csv(runs, out);
 }
 
 #define RUN_WITH_RUNS(word)                                                                        \

@@ -109,8 +109,10 @@ d9d_status d9d_report_plot(const d9d_runs *r, d9d_keys keys, bool log_y, const c
     d9d_figure f = {.width = 640, .height = 340};
     d9d_arena a = {0};
     d9d_chart *charts;
-    d9d_status st = make_charts(r, keys, &w, log_y, &a, &charts, &f.n);
+    d9d_status st = d9d_runs_spare(r, path);
 
+    if (st == D9D_OK)
+        st = make_charts(r, keys, &w, log_y, &a, &charts, &f.n);
     if (st == D9D_OK && f.n == 0)
         st = D9D_FAIL(D9D_ECONFIG, "nothing to draw: no run has loss, grad_norm, lr or "
                                    "tokens_per_s");

@@ -74,6 +74,19 @@ d9d_status d9d_report_csv(const d9d_runs *r, d9d_buf *out)
     return st;
 }
 
+d9d_status d9d_report_write_csv(const d9d_runs *r, const char *path)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    D9D_TRY_OR(st, d9d_runs_spare(r, path), out);
+    D9D_TRY_OR(st, d9d_report_csv(r, &text), out);
+    st = d9d_fs_write_atomic(path, text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    return st;
+}
+
 d9d_status d9d_report_events(const d9d_run *r, d9d_buf *out)
 {
     const char *tags[D9D_RUN_COLUMNS_MAX];

@@ -616,3 +616,10 @@ d9d_status d9d_runs_check_keys(const d9d_runs *r, const char *const *keys, size_
         D9D_TRY(check_key(r, keys[i]));
     return D9D_OK;
 }
+
+d9d_status d9d_runs_spare(const d9d_runs *runs, const char *out)
+{
+    for (size_t i = 0; i < runs->n; i++)
+        D9D_TRY(d9d_outdir_spares(out, runs->run[i]->path));
+    return D9D_OK;
+}

@@ -98,6 +98,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_runs *r, const 
  * joins the records that log its key. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_curves(const d9d_runs *r, d9d_keys keys, bool log_y,
                                                   const d9d_text_style *style, d9d_buf *out);
+/* Into a file: ECONFIG where that is the record of one of the runs. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_plot(const d9d_runs *r, d9d_keys keys, bool log_y,
                                                 const char *path);
 
@@ -125,6 +126,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_follow(const char *path, const d9d_fo
 
 /* "run,step,loss,...": a line a record, all columns of all runs. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_csv(const d9d_runs *r, d9d_buf *out);
+/* The same into a file: ECONFIG where that is the record of one of the runs. */
+D9D_API D9D_MUST_USE d9d_status d9d_report_write_csv(const d9d_runs *r, const char *path);
 /* A TensorBoard event file of one run, values that are not finite left out. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_events(const d9d_run *r, d9d_buf *out);
 /* One for each run, as dir/NAME/events.out.tfevents.0.d9d.  ECONFIG when two runs have

@@ -93,6 +93,8 @@ typedef struct d9d_runs {
 
 D9D_API D9D_MUST_USE d9d_status d9d_runs_open(char *const *paths, size_t n, const d9d_log *log,
                                               d9d_runs *out);
+/* ECONFIG where `out`, a file that is to be replaced, is the record of one of them. */
+D9D_API D9D_MUST_USE d9d_status d9d_runs_spare(const d9d_runs *runs, const char *out);
 D9D_API void d9d_runs_close(d9d_runs *r);
 
 /* ECONFIG for a key that none of the runs has as a column; the sentence has the nearest. */
