@@ -1,5 +1,5 @@
-/* trace_file.c - see loop/trace_file.h. */
-#include "loop/trace_file.h"
+/* trace_file.c - see engine/trace_file.h. */
+#include "engine/trace_file.h"
 
 #include <pthread.h>
 #include <stdlib.h>

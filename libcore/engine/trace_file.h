@@ -1,6 +1,6 @@
 /* trace_file.h - a trace on its way to its file, by a thread: no step waits for a file system. */
-#ifndef D9DI_LOOP_TRACE_FILE_H
-#define D9DI_LOOP_TRACE_FILE_H
+#ifndef D9DI_ENGINE_TRACE_FILE_H
+#define D9DI_ENGINE_TRACE_FILE_H
 
 #include "d9d/base/log.h"
 #include "d9d/base/mem.h"
@@ -18,4 +18,4 @@ bool d9di_trace_file_end(d9di_trace_file **f);
  */
 void d9di_trace_file_leave(d9di_trace_file *f);
 
-#endif /* D9DI_LOOP_TRACE_FILE_H */
+#endif /* D9DI_ENGINE_TRACE_FILE_H */

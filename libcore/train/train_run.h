@@ -29,7 +29,7 @@
 #include "job/run_dir.h"
 #include "train/samples_log.h"
 #include "checkpointer/checkpointer_async.h"
-#include "loop/trace_file.h"
+#include "engine/trace_file.h"
 
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct d9di_pending {

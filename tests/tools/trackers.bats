@@ -50,7 +50,7 @@ to_file() { printf '{"provider": "command", "command": ["sh", "-c", "cat >>%s"]}
 
 @test "one that stays after a kill is left" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o kept.so "$BATS_TEST_DIRNAME/../dist/kept.c"
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o kept.so "$BATS_TEST_DIRNAME/../multirank/unkillable_preload.c"
     LD_PRELOAD=$PWD/kept.so run -0 timeout -s KILL 120 d9d-train --set $steps=2 --set "$tracker={\"provider\": \"command\", \"command\": [\"sh\", \"-c\", \"exec >/dev/null 2>&1 3>&-; trap '' TERM; echo \$\$ >pid; while :; do sleep 0.1; done\"], \"patience\": 1}" c.json
     [[ "$output" == *"is ended"* ]]
     kill -9 "$(cat pid)"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "ckpt/json_scan.h"
+#include "ckpt/safetensors/json_scan.h"
 #include "d9d/base/json.h"
 
 struct span {
