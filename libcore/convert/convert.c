@@ -9,6 +9,7 @@
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/qwen3/qwen3_config.h"
 #include "d9d/models/qwen3/qwen3_map.h"
+#include "d9d/ckpt/dir/content_hash.h"
 
 struct d9d_convert {
     d9d_convert_options opt;
@@ -444,15 +445,108 @@ static bool is_first(const d9d_convert_run_options *opt)
     return opt->boot == NULL || d9d_boot_rank(opt->boot) == 0;
 }
 
-/* What the outputs are made of, alike on every rank. */
-static d9d_status open_sink(const d9d_convert *c, const char *dir,
+static d9d_status agree(const d9d_convert_run_options *opt, d9d_status st)
+{
+    return opt->boot != NULL ? d9d_boot_agree(opt->boot, st) : st;
+}
+
+/* --- what it is made of ------------------------------------------------------------------- */
+
+/* The content of the files that go along. */
+static d9d_status add_beside(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
+{
+    d9d_fs_names names = {0};
+
+    D9D_TRY(d9d_checkpoint_others(c->beside, a, NULL, &names));
+    for (size_t i = 0; i < names.n; i++) {
+        const char *path = d9d_fs_join(a, c->beside, names.name[i]);
+        d9d_hash file;
+
+        if (path == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->beside);
+        D9D_TRY(d9d_identity_file(path, &file));
+        d9d_hasher_add(h, &file, sizeof(file));
+    }
+    return D9D_OK;
+}
+
+/* The plan, with sizes and times of the files that it reads, and their content. */
+static d9d_status hash_inputs(const d9d_convert *c, d9d_hash *out)
+{
+    d9d_arena a = {0};
+    d9d_hasher *h = NULL;
+    d9d_hash of;
+    d9d_status st;
+
+    D9D_TRY(d9d_hasher_create(&h));
+    D9D_TRY_OR(st, d9d_plan_key(c->plan, &of), out);
+    d9d_hasher_add(h, &of, sizeof(of));
+    if (c->ckpt != NULL) {
+        D9D_TRY_OR(st, d9d_identity_checkpoint(c->src, &of), out);
+        d9d_hasher_add(h, &of, sizeof(of));
+    }
+    if (c->beside != NULL)
+        D9D_TRY_OR(st, add_beside(c, &a, h), out);
+    *out = d9d_hasher_digest(h);
+out:
+    d9d_hasher_free(h);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* Collective: the first rank reads, and tells the others. */
+static d9d_status find_inputs(const d9d_convert *c, const d9d_convert_run_options *opt,
+                              d9d_hash *out)
+{
+    d9d_boot_word *all;
+    d9d_arena a = {0};
+    d9d_status st;
+
+    *out = (d9d_hash){0};
+    D9D_TRY(agree(opt, is_first(opt) ? hash_inputs(c, out) : D9D_OK));
+    if (opt->boot == NULL || d9d_boot_size(opt->boot) == 1)
+        return D9D_OK;
+    all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(opt->boot) * sizeof(*all));
+    st = agree(opt, all != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src));
+    if (st == D9D_OK)
+        st = d9d_boot_gather(opt->boot, out, sizeof(*out), &a, all);
+    if (st == D9D_OK && all[0].n == sizeof(*out))
+        memcpy(out, all[0].data, sizeof(*out));
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* What was read is what is there: else the outputs may be of two contents. */
+static d9d_status check_inputs(const d9d_convert *c, d9d_hash before)
+{
+    d9d_hash now;
+
+    D9D_TRY(hash_inputs(c, &now));
+    if (d9d_hash_equal(before, now))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EIO, "%s: was changed while it was read; nothing is made of it", c->src);
+}
+
+/* --- running ------------------------------------------------------------------------------ */
+
+/* What the outputs are made of, alike on every rank: `inputs`, and what this rank sees of them. */
+static d9d_status make_key(const d9d_convert *c, d9d_hash inputs, d9d_hash *out)
+{
+    d9d_hash all[2] = {inputs};
+
+    D9D_TRY(d9d_plan_key(c->plan, &all[1]));
+    *out = d9d_hash_bytes(all, sizeof(all));
+    return D9D_OK;
+}
+
+static d9d_status open_sink(const d9d_convert *c, const char *dir, d9d_hash inputs,
                             const d9d_convert_run_options *opt, d9d_shard_sink **out)
 {
     d9d_shard_sink *s = NULL;
     d9d_hash key;
     d9d_status st;
 
-    D9D_TRY(d9d_plan_key(c->plan, &key));
+    D9D_TRY(make_key(c, inputs, &key));
     D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
     D9D_TRY_OR(st, add_config(c, s), out);
     if (c->beside != NULL)
@@ -485,11 +579,6 @@ static d9d_status fill_sink(const d9d_convert *c, d9d_shard_sink *s,
     return d9d_shard_sink_end(s);
 }
 
-static d9d_status agree(const d9d_convert_run_options *opt, d9d_status st)
-{
-    return opt->boot != NULL ? d9d_boot_agree(opt->boot, st) : st;
-}
-
 /* The first rank makes and commits the directory; the others know its name. */
 static d9d_status open_dir(const d9d_convert *c, const char *dst,
                            const d9d_convert_run_options *opt, d9d_outdir *o)
@@ -503,10 +592,12 @@ static d9d_status open_dir(const d9d_convert *c, const char *dst,
     return d9d_outdir_lock(o);
 }
 
-static d9d_status finish(d9d_shard_sink *s, const d9d_convert_run_options *opt, d9d_outdir *o)
+static d9d_status finish(const d9d_convert *c, d9d_hash inputs, d9d_shard_sink *s,
+                         const d9d_convert_run_options *opt, d9d_outdir *o)
 {
     if (!is_first(opt))
         return D9D_OK;
+    D9D_TRY(check_inputs(c, inputs));
     D9D_TRY(d9d_shard_sink_manifest(s, NULL));
     return d9d_outdir_commit(o);
 }
@@ -515,12 +606,14 @@ d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_ru
 {
     d9d_shard_sink *s = NULL;
     d9d_outdir o = {0};
+    d9d_hash inputs;
     d9d_status st;
 
+    D9D_TRY_OR(st, find_inputs(c, opt, &inputs), out);
     D9D_TRY_OR(st, agree(opt, open_dir(c, dst, opt, &o)), out);
-    D9D_TRY_OR(st, agree(opt, open_sink(c, o.tmp, opt, &s)), out);
+    D9D_TRY_OR(st, agree(opt, open_sink(c, o.tmp, inputs, opt, &s)), out);
     D9D_TRY_OR(st, agree(opt, fill_sink(c, s, opt)), out);
-    st = agree(opt, finish(s, opt, &o));
+    st = agree(opt, finish(c, inputs, s, opt, &o));
 out:
     d9d_shard_sink_free(s);
     d9d_outdir_release(&o);

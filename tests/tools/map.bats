@@ -295,6 +295,48 @@ setup() {
     diff -r half dst2
 }
 
+@test "other content at the same path, of the same size and time, is another conversion" {
+    command -v strace >/dev/null || skip "no strace"
+    cp -r "$golden/moe" src && chmod -R u+w src && echo '{"model": 1}' >src/tokenizer.json
+    find src -exec touch -d 2024-01-01 {} +
+    cp -rp src was
+    for file in model.safetensors tokenizer.json; do
+        rm -rf src dst && cp -rp was src
+        run ! strace -f -qq -o /dev/null -e inject=pwrite64:signal=KILL:when=5 d9d-map -q -j1 --shard-size 50kB src dst
+        printf '\x3c\x3c' | dd of=src/$file bs=1 conv=notrunc status=none seek=$(($(stat -c %s src/$file) / 2))
+        touch -d 2024-01-01 src/$file
+        run -0 --separate-stderr d9d-map --shard-size 50kB src dst
+        [[ "$stderr" == *"dst.partial: an earlier run made something else there; starting afresh"* ]]
+        rm -rf whole && d9d-map -q --shard-size 50kB src whole
+        diff -r whole dst
+    done
+}
+
+@test "a source that is changed while it is read is an error, and nothing is made of it" {
+    command -v strace >/dev/null || skip "no strace"
+    d9d-map init -q --model "$golden/moe/config.json" --seed 9 other
+    for change in "dd if=/dev/zero of=src/model.safetensors bs=1000 seek=100 count=1 conv=notrunc status=none" \
+        "cp other/model.safetensors src/new" "touch src/model.safetensors"; do
+        rm -rf src dst.partial && cp -r "$golden/moe" src && chmod -R u+w src
+        # It stops in a write until the source is another one.
+        rm -f trace
+        strace -f -D -o trace -e trace=pwrite64 -e inject=pwrite64:signal=STOP:when=5 \
+            d9d-map -q -j1 --shard-size 50kB src dst 2>err &
+        pid=$!
+        wait_for grep -qs 'stopped by SIGSTOP' trace
+        $change
+        [ ! -e src/new ] || mv src/new src/model.safetensors
+        kill -CONT $pid
+        status=0
+        wait $pid || status=$?
+        [ $status = 1 ]
+        assert_equal "$(tail -n 1 err)" 'd9d-map: input/output error: src: was changed while it was read; nothing is made of it'
+        [ ! -e dst ]
+    done
+    d9d-map -q --shard-size 50kB src dst
+    d9d-map verify -q dst
+}
+
 @test "two conversions into one place do not meet" {
     mkdir dst.partial
     run -1 --separate-stderr flock dst.partial d9d-map -q "$golden/moe" dst
