@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "checkpointer/checkpointer_private.h"
+#include "d9d/base/fs.h"
+#include "d9d/ckpt/dir/manifest.h"
 
 static const char prefix[] = "step-", unfinished[] = ".tmp-";
 enum { PREFIX = sizeof(prefix) - 1, MIN_DIGITS = 8, STEP_NAME = 32 };
@@ -36,11 +38,72 @@ static int64_t step_of(const char *name, const char **rest)
     return step;
 }
 
+/* "PID-n", as a directory that is being written has it, or "PID-old", one that is being removed. */
+static bool is_ours(const char *tail)
+{
+    static const char digits[] = "0123456789";
+    const size_t pid = strspn(tail, digits);
+
+    if (pid == 0 || tail[pid] != '-')
+        return false;
+    tail += pid + 1;
+    return strcmp(tail, "old") == 0 || (*tail != '\0' && tail[strspn(tail, digits)] == '\0');
+}
+
 bool d9di_save_is_unfinished(const char *name)
 {
     const char *rest;
 
-    return step_of(name, &rest) >= 0 && strncmp(rest, unfinished, sizeof(unfinished) - 1) == 0;
+    return step_of(name, &rest) >= 0 && strncmp(rest, unfinished, sizeof(unfinished) - 1) == 0 &&
+           is_ours(rest + sizeof(unfinished) - 1);
+}
+
+/* --- what may be replaced, and removed ------------------------------------------------------- */
+
+/* A damaged one has lost its manifest.json, or a sound head of it, but not both that and its
+ * first rank's file. */
+static bool is_saved(const char *dir)
+{
+    d9d_arena a = {0};
+    const char *weights = d9d_fs_join(&a, dir, "model-r00000.safetensors");
+    const bool is = d9d_fs_head_has(dir, D9D_MANIFEST_NAME, D9DI_SAVE_SCHEMA) ||
+                    (weights != NULL && d9d_fs_exists(weights));
+
+    d9d_arena_release(&a);
+    return is;
+}
+
+static bool is_begun(const char *dir)
+{
+    (void)dir;
+    return false;
+}
+
+const d9d_outdir_kind *d9di_save_kind(void)
+{
+    static const d9d_outdir_kind kind = {"checkpoint of a run", is_saved, is_begun};
+
+    return &kind;
+}
+
+d9d_status d9di_save_check_names(const char *dir)
+{
+    d9di_save_steps steps;
+    d9d_arena a = {0};
+    d9d_status st = d9di_save_steps_list(dir, &a, &steps);
+
+    for (size_t i = 0; st == D9D_OK && i < steps.n; i++) {
+        const char *path = d9d_save_path(&a, dir, steps.step[i]);
+
+        if (path == NULL)
+            st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
+        else if (!d9d_fs_is_vacant(path) && !is_saved(path))
+            st = D9D_FAIL(D9D_ECONFIG,
+                          "%s: is no checkpoint of a run, and has the name of one; move it away",
+                          path);
+    }
+    d9d_arena_release(&a);
+    return st;
 }
 
 char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step)

@@ -250,13 +250,12 @@ static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_
     D9D_TRY(d9di_save_steps_list(dir, a, &steps));
     for (size_t i = 0; i < steps.n; i++) {
         const char *path = d9d_save_path(a, dir, steps.step[i]);
-        const char *manifest = path != NULL ? d9d_fs_join(a, path, D9D_MANIFEST_NAME) : NULL;
 
-        if (manifest == NULL)
+        if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
         if (kept < keep)
             kept += check_usable(path, steps.step[i]) == D9D_OK;
-        else if (d9d_fs_exists(manifest))
+        else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_SAVE_SCHEMA))
             D9D_TRY(remove_step(path, a, log));
     }
     return D9D_OK;

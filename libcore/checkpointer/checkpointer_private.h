@@ -70,6 +70,12 @@ typedef struct d9di_save_steps {
 d9d_status d9di_save_steps_list(const char *dir, d9d_arena *a, d9di_save_steps *out);
 /* Does this name a directory in which a checkpoint was or is being written? */
 bool d9di_save_is_unfinished(const char *name);
+/* In the first bytes of a manifest.json of a checkpoint, which alone retention removes. */
+#define D9DI_SAVE_SCHEMA "\"d9d.checkpoint.v"
+/* What a checkpoint may take the place of: one of a run, a damaged one too. */
+const d9d_outdir_kind *d9di_save_kind(void);
+/* ECONFIG for what has the name of a checkpoint in `dir` and is none: it is somebody's. */
+d9d_status d9di_save_check_names(const char *dir);
 
 /* The right to write into `dir`. */
 typedef struct d9di_save_lock {

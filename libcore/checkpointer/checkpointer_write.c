@@ -28,7 +28,7 @@ static d9d_status open_dir(d9di_save *s, const char *dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of a checkpoint", dir);
     D9D_TRY(d9d_fs_mkdirs(dir));
     D9D_TRY(d9di_save_lock_take(dir, &s->lock));
-    D9D_TRY(d9d_outdir_begin(&s->dest, path, D9D_OUTDIR_REPLACE, NULL));
+    D9D_TRY(d9d_outdir_begin(&s->dest, path, D9D_OUTDIR_REPLACE, d9di_save_kind()));
     s->tmp = s->dest.tmp;
     return D9D_OK;
 }

@@ -9,6 +9,8 @@
 #include "engine/job_start.h"
 #include "engine/rank_consistency.h"
 #include "train/train_run.h"
+#include "d9d/model/weights.h"
+#include "checkpointer/checkpointer_private.h"
 
 static d9d_status data_open(d9di_train *r)
 {
@@ -194,7 +196,7 @@ static d9d_status places_check(const d9di_train *r)
 
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
         D9D_TRY(d9d_fs_check_place(places[i]));
-    return D9D_OK;
+    return d9di_save_check_names(r->dir.checkpoints);
 }
 
 d9di_engine_how d9di_train_engine_how(const d9di_train *r, bool resumes)

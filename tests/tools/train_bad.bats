@@ -329,6 +329,25 @@ damaged() {
     printf x | dd of=old/checkpoints/step-00000002/model-r00000.safetensors bs=1 seek=20000 conv=notrunc status=none
 }
 
+@test "directories of a user's beside checkpoints: none is replaced, swept or taken for an old one" {
+    d9d-train -q --set trainer.run.steps=3 --set trainer.checkpointing.period_steps=1 c.json
+    cd run/checkpoints
+    for copy in step-00000003.tmp-mine step-00000003.tmp-1-mine step-00000003.tmp-1-0; do cp -r step-00000003 $copy; done
+    mkdir step-00000005 && echo thesis >step-00000005/thesis.tex
+    rm -r ../export
+    cd ../..
+    says 2 'run/checkpoints/step-00000005: is no checkpoint of a run, and has the name of one; move it away' \
+        d9d-train -q --set trainer.run.steps=6 --set trainer.checkpointing.period_steps=1 c.json
+    [ "$(cat run/checkpoints/step-00000005/thesis.tex)" = thesis ]
+    mv run/checkpoints/step-00000005 thesis
+    d9d-train -q --set trainer.run.steps=6 --set trainer.checkpointing.period_steps=1 c.json
+    [ -e run/checkpoints/step-00000006/manifest.json ]
+    [ -e run/checkpoints/step-00000003.tmp-mine/manifest.json ]
+    [ -e run/checkpoints/step-00000003.tmp-1-mine/manifest.json ]
+    [ ! -e run/checkpoints/step-00000003.tmp-1-0 ]
+    rm -r run
+}
+
 @test "places that hold something else" {
     mkdir full
     echo mine >full/file
