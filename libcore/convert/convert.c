@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "d9d/base/thread.h"
+#include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/models/qwen3/qwen3_config.h"
 #include "d9d/models/qwen3/qwen3_map.h"
-#include "d9d/ckpt/dir/content_hash.h"
 
 struct d9d_convert {
     d9d_convert_options opt;

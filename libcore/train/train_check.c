@@ -3,14 +3,14 @@
  */
 #include <string.h>
 
+#include "checkpointer/checkpointer_private.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/convert/model_export.h"
+#include "d9d/model/weights.h"
 #include "engine/job_start.h"
 #include "engine/rank_consistency.h"
 #include "train/train_run.h"
-#include "d9d/model/weights.h"
-#include "checkpointer/checkpointer_private.h"
 
 static d9d_status data_open(d9di_train *r)
 {

@@ -26,10 +26,9 @@
 #include "engine/evaluate.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
+#include "engine/trace_file.h"
 #include "job/run_dir.h"
 #include "train/samples_log.h"
-#include "checkpointer/checkpointer_async.h"
-#include "engine/trace_file.h"
 
 /* A step that is queued on the device, until its loss has come back. */
 typedef struct d9di_pending {

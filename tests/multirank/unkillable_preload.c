@@ -1,4 +1,5 @@
-/* unkillable_preload.c - before a program: what it kills stays, as a process does that a file system keeps. */
+/* unkillable_preload.c - before a program: what it kills stays, as a process does that a file
+ * system keeps. */
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
