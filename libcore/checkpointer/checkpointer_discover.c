@@ -241,6 +241,23 @@ static d9d_status remove_step(const char *path, d9d_arena *a, const d9d_log *log
     return d9d_fs_remove_tree(aside);
 }
 
+d9d_status d9d_save_remove(const char *dir, int64_t step, const d9d_log *log)
+{
+    d9d_arena a = {0};
+    const char *path = d9d_save_path(&a, dir, step), *lock = d9d_fs_join(&a, dir, ".lock");
+    d9d_status st = path == NULL || lock == NULL
+                        ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir)
+                        : d9d_fs_remove_tree(path);
+
+    if (st == D9D_OK) {
+        (void)unlink(lock);
+        if (rmdir(dir) != 0)
+            d9d_log_info(log, "%s: stays, since other files lie in it", dir);
+    }
+    d9d_arena_release(&a);
+    return st;
+}
+
 /* Everything older than the `keep` newest usable ones. */
 static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
 {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "d9d/comm/exchange.h"
+#include "d9d/comm/flight.h"
 #include "d9d/device/simulated.h"
 
 d9d_status d9di_launch_under_way(d9d_status st)
@@ -162,10 +163,8 @@ void d9di_launch_landed(const d9d_boot *boot, const char *output)
 
     if (output == NULL || size == 1)
         return;
-    for (int r = d9d_boot_rank(boot), rc = 0; rc == 0; r += size) {
-        (void)snprintf(path, sizeof(path), FLIGHT "/rank-%d.bin", output, r);
-        rc = unlink(path);
-    }
     (void)snprintf(path, sizeof(path), FLIGHT, output);
+    for (int r = d9d_boot_rank(boot); d9d_flight_remove(path, r);)
+        r += size;
     (void)rmdir(path);
 }

@@ -71,7 +71,7 @@ static d9d_status export_saved(d9di_train *r, const char *dir)
     /* A file that another rank has open is under another name in its directory until it is closed,
      * on NFS, and the directory could not be removed. */
     D9D_TRY(d9d_boot_agree(r->where->boot, D9D_OK));
-    return r->rank == 0 ? d9d_fs_remove_tree(parts) : D9D_OK;
+    return r->rank == 0 ? d9d_save_remove(parts, r->state.step, r->log) : D9D_OK;
 }
 
 /* It was when the run began. */

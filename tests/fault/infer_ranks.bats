@@ -60,3 +60,20 @@ JSON
     for _ in $(seq 60); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
     each_way --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2
 }
+
+@test "a file that has the name of a record stays" {
+    for _ in $(seq 4); do cat "$golden/moe/generate.jsonl"; done >prompts.jsonl
+    cat >i.json <<JSON
+{"model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
+ "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
+ "task": {"name": "generate", "output": "out.jsonl", "prompts": "prompts.jsonl", "max_new_tokens": 4,
+   "stop_at_eos": false}}
+JSON
+    rm -rf out.jsonl*
+    mkdir out.jsonl.flight && echo mine >out.jsonl.flight/rank-2.bin
+    infer --set mesh.tensor_parallel=2
+    assert_equal "$(cat out.jsonl.flight/rank-2.bin)" mine
+    rm -f out.jsonl && mv out.jsonl.flight/rank-{2,1}.bin
+    run infer --set mesh.tensor_parallel=2
+    assert_equal "$(cat out.jsonl.flight/rank-1.bin)" mine
+}

@@ -139,6 +139,14 @@ JSON
     assert_output --partial "phases[1]: ends at step 5 of 5, before it begins at 9"
 }
 
+@test "what a user has beside the parts of an export stays" {
+    mkdir -p run/export.parts && echo mine >run/export.parts/notes
+    train 2 run mesh.data_parallel_shard=2 trainer.checkpointing.period_steps=disable
+    [ -e run/export/model.safetensors ]
+    assert_equal "$(ls -A run/export.parts)" notes
+    assert_equal "$(cat run/export.parts/notes)" mine
+}
+
 # On NFS a file that is removed while another rank has it open stays under another name, and keeps
 # its directory from being removed.
 @test "what the model is made of goes when every rank has closed it" {

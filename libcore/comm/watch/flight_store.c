@@ -6,12 +6,39 @@
 #include <unistd.h>
 
 #include "comm/watch/flight_file.h"
+#include "d9d/comm/flight.h"
 
 static d9d_status name_of(const char *dir, int rank, char path[PATH_MAX])
 {
     if (snprintf(path, PATH_MAX, "%s/rank-%d.bin", dir, rank) >= PATH_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: too long a path", dir);
     return D9D_OK;
+}
+
+/* A recorder's, whole, or as a process leaves it that ends before its first write.  A file of this
+ * name that is somebody's is neither replaced nor removed. */
+static bool is_ring(const char *path)
+{
+    static const char nothing[sizeof(D9DI_FLIGHT_MAGIC) - 1];
+    char magic[sizeof(D9DI_FLIGHT_MAGIC) - 1] = {0};
+    d9d_file f = {.fd = -1};
+    uint64_t size = 0;
+    bool is =
+        d9d_file_open_regular(path, &f, &size) == D9D_OK && (size == 0 || size >= sizeof(magic));
+
+    if (is && size > 0)
+        is = d9d_file_read_at(&f, magic, sizeof(magic), 0) == D9D_OK;
+    is = is && (memcmp(magic, D9DI_FLIGHT_MAGIC, sizeof(magic)) == 0 ||
+                memcmp(magic, nothing, sizeof(magic)) == 0);
+    d9d_file_release(&f);
+    return is;
+}
+
+bool d9d_flight_remove(const char *dir, int rank)
+{
+    char path[PATH_MAX];
+
+    return name_of(dir, rank, path) == D9D_OK && is_ring(path) && unlink(path) == 0;
 }
 
 d9d_status d9di_store_open(const char *dir, int rank, d9di_flight_store *out)
@@ -22,6 +49,8 @@ d9d_status d9di_store_open(const char *dir, int rank, d9di_flight_store *out)
 
     D9D_TRY(name_of(dir, rank, path));
     D9D_TRY(d9d_fs_mkdirs(dir));
+    if (access(path, F_OK) == 0 && !is_ring(path))
+        return D9D_FAIL(D9D_EPATH, "%s: is no record of a rank; move it away", path);
     (void)unlink(path); /* whoever has an older job's open keeps that */
     D9D_TRY_OR(st, d9d_file_edit(path, &s.file), out);
     s.last = calloc(1, sizeof(*s.last));

@@ -175,6 +175,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_save_write(const char *dir, const d9d_save_s
  * than the `keep` newest usable ones.  Usable is: finite, with all files at their sizes; hashes
  * are not read.  A directory without a manifest is not touched. */
 D9D_API D9D_MUST_USE d9d_status d9d_save_prune(const char *dir, int64_t keep, const d9d_log *log);
+/* Remove the checkpoint of `step`, the lock, and `dir` itself unless something else lies in it. */
+D9D_API D9D_MUST_USE d9d_status d9d_save_remove(const char *dir, int64_t step, const d9d_log *log);
 
 /* The newest usable checkpoint in `dir`, hashes verified: its path in the arena.  NULL when there
  * is no step-* at all (or no `dir`).  EVERIFY when there are some and none can be used: a run

@@ -40,6 +40,8 @@ typedef struct d9d_flight d9d_flight;
  * ENOTFOUND when there are none. */
 D9D_API D9D_MUST_USE d9d_status d9d_flight_open(const char *dir, d9d_flight **out);
 D9D_API void d9d_flight_close(d9d_flight *f);
+/* Remove the ring of this rank from DIR.  False: there was none, or its name is another file's. */
+D9D_API bool d9d_flight_remove(const char *dir, int rank);
 D9D_API int d9d_flight_size(const d9d_flight *f);
 
 typedef enum d9d_flight_fault {
