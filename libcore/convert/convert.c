@@ -471,7 +471,7 @@ static d9d_status add_beside(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
 }
 
 /* The plan, with sizes and times of the files that it reads, and their content. */
-static d9d_status hash_inputs(const d9d_convert *c, d9d_hash *out)
+static d9d_status hash_inputs(const d9d_convert *c, int jobs, d9d_hash *out)
 {
     d9d_arena a = {0};
     d9d_hasher *h = NULL;
@@ -482,7 +482,7 @@ static d9d_status hash_inputs(const d9d_convert *c, d9d_hash *out)
     D9D_TRY_OR(st, d9d_plan_key(c->plan, &of), out);
     d9d_hasher_add(h, &of, sizeof(of));
     if (c->ckpt != NULL) {
-        D9D_TRY_OR(st, d9d_identity_checkpoint(c->src, &of), out);
+        D9D_TRY_OR(st, d9d_identity_checkpoint(c->src, jobs, &of), out);
         d9d_hasher_add(h, &of, sizeof(of));
     }
     if (c->beside != NULL)
@@ -503,7 +503,7 @@ static d9d_status find_inputs(const d9d_convert *c, const d9d_convert_run_option
     d9d_status st;
 
     *out = (d9d_hash){0};
-    D9D_TRY(agree(opt, is_first(opt) ? hash_inputs(c, out) : D9D_OK));
+    D9D_TRY(agree(opt, is_first(opt) ? hash_inputs(c, opt->jobs, out) : D9D_OK));
     if (opt->boot == NULL || d9d_boot_size(opt->boot) == 1)
         return D9D_OK;
     all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(opt->boot) * sizeof(*all));
@@ -517,11 +517,11 @@ static d9d_status find_inputs(const d9d_convert *c, const d9d_convert_run_option
 }
 
 /* What was read is what is there: else the outputs may be of two contents. */
-static d9d_status check_inputs(const d9d_convert *c, d9d_hash before)
+static d9d_status check_inputs(const d9d_convert *c, int jobs, d9d_hash before)
 {
     d9d_hash now;
 
-    D9D_TRY(hash_inputs(c, &now));
+    D9D_TRY(hash_inputs(c, jobs, &now));
     if (d9d_hash_equal(before, now))
         return D9D_OK;
     return D9D_FAIL(D9D_EIO, "%s: was changed while it was read; nothing is made of it", c->src);
@@ -597,7 +597,7 @@ static d9d_status finish(const d9d_convert *c, d9d_hash inputs, d9d_shard_sink *
 {
     if (!is_first(opt))
         return D9D_OK;
-    D9D_TRY(check_inputs(c, inputs));
+    D9D_TRY(check_inputs(c, opt->jobs, inputs));
     D9D_TRY(d9d_shard_sink_manifest(s, NULL));
     return d9d_outdir_commit(o);
 }

@@ -67,6 +67,11 @@ void d9di_same_saved(d9di_same *s, const char *dir)
     add(s, (d9di_same_thing){.name = dir, .find = hash_manifest});
 }
 
+static d9d_status checkpoint_hash(const char *dir, d9d_hash *out)
+{
+    return d9d_identity_checkpoint(dir, 0, out);
+}
+
 void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how *how)
 {
     const d9d_plugins *p = how->where->plugins;
@@ -74,7 +79,7 @@ void d9di_same_engine(d9di_same *s, const d9di_engine *e, const d9di_engine_how 
     for (size_t i = 0; i < d9d_plugins_count(p); i++)
         d9di_same_file(s, d9d_plugins_file(p, i));
     d9di_same_file(s, e->spec.hf_config);
-    add_dir(s, how->initialise ? how->source : NULL, d9d_identity_checkpoint);
+    add_dir(s, how->initialise ? how->source : NULL, checkpoint_hash);
     add_dir(s, how->adapter, d9d_identity_adapter);
 }
 

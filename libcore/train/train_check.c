@@ -274,7 +274,7 @@ static d9d_status source_identity(const d9di_train *r, d9d_hash *out)
     const struct d9d_factory_section *f = &r->c->trainer.model_stage_factory;
     d9d_hash of[2] = {{0}};
 
-    D9D_TRY(d9d_identity_checkpoint(f->source_checkpoint, &of[0]));
+    D9D_TRY(d9d_identity_checkpoint(f->source_checkpoint, 0, &of[0]));
     if (f->source_adapter != NULL && r->engine.adapters.n == 0)
         D9D_TRY(d9d_identity_adapter(f->source_adapter, &of[1]));
     *out = d9d_hash_bytes(of, sizeof(of));

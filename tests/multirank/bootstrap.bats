@@ -4,7 +4,7 @@
 load ../slurm/helper
 load two_nodes
 
-driver=$D9D_BUILD/tests/multirank/boot_driver
+driver=$D9D_BUILD/tests/multirank/bootstrap_driver
 
 @test "alone, everything is immediate" {
     run -0 "$driver" gather

@@ -10,7 +10,7 @@ setup() { with_mpi; }
 
 export D9D_COMM_CHECK=1
 
-driver=$D9D_BUILD/tests/multirank/delta_driver
+driver=$D9D_BUILD/tests/multirank/gated_delta_driver
 
 @test "one rank: cutting changes nothing" { run -0 "$driver"; }
 @test "two ranks compute what one does" { all_well 2 "$driver"; }

@@ -10,7 +10,7 @@ setup() { with_mpi; }
 
 export D9D_COMM_CHECK=1
 
-driver=$D9D_BUILD/tests/multirank/past_driver
+driver=$D9D_BUILD/tests/multirank/generate_mesh_driver
 
 @test "one rank: rows in parts are the rows" { run -0 "$driver"; }
 @test "two ranks compute what one does" { all_well 2 "$driver"; }

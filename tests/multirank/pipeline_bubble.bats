@@ -13,7 +13,7 @@ load topology
 driver_of() { # RANKS MICROS KIND [STAGES [FLAG...]]
     local ranks=$1
     shift
-    run mpi -n "$ranks" "$D9D_BUILD/tests/multirank/bubble_driver" "$@"
+    run mpi -n "$ranks" "$D9D_BUILD/tests/multirank/pipeline_bubble_driver" "$@"
     [[ "$output" != *"nothing can be measured"* ]] || skip "other processes are in the way"
     [ "$status" -eq 0 ]
     echo "# $*: ${output##*$'\n'}" >&3

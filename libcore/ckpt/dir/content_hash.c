@@ -92,14 +92,14 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
 }
 
-static d9d_status add_tensors(d9d_hasher *h, tensors t)
+static d9d_status add_tensors(d9d_hasher *h, tensors t, int jobs)
 {
     d9d_status st;
 
     t.found = calloc(t.n + 1, sizeof(*t.found));
     if (t.found == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the hashes of %zu tensors", t.n);
-    st = d9d_thread_run(0, t.n, tensor_hash, &t);
+    st = d9d_thread_run(jobs, t.n, tensor_hash, &t);
     if (st == D9D_OK) {
         qsort(t.found, t.n, sizeof(*t.found), by_name);
         for (size_t i = 0; i < t.n; i++)
@@ -136,7 +136,7 @@ static void add_manifest(d9d_hasher *h, const char *dir)
     d9d_manifest_close(m);
 }
 
-d9d_status d9d_identity_checkpoint(const char *dir, d9d_hash *out)
+d9d_status d9d_identity_checkpoint(const char *dir, int jobs, d9d_hash *out)
 {
     d9d_checkpoint *c = NULL;
     d9d_hasher *h = NULL;
@@ -145,10 +145,12 @@ d9d_status d9d_identity_checkpoint(const char *dir, d9d_hash *out)
     D9D_TRY_OR(st, d9d_hasher_create(&h), out);
     D9D_TRY_OR(st, d9d_checkpoint_open(dir, &c), out);
     D9D_TRY_OR(st,
-               add_tensors(h, (tensors){.n = d9d_checkpoint_count(c),
-                                        .from = c,
-                                        .at = checkpoint_at,
-                                        .read = checkpoint_read}),
+               add_tensors(h,
+                           (tensors){.n = d9d_checkpoint_count(c),
+                                     .from = c,
+                                     .at = checkpoint_at,
+                                     .read = checkpoint_read},
+                           jobs),
                out);
     add_manifest(h, dir);
     *out = d9d_hasher_digest(h);
@@ -169,8 +171,8 @@ static d9d_status add_adapter(d9d_hasher *h, const char *config, const char *wei
     D9D_TRY(d9d_identity_file(config, &hash));
     d9d_hasher_add(h, &hash, sizeof(hash));
     D9D_TRY(d9d_st_open(weights, &f));
-    st = add_tensors(h,
-                     (tensors){.n = d9d_st_count(f), .from = f, .at = file_at, .read = file_read});
+    st = add_tensors(
+        h, (tensors){.n = d9d_st_count(f), .from = f, .at = file_at, .read = file_read}, 0);
     d9d_st_close(f);
     return st;
 }

@@ -51,7 +51,7 @@ static d9d_hash one_file(struct content c)
 
     assert_int_equal(system("rm -rf x && mkdir x"), 0);
     put("x/model.safetensors", c);
-    assert_ok(d9d_identity_checkpoint("x", &h));
+    assert_ok(d9d_identity_checkpoint("x", 0, &h));
     return h;
 }
 
@@ -95,7 +95,7 @@ static void test_shards(void **state)
     put("y/model-00001-of-00002.safetensors", (struct content){"ca", -1, D9D_BF16});
     put("y/model-00002-of-00002.safetensors", (struct content){"b", -1, D9D_BF16});
     assert_ok(d9d_fs_write_atomic("y/" D9D_INDEX_NAME, index, strlen(index)));
-    assert_ok(d9d_identity_checkpoint("y", &h));
+    assert_ok(d9d_identity_checkpoint("y", 0, &h));
     assert_true(d9d_hash_equal(whole, h));
 }
 
@@ -107,14 +107,14 @@ static void test_manifest(void **state)
     (void)state;
     (void)one_file(PLAIN);
     assert_ok(d9d_manifest_write("x", NULL, 1, NULL));
-    assert_ok(d9d_identity_checkpoint("x", &a));
+    assert_ok(d9d_identity_checkpoint("x", 1, &a));
     (void)one_file((struct content){"abc", 1 << 20, D9D_BF16});
     assert_ok(d9d_manifest_write("x", NULL, 1, NULL));
-    assert_ok(d9d_identity_checkpoint("x", &b));
+    assert_ok(d9d_identity_checkpoint("x", 3, &b));
     assert_false(d9d_hash_equal(a, b));
     /* One that is none of ours says nothing. */
     assert_ok(d9d_fs_write_atomic("x/manifest.json", "{}", 2));
-    assert_ok(d9d_identity_checkpoint("x", &damaged));
+    assert_ok(d9d_identity_checkpoint("x", 0, &damaged));
     assert_true(d9d_hash_equal(damaged, one_file(PLAIN)));
 }
 

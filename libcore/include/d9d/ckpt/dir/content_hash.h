@@ -30,7 +30,8 @@ extern "C" {
 
 /* Errors are those of reading: ENOTFOUND, EPATH, EIO, EFORMAT. */
 D9D_API D9D_MUST_USE d9d_status d9d_identity_file(const char *path, d9d_hash *out);
-D9D_API D9D_MUST_USE d9d_status d9d_identity_checkpoint(const char *dir, d9d_hash *out);
+/* By `jobs` threads; 0: one a processor.  The hash is the same. */
+D9D_API D9D_MUST_USE d9d_status d9d_identity_checkpoint(const char *dir, int jobs, d9d_hash *out);
 D9D_API D9D_MUST_USE d9d_status d9d_identity_adapter(const char *dir, d9d_hash *out);
 
 /* Of a directory: names and sizes of its .safetensors and .json files, and the last 64 KiB of each.
