@@ -2,6 +2,7 @@
 #
 #   make                 library and tools (and CUDA kernels, if nvcc is found)
 #   make demo            text to trained model on this machine, in minutes
+#   make check           the inner loop: what takes seconds of meta, unit, golden and fuzz tests
 #   make test            everything that is checked on every change
 #   make test T="lr map" only the tests whose file names contain one of these
 #   make test-unit       one suite; also test-meta -fuzz -golden -fault -multirank -slurm -tools
@@ -20,6 +21,7 @@
 #   make format          apply .clang-format
 #   make schemas         write schemas/*.json anew from the key tables
 #   make config          what was found on this machine
+#   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
 #   make clean           remove build/ and build-*/
 #
@@ -133,7 +135,7 @@ endif
 
 GPU_RUNS  := $(patsubst tests/gpu/%,gpu-%,$(filter-out %.c %.py %.bash %/pack,$(wildcard tests/gpu/*)))
 
-.PHONY: all demo test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config install \
+.PHONY: all demo check test test-long test-load memcheck fuzz fuzz-pack bench gpu-test gpu-bench gpu-pack $(GPU_RUNS) lint format schemas config site install \
         uninstall clean help run-demo run-test run-tidy list-tests FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -222,8 +224,10 @@ SUITES    ?= meta unit fuzz golden fault multirank slurm tools
 scripts    = $(wildcard tests/$(1)/*.sh tests/$(1)/*.bats)
 programs   = $(filter $B/tests/$(1)/%,$(TESTS) $(FUZZERS))
 suite      = $(sort $(call scripts,$(1)) $(call programs,$(1)))
-pick       = $(if $(T),$(foreach f,$(1),$(if $(strip $(foreach t,$(T),$(findstring $(t),$(notdir $(f))))),$(f))),$(1))
-CHOSEN    := $(strip $(call pick,$(foreach s,$(SUITES),$(call suite,$(s)))))
+of_words   = $(foreach f,$(1),$(if $(strip $(foreach t,$(2),$(findstring $(t),$(notdir $(f))))),$(f)))
+pick       = $(if $(T),$(call of_words,$(1),$(T)),$(1))
+CHOSEN    := $(call pick,$(foreach s,$(SUITES),$(call suite,$(s))))
+CHOSEN    := $(strip $(filter-out $(if $(NOT),$(call of_words,$(CHOSEN),$(NOT))),$(CHOSEN)))
 
 run-test: export D9D_BIN       = $(abspath $B/bin)
 run-test: export D9D_BUILD     = $(abspath $B)
@@ -234,6 +238,10 @@ run-test: export CC           := $(CC)
 run-test: export LD_LIBRARY_PATH := $(if $(SAN),$(abspath $B/lib)$(if $(LD_LIBRARY_PATH),:))$(LD_LIBRARY_PATH)
 run-test: all $(SCHEMAGEN) $(filter $B/%,$(CHOSEN)) $(if $(filter tests/fault/% tests/multirank/%,$(CHOSEN)),$(DRIVERS))
 	@$(if $(CHOSEN),tests/run.sh -j $(JOBS) -o $B/log $(CHOSEN),echo "no test matches T=$(T)" >&2; exit 1)
+
+# Left out: tests of running tests, and kernels over every shape.
+check:
+	@+$(MAKE) --no-print-directory run-test SUITES="meta unit golden fuzz" NOT="load.sh runner headers kernel_attention kernel_gemm"
 
 test-%:
 	@+$(MAKE) --no-print-directory run-test SUITES=$*
@@ -379,6 +387,12 @@ schemas: $(SCHEMAGEN)
 
 config:
 	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
+
+site:
+	@tools/setup.sh site
+	@mkdir -p $B/site
+	@SITE=$B/site VERSION=$(VERSION) doxygen docs/site/Doxyfile
+	@echo "$B/site/index.html"
 
 # Where things go.  A path with blanks would be several here, and one that is not absolute is none in d9d.pc.
 ROOT = $(if $(filter-out 1,$(words $(DESTDIR)$(PREFIX)))$(filter-out /%,$(firstword $(PREFIX) none)),$(error \

@@ -1,12 +1,12 @@
 #!/bin/sh
-# setup.sh build|test|lint|long - see to the Debian or Ubuntu packages that a target needs.
+# setup.sh build|test|lint|long|site - see to the Debian or Ubuntu packages that a target needs.
 # setup.sh config               - print what was found on this machine.
 #
 # What is there is found by asking for the thing itself, so a library that was built by
 # hand and is known to pkg-config counts.  What is missing is printed and installed with
 # apt-get, as root or through sudo; NO_INSTALL=1 only names it and exits with status 2.
 set -u
-what=${1:?"usage: setup.sh build|test|lint|long|config"}
+what=${1:?"usage: setup.sh build|test|lint|long|site|config"}
 : "${CC:=cc}" "${MPICC=mpicc}"
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
@@ -68,6 +68,10 @@ cmd:clang-format-14                                    clang-format-14
 omp:clang                                              libomp-dev
 cmd:shellcheck                                         shellcheck
 TABLE
+}
+
+needs_site() {
+    echo "cmd:doxygen doxygen"
 }
 
 needs_long() {
@@ -161,10 +165,10 @@ config() {
 }
 
 case $what in
-build | test | lint | long) see_to ;;
+build | test | lint | long | site) see_to ;;
 config) config ;;
 *)
-    echo "setup.sh: unknown target \"$what\"; one of build, test, lint, long, config" >&2
+    echo "setup.sh: unknown target \"$what\"; one of build, test, lint, long, site, config" >&2
     exit 2
     ;;
 esac
