@@ -5,7 +5,7 @@
 
 check() {
     cd "$1" || return 1
-    comm -13 <(env -u MAKEFLAGS -u MAKELEVEL -u MAKEOVERRIDES -u T -u SUITES make -s --no-print-directory -f Makefile list-tests B=/nonexistent | sort) \
+    comm -13 <(env -u MAKEFLAGS -u MAKELEVEL -u MAKEOVERRIDES -u T -u SUITES -u NOT make -s --no-print-directory -f Makefile list-tests B=/nonexistent | sort) \
         <(find tests \( -name '*.bats' -o -name 'test_*.c' -o -name 'fuzz_*.c' \) -o \( -path 'tests/*/*.sh' -perm -u+x ! -path 'tests/bench/*' \) | sort) |
         sed 's/$/: no suite runs it/'
     find tests -path 'tests/*/*.sh' ! -perm -u+x | sed 's/$/: is not executable/'
