@@ -20,7 +20,7 @@ static const struct {
     const char *id;
     const d9d_table *table;
 } schemas[] = {
-    {"d9d.train.v1", &d9d_train_table},         {"d9d.infer.v1", &d9d_infer_table},
+    {"d9d.train.v1", &d9d_train_config_table},  {"d9d.infer.v1", &d9d_infer_config_table},
     {"d9d.piecewise.v1", &d9d_piecewise_table}, {"d9d.chat.v1", &d9d_chat_table},
     {"d9d.mapper.v1", &d9d_mapper_table},       {"d9d.map-plan.v1", &d9di_map_plan_format},
     {"d9d.dataset.v1", &d9di_dataset_format},   {"d9d.checkpoint.v1", &d9di_checkpoint_format},
@@ -28,9 +28,9 @@ static const struct {
     {"d9d.samples.v1", &d9di_samples_format},   {"d9d.flight.v1", &d9di_flight_format},
     {"d9d.plan.v1", &d9di_plan_format},         {"d9d.suggest.v1", &d9di_suggest_format},
 };
-enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), FILE_MAX = 32 << 20 };
+enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), MAX_FILE_BYTES = 32 << 20 };
 
-static d9d_status dump(const char *dir, const char *id, const d9d_table *table)
+static d9d_status dump_schema(const char *dir, const char *id, const d9d_table *table)
 {
     d9d_buf text = {0};
     d9d_arena a = {0};
@@ -78,13 +78,13 @@ static d9d_status check_lines(const d9d_table *table, const char *path, const d9
     return D9D_OK;
 }
 
-static d9d_status check(const d9d_table *table, const char *path)
+static d9d_status check_file(const d9d_table *table, const char *path)
 {
     const char *dot = strrchr(path, '.');
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_fs_read(path, FILE_MAX, &text));
+    D9D_TRY(d9d_fs_read(path, MAX_FILE_BYTES, &text));
     if (text.len == 0)
         st = D9D_FAIL(D9D_EFORMAT, "%s: it is empty", path);
     else if (dot != NULL && strcmp(dot, ".jsonl") == 0)
@@ -104,14 +104,14 @@ static d9d_status check_all(const char *id, char **paths)
     if (i == N_SCHEMAS)
         return D9D_FAIL(D9D_ECONFIG, "unknown format \"%s\"", id);
     for (; *paths != NULL; paths++)
-        D9D_TRY(check(schemas[i].table, *paths));
+        D9D_TRY(check_file(schemas[i].table, *paths));
     return D9D_OK;
 }
 
 static d9d_status dump_all(const char *dir)
 {
     for (size_t i = 0; i < N_SCHEMAS; i++)
-        D9D_TRY(dump(dir, schemas[i].id, schemas[i].table));
+        D9D_TRY(dump_schema(dir, schemas[i].id, schemas[i].table));
     return D9D_OK;
 }
 

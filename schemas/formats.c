@@ -4,7 +4,7 @@
 #include <math.h>
 
 /* What is bound is only checked; a struct has what a check across keys asks for. */
-struct unread {
+struct unread_fields {
     char none;
 };
 
@@ -12,16 +12,17 @@ struct unread {
     {                                                                                              \
         .name = (n), .kind = D9D_KIND_##k, .offset = D9D_NO_FIELD, .def = (d), .doc = __VA_ARGS__  \
     }
-#define COUNT(n, ...)    FIELD(n, INT, D9D_REQUIRED, __VA_ARGS__, .min = 0, .max = 0x1p63)
-#define HASH(n, ...)     FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__, .min = 32, .max = 32)
-#define SEAL             HASH("xxh3", "hash of the bytes before this line, hexadecimal")
-#define TEXT(n, ...)     FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__)
-#define MAYBE(n, k, ...) FIELD(n, k, "null", __VA_ARGS__, .flags = D9D_NULLABLE)
-#define REAL(n, ...)     MAYBE(n, REAL, __VA_ARGS__, .min = -(double)INFINITY, .max = (double)INFINITY)
+#define COUNT(n, ...)       FIELD(n, INT, D9D_REQUIRED, __VA_ARGS__, .min = 0, .max = 0x1p63)
+#define HASH(n, ...)        FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__, .min = 32, .max = 32)
+#define CHECKSUM            HASH("xxh3", "hash of the bytes before this line, hexadecimal")
+#define TEXT(n, ...)        FIELD(n, STR, D9D_REQUIRED, __VA_ARGS__)
+#define NULLABLE(n, k, ...) FIELD(n, k, "null", __VA_ARGS__, .flags = D9D_NULLABLE)
+#define REAL(n, ...)                                                                               \
+    NULLABLE(n, REAL, __VA_ARGS__, .min = -(double)INFINITY, .max = (double)INFINITY)
 #define LIST(n, e, ...)  FIELD(n, LIST, D9D_REQUIRED, __VA_ARGS__, .elem = (e))
 #define NUMBERS(n, ...)  FIELD(n, LIST, "[]", __VA_ARGS__, .elem = &a_number)
-#define FORMAT(id)       FIELD("schema", ENUM, D9D_REQUIRED, "the format", .words = (id))
-#define TABLE(n, k, ...) D9D_TABLE(struct unread, n, k, __VA_ARGS__)
+#define FORMAT(id)       FIELD("schema", ENUM, D9D_REQUIRED, "the format", .names = (id))
+#define TABLE(n, k, ...) D9D_TABLE(struct unread_fields, n, k, __VA_ARGS__)
 
 static const d9d_key an_index = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p63};
 static const d9d_key a_number = {
@@ -44,17 +45,18 @@ static const d9d_key tokenizer_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_key recipe_keys[] = {
-    MAYBE("max_length", INT, "most tokens of a sample; null: any", .min = 1, .max = 0x1p63),
-    FIELD("overflow", ENUM, D9D_REQUIRED, "what becomes of longer documents", .words = overflows),
-    MAYBE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
-    MAYBE("on_error", ENUM, "what was done about bad records; null: not said", .words = on_errors),
-    MAYBE("append_eos", STR, "token after every document; null: none"),
-    MAYBE("pack_mode", ENUM, "how documents are put together; null: they are not",
-          .words = pack_modes),
-    MAYBE("pack_window", INT, "documents that best-fit chose among; null: none", .min = 1,
-          .max = 0x1p63),
-    MAYBE("part_bytes", INT, "of input that shards were made of apart; null: not said", .min = 1,
-          .max = 0x1p63),
+    NULLABLE("max_length", INT, "most tokens of a sample; null: any", .min = 1, .max = 0x1p63),
+    FIELD("overflow", ENUM, D9D_REQUIRED, "what becomes of longer documents", .names = overflows),
+    NULLABLE("shuffle_seed", INT, "seed of the order of samples; null: as read", .max = 0x1p63),
+    NULLABLE("on_error", ENUM, "what was done about bad records; null: not said",
+             .names = on_errors),
+    NULLABLE("append_eos", STR, "token after every document; null: none"),
+    NULLABLE("pack_mode", ENUM, "how documents are put together; null: they are not",
+             .names = pack_modes),
+    NULLABLE("pack_window", INT, "documents that best-fit chose among; null: none", .min = 1,
+             .max = 0x1p63),
+    NULLABLE("part_bytes", INT, "of input that shards were made of apart; null: not said", .min = 1,
+             .max = 0x1p63),
     D9D_KEY_END,
 };
 static const d9d_key skipped_keys[] = {
@@ -75,13 +77,13 @@ static const d9d_key documents_keys[] = {
     COUNT("dropped", "documents left out because they were too long"),
     COUNT("truncated", "documents cut at the maximum length"),
     COUNT("split", "documents that gave more than one sample"),
-    MAYBE("turns_lost", INT,
-          "turns of chats left out of those dropped or truncated; null: not said", .min = 0,
-          .max = 0x1p63),
-    MAYBE("skipped", TABLE, "bad records by reason; null: such a record ended the run",
-          .table = &skipped_table),
-    MAYBE("targets_lost", INT, "targets left out of those dropped or truncated; null: not said",
-          .min = 0, .max = 0x1p63),
+    NULLABLE("turns_lost", INT,
+             "turns of chats left out of those dropped or truncated; null: not said", .min = 0,
+             .max = 0x1p63),
+    NULLABLE("skipped", TABLE, "bad records by reason; null: such a record ended the run",
+             .table = &skipped_table),
+    NULLABLE("targets_lost", INT, "targets left out of those dropped or truncated; null: not said",
+             .min = 0, .max = 0x1p63),
     D9D_KEY_END,
 };
 static const d9d_key split_keys[] = {
@@ -118,10 +120,10 @@ static const d9d_key a_data_file = {.kind = D9D_KIND_TABLE, .table = &data_file_
 static const d9d_key dataset_keys[] = {
     FORMAT(dataset_ids),
     TEXT("version", "of the suite that wrote it"),
-    MAYBE("tokenizer", TABLE, "null: the inputs were tokens", .table = &tokenizer_table),
+    NULLABLE("tokenizer", TABLE, "null: the inputs were tokens", .table = &tokenizer_table),
     COUNT("vocab_size", "every token is below it"),
-    FIELD("dtype", ENUM, D9D_REQUIRED, "of tokens on disk, little endian", .words = token_types),
-    FIELD("targets", ENUM, D9D_REQUIRED, "the next token, or labels-*.bin", .words = targets),
+    FIELD("dtype", ENUM, D9D_REQUIRED, "of tokens on disk, little endian", .names = token_types),
+    FIELD("targets", ENUM, D9D_REQUIRED, "the next token, or labels-*.bin", .names = targets),
     COUNT("samples", "in all splits"),
     COUNT("tokens", "on disk"),
     COUNT("positions", "inputs that the samples have together"),
@@ -133,7 +135,7 @@ static const d9d_key dataset_keys[] = {
     LIST("bucket_edges", &an_index, "rising lengths that part the buckets"),
     LIST("sources", &a_source, "the inputs, in order"),
     LIST("files", &a_data_file, "every other file, by name"),
-    SEAL,
+    CHECKSUM,
     D9D_KEY_END,
 };
 const d9d_table d9di_dataset_format =
@@ -181,19 +183,20 @@ static const d9d_key checkpoint_keys[] = {
     D9D_KEY_INT(struct checkpoint, step, "null", 0, 0x1p63,
                 "optimizer steps done; null: no checkpoint of a training run",
                 .flags = D9D_NULLABLE),
-    MAYBE("samples", INT, "samples consumed", .max = 0x1p63),
-    MAYBE("tokens", INT, "target tokens seen", .max = 0x1p63),
-    MAYBE("parent", INT, "step that this life of the run began with; -1: none", .min = -1,
-          .max = 0x1p63),
-    MAYBE("seed", INT, "of the run", .max = 0x1p63),
+    NULLABLE("samples", INT, "samples consumed", .max = 0x1p63),
+    NULLABLE("tokens", INT, "target tokens seen", .max = 0x1p63),
+    NULLABLE("parent", INT, "step that this life of the run began with; -1: none", .min = -1,
+             .max = 0x1p63),
+    NULLABLE("seed", INT, "of the run", .max = 0x1p63),
     FIELD("finite", BOOL, "true", "loss and gradient norm of the step were"),
-    MAYBE("source", STR, "identity of the source checkpoint, hexadecimal", .min = 32, .max = 32),
-    MAYBE("source_path", STR, "where that was"),
-    MAYBE("hf_config", STR, "hash of the model's config.json, hexadecimal", .min = 32, .max = 32),
-    MAYBE("config", STR, "hash of the settings that may not change, hexadecimal", .min = 32,
-          .max = 32),
-    MAYBE("dataset", STR, "hash of the dataset, hexadecimal", .min = 32, .max = 32),
-    MAYBE("optimizer_steps", STR_INT_MAP, "how often each parameter was stepped", .max = 0x1p63),
+    NULLABLE("source", STR, "identity of the source checkpoint, hexadecimal", .min = 32, .max = 32),
+    NULLABLE("source_path", STR, "where that was"),
+    NULLABLE("hf_config", STR, "hash of the model's config.json, hexadecimal", .min = 32,
+             .max = 32),
+    NULLABLE("config", STR, "hash of the settings that may not change, hexadecimal", .min = 32,
+             .max = 32),
+    NULLABLE("dataset", STR, "hash of the dataset, hexadecimal", .min = 32, .max = 32),
+    NULLABLE("optimizer_steps", STR_INT_MAP, "how often each parameter was stepped", .max = 0x1p63),
     D9D_KEY_LIST(struct checkpoint, tensors, "null", &a_tensor, "every tensor that was saved",
                  .flags = D9D_NULLABLE),
     FIELD("cells", LIST, "null", "files of what each rank had counted, in the order of ranks",
@@ -201,7 +204,7 @@ static const d9d_key checkpoint_keys[] = {
     FIELD("chunk_bytes", INT, D9D_REQUIRED, "bytes of a chunk that has a hash of its own",
           .min = 16 << 20, .max = 16 << 20),
     LIST("files", &a_checkpoint_file, "every other file"),
-    SEAL,
+    CHECKSUM,
     D9D_KEY_END,
 };
 
@@ -229,14 +232,14 @@ static const char *const run_ids[] = {"d9d.run.v1", NULL};
 
 static const d9d_key run_keys[] = {
     FORMAT(run_ids),
-    MAYBE("id", STR, "32 hex digits, the same in all lives of the run"),
+    NULLABLE("id", STR, "32 hex digits, the same in all lives of the run"),
     TEXT("name", "of the run"),
-    MAYBE("description", STR, "what the configuration says it is for"),
+    NULLABLE("description", STR, "what the configuration says it is for"),
     TEXT("version", "of the suite that runs it"),
     TEXT("started", "when this life of the run began, UTC"),
     LIST("hosts", &a_text, "the nodes of its ranks, each once"),
-    MAYBE("slurm_job", STR, "number of its Slurm job"),
-    MAYBE("slurm_restarts", STR, "how often Slurm has requeued that job"),
+    NULLABLE("slurm_job", STR, "number of its Slurm job"),
+    NULLABLE("slurm_restarts", STR, "how often Slurm has requeued that job"),
     COUNT("restarts", "how often the run was resumed"),
     FIELD("hparams", JSON, "null", "what the configuration wants recorded, as it is there"),
     D9D_KEY_END,
@@ -251,13 +254,13 @@ struct metrics {
     const char *evaluation, *time;
 };
 
-static const char *const ends[] = {"done", "saved", "failed", NULL};
+static const char *const run_ends[] = {"done", "saved", "failed", NULL};
 
 static const d9d_key metrics_keys[] = {
     D9D_KEY_INT(struct metrics, restart, "null", 1, 0x1p63,
                 "a resumption, counted from 1; records that follow replace those beyond \"step\"",
                 .flags = D9D_NULLABLE),
-    D9D_KEY_ENUM(struct metrics, end, "null", ends, "how a life of the run ended",
+    D9D_KEY_ENUM(struct metrics, end, "null", run_ends, "how a life of the run ended",
                  .flags = D9D_NULLABLE),
     D9D_KEY_INT(struct metrics, save, "null", 0, 0x1p63, "the checkpoint of this step is there",
                 .flags = D9D_NULLABLE),
@@ -275,9 +278,9 @@ static const d9d_key metrics_keys[] = {
                 .flags = D9D_NULLABLE),
     REAL("blocked_ms", "of a checkpoint: time for which training stood still"),
     REAL("total_ms", "of a checkpoint: from its step until it was there"),
-    MAYBE("schedule", STR, "of a pipeline, in words"),
-    MAYBE("micro_batches", INT, "of a pipeline: of its step", .max = 0x1p63),
-    MAYBE("rows", INT, "of a pipeline: of a micro-batch", .max = 0x1p63),
+    NULLABLE("schedule", STR, "of a pipeline, in words"),
+    NULLABLE("micro_batches", INT, "of a pipeline: of its step", .max = 0x1p63),
+    NULLABLE("rows", INT, "of a pipeline: of a micro-batch", .max = 0x1p63),
     REAL("play_ms",
          "of a pipeline: the longest that a rank's micro-batches took, milliseconds, with waiting"),
     REAL("bubble", "of a pipeline: part of its ranks' play_ms in which they computed nothing"),
@@ -290,12 +293,12 @@ static const d9d_key metrics_keys[] = {
     REAL("lr", "learning rate of the step"),
     D9D_KEY_INT(struct metrics, tokens, "null", 0, 0x1p63, "target tokens since the run began",
                 .flags = D9D_NULLABLE),
-    MAYBE("samples", INT, "samples since the run began", .max = 0x1p63),
+    NULLABLE("samples", INT, "samples since the run began", .max = 0x1p63),
     REAL("step_ms", "time of the step, milliseconds"),
     REAL("tokens_per_s", "target tokens a second"),
     REAL("data_ms", "of step_ms, waiting for batches"),
     REAL("mfu", "part of the device's peak that was used; absent: unknown"),
-    MAYBE("mem_bytes", INT, "most memory of the device so far", .max = 0x1p63),
+    NULLABLE("mem_bytes", INT, "most memory of the device so far", .max = 0x1p63),
     D9D_KEY_END,
 };
 
@@ -399,7 +402,7 @@ const d9d_table d9di_map_plan_format = TABLE("map_plan", map_plan_keys, "d9d-map
 static const char *const sampler_orders[] = {"sequential", "shuffled", NULL};
 static const d9d_key sampler_keys[] = {
     COUNT("samples", "of the split"),
-    FIELD("order", ENUM, D9D_REQUIRED, "of the samples of an epoch", .words = sampler_orders),
+    FIELD("order", ENUM, D9D_REQUIRED, "of the samples of an epoch", .names = sampler_orders),
     COUNT("seed", "of the shuffled order"),
     REAL("weight", "share of the stream"),
     D9D_KEY_END,
@@ -444,7 +447,7 @@ static const d9d_key flight_call_keys[] = {
     TEXT("dtype", "type of the elements"),
     COUNT("count", "elements"),
     TEXT("what", "what is moved"),
-    FIELD("state", ENUM, D9D_REQUIRED, "how far it is", .words = flight_steps),
+    FIELD("state", ENUM, D9D_REQUIRED, "how far it is", .names = flight_steps),
     REAL("began_s_ago", "seconds since it was made"),
     REAL("took_ms", "until it was done; null while it is not"),
     D9D_KEY_END,
@@ -457,7 +460,7 @@ static const d9d_key flight_rank_keys[] = {
     TEXT("node", "its node; empty without a record"),
     TEXT("process", "what can be said of its process"),
     REAL("seen_s_ago", "seconds since its last sign of life; null without a record"),
-    MAYBE("said", STR, "what its watchdog said when it ended the job"),
+    NULLABLE("said", STR, "what its watchdog said when it ended the job"),
     LIST("calls", &a_flight_call, "its last calls, in order"),
     D9D_KEY_END,
 };
@@ -465,7 +468,7 @@ static const d9d_table flight_rank_table = TABLE("rank", flight_rank_keys, "a ra
 static const d9d_key a_flight_rank = {.kind = D9D_KIND_TABLE, .table = &flight_rank_table};
 static const d9d_key flight_keys[] = {
     FORMAT(flight_ids),
-    FIELD("fault", ENUM, D9D_REQUIRED, "what is wrong", .words = flight_faults),
+    FIELD("fault", ENUM, D9D_REQUIRED, "what is wrong", .names = flight_faults),
     TEXT("sentence", "the same for people"),
     REAL("waited_s", "seconds that the oldest call waits; 0: none does"),
     LIST("culprits", &an_index, "the ranks to blame"),
@@ -500,7 +503,7 @@ static const d9d_key some_plan_work = {.kind = D9D_KIND_TABLE, .table = &plan_wo
 static const d9d_key plan_message_keys[] = {
     TEXT("group", "axes of the mesh that it joins"),
     TEXT("call", "all_reduce, all_gather, ..."),
-    FIELD("link", ENUM, D9D_REQUIRED, "within a node, or between nodes", .words = plan_links),
+    FIELD("link", ENUM, D9D_REQUIRED, "within a node, or between nodes", .names = plan_links),
     COUNT("calls", "how many"),
     REAL("bytes", "that the rank sends or receives, the larger"),
     REAL("seconds", "that they take, beside computation or not"),
@@ -533,14 +536,14 @@ static const d9d_key plan_stage_keys[] = {
 static const d9d_table plan_stage_table =
     TABLE("stage", plan_stage_keys, "the ranks of a pipeline stage");
 static const d9d_key a_plan_stage = {.kind = D9D_KIND_TABLE, .table = &plan_stage_table};
-static const d9d_key plan_price_keys[] = {
+static const d9d_key plan_cost_keys[] = {
     REAL("forward", "forward"),
     REAL("input", "gradients of inputs"),
     REAL("weight", "gradients of weights"),
     D9D_KEY_END,
 };
-static const d9d_table plan_price_table = TABLE("price", plan_price_keys, "seconds of a stage");
-static const d9d_key a_plan_price = {.kind = D9D_KIND_TABLE, .table = &plan_price_table};
+static const d9d_table plan_cost_table = TABLE("price", plan_cost_keys, "seconds of a stage");
+static const d9d_key a_plan_cost = {.kind = D9D_KIND_TABLE, .table = &plan_cost_table};
 static const d9d_key plan_keys[] = {
     FORMAT(plan_ids),
     FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
@@ -551,24 +554,24 @@ static const d9d_key plan_keys[] = {
     COUNT("micro_batches", "of a step, on each rank"),
     COUNT("length", "positions of a row, which time is of"),
     COUNT("longest", "positions of a row, which memory is of"),
-    MAYBE("document", INT, "positions of a packed document; null: rows are not packed", .min = 1,
-          .max = 0x1p63),
-    MAYBE("steps", INT, "of the run; null: nobody said", .min = 0, .max = 0x1p63),
+    NULLABLE("document", INT, "positions of a packed document; null: rows are not packed", .min = 1,
+             .max = 0x1p63),
+    NULLABLE("steps", INT, "of the run; null: nobody said", .min = 0, .max = 0x1p63),
     REAL("step_s", "seconds of a step"),
     REAL("tokens", "of a step, without padding"),
     REAL("tokens_per_hour", "of the job"),
     REAL("mfu", "the model's operations over what the processors could do; null on the CPU"),
-    MAYBE("schedule", STR, "of the pipeline; null without one"),
+    NULLABLE("schedule", STR, "of the pipeline; null without one"),
     REAL("bubble", "share of time in which ranks of a pipeline wait"),
-    LIST("prices", &a_plan_price, "seconds of a micro-batch, of each stage of the pipeline"),
-    MAYBE("costs", STR, "the run that has measured the prices; null: they are the model's"),
+    LIST("prices", &a_plan_cost, "seconds of a micro-batch, of each stage of the pipeline"),
+    NULLABLE("costs", STR, "the run that has measured the prices; null: they are the model's"),
     COUNT("checkpoint_bytes", "of one checkpoint"),
     COUNT("manifest_bytes",
           "of its manifest, at most; a run whose manifest is too large is refused"),
     COUNT("export_bytes", "of the exported model"),
     COUNT("host_bytes", "of the host that needs most, all its ranks' copies and batches"),
     COUNT("host_ranks", "how many these are"),
-    MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
+    NULLABLE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
     FIELD("fits", BOOL, D9D_REQUIRED, "is that enough for every rank?"),
     TEXT("updates", "how weights are updated, and the bytes a parameter of what is kept for it"),
     LIST("stages", &a_plan_stage, "of the pipeline, one without"),
@@ -584,8 +587,8 @@ static const char *const suggest_modes[] = {"off", "full", "selective", NULL};
 static const d9d_key suggestion_keys[] = {
     FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
     COUNT("rows", "of a micro-batch"),
-    FIELD("checkpointing", ENUM, D9D_REQUIRED, "of activations", .words = suggest_modes),
-    MAYBE("schedule", STR, "of the pipeline; null without one"),
+    FIELD("checkpointing", ENUM, D9D_REQUIRED, "of activations", .names = suggest_modes),
+    NULLABLE("schedule", STR, "of the pipeline; null without one"),
     COUNT("bytes", "that a rank needs at most"),
     REAL("step_s", "seconds of a step"),
     REAL("tokens_per_hour", "of the job"),
@@ -599,7 +602,7 @@ static const d9d_key suggest_keys[] = {
     FORMAT(suggest_ids),
     TEXT("processor", "what each rank computes with"),
     COUNT("ranks", "of the job"),
-    MAYBE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
+    NULLABLE("memory", INT, "bytes that a rank may take; null: unknown", .min = 0, .max = 0x1p63),
     COUNT("meshes", "that the model and the batch allow"),
     COUNT("plans", "that were made"),
     LIST("suggestions", &a_suggestion, "those that fit, most tokens an hour first"),

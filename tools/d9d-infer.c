@@ -2,30 +2,31 @@
 #include "d9d/infer/infer.h"
 #include "tool.h"
 
-static d9d_status run(const void *config, const json_t *doc, const d9d_job *where, void *summary)
+static d9d_status job_run(const void *config, const json_t *doc, const d9d_job *where,
+                          void *summary)
 {
     return d9d_infer(config, doc, where, summary);
 }
 
-static json_t *json(const void *summary)
+static json_t *summary_json(const void *summary)
 {
-    const d9d_infer_summary *s = summary;
+    const d9d_infer_task_summary *s = summary;
 
-    if (s->what != D9D_INFER_SCORED)
+    if (s->output != D9D_INFER_TASK_SCORES)
         return json_pack("{s:I, s:I, s:I, s:o}", "samples", (json_int_t)s->samples, "first_sample",
                          (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
-                         "tokens_per_s", tool_real(s->tokens_per_s));
+                         "tokens_per_s", tool_json_real(s->tokens_per_s));
     return json_pack("{s:I, s:I, s:I, s:o, s:o, s:o}", "samples", (json_int_t)s->samples,
                      "first_sample", (json_int_t)s->first_sample, "tokens", (json_int_t)s->tokens,
-                     "loss", tool_real(s->loss), "perplexity", tool_real(s->perplexity),
-                     "tokens_per_s", tool_real(s->tokens_per_s));
+                     "loss", tool_json_real(s->loss), "perplexity", tool_json_real(s->perplexity),
+                     "tokens_per_s", tool_json_real(s->tokens_per_s));
 }
 
-static d9d_status text(const void *summary, d9d_buf *b)
+static d9d_status summary_text(const void *summary, d9d_buf *b)
 {
-    const d9d_infer_summary *s = summary;
+    const d9d_infer_task_summary *s = summary;
 
-    if (s->what != D9D_INFER_SCORED)
+    if (s->output != D9D_INFER_TASK_SCORES)
         return d9d_buf_printf(b, "%lld tokens of %lld samples, %.6g tokens/s\n",
                               (long long)s->tokens, (long long)(s->samples - s->first_sample),
                               s->tokens_per_s);
@@ -34,23 +35,23 @@ static d9d_status text(const void *summary, d9d_buf *b)
                           (long long)(s->samples - s->first_sample));
 }
 
-struct opts {
+struct infer_opts {
     tool_job_options job;
 };
-static const struct opts defaults = {.job = {.device = "auto"}};
-static const tool_option options[] = {TOOL_JOB_OPTIONS(struct opts, job), TOOL_END};
+static const struct infer_opts infer_defaults = {.job = {.device = "auto"}};
+static const tool_option infer_options[] = {TOOL_JOB_OPTIONS(struct infer_opts, job), TOOL_END};
 
-static d9d_status infer(tool_run *r, const void *given)
+static d9d_status run_infer(tool_run *r, const void *given)
 {
-    const struct opts *o = given;
+    const struct infer_opts *o = given;
     static const tool_job job = {
-        .table = &d9d_infer_table,
+        .table = &d9d_infer_config_table,
         .schema_id = "d9d.infer.v1",
         .config_size = sizeof(d9d_infer_config),
-        .summary_size = sizeof(d9d_infer_summary),
-        .run = run,
-        .json = json,
-        .text = text,
+        .summary_size = sizeof(d9d_infer_task_summary),
+        .run = job_run,
+        .json = summary_json,
+        .text = summary_text,
     };
 
     return tool_job_run(r, &job, &o->job);
@@ -64,10 +65,10 @@ static const tool_command commands[] = {
               "every target, perplexity prints one number, generate writes what follows each "
               "prompt, classification each text's probabilities, embedding and hidden_states a "
               ".npy.",
-     .options = options,
-     .size = sizeof(defaults),
-     .defaults = &defaults,
-     .run = infer},
+     .options = infer_options,
+     .size = sizeof(infer_defaults),
+     .defaults = &infer_defaults,
+     .run = run_infer},
     {.run = NULL},
 };
 

@@ -7,9 +7,9 @@
 #include "d9d/sched/lr_table.h"
 #include "tool.h"
 
-enum { POINTS_MAX = 20000 };
+enum { MAX_POINTS = 20000 };
 
-struct opts {
+struct lrplot_opts {
     int64_t steps;
     const char *out;
     bool table, log_y;
@@ -17,49 +17,50 @@ struct opts {
 };
 
 static const tool_option options[] = {
-    TOOL_OPT(struct opts, steps, INT, "steps", 'n', "N",
+    TOOL_OPT(struct lrplot_opts, steps, INT, "steps", 'n', "N",
              "steps of the run (default: those of the phases, or 1000 and twice those where a "
              "phase is a share of the run)",
-             .min = 1, .max = D9D_RATES_STEPS_MAX),
-    TOOL_OPT(struct opts, out, STRING, "out", 'o', "FILE",
+             .min = 1, .max = D9D_LR_TABLE_STEPS_MAX),
+    TOOL_OPT(struct lrplot_opts, out, STRING, "out", 'o', "FILE",
              "draw into FILE, which ends in .svg, .png or .pdf"),
-    TOOL_OPT(struct opts, table, FLAG, "table", 't', NULL, "print step, tab, learning rate"),
-    TOOL_OPT(struct opts, log_y, FLAG, "log", 0, NULL, "a logarithmic scale of the learning rate"),
-    TOOL_OPT(struct opts, set, LIST, "set", 0, "KEY=VALUE",
+    TOOL_OPT(struct lrplot_opts, table, FLAG, "table", 't', NULL, "print step, tab, learning rate"),
+    TOOL_OPT(struct lrplot_opts, log_y, FLAG, "log", 0, NULL,
+             "a logarithmic scale of the learning rate"),
+    TOOL_OPT(struct lrplot_opts, set, LIST, "set", 0, "KEY=VALUE",
              "override a.b.c of the configuration; VALUE is JSON or a word; may be repeated"),
     TOOL_END,
 };
 
-static d9d_status put_row(const tool_run *r, const d9d_rates *v, int64_t k, d9d_buf *line)
+static d9d_status put_table_row(const tool_run *r, const d9d_lr_table *v, int64_t k, d9d_buf *line)
 {
     if (r->json)
         D9D_TRY(
             d9d_buf_printf(line, "%s{\"step\": %" PRId64 ", \"lr\": ", k > 0 ? ",\n " : "[", k));
     else
         D9D_TRY(d9d_buf_printf(line, "%" PRId64 "\t", k));
-    D9D_TRY(d9d_json_put_f64(line, d9d_rates_at(v, k)));
+    D9D_TRY(d9d_json_put_f64(line, d9d_lr_table_at(v, k)));
     return d9d_buf_printf(line, "%s%s", r->json ? "}" : "\n",
                           r->json && k + 1 == v->steps ? "]\n" : "");
 }
 
-static d9d_status print_table(const tool_run *r, const d9d_rates *v)
+static d9d_status print_table(const tool_run *r, const d9d_lr_table *v)
 {
     d9d_buf line = {0};
     d9d_status st = D9D_OK;
 
     for (int64_t k = 0; k < v->steps && st == D9D_OK; k++) {
         line.len = 0;
-        st = put_row(r, v, k, &line);
+        st = put_table_row(r, v, k, &line);
         tool_put(&line);
     }
     d9d_buf_release(&line);
     return st;
 }
 
-static d9d_status draw(tool_run *r, const struct opts *o, const d9d_chart *chart)
+static d9d_status draw_chart(tool_run *r, const struct lrplot_opts *o, const d9d_chart *chart)
 {
     const tool_screen s = tool_screen_get();
-    const d9d_text_style style = {s.columns, s.rows < 24 ? s.rows : 20, s.utf8, s.colour};
+    const d9d_chart_text_style style = {s.columns, s.rows < 24 ? s.rows : 20, s.utf8, s.colour};
     const d9d_figure figure = {.charts = chart, .n = 1};
     d9d_buf text = {0};
     d9d_status st;
@@ -76,12 +77,12 @@ static d9d_status draw(tool_run *r, const struct opts *o, const d9d_chart *chart
     return st;
 }
 
-static d9d_status plot(tool_run *r, const struct opts *o, const d9d_rates *v)
+static d9d_status plot_table(tool_run *r, const struct lrplot_opts *o, const d9d_lr_table *v)
 {
-    const int64_t n = v->steps < POINTS_MAX ? v->steps : POINTS_MAX;
+    const int64_t n = v->steps < MAX_POINTS ? v->steps : MAX_POINTS;
     double *x = d9d_arena_alloc(&r->arena, (size_t)n * sizeof(*x));
     double *y = d9d_arena_alloc(&r->arena, (size_t)n * sizeof(*y));
-    const d9d_series series = {v->is_lr ? "lr" : "multiplier", x, y, (size_t)n};
+    const d9d_chart_series series = {v->is_lr ? "lr" : "multiplier", x, y, (size_t)n};
     const d9d_chart chart = {.title = v->is_lr ? "Learning rate" : "Learning-rate multiplier",
                              .x_label = "step",
                              .series = &series,
@@ -95,12 +96,13 @@ static d9d_status plot(tool_run *r, const struct opts *o, const d9d_rates *v)
             n > 1 ? (int64_t)((double)i * (double)(v->steps - 1) / (double)(n - 1)) : 0;
 
         x[i] = (double)k;
-        y[i] = d9d_rates_at(v, k);
+        y[i] = d9d_lr_table_at(v, k);
     }
-    return draw(r, o, &chart);
+    return draw_chart(r, o, &chart);
 }
 
-static d9d_status load(tool_run *r, const struct opts *o, d9d_plugins **plugins, d9d_rates *out)
+static d9d_status load_table(tool_run *r, const struct lrplot_opts *o, d9d_plugins **plugins,
+                             d9d_lr_table *out)
 {
     const char *name = tool_input_name(r->args[0]);
     const d9d_table *table;
@@ -109,27 +111,27 @@ static d9d_status load(tool_run *r, const struct opts *o, d9d_plugins **plugins,
 
     D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
     D9D_TRY_OR(st, d9d_plugins_open(doc, name, plugins), out);
-    D9D_TRY_OR(st, d9d_plugins_table(*plugins, &d9d_rates_table, &table), out);
-    st = d9d_rates_load(table, doc, name, o->steps, r->log, out);
+    D9D_TRY_OR(st, d9d_plugins_table(*plugins, &d9d_lr_table_section, &table), out);
+    st = d9d_lr_table_load(table, doc, name, o->steps, r->log, out);
 out:
     json_decref(doc);
     return st;
 }
 
-static d9d_status run(tool_run *r, const void *options_of_run)
+static d9d_status run_lrplot(tool_run *r, const void *options_of_run)
 {
-    const struct opts *o = options_of_run;
+    const struct lrplot_opts *o = options_of_run;
     d9d_plugins *plugins = NULL;
     d9d_image_kind kind;
-    d9d_rates v = {.lr = NULL};
+    d9d_lr_table v = {.lr = NULL};
     d9d_status st;
 
     if (o->out != NULL)
         D9D_TRY(d9d_image_kind_of(o->out, &kind));
-    st = load(r, o, &plugins, &v);
+    st = load_table(r, o, &plugins, &v);
     if (st == D9D_OK)
-        st = o->table || r->json ? print_table(r, &v) : plot(r, o, &v);
-    d9d_rates_release(&v);
+        st = o->table || r->json ? print_table(r, &v) : plot_table(r, o, &v);
+    d9d_lr_table_release(&v);
     d9d_plugins_close(plugins);
     return st;
 }
@@ -143,8 +145,8 @@ int main(int argc, char **argv)
          .about = "CONFIG.json is a configuration of d9d-train, of which only lr_scheduler and "
                   "optimizer.lr are read, or an lr_scheduler section alone; - is standard input.",
          .options = options,
-         .size = sizeof(struct opts),
-         .run = run},
+         .size = sizeof(struct lrplot_opts),
+         .run = run_lrplot},
         {.run = NULL},
     };
     static const tool lrplot = {"d9d-lrplot", "Plot the learning rate of a run, step by step.",

@@ -1,11 +1,11 @@
 /* d9d-map - checkpoint to checkpoint: convert, plan, verify, compare, make. */
 #include "map_convert.h"
 
-static const char *const sides[] = {"other", "d9d", "hf", NULL};
+static const char *const layout_names[] = {"other", "d9d", "hf", NULL};
 static const char *const experts[] = {"as-before", "per-expert", "fused", NULL};
-static const char *const dtypes[] = {"as-before", "float32", "bfloat16", "float16", NULL};
+static const char *const dtype_names[] = {"as-before", "float32", "bfloat16", "float16", NULL};
 
-static const char *const overflows[] = {"error", "saturate", "inf", NULL};
+static const char *const overflow_names[] = {"error", "saturate", "inf", NULL};
 
 static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
 
@@ -13,14 +13,14 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
     TOOL_OPT(struct map_opts, to, WORD, "to", 't', "LAYOUT",                                       \
              "layout of the result: d9d, hf, or other: the one that SRC is not in (default: "      \
              "other; of init: hf)",                                                                \
-             .words = sides),                                                                      \
+             .names = layout_names),                                                               \
         TOOL_OPT(struct map_opts, dtype, WORD, "dtype", 0, "TYPE",                                 \
                  "type of floating tensors: float32, bfloat16, float16 or as-before (default)",    \
-                 .words = dtypes),                                                                 \
+                 .names = dtype_names),                                                            \
         TOOL_OPT(struct map_opts, experts, WORD, "expert-layout", 0, "LAYOUT",                     \
                  "experts in the hf layout: per-expert, fused, or as-before: as SRC, or what SRC " \
                  "was made from, has them (default)",                                              \
-                 .words = experts)
+                 .names = experts)
 #define MAPPER_OPTION                                                                              \
     TOOL_OPT(struct map_opts, mapper, STRING, "mapper", 0, "SPEC.json",                            \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
@@ -34,7 +34,7 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
     TOOL_OPT(struct map_opts, overflow, WORD, "overflow", 0, "WHAT",                               \
              "what becomes of numbers that the new type has no room for: error (default), "        \
              "saturate: its largest, inf",                                                         \
-             .words = overflows),                                                                  \
+             .names = overflow_names),                                                             \
         TOOL_OPT(struct map_opts, shard_size, SIZE, "shard-size", 0, "SIZE",                       \
                  "bytes of tensors in a file at most (default: 4GB)", .min = 1),                   \
         TOOL_OPT(struct map_opts, force, FLAG, "force", 'f', NULL,                                 \
@@ -68,41 +68,42 @@ static const tool_option init_options[] = {
 /* What was found goes to stdout also where it makes the status a failure. */
 static d9d_status put_report(d9d_buf *text, d9d_status st)
 {
-    tool_put_plain(text);
+    tool_put_sanitized(text);
     d9d_buf_release(text);
     return st;
 }
 
-static d9d_status plan(tool_run *r, const void *options)
+static d9d_status run_plan(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
     const char *src = r->n_args > 0 ? r->args[0] : NULL;
     const char *format = o->dot ? "dot" : r->json ? "json" : "text";
-    const unsigned flags = (o->all ? D9D_PLAN_ALL : 0) | (o->boxes ? D9D_PLAN_BOXES : 0);
-    const d9d_convert_options opt = map_choices(r, o);
+    const unsigned flags = (o->all ? D9D_MAP_PLAN_ALL : 0) | (o->boxes ? D9D_MAP_PLAN_BOXES : 0);
+    const d9d_convert_opts opt = map_convert_opts(r, o);
     d9d_buf text = {0};
     d9d_convert *c;
     d9d_status st;
 
     if (src == NULL && o->model == NULL)
         return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json");
-    D9D_TRY(src == NULL ? d9d_convert_shapes(o->model, &opt, &c) : d9d_convert_open(src, &opt, &c));
-    st = d9d_plan_print(d9d_convert_plan(c), format, flags, &text);
+    D9D_TRY(src == NULL ? d9d_convert_open_shapes(o->model, &opt, &c)
+                        : d9d_convert_open(src, &opt, &c));
+    st = d9d_map_plan_print(d9d_convert_plan(c), format, flags, &text);
     d9d_convert_close(c);
     return put_report(&text, st);
 }
 
-static d9d_status verify(tool_run *r, const void *options)
+static d9d_status run_verify(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
-    const d9d_verify_options opt = {
+    const d9d_checkpoint_verify_opts opt = {
         .jobs = (int)o->jobs, .log = r->log, .no_manifest = o->no_manifest};
     d9d_buf text = {0};
 
     return put_report(&text, d9d_checkpoint_verify_print(r->args[0], &opt, r->json, &text));
 }
 
-static d9d_status diff(tool_run *r, const void *options)
+static d9d_status run_diff(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
     d9d_buf text = {0};
@@ -124,14 +125,14 @@ int main(int argc, char **argv)
                 "Convert the checkpoint directory SRC into DST.  The model family is found from "
                 "config.json, unless --mapper says what to do.  DST appears whole or not at all, "
                 "with config.json rewritten, a manifest, and the other files of the model copied."),
-        COMMAND("plan", "[SRC]", 0, 1, plan_options, plan,
+        COMMAND("plan", "[SRC]", 0, 1, plan_options, run_plan,
                 "Print what a conversion of SRC would do: every group of tensors with its inputs, "
                 "operations, outputs and bytes.  Only headers are read."),
-        COMMAND("verify", "DIR", 1, 1, verify_options, verify,
+        COMMAND("verify", "DIR", 1, 1, verify_options, run_verify,
                 "Check DIR: that every file is as manifest.json says and there is no other, "
                 "headers, index, and that every number is finite.  One line a finding; exit 1 if "
                 "there is any."),
-        COMMAND("diff", "A B", 2, 2, read_options, diff,
+        COMMAND("diff", "A B", 2, 2, read_options, run_diff,
                 "Compare two checkpoint directories by tensors.  One line each; exit 1 if any."),
         COMMAND("init", "DST", 1, 1, init_options, map_convert,
                 "Make a checkpoint with random weights: ones in norms, normal with the deviation "

@@ -7,7 +7,7 @@
 
 enum { FORMAT_CSV, FORMAT_TFEVENTS };
 
-struct opts {
+struct metrics_opts {
     tool_list keys;
     int64_t rows, idle;
     const char *key, *out;
@@ -15,84 +15,88 @@ struct opts {
     int format;
 };
 
-static const struct opts defaults = {.rows = 20, .idle = D9D_FOLLOW_FOREVER, .key = "loss"};
+static const struct metrics_opts defaults = {
+    .rows = 20, .idle = D9D_REPORT_FOLLOW_FOREVER, .key = "loss"};
 static const char *const formats[] = {"csv", "tfevents", NULL};
 
 #define KEYS_OPTION                                                                                \
-    TOOL_OPT(struct opts, keys, COMMAS, "keys", 'k', "NAME,...", "the columns to show")
+    TOOL_OPT(struct metrics_opts, keys, COMMAS, "keys", 'k', "NAME,...", "the columns to show")
 #define ROWS_OPTION                                                                                \
-    TOOL_OPT(struct opts, rows, INT, "rows", 'r', "N",                                             \
+    TOOL_OPT(struct metrics_opts, rows, INT, "rows", 'r', "N",                                     \
              "at most N records, evenly spread (default 20; 0: all)", .max = 1e15)
 #define LOG_OPTION                                                                                 \
-    TOOL_OPT(struct opts, log_y, FLAG, "log", 0, NULL, "a logarithmic scale of the values")
+    TOOL_OPT(struct metrics_opts, log_y, FLAG, "log", 0, NULL, "a logarithmic scale of the values")
 
 static const tool_option show_options[] = {KEYS_OPTION, ROWS_OPTION, LOG_OPTION, TOOL_END};
-static const tool_option compare_options[] = {
-    TOOL_OPT(struct opts, key, STRING, "key", 'k', "NAME", "what to compare (default: loss)"),
-    ROWS_OPTION, TOOL_END};
+static const tool_option compare_options[] = {TOOL_OPT(struct metrics_opts, key, STRING, "key", 'k',
+                                                       "NAME", "what to compare (default: loss)"),
+                                              ROWS_OPTION, TOOL_END};
 static const tool_option follow_options[] = {
     KEYS_OPTION,
-    TOOL_OPT(struct opts, idle, INT, "idle", 0, "SECONDS",
+    TOOL_OPT(struct metrics_opts, idle, INT, "idle", 0, "SECONDS",
              "stop when nothing was logged for so long (default: never)", .max = 1e9),
     TOOL_END};
 static const tool_option plot_options[] = {
     KEYS_OPTION, LOG_OPTION,
-    TOOL_OPT(struct opts, out, STRING, "out", 'o', "FILE",
+    TOOL_OPT(struct metrics_opts, out, STRING, "out", 'o', "FILE",
              "draw into FILE, which ends in .svg, .png or .pdf", .required = true),
     TOOL_END};
 static const tool_option export_options[] = {
-    TOOL_OPT(struct opts, format, WORD, "to", 't', "FORMAT", "csv or tfevents", .words = formats,
-             .required = true),
-    TOOL_OPT(struct opts, out, STRING, "out", 'o', "PATH",
+    TOOL_OPT(struct metrics_opts, format, WORD, "to", 't', "FORMAT", "csv or tfevents",
+             .names = formats, .required = true),
+    TOOL_OPT(struct metrics_opts, out, STRING, "out", 'o', "PATH",
              "csv: write to this file, not to standard output; tfevents: make a directory a run "
              "in this directory"),
     TOOL_END};
 
-static d9d_keys keys_of(const struct opts *o)
+static d9d_report_columns key_list(const struct metrics_opts *o)
 {
-    return (d9d_keys){o->keys.item, o->keys.n};
+    return (d9d_report_columns){o->keys.item, o->keys.n};
 }
 
 /* A command's work on open runs; text in `out` goes to stdout. */
-typedef d9d_status (*work)(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out);
+typedef d9d_status (*runs_fn)(tool_run *r, const struct metrics_opts *o,
+                              const d9d_run_reader_list *runs, d9d_buf *out);
 
-static d9d_status with_runs(tool_run *r, const struct opts *o, work fn)
+static d9d_status with_runs(tool_run *r, const struct metrics_opts *o, runs_fn fn)
 {
-    d9d_runs runs;
+    d9d_run_reader_list runs;
     d9d_buf out = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_runs_open(r->args, (size_t)r->n_args, r->log, &runs));
-    st = d9d_runs_check_keys(&runs, o->keys.item, o->keys.n);
+    D9D_TRY(d9d_run_reader_list_open(r->args, (size_t)r->n_args, r->log, &runs));
+    st = d9d_run_reader_list_check_columns(&runs, o->keys.item, o->keys.n);
     if (st == D9D_OK)
         st = fn(r, o, &runs, &out);
     if (st == D9D_OK)
         tool_put(&out);
     d9d_buf_release(&out);
-    d9d_runs_close(&runs);
+    d9d_run_reader_list_close(&runs);
     return st;
 }
 
-static d9d_status show(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
+static d9d_status show(tool_run *r, const struct metrics_opts *o, const d9d_run_reader_list *runs,
+                       d9d_buf *out)
 {
     const tool_screen s = tool_screen_get();
-    const d9d_text_style style = {s.columns, 16, s.utf8, s.colour};
+    const d9d_chart_text_style style = {s.columns, 16, s.utf8, s.colour};
     json_t *v;
 
     if (r->json) {
         D9D_TRY(d9d_report_records_json(runs, &v));
         return tool_put_json(v);
     }
-    D9D_TRY(d9d_report_curves(runs, keys_of(o), o->log_y, &style, out));
+    D9D_TRY(d9d_report_curves(runs, key_list(o), o->log_y, &style, out));
     for (size_t i = 0; i < runs->n; i++) {
         if (runs->n > 1)
             D9D_TRY(d9d_buf_printf(out, "%s%s:\n", i > 0 ? "\n" : "", runs->run[i]->name));
-        D9D_TRY(d9d_report_records(runs->run[i], keys_of(o), (size_t)o->rows, out));
+        D9D_TRY(d9d_report_records(runs->run[i], key_list(o), (size_t)o->rows, out));
     }
     return D9D_OK;
 }
 
-static d9d_status summary(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
+static d9d_status summary(tool_run *r, const struct metrics_opts *o,
+                          const d9d_run_reader_list *runs, d9d_buf *out)
 {
     json_t *v;
 
@@ -103,26 +107,29 @@ static d9d_status summary(tool_run *r, const struct opts *o, const d9d_runs *run
     return tool_put_json(v);
 }
 
-static d9d_status compare(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
+static d9d_status compare(tool_run *r, const struct metrics_opts *o,
+                          const d9d_run_reader_list *runs, d9d_buf *out)
 {
     json_t *v;
 
-    D9D_TRY(d9d_runs_check_keys(runs, &o->key, 1));
+    D9D_TRY(d9d_run_reader_list_check_columns(runs, &o->key, 1));
     if (!r->json)
         return d9d_report_compare(runs, o->key, (size_t)o->rows, out);
     D9D_TRY(d9d_report_compare_json(runs, o->key, &v));
     return tool_put_json(v);
 }
 
-static d9d_status plot(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
+static d9d_status plot(tool_run *r, const struct metrics_opts *o, const d9d_run_reader_list *runs,
+                       d9d_buf *out)
 {
     (void)out;
-    D9D_TRY(d9d_report_plot(runs, keys_of(o), o->log_y, o->out));
+    D9D_TRY(d9d_report_plot(runs, key_list(o), o->log_y, o->out));
     d9d_log_info(r->log, "wrote %s", o->out);
     return D9D_OK;
 }
 
-static d9d_status export(tool_run *r, const struct opts *o, const d9d_runs *runs, d9d_buf *out)
+static d9d_status export(tool_run *r, const struct metrics_opts *o, const d9d_run_reader_list *runs,
+                         d9d_buf *out)
 {
     if (o->format == FORMAT_TFEVENTS && o->out == NULL)
         return D9D_FAIL(D9D_ECONFIG, "--to tfevents needs --out DIRECTORY");
@@ -155,16 +162,16 @@ static d9d_status put_now(void *arg, const d9d_buf *lines)
 
 static d9d_status run_follow(tool_run *r, const void *options)
 {
-    const struct opts *o = options;
-    const d9d_follow f = {keys_of(o), r->json, o->idle, put_now, NULL};
+    const struct metrics_opts *o = options;
+    const d9d_report_follow_opts f = {key_list(o), r->json, o->idle, put_now, NULL};
 
     return d9d_report_follow(r->args[0], &f, r->log);
 }
 
-#define COMMAND(word, operand, least, most, opts_table, ...)                                       \
+#define COMMAND(word, operand, min_operands, max_operands, opts_table, ...)                        \
     {                                                                                              \
-        .name = #word, .operands = (operand), .min = (least), .max = (most),                       \
-        .options = (opts_table), .size = sizeof(struct opts), .defaults = &defaults,               \
+        .name = #word, .operands = (operand), .min = (min_operands), .max = (max_operands),        \
+        .options = (opts_table), .size = sizeof(struct metrics_opts), .defaults = &defaults,       \
         .run = run_##word, .about = __VA_ARGS__                                                    \
     }
 

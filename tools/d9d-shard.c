@@ -45,7 +45,7 @@ static d9d_status run_inspect(tool_run *r, const void *given)
     else
         st = (r->json ? d9d_dataset_describe : d9d_dataset_print)(ds, &text);
     if (st == D9D_OK)
-        tool_put_plain(&text);
+        tool_put_sanitized(&text);
     d9d_buf_release(&text);
     d9d_dataset_close(ds);
     return st;
@@ -70,7 +70,7 @@ struct export_opts {
 static const char *const export_formats[] = {"megatron", NULL};
 static const tool_option export_options[] = {
     TOOL_OPT(struct export_opts, to, WORD, "to", 0, "FORMAT",
-             "megatron (default): OUT.bin and OUT.idx", .words = export_formats),
+             "megatron (default): OUT.bin and OUT.idx", .names = export_formats),
     TOOL_OPT(struct export_opts, split, STRING, "split", 0, "NAME",
              "write this split (default: the first)"),
     TOOL_OPT(struct export_opts, force, FLAG, "force", 0, NULL, "replace files that are there"),

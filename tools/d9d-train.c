@@ -6,12 +6,13 @@
 #include "tool.h"
 #include "train_plan.h"
 
-static d9d_status run(const void *config, const json_t *doc, const d9d_job *where, void *summary)
+static d9d_status job_run(const void *config, const json_t *doc, const d9d_job *where,
+                          void *summary)
 {
     return d9d_train(config, doc, where, summary);
 }
 
-static json_t *json(const void *summary)
+static json_t *summary_json(const void *summary)
 {
     const d9d_train_summary *s = summary;
 
@@ -19,11 +20,11 @@ static json_t *json(const void *summary)
                      d9d_json_str(s->run_dir), "first_step", (json_int_t)s->first_step, "steps",
                      (json_int_t)s->steps, "total_steps", (json_int_t)s->total_steps, "tokens",
                      (json_int_t)s->tokens, "samples", (json_int_t)s->samples, "first_loss",
-                     tool_real(s->first_loss), "last_loss", tool_real(s->last_loss), "export",
-                     d9d_json_str(s->export_dir));
+                     tool_json_real(s->first_loss), "last_loss", tool_json_real(s->last_loss),
+                     "export", d9d_json_str(s->export_dir));
 }
 
-static d9d_status text(const void *summary, d9d_buf *b)
+static d9d_status summary_text(const void *summary, d9d_buf *b)
 {
     const d9d_train_summary *s = summary;
 
@@ -36,60 +37,61 @@ static d9d_status text(const void *summary, d9d_buf *b)
     return d9d_buf_append(b, "\n", 1);
 }
 
-static d9d_status test(const void *config, const json_t *doc, const d9d_job *where, void *summary)
+static d9d_status selftest_run(const void *config, const json_t *doc, const d9d_job *where,
+                               void *summary)
 {
     return d9d_selftest(config, doc, where, summary);
 }
 
-static json_t *test_json(const void *summary)
+static json_t *selftest_json(const void *summary)
 {
     return d9d_selftest_json(summary);
 }
 
-static d9d_status test_text(const void *summary, d9d_buf *b)
+static d9d_status selftest_text(const void *summary, d9d_buf *b)
 {
     return d9d_selftest_print(summary, b);
 }
 
-struct opts {
+struct train_opts {
     tool_job_options job;
     bool selftest;
     train_plan_options plan;
 };
-static const struct opts defaults = {.job = {.device = "auto"}};
+static const struct train_opts defaults = {.job = {.device = "auto"}};
 static const tool_option options[] = {
-    TOOL_JOB_OPTIONS(struct opts, job),
+    TOOL_JOB_OPTIONS(struct train_opts, job),
     TOOL_OPT(
-        struct opts, selftest, FLAG, "selftest", 0, NULL,
+        struct train_opts, selftest, FLAG, "selftest", 0, NULL,
         "a few steps on the ranks of this job, and the same on one: print the differences, and "
         "exit 1 where they are more than rounding"),
-    TRAIN_PLAN_OPTIONS(struct opts, plan),
+    TRAIN_PLAN_OPTIONS(struct train_opts, plan),
     TOOL_END,
 };
 
-static d9d_status train(tool_run *r, const void *given)
+static d9d_status run_train(tool_run *r, const void *given)
 {
     static const tool_job selftest = {
-        .table = &d9d_train_table,
+        .table = &d9d_train_config_table,
         .schema_id = "d9d.train.v1",
         .config_size = sizeof(d9d_train_config),
         .summary_size = sizeof(d9d_selftest_summary),
-        .run = test,
-        .json = test_json,
-        .text = test_text,
-        .judges = true,
+        .run = selftest_run,
+        .json = selftest_json,
+        .text = selftest_text,
+        .prints_everify = true,
     };
     static const tool_job job = {
-        .table = &d9d_train_table,
+        .table = &d9d_train_config_table,
         .schema_id = "d9d.train.v1",
         .config_size = sizeof(d9d_train_config),
         .summary_size = sizeof(d9d_train_summary),
-        .run = run,
-        .json = json,
-        .text = text,
+        .run = job_run,
+        .json = summary_json,
+        .text = summary_text,
     };
 
-    const struct opts *o = given;
+    const struct train_opts *o = given;
 
     D9D_TRY(train_plan_options_check(&o->plan, o->selftest));
     if (o->plan.plan)
@@ -108,7 +110,7 @@ static const tool_command commands[] = {
      .options = options,
      .size = sizeof(defaults),
      .defaults = &defaults,
-     .run = train},
+     .run = run_train},
     {.run = NULL},
 };
 

@@ -3,54 +3,54 @@
 
 #include <inttypes.h>
 
-d9d_convert_options map_choices(const tool_run *r, const struct map_opts *o)
+d9d_convert_opts map_convert_opts(const tool_run *r, const struct map_opts *o)
 {
     static const d9d_dtype dtype_of[] = {D9D_F32, D9D_F32, D9D_BF16, D9D_F16};
 
-    return (d9d_convert_options){.to = (d9d_convert_to)o->to,
-                                 .experts = (d9d_convert_experts)o->experts,
-                                 .cast = o->dtype > 0,
-                                 .dtype = dtype_of[o->dtype],
-                                 .overflow = (d9d_cast_overflow)o->overflow,
-                                 .shard_bytes = (uint64_t)o->shard_size,
-                                 .mapper = o->mapper,
-                                 .adapter = o->adapter,
-                                 .config = r->n_args > 0 ? o->model : NULL,
-                                 .log = r->log};
+    return (d9d_convert_opts){.to = (d9d_convert_to)o->to,
+                              .expert_layout = (d9d_convert_experts)o->experts,
+                              .cast = o->dtype > 0,
+                              .dtype = dtype_of[o->dtype],
+                              .overflow = (d9d_cast_overflow)o->overflow,
+                              .shard_bytes = (uint64_t)o->shard_size,
+                              .mapper = o->mapper,
+                              .adapter = o->adapter,
+                              .config = r->n_args > 0 ? o->model : NULL,
+                              .log = r->log};
 }
 
-static d9d_status report(const tool_run *r, const d9d_convert *c, const char *dst)
+static d9d_status report_written(const tool_run *r, const d9d_convert *c, const char *dst)
 {
     const d9d_map_plan *p = d9d_convert_plan(c);
 
     if (r->json && !r->mute)
         return tool_put_json(json_pack("{s:o, s:I, s:I}", "path", d9d_json_str(dst), "tensors",
-                                       (json_int_t)d9d_plan_output_count(p), "bytes",
-                                       (json_int_t)d9d_plan_bytes(p)));
-    d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst, d9d_plan_output_count(p),
-                 d9d_plan_bytes(p));
+                                       (json_int_t)d9d_map_plan_output_count(p), "bytes",
+                                       (json_int_t)d9d_map_plan_bytes(p)));
+    d9d_log_info(r->log, "wrote %s: %zu tensors, %" PRIu64 " bytes", dst,
+                 d9d_map_plan_output_count(p), d9d_map_plan_bytes(p));
     return D9D_OK;
 }
 
 /* What is to be made, which all ranks know alike: each makes a part of it. */
-static d9d_status open_alike(tool_run *r, const struct map_opts *o, const char *src, d9d_boot *boot,
-                             d9d_convert **out)
+static d9d_status open_on_all_ranks(tool_run *r, const struct map_opts *o, const char *src,
+                                    d9d_bootstrap *boot, d9d_convert **out)
 {
-    const d9d_convert_options opt = map_choices(r, o);
+    const d9d_convert_opts opt = map_convert_opts(r, o);
     const char *const from[] = {src, o->model, o->mapper, o->adapter};
 
-    D9D_TRY(tool_same_line(r, boot, o));
-    D9D_TRY(d9d_boot_agree(boot, src != NULL
-                                     ? d9d_convert_open(src, &opt, out)
-                                     : d9d_convert_random(o->model, (uint64_t)o->seed, &opt, out)));
-    return d9d_job_same_files(boot, from, sizeof(from) / sizeof(from[0]));
+    D9D_TRY(rank_args_check_options(r, boot, o));
+    D9D_TRY(d9d_bootstrap_agree_status(
+        boot, src != NULL ? d9d_convert_open(src, &opt, out)
+                          : d9d_convert_open_random(o->model, (uint64_t)o->seed, &opt, out)));
+    return d9d_job_check_same_files(boot, from, sizeof(from) / sizeof(from[0]));
 }
 
 d9d_status map_convert(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
     const char *src = r->n_args > 1 ? r->args[0] : NULL, *dst = r->args[r->n_args - 1];
-    d9d_convert_run_options how = {.replace = o->force, .jobs = (int)o->jobs};
+    d9d_convert_run_opts how = {.replace = o->force, .jobs = (int)o->jobs};
     d9d_convert *c = NULL;
     d9d_status st;
 
@@ -58,11 +58,11 @@ d9d_status map_convert(tool_run *r, const void *options)
         return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
     D9D_TRY(tool_join(r, &how.boot));
     how.log = r->log;
-    st = open_alike(r, o, src, how.boot, &c);
+    st = open_on_all_ranks(r, o, src, how.boot, &c);
     if (st == D9D_OK)
         st = d9d_convert_run(c, dst, &how);
     if (st == D9D_OK)
-        st = report(r, c, dst);
+        st = report_written(r, c, dst);
     d9d_convert_close(c);
     return tool_leave(r, how.boot, st);
 }

@@ -13,7 +13,7 @@ struct map_opts {
     const char *model, *mapper, *adapter;
 };
 
-d9d_convert_options map_choices(const tool_run *r, const struct map_opts *o);
+d9d_convert_opts map_convert_opts(const tool_run *r, const struct map_opts *o);
 
 /* "SRC DST", or of random weights "DST".  Under a launcher every task is a rank with its share. */
 d9d_status map_convert(tool_run *r, const void *options);

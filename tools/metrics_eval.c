@@ -3,38 +3,38 @@
 
 #include "d9d/report/eval_predictions.h"
 
-struct opts {
+struct eval_opts {
     tool_list metrics;
     const char *prediction, *target, *weight;
 };
 
-static const struct opts defaults = {.prediction = "prediction", .target = "target"};
+static const struct eval_opts defaults = {.prediction = "prediction", .target = "target"};
 static const tool_option options[] = {
-    TOOL_OPT(struct opts, metrics, LIST, "metric", 'm', "NAME[,KEY=VALUE...]",
+    TOOL_OPT(struct eval_opts, metrics, LIST, "metric", 'm', "NAME[,KEY=VALUE...]",
              "what to compute, such as f1,problem=multiclass,num_classes=3; a JSON object is taken "
              "too; may be repeated",
              .required = true),
-    TOOL_OPT(struct opts, prediction, STRING, "prediction", 'p', "KEY",
+    TOOL_OPT(struct eval_opts, prediction, STRING, "prediction", 'p', "KEY",
              "where a line has its prediction (default: prediction)"),
-    TOOL_OPT(struct opts, target, STRING, "target", 'y', "KEY",
+    TOOL_OPT(struct eval_opts, target, STRING, "target", 'y', "KEY",
              "where it has its target (default: target; \"\": nowhere)"),
-    TOOL_OPT(struct opts, weight, STRING, "weight", 'w', "KEY",
+    TOOL_OPT(struct eval_opts, weight, STRING, "weight", 'w', "KEY",
              "where it has its weight (default: nowhere, all count alike)"),
     TOOL_END};
 
-static const char *key_of(const char *word)
+static const char *metric_key(const char *word)
 {
     return word != NULL && word[0] != '\0' ? word : NULL;
 }
 
-static d9d_status show(const tool_run *r, json_t *result)
+static d9d_status show_result(const tool_run *r, json_t *result)
 {
     d9d_buf out = {0};
     d9d_status st;
 
     if (r->json)
         return tool_put_json(result);
-    st = d9d_eval_text(result, &out);
+    st = d9d_eval_predictions_text(result, &out);
     if (st == D9D_OK)
         tool_put(&out);
     d9d_buf_release(&out);
@@ -42,23 +42,23 @@ static d9d_status show(const tool_run *r, json_t *result)
     return st;
 }
 
-static d9d_status run(tool_run *r, const void *options_given)
+static d9d_status run_eval(tool_run *r, const void *options_given)
 {
-    const struct opts *o = options_given;
-    const d9d_eval_how how = {
+    const struct eval_opts *o = options_given;
+    const d9d_eval_predictions_opts how = {
         .metrics = o->metrics.item,
         .n_metrics = o->metrics.n,
         .prediction = o->prediction,
-        .target = key_of(o->target),
-        .weight = key_of(o->weight),
+        .target = metric_key(o->target),
+        .weight = metric_key(o->weight),
         .paths = (const char *const *)r->args,
         .n_paths = (size_t)r->n_args,
         .log = r->log,
     };
     json_t *result;
 
-    D9D_TRY(d9d_eval(&how, &result));
-    return show(r, result);
+    D9D_TRY(d9d_eval_predictions(&how, &result));
+    return show_result(r, result);
 }
 
 const tool_command metrics_eval = {
@@ -67,7 +67,7 @@ const tool_command metrics_eval = {
     .min = 1,
     .max = -1,
     .options = options,
-    .size = sizeof(struct opts),
+    .size = sizeof(struct eval_opts),
     .defaults = &defaults,
-    .run = run,
+    .run = run_eval,
     .about = "Metrics of predictions, a JSON object a line; \"-\" is standard input."};

@@ -7,17 +7,17 @@
 
 #include "d9d/comm/flight.h"
 
-struct opts {
+struct flight_opts {
     int64_t calls;
 };
 
-static const struct opts defaults = {.calls = 10};
+static const struct flight_opts defaults = {.calls = 10};
 static const tool_option options[] = {
-    TOOL_OPT(struct opts, calls, INT, "calls", 'n', "N",
+    TOOL_OPT(struct flight_opts, calls, INT, "calls", 'n', "N",
              "with --json: the last N calls of each rank (default 10)", .max = 1024),
     TOOL_END};
 
-static d9d_status show(const tool_run *r, const struct opts *o, d9d_flight *f)
+static d9d_status show_flight(const tool_run *r, const struct flight_opts *o, d9d_flight *f)
 {
     d9d_buf out = {0};
     d9d_status st;
@@ -35,7 +35,7 @@ static d9d_status show(const tool_run *r, const struct opts *o, d9d_flight *f)
 }
 
 /* RUN/flight, or the directory of the rings itself. */
-static d9d_status run(tool_run *r, const void *o)
+static d9d_status run_flight(tool_run *r, const void *o)
 {
     char inside[PATH_MAX];
     const char *dir = r->args[0];
@@ -46,7 +46,7 @@ static d9d_status run(tool_run *r, const void *o)
         access(inside, F_OK) == 0)
         dir = inside;
     D9D_TRY(d9d_flight_open(dir, &f));
-    st = show(r, o, f);
+    st = show_flight(r, o, f);
     d9d_flight_close(f);
     return st;
 }
@@ -57,8 +57,8 @@ const tool_command metrics_flight = {
     .min = 1,
     .max = 1,
     .options = options,
-    .size = sizeof(struct opts),
+    .size = sizeof(struct flight_opts),
     .defaults = &defaults,
-    .run = run,
+    .run = run_flight,
     .about = "Which rank keeps the others waiting, and in which call; of a run that goes on, hangs "
              "or has died."};

@@ -25,7 +25,7 @@ const tool_option shard_make_options[] = {
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "
         "chat (JSON lines with messages) or megatron (NAME.bin of NAME.idx); default auto: text "
         "for *.txt, else jsonl",
-        .words = formats),
+        .names = formats),
     OPT(how.lines, FLAG, "lines", 0, NULL, "with --format text: a document a line"),
     OPT(how.text_key, STRING, "text-key", 0, "KEY",
         "member of a JSON line that has the text (default text)"),
@@ -40,14 +40,14 @@ const tool_option shard_make_options[] = {
         "what becomes of longer documents: split, truncate (a chat by whole turns) or drop; "
         "default "
         "auto: truncate for chats, else split",
-        .words = overflows),
+        .names = overflows),
     OPT(edges, COMMAS, "bucket-edges", 0, "N,N,...",
         "ascending lengths that bound the buckets of samples"),
     OPT(how.pack, INT, "pack", 0, "N", "put documents together to samples of at most N positions",
         .min = 1, .max = 1 << 20),
     OPT(how.pack_mode, WORD, "pack-mode", 0, "MODE",
         "best-fit (default): whole documents; concat: one behind the other, cut at N",
-        .words = pack_modes),
+        .names = pack_modes),
     OPT(how.pack_window, INT, "pack-window", 0, "N",
         "documents that best-fit chooses among (default 10000)", .min = 1, .max = 10000000),
     OPT(how.seed, INT, "shuffle-seed", 0, "S", "number the samples of each split in a random order",
@@ -57,7 +57,7 @@ const tool_option shard_make_options[] = {
         "samples, such as valid=500"),
     OPT(how.shard_bytes, SIZE, "shard-size", 0, "SIZE", "most bytes of a tokens file (default 1GB)",
         .min = 1),
-    OPT(how.part_bytes, SIZE, "part-size", 0, "SIZE",
+    OPT(how.unit_bytes, SIZE, "part-size", 0, "SIZE",
         "bytes of input that are worked off apart, with shards of their own (default 256MiB)",
         .min = 1),
     OPT(task, STRING, "task", 0, "I/N", "make part I = 0, ... of N; then merge them"),
@@ -67,7 +67,7 @@ const tool_option shard_make_options[] = {
     OPT(how.on_error, WORD, "on-error", 0, "DO",
         "what to do about a record that cannot be read: stop (default), or skip it, count it by "
         "reason and list it in skipped.jsonl",
-        .words = on_errors),
+        .names = on_errors),
     OPT(how.replace, FLAG, "force", 0, NULL, "replace a directory that is there"),
     TOOL_END,
 };
@@ -92,7 +92,7 @@ static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
 }
 
 /* Digits up to `end`, moved behind it; false where there is another number or none. */
-static bool number_until(const char **text, char end, int64_t *out)
+static bool parse_number_until(const char **text, char end, int64_t *out)
 {
     char *behind;
 
@@ -114,12 +114,12 @@ static d9d_status read_array(const char *what, int64_t *out)
     rest = text = getenv(name);
     if (!text)
         return D9D_FAIL(D9D_ECONFIG, "--array: %s is not set", name);
-    if (!number_until(&rest, '\0', out))
+    if (!parse_number_until(&rest, '\0', out))
         return D9D_FAIL(D9D_ECONFIG, "--array: %s is %s, must be a number", name, text);
     return D9D_OK;
 }
 
-static d9d_status read_array_task(d9d_shard_how *how)
+static d9d_status read_array_task(d9d_shard_opts *how)
 {
     int64_t id, min, step;
 
@@ -138,14 +138,14 @@ static d9d_status read_array_task(d9d_shard_how *how)
 }
 
 /* Task and tasks from --task I/N, or from what Slurm says of an array. */
-static d9d_status read_task(const shard_make *o, d9d_shard_how *how)
+static d9d_status read_task(const shard_make *o, d9d_shard_opts *how)
 {
     const char *rest = o->task;
 
     if (o->task && o->array)
         return D9D_FAIL(D9D_ECONFIG, "--task and --array both say which part is made; give one");
-    if (o->task &&
-        (!number_until(&rest, '/', &how->task) || !number_until(&rest, '\0', &how->tasks)))
+    if (o->task && (!parse_number_until(&rest, '/', &how->task) ||
+                    !parse_number_until(&rest, '\0', &how->tasks)))
         return D9D_FAIL(D9D_ECONFIG, "--task: \"%s\" must be I/N, such as 0/16", o->task);
     if (o->array)
         D9D_TRY(read_array_task(how));
@@ -160,8 +160,8 @@ static json_t *skipped_json(const d9d_shard_report *s)
     json_t *v = json_object();
     int bad = v == NULL;
 
-    for (int i = 0; i < D9D_BAD_REASONS && !bad; i++)
-        bad = json_object_set_new(v, d9d_bad_record_name((d9d_bad_record)i),
+    for (int i = 0; i < D9D_SHARD_BAD_REASONS && !bad; i++)
+        bad = json_object_set_new(v, d9d_shard_bad_record_name((d9d_shard_bad_record)i),
                                   json_integer(s->skipped[i]));
     if (!bad)
         return v;
@@ -194,7 +194,7 @@ static d9d_status find_tokenizer(tool_run *r, const char **path)
 d9d_status shard_make_run(tool_run *r, const void *given)
 {
     const shard_make *o = given;
-    d9d_shard_how how = o->how;
+    d9d_shard_opts how = o->how;
     d9d_shard_report made;
     int64_t *edges;
 

@@ -24,7 +24,7 @@
 
 /* --- talk ------------------------------------------------------------------------- */
 
-enum { LINE = 4096, PATIENCE_MS = 1000 /* of a rank that has something to say */ };
+enum { LINE_SIZE = 4096, STDERR_TIMEOUT_MS = 1000 /* of a rank that has something to say */ };
 
 struct talk {
     pthread_mutex_t lock; /* of `shown` */
@@ -33,20 +33,20 @@ struct talk {
     d9d_writer *behind; /* of a job; NULL: who speaks waits until it is said */
 };
 
-void tool_talk_behind(tool_run *r)
+void tool_log_async(tool_run *r)
 {
     d9d_file f = {.fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1),
                   .path = strdup("standard error")};
 
     if (r->talk->behind != NULL || f.fd < 0 || f.path == NULL ||
-        d9d_writer_open(&f, &(d9d_writer_how){.forgives = true}, &r->talk->behind) != D9D_OK)
+        d9d_writer_open(&f, &(d9d_writer_opts){.ignore_errors = true}, &r->talk->behind) != D9D_OK)
         d9d_file_release(&f); /* then it waits */
 }
 
-static void utter(struct talk *t, const char *text, size_t n)
+static void write_stderr(struct talk *t, const char *text, size_t n)
 {
     if (t->behind != NULL)
-        (void)d9d_writer_offer(t->behind, text, n, PATIENCE_MS);
+        (void)d9d_writer_try_put(t->behind, text, n, STDERR_TIMEOUT_MS);
     else
         (void)!fwrite(text, 1, n, stderr);
 }
@@ -61,20 +61,20 @@ static int terminal_columns(int fd)
     return env != NULL && atoi(env) > 0 ? atoi(env) : 80;
 }
 
-static bool is_dumb(void)
+static bool is_dumb_terminal(void)
 {
     const char *term = getenv("TERM");
 
     return term == NULL || strcmp(term, "dumb") == 0;
 }
 
-static void talk_line(void *arg, d9d_log_level level, const char *text)
+static void log_line(void *arg, d9d_log_level level, const char *text)
 {
     struct talk *t = arg;
     const char *kind = level == D9D_LOG_ERROR  ? "error: "
                        : level == D9D_LOG_WARN ? "warning: "
                                                : "";
-    char line[LINE];
+    char line[LINE_SIZE];
     int n;
 
     pthread_mutex_lock(&t->lock);
@@ -82,14 +82,14 @@ static void talk_line(void *arg, d9d_log_level level, const char *text)
                  text);
     t->shown = false;
     pthread_mutex_unlock(&t->lock);
-    utter(t, line, n < LINE ? (size_t)n : LINE - 1);
+    write_stderr(t, line, n < LINE_SIZE ? (size_t)n : LINE_SIZE - 1);
 }
 
-static void talk_status(void *arg, const char *text)
+static void log_status(void *arg, const char *text)
 {
     struct talk *t = arg;
     int n = (int)strlen(text), room = terminal_columns(STDERR_FILENO) - 1, drawn = 0;
-    char line[LINE];
+    char line[LINE_SIZE];
 
     if (n > room)
         n = room;
@@ -100,14 +100,14 @@ static void talk_status(void *arg, const char *text)
         drawn = snprintf(line, sizeof(line), "\r%.*s\033[K%s", n, text, n == 0 ? "\r" : "");
     t->shown = n > 0;
     pthread_mutex_unlock(&t->lock);
-    utter(t, line, drawn < LINE ? (size_t)drawn : LINE - 1);
+    write_stderr(t, line, drawn < LINE_SIZE ? (size_t)drawn : LINE_SIZE - 1);
 }
 
-static d9d_log talk_log(struct talk *t, const tool_common *c)
+static d9d_log make_log(struct talk *t, const cli_common *c)
 {
     return (d9d_log){
-        .line = talk_line,
-        .status = !c->quiet && isatty(STDERR_FILENO) && !is_dumb() ? talk_status : NULL,
+        .line = log_line,
+        .status = !c->quiet && isatty(STDERR_FILENO) && !is_dumb_terminal() ? log_status : NULL,
         .arg = t,
         .level = c->quiet                      ? D9D_LOG_WARN
                  : getenv("D9D_DEBUG") != NULL ? D9D_LOG_DEBUG
@@ -124,7 +124,7 @@ void tool_put(const d9d_buf *b)
 }
 
 /* In place; line ends and tabs stay. */
-void tool_put_plain(d9d_buf *b)
+void tool_put_sanitized(d9d_buf *b)
 {
     for (size_t i = 0; i < b->len; i++)
         if (((unsigned char)b->data[i] < 0x20 && b->data[i] != '\n' && b->data[i] != '\t') ||
@@ -147,7 +147,7 @@ d9d_status tool_put_json(json_t *v)
     return st;
 }
 
-json_t *tool_real(double v)
+json_t *tool_json_real(double v)
 {
     return isfinite(v) ? json_real(v) : json_null();
 }
@@ -160,7 +160,7 @@ tool_screen tool_screen_get(void)
 
     s.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     s.terminal = isatty(STDOUT_FILENO) != 0;
-    s.colour = s.terminal && !is_dumb() && (no_colour == NULL || *no_colour == '\0');
+    s.colour = s.terminal && !is_dumb_terminal() && (no_colour == NULL || *no_colour == '\0');
     s.columns = terminal_columns(STDOUT_FILENO);
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 0)
         s.rows = w.ws_row;
@@ -178,9 +178,9 @@ static d9d_status close_stdout(void)
     return failed ? D9D_FAIL(D9D_EIO, "standard output: not all of it could be written") : D9D_OK;
 }
 
-static int report(struct talk *t, d9d_status st, bool usage)
+static int report_status(struct talk *t, d9d_status st, bool usage)
 {
-    char text[2 * LINE];
+    char text[2 * LINE_SIZE];
     int n = 0;
 
     if (st != D9D_OK && usage && st == D9D_ECONFIG)
@@ -189,22 +189,22 @@ static int report(struct talk *t, d9d_status st, bool usage)
     else if (st != D9D_OK)
         n = snprintf(text, sizeof(text), "%s: %s: %s\n%s", t->name, d9d_status_text(st),
                      d9d_err_message(), d9d_err_trace());
-    utter(t, text, n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1);
+    write_stderr(t, text, n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1);
     return d9d_status_exit_code(st);
 }
 
 /* --- ranks ------------------------------------------------------------------------------ */
 
-d9d_status tool_join(tool_run *r, d9d_boot **out)
+d9d_status tool_join(tool_run *r, d9d_bootstrap **out)
 {
-    const d9d_status st = d9d_boot_open(out);
+    const d9d_status st = d9d_bootstrap_open(out);
 
     if (st == D9D_ECONFIG)
-        r->mute = d9d_boot_follows();
+        r->mute = d9d_bootstrap_is_nonroot_task();
     D9D_TRY(st);
-    if (d9d_boot_size(*out) > 1)
-        tool_talk_behind(r);
-    if (d9d_boot_rank(*out) > 0) {
+    if (d9d_bootstrap_size(*out) > 1)
+        tool_log_async(r);
+    if (d9d_bootstrap_rank(*out) > 0) {
         r->mute = true;
         r->errors = *r->log; /* of a watchdog: the first rank may be the one that stands still */
         r->errors.level = D9D_LOG_ERROR;
@@ -218,32 +218,33 @@ d9d_status tool_join(tool_run *r, d9d_boot **out)
  * rest of a job by SIGTERM when a task fails, and the status of a rank that is long in giving its
  * device back would be that signal's in place of, say, 75.  Of another failure the others know
  * nothing, and may wait for this rank: it speaks and ends them. */
-d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st)
+d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
 {
-    if (st != D9D_OK && d9d_boot_size(boot) > 1) {
-        const bool agreed = d9d_boot_agreed(boot), hushed = d9d_boot_hushed(boot);
+    if (st != D9D_OK && d9d_bootstrap_size(boot) > 1) {
+        const bool agreed = d9d_bootstrap_failure_is_collective(boot),
+                   hushed = d9d_bootstrap_failure_reported(boot);
         const struct timespec a_while = {.tv_sec = hushed ? 3 : 0}; /* until the other ends it */
 
         if (r->log != NULL && r->log->status != NULL)
             r->log->status(r->log->arg, "");
         if (!hushed && (!r->mute || !agreed))
-            (void)report(r->talk, st, false);
+            (void)report_status(r->talk, st, false);
         r->mute = true;
         (void)nanosleep(&a_while, NULL);
         if (agreed) {
             (void)signal(SIGTERM, SIG_IGN);
-            (void)!d9d_boot_agree(boot, D9D_OK);
+            (void)!d9d_bootstrap_agree_status(boot, D9D_OK);
         } else {
-            d9d_boot_abort(boot, d9d_status_exit_code(st), d9d_err_message());
+            d9d_bootstrap_abort(boot, d9d_status_exit_code(st), d9d_err_message());
         }
     }
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
     return st;
 }
 
 /* A closed standard stream would lend its number to the next file that is opened, and what is
  * said would go into that file.  Opened the wrong way round, input and output still fail. */
-static d9d_status hold_streams(void)
+static d9d_status open_std_streams(void)
 {
     static const int how[] = {O_WRONLY, O_RDONLY, O_WRONLY};
 
@@ -255,7 +256,7 @@ static d9d_status hold_streams(void)
 
 /* A checkpoint has as many files as its writer liked; 1024 at once is a limit for select().  A
  * write beyond the limit of a file's size fails, with a sentence, as one on a full disk does. */
-static void allow_files(void)
+static void raise_file_limits(void)
 {
     struct rlimit files;
 
@@ -278,7 +279,7 @@ static d9d_status check_environment(void)
 int tool_main(const tool *t, int argc, char **argv)
 {
     tool_run run = {.tool = t};
-    tool_line p = {.run = &run, .argc = argc, .argv = argv, .at = 1};
+    cli_line p = {.run = &run, .argc = argc, .argv = argv, .at = 1};
     struct talk talk = {.lock = PTHREAD_MUTEX_INITIALIZER, .name = t->name};
     d9d_log log;
     d9d_status st, closed;
@@ -287,29 +288,29 @@ int tool_main(const tool *t, int argc, char **argv)
 
     run.talk = &talk;
     (void)setlocale(LC_CTYPE, "");
-    tool_torn_watch();
-    allow_files();
-    st = hold_streams();
+    sigbus_handler_install();
+    raise_file_limits();
+    st = open_std_streams();
     if (st == D9D_OK) {
-        st = tool_line_parse(&p);
+        st = cli_parse(&p);
         usage = st != D9D_OK;
     }
-    log = talk_log(&talk, &p.common);
+    log = make_log(&talk, &p.common);
     run.log = &log;
     run.quiet = p.common.quiet;
     run.json = p.common.json;
     if (st == D9D_OK && p.common.help)
-        tool_help(t, run.command->name != NULL ? run.command : NULL);
+        cli_help(t, run.command->name != NULL ? run.command : NULL);
     else if (st == D9D_OK && p.common.version)
         printf("%s %s\n", t->name, D9D_VERSION);
     else if (st == D9D_OK && (st = check_environment()) == D9D_OK)
         st = run.command->run(&run, p.options);
     if (talk.shown)
-        talk_status(&talk, "");
+        log_status(&talk, "");
     closed = st == D9D_OK ? close_stdout() : D9D_OK;
     d9d_arena_release(&run.arena);
     st = st != D9D_OK ? st : closed;
-    code = run.mute ? d9d_status_exit_code(st) : report(&talk, st, usage);
+    code = run.mute ? d9d_status_exit_code(st) : report_status(&talk, st, usage);
     d9d_writer_close(talk.behind);
     return code;
 }

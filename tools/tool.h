@@ -60,8 +60,8 @@ typedef struct tool_option {
     const char *arg; /* "N"; NULL for a flag */
     const char *help;
     double min, max;
-    const char *const *words; /* WORD: NULL-ended */
-    bool alone;               /* FLAG: operands and required options need not be there */
+    const char *const *names; /* WORD: NULL-ended */
+    bool no_operands;         /* FLAG: operands and required options need not be there */
     bool required;
 } tool_option;
 
@@ -114,28 +114,28 @@ int tool_main(const tool *t, int argc, char **argv);
 
 /* Under a launcher every task is a rank.  From here on the first one talks for all, but for a
  * failure on which they have not agreed.  Then leave, with it or without: that one ends all. */
-d9d_status tool_join(tool_run *r, d9d_boot **out);
-d9d_status tool_leave(tool_run *r, d9d_boot *boot, d9d_status st);
+d9d_status tool_join(tool_run *r, d9d_bootstrap **out);
+d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st);
 
 /* From here on nobody waits for long for a terminal, a pipe or a file system that takes nothing of
  * what is said: ranks wait for each other, and a long run is to hear signals. */
-void tool_talk_behind(tool_run *r);
+void tool_log_async(tool_run *r);
 
 /* Collective: ECONFIG unless all ranks are this program, started as `as` ("--selftest", ""), with
  * this document; with these operands and options. */
-d9d_status tool_same(const tool_run *r, d9d_boot *boot, const char *as, json_t *doc);
-d9d_status tool_same_line(const tool_run *r, d9d_boot *boot, const void *options);
+d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *boot, const char *as, json_t *doc);
+d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *boot, const void *options);
 
 /* --- output --------------------------------------------------------------- */
 
 /* All of `b` to stdout.  tool_main() reports what could not be written. */
 void tool_put(const d9d_buf *b);
 /* The same of a report for people, in which control characters of names become "?". */
-void tool_put_plain(d9d_buf *b);
+void tool_put_sanitized(d9d_buf *b);
 /* A value and a newline to stdout; takes over the reference. */
 d9d_status tool_put_json(json_t *v);
 /* A number as JSON can say it: null where it is not finite. */
-json_t *tool_real(double v);
+json_t *tool_json_real(double v);
 
 /* What stdout can show.  Without a terminal it is 80 columns without colour. */
 typedef struct tool_screen {
@@ -158,7 +158,7 @@ typedef struct tool_config_options {
         TOOL_OPT(S, field.print_config, FLAG, "print-config", 0, NULL,                             \
                  "print the configuration with every default, and stop"),                          \
         TOOL_OPT(S, field.print_schema, FLAG, "print-schema", 0, NULL,                             \
-                 "print the configuration's JSON Schema, and stop", .alone = true)
+                 "print the configuration's JSON Schema, and stop", .no_operands = true)
 
 /* How an operand stands in sentences: "-" is "standard input". */
 const char *tool_input_name(const char *path);
@@ -202,7 +202,7 @@ typedef struct tool_job {
     d9d_status (*run)(const void *config, const json_t *doc, const d9d_job *where, void *summary);
     json_t *(*json)(const void *summary);
     d9d_status (*text)(const void *summary, d9d_buf *out); /* whole lines */
-    bool judges; /* of what ends in EVERIFY the summary is printed too */
+    bool prints_everify; /* of what ends in EVERIFY the summary is printed too */
 } tool_job;
 
 /* Load the configuration, bind it, run, print. */

@@ -13,7 +13,7 @@ enum { CONFIG_MAX = 64 << 20 };
 /* --- configurations ------------------------------------------------------------------ */
 
 /* A configuration that is no JSON is a wrong request, not a failed one. */
-static d9d_status as_config(d9d_status st)
+static d9d_status to_econfig(d9d_status st)
 {
     d9d_err_copy copy;
 
@@ -47,7 +47,7 @@ const char *tool_input_name(const char *path)
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
-static d9d_status apply(json_t *doc, const char *path, const tool_list *set)
+static d9d_status apply_set(json_t *doc, const char *path, const tool_list *set)
 {
     if (!json_is_object(doc))
         return D9D_FAIL(D9D_ECONFIG, "%s: expected a JSON object", tool_input_name(path));
@@ -62,8 +62,8 @@ d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out
     d9d_status st =
         strcmp(path, "-") == 0 ? read_stdin(&doc) : d9d_json_read(path, CONFIG_MAX, &doc);
 
-    D9D_TRY(as_config(st));
-    st = apply(doc, path, set);
+    D9D_TRY(to_econfig(st));
+    st = apply_set(doc, path, set);
     if (st != D9D_OK) {
         json_decref(doc);
         return st;
@@ -84,7 +84,7 @@ static d9d_status print_schema(const d9d_table *table, const char *schema_id)
 }
 
 /* The document, and the table with what its plugins bring. */
-static d9d_status config_open(tool_run *r, const tool_config_options *o, const d9d_table **table,
+static d9d_status open_config(tool_run *r, const tool_config_options *o, const d9d_table **table,
                               d9d_plugins **plugins, json_t **doc)
 {
     D9D_TRY(tool_config_read(r->args[0], &o->set, doc));
@@ -96,7 +96,7 @@ d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_confi
                             const d9d_table **table, d9d_plugins **plugins, json_t **out)
 {
     json_t *doc = NULL, *full = NULL;
-    d9d_status st = r->n_args > 0 ? config_open(r, o, table, plugins, &doc) : D9D_OK;
+    d9d_status st = r->n_args > 0 ? open_config(r, o, table, plugins, &doc) : D9D_OK;
 
     *out = NULL;
     if (st == D9D_OK && o->print_schema)
@@ -114,7 +114,7 @@ d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_confi
 /* --- jobs ------------------------------------------------------------------------ */
 
 /* --skip-samples is one more --set, behind those that were given. */
-static d9d_status set_skipped(tool_run *r, tool_job_options *o)
+static d9d_status set_skip_samples(tool_run *r, tool_job_options *o)
 {
     const char **all = d9d_arena_alloc(&r->arena, (o->config.set.n + 1) * sizeof(*all));
     d9d_buf b = {0};
@@ -148,9 +148,9 @@ static d9d_status put_text(const tool_job *job, const void *summary)
 }
 
 /* From the configuration to what is printed. */
-static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_options *o,
-                         d9d_boot *boot, const d9d_table *table, const d9d_plugins *plugins,
-                         json_t *doc)
+static d9d_status run_job(tool_run *r, const tool_job *job, const tool_job_options *o,
+                          d9d_bootstrap *boot, const d9d_table *table, const d9d_plugins *plugins,
+                          json_t *doc)
 {
     const d9d_job where = {.boot = boot, .device = o->device, .log = r->log, .plugins = plugins};
     void *config = d9d_arena_alloc(&r->arena, job->config_size);
@@ -159,10 +159,10 @@ static d9d_status job_do(tool_run *r, const tool_job *job, const tool_job_option
 
     if (config == NULL || summary == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", job->schema_id);
-    D9D_TRY(
-        d9d_boot_agree(boot, d9d_config_bind(table, doc, r->args[0], r->log, &r->arena, config)));
+    D9D_TRY(d9d_bootstrap_agree_status(
+        boot, d9d_config_bind(table, doc, r->args[0], r->log, &r->arena, config)));
     st = job->run(config, doc, &where, summary);
-    if (st != D9D_OK && !(job->judges && st == D9D_EVERIFY))
+    if (st != D9D_OK && !(job->prints_everify && st == D9D_EVERIFY))
         return st;
     if (r->json && !r->mute)
         D9D_TRY(tool_put_json(job->json(summary)));
@@ -178,22 +178,22 @@ d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options
     d9d_plugins *plugins = NULL;
     json_t *doc = NULL;
     json_int_t wait;
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_status st;
 
     D9D_TRY(tool_join(r, &boot));
-    tool_talk_behind(r);
-    st = o.skip_samples != NULL ? set_skipped(r, &o) : D9D_OK;
+    tool_log_async(r);
+    st = o.skip_samples != NULL ? set_skip_samples(r, &o) : D9D_OK;
     if (st == D9D_OK)
         st = tool_config_load(r, job->schema_id, &o.config, &table, &plugins, &doc);
     if (doc != NULL &&
         json_unpack(doc, "{s:{s:{s:I}}}", "trainer", "timeout", "init_timeout", &wait) == 0)
-        (void)d9d_boot_patience(boot, (double)wait);
-    st = d9d_boot_agree(boot, st);
+        (void)d9d_bootstrap_set_timeout(boot, (double)wait);
+    st = d9d_bootstrap_agree_status(boot, st);
     if (st == D9D_OK && doc != NULL)
-        st = tool_same(r, boot, job->judges ? "--selftest" : "", doc);
+        st = rank_args_check(r, boot, job->prints_everify ? "--selftest" : "", doc);
     if (st == D9D_OK && doc != NULL)
-        st = job_do(r, job, &o, boot, table, plugins, doc);
+        st = run_job(r, job, &o, boot, table, plugins, doc);
     json_decref(doc);
     d9d_plugins_close(plugins);
     return tool_leave(r, boot, st);

@@ -1,4 +1,4 @@
-/* tool_line.c - options, operands and help of every d9d-* program.  See tool_line.h. */
+/* cli_line.c - options, operands and help of every d9d-* program.  See cli_line.h. */
 #include "tool_line.h"
 
 #include <errno.h>
@@ -14,10 +14,11 @@
 enum { HELP_WIDTH = 80, HELP_COLUMN = 26 };
 
 static const tool_option common_options[] = {
-    TOOL_OPT(tool_common, help, FLAG, "help", 'h', NULL, "show this help", .alone = true),
-    TOOL_OPT(tool_common, version, FLAG, "version", 'V', NULL, "show the version", .alone = true),
-    TOOL_OPT(tool_common, quiet, FLAG, "quiet", 'q', NULL, "only warnings and errors on stderr"),
-    TOOL_OPT(tool_common, json, FLAG, "json", 0, NULL, "results as JSON on stdout"),
+    TOOL_OPT(cli_common, help, FLAG, "help", 'h', NULL, "show this help", .no_operands = true),
+    TOOL_OPT(cli_common, version, FLAG, "version", 'V', NULL, "show the version",
+             .no_operands = true),
+    TOOL_OPT(cli_common, quiet, FLAG, "quiet", 'q', NULL, "only warnings and errors on stderr"),
+    TOOL_OPT(cli_common, json, FLAG, "json", 0, NULL, "results as JSON on stdout"),
     TOOL_END,
 };
 
@@ -85,7 +86,7 @@ static void print_command(const tool_command *c, bool several)
     print_options(options_of(c));
 }
 
-void tool_help(const tool *t, const tool_command *only)
+void cli_help(const tool *t, const tool_command *only)
 {
     const char *lead = "usage:";
 
@@ -154,16 +155,16 @@ static d9d_status read_size(const tool_option *o, const char *text, int64_t *out
     return D9D_OK;
 }
 
-static d9d_status read_word(tool_run *r, const tool_option *o, const char *text, int *out)
+static d9d_status read_enum(tool_run *r, const tool_option *o, const char *text, int *out)
 {
-    const char *near = d9d_config_nearest(text, o->words), *all = "";
+    const char *near = d9d_config_did_you_mean(text, o->names), *all = "";
 
-    for (int i = 0; o->words[i] != NULL; i++) {
-        if (strcmp(o->words[i], text) == 0) {
+    for (int i = 0; o->names[i] != NULL; i++) {
+        if (strcmp(o->names[i], text) == 0) {
             *out = i;
             return D9D_OK;
         }
-        all = d9d_arena_printf(&r->arena, "%s%s%s", all, i > 0 ? ", " : "", o->words[i]);
+        all = d9d_arena_printf(&r->arena, "%s%s%s", all, i > 0 ? ", " : "", o->names[i]);
         if (all == NULL)
             return D9D_FAIL(D9D_ENOMEM, "--%s: no memory", o->name);
     }
@@ -174,7 +175,7 @@ static d9d_status read_word(tool_run *r, const tool_option *o, const char *text,
                     all);
 }
 
-static d9d_status push(tool_run *r, tool_list *list, const char *text, size_t n)
+static d9d_status push_item(tool_run *r, tool_list *list, const char *text, size_t n)
 {
     const char **item = d9d_arena_alloc(&r->arena, (list->n + 1) * sizeof(*item));
     const char *copy = d9d_arena_strndup(&r->arena, text, n);
@@ -188,21 +189,22 @@ static d9d_status push(tool_run *r, tool_list *list, const char *text, size_t n)
     return D9D_OK;
 }
 
-static d9d_status push_words(tool_run *r, const tool_option *o, tool_list *list, const char *text)
+static d9d_status push_comma_list(tool_run *r, const tool_option *o, tool_list *list,
+                                  const char *text)
 {
     for (;;) {
         const size_t n = strcspn(text, ",");
 
         if (n == 0)
             return D9D_FAIL(D9D_ECONFIG, "--%s: an empty word in its list", o->name);
-        D9D_TRY(push(r, list, text, n));
+        D9D_TRY(push_item(r, list, text, n));
         if (text[n] == '\0')
             return D9D_OK;
         text += n + 1;
     }
 }
 
-static d9d_status store(tool_run *r, const tool_option *o, const char *text, char *base)
+static d9d_status store_value(tool_run *r, const tool_option *o, const char *text, char *base)
 {
     void *field = base + o->offset;
 
@@ -212,9 +214,9 @@ static d9d_status store(tool_run *r, const tool_option *o, const char *text, cha
     case TOOL_INT: return read_int(o, text, field);
     case TOOL_REAL: return read_real(o, text, field);
     case TOOL_SIZE: return read_size(o, text, field);
-    case TOOL_WORD: return read_word(r, o, text, field);
-    case TOOL_LIST: return push(r, field, text, strlen(text));
-    case TOOL_COMMAS: return push_words(r, o, field, text);
+    case TOOL_WORD: return read_enum(r, o, text, field);
+    case TOOL_LIST: return push_item(r, field, text, strlen(text));
+    case TOOL_COMMAS: return push_comma_list(r, o, field, text);
     }
     return D9D_OK;
 }
@@ -222,8 +224,8 @@ static d9d_status store(tool_run *r, const tool_option *o, const char *text, cha
 /* --- the command line ------------------------------------------------------------ */
 
 /* An option of the command or a common one, by name (of n bytes) or by letter. */
-static const tool_option *lookup(const tool_line *p, const char *name, size_t n, char letter,
-                                 bool *common)
+static const tool_option *find_option(const cli_line *p, const char *name, size_t n, char letter,
+                                      bool *common)
 {
     const tool_option *tables[] = {options_of(p->run->command), common_options};
 
@@ -237,7 +239,7 @@ static const tool_option *lookup(const tool_line *p, const char *name, size_t n,
     return NULL;
 }
 
-static d9d_status unknown_option(tool_line *p, const char *name, size_t n)
+static d9d_status unknown_option(cli_line *p, const char *name, size_t n)
 {
     const tool_option *tables[] = {options_of(p->run->command), common_options};
     const char *words[128], *given = d9d_arena_strndup(&p->run->arena, name, n), *near;
@@ -247,7 +249,7 @@ static d9d_status unknown_option(tool_line *p, const char *name, size_t n)
         for (const tool_option *o = tables[i]; o->name != NULL && count < 127; o++)
             words[count++] = o->name;
     words[count] = NULL;
-    near = given != NULL ? d9d_config_nearest(given, words) : NULL;
+    near = given != NULL ? d9d_config_did_you_mean(given, words) : NULL;
     if (near != NULL)
         return D9D_FAIL(D9D_ECONFIG, "unknown option --%.*s; did you mean --%s?", (int)n, name,
                         near);
@@ -255,7 +257,7 @@ static d9d_status unknown_option(tool_line *p, const char *name, size_t n)
 }
 
 /* Take option `o`; `value` is what stood behind "=" or the letter, or NULL. */
-static d9d_status take(tool_line *p, const tool_option *o, bool common, const char *value)
+static d9d_status take_value(cli_line *p, const tool_option *o, bool common, const char *value)
 {
     if (o->kind != TOOL_FLAG && value == NULL) {
         if (p->at >= p->argc)
@@ -264,35 +266,35 @@ static d9d_status take(tool_line *p, const tool_option *o, bool common, const ch
     }
     if (o->kind == TOOL_FLAG && value != NULL)
         return D9D_FAIL(D9D_ECONFIG, "--%s takes no value, got \"%s\"", o->name, value);
-    p->alone |= o->alone;
+    p->no_operands |= o->no_operands;
     if (!common)
         p->seen |= UINT64_C(1) << (o - options_of(p->run->command));
-    return store(p->run, o, value, common ? (char *)&p->common : p->options);
+    return store_value(p->run, o, value, common ? (char *)&p->common : p->options);
 }
 
-static d9d_status parse_long(tool_line *p, const char *arg)
+static d9d_status parse_long(cli_line *p, const char *arg)
 {
     const size_t n = strcspn(arg, "=");
     bool common;
-    const tool_option *o = lookup(p, arg, n, 0, &common);
+    const tool_option *o = find_option(p, arg, n, 0, &common);
 
     if (o == NULL)
         return unknown_option(p, arg, n);
-    return take(p, o, common, arg[n] == '=' ? arg + n + 1 : NULL);
+    return take_value(p, o, common, arg[n] == '=' ? arg + n + 1 : NULL);
 }
 
 /* "-qn5": flags may be joined, the rest of the word is the value of another kind. */
-static d9d_status parse_letters(tool_line *p, const char *arg)
+static d9d_status parse_letters(cli_line *p, const char *arg)
 {
     for (; *arg != '\0'; arg++) {
         bool common;
-        const tool_option *o = lookup(p, NULL, 0, *arg, &common);
+        const tool_option *o = find_option(p, NULL, 0, *arg, &common);
 
         if (o == NULL)
             return D9D_FAIL(D9D_ECONFIG, "unknown option -%c", *arg);
         if (o->kind != TOOL_FLAG)
-            return take(p, o, common, arg[1] != '\0' ? arg + 1 : NULL);
-        D9D_TRY(take(p, o, common, NULL));
+            return take_value(p, o, common, arg[1] != '\0' ? arg + 1 : NULL);
+        D9D_TRY(take_value(p, o, common, NULL));
     }
     return D9D_OK;
 }
@@ -300,11 +302,11 @@ static d9d_status parse_letters(tool_line *p, const char *arg)
 /* Where a command was needed and none was given. */
 static const tool_command no_command = {.max = -1};
 
-static d9d_status check_operands(const tool_line *p)
+static d9d_status check_operands(const cli_line *p)
 {
     const tool_command *c = p->run->command;
 
-    if (p->alone)
+    if (p->no_operands)
         return D9D_OK;
     if (c == &no_command)
         return D9D_FAIL(D9D_ECONFIG, "expected a command");
@@ -317,17 +319,17 @@ static d9d_status check_operands(const tool_line *p)
     return D9D_OK;
 }
 
-static d9d_status check_required(const tool_line *p)
+static d9d_status check_required(const cli_line *p)
 {
     const tool_option *options = options_of(p->run->command);
 
-    for (const tool_option *o = options; o->name != NULL && !p->alone; o++)
+    for (const tool_option *o = options; o->name != NULL && !p->no_operands; o++)
         if (o->required && !(p->seen >> (o - options) & 1))
             return D9D_FAIL(D9D_ECONFIG, "--%s %s is needed", o->name, o->arg);
     return D9D_OK;
 }
 
-static d9d_status parse_args(tool_line *p)
+static d9d_status parse_args(cli_line *p)
 {
     bool only_operands = false;
 
@@ -347,7 +349,7 @@ static d9d_status parse_args(tool_line *p)
     return check_required(p);
 }
 
-static const char *nearest_command(const tool *t, const char *given)
+static const char *suggest_command(const tool *t, const char *given)
 {
     const char *words[32];
     size_t n = 0;
@@ -356,14 +358,14 @@ static const char *nearest_command(const tool *t, const char *given)
         if (c->name != NULL)
             words[n++] = c->name;
     words[n] = NULL;
-    return d9d_config_nearest(given, words);
+    return d9d_config_did_you_mean(given, words);
 }
 
 /* A word that is no command: an operand of the nameless one, unless it is no file either and
  * looks like a command. */
-static d9d_status unknown_command(const tool_line *p, const char *given)
+static d9d_status unknown_command(const cli_line *p, const char *given)
 {
-    const char *near = nearest_command(p->run->tool, given);
+    const char *near = suggest_command(p->run->tool, given);
 
     if (p->run->command != &no_command && (near == NULL || access(given, F_OK) == 0))
         return D9D_OK;
@@ -384,7 +386,7 @@ static bool is_common(const char *word)
 /* The command is the first word behind options that every command has, when it is the name of
  * one.  A tool without a nameless command takes no other first word.  The word is removed from
  * argv. */
-static d9d_status choose_command(tool_line *p)
+static d9d_status choose_command(cli_line *p)
 {
     const tool *t = p->run->tool;
     int word = 1;
@@ -409,7 +411,7 @@ static d9d_status choose_command(tool_line *p)
     return unknown_command(p, p->argv[word]);
 }
 
-d9d_status tool_line_parse(tool_line *p)
+d9d_status cli_parse(cli_line *p)
 {
     const tool_command *c;
 

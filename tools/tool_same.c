@@ -1,18 +1,18 @@
-/* tool_same.c - ranks that were started as several things would make nothing that anybody asked
- * for.  See tool.h. */
+/* rank_args_check.c - ranks that were started as several things would make nothing that anybody
+ * asked for.  See tool.h. */
 #include <stdio.h>
 #include <string.h>
 
 #include "d9d/base/version.h"
 #include "tool.h"
 
-d9d_status tool_same(const tool_run *r, d9d_boot *boot, const char *as, json_t *doc)
+d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *boot, const char *as, json_t *doc)
 {
     char what[80];
 
     (void)snprintf(what, sizeof(what), "%s %s%s%s", r->tool->name, d9d_version(),
                    as[0] != '\0' ? " " : "", as);
-    return d9d_job_same(boot, what, doc);
+    return d9d_job_check_same_config(boot, what, doc);
 }
 
 static json_t *list_json(const tool_list *list)
@@ -32,7 +32,7 @@ static json_t *value_json(const tool_option *o, const void *field)
     case TOOL_INT:
     case TOOL_SIZE: return json_integer(*(const int64_t *)field);
     case TOOL_REAL: return json_real(*(const double *)field);
-    case TOOL_WORD: return json_string(o->words[*(const int *)field]);
+    case TOOL_WORD: return json_string(o->names[*(const int *)field]);
     case TOOL_LIST:
     case TOOL_COMMAS: return list_json(field);
     }
@@ -54,7 +54,7 @@ static json_t *operands_json(const tool_run *r)
 }
 
 /* All options, and what they are of. */
-static json_t *line_json(const tool_run *r, const void *options)
+static json_t *command_json(const tool_run *r, const void *options)
 {
     json_t *line = json_object();
 
@@ -67,11 +67,11 @@ static json_t *line_json(const tool_run *r, const void *options)
     return line;
 }
 
-d9d_status tool_same_line(const tool_run *r, d9d_boot *boot, const void *options)
+d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *boot, const void *options)
 {
     const char *command = r->command->name;
-    json_t *line = line_json(r, options);
-    const d9d_status st = tool_same(r, boot, command != NULL ? command : "", line);
+    json_t *line = command_json(r, options);
+    const d9d_status st = rank_args_check(r, boot, command != NULL ? command : "", line);
 
     json_decref(line);
     return st;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LINE = PATH_MAX + 128 };
+enum { LINE_SIZE = PATH_MAX + 128 };
 
 /* The next line of a file, without its end; what does not fit is left out. */
 static bool next_line(int fd, char *line)
@@ -22,14 +22,14 @@ static bool next_line(int fd, char *line)
     char c = 0;
 
     while (read(fd, &c, 1) == 1 && c != '\n')
-        if (n + 1 < LINE)
+        if (n + 1 < LINE_SIZE)
             line[n++] = c;
     line[n] = '\0';
     return n > 0 || c == '\n';
 }
 
 /* "55d0a000-55d0b000 r--s 00000000 08:01 1234   /data/index.lmdb": its file, or NULL. */
-static const char *file_at(const char *line, uintptr_t at)
+static const char *mapped_file_at(const char *line, uintptr_t at)
 {
     char *end;
     const uintptr_t from = strtoull(line, &end, 16);
@@ -38,13 +38,13 @@ static const char *file_at(const char *line, uintptr_t at)
     return at >= from && at < to ? strchr(line, '/') : NULL;
 }
 
-static const char *file_mapped(uintptr_t at, char *line)
+static const char *find_mapped_file(uintptr_t at, char *line)
 {
     const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     const char *file = NULL;
 
     while (file == NULL && fd >= 0 && next_line(fd, line))
-        file = file_at(line, at);
+        file = mapped_file_at(line, at);
     return file;
 }
 
@@ -62,10 +62,10 @@ static void rank_text(char *out, size_t n)
 }
 
 /* What is no file's is a fault like any other: it comes again, and nobody catches it. */
-static void torn(int number, siginfo_t *info, void *context)
+static void on_sigbus(int number, siginfo_t *info, void *context)
 {
-    char line[LINE], rank[HOST_NAME_MAX + 32], text[LINE + sizeof(rank) + 128];
-    const char *file = file_mapped((uintptr_t)info->si_addr, line);
+    char line[LINE_SIZE], rank[HOST_NAME_MAX + 32], text[LINE_SIZE + sizeof(rank) + 128];
+    const char *file = find_mapped_file((uintptr_t)info->si_addr, line);
     int n;
 
     (void)context;
@@ -82,9 +82,9 @@ static void torn(int number, siginfo_t *info, void *context)
     _exit(1);
 }
 
-void tool_torn_watch(void)
+void sigbus_handler_install(void)
 {
-    const struct sigaction how = {.sa_sigaction = torn, .sa_flags = SA_SIGINFO};
+    const struct sigaction how = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
 
     (void)sigaction(SIGBUS, &how, NULL);
 }

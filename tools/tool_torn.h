@@ -8,6 +8,6 @@
 
 /* From here on that is a sentence with the file's name, and exit code 1.  First of all: MPI leaves
  * handlers alone that it finds. */
-void tool_torn_watch(void);
+void sigbus_handler_install(void);
 
 #endif /* D9D_TOOL_TORN_H */

@@ -6,7 +6,7 @@
 #include "d9d/plan/mesh_search.h"
 #include "train_planned.h"
 
-enum { SHOWN = 12 }; /* suggestions */
+enum { MAX_SHOWN = 12 }; /* suggestions */
 
 static void put_text(const tool_run *r, const d9d_buf *text)
 {
@@ -14,43 +14,43 @@ static void put_text(const tool_run *r, const d9d_buf *text)
         tool_put(text);
 }
 
-static d9d_status put_plan(const tool_run *r, const d9d_forecast *p)
+static d9d_status put_plan(const tool_run *r, const d9d_plan *p)
 {
     d9d_buf text = {0};
     d9d_status st;
 
     if (r->json)
-        return tool_put_json(d9d_forecast_json(p));
-    st = d9d_forecast_print(p, &text);
+        return tool_put_json(d9d_plan_json(p));
+    st = d9d_plan_print_text(p, &text);
     if (st == D9D_OK)
         put_text(r, &text);
     d9d_buf_release(&text);
     return st;
 }
 
-static d9d_status plan(tool_run *r, const d9d_train_config *config, const d9d_forecast_how *how,
-                       const char *timeline)
+static d9d_status run_plan(tool_run *r, const d9d_train_config *config, const d9d_plan_opts *how,
+                           const char *timeline)
 {
-    d9d_forecast p;
+    d9d_plan p;
 
-    D9D_TRY(d9d_forecast_make(config, how, &r->arena, &p));
+    D9D_TRY(d9d_plan_estimate(config, how, &r->arena, &p));
     if (timeline != NULL)
-        D9D_TRY(d9d_forecast_draw(&p, timeline));
+        D9D_TRY(d9d_plan_write_timeline(&p, timeline));
     D9D_TRY(put_plan(r, &p));
-    return d9d_forecast_verdict(&p);
+    return d9d_plan_check_memory(&p);
 }
 
-static d9d_status suggest(tool_run *r, const d9d_train_config *config, const d9d_forecast_how *how,
-                          int64_t ranks)
+static d9d_status run_mesh_search(tool_run *r, const d9d_train_config *config,
+                                  const d9d_plan_opts *how, int64_t ranks)
 {
-    d9d_suggestions s;
+    d9d_mesh_search_results s;
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9d_suggest(config, how, ranks, r->log, &r->arena, &s));
+    D9D_TRY(d9d_mesh_search(config, how, ranks, r->log, &r->arena, &s));
     if (r->json)
-        return tool_put_json(d9d_suggest_json(&s));
-    st = d9d_suggest_print(&s, SHOWN, &text);
+        return tool_put_json(d9d_mesh_search_json(&s));
+    st = d9d_mesh_search_print(&s, MAX_SHOWN, &text);
     if (st == D9D_OK)
         put_text(r, &text);
     d9d_buf_release(&text);
@@ -76,15 +76,15 @@ d9d_status train_plan_options_check(const train_plan_options *o, bool selftest)
 
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o)
 {
-    const d9d_forecast_how how = {
+    const d9d_plan_opts how = {
         .chip = o->gpu != NULL                    ? o->gpu
                 : strcmp(job->device, "cpu") == 0 ? "cpu"
                                                   : "h200",
         .memory = (uint64_t)o->memory,
         .length = o->length,
-        .costs = o->costs,
+        .measured_run = o->costs,
     };
-    const d9d_table *table = &d9d_train_table;
+    const d9d_table *table = &d9d_train_config_table;
     d9d_train_config config;
     d9d_plugins *plugins = NULL;
     json_t *doc = NULL;
@@ -94,7 +94,7 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
     if (doc == NULL)
         goto out;
     if (d9d_plugins_count(plugins) > 0)
-        train_planned_watch();
+        plan_fault_handler_install();
     D9D_TRY_OR(st,
                d9d_config_bind(table, doc, tool_input_name(r->args[0]), r->log, &r->arena, &config),
                out);
@@ -103,8 +103,8 @@ d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan
                       o->costs != NULL ? "--costs are" : "--timeline is");
         goto out;
     }
-    st = o->suggest > 0 ? suggest(r, &config, &how, o->suggest)
-                        : plan(r, &config, &how, o->timeline);
+    st = o->suggest > 0 ? run_mesh_search(r, &config, &how, o->suggest)
+                        : run_plan(r, &config, &how, o->timeline);
 out:
     json_decref(doc);
     d9d_plugins_close(plugins);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { FRAMES = 64 };
+enum { MAX_FRAMES = 64 };
 
 static bool is_plugin(const char *file)
 {
@@ -22,10 +22,10 @@ static bool is_plugin(const char *file)
 }
 
 /* The innermost function of a plugin; false: none is running. */
-static bool plugin_running(Dl_info *out)
+static bool find_running_plugin(Dl_info *out)
 {
-    void *frames[FRAMES];
-    const int n = backtrace(frames, FRAMES);
+    void *frames[MAX_FRAMES];
+    const int n = backtrace(frames, MAX_FRAMES);
 
     for (int i = 0; i < n; i++)
         if (dladdr(frames[i], out) != 0 && out->dli_fname != NULL && is_plugin(out->dli_fname))
@@ -35,7 +35,7 @@ static bool plugin_running(Dl_info *out)
 
 /* An operation's threads fail together: the first speaks for the process, the others wait for its
  * end.  The signal keeps its handler until then, or the second thread would end it by default. */
-static void touched(int number, siginfo_t *info, void *context)
+static void on_sigsegv(int number, siginfo_t *info, void *context)
 {
     static atomic_flag spoken_for = ATOMIC_FLAG_INIT;
     char text[PATH_MAX + 512];
@@ -45,7 +45,7 @@ static void touched(int number, siginfo_t *info, void *context)
     (void)info, (void)context;
     while (atomic_flag_test_and_set(&spoken_for))
         (void)pause();
-    if (!plugin_running(&at)) {
+    if (!find_running_plugin(&at)) {
         (void)signal(number, SIG_DFL); /* this thread fails again, and ends the process */
         return;
     }
@@ -58,9 +58,9 @@ static void touched(int number, siginfo_t *info, void *context)
     _exit(2);
 }
 
-void train_planned_watch(void)
+void plan_fault_handler_install(void)
 {
-    const struct sigaction how = {.sa_sigaction = touched, .sa_flags = SA_SIGINFO};
+    const struct sigaction how = {.sa_sigaction = on_sigsegv, .sa_flags = SA_SIGINFO};
     void *first[1];
 
     (void)backtrace(first, 1); /* loads what it needs now, not in the handler */

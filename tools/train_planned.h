@@ -9,6 +9,6 @@
 
 /* From here on that is a sentence with the plugin's file, and exit code 2.  A fault outside of a
  * plugin stays a fault. */
-void train_planned_watch(void);
+void plan_fault_handler_install(void);
 
 #endif /* D9D_TRAIN_PLANNED_H */

@@ -20,7 +20,8 @@ static const d9d_table table = {.name = "brier",
 static d9d_status form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)config, (void)where;
-    *out = (d9d_metric_form){.dtype = D9D_F64, .cells = CELLS, .join = D9D_COMM_SUM, .width = 1};
+    *out = (d9d_metric_form){
+        .dtype = D9D_F64, .state_size = CELLS, .reduce_op = D9D_COMM_SUM, .width = 1};
     return D9D_OK;
 }
 

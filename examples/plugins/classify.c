@@ -22,13 +22,13 @@ static const d9d_key keys[] = {
 static const d9d_table table = D9D_TABLE(section, "classify", keys, "the class of a text");
 
 /* The head belongs to the last stage, whose model owns it. */
-static d9d_status extend(void *self, d9d_model *m, const d9d_model_options *options)
+static d9d_status extend(void *self, d9d_model *m, const d9d_model_opts *options)
 {
     if (!d9d_stage_is_last(m->stage))
         return D9D_OK;
-    D9D_TRY(d9d_model_linear(m, "score", options->dtype, 0.02, m->hidden,
-                             ((const section *)self)->num_labels));
-    d9d_model_linear_of(m, "score")->weight.adaptable = false; /* the loss takes it alone */
+    D9D_TRY(d9d_model_add_linear(m, "score", options->dtype, 0.02, m->hidden,
+                                 ((const section *)self)->num_labels));
+    d9d_model_find_linear(m, "score")->weight.adaptable = false; /* the loss takes it alone */
     return D9D_OK;
 }
 
@@ -40,13 +40,13 @@ static d9d_status judge(d9d_block_linear *score, d9d_tape *t, d9d_var *h, const 
     d9d_tensor labels = d9d_tensor_reshape(in->labels, D9D_SHAPE(d9d_tensor_numel(in->labels)));
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_unit_open(&score->module, t), out);
+    D9D_TRY_OR(st, d9d_param_unit_unshard(&score->module, t), out);
     D9D_TRY_OR(st, d9d_op_linear(t, h, head, &out->logits), out);
     D9D_TRY_OR(
         st,
         d9d_op_linear_cross_entropy(t, h, &head, 1, &labels, D9D_IGNORE_INDEX, NULL, &out->loss),
         out);
-    st = d9d_unit_close(&score->module, t);
+    st = d9d_param_unit_reshard(&score->module, t);
 out:
     d9d_tensor_release(&labels);
     return st;
@@ -63,11 +63,11 @@ static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model
     D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
     if (!d9d_stage_is_last(m->stage))
         return D9D_OK;
-    if (m->cut.tp != NULL)
+    if (m->groups.tp != NULL)
         return D9D_FAIL(D9D_ENOTSUP, "classify: over %d tensor-parallel ranks",
-                        d9d_comm_size(m->cut.tp));
+                        d9d_comm_size(m->groups.tp));
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(d9d_tensor_numel(in->ids), m->hidden), &h));
-    return judge(d9d_model_linear_of(m, "score"), t, h, in, out);
+    return judge(d9d_model_find_linear(m, "score"), t, h, in, out);
 }
 
 static const d9d_train_task task = {

@@ -32,7 +32,7 @@ static void set(const d9d_tensor *t, int64_t i, float v)
     if (t->dtype == D9D_F32)
         ((float *)p)[i] = v;
     else
-        ((uint16_t *)p)[i] = d9d_f32_to_bf16(v);
+        ((uint16_t *)p)[i] = d9d_bf16_from_f32(v);
 }
 
 /* gelu(x), and its slope: x s(u) with u = k (x + 0.044715 x^3) and s = (1 + tanh) / 2. */
@@ -88,16 +88,16 @@ static d9d_status weight_cpu(d9d_stream s, void *args)
 }
 
 /* A GPU's functions would stand under .cuda; without them it is refused, also by a plan. */
-static const d9d_custom_kernel forward_kernel = {sizeof(forward_kernel), "gelu", forward_cpu, NULL};
-static const d9d_custom_kernel input_kernel = {sizeof(input_kernel), "gelu", input_cpu, NULL};
-static const d9d_custom_kernel weight_kernel = {sizeof(weight_kernel), "gelu", weight_cpu, NULL};
+static const d9d_device_kernel forward_kernel = {sizeof(forward_kernel), "gelu", forward_cpu, NULL};
+static const d9d_device_kernel input_kernel = {sizeof(input_kernel), "gelu", input_cpu, NULL};
+static const d9d_device_kernel weight_kernel = {sizeof(weight_kernel), "gelu", weight_cpu, NULL};
 
 /* `moved` arrays of x's size are read or written; some 20 operations an element. */
-static d9d_status launch(d9d_tape *t, const d9d_custom_kernel *kernel, arrays *a, double moved)
+static d9d_status launch(d9d_tape *t, const d9d_device_kernel *kernel, arrays *a, double moved)
 {
     const double n = (double)d9d_shape_numel(&a->x->shape);
-    const d9d_kernel_cost cost = {a->x->dtype, 20 * n,
-                                  moved * n * (double)d9d_dtype_size(a->x->dtype)};
+    const d9d_device_kernel_cost cost = {a->x->dtype, 20 * n,
+                                         moved * n * (double)d9d_dtype_size(a->x->dtype)};
 
     return d9d_device_launch(d9d_tape_device(t), kernel, a, cost);
 }
@@ -115,7 +115,7 @@ static d9d_status gelu_input(d9d_node *n)
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(n->tape), a.x->dtype, a.x->shape, &dx));
     st = launch(n->tape, &input_kernel, &a, 3);
     if (st == D9D_OK)
-        return d9d_node_give(n, 0, &dx); /* takes it over */
+        return d9d_node_accumulate_grad(n, 0, &dx); /* takes it over */
     d9d_tensor_release(&dx);
     return st;
 }
@@ -129,7 +129,7 @@ static d9d_status gelu_weight(d9d_node *n)
     return launch(n->tape, &weight_kernel, &a, 2);
 }
 
-static const d9d_node_ops gelu_ops = {.name = "gelu", .input = gelu_input, .weight = gelu_weight};
+static const d9d_node_ops gelu_ops = {.name = "gelu", .dgrad = gelu_input, .wgrad = gelu_weight};
 
 /* x [..., N], w [N] of the same type; y as x. */
 static d9d_status op_gelu(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
@@ -145,10 +145,10 @@ static d9d_status op_gelu(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
     a.out = d9d_var_tensor(out);
     D9D_TRY(launch(t, &forward_kernel, &a, 2));
-    if (d9d_tape_wants(t, &x, 1, &w, 1)) {
+    if (d9d_tape_should_record(t, &x, 1, &w, 1)) {
         D9D_TRY(d9d_tape_record(t, &gelu_ops, &x, 1, &out, 1, &w, 1, 0, &n));
         (void)d9d_node_save(n, tx, D9D_NEED_BOTH);
-        (void)d9d_node_save(n, &w->data, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, &w->data, D9D_NEED_DGRAD);
     }
     *y = out;
     return D9D_OK;
@@ -177,16 +177,16 @@ typedef struct layer {
     d9d_param gain;
 } layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
 {
     const dims *c = base->config;
     const int64_t H = c->hidden_size, A = c->num_attention_heads;
-    const d9d_attention_shape attention = {.hidden = H,
-                                           .heads = A,
-                                           .kv_heads = A,
-                                           .head_dim = H / A,
-                                           .rope = base->rope,
-                                           .no_norm = true};
+    const d9d_block_attention_shape attention = {.hidden = H,
+                                                 .heads = A,
+                                                 .kv_heads = A,
+                                                 .head_dim = H / A,
+                                                 .rope = base->rope,
+                                                 .no_norm = true};
     layer *l = (layer *)base;
 
     D9D_BLOCK_ADD(&base->module, "norm", norm, &l->norm, how, H, 1e-6f, false);
@@ -201,7 +201,8 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
     return D9D_OK;
 }
 
-static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in, d9d_var **y)
+static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
+                         d9d_var **y)
 {
     layer *l = (layer *)base;
     d9d_var *h;
@@ -226,7 +227,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 static const d9d_decoder_kind kind = {sizeof(kind),       .name = "gelu",    .layer = sizeof(layer),
                                       .init = layer_init, .forward = attend, .ffn = ffn};
 
-static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
+static d9d_status create(const void *config, d9d_stage stage, const d9d_model_opts *o,
                          d9d_model **out)
 {
     const dims *c = config;
@@ -244,8 +245,8 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
     return d9d_decoder_create(&kind, &shape, config, stage, o, out);
 }
 
-static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
-static const d9d_table table = D9D_TABLE(d9d_model_head, "gelu", keys, "GELU with a gain");
+static const d9d_key keys[] = {D9D_MODEL_SECTION_KEYS, D9D_KEY_END};
+static const d9d_table table = D9D_TABLE(d9d_model_section, "gelu", keys, "GELU with a gain");
 static const d9d_model_provider provider = {sizeof(provider), &table,         .dims = &dims_table,
                                             .create = create, .stages = true, .model_types = types};
 static const d9d_model_provider *const models[] = {&provider, NULL};

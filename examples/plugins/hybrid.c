@@ -49,37 +49,37 @@ typedef struct layer {
     d9d_decoder_layer base;
     d9d_block_norm norm, ffn_norm;
     bool attends;
-    d9d_block_attention attn; /* where it does */
-    d9d_block_delta delta;    /* where it does not */
+    d9d_block_attention attn;    /* where it does */
+    d9d_block_gated_delta delta; /* where it does not */
     d9d_block_ffn ffn;
 } layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
 {
     const dims *c = base->config;
     const float eps = (float)c->rms_norm_eps;
-    const d9d_attention_shape attention = {.hidden = c->hidden_size,
-                                           .heads = c->num_attention_heads,
-                                           .kv_heads = c->num_key_value_heads,
-                                           .head_dim = c->head_dim,
-                                           .rope = base->rope,
-                                           .norm_eps = eps,
-                                           .zero_centred = true,
-                                           .output_gate = true};
-    const d9d_delta_shape delta = {.hidden = c->hidden_size,
-                                   .key_heads = c->linear_num_key_heads,
-                                   .value_heads = c->linear_num_value_heads,
-                                   .key_dim = c->linear_key_head_dim,
-                                   .value_dim = c->linear_value_head_dim,
-                                   .conv_width = c->linear_conv_kernel_dim,
-                                   .norm_eps = eps};
+    const d9d_block_attention_shape attention = {.hidden = c->hidden_size,
+                                                 .heads = c->num_attention_heads,
+                                                 .kv_heads = c->num_key_value_heads,
+                                                 .head_dim = c->head_dim,
+                                                 .rope = base->rope,
+                                                 .norm_eps = eps,
+                                                 .zero_centred = true,
+                                                 .output_gate = true};
+    const d9d_block_gated_delta_shape delta = {.hidden = c->hidden_size,
+                                               .key_heads = c->linear_num_key_heads,
+                                               .value_heads = c->linear_num_value_heads,
+                                               .key_dim = c->linear_key_head_dim,
+                                               .value_dim = c->linear_value_head_dim,
+                                               .conv_width = c->linear_conv_kernel_dim,
+                                               .norm_eps = eps};
     layer *l = (layer *)base;
 
     l->attends = (base->number + 1) % c->full_attention_interval == 0;
     if (l->attends)
         D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->attn, how, &attention);
     else
-        D9D_BLOCK_ADD(&base->module, "linear_attn", delta, &l->delta, how, &delta);
+        D9D_BLOCK_ADD(&base->module, "linear_attn", gated_delta, &l->delta, how, &delta);
     D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->ffn, how, c->hidden_size, c->intermediate_size);
     D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->norm, how, c->hidden_size, eps, true);
     D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->ffn_norm, how,
@@ -88,7 +88,8 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
 }
 
 /* Over tokens. */
-static d9d_status mix(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in, d9d_var **out)
+static d9d_status mix(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
+                      d9d_var **out)
 {
     layer *l = (layer *)base;
     d9d_var *h;
@@ -97,8 +98,8 @@ static d9d_status mix(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *
     if (l->attends)
         return d9d_block_attention_forward(&l->attn, t, h, in->positions, in->segments, in->cache,
                                            in->x, out);
-    return d9d_block_delta_forward(&l->delta, t, h, in->positions, in->segments, in->cache, in->x,
-                                   out);
+    return d9d_block_gated_delta_forward(&l->delta, t, h, in->positions, in->segments, in->cache,
+                                         in->x, out);
 }
 
 static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **out)
@@ -111,14 +112,14 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 }
 
 /* What generation keeps of the tokens that were seen. */
-static void cells(const d9d_decoder_layer *base, d9d_cells *out)
+static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const layer *l = (const layer *)base;
 
     if (l->attends)
-        d9d_block_attention_cells(&l->attn, out);
+        d9d_block_attention_cache_spec(&l->attn, out);
     else
-        d9d_block_delta_cells(&l->delta, out);
+        d9d_block_gated_delta_cache_spec(&l->delta, out);
 }
 
 /* --- the model ------------------------------------------------------------------------------ */
@@ -130,10 +131,10 @@ static const d9d_decoder_kind hybrid = {
     .init = layer_init,
     .forward = mix,
     .ffn = ffn,
-    .cells = cells,
+    .cache_spec = cells,
 };
 
-static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
+static d9d_status create(const void *config, d9d_stage stage, const d9d_model_opts *o,
                          d9d_model **out)
 {
     const dims *c = config;
@@ -151,9 +152,9 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
     return d9d_decoder_create(&hybrid, &shape, config, stage, o, out);
 }
 
-static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
-static const d9d_table table = D9D_TABLE(d9d_model_head, "hybrid", keys, "states and attention");
-static const d9d_name_pair names[] = {{NULL, NULL}};
+static const d9d_key keys[] = {D9D_MODEL_SECTION_KEYS, D9D_KEY_END};
+static const d9d_table table = D9D_TABLE(d9d_model_section, "hybrid", keys, "states and attention");
+static const d9d_hf_name_pair names[] = {{NULL, NULL}};
 static const d9d_model_provider provider = {
     sizeof(provider),  &table,         .dims = &dims_table, .create = create,
     .hf_names = names, .stages = true, .model_types = types};

@@ -67,7 +67,7 @@ typedef struct layer {
     d9d_block_ffn ffn;
 } layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
 {
     const dims *c = base->config;
     const int64_t H = c->hidden_size, I = c->intermediate_size;
@@ -89,17 +89,17 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
 }
 
 /* Queries and keys are turned, values are not. */
-static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in,
+static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
                          d9d_var **out)
 {
     const dims *c = base->config;
     const d9d_shape s = d9d_var_tensor(in->x)->shape;
     const int64_t A = c->num_attention_heads, K = c->num_key_value_heads, D = head_dim(c);
-    const d9d_attention how = {.scale = 1 / sqrtf((float)D),
-                               .causal = true,
-                               .segments = in->segments,
-                               .window = c->sliding_window > 0 ? c->sliding_window : 0,
-                               .cached = in->cache != NULL};
+    const d9d_op_attention_opts how = {.scale = 1 / sqrtf((float)D),
+                                       .causal = true,
+                                       .segments = in->segments,
+                                       .window = c->sliding_window > 0 ? c->sliding_window : 0,
+                                       .cached = in->cache != NULL};
     layer *l = (layer *)base;
     d9d_var *h, *y[3];
 
@@ -111,7 +111,8 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_i
             D9D_TRY(d9d_op_rope(t, y[i], in->positions, &base->rope->inv_freq, base->rope->style,
                                 d9d_rope_mscale(&base->rope->scaling), &y[i]));
         if (i > 0 && in->cache != NULL)
-            D9D_TRY(d9d_op_cache(t, y[i], in->cache->at, in->cache->cell[i - 1], &y[i]));
+            D9D_TRY(
+                d9d_op_kv_append(t, y[i], in->cache->token_slots, in->cache->entry[i - 1], &y[i]));
     }
     D9D_TRY(d9d_op_attention(t, y[0], y[1], y[2], &how, &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(s.dim[0], s.dim[1], A * D), &h));
@@ -129,22 +130,22 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
 }
 
 /* Generation keeps keys and values. */
-static void cells(const d9d_decoder_layer *base, d9d_cells *out)
+static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const dims *c = base->config;
     const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, head_dim(c));
     const d9d_dtype t = ((const layer *)base)->o.weight.dtype;
 
-    *out = (d9d_cells){2, {{"k", false, t, heads}, {"v", false, t, heads}}};
+    *out = (d9d_block_cache_spec){2, {{"k", false, t, heads}, {"v", false, t, heads}}};
 }
 
 /* --- the models ----------------------------------------------------------------------------- */
 
 static const d9d_decoder_kind llama = {
     sizeof(llama),     .name = "llama", .layer = sizeof(layer), .init = layer_init,
-    .forward = attend, .ffn = ffn,      .cells = cells};
+    .forward = attend, .ffn = ffn,      .cache_spec = cells};
 
-static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *o,
+static d9d_status create(const void *config, d9d_stage stage, const d9d_model_opts *o,
                          d9d_model **out)
 {
     const dims *c = config;
@@ -165,9 +166,9 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
     return d9d_decoder_create(&llama, &shape, config, stage, o, out);
 }
 
-static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
+static const d9d_key keys[] = {D9D_MODEL_SECTION_KEYS, D9D_KEY_END};
 #define PROVIDER(word, text)                                                                       \
-    static const d9d_table word##_table = D9D_TABLE(d9d_model_head, #word, keys, text);            \
+    static const d9d_table word##_table = D9D_TABLE(d9d_model_section, #word, keys, text);         \
     static const d9d_model_provider word##_provider = {sizeof(d9d_model_provider),                 \
                                                        &word##_table,                              \
                                                        .dims = &word##_dims,                       \

@@ -34,7 +34,7 @@ static int64_t digits_of(const section *s, int64_t k)
     return 1 + k % s->digits;
 }
 
-static d9d_status facts(void *self, d9d_dataset_facts *out)
+static d9d_status facts(void *self, d9d_dataset_info *out)
 {
     const section *s = self;
 
@@ -84,6 +84,6 @@ static d9d_status sample(void *self, int64_t k, int64_t length, int32_t *ids, in
 }
 
 static const d9d_dataset_kind sums = {
-    .size = sizeof(sums), .table = &table, .facts = facts, .length = length, .sample = sample};
+    .size = sizeof(sums), .table = &table, .info = facts, .length = length, .sample = sample};
 static const d9d_dataset_kind *const datasets[] = {&sums, NULL};
 D9D_PLUGIN(.datasets = datasets);

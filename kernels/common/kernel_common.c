@@ -1,29 +1,29 @@
 /* kernel_common.c - see kernel_common.h. */
 #include "common/kernel_common.h"
 
-d9d_status d9di_check_addends(int of)
+d9d_status d9di_args_check_addends(int of)
 {
-    if (of < 1 || of > D9D_ADDENDS)
+    if (of < 1 || of > D9D_ADD_MAX_ARRAYS)
         return D9D_FAIL(D9D_EINVAL, "add: a sum of %d arrays, possible are 1 to %d", of,
-                        D9D_ADDENDS);
+                        D9D_ADD_MAX_ARRAYS);
     return D9D_OK;
 }
 
-d9d_status d9di_check_float(const char *op, d9d_dtype t)
+d9d_status d9di_args_check_float(const char *op, d9d_dtype t)
 {
     if (t == D9D_F32 || t == D9D_BF16)
         return D9D_OK;
     return D9D_FAIL(D9D_EINVAL, "%s: works on float32 and bfloat16, not on %s", op,
-                    d9d_dtype_word(t));
+                    d9d_dtype_name(t));
 }
 
-d9d_status d9di_check_router(const char *op, const d9d_router_dims *n)
+d9d_status d9di_args_check_router(const char *op, const d9d_router_dims *n)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->k > n->e)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld experts a token, but there are %lld", op,
                         (long long)n->k, (long long)n->e);
-    if (n->groups > D9D_ROUTER_GROUPS ||
+    if (n->groups > D9D_ROUTER_MAX_GROUPS ||
         (n->groups > 1 &&
          (n->e % n->groups != 0 || n->top_groups < 1 || n->top_groups * (n->e / n->groups) < n->k)))
         return D9D_FAIL(D9D_EINVAL, "%s: %lld of %lld experts in %d of %d groups", op,
@@ -31,9 +31,10 @@ d9d_status d9di_check_router(const char *op, const d9d_router_dims *n)
     return D9D_OK;
 }
 
-d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole)
+d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *start,
+                                 const int64_t *whole)
 {
-    d9di_box b = {.run = 1, .n_runs = 1};
+    d9di_subarray b = {.run = 1, .n_runs = 1};
     int64_t stride = 1;
     int d = ndim - 1;
 
@@ -58,30 +59,31 @@ d9di_box d9di_box_make(int ndim, const int64_t *box, const int64_t *start, const
 
 /* --- xent_once ------------------------------------------------------------------------------- */
 
-enum { XENT_STEP = 128, XENT_WIDTH = 8192 };
-enum { XENT_EVEN = 1024 }; /* where there is room for it: tiles of products come out even */
-#define XENT_ROOM ((int64_t)768 << 20)
+enum { TOKEN_STEP = 128, LOGIT_COLUMNS = 8192 };
+enum { TOKEN_ALIGN = 1024 }; /* where there is room for it: tiles of products come out even */
+#define DEFAULT_SCRATCH ((int64_t)768 << 20)
 
 /* What a token takes of the rank with the largest part, about. */
-static double each_of_ranks(const d9d_xent_dims *n)
+static double max_token_bytes(const d9d_linear_cross_entropy_dims *n)
 {
-    const double most = (double)n->ranks->most, size = (double)d9d_dtype_size(n->t);
-    const double logits = n->t != D9D_F32 ? 0 : most < XENT_WIDTH ? most : XENT_WIDTH;
+    const double most = (double)n->ranks->max_rows, size = (double)d9d_dtype_size(n->t);
+    const double logits = n->t != D9D_F32 ? 0 : most < LOGIT_COLUMNS ? most : LOGIT_COLUMNS;
 
     return most * size + (double)n->h * (4 + size) + 4 * logits;
 }
 
-int64_t d9di_xent_tokens(const d9d_xent_dims *n, int64_t empty, double each)
+int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n, int64_t empty,
+                                         double each)
 {
-    const int64_t room = n->room > 0 ? n->room : XENT_ROOM;
+    const int64_t room = n->scratch > 0 ? n->scratch : DEFAULT_SCRATCH;
     const double left = n->ranks != NULL ? (double)room : (double)(room - empty);
-    const double one = (n->ranks != NULL ? each_of_ranks(n) : each) * XENT_STEP;
+    const double one = (n->ranks != NULL ? max_token_bytes(n) : each) * TOKEN_STEP;
     const int64_t steps = one > 0 && left > one ? (int64_t)(left / one) : 1;
-    const int64_t fit = steps * XENT_STEP;
-    const int64_t most = fit > XENT_EVEN ? fit / XENT_EVEN * XENT_EVEN : fit;
+    const int64_t fit = steps * TOKEN_STEP;
+    const int64_t most = fit > TOKEN_ALIGN ? fit / TOKEN_ALIGN * TOKEN_ALIGN : fit;
     const int64_t rounds = (n->rows + most - 1) / most;
     const int64_t even =
-        rounds > 0 ? d9di_round_up((n->rows + rounds - 1) / rounds, XENT_STEP) : most;
+        rounds > 0 ? d9di_i64_round_up((n->rows + rounds - 1) / rounds, TOKEN_STEP) : most;
 
     return n->rows < even ? n->rows : even;
 }

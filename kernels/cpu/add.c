@@ -11,17 +11,17 @@ D9DI_CLONES static void add_block(float *y, const float *x, int64_t n)
 d9d_status d9d_ref_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("add", t));
-    D9D_TRY(d9di_check_addends(of));
-#pragma omp parallel for if (n > D9DI_SERIAL)
+    D9D_TRY(d9di_args_check_float("add", t));
+    D9D_TRY(d9di_args_check_addends(of));
+#pragma omp parallel for if (n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
-        int64_t c = d9di_min(n - i, D9DI_BLOCK);
+        int64_t c = d9di_i64_min(n - i, D9DI_BLOCK);
         float sum[D9DI_BLOCK], in[D9DI_BLOCK];
 
-        d9di_load(t, sum, x[0], i, c);
+        d9di_cpu_load(t, sum, x[0], i, c);
         for (int k = 1; k < of; k++)
-            add_block(sum, d9di_in(t, x[k], i, c, in), c);
-        d9di_store(t, y, i, c, sum);
+            add_block(sum, d9di_cpu_read(t, x[k], i, c, in), c);
+        d9di_cpu_store(t, y, i, c, sum);
     }
     return D9D_OK;
 }
@@ -30,14 +30,14 @@ d9d_status d9d_ref_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d
                               const void *x, int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("accumulate", yt));
-    D9D_TRY(d9di_check_float("accumulate", xt));
-#pragma omp parallel for if (n > D9DI_SERIAL)
+    D9D_TRY(d9di_args_check_float("accumulate", yt));
+    D9D_TRY(d9di_args_check_float("accumulate", xt));
+#pragma omp parallel for if (n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
-        int64_t c = d9di_min(n - i, D9DI_BLOCK);
+        int64_t c = d9di_i64_min(n - i, D9DI_BLOCK);
         float buf[D9DI_BLOCK];
 
-        d9di_store_add(yt, y, i, c, beta, d9di_in(xt, x, i, c, buf));
+        d9di_cpu_store_add(yt, y, i, c, beta, d9di_cpu_read(xt, x, i, c, buf));
     }
     return D9D_OK;
 }

@@ -6,23 +6,23 @@
 enum { LANES = 16, BLOCK = 1024 };
 
 /* x is larger than y, or not a number where y is one. */
-static bool beats(float x, float y)
+static bool is_larger(float x, float y)
 {
     return !isnan(y) && !(x <= y);
 }
 
-static int64_t largest_of(const float *x, int64_t first, int64_t end)
+static int64_t block_argmax(const float *x, int64_t first, int64_t end)
 {
     int64_t best = first;
 
     for (int64_t i = first + 1; i < end; i++)
-        if (beats(x[i], x[best]))
+        if (is_larger(x[i], x[best]))
             best = i;
     return best;
 }
 
 /* Is any of a block not at most `best`? */
-static bool any_beats(const float *x, int64_t first, int64_t end, float best)
+static bool block_has_larger(const float *x, int64_t first, int64_t end, float best)
 {
     int lane[LANES] = {0}, any = 0;
     int64_t i = first;
@@ -37,8 +37,8 @@ static bool any_beats(const float *x, int64_t first, int64_t end, float best)
     return any;
 }
 
-d9d_status d9d_ref_largest(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
-                           int64_t n)
+d9d_status d9d_ref_argmax(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                          int64_t n)
 {
     (void)s;
     for (int64_t i = 0; i < m; i++) {
@@ -48,10 +48,10 @@ d9d_status d9d_ref_largest(d9d_stream s, int32_t *at, float *value, const float 
         for (int64_t first = 0; first < n; first += BLOCK) {
             const int64_t end = n - first < BLOCK ? n : first + BLOCK;
 
-            if (any_beats(row, first, end, row[best])) {
-                const int64_t here = largest_of(row, first, end);
+            if (block_has_larger(row, first, end, row[best])) {
+                const int64_t here = block_argmax(row, first, end);
 
-                best = beats(row[here], row[best]) ? here : best;
+                best = is_larger(row[here], row[best]) ? here : best;
             }
         }
         at[i] = (int32_t)best;

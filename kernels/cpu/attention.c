@@ -8,10 +8,11 @@
 #include "cpu/math.h"
 
 /* The queries of segment i follow those of the last; they and their keys lie in one row. */
-static d9d_status check_place(const char *op, const d9d_attention_dims *n, int64_t i, int64_t end)
+static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n, int64_t i,
+                                     int64_t end)
 {
-    const d9di_segment x = d9di_segment_of(n, i);
-    const int64_t row = x.nq > 0 ? x.q / n->s : d9di_min(x.q / n->s, n->b - 1);
+    const d9di_attention_segment x = d9di_attention_segment_at(n, i);
+    const int64_t row = x.nq > 0 ? x.q / n->s : d9di_i64_min(x.q / n->s, n->b - 1);
     const int64_t q_end = (row + 1) * n->s, k_first = row * n->z, k_end = k_first + n->z;
 
     if (x.q != end || x.nq < 0 || x.q + x.nq > q_end)
@@ -28,10 +29,11 @@ static d9d_status check_place(const char *op, const d9d_attention_dims *n, int64
 }
 
 /* The keys of segment i fit its queries, and those of the last segment. */
-static d9d_status check_keys(const char *op, const d9d_attention_dims *n, int64_t i)
+static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n, int64_t i)
 {
-    const d9di_segment x = d9di_segment_of(n, i);
-    const d9di_segment last = i > 0 ? d9di_segment_of(n, i - 1) : (d9di_segment){0};
+    const d9di_attention_segment x = d9di_attention_segment_at(n, i);
+    const d9di_attention_segment last =
+        i > 0 ? d9di_attention_segment_at(n, i - 1) : (d9di_attention_segment){0};
     const bool grows = x.k == last.k && x.nk >= last.nk, square = x.k == x.q && x.nk == x.nq;
 
     if ((n->s == n->z && !square) || x.nk < (n->causal ? x.nq : x.nq > 0))
@@ -49,11 +51,12 @@ static d9d_status check_keys(const char *op, const d9d_attention_dims *n, int64_
 }
 
 /* Segment i is of one piece of a row, and shares keys only as the first of it. */
-static d9d_status check_piece(const char *op, const d9d_attention_dims *n, int64_t i)
+static d9d_status check_segment_chunk(const char *op, const d9d_attention_dims *n, int64_t i)
 {
-    const d9di_segment x = d9di_segment_of(n, i);
-    const d9di_segment last = i > 0 ? d9di_segment_of(n, i - 1) : (d9di_segment){.k = -1};
-    const int64_t size = n->pieces > 0 ? n->s / n->pieces : 0, at = size > 0 ? x.q % size : 0;
+    const d9di_attention_segment x = d9di_attention_segment_at(n, i);
+    const d9di_attention_segment last =
+        i > 0 ? d9di_attention_segment_at(n, i - 1) : (d9di_attention_segment){.k = -1};
+    const int64_t size = n->chunks > 0 ? n->s / n->chunks : 0, at = size > 0 ? x.q % size : 0;
     const bool longer = x.nk > x.nq, again = x.k == last.k && last.nq > 0;
 
     if (size > 0 && x.nq > 0 && (at + x.nq > size || (longer && at > 0) || (again && !longer)))
@@ -65,19 +68,19 @@ static d9d_status check_piece(const char *op, const d9d_attention_dims *n, int64
     return D9D_OK;
 }
 
-d9d_status d9di_segments_check(const char *op, const d9d_attention_dims *n, int64_t *most)
+d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n, int64_t *most)
 {
     int64_t end = 0;
 
     *most = 0;
-    for (int64_t i = 0; i < d9di_segments(n); i++) {
-        const d9di_segment x = d9di_segment_of(n, i);
+    for (int64_t i = 0; i < d9di_attention_n_segments(n); i++) {
+        const d9di_attention_segment x = d9di_attention_segment_at(n, i);
 
-        D9D_TRY(check_place(op, n, i, end));
-        D9D_TRY(check_keys(op, n, i));
-        D9D_TRY(check_piece(op, n, i));
+        D9D_TRY(check_segment_rows(op, n, i, end));
+        D9D_TRY(check_segment_keys(op, n, i));
+        D9D_TRY(check_segment_chunk(op, n, i));
         end += x.nq;
-        *most = d9di_max(*most, x.nk);
+        *most = d9di_i64_max(*most, x.nk);
     }
     if (end != n->b * n->s)
         return D9D_FAIL(D9D_EINVAL, "%s: segments end at query %lld of %lld", op, (long long)end,
@@ -86,26 +89,26 @@ d9d_status d9di_segments_check(const char *op, const d9d_attention_dims *n, int6
 }
 
 /* What one thread needs. */
-typedef struct work {
+typedef struct attention_scratch {
     float *score, *out, *q, *k, *v; /* blocks; q, k, v where bfloat16 is converted */
-    float *room;                    /* of products */
+    float *gemm_scratch;            /* of products */
     float m[D9DI_Q_BLOCK], l[D9DI_Q_BLOCK];
-} work;
+} attention_scratch;
 
-static int64_t work_floats(int64_t d)
+static int64_t scratch_floats(int64_t d)
 {
     return D9DI_Q_BLOCK * D9DI_K_BLOCK + 2 * (D9DI_Q_BLOCK + D9DI_K_BLOCK) * d +
-           d9di_attention_room(d);
+           d9di_attention_gemm_scratch(d);
 }
 
-static void work_init(work *w, float *p, int64_t d)
+static void scratch_init(attention_scratch *w, float *p, int64_t d)
 {
     w->score = p;
     w->out = w->score + D9DI_Q_BLOCK * D9DI_K_BLOCK;
     w->q = w->out + D9DI_Q_BLOCK * d;
     w->k = w->q + D9DI_Q_BLOCK * d;
     w->v = w->k + D9DI_K_BLOCK * d;
-    w->room = w->v + D9DI_K_BLOCK * d;
+    w->gemm_scratch = w->v + D9DI_K_BLOCK * d;
     for (int i = 0; i < D9DI_Q_BLOCK; i++) {
         w->m[i] = -INFINITY;
         w->l[i] = 0.0f;
@@ -113,13 +116,14 @@ static void work_init(work *w, float *p, int64_t d)
 }
 
 /* Scores of query i to probabilities relative to the running maximum. */
-static void row_softmax(const d9d_attention_dims *n, const d9di_tile *t, int64_t i, work *w)
+static void row_online_softmax(const d9d_attention_dims *n, const d9di_attention_tile *t, int64_t i,
+                               attention_scratch *w)
 {
-    const d9di_range seen = d9di_tile_seen(n, t, i);
+    const d9di_attention_key_range seen = d9di_attention_tile_visible(n, t, i);
     const int64_t count = seen.end - seen.first;
     float *row = w->score + i * t->nk, *p = row + seen.first, m, keep;
 
-    m = d9di_row_max(p, count);
+    m = d9di_cpu_row_max(p, count);
     m = w->m[i] > m ? w->m[i] : m;
     if (m == -INFINITY) { /* nothing seen so far, or NaN only, which the sum shows */
         keep = 0.0f;
@@ -128,63 +132,67 @@ static void row_softmax(const d9d_attention_dims *n, const d9di_tile *t, int64_t
             w->l[i] += p[j];
         }
     } else {
-        keep = d9di_expf(w->m[i] - m);
-        w->l[i] = w->l[i] * keep + d9di_row_exp(p, p, m, count);
+        keep = d9di_cpu_expf(w->m[i] - m);
+        w->l[i] = w->l[i] * keep + d9di_cpu_row_exp(p, p, m, count);
         w->m[i] = m;
     }
     memset(row, 0, (size_t)seen.first * sizeof(*p));
     memset(row + seen.end, 0, (size_t)(t->nk - seen.end) * sizeof(*p));
     if (keep != 1.0f)
-        d9di_row_scale(w->out + i * n->d, keep, w->out + i * n->d, n->d);
+        d9di_cpu_row_scale(w->out + i * n->d, keep, w->out + i * n->d, n->d);
 }
 
 /* A block of queries of a segment. */
-typedef struct block {
-    d9di_segment of;
+typedef struct query_block {
+    d9di_attention_segment of;
     int64_t q;
-} block;
+} query_block;
 
-static void block_forward(const d9d_attention_dims *n, const block *x, int64_t h, void *o,
-                          float *lse, const void *q, const void *k, const void *v, float *scratch)
+static void query_block_forward(const d9d_attention_dims *n, const query_block *x, int64_t h,
+                                void *o, float *lse, const void *q, const void *k, const void *v,
+                                float *scratch)
 {
     const int64_t d = n->d, kh = h / (n->a / n->kv), first = x->of.q + x->q;
-    const int64_t nq = d9di_min(x->of.nq - x->q, D9DI_Q_BLOCK);
-    const d9di_tile all = d9di_tile_of(n, &x->of, x->q, nq);
-    work w;
-    d9di_rows qr;
+    const int64_t nq = d9di_i64_min(x->of.nq - x->q, D9DI_Q_BLOCK);
+    const d9di_attention_tile all = d9di_attention_tile_make(n, &x->of, x->q, nq);
+    attention_scratch w;
+    d9di_attention_rows qr;
 
-    work_init(&w, scratch, d);
+    scratch_init(&w, scratch, d);
     memset(w.out, 0, (size_t)(nq * d) * sizeof(float));
-    qr = d9di_rows_of(n->t, q, first, nq, n->a, h, d, w.q);
+    qr = d9di_attention_rows_load(n->t, q, first, nq, n->a, h, d, w.q);
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(all.k + all.nk - k0, D9DI_K_BLOCK);
-        d9di_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
-        d9di_rows kr = d9di_rows_of(n->t, k, x->of.k + k0, nk, n->kv, kh, d, w.k);
-        d9di_rows vr = d9di_rows_of(n->t, v, x->of.k + k0, nk, n->kv, kh, d, w.v);
+        int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
+        d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
+        d9di_attention_rows kr =
+            d9di_attention_rows_load(n->t, k, x->of.k + k0, nk, n->kv, kh, d, w.k);
+        d9di_attention_rows vr =
+            d9di_attention_rows_load(n->t, v, x->of.k + k0, nk, n->kv, kh, d, w.v);
 
         d9di_sgemm(false, true, nq, nk, d, n->scale, qr.x, qr.ld, kr.x, kr.ld, 0.0f, w.score, nk,
-                   w.room);
+                   w.gemm_scratch);
         for (int64_t i = 0; i < nq; i++)
-            row_softmax(n, &t, i, &w);
-        d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d, w.room);
+            row_online_softmax(n, &t, i, &w);
+        d9di_sgemm(false, false, nq, d, nk, 1.0f, w.score, nk, vr.x, vr.ld, 1.0f, w.out, d,
+                   w.gemm_scratch);
     }
     for (int64_t i = 0; i < nq; i++) {
-        d9di_row_scale(w.out + i * d, 1.0f / w.l[i], w.out + i * d, d);
-        d9di_store(n->t, o, ((first + i) * n->a + h) * d, d, w.out + i * d);
-        lse[d9di_lse_at(n, h, first + i)] = w.m[i] + logf(w.l[i]);
+        d9di_cpu_row_scale(w.out + i * d, 1.0f / w.l[i], w.out + i * d, d);
+        d9di_cpu_store(n->t, o, ((first + i) * n->a + h) * d, d, w.out + i * d);
+        lse[d9di_attention_lse_index(n, h, first + i)] = w.m[i] + logf(w.l[i]);
     }
 }
 
 /* The blocks of all segments; late queries see more keys, so they go first. */
-static int64_t blocks_of(const d9d_attention_dims *n, block *out)
+static int64_t query_blocks_list(const d9d_attention_dims *n, query_block *out)
 {
     int64_t count = 0;
 
-    for (int64_t i = 0; i < d9di_segments(n); i++) {
-        const d9di_segment x = d9di_segment_of(n, i);
+    for (int64_t i = 0; i < d9di_attention_n_segments(n); i++) {
+        const d9di_attention_segment x = d9di_attention_segment_at(n, i);
 
-        for (int64_t b = d9di_ceil_div(x.nq, D9DI_Q_BLOCK); b > 0; b--)
-            out[count++] = (block){x, (b - 1) * D9DI_Q_BLOCK};
+        for (int64_t b = d9di_i64_ceil_div(x.nq, D9DI_Q_BLOCK); b > 0; b--)
+            out[count++] = (query_block){x, (b - 1) * D9DI_Q_BLOCK};
     }
     return count;
 }
@@ -192,27 +200,29 @@ static int64_t blocks_of(const d9d_attention_dims *n, block *out)
 d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                              const void *q, const void *k, const void *v)
 {
-    int64_t floats = work_floats(n->d), keys, most, count;
+    int64_t floats = scratch_floats(n->d), keys, most, count;
     float *scratch = NULL;
-    block *blocks = NULL;
+    query_block *blocks = NULL;
     d9d_status st;
 
     (void)s;
-    D9D_TRY(d9di_check_float("attention", n->t));
+    D9D_TRY(d9di_args_check_float("attention", n->t));
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    D9D_TRY(d9di_segments_check("attention", n, &keys));
-    most = d9di_segments(n) + n->b * n->s / D9DI_Q_BLOCK;
+    D9D_TRY(d9di_attention_check_segments("attention", n, &keys));
+    most = d9di_attention_n_segments(n) + n->b * n->s / D9DI_Q_BLOCK;
     if ((blocks = malloc((size_t)most * sizeof(*blocks))) == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "attention: no memory for %lld blocks", (long long)most);
         goto out;
     }
-    D9D_TRY_OR(st, (scratch = d9di_scratch_threads("attention", floats)) ? D9D_OK : D9D_ENOMEM,
-               out);
-    count = blocks_of(n, blocks);
-#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_SERIAL)
+    D9D_TRY_OR(
+        st, (scratch = d9di_cpu_scratch_alloc_threads("attention", floats)) ? D9D_OK : D9D_ENOMEM,
+        out);
+    count = query_blocks_list(n, blocks);
+#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < count * n->a; i++)
-        block_forward(n, &blocks[i / n->a], i % n->a, o, lse, q, k, v, d9di_mine(scratch, floats));
+        query_block_forward(n, &blocks[i / n->a], i % n->a, o, lse, q, k, v,
+                            d9di_cpu_scratch_of_thread(scratch, floats));
 out:
     free(scratch);
     free(blocks);

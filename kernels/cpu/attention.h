@@ -15,85 +15,92 @@ enum {
 };
 
 /* Rows of one head as a float32 matrix: where they are, or converted into a buffer. */
-typedef struct d9di_rows {
+typedef struct d9di_attention_rows {
     const float *x;
     int64_t ld;
-} d9di_rows;
+} d9di_attention_rows;
 
 /* Rows [first, first + n) of head h of x [B, S, heads, D], counted over B and S. */
-static inline d9di_rows d9di_rows_of(d9d_dtype t, const void *x, int64_t first, int64_t n,
-                                     int64_t heads, int64_t h, int64_t d, float *buf)
+static inline d9di_attention_rows d9di_attention_rows_load(d9d_dtype t, const void *x,
+                                                           int64_t first, int64_t n, int64_t heads,
+                                                           int64_t h, int64_t d, float *buf)
 {
     if (t == D9D_F32)
-        return (d9di_rows){(const float *)x + (first * heads + h) * d, heads * d};
+        return (d9di_attention_rows){(const float *)x + (first * heads + h) * d, heads * d};
     for (int64_t i = 0; i < n; i++)
-        d9di_from_bf16(buf + i * d, (const uint16_t *)x + ((first + i) * heads + h) * d, d);
-    return (d9di_rows){buf, d};
+        d9di_cpu_from_bf16(buf + i * d, (const uint16_t *)x + ((first + i) * heads + h) * d, d);
+    return (d9di_attention_rows){buf, d};
 }
 
 /* A segment, of a list, a whole row or a piece of one. */
-typedef struct d9di_segment {
+typedef struct d9di_attention_segment {
     int64_t q, nq, k, nk;
-} d9di_segment;
+} d9di_attention_segment;
 
-static inline int64_t d9di_segments(const d9d_attention_dims *n)
+static inline int64_t d9di_attention_n_segments(const d9d_attention_dims *n)
 {
-    return n->segment != NULL ? n->segments : n->b * d9di_max(1, n->pieces);
+    return n->segment != NULL ? n->segments : n->b * d9di_i64_max(1, n->chunks);
 }
-static inline d9di_segment d9di_segment_of(const d9d_attention_dims *n, int64_t i)
+static inline d9di_attention_segment d9di_attention_segment_at(const d9d_attention_dims *n,
+                                                               int64_t i)
 {
     const d9d_segment *x = n->segment;
-    const int64_t pieces = d9di_max(1, n->pieces), size = n->s / pieces;
+    const int64_t pieces = d9di_i64_max(1, n->chunks), size = n->s / pieces;
 
     if (x == NULL)
-        return (d9di_segment){i * size, size, i / pieces * n->z,
-                              n->pieces > 0 ? n->end[i % pieces] : n->z};
-    return (d9di_segment){x[i].q, x[i].nq, x[i].k, x[i].nk};
+        return (d9di_attention_segment){i * size, size, i / pieces * n->z,
+                                        n->chunks > 0 ? n->chunk_end[i % pieces] : n->z};
+    return (d9di_attention_segment){x[i].q, x[i].nq, x[i].k, x[i].nk};
 }
 /* EINVAL for segments that are none; the most keys of one. */
-d9d_status d9di_segments_check(const char *op, const d9d_attention_dims *n, int64_t *most);
+d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
+                                         int64_t *most);
 
 /* Where query i [B, S] of head h has its number in lse [B, A, S]. */
-static inline int64_t d9di_lse_at(const d9d_attention_dims *n, int64_t h, int64_t i)
+static inline int64_t d9di_attention_lse_index(const d9d_attention_dims *n, int64_t h, int64_t i)
 {
     return (i / n->s * n->a + h) * n->s + i % n->s;
 }
 
 /* Floats that the products of blocks of D features need. */
-static inline int64_t d9di_attention_room(int64_t d)
+static inline int64_t d9di_attention_gemm_scratch(int64_t d)
 {
-    return d9di_max(d9di_sgemm_room(D9DI_Q_BLOCK, D9DI_K_BLOCK, d),
-                    d9di_sgemm_room(D9DI_K_BLOCK, d, D9DI_K_BLOCK));
+    return d9di_i64_max(d9di_sgemm_scratch(D9DI_Q_BLOCK, D9DI_K_BLOCK, d),
+                        d9di_sgemm_scratch(D9DI_K_BLOCK, d, D9DI_K_BLOCK));
 }
 
 /* One block of scores: keys [k, k + nk) of a segment, and nq queries of which the first stands
  * beside key q. */
-typedef struct d9di_tile {
+typedef struct d9di_attention_tile {
     int64_t q, nq, k, nk;
-} d9di_tile;
+} d9di_attention_tile;
 
 /* The tile's keys that query i of it may see, counted from its first: [first, end). */
-typedef struct d9di_range {
+typedef struct d9di_attention_key_range {
     int64_t first, end;
-} d9di_range;
-static inline d9di_range d9di_tile_seen(const d9d_attention_dims *n, const d9di_tile *t, int64_t i)
+} d9di_attention_key_range;
+static inline d9di_attention_key_range d9di_attention_tile_visible(const d9d_attention_dims *n,
+                                                                   const d9di_attention_tile *t,
+                                                                   int64_t i)
 {
     const int64_t end = t->q + i - t->k + 1, first = n->window > 0 ? end - n->window : 0;
 
     if (!n->causal)
-        return (d9di_range){0, t->nk};
-    return (d9di_range){d9di_min(d9di_max(first, 0), t->nk), d9di_min(d9di_max(end, 0), t->nk)};
+        return (d9di_attention_key_range){0, t->nk};
+    return (d9di_attention_key_range){d9di_i64_min(d9di_i64_max(first, 0), t->nk),
+                                      d9di_i64_min(d9di_i64_max(end, 0), t->nk)};
 }
 /* The tile of nq queries of a segment from its query q on, and of all keys that they may see, from
  * the beginning of a block on. */
-static inline d9di_tile d9di_tile_of(const d9d_attention_dims *n, const d9di_segment *x, int64_t q,
-                                     int64_t nq)
+static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_dims *n,
+                                                           const d9di_attention_segment *x,
+                                                           int64_t q, int64_t nq)
 {
     const int64_t beside = q + x->nk - x->nq, end = n->causal ? beside + nq : x->nk;
-    const int64_t hidden = n->window > 0 ? d9di_max(beside + 1 - n->window, 0) : 0;
+    const int64_t hidden = n->window > 0 ? d9di_i64_max(beside + 1 - n->window, 0) : 0;
     const int64_t k = hidden / D9DI_K_BLOCK * D9DI_K_BLOCK;
 
-    return (d9di_tile){.q = beside, .nq = nq, .k = k, .nk = end - k};
+    return (d9di_attention_tile){.q = beside, .nq = nq, .k = k, .nk = end - k};
 }
 
 #endif /* D9DI_CPU_ATTENTION_H */

@@ -8,29 +8,29 @@
 #include "cpu/attention.h"
 #include "cpu/math.h"
 
-typedef struct grads {
+typedef struct attention_bwd_args {
     const d9d_attention_dims *n;
     void *dq, *dk, *dv;
     const void *dout, *q, *k, *v, *o;
     const float *lse;
-} grads;
+} attention_bwd_args;
 
 /* What one thread needs. */
-typedef struct work {
+typedef struct attention_bwd_scratch {
     float *p, *dp;          /* a block of probabilities, of their gradients */
     float *q, *dout, *dq;   /* a block of queries */
     float *k, *v, *dk, *dv; /* all keys of the segments' head */
-    float *room;            /* of products */
+    float *gemm_scratch;    /* of products */
     float delta[D9DI_Q_BLOCK];
-} work;
+} attention_bwd_scratch;
 
-static int64_t work_floats(int64_t d, int64_t keys)
+static int64_t scratch_floats(int64_t d, int64_t keys)
 {
     return 2 * D9DI_Q_BLOCK * D9DI_K_BLOCK + 3 * D9DI_Q_BLOCK * d + 4 * keys * d +
-           d9di_attention_room(d);
+           d9di_attention_gemm_scratch(d);
 }
 
-static void work_init(work *w, float *p, int64_t d, int64_t n)
+static void scratch_init(attention_bwd_scratch *w, float *p, int64_t d, int64_t n)
 {
     float **part[] = {&w->p, &w->dp, &w->q, &w->dout, &w->dq, &w->k, &w->v, &w->dk, &w->dv};
     const int64_t score = D9DI_Q_BLOCK * D9DI_K_BLOCK, block = D9DI_Q_BLOCK * d;
@@ -41,29 +41,30 @@ static void work_init(work *w, float *p, int64_t d, int64_t n)
         *part[i] = p;
         p += size[i];
     }
-    w->room = p;
+    w->gemm_scratch = p;
 }
 
 /* P from scores, and dS = scale P (dP - delta) in place of dP, for query i of a tile. */
-D9DI_CLONES static void score_grad(float *p, float *dp, float lse, float delta, float scale,
-                                   int64_t n)
+D9DI_CLONES static void softmax_bwd_row(float *p, float *dp, float lse, float delta, float scale,
+                                        int64_t n)
 {
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
-        p[j] = d9di_expf(p[j] - lse);
+        p[j] = d9di_cpu_expf(p[j] - lse);
         dp[j] = scale * p[j] * (dp[j] - delta);
     }
 }
 
-static void row_grad(const grads *g, const d9di_tile *t, int64_t i, float lse, work *w)
+static void row_dscore(const attention_bwd_args *g, const d9di_attention_tile *t, int64_t i,
+                       float lse, attention_bwd_scratch *w)
 {
     float *p = w->p + i * t->nk, *dp = w->dp + i * t->nk;
-    const d9di_range seen = d9di_tile_seen(g->n, t, i);
+    const d9di_attention_key_range seen = d9di_attention_tile_visible(g->n, t, i);
     const size_t before = (size_t)seen.first * sizeof(float);
     const size_t behind = (size_t)(t->nk - seen.end) * sizeof(float);
 
-    score_grad(p + seen.first, dp + seen.first, lse, w->delta[i], g->n->scale,
-               seen.end - seen.first);
+    softmax_bwd_row(p + seen.first, dp + seen.first, lse, w->delta[i], g->n->scale,
+                    seen.end - seen.first);
     memset(p, 0, before);
     memset(dp, 0, before);
     memset(p + seen.end, 0, behind);
@@ -71,99 +72,102 @@ static void row_grad(const grads *g, const d9di_tile *t, int64_t i, float lse, w
 }
 
 /* One tile, lse of its queries: add to dk, dv and to the block of dq. */
-static void tile_grad(const grads *g, const d9di_tile *t, const float *lse, d9di_rows q,
-                      d9di_rows dout, work *w)
+static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t, const float *lse,
+                     d9di_attention_rows q, d9di_attention_rows dout, attention_bwd_scratch *w)
 {
     int64_t d = g->n->d;
     const float *k = w->k + t->k * d, *v = w->v + t->k * d;
 
     d9di_sgemm(false, true, t->nq, t->nk, d, g->n->scale, q.x, q.ld, k, d, 0.0f, w->p, t->nk,
-               w->room);
+               w->gemm_scratch);
     d9di_sgemm(false, true, t->nq, t->nk, d, 1.0f, dout.x, dout.ld, v, d, 0.0f, w->dp, t->nk,
-               w->room);
+               w->gemm_scratch);
     for (int64_t i = 0; i < t->nq; i++)
-        row_grad(g, t, i, lse[i], w);
+        row_dscore(g, t, i, lse[i], w);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->p, t->nk, dout.x, dout.ld, 1.0f,
-               w->dv + t->k * d, d, w->room);
+               w->dv + t->k * d, d, w->gemm_scratch);
     d9di_sgemm(true, false, t->nk, d, t->nq, 1.0f, w->dp, t->nk, q.x, q.ld, 1.0f, w->dk + t->k * d,
-               d, w->room);
-    d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d, w->room);
+               d, w->gemm_scratch);
+    d9di_sgemm(false, false, t->nq, d, t->nk, 1.0f, w->dp, t->nk, k, d, 1.0f, w->dq, d,
+               w->gemm_scratch);
 }
 
 /* Queries [q0, q0 + nq) of a segment's query head h. */
-static void queries_grad(const grads *g, const d9di_segment *x, int64_t h, int64_t q0, work *w)
+static void query_block_bwd(const attention_bwd_args *g, const d9di_attention_segment *x, int64_t h,
+                            int64_t q0, attention_bwd_scratch *w)
 {
     const d9d_attention_dims *n = g->n;
-    const int64_t d = n->d, nq = d9di_min(x->nq - q0, D9DI_Q_BLOCK), row = x->q + q0;
-    const d9di_tile all = d9di_tile_of(n, x, q0, nq);
-    const float *lse = g->lse + d9di_lse_at(n, h, row);
+    const int64_t d = n->d, nq = d9di_i64_min(x->nq - q0, D9DI_Q_BLOCK), row = x->q + q0;
+    const d9di_attention_tile all = d9di_attention_tile_make(n, x, q0, nq);
+    const float *lse = g->lse + d9di_attention_lse_index(n, h, row);
     /* dq is written last, so its block may hold o until then. */
-    d9di_rows o = d9di_rows_of(n->t, g->o, row, nq, n->a, h, d, w->dq);
-    d9di_rows dout = d9di_rows_of(n->t, g->dout, row, nq, n->a, h, d, w->dout);
-    d9di_rows q = d9di_rows_of(n->t, g->q, row, nq, n->a, h, d, w->q);
+    d9di_attention_rows o = d9di_attention_rows_load(n->t, g->o, row, nq, n->a, h, d, w->dq);
+    d9di_attention_rows dout =
+        d9di_attention_rows_load(n->t, g->dout, row, nq, n->a, h, d, w->dout);
+    d9di_attention_rows q = d9di_attention_rows_load(n->t, g->q, row, nq, n->a, h, d, w->q);
 
     for (int64_t i = 0; i < nq; i++)
-        w->delta[i] = d9di_row_dot(dout.x + i * dout.ld, o.x + i * o.ld, d);
+        w->delta[i] = d9di_cpu_row_dot(dout.x + i * dout.ld, o.x + i * o.ld, d);
     memset(w->dq, 0, (size_t)(nq * d) * sizeof(float));
     for (int64_t k0 = all.k; k0 < all.k + all.nk; k0 += D9DI_K_BLOCK) {
-        int64_t nk = d9di_min(all.k + all.nk - k0, D9DI_K_BLOCK);
-        d9di_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
+        int64_t nk = d9di_i64_min(all.k + all.nk - k0, D9DI_K_BLOCK);
+        d9di_attention_tile t = {.q = all.q, .nq = nq, .k = k0, .nk = nk};
 
-        tile_grad(g, &t, lse, q, dout, w);
+        tile_bwd(g, &t, lse, q, dout, w);
     }
     for (int64_t i = 0; i < nq; i++)
-        d9di_store(n->t, g->dq, ((row + i) * n->a + h) * d, d, w->dq + i * d);
+        d9di_cpu_store(n->t, g->dq, ((row + i) * n->a + h) * d, d, w->dq + i * d);
 }
 
 /* Segments [i, end) that begin with one key, the last of which has all the keys. */
-typedef struct span {
+typedef struct key_segments {
     int64_t i, end;
-} span;
+} key_segments;
 
-static span span_of(const d9d_attention_dims *n, int64_t i)
+static key_segments key_segments_at(const d9d_attention_dims *n, int64_t i)
 {
-    const int64_t k = d9di_segment_of(n, i).k;
+    const int64_t k = d9di_attention_segment_at(n, i).k;
     int64_t end = i + 1;
 
-    while (end < d9di_segments(n) && d9di_segment_of(n, end).k == k)
+    while (end < d9di_attention_n_segments(n) && d9di_attention_segment_at(n, end).k == k)
         end++;
-    return (span){i, end};
+    return (key_segments){i, end};
 }
 
 /* Key head kh of a span, and the query heads that read it. */
-static void head_grad(const grads *g, span s, int64_t kh, float *scratch)
+static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh, float *scratch)
 {
     const d9d_attention_dims *n = g->n;
-    const d9di_segment last = d9di_segment_of(n, s.end - 1);
+    const d9di_attention_segment last = d9di_attention_segment_at(n, s.end - 1);
     int64_t group = n->a / n->kv, d = n->d;
-    work w;
+    attention_bwd_scratch w;
 
-    work_init(&w, scratch, d, last.nk);
+    scratch_init(&w, scratch, d, last.nk);
     memset(w.dk, 0, (size_t)(last.nk * d) * sizeof(float));
     memset(w.dv, 0, (size_t)(last.nk * d) * sizeof(float));
     for (int64_t i = 0; i < last.nk; i++) {
         int64_t at = ((last.k + i) * n->kv + kh) * d;
 
-        d9di_load(n->t, w.k + i * d, g->k, at, d);
-        d9di_load(n->t, w.v + i * d, g->v, at, d);
+        d9di_cpu_load(n->t, w.k + i * d, g->k, at, d);
+        d9di_cpu_load(n->t, w.v + i * d, g->v, at, d);
     }
     for (int64_t h = kh * group; h < (kh + 1) * group; h++)
         for (int64_t i = s.i; i < s.end; i++) {
-            const d9di_segment x = d9di_segment_of(n, i);
+            const d9di_attention_segment x = d9di_attention_segment_at(n, i);
 
             for (int64_t q0 = 0; q0 < x.nq; q0 += D9DI_Q_BLOCK)
-                queries_grad(g, &x, h, q0, &w);
+                query_block_bwd(g, &x, h, q0, &w);
         }
     for (int64_t i = 0; i < last.nk; i++) {
         int64_t at = ((last.k + i) * n->kv + kh) * d;
 
-        d9di_store(n->t, g->dk, at, d, w.dk + i * d);
-        d9di_store(n->t, g->dv, at, d, w.dv + i * d);
+        d9di_cpu_store(n->t, g->dk, at, d, w.dk + i * d);
+        d9di_cpu_store(n->t, g->dv, at, d, w.dv + i * d);
     }
 }
 
 /* Keys may be left out where there are more of them than queries. */
-static void clear_keys(const grads *g)
+static void dkv_clear(const attention_bwd_args *g)
 {
     const d9d_attention_dims *n = g->n;
     const size_t bytes = (size_t)(n->b * n->z * n->kv * n->d) * d9d_dtype_size(n->t);
@@ -174,38 +178,40 @@ static void clear_keys(const grads *g)
     memset(g->dv, 0, bytes);
 }
 
-d9d_status d9d_ref_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+d9d_status d9d_ref_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                  void *dv, const void *dout, const void *q, const void *k,
                                  const void *v, const void *o, const float *lse)
 {
-    const grads g = {.n = n,
-                     .dq = dq,
-                     .dk = dk,
-                     .dv = dv,
-                     .dout = dout,
-                     .q = q,
-                     .k = k,
-                     .v = v,
-                     .o = o,
-                     .lse = lse};
+    const attention_bwd_args g = {.n = n,
+                                  .dq = dq,
+                                  .dk = dk,
+                                  .dv = dv,
+                                  .dout = dout,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .o = o,
+                                  .lse = lse};
     int64_t floats, keys;
     float *scratch;
 
     (void)s;
-    D9D_TRY(d9di_check_float("attention_din", n->t));
-    clear_keys(&g);
+    D9D_TRY(d9di_args_check_float("attention_din", n->t));
+    dkv_clear(&g);
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    D9D_TRY(d9di_segments_check("attention_din", n, &keys));
-    floats = work_floats(n->d, keys);
-    if ((scratch = d9di_scratch_threads("attention_din", floats)) == NULL)
+    D9D_TRY(d9di_attention_check_segments("attention_din", n, &keys));
+    floats = scratch_floats(n->d, keys);
+    if ((scratch = d9di_cpu_scratch_alloc_threads("attention_din", floats)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_SERIAL)
-    for (int64_t i = 0; i < d9di_segments(n) * n->kv; i++) {
+#pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_MIN_PARALLEL)
+    for (int64_t i = 0; i < d9di_attention_n_segments(n) * n->kv; i++) {
         const int64_t first = i / n->kv;
 
-        if (first == 0 || d9di_segment_of(n, first - 1).k != d9di_segment_of(n, first).k)
-            head_grad(&g, span_of(n, first), i % n->kv, d9di_mine(scratch, floats));
+        if (first == 0 ||
+            d9di_attention_segment_at(n, first - 1).k != d9di_attention_segment_at(n, first).k)
+            key_head_bwd(&g, key_segments_at(n, first), i % n->kv,
+                         d9di_cpu_scratch_of_thread(scratch, floats));
     }
     free(scratch);
     return D9D_OK;

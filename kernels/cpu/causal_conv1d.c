@@ -7,184 +7,188 @@
 #include "cpu/causal_conv1d.h"
 #include "cpu/math.h"
 
-enum { TOKENS = 64 }; /* fewest of a partial sum of dw */
+enum { MIN_PART_TOKENS = 64 }; /* fewest of a partial sum of dw */
 
-d9d_status d9di_conv_check(const char *op, const d9d_conv_dims *n)
+d9d_status d9di_causal_conv1d_check(const char *op, const d9d_causal_conv1d_dims *n)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
-    if (n->w < 1 || n->w > D9D_CONV_WIDTH)
+    D9D_TRY(d9di_args_check_float(op, n->t));
+    if (n->w < 1 || n->w > D9D_CAUSAL_CONV1D_MAX_WIDTH)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
-                        (long long)n->w, D9D_CONV_WIDTH);
+                        (long long)n->w, D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return D9D_OK;
 }
 
-void d9di_conv_turn(const d9d_conv_dims *n, float *y, const void *w)
+void d9di_causal_conv1d_transpose_w(const d9d_causal_conv1d_dims *n, float *y, const void *w)
 {
     for (int64_t i = 0; i < n->n; i++)
         for (int64_t j = 0; j < n->w; j++)
-            d9di_load(n->t, &y[j * n->n + i], w, i * n->w + j, 1);
+            d9di_cpu_load(n->t, &y[j * n->n + i], w, i * n->w + j, 1);
 }
 
-D9DI_CLONES void d9di_row_fma(float *restrict y, const float *restrict a, const float *restrict b,
-                              int64_t n)
+D9DI_CLONES void d9di_cpu_row_fma(float *restrict y, const float *restrict a,
+                                  const float *restrict b, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         y[i] += a[i] * b[i];
 }
 
-D9DI_CLONES void d9di_row_silu(float *restrict y, const float *restrict z, int64_t n)
+D9DI_CLONES void d9di_cpu_row_silu(float *restrict y, const float *restrict z, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = z[i] * d9di_sigmoid(z[i]);
+        y[i] = z[i] * d9di_cpu_sigmoid(z[i]);
 }
 
 /* What all loops over tokens read. */
 typedef struct conv {
-    const d9d_conv_dims *n;
+    const d9d_causal_conv1d_dims *n;
     int64_t tokens, *start; /* of the document of each token */
     float *w;               /* [W, N] */
     float *rows;            /* two rows of each thread */
 } conv;
 
-static void conv_close(conv *c)
+static void conv_fini(conv *c)
 {
     free(c->start);
     free(c->w);
     free(c->rows);
 }
 
-static d9d_status conv_open(const char *op, const d9d_conv_dims *n, const void *w, conv *c)
+static d9d_status conv_init(const char *op, const d9d_causal_conv1d_dims *n, const void *w, conv *c)
 {
-    *c = (conv){.n = n, .tokens = n->of.b * n->of.s};
-    D9D_TRY(d9di_conv_check(op, n));
-    D9D_TRY(d9di_documents_check(op, &n->of));
-    if ((c->start = d9di_documents_starts(op, &n->of)) == NULL ||
-        (c->w = d9di_scratch(op, n->w * n->n)) == NULL ||
-        (c->rows = d9di_scratch_threads(op, 2 * n->n)) == NULL) {
-        conv_close(c);
+    *c = (conv){.n = n, .tokens = n->docs.b * n->docs.s};
+    D9D_TRY(d9di_causal_conv1d_check(op, n));
+    D9D_TRY(d9di_varlen_check(op, &n->docs));
+    if ((c->start = d9di_varlen_document_starts(op, &n->docs)) == NULL ||
+        (c->w = d9di_cpu_scratch_alloc(op, n->w * n->n)) == NULL ||
+        (c->rows = d9di_cpu_scratch_alloc_threads(op, 2 * n->n)) == NULL) {
+        conv_fini(c);
         return D9D_ENOMEM;
     }
-    d9di_conv_turn(n, c->w, w);
+    d9di_causal_conv1d_transpose_w(n, c->w, w);
     return D9D_OK;
 }
 
 /* z = dy times the slope at z. */
-D9DI_CLONES static void row_slope(float *restrict z, const float *restrict dy, int64_t n)
+D9DI_CLONES static void row_silu_bwd(float *restrict z, const float *restrict dy, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        const float s = d9di_sigmoid(z[i]);
+        const float s = d9di_cpu_sigmoid(z[i]);
 
         z[i] = dy[i] * (s * (1.0f + z[i] * (1.0f - s)));
     }
 }
 
 /* The sum of token t; `row` is room for one. */
-static void sum_of(const conv *c, float *z, const void *x, int64_t t, float *row)
+static void token_conv(const conv *c, float *z, const void *x, int64_t t, float *row)
 {
     const int64_t n = c->n->n, w = c->n->w;
 
     memset(z, 0, (size_t)n * sizeof(*z));
-    for (int64_t j = d9di_max(0, c->start[t] - (t - w + 1)); j < w; j++)
-        d9di_row_fma(z, c->w + j * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
+    for (int64_t j = d9di_i64_max(0, c->start[t] - (t - w + 1)); j < w; j++)
+        d9di_cpu_row_fma(z, c->w + j * n, d9di_cpu_read(c->n->t, x, (t - w + 1 + j) * n, n, row),
+                         n);
 }
 
-d9d_status d9d_ref_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w)
+d9d_status d9d_ref_causal_conv1d(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
+                                 const void *x, const void *w)
 {
     conv c;
 
     (void)s;
-    D9D_TRY(conv_open("conv", n, w, &c));
-#pragma omp parallel for if (c.tokens * n->n > D9DI_SERIAL)
+    D9D_TRY(conv_init("conv", n, w, &c));
+#pragma omp parallel for if (c.tokens * n->n > D9DI_MIN_PARALLEL)
     for (int64_t t = 0; t < c.tokens; t++) {
-        float *z = d9di_mine(c.rows, 2 * n->n), *row = z + n->n;
+        float *z = d9di_cpu_scratch_of_thread(c.rows, 2 * n->n), *row = z + n->n;
 
-        sum_of(&c, z, x, t, row);
-        d9di_row_silu(row, z, n->n);
-        d9di_store(n->t, y, t * n->n, n->n, row);
+        token_conv(&c, z, x, t, row);
+        d9di_cpu_row_silu(row, z, n->n);
+        d9di_cpu_store(n->t, y, t * n->n, n->n, row);
     }
-    conv_close(&c);
+    conv_fini(&c);
     return D9D_OK;
 }
 
-static void make_dx(const conv *c, void *dx, const float *dz)
+static void conv_dgrad(const conv *c, void *dx, const float *dz)
 {
     const int64_t n = c->n->n, w = c->n->w;
 
-#pragma omp parallel for if (c->tokens * n > D9DI_SERIAL)
+#pragma omp parallel for if (c->tokens * n > D9DI_MIN_PARALLEL)
     for (int64_t t = 0; t < c->tokens; t++) {
-        float *sum = d9di_mine(c->rows, 2 * n);
+        float *sum = d9di_cpu_scratch_of_thread(c->rows, 2 * n);
 
         memset(sum, 0, (size_t)n * sizeof(*sum));
-        for (int64_t u = t; u < d9di_min(t + w, c->tokens) && c->start[u] <= t; u++)
-            d9di_row_fma(sum, c->w + (t + w - 1 - u) * n, dz + u * n, n);
-        d9di_store(c->n->t, dx, t * n, n, sum);
+        for (int64_t u = t; u < d9di_i64_min(t + w, c->tokens) && c->start[u] <= t; u++)
+            d9di_cpu_row_fma(sum, c->w + (t + w - 1 - u) * n, dz + u * n, n);
+        d9di_cpu_store(c->n->t, dx, t * n, n, sum);
     }
 }
 
 /* dw of some tokens, [W, N]. */
-static void part_dw(const conv *c, float *dw, const float *dz, const void *x, int64_t first,
-                    int64_t end, float *row)
+static void wgrad_partial(const conv *c, float *dw, const float *dz, const void *x, int64_t first,
+                          int64_t end, float *row)
 {
     const int64_t n = c->n->n, w = c->n->w;
 
     memset(dw, 0, (size_t)(w * n) * sizeof(*dw));
     for (int64_t t = first; t < end; t++)
-        for (int64_t j = d9di_max(0, c->start[t] - (t - w + 1)); j < w; j++)
-            d9di_row_fma(dw + j * n, dz + t * n, d9di_in(c->n->t, x, (t - w + 1 + j) * n, n, row),
-                         n);
+        for (int64_t j = d9di_i64_max(0, c->start[t] - (t - w + 1)); j < w; j++)
+            d9di_cpu_row_fma(dw + j * n, dz + t * n,
+                             d9di_cpu_read(c->n->t, x, (t - w + 1 + j) * n, n, row), n);
 }
 
-static d9d_status make_dw(const conv *c, d9d_dtype gt, void *dw, float beta, const float *dz,
-                          const void *x)
+static d9d_status conv_wgrad(const conv *c, d9d_dtype gt, void *dw, float beta, const float *dz,
+                             const void *x)
 {
     const int64_t n = c->n->n, w = c->n->w;
-    const int64_t each = d9di_max(TOKENS, d9di_ceil_div(c->tokens, D9DI_PARTS));
-    const int64_t parts = d9di_ceil_div(c->tokens, each);
-    float *sums = d9di_scratch("conv_grad", d9di_max(parts, 1) * w * n);
+    const int64_t each =
+        d9di_i64_max(MIN_PART_TOKENS, d9di_i64_ceil_div(c->tokens, D9DI_MAX_PARTS));
+    const int64_t parts = d9di_i64_ceil_div(c->tokens, each);
+    float *sums = d9di_cpu_scratch_alloc("conv_grad", d9di_i64_max(parts, 1) * w * n);
 
     if (sums == NULL)
         return D9D_ENOMEM;
     memset(sums, 0, (size_t)(w * n) * sizeof(*sums));
-#pragma omp parallel for if (c->tokens * n > D9DI_SERIAL)
+#pragma omp parallel for if (c->tokens * n > D9DI_MIN_PARALLEL)
     for (int64_t p = 0; p < parts; p++)
-        part_dw(c, sums + p * w * n, dz, x, p * each, d9di_min(c->tokens, (p + 1) * each),
-                d9di_mine(c->rows, 2 * n));
+        wgrad_partial(c, sums + p * w * n, dz, x, p * each, d9di_i64_min(c->tokens, (p + 1) * each),
+                      d9di_cpu_scratch_of_thread(c->rows, 2 * n));
     for (int64_t p = 1; p < parts; p++)
-        d9di_row_axpy(sums, 1.0f, sums + p * w * n, w * n);
+        d9di_cpu_row_axpy(sums, 1.0f, sums + p * w * n, w * n);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < w; j++)
-            d9di_store_add(gt, dw, i * w + j, 1, beta, &sums[j * n + i]);
+            d9di_cpu_store_add(gt, dw, i * w + j, 1, beta, &sums[j * n + i]);
     free(sums);
     return D9D_OK;
 }
 
-d9d_status d9d_ref_conv_grad(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt, void *dw,
-                             float beta, const void *dy, const void *x, const void *w)
+d9d_status d9d_ref_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
+                                     d9d_dtype gt, void *dw, float beta, const void *dy,
+                                     const void *x, const void *w)
 {
     d9d_status st = D9D_ENOMEM;
     float *dz = NULL;
     conv c;
 
     (void)s;
-    D9D_TRY(d9di_check_float("conv_grad", gt));
-    D9D_TRY(conv_open("conv_grad", n, w, &c));
-    if ((dz = d9di_scratch("conv_grad", c.tokens * n->n)) == NULL)
+    D9D_TRY(d9di_args_check_float("conv_grad", gt));
+    D9D_TRY(conv_init("conv_grad", n, w, &c));
+    if ((dz = d9di_cpu_scratch_alloc("conv_grad", c.tokens * n->n)) == NULL)
         goto out;
-#pragma omp parallel for if (c.tokens * n->n > D9DI_SERIAL)
+#pragma omp parallel for if (c.tokens * n->n > D9DI_MIN_PARALLEL)
     for (int64_t t = 0; t < c.tokens; t++) {
-        float *row = d9di_mine(c.rows, 2 * n->n);
+        float *row = d9di_cpu_scratch_of_thread(c.rows, 2 * n->n);
 
-        sum_of(&c, dz + t * n->n, x, t, row);
-        row_slope(dz + t * n->n, d9di_in(n->t, dy, t * n->n, n->n, row), n->n);
+        token_conv(&c, dz + t * n->n, x, t, row);
+        row_silu_bwd(dz + t * n->n, d9di_cpu_read(n->t, dy, t * n->n, n->n, row), n->n);
     }
     if (dx != NULL)
-        make_dx(&c, dx, dz);
-    st = dw != NULL ? make_dw(&c, gt, dw, beta, dz, x) : D9D_OK;
+        conv_dgrad(&c, dx, dz);
+    st = dw != NULL ? conv_wgrad(&c, gt, dw, beta, dz, x) : D9D_OK;
 out:
     free(dz);
-    conv_close(&c);
+    conv_fini(&c);
     return st;
 }

@@ -5,11 +5,12 @@
 #include "cpu/varlen.h"
 
 /* EINVAL for a width that is none. */
-d9d_status d9di_conv_check(const char *op, const d9d_conv_dims *n);
+d9d_status d9di_causal_conv1d_check(const char *op, const d9d_causal_conv1d_dims *n);
 /* y [W, N] of w [N, W]. */
-void d9di_conv_turn(const d9d_conv_dims *n, float *y, const void *w);
+void d9di_causal_conv1d_transpose_w(const d9d_causal_conv1d_dims *n, float *y, const void *w);
 /* y += a b; y = silu(z), element by element. */
-void d9di_row_fma(float *restrict y, const float *restrict a, const float *restrict b, int64_t n);
-void d9di_row_silu(float *restrict y, const float *restrict z, int64_t n);
+void d9di_cpu_row_fma(float *restrict y, const float *restrict a, const float *restrict b,
+                      int64_t n);
+void d9di_cpu_row_silu(float *restrict y, const float *restrict z, int64_t n);
 
 #endif /* D9DI_CPU_CAUSAL_CONV1D_H */

@@ -1,14 +1,14 @@
 /* common.h - what the kernels of the CPU backend share.
  *
  * Every kernel is written once, in float32.  A piece of an array (one block, or one
- * row) is read with d9di_in() and written with d9di_out() and d9di_put(): for float32
- * these are pointers into the array, for bfloat16 a conversion in the cache:
+ * row) is read with d9di_cpu_read() and written with d9di_cpu_write_ptr() and d9di_cpu_write(): for
+ * float32 these are pointers into the array, for bfloat16 a conversion in the cache:
  *
  *     float bx[D9DI_BLOCK], by[D9DI_BLOCK];
- *     const float *x = d9di_in(t, X, i, n, bx);    // X[i .. i + n)
- *     float *y = d9di_out(t, Y, i, by);
+ *     const float *x = d9di_cpu_read(t, X, i, n, bx);    // X[i .. i + n)
+ *     float *y = d9di_cpu_write_ptr(t, Y, i, by);
  *     ... y[j] = f(x[j]) ...
- *     d9di_put(t, Y, i, n, y);                     // one rounding
+ *     d9di_cpu_write(t, Y, i, n, y);                     // one rounding
  *
  * Work is split at places that depend on sizes alone, and partial results are added
  * in one order, so a result does not depend on the number of threads.
@@ -39,93 +39,94 @@ D9D_KERNEL_ENTRIES(X)
 #endif
 
 enum {
-    D9DI_BLOCK = 1024,       /* elements of an elementwise block */
-    D9DI_SERIAL = 32 * 1024, /* less work than this many elements starts no threads */
-    D9DI_PARTS = 256         /* most partial results of one reduction */
+    D9DI_BLOCK = 1024,             /* elements of an elementwise block */
+    D9DI_MIN_PARALLEL = 32 * 1024, /* less work than this many elements starts no threads */
+    D9DI_MAX_PARTS = 256           /* most partial results of one reduction */
 };
 
 /* Sixteen floats; loads need no alignment. */
-typedef float d9di_v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float d9di_cpu_v16 __attribute__((vector_size(64), aligned(4), may_alias));
 
-void d9di_from_bf16(float *y, const uint16_t *x, int64_t n);
-void d9di_to_bf16(uint16_t *y, const float *x, int64_t n);
+void d9di_cpu_from_bf16(float *y, const uint16_t *x, int64_t n);
+void d9di_cpu_to_bf16(uint16_t *y, const float *x, int64_t n);
 
-static inline const float *d9di_in(d9d_dtype t, const void *x, int64_t i, int64_t n, float *buf)
+static inline const float *d9di_cpu_read(d9d_dtype t, const void *x, int64_t i, int64_t n,
+                                         float *buf)
 {
     if (t == D9D_F32)
         return (const float *)x + i;
-    d9di_from_bf16(buf, (const uint16_t *)x + i, n);
+    d9di_cpu_from_bf16(buf, (const uint16_t *)x + i, n);
     return buf;
 }
-static inline float *d9di_out(d9d_dtype t, void *y, int64_t i, float *buf)
+static inline float *d9di_cpu_write_ptr(d9d_dtype t, void *y, int64_t i, float *buf)
 {
     return t == D9D_F32 ? (float *)y + i : buf;
 }
 /* A block to be changed: in place where it is float32, else to be put back. */
-static inline float *d9di_inout(d9d_dtype t, void *x, int64_t i, int64_t n, float *buf)
+static inline float *d9di_cpu_modify(d9d_dtype t, void *x, int64_t i, int64_t n, float *buf)
 {
     if (t == D9D_F32)
         return (float *)x + i;
-    d9di_from_bf16(buf, (const uint16_t *)x + i, n);
+    d9di_cpu_from_bf16(buf, (const uint16_t *)x + i, n);
     return buf;
 }
-static inline void d9di_put(d9d_dtype t, void *y, int64_t i, int64_t n, const float *buf)
+static inline void d9di_cpu_write(d9d_dtype t, void *y, int64_t i, int64_t n, const float *buf)
 {
     if (t != D9D_F32)
-        d9di_to_bf16((uint16_t *)y + i, buf, n);
+        d9di_cpu_to_bf16((uint16_t *)y + i, buf, n);
 }
 /* Weights to be changed and put back: with residuals (d9d_adam_arrays) their masters. */
-float *d9di_weights(d9d_dtype t, void *p, const int16_t *residual, int64_t i, int64_t n,
-                    float *buf);
-void d9di_put_weights(d9d_dtype t, void *p, int16_t *residual, int64_t i, int64_t n,
-                      const float *buf);
+float *d9di_cpu_modify_weights(d9d_dtype t, void *p, const int16_t *residual, int64_t i, int64_t n,
+                               float *buf);
+void d9di_cpu_write_weights(d9d_dtype t, void *p, int16_t *residual, int64_t i, int64_t n,
+                            const float *buf);
 /* Copy into or out of float32 memory whatever the type. */
-void d9di_load(d9d_dtype t, float *y, const void *x, int64_t i, int64_t n);
-void d9di_store(d9d_dtype t, void *y, int64_t i, int64_t n, const float *x);
+void d9di_cpu_load(d9d_dtype t, float *y, const void *x, int64_t i, int64_t n);
+void d9di_cpu_store(d9d_dtype t, void *y, int64_t i, int64_t n, const float *x);
 /* y[i..] = beta y[i..] + x, one rounding. */
-void d9di_store_add(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x);
+void d9di_cpu_store_add(d9d_dtype t, void *y, int64_t i, int64_t n, float beta, const float *x);
 
 /* Scratch: 64-byte aligned floats.  NULL with an ENOMEM record when memory is out. */
-float *d9di_scratch(const char *op, int64_t n);
+float *d9di_cpu_scratch_alloc(const char *op, int64_t n);
 /* The same, n floats for each thread of a parallel region that starts here; inside it,
- * d9di_mine() is the calling thread's part. */
-float *d9di_scratch_threads(const char *op, int64_t n);
-float *d9di_mine(float *scratch, int64_t n);
+ * d9di_cpu_scratch_of_thread() is the calling thread's part. */
+float *d9di_cpu_scratch_alloc_threads(const char *op, int64_t n);
+float *d9di_cpu_scratch_of_thread(float *scratch, int64_t n);
 
 /* Rows of n floats; sums run in sixteen lanes that are folded in one order. */
-float d9di_row_sum(const float *x, int64_t n);
-float d9di_row_dot(const float *x, const float *y, int64_t n);
-float d9di_row_max(const float *x, int64_t n);
-void d9di_row_axpy(float *y, float a, const float *x, int64_t n);  /* y += a x */
-void d9di_row_scale(float *y, float a, const float *x, int64_t n); /* y = a x */
+float d9di_cpu_row_sum(const float *x, int64_t n);
+float d9di_cpu_row_dot(const float *x, const float *y, int64_t n);
+float d9di_cpu_row_max(const float *x, int64_t n);
+void d9di_cpu_row_axpy(float *y, float a, const float *x, int64_t n);  /* y += a x */
+void d9di_cpu_row_scale(float *y, float a, const float *x, int64_t n); /* y = a x */
 /* y = exp(x - m), and its sum; y may be x. */
-float d9di_row_exp(float *y, const float *x, float m, int64_t n);
+float d9di_cpu_row_exp(float *y, const float *x, float m, int64_t n);
 
 /* C = alpha op(A) op(B) + beta C, row-major, on the calling thread alone; an element's bits depend
- * on its row of op(A) and its column of op(B) alone.  `room` has space for d9di_sgemm_room() of
+ * on its row of op(A) and its column of op(B) alone.  `room` has space for d9di_sgemm_scratch() of
  * the same sizes, or of larger ones. */
 void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                 const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                 int64_t ldc, float *room);
-int64_t d9di_sgemm_room(int64_t m, int64_t n, int64_t k);
+int64_t d9di_sgemm_scratch(int64_t m, int64_t n, int64_t k);
 
 /* Several products that share types and layout, as one pool of tiles over all threads.  Each is
  * dense: op(A) [m, k], op(B) [k, n], C [m, n], as in d9d_gemm. */
-typedef struct d9di_gemm_how {
+typedef struct d9di_gemm_desc {
     d9d_dtype at, bt, ct;
     bool trans_a, trans_b;
     float beta;
-} d9di_gemm_how;
+} d9di_gemm_desc;
 typedef struct d9di_gemm_job {
     const void *a, *b;
     void *c;
     int64_t m, n, k;
     const void *a2, *b2; /* another product like it, added before C is rounded, or NULL */
 } d9di_gemm_job;
-d9d_status d9di_gemm_run(const char *op, const d9di_gemm_how *how, const d9di_gemm_job *jobs,
+d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_gemm_job *jobs,
                          int64_t n_jobs);
 
 /* out[j] = d9d_rng_u32(r, index + j). */
-void d9di_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n);
+void d9di_cpu_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n);
 
 #endif /* D9DI_CPU_COMMON_H */

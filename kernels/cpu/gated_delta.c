@@ -2,186 +2,205 @@
 #include "cpu/gated_delta.h"
 #include "cpu/math.h"
 
-d9d_status d9di_delta_check(const char *op, const d9d_delta_dims *n)
+d9d_status d9di_gated_delta_check(const char *op, const d9d_gated_delta_dims *n)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->k == 0 ? n->a != 0 : n->a % n->k != 0)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld heads of values are no multiple of %lld of keys", op,
                         (long long)n->a, (long long)n->k);
-    return d9di_documents_check(op, &n->of);
+    return d9di_varlen_check(op, &n->docs);
 }
 
 /* --- memory of a thread ------------------------------------------------------------------- */
 
-enum { ARRAYS = 14 };
+enum { N_ARRAYS = 14 };
 
-/* Sizes in the order of d9di_delta_work_init(). */
-static void sizes_of(const d9d_delta_dims *n, int64_t size[ARRAYS])
+/* Sizes in the order of d9di_gated_delta_work_init(). */
+static void work_sizes(const d9d_gated_delta_dims *n, int64_t size[N_ARRAYS])
 {
-    const int64_t c = D9DI_CHUNK, cd = c * n->d, cf = c * n->f, cc = c * c;
-    const int64_t all[ARRAYS] = {cd, cd, c, c, cf, cf, c, c, c, cc, cc, cc, cd, cf};
+    const int64_t c = D9DI_GATED_DELTA_CHUNK, cd = c * n->d, cf = c * n->f, cc = c * c;
+    const int64_t all[N_ARRAYS] = {cd, cd, c, c, cf, cf, c, c, c, cc, cc, cc, cd, cf};
 
     memcpy(size, all, sizeof(all));
 }
 
-static int64_t room_of(const d9d_delta_dims *n)
+static int64_t gemm_scratch_floats(const d9d_gated_delta_dims *n)
 {
-    const int64_t c = D9DI_CHUNK, most = d9di_max(d9di_max(n->d, n->f), c);
+    const int64_t c = D9DI_GATED_DELTA_CHUNK, most = d9di_i64_max(d9di_i64_max(n->d, n->f), c);
 
-    return d9di_max(d9di_sgemm_room(most, most, c), d9di_sgemm_room(c, most, most));
+    return d9di_i64_max(d9di_sgemm_scratch(most, most, c), d9di_sgemm_scratch(c, most, most));
 }
 
-int64_t d9di_delta_floats(const d9d_delta_dims *n)
+int64_t d9di_gated_delta_work_floats(const d9d_gated_delta_dims *n)
 {
-    int64_t size[ARRAYS], all = room_of(n);
+    int64_t size[N_ARRAYS], all = gemm_scratch_floats(n);
 
-    sizes_of(n, size);
-    for (int i = 0; i < ARRAYS; i++)
+    work_sizes(n, size);
+    for (int i = 0; i < N_ARRAYS; i++)
         all += size[i];
     return all;
 }
 
-void d9di_delta_work_init(d9di_delta_work *w, const d9d_delta_dims *n, float *p)
+void d9di_gated_delta_work_init(d9di_gated_delta_work *w, const d9d_gated_delta_dims *n, float *p)
 {
-    float **part[ARRAYS] = {&w->q,  &w->k,  &w->inv_q, &w->inv_k, &w->v, &w->u,  &w->beta,
-                            &w->up, &w->on, &w->decay, &w->a,     &w->p, &w->kd, &w->cf};
-    int64_t size[ARRAYS];
+    float **part[N_ARRAYS] = {&w->q,
+                              &w->k,
+                              &w->inv_q,
+                              &w->inv_k,
+                              &w->v,
+                              &w->u,
+                              &w->beta,
+                              &w->decay_from_start,
+                              &w->decay_to_end,
+                              &w->decay,
+                              &w->a,
+                              &w->p,
+                              &w->kd,
+                              &w->cf};
+    int64_t size[N_ARRAYS];
 
-    sizes_of(n, size);
-    for (int i = 0; i < ARRAYS; i++) {
+    work_sizes(n, size);
+    for (int i = 0; i < N_ARRAYS; i++) {
         *part[i] = p;
         p += size[i];
     }
-    w->room = p;
+    w->gemm_scratch = p;
 }
 
 /* --- a chunk ---------------------------------------------------------------------------------- */
 
 /* Rows of head `h` of heads x [B, S, heads, width]. */
-static void load_rows(d9d_dtype t, float *y, const void *x, const d9di_chunk *at, int64_t heads,
-                      int64_t h, int64_t width)
+static void chunk_load_rows(d9d_dtype t, float *y, const void *x, const d9di_gated_delta_chunk *at,
+                            int64_t heads, int64_t h, int64_t width)
 {
     for (int64_t i = 0; i < at->n; i++)
-        d9di_load(t, y + i * width, x, ((at->first + i) * heads + h) * width, width);
+        d9di_cpu_load(t, y + i * width, x, ((at->first + i) * heads + h) * width, width);
 }
 
 /* Rows to the length `scale`. */
-static void make_unit(float *x, float *inv, float scale, int64_t c, int64_t d)
+static void rows_l2_normalize(float *x, float *inv, float scale, int64_t c, int64_t d)
 {
     for (int64_t i = 0; i < c; i++) {
-        inv[i] = 1.0f / sqrtf(d9di_row_dot(x + i * d, x + i * d, d) + D9DI_UNIT_EPS);
-        d9di_row_scale(x + i * d, inv[i] * scale, x + i * d, d);
+        inv[i] = 1.0f / sqrtf(d9di_cpu_row_dot(x + i * d, x + i * d, d) + D9DI_QK_NORM_EPS);
+        d9di_cpu_row_scale(x + i * d, inv[i] * scale, x + i * d, d);
     }
 }
 
 /* Sums in double: their differences are small where they are not. */
-static void make_decays(const float *g, int64_t step, int64_t c, d9di_delta_work *w)
+static void chunk_decays(const float *g, int64_t step, int64_t c, d9di_gated_delta_work *w)
 {
-    double b[D9DI_CHUNK], sum = 0.0;
+    double b[D9DI_GATED_DELTA_CHUNK], sum = 0.0;
 
     for (int64_t i = 0; i < c; i++)
         b[i] = sum += (double)g[i * step];
     for (int64_t i = 0; i < c; i++) {
-        w->up[i] = d9di_expf((float)b[i]);
-        w->on[i] = d9di_expf((float)(sum - b[i]));
+        w->decay_from_start[i] = d9di_cpu_expf((float)b[i]);
+        w->decay_to_end[i] = d9di_cpu_expf((float)(sum - b[i]));
         for (int64_t j = 0; j < c; j++)
-            w->decay[i * c + j] = j <= i ? d9di_expf((float)(b[i] - b[j])) : 0.0f;
+            w->decay[i * c + j] = j <= i ? d9di_cpu_expf((float)(b[i] - b[j])) : 0.0f;
     }
-    w->last = d9di_expf((float)sum);
+    w->decay_last = d9di_cpu_expf((float)sum);
 }
 
-static void load(const d9di_delta *c, const d9di_chunk *x, d9di_delta_work *w)
+static void chunk_load(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x,
+                       d9di_gated_delta_work *w)
 {
-    const d9d_delta_dims *n = c->n;
+    const d9d_gated_delta_dims *n = c->n;
 
-    load_rows(n->t, w->q, c->q, x, n->k, x->kh, n->d);
-    load_rows(n->t, w->k, c->k, x, n->k, x->kh, n->d);
-    load_rows(n->t, w->v, c->v, x, n->a, x->h, n->f);
-    load_rows(n->t, w->beta, c->b, x, n->a, x->h, 1);
-    make_unit(w->q, w->inv_q, n->scale, x->n, n->d);
-    make_unit(w->k, w->inv_k, 1.0f, x->n, n->d);
+    chunk_load_rows(n->t, w->q, c->q, x, n->k, x->kh, n->d);
+    chunk_load_rows(n->t, w->k, c->k, x, n->k, x->kh, n->d);
+    chunk_load_rows(n->t, w->v, c->v, x, n->a, x->h, n->f);
+    chunk_load_rows(n->t, w->beta, c->b, x, n->a, x->h, 1);
+    rows_l2_normalize(w->q, w->inv_q, n->scale, x->n, n->d);
+    rows_l2_normalize(w->k, w->inv_k, 1.0f, x->n, n->d);
     for (int64_t i = 0; i < x->n; i++)
-        w->beta[i] = d9di_sigmoid(w->beta[i]);
-    make_decays(c->g + x->first * n->a + x->h, n->a, x->n, w);
+        w->beta[i] = d9di_cpu_sigmoid(w->beta[i]);
+    chunk_decays(c->g + x->first * n->a + x->h, n->a, x->n, w);
 }
 
-void d9di_delta_chunk(const d9di_delta *c, const d9di_chunk *x, const float *state,
-                      d9di_delta_work *w)
+void d9di_gated_delta_solve_chunk(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x,
+                                  const float *state, d9di_gated_delta_work *w)
 {
     const int64_t m = x->n, d = c->n->d, f = c->n->f;
 
-    load(c, x, w);
-    d9di_dense(false, true, m, m, d, 1.0f, w->k, w->k, 0.0f, w->a, w->room);
-    d9di_lower(w->a, w->decay, m, false);
-    d9di_scale_rows(w->a, w->beta, w->a, m, m);
-    d9di_dense(false, true, m, m, d, 1.0f, w->q, w->k, 0.0f, w->p, w->room);
-    d9di_lower(w->p, w->decay, m, true);
+    chunk_load(c, x, w);
+    d9di_gated_delta_gemm(false, true, m, m, d, 1.0f, w->k, w->k, 0.0f, w->a, w->gemm_scratch);
+    d9di_gated_delta_mask_lower(w->a, w->decay, m, false);
+    d9di_gated_delta_scale_rows(w->a, w->beta, w->a, m, m);
+    d9di_gated_delta_gemm(false, true, m, m, d, 1.0f, w->q, w->k, 0.0f, w->p, w->gemm_scratch);
+    d9di_gated_delta_mask_lower(w->p, w->decay, m, true);
     memcpy(w->u, w->v, (size_t)(m * f) * sizeof(float));
     if (!x->fresh) {
-        d9di_scale_rows(w->kd, w->up, w->k, m, d);
-        d9di_dense(false, false, m, f, d, -1.0f, w->kd, state, 1.0f, w->u, w->room);
+        d9di_gated_delta_scale_rows(w->kd, w->decay_from_start, w->k, m, d);
+        d9di_gated_delta_gemm(false, false, m, f, d, -1.0f, w->kd, state, 1.0f, w->u,
+                              w->gemm_scratch);
     }
-    d9di_scale_rows(w->u, w->beta, w->u, m, f);
+    d9di_gated_delta_scale_rows(w->u, w->beta, w->u, m, f);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < i; j++)
-            d9di_row_axpy(w->u + i * f, -w->a[i * m + j], w->u + j * f, f);
+            d9di_cpu_row_axpy(w->u + i * f, -w->a[i * m + j], w->u + j * f, f);
 }
 
 /* --- forward -----------------------------------------------------------------------------------
  */
 
 /* Output of a chunk; the state goes on behind it. */
-static void give(const d9di_delta *c, const d9di_chunk *x, void *o, float *state,
-                 d9di_delta_work *w)
+static void chunk_output(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x, void *o,
+                         float *state, d9di_gated_delta_work *w)
 {
-    const d9d_delta_dims *n = c->n;
+    const d9d_gated_delta_dims *n = c->n;
     const int64_t m = x->n, d = n->d, f = n->f;
 
-    d9di_scale_rows(w->kd, w->up, w->q, m, d);
-    d9di_dense(false, false, m, f, d, 1.0f, w->kd, state, 0.0f, w->cf, w->room);
-    d9di_dense(false, false, m, f, m, 1.0f, w->p, w->u, 1.0f, w->cf, w->room);
+    d9di_gated_delta_scale_rows(w->kd, w->decay_from_start, w->q, m, d);
+    d9di_gated_delta_gemm(false, false, m, f, d, 1.0f, w->kd, state, 0.0f, w->cf, w->gemm_scratch);
+    d9di_gated_delta_gemm(false, false, m, f, m, 1.0f, w->p, w->u, 1.0f, w->cf, w->gemm_scratch);
     for (int64_t i = 0; i < m; i++)
-        d9di_store(n->t, o, ((x->first + i) * n->a + x->h) * f, f, w->cf + i * f);
-    d9di_scale_rows(w->kd, w->on, w->k, m, d);
-    d9di_dense(true, false, d, f, m, 1.0f, w->kd, w->u, w->last, state, w->room);
+        d9di_cpu_store(n->t, o, ((x->first + i) * n->a + x->h) * f, f, w->cf + i * f);
+    d9di_gated_delta_scale_rows(w->kd, w->decay_to_end, w->k, m, d);
+    d9di_gated_delta_gemm(true, false, d, f, m, 1.0f, w->kd, w->u, w->decay_last, state,
+                          w->gemm_scratch);
 }
 
-static void document(const d9di_delta *c, d9di_document at, int64_t h, void *o, float *states,
-                     float *room)
+static void document_forward(const d9di_gated_delta_args *c, d9di_varlen_document at, int64_t h,
+                             void *o, float *states, float *room)
 {
-    const d9d_delta_dims *n = c->n;
+    const d9d_gated_delta_dims *n = c->n;
     const int64_t size = n->d * n->f;
     float *state = room;
-    d9di_delta_work w;
+    d9di_gated_delta_work w;
 
-    d9di_delta_work_init(&w, n, room + size);
+    d9di_gated_delta_work_init(&w, n, room + size);
     memset(state, 0, (size_t)size * sizeof(*state));
-    for (int64_t i = 0; i < at.n; i += D9DI_CHUNK) {
-        const d9di_chunk x = {at.first + i, d9di_min(at.n - i, D9DI_CHUNK), h / (n->a / n->k), h,
-                              i == 0};
+    for (int64_t i = 0; i < at.n; i += D9DI_GATED_DELTA_CHUNK) {
+        const d9di_gated_delta_chunk x = {at.first + i,
+                                          d9di_i64_min(at.n - i, D9DI_GATED_DELTA_CHUNK),
+                                          h / (n->a / n->k), h, i == 0};
 
         if (i > 0)
-            memcpy(states + d9di_delta_state(n, x.first, h), state, (size_t)size * sizeof(*state));
-        d9di_delta_chunk(c, &x, state, &w);
-        give(c, &x, o, state, &w);
+            memcpy(states + d9di_gated_delta_state_index(n, x.first, h), state,
+                   (size_t)size * sizeof(*state));
+        d9di_gated_delta_solve_chunk(c, &x, state, &w);
+        chunk_output(c, &x, o, state, &w);
     }
 }
 
-d9d_status d9d_ref_delta(d9d_stream s, const d9d_delta_dims *n, void *o, float *states,
-                         const void *q, const void *k, const void *v, const float *g, const void *b)
+d9d_status d9d_ref_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *o, float *states,
+                               const void *q, const void *k, const void *v, const float *g,
+                               const void *b)
 {
-    const d9di_delta c = {.n = n, .q = q, .k = k, .v = v, .g = g, .b = b};
-    const int64_t floats = n->d * n->f + d9di_delta_floats(n);
+    const d9di_gated_delta_args c = {.n = n, .q = q, .k = k, .v = v, .g = g, .b = b};
+    const int64_t floats = n->d * n->f + d9di_gated_delta_work_floats(n);
     float *room;
 
     (void)s;
-    D9D_TRY(d9di_delta_check("delta", n));
-    if ((room = d9di_scratch_threads("delta", floats)) == NULL)
+    D9D_TRY(d9di_gated_delta_check("delta", n));
+    if ((room = d9di_cpu_scratch_alloc_threads("delta", floats)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(dynamic) if (n->of.b * n->of.s * n->a * n->d > D9DI_SERIAL / 16)
-    for (int64_t i = 0; i < d9di_documents(&n->of) * n->a; i++)
-        document(&c, d9di_document_of(&n->of, i / n->a), i % n->a, o, states,
-                 d9di_mine(room, floats));
+#pragma omp parallel for schedule(dynamic) if (n->docs.b * n->docs.s * n->a * n->d >               \
+                                               D9DI_MIN_PARALLEL / 16)
+    for (int64_t i = 0; i < d9di_varlen_n_documents(&n->docs) * n->a; i++)
+        document_forward(&c, d9di_varlen_document_at(&n->docs, i / n->a), i % n->a, o, states,
+                         d9di_cpu_scratch_of_thread(room, floats));
     free(room);
     return D9D_OK;
 }

@@ -15,62 +15,63 @@
 
 #include "cpu/varlen.h"
 
-enum { D9DI_CHUNK = D9D_DELTA_CHUNK };
-#define D9DI_UNIT_EPS 1e-6f /* under the root of a length */
+enum { D9DI_GATED_DELTA_CHUNK = D9D_GATED_DELTA_CHUNK };
+#define D9DI_QK_NORM_EPS 1e-6f /* under the root of a length */
 
 /* Arrays of a call; those that are not the forward's are NULL there. */
-typedef struct d9di_delta {
-    const d9d_delta_dims *n;
+typedef struct d9di_gated_delta_args {
+    const d9d_gated_delta_dims *n;
     const void *q, *k, *v, *b, *dout;
     const float *g, *states;
-} d9di_delta;
+} d9di_gated_delta_args;
 
 /* Tokens [first, first + n) of a head `h` of values, which reads head `kh`. */
-typedef struct d9di_chunk {
+typedef struct d9di_gated_delta_chunk {
     int64_t first, n, kh, h;
     bool fresh; /* X is 0 */
-} d9di_chunk;
+} d9di_gated_delta_chunk;
 
 /* Memory of a thread. */
-typedef struct d9di_delta_work {
-    float *q, *k;          /* [C, D], of length `scale` and 1 */
-    float *inv_q, *inv_k;  /* [C]: what they were multiplied with, but for `scale` */
-    float *v, *u;          /* [C, F] */
-    float *beta, *up, *on; /* [C]: e^b_i, e^(b_C - b_i) */
-    float *decay;          /* [C, C]: G, 0 for j > i */
-    float *a;              /* [C, C] */
-    float *p;              /* [C, C] */
-    float *kd, *cf;        /* room [C, D], [C, F] */
-    float last;            /* e^(b_C) */
-    float *room;           /* of products */
-} d9di_delta_work;
+typedef struct d9di_gated_delta_work {
+    float *q, *k;         /* [C, D], of length `scale` and 1 */
+    float *inv_q, *inv_k; /* [C]: what they were multiplied with, but for `scale` */
+    float *v, *u;         /* [C, F] */
+    float *beta, *decay_from_start, *decay_to_end; /* [C]: e^b_i, e^(b_C - b_i) */
+    float *decay;                                  /* [C, C]: G, 0 for j > i */
+    float *a;                                      /* [C, C] */
+    float *p;                                      /* [C, C] */
+    float *kd, *cf;                                /* room [C, D], [C, F] */
+    float decay_last;                              /* e^(b_C) */
+    float *gemm_scratch;                           /* of products */
+} d9di_gated_delta_work;
 
-int64_t d9di_delta_floats(const d9d_delta_dims *n);
+int64_t d9di_gated_delta_work_floats(const d9d_gated_delta_dims *n);
 /* Lays them out from p on. */
-void d9di_delta_work_init(d9di_delta_work *w, const d9d_delta_dims *n, float *p);
+void d9di_gated_delta_work_init(d9di_gated_delta_work *w, const d9d_gated_delta_dims *n, float *p);
 
 /* Load the chunk, and make its U, and P. */
-void d9di_delta_chunk(const d9di_delta *c, const d9di_chunk *x, const float *state,
-                      d9di_delta_work *w);
+void d9di_gated_delta_solve_chunk(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x,
+                                  const float *state, d9di_gated_delta_work *w);
 
 /* y = beta y + alpha op(A) op(B), dense. */
-static inline void d9di_dense(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k,
-                              float alpha, const float *a, const float *b, float beta, float *y,
-                              float *room)
+static inline void d9di_gated_delta_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n,
+                                         int64_t k, float alpha, const float *a, const float *b,
+                                         float beta, float *y, float *room)
 {
     d9di_sgemm(trans_a, trans_b, m, n, k, alpha, a, trans_a ? m : k, b, trans_b ? k : n, beta, y, n,
                room);
 }
 
 /* Row i of y [C, n] times s[i]. */
-static inline void d9di_scale_rows(float *y, const float *s, const float *x, int64_t c, int64_t n)
+static inline void d9di_gated_delta_scale_rows(float *y, const float *s, const float *x, int64_t c,
+                                               int64_t n)
 {
     for (int64_t i = 0; i < c; i++)
-        d9di_row_scale(y + i * n, s[i], x + i * n, n);
+        d9di_cpu_row_scale(y + i * n, s[i], x + i * n, n);
 }
 
 /* Element (i, j) of the lower half: i > j, or i == j where `diagonal`. */
-static inline void d9di_lower(float *y, const float *by, int64_t c, bool diagonal)
+static inline void d9di_gated_delta_mask_lower(float *y, const float *by, int64_t c, bool diagonal)
 {
     for (int64_t i = 0; i < c; i++)
         for (int64_t j = 0; j < c; j++)
@@ -78,11 +79,12 @@ static inline void d9di_lower(float *y, const float *by, int64_t c, bool diagona
 }
 
 /* Where the state of the chunk that begins with this token is. */
-static inline int64_t d9di_delta_state(const d9d_delta_dims *n, int64_t token, int64_t h)
+static inline int64_t d9di_gated_delta_state_index(const d9d_gated_delta_dims *n, int64_t token,
+                                                   int64_t h)
 {
-    return ((token / D9DI_CHUNK - 1) * n->a + h) * n->d * n->f;
+    return ((token / D9DI_GATED_DELTA_CHUNK - 1) * n->a + h) * n->d * n->f;
 }
 
-d9d_status d9di_delta_check(const char *op, const d9d_delta_dims *n);
+d9d_status d9di_gated_delta_check(const char *op, const d9d_gated_delta_dims *n);
 
 #endif /* D9DI_CPU_GATED_DELTA_H */

@@ -9,115 +9,117 @@
 #include <limits.h>
 
 enum {
-    TILE = 512,    /* most rows and columns of a tile */
-    K_PANEL = 512, /* depth of a converted panel */
-    PANELS = TILE * TILE + 2 * TILE * K_PANEL
+    TILE_MAX = 512, /* most rows and columns of a tile */
+    K_PANEL = 512,  /* depth of a converted panel */
+    PANEL_FLOATS = TILE_MAX * TILE_MAX + 2 * TILE_MAX * K_PANEL
 };
-static const double SMALL = 1e6;     /* multiply-adds that are not worth a second thread */
-static const double TILE_WORK = 2e6; /* nor a tile of less */
+static const double MIN_PARALLEL_WORK = 1e6; /* multiply-adds that are not worth a second thread */
+static const double MIN_TILE_WORK = 2e6;     /* nor a tile of less */
 
 /* Large tiles are faster each, many tiles keep many threads busy: while there are fewer than
  * `tiles`, their sides are halved down to `side`. */
 static const struct {
     int64_t tiles, side;
-} wanted[] = {{4, 64}, {16, 192}};
+} tile_targets[] = {{4, 64}, {16, 192}};
 
-static bool converts(const d9di_gemm_how *g)
+static bool needs_convert(const d9di_gemm_desc *g)
 {
     return g->at != D9D_F32 || g->bt != D9D_F32 || g->ct != D9D_F32;
 }
 
 /* How one product is cut. */
-typedef struct cut {
-    int64_t rows, cols;    /* of a tile */
-    int64_t n_cols, first; /* tiles in a row of tiles; number of the first tile */
-} cut;
+typedef struct gemm_tiling {
+    int64_t rows, cols;         /* of a tile */
+    int64_t n_cols, first_tile; /* tiles in a row of tiles; number of the first tile */
+} gemm_tiling;
 
-static bool too_large(const d9di_gemm_job *j, int64_t rows, int64_t cols)
+static bool tile_is_too_large(const d9di_gemm_job *j, int64_t rows, int64_t cols)
 {
-    int64_t tiles = d9di_ceil_div(j->m, rows) * d9di_ceil_div(j->n, cols);
+    int64_t tiles = d9di_i64_ceil_div(j->m, rows) * d9di_i64_ceil_div(j->n, cols);
 
-    if ((double)rows * (double)cols * (double)j->k < 2 * TILE_WORK)
+    if ((double)rows * (double)cols * (double)j->k < 2 * MIN_TILE_WORK)
         return false;
-    for (size_t i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
-        if (tiles < wanted[i].tiles && d9di_max(rows, cols) >= 2 * wanted[i].side)
+    for (size_t i = 0; i < sizeof(tile_targets) / sizeof(*tile_targets); i++)
+        if (tiles < tile_targets[i].tiles && d9di_i64_max(rows, cols) >= 2 * tile_targets[i].side)
             return true;
     return false;
 }
 
-static cut cut_make(const d9di_gemm_job *j)
+static gemm_tiling tiling_make(const d9di_gemm_job *j)
 {
-    int64_t rows = d9di_min(TILE, j->m), cols = d9di_min(TILE, j->n);
-    cut t = {0};
+    int64_t rows = d9di_i64_min(TILE_MAX, j->m), cols = d9di_i64_min(TILE_MAX, j->n);
+    gemm_tiling t = {0};
 
     if (j->m == 0 || j->n == 0)
         return t;
-    while (too_large(j, rows, cols))
+    while (tile_is_too_large(j, rows, cols))
         *(rows >= cols ? &rows : &cols) /= 2;
     /* Even tiles, in multiples of the widest kernel. */
-    t.rows = d9di_round_up(d9di_ceil_div(j->m, d9di_ceil_div(j->m, rows)), 16);
-    t.cols = d9di_round_up(d9di_ceil_div(j->n, d9di_ceil_div(j->n, cols)), 16);
-    t.n_cols = d9di_ceil_div(j->n, t.cols);
+    t.rows = d9di_i64_round_up(d9di_i64_ceil_div(j->m, d9di_i64_ceil_div(j->m, rows)), 16);
+    t.cols = d9di_i64_round_up(d9di_i64_ceil_div(j->n, d9di_i64_ceil_div(j->n, cols)), 16);
+    t.n_cols = d9di_i64_ceil_div(j->n, t.cols);
     return t;
 }
 
-static int64_t cut_tiles(const cut *t, const d9di_gemm_job *j)
+static int64_t tiling_count(const gemm_tiling *t, const d9di_gemm_job *j)
 {
-    return j->m == 0 || j->n == 0 ? 0 : d9di_ceil_div(j->m, t->rows) * t->n_cols;
+    return j->m == 0 || j->n == 0 ? 0 : d9di_i64_ceil_div(j->m, t->rows) * t->n_cols;
 }
 
 /* rows x cols at (r, c) of a dense matrix of row length ld, to dense float32. */
-static void load_panel(d9d_dtype t, float *y, const void *x, int64_t ld, int64_t r, int64_t c,
+static void panel_load(d9d_dtype t, float *y, const void *x, int64_t ld, int64_t r, int64_t c,
                        int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
-        d9di_load(t, y + i * cols, x, (r + i) * ld + c, cols);
+        d9di_cpu_load(t, y + i * cols, x, (r + i) * ld + c, cols);
 }
 
 /* sum = beta sum + A B of a tile where some type is not float32, by panels of K. */
-static void add_panels(const d9di_gemm_how *g, const d9di_gemm_job *j, const void *a, const void *b,
-                       int64_t r, int64_t c, int64_t rows, int64_t cols, float beta, float *sum)
+static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const void *a,
+                        const void *b, int64_t r, int64_t c, int64_t rows, int64_t cols, float beta,
+                        float *sum)
 {
-    float *pa = sum + rows * cols, *pb = pa + rows * K_PANEL, *room = sum + PANELS;
+    float *pa = sum + rows * cols, *pb = pa + rows * K_PANEL, *room = sum + PANEL_FLOATS;
 
     for (int64_t k = 0; k < j->k; k += K_PANEL, beta = 1.0f) {
-        const int64_t depth = d9di_min(j->k - k, K_PANEL);
+        const int64_t depth = d9di_i64_min(j->k - k, K_PANEL);
         int64_t made = 0, left;
 
         if (g->trans_a)
-            load_panel(g->at, pa, a, j->m, k, r, depth, rows);
+            panel_load(g->at, pa, a, j->m, k, r, depth, rows);
         else
-            load_panel(g->at, pa, a, j->k, r, k, rows, depth);
+            panel_load(g->at, pa, a, j->k, r, k, rows, depth);
         if (!g->trans_a)
-            made = d9di_sgemm_few(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
-                                  d9di_cat(g->bt, b, g->trans_b ? c * j->k + k : k * j->n + c),
+            made =
+                d9di_sgemm_skinny(g->bt, g->trans_b, rows, cols, depth, 1.0f, pa, depth,
+                                  d9di_elem_cat(g->bt, b, g->trans_b ? c * j->k + k : k * j->n + c),
                                   g->trans_b ? j->k : j->n, beta, sum, cols);
         if ((left = cols - made) == 0)
             continue;
         if (g->trans_b)
-            load_panel(g->bt, pb, b, j->k, c + made, k, left, depth);
+            panel_load(g->bt, pb, b, j->k, c + made, k, left, depth);
         else
-            load_panel(g->bt, pb, b, j->n, k, c + made, depth, left);
+            panel_load(g->bt, pb, b, j->n, k, c + made, depth, left);
         d9di_sgemm(g->trans_a, g->trans_b, rows, left, depth, 1.0f, pa, g->trans_a ? rows : depth,
                    pb, g->trans_b ? depth : left, beta, sum + made, cols, room);
     }
 }
 
 /* The sum is in scratch, in float32. */
-static void tile_convert(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
-                         int64_t rows, int64_t cols, float *sum)
+static void tile_run_convert(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t r, int64_t c,
+                             int64_t rows, int64_t cols, float *sum)
 {
     if (j->k == 0)
         memset(sum, 0, (size_t)(rows * cols) * sizeof(float));
-    add_panels(g, j, j->a, j->b, r, c, rows, cols, 0.0f, sum);
+    gemm_panels(g, j, j->a, j->b, r, c, rows, cols, 0.0f, sum);
     if (j->a2 != NULL)
-        add_panels(g, j, j->a2, j->b2, r, c, rows, cols, 1.0f, sum);
+        gemm_panels(g, j, j->a2, j->b2, r, c, rows, cols, 1.0f, sum);
     for (int64_t i = 0; i < rows; i++)
-        d9di_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
+        d9di_cpu_store_add(g->ct, j->c, (r + i) * j->n + c, cols, g->beta, sum + i * cols);
 }
 
-static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r, int64_t c,
-                       int64_t rows, int64_t cols, float *room)
+static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t r, int64_t c,
+                         int64_t rows, int64_t cols, float *room)
 {
     const struct {
         const void *a, *b;
@@ -134,28 +136,28 @@ static void tile_float(const d9di_gemm_how *g, const d9di_gemm_job *j, int64_t r
         memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
 }
 
-static void tile_run(const d9di_gemm_how *g, const d9di_gemm_job *j, const cut *t, int64_t tile,
-                     float *scratch)
+static void tile_run(const d9di_gemm_desc *g, const d9di_gemm_job *j, const gemm_tiling *t,
+                     int64_t tile, float *scratch)
 {
     int64_t r = tile / t->n_cols * t->rows, c = tile % t->n_cols * t->cols;
-    int64_t rows = d9di_min(j->m - r, t->rows), cols = d9di_min(j->n - c, t->cols);
+    int64_t rows = d9di_i64_min(j->m - r, t->rows), cols = d9di_i64_min(j->n - c, t->cols);
 
-    if (converts(g))
-        tile_convert(g, j, r, c, rows, cols, scratch);
+    if (needs_convert(g))
+        tile_run_convert(g, j, r, c, rows, cols, scratch);
     else
-        tile_float(g, j, r, c, rows, cols, scratch);
+        tile_run_f32(g, j, r, c, rows, cols, scratch);
 }
 
 /* The last job whose first tile is not after this one; empty jobs share a first tile with
  * their successor and are passed over. */
-static int64_t job_of(const cut *cuts, int64_t n, int64_t tile)
+static int64_t tile_job_index(const gemm_tiling *cuts, int64_t n, int64_t tile)
 {
     int64_t lo = 0, hi = n - 1;
 
     while (lo < hi) {
         int64_t mid = (lo + hi + 1) / 2;
 
-        if (cuts[mid].first <= tile)
+        if (cuts[mid].first_tile <= tile)
             lo = mid;
         else
             hi = mid - 1;
@@ -164,45 +166,46 @@ static int64_t job_of(const cut *cuts, int64_t n, int64_t tile)
 }
 
 /* What a thread needs for the largest tile. */
-static int64_t scratch_floats(const d9di_gemm_how *g, const d9di_gemm_job *jobs, const cut *cuts,
-                              int64_t n_jobs)
+static int64_t scratch_floats(const d9di_gemm_desc *g, const d9di_gemm_job *jobs,
+                              const gemm_tiling *cuts, int64_t n_jobs)
 {
     int64_t most = 0;
 
     for (int64_t i = 0; i < n_jobs; i++)
-        most = d9di_max(most, d9di_sgemm_room(cuts[i].rows, cuts[i].cols, jobs[i].k));
-    return most + (converts(g) ? PANELS : 0);
+        most = d9di_i64_max(most, d9di_sgemm_scratch(cuts[i].rows, cuts[i].cols, jobs[i].k));
+    return most + (needs_convert(g) ? PANEL_FLOATS : 0);
 }
 
-static d9d_status tiles_run(const char *op, const d9di_gemm_how *g, const d9di_gemm_job *jobs,
-                            const cut *cuts, int64_t n_jobs, int64_t n_tiles, bool parallel)
+static d9d_status tiles_run(const char *op, const d9di_gemm_desc *g, const d9di_gemm_job *jobs,
+                            const gemm_tiling *cuts, int64_t n_jobs, int64_t n_tiles, bool parallel)
 {
     const int64_t floats = scratch_floats(g, jobs, cuts, n_jobs);
-    float *scratch = d9di_scratch_threads(op, floats);
+    float *scratch = d9di_cpu_scratch_alloc_threads(op, floats);
 
     if (scratch == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (parallel)
     for (int64_t i = 0; i < n_tiles; i++) {
-        int64_t j = job_of(cuts, n_jobs, i);
+        int64_t j = tile_job_index(cuts, n_jobs, i);
 
-        tile_run(g, &jobs[j], &cuts[j], i - cuts[j].first, d9di_mine(scratch, floats));
+        tile_run(g, &jobs[j], &cuts[j], i - cuts[j].first_tile,
+                 d9di_cpu_scratch_of_thread(scratch, floats));
     }
     free(scratch);
     return D9D_OK;
 }
 
-d9d_status d9di_gemm_run(const char *op, const d9di_gemm_how *how, const d9di_gemm_job *jobs,
+d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_gemm_job *jobs,
                          int64_t n_jobs)
 {
     d9d_status st;
-    cut one, *cuts = &one;
+    gemm_tiling one, *cuts = &one;
     int64_t n_tiles = 0;
     double work = 0.0;
 
-    D9D_TRY(d9di_check_float(op, how->at));
-    D9D_TRY(d9di_check_float(op, how->bt));
-    D9D_TRY(d9di_check_float(op, how->ct));
+    D9D_TRY(d9di_args_check_float(op, how->at));
+    D9D_TRY(d9di_args_check_float(op, how->bt));
+    D9D_TRY(d9di_args_check_float(op, how->ct));
     if (n_jobs > 1 && (cuts = malloc((size_t)n_jobs * sizeof(*cuts))) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a plan of %lld products", op,
                         (long long)n_jobs);
@@ -214,12 +217,12 @@ d9d_status d9di_gemm_run(const char *op, const d9di_gemm_how *how, const d9di_ge
                           (long long)j->m, (long long)j->n, (long long)j->k, INT_MAX);
             goto out;
         }
-        cuts[i] = cut_make(j);
-        cuts[i].first = n_tiles;
-        n_tiles += cut_tiles(&cuts[i], j);
+        cuts[i] = tiling_make(j);
+        cuts[i].first_tile = n_tiles;
+        n_tiles += tiling_count(&cuts[i], j);
         work += (double)j->m * (double)j->n * (double)j->k;
     }
-    st = tiles_run(op, how, jobs, cuts, n_jobs, n_tiles, n_tiles > 1 && work > SMALL);
+    st = tiles_run(op, how, jobs, cuts, n_jobs, n_tiles, n_tiles > 1 && work > MIN_PARALLEL_WORK);
 out:
     if (cuts != &one)
         free(cuts);
@@ -228,22 +231,22 @@ out:
 
 d9d_status d9d_ref_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
 {
-    d9di_gemm_how how = {.at = g->t,
-                         .bt = g->t,
-                         .ct = g->ct,
-                         .trans_a = g->trans_a,
-                         .trans_b = g->trans_b,
-                         .beta = g->beta};
+    d9di_gemm_desc how = {.at = g->t,
+                          .bt = g->t,
+                          .ct = g->ct,
+                          .trans_a = g->trans_a,
+                          .trans_b = g->trans_b,
+                          .beta = g->beta};
     d9di_gemm_job job = {.a = a, .b = b, .c = c, .m = g->m, .n = g->n, .k = g->k};
 
     (void)s;
-    if (g->plus != NULL && g->beta != 0.0f)
-        memcpy(c, g->plus, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct));
+    if (g->addend != NULL && g->beta != 0.0f)
+        memcpy(c, g->addend, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct));
     return d9di_gemm_run("gemm", &how, &job, 1);
 }
 
-d9d_status d9d_ref_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a,
-                         const void *const *b, void *const *c)
+d9d_status d9d_ref_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,
+                              const void *const *b, void *const *c)
 {
     return d9di_gemm_each(d9d_kernels_cpu(), s, n, g, a, b, c);
 }

@@ -20,10 +20,10 @@
 
 enum {
     PANEL = D9DI_SGEMM_PANEL,
-    MOST = 8,    /* rows */
-    COLS = 16,   /* turned: as many streams as memory likes */
-    PIECE = 256, /* bytes of each */
-    WIDE = 256   /* columns, straight */
+    MAX_ROWS = 8,       /* rows */
+    COLS = 16,          /* turned: as many streams as memory likes */
+    CHUNK_BYTES = 256,  /* bytes of each */
+    STRAIGHT_COLS = 256 /* columns, straight */
 };
 
 #define UNROLL _Pragma("GCC unroll 8")
@@ -31,8 +31,8 @@ enum {
 /* --- turned: y[H][COLS] = A [H, n] times COLS rows of B ------------------------------------------
  */
 
-typedef void turned_fn(int64_t n, const float *a, int64_t lda, const char *b, int64_t ldb,
-                       float *y);
+typedef void transposed_fn(int64_t n, const float *a, int64_t lda, const char *b, int64_t ldb,
+                           float *y);
 
 /* One k of W vectors: sums of H rows. */
 #define STEP(op, H, W, at, x)                                                                      \
@@ -43,38 +43,39 @@ typedef void turned_fn(int64_t n, const float *a, int64_t lda, const char *b, in
     }
 
 /* `bytes` of each row, zeros behind: up to the end of a group of four elements. */
-static inline void piece_bring(char *y, const char *b, int64_t ldb, int64_t bytes)
+static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes)
 {
-    for (int j = 0; j < COLS; j++, y += PIECE, b += ldb)
-        if (bytes == PIECE) {
-            __builtin_memcpy(y, b, PIECE);
+    for (int j = 0; j < COLS; j++, y += CHUNK_BYTES, b += ldb)
+        if (bytes == CHUNK_BYTES) {
+            __builtin_memcpy(y, b, CHUNK_BYTES);
         } else {
             memcpy(y, b, (size_t)bytes);
-            memset(y + bytes, 0, (size_t)d9di_min(16, PIECE - bytes));
+            memset(y + bytes, 0, (size_t)d9di_i64_min(16, CHUNK_BYTES - bytes));
         }
 }
 
 /* EACH elements of k are 16 bytes; GATHER and TURN are below; ldb in bytes. */
-#define TURNED(name, isa, op, vec, V, H, T, EACH, GATHER, TURN)                                    \
+#define TRANSPOSED(name, isa, op, vec, V, H, T, EACH, GATHER, TURN)                                \
     __attribute__((target(isa))) static void name(int64_t n, const float *a, int64_t lda,          \
                                                   const char *b, int64_t ldb, float *y)            \
     {                                                                                              \
-        enum { IN = PIECE / (int)sizeof(T) };                                                      \
-        _Alignas(64) char piece[COLS * PIECE];                                                     \
+        enum { IN = CHUNK_BYTES / (int)sizeof(T) };                                                \
+        _Alignas(64) char piece[COLS * CHUNK_BYTES];                                               \
         vec sum[H][COLS / (V)], x[EACH][COLS / (V)], r[4];                                         \
                                                                                                    \
         UNROLL for (int i = 0; i < (H); i++) UNROLL for (int w = 0; w < COLS / (V); w++)           \
             sum[i][w] = op##_setzero_ps();                                                         \
-        for (int64_t from = 0; from < n; from += IN, a += IN, b += PIECE) {                        \
-            const int64_t most = d9di_min(n - from, IN);                                           \
+        for (int64_t from = 0; from < n; from += IN, a += IN, b += CHUNK_BYTES) {                  \
+            const int64_t most = d9di_i64_min(n - from, IN);                                       \
                                                                                                    \
-            piece_bring(piece, b, ldb, most *(int64_t)sizeof(T));                                  \
+            chunk_load(piece, b, ldb, most *(int64_t)sizeof(T));                                   \
             for (int64_t k = 0; k < most; k += (EACH)) {                                           \
                 UNROLL for (int w = 0; w < COLS / (V); w++)                                        \
                 {                                                                                  \
-                    const char *at = piece + w * (V)*PIECE + k * (int64_t)sizeof(T);               \
+                    const char *at = piece + w * (V)*CHUNK_BYTES + k * (int64_t)sizeof(T);         \
                                                                                                    \
-                    UNROLL for (int q = 0; q < 4; q++) r[q] = GATHER(at + q * PIECE, 4 * PIECE);   \
+                    UNROLL for (int q = 0; q < 4; q++) r[q] =                                      \
+                        GATHER(at + q * CHUNK_BYTES, 4 * CHUNK_BYTES);                             \
                     TURN(r, x, w);                                                                 \
                 }                                                                                  \
                 if (k + (EACH) <= most)                                                            \
@@ -143,7 +144,7 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
     op##_castpd_ps(op##_unpacklo_pd(op##_castps_pd(a), op##_castps_pd(b)))
 #define SECOND(op, vec, d, a, b)                                                                   \
     op##_castpd_ps(op##_unpackhi_pd(op##_castps_pd(a), op##_castps_pd(b)))
-#define TURN4(op, r, t)                                                                            \
+#define TRANSPOSE4(op, r, t)                                                                       \
     do {                                                                                           \
         const __typeof__((r)[0]) l01_ = LOW(op, (r)[0], (r)[1]), l23_ = LOW(op, (r)[2], (r)[3]);   \
         const __typeof__((r)[0]) h01_ = HIGH(op, (r)[0], (r)[1]), h23_ = HIGH(op, (r)[2], (r)[3]); \
@@ -154,43 +155,44 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
         (t)[3] = SECOND(op, , , h01_, h23_);                                                       \
     } while (0)
 
-#define TURN_F32(op, r, x, w)                                                                      \
+#define TRANSPOSE_F32(op, r, x, w)                                                                 \
     do {                                                                                           \
         __typeof__((r)[0]) t_[4];                                                                  \
                                                                                                    \
-        TURN4(op, r, t_);                                                                          \
+        TRANSPOSE4(op, r, t_);                                                                     \
         UNROLL for (int j_ = 0; j_ < 4; j_++)(x)[j_][w] = t_[j_];                                  \
     } while (0)
 /* A pair is the even k in the low half, the odd one in the high half. */
-#define TURN_BF16(op, r, x, w, castto, castfrom, shift, mask)                                      \
+#define TRANSPOSE_BF16(op, r, x, w, castto, castfrom, shift, mask)                                 \
     do {                                                                                           \
         __typeof__((r)[0]) t_[4];                                                                  \
                                                                                                    \
-        TURN4(op, r, t_);                                                                          \
+        TRANSPOSE4(op, r, t_);                                                                     \
         UNROLL for (int j_ = 0; j_ < 4; j_++)                                                      \
         {                                                                                          \
             (x)[2 * j_][w] = castfrom(shift(castto(t_[j_]), 16));                                  \
             (x)[2 * j_ + 1][w] = castfrom(mask(castto(t_[j_])));                                   \
         }                                                                                          \
     } while (0)
-#define UPPER512(v)           _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000))
-#define UPPER256(v)           _mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000))
-#define TURN_F32_512(r, x, w) TURN_F32(_mm512, r, x, w)
-#define TURN_F32_256(r, x, w) TURN_F32(_mm256, r, x, w)
-#define TURN_BF16_512(r, x, w)                                                                     \
-    TURN_BF16(_mm512, r, x, w, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_slli_epi32,        \
-              UPPER512)
-#define TURN_BF16_256(r, x, w)                                                                     \
-    TURN_BF16(_mm256, r, x, w, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_slli_epi32,        \
-              UPPER256)
+#define UPPER512(v)                _mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000))
+#define UPPER256(v)                _mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000))
+#define TRANSPOSE_F32_512(r, x, w) TRANSPOSE_F32(_mm512, r, x, w)
+#define TRANSPOSE_F32_256(r, x, w) TRANSPOSE_F32(_mm256, r, x, w)
+#define TRANSPOSE_BF16_512(r, x, w)                                                                \
+    TRANSPOSE_BF16(_mm512, r, x, w, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_slli_epi32,   \
+                   UPPER512)
+#define TRANSPOSE_BF16_256(r, x, w)                                                                \
+    TRANSPOSE_BF16(_mm256, r, x, w, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_slli_epi32,   \
+                   UPPER256)
 
 /* --- the functions of a width
  * --------------------------------------------------------------------- */
 
 #define ROWS(width, isa, op, vec, V, H)                                                            \
-    TURNED(turned_f32_##width##_##H, isa, op, vec, V, H, float, 4, LANES##width, TURN_F32_##width) \
-    TURNED(turned_bf16_##width##_##H, isa, op, vec, V, H, uint16_t, 8, LANES##width,               \
-           TURN_BF16_##width)
+    TRANSPOSED(turned_f32_##width##_##H, isa, op, vec, V, H, float, 4, LANES##width,               \
+               TRANSPOSE_F32_##width)                                                              \
+    TRANSPOSED(turned_bf16_##width##_##H, isa, op, vec, V, H, uint16_t, 8, LANES##width,           \
+               TRANSPOSE_BF16_##width)
 #define WIDTH(width, isa, op, vec, V)                                                              \
     STRAIGHT(straight_f32_##width, isa, op, vec, V, float, F##width)                               \
     STRAIGHT(straight_bf16_##width, isa, op, vec, V, uint16_t, B##width)                           \
@@ -203,49 +205,49 @@ WIDTH(512, "avx512f", _mm512, __m512, 16)
 WIDTH(256, "avx2,fma", _mm256, __m256, 8)
 
 /* By type; turned by 1, 2, 4 or 8 rows. */
-typedef struct functions {
+typedef struct skinny_kernels {
     straight_fn *straight[2];
-    turned_fn *turned[2][4];
-} functions;
+    transposed_fn *turned[2][4];
+} skinny_kernels;
 #define BY_ROWS(name)                                                                              \
     {                                                                                              \
         name##_1, name##_2, name##_4, name##_8                                                     \
     }
-#define FUNCTIONS(width)                                                                           \
+#define KERNELS(width)                                                                             \
     {                                                                                              \
         {straight_f32_##width, straight_bf16_##width},                                             \
         {                                                                                          \
             BY_ROWS(turned_f32_##width), BY_ROWS(turned_bf16_##width)                              \
         }                                                                                          \
     }
-static const functions functions_512 = FUNCTIONS(512), functions_256 = FUNCTIONS(256);
+static const skinny_kernels kernels_avx512 = KERNELS(512), kernels_avx2 = KERNELS(256);
 
-static const functions *functions_of_this_cpu(void)
+static const skinny_kernels *kernels_for_cpu(void)
 {
     if (__builtin_cpu_supports("avx512f"))
-        return &functions_512;
+        return &kernels_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return &functions_256;
+        return &kernels_avx2;
     return NULL;
 }
 
 /* --- the product
  * ---------------------------------------------------------------------------------- */
 
-typedef struct product {
-    const functions *by;
+typedef struct skinny_args {
+    const skinny_kernels *by;
     d9d_dtype bt;
     int64_t m, k, lda, ldb, ldc;
     float alpha, beta;
     const float *a;
-} product;
+} skinny_args;
 
 /* COLS columns, which are rows of B. */
-static void columns_turned(const product *p, const char *b, float *c)
+static void gemm_transposed(const skinny_args *p, const char *b, float *c)
 {
     const int64_t size = d9d_dtype_size(p->bt);
-    turned_fn *const *by = p->by->turned[p->bt != D9D_F32];
-    float y[MOST * COLS];
+    transposed_fn *const *by = p->by->turned[p->bt != D9D_F32];
+    float y[MAX_ROWS * COLS];
 
     for (int64_t k = 0; k < p->k; k += PANEL)
         for (int64_t i = 0, rows; i < p->m; i += rows) {
@@ -253,54 +255,54 @@ static void columns_turned(const product *p, const char *b, float *c)
             const int which = left >= 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
 
             rows = 1 << which;
-            by[which](d9di_min(p->k - k, PANEL), p->a + i * p->lda + k, p->lda, b + k * size,
+            by[which](d9di_i64_min(p->k - k, PANEL), p->a + i * p->lda + k, p->lda, b + k * size,
                       p->ldb * size, y);
-            d9di_tile_put(c + i * p->ldc, p->ldc, y, COLS, rows, COLS, p->alpha,
-                          k == 0 ? p->beta : 1.0f);
+            d9di_sgemm_tile_store(c + i * p->ldc, p->ldc, y, COLS, rows, COLS, p->alpha,
+                                  k == 0 ? p->beta : 1.0f);
         }
 }
 
 /* At most WIDE columns. */
-static void columns_straight(const product *p, const char *b, int64_t cols, float *c)
+static void gemm_straight(const skinny_args *p, const char *b, int64_t cols, float *c)
 {
     straight_fn *by = p->by->straight[p->bt != D9D_F32];
-    float y[WIDE];
+    float y[STRAIGHT_COLS];
 
     for (int64_t k = 0; k < p->k; k += PANEL)
         for (int64_t i = 0; i < p->m; i++) {
             memset(y, 0, sizeof(y));
-            by(d9di_min(p->k - k, PANEL), p->a + i * p->lda + k,
+            by(d9di_i64_min(p->k - k, PANEL), p->a + i * p->lda + k,
                b + k * p->ldb * (int64_t)d9d_dtype_size(p->bt), p->ldb, cols, y);
-            d9di_tile_put(c + i * p->ldc, p->ldc, y, WIDE, 1, cols, p->alpha,
-                          k == 0 ? p->beta : 1.0f);
+            d9di_sgemm_tile_store(c + i * p->ldc, p->ldc, y, STRAIGHT_COLS, 1, cols, p->alpha,
+                                  k == 0 ? p->beta : 1.0f);
         }
 }
 
-int64_t d9di_sgemm_few(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                       const float *a, int64_t lda, const void *b, int64_t ldb, float beta,
-                       float *c, int64_t ldc)
+int64_t d9di_sgemm_skinny(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                          const float *a, int64_t lda, const void *b, int64_t ldb, float beta,
+                          float *c, int64_t ldc)
 {
-    const product p = {functions_of_this_cpu(), bt, m, k, lda, ldb, ldc, alpha, beta, a};
+    const skinny_args p = {kernels_for_cpu(), bt, m, k, lda, ldb, ldc, alpha, beta, a};
     const int64_t size = d9d_dtype_size(bt), whole = n - n % COLS;
     const char *from = b;
 
-    if (m > MOST || k == 0 || p.by == NULL)
+    if (m > MAX_ROWS || k == 0 || p.by == NULL)
         return 0;
     for (int64_t j = 0, cols; j < whole; j += cols) {
-        cols = trans_b ? COLS : d9di_min(whole - j, WIDE);
+        cols = trans_b ? COLS : d9di_i64_min(whole - j, STRAIGHT_COLS);
         if (trans_b)
-            columns_turned(&p, from + j * ldb * size, c + j);
+            gemm_transposed(&p, from + j * ldb * size, c + j);
         else
-            columns_straight(&p, from + j * size, cols, c + j);
+            gemm_straight(&p, from + j * size, cols, c + j);
     }
     return whole;
 }
 
 #else
 
-int64_t d9di_sgemm_few(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                       const float *a, int64_t lda, const void *b, int64_t ldb, float beta,
-                       float *c, int64_t ldc)
+int64_t d9di_sgemm_skinny(d9d_dtype bt, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                          const float *a, int64_t lda, const void *b, int64_t ldb, float beta,
+                          float *c, int64_t ldc)
 {
     (void)bt, (void)trans_b, (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)lda, (void)b,
         (void)ldb, (void)beta, (void)c, (void)ldc;

@@ -1,14 +1,15 @@
 /* gemm_swiglu.c - the gated half of a feed-forward layer: its parts. */
 #include "cpu/common.h"
 
-d9d_status d9d_ref_gated_gemm(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
-                              const void *x, const void *w_gate, const void *w_up)
+d9d_status d9d_ref_gemm_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+                               void *up, const void *x, const void *w_gate, const void *w_up)
 {
-    return d9di_gated_parts(d9d_kernels_cpu(), s, n, y, gate, up, x, w_gate, w_up);
+    return d9di_gemm_swiglu_parts(d9d_kernels_cpu(), s, n, y, gate, up, x, w_gate, w_up);
 }
 
-d9d_status d9d_ref_gated_gemm_din(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
-                                  const void *dout, const void *w, const void *gate, const void *up)
+d9d_status d9d_ref_gemm_swiglu_bwd(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
+                                   void *dup, const void *dout, const void *w, const void *gate,
+                                   const void *up)
 {
-    return d9di_gated_din_parts(d9d_kernels_cpu(), s, n, dgate, dup, dout, w, gate, up);
+    return d9di_gemm_swiglu_bwd_parts(d9d_kernels_cpu(), s, n, dgate, dup, dout, w, gate, up);
 }

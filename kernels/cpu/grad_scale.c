@@ -1,7 +1,7 @@
 /* grad_scale.c - the end of a step: its loss, its norm, and what gradients are multiplied by. */
 #include "cpu/common.h"
 
-d9d_status d9d_ref_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
+d9d_status d9d_ref_grad_scale(d9d_stream s, float *scale, double *report, const double *loss,
                               int64_t n, const double *weight, const double *squares,
                               double max_norm)
 {

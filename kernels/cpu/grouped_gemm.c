@@ -2,9 +2,9 @@
 #include "cpu/common.h"
 
 /* The product of every expert; what each side is in rows of x, of w, of dy. */
-typedef struct grouped {
+typedef struct grouped_args {
     const char *op;
-    d9di_gemm_how how;
+    d9di_gemm_desc desc;
     int64_t m, n, k; /* the one that is the rows of an expert is not set */
     const void *a, *b;
     void *c;
@@ -12,9 +12,9 @@ typedef struct grouped {
     int64_t w_size;       /* elements of one expert's matrix */
     bool c_is_w;          /* the result is the matrix: dw */
     const void *a2, *b2;  /* of a second product to be added, or NULL */
-} grouped;
+} grouped_args;
 
-static d9d_status check_offsets(const char *op, const int32_t *offset, int64_t rows, int64_t e)
+static d9d_status offsets_check(const char *op, const int32_t *offset, int64_t rows, int64_t e)
 {
     if (e > 0 && (offset[0] != 0 || offset[e] != rows))
         return D9D_FAIL(D9D_EINVAL, "%s: offsets of %lld experts go from %d to %d, rows are %lld",
@@ -26,14 +26,14 @@ static d9d_status check_offsets(const char *op, const int32_t *offset, int64_t r
     return D9D_OK;
 }
 
-static d9d_status run(const grouped *p, const int32_t *offset, int64_t rows, int64_t e)
+static d9d_status grouped_run(const grouped_args *p, const int32_t *offset, int64_t rows, int64_t e)
 {
-    const d9di_gemm_how *g = &p->how;
+    const d9di_gemm_desc *g = &p->desc;
     d9di_gemm_job *jobs;
     d9d_status st;
 
-    D9D_TRY(check_offsets(p->op, offset, rows, e));
-    jobs = calloc((size_t)d9di_max(e, 1), sizeof(*jobs));
+    D9D_TRY(offsets_check(p->op, offset, rows, e));
+    jobs = calloc((size_t)d9di_i64_max(e, 1), sizeof(*jobs));
     if (jobs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a plan of %lld experts", p->op,
                         (long long)e);
@@ -44,13 +44,13 @@ static d9d_status run(const grouped *p, const int32_t *offset, int64_t rows, int
         j->m = p->c_is_w ? p->m : n;
         j->n = p->n;
         j->k = p->c_is_w ? n : p->k;
-        j->a = d9di_cat(g->at, p->a, first * p->a_row);
-        j->b = d9di_cat(g->bt, p->b, p->c_is_w ? first * p->b_row : i * p->w_size);
+        j->a = d9di_elem_cat(g->at, p->a, first * p->a_row);
+        j->b = d9di_elem_cat(g->bt, p->b, p->c_is_w ? first * p->b_row : i * p->w_size);
         if (p->a2 != NULL) {
-            j->a2 = d9di_cat(g->at, p->a2, first * p->a_row);
-            j->b2 = d9di_cat(g->bt, p->b2, i * p->w_size);
+            j->a2 = d9di_elem_cat(g->at, p->a2, first * p->a_row);
+            j->b2 = d9di_elem_cat(g->bt, p->b2, i * p->w_size);
         }
-        j->c = d9di_at(g->ct, p->c, p->c_is_w ? i * p->w_size : first * p->n);
+        j->c = d9di_elem_at(g->ct, p->c, p->c_is_w ? i * p->w_size : first * p->n);
     }
     st = d9di_gemm_run(p->op, g, jobs, e);
     free(jobs);
@@ -61,57 +61,57 @@ d9d_status d9d_ref_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *
                                 const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                 int64_t out)
 {
-    grouped p = {.op = "grouped_gemm",
-                 .how = {.at = t, .bt = t, .ct = t},
-                 .n = out,
-                 .k = in,
-                 .a = x,
-                 .b = w,
-                 .c = y,
-                 .a_row = in,
-                 .w_size = in * out};
+    grouped_args p = {.op = "grouped_gemm",
+                      .desc = {.at = t, .bt = t, .ct = t},
+                      .n = out,
+                      .k = in,
+                      .a = x,
+                      .b = w,
+                      .c = y,
+                      .a_row = in,
+                      .w_size = in * out};
 
     (void)s;
-    return run(&p, offset, rows, e);
+    return grouped_run(&p, offset, rows, e);
 }
 
-d9d_status d9d_ref_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
-                                    const void *const *dy, const void *const *w,
-                                    const int32_t *offset, int64_t rows, int64_t e, int64_t in,
-                                    int64_t out)
+d9d_status d9d_ref_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                      const void *const *dy, const void *const *w,
+                                      const int32_t *offset, int64_t rows, int64_t e, int64_t in,
+                                      int64_t out)
 {
-    grouped p = {.op = "grouped_gemm_din",
-                 .how = {.at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
-                 .n = in,
-                 .k = out,
-                 .a = dy[0],
-                 .b = w[0],
-                 .c = dx,
-                 .a_row = out,
-                 .w_size = in * out,
-                 .a2 = n > 1 ? dy[1] : NULL,
-                 .b2 = n > 1 ? w[1] : NULL};
+    grouped_args p = {.op = "grouped_gemm_din",
+                      .desc = {.at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
+                      .n = in,
+                      .k = out,
+                      .a = dy[0],
+                      .b = w[0],
+                      .c = dx,
+                      .a_row = out,
+                      .w_size = in * out,
+                      .a2 = n > 1 ? dy[1] : NULL,
+                      .b2 = n > 1 ? w[1] : NULL};
 
     (void)s;
-    return run(&p, offset, rows, e);
+    return grouped_run(&p, offset, rows, e);
 }
 
-d9d_status d9d_ref_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                                   const void *x, const void *dy, const int32_t *offset,
-                                   int64_t rows, int64_t e, int64_t in, int64_t out)
+d9d_status d9d_ref_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                      const void *x, const void *dy, const int32_t *offset,
+                                      int64_t rows, int64_t e, int64_t in, int64_t out)
 {
-    grouped p = {.op = "grouped_gemm_dw",
-                 .how = {.at = t, .bt = t, .ct = gt, .trans_a = true, .beta = beta},
-                 .m = in,
-                 .n = out,
-                 .a = x,
-                 .b = dy,
-                 .c = dw,
-                 .a_row = in,
-                 .b_row = out,
-                 .w_size = in * out,
-                 .c_is_w = true};
+    grouped_args p = {.op = "grouped_gemm_dw",
+                      .desc = {.at = t, .bt = t, .ct = gt, .trans_a = true, .beta = beta},
+                      .m = in,
+                      .n = out,
+                      .a = x,
+                      .b = dy,
+                      .c = dw,
+                      .a_row = in,
+                      .b_row = out,
+                      .w_size = in * out,
+                      .c_is_w = true};
 
     (void)s;
-    return run(&p, offset, rows, e);
+    return grouped_run(&p, offset, rows, e);
 }

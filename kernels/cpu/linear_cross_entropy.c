@@ -17,9 +17,9 @@ enum {
 };
 
 /* A call: its sizes, its tokens that count, and memory for one block. */
-typedef struct xent {
+typedef struct cross_entropy_call {
     const char *op;
-    const d9d_xent_dims *n;
+    const d9d_linear_cross_entropy_dims *n;
     const void *hidden;
     const void *const *w;
     const int32_t *targets;
@@ -27,16 +27,16 @@ typedef struct xent {
     int64_t n_rows;
     void *h;       /* their hidden rows: a block, of type t */
     float *logits; /* [T_BLOCK, V_BLOCK] */
-} xent;
+} cross_entropy_call;
 
 /* Columns [first, first + n) of split i; `base` is the split's first id. */
-typedef struct columns {
+typedef struct vocab_block {
     int split;
     int64_t base, first, n;
-} columns;
+} vocab_block;
 
 /* Id of the first row of a split; of the end of them all, where it is the whole vocabulary. */
-static int64_t first_id(const d9d_xent_dims *n, int split)
+static int64_t split_first_id(const d9d_linear_cross_entropy_dims *n, int split)
 {
     int64_t id = 0;
 
@@ -47,24 +47,25 @@ static int64_t first_id(const d9d_xent_dims *n, int split)
     return id;
 }
 
-static int64_t vocabulary(const d9d_xent_dims *n)
+static int64_t vocabulary(const d9d_linear_cross_entropy_dims *n)
 {
-    return n->first != NULL ? n->all : first_id(n, n->n_split);
+    return n->first != NULL ? n->vocab : split_first_id(n, n->n_split);
 }
 
 /* W[id], or NULL when it is not in this part. */
-static const void *row_of(const d9d_xent_dims *n, const void *const *w, int64_t id)
+static const void *target_row(const d9d_linear_cross_entropy_dims *n, const void *const *w,
+                              int64_t id)
 {
     for (int s = 0; s < n->n_split; s++) {
-        int64_t row = id - first_id(n, s);
+        int64_t row = id - split_first_id(n, s);
 
         if (row >= 0 && row < n->v[s])
-            return d9di_cat(n->t, w[s], row * n->h);
+            return d9di_elem_cat(n->t, w[s], row * n->h);
     }
     return NULL;
 }
 
-static d9d_status collect(xent *x)
+static d9d_status collect_targets(cross_entropy_call *x)
 {
     int64_t v = vocabulary(x->n);
 
@@ -82,41 +83,42 @@ static d9d_status collect(xent *x)
     return D9D_OK;
 }
 
-static void xent_release(xent *x)
+static void call_release(cross_entropy_call *x)
 {
     free(x->row);
     free(x->h);
     free(x->logits);
 }
 
-static d9d_status xent_init(xent *x, const char *op, const d9d_xent_dims *n, const void *hidden,
+static d9d_status call_init(cross_entropy_call *x, const char *op,
+                            const d9d_linear_cross_entropy_dims *n, const void *hidden,
                             const void *const *w, const int32_t *targets)
 {
-    int64_t tokens = d9di_min(n->rows, T_BLOCK), width = d9di_min(vocabulary(n), V_BLOCK);
+    int64_t tokens = d9di_i64_min(n->rows, T_BLOCK), width = d9di_i64_min(vocabulary(n), V_BLOCK);
 
-    *x = (xent){.op = op, .n = n, .hidden = hidden, .w = w, .targets = targets};
-    D9D_TRY(d9di_check_float(op, n->t));
-    x->row = malloc((size_t)d9di_max(n->rows, 1) * sizeof(*x->row));
-    x->h = d9di_scratch(op, tokens * n->h);
-    x->logits = d9di_scratch(op, tokens * width);
+    *x = (cross_entropy_call){.op = op, .n = n, .hidden = hidden, .w = w, .targets = targets};
+    D9D_TRY(d9di_args_check_float(op, n->t));
+    x->row = malloc((size_t)d9di_i64_max(n->rows, 1) * sizeof(*x->row));
+    x->h = d9di_cpu_scratch_alloc(op, tokens * n->h);
+    x->logits = d9di_cpu_scratch_alloc(op, tokens * width);
     if (x->row == NULL || x->h == NULL || x->logits == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for blocks of %lld tokens by %lld logits", op,
                         (long long)tokens, (long long)width);
-    return collect(x);
+    return collect_targets(x);
 }
 
 /* Bring together the hidden rows of tokens [first, first + n) of those that count. */
-static void gather(xent *x, int64_t first, int64_t n)
+static void gather_hidden(cross_entropy_call *x, int64_t first, int64_t n)
 {
     size_t bytes = (size_t)x->n->h * d9d_dtype_size(x->n->t);
 
     for (int64_t i = 0; i < n; i++)
-        memcpy(d9di_at(x->n->t, x->h, i * x->n->h),
-               d9di_cat(x->n->t, x->hidden, x->row[first + i] * x->n->h), bytes);
+        memcpy(d9di_elem_at(x->n->t, x->h, i * x->n->h),
+               d9di_elem_cat(x->n->t, x->hidden, x->row[first + i] * x->n->h), bytes);
 }
 
 /* Step to the next block of columns; start from {.split = 0, .n = 0}. */
-static bool columns_next(const xent *x, columns *c)
+static bool vocab_block_next(const cross_entropy_call *x, vocab_block *c)
 {
     c->first += c->n;
     while (c->split < x->n->n_split && c->first >= x->n->v[c->split]) {
@@ -125,28 +127,28 @@ static bool columns_next(const xent *x, columns *c)
     }
     if (c->split >= x->n->n_split)
         return false;
-    c->base = first_id(x->n, c->split);
-    c->n = d9di_min(x->n->v[c->split] - c->first, V_BLOCK);
+    c->base = split_first_id(x->n, c->split);
+    c->n = d9di_i64_min(x->n->v[c->split] - c->first, V_BLOCK);
     return true;
 }
 
-static const void *weight(const xent *x, const columns *c)
+static const void *block_weight(const cross_entropy_call *x, const vocab_block *c)
 {
-    return d9di_cat(x->n->t, x->w[c->split], c->first * x->n->h);
+    return d9di_elem_cat(x->n->t, x->w[c->split], c->first * x->n->h);
 }
 
 /* Logits of the gathered tokens in some columns. */
-static d9d_status logits_make(xent *x, const columns *c, int64_t tokens)
+static d9d_status logits_compute(cross_entropy_call *x, const vocab_block *c, int64_t tokens)
 {
-    d9di_gemm_how how = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
+    d9di_gemm_desc how = {.at = x->n->t, .bt = x->n->t, .ct = D9D_F32, .trans_b = true};
     d9di_gemm_job job = {
-        .a = x->h, .b = weight(x, c), .c = x->logits, .m = tokens, .n = c->n, .k = x->n->h};
+        .a = x->h, .b = block_weight(x, c), .c = x->logits, .m = tokens, .n = c->n, .k = x->n->h};
 
     return d9di_gemm_run(x->op, &how, &job, 1);
 }
 
 /* Column of the token's target within the block, or -1. */
-static int64_t target_column(const xent *x, const columns *c, int64_t token)
+static int64_t target_column(const cross_entropy_call *x, const vocab_block *c, int64_t token)
 {
     int64_t at = x->targets[x->row[token]] - c->base - c->first;
 
@@ -156,116 +158,122 @@ static int64_t target_column(const xent *x, const columns *c, int64_t token)
 /* --- forward ---------------------------------------------------------------- */
 
 /* Running maximum and sum of exp(logit - m) of a token, and the logit of its target. */
-typedef struct online {
+typedef struct online_softmax {
     float m, l, target, keep; /* keep: by how much the last block shrank what was summed */
-} online;
+} online_softmax;
 
-static void online_add(online *o, float *logit, int64_t n, int64_t target)
+static void online_softmax_add(online_softmax *o, float *logit, int64_t n, int64_t target)
 {
-    float m = d9di_row_max(logit, n);
+    float m = d9di_cpu_row_max(logit, n);
 
     if (target >= 0)
         o->target = logit[target];
     m = o->m > m ? o->m : m;
-    o->keep = o->l == 0.0f ? 1.0f : d9di_expf(o->m - m);
-    o->l = o->l * o->keep + d9di_row_exp(logit, logit, m, n);
+    o->keep = o->l == 0.0f ? 1.0f : d9di_cpu_expf(o->m - m);
+    o->l = o->l * o->keep + d9di_cpu_row_exp(logit, logit, m, n);
     o->m = m;
 }
 
 /* sum = keep sum + exp(logits - m) W for a block of columns. */
-static d9d_status unit_add(xent *x, const columns *c, const online *o, int64_t n, float *sum,
-                           float beta)
+static d9d_status token_grad_accumulate(cross_entropy_call *x, const vocab_block *c,
+                                        const online_softmax *o, int64_t n, float *sum, float beta)
 {
-    d9di_gemm_how how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
+    d9di_gemm_desc how = {.at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .beta = beta};
     d9di_gemm_job job = {
-        .a = x->logits, .b = weight(x, c), .c = sum, .m = n, .n = x->n->h, .k = c->n};
+        .a = x->logits, .b = block_weight(x, c), .c = sum, .m = n, .n = x->n->h, .k = c->n};
 
     for (int64_t i = 0; i < n && beta != 0.0f; i++)
         if (o[i].keep != 1.0f)
-            d9di_row_scale(sum + i * x->n->h, o[i].keep, sum + i * x->n->h, x->n->h);
+            d9di_cpu_row_scale(sum + i * x->n->h, o[i].keep, sum + i * x->n->h, x->n->h);
     return d9di_gemm_run(x->op, &how, &job, 1);
 }
 
 /* y[i ..] = a x + b w for a row of h numbers, x float32 or y itself; w NULL: it is zero. */
-static void combine(d9d_dtype t, void *y, int64_t at, float a, const float *x, float b,
-                    const void *w, int64_t h)
+static void row_combine(d9d_dtype t, void *y, int64_t at, float a, const float *x, float b,
+                        const void *w, int64_t h)
 {
     float buf[D9DI_BLOCK], row[D9DI_BLOCK];
 
     for (int64_t i = 0; i < h; i += D9DI_BLOCK) {
-        int64_t c = d9di_min(h - i, D9DI_BLOCK);
-        const float *in = x != NULL ? x + i : d9di_in(t, y, at + i, c, buf);
-        float *out = d9di_out(t, y, at + i, buf);
+        int64_t c = d9di_i64_min(h - i, D9DI_BLOCK);
+        const float *in = x != NULL ? x + i : d9di_cpu_read(t, y, at + i, c, buf);
+        float *out = d9di_cpu_write_ptr(t, y, at + i, buf);
 
-        d9di_row_scale(out, a, in, c);
+        d9di_cpu_row_scale(out, a, in, c);
         if (w != NULL)
-            d9di_row_axpy(out, b, d9di_in(t, w, i, c, row), c);
-        d9di_put(t, y, at + i, c, out);
+            d9di_cpu_row_axpy(out, b, d9di_cpu_read(t, w, i, c, row), c);
+        d9di_cpu_write(t, y, at + i, c, out);
     }
 }
 
-static d9d_status forward_block(xent *x, int64_t first, int64_t n, float *loss, float *lse,
-                                void *unit, float *sum)
+static d9d_status token_block_forward(cross_entropy_call *x, int64_t first, int64_t n, float *loss,
+                                      float *lse, void *token_grad, float *sum)
 {
-    online o[T_BLOCK];
-    columns c = {0};
+    online_softmax o[T_BLOCK];
+    vocab_block c = {0};
     float beta = 0.0f;
 
     for (int64_t i = 0; i < n; i++)
-        o[i] = (online){.m = -INFINITY};
-    gather(x, first, n);
-    for (; columns_next(x, &c); beta = 1.0f) {
-        D9D_TRY(logits_make(x, &c, n));
-#pragma omp parallel for if (n * c.n > D9DI_SERIAL)
+        o[i] = (online_softmax){.m = -INFINITY};
+    gather_hidden(x, first, n);
+    for (; vocab_block_next(x, &c); beta = 1.0f) {
+        D9D_TRY(logits_compute(x, &c, n));
+#pragma omp parallel for if (n * c.n > D9DI_MIN_PARALLEL)
         for (int64_t i = 0; i < n; i++)
-            online_add(&o[i], x->logits + i * c.n, c.n, target_column(x, &c, first + i));
-        if (unit != NULL)
-            D9D_TRY(unit_add(x, &c, o, n, sum, beta));
+            online_softmax_add(&o[i], x->logits + i * c.n, c.n, target_column(x, &c, first + i));
+        if (token_grad != NULL)
+            D9D_TRY(token_grad_accumulate(x, &c, o, n, sum, beta));
     }
-    if (beta == 0.0f && unit != NULL) /* there are no columns */
+    if (beta == 0.0f && token_grad != NULL) /* there are no columns */
         memset(sum, 0, (size_t)(n * x->n->h) * sizeof(*sum));
     for (int64_t i = 0; i < n; i++) {
         float total = o[i].m + logf(o[i].l), by = o[i].l == 0.0f ? 0.0f : 1.0f / o[i].l;
 
         lse[x->row[first + i]] = total;
         loss[x->row[first + i]] = total - o[i].target;
-        if (unit != NULL) /* sum / l - W[target] */
-            combine(x->n->t, unit, x->row[first + i] * x->n->h, by, sum + i * x->n->h, -1.0f,
-                    row_of(x->n, x->w, x->targets[x->row[first + i]]), x->n->h);
+        if (token_grad != NULL) /* sum / l - W[target] */
+            row_combine(x->n->t, token_grad, x->row[first + i] * x->n->h, by, sum + i * x->n->h,
+                        -1.0f, target_row(x->n, x->w, x->targets[x->row[first + i]]), x->n->h);
     }
     return D9D_OK;
 }
 
-d9d_status d9d_ref_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
-                        const void *hidden, const void *const *w, const int32_t *targets)
+d9d_status d9d_ref_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                        float *loss, float *lse, void *token_grad,
+                                        const void *hidden, const void *const *w,
+                                        const int32_t *targets)
 {
     float *sum = NULL;
     d9d_status st;
-    xent x;
+    cross_entropy_call x;
 
     (void)s;
-    D9D_TRY_OR(st, xent_init(&x, "cross-entropy", n, hidden, w, targets), out);
+    D9D_TRY_OR(st, call_init(&x, "cross-entropy", n, hidden, w, targets), out);
     st = D9D_ENOMEM;
-    if (unit != NULL && (sum = d9di_scratch(x.op, d9di_min(n->rows, T_BLOCK) * n->h)) == NULL)
+    if (token_grad != NULL &&
+        (sum = d9di_cpu_scratch_alloc(x.op, d9di_i64_min(n->rows, T_BLOCK) * n->h)) == NULL)
         goto out;
     memset(loss, 0, (size_t)n->rows * sizeof(*loss));
     memset(lse, 0, (size_t)n->rows * sizeof(*lse));
-    if (unit != NULL)
-        memset(unit, 0, (size_t)(n->rows * n->h) * d9d_dtype_size(n->t));
+    if (token_grad != NULL)
+        memset(token_grad, 0, (size_t)(n->rows * n->h) * d9d_dtype_size(n->t));
     st = D9D_OK;
     for (int64_t i = 0; i < x.n_rows; i += T_BLOCK)
-        D9D_TRY_OR(st, forward_block(&x, i, d9di_min(x.n_rows - i, T_BLOCK), loss, lse, unit, sum),
+        D9D_TRY_OR(st,
+                   token_block_forward(&x, i, d9di_i64_min(x.n_rows - i, T_BLOCK), loss, lse,
+                                       token_grad, sum),
                    out);
 out:
     free(sum);
-    xent_release(&x);
+    call_release(&x);
     return st;
 }
 
 /* --- parts of a vocabulary ---------------------------------------------------- */
 
 /* lse and loss of token r.  A part's logit of the target is lse - loss, 0 where it is not. */
-static void join(const float *parts, int64_t n, int64_t rows, int64_t r, float *loss, float *lse)
+static void token_combine(const float *parts, int64_t n, int64_t rows, int64_t r, float *loss,
+                          float *lse)
 {
     float m = -INFINITY, sum = 0.0f, target = 0.0f;
 
@@ -276,71 +284,75 @@ static void join(const float *parts, int64_t n, int64_t rows, int64_t r, float *
 
         if (l == -INFINITY)
             continue;
-        sum += d9di_expf(l - m);
+        sum += d9di_cpu_expf(l - m);
         target += l - parts[(2 * i + 1) * rows + r];
     }
     *lse = m + logf(sum);
     *loss = *lse - target;
 }
 
-d9d_status d9d_ref_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
-                             void *unit, const float *parts, int64_t n, int64_t mine,
-                             const void *const *w, const int32_t *targets)
+d9d_status d9d_ref_linear_cross_entropy_combine(d9d_stream s,
+                                                const d9d_linear_cross_entropy_dims *d, float *loss,
+                                                float *lse, void *token_grad, const float *parts,
+                                                int64_t n, int64_t mine, const void *const *w,
+                                                const int32_t *targets)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("cross-entropy of parts", d->t));
-#pragma omp parallel for if (d->rows * d->h > D9DI_SERIAL)
+    D9D_TRY(d9di_args_check_float("cross-entropy of parts", d->t));
+#pragma omp parallel for if (d->rows * d->h > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < d->rows; r++) {
         float f;
 
         loss[r] = lse[r] = 0.0f;
         if (targets[r] == d->ignore)
             continue;
-        join(parts, n, d->rows, r, &loss[r], &lse[r]);
-        f = d9di_expf(parts[2 * mine * d->rows + r] - lse[r]);
-        if (unit != NULL)
-            combine(d->t, unit, r * d->h, f, NULL, f - 1.0f, row_of(d, w, targets[r]), d->h);
+        token_combine(parts, n, d->rows, r, &loss[r], &lse[r]);
+        f = d9di_cpu_expf(parts[2 * mine * d->rows + r] - lse[r]);
+        if (token_grad != NULL)
+            row_combine(d->t, token_grad, r * d->h, f, NULL, f - 1.0f, target_row(d, w, targets[r]),
+                        d->h);
     }
     return D9D_OK;
 }
 
 /* --- backward --------------------------------------------------------------- */
 
-d9d_status d9d_ref_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
-                            const void *unit, int64_t rows, int64_t h)
+d9d_status d9d_ref_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void *dhidden,
+                                              const float *dloss, const void *token_grad,
+                                              int64_t rows, int64_t h)
 {
     (void)s;
-    D9D_TRY(d9di_check_float("cross-entropy gradient", t));
-#pragma omp parallel for if (rows * h > D9DI_SERIAL)
+    D9D_TRY(d9di_args_check_float("cross-entropy gradient", t));
+#pragma omp parallel for if (rows * h > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < h; i += D9DI_BLOCK) {
-            int64_t c = d9di_min(h - i, D9DI_BLOCK), at = r * h + i;
-            float buf[D9DI_BLOCK], *out = d9di_out(t, dhidden, at, buf);
+            int64_t c = d9di_i64_min(h - i, D9DI_BLOCK), at = r * h + i;
+            float buf[D9DI_BLOCK], *out = d9di_cpu_write_ptr(t, dhidden, at, buf);
 
-            d9di_row_scale(out, dloss[r], d9di_in(t, unit, at, c, buf), c);
-            d9di_put(t, dhidden, at, c, out);
+            d9di_cpu_row_scale(out, dloss[r], d9di_cpu_read(t, token_grad, at, c, buf), c);
+            d9di_cpu_write(t, dhidden, at, c, out);
         }
     return D9D_OK;
 }
 
-D9DI_CLONES static void softmax_grad(float *logit, float lse, float dloss, int64_t n)
+D9DI_CLONES static void softmax_bwd_row(float *logit, float lse, float dloss, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        logit[i] = d9di_expf(logit[i] - lse) * dloss;
+        logit[i] = d9di_cpu_expf(logit[i] - lse) * dloss;
 }
 
 /* Gradients of the gathered tokens' logits, in place of the logits. */
-static d9d_status dlogits_make(xent *x, const columns *c, int64_t first, int64_t n,
-                               const float *dloss, const float *lse)
+static d9d_status dlogits_compute(cross_entropy_call *x, const vocab_block *c, int64_t first,
+                                  int64_t n, const float *dloss, const float *lse)
 {
-    D9D_TRY(logits_make(x, c, n));
-#pragma omp parallel for if (n * c->n > D9DI_SERIAL)
+    D9D_TRY(logits_compute(x, c, n));
+#pragma omp parallel for if (n * c->n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n; i++) {
         int64_t row = x->row[first + i], target = target_column(x, c, first + i);
         float *d = x->logits + i * c->n;
 
-        softmax_grad(d, lse[row], dloss[row], c->n);
+        softmax_bwd_row(d, lse[row], dloss[row], c->n);
         if (target >= 0)
             d[target] -= dloss[row];
     }
@@ -348,89 +360,99 @@ static d9d_status dlogits_make(xent *x, const columns *c, int64_t first, int64_t
 }
 
 /* dW of some columns, in float32: dw = beta dw + sum over blocks of tokens. */
-static d9d_status dw_columns(xent *x, const columns *c, float *dw, float beta, const float *dloss,
-                             const float *lse)
+static d9d_status wgrad_block(cross_entropy_call *x, const vocab_block *c, float *dw, float beta,
+                              const float *dloss, const float *lse)
 {
-    d9di_gemm_how how = {
+    d9di_gemm_desc how = {
         .at = D9D_F32, .bt = x->n->t, .ct = D9D_F32, .trans_a = true, .beta = beta};
     d9di_gemm_job job = {.a = x->logits, .b = x->h, .c = dw, .m = c->n, .n = x->n->h};
 
     if (x->n_rows == 0)
         return d9di_gemm_run(x->op, &how, &job, 1);
     for (int64_t i = 0; i < x->n_rows; i += T_BLOCK) {
-        job.k = d9di_min(x->n_rows - i, T_BLOCK);
-        gather(x, i, job.k);
-        D9D_TRY(dlogits_make(x, c, i, job.k, dloss, lse));
+        job.k = d9di_i64_min(x->n_rows - i, T_BLOCK);
+        gather_hidden(x, i, job.k);
+        D9D_TRY(dlogits_compute(x, c, i, job.k, dloss, lse));
         D9D_TRY(d9di_gemm_run(x->op, &how, &job, 1));
         how.beta = 1.0f;
     }
     return D9D_OK;
 }
 
-d9d_status d9d_ref_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
-                           const float *beta, const float *dloss, const float *lse,
-                           const void *hidden, const void *const *w, const int32_t *targets)
+d9d_status d9d_ref_linear_cross_entropy_wgrad(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                              d9d_dtype gt, void *const *dw, const float *beta,
+                                              const float *dloss, const float *lse,
+                                              const void *hidden, const void *const *w,
+                                              const int32_t *targets)
 {
     int64_t h = n->h;
     float *sum = NULL;
-    columns c = {0};
+    vocab_block c = {0};
     d9d_status st;
-    xent x;
+    cross_entropy_call x;
 
     (void)s;
-    D9D_TRY_OR(st, xent_init(&x, "cross-entropy gradient", n, hidden, w, targets), out);
-    D9D_TRY_OR(st, d9di_check_float(x.op, gt), out);
+    D9D_TRY_OR(st, call_init(&x, "cross-entropy gradient", n, hidden, w, targets), out);
+    D9D_TRY_OR(st, d9di_args_check_float(x.op, gt), out);
     st = D9D_ENOMEM;
-    if (gt != D9D_F32 && (sum = d9di_scratch(x.op, d9di_min(vocabulary(n), V_BLOCK) * h)) == NULL)
+    if (gt != D9D_F32 &&
+        (sum = d9di_cpu_scratch_alloc(x.op, d9di_i64_min(vocabulary(n), V_BLOCK) * h)) == NULL)
         goto out;
     st = D9D_OK;
-    while (columns_next(&x, &c)) {
+    while (vocab_block_next(&x, &c)) {
         float b = beta[c.split];
 
         if (dw[c.split] == NULL)
             continue;
         if (gt == D9D_F32) {
-            D9D_TRY_OR(st, dw_columns(&x, &c, (float *)dw[c.split] + c.first * h, b, dloss, lse),
+            D9D_TRY_OR(st, wgrad_block(&x, &c, (float *)dw[c.split] + c.first * h, b, dloss, lse),
                        out);
             continue;
         }
-        D9D_TRY_OR(st, dw_columns(&x, &c, sum, 0.0f, dloss, lse), out);
+        D9D_TRY_OR(st, wgrad_block(&x, &c, sum, 0.0f, dloss, lse), out);
         for (int64_t i = 0; i < c.n; i++)
-            d9di_store_add(gt, dw[c.split], (c.first + i) * h, h, b, sum + i * h);
+            d9di_cpu_store_add(gt, dw[c.split], (c.first + i) * h, h, b, sum + i * h);
     }
 out:
     free(sum);
-    xent_release(&x);
+    call_release(&x);
     return st;
 }
 
 /* --- both ------------------------------------------------------------------- */
 
 /* This part's lse and loss in their place of parts [ranks, 2, T], then those of all. */
-static d9d_status once_of_parts(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse,
-                                void *unit, const void *hidden, const void *const *w,
-                                const int32_t *targets)
+static d9d_status fwd_bwd_of_ranks(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                   float *loss, float *lse, void *token_grad, const void *hidden,
+                                   const void *const *w, const int32_t *targets)
 {
-    const d9d_xent_ranks *r = n->ranks;
-    float *parts = d9di_scratch("cross-entropy", 2 * r->n * n->rows);
-    float *mine = parts + 2 * r->mine * n->rows;
+    const d9d_linear_cross_entropy_ranks *r = n->ranks;
+    float *parts = d9di_cpu_scratch_alloc("cross-entropy", 2 * r->n * n->rows);
+    float *mine = parts + 2 * r->rank * n->rows;
     d9d_status st;
 
     if (parts == NULL)
         return D9D_ENOMEM;
-    D9D_TRY_OR(st, d9d_ref_xent(s, n, mine + n->rows, mine, unit, hidden, w, targets), out);
-    D9D_TRY_OR(st, r->gather(r->arg, parts, 2 * n->rows), out);
-    st = d9d_ref_xent_join(s, n, loss, lse, unit, parts, r->n, r->mine, w, targets);
+    D9D_TRY_OR(
+        st,
+        d9d_ref_linear_cross_entropy(s, n, mine + n->rows, mine, token_grad, hidden, w, targets),
+        out);
+    D9D_TRY_OR(st, r->all_gather(r->arg, parts, 2 * n->rows), out);
+    st = d9d_ref_linear_cross_entropy_combine(s, n, loss, lse, token_grad, parts, r->n, r->rank, w,
+                                              targets);
 out:
     free(parts);
     return st;
 }
 
-d9d_status d9d_ref_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
-                             void *unit, void *const *dw, const float *beta, const void *hidden,
-                             const void *const *w, const int32_t *targets)
+d9d_status d9d_ref_linear_cross_entropy_fwd_bwd(d9d_stream s,
+                                                const d9d_linear_cross_entropy_dims *n,
+                                                d9d_dtype gt, float *loss, void *token_grad,
+                                                void *const *dw, const float *beta,
+                                                const void *hidden, const void *const *w,
+                                                const int32_t *targets)
 {
-    float *lse = d9di_scratch("cross-entropy", 2 * n->rows), *ones = lse + n->rows;
+    float *lse = d9di_cpu_scratch_alloc("cross-entropy", 2 * n->rows), *ones = lse + n->rows;
     d9d_status st;
 
     if (lse == NULL)
@@ -438,10 +460,11 @@ d9d_status d9d_ref_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt,
     for (int64_t i = 0; i < n->rows; i++)
         ones[i] = 1.0f;
     D9D_TRY_OR(st,
-               n->ranks != NULL ? once_of_parts(s, n, loss, lse, unit, hidden, w, targets)
-                                : d9d_ref_xent(s, n, loss, lse, unit, hidden, w, targets),
+               n->ranks != NULL
+                   ? fwd_bwd_of_ranks(s, n, loss, lse, token_grad, hidden, w, targets)
+                   : d9d_ref_linear_cross_entropy(s, n, loss, lse, token_grad, hidden, w, targets),
                out);
-    st = d9d_ref_xent_dw(s, n, gt, dw, beta, ones, lse, hidden, w, targets);
+    st = d9d_ref_linear_cross_entropy_wgrad(s, n, gt, dw, beta, ones, lse, hidden, w, targets);
 out:
     free(lse);
     return st;

@@ -10,14 +10,14 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float d9di_bits_float(uint32_t u)
+static inline float d9di_cpu_bits_to_float(uint32_t u)
 {
     float f;
 
     memcpy(&f, &u, sizeof(f));
     return f;
 }
-static inline uint32_t d9di_float_bits(float f)
+static inline uint32_t d9di_cpu_float_to_bits(float f)
 {
     uint32_t u;
 
@@ -28,7 +28,7 @@ static inline uint32_t d9di_float_bits(float f)
 /* exp(x) = 2^k exp(r), r = x - k ln 2 in two parts, |r| <= ln 2 / 2; a polynomial fitted to
  * (exp(r) - 1 - r) / r^2.  2^k is applied in two steps, so denormals and overflow come out
  * right.  NaN stays NaN. */
-static inline float d9di_expf(float x)
+static inline float d9di_cpu_expf(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     float c = x < -105.0f ? -105.0f : x;
@@ -37,7 +37,7 @@ static inline float d9di_expf(float x)
     float k = shifted - magic;
     float r = d - k * 0.693359375f + k * 2.12194440e-4f;
     float p = 0x1.a17e2ep-13f;
-    int32_t e = (int32_t)d9di_float_bits(shifted) - 0x4b400000;
+    int32_t e = (int32_t)d9di_cpu_float_to_bits(shifted) - 0x4b400000;
     int32_t e1 = e >> 1;
     int32_t e2 = e - e1;
 
@@ -47,18 +47,18 @@ static inline float d9di_expf(float x)
     p = p * r + 0x1.555556p-3f;
     p = p * r + 0.5f;
     p = p * (r * r) + r + 1.0f;
-    return p * d9di_bits_float((uint32_t)(e1 + 127) << 23) *
-           d9di_bits_float((uint32_t)(e2 + 127) << 23);
+    return p * d9di_cpu_bits_to_float((uint32_t)(e1 + 127) << 23) *
+           d9di_cpu_bits_to_float((uint32_t)(e2 + 127) << 23);
 }
 
-static inline float d9di_sigmoid(float x)
+static inline float d9di_cpu_sigmoid(float x)
 {
-    return 1.0f / (1.0f + d9di_expf(-x));
+    return 1.0f / (1.0f + d9di_cpu_expf(-x));
 }
 
 /* The multiple of pi/2 is taken off in double, what is left has |r| <= pi/4.  For angles up to
  * ten million the result is within 1e-7 of the truth. */
-static inline void d9di_sincosf(float x, float *sine, float *cosine)
+static inline void d9di_cpu_sincosf(float x, float *sine, float *cosine)
 {
     const double magic = 6755399441055744.0; /* 1.5 * 2^52 */
     double shifted = (double)x * 0.63661977236758134308 + magic;
@@ -81,8 +81,8 @@ static inline void d9di_sincosf(float x, float *sine, float *cosine)
     c = c * (z * z) - 0.5f * z + 1.0f;
     a = quarter & 1u ? c : s;
     b = quarter & 1u ? s : c;
-    *sine = d9di_bits_float(d9di_float_bits(a) ^ ((quarter & 2u) << 30));
-    *cosine = d9di_bits_float(d9di_float_bits(b) ^ (((quarter + 1u) & 2u) << 30));
+    *sine = d9di_cpu_bits_to_float(d9di_cpu_float_to_bits(a) ^ ((quarter & 2u) << 30));
+    *cosine = d9di_cpu_bits_to_float(d9di_cpu_float_to_bits(b) ^ (((quarter + 1u) & 2u) << 30));
 }
 
 #endif /* D9DI_CPU_MATH_H */

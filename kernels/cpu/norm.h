@@ -5,20 +5,21 @@
 #include "cpu/common.h"
 
 /* w or 1 + w; NULL when memory is out. */
-float *d9di_norm_weights(const char *op, d9d_dtype t, const void *w, int64_t n, bool zero_centred);
+float *d9di_cpu_norm_weights(const char *op, d9d_dtype t, const void *w, int64_t n,
+                             bool zero_centred);
 
-void d9di_norm_scale_row(float *y, const float *x, const float *w, float inv, int64_t n);
-void d9di_norm_mul_row(float *y, const float *a, const float *b, int64_t n);
+void d9di_cpu_norm_scale_row(float *y, const float *x, const float *w, float inv, int64_t n);
+void d9di_cpu_norm_mul_row(float *y, const float *a, const float *b, int64_t n);
 /* dx = inv (g - x c), g = dy w', c = inv^2 mean(g x). */
-void d9di_norm_dx_row(float *dx, const float *g, const float *x, float inv, float c, int64_t n);
+void d9di_cpu_norm_dx_row(float *dx, const float *g, const float *x, float inv, float c, int64_t n);
 /* dw += dy x inv */
-void d9di_norm_dw_row(float *dw, const float *dy, const float *x, float inv, int64_t n);
+void d9di_cpu_norm_dw_row(float *dw, const float *dy, const float *x, float inv, int64_t n);
 
 /* Cosine and sine, times mscale, of n angles; sign -1 turns back. */
-void d9di_rope_angles(float *co, float *si, const float *inv_freq, float position, float mscale,
-                      float sign, int64_t n);
+void d9di_cpu_rope_angles(float *co, float *si, const float *inv_freq, float position, float mscale,
+                          float sign, int64_t n);
 /* n pairs: features i and i + n, or 2 i and 2 i + 1; y is not x. */
-void d9di_rope_turn(bool interleaved, float *y, const float *x, const float *co, const float *si,
-                    int64_t n);
+void d9di_cpu_rope_rotate(bool interleaved, float *y, const float *x, const float *co,
+                          const float *si, int64_t n);
 
 #endif /* D9DI_CPU_NORM_H */

@@ -3,11 +3,11 @@
 
 extern __typeof__(*((d9d_kernels *)0)->norm_rope) d9d_ref_norm_rope;
 
-static d9d_status token(d9d_stream s, const d9d_norm_rope_dims *d, const d9d_turned_heads *h,
-                        int64_t i)
+static d9d_status token_append(d9d_stream s, const d9d_qk_norm_rope_dims *d,
+                               const d9d_qk_norm_rope_heads *h, int64_t i)
 {
-    const int64_t row = h->at != NULL ? h->at[i] : i, size = h->heads * d->d;
-    d9d_norm_rope_dims one = *d;
+    const int64_t row = h->row_index != NULL ? h->row_index[i] : i, size = h->heads * d->d;
+    d9d_qk_norm_rope_dims one = *d;
     void *y;
 
     if (row < 0)
@@ -15,19 +15,19 @@ static d9d_status token(d9d_stream s, const d9d_norm_rope_dims *d, const d9d_tur
     one.m = 1;
     one.heads = h->heads;
     one.positions += i;
-    y = d9di_at(d->t, h->y, row * size);
+    y = d9di_elem_at(d->t, h->y, row * size);
     if (h->w != NULL)
-        return d9d_ref_norm_rope(s, &one, y, NULL, d9di_cat(d->t, h->x, i * size), h->w);
-    memcpy(y, d9di_cat(d->t, h->x, i * size), (size_t)size * d9d_dtype_size(d->t));
+        return d9d_ref_norm_rope(s, &one, y, NULL, d9di_elem_cat(d->t, h->x, i * size), h->w);
+    memcpy(y, d9di_elem_cat(d->t, h->x, i * size), (size_t)size * d9d_dtype_size(d->t));
     return D9D_OK;
 }
 
-d9d_status d9d_ref_new_heads(d9d_stream s, const d9d_norm_rope_dims *d, int n,
-                             const d9d_turned_heads *list)
+d9d_status d9d_ref_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
+                                       const d9d_qk_norm_rope_heads *list)
 {
-    D9D_TRY(d9di_check_float("new_heads", d->t));
+    D9D_TRY(d9di_args_check_float("new_heads", d->t));
     for (int j = 0; j < n; j++)
         for (int64_t i = 0; i < d->m; i++)
-            D9D_TRY(token(s, d, &list[j], i));
+            D9D_TRY(token_append(s, d, &list[j], i));
     return D9D_OK;
 }

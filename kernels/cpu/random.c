@@ -35,14 +35,14 @@ D9DI_CLONES static void philox_lanes(uint32_t out[LANES * 4], d9d_rng r, uint64_
     }
 }
 
-void d9di_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n)
+void d9di_cpu_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n)
 {
     uint32_t words[LANES * 4];
     int64_t done = 0;
 
     while (done < n) {
         uint64_t at = index + (uint64_t)done;
-        int64_t skip = (int64_t)(at % 4), c = d9di_min(n - done, LANES * 4 - skip);
+        int64_t skip = (int64_t)(at % 4), c = d9di_i64_min(n - done, LANES * 4 - skip);
 
         philox_lanes(words, r, at / 4);
         memcpy(out + done, words + skip, (size_t)c * sizeof(*out));
@@ -51,16 +51,17 @@ void d9di_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n)
 }
 
 /* At most D9DI_BLOCK elements: those of d9d_rng_normal() or of 2 d9d_rng_uniform() - 1, scaled. */
-static void draw(float *y, d9d_init_kind kind, float scale, d9d_rng r, uint64_t index, int64_t n)
+static void block_draw(float *y, d9d_init_kind kind, float scale, d9d_rng r, uint64_t index,
+                       int64_t n)
 {
     uint32_t w[2 * D9DI_BLOCK] = {0};
 
     if (kind == D9D_INIT_NORMAL) {
-        d9di_random_bits(w, r, 2 * index, 2 * n);
+        d9di_cpu_random_bits(w, r, 2 * index, 2 * n);
         for (int64_t i = 0; i < n; i++)
-            y[i] = scale * d9d_rng_normal_of(w[2 * i], w[2 * i + 1]);
+            y[i] = scale * d9d_rng_box_muller(w[2 * i], w[2 * i + 1]);
     } else {
-        d9di_random_bits(w, r, index, n);
+        d9di_cpu_random_bits(w, r, index, n);
         for (int64_t i = 0; i < n; i++)
             y[i] = scale * (2.0f * ((float)(w[i] >> 8) * 0x1p-24f) - 1.0f);
     }
@@ -70,20 +71,20 @@ d9d_status d9d_ref_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind
                           d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
                           const int64_t *whole)
 {
-    d9di_box b = d9di_box_make(ndim, box, start, whole);
-    int64_t per_run = d9di_ceil_div(b.run, D9DI_BLOCK);
+    d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
+    int64_t per_run = d9di_i64_ceil_div(b.run, D9DI_BLOCK);
 
-    D9D_TRY(d9di_check_float("random", t));
+    D9D_TRY(d9di_args_check_float("random", t));
     if (kind == D9D_INIT_ZEROS || kind == D9D_INIT_ONES)
         return d9d_ref_fill(s, t, y, b.run * b.n_runs, kind == D9D_INIT_ONES ? 1.0f : 0.0f);
 #pragma omp parallel for if (b.run * b.n_runs > D9DI_BLOCK)
     for (int64_t i = 0; i < b.n_runs * per_run; i++) {
         int64_t run = i / per_run, at = i % per_run * D9DI_BLOCK;
-        int64_t c = d9di_min(b.run - at, D9DI_BLOCK);
+        int64_t c = d9di_i64_min(b.run - at, D9DI_BLOCK);
         float buf[D9DI_BLOCK];
 
-        draw(buf, kind, scale, r, (uint64_t)(d9di_box_index(&b, run) + at), c);
-        d9di_store(t, y, run * b.run + at, c, buf);
+        block_draw(buf, kind, scale, r, (uint64_t)(d9di_subarray_index(&b, run) + at), c);
+        d9di_cpu_store(t, y, run * b.run + at, c, buf);
     }
     return D9D_OK;
 }

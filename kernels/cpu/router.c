@@ -9,7 +9,7 @@ enum { ROWS = 64 }; /* handed to a thread at once */
 
 /* The index after (value, index) `last` in falling order of key, ties to the lower index; a NaN
  * key counts as -inf, so there is always one while fewer than n were taken. */
-static int32_t next_best(const float *key, int64_t n, float last_key, int32_t last)
+static int32_t topk_next(const float *key, int64_t n, float last_key, int32_t last)
 {
     int32_t best = -1;
     float best_key = 0.0f;
@@ -27,34 +27,34 @@ static int32_t next_best(const float *key, int64_t n, float last_key, int32_t la
     return best;
 }
 
-static void top_k(const float *key, int64_t n, int32_t *out, int64_t k)
+static void row_topk(const float *key, int64_t n, int32_t *out, int64_t k)
 {
     int32_t last = -1;
     float last_key = 0.0f;
 
     for (int64_t j = 0; j < k; j++) {
-        last = next_best(key, n, last_key, last);
+        last = topk_next(key, n, last_key, last);
         last_key = key[last] == key[last] ? key[last] : -INFINITY;
         out[j] = last;
     }
 }
 
 /* Keys of the groups that are not the best become -inf. */
-static void keep_groups(float *key, const d9d_router_dims *n)
+static void mask_groups(float *key, const d9d_router_dims *n)
 {
     const int64_t each = n->e / n->groups;
-    float worth[D9D_ROUTER_GROUPS];
-    int32_t best[D9D_ROUTER_GROUPS] = {0}, two[2] = {0};
-    bool kept[D9D_ROUTER_GROUPS] = {false};
+    float worth[D9D_ROUTER_MAX_GROUPS];
+    int32_t best[D9D_ROUTER_MAX_GROUPS] = {0}, two[2] = {0};
+    bool kept[D9D_ROUTER_MAX_GROUPS] = {false};
 
     assert(each > 0);
     for (int g = 0; g < n->groups; g++) {
         const float *of = key + g * each;
 
-        top_k(of, each, two, each < 2 ? each : 2);
+        row_topk(of, each, two, each < 2 ? each : 2);
         worth[g] = of[two[0]] + (each < 2 ? 0.0f : of[two[1]]);
     }
-    top_k(worth, n->groups, best, n->top_groups);
+    row_topk(worth, n->groups, best, n->top_groups);
     for (int i = 0; i < n->top_groups; i++)
         kept[best[i]] = true;
     for (int64_t i = 0; i < n->e; i++)
@@ -62,21 +62,22 @@ static void keep_groups(float *key, const d9d_router_dims *n)
 }
 
 /* Scores of one row of logits, in place. */
-static void score(float *p, const d9d_router_dims *n)
+static void row_scores(float *p, const d9d_router_dims *n)
 {
     float sum;
 
     if (n->sigmoid) {
         for (int64_t i = 0; i < n->e; i++)
-            p[i] = d9di_sigmoid(p[i]);
+            p[i] = d9di_cpu_sigmoid(p[i]);
         return;
     }
-    sum = d9di_row_exp(p, p, d9di_row_max(p, n->e), n->e);
-    d9di_row_scale(p, 1.0f / sum, p, n->e);
+    sum = d9di_cpu_row_exp(p, p, d9di_cpu_row_max(p, n->e), n->e);
+    d9di_cpu_row_scale(p, 1.0f / sum, p, n->e);
 }
 
 /* prob = p of the chosen, divided by their sum + 1e-20 when renormalised, and scaled. */
-static void gather(float *prob, const float *p, const int32_t *expert, const d9d_router_dims *n)
+static void gather_probs(float *prob, const float *p, const int32_t *expert,
+                         const d9d_router_dims *n)
 {
     float sum = 0.0f;
 
@@ -97,22 +98,22 @@ d9d_status d9d_ref_router(d9d_stream s, const d9d_router_dims *n, float *p, floa
     float *scratch;
 
     (void)s;
-    D9D_TRY(d9di_check_router("router", n));
-    if ((scratch = d9di_scratch_threads("router", e)) == NULL)
+    D9D_TRY(d9di_args_check_router("router", n));
+    if ((scratch = d9di_cpu_scratch_alloc_threads("router", e)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_SERIAL)
+#pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < n->rows; r++) {
-        float *row = p + r * e, *key = d9di_mine(scratch, e);
+        float *row = p + r * e, *key = d9di_cpu_scratch_of_thread(scratch, e);
 
-        d9di_load(n->t, row, logits, r * e, e);
-        score(row, n);
+        d9di_cpu_load(n->t, row, logits, r * e, e);
+        row_scores(row, n);
         memcpy(key, row, (size_t)e * sizeof(*key));
         if (bias != NULL)
-            d9di_row_axpy(key, 1.0f, bias, e);
+            d9di_cpu_row_axpy(key, 1.0f, bias, e);
         if (n->groups > 1)
-            keep_groups(key, n);
-        top_k(key, e, expert + r * k, k);
-        gather(prob + r * k, row, expert + r * k, n);
+            mask_groups(key, n);
+        row_topk(key, e, expert + r * k, k);
+        gather_probs(prob + r * k, row, expert + r * k, n);
     }
     free(scratch);
     return D9D_OK;
@@ -121,40 +122,40 @@ d9d_status d9d_ref_router(d9d_stream s, const d9d_router_dims *n, float *p, floa
 /* --- the losses ----------------------------------------------------------------------------- */
 
 /* The row of the batch that token r is of. */
-static const float *load_of(const d9d_router_balance *b, int64_t r, int64_t e)
+static const float *seq_load(const d9d_router_balance *b, int64_t r, int64_t e)
 {
-    return b->load + (b->first + r) / b->length * e;
+    return b->load + (b->first + r) / b->seq_len * e;
 }
 
 /* log of the sum of exp of x [n]; x becomes the softmax. */
-static float soften(float *x, int64_t n)
+static float row_softmax(float *x, int64_t n)
 {
-    const float most = d9di_row_max(x, n), sum = d9di_row_exp(x, x, most, n);
+    const float most = d9di_cpu_row_max(x, n), sum = d9di_cpu_row_exp(x, x, most, n);
 
-    d9di_row_scale(x, 1.0f / sum, x, n);
+    d9di_cpu_row_scale(x, 1.0f / sum, x, n);
     return most + logf(sum);
 }
 
 /* d += coefficient w times the gradient of z by the logits; `room` [e]. */
-static void add_z(float *d, int64_t r, const d9d_router_dims *n, const d9d_router_balance *b,
-                  float *room)
+static void z_loss_bwd(float *d, int64_t r, const d9d_router_dims *n, const d9d_router_balance *b,
+                       float *room)
 {
     float lse;
 
-    d9di_load(n->t, room, b->logits, r * n->e, n->e);
-    lse = soften(room, n->e);
-    d9di_row_axpy(d, 2.0f * b->z * b->weight[r] * lse, room, n->e);
+    d9di_cpu_load(n->t, room, b->logits, r * n->e, n->e);
+    lse = row_softmax(room, n->e);
+    d9di_cpu_row_axpy(d, 2.0f * b->z * b->weight[r] * lse, room, n->e);
 }
 
 /* ds += coefficient w times the gradient of aux by the scores: (g_e - sum of q g) / sum of s, where
  * g = E load / (sum of load), and the sum of s is 1 of a softmax. */
-static void add_aux(float *ds, const float *p, int64_t r, const d9d_router_dims *n,
-                    const d9d_router_balance *b)
+static void aux_loss_bwd(float *ds, const float *p, int64_t r, const d9d_router_dims *n,
+                         const d9d_router_balance *b)
 {
-    const float *load = load_of(b, r, n->e);
-    const float all = d9di_row_sum(p, n->e) + 1e-20f;
-    const float scale = (float)n->e / d9di_row_sum(load, n->e);
-    const float mean = d9di_row_dot(p, load, n->e) * scale / all;
+    const float *load = seq_load(b, r, n->e);
+    const float all = d9di_cpu_row_sum(p, n->e) + 1e-20f;
+    const float scale = (float)n->e / d9di_cpu_row_sum(load, n->e);
+    const float mean = d9di_cpu_row_dot(p, load, n->e) * scale / all;
     const float c = b->aux * b->weight[r] / all;
 
     for (int64_t i = 0; i < n->e; i++)
@@ -163,8 +164,8 @@ static void add_aux(float *ds, const float *p, int64_t r, const d9d_router_dims 
 
 /* ds from the gradient of the chosen: with S = sum + 1e-20 and q = p / S,
  * ds_j = scale (dprob_j - sum_i dprob_i q_i) / S. */
-static void chosen_din(float *ds, const float *dprob, const float *p, const float *prob,
-                       const int32_t *expert, const d9d_router_dims *n)
+static void topk_bwd(float *ds, const float *dprob, const float *p, const float *prob,
+                     const int32_t *expert, const d9d_router_dims *n)
 {
     float sum = 0.0f, mean = 0.0f;
 
@@ -180,15 +181,15 @@ static void chosen_din(float *ds, const float *dprob, const float *p, const floa
 
 /* From the gradient of scores to that of logits, in place: p (ds - sum_j p_j ds_j), or of sigmoids
  * p (1 - p) ds. */
-static void score_din(float *d, const float *p, const d9d_router_dims *n)
+static void row_scores_bwd(float *d, const float *p, const d9d_router_dims *n)
 {
-    const float dot = n->sigmoid ? 0.0f : d9di_row_dot(p, d, n->e);
+    const float dot = n->sigmoid ? 0.0f : d9di_cpu_row_dot(p, d, n->e);
 
     for (int64_t i = 0; i < n->e; i++)
         d[i] = p[i] * (n->sigmoid ? (1.0f - p[i]) * d[i] : d[i] - dot);
 }
 
-d9d_status d9d_ref_router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+d9d_status d9d_ref_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogits,
                               const float *dprob, const float *p, const float *prob,
                               const int32_t *expert, const d9d_router_balance *b)
 {
@@ -196,21 +197,22 @@ d9d_status d9d_ref_router_din(d9d_stream s, const d9d_router_dims *n, void *dlog
     float *scratch;
 
     (void)s;
-    D9D_TRY(d9di_check_router("router_din", n));
-    if ((scratch = d9di_scratch_threads("router_din", 2 * e)) == NULL)
+    D9D_TRY(d9di_args_check_router("router_din", n));
+    if ((scratch = d9di_cpu_scratch_alloc_threads("router_din", 2 * e)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_SERIAL)
+#pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < n->rows; r++) {
-        float *room = d9di_mine(scratch, 2 * e), *d = d9di_out(n->t, dlogits, r * e, room);
+        float *room = d9di_cpu_scratch_of_thread(scratch, 2 * e),
+              *d = d9di_cpu_write_ptr(n->t, dlogits, r * e, room);
         const bool counts = b != NULL && b->weight[r] > 0.0f;
 
-        chosen_din(d, dprob + r * k, p + r * e, prob + r * k, expert + r * k, n);
+        topk_bwd(d, dprob + r * k, p + r * e, prob + r * k, expert + r * k, n);
         if (counts && b->aux != 0.0f)
-            add_aux(d, p + r * e, r, n, b);
-        score_din(d, p + r * e, n);
+            aux_loss_bwd(d, p + r * e, r, n, b);
+        row_scores_bwd(d, p + r * e, n);
         if (counts && b->z != 0.0f)
-            add_z(d, r, n, b, room + e);
-        d9di_put(n->t, dlogits, r * e, e, d);
+            z_loss_bwd(d, r, n, b, room + e);
+        d9di_cpu_write(n->t, dlogits, r * e, e, d);
     }
     free(scratch);
     return D9D_OK;
@@ -223,24 +225,24 @@ d9d_status d9d_ref_router_losses(d9d_stream s, const d9d_router_dims *n, float *
     float *scratch;
 
     (void)s;
-    D9D_TRY(d9di_check_router("router_losses", n));
-    if ((scratch = d9di_scratch_threads("router_losses", e)) == NULL)
+    D9D_TRY(d9di_args_check_router("router_losses", n));
+    if ((scratch = d9di_cpu_scratch_alloc_threads("router_losses", e)) == NULL)
         return D9D_ENOMEM;
-#pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_SERIAL)
+#pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < n->rows; r++) {
         const float w = b->weight[r], *row = p + r * e;
-        float *x = d9di_mine(scratch, e), lse;
+        float *x = d9di_cpu_scratch_of_thread(scratch, e), lse;
 
         aux[r] = z[r] = 0.0f;
         if (w > 0.0f && b->aux != 0.0f) {
-            const float *load = load_of(b, r, e);
+            const float *load = seq_load(b, r, e);
 
-            aux[r] = w * d9di_row_dot(row, load, e) * (float)e /
-                     (d9di_row_sum(load, e) * (d9di_row_sum(row, e) + 1e-20f));
+            aux[r] = w * d9di_cpu_row_dot(row, load, e) * (float)e /
+                     (d9di_cpu_row_sum(load, e) * (d9di_cpu_row_sum(row, e) + 1e-20f));
         }
         if (w > 0.0f && b->z != 0.0f) {
-            d9di_load(n->t, x, b->logits, r * e, e);
-            lse = soften(x, e);
+            d9di_cpu_load(n->t, x, b->logits, r * e, e);
+            lse = row_softmax(x, e);
             z[r] = w * lse * lse;
         }
     }
@@ -251,8 +253,8 @@ d9d_status d9d_ref_router_losses(d9d_stream s, const d9d_router_dims *n, float *
 /* --- counts, and the bias that follows them ----------------------------------------------------
  */
 
-d9d_status d9d_ref_router_count(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
-                                const int32_t *expert, const d9d_router_balance *b)
+d9d_status d9d_ref_expert_load(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
+                               const int32_t *expert, const d9d_router_balance *b)
 {
     (void)s;
     for (int64_t r = 0; r < n->rows; r++) {
@@ -262,7 +264,7 @@ d9d_status d9d_ref_router_count(d9d_stream s, const d9d_router_dims *n, float *l
             const int32_t x = expert[r * n->k + j];
 
             if (load != NULL)
-                load[(b->first + r) / b->length * n->e + x] += 1.0f;
+                load[(b->first + r) / b->seq_len * n->e + x] += 1.0f;
             if (total != NULL)
                 total[x] += 1.0;
         }

@@ -8,10 +8,10 @@
  * there are; here a document's numbers are the same to the bit whatever is computed beside it,
  * and on any processor with fused multiply-adds.
  *
- * A few rows go through d9di_sgemm_few() first.  Panels of op(A) and op(B) are brought into slices
- * of ROWS rows and COLS columns, in the order in which the innermost loop wants them (Goto and van
- * de Geijn, "Anatomy of high-performance matrix multiplication", 2008); slices are filled up with
- * zeros.
+ * A few rows go through d9di_sgemm_skinny() first.  Panels of op(A) and op(B) are brought into
+ * slices of ROWS rows and COLS columns, in the order in which the innermost loop wants them (Goto
+ * and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008); slices are filled
+ * up with zeros.
  */
 #include "cpu/sgemm.h"
 
@@ -20,11 +20,11 @@
 #endif
 
 enum {
-    ROWS = 12,                 /* of a slice of op(A) */
-    COLS = D9DI_SGEMM_COLS,    /* of a slice of op(B) */
-    K_MOST = D9DI_SGEMM_PANEL, /* of a panel */
-    M_MOST = 96,               /* rows of op(A) in the cache */
-    N_MOST = 512               /* columns of op(B) */
+    ROWS = 12,                /* of a slice of op(A) */
+    COLS = D9DI_SGEMM_COLS,   /* of a slice of op(B) */
+    K_MAX = D9DI_SGEMM_PANEL, /* of a panel */
+    M_MAX = 96,               /* rows of op(A) in the cache */
+    N_MAX = 512               /* columns of op(B) */
 };
 
 /* --- a tile: y[rows][COLS] = slice of A, [n][ROWS], times slice of B, [n][COLS] --------------- */
@@ -45,7 +45,7 @@ static void tile_plain(int64_t n, const float *a, const float *b, float *y, int6
 
 #if defined(__x86_64__)
 /* H rows of W vectors of V floats, held in registers. */
-#define PART(name, isa, vec, V, H, W, op)                                                          \
+#define TILE_PART(name, isa, vec, V, H, W, op)                                                     \
     __attribute__((target(isa))) static void name(int64_t n, const float *a, const float *b,       \
                                                   float *y)                                        \
     {                                                                                              \
@@ -69,9 +69,9 @@ static void tile_plain(int64_t n, const float *a, const float *b, float *y, int6
             _Pragma("GCC unroll 4") for (int j = 0; j < (W); j++)                                  \
                 op##_storeu_ps(y + i * COLS + j * V, sum[i][j]);                                   \
     }
-PART(part_512x12, "avx512f", __m512, 16, 12, 2, _mm512)
-PART(part_512x4, "avx512f", __m512, 16, 4, 2, _mm512)
-PART(part_256x6, "avx2,fma", __m256, 8, 6, 2, _mm256)
+TILE_PART(part_512x12, "avx512f", __m512, 16, 12, 2, _mm512)
+TILE_PART(part_512x4, "avx512f", __m512, 16, 4, 2, _mm512)
+TILE_PART(part_256x6, "avx2,fma", __m256, 8, 6, 2, _mm256)
 
 static void tile_avx512(int64_t n, const float *a, const float *b, float *y, int64_t rows,
                         int64_t cols)
@@ -93,7 +93,7 @@ static void tile_avx2(int64_t n, const float *a, const float *b, float *y, int64
 }
 #endif
 
-static tile_fn *tile_of_this_cpu(void)
+static tile_fn *tile_fn_for_cpu(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f"))
@@ -108,7 +108,7 @@ static tile_fn *tile_of_this_cpu(void)
  */
 
 /* y[k][i] = x[i][k] for 4 x 4 numbers; rows of y are `width` long, of x `across`. */
-static inline void turn_4x4(float *y, int64_t width, const float *x, int64_t across)
+static inline void transpose_4x4(float *y, int64_t width, const float *x, int64_t across)
 {
 #if defined(__x86_64__)
     __m128 r0 = _mm_loadu_ps(x), r1 = _mm_loadu_ps(x + across);
@@ -127,14 +127,14 @@ static inline void turn_4x4(float *y, int64_t width, const float *x, int64_t acr
 }
 
 /* y[k][i] = x[i * across + k] for i < count of `width`, zeros behind. */
-static void bring_turned(float *y, const float *x, int64_t across, int64_t count, int64_t width,
-                         int64_t n)
+static void pack_transposed(float *y, const float *x, int64_t across, int64_t count, int64_t width,
+                            int64_t n)
 {
     int64_t i = 0, k;
 
     for (; i + 4 <= count; i += 4) {
         for (k = 0; k + 4 <= n; k += 4)
-            turn_4x4(y + k * width + i, width, x + i * across + k, across);
+            transpose_4x4(y + k * width + i, width, x + i * across + k, across);
         for (; k < n; k++)
             for (int64_t q = i; q < i + 4; q++)
                 y[k * width + q] = x[q * across + k];
@@ -145,8 +145,8 @@ static void bring_turned(float *y, const float *x, int64_t across, int64_t count
 }
 
 /* y[k][i] = x[i + k * along], as above. */
-static void bring_straight(float *y, const float *x, int64_t along, int64_t count, int64_t width,
-                           int64_t n)
+static void pack_straight(float *y, const float *x, int64_t along, int64_t count, int64_t width,
+                          int64_t n)
 {
     for (int64_t k = 0; k < n; k++, x += along, y += width)
         if (count == ROWS && width == ROWS) {
@@ -160,21 +160,21 @@ static void bring_straight(float *y, const float *x, int64_t along, int64_t coun
 }
 
 /* All slices of a panel, `width` of `total` at a time; one of the steps of x is 1. */
-static void bring(float *y, const float *x, int64_t across, int64_t along, int64_t total,
-                  int64_t width, int64_t n)
+static void pack_panel(float *y, const float *x, int64_t across, int64_t along, int64_t total,
+                       int64_t width, int64_t n)
 {
     for (int64_t i = 0; i < total; i += width, y += n * width) {
-        const int64_t count = d9di_min(total - i, width);
+        const int64_t count = d9di_i64_min(total - i, width);
 
         if (across == 1)
-            bring_straight(y, x + i, along, count, width, n);
+            pack_straight(y, x + i, along, count, width, n);
         else
-            bring_turned(y, x + i * across, across, count, width, n);
+            pack_transposed(y, x + i * across, across, count, width, n);
     }
 }
 
-D9DI_CLONES void d9di_tile_put(float *c, int64_t ldc, const float *tile, int64_t ld, int64_t rows,
-                               int64_t cols, float alpha, float beta)
+D9DI_CLONES void d9di_sgemm_tile_store(float *c, int64_t ldc, const float *tile, int64_t ld,
+                                       int64_t rows, int64_t cols, float alpha, float beta)
 {
     for (int64_t i = 0; i < rows; i++, c += ldc, tile += ld)
         if (beta == 0.0f)
@@ -188,41 +188,42 @@ D9DI_CLONES void d9di_tile_put(float *c, int64_t ldc, const float *tile, int64_t
 /* --- the product ---------------------------------------------------------------------------------
  */
 
-typedef struct product {
+typedef struct sgemm_panel {
     int64_t k; /* of this panel */
     float alpha, beta;
     float *c;
     int64_t ldc;
-} product;
+} sgemm_panel;
 
 /* Slices of A [m, k] by slices of B [k, n]. */
-static void block(const product *p, tile_fn *tile, const float *a, const float *b, int64_t m,
-                  int64_t n, float *c)
+static void block_multiply(const sgemm_panel *p, tile_fn *tile, const float *a, const float *b,
+                           int64_t m, int64_t n, float *c)
 {
     float y[ROWS * COLS];
 
     for (int64_t j = 0; j < n; j += COLS)
         for (int64_t i = 0; i < m; i += ROWS) {
-            const int64_t rows = d9di_min(m - i, ROWS), cols = d9di_min(n - j, COLS);
+            const int64_t rows = d9di_i64_min(m - i, ROWS), cols = d9di_i64_min(n - j, COLS);
 
             tile(p->k, a + i * p->k, b + j * p->k, y, rows, cols);
-            d9di_tile_put(c + i * p->ldc + j, p->ldc, y, COLS, rows, cols, p->alpha, p->beta);
+            d9di_sgemm_tile_store(c + i * p->ldc + j, p->ldc, y, COLS, rows, cols, p->alpha,
+                                  p->beta);
         }
 }
 
-static int64_t up(int64_t x, int64_t to)
+static int64_t round_up(int64_t x, int64_t to)
 {
-    return d9di_ceil_div(x, to) * to;
+    return d9di_i64_ceil_div(x, to) * to;
 }
 
-static int64_t a_room(int64_t m, int64_t k)
+static int64_t a_scratch(int64_t m, int64_t k)
 {
-    return up(d9di_min(m, M_MOST), ROWS) * d9di_min(k, K_MOST);
+    return round_up(d9di_i64_min(m, M_MAX), ROWS) * d9di_i64_min(k, K_MAX);
 }
 
-int64_t d9di_sgemm_room(int64_t m, int64_t n, int64_t k)
+int64_t d9di_sgemm_scratch(int64_t m, int64_t n, int64_t k)
 {
-    return a_room(m, k) + up(d9di_min(n, N_MOST), COLS) * d9di_min(k, K_MOST);
+    return a_scratch(m, k) + round_up(d9di_i64_min(n, N_MAX), COLS) * d9di_i64_min(k, K_MAX);
 }
 
 void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
@@ -233,24 +234,27 @@ void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, flo
     const int64_t b_across = trans_b ? ldb : 1, b_along = trans_b ? 1 : ldb;
     const int64_t made =
         trans_a ? 0
-                : d9di_sgemm_few(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    float *b_slices = room + a_room(m, k);
-    tile_fn *tile = tile_of_this_cpu();
+                : d9di_sgemm_skinny(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    float *b_slices = room + a_scratch(m, k);
+    tile_fn *tile = tile_fn_for_cpu();
 
     b += made * b_across;
     c += made;
     n -= made;
-    for (int64_t j = 0; j < n; j += N_MOST)
-        for (int64_t p = 0; p < d9di_max(k, 1); p += K_MOST) {
-            const product how = {d9di_min(k - p, K_MOST), alpha, p == 0 ? beta : 1.0f, c, ldc};
-            const int64_t cols = d9di_min(n - j, N_MOST);
+    for (int64_t j = 0; j < n; j += N_MAX)
+        for (int64_t p = 0; p < d9di_i64_max(k, 1); p += K_MAX) {
+            const sgemm_panel how = {d9di_i64_min(k - p, K_MAX), alpha, p == 0 ? beta : 1.0f, c,
+                                     ldc};
+            const int64_t cols = d9di_i64_min(n - j, N_MAX);
 
-            bring(b_slices, b + j * b_across + p * b_along, b_across, b_along, cols, COLS, how.k);
-            for (int64_t i = 0; i < m; i += M_MOST) {
-                const int64_t rows = d9di_min(m - i, M_MOST);
+            pack_panel(b_slices, b + j * b_across + p * b_along, b_across, b_along, cols, COLS,
+                       how.k);
+            for (int64_t i = 0; i < m; i += M_MAX) {
+                const int64_t rows = d9di_i64_min(m - i, M_MAX);
 
-                bring(room, a + i * a_across + p * a_along, a_across, a_along, rows, ROWS, how.k);
-                block(&how, tile, room, b_slices, rows, cols, c + i * ldc + j);
+                pack_panel(room, a + i * a_across + p * a_along, a_across, a_along, rows, ROWS,
+                           how.k);
+                block_multiply(&how, tile, room, b_slices, rows, cols, c + i * ldc + j);
             }
         }
 }

@@ -2,8 +2,8 @@
 #include "cpu/common.h"
 
 /* A counting sort: stable, so tokens ascend inside an expert. */
-d9d_status d9d_ref_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
-                         const int32_t *expert, int64_t rows, int64_t e, int64_t k)
+d9d_status d9d_ref_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                                  const int32_t *expert, int64_t rows, int64_t e, int64_t k)
 {
     int64_t n = rows * k;
 
@@ -34,8 +34,8 @@ d9d_status d9d_ref_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *s
     return D9D_OK;
 }
 
-d9d_status d9d_ref_route_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
-                               int64_t k, int64_t ranks, int64_t per)
+d9d_status d9d_ref_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                                int64_t k, int64_t ranks, int64_t per)
 {
     (void)s;
     for (int64_t i = 0; i < rows * ranks; i++)
@@ -51,9 +51,9 @@ d9d_status d9d_ref_route_ranks(d9d_stream s, int32_t *rank, const int32_t *exper
     return D9D_OK;
 }
 
-d9d_status d9d_ref_route_local(d9d_stream s, int32_t *local, const int32_t *source,
-                               const int32_t *expert, int64_t n, int64_t rows, int64_t k,
-                               int64_t ranks, int64_t per)
+d9d_status d9d_ref_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *source,
+                                    const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                                    int64_t ranks, int64_t per)
 {
     (void)s, (void)rows;
     for (int64_t i = 0; i < n * k; i++) {

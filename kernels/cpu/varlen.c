@@ -1,13 +1,13 @@
 /* varlen.c - see varlen.h. */
 #include "cpu/varlen.h"
 
-d9d_status d9di_documents_check(const char *op, const d9d_documents *x)
+d9d_status d9di_varlen_check(const char *op, const d9d_varlen *x)
 {
     int64_t end = 0;
 
-    for (int64_t i = 0; i < d9di_documents(x); i++) {
-        const d9di_document d = d9di_document_of(x, i);
-        const int64_t row_end = (end / d9di_max(x->s, 1) + 1) * x->s;
+    for (int64_t i = 0; i < d9di_varlen_n_documents(x); i++) {
+        const d9di_varlen_document d = d9di_varlen_document_at(x, i);
+        const int64_t row_end = (end / d9di_i64_max(x->s, 1) + 1) * x->s;
 
         if (d.first != end || d.n < 0 || (d.n > 0 && d.first + d.n > row_end))
             return D9D_FAIL(D9D_EINVAL,
@@ -23,14 +23,14 @@ d9d_status d9di_documents_check(const char *op, const d9d_documents *x)
     return D9D_OK;
 }
 
-d9d_status d9di_past_check(const char *op, const d9d_documents *x)
+d9d_status d9di_varlen_check_past(const char *op, const d9d_varlen *x)
 {
     if (x->segment == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: which documents go on?", op);
-    return d9di_documents_check(op, x);
+    return d9di_varlen_check(op, x);
 }
 
-int64_t *d9di_documents_starts(const char *op, const d9d_documents *x)
+int64_t *d9di_varlen_document_starts(const char *op, const d9d_varlen *x)
 {
     int64_t *start = calloc((size_t)(x->b * x->s) + 1, sizeof(*start));
 
@@ -39,8 +39,8 @@ int64_t *d9di_documents_starts(const char *op, const d9d_documents *x)
                        (long long)(x->b * x->s));
         return NULL;
     }
-    for (int64_t i = 0; i < d9di_documents(x); i++) {
-        const d9di_document d = d9di_document_of(x, i);
+    for (int64_t i = 0; i < d9di_varlen_n_documents(x); i++) {
+        const d9di_varlen_document d = d9di_varlen_document_at(x, i);
 
         for (int64_t t = d.first; t < d.first + d.n; t++)
             start[t] = d.first;

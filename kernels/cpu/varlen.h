@@ -5,33 +5,33 @@
 #include "cpu/common.h"
 
 /* Tokens [first, first + n), counted over B and S. */
-typedef struct d9di_document {
+typedef struct d9di_varlen_document {
     int64_t first, n;
-} d9di_document;
+} d9di_varlen_document;
 
-static inline int64_t d9di_documents(const d9d_documents *x)
+static inline int64_t d9di_varlen_n_documents(const d9d_varlen *x)
 {
     return x->segment != NULL ? x->segments : x->b;
 }
-static inline d9di_document d9di_document_of(const d9d_documents *x, int64_t i)
+static inline d9di_varlen_document d9di_varlen_document_at(const d9d_varlen *x, int64_t i)
 {
     if (x->segment == NULL)
-        return (d9di_document){i * x->s, x->s};
-    return (d9di_document){x->segment[i].q, x->segment[i].nq};
+        return (d9di_varlen_document){i * x->s, x->s};
+    return (d9di_varlen_document){x->segment[i].q, x->segment[i].nq};
 }
 
 /* EINVAL unless the documents follow each other, each in one row, and are all tokens. */
-d9d_status d9di_documents_check(const char *op, const d9d_documents *x);
+d9d_status d9di_varlen_check(const char *op, const d9d_varlen *x);
 
 /* EINVAL without a list, which says what was before; and of a list as above. */
-d9d_status d9di_past_check(const char *op, const d9d_documents *x);
+d9d_status d9di_varlen_check_past(const char *op, const d9d_varlen *x);
 /* Tokens of document i before those of this call. */
-static inline int64_t d9di_before(const d9d_documents *x, int64_t i)
+static inline int64_t d9di_varlen_past_tokens(const d9d_varlen *x, int64_t i)
 {
     return x->segment[i].nk - x->segment[i].nq;
 }
 
 /* The first token of each token's document, [B S]; NULL when memory is out. */
-int64_t *d9di_documents_starts(const char *op, const d9d_documents *x);
+int64_t *d9di_varlen_document_starts(const char *op, const d9d_varlen *x);
 
 #endif /* D9DI_CPU_VARLEN_H */

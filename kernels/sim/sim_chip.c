@@ -9,50 +9,50 @@
  * GPUs are taken to reach the same parts. */
 #define MEASURED                                                                                   \
     {                                                                                              \
-        [D9D_PAPER_PRODUCTS] = 0.73, [D9D_PAPER_EXPERTS] = 0.66, [D9D_PAPER_ATTENTION] = 0.55,     \
-        [D9D_PAPER_ATTENTION_GRAD] = 0.37, [D9D_PAPER_ATTENTION_OWN] = 0.025,                      \
-        [D9D_PAPER_HEAD] = 0.63, [D9D_PAPER_MEMORY] = 0.05                                         \
+        [D9D_SIM_GEMM] = 0.73, [D9D_SIM_GROUPED_GEMM] = 0.66, [D9D_SIM_ATTENTION] = 0.55,          \
+        [D9D_SIM_ATTENTION_BWD] = 0.37, [D9D_SIM_ATTENTION_BUILTIN] = 0.025,                       \
+        [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63, [D9D_SIM_MEMORY] = 0.05                             \
     }
 
 /* A row of NVIDIA GPUs, 8 a node: rates in tera, memory in GB/s and MiB, links in GB/s.  A link
  * between nodes is one adapter a GPU. */
 #define NVIDIA(word, says, of_hopper, tflops, tflops_f32, gb_s, mib, nvlink, adapter)              \
     {                                                                                              \
-        .name = (word), .text = (says), .gpu = true, .hopper = (of_hopper),                        \
-        .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .rate = MEASURED,                  \
-        .memory_rate = (gb_s)*1e9, .memory_part = 0.78, .memory = MIB(mib), .outside = MIB(1024),  \
-        .launch_s = 3e-6, .node = 8, .link = {                                                     \
-            [D9D_PAPER_NODE] = {(nvlink)*0.72e9, 15e-6},                                           \
-            [D9D_PAPER_NET] = {(adapter)*0.85e9, 30e-6},                                           \
+        .name = (word), .title = (says), .is_gpu = true, .is_sm90 = (of_hopper),                   \
+        .flops = (tflops)*1e12, .flops_f32 = (tflops_f32)*1e12, .efficiency = MEASURED,            \
+        .memory_rate = (gb_s)*1e9, .memory_efficiency = 0.78, .memory = MIB(mib),                  \
+        .library_memory = MIB(1024), .launch_s = 3e-6, .per_node = 8, .link = {                    \
+            [D9D_SIM_LINK_NODE] = {(nvlink)*0.72e9, 15e-6},                                        \
+            [D9D_SIM_LINK_NETWORK] = {(adapter)*0.85e9, 30e-6},                                    \
         }                                                                                          \
     }
 
-static const d9d_paper_chip chips[] = {
+static const d9d_sim_chip chips[] = {
     NVIDIA("h200", "NVIDIA H200", true, 989, 60, 4800, 143771, 450, 50),
     NVIDIA("h100", "NVIDIA H100 SXM 80 GB", true, 989, 60, 3350, 81559, 450, 50),
     NVIDIA("a100", "NVIDIA A100 SXM 80 GB", false, 312, 19.5, 2039, 81920, 300, 25),
     NVIDIA("b200", "NVIDIA B200", false, 2250, 75, 8000, 183359, 900, 50),
     {.name = "cpu",
-     .text = "a processor core",
+     .title = "a processor core",
      .flops = 30e9,
      .flops_f32 = 30e9,
-     .rate = {[D9D_PAPER_PRODUCTS] = 0.7,
-              [D9D_PAPER_EXPERTS] = 0.7,
-              [D9D_PAPER_ATTENTION] = 0.3,
-              [D9D_PAPER_ATTENTION_GRAD] = 0.3,
-              [D9D_PAPER_ATTENTION_OWN] = 0.3,
-              [D9D_PAPER_HEAD] = 0.7,
-              [D9D_PAPER_MEMORY] = 0.1},
+     .efficiency = {[D9D_SIM_GEMM] = 0.7,
+                    [D9D_SIM_GROUPED_GEMM] = 0.7,
+                    [D9D_SIM_ATTENTION] = 0.3,
+                    [D9D_SIM_ATTENTION_BWD] = 0.3,
+                    [D9D_SIM_ATTENTION_BUILTIN] = 0.3,
+                    [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.7,
+                    [D9D_SIM_MEMORY] = 0.1},
      .memory_rate = 10e9,
-     .memory_part = 0.7,
+     .memory_efficiency = 0.7,
      .launch_s = 1e-6,
-     .node = 64,
-     .link = {[D9D_PAPER_NODE] = {3e9, 5e-6}, [D9D_PAPER_NET] = {1e9, 20e-6}}},
+     .per_node = 64,
+     .link = {[D9D_SIM_LINK_NODE] = {3e9, 5e-6}, [D9D_SIM_LINK_NETWORK] = {1e9, 20e-6}}},
 };
 
 enum { CHIPS = sizeof(chips) / sizeof(chips[0]) };
 
-const d9d_paper_chip *d9d_paper_chip_find(const char *name)
+const d9d_sim_chip *d9d_sim_chip_find(const char *name)
 {
     for (int i = 0; i < CHIPS; i++)
         if (strcmp(chips[i].name, name) == 0)
@@ -60,25 +60,25 @@ const d9d_paper_chip *d9d_paper_chip_find(const char *name)
     return NULL;
 }
 
-const char *const *d9d_paper_chip_names(void)
+const char *const *d9d_sim_chip_names(void)
 {
     static const char *const names[] = {"h200", "h100", "a100", "b200", "cpu", NULL};
 
     return names;
 }
 
-const char *d9d_paper_kind_text(d9d_paper_kind kind)
+const char *d9d_sim_kind_name(d9d_sim_kind kind)
 {
     static const char *const texts[] = {
 #define X(name, text) text,
-        D9D_PAPER_KIND_MAP(X)
+        D9D_SIM_KIND_MAP(X)
 #undef X
     };
 
     return texts[kind];
 }
 
-const char *d9d_paper_link_text(d9d_paper_link link)
+const char *d9d_sim_link_name(d9d_sim_link link)
 {
     static const char *const texts[] = {"node", "network"};
 

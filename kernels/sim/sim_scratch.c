@@ -7,37 +7,37 @@
 
 static bool on_gpu(d9d_stream s)
 {
-    return s != NULL && d9d_paper_chip_of(d9d_paper_of(s))->gpu;
+    return s != NULL && d9d_sim_get_chip(d9d_sim_of_stream(s))->is_gpu;
 }
 
 /* --- products: cublaslt.c ------------------------------------------------------------------ */
 
-#define MOST_SCRATCH ((int64_t)64 << 20)
-#define TRIAL_BYTES  ((int64_t)256 << 20)
-#define TRIAL_FLOP   1e10
+#define MAX_SCRATCH ((int64_t)64 << 20)
+#define TRIAL_BYTES ((int64_t)256 << 20)
+#define TRIAL_FLOP  1e10
 
 /* Algorithms that cut K keep float32 parts, of few sides alone. */
-d9d_status d9di_paper_gemm_scratch(d9d_stream s, const d9d_gemm *g)
+d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g)
 {
     const int64_t result = g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
     bool first;
 
     if (!on_gpu(s))
         return D9D_OK;
-    D9D_TRY(d9di_paper_first(s, g, &first));
+    D9D_TRY(d9di_sim_is_new_shape(s, g, &first));
     if (first && result <= TRIAL_BYTES &&
         2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP)
-        D9D_TRY(d9di_paper_borrow(s, 2 * d9di_round_up(result, 256)));
-    return d9di_paper_borrow(s, d9di_min(MOST_SCRATCH, 16 * g->m * g->n));
+        D9D_TRY(d9di_sim_use_scratch(s, 2 * d9di_i64_round_up(result, 256)));
+    return d9di_sim_use_scratch(s, d9di_i64_min(MAX_SCRATCH, 16 * g->m * g->n));
 }
 
 /* --- attention: attention_cudnn.c, attention_bwd_simt.cu, attention_bwd_sm90.cu ---- */
 
-enum { LEAST_SLICE = 64, LEAST_PROMPT = 256 };
+enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };
 
-static int64_t divisor(int64_t n, int64_t most)
+static int64_t largest_divisor(int64_t n, int64_t most)
 {
-    int64_t d = d9di_max(1, d9di_min(n, most));
+    int64_t d = d9di_i64_max(1, d9di_i64_min(n, most));
 
     while (n % d != 0)
         d--;
@@ -46,103 +46,109 @@ static int64_t divisor(int64_t n, int64_t most)
 
 /* Scores of `b` rows of `s` queries and `z` keys, in pieces that fit: of rows where they may be
  * apart, and of heads. */
-static int64_t scores(const d9d_attention_dims *n, int64_t b, int64_t s, int64_t z, bool together)
+static int64_t score_bytes(const d9d_attention_dims *n, int64_t b, int64_t s, int64_t z,
+                           bool together)
 {
     const int64_t head = 2 * (n->a / n->kv) * s * z;
-    const int64_t rows = together ? b : divisor(b, D9DI_MOST_SCORES / head / n->kv);
+    const int64_t rows =
+        together ? b : largest_divisor(b, D9DI_ATTENTION_MAX_SCORE_BYTES / head / n->kv);
 
-    return rows * head * divisor(n->kv, D9DI_MOST_SCORES / head / rows);
+    return rows * head * largest_divisor(n->kv, D9DI_ATTENTION_MAX_SCORE_BYTES / head / rows);
 }
 
 /* Documents by classes of length, halving; each class has room for as many as there can be.  Of
  * pieces of rows, besides, those with more keys than queries. */
-static int64_t scores_packed(const d9d_attention_dims *n)
+static int64_t score_bytes_packed(const d9d_attention_dims *n)
 {
-    const int64_t piece = d9di_piece_of(n);
+    const int64_t piece = d9di_attention_chunk_len(n);
     const bool whole = n->segments == n->b * n->s / piece;
-    int64_t most = 0, longest = D9DI_PLAN_SHORTEST;
+    int64_t most = 0, longest = D9DI_ATTENTION_PLAN_MIN_LEN;
 
     if (whole)
-        most = scores(n, n->segments, d9di_plan_length(piece), d9di_plan_length(piece), true);
+        most = score_bytes(n, n->segments, d9di_attention_plan_len(piece),
+                           d9di_attention_plan_len(piece), true);
     while (longest < piece)
         longest *= 2;
-    for (; !whole && longest >= D9DI_PLAN_SHORTEST; longest /= 2)
-        most =
-            d9di_max(most, scores(n, d9di_round_up(d9di_ceil_div(n->b * n->s, longest / 2 + 1), 8),
-                                  longest, longest, true));
+    for (; !whole && longest >= D9DI_ATTENTION_PLAN_MIN_LEN; longest /= 2)
+        most = d9di_i64_max(
+            most,
+            score_bytes(n, d9di_i64_round_up(d9di_i64_ceil_div(n->b * n->s, longest / 2 + 1), 8),
+                        longest, longest, true));
     if (n->s == n->z)
         return most;
-    return d9di_max(most, scores(n, n->b, d9di_plan_length(piece), d9di_plan_length(n->z), false));
+    return d9di_i64_max(most, score_bytes(n, n->b, d9di_attention_plan_len(piece),
+                                          d9di_attention_plan_len(n->z), false));
 }
 
 /* Are pieces of whole rows done in two slices backward, with their own keys and with those before?
  */
-static bool has_slices(const d9d_attention_dims *n)
+static bool splits_bwd(const d9d_attention_dims *n)
 {
-    return n->segments == 0 && n->pieces > 0 && n->window == 0;
+    return n->segments == 0 && n->chunks > 0 && n->window == 0;
 }
 
 /* Of whole rows, or of their slices, one after the other. */
-static int64_t scores_of_rows(const d9d_attention_dims *n)
+static int64_t score_bytes_rows(const d9d_attention_dims *n)
 {
-    int64_t most = n->pieces > 0 ? 0 : scores(n, n->b, n->s, n->s, false);
+    int64_t most = n->chunks > 0 ? 0 : score_bytes(n, n->b, n->s, n->s, false);
 
-    for (int64_t i = 0; i < n->pieces; i++) {
-        const int64_t size = n->s / n->pieces, own = has_slices(n) ? size : n->end[i];
+    for (int64_t i = 0; i < n->chunks; i++) {
+        const int64_t size = n->s / n->chunks, own = splits_bwd(n) ? size : n->chunk_end[i];
 
-        most = d9di_max(most, scores(n, n->b, size, own, false));
-        if (n->end[i] > own)
-            most = d9di_max(most, scores(n, n->b, size, n->end[i] - own, false));
+        most = d9di_i64_max(most, score_bytes(n, n->b, size, own, false));
+        if (n->chunk_end[i] > own)
+            most = d9di_i64_max(most, score_bytes(n, n->b, size, n->chunk_end[i] - own, false));
     }
     return most;
 }
 
-static bool has_keys(const d9d_attention_dims *n)
+static bool keys_supported(const d9d_attention_dims *n)
 {
-    if (n->pieces == 0)
+    if (n->chunks == 0)
         return n->z == n->s;
-    if (n->cached)
-        return n->s >= LEAST_PROMPT;
-    return n->s % n->pieces == 0 && (n->segments > 0 || n->s / n->pieces >= LEAST_SLICE);
+    if (n->decode)
+        return n->s >= MIN_PROMPT;
+    return n->s % n->chunks == 0 && (n->segments > 0 || n->s / n->chunks >= MIN_CHUNK);
 }
 
 /* Causal, in bfloat16, of heads with so many features by 8. */
-static bool fits(const d9d_attention_dims *n, int64_t most)
+static bool head_supported(const d9d_attention_dims *n, int64_t most)
 {
     return n->t == D9D_BF16 && n->causal && n->d % 8 == 0 && n->d <= most;
 }
 
 /* A gradient that cuDNN has for whole rows alone? */
-static bool is_whole_only(const d9d_attention_dims *n, bool backward)
+static bool needs_whole_rows(const d9d_attention_dims *n, bool backward)
 {
     return backward && n->d > 128;
 }
 
 /* Of rows or of their pieces on ranks. */
-static bool by_cudnn(const d9d_attention_dims *n, bool backward)
+static bool cudnn_supported(const d9d_attention_dims *n, bool backward)
 {
-    return fits(n, 256) && has_keys(n) &&
-           (!is_whole_only(n, backward) || (n->segments == 0 && n->pieces == 0 && n->window == 0));
+    return head_supported(n, 256) && keys_supported(n) &&
+           (!needs_whole_rows(n, backward) ||
+            (n->segments == 0 && n->chunks == 0 && n->window == 0));
 }
 
 /* The gradient on Hopper, of any rows. */
-static bool by_tiles(d9d_stream s, const d9d_attention_dims *n)
+static bool sm90_bwd_supported(d9d_stream s, const d9d_attention_dims *n)
 {
-    return d9d_paper_chip_of(d9d_paper_of(s))->hopper && fits(n, 256);
+    return d9d_sim_get_chip(d9d_sim_of_stream(s))->is_sm90 && head_supported(n, 256);
 }
 
-bool d9di_paper_by_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
+bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
-    return by_cudnn(n, backward) || (backward && by_tiles(s, n));
+    return cudnn_supported(n, backward) || (backward && sm90_bwd_supported(s, n));
 }
 
 /* Rows without a list, as they are done. */
-static d9d_attention_dims listed(const d9d_attention_dims *n, bool backward)
+static d9d_attention_dims as_segments(const d9d_attention_dims *n, bool backward)
 {
     d9d_attention_dims x = *n;
 
-    if (n->segments == 0 && !is_whole_only(n, backward) && !d9di_plan_is_for(n))
-        x.segments = n->b * d9di_max(1, n->pieces);
+    if (n->segments == 0 && !needs_whole_rows(n, backward) && !d9di_attention_plan_fits(n))
+        x.segments = n->b * d9di_i64_max(1, n->chunks);
     return x;
 }
 
@@ -150,34 +156,36 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4, keys = n->b * n->z * n->d * 4;
     const bool packed = n->segments > 0, grouped = packed && n->a != n->kv;
-    const bool added = n->z != n->s && n->pieces > 1;
-    const int64_t slices = has_slices(n) ? n->b * n->s * n->a * n->d * 2 : 0;
+    const bool added = n->z != n->s && n->chunks > 1;
+    const int64_t slices = splits_bwd(n) ? n->b * n->s * n->a * n->d * 2 : 0;
 
     if (!backward)
         return packed ? sums : 0;
-    return (packed ? scores_packed(n) : scores_of_rows(n)) + sums * (packed ? 2 : 1) +
+    return (packed ? score_bytes_packed(n) : score_bytes_rows(n)) + sums * (packed ? 2 : 1) +
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
 /* That the gradient on Hopper keeps. */
-static int64_t slopes(const d9d_attention_dims *n)
+static int64_t ds_bytes(const d9d_attention_dims *n)
 {
-    return n->d > 128 ? 0 : d9di_min(D9DI_MOST_SCORES, d9di_slope_units(n) * D9DI_UNIT_BYTES);
+    return n->d > 128 ? 0
+                      : d9di_i64_min(D9DI_ATTENTION_MAX_SCORE_BYTES,
+                                     d9di_attention_ds_blocks(n) * D9DI_DS_BLOCK_BYTES);
 }
 
-d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
+d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward)
 {
     const int64_t sums = n->b * n->s * n->a * 4;
     d9d_attention_dims x;
 
     if (!on_gpu(s) || n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    if (backward && by_tiles(s, n))
-        return d9di_paper_borrow(s, 2 * sums + slopes(n));
-    if (!by_cudnn(n, backward))
-        return d9di_paper_borrow(s, backward ? sums : 0);
-    x = listed(n, backward);
-    return d9di_paper_borrow(s, attention_scratch(&x, backward));
+    if (backward && sm90_bwd_supported(s, n))
+        return d9di_sim_use_scratch(s, 2 * sums + ds_bytes(n));
+    if (!cudnn_supported(n, backward))
+        return d9di_sim_use_scratch(s, backward ? sums : 0);
+    x = as_segments(n, backward);
+    return d9di_sim_use_scratch(s, attention_scratch(&x, backward));
 }
 
 /* --- the delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu
@@ -188,32 +196,33 @@ d9d_status d9di_paper_attention_scratch(d9d_stream s, const d9d_attention_dims *
  * written, gradients of queries and keys of each head, and of the states.  Besides in bfloat16 what
  * chunks have without a state: three squares and four rows, some of it twice; else of each token
  * what it reads of the state, forward what it writes, backward a row of a square. */
-d9d_status d9di_paper_delta_scratch(d9d_stream s, const d9d_delta_dims *n, bool backward)
+d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims *n, bool backward)
 {
-    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->a * n->d;
+    const int64_t tokens = n->docs.b * n->docs.s, keys = tokens * n->a * n->d;
     const int64_t values = tokens * n->a * n->f;
-    const int64_t squares = tokens * n->a * D9D_DELTA_CHUNK;
+    const int64_t squares = tokens * n->a * D9D_GATED_DELTA_CHUNK;
     const int64_t chunks =
-        d9d_delta_slots(&n->of) + (n->of.segment != NULL ? n->of.segments : n->of.b);
-    const int64_t ready = chunks * n->a * (D9D_DELTA_CHUNK * (3 * D9D_DELTA_CHUNK / 2 + 4) + 4);
+        d9d_gated_delta_states(&n->docs) + (n->docs.segment != NULL ? n->docs.segments : n->docs.b);
+    const int64_t ready =
+        chunks * n->a * (D9D_GATED_DELTA_CHUNK * (3 * D9D_GATED_DELTA_CHUNK / 2 + 4) + 4);
     const bool walks = n->t == D9D_BF16 && n->d <= 128 && n->d % 8 == 0 && n->f % 8 == 0;
-    const int64_t of_states = d9d_delta_slots(&n->of) * n->a * n->d * n->f;
+    const int64_t of_states = d9d_gated_delta_states(&n->docs) * n->a * n->d * n->f;
     const int64_t more = backward ? 2 * keys + 2 * values + of_states : 0;
     const int64_t rest = walks ? ready : keys + (backward ? squares : values);
 
     if (!on_gpu(s))
         return D9D_OK;
-    return d9di_paper_borrow(s, 4 * (2 * tokens * n->k + more + rest));
+    return d9di_sim_use_scratch(s, 4 * (2 * tokens * n->k + more + rest));
 }
 
 /* --- head and loss: linear_cross_entropy.cu, linear_cross_entropy_bwd.cu,
  * linear_cross_entropy_fwd_bwd.cu ----------------------- */
 
-enum { TOKENS = 2048, COLUMNS = 8192, LEAST_COLUMNS = 256, STEP = 128, PIECES = 32 };
+enum { TOKENS = 2048, COLUMNS = 8192, MIN_COLUMNS = 256, STEP = 128, MAX_SPLIT_PARTS = 32 };
 enum { TILE = 256, SIDE = 64 }; /* of the kernel of compute capability 9.0 */
-#define DW_SCRATCH ((int64_t)128 << 20)
+#define WGRAD_SCRATCH ((int64_t)128 << 20)
 
-static int64_t vocabulary(const d9d_xent_dims *n)
+static int64_t vocab_size(const d9d_linear_cross_entropy_dims *n)
 {
     int64_t v = 0;
 
@@ -222,69 +231,75 @@ static int64_t vocabulary(const d9d_xent_dims *n)
     return v;
 }
 
-static int64_t block_bytes(const d9d_xent_dims *n, int64_t elements)
+static int64_t block_bytes(const d9d_linear_cross_entropy_dims *n, int64_t elements)
 {
-    return d9di_round_up(elements, 64) * (n->t == D9D_F32 ? 4 : 6);
+    return d9di_i64_round_up(elements, 64) * (n->t == D9D_F32 ? 4 : 6);
 }
 
-static int64_t forward_bytes(const d9d_xent_dims *n, bool unit)
+static int64_t forward_bytes(const d9d_linear_cross_entropy_dims *n, bool token_grad)
 {
-    const int64_t tokens = d9di_min(n->rows, TOKENS);
+    const int64_t tokens = d9di_i64_min(n->rows, TOKENS);
 
-    return d9di_round_up(tokens * 16, 256) + (unit ? d9di_round_up(tokens * n->h * 4, 256) : 0) +
-           block_bytes(n, tokens * d9di_min(vocabulary(n), COLUMNS));
+    return d9di_i64_round_up(tokens * 16, 256) +
+           (token_grad ? d9di_i64_round_up(tokens * n->h * 4, 256) : 0) +
+           block_bytes(n, tokens * d9di_i64_min(vocab_size(n), COLUMNS));
 }
 
-static int64_t dw_bytes(const d9d_xent_dims *n)
+static int64_t wgrad_bytes(const d9d_linear_cross_entropy_dims *n)
 {
-    const int64_t elements = DW_SCRATCH / (block_bytes(n, 64) / 64);
-    const int64_t tokens = d9di_min(n->rows, elements / LEAST_COLUMNS);
+    const int64_t elements = WGRAD_SCRATCH / (block_bytes(n, 64) / 64);
+    const int64_t tokens = d9di_i64_min(n->rows, elements / MIN_COLUMNS);
 
-    return block_bytes(
-        n, tokens * d9di_min(d9di_min(vocabulary(n), COLUMNS), elements / d9di_max(tokens, 1)));
+    return block_bytes(n, tokens * d9di_i64_min(d9di_i64_min(vocab_size(n), COLUMNS),
+                                                elements / d9di_i64_max(tokens, 1)));
 }
 
 /* What a piece of the vocabulary takes of a token besides its p: sums, and logits in float32. */
-static void once_piece(const d9d_xent_dims *n, int64_t v, int64_t *parts, int64_t *width)
+static void fwd_bwd_add_piece(const d9d_linear_cross_entropy_dims *n, int64_t v, int64_t *parts,
+                              int64_t *width)
 {
     const bool at_once = n->t == D9D_BF16 && n->h % SIDE == 0 && v % SIDE == 0;
 
-    *parts += d9di_ceil_div(v, at_once ? TILE : COLUMNS);
+    *parts += d9di_i64_ceil_div(v, at_once ? TILE : COLUMNS);
     if (!at_once)
-        *width = d9di_max(*width, d9di_min(v, COLUMNS));
+        *width = d9di_i64_max(*width, d9di_i64_min(v, COLUMNS));
 }
 
-static int64_t once_lay_out(const d9d_xent_dims *n, int64_t tokens)
+static int64_t fwd_bwd_layout_bytes(const d9d_linear_cross_entropy_dims *n, int64_t tokens)
 {
-    const int64_t v = vocabulary(n), size = (int64_t)d9d_dtype_size(n->t);
+    const int64_t v = vocab_size(n), size = (int64_t)d9d_dtype_size(n->t);
     const int64_t ranks = n->ranks != NULL ? n->ranks->n : 1;
     int64_t parts = 0, width = 0;
 
     for (int i = 0; i < n->n_split; i++) {
-        once_piece(n, n->v[i] / SIDE * SIDE, &parts, &width);
-        once_piece(n, n->v[i] % SIDE, &parts, &width);
+        fwd_bwd_add_piece(n, n->v[i] / SIDE * SIDE, &parts, &width);
+        fwd_bwd_add_piece(n, n->v[i] % SIDE, &parts, &width);
     }
     return tokens * (width * 4 + n->h * (4 + size) + 12 + parts * 8 + ranks * 8 + v * size) +
-           n->rows * ranks * 4 + PIECES * STEP * size;
+           n->rows * ranks * 4 + MAX_SPLIT_PARTS * STEP * size;
 }
 
-int64_t d9di_paper_xent_tokens(const d9d_xent_dims *n)
+int64_t d9di_sim_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n)
 {
-    const int64_t empty = once_lay_out(n, 0);
+    const int64_t empty = fwd_bwd_layout_bytes(n, 0);
 
-    return d9di_xent_tokens(n, empty, (double)(once_lay_out(n, STEP) - empty) / STEP);
+    return d9di_linear_cross_entropy_tokens(n, empty,
+                                            (double)(fwd_bwd_layout_bytes(n, STEP) - empty) / STEP);
 }
 
-static int64_t once_bytes(const d9d_xent_dims *n)
+static int64_t fwd_bwd_bytes(const d9d_linear_cross_entropy_dims *n)
 {
-    return once_lay_out(n, d9di_paper_xent_tokens(n));
+    return fwd_bwd_layout_bytes(n, d9di_sim_cross_entropy_tokens(n));
 }
 
-d9d_status d9di_paper_xent_scratch(d9d_stream s, const d9d_xent_dims *n, d9di_paper_xent what)
+d9d_status d9di_sim_cross_entropy_scratch(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                          d9di_sim_cross_entropy_pass what)
 {
     if (!on_gpu(s))
         return D9D_OK;
-    return d9di_paper_borrow(s, what == D9DI_XENT_ONCE ? once_bytes(n)
-                                : what == D9DI_XENT_DW ? dw_bytes(n)
-                                                       : forward_bytes(n, what == D9DI_XENT_UNIT));
+    return d9di_sim_use_scratch(s,
+                                what == D9DI_SIM_CROSS_ENTROPY_FWD_BWD ? fwd_bwd_bytes(n)
+                                : what == D9DI_SIM_CROSS_ENTROPY_WGRAD
+                                    ? wgrad_bytes(n)
+                                    : forward_bytes(n, what == D9DI_SIM_CROSS_ENTROPY_FWD_DGRAD));
 }

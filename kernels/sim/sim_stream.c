@@ -7,143 +7,141 @@
 #include "sim/sim_private.h"
 
 typedef struct stream {
-    d9d_paper *paper;
+    d9d_sim *paper;
     double now;
     struct stream *next; /* to free them all */
 } stream;
 
 /* What decides about a product's algorithm. */
-typedef struct shape {
+typedef struct gemm_shape {
     int64_t m, n, k;
     d9d_dtype t, ct;
     bool trans_a, trans_b, adds;
-} shape;
+} gemm_shape;
 
-struct d9d_paper {
-    const d9d_paper_chip *chip;
-    d9d_paper_owner owner;
-    stream own;
-    stream *others;
-    d9d_paper_tally tally;
-    D9D_VEC(d9d_paper_talk) talk;
-    D9D_VEC(shape) shapes;
-    const int32_t *noted; /* an array of choices, and how many there are */
+struct d9d_sim {
+    const d9d_sim_chip *chip;
+    d9d_sim_owner owner;
+    stream main_stream;
+    stream *side_streams;
+    d9d_sim_tally tally;
+    D9D_VEC(d9d_sim_traffic) traffic;
+    D9D_VEC(gemm_shape) shapes;
+    const int32_t *choices_array; /* an array of choices, and how many there are */
     double choices;
     int64_t launches;
 };
 
-static stream *stream_of(d9d_stream s)
+static stream *stream_cast(d9d_stream s)
 {
     return (stream *)(void *)s;
 }
 
-d9d_status d9d_paper_create(const d9d_paper_chip *chip, const d9d_paper_owner *owner,
-                            d9d_paper **out)
+d9d_status d9d_sim_create(const d9d_sim_chip *chip, const d9d_sim_owner *owner, d9d_sim **out)
 {
-    d9d_paper *p = calloc(1, sizeof(*p));
+    d9d_sim *p = calloc(1, sizeof(*p));
 
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "paper: out of memory");
     p->chip = chip;
     p->owner = *owner;
-    p->own.paper = p;
+    p->main_stream.paper = p;
     *out = p;
     return D9D_OK;
 }
 
-void d9d_paper_free(d9d_paper *p)
+void d9d_sim_free(d9d_sim *p)
 {
     if (p == NULL)
         return;
-    while (p->others != NULL) {
-        stream *s = p->others;
+    while (p->side_streams != NULL) {
+        stream *s = p->side_streams;
 
-        p->others = s->next;
+        p->side_streams = s->next;
         free(s);
     }
-    D9D_VEC_RELEASE(&p->talk);
+    D9D_VEC_RELEASE(&p->traffic);
     D9D_VEC_RELEASE(&p->shapes);
     free(p);
 }
 
-const d9d_paper_chip *d9d_paper_chip_of(const d9d_paper *p)
+const d9d_sim_chip *d9d_sim_get_chip(const d9d_sim *p)
 {
     return p->chip;
 }
 
-d9d_stream d9d_paper_stream(d9d_paper *p)
+d9d_stream d9d_sim_stream(d9d_sim *p)
 {
-    return (d9d_stream)(void *)&p->own;
+    return (d9d_stream)(void *)&p->main_stream;
 }
 
-d9d_status d9d_paper_add_stream(d9d_paper *p, d9d_stream *out)
+d9d_status d9d_sim_stream_create(d9d_sim *p, d9d_stream *out)
 {
     stream *s = calloc(1, sizeof(*s));
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "paper: out of memory");
-    *s = (stream){.paper = p, .next = p->others};
-    p->others = s;
+    *s = (stream){.paper = p, .next = p->side_streams};
+    p->side_streams = s;
     *out = (d9d_stream)(void *)s;
     return D9D_OK;
 }
 
-d9d_paper *d9d_paper_of(d9d_stream s)
+d9d_sim *d9d_sim_of_stream(d9d_stream s)
 {
-    return stream_of(s)->paper;
+    return stream_cast(s)->paper;
 }
 
-double d9d_paper_now(d9d_stream s)
+double d9d_sim_now(d9d_stream s)
 {
-    return stream_of(s)->now;
+    return stream_cast(s)->now;
 }
 
-void d9d_paper_wait(d9d_stream s, double until)
+void d9d_sim_wait_until(d9d_stream s, double until)
 {
-    if (stream_of(s)->now < until)
-        stream_of(s)->now = until;
+    if (stream_cast(s)->now < until)
+        stream_cast(s)->now = until;
 }
 
-bool d9d_paper_is_real(const void *p)
+bool d9d_sim_is_real(const void *p)
 {
-    return p != NULL && (uintptr_t)p < D9D_PAPER_UNREAL;
+    return p != NULL && (uintptr_t)p < D9D_SIM_FAKE_BASE;
 }
 
 /* --- tallies ------------------------------------------------------------------------------- */
 
-const d9d_paper_tally *d9d_paper_done(const d9d_paper *p)
+const d9d_sim_tally *d9d_sim_get_tally(const d9d_sim *p)
 {
     return &p->tally;
 }
 
-void d9d_paper_begin(d9d_paper *p)
+void d9d_sim_reset_tally(d9d_sim *p)
 {
-    p->talk.len = 0;
-    p->tally = (d9d_paper_tally){.talk = p->talk.data};
+    p->traffic.len = 0;
+    p->tally = (d9d_sim_tally){.traffic = p->traffic.data};
 }
 
-static double seconds_of(const d9d_paper_chip *c, d9d_paper_kind kind, d9d_dtype t, double flops,
-                         double bytes)
+static double kernel_seconds(const d9d_sim_chip *c, d9d_sim_kind kind, d9d_dtype t, double flops,
+                             double bytes)
 {
     const double peak = t == D9D_BF16 ? c->flops : c->flops_f32;
-    const double computing = flops / (peak * c->rate[kind]);
-    const double moving = bytes / (c->memory_rate * c->memory_part);
+    const double computing = flops / (peak * c->efficiency[kind]);
+    const double moving = bytes / (c->memory_rate * c->memory_efficiency);
     const double longer = computing > moving ? computing : moving;
 
     return longer > c->launch_s ? longer : c->launch_s;
 }
 
-d9d_status d9di_paper_charge(d9d_stream s, d9d_paper_kind kind, d9d_dtype t, double flops,
-                             double bytes)
+d9d_status d9di_sim_charge(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, double flops, double bytes)
 {
-    stream *at = stream_of(s);
-    d9d_paper_work *w;
+    stream *at = stream_cast(s);
+    d9d_sim_work *w;
     double seconds;
 
     if (at == NULL) /* beside the computation, where a chip has nothing beside it */
         return D9D_OK;
     w = &at->paper->tally.work[kind];
-    seconds = seconds_of(at->paper->chip, kind, t, flops, bytes);
+    seconds = kernel_seconds(at->paper->chip, kind, t, flops, bytes);
     at->now += seconds;
     at->paper->launches++;
     w->calls++;
@@ -153,58 +151,58 @@ d9d_status d9di_paper_charge(d9d_stream s, d9d_paper_kind kind, d9d_dtype t, dou
     return D9D_OK;
 }
 
-d9d_status d9d_paper_launch(d9d_stream s, d9d_dtype t, double flops, double bytes)
+d9d_status d9d_sim_launch(d9d_stream s, d9d_dtype t, double flops, double bytes)
 {
-    return d9di_paper_charge(s, D9D_PAPER_MEMORY, t, flops, bytes);
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, t, flops, bytes);
 }
 
-int64_t d9d_paper_launches(const d9d_paper *p)
+int64_t d9d_sim_launches(const d9d_sim *p)
 {
     return p->launches;
 }
 
-d9d_status d9di_paper_borrow(d9d_stream s, int64_t bytes)
+d9d_status d9di_sim_use_scratch(d9d_stream s, int64_t bytes)
 {
-    d9d_paper *p = stream_of(s)->paper;
+    d9d_sim *p = stream_cast(s)->paper;
     void *room;
 
     if (bytes == 0)
         return D9D_OK;
-    D9D_TRY(p->owner.take(p->owner.self, (uint64_t)bytes, &room));
-    p->owner.give(p->owner.self, room, (uint64_t)bytes);
-    if ((uint64_t)bytes > p->tally.scratch)
-        p->tally.scratch = (uint64_t)bytes;
+    D9D_TRY(p->owner.alloc(p->owner.self, (uint64_t)bytes, &room));
+    p->owner.free(p->owner.self, room, (uint64_t)bytes);
+    if ((uint64_t)bytes > p->tally.max_scratch)
+        p->tally.max_scratch = (uint64_t)bytes;
     return D9D_OK;
 }
 
-static d9d_status talk_find(d9d_paper *p, const char *group, const char *verb, d9d_paper_link link,
-                            d9d_paper_talk **out)
+static d9d_status traffic_find(d9d_sim *p, const char *group, const char *verb, d9d_sim_link link,
+                               d9d_sim_traffic **out)
 {
-    d9d_paper_talk t = {.verb = verb, .link = link};
+    d9d_sim_traffic t = {.coll = verb, .link = link};
 
-    for (size_t i = 0; i < p->talk.len; i++) {
-        *out = &p->talk.data[i];
-        if ((*out)->link == link && strcmp((*out)->verb, verb) == 0 &&
+    for (size_t i = 0; i < p->traffic.len; i++) {
+        *out = &p->traffic.data[i];
+        if ((*out)->link == link && strcmp((*out)->coll, verb) == 0 &&
             strcmp((*out)->group, group) == 0)
             return D9D_OK;
     }
     (void)snprintf(t.group, sizeof(t.group), "%.47s", group);
-    D9D_TRY(D9D_VEC_PUSH(&p->talk, t));
-    p->tally.talk = p->talk.data;
-    p->tally.n_talk = p->talk.len;
-    *out = &p->talk.data[p->talk.len - 1];
+    D9D_TRY(D9D_VEC_PUSH(&p->traffic, t));
+    p->tally.traffic = p->traffic.data;
+    p->tally.n_traffic = p->traffic.len;
+    *out = &p->traffic.data[p->traffic.len - 1];
     return D9D_OK;
 }
 
-d9d_status d9d_paper_say(d9d_stream s, const char *group, const char *verb, d9d_paper_link link,
-                         double bytes)
+d9d_status d9d_sim_transfer(d9d_stream s, const char *group, const char *verb, d9d_sim_link link,
+                            double bytes)
 {
-    stream *at = stream_of(s);
-    const d9d_paper_chip *c = at->paper->chip;
+    stream *at = stream_cast(s);
+    const d9d_sim_chip *c = at->paper->chip;
     const double seconds = c->link[link].latency_s + bytes / c->link[link].rate;
-    d9d_paper_talk *t = NULL;
+    d9d_sim_traffic *t = NULL;
 
-    D9D_TRY(talk_find(at->paper, group, verb, link, &t));
+    D9D_TRY(traffic_find(at->paper, group, verb, link, &t));
     at->now += seconds;
     t->calls++;
     t->bytes += bytes;
@@ -212,35 +210,35 @@ d9d_status d9d_paper_say(d9d_stream s, const char *group, const char *verb, d9d_
     return D9D_OK;
 }
 
-d9d_status d9di_paper_first(d9d_stream s, const d9d_gemm *g, bool *out)
+d9d_status d9di_sim_is_new_shape(d9d_stream s, const d9d_gemm *g, bool *out)
 {
-    d9d_paper *p = stream_of(s)->paper;
+    d9d_sim *p = stream_cast(s)->paper;
 
     *out = true;
     for (size_t i = 0; i < p->shapes.len && *out; i++) {
-        const shape *k = &p->shapes.data[i];
+        const gemm_shape *k = &p->shapes.data[i];
 
         *out = k->m != g->m || k->n != g->n || k->k != g->k || k->t != g->t || k->ct != g->ct ||
                k->trans_a != g->trans_a || k->trans_b != g->trans_b || k->adds != (g->beta != 0);
     }
     return !*out ? D9D_OK
-                 : D9D_VEC_PUSH(&p->shapes, ((shape){g->m, g->n, g->k, g->t, g->ct, g->trans_a,
-                                                     g->trans_b, g->beta != 0}));
+                 : D9D_VEC_PUSH(&p->shapes, ((gemm_shape){g->m, g->n, g->k, g->t, g->ct, g->trans_a,
+                                                          g->trans_b, g->beta != 0}));
 }
 
 /* --- choices of experts ---------------------------------------------------------------------- */
 
-void d9di_paper_note(d9d_stream s, const int32_t *expert, double choices)
+void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, double choices)
 {
-    stream_of(s)->paper->noted = expert;
-    stream_of(s)->paper->choices = choices;
+    stream_cast(s)->paper->choices_array = expert;
+    stream_cast(s)->paper->choices = choices;
 }
 
-double d9di_paper_choices(d9d_stream s, const int32_t *expert, double otherwise)
+double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwise)
 {
-    d9d_paper *p = stream_of(s)->paper;
-    const bool known = p->noted == expert && expert != NULL;
+    d9d_sim *p = stream_cast(s)->paper;
+    const bool known = p->choices_array == expert && expert != NULL;
 
-    p->noted = NULL;
+    p->choices_array = NULL;
     return known ? p->choices : otherwise;
 }

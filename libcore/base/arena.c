@@ -110,13 +110,13 @@ char *d9d_arena_printf(d9d_arena *a, const char *fmt, ...)
     int n;
 
     va_start(ap, fmt);
-    n = d9d_point_vformat(NULL, 0, fmt, ap);
+    n = d9d_num_vformat(NULL, 0, fmt, ap);
     va_end(ap);
     if (n >= 0)
         text = d9d_arena_alloc(a, (size_t)n + 1);
     if (text != NULL) {
         va_start(ap, fmt);
-        (void)d9d_point_vformat(text, (size_t)n + 1, fmt, ap);
+        (void)d9d_num_vformat(text, (size_t)n + 1, fmt, ap);
         va_end(ap);
     }
     return text;

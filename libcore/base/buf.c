@@ -31,12 +31,12 @@ d9d_status d9d_buf_vprintf(d9d_buf *b, const char *fmt, va_list ap)
     int n;
 
     va_copy(again, ap);
-    n = d9d_point_vformat(NULL, 0, fmt, again);
+    n = d9d_num_vformat(NULL, 0, fmt, again);
     va_end(again);
     if (n < 0)
         return D9D_FAIL(D9D_EINVAL, "buffer: cannot format \"%s\"", fmt);
     D9D_TRY(d9d_buf_reserve(b, (size_t)n));
-    (void)d9d_point_vformat(b->data + b->len, (size_t)n + 1, fmt, ap);
+    (void)d9d_num_vformat(b->data + b->len, (size_t)n + 1, fmt, ap);
     b->len += (size_t)n;
     return D9D_OK;
 }

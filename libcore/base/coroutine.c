@@ -10,69 +10,69 @@
 /* Pages that are touched are what a stack takes; below it is one that nobody may touch. */
 enum { STACK = 8 << 20, GUARD = 1 << 16 };
 
-struct d9d_turns {
-    d9d_turn_fn fn;
+struct d9d_co {
+    d9d_co_fn fn;
     void *arg[2];
-    ucontext_t place[2]; /* the first is the caller's stack */
+    ucontext_t context[2]; /* the first is the caller's stack */
     d9d_status st[2];
-    bool through[2];
-    int now;
+    bool finished[2];
+    int current;
 };
 
-static void change(d9d_turns *t)
+static void switch_to_other(d9d_co *t)
 {
-    const int from = t->now;
+    const int from = t->current;
 
-    t->now = !from;
-    (void)swapcontext(&t->place[from], &t->place[t->now]);
+    t->current = !from;
+    (void)swapcontext(&t->context[from], &t->context[t->current]);
 }
 
-d9d_status d9d_turns_next(d9d_turns *t)
+d9d_status d9d_co_yield(d9d_co *t)
 {
-    const int other = !t->now;
+    const int other = !t->current;
 
-    if (!t->through[other])
-        change(t);
-    return t->through[other] ? t->st[other] : D9D_OK;
+    if (!t->finished[other])
+        switch_to_other(t);
+    return t->finished[other] ? t->st[other] : D9D_OK;
 }
 
-static void do_one(d9d_turns *t, int i)
+static void run_fn(d9d_co *t, int i)
 {
     t->st[i] = t->fn(t->arg[i], t);
-    t->through[i] = true;
+    t->finished[i] = true;
 }
 
 /* makecontext() hands over integers. */
-static void second(unsigned high, unsigned low)
+static void second_entry(unsigned high, unsigned low)
 {
-    d9d_turns *t = (void *)(((uintptr_t)high << 16 << 16) | low); /* NOLINT */
+    d9d_co *t = (void *)(((uintptr_t)high << 16 << 16) | low); /* NOLINT */
 
-    if (!t->through[0] || t->st[0] == D9D_OK)
-        do_one(t, 1);
-    t->through[1] = true;
-    change(t);
+    if (!t->finished[0] || t->st[0] == D9D_OK)
+        run_fn(t, 1);
+    t->finished[1] = true;
+    switch_to_other(t);
 }
 
-static d9d_status run_on(d9d_turns *t, char *stack)
+static d9d_status run_on_stack(d9d_co *t, char *stack)
 {
     const uintptr_t self = (uintptr_t)t;
 
-    if (getcontext(&t->place[1]) != 0)
+    if (getcontext(&t->context[1]) != 0)
         return D9D_FAIL(D9D_ENOTSUP, "no second stack on this system");
-    t->place[1].uc_stack.ss_sp = stack + GUARD;
-    t->place[1].uc_stack.ss_size = STACK;
-    t->place[1].uc_link = NULL;
-    makecontext(&t->place[1], (void (*)(void))second, 2, (unsigned)(self >> 16 >> 16),
+    t->context[1].uc_stack.ss_sp = stack + GUARD;
+    t->context[1].uc_stack.ss_size = STACK;
+    t->context[1].uc_link = NULL;
+    makecontext(&t->context[1], (void (*)(void))second_entry, 2, (unsigned)(self >> 16 >> 16),
                 (unsigned)self);
-    do_one(t, 0);
-    if (!t->through[1])
-        change(t);
+    run_fn(t, 0);
+    if (!t->finished[1])
+        switch_to_other(t);
     return t->st[0] != D9D_OK ? t->st[0] : t->st[1];
 }
 
-d9d_status d9d_turns_run(d9d_turn_fn fn, void *a, void *b)
+d9d_status d9d_co_run(d9d_co_fn fn, void *a, void *b)
 {
-    d9d_turns t = {.fn = fn, .arg = {a, b}};
+    d9d_co t = {.fn = fn, .arg = {a, b}};
     char *stack = mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     d9d_status st;
@@ -80,7 +80,7 @@ d9d_status d9d_turns_run(d9d_turn_fn fn, void *a, void *b)
     if (stack == MAP_FAILED)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a second stack");
     (void)mprotect(stack, GUARD, PROT_NONE);
-    st = run_on(&t, stack);
+    st = run_on_stack(&t, stack);
     (void)munmap(stack, GUARD + STACK);
     return st;
 }

@@ -14,7 +14,7 @@ size_t d9d_dtype_size(d9d_dtype t)
 {
     return types[t].size;
 }
-const char *d9d_dtype_word(d9d_dtype t)
+const char *d9d_dtype_name(d9d_dtype t)
 {
     return types[t].word;
 }

@@ -8,25 +8,25 @@
 
 /* libgomp keeps a record for each thread on the stack of the one that begins them: 8 MiB are used
  * up by some 80,000. */
-#define MOST_THREADS 4096
+#define MAX_THREADS 4096
 
 /* Is this value to be spoken about? */
-typedef bool judge_fn(const char *value);
+typedef bool predicate_fn(const char *value);
 
-typedef struct row {
+typedef struct env_rule {
     const char *name;
     unsigned use;
-    d9d_environment_act act;
-    judge_fn *judge;
+    d9d_environment_action act;
+    predicate_fn *judge;
     const char *set;  /* CHANGED: to what; also where nothing is set */
     const char *keep; /* CHANGED: a variable of ours whose value, from 1 to `set`, comes first */
     const char *why;
-} row;
+} env_rule;
 
 /* --- values ----------------------------------------------------------------------------------- */
 
 /* Of all of the text, which may have spaces around; -1: no number. */
-static long number(const char *text)
+static long parse_number(const char *text)
 {
     char *end;
     long n;
@@ -45,59 +45,59 @@ static long number(const char *text)
 static bool has_too_many(const char *v)
 {
     for (; v != NULL; v = strchr(v, ',') != NULL ? strchr(v, ',') + 1 : NULL)
-        if (number(v) > MOST_THREADS)
+        if (parse_number(v) > MAX_THREADS)
             return true;
     return false;
 }
 
-static bool is_any(const char *v)
+static bool is_not_empty(const char *v)
 {
     return v[0] != '\0';
 }
 static bool is_on(const char *v)
 {
-    return is_any(v) && strcmp(v, "0") != 0;
+    return is_not_empty(v) && strcmp(v, "0") != 0;
 }
 static bool is_off(const char *v)
 {
     return strcmp(v, "0") == 0;
 }
-static bool is_few(const char *v)
+static bool is_not_32(const char *v)
 {
-    return number(v) != 32;
+    return parse_number(v) != 32;
 }
-static bool is_part(const char *v)
+static bool is_below_100(const char *v)
 {
-    return is_any(v) && atof(v) < 100;
+    return is_not_empty(v) && atof(v) < 100;
 }
 
 /* What a job without GPUs is given: nothing, a number that no GPU has, or a word of Slurm's. */
-static bool hides_all(const char *v)
+static bool hides_all_gpus(const char *v)
 {
     return v[0] == '\0' || v[0] == '-' || strcmp(v, "NoDevFiles") == 0;
 }
 
-static const row rows[] = {
+static const env_rule env_rules[] = {
     {"OMP_NUM_THREADS", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, has_too_many, NULL, NULL,
      "at most 4096 threads compute"},
 
     /* Queues that share a way to the GPU wait for each other, and one that waits for a message must
      * not hold up what the message waits for. */
-    {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_CHANGED, is_few, "32",
+    {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_CHANGED, is_not_32, "32",
      "D9D_CUDA_MAX_CONNECTIONS",
      "messages and computation would wait for each other on one way to the GPU; 32 is used in its "
      "place (D9D_CUDA_MAX_CONNECTIONS sets another number)"},
     {"CUDA_LAUNCH_BLOCKING", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
      "each kernel is waited for, so that nothing goes on beside another thing"},
-    {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_part, NULL,
-     NULL, "only that share of each GPU's multiprocessors computes"},
-    {"NVIDIA_TF32_OVERRIDE", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_any, NULL, NULL,
+    {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_below_100,
+     NULL, NULL, "only that share of each GPU's multiprocessors computes"},
+    {"NVIDIA_TF32_OVERRIDE", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
      "it decides, and not the job, how NVIDIA's libraries round products of float32"},
     {"CUBLAS_EMULATE_SINGLE_PRECISION", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_on, NULL,
      NULL, "products of float32 are made of narrower ones, with other bits"},
 
-    {"CUDA_VISIBLE_DEVICES", D9D_ENVIRONMENT_NO_GPU, D9D_ENVIRONMENT_KEPT, hides_all, NULL, NULL,
-     "every GPU is hidden, and this job computes on processors"},
+    {"CUDA_VISIBLE_DEVICES", D9D_ENVIRONMENT_NO_GPU, D9D_ENVIRONMENT_KEPT, hides_all_gpus, NULL,
+     NULL, "every GPU is hidden, and this job computes on processors"},
 
     {"NCCL_COMM_BLOCKING", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_CHANGED, is_off, "1", NULL,
      "calls would return before they are made; 1 is used in its place"},
@@ -109,9 +109,9 @@ static const row rows[] = {
      "messages within a host may go through the network"},
     {"NCCL_IB_DISABLE", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
      "messages between hosts go through sockets"},
-    {"NCCL_ALGO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_any, NULL, NULL,
+    {"NCCL_ALGO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
      "it decides in which order the parts of ranks are added, and with that the bits of sums"},
-    {"NCCL_PROTO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_any, NULL, NULL,
+    {"NCCL_PROTO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
      "it decides how messages go, whatever is fastest"},
 
     /* Ranks that share a processor must not spin while they wait. */
@@ -119,37 +119,37 @@ static const row rows[] = {
      NULL},
 };
 
-enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
-_Static_assert(ROWS <= sizeof(((d9d_environment *)0)->of) / sizeof(d9d_environment_ruling),
+enum { N_RULES = sizeof(env_rules) / sizeof(env_rules[0]) };
+_Static_assert(N_RULES <= sizeof(((d9d_environment *)0)->vars) / sizeof(d9d_environment_var),
                "every row has a place");
 
 /* --- rulings -------------------------------------------------------------------------------- */
 
 /* A wish of the user's own comes before whatever a site has set. */
-static void rule_wished(const row *r, const char *wish, d9d_environment_ruling *out)
+static void apply_user_value(const env_rule *r, const char *wish, d9d_environment_var *out)
 {
-    const long most = number(r->set), n = number(wish);
+    const long most = parse_number(r->set), n = parse_number(wish);
 
     if (n >= 1 && n <= most) {
         (void)snprintf(out->value, sizeof(out->value), "%ld", n);
         return;
     }
-    out->act = D9D_ENVIRONMENT_REFUSED;
+    out->action = D9D_ENVIRONMENT_REFUSED;
     (void)snprintf(out->text, sizeof(out->text),
                    "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, most);
 }
 
 /* A row without a judge is a default: it gives way to whatever is set. */
-static bool rule(const row *r, char *(*get)(const char *), d9d_environment_ruling *out)
+static bool apply_rule(const env_rule *r, char *(*get)(const char *), d9d_environment_var *out)
 {
     const char *was = get(r->name), *wish = r->keep != NULL ? get(r->keep) : NULL;
     const bool bad = was != NULL && r->judge != NULL && r->judge(was);
 
     if (wish == NULL && !bad && (was != NULL || r->act != D9D_ENVIRONMENT_CHANGED))
         return false;
-    *out = (d9d_environment_ruling){.use = r->use, .act = r->act, .name = r->name};
+    *out = (d9d_environment_var){.use = r->use, .action = r->act, .name = r->name};
     if (wish != NULL) {
-        rule_wished(r, wish, out);
+        apply_user_value(r, wish, out);
         return true;
     }
     if (r->act == D9D_ENVIRONMENT_CHANGED)
@@ -163,30 +163,30 @@ static bool rule(const row *r, char *(*get)(const char *), d9d_environment_rulin
 void d9d_environment_read(unsigned uses, char *(*get)(const char *name), d9d_environment *out)
 {
     *out = (d9d_environment){.n = 0};
-    for (size_t i = 0; i < ROWS; i++)
-        if ((rows[i].use & uses) != 0 && rule(&rows[i], get, &out->of[out->n]))
+    for (size_t i = 0; i < N_RULES; i++)
+        if ((env_rules[i].use & uses) != 0 && apply_rule(&env_rules[i], get, &out->vars[out->n]))
             out->n++;
 }
 
 d9d_status d9d_environment_check(const d9d_environment *e)
 {
     for (size_t i = 0; i < e->n; i++)
-        if (e->of[i].act == D9D_ENVIRONMENT_REFUSED)
-            return D9D_FAIL(D9D_ECONFIG, "%s", e->of[i].text);
+        if (e->vars[i].action == D9D_ENVIRONMENT_REFUSED)
+            return D9D_FAIL(D9D_ECONFIG, "%s", e->vars[i].text);
     return D9D_OK;
 }
 
 void d9d_environment_apply(const d9d_environment *e)
 {
     for (size_t i = 0; i < e->n; i++)
-        if (e->of[i].act == D9D_ENVIRONMENT_CHANGED)
-            (void)setenv(e->of[i].name, e->of[i].value, 1);
+        if (e->vars[i].action == D9D_ENVIRONMENT_CHANGED)
+            (void)setenv(e->vars[i].name, e->vars[i].value, 1);
 }
 
-void d9d_environment_say(const d9d_environment *e, unsigned uses, const d9d_log *log)
+void d9d_environment_log(const d9d_environment *e, unsigned uses, const d9d_log *log)
 {
     for (size_t i = 0; i < e->n; i++)
-        if ((e->of[i].use & uses) != 0 && e->of[i].act != D9D_ENVIRONMENT_REFUSED &&
-            e->of[i].text[0] != '\0')
-            d9d_log_warn(log, "%s", e->of[i].text);
+        if ((e->vars[i].use & uses) != 0 && e->vars[i].action != D9D_ENVIRONMENT_REFUSED &&
+            e->vars[i].text[0] != '\0')
+            d9d_log_warn(log, "%s", e->vars[i].text);
 }

@@ -12,10 +12,10 @@
 #include "base/fs_private.h"
 #include "d9d/base/fs.h"
 
-enum { COPY_PIECE = 1 << 20 };
+enum { COPY_BLOCK = 1 << 20 };
 
 /* Says why open() left errno: links that are not followed and sockets have no other word for it. */
-static d9d_status refuse(const char *path, int flags, const char *what)
+static d9d_status fail_open(const char *path, int flags, const char *what)
 {
     const int why = errno;
     struct stat s;
@@ -38,7 +38,7 @@ static d9d_status open_file(const char *path, int flags, const char *what, d9d_f
         f.fd = open(path, flags | O_CLOEXEC, 0666);
     while (f.fd < 0 && errno == EINTR);
     if (f.fd < 0) {
-        const d9d_status st = refuse(path, flags, what);
+        const d9d_status st = fail_open(path, flags, what);
 
         d9d_file_release(&f);
         return st;
@@ -95,7 +95,7 @@ d9d_status d9d_file_open_regular(const char *path, d9d_file *out, uint64_t *byte
     return open_regular(path, O_NOFOLLOW, out, bytes);
 }
 
-d9d_status d9d_file_edit(const char *path, d9d_file *out)
+d9d_status d9d_file_open_rw(const char *path, d9d_file *out)
 {
     return open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, "cannot open", out);
 }
@@ -114,7 +114,7 @@ static d9d_status check_own(const d9d_file *f)
     return D9D_OK;
 }
 
-d9d_status d9d_file_edit_own(const char *path, d9d_file *out)
+d9d_status d9d_file_open_rw_owned(const char *path, d9d_file *out)
 {
     struct stat s;
     d9d_file f;
@@ -150,12 +150,12 @@ d9d_status d9d_file_resize(d9d_file *f, uint64_t n)
     if (fstat(f->fd, &s) != 0)
         return D9DI_FAIL_ERRNO(f->path, "cannot find its size");
     if ((uint64_t)s.st_size != n && ftruncate(f->fd, (off_t)n) != 0)
-        return D9D_FAIL(d9di_errno_status(errno), "%s: cannot make it %" PRIu64 " bytes long: %m",
-                        f->path, n);
+        return D9D_FAIL(d9di_status_from_errno(errno),
+                        "%s: cannot make it %" PRIu64 " bytes long: %m", f->path, n);
     return D9D_OK;
 }
 
-d9d_status d9d_file_cut(d9d_file *f, uint64_t at)
+d9d_status d9d_file_truncate(d9d_file *f, uint64_t at)
 {
     struct stat s;
 
@@ -166,17 +166,17 @@ d9d_status d9d_file_cut(d9d_file *f, uint64_t at)
                         (uint64_t)s.st_size, at);
     if (ftruncate(f->fd, (off_t)at) != 0 || lseek(f->fd, (off_t)at, SEEK_SET) < 0)
         return D9DI_FAIL_ERRNO(f->path, "cannot cut the file");
-    f->at = at;
+    f->offset = at;
     return D9D_OK;
 }
 
-d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out)
+d9d_status d9d_file_open_append(const char *path, uint64_t at, d9d_file *out)
 {
     d9d_file f;
     d9d_status st;
 
     D9D_TRY(open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW, "cannot open", &f));
-    st = d9d_file_cut(&f, at);
+    st = d9d_file_truncate(&f, at);
     if (st != D9D_OK)
         d9d_file_release(&f);
     else
@@ -185,7 +185,7 @@ d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out)
 }
 
 /* One write(2) or pwrite(2) that is not lost to a signal. */
-static ssize_t put_some(int fd, const void *p, size_t n, const uint64_t *at)
+static ssize_t write_some(int fd, const void *p, size_t n, const uint64_t *at)
 {
     ssize_t put;
 
@@ -201,17 +201,17 @@ static ssize_t put_some(int fd, const void *p, size_t n, const uint64_t *at)
 
 /* All n bytes, at `at` where `seek`, else at the file's position; `at` is where the
  * sentence says that they were to go.  Says in *done how many were written. */
-static d9d_status put_all(const d9d_file *f, const void *p, size_t n, uint64_t at, bool seek,
-                          size_t *done)
+static d9d_status write_all(const d9d_file *f, const void *p, size_t n, uint64_t at, bool seek,
+                            size_t *done)
 {
     const char *bytes = p;
 
     for (*done = 0; *done < n;) {
         const uint64_t here = at + *done;
-        const ssize_t put = put_some(f->fd, bytes + *done, n - *done, seek ? &here : NULL);
+        const ssize_t put = write_some(f->fd, bytes + *done, n - *done, seek ? &here : NULL);
 
         if (put < 0)
-            return D9D_FAIL(d9di_errno_status(errno),
+            return D9D_FAIL(d9di_status_from_errno(errno),
                             "%s: cannot write %zu bytes at %" PRIu64 ": %m", f->path, n - *done,
                             here);
         *done += (size_t)put;
@@ -224,7 +224,7 @@ static d9d_status check_range(const d9d_file *f, size_t n, uint64_t at)
 {
     uint64_t end;
 
-    if (!d9d_add_u64(at, n, &end) || end > INT64_MAX)
+    if (!d9d_checked_add_u64(at, n, &end) || end > INT64_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu bytes at %" PRIu64 " are beyond any file's end",
                         f->path, n, at);
     return D9D_OK;
@@ -235,9 +235,9 @@ d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n)
     size_t done;
     d9d_status st;
 
-    D9D_TRY(check_range(f, n, f->at));
-    st = put_all(f, p, n, f->at, false, &done);
-    f->at += done;
+    D9D_TRY(check_range(f, n, f->offset));
+    st = write_all(f, p, n, f->offset, false, &done);
+    f->offset += done;
     return st;
 }
 
@@ -246,7 +246,7 @@ d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n, uint64_t at)
     size_t done;
 
     D9D_TRY(check_range(f, n, at));
-    return put_all(f, p, n, at, true, &done);
+    return write_all(f, p, n, at, true, &done);
 }
 
 d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at)
@@ -261,7 +261,7 @@ d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return D9D_FAIL(d9di_errno_status(errno),
+            return D9D_FAIL(d9di_status_from_errno(errno),
                             "%s: cannot read %zu bytes at %" PRIu64 ": %m", f->path, n - done,
                             at + done);
         if (got == 0)
@@ -308,28 +308,28 @@ static void copy_in_kernel(const d9d_file *src, d9d_file *dst)
         const ssize_t put = copy_file_range(src->fd, NULL, dst->fd, NULL, (size_t)1 << 30, 0);
 
         if (put > 0)
-            dst->at += (uint64_t)put;
+            dst->offset += (uint64_t)put;
         else if (put == 0 || errno != EINTR)
             return;
     }
 }
 
 /* What is left, through memory; it also finds out what stopped the kernel. */
-static d9d_status copy_by_hand(const d9d_file *src, d9d_file *dst)
+static d9d_status copy_in_userspace(const d9d_file *src, d9d_file *dst)
 {
-    char *piece = malloc(COPY_PIECE);
+    char *piece = malloc(COPY_BLOCK);
     d9d_status st = D9D_OK;
     ssize_t got;
 
     if (piece == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to copy it", src->path,
-                        COPY_PIECE);
-    while ((got = read(src->fd, piece, COPY_PIECE)) != 0) {
+                        COPY_BLOCK);
+    while ((got = read(src->fd, piece, COPY_BLOCK)) != 0) {
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0) {
-            st = D9D_FAIL(d9di_errno_status(errno), "%s: cannot read at %" PRIu64 ": %m", src->path,
-                          dst->at);
+            st = D9D_FAIL(d9di_status_from_errno(errno), "%s: cannot read at %" PRIu64 ": %m",
+                          src->path, dst->offset);
             goto out;
         }
         D9D_TRY_OR(st, d9d_file_write(dst, piece, (size_t)got), out);
@@ -349,7 +349,7 @@ d9d_status d9d_fs_copy(const char *src, const char *dst)
     D9D_TRY_OR(st, open_file(dst, O_WRONLY | O_CREAT | O_EXCL, "cannot create", &to), out);
     made = true;
     copy_in_kernel(&from, &to);
-    D9D_TRY_OR(st, copy_by_hand(&from, &to), out);
+    D9D_TRY_OR(st, copy_in_userspace(&from, &to), out);
     D9D_TRY_OR(st, d9d_file_close(&to), out);
 out:
     if (st != D9D_OK && made)

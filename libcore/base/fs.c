@@ -14,9 +14,9 @@
 
 #include "base/fs_private.h"
 
-enum { MAX_NAME = 255, READ_PIECE = 1 << 16 };
+enum { MAX_NAME = 255, READ_BLOCK = 1 << 16 };
 
-d9d_status d9di_errno_status(int err)
+d9d_status d9di_status_from_errno(int err)
 {
     static const struct {
         int err;
@@ -87,7 +87,7 @@ char *d9d_fs_join(d9d_arena *a, const char *dir, const char *name)
     return d9d_arena_printf(a, "%s%s%s", dir, len == 0 || dir[len - 1] == '/' ? "" : "/", name);
 }
 
-d9d_status d9di_fs_beside(const char *path, const char *tag, unsigned n, char **out)
+d9d_status d9di_fs_temp_path(const char *path, const char *tag, unsigned n, char **out)
 {
     d9d_buf b = {0};
 
@@ -125,7 +125,7 @@ bool d9d_fs_is_dir(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
-bool d9d_fs_is_vacant(const char *path)
+bool d9d_fs_is_empty(const char *path)
 {
     struct stat s;
     const struct dirent *e;
@@ -194,26 +194,26 @@ d9d_status d9d_fs_check_readable(const char *path)
 }
 
 /* A name that is taken, by a link, and leads nowhere. */
-static bool is_link_to_nothing(const char *path)
+static bool is_dangling_link(const char *path)
 {
     struct stat s;
 
     return lstat(path, &s) == 0 && !d9d_fs_exists(path);
 }
 
-static d9d_status fail_link_to_nothing(const char *path)
+static d9d_status fail_dangling_link(const char *path)
 {
     return D9D_FAIL(D9D_EPATH, "%s: cannot create the directory: a link to nothing has its name",
                     path);
 }
 
-d9d_status d9d_fs_check_place(const char *path)
+d9d_status d9d_fs_check_creatable(const char *path)
 {
     char *above = NULL;
     d9d_status st = D9D_OK;
 
-    if (is_link_to_nothing(path))
-        return fail_link_to_nothing(path);
+    if (is_dangling_link(path))
+        return fail_dangling_link(path);
 
     if (d9d_fs_exists(path) || strcmp(path, ".") == 0) {
         if (!d9d_fs_is_dir(path))
@@ -223,7 +223,7 @@ d9d_status d9d_fs_check_place(const char *path)
         return D9D_OK;
     }
     D9D_TRY(d9di_fs_parent(path, &above));
-    st = d9d_fs_check_place(above);
+    st = d9d_fs_check_creatable(above);
     free(above);
     return st;
 }
@@ -266,8 +266,8 @@ static d9d_status make_dir(const char *path)
     err = errno;
     if (d9d_fs_is_dir(path))
         return D9D_OK;
-    if (err == EEXIST && is_link_to_nothing(path))
-        return fail_link_to_nothing(path);
+    if (err == EEXIST && is_dangling_link(path))
+        return fail_dangling_link(path);
     errno = err;
     return D9DI_FAIL_ERRNO(path, "cannot create the directory");
 }
@@ -328,7 +328,7 @@ d9d_status d9d_fs_sync_dir(const char *path)
     return st;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -363,7 +363,7 @@ d9d_status d9di_fs_names(DIR *d, const char *path, d9d_arena *a, d9d_fs_names *o
     }
     if (found.len > 0) {
         memcpy(names, found.data, found.len * sizeof(*names));
-        qsort(names, found.len, sizeof(*names), by_name);
+        qsort(names, found.len, sizeof(*names), compare_names);
     }
     *out = (d9d_fs_names){.name = names, .n = found.len};
 out:
@@ -396,7 +396,7 @@ static d9d_status read_all(int fd, const char *path, uint64_t max, d9d_buf *b)
     for (;;) {
         ssize_t got;
 
-        D9D_TRY(d9d_buf_reserve(b, READ_PIECE));
+        D9D_TRY(d9d_buf_reserve(b, READ_BLOCK));
         got = read(fd, b->data + b->len, b->cap - b->len - 1);
         if (got < 0 && errno == EINTR)
             continue;
@@ -460,7 +460,7 @@ d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
     }
     /* Room past the size, so that the end is seen without growing. */
     if (S_ISREG(s.st_mode))
-        D9D_TRY_OR(st, d9d_buf_reserve(&b, (size_t)s.st_size + READ_PIECE), out);
+        D9D_TRY_OR(st, d9d_buf_reserve(&b, (size_t)s.st_size + READ_BLOCK), out);
     D9D_TRY_OR(st, read_all(fd, path, max, &b), out);
     *out = b;
     b = (d9d_buf){0};
@@ -471,13 +471,13 @@ out:
 }
 
 /* A new file beside `path`: the pid tells processes apart, n threads. */
-static d9d_status create_beside(const char *path, d9d_file *f)
+static d9d_status create_temp(const char *path, d9d_file *f)
 {
-    for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
-        D9D_TRY(d9di_fs_beside(path, "tmp", n, &f->path));
+    for (unsigned n = 0; n < D9DI_FS_TEMP_MAX; n++) {
+        D9D_TRY(d9di_fs_temp_path(path, "tmp", n, &f->path));
         f->fd = open(f->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (f->fd >= 0) {
-            (void)flock(f->fd, LOCK_EX | LOCK_NB); /* against d9d_fs_sweep() */
+            (void)flock(f->fd, LOCK_EX | LOCK_NB); /* against d9d_fs_remove_stale() */
             return D9D_OK;
         }
         if (errno != EEXIST)
@@ -485,11 +485,11 @@ static d9d_status create_beside(const char *path, d9d_file *f)
         free(f->path);
         f->path = NULL;
     }
-    return D9D_FAIL(D9D_EIO, "%s: %d temporary files are there already", path, D9DI_BESIDE_MAX);
+    return D9D_FAIL(D9D_EIO, "%s: %d temporary files are there already", path, D9DI_FS_TEMP_MAX);
 }
 
 /* The file that `path` is or links to.  A rename would put a file in the place of a device. */
-static d9d_status replaceable(const char *path, char **out)
+static d9d_status resolve_target(const char *path, char **out)
 {
     struct stat s, name;
     const bool there = stat(path, &s) == 0;
@@ -497,7 +497,7 @@ static d9d_status replaceable(const char *path, char **out)
 
     if (there && !S_ISREG(s.st_mode))
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file", path);
-    if (is_link_to_nothing(path))
+    if (is_dangling_link(path))
         return D9D_FAIL(D9D_EPATH, "%s: cannot create: a link to nothing has its name", path);
     *out = link ? realpath(path, NULL) : strdup(path);
     return *out != NULL ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot resolve its name");
@@ -505,7 +505,7 @@ static d9d_status replaceable(const char *path, char **out)
 
 /* 0 or an errno.  A file system that cannot rename without replacing may have links; the last way
  * looks first. */
-static int take_name(const char *from, const char *to)
+static int rename_noreplace(const char *from, const char *to)
 {
     struct stat s;
 
@@ -522,7 +522,7 @@ static int take_name(const char *from, const char *to)
 
 d9d_status d9d_fs_rename_new(const char *from, const char *to)
 {
-    const int err = take_name(from, to);
+    const int err = rename_noreplace(from, to);
 
     errno = err;
     if (err == EEXIST)
@@ -530,7 +530,7 @@ d9d_status d9d_fs_rename_new(const char *from, const char *to)
     return err == 0 ? D9D_OK : D9DI_FAIL_ERRNO(to, "cannot be given its name");
 }
 
-static d9d_status give_name(const char *from, const char *to, bool fresh)
+static d9d_status rename_into_place(const char *from, const char *to, bool fresh)
 {
     if (fresh)
         return d9d_fs_rename_new(from, to);
@@ -538,7 +538,7 @@ static d9d_status give_name(const char *from, const char *to, bool fresh)
 }
 
 /* Beside `target`, then in its place. */
-static d9d_status write_whole(const char *target, const void *data, size_t n, bool fresh)
+static d9d_status write_and_rename(const char *target, const void *data, size_t n, bool fresh)
 {
     d9d_file f = {.fd = -1};
     char *parent = NULL;
@@ -546,7 +546,7 @@ static d9d_status write_whole(const char *target, const void *data, size_t n, bo
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_fs_parent(target, &parent), out);
-    D9D_TRY_OR(st, create_beside(target, &f), out);
+    D9D_TRY_OR(st, create_temp(target, &f), out);
     there = true;
     D9D_TRY_OR(st, d9d_file_write(&f, data, n), out);
     D9D_TRY_OR(st, d9d_file_sync(&f), out);
@@ -556,7 +556,7 @@ static d9d_status write_whole(const char *target, const void *data, size_t n, bo
         goto out;
     }
     f.fd = -1;
-    D9D_TRY_OR(st, give_name(f.path, target, fresh), out);
+    D9D_TRY_OR(st, rename_into_place(f.path, target, fresh), out);
     there = false;
     D9D_TRY_OR(st, d9d_fs_sync_dir(parent), out);
 out:
@@ -572,8 +572,8 @@ d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
     char *target = NULL;
     d9d_status st;
 
-    D9D_TRY(replaceable(path, &target));
-    st = write_whole(target, data, n, false);
+    D9D_TRY(resolve_target(path, &target));
+    st = write_and_rename(target, data, n, false);
     free(target);
     return st;
 }
@@ -581,7 +581,7 @@ d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n)
 d9d_status d9d_fs_write_new(const char *path, const void *data, size_t n)
 {
     D9D_TRY(d9d_fs_check_new(path));
-    return write_whole(path, data, n, true);
+    return write_and_rename(path, data, n, true);
 }
 
 d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data, size_t n)

@@ -8,20 +8,21 @@
 #include "d9d/base/fs.h"
 
 /* The status for an errno. */
-d9d_status d9di_errno_status(int err);
+d9d_status d9di_status_from_errno(int err);
 
 /* EPATH unless this is the mode of a regular file. */
 d9d_status d9di_fs_check_type(const char *path, mode_t mode);
 
 /* "PATH: WHAT: strerror", for the errno of a call that just failed. */
-#define D9DI_FAIL_ERRNO(path, what) D9D_FAIL(d9di_errno_status(errno), "%s: %s: %m", (path), (what))
+#define D9DI_FAIL_ERRNO(path, what)                                                                \
+    D9D_FAIL(d9di_status_from_errno(errno), "%s: %s: %m", (path), (what))
 
 /* "PATH.TAG-PID-n", malloc'ed, for n = 0, 1, ... of a search for a free name. */
-d9d_status d9di_fs_beside(const char *path, const char *tag, unsigned n, char **out);
-enum { D9DI_BESIDE_MAX = 1000 };
-/* A descriptor that holds this file or directory against d9d_fs_sweep() until it is closed; -1
- * when another process holds it or the file system knows no locks. */
-int d9di_fs_hold(const char *path);
+d9d_status d9di_fs_temp_path(const char *path, const char *tag, unsigned n, char **out);
+enum { D9DI_FS_TEMP_MAX = 1000 };
+/* A descriptor that holds this file or directory against d9d_fs_remove_stale() until it is closed;
+ * -1 when another process holds it or the file system knows no locks. */
+int d9di_fs_try_lock(const char *path);
 
 /* Whose an unfinished directory is (partial_dir.c).  ECONFIG where something that is not ours lies
  * at `path`: a link, or a directory with files and without a mark. */

@@ -10,17 +10,17 @@
 
 #include "base/fs_private.h"
 
-static const char tag[] = ".tmp-";
+static const char temp_tag[] = ".tmp-";
 
-/* ".tmp-PID-n", as d9di_fs_beside() adds it. */
-static bool is_leftover(const char *tail)
+/* ".tmp-PID-n", as d9di_fs_temp_path() adds it. */
+static bool is_temp_suffix(const char *tail)
 {
     static const char digits[] = "0123456789";
     size_t pid, n;
 
-    if (strncmp(tail, tag, sizeof(tag) - 1) != 0)
+    if (strncmp(tail, temp_tag, sizeof(temp_tag) - 1) != 0)
         return false;
-    tail += sizeof(tag) - 1;
+    tail += sizeof(temp_tag) - 1;
     pid = strspn(tail, digits);
     if (pid == 0 || tail[pid] != '-')
         return false;
@@ -28,7 +28,7 @@ static bool is_leftover(const char *tail)
     return n > 0 && tail[pid + 1 + n] == '\0';
 }
 
-int d9di_fs_hold(const char *path)
+int d9di_fs_try_lock(const char *path)
 {
     /* A lock that is to reach other hosts needs a file that is open for writing. */
     const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -46,7 +46,7 @@ int d9di_fs_hold(const char *path)
 /* File systems of one host, whose locks all that write there know; and NFS, which asks the server
  * for the lock of a file, not of a directory.  Of others, such as Lustre, it depends on how they
  * are mounted: what another host may be writing stays. */
-static bool lock_is_known(int fd)
+static bool has_reliable_locks(int fd)
 {
     static const struct {
         unsigned type;
@@ -74,16 +74,16 @@ static bool lock_is_known(int fd)
 }
 
 /* What is added to this name, or to any (NULL); "" where nothing is. */
-static const char *tail_of(const char *name, const char *base)
+static const char *suffix_after(const char *name, const char *base)
 {
-    const char *tail = base == NULL ? strstr(name, tag) : NULL;
+    const char *tail = base == NULL ? strstr(name, temp_tag) : NULL;
 
     if (base != NULL && strncmp(name, base, strlen(base)) == 0)
         tail = name + strlen(base);
     return tail != NULL ? tail : "";
 }
 
-static void sweep_dir(const char *parent, const char *base)
+static void remove_stale_in_dir(const char *parent, const char *base)
 {
     d9d_arena a = {0};
     d9d_fs_names names = {0};
@@ -95,20 +95,20 @@ static void sweep_dir(const char *parent, const char *base)
         const char *path = d9d_fs_join(&a, parent, name);
         int fd;
 
-        if (path == NULL || !is_leftover(tail_of(name, base)))
+        if (path == NULL || !is_temp_suffix(suffix_after(name, base)))
             continue;
-        fd = d9di_fs_hold(path);
+        fd = d9di_fs_try_lock(path);
         if (fd < 0)
             continue;
         /* What cannot be removed is in nobody's way. */
-        if (lock_is_known(fd) && d9d_fs_remove_tree(path) != D9D_OK)
+        if (has_reliable_locks(fd) && d9d_fs_remove_tree(path) != D9D_OK)
             path = NULL;
         (void)close(fd);
     }
     d9d_arena_release(&a);
 }
 
-void d9d_fs_sweep(const char *path)
+void d9d_fs_remove_stale(const char *path)
 {
     const char *slash = strrchr(path, '/');
     d9d_err_copy first;
@@ -116,16 +116,16 @@ void d9d_fs_sweep(const char *path)
 
     d9d_err_save(&first, D9D_OK);
     if (d9di_fs_parent(path, &parent) == D9D_OK)
-        sweep_dir(parent, slash != NULL ? slash + 1 : path);
+        remove_stale_in_dir(parent, slash != NULL ? slash + 1 : path);
     (void)d9d_err_restore(&first);
     free(parent);
 }
 
-void d9d_fs_sweep_in(const char *dir)
+void d9d_fs_remove_stale_in(const char *dir)
 {
     d9d_err_copy first;
 
     d9d_err_save(&first, D9D_OK);
-    sweep_dir(dir, NULL);
+    remove_stale_in_dir(dir, NULL);
     (void)d9d_err_restore(&first);
 }

@@ -17,10 +17,10 @@ enum { MAX_DEPTH = 256 };
  * entries were visited before. */
 typedef d9d_status (*visit_fn)(int dir, const char *name, mode_t mode, const char *path);
 
-static d9d_status walk(int dir, const char *name, d9d_buf *path, visit_fn visit, int depth);
+static d9d_status walk_dir(int dir, const char *name, d9d_buf *path, visit_fn visit, int depth);
 
 /* What says whose a directory is goes last, so that one half removed still says it. */
-static void mark_last(d9d_fs_names *names)
+static void move_mark_last(d9d_fs_names *names)
 {
     for (size_t i = 0; i + 1 < names->n; i++)
         if (strcmp(names->name[i], D9D_PARTIAL_MARK) == 0) {
@@ -46,10 +46,10 @@ static d9d_status walk_entries(int fd, d9d_buf *path, visit_fn visit, int depth)
         return st;
     }
     D9D_TRY_OR(st, d9di_fs_names(d, path->data, &arena, &names), out);
-    mark_last(&names);
+    move_mark_last(&names);
     for (size_t i = 0; i < names.n; i++) {
         D9D_TRY_OR(st, d9d_buf_printf(path, "/%s", names.name[i]), out);
-        D9D_TRY_OR(st, walk(dirfd(d), names.name[i], path, visit, depth + 1), out);
+        D9D_TRY_OR(st, walk_dir(dirfd(d), names.name[i], path, visit, depth + 1), out);
         path->len = len;
         path->data[len] = '\0';
     }
@@ -59,7 +59,7 @@ out:
     return st;
 }
 
-static d9d_status walk(int dir, const char *name, d9d_buf *path, visit_fn visit, int depth)
+static d9d_status walk_dir(int dir, const char *name, d9d_buf *path, visit_fn visit, int depth)
 {
     struct stat s;
 
@@ -86,7 +86,7 @@ static d9d_status walk_tree(const char *root, visit_fn visit)
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_buf_append(&path, root, strlen(root)), out);
-    D9D_TRY_OR(st, walk(AT_FDCWD, root, &path, visit, 0), out);
+    D9D_TRY_OR(st, walk_dir(AT_FDCWD, root, &path, visit, 0), out);
 out:
     d9d_buf_release(&path);
     return st;

@@ -9,23 +9,23 @@
 
 #include "d9d/base/fs.h"
 
-enum { PIECE = 1 << 20 };
+enum { READ_BLOCK = 1 << 20 };
 
 struct d9d_hasher {
     XXH3_state_t *state;
 };
 
-static d9d_hash of_xxh(XXH128_hash_t x)
+static d9d_hash from_xxh(XXH128_hash_t x)
 {
     return (d9d_hash){.hi = x.high64, .lo = x.low64};
 }
 
 d9d_hash d9d_hash_bytes(const void *p, size_t n)
 {
-    return of_xxh(XXH3_128bits(n > 0 ? p : "", n));
+    return from_xxh(XXH3_128bits(n > 0 ? p : "", n));
 }
 
-uint64_t d9d_hash64(const void *p, size_t n)
+uint64_t d9d_hash_u64(const void *p, size_t n)
 {
     return XXH3_64bits(n > 0 ? p : "", n);
 }
@@ -40,7 +40,7 @@ void d9d_hash_hex(d9d_hash h, char out[D9D_HASH_HEX])
     (void)snprintf(out, D9D_HASH_HEX, "%016" PRIx64 "%016" PRIx64, h.hi, h.lo);
 }
 
-static int digit(char c)
+static int hex_digit(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';
@@ -57,7 +57,7 @@ d9d_status d9d_hash_parse(const char *hex, d9d_hash *out)
     uint64_t half[2] = {0, 0};
 
     for (size_t i = 0; i < len && len == want; i++) {
-        const int d = digit(hex[i]);
+        const int d = hex_digit(hex[i]);
 
         if (d < 0)
             return D9D_FAIL(D9D_EFORMAT, "hash \"%s\": character %zu is not a hexadecimal digit",
@@ -99,7 +99,7 @@ void d9d_hasher_add(d9d_hasher *h, const void *p, size_t n)
 
 d9d_hash d9d_hasher_digest(const d9d_hasher *h)
 {
-    return of_xxh(XXH3_128bits_digest(h->state));
+    return from_xxh(XXH3_128bits_digest(h->state));
 }
 
 void d9d_hasher_free(d9d_hasher *h)
@@ -110,13 +110,13 @@ void d9d_hasher_free(d9d_hasher *h)
     free(h);
 }
 
-static d9d_status add_file(d9d_hasher *h, const d9d_file *f, uint64_t size, void *piece)
+static d9d_status add_file(d9d_hasher *h, const d9d_file *f, uint64_t size, void *block)
 {
     for (uint64_t at = 0; at < size;) {
-        const size_t n = size - at < PIECE ? (size_t)(size - at) : PIECE;
+        const size_t n = size - at < READ_BLOCK ? (size_t)(size - at) : READ_BLOCK;
 
-        D9D_TRY(d9d_file_read_at(f, piece, n, at));
-        d9d_hasher_add(h, piece, n);
+        D9D_TRY(d9d_file_read_at(f, block, n, at));
+        d9d_hasher_add(h, block, n);
         at += n;
     }
     return D9D_OK;
@@ -126,24 +126,24 @@ d9d_status d9d_hash_file(const char *path, d9d_hash *out, uint64_t *size)
 {
     d9d_file f = {.fd = -1};
     d9d_hasher *h = NULL;
-    void *piece = NULL;
+    void *block = NULL;
     uint64_t bytes = 0;
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_file_open(path, &f), out);
     D9D_TRY_OR(st, d9d_fs_size(path, &bytes), out);
     D9D_TRY_OR(st, d9d_hasher_create(&h), out);
-    piece = malloc(PIECE);
-    if (piece == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to hash it", path, PIECE);
+    block = malloc(READ_BLOCK);
+    if (block == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to hash it", path, READ_BLOCK);
         goto out;
     }
-    D9D_TRY_OR(st, add_file(h, &f, bytes, piece), out);
+    D9D_TRY_OR(st, add_file(h, &f, bytes, block), out);
     *out = d9d_hasher_digest(h);
     if (size != NULL)
         *size = bytes;
 out:
-    free(piece);
+    free(block);
     d9d_hasher_free(h);
     d9d_file_release(&f);
     return st;

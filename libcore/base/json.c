@@ -53,7 +53,7 @@ static bool is_blank(const char *text, size_t n)
 /* What other languages and files have, and JSON has not. */
 static const struct {
     const char *token, *hint;
-} slips[] = {
+} common_mistakes[] = {
     {"//", "; JSON has no comments"},
     {"/*", "; JSON has no comments"},
     {"#", "; JSON has no comments"},
@@ -83,11 +83,11 @@ static const char *hint(const char *text, size_t n, const json_error_t *e)
     at = (size_t)e->position - len;
     if (memcmp(text + at, near, len) != 0) /* cut short */
         return "";
-    for (size_t i = 0; i < sizeof(slips) / sizeof(slips[0]); i++) {
-        const size_t m = strlen(slips[i].token);
+    for (size_t i = 0; i < sizeof(common_mistakes) / sizeof(common_mistakes[0]); i++) {
+        const size_t m = strlen(common_mistakes[i].token);
 
-        if (m <= n - at && memcmp(text + at, slips[i].token, m) == 0)
-            return slips[i].hint;
+        if (m <= n - at && memcmp(text + at, common_mistakes[i].token, m) == 0)
+            return common_mistakes[i].hint;
     }
     if (*near != '}' && *near != ']')
         return "";
@@ -96,7 +96,7 @@ static const char *hint(const char *text, size_t n, const json_error_t *e)
     return at > 0 && text[at - 1] == ',' ? "; the comma before it is one too many" : "";
 }
 
-static d9d_status refuse(const char *name, const char *text, size_t n, const json_error_t *e)
+static d9d_status fail_parse(const char *name, const char *text, size_t n, const json_error_t *e)
 {
     enum json_error_code code = json_error_code(e);
     const char *why = e->text;
@@ -119,7 +119,7 @@ d9d_status d9d_json_parse(const char *name, const char *text, size_t n, json_t *
     D9D_TRY(check_depth(name, text, n));
     v = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (v == NULL)
-        return refuse(name, text, n, &e);
+        return fail_parse(name, text, n, &e);
     *out = v;
     return D9D_OK;
 }
@@ -137,7 +137,7 @@ d9d_status d9d_json_read(const char *path, uint64_t max_bytes, json_t **out)
 
 /* --- members ------------------------------------------------------------ */
 
-static const char *kind_of(const json_t *v)
+static const char *kind_name(const json_t *v)
 {
     switch (json_typeof(v)) {
     case JSON_OBJECT: return "an object";
@@ -153,11 +153,11 @@ static const char *kind_of(const json_t *v)
 }
 
 /* What a member may be, and how a sentence calls it. */
-typedef enum kind { INTEGER, NUMBER, STRING, BOOLEAN, OBJECT, ARRAY } kind;
+typedef enum json_kind { INTEGER, NUMBER, STRING, BOOLEAN, OBJECT, ARRAY } json_kind;
 static const struct {
     const char *name;
     unsigned types; /* a bit for each json_type */
-} kinds[] = {
+} json_kinds[] = {
     [INTEGER] = {"an integer", 1u << JSON_INTEGER},
     [NUMBER] = {"a number", 1u << JSON_INTEGER | 1u << JSON_REAL},
     [STRING] = {"a string", 1u << JSON_STRING},
@@ -166,19 +166,20 @@ static const struct {
     [ARRAY] = {"an array", 1u << JSON_ARRAY},
 };
 
-static d9d_status get(const json_t *obj, const char *where, const char *key, kind k, json_t **out)
+static d9d_status get_member(const json_t *obj, const char *where, const char *key, json_kind k,
+                             json_t **out)
 {
     json_t *v;
 
     if (!json_is_object(obj))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object, is %s", where,
-                        obj != NULL ? kind_of(obj) : "absent");
+                        obj != NULL ? kind_name(obj) : "absent");
     v = json_object_get(obj, key);
     if (v == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is missing", where, key);
-    if ((kinds[k].types & 1u << json_typeof(v)) == 0)
-        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" must be %s, is %s", where, key, kinds[k].name,
-                        kind_of(v));
+    if ((json_kinds[k].types & 1u << json_typeof(v)) == 0)
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" must be %s, is %s", where, key, json_kinds[k].name,
+                        kind_name(v));
     *out = v;
     return D9D_OK;
 }
@@ -189,7 +190,7 @@ d9d_status d9d_json_get_i64(const json_t *obj, const char *where, const char *ke
     json_t *v;
     int64_t i;
 
-    D9D_TRY(get(obj, where, key, INTEGER, &v));
+    D9D_TRY(get_member(obj, where, key, INTEGER, &v));
     i = json_integer_value(v);
     if (i < min || i > max)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is %" PRId64 ", must be at %s %" PRId64, where,
@@ -202,7 +203,7 @@ d9d_status d9d_json_get_f64(const json_t *obj, const char *where, const char *ke
 {
     json_t *v;
 
-    D9D_TRY(get(obj, where, key, NUMBER, &v));
+    D9D_TRY(get_member(obj, where, key, NUMBER, &v));
     *out = json_number_value(v);
     return D9D_OK;
 }
@@ -211,7 +212,7 @@ d9d_status d9d_json_get_str(const json_t *obj, const char *where, const char *ke
 {
     json_t *v;
 
-    D9D_TRY(get(obj, where, key, STRING, &v));
+    D9D_TRY(get_member(obj, where, key, STRING, &v));
     *out = json_string_value(v);
     return D9D_OK;
 }
@@ -220,19 +221,19 @@ d9d_status d9d_json_get_bool(const json_t *obj, const char *where, const char *k
 {
     json_t *v;
 
-    D9D_TRY(get(obj, where, key, BOOLEAN, &v));
+    D9D_TRY(get_member(obj, where, key, BOOLEAN, &v));
     *out = json_is_true(v);
     return D9D_OK;
 }
 
 d9d_status d9d_json_get_obj(const json_t *obj, const char *where, const char *key, json_t **out)
 {
-    return get(obj, where, key, OBJECT, out);
+    return get_member(obj, where, key, OBJECT, out);
 }
 
 d9d_status d9d_json_get_arr(const json_t *obj, const char *where, const char *key, json_t **out)
 {
-    return get(obj, where, key, ARRAY, out);
+    return get_member(obj, where, key, ARRAY, out);
 }
 
 d9d_status d9d_json_check_schema(const json_t *obj, const char *where, const char *name, int major)

@@ -11,7 +11,7 @@
 #include "d9d/base/num_format.h"
 
 /* Bytes at the front of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
-static size_t plain_run(const char *s, size_t n)
+static size_t unescaped_length(const char *s, size_t n)
 {
     size_t i = 0;
 
@@ -55,7 +55,7 @@ json_t *d9d_json_str(const char *s)
     return v;
 }
 
-static void lose_if(json_t **whole, bool bad)
+static void discard_if(json_t **whole, bool bad)
 {
     if (!bad)
         return;
@@ -65,12 +65,12 @@ static void lose_if(json_t **whole, bool bad)
 
 void d9d_json_add(json_t **list, json_t *v)
 {
-    lose_if(list, json_array_append_new(*list, v) != 0);
+    discard_if(list, json_array_append_new(*list, v) != 0);
 }
 
 void d9d_json_set(json_t **obj, const char *key, json_t *v)
 {
-    lose_if(obj, json_object_set_new(*obj, key, v) != 0);
+    discard_if(obj, json_object_set_new(*obj, key, v) != 0);
 }
 
 /* One byte that needs an escape; a byte that is not UTF-8 is U+FFFD. */
@@ -88,7 +88,7 @@ d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
 {
     D9D_TRY(d9d_buf_append(b, "\"", 1));
     for (size_t i = 0; i < n;) {
-        const size_t run = plain_run(s + i, n - i);
+        const size_t run = unescaped_length(s + i, n - i);
 
         D9D_TRY(d9d_buf_append(b, s + i, run));
         i += run;
@@ -107,8 +107,8 @@ d9d_status d9d_json_put_f64(d9d_buf *b, double v)
     if (!isfinite(v))
         return d9d_buf_append(b, "null", 4);
     do
-        (void)d9d_point_format(text, sizeof(text), "%.*g", digits, v);
-    while (d9d_point_number(text, NULL) != v && digits++ < 17);
+        (void)d9d_num_format(text, sizeof(text), "%.*g", digits, v);
+    while (d9d_num_parse(text, NULL) != v && digits++ < 17);
     return d9d_buf_printf(b, "%s%s", text, strpbrk(text, ".e") == NULL ? ".0" : "");
 }
 
@@ -117,7 +117,7 @@ d9d_status d9d_json_put_f64(d9d_buf *b, double v)
 static d9d_status put_value(d9d_buf *b, const json_t *v, int indent, int depth);
 
 /* What goes before a member: a comma after the one before, a new line or a space. */
-static d9d_status put_gap(d9d_buf *b, bool first, int indent, int depth)
+static d9d_status put_separator(d9d_buf *b, bool first, int indent, int depth)
 {
     if (!first)
         D9D_TRY(d9d_buf_append(b, ",", 1));
@@ -135,14 +135,14 @@ static d9d_status put_object(d9d_buf *b, const json_t *v, int indent, int depth)
     for (void *it = json_object_iter(obj); it != NULL; it = json_object_iter_next(obj, it)) {
         const char *key = json_object_iter_key(it);
 
-        D9D_TRY(put_gap(b, first, indent, depth + 1));
+        D9D_TRY(put_separator(b, first, indent, depth + 1));
         D9D_TRY(d9d_json_put_str(b, key, strlen(key)));
         D9D_TRY(d9d_buf_append(b, ": ", 2));
         D9D_TRY(put_value(b, json_object_iter_value(it), indent, depth + 1));
         first = false;
     }
     if (!first && indent >= 0)
-        D9D_TRY(put_gap(b, true, indent, depth));
+        D9D_TRY(put_separator(b, true, indent, depth));
     return d9d_buf_append(b, "}", 1);
 }
 
@@ -152,11 +152,11 @@ static d9d_status put_array(d9d_buf *b, const json_t *v, int indent, int depth)
 
     D9D_TRY(d9d_buf_append(b, "[", 1));
     for (size_t i = 0; i < n; i++) {
-        D9D_TRY(put_gap(b, i == 0, indent, depth + 1));
+        D9D_TRY(put_separator(b, i == 0, indent, depth + 1));
         D9D_TRY(put_value(b, json_array_get(v, i), indent, depth + 1));
     }
     if (n > 0 && indent >= 0)
-        D9D_TRY(put_gap(b, true, indent, depth));
+        D9D_TRY(put_separator(b, true, indent, depth));
     return d9d_buf_append(b, "]", 1);
 }
 

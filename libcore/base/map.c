@@ -13,7 +13,7 @@ enum { FIRST_SLOTS = 16 };
 static size_t find_slot(const d9d_map *m, const char *key, size_t key_len)
 {
     const size_t mask = m->n_slots - 1;
-    size_t s = (size_t)d9d_hash64(key, key_len) & mask;
+    size_t s = (size_t)d9d_hash_u64(key, key_len) & mask;
 
     for (; m->slots[s] != 0; s = (s + 1) & mask) {
         const struct d9d_map_entry *e = &m->entries[m->slots[s] - 1];
@@ -24,7 +24,7 @@ static size_t find_slot(const d9d_map *m, const char *key, size_t key_len)
     return s;
 }
 
-static const struct d9d_map_entry *find(const d9d_map *m, const char *key, size_t key_len)
+static const struct d9d_map_entry *find_entry(const d9d_map *m, const char *key, size_t key_len)
 {
     uint32_t at = m->n_slots > 0 ? m->slots[find_slot(m, key, key_len)] : 0;
 
@@ -71,14 +71,14 @@ d9d_status d9d_map_put(d9d_map *m, const char *key, size_t key_len, void *value)
 
 void *d9d_map_get(const d9d_map *m, const char *key, size_t key_len)
 {
-    const struct d9d_map_entry *e = find(m, key, key_len);
+    const struct d9d_map_entry *e = find_entry(m, key, key_len);
 
     return e != NULL ? e->value : NULL;
 }
 
 bool d9d_map_has(const d9d_map *m, const char *key, size_t key_len)
 {
-    return find(m, key, key_len) != NULL;
+    return find_entry(m, key, key_len) != NULL;
 }
 
 void d9d_map_release(d9d_map *m)

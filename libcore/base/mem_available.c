@@ -5,13 +5,13 @@
 
 #include "d9d/base/fs.h"
 
-enum { TEXT_MAX = 1 << 20, PATH_ROOM = 4096 + 64 };
+enum { TEXT_MAX = 1 << 20, PATH_SIZE = 4096 + 64 };
 
 /* Control groups, of either version: where /proc/self/cgroup says which one this process is in,
  * and what its files are called. */
-static const struct version {
+static const struct cgroup_version {
     const char *line, *root, *max, *used, *cached;
-} versions[] = {
+} cgroup_versions[] = {
     {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "file "},
     {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
      "cache "},
@@ -28,7 +28,7 @@ static void read_text(const char *path, d9d_buf *out)
 }
 
 /* The number behind the first `key` of a file; `none` where there is none. */
-static uint64_t number_in(const char *path, const char *key, uint64_t none)
+static uint64_t read_number(const char *path, const char *key, uint64_t none)
 {
     d9d_buf text = {0};
     const char *at;
@@ -42,28 +42,28 @@ static uint64_t number_in(const char *path, const char *key, uint64_t none)
     return v;
 }
 
-static uint64_t group_number(const struct version *v, const char *group, const char *file,
-                             const char *key, uint64_t none)
+static uint64_t cgroup_number(const struct cgroup_version *v, const char *group, const char *file,
+                              const char *key, uint64_t none)
 {
-    char path[PATH_ROOM];
+    char path[PATH_SIZE];
 
     (void)snprintf(path, sizeof(path), "%s%s/%s", v->root, group, file);
-    return number_in(path, key, none);
+    return read_number(path, key, none);
 }
 
 /* What a group's limit leaves; files that are only cached do not count. */
-static uint64_t group_left(const struct version *v, const char *group)
+static uint64_t cgroup_available(const struct cgroup_version *v, const char *group)
 {
-    const uint64_t max = group_number(v, group, v->max, "", UINT64_MAX);
-    const uint64_t used = group_number(v, group, v->used, "", 0);
-    const uint64_t cached = group_number(v, group, "memory.stat", v->cached, 0);
+    const uint64_t max = cgroup_number(v, group, v->max, "", UINT64_MAX);
+    const uint64_t used = cgroup_number(v, group, v->used, "", 0);
+    const uint64_t cached = cgroup_number(v, group, "memory.stat", v->cached, 0);
     const uint64_t held = used > cached ? used - cached : 0;
 
     return max == UINT64_MAX ? max : max > held ? max - held : 0;
 }
 
 /* The least that the group of this process, and those that it is in, leave. */
-static uint64_t groups_left(const struct version *v, const char *groups)
+static uint64_t cgroups_available(const struct cgroup_version *v, const char *groups)
 {
     const char *line = strstr(groups, v->line);
     uint64_t left = UINT64_MAX;
@@ -75,21 +75,22 @@ static uint64_t groups_left(const struct version *v, const char *groups)
         uint64_t one;
 
         *end = '\0';
-        one = group_left(v, group);
+        one = cgroup_available(v, group);
         left = one < left ? one : left;
     }
     return left;
 }
 
-uint64_t d9d_mem_left(void)
+uint64_t d9d_mem_available(void)
 {
-    const uint64_t kb = number_in("/proc/meminfo", "MemAvailable:", UINT64_MAX >> 10);
+    const uint64_t kb = read_number("/proc/meminfo", "MemAvailable:", UINT64_MAX >> 10);
     uint64_t left = kb << 10;
     d9d_buf groups = {0};
 
     read_text("/proc/self/cgroup", &groups);
-    for (size_t i = 0; groups.len > 0 && i < sizeof(versions) / sizeof(versions[0]); i++) {
-        const uint64_t one = groups_left(&versions[i], groups.data);
+    for (size_t i = 0; groups.len > 0 && i < sizeof(cgroup_versions) / sizeof(cgroup_versions[0]);
+         i++) {
+        const uint64_t one = cgroups_available(&cgroup_versions[i], groups.data);
 
         left = one < left ? one : left;
     }

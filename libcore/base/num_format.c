@@ -6,44 +6,44 @@
 #include <stdlib.h>
 
 /* This thread's locale is "C" until the other is called with what it was. */
-static locale_t enter(void)
+static locale_t enter_c_locale(void)
 {
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 
     return plain != (locale_t)0 ? uselocale(plain) : plain;
 }
 
-static void leave(locale_t before)
+static void restore_locale(locale_t before)
 {
     if (before != (locale_t)0)
         freelocale(uselocale(before));
 }
 
-int d9d_point_vformat(char *out, size_t size, const char *fmt, va_list ap)
+int d9d_num_vformat(char *out, size_t size, const char *fmt, va_list ap)
 {
-    const locale_t before = enter();
+    const locale_t before = enter_c_locale();
     const int n = vsnprintf(out, size, fmt, ap);
 
-    leave(before);
+    restore_locale(before);
     return n;
 }
 
-int d9d_point_format(char *out, size_t size, const char *fmt, ...)
+int d9d_num_format(char *out, size_t size, const char *fmt, ...)
 {
     va_list ap;
     int n;
 
     va_start(ap, fmt);
-    n = d9d_point_vformat(out, size, fmt, ap);
+    n = d9d_num_vformat(out, size, fmt, ap);
     va_end(ap);
     return n;
 }
 
-double d9d_point_number(const char *text, char **end)
+double d9d_num_parse(const char *text, char **end)
 {
-    const locale_t before = enter();
+    const locale_t before = enter_c_locale();
     const double v = strtod(text, end);
 
-    leave(before);
+    restore_locale(before);
     return v;
 }

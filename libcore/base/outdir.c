@@ -60,21 +60,21 @@ static d9d_status check_owner(const char *path)
     return st;
 }
 
-static d9d_status check_free(const char *path, bool replace, const d9d_outdir_kind *kind)
+static d9d_status check_available(const char *path, bool replace, const d9d_outdir_kind *kind)
 {
     D9D_TRY(check_owner(path));
-    if (d9d_fs_is_vacant(path))
+    if (d9d_fs_is_empty(path))
         return D9D_OK;
     if (!d9d_fs_is_dir(path))
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a directory", path);
     if (!replace)
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not empty; --force replaces it",
                         path);
-    if (kind != NULL && !kind->is_whole(path))
+    if (kind != NULL && !kind->is_complete(path))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: is no %s, which alone --force replaces; move it away or name another "
                         "directory",
-                        path, kind->what);
+                        path, kind->label);
     if (faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) != 0)
         return D9DI_FAIL_ERRNO(path, "cannot be emptied");
     return D9D_OK;
@@ -83,10 +83,10 @@ static d9d_status check_free(const char *path, bool replace, const d9d_outdir_ki
 static d9d_status make_tmp(const char *path, const d9d_outdir_kind *kind, char **out)
 {
     (void)kind;
-    for (unsigned n = 0; n < D9DI_BESIDE_MAX; n++) {
+    for (unsigned n = 0; n < D9DI_FS_TEMP_MAX; n++) {
         char *tmp;
 
-        D9D_TRY(d9di_fs_beside(path, "tmp", n, &tmp));
+        D9D_TRY(d9di_fs_temp_path(path, "tmp", n, &tmp));
         if (mkdir(tmp, 0777) == 0) {
             *out = tmp;
             return D9D_OK;
@@ -100,10 +100,10 @@ static d9d_status make_tmp(const char *path, const d9d_outdir_kind *kind, char *
         free(tmp);
     }
     return D9D_FAIL(D9D_EIO, "%s: %d temporary directories are there already", path,
-                    D9DI_BESIDE_MAX);
+                    D9DI_FS_TEMP_MAX);
 }
 
-static d9d_status name_partial(const char *path, char **out)
+static d9d_status partial_path(const char *path, char **out)
 {
     if (asprintf(out, "%s.partial", path) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", path);
@@ -115,7 +115,7 @@ static d9d_status make_partial(const char *path, const d9d_outdir_kind *kind, ch
     char *tmp = NULL;
     d9d_status st;
 
-    D9D_TRY(name_partial(path, &tmp));
+    D9D_TRY(partial_path(path, &tmp));
     D9D_TRY_OR(st, d9di_partial_check(tmp, kind), out);
     if (mkdir(tmp, 0777) != 0 && errno != EEXIST) {
         st = D9DI_FAIL_ERRNO(tmp, "cannot create the directory");
@@ -128,7 +128,7 @@ out:
     return st;
 }
 
-d9d_status d9d_outdir_spares(const char *path, const char *input)
+d9d_status d9d_outdir_check_disjoint(const char *path, const char *input)
 {
     char *out = realpath(path, NULL), *in = realpath(input, NULL);
     const size_t n = out != NULL ? strlen(out) : 0;
@@ -151,14 +151,14 @@ d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags,
     d9d_status st;
 
     D9D_TRY_OR(st, final_name(path, &name), out);
-    D9D_TRY_OR(st, check_free(name, replace, kind), out);
+    D9D_TRY_OR(st, check_available(name, replace, kind), out);
     D9D_TRY_OR(st, d9d_fs_make_parents(name), out);
     if (!keep)
-        d9d_fs_sweep(name);
+        d9d_fs_remove_stale(name);
     D9D_TRY_OR(st, (keep ? make_partial : make_tmp)(name, kind, &tmp), out);
     *o = (d9d_outdir){.path = name, .tmp = tmp, .replace = replace, .keep = keep, .kind = kind};
     if (!keep)
-        o->lock = d9di_fs_hold(tmp) + 1;
+        o->lock = d9di_fs_try_lock(tmp) + 1;
     name = tmp = NULL;
 out:
     free(name);
@@ -172,7 +172,7 @@ d9d_status d9d_outdir_join(d9d_outdir *o, const char *path)
     d9d_status st;
 
     D9D_TRY_OR(st, final_name(path, &name), out);
-    D9D_TRY_OR(st, name_partial(name, &tmp), out);
+    D9D_TRY_OR(st, partial_path(name, &tmp), out);
     *o = (d9d_outdir){.path = name, .tmp = tmp, .keep = true};
     name = NULL;
 out:
@@ -200,7 +200,7 @@ static d9d_status remove_mark(const d9d_outdir *o)
 }
 
 /* The new name takes the place of nothing or of an empty directory. */
-static d9d_status move_in(const d9d_outdir *o, bool *moved)
+static d9d_status rename_into_place(const d9d_outdir *o, bool *moved)
 {
     *moved = rename(o->tmp, o->path) == 0;
     if (*moved || ((errno == ENOTEMPTY || errno == EEXIST) && o->replace))
@@ -212,12 +212,12 @@ static d9d_status move_in(const d9d_outdir *o, bool *moved)
 
 /* Without an exchange in one step: the old directory steps aside first, and comes
  * back when the new one cannot take its place. */
-static d9d_status swap_aside(const d9d_outdir *o, char **old)
+static d9d_status replace_by_renames(const d9d_outdir *o, char **old)
 {
     char *aside = NULL;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9di_fs_beside(o->tmp, "old", 0, &aside));
+    D9D_TRY(d9di_fs_temp_path(o->tmp, "old", 0, &aside));
     if (rename(o->path, aside) != 0) {
         st = D9DI_FAIL_ERRNO(o->path, "cannot move the old directory aside");
         goto out;
@@ -236,10 +236,10 @@ out:
 }
 
 /* The new directory for the old one, whose new name goes to *old. */
-static d9d_status swap_in(const d9d_outdir *o, char **old)
+static d9d_status replace_dir(const d9d_outdir *o, char **old)
 {
     if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->path, RENAME_EXCHANGE) != 0)
-        return swap_aside(o, old);
+        return replace_by_renames(o, old);
     *old = strdup(o->tmp);
     if (*old == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: cannot keep its name", o->tmp);
@@ -254,13 +254,13 @@ d9d_status d9d_outdir_commit(d9d_outdir *o)
 
     D9D_TRY_OR(st, d9di_fs_parent(o->path, &parent), out);
     D9D_TRY_OR(st, d9di_fs_sync_tree(o->tmp), out);
-    D9D_TRY_OR(st, move_in(o, &moved), out);
+    D9D_TRY_OR(st, rename_into_place(o, &moved), out);
     if (!moved) {
-        D9D_TRY_OR(st, check_free(o->path, true, o->kind), out);
+        D9D_TRY_OR(st, check_available(o->path, true, o->kind), out);
         /* The old one has the name of the unfinished one while it is removed. */
         if (o->keep)
             D9D_TRY_OR(st, d9di_partial_mark(o->path), out);
-        D9D_TRY_OR(st, swap_in(o, &old), out);
+        D9D_TRY_OR(st, replace_dir(o, &old), out);
     }
     free(o->tmp);
     o->tmp = NULL;

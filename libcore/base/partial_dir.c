@@ -95,13 +95,13 @@ d9d_status d9di_partial_mark(const char *path)
     return st;
 }
 
-static d9d_status busy(const char *dir)
+static d9d_status fail_busy(const char *dir)
 {
     return D9D_FAIL(D9D_EIO, "%s: another process is writing it", dir);
 }
 
 /* The directory may have got its final name between our finding it and the lock. */
-static bool is_still(int fd, const char *path)
+static bool is_same_inode(int fd, const char *path)
 {
     struct stat a, b;
 
@@ -109,17 +109,17 @@ static bool is_still(int fd, const char *path)
            a.st_ino == b.st_ino;
 }
 
-static bool is_locked_out(int fd)
+static bool is_locked_elsewhere(int fd)
 {
     return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 /* Both: the mark's lock reaches other hosts where the file system's locks do; that of the directory
  * is what earlier versions take. */
-static d9d_status lock_both(int dir, int mark, const char *path)
+static d9d_status lock_dir_and_mark(int dir, int mark, const char *path)
 {
-    if (is_locked_out(dir) || is_locked_out(mark) || !is_still(dir, path))
-        return busy(path);
+    if (is_locked_elsewhere(dir) || is_locked_elsewhere(mark) || !is_same_inode(dir, path))
+        return fail_busy(path);
     return write_mark(mark, path);
 }
 
@@ -131,10 +131,11 @@ d9d_status d9di_partial_lock(const char *path, int *dir, int *mark)
     if (d < 0) {
         st = D9DI_FAIL_ERRNO(path, "cannot open the directory");
     } else if (m < 0 || !is_mark(m)) {
-        st = D9D_FAIL(m < 0 ? d9di_errno_status(errno) : D9D_EPATH, "%s/" D9D_PARTIAL_MARK ": %s",
-                      path, m < 0 ? strerror(errno) : "is no mark of an unfinished directory");
+        st = D9D_FAIL(m < 0 ? d9di_status_from_errno(errno) : D9D_EPATH,
+                      "%s/" D9D_PARTIAL_MARK ": %s", path,
+                      m < 0 ? strerror(errno) : "is no mark of an unfinished directory");
     } else {
-        st = lock_both(d, m, path);
+        st = lock_dir_and_mark(d, m, path);
     }
     if (st == D9D_OK) {
         *dir = d;
@@ -157,11 +158,11 @@ d9d_status d9di_partial_check(const char *path, const d9d_outdir_kind *kind)
     if (!S_ISDIR(s.st_mode))
         return D9D_FAIL(D9D_ECONFIG, "%s: is a %s; the work is done in a directory of that name",
                         path, S_ISLNK(s.st_mode) ? "link" : "file");
-    if (d9d_fs_is_vacant(path) || d9di_partial_is_marked(path) ||
-        (kind != NULL && kind->is_begun(path)))
+    if (d9d_fs_is_empty(path) || d9di_partial_is_marked(path) ||
+        (kind != NULL && kind->is_partial(path)))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
                     "%s: is there already and is no unfinished %s of this suite, which would be "
                     "made there: move it away",
-                    path, kind != NULL ? kind->what : "directory");
+                    path, kind != NULL ? kind->label : "directory");
 }

@@ -32,24 +32,24 @@ void d9d_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
     out[3] = c3;
 }
 
-static void split(uint64_t v, uint32_t half[2])
+static void split_u64(uint64_t v, uint32_t half[2])
 {
     half[0] = (uint32_t)v;
     half[1] = (uint32_t)(v >> 32);
 }
 
-static uint64_t join(const uint32_t half[2])
+static uint64_t join_u64(const uint32_t half[2])
 {
     return (uint64_t)half[1] << 32 | half[0];
 }
 
-static void block(d9d_rng r, uint64_t number, uint32_t out[4])
+static void philox_block(d9d_rng r, uint64_t number, uint32_t out[4])
 {
     uint32_t counter[4], key[2];
 
-    split(number, counter);
-    split(r.stream, counter + 2);
-    split(r.seed, key);
+    split_u64(number, counter);
+    split_u64(r.stream, counter + 2);
+    split_u64(r.seed, key);
     d9d_philox(counter, key, out);
 }
 
@@ -57,7 +57,7 @@ uint32_t d9d_rng_u32(d9d_rng r, uint64_t index)
 {
     uint32_t words[4];
 
-    block(r, index / 4, words);
+    philox_block(r, index / 4, words);
     return words[index % 4];
 }
 
@@ -65,8 +65,8 @@ uint64_t d9d_rng_u64(d9d_rng r, uint64_t index)
 {
     uint32_t words[4];
 
-    block(r, index / 2, words);
-    return join(words + 2 * (index % 2));
+    philox_block(r, index / 2, words);
+    return join_u64(words + 2 * (index % 2));
 }
 
 float d9d_rng_uniform(d9d_rng r, uint64_t index)
@@ -74,7 +74,7 @@ float d9d_rng_uniform(d9d_rng r, uint64_t index)
     return (float)(d9d_rng_u32(r, index) >> 8) * 0x1p-24f;
 }
 
-float d9d_rng_normal_of(uint32_t a, uint32_t b)
+float d9d_rng_box_muller(uint32_t a, uint32_t b)
 {
     const double tau = 6.283185307179586476925286766559;
     const double u = ((double)a + 1.0) * 0x1p-32; /* (0, 1] */
@@ -87,7 +87,7 @@ float d9d_rng_normal(d9d_rng r, uint64_t index)
 {
     const uint64_t w = d9d_rng_u64(r, index);
 
-    return d9d_rng_normal_of((uint32_t)w, (uint32_t)(w >> 32));
+    return d9d_rng_box_muller((uint32_t)w, (uint32_t)(w >> 32));
 }
 
 /* Lemire, "Fast random integer generation in an interval", 2019.  The u64s tried
@@ -100,11 +100,11 @@ uint64_t d9d_rng_below(d9d_rng r, uint64_t index, uint64_t n)
     uint32_t words[4], key[2];
 
     assert(n > 0);
-    split(r.seed, key);
-    block(r, index, words);
+    split_u64(r.seed, key);
+    philox_block(r, index, words);
     for (;;) {
         for (int half = 0; half < 4; half += 2) {
-            const unsigned __int128 m = (unsigned __int128)join(words + half) * n;
+            const unsigned __int128 m = (unsigned __int128)join_u64(words + half) * n;
 
             if ((uint64_t)m >= reject)
                 return (uint64_t)(m >> 64);
@@ -142,9 +142,9 @@ uint64_t d9d_rng_permute(d9d_rng r, uint64_t index, uint64_t n)
     unsigned bits = 1;
 
     assert(index < n && n <= UINT64_C(1) << 62);
-    split(n, counter);
-    split(r.stream, counter + 2);
-    split(r.seed, key);
+    split_u64(n, counter);
+    split_u64(r.stream, counter + 2);
+    split_u64(r.seed, key);
     d9d_philox(counter, key, walk);
     while (UINT64_C(1) << 2 * bits < n)
         bits++;

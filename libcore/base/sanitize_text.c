@@ -6,7 +6,7 @@
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
 /* Bytes of the character at p, or 0 for one that is not shown; *width is its columns. */
-static size_t next(const utf8proc_uint8_t *p, int *width)
+static size_t decode_char(const utf8proc_uint8_t *p, int *width)
 {
     utf8proc_int32_t code;
     const utf8proc_ssize_t n = utf8proc_iterate(p, -1, &code);
@@ -24,7 +24,7 @@ d9d_status d9d_text_sanitize(d9d_buf *out, const char *text)
     int width;
 
     while (*p != '\0') {
-        const size_t n = next(p, &width);
+        const size_t n = decode_char(p, &width);
 
         if (n > 0)
             D9D_TRY(d9d_buf_append(out, p, n));
@@ -41,7 +41,7 @@ int d9d_text_width(const char *text)
     int sum = 0, width;
 
     while (*p != '\0') {
-        const size_t n = next(p, &width);
+        const size_t n = decode_char(p, &width);
 
         sum += width;
         p += n > 0 ? n : 1;

@@ -24,7 +24,7 @@ static bool suffix_factor(const char *s, double *factor)
 bool d9d_size_parse(const char *text, uint64_t *out)
 {
     char *end;
-    const double v = d9d_point_number(text, &end);
+    const double v = d9d_num_parse(text, &end);
     double factor;
 
     if (end == text || !suffix_factor(end, &factor) || !(v >= 0) || v * factor >= 0x1p62)

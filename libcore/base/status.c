@@ -84,12 +84,12 @@ d9d_status d9d_err_pass(d9d_status st, const char *file, int line)
     return st;
 }
 
-void d9d_call_begin(void)
+void d9d_plugin_call_begin(void)
 {
     record.message[0] = '\0';
 }
 
-d9d_status d9d_call_end(d9d_status st, const char *who, const char *fn)
+d9d_status d9d_plugin_call_end(d9d_status st, const char *who, const char *fn)
 {
     if (st == D9D_OK)
         return D9D_OK;

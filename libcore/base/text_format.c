@@ -30,7 +30,7 @@ static void blank_controls(char *s)
     *to = '\0';
 }
 
-static void mark_cut(char *s, size_t size)
+static void put_ellipsis(char *s, size_t size)
 {
     size_t end = size - sizeof("...");
 
@@ -50,7 +50,7 @@ static bool cut_middle(char *out, size_t size, size_t n, const char *fmt, va_lis
 
     if (whole == NULL)
         return false;
-    (void)d9d_point_vformat(whole, n + 1, fmt, ap);
+    (void)d9d_num_vformat(whole, n + 1, fmt, ap);
     while (head > 0 && ((unsigned char)whole[head] & 0xc0) == 0x80)
         head--;
     while (((unsigned char)whole[tail] & 0xc0) == 0x80)
@@ -68,11 +68,11 @@ bool d9di_text_vformat(char *out, size_t size, const char *fmt, va_list ap)
     int n;
 
     va_copy(again, ap);
-    n = d9d_point_vformat(out, size, fmt, ap);
+    n = d9d_num_vformat(out, size, fmt, ap);
     if (n < 0)
         out[0] = '\0';
     else if ((size_t)n >= size && !cut_middle(out, size, (size_t)n, fmt, again))
-        mark_cut(out, size);
+        put_ellipsis(out, size);
     va_end(again);
     blank_controls(out);
     return n >= 0;

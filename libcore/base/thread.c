@@ -40,12 +40,12 @@ struct team {
     d9d_err_copy err;
 };
 
-struct worker {
+struct team_worker {
     struct team *team;
     int number;
 };
 
-static bool take_item(struct team *t, size_t *item)
+static bool claim_item(struct team *t, size_t *item)
 {
     bool got;
 
@@ -70,13 +70,13 @@ static void note_failure(struct team *t, size_t item, d9d_status st)
 
 /* Every item below a failed one was handed out before it and runs to its end, so
  * the failure with the lowest number does not depend on timing. */
-static void *work(void *arg)
+static void *worker_main(void *arg)
 {
-    const struct worker *w = arg;
+    const struct team_worker *w = arg;
     size_t item;
     d9d_status st;
 
-    while (take_item(w->team, &item)) {
+    while (claim_item(w->team, &item)) {
         st = w->team->fn(w->team->arg, w->number, item);
         if (st != D9D_OK)
             note_failure(w->team, item, st);
@@ -84,9 +84,9 @@ static void *work(void *arg)
     return NULL;
 }
 
-_Static_assert(sizeof(sigset_t) <= sizeof(d9d_heard), "a set of signals fits");
+_Static_assert(sizeof(sigset_t) <= sizeof(d9d_thread_sigmask), "a set of signals fits");
 
-void d9d_thread_deaf_begin(d9d_heard *before)
+void d9d_thread_block_signals(d9d_thread_sigmask *before)
 {
     static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
     sigset_t others, heard;
@@ -98,7 +98,7 @@ void d9d_thread_deaf_begin(d9d_heard *before)
     memcpy(before, &heard, sizeof(heard));
 }
 
-void d9d_thread_deaf_end(const d9d_heard *before)
+void d9d_thread_restore_signals(const d9d_thread_sigmask *before)
 {
     sigset_t heard;
 
@@ -107,18 +107,18 @@ void d9d_thread_deaf_end(const d9d_heard *before)
 }
 
 /* Start workers 1 .. jobs-1.  Fewer than asked for is slower, not wrong.  Returns how many run. */
-static int start_workers(struct worker *workers, pthread_t *threads, int jobs)
+static int start_workers(struct team_worker *workers, pthread_t *threads, int jobs)
 {
-    d9d_heard before;
+    d9d_thread_sigmask before;
     int started = 0;
 
-    d9d_thread_deaf_begin(&before);
+    d9d_thread_block_signals(&before);
     for (int i = 1; i < jobs; i++) {
-        if (pthread_create(&threads[started], NULL, work, &workers[i]) != 0)
+        if (pthread_create(&threads[started], NULL, worker_main, &workers[i]) != 0)
             break;
         started++;
     }
-    d9d_thread_deaf_end(&before);
+    d9d_thread_restore_signals(&before);
     return started;
 }
 
@@ -132,7 +132,7 @@ static d9d_status run_inline(size_t n, d9d_thread_fn fn, void *arg)
 static d9d_status run_team(int jobs, size_t n, d9d_thread_fn fn, void *arg)
 {
     struct team team = {.fn = fn, .arg = arg, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
-    struct worker *workers = calloc((size_t)jobs, sizeof(*workers));
+    struct team_worker *workers = calloc((size_t)jobs, sizeof(*workers));
     pthread_t *threads = calloc((size_t)jobs, sizeof(*threads));
     d9d_status st = D9D_OK;
     int started;
@@ -142,9 +142,9 @@ static d9d_status run_team(int jobs, size_t n, d9d_thread_fn fn, void *arg)
         goto out;
     }
     for (int i = 0; i < jobs; i++)
-        workers[i] = (struct worker){.team = &team, .number = i};
+        workers[i] = (struct team_worker){.team = &team, .number = i};
     started = start_workers(workers, threads, jobs);
-    (void)work(&workers[0]);
+    (void)worker_main(&workers[0]);
     for (int i = 0; i < started; i++)
         (void)pthread_join(threads[i], NULL);
     if (team.failed)

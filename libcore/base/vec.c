@@ -5,13 +5,13 @@
 #include <string.h>
 
 /* What is large grows by a quarter, not twofold: half of it would be for nothing. */
-enum { FIRST_CAP = 8, LARGE = 1 << 20 };
+enum { FIRST_CAP = 8, DOUBLING_LIMIT = 1 << 20 };
 
 static size_t next_cap(size_t cap, size_t elem)
 {
     if (cap > SIZE_MAX / 2)
         return SIZE_MAX;
-    return cap < LARGE / elem ? 2 * cap : cap + cap / 4;
+    return cap < DOUBLING_LIMIT / elem ? 2 * cap : cap + cap / 4;
 }
 
 d9d_status d9d_vec_grow(void **data, size_t *cap, size_t len, size_t extra, size_t elem)

@@ -8,11 +8,11 @@
 
 #include "d9d/base/thread.h"
 
-enum { MOST = 16 << 20 /* bytes that wait */, STALL_S = 10 };
+enum { MAX_PENDING = 16 << 20 /* bytes that wait */, STALL_S = 10 };
 
 struct d9d_writer {
     d9d_file file;
-    d9d_writer_how how;
+    d9d_writer_opts opts;
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;  /* for the thread: there is something to do */
@@ -20,39 +20,39 @@ struct d9d_writer {
     d9d_buf next;         /* what waits */
     bool sync, stop;      /* to be done behind it */
     bool busy;
-    int64_t since; /* when the thread began what it does */
-    bool said;     /* that this takes long */
-    d9d_status st; /* the first failure, and why */
+    int64_t since;     /* when the thread began what it does */
+    bool stall_logged; /* that this takes long */
+    d9d_status st;     /* the first failure, and why */
     d9d_err_copy err;
 };
 
 /* --- the thread ------------------------------------------------------------------------------ */
 
-static d9d_status write_out(d9d_writer *w, const d9d_buf *bytes, bool sync)
+static d9d_status write_pending(d9d_writer *w, const d9d_buf *bytes, bool sync)
 {
-    if (w->how.check != NULL)
-        D9D_TRY(w->how.check(w->how.self));
+    if (w->opts.check != NULL)
+        D9D_TRY(w->opts.check(w->opts.self));
     if (bytes->len > 0)
         D9D_TRY(d9d_file_write(&w->file, bytes->data, bytes->len));
     return sync ? d9d_file_sync(&w->file) : D9D_OK;
 }
 
 /* Under the lock. */
-static void note_end(d9d_writer *w, d9d_status st)
+static void finish_write(d9d_writer *w, d9d_status st)
 {
     w->busy = false;
-    if (st != D9D_OK && !w->how.forgives) {
+    if (st != D9D_OK && !w->opts.ignore_errors) {
         w->st = st;
         d9d_err_save(&w->err, st);
     }
-    if (w->said)
-        d9d_log_info(w->how.log, "%s: its file system answers again, after %.0f s", w->file.path,
+    if (w->stall_logged)
+        d9d_log_info(w->opts.log, "%s: its file system answers again, after %.0f s", w->file.path,
                      (double)(d9d_clock_ns() - w->since) / 1e9);
-    w->said = false;
+    w->stall_logged = false;
     (void)pthread_cond_broadcast(&w->done);
 }
 
-static void *work(void *arg)
+static void *writer_main(void *arg)
 {
     d9d_writer *w = arg;
     d9d_buf bytes = {0};
@@ -75,9 +75,9 @@ static void *work(void *arg)
         w->busy = true;
         w->since = d9d_clock_ns();
         (void)pthread_mutex_unlock(&w->lock);
-        st = write_out(w, &bytes, sync);
+        st = write_pending(w, &bytes, sync);
         (void)pthread_mutex_lock(&w->lock);
-        note_end(w, st);
+        finish_write(w, st);
     }
     (void)pthread_mutex_unlock(&w->lock);
     d9d_buf_release(&bytes);
@@ -86,25 +86,25 @@ static void *work(void *arg)
 
 /* --- the others, under the lock -------------------------------------------------------------- */
 
-static d9d_status failure(const d9d_writer *w)
+static d9d_status first_failure(const d9d_writer *w)
 {
     return w->st == D9D_OK ? D9D_OK : d9d_err_restore(&w->err);
 }
 
-static double busy_s(const d9d_writer *w)
+static double busy_seconds(const d9d_writer *w)
 {
     return w->busy ? (double)(d9d_clock_ns() - w->since) / 1e9 : 0;
 }
 
-static void note_stall(d9d_writer *w)
+static void log_stall(d9d_writer *w)
 {
-    if (w->said || busy_s(w) < STALL_S)
+    if (w->stall_logged || busy_seconds(w) < STALL_S)
         return;
-    w->said = true;
-    d9d_log_warn(w->how.log,
+    w->stall_logged = true;
+    d9d_log_warn(w->opts.log,
                  "%s: its file system has not answered for %.0f s; what is to be written waits in "
                  "memory",
-                 w->file.path, busy_s(w));
+                 w->file.path, busy_seconds(w));
 }
 
 static void wait_ms(d9d_writer *w, int ms)
@@ -118,32 +118,32 @@ static void wait_ms(d9d_writer *w, int ms)
     (void)pthread_cond_timedwait(&w->done, &w->lock, &t);
 }
 
-static void wait_a_second(d9d_writer *w)
+static void wait_one_second(d9d_writer *w)
 {
     wait_ms(w, 1000);
-    note_stall(w);
+    log_stall(w);
 }
 
-static bool has_room(const d9d_writer *w, size_t n)
+static bool has_space(const d9d_writer *w, size_t n)
 {
-    return w->next.len == 0 || w->next.len + n <= MOST;
+    return w->next.len == 0 || w->next.len + n <= MAX_PENDING;
 }
 
-static bool has_all(const d9d_writer *w)
+static bool is_drained(const d9d_writer *w)
 {
     return w->next.len == 0 && !w->sync && !w->busy;
 }
 
-static d9d_status flush(d9d_writer *w, bool sync)
+static d9d_status wait_flushed(d9d_writer *w, bool sync)
 {
     d9d_status st;
 
     (void)pthread_mutex_lock(&w->lock);
     w->sync = w->sync || sync;
     (void)pthread_cond_signal(&w->wake);
-    while (w->st == D9D_OK && !has_all(w))
-        wait_a_second(w);
-    st = failure(w);
+    while (w->st == D9D_OK && !is_drained(w))
+        wait_one_second(w);
+    st = first_failure(w);
     (void)pthread_mutex_unlock(&w->lock);
     return st;
 }
@@ -153,10 +153,10 @@ d9d_status d9d_writer_put(d9d_writer *w, const void *p, size_t n)
     d9d_status st;
 
     (void)pthread_mutex_lock(&w->lock);
-    note_stall(w);
-    while (w->st == D9D_OK && !has_room(w, n))
-        wait_a_second(w);
-    st = failure(w);
+    log_stall(w);
+    while (w->st == D9D_OK && !has_space(w, n))
+        wait_one_second(w);
+    st = first_failure(w);
     if (st == D9D_OK)
         st = d9d_buf_append(&w->next, p, n);
     (void)pthread_cond_signal(&w->wake);
@@ -164,16 +164,16 @@ d9d_status d9d_writer_put(d9d_writer *w, const void *p, size_t n)
     return st;
 }
 
-bool d9d_writer_offer(d9d_writer *w, const void *p, size_t n, int ms)
+bool d9d_writer_try_put(d9d_writer *w, const void *p, size_t n, int ms)
 {
     const int64_t until = d9d_clock_ns() + (int64_t)ms * 1000000;
     int64_t left = 1;
     bool taken;
 
     (void)pthread_mutex_lock(&w->lock);
-    taken = w->st == D9D_OK && has_room(w, n) && d9d_buf_append(&w->next, p, n) == D9D_OK;
+    taken = w->st == D9D_OK && has_space(w, n) && d9d_buf_append(&w->next, p, n) == D9D_OK;
     (void)pthread_cond_signal(&w->wake);
-    while (taken && w->st == D9D_OK && !has_all(w) && left > 0 && busy_s(w) * 1e3 < ms) {
+    while (taken && w->st == D9D_OK && !is_drained(w) && left > 0 && busy_seconds(w) * 1e3 < ms) {
         left = (until - d9d_clock_ns()) / 1000000;
         wait_ms(w, left > 0 ? (int)left : 0);
     }
@@ -183,34 +183,34 @@ bool d9d_writer_offer(d9d_writer *w, const void *p, size_t n, int ms)
 
 d9d_status d9d_writer_flush(d9d_writer *w)
 {
-    return flush(w, false);
+    return wait_flushed(w, false);
 }
 
 d9d_status d9d_writer_sync(d9d_writer *w)
 {
-    return flush(w, true);
+    return wait_flushed(w, true);
 }
 
 /* --- its life ----------------------------------------------------------------------------------
  */
 
-static void dispose(d9d_writer *w)
+static void writer_destroy(d9d_writer *w)
 {
     (void)pthread_cond_destroy(&w->wake);
     (void)pthread_cond_destroy(&w->done);
     (void)pthread_mutex_destroy(&w->lock);
     d9d_file_release(&w->file);
     d9d_buf_release(&w->next);
-    if (w->how.release != NULL)
-        w->how.release(w->how.self);
+    if (w->opts.release != NULL)
+        w->opts.release(w->opts.self);
     free(w);
 }
 
-d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_how *how, d9d_writer **out)
+d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_opts *how, d9d_writer **out)
 {
     d9d_writer *w = calloc(1, sizeof(*w));
     pthread_condattr_t clock;
-    d9d_heard before;
+    d9d_thread_sigmask before;
     int rc;
 
     if (w == NULL)
@@ -222,15 +222,15 @@ d9d_status d9d_writer_open(d9d_file *f, const d9d_writer_how *how, d9d_writer **
     (void)pthread_cond_init(&w->done, &clock);
     (void)pthread_condattr_destroy(&clock);
     w->file = *f;
-    w->how = *how;
-    d9d_thread_deaf_begin(&before);
-    rc = pthread_create(&w->thread, NULL, work, w);
-    d9d_thread_deaf_end(&before);
+    w->opts = *how;
+    d9d_thread_block_signals(&before);
+    rc = pthread_create(&w->thread, NULL, writer_main, w);
+    d9d_thread_restore_signals(&before);
     if (rc != 0) {
         w->file.fd = -1;
         w->file.path = NULL;
-        w->how.release = NULL;
-        dispose(w);
+        w->opts.release = NULL;
+        writer_destroy(w);
         return D9D_FAIL(D9D_ENOMEM, "%s: no thread for its writer: %s", f->path, strerror(rc));
     }
     *f = (d9d_file){.fd = -1};
@@ -247,16 +247,16 @@ void d9d_writer_close(d9d_writer *w)
     (void)pthread_mutex_lock(&w->lock);
     w->stop = true;
     (void)pthread_cond_signal(&w->wake);
-    while (w->st == D9D_OK && !has_all(w) && busy_s(w) < STALL_S)
-        wait_a_second(w);
-    ended = w->st != D9D_OK || has_all(w);
+    while (w->st == D9D_OK && !is_drained(w) && busy_seconds(w) < STALL_S)
+        wait_one_second(w);
+    ended = w->st != D9D_OK || is_drained(w);
     if (!ended)
-        d9d_log_warn(w->how.log, "%s: ends before its last records, which it has no answer for",
+        d9d_log_warn(w->opts.log, "%s: ends before its last records, which it has no answer for",
                      w->file.path);
     (void)pthread_mutex_unlock(&w->lock);
     if (ended) {
         (void)pthread_join(w->thread, NULL);
-        dispose(w);
+        writer_destroy(w);
     } else {
         (void)pthread_detach(w->thread);
     }

@@ -12,29 +12,29 @@
 #include "d9d/base/thread.h"
 #include "d9d/device/readback.h"
 
-enum { PAGE = 4096 };
+enum { PAGE_BYTES = 4096 };
 
-typedef enum phase { IDLE, WRITING, COMMITTING } phase;
+typedef enum save_phase { IDLE, WRITING, COMMITTING } save_phase;
 
-struct d9di_saver {
-    d9di_saver_how how;
+struct d9di_checkpointer_async {
+    d9di_checkpointer_async_opts how;
     int ranks;
-    d9d_save_set here;   /* what this rank writes */
-    d9d_save_set staged; /* the same, as it was when the save began */
-    int64_t *counts;     /* of it */
-    void *host;          /* its bytes; NULL: every save is waited for */
+    d9d_checkpointer_set local;  /* what this rank writes */
+    d9d_checkpointer_set staged; /* the same, as it was when the save began */
+    int64_t *counts;             /* of it */
+    void *host;                  /* its bytes; NULL: every save is waited for */
     d9d_arena arena;
 
-    phase phase;
-    bool waited;            /* this save is, from its beginning: done by the caller, uncopied */
-    int64_t queued, since;  /* the newest step; the first whose number speaks of this phase */
-    d9di_save save;         /* unless IDLE */
-    int64_t begun, blocked; /* ns: when; how long training stood still for it */
+    save_phase current_phase;
+    bool synchronous;      /* this save is, from its beginning: done by the caller, uncopied */
+    int64_t queued, since; /* the newest step; the first whose number speaks of this phase */
+    d9di_checkpointer_save save; /* unless IDLE */
+    int64_t begun, blocked;      /* ns: when; how long training stood still for it */
 
     pthread_t thread;
     bool running;
     pthread_mutex_t lock; /* of all below */
-    pthread_cond_t moved;
+    pthread_cond_t changed;
     bool copied, ended;
     int64_t end;         /* ns: when the phase's work ended */
     d9d_err_copy result; /* of it */
@@ -43,29 +43,29 @@ struct d9di_saver {
 /* --- opening ---------------------------------------------------------------------------- */
 
 /* What a rank asks its node for. */
-typedef struct asked {
+typedef struct copy_request {
     uint64_t bytes;
     char node[256];
-} asked;
+} copy_request;
 
 /* Is there memory for what the ranks of this node ask for? */
-static d9d_status node_check(const d9di_saver *s, uint64_t bytes, d9d_arena *a)
+static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t bytes, d9d_arena *a)
 {
-    d9d_boot *boot = s->how.mesh != NULL ? d9d_mesh_boot(s->how.mesh) : NULL;
-    const uint64_t left = d9d_mem_left();
-    asked mine = {.bytes = bytes};
-    d9d_boot_word *all = d9d_arena_alloc(a, (size_t)s->ranks * sizeof(*all));
+    d9d_bootstrap *boot = s->how.mesh != NULL ? d9d_mesh_bootstrap(s->how.mesh) : NULL;
+    const uint64_t left = d9d_mem_available();
+    copy_request mine = {.bytes = bytes};
+    d9d_bootstrap_blob *all = d9d_arena_alloc(a, (size_t)s->ranks * sizeof(*all));
     uint64_t sum = 0;
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: words of %d ranks", s->ranks);
-    all[0] = (d9d_boot_word){&mine, sizeof(mine)};
+    all[0] = (d9d_bootstrap_blob){&mine, sizeof(mine)};
     if (boot != NULL) {
-        (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_boot_node(boot));
-        D9D_TRY(d9d_boot_gather(boot, &mine, sizeof(mine), a, all));
+        (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_bootstrap_node(boot));
+        D9D_TRY(d9d_bootstrap_allgather(boot, &mine, sizeof(mine), a, all));
     }
     for (int r = 0; r < s->ranks; r++) {
-        asked one;
+        copy_request one;
 
         memcpy(&one, all[r].data, sizeof(one)); /* words lie anywhere */
         sum += strcmp(one.node, mine.node) == 0 ? one.bytes : 0;
@@ -80,71 +80,72 @@ static d9d_status node_check(const d9di_saver *s, uint64_t bytes, d9d_arena *a)
 }
 
 /* The memory, touched: what the host does not have shows now. */
-static d9d_status host_take(d9di_saver *s, uint64_t bytes)
+static d9d_status alloc_host_copy(d9di_checkpointer_async *s, uint64_t bytes)
 {
     d9d_arena a = {0};
     void *host = NULL;
-    d9d_status st = node_check(s, bytes, &a);
+    d9d_status st = check_node_memory(s, bytes, &a);
 
     d9d_arena_release(&a);
     if (st == D9D_OK)
         st = d9d_device_pin(s->how.dev, bytes, &host);
     if (s->how.mesh != NULL)
-        st = d9d_boot_agree(d9d_mesh_boot(s->how.mesh), st);
+        st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->how.mesh), st);
     if (st != D9D_OK) {
         d9d_device_unpin(s->how.dev, host);
         return st;
     }
     assert(host != NULL || bytes == 0);
-    for (uint64_t at = 0; at < bytes; at += PAGE)
+    for (uint64_t at = 0; at < bytes; at += PAGE_BYTES)
         ((volatile char *)host)[at] = 0;
     s->host = host;
     return D9D_OK;
 }
 
 /* The set again, with its bytes in the copy. */
-static d9d_status stage_place(d9di_saver *s)
+static d9d_status layout_host_copy(d9di_checkpointer_async *s)
 {
-    d9d_save_set *to = &s->staged;
+    d9d_checkpointer_set *to = &s->staged;
     char *at = s->host;
 
-    *to = s->here;
+    *to = s->local;
     to->items = d9d_arena_alloc(&s->arena, (to->n + 1) * sizeof(*to->items));
     to->counts = d9d_arena_alloc(&s->arena, (to->n_counts + 1) * sizeof(*to->counts));
     s->counts = d9d_arena_alloc(&s->arena, (to->n_counts + 1) * sizeof(*s->counts));
     if (to->items == NULL || to->counts == NULL || s->counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", to->n);
     for (size_t i = 0; i < to->n; i++) {
-        to->items[i] = s->here.items[i];
+        to->items[i] = s->local.items[i];
         to->items[i].host = at;
         at += d9d_tensor_bytes(to->items[i].tensor);
     }
     for (size_t i = 0; i < to->n_counts; i++)
-        to->counts[i] = (d9d_save_count){s->here.counts[i].name, &s->counts[i]};
-    return d9di_save_cells_copy(&s->here, &s->arena, to);
+        to->counts[i] = (d9d_checkpointer_count){s->local.counts[i].name, &s->counts[i]};
+    return d9di_checkpointer_rank_state_copy(&s->local, &s->arena, to);
 }
 
-static d9d_status stage_open(d9di_saver *s)
+static d9d_status open_host_copy(d9di_checkpointer_async *s)
 {
-    const uint64_t bytes = d9d_save_bytes(&s->here);
-    const d9d_status st = host_take(s, bytes);
+    const uint64_t bytes = d9d_checkpointer_set_bytes(&s->local);
+    const d9d_status st = alloc_host_copy(s, bytes);
 
     if (st == D9D_ECOMM)
         return st;
     if (st != D9D_OK) {
         d9d_log_warn(s->how.log, "%s: training will wait for every checkpoint", d9d_err_message());
         if (s->how.mesh != NULL)
-            d9d_boot_forgive(d9d_mesh_boot(s->how.mesh));
+            d9d_bootstrap_clear_failure(d9d_mesh_bootstrap(s->how.mesh));
         return D9D_OK;
     }
     d9d_log_info(s->how.log, "checkpoints are written behind, from %.3g MB of host memory%s",
                  (double)bytes * 1e-6, s->ranks > 1 ? " on this rank" : "");
-    return stage_place(s);
+    return layout_host_copy(s);
 }
 
-d9d_status d9di_saver_open(const d9di_saver_how *how, d9di_saver **out)
+d9d_status d9di_checkpointer_async_open(const d9di_checkpointer_async_opts *how,
+                                        d9di_checkpointer_async **out)
 {
-    d9di_saver *s = calloc(1, sizeof(*s));
+    d9di_checkpointer_async *s = calloc(1, sizeof(*s));
     d9d_status st;
 
     if (s == NULL)
@@ -153,97 +154,98 @@ d9d_status d9di_saver_open(const d9di_saver_how *how, d9di_saver **out)
     s->ranks = how->mesh != NULL ? d9d_mesh_size(how->mesh) : 1;
     s->queued = -1;
     (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_cond_init(&s->moved, NULL);
-    D9D_TRY_OR(st, d9d_save_set_here(how->set, &s->arena, &s->here), out);
-    if (how->behind)
-        D9D_TRY_OR(st, stage_open(s), out);
+    (void)pthread_cond_init(&s->changed, NULL);
+    D9D_TRY_OR(st, d9d_checkpointer_set_local(how->set, &s->arena, &s->local), out);
+    if (how->async)
+        D9D_TRY_OR(st, open_host_copy(s), out);
     *out = s;
     s = NULL;
 out:
-    d9di_saver_close(s);
+    d9di_checkpointer_async_close(s);
     return st;
 }
 
 /* --- work: of this rank alone ------------------------------------------------------------- */
 
-static d9d_status copy(d9di_saver *s)
+static d9d_status copy_to_host(d9di_checkpointer_async *s)
 {
     char *to = s->host;
 
-    for (size_t i = 0; i < s->here.n; i++) {
-        const d9d_tensor *t = s->here.items[i].tensor;
+    for (size_t i = 0; i < s->local.n; i++) {
+        const d9d_tensor *t = s->local.items[i].tensor;
         const uint64_t n = d9d_tensor_bytes(t);
 
-        D9D_TRY(d9d_device_peek(s->how.dev, to, d9d_tensor_data(t), n));
+        D9D_TRY(d9d_device_d2h(s->how.dev, to, d9d_tensor_data(t), n));
         to += n;
     }
     (void)pthread_mutex_lock(&s->lock);
     s->copied = true;
-    (void)pthread_cond_signal(&s->moved);
+    (void)pthread_cond_signal(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
     return D9D_OK;
 }
 
-static d9d_status share(d9di_saver *s)
+static d9d_status write_rank_files(d9di_checkpointer_async *s)
 {
-    const d9d_save_set *set = s->waited ? &s->here : &s->staged;
-    const bool tells = s->waited && s->save.rank == 0; /* else the steps do */
+    const d9d_checkpointer_set *set = s->synchronous ? &s->local : &s->staged;
+    const bool tells = s->synchronous && s->save.rank == 0; /* else the steps do */
     d9d_progress progress;
-    char what[64];
+    char label[64];
 
-    if (!s->waited)
-        D9D_TRY(copy(s));
-    (void)snprintf(what, sizeof(what), "save step %lld", (long long)s->save.state.step);
-    d9d_progress_start(&progress, tells ? s->how.log : NULL, what, "B", d9d_save_bytes(set));
-    D9D_TRY(d9di_save_share(&s->save, set, &progress));
+    if (!s->synchronous)
+        D9D_TRY(copy_to_host(s));
+    (void)snprintf(label, sizeof(label), "save step %lld", (long long)s->save.state.step);
+    d9d_progress_start(&progress, tells ? s->how.log : NULL, label, "B",
+                       d9d_checkpointer_set_bytes(set));
+    D9D_TRY(d9di_checkpointer_save_write_rank(&s->save, set, &progress));
     d9d_progress_end(&progress);
     return D9D_OK;
 }
 
-static d9d_status commit(d9di_saver *s)
+static d9d_status commit_checkpoint(d9di_checkpointer_async *s)
 {
     const bool first = s->save.rank == 0;
 
-    D9D_TRY(d9di_save_commit(&s->save));
-    d9di_save_release(&s->save);
-    return first ? d9d_save_prune(s->how.dir, s->how.keep, s->how.log) : D9D_OK;
+    D9D_TRY(d9di_checkpointer_save_commit(&s->save));
+    d9di_checkpointer_save_release(&s->save);
+    return first ? d9d_checkpointer_prune(s->how.dir, s->how.keep, s->how.log) : D9D_OK;
 }
 
-static void *work(void *arg)
+static void *run_phase(void *arg)
 {
-    d9di_saver *s = arg;
-    const d9d_status st = (s->phase == WRITING ? share : commit)(s);
+    d9di_checkpointer_async *s = arg;
+    const d9d_status st = (s->current_phase == WRITING ? write_rank_files : commit_checkpoint)(s);
 
     (void)pthread_mutex_lock(&s->lock);
     d9d_err_save(&s->result, st);
     s->end = d9d_clock_ns();
     s->ended = true;
-    (void)pthread_cond_signal(&s->moved);
+    (void)pthread_cond_signal(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
     return NULL;
 }
 
 /* Begin a phase: by a thread, for which signals are not, or here. */
-static void phase_begin(d9di_saver *s, phase next)
+static void start_phase(d9di_checkpointer_async *s, save_phase next)
 {
-    const bool much = !s->waited && (next == WRITING || s->save.rank == 0);
+    const bool much = !s->synchronous && (next == WRITING || s->save.rank == 0);
     sigset_t all, old;
 
-    s->phase = next;
+    s->current_phase = next;
     s->since = s->queued + 1;
     s->copied = s->ended = false;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    s->running = much && pthread_create(&s->thread, NULL, work, s) == 0;
+    s->running = much && pthread_create(&s->thread, NULL, run_phase, s) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!s->running)
-        (void)work(s); /* a thread fewer is slower, not wrong */
+        (void)run_phase(s); /* a thread fewer is slower, not wrong */
 }
 
 /* --- together ------------------------------------------------------------------------------ */
 
 /* The work of this phase, waited for. */
-static d9d_status work_result(d9di_saver *s)
+static d9d_status join_worker(d9di_checkpointer_async *s)
 {
     if (s->running)
         (void)pthread_join(s->thread, NULL);
@@ -251,11 +253,11 @@ static d9d_status work_result(d9di_saver *s)
     return d9d_err_restore(&s->result);
 }
 
-static d9d_status record(const d9di_saver *s)
+static d9d_status record_save(const d9di_checkpointer_async *s)
 {
     const double blocked = (double)s->blocked * 1e-6, total = (double)(s->end - s->begun) * 1e-6;
 
-    if (!s->waited)
+    if (!s->synchronous)
         d9d_log_info(s->how.log, "saved step %lld in %.2f s, of which training waited %.3f s",
                      (long long)s->save.state.step, total * 1e-3, blocked * 1e-3);
     return s->how.tracker == NULL
@@ -264,58 +266,59 @@ static d9d_status record(const d9di_saver *s)
 }
 
 /* All ranks are here.  `well`: all of them know that all have done their work. */
-static d9d_status phase_end(d9di_saver *s, bool well)
+static d9d_status finish_phase(d9di_checkpointer_async *s, bool well)
 {
-    d9d_status st = work_result(s);
+    d9d_status st = join_worker(s);
 
     if (!well && s->how.mesh != NULL)
-        st = d9d_boot_agree(d9d_mesh_boot(s->how.mesh), st);
-    if (st == D9D_OK && s->phase == WRITING) {
-        phase_begin(s, COMMITTING);
+        st = d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->how.mesh), st);
+    if (st == D9D_OK && s->current_phase == WRITING) {
+        start_phase(s, COMMITTING);
         return D9D_OK;
     }
-    d9di_save_release(&s->save);
-    s->phase = IDLE;
+    d9di_checkpointer_save_release(&s->save);
+    s->current_phase = IDLE;
     return st;
 }
 
-static d9d_status finish(d9di_saver *s)
+static d9d_status finish_phases(d9di_checkpointer_async *s)
 {
-    while (s->phase != IDLE)
-        D9D_TRY(phase_end(s, false));
+    while (s->current_phase != IDLE)
+        D9D_TRY(finish_phase(s, false));
     return D9D_OK;
 }
 
 /* Training stood still from `since` on for the save that is under way, or has just ended. */
-static d9d_status count(d9di_saver *s, int64_t since, d9d_status st)
+static d9d_status add_blocked_time(d9di_checkpointer_async *s, int64_t since, d9d_status st)
 {
     s->blocked += d9d_clock_ns() - since;
-    return st == D9D_OK && s->phase == IDLE ? record(s) : st;
+    return st == D9D_OK && s->current_phase == IDLE ? record_save(s) : st;
 }
 
-static d9d_status begin(d9di_saver *s, const d9d_save_state *state)
+static d9d_status begin_save(d9di_checkpointer_async *s, const d9d_checkpointer_state *state)
 {
-    D9D_TRY(d9di_save_begin(s->how.dir, state, s->how.mesh, &s->save));
+    D9D_TRY(d9di_checkpointer_save_begin(s->how.dir, state, s->how.mesh, &s->save));
     for (size_t i = 0; i < s->staged.n_counts; i++)
-        s->counts[i] = *s->here.counts[i].value;
-    d9di_save_cells_set(&s->here, &s->staged);
-    phase_begin(s, WRITING);
-    return s->waited ? finish(s) : D9D_OK;
+        s->counts[i] = *s->local.counts[i].value;
+    d9di_checkpointer_rank_state_update(&s->local, &s->staged);
+    start_phase(s, WRITING);
+    return s->synchronous ? finish_phases(s) : D9D_OK;
 }
 
-d9d_status d9di_saver_begin(d9di_saver *s, const d9d_save_state *state, bool wait)
+d9d_status d9di_checkpointer_async_begin(d9di_checkpointer_async *s,
+                                         const d9d_checkpointer_state *state, bool wait)
 {
     if (s == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_saver_finish(s));
-    s->waited = wait || s->host == NULL;
+    D9D_TRY(d9di_checkpointer_async_finish(s));
+    s->synchronous = wait || s->host == NULL;
     s->begun = d9d_clock_ns();
     s->blocked = 0;
-    return count(s, s->begun, begin(s, state));
+    return add_blocked_time(s, s->begun, begin_save(s, state));
 }
 
 /* 1 from each that has done its work makes their number; one that cannot do it makes it more. */
-double d9di_saver_number(d9di_saver *s, int64_t step)
+double d9di_checkpointer_async_progress(d9di_checkpointer_async *s, int64_t step)
 {
     double mine = 0;
 
@@ -323,71 +326,71 @@ double d9di_saver_number(d9di_saver *s, int64_t step)
         return 0;
     s->queued = step;
     (void)pthread_mutex_lock(&s->lock);
-    if (s->phase != IDLE && s->ended)
+    if (s->current_phase != IDLE && s->ended)
         mine = s->result.st == D9D_OK ? 1 : s->ranks + 1;
     (void)pthread_mutex_unlock(&s->lock);
     return mine;
 }
 
 /* Training stands still where the device has nothing more to do. */
-static d9d_status hold(d9di_saver *s, d9d_device_event *queued)
+static d9d_status wait_host_copy(d9di_checkpointer_async *s, d9d_device_event *queued)
 {
     const int64_t since = d9d_clock_ns();
 
     D9D_TRY(d9d_device_event_record(queued));
     (void)pthread_mutex_lock(&s->lock);
     while (!s->copied && !s->ended)
-        (void)pthread_cond_wait(&s->moved, &s->lock);
+        (void)pthread_cond_wait(&s->changed, &s->lock);
     (void)pthread_mutex_unlock(&s->lock);
-    if (d9d_device_event_passed(queued))
+    if (d9d_device_event_query(queued))
         s->blocked += d9d_clock_ns() - since;
     return D9D_OK;
 }
 
-d9d_status d9di_saver_hold(d9di_saver *s)
+d9d_status d9di_checkpointer_async_wait_copy(d9di_checkpointer_async *s)
 {
     d9d_device_event *queued;
     d9d_status st;
 
-    if (s == NULL || s->phase != WRITING)
+    if (s == NULL || s->current_phase != WRITING)
         return D9D_OK;
     D9D_TRY(d9d_device_event_create(s->how.dev, &queued));
-    st = hold(s, queued);
+    st = wait_host_copy(s, queued);
     d9d_device_event_free(queued);
     return st;
 }
 
-d9d_status d9di_saver_told(d9di_saver *s, int64_t step, double sum)
+d9d_status d9di_checkpointer_async_advance(d9di_checkpointer_async *s, int64_t step, double sum)
 {
     const int64_t since = d9d_clock_ns();
 
-    if (s == NULL || s->phase == IDLE || step < s->since || sum < s->ranks)
+    if (s == NULL || s->current_phase == IDLE || step < s->since || sum < s->ranks)
         return D9D_OK;
     if (sum > s->ranks && s->how.mesh != NULL) /* some may write for long yet */
-        d9d_mesh_set_timeout(s->how.mesh, s->how.timeout_s, s->how.limit);
-    return count(s, since, phase_end(s, sum == s->ranks));
+        d9d_mesh_set_timeout(s->how.mesh, s->how.timeout_s, s->how.timeout_name);
+    return add_blocked_time(s, since, finish_phase(s, sum == s->ranks));
 }
 
-d9d_status d9di_saver_finish(d9di_saver *s)
+d9d_status d9di_checkpointer_async_finish(d9di_checkpointer_async *s)
 {
-    if (s == NULL || s->phase == IDLE)
+    if (s == NULL || s->current_phase == IDLE)
         return D9D_OK;
-    return count(s, d9d_clock_ns(), finish(s));
+    return add_blocked_time(s, d9d_clock_ns(), finish_phases(s));
 }
 
-void d9di_saver_close(d9di_saver *s)
+void d9di_checkpointer_async_close(d9di_checkpointer_async *s)
 {
     if (s == NULL)
         return;
-    if (s->phase != IDLE) {
-        __atomic_store_n(&s->save.given_up, true, __ATOMIC_RELAXED);
+    if (s->current_phase != IDLE) {
+        __atomic_store_n(&s->save.cancelled, true, __ATOMIC_RELAXED);
         if (s->running)
             (void)pthread_join(s->thread, NULL);
-        d9di_save_release(&s->save);
+        d9di_checkpointer_save_release(&s->save);
     }
     d9d_device_unpin(s->how.dev, s->host);
     (void)pthread_mutex_destroy(&s->lock);
-    (void)pthread_cond_destroy(&s->moved);
+    (void)pthread_cond_destroy(&s->changed);
     d9d_arena_release(&s->arena);
     free(s);
 }

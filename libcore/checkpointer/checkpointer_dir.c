@@ -17,7 +17,7 @@ static const char prefix[] = "step-", unfinished[] = ".tmp-";
 enum { PREFIX = sizeof(prefix) - 1, MIN_DIGITS = 8, STEP_NAME = 32 };
 
 /* The step of a name that begins with "step-00001000", and what follows it; -1 for others. */
-static int64_t step_of(const char *name, const char **rest)
+static int64_t parse_step_name(const char *name, const char **rest)
 {
     char again[STEP_NAME];
     size_t digits;
@@ -39,7 +39,7 @@ static int64_t step_of(const char *name, const char **rest)
 }
 
 /* "PID-n", as a directory that is being written has it, or "PID-old", one that is being removed. */
-static bool is_ours(const char *tail)
+static bool is_tmp_suffix(const char *tail)
 {
     static const char digits[] = "0123456789";
     const size_t pid = strspn(tail, digits);
@@ -50,19 +50,20 @@ static bool is_ours(const char *tail)
     return strcmp(tail, "old") == 0 || (*tail != '\0' && tail[strspn(tail, digits)] == '\0');
 }
 
-bool d9di_save_is_unfinished(const char *name)
+bool d9di_checkpointer_is_unfinished(const char *name)
 {
     const char *rest;
 
-    return step_of(name, &rest) >= 0 && strncmp(rest, unfinished, sizeof(unfinished) - 1) == 0 &&
-           is_ours(rest + sizeof(unfinished) - 1);
+    return parse_step_name(name, &rest) >= 0 &&
+           strncmp(rest, unfinished, sizeof(unfinished) - 1) == 0 &&
+           is_tmp_suffix(rest + sizeof(unfinished) - 1);
 }
 
 /* --- what may be replaced, and removed ------------------------------------------------------- */
 
 /* A damaged one has lost its manifest.json, or a sound head of it, but not both that and its
  * first rank's file. */
-static bool is_saved(const char *dir)
+static bool looks_saved(const char *dir)
 {
     d9d_arena a = {0};
     const char *weights = d9d_fs_join(&a, dir, "model-r00000.safetensors");
@@ -73,31 +74,31 @@ static bool is_saved(const char *dir)
     return is;
 }
 
-static bool is_begun(const char *dir)
+static bool looks_unfinished(const char *dir)
 {
     (void)dir;
     return false;
 }
 
-const d9d_outdir_kind *d9di_save_kind(void)
+const d9d_outdir_kind *d9di_checkpointer_outdir_kind(void)
 {
-    static const d9d_outdir_kind kind = {"checkpoint of a run", is_saved, is_begun};
+    static const d9d_outdir_kind kind = {"checkpoint of a run", looks_saved, looks_unfinished};
 
     return &kind;
 }
 
-d9d_status d9di_save_check_names(const char *dir)
+d9d_status d9di_checkpointer_check_names(const char *dir)
 {
-    d9di_save_steps steps;
+    d9di_checkpointer_steps steps;
     d9d_arena a = {0};
-    d9d_status st = d9di_save_steps_list(dir, &a, &steps);
+    d9d_status st = d9di_checkpointer_steps_list(dir, &a, &steps);
 
     for (size_t i = 0; st == D9D_OK && i < steps.n; i++) {
-        const char *path = d9d_save_path(&a, dir, steps.step[i]);
+        const char *path = d9d_checkpointer_path(&a, dir, steps.step[i]);
 
         if (path == NULL)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
-        else if (!d9d_fs_is_vacant(path) && !is_saved(path))
+        else if (!d9d_fs_is_empty(path) && !looks_saved(path))
             st = D9D_FAIL(D9D_ECONFIG,
                           "%s: is no checkpoint of a run, and has the name of one; move it away",
                           path);
@@ -106,7 +107,7 @@ d9d_status d9di_save_check_names(const char *dir)
     return st;
 }
 
-char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step)
+char *d9d_checkpointer_path(d9d_arena *a, const char *dir, int64_t step)
 {
     char name[STEP_NAME];
 
@@ -114,16 +115,16 @@ char *d9d_save_path(d9d_arena *a, const char *dir, int64_t step)
     return d9d_fs_join(a, dir, name);
 }
 
-static int newest_first(const void *a, const void *b)
+static int compare_steps_desc(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
 
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-d9d_status d9di_save_steps_list(const char *dir, d9d_arena *a, d9di_save_steps *out)
+d9d_status d9di_checkpointer_steps_list(const char *dir, d9d_arena *a, d9di_checkpointer_steps *out)
 {
-    d9di_save_steps steps = {0};
+    d9di_checkpointer_steps steps = {0};
     d9d_fs_names names = {0};
     const char *rest;
 
@@ -133,19 +134,19 @@ d9d_status d9di_save_steps_list(const char *dir, d9d_arena *a, d9di_save_steps *
     if (steps.step == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu names", dir, names.n);
     for (size_t i = 0; i < names.n; i++) {
-        const int64_t step = step_of(names.name[i], &rest);
+        const int64_t step = parse_step_name(names.name[i], &rest);
 
         if (step >= 0 && *rest == '\0')
             steps.step[steps.n++] = step;
     }
-    qsort(steps.step, steps.n, sizeof(*steps.step), newest_first);
+    qsort(steps.step, steps.n, sizeof(*steps.step), compare_steps_desc);
     *out = steps;
     return D9D_OK;
 }
 
 /* --- the lock -------------------------------------------------------------------- */
 
-static d9d_status lock_file(int fd, const char *path, bool *held)
+static d9d_status try_flock(int fd, const char *path, bool *held)
 {
     int rc;
 
@@ -158,9 +159,9 @@ static d9d_status lock_file(int fd, const char *path, bool *held)
     return D9D_OK;
 }
 
-d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out)
+d9d_status d9di_checkpointer_lock_acquire(const char *dir, d9di_checkpointer_lock *out)
 {
-    d9di_save_lock lock = {.fd = -1};
+    d9di_checkpointer_lock lock = {.fd = -1};
     d9d_arena a = {0};
     char *path = d9d_fs_join(&a, dir, ".lock");
     d9d_status st;
@@ -176,16 +177,16 @@ d9d_status d9di_save_lock_take(const char *dir, d9di_save_lock *out)
         st = D9D_FAIL(D9D_EIO, "%s: cannot create: %s", path, strerror(errno));
         goto out;
     }
-    D9D_TRY_OR(st, lock_file(lock.fd, path, &lock.held), out);
+    D9D_TRY_OR(st, try_flock(lock.fd, path, &lock.held), out);
     *out = lock;
     lock.fd = -1;
 out:
-    d9di_save_lock_release(&lock);
+    d9di_checkpointer_lock_release(&lock);
     d9d_arena_release(&a);
     return st;
 }
 
-void d9di_save_lock_release(d9di_save_lock *l)
+void d9di_checkpointer_lock_release(d9di_checkpointer_lock *l)
 {
     if (l->fd >= 0)
         (void)close(l->fd);

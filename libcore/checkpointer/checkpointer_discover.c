@@ -15,7 +15,7 @@ enum { ABANDONED_S = 24 * 3600 };
 
 /* --- is it usable? ------------------------------------------------------------------ */
 
-static d9d_status check_saved(const d9di_saved *s, int64_t step)
+static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t step)
 {
     if (s->state.step != step)
         return D9D_FAIL(D9D_EVERIFY, "%s: says step %" PRId64 ", its directory step %" PRId64,
@@ -29,27 +29,27 @@ static d9d_status check_saved(const d9di_saved *s, int64_t step)
 /* All but the bytes.  A failure says why it is not, but for ENOMEM. */
 static d9d_status check_usable(const char *path, int64_t step)
 {
-    d9di_saved s;
+    d9di_checkpointer_manifest s;
     d9d_status st;
 
-    D9D_TRY(d9di_saved_open(path, &s));
-    st = check_saved(&s, step);
-    d9di_saved_release(&s);
+    D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
+    st = check_manifest(&s, step);
+    d9di_checkpointer_manifest_release(&s);
     return st;
 }
 
 /* --- which is the newest? --------------------------------------------------------------- */
 
-typedef struct search {
+typedef struct candidate_search {
     const char *dir;
     const d9d_log *log;
     d9d_arena *a;
-    d9di_save_steps steps;
+    d9di_checkpointer_steps steps;
     size_t next;
     d9d_err_copy first; /* why the newest is not usable */
-} search;
+} candidate_search;
 
-static void pass_over(search *s, d9d_status why)
+static void skip_candidate(candidate_search *s, d9d_status why)
 {
     d9d_log_warn(s->log, "checkpoint passed over: %s", d9d_err_message());
     if (s->first.st == D9D_OK)
@@ -57,12 +57,12 @@ static void pass_over(search *s, d9d_status why)
 }
 
 /* The next that is usable but for its bytes; *path is NULL where there has been none at all. */
-static d9d_status find_next(search *s, const char **path)
+static d9d_status next_usable(candidate_search *s, const char **path)
 {
     *path = NULL;
     while (s->next < s->steps.n) {
         const int64_t step = s->steps.step[s->next++];
-        char *one = d9d_save_path(s->a, s->dir, step);
+        char *one = d9d_checkpointer_path(s->a, s->dir, step);
         d9d_status st = D9D_ENOMEM;
 
         if (one == NULL)
@@ -74,7 +74,7 @@ static d9d_status find_next(search *s, const char **path)
         }
         if (st == D9D_ENOMEM)
             return st;
-        pass_over(s, st);
+        skip_candidate(s, st);
     }
     if (s->steps.n > 0)
         return D9D_FAIL(D9D_EVERIFY, "%s: none of %zu checkpoints can be used; the newest: %s",
@@ -82,17 +82,17 @@ static d9d_status find_next(search *s, const char **path)
     return D9D_OK;
 }
 
-d9d_status d9d_save_likely(const char *dir, d9d_arena *a, const char **path)
+d9d_status d9d_checkpointer_latest_unverified(const char *dir, d9d_arena *a, const char **path)
 {
-    search s = {.dir = dir, .a = a};
+    candidate_search s = {.dir = dir, .a = a};
 
-    D9D_TRY(d9di_save_steps_list(dir, a, &s.steps));
-    return find_next(&s, path);
+    D9D_TRY(d9di_checkpointer_steps_list(dir, a, &s.steps));
+    return next_usable(&s, path);
 }
 
 /* --- is every byte as it was written? ------------------------------------------------------ */
 
-static void keep_first(void *arg, const char *sentence)
+static void record_first_error(void *arg, const char *sentence)
 {
     d9d_err_copy *first = arg;
 
@@ -100,8 +100,8 @@ static void keep_first(void *arg, const char *sentence)
         (void)snprintf(first->text, sizeof(first->text), "%s", sentence);
 }
 
-static d9d_status check_part(const char *path, size_t part, size_t parts, const d9d_log *log,
-                             uint64_t *bytes)
+static d9d_status verify_rank_part(const char *path, size_t index, size_t count, const d9d_log *log,
+                                   uint64_t *bytes)
 {
     d9d_err_copy first = {.st = D9D_EVERIFY, .text = ""};
     d9d_manifest *m;
@@ -109,76 +109,78 @@ static d9d_status check_part(const char *path, size_t part, size_t parts, const 
 
     *bytes = 0;
     D9D_TRY(d9d_manifest_open(path, &m));
-    st = d9d_manifest_check_part(m, part, parts, 0, log, keep_first, &first, bytes);
+    st = d9d_manifest_check_share(m, index, count, 0, log, record_first_error, &first, bytes);
     d9d_manifest_close(m);
     return st == D9D_EVERIFY && first.text[0] != '\0' ? d9d_err_restore(&first) : st;
 }
 
 /* What each has read, in the log. */
-static d9d_status tell_read(d9d_boot *boot, const char *path, uint64_t bytes, const d9d_log *log,
-                            d9d_arena *a)
+static d9d_status log_bytes_read(d9d_bootstrap *boot, const char *path, uint64_t bytes,
+                                 const d9d_log *log, d9d_arena *a)
 {
-    uint64_t least = UINT64_MAX, most = 0, sum = 0;
-    d9d_boot_word *all;
+    uint64_t least = UINT64_MAX, max_bytes = 0, sum = 0;
+    d9d_bootstrap_blob *all;
 
     D9D_TRY(d9d_bootstrap_allgather_arena(boot, &bytes, sizeof(bytes), a, &all));
-    for (int r = 0; r < d9d_boot_size(boot); r++) {
+    for (int r = 0; r < d9d_bootstrap_size(boot); r++) {
         uint64_t n = 0;
 
         memcpy(&n, all[r].data, all[r].n == sizeof(n) ? sizeof(n) : 0);
         least = n < least ? n : least;
-        most = n > most ? n : most;
+        max_bytes = n > max_bytes ? n : max_bytes;
         sum += n;
     }
     d9d_log_info(log,
                  "%s: its %" PRIu64 " bytes are as they were written; each of %d ranks has read "
                  "%" PRIu64 " to %" PRIu64 " of them",
-                 path, sum, d9d_boot_size(boot), least, most);
+                 path, sum, d9d_bootstrap_size(boot), least, max_bytes);
     return D9D_OK;
 }
 
-static d9d_status check_together(d9d_boot *boot, const char *path, const d9d_log *log, d9d_arena *a)
+static d9d_status verify_on_all_ranks(d9d_bootstrap *boot, const char *path, const d9d_log *log,
+                                      d9d_arena *a)
 {
     uint64_t bytes;
 
-    if (boot == NULL || d9d_boot_size(boot) == 1 || d9d_boot_is_imagined(boot))
-        return check_part(path, 0, 1, log, &bytes);
-    D9D_TRY(d9d_boot_agree(boot, check_part(path, (size_t)d9d_boot_rank(boot),
-                                            (size_t)d9d_boot_size(boot), log, &bytes)));
-    return tell_read(boot, path, bytes, log, a);
+    if (boot == NULL || d9d_bootstrap_size(boot) == 1 || d9d_bootstrap_is_simulated(boot))
+        return verify_rank_part(path, 0, 1, log, &bytes);
+    D9D_TRY(d9d_bootstrap_agree_status(
+        boot, verify_rank_part(path, (size_t)d9d_bootstrap_rank(boot),
+                               (size_t)d9d_bootstrap_size(boot), log, &bytes)));
+    return log_bytes_read(boot, path, bytes, log, a);
 }
 
 /* Rank 0 looks for all of them. */
-static d9d_status propose(search *s, d9d_boot *boot, const char **path)
+static d9d_status broadcast_candidate(candidate_search *s, d9d_bootstrap *boot, const char **path)
 {
     d9d_status st = D9D_OK;
 
     *path = NULL;
     if (boot == NULL)
-        return find_next(s, path);
-    if (d9d_boot_rank(boot) == 0)
-        st = find_next(s, path);
-    D9D_TRY(d9d_boot_agree(boot, st));
+        return next_usable(s, path);
+    if (d9d_bootstrap_rank(boot) == 0)
+        st = next_usable(s, path);
+    D9D_TRY(d9d_bootstrap_agree_status(boot, st));
     return d9d_bootstrap_broadcast_text(boot, s->a, path);
 }
 
-d9d_status d9d_save_newest(const char *dir, d9d_boot *boot, const d9d_log *log, d9d_arena *a,
-                           const char **path)
+d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *boot, const d9d_log *log,
+                                   d9d_arena *a, const char **path)
 {
-    search s = {.dir = dir, .log = log, .a = a};
+    candidate_search s = {.dir = dir, .log = log, .a = a};
     const char *one;
     d9d_status st = D9D_OK;
 
-    if (boot == NULL || d9d_boot_rank(boot) == 0)
-        st = d9di_save_steps_list(dir, a, &s.steps);
-    D9D_TRY(boot != NULL ? d9d_boot_agree(boot, st) : st);
+    if (boot == NULL || d9d_bootstrap_rank(boot) == 0)
+        st = d9di_checkpointer_steps_list(dir, a, &s.steps);
+    D9D_TRY(boot != NULL ? d9d_bootstrap_agree_status(boot, st) : st);
     do {
-        D9D_TRY(propose(&s, boot, &one));
-        st = one != NULL ? check_together(boot, one, log, a) : D9D_OK;
+        D9D_TRY(broadcast_candidate(&s, boot, &one));
+        st = one != NULL ? verify_on_all_ranks(boot, one, log, a) : D9D_OK;
         if (st == D9D_EVERIFY) {
-            pass_over(&s, st);
+            skip_candidate(&s, st);
             if (boot != NULL)
-                d9d_boot_forgive(boot); /* for the next */
+                d9d_bootstrap_clear_failure(boot); /* for the next */
         }
     } while (st == D9D_EVERIFY);
     *path = one;
@@ -208,8 +210,8 @@ static int64_t idle_seconds(const char *path, d9d_arena *a)
 }
 
 /* What killed saves and removals left behind. */
-static d9d_status sweep(const char *dir, const d9di_save_lock *lock, d9d_arena *a,
-                        const d9d_log *log)
+static d9d_status remove_leftovers(const char *dir, const d9di_checkpointer_lock *lock,
+                                   d9d_arena *a, const d9d_log *log)
 {
     d9d_fs_names names;
 
@@ -219,7 +221,7 @@ static d9d_status sweep(const char *dir, const d9di_save_lock *lock, d9d_arena *
 
         if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
-        if (!d9di_save_is_unfinished(names.name[i]) ||
+        if (!d9di_checkpointer_is_unfinished(names.name[i]) ||
             (!lock->held && idle_seconds(path, a) < ABANDONED_S))
             continue;
         d9d_log_info(log, "%s: left by a process that ended while it was written; removed", path);
@@ -241,10 +243,10 @@ static d9d_status remove_step(const char *path, d9d_arena *a, const d9d_log *log
     return d9d_fs_remove_tree(aside);
 }
 
-d9d_status d9d_save_remove(const char *dir, int64_t step, const d9d_log *log)
+d9d_status d9d_checkpointer_remove(const char *dir, int64_t step, const d9d_log *log)
 {
     d9d_arena a = {0};
-    const char *path = d9d_save_path(&a, dir, step), *lock = d9d_fs_join(&a, dir, ".lock");
+    const char *path = d9d_checkpointer_path(&a, dir, step), *lock = d9d_fs_join(&a, dir, ".lock");
     d9d_status st = path == NULL || lock == NULL
                         ? D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir)
                         : d9d_fs_remove_tree(path);
@@ -259,14 +261,14 @@ d9d_status d9d_save_remove(const char *dir, int64_t step, const d9d_log *log)
 }
 
 /* Everything older than the `keep` newest usable ones. */
-static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
+static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
 {
-    d9di_save_steps steps;
+    d9di_checkpointer_steps steps;
     int64_t kept = 0;
 
-    D9D_TRY(d9di_save_steps_list(dir, a, &steps));
+    D9D_TRY(d9di_checkpointer_steps_list(dir, a, &steps));
     for (size_t i = 0; i < steps.n; i++) {
-        const char *path = d9d_save_path(a, dir, steps.step[i]);
+        const char *path = d9d_checkpointer_path(a, dir, steps.step[i]);
 
         if (path == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
@@ -278,20 +280,20 @@ static d9d_status retire(const char *dir, int64_t keep, d9d_arena *a, const d9d_
     return D9D_OK;
 }
 
-d9d_status d9d_save_prune(const char *dir, int64_t keep, const d9d_log *log)
+d9d_status d9d_checkpointer_prune(const char *dir, int64_t keep, const d9d_log *log)
 {
-    d9di_save_lock lock = {.fd = -1};
+    d9di_checkpointer_lock lock = {.fd = -1};
     d9d_arena a = {0};
     d9d_status st;
 
     if (!d9d_fs_exists(dir))
         return D9D_OK;
-    D9D_TRY_OR(st, d9di_save_lock_take(dir, &lock), out);
-    D9D_TRY_OR(st, sweep(dir, &lock, &a, log), out);
+    D9D_TRY_OR(st, d9di_checkpointer_lock_acquire(dir, &lock), out);
+    D9D_TRY_OR(st, remove_leftovers(dir, &lock, &a, log), out);
     if (keep > 0)
-        st = retire(dir, keep, &a, log);
+        st = remove_old(dir, keep, &a, log);
 out:
-    d9di_save_lock_release(&lock);
+    d9di_checkpointer_lock_release(&lock);
     d9d_arena_release(&a);
     return st;
 }

@@ -8,54 +8,58 @@
 #include "checkpointer/checkpointer_private.h"
 
 /* No run counts so far; what goes on from there still can, without an overflow. */
-static const int64_t MOST = INT64_C(1) << 60;
+static const int64_t MAX_VALUE = INT64_C(1) << 60;
 
-static const struct number {
+static const struct state_number {
     const char *key;
-    size_t offset; /* of an int64_t in d9d_save_state */
+    size_t offset; /* of an int64_t in d9d_checkpointer_state */
     int64_t min;
-} numbers[] = {
-    {"step", offsetof(d9d_save_state, step), 0},
-    {"samples", offsetof(d9d_save_state, samples), 0},
-    {"tokens", offsetof(d9d_save_state, tokens), 0},
-    {"parent", offsetof(d9d_save_state, parent), -1},
+} state_numbers[] = {
+    {"step", offsetof(d9d_checkpointer_state, step), 0},
+    {"samples", offsetof(d9d_checkpointer_state, samples), 0},
+    {"tokens", offsetof(d9d_checkpointer_state, tokens), 0},
+    {"parent", offsetof(d9d_checkpointer_state, parent), -1},
 };
-enum { N_NUMBERS = sizeof(numbers) / sizeof(numbers[0]) };
+enum { N_NUMBERS = sizeof(state_numbers) / sizeof(state_numbers[0]) };
 
-static const struct digest {
+static const struct state_hash {
     const char *key;
     size_t offset; /* of a d9d_hash */
     bool optional; /* zero: left out */
-} digests[] = {
-    {"config", offsetof(d9d_save_state, config), false},
-    {"dataset", offsetof(d9d_save_state, dataset), false},
-    {"hf_config", offsetof(d9d_save_state, origin.hf_config), true},
-    {"source", offsetof(d9d_save_state, origin.source), true},
-    {"source_path", offsetof(d9d_save_state, origin.source_path), true},
+} state_hashes[] = {
+    {"config", offsetof(d9d_checkpointer_state, config), false},
+    {"dataset", offsetof(d9d_checkpointer_state, dataset), false},
+    {"hf_config", offsetof(d9d_checkpointer_state, origin.hf_config), true},
+    {"source", offsetof(d9d_checkpointer_state, origin.source), true},
+    {"source_path", offsetof(d9d_checkpointer_state, origin.source_path), true},
 };
-enum { N_DIGESTS = sizeof(digests) / sizeof(digests[0]) };
+enum { N_HASHES = sizeof(state_hashes) / sizeof(state_hashes[0]) };
 
-static d9d_status no_memory(const char *what)
+static d9d_status fail_no_memory(const char *label)
 {
-    return D9D_FAIL(D9D_ENOMEM, "%s: no memory for what the manifest says", what);
+    return D9D_FAIL(D9D_ENOMEM, "%s: no memory for what the manifest says", label);
 }
 
-d9d_status d9di_save_file_name(const char *group, size_t rank, char out[D9DI_SAVE_FILE])
+d9d_status d9di_checkpointer_file_name(const char *group, size_t rank,
+                                       char out[D9DI_CHECKPOINTER_FILE_NAME_MAX])
 {
-    const int n = snprintf(out, D9DI_SAVE_FILE, "%s-r%05zu.safetensors", group, rank);
+    const int n =
+        snprintf(out, D9DI_CHECKPOINTER_FILE_NAME_MAX, "%s-r%05zu.safetensors", group, rank);
 
-    return d9d_fs_check_name(out, n < D9DI_SAVE_FILE ? (size_t)n : D9DI_SAVE_FILE, "checkpoint");
+    return d9d_fs_check_name(
+        out, n < D9DI_CHECKPOINTER_FILE_NAME_MAX ? (size_t)n : D9DI_CHECKPOINTER_FILE_NAME_MAX,
+        "checkpoint");
 }
 
 /* --- writing ---------------------------------------------------------------------- */
 
 /* Add a member; false when memory is out. */
-static bool put(json_t *obj, const char *key, json_t *value)
+static bool json_add(json_t *obj, const char *key, json_t *value)
 {
     return json_object_set_new(obj, key, value) == 0;
 }
 
-static json_t *ints(const int64_t *v, int n)
+static json_t *int_array(const int64_t *v, int n)
 {
     json_t *list = json_array();
 
@@ -67,14 +71,14 @@ static json_t *ints(const int64_t *v, int n)
     return list;
 }
 
-d9d_status d9di_save_state_check(const d9d_save_state *state)
+d9d_status d9di_checkpointer_state_check(const d9d_checkpointer_state *state)
 {
     for (size_t i = 0; i < N_NUMBERS; i++) {
-        const int64_t v = *(const int64_t *)((const char *)state + numbers[i].offset);
+        const int64_t v = *(const int64_t *)((const char *)state + state_numbers[i].offset);
 
-        if (v < numbers[i].min)
+        if (v < state_numbers[i].min)
             return D9D_FAIL(D9D_EINVAL, "checkpoint: %s is %" PRId64 ", must be at least %" PRId64,
-                            numbers[i].key, v, numbers[i].min);
+                            state_numbers[i].key, v, state_numbers[i].min);
     }
     if (state->seed > INT64_MAX)
         return D9D_FAIL(D9D_EINVAL, "checkpoint: seed is %" PRIu64 ", must be at most %" PRId64,
@@ -82,107 +86,110 @@ d9d_status d9di_save_state_check(const d9d_save_state *state)
     return D9D_OK;
 }
 
-static d9d_status put_state(json_t *root, const d9d_save_state *state)
+static d9d_status add_state(json_t *root, const d9d_checkpointer_state *state)
 {
     bool ok = true;
 
-    D9D_TRY(d9di_save_state_check(state));
+    D9D_TRY(d9di_checkpointer_state_check(state));
     for (size_t i = 0; i < N_NUMBERS; i++)
-        ok &= put(root, numbers[i].key,
-                  json_integer(*(const int64_t *)((const char *)state + numbers[i].offset)));
-    ok &= put(root, "seed", json_integer((json_int_t)state->seed));
-    ok &= put(root, "finite", json_boolean(state->finite));
-    for (size_t i = 0; i < N_DIGESTS; i++) {
-        const d9d_hash hash = *(const d9d_hash *)((const char *)state + digests[i].offset);
+        ok &= json_add(
+            root, state_numbers[i].key,
+            json_integer(*(const int64_t *)((const char *)state + state_numbers[i].offset)));
+    ok &= json_add(root, "seed", json_integer((json_int_t)state->seed));
+    ok &= json_add(root, "finite", json_boolean(state->finite));
+    for (size_t i = 0; i < N_HASHES; i++) {
+        const d9d_hash hash = *(const d9d_hash *)((const char *)state + state_hashes[i].offset);
         char hex[D9D_HASH_HEX];
 
-        if (digests[i].optional && d9d_hash_equal(hash, (d9d_hash){0}))
+        if (state_hashes[i].optional && d9d_hash_equal(hash, (d9d_hash){0}))
             continue;
         d9d_hash_hex(hash, hex);
-        ok &= put(root, digests[i].key, json_string(hex));
+        ok &= json_add(root, state_hashes[i].key, json_string(hex));
     }
-    return ok ? D9D_OK : no_memory("checkpoint");
+    return ok ? D9D_OK : fail_no_memory("checkpoint");
 }
 
-static d9d_status put_slice(json_t *slices, const d9d_save_tensor *t, const d9d_box *box,
+static d9d_status add_slice(json_t *slices, const d9d_checkpointer_tensor *t, const d9d_box *box,
                             size_t rank)
 {
-    char file[D9DI_SAVE_FILE];
+    char file[D9DI_CHECKPOINTER_FILE_NAME_MAX];
     json_t *slice;
     bool ok;
 
-    D9D_TRY(d9di_save_file_name(t->group, rank, file));
+    D9D_TRY(d9di_checkpointer_file_name(t->group, rank, file));
     slice = json_object();
-    ok = put(slice, "file", json_string(file));
-    ok &= put(slice, "start", ints(box->start, box->ndim));
-    ok &= put(slice, "shape", ints(box->size, box->ndim));
+    ok = json_add(slice, "file", json_string(file));
+    ok &= json_add(slice, "start", int_array(box->start, box->ndim));
+    ok &= json_add(slice, "shape", int_array(box->size, box->ndim));
     ok &= json_array_append_new(slices, slice) == 0;
-    return ok ? D9D_OK : no_memory(t->name);
+    return ok ? D9D_OK : fail_no_memory(t->name);
 }
 
 /* The entry of a tensor, with the one slice that is here. */
-static d9d_status put_tensor(json_t *tensors, const d9d_save_tensor *t, size_t rank)
+static d9d_status add_tensor(json_t *tensors, const d9d_checkpointer_tensor *t, size_t rank)
 {
     json_t *tensor = json_object(), *slices = json_array();
-    const d9d_box box = d9di_box_of(t);
+    const d9d_box box = d9di_checkpointer_tensor_box(t);
     char text[D9D_BOX_TEXT], whole[128];
-    bool ok = put(tensor, "name", json_string(t->name));
+    bool ok = json_add(tensor, "name", json_string(t->name));
 
-    ok &= put(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
-    ok &= put(tensor, "shape", ints(t->whole.dim, t->whole.ndim));
-    ok &= put(tensor, "slices", slices);
+    ok &= json_add(tensor, "dtype", json_string(d9d_dtype_safetensors(t->tensor->dtype)));
+    ok &= json_add(tensor, "shape", int_array(t->global_shape.dim, t->global_shape.ndim));
+    ok &= json_add(tensor, "slices", slices);
     ok &= json_array_append_new(tensors, tensor) == 0;
     if (!ok)
-        return no_memory(t->name);
-    if (!d9d_box_fits(&box, &t->whole))
+        return fail_no_memory(t->name);
+    if (!d9d_box_fits(&box, &t->global_shape))
         return D9D_FAIL(D9D_EINVAL, "checkpoint: %s: %s is not a part of %s", t->name,
-                        d9d_box_text(&box, text), d9d_shape_text(&t->whole, whole, sizeof(whole)));
-    return put_slice(slices, t, &box, rank);
+                        d9d_box_text(&box, text),
+                        d9d_shape_text(&t->global_shape, whole, sizeof(whole)));
+    return add_slice(slices, t, &box, rank);
 }
 
-static d9d_status put_counts(json_t *counts, const d9d_save_set *set)
+static d9d_status add_counts(json_t *counts, const d9d_checkpointer_set *set)
 {
     for (size_t i = 0; i < set->n_counts; i++)
-        if (!put(counts, set->counts[i].name, json_integer(*set->counts[i].value)))
-            return no_memory(set->counts[i].name);
+        if (!json_add(counts, set->counts[i].name, json_integer(*set->counts[i].value)))
+            return fail_no_memory(set->counts[i].name);
     return D9D_OK;
 }
 
 /* The list of this rank's one file. */
-static d9d_status put_cells(json_t *root, size_t rank)
+static d9d_status add_rank_state(json_t *root, size_t rank)
 {
     json_t *list = json_array();
-    char file[D9DI_SAVE_FILE];
-    bool ok = put(root, "cells", list);
+    char file[D9DI_CHECKPOINTER_FILE_NAME_MAX];
+    bool ok = json_add(root, "cells", list);
 
-    D9D_TRY(d9di_save_file_name(D9DI_SAVE_CELLS, rank, file));
+    D9D_TRY(d9di_checkpointer_file_name(D9DI_CHECKPOINTER_RANK_STATE, rank, file));
     ok = ok && json_array_append_new(list, json_string(file)) == 0;
-    return ok ? D9D_OK : no_memory(D9DI_SAVE_CELLS);
+    return ok ? D9D_OK : fail_no_memory(D9DI_CHECKPOINTER_RANK_STATE);
 }
 
 /* An object with the two members that name tensors, both empty and borrowed. */
-static d9d_status lists_begin(json_t *root, json_t **counts, json_t **tensors)
+static d9d_status add_empty_lists(json_t *root, json_t **counts, json_t **tensors)
 {
     bool held;
 
     *counts = json_object();
     *tensors = json_array();
-    held = put(root, "optimizer_steps", *counts);
-    held = put(root, "tensors", *tensors) && held; /* both are given away, whatever happens */
-    return held ? D9D_OK : no_memory("checkpoint");
+    held = json_add(root, "optimizer_steps", *counts);
+    held = json_add(root, "tensors", *tensors) && held; /* both are given away, whatever happens */
+    return held ? D9D_OK : fail_no_memory("checkpoint");
 }
 
-d9d_status d9di_saved_describe(const d9d_save_set *set, size_t rank, json_t **out)
+d9d_status d9di_checkpointer_manifest_describe_rank(const d9d_checkpointer_set *set, size_t rank,
+                                                    json_t **out)
 {
     json_t *root = json_object(), *counts, *tensors;
     d9d_status st;
 
-    D9D_TRY_OR(st, lists_begin(root, &counts, &tensors), out);
-    D9D_TRY_OR(st, put_counts(counts, set), out);
+    D9D_TRY_OR(st, add_empty_lists(root, &counts, &tensors), out);
+    D9D_TRY_OR(st, add_counts(counts, set), out);
     for (size_t i = 0; i < set->n; i++)
-        D9D_TRY_OR(st, put_tensor(tensors, &set->items[i], rank), out);
-    if (set->n_cells > 0)
-        D9D_TRY_OR(st, put_cells(root, rank), out);
+        D9D_TRY_OR(st, add_tensor(tensors, &set->items[i], rank), out);
+    if (set->n_rank_states > 0)
+        D9D_TRY_OR(st, add_rank_state(root, rank), out);
     *out = root;
     root = NULL;
 out:
@@ -191,7 +198,7 @@ out:
 }
 
 /* The slices of tensors that others have begun go to those; the rest is added. */
-static d9d_status join_tensors(json_t *tensors, const json_t *share, d9d_map *lists)
+static d9d_status merge_tensors(json_t *tensors, const json_t *share, d9d_map *lists)
 {
     json_t *tensor;
     size_t i;
@@ -206,45 +213,45 @@ static d9d_status join_tensors(json_t *tensors, const json_t *share, d9d_map *li
         list = d9d_map_get(lists, name, strlen(name));
         if (list != NULL) {
             if (json_array_extend(list, slices) != 0)
-                return no_memory(name);
+                return fail_no_memory(name);
             continue;
         }
         if (json_array_append(tensors, tensor) != 0)
-            return no_memory(name);
+            return fail_no_memory(name);
         D9D_TRY(d9d_map_put(lists, name, strlen(name), slices));
     }
     return D9D_OK;
 }
 
-static d9d_status join_cells(json_t *root, const json_t *share)
+static d9d_status merge_rank_state(json_t *root, const json_t *share)
 {
     json_t *list = json_object_get(root, "cells");
 
     if (share == NULL)
         return D9D_OK;
-    if (list == NULL && put(root, "cells", json_array()))
+    if (list == NULL && json_add(root, "cells", json_array()))
         list = json_object_get(root, "cells");
     return list != NULL && json_array_extend(list, (json_t *)(uintptr_t)share) == 0
                ? D9D_OK
-               : no_memory(D9DI_SAVE_CELLS);
+               : fail_no_memory(D9DI_CHECKPOINTER_RANK_STATE);
 }
 
-d9d_status d9di_saved_join(const d9d_save_state *state, const json_t *const *shares, size_t n,
-                           json_t **out)
+d9d_status d9di_checkpointer_manifest_merge(const d9d_checkpointer_state *state,
+                                            const json_t *const *shares, size_t n, json_t **out)
 {
     json_t *root = json_object(), *counts, *tensors;
     d9d_map lists = {0}; /* of slices, by tensor */
     d9d_status st;
 
-    D9D_TRY_OR(st, put_state(root, state), out);
-    D9D_TRY_OR(st, lists_begin(root, &counts, &tensors), out);
+    D9D_TRY_OR(st, add_state(root, state), out);
+    D9D_TRY_OR(st, add_empty_lists(root, &counts, &tensors), out);
     for (size_t i = 0; i < n; i++) {
         if (json_object_update(counts, json_object_get(shares[i], "optimizer_steps")) != 0) {
-            st = no_memory("checkpoint");
+            st = fail_no_memory("checkpoint");
             goto out;
         }
-        D9D_TRY_OR(st, join_tensors(tensors, json_object_get(shares[i], "tensors"), &lists), out);
-        D9D_TRY_OR(st, join_cells(root, json_object_get(shares[i], "cells")), out);
+        D9D_TRY_OR(st, merge_tensors(tensors, json_object_get(shares[i], "tensors"), &lists), out);
+        D9D_TRY_OR(st, merge_rank_state(root, json_object_get(shares[i], "cells")), out);
     }
     *out = root;
     root = NULL;
@@ -256,8 +263,8 @@ out:
 
 /* --- reading ------------------------------------------------------------------------- */
 
-static d9d_status get_digest(const json_t *root, const char *path, const struct digest *d,
-                             d9d_hash *out)
+static d9d_status read_hash(const json_t *root, const char *path, const struct state_hash *d,
+                            d9d_hash *out)
 {
     const char *hex;
 
@@ -270,42 +277,42 @@ static d9d_status get_digest(const json_t *root, const char *path, const struct 
     return D9D_OK;
 }
 
-static d9d_status get_state(const json_t *root, const char *path, d9d_save_state *state)
+static d9d_status read_state(const json_t *root, const char *path, d9d_checkpointer_state *state)
 {
     int64_t seed;
     int finite;
 
     for (size_t i = 0; i < N_NUMBERS; i++)
-        D9D_TRY(d9d_json_get_i64(root, path, numbers[i].key, numbers[i].min, MOST,
-                                 (int64_t *)((char *)state + numbers[i].offset)));
+        D9D_TRY(d9d_json_get_i64(root, path, state_numbers[i].key, state_numbers[i].min, MAX_VALUE,
+                                 (int64_t *)((char *)state + state_numbers[i].offset)));
     D9D_TRY(d9d_json_get_i64(root, path, "seed", 0, INT64_MAX, &seed));
     D9D_TRY(d9d_json_get_bool(root, path, "finite", &finite));
     state->seed = (uint64_t)seed;
     state->finite = finite != 0;
-    for (size_t i = 0; i < N_DIGESTS; i++)
-        D9D_TRY(
-            get_digest(root, path, &digests[i], (d9d_hash *)((char *)state + digests[i].offset)));
+    for (size_t i = 0; i < N_HASHES; i++)
+        D9D_TRY(read_hash(root, path, &state_hashes[i],
+                          (d9d_hash *)((char *)state + state_hashes[i].offset)));
     return D9D_OK;
 }
 
-static d9d_status get_counts(d9di_saved *s, const json_t *root)
+static d9d_status read_counts(d9di_checkpointer_manifest *s, const json_t *root)
 {
     const char *key;
     json_t *counts, *v;
 
     D9D_TRY(d9d_json_get_obj(root, s->path, "optimizer_steps", &counts));
-    json_object_foreach(counts, key,
-                        v) if (!json_is_integer(v) || json_integer_value(v) < 0 ||
-                               json_integer_value(v) >
-                                   MOST) return D9D_FAIL(D9D_EFORMAT,
-                                                         "%s: optimizer_steps: \"%s\" must be an "
-                                                         "integer of at least 0, at most 2^60",
-                                                         s->path, key);
+    json_object_foreach(
+        counts, key, v) if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+                            json_integer_value(v) >
+                                MAX_VALUE) return D9D_FAIL(D9D_EFORMAT,
+                                                           "%s: optimizer_steps: \"%s\" must be an "
+                                                           "integer of at least 0, at most 2^60",
+                                                           s->path, key);
     s->counts = counts;
     return D9D_OK;
 }
 
-static d9d_status get_cells(d9di_saved *s, const json_t *root)
+static d9d_status read_rank_state(d9di_checkpointer_manifest *s, const json_t *root)
 {
     json_t *list;
 
@@ -318,51 +325,52 @@ static d9d_status get_cells(d9di_saved *s, const json_t *root)
         if (name == NULL || d9d_manifest_find(s->manifest, name) == NULL)
             return D9D_FAIL(D9D_EFORMAT, "%s: cells[%zu] is not among its files", s->path, i);
     }
-    s->cells = list;
+    s->rank_states = list;
     return D9D_OK;
 }
 
-static d9d_status get_all(d9di_saved *s)
+static d9d_status read_all(d9di_checkpointer_manifest *s)
 {
     const json_t *root = d9d_manifest_root(s->manifest);
 
-    D9D_TRY(get_state(root, s->path, &s->state));
-    D9D_TRY(get_counts(s, root));
-    D9D_TRY(get_cells(s, root));
-    return d9d_slices_take(s->manifest, s->path, &s->slices);
+    D9D_TRY(read_state(root, s->path, &s->state));
+    D9D_TRY(read_counts(s, root));
+    D9D_TRY(read_rank_state(s, root));
+    return d9d_slices_parse(s->manifest, s->path, &s->slices);
 }
 
-d9d_status d9di_saved_take(const char *dir, d9d_manifest *manifest, d9di_saved *out)
+d9d_status d9di_checkpointer_manifest_take(const char *dir, d9d_manifest *manifest,
+                                           d9di_checkpointer_manifest *out)
 {
-    d9di_saved s = {.manifest = manifest};
+    d9di_checkpointer_manifest s = {.manifest = manifest};
     d9d_status st;
 
     s.dir = d9d_arena_strdup(&s.arena, dir);
     s.path = d9d_fs_join(&s.arena, dir, D9D_MANIFEST_NAME);
     if (s.dir == NULL || s.path == NULL) {
-        st = no_memory(dir);
+        st = fail_no_memory(dir);
         goto out;
     }
-    D9D_TRY_OR(st, get_all(&s), out);
+    D9D_TRY_OR(st, read_all(&s), out);
     *out = s;
-    s = (d9di_saved){0};
+    s = (d9di_checkpointer_manifest){0};
 out:
-    d9di_saved_release(&s);
+    d9di_checkpointer_manifest_release(&s);
     return st;
 }
 
-d9d_status d9di_saved_open(const char *dir, d9di_saved *out)
+d9d_status d9di_checkpointer_manifest_open(const char *dir, d9di_checkpointer_manifest *out)
 {
     d9d_manifest *manifest;
 
     D9D_TRY(d9d_manifest_open(dir, &manifest));
-    return d9di_saved_take(dir, manifest, out);
+    return d9di_checkpointer_manifest_take(dir, manifest, out);
 }
 
-void d9di_saved_release(d9di_saved *s)
+void d9di_checkpointer_manifest_release(d9di_checkpointer_manifest *s)
 {
     d9d_manifest_close(s->manifest);
     d9d_slices_release(&s->slices);
     d9d_arena_release(&s->arena);
-    *s = (d9di_saved){0};
+    *s = (d9di_checkpointer_manifest){0};
 }

@@ -5,86 +5,86 @@
 #include "checkpointer/checkpointer_private.h"
 
 /* Names of states, as "exp_avg" of "model.norm.weight.exp_avg": each once, borrowed. */
-enum { MOST_WORDS = 16 };
-typedef struct words {
-    const char *of[MOST_WORDS];
+enum { MAX_SLOTS = 16 };
+typedef struct slot_names {
+    const char *names[MAX_SLOTS];
     size_t n;
-} words;
+} slot_names;
 
-static const char residual_word[] = "master_residual";
+static const char residual_name[] = "master_residual";
 
-static const char *word_of(const char *name)
+static const char *slot_name_of(const char *name)
 {
     const char *dot = strrchr(name, '.');
 
     return dot != NULL ? dot + 1 : name;
 }
 
-static bool has(const words *w, const char *word)
+static bool has_slot(const slot_names *w, const char *word)
 {
     for (size_t i = 0; i < w->n; i++)
-        if (strcmp(w->of[i], word) == 0)
+        if (strcmp(w->names[i], word) == 0)
             return true;
     return false;
 }
 
-static void add(words *w, const char *name)
+static void add_slot(slot_names *w, const char *name)
 {
-    const char *word = word_of(name);
+    const char *word = slot_name_of(name);
 
-    if (w->n < MOST_WORDS && strcmp(word, residual_word) != 0 && !has(w, word))
-        w->of[w->n++] = word;
+    if (w->n < MAX_SLOTS && strcmp(word, residual_name) != 0 && !has_slot(w, word))
+        w->names[w->n++] = word;
 }
 
-static bool is_of_optimizer(const d9d_sliced *t)
+static bool is_of_optimizer(const d9d_sliced_tensor *t)
 {
     return t->n_slices > 0 && strncmp(t->slices[0].file, "optimizer-", 10) == 0;
 }
 
-static words words_saved(const d9di_saved *s)
+static slot_names slots_saved(const d9di_checkpointer_manifest *s)
 {
-    words w = {.n = 0};
+    slot_names w = {.n = 0};
 
     for (size_t i = 0; i < s->slices.n; i++)
         if (is_of_optimizer(&s->slices.tensors[i]))
-            add(&w, s->slices.tensors[i].name);
+            add_slot(&w, s->slices.tensors[i].name);
     return w;
 }
 
-static words words_wanted(const d9d_save_set *set)
+static slot_names slots_wanted(const d9d_checkpointer_set *set)
 {
-    words w = {.n = 0};
+    slot_names w = {.n = 0};
 
     for (size_t i = 0; i < set->n; i++)
         if (strcmp(set->items[i].group, "optimizer") == 0)
-            add(&w, set->items[i].name);
+            add_slot(&w, set->items[i].name);
     return w;
 }
 
-static bool same(const words *a, const words *b)
+static bool slots_equal(const slot_names *a, const slot_names *b)
 {
     for (size_t i = 0; i < a->n; i++)
-        if (!has(b, a->of[i]))
+        if (!has_slot(b, a->names[i]))
             return false;
     return a->n == b->n;
 }
 
-static d9d_status print(const words *w, d9d_buf *out)
+static d9d_status print_slots(const slot_names *w, d9d_buf *out)
 {
     if (w->n == 0)
         return d9d_buf_printf(out, "none");
     for (size_t i = 0; i < w->n; i++)
-        D9D_TRY(d9d_buf_printf(out, "%s%s", i > 0 ? ", " : "", w->of[i]));
+        D9D_TRY(d9d_buf_printf(out, "%s%s", i > 0 ? ", " : "", w->names[i]));
     return D9D_OK;
 }
 
-static bool keeps_these(const d9d_optimizer_kind *kind, const words *w)
+static bool kind_has_slots(const d9d_optimizer_kind *kind, const slot_names *w)
 {
     for (size_t i = 0; i < w->n; i++) {
         bool found = false;
 
         for (int k = 0; k < D9D_OPTIMIZER_STATES && kind->states[k] != NULL; k++)
-            found = found || strcmp(kind->states[k], w->of[i]) == 0;
+            found = found || strcmp(kind->states[k], w->names[i]) == 0;
         if (!found)
             return false;
     }
@@ -92,14 +92,14 @@ static bool keeps_these(const d9d_optimizer_kind *kind, const words *w)
 }
 
 /* " (adamw, adam or ...)": those that are built in and keep such. */
-static d9d_status print_kinds(const words *w, d9d_buf *out)
+static d9d_status print_kinds(const slot_names *w, d9d_buf *out)
 {
     bool any = false;
 
     for (size_t i = 0; d9d_optimizer_choices[i] != NULL; i++) {
         const d9d_table *t = d9d_optimizer_choices[i];
 
-        if (!keeps_these(t->row, w))
+        if (!kind_has_slots(t->row, w))
             continue;
         D9D_TRY(d9d_buf_printf(out, "%s%s", any ? ", " : ", as of ", t->name));
         any = true;
@@ -107,15 +107,16 @@ static d9d_status print_kinds(const words *w, d9d_buf *out)
     return D9D_OK;
 }
 
-static d9d_status other_optimizer(const d9di_saved *s, const d9d_save_set *set, const words *saved,
-                                  const words *wanted)
+static d9d_status fail_other_optimizer(const d9di_checkpointer_manifest *s,
+                                       const d9d_checkpointer_set *set, const slot_names *saved,
+                                       const slot_names *wanted)
 {
     d9d_buf there = {0}, here = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, print(saved, &there), out);
+    D9D_TRY_OR(st, print_slots(saved, &there), out);
     D9D_TRY_OR(st, print_kinds(saved, &there), out);
-    D9D_TRY_OR(st, print(wanted, &here), out);
+    D9D_TRY_OR(st, print_slots(wanted, &here), out);
     st = D9D_FAIL(D9D_EMISMATCH,
                   "%s: its optimizer state is %s, and the optimizer %s of this run keeps %s; a run "
                   "goes on with the optimizer that it began with",
@@ -126,16 +127,18 @@ out:
     return st;
 }
 
-d9d_status d9di_save_check_optimizer(const d9di_saved *s, const d9d_save_set *set)
+d9d_status d9di_checkpointer_check_optimizer(const d9di_checkpointer_manifest *s,
+                                             const d9d_checkpointer_set *set)
 {
-    const words saved = words_saved(s), wanted = words_wanted(set);
+    const slot_names saved = slots_saved(s), wanted = slots_wanted(set);
 
-    if (set->optimizer == NULL || set->n_counts == 0 || same(&saved, &wanted))
+    if (set->optimizer == NULL || set->n_counts == 0 || slots_equal(&saved, &wanted))
         return D9D_OK;
-    return other_optimizer(s, set, &saved, &wanted);
+    return fail_other_optimizer(s, set, &saved, &wanted);
 }
 
-d9d_status d9di_save_check_masters(const d9di_saved *s, const d9d_save_set *set)
+d9d_status d9di_checkpointer_check_masters(const d9di_checkpointer_manifest *s,
+                                           const d9d_checkpointer_set *set)
 {
     bool wanted = set->n_counts == 0;
 
@@ -143,7 +146,7 @@ d9d_status d9di_save_check_masters(const d9di_saved *s, const d9d_save_set *set)
         wanted = wanted || set->items[i].residual;
     for (size_t i = 0; set->optimizer != NULL && !wanted && i < s->slices.n; i++)
         if (is_of_optimizer(&s->slices.tensors[i]) &&
-            strcmp(word_of(s->slices.tensors[i].name), residual_word) == 0)
+            strcmp(slot_name_of(s->slices.tensors[i].name), residual_name) == 0)
             return D9D_FAIL(D9D_EMISMATCH,
                             "%s: has float32 master weights, of which this run keeps no "
                             "master_residual: set optimizer.weight_update to \"master\"",
@@ -151,7 +154,8 @@ d9d_status d9di_save_check_masters(const d9di_saved *s, const d9d_save_set *set)
     return D9D_OK;
 }
 
-bool d9di_save_has_masters(const d9di_saved *s, const d9d_save_set *set)
+bool d9di_checkpointer_has_masters(const d9di_checkpointer_manifest *s,
+                                   const d9d_checkpointer_set *set)
 {
     for (size_t i = 0; i < set->n; i++)
         if (set->items[i].residual && d9d_slices_find(&s->slices, set->items[i].name) != NULL)

@@ -5,79 +5,86 @@
 
 #include "checkpointer/checkpointer_private.h"
 
-static uint64_t bytes_of(const d9d_save_cells *c)
+static uint64_t state_bytes(const d9d_checkpointer_rank_state *c)
 {
     return (uint64_t)c->n * d9d_dtype_size(c->dtype);
 }
 
-d9d_status d9d_save_set_cells(d9d_save_set *set, const d9d_save_cells *cells, size_t n,
-                              d9d_arena *a)
+d9d_status d9d_checkpointer_set_add_rank_state(d9d_checkpointer_set *set,
+                                               const d9d_checkpointer_rank_state *states, size_t n,
+                                               d9d_arena *a)
 {
-    d9d_save_cells *all = d9d_arena_alloc(a, (set->n_cells + n) * sizeof(*all));
+    d9d_checkpointer_rank_state *all = d9d_arena_alloc(a, (set->n_rank_states + n) * sizeof(*all));
 
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu arrays", set->n_cells + n);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu arrays", set->n_rank_states + n);
     for (size_t i = 0; i < n; i++)
-        if (cells[i].name == NULL || cells[i].n < 1 ||
-            (cells[i].dtype != D9D_F64 && cells[i].dtype != D9D_I64))
+        if (states[i].name == NULL || states[i].n < 1 ||
+            (states[i].dtype != D9D_F64 && states[i].dtype != D9D_I64))
             return D9D_FAIL(D9D_EINVAL, "checkpoint: cells %s: %lld of type %s",
-                            cells[i].name != NULL ? cells[i].name : "without a name",
-                            (long long)cells[i].n, d9d_dtype_word(cells[i].dtype));
-    if (set->n_cells > 0)
-        memcpy(all, set->cells, set->n_cells * sizeof(*all));
-    memcpy(all + set->n_cells, cells, n * sizeof(*all));
-    set->cells = all;
-    set->n_cells += n;
+                            states[i].name != NULL ? states[i].name : "without a name",
+                            (long long)states[i].n, d9d_dtype_name(states[i].dtype));
+    if (set->n_rank_states > 0)
+        memcpy(all, set->rank_states, set->n_rank_states * sizeof(*all));
+    memcpy(all + set->n_rank_states, states, n * sizeof(*all));
+    set->rank_states = all;
+    set->n_rank_states += n;
     return D9D_OK;
 }
 
 /* --- writing ------------------------------------------------------------------------- */
 
-d9d_status d9di_save_cells_write(const d9di_save *s, const d9d_save_set *set, d9d_arena *a,
-                                 d9d_manifest_file *out)
+d9d_status d9di_checkpointer_rank_state_write(const d9di_checkpointer_save *s,
+                                              const d9d_checkpointer_set *set, d9d_arena *a,
+                                              d9d_manifest_file *out)
 {
-    d9d_tensor *t = d9d_arena_alloc(a, set->n_cells * sizeof(*t));
-    d9d_save_set items = {.items = d9d_arena_alloc(a, set->n_cells * sizeof(*items.items))};
-    d9d_progress untold = {.log = NULL};
+    d9d_tensor *t = d9d_arena_alloc(a, set->n_rank_states * sizeof(*t));
+    d9d_checkpointer_set items = {
+        .items = d9d_arena_alloc(a, set->n_rank_states * sizeof(*items.items))};
+    d9d_progress unread = {.log = NULL};
 
     if (t == NULL || items.items == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu arrays", set->n_cells);
-    for (; items.n < set->n_cells; items.n++) {
-        const d9d_save_cells *c = &set->cells[items.n];
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu arrays", set->n_rank_states);
+    for (; items.n < set->n_rank_states; items.n++) {
+        const d9d_checkpointer_rank_state *c = &set->rank_states[items.n];
 
         t[items.n] = (d9d_tensor){.dtype = c->dtype, .shape = D9D_SHAPE(c->n)};
-        items.items[items.n] = (d9d_save_tensor){
-            .name = c->name, .group = D9DI_SAVE_CELLS, .tensor = &t[items.n], .host = c->data};
+        items.items[items.n] = (d9d_checkpointer_tensor){.name = c->name,
+                                                         .group = D9DI_CHECKPOINTER_RANK_STATE,
+                                                         .tensor = &t[items.n],
+                                                         .host = c->data};
     }
-    return d9di_save_file_write(s, D9DI_SAVE_CELLS, &items, &untold, a, out);
+    return d9di_checkpointer_file_write(s, D9DI_CHECKPOINTER_RANK_STATE, &items, &unread, a, out);
 }
 
-d9d_status d9di_save_cells_copy(const d9d_save_set *from, d9d_arena *a, d9d_save_set *to)
+d9d_status d9di_checkpointer_rank_state_copy(const d9d_checkpointer_set *from, d9d_arena *a,
+                                             d9d_checkpointer_set *to)
 {
-    to->cells = NULL;
-    to->n_cells = 0;
-    for (size_t i = 0; i < from->n_cells; i++) {
-        d9d_save_cells c = from->cells[i];
+    to->rank_states = NULL;
+    to->n_rank_states = 0;
+    for (size_t i = 0; i < from->n_rank_states; i++) {
+        d9d_checkpointer_rank_state c = from->rank_states[i];
 
-        c.data = d9d_arena_alloc(a, bytes_of(&c));
+        c.data = d9d_arena_alloc(a, state_bytes(&c));
         if (c.data == NULL)
             return D9D_FAIL(D9D_ENOMEM, "checkpoint: %s: a copy of %lld cells", c.name,
                             (long long)c.n);
-        D9D_TRY(d9d_save_set_cells(to, &c, 1, a));
+        D9D_TRY(d9d_checkpointer_set_add_rank_state(to, &c, 1, a));
     }
-    d9di_save_cells_set(from, to);
+    d9di_checkpointer_rank_state_update(from, to);
     return D9D_OK;
 }
 
-void d9di_save_cells_set(const d9d_save_set *from, d9d_save_set *to)
+void d9di_checkpointer_rank_state_update(const d9d_checkpointer_set *from, d9d_checkpointer_set *to)
 {
-    for (size_t i = 0; i < to->n_cells; i++)
-        memcpy(to->cells[i].data, from->cells[i].data, bytes_of(&from->cells[i]));
+    for (size_t i = 0; i < to->n_rank_states; i++)
+        memcpy(to->rank_states[i].data, from->rank_states[i].data,
+               state_bytes(&from->rank_states[i]));
 }
 
 /* --- reading -------------------------------------------------------------------------- */
 
-#define JOIN(type, name, expr)                                                                     \
+#define MERGE(type, name, expr)                                                                    \
     static void name(void *to, const void *from, int64_t n)                                        \
     {                                                                                              \
         type *a = to;                                                                              \
@@ -86,14 +93,14 @@ void d9di_save_cells_set(const d9d_save_set *from, d9d_save_set *to)
         for (int64_t i = 0; i < n; i++)                                                            \
             a[i] = (expr);                                                                         \
     }
-JOIN(double, sum_f64, a[i] + b[i])
-JOIN(double, max_f64, a[i] < b[i] ? b[i] : a[i])
-JOIN(int64_t, sum_i64, (int64_t)((uint64_t)a[i] + (uint64_t)b[i]))
-JOIN(int64_t, max_i64, a[i] < b[i] ? b[i] : a[i])
+MERGE(double, sum_f64, a[i] + b[i])
+MERGE(double, max_f64, a[i] < b[i] ? b[i] : a[i])
+MERGE(int64_t, sum_i64, (int64_t)((uint64_t)a[i] + (uint64_t)b[i]))
+MERGE(int64_t, max_i64, a[i] < b[i] ? b[i] : a[i])
 
 /* What a rank had becomes this rank's, or is joined with what is there. */
-static d9d_status take(const d9d_st_file *f, const d9d_st_tensor *t, const d9d_save_cells *c,
-                       bool first)
+static d9d_status read_entry(const d9d_safetensors_file *f, const d9d_safetensors_tensor *t,
+                             const d9d_checkpointer_rank_state *c, bool first)
 {
     static void (*const join[2][2])(void *, const void *, int64_t) = {{sum_f64, max_f64},
                                                                       {sum_i64, max_i64}};
@@ -101,72 +108,74 @@ static d9d_status take(const d9d_st_file *f, const d9d_st_tensor *t, const d9d_s
     d9d_status st;
 
     if (first)
-        return d9d_st_read(f, t, 0, c->data, bytes_of(c));
-    own = malloc(bytes_of(c));
+        return d9d_safetensors_read(f, t, 0, c->data, state_bytes(c));
+    own = malloc(state_bytes(c));
     if (own == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: %lld cells", d9d_st_path(f), c->name, (long long)c->n);
-    st = d9d_st_read(f, t, 0, own, bytes_of(c));
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: %lld cells", d9d_safetensors_path(f), c->name,
+                        (long long)c->n);
+    st = d9d_safetensors_read(f, t, 0, own, state_bytes(c));
     if (st == D9D_OK)
-        join[c->dtype == D9D_I64][c->join == D9D_COMM_MAX](c->data, own, c->n);
+        join[c->dtype == D9D_I64][c->reduce_op == D9D_COMM_MAX](c->data, own, c->n);
     free(own);
     return st;
 }
 
-static d9d_status file_read(const char *path, const d9d_save_set *set, bool first,
+static d9d_status read_file(const char *path, const d9d_checkpointer_set *set, bool first,
                             const d9d_log *log)
 {
-    d9d_st_file *f;
+    d9d_safetensors_file *f;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9d_st_open(path, &f));
-    for (size_t i = 0; i < set->n_cells && st == D9D_OK; i++) {
-        const d9d_save_cells *c = &set->cells[i];
-        const d9d_st_tensor *t = d9d_st_find(f, c->name);
+    D9D_TRY(d9d_safetensors_open(path, &f));
+    for (size_t i = 0; i < set->n_rank_states && st == D9D_OK; i++) {
+        const d9d_checkpointer_rank_state *c = &set->rank_states[i];
+        const d9d_safetensors_tensor *t = d9d_safetensors_find(f, c->name);
 
         if (t != NULL && t->dtype == c->dtype && t->ndim == 1 && t->shape[0] == c->n)
-            st = take(f, t, c, first);
+            st = read_entry(f, t, c, first);
         else if (first)
             d9d_log_warn(log, "%s: %s %lld cells of %s, which begins anew", path,
                          t == NULL ? "has no" : "has other than", (long long)c->n, c->name);
     }
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
     return st;
 }
 
 /* A rank that finds one file a rank has its own; else rank 0 has all. */
-static d9d_status files_read(const d9di_saved *s, const d9d_save_set *set, int rank, int ranks,
-                             const d9d_log *log)
+static d9d_status read_files(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set,
+                             int rank, int ranks, const d9d_log *log)
 {
-    const size_t n = json_array_size(s->cells);
+    const size_t n = json_array_size(s->rank_states);
     const bool own = n == (size_t)ranks;
     const size_t from = own ? (size_t)rank : 0, until = own ? from + 1 : rank == 0 ? n : 0;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
 
     for (size_t i = from; i < until && st == D9D_OK; i++) {
-        const char *path = d9d_fs_join(&a, s->dir, json_string_value(json_array_get(s->cells, i)));
+        const char *path =
+            d9d_fs_join(&a, s->dir, json_string_value(json_array_get(s->rank_states, i)));
 
-        st = path != NULL ? file_read(path, set, i == from, log)
+        st = path != NULL ? read_file(path, set, i == from, log)
                           : D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", s->dir);
     }
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9d_save_read_cells(const char *path, const d9d_save_set *set, int rank, int ranks,
-                               const d9d_log *log)
+d9d_status d9d_checkpointer_read_rank_state(const char *path, const d9d_checkpointer_set *set,
+                                            int rank, int ranks, const d9d_log *log)
 {
-    d9di_saved s;
+    d9di_checkpointer_manifest s;
     d9d_status st = D9D_OK;
 
-    if (set->n_cells == 0)
+    if (set->n_rank_states == 0)
         return D9D_OK;
-    D9D_TRY(d9di_saved_open(path, &s));
-    if (s.cells == NULL)
+    D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
+    if (s.rank_states == NULL)
         d9d_log_warn(log, "%s: does not say what %s and others had counted, which begin anew", path,
-                     set->cells[0].name);
+                     set->rank_states[0].name);
     else
-        st = files_read(&s, set, rank, ranks, log);
-    d9di_saved_release(&s);
+        st = read_files(&s, set, rank, ranks, log);
+    d9di_checkpointer_manifest_release(&s);
     return st;
 }

@@ -9,7 +9,8 @@
 /* --- what is there against what is wanted ------------------------------------------- */
 
 /* Are all elements of the box in slices?  They do not overlap, so counting is enough. */
-static d9d_status check_covered(const d9di_saved *s, const d9d_sliced *t, const d9d_box *box)
+static d9d_status check_covered(const d9di_checkpointer_manifest *s, const d9d_sliced_tensor *t,
+                                const d9d_box *box)
 {
     const int64_t want = d9d_box_volume(box);
     char text[D9D_BOX_TEXT];
@@ -17,7 +18,7 @@ static d9d_status check_covered(const d9di_saved *s, const d9d_sliced *t, const 
     d9d_box both;
 
     for (size_t i = 0; i < t->n_slices; i++)
-        if (d9d_box_meet(box, &t->slices[i].box, &both))
+        if (d9d_box_intersect(box, &t->slices[i].box, &both))
             have += d9d_box_volume(&both);
     if (have != want)
         return D9D_FAIL(D9D_EMISMATCH,
@@ -27,16 +28,17 @@ static d9d_status check_covered(const d9di_saved *s, const d9d_sliced *t, const 
 }
 
 /* Of an older checkpoint, which kept optimizer state in the weights' type. */
-static bool is_widened(const d9d_sliced *t, const d9d_save_tensor *item)
+static bool is_widened(const d9d_sliced_tensor *t, const d9d_checkpointer_tensor *item)
 {
     return item->widens && t->dtype == D9D_BF16 && item->tensor->dtype == D9D_F32;
 }
 
 /* `older`: the checkpoint knows no master weights. */
-static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item, bool older)
+static d9d_status check_item(const d9di_checkpointer_manifest *s,
+                             const d9d_checkpointer_tensor *item, bool older)
 {
-    const d9d_sliced *t = d9d_slices_find(&s->slices, item->name);
-    const d9d_box box = d9di_box_of(item);
+    const d9d_sliced_tensor *t = d9d_slices_find(&s->slices, item->name);
+    const d9d_box box = d9di_checkpointer_tensor_box(item);
     char have[128], want[128];
 
     if (t == NULL && item->residual && older)
@@ -46,19 +48,19 @@ static d9d_status check_item(const d9di_saved *s, const d9d_save_tensor *item, b
                         item->name);
     if (t->dtype != item->tensor->dtype && !is_widened(t, item))
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s is %s, this run needs %s", s->path,
-                        item->name, d9d_dtype_word(t->dtype), d9d_dtype_word(item->tensor->dtype));
-    if (!d9d_shape_equal(&t->whole, &item->whole))
+                        item->name, d9d_dtype_name(t->dtype), d9d_dtype_name(item->tensor->dtype));
+    if (!d9d_shape_equal(&t->whole, &item->global_shape))
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s has shape %s, this run needs %s", s->path,
                         item->name, d9d_shape_text(&t->whole, have, sizeof(have)),
-                        d9d_shape_text(&item->whole, want, sizeof(want)));
-    if (!d9d_box_fits(&box, &item->whole))
+                        d9d_shape_text(&item->global_shape, want, sizeof(want)));
+    if (!d9d_box_fits(&box, &item->global_shape))
         return D9D_FAIL(D9D_EINVAL, "checkpoint: tensor %s: its box is not a part of %s",
-                        item->name, d9d_shape_text(&item->whole, want, sizeof(want)));
+                        item->name, d9d_shape_text(&item->global_shape, want, sizeof(want)));
     return check_covered(s, t, &box);
 }
 
 /* Everything in the checkpoint must be in the set. */
-static d9d_status check_unused(const d9di_saved *s, const d9d_save_set *set)
+static d9d_status check_unused(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set)
 {
     d9d_map wanted = {0};
     d9d_status st = D9D_OK;
@@ -75,14 +77,14 @@ out:
     return st;
 }
 
-static d9d_status check_set(const d9di_saved *s, const d9d_save_set *set)
+static d9d_status check_set(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set)
 {
-    const bool older = !d9di_save_has_masters(s, set);
+    const bool older = !d9di_checkpointer_has_masters(s, set);
 
-    D9D_TRY(d9di_save_check_optimizer(s, set));
+    D9D_TRY(d9di_checkpointer_check_optimizer(s, set));
     for (size_t i = 0; i < set->n; i++)
         D9D_TRY(check_item(s, &set->items[i], older));
-    D9D_TRY(d9di_save_check_masters(s, set));
+    D9D_TRY(d9di_checkpointer_check_masters(s, set));
     for (size_t i = 0; i < set->n_counts; i++)
         if (json_object_get(s->counts, set->counts[i].name) == NULL)
             return D9D_FAIL(D9D_EMISMATCH, "%s: optimizer_steps: has no %s, which this run needs",
@@ -92,15 +94,15 @@ static d9d_status check_set(const d9di_saved *s, const d9d_save_set *set)
 
 /* --- files ------------------------------------------------------------------------------ */
 
-typedef struct reader {
-    const d9di_saved *saved;
-    d9d_map files; /* name to d9d_st_file */
-    char *piece;
-} reader;
+typedef struct slice_reader {
+    const d9di_checkpointer_manifest *saved;
+    d9d_map files; /* name to d9d_safetensors_file */
+    char *buffer;
+} slice_reader;
 
-static d9d_status reader_file(reader *r, const char *name, d9d_st_file **out)
+static d9d_status open_slice_file(slice_reader *r, const char *name, d9d_safetensors_file **out)
 {
-    d9d_st_file *f = d9d_map_get(&r->files, name, strlen(name));
+    d9d_safetensors_file *f = d9d_map_get(&r->files, name, strlen(name));
     d9d_arena a = {0};
     char *path;
     d9d_status st;
@@ -118,58 +120,59 @@ static d9d_status reader_file(reader *r, const char *name, d9d_st_file **out)
         st,
         d9d_manifest_check_size(r->saved->manifest, d9d_manifest_find(r->saved->manifest, name)),
         out);
-    D9D_TRY_OR(st, d9d_st_open(path, &f), out);
+    D9D_TRY_OR(st, d9d_safetensors_open(path, &f), out);
     st = d9d_map_put(&r->files, name, strlen(name), f);
     if (st == D9D_OK)
         *out = f;
     else
-        d9d_st_close(f);
+        d9d_safetensors_close(f);
 out:
     d9d_arena_release(&a);
     return st;
 }
 
 /* The tensor of a slice in its file, which must be what the manifest says. */
-static d9d_status find_slice(reader *r, const d9d_sliced *t, const d9d_slice *slice,
-                             d9d_st_file **file, const d9d_st_tensor **out)
+static d9d_status find_slice(slice_reader *r, const d9d_sliced_tensor *t, const d9d_slice *slice,
+                             d9d_safetensors_file **file, const d9d_safetensors_tensor **out)
 {
-    const d9d_st_tensor *found;
+    const d9d_safetensors_tensor *found;
 
-    D9D_TRY(reader_file(r, slice->file, file));
-    found = d9d_st_find(*file, t->name);
+    D9D_TRY(open_slice_file(r, slice->file, file));
+    found = d9d_safetensors_find(*file, t->name);
     if (found == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: has no tensor %s, which %s places there",
-                        d9d_st_path(*file), t->name, D9D_MANIFEST_NAME);
+                        d9d_safetensors_path(*file), t->name, D9D_MANIFEST_NAME);
     if (found->dtype != t->dtype || found->ndim != slice->box.ndim ||
         (found->ndim > 0 && memcmp(found->shape, slice->box.size,
                                    (size_t)found->ndim * sizeof(found->shape[0])) != 0)) {
-        char have[D9D_ST_DESCRIBE], want[D9D_BOX_TEXT];
+        char have[D9D_SAFETENSORS_DESCRIBE], want[D9D_BOX_TEXT];
 
-        return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s, %s says %s %s", d9d_st_path(*file),
-                        t->name, d9d_st_describe(found, have), D9D_MANIFEST_NAME,
-                        d9d_dtype_safetensors(t->dtype), d9d_box_text(&slice->box, want));
+        return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s, %s says %s %s",
+                        d9d_safetensors_path(*file), t->name, d9d_safetensors_describe(found, have),
+                        D9D_MANIFEST_NAME, d9d_dtype_safetensors(t->dtype),
+                        d9d_box_text(&slice->box, want));
     }
     *out = found;
     return D9D_OK;
 }
 
 /* Call fn for every slice that holds something of the item's box. */
-typedef struct meeting {
-    const d9d_save_tensor *item;
-    d9d_st_file *file;
-    const d9d_st_tensor *from;
+typedef struct slice_overlap {
+    const d9d_checkpointer_tensor *item;
+    d9d_safetensors_file *file;
+    const d9d_safetensors_tensor *from;
     d9d_box both, slice, box;
-} meeting;
+} slice_overlap;
 
-static d9d_status each_meeting(reader *r, const d9d_save_tensor *item,
-                               d9d_status (*fn)(reader *r, const meeting *m))
+static d9d_status for_each_overlap(slice_reader *r, const d9d_checkpointer_tensor *item,
+                                   d9d_status (*fn)(slice_reader *r, const slice_overlap *m))
 {
-    const d9d_sliced *t = d9d_slices_find(&r->saved->slices, item->name);
-    meeting m = {.item = item, .box = d9di_box_of(item)};
+    const d9d_sliced_tensor *t = d9d_slices_find(&r->saved->slices, item->name);
+    slice_overlap m = {.item = item, .box = d9di_checkpointer_tensor_box(item)};
 
     for (size_t i = 0; t != NULL && i < t->n_slices; i++) {
         m.slice = t->slices[i].box;
-        if (!d9d_box_meet(&m.box, &m.slice, &m.both))
+        if (!d9d_box_intersect(&m.box, &m.slice, &m.both))
             continue;
         D9D_TRY(find_slice(r, t, &t->slices[i], &m.file, &m.from));
         if (fn != NULL)
@@ -180,15 +183,15 @@ static d9d_status each_meeting(reader *r, const d9d_save_tensor *item,
 
 /* --- bytes ------------------------------------------------------------------------------ */
 
-typedef struct run_target {
-    reader *reader;
-    const meeting *meeting;
-} run_target;
+typedef struct copy_target {
+    slice_reader *source;
+    const slice_overlap *overlap;
+} copy_target;
 
 /* bfloat16 to float32 in place, from the last to the first. */
-static void widen(void *piece, uint64_t n)
+static void widen_bf16(void *buffer, uint64_t n)
 {
-    char *at = piece;
+    char *at = buffer;
     uint16_t half;
 
     for (uint64_t i = n; i-- > 0;) {
@@ -200,47 +203,48 @@ static void widen(void *piece, uint64_t n)
     }
 }
 
-static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
+static d9d_status copy_run(void *arg, int64_t src, int64_t dst, int64_t n)
 {
-    const run_target *to = arg;
-    const d9d_st_tensor *from = to->meeting->from;
-    const d9d_tensor *t = to->meeting->item->tensor;
+    const copy_target *to = arg;
+    const d9d_safetensors_tensor *from = to->overlap->from;
+    const d9d_tensor *t = to->overlap->item->tensor;
     const uint64_t width = d9d_dtype_size(t->dtype), stored = d9d_dtype_size(from->dtype);
-    const uint64_t most = D9DI_SAVE_PIECE / width, count = (uint64_t)n;
+    const uint64_t max_bytes = D9DI_CHECKPOINTER_IO_BYTES / width, count = (uint64_t)n;
 
     for (uint64_t at = 0, now; at < count; at += now) {
-        now = count - at < most ? count - at : most;
-        D9D_TRY(d9d_st_read(to->meeting->file, from, ((uint64_t)src + at) * stored,
-                            to->reader->piece, now * stored));
+        now = count - at < max_bytes ? count - at : max_bytes;
+        D9D_TRY(d9d_safetensors_read(to->overlap->file, from, ((uint64_t)src + at) * stored,
+                                     to->source->buffer, now * stored));
         if (stored < width)
-            widen(to->reader->piece, now);
+            widen_bf16(to->source->buffer, now);
         D9D_TRY(d9d_device_upload(d9d_tensor_device(t),
                                   (char *)d9d_tensor_data(t) + ((uint64_t)dst + at) * width,
-                                  to->reader->piece, now * width));
+                                  to->source->buffer, now * width));
     }
     return D9D_OK;
 }
 
-static d9d_status read_meeting(reader *r, const meeting *m)
+static d9d_status read_overlap(slice_reader *r, const slice_overlap *m)
 {
-    return d9d_box_runs(&m->both, &m->slice, &m->box, read_run, &(run_target){r, m});
+    return d9d_box_runs(&m->both, &m->slice, &m->box, copy_run, &(copy_target){r, m});
 }
 
-static void reader_release(reader *r)
+static void reader_release(slice_reader *r)
 {
     for (size_t i = 0; i < r->files.len; i++)
-        d9d_st_close(r->files.entries[i].value);
+        d9d_safetensors_close(r->files.entries[i].value);
     d9d_map_release(&r->files);
-    free(r->piece);
+    free(r->buffer);
 }
 
 /* What an older checkpoint lets begin differently from how it was. */
-static void tell_older(const d9di_saved *s, const d9d_save_set *set, const d9d_log *log)
+static void log_older_checkpoint(const d9di_checkpointer_manifest *s,
+                                 const d9d_checkpointer_set *set, const d9d_log *log)
 {
     bool lacks = false, widened = false;
 
     for (size_t i = 0; i < set->n; i++) {
-        const d9d_sliced *t = d9d_slices_find(&s->slices, set->items[i].name);
+        const d9d_sliced_tensor *t = d9d_slices_find(&s->slices, set->items[i].name);
 
         lacks = lacks || (t == NULL && set->items[i].residual);
         widened = widened || (t != NULL && is_widened(t, &set->items[i]));
@@ -254,49 +258,50 @@ static void tell_older(const d9di_saved *s, const d9d_save_set *set, const d9d_l
         d9d_log_info(log, "%s: its optimizer state is bfloat16, and float32 from here on", s->path);
 }
 
-static d9d_status read_tensors(const d9di_saved *s, const d9d_save_set *set)
+static d9d_status read_tensors(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set)
 {
-    reader r = {.saved = s, .piece = malloc(D9DI_SAVE_PIECE)};
+    slice_reader r = {.saved = s, .buffer = malloc(D9DI_CHECKPOINTER_IO_BYTES)};
     d9d_status st = D9D_OK;
 
-    if (r.piece == NULL)
+    if (r.buffer == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory to read it", s->dir);
     for (size_t i = 0; i < set->n; i++)
-        D9D_TRY_OR(st, each_meeting(&r, &set->items[i], NULL), out);
+        D9D_TRY_OR(st, for_each_overlap(&r, &set->items[i], NULL), out);
     for (size_t i = 0; i < set->n; i++)
-        D9D_TRY_OR(st, each_meeting(&r, &set->items[i], read_meeting), out);
+        D9D_TRY_OR(st, for_each_overlap(&r, &set->items[i], read_overlap), out);
 out:
     reader_release(&r);
     return st;
 }
 
-d9d_status d9d_save_check(const char *path, const d9d_save_set *set, d9d_save_state *state)
+d9d_status d9d_checkpointer_check(const char *path, const d9d_checkpointer_set *set,
+                                  d9d_checkpointer_state *state)
 {
-    d9di_saved s;
+    d9di_checkpointer_manifest s;
     d9d_status st;
 
-    D9D_TRY(d9di_saved_open(path, &s));
+    D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
     st = check_set(&s, set);
     if (st == D9D_OK)
         *state = s.state;
-    d9di_saved_release(&s);
+    d9di_checkpointer_manifest_release(&s);
     return st;
 }
 
-d9d_status d9d_save_read(const char *path, const d9d_save_set *set, const d9d_log *log,
-                         d9d_save_state *state)
+d9d_status d9d_checkpointer_read(const char *path, const d9d_checkpointer_set *set,
+                                 const d9d_log *log, d9d_checkpointer_state *state)
 {
-    d9di_saved s;
+    d9di_checkpointer_manifest s;
     d9d_status st;
 
-    D9D_TRY(d9di_saved_open(path, &s));
+    D9D_TRY(d9di_checkpointer_manifest_open(path, &s));
     D9D_TRY_OR(st, check_set(&s, set), out);
-    tell_older(&s, set, log);
+    log_older_checkpoint(&s, set, log);
     D9D_TRY_OR(st, read_tensors(&s, set), out);
     for (size_t i = 0; i < set->n_counts; i++)
         *set->counts[i].value = json_integer_value(json_object_get(s.counts, set->counts[i].name));
     *state = s.state;
 out:
-    d9di_saved_release(&s);
+    d9di_checkpointer_manifest_release(&s);
     return st;
 }

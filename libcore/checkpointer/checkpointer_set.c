@@ -5,77 +5,80 @@
 #include "d9d/checkpointer/checkpointer.h"
 
 /* How many parts the whole is kept in: `work` is cut alike, what is left of it by the group. */
-static int64_t boxes_of(const d9d_param *p)
+static int64_t count_boxes(const d9d_param *p)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < p->whole.ndim; d++)
-        if (p->work.dim[d] > 0)
-            n *= (p->whole.dim[d] + p->work.dim[d] - 1) / p->work.dim[d];
-    if (p->shard != NULL) {
-        const int64_t ranks = d9d_comm_size(p->shard), most = p->work.dim[p->shard_dim];
+    for (int d = 0; d < p->global_shape.ndim; d++)
+        if (p->local_shape.dim[d] > 0)
+            n *= (p->global_shape.dim[d] + p->local_shape.dim[d] - 1) / p->local_shape.dim[d];
+    if (p->shard_group != NULL) {
+        const int64_t ranks = d9d_comm_size(p->shard_group),
+                      max_boxes = p->local_shape.dim[p->shard_dim];
 
-        n *= ranks < most ? ranks : most;
+        n *= ranks < max_boxes ? ranks : max_boxes;
     }
     return n;
 }
 
-static d9d_save_tensor entry(const char *name, const char *group, d9d_tensor *t, const d9d_param *p)
+static d9d_checkpointer_tensor make_item(const char *name, const char *group, d9d_tensor *t,
+                                         const d9d_param *p)
 {
-    d9d_save_tensor e = {
+    d9d_checkpointer_tensor e = {
         .name = name,
         .group = group,
         .tensor = t,
-        .whole = p->whole,
-        .elsewhere = !p->counts || d9d_shape_numel(&p->box) == 0,
-        .boxes = boxes_of(p),
+        .global_shape = p->global_shape,
+        .is_remote = !p->is_primary || d9d_shape_numel(&p->shard_shape) == 0,
+        .n_boxes = count_boxes(p),
     };
 
-    memcpy(e.start, p->start, sizeof(e.start));
+    memcpy(e.start, p->shard_offset, sizeof(e.start));
     return e;
 }
 
-d9d_status d9d_save_set_make(const d9d_params *params, d9d_optimizer *opt, bool trainable_only,
-                             d9d_arena *a, d9d_save_set *out)
+d9d_status d9d_checkpointer_set_make(const d9d_params *params, d9d_optimizer *opt,
+                                     bool trainable_only, d9d_arena *a, d9d_checkpointer_set *out)
 {
     const size_t n_states = opt != NULL ? d9d_optimizer_state_count(opt) : 0;
     size_t n_steps = 0;
     int64_t *steps = opt != NULL ? d9d_optimizer_steps(opt, &n_steps) : NULL;
-    d9d_save_set set = {.partial = trainable_only,
-                        .optimizer = opt != NULL ? d9d_optimizer_name(opt) : NULL};
+    d9d_checkpointer_set set = {.partial = trainable_only,
+                                .optimizer = opt != NULL ? d9d_optimizer_name(opt) : NULL};
 
     set.items = d9d_arena_alloc(a, (params->n + n_states + 1) * sizeof(*set.items));
     set.counts = d9d_arena_alloc(a, (n_steps + 1) * sizeof(*set.counts));
     if (set.items == NULL || set.counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", params->n + n_states);
     for (size_t i = 0; i < params->n; i++)
-        if (params->p[i]->trainable || params->p[i]->moves || !trainable_only)
+        if (params->p[i]->trainable || params->p[i]->is_mutable_buffer || !trainable_only)
             set.items[set.n++] =
-                entry(params->p[i]->name, "model", &params->p[i]->own, params->p[i]);
+                make_item(params->p[i]->name, "model", &params->p[i]->shard, params->p[i]);
     for (size_t i = 0; i < n_states; i++) {
         const d9d_optimizer_state s = d9d_optimizer_state_at(opt, i);
 
-        set.items[set.n] = entry(s.name, "optimizer", s.tensor, s.param);
+        set.items[set.n] = make_item(s.name, "optimizer", s.tensor, s.param);
         set.items[set.n].residual = s.residual;
         set.items[set.n++].widens = s.tensor->dtype == D9D_F32;
     }
     for (size_t i = 0; i < n_steps; i++)
         if (params->p[i]->trainable)
-            set.counts[set.n_counts++] = (d9d_save_count){params->p[i]->name, &steps[i]};
+            set.counts[set.n_counts++] = (d9d_checkpointer_count){params->p[i]->name, &steps[i]};
     *out = set;
     return D9D_OK;
 }
 
-d9d_status d9d_save_set_here(const d9d_save_set *set, d9d_arena *a, d9d_save_set *out)
+d9d_status d9d_checkpointer_set_local(const d9d_checkpointer_set *set, d9d_arena *a,
+                                      d9d_checkpointer_set *out)
 {
-    d9d_save_set here = *set;
+    d9d_checkpointer_set here = *set;
 
     here.n = 0;
     here.items = d9d_arena_alloc(a, (set->n + 1) * sizeof(*here.items));
     if (here.items == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", set->n);
     for (size_t i = 0; i < set->n; i++)
-        if (!set->items[i].elsewhere)
+        if (!set->items[i].is_remote)
             here.items[here.n++] = set->items[i];
     *out = here;
     return D9D_OK;

@@ -5,16 +5,16 @@
 #include "checkpointer/checkpointer_private.h"
 
 enum {
-    BESIDES = 4096,  /* the state's numbers and hashes, and names of members */
-    A_FILE = 128,    /* of the list of files, without its name and hashes */
-    A_HASH = 36,     /* "<32 hex digits>", and a comma */
-    A_COUNT = 32,    /* a number behind a name */
-    A_HEADER = 256,  /* of a file of tensors, for each of them, without its name */
-    A_SEPARATOR = 4, /* between members of a list */
-    A_NUMBER = 20    /* of "-r00000.safetensors" */
+    FIXED_BYTES = 4096,    /* the state's numbers and hashes, and names of members */
+    FILE_BYTES = 128,      /* of the list of files, without its name and hashes */
+    HASH_BYTES = 36,       /* "<32 hex digits>", and a comma */
+    COUNT_BYTES = 32,      /* a number behind a name */
+    HEADER_BYTES = 256,    /* of a file of tensors, for each of them, without its name */
+    SEPARATOR_BYTES = 4,   /* between members of a list */
+    RANK_SUFFIX_BYTES = 20 /* of "-r00000.safetensors" */
 };
 
-static uint64_t digits(int64_t v)
+static uint64_t decimal_digits(int64_t v)
 {
     uint64_t n = 1;
 
@@ -23,7 +23,7 @@ static uint64_t digits(int64_t v)
     return n;
 }
 
-static d9d_status length_of(const json_t *v, d9d_buf *b, uint64_t *out)
+static d9d_status json_length(const json_t *v, d9d_buf *b, uint64_t *out)
 {
     b->len = 0;
     D9D_TRY(d9d_json_put(b, v, -1));
@@ -33,31 +33,31 @@ static d9d_status length_of(const json_t *v, d9d_buf *b, uint64_t *out)
 
 /* The entry as the writer makes it has the first box; all others are as long, but for where they
  * begin. */
-static d9d_status tensor_bytes(const d9d_save_tensor *t, d9d_buf *b, uint64_t *sum)
+static d9d_status tensor_bytes(const d9d_checkpointer_tensor *t, d9d_buf *b, uint64_t *sum)
 {
-    const d9d_save_set one = {.items = (d9d_save_tensor *)(uintptr_t)t, .n = 1};
-    const uint64_t boxes = t->boxes > 0 ? (uint64_t)t->boxes : 1;
+    const d9d_checkpointer_set one = {.items = (d9d_checkpointer_tensor *)(uintptr_t)t, .n = 1};
+    const uint64_t boxes = t->n_boxes > 0 ? (uint64_t)t->n_boxes : 1;
     uint64_t entry = 0, slice = 0;
     json_t *root = NULL, *tensor;
     d9d_status st;
 
-    D9D_TRY(d9di_saved_describe(&one, 0, &root));
+    D9D_TRY(d9di_checkpointer_manifest_describe_rank(&one, 0, &root));
     tensor = json_array_get(json_object_get(root, "tensors"), 0);
-    st = length_of(tensor, b, &entry);
+    st = json_length(tensor, b, &entry);
     if (st == D9D_OK)
-        st = length_of(json_array_get(json_object_get(tensor, "slices"), 0), b, &slice);
+        st = json_length(json_array_get(json_object_get(tensor, "slices"), 0), b, &slice);
     json_decref(root);
     entry -= slice;
-    slice += A_SEPARATOR;
-    for (int d = 0; d < t->whole.ndim; d++)
-        slice += digits(t->whole.dim[d]);
-    *sum += entry + boxes * slice + strlen(t->name) + A_COUNT;
+    slice += SEPARATOR_BYTES;
+    for (int d = 0; d < t->global_shape.ndim; d++)
+        slice += decimal_digits(t->global_shape.dim[d]);
+    *sum += entry + boxes * slice + strlen(t->name) + COUNT_BYTES;
     return st;
 }
 
-static bool is_first(const d9d_save_tensor *t)
+static bool is_first(const d9d_checkpointer_tensor *t)
 {
-    for (int d = 0; d < t->whole.ndim; d++)
+    for (int d = 0; d < t->global_shape.ndim; d++)
         if (t->start[d] != 0)
             return false;
     return true;
@@ -65,33 +65,37 @@ static bool is_first(const d9d_save_tensor *t)
 
 static uint64_t file_bytes(const char *group, uint64_t bytes)
 {
-    return A_FILE + strlen(group) + A_NUMBER + (bytes / D9D_MANIFEST_CHUNK + 1) * A_HASH;
+    return FILE_BYTES + strlen(group) + RANK_SUFFIX_BYTES +
+           (bytes / D9D_MANIFEST_CHUNK + 1) * HASH_BYTES;
 }
 
 /* The files of this rank: of each group, and of cells. */
-static uint64_t files_bytes(const d9d_save_set *here)
+static uint64_t files_bytes(const d9d_checkpointer_set *here)
 {
     uint64_t sum = 0, bytes = 0;
 
     for (size_t i = 0; i < here->n; i++) {
-        const d9d_save_tensor *t = &here->items[i];
+        const d9d_checkpointer_tensor *t = &here->items[i];
 
         if (i > 0 && strcmp(t->group, t[-1].group) != 0) {
             sum += file_bytes(t[-1].group, bytes);
             bytes = 0;
         }
-        bytes += d9d_tensor_bytes(t->tensor) + strlen(t->name) + A_HEADER;
+        bytes += d9d_tensor_bytes(t->tensor) + strlen(t->name) + HEADER_BYTES;
         if (i + 1 == here->n)
             sum += file_bytes(t->group, bytes);
     }
-    for (size_t i = bytes = 0; i < here->n_cells; i++)
-        bytes += (uint64_t)here->cells[i].n * 8 + strlen(here->cells[i].name) + A_HEADER;
-    if (here->n_cells > 0)
-        sum += file_bytes(D9DI_SAVE_CELLS, bytes) + sizeof(D9DI_SAVE_CELLS) + A_NUMBER;
+    for (size_t i = bytes = 0; i < here->n_rank_states; i++)
+        bytes +=
+            (uint64_t)here->rank_states[i].n * 8 + strlen(here->rank_states[i].name) + HEADER_BYTES;
+    if (here->n_rank_states > 0)
+        sum += file_bytes(D9DI_CHECKPOINTER_RANK_STATE, bytes) +
+               sizeof(D9DI_CHECKPOINTER_RANK_STATE) + RANK_SUFFIX_BYTES;
     return sum;
 }
 
-d9d_status d9d_save_manifest_share(const d9d_save_set *here, uint64_t *tensors, uint64_t *files)
+d9d_status d9d_checkpointer_manifest_bytes(const d9d_checkpointer_set *here, uint64_t *tensors,
+                                           uint64_t *files)
 {
     d9d_buf b = {0};
     d9d_status st = D9D_OK;
@@ -105,9 +109,9 @@ d9d_status d9d_save_manifest_share(const d9d_save_set *here, uint64_t *tensors, 
     return st;
 }
 
-d9d_status d9d_save_manifest_check(uint64_t shares, int64_t ranks, uint64_t *bytes)
+d9d_status d9d_checkpointer_manifest_check_bytes(uint64_t shares, int64_t ranks, uint64_t *bytes)
 {
-    *bytes = shares + BESIDES;
+    *bytes = shares + FIXED_BYTES;
     if (*bytes <= D9D_MANIFEST_MAX)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,

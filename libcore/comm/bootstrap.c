@@ -8,11 +8,11 @@
 #include "comm/bootstrap_private.h"
 #include "d9d/base/thread.h"
 
-struct d9d_boot {
-    d9di_boot_wire wire; /* without functions in a world of one */
-    bool agreed;         /* on a failure */
-    bool hushed;
-    d9di_boot_carrier carrier;
+struct d9d_bootstrap {
+    d9di_bootstrap_backend backend; /* without functions in a world of one */
+    bool failure_is_collective;     /* on a failure */
+    bool failure_reported;
+    d9di_bootstrap_transport transport;
 };
 
 /* --- the launch -------------------------------------------------------------------- */
@@ -36,7 +36,7 @@ static const struct {
 enum { N_LAUNCHERS = sizeof(launchers) / sizeof(launchers[0]) };
 
 /* A variable, or NULL: one that is empty was meant to be taken away. */
-static const char *variable(const char *name)
+static const char *env_value(const char *name)
 {
     const char *text = getenv(name);
 
@@ -44,7 +44,7 @@ static const char *variable(const char *name)
 }
 
 /* -1: no number from 0 to 2^31. */
-static int64_t number(const char *text)
+static int64_t parse_count(const char *text)
 {
     char *end = NULL;
     const long long n = text != NULL ? strtoll(text, &end, 10) : -1;
@@ -52,9 +52,9 @@ static int64_t number(const char *text)
     return text != NULL && *end == '\0' && n >= 0 && n <= INT32_MAX ? n : -1;
 }
 
-static void be_one(d9di_boot_wire *out)
+static void init_single(d9di_bootstrap_backend *out)
 {
-    *out = (d9di_boot_wire){.rank = 0, .size = 1};
+    *out = (d9di_bootstrap_backend){.rank = 0, .size = 1};
     if (gethostname(out->node, sizeof(out->node) - 1) != 0)
         (void)snprintf(out->node, sizeof(out->node), "localhost");
 }
@@ -65,9 +65,9 @@ static size_t find_launcher(const char **count, const char **rank)
     size_t i;
 
     for (i = 0; i < N_LAUNCHERS; i++) {
-        *count = variable(launchers[i].count);
-        *rank = variable(launchers[i].rank);
-        if ((*count == NULL && (*rank == NULL || number(*rank) == 0)) ||
+        *count = env_value(launchers[i].count);
+        *rank = env_value(launchers[i].rank);
+        if ((*count == NULL && (*rank == NULL || parse_count(*rank) == 0)) ||
             (launchers[i].both && (*count == NULL || *rank == NULL)))
             continue; /* rank 0 of nothing is what Slurm's batch scripts are */
         break;
@@ -76,98 +76,99 @@ static size_t find_launcher(const char **count, const char **rank)
 }
 
 /* Of a task that PMIx is not told of. */
-static d9d_status be_alone(d9di_boot_wire *out)
+static d9d_status init_without_pmix(d9di_bootstrap_backend *out)
 {
     const char *count, *rank;
     const size_t i = find_launcher(&count, &rank);
 
-    if (i < N_LAUNCHERS && number(count) > 1)
+    if (i < N_LAUNCHERS && parse_count(count) > 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s launched %" PRId64 " tasks without PMIx, so that they cannot find "
                         "each other: %s",
-                        launchers[i].launcher, number(count), launchers[i].advice);
-    if (i < N_LAUNCHERS && (number(count) != 1 || (rank != NULL && number(rank) != 0)))
+                        launchers[i].launcher, parse_count(count), launchers[i].advice);
+    if (i < N_LAUNCHERS && (parse_count(count) != 1 || (rank != NULL && parse_count(rank) != 0)))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s is \"%.40s\" and %s is \"%.40s\": a launch by %s that is not "
                         "understood: %s",
                         launchers[i].count, count != NULL ? count : "", launchers[i].rank,
                         rank != NULL ? rank : "", launchers[i].launcher, launchers[i].advice);
-    be_one(out);
+    init_single(out);
     return D9D_OK;
 }
 
-bool d9d_boot_follows(void)
+bool d9d_bootstrap_is_nonroot_task(void)
 {
     const char *count, *rank;
 
-    return find_launcher(&count, &rank) < N_LAUNCHERS && number(rank) > 0 &&
-           number(rank) < number(count);
+    return find_launcher(&count, &rank) < N_LAUNCHERS && parse_count(rank) > 0 &&
+           parse_count(rank) < parse_count(count);
 }
 
-d9d_status d9d_boot_alone(d9d_boot **out)
+d9d_status d9d_bootstrap_single(d9d_bootstrap **out)
 {
-    d9d_boot *b = calloc(1, sizeof(*b));
+    d9d_bootstrap *b = calloc(1, sizeof(*b));
 
     if (b == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
-    be_one(&b->wire);
+    init_single(&b->backend);
     *out = b;
     return D9D_OK;
 }
 
 /* Every rank says what this one does. */
-static d9d_status echo(void *self, double patience_s, const void *mine, size_t n, d9d_arena *a,
-                       d9d_boot_word *all)
+static d9d_status simulated_allgather(void *self, double timeout_s, const void *mine, size_t n,
+                                      d9d_arena *a, d9d_bootstrap_blob *all)
 {
-    const d9d_boot *b = self;
+    const d9d_bootstrap *b = self;
     char *copy = d9d_arena_alloc(a, n + 1);
 
-    (void)patience_s;
+    (void)timeout_s;
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
     if (n > 0)
         memcpy(copy, mine, n);
-    for (int r = 0; r < b->wire.size; r++)
-        all[r] = (d9d_boot_word){copy, n};
+    for (int r = 0; r < b->backend.size; r++)
+        all[r] = (d9d_bootstrap_blob){copy, n};
     return D9D_OK;
 }
 
-d9d_status d9d_boot_imagine(int rank, int size, d9d_boot **out)
+d9d_status d9d_bootstrap_simulate(int rank, int size, d9d_bootstrap **out)
 {
-    D9D_TRY(d9d_boot_alone(out));
-    (*out)->wire.self = *out;
-    (*out)->wire.rank = rank;
-    (*out)->wire.size = size;
-    (*out)->wire.gather = echo;
+    D9D_TRY(d9d_bootstrap_single(out));
+    (*out)->backend.self = *out;
+    (*out)->backend.rank = rank;
+    (*out)->backend.size = size;
+    (*out)->backend.allgather = simulated_allgather;
     return D9D_OK;
 }
 
-bool d9d_boot_is_imagined(const d9d_boot *b)
+bool d9d_bootstrap_is_simulated(const d9d_bootstrap *b)
 {
-    return b->wire.gather == echo;
+    return b->backend.allgather == simulated_allgather;
 }
 
 /* Threads of the launcher's library get no signal that is for the thread which opens. */
-static d9d_status join_others(d9di_boot_wire *out)
+static d9d_status init_pmix(d9di_bootstrap_backend *out)
 {
-    d9d_heard before;
+    d9d_thread_sigmask before;
     d9d_status st;
 
-    d9d_thread_deaf_begin(&before);
-    st = d9di_boot_pmix(out);
-    d9d_thread_deaf_end(&before);
+    d9d_thread_block_signals(&before);
+    st = d9di_bootstrap_pmix(out);
+    d9d_thread_restore_signals(&before);
     return st;
 }
 
-d9d_status d9d_boot_open(d9d_boot **out)
+d9d_status d9d_bootstrap_open(d9d_bootstrap **out)
 {
-    d9d_boot *b = calloc(1, sizeof(*b));
+    d9d_bootstrap *b = calloc(1, sizeof(*b));
     d9d_status st;
 
     if (b == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
-    st = variable("PMIX_RANK") != NULL || variable("PMIX_NAMESPACE") != NULL ? join_others(&b->wire)
-                                                                             : be_alone(&b->wire);
+    st = env_value("PMIX_RANK") != NULL || env_value("PMIX_NAMESPACE") != NULL
+             ? init_pmix(&b->backend)
+             : init_without_pmix(&b->backend);
     if (st == D9D_OK)
         *out = b;
     else
@@ -175,76 +176,77 @@ d9d_status d9d_boot_open(d9d_boot **out)
     return st;
 }
 
-void d9d_boot_close(d9d_boot *b)
+void d9d_bootstrap_close(d9d_bootstrap *b)
 {
     if (b == NULL)
         return;
-    if (b->wire.close != NULL)
-        b->wire.close(b->wire.self);
+    if (b->backend.close != NULL)
+        b->backend.close(b->backend.self);
     free(b);
 }
 
-int d9d_boot_rank(const d9d_boot *b)
+int d9d_bootstrap_rank(const d9d_bootstrap *b)
 {
-    return b->wire.rank;
+    return b->backend.rank;
 }
-int d9d_boot_size(const d9d_boot *b)
+int d9d_bootstrap_size(const d9d_bootstrap *b)
 {
-    return b->wire.size;
+    return b->backend.size;
 }
-const char *d9d_boot_node(const d9d_boot *b)
+const char *d9d_bootstrap_node(const d9d_bootstrap *b)
 {
-    return b->wire.node;
+    return b->backend.node;
 }
 
-double d9d_boot_patience(d9d_boot *b, double seconds)
+double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds)
 {
-    const double was = b->wire.patience_s;
+    const double was = b->backend.timeout_s;
 
-    b->wire.patience_s = seconds;
+    b->backend.timeout_s = seconds;
     return was;
 }
 
 /* --- exchanging ---------------------------------------------------------------------- */
 
-void d9di_boot_carry(d9d_boot *b, const d9di_boot_carrier *by)
+void d9di_bootstrap_set_transport(d9d_bootstrap *b, const d9di_bootstrap_transport *by)
 {
-    b->carrier = by != NULL ? *by : (d9di_boot_carrier){0};
+    b->transport = by != NULL ? *by : (d9di_bootstrap_transport){0};
 }
 
-size_t d9d_boot_most(const d9d_boot *b)
+size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b)
 {
-    return D9DI_BOOT_MOST / (size_t)b->wire.size;
+    return D9DI_BOOTSTRAP_MAX_BYTES / (size_t)b->backend.size;
 }
 
-d9d_status d9d_boot_gather(d9d_boot *b, const void *mine, size_t n, d9d_arena *a,
-                           d9d_boot_word *all)
+d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine, size_t n, d9d_arena *a,
+                                   d9d_bootstrap_blob *all)
 {
     char *copy;
 
-    if (b->carrier.gather != NULL)
-        return b->carrier.gather(b->carrier.self, mine, n, a, all);
-    if (b->wire.gather != NULL)
-        return b->wire.gather(b->wire.self, b->wire.patience_s, mine, n, a, all);
+    if (b->transport.allgather != NULL)
+        return b->transport.allgather(b->transport.self, mine, n, a, all);
+    if (b->backend.allgather != NULL)
+        return b->backend.allgather(b->backend.self, b->backend.timeout_s, mine, n, a, all);
     copy = d9d_arena_alloc(a, n + 1);
     if (copy == NULL)
         return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
     if (n > 0)
         memcpy(copy, mine, n);
-    all[0] = (d9d_boot_word){copy, n};
+    all[0] = (d9d_bootstrap_blob){copy, n};
     return D9D_OK;
 }
 
 /* No longer than what is left of one gather when all ranks say as much. */
-size_t d9di_verdict_make(d9d_status st, const char *node, int size, d9di_verdict *out)
+size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
+                                   d9di_bootstrap_failure *out)
 {
-    const size_t head = sizeof(out->st), most = D9DI_BOOT_MOST / (size_t)size;
-    d9d_err_copy said;
+    const size_t head = sizeof(out->st), most = D9DI_BOOTSTRAP_MAX_BYTES / (size_t)size;
+    d9d_err_copy err;
     size_t n;
 
-    d9d_err_save(&said, st);
+    d9d_err_save(&err, st);
     out->st = (int32_t)st;
-    (void)snprintf(out->text, sizeof(out->text), "(%.255s): %s", node, said.text);
+    (void)snprintf(out->text, sizeof(out->text), "(%.255s): %s", node, err.text);
     n = strlen(out->text);
     if (head + n > most)
         n = most - head;
@@ -253,74 +255,77 @@ size_t d9di_verdict_make(d9d_status st, const char *node, int size, d9di_verdict
     return head + n;
 }
 
-static d9d_status give_verdict(const d9d_boot *b, int rank, const d9d_boot_word *word,
-                               d9d_status mine)
+static d9d_status failure_to_status(const d9d_bootstrap *b, int rank,
+                                    const d9d_bootstrap_blob *blob, d9d_status mine)
 {
-    const d9di_verdict *v = word->data;
+    const d9di_bootstrap_failure *v = blob->data;
     const size_t head = sizeof(v->st);
 
-    if (rank == b->wire.rank)
+    if (rank == b->backend.rank)
         return mine; /* whose sentence is this thread's record already */
-    if (word->n < head || word->n > sizeof(*v))
+    if (blob->n < head || blob->n > sizeof(*v))
         return D9D_FAIL(D9D_ECOMM, "rank %d sent %zu bytes as its status, not %zu to %zu", rank,
-                        word->n, head, sizeof(*v));
-    return D9D_FAIL((d9d_status)v->st, "rank %d %.*s", rank, (int)(word->n - head), v->text);
+                        blob->n, head, sizeof(*v));
+    return D9D_FAIL((d9d_status)v->st, "rank %d %.*s", rank, (int)(blob->n - head), v->text);
 }
 
-static d9d_status say_verdict(d9d_boot *b, d9d_status mine, d9d_arena *a, d9d_boot_word *all)
+static d9d_status exchange_failures(d9d_bootstrap *b, d9d_status mine, d9d_arena *a,
+                                    d9d_bootstrap_blob *all)
 {
-    d9di_verdict v;
+    d9di_bootstrap_failure v;
     d9d_err_copy first;
-    const size_t n = d9di_verdict_make(mine, b->wire.node, b->wire.size, &v);
+    const size_t n = d9di_bootstrap_failure_pack(mine, b->backend.node, b->backend.size, &v);
 
     d9d_err_save(&first, mine);
-    D9D_TRY(d9d_boot_gather(b, &v, mine == D9D_OK ? 0 : n, a, all));
-    for (int r = 0; r < b->wire.size; r++)
+    D9D_TRY(d9d_bootstrap_allgather(b, &v, mine == D9D_OK ? 0 : n, a, all));
+    for (int r = 0; r < b->backend.size; r++)
         if (all[r].n > 0) {
-            b->agreed = true;
-            return give_verdict(b, r, &all[r], mine == D9D_OK ? D9D_OK : d9d_err_restore(&first));
+            b->failure_is_collective = true;
+            return failure_to_status(b, r, &all[r],
+                                     mine == D9D_OK ? D9D_OK : d9d_err_restore(&first));
         }
     return D9D_OK;
 }
 
-d9d_status d9d_boot_agree(d9d_boot *b, d9d_status mine)
+d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status mine)
 {
-    d9d_boot_word *all;
+    d9d_bootstrap_blob *all;
     d9d_arena a = {0};
     d9d_status st;
 
-    if (b->wire.size == 1 || d9d_boot_is_imagined(b))
+    if (b->backend.size == 1 || d9d_bootstrap_is_simulated(b))
         return mine;
-    b->agreed = false;
-    all = d9d_arena_alloc(&a, (size_t)b->wire.size * sizeof(*all));
-    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "boot: out of memory") : say_verdict(b, mine, &a, all);
+    b->failure_is_collective = false;
+    all = d9d_arena_alloc(&a, (size_t)b->backend.size * sizeof(*all));
+    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "boot: out of memory")
+                     : exchange_failures(b, mine, &a, all);
     d9d_arena_release(&a);
-    b->agreed = b->agreed && st != D9D_ECOMM;
+    b->failure_is_collective = b->failure_is_collective && st != D9D_ECOMM;
     return st;
 }
 
-bool d9d_boot_agreed(const d9d_boot *b)
+bool d9d_bootstrap_failure_is_collective(const d9d_bootstrap *b)
 {
-    return b->agreed;
+    return b->failure_is_collective;
 }
 
-void d9d_boot_forgive(d9d_boot *b)
+void d9d_bootstrap_clear_failure(d9d_bootstrap *b)
 {
-    b->agreed = false;
+    b->failure_is_collective = false;
 }
 
-void d9di_boot_hush(d9d_boot *b)
+void d9di_bootstrap_set_failure_reported(d9d_bootstrap *b)
 {
-    b->hushed = true;
+    b->failure_reported = true;
 }
 
-bool d9d_boot_hushed(const d9d_boot *b)
+bool d9d_bootstrap_failure_reported(const d9d_bootstrap *b)
 {
-    return b->hushed;
+    return b->failure_reported;
 }
 
-void d9d_boot_abort(d9d_boot *b, int code, const char *why)
+void d9d_bootstrap_abort(d9d_bootstrap *b, int code, const char *why)
 {
-    if (b->wire.abort != NULL)
-        b->wire.abort(b->wire.self, code, why);
+    if (b->backend.abort != NULL)
+        b->backend.abort(b->backend.self, code, why);
 }

@@ -17,7 +17,7 @@
 
 #ifndef D9DI_HAVE_PMIX
 
-d9d_status d9di_boot_pmix(d9di_boot_wire *out)
+d9d_status d9di_bootstrap_pmix(d9di_bootstrap_backend *out)
 {
     (void)out;
     return D9D_FAIL(D9D_ENOTSUP,
@@ -40,11 +40,11 @@ struct pmix {
     void *library;
     pmix_proc_t me;
     int size;
-    unsigned long step;   /* of the gathers: names their keys */
+    unsigned long seq;    /* of the gathers: names their keys */
     pthread_mutex_t lock; /* of a fence under way: */
-    pthread_cond_t met;
-    bool over;
-    pmix_status_t outcome;
+    pthread_cond_t done_cond;
+    bool done;
+    pmix_status_t result;
     pmix_status_t (*init)(pmix_proc_t *me, pmix_info_t info[], size_t n);
     pmix_status_t (*finalize)(const pmix_info_t info[], size_t n);
     pmix_status_t (*put)(pmix_scope_t scope, const char key[], pmix_value_t *v);
@@ -59,7 +59,7 @@ struct pmix {
 
 /* --- the library ---------------------------------------------------------------------- */
 
-static d9d_status load(struct pmix *p)
+static d9d_status load_library(struct pmix *p)
 {
     static const char *const files[] = {"libpmix.so.2", "libpmix.so"};
     const struct {
@@ -86,7 +86,7 @@ static d9d_status load(struct pmix *p)
     return D9D_OK;
 }
 
-static d9d_status failed(const struct pmix *p, const char *what, pmix_status_t rc)
+static d9d_status fail_call(const struct pmix *p, const char *what, pmix_status_t rc)
 {
     return D9D_FAIL(D9D_ECOMM, "PMIx: rank %u cannot %s: %s (%d)", p->me.rank, what, p->error(rc),
                     (int)rc);
@@ -94,7 +94,7 @@ static d9d_status failed(const struct pmix *p, const char *what, pmix_status_t r
 
 /* --- values ------------------------------------------------------------------------------ */
 
-static pmix_proc_t proc(const struct pmix *p, pmix_rank_t rank)
+static pmix_proc_t make_proc(const struct pmix *p, pmix_rank_t rank)
 {
     pmix_proc_t who = p->me;
 
@@ -102,7 +102,7 @@ static pmix_proc_t proc(const struct pmix *p, pmix_rank_t rank)
     return who;
 }
 
-static pmix_info_t yes(const char *key)
+static pmix_info_t bool_info(const char *key)
 {
     pmix_info_t info;
 
@@ -114,10 +114,10 @@ static pmix_info_t yes(const char *key)
 }
 
 /* What the launcher says of the job: the type differs between launchers. */
-static bool get_number(const struct pmix *p, const char *key, uint64_t *out)
+static bool get_job_u64(const struct pmix *p, const char *key, uint64_t *out)
 {
-    const pmix_proc_t job = proc(p, PMIX_RANK_WILDCARD);
-    const pmix_info_t now = yes(PMIX_OPTIONAL);
+    const pmix_proc_t job = make_proc(p, PMIX_RANK_WILDCARD);
+    const pmix_info_t now = bool_info(PMIX_OPTIONAL);
     pmix_value_t *v = NULL;
     bool known = true;
 
@@ -136,9 +136,9 @@ static bool get_number(const struct pmix *p, const char *key, uint64_t *out)
 }
 
 /* The launcher's name of the node, else its own. */
-static void get_node(const struct pmix *p, char *out, size_t n)
+static void get_node_name(const struct pmix *p, char *out, size_t n)
 {
-    const pmix_info_t now = yes(PMIX_OPTIONAL);
+    const pmix_info_t now = bool_info(PMIX_OPTIONAL);
     pmix_value_t *v = NULL;
 
     if (gethostname(out, n) != 0)
@@ -156,47 +156,48 @@ static void get_node(const struct pmix *p, char *out, size_t n)
 /* --- gathering ------------------------------------------------------------------------------ */
 
 /* Called by a thread of the library. */
-static void have_met(pmix_status_t rc, void *arg)
+static void on_fence_done(pmix_status_t rc, void *arg)
 {
     struct pmix *p = arg;
 
     (void)pthread_mutex_lock(&p->lock);
-    p->outcome = rc;
-    p->over = true;
-    (void)pthread_cond_signal(&p->met);
+    p->result = rc;
+    p->done = true;
+    (void)pthread_cond_signal(&p->done_cond);
     (void)pthread_mutex_unlock(&p->lock);
 }
 
 /* A fence whose wait has an end, which servers do not give theirs. */
-static d9d_status meet(struct pmix *p, double patience_s)
+static d9d_status meet(struct pmix *p, double timeout_s)
 {
-    const pmix_proc_t all = proc(p, PMIX_RANK_WILDCARD);
-    const pmix_info_t collect = yes(PMIX_COLLECT_DATA);
+    const pmix_proc_t all = make_proc(p, PMIX_RANK_WILDCARD);
+    const pmix_info_t collect = bool_info(PMIX_COLLECT_DATA);
     struct timespec end;
     pmix_status_t rc;
     int late = 0;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += patience_s > 0 && patience_s < INT32_MAX ? (time_t)patience_s : INT32_MAX;
-    p->over = false;
-    rc = p->fence(&all, 1, &collect, 1, have_met, p);
+    end.tv_sec += timeout_s > 0 && timeout_s < INT32_MAX ? (time_t)timeout_s : INT32_MAX;
+    p->done = false;
+    rc = p->fence(&all, 1, &collect, 1, on_fence_done, p);
     (void)pthread_mutex_lock(&p->lock);
-    while (rc == PMIX_SUCCESS && !p->over && late == 0)
-        late = pthread_cond_timedwait(&p->met, &p->lock, &end);
-    late = rc == PMIX_SUCCESS && !p->over;
-    rc = p->over ? p->outcome : rc;
+    while (rc == PMIX_SUCCESS && !p->done && late == 0)
+        late = pthread_cond_timedwait(&p->done_cond, &p->lock, &end);
+    late = rc == PMIX_SUCCESS && !p->done;
+    rc = p->done ? p->result : rc;
     (void)pthread_mutex_unlock(&p->lock);
     if (late)
         return D9D_FAIL(D9D_ECOMM,
                         "PMIx: rank %u waits since %.0f s for other ranks, of which one at least "
                         "has not started or stands still",
-                        p->me.rank, patience_s);
-    return rc == PMIX_SUCCESS ? D9D_OK
-                              : failed(p, "meet the other ranks, of which one may have ended", rc);
+                        p->me.rank, timeout_s);
+    return rc == PMIX_SUCCESS
+               ? D9D_OK
+               : fail_call(p, "meet the other ranks, of which one may have ended", rc);
 }
 
-static d9d_status publish(struct pmix *p, const char *key, const void *mine, size_t n,
-                          double patience_s)
+static d9d_status publish_and_fence(struct pmix *p, const char *key, const void *mine, size_t n,
+                                    double timeout_s)
 {
     pmix_value_t v;
     char *bytes = malloc(n + 1); /* an empty message is one byte too: servers drop nothing */
@@ -214,16 +215,17 @@ static d9d_status publish(struct pmix *p, const char *key, const void *mine, siz
     rc = p->put(PMIX_GLOBAL, key, &v); /* copies */
     free(bytes);
     if (rc != PMIX_SUCCESS)
-        return failed(p, "give its message", rc);
+        return fail_call(p, "give its message", rc);
     rc = p->commit();
     if (rc != PMIX_SUCCESS)
-        return failed(p, "send its message", rc);
-    return meet(p, patience_s);
+        return fail_call(p, "send its message", rc);
+    return meet(p, timeout_s);
 }
 
-static d9d_status fetch(struct pmix *p, const char *key, int rank, d9d_arena *a, d9d_boot_word *out)
+static d9d_status get_message(struct pmix *p, const char *key, int rank, d9d_arena *a,
+                              d9d_bootstrap_blob *out)
 {
-    const pmix_proc_t who = proc(p, (pmix_rank_t)rank);
+    const pmix_proc_t who = make_proc(p, (pmix_rank_t)rank);
     pmix_value_t *v = NULL;
     d9d_status st = D9D_OK;
     char what[64], *copy;
@@ -231,7 +233,7 @@ static d9d_status fetch(struct pmix *p, const char *key, int rank, d9d_arena *a,
 
     (void)snprintf(what, sizeof(what), "read the message of rank %d", rank);
     if (rc != PMIX_SUCCESS || v == NULL)
-        return failed(p, what, rc);
+        return fail_call(p, what, rc);
     if (v->type != PMIX_BYTE_OBJECT || v->data.bo.size < 1) {
         st = D9D_FAIL(D9D_ECOMM, "PMIx: rank %d gave a message of another type", rank);
         free(v);
@@ -241,32 +243,32 @@ static d9d_status fetch(struct pmix *p, const char *key, int rank, d9d_arena *a,
     if (copy == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "PMIx: out of memory for %zu bytes", v->data.bo.size);
     else
-        *out =
-            (d9d_boot_word){memcpy(copy, v->data.bo.bytes, v->data.bo.size), v->data.bo.size - 1};
+        *out = (d9d_bootstrap_blob){memcpy(copy, v->data.bo.bytes, v->data.bo.size),
+                                    v->data.bo.size - 1};
     free(v->data.bo.bytes);
     free(v);
     return st;
 }
 
-static d9d_status gather(void *self, double patience_s, const void *mine, size_t n, d9d_arena *a,
-                         d9d_boot_word *all)
+static d9d_status allgather_kvs(void *self, double timeout_s, const void *mine, size_t n,
+                                d9d_arena *a, d9d_bootstrap_blob *all)
 {
     struct pmix *p = self;
     char key[64];
 
-    if (n > D9DI_BOOT_MOST / (size_t)p->size)
+    if (n > D9DI_BOOTSTRAP_MAX_BYTES / (size_t)p->size)
         return D9D_FAIL(D9D_EINVAL, "PMIx: a message of %zu bytes from each of %d ranks", n,
                         p->size);
-    (void)snprintf(key, sizeof(key), "d9d.%lu", p->step++);
-    D9D_TRY(publish(p, key, mine, n, patience_s));
+    (void)snprintf(key, sizeof(key), "d9d.%lu", p->seq++);
+    D9D_TRY(publish_and_fence(p, key, mine, n, timeout_s));
     for (int r = 0; r < p->size; r++)
-        D9D_TRY(fetch(p, key, r, a, &all[r]));
+        D9D_TRY(get_message(p, key, r, a, &all[r]));
     return D9D_OK;
 }
 
 /* --- joining and leaving ---------------------------------------------------------------------- */
 
-static void abort_all(void *self, int code, const char *why)
+static void abort_job(void *self, int code, const char *why)
 {
     const struct timespec a_while = {.tv_sec = 2};
     struct pmix *p = self;
@@ -276,7 +278,7 @@ static void abort_all(void *self, int code, const char *why)
                                       * them has crashed, or hung */
 }
 
-static void leave(void *self)
+static void finalize_client(void *self)
 {
     struct pmix *p = self;
 
@@ -285,7 +287,7 @@ static void leave(void *self)
     free(p);
 }
 
-static d9d_status join(struct pmix *p, d9di_boot_wire *out)
+static d9d_status init_client(struct pmix *p, d9di_bootstrap_backend *out)
 {
     uint64_t size = 0;
     pmix_status_t rc = p->init(&p->me, NULL, 0);
@@ -296,7 +298,7 @@ static d9d_status join(struct pmix *p, d9di_boot_wire *out)
                         "one of its tasks, take PMIX_RANK and PMIX_NAMESPACE out of the "
                         "environment",
                         p->error(rc), (int)rc);
-    if (!get_number(p, PMIX_JOB_SIZE, &size) || size < 1 || size > INT32_MAX ||
+    if (!get_job_u64(p, PMIX_JOB_SIZE, &size) || size < 1 || size > INT32_MAX ||
         p->me.rank >= size) {
         (void)p->finalize(NULL, 0);
         return D9D_FAIL(D9D_ECOMM,
@@ -307,11 +309,11 @@ static d9d_status join(struct pmix *p, d9di_boot_wire *out)
     p->size = (int)size;
     out->rank = (int)p->me.rank;
     out->size = p->size;
-    get_node(p, out->node, sizeof(out->node));
+    get_node_name(p, out->node, sizeof(out->node));
     return D9D_OK;
 }
 
-d9d_status d9di_boot_pmix(d9di_boot_wire *out)
+d9d_status d9di_bootstrap_pmix(d9di_bootstrap_backend *out)
 {
     struct pmix *p = calloc(1, sizeof(*p));
     pthread_condattr_t clock;
@@ -322,12 +324,13 @@ d9d_status d9di_boot_pmix(d9di_boot_wire *out)
     (void)pthread_mutex_init(&p->lock, NULL);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&p->met, &clock);
+    (void)pthread_cond_init(&p->done_cond, &clock);
     (void)pthread_condattr_destroy(&clock);
-    *out = (d9di_boot_wire){.self = p, .gather = gather, .abort = abort_all, .close = leave};
-    st = load(p);
+    *out = (d9di_bootstrap_backend){
+        .self = p, .allgather = allgather_kvs, .abort = abort_job, .close = finalize_client};
+    st = load_library(p);
     if (st == D9D_OK)
-        st = join(p, out);
+        st = init_client(p, out);
     if (st != D9D_OK)
         free(p);
     return st;

@@ -7,18 +7,18 @@
 
 #include "comm/watch/flight_file.h"
 
-const char *d9di_verb_text(d9di_verb v)
+const char *d9di_comm_coll_name(d9di_comm_coll v)
 {
     static const char *const texts[] = {
 #define X(name, text) text,
-        D9DI_VERB_MAP(X)
+        D9DI_COLL_MAP(X)
 #undef X
     };
 
     return texts[v];
 }
 
-d9d_status d9di_call_fail(const d9d_comm *c, const d9di_call *k, const char *fmt, ...)
+d9d_status d9di_comm_call_fail(const d9d_comm *c, const d9di_comm_call *k, const char *fmt, ...)
 {
     char why[512];
     va_list ap;
@@ -26,7 +26,8 @@ d9d_status d9di_call_fail(const d9d_comm *c, const d9di_call *k, const char *fmt
     va_start(ap, fmt);
     (void)vsnprintf(why, sizeof(why), fmt, ap);
     va_end(ap);
-    return D9D_FAIL(D9D_ECOMM, "%s: %s of %s: %s", c->name, d9di_verb_text(k->verb), k->what, why);
+    return D9D_FAIL(D9D_ECOMM, "%s: %s of %s: %s", c->name, d9di_comm_coll_name(k->coll), k->label,
+                    why);
 }
 
 /* --- groups -------------------------------------------------------------------------- */
@@ -48,14 +49,14 @@ const char *d9d_comm_name(const d9d_comm *c)
     return c == NULL ? "alone" : c->name;
 }
 
-void d9di_comm_sleep(d9d_comm *c)
+void d9di_comm_suspend(d9d_comm *c)
 {
-    d9di_rooms_close(c);
-    if (c->mail != NULL)
-        c->wire->mail->close(c, c->mail);
-    c->mail = NULL;
-    if (c->wire->close != NULL && c->self != NULL)
-        c->wire->close(c);
+    d9di_symm_buffer_close(c);
+    if (c->p2p_ring != NULL)
+        c->ops->p2p_ring->close(c, c->p2p_ring);
+    c->p2p_ring = NULL;
+    if (c->ops->close != NULL && c->self != NULL)
+        c->ops->close(c);
     c->self = NULL;
 }
 
@@ -63,55 +64,60 @@ void d9di_comm_close(d9d_comm *c)
 {
     if (c == NULL)
         return;
-    d9di_comm_sleep(c);
-    D9D_VEC_RELEASE(&c->pieces);
-    D9D_VEC_RELEASE(&c->held);
+    d9di_comm_suspend(c);
+    D9D_VEC_RELEASE(&c->msgs);
+    D9D_VEC_RELEASE(&c->pending);
     free(c->world);
     free(c->name);
     free(c);
 }
 
 /* Made by all of its ranks, it is their first call: the watchdog sees those who do not come. */
-static d9d_status make_group(const d9di_net *net, d9d_comm *c)
+static d9d_status create_group(const d9di_comm_backend *backend, d9d_comm *c)
 {
-    const d9di_call k = {.verb = D9DI_WORDS, .t = D9D_U8, .what = "the group, to make it"};
+    const d9di_comm_call k = {
+        .coll = D9DI_COLL_ALLGATHER_BYTES, .t = D9D_U8, .label = "the group, to make it"};
     d9di_flight_call *x;
     d9d_status st;
 
     c->calls++;
-    x = d9di_ring_begin(c, &k);
-    st = net->group(net->self, c);
-    d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+    x = d9di_flight_ring_call_begin(c, &k);
+    st = backend->group_create(backend->self, c);
+    d9di_flight_ring_call_end(x,
+                              st == D9D_OK ? D9DI_FLIGHT_CALL_COMPLETED : D9DI_FLIGHT_CALL_FAILED);
     return st;
 }
 
-static d9d_status make_mail(d9d_comm *c)
+static d9d_status open_p2p_ring(d9d_comm *c)
 {
-    return c->wanted && c->wire->mail != NULL ? c->wire->mail->make(c, &c->mail) : D9D_OK;
+    return c->p2p_ring_wanted && c->ops->p2p_ring != NULL
+               ? c->ops->p2p_ring->create(c, &c->p2p_ring)
+               : D9D_OK;
 }
 
-d9d_status d9di_comm_wake(const d9di_net *net, d9d_comm *c)
+d9d_status d9di_comm_resume(const d9di_comm_backend *backend, d9d_comm *c)
 {
-    D9D_TRY(net->group != NULL ? make_group(net, c) : D9D_OK);
-    return make_mail(c);
+    D9D_TRY(backend->group_create != NULL ? create_group(backend, c) : D9D_OK);
+    return open_p2p_ring(c);
 }
 
-d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm **out)
+d9d_status d9di_comm_open(const d9di_comm_backend *backend, const d9di_comm_members *m,
+                          d9d_comm **out)
 {
     d9d_comm *c = calloc(1, sizeof(*c));
     d9d_status st = D9D_OK;
 
     if (c == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a group", m->name);
-    *c = (d9d_comm){.wire = net->wire,
-                    .net = net->self,
+    *c = (d9d_comm){.ops = backend->ops,
+                    .backend = backend->self,
                     .name = strdup(m->name),
                     .rank = m->rank,
                     .size = m->size,
                     .tag = m->tag,
                     .world = calloc((size_t)m->size, sizeof(*c->world)),
                     .check = m->check,
-                    .how = m->how,
+                    .opts = m->opts,
                     .failed = m->failed,
                     .ring = m->ring,
                     .group = m->group};
@@ -120,7 +126,7 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm *
     else
         memcpy(c->world, m->world, (size_t)m->size * sizeof(*c->world));
     if (st == D9D_OK)
-        st = d9di_comm_wake(net, c);
+        st = d9di_comm_resume(backend, c);
     if (st == D9D_OK)
         *out = c;
     else
@@ -131,34 +137,35 @@ d9d_status d9di_comm_open(const d9di_net *net, const d9di_members *m, d9d_comm *
 /* --- calls --------------------------------------------------------------------------- */
 
 /* The backend has it, or it failed. */
-static void handed_over(d9d_comm *c, const d9di_call *k, d9di_flight_call *x, d9d_status st)
+static void finish_submit(d9d_comm *c, const d9di_comm_call *k, d9di_flight_call *x, d9d_status st)
 {
-    if (st != D9D_OK || x == NULL || c->wire->mark == NULL || !c->wire->mark(c, k, x))
-        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+    if (st != D9D_OK || x == NULL || c->ops->track == NULL || !c->ops->track(c, k, x))
+        d9di_flight_ring_call_end(x, st == D9D_OK ? D9DI_FLIGHT_CALL_COMPLETED
+                                                  : D9DI_FLIGHT_CALL_FAILED);
     *c->failed |= st != D9D_OK;
 }
 
-d9d_status d9di_comm_go(d9d_comm *c, const d9di_call *k)
+d9d_status d9di_comm_submit(d9d_comm *c, const d9di_comm_call *k)
 {
     d9di_flight_call *x;
     d9d_status st = D9D_OK;
 
-    assert(!c->together || k->verb != D9DI_WORDS);
-    *(k->verb == D9DI_EXCHANGE ? &c->exchanges : &c->calls) += 1;
-    x = d9di_ring_begin(c, k);
-    if (c->check && k->verb != D9DI_EXCHANGE)
-        st = d9di_comm_check(c, k);
-    if (st == D9D_OK && c->holds)
-        st = D9D_VEC_PUSH(&c->held, ((d9di_held){*k, x}));
+    assert(!c->in_group || k->coll != D9DI_COLL_ALLGATHER_BYTES);
+    *(k->coll == D9DI_COLL_SEND_RECV ? &c->p2p_calls : &c->calls) += 1;
+    x = d9di_flight_ring_call_begin(c, k);
+    if (c->check && k->coll != D9DI_COLL_SEND_RECV)
+        st = d9di_desync_check(c, k);
+    if (st == D9D_OK && c->deferred)
+        st = D9D_VEC_PUSH(&c->pending, ((d9di_comm_pending){*k, x}));
     if (st == D9D_OK)
-        st = c->wire->run[k->verb](c, k);
-    if (st != D9D_OK || !c->holds)
-        handed_over(c, k, x, st);
+        st = c->ops->run[k->coll](c, k);
+    if (st != D9D_OK || !c->deferred)
+        finish_submit(c, k, x, st);
     return st;
 }
 
 /* In a group of one: dst becomes src, which may be the same. */
-static d9d_status copy(d9d_stream s, d9d_dtype t, void *dst, const void *src, int64_t n)
+static d9d_status copy_local(d9d_stream s, d9d_dtype t, void *dst, const void *src, int64_t n)
 {
     const size_t bytes = (size_t)n * d9d_dtype_size(t);
 
@@ -166,79 +173,79 @@ static d9d_status copy(d9d_stream s, d9d_dtype t, void *dst, const void *src, in
         return D9D_OK;
 #ifdef D9D_CUDA
     if (s != NULL)
-        return d9di_cuda_copy(s, dst, src, bytes);
+        return d9di_comm_copy_cuda(s, dst, src, bytes);
 #endif
     (void)s;
     memmove(dst, src, bytes);
     return D9D_OK;
 }
 
-static d9d_status check_sums(const d9d_comm *c, const char *what, d9d_dtype t)
+static d9d_status check_reducible(const d9d_comm *c, const char *what, d9d_dtype t)
 {
-    if (d9di_reducible(t))
+    if (d9di_host_reduce_supports(t))
         return D9D_OK;
     return D9D_FAIL(D9D_EINVAL, "%s: %s: there are no sums of %s between ranks", d9d_comm_name(c),
-                    what, d9d_dtype_word(t));
+                    what, d9d_dtype_name(t));
 }
 
 d9d_status d9d_comm_all_reduce(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
                                int64_t n, d9d_comm_op op)
 {
-    D9D_TRY(check_sums(c, what, t));
+    D9D_TRY(check_reducible(c, what, t));
     if (c == NULL)
         return D9D_OK;
-    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_ALL_REDUCE,
-                                        .t = t,
-                                        .op = op,
-                                        .what = what,
-                                        .stream = s,
-                                        .dst = buf,
-                                        .src = buf,
-                                        .n = n});
+    return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_REDUCE,
+                                                 .t = t,
+                                                 .op = op,
+                                                 .label = what,
+                                                 .stream = s,
+                                                 .dst = buf,
+                                                 .src = buf,
+                                                 .n = n});
 }
 
 d9d_status d9d_comm_all_gather(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
                                const void *src, const int64_t *counts)
 {
     if (c == NULL)
-        return copy(s, t, dst, src, counts[0]);
-    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_ALL_GATHER,
-                                        .t = t,
-                                        .what = what,
-                                        .stream = s,
-                                        .dst = dst,
-                                        .src = src,
-                                        .recv = counts});
+        return copy_local(s, t, dst, src, counts[0]);
+    return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_GATHER,
+                                                 .t = t,
+                                                 .label = what,
+                                                 .stream = s,
+                                                 .dst = dst,
+                                                 .src = src,
+                                                 .recv = counts});
 }
 
 d9d_status d9d_comm_reduce_scatter(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t,
                                    void *dst, const void *src, const int64_t *counts)
 {
-    D9D_TRY(check_sums(c, what, t));
+    D9D_TRY(check_reducible(c, what, t));
     if (c == NULL)
-        return copy(s, t, dst, src, counts[0]);
-    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_REDUCE_SCATTER,
-                                        .t = t,
-                                        .what = what,
-                                        .stream = s,
-                                        .dst = dst,
-                                        .src = src,
-                                        .send = counts});
+        return copy_local(s, t, dst, src, counts[0]);
+    return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_REDUCE_SCATTER,
+                                                 .t = t,
+                                                 .label = what,
+                                                 .stream = s,
+                                                 .dst = dst,
+                                                 .src = src,
+                                                 .send = counts});
 }
 
 d9d_status d9d_comm_all_to_all(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
                                const int64_t *recv, const void *src, const int64_t *send)
 {
     if (c == NULL)
-        return copy(s, t, dst, src, send[0]);
-    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_ALL_TO_ALL,
-                                        .t = t,
-                                        .what = what,
-                                        .stream = s,
-                                        .dst = dst,
-                                        .src = src,
-                                        .send = send,
-                                        .recv = recv});
+        return copy_local(s, t, dst, src, send[0]);
+    return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_TO_ALL,
+                                                 .t = t,
+                                                 .label = what,
+                                                 .stream = s,
+                                                 .dst = dst,
+                                                 .src = src,
+                                                 .send = send,
+                                                 .recv = recv});
 }
 
 d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *buf,
@@ -246,32 +253,32 @@ d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_d
 {
     if (c == NULL)
         return D9D_OK;
-    return d9di_comm_go(c, &(d9di_call){.verb = D9DI_BROADCAST,
-                                        .t = t,
-                                        .what = what,
-                                        .stream = s,
-                                        .dst = buf,
-                                        .src = buf,
-                                        .n = n,
-                                        .root = root});
+    return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_BROADCAST,
+                                                 .t = t,
+                                                 .label = what,
+                                                 .stream = s,
+                                                 .dst = buf,
+                                                 .src = buf,
+                                                 .n = n,
+                                                 .root = root});
 }
 
 /* --- one to another -------------------------------------------------------------------- */
 
-static d9d_status exchange(d9d_comm *c)
+static d9d_status flush_msgs(d9d_comm *c)
 {
-    const d9di_call k = {.verb = D9DI_EXCHANGE,
-                         .what = c->what,
-                         .stream = c->stream,
-                         .n = (int64_t)c->pieces.len,
-                         .pieces = c->pieces.data};
-    const d9d_status st = k.n == 0 ? D9D_OK : d9di_comm_go(c, &k);
+    const d9di_comm_call k = {.coll = D9DI_COLL_SEND_RECV,
+                              .label = c->msgs_label,
+                              .stream = c->stream,
+                              .n = (int64_t)c->msgs.len,
+                              .msgs = c->msgs.data};
+    const d9d_status st = k.n == 0 ? D9D_OK : d9di_comm_submit(c, &k);
 
-    c->pieces.len = 0;
+    c->msgs.len = 0;
     return st;
 }
 
-static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_p2p_msg *p)
+static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_comm_msg *p)
 {
     if (c == NULL || p->peer < 0 || p->peer >= c->size || p->peer == c->rank)
         return D9D_FAIL(D9D_EINVAL, "%s: %s: a message between rank %d and rank %d of %d",
@@ -279,20 +286,20 @@ static d9d_status check_peer(const d9d_comm *c, const char *what, const d9di_p2p
     return D9D_OK;
 }
 
-static d9d_status add_piece(d9d_comm *c, d9d_stream s, const char *what, const d9di_p2p_msg *p)
+static d9d_status add_msg(d9d_comm *c, d9d_stream s, const char *what, const d9di_comm_msg *p)
 {
     D9D_TRY(check_peer(c, what, p));
-    if (c->pieces.len == 0) {
-        (void)snprintf(c->what, sizeof(c->what), "%s", what);
+    if (c->msgs.len == 0) {
+        (void)snprintf(c->msgs_label, sizeof(c->msgs_label), "%s", what);
         c->stream = s;
     }
-    D9D_TRY(D9D_VEC_PUSH(&c->pieces, *p));
-    return c->together ? D9D_OK : exchange(c);
+    D9D_TRY(D9D_VEC_PUSH(&c->msgs, *p));
+    return c->in_group ? D9D_OK : flush_msgs(c);
 }
 
-static d9di_p2p_msg piece_out(d9d_dtype t, const void *src, int64_t n, int to)
+static d9di_comm_msg make_send_msg(d9d_dtype t, const void *src, int64_t n, int to)
 {
-    d9di_p2p_msg p = {.t = t, .n = n, .peer = to};
+    d9di_comm_msg p = {.t = t, .n = n, .peer = to};
 
     memcpy(&p.data, &src, sizeof(p.data)); /* a piece that is sent is not written */
     return p;
@@ -301,95 +308,97 @@ static d9di_p2p_msg piece_out(d9d_dtype t, const void *src, int64_t n, int to)
 d9d_status d9d_comm_send(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, const void *src,
                          int64_t n, int to)
 {
-    const d9di_p2p_msg p = piece_out(t, src, n, to);
+    const d9di_comm_msg p = make_send_msg(t, src, n, to);
 
-    return add_piece(c, s, what, &p);
+    return add_msg(c, s, what, &p);
 }
 
 d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype t, void *dst,
                          int64_t n, int from)
 {
-    return add_piece(c, s, what,
-                     &(d9di_p2p_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
+    return add_msg(c, s, what,
+                   &(d9di_comm_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
 }
 
 /* A check is a call of its own before each: then they go one by one. */
-d9d_status d9d_comm_begin(d9d_comm *c)
+d9d_status d9d_comm_group_start(d9d_comm *c)
 {
     if (c == NULL)
         return D9D_OK;
-    c->together = true;
-    c->holds = !c->check && c->wire->begin != NULL;
-    return c->holds ? c->wire->begin(c) : D9D_OK;
+    c->in_group = true;
+    c->deferred = !c->check && c->ops->group_start != NULL;
+    return c->deferred ? c->ops->group_start(c) : D9D_OK;
 }
 
-static d9d_status hand_over(d9d_comm *c)
+static d9d_status submit_pending(d9d_comm *c)
 {
-    const d9d_status st = c->wire->end(c);
+    const d9d_status st = c->ops->group_end(c);
 
-    c->holds = false;
-    for (size_t i = 0; i < c->held.len; i++)
-        handed_over(c, &c->held.data[i].call, c->held.data[i].recorded, st);
-    c->held.len = 0;
+    c->deferred = false;
+    for (size_t i = 0; i < c->pending.len; i++)
+        finish_submit(c, &c->pending.data[i].call, c->pending.data[i].recorded, st);
+    c->pending.len = 0;
     return st;
 }
 
-d9d_status d9d_comm_end(d9d_comm *c)
+d9d_status d9d_comm_group_end(d9d_comm *c)
 {
     d9d_status st, held;
 
     if (c == NULL)
         return D9D_OK;
-    st = exchange(c);
-    c->together = false;
-    held = c->holds ? hand_over(c) : D9D_OK;
+    st = flush_msgs(c);
+    c->in_group = false;
+    held = c->deferred ? submit_pending(c) : D9D_OK;
     return st != D9D_OK ? st : held;
 }
 
 /* --- messages under way ---------------------------------------------------------------- */
 
-d9d_status d9d_comm_mail_want(d9d_comm *c)
+d9d_status d9d_p2p_ring_enable(d9d_comm *c)
 {
-    if (c == NULL || c->wanted)
+    if (c == NULL || c->p2p_ring_wanted)
         return D9D_OK;
-    c->wanted = true;
-    return make_mail(c);
+    c->p2p_ring_wanted = true;
+    return open_p2p_ring(c);
 }
 
 struct d9d_message {
     d9d_comm *comm;
-    d9di_p2p_msg piece;
+    d9di_comm_msg msg;
     void *posted; /* the wire's; NULL: it is done */
-    char what[64];
+    char label[64];
 };
 
-static d9di_call call_of(const d9d_message *m, d9d_stream s)
+static d9di_comm_call message_call(const d9d_message *m, d9d_stream s)
 {
-    return (d9di_call){
-        .verb = D9DI_EXCHANGE, .what = m->what, .stream = s, .n = 1, .pieces = &m->piece};
+    return (d9di_comm_call){
+        .coll = D9DI_COLL_SEND_RECV, .label = m->label, .stream = s, .n = 1, .msgs = &m->msg};
 }
 
 /* A device says when it is done with a call; the others are known to wait where they end it. */
-static d9d_status post_now(d9d_message *m)
+static d9d_status submit_message(d9d_message *m)
 {
     d9d_comm *c = m->comm;
-    const d9di_call k = call_of(m, d9d_comm_queue(c));
+    const d9di_comm_call k = message_call(m, d9d_comm_stream(c));
     d9di_flight_call *x = NULL;
     d9d_status st;
 
-    if (c->wire->post == NULL)
-        return d9di_comm_go(c, &k);
-    c->exchanges++;
-    if (c->wire->mark != NULL)
-        x = d9di_ring_begin(c, &k);
-    st = c->wire->post(c, &k, &m->posted);
-    if (st != D9D_OK || x == NULL || !c->wire->mark(c, &k, x))
-        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+    if (c->ops->post == NULL)
+        return d9di_comm_submit(c, &k);
+    c->p2p_calls++;
+    if (c->ops->track != NULL)
+        x = d9di_flight_ring_call_begin(c, &k);
+    st = c->ops->post(c, &k, &m->posted);
+    if (st != D9D_OK || x == NULL || !c->ops->track(c, &k, x))
+        d9di_flight_ring_call_end(x, st == D9D_OK ? D9DI_FLIGHT_CALL_COMPLETED
+                                                  : D9DI_FLIGHT_CALL_FAILED);
     *c->failed |= st != D9D_OK;
     return st;
 }
 
-static d9d_status post(d9d_comm *c, const char *what, const d9di_p2p_msg *p, d9d_message **out)
+static d9d_status post_message(d9d_comm *c, const char *what, const d9di_comm_msg *p,
+                               d9d_message **out)
 {
     d9d_message *m;
     d9d_status st;
@@ -399,9 +408,9 @@ static d9d_status post(d9d_comm *c, const char *what, const d9di_p2p_msg *p, d9d
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for a message", c->name, what);
     m->comm = c;
-    m->piece = *p;
-    (void)snprintf(m->what, sizeof(m->what), "%s", what);
-    st = post_now(m);
+    m->msg = *p;
+    (void)snprintf(m->label, sizeof(m->label), "%s", what);
+    st = submit_message(m);
     if (st == D9D_OK)
         *out = m;
     else
@@ -412,24 +421,24 @@ static d9d_status post(d9d_comm *c, const char *what, const d9di_p2p_msg *p, d9d
 d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t, const void *src,
                               int64_t n, int to, d9d_message **out)
 {
-    const d9di_p2p_msg p = piece_out(t, src, n, to);
+    const d9di_comm_msg p = make_send_msg(t, src, n, to);
 
-    return post(c, what, &p, out);
+    return post_message(c, what, &p, out);
 }
 
 d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what, d9d_dtype t, void *dst, int64_t n,
                               int from, d9d_message **out)
 {
-    return post(c, what,
-                &(d9di_p2p_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true}, out);
+    return post_message(
+        c, what, &(d9di_comm_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true}, out);
 }
 
-bool d9d_message_done(d9d_message *m)
+bool d9d_message_test(d9d_message *m)
 {
-    return m->posted == NULL || m->comm->wire->passed(m->comm, m->posted);
+    return m->posted == NULL || m->comm->ops->test(m->comm, m->posted);
 }
 
-d9d_status d9d_message_end(d9d_message *m, d9d_stream s)
+d9d_status d9d_message_wait(d9d_message *m, d9d_stream s)
 {
     d9di_flight_call *x = NULL;
     d9d_status st = D9D_OK;
@@ -437,77 +446,78 @@ d9d_status d9d_message_end(d9d_message *m, d9d_stream s)
     if (m == NULL)
         return D9D_OK;
     if (m->posted != NULL) {
-        const d9di_call k = call_of(m, s);
+        const d9di_comm_call k = message_call(m, s);
 
-        if (m->comm->wire->mark == NULL)
-            x = d9di_ring_begin(m->comm, &k);
-        st = m->comm->wire->finish(m->comm, &k, m->posted);
-        d9di_ring_end(x, st == D9D_OK ? D9DI_STEP_DONE : D9DI_STEP_FAILED);
+        if (m->comm->ops->track == NULL)
+            x = d9di_flight_ring_call_begin(m->comm, &k);
+        st = m->comm->ops->wait(m->comm, &k, m->posted);
+        d9di_flight_ring_call_end(x, st == D9D_OK ? D9DI_FLIGHT_CALL_COMPLETED
+                                                  : D9DI_FLIGHT_CALL_FAILED);
         *m->comm->failed |= st != D9D_OK;
     }
     free(m);
     return st;
 }
 
-void d9d_message_drop(d9d_message *m)
+void d9d_message_cancel(d9d_message *m)
 {
     free(m);
 }
 
 /* --- beside the computation ------------------------------------------------------------ */
 
-d9d_stream d9d_comm_queue(d9d_comm *c)
+d9d_stream d9d_comm_stream(d9d_comm *c)
 {
-    return c == NULL || c->wire->queue == NULL ? NULL : c->wire->queue(c);
+    return c == NULL || c->ops->stream == NULL ? NULL : c->ops->stream(c);
 }
-d9d_status d9d_comm_fork(d9d_comm *c, d9d_stream s)
+d9d_status d9d_comm_wait_stream(d9d_comm *c, d9d_stream s)
 {
-    return c == NULL || c->wire->fork == NULL ? D9D_OK : c->wire->fork(c, s);
+    return c == NULL || c->ops->wait_stream == NULL ? D9D_OK : c->ops->wait_stream(c, s);
 }
-d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s)
+d9d_status d9d_stream_wait_comm(d9d_comm *c, d9d_stream s)
 {
-    return c == NULL || c->wire->join == NULL ? D9D_OK : c->wire->join(c, s);
+    return c == NULL || c->ops->stream_wait == NULL ? D9D_OK : c->ops->stream_wait(c, s);
 }
 
-d9d_status d9d_comm_point_set(d9d_comm *c, d9d_comm_point **at)
+d9d_status d9d_comm_event_record(d9d_comm *c, d9d_comm_event **at)
 {
-    return c == NULL || c->wire->point_set == NULL ? D9D_OK : c->wire->point_set(c, at);
+    return c == NULL || c->ops->event_record == NULL ? D9D_OK : c->ops->event_record(c, at);
 }
-d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s)
+d9d_status d9d_stream_wait_event(d9d_comm *c, d9d_comm_event *at, d9d_stream s)
 {
-    return at == NULL ? D9D_OK : c->wire->join_at(c, at, s);
+    return at == NULL ? D9D_OK : c->ops->stream_wait_event(c, at, s);
 }
-void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at)
+void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at)
 {
     if (at != NULL)
-        c->wire->point_free(at);
+        c->ops->event_free(at);
 }
 
-d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
-                          d9d_comm_shared **out)
+d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                        d9d_peer_memory **out)
 {
     bool near;
 
     *out = NULL;
-    if (c == NULL || c->wire->share == NULL)
+    if (c == NULL || c->ops->peer_map == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_comm_near(c, what, &near));
-    return near ? c->wire->share(c, what, mine, n, out) : D9D_OK;
+    D9D_TRY(d9di_comm_is_single_host(c, what, &near));
+    return near ? c->ops->peer_map(c, what, mine, n, out) : D9D_OK;
 }
 
 #ifndef D9D_CUDA /* see cuda_ipc.c */
-d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
+d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s)
 {
     (void)x, (void)s;
     return D9D_OK;
 }
-d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9d_dtype t,
-                                  void *dst, const int64_t *counts)
+d9d_status d9d_peer_gather(d9d_peer_memory *x, d9d_stream s, size_t i, d9d_dtype t, void *dst,
+                           const int64_t *counts)
 {
     (void)x, (void)s, (void)i, (void)t, (void)dst, (void)counts;
     return D9D_OK;
 }
-void d9d_comm_unshare(d9d_comm_shared *x)
+void d9d_peer_unmap(d9d_peer_memory *x)
 {
     (void)x;
 }
@@ -515,18 +525,20 @@ void d9d_comm_unshare(d9d_comm_shared *x)
 
 /* --- words ----------------------------------------------------------------------------- */
 
-static d9d_status words(d9d_comm *c, const char *what, void *dst, const void *src,
-                        const int64_t *counts)
+static d9d_status submit_allgather(d9d_comm *c, const char *what, void *dst, const void *src,
+                                   const int64_t *counts)
 {
-    return d9di_comm_go(
-        c,
-        &(d9di_call){
-            .verb = D9DI_WORDS, .t = D9D_U8, .what = what, .dst = dst, .src = src, .recv = counts});
+    return d9di_comm_submit(c, &(d9di_comm_call){.coll = D9DI_COLL_ALLGATHER_BYTES,
+                                                 .t = D9D_U8,
+                                                 .label = what,
+                                                 .dst = dst,
+                                                 .src = src,
+                                                 .recv = counts});
 }
 
 /* counts [size], parts [sum + a NUL each], both from the arena. */
-static d9d_status gather_lengths(d9d_comm *c, const char *what, size_t n, d9d_arena *a,
-                                 int64_t **counts)
+static d9d_status allgather_lengths(d9d_comm *c, const char *what, size_t n, d9d_arena *a,
+                                    int64_t **counts)
 {
     const size_t size = (size_t)c->size;
     int64_t mine = (int64_t)n, *eights = d9d_arena_alloc(a, size * sizeof(*eights));
@@ -536,19 +548,19 @@ static d9d_status gather_lengths(d9d_comm *c, const char *what, size_t n, d9d_ar
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
     for (size_t r = 0; r < size; r++)
         eights[r] = sizeof(mine);
-    return words(c, what, *counts, &mine, eights);
+    return submit_allgather(c, what, *counts, &mine, eights);
 }
 
-static d9d_status gather_words(d9d_comm *c, const char *what, const void *mine, size_t n,
-                               d9d_arena *a, d9d_comm_word *all)
+static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *mine, size_t n,
+                                  d9d_arena *a, d9d_comm_blob *all)
 {
     int64_t *counts;
     uint64_t sum = 0;
     char *data, *ends, *at;
 
-    D9D_TRY(gather_lengths(c, what, n, a, &counts));
+    D9D_TRY(allgather_lengths(c, what, n, a, &counts));
     for (int r = 0; r < c->size; r++)
-        if (!d9d_add_u64(sum, (uint64_t)counts[r], &sum))
+        if (!d9d_checked_add_u64(sum, (uint64_t)counts[r], &sum))
             return D9D_FAIL(D9D_ECOMM, "%s: %s: rank %d says %lld bytes", c->name, what, r,
                             (long long)counts[r]);
     data = d9d_arena_alloc(a, sum + 1);
@@ -556,32 +568,33 @@ static d9d_status gather_words(d9d_comm *c, const char *what, const void *mine, 
     if (data == NULL || ends == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %llu bytes", c->name, what,
                         (unsigned long long)sum);
-    D9D_TRY(words(c, what, data, n > 0 ? mine : "", counts));
+    D9D_TRY(submit_allgather(c, what, data, n > 0 ? mine : "", counts));
     at = ends; /* each with a NUL behind it: the arena's bytes are zero */
     for (int r = 0; r < c->size; r++) {
-        all[r] = (d9d_comm_word){memcpy(at, data, (size_t)counts[r]), (size_t)counts[r]};
+        all[r] = (d9d_comm_blob){memcpy(at, data, (size_t)counts[r]), (size_t)counts[r]};
         at += counts[r] + 1;
         data += counts[r];
     }
     return D9D_OK;
 }
 
-static d9d_status gather_alone(const void *mine, size_t n, d9d_arena *a, d9d_comm_word *all)
+static d9d_status copy_single_blob(const void *mine, size_t n, d9d_arena *a, d9d_comm_blob *all)
 {
-    char *copy = d9d_arena_alloc(a, n + 1);
+    char *copy_local = d9d_arena_alloc(a, n + 1);
 
-    if (copy == NULL)
+    if (copy_local == NULL)
         return D9D_FAIL(D9D_ENOMEM, "alone: no memory for %zu bytes", n);
     if (n > 0)
-        memcpy(copy, mine, n);
-    all[0] = (d9d_comm_word){copy, n};
+        memcpy(copy_local, mine, n);
+    all[0] = (d9d_comm_blob){copy_local, n};
     return D9D_OK;
 }
 
-d9d_status d9d_comm_gather_words(d9d_comm *c, const char *what, const void *mine, size_t n,
-                                 d9d_arena *a, d9d_comm_word *all)
+d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what, const void *mine, size_t n,
+                                    d9d_arena *a, d9d_comm_blob *all)
 {
-    return c == NULL ? gather_alone(mine, n, a, all) : gather_words(c, what, mine, n, a, all);
+    return c == NULL ? copy_single_blob(mine, n, a, all)
+                     : allgather_blobs(c, what, mine, n, a, all);
 }
 
 d9d_status d9d_comm_barrier(d9d_comm *c, const char *what)
@@ -592,7 +605,7 @@ d9d_status d9d_comm_barrier(d9d_comm *c, const char *what)
 
     if (c == NULL)
         return D9D_OK;
-    st = gather_lengths(c, what, 0, &a, &lengths);
+    st = allgather_lengths(c, what, 0, &a, &lengths);
     d9d_arena_release(&a);
     return st;
 }

@@ -4,7 +4,7 @@
 #include "d9d/comm/mesh.h"
 
 /* The product of degrees, each below 2^20, or INT64_MAX when it is beyond. */
-static int64_t product_of(const int64_t *degrees, int n)
+static int64_t degrees_product(const int64_t *degrees, int n)
 {
     int64_t product = 1;
 
@@ -14,12 +14,12 @@ static int64_t product_of(const int64_t *degrees, int n)
     return product;
 }
 
-d9d_status d9d_degrees_check(const d9d_degrees *m, int64_t ranks)
+d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *m, int64_t ranks)
 {
     const int64_t degrees[] = {m->pipeline_parallel,          m->data_parallel_replicate,
                                m->data_parallel_shard,        m->context_parallel_shard,
                                m->context_parallel_replicate, m->tensor_parallel};
-    const int64_t product = product_of(degrees, 6), dense = product_of(degrees + 1, 5);
+    const int64_t product = degrees_product(degrees, 6), dense = degrees_product(degrees + 1, 5);
 
     if (product != ranks)
         return D9D_FAIL(D9D_ECONFIG,
@@ -36,17 +36,17 @@ d9d_status d9d_degrees_check(const d9d_degrees *m, int64_t ranks)
     return D9D_OK;
 }
 
-int64_t d9d_degrees_ranks(const d9d_degrees *d)
+int64_t d9d_parallel_degrees_ranks(const d9d_parallel_degrees *d)
 {
     const int64_t degrees[] = {d->pipeline_parallel,          d->data_parallel_replicate,
                                d->data_parallel_shard,        d->context_parallel_shard,
                                d->context_parallel_replicate, d->tensor_parallel};
-    const int64_t product = product_of(degrees, 6);
+    const int64_t product = degrees_product(degrees, 6);
 
     return product < INT32_MAX ? product : INT32_MAX;
 }
 
-char *d9d_degrees_text(const d9d_degrees *d, char *buf, size_t n)
+char *d9d_parallel_degrees_text(const d9d_parallel_degrees *d, char *buf, size_t n)
 {
     const struct {
         const char *name;

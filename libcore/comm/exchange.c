@@ -3,71 +3,73 @@
 
 #include <string.h>
 
-d9d_status d9d_bootstrap_allgather_arena(d9d_boot *boot, const void *mine, size_t n, d9d_arena *a,
-                                         d9d_boot_word **all)
+d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *boot, const void *mine, size_t n,
+                                         d9d_arena *a, d9d_bootstrap_blob **all)
 {
-    *all = d9d_arena_alloc(a, (size_t)d9d_boot_size(boot) * sizeof(**all));
+    *all = d9d_arena_alloc(a, (size_t)d9d_bootstrap_size(boot) * sizeof(**all));
     if (*all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_boot_size(boot));
-    return d9d_boot_gather(boot, mine, n, a, *all);
+        return D9D_FAIL(D9D_ENOMEM, "launch: words of %d ranks", d9d_bootstrap_size(boot));
+    return d9d_bootstrap_allgather(boot, mine, n, a, *all);
 }
 
 /* Ahead of a piece of what rank 0 tells: bytes of all of it. */
-enum { TOTAL = sizeof(uint64_t) };
-#define NOTHING UINT64_MAX
+enum { TOTAL_BYTES = sizeof(uint64_t) };
+#define NO_TEXT UINT64_MAX
 
 /* One piece, from `at` on; what has come is in *word. */
-static d9d_status tell_piece(d9d_boot *boot, const char *text, uint64_t total, uint64_t at,
-                             d9d_arena *a, d9d_boot_word *word)
+static d9d_status broadcast_chunk(d9d_bootstrap *boot, const char *text, uint64_t total,
+                                  uint64_t at, d9d_arena *a, d9d_bootstrap_blob *blob)
 {
-    const size_t most = d9d_boot_most(boot) - TOTAL;
-    const size_t n = total == NOTHING ? 0 : total - at < most ? (size_t)(total - at) : most;
-    const bool tells = d9d_boot_rank(boot) == 0;
-    char *mine = d9d_arena_alloc(a, TOTAL + n);
-    d9d_boot_word *all;
+    const size_t max_bytes = d9d_bootstrap_max_bytes(boot) - TOTAL_BYTES;
+    const size_t n = total == NO_TEXT         ? 0
+                     : total - at < max_bytes ? (size_t)(total - at)
+                                              : max_bytes;
+    const bool tells = d9d_bootstrap_rank(boot) == 0;
+    char *mine = d9d_arena_alloc(a, TOTAL_BYTES + n);
+    d9d_bootstrap_blob *all;
 
     if (mine == NULL)
         return D9D_FAIL(D9D_ENOMEM, "launch: a word of %zu bytes", n);
-    memcpy(mine, &total, TOTAL);
+    memcpy(mine, &total, TOTAL_BYTES);
     if (n > 0)
-        memcpy(mine + TOTAL, text + at, n);
-    D9D_TRY(d9d_bootstrap_allgather_arena(boot, mine, tells ? TOTAL + n : 0, a, &all));
-    *word = all[0];
+        memcpy(mine + TOTAL_BYTES, text + at, n);
+    D9D_TRY(d9d_bootstrap_allgather_arena(boot, mine, tells ? TOTAL_BYTES + n : 0, a, &all));
+    *blob = all[0];
     return D9D_OK;
 }
 
 /* However many ranks there are, and however little each may then say at once. */
-d9d_status d9d_bootstrap_broadcast_text(d9d_boot *boot, d9d_arena *a, const char **text)
+d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a, const char **text)
 {
-    const bool tells = d9d_boot_rank(boot) == 0 && *text != NULL;
-    uint64_t total = tells ? strlen(*text) : NOTHING, at = 0;
-    d9d_boot_word word = {0};
-    char *told = NULL;
+    const bool tells = d9d_bootstrap_rank(boot) == 0 && *text != NULL;
+    uint64_t total = tells ? strlen(*text) : NO_TEXT, at = 0;
+    d9d_bootstrap_blob blob = {0};
+    char *received = NULL;
 
     do {
-        D9D_TRY(tell_piece(boot, *text, tells ? total : NOTHING, at, a, &word));
-        if (word.n >= TOTAL)
-            memcpy(&total, word.data, TOTAL);
-        if (word.n < TOTAL || total == NOTHING) /* the first of imagined ranks says nothing */
+        D9D_TRY(broadcast_chunk(boot, *text, tells ? total : NO_TEXT, at, a, &blob));
+        if (blob.n >= TOTAL_BYTES)
+            memcpy(&total, blob.data, TOTAL_BYTES);
+        if (blob.n < TOTAL_BYTES || total == NO_TEXT) /* the first of imagined ranks says nothing */
             break;
-        if (told == NULL)
-            told = d9d_arena_alloc(a, total + 1);
-        if (told == NULL || word.n - TOTAL > total - at)
-            return D9D_FAIL(D9D_ECOMM, "launch: rank 0 tells %zu of %llu bytes", word.n - TOTAL,
-                            (unsigned long long)total);
-        memcpy(told + at, (const char *)word.data + TOTAL, word.n - TOTAL);
-        at += word.n - TOTAL;
+        if (received == NULL)
+            received = d9d_arena_alloc(a, total + 1);
+        if (received == NULL || blob.n - TOTAL_BYTES > total - at)
+            return D9D_FAIL(D9D_ECOMM, "launch: rank 0 tells %zu of %llu bytes",
+                            blob.n - TOTAL_BYTES, (unsigned long long)total);
+        memcpy(received + at, (const char *)blob.data + TOTAL_BYTES, blob.n - TOTAL_BYTES);
+        at += blob.n - TOTAL_BYTES;
     } while (at < total);
-    *text = told;
+    *text = received;
     return D9D_OK;
 }
 
 d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what, const void *mine, size_t n,
-                                    d9d_arena *a, d9d_comm_word **all)
+                                    d9d_arena *a, d9d_comm_blob **all)
 {
     const int ranks = d9d_comm_size(world);
 
     *all = d9d_arena_alloc(a, (size_t)ranks * sizeof(**all));
     return *all == NULL ? D9D_FAIL(D9D_ENOMEM, "%s of %d ranks", what, ranks)
-                        : d9d_comm_gather_words(world, what, mine, n, a, *all);
+                        : d9d_comm_allgather_bytes(world, what, mine, n, a, *all);
 }

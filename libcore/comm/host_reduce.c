@@ -45,7 +45,7 @@ enum { BLOCK = 1024 }; /* elements of the accumulator, which stays in the cache 
 #define SAME(x) (x)
 #define I32(x)  (int32_t)(uint32_t)(x) /* sums wrap */
 REDUCER(f32, float, float, SAME, SAME)
-REDUCER(bf16, uint16_t, float, d9d_bf16_to_f32, d9d_f32_to_bf16)
+REDUCER(bf16, uint16_t, float, d9d_bf16_to_f32, d9d_bf16_from_f32)
 REDUCER(f64, double, double, SAME, SAME)
 REDUCER(i32, int32_t, int64_t, SAME, I32)
 /* Sums of int64 are made without signs: they wrap too. */
@@ -75,13 +75,13 @@ static const struct {
     [D9D_I32] = {reduce_i32}, [D9D_I64] = {reduce_i64},
 };
 
-bool d9di_reducible(d9d_dtype t)
+bool d9di_host_reduce_supports(d9d_dtype t)
 {
     return (unsigned)t < D9D_DTYPE_COUNT && types[t].reduce != NULL;
 }
 
-void d9di_reduce(d9d_dtype t, d9d_comm_op op, void *dst, const void *parts, int n_parts,
-                 int64_t stride, int64_t n)
+void d9di_host_reduce(d9d_dtype t, d9d_comm_op op, void *dst, const void *parts, int n_parts,
+                      int64_t stride, int64_t n)
 {
     types[t].reduce(op, dst, parts, n_parts, stride, n);
 }

@@ -16,21 +16,21 @@ struct group {
 };
 
 struct d9d_mesh {
-    d9d_degrees degrees;
-    d9d_boot *boot;
-    d9d_mesh_how how;
-    d9di_net net; /* without a wire in a world of one */
+    d9d_parallel_degrees degrees;
+    d9d_bootstrap *boot;
+    d9d_mesh_opts opts;
+    d9di_comm_backend backend; /* without a wire in a world of one */
     d9d_comm *world;
     bool failed, check;
-    d9di_ring *ring; /* NULL in a world of one */
-    d9di_neighbours *neighbours;
+    d9di_flight_ring *ring; /* NULL in a world of one */
+    d9di_local_peers *local_peers;
     d9di_watchdog *watchdog;
     D9D_VEC(struct group) groups;
 };
 
 /* In a build without CUDA there is no comm_nccl.c. */
 #ifndef D9D_CUDA
-d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
+d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out)
 {
     (void)boot, (void)stream, (void)out;
     return D9D_FAIL(D9D_ENOTSUP, "several ranks on GPUs need NCCL, and this build has no CUDA");
@@ -39,49 +39,50 @@ d9d_status d9di_net_nccl(d9d_boot *boot, d9d_stream stream, d9di_net *out)
 
 typedef struct backend {
     const char *name;
-    d9d_status (*open)(d9d_boot *boot, d9d_stream stream, d9di_net *out);
+    d9d_status (*open)(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out);
     bool recorded; /* there are others, who can keep us waiting */
 } backend;
 
-static const backend backends[] = {
-    {"cpu", d9di_net_mpi, true}, {"cuda", d9di_net_nccl, true}, {"paper", d9di_net_paper, false}};
+static const backend backends[] = {{"cpu", d9di_comm_backend_mpi, true},
+                                   {"cuda", d9di_comm_backend_nccl, true},
+                                   {"paper", d9di_comm_backend_sim, false}};
 
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
 /* --- what is known without communication ----------------------------------------------- */
 
-int d9d_degrees_index(const d9d_degrees *d, unsigned axes, int64_t rank)
+int d9d_parallel_degrees_index(const d9d_parallel_degrees *d, unsigned axes, int64_t rank)
 {
-    return (int)d9di_axes_place(d, axes, rank).index;
+    return (int)d9di_mesh_axes_place(d, axes, rank).index;
 }
 
-const d9d_degrees *d9d_mesh_degrees(const d9d_mesh *m)
+const d9d_parallel_degrees *d9d_mesh_degrees(const d9d_mesh *m)
 {
     return &m->degrees;
 }
-d9d_boot *d9d_mesh_boot(const d9d_mesh *m)
+d9d_bootstrap *d9d_mesh_bootstrap(const d9d_mesh *m)
 {
     return m->boot;
 }
 int d9d_mesh_rank(const d9d_mesh *m)
 {
-    return d9d_boot_rank(m->boot);
+    return d9d_bootstrap_rank(m->boot);
 }
 int d9d_mesh_size(const d9d_mesh *m)
 {
-    return d9d_boot_size(m->boot);
+    return d9d_bootstrap_size(m->boot);
 }
 int d9d_mesh_index(const d9d_mesh *m, unsigned axes)
 {
-    return d9d_degrees_index(&m->degrees, axes, d9d_mesh_rank(m));
+    return d9d_parallel_degrees_index(&m->degrees, axes, d9d_mesh_rank(m));
 }
 int d9d_mesh_count(const d9d_mesh *m, unsigned axes)
 {
-    return (int)d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).count;
+    return (int)d9di_mesh_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).count;
 }
 char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n)
 {
-    return d9di_axes_text(&m->degrees, d9d_mesh_rank(m), buf, n);
+    return d9di_mesh_axes_text(&m->degrees, d9d_mesh_rank(m), buf, n);
 }
 
 /* --- groups ------------------------------------------------------------------------------ */
@@ -89,17 +90,17 @@ char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n)
 /* The ranks of this rank's group, in order. */
 static void list_members(const d9d_mesh *m, unsigned axes, int *world)
 {
-    const int64_t mine = d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).group;
+    const int64_t mine = d9di_mesh_axes_place(&m->degrees, axes, d9d_mesh_rank(m)).group;
     int n = 0;
 
     for (int r = 0; r < d9d_mesh_size(m); r++)
-        if (d9di_axes_place(&m->degrees, axes, r).group == mine)
+        if (d9di_mesh_axes_place(&m->degrees, axes, r).group == mine)
             world[n++] = r;
 }
 
-static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
+static d9d_status create_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
 {
-    const d9di_place place = d9di_axes_place(&m->degrees, axes, d9d_mesh_rank(m));
+    const d9di_mesh_place place = d9di_mesh_axes_place(&m->degrees, axes, d9d_mesh_rank(m));
     int *world = calloc((size_t)place.count, sizeof(*world));
     char name[128];
     d9d_status st;
@@ -108,17 +109,18 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for %lld ranks", (long long)place.count);
     list_members(m, axes, world);
     st = d9di_comm_open(
-        &m->net,
-        &(d9di_members){.name = d9di_axes_name(axes, name, sizeof(name)),
-                        .world = world,
-                        .rank = (int)place.index,
-                        .size = (int)place.count,
-                        .tag = (int)m->groups.len,
-                        .failed = &m->failed,
-                        .check = m->check,
-                        .how = &m->how,
-                        .ring = m->ring,
-                        .group = m->ring != NULL ? d9di_ring_group(m->ring, axes) : -1},
+        &m->backend,
+        &(d9di_comm_members){.name = d9di_mesh_axes_name(axes, name, sizeof(name)),
+                             .world = world,
+                             .rank = (int)place.index,
+                             .size = (int)place.count,
+                             .tag = (int)m->groups.len,
+                             .failed = &m->failed,
+                             .check = m->check,
+                             .opts = &m->opts,
+                             .ring = m->ring,
+                             .group =
+                                 m->ring != NULL ? d9di_flight_ring_add_group(m->ring, axes) : -1},
         out);
     free(world);
     return st;
@@ -126,12 +128,12 @@ static d9d_status make_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
 
 d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_comm **out)
 {
-    return d9d_mesh_group_beside(m, axes, 0, out);
+    return d9d_mesh_group_dup(m, axes, 0, out);
 }
 
-d9d_status d9d_mesh_group_beside(d9d_mesh *m, unsigned axes, int number, d9d_comm **out)
+d9d_status d9d_mesh_group_dup(d9d_mesh *m, unsigned axes, int number, d9d_comm **out)
 {
-    const unsigned set = d9di_axes_normal(&m->degrees, axes);
+    const unsigned set = d9di_mesh_axes_normalize(&m->degrees, axes);
     d9d_comm *c;
 
     for (size_t i = 0; i < m->groups.len; i++)
@@ -144,7 +146,7 @@ d9d_status d9d_mesh_group_beside(d9d_mesh *m, unsigned axes, int number, d9d_com
         return D9D_OK;
     }
     D9D_TRY(D9D_VEC_RESERVE(&m->groups, 1));
-    D9D_TRY(make_group(m, set, &c));
+    D9D_TRY(create_group(m, set, &c));
     m->groups.data[m->groups.len++] = (struct group){set, number, c};
     *out = c;
     return D9D_OK;
@@ -163,7 +165,7 @@ static d9d_status find_backend(const char *name, const backend **out)
 }
 
 /* What all ranks meet at once - no memory, no disk - one of them says. */
-void d9d_mesh_forsake(d9d_mesh *m)
+void d9d_mesh_abandon(d9d_mesh *m)
 {
     d9d_err_copy why;
 
@@ -171,8 +173,8 @@ void d9d_mesh_forsake(d9d_mesh *m)
         return;
     m->failed = true;
     d9d_err_save(&why, D9D_ECOMM); /* what is looked for may not be there */
-    if (d9di_watchdog_fail(m->watchdog))
-        d9di_boot_hush(m->boot);
+    if (d9di_watchdog_report_failure(m->watchdog))
+        d9di_bootstrap_set_failure_reported(m->boot);
     (void)d9d_err_restore(&why);
 }
 
@@ -180,105 +182,106 @@ void d9d_mesh_close(d9d_mesh *m)
 {
     if (m == NULL)
         return;
-    d9di_boot_carry(m->boot, NULL);
+    d9di_bootstrap_set_transport(m->boot, NULL);
     for (size_t i = m->groups.len; i-- > 0;)
         d9di_comm_close(m->groups.data[i].comm);
     D9D_VEC_RELEASE(&m->groups);
-    d9di_watchdog_ask(m->watchdog, NULL);
-    if (m->net.close != NULL)
-        m->net.close(m->net.self, m->failed);
+    d9di_watchdog_set_backend(m->watchdog, NULL);
+    if (m->backend.close != NULL)
+        m->backend.close(m->backend.self, m->failed);
     if (m->watchdog != NULL) {
-        d9di_watchdog_stop(m->watchdog, m->failed ? D9DI_FLIGHT_FAILED : D9DI_FLIGHT_LEFT);
+        d9di_watchdog_stop(m->watchdog, m->failed ? D9DI_FLIGHT_FAILED : D9DI_FLIGHT_CLOSED);
     } else {
-        d9di_neighbours_close(m->neighbours);
-        d9di_ring_release(m->ring, false);
+        d9di_local_peers_close(m->local_peers);
+        d9di_flight_ring_release(m->ring, false);
     }
     free(m);
 }
 
 /* What ranks say first: rank 0's time of day tells jobs of one directory apart; where one asks for
  * checks of calls, all check; and where each and its ring are. */
-struct greeting {
+struct hello {
     int64_t time, check;
-    d9di_whereabouts where;
+    d9di_local_peers_address address;
 };
 
-static d9d_status greet(d9d_boot *boot, const d9di_ring *ring, d9d_arena *a, struct greeting *all)
+static d9d_status exchange_hello(d9d_bootstrap *boot, const d9di_flight_ring *ring, d9d_arena *a,
+                                 struct hello *all)
 {
     const char *wish = getenv("D9D_COMM_CHECK");
-    const int size = d9d_boot_size(boot);
-    d9d_boot_word *word = d9d_arena_alloc(a, (size_t)size * sizeof(*word));
-    struct greeting mine = {.check = wish != NULL && strcmp(wish, "0") != 0};
+    const int size = d9d_bootstrap_size(boot);
+    d9d_bootstrap_blob *blob = d9d_arena_alloc(a, (size_t)size * sizeof(*blob));
+    struct hello mine = {.check = wish != NULL && strcmp(wish, "0") != 0};
     struct timespec t = {0};
 
-    if (word == NULL)
+    if (blob == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     (void)clock_gettime(CLOCK_REALTIME, &t);
     mine.time = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-    d9di_presence_of_self(&mine.where.self);
-    memcpy(mine.where.memory, ring->head.memory, sizeof(mine.where.memory));
-    D9D_TRY(d9d_boot_gather(boot, &mine, sizeof(mine), a, word));
+    d9di_flight_process_self(&mine.address.self);
+    memcpy(mine.address.shm_path, ring->header.shm_path, sizeof(mine.address.shm_path));
+    D9D_TRY(d9d_bootstrap_allgather(boot, &mine, sizeof(mine), a, blob));
     for (int r = 0; r < size; r++) {
-        if (word[r].n != sizeof(*all))
-            return D9D_FAIL(D9D_ECOMM, "mesh: rank %d greets in %zu bytes, not %zu", r, word[r].n,
+        if (blob[r].n != sizeof(*all))
+            return D9D_FAIL(D9D_ECOMM, "mesh: rank %d greets in %zu bytes, not %zu", r, blob[r].n,
                             sizeof(*all));
-        memcpy(&all[r], word[r].data, sizeof(*all));
+        memcpy(&all[r], blob[r].data, sizeof(*all));
     }
     return D9D_OK;
 }
 
-static d9d_status see_neighbours(d9d_mesh *m, d9d_arena *a, const struct greeting *all)
+static d9d_status open_local_peers(d9d_mesh *m, d9d_arena *a, const struct hello *all)
 {
-    const int size = d9d_boot_size(m->boot);
-    d9di_whereabouts *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
+    const int size = d9d_bootstrap_size(m->boot);
+    d9di_local_peers_address *where = d9d_arena_alloc(a, (size_t)size * sizeof(*where));
 
     if (where == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     for (int r = 0; r < size; r++)
-        where[r] = all[r].where;
-    return d9di_neighbours_open(where, size, d9d_boot_rank(m->boot), &m->neighbours);
+        where[r] = all[r].address;
+    return d9di_local_peers_open(where, size, d9d_bootstrap_rank(m->boot), &m->local_peers);
 }
 
-static d9d_status open_recorder(d9d_mesh *m)
+static d9d_status open_flight_recorder(d9d_mesh *m)
 {
     d9d_arena a = {0};
-    struct greeting *all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(m->boot) * sizeof(*all));
+    struct hello *all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(m->boot) * sizeof(*all));
     d9d_status st;
 
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
-    D9D_TRY_OR(st, d9di_ring_memory(m->how.flight_dir, &m->ring), out);
-    D9D_TRY_OR(st, greet(m->boot, m->ring, &a, all), out);
-    for (int r = 0; r < d9d_boot_size(m->boot); r++)
+    D9D_TRY_OR(st, d9di_flight_ring_create(m->opts.flight_dir, &m->ring), out);
+    D9D_TRY_OR(st, exchange_hello(m->boot, m->ring, &a, all), out);
+    for (int r = 0; r < d9d_bootstrap_size(m->boot); r++)
         m->check = m->check || all[r].check != 0;
-    d9di_ring_init(m->ring, m->boot, &m->degrees, all[0].time);
-    D9D_TRY_OR(st, see_neighbours(m, &a, all), out);
-    st = d9di_watchdog_start(m->ring, m->boot, &m->how, m->neighbours, &m->watchdog);
+    d9di_flight_ring_init(m->ring, m->boot, &m->degrees, all[0].time);
+    D9D_TRY_OR(st, open_local_peers(m, &a, all), out);
+    st = d9di_watchdog_start(m->ring, m->boot, &m->opts, m->local_peers, &m->watchdog);
 out:
     d9d_arena_release(&a);
     return st;
 }
 
 /* What the boot's ranks tell each other is a call of the world like others, */
-static d9d_status words_carry(void *self, const void *mine, size_t n, d9d_arena *a,
-                              d9d_boot_word *all)
+static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d_arena *a,
+                                     d9d_bootstrap_blob *all)
 {
     const d9d_mesh *m = self;
-    d9d_comm_word *words = d9d_arena_alloc(a, (size_t)d9d_mesh_size(m) * sizeof(*words));
+    d9d_comm_blob *blobs = d9d_arena_alloc(a, (size_t)d9d_mesh_size(m) * sizeof(*blobs));
 
-    if (words == NULL)
+    if (blobs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
-    D9D_TRY(d9d_comm_gather_words(m->world, "what each rank says", mine, n, a, words));
+    D9D_TRY(d9d_comm_allgather_bytes(m->world, "what each rank says", mine, n, a, blobs));
     for (int r = 0; r < d9d_mesh_size(m); r++)
-        all[r] = (d9d_boot_word){words[r].data, words[r].n};
+        all[r] = (d9d_bootstrap_blob){blobs[r].data, blobs[r].n};
     return D9D_OK;
 }
 
 /* where there are others and from here on. */
-static void carry(d9d_mesh *m)
+static void use_world_transport(d9d_mesh *m)
 {
     if (m->ring != NULL)
-        d9di_boot_carry(m->boot, &(d9di_boot_carrier){words_carry, m});
+        d9di_bootstrap_set_transport(m->boot, &(d9di_bootstrap_transport){allgather_on_world, m});
 }
 
 static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
@@ -288,31 +291,32 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
     D9D_TRY(find_backend(name, &b));
     /* A rank that cannot must not leave the others waiting. */
     if (b->recorded)
-        D9D_TRY(d9d_boot_agree(m->boot, open_recorder(m)));
-    d9di_watchdog_opens(m->watchdog, true);
-    D9D_TRY(d9d_boot_agree(m->boot, b->open(m->boot, stream, &m->net)));
-    d9di_watchdog_opens(m->watchdog, false);
-    d9di_watchdog_ask(m->watchdog, &m->net);
-    D9D_TRY(d9d_boot_agree(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
-    carry(m);
+        D9D_TRY(d9d_bootstrap_agree_status(m->boot, open_flight_recorder(m)));
+    d9di_watchdog_set_initializing(m->watchdog, true);
+    D9D_TRY(d9d_bootstrap_agree_status(m->boot, b->open(m->boot, stream, &m->backend)));
+    d9di_watchdog_set_initializing(m->watchdog, false);
+    d9di_watchdog_set_backend(m->watchdog, &m->backend);
+    D9D_TRY(d9d_bootstrap_agree_status(m->boot, d9d_mesh_group(m, D9D_AXES_WORLD, &m->world)));
+    use_world_transport(m);
     return D9D_OK;
 }
 
-d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees, const char *net,
-                         d9d_stream stream, const d9d_mesh_how *how, d9d_mesh **out)
+d9d_status d9d_mesh_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees,
+                         const char *backend_name, d9d_stream stream, const d9d_mesh_opts *how,
+                         d9d_mesh **out)
 {
     d9d_mesh *m = NULL;
     d9d_status st;
 
-    D9D_TRY(d9d_degrees_check(degrees, d9d_boot_size(boot)));
+    D9D_TRY(d9d_parallel_degrees_check(degrees, d9d_bootstrap_size(boot)));
     m = calloc(1, sizeof(*m));
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     m->degrees = *degrees;
     m->boot = boot;
-    m->how = *how;
-    if (d9d_boot_size(boot) > 1)
-        D9D_TRY_OR(st, open_world(m, net, stream), out);
+    m->opts = *how;
+    if (d9d_bootstrap_size(boot) > 1)
+        D9D_TRY_OR(st, open_world(m, backend_name, stream), out);
     *out = m;
     return D9D_OK;
 out:
@@ -321,33 +325,33 @@ out:
     return st;
 }
 
-void d9d_mesh_sleep(d9d_mesh *m)
+void d9d_mesh_suspend(d9d_mesh *m)
 {
-    d9di_boot_carry(m->boot, NULL);
+    d9di_bootstrap_set_transport(m->boot, NULL);
     for (size_t i = m->groups.len; i-- > 0;)
-        d9di_comm_sleep(m->groups.data[i].comm);
+        d9di_comm_suspend(m->groups.data[i].comm);
 }
 
-d9d_status d9d_mesh_wake(d9d_mesh *m)
+d9d_status d9d_mesh_resume(d9d_mesh *m)
 {
     for (size_t i = 0; i < m->groups.len; i++)
-        D9D_TRY(d9di_comm_wake(&m->net, m->groups.data[i].comm));
-    carry(m);
+        D9D_TRY(d9di_comm_resume(&m->backend, m->groups.data[i].comm));
+    use_world_transport(m);
     return D9D_OK;
 }
 
 void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit)
 {
-    d9di_watchdog_set(m->watchdog, seconds, limit);
+    d9di_watchdog_set_timeout(m->watchdog, seconds, limit);
 }
 
 /* --- one before the others ------------------------------------------------------------------ */
 
-d9d_status d9d_mesh_first(d9d_mesh *m)
+d9d_status d9d_mesh_root_first_begin(d9d_mesh *m)
 {
     return d9d_mesh_rank(m) == 0 ? D9D_OK : d9d_comm_barrier(m->world, "rank 0 goes first");
 }
-d9d_status d9d_mesh_first_done(d9d_mesh *m)
+d9d_status d9d_mesh_root_first_end(d9d_mesh *m)
 {
     return d9d_mesh_rank(m) == 0 ? d9d_comm_barrier(m->world, "rank 0 goes first") : D9D_OK;
 }

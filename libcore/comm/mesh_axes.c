@@ -17,7 +17,7 @@ struct layout {
 static const struct {
     unsigned set;
     const char *name, *brief;
-} names[] = {
+} axis_names[] = {
     {D9D_AXIS(PP), "pp", "pp"},
     {D9D_AXIS(DP_REPLICATE), "dp_replicate", "dpr"},
     {D9D_AXIS(DP_SHARD), "dp_shard", "dps"},
@@ -28,9 +28,9 @@ static const struct {
     {D9D_AXES_EXPERT_REPLICATE, "expert_replicate", "epr"},
 };
 
-enum { NAMES = sizeof(names) / sizeof(names[0]) };
+enum { AXIS_NAMES = sizeof(axis_names) / sizeof(axis_names[0]) };
 
-static struct layout dense_layout(const d9d_degrees *d)
+static struct layout dense_layout(const d9d_parallel_degrees *d)
 {
     const int64_t degree[D9D_AXIS_COUNT] = {
         [D9D_AXIS_PP] = d->pipeline_parallel,
@@ -49,7 +49,7 @@ static struct layout dense_layout(const d9d_degrees *d)
     return l;
 }
 
-static struct layout expert_layout(const d9d_degrees *d)
+static struct layout expert_layout(const d9d_parallel_degrees *d)
 {
     const struct layout l = dense_layout(d);
     int64_t stage = 1;
@@ -62,7 +62,7 @@ static struct layout expert_layout(const d9d_degrees *d)
                                    {D9D_AXES_EXPERT, d->expert_parallel}}};
 }
 
-static struct layout layout_of(const d9d_degrees *d, unsigned axes)
+static struct layout mesh_layout(const d9d_parallel_degrees *d, unsigned axes)
 {
     const unsigned experts = D9D_AXES_EXPERT | D9D_AXES_EXPERT_REPLICATE;
 
@@ -70,10 +70,10 @@ static struct layout layout_of(const d9d_degrees *d, unsigned axes)
     return axes & experts ? expert_layout(d) : dense_layout(d);
 }
 
-d9di_place d9di_axes_place(const d9d_degrees *d, unsigned axes, int64_t rank)
+d9di_mesh_place d9di_mesh_axes_place(const d9d_parallel_degrees *d, unsigned axes, int64_t rank)
 {
-    const struct layout l = layout_of(d, axes);
-    d9di_place p = {.count = 1};
+    const struct layout l = mesh_layout(d, axes);
+    d9di_mesh_place p = {.count = 1};
     int64_t groups = 1;
 
     for (int i = l.n - 1; i >= 0; i--) {
@@ -91,9 +91,9 @@ d9di_place d9di_axes_place(const d9d_degrees *d, unsigned axes, int64_t rank)
     return p;
 }
 
-unsigned d9di_axes_normal(const d9d_degrees *d, unsigned axes)
+unsigned d9di_mesh_axes_normalize(const d9d_parallel_degrees *d, unsigned axes)
 {
-    const struct layout l = layout_of(d, axes);
+    const struct layout l = mesh_layout(d, axes);
     unsigned normal = 0;
 
     for (int i = 0; i < l.n; i++)
@@ -104,8 +104,8 @@ unsigned d9di_axes_normal(const d9d_degrees *d, unsigned axes)
 
 /* --- texts ----------------------------------------------------------------------------- */
 
-static void append(char *buf, size_t n, size_t *len, const char *fmt, ...) D9D_PRINTF(4, 5);
-static void append(char *buf, size_t n, size_t *len, const char *fmt, ...)
+static void append_text(char *buf, size_t n, size_t *len, const char *fmt, ...) D9D_PRINTF(4, 5);
+static void append_text(char *buf, size_t n, size_t *len, const char *fmt, ...)
 {
     va_list ap;
     int more;
@@ -116,26 +116,26 @@ static void append(char *buf, size_t n, size_t *len, const char *fmt, ...)
     *len += more > 0 ? (size_t)more : 0;
 }
 
-char *d9di_axes_name(unsigned axes, char *buf, size_t n)
+char *d9di_mesh_axes_name(unsigned axes, char *buf, size_t n)
 {
     size_t len = 0;
 
-    for (int i = 0; i < NAMES; i++)
-        if (axes & names[i].set)
-            append(buf, n, &len, "%s%s", len > 0 ? "+" : "", names[i].name);
+    for (int i = 0; i < AXIS_NAMES; i++)
+        if (axes & axis_names[i].set)
+            append_text(buf, n, &len, "%s%s", len > 0 ? "+" : "", axis_names[i].name);
     return buf;
 }
 
-char *d9di_axes_text(const d9d_degrees *d, int64_t rank, char *buf, size_t n)
+char *d9di_mesh_axes_text(const d9d_parallel_degrees *d, int64_t rank, char *buf, size_t n)
 {
-    const unsigned all = d9di_axes_normal(d, D9D_AXES_WORLD);
+    const unsigned all = d9di_mesh_axes_normalize(d, D9D_AXES_WORLD);
     size_t len = 0;
 
-    for (int i = 0; i < NAMES; i++)
-        if (all & names[i].set)
-            append(buf, n, &len, "%s%s %lld", len > 0 ? " " : "", names[i].brief,
-                   (long long)d9di_axes_place(d, names[i].set, rank).index);
+    for (int i = 0; i < AXIS_NAMES; i++)
+        if (all & axis_names[i].set)
+            append_text(buf, n, &len, "%s%s %lld", len > 0 ? " " : "", axis_names[i].brief,
+                        (long long)d9di_mesh_axes_place(d, axis_names[i].set, rank).index);
     if (len == 0)
-        append(buf, n, &len, "local");
+        append_text(buf, n, &len, "local");
     return buf;
 }

@@ -5,16 +5,16 @@
 #include "d9d/comm/mesh.h"
 
 /* Where a rank is, seen from a set: in which of its groups, at which place. */
-typedef struct d9di_place {
+typedef struct d9di_mesh_place {
     int64_t group, index, count; /* count: ranks of a group */
-} d9di_place;
+} d9di_mesh_place;
 
-d9di_place d9di_axes_place(const d9d_degrees *d, unsigned axes, int64_t rank);
+d9di_mesh_place d9di_mesh_axes_place(const d9d_parallel_degrees *d, unsigned axes, int64_t rank);
 /* The set without the axes of one rank. */
-unsigned d9di_axes_normal(const d9d_degrees *d, unsigned axes);
+unsigned d9di_mesh_axes_normalize(const d9d_parallel_degrees *d, unsigned axes);
 /* "dp_shard+cp_shard"; returns buf. */
-char *d9di_axes_name(unsigned axes, char *buf, size_t n);
+char *d9di_mesh_axes_name(unsigned axes, char *buf, size_t n);
 /* "dps 1 tp 0": see d9d_mesh_text(). */
-char *d9di_axes_text(const d9d_degrees *d, int64_t rank, char *buf, size_t n);
+char *d9di_mesh_axes_text(const d9d_parallel_degrees *d, int64_t rank, char *buf, size_t n);
 
 #endif /* D9DI_COMM_MESH_AXES_H */

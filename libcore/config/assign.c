@@ -6,7 +6,7 @@
 #include "d9d/config/config.h"
 
 /* One step of the way: the text between two dots or inside brackets. */
-struct step {
+struct path_step {
     const char *at;
     size_t n;
     bool bracket;
@@ -15,7 +15,7 @@ struct step {
 #define BAD(text, fmt, ...) D9D_FAIL(D9D_ECONFIG, "--set %s: " fmt, (text), __VA_ARGS__)
 
 /* The next step at *p, which is moved past it; false at the end or at an empty one. */
-static bool next(const char **p, const char *end, struct step *out)
+static bool next_step(const char **p, const char *end, struct path_step *out)
 {
     const bool bracket = *p < end && **p == '[';
     const char *from = *p + bracket, *to = from;
@@ -24,7 +24,7 @@ static bool next(const char **p, const char *end, struct step *out)
         to++;
     if (to == from || (bracket && to == end))
         return false;
-    *out = (struct step){from, (size_t)(to - from), bracket};
+    *out = (struct path_step){from, (size_t)(to - from), bracket};
     to += bracket;
     if (to < end && *to == '.')
         to += to + 1 < end; /* a dot at the very end stays, and is an error */
@@ -45,7 +45,8 @@ static json_t *parse_value(const char *text)
 }
 
 /* The element of `list` that a step names; its length stands for the one to append. */
-static d9d_status index_of(const char *text, const json_t *list, const struct step *s, size_t *out)
+static d9d_status element_index(const char *text, const json_t *list, const struct path_step *s,
+                                size_t *out)
 {
     const size_t n = json_array_size(list);
     char *end;
@@ -62,7 +63,7 @@ static d9d_status index_of(const char *text, const json_t *list, const struct st
 }
 
 /* What the step names within `in`, or NULL where there is nothing yet. */
-static d9d_status find(const char *text, json_t *in, const struct step *s, json_t **out)
+static d9d_status find_child(const char *text, json_t *in, const struct path_step *s, json_t **out)
 {
     size_t i;
 
@@ -75,19 +76,19 @@ static d9d_status find(const char *text, json_t *in, const struct step *s, json_
     }
     if (!json_is_array(in))
         return BAD(text, "\"%.*s\" would be inside of a plain value", (int)s->n, s->at);
-    D9D_TRY(index_of(text, in, s, &i));
+    D9D_TRY(element_index(text, in, s, &i));
     *out = json_array_get(in, i);
     return D9D_OK;
 }
 
 /* Put `v` (stolen) under the step, in the place of what is there. */
-static d9d_status put(const char *text, json_t *in, const struct step *s, json_t *v)
+static d9d_status set_child(const char *text, json_t *in, const struct path_step *s, json_t *v)
 {
     size_t i = 0;
     d9d_status st = D9D_OK;
 
     if (json_is_array(in))
-        st = index_of(text, in, s, &i);
+        st = element_index(text, in, s, &i);
     if (st != D9D_OK) {
         json_decref(v);
         return st;
@@ -100,20 +101,20 @@ static d9d_status put(const char *text, json_t *in, const struct step *s, json_t
     return D9D_OK;
 }
 
-static d9d_status assign(json_t *doc, const char *text, const char *eq, json_t *v)
+static d9d_status assign_value(json_t *doc, const char *text, const char *eq, json_t *v)
 {
     const char *p = text;
-    struct step s;
+    struct path_step s;
     json_t *in = doc, *child;
     d9d_status st;
 
-    while (next(&p, eq, &s)) {
-        D9D_TRY_OR(st, find(text, in, &s, &child), drop);
+    while (next_step(&p, eq, &s)) {
+        D9D_TRY_OR(st, find_child(text, in, &s, &child), drop);
         if (p == eq)
-            return put(text, in, &s, v);
+            return set_child(text, in, &s, v);
         if (child == NULL || json_is_null(child)) {
-            D9D_TRY_OR(st, put(text, in, &s, *p == '[' ? json_array() : json_object()), drop);
-            D9D_TRY_OR(st, find(text, in, &s, &child), drop);
+            D9D_TRY_OR(st, set_child(text, in, &s, *p == '[' ? json_array() : json_object()), drop);
+            D9D_TRY_OR(st, find_child(text, in, &s, &child), drop);
         }
         in = child;
     }
@@ -135,5 +136,5 @@ d9d_status d9d_config_set(json_t *doc, const char *assignment)
     if (v == NULL)
         return BAD(assignment, "the value %s",
                    begins_like_json(eq + 1) ? "begins like JSON, but is not" : "is not UTF-8");
-    return assign(doc, assignment, eq, v);
+    return assign_value(doc, assignment, eq, v);
 }

@@ -8,9 +8,9 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/config/config.h"
 
-enum { DEPTH_MAX = 64, SHOWN = 60 };
+enum { DEPTH_MAX = 64, MAX_SHOWN = 60 };
 
-struct walk {
+struct bind_walk {
     d9d_arena *a;
     const d9d_log *log;
     int depth;
@@ -19,7 +19,7 @@ struct walk {
 
 /* What is bound: a key, its value, where that is, where it goes.  `resolved` is NULL
  * where nobody asked; it receives a new reference. */
-struct slot {
+struct bind_slot {
     const d9d_key *key;
     json_t *value;
     const d9di_path *at;
@@ -30,29 +30,29 @@ struct slot {
 #define BAD(w, at, fmt, ...)                                                                       \
     D9D_FAIL(D9D_ECONFIG, "%s: " fmt, d9di_path_text((at), (w)->a), __VA_ARGS__)
 
-static d9d_status bind_value(struct walk *w, const struct slot *s);
+static d9d_status bind_value(struct bind_walk *w, const struct bind_slot *s);
 
 /* --- sentences ----------------------------------------------------------- */
 
-static d9d_status no_memory(const struct walk *w, const d9di_path *at)
+static d9d_status no_memory(const struct bind_walk *w, const d9di_path *at)
 {
     return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its value", d9di_path_text(at, w->a));
 }
 
 /* The JSON text of a plain value, cut to fit a sentence. */
-static const char *text_of(struct walk *w, const json_t *v)
+static const char *value_text(struct bind_walk *w, const json_t *v)
 {
     d9d_buf b = {0};
     char *text = NULL;
 
     if (d9d_json_put(&b, v, -1) == D9D_OK)
-        text = d9d_arena_printf(w->a, "%.*s%s", SHOWN, b.data, b.len > SHOWN ? "..." : "");
+        text = d9d_arena_printf(w->a, "%.*s%s", MAX_SHOWN, b.data, b.len > MAX_SHOWN ? "..." : "");
     d9d_buf_release(&b);
     return text != NULL ? text : "...";
 }
 
 /* "a string ("x")", "a list": what was found. */
-static const char *shown(struct walk *w, const json_t *v)
+static const char *describe_value(struct bind_walk *w, const json_t *v)
 {
     static const char *const noun[] = {
         [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "a list",  [JSON_STRING] = "a string",
@@ -63,19 +63,19 @@ static const char *shown(struct walk *w, const json_t *v)
 
     if (!json_is_string(v) && !json_is_number(v))
         return what;
-    text = d9d_arena_printf(w->a, "%s (%s)", what, text_of(w, v));
+    text = d9d_arena_printf(w->a, "%s (%s)", what, value_text(w, v));
     return text != NULL ? text : what;
 }
 
-static d9d_status wrong_type(struct walk *w, const struct slot *s, const char *expected)
+static d9d_status fail_type(struct bind_walk *w, const struct bind_slot *s, const char *expected)
 {
     return BAD(w, s->at, "expected %s%s, got %s", expected,
                s->key != NULL && (s->key->flags & D9D_NULLABLE) ? " or null" : "",
-               shown(w, s->value));
+               describe_value(w, s->value));
 }
 
 /* "a", "b" or "c" of a NULL-ended list of words. */
-static const char *listed(struct walk *w, const char *const *words)
+static const char *join_names(struct bind_walk *w, const char *const *words)
 {
     const char *text = "";
 
@@ -89,52 +89,53 @@ static const char *listed(struct walk *w, const char *const *words)
 }
 
 /* The end of a sentence about a word that is not among `words`. */
-static const char *instead(struct walk *w, const char *given, const char *const *words)
+static const char *suggest_name(struct bind_walk *w, const char *given, const char *const *words)
 {
-    const char *near = d9d_config_nearest(given, words);
+    const char *near = d9d_config_did_you_mean(given, words);
     const char *text = near != NULL ? d9d_arena_printf(w->a, "did you mean \"%s\"?", near)
-                                    : d9d_arena_printf(w->a, "expected %s", listed(w, words));
+                                    : d9d_arena_printf(w->a, "expected %s", join_names(w, words));
 
     return text != NULL ? text : "it is not one of the known ones";
 }
 
 /* --- plain kinds ---------------------------------------------------------- */
 
-static d9d_status bind_bool(struct walk *w, const struct slot *s)
+static d9d_status bind_bool(struct bind_walk *w, const struct bind_slot *s)
 {
     if (!json_is_boolean(s->value))
-        return wrong_type(w, s, "true or false");
+        return fail_type(w, s, "true or false");
     *(bool *)s->field = json_is_true(s->value);
     return D9D_OK;
 }
 
 /* Is v below the bound?  Not all integers are doubles: those beyond 2^53 are compared as integers.
  */
-static bool below(int64_t v, double bound)
+static bool is_below(int64_t v, double bound)
 {
     return bound >= 0x1p63 || (bound > -0x1p63 && v < (int64_t)bound);
 }
 
-static bool above(int64_t v, double bound)
+static bool is_above(int64_t v, double bound)
 {
     return bound < 0x1p63 && (bound < -0x1p63 || v > (int64_t)bound);
 }
 
-static d9d_status check_int(struct walk *w, const struct slot *s, const d9di_path *at, int64_t v)
+static d9d_status check_int(struct bind_walk *w, const struct bind_slot *s, const d9di_path *at,
+                            int64_t v)
 {
-    if (below(v, s->key->min))
+    if (is_below(v, s->key->min))
         return BAD(w, at, "%" PRId64 " is below the minimum of %.0f", v, s->key->min);
-    if (above(v, s->key->max))
+    if (is_above(v, s->key->max))
         return BAD(w, at, "%" PRId64 " is above the maximum of %.0f", v, s->key->max);
     return D9D_OK;
 }
 
-static d9d_status bind_int(struct walk *w, const struct slot *s)
+static d9d_status bind_int(struct bind_walk *w, const struct bind_slot *s)
 {
     int64_t v;
 
     if (!json_is_integer(s->value))
-        return wrong_type(w, s, "an integer");
+        return fail_type(w, s, "an integer");
     v = json_integer_value(s->value);
     D9D_TRY(check_int(w, s, s->at, v));
     *(int64_t *)s->field = v;
@@ -142,7 +143,7 @@ static d9d_status bind_int(struct walk *w, const struct slot *s)
 }
 
 /* A number of a range, or one that is not 0, is that after rounding too. */
-static d9d_status check_float32(struct walk *w, const struct slot *s, double v)
+static d9d_status check_float32(struct bind_walk *w, const struct bind_slot *s, double v)
 {
     const d9d_key *k = s->key;
     const double f = (double)(float)v;
@@ -153,13 +154,13 @@ static d9d_status check_float32(struct walk *w, const struct slot *s, double v)
     return D9D_OK;
 }
 
-static d9d_status bind_real(struct walk *w, const struct slot *s)
+static d9d_status bind_real(struct bind_walk *w, const struct bind_slot *s)
 {
     const d9d_key *k = s->key;
     double v;
 
     if (!json_is_number(s->value))
-        return wrong_type(w, s, "a number");
+        return fail_type(w, s, "a number");
     v = json_number_value(s->value);
     if (v < k->min || ((k->flags & D9D_ABOVE_MIN) && v == k->min))
         return BAD(w, s->at, "%.9g is not %s %.9g", v,
@@ -174,7 +175,8 @@ static d9d_status bind_real(struct walk *w, const struct slot *s)
 }
 
 /* Lengths of strings and lists; a maximum of 0 is none. */
-static d9d_status check_length(struct walk *w, const struct slot *s, size_t n, const char *unit)
+static d9d_status check_length(struct bind_walk *w, const struct bind_slot *s, size_t n,
+                               const char *unit)
 {
     const d9d_key *k = s->key;
 
@@ -187,12 +189,12 @@ static d9d_status check_length(struct walk *w, const struct slot *s, size_t n, c
     return D9D_OK;
 }
 
-static d9d_status bind_str(struct walk *w, const struct slot *s)
+static d9d_status bind_str(struct bind_walk *w, const struct bind_slot *s)
 {
     char *copy;
 
     if (!json_is_string(s->value))
-        return wrong_type(w, s, "a string");
+        return fail_type(w, s, "a string");
     D9D_TRY(check_length(w, s, json_string_length(s->value), "bytes"));
     copy = d9d_arena_strdup(w->a, json_string_value(s->value));
     if (copy == NULL)
@@ -201,30 +203,31 @@ static d9d_status bind_str(struct walk *w, const struct slot *s)
     return D9D_OK;
 }
 
-static d9d_status bind_enum(struct walk *w, const struct slot *s)
+static d9d_status bind_enum(struct bind_walk *w, const struct bind_slot *s)
 {
-    const char *const *words = s->key->words;
+    const char *const *words = s->key->names;
     const char *given;
 
     if (!json_is_string(s->value))
-        return wrong_type(w, s, listed(w, words));
+        return fail_type(w, s, join_names(w, words));
     given = json_string_value(s->value);
     for (int i = 0; words[i] != NULL; i++)
         if (strcmp(words[i], given) == 0) {
             *(int *)s->field = i;
             return D9D_OK;
         }
-    return BAD(w, s->at, "unknown word %s; %s", text_of(w, s->value), instead(w, given, words));
+    return BAD(w, s->at, "unknown word %s; %s", value_text(w, s->value),
+               suggest_name(w, given, words));
 }
 
-static d9d_status bind_map(struct walk *w, const struct slot *s)
+static d9d_status bind_map(struct bind_walk *w, const struct bind_slot *s)
 {
     d9d_str_int_map m = {0};
     const char *name;
     json_t *v;
 
     if (!json_is_object(s->value))
-        return wrong_type(w, s, "an object of integers");
+        return fail_type(w, s, "an object of integers");
     m.names = d9d_arena_alloc(w->a, json_object_size(s->value) * sizeof(*m.names));
     m.values = d9d_arena_alloc(w->a, json_object_size(s->value) * sizeof(*m.values));
     if (m.names == NULL || m.values == NULL)
@@ -232,7 +235,7 @@ static d9d_status bind_map(struct walk *w, const struct slot *s)
     json_object_foreach(s->value, name, v)
     {
         const d9di_path at = {s->at, name, 0};
-        const struct slot one = {s->key, v, &at, &m.values[m.n], NULL};
+        const struct bind_slot one = {s->key, v, &at, &m.values[m.n], NULL};
 
         D9D_TRY(bind_int(w, &one));
         m.names[m.n] = d9d_arena_strdup(w->a, name);
@@ -243,13 +246,13 @@ static d9d_status bind_map(struct walk *w, const struct slot *s)
     return D9D_OK;
 }
 
-static d9d_status bind_json(struct walk *w, const struct slot *s)
+static d9d_status bind_json(struct bind_walk *w, const struct bind_slot *s)
 {
     *(json_t **)s->field = w->in_default > 0 ? NULL : s->value;
     return D9D_OK;
 }
 
-static d9d_status bind_custom(struct walk *w, const struct slot *s)
+static d9d_status bind_custom(struct bind_walk *w, const struct bind_slot *s)
 {
     D9D_TRY(s->key->custom->parse(s->value, d9di_path_text(s->at, w->a), w->a, s->field));
     return D9D_OK;
@@ -258,7 +261,7 @@ static d9d_status bind_custom(struct walk *w, const struct slot *s)
 /* --- kinds made of kinds ----------------------------------------------------- */
 
 /* Every name of a table and the discriminator before them, for a suggestion. */
-static const char *const *names_of(struct walk *w, const d9d_table *t, const char *tag)
+static const char *const *key_names(struct bind_walk *w, const d9d_table *t, const char *tag)
 {
     static const char *const none[] = {NULL};
     const char **names;
@@ -278,14 +281,14 @@ static const char *const *names_of(struct walk *w, const d9d_table *t, const cha
 
 static size_t field_size(const d9d_key *k);
 
-static d9d_status check_other(struct walk *w, const d9d_key *k, json_t *v, const d9di_path *at)
+static d9d_status check_other(struct bind_walk *w, const d9d_key *k, json_t *v, const d9di_path *at)
 {
-    const struct slot s = {k, v, at, d9d_arena_alloc(w->a, field_size(k)), NULL};
+    const struct bind_slot s = {k, v, at, d9d_arena_alloc(w->a, field_size(k)), NULL};
 
     return s.field != NULL ? bind_value(w, &s) : no_memory(w, at);
 }
 
-static d9d_status check_names(struct walk *w, const d9d_table *t, const char *tag,
+static d9d_status check_names(struct bind_walk *w, const d9d_table *t, const char *tag,
                               const json_t *doc, const d9di_path *up)
 {
     const char *name;
@@ -301,15 +304,15 @@ static d9d_status check_names(struct walk *w, const d9d_table *t, const char *ta
         if (k->name != NULL || (tag != NULL && strcmp(tag, name) == 0))
             continue;
         if (t->others == NULL)
-            return BAD(w, &at, "unknown key; %s", instead(w, name, names_of(w, t, tag)));
+            return BAD(w, &at, "unknown key; %s", suggest_name(w, name, key_names(w, t, tag)));
         D9D_TRY(check_other(w, t->others, v, &at));
     }
     return D9D_OK;
 }
 
-static d9d_status bind_default(struct walk *w, const struct slot *s)
+static d9d_status bind_default(struct bind_walk *w, const struct bind_slot *s)
 {
-    struct slot d = *s;
+    struct bind_slot d = *s;
     json_error_t err;
     d9d_status st;
 
@@ -326,13 +329,13 @@ static d9d_status bind_default(struct walk *w, const struct slot *s)
     return st;
 }
 
-static d9d_status bind_key(struct walk *w, const d9d_key *k, const json_t *doc, const d9di_path *up,
-                           char *base, json_t *resolved)
+static d9d_status bind_key(struct bind_walk *w, const d9d_key *k, const json_t *doc,
+                           const d9di_path *up, char *base, json_t *resolved)
 {
     const d9di_path at = {up, k->name, 0};
     json_t *v = json_object_get(doc, k->name), *full = NULL;
     const bool keep = resolved != NULL && (v != NULL || !(k->flags & D9D_NO_EFFECT));
-    struct slot s = {k, v, &at, NULL, keep ? &full : NULL};
+    struct bind_slot s = {k, v, &at, NULL, keep ? &full : NULL};
 
     s.field = k->offset != D9D_NO_FIELD ? base + k->offset : d9d_arena_alloc(w->a, field_size(k));
     if (s.field == NULL)
@@ -345,8 +348,8 @@ static d9d_status bind_key(struct walk *w, const d9d_key *k, const json_t *doc, 
     return D9D_OK;
 }
 
-static d9d_status bind_keys(struct walk *w, const d9d_table *t, const char *tag, const json_t *doc,
-                            const d9di_path *at, void *out, json_t *resolved)
+static d9d_status bind_keys(struct bind_walk *w, const d9d_table *t, const char *tag,
+                            const json_t *doc, const d9di_path *at, void *out, json_t *resolved)
 {
     memset(out, 0, t->size);
     D9D_TRY(check_names(w, t, tag, doc, at));
@@ -356,13 +359,13 @@ static d9d_status bind_keys(struct walk *w, const d9d_table *t, const char *tag,
     for (const d9d_key *k = t->keys; k->name != NULL; k++)
         D9D_TRY(bind_key(w, k, doc, at, out, resolved));
     if (t->check != NULL)
-        D9D_TRY(D9D_CALL(t->name, t, check, out, d9di_path_text(at, w->a)));
+        D9D_TRY(D9D_PLUGIN_CALL(t->name, t, check, out, d9di_path_text(at, w->a)));
     return D9D_OK;
 }
 
 /* `tag` is the discriminator that stands among the table's keys, or NULL. */
-static d9d_status bind_table(struct walk *w, const d9d_table *t, const char *tag, const json_t *doc,
-                             const d9di_path *at, void *out, json_t **resolved)
+static d9d_status bind_table(struct bind_walk *w, const d9d_table *t, const char *tag,
+                             const json_t *doc, const d9di_path *at, void *out, json_t **resolved)
 {
     json_t *full = NULL;
     d9d_status st;
@@ -382,13 +385,13 @@ static d9d_status bind_table(struct walk *w, const d9d_table *t, const char *tag
     return D9D_OK;
 }
 
-static d9d_status bind_table_key(struct walk *w, const struct slot *s)
+static d9d_status bind_table_key(struct bind_walk *w, const struct bind_slot *s)
 {
     const d9d_table *t = s->key->table;
     void *out = s->field;
 
     if (!json_is_object(s->value))
-        return wrong_type(w, s, "an object");
+        return fail_type(w, s, "an object");
     if (s->key->flags & D9D_NULLABLE) {
         out = d9d_arena_alloc(w->a, t->size);
         if (out == NULL)
@@ -398,7 +401,7 @@ static d9d_status bind_table_key(struct walk *w, const struct slot *s)
     return bind_table(w, t, NULL, s->value, s->at, out, s->resolved);
 }
 
-static const char *const *choice_names(struct walk *w, const d9d_table *const *choices)
+static const char *const *choice_names(struct bind_walk *w, const d9d_table *const *choices)
 {
     static const char *const none[] = {NULL};
     const char **names;
@@ -414,29 +417,29 @@ static const char *const *choice_names(struct walk *w, const d9d_table *const *c
     return names;
 }
 
-static d9d_status bind_union(struct walk *w, const struct slot *s)
+static d9d_status bind_union(struct bind_walk *w, const struct bind_slot *s)
 {
     const d9d_table *const *choices = s->key->choices;
-    const char *tag = s->key->words[0], *given;
+    const char *tag = s->key->names[0], *given;
     const d9di_path at = {s->at, tag, 0};
     const json_t *word;
     d9d_union u = {0};
 
     if (!json_is_object(s->value))
-        return wrong_type(w, s, "an object");
+        return fail_type(w, s, "an object");
     word = json_object_get(s->value, tag);
     if (word == NULL)
         return BAD(w, &at, "required key is missing; expected %s",
-                   listed(w, choice_names(w, choices)));
+                   join_names(w, choice_names(w, choices)));
     if (!json_is_string(word))
-        return BAD(w, &at, "expected %s, got %s", listed(w, choice_names(w, choices)),
-                   shown(w, word));
+        return BAD(w, &at, "expected %s, got %s", join_names(w, choice_names(w, choices)),
+                   describe_value(w, word));
     given = json_string_value(word);
     while (choices[u.which] != NULL && strcmp(choices[u.which]->name, given) != 0)
         u.which++;
     if (choices[u.which] == NULL)
-        return BAD(w, &at, "unknown word %s; %s", text_of(w, word),
-                   instead(w, given, choice_names(w, choices)));
+        return BAD(w, &at, "unknown word %s; %s", value_text(w, word),
+                   suggest_name(w, given, choice_names(w, choices)));
     u.choice = choices[u.which];
     u.choices = choices;
     u.value = d9d_arena_alloc(w->a, u.choice->size);
@@ -447,8 +450,8 @@ static d9d_status bind_union(struct walk *w, const struct slot *s)
     return D9D_OK;
 }
 
-static d9d_status bind_items(struct walk *w, const struct slot *s, char *items, size_t size,
-                             json_t *resolved)
+static d9d_status bind_items(struct bind_walk *w, const struct bind_slot *s, char *items,
+                             size_t size, json_t *resolved)
 {
     json_t *v;
     size_t i;
@@ -457,8 +460,8 @@ static d9d_status bind_items(struct walk *w, const struct slot *s, char *items, 
     {
         const d9di_path at = {s->at, NULL, i};
         json_t *full = NULL;
-        const struct slot one = {s->key->elem, v, &at, items + i * size,
-                                 resolved != NULL ? &full : NULL};
+        const struct bind_slot one = {s->key->elem, v, &at, items + i * size,
+                                      resolved != NULL ? &full : NULL};
 
         D9D_TRY(bind_value(w, &one));
         if (resolved != NULL && json_array_append_new(resolved, full) != 0)
@@ -467,7 +470,7 @@ static d9d_status bind_items(struct walk *w, const struct slot *s, char *items, 
     return D9D_OK;
 }
 
-static d9d_status bind_list(struct walk *w, const struct slot *s)
+static d9d_status bind_list(struct bind_walk *w, const struct bind_slot *s)
 {
     const size_t size = field_size(s->key->elem);
     const bool one = (s->key->flags & D9D_OR_ONE) && !json_is_array(s->value);
@@ -477,15 +480,15 @@ static d9d_status bind_list(struct walk *w, const struct slot *s)
     d9d_status st;
 
     if (!one && !json_is_array(s->value))
-        return wrong_type(w, s, "a list");
+        return fail_type(w, s, "a list");
     D9D_TRY(check_length(w, s, list.n, "elements"));
-    if (!d9d_mul_u64(list.n, size, &bytes) ||
+    if (!d9d_checked_mul_u64(list.n, size, &bytes) ||
         (list.items = d9d_arena_alloc(w->a, (size_t)bytes)) == NULL)
         return no_memory(w, s->at);
     *(d9d_list *)s->field = list;
     if (one)
-        return bind_value(w,
-                          &(struct slot){s->key->elem, s->value, s->at, list.items, s->resolved});
+        return bind_value(
+            w, &(struct bind_slot){s->key->elem, s->value, s->at, list.items, s->resolved});
     if (s->resolved != NULL && (full = json_array()) == NULL)
         return no_memory(w, s->at);
     st = bind_items(w, s, list.items, size, full);
@@ -522,11 +525,11 @@ static void null_union(void *field, size_t size)
 }
 
 /* size 0: it depends on the key.  No `null`: the kind sees null itself. */
-static const struct kind {
+static const struct bind_kind {
     size_t size;
-    d9d_status (*bind)(struct walk *w, const struct slot *s);
+    d9d_status (*bind)(struct bind_walk *w, const struct bind_slot *s);
     void (*null)(void *field, size_t size);
-} kinds[] = {
+} bind_kinds[] = {
     [D9D_KIND_BOOL] = {sizeof(bool), bind_bool, NULL},
     [D9D_KIND_INT] = {sizeof(int64_t), bind_int, null_int},
     [D9D_KIND_REAL] = {sizeof(double), bind_real, null_real},
@@ -544,37 +547,37 @@ static size_t field_size(const d9d_key *k)
 {
     if (k->kind == D9D_KIND_TABLE)
         return k->flags & D9D_NULLABLE ? sizeof(void *) : k->table->size;
-    return k->kind == D9D_KIND_CUSTOM ? k->custom->size : kinds[k->kind].size;
+    return k->kind == D9D_KIND_CUSTOM ? k->custom->size : bind_kinds[k->kind].size;
 }
 
-static d9d_status bind_value(struct walk *w, const struct slot *s)
+static d9d_status bind_value(struct bind_walk *w, const struct bind_slot *s)
 {
-    const struct kind *kind = &kinds[s->key->kind];
+    const struct bind_kind *bind_kind = &bind_kinds[s->key->kind];
 
-    if (json_is_null(s->value) && kind->null != NULL && (s->key->flags & D9D_NULLABLE))
-        kind->null(s->field, field_size(s->key));
+    if (json_is_null(s->value) && bind_kind->null != NULL && (s->key->flags & D9D_NULLABLE))
+        bind_kind->null(s->field, field_size(s->key));
     else
-        D9D_TRY(kind->bind(w, s));
+        D9D_TRY(bind_kind->bind(w, s));
     if (s->resolved != NULL && *s->resolved == NULL)
         *s->resolved = json_incref(s->value);
     return D9D_OK;
 }
 
-static d9d_status bind_root(struct walk *w, const d9d_table *table, const json_t *doc,
+static d9d_status bind_root(struct bind_walk *w, const d9d_table *table, const json_t *doc,
                             const char *where, void *out, json_t **resolved)
 {
     const d9di_path root = {NULL, where, 0};
 
     if (!json_is_object(doc))
         return D9D_FAIL(D9D_ECONFIG, "%s: expected an object, got %s", where,
-                        doc != NULL ? shown(w, doc) : "nothing");
+                        doc != NULL ? describe_value(w, doc) : "nothing");
     return bind_table(w, table, NULL, doc, &root, out, resolved);
 }
 
 d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc, const char *where,
                            const d9d_log *log, d9d_arena *a, void *out)
 {
-    struct walk w = {.a = a, .log = log};
+    struct bind_walk w = {.a = a, .log = log};
 
     return bind_root(&w, table, doc, where, out, NULL);
 }
@@ -583,7 +586,7 @@ d9d_status d9d_config_resolve(const d9d_table *table, const json_t *doc, const c
                               json_t **out)
 {
     d9d_arena scratch = {0};
-    struct walk w = {.a = &scratch};
+    struct bind_walk w = {.a = &scratch};
     void *value = d9d_arena_alloc(&scratch, table->size);
     d9d_status st;
 

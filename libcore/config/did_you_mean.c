@@ -4,7 +4,7 @@
 
 #include "d9d/config/config.h"
 
-enum { LONGEST = 64 }; /* words beyond it are not compared */
+enum { MAX_LENGTH = 64 }; /* words beyond it are not compared */
 
 static size_t min3(size_t a, size_t b, size_t c)
 {
@@ -13,15 +13,15 @@ static size_t min3(size_t a, size_t b, size_t c)
     return m < c ? m : c;
 }
 
-static int same(char a, char b)
+static int same_letter(char a, char b)
 {
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
 /* Optimal string alignment: edits and swaps of neighbours, three rows of the matrix. */
-static size_t distance(const char *a, size_t na, const char *b, size_t nb)
+static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb)
 {
-    size_t row[3][LONGEST + 1];
+    size_t row[3][MAX_LENGTH + 1];
 
     for (size_t j = 0; j <= nb; j++)
         row[0][j] = j;
@@ -30,30 +30,32 @@ static size_t distance(const char *a, size_t na, const char *b, size_t nb)
 
         now[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            now[j] = min3(prev[j] + 1, now[j - 1] + 1, prev[j - 1] + !same(a[i - 1], b[j - 1]));
-            if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
+            now[j] =
+                min3(prev[j] + 1, now[j - 1] + 1, prev[j - 1] + !same_letter(a[i - 1], b[j - 1]));
+            if (i > 1 && j > 1 && same_letter(a[i - 1], b[j - 2]) &&
+                same_letter(a[i - 2], b[j - 1]))
                 now[j] = min3(now[j], prev2[j - 2] + 1, now[j]);
         }
     }
     return row[na % 3][nb];
 }
 
-const char *d9d_config_nearest(const char *given, const char *const *words)
+const char *d9d_config_did_you_mean(const char *given, const char *const *candidates)
 {
-    size_t n = strnlen(given, LONGEST + 1), best = SIZE_MAX;
+    size_t n = strnlen(given, MAX_LENGTH + 1), best = SIZE_MAX;
     const char *found = NULL;
 
-    if (n > LONGEST)
+    if (n > MAX_LENGTH)
         return NULL;
-    for (; *words != NULL; words++) {
-        size_t m = strnlen(*words, LONGEST + 1), d;
+    for (; *candidates != NULL; candidates++) {
+        size_t m = strnlen(*candidates, MAX_LENGTH + 1), d;
 
-        if (m > LONGEST)
+        if (m > MAX_LENGTH)
             continue;
-        d = distance(given, n, *words, m);
+        d = edit_distance(given, n, *candidates, m);
         if (d < best && d <= (n > m ? n : m) / 3) {
             best = d;
-            found = *words;
+            found = *candidates;
         }
     }
     return found;

@@ -4,17 +4,17 @@
 #include "d9d/config/config.h"
 
 /* A table that was copied, so that one that contains itself still does. */
-typedef struct copied {
+typedef struct table_copy {
     const d9d_table *from;
     d9d_table *to;
-    struct copied *before;
-} copied;
+    struct table_copy *before;
+} table_copy;
 
 typedef struct extend {
-    const d9d_config_more *more;
+    const d9d_config_extension *more;
     size_t n;
     d9d_arena *a;
-    copied *last;
+    table_copy *last;
 } extend;
 
 static d9d_status no_memory(const d9d_table *t)
@@ -22,14 +22,14 @@ static d9d_status no_memory(const d9d_table *t)
     return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its key table", t->name);
 }
 
-static size_t smaller(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
 static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out);
 
-static size_t count(const d9d_table *const *list)
+static size_t count_tables(const d9d_table *const *list)
 {
     size_t n = 0;
 
@@ -48,7 +48,8 @@ static d9d_status copy_choices(extend *e, const d9d_table *t, d9d_key *k)
     for (size_t i = 0; i < e->n; i++)
         if (e->more[i].choices == k->choices)
             lists[1] = e->more[i].more;
-    all = d9d_arena_alloc(e->a, (count(lists[0]) + count(lists[1]) + 1) * sizeof(*all));
+    all =
+        d9d_arena_alloc(e->a, (count_tables(lists[0]) + count_tables(lists[1]) + 1) * sizeof(*all));
     if (all == NULL)
         return no_memory(t);
     for (int l = 0; l < 2; l++)
@@ -63,7 +64,7 @@ static d9d_status copy_choices(extend *e, const d9d_table *t, d9d_key *k)
 }
 
 /* Key `i` of t, where its compiler put it. */
-static const d9d_key *key_of(const d9d_table *t, size_t i)
+static const d9d_key *key_at(const d9d_table *t, size_t i)
 {
     const size_t step = t->bytes.key > 0 ? t->bytes.key : sizeof(d9d_key);
 
@@ -87,15 +88,15 @@ static size_t field_size(const d9d_key *k)
 }
 
 /* What a kind of key cannot be without; NULL: it has all. */
-static const char *lacks(const d9d_key *k)
+static const char *missing_member(const d9d_key *k)
 {
     const struct {
         d9d_key_kind kind;
         const void *member;
         const char *name;
     } needs[] = {
-        {D9D_KIND_ENUM, k->words, "words"},  {D9D_KIND_TABLE, k->table, "table"},
-        {D9D_KIND_UNION, k->words, "words"}, {D9D_KIND_UNION, k->choices, "choices"},
+        {D9D_KIND_ENUM, k->names, "words"},  {D9D_KIND_TABLE, k->table, "table"},
+        {D9D_KIND_UNION, k->names, "words"}, {D9D_KIND_UNION, k->choices, "choices"},
         {D9D_KIND_LIST, k->elem, "elem"},    {D9D_KIND_CUSTOM, k->custom, "custom"},
     };
 
@@ -113,7 +114,7 @@ static d9d_status check_key(const d9d_table *t, const d9d_key *k, bool field)
     if ((unsigned)k->kind > D9D_KIND_CUSTOM)
         return D9D_FAIL(D9D_ECONFIG, "key table %s: %s has the kind %d, which is none", t->name,
                         name, (int)k->kind);
-    lack = lacks(k);
+    lack = missing_member(k);
     if (lack != NULL)
         return D9D_FAIL(D9D_ECONFIG, "key table %s: %s has no %s", t->name, name, lack);
     if (field && k->offset != D9D_NO_FIELD && k->offset + field_size(k) > t->size)
@@ -127,7 +128,7 @@ static d9d_status copy_key(extend *e, const d9d_table *t, const d9d_key *from, b
 {
     d9d_table *below;
 
-    memcpy(k, from, t->bytes.key > 0 ? smaller(t->bytes.key, sizeof(*k)) : sizeof(*k));
+    memcpy(k, from, t->bytes.key > 0 ? min_size(t->bytes.key, sizeof(*k)) : sizeof(*k));
     D9D_TRY(check_key(t, k, field));
     if (k->kind == D9D_KIND_TABLE) {
         D9D_TRY(copy_table(e, k->table, &below));
@@ -148,7 +149,7 @@ static d9d_status copy_key(extend *e, const d9d_table *t, const d9d_key *from, b
 
 static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out)
 {
-    copied *done = e->last;
+    table_copy *done = e->last;
     d9d_key *keys;
     size_t n = 0;
 
@@ -160,25 +161,25 @@ static d9d_status copy_table(extend *e, const d9d_table *t, d9d_table **out)
     }
     if (t->keys == NULL)
         return D9D_FAIL(D9D_ECONFIG, "key table %s: it has no keys, not even their end", t->name);
-    while (key_of(t, n)->name != NULL)
+    while (key_at(t, n)->name != NULL)
         n++;
     done = d9d_arena_alloc(e->a, sizeof(*done));
     *out = d9d_arena_alloc(e->a, sizeof(**out));
     keys = d9d_arena_alloc(e->a, (n + 1) * sizeof(*keys));
     if (done == NULL || *out == NULL || keys == NULL)
         return no_memory(t);
-    memcpy(*out, t, t->bytes.table > 0 ? smaller(t->bytes.table, sizeof(*t)) : sizeof(*t));
+    memcpy(*out, t, t->bytes.table > 0 ? min_size(t->bytes.table, sizeof(*t)) : sizeof(*t));
     (*out)->keys = keys;
     (*out)->bytes.table = sizeof(d9d_table);
     (*out)->bytes.key = sizeof(d9d_key);
-    *done = (copied){t, *out, e->last};
+    *done = (table_copy){t, *out, e->last};
     e->last = done;
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(copy_key(e, t, key_of(t, i), true, &keys[i]));
+        D9D_TRY(copy_key(e, t, key_at(t, i), true, &keys[i]));
     return D9D_OK;
 }
 
-d9d_status d9d_config_extend(const d9d_table *table, const d9d_config_more *more, size_t n,
+d9d_status d9d_config_extend(const d9d_table *table, const d9d_config_extension *more, size_t n,
                              d9d_arena *a, d9d_table **out)
 {
     extend e = {more, n, a, NULL};

@@ -28,7 +28,7 @@ static d9d_status put_key(d9d_buf *b, const char *key, bool first)
 }
 
 /* *below: whether anything after the root was written. */
-static d9d_status put(d9d_buf *b, const d9di_path *p, bool *below)
+static d9d_status put_path(d9d_buf *b, const d9di_path *p, bool *below)
 {
     bool first;
 
@@ -36,7 +36,7 @@ static d9d_status put(d9d_buf *b, const d9di_path *p, bool *below)
         *below = false;
         return d9d_buf_printf(b, "%s", p->key != NULL ? p->key : "");
     }
-    D9D_TRY(put(b, p->up, below));
+    D9D_TRY(put_path(b, p->up, below));
     first = !*below;
     *below = true;
     if (first && b->len > 0)
@@ -55,7 +55,7 @@ const char *d9di_path_text(const d9di_path *p, d9d_arena *a)
 
     while (root->up != NULL)
         root = root->up;
-    if (put(&b, p, &below) == D9D_OK && b.data != NULL)
+    if (put_path(&b, p, &below) == D9D_OK && b.data != NULL)
         text = d9d_arena_strdup(a, b.data);
     d9d_buf_release(&b);
     if (text != NULL)

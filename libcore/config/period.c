@@ -4,16 +4,16 @@
 
 #include "d9d/config/period.h"
 
-static const char *const words[] = {"last_step", "disable", NULL};
-static const d9d_step_period values[] = {D9D_PERIOD_LAST_STEP, D9D_PERIOD_DISABLE};
+static const char *const period_names[] = {"last_step", "disable", NULL};
+static const d9d_step_period period_values[] = {D9D_PERIOD_LAST_STEP, D9D_PERIOD_DISABLE};
 
-static d9d_status parse_word(const char *word, const char *path, d9d_step_period *out)
+static d9d_status parse_name(const char *word, const char *path, d9d_step_period *out)
 {
-    const char *near = d9d_config_nearest(word, words);
+    const char *near = d9d_config_did_you_mean(word, period_names);
 
-    for (size_t i = 0; words[i] != NULL; i++)
-        if (strcmp(word, words[i]) == 0) {
-            *out = values[i];
+    for (size_t i = 0; period_names[i] != NULL; i++)
+        if (strcmp(word, period_names[i]) == 0) {
+            *out = period_values[i];
             return D9D_OK;
         }
     if (near != NULL)
@@ -24,11 +24,11 @@ static d9d_status parse_word(const char *word, const char *path, d9d_step_period
                     path, word);
 }
 
-static d9d_status parse(const json_t *v, const char *path, d9d_arena *a, void *field)
+static d9d_status parse_period(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
     (void)a;
     if (json_is_string(v))
-        return parse_word(json_string_value(v), path, field);
+        return parse_name(json_string_value(v), path, field);
     if (!json_is_integer(v))
         return D9D_FAIL(D9D_ECONFIG, "%s: expected a number of steps, last_step or disable", path);
     if (json_integer_value(v) < 1)
@@ -41,7 +41,7 @@ static d9d_status parse(const json_t *v, const char *path, d9d_arena *a, void *f
 }
 
 const d9d_key_custom d9d_step_period_kind = {
-    .parse = parse,
+    .parse = parse_period,
     .schema = "{\"anyOf\": [{\"type\": \"integer\", \"minimum\": 1},"
               " {\"enum\": [\"last_step\", \"disable\"]}]}",
     .size = sizeof(d9d_step_period),

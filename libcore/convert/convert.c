@@ -12,23 +12,23 @@
 #include "d9d/models/qwen3/qwen3_map.h"
 
 struct d9d_convert {
-    d9d_convert_options opt;
+    d9d_convert_opts opt;
     d9d_arena arena;
     const char *src;             /* NULL: random weights */
-    const char *beside;          /* whose other files go along; NULL: none do */
+    const char *aux_dir;         /* whose other files go along; NULL: none do */
     const char *config_path;     /* or NULL */
     json_t *doc;                 /* config.json of the source; with a description it may be NULL */
     d9d_mapper_spec *spec;       /* or NULL */
     const d9d_model_spec *model; /* NULL: Qwen3, of this configuration */
     d9d_qwen3_config config;
-    d9d_layout from, to;
+    d9d_weights_layout from, to;
     d9d_dtype dtype; /* of most of the output, for config.json */
     d9d_checkpoint *ckpt;
-    d9d_qwen3_random *random;
+    d9d_qwen3_init *random;
     d9d_convert *shapes;    /* whose outputs are a source without bytes */
     d9d_adapters *adapters; /* of opt.adapter */
-    d9d_merged *merged;     /* NULL without adapters */
-    d9d_source source;
+    d9d_lora_merge *merged; /* NULL without adapters */
+    d9d_tensor_source source;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
 };
@@ -36,14 +36,14 @@ struct d9d_convert {
 /* --- layouts --------------------------------------------------------------------------- */
 
 /* The HuggingFace layout of the source, or of the checkpoint behind it. */
-static d9d_layout origin(const d9d_convert *c)
+static d9d_weights_layout hf_layout(const d9d_convert *c)
 {
     if (c->from != D9D_LAYOUT_D9D)
         return c->from;
     return d9d_hf_config_was_fused(c->doc) ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
 }
 
-static d9d_layout target(const d9d_convert *c)
+static d9d_weights_layout output_layout(const d9d_convert *c)
 {
     d9d_convert_to to = c->opt.to;
 
@@ -53,20 +53,21 @@ static d9d_layout target(const d9d_convert *c)
         to = c->from == D9D_LAYOUT_D9D ? D9D_CONVERT_HF : D9D_CONVERT_D9D;
     if (to == D9D_CONVERT_D9D)
         return D9D_LAYOUT_D9D;
-    if (c->opt.experts != D9D_EXPERTS_AS_BEFORE)
-        return c->opt.experts == D9D_EXPERTS_FUSED ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
-    return origin(c);
+    if (c->opt.expert_layout != D9D_CONVERT_EXPERTS_UNCHANGED)
+        return c->opt.expert_layout == D9D_CONVERT_EXPERTS_FUSED ? D9D_LAYOUT_HF_FUSED
+                                                                 : D9D_LAYOUT_HF;
+    return hf_layout(c);
 }
 
 /* Experts in another layout are for another generation of transformers. */
-static d9d_status mark_layout(const d9d_convert *c, json_t *doc)
+static d9d_status set_layout_mark(const d9d_convert *c, json_t *doc)
 {
     if (c->model != NULL)
         return D9D_OK; /* it was made for the layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
-        return d9d_qwen3_config_mark(doc, &c->config, origin(c) == D9D_LAYOUT_HF_FUSED);
-    if (c->config.experts == 0 || c->to == origin(c))
+        return d9d_qwen3_config_mark(doc, &c->config, hf_layout(c) == D9D_LAYOUT_HF_FUSED);
+    if (c->config.experts == 0 || c->to == hf_layout(c))
         return D9D_OK;
     return d9d_hf_config_set_generation(doc, c->to == D9D_LAYOUT_HF_FUSED ? 5 : 4);
 }
@@ -77,7 +78,7 @@ static d9d_status read_config(d9d_convert *c, const char *path)
 {
     const char *file, *beside;
 
-    D9D_TRY(d9d_hf_config_place(path, &c->arena, &file, &beside));
+    D9D_TRY(d9d_hf_config_locate(path, &c->arena, &file, &beside));
     if (c->src != NULL && path == c->src && d9d_fs_is_dir(path) && !d9d_fs_exists(file))
         return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
     c->config_path = file;
@@ -86,40 +87,40 @@ static d9d_status read_config(d9d_convert *c, const char *path)
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
 
-static void say(void *arg, const char *sentence)
+static void log_problem(void *arg, const char *sentence)
 {
     d9d_log_warn(((const d9d_convert *)arg)->opt.log, "%s", sentence);
 }
 
 static d9d_status make_plan(d9d_convert *c, const char *name, const char *mapper)
 {
-    d9d_plan_options opt = {.cast = c->opt.cast,
-                            .cast_to = c->opt.dtype,
-                            .overflow = c->opt.overflow,
-                            .keep = c->spec == NULL ? "." D9D_ROUTER_BIAS : NULL,
-                            .floating = c->spec == NULL,
-                            .source = name,
-                            .mapper = mapper,
-                            .problem = say,
-                            .arg = c};
+    d9d_map_plan_opts opt = {.cast = c->opt.cast,
+                             .cast_to = c->opt.dtype,
+                             .overflow = c->opt.overflow,
+                             .keep_suffix = c->spec == NULL ? "." D9D_ROUTER_BIAS : NULL,
+                             .floating = c->spec == NULL,
+                             .source = name,
+                             .mapper = mapper,
+                             .on_problem = log_problem,
+                             .arg = c};
 
-    return d9d_plan_create(c->mapper, &c->source, &opt, &c->plan);
+    return d9d_map_plan_create(c->mapper, &c->source, &opt, &c->plan);
 }
 
 static d9d_status plan_model(d9d_convert *c, const char *name)
 {
     c->from = d9d_qwen3_layout(&c->source);
-    d9d_qwen3_fit(&c->source, &c->config);
-    c->to = target(c);
+    d9d_qwen3_infer_config(&c->source, &c->config);
+    c->to = output_layout(c);
     D9D_TRY(d9d_qwen3_mapper(&c->config, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
     return make_plan(c, name, c->config.experts > 0 ? "qwen3_moe" : "qwen3");
 }
 
 /* The same for a model that is known already. */
-static d9d_status plan_known(d9d_convert *c, const char *name)
+static d9d_status plan_given_model(d9d_convert *c, const char *name)
 {
     c->from = d9d_model_layout(c->model, &c->source);
-    c->to = target(c);
+    c->to = output_layout(c);
     D9D_TRY(d9d_model_mapper(c->model, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
     return make_plan(c, name, c->model->provider->table->name);
 }
@@ -144,11 +145,11 @@ static d9d_status read_any_config(d9d_convert *c)
 }
 
 /* The source with adapters merged, where there are some. */
-static d9d_status merge(d9d_convert *c)
+static d9d_status merge_adapters(d9d_convert *c)
 {
     const d9d_adapters *ad = c->opt.adapters;
     d9d_model_matrices of;
-    d9d_layout layout;
+    d9d_weights_layout layout;
 
     if (ad == NULL && c->opt.adapter == NULL)
         return D9D_OK;
@@ -160,8 +161,8 @@ static d9d_status merge(d9d_convert *c)
     }
     layout =
         c->model != NULL ? d9d_model_layout(c->model, &c->source) : d9d_qwen3_layout(&c->source);
-    D9D_TRY(d9d_adapters_merge(ad, &of, layout, &c->source, &c->merged));
-    c->source = d9d_merged_source(c->merged);
+    D9D_TRY(d9d_lora_merge_create(ad, &of, layout, &c->source, &c->merged));
+    c->source = d9d_lora_merge_source(c->merged);
     return D9D_OK;
 }
 
@@ -169,22 +170,22 @@ static d9d_status open_tensors(d9d_convert *c)
 {
     D9D_TRY(d9d_checkpoint_open(c->src, &c->ckpt));
     c->source = d9d_checkpoint_source(c->ckpt);
-    D9D_TRY(merge(c));
+    D9D_TRY(merge_adapters(c));
     if (c->model != NULL)
-        return plan_known(c, c->src);
+        return plan_given_model(c, c->src);
     return c->spec != NULL ? plan_spec(c, c->src) : plan_model(c, c->src);
 }
 
 static d9d_status open_files(d9d_convert *c, const char *src)
 {
-    c->src = c->beside = d9d_arena_strdup(&c->arena, src);
+    c->src = c->aux_dir = d9d_arena_strdup(&c->arena, src);
     if (c->src == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
     if (d9d_fs_exists(src) && !d9d_fs_is_dir(src))
         return D9D_FAIL(D9D_EPATH, "%s: is a file, must be the directory of a checkpoint", src);
     if (c->opt.config != NULL) {
         D9D_TRY(read_config(c, c->opt.config));
-        D9D_TRY(d9d_hf_config_place(c->opt.config, &c->arena, &c->config_path, &c->beside));
+        D9D_TRY(d9d_hf_config_locate(c->opt.config, &c->arena, &c->config_path, &c->aux_dir));
     } else {
         D9D_TRY(c->spec != NULL ? read_any_config(c) : read_config(c, c->src));
     }
@@ -201,7 +202,7 @@ static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_sp
     c->model = m;
     c->dtype = c->opt.dtype;
     if (c->opt.config != NULL)
-        D9D_TRY(d9d_hf_config_place(c->opt.config, &c->arena, &c->config_path, &c->beside));
+        D9D_TRY(d9d_hf_config_locate(c->opt.config, &c->arena, &c->config_path, &c->aux_dir));
     return open_tensors(c);
 }
 
@@ -210,19 +211,19 @@ static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
     D9D_TRY(read_config(c, config));
     if (c->opt.cast)
         c->dtype = c->opt.dtype;
-    D9D_TRY(d9d_qwen3_random_open(&c->config, c->dtype, seed, &c->random));
-    c->source = d9d_qwen3_random_source(c->random);
+    D9D_TRY(d9d_qwen3_init_open(&c->config, c->dtype, seed, &c->random));
+    c->source = d9d_qwen3_init_source(c->random);
     return plan_model(c, config);
 }
 
 /* --- shapes alone ------------------------------------------------------------------------- */
 
-static const d9d_st_tensor *shape_at(void *self, size_t i)
+static const d9d_safetensors_tensor *shape_at(void *self, size_t i)
 {
-    return d9d_plan_output(((d9d_convert *)self)->plan, i);
+    return d9d_map_plan_output(((d9d_convert *)self)->plan, i);
 }
 
-static const char *shape_place(void *self, size_t i)
+static const char *shape_path(void *self, size_t i)
 {
     (void)self;
     (void)i;
@@ -240,22 +241,22 @@ static d9d_status shape_read(void *self, size_t i, uint64_t at, void *dst, uint6
 static d9d_status open_shapes(d9d_convert *c, const char *config)
 {
     const bool to_hf = c->spec == NULL && c->opt.to == D9D_CONVERT_HF;
-    const d9d_convert_options opt = {.to = to_hf ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
-                                     .experts = c->opt.experts};
+    const d9d_convert_opts opt = {.to = to_hf ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
+                                  .expert_layout = c->opt.expert_layout};
 
     D9D_TRY(read_config(c, config));
-    D9D_TRY(d9d_convert_random(config, 0, &opt, &c->shapes));
-    c->source = (d9d_source){.self = c->shapes,
-                             .n = d9d_plan_output_count(c->shapes->plan),
-                             .at = shape_at,
-                             .place = shape_place,
-                             .read = shape_read};
+    D9D_TRY(d9d_convert_open_random(config, 0, &opt, &c->shapes));
+    c->source = (d9d_tensor_source){.self = c->shapes,
+                                    .n = d9d_map_plan_output_count(c->shapes->plan),
+                                    .at = shape_at,
+                                    .path = shape_path,
+                                    .read = shape_read};
     return c->spec != NULL ? plan_spec(c, config) : plan_model(c, config);
 }
 
 /* --- one of them ---------------------------------------------------------------------------- */
 
-static d9d_status create(const d9d_convert_options *opt, d9d_convert **out)
+static d9d_status create_convert(const d9d_convert_opts *opt, d9d_convert **out)
 {
     d9d_convert *c = calloc(1, sizeof(*c));
 
@@ -270,7 +271,7 @@ static d9d_status create(const d9d_convert_options *opt, d9d_convert **out)
                         "%s: says what becomes of every tensor; the adapter %s cannot be merged "
                         "besides",
                         opt->mapper, opt->adapter);
-    if (opt->to != D9D_CONVERT_OTHER || opt->experts != D9D_EXPERTS_AS_BEFORE)
+    if (opt->to != D9D_CONVERT_OTHER || opt->expert_layout != D9D_CONVERT_EXPERTS_UNCHANGED)
         return D9D_FAIL(
             D9D_ECONFIG,
             "%s: says what becomes of every tensor; a layout cannot be asked for besides",
@@ -278,7 +279,7 @@ static d9d_status create(const d9d_convert_options *opt, d9d_convert **out)
     return d9d_mapper_spec_read(opt->mapper, &c->spec);
 }
 
-static d9d_status keep(d9d_convert *c, d9d_status st, d9d_convert **out)
+static d9d_status finish_open(d9d_convert *c, d9d_status st, d9d_convert **out)
 {
     if (st == D9D_OK)
         *out = c;
@@ -290,7 +291,7 @@ static d9d_status keep(d9d_convert *c, d9d_status st, d9d_convert **out)
 /* What was asked for and would be passed over. */
 static d9d_status check_experts(const d9d_convert *c, const char *src)
 {
-    if (c->opt.experts == D9D_EXPERTS_AS_BEFORE || c->to != D9D_LAYOUT_D9D)
+    if (c->opt.expert_layout == D9D_CONVERT_EXPERTS_UNCHANGED || c->to != D9D_LAYOUT_D9D)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
                     "%s: goes to the layout d9d, which has experts in one way alone; "
@@ -298,54 +299,55 @@ static d9d_status check_experts(const d9d_convert *c, const char *src)
                     src);
 }
 
-d9d_status d9d_convert_open(const char *src, const d9d_convert_options *opt, d9d_convert **out)
+d9d_status d9d_convert_open(const char *src, const d9d_convert_opts *opt, d9d_convert **out)
 {
     d9d_convert *c = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, create(opt, &c), out);
+    D9D_TRY_OR(st, create_convert(opt, &c), out);
     D9D_TRY_OR(st, open_files(c, src), out);
     st = check_experts(c, src);
 out:
-    return keep(c, st, out);
+    return finish_open(c, st, out);
 }
 
-d9d_status d9d_convert_known(const char *src, const d9d_model_spec *m, const json_t *doc,
-                             const d9d_convert_options *opt, d9d_convert **out)
+d9d_status d9d_convert_open_model(const char *src, const d9d_model_spec *m, const json_t *doc,
+                                  const d9d_convert_opts *opt, d9d_convert **out)
 {
     d9d_convert *c = NULL;
-    d9d_status st = create(opt, &c);
+    d9d_status st = create_convert(opt, &c);
 
-    return keep(c, st == D9D_OK ? open_known(c, src, m, doc) : st, out);
+    return finish_open(c, st == D9D_OK ? open_known(c, src, m, doc) : st, out);
 }
 
-d9d_status d9d_convert_random(const char *config, uint64_t seed, const d9d_convert_options *opt,
-                              d9d_convert **out)
+d9d_status d9d_convert_open_random(const char *config, uint64_t seed, const d9d_convert_opts *opt,
+                                   d9d_convert **out)
 {
     d9d_convert *c = NULL;
-    d9d_status st = create(opt, &c);
+    d9d_status st = create_convert(opt, &c);
 
-    return keep(c, st == D9D_OK ? open_random(c, config, seed) : st, out);
+    return finish_open(c, st == D9D_OK ? open_random(c, config, seed) : st, out);
 }
 
-d9d_status d9d_convert_shapes(const char *config, const d9d_convert_options *opt, d9d_convert **out)
+d9d_status d9d_convert_open_shapes(const char *config, const d9d_convert_opts *opt,
+                                   d9d_convert **out)
 {
     d9d_convert *c = NULL;
-    d9d_status st = create(opt, &c);
+    d9d_status st = create_convert(opt, &c);
 
-    return keep(c, st == D9D_OK ? open_shapes(c, config) : st, out);
+    return finish_open(c, st == D9D_OK ? open_shapes(c, config) : st, out);
 }
 
 void d9d_convert_close(d9d_convert *c)
 {
     if (c == NULL)
         return;
-    d9d_plan_free(c->plan);
+    d9d_map_plan_free(c->plan);
     d9d_mapper_free(c->mapper);
-    d9d_merged_free(c->merged);
+    d9d_lora_merge_free(c->merged);
     d9d_adapters_free(c->adapters);
     d9d_checkpoint_close(c->ckpt);
-    d9d_qwen3_random_close(c->random);
+    d9d_qwen3_init_close(c->random);
     d9d_convert_close(c->shapes);
     d9d_mapper_spec_free(c->spec);
     json_decref(c->doc);
@@ -393,7 +395,7 @@ static d9d_status change_config(const d9d_convert *c, json_t *doc)
     if (c->spec != NULL)
         return c->opt.cast && json_object_size(doc) > 0 ? d9d_hf_config_set_dtype(doc, now)
                                                         : D9D_OK;
-    D9D_TRY(mark_layout(c, doc));
+    D9D_TRY(set_layout_mark(c, doc));
     D9D_TRY(d9d_hf_config_dtype(doc, D9D_HF_CONFIG_NAME, c->dtype, &now));
     return c->opt.cast && now != c->opt.dtype ? d9d_hf_config_set_dtype(doc, c->opt.dtype) : D9D_OK;
 }
@@ -419,18 +421,18 @@ out:
     return st;
 }
 
-static d9d_status add_others(const d9d_convert *c, d9d_shard_sink *s, const d9d_log *log)
+static d9d_status add_aux_files(const d9d_convert *c, d9d_shard_sink *s, const d9d_log *log)
 {
     d9d_arena a = {0};
     d9d_fs_names names = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_checkpoint_others(c->beside, &a, log, &names), out);
+    D9D_TRY_OR(st, d9d_checkpoint_aux_files(c->aux_dir, &a, log, &names), out);
     for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(&a, c->beside, names.name[i]);
+        const char *path = d9d_fs_join(&a, c->aux_dir, names.name[i]);
 
         if (path == NULL) {
-            st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->beside);
+            st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->aux_dir);
             goto out;
         }
         D9D_TRY_OR(st, d9d_shard_sink_copy(s, names.name[i], path), out);
@@ -440,31 +442,31 @@ out:
     return st;
 }
 
-static bool is_first(const d9d_convert_run_options *opt)
+static bool is_root(const d9d_convert_run_opts *opt)
 {
-    return opt->boot == NULL || d9d_boot_rank(opt->boot) == 0;
+    return opt->boot == NULL || d9d_bootstrap_rank(opt->boot) == 0;
 }
 
-static d9d_status agree(const d9d_convert_run_options *opt, d9d_status st)
+static d9d_status agree_status(const d9d_convert_run_opts *opt, d9d_status st)
 {
-    return opt->boot != NULL ? d9d_boot_agree(opt->boot, st) : st;
+    return opt->boot != NULL ? d9d_bootstrap_agree_status(opt->boot, st) : st;
 }
 
 /* --- what it is made of ------------------------------------------------------------------- */
 
 /* The content of the files that go along. */
-static d9d_status add_beside(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
+static d9d_status hash_aux_files(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
 {
     d9d_fs_names names = {0};
 
-    D9D_TRY(d9d_checkpoint_others(c->beside, a, NULL, &names));
+    D9D_TRY(d9d_checkpoint_aux_files(c->aux_dir, a, NULL, &names));
     for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(a, c->beside, names.name[i]);
+        const char *path = d9d_fs_join(a, c->aux_dir, names.name[i]);
         d9d_hash file;
 
         if (path == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->beside);
-        D9D_TRY(d9d_identity_file(path, &file));
+            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->aux_dir);
+        D9D_TRY(d9d_content_hash_file(path, &file));
         d9d_hasher_add(h, &file, sizeof(file));
     }
     return D9D_OK;
@@ -479,14 +481,14 @@ static d9d_status hash_inputs(const d9d_convert *c, int jobs, d9d_hash *out)
     d9d_status st;
 
     D9D_TRY(d9d_hasher_create(&h));
-    D9D_TRY_OR(st, d9d_plan_key(c->plan, &of), out);
+    D9D_TRY_OR(st, d9d_map_plan_fingerprint(c->plan, &of), out);
     d9d_hasher_add(h, &of, sizeof(of));
     if (c->ckpt != NULL) {
-        D9D_TRY_OR(st, d9d_identity_checkpoint(c->src, jobs, &of), out);
+        D9D_TRY_OR(st, d9d_content_hash_checkpoint(c->src, jobs, &of), out);
         d9d_hasher_add(h, &of, sizeof(of));
     }
-    if (c->beside != NULL)
-        D9D_TRY_OR(st, add_beside(c, &a, h), out);
+    if (c->aux_dir != NULL)
+        D9D_TRY_OR(st, hash_aux_files(c, &a, h), out);
     *out = d9d_hasher_digest(h);
 out:
     d9d_hasher_free(h);
@@ -495,21 +497,22 @@ out:
 }
 
 /* Collective: the first rank reads, and tells the others. */
-static d9d_status find_inputs(const d9d_convert *c, const d9d_convert_run_options *opt,
-                              d9d_hash *out)
+static d9d_status share_input_hash(const d9d_convert *c, const d9d_convert_run_opts *opt,
+                                   d9d_hash *out)
 {
-    d9d_boot_word *all;
+    d9d_bootstrap_blob *all;
     d9d_arena a = {0};
     d9d_status st;
 
     *out = (d9d_hash){0};
-    D9D_TRY(agree(opt, is_first(opt) ? hash_inputs(c, opt->jobs, out) : D9D_OK));
-    if (opt->boot == NULL || d9d_boot_size(opt->boot) == 1)
+    D9D_TRY(agree_status(opt, is_root(opt) ? hash_inputs(c, opt->jobs, out) : D9D_OK));
+    if (opt->boot == NULL || d9d_bootstrap_size(opt->boot) == 1)
         return D9D_OK;
-    all = d9d_arena_alloc(&a, (size_t)d9d_boot_size(opt->boot) * sizeof(*all));
-    st = agree(opt, all != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src));
+    all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(opt->boot) * sizeof(*all));
+    st =
+        agree_status(opt, all != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->src));
     if (st == D9D_OK)
-        st = d9d_boot_gather(opt->boot, out, sizeof(*out), &a, all);
+        st = d9d_bootstrap_allgather(opt->boot, out, sizeof(*out), &a, all);
     if (st == D9D_OK && all[0].n == sizeof(*out))
         memcpy(out, all[0].data, sizeof(*out));
     d9d_arena_release(&a);
@@ -530,27 +533,27 @@ static d9d_status check_inputs(const d9d_convert *c, int jobs, d9d_hash before)
 /* --- running ------------------------------------------------------------------------------ */
 
 /* What the outputs are made of, alike on every rank: `inputs`, and what this rank sees of them. */
-static d9d_status make_key(const d9d_convert *c, d9d_hash inputs, d9d_hash *out)
+static d9d_status make_fingerprint(const d9d_convert *c, d9d_hash inputs, d9d_hash *out)
 {
     d9d_hash all[2] = {inputs};
 
-    D9D_TRY(d9d_plan_key(c->plan, &all[1]));
+    D9D_TRY(d9d_map_plan_fingerprint(c->plan, &all[1]));
     *out = d9d_hash_bytes(all, sizeof(all));
     return D9D_OK;
 }
 
 static d9d_status open_sink(const d9d_convert *c, const char *dir, d9d_hash inputs,
-                            const d9d_convert_run_options *opt, d9d_shard_sink **out)
+                            const d9d_convert_run_opts *opt, d9d_shard_sink **out)
 {
     d9d_shard_sink *s = NULL;
     d9d_hash key;
     d9d_status st;
 
-    D9D_TRY(make_key(c, inputs, &key));
+    D9D_TRY(make_fingerprint(c, inputs, &key));
     D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
     D9D_TRY_OR(st, add_config(c, s), out);
-    if (c->beside != NULL)
-        D9D_TRY_OR(st, add_others(c, s, is_first(opt) ? opt->log : NULL), out);
+    if (c->aux_dir != NULL)
+        D9D_TRY_OR(st, add_aux_files(c, s, is_root(opt) ? opt->log : NULL), out);
     d9d_shard_sink_resume(s, key, opt->log);
     if (opt->boot != NULL)
         d9d_shard_sink_ranks(s, opt->boot);
@@ -564,56 +567,57 @@ out:
 /* Threads that copy wait for a disk, each with a chunk of memory; those that draw compute. */
 static int default_jobs(const d9d_convert *c)
 {
-    enum { COPYING = 6 };
+    enum { MAX_COPY_JOBS = 6 };
     const int cpus = d9d_thread_cpus();
 
-    return c->src != NULL && cpus > COPYING ? COPYING : cpus;
+    return c->src != NULL && cpus > MAX_COPY_JOBS ? MAX_COPY_JOBS : cpus;
 }
 
 static d9d_status fill_sink(const d9d_convert *c, d9d_shard_sink *s,
-                            const d9d_convert_run_options *opt)
+                            const d9d_convert_run_opts *opt)
 {
-    const d9d_sink sink = d9d_shard_sink_sink(s);
+    const d9d_tensor_sink sink = d9d_shard_sink_tensor_sink(s);
 
-    D9D_TRY(d9d_plan_run(c->plan, &sink, opt->jobs > 0 ? opt->jobs : default_jobs(c), opt->log));
+    D9D_TRY(
+        d9d_map_plan_run(c->plan, &sink, opt->jobs > 0 ? opt->jobs : default_jobs(c), opt->log));
     return d9d_shard_sink_end(s);
 }
 
 /* The first rank makes and commits the directory; the others know its name. */
-static d9d_status open_dir(const d9d_convert *c, const char *dst,
-                           const d9d_convert_run_options *opt, d9d_outdir *o)
+static d9d_status open_dir(const d9d_convert *c, const char *dst, const d9d_convert_run_opts *opt,
+                           d9d_outdir *o)
 {
-    if (!is_first(opt))
+    if (!is_root(opt))
         return d9d_outdir_join(o, dst);
     if (c->src != NULL && opt->replace)
-        D9D_TRY(d9d_outdir_spares(dst, c->src));
+        D9D_TRY(d9d_outdir_check_disjoint(dst, c->src));
     D9D_TRY(d9d_outdir_begin(o, dst, D9D_OUTDIR_KEEP | (opt->replace ? D9D_OUTDIR_REPLACE : 0),
                              d9d_checkpoint_kind()));
     return d9d_outdir_lock(o);
 }
 
-static d9d_status finish(const d9d_convert *c, d9d_hash inputs, d9d_shard_sink *s,
-                         const d9d_convert_run_options *opt, d9d_outdir *o)
+static d9d_status commit_output(const d9d_convert *c, d9d_hash inputs, d9d_shard_sink *s,
+                                const d9d_convert_run_opts *opt, d9d_outdir *o)
 {
-    if (!is_first(opt))
+    if (!is_root(opt))
         return D9D_OK;
     D9D_TRY(check_inputs(c, opt->jobs, inputs));
     D9D_TRY(d9d_shard_sink_manifest(s, NULL));
     return d9d_outdir_commit(o);
 }
 
-d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_run_options *opt)
+d9d_status d9d_convert_run(d9d_convert *c, const char *dst, const d9d_convert_run_opts *opt)
 {
     d9d_shard_sink *s = NULL;
     d9d_outdir o = {0};
     d9d_hash inputs;
     d9d_status st;
 
-    D9D_TRY_OR(st, find_inputs(c, opt, &inputs), out);
-    D9D_TRY_OR(st, agree(opt, open_dir(c, dst, opt, &o)), out);
-    D9D_TRY_OR(st, agree(opt, open_sink(c, o.tmp, inputs, opt, &s)), out);
-    D9D_TRY_OR(st, agree(opt, fill_sink(c, s, opt)), out);
-    st = agree(opt, finish(c, inputs, s, opt, &o));
+    D9D_TRY_OR(st, share_input_hash(c, opt, &inputs), out);
+    D9D_TRY_OR(st, agree_status(opt, open_dir(c, dst, opt, &o)), out);
+    D9D_TRY_OR(st, agree_status(opt, open_sink(c, o.tmp, inputs, opt, &s)), out);
+    D9D_TRY_OR(st, agree_status(opt, fill_sink(c, s, opt)), out);
+    st = agree_status(opt, commit_output(c, inputs, s, opt, &o));
 out:
     d9d_shard_sink_free(s);
     d9d_outdir_release(&o);

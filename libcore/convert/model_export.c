@@ -9,48 +9,48 @@
 #include "model/weights_merge.h"
 
 /* A configuration for a model that was not read from one; ENOTSUP where there is none. */
-static d9d_status config_new(const d9d_model_spec *m, json_t **doc)
+static d9d_status config_create(const d9d_model_spec *m, json_t **doc)
 {
     if (m->provider->hf_config != NULL)
-        return D9D_CALL(m->provider->table->name, m->provider, hf_config, m->config,
-                        m->options.dtype, doc);
+        return D9D_PLUGIN_CALL(m->provider->table->name, m->provider, hf_config, m->config,
+                               m->opts.dtype, doc);
     return D9D_FAIL(D9D_ENOTSUP, "%s: without hf_config it has no config.json",
                     m->provider->table->name);
 }
 
 /* The configuration that the model was read from, with the head that it has now. */
-static d9d_status config_again(const d9d_model_spec *m, json_t **doc)
+static d9d_status config_reload(const d9d_model_spec *m, json_t **doc)
 {
     D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
     return m->provider->hf_head != NULL
-               ? D9D_CALL(m->provider->table->name, m->provider, hf_head, m->config, *doc)
+               ? D9D_PLUGIN_CALL(m->provider->table->name, m->provider, hf_head, m->config, *doc)
                : D9D_OK;
 }
 
 /* The configuration to write, and the layout that goes with it; none (NULL) for a model that
  * HuggingFace's format cannot say and that was not read from one. */
-static d9d_status config_make(const d9d_model_spec *m, json_t **doc, d9d_layout *layout)
+static d9d_status config_build(const d9d_model_spec *m, json_t **doc, d9d_weights_layout *layout)
 {
-    d9d_status said;
+    d9d_status reloaded;
 
     *layout = D9D_LAYOUT_HF;
     if (m->hf_config == NULL) {
-        d9d_status st = config_new(m, doc);
+        d9d_status st = config_create(m, doc);
 
         if (st == D9D_ENOTSUP)
             *layout = D9D_LAYOUT_D9D;
         return st == D9D_ENOTSUP ? D9D_OK : st;
     }
-    said = config_again(m, doc);
-    if (said == D9D_ENOTSUP) {
+    reloaded = config_reload(m, doc);
+    if (reloaded == D9D_ENOTSUP) {
         *layout = D9D_LAYOUT_D9D;
-        return d9d_hf_config_set_dtype(*doc, m->options.dtype);
+        return d9d_hf_config_set_dtype(*doc, m->opts.dtype);
     }
-    D9D_TRY(said);
+    D9D_TRY(reloaded);
     if (d9d_hf_config_was_fused(*doc))
         *layout = D9D_LAYOUT_HF_FUSED;
     d9d_hf_config_unmark(*doc);
-    return d9d_hf_config_set_dtype(*doc, m->options.dtype);
+    return d9d_hf_config_set_dtype(*doc, m->opts.dtype);
 }
 
 /* config.json, and what goes with it there. */
@@ -58,15 +58,15 @@ static d9d_status config_write(const json_t *doc, const char *hf_config, const c
                                const d9d_log *log)
 {
     d9d_arena a = {0};
-    const char *from = NULL, *beside = NULL;
+    const char *from = NULL, *aux_dir = NULL;
     d9d_status st = D9D_OK;
 
     if (hf_config != NULL)
-        D9D_TRY_OR(st, d9d_hf_config_place(hf_config, &a, &from, &beside), out);
+        D9D_TRY_OR(st, d9d_hf_config_locate(hf_config, &a, &from, &aux_dir), out);
     if (doc != NULL)
         D9D_TRY_OR(st, d9d_hf_config_write(dir, doc, from), out);
-    if (beside != NULL)
-        st = d9d_checkpoint_copy_others(beside, dir, log);
+    if (aux_dir != NULL)
+        st = d9d_checkpoint_copy_aux_files(aux_dir, dir, log);
 out:
     d9d_arena_release(&a);
     return st;
@@ -75,43 +75,43 @@ out:
 static d9d_status shards_write(const d9d_map_plan *plan, const char *dir, const d9d_log *log)
 {
     d9d_shard_sink *shards = NULL;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
     d9d_status st;
 
     D9D_TRY(d9d_shard_sink_create(dir, D9D_SHARD_BYTES, &shards));
-    sink = d9d_shard_sink_sink(shards);
-    D9D_TRY_OR(st, d9d_plan_run(plan, &sink, 0, log), out);
+    sink = d9d_shard_sink_tensor_sink(shards);
+    D9D_TRY_OR(st, d9d_map_plan_run(plan, &sink, 0, log), out);
     st = d9d_shard_sink_end(shards);
 out:
     d9d_shard_sink_free(shards);
     return st;
 }
 
-static d9d_status tensors_write(const d9d_model_spec *m, const d9d_source *src, d9d_layout to,
-                                const char *dir, const d9d_log *log)
+static d9d_status tensors_write(const d9d_model_spec *m, const d9d_tensor_source *src,
+                                d9d_weights_layout to, const char *dir, const d9d_log *log)
 {
-    const d9d_plan_options opt = {.source = "model", .mapper = m->provider->table->name};
+    const d9d_map_plan_opts opt = {.source = "model", .mapper = m->provider->table->name};
     d9d_mapper *mapper = NULL;
     d9d_map_plan *plan = NULL;
     d9d_status st;
 
     D9D_TRY(d9d_model_mapper(m, D9D_WHOLE_MODEL, src, to, &mapper));
-    D9D_TRY_OR(st, d9d_plan_create(mapper, src, &opt, &plan), out);
+    D9D_TRY_OR(st, d9d_map_plan_create(mapper, src, &opt, &plan), out);
     st = shards_write(plan, dir, log);
 out:
-    d9d_plan_free(plan);
+    d9d_map_plan_free(plan);
     d9d_mapper_free(mapper);
     return st;
 }
 
-static d9d_status files_write(const d9d_model_spec *m, const d9d_source *src, const char *dir,
-                              const d9d_log *log)
+static d9d_status files_write(const d9d_model_spec *m, const d9d_tensor_source *src,
+                              const char *dir, const d9d_log *log)
 {
     json_t *doc = NULL;
-    d9d_layout to;
+    d9d_weights_layout to;
     d9d_status st;
 
-    D9D_TRY_OR(st, config_make(m, &doc, &to), out);
+    D9D_TRY_OR(st, config_build(m, &doc, &to), out);
     D9D_TRY_OR(st, tensors_write(m, src, to, dir, log), out);
     st = config_write(doc, m->hf_config, dir, log);
 out:
@@ -120,39 +120,39 @@ out:
 }
 
 /* What goes with config.json can be copied. */
-static d9d_status others_check(const char *hf_config)
+static d9d_status aux_files_check(const char *hf_config)
 {
     d9d_arena a = {0};
-    const char *from, *beside;
+    const char *from, *aux_dir;
     d9d_fs_names names;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_hf_config_place(hf_config, &a, &from, &beside), out);
-    if (beside != NULL)
-        st = d9d_checkpoint_others(beside, &a, NULL, &names);
+    D9D_TRY_OR(st, d9d_hf_config_locate(hf_config, &a, &from, &aux_dir), out);
+    if (aux_dir != NULL)
+        st = d9d_checkpoint_aux_files(aux_dir, &a, NULL, &names);
 out:
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9d_export_check(const d9d_model_spec *m)
+d9d_status d9d_model_export_check(const d9d_model_spec *m)
 {
     json_t *doc = NULL;
-    d9d_status st = m->hf_config != NULL ? others_check(m->hf_config) : D9D_OK;
+    d9d_status st = m->hf_config != NULL ? aux_files_check(m->hf_config) : D9D_OK;
 
     if (st == D9D_OK)
-        st = m->hf_config == NULL ? config_new(m, &doc) : config_again(m, &doc);
+        st = m->hf_config == NULL ? config_create(m, &doc) : config_reload(m, &doc);
     json_decref(doc);
     return st;
 }
 
-d9d_status d9d_export_params(const d9d_model_spec *m, const d9d_params *params,
-                             const d9d_adapters *ad, const char *dir, const d9d_log *log)
+d9d_status d9d_model_export_params(const d9d_model_spec *m, const d9d_params *params,
+                                   const d9d_adapters *ad, const char *dir, const d9d_log *log)
 {
     d9d_params_io *io = NULL;
-    d9d_merged *merged = NULL;
+    d9d_lora_merge *merged = NULL;
     d9d_outdir out = {0};
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_status st;
 
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
@@ -164,33 +164,35 @@ d9d_status d9d_export_params(const d9d_model_spec *m, const d9d_params *params,
     st = d9d_outdir_commit(&out);
 done:
     d9d_outdir_release(&out);
-    d9d_merged_free(merged);
+    d9d_lora_merge_free(merged);
     d9d_params_io_close(io);
     return st;
 }
 
-d9d_status d9d_export_checkpoint(const d9d_model_spec *m, const char *saved, const d9d_adapters *ad,
-                                 const char *dir, d9d_boot *boot, const d9d_log *log)
+d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m, const char *saved,
+                                       const d9d_adapters *ad, const char *dir, d9d_bootstrap *boot,
+                                       const d9d_log *log)
 {
-    d9d_convert_options opt = {.cast = true,
-                               .dtype = m->options.dtype,
-                               .shard_bytes = D9D_SHARD_BYTES,
-                               .config = m->hf_config,
-                               .adapters = ad,
-                               .log = log};
-    const d9d_convert_run_options how = {.boot = boot, .log = log};
+    d9d_convert_opts opt = {.cast = true,
+                            .dtype = m->opts.dtype,
+                            .shard_bytes = D9D_SHARD_BYTES,
+                            .config = m->hf_config,
+                            .adapters = ad,
+                            .log = log};
+    const d9d_convert_run_opts how = {.boot = boot, .log = log};
     d9d_convert *convert = NULL;
     json_t *doc = NULL;
-    d9d_layout to;
+    d9d_weights_layout to;
     d9d_status st;
 
-    st = config_make(m, &doc, &to);
+    st = config_build(m, &doc, &to);
     opt.to = to == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF;
-    opt.experts = to == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH;
+    opt.expert_layout =
+        to == D9D_LAYOUT_HF_FUSED ? D9D_CONVERT_EXPERTS_FUSED : D9D_CONVERT_EXPERTS_SEPARATE;
     if (st == D9D_OK)
-        st = d9d_convert_known(saved, m, doc, &opt, &convert);
+        st = d9d_convert_open_model(saved, m, doc, &opt, &convert);
     if (boot != NULL)
-        st = d9d_boot_agree(boot, st);
+        st = d9d_bootstrap_agree_status(boot, st);
     if (st == D9D_OK)
         st = d9d_convert_run(convert, dir, &how);
     d9d_convert_close(convert);

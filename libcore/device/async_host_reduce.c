@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static d9d_status room_take(d9d_crossing *c, d9d_device *dev, uint64_t bytes)
+static d9d_status buffers_alloc(d9d_async_host_reduce *c, d9d_device *dev, uint64_t bytes)
 {
     if (c->dev != NULL)
         return bytes == c->bytes
@@ -13,36 +13,37 @@ static d9d_status room_take(d9d_crossing *c, d9d_device *dev, uint64_t bytes)
     c->dev = dev;
     c->bytes = bytes;
     D9D_TRY(d9d_device_pin(dev, bytes, &c->pinned));
-    D9D_TRY(d9d_device_alloc(dev, bytes, &c->device));
-    return d9d_readback_create(dev, bytes, &c->back);
+    D9D_TRY(d9d_device_alloc(dev, bytes, &c->device_buf));
+    return d9d_readback_create(dev, bytes, &c->readback);
 }
 
-d9d_status d9d_crossing_begin(d9d_crossing *c, d9d_device *dev, d9d_comm *world, const char *what,
-                              d9d_dtype t, const void *mine, int64_t n, d9d_comm_op op)
+d9d_status d9d_async_host_reduce_start(d9d_async_host_reduce *c, d9d_device *dev, d9d_comm *world,
+                                       const char *what, d9d_dtype t, const void *mine, int64_t n,
+                                       d9d_comm_op op)
 {
-    D9D_TRY(room_take(c, dev, (uint64_t)n * d9d_dtype_size(t)));
+    D9D_TRY(buffers_alloc(c, dev, (uint64_t)n * d9d_dtype_size(t)));
     memcpy(c->pinned, mine, c->bytes);
-    D9D_TRY(d9d_device_send(dev, c->device, c->pinned, c->bytes));
-    D9D_TRY(d9d_comm_all_reduce(world, dev->stream, what, t, c->device, n, op));
-    return d9d_readback_begin(c->back, c->device);
+    D9D_TRY(d9d_device_h2d_async(dev, c->device_buf, c->pinned, c->bytes));
+    D9D_TRY(d9d_comm_all_reduce(world, dev->stream, what, t, c->device_buf, n, op));
+    return d9d_readback_enqueue(c->readback, c->device_buf);
 }
 
-d9d_status d9d_crossing_end(d9d_crossing *c, void *all)
+d9d_status d9d_async_host_reduce_wait(d9d_async_host_reduce *c, void *all)
 {
     const void *back;
 
-    D9D_TRY(d9d_readback_end(c->back, &back));
+    D9D_TRY(d9d_readback_wait(c->readback, &back));
     memcpy(all, back, c->bytes);
     return D9D_OK;
 }
 
-void d9d_crossing_release(d9d_crossing *c)
+void d9d_async_host_reduce_release(d9d_async_host_reduce *c)
 {
     if (c->dev != NULL) {
-        d9d_readback_free(c->back);
+        d9d_readback_free(c->readback);
         d9d_device_unpin(c->dev, c->pinned);
-        if (c->device != NULL)
-            d9d_device_free(c->dev, c->device, c->bytes);
+        if (c->device_buf != NULL)
+            d9d_device_free(c->dev, c->device_buf, c->bytes);
     }
-    *c = (d9d_crossing){0};
+    *c = (d9d_async_host_reduce){0};
 }

@@ -35,7 +35,7 @@ static const d9d_key cudnn_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_key torch_elem = {
-    .kind = D9D_KIND_ENUM, .words = torch_words, .doc = "a kernel of PyTorch's"};
+    .kind = D9D_KIND_ENUM, .names = torch_words, .doc = "a kernel of PyTorch's"};
 static const d9d_key torch_keys[] = {
     {.name = "backends",
      .kind = D9D_KIND_LIST,
@@ -68,7 +68,7 @@ static const d9d_table choice_table =
 
 /* --- reading it --------------------------------------------------------------------------- */
 
-static bool is_listed(const torch *t)
+static bool lists_cudnn(const torch *t)
 {
     const int *word = t->backends.items;
 
@@ -78,21 +78,21 @@ static bool is_listed(const torch *t)
     return t->backends.n == 0;
 }
 
-static void choose(const choice *x, d9d_cuda_options *out)
+static void apply_choice(const choice *x, d9d_cuda_opts *out)
 {
     const bool own =
-        x->sdpa.which == EAGER || (x->sdpa.which == TORCH && !is_listed(x->sdpa.value));
+        x->sdpa.which == EAGER || (x->sdpa.which == TORCH && !lists_cudnn(x->sdpa.value));
 
-    out->attention = own ? D9D_CUDA_OWN : D9D_CUDA_CUDNN;
+    out->attention = own ? D9D_CUDA_ATTENTION_BUILTIN : D9D_CUDA_ATTENTION_CUDNN;
     if (x->sdpa.which == CUDNN) {
         const fused *f = x->sdpa.value;
 
-        out->inexact = !f->deterministic;
-        out->scratch = f->scratch_mb << 20;
+        out->nondeterministic = !f->deterministic;
+        out->max_score_bytes = f->scratch_mb << 20;
     }
 }
 
-d9d_status d9di_cuda_options(d9d_cuda_options *out)
+d9d_status d9di_device_cuda_opts(d9d_cuda_opts *out)
 {
     const char *text = getenv(VARIABLE);
     d9d_arena arena = {0};
@@ -100,7 +100,7 @@ d9d_status d9di_cuda_options(d9d_cuda_options *out)
     choice x;
     d9d_status st;
 
-    *out = (d9d_cuda_options){0};
+    *out = (d9d_cuda_opts){0};
     if (text == NULL)
         return D9D_OK;
     D9D_TRY(d9d_json_parse(VARIABLE, text, strlen(text), &value));
@@ -109,7 +109,7 @@ d9d_status d9di_cuda_options(d9d_cuda_options *out)
         return D9D_FAIL(D9D_ENOMEM, VARIABLE ": no memory for its value");
     st = d9d_config_bind(&choice_table, doc, VARIABLE, NULL, &arena, &x);
     if (st == D9D_OK)
-        choose(&x, out);
+        apply_choice(&x, out);
     json_decref(doc);
     d9d_arena_release(&arena);
     return st;

@@ -17,6 +17,6 @@
 #include "d9d/kernels/cuda.h"
 
 /* ECONFIG names the variable and what is wrong with it. */
-d9d_status d9di_cuda_options(d9d_cuda_options *out);
+d9d_status d9di_device_cuda_opts(d9d_cuda_opts *out);
 
 #endif /* D9D_DEVICE_CUDA_OPTIONS_H */

@@ -26,7 +26,7 @@ static const backend backends[BACKENDS] = {
 };
 
 /* "cuda:12" names backend "cuda" and index 12; no number is 0. */
-static bool names(const char *which, const backend *b, int *index)
+static bool name_matches(const char *which, const backend *b, int *index)
 {
     const size_t n = strlen(b->name);
     char *end;
@@ -61,7 +61,7 @@ static d9d_status open_backend(const backend *b, int index, d9d_device **out)
     return st;
 }
 
-static d9d_status open_first(d9d_device **out)
+static d9d_status open_auto(d9d_device **out)
 {
     d9d_status st = D9D_ENOTFOUND;
 
@@ -78,7 +78,7 @@ static d9d_status find_backend(const char *which, const backend **out, int *inde
     for (int i = 0; i < BACKENDS; i++) {
         const backend *b = &backends[i];
 
-        if (!names(which, b, index))
+        if (!name_matches(which, b, index))
             continue;
         if (b->open == NULL)
             return D9D_FAIL(D9D_ENOTSUP, "device \"%s\": this build has no %s", which, b->name);
@@ -89,17 +89,17 @@ static d9d_status find_backend(const char *which, const backend **out, int *inde
 }
 
 /* "auto@20GiB" is the word "auto" and 20 x 2^30 bytes. */
-typedef struct choice {
+typedef struct device_spec {
     char word[64];
     uint64_t limit;
-} choice;
+} device_spec;
 
-static d9d_status split(const char *which, choice *out)
+static d9d_status parse_spec(const char *which, device_spec *out)
 {
     const char *at = strchr(which, '@');
     const size_t n = at != NULL ? (size_t)(at - which) : strlen(which);
 
-    *out = (choice){.limit = UINT64_MAX};
+    *out = (device_spec){.limit = UINT64_MAX};
     (void)snprintf(out->word, sizeof(out->word), "%.*s", (int)n, which);
     if (at != NULL && !d9d_size_parse(at + 1, &out->limit))
         return D9D_FAIL(D9D_ECONFIG,
@@ -113,10 +113,10 @@ static d9d_status split(const char *which, choice *out)
 d9d_status d9d_device_check(const char *which)
 {
     const backend *b;
-    choice c;
+    device_spec c;
     int index;
 
-    D9D_TRY(split(which, &c));
+    D9D_TRY(parse_spec(which, &c));
     return strcmp(c.word, "auto") == 0 ? D9D_OK : find_backend(c.word, &b, &index);
 }
 
@@ -124,12 +124,12 @@ d9d_status d9d_device_open(const char *which, d9d_device **out)
 {
     const backend *b;
     d9d_device *dev;
-    choice c;
+    device_spec c;
     int index;
 
-    D9D_TRY(split(which, &c));
+    D9D_TRY(parse_spec(which, &c));
     if (strcmp(c.word, "auto") == 0) {
-        D9D_TRY(open_first(&dev));
+        D9D_TRY(open_auto(&dev));
     } else {
         D9D_TRY(find_backend(c.word, &b, &index));
         D9D_TRY(open_backend(b, index, &dev));
@@ -143,7 +143,7 @@ void d9d_device_close(d9d_device *dev)
 {
     if (dev == NULL)
         return;
-    d9di_readback_drop(dev);
+    d9di_readback_free_idle(dev);
     d9di_pool_free(dev);
     if (dev->ops != NULL && dev->ops->close != NULL)
         dev->ops->close(dev);
@@ -159,7 +159,7 @@ d9d_status d9d_device_download(d9d_device *dev, void *host, const void *src, uin
 {
     if (n == 0)
         return D9D_OK;
-    d9di_device_waited(dev);
+    d9di_device_count_wait(dev);
     return dev->ops->download(dev, host, src, n);
 }
 
@@ -170,7 +170,7 @@ d9d_status d9d_device_copy(d9d_device *dev, void *dst, const void *src, uint64_t
 
 d9d_status d9d_device_sync(d9d_device *dev)
 {
-    d9di_device_waited(dev);
+    d9di_device_count_wait(dev);
     return dev->ops->sync(dev);
 }
 
@@ -185,34 +185,34 @@ void d9d_device_unpin(d9d_device *dev, void *pinned)
         dev->ops->unpin(dev, pinned);
 }
 
-d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+d9d_status d9d_device_d2h_async(d9d_device *dev, void *pinned, const void *src, uint64_t n)
 {
     return n == 0 ? D9D_OK : dev->ops->fetch(dev, pinned, src, n, NULL);
 }
 
-d9d_status d9d_device_peek(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+d9d_status d9d_device_d2h(d9d_device *dev, void *pinned, const void *src, uint64_t n)
 {
-    return n == 0 ? D9D_OK : dev->ops->peek(dev, pinned, src, n);
+    return n == 0 ? D9D_OK : dev->ops->d2h(dev, pinned, src, n);
 }
 
-d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
+d9d_status d9d_device_h2d_async(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
 {
-    return n == 0 ? D9D_OK : dev->ops->send(dev, dst, pinned, n);
+    return n == 0 ? D9D_OK : dev->ops->h2d_async(dev, dst, pinned, n);
 }
 
 /* --- kernels that stand in no table ----------------------------------------------------------- */
 
-d9d_status d9d_device_launch(d9d_device *dev, const d9d_custom_kernel *kernel, void *args,
-                             d9d_kernel_cost cost)
+d9d_status d9d_device_launch(d9d_device *dev, const d9d_device_kernel *kernel, void *args,
+                             d9d_device_kernel_cost cost)
 {
-    const bool planned = dev->kernels == d9d_kernels_paper();
-    const bool gpu = planned ? d9d_paper_chip_of(d9d_paper_of(dev->stream))->gpu
+    const bool planned = dev->kernels == d9d_kernels_sim();
+    const bool gpu = planned ? d9d_sim_get_chip(d9d_sim_of_stream(dev->stream))->is_gpu
                              : strcmp(dev->kernels->name, "cuda") == 0;
     d9d_status (*const run)(d9d_stream, void *) = gpu ? kernel->cuda : kernel->cpu;
 
     if (run == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s: has no kernel for %s", kernel->name,
                         gpu ? "GPUs" : "the CPU");
-    return planned ? d9d_paper_launch(dev->stream, cost.dtype, cost.flops, cost.bytes)
+    return planned ? d9d_sim_launch(dev->stream, cost.dtype, cost.flops, cost.bytes)
                    : run(dev->stream, args);
 }

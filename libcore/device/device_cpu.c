@@ -9,7 +9,7 @@
 /* Large blocks start on a huge page and ask for them: fewer page faults and TLB misses. */
 enum { ALIGN = 256, HUGE_PAGE = 2 << 20, HUGE_FROM = 8 << 20 };
 
-static void *cpu_take(d9d_device *dev, uint64_t n)
+static void *cpu_alloc(d9d_device *dev, uint64_t n)
 {
     void *p = NULL;
 
@@ -21,7 +21,7 @@ static void *cpu_take(d9d_device *dev, uint64_t n)
     return p;
 }
 
-static void cpu_give(d9d_device *dev, void *p, uint64_t n)
+static void cpu_free(d9d_device *dev, void *p, uint64_t n)
 {
     (void)dev, (void)n;
     free(p);
@@ -37,14 +37,14 @@ static void cpu_give(d9d_device *dev, void *p, uint64_t n)
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 
-static void cpu_mark(void *p, uint64_t n, uint64_t block)
+static void cpu_mark_block(void *p, uint64_t n, uint64_t block)
 {
     ASAN_UNPOISON_MEMORY_REGION(p, block);
     memset(p, 0xff, n);
     ASAN_POISON_MEMORY_REGION((char *)p + n, block - n);
 }
 #else
-#define cpu_mark NULL
+#define cpu_mark_block NULL
 #endif
 
 static d9d_status cpu_copy(d9d_device *dev, void *dst, const void *src, uint64_t n)
@@ -54,10 +54,10 @@ static d9d_status cpu_copy(d9d_device *dev, void *dst, const void *src, uint64_t
     return D9D_OK;
 }
 
-static d9d_status cpu_fetch(d9d_device *dev, void *dst, const void *src, uint64_t n,
-                            d9d_stream queue)
+static d9d_status cpu_d2h_async(d9d_device *dev, void *dst, const void *src, uint64_t n,
+                                d9d_stream stream)
 {
-    (void)queue;
+    (void)stream;
     return cpu_copy(dev, dst, src, n);
 }
 
@@ -87,7 +87,7 @@ static void cpu_unpin(d9d_device *dev, void *host)
 }
 
 /* A mark is the time when it was set. */
-static d9d_status cpu_mark_open(d9d_device *dev, void **out)
+static d9d_status cpu_event_create(d9d_device *dev, void **out)
 {
     int64_t *at = calloc(1, sizeof(*at));
 
@@ -97,26 +97,26 @@ static d9d_status cpu_mark_open(d9d_device *dev, void **out)
     return D9D_OK;
 }
 
-static d9d_status cpu_mark_set(d9d_device *dev, void *mark, d9d_stream queue)
+static d9d_status cpu_event_record(d9d_device *dev, void *event, d9d_stream stream)
 {
-    (void)dev, (void)queue;
-    *(int64_t *)mark = d9d_clock_ns();
+    (void)dev, (void)stream;
+    *(int64_t *)event = d9d_clock_ns();
     return D9D_OK;
 }
 
-static bool cpu_mark_passed(d9d_device *dev, void *mark)
+static bool cpu_event_query(d9d_device *dev, void *event)
 {
-    (void)dev, (void)mark;
+    (void)dev, (void)event;
     return true;
 }
 
-static d9d_status cpu_mark_wait(d9d_device *dev, void *mark)
+static d9d_status cpu_event_wait(d9d_device *dev, void *event)
 {
-    (void)dev, (void)mark;
+    (void)dev, (void)event;
     return D9D_OK;
 }
 
-static d9d_status cpu_mark_ms(d9d_device *dev, void *from, void *to, double *ms)
+static d9d_status cpu_event_elapsed_ms(d9d_device *dev, void *from, void *to, double *ms)
 {
     (void)dev;
     *ms = (double)(*(int64_t *)to - *(int64_t *)from) * 1e-6;
@@ -126,25 +126,25 @@ static d9d_status cpu_mark_ms(d9d_device *dev, void *from, void *to, double *ms)
 d9d_status d9di_device_open_cpu(int index, d9d_device *dev)
 {
     static const d9d_device_ops ops = {
-        .take = cpu_take,
-        .give = cpu_give,
-        .mark = cpu_mark,
-        .shared = true,
+        .alloc = cpu_alloc,
+        .free = cpu_free,
+        .mark_block = cpu_mark_block,
+        .host_accessible = true,
         .upload = cpu_copy,
         .download = cpu_copy,
         .copy = cpu_copy,
         .sync = cpu_sync,
         .pin = cpu_pin,
         .unpin = cpu_unpin,
-        .fetch = cpu_fetch,
-        .peek = cpu_copy,
-        .send = cpu_copy,
-        .mark_open = cpu_mark_open,
-        .mark_close = cpu_unpin,
-        .mark_set = cpu_mark_set,
-        .mark_passed = cpu_mark_passed,
-        .mark_wait = cpu_mark_wait,
-        .mark_ms = cpu_mark_ms,
+        .fetch = cpu_d2h_async,
+        .d2h = cpu_copy,
+        .h2d_async = cpu_copy,
+        .event_create = cpu_event_create,
+        .event_free = cpu_unpin,
+        .event_record = cpu_event_record,
+        .event_query = cpu_event_query,
+        .event_wait = cpu_event_wait,
+        .event_elapsed_ms = cpu_event_elapsed_ms,
     };
 
     (void)index;

@@ -21,29 +21,29 @@
 #include "device/cuda_options.h"
 #include "device/backend.h"
 
-enum { PARTS = 4, PART = 8 << 20, GRAIN = 256 };
+enum { RING_BUFFERS = 4, RING_BUFFER_BYTES = 8 << 20, RING_ALIGN = 256 };
 
 /* Giving memory back waits for the GPU, which small models whose steps differ would do all the
  * time. */
-#define SLACK (UINT64_C(256) << 20)
+#define CACHE_SLACK (UINT64_C(256) << 20)
 
 typedef struct ring {
     char *data; /* PARTS * PART pinned bytes */
-    cudaEvent_t passed[PARTS];
-    int part;
+    cudaEvent_t copied[RING_BUFFERS];
+    int current;
     uint64_t used; /* bytes of the current part */
 } ring;
 
 typedef struct cuda_device {
     int index;
     char name[16];
-    cudaStream_t queue; /* the stream's own */
-    cudaStream_t side;  /* of copies that wait for nothing in it */
+    cudaStream_t stream; /* the stream's own */
+    cudaStream_t side_stream;  /* of copies that wait for nothing in it */
     ring up, down;
-    pthread_mutex_t copies; /* held while a ring is used */
+    pthread_mutex_t copy_lock; /* held while a ring is used */
 } cuda_device;
 
-static d9d_status fail(const d9d_device *dev, const char *what, cudaError_t e)
+static d9d_status cuda_fail(const d9d_device *dev, const char *what, cudaError_t e)
 {
     const cuda_device *self = dev->self;
 
@@ -51,7 +51,7 @@ static d9d_status fail(const d9d_device *dev, const char *what, cudaError_t e)
                     what, cudaGetErrorString(e));
 }
 
-static cudaError_t make_current(const d9d_device *dev)
+static cudaError_t set_current(const d9d_device *dev)
 {
     const cuda_device *self = dev->self;
 
@@ -60,32 +60,32 @@ static cudaError_t make_current(const d9d_device *dev)
 
 /* --- memory -------------------------------------------------------------------------- */
 
-static void *cuda_take(d9d_device *dev, uint64_t n)
+static void *cuda_alloc(d9d_device *dev, uint64_t n)
 {
     void *p = NULL;
 
-    if (make_current(dev) == cudaSuccess && cudaMalloc(&p, n) == cudaSuccess)
+    if (set_current(dev) == cudaSuccess && cudaMalloc(&p, n) == cudaSuccess)
         return p;
     (void)cudaGetLastError(); /* the pool reports it; the next launch must not */
     return NULL;
 }
 
-static void cuda_give(d9d_device *dev, void *p, uint64_t n)
+static void cuda_free(d9d_device *dev, void *p, uint64_t n)
 {
     const cuda_device *self = dev->self;
 
     (void)n;
-    (void)make_current(dev);
-    d9di_device_waited(dev);
-    (void)cudaStreamSynchronize(self->queue); /* what is queued may still use it */
+    (void)set_current(dev);
+    d9di_device_count_wait(dev);
+    (void)cudaStreamSynchronize(self->stream); /* what is queued may still use it */
     (void)cudaFree(p);
 }
 
-static void cuda_room(d9d_device *dev, uint64_t *has, uint64_t *left)
+static void cuda_mem_info(d9d_device *dev, uint64_t *has, uint64_t *left)
 {
     size_t all = 0, unused = 0;
 
-    if (make_current(dev) != cudaSuccess || cudaMemGetInfo(&unused, &all) != cudaSuccess)
+    if (set_current(dev) != cudaSuccess || cudaMemGetInfo(&unused, &all) != cudaSuccess)
         (void)cudaGetLastError();
     *has = all;
     *left = unused;
@@ -95,222 +95,222 @@ static void cuda_room(d9d_device *dev, uint64_t *has, uint64_t *left)
 
 static cudaError_t ring_open(ring *r)
 {
-    cudaError_t e = cudaHostAlloc((void **)&r->data, (size_t)PARTS * PART, cudaHostAllocDefault);
+    cudaError_t e = cudaHostAlloc((void **)&r->data, (size_t)RING_BUFFERS * RING_BUFFER_BYTES, cudaHostAllocDefault);
 
-    for (int i = 0; i < PARTS && e == cudaSuccess; i++)
-        e = cudaEventCreateWithFlags(&r->passed[i], cudaEventDisableTiming);
+    for (int i = 0; i < RING_BUFFERS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&r->copied[i], cudaEventDisableTiming);
     return e;
 }
 
 static void ring_close(ring *r)
 {
-    for (int i = 0; i < PARTS; i++)
-        if (r->passed[i] != NULL)
-            (void)cudaEventDestroy(r->passed[i]);
+    for (int i = 0; i < RING_BUFFERS; i++)
+        if (r->copied[i] != NULL)
+            (void)cudaEventDestroy(r->copied[i]);
     if (r->data != NULL)
         (void)cudaFreeHost(r->data);
 }
 
 /* Room for at least one byte: where, and how much of n fits. */
-static cudaError_t ring_room(d9d_device *dev, uint64_t n, char **at, uint64_t *fits)
+static cudaError_t ring_reserve(d9d_device *dev, uint64_t n, char **at, uint64_t *fits)
 {
     cuda_device *self = dev->self;
     ring *r = &self->up;
     cudaError_t e = cudaSuccess;
 
-    if (r->used == PART) {
-        e = cudaEventRecord(r->passed[r->part], self->queue);
-        r->part = (r->part + 1) % PARTS;
+    if (r->used == RING_BUFFER_BYTES) {
+        e = cudaEventRecord(r->copied[r->current], self->stream);
+        r->current = (r->current + 1) % RING_BUFFERS;
         r->used = 0;
-        if (cudaEventQuery(r->passed[r->part]) == cudaErrorNotReady)
-            d9di_device_waited(dev);
+        if (cudaEventQuery(r->copied[r->current]) == cudaErrorNotReady)
+            d9di_device_count_wait(dev);
         if (e == cudaSuccess)
-            e = cudaEventSynchronize(r->passed[r->part]); /* at once if it was never recorded */
+            e = cudaEventSynchronize(r->copied[r->current]); /* at once if it was never recorded */
     }
-    *fits = n < PART - r->used ? n : PART - r->used;
-    *at = r->data + (size_t)r->part * PART + r->used;
-    r->used += (*fits + GRAIN - 1) / GRAIN * GRAIN;
+    *fits = n < RING_BUFFER_BYTES - r->used ? n : RING_BUFFER_BYTES - r->used;
+    *at = r->data + (size_t)r->current * RING_BUFFER_BYTES + r->used;
+    r->used += (*fits + RING_ALIGN - 1) / RING_ALIGN * RING_ALIGN;
     return e;
 }
 
 static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint64_t n)
 {
     cuda_device *self = dev->self;
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
     uint64_t fits;
     char *at;
 
-    (void)pthread_mutex_lock(&self->copies);
+    (void)pthread_mutex_lock(&self->copy_lock);
     for (uint64_t done = 0; done < n && e == cudaSuccess; done += fits) {
-        e = ring_room(dev, n - done, &at, &fits);
+        e = ring_reserve(dev, n - done, &at, &fits);
         if (e != cudaSuccess)
             break;
         memcpy(at, (const char *)host + done, fits);
-        e = cudaMemcpyAsync((char *)dst + done, at, fits, cudaMemcpyHostToDevice, self->queue);
+        e = cudaMemcpyAsync((char *)dst + done, at, fits, cudaMemcpyHostToDevice, self->stream);
     }
-    (void)pthread_mutex_unlock(&self->copies);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "upload", e);
+    (void)pthread_mutex_unlock(&self->copy_lock);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "upload", e);
 }
 
 /* Chunk i of a download: queue it into its part, or take it out of there. */
-static cudaError_t chunk_fetch(cuda_device *self, const char *src, uint64_t i, uint64_t n)
+static cudaError_t chunk_enqueue(cuda_device *self, const char *src, uint64_t i, uint64_t n)
 {
     ring *r = &self->down;
-    cudaError_t e = cudaMemcpyAsync(r->data + i % PARTS * PART, src + i * PART, n,
-                                    cudaMemcpyDeviceToHost, self->queue);
+    cudaError_t e = cudaMemcpyAsync(r->data + i % RING_BUFFERS * RING_BUFFER_BYTES, src + i * RING_BUFFER_BYTES, n,
+                                    cudaMemcpyDeviceToHost, self->stream);
 
-    return e == cudaSuccess ? cudaEventRecord(r->passed[i % PARTS], self->queue) : e;
+    return e == cudaSuccess ? cudaEventRecord(r->copied[i % RING_BUFFERS], self->stream) : e;
 }
 
-static cudaError_t chunk_take(cuda_device *self, char *host, uint64_t i, uint64_t n)
+static cudaError_t chunk_copy_out(cuda_device *self, char *host, uint64_t i, uint64_t n)
 {
     ring *r = &self->down;
-    cudaError_t e = cudaEventSynchronize(r->passed[i % PARTS]);
+    cudaError_t e = cudaEventSynchronize(r->copied[i % RING_BUFFERS]);
 
     if (e == cudaSuccess)
-        memcpy(host + i * PART, r->data + i % PARTS * PART, n);
+        memcpy(host + i * RING_BUFFER_BYTES, r->data + i % RING_BUFFERS * RING_BUFFER_BYTES, n);
     return e;
 }
 
 static uint64_t chunk_size(uint64_t i, uint64_t n)
 {
-    return n - i * PART < PART ? n - i * PART : PART;
+    return n - i * RING_BUFFER_BYTES < RING_BUFFER_BYTES ? n - i * RING_BUFFER_BYTES : RING_BUFFER_BYTES;
 }
 
 static d9d_status cuda_download(d9d_device *dev, void *host, const void *src, uint64_t n)
 {
-    const uint64_t chunks = (n + PART - 1) / PART, ahead = PARTS - 1;
+    const uint64_t chunks = (n + RING_BUFFER_BYTES - 1) / RING_BUFFER_BYTES, ahead = RING_BUFFERS - 1;
     cuda_device *self = dev->self;
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
-    (void)pthread_mutex_lock(&self->copies);
+    (void)pthread_mutex_lock(&self->copy_lock);
     for (uint64_t i = 0; i < chunks + ahead && e == cudaSuccess; i++) {
         if (i < chunks)
-            e = chunk_fetch(self, src, i, chunk_size(i, n));
+            e = chunk_enqueue(self, src, i, chunk_size(i, n));
         if (i >= ahead && e == cudaSuccess)
-            e = chunk_take(self, host, i - ahead, chunk_size(i - ahead, n));
+            e = chunk_copy_out(self, host, i - ahead, chunk_size(i - ahead, n));
     }
-    (void)pthread_mutex_unlock(&self->copies);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "download", e);
+    (void)pthread_mutex_unlock(&self->copy_lock);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "download", e);
 }
 
 static d9d_status cuda_copy(d9d_device *dev, void *dst, const void *src, uint64_t n)
 {
     const cuda_device *self = dev->self;
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, self->queue);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "copy", e);
+        e = cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, self->stream);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy", e);
 }
 
 static d9d_status cuda_sync(d9d_device *dev)
 {
     const cuda_device *self = dev->self;
-    const cudaError_t e = cudaStreamSynchronize(self->queue);
+    const cudaError_t e = cudaStreamSynchronize(self->stream);
 
-    return e == cudaSuccess ? D9D_OK : fail(dev, "work on the GPU", e);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "work on the GPU", e);
 }
 
 /* --- reading back -------------------------------------------------------------------- */
 
 static d9d_status cuda_pin(d9d_device *dev, uint64_t n, void **out)
 {
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
         e = cudaHostAlloc(out, n > 0 ? n : 1, cudaHostAllocDefault);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "pinned memory", e);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "pinned memory", e);
 }
 
 static void cuda_unpin(d9d_device *dev, void *host)
 {
-    (void)make_current(dev);
+    (void)set_current(dev);
     (void)cudaFreeHost(host);
 }
 
-static d9d_status cuda_fetch(d9d_device *dev, void *pinned, const void *src, uint64_t n,
-                             d9d_stream queue)
+static d9d_status cuda_d2h_async(d9d_device *dev, void *pinned, const void *src, uint64_t n,
+                             d9d_stream stream)
 {
     const cuda_device *self = dev->self;
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
         e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost,
-                            queue != NULL ? d9d_cuda_stream_queue(queue) : self->queue);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
+                            stream != NULL ? d9d_cuda_stream_handle(stream) : self->stream);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy to the host", e);
 }
 
-static d9d_status cuda_peek(d9d_device *dev, void *pinned, const void *src, uint64_t n)
+static d9d_status cuda_d2h(d9d_device *dev, void *pinned, const void *src, uint64_t n)
 {
     const cuda_device *self = dev->self;
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost, self->side);
+        e = cudaMemcpyAsync(pinned, src, n, cudaMemcpyDeviceToHost, self->side_stream);
     if (e == cudaSuccess)
-        e = cudaStreamSynchronize(self->side);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "copy to the host", e);
+        e = cudaStreamSynchronize(self->side_stream);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy to the host", e);
 }
 
-static d9d_status cuda_send(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
+static d9d_status cuda_h2d_async(d9d_device *dev, void *dst, const void *pinned, uint64_t n)
 {
     const cuda_device *self = dev->self;
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaMemcpyAsync(dst, pinned, n, cudaMemcpyHostToDevice, self->queue);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "copy from the host", e);
+        e = cudaMemcpyAsync(dst, pinned, n, cudaMemcpyHostToDevice, self->stream);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "copy from the host", e);
 }
 
-static d9d_status cuda_mark_open(d9d_device *dev, void **out)
+static d9d_status cuda_event_create(d9d_device *dev, void **out)
 {
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
     cudaEvent_t event = NULL;
 
     if (e == cudaSuccess)
         e = cudaEventCreate(&event);
     *out = event;
-    return e == cudaSuccess ? D9D_OK : fail(dev, "an event", e);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "an event", e);
 }
 
-static void cuda_mark_close(d9d_device *dev, void *mark)
+static void cuda_event_free(d9d_device *dev, void *event_handle)
 {
-    (void)make_current(dev);
-    (void)cudaEventDestroy(mark);
+    (void)set_current(dev);
+    (void)cudaEventDestroy(event_handle);
 }
 
-static d9d_status cuda_mark_set(d9d_device *dev, void *mark, d9d_stream queue)
+static d9d_status cuda_event_record(d9d_device *dev, void *event_handle, d9d_stream stream)
 {
     const cuda_device *self = dev->self;
     const cudaError_t e =
-        cudaEventRecord(mark, queue != NULL ? d9d_cuda_stream_queue(queue) : self->queue);
+        cudaEventRecord(event_handle, stream != NULL ? d9d_cuda_stream_handle(stream) : self->stream);
 
-    return e == cudaSuccess ? D9D_OK : fail(dev, "an event", e);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "an event", e);
 }
 
 /* A failure shows where it is waited for. */
-static bool cuda_mark_passed(d9d_device *dev, void *mark)
+static bool cuda_event_query(d9d_device *dev, void *event_handle)
 {
-    return make_current(dev) == cudaSuccess && cudaEventQuery(mark) == cudaSuccess;
+    return set_current(dev) == cudaSuccess && cudaEventQuery(event_handle) == cudaSuccess;
 }
 
-static d9d_status cuda_mark_wait(d9d_device *dev, void *mark)
+static d9d_status cuda_event_wait(d9d_device *dev, void *event_handle)
 {
-    cudaError_t e = make_current(dev);
+    cudaError_t e = set_current(dev);
 
     if (e == cudaSuccess)
-        e = cudaEventSynchronize(mark);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "work on the GPU", e);
+        e = cudaEventSynchronize(event_handle);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "work on the GPU", e);
 }
 
-static d9d_status cuda_mark_ms(d9d_device *dev, void *from, void *to, double *ms)
+static d9d_status cuda_event_elapsed_ms(d9d_device *dev, void *from, void *to, double *ms)
 {
     float f = 0;
     const cudaError_t e = cudaEventElapsedTime(&f, from, to);
 
     *ms = (double)f;
-    return e == cudaSuccess ? D9D_OK : fail(dev, "the time between events", e);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "the time between events", e);
 }
 
 /* --- what it is ----------------------------------------------------------------------- */
@@ -339,7 +339,7 @@ static double find_peak(int index)
 }
 
 /* One of zeros says nothing. */
-static void find_id(int index, char out[33])
+static void find_uuid(int index, char out[33])
 {
     static const char none[16];
     struct cudaDeviceProp p;
@@ -366,17 +366,17 @@ static void cuda_range_pop(d9d_device *dev)
 /* --- opening ------------------------------------------------------------------------- */
 
 /* Scratch of kernels comes from the device's pool, so limits and peaks count it. */
-static d9d_status lend(void *self, uint64_t n, void **out)
+static d9d_status scratch_alloc(void *self, uint64_t n, void **out)
 {
     return d9d_device_alloc(self, n, out);
 }
 
-static void take_back(void *self, void *p, uint64_t n)
+static void scratch_free(void *self, void *p, uint64_t n)
 {
     d9d_device_free(self, p, n);
 }
 
-static void pass_on(void *self, d9d_log_level level, const char *line)
+static void forward_log(void *self, d9d_log_level level, const char *line)
 {
     const d9d_device *dev = self;
 
@@ -387,19 +387,19 @@ static void cuda_close(d9d_device *dev)
 {
     cuda_device *self = dev->self;
 
-    if (self->queue != NULL)
+    if (self->stream != NULL)
         (void)cuda_sync(dev);
-    if (self->side != NULL)
-        (void)cudaStreamDestroy(self->side);
+    if (self->side_stream != NULL)
+        (void)cudaStreamDestroy(self->side_stream);
     ring_close(&self->up);
     ring_close(&self->down);
     d9d_cuda_stream_free(dev->stream);
-    (void)pthread_mutex_destroy(&self->copies);
+    (void)pthread_mutex_destroy(&self->copy_lock);
     free(self);
 }
 
 /* ENOTFOUND unless there is a GPU of this number. */
-static d9d_status look_for(int index)
+static d9d_status check_index(int index)
 {
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);
@@ -417,58 +417,58 @@ static d9d_status look_for(int index)
 d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
 {
     static const d9d_device_ops ops = {
-        .take = cuda_take,
-        .give = cuda_give,
-        .room = cuda_room,
-        .slack = SLACK,
+        .alloc = cuda_alloc,
+        .free = cuda_free,
+        .mem_info = cuda_mem_info,
+        .slack = CACHE_SLACK,
         .upload = cuda_upload,
         .download = cuda_download,
         .copy = cuda_copy,
         .sync = cuda_sync,
         .pin = cuda_pin,
         .unpin = cuda_unpin,
-        .fetch = cuda_fetch,
-        .peek = cuda_peek,
-        .send = cuda_send,
-        .mark_open = cuda_mark_open,
-        .mark_close = cuda_mark_close,
-        .mark_set = cuda_mark_set,
-        .mark_passed = cuda_mark_passed,
-        .mark_wait = cuda_mark_wait,
-        .mark_ms = cuda_mark_ms,
+        .fetch = cuda_d2h_async,
+        .d2h = cuda_d2h,
+        .h2d_async = cuda_h2d_async,
+        .event_create = cuda_event_create,
+        .event_free = cuda_event_free,
+        .event_record = cuda_event_record,
+        .event_query = cuda_event_query,
+        .event_wait = cuda_event_wait,
+        .event_elapsed_ms = cuda_event_elapsed_ms,
         .range_push = cuda_range_push,
         .range_pop = cuda_range_pop,
         .close = cuda_close,
     };
-    const d9d_cuda_owner owner = {dev, lend, take_back, pass_on};
+    const d9d_cuda_owner owner = {dev, scratch_alloc, scratch_free, forward_log};
     d9d_environment environment;
-    d9d_cuda_options options;
+    d9d_cuda_opts options;
     cuda_device *self;
     cudaError_t e;
 
     d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv, &environment); /* the driver does, next */
     D9D_TRY(d9d_environment_check(&environment));
     d9d_environment_apply(&environment);
-    D9D_TRY(look_for(index));
-    D9D_TRY(d9di_cuda_options(&options));
+    D9D_TRY(check_index(index));
+    D9D_TRY(d9di_device_cuda_opts(&options));
     self = calloc(1, sizeof(*self));
     if (self == NULL)
         return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for the device", index);
     self->index = index;
-    (void)pthread_mutex_init(&self->copies, NULL);
+    (void)pthread_mutex_init(&self->copy_lock, NULL);
     (void)snprintf(self->name, sizeof(self->name), "cuda:%d", index);
     dev->name = self->name;
     dev->self = self;
     dev->ops = &ops; /* from here on close undoes what was made */
     dev->kernels = d9d_kernels_cuda();
     dev->peak_flops = find_peak(index);
-    find_id(index, dev->id);
+    find_uuid(index, dev->id);
     D9D_TRY(d9d_cuda_stream_create(index, &owner, &options, &dev->stream));
-    self->queue = d9d_cuda_stream_queue(dev->stream);
+    self->stream = d9d_cuda_stream_handle(dev->stream);
     e = ring_open(&self->up);
     if (e == cudaSuccess)
         e = ring_open(&self->down);
     if (e == cudaSuccess)
-        e = cudaStreamCreateWithFlags(&self->side, cudaStreamNonBlocking);
-    return e == cudaSuccess ? D9D_OK : fail(dev, "pinned memory for copies", e);
+        e = cudaStreamCreateWithFlags(&self->side_stream, cudaStreamNonBlocking);
+    return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "pinned memory for copies", e);
 }

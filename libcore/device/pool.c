@@ -16,9 +16,9 @@ enum {
     STEPS = 1 << STEP_SHIFT,
     MAX_SHIFT = 48, /* units of the largest class: 2^56 bytes */
     CLASSES = STEPS * (MAX_SHIFT - STEP_SHIFT + 1),
-    NEAR = STEPS / 4,  /* classes above one whose blocks may serve it, */
-    EXCESS_SHARE = 64, /* of what is reserved one part in so many may be lost to that */
-    CRUMBS = 16
+    NEAR_CLASSES = STEPS / 4, /* classes above one whose blocks may serve it, */
+    EXCESS_SHARE = 64,        /* of what is reserved one part in so many may be lost to that */
+    CRUMB_SHARE = 16
 };
 
 typedef struct cached {
@@ -33,19 +33,19 @@ typedef struct size_class {
 } size_class;
 
 /* A block that serves a request of a smaller class. */
-typedef struct lent {
+typedef struct oversized {
     void *p;
     int class;
-} lent;
+} oversized;
 
 struct d9d_device_pool {
     size_class class[CLASSES];
-    D9D_VEC(lent) lent;
+    D9D_VEC(oversized) oversized;
     uint64_t excess; /* bytes of those beyond what was asked */
     uint64_t frees;
     bool full; /* the system had nothing left, and nothing was given back since */
     d9d_device_stats stats;
-    uint64_t most; /* in use at once, ever, but for the excess */
+    uint64_t max_in_use; /* in use at once, ever, but for the excess */
 };
 
 int d9di_pool_class(uint64_t n, uint64_t *block)
@@ -75,22 +75,22 @@ d9d_status d9di_pool_create(d9d_device *dev)
     return D9D_OK;
 }
 
-static void mark(d9d_device *dev, void *p, uint64_t n, uint64_t block)
+static void mark_block(d9d_device *dev, void *p, uint64_t n, uint64_t block)
 {
-    if (dev->ops->mark != NULL)
-        dev->ops->mark(p, n, block);
+    if (dev->ops->mark_block != NULL)
+        dev->ops->mark_block(p, n, block);
 }
 
 /* The oldest block of class c back to the system. */
-static void give_oldest(d9d_device *dev, int c)
+static void free_oldest(d9d_device *dev, int c)
 {
     struct d9d_device_pool *pool = dev->pool;
     size_class *k = &pool->class[c];
     void *p = k->cached.data[0].p;
 
     memmove(k->cached.data, k->cached.data + 1, --k->cached.len * sizeof(*k->cached.data));
-    mark(dev, p, k->block, k->block);
-    dev->ops->give(dev, p, k->block);
+    mark_block(dev, p, k->block, k->block);
+    dev->ops->free(dev, p, k->block);
     k->blocks--;
     pool->stats.reserved -= k->block;
     pool->full = false;
@@ -98,7 +98,7 @@ static void give_oldest(d9d_device *dev, int c)
 
 /* The class whose oldest cached block was not asked for the longest, of blocks of at least `least`
  * bytes; -1: there are none. */
-static int oldest_of(const struct d9d_device_pool *pool, uint64_t least)
+static int oldest_class(const struct d9d_device_pool *pool, uint64_t least)
 {
     int oldest = -1;
 
@@ -115,18 +115,18 @@ static int oldest_of(const struct d9d_device_pool *pool, uint64_t least)
 /* Give cached blocks back until at most `goal` bytes are reserved: those that were not asked for
  * the longest, of sizes that are more than crumbs of what is to go; the others where those are too
  * little. */
-static void trim(d9d_device *dev, uint64_t goal)
+static void trim_to(d9d_device *dev, uint64_t goal)
 {
     const d9d_device_stats *s = &dev->pool->stats;
 
     while (s->reserved > goal) {
-        int c = oldest_of(dev->pool, (s->reserved - goal) / CRUMBS);
+        int c = oldest_class(dev->pool, (s->reserved - goal) / CRUMB_SHARE);
 
         if (c < 0)
-            c = oldest_of(dev->pool, 0);
+            c = oldest_class(dev->pool, 0);
         if (c < 0)
             return;
-        give_oldest(dev, c);
+        free_oldest(dev, c);
     }
 }
 
@@ -135,20 +135,20 @@ void d9di_pool_free(d9d_device *dev)
     if (dev->pool == NULL)
         return;
     assert(dev->pool->stats.in_use == 0);
-    trim(dev, 0);
+    trim_to(dev, 0);
     for (int c = 0; c < CLASSES; c++)
         D9D_VEC_RELEASE(&dev->pool->class[c].cached);
-    D9D_VEC_RELEASE(&dev->pool->lent);
+    D9D_VEC_RELEASE(&dev->pool->oversized);
     free(dev->pool);
     dev->pool = NULL;
 }
 
 /* What may be reserved when `block` bytes more come: the limit, and as much in the cache as was
  * ever in use or costs nobody much, so that sizes that change from step to step do not pile up. */
-static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint64_t block)
+static uint64_t reserve_ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint64_t block)
 {
     const uint64_t next = pool->stats.in_use + block;
-    const uint64_t most = next > pool->most ? next : pool->most;
+    const uint64_t most = next > pool->max_in_use ? next : pool->max_in_use;
 
     const uint64_t cache = most > slack ? most : slack;
 
@@ -157,14 +157,14 @@ static uint64_t ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint
 }
 
 /* A new block from the system; NULL when there is none, or it would be more than `most`. */
-static void *take(d9d_device *dev, uint64_t block, uint64_t most)
+static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t most)
 {
     struct d9d_device_pool *pool = dev->pool;
     void *p;
 
     if (pool->full || block > most || pool->stats.reserved > most - block)
         return NULL;
-    p = dev->ops->take(dev, block);
+    p = dev->ops->alloc(dev, block);
     pool->full = p == NULL;
     if (p != NULL) {
         pool->stats.reserved += block;
@@ -175,7 +175,7 @@ static void *take(d9d_device *dev, uint64_t block, uint64_t most)
 
 /* The same once old blocks were given back: what is beyond `most`, then as much as is asked for,
  * then all. */
-static void *take_for_old(d9d_device *dev, uint64_t block, uint64_t most)
+static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t most)
 {
     const d9d_device_stats *s = &dev->pool->stats;
     const uint64_t less = s->reserved > block ? s->reserved - block : 0;
@@ -186,34 +186,35 @@ static void *take_for_old(d9d_device *dev, uint64_t block, uint64_t most)
         return NULL;
     for (size_t i = 0; i < sizeof(goals) / sizeof(*goals) && p == NULL; i++) {
         dev->pool->full = false;
-        trim(dev, goals[i]);
-        p = take(dev, block, most);
+        trim_to(dev, goals[i]);
+        p = alloc_block(dev, block, most);
     }
     return p;
 }
 
 /* May so much more be lost to blocks that are too large?  Little of all, and only of what was never
  * in use. */
-static bool may_lose(const struct d9d_device_pool *pool, uint64_t excess)
+static bool may_waste(const struct d9d_device_pool *pool, uint64_t excess)
 {
     const uint64_t all = pool->excess + excess;
 
-    return all <= pool->stats.reserved / EXCESS_SHARE && pool->stats.reserved >= pool->most &&
-           all <= pool->stats.reserved - pool->most;
+    return all <= pool->stats.reserved / EXCESS_SHARE && pool->stats.reserved >= pool->max_in_use &&
+           all <= pool->stats.reserved - pool->max_in_use;
 }
 
 /* A cached block of a class that is little larger. */
-static void *borrow(d9d_device *dev, int c, uint64_t block, int *of)
+static void *alloc_oversized(d9d_device *dev, int c, uint64_t block, int *of)
 {
     struct d9d_device_pool *pool = dev->pool;
 
-    for (int i = c + 1; i <= c + NEAR && i < CLASSES; i++) {
+    for (int i = c + 1; i <= c + NEAR_CLASSES && i < CLASSES; i++) {
         size_class *k = &pool->class[i];
         const uint64_t excess = k->block - block;
 
-        if (k->cached.len == 0 || !may_lose(pool, excess))
+        if (k->cached.len == 0 || !may_waste(pool, excess))
             continue;
-        if (D9D_VEC_PUSH(&pool->lent, ((lent){k->cached.data[k->cached.len - 1].p, i})) != D9D_OK)
+        if (D9D_VEC_PUSH(&pool->oversized, ((oversized){k->cached.data[k->cached.len - 1].p, i})) !=
+            D9D_OK)
             return NULL;
         pool->excess += excess;
         *of = i;
@@ -223,28 +224,28 @@ static void *borrow(d9d_device *dev, int c, uint64_t block, int *of)
 }
 
 /* The class that p, which serves class c, goes back to. */
-static int class_of(struct d9d_device_pool *pool, const void *p, int c)
+static int block_class(struct d9d_device_pool *pool, const void *p, int c)
 {
-    for (size_t i = pool->lent.len; i-- > 0;)
-        if (pool->lent.data[i].p == p) {
-            const int own = pool->lent.data[i].class;
+    for (size_t i = pool->oversized.len; i-- > 0;)
+        if (pool->oversized.data[i].p == p) {
+            const int own = pool->oversized.data[i].class;
 
             pool->excess -= pool->class[own].block - pool->class[c].block;
-            pool->lent.data[i] = pool->lent.data[--pool->lent.len];
+            pool->oversized.data[i] = pool->oversized.data[--pool->oversized.len];
             return own;
         }
     return c;
 }
 
 /* "a limit of 5 bytes", "10 bytes, 3 of them free"; 0 and "" where nobody can tell. */
-static uint64_t describe_most(d9d_device *dev, char *text, size_t n)
+static uint64_t describe_capacity(d9d_device *dev, char *text, size_t n)
 {
     const uint64_t limit = dev->pool->stats.limit;
     uint64_t has = 0, left = 0;
 
     text[0] = '\0';
-    if (dev->ops->room != NULL)
-        dev->ops->room(dev, &has, &left);
+    if (dev->ops->mem_info != NULL)
+        dev->ops->mem_info(dev, &has, &left);
     if (limit != UINT64_MAX && (has == 0 || limit <= has)) {
         (void)snprintf(text, n, "a limit of %" PRIu64, limit);
         return limit;
@@ -254,29 +255,29 @@ static uint64_t describe_most(d9d_device *dev, char *text, size_t n)
     return has;
 }
 
-static d9d_status fail_out(d9d_device *dev, uint64_t n)
+static d9d_status fail_oom(d9d_device *dev, uint64_t n)
 {
     const uint64_t used = dev->pool->stats.in_use;
     char most[80], expected[80] = "";
 
-    (void)describe_most(dev, most, sizeof(most));
-    if (dev->expected > 0)
+    (void)describe_capacity(dev, most, sizeof(most));
+    if (dev->required > 0)
         (void)snprintf(expected, sizeof(expected), "; at least %" PRIu64 " are needed in all",
-                       dev->expected);
+                       dev->required);
     return D9D_FAIL(D9D_EOOM, "%s: no room for %" PRIu64 " bytes with %" PRIu64 " in use%s%s%s",
                     dev->name, n, used, most[0] != '\0' ? " and " : "", most, expected);
 }
 
-d9d_status d9d_device_expect(d9d_device *dev, uint64_t n)
+d9d_status d9d_device_require(d9d_device *dev, uint64_t n)
 {
     char most[80];
-    const uint64_t has = describe_most(dev, most, sizeof(most));
+    const uint64_t has = describe_capacity(dev, most, sizeof(most));
 
     if (most[0] != '\0' && n > has)
         return D9D_FAIL(D9D_EOOM,
                         "%s: no room for the %" PRIu64 " bytes that are needed at least, with %s",
                         dev->name, n, most);
-    dev->expected = n;
+    dev->required = n;
     return D9D_OK;
 }
 
@@ -285,7 +286,7 @@ static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int
 {
     struct d9d_device_pool *pool = dev->pool;
     size_class *k = &pool->class[c];
-    const uint64_t most = ceiling(pool, dev->ops->slack, k->block);
+    const uint64_t most = reserve_ceiling(pool, dev->ops->slack, k->block);
 
     *of = c;
     if (k->cached.len > 0) {
@@ -293,13 +294,13 @@ static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int
         return D9D_OK;
     }
     D9D_TRY(D9D_VEC_RESERVE(&k->cached, k->blocks + 1));
-    *out = take(dev, k->block, most);
+    *out = alloc_block(dev, k->block, most);
     if (*out == NULL)
-        *out = borrow(dev, c, k->block, of);
+        *out = alloc_oversized(dev, c, k->block, of);
     if (*out == NULL)
-        *out = take_for_old(dev, k->block, most);
+        *out = alloc_after_trim(dev, k->block, most);
     if (*out == NULL)
-        return fail_out(dev, n);
+        return fail_oom(dev, n);
     k->blocks += *of == c;
     return D9D_OK;
 }
@@ -313,14 +314,14 @@ d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out)
     int of;
 
     if (c < 0)
-        return fail_out(dev, n);
+        return fail_oom(dev, n);
     pool->class[c].block = block;
     D9D_TRY(find_block(dev, c, n, out, &of));
-    mark(dev, *out, n, pool->class[of].block);
+    mark_block(dev, *out, n, pool->class[of].block);
     s->in_use += pool->class[of].block;
     s->peak = s->in_use > s->peak ? s->in_use : s->peak;
     most = s->in_use - pool->excess;
-    pool->most = most > pool->most ? most : pool->most;
+    pool->max_in_use = most > pool->max_in_use ? most : pool->max_in_use;
     return D9D_OK;
 }
 
@@ -334,9 +335,9 @@ void d9d_device_free(d9d_device *dev, void *p, uint64_t n)
     if (p == NULL)
         return;
     assert(c >= 0);
-    k = &pool->class[class_of(pool, p, c)];
+    k = &pool->class[block_class(pool, p, c)];
     assert(k->blocks > 0);
-    mark(dev, p, 0, k->block);
+    mark_block(dev, p, 0, k->block);
     k->cached.data[k->cached.len++] = (cached){p, pool->frees++};
     pool->stats.in_use -= k->block;
 }
@@ -354,10 +355,10 @@ void d9d_device_reset_peak(d9d_device *dev)
 void d9d_device_set_limit(d9d_device *dev, uint64_t bytes)
 {
     dev->pool->stats.limit = bytes;
-    trim(dev, bytes);
+    trim_to(dev, bytes);
 }
 
 void d9d_device_trim(d9d_device *dev)
 {
-    trim(dev, 0);
+    trim_to(dev, 0);
 }

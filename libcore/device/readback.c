@@ -5,11 +5,11 @@
 
 #include "device/backend.h"
 
-enum { IDLE = 64 }; /* kept for the next that asks for as many bytes: pinning takes long */
+enum { MAX_IDLE = 64 }; /* kept for the next that asks for as many bytes: pinning takes long */
 
 struct d9d_device_event {
     d9d_device *dev;
-    void *mark; /* the backend's */
+    void *event; /* the backend's */
 };
 
 struct d9d_readback {
@@ -28,7 +28,7 @@ d9d_status d9d_device_event_create(d9d_device *dev, d9d_device_event **out)
     if (e == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for an event", dev->name);
     e->dev = dev;
-    st = dev->ops->mark_open(dev, &e->mark);
+    st = dev->ops->event_create(dev, &e->event);
     if (st == D9D_OK)
         *out = e;
     else
@@ -40,37 +40,37 @@ void d9d_device_event_free(d9d_device_event *e)
 {
     if (e == NULL)
         return;
-    e->dev->ops->mark_close(e->dev, e->mark);
+    e->dev->ops->event_free(e->dev, e->event);
     free(e);
 }
 
 d9d_status d9d_device_event_record(d9d_device_event *e)
 {
-    return e->dev->ops->mark_set(e->dev, e->mark, NULL);
+    return e->dev->ops->event_record(e->dev, e->event, NULL);
 }
 
-d9d_status d9d_device_event_record_on(d9d_device_event *e, d9d_stream queue)
+d9d_status d9d_device_event_record_on(d9d_device_event *e, d9d_stream stream)
 {
-    return e->dev->ops->mark_set(e->dev, e->mark, queue);
+    return e->dev->ops->event_record(e->dev, e->event, stream);
 }
 
-bool d9d_device_event_passed(const d9d_device_event *e)
+bool d9d_device_event_query(const d9d_device_event *e)
 {
-    return e->dev->ops->mark_passed(e->dev, e->mark);
+    return e->dev->ops->event_query(e->dev, e->event);
 }
 
 d9d_status d9d_device_event_wait(d9d_device_event *e)
 {
-    if (d9d_device_event_passed(e))
+    if (d9d_device_event_query(e))
         return D9D_OK;
-    d9di_device_waited(e->dev);
-    return e->dev->ops->mark_wait(e->dev, e->mark);
+    d9di_device_count_wait(e->dev);
+    return e->dev->ops->event_wait(e->dev, e->event);
 }
 
-d9d_status d9d_device_event_ms(const d9d_device_event *from, const d9d_device_event *to,
-                               double *out)
+d9d_status d9d_device_event_elapsed_ms(const d9d_device_event *from, const d9d_device_event *to,
+                                       double *out)
 {
-    return from->dev->ops->mark_ms(from->dev, from->mark, to->mark, out);
+    return from->dev->ops->event_elapsed_ms(from->dev, from->event, to->event, out);
 }
 
 /* --- reading back --------------------------------------------------------------------- */
@@ -84,9 +84,9 @@ static void readback_close(d9d_readback *r)
 }
 
 /* Idle ones beyond the first n go. */
-static void readback_trim(d9d_device *dev, int n)
+static void readback_trim_idle(d9d_device *dev, int n)
 {
-    d9d_readback **at = &dev->idle, *r;
+    d9d_readback **at = &dev->idle_readbacks, *r;
 
     while (n-- > 0 && *at != NULL)
         at = &(*at)->next;
@@ -96,14 +96,14 @@ static void readback_trim(d9d_device *dev, int n)
     }
 }
 
-void d9di_readback_drop(d9d_device *dev)
+void d9di_readback_free_idle(d9d_device *dev)
 {
-    readback_trim(dev, 0);
+    readback_trim_idle(dev, 0);
 }
 
-static d9d_readback *readback_idle(d9d_device *dev, uint64_t bytes)
+static d9d_readback *readback_find_idle(d9d_device *dev, uint64_t bytes)
 {
-    for (d9d_readback **at = &dev->idle; *at != NULL; at = &(*at)->next) {
+    for (d9d_readback **at = &dev->idle_readbacks; *at != NULL; at = &(*at)->next) {
         d9d_readback *r = *at;
 
         if (r->bytes != bytes)
@@ -116,7 +116,7 @@ static d9d_readback *readback_idle(d9d_device *dev, uint64_t bytes)
 
 d9d_status d9d_readback_create(d9d_device *dev, uint64_t bytes, d9d_readback **out)
 {
-    d9d_readback *r = readback_idle(dev, bytes);
+    d9d_readback *r = readback_find_idle(dev, bytes);
     d9d_status st;
 
     if (r != NULL) {
@@ -143,28 +143,28 @@ void d9d_readback_free(d9d_readback *r)
     if (r == NULL)
         return;
     (void)!d9d_device_event_wait(r->copied); /* a copy under way still writes there */
-    r->next = r->dev->idle;
-    r->dev->idle = r;
-    readback_trim(r->dev, IDLE);
+    r->next = r->dev->idle_readbacks;
+    r->dev->idle_readbacks = r;
+    readback_trim_idle(r->dev, MAX_IDLE);
 }
 
-d9d_status d9d_readback_begin(d9d_readback *r, const void *src)
+d9d_status d9d_readback_enqueue(d9d_readback *r, const void *src)
 {
-    return d9d_readback_begin_on(r, src, NULL);
+    return d9d_readback_enqueue_on(r, src, NULL);
 }
 
-d9d_status d9d_readback_begin_on(d9d_readback *r, const void *src, d9d_stream queue)
+d9d_status d9d_readback_enqueue_on(d9d_readback *r, const void *src, d9d_stream stream)
 {
-    D9D_TRY(r->dev->ops->fetch(r->dev, r->host, src, r->bytes, queue));
-    return d9d_device_event_record_on(r->copied, queue);
+    D9D_TRY(r->dev->ops->fetch(r->dev, r->host, src, r->bytes, stream));
+    return d9d_device_event_record_on(r->copied, stream);
 }
 
 bool d9d_readback_ready(const d9d_readback *r)
 {
-    return d9d_device_event_passed(r->copied);
+    return d9d_device_event_query(r->copied);
 }
 
-d9d_status d9d_readback_end(d9d_readback *r, const void **out)
+d9d_status d9d_readback_wait(d9d_readback *r, const void **out)
 {
     D9D_TRY(d9d_device_event_wait(r->copied));
     *out = r->host;

@@ -13,35 +13,35 @@
 #include "d9d/device/readback.h"
 #include "device/backend.h"
 
-typedef struct part {
-    pthread_mutex_t lock;   /* held from take to send or drop */
-    void *data;             /* pinned when the part is first taken */
-    d9d_device_event *read; /* the device has come behind its last copy */
-} part;
+typedef struct staging_buffer {
+    pthread_mutex_t lock;         /* held from take to send or drop */
+    void *data;                   /* pinned when the part is first taken */
+    d9d_device_event *read_event; /* the device has come behind its last copy */
+} staging_buffer;
 
 struct d9d_staging {
     d9d_device *dev;
-    part *parts; /* NULL where the host writes to the device's memory */
+    staging_buffer *buffers; /* NULL where the host writes to the device's memory */
     unsigned n, next;
     uint64_t bytes;
 };
 
-d9d_status d9d_staging_open(d9d_device *dev, int parts, uint64_t bytes, d9d_staging **out)
+d9d_status d9d_staging_open(d9d_device *dev, int buffers, uint64_t bytes, d9d_staging **out)
 {
     d9d_staging *s = calloc(1, sizeof(*s));
 
-    assert(parts > 0 && bytes > 0);
+    assert(buffers > 0 && bytes > 0);
     if (s == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, parts);
-    *s = (d9d_staging){.dev = dev, .n = (unsigned)parts, .bytes = bytes};
-    if (!dev->ops->shared) {
-        s->parts = calloc(s->n, sizeof(*s->parts));
-        if (s->parts == NULL) {
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, buffers);
+    *s = (d9d_staging){.dev = dev, .n = (unsigned)buffers, .bytes = bytes};
+    if (!dev->ops->host_accessible) {
+        s->buffers = calloc(s->n, sizeof(*s->buffers));
+        if (s->buffers == NULL) {
             free(s);
-            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, parts);
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d parts", dev->name, buffers);
         }
         for (unsigned i = 0; i < s->n; i++)
-            (void)pthread_mutex_init(&s->parts[i].lock, NULL);
+            (void)pthread_mutex_init(&s->buffers[i].lock, NULL);
     }
     *out = s;
     return D9D_OK;
@@ -51,21 +51,21 @@ void d9d_staging_close(d9d_staging *s)
 {
     if (s == NULL)
         return;
-    for (unsigned i = 0; i < s->n && s->parts != NULL; i++) {
-        part *p = &s->parts[i];
+    for (unsigned i = 0; i < s->n && s->buffers != NULL; i++) {
+        staging_buffer *p = &s->buffers[i];
 
-        if (p->read != NULL)
-            (void)!d9d_device_event_wait(p->read);
-        d9d_device_event_free(p->read);
+        if (p->read_event != NULL)
+            (void)!d9d_device_event_wait(p->read_event);
+        d9d_device_event_free(p->read_event);
         d9d_device_unpin(s->dev, p->data);
         (void)pthread_mutex_destroy(&p->lock);
     }
-    free(s->parts);
+    free(s->buffers);
     free(s);
 }
 
 /* Memory that the device has read. */
-static d9d_status part_ready(d9d_staging *s, part *p)
+static d9d_status buffer_ready(d9d_staging *s, staging_buffer *p)
 {
     if (p->data == NULL) {
         void *data;
@@ -73,57 +73,57 @@ static d9d_status part_ready(d9d_staging *s, part *p)
         D9D_TRY(d9d_device_pin(s->dev, s->bytes, &data));
         __atomic_store_n(&p->data, data, __ATOMIC_RELAXED); /* others look for theirs */
     }
-    if (p->read == NULL)
-        D9D_TRY(d9d_device_event_create(s->dev, &p->read));
-    return d9d_device_event_wait(p->read);
+    if (p->read_event == NULL)
+        D9D_TRY(d9d_device_event_create(s->dev, &p->read_event));
+    return d9d_device_event_wait(p->read_event);
 }
 
-static part *part_of(d9d_staging *s, const void *room)
+static staging_buffer *buffer_of(d9d_staging *s, const void *buffer)
 {
     unsigned i = 0;
 
-    while (__atomic_load_n(&s->parts[i].data, __ATOMIC_RELAXED) != room)
+    while (__atomic_load_n(&s->buffers[i].data, __ATOMIC_RELAXED) != buffer)
         i++;
-    return &s->parts[i];
+    return &s->buffers[i];
 }
 
-d9d_status d9d_staging_take(d9d_staging *s, void *dst, uint64_t n, void **room)
+d9d_status d9d_staging_acquire(d9d_staging *s, void *dst, uint64_t n, void **buffer)
 {
-    part *p;
+    staging_buffer *p;
     d9d_status st;
 
     assert(n <= s->bytes);
-    if (s->parts == NULL) {
-        *room = dst;
+    if (s->buffers == NULL) {
+        *buffer = dst;
         return D9D_OK;
     }
-    p = &s->parts[__atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED) % s->n];
+    p = &s->buffers[__atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED) % s->n];
     (void)pthread_mutex_lock(&p->lock);
-    st = part_ready(s, p);
+    st = buffer_ready(s, p);
     if (st == D9D_OK)
-        *room = p->data;
+        *buffer = p->data;
     else
         (void)pthread_mutex_unlock(&p->lock);
     return st;
 }
 
-d9d_status d9d_staging_send(d9d_staging *s, void *dst, uint64_t n, void *room)
+d9d_status d9d_staging_submit(d9d_staging *s, void *dst, uint64_t n, void *buffer)
 {
-    part *p;
+    staging_buffer *p;
     d9d_status st;
 
-    if (s->parts == NULL)
+    if (s->buffers == NULL)
         return D9D_OK;
-    p = part_of(s, room);
-    st = d9d_device_send(s->dev, dst, room, n);
+    p = buffer_of(s, buffer);
+    st = d9d_device_h2d_async(s->dev, dst, buffer, n);
     if (st == D9D_OK)
-        st = d9d_device_event_record(p->read);
+        st = d9d_device_event_record(p->read_event);
     (void)pthread_mutex_unlock(&p->lock);
     return st;
 }
 
-void d9d_staging_drop(d9d_staging *s, void *room)
+void d9d_staging_cancel(d9d_staging *s, void *buffer)
 {
-    if (s->parts != NULL)
-        (void)pthread_mutex_unlock(&part_of(s, room)->lock);
+    if (s->buffers != NULL)
+        (void)pthread_mutex_unlock(&buffer_of(s, buffer)->lock);
 }

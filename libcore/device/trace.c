@@ -12,29 +12,29 @@
 #include "d9d/device/readback.h"
 #include "device/backend.h"
 
-enum { TOP = 6, NAME = 128 };
+enum { TOP_COUNT = 6, NAME_BYTES = 128 };
 
 /* A point on both timelines: the end of a lap, or an end of a range. */
-typedef struct point {
-    enum { LAP, BEGIN, END } kind;
+typedef struct trace_point {
+    enum { MARK, BEGIN, END } kind;
     const char *name, *what;
     d9d_device_event *event;
     int64_t host_ns;
     double device_us; /* once all have passed */
-} point;
+} trace_point;
 
 /* What another queue did. */
-typedef struct aside {
+typedef struct stream_range {
     const char *name, *what;
-    d9d_stream queue;
+    d9d_stream stream;
     d9d_device_event *from, *to; /* to: NULL while it is open */
-} aside;
+} stream_range;
 
 struct d9d_trace {
     d9d_device *dev;
     d9d_arena names;
-    D9D_VEC(point) points;
-    D9D_VEC(aside) asides;
+    D9D_VEC(trace_point) points;
+    D9D_VEC(stream_range) stream_ranges;
     int depth;
     d9d_status failed; /* the first thing that could not be kept */
     d9d_err_copy why;
@@ -42,7 +42,7 @@ struct d9d_trace {
 
 /* --- recording ------------------------------------------------------------------------- */
 
-static d9d_status keep(d9d_trace *t, point p)
+static d9d_status record_point(d9d_trace *t, trace_point p)
 {
     D9D_TRY(d9d_device_event_create(t->dev, &p.event));
     p.host_ns = d9d_clock_ns();
@@ -53,17 +53,17 @@ static d9d_status keep(d9d_trace *t, point p)
     return d9d_device_event_record(p.event);
 }
 
-static void fail(d9d_trace *t, d9d_status st)
+static void set_failure(d9d_trace *t, d9d_status st)
 {
     t->failed = st;
     if (st != D9D_OK)
         d9d_err_save(&t->why, st);
 }
 
-static void add(d9d_trace *t, point p)
+static void add_point(d9d_trace *t, trace_point p)
 {
     if (t->failed == D9D_OK)
-        fail(t, keep(t, p));
+        set_failure(t, record_point(t, p));
 }
 
 d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out)
@@ -81,9 +81,9 @@ d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out)
 
 void d9d_trace_begin(d9d_device *dev, const char *fmt, ...)
 {
-    char name[NAME];
+    char name[NAME_BYTES];
     va_list ap;
-    point p = {.kind = BEGIN, .what = ""};
+    trace_point p = {.kind = BEGIN, .what = ""};
 
     if (dev->trace == NULL && dev->ops->range_push == NULL)
         return;
@@ -97,7 +97,7 @@ void d9d_trace_begin(d9d_device *dev, const char *fmt, ...)
     p.name = d9d_arena_strdup(&dev->trace->names, name);
     p.name = p.name != NULL ? p.name : "?";
     dev->trace->depth++;
-    add(dev->trace, p);
+    add_point(dev->trace, p);
 }
 
 void d9d_trace_end(d9d_device *dev)
@@ -107,58 +107,61 @@ void d9d_trace_end(d9d_device *dev)
     if (dev->trace == NULL || dev->trace->depth == 0)
         return; /* it began before the trace did */
     dev->trace->depth--;
-    add(dev->trace, (point){.kind = END});
+    add_point(dev->trace, (trace_point){.kind = END});
 }
 
-void d9d_trace_lap(d9d_device *dev, const char *name, const char *what)
+void d9d_trace_mark(d9d_device *dev, const char *name, const char *what)
 {
     if (dev->trace != NULL)
-        add(dev->trace, (point){.kind = LAP, .name = name, .what = what});
+        add_point(dev->trace, (trace_point){.kind = MARK, .name = name, .what = what});
 }
 
-static d9d_status event_on(d9d_device *dev, d9d_stream queue, d9d_device_event **out)
+static d9d_status record_event_on(d9d_device *dev, d9d_stream stream, d9d_device_event **out)
 {
     D9D_TRY(d9d_device_event_create(dev, out));
-    return d9d_device_event_record_on(*out, queue);
+    return d9d_device_event_record_on(*out, stream);
 }
 
-void d9d_trace_beside(d9d_device *dev, d9d_stream queue, const char *name, const char *what)
+void d9d_trace_stream_range_begin(d9d_device *dev, d9d_stream stream, const char *name,
+                                  const char *what)
 {
     d9d_trace *t = dev->trace;
 
     if (t == NULL || t->failed != D9D_OK)
         return;
-    fail(t, D9D_VEC_PUSH(&t->asides, ((aside){.name = name, .what = what, .queue = queue})));
+    set_failure(t, D9D_VEC_PUSH(&t->stream_ranges,
+                                ((stream_range){.name = name, .what = what, .stream = stream})));
     if (t->failed == D9D_OK)
-        fail(t, event_on(dev, queue, &t->asides.data[t->asides.len - 1].from));
+        set_failure(
+            t, record_event_on(dev, stream, &t->stream_ranges.data[t->stream_ranges.len - 1].from));
 }
 
-void d9d_trace_beside_end(d9d_device *dev, d9d_stream queue)
+void d9d_trace_stream_range_end(d9d_device *dev, d9d_stream stream)
 {
     d9d_trace *t = dev->trace;
 
     if (t == NULL || t->failed != D9D_OK)
         return;
-    for (size_t i = t->asides.len; i-- > 0;) {
-        aside *a = &t->asides.data[i];
+    for (size_t i = t->stream_ranges.len; i-- > 0;) {
+        stream_range *a = &t->stream_ranges.data[i];
 
-        if (a->queue != queue || a->to != NULL)
+        if (a->stream != stream || a->to != NULL)
             continue;
-        fail(t, event_on(dev, queue, &a->to));
+        set_failure(t, record_event_on(dev, stream, &a->to));
         return;
     }
 }
 
-void d9d_trace_drop(d9d_trace *t)
+void d9d_trace_discard(d9d_trace *t)
 {
     if (t == NULL)
         return;
     t->dev->trace = NULL;
-    for (size_t i = 0; i < t->asides.len; i++) {
-        d9d_device_event_free(t->asides.data[i].from);
-        d9d_device_event_free(t->asides.data[i].to);
+    for (size_t i = 0; i < t->stream_ranges.len; i++) {
+        d9d_device_event_free(t->stream_ranges.data[i].from);
+        d9d_device_event_free(t->stream_ranges.data[i].to);
     }
-    D9D_VEC_RELEASE(&t->asides);
+    D9D_VEC_RELEASE(&t->stream_ranges);
     for (size_t i = 0; i < t->points.len; i++)
         d9d_device_event_free(t->points.data[i].event);
     D9D_VEC_RELEASE(&t->points);
@@ -169,23 +172,23 @@ void d9d_trace_drop(d9d_trace *t)
 /* --- writing ----------------------------------------------------------------------------- */
 
 /* When the device came to each point, from the first. */
-static d9d_status measure(d9d_trace *t)
+static d9d_status resolve_times(d9d_trace *t)
 {
     D9D_TRY(d9d_device_sync(t->dev));
     for (size_t i = 0; i < t->points.len; i++) {
         double ms;
 
-        D9D_TRY(d9d_device_event_ms(t->points.data[0].event, t->points.data[i].event, &ms));
+        D9D_TRY(d9d_device_event_elapsed_ms(t->points.data[0].event, t->points.data[i].event, &ms));
         t->points.data[i].device_us = ms * 1e3;
     }
     return D9D_OK;
 }
 
 /* Names are op names and formats of ours: nothing in them needs an escape. */
-static d9d_status put_span(const d9d_trace *t, d9d_buf *b, int rank, const point *name,
-                           const point *from, const point *to)
+static d9d_status append_span(const d9d_trace *t, d9d_buf *b, int rank, const trace_point *name,
+                              const trace_point *from, const trace_point *to)
 {
-    const point *zero = &t->points.data[0];
+    const trace_point *zero = &t->points.data[0];
     const struct {
         double from, to;
     } span[] = {{from->device_us, to->device_us},
@@ -201,21 +204,21 @@ static d9d_status put_span(const d9d_trace *t, d9d_buf *b, int rank, const point
     return D9D_OK;
 }
 
-static d9d_status put_spans(const d9d_trace *t, d9d_buf *b, int rank, size_t *open)
+static d9d_status append_spans(const d9d_trace *t, d9d_buf *b, int rank, size_t *open)
 {
     size_t depth = 0;
 
     for (size_t i = 0; i < t->points.len; i++) {
-        const point *p = &t->points.data[i];
+        const trace_point *p = &t->points.data[i];
 
         if (p->kind == BEGIN)
             open[depth++] = i;
-        else if (p->kind == LAP)
-            D9D_TRY(put_span(t, b, rank, p, p - 1, p));
+        else if (p->kind == MARK)
+            D9D_TRY(append_span(t, b, rank, p, p - 1, p));
         else if (depth > 0) {
-            const point *from = &t->points.data[open[--depth]];
+            const trace_point *from = &t->points.data[open[--depth]];
 
-            D9D_TRY(put_span(t, b, rank, from, from, p));
+            D9D_TRY(append_span(t, b, rank, from, from, p));
         }
     }
     return D9D_OK;
@@ -226,29 +229,29 @@ static int lane_of(const d9d_trace *t, size_t i)
 {
     int lane = 2;
 
-    for (size_t k = 0; t->asides.data[k].queue != t->asides.data[i].queue; k++) {
+    for (size_t k = 0; t->stream_ranges.data[k].stream != t->stream_ranges.data[i].stream; k++) {
         bool first = true;
 
         for (size_t j = 0; j < k; j++)
-            first = first && t->asides.data[j].queue != t->asides.data[k].queue;
+            first = first && t->stream_ranges.data[j].stream != t->stream_ranges.data[k].stream;
         lane += first;
     }
     return lane;
 }
 
-static d9d_status put_asides(const d9d_trace *t, d9d_buf *b, int rank)
+static d9d_status append_stream_ranges(const d9d_trace *t, d9d_buf *b, int rank)
 {
     const d9d_device_event *zero = t->points.data[0].event;
     double from, ms;
 
-    for (size_t i = 0; i < t->asides.len; i++) {
-        const aside *a = &t->asides.data[i];
+    for (size_t i = 0; i < t->stream_ranges.len; i++) {
+        const stream_range *a = &t->stream_ranges.data[i];
 
         if (a->to == NULL)
             continue;
         D9D_TRY(d9d_device_event_wait(a->to));
-        D9D_TRY(d9d_device_event_ms(zero, a->from, &from));
-        D9D_TRY(d9d_device_event_ms(a->from, a->to, &ms));
+        D9D_TRY(d9d_device_event_elapsed_ms(zero, a->from, &from));
+        D9D_TRY(d9d_device_event_elapsed_ms(a->from, a->to, &ms));
         D9D_TRY(d9d_buf_printf(b,
                                ",\n{\"ph\": \"X\", \"name\": \"%s %s\", \"pid\": %d, \"tid\": "
                                "%d, \"ts\": %.3f, \"dur\": %.3f}",
@@ -257,7 +260,7 @@ static d9d_status put_asides(const d9d_trace *t, d9d_buf *b, int rank)
     return D9D_OK;
 }
 
-static d9d_status put_all(const d9d_trace *t, d9d_buf *b, int rank)
+static d9d_status append_all(const d9d_trace *t, d9d_buf *b, int rank)
 {
     static const char *const lanes[] = {"device", "host, queueing"};
     size_t *open = calloc(t->points.len + 1, sizeof(*open));
@@ -279,8 +282,8 @@ static d9d_status put_all(const d9d_trace *t, d9d_buf *b, int rank)
                                   "\"tid\": %d, \"args\": {\"name\": \"%s\"}}",
                                   rank, lane, lanes[lane]),
                    out);
-    D9D_TRY_OR(st, put_spans(t, b, rank, open), out);
-    D9D_TRY_OR(st, put_asides(t, b, rank), out);
+    D9D_TRY_OR(st, append_spans(t, b, rank, open), out);
+    D9D_TRY_OR(st, append_stream_ranges(t, b, rank), out);
     st = d9d_buf_printf(b, "\n]}\n");
 out:
     free(open);
@@ -289,51 +292,51 @@ out:
 
 /* --- the longest ----------------------------------------------------------------------------- */
 
-typedef struct share {
+typedef struct label_time {
     const char *name, *what;
     double us;
-} share;
+} label_time;
 
-static int by_time(const void *a, const void *b)
+static int compare_time(const void *a, const void *b)
 {
-    const share *x = a, *y = b;
+    const label_time *x = a, *y = b;
 
     return x->us > y->us ? -1 : x->us < y->us;
 }
 
 /* Sum laps by name; there are as many names as ops. */
-static size_t sum_laps(const d9d_trace *t, share *s, double *total)
+static size_t sum_marks(const d9d_trace *t, label_time *s, double *total)
 {
     size_t n = 0;
 
     for (size_t i = 1; i < t->points.len; i++) {
-        const point *p = &t->points.data[i];
+        const trace_point *p = &t->points.data[i];
         size_t k = 0;
 
-        if (p->kind != LAP)
+        if (p->kind != MARK)
             continue;
         while (k < n && (strcmp(s[k].name, p->name) != 0 || strcmp(s[k].what, p->what) != 0))
             k++;
         if (k == n)
-            s[n++] = (share){p->name, p->what, 0};
+            s[n++] = (label_time){p->name, p->what, 0};
         s[k].us += p->device_us - p[-1].device_us;
         *total += p->device_us - p[-1].device_us;
     }
     return n;
 }
 
-static d9d_status put_top(const d9d_trace *t, d9d_buf *top)
+static d9d_status append_top(const d9d_trace *t, d9d_buf *top)
 {
-    share *s = calloc(t->points.len + 1, sizeof(*s));
+    label_time *s = calloc(t->points.len + 1, sizeof(*s));
     double total = 0;
     d9d_status st = D9D_OK;
     size_t n;
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "trace: out of memory");
-    n = sum_laps(t, s, &total);
-    qsort(s, n, sizeof(*s), by_time);
-    for (size_t i = 0; i < n && i < TOP && st == D9D_OK; i++)
+    n = sum_marks(t, s, &total);
+    qsort(s, n, sizeof(*s), compare_time);
+    for (size_t i = 0; i < n && i < TOP_COUNT && st == D9D_OK; i++)
         st = d9d_buf_printf(top, "%s%s%s%s %.0f %%", i > 0 ? ", " : "", s[i].name,
                             s[i].what[0] != '\0' ? " " : "", s[i].what,
                             total > 0 ? 100.0 * s[i].us / total : 0.0);
@@ -361,12 +364,12 @@ d9d_status d9d_trace_text(d9d_trace *t, int rank, d9d_buf *text, d9d_buf *top)
     while (t->depth > 0)
         d9d_trace_end(t->dev);
     D9D_TRY_OR(st, t->failed == D9D_OK ? D9D_OK : d9d_err_restore(&t->why), out);
-    D9D_TRY_OR(st, measure(t), out);
-    D9D_TRY_OR(st, put_all(t, text, rank), out);
+    D9D_TRY_OR(st, resolve_times(t), out);
+    D9D_TRY_OR(st, append_all(t, text, rank), out);
     if (top != NULL)
-        st = put_top(t, top);
+        st = append_top(t, top);
 out:
-    d9d_trace_drop(t);
+    d9d_trace_discard(t);
     return st;
 }
 

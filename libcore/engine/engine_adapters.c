@@ -2,16 +2,16 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "engine/engine.h"
 
-static d9d_status from_model(const d9di_engine *e, d9d_adapters **out)
+static d9d_status adapters_from_model(const d9di_engine *e, d9d_adapters **out)
 {
     d9d_params_io *io;
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_status st;
 
     D9D_TRY(d9d_params_io_open(&e->all, D9D_PARAMS_DATA, &io));
     st = d9d_params_io_source(io, &src);
     if (st == D9D_OK)
-        st = d9d_adapters_take(&e->all, &src, out);
+        st = d9d_adapters_from_model(&e->all, &src, out);
     d9d_params_io_close(io);
     return st;
 }
@@ -19,14 +19,14 @@ static d9d_status from_model(const d9di_engine *e, d9d_adapters **out)
 d9d_status d9di_engine_adapters(const d9di_engine *e, const char *saved, d9d_adapters **out)
 {
     d9d_checkpoint *ckpt;
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_status st;
 
     if (saved == NULL)
-        return from_model(e, out);
+        return adapters_from_model(e, out);
     D9D_TRY(d9d_checkpoint_open(saved, &ckpt));
     src = d9d_checkpoint_source(ckpt);
-    st = d9d_adapters_take(&e->all, &src, out);
+    st = d9d_adapters_from_model(&e->all, &src, out);
     d9d_checkpoint_close(ckpt);
     return st;
 }

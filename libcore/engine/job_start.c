@@ -10,34 +10,35 @@
 #include "d9d/comm/flight.h"
 #include "d9d/device/simulated.h"
 
-d9d_status d9di_launch_under_way(d9d_status st)
+d9d_status d9di_job_start_runtime_status(d9d_status st)
 {
     return st == D9D_ENOTFOUND || st == D9D_EPATH ? D9D_FAIL(D9D_EIO, "%s", d9d_err_message()) : st;
 }
 
 /* How many ranks of lower number run on this rank's node. */
-static d9d_status local_rank(d9d_boot *boot, int *out)
+static d9d_status local_rank(d9d_bootstrap *boot, int *out)
 {
-    const char *node = d9d_boot_node(boot);
-    d9d_boot_word *all;
+    const char *node = d9d_bootstrap_node(boot);
+    d9d_bootstrap_blob *all;
     d9d_arena a = {0};
     d9d_status st = d9d_bootstrap_allgather_arena(boot, node, strlen(node), &a, &all);
 
     *out = 0;
-    for (int r = 0; st == D9D_OK && r < d9d_boot_rank(boot); r++)
+    for (int r = 0; st == D9D_OK && r < d9d_bootstrap_rank(boot); r++)
         *out += strcmp(all[r].data, node) == 0;
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9di_launch_check(const d9d_boot *boot, const char *which)
+d9d_status d9di_job_start_check_device(const d9d_bootstrap *boot, const char *which)
 {
-    return d9d_boot_is_imagined(boot) ? d9d_device_check_imagined(which) : d9d_device_check(which);
+    return d9d_bootstrap_is_simulated(boot) ? d9d_device_check_simulated(which)
+                                            : d9d_device_check(which);
 }
 
-d9d_status d9di_launch_apart(const d9di_processor *all, int rank)
+d9d_status d9di_job_start_check_distinct(const d9di_job_start_device_id *all, int rank)
 {
-    const d9di_processor *mine = &all[rank];
+    const d9di_job_start_device_id *mine = &all[rank];
 
     if (strcmp(mine->kind, all[0].kind) != 0)
         return D9D_FAIL(D9D_ECONFIG,
@@ -52,12 +53,12 @@ d9d_status d9di_launch_apart(const d9di_processor *all, int rank)
 }
 
 /* All of them, one behind the other. */
-static d9d_status gather_processors(d9d_boot *boot, const d9d_device *dev, d9d_arena *a,
-                                    d9di_processor **out)
+static d9d_status gather_device_ids(d9d_bootstrap *boot, const d9d_device *dev, d9d_arena *a,
+                                    d9di_job_start_device_id **out)
 {
-    const int ranks = d9d_boot_size(boot);
-    d9di_processor mine = {.kind = ""};
-    d9d_boot_word *all;
+    const int ranks = d9d_bootstrap_size(boot);
+    d9di_job_start_device_id mine = {.kind = ""};
+    d9d_bootstrap_blob *all;
 
     (void)snprintf(mine.kind, sizeof(mine.kind), "%s", dev->kernels->name);
     memcpy(mine.id, dev->id, sizeof(mine.id));
@@ -73,20 +74,21 @@ static d9d_status gather_processors(d9d_boot *boot, const d9d_device *dev, d9d_a
     return D9D_OK;
 }
 
-static d9d_status check_apart(d9d_boot *boot, const d9d_device *dev)
+static d9d_status check_distinct_devices(d9d_bootstrap *boot, const d9d_device *dev)
 {
-    d9di_processor *all;
+    d9di_job_start_device_id *all;
     d9d_arena a = {0};
-    d9d_status st = gather_processors(boot, dev, &a, &all);
+    d9d_status st = gather_device_ids(boot, dev, &a, &all);
 
     if (st == D9D_OK)
-        st = d9d_boot_agree(boot, d9di_launch_apart(all, d9d_boot_rank(boot)));
+        st = d9d_bootstrap_agree_status(
+            boot, d9di_job_start_check_distinct(all, d9d_bootstrap_rank(boot)));
     d9d_arena_release(&a);
     return st;
 }
 
 /* A task that sees one GPU alone is given it as number 0. */
-static d9d_status open_local(d9d_boot *boot, const char *which, d9d_device **out)
+static d9d_status open_local_device(d9d_bootstrap *boot, const char *which, d9d_device **out)
 {
     const size_t n = strcspn(which, "@"); /* a limit of memory follows */
     char word[64];
@@ -101,16 +103,16 @@ static d9d_status open_local(d9d_boot *boot, const char *which, d9d_device **out
     return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
 }
 
-d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **out)
+d9d_status d9di_job_start_open_device(d9d_bootstrap *boot, const char *which, d9d_device **out)
 {
     d9d_status st;
 
-    if (d9d_boot_is_imagined(boot))
-        return d9d_device_imagine(which, out);
-    if (d9d_boot_size(boot) == 1)
+    if (d9d_bootstrap_is_simulated(boot))
+        return d9d_device_simulate(which, out);
+    if (d9d_bootstrap_size(boot) == 1)
         return d9d_device_open(which, out);
-    D9D_TRY(open_local(boot, which, out));
-    st = check_apart(boot, *out);
+    D9D_TRY(open_local_device(boot, which, out));
+    st = check_distinct_devices(boot, *out);
     if (st == D9D_OK)
         return D9D_OK;
     d9d_device_close(*out);
@@ -118,53 +120,53 @@ d9d_status d9di_launch_device(d9d_boot *boot, const char *which, d9d_device **ou
     return st;
 }
 
-d9d_status d9di_launch_failed(d9d_boot *boot, d9d_mesh *mesh, d9d_status st)
+d9d_status d9di_job_start_fail_rank(d9d_bootstrap *boot, d9d_mesh *mesh, d9d_status st)
 {
     char where[128] = "not placed yet";
 
-    if (st == D9D_OK || d9d_boot_size(boot) == 1 || d9d_boot_agreed(boot))
+    if (st == D9D_OK || d9d_bootstrap_size(boot) == 1 || d9d_bootstrap_failure_is_collective(boot))
         return st;
     if (mesh != NULL)
         (void)d9d_mesh_text(mesh, where, sizeof(where));
-    d9d_mesh_forsake(mesh);
-    return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_boot_rank(boot), d9d_boot_size(boot),
-                    d9d_boot_node(boot), where, d9d_err_message());
+    d9d_mesh_abandon(mesh);
+    return D9D_FAIL(st, "rank %d of %d (%s, %s): %s", d9d_bootstrap_rank(boot),
+                    d9d_bootstrap_size(boot), d9d_bootstrap_node(boot), where, d9d_err_message());
 }
 
-d9d_status d9di_events_open(const d9d_job *where, const d9d_union *model, const d9di_task *task,
-                            d9d_events **out)
+d9d_status d9di_job_start_open_events(const d9d_job *where, const d9d_union *model,
+                                      const d9di_task *task, d9d_job_events **out)
 {
     const d9d_model_provider *p = model->choice->row;
 
-    D9D_TRY(d9d_events_create(out));
-    D9D_TRY(d9d_events_subscribe(*out, p->events, model->value));
+    D9D_TRY(d9d_job_events_create(out));
+    D9D_TRY(d9d_job_events_subscribe(*out, p->events, model->value));
     if (task != NULL)
-        D9D_TRY(d9d_events_subscribe(*out, task->kind->events, task->self));
+        D9D_TRY(d9d_job_events_subscribe(*out, task->kind->events, task->self));
     return d9d_plugins_subscribe(where->plugins, *out);
 }
 
 #define FLIGHT "%s.flight"
 
-d9d_status d9di_launch_flight(const d9d_boot *boot, const char *output, d9d_arena *a,
-                              const char **out)
+d9d_status d9di_job_start_flight_dir(const d9d_bootstrap *boot, const char *output, d9d_arena *a,
+                                     const char **out)
 {
     *out = NULL;
-    if (output == NULL || d9d_boot_size(boot) == 1)
+    if (output == NULL || d9d_bootstrap_size(boot) == 1)
         return D9D_OK;
     *out = d9d_arena_printf(a, FLIGHT, output);
     return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", output);
 }
 
 /* An interrupted life may have had more ranks. */
-void d9di_launch_landed(const d9d_boot *boot, const char *output)
+void d9di_job_start_remove_flight_dir(const d9d_bootstrap *boot, const char *output)
 {
-    const int size = d9d_boot_size(boot);
+    const int size = d9d_bootstrap_size(boot);
     char path[PATH_MAX];
 
     if (output == NULL || size == 1)
         return;
     (void)snprintf(path, sizeof(path), FLIGHT, output);
-    for (int r = d9d_boot_rank(boot); d9d_flight_remove(path, r);)
+    for (int r = d9d_bootstrap_rank(boot); d9d_flight_remove(path, r);)
         r += size;
     (void)rmdir(path);
 }

@@ -10,9 +10,9 @@
 /* The folders of the weights and of the provider's hf_config; NULL where there is none. */
 enum { FOLDERS = 2 };
 
-static d9d_status folders(const d9d_infer_config *c, d9d_arena *a, const char *out[FOLDERS])
+static d9d_status list_folders(const d9d_infer_config *c, d9d_arena *a, const char *out[FOLDERS])
 {
-    const d9d_model_head *head = c->model_provider.value;
+    const d9d_model_section *head = c->model_provider.value;
     const char *config = head->hf_config;
     const char *slash = config != NULL ? strrchr(config, '/') : NULL;
 
@@ -24,7 +24,7 @@ static d9d_status folders(const d9d_infer_config *c, d9d_arena *a, const char *o
 }
 
 /* *out is NULL where the file is not there. */
-static d9d_status file_in(const char *folder, const char *name, d9d_arena *a, const char **out)
+static d9d_status find_file(const char *folder, const char *name, d9d_arena *a, const char **out)
 {
     *out = NULL;
     if (folder == NULL)
@@ -37,18 +37,19 @@ static d9d_status file_in(const char *folder, const char *name, d9d_arena *a, co
     return D9D_OK;
 }
 
-d9d_status d9di_beside(const d9d_infer_config *c, const char *name, d9d_arena *a, const char **out)
+d9d_status d9di_model_aux_files_find(const d9d_infer_config *c, const char *name, d9d_arena *a,
+                                     const char **out)
 {
     const char *in[FOLDERS];
 
-    D9D_TRY(folders(c, a, in));
+    D9D_TRY(list_folders(c, a, in));
     *out = NULL;
     for (int i = 0; i < FOLDERS && *out == NULL; i++)
-        D9D_TRY(file_in(in[i], name, a, out));
+        D9D_TRY(find_file(in[i], name, a, out));
     return D9D_OK;
 }
 
-static d9d_status take_id(const char *path, const json_t *v, d9d_ids *out)
+static d9d_status read_id(const char *path, const json_t *v, d9d_token_ids *out)
 {
     const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
 
@@ -58,16 +59,16 @@ static d9d_status take_id(const char *path, const json_t *v, d9d_ids *out)
     return D9D_VEC_PUSH(out, (uint32_t)id);
 }
 
-static d9d_status take_ids(const char *path, const json_t *v, d9d_ids *out)
+static d9d_status read_ids(const char *path, const json_t *v, d9d_token_ids *out)
 {
     if (!json_is_array(v))
-        return take_id(path, v, out);
+        return read_id(path, v, out);
     for (size_t i = 0; i < json_array_size(v); i++)
-        D9D_TRY(take_id(path, json_array_get(v, i), out));
+        D9D_TRY(read_id(path, json_array_get(v, i), out));
     return D9D_OK;
 }
 
-static d9d_status eos_of(const char *path, d9d_ids *out)
+static d9d_status read_eos_file(const char *path, d9d_token_ids *out)
 {
     d9d_buf text = {0};
     json_t *doc = NULL;
@@ -78,36 +79,36 @@ static d9d_status eos_of(const char *path, d9d_ids *out)
     D9D_TRY_OR(st, d9d_json_parse(path, text.data != NULL ? text.data : "", text.len, &doc), out);
     v = json_object_get(doc, "eos_token_id");
     if (v != NULL && !json_is_null(v))
-        st = take_ids(path, v, out);
+        st = read_ids(path, v, out);
 out:
     json_decref(doc);
     d9d_buf_release(&text);
     return st;
 }
 
-static d9d_status eos_in(const char *folder, d9d_arena *a, d9d_ids *out)
+static d9d_status read_eos_folder(const char *folder, d9d_arena *a, d9d_token_ids *out)
 {
     static const char *const names[] = {"generation_config.json", "config.json"};
     const size_t before = out->len;
     const char *path;
 
     for (int i = 0; i < 2 && out->len == before; i++) {
-        D9D_TRY(file_in(folder, names[i], a, &path));
+        D9D_TRY(find_file(folder, names[i], a, &path));
         if (path != NULL)
-            D9D_TRY(eos_of(path, out));
+            D9D_TRY(read_eos_file(path, out));
     }
     return D9D_OK;
 }
 
-d9d_status d9di_beside_eos(const d9d_infer_config *c, d9d_ids *out)
+d9d_status d9di_model_aux_files_read_eos(const d9d_infer_config *c, d9d_token_ids *out)
 {
     const size_t before = out->len;
     const char *in[FOLDERS];
     d9d_arena a = {0};
-    d9d_status st = folders(c, &a, in);
+    d9d_status st = list_folders(c, &a, in);
 
     for (int i = 0; i < FOLDERS && st == D9D_OK && out->len == before; i++)
-        st = eos_in(in[i], &a, out);
+        st = read_eos_folder(in[i], &a, out);
     d9d_arena_release(&a);
     return st;
 }

@@ -5,27 +5,27 @@
 
 /* --- what is said -------------------------------------------------------------------------- */
 
-enum { IMBALANCE, ENTROPY, AUX, Z, KINDS };
+enum { IMBALANCE, ENTROPY, AUX_LOSS, Z_LOSS, N_STAT_KINDS };
 
 /* Of one mixture, and of all of them. */
-static const struct kind {
+static const struct stat_kind {
     const char *name;
     bool worst, least; /* of all: the largest, the smallest, or else the mean */
-} kinds[KINDS] = {
+} stat_kinds[N_STAT_KINDS] = {
     [IMBALANCE] = {.name = "expert_imbalance", .worst = true}, /* most loaded expert / mean */
     [ENTROPY] = {.name = "expert_entropy", .least = true},     /* of the load, / log E: 1 is even */
-    [AUX] = {.name = "router_aux_loss"},
-    [Z] = {.name = "router_z_loss"},
+    [AUX_LOSS] = {.name = "router_aux_loss"},
+    [Z_LOSS] = {.name = "router_z_loss"},
 };
 
-static bool is_said(const d9di_experts *x, int kind)
+static bool is_reported(const d9di_moe_stats *x, int stat_kind)
 {
-    const d9d_router *r = &x->engine->whole->mixtures[0]->shape.router;
+    const d9d_block_router *r = &x->engine->whole->mixtures[0]->shape.router;
 
-    return kind == AUX ? r->aux_loss != 0 : kind != Z || r->z_loss != 0;
+    return stat_kind == AUX_LOSS ? r->aux_loss != 0 : stat_kind != Z_LOSS || r->z_loss != 0;
 }
 
-static d9d_status name_add(d9di_experts *x, const char *name)
+static d9d_status name_add(d9di_moe_stats *x, const char *name)
 {
     if (name == NULL)
         return D9D_FAIL(D9D_ENOMEM, "experts: names of their numbers");
@@ -33,77 +33,77 @@ static d9d_status name_add(d9di_experts *x, const char *name)
     return D9D_OK;
 }
 
-static d9d_status layer_names(d9di_experts *x, const d9d_moe_shape *s, d9d_arena *a)
+static d9d_status layer_names(d9di_moe_stats *x, const d9d_block_moe_shape *s, d9d_arena *a)
 {
-    for (int k = 0; k < KINDS; k++)
-        if (is_said(x, k))
-            D9D_TRY(
-                name_add(x, d9d_arena_printf(a, "%s/%lld", kinds[k].name, (long long)s->layer)));
-    for (int64_t e = 0; x->level == D9DI_EXPERTS_COUNTS && e < s->experts; e++)
+    for (int k = 0; k < N_STAT_KINDS; k++)
+        if (is_reported(x, k))
+            D9D_TRY(name_add(
+                x, d9d_arena_printf(a, "%s/%lld", stat_kinds[k].name, (long long)s->layer)));
+    for (int64_t e = 0; x->level == D9DI_MOE_STATS_COUNTS && e < s->experts; e++)
         D9D_TRY(name_add(
             x, d9d_arena_printf(a, "expert_load/%lld/%lld", (long long)s->layer, (long long)e)));
     return D9D_OK;
 }
 
-static d9d_status names_make(d9di_experts *x, d9d_arena *a)
+static d9d_status names_make(d9di_moe_stats *x, d9d_arena *a)
 {
-    const size_t most = KINDS + x->n * (KINDS + (size_t)x->width);
+    const size_t max_load = N_STAT_KINDS + x->n * (N_STAT_KINDS + (size_t)x->width);
 
-    x->names = d9d_arena_alloc(a, most * sizeof(char *));
-    x->values = d9d_arena_alloc(a, most * sizeof(double));
+    x->names = d9d_arena_alloc(a, max_load * sizeof(char *));
+    x->values = d9d_arena_alloc(a, max_load * sizeof(double));
     if (x->names == NULL || x->values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "experts: %zu names", most);
-    for (int k = 0; k < KINDS && x->level >= D9DI_EXPERTS_SUMMARY; k++)
-        if (is_said(x, k))
-            D9D_TRY(name_add(x, kinds[k].name));
-    for (size_t i = 0; i < x->n && x->level >= D9DI_EXPERTS_LAYERS; i++)
+        return D9D_FAIL(D9D_ENOMEM, "experts: %zu names", max_load);
+    for (int k = 0; k < N_STAT_KINDS && x->level >= D9DI_MOE_STATS_SUMMARY; k++)
+        if (is_reported(x, k))
+            D9D_TRY(name_add(x, stat_kinds[k].name));
+    for (size_t i = 0; i < x->n && x->level >= D9DI_MOE_STATS_LAYERS; i++)
         D9D_TRY(layer_names(x, &x->engine->whole->mixtures[i]->shape, a));
     return D9D_OK;
 }
 
 /* A mixture's numbers from its counts: two losses, then the load of each expert. */
-static void judge(const double *counts, int64_t experts, double targets, double *out)
+static void compute_stats(const double *counts, int64_t experts, double targets, double *out)
 {
     const double *load = counts + 2;
-    double sum = 0, most = 0, entropy = 0;
+    double sum = 0, max_load = 0, entropy = 0;
 
     for (int64_t e = 0; e < experts; e++) {
         sum += load[e];
-        most = fmax(most, load[e]);
+        max_load = fmax(max_load, load[e]);
     }
     for (int64_t e = 0; e < experts; e++)
         if (load[e] > 0)
             entropy -= load[e] / sum * log(load[e] / sum);
-    out[IMBALANCE] = sum > 0 ? most * (double)experts / sum : NAN;
+    out[IMBALANCE] = sum > 0 ? max_load * (double)experts / sum : NAN;
     out[ENTROPY] = sum > 0 ? (experts > 1 ? entropy / log((double)experts) : 1) : NAN;
-    out[AUX] = counts[0] / targets;
-    out[Z] = counts[1] / targets;
+    out[AUX_LOSS] = counts[0] / targets;
+    out[Z_LOSS] = counts[1] / targets;
 }
 
 /* One more into what is said of all n. */
-static void join(const double *one, size_t i, size_t n, double *all)
+static void accumulate_stat(const double *one, size_t i, size_t n, double *all)
 {
-    for (int k = 0; k < KINDS; k++) {
-        const double first = kinds[k].worst || kinds[k].least ? one[k] : 0,
+    for (int k = 0; k < N_STAT_KINDS; k++) {
+        const double first = stat_kinds[k].worst || stat_kinds[k].least ? one[k] : 0,
                      had = i > 0 ? all[k] : first;
 
-        all[k] = kinds[k].worst   ? fmax(had, one[k])
-                 : kinds[k].least ? fmin(had, one[k])
-                                  : had + one[k] / (double)n;
+        all[k] = stat_kinds[k].worst   ? fmax(had, one[k])
+                 : stat_kinds[k].least ? fmin(had, one[k])
+                                       : had + one[k] / (double)n;
     }
 }
 
-static double *put(const d9di_experts *x, const double *one, double *to)
+static double *write_values(const d9di_moe_stats *x, const double *one, double *to)
 {
-    for (int k = 0; k < KINDS; k++)
-        if (is_said(x, k))
+    for (int k = 0; k < N_STAT_KINDS; k++)
+        if (is_reported(x, k))
             *to++ = one[k];
     return to;
 }
 
-d9d_status d9di_experts_take(d9di_experts *x, int slot, double targets)
+d9d_status d9di_moe_stats_collect(d9di_moe_stats *x, int slot, double targets)
 {
-    double all[KINDS] = {0}, one[KINDS], *at = x->values;
+    double all[N_STAT_KINDS] = {0}, one[N_STAT_KINDS], *at = x->values;
     const double *counts;
     const void *back;
 
@@ -111,20 +111,20 @@ d9d_status d9di_experts_take(d9di_experts *x, int slot, double targets)
         x->values[i] = NAN;
     if (x->n_values == 0 || slot < 0)
         return D9D_OK;
-    D9D_TRY(d9d_readback_end(x->back[slot], &back));
+    D9D_TRY(d9d_readback_wait(x->readback[slot], &back));
     counts = back;
     for (size_t i = 0; i < x->n; i++) {
-        judge(counts + (int64_t)i * x->width, x->engine->whole->mixtures[i]->shape.experts, targets,
-              one);
-        join(one, i, x->n, all);
+        compute_stats(counts + (int64_t)i * x->width, x->engine->whole->mixtures[i]->shape.experts,
+                      targets, one);
+        accumulate_stat(one, i, x->n, all);
     }
-    at = put(x, all, at);
-    for (size_t i = 0; i < x->n && x->level >= D9DI_EXPERTS_LAYERS; i++, counts += x->width) {
+    at = write_values(x, all, at);
+    for (size_t i = 0; i < x->n && x->level >= D9DI_MOE_STATS_LAYERS; i++, counts += x->width) {
         const int64_t experts = x->engine->whole->mixtures[i]->shape.experts;
 
-        judge(counts, experts, targets, one);
-        at = put(x, one, at);
-        for (int64_t e = 0; e < experts && x->level == D9DI_EXPERTS_COUNTS; e++)
+        compute_stats(counts, experts, targets, one);
+        at = write_values(x, one, at);
+        for (int64_t e = 0; e < experts && x->level == D9DI_MOE_STATS_COUNTS; e++)
             *at++ = counts[2 + e];
     }
     return D9D_OK;
@@ -132,17 +132,17 @@ d9d_status d9di_experts_take(d9di_experts *x, int slot, double targets)
 
 /* --- counting --------------------------------------------------------------------------------- */
 
-static bool is_wanted(const d9d_model *m, int level)
+static bool needs_stats(const d9d_model *m, int level)
 {
     bool biased = false;
 
     for (size_t i = 0; i < m->n_mixtures; i++)
         biased = biased || m->mixtures[i]->shape.router.expert_bias;
-    return m->n_mixtures > 0 && (biased || level != D9DI_EXPERTS_OFF);
+    return m->n_mixtures > 0 && (biased || level != D9DI_MOE_STATS_OFF);
 }
 
 /* The routers of this rank count into the rows of their layers. */
-static void attach(d9di_experts *x)
+static void attach_counters(d9di_moe_stats *x)
 {
     const d9di_engine *e = x->engine;
 
@@ -157,12 +157,12 @@ static void attach(d9di_experts *x)
         }
 }
 
-d9d_status d9di_experts_open(const d9di_engine *e, int level, d9d_arena *a, d9di_experts *out)
+d9d_status d9di_moe_stats_open(const d9di_engine *e, int level, d9d_arena *a, d9di_moe_stats *out)
 {
-    d9di_experts x = {.engine = e, .level = level, .n = e->whole->n_mixtures};
+    d9di_moe_stats x = {.engine = e, .level = level, .n = e->whole->n_mixtures};
 
-    *out = (d9di_experts){0};
-    if (!is_wanted(e->whole, level))
+    *out = (d9di_moe_stats){0};
+    if (!needs_stats(e->whole, level))
         return D9D_OK;
     for (size_t i = 0; i < x.n; i++) {
         const int64_t width = 2 + e->whole->mixtures[i]->shape.experts;
@@ -172,26 +172,26 @@ d9d_status d9di_experts_open(const d9di_engine *e, int level, d9d_arena *a, d9di
     D9D_TRY(names_make(&x, a));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE((int64_t)x.n, x.width), &x.all));
     *out = x;
-    attach(out);
-    for (int i = 0; i < D9DI_EXPERTS_SLOTS && x.n_values > 0; i++)
-        D9D_TRY(d9d_readback_create(e->dev, d9d_tensor_bytes(&x.all), &out->back[i]));
+    attach_counters(out);
+    for (int i = 0; i < D9DI_MOE_STATS_SLOTS && x.n_values > 0; i++)
+        D9D_TRY(d9d_readback_create(e->dev, d9d_tensor_bytes(&x.all), &out->readback[i]));
     return D9D_OK;
 }
 
-void d9di_experts_release(d9di_experts *x)
+void d9di_moe_stats_release(d9di_moe_stats *x)
 {
     const d9di_engine *e = x->engine;
 
     for (size_t k = 0; x->n > 0 && k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++)
             d9d_tensor_release(&e->models[k]->mixtures[i]->counted);
-    for (int i = 0; i < D9DI_EXPERTS_SLOTS; i++)
-        d9d_readback_free(x->back[i]);
+    for (int i = 0; i < D9DI_MOE_STATS_SLOTS; i++)
+        d9d_readback_free(x->readback[i]);
     d9d_tensor_release(&x->all);
-    *x = (d9di_experts){0};
+    *x = (d9di_moe_stats){0};
 }
 
-d9d_status d9di_experts_begin(d9di_experts *x)
+d9d_status d9di_moe_stats_begin(d9di_moe_stats *x)
 {
     if (x->n == 0)
         return D9D_OK;
@@ -199,7 +199,7 @@ d9d_status d9di_experts_begin(d9di_experts *x)
                                          d9d_tensor_numel(&x->all), 0.0f);
 }
 
-d9d_status d9di_experts_end(d9di_experts *x, const d9d_tensor *scale, int slot)
+d9d_status d9di_moe_stats_end(d9di_moe_stats *x, const d9d_tensor *scale, int slot)
 {
     const d9di_engine *e = x->engine;
 
@@ -209,6 +209,7 @@ d9d_status d9di_experts_end(d9di_experts *x, const d9d_tensor *scale, int slot)
                                 d9d_tensor_data(&x->all), d9d_tensor_numel(&x->all), D9D_COMM_SUM));
     for (size_t k = 0; k < e->n_stages; k++)
         for (size_t i = 0; i < e->models[k]->n_mixtures; i++)
-            D9D_TRY(d9d_block_moe_even(e->models[k]->mixtures[i], e->dev, scale));
-    return x->n_values > 0 ? d9d_readback_begin(x->back[slot], d9d_tensor_data(&x->all)) : D9D_OK;
+            D9D_TRY(d9d_block_moe_update_expert_bias(e->models[k]->mixtures[i], e->dev, scale));
+    return x->n_values > 0 ? d9d_readback_enqueue(x->readback[slot], d9d_tensor_data(&x->all))
+                           : D9D_OK;
 }

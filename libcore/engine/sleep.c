@@ -3,44 +3,44 @@
 
 #include "d9d/comm/exchange.h"
 
-static double mib(uint64_t bytes)
+static double to_mib(uint64_t bytes)
 {
     return (double)bytes / (1 << 20);
 }
 
-d9d_status d9di_sleep_begin(const d9di_sleep_how *how)
+d9d_status d9di_sleep_begin(const d9di_sleep_opts *how)
 {
     const uint64_t held = d9d_device_memory(how->dev).reserved;
 
-    D9D_TRY(d9d_boot_agree(how->boot, d9d_tensors_offload(how->dev)));
-    d9d_mesh_sleep(how->mesh);
+    D9D_TRY(d9d_bootstrap_agree_status(how->boot, d9d_tensor_offload_all(how->dev)));
+    d9d_mesh_suspend(how->mesh);
     d9d_device_trim(how->dev);
     d9d_log_info(how->log, "asleep: %.1f of %.1f MiB of %s are free; SIGUSR2 wakes",
-                 mib(held - d9d_device_memory(how->dev).reserved), mib(held), how->dev->name);
+                 to_mib(held - d9d_device_memory(how->dev).reserved), to_mib(held), how->dev->name);
     return D9D_OK;
 }
 
 /* The others wait for a word of rank 0, however long it takes. */
-d9d_status d9di_sleep_through(const d9di_sleep_how *how)
+d9d_status d9di_sleep_wait(const d9di_sleep_opts *how)
 {
-    const double patience = d9d_boot_patience(how->boot, 0);
+    const double patience = d9d_bootstrap_set_timeout(how->boot, 0);
     const char *word = "awake";
     d9d_arena a = {0};
     d9d_status st;
 
-    if (d9d_boot_rank(how->boot) == 0)
-        d9d_stop_sleep(how->stop);
+    if (d9d_bootstrap_rank(how->boot) == 0)
+        d9d_preemption_wait_wake(how->preemption);
     st = d9d_bootstrap_broadcast_text(how->boot, &a, &word);
-    (void)d9d_boot_patience(how->boot, patience);
+    (void)d9d_bootstrap_set_timeout(how->boot, patience);
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9di_sleep_end(const d9di_sleep_how *how)
+d9d_status d9di_sleep_end(const d9di_sleep_opts *how)
 {
-    D9D_TRY(d9d_boot_agree(how->boot, d9d_tensors_restore(how->dev)));
-    D9D_TRY(d9d_mesh_wake(how->mesh));
+    D9D_TRY(d9d_bootstrap_agree_status(how->boot, d9d_tensor_restore_all(how->dev)));
+    D9D_TRY(d9d_mesh_resume(how->mesh));
     d9d_log_info(how->log, "awake: %.1f MiB of %s are taken again",
-                 mib(d9d_device_memory(how->dev).reserved), how->dev->name);
+                 to_mib(d9d_device_memory(how->dev).reserved), how->dev->name);
     return D9D_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "d9d/data/loader/cp_slice.h"
 
-bool d9di_shares_wanted(const d9d_model *m)
+bool d9di_engine_needs_token_weights(const d9d_model *m)
 {
     for (size_t i = 0; i < m->n_mixtures; i++) {
         const d9d_block_moe *b = m->mixtures[i];
@@ -26,26 +26,26 @@ static float weight_of_row(const d9d_batch *b, int64_t row)
     return b->lengths[row] > 0 ? (float)targets / (float)b->lengths[row] : 0.0f;
 }
 
-d9d_status d9di_shares_make(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
-                            d9d_shares *out)
+d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
+                                          d9d_token_weights *out)
 {
-    const int ranks = d9d_comm_size(m->cut.cp), rank = d9d_comm_rank(m->cut.cp);
-    const int64_t length = b->length / ranks, n = b->rows * length;
-    const d9d_comm *tp = m->cut.tp;
+    const int ranks = d9d_comm_size(m->groups.cp), rank = d9d_comm_rank(m->groups.cp);
+    const int64_t length = b->length / ranks, n = b->seqs * length;
+    const d9d_comm *tp = m->groups.tp;
     float *weight = malloc((size_t)n * sizeof(*weight) + 1);
     d9d_status st;
 
     if (weight == NULL)
         return D9D_FAIL(D9D_ENOMEM, "router: weights of %lld tokens", (long long)n);
-    for (int64_t row = 0; row < b->rows; row++) {
+    for (int64_t row = 0; row < b->seqs; row++) {
         const float each = weight_of_row(b, row);
 
         for (int64_t i = 0; i < length; i++)
             weight[row * length + i] =
-                d9d_part_position(rank, ranks, length, i) < b->lengths[row] ? each : 0.0f;
+                d9d_cp_slice_position(rank, ranks, length, i) < b->lengths[row] ? each : 0.0f;
     }
     out->first = n / d9d_comm_size(tp) * d9d_comm_rank(tp);
-    st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(b->rows, length), weight, &out->weight);
+    st = d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(b->seqs, length), weight, &out->weight);
     free(weight);
     return st;
 }

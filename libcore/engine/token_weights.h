@@ -11,10 +11,10 @@
 #include "d9d/model/model.h"
 
 /* Does a forward of this model ask for them? */
-bool d9di_shares_wanted(const d9d_model *m);
+bool d9di_engine_needs_token_weights(const d9d_model *m);
 /* Of the tokens that this rank has of a batch, as its model is cut.  weight.storage is NULL before;
  * whoever calls releases it. */
-d9d_status d9di_shares_make(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
-                            d9d_shares *out);
+d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
+                                          d9d_token_weights *out);
 
 #endif /* D9DI_ENGINE_TOKEN_WEIGHTS_H */

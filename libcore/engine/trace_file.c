@@ -8,7 +8,7 @@
 #include "d9d/base/fs.h"
 #include "d9d/base/thread.h"
 
-enum { STALL_S = 10, TICK_MS = 2 };
+enum { MAX_WAIT_S = 10, TICK_MS = 2 };
 
 struct d9di_trace_file {
     const d9d_log *log;
@@ -20,7 +20,7 @@ struct d9di_trace_file {
     bool written, left; /* atomic */
 };
 
-static d9d_status put(const d9di_trace_file *f)
+static d9d_status write_trace(const d9di_trace_file *f)
 {
     d9d_file file;
     d9d_status st;
@@ -35,10 +35,10 @@ static d9d_status put(const d9di_trace_file *f)
 }
 
 /* A trace that cannot be written is no reason to end the run. */
-static void *work(void *arg)
+static void *writer_main(void *arg)
 {
     d9di_trace_file *f = arg;
-    const d9d_status st = put(f);
+    const d9d_status st = write_trace(f);
 
     if (__atomic_load_n(&f->left, __ATOMIC_ACQUIRE))
         return NULL; /* whoever began it has gone */
@@ -50,7 +50,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static void dispose(d9di_trace_file *f)
+static void trace_file_free(d9di_trace_file *f)
 {
     d9d_buf_release(&f->text);
     d9d_buf_release(&f->top);
@@ -58,14 +58,14 @@ static void dispose(d9di_trace_file *f)
     free(f);
 }
 
-static bool start(d9di_trace_file *f)
+static bool start_thread(d9di_trace_file *f)
 {
-    d9d_heard before;
+    d9d_thread_sigmask before;
     int rc;
 
-    d9d_thread_deaf_begin(&before);
-    rc = pthread_create(&f->thread, NULL, work, f);
-    d9d_thread_deaf_end(&before);
+    d9d_thread_block_signals(&before);
+    rc = pthread_create(&f->thread, NULL, writer_main, f);
+    d9d_thread_restore_signals(&before);
     return rc == 0;
 }
 
@@ -83,8 +83,8 @@ d9d_status d9di_trace_file_begin(const char *dir, int rank, d9d_buf *text, d9d_b
     f->text = *text;
     f->top = *top;
     *text = *top = (d9d_buf){0};
-    if (f->dir == NULL || f->path == NULL || !start(f)) {
-        dispose(f);
+    if (f->dir == NULL || f->path == NULL || !start_thread(f)) {
+        trace_file_free(f);
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory, or no thread, for a trace", dir);
     }
     *out = f;
@@ -98,17 +98,17 @@ bool d9di_trace_file_end(d9di_trace_file **f)
     if (*f == NULL)
         return true;
     while (!__atomic_load_n(&(*f)->written, __ATOMIC_ACQUIRE)) {
-        if (d9d_clock_ns() - (*f)->since > (int64_t)STALL_S * 1000000000)
+        if (d9d_clock_ns() - (*f)->since > (int64_t)MAX_WAIT_S * 1000000000)
             return false;
         (void)nanosleep(&tick, NULL);
     }
     (void)pthread_join((*f)->thread, NULL);
-    dispose(*f);
+    trace_file_free(*f);
     *f = NULL;
     return true;
 }
 
-void d9di_trace_file_leave(d9di_trace_file *f)
+void d9di_trace_file_detach(d9di_trace_file *f)
 {
     if (d9di_trace_file_end(&f))
         return;

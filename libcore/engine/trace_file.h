@@ -16,6 +16,6 @@ d9d_status d9di_trace_file_begin(const char *dir, int rank, d9d_buf *text, d9d_b
 bool d9di_trace_file_end(d9di_trace_file **f);
 /* The same at the end of a run: what is not written by then is left to the thread, with a warning.
  */
-void d9di_trace_file_leave(d9di_trace_file *f);
+void d9di_trace_file_detach(d9di_trace_file *f);
 
 #endif /* D9DI_ENGINE_TRACE_FILE_H */

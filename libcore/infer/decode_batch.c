@@ -3,40 +3,40 @@
 
 #include <stdlib.h>
 
-enum { CHUNK = 2048 }; /* tokens of a prompt that are computed at once */
+enum { PREFILL_TOKENS = 2048 }; /* tokens of a prompt that are computed at once */
 
-d9d_status d9di_answers_create(int64_t n, d9di_answers *a)
+d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
 {
     a->n = n;
-    a->rows = calloc((size_t)n, sizeof(*a->rows));
-    a->pieces = calloc((size_t)n, sizeof(*a->pieces));
-    if (a->rows == NULL || a->pieces == NULL)
+    a->seqs = calloc((size_t)n, sizeof(*a->seqs));
+    a->inputs = calloc((size_t)n, sizeof(*a->inputs));
+    if (a->seqs == NULL || a->inputs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "generate: %lld rows", (long long)n);
     for (int64_t i = 0; i < n; i++)
-        a->rows[i].k = -1;
+        a->seqs[i].k = -1;
     return D9D_OK;
 }
 
-void d9di_answers_release(d9di_answers *a)
+void d9di_decode_batch_release(d9di_decode_batch *a)
 {
-    for (int64_t i = 0; a->rows != NULL && i < a->n; i++)
-        D9D_VEC_RELEASE(&a->rows[i].ids);
-    free(a->rows);
-    free(a->pieces);
-    D9D_VEC_RELEASE(&a->stops);
-    d9di_choose_release(&a->choose);
+    for (int64_t i = 0; a->seqs != NULL && i < a->n; i++)
+        D9D_VEC_RELEASE(&a->seqs[i].ids);
+    free(a->seqs);
+    free(a->inputs);
+    D9D_VEC_RELEASE(&a->stop_tokens);
+    d9di_token_sampler_release(&a->sampler);
 }
 
-bool d9di_answers_busy(const d9di_answers *a)
+bool d9di_decode_batch_is_busy(const d9di_decode_batch *a)
 {
-    bool busy = a->next < a->asked->n || a->under_way > 0;
+    bool busy = a->next < a->source->n || a->n_in_flight > 0;
 
     for (int64_t i = 0; i < a->n; i++)
-        busy = busy || a->rows[i].k >= 0;
+        busy = busy || a->seqs[i].k >= 0;
     return busy;
 }
 
-static int64_t length_of(const d9di_answer *row)
+static int64_t max_length(const d9di_decode_batch_seq *row)
 {
     return (int64_t)row->ids.len;
 }
@@ -44,35 +44,35 @@ static int64_t length_of(const d9di_answer *row)
 /* --- places --------------------------------------------------------------------------------------
  */
 
-static d9d_status row_begin(d9di_answers *a, d9di_answer *row)
+static d9d_status start_seq(d9di_decode_batch *a, d9di_decode_batch_seq *row)
 {
     row->ids.len = 0;
-    D9D_TRY(d9di_asked_get(a->asked, a->next, &row->ids, &row->of));
+    D9D_TRY(d9di_prompt_source_get(a->source, a->next, &row->ids, &row->item));
     row->k = a->next;
-    row->prompt = length_of(row);
-    row->seen = 0;
-    row->most = row->prompt + a->max_new;
-    if (row->most > a->positions)
-        row->most = a->positions;
-    row->finish = row->prompt == 0 ? "skipped" : row->prompt >= row->most ? "length" : NULL;
+    row->prompt = max_length(row);
+    row->n_cached = 0;
+    row->max_tokens = row->prompt + a->max_new;
+    if (row->max_tokens > a->positions)
+        row->max_tokens = a->positions;
+    row->finish = row->prompt == 0 ? "skipped" : row->prompt >= row->max_tokens ? "length" : NULL;
     a->next += a->step;
     return D9D_OK;
 }
 
-static d9d_status row_end(d9di_answer *row, d9di_answer_fn *done, void *arg)
+static d9d_status finish_seq(d9di_decode_batch_seq *row, d9di_decode_batch_done_fn *done, void *arg)
 {
     D9D_TRY(done(arg, row));
     row->k = -1;
     return D9D_OK;
 }
 
-static d9d_status places_fill(d9di_answers *a, d9di_answer_fn *done, void *arg)
+static d9d_status fill_free_slots(d9di_decode_batch *a, d9di_decode_batch_done_fn *done, void *arg)
 {
     for (int64_t i = 0; i < a->n; i++)
-        while (a->rows[i].k < 0 && a->next < a->asked->n) {
-            D9D_TRY(row_begin(a, &a->rows[i]));
-            if (a->rows[i].finish != NULL)
-                D9D_TRY(row_end(&a->rows[i], done, arg));
+        while (a->seqs[i].k < 0 && a->next < a->source->n) {
+            D9D_TRY(start_seq(a, &a->seqs[i]));
+            if (a->seqs[i].finish != NULL)
+                D9D_TRY(finish_seq(&a->seqs[i], done, arg));
         }
     return D9D_OK;
 }
@@ -80,26 +80,26 @@ static d9d_status places_fill(d9di_answers *a, d9di_answer_fn *done, void *arg)
 /* --- a step
  * --------------------------------------------------------------------------------------- */
 
-static d9di_generation_chunk piece_of(const d9di_answers *a, int64_t i)
+static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t i)
 {
-    const d9di_answer *row = &a->rows[i];
-    const int64_t left = length_of(row) - row->seen;
+    const d9di_decode_batch_seq *row = &a->seqs[i];
+    const int64_t left = max_length(row) - row->n_cached;
 
-    return (d9di_generation_chunk){i, row->seen, left < CHUNK ? left : CHUNK,
-                                   row->ids.data + row->seen};
+    return (d9di_kv_decoder_input){i, row->n_cached, left < PREFILL_TOKENS ? left : PREFILL_TOKENS,
+                                   row->ids.data + row->n_cached};
 }
 
 /* A prompt goes alone, so that what is computed for it does not depend on others. */
-static size_t pieces_choose(d9di_answers *a)
+static size_t choose_inputs(d9di_decode_batch *a)
 {
     size_t n = 0;
 
     for (int64_t i = 0; i < a->n; i++) {
-        if (a->rows[i].k < 0)
+        if (a->seqs[i].k < 0)
             continue;
-        a->pieces[n] = piece_of(a, i);
-        if (a->pieces[n].n > 1) {
-            a->pieces[0] = a->pieces[n];
+        a->inputs[n] = next_input(a, i);
+        if (a->inputs[n].n > 1) {
+            a->inputs[0] = a->inputs[n];
             return 1;
         }
         n++;
@@ -107,101 +107,103 @@ static size_t pieces_choose(d9di_answers *a)
     return n;
 }
 
-static bool is_stop(const d9di_answers *a, uint32_t token)
+static bool is_stop_token(const d9di_decode_batch *a, uint32_t token)
 {
     bool found = false;
 
-    for (size_t i = 0; i < a->stops.len; i++)
-        found = found || a->stops.data[i] == token;
+    for (size_t i = 0; i < a->stop_tokens.len; i++)
+        found = found || a->stop_tokens.data[i] == token;
     return found;
 }
 
 /* The next token of a row: what the stepper has chosen, or one of its logits. */
-static d9d_status token_of(d9di_answers *a, const d9di_answer *row, const d9di_next *next, size_t i,
-                           uint32_t *out)
+static d9d_status next_token(d9di_decode_batch *a, const d9di_decode_batch_seq *row,
+                             const d9di_kv_decoder_output *next, size_t i, uint32_t *out)
 {
     const d9d_rng r = {a->seed, (uint64_t)row->k};
 
     if (next->logits != NULL)
-        return d9di_choose_token(&a->choose, r, length_of(row),
-                                 next->logits + (int64_t)i * a->vocab, a->vocab, out);
+        return d9di_token_sampler_sample(&a->sampler, r, max_length(row),
+                                         next->logits + (int64_t)i * a->vocab, a->vocab, out);
     *out = (uint32_t)next->token[i];
-    return d9di_choose_check(*out, next->largest[i]);
+    return d9di_token_sampler_check_logit(*out, next->largest[i]);
 }
 
-static d9d_status row_grow(d9di_answers *a, d9di_answer *row, const d9di_next *next, size_t i)
+static d9d_status append_token(d9di_decode_batch *a, d9di_decode_batch_seq *row,
+                               const d9di_kv_decoder_output *next, size_t i)
 {
     d9d_err_copy why;
     uint32_t token;
-    d9d_status st = token_of(a, row, next, i, &token);
+    d9d_status st = next_token(a, row, next, i, &token);
 
     if (st != D9D_OK) {
         d9d_err_save(&why, st);
-        return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)row->of.sample,
-                        (long long)length_of(row), why.text);
+        return D9D_FAIL(st, "sample %lld: position %lld: %s", (long long)row->item.sample,
+                        (long long)max_length(row), why.text);
     }
     D9D_TRY(D9D_VEC_PUSH(&row->ids, token));
-    if (is_stop(a, token))
+    if (is_stop_token(a, token))
         row->finish = "stop";
-    else if (length_of(row) == row->most)
+    else if (max_length(row) == row->max_tokens)
         row->finish = "length";
     return D9D_OK;
 }
 
 /* Does each row that the call under way is of go on behind it, unless it stops, and no other
  * begins? */
-static bool all_go_on(const d9di_answers *a)
+static bool can_decode_ahead(const d9di_decode_batch *a)
 {
     size_t going = 0, alive = 0;
 
     for (int64_t i = 0; i < a->n; i++)
-        alive += a->rows[i].k >= 0;
-    for (size_t i = 0; i < a->under_way; i++) {
-        const d9di_answer *row = &a->rows[a->pieces[i].row];
+        alive += a->seqs[i].k >= 0;
+    for (size_t i = 0; i < a->n_in_flight; i++) {
+        const d9di_decode_batch_seq *row = &a->seqs[a->inputs[i].row];
 
-        going += row->k >= 0 && row->seen == length_of(row) && length_of(row) + 1 < row->most;
+        going += row->k >= 0 && row->n_cached == max_length(row) &&
+                 max_length(row) + 1 < row->max_tokens;
     }
-    return going == a->under_way && going == alive &&
-           (alive == (size_t)a->n || a->next >= a->asked->n);
+    return going == a->n_in_flight && going == alive &&
+           (alive == (size_t)a->n || a->next >= a->source->n);
 }
 
 /* The call behind that under way: of each row the token that it chooses. */
-static d9d_status send_ahead(d9di_answers *a)
+static d9d_status enqueue_ahead(d9di_decode_batch *a)
 {
-    for (size_t i = 0; i < a->under_way; i++) {
-        d9di_generation_chunk *p = &a->pieces[i];
+    for (size_t i = 0; i < a->n_in_flight; i++) {
+        d9di_kv_decoder_input *p = &a->inputs[i];
 
-        *p = (d9di_generation_chunk){p->row, a->rows[p->row].seen, 1, NULL};
+        *p = (d9di_kv_decoder_input){p->row, a->seqs[p->row].n_cached, 1, NULL};
     }
-    return d9di_stepper_send(a->stepper, a->pieces, a->under_way);
+    return d9di_kv_decoder_enqueue(a->decoder, a->inputs, a->n_in_flight);
 }
 
-d9d_status d9di_answers_step(d9di_answers *a, d9di_answer_fn *done, void *arg)
+d9d_status d9di_decode_batch_step(d9di_decode_batch *a, d9di_decode_batch_done_fn *done, void *arg)
 {
-    d9di_next next;
+    d9di_kv_decoder_output next;
     size_t n;
 
-    if (a->under_way == 0) {
-        D9D_TRY(places_fill(a, done, arg));
-        a->under_way = pieces_choose(a);
-        D9D_TRY(d9di_stepper_send(a->stepper, a->pieces, a->under_way));
+    if (a->n_in_flight == 0) {
+        D9D_TRY(fill_free_slots(a, done, arg));
+        a->n_in_flight = choose_inputs(a);
+        D9D_TRY(d9di_kv_decoder_enqueue(a->decoder, a->inputs, a->n_in_flight));
     }
-    n = a->under_way;
+    n = a->n_in_flight;
     for (size_t i = 0; i < n; i++)
-        a->rows[a->pieces[i].row].seen += a->pieces[i].n;
-    if (a->ahead && n > 0 && all_go_on(a))
-        D9D_TRY(send_ahead(a));
+        a->seqs[a->inputs[i].row].n_cached += a->inputs[i].n;
+    if (a->decodes_ahead && n > 0 && can_decode_ahead(a))
+        D9D_TRY(enqueue_ahead(a));
     else
-        a->under_way = 0;
-    D9D_TRY(d9di_stepper_take(a->stepper, &next));
+        a->n_in_flight = 0;
+    D9D_TRY(d9di_kv_decoder_wait(a->decoder, &next));
     for (size_t i = 0; i < n; i++) {
-        d9di_answer *row = &a->rows[a->pieces[i].row];
+        d9di_decode_batch_seq *row = &a->seqs[a->inputs[i].row];
 
-        if (row->k < 0 || row->seen < length_of(row))
+        if (row->k < 0 || row->n_cached < max_length(row))
             continue;
-        D9D_TRY(row_grow(a, row, &next, i));
+        D9D_TRY(append_token(a, row, &next, i));
         if (row->finish != NULL)
-            D9D_TRY(row_end(row, done, arg));
+            D9D_TRY(finish_seq(row, done, arg));
     }
     return D9D_OK;
 }

@@ -12,40 +12,40 @@
 #include "infer/prompt_source.h"
 #include "infer/token_sampler.h"
 
-typedef struct d9di_answer {
+typedef struct d9di_decode_batch_seq {
     int64_t k; /* of the stream; -1: the place is free */
-    d9di_question of;
-    d9d_ids ids; /* the prompt, and what was generated */
+    d9di_prompt_source_item item;
+    d9d_token_ids ids; /* the prompt, and what was generated */
     int64_t prompt,
-        seen;           /* tokens of the prompt; tokens that the cache has when calls are through */
-    int64_t most;       /* tokens that ids may have */
+        n_cached;       /* tokens of the prompt; tokens that the cache has when calls are through */
+    int64_t max_tokens; /* tokens that ids may have */
     const char *finish; /* NULL: not done */
-} d9di_answer;
+} d9di_decode_batch_seq;
 
-typedef struct d9di_answers {
-    d9di_asked *asked;
-    d9di_stepper *stepper;
-    d9di_choose choose;
+typedef struct d9di_decode_batch {
+    d9di_prompt_source *source;
+    d9di_kv_decoder *decoder;
+    d9di_token_sampler sampler;
     uint64_t seed;
-    d9d_ids stops;
+    d9d_token_ids stop_tokens;
     int64_t vocab, max_new, positions; /* positions: of the model */
     int64_t next, step;                /* this rank's next sample; how far to the one behind it */
-    bool ahead;                        /* may send a call while one is under way */
+    bool decodes_ahead;                /* may send a call while one is under way */
     int64_t n;
-    d9di_answer *rows;             /* [n] */
-    d9di_generation_chunk *pieces; /* [n]: of the oldest call under way, */
-    size_t under_way;              /* how many */
-} d9di_answers;
+    d9di_decode_batch_seq *seqs;   /* [n] */
+    d9di_kv_decoder_input *inputs; /* [n]: of the oldest call under way, */
+    size_t n_in_flight;            /* how many */
+} d9di_decode_batch;
 
-d9d_status d9di_answers_create(int64_t n, d9di_answers *a);
-void d9di_answers_release(d9di_answers *a);
+d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a);
+void d9di_decode_batch_release(d9di_decode_batch *a);
 
 /* Anything left to do here, or under way? */
-bool d9di_answers_busy(const d9di_answers *a);
+bool d9di_decode_batch_is_busy(const d9di_decode_batch *a);
 /* Fill free places, and take what one call has made: of a part of one prompt, or of a token of
  * every row.  Each row that is done then is given to `done`, and its place is free.  ENUMERIC names
  * the sample. */
-typedef d9d_status d9di_answer_fn(void *arg, const d9di_answer *row);
-d9d_status d9di_answers_step(d9di_answers *a, d9di_answer_fn *done, void *arg);
+typedef d9d_status d9di_decode_batch_done_fn(void *arg, const d9di_decode_batch_seq *row);
+d9d_status d9di_decode_batch_step(d9di_decode_batch *a, d9di_decode_batch_done_fn *done, void *arg);
 
 #endif /* D9DI_INFER_DECODE_BATCH_H */

@@ -6,6 +6,6 @@
 
 /* As d9d_infer(). */
 d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
-                         const d9d_job *where, d9d_infer_summary *out);
+                         const d9d_job *where, d9d_infer_task_summary *out);
 
 #endif /* D9DI_INFER_GENERATE_H */

@@ -13,223 +13,227 @@
 #include "infer/infer_job.h"
 #include "infer/infer_rows.h"
 
-typedef struct run {
+typedef struct infer_run {
     const d9d_infer_config *c;
     const d9d_job *where;
     const d9d_log *log;
     int rank;
-    d9d_stop *stop;
-    d9d_events *events;
+    d9d_preemption *stop;
+    d9d_job_events *events;
     int64_t step, total_steps; /* batches of all ranks */
-    d9di_data data;
-    d9d_feed *feed;
+    d9di_run_data data;
+    d9d_prefetcher *feed;
     d9di_engine engine;
     const d9d_infer_task_kind *task;
-    const d9d_output_section *output;
+    const d9d_job_output_section *output;
     d9di_task body; /* kind NULL: the model's losses */
     d9di_infer_rows rows;
-    d9d_hash key;         /* of rank 0: what all is made from */
-    int64_t at, end;      /* the batch that is asked for next begins at this sample; of how many */
-    int64_t asked;        /* batches that were asked for, of those that go through together */
-    bool has_rows;        /* the batch that was asked for last has samples of this rank */
-    d9d_batch_room *idle; /* of a rank that is left without samples */
-} run;
+    d9d_hash key;     /* of rank 0: what all is made from */
+    int64_t at, end;  /* the batch that is asked for next begins at this sample; of how many */
+    int64_t requests; /* batches that were asked for, of those that go through together */
+    bool has_rows;    /* the batch that was asked for last has samples of this rank */
+    d9d_batch_buffer *idle; /* of a rank that is left without samples */
+} infer_run;
 
 /* --- telling ---------------------------------------------------------------------------------- */
 
-static d9d_status tell(const run *r, const char *id, d9d_event e)
+static d9d_status trigger_event(const infer_run *r, const char *id, d9d_job_event e)
 {
     e.size = sizeof(e);
     e.id = id;
-    return d9d_events_trigger(r->events, &e);
+    return d9d_job_events_trigger(r->events, &e);
 }
 
-static d9d_status tell_step(const run *r, const char *id)
+static d9d_status trigger_step_event(const infer_run *r, const char *id)
 {
-    return tell(r, id, (d9d_event){.step = r->step, .total_steps = r->total_steps});
+    return trigger_event(r, id, (d9d_job_event){.step = r->step, .total_steps = r->total_steps});
 }
 
 /* --- the loop -------------------------------------------------------------------------------- */
 
-static d9di_engine_how engine_opts(const run *r)
+static d9di_engine_opts engine_opts(const infer_run *r)
 {
     return d9di_infer_engine_opts(r->c, r->where, &r->data, r->body.kind != NULL ? &r->body : NULL);
 }
 
 /* All that can be wrong without memory for a model. */
-static d9d_status run_check(run *r)
+static d9d_status run_check(infer_run *r)
 {
-    d9di_engine_how how;
+    d9di_engine_opts how;
 
     if (r->task->body != NULL)
-        D9D_TRY(d9di_task_begin(r->task->body, r->output, &r->body));
-    D9D_TRY(d9di_events_open(r->where, &r->c->model_provider, NULL, &r->events));
-    D9D_TRY(tell(r, "inference.configuration.start", (d9d_event){.boot = r->where->boot}));
+        D9D_TRY(d9di_task_open_kind(r->task->body, r->output, &r->body));
+    D9D_TRY(d9di_job_start_open_events(r->where, &r->c->model_provider, NULL, &r->events));
+    D9D_TRY(
+        trigger_event(r, "inference.configuration.start", (d9d_job_event){.boot = r->where->boot}));
     D9D_TRY(d9di_infer_check(r->c, r->where, r->output->output));
     if (r->c->data.n == 0)
         return D9D_FAIL(D9D_ECONFIG, "data.dataset: name the samples");
-    D9D_TRY(d9di_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
-                           r->c->trainer.batching.microbatch_size, &r->data));
+    D9D_TRY(d9di_run_data_open(&r->c->data, &r->c->trainer.data_loading, &r->c->mesh,
+                               r->c->trainer.batching.microbatch_size, &r->data));
     if (d9d_loader_last_source(r->data.loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
-    if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOL_NONE)
-        D9D_TRY(d9di_data_take_whole(&r->data, true, false, r->c->task.choice->name));
-    D9D_TRY(tell(r, "inference.configuration.data_loader", (d9d_event){.loader = r->data.loader}));
+    if (r->body.kind != NULL && d9di_task_pooling(&r->body) != D9D_POOLING_NONE)
+        D9D_TRY(d9di_run_data_set_no_targets(&r->data, true, false, r->c->task.choice->name));
+    D9D_TRY(trigger_event(r, "inference.configuration.data_loader",
+                          (d9d_job_event){.loader = r->data.loader}));
     how = engine_opts(r);
     D9D_TRY(d9di_engine_open(&how, &r->engine));
-    return d9di_rows_check(&r->rows);
+    return d9di_infer_rows_check(&r->rows);
 }
 
 /* All that is read is the same on all ranks. */
-static d9d_status sources_check(run *r, const json_t *resolved)
+static d9d_status check_sources_uniform(infer_run *r, const json_t *resolved)
 {
-    const d9di_engine_how opts = engine_opts(r);
-    d9di_same same = {0};
+    const d9di_engine_opts opts = engine_opts(r);
+    d9di_rank_consistency same = {0};
 
-    d9di_same_data(&same, &r->data);
-    d9di_same_add(&same, "the samples", d9d_loader_data_hash(r->data.loader));
-    return d9di_infer_sources(r->where, &r->engine, &opts, resolved, &same,
-                              d9di_rows_are_written(&r->rows) ? &r->key : NULL);
+    d9di_rank_consistency_add_data(&same, &r->data);
+    d9di_rank_consistency_add(&same, "the samples", d9d_loader_data_hash(r->data.loader));
+    return d9di_infer_check_sources(r->where, &r->engine, &opts, resolved, &same,
+                                    d9di_infer_rows_are_written(&r->rows) ? &r->key : NULL);
 }
 
 /* Rank 0 opens the output, which says where to go on, and tells the others. */
-static d9d_status output_open(run *r, int64_t *first)
+static d9d_status output_open(infer_run *r, int64_t *first)
 {
     char number[32];
     const char *text = number;
     d9d_status st = D9D_OK;
 
-    if (r->rank == 0 && d9di_rows_are_written(&r->rows))
-        st = d9di_rows_open(&r->rows, r->key, first);
-    D9D_TRY(d9d_boot_agree(r->where->boot, st));
+    if (r->rank == 0 && d9di_infer_rows_are_written(&r->rows))
+        st = d9di_infer_rows_open(&r->rows, r->key, first);
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, st));
     (void)snprintf(number, sizeof(number), "%lld", (long long)*first);
     D9D_TRY(d9d_bootstrap_broadcast_text(r->where->boot, &r->engine.arena, &text));
     *first = strtoll(text, NULL, 10);
     return D9D_OK;
 }
 
-static d9d_status run_open(run *r, int64_t *first)
+static d9d_status run_open(infer_run *r, int64_t *first)
 {
-    d9di_engine_how how = engine_opts(r);
+    d9di_engine_opts how = engine_opts(r);
 
     D9D_TRY(output_open(r, first));
-    D9D_TRY(d9di_launch_flight(r->where->boot, r->output->output, &r->engine.arena, &how.flight));
-    D9D_TRY(d9d_batch_room_create(&r->idle));
-    D9D_TRY(d9di_engine_fill(&r->engine, &how));
-    return tell(r, "inference.configuration.model_stages",
-                (d9d_event){.models = r->engine.models, .n_models = r->engine.n_stages});
+    D9D_TRY(d9di_job_start_flight_dir(r->where->boot, r->output->output, &r->engine.arena,
+                                      &how.flight));
+    D9D_TRY(d9d_batch_buffer_create(&r->idle));
+    D9D_TRY(d9di_engine_materialize(&r->engine, &how));
+    return trigger_event(
+        r, "inference.configuration.model_stages",
+        (d9d_job_event){.models = r->engine.models, .n_models = r->engine.n_stages});
 }
 
-static void run_close(run *r)
+static void run_close(infer_run *r)
 {
     d9di_task_close(&r->body); /* which may have memory of the engine's device */
     d9di_engine_release(&r->engine);
-    d9di_rows_release(&r->rows);
-    d9d_feed_close(r->feed);
-    d9d_batch_room_free(r->idle);
-    d9di_data_release(&r->data);
-    d9d_stop_close(r->stop);
-    d9d_events_free(r->events);
+    d9di_infer_rows_release(&r->rows);
+    d9d_prefetcher_close(r->feed);
+    d9d_batch_buffer_free(r->idle);
+    d9di_run_data_release(&r->data);
+    d9d_preemption_close(r->stop);
+    d9d_job_events_free(r->events);
 }
 
 /* This rank's part of the next batch of all ranks.  One without a sample computes along with the
  * others, of whose parameters it may keep a part. */
-static d9d_status batch_next(void *arg, d9d_batch *b)
+static d9d_status next_batch(void *arg, d9d_batch *b)
 {
-    run *r = arg;
+    infer_run *r = arg;
     const int64_t micro = r->c->trainer.batching.microbatch_size, first = r->at;
     const int64_t mine = first + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP) * micro;
 
     r->at += micro * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     r->has_rows = mine < r->end;
-    r->asked++;
-    return r->has_rows ? d9d_feed_next(r->feed, b)
+    r->requests++;
+    return r->has_rows ? d9d_prefetcher_next(r->feed, b)
                        : d9d_loader_fill(r->data.loader, first, 1, r->idle, b);
 }
 
-static d9d_status batch_losses(void *arg, const d9d_batch *b, const d9d_tensor *loss)
+static d9d_status add_losses(void *arg, const d9d_batch *b, const d9d_tensor *loss)
 {
-    run *r = arg;
+    infer_run *r = arg;
 
-    return r->has_rows ? d9di_rows_losses(&r->rows, r->asked - 1, b, loss) : D9D_OK;
+    return r->has_rows ? d9di_infer_rows_add_losses(&r->rows, r->requests - 1, b, loss) : D9D_OK;
 }
 
-static d9d_status batch_values(void *arg, const d9d_batch *b, const d9d_tensor *v, int64_t at)
+static d9d_status add_values(void *arg, const d9d_batch *b, const d9d_tensor *v, int64_t at)
 {
-    run *r = arg;
+    infer_run *r = arg;
 
-    return r->has_rows ? d9di_rows_values(&r->rows, r->asked - 1, b, v, at) : D9D_OK;
+    return r->has_rows ? d9di_infer_rows_add_values(&r->rows, r->requests - 1, b, v, at) : D9D_OK;
 }
 
 /* Samples of a batch of all ranks. */
-static int64_t global_batch(const run *r)
+static int64_t global_batch(const infer_run *r)
 {
     return r->c->trainer.batching.microbatch_size * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
 }
 
 /* n batches of all ranks through the model together. */
-static d9d_status round_run(run *r, int64_t n)
+static d9d_status run_round(infer_run *r, int64_t n)
 {
-    const d9di_flow flow = {
-        .next = batch_next, .loss = batch_losses, .values = batch_values, .arg = r};
+    const d9di_engine_callbacks flow = {
+        .next = next_batch, .loss = add_losses, .values = add_values, .arg = r};
     const int64_t first = r->at;
 
-    r->asked = 0;
-    d9di_rows_begin(&r->rows);
-    D9D_TRY(tell_step(r, "inference.forward.pre"));
-    D9D_TRY(d9di_engine_losses(&r->engine, &flow, n));
-    D9D_TRY(tell_step(r, "inference.forward.post"));
+    r->requests = 0;
+    d9di_infer_rows_begin(&r->rows);
+    D9D_TRY(trigger_step_event(r, "inference.forward.pre"));
+    D9D_TRY(d9di_engine_forward(&r->engine, &flow, n));
+    D9D_TRY(trigger_step_event(r, "inference.forward.post"));
     for (int64_t k = 0; k < n; k++)
-        D9D_TRY(d9di_rows_take(&r->rows, k, first + k * global_batch(r)));
+        D9D_TRY(d9di_infer_rows_gather(&r->rows, k, first + k * global_batch(r)));
     return D9D_OK;
 }
 
 /* A signal to any rank ends all of them. */
-static d9d_status stop_check(run *r, int64_t done, int64_t n)
+static d9d_status check_preemption(infer_run *r, int64_t done, int64_t n)
 {
-    const char *reason = r->stop != NULL ? d9d_stop_reason(r->stop) : NULL;
+    const char *reason = r->stop != NULL ? d9d_preemption_reason(r->stop) : NULL;
     const int ranks = d9d_comm_size(r->engine.world);
     d9d_arena a = {0};
-    d9d_comm_word *all;
+    d9d_comm_blob *all;
     d9d_status st = d9d_comm_allgather_arena(r->engine.world, "signals", reason,
                                              reason != NULL ? strlen(reason) : 0, &a, &all);
 
     for (int k = 0; st == D9D_OK && k < ranks; k++)
         if (all[k].n > 0)
-            st = d9d_boot_agree(r->where->boot,
-                                D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done",
+            st = d9d_bootstrap_agree_status(
+                r->where->boot, D9D_FAIL(D9D_EINTR, "%s: %lld of %lld samples are done",
                                          (const char *)all[k].data, (long long)done, (long long)n));
     d9d_arena_release(&a);
     return st;
 }
 
 /* What begins at r->at: so many batches that a pipeline is mostly full, or those that are left. */
-static d9d_status step_run(run *r, int64_t most)
+static d9d_status run_step(infer_run *r, int64_t max_batches)
 {
     const int64_t global = global_batch(r), batches = (r->end - r->at + global - 1) / global;
 
     r->step = r->at / global;
-    D9D_TRY(stop_check(r, r->at, r->end));
-    D9D_TRY(tell_step(r, "inference.step.pre"));
-    D9D_TRY(round_run(r, batches < most ? batches : most));
-    return tell_step(r, "inference.step.post");
+    D9D_TRY(check_preemption(r, r->at, r->end));
+    D9D_TRY(trigger_step_event(r, "inference.step.pre"));
+    D9D_TRY(run_round(r, batches < max_batches ? batches : max_batches));
+    return trigger_step_event(r, "inference.step.post");
 }
 
-static d9d_status batches_run(run *r, int64_t first, int64_t n)
+static d9d_status run_batches(infer_run *r, int64_t first, int64_t n)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size, global = global_batch(r);
     const int stages = d9d_mesh_count(r->engine.mesh, D9D_AXIS(PP));
-    const int64_t most = stages > 1 ? 4 * stages : 1;
-    const d9d_feed_how how = d9di_data_feed(&r->c->trainer.data_loading, first, global,
-                                            d9d_mesh_index(r->engine.mesh, D9D_AXES_DP),
-                                            d9d_mesh_count(r->engine.mesh, D9D_AXES_DP), micro, n);
+    const int64_t max_batches = stages > 1 ? 4 * stages : 1;
+    const d9d_prefetcher_opts how = d9di_run_data_prefetch_opts(
+        &r->c->trainer.data_loading, first, global, d9d_mesh_index(r->engine.mesh, D9D_AXES_DP),
+        d9d_mesh_count(r->engine.mesh, D9D_AXES_DP), micro, n);
     d9d_progress progress;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9di_rows_ready(&r->rows, global, most));
-    D9D_TRY(d9d_feed_open(r->data.loader, &how, &r->feed));
+    D9D_TRY(d9di_infer_rows_prepare(&r->rows, global, max_batches));
+    D9D_TRY(d9d_prefetcher_open(r->data.loader, &how, &r->feed));
     r->total_steps = (n + global - 1) / global;
-    D9D_TRY(tell(r, "inference.ready", (d9d_event){.user = NULL}));
+    D9D_TRY(trigger_event(r, "inference.ready", (d9d_job_event){.user = NULL}));
     d9d_progress_start(&progress, r->log, "infer", "samples", (uint64_t)n);
     progress.first = progress.done = (uint64_t)first;
     r->at = first;
@@ -237,42 +241,44 @@ static d9d_status batches_run(run *r, int64_t first, int64_t n)
     while (st == D9D_OK && r->at < n) {
         const int64_t from = r->at;
 
-        st = step_run(r, most);
+        st = run_step(r, max_batches);
         d9d_progress_add(&progress, (uint64_t)((r->at < n ? r->at : n) - from));
     }
     d9d_progress_end(&progress);
-    return st == D9D_OK ? tell(r, "inference.finished", (d9d_event){.user = NULL}) : st;
+    return st == D9D_OK ? trigger_event(r, "inference.finished", (d9d_job_event){.user = NULL})
+                        : st;
 }
 
-static d9d_status run_through(run *r, const json_t *resolved, d9d_infer_summary *s)
+static d9d_status open_and_run(infer_run *r, const json_t *resolved, d9d_infer_task_summary *s)
 {
     int64_t start;
 
-    D9D_TRY(d9d_boot_agree(r->where->boot, run_check(r)));
-    D9D_TRY(sources_check(r, resolved));
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, run_check(r)));
+    D9D_TRY(check_sources_uniform(r, resolved));
     D9D_TRY(run_open(r, &s->first_sample));
     s->samples = d9d_loader_samples(r->data.loader);
     start = d9d_clock_ns();
-    D9D_TRY(batches_run(r, s->first_sample, s->samples));
+    D9D_TRY(run_batches(r, s->first_sample, s->samples));
     s->tokens = r->rows.targets;
-    s->what = r->task->body != NULL ? D9D_INFER_ROWS : D9D_INFER_SCORED;
+    s->output = r->task->body != NULL ? D9D_INFER_TASK_VALUES : D9D_INFER_TASK_SCORES;
     s->loss = s->tokens > 0 && r->task->body == NULL ? r->rows.sum / (double)s->tokens : NAN;
     s->perplexity = exp(s->loss);
     s->tokens_per_s = (double)s->tokens / ((double)(d9d_clock_ns() - start) * 1e-9);
-    return d9d_boot_agree(r->where->boot, r->rank == 0 ? d9di_rows_end(&r->rows, s) : D9D_OK);
+    return d9d_bootstrap_agree_status(r->where->boot,
+                                      r->rank == 0 ? d9di_infer_rows_finish(&r->rows, s) : D9D_OK);
 }
 
-static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
-                        const d9d_job *where, d9d_infer_summary *out)
+static d9d_status run_scoring(const d9d_infer_config *config, const json_t *resolved,
+                              const d9d_job *where, d9d_infer_task_summary *out)
 {
-    run r = {.c = config,
-             .where = where,
-             .log = where->log,
-             .rank = d9d_boot_rank(where->boot),
-             .task = config->task.choice->row,
-             .output = config->task.value};
+    infer_run r = {.c = config,
+                   .where = where,
+                   .log = where->log,
+                   .rank = d9d_bootstrap_rank(where->boot),
+                   .task = config->task.choice->row,
+                   .output = config->task.value};
     const int64_t margin = config->trainer.timeout.save_margin;
-    d9d_infer_summary s = {0};
+    d9d_infer_task_summary s = {0};
     d9d_status st;
 
     r.rows = (d9di_infer_rows){.task = r.task,
@@ -282,22 +288,23 @@ static d9d_status score(const d9d_infer_config *config, const json_t *resolved,
                                .data = &r.data,
                                .body = &r.body,
                                .lines = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}}};
-    if (d9di_rows_are_written(&r.rows))
-        D9D_TRY_OR(st, d9d_stop_open(r.rank == 0 ? margin : D9D_STOP_NO_LIMIT, r.log, &r.stop),
-                   out);
-    D9D_TRY_OR(st, run_through(&r, resolved, &s), out);
+    if (d9di_infer_rows_are_written(&r.rows))
+        D9D_TRY_OR(
+            st, d9d_preemption_open(r.rank == 0 ? margin : D9D_PREEMPTION_NO_LIMIT, r.log, &r.stop),
+            out);
+    D9D_TRY_OR(st, open_and_run(&r, resolved, &s), out);
     *out = s;
 out:
-    st = d9di_launch_failed(where->boot, r.engine.mesh, st);
+    st = d9di_job_start_fail_rank(where->boot, r.engine.mesh, st);
     run_close(&r);
     if (st == D9D_OK)
-        d9di_launch_landed(where->boot, r.output->output);
+        d9di_job_start_remove_flight_dir(where->boot, r.output->output);
     return st;
 }
 
 d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved, const d9d_job *where,
-                     d9d_infer_summary *out)
+                     d9d_infer_task_summary *out)
 {
     return config->task.choice->row == NULL ? d9di_generate(config, resolved, where, out)
-                                            : score(config, resolved, where, out);
+                                            : run_scoring(config, resolved, where, out);
 }

@@ -3,19 +3,20 @@
 
 d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, const char *output)
 {
-    D9D_TRY(d9d_degrees_check(&c->mesh, d9d_boot_size(where->boot)));
+    D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(where->boot)));
     if (c->trainer.model_stage_factory.source_checkpoint == NULL)
         return D9D_FAIL(D9D_ECONFIG, "trainer.model_stage_factory.source_checkpoint: name the "
                                      "model's weights");
-    return output != NULL && d9d_boot_rank(where->boot) == 0 ? d9d_fs_check_new(output) : D9D_OK;
+    return output != NULL && d9d_bootstrap_rank(where->boot) == 0 ? d9d_fs_check_new(output)
+                                                                  : D9D_OK;
 }
 
-d9di_engine_how d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job *where,
-                                       const d9di_data *data, const d9di_task *task)
+d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job *where,
+                                        const d9di_run_data *data, const d9di_task *task)
 {
-    const d9d_trainer_section *t = &c->trainer;
+    const d9d_job_trainer_section *t = &c->trainer;
 
-    return (d9di_engine_how){
+    return (d9di_engine_opts){
         .where = where,
         .mesh = &c->mesh,
         .provider = &c->model_provider,
@@ -25,7 +26,7 @@ d9di_engine_how d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job 
         .task = task,
         .initialise = true,
         .timeout_s = (double)t->timeout.init_timeout,
-        .limit = "trainer.timeout.init_timeout",
+        .timeout_name = "trainer.timeout.init_timeout",
         .stopped_s = (double)t->timeout.step_timeout,
     };
 }
@@ -46,20 +47,20 @@ static const struct {
     {{"task", "chat_template"}}, /* of which the prompts are made */
 };
 
-static void drop(json_t *at, const char *const *of, size_t n)
+static void remove_path(json_t *at, const char *const *of, size_t n)
 {
     size_t i;
     json_t *each;
 
     if (json_is_array(at))
-        json_array_foreach(at, i, each) drop(each, of, n);
+        json_array_foreach(at, i, each) remove_path(each, of, n);
     else if (n > 1 && of[1] != NULL)
-        drop(json_object_get(at, of[0]), of + 1, n - 1);
+        remove_path(json_object_get(at, of[0]), of + 1, n - 1);
     else
         (void)json_object_del(at, of[0]);
 }
 
-static d9d_status key_of(const json_t *resolved, d9d_hash content, d9d_hash *out)
+static d9d_status make_key(const json_t *resolved, d9d_hash content, d9d_hash *out)
 {
     json_t *c = json_deep_copy(resolved);
     d9d_buf text = {0};
@@ -68,7 +69,7 @@ static d9d_status key_of(const json_t *resolved, d9d_hash content, d9d_hash *out
     if (c == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a copy of the configuration");
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
-        drop(c, paths[i].of, sizeof(paths[i].of) / sizeof(paths[i].of[0]));
+        remove_path(c, paths[i].of, sizeof(paths[i].of) / sizeof(paths[i].of[0]));
     D9D_TRY_OR(st, d9d_json_put(&text, c, -1), out);
     D9D_TRY_OR(st, d9d_buf_append(&text, &content, sizeof(content)), out);
     *out = d9d_hash_bytes(text.data, text.len);
@@ -78,21 +79,21 @@ out:
     return st;
 }
 
-d9d_status d9di_infer_sources(const d9d_job *where, const d9di_engine *e,
-                              const d9di_engine_how *opts, const json_t *resolved, d9di_same *same,
-                              d9d_hash *key)
+d9d_status d9di_infer_check_sources(const d9d_job *where, const d9di_engine *e,
+                                    const d9di_engine_opts *opts, const json_t *resolved,
+                                    d9di_rank_consistency *same, d9d_hash *key)
 {
     d9d_hash content;
     d9d_status st = D9D_OK;
 
-    d9di_same_engine(same, e, opts);
-    if (key != NULL && d9d_boot_rank(where->boot) == 0)
-        st = d9di_same_identity(same, &content);
-    if (key != NULL && d9d_boot_rank(where->boot) == 0 && st == D9D_OK)
-        st = key_of(resolved, content, key);
-    st = d9d_boot_agree(where->boot, st);
+    d9di_rank_consistency_add_engine(same, e, opts);
+    if (key != NULL && d9d_bootstrap_rank(where->boot) == 0)
+        st = d9di_rank_consistency_content_hash(same, &content);
+    if (key != NULL && d9d_bootstrap_rank(where->boot) == 0 && st == D9D_OK)
+        st = make_key(resolved, content, key);
+    st = d9d_bootstrap_agree_status(where->boot, st);
     if (st == D9D_OK)
-        return d9di_same_agree(same, where->boot);
-    D9D_VEC_RELEASE(&same->of);
+        return d9di_rank_consistency_check(same, where->boot);
+    D9D_VEC_RELEASE(&same->items);
     return st;
 }

@@ -10,22 +10,22 @@
 #include "infer/npy_writer.h"
 
 /* What stands before the line, or before columns of the record, of a row. */
-typedef struct head {
+typedef struct message_head {
     double sum;
     int64_t targets;
     uint64_t bytes; /* behind this */
     int64_t sample; /* where the sum is not finite */
     int64_t at;     /* of a record: its number in the stream, */
     uint64_t from;  /* and where in it the bytes belong */
-} head;
+} message_head;
 
-enum { RANKS = D9D_AXES_CP | D9D_AXIS(TP) }; /* that have the same losses and values */
+enum { REPLICA_AXES = D9D_AXES_CP | D9D_AXIS(TP) }; /* that have the same losses and values */
 
-static const d9d_output_section *section_of(const d9di_infer_rows *r)
+static const d9d_job_output_section *output_section(const d9di_infer_rows *r)
 {
     return r->section->value;
 }
-static const char *word_of(const d9di_infer_rows *r)
+static const char *task_name(const d9di_infer_rows *r)
 {
     return r->section->choice->name;
 }
@@ -40,93 +40,95 @@ static uint64_t record_bytes(const d9di_infer_rows *r)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-bool d9di_rows_are_written(const d9di_infer_rows *r)
+bool d9di_infer_rows_are_written(const d9di_infer_rows *r)
 {
     return r->task->row != NULL || has_records(r);
 }
 
-d9d_status d9di_rows_check(d9di_infer_rows *r)
+d9d_status d9di_infer_rows_check(d9di_infer_rows *r)
 {
     int64_t shape[8];
     uint64_t all = 1;
     const int n = has_records(r) ? r->task->shape(r->body->self, r->engine->whole, shape) : 0;
 
     for (int i = 0; i < n; i++)
-        if (!d9d_mul_u64(all, (uint64_t)shape[i], &all) || all > INT32_MAX)
-            return D9D_FAIL(D9D_ECONFIG, "task %s: a sample has more than 2^31 values", word_of(r));
+        if (!d9d_checked_mul_u64(all, (uint64_t)shape[i], &all) || all > INT32_MAX)
+            return D9D_FAIL(D9D_ECONFIG, "task %s: a sample has more than 2^31 values",
+                            task_name(r));
     r->width = has_records(r) ? (int64_t)all : 0;
     r->samples = d9d_loader_samples(r->data->loader);
     return D9D_OK;
 }
 
 /* Of a .npy, of so many rows of the task's shape. */
-static d9d_status head_make(d9di_infer_rows *r)
+static d9d_status make_npy_header(d9di_infer_rows *r)
 {
     int64_t shape[8 + 1] = {r->samples};
     const int n = r->task->shape(r->body->self, r->engine->whole, shape + 1);
 
     r->line.len = 0;
-    return d9di_npy_head(n + 1, shape, &r->line);
+    return d9di_npy_writer_header(n + 1, shape, &r->line);
 }
 
-d9d_status d9di_rows_open(d9di_infer_rows *r, d9d_hash key, int64_t *first)
+d9d_status d9di_infer_rows_open(d9di_infer_rows *r, d9d_hash key, int64_t *first)
 {
-    const char *path = section_of(r)->output;
+    const char *path = output_section(r)->output;
 
     if (path == NULL)
         return D9D_FAIL(D9D_ECONFIG, "task.output: %s writes a line a sample; name its file",
-                        word_of(r));
+                        task_name(r));
     if (has_records(r))
-        D9D_TRY(head_make(r));
-    D9D_TRY(d9di_lines_open(path, key, has_records(r) ? &r->line : NULL, r->where->log, &r->lines));
+        D9D_TRY(make_npy_header(r));
+    D9D_TRY(d9di_resumable_lines_open(path, key, has_records(r) ? &r->line : NULL, r->where->log,
+                                      &r->lines));
     *first = r->lines.done;
     return D9D_OK;
 }
 
-d9d_status d9di_rows_end(d9di_infer_rows *r, const d9d_infer_summary *s)
+d9d_status d9di_infer_rows_finish(d9di_infer_rows *r, const d9d_infer_task_summary *s)
 {
-    const d9d_output_section *section = section_of(r);
+    const d9d_job_output_section *section = output_section(r);
 
-    if (d9di_rows_are_written(r))
-        return d9di_lines_commit(&r->lines);
+    if (d9di_infer_rows_are_written(r))
+        return d9di_resumable_lines_commit(&r->lines);
     if (r->task->end == NULL || section->output == NULL)
         return D9D_OK;
     r->line.len = 0;
-    D9D_TRY(D9D_CALL(word_of(r), r->task, end, section, s, &r->line));
+    D9D_TRY(D9D_PLUGIN_CALL(task_name(r), r->task, end, section, s, &r->line));
     return d9d_fs_write_new(section->output, r->line.data, r->line.len);
 }
 
-void d9di_rows_release(d9di_infer_rows *r)
+void d9di_infer_rows_release(d9di_infer_rows *r)
 {
-    for (int64_t i = 0; i < r->most; i++)
-        d9d_buf_release(&r->said[i]);
-    free(r->said);
+    for (int64_t i = 0; i < r->max_batches; i++)
+        d9d_buf_release(&r->messages[i]);
+    free(r->messages);
     free(r->host);
     d9d_buf_release(&r->records);
     d9d_buf_release(&r->line);
-    d9di_lines_release(&r->lines);
+    d9di_resumable_lines_release(&r->lines);
 }
 
 /* --- saying --------------------------------------------------------------------------------- */
 
-d9d_status d9di_rows_ready(d9di_infer_rows *r, int64_t batch, int64_t most)
+d9d_status d9di_infer_rows_prepare(d9di_infer_rows *r, int64_t batch, int64_t max_batches)
 {
-    r->said = calloc((size_t)most, sizeof(*r->said));
-    if (r->said == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "infer: rows of %lld batches", (long long)most);
-    r->most = most;
+    r->messages = calloc((size_t)max_batches, sizeof(*r->messages));
+    if (r->messages == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "infer: rows of %lld batches", (long long)max_batches);
+    r->max_batches = max_batches;
     r->batch = batch;
     return D9D_OK;
 }
 
-void d9di_rows_begin(d9di_infer_rows *r)
+void d9di_infer_rows_begin(d9di_infer_rows *r)
 {
-    for (int64_t i = 0; i < r->most; i++)
-        r->said[i].len = 0;
+    for (int64_t i = 0; i < r->max_batches; i++)
+        r->messages[i].len = 0;
 }
 
 /* Losses or values into r->host. */
-static d9d_status fetch(d9di_infer_rows *r, const d9d_tensor *x)
+static d9d_status copy_to_host(d9di_infer_rows *r, const d9d_tensor *x)
 {
     const size_t n = (size_t)d9d_tensor_numel(x);
 
@@ -142,27 +144,27 @@ static d9d_status fetch(d9di_infer_rows *r, const d9d_tensor *x)
 }
 
 /* One line, as a run that goes on counts them. */
-static d9d_status line_make(d9di_infer_rows *r, const d9d_infer_row *x)
+static d9d_status make_line(d9di_infer_rows *r, const d9d_infer_task_row *x)
 {
     const char *end;
 
-    D9D_TRY(D9D_CALL(word_of(r), r->task, row, section_of(r), x, &r->line));
+    D9D_TRY(D9D_PLUGIN_CALL(task_name(r), r->task, row, output_section(r), x, &r->line));
     end = r->line.len > 0 ? memchr(r->line.data, '\n', r->line.len) : NULL;
     if (end == NULL || end + 1 != r->line.data + r->line.len)
-        return D9D_FAIL(D9D_EINVAL, "task %s: its text of sample %lld is not one line", word_of(r),
-                        (long long)x->sample);
+        return D9D_FAIL(D9D_EINVAL, "task %s: its text of sample %lld is not one line",
+                        task_name(r), (long long)x->sample);
     return D9D_OK;
 }
 
 /* The head, and what r->line has. */
-static d9d_status say(const d9di_infer_rows *r, head h, d9d_buf *said)
+static d9d_status append_message(const d9di_infer_rows *r, message_head h, d9d_buf *messages)
 {
     h.bytes = r->line.len;
-    D9D_TRY(d9d_buf_append(said, &h, sizeof(h)));
-    return d9d_buf_append(said, r->line.data, r->line.len);
+    D9D_TRY(d9d_buf_append(messages, &h, sizeof(h)));
+    return d9d_buf_append(messages, r->line.data, r->line.len);
 }
 
-static d9d_status losses_say(d9di_infer_rows *r, d9d_infer_row *x, d9d_buf *said)
+static d9d_status append_losses(d9di_infer_rows *r, d9d_infer_task_row *x, d9d_buf *messages)
 {
     for (int64_t j = 0; j < x->length; j++)
         if (x->labels[j] != D9D_IGNORE_INDEX) {
@@ -171,32 +173,34 @@ static d9d_status losses_say(d9di_infer_rows *r, d9d_infer_row *x, d9d_buf *said
         }
     r->line.len = 0;
     if (isfinite(x->sum) && r->task->row != NULL)
-        D9D_TRY(line_make(r, x));
-    return say(r, (head){.sample = x->sample, .sum = x->sum, .targets = x->targets}, said);
+        D9D_TRY(make_line(r, x));
+    return append_message(
+        r, (message_head){.sample = x->sample, .sum = x->sum, .targets = x->targets}, messages);
 }
 
-d9d_status d9di_rows_losses(d9di_infer_rows *r, int64_t k, const d9d_batch *b,
-                            const d9d_tensor *loss)
+d9d_status d9di_infer_rows_add_losses(d9di_infer_rows *r, int64_t k, const d9d_batch *b,
+                                      const d9d_tensor *loss)
 {
-    if (d9d_mesh_index(r->engine->mesh, RANKS) > 0)
+    if (d9d_mesh_index(r->engine->mesh, REPLICA_AXES) > 0)
         return D9D_OK;
-    D9D_TRY(fetch(r, loss));
-    for (int64_t i = 0; i < b->rows; i++) {
-        d9d_infer_row x = {.sample = b->draws[i].sample,
-                           .dataset = b->draws[i].source,
-                           .blended = r->data->n > 1,
-                           .loss = r->host + i * b->length,
-                           .labels = b->labels + i * b->length,
-                           .positions = b->positions + i * b->length,
-                           .packed = b->bounds != NULL,
-                           .length = b->lengths[i]};
+    D9D_TRY(copy_to_host(r, loss));
+    for (int64_t i = 0; i < b->seqs; i++) {
+        d9d_infer_task_row x = {.sample = b->refs[i].sample,
+                                .dataset = b->refs[i].source,
+                                .blended = r->data->n > 1,
+                                .loss = r->host + i * b->length,
+                                .labels = b->labels + i * b->length,
+                                .positions = b->positions + i * b->length,
+                                .packed = b->cu_seqlens != NULL,
+                                .length = b->lengths[i]};
 
-        D9D_TRY(losses_say(r, &x, &r->said[k]));
+        D9D_TRY(append_losses(r, &x, &r->messages[k]));
     }
     return D9D_OK;
 }
 
-static d9d_status values_say(d9di_infer_rows *r, const d9d_infer_row *x, head h, d9d_buf *said)
+static d9d_status append_values(d9di_infer_rows *r, const d9d_infer_task_row *x, message_head h,
+                                d9d_buf *messages)
 {
     for (int64_t i = 0; i < x->width; i++)
         h.sum += isfinite(x->values[i]) ? 0 : (double)x->values[i];
@@ -204,12 +208,12 @@ static d9d_status values_say(d9di_infer_rows *r, const d9d_infer_row *x, head h,
     if (isfinite(h.sum) && has_records(r))
         D9D_TRY(d9d_buf_append(&r->line, x->values, (size_t)x->width * sizeof(*x->values)));
     else if (isfinite(h.sum))
-        D9D_TRY(line_make(r, x));
-    return say(r, h, said);
+        D9D_TRY(make_line(r, x));
+    return append_message(r, h, messages);
 }
 
 /* The class that the dataset gives a row, where it gives any. */
-static int32_t label_of(const d9d_batch *b, int64_t i)
+static int32_t row_label(const d9d_batch *b, int64_t i)
 {
     const int32_t *labels = b->labels + i * b->length;
 
@@ -219,31 +223,31 @@ static int32_t label_of(const d9d_batch *b, int64_t i)
     return D9D_IGNORE_INDEX;
 }
 
-d9d_status d9di_rows_values(d9di_infer_rows *r, int64_t k, const d9d_batch *b, const d9d_tensor *v,
-                            int64_t at)
+d9d_status d9di_infer_rows_add_values(d9di_infer_rows *r, int64_t k, const d9d_batch *b,
+                                      const d9d_tensor *v, int64_t at)
 {
     const int64_t width = v->shape.dim[1];
 
-    if (d9d_mesh_index(r->engine->mesh, RANKS) > 0)
+    if (d9d_mesh_index(r->engine->mesh, REPLICA_AXES) > 0)
         return D9D_OK;
-    D9D_TRY(fetch(r, v));
-    for (int64_t i = 0; i < b->rows; i++) {
+    D9D_TRY(copy_to_host(r, v));
+    for (int64_t i = 0; i < b->seqs; i++) {
         float *values = r->host + i * width;
-        const d9d_infer_row x = {.sample = b->draws[i].sample,
-                                 .dataset = b->draws[i].source,
-                                 .blended = r->data->n > 1,
-                                 .length = b->lengths[i],
-                                 .values = values,
-                                 .width = width,
-                                 .label = label_of(b, i)};
-        const head h = {.sample = x.sample,
-                        .targets = at == 0 ? x.length : 0,
-                        .at = b->first + i,
-                        .from = (uint64_t)at * sizeof(*values)};
+        const d9d_infer_task_row x = {.sample = b->refs[i].sample,
+                                      .dataset = b->refs[i].source,
+                                      .blended = r->data->n > 1,
+                                      .length = b->lengths[i],
+                                      .values = values,
+                                      .width = width,
+                                      .label = row_label(b, i)};
+        const message_head h = {.sample = x.sample,
+                                .targets = at == 0 ? x.length : 0,
+                                .at = b->first + i,
+                                .from = (uint64_t)at * sizeof(*values)};
 
         if (r->task->finish != NULL)
             r->task->finish(r->body->self, values, width);
-        D9D_TRY(values_say(r, &x, h, &r->said[k]));
+        D9D_TRY(append_values(r, &x, h, &r->messages[k]));
     }
     return D9D_OK;
 }
@@ -251,18 +255,18 @@ d9d_status d9di_rows_values(d9di_infer_rows *r, int64_t k, const d9d_batch *b, c
 /* --- taking ------------------------------------------------------------------------------- */
 
 /* The records of a batch, which come in columns of any order. */
-static uint64_t records_count(const d9di_infer_rows *r, int64_t first)
+static uint64_t count_records(const d9di_infer_rows *r, int64_t first)
 {
     const int64_t left = r->samples - first;
 
-    return d9d_boot_rank(r->where->boot) == 0 && has_records(r)
+    return d9d_bootstrap_rank(r->where->boot) == 0 && has_records(r)
                ? (uint64_t)(left < r->batch ? left : r->batch)
                : 0;
 }
 
-static d9d_status records_begin(d9di_infer_rows *r, int64_t first)
+static d9d_status start_records(d9di_infer_rows *r, int64_t first)
 {
-    const uint64_t bytes = records_count(r, first) * record_bytes(r);
+    const uint64_t bytes = count_records(r, first) * record_bytes(r);
 
     r->records.len = 0;
     D9D_TRY(d9d_buf_reserve(&r->records, bytes));
@@ -272,60 +276,63 @@ static d9d_status records_begin(d9di_infer_rows *r, int64_t first)
     return D9D_OK;
 }
 
-static d9d_status records_end(d9di_infer_rows *r, int64_t first)
+static d9d_status write_records(d9di_infer_rows *r, int64_t first)
 {
-    for (uint64_t i = 0, n = records_count(r, first); i < n; i++)
-        D9D_TRY(d9di_lines_add(&r->lines, r->records.data + i * record_bytes(r), record_bytes(r)));
+    for (uint64_t i = 0, n = count_records(r, first); i < n; i++)
+        D9D_TRY(d9di_resumable_lines_add(&r->lines, r->records.data + i * record_bytes(r),
+                                         record_bytes(r)));
     return D9D_OK;
 }
 
-static d9d_status bytes_take(d9di_infer_rows *r, const head *h, const char *bytes, int64_t first)
+static d9d_status store_bytes(d9di_infer_rows *r, const message_head *h, const char *bytes,
+                              int64_t first)
 {
-    if (d9d_boot_rank(r->where->boot) > 0 || h->bytes == 0)
+    if (d9d_bootstrap_rank(r->where->boot) > 0 || h->bytes == 0)
         return D9D_OK;
     if (!has_records(r))
-        return d9di_lines_add(&r->lines, bytes, h->bytes);
+        return d9di_resumable_lines_add(&r->lines, bytes, h->bytes);
     memcpy(r->records.data + (uint64_t)(h->at - first) * record_bytes(r) + h->from, bytes,
            h->bytes);
     return D9D_OK;
 }
 
 /* What one rank has said. */
-static d9d_status word_take(d9di_infer_rows *r, const char *at, size_t n, int64_t first)
+static d9d_status parse_message(d9di_infer_rows *r, const char *at, size_t n, int64_t first)
 {
     const char *end = at + n;
-    head h;
+    message_head h;
 
     for (; at < end; at += sizeof(h) + h.bytes) {
         memcpy(&h, at, sizeof(h));
         if (!isfinite(h.sum))
-            return d9d_boot_agree(
-                r->where->boot,
-                D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s", (long long)h.sample,
-                         r->task->body != NULL ? "output" : "loss", d9di_nonfinite_word(h.sum)));
+            return d9d_bootstrap_agree_status(r->where->boot,
+                                              D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s",
+                                                       (long long)h.sample,
+                                                       r->task->body != NULL ? "output" : "loss",
+                                                       d9di_engine_nonfinite_name(h.sum)));
         r->sum += h.sum;
         r->targets += h.targets;
-        D9D_TRY(bytes_take(r, &h, at + sizeof(h), first));
+        D9D_TRY(store_bytes(r, &h, at + sizeof(h), first));
     }
     return D9D_OK;
 }
 
-static d9d_status words_take(d9di_infer_rows *r, const d9d_buf *said, int64_t first)
+static d9d_status parse_messages(d9di_infer_rows *r, const d9d_buf *messages, int64_t first)
 {
     d9d_arena a = {0};
-    d9d_comm_word *all;
+    d9d_comm_blob *all;
     d9d_status st =
-        d9d_comm_allgather_arena(r->engine->world, "rows", said->data, said->len, &a, &all);
+        d9d_comm_allgather_arena(r->engine->world, "rows", messages->data, messages->len, &a, &all);
 
     for (int k = 0, n = d9d_comm_size(r->engine->world); st == D9D_OK && k < n; k++)
-        st = word_take(r, all[k].data, all[k].n, first);
+        st = parse_message(r, all[k].data, all[k].n, first);
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9di_rows_take(d9di_infer_rows *r, int64_t k, int64_t first)
+d9d_status d9di_infer_rows_gather(d9di_infer_rows *r, int64_t k, int64_t first)
 {
-    D9D_TRY(records_begin(r, first));
-    D9D_TRY(words_take(r, &r->said[k], first));
-    return records_end(r, first);
+    D9D_TRY(start_records(r, first));
+    D9D_TRY(parse_messages(r, &r->messages[k], first));
+    return write_records(r, first);
 }

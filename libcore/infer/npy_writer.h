@@ -6,6 +6,6 @@
 
 /* Append the head of a float32 array of this shape: a multiple of 64 bytes, behind which the
  * elements follow. */
-d9d_status d9di_npy_head(int ndim, const int64_t *shape, d9d_buf *out);
+d9d_status d9di_npy_writer_header(int ndim, const int64_t *shape, d9d_buf *out);
 
 #endif /* D9DI_INFER_NPY_WRITER_H */

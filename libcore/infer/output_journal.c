@@ -8,19 +8,19 @@
 
 #define MAGIC "d9d.part.v1"
 
-enum { LINE = 128, PIECE = 1 << 16 };
+enum { LINE_MAX_BYTES = 128, READ_BYTES = 1 << 16 };
 #define MAX_JOURNAL (UINT64_C(1) << 32)
 
 /* --- hashes ----------------------------------------------------------------------------------- */
 
-static void block_begin(d9di_part_journal *j, d9d_hash chain)
+static void block_begin(d9di_output_journal *j, d9d_hash chain)
 {
     j->chain = chain;
     d9d_hasher_reset(j->block);
     d9d_hasher_add(j->block, &chain, sizeof(chain));
 }
 
-static d9d_hash block_end(d9di_part_journal *j, int64_t records)
+static d9d_hash block_end(d9di_output_journal *j, int64_t records)
 {
     const uint64_t numbers[] = {(uint64_t)records, j->bytes};
 
@@ -28,7 +28,7 @@ static d9d_hash block_end(d9di_part_journal *j, int64_t records)
     return d9d_hasher_digest(j->block);
 }
 
-void d9di_part_journal_add(d9di_part_journal *j, const void *p, size_t n)
+void d9di_output_journal_add(d9di_output_journal *j, const void *p, size_t n)
 {
     d9d_hasher_add(j->block, p, n);
     j->bytes += n;
@@ -36,13 +36,13 @@ void d9di_part_journal_add(d9di_part_journal *j, const void *p, size_t n)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-typedef struct claim {
+typedef struct journal_line {
     int64_t records;
     uint64_t bytes;
     d9d_hash hash;
-} claim;
+} journal_line;
 
-static bool claim_read(const char *line, claim *out)
+static bool parse_line(const char *line, journal_line *out)
 {
     char hex[D9D_HASH_HEX];
     unsigned long long records, bytes;
@@ -57,105 +57,106 @@ static bool claim_read(const char *line, claim *out)
 }
 
 /* The block behind what is proven, up to the claim's end: a file that is shorter has none. */
-static bool block_read(d9di_part_journal *j, const d9d_file *part, uint64_t end)
+static bool hash_block(d9di_output_journal *j, const d9d_file *output, uint64_t end)
 {
-    char piece[PIECE];
+    char buffer[READ_BYTES];
     uint64_t n;
 
-    for (; j->bytes < end; d9di_part_journal_add(j, piece, n)) {
-        n = end - j->bytes < PIECE ? end - j->bytes : PIECE;
-        if (d9d_file_read_at(part, piece, n, j->bytes) != D9D_OK)
+    for (; j->bytes < end; d9di_output_journal_add(j, buffer, n)) {
+        n = end - j->bytes < READ_BYTES ? end - j->bytes : READ_BYTES;
+        if (d9d_file_read_at(output, buffer, n, j->bytes) != D9D_OK)
             return false;
     }
     return j->bytes == end;
 }
 
-static bool claim_holds(d9di_part_journal *j, const d9d_file *part, const claim *c)
+static bool verify_line(d9di_output_journal *j, const d9d_file *output, const journal_line *c)
 {
-    return block_read(j, part, c->bytes) && d9d_hash_equal(block_end(j, c->records), c->hash);
+    return hash_block(j, output, c->bytes) && d9d_hash_equal(block_end(j, c->records), c->hash);
 }
 
 /* The lines behind the head; *keep: bytes of the journal up to the last one that holds. */
-static void claims_check(d9di_part_journal *j, const d9d_file *part, char *line, char *stop,
-                         uint64_t *keep, d9di_part_proof *proof)
+static void verify_lines(d9di_output_journal *j, const d9d_file *output, char *line, char *stop,
+                         uint64_t *valid_bytes, d9di_output_journal_proof *proof)
 {
-    const char *text = line - *keep;
+    const char *text = line - *valid_bytes;
     bool holds = true;
-    claim c;
+    journal_line c;
 
     for (char *end; (end = memchr(line, '\n', (size_t)(stop - line))) != NULL; line = end + 1) {
         *end = '\0';
-        if (!claim_read(line, &c))
+        if (!parse_line(line, &c))
             return;
         proof->claimed = c.records;
-        holds = holds && claim_holds(j, part, &c);
+        holds = holds && verify_line(j, output, &c);
         if (!holds)
             continue;
         proof->records = c.records;
         proof->bytes = c.bytes;
-        *keep = (uint64_t)(end + 1 - text);
+        *valid_bytes = (uint64_t)(end + 1 - text);
         block_begin(j, c.hash);
     }
 }
 
-static int head_of(d9d_hash key, char line[LINE])
+static int format_header(d9d_hash key, char line[LINE_MAX_BYTES])
 {
     char hex[D9D_HASH_HEX];
 
     d9d_hash_hex(key, hex);
-    return snprintf(line, LINE, MAGIC " %s\n", hex);
+    return snprintf(line, LINE_MAX_BYTES, MAGIC " %s\n", hex);
 }
 
 /* Where it ends behind what is proven, later lines are cut off. */
-static d9d_status check(d9di_part_journal *j, const d9d_file *part, d9di_part_proof *proof)
+static d9d_status verify_journal(d9di_output_journal *j, const d9d_file *output,
+                                 d9di_output_journal_proof *proof)
 {
     d9d_buf text = {0};
-    char head[LINE];
-    uint64_t keep = (uint64_t)head_of(j->key, head);
+    char head[LINE_MAX_BYTES];
+    uint64_t valid_bytes = (uint64_t)format_header(j->key, head);
     d9d_err_copy before;
     d9d_status st;
 
     D9D_TRY(d9d_fs_read(j->file.path, MAX_JOURNAL, &text));
-    proof->mine = text.len >= keep && memcmp(text.data, head, keep) == 0;
+    proof->key_matches = text.len >= valid_bytes && memcmp(text.data, head, valid_bytes) == 0;
     block_begin(j, j->key);
-    if (proof->mine) {
+    if (proof->key_matches) {
         d9d_err_save(&before, D9D_OK); /* a part that is too short is no failure */
-        claims_check(j, part, text.data + keep, text.data + text.len, &keep, proof);
+        verify_lines(j, output, text.data + valid_bytes, text.data + text.len, &valid_bytes, proof);
         (void)d9d_err_restore(&before);
         block_begin(j, j->chain);
         j->bytes = proof->bytes;
     }
-    st = proof->mine ? d9d_file_cut(&j->file, keep) : D9D_OK;
+    st = proof->key_matches ? d9d_file_truncate(&j->file, valid_bytes) : D9D_OK;
     d9d_buf_release(&text);
     return st;
 }
 
-d9d_status d9di_part_journal_open(const char *path, d9d_hash key, const d9d_file *part,
-                                  d9di_part_journal *out, d9di_part_proof *proof)
+d9d_status d9di_output_journal_open(const char *path, d9d_hash key, const d9d_file *output,
+                                    d9di_output_journal *out, d9di_output_journal_proof *proof)
 {
-    d9di_part_journal j = {.file = {.fd = -1}, .key = key};
+    d9di_output_journal j = {.file = {.fd = -1}, .key = key};
     d9d_status st;
 
-    *proof = (d9di_part_proof){.mine = false};
+    *proof = (d9di_output_journal_proof){.key_matches = false};
     D9D_TRY_OR(st, d9d_hasher_create(&j.block), out);
-    D9D_TRY_OR(st, d9d_file_edit_own(path, &j.file), out);
-    D9D_TRY_OR(st, check(&j, part, proof), out);
+    D9D_TRY_OR(st, d9d_file_open_rw_owned(path, &j.file), out);
+    D9D_TRY_OR(st, verify_journal(&j, output, proof), out);
     *out = j;
-    j = (d9di_part_journal){.file = {.fd = -1}};
+    j = (d9di_output_journal){.file = {.fd = -1}};
 out:
-    d9di_part_journal_close(&j);
+    d9di_output_journal_close(&j);
     return st;
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-d9d_status d9di_part_journal_begin(d9di_part_journal *j)
+d9d_status d9di_output_journal_begin(d9di_output_journal *j)
 {
-    char head[LINE], *dir;
-    const int n = head_of(j->key, head);
+    char head[LINE_MAX_BYTES], *dir;
+    const int n = format_header(j->key, head);
     d9d_status st;
 
-    D9D_TRY(d9d_file_cut(&j->file, 0));
+    D9D_TRY(d9d_file_truncate(&j->file, 0));
     D9D_TRY(d9d_file_write(&j->file, head, (size_t)n));
     D9D_TRY(d9d_file_sync(&j->file));
     j->bytes = 0;
@@ -168,10 +169,10 @@ d9d_status d9di_part_journal_begin(d9di_part_journal *j)
     return st;
 }
 
-d9d_status d9di_part_journal_put(d9di_part_journal *j, int64_t records)
+d9d_status d9di_output_journal_write_line(d9di_output_journal *j, int64_t records)
 {
     const d9d_hash hash = block_end(j, records);
-    char line[LINE], hex[D9D_HASH_HEX];
+    char line[LINE_MAX_BYTES], hex[D9D_HASH_HEX];
     int n;
 
     d9d_hash_hex(hash, hex);
@@ -181,7 +182,7 @@ d9d_status d9di_part_journal_put(d9di_part_journal *j, int64_t records)
     return d9d_file_write(&j->file, line, (size_t)n);
 }
 
-void d9di_part_journal_close(d9di_part_journal *j)
+void d9di_output_journal_close(d9di_output_journal *j)
 {
     d9d_file_release(&j->file);
     d9d_hasher_free(j->block);

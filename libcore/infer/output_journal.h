@@ -18,30 +18,30 @@
 #include "d9d/base/fs.h"
 #include "d9d/base/hash.h"
 
-typedef struct d9di_part_journal {
+typedef struct d9di_output_journal {
     d9d_file file;
     d9d_hasher *block; /* of the chain and the bytes that came since the last line */
     d9d_hash key, chain;
     uint64_t bytes; /* of the part, with those */
-} d9di_part_journal;
+} d9di_output_journal;
 
 /* What a journal proves of its part. */
-typedef struct d9di_part_proof {
-    bool mine;                /* its key is this one */
+typedef struct d9di_output_journal_proof {
+    bool key_matches;         /* its key is this one */
     int64_t records, claimed; /* that check out; of the last line */
     uint64_t bytes;           /* where those that check out end */
-} d9di_part_proof;
+} d9di_output_journal_proof;
 
-/* Open the journal at `path`, of a file that must be this user's own, and check `part` against it.
- * A journal that is not `mine` is not touched. */
-d9d_status d9di_part_journal_open(const char *path, d9d_hash key, const d9d_file *part,
-                                  d9di_part_journal *out, d9di_part_proof *proof);
+/* Open the journal at `path`, of a file that must be this user's own, and check `output` against
+ * it. A journal that is not `mine` is not touched. */
+d9d_status d9di_output_journal_open(const char *path, d9d_hash key, const d9d_file *output,
+                                    d9di_output_journal *out, d9di_output_journal_proof *proof);
 /* Begin anew: the journal is on the disk, and its name, when this returns. */
-d9d_status d9di_part_journal_begin(d9di_part_journal *j);
+d9d_status d9di_output_journal_begin(d9di_output_journal *j);
 /* These bytes were written to the part. */
-void d9di_part_journal_add(d9di_part_journal *j, const void *p, size_t n);
+void d9di_output_journal_add(d9di_output_journal *j, const void *p, size_t n);
 /* A line: so many records are whole in what was added. */
-d9d_status d9di_part_journal_put(d9di_part_journal *j, int64_t records);
-void d9di_part_journal_close(d9di_part_journal *j);
+d9d_status d9di_output_journal_write_line(d9di_output_journal *j, int64_t records);
+void d9di_output_journal_close(d9di_output_journal *j);
 
 #endif /* D9DI_INFER_OUTPUT_JOURNAL_H */

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-static d9d_status check_data(const d9d_infer_config *c, const d9di_data *data)
+static d9d_status check_data(const d9d_infer_config *c, const d9di_run_data *data)
 {
-    const d9d_data_section *sections = c->data.items;
+    const d9d_job_data_section *sections = c->data.items;
 
     if (d9d_loader_last_source(data->loader) < 0)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null; inference needs an end");
@@ -16,9 +16,9 @@ static d9d_status check_data(const d9d_infer_config *c, const d9di_data *data)
     return D9D_OK;
 }
 
-d9d_status d9di_asked_data(const d9d_infer_config *c, d9di_asked *out)
+d9d_status d9di_prompt_source_open_data(const d9d_infer_config *c, d9di_prompt_source *out)
 {
-    const d9d_generate_section *g = c->task.value;
+    const d9d_job_generate_section *g = c->task.value;
 
     out->how = g;
     if ((g->prompts != NULL) == (c->data.n > 0))
@@ -27,10 +27,10 @@ d9d_status d9di_asked_data(const d9d_infer_config *c, d9di_asked *out)
                                          : "give data or task.prompts");
     if (g->prompts != NULL)
         return D9D_OK;
-    D9D_TRY(d9di_data_open(&c->data, &c->trainer.data_loading, &c->mesh,
-                           c->trainer.batching.microbatch_size, &out->data));
+    D9D_TRY(d9di_run_data_open(&c->data, &c->trainer.data_loading, &c->mesh,
+                               c->trainer.batching.microbatch_size, &out->data));
     D9D_TRY(check_data(c, &out->data));
-    D9D_TRY(d9d_batch_room_create(&out->room));
+    D9D_TRY(d9d_batch_buffer_create(&out->buffer));
     out->n = d9d_loader_samples(out->data.loader);
     out->hash = d9d_loader_data_hash(out->data.loader);
     for (size_t i = 0; i < out->data.n; i++) {
@@ -43,14 +43,15 @@ d9d_status d9di_asked_data(const d9d_infer_config *c, d9di_asked *out)
     return D9D_OK;
 }
 
-d9d_status d9di_asked_prompts(d9di_asked *a, const d9d_tokenizer *tokenizer, int64_t vocab)
+d9d_status d9di_prompt_source_open_prompts(d9di_prompt_source *a, const d9d_tokenizer *tokenizer,
+                                           int64_t vocab)
 {
-    const d9d_prompts_how how = {.path = a->how->prompts,
-                                 .tokenizer = tokenizer,
-                                 .chat_template = a->how->chat_template,
-                                 .speaker = a->how->role,
-                                 .no_thoughts = !a->how->enable_thinking,
-                                 .vocab = vocab};
+    const d9d_prompts_opts how = {.path = a->how->prompts,
+                                  .tokenizer = tokenizer,
+                                  .chat_template = a->how->chat_template,
+                                  .speaker = a->how->role,
+                                  .no_thoughts = !a->how->enable_thinking,
+                                  .vocab = vocab};
 
     if (a->how->prompts == NULL)
         return D9D_OK;
@@ -61,16 +62,16 @@ d9d_status d9di_asked_prompts(d9di_asked *a, const d9d_tokenizer *tokenizer, int
     return D9D_OK;
 }
 
-void d9di_asked_release(d9di_asked *a)
+void d9di_prompt_source_release(d9di_prompt_source *a)
 {
     d9d_prompts_release(&a->prompts);
-    d9d_batch_room_free(a->room);
-    d9di_data_release(&a->data);
-    *a = (d9di_asked){0};
+    d9d_batch_buffer_free(a->buffer);
+    d9di_run_data_release(&a->data);
+    *a = (d9di_prompt_source){0};
 }
 
 /* Of a sample's n tokens: those before the first that is to be learned. */
-static int64_t prompt_of(const d9di_asked *a, const d9d_batch *b)
+static int64_t prompt_length(const d9di_prompt_source *a, const d9d_batch *b)
 {
     const int64_t n = b->lengths[0];
     int64_t i = 0;
@@ -82,7 +83,7 @@ static int64_t prompt_of(const d9di_asked *a, const d9d_batch *b)
     return i < n ? i + 1 : n;
 }
 
-static d9d_status append(d9d_ids *ids, const void *from, size_t n)
+static d9d_status append_tokens(d9d_token_ids *ids, const void *from, size_t n)
 {
     D9D_TRY(D9D_VEC_RESERVE(ids, n));
     if (n > 0)
@@ -91,16 +92,17 @@ static d9d_status append(d9d_ids *ids, const void *from, size_t n)
     return D9D_OK;
 }
 
-d9d_status d9di_asked_get(d9di_asked *a, int64_t k, d9d_ids *ids, d9di_question *out)
+d9d_status d9di_prompt_source_get(d9di_prompt_source *a, int64_t k, d9d_token_ids *ids,
+                                  d9di_prompt_source_item *out)
 {
     const size_t *start = a->prompts.start;
     d9d_batch b;
 
     if (start != NULL) {
-        *out = (d9di_question){k, -1};
-        return append(ids, a->prompts.ids.data + start[k], start[k + 1] - start[k]);
+        *out = (d9di_prompt_source_item){k, -1};
+        return append_tokens(ids, a->prompts.ids.data + start[k], start[k + 1] - start[k]);
     }
-    D9D_TRY(d9d_loader_fill(a->data.loader, k, 1, a->room, &b));
-    *out = (d9di_question){b.draws[0].sample, a->data.n > 1 ? b.draws[0].source : -1};
-    return append(ids, b.ids, (size_t)prompt_of(a, &b));
+    D9D_TRY(d9d_loader_fill(a->data.loader, k, 1, a->buffer, &b));
+    *out = (d9di_prompt_source_item){b.refs[0].sample, a->data.n > 1 ? b.refs[0].source : -1};
+    return append_tokens(ids, b.ids, (size_t)prompt_length(a, &b));
 }

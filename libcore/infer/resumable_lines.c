@@ -10,24 +10,24 @@
 
 #include "d9d/base/thread.h"
 
-static const int64_t note_every = INT64_C(1000000000), sync_every = INT64_C(5000000000);
+static const int64_t journal_period_ns = INT64_C(1000000000), sync_period_ns = INT64_C(5000000000);
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
 /* "<path>.<what>-<16 digits>", to be freed. */
-static d9d_status name_of(const char *path, const char *what, d9d_hash key, char **out)
+static d9d_status make_name(const char *path, const char *label, d9d_hash key, char **out)
 {
     char hex[D9D_HASH_HEX];
     d9d_buf b = {0};
 
     d9d_hash_hex(key, hex);
-    D9D_TRY(d9d_buf_printf(&b, "%s.%s-%.16s", path, what, hex));
+    D9D_TRY(d9d_buf_printf(&b, "%s.%s-%.16s", path, label, hex));
     *out = b.data;
     return D9D_OK;
 }
 
 /* The part may have got its final name between our opening it and the lock. */
-static d9d_status lock(const d9d_file *f)
+static d9d_status lock_partial(const d9d_file *f)
 {
     struct stat a, b;
 
@@ -38,13 +38,13 @@ static d9d_status lock(const d9d_file *f)
     return D9D_OK;
 }
 
-static bool is_digits(const char *s)
+static bool is_hex_digits(const char *s)
 {
     return strspn(s, "0123456789abcdef") == 16 && s[16] == '\0';
 }
 
 /* Where this part is new, what is made from other things is told of. */
-static void tell_others(const char *path, const char *mine, const d9d_log *log)
+static void warn_other_partials(const char *path, const char *mine, const d9d_log *log)
 {
     d9d_arena a = {0};
     char *copy = d9d_arena_strdup(&a, path);
@@ -57,7 +57,7 @@ static void tell_others(const char *path, const char *mine, const d9d_log *log)
         names.n = 0;
     for (size_t i = 0; i < names.n; i++)
         if (strncmp(names.name[i], base, n) == 0 && strncmp(names.name[i] + n, ".part-", 6) == 0 &&
-            is_digits(names.name[i] + n + 6) && strcmp(names.name[i], own) != 0)
+            is_hex_digits(names.name[i] + n + 6) && strcmp(names.name[i], own) != 0)
             d9d_log_warn(log,
                          "%.*s%s: is of another configuration, or of weights, samples or other "
                          "inputs that were replaced; beginning anew",
@@ -65,115 +65,118 @@ static void tell_others(const char *path, const char *mine, const d9d_log *log)
     d9d_arena_release(&a);
 }
 
-static d9d_status whose(const d9d_file *part, const char *journal)
+static d9d_status fail_unknown_owner(const d9d_file *partial, const char *journal)
 {
     uint64_t size;
 
-    D9D_TRY(d9d_fs_size(part->path, &size));
+    D9D_TRY(d9d_fs_size(partial->path, &size));
     return D9D_FAIL(D9D_ECONFIG,
                     "%s: has %llu bytes, and no %s that says that they are of this job; remove it "
                     "or name another output",
-                    part->path, (unsigned long long)size, journal);
+                    partial->path, (unsigned long long)size, journal);
 }
 
 /* What the part has, as far as its journal proves it; nothing is changed before that is known. */
-static d9d_status part_take(d9di_lines *l, const char *journal, d9d_hash key, const d9d_log *log)
+static d9d_status resume_partial(d9di_resumable_lines *l, const char *journal, d9d_hash key,
+                                 const d9d_log *log)
 {
-    d9di_part_proof proof;
+    d9di_output_journal_proof proof;
     uint64_t size;
 
     D9D_TRY(d9d_fs_size(l->file.path, &size));
     if (size > 0 && !d9d_fs_exists(journal))
-        return whose(&l->file, journal);
-    D9D_TRY(d9di_part_journal_open(journal, key, &l->file, &l->journal, &proof));
-    if (size > 0 && !proof.mine)
-        return whose(&l->file, journal);
+        return fail_unknown_owner(&l->file, journal);
+    D9D_TRY(d9di_output_journal_open(journal, key, &l->file, &l->journal, &proof));
+    if (size > 0 && !proof.key_matches)
+        return fail_unknown_owner(&l->file, journal);
     if (size == 0)
-        tell_others(l->path, l->file.path, log);
+        warn_other_partials(l->path, l->file.path, log);
     if (proof.claimed > proof.records)
         d9d_log_warn(log,
                      "%s: %lld of the %lld samples that were written check out; going on behind "
                      "these",
                      l->file.path, (long long)proof.records, (long long)proof.claimed);
-    l->done = l->noted = proof.records;
-    D9D_TRY(d9d_file_cut(&l->file, proof.bytes));
-    return proof.records > 0 ? D9D_OK : d9di_part_journal_begin(&l->journal);
+    l->done = l->n_journaled = proof.records;
+    D9D_TRY(d9d_file_truncate(&l->file, proof.bytes));
+    return proof.records > 0 ? D9D_OK : d9di_output_journal_begin(&l->journal);
 }
 
-static d9d_status put(d9di_lines *l, const char *p, size_t n)
+static d9d_status write_bytes(d9di_resumable_lines *l, const char *p, size_t n)
 {
     D9D_TRY(d9d_file_write(&l->file, p, n));
-    d9di_part_journal_add(&l->journal, p, n);
+    d9di_output_journal_add(&l->journal, p, n);
     return D9D_OK;
 }
 
 /* Without a record there is no head either. */
-static d9d_status open_all(d9di_lines *l, d9d_hash key, const d9d_buf *head, const d9d_log *log)
+static d9d_status open_files(d9di_resumable_lines *l, d9d_hash key, const d9d_buf *head,
+                             const d9d_log *log)
 {
-    char *part = NULL, *journal = NULL;
+    char *partial = NULL, *journal = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, name_of(l->path, "part", key, &part), out);
-    D9D_TRY_OR(st, name_of(l->path, "journal", key, &journal), out);
-    D9D_TRY_OR(st, d9d_file_edit_own(part, &l->file), out);
-    D9D_TRY_OR(st, lock(&l->file), out);
-    D9D_TRY_OR(st, part_take(l, journal, key, log), out);
+    D9D_TRY_OR(st, make_name(l->path, "part", key, &partial), out);
+    D9D_TRY_OR(st, make_name(l->path, "journal", key, &journal), out);
+    D9D_TRY_OR(st, d9d_file_open_rw_owned(partial, &l->file), out);
+    D9D_TRY_OR(st, lock_partial(&l->file), out);
+    D9D_TRY_OR(st, resume_partial(l, journal, key, log), out);
     l->synced_ns = d9d_clock_ns();
     if (l->done == 0)
-        D9D_TRY_OR(st, d9d_file_cut(&l->file, 0), out);
+        D9D_TRY_OR(st, d9d_file_truncate(&l->file, 0), out);
     if (l->done == 0 && head != NULL)
-        st = put(l, head->data, head->len);
+        st = write_bytes(l, head->data, head->len);
 out:
-    free(part);
+    free(partial);
     free(journal);
     return st;
 }
 
-d9d_status d9di_lines_open(const char *path, d9d_hash key, const d9d_buf *head, const d9d_log *log,
-                           d9di_lines *out)
+d9d_status d9di_resumable_lines_open(const char *path, d9d_hash key, const d9d_buf *head,
+                                     const d9d_log *log, d9di_resumable_lines *out)
 {
-    d9di_lines l = {.file = {.fd = -1}, .journal = {.file = {.fd = -1}}, .path = strdup(path)};
-    const d9d_status st =
-        l.path == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: its name", path) : open_all(&l, key, head, log);
+    d9di_resumable_lines l = {
+        .file = {.fd = -1}, .journal = {.file = {.fd = -1}}, .path = strdup(path)};
+    const d9d_status st = l.path == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: its name", path)
+                                         : open_files(&l, key, head, log);
 
     if (st == D9D_OK)
         *out = l;
     else
-        d9di_lines_release(&l);
+        d9di_resumable_lines_release(&l);
     return st;
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* Say in the journal what there is; sync both where that was long ago, or is wanted. */
-static d9d_status note(d9di_lines *l, bool sync)
+static d9d_status write_journal(d9di_resumable_lines *l, bool sync)
 {
-    sync = sync || d9d_clock_ns() - l->synced_ns >= sync_every;
+    sync = sync || d9d_clock_ns() - l->synced_ns >= sync_period_ns;
     if (sync)
         D9D_TRY(d9d_file_sync(&l->file));
-    if (l->noted < l->done)
-        D9D_TRY(d9di_part_journal_put(&l->journal, l->done));
-    l->noted = l->done;
+    if (l->n_journaled < l->done)
+        D9D_TRY(d9di_output_journal_write_line(&l->journal, l->done));
+    l->n_journaled = l->done;
     if (sync)
         D9D_TRY(d9d_file_sync(&l->journal.file));
-    l->noted_ns = d9d_clock_ns();
-    l->synced_ns = sync ? l->noted_ns : l->synced_ns;
+    l->journaled_ns = d9d_clock_ns();
+    l->synced_ns = sync ? l->journaled_ns : l->synced_ns;
     return D9D_OK;
 }
 
-d9d_status d9di_lines_add(d9di_lines *l, const char *line, size_t n)
+d9d_status d9di_resumable_lines_add(d9di_resumable_lines *l, const char *line, size_t n)
 {
-    D9D_TRY(put(l, line, n));
+    D9D_TRY(write_bytes(l, line, n));
     l->done++;
-    return d9d_clock_ns() - l->noted_ns >= note_every ? note(l, false) : D9D_OK;
+    return d9d_clock_ns() - l->journaled_ns >= journal_period_ns ? write_journal(l, false) : D9D_OK;
 }
 
-d9d_status d9di_lines_commit(d9di_lines *l)
+d9d_status d9di_resumable_lines_commit(d9di_resumable_lines *l)
 {
     char *dir;
     d9d_status st;
 
-    D9D_TRY(note(l, true));
+    D9D_TRY(write_journal(l, true));
     st = d9d_fs_rename_new(l->file.path, l->path);
     if (st == D9D_ECONFIG)
         return D9D_FAIL(st, "%s; what was to go there is %s", d9d_err_message(), l->file.path);
@@ -187,16 +190,16 @@ d9d_status d9di_lines_commit(d9di_lines *l)
     return st;
 }
 
-void d9di_lines_release(d9di_lines *l)
+void d9di_resumable_lines_release(d9di_resumable_lines *l)
 {
     d9d_err_copy first;
 
     /* The sentence of what went wrong before is worth more than ours. */
     d9d_err_save(&first, D9D_OK);
-    if (l->noted < l->done && note(l, true) != D9D_OK)
+    if (l->n_journaled < l->done && write_journal(l, true) != D9D_OK)
         (void)d9d_err_restore(&first);
-    d9di_part_journal_close(&l->journal);
+    d9di_output_journal_close(&l->journal);
     d9d_file_release(&l->file);
     free(l->path);
-    *l = (d9di_lines){.file = {.fd = -1}, .journal = {.file = {.fd = -1}}};
+    *l = (d9di_resumable_lines){.file = {.fd = -1}, .journal = {.file = {.fd = -1}}};
 }

@@ -5,34 +5,34 @@
 
 #include "d9d/kernels/table.h"
 
-typedef struct draw {
-    const d9di_choose *how;
+typedef struct softmax_draw {
+    const d9di_token_sampler *how;
     const float *logits;
     int64_t n;
     float largest;
-} draw;
+} softmax_draw;
 
-static double weight(const draw *d, uint32_t token)
+static double token_weight(const softmax_draw *d, uint32_t token)
 {
     return exp((double)(d->logits[token] - d->largest) / d->how->temperature);
 }
 
 /* Is a likelier than b? */
-static bool likelier(const draw *d, uint32_t a, uint32_t b)
+static bool is_likelier(const softmax_draw *d, uint32_t a, uint32_t b)
 {
     return d->logits[a] > d->logits[b] || (d->logits[a] == d->logits[b] && a < b);
 }
 
 /* --- the likeliest, one at a time: a heap in front, those taken from it behind ---------------- */
 
-static void sink(const draw *d, uint32_t *heap, int64_t n, int64_t i)
+static void heap_sift_down(const softmax_draw *d, uint32_t *heap, int64_t n, int64_t i)
 {
     const uint32_t x = heap[i];
 
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && likelier(d, heap[child + 1], heap[child]))
+        if (child + 1 < n && is_likelier(d, heap[child + 1], heap[child]))
             child++;
-        if (!likelier(d, heap[child], x))
+        if (!is_likelier(d, heap[child], x))
             break;
         heap[i] = heap[child];
     }
@@ -40,21 +40,21 @@ static void sink(const draw *d, uint32_t *heap, int64_t n, int64_t i)
 }
 
 /* The likeliest of the n that are left goes behind them. */
-static uint32_t take(const draw *d, uint32_t *heap, int64_t n)
+static uint32_t heap_pop(const softmax_draw *d, uint32_t *heap, int64_t n)
 {
     const uint32_t best = heap[0];
 
     heap[0] = heap[n - 1];
-    sink(d, heap, n - 1, 0);
+    heap_sift_down(d, heap, n - 1, 0);
     heap[n - 1] = best;
     return best;
 }
 
 /* The least likely token that may be drawn. */
-static d9d_status last_kept(d9di_choose *c, const draw *d, uint32_t *out)
+static d9d_status find_last_kept(d9di_token_sampler *c, const softmax_draw *d, uint32_t *out)
 {
-    const int64_t n = d->n, most = c->top_k > 0 && c->top_k < n ? c->top_k : n;
-    const int64_t taken = most < n ? most : 0;
+    const int64_t n = d->n, max_n = c->top_k > 0 && c->top_k < n ? c->top_k : n;
+    const int64_t taken = max_n < n ? max_n : 0;
     double sum = 0, above = 0;
     uint32_t *heap;
 
@@ -63,34 +63,34 @@ static d9d_status last_kept(d9di_choose *c, const draw *d, uint32_t *out)
     heap = c->order.data;
     for (int64_t i = 0; i < n; i++) {
         heap[i] = (uint32_t)i;
-        sum += taken > 0 ? 0 : weight(d, (uint32_t)i);
+        sum += taken > 0 ? 0 : token_weight(d, (uint32_t)i);
     }
     for (int64_t i = n / 2; i-- > 0;)
-        sink(d, heap, n, i);
+        heap_sift_down(d, heap, n, i);
     for (int64_t i = 0; i < taken; i++)
-        sum += weight(d, take(d, heap, n - i));
-    for (int64_t i = 0; i < most && above < c->top_p * sum; i++) {
-        *out = i < taken ? heap[n - 1 - i] : take(d, heap, n - i);
-        above += weight(d, *out);
+        sum += token_weight(d, heap_pop(d, heap, n - i));
+    for (int64_t i = 0; i < max_n && above < c->top_p * sum; i++) {
+        *out = i < taken ? heap[n - 1 - i] : heap_pop(d, heap, n - i);
+        above += token_weight(d, *out);
     }
     return D9D_OK;
 }
 
 /* Of the tokens that are not less likely than `last`, where it is not NULL, the one at which the
  * sum of weights passes `share` of all of it. */
-static d9d_status draw_one(d9di_choose *c, const draw *d, const uint32_t *last, double share,
-                           uint32_t *out)
+static d9d_status draw_token(d9di_token_sampler *c, const softmax_draw *d, const uint32_t *last,
+                             double share, uint32_t *out)
 {
     double sum = 0, *until;
     int64_t i;
 
-    c->until.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&c->until, (size_t)d->n));
-    until = c->until.data;
+    c->cumulative.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&c->cumulative, (size_t)d->n));
+    until = c->cumulative.data;
     for (i = 0; i < d->n; i++) {
         const uint32_t token = (uint32_t)i;
 
-        sum += last != NULL && likelier(d, *last, token) ? 0 : weight(d, token);
+        sum += last != NULL && is_likelier(d, *last, token) ? 0 : token_weight(d, token);
         until[i] = sum;
     }
     for (i = 0; i + 1 < d->n && until[i] <= share * sum;)
@@ -99,7 +99,7 @@ static d9d_status draw_one(d9di_choose *c, const draw *d, const uint32_t *last, 
     return D9D_OK;
 }
 
-d9d_status d9di_choose_check(uint32_t best, float logit)
+d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit)
 {
     if (isfinite(logit))
         return D9D_OK;
@@ -109,28 +109,28 @@ d9d_status d9di_choose_check(uint32_t best, float logit)
                                  : "-inf");
 }
 
-d9d_status d9di_choose_token(d9di_choose *c, d9d_rng r, int64_t position, const float *logits,
-                             int64_t n, uint32_t *out)
+d9d_status d9di_token_sampler_sample(d9di_token_sampler *c, d9d_rng r, int64_t position,
+                                     const float *logits, int64_t n, uint32_t *out)
 {
     const double share = (double)(d9d_rng_u64(r, (uint64_t)position) >> 11) * 0x1p-53;
     const bool some = c->top_p < 1 || (c->top_k > 0 && c->top_k < n);
-    draw d = {c, logits, n, 0};
+    softmax_draw d = {c, logits, n, 0};
     int32_t best;
     uint32_t last = 0;
 
-    D9D_TRY(d9d_kernels_cpu()->largest(NULL, &best, &d.largest, logits, 1, n));
-    D9D_TRY(d9di_choose_check((uint32_t)best, d.largest));
+    D9D_TRY(d9d_kernels_cpu()->argmax(NULL, &best, &d.largest, logits, 1, n));
+    D9D_TRY(d9di_token_sampler_check_logit((uint32_t)best, d.largest));
     if (c->temperature == 0) {
         *out = (uint32_t)best;
         return D9D_OK;
     }
     if (some)
-        D9D_TRY(last_kept(c, &d, &last));
-    return draw_one(c, &d, some ? &last : NULL, share, out);
+        D9D_TRY(find_last_kept(c, &d, &last));
+    return draw_token(c, &d, some ? &last : NULL, share, out);
 }
 
-void d9di_choose_release(d9di_choose *c)
+void d9di_token_sampler_release(d9di_token_sampler *c)
 {
     D9D_VEC_RELEASE(&c->order);
-    D9D_VEC_RELEASE(&c->until);
+    D9D_VEC_RELEASE(&c->cumulative);
 }

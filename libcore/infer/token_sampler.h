@@ -14,21 +14,21 @@
 #include "d9d/base/mem.h"
 #include "d9d/base/rng.h"
 
-typedef struct d9di_choose {
+typedef struct d9di_token_sampler {
     double temperature;
     int64_t top_k;           /* 0: all */
     double top_p;            /* 1: all */
     D9D_VEC(uint32_t) order; /* these two are room */
-    D9D_VEC(double) until;
-} d9di_choose;
+    D9D_VEC(double) cumulative;
+} d9di_token_sampler;
 
 /* ENUMERIC unless the largest logit, that of token `best`, is a finite number. */
-d9d_status d9di_choose_check(uint32_t best, float logit);
+d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit);
 
 /* logits [n] of position `position`, counted over prompt and all; n is at least 1.  ENUMERIC as
  * above. */
-d9d_status d9di_choose_token(d9di_choose *c, d9d_rng r, int64_t position, const float *logits,
-                             int64_t n, uint32_t *out);
-void d9di_choose_release(d9di_choose *c);
+d9d_status d9di_token_sampler_sample(d9di_token_sampler *c, d9d_rng r, int64_t position,
+                                     const float *logits, int64_t n, uint32_t *out);
+void d9di_token_sampler_release(d9di_token_sampler *c);
 
 #endif /* D9DI_INFER_TOKEN_SAMPLER_H */

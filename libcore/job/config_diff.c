@@ -1,27 +1,27 @@
 /* config_diff.c - see job/config_diff.h. */
 #include "job/config_diff.h"
 
-enum { MOST_VALUE = 60 }; /* bytes of a value that are shown */
+enum { MAX_VALUE_BYTES = 60 }; /* bytes of a value that are shown */
 
-const char *d9di_differ_shown(const json_t *v, d9d_buf *b)
+const char *d9di_config_diff_format(const json_t *v, d9d_buf *b)
 {
     b->len = 0;
     if (v == NULL)
         return "absent";
     if (d9d_json_put(b, v, -1) != D9D_OK || b->len == 0)
         return "another value";
-    b->data[b->len < MOST_VALUE ? b->len : MOST_VALUE] = '\0';
+    b->data[b->len < MAX_VALUE_BYTES ? b->len : MAX_VALUE_BYTES] = '\0';
     return b->data;
 }
 
-typedef struct search {
-    d9di_differs *tell;
+typedef struct diff_walk {
+    d9di_config_diff_fn *on_difference;
     void *self;
     d9d_buf path;
-} search;
+} diff_walk;
 
 /* The path goes on with `key`; its length until then. */
-static size_t enter(search *s, const char *key)
+static size_t path_push(diff_walk *s, const char *key)
 {
     const size_t len = s->path.len;
 
@@ -29,49 +29,49 @@ static size_t enter(search *s, const char *key)
     return len;
 }
 
-static bool found(const search *s, const json_t *a, const json_t *b)
+static bool report_difference(const diff_walk *s, const json_t *a, const json_t *b)
 {
-    return s->path.len > 0 && s->tell(s->self, s->path.data, a, b);
+    return s->path.len > 0 && s->on_difference(s->self, s->path.data, a, b);
 }
 
 /* 12 and 12.0 are one value. */
-static bool is_same(const json_t *a, const json_t *b)
+static bool values_equal(const json_t *a, const json_t *b)
 {
     if (json_is_number(a) && json_is_number(b))
         return json_number_value(a) == json_number_value(b);
     return json_equal(a, b);
 }
 
-static bool look(search *s, json_t *a, json_t *b)
+static bool walk_members(diff_walk *s, json_t *a, json_t *b)
 {
     const char *key;
     json_t *v;
 
     if (!json_is_object(a) || !json_is_object(b))
-        return !is_same(a, b) && found(s, a, b);
+        return !values_equal(a, b) && report_difference(s, a, b);
     json_object_foreach(a, key, v)
     {
-        const size_t len = enter(s, key);
+        const size_t len = path_push(s, key);
 
-        if (look(s, v, json_object_get(b, key)))
+        if (walk_members(s, v, json_object_get(b, key)))
             return true;
         s->path.len = len;
     }
     json_object_foreach(b, key, v)
     {
-        const size_t len = enter(s, key);
+        const size_t len = path_push(s, key);
 
-        if (json_object_get(a, key) == NULL && found(s, NULL, v))
+        if (json_object_get(a, key) == NULL && report_difference(s, NULL, v))
             return true;
         s->path.len = len;
     }
     return false;
 }
 
-bool d9di_differ(json_t *a, json_t *b, d9di_differs *tell, void *self)
+bool d9di_config_diff(json_t *a, json_t *b, d9di_config_diff_fn *on_difference, void *self)
 {
-    search s = {.tell = tell, .self = self};
-    const bool ended = look(&s, a, b);
+    diff_walk s = {.on_difference = on_difference, .self = self};
+    const bool ended = walk_members(&s, a, b);
 
     d9d_buf_release(&s.path);
     return ended;

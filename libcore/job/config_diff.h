@@ -6,13 +6,14 @@
 
 /* A member "trainer.run.steps" that a and b have otherwise, NULL where one has none.  True ends the
  * search. */
-typedef bool d9di_differs(void *self, const char *path, const json_t *of_a, const json_t *of_b);
+typedef bool d9di_config_diff_fn(void *self, const char *path, const json_t *of_a,
+                                 const json_t *of_b);
 
 /* Tells of each member that is another one in the order in which they stand, of lists as a whole.
- * Did `tell` end it? */
-bool d9di_differ(json_t *a, json_t *b, d9di_differs *tell, void *self);
+ * Did `on_difference` end it? */
+bool d9di_config_diff(json_t *a, json_t *b, d9di_config_diff_fn *on_difference, void *self);
 
 /* A value in a sentence, short, in `b`. */
-const char *d9di_differ_shown(const json_t *v, d9d_buf *b);
+const char *d9di_config_diff_format(const json_t *v, d9d_buf *b);
 
 #endif /* D9DI_JOB_CONFIG_DIFF_H */

@@ -9,18 +9,18 @@
 enum { DEPTH_MAX = 16 };
 
 typedef struct subscriber {
-    const d9d_subscription *row;
+    const d9d_job_event_handler *handler;
     void *self;
 } subscriber;
 
-struct d9d_events {
+struct d9d_job_events {
     D9D_VEC(subscriber) subscribers;
     int depth;
 };
 
-d9d_status d9d_events_create(d9d_events **out)
+d9d_status d9d_job_events_create(d9d_job_events **out)
 {
-    d9d_events *v = calloc(1, sizeof(*v));
+    d9d_job_events *v = calloc(1, sizeof(*v));
 
     if (v == NULL)
         return D9D_FAIL(D9D_ENOMEM, "events: %zu bytes", sizeof(*v));
@@ -28,7 +28,7 @@ d9d_status d9d_events_create(d9d_events **out)
     return D9D_OK;
 }
 
-void d9d_events_free(d9d_events *v)
+void d9d_job_events_free(d9d_job_events *v)
 {
     if (v != NULL)
         D9D_VEC_RELEASE(&v->subscribers);
@@ -36,7 +36,7 @@ void d9d_events_free(d9d_events *v)
 }
 
 /* All that the loops tell of, as the header lists them; others have other names. */
-static const char *const told[] = {
+static const char *const event_names[] = {
     "train.configuration.start",
     "train.configuration.data_loader",
     "train.configuration.model_stages",
@@ -69,43 +69,44 @@ static const char *const told[] = {
 };
 
 /* A word that is nearly one of these would be waited for in vain. */
-static d9d_status check_row(const d9d_subscription *row)
+static d9d_status check_handler(const d9d_job_event_handler *row)
 {
     const char *near = NULL;
     bool is_told = false;
 
     if (row->handle == NULL)
         return D9D_FAIL(D9D_ECONFIG, "event %s: its subscription has no function", row->id);
-    for (size_t i = 0; told[i] != NULL; i++)
-        is_told = is_told || strcmp(told[i], row->id) == 0;
+    for (size_t i = 0; event_names[i] != NULL; i++)
+        is_told = is_told || strcmp(event_names[i], row->id) == 0;
     if (is_told || (strncmp(row->id, "train.", 6) != 0 && strncmp(row->id, "inference.", 10) != 0))
         return D9D_OK;
-    near = d9d_config_nearest(row->id, told);
+    near = d9d_config_did_you_mean(row->id, event_names);
     return D9D_FAIL(D9D_ECONFIG, "event %s: there is none of this name%s%s%s", row->id,
                     near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
                     near != NULL ? "\"?" : "");
 }
 
-d9d_status d9d_events_subscribe(d9d_events *v, const d9d_subscription *table, void *self)
+d9d_status d9d_job_events_subscribe(d9d_job_events *v, const d9d_job_event_handler *table,
+                                    void *self)
 {
     for (; table != NULL && table->id != NULL; table++) {
-        D9D_TRY(check_row(table));
+        D9D_TRY(check_handler(table));
         D9D_TRY(D9D_VEC_PUSH(&v->subscribers, (subscriber){table, self}));
     }
     return D9D_OK;
 }
 
-bool d9d_events_heard(const d9d_events *v, const char *id)
+bool d9d_job_events_has_subscriber(const d9d_job_events *v, const char *id)
 {
     for (size_t i = 0; i < v->subscribers.len; i++)
-        if (strcmp(v->subscribers.data[i].row->id, id) == 0)
+        if (strcmp(v->subscribers.data[i].handler->id, id) == 0)
             return true;
     return false;
 }
 
-d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e)
+d9d_status d9d_job_events_trigger(d9d_job_events *v, const d9d_job_event *e)
 {
-    d9d_event whole = {0};
+    d9d_job_event whole = {0};
     d9d_status st = D9D_OK;
 
     memcpy(&whole, e, e->size < sizeof(whole) ? e->size : sizeof(whole));
@@ -118,8 +119,8 @@ d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e)
     for (size_t i = 0; i < v->subscribers.len && st == D9D_OK; i++) {
         const subscriber s = v->subscribers.data[i];
 
-        if (strcmp(s.row->id, whole.id) == 0)
-            st = D9D_CALL(s.row->id, s.row, handle, s.self, &whole);
+        if (strcmp(s.handler->id, whole.id) == 0)
+            st = D9D_PLUGIN_CALL(s.handler->id, s.handler, handle, s.self, &whole);
     }
     v->depth--;
     return st;

@@ -3,7 +3,8 @@
 
 /* --- mesh and batch -------------------------------------------------------------- */
 
-d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batching_section *b)
+d9d_status d9d_job_check_batching(const d9d_parallel_degrees *m,
+                                  const struct d9d_job_batching_section *b)
 {
     const int64_t replicas = m->data_parallel_replicate * m->data_parallel_shard; /* each < 2^20 */
     int64_t once;
@@ -19,7 +20,7 @@ d9d_status d9d_job_check_batching(const d9d_degrees *m, const struct d9d_batchin
     return D9D_OK;
 }
 
-d9d_status d9d_job_check_profiling(const d9d_profiling_section *p)
+d9d_status d9d_job_check_profiling(const d9d_job_profiling_section *p)
 {
     if (p == NULL || p->active_steps <= p->period_steps)
         return D9D_OK;
@@ -31,15 +32,16 @@ d9d_status d9d_job_check_profiling(const d9d_profiling_section *p)
 
 /* --- the pipeline ------------------------------------------------------------------ */
 
-d9d_pipe_how d9d_job_pipe(const struct d9d_pipelining_section *s)
+d9d_pipe_schedule_opts d9d_job_pipe_schedule_opts(const struct d9d_job_pipelining_section *s)
 {
-    const d9d_stages_section *own = s->schedule.value;
-    const d9d_schedule_kind *kind = s->schedule.choice->row;
+    const d9d_job_stages_section *own = s->schedule.value;
+    const d9d_pipe_schedule_kind *kind = s->schedule.choice->row;
 
     if (kind != NULL)
-        return (d9d_pipe_how){.own = kind, .config = s->schedule.value, .kind = D9D_PIPE_1F1B};
-    return (d9d_pipe_how){.kind = (d9d_pipe_kind)s->schedule.which,
-                          .stages_per_rank = (int)own->num_stages_per_rank,
-                          .zero_bubble = own->zero_bubble,
-                          .deep = own->deep_warmup};
+        return (d9d_pipe_schedule_opts){
+            .custom = kind, .config = s->schedule.value, .kind = D9D_PIPE_1F1B};
+    return (d9d_pipe_schedule_opts){.kind = (d9d_pipe_schedule)s->schedule.which,
+                                    .stages_per_rank = (int)own->num_stages_per_rank,
+                                    .zero_bubble = own->zero_bubble,
+                                    .deep_warmup = own->deep_warmup};
 }

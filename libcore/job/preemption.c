@@ -11,40 +11,40 @@
 
 #include "d9d/base/thread.h"
 
-enum { FAR_S = 1 << 30 }; /* seconds that are no limit */
+enum { NO_LIMIT_S = 1 << 30 }; /* seconds that are no limit */
 
-struct d9d_stop {
-    sigset_t signals, before;
+struct d9d_preemption {
+    sigset_t signals, old_mask;
     bool limited;
-    int64_t leave_ns; /* when limited: leave at this time of d9d_clock_ns() */
-    bool came;        /* a signal to leave */
-    bool doze;        /* SIGUSR2 came */
+    int64_t leave_ns;     /* when limited: leave at this time of d9d_clock_ns() */
+    bool received;        /* a signal to leave */
+    bool sleep_requested; /* SIGUSR2 came */
     char reason[64];
 };
 
 static const struct {
     int number;
     const char *name;
-} watched[] = {{SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGINT, "SIGINT"}};
-enum { N_WATCHED = sizeof(watched) / sizeof(watched[0]), MAX_DIGITS = 8 };
+} stop_signals[] = {{SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGINT, "SIGINT"}};
+enum { N_STOP_SIGNALS = sizeof(stop_signals) / sizeof(stop_signals[0]), MAX_DIGITS = 8 };
 
 /* A number of at most MAX_DIGITS digits; moves *p behind it. */
-static bool take_number(const char **p, int64_t *out)
+static bool parse_number(const char **p, int64_t *out)
 {
-    const size_t digits = strspn(*p, "0123456789");
+    const size_t env_digits = strspn(*p, "0123456789");
 
-    if (digits == 0 || digits > MAX_DIGITS)
+    if (env_digits == 0 || env_digits > MAX_DIGITS)
         return false;
     *out = strtoll(*p, NULL, 10);
-    *p += digits;
+    *p += env_digits;
     return true;
 }
 
 /* Numbers with colons between them, at most three; how many there are, or 0. */
-static int take_clock(const char **p, int64_t part[3])
+static int parse_clock(const char **p, int64_t fields[3])
 {
     for (int n = 0; n < 3; n++) {
-        if (!take_number(p, &part[n]))
+        if (!parse_number(p, &fields[n]))
             return 0;
         if (**p != ':' || n == 2)
             return n + 1;
@@ -54,24 +54,24 @@ static int take_clock(const char **p, int64_t part[3])
 }
 
 /* "D-H", "D-H:M", "D-H:M:S", or "S", "M:S", "H:M:S". */
-int64_t d9d_stop_slurm_seconds(const char *text)
+int64_t d9d_preemption_parse_slurm_time(const char *text)
 {
-    int64_t part[3] = {0}, clock[3] = {0}, days = 0; /* hours, minutes, seconds */
+    int64_t fields[3] = {0}, clock[3] = {0}, days = 0; /* hours, minutes, seconds */
     const char *p = text + strspn(text, " "), *dash;
     int n;
 
     dash = strchr(p, '-');
-    if (dash != NULL && (!take_number(&p, &days) || p++ != dash))
+    if (dash != NULL && (!parse_number(&p, &days) || p++ != dash))
         return -1;
-    n = take_clock(&p, part);
+    n = parse_clock(&p, fields);
     if (n == 0 || p[strspn(p, " \n")] != '\0')
         return -1;
-    memcpy(dash != NULL ? clock : clock + 3 - n, part, (size_t)n * sizeof(part[0]));
+    memcpy(dash != NULL ? clock : clock + 3 - n, fields, (size_t)n * sizeof(fields[0]));
     return ((days * 24 + clock[0]) * 60 + clock[1]) * 60 + clock[2];
 }
 
 /* A variable of up to 18 digits, or NULL. */
-static const char *digits(const char *name)
+static const char *env_digits(const char *name)
 {
     const char *v = getenv(name);
     size_t n = v != NULL ? strlen(v) : 0;
@@ -81,10 +81,10 @@ static const char *digits(const char *name)
 
 /* The job's name for the controller: of an array the task's, since the last task's own number is
  * the array's, and means all of them.  False outside a job. */
-static bool job_name(char *out, size_t size)
+static bool slurm_job_name(char *out, size_t size)
 {
-    const char *job = digits("SLURM_JOB_ID"), *array = digits("SLURM_ARRAY_JOB_ID");
-    const char *task = digits("SLURM_ARRAY_TASK_ID");
+    const char *job = env_digits("SLURM_JOB_ID"), *array = env_digits("SLURM_ARRAY_JOB_ID");
+    const char *task = env_digits("SLURM_ARRAY_TASK_ID");
 
     if (job == NULL)
         return false;
@@ -97,7 +97,7 @@ static bool job_name(char *out, size_t size)
 
 /* The controller's answer; -1 when there is none.  The command is killed in the end, as it inherits
  * a mask of blocked signals. */
-static int64_t ask_controller(const char *job)
+static int64_t query_slurm_end(const char *job)
 {
     char command[160], line[64] = "";
     FILE *p;
@@ -110,16 +110,16 @@ static int64_t ask_controller(const char *job)
     if (fgets(line, sizeof(line), p) == NULL)
         line[0] = '\0';
     (void)pclose(p);
-    return d9d_stop_slurm_seconds(line);
+    return d9d_preemption_parse_slurm_time(line);
 }
 
 /* What the job's environment says, or else the controller; -1 when there is no answer. */
 static int64_t slurm_seconds_left(const d9d_log *log)
 {
-    const char *says = getenv("SLURM_JOB_END_TIME"), *end = digits("SLURM_JOB_END_TIME");
+    const char *says = getenv("SLURM_JOB_END_TIME"), *end = env_digits("SLURM_JOB_END_TIME");
     char job[64];
 
-    if (!job_name(job, sizeof(job)))
+    if (!slurm_job_name(job, sizeof(job)))
         return -1;
     if (end != NULL) {
         const int64_t left = strtoll(end, NULL, 10) - (int64_t)time(NULL);
@@ -128,11 +128,12 @@ static int64_t slurm_seconds_left(const d9d_log *log)
     }
     if (says != NULL)
         d9d_log_warn(log, "SLURM_JOB_END_TIME is \"%s\", no number of seconds; asking Slurm", says);
-    return ask_controller(job);
+    return query_slurm_end(job);
 }
 
 /* Leave `margin_s` before the end, which must be later than now. */
-static d9d_status limit(d9d_stop *s, int64_t left, int64_t margin_s, const d9d_log *log)
+static d9d_status set_deadline(d9d_preemption *s, int64_t left, int64_t margin_s,
+                               const d9d_log *log)
 {
     if (left <= margin_s)
         return D9D_FAIL(
@@ -148,73 +149,73 @@ static d9d_status limit(d9d_stop *s, int64_t left, int64_t margin_s, const d9d_l
     return D9D_OK;
 }
 
-d9d_status d9d_stop_open(int64_t margin_s, const d9d_log *log, d9d_stop **out)
+d9d_status d9d_preemption_open(int64_t margin_s, const d9d_log *log, d9d_preemption **out)
 {
-    d9d_stop *s = calloc(1, sizeof(*s));
+    d9d_preemption *s = calloc(1, sizeof(*s));
     d9d_status st = D9D_OK;
     int64_t left;
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "signals: %zu bytes", sizeof(*s));
     sigemptyset(&s->signals);
-    for (int i = 0; i < N_WATCHED; i++)
-        sigaddset(&s->signals, watched[i].number);
+    for (int i = 0; i < N_STOP_SIGNALS; i++)
+        sigaddset(&s->signals, stop_signals[i].number);
     sigaddset(&s->signals, SIGUSR2);
-    (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->before);
-    left = margin_s == D9D_STOP_NO_LIMIT ? -1 : slurm_seconds_left(log);
-    if (left >= 0 && left < FAR_S)
-        st = limit(s, left, margin_s, log);
+    (void)pthread_sigmask(SIG_BLOCK, &s->signals, &s->old_mask);
+    left = margin_s == D9D_PREEMPTION_NO_LIMIT ? -1 : slurm_seconds_left(log);
+    if (left >= 0 && left < NO_LIMIT_S)
+        st = set_deadline(s, left, margin_s, log);
     if (st == D9D_OK)
         *out = s;
     else
-        d9d_stop_close(s);
+        d9d_preemption_close(s);
     return st;
 }
 
 /* The signals that have come, or come within a time. */
-static void take(d9d_stop *s, struct timespec within)
+static void consume_signals(d9d_preemption *s, struct timespec within)
 {
     int got;
 
     while ((got = sigtimedwait(&s->signals, NULL, &within)) > 0) {
         within = (struct timespec){0};
-        s->doze = s->doze || got == SIGUSR2;
-        s->came = s->came || got != SIGUSR2;
-        for (int i = 0; i < N_WATCHED; i++)
-            if (got == watched[i].number && s->reason[0] == '\0')
-                (void)snprintf(s->reason, sizeof(s->reason), "%s", watched[i].name);
+        s->sleep_requested = s->sleep_requested || got == SIGUSR2;
+        s->received = s->received || got != SIGUSR2;
+        for (int i = 0; i < N_STOP_SIGNALS; i++)
+            if (got == stop_signals[i].number && s->reason[0] == '\0')
+                (void)snprintf(s->reason, sizeof(s->reason), "%s", stop_signals[i].name);
     }
 }
 
-void d9d_stop_close(d9d_stop *s)
+void d9d_preemption_close(d9d_preemption *s)
 {
     if (s == NULL)
         return;
-    take(s, (struct timespec){0});
-    if (!s->came)
-        (void)pthread_sigmask(SIG_SETMASK, &s->before, NULL);
+    consume_signals(s, (struct timespec){0});
+    if (!s->received)
+        (void)pthread_sigmask(SIG_SETMASK, &s->old_mask, NULL);
     free(s);
 }
 
-bool d9d_stop_doze(d9d_stop *s)
+bool d9d_preemption_sleep_requested(d9d_preemption *s)
 {
     bool came;
 
-    take(s, (struct timespec){0});
-    came = s->doze;
-    s->doze = false;
+    consume_signals(s, (struct timespec){0});
+    came = s->sleep_requested;
+    s->sleep_requested = false;
     return came;
 }
 
-void d9d_stop_sleep(d9d_stop *s)
+void d9d_preemption_wait_wake(d9d_preemption *s)
 {
-    while (!d9d_stop_doze(s) && d9d_stop_reason(s) == NULL)
-        take(s, (struct timespec){.tv_sec = 1});
+    while (!d9d_preemption_sleep_requested(s) && d9d_preemption_reason(s) == NULL)
+        consume_signals(s, (struct timespec){.tv_sec = 1});
 }
 
-const char *d9d_stop_reason(d9d_stop *s)
+const char *d9d_preemption_reason(d9d_preemption *s)
 {
-    take(s, (struct timespec){0});
+    consume_signals(s, (struct timespec){0});
     if (s->reason[0] == '\0' && s->limited && d9d_clock_ns() >= s->leave_ns)
         (void)snprintf(s->reason, sizeof(s->reason), "the end of the Slurm allocation");
     return s->reason[0] != '\0' ? s->reason : NULL;

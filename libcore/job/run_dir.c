@@ -16,11 +16,11 @@
 #include "d9d/base/thread.h"
 #include "d9d/base/version.h"
 
-enum { MOST_MANIFEST = 1 << 20 };
+enum { MAX_MANIFEST_BYTES = 1 << 20 };
 
-d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
+d9d_status d9di_run_dir_set_paths(const d9d_job_trainer_section *t, d9d_arena *a, d9di_run_dir *out)
 {
-    const d9d_run_section *run = &t->run;
+    const d9d_job_run_section *run = &t->run;
 
     if (d9d_fs_check_name(run->name, strlen(run->name), "trainer.run.name") != D9D_OK)
         return D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message());
@@ -47,7 +47,7 @@ d9d_status d9di_run_dir_name(const d9d_trainer_section *t, d9d_arena *a, d9di_ru
 /* --- places apart --------------------------------------------------------------------------- */
 
 /* The next name in a path, of *n bytes; NULL: there is none. */
-static const char *next_name(const char *p, size_t *n)
+static const char *next_component(const char *p, size_t *n)
 {
     for (;; p += *n) {
         p += strspn(p, "/");
@@ -59,13 +59,13 @@ static const char *next_name(const char *p, size_t *n)
 
 /* Are these names of one directory, or of one in it?  Then what is left of the path, which may be
  * ""; else NULL.  Links are not looked at. */
-static const char *rest_in(const char *path, const char *dir)
+static const char *path_inside(const char *path, const char *dir)
 {
     size_t n = 0, k = 0;
 
     for (;;) {
-        dir = next_name(dir + k, &k);
-        path = next_name(path + n, &n);
+        dir = next_component(dir + k, &k);
+        path = next_component(path + n, &n);
         if (dir == NULL)
             return path != NULL ? path : "";
         if (path == NULL || n != k || memcmp(path, dir, n) != 0)
@@ -73,7 +73,7 @@ static const char *rest_in(const char *path, const char *dir)
     }
 }
 
-static const char *absolute(const char *path, d9d_arena *a)
+static const char *absolute_path(const char *path, d9d_arena *a)
 {
     char here[PATH_MAX];
 
@@ -81,11 +81,11 @@ static const char *absolute(const char *path, d9d_arena *a)
 }
 
 /* Does what is written to `path` come into `dir`, there under a name that begins with `first`? */
-static bool leads_into(const char *path, const char *dir, const char *first)
+static bool path_leads_into(const char *path, const char *dir, const char *first)
 {
     d9d_arena a = {0};
-    const char *from = absolute(path, &a), *to = absolute(dir, &a);
-    const char *rest = from != NULL && to != NULL ? rest_in(from, to) : NULL;
+    const char *from = absolute_path(path, &a), *to = absolute_path(dir, &a);
+    const char *rest = from != NULL && to != NULL ? path_inside(from, to) : NULL;
     const bool is = rest != NULL && strncmp(rest, first, strlen(first)) == 0;
 
     d9d_arena_release(&a);
@@ -94,7 +94,7 @@ static bool leads_into(const char *path, const char *dir, const char *first)
 
 d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
 {
-    const d9d_profiling_section *p = c->trainer.profiling;
+    const d9d_job_profiling_section *p = c->trainer.profiling;
     const char *export = c->export_to != NULL ? c->export_to : r->export;
     d9d_arena a = {0};
     const char *traces = p != NULL && p->traces_dir[0] != '/'
@@ -127,7 +127,8 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]) && st == D9D_OK; i++)
-        if (pairs[i].inner != NULL && leads_into(pairs[i].inner, pairs[i].outer, pairs[i].first))
+        if (pairs[i].inner != NULL &&
+            path_leads_into(pairs[i].inner, pairs[i].outer, pairs[i].first))
             st = D9D_FAIL(D9D_ECONFIG, "%s: %s leads into %s, %s", pairs[i].key, pairs[i].inner,
                           pairs[i].outer, pairs[i].why);
     d9d_arena_release(&a);
@@ -136,16 +137,16 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
 
 /* --- is it there still ----------------------------------------------------------------------- */
 
-struct d9di_run_dir_held {
+struct d9di_run_dir_watch {
     dev_t device; /* the directory itself, whatever has its name later */
     ino_t inode;
     char path[];
 };
 
-d9d_status d9di_held_open(const char *path, d9di_run_dir_held **out)
+d9d_status d9di_run_dir_watch_open(const char *path, d9di_run_dir_watch **out)
 {
     const size_t n = strlen(path) + 1;
-    d9di_run_dir_held *h = calloc(1, sizeof(*h) + n);
+    d9di_run_dir_watch *h = calloc(1, sizeof(*h) + n);
     struct stat s;
 
     if (h == NULL)
@@ -162,9 +163,9 @@ d9d_status d9di_held_open(const char *path, d9di_run_dir_held **out)
 }
 
 /* A file system that gives no answer now may give one when a checkpoint is due. */
-d9d_status d9di_held_check(void *held)
+d9d_status d9di_run_dir_watch_check(void *held)
 {
-    const d9di_run_dir_held *h = held;
+    const d9di_run_dir_watch *h = held;
     struct stat s;
     const bool found = stat(h->path, &s) == 0;
 
@@ -173,14 +174,14 @@ d9d_status d9di_held_check(void *held)
     return D9D_FAIL(D9D_EIO, "%s: the run directory was removed or renamed under the run", h->path);
 }
 
-void d9di_held_free(void *held)
+void d9di_run_dir_watch_free(void *held)
 {
     free(held);
 }
 
 /* --- what describes it ------------------------------------------------------------------------ */
 
-static d9d_status text_write(d9d_arena *a, const char *dir, const char *name, const json_t *v)
+static d9d_status write_json(d9d_arena *a, const char *dir, const char *name, const json_t *v)
 {
     const char *path = d9d_fs_join(a, dir, name);
     d9d_buf text = {0};
@@ -188,7 +189,7 @@ static d9d_status text_write(d9d_arena *a, const char *dir, const char *name, co
 
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", dir, name);
-    d9d_fs_sweep(path);
+    d9d_fs_remove_stale(path);
     D9D_TRY_OR(st, d9d_json_put(&text, v, 2), out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
     st = d9d_fs_write_atomic(path, text.data, text.len);
@@ -198,13 +199,13 @@ out:
 }
 
 /* An environment variable as a string, or null. */
-static json_t *environment(const char *name)
+static json_t *env_json(const char *name)
 {
     return d9d_json_str(getenv(name));
 }
 
 /* The id that a manifest says, or "". */
-static d9d_status id_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+static d9d_status read_manifest_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
     const char *path = d9d_fs_join(&a, r->path, "manifest.json"), *was = NULL;
@@ -213,22 +214,22 @@ static d9d_status id_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
     id[0] = '\0';
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: its name", r->path);
-    if (d9d_json_read(path, MOST_MANIFEST, &v) == D9D_OK)
+    if (d9d_json_read(path, MAX_MANIFEST_BYTES, &v) == D9D_OK)
         was = json_string_value(json_object_get(v, "id"));
-    if (was != NULL && strspn(was, "0123456789abcdef") == D9DI_RUN_ID - 1 &&
-        strlen(was) == D9DI_RUN_ID - 1)
-        memcpy(id, was, D9DI_RUN_ID);
+    if (was != NULL && strspn(was, "0123456789abcdef") == D9DI_RUN_DIR_ID_SIZE - 1 &&
+        strlen(was) == D9DI_RUN_DIR_ID_SIZE - 1)
+        memcpy(id, was, D9DI_RUN_DIR_ID_SIZE);
     json_decref(v);
     d9d_arena_release(&a);
     return D9D_OK;
 }
 
 /* That of an earlier life, whose manifest may be gone or another's: then a new one. */
-static d9d_status id_find(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+static d9d_status find_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
-    unsigned char bytes[(D9DI_RUN_ID - 1) / 2];
+    unsigned char bytes[(D9DI_RUN_DIR_ID_SIZE - 1) / 2];
 
-    D9D_TRY(id_read(r, id));
+    D9D_TRY(read_manifest_id(r, id));
     if (id[0] != '\0')
         return D9D_OK;
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
@@ -240,15 +241,15 @@ static d9d_status id_find(const d9di_run_dir *r, char id[D9DI_RUN_ID])
 
 /* --- ranks of one directory ------------------------------------------------------------- */
 
-static char *mark_name(const d9di_run_dir *r, int rank, d9d_arena *a)
+static char *rank_file_path(const d9di_run_dir *r, int rank, d9d_arena *a)
 {
     return d9d_arena_printf(a, "%s/.rank-%d", r->checkpoints, rank);
 }
 
-d9d_status d9di_run_dir_mark(const d9di_run_dir *r, int rank, const char *id)
+d9d_status d9di_run_dir_write_rank_file(const d9di_run_dir *r, int rank, const char *id)
 {
     d9d_arena a = {0};
-    const char *path = mark_name(r, rank, &a);
+    const char *path = rank_file_path(r, rank, &a);
     d9d_status st = path != NULL ? d9d_fs_write_atomic(path, id, strlen(id))
                                  : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
 
@@ -258,27 +259,28 @@ d9d_status d9di_run_dir_mark(const d9di_run_dir *r, int rank, const char *id)
     return D9D_FAIL(st, "%s; every rank writes its part of checkpoints there", d9d_err_message());
 }
 
-void d9di_run_dir_unmark(const d9di_run_dir *r, int rank)
+void d9di_run_dir_remove_rank_file(const d9di_run_dir *r, int rank)
 {
     d9d_arena a = {0};
-    const char *path = mark_name(r, rank, &a);
+    const char *path = rank_file_path(r, rank, &a);
 
     if (path != NULL)
         (void)unlink(path); /* one that stays is written anew by the next life */
     d9d_arena_release(&a);
 }
 
-static d9d_status mark_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
+static d9d_status read_rank_file_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
-    const char *path = mark_name(r, 0, &a);
+    const char *path = rank_file_path(r, 0, &a);
     d9d_buf text = {0};
 
     id[0] = '\0';
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
-    if (d9d_fs_read(path, D9DI_RUN_ID, &text) == D9D_OK && text.len == D9DI_RUN_ID - 1)
-        (void)snprintf(id, D9DI_RUN_ID, "%.*s", (int)text.len, text.data);
+    if (d9d_fs_read(path, D9DI_RUN_DIR_ID_SIZE, &text) == D9D_OK &&
+        text.len == D9DI_RUN_DIR_ID_SIZE - 1)
+        (void)snprintf(id, D9DI_RUN_DIR_ID_SIZE, "%.*s", (int)text.len, text.data);
     d9d_buf_release(&text);
     d9d_arena_release(&a);
     return D9D_OK;
@@ -286,35 +288,38 @@ static d9d_status mark_read(const d9di_run_dir *r, char id[D9DI_RUN_ID])
 
 /* A network file system may remember for a minute that a name was not there; of a directory that is
  * opened it asks again what is in it. */
-static void look_again(const char *path)
+static void refresh_nfs_cache(const char *path)
 {
-    char part[PATH_MAX];
+    char dir_part[PATH_MAX];
 
     for (size_t n = 0; n == 0 || path[n - 1] != '\0'; n++) {
         int fd;
 
         if (path[n] != '\0' && path[n] != '/' && n > 0)
             continue;
-        (void)snprintf(part, sizeof(part), "%.*s", (int)n, path);
-        fd = open(n > 0 ? part : path[0] == '/' ? "/" : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        (void)snprintf(dir_part, sizeof(dir_part), "%.*s", (int)n, path);
+        fd = open(n > 0            ? dir_part
+                  : path[0] == '/' ? "/"
+                                   : ".",
+                  O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
             return;
         (void)close(fd);
     }
 }
 
-d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
+d9d_status d9di_run_dir_check_id(const d9di_run_dir *r, const char *id)
 {
     const struct timespec a_while = {.tv_nsec = 250000000};
-    char run[D9DI_RUN_ID], checkpoints[D9DI_RUN_ID];
+    char run[D9DI_RUN_DIR_ID_SIZE], checkpoints[D9DI_RUN_DIR_ID_SIZE];
 
     for (int i = 0; i < 20; i++) {
         if (i > 0)
             (void)nanosleep(&a_while, NULL);
-        look_again(r->path);
-        look_again(r->checkpoints);
-        D9D_TRY(id_read(r, run));
-        D9D_TRY(mark_read(r, checkpoints));
+        refresh_nfs_cache(r->path);
+        refresh_nfs_cache(r->checkpoints);
+        D9D_TRY(read_manifest_id(r, run));
+        D9D_TRY(read_rank_file_id(r, checkpoints));
         if (strcmp(run, id) == 0 && strcmp(checkpoints, id) == 0)
             return D9D_OK;
     }
@@ -327,40 +332,40 @@ d9d_status d9di_run_dir_is(const d9di_run_dir *r, const char *id)
 
 /* --- making one --------------------------------------------------------------------------- */
 
-static json_t *describe(const d9d_run_section *run, const json_t *hosts, int64_t restarts,
-                        const char *id)
+static json_t *make_manifest(const d9d_job_run_section *run, const json_t *hosts, int64_t restarts,
+                             const char *id)
 {
     char now[24];
 
     d9d_clock_iso(now);
     return json_pack("{s:s, s:s, s:o, s:o, s:s, s:s, s:O, s:o, s:o, s:I, s:O?}", "schema",
-                     D9DI_RUN_SCHEMA, "id", id, "name", d9d_json_str(run->name), "description",
+                     D9DI_RUN_DIR_SCHEMA, "id", id, "name", d9d_json_str(run->name), "description",
                      d9d_json_str(run->description), "version", d9d_version(), "started", now,
-                     "hosts", hosts, "slurm_job", environment("SLURM_JOB_ID"), "slurm_restarts",
-                     environment("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts,
-                     "hparams", run->hparams);
+                     "hosts", hosts, "slurm_job", env_json("SLURM_JOB_ID"), "slurm_restarts",
+                     env_json("SLURM_RESTART_COUNT"), "restarts", (json_int_t)restarts, "hparams",
+                     run->hparams);
 }
 
-d9d_status d9di_run_dir_make(const d9di_run_dir *r, const d9d_run_section *run,
-                             const json_t *resolved, const json_t *hosts, int64_t restarts,
-                             char id[D9DI_RUN_ID])
+d9d_status d9di_run_dir_create(const d9di_run_dir *r, const d9d_job_run_section *run,
+                               const json_t *resolved, const json_t *hosts, int64_t restarts,
+                               char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
     json_t *about = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, id_find(r, id), out);
-    about = describe(run, hosts, restarts, id);
+    D9D_TRY_OR(st, find_id(r, id), out);
+    about = make_manifest(run, hosts, restarts, id);
     if (about == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s/manifest.json: cannot be described", r->path);
         goto out;
     }
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->path), out);
     D9D_TRY_OR(st, d9d_fs_mkdirs(r->checkpoints), out);
-    d9d_fs_sweep(r->export);
-    d9d_fs_sweep(r->adapter);
-    D9D_TRY_OR(st, text_write(&a, r->path, "config.json", resolved), out);
-    st = text_write(&a, r->path, "manifest.json", about);
+    d9d_fs_remove_stale(r->export);
+    d9d_fs_remove_stale(r->adapter);
+    D9D_TRY_OR(st, write_json(&a, r->path, "config.json", resolved), out);
+    st = write_json(&a, r->path, "manifest.json", about);
 out:
     json_decref(about);
     d9d_arena_release(&a);

@@ -6,14 +6,14 @@
 #include "d9d/base/json.h"
 #include "job/run_dir.h"
 
-enum { MOST_FRONT = 1 << 20 };
+enum { MAX_HEAD_BYTES = 1 << 20 };
 
 /* The first bytes of a file; `whole` if these are all. */
-typedef struct front {
+typedef struct file_head {
     const char *path, *text;
     size_t n;
     bool whole;
-} front;
+} file_head;
 
 /* --- documents -------------------------------------------------------------------------------- */
 
@@ -21,7 +21,7 @@ static bool is_run_manifest(const json_t *v)
 {
     const char *schema = json_string_value(json_object_get(v, "schema"));
 
-    return schema != NULL && strcmp(schema, D9DI_RUN_SCHEMA) == 0;
+    return schema != NULL && strcmp(schema, D9DI_RUN_DIR_SCHEMA) == 0;
 }
 
 static bool is_run_config(const json_t *v)
@@ -29,7 +29,7 @@ static bool is_run_config(const json_t *v)
     return json_object_get(v, "model_provider") != NULL;
 }
 
-static bool json_is(const front *f, bool (*is_run)(const json_t *v))
+static bool is_json_of(const file_head *f, bool (*is_run)(const json_t *v))
 {
     json_t *v = NULL;
     const bool is = f->whole && d9d_json_parse(f->path, f->text, f->n, &v) == D9D_OK && is_run(v);
@@ -38,19 +38,19 @@ static bool json_is(const front *f, bool (*is_run)(const json_t *v))
     return is;
 }
 
-static bool is_manifest(const front *f)
+static bool is_manifest(const file_head *f)
 {
-    return json_is(f, is_run_manifest);
+    return is_json_of(f, is_run_manifest);
 }
 
-static bool is_config(const front *f)
+static bool is_config(const file_head *f)
 {
-    return json_is(f, is_run_config);
+    return is_json_of(f, is_run_config);
 }
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-typedef enum likeness { NO, CUT, YES } likeness;
+typedef enum match_result { MATCH_NO, MATCH_PREFIX, MATCH_YES } match_result;
 
 static size_t number_span(const char *text, size_t n)
 {
@@ -63,32 +63,32 @@ static size_t number_span(const char *text, size_t n)
 }
 
 /* Does the text begin like this?  "#" is a number and "*" anything; CUT: as far as it goes. */
-static likeness is_like(const char *like, const char *text, size_t n)
+static match_result match_pattern(const char *like, const char *text, size_t n)
 {
     for (; *like != '\0'; like++) {
         size_t k = 1;
 
         if (*like == '*') {
             for (k = 0; k < n; k++)
-                if (is_like(like + 1, text + k, n - k) == YES)
-                    return YES;
-            return CUT;
+                if (match_pattern(like + 1, text + k, n - k) == MATCH_YES)
+                    return MATCH_YES;
+            return MATCH_PREFIX;
         }
         if (n == 0)
-            return CUT;
+            return MATCH_PREFIX;
         if (*like == '#')
             k = number_span(text, n);
         if (k == 0 || (*like != '#' && *like != *text))
-            return NO;
+            return MATCH_NO;
         text += k;
         n -= k;
     }
-    return YES;
+    return MATCH_YES;
 }
 
 /* Is a line like one of these?  Damage may be anywhere, but not everywhere at the front of what a
  * run wrote.  One that is cut is all that there is. */
-static bool has_line_like(const front *f, const char *const *likes)
+static bool has_matching_line(const file_head *f, const char *const *likes)
 {
     for (size_t at = 0; at < f->n;) {
         const char *end = memchr(f->text + at, '\n', f->n - at);
@@ -96,9 +96,9 @@ static bool has_line_like(const front *f, const char *const *likes)
         const bool cut = at == 0 && end == NULL && f->whole && f->text[f->n - 1] != '}';
 
         for (size_t k = 0; likes[k] != NULL; k++) {
-            const likeness is = is_like(likes[k], f->text + at, len);
+            const match_result is = match_pattern(likes[k], f->text + at, len);
 
-            if (is == YES || (is == CUT && cut))
+            if (is == MATCH_YES || (is == MATCH_PREFIX && cut))
                 return true;
         }
         at += len + 1;
@@ -107,7 +107,7 @@ static bool has_line_like(const front *f, const char *const *likes)
 }
 
 /* As d9d/track/track.h writes them. */
-static bool is_metrics(const front *f)
+static bool is_metrics(const file_head *f)
 {
     static const char *const likes[] = {
         "{\"step\": #, \"loss\": #, *\"lr\": #, \"tokens\": #, \"samples\": #, \"step_ms\": #",
@@ -119,20 +119,20 @@ static bool is_metrics(const front *f)
         "{\"end\": \"*\", \"step\": #, \"time\": \"",
         NULL};
 
-    return has_line_like(f, likes);
+    return has_matching_line(f, likes);
 }
 
 /* As train/samples_log.h does. */
-static bool is_samples(const front *f)
+static bool is_samples(const file_head *f)
 {
     static const char *const likes[] = {"{\"step\": #, \"first\": #, \"samples\": [",
                                         "{\"step\": #, \"first\": #, \"count\": #", NULL};
 
-    return has_line_like(f, likes);
+    return has_matching_line(f, likes);
 }
 
 /* Rings begin with a word, or with what a file has that nothing was written to. */
-static bool is_ring(const front *f)
+static bool is_ring(const file_head *f)
 {
     static const char word[] = "d9dflit", none[sizeof(word) - 1];
     const size_t n = sizeof(none);
@@ -144,10 +144,11 @@ static bool is_ring(const front *f)
 /* --- the files -------------------------------------------------------------------------------- */
 
 /* *empty: nothing is there, or nothing is in it. */
-static d9d_status look(const char *path, bool (*is_run)(const front *f), char *room, bool *empty)
+static d9d_status check_file(const char *path, bool (*is_run)(const file_head *f), char *buffer,
+                             bool *empty)
 {
     d9d_file file = {.fd = -1};
-    front f = {.path = path, .text = room};
+    file_head f = {.path = path, .text = buffer};
     uint64_t bytes;
     d9d_status st = d9d_file_open_regular(path, &file, &bytes);
 
@@ -155,9 +156,9 @@ static d9d_status look(const char *path, bool (*is_run)(const front *f), char *r
     if (st == D9D_ENOTFOUND)
         return D9D_OK;
     D9D_TRY(st);
-    f.whole = bytes <= MOST_FRONT;
-    f.n = f.whole ? (size_t)bytes : MOST_FRONT;
-    st = d9d_file_read_at(&file, room, f.n, 0);
+    f.whole = bytes <= MAX_HEAD_BYTES;
+    f.n = f.whole ? (size_t)bytes : MAX_HEAD_BYTES;
+    st = d9d_file_read_at(&file, buffer, f.n, 0);
     d9d_file_release(&file);
     D9D_TRY(st);
     *empty = f.n == 0;
@@ -169,11 +170,11 @@ static d9d_status look(const char *path, bool (*is_run)(const front *f), char *r
                     path);
 }
 
-d9d_status d9di_run_dir_spares(const d9di_run_dir *r)
+d9d_status d9di_run_dir_check_foreign(const d9di_run_dir *r)
 {
     static const struct {
         const char *name;
-        bool (*is_run)(const front *f);
+        bool (*is_run)(const file_head *f);
         bool tells;   /* a run has been here, if there is something in it */
         bool of_none; /* looked at where none has been */
     } files[] = {{"metrics.jsonl", is_metrics, true, false},
@@ -181,10 +182,10 @@ d9d_status d9di_run_dir_spares(const d9di_run_dir *r)
                  {"flight/rank-0.bin", is_ring, false, false},
                  {"manifest.json", is_manifest, false, true},
                  {"config.json", is_config, false, true}};
-    char *room = malloc(MOST_FRONT);
+    char *buffer = malloc(MAX_HEAD_BYTES);
     bool begun = false, empty = true;
     d9d_arena a = {0};
-    d9d_status st = room != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: no memory", r->path);
+    d9d_status st = buffer != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: no memory", r->path);
 
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]) && st == D9D_OK; i++) {
         const char *path = d9d_fs_join(&a, r->path, files[i].name);
@@ -192,10 +193,10 @@ d9d_status d9di_run_dir_spares(const d9di_run_dir *r)
         if (path == NULL)
             st = D9D_FAIL(D9D_ENOMEM, "%s/%s: its name", r->path, files[i].name);
         else if (!files[i].of_none || !begun)
-            st = look(path, files[i].is_run, room, &empty);
+            st = check_file(path, files[i].is_run, buffer, &empty);
         begun = begun || (files[i].tells && !empty);
     }
     d9d_arena_release(&a);
-    free(room);
+    free(buffer);
     return st;
 }

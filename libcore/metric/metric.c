@@ -14,39 +14,40 @@ struct d9d_metric {
     const void *config;
     d9d_metric_form form;
     uint64_t bytes;
-    void *here;   /* cells of this rank's rows */
-    void *whole;  /* of all ranks' */
+    void *local;  /* cells of this rank's rows */
+    void *global; /* of all ranks' */
     bool synced;  /* whole is what counts */
-    bool crosses; /* they are on their way */
-    d9d_crossing way;
+    bool syncing; /* they are on their way */
+    d9d_async_host_reduce reduce;
 };
 
-static void cells_clear(const d9d_metric_form *f, void *cells)
+static void state_clear(const d9d_metric_form *f, void *state)
 {
-    int64_t *counts = cells;
-    double *sums = cells;
+    int64_t *counts = state;
+    double *sums = state;
 
-    for (int64_t i = 0; i < f->cells; i++)
+    for (int64_t i = 0; i < f->state_size; i++)
         if (f->dtype == D9D_I64)
-            counts[i] = f->join == D9D_COMM_MAX ? INT64_MIN : 0;
+            counts[i] = f->reduce_op == D9D_COMM_MAX ? INT64_MIN : 0;
         else
-            sums[i] = f->join == D9D_COMM_MAX ? -INFINITY : 0;
+            sums[i] = f->reduce_op == D9D_COMM_MAX ? -INFINITY : 0;
 }
 
-enum { MOST = INT32_MAX }; /* cells or values */
+enum { MAX_COUNT = INT32_MAX }; /* cells or values */
 
 static d9d_status check_form(const d9d_metric *m, const char *where)
 {
     const d9d_metric_form *f = &m->form;
 
-    if ((f->dtype != D9D_F64 && f->dtype != D9D_I64) || f->cells < 1 || f->cells > MOST ||
-        f->width < 1 || f->width > MOST || (f->join != D9D_COMM_SUM && f->join != D9D_COMM_MAX))
+    if ((f->dtype != D9D_F64 && f->dtype != D9D_I64) || f->state_size < 1 ||
+        f->state_size > MAX_COUNT || f->width < 1 || f->width > MAX_COUNT ||
+        (f->reduce_op != D9D_COMM_SUM && f->reduce_op != D9D_COMM_MAX))
         return D9D_FAIL(
             D9D_ECONFIG,
             "%s: form() of %s gave %lld cells of type %d, joined by %d, for %zu values; "
             "of both there are 1 to %d, float64 or int64, summed or the largest",
-            where, m->kind->table->name, (long long)f->cells, (int)f->dtype, (int)f->join, f->width,
-            MOST);
+            where, m->kind->table->name, (long long)f->state_size, (int)f->dtype, (int)f->reduce_op,
+            f->width, MAX_COUNT);
     return D9D_OK;
 }
 
@@ -59,15 +60,17 @@ d9d_status d9d_metric_create(const d9d_union *section, const char *where, d9d_me
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a metric", where);
     m->kind = section->choice->row;
     m->config = section->value;
-    D9D_TRY_OR(st, D9D_CALL(m->kind->table->name, m->kind, form, m->config, where, &m->form), out);
+    D9D_TRY_OR(st, D9D_PLUGIN_CALL(m->kind->table->name, m->kind, form, m->config, where, &m->form),
+               out);
     D9D_TRY_OR(st, check_form(m, where), out);
-    m->bytes = (uint64_t)m->form.cells * d9d_dtype_size(m->form.dtype);
-    m->here = calloc(2, m->bytes);
-    if (m->here == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld cells", where, (long long)m->form.cells);
+    m->bytes = (uint64_t)m->form.state_size * d9d_dtype_size(m->form.dtype);
+    m->local = calloc(2, m->bytes);
+    if (m->local == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld cells", where,
+                      (long long)m->form.state_size);
         goto out;
     }
-    m->whole = (char *)m->here + m->bytes;
+    m->global = (char *)m->local + m->bytes;
     d9d_metric_reset(m);
     *out = m;
     m = NULL;
@@ -80,21 +83,21 @@ void d9d_metric_free(d9d_metric *m)
 {
     if (m == NULL)
         return;
-    d9d_crossing_release(&m->way);
-    free(m->here);
+    d9d_async_host_reduce_release(&m->reduce);
+    free(m->local);
     free(m);
 }
 
 d9d_status d9d_metric_update(d9d_metric *m, const d9d_predictions *b)
 {
-    D9D_TRY(D9D_CALL(m->kind->table->name, m->kind, update, m->config, b, m->here));
+    D9D_TRY(D9D_PLUGIN_CALL(m->kind->table->name, m->kind, update, m->config, b, m->local));
     m->synced = false;
     return D9D_OK;
 }
 
 void d9d_metric_reset(d9d_metric *m)
 {
-    cells_clear(&m->form, m->here);
+    state_clear(&m->form, m->local);
     m->synced = false;
 }
 
@@ -103,20 +106,20 @@ void d9d_metric_reset(d9d_metric *m)
 d9d_status d9d_metric_sync_begin(d9d_metric *m, d9d_device *dev, d9d_comm *world)
 {
     if (world == NULL) {
-        memcpy(m->whole, m->here, m->bytes);
+        memcpy(m->global, m->local, m->bytes);
         return D9D_OK;
     }
-    D9D_TRY(d9d_crossing_begin(&m->way, dev, world, m->kind->table->name, m->form.dtype, m->here,
-                               m->form.cells, m->form.join));
-    m->crosses = true;
+    D9D_TRY(d9d_async_host_reduce_start(&m->reduce, dev, world, m->kind->table->name, m->form.dtype,
+                                        m->local, m->form.state_size, m->form.reduce_op));
+    m->syncing = true;
     return D9D_OK;
 }
 
 d9d_status d9d_metric_sync_end(d9d_metric *m)
 {
-    if (m->crosses)
-        D9D_TRY(d9d_crossing_end(&m->way, m->whole));
-    m->crosses = false;
+    if (m->syncing)
+        D9D_TRY(d9d_async_host_reduce_wait(&m->reduce, m->global));
+    m->syncing = false;
     m->synced = true;
     return D9D_OK;
 }
@@ -129,14 +132,14 @@ d9d_status d9d_metric_sync(d9d_metric *m, d9d_device *dev, d9d_comm *world)
 
 /* --- values ---------------------------------------------------------------------------- */
 
-static const void *cells_of(const d9d_metric *m)
+static const void *current_state(const d9d_metric *m)
 {
-    return m->synced ? m->whole : m->here;
+    return m->synced ? m->global : m->local;
 }
 
 void d9d_metric_compute(const d9d_metric *m, double *values)
 {
-    m->kind->compute(m->config, cells_of(m), values);
+    m->kind->compute(m->config, current_state(m), values);
 }
 
 size_t d9d_metric_width(const d9d_metric *m)
@@ -174,18 +177,18 @@ const d9d_metric_form *d9d_metric_form_of(const d9d_metric *m)
     return &m->form;
 }
 
-void d9d_metric_state(const d9d_metric *m, void *cells)
+void d9d_metric_save_state(const d9d_metric *m, void *state)
 {
-    memcpy(cells, cells_of(m), m->bytes);
+    memcpy(state, current_state(m), m->bytes);
 }
 
-void *d9d_metric_here(const d9d_metric *m)
+void *d9d_metric_local_state(const d9d_metric *m)
 {
-    return m->here;
+    return m->local;
 }
 
-void d9d_metric_restore(d9d_metric *m, const void *cells)
+void d9d_metric_load_state(d9d_metric *m, const void *state)
 {
-    memcpy(m->here, cells, m->bytes);
+    memcpy(m->local, state, m->bytes);
     m->synced = false;
 }

@@ -21,22 +21,22 @@ static const d9d_key auroc_keys[] = {
 };
 
 /* Octaves of a segment begin at 2^LEAST; segments lie behind each other. */
-enum { STEPS = 1024, LEAST = -64, MOST = 64, FINEST = -53 };
+enum { OCTAVE_STEPS = 1024, MIN_EXPONENT = -64, MAX_EXPONENT = 64, MIN_EXPONENT_NEAR_1 = -53 };
 enum {
-    NEGATIVE = (MOST - LEAST) * STEPS, /* below 0 */
-    LOW = (-1 - LEAST) * STEPS,        /* 0 to 1/2 */
-    HIGH = (0 - FINEST) * STEPS,       /* 1/2 to 1: distances from 1 */
-    ABOVE = MOST * STEPS,              /* from 1 on */
-    BINS = NEGATIVE + LOW + HIGH + ABOVE
+    BINS_NEGATIVE = (MAX_EXPONENT - MIN_EXPONENT) * OCTAVE_STEPS, /* below 0 */
+    BINS_LOW = (-1 - MIN_EXPONENT) * OCTAVE_STEPS,                /* 0 to 1/2 */
+    BINS_HIGH = (0 - MIN_EXPONENT_NEAR_1) * OCTAVE_STEPS,         /* 1/2 to 1: distances from 1 */
+    BINS_ABOVE = MAX_EXPONENT * OCTAVE_STEPS,                     /* from 1 on */
+    BINS = BINS_NEGATIVE + BINS_LOW + BINS_HIGH + BINS_ABOVE
 };
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t min_i64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
 /* The step of x >= 0 within octaves that begin at 2^least, `steps` in all. */
-static int64_t step_of(double x, int least, int64_t steps)
+static int64_t log_step_index(double x, int least, int64_t steps)
 {
     int exponent;
     double fraction;
@@ -46,24 +46,25 @@ static int64_t step_of(double x, int least, int64_t steps)
     if (isinf(x))
         return steps - 1;
     fraction = frexp(x, &exponent); /* 1/2 to 1 */
-    return smaller((exponent - 1 - least) * (int64_t)STEPS +
-                       (int64_t)((2.0 * fraction - 1.0) * STEPS),
+    return min_i64((exponent - 1 - least) * (int64_t)OCTAVE_STEPS +
+                       (int64_t)((2.0 * fraction - 1.0) * OCTAVE_STEPS),
                    steps - 1);
 }
 
 /* The bin of any score. */
-static int64_t bin_of(double x)
+static int64_t score_bin(double x)
 {
     if (x < 0.0)
-        return NEGATIVE - 1 - step_of(-x, LEAST, NEGATIVE);
+        return BINS_NEGATIVE - 1 - log_step_index(-x, MIN_EXPONENT, BINS_NEGATIVE);
     if (x < 0.5)
-        return NEGATIVE + step_of(x, LEAST, LOW);
+        return BINS_NEGATIVE + log_step_index(x, MIN_EXPONENT, BINS_LOW);
     if (x < 1.0)
-        return NEGATIVE + LOW + HIGH - 1 - step_of(1.0 - x, FINEST, HIGH);
-    return NEGATIVE + LOW + HIGH + step_of(x, 0, ABOVE);
+        return BINS_NEGATIVE + BINS_LOW + BINS_HIGH - 1 -
+               log_step_index(1.0 - x, MIN_EXPONENT_NEAR_1, BINS_HIGH);
+    return BINS_NEGATIVE + BINS_LOW + BINS_HIGH + log_step_index(x, 0, BINS_ABOVE);
 }
 
-static int64_t bins_of(const auroc_config *c)
+static int64_t num_bins_or_default(const auroc_config *c)
 {
     return c->num_bins > 0 ? c->num_bins : BINS;
 }
@@ -72,7 +73,7 @@ static int64_t bins_of(const auroc_config *c)
 static d9d_status auroc_form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)where;
-    *out = (d9d_metric_form){D9D_I64, 2 * bins_of(config), D9D_COMM_SUM, 1};
+    *out = (d9d_metric_form){D9D_I64, 2 * num_bins_or_default(config), D9D_COMM_SUM, 1};
     return D9D_OK;
 }
 
@@ -95,29 +96,29 @@ static d9d_status scores_check(const auroc_config *c, const d9d_predictions *b)
     return D9D_OK;
 }
 
-static d9d_status auroc_update(const void *config, const d9d_predictions *b, void *cells)
+static d9d_status auroc_update(const void *config, const d9d_predictions *b, void *state)
 {
     const auroc_config *c = config;
-    const int64_t bins = bins_of(c);
-    int64_t *rows = cells;
+    const int64_t bins = num_bins_or_default(c);
+    int64_t *rows = state;
 
-    D9D_TRY(d9di_metric_columns("binary_auroc", b, 1, 1));
-    D9D_TRY(d9di_metric_classes("binary_auroc", b, 2));
+    D9D_TRY(d9di_metric_check_columns("binary_auroc", b, 1, 1));
+    D9D_TRY(d9di_metric_check_classes("binary_auroc", b, 2));
     D9D_TRY(scores_check(c, b));
     for (int64_t i = 0; i < b->rows; i++) {
         const double x = b->prediction[i];
         const int64_t bin =
-            c->num_bins == 0 ? bin_of(x) : smaller((int64_t)(x * (double)bins), bins - 1);
+            c->num_bins == 0 ? score_bin(x) : min_i64((int64_t)(x * (double)bins), bins - 1);
 
         rows[(b->target[i] != 0 ? bins : 0) + bin]++;
     }
     return D9D_OK;
 }
 
-static void auroc_compute(const void *config, const void *cells, double *values)
+static void auroc_compute(const void *config, const void *state, double *values)
 {
-    const int64_t bins = bins_of(config);
-    const int64_t *negative = cells, *positive = negative + bins;
+    const int64_t bins = num_bins_or_default(config);
+    const int64_t *negative = state, *positive = negative + bins;
     double below = 0, above = 0, pairs = 0;
 
     for (int64_t i = 0; i < bins; i++) {

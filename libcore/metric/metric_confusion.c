@@ -31,11 +31,11 @@ typedef enum outcome { TP, FP, FN, TN, OUTCOMES } outcome;
 
 enum { MAX_CLASSES = 1 << 20, MAX_MATRIX = 1 << 12 };
 
-static const char *const problem_words[] = {"binary", "multiclass", "multilabel", NULL};
-static const char *const average_words[] = {"micro", "macro", "weighted", "none", NULL};
+static const char *const problem_names[] = {"binary", "multiclass", "multilabel", NULL};
+static const char *const average_names[] = {"micro", "macro", "weighted", "none", NULL};
 
 #define PROBLEM_KEYS                                                                               \
-    D9D_KEY_ENUM(decision_config, problem, "\"binary\"", problem_words,                            \
+    D9D_KEY_ENUM(decision_config, problem, "\"binary\"", problem_names,                            \
                  "yes or no, one of the classes, or any of them"),                                 \
         D9D_KEY_INT(decision_config, num_classes, "null", 1, MAX_CLASSES,                          \
                     "how many classes; needless where the problem is binary",                      \
@@ -43,7 +43,7 @@ static const char *const average_words[] = {"micro", "macro", "weighted", "none"
         D9D_KEY_REAL(decision_config, threshold, "0.5", -1e300, 1e300,                             \
                      "predictions above it say yes")
 #define AVERAGE_KEYS(by_default)                                                                   \
-    D9D_KEY_ENUM(decision_config, average, by_default, average_words, "how classes become one"),   \
+    D9D_KEY_ENUM(decision_config, average, by_default, average_names, "how classes become one"),   \
         D9D_KEY_REAL(decision_config, zero_division, "0", 0, 1,                                    \
                      "value of a class that has nothing to count; null: none",                     \
                      .flags = D9D_NULLABLE)
@@ -67,7 +67,7 @@ static d9d_status config_check(const void *value, const char *path)
 
     if (c->problem != BINARY && !counted)
         return D9D_FAIL(D9D_ECONFIG, "%s.num_classes: needed where the problem is %s", path,
-                        problem_words[c->problem]);
+                        problem_names[c->problem]);
     if (c->problem == BINARY && counted && c->num_classes > 2)
         return D9D_FAIL(D9D_ECONFIG, "%s.num_classes: a binary problem has 2 classes, not %lld",
                         path, (long long)c->num_classes);
@@ -95,7 +95,7 @@ static d9d_status matrix_check(const void *value, const char *path)
 /* --- what a row says ------------------------------------------------------------------- */
 
 /* Questions that are asked of each row. */
-static int64_t questions(const decision_config *c)
+static int64_t num_decisions(const decision_config *c)
 {
     return c->problem == BINARY || c->top_k > 1 ? 1 : c->num_classes;
 }
@@ -111,13 +111,13 @@ static int64_t argmax(const double *x, int64_t n)
 }
 
 /* A class, or the largest of scores. */
-static int64_t choice(const double *x, int64_t columns)
+static int64_t predicted_class(const double *x, int64_t columns)
 {
     return columns == 1 ? (int64_t)x[0] : argmax(x, columns);
 }
 
 /* Is class k among the n highest of the scores, of equal ones the first? */
-static bool among(const double *score, int64_t classes, int64_t k, int64_t n)
+static bool is_in_top_k(const double *score, int64_t classes, int64_t k, int64_t n)
 {
     int64_t before = 0;
 
@@ -126,7 +126,7 @@ static bool among(const double *score, int64_t classes, int64_t k, int64_t n)
     return before < n;
 }
 
-static d9d_status numbers_check(const char *name, const d9d_predictions *b)
+static d9d_status check_finite(const char *name, const d9d_predictions *b)
 {
     for (int64_t i = 0; i < b->rows * b->prediction_columns; i++)
         if (isnan(b->prediction[i]))
@@ -136,21 +136,21 @@ static d9d_status numbers_check(const char *name, const d9d_predictions *b)
 }
 
 /* Classes that were predicted rather than scores. */
-static d9d_status choices_check(const char *name, const decision_config *c,
+static d9d_status check_classes(const char *name, const decision_config *c,
                                 const d9d_predictions *b)
 {
     if (c->top_k > 1)
-        return d9di_metric_columns(name, b, c->num_classes, -1);
+        return d9di_metric_check_columns(name, b, c->num_classes, -1);
     if (b->prediction_columns != 1 || c->num_classes == 1)
-        return d9di_metric_columns(name, b, c->num_classes, -1);
+        return d9di_metric_check_columns(name, b, c->num_classes, -1);
     for (int64_t i = 0; i < b->rows; i++)
-        if (!d9di_is_class(b->prediction[i], c->num_classes))
+        if (!d9di_metric_is_class(b->prediction[i], c->num_classes))
             return D9D_FAIL(D9D_EINVAL, "%s: row %lld: the prediction %g is none of %lld classes",
                             name, (long long)i, b->prediction[i], (long long)c->num_classes);
     return D9D_OK;
 }
 
-static d9d_status one_hot_check(const char *name, const d9d_predictions *b)
+static d9d_status check_one_hot(const char *name, const d9d_predictions *b)
 {
     for (int64_t i = 0; i < b->rows; i++) {
         double sum = 0;
@@ -164,58 +164,58 @@ static d9d_status one_hot_check(const char *name, const d9d_predictions *b)
     return D9D_OK;
 }
 
-static d9d_status batch_check(const char *name, const decision_config *c, const d9d_predictions *b)
+static d9d_status check_batch(const char *name, const decision_config *c, const d9d_predictions *b)
 {
-    D9D_TRY(numbers_check(name, b));
+    D9D_TRY(check_finite(name, b));
     if (c->problem != MULTICLASS) {
-        const int64_t n = questions(c);
+        const int64_t n = num_decisions(c);
 
-        D9D_TRY(d9di_metric_columns(name, b, n, n));
-        return d9di_metric_classes(name, b, 2);
+        D9D_TRY(d9di_metric_check_columns(name, b, n, n));
+        return d9di_metric_check_classes(name, b, 2);
     }
-    D9D_TRY(choices_check(name, c, b));
+    D9D_TRY(check_classes(name, c, b));
     if (b->target_columns == 1 && b->target != NULL)
-        return d9di_metric_classes(name, b, c->num_classes);
-    D9D_TRY(d9di_metric_columns(name, b, -1, c->num_classes));
-    D9D_TRY(d9di_metric_classes(name, b, 2));
-    return one_hot_check(name, b);
+        return d9di_metric_check_classes(name, b, c->num_classes);
+    D9D_TRY(d9di_metric_check_columns(name, b, -1, c->num_classes));
+    D9D_TRY(d9di_metric_check_classes(name, b, 2));
+    return check_one_hot(name, b);
 }
 
 /* --- counting ---------------------------------------------------------------------------- */
 
-static outcome outcome_of(bool said, bool is)
+static outcome outcome_of(bool predicted_value, bool is)
 {
-    return is ? (said ? TP : FN) : (said ? FP : TN);
+    return is ? (predicted_value ? TP : FN) : (predicted_value ? FP : TN);
 }
 
-static void labels_count(const decision_config *c, const d9d_predictions *b, int64_t *cells)
+static void labels_count(const decision_config *c, const d9d_predictions *b, int64_t *counts)
 {
-    const int64_t n = questions(c);
+    const int64_t n = num_decisions(c);
 
     for (int64_t i = 0; i < b->rows * n; i++)
-        cells[i % n * OUTCOMES + outcome_of(b->prediction[i] > c->threshold, b->target[i] != 0)]++;
+        counts[i % n * OUTCOMES + outcome_of(b->prediction[i] > c->threshold, b->target[i] != 0)]++;
 }
 
-static void classes_count(const decision_config *c, const d9d_predictions *b, int64_t *cells)
+static void classes_count(const decision_config *c, const d9d_predictions *b, int64_t *counts)
 {
     for (int64_t i = 0; i < b->rows; i++) {
         const double *p = b->prediction + i * b->prediction_columns;
-        const int64_t is = choice(b->target + i * b->target_columns, b->target_columns);
-        const int64_t said = choice(p, b->prediction_columns);
+        const int64_t is = predicted_class(b->target + i * b->target_columns, b->target_columns);
+        const int64_t predicted_value = predicted_class(p, b->prediction_columns);
 
         if (c->top_k > 1) {
-            cells[among(p, c->num_classes, is, c->top_k) ? TP : FN]++;
+            counts[is_in_top_k(p, c->num_classes, is, c->top_k) ? TP : FN]++;
             continue;
         }
         for (int64_t k = 0; k < c->num_classes; k++)
-            cells[k * OUTCOMES + outcome_of(k == said, k == is)]++;
+            counts[k * OUTCOMES + outcome_of(k == predicted_value, k == is)]++;
     }
 }
 
 static d9d_status count_form(const void *config, const char *where, d9d_metric_form *out)
 {
     const decision_config *c = config;
-    const int64_t n = questions(c);
+    const int64_t n = num_decisions(c);
 
     (void)where;
     *out =
@@ -224,93 +224,93 @@ static d9d_status count_form(const void *config, const char *where, d9d_metric_f
 }
 
 static d9d_status count_update(const char *name, const void *config, const d9d_predictions *b,
-                               void *cells)
+                               void *counts)
 {
     const decision_config *c = config;
 
-    D9D_TRY(batch_check(name, c, b));
-    (c->problem == MULTICLASS ? classes_count : labels_count)(c, b, cells);
+    D9D_TRY(check_batch(name, c, b));
+    (c->problem == MULTICLASS ? classes_count : labels_count)(c, b, counts);
     return D9D_OK;
 }
 
 /* --- statistics ----------------------------------------------------------------------------- */
 
-typedef struct share {
-    double part, of;
-} share;
-typedef share (*statistic)(const decision_config *c, const double n[OUTCOMES]);
+typedef struct ratio {
+    double numerator, denominator;
+} ratio;
+typedef ratio (*statistic_fn)(const decision_config *c, const double n[OUTCOMES]);
 
-static share accuracy(const decision_config *c, const double n[OUTCOMES])
+static ratio accuracy(const decision_config *c, const double n[OUTCOMES])
 {
     (void)c;
-    return (share){n[TP] + n[TN], n[TP] + n[FP] + n[FN] + n[TN]};
+    return (ratio){n[TP] + n[TN], n[TP] + n[FP] + n[FN] + n[TN]};
 }
 
-static share precision(const decision_config *c, const double n[OUTCOMES])
+static ratio precision(const decision_config *c, const double n[OUTCOMES])
 {
     (void)c;
-    return (share){n[TP], n[TP] + n[FP]};
+    return (ratio){n[TP], n[TP] + n[FP]};
 }
 
-static share recall(const decision_config *c, const double n[OUTCOMES])
+static ratio recall(const decision_config *c, const double n[OUTCOMES])
 {
     (void)c;
-    return (share){n[TP], n[TP] + n[FN]};
+    return (ratio){n[TP], n[TP] + n[FN]};
 }
 
-static share f_of(double beta, const double n[OUTCOMES])
+static ratio f_score(double beta, const double n[OUTCOMES])
 {
     const double b = beta * beta;
 
-    return (share){(1 + b) * n[TP], (1 + b) * n[TP] + b * n[FN] + n[FP]};
+    return (ratio){(1 + b) * n[TP], (1 + b) * n[TP] + b * n[FN] + n[FP]};
 }
 
-static share f1(const decision_config *c, const double n[OUTCOMES])
+static ratio f1(const decision_config *c, const double n[OUTCOMES])
 {
     (void)c;
-    return f_of(1, n);
+    return f_score(1, n);
 }
 
-static share fbeta(const decision_config *c, const double n[OUTCOMES])
+static ratio fbeta(const decision_config *c, const double n[OUTCOMES])
 {
-    return f_of(c->beta, n);
+    return f_score(c->beta, n);
 }
 
-static double value_of(const decision_config *c, share s)
+static double ratio_value(const decision_config *c, ratio s)
 {
-    return s.of > 0 ? s.part / s.of : c->zero_division;
+    return s.denominator > 0 ? s.numerator / s.denominator : c->zero_division;
 }
 
-static void cells_read(const int64_t *cells, int64_t k, double n[OUTCOMES])
+static void read_outcomes(const int64_t *counts, int64_t k, double n[OUTCOMES])
 {
     for (int j = 0; j < OUTCOMES; j++)
-        n[j] = (double)cells[k * OUTCOMES + j];
+        n[j] = (double)counts[k * OUTCOMES + j];
 }
 
-static double micro(const decision_config *c, const int64_t *cells, statistic fn)
+static double micro_average(const decision_config *c, const int64_t *counts, statistic_fn fn)
 {
     double all[OUTCOMES] = {0}, n[OUTCOMES];
 
-    for (int64_t k = 0; k < questions(c); k++) {
-        cells_read(cells, k, n);
+    for (int64_t k = 0; k < num_decisions(c); k++) {
+        read_outcomes(counts, k, n);
         for (int j = 0; j < OUTCOMES; j++)
             all[j] += n[j];
     }
     if (fn == accuracy && c->problem == MULTICLASS)
         fn = recall; /* of one class among many: the rows that are right */
-    return value_of(c, fn(c, all));
+    return ratio_value(c, fn(c, all));
 }
 
 /* Of the classes that have a value. */
-static double mean(const decision_config *c, const int64_t *cells, statistic fn)
+static double macro_average(const decision_config *c, const int64_t *counts, statistic_fn fn)
 {
     double sum = 0, weights = 0, n[OUTCOMES];
 
-    for (int64_t k = 0; k < questions(c); k++) {
+    for (int64_t k = 0; k < num_decisions(c); k++) {
         double v, w;
 
-        cells_read(cells, k, n);
-        v = value_of(c, fn(c, n));
+        read_outcomes(counts, k, n);
+        v = ratio_value(c, fn(c, n));
         w = c->average == MACRO ? 1 : n[TP] + n[FN];
         if (isnan(v))
             continue;
@@ -320,31 +320,32 @@ static double mean(const decision_config *c, const int64_t *cells, statistic fn)
     return weights > 0 ? sum / weights : c->zero_division;
 }
 
-static void statistic_compute(const void *config, const void *cells, double *values, statistic fn)
+static void statistic_compute(const void *config, const void *counts, double *values,
+                              statistic_fn fn)
 {
     const decision_config *c = config;
     double n[OUTCOMES];
 
     if (c->average == MICRO) {
-        values[0] = micro(c, cells, fn);
+        values[0] = micro_average(c, counts, fn);
     } else if (c->average != NONE) {
-        values[0] = mean(c, cells, fn);
+        values[0] = macro_average(c, counts, fn);
     } else {
-        for (int64_t k = 0; k < questions(c); k++) {
-            cells_read(cells, k, n);
-            values[k] = value_of(c, fn(c, n));
+        for (int64_t k = 0; k < num_decisions(c); k++) {
+            read_outcomes(counts, k, n);
+            values[k] = ratio_value(c, fn(c, n));
         }
     }
 }
 
 #define STATISTIC(word, key_table, text)                                                           \
-    static d9d_status word##_update(const void *config, const d9d_predictions *b, void *cells)     \
+    static d9d_status word##_update(const void *config, const d9d_predictions *b, void *counts)    \
     {                                                                                              \
-        return count_update(#word, config, b, cells);                                              \
+        return count_update(#word, config, b, counts);                                             \
     }                                                                                              \
-    static void word##_compute(const void *config, const void *cells, double *values)              \
+    static void word##_compute(const void *config, const void *counts, double *values)             \
     {                                                                                              \
-        statistic_compute(config, cells, values, word);                                            \
+        statistic_compute(config, counts, values, word);                                           \
     }                                                                                              \
     static const d9d_metric_kind word##_kind = {.size = sizeof(d9d_metric_kind),                   \
                                                 .table = &d9di_metric_##word##_table,              \
@@ -363,11 +364,11 @@ STATISTIC(fbeta, fbeta_keys, "mean of precision and recall, one of them more imp
 /* --- the matrix itself: a row a target, a column a prediction ----------------------------- */
 
 /* Sides of a matrix, and matrices. */
-static int64_t matrix_side(const decision_config *c)
+static int64_t matrix_size(const decision_config *c)
 {
     return c->problem == MULTICLASS ? c->num_classes : 2;
 }
-static int64_t matrices(const decision_config *c)
+static int64_t num_matrices(const decision_config *c)
 {
     return c->problem == MULTILABEL ? c->num_classes : 1;
 }
@@ -375,24 +376,25 @@ static int64_t matrices(const decision_config *c)
 static d9d_status matrix_form(const void *config, const char *where, d9d_metric_form *out)
 {
     const decision_config *c = config;
-    const int64_t n = matrices(c) * matrix_side(c) * matrix_side(c);
+    const int64_t n = num_matrices(c) * matrix_size(c) * matrix_size(c);
 
     (void)where;
     *out = (d9d_metric_form){D9D_I64, n, D9D_COMM_SUM, (size_t)n};
     return D9D_OK;
 }
 
-static d9d_status matrix_update(const void *config, const d9d_predictions *b, void *cells)
+static d9d_status matrix_update(const void *config, const d9d_predictions *b, void *counts)
 {
     const decision_config *c = config;
-    const int64_t side = matrix_side(c), n = questions(c);
-    int64_t *count = cells;
+    const int64_t side = matrix_size(c), n = num_decisions(c);
+    int64_t *count = counts;
 
-    D9D_TRY(batch_check("confusion_matrix", c, b));
+    D9D_TRY(check_batch("confusion_matrix", c, b));
     if (c->problem == MULTICLASS) {
         for (int64_t i = 0; i < b->rows; i++)
-            count[choice(b->target + i * b->target_columns, b->target_columns) * side +
-                  choice(b->prediction + i * b->prediction_columns, b->prediction_columns)]++;
+            count[predicted_class(b->target + i * b->target_columns, b->target_columns) * side +
+                  predicted_class(b->prediction + i * b->prediction_columns,
+                                  b->prediction_columns)]++;
         return D9D_OK;
     }
     for (int64_t i = 0; i < b->rows * n; i++)
@@ -400,11 +402,11 @@ static d9d_status matrix_update(const void *config, const d9d_predictions *b, vo
     return D9D_OK;
 }
 
-static void matrix_compute(const void *config, const void *cells, double *values)
+static void matrix_compute(const void *config, const void *counts, double *values)
 {
     const decision_config *c = config;
-    const int64_t *count = cells;
-    const int64_t n = matrices(c) * matrix_side(c) * matrix_side(c);
+    const int64_t *count = counts;
+    const int64_t n = num_matrices(c) * matrix_size(c) * matrix_size(c);
 
     for (int64_t i = 0; i < n; i++)
         values[i] = (double)count[i];
@@ -414,12 +416,12 @@ static void matrix_compute(const void *config, const void *cells, double *values
 static void matrix_label(const void *config, size_t i, char *out, size_t n)
 {
     const decision_config *c = config;
-    const size_t side = (size_t)matrix_side(c), cell = i % (side * side);
+    const size_t side = (size_t)matrix_size(c), index = i % (side * side);
 
     if (c->problem == MULTILABEL)
-        (void)snprintf(out, n, "%zu/%zu/%zu", i / (side * side), cell / side, cell % side);
+        (void)snprintf(out, n, "%zu/%zu/%zu", i / (side * side), index / side, index % side);
     else
-        (void)snprintf(out, n, "%zu/%zu", cell / side, cell % side);
+        (void)snprintf(out, n, "%zu/%zu", index / side, index % side);
 }
 
 static const d9d_metric_kind matrix_kind = {.size = sizeof(d9d_metric_kind),

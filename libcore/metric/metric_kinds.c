@@ -4,10 +4,10 @@
 #define CHOICE(name) &d9di_metric_##name##_table,
 
 const char *const d9d_metric_tag[] = {"name", NULL};
-const d9d_table *const d9d_metric_choices[] = {D9DI_METRICS(CHOICE) NULL};
+const d9d_table *const d9d_metric_choices[] = {D9DI_METRIC_KINDS(CHOICE) NULL};
 
-d9d_status d9di_metric_columns(const char *name, const d9d_predictions *b, int64_t predictions,
-                               int64_t targets)
+d9d_status d9di_metric_check_columns(const char *name, const d9d_predictions *b,
+                                     int64_t predictions, int64_t targets)
 {
     const struct {
         const char *what;
@@ -22,12 +22,12 @@ d9d_status d9di_metric_columns(const char *name, const d9d_predictions *b, int64
     return D9D_OK;
 }
 
-d9d_status d9di_metric_classes(const char *name, const d9d_predictions *b, int64_t n)
+d9d_status d9di_metric_check_classes(const char *name, const d9d_predictions *b, int64_t n)
 {
-    const int64_t cells = b->rows * b->target_columns;
+    const int64_t n_targets = b->rows * b->target_columns;
 
-    for (int64_t i = 0; i < cells; i++)
-        if (!d9di_is_class(b->target[i], n))
+    for (int64_t i = 0; i < n_targets; i++)
+        if (!d9di_metric_is_class(b->target[i], n))
             return D9D_FAIL(D9D_EINVAL, "%s: row %lld: the target %g is none of %lld classes", name,
                             (long long)(i / b->target_columns), b->target[i], (long long)n);
     return D9D_OK;

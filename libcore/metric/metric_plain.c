@@ -6,67 +6,68 @@
 static const d9d_key no_keys[] = {D9D_KEY_END};
 
 /* A row's numbers all have its weight. */
-static double weight_of(const d9d_predictions *b, int64_t row)
+static double row_weight(const d9d_predictions *b, int64_t row)
 {
     return b->weight != NULL ? b->weight[row] : 1;
 }
 
 /* A sum whose rounding is kept beside it (Neumaier), so that it does not show how rows were dealt.
  */
-typedef struct exact {
-    double sum, rest;
-} exact;
+typedef struct neumaier_sum {
+    double sum, compensation;
+} neumaier_sum;
 
-static void exact_add(exact *e, double v)
+static void neumaier_add(neumaier_sum *e, double v)
 {
     const double sum = e->sum + v;
 
     if (isfinite(sum))
-        e->rest += fabs(e->sum) >= fabs(v) ? (e->sum - sum) + v : (v - sum) + e->sum;
+        e->compensation += fabs(e->sum) >= fabs(v) ? (e->sum - sum) + v : (v - sum) + e->sum;
     e->sum = sum;
 }
 
-static double exact_value(const exact *e)
+static double neumaier_value(const neumaier_sum *e)
 {
-    return e->sum + e->rest;
+    return e->sum + e->compensation;
 }
 
 /* cells: of p w, of w */
-enum { OF_VALUES, OF_WEIGHTS, SUMS };
+enum { SUM_VALUES, SUM_WEIGHTS, NUM_SUMS };
 
 static d9d_status sums_form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)config, (void)where;
-    *out = (d9d_metric_form){D9D_F64, SUMS * sizeof(exact) / sizeof(double), D9D_COMM_SUM, 1};
+    *out = (d9d_metric_form){D9D_F64, NUM_SUMS * sizeof(neumaier_sum) / sizeof(double),
+                             D9D_COMM_SUM, 1};
     return D9D_OK;
 }
 
-static d9d_status sums_update(const void *config, const d9d_predictions *b, void *cells)
+static d9d_status sums_update(const void *config, const d9d_predictions *b, void *state)
 {
     const int64_t columns = b->prediction_columns;
-    exact *sums = cells;
+    neumaier_sum *sums = state;
 
     (void)config;
     for (int64_t i = 0; i < b->rows * columns; i++) {
-        exact_add(&sums[OF_VALUES], b->prediction[i] * weight_of(b, i / columns));
-        exact_add(&sums[OF_WEIGHTS], weight_of(b, i / columns));
+        neumaier_add(&sums[SUM_VALUES], b->prediction[i] * row_weight(b, i / columns));
+        neumaier_add(&sums[SUM_WEIGHTS], row_weight(b, i / columns));
     }
     return D9D_OK;
 }
 
-static void sum_compute(const void *config, const void *cells, double *values)
+static void sum_compute(const void *config, const void *state, double *values)
 {
     (void)config;
-    values[0] = exact_value(&((const exact *)cells)[OF_VALUES]);
+    values[0] = neumaier_value(&((const neumaier_sum *)state)[SUM_VALUES]);
 }
 
-static void mean_compute(const void *config, const void *cells, double *values)
+static void mean_compute(const void *config, const void *state, double *values)
 {
-    const exact *sums = cells;
-    const double weights = exact_value(&sums[OF_WEIGHTS]);
+    const neumaier_sum *sums = state;
+    const double weights = neumaier_value(&sums[SUM_WEIGHTS]);
 
     (void)config;
-    values[0] = weights != 0 ? exact_value(&sums[OF_VALUES]) / weights : NAN;
+    values[0] = weights != 0 ? neumaier_value(&sums[SUM_VALUES]) / weights : NAN;
 }
 
 /* cells: the largest; of min the largest of the negated */
@@ -77,31 +78,31 @@ static d9d_status extreme_form(const void *config, const char *where, d9d_metric
     return D9D_OK;
 }
 
-static void extreme_update(const d9d_predictions *b, double sign, double *most)
+static void extreme_update(const d9d_predictions *b, double sign, double *extreme)
 {
     for (int64_t i = 0; i < b->rows * b->prediction_columns; i++)
-        if (!(sign * b->prediction[i] <= *most)) /* NaN is kept */
-            *most = isnan(*most) ? *most : sign * b->prediction[i];
+        if (!(sign * b->prediction[i] <= *extreme)) /* NaN is kept */
+            *extreme = isnan(*extreme) ? *extreme : sign * b->prediction[i];
 }
 
-static void extreme_compute(const void *cells, double sign, double *values)
+static void extreme_compute(const void *state, double sign, double *values)
 {
-    const double most = *(const double *)cells;
+    const double extreme = *(const double *)state;
 
-    values[0] = most == -INFINITY ? NAN : sign * most;
+    values[0] = extreme == -INFINITY ? NAN : sign * extreme;
 }
 
 #define EXTREME(name, sign)                                                                        \
-    static d9d_status name##_update(const void *config, const d9d_predictions *b, void *cells)     \
+    static d9d_status name##_update(const void *config, const d9d_predictions *b, void *state)     \
     {                                                                                              \
         (void)config;                                                                              \
-        extreme_update(b, sign, cells);                                                            \
+        extreme_update(b, sign, state);                                                            \
         return D9D_OK;                                                                             \
     }                                                                                              \
-    static void name##_compute(const void *config, const void *cells, double *values)              \
+    static void name##_compute(const void *config, const void *state, double *values)              \
     {                                                                                              \
         (void)config;                                                                              \
-        extreme_compute(cells, sign, values);                                                      \
+        extreme_compute(state, sign, values);                                                      \
     }
 EXTREME(min, -1)
 EXTREME(max, 1)

@@ -19,13 +19,14 @@ typedef struct decoder {
     char *layers; /* kind.layer bytes each */
 } decoder;
 
-static const d9d_decoder_names plain_names = {"embed", "layers", "norm", "head"};
+static const d9d_decoder_names default_names = {"embed", "layers", "norm", "head"};
 
-const d9d_name_pair d9d_decoder_hf_names[] = {{"embed.token_embedding.all.", "model.embed_tokens."},
-                                              {"layers.", "model.layers."},
-                                              {"norm.", "model.norm."},
-                                              {"head.lm_head.all.", "lm_head."},
-                                              {NULL, NULL}};
+const d9d_hf_name_pair d9d_decoder_hf_names[] = {
+    {"embed.token_embedding.all.", "model.embed_tokens."},
+    {"layers.", "model.layers."},
+    {"norm.", "model.norm."},
+    {"head.lm_head.all.", "lm_head."},
+    {NULL, NULL}};
 
 /* Layer i of this stage. */
 static d9d_decoder_layer *layer_at(const decoder *m, int64_t i)
@@ -35,14 +36,14 @@ static d9d_decoder_layer *layer_at(const decoder *m, int64_t i)
 
 /* --- structure ----------------------------------------------------------------------------- */
 
-static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_how *how)
+static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_opts *how)
 {
     const char *name =
         d9d_arena_printf(&m->root.names, "%s.%lld", m->kind.names->layers, (long long)l->number);
     d9d_block_moe *mixture;
 
-    D9D_TRY(d9d_model_unit(&m->base, name, &l->module));
-    D9D_TRY(D9D_CALL(m->kind.name, &m->kind, init, l, how));
+    D9D_TRY(d9d_model_add_unit(&m->base, name, &l->module));
+    D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, how));
     mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : NULL;
     if (mixture != NULL)
         m->base.mixtures[m->base.n_mixtures++] = mixture;
@@ -50,7 +51,7 @@ static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_h
 }
 
 static d9d_status layers_init(decoder *m, const d9d_decoder_shape *s, const void *config,
-                              d9d_checkpointing mode, const d9d_block_how *how)
+                              d9d_model_recompute_mode mode, const d9d_block_opts *how)
 {
     int64_t first, end;
 
@@ -68,50 +69,51 @@ static d9d_status layers_init(decoder *m, const d9d_decoder_shape *s, const void
         l->config = config;
         l->rope = &m->rope;
         l->number = first + i;
-        l->replay_ffn = mode == D9D_RECOMPUTE_SELECTIVE;
+        l->recompute_ffn = mode == D9D_RECOMPUTE_SELECTIVE;
         D9D_TRY(layer_init(m, l, how));
     }
     return D9D_OK;
 }
 
-static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_how *how,
-                             d9d_vocab_kind kind, d9d_block_vocab *b)
+static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *how,
+                             d9d_block_vocab_kind kind, d9d_block_vocab *b)
 {
-    const d9d_vocab_split all = {"all", s->vocab};
+    const d9d_block_vocab_split all = {"all", s->vocab};
     const bool cut = s->splits != NULL;
 
     D9D_TRY(d9d_block_vocab_init(b, how, kind, cut ? s->splits : &all, cut ? s->n_splits : 1,
                                  s->hidden));
-    return d9d_model_unit(
+    return d9d_model_add_unit(
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }
 
 /* A tied head is the embedding, where it is made or where a last stage makes it again. */
-static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_how *how)
+static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *how)
 {
     m->head = s->tied ? &m->embed : &m->own_head;
     if (s->tied && d9d_stage_is_first(m->base.stage))
-        return d9d_model_unit(&m->base, m->kind.names->embed, &m->embed.module);
+        return d9d_model_add_unit(&m->base, m->kind.names->embed, &m->embed.module);
     return vocab_init(m, s, how, s->tied ? D9D_VOCAB_EMBEDDING : D9D_VOCAB_HEAD, m->head);
 }
 
 static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const void *config,
-                                 const d9d_model_options *options)
+                                 const d9d_model_opts *options)
 {
-    const d9d_block_how how = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std, &m->base.cut};
+    const d9d_block_opts how = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std,
+                                &m->base.groups};
     const bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
 
     if (first)
         D9D_TRY(vocab_init(m, s, &how, D9D_VOCAB_EMBEDDING, &m->embed));
-    D9D_TRY(layers_init(m, s, config, options->checkpointing, &how));
+    D9D_TRY(layers_init(m, s, config, options->recompute, &how));
     if (last) {
         D9D_TRY(
             d9d_block_norm_init(&m->norm, &how, s->hidden, (float)s->norm_eps, s->zero_centred));
-        D9D_TRY(d9d_model_unit(&m->base, m->kind.names->norm, &m->norm.module));
+        D9D_TRY(d9d_model_add_unit(&m->base, m->kind.names->norm, &m->norm.module));
     }
-    if (last && !s->headless)
+    if (last && !s->no_head)
         D9D_TRY(head_init(m, s, &how));
-    if (first != last && s->tied && !s->headless)
+    if (first != last && s->tied && !s->no_head)
         m->base.tied = &m->embed.module;
     return D9D_OK;
 }
@@ -124,7 +126,7 @@ static d9d_status ffn_forward(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_decoder_layer *l = self;
 
     (void)n_in, (void)n_out;
-    return D9D_CALL(l->kind->name, l->kind, ffn, l, t, in[0], &out[0]);
+    return D9D_PLUGIN_CALL(l->kind->name, l->kind, ffn, l, t, in[0], &out[0]);
 }
 
 static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
@@ -132,47 +134,49 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
 {
     d9d_decoder_layer *l = self;
     d9d_block_cache room;
-    d9d_layer_in what;
+    d9d_model_layer_in what;
     d9d_var *x;
 
-    d9d_layer_in_of(in, n_in, &room, &what);
+    d9d_model_layer_unpack(in, n_in, &room, &what);
     if (l->kind->ffn == NULL)
-        return D9D_CALL(l->kind->name, l->kind, forward, l, t, &what, &out[0]);
-    D9D_TRY(D9D_CALL(l->kind->name, l->kind, forward, l, t, &what, &x));
-    return l->replay_ffn ? d9d_tape_checkpoint(t, ffn_forward, l, &x, 1, out, n_out)
-                         : ffn_forward(l, t, &x, 1, out, n_out);
+        return D9D_PLUGIN_CALL(l->kind->name, l->kind, forward, l, t, &what, &out[0]);
+    D9D_TRY(D9D_PLUGIN_CALL(l->kind->name, l->kind, forward, l, t, &what, &x));
+    return l->recompute_ffn ? d9d_tape_recompute(t, ffn_forward, l, &x, 1, out, n_out)
+                            : ffn_forward(l, t, &x, 1, out, n_out);
 }
 
-static d9d_status tell(const d9d_tap *tap, d9d_tape *t, int64_t number, d9d_var *x)
+static d9d_status hook_call(const d9d_hidden_state_hook *tap, d9d_tape *t, int64_t number,
+                            d9d_var *x)
 {
-    return tap != NULL ? tap->hear(tap->arg, t, number, x) : D9D_OK;
+    return tap != NULL ? tap->call(tap->arg, t, number, x) : D9D_OK;
 }
 
 static d9d_status embed_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
-    D9D_TRY(d9d_unit_open(&m->embed.module, t));
+    D9D_TRY(d9d_param_unit_unshard(&m->embed.module, t));
     D9D_TRY(d9d_block_vocab_embed(&m->embed, t, in->ids, x));
-    D9D_TRY(d9d_unit_close(&m->embed.module, t));
-    return tell(in->tap, t, 0, *x);
+    D9D_TRY(d9d_param_unit_reshard(&m->embed.module, t));
+    return hook_call(in->hook, t, 0, *x);
 }
 
 static d9d_status layers_forward(decoder *m, d9d_tape *t, const d9d_model_in *in, d9d_var **x)
 {
-    d9d_var *args[D9D_LAYER_INPUTS];
+    d9d_var *args[D9D_MODEL_LAYER_INPUTS];
     size_t n_in;
 
     for (int64_t i = 0; i < m->base.layers; i++) {
         d9d_decoder_layer *l = layer_at(m, i);
 
         args[0] = *x;
-        D9D_TRY(d9d_layer_inputs(t, in, i, args, &n_in));
-        D9D_TRY(d9d_unit_run(&l->module, t, m->recompute, layer_forward, l, args, n_in, x));
-        D9D_TRY(tell(in->tap, t, l->number + 1, *x));
+        D9D_TRY(d9d_model_layer_pack(t, in, i, args, &n_in));
+        D9D_TRY(d9d_param_unit_run(&l->module, t, m->recompute, layer_forward, l, args, n_in, x));
+        D9D_TRY(hook_call(in->hook, t, l->number + 1, *x));
     }
     return D9D_OK;
 }
 
-static d9d_status forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out)
+static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in,
+                                  d9d_model_out *out)
 {
     decoder *m = (decoder *)base;
     d9d_model_out o = {.hidden = in->hidden};
@@ -183,9 +187,9 @@ static d9d_status forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in, 
         D9D_TRY(embed_forward(m, t, in, &o.hidden));
     D9D_TRY(layers_forward(m, t, in, &o.hidden));
     if (d9d_stage_is_last(base->stage)) {
-        D9D_TRY(d9d_unit_open(&m->norm.module, t));
+        D9D_TRY(d9d_param_unit_unshard(&m->norm.module, t));
         D9D_TRY(d9d_block_norm_forward(&m->norm, t, o.hidden, &o.hidden));
-        D9D_TRY(d9d_unit_close(&m->norm.module, t));
+        D9D_TRY(d9d_param_unit_reshard(&m->norm.module, t));
     }
     if (m->head != NULL)
         D9D_TRY(d9d_model_loss(m->head, t, in, &o));
@@ -193,14 +197,14 @@ static d9d_status forward(d9d_model *base, d9d_tape *t, const d9d_model_in *in, 
     return D9D_OK;
 }
 
-static void cells(const d9d_model *base, int64_t i, d9d_cells *out)
+static void decoder_cache_spec(const d9d_model *base, int64_t i, d9d_block_cache_spec *out)
 {
     const d9d_decoder_layer *l = layer_at((const decoder *)base, i);
 
-    l->kind->cells(l, out);
+    l->kind->cache_spec(l, out);
 }
 
-static double flops(const d9d_model *base, int64_t s)
+static double decoder_flops(const d9d_model *base, int64_t s)
 {
     const decoder *m = (const decoder *)base;
     double sum = m->head != NULL ? 6.0 * (double)base->hidden * (double)base->vocab : 0;
@@ -225,22 +229,23 @@ static void decoder_free(d9d_model *base)
 }
 
 /* What the author's header knows of it, and what stands for the rest. */
-static void kind_take(decoder *m, const d9d_decoder_kind *kind)
+static void kind_copy(decoder *m, const d9d_decoder_kind *kind)
 {
     memcpy(&m->kind, kind, kind->size < sizeof(m->kind) ? kind->size : sizeof(m->kind));
     if (m->kind.names == NULL)
-        m->kind.names = &plain_names;
-    m->ops = (d9d_model_ops){.size = sizeof(m->ops),
-                             .name = kind->name,
-                             .forward = forward,
-                             .flops_per_token = m->kind.flops_per_token != NULL ? flops : NULL,
-                             .free = decoder_free,
-                             .cells = m->kind.cells != NULL ? cells : NULL,
-                             .taps = true};
+        m->kind.names = &default_names;
+    m->ops =
+        (d9d_model_ops){.size = sizeof(m->ops),
+                        .name = kind->name,
+                        .forward = decoder_forward,
+                        .flops_per_token = m->kind.flops_per_token != NULL ? decoder_flops : NULL,
+                        .free = decoder_free,
+                        .cache_spec = m->kind.cache_spec != NULL ? decoder_cache_spec : NULL,
+                        .hooks = true};
 }
 
 d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_shape *s,
-                              const void *config, d9d_stage stage, const d9d_model_options *options,
+                              const void *config, d9d_stage stage, const d9d_model_opts *options,
                               d9d_model **out)
 {
     decoder *m = calloc(1, sizeof(*m));
@@ -248,7 +253,7 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: a model of %lld layers", kind->name, (long long)s->layers);
-    kind_take(m, kind);
+    kind_copy(m, kind);
     m->base = (d9d_model){
         .ops = &m->ops,
         .module = &m->root,
@@ -258,8 +263,8 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
         .max_positions = s->max_positions,
         .dtype = options->dtype,
     };
-    m->recompute = options->checkpointing == D9D_RECOMPUTE_FULL ||
-                   (options->checkpointing == D9D_RECOMPUTE_SELECTIVE && m->kind.ffn == NULL);
+    m->recompute = options->recompute == D9D_RECOMPUTE_FULL ||
+                   (options->recompute == D9D_RECOMPUTE_SELECTIVE && m->kind.ffn == NULL);
     m->rope = s->rope;
     st = structure_init(m, s, config, options);
     if (st == D9D_OK)

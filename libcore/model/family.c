@@ -89,7 +89,7 @@ const d9d_hf_field d9d_hf_common[] = {
 
 /* --- one field ----------------------------------------------------------------------------- */
 
-static const d9d_hf_field *row_of(const d9d_hf_field *rows, const char *name)
+static const d9d_hf_field *field_find(const d9d_hf_field *rows, const char *name)
 {
     for (; rows != NULL && rows->name != NULL; rows++)
         if (strcmp(rows->name, name) == 0)
@@ -97,7 +97,7 @@ static const d9d_hf_field *row_of(const d9d_hf_field *rows, const char *name)
     return NULL;
 }
 
-static bool is_dim(const d9d_table *dims, const char *name)
+static bool is_dim_key(const d9d_table *dims, const char *name)
 {
     const d9d_key *k = dims != NULL ? dims->keys : NULL;
 
@@ -108,42 +108,43 @@ static bool is_dim(const d9d_table *dims, const char *name)
 }
 
 /* How it counts; NULL: it is not declared. */
-static const d9d_hf_field *field_of(const d9d_hf_family *f, const char *name)
+static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
 {
     static const d9d_hf_field read = D9D_HF_READ("");
-    const d9d_hf_field *row = is_dim(f->dims, name) ? &read : row_of(f->fields, name);
+    const d9d_hf_field *row = is_dim_key(f->dims, name) ? &read : field_find(f->fields, name);
 
-    return row != NULL ? row : row_of(d9d_hf_common, name);
+    return row != NULL ? row : field_find(d9d_hf_common, name);
 }
 
 static bool is_read(const d9d_hf_family *f, const char *name)
 {
-    const d9d_hf_field *row = field_of(f, name);
+    const d9d_hf_field *row = field_rule(f, name);
 
     return row != NULL && row->rule == D9D_HF_RULE_READ;
 }
 
-static bool equal(const json_t *a, const json_t *b)
+static bool json_values_equal(const json_t *a, const json_t *b)
 {
     return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
                                                   : json_equal(a, b);
 }
 
 /* Is `v` in the JSON list? */
-static d9d_status passes(const d9d_hf_field *row, const char *where, const json_t *v, bool *out)
+static d9d_status value_allowed(const d9d_hf_field *row, const char *where, const json_t *v,
+                                bool *out)
 {
     json_t *list;
 
     D9D_TRY(d9d_json_parse(where, row->only, strlen(row->only), &list));
     *out = false;
     for (size_t i = 0; i < json_array_size(list); i++)
-        *out |= equal(json_array_get(list, i), v);
+        *out |= json_values_equal(json_array_get(list, i), v);
     json_decref(list);
     return D9D_OK;
 }
 
-static d9d_status unknown(const d9d_hf_family *f, const char *where, const char *path,
-                          const json_t *v)
+static d9d_status fail_unknown_field(const d9d_hf_family *f, const char *where, const char *path,
+                                     const json_t *v)
 {
     d9d_buf text = {0};
     d9d_status st = d9d_json_put(&text, v, -1);
@@ -161,16 +162,16 @@ static d9d_status unknown(const d9d_hf_family *f, const char *where, const char 
 static d9d_status field_check(const d9d_hf_family *f, const char *where, const char *path,
                               const char *name, const json_t *v)
 {
-    const d9d_hf_field *row = field_of(f, name);
-    const d9di_hf r = {NULL, where, false};
+    const d9d_hf_field *row = field_rule(f, name);
+    const d9di_hf_reader r = {NULL, where, false};
     bool fine = true;
 
     if (json_is_null(v))
         return D9D_OK;
     if (row == NULL)
-        return unknown(f, where, path, v);
+        return fail_unknown_field(f, where, path, v);
     if (row->rule == D9D_HF_RULE_ONLY)
-        D9D_TRY(passes(row, where, v, &fine));
+        D9D_TRY(value_allowed(row, where, v, &fine));
     return fine ? D9D_OK : d9di_hf_refuse(&r, path, v);
 }
 
@@ -185,7 +186,7 @@ static bool is_moved(const char *name)
 static d9d_status rope_check(const d9d_hf_family *f, const char *where, const char *field,
                              const json_t *o)
 {
-    const d9di_hf r = {NULL, where, false};
+    const d9di_hf_reader r = {NULL, where, false};
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
     const char *name, *path, *const *members;
@@ -202,7 +203,7 @@ static d9d_status rope_check(const d9d_hf_family *f, const char *where, const ch
         else if (is_moved(name))
             st = field_check(f, where, path, name, v);
         else if (!json_is_null(v) && !d9di_hf_is_among(members, name))
-            st = unknown(f, where, path, v);
+            st = fail_unknown_field(f, where, path, v);
         if (st != D9D_OK)
             break;
     }
@@ -220,7 +221,7 @@ static bool is_rope(const char *name)
 }
 
 /* "qwen3 and qwen3_moe are" */
-static d9d_status wrong_type(const d9d_hf_family *f, const char *where, const char *type)
+static d9d_status fail_model_type(const d9d_hf_family *f, const char *where, const char *type)
 {
     d9d_buf list = {0};
     d9d_status st = D9D_OK;
@@ -248,7 +249,7 @@ static d9d_status type_check(const d9d_hf_family *f, const json_t *doc, const ch
         return D9D_FAIL(D9D_ECONFIG, "%s: %s takes no config.json", where, f->name);
     if (type == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", where);
-    return d9di_hf_is_among(f->model_types, type) ? D9D_OK : wrong_type(f, where, type);
+    return d9di_hf_is_among(f->model_types, type) ? D9D_OK : fail_model_type(f, where, type);
 }
 
 d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const char *where)
@@ -295,7 +296,7 @@ d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc, const
 /* rope_theta and rope_scaling of either generation under the older names, which `dims` have. */
 static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
 {
-    const d9di_hf r = {doc, where, false};
+    const d9di_hf_reader r = {doc, where, false};
     const json_t *params = json_object_get(doc, "rope_parameters"), *part;
     d9d_rope_scaling scaling = {0};
     int64_t positions;
@@ -305,13 +306,13 @@ static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *whe
     D9D_TRY(d9di_hf_i64(&r, "max_position_embeddings", 0, &positions));
     D9D_TRY(d9di_hf_rope(&r, positions, &scaling, &theta));
     part = d9di_hf_member(params, "partial_rotary_factor");
-    if (is_dim(f->dims, "partial_rotary_factor") && part != NULL)
+    if (is_dim_key(f->dims, "partial_rotary_factor") && part != NULL)
         bad |= json_object_set(doc, "partial_rotary_factor", (json_t *)(uintptr_t)part);
     if (d9di_hf_member(params, "rope_theta") != NULL)
         bad |= json_object_set_new(doc, "rope_theta", json_real(theta));
     (void)json_object_del(doc, "rope_scaling");
     if (scaling.kind != D9D_ROPE_PLAIN)
-        bad |= json_object_set_new(doc, "rope_scaling", d9di_hf_rope_made(&scaling));
+        bad |= json_object_set_new(doc, "rope_scaling", d9di_hf_rope_to_json(&scaling));
     (void)json_object_del(doc, "rope_parameters");
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }

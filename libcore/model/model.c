@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *d9d_head_word(d9d_head_kind kind)
+const char *d9d_head_name(d9d_head_kind kind)
 {
     static const char *const words[] = {"causal_lm", "classification", "embedding"};
 
@@ -19,7 +19,7 @@ static bool has_unit(const d9d_model *m, const d9d_module *child)
     return false;
 }
 
-d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child)
+d9d_status d9d_model_add_unit(d9d_model *m, const char *name, d9d_module *child)
 {
     const bool again = has_unit(m, child);
     d9d_module **units = realloc(m->units, (m->n_units + 1) * sizeof(d9d_module *));
@@ -42,10 +42,10 @@ struct d9d_model_added {
     char text[];
 };
 
-d9d_status d9d_model_linear(d9d_model *m, const char *name, d9d_dtype dtype, double init_std,
-                            int64_t in, int64_t out)
+d9d_status d9d_model_add_linear(d9d_model *m, const char *name, d9d_dtype dtype, double init_std,
+                                int64_t in, int64_t out)
 {
-    const d9d_block_how how = {.dtype = dtype, .init_std = init_std > 0 ? init_std : 0.02};
+    const d9d_block_opts how = {.dtype = dtype, .init_std = init_std > 0 ? init_std : 0.02};
     const size_t n = strlen(name) + 1;
     struct d9d_model_added *a = calloc(1, sizeof(*a) + n);
 
@@ -55,10 +55,10 @@ d9d_status d9d_model_linear(d9d_model *m, const char *name, d9d_dtype dtype, dou
     m->added = a;
     a->name = memcpy(a->text, name, n);
     D9D_TRY(d9d_block_linear_init(&a->linear, &how, in, out));
-    return d9d_model_unit(m, a->name, &a->linear.module);
+    return d9d_model_add_unit(m, a->name, &a->linear.module);
 }
 
-d9d_block_linear *d9d_model_linear_of(const d9d_model *m, const char *name)
+d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name)
 {
     for (struct d9d_model_added *a = m->added; a != NULL; a = a->next)
         if (strcmp(a->name, name) == 0)
@@ -81,8 +81,8 @@ void d9d_model_free(d9d_model *m)
 
 /* --- ends of models ------------------------------------------------------------------------ */
 
-d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x, const d9d_pool *pool,
-                          d9d_var **y)
+d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
+                          const d9d_op_pool_index *pool, d9d_var **y)
 {
     static const char what[] = "pooled documents";
     d9d_var *rows;
@@ -90,13 +90,13 @@ d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x, const d9d
     D9D_TRY(d9d_op_reshape(
         t, x, D9D_SHAPE(d9d_tensor_numel(d9d_var_tensor(x)) / m->hidden, m->hidden), &rows));
     D9D_TRY(d9d_op_pool(t, rows, pool, &rows));
-    D9D_TRY(d9d_op_scatter_rows(t, rows, m->cut.tp, what, &rows));
-    return d9d_op_scatter_rows(t, rows, m->cut.cp, what, y);
+    D9D_TRY(d9d_op_reduce_scatter_rows(t, rows, m->groups.tp, what, &rows));
+    return d9d_op_reduce_scatter_rows(t, rows, m->groups.cp, what, y);
 }
 
 /* Of hidden rows [T, H]. */
-static d9d_status head_run(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in, d9d_var *h,
-                           d9d_model_out *out)
+static d9d_status head_forward(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,
+                               d9d_var *h, d9d_model_out *out)
 {
     d9d_tensor targets;
     d9d_status st = D9D_OK;
@@ -122,47 +122,52 @@ d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in
     if (in->labels == NULL && in->pick == NULL)
         return D9D_OK;
     D9D_TRY(d9d_op_reshape(t, out->hidden, D9D_SHAPE(d9d_shape_numel(s) / features, features), &h));
-    D9D_TRY(d9d_unit_open(&head->module, t));
-    D9D_TRY(head_run(head, t, in, h, out));
-    return d9d_unit_close(&head->module, t);
+    D9D_TRY(d9d_param_unit_unshard(&head->module, t));
+    D9D_TRY(head_forward(head, t, in, h, out));
+    return d9d_param_unit_reshard(&head->module, t);
 }
 
 /* --- layers --------------------------------------------------------------------------------- */
 
 /* Inputs behind x; those of a cache end with its cells. */
-enum { IN_POSITIONS = 1, IN_SEGMENTS, IN_AT, IN_ROWS, IN_CELLS };
+enum { IN_POSITIONS = 1, IN_SEGMENTS, IN_TOKEN_SLOTS, IN_SEQ_SLOTS, IN_CACHE_ENTRIES };
 
-d9d_status d9d_layer_inputs(d9d_tape *t, const d9d_model_in *in, int64_t layer,
-                            d9d_var *v[D9D_LAYER_INPUTS], size_t *n)
+d9d_status d9d_model_layer_pack(d9d_tape *t, const d9d_model_in *in, int64_t layer,
+                                d9d_var *v[D9D_MODEL_LAYER_INPUTS], size_t *n)
 {
-    const d9d_tensor *all[D9D_LAYER_INPUTS] = {NULL, in->positions, in->segments, in->at, in->rows};
+    const d9d_tensor *all[D9D_MODEL_LAYER_INPUTS] = {NULL, in->positions, in->segments,
+                                                     in->token_slots, in->seq_slots};
 
-    for (int i = 0; in->cache != NULL && i < D9D_CELLS_MOST; i++)
-        if (in->cache->cell[layer][i].storage != NULL)
-            all[IN_CELLS + i] = &in->cache->cell[layer][i];
-    for (*n = IN_POSITIONS; *n < (in->cache != NULL ? D9D_LAYER_INPUTS : IN_AT) && all[*n] != NULL;
+    for (int i = 0; in->cache != NULL && i < D9D_BLOCK_CACHE_MAX; i++)
+        if (in->cache->entry[layer][i].storage != NULL)
+            all[IN_CACHE_ENTRIES + i] = &in->cache->entry[layer][i];
+    for (*n = IN_POSITIONS;
+         *n < (in->cache != NULL ? D9D_MODEL_LAYER_INPUTS : IN_TOKEN_SLOTS) && all[*n] != NULL;
          ++*n)
         D9D_TRY(d9d_tape_leaf(t, all[*n], false, &v[*n]));
     return D9D_OK;
 }
 
-void d9d_layer_in_of(d9d_var *const *v, size_t n, d9d_block_cache *room, d9d_layer_in *out)
+void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *room,
+                            d9d_model_layer_in *out)
 {
-    *out = (d9d_layer_in){.x = v[0],
-                          .positions = d9d_var_tensor(v[IN_POSITIONS]),
-                          .segments = n > IN_SEGMENTS ? d9d_var_tensor(v[IN_SEGMENTS]) : NULL};
-    if (n <= IN_ROWS)
+    *out =
+        (d9d_model_layer_in){.x = v[0],
+                             .positions = d9d_var_tensor(v[IN_POSITIONS]),
+                             .segments = n > IN_SEGMENTS ? d9d_var_tensor(v[IN_SEGMENTS]) : NULL};
+    if (n <= IN_SEQ_SLOTS)
         return;
-    *room = (d9d_block_cache){.at = d9d_var_tensor(v[IN_AT]), .rows = d9d_var_tensor(v[IN_ROWS])};
-    for (size_t i = IN_CELLS; i < n; i++)
-        room->cell[i - IN_CELLS] = d9d_var_tensor(v[i]);
+    *room = (d9d_block_cache){.token_slots = d9d_var_tensor(v[IN_TOKEN_SLOTS]),
+                              .seq_slots = d9d_var_tensor(v[IN_SEQ_SLOTS])};
+    for (size_t i = IN_CACHE_ENTRIES; i < n; i++)
+        room->entry[i - IN_CACHE_ENTRIES] = d9d_var_tensor(v[i]);
     out->cache = room;
 }
 
-static d9d_status count(void *sum, d9d_param *p)
+static d9d_status matrix_elements_add(void *sum, d9d_param *p)
 {
-    if (p->whole.ndim > 1)
-        *(double *)sum += (double)d9d_shape_numel(&p->whole);
+    if (p->global_shape.ndim > 1)
+        *(double *)sum += (double)d9d_shape_numel(&p->global_shape);
     return D9D_OK;
 }
 
@@ -173,6 +178,6 @@ double d9d_model_flops(const d9d_model *m, int64_t s)
     if (m->ops->flops_per_token != NULL)
         return m->ops->flops_per_token(m, s);
     for (size_t i = d9d_stage_is_first(m->stage); i < m->n_units; i++)
-        (void)!d9d_module_each(m->units[i], count, &elements);
+        (void)!d9d_module_each(m->units[i], matrix_elements_add, &elements);
     return 6 * elements;
 }

@@ -9,52 +9,54 @@
 
 /* A few parts under way while each processor fills one; of rows of any size, as many as this
  * holds. */
-#define PIECE  (UINT64_C(2) << 20)
-#define STAGED (UINT64_C(512) << 20)
-enum { UNDER_WAY = 16 };
+#define RANGE_BYTES   (UINT64_C(2) << 20)
+#define STAGING_BYTES (UINT64_C(512) << 20)
+enum { IN_FLIGHT = 16 };
 
 /* Rows [first, first + n) of what is kept of an output; of no dimensions, one row. */
-typedef struct piece {
+typedef struct row_range {
     size_t output;
     int64_t first, n;
-} piece;
+} row_range;
 
 /* What is kept of a tensor. */
-typedef struct part {
+typedef struct io_entry {
     const d9d_param *param;
     const d9d_tensor *tensor; /* [box] */
-} part;
+} io_entry;
 
 struct d9d_params_io {
-    d9d_st_tensor *tensors; /* the whole of each */
-    part *held;
+    d9d_safetensors_tensor *tensors; /* the whole of each */
+    io_entry *entries;
     size_t n;
-    size_t *target;        /* sink: output i goes to held[target[i]] */
-    D9D_VEC(piece) pieces; /* sink: what is filled at once */
-    uint64_t largest;      /*   the bytes of the largest */
-    d9d_staging *staging;  /* sink: the way to the device */
+    size_t *target;            /* sink: output i goes to held[target[i]] */
+    D9D_VEC(row_range) ranges; /* sink: what is filled at once */
+    uint64_t largest;          /*   the bytes of the largest */
+    d9d_staging *staging;      /* sink: the way to the device */
     d9d_map by_name;
 };
 
 static d9d_status entry_add(d9d_params_io *io, const d9d_param *p, const d9d_tensor *t)
 {
-    d9d_st_tensor *e = &io->tensors[io->n];
+    d9d_safetensors_tensor *e = &io->tensors[io->n];
 
     if (t->storage == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: has no memory yet", p->name);
     e->name = p->name;
     e->dtype = t->dtype;
-    e->ndim = p->whole.ndim;
-    memcpy(e->shape, p->whole.dim, sizeof(e->shape));
-    if (!d9d_st_shape_bytes(t->dtype, p->whole.ndim, p->whole.dim, &e->bytes))
+    e->ndim = p->global_shape.ndim;
+    memcpy(e->shape, p->global_shape.dim, sizeof(e->shape));
+    if (!d9d_safetensors_shape_bytes(t->dtype, p->global_shape.ndim, p->global_shape.dim,
+                                     &e->bytes))
         return D9D_FAIL(D9D_EINVAL, "%s: its size overflows", p->name);
-    io->held[io->n] = (part){p, t};
+    io->entries[io->n] = (io_entry){p, t};
     D9D_TRY(d9d_map_put(&io->by_name, p->name, strlen(p->name), e));
     io->n++;
     return D9D_OK;
 }
 
-d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which, d9d_params_io **out)
+d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_io_kind which,
+                              d9d_params_io **out)
 {
     d9d_params_io *io = calloc(1, sizeof(*io));
     d9d_status st = D9D_OK;
@@ -62,9 +64,9 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which, 
     if (io == NULL)
         return D9D_FAIL(D9D_ENOMEM, "parameters: %zu bytes", sizeof(*io));
     io->tensors = calloc(params->n + 1, sizeof(*io->tensors));
-    io->held = calloc(params->n + 1, sizeof(*io->held));
+    io->entries = calloc(params->n + 1, sizeof(*io->entries));
     io->target = calloc(params->n + 1, sizeof(*io->target));
-    if (io->tensors == NULL || io->held == NULL || io->target == NULL) {
+    if (io->tensors == NULL || io->entries == NULL || io->target == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "parameters: records of %zu", params->n);
         goto out;
     }
@@ -72,7 +74,7 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_which which, 
         const d9d_param *p = params->p[i];
 
         if (which == D9D_PARAMS_DATA || p->trainable)
-            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->own : &p->own_grad),
+            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->shard : &p->shard_grad),
                        out);
     }
     *out = io;
@@ -88,16 +90,16 @@ void d9d_params_io_close(d9d_params_io *io)
         return;
     d9d_map_release(&io->by_name);
     free(io->tensors);
-    free(io->held);
+    free(io->entries);
     free(io->target);
-    D9D_VEC_RELEASE(&io->pieces);
+    D9D_VEC_RELEASE(&io->ranges);
     d9d_staging_close(io->staging);
     free(io);
 }
 
 /* --- source --------------------------------------------------------------------- */
 
-static const d9d_st_tensor *source_at(void *self, size_t i)
+static const d9d_safetensors_tensor *source_at(void *self, size_t i)
 {
     return &((d9d_params_io *)self)->tensors[i];
 }
@@ -110,24 +112,26 @@ static const char *source_place(void *self, size_t i)
 
 static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    const d9d_tensor *t = ((d9d_params_io *)self)->held[i].tensor;
+    const d9d_tensor *t = ((d9d_params_io *)self)->entries[i].tensor;
 
     return d9d_device_download(d9d_tensor_device(t), dst, (char *)d9d_tensor_data(t) + at, n);
 }
 
-d9d_status d9d_params_io_source(d9d_params_io *io, d9d_source *out)
+d9d_status d9d_params_io_source(d9d_params_io *io, d9d_tensor_source *out)
 {
     for (size_t i = 0; i < io->n; i++)
-        if (!d9d_shape_equal(&io->held[i].param->box, &io->held[i].param->whole))
+        if (!d9d_shape_equal(&io->entries[i].param->shard_shape,
+                             &io->entries[i].param->global_shape))
             return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is kept here", io->tensors[i].name);
-    *out = (d9d_source){
-        .self = io, .n = io->n, .at = source_at, .place = source_place, .read = source_read};
+    *out = (d9d_tensor_source){
+        .self = io, .n = io->n, .at = source_at, .path = source_place, .read = source_read};
     return D9D_OK;
 }
 
 /* --- sink ------------------------------------------------------------------------- */
 
-static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *given)
+static d9d_status output_check(const d9d_safetensors_tensor *here,
+                               const d9d_safetensors_tensor *given)
 {
     d9d_shape want = {.ndim = here->ndim}, got = {.ndim = given->ndim};
     char a[96], b[96];
@@ -137,52 +141,52 @@ static d9d_status output_check(const d9d_st_tensor *here, const d9d_st_tensor *g
     if (here->dtype == given->dtype && d9d_shape_equal(&want, &got))
         return D9D_OK;
     return D9D_FAIL(D9D_EMISMATCH, "%s: the model has %s %s, the checkpoint %s %s", here->name,
-                    d9d_dtype_word(here->dtype), d9d_shape_text(&want, a, sizeof(a)),
-                    d9d_dtype_word(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
+                    d9d_dtype_name(here->dtype), d9d_shape_text(&want, a, sizeof(a)),
+                    d9d_dtype_name(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
 /* Rows of some MiB; of a stack they are whole matrices, because half of one that lies transposed
  * would be read with the other. */
-static d9d_status pieces_add(d9d_params_io *io, size_t output, const d9d_tensor *t)
+static d9d_status ranges_add(d9d_params_io *io, size_t output, const d9d_tensor *t)
 {
     const int64_t rows = t->shape.ndim > 0 ? t->shape.dim[0] : 1;
     const uint64_t bytes = d9d_tensor_bytes(t), row = rows > 0 ? bytes / (uint64_t)rows : 0;
-    const int64_t step = row > 0 && row < PIECE ? (int64_t)(PIECE / row) : 1;
+    const int64_t step = row > 0 && row < RANGE_BYTES ? (int64_t)(RANGE_BYTES / row) : 1;
     const uint64_t most = (uint64_t)(step < rows ? step : rows) * row;
 
     for (int64_t at = 0; at < rows && bytes > 0; at += step)
-        D9D_TRY(
-            D9D_VEC_PUSH(&io->pieces, (piece){output, at, rows - at < step ? rows - at : step}));
+        D9D_TRY(D9D_VEC_PUSH(&io->ranges,
+                             (row_range){output, at, rows - at < step ? rows - at : step}));
     io->largest = most > io->largest ? most : io->largest;
     return D9D_OK;
 }
 
-static d9d_status pieces_make(d9d_params_io *io, size_t n, uint64_t *bytes)
+static d9d_status ranges_build(d9d_params_io *io, size_t n, uint64_t *bytes)
 {
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        const d9d_tensor *t = io->held[io->target[i]].tensor;
+        const d9d_tensor *t = io->entries[io->target[i]].tensor;
 
-        D9D_TRY(pieces_add(io, i, t));
+        D9D_TRY(ranges_add(io, i, t));
         *bytes += d9d_tensor_bytes(t);
     }
     return D9D_OK;
 }
 
-static d9d_status staging_make(d9d_params_io *io)
+static d9d_status staging_create(d9d_params_io *io)
 {
-    const uint64_t want = (uint64_t)d9d_thread_cpus() + UNDER_WAY;
+    const uint64_t want = (uint64_t)d9d_thread_cpus() + IN_FLIGHT;
     uint64_t parts;
 
-    if (io->pieces.len == 0)
+    if (io->ranges.len == 0)
         return D9D_OK;
-    parts = STAGED / io->largest < want ? STAGED / io->largest : want;
-    return d9d_staging_open(d9d_tensor_device(io->held[0].tensor), parts < 2 ? 2 : (int)parts,
+    parts = STAGING_BYTES / io->largest < want ? STAGING_BYTES / io->largest : want;
+    return d9d_staging_open(d9d_tensor_device(io->entries[0].tensor), parts < 2 ? 2 : (int)parts,
                             io->largest, &io->staging);
 }
 
-static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
-                             uint64_t *bytes)
+static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                             size_t *pieces, uint64_t *bytes)
 {
     d9d_params_io *io = self;
     d9d_map given = {0};
@@ -190,7 +194,7 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n,
 
     for (size_t i = 0; i < n; i++) {
         const char *name = outputs[i].name;
-        const d9d_st_tensor *here = d9d_map_get(&io->by_name, name, strlen(name));
+        const d9d_safetensors_tensor *here = d9d_map_get(&io->by_name, name, strlen(name));
 
         if (here == NULL) {
             st = D9D_FAIL(D9D_EMISMATCH, "%s: the model has no such parameter", name);
@@ -201,25 +205,25 @@ static d9d_status sink_begin(void *self, const d9d_st_tensor *outputs, size_t n,
         io->target[i] = (size_t)(here - io->tensors);
     }
     for (size_t i = 0; i < io->n; i++)
-        if (!io->held[i].param->added &&
+        if (!io->entries[i].param->from_task &&
             !d9d_map_has(&given, io->tensors[i].name, strlen(io->tensors[i].name))) {
             st =
                 D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", io->tensors[i].name);
             goto out;
         }
-    D9D_TRY_OR(st, pieces_make(io, n, bytes), out);
-    D9D_TRY_OR(st, staging_make(io), out);
-    *pieces = io->pieces.len;
+    D9D_TRY_OR(st, ranges_build(io, n, bytes), out);
+    D9D_TRY_OR(st, staging_create(io), out);
+    *pieces = io->ranges.len;
 out:
     d9d_map_release(&given);
     return st;
 }
 
-static d9d_status sink_fill(void *self, size_t k, d9d_maker *make)
+static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *make)
 {
     d9d_params_io *io = self;
-    const piece *p = &io->pieces.data[k];
-    const part *to = &io->held[io->target[p->output]];
+    const row_range *p = &io->ranges.data[k];
+    const io_entry *to = &io->entries[io->target[p->output]];
     const d9d_shape *box = &to->tensor->shape;
     const uint64_t row = d9d_tensor_bytes(to->tensor) / (uint64_t)(box->ndim > 0 ? box->dim[0] : 1);
     char *at = (char *)d9d_tensor_data(to->tensor) + (uint64_t)p->first * row;
@@ -228,22 +232,22 @@ static d9d_status sink_fill(void *self, size_t k, d9d_maker *make)
     d9d_status st;
     void *room;
 
-    memcpy(start, to->param->start, sizeof(start));
+    memcpy(start, to->param->shard_offset, sizeof(start));
     memcpy(size, box->dim, sizeof(size));
     start[0] += p->first;
     size[0] = p->n;
-    D9D_TRY(d9d_staging_take(io->staging, at, n, &room));
-    st = d9d_make_box(make, p->output, start, size, room);
+    D9D_TRY(d9d_staging_acquire(io->staging, at, n, &room));
+    st = d9d_map_read_slice(make, p->output, start, size, room);
     if (st != D9D_OK) {
-        d9d_staging_drop(io->staging, room);
+        d9d_staging_cancel(io->staging, room);
         return st;
     }
-    D9D_TRY(d9d_staging_send(io->staging, at, n, room));
-    d9d_maker_done(make, n);
+    D9D_TRY(d9d_staging_submit(io->staging, at, n, room));
+    d9d_map_reader_add_progress(make, n);
     return D9D_OK;
 }
 
-d9d_sink d9d_params_io_sink(d9d_params_io *io)
+d9d_tensor_sink d9d_params_io_sink(d9d_params_io *io)
 {
-    return (d9d_sink){.self = io, .begin = sink_begin, .fill = sink_fill};
+    return (d9d_tensor_sink){.self = io, .begin = sink_begin, .fill = sink_fill};
 }

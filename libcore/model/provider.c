@@ -6,7 +6,7 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/model/hf/hf_config.h"
 
-const char *const d9d_model_dtype_words[] = {"float32", "bfloat16", NULL};
+const char *const d9d_model_dtype_names[] = {"float32", "bfloat16", NULL};
 
 /* false, true, or a word. */
 static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
@@ -26,7 +26,7 @@ static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *
     *out = json_is_true(v) ? D9D_RECOMPUTE_FULL : D9D_RECOMPUTE_OFF;
     return D9D_OK;
 }
-const d9d_key_custom d9d_model_recompute_kind = {
+const d9d_key_custom d9d_model_recompute_key = {
     recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
 
 /* The dimensions of a model that has no read(). */
@@ -46,7 +46,7 @@ static d9d_status dims_read(const d9d_hf_family *f, const json_t *doc, const cha
     return D9D_OK;
 }
 
-static bool reads_type(const d9d_model_provider *p, const char *type)
+static bool accepts_type(const d9d_model_provider *p, const char *type)
 {
     for (const char *const *t = p->model_types; t != NULL && *t != NULL; t++)
         if (strcmp(*t, type) == 0)
@@ -60,9 +60,9 @@ static d9d_status name_check(const d9d_union *section, const json_t *doc, const 
     const char *type = json_string_value(json_object_get(doc, "model_type"));
     const d9d_table *const *c = section->choices;
 
-    if (type == NULL || reads_type(section->choice->row, type))
+    if (type == NULL || accepts_type(section->choice->row, type))
         return D9D_OK;
-    while (c != NULL && *c != NULL && !reads_type((*c)->row, type))
+    while (c != NULL && *c != NULL && !accepts_type((*c)->row, type))
         c++;
     return c == NULL || *c == NULL
                ? D9D_OK /* the family says it */
@@ -88,7 +88,7 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
             st = d9d_hf_family_check(&family, doc, path);
     }
     if (st == D9D_OK)
-        st = p->read != NULL ? D9D_CALL(p->table->name, p, read, section->value, a, config)
+        st = p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)
                              : dims_read(&family, doc, path, a, config);
     json_decref(doc);
     return st;
@@ -96,11 +96,11 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
 
 d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model_spec *out)
 {
-    const d9d_model_head *head = section->value;
+    const d9d_model_section *head = section->value;
     d9d_model_spec s = {
         .provider = section->choice->row,
-        .options = {.dtype = (d9d_dtype)head->dtype,
-                    .checkpointing = (d9d_checkpointing)head->checkpointing},
+        .opts = {.dtype = (d9d_dtype)head->dtype,
+                 .recompute = (d9d_model_recompute_mode)head->checkpointing},
         .hf_config = head->hf_config,
     };
 
@@ -109,66 +109,66 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
     return D9D_OK;
 }
 
-d9d_status d9d_model_spec_rehead(d9d_model_spec *m, d9d_arena *a, const d9d_head *head)
+d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a, const d9d_head *head)
 {
     d9d_head h = *head;
 
-    if (m->provider->rehead != NULL)
-        D9D_TRY(
-            D9D_CALL(m->provider->table->name, m->provider, rehead, m->config, a, &h, &m->config));
+    if (m->provider->set_head != NULL)
+        D9D_TRY(D9D_PLUGIN_CALL(m->provider->table->name, m->provider, set_head, m->config, a, &h,
+                                &m->config));
     else if (h.kind == D9D_HEAD_CLASSIFICATION && h.size == 0)
         return D9D_FAIL(D9D_ECONFIG, "task.num_labels: %s does not say how many labels there are",
                         m->provider->table->name);
-    m->options.head = h;
+    m->opts.head = h;
     return D9D_OK;
 }
 
 d9d_status d9d_model_spec_trainable(const d9d_model_spec *m)
 {
     return m->provider->trainable != NULL
-               ? D9D_CALL(m->provider->table->name, m->provider, trainable, m->config)
+               ? D9D_PLUGIN_CALL(m->provider->table->name, m->provider, trainable, m->config)
                : D9D_OK;
 }
 
 /* --- weights under other names -------------------------------------------------------------- */
 
-static bool begins(const char *name, const char *part)
+static bool has_prefix(const char *name, const char *part)
 {
     return strncmp(name, part, strlen(part)) == 0;
 }
 
-static bool is_own(const d9d_name_pair *pairs, const char *name)
+static bool is_own_name(const d9d_hf_name_pair *pairs, const char *name)
 {
     for (; pairs != NULL && pairs->own != NULL; pairs++)
-        if (begins(name, pairs->own))
+        if (has_prefix(name, pairs->own))
             return true;
     return false;
 }
 
 /* Where no name changes both layouts are one: this suite's, which adapters of any matrix have. */
-d9d_layout d9d_model_layout(const d9d_model_spec *m, const d9d_source *src)
+d9d_weights_layout d9d_model_layout(const d9d_model_spec *m, const d9d_tensor_source *src)
 {
-    const d9d_name_pair *pairs = m->provider->hf_names;
+    const d9d_hf_name_pair *pairs = m->provider->hf_names;
 
     if (m->provider->layout != NULL)
         return m->provider->layout(src);
     if (pairs == NULL || pairs->own == NULL)
         return D9D_LAYOUT_D9D;
     for (size_t i = 0; i < src->n; i++)
-        if (is_own(m->provider->hf_names, src->at(src->self, i)->name))
+        if (is_own_name(m->provider->hf_names, src->at(src->self, i)->name))
             return D9D_LAYOUT_D9D;
     return D9D_LAYOUT_HF;
 }
 
 /* A tensor's name there: that of the first pair that fits, or its own. */
-static d9d_status name_there(const d9d_name_pair *pairs, bool to_own, const char *name,
-                             d9d_arena *a, const char **out)
+static d9d_status name_map(const d9d_hf_name_pair *pairs, bool to_own, const char *name,
+                           d9d_arena *a, const char **out)
 {
     *out = name;
     for (; pairs != NULL && pairs->own != NULL; pairs++) {
         const char *from = to_own ? pairs->hf : pairs->own, *to = to_own ? pairs->own : pairs->hf;
 
-        if (!begins(name, from))
+        if (!has_prefix(name, from))
             continue;
         *out = d9d_arena_printf(a, "%s%s", to, name + strlen(from));
         return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: another name", name);
@@ -184,11 +184,11 @@ static bool has_param(const d9d_params *of, const char *name)
     return false;
 }
 
-static d9d_status rename_all(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
-                             d9d_layout to, d9d_mapper *mapper)
+static d9d_status names_map(const d9d_model_spec *m, d9d_stage stage, const d9d_tensor_source *src,
+                            d9d_weights_layout to, d9d_mapper *mapper)
 {
-    const d9d_layout from = d9d_model_layout(m, src);
-    const d9d_name_pair *pairs =
+    const d9d_weights_layout from = d9d_model_layout(m, src);
+    const d9d_hf_name_pair *pairs =
         (from == D9D_LAYOUT_D9D) != (to == D9D_LAYOUT_D9D) ? m->provider->hf_names : NULL;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
@@ -196,7 +196,7 @@ static d9d_status rename_all(const d9d_model_spec *m, d9d_stage stage, const d9d
     for (size_t i = 0; i < src->n; i++) {
         const char *name = src->at(src->self, i)->name, *there;
 
-        D9D_TRY_OR(st, name_there(pairs, to == D9D_LAYOUT_D9D, name, &a, &there), out);
+        D9D_TRY_OR(st, name_map(pairs, to == D9D_LAYOUT_D9D, name, &a, &there), out);
         if (stage.count == 1 || has_param(m->params, there))
             D9D_TRY_OR(st, d9d_mapper_rename(mapper, name, there), out);
     }
@@ -206,17 +206,18 @@ out:
 }
 
 /* The provider's own mapping. */
-static d9d_status own_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
-                             d9d_layout to, d9d_mapper **out)
+static d9d_status provider_mapper(const d9d_model_spec *m, d9d_stage stage,
+                                  const d9d_tensor_source *src, d9d_weights_layout to,
+                                  d9d_mapper **out)
 {
     d9d_mapper *mapper;
     d9d_status st;
 
     if (m->provider->mapper != NULL)
-        return D9D_CALL(m->provider->table->name, m->provider, mapper, m->config, stage, src, to,
-                        out);
+        return D9D_PLUGIN_CALL(m->provider->table->name, m->provider, mapper, m->config, stage, src,
+                               to, out);
     D9D_TRY(d9d_mapper_create(&mapper));
-    st = rename_all(m, stage, src, to, mapper);
+    st = names_map(m, stage, src, to, mapper);
     if (st == D9D_OK)
         *out = mapper;
     else
@@ -228,11 +229,11 @@ d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a, d9d_mo
 {
     *out = (d9d_model_matrices){0};
     return m->provider->matrices != NULL
-               ? D9D_CALL(m->provider->table->name, m->provider, matrices, m->config, a, out)
+               ? D9D_PLUGIN_CALL(m->provider->table->name, m->provider, matrices, m->config, a, out)
                : D9D_OK;
 }
 
-static bool has(const d9d_source *src, const char *name)
+static bool source_has(const d9d_tensor_source *src, const char *name)
 {
     for (size_t i = 0; i < src->n; i++)
         if (strcmp(src->at(src->self, i)->name, name) == 0)
@@ -240,7 +241,7 @@ static bool has(const d9d_source *src, const char *name)
     return false;
 }
 
-static bool takes(const d9d_mapper *m, const char *name)
+static bool mapper_takes(const d9d_mapper *m, const char *name)
 {
     for (size_t i = 0; i < d9d_mapper_input_count(m); i++)
         if (strcmp(d9d_mapper_input(m, i), name) == 0)
@@ -248,17 +249,17 @@ static bool takes(const d9d_mapper *m, const char *name)
     return false;
 }
 
-d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_source *src,
-                            d9d_layout to, d9d_mapper **out)
+d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_tensor_source *src,
+                            d9d_weights_layout to, d9d_mapper **out)
 {
     d9d_mapper *mapper;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(own_mapper(m, stage, src, to, &mapper));
+    D9D_TRY(provider_mapper(m, stage, src, to, &mapper));
     for (size_t i = 0; m->params != NULL && i < m->params->n && st == D9D_OK; i++) {
         const d9d_param *p = m->params->p[i];
 
-        if (p->added && has(src, p->name) && !takes(mapper, p->name))
+        if (p->from_task && source_has(src, p->name) && !mapper_takes(mapper, p->name))
             st = d9d_mapper_identity(mapper, p->name);
     }
     if (st == D9D_OK)

@@ -12,8 +12,8 @@
 
 struct d9d_weights {
     d9d_checkpoint *ckpt;
-    d9d_merged *merged; /* NULL without adapters */
-    d9d_source src;
+    d9d_lora_merge *lora_merge; /* NULL without adapters */
+    d9d_tensor_source src;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
 };
@@ -33,8 +33,8 @@ static d9d_status headers_read(d9d_weights *w)
     return st;
 }
 
-d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_source *src,
-                              d9d_merged **out)
+d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
+                              d9d_tensor_source *src, d9d_lora_merge **out)
 {
     d9d_arena a = {0};
     d9d_model_matrices of;
@@ -44,9 +44,9 @@ d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad, d
         return D9D_OK;
     st = d9d_model_spec_matrices(m, &a, &of);
     if (st == D9D_OK)
-        st = d9d_adapters_merge(ad, &of, d9d_model_layout(m, src), src, out);
+        st = d9d_lora_merge_create(ad, &of, d9d_model_layout(m, src), src, out);
     if (st == D9D_OK)
-        *src = d9d_merged_source(*out);
+        *src = d9d_lora_merge_source(*out);
     d9d_arena_release(&a);
     return st;
 }
@@ -60,22 +60,22 @@ static d9d_status source_open(d9d_weights *w, const d9d_model_spec *m, d9d_stage
     return d9d_model_mapper(m, stage, &w->src, D9D_LAYOUT_D9D, &w->mapper);
 }
 
-static d9d_status open_into(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
-                            const char *dir, const d9d_adapters *ad)
+static d9d_status weights_open(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
+                               const char *dir, const d9d_adapters *ad)
 {
-    const d9d_plan_options opt = {.cast = true,
-                                  .cast_to = m->options.dtype,
-                                  .keep = "." D9D_ROUTER_BIAS,
-                                  .floating = true,
-                                  .source = dir,
-                                  .mapper = m->provider->table->name,
-                                  .allow_unused = stage.count > 1};
+    const d9d_map_plan_opts opt = {.cast = true,
+                                   .cast_to = m->opts.dtype,
+                                   .keep_suffix = "." D9D_ROUTER_BIAS,
+                                   .floating = true,
+                                   .source = dir,
+                                   .mapper = m->provider->table->name,
+                                   .allow_unused = stage.count > 1};
 
     D9D_TRY(source_open(w, m, stage, dir));
     D9D_TRY(stage.count > 1 ? headers_read(w) : d9d_checkpoint_load(w->ckpt, NULL, 0));
     w->src = d9d_checkpoint_source(w->ckpt);
-    D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->merged));
-    return d9d_plan_create(w->mapper, &w->src, &opt, &w->plan);
+    D9D_TRY(d9di_weights_merge(m, ad, &w->src, &w->lora_merge));
+    return d9d_map_plan_create(w->mapper, &w->src, &opt, &w->plan);
 }
 
 d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage, const char *dir,
@@ -86,7 +86,7 @@ d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage, const char
 
     if (w == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-    st = open_into(w, m, stage, dir, ad);
+    st = weights_open(w, m, stage, dir, ad);
     if (st == D9D_OK)
         *out = w;
     else
@@ -96,7 +96,7 @@ d9d_status d9d_weights_open(const d9d_model_spec *m, d9d_stage stage, const char
 
 d9d_status d9d_weights_check(const d9d_model_spec *m, const char *dir, const d9d_adapters *ad)
 {
-    const d9d_plan_options opt = {.source = dir, .mapper = m->provider->table->name};
+    const d9d_map_plan_opts opt = {.source = dir, .mapper = m->provider->table->name};
     d9d_weights *w = calloc(1, sizeof(*w));
     d9d_status st;
 
@@ -104,9 +104,9 @@ d9d_status d9d_weights_check(const d9d_model_spec *m, const char *dir, const d9d
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
     st = source_open(w, m, D9D_WHOLE_MODEL, dir);
     if (st == D9D_OK)
-        st = d9di_weights_merge(m, ad, &w->src, &w->merged);
+        st = d9di_weights_merge(m, ad, &w->src, &w->lora_merge);
     if (st == D9D_OK)
-        st = d9d_plan_check_names(w->mapper, &w->src, &opt);
+        st = d9d_map_plan_check_names(w->mapper, &w->src, &opt);
     d9d_weights_close(w);
     return st;
 }
@@ -115,9 +115,9 @@ void d9d_weights_close(d9d_weights *w)
 {
     if (w == NULL)
         return;
-    d9d_plan_free(w->plan);
+    d9d_map_plan_free(w->plan);
     d9d_mapper_free(w->mapper);
-    d9d_merged_free(w->merged);
+    d9d_lora_merge_free(w->lora_merge);
     d9d_checkpoint_close(w->ckpt);
     free(w);
 }
@@ -130,12 +130,12 @@ const d9d_map_plan *d9d_weights_plan(const d9d_weights *w)
 d9d_status d9d_weights_read(const d9d_weights *w, const d9d_params *params, const d9d_log *log)
 {
     d9d_params_io *io;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
     d9d_status st;
 
     D9D_TRY(d9d_params_io_open(params, D9D_PARAMS_DATA, &io));
     sink = d9d_params_io_sink(io);
-    st = d9d_plan_run(w->plan, &sink, 0, log);
+    st = d9d_map_plan_run(w->plan, &sink, 0, log);
     d9d_params_io_close(io);
     return st;
 }

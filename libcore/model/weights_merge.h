@@ -7,7 +7,7 @@
 
 /* *src becomes the merged source, which lives as long as *out; without adapters (NULL) it stays and
  * *out is NULL. */
-d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad, d9d_source *src,
-                              d9d_merged **out);
+d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
+                              d9d_tensor_source *src, d9d_lora_merge **out);
 
 #endif /* D9DI_MODEL_WEIGHTS_MERGE_H */

@@ -26,9 +26,9 @@ void d9d_block_rope_release(d9d_block_rope *b)
     d9d_tensor_release(&b->inv_freq);
 }
 
-static d9d_status biases_init(d9d_block_attention *b, const d9d_block_how *how)
+static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *how)
 {
-    const d9d_attention_shape *s = &b->shape;
+    const d9d_block_attention_shape *s = &b->shape;
     const int64_t queries = s->heads * s->head_dim, keys = s->kv_heads * s->head_dim;
     const struct {
         d9d_block_linear *of;
@@ -47,15 +47,15 @@ static d9d_status biases_init(d9d_block_attention *b, const d9d_block_how *how)
     return D9D_OK;
 }
 
-d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how *how,
-                                    const d9d_attention_shape *shape)
+d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts *how,
+                                    const d9d_block_attention_shape *shape)
 {
     const int64_t hidden = shape->hidden, d = shape->head_dim;
     const int64_t queries = shape->heads * d, keys = shape->kv_heads * d;
     d9d_module *m = &b->module;
 
     b->shape = *shape;
-    b->cut = how->cut;
+    b->groups = how->groups;
     d9d_module_init(m);
     D9D_BLOCK_ADD(m, "q_proj", linear, &b->q_proj, how, hidden, queries);
     D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, how, hidden, keys);
@@ -75,37 +75,39 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_how 
 }
 
 /* Some heads of a projection. */
-typedef struct heads {
+typedef struct proj_heads {
     d9d_block_linear *proj;
     d9d_param *bias;
     int64_t first, n; /* of those whose rows of the weight are here */
-} heads;
+} proj_heads;
 
 /* The key-value heads that the query heads here read.  There may be more of them here: with more
  * ranks than key-value heads all ranks have all, and each needs one. */
-static heads heads_read(const d9d_block_attention *b, d9d_block_linear *proj, d9d_param *bias)
+static proj_heads kv_heads_here(const d9d_block_attention *b, d9d_block_linear *proj,
+                                d9d_param *bias)
 {
     const d9d_param *q = &b->q_proj.weight, *kv = &b->k_proj.weight;
     const int64_t d = b->shape.head_dim;
     const int64_t group = b->shape.heads / b->shape.kv_heads * d; /* rows that read one head */
-    const int64_t first = q->work_start[0] / group;
-    const int64_t end = (q->work_start[0] + q->work.dim[0] - 1) / group + 1;
+    const int64_t first = q->local_offset[0] / group;
+    const int64_t end = (q->local_offset[0] + q->local_shape.dim[0] - 1) / group + 1;
 
-    return (heads){proj, bias, first - kv->work_start[0] / d, end - first};
+    return (proj_heads){proj, bias, first - kv->local_offset[0] / d, end - first};
 }
 
 enum { Q, K, V, QKV };
 
 /* x, all tokens, to heads [B, S, n, D]: queries, keys and values. */
-static d9d_status project(d9d_block_attention *b, d9d_tape *t, d9d_var *x, d9d_coming *coming,
-                          const heads *of, const d9d_shape *s, d9d_var **y)
+static d9d_status qkv_project(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
+                              d9d_op_pending_rows *coming, const proj_heads *of, const d9d_shape *s,
+                              d9d_var **y)
 {
     const int64_t d = b->shape.head_dim;
-    d9d_linear_rows rows[QKV];
+    d9d_op_weight_slice rows[QKV];
 
     for (int i = 0; i < QKV; i++)
-        rows[i] = (d9d_linear_rows){&of[i].proj->weight, of[i].first * d, of[i].n * d};
-    D9D_TRY(d9d_op_linears(t, x, coming, rows, QKV, y));
+        rows[i] = (d9d_op_weight_slice){&of[i].proj->weight, of[i].first * d, of[i].n * d};
+    D9D_TRY(d9d_op_linear_multi(t, x, coming, rows, QKV, y));
     for (int i = 0; i < QKV; i++) {
         if (b->shape.qkv_bias)
             D9D_TRY(d9d_op_add_bias(t, y[i], of[i].bias, rows[i].first, &y[i]));
@@ -114,21 +116,23 @@ static d9d_status project(d9d_block_attention *b, d9d_tape *t, d9d_var *x, d9d_c
     return D9D_OK;
 }
 
-static d9d_norm_rope way_of(const d9d_block_attention *b, const d9d_tensor *positions)
+static d9d_op_norm_rope_opts norm_rope_opts(const d9d_block_attention *b,
+                                            const d9d_tensor *positions)
 {
     const d9d_block_rope *rope = b->shape.rope;
 
-    return (d9d_norm_rope){.eps = b->shape.norm_eps,
-                           .zero_centred = b->shape.zero_centred,
-                           .positions = positions,
-                           .inv_freq = &rope->inv_freq,
-                           .style = rope->style,
-                           .mscale = d9d_rope_mscale(&rope->scaling)};
+    return (d9d_op_norm_rope_opts){.eps = b->shape.norm_eps,
+                                   .zero_centred = b->shape.zero_centred,
+                                   .positions = positions,
+                                   .inv_freq = &rope->inv_freq,
+                                   .style = rope->style,
+                                   .mscale = d9d_rope_mscale(&rope->scaling)};
 }
 
 /* Heads normed, unless they are not, and turned. */
-static d9d_status turned(d9d_block_attention *b, d9d_tape *t, const d9d_norm_rope *how,
-                         d9d_block_norm *norm, d9d_var **y)
+static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
+                                  const d9d_op_norm_rope_opts *how, d9d_block_norm *norm,
+                                  d9d_var **y)
 {
     return b->shape.no_norm
                ? d9d_op_rope(t, *y, how->positions, how->inv_freq, how->style, how->mscale, y)
@@ -137,30 +141,36 @@ static d9d_status turned(d9d_block_attention *b, d9d_tape *t, const d9d_norm_rop
 
 /* Heads as attention takes them: queries and keys turned, keys and values beside those of a
  * cache. */
-static d9d_status arrange(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
-                          const d9d_block_cache *cache, d9d_var **y)
+static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
+                                const d9d_block_cache *cache, d9d_var **y)
 {
-    const d9d_norm_rope how = way_of(b, positions);
+    const d9d_op_norm_rope_opts how = norm_rope_opts(b, positions);
 
     if (cache != NULL && !b->shape.no_norm) {
-        d9d_new_heads new = {
-            y[Q],      y[K],           y[V],          &b->q_norm.weight, &b->k_norm.weight,
-            cache->at, cache->cell[0], cache->cell[1]};
+        d9d_op_qk_norm_rope_append_args new = {y[Q],
+                                               y[K],
+                                               y[V],
+                                               &b->q_norm.weight,
+                                               &b->k_norm.weight,
+                                               cache->token_slots,
+                                               cache->entry[0],
+                                               cache->entry[1]};
 
-        D9D_TRY(d9d_op_new_heads(t, &how, &new));
+        D9D_TRY(d9d_op_qk_norm_rope_append(t, &how, &new));
         y[Q] = new.q, y[K] = new.k, y[V] = new.v;
         return D9D_OK;
     }
-    D9D_TRY(turned(b, t, &how, &b->q_norm, &y[Q]));
-    D9D_TRY(turned(b, t, &how, &b->k_norm, &y[K]));
+    D9D_TRY(heads_norm_rope(b, t, &how, &b->q_norm, &y[Q]));
+    D9D_TRY(heads_norm_rope(b, t, &how, &b->k_norm, &y[K]));
     if (cache == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_op_cache(t, y[K], cache->at, cache->cell[0], &y[K]));
-    return d9d_op_cache(t, y[V], cache->at, cache->cell[1], &y[V]);
+    D9D_TRY(d9d_op_kv_append(t, y[K], cache->token_slots, cache->entry[0], &y[K]));
+    return d9d_op_kv_append(t, y[V], cache->token_slots, cache->entry[1], &y[V]);
 }
 
 /* o [B, S, n, D] as [B, S, n D], times its gate of x, all tokens. */
-static d9d_status gated(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var *x, d9d_var **y)
+static d9d_status gate_heads(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var *x,
+                             d9d_var **y)
 {
     const d9d_shape *s = &d9d_var_tensor(o)->shape;
     const d9d_shape merged = D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2] * s->dim[3]);
@@ -174,12 +184,12 @@ static d9d_status gated(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var
     return d9d_op_sigmoid_gate(t, *y, gate, y);
 }
 
-void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *out)
+void d9d_block_attention_cache_spec(const d9d_block_attention *b, d9d_block_cache_spec *out)
 {
-    const d9d_shape s = D9D_SHAPE(heads_read(b, NULL, NULL).n, b->shape.head_dim);
+    const d9d_shape s = D9D_SHAPE(kv_heads_here(b, NULL, NULL).n, b->shape.head_dim);
     const d9d_dtype t = b->k_proj.weight.dtype;
 
-    *out = (d9d_cells){2, {{"k", false, t, s}, {"v", false, t, s}}};
+    *out = (d9d_block_cache_spec){2, {{"k", false, t, s}, {"v", false, t, s}}};
 }
 
 d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
@@ -187,26 +197,27 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
                                        const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
 {
     const int64_t d = b->shape.head_dim;
-    const heads of[QKV] = {{&b->q_proj, &b->q_bias, 0, b->q_proj.weight.work.dim[0] / d},
-                           heads_read(b, &b->k_proj, &b->k_bias),
-                           heads_read(b, &b->v_proj, &b->v_bias)};
-    const d9d_attention how = {.scale = 1.0f / sqrtf((float)d),
-                               .causal = true,
-                               .segments = segments,
-                               .cp = d9d_cut_cp(b->cut),
-                               .what = b->k_proj.weight.name,
-                               .cached = cache != NULL,
-                               .window = b->shape.window,
-                               .sinks = b->shape.sinks ? &b->sinks : NULL};
-    d9d_comm *tp = d9d_cut_tp(b->cut);
+    const proj_heads of[QKV] = {
+        {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local_shape.dim[0] / d},
+        kv_heads_here(b, &b->k_proj, &b->k_bias),
+        kv_heads_here(b, &b->v_proj, &b->v_bias)};
+    const d9d_op_attention_opts how = {.scale = 1.0f / sqrtf((float)d),
+                                       .causal = true,
+                                       .segments = segments,
+                                       .cp = d9d_groups_cp(b->groups),
+                                       .label = b->k_proj.weight.name,
+                                       .cached = cache != NULL,
+                                       .window = b->shape.window,
+                                       .sinks = b->shape.sinks ? &b->sinks : NULL};
+    d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all, *qkv[QKV], *o;
-    d9d_coming coming;
+    d9d_op_pending_rows coming;
 
-    D9D_TRY(d9d_op_gather_rows_go(t, x, tp, b->q_proj.weight.name, &coming, &all));
-    D9D_TRY(project(b, t, all, &coming, of, &positions->shape, qkv));
-    D9D_TRY(arrange(b, t, positions, cache, qkv));
+    D9D_TRY(d9d_op_all_gather_rows_start(t, x, tp, b->q_proj.weight.name, &coming, &all));
+    D9D_TRY(qkv_project(b, t, all, &coming, of, &positions->shape, qkv));
+    D9D_TRY(heads_prepare(b, t, positions, cache, qkv));
     D9D_TRY(d9d_op_attention(t, qkv[Q], qkv[K], qkv[V], &how, &o));
-    D9D_TRY(gated(b, t, o, all, &o));
-    D9D_TRY(d9di_block_linear_end(&b->o_proj, t, o, tp, plus, y));
+    D9D_TRY(gate_heads(b, t, o, all, &o));
+    D9D_TRY(d9di_block_linear_reduce(&b->o_proj, t, o, tp, plus, y));
     return b->shape.o_bias ? d9d_op_add_bias(t, *y, &b->o_bias, 0, y) : D9D_OK;
 }

@@ -5,18 +5,18 @@
 #include "d9d/nn/block.h"
 
 /* N(0, init_std), or U(+-1/sqrt(in)) where none is given: kind, and its scale. */
-d9d_init_kind d9di_block_init(const d9d_block_how *how, int64_t in, float *scale);
+d9d_init_kind d9di_block_init(const d9d_block_opts *how, int64_t in, float *scale);
 
 /* Declare n child modules in order. */
-struct d9di_child {
+struct d9di_block_child {
     const char *name;
     d9d_module *module;
 };
-d9d_status d9di_block_children(d9d_module *m, const struct d9di_child *children, size_t n);
+d9d_status d9di_block_children(d9d_module *m, const struct d9di_block_child *children, size_t n);
 
 /* The end of a block: x W^T of this rank's columns, summed over the tp ranks, rows scattered, and
  * added to `plus` where that is not NULL. */
-d9d_status d9di_block_linear_end(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
-                                 d9d_var *plus, d9d_var **y);
+d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
+                                    d9d_var *plus, d9d_var **y);
 
 #endif /* D9DI_NN_BLOCK_INIT_H */

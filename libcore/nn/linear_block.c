@@ -3,7 +3,7 @@
 
 #include "nn/block_init.h"
 
-d9d_init_kind d9di_block_init(const d9d_block_how *how, int64_t in, float *scale)
+d9d_init_kind d9di_block_init(const d9d_block_opts *how, int64_t in, float *scale)
 {
     if (how->init_std > 0) {
         *scale = (float)how->init_std;
@@ -13,14 +13,14 @@ d9d_init_kind d9di_block_init(const d9d_block_how *how, int64_t in, float *scale
     return D9D_INIT_UNIFORM;
 }
 
-d9d_status d9di_block_children(d9d_module *m, const struct d9di_child *children, size_t n)
+d9d_status d9di_block_children(d9d_module *m, const struct d9di_block_child *children, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         D9D_TRY(d9d_module_child(m, children[i].name, children[i].module));
     return D9D_OK;
 }
 
-d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_how *how, int64_t in,
+d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_opts *how, int64_t in,
                                  int64_t out)
 {
     float scale;
@@ -38,16 +38,16 @@ d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t, d9d_var *x
     return d9d_op_linear(t, x, &b->weight, y);
 }
 
-d9d_status d9di_block_linear_end(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
-                                 d9d_var *plus, d9d_var **y)
+d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
+                                    d9d_var *plus, d9d_var **y)
 {
     if (d9d_comm_size(tp) > 1)
-        return d9d_op_linear_scatter(t, x, &b->weight, tp, b->weight.name, plus, y);
-    return plus != NULL ? d9d_op_linear_onto(t, x, &b->weight, plus, y)
+        return d9d_op_linear_reduce_scatter(t, x, &b->weight, tp, b->weight.name, plus, y);
+    return plus != NULL ? d9d_op_linear_residual(t, x, &b->weight, plus, y)
                         : d9d_op_linear(t, x, &b->weight, y);
 }
 
-d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_how *how, int64_t n, float eps,
+d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *how, int64_t n, float eps,
                                bool zero_centred)
 {
     b->eps = eps;

@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct record {
+typedef struct adapter_record {
     d9d_adapter adapter;
     d9d_param a, b;
-} record;
+} adapter_record;
 
 d9d_param *d9d_lora_matrix(const d9d_module *m)
 {
@@ -20,12 +20,12 @@ d9d_param *d9d_lora_matrix(const d9d_module *m)
     return NULL;
 }
 
-d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_how *how)
+d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
 {
     d9d_param *w = d9d_lora_matrix(m);
-    const bool stack = w != NULL && w->whole.ndim == 3;
-    const int64_t *d = w != NULL ? w->whole.dim : NULL, r = how->r;
-    record *l;
+    const bool stack = w != NULL && w->global_shape.ndim == 3;
+    const int64_t *d = w != NULL ? w->global_shape.dim : NULL, r = how->r;
+    adapter_record *l;
 
     if (w == NULL || w->adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "LoRA: the module has %s",

@@ -7,23 +7,23 @@
 
 #include "nn/block_init.h"
 
-static d9d_status check(const d9d_latent_shape *s)
+static d9d_status shape_check(const d9d_block_mla_shape *s)
 {
-    if (s->v > s->plain + s->turned)
+    if (s->v > s->nope_dim + s->rope_dim)
         return D9D_FAIL(D9D_ECONFIG,
                         "latent attention: values of %lld features are wider than keys of %lld",
-                        (long long)s->v, (long long)(s->plain + s->turned));
-    if (s->rope->features != s->turned)
+                        (long long)s->v, (long long)(s->nope_dim + s->rope_dim));
+    if (s->rope->features != s->rope_dim)
         return D9D_FAIL(D9D_ECONFIG,
                         "latent attention: %lld features of a head turn, a rope turns %lld",
-                        (long long)s->turned, (long long)s->rope->features);
+                        (long long)s->rope_dim, (long long)s->rope->features);
     return D9D_OK;
 }
 
-static d9d_status queries_init(d9d_block_latent *b, const d9d_block_how *how)
+static d9d_status queries_init(d9d_block_mla *b, const d9d_block_opts *how)
 {
-    const d9d_latent_shape *s = &b->shape;
-    const int64_t out = s->heads * (s->plain + s->turned);
+    const d9d_block_mla_shape *s = &b->shape;
+    const int64_t out = s->heads * (s->nope_dim + s->rope_dim);
 
     if (s->q_rank == 0) {
         D9D_BLOCK_ADD(&b->module, "q_proj", linear, &b->q_up, how, s->hidden, out);
@@ -36,21 +36,21 @@ static d9d_status queries_init(d9d_block_latent *b, const d9d_block_how *how)
     return d9d_module_child(&b->module, "q_proj", &b->q_proj);
 }
 
-d9d_status d9d_block_latent_init(d9d_block_latent *b, const d9d_block_how *how,
-                                 const d9d_latent_shape *shape)
+d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
+                              const d9d_block_mla_shape *shape)
 {
-    const d9d_latent_shape *s = &b->shape;
+    const d9d_block_mla_shape *s = &b->shape;
     d9d_module *m = &b->module;
 
-    D9D_TRY(check(shape));
+    D9D_TRY(shape_check(shape));
     b->shape = *shape;
-    b->cut = how->cut;
+    b->groups = how->groups;
     d9d_module_init(m);
     D9D_TRY(queries_init(b, how));
-    D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, how, s->hidden, s->kv_rank + s->turned);
+    D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, how, s->hidden, s->kv_rank + s->rope_dim);
     D9D_BLOCK_ADD(m, "kv_down_norm", norm, &b->kv_norm, how, s->kv_rank, s->norm_eps, false);
     D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, how, s->kv_rank,
-                  s->heads * (s->plain + s->v));
+                  s->heads * (s->nope_dim + s->v));
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, how, s->heads * s->v, s->hidden);
     return D9D_OK;
 }
@@ -58,11 +58,11 @@ d9d_status d9d_block_latent_init(d9d_block_latent *b, const d9d_block_how *how,
 /* Heads of `width` features whose rows of an up-projection are here. */
 static int64_t heads_here(const d9d_block_linear *up, int64_t width)
 {
-    return up->weight.work.dim[0] / width;
+    return up->weight.local_shape.dim[0] / width;
 }
 
-static d9d_status turn(const d9d_block_latent *b, d9d_tape *t, d9d_var *x,
-                       const d9d_tensor *positions, d9d_var **y)
+static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
+                             const d9d_tensor *positions, d9d_var **y)
 {
     const d9d_block_rope *r = b->shape.rope;
 
@@ -70,11 +70,12 @@ static d9d_status turn(const d9d_block_latent *b, d9d_tape *t, d9d_var *x,
 }
 
 /* Of all tokens, the heads here [B, S, n, turned + plain]. */
-static d9d_status queries(d9d_block_latent *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
-                          d9d_var **q)
+static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
+                                  const d9d_tensor *positions, d9d_var **q)
 {
     const d9d_shape *p = &positions->shape;
-    const int64_t plain = b->shape.plain, turned = b->shape.turned, d = plain + turned;
+    const int64_t nope_dim = b->shape.nope_dim, rope_dim = b->shape.rope_dim,
+                  d = nope_dim + rope_dim;
     const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], heads_here(&b->q_up, d), d);
     d9d_var *h = x;
 
@@ -82,51 +83,53 @@ static d9d_status queries(d9d_block_latent *b, d9d_tape *t, d9d_var *x, const d9
         D9D_TRY(d9d_block_linear_forward(&b->q_down, t, h, &h));
         D9D_TRY(d9d_block_norm_forward(&b->q_norm, t, h, &h));
     }
-    D9D_TRY(d9d_op_gather_rows(t, h, d9d_cut_tp(b->cut), b->q_up.weight.name, &h));
+    D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->q_up.weight.name, &h));
     D9D_TRY(d9d_block_linear_forward(&b->q_up, t, h, &h));
     D9D_TRY(d9d_op_reshape(t, h, heads, &h));
-    D9D_TRY(d9d_op_join(t, (d9d_piece[]){{h, plain, turned}, {h, 0, plain}}, 2, heads, &h));
-    return turn(b, t, h, positions, q);
+    D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{h, nope_dim, rope_dim}, {h, 0, nope_dim}}, 2,
+                          heads, &h));
+    return apply_rope(b, t, h, positions, q);
 }
 
 /* The one key of positions, turned: [B, S, 1, turned]. */
-static d9d_status turned_key(d9d_block_latent *b, d9d_tape *t, d9d_var *x,
-                             const d9d_tensor *positions, d9d_var **key)
+static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
+                           d9d_var **key)
 {
     const d9d_shape *p = &positions->shape;
-    const int64_t turned = b->shape.turned;
+    const int64_t rope_dim = b->shape.rope_dim;
     d9d_var *h;
 
-    D9D_TRY(d9d_op_linear_rows(t, x, &b->kv_down.weight, b->shape.kv_rank, turned, &h));
-    D9D_TRY(d9d_op_gather_rows(t, h, d9d_cut_tp(b->cut), b->kv_down.weight.name, &h));
-    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, turned), &h));
-    return turn(b, t, h, positions, key);
+    D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, b->shape.kv_rank, rope_dim, &h));
+    D9D_TRY(d9d_op_all_gather_rows(t, h, d9d_groups_tp(b->groups), b->kv_down.weight.name, &h));
+    D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, rope_dim), &h));
+    return apply_rope(b, t, h, positions, key);
 }
 
 /* The features that heads share, of all tokens: [.., kv_rank]. */
-static d9d_status shared(d9d_block_latent *b, d9d_tape *t, d9d_var *x, d9d_var **y)
+static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
-    D9D_TRY(d9d_op_linear_rows(t, x, &b->kv_down.weight, 0, b->shape.kv_rank, y));
+    D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, 0, b->shape.kv_rank, y));
     D9D_TRY(d9d_block_norm_forward(&b->kv_norm, t, *y, y));
-    return d9d_op_gather_rows(t, *y, d9d_cut_tp(b->cut), b->kv_up.weight.name, y);
+    return d9d_op_all_gather_rows(t, *y, d9d_groups_tp(b->groups), b->kv_up.weight.name, y);
 }
 
 /* Both of the heads here; values with zeros up to the width of keys. */
-static d9d_status keys_values(d9d_block_latent *b, d9d_tape *t, d9d_var *x,
-                              const d9d_tensor *positions, d9d_var **k, d9d_var **v)
+static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
+                                const d9d_tensor *positions, d9d_var **k, d9d_var **v)
 {
     const d9d_shape *p = &positions->shape;
-    const d9d_latent_shape *s = &b->shape;
-    const int64_t width = s->plain + s->v, n = heads_here(&b->kv_up, width);
-    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, s->plain + s->turned);
+    const d9d_block_mla_shape *s = &b->shape;
+    const int64_t width = s->nope_dim + s->v, n = heads_here(&b->kv_up, width);
+    const d9d_shape heads = D9D_SHAPE(p->dim[0], p->dim[1], n, s->nope_dim + s->rope_dim);
     d9d_var *h, *key;
 
-    D9D_TRY(shared(b, t, x, &h));
+    D9D_TRY(kv_down_project(b, t, x, &h));
     D9D_TRY(d9d_block_linear_forward(&b->kv_up, t, h, &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], n, width), &h));
-    D9D_TRY(turned_key(b, t, x, positions, &key));
-    D9D_TRY(d9d_op_join(t, (d9d_piece[]){{key, 0, s->turned}, {h, 0, s->plain}}, 2, heads, k));
-    return d9d_op_join(t, &(d9d_piece){h, s->plain, s->v}, 1, heads, v);
+    D9D_TRY(rope_key(b, t, x, positions, &key));
+    D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{key, 0, s->rope_dim}, {h, 0, s->nope_dim}}, 2,
+                          heads, k));
+    return d9d_op_concat(t, &(d9d_op_concat_input){h, s->nope_dim, s->v}, 1, heads, v);
 }
 
 /* --- generation --- *
@@ -139,85 +142,88 @@ static d9d_status keys_values(d9d_block_latent *b, d9d_tape *t, d9d_var *x,
  * so that all heads attend to one row [c, turned key] a token, of 576 numbers in DeepSeek-V3 where
  * keys and values are 40,960. */
 
-void d9d_block_latent_cells(const d9d_block_latent *b, d9d_cells *out)
+void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out)
 {
-    const d9d_latent_shape *s = &b->shape;
+    const d9d_block_mla_shape *s = &b->shape;
 
-    *out = (d9d_cells){
-        1, {{"latent", false, b->kv_down.weight.dtype, D9D_SHAPE(1, s->kv_rank + s->turned)}}};
+    *out = (d9d_block_cache_spec){
+        1, {{"latent", false, b->kv_down.weight.dtype, D9D_SHAPE(1, s->kv_rank + s->rope_dim)}}};
 }
 
 /* What is kept of the tokens here, beside that of those before. */
-static d9d_status keep(d9d_block_latent *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
-                       const d9d_block_cache *cache, d9d_var **all)
+static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
+                                const d9d_tensor *positions, const d9d_block_cache *cache,
+                                d9d_var **all)
 {
     const d9d_shape *p = &positions->shape;
-    const int64_t c = b->shape.kv_rank, turned = b->shape.turned;
+    const int64_t c = b->shape.kv_rank, rope_dim = b->shape.rope_dim;
     d9d_var *h, *key;
 
-    D9D_TRY(shared(b, t, x, &h));
+    D9D_TRY(kv_down_project(b, t, x, &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(p->dim[0], p->dim[1], 1, c), &h));
-    D9D_TRY(turned_key(b, t, x, positions, &key));
-    D9D_TRY(d9d_op_join(t, (d9d_piece[]){{h, 0, c}, {key, 0, turned}}, 2,
-                        D9D_SHAPE(p->dim[0], p->dim[1], 1, c + turned), &h));
-    return d9d_op_cache(t, h, cache->at, cache->cell[0], all);
+    D9D_TRY(rope_key(b, t, x, positions, &key));
+    D9D_TRY(d9d_op_concat(t, (d9d_op_concat_input[]){{h, 0, c}, {key, 0, rope_dim}}, 2,
+                          D9D_SHAPE(p->dim[0], p->dim[1], 1, c + rope_dim), &h));
+    return d9d_op_kv_append(t, h, cache->token_slots, cache->entry[0], all);
 }
 
 /* o [B, S, n, v] of queries [B, S, n, turned + plain]. */
-static d9d_status attend_kept(d9d_block_latent *b, d9d_tape *t, d9d_var *q, d9d_var *kept,
-                              const d9d_attention *how, d9d_var **o)
+static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *kept,
+                                const d9d_op_attention_opts *how, d9d_var **o)
 {
-    const d9d_latent_shape *s = &b->shape;
-    const int64_t c = s->kv_rank, width = s->plain + s->v;
-    const d9d_heads_how down = {width, 0, c, false}, up = {width, s->plain, s->v, true};
+    const d9d_block_mla_shape *s = &b->shape;
+    const int64_t c = s->kv_rank, width = s->nope_dim + s->v;
+    const d9d_op_linear_per_head_opts down = {width, 0, c, false},
+                                      up = {width, s->nope_dim, s->v, true};
     d9d_shape shape = d9d_var_tensor(q)->shape;
     d9d_var *h;
 
-    shape.dim[3] = s->plain;
-    D9D_TRY(d9d_op_join(t, &(d9d_piece){q, s->turned, s->plain}, 1, shape, &h));
-    D9D_TRY(d9d_op_heads(t, h, &b->kv_up.weight, &down, &h));
-    shape.dim[3] = c + s->turned;
-    D9D_TRY(d9d_op_join(t, (d9d_piece[]){{h, 0, c}, {q, 0, s->turned}}, 2, shape, &h));
+    shape.dim[3] = s->nope_dim;
+    D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){q, s->rope_dim, s->nope_dim}, 1, shape, &h));
+    D9D_TRY(d9d_op_linear_per_head(t, h, &b->kv_up.weight, &down, &h));
+    shape.dim[3] = c + s->rope_dim;
+    D9D_TRY(
+        d9d_op_concat(t, (d9d_op_concat_input[]){{h, 0, c}, {q, 0, s->rope_dim}}, 2, shape, &h));
     D9D_TRY(d9d_op_attention(t, h, kept, kept, how, &h));
     shape.dim[3] = c;
-    D9D_TRY(d9d_op_join(t, &(d9d_piece){h, 0, c}, 1, shape, &h));
-    return d9d_op_heads(t, h, &b->kv_up.weight, &up, o);
+    D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){h, 0, c}, 1, shape, &h));
+    return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);
 }
 
 /* o [B, S, n, D] without the zeros: [B, S, n v]. */
-static d9d_status merged(const d9d_block_latent *b, d9d_tape *t, d9d_var *o, d9d_var **y)
+static d9d_status heads_merge(const d9d_block_mla *b, d9d_tape *t, d9d_var *o, d9d_var **y)
 {
     const d9d_shape *s = &d9d_var_tensor(o)->shape;
     const int64_t v = b->shape.v;
 
     if (v < s->dim[3])
-        D9D_TRY(d9d_op_join(t, &(d9d_piece){o, 0, v}, 1,
-                            D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], v), &o));
+        D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){o, 0, v}, 1,
+                              D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], v), &o));
     return d9d_op_reshape(t, o, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2] * v), y);
 }
 
-d9d_status d9d_block_latent_forward(d9d_block_latent *b, d9d_tape *t, d9d_var *x,
-                                    const d9d_tensor *positions, const d9d_tensor *segments,
-                                    const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
+d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
+                                 const d9d_tensor *positions, const d9d_tensor *segments,
+                                 const d9d_block_cache *cache, d9d_var *plus, d9d_var **y)
 {
-    const d9d_latent_shape *s = &b->shape;
-    const float usual = 1.0f / sqrtf((float)(s->plain + s->turned));
-    const d9d_attention how = {.scale = s->scale != 0 ? s->scale : usual,
-                               .causal = true,
-                               .segments = segments,
-                               .cp = d9d_cut_cp(b->cut),
-                               .what = b->kv_up.weight.name,
-                               .cached = cache != NULL};
+    const d9d_block_mla_shape *s = &b->shape;
+    const float usual = 1.0f / sqrtf((float)(s->nope_dim + s->rope_dim));
+    const d9d_op_attention_opts how = {.scale = s->scale != 0 ? s->scale : usual,
+                                       .causal = true,
+                                       .segments = segments,
+                                       .cp = d9d_groups_cp(b->groups),
+                                       .label = b->kv_up.weight.name,
+                                       .cached = cache != NULL};
     d9d_var *q, *k, *v, *o;
 
-    D9D_TRY(queries(b, t, x, positions, &q));
+    D9D_TRY(queries_project(b, t, x, positions, &q));
     if (cache != NULL) {
-        D9D_TRY(keep(b, t, x, positions, cache, &k));
-        D9D_TRY(attend_kept(b, t, q, k, &how, &o));
+        D9D_TRY(latent_append(b, t, x, positions, cache, &k));
+        D9D_TRY(attend_latent(b, t, q, k, &how, &o));
     } else {
-        D9D_TRY(keys_values(b, t, x, positions, &k, &v));
+        D9D_TRY(kv_up_project(b, t, x, positions, &k, &v));
         D9D_TRY(d9d_op_attention(t, q, k, v, &how, &o));
     }
-    D9D_TRY(merged(b, t, o, &o));
-    return d9di_block_linear_end(&b->o_proj, t, o, d9d_cut_tp(b->cut), plus, y);
+    D9D_TRY(heads_merge(b, t, o, &o));
+    return d9di_block_linear_reduce(&b->o_proj, t, o, d9d_groups_tp(b->groups), plus, y);
 }

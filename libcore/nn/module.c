@@ -11,7 +11,7 @@ void d9d_module_init(d9d_module *m)
     memset(m, 0, sizeof(*m));
 }
 
-static d9d_status add_entry(d9d_module *m, const char *name, d9d_param *p, d9d_module *child)
+static d9d_status entry_add(d9d_module *m, const char *name, d9d_param *p, d9d_module *child)
 {
     struct d9d_module_entry e = {d9d_arena_strdup(&m->names, name), p, child};
 
@@ -23,13 +23,13 @@ static d9d_status add_entry(d9d_module *m, const char *name, d9d_param *p, d9d_m
 d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_dtype t,
                             d9d_shape shape, d9d_init_kind init, float init_scale)
 {
-    D9D_TRY(add_entry(m, name, p, NULL));
+    D9D_TRY(entry_add(m, name, p, NULL));
     *p = (d9d_param){
         .name = m->entries.data[m->entries.len - 1].name,
-        .whole = shape,
-        .box = shape,
-        .work = shape,
-        .counts = true,
+        .global_shape = shape,
+        .shard_shape = shape,
+        .local_shape = shape,
+        .is_primary = true,
         .dtype = t,
         .grad_dtype = D9D_F32,
         .init = init,
@@ -40,7 +40,7 @@ d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_d
 }
 
 /* The child of this name: what the first part of a dotted name means. */
-static d9d_module *group(d9d_module *m, const char *name, size_t n)
+static d9d_module *child_group(d9d_module *m, const char *name, size_t n)
 {
     const char *own;
     d9d_module *g;
@@ -56,7 +56,7 @@ static d9d_module *group(d9d_module *m, const char *name, size_t n)
     if (own == NULL || g == NULL)
         return NULL;
     d9d_module_init(g);
-    return add_entry(m, own, NULL, g) == D9D_OK ? g : NULL;
+    return entry_add(m, own, NULL, g) == D9D_OK ? g : NULL;
 }
 
 d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c)
@@ -65,8 +65,8 @@ d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c)
     d9d_module *g;
 
     if (dot == NULL)
-        return add_entry(m, name, NULL, c);
-    g = group(m, name, (size_t)(dot - name));
+        return entry_add(m, name, NULL, c);
+    g = child_group(m, name, (size_t)(dot - name));
     if (g == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the modules of %s", name);
     return d9d_module_child(g, dot + 1, c);
@@ -82,15 +82,15 @@ void d9d_module_release(d9d_module *m)
         } else {
             d9d_tensor_release(&e->param->data);
             d9d_tensor_release(&e->param->grad);
-            d9d_tensor_release(&e->param->own);
-            d9d_tensor_release(&e->param->own_grad);
+            d9d_tensor_release(&e->param->shard);
+            d9d_tensor_release(&e->param->shard_grad);
         }
     }
     D9D_VEC_RELEASE(&m->entries);
     d9d_arena_release(&m->names);
 }
 
-d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg)
+d9d_status d9d_module_each(d9d_module *root, d9d_module_param_fn fn, void *arg)
 {
     for (size_t i = 0; i < root->entries.len; i++) {
         const struct d9d_module_entry *e = &root->entries.data[i];
@@ -101,8 +101,8 @@ d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg)
 }
 
 /* Names are of one arena, released when the walk is over. */
-static d9d_status walk(d9d_arena *names, const char *name, d9d_module *m, d9d_module_fn fn,
-                       void *arg)
+static d9d_status modules_walk(d9d_arena *names, const char *name, d9d_module *m, d9d_module_fn fn,
+                               void *arg)
 {
     D9D_TRY(fn(arg, name, m));
     for (size_t i = 0; i < m->entries.len; i++) {
@@ -114,7 +114,7 @@ static d9d_status walk(d9d_arena *names, const char *name, d9d_module *m, d9d_mo
         below = d9d_arena_printf(names, "%s%s%s", name, *name != '\0' ? "." : "", e.name);
         if (below == NULL)
             return D9D_FAIL(D9D_ENOMEM, "no memory for the name of %s", e.name);
-        D9D_TRY(walk(names, below, e.child, fn, arg));
+        D9D_TRY(modules_walk(names, below, e.child, fn, arg));
     }
     return D9D_OK;
 }
@@ -122,7 +122,7 @@ static d9d_status walk(d9d_arena *names, const char *name, d9d_module *m, d9d_mo
 d9d_status d9d_module_walk(d9d_module *root, d9d_module_fn fn, void *arg)
 {
     d9d_arena names = {0};
-    const d9d_status st = walk(&names, "", root, fn, arg);
+    const d9d_status st = modules_walk(&names, "", root, fn, arg);
 
     d9d_arena_release(&names);
     return st;
@@ -146,11 +146,11 @@ static d9d_status bind_param(binding *b, char *name, d9d_param *p)
     D9D_TRY(d9d_map_put(&b->by_name, name, len, p));
     D9D_TRY(d9d_map_put(&b->by_address, (const char *)&p, sizeof(p), p));
     p->name = name;
-    p->id = d9d_hash64(name, len);
+    p->id = d9d_hash_u64(name, len);
     return D9D_OK;
 }
 
-static d9d_status bind(binding *b, d9d_module *m, const char *prefix)
+static d9d_status names_bind(binding *b, d9d_module *m, const char *prefix)
 {
     for (size_t i = 0; i < m->entries.len; i++) {
         const struct d9d_module_entry *e = &m->entries.data[i];
@@ -159,7 +159,7 @@ static d9d_status bind(binding *b, d9d_module *m, const char *prefix)
 
         if (name == NULL)
             return D9D_FAIL(D9D_ENOMEM, "no memory for the name of %s", e->name);
-        D9D_TRY(e->child != NULL ? bind(b, e->child, name) : bind_param(b, name, e->param));
+        D9D_TRY(e->child != NULL ? names_bind(b, e->child, name) : bind_param(b, name, e->param));
     }
     return D9D_OK;
 }
@@ -167,7 +167,7 @@ static d9d_status bind(binding *b, d9d_module *m, const char *prefix)
 d9d_status d9d_module_bind(d9d_module *root)
 {
     binding b = {.names = &root->names};
-    const d9d_status st = bind(&b, root, "");
+    const d9d_status st = names_bind(&b, root, "");
 
     d9d_map_release(&b.by_name);
     d9d_map_release(&b.by_address);
@@ -222,52 +222,53 @@ d9d_status d9d_module_params(d9d_module *root, d9d_arena *a, d9d_params *out)
 
 /* --- memory and initial values --------------------------------------------------------- */
 
-typedef struct material {
+typedef struct materialization {
     d9d_device *dev;
     bool with_grads;
-} material;
+} materialization;
 
 static d9d_status materialise_param(void *arg, d9d_param *p)
 {
-    const material *m = arg;
+    const materialization *m = arg;
 
-    if (p->own.storage == NULL) {
-        D9D_TRY(d9d_tensor_alloc(m->dev, p->dtype, p->box, &p->own));
-        p->data = p->shard == NULL ? d9d_tensor_ref(&p->own)
-                                   : (d9d_tensor){.dtype = p->dtype, .shape = p->work};
+    if (p->shard.storage == NULL) {
+        D9D_TRY(d9d_tensor_alloc(m->dev, p->dtype, p->shard_shape, &p->shard));
+        p->data = p->shard_group == NULL ? d9d_tensor_ref(&p->shard)
+                                         : (d9d_tensor){.dtype = p->dtype, .shape = p->local_shape};
     }
     if (m->with_grads && p->trainable && p->grad.storage == NULL) {
-        if (p->own_grad.storage == NULL)
-            D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->box, &p->own_grad));
-        p->grad = p->shard == NULL ? d9d_tensor_ref(&p->own_grad)
-                                   : (d9d_tensor){.dtype = p->grad_dtype, .shape = p->work};
-        p->has_grad = p->has_own_grad = false;
+        if (p->shard_grad.storage == NULL)
+            D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->shard_shape, &p->shard_grad));
+        p->grad = p->shard_group == NULL
+                      ? d9d_tensor_ref(&p->shard_grad)
+                      : (d9d_tensor){.dtype = p->grad_dtype, .shape = p->local_shape};
+        p->has_grad = p->has_shard_grad = false;
     }
     return D9D_OK;
 }
 
 d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_grads)
 {
-    material m = {dev, with_grads};
+    materialization m = {dev, with_grads};
 
     return d9d_module_each(root, materialise_param, &m);
 }
 
-d9d_status d9d_param_reset(d9d_param *p, uint64_t seed)
+d9d_status d9d_module_reset_param(d9d_param *p, uint64_t seed)
 {
     const d9d_rng rng = {seed, p->id};
-    d9d_device *dev = d9d_tensor_device(&p->own);
+    d9d_device *dev = d9d_tensor_device(&p->shard);
 
     if (dev == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
-    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->own), p->init,
-                                p->init_scale, rng, p->box.ndim, p->box.dim, p->start,
-                                p->whole.dim);
+    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->shard), p->init,
+                                p->init_scale, rng, p->shard_shape.ndim, p->shard_shape.dim,
+                                p->shard_offset, p->global_shape.dim);
 }
 
 static d9d_status reset_param(void *arg, d9d_param *p)
 {
-    return d9d_param_reset(p, *(const uint64_t *)arg);
+    return d9d_module_reset_param(p, *(const uint64_t *)arg);
 }
 
 d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)
@@ -278,7 +279,7 @@ d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)
 static d9d_status clear_grad(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->has_grad = p->has_own_grad = false;
+    p->has_grad = p->has_shard_grad = false;
     return D9D_OK;
 }
 

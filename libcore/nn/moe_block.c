@@ -1,8 +1,8 @@
 /* moe_block.c - mixture of experts with an optional shared expert.  See d9d/nn/block.h. */
 #include "nn/block_init.h"
 
-static d9d_status grouped_init(d9d_block_grouped *b, const d9d_block_how *how, int64_t experts,
-                               int64_t in, int64_t out)
+static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts *how,
+                               int64_t experts, int64_t in, int64_t out)
 {
     float scale;
     d9d_init_kind kind = d9di_block_init(how, in, &scale);
@@ -15,9 +15,9 @@ static d9d_status grouped_init(d9d_block_grouped *b, const d9d_block_how *how, i
 }
 
 /* Replicated: it works on the tokens here, as the router does. */
-static d9d_status shared_init(d9d_block_moe *b, const d9d_block_how *how)
+static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *how)
 {
-    const d9d_block_how alone = {how->dtype, how->init_std, NULL};
+    const d9d_block_opts alone = {how->dtype, how->init_std, NULL};
 
     d9d_module_init(&b->shared_expert);
     D9D_TRY(d9d_block_ffn_init(&b->shared, &alone, b->shape.hidden, b->shape.shared_intermediate));
@@ -37,22 +37,22 @@ static d9d_status bias_init(d9d_block_moe *b)
     D9D_TRY(d9d_module_param(&b->router, D9D_ROUTER_BIAS, p, D9D_F32, D9D_SHAPE(b->shape.experts),
                              D9D_INIT_ZEROS, 0));
     p->trainable = false;
-    p->buffer = p->moves = p->added = true;
+    p->is_buffer = p->is_mutable_buffer = p->from_task = true;
     return D9D_OK;
 }
 
-d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
-                              const d9d_moe_shape *shape)
+d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
+                              const d9d_block_moe_shape *shape)
 {
     int64_t h = shape->hidden, e = shape->experts, n = shape->intermediate;
-    const struct d9di_child projections[] = {
+    const struct d9di_block_child projections[] = {
         {"gate_proj", &b->gate_proj.module},
         {"up_proj", &b->up_proj.module},
         {"down_proj", &b->down_proj.module},
     };
 
     b->shape = *shape;
-    b->cut = how->cut;
+    b->groups = how->groups;
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);
@@ -73,7 +73,7 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
 static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
                                   const d9d_routing *r, d9d_var **y)
 {
-    const d9d_ffn_weights w = {&b->gate_proj.weight, &b->up_proj.weight, &b->down_proj.weight};
+    const d9d_op_ffn_weights w = {&b->gate_proj.weight, &b->up_proj.weight, &b->down_proj.weight};
     d9d_var *rows, *out;
 
     D9D_TRY(d9d_op_permute(t, x, r, &rows));
@@ -82,18 +82,18 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
 }
 
 /* The same on the ranks that have the experts. */
-static d9d_status mixed_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
-                                const d9d_routing *r, d9d_var **y)
+static d9d_status experts_forward_ep(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
+                                     const d9d_routing *r, d9d_var **y)
 {
-    d9d_dispatch there;
+    d9d_op_moe_dispatch there;
     d9d_var *part;
     d9d_status st;
 
-    D9D_TRY(d9d_op_dispatch(t, d9d_cut_ep(b->cut), b->gate.weight.name, x, prob, r, &there));
+    D9D_TRY(d9d_op_dispatch(t, d9d_groups_ep(b->groups), b->gate.weight.name, x, prob, r, &there));
     D9D_TRY_OR(st, experts_forward(b, t, there.x, there.prob, &there.routing, &part), out);
     st = d9d_op_combine(t, part, &there, y);
 out:
-    d9d_dispatch_release(&there);
+    d9d_op_moe_dispatch_release(&there);
     return st;
 }
 
@@ -111,13 +111,13 @@ static d9d_status shared_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
     return d9d_op_add(t, plus, h, y);
 }
 
-static d9d_status route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d9d_var **prob,
-                        d9d_routing *r)
+static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d9d_var **prob,
+                               d9d_routing *r)
 {
-    const d9d_router *how = &b->shape.router;
+    const d9d_block_router *how = &b->shape.router;
 
     return d9d_op_router(t, logits,
-                         &(d9d_router_how){
+                         &(d9d_op_router_opts){
                              .k = (int)b->shape.top_k,
                              .sigmoid = how->score == D9D_SCORE_SIGMOID,
                              .renormalise = b->shape.renormalise,
@@ -128,9 +128,9 @@ static d9d_status route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d9d_var 
                              .aux = (float)how->aux_loss,
                              .z = (float)how->z_loss,
                              .counted = b->counted.storage != NULL ? &b->counted : NULL,
-                             .tp = d9d_cut_tp(b->cut),
-                             .cp = d9d_cut_cp(b->cut),
-                             .what = b->gate.weight.name,
+                             .tp = d9d_groups_tp(b->groups),
+                             .cp = d9d_groups_cp(b->groups),
+                             .label = b->gate.weight.name,
                          },
                          prob, r);
 }
@@ -145,8 +145,8 @@ d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_
 
     D9D_TRY(d9d_op_reshape(t, x, D9D_SHAPE(tokens, h), &flat));
     D9D_TRY(d9d_block_linear_forward(&b->gate, t, flat, &logits));
-    D9D_TRY(route(b, t, logits, &prob, &r));
-    D9D_TRY_OR(st, mixed_forward(b, t, flat, prob, &r, &mixed), out);
+    D9D_TRY(tokens_route(b, t, logits, &prob, &r));
+    D9D_TRY_OR(st, experts_forward_ep(b, t, flat, prob, &r, &mixed), out);
     if (b->shape.shared_intermediate > 0)
         D9D_TRY_OR(st, shared_forward(b, t, flat, mixed, &mixed), out);
     st = d9d_op_reshape(t, mixed, shape, y);
@@ -155,14 +155,16 @@ out:
     return st;
 }
 
-d9d_status d9d_block_moe_even(d9d_block_moe *b, d9d_device *dev, const d9d_tensor *scale)
+d9d_status d9d_block_moe_update_expert_bias(d9d_block_moe *b, d9d_device *dev,
+                                            const d9d_tensor *scale)
 {
     d9d_param *p = &b->expert_bias;
     const double rate = b->shape.router.bias_rate;
 
-    if (!b->shape.router.expert_bias || !p->moves || rate == 0)
+    if (!b->shape.router.expert_bias || !p->is_mutable_buffer || rate == 0)
         return D9D_OK;
-    return dev->kernels->router_bias(
-        dev->stream, d9d_tensor_data(&p->own), (const double *)d9d_tensor_data(&b->counted) + 2,
-        d9d_tensor_data(scale), (float)rate, p->start[0], p->box.dim[0], b->shape.experts);
+    return dev->kernels->router_bias(dev->stream, d9d_tensor_data(&p->shard),
+                                     (const double *)d9d_tensor_data(&b->counted) + 2,
+                                     d9d_tensor_data(scale), (float)rate, p->shard_offset[0],
+                                     p->shard_shape.dim[0], b->shape.experts);
 }

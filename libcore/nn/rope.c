@@ -6,7 +6,7 @@
 
 #define TWO_PI 6.283185307179586
 
-const char *d9d_rope_kind_word(d9d_rope_kind kind)
+const char *d9d_rope_kind_name(d9d_rope_kind kind)
 {
     static const char *const words[] = {"plain", "linear", "ntk", "yarn", "llama3"};
 
@@ -31,7 +31,7 @@ d9d_status d9d_rope_check(const d9d_rope_scaling *s)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].asked && !(rows[i].fine && isfinite(rows[i].value)))
             return D9D_FAIL(D9D_ECONFIG, "scaled rotary embedding (%s): %s cannot be %g",
-                            d9d_rope_kind_word(s->kind), rows[i].name, rows[i].value);
+                            d9d_rope_kind_name(s->kind), rows[i].name, rows[i].value);
     return D9D_OK;
 }
 
@@ -42,21 +42,22 @@ float d9d_rope_mscale(const d9d_rope_scaling *s)
     return s->kind == D9D_ROPE_YARN ? (float)(0.1 * log(s->factor) + 1) : 1.0f;
 }
 
-static double clamped(double v)
+static double clamp_unit(double v)
 {
     return v < 0 ? 0 : v > 1 ? 1 : v;
 }
 
 /* The pair that turns so many times over the original positions, as a real number. */
-static double pair_of(const d9d_rope_scaling *s, double turns, double base, int64_t features)
+static double pair_at_turns(const d9d_rope_scaling *s, double turns, double base, int64_t features)
 {
     return (double)features * log(s->original / (turns * TWO_PI)) / (2 * log(base));
 }
 
 /* How much of pair i's own frequency is left, 1: all of it, 0: that of longer rows. */
-static double yarn_keeps(const d9d_rope_scaling *s, double base, int64_t features, int64_t i)
+static double yarn_keep_share(const d9d_rope_scaling *s, double base, int64_t features, int64_t i)
 {
-    double low = pair_of(s, s->fast, base, features), high = pair_of(s, s->slow, base, features);
+    double low = pair_at_turns(s, s->fast, base, features),
+           high = pair_at_turns(s, s->slow, base, features);
 
     if (s->whole) {
         low = floor(low);
@@ -66,12 +67,12 @@ static double yarn_keeps(const d9d_rope_scaling *s, double base, int64_t feature
     high = high < (double)features - 1 ? high : (double)features - 1;
     if (low == high)
         high += 0.001;
-    return 1 - clamped(((double)i - low) / (high - low));
+    return 1 - clamp_unit(((double)i - low) / (high - low));
 }
 
-static double llama3_keeps(const d9d_rope_scaling *s, double f)
+static double llama3_keep_share(const d9d_rope_scaling *s, double f)
 {
-    return clamped((s->original * f / TWO_PI - s->slow) / (s->fast - s->slow));
+    return clamp_unit((s->original * f / TWO_PI - s->slow) / (s->fast - s->slow));
 }
 
 double d9d_rope_base(const d9d_rope_scaling *s, double base, int64_t features)
@@ -88,8 +89,8 @@ void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t featur
     base = d9d_rope_base(s, base, features);
     for (int64_t i = 0; i < features / 2; i++) {
         const double own = pow(base, -2.0 * (double)i / d);
-        const double keeps = s->kind == D9D_ROPE_YARN     ? yarn_keeps(s, base, features, i)
-                             : s->kind == D9D_ROPE_LLAMA3 ? llama3_keeps(s, own)
+        const double keeps = s->kind == D9D_ROPE_YARN     ? yarn_keep_share(s, base, features, i)
+                             : s->kind == D9D_ROPE_LLAMA3 ? llama3_keep_share(s, own)
                              : s->kind == D9D_ROPE_LINEAR ? 0
                                                           : 1;
 

@@ -1,8 +1,9 @@
 /* vocab_block.c - split embedding and split language-model head.  See d9d/nn/block.h. */
 #include "nn/block_init.h"
 
-d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how, d9d_vocab_kind kind,
-                                const d9d_vocab_split *splits, size_t n_splits, int64_t hidden)
+d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
+                                d9d_block_vocab_kind kind, const d9d_block_vocab_split *splits,
+                                size_t n_splits, int64_t hidden)
 {
     static const char *const kinds[] = {"token_embedding", "lm_head"};
     d9d_arena *a = &b->module.names;
@@ -15,7 +16,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how, d9
     }
     d9d_module_init(&b->module);
     b->n_splits = 0;
-    b->cut = how->cut;
+    b->groups = how->groups;
     b->table = d9d_arena_alloc(a, n_splits * sizeof(d9d_param *));
     if (b->table == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu splits", kinds[kind], n_splits);
@@ -38,17 +39,17 @@ d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t, const d9d_tens
     d9d_var *all;
 
     D9D_TRY(d9d_op_embedding(t, ids, b->table, b->n_splits, &all));
-    return d9d_op_scatter_rows(t, all, d9d_cut_tp(b->cut), b->table[0]->name, y);
+    return d9d_op_reduce_scatter_rows(t, all, d9d_groups_tp(b->groups), b->table[0]->name, y);
 }
 
 d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                 const d9d_tensor *targets, int32_t ignore, bool root,
                                 d9d_var **loss)
 {
-    d9d_comm *tp = d9d_cut_tp(b->cut);
+    d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all;
 
-    D9D_TRY(d9d_op_gather_rows(t, h, tp, b->table[0]->name, &all));
+    D9D_TRY(d9d_op_all_gather_rows(t, h, tp, b->table[0]->name, &all));
     return (root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
         t, all, b->table, b->n_splits, targets, ignore, tp, loss);
 }
@@ -56,9 +57,9 @@ d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
 d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                   const d9d_tensor *pick, d9d_var **logits)
 {
-    d9d_comm *tp = d9d_cut_tp(b->cut);
+    d9d_comm *tp = d9d_groups_tp(b->groups);
     d9d_var *all;
 
-    D9D_TRY(d9d_op_gather_rows(t, h, tp, b->table[0]->name, &all));
+    D9D_TRY(d9d_op_all_gather_rows(t, h, tp, b->table[0]->name, &all));
     return d9d_op_logits(t, all, pick, b->table, b->n_splits, tp, logits);
 }

@@ -1,17 +1,17 @@
 /* op_add.c - y = a + b.  Both gradients are dy itself. */
 #include "op/op_common.h"
 
-static d9d_status add_input(d9d_node *n)
+static d9d_status add_dgrad(d9d_node *n)
 {
     for (int i = 0; i < n->n_in; i++) {
         d9d_tensor dy = d9d_tensor_ref(&n->dout[0]);
 
-        D9D_TRY(d9d_node_give(n, i, &dy));
+        D9D_TRY(d9d_node_accumulate_grad(n, i, &dy));
     }
     return D9D_OK;
 }
 
-static const d9d_node_ops add_ops = {.name = "add", .input = add_input};
+static const d9d_node_ops add_node_ops = {.name = "add", .dgrad = add_dgrad};
 
 d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y)
 {
@@ -26,8 +26,8 @@ d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y)
     D9D_TRY(d9d_tape_output(t, ta->dtype, ta->shape, &out));
     D9D_TRY(D9DI_KERNEL(t, add, ta->dtype, d9d_tensor_data(d9d_var_tensor(out)), both, 2,
                         d9d_tensor_numel(ta)));
-    if (d9d_tape_wants(t, in, 2, NULL, 0))
-        D9D_TRY(d9d_tape_record(t, &add_ops, in, 2, &out, 1, NULL, 0, 0, &n));
+    if (d9d_tape_should_record(t, in, 2, NULL, 0))
+        D9D_TRY(d9d_tape_record(t, &add_node_ops, in, 2, &out, 1, NULL, 0, 0, &n));
     *y = out;
     return D9D_OK;
 }

@@ -9,8 +9,8 @@ d9d_status d9di_op_check(const char *op, const char *name, const d9d_tensor *x, 
         return D9D_FAIL(D9D_EINVAL, "%s: %s has no data: it was released or never filled", op,
                         name);
     if (x->dtype != t)
-        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, name, d9d_dtype_word(x->dtype),
-                        d9d_dtype_word(t));
+        return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected %s", op, name, d9d_dtype_name(x->dtype),
+                        d9d_dtype_name(t));
     return D9D_OK;
 }
 
@@ -18,13 +18,13 @@ d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor
 {
     if (x->storage != NULL && x->dtype != D9D_F32 && x->dtype != D9D_BF16)
         return D9D_FAIL(D9D_EINVAL, "%s: %s is %s, expected float32 or bfloat16", op, name,
-                        d9d_dtype_word(x->dtype));
+                        d9d_dtype_name(x->dtype));
     return d9di_op_check(op, name, x, x->dtype);
 }
 
 d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t)
 {
-    return d9di_op_check(op, d9di_param_name(p), &p->data, t);
+    return d9di_op_check(op, d9di_op_param_name(p), &p->data, t);
 }
 
 d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
@@ -58,13 +58,13 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
 
         D9D_TRY(d9di_op_check_param(op, tables[i], t));
         if (s->ndim != 2 || s->dim[1] != h)
-            return d9di_op_misfit(op, d9di_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
+            return d9di_op_misfit(op, d9di_op_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
                                   "a split is [V, H]");
-        if (tables[i]->whole.dim[0] > room)
+        if (tables[i]->global_shape.dim[0] > room)
             return D9D_FAIL(D9D_EINVAL, "%s: %s has %lld rows, at most %lld more ids are possible",
-                            op, d9di_param_name(tables[i]), (long long)tables[i]->whole.dim[0],
-                            (long long)room);
-        room -= tables[i]->whole.dim[0];
+                            op, d9di_op_param_name(tables[i]),
+                            (long long)tables[i]->global_shape.dim[0], (long long)room);
+        room -= tables[i]->global_shape.dim[0];
     }
     return D9D_OK;
 }
@@ -83,8 +83,9 @@ d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_
     return D9D_OK;
 }
 
-d9d_status d9di_transfer_even(d9d_tape *t, d9di_transfer *by, d9d_comm *comm, const char *what,
-                              d9d_dtype type, void *dst, const void *src, int64_t each)
+d9d_status d9di_op_collective_even(d9d_tape *t, d9di_op_collective_fn *by, d9d_comm *comm,
+                                   const char *what, d9d_dtype type, void *dst, const void *src,
+                                   int64_t each)
 {
     const int ranks = d9d_comm_size(comm);
     int64_t *counts = calloc((size_t)ranks, sizeof(*counts));
@@ -99,18 +100,18 @@ d9d_status d9di_transfer_even(d9d_tape *t, d9di_transfer *by, d9d_comm *comm, co
     return st;
 }
 
-d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st)
+d9d_status d9di_op_grad_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st)
 {
     if (st == D9D_OK)
-        return d9d_node_give(n, i, grad);
+        return d9d_node_accumulate_grad(n, i, grad);
     d9d_tensor_release(grad);
     return st;
 }
 
-d9d_status d9di_node_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st)
+d9d_status d9di_op_grad_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st)
 {
     if (st == D9D_OK)
-        d9d_node_sum_give(n, i, sum);
+        d9d_node_accumulate_end(n, i, sum);
     d9d_tensor_release(sum);
     return st;
 }

@@ -9,15 +9,15 @@
     (d9d_tape_device(tape)->kernels->entry(d9d_tape_device(tape)->stream, __VA_ARGS__))
 
 /* GRAD_input, GRAD_weight and GRAD_full of node ops whose halves are one function of the node and
- * of those that are wanted, d9d_need bits. */
+ * of those that are wanted, d9d_node_need bits. */
 #define D9DI_HALVES(grad)                                                                          \
-    static d9d_status grad##_input(d9d_node *n)                                                    \
+    static d9d_status grad##_dgrad(d9d_node *n)                                                    \
     {                                                                                              \
-        return grad(n, D9D_NEED_INPUT);                                                            \
+        return grad(n, D9D_NEED_DGRAD);                                                            \
     }                                                                                              \
-    static d9d_status grad##_weight(d9d_node *n)                                                   \
+    static d9d_status grad##_wgrad(d9d_node *n)                                                    \
     {                                                                                              \
-        return grad(n, D9D_NEED_WEIGHT);                                                           \
+        return grad(n, D9D_NEED_WGRAD);                                                            \
     }                                                                                              \
     static d9d_status grad##_full(d9d_node *n)                                                     \
     {                                                                                              \
@@ -43,12 +43,12 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
                                 int64_t h);
 
 /* Id of the first row of table i that is here, of tables that are parts of their splits. */
-static inline int64_t d9di_split_first(d9d_param *const *tables, size_t i)
+static inline int64_t d9di_op_split_first_id(d9d_param *const *tables, size_t i)
 {
-    int64_t first = tables[i]->work_start[0];
+    int64_t first = tables[i]->local_offset[0];
 
     for (size_t s = 0; s < i; s++)
-        first += tables[s]->whole.dim[0];
+        first += tables[s]->global_shape.dim[0];
     return first;
 }
 
@@ -68,23 +68,24 @@ static inline int64_t d9di_routing_rows(const d9d_routing *r)
     return r->source.shape.dim[0];
 }
 /* Of permuted rows [R, H] and the place of each choice in them [T, k]. */
-static inline d9d_permute_dims d9di_permute_dims(const d9d_tensor *permuted, const d9d_tensor *row)
+static inline d9d_moe_permute_dims d9di_op_permute_dims(const d9d_tensor *permuted,
+                                                        const d9d_tensor *row)
 {
-    return (d9d_permute_dims){permuted->dtype, row->shape.dim[0], row->shape.dim[1],
-                              permuted->shape.dim[0], permuted->shape.dim[1]};
+    return (d9d_moe_permute_dims){permuted->dtype, row->shape.dim[0], row->shape.dim[1],
+                                  permuted->shape.dim[0], permuted->shape.dim[1]};
 }
 
-static inline const char *d9di_param_name(const d9d_param *p)
+static inline const char *d9di_op_param_name(const d9d_param *p)
 {
     return p->name != NULL ? p->name : "the parameter";
 }
 
 /* x [..., N]: N, and the product of the others. */
-static inline int64_t d9di_last(const d9d_shape *s)
+static inline int64_t d9di_op_last_dim(const d9d_shape *s)
 {
     return s->dim[s->ndim - 1];
 }
-static inline int64_t d9di_rows(const d9d_shape *s)
+static inline int64_t d9di_op_rows(const d9d_shape *s)
 {
     const d9d_shape lead = {s->ndim - 1, {s->dim[0], s->dim[1], s->dim[2], s->dim[3], s->dim[4]}};
 
@@ -92,31 +93,32 @@ static inline int64_t d9di_rows(const d9d_shape *s)
 }
 
 /* Where rows of x [..., N] begin. */
-static inline void *d9di_rows_at(const d9d_tensor *x, int64_t first)
+static inline void *d9di_op_row_ptr(const d9d_tensor *x, int64_t first)
 {
     return (char *)d9d_tensor_data(x) +
-           (uint64_t)(first * d9di_last(&x->shape)) * d9d_dtype_size(x->dtype);
+           (uint64_t)(first * d9di_op_last_dim(&x->shape)) * d9d_dtype_size(x->dtype);
 }
 
 /* d9d_comm_all_gather() or d9d_comm_reduce_scatter() with `each` elements on every rank. */
-typedef __typeof__(d9d_comm_all_gather) d9di_transfer;
-d9d_status d9di_transfer_even(d9d_tape *t, d9di_transfer *by, d9d_comm *comm, const char *what,
-                              d9d_dtype type, void *dst, const void *src, int64_t each);
+typedef __typeof__(d9d_comm_all_gather) d9di_op_collective_fn;
+d9d_status d9di_op_collective_even(d9d_tape *t, d9di_op_collective_fn *by, d9d_comm *comm,
+                                   const char *what, d9d_dtype type, void *dst, const void *src,
+                                   int64_t each);
 
 /* The input as it was; its data may be gone. */
-static inline const d9d_tensor *d9di_node_in(const d9d_node *n, int i)
+static inline const d9d_tensor *d9di_op_input(const d9d_node *n, int i)
 {
     return d9d_var_tensor(n->in[i]);
 }
 /* Memory for the gradient of input i. */
-static inline d9d_status d9di_node_grad(d9d_node *n, int i, d9d_tensor *out)
+static inline d9d_status d9di_op_grad_alloc(d9d_node *n, int i, d9d_tensor *out)
 {
-    return d9d_node_alloc(n, d9di_node_in(n, i)->dtype, d9di_node_in(n, i)->shape, out);
+    return d9d_node_alloc(n, d9di_op_input(n, i)->dtype, d9di_op_input(n, i)->shape, out);
 }
 /* Give it when `st` is fine, else drop it. */
-d9d_status d9di_node_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st);
+d9d_status d9di_op_grad_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st);
 
-/* The same for a sum, of d9d_node_sum(). */
-d9d_status d9di_node_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st);
+/* The same for a sum, of d9d_node_accumulate_begin(). */
+d9d_status d9di_op_grad_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st);
 
 #endif /* D9D_OP_OP_COMMON_H */

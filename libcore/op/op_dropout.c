@@ -12,40 +12,40 @@ typedef struct dropout_attr {
 } dropout_attr;
 
 /* token: [rows] int64, storage NULL where p is 0. */
-static d9d_status drop(d9d_tape *t, const dropout_attr *a, const d9d_tensor *token,
-                       const d9d_tensor *x, const d9d_tensor *y)
+static d9d_status dropout_apply(d9d_tape *t, const dropout_attr *a, const d9d_tensor *token,
+                                const d9d_tensor *x, const d9d_tensor *y)
 {
-    const int64_t m = d9di_rows(&x->shape), n = m > 0 ? d9d_tensor_numel(x) / m : 0;
+    const int64_t m = d9di_op_rows(&x->shape), n = m > 0 ? d9d_tensor_numel(x) / m : 0;
 
     return D9DI_KERNEL(t, dropout, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), a->p,
                        a->factor, a->rng, token->storage != NULL ? d9d_tensor_data(token) : NULL, m,
                        n, a->first, a->width);
 }
 
-static d9d_status dropout_input(d9d_node *n)
+static d9d_status dropout_dgrad(d9d_node *n)
 {
     const d9d_tensor *dy = &n->dout[0];
     d9d_tensor dx;
 
     D9D_TRY(d9d_node_alloc(n, dy->dtype, dy->shape, &dx));
-    return d9di_node_finish(n, 0, &dx, drop(n->tape, n->attr, &n->saved[0], dy, &dx));
+    return d9di_op_grad_finish(n, 0, &dx, dropout_apply(n->tape, n->attr, &n->saved[0], dy, &dx));
 }
 
-static const d9d_node_ops dropout_ops = {.name = "dropout", .input = dropout_input};
+static const d9d_node_ops dropout_node_ops = {.name = "dropout", .dgrad = dropout_dgrad};
 
-static d9d_status run(d9d_tape *t, d9d_var *x, const dropout_attr *a, const d9d_tensor *token,
-                      d9d_var **y)
+static d9d_status dropout_run(d9d_tape *t, d9d_var *x, const dropout_attr *a,
+                              const d9d_tensor *token, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *out;
     d9d_node *n;
 
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(drop(t, a, token, tx, d9d_var_tensor(out)));
-    if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
-        D9D_TRY(d9d_tape_record(t, &dropout_ops, &x, 1, &out, 1, NULL, 0, sizeof(*a), &n));
+    D9D_TRY(dropout_apply(t, a, token, tx, d9d_var_tensor(out)));
+    if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {
+        D9D_TRY(d9d_tape_record(t, &dropout_node_ops, &x, 1, &out, 1, NULL, 0, sizeof(*a), &n));
         *(dropout_attr *)n->attr = *a;
-        (void)d9d_node_save(n, token, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, token, D9D_NEED_DGRAD);
     }
     *y = out;
     return D9D_OK;
@@ -57,14 +57,14 @@ d9d_status d9di_op_scale(d9d_tape *t, d9d_var *x, float factor, d9d_var **y)
     const d9d_tensor none = {.dtype = D9D_I64};
 
     *y = x;
-    return factor == 1.0f ? D9D_OK : run(t, x, &a, &none, y);
+    return factor == 1.0f ? D9D_OK : dropout_run(t, x, &a, &none, y);
 }
 
 d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *adapter, d9d_var **y)
 {
-    const d9d_draws *draws = d9d_tape_draws(t);
+    const d9d_dropout_rng *draws = d9d_tape_dropout_rng(t);
     const d9d_param *w = adapter->a;
-    const int64_t rows = d9di_rows(&d9d_var_tensor(x)->shape);
+    const int64_t rows = d9di_op_rows(&d9d_var_tensor(x)->shape);
     d9d_tensor token;
     d9d_status st;
     int64_t all;
@@ -74,16 +74,16 @@ d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *ada
         return D9D_OK;
     all = d9d_tensor_numel(&draws->token);
     if (rows != all && rows > all - draws->first)
-        return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens", d9di_param_name(w),
-                        (long long)rows, (long long)all);
+        return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens",
+                        d9di_op_param_name(w), (long long)rows, (long long)all);
     token = d9d_tensor_rows(&draws->token, rows != all ? draws->first : 0, rows);
-    st = run(t, x,
-             &(dropout_attr){.p = adapter->dropout,
-                             .factor = 1.0f / (1.0f - adapter->dropout),
-                             .rng = {draws->seed, d9d_hash64(&w->id, sizeof(w->id))},
-                             .first = w->work_start[1],
-                             .width = w->whole.dim[1]},
-             &token, y);
+    st = dropout_run(t, x,
+                     &(dropout_attr){.p = adapter->dropout,
+                                     .factor = 1.0f / (1.0f - adapter->dropout),
+                                     .rng = {draws->seed, d9d_hash_u64(&w->id, sizeof(w->id))},
+                                     .first = w->local_offset[1],
+                                     .width = w->global_shape.dim[1]},
+                     &token, y);
     d9d_tensor_release(&token);
     return st;
 }

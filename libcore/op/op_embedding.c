@@ -1,32 +1,32 @@
 /* op_embedding.c - rows of tables that a vocabulary is split into.  ids [M], table s [V_s, H]. */
 #include "op/op_common.h"
 
-static d9d_status embedding_weight(d9d_node *n)
+static d9d_status embedding_wgrad(d9d_node *n)
 {
     const d9d_tensor *ids = &n->saved[0], *dy = &n->dout[0];
 
     for (int i = 0; i < n->n_param; i++) {
         d9d_param *p = n->param[i];
 
-        if (d9d_param_wants(p))
-            D9D_TRY(D9DI_KERNEL(n->tape, embedding_dw, dy->dtype, p->grad.dtype,
+        if (d9d_param_needs_grad(p))
+            D9D_TRY(D9DI_KERNEL(n->tape, embedding_wgrad, dy->dtype, p->grad.dtype,
                                 d9d_tensor_data(&p->grad), d9d_param_grad_beta(p),
                                 d9d_tensor_data(ids), d9d_tensor_data(dy), d9d_tensor_numel(ids),
-                                d9di_split_first(n->param, (size_t)i), p->data.shape.dim[0],
+                                d9di_op_split_first_id(n->param, (size_t)i), p->data.shape.dim[0],
                                 p->data.shape.dim[1]));
     }
     return D9D_OK;
 }
 
-static const d9d_node_ops embedding_ops = {.name = "embedding", .weight = embedding_weight};
+static const d9d_node_ops embedding_node_ops = {.name = "embedding", .wgrad = embedding_wgrad};
 
-static d9d_status check(const d9d_tensor *ids, d9d_param *const *tables, size_t n)
+static d9d_status embedding_check(const d9d_tensor *ids, d9d_param *const *tables, size_t n)
 {
     const d9d_shape *s = n > 0 ? &tables[0]->data.shape : &ids->shape;
 
     D9D_TRY(d9di_op_check("embedding", "ids", ids, D9D_I32));
     if (n > 0)
-        D9D_TRY(d9di_op_check_real("embedding", d9di_param_name(tables[0]), &tables[0]->data));
+        D9D_TRY(d9di_op_check_real("embedding", d9di_op_param_name(tables[0]), &tables[0]->data));
     if (ids->shape.ndim >= D9D_MAX_DIMS)
         return d9di_op_misfit("embedding", "ids", &ids->shape, "the output", s,
                               "there is no room for one more dimension");
@@ -43,7 +43,7 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
     d9d_dtype type;
     d9d_var *out;
 
-    D9D_TRY(check(ids, tables, n));
+    D9D_TRY(embedding_check(ids, tables, n));
     h = tables[0]->data.shape.dim[1];
     type = tables[0]->data.dtype;
     shape.dim[shape.ndim++] = h;
@@ -53,11 +53,11 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
 
         D9D_TRY(D9DI_KERNEL(t, embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
                             d9d_tensor_data(ids), d9d_tensor_data(table), d9d_tensor_numel(ids),
-                            d9di_split_first(tables, i), table->shape.dim[0], h, i == 0));
+                            d9di_op_split_first_id(tables, i), table->shape.dim[0], h, i == 0));
     }
-    if (d9d_tape_wants(t, NULL, 0, tables, n)) {
-        D9D_TRY(d9d_tape_record(t, &embedding_ops, NULL, 0, &out, 1, tables, n, 0, &node));
-        (void)d9d_node_save(node, ids, D9D_NEED_WEIGHT);
+    if (d9d_tape_should_record(t, NULL, 0, tables, n)) {
+        D9D_TRY(d9d_tape_record(t, &embedding_node_ops, NULL, 0, &out, 1, tables, n, 0, &node));
+        (void)d9d_node_save(node, ids, D9D_NEED_WGRAD);
     }
     *y = out;
     return D9D_OK;

@@ -9,11 +9,11 @@ typedef struct adam_config {
     d9d_list betas;
     double eps, weight_decay;
     bool amsgrad, maximize, decoupled;
-    int weight_update; /* a d9d_weight_update */
+    int weight_update; /* a d9d_optimizer_weight_update */
     int state_dtype;
 } adam_config;
 
-static const char *const update_words[] = {[D9D_UPDATE_MASTER] = "master",
+static const char *const update_names[] = {[D9D_UPDATE_MASTER] = "master",
                                            [D9D_UPDATE_STOCHASTIC] = "stochastic",
                                            [D9D_UPDATE_NEAREST] = "nearest",
                                            [D9D_UPDATE_NEAREST + 1] = NULL};
@@ -32,13 +32,13 @@ static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
                      .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                        \
         D9D_KEY_REAL(adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",                    \
                      .flags = D9D_FLOAT32),                                                        \
-        D9D_KEY_ENUM(adam_config, state_dtype, "\"float32\"", d9di_state_dtype_words,              \
+        D9D_KEY_ENUM(adam_config, state_dtype, "\"float32\"", d9di_optimizer_state_dtype_names,    \
                      "type of the moments; bfloat16 is rounded stochastically, and to nearest "    \
                      "with weight_update nearest")
 #define ADAM_FLAGS                                                                                 \
     D9D_KEY_BOOL(adam_config, amsgrad, "false", "use the largest second moment so far"),           \
         D9D_KEY_BOOL(adam_config, maximize, "false", "climb instead of descend"),                  \
-        D9D_KEY_ENUM(adam_config, weight_update, "\"master\"", update_words,                       \
+        D9D_KEY_ENUM(adam_config, weight_update, "\"master\"", update_names,                       \
                      D9DI_WEIGHT_UPDATE_DOC)
 
 static const d9d_key adamw_keys[] = {ADAM_KEYS, ADAM_FLAGS, D9D_KEY_END};
@@ -54,7 +54,7 @@ static const d9d_key adam_keys[] = {
 };
 static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
 
-static bool rounds_randomly(const adam_config *c, d9d_weight_update how)
+static bool is_stochastic(const adam_config *c, d9d_optimizer_weight_update how)
 {
     return how == D9D_UPDATE_STOCHASTIC || (how == D9D_UPDATE_MASTER && c->state_dtype != 0);
 }
@@ -64,7 +64,7 @@ static d9d_status adam_check(const void *value, const char *path)
 {
     const adam_config *c = value;
 
-    if (c->amsgrad && rounds_randomly(c, (d9d_weight_update)c->weight_update))
+    if (c->amsgrad && is_stochastic(c, (d9d_optimizer_weight_update)c->weight_update))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: amsgrad knows no stochastic rounding: it needs state_dtype float32 "
                         "with weight_update master, or weight_update nearest",
@@ -72,18 +72,20 @@ static d9d_status adam_check(const void *value, const char *path)
     return D9D_OK;
 }
 
-extern const d9d_table d9di_adamw_table, d9di_adam_table, d9di_stochastic_table;
-const d9d_table d9di_adamw_table =
-    D9D_TABLE(adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check, .row = &d9di_adamw);
-const d9d_table d9di_adam_table =
-    D9D_TABLE(adam_config, "adam", adam_keys, "Adam", .check = adam_check, .row = &d9di_adam);
-const d9d_table d9di_stochastic_table =
+extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,
+    d9di_optimizer_stochastic_adamw_table;
+const d9d_table d9di_optimizer_adamw_table = D9D_TABLE(
+    adam_config, "adamw", adamw_keys, "AdamW", .check = adam_check, .row = &d9di_optimizer_adamw);
+const d9d_table d9di_optimizer_adam_table = D9D_TABLE(
+    adam_config, "adam", adam_keys, "Adam", .check = adam_check, .row = &d9di_optimizer_adam);
+const d9d_table d9di_optimizer_stochastic_adamw_table =
     D9D_TABLE(adam_config, "stochastic_adamw", stochastic_keys,
               "AdamW on bfloat16 parameters with stochastic rounding: adamw with weight_update "
               "stochastic",
-              .row = &d9di_stochastic_adamw);
+              .row = &d9di_optimizer_stochastic_adamw);
 
-static d9d_adam_step constants(const adam_config *c, const d9d_update *u, bool decoupled)
+static d9d_adam_step step_constants(const adam_config *c, const d9d_optimizer_update *u,
+                                    bool decoupled)
 {
     const double *betas = c->betas.items;
 
@@ -93,8 +95,8 @@ static d9d_adam_step constants(const adam_config *c, const d9d_update *u, bool d
         .beta2 = betas[1],
         .eps = c->eps,
         .weight_decay = c->weight_decay,
-        .bias1 = 1.0 - pow(betas[0], (double)u->step),
-        .bias2 = 1.0 - pow(betas[1], (double)u->step),
+        .bias_correction1 = 1.0 - pow(betas[0], (double)u->step),
+        .bias_correction2 = 1.0 - pow(betas[1], (double)u->step),
         .decoupled = decoupled,
         .amsgrad = c->amsgrad,
         .maximize = c->maximize,
@@ -102,7 +104,7 @@ static d9d_adam_step constants(const adam_config *c, const d9d_update *u, bool d
 }
 
 /* Updates that one call of the kernel can make. */
-static bool alike(const d9d_update *a, const d9d_update *b)
+static bool same_batch(const d9d_optimizer_update *a, const d9d_optimizer_update *b)
 {
     return a->step == b->step && a->param->dtype == b->param->dtype &&
            a->param->grad_dtype == b->param->grad_dtype && a->state_dtype == b->state_dtype;
@@ -113,31 +115,33 @@ static int adam_states(const void *config)
     return ((const adam_config *)config)->amsgrad ? 3 : 2;
 }
 
-static d9d_adam_arrays arrays_of(const adam_config *c, d9d_weight_update how, const d9d_update *u)
+static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_update how,
+                                   const d9d_optimizer_update *u)
 {
     const d9d_param *p = u->param;
 
     return (d9d_adam_arrays){
-        .p = d9d_tensor_data(&p->own),
-        .g = d9d_tensor_data(&p->own_grad),
+        .p = d9d_tensor_data(&p->shard),
+        .g = d9d_tensor_data(&p->shard_grad),
         .m = d9d_tensor_data(&u->state[0]),
         .v = d9d_tensor_data(&u->state[1]),
         .vmax = c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
-        .n = d9d_tensor_numel(&p->own),
-        .residual = d9di_residual(u, how, adam_states(c)),
+        .n = d9d_tensor_numel(&p->shard),
+        .residual = d9di_optimizer_residual(u, how, adam_states(c)),
     };
 }
 
 /* As many of the first updates as one call of the kernel can make. */
-static d9d_status update_alike(const adam_config *c, bool decoupled, d9d_weight_update how,
-                               const d9d_update *u, size_t n, size_t *done)
+static d9d_status update_batch(const adam_config *c, bool decoupled,
+                               d9d_optimizer_weight_update how, const d9d_optimizer_update *u,
+                               size_t n, size_t *done)
 {
-    const d9d_adam_step step = constants(c, u, decoupled);
+    const d9d_adam_step step = step_constants(c, u, decoupled);
     d9d_adam_arrays list[64];
     size_t count = 0;
 
-    while (count < n && count < 64 && alike(u, &u[count])) {
-        list[count] = arrays_of(c, how, &u[count]);
+    while (count < n && count < 64 && same_batch(u, &u[count])) {
+        list[count] = adam_arrays(c, how, &u[count]);
         count++;
     }
     *done += count;
@@ -146,57 +150,57 @@ static d9d_status update_alike(const adam_config *c, bool decoupled, d9d_weight_
 }
 
 /* The noise of a step: one stream a parameter and step. */
-static d9d_status update_randomly(const adam_config *c, bool decoupled, d9d_weight_update how,
-                                  const d9d_update *u)
+static d9d_status update_stochastic(const adam_config *c, bool decoupled,
+                                    d9d_optimizer_weight_update how, const d9d_optimizer_update *u)
 {
-    const d9d_adam_step step = constants(c, u, decoupled);
-    const d9d_adam_arrays arrays = arrays_of(c, how, u);
+    const d9d_adam_step step = step_constants(c, u, decoupled);
+    const d9d_adam_arrays arrays = adam_arrays(c, how, u);
     const d9d_param *p = u->param;
     const uint64_t key[2] = {p->id, (uint64_t)u->step};
-    const d9d_rng rng = {u->seed, d9d_hash64(key, sizeof(key))};
+    const d9d_rng rng = {u->seed, d9d_hash_u64(key, sizeof(key))};
 
-    return u->dev->kernels->adam_stochastic(u->dev->stream, &step, u->scale, p->dtype,
-                                            p->grad_dtype, u->state_dtype, &arrays, rng,
-                                            p->box.ndim, p->box.dim, p->start, p->whole.dim);
+    return u->dev->kernels->adam_stochastic(
+        u->dev->stream, &step, u->scale, p->dtype, p->grad_dtype, u->state_dtype, &arrays, rng,
+        p->shard_shape.ndim, p->shard_shape.dim, p->shard_offset, p->global_shape.dim);
 }
 
-static d9d_status update_all(const adam_config *c, bool decoupled, d9d_weight_update how,
-                             const d9d_update *u, size_t n)
+static d9d_status update_all(const adam_config *c, bool decoupled, d9d_optimizer_weight_update how,
+                             const d9d_optimizer_update *u, size_t n)
 {
-    const bool randomly = rounds_randomly(c, how);
+    const bool randomly = is_stochastic(c, how);
 
     for (size_t i = 0; i < n;) {
         if (randomly)
-            D9D_TRY(update_randomly(c, decoupled, how, &u[i++]));
+            D9D_TRY(update_stochastic(c, decoupled, how, &u[i++]));
         else
-            D9D_TRY(update_alike(c, decoupled, how, &u[i], n - i, &i));
+            D9D_TRY(update_batch(c, decoupled, how, &u[i], n - i, &i));
     }
     return D9D_OK;
 }
 
-static d9d_weight_update weight_update(const void *config)
+static d9d_optimizer_weight_update weight_update(const void *config)
 {
-    return (d9d_weight_update)((const adam_config *)config)->weight_update;
+    return (d9d_optimizer_weight_update)((const adam_config *)config)->weight_update;
 }
 
-static d9d_status adamw_update(const void *config, const d9d_update *u, size_t n)
+static d9d_status adamw_update(const void *config, const d9d_optimizer_update *u, size_t n)
 {
     return update_all(config, true, weight_update(config), u, n);
 }
 
-static d9d_status adam_update(const void *config, const d9d_update *u, size_t n)
+static d9d_status adam_update(const void *config, const d9d_optimizer_update *u, size_t n)
 {
     return update_all(config, ((const adam_config *)config)->decoupled, weight_update(config), u,
                       n);
 }
 
-static d9d_weight_update stochastic(const void *config)
+static d9d_optimizer_weight_update stochastic_weight_update(const void *config)
 {
     (void)config;
     return D9D_UPDATE_STOCHASTIC;
 }
 
-static d9d_status stochastic_update(const void *config, const d9d_update *u, size_t n)
+static d9d_status stochastic_update(const void *config, const d9d_optimizer_update *u, size_t n)
 {
     return update_all(config, true, D9D_UPDATE_STOCHASTIC, u, n);
 }
@@ -204,7 +208,7 @@ static d9d_status stochastic_update(const void *config, const d9d_update *u, siz
 static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
 {
     (void)p;
-    return d9di_state_dtype(((const adam_config *)config)->state_dtype);
+    return d9di_optimizer_state_dtype(((const adam_config *)config)->state_dtype);
 }
 
 static d9d_status stochastic_accepts(const d9d_param *p)
@@ -213,7 +217,7 @@ static d9d_status stochastic_accepts(const d9d_param *p)
         return D9D_FAIL(D9D_ECONFIG,
                         "optimizer: stochastic_adamw rounds to bfloat16, and %s is %s; set "
                         "model_provider.dtype to \"bfloat16\" or use adamw",
-                        p->name, d9d_dtype_word(p->dtype));
+                        p->name, d9d_dtype_name(p->dtype));
     return D9D_OK;
 }
 
@@ -223,9 +227,12 @@ static d9d_status stochastic_accepts(const d9d_param *p)
                                      .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL},  \
                                      .n_states = adam_states,                                      \
                                      .state_dtype = adam_dtype,                                    \
-                                     .in_turns = true,                                             \
+                                     .partial_lists_ok = true,                                     \
                                      __VA_ARGS__}
-ADAM(d9di_adamw, d9di_adamw_table, .update_list = adamw_update, .weight_update = weight_update);
-ADAM(d9di_adam, d9di_adam_table, .update_list = adam_update, .weight_update = weight_update);
-ADAM(d9di_stochastic_adamw, d9di_stochastic_table, .update_list = stochastic_update,
-     .weight_update = stochastic, .accepts = stochastic_accepts);
+ADAM(d9di_optimizer_adamw, d9di_optimizer_adamw_table, .update_list = adamw_update,
+     .weight_update = weight_update);
+ADAM(d9di_optimizer_adam, d9di_optimizer_adam_table, .update_list = adam_update,
+     .weight_update = weight_update);
+ADAM(d9di_optimizer_stochastic_adamw, d9di_optimizer_stochastic_adamw_table,
+     .update_list = stochastic_update, .weight_update = stochastic_weight_update,
+     .accepts = stochastic_accepts);

@@ -5,36 +5,39 @@
 #include "d9d/device/trace.h"
 #include "d9d/optim/optim.h"
 
-enum { REPORT = sizeof(d9d_step_report) / sizeof(double), SUMMED = 4 /* of them, over ranks */ };
+enum {
+    REPORT = sizeof(d9d_grad_finalize_report) / sizeof(double),
+    SUMMED = 4 /* of them, over ranks */
+};
 
-d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches, int64_t more, d9d_comm *world,
-                             d9d_step_end *out)
+d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches, int64_t more,
+                                  d9d_comm *world, d9d_grad_finalize *out)
 {
     const float one = 1.0f;
-    d9d_step_end e = {.world = world};
+    d9d_grad_finalize e = {.world = world};
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE(micro_batches + more + REPORT), &e.all),
                out);
     e.loss = d9d_tensor_rows(&e.all, 0, micro_batches);
-    e.more = d9d_tensor_rows(&e.all, micro_batches, more);
+    e.extra = d9d_tensor_rows(&e.all, micro_batches, more);
     e.report = d9d_tensor_rows(&e.all, micro_batches + more, REPORT);
     D9D_TRY_OR(st, d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &one, &e.scale), out);
     *out = e;
-    e = (d9d_step_end){0};
+    e = (d9d_grad_finalize){0};
 out:
-    d9d_step_end_release(&e);
+    d9d_grad_finalize_release(&e);
     return st;
 }
 
-void d9d_step_end_release(d9d_step_end *e)
+void d9d_grad_finalize_release(d9d_grad_finalize *e)
 {
     d9d_tensor_release(&e->loss);
-    d9d_tensor_release(&e->more);
+    d9d_tensor_release(&e->extra);
     d9d_tensor_release(&e->report);
     d9d_tensor_release(&e->all);
     d9d_tensor_release(&e->scale);
-    *e = (d9d_step_end){0};
+    *e = (d9d_grad_finalize){0};
 }
 
 /* --- the norm ----------------------------------------------------------------------------- *
@@ -43,131 +46,133 @@ void d9d_step_end_release(d9d_step_end *e)
  * parameters, so that no bit depends on which were there first.  They are made from the last
  * parameter to the first, as backward goes and gradients arrive: some at a time, so that those of
  * one launch, which awaits all of its own, are a small share of all. */
-enum { AT_ONCE = 128, SHARES = 32 };
+enum { MAX_ARRAYS = 128, LAUNCHES = 32 };
 
-typedef struct norm {
+typedef struct norm_work {
     d9d_device *dev;
     const d9d_param **p; /* [n] those that count */
     size_t n;
-    int64_t all; /* elements of them */
-    double *of;  /* [n] on the device */
-} norm;
+    int64_t n_elements; /* elements of them */
+    double *squares;    /* [n] on the device */
+} norm_work;
 
-static int64_t elements(const d9d_param *p)
+static int64_t grad_numel(const d9d_param *p)
 {
-    return d9d_tensor_numel(&p->own_grad);
+    return d9d_tensor_numel(&p->shard_grad);
 }
 
-static void norm_find(norm *q, const d9d_params *params)
+static void norm_collect(norm_work *q, const d9d_params *params)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (params->p[i]->counts && d9d_param_has_own_grad(params->p[i])) {
-            q->all += elements(params->p[i]);
+        if (params->p[i]->is_primary && d9d_param_has_shard_grad(params->p[i])) {
+            q->n_elements += grad_numel(params->p[i]);
             q->p[q->n++] = params->p[i];
         }
 }
 
 /* Where the launch begins that ends before `end`. */
-static size_t launch_begin(const norm *q, size_t end)
+static size_t launch_first(const norm_work *q, size_t end)
 {
     const d9d_param *last = q->p[end - 1];
-    int64_t n = elements(last);
+    int64_t n = grad_numel(last);
     size_t i = end - 1;
 
-    for (; i > 0 && end - i < AT_ONCE; i--) {
+    for (; i > 0 && end - i < MAX_ARRAYS; i--) {
         const d9d_param *p = q->p[i - 1];
 
-        if (p->own_grad.dtype != last->own_grad.dtype)
+        if (p->shard_grad.dtype != last->shard_grad.dtype)
             break;
-        if (p->late != q->p[i]->late && n >= q->all / SHARES)
+        if (p->pending_reduce != q->p[i]->pending_reduce && n >= q->n_elements / LAUNCHES)
             break;
-        n += elements(p);
+        n += grad_numel(p);
     }
     return i;
 }
 
-static d9d_status await(d9d_device *dev, const d9d_param *p)
+static d9d_status grad_wait(d9d_device *dev, const d9d_param *p)
 {
-    if (p->late == NULL)
+    if (p->pending_reduce == NULL)
         return D9D_OK;
-    d9d_trace_lap(dev, "norm", "");
-    D9D_TRY(d9d_param_await(p, dev->stream));
-    d9d_trace_lap(dev, "wait", "for sums");
+    d9d_trace_mark(dev, "norm", "");
+    D9D_TRY(d9d_param_wait_grad(p, dev->stream));
+    d9d_trace_mark(dev, "wait", "for sums");
     return D9D_OK;
 }
 
-static d9d_status launch(const norm *q, size_t begin, size_t end)
+static d9d_status norm_launch(const norm_work *q, size_t begin, size_t end)
 {
     d9d_device *dev = q->dev;
-    d9d_array list[AT_ONCE];
+    d9d_sum_squares_array list[MAX_ARRAYS];
 
     for (size_t i = begin; i < end; i++) {
-        if (i == begin || q->p[i]->late != q->p[i - 1]->late)
-            D9D_TRY(await(dev, q->p[i]));
-        list[i - begin] = (d9d_array){d9d_tensor_data(&q->p[i]->own_grad), elements(q->p[i])};
+        if (i == begin || q->p[i]->pending_reduce != q->p[i - 1]->pending_reduce)
+            D9D_TRY(grad_wait(dev, q->p[i]));
+        list[i - begin] =
+            (d9d_sum_squares_array){d9d_tensor_data(&q->p[i]->shard_grad), grad_numel(q->p[i])};
     }
-    return dev->kernels->sum_squares(dev->stream, q->of + begin, q->p[begin]->own_grad.dtype, list,
-                                     (int64_t)(end - begin));
+    return dev->kernels->sum_squares(dev->stream, q->squares + begin, q->p[begin]->shard_grad.dtype,
+                                     list, (int64_t)(end - begin));
 }
 
-static d9d_status norm_add(d9d_device *dev, const d9d_params *params, double *out)
+static d9d_status norm_accumulate(d9d_device *dev, const d9d_params *params, double *out)
 {
-    norm q = {.dev = dev, .p = calloc(params->n + 1, sizeof(d9d_param *))};
+    norm_work q = {.dev = dev, .p = calloc(params->n + 1, sizeof(d9d_param *))};
     d9d_tensor of = {0};
     d9d_status st;
 
     if (q.p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the norm of %zu gradients", params->n);
-    norm_find(&q, params);
+    norm_collect(&q, params);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F64, D9D_SHAPE((int64_t)q.n), &of), out);
-    q.of = d9d_tensor_data(&of);
+    q.squares = d9d_tensor_data(&of);
     for (size_t end = q.n, begin; end > 0; end = begin) {
-        begin = launch_begin(&q, end);
-        D9D_TRY_OR(st, launch(&q, begin, end), out);
+        begin = launch_first(&q, end);
+        D9D_TRY_OR(st, norm_launch(&q, begin, end), out);
     }
-    st = dev->kernels->add_up(dev->stream, out, q.of, (int64_t)q.n);
+    st = dev->kernels->sum_ordered(dev->stream, out, q.squares, (int64_t)q.n);
 out:
     d9d_tensor_release(&of);
     free(q.p);
     return st;
 }
 
-d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params, const d9d_step_own *own,
-                              double max_norm)
+d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *params,
+                                     const d9d_grad_finalize_local *own, double max_norm)
 {
-    const d9d_step_report mine = {.targets = own->targets, .flags = own->flag, .saved = own->saved};
+    const d9d_grad_finalize_report mine = {
+        .targets = own->targets, .flags = own->flag, .saved = own->saved};
     d9d_device *dev = d9d_tensor_device(&e->all);
     const d9d_kernels *k = dev->kernels;
-    const int64_t n = d9d_tensor_numel(&e->loss), more = d9d_tensor_numel(&e->more);
+    const int64_t n = d9d_tensor_numel(&e->loss), more = d9d_tensor_numel(&e->extra);
     double *loss = d9d_tensor_data(&e->loss), *report = d9d_tensor_data(&e->report);
-    double *targets = report + offsetof(d9d_step_report, targets) / sizeof(double);
-    double *squares = report + offsetof(d9d_step_report, squares) / sizeof(double);
+    double *targets = report + offsetof(d9d_grad_finalize_report, targets) / sizeof(double);
+    double *squares = report + offsetof(d9d_grad_finalize_report, squares) / sizeof(double);
 
     D9D_TRY(d9d_device_upload(dev, report, &mine, SUMMED * sizeof(double)));
     if (more > 0)
-        D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->more), own->more,
+        D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->extra), own->extra,
                                   (uint64_t)more * sizeof(double)));
-    if (own->shadow)
+    if (own->is_replica)
         D9D_TRY(k->fill(dev->stream, D9D_F64, loss, n, 0.0f));
-    D9D_TRY(norm_add(dev, params, squares));
+    D9D_TRY(norm_accumulate(dev, params, squares));
     D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
                                 n + more + SUMMED, D9D_COMM_SUM));
-    return k->step_scale(dev->stream, d9d_tensor_data(&e->scale),
-                         report + offsetof(d9d_step_report, loss) / sizeof(double), loss, n,
-                         targets, squares, max_norm);
+    return k->grad_scale(dev->stream, d9d_tensor_data(&e->scale),
+                         report + offsetof(d9d_grad_finalize_report, loss) / sizeof(double), loss,
+                         n, targets, squares, max_norm);
 }
 
 /* The array of a parameter to look at, or NULL. */
 typedef const d9d_tensor *array_fn(const d9d_param *p);
 
-static const d9d_tensor *grad_of(const d9d_param *p)
+static const d9d_tensor *shard_grad_of(const d9d_param *p)
 {
-    return d9d_param_has_own_grad(p) ? &p->own_grad : NULL;
+    return d9d_param_has_shard_grad(p) ? &p->shard_grad : NULL;
 }
 
-static const d9d_tensor *data_of(const d9d_param *p)
+static const d9d_tensor *shard_of(const d9d_param *p)
 {
-    return &p->own;
+    return &p->shard;
 }
 
 static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, array_fn *array,
@@ -199,14 +204,14 @@ out:
     return st;
 }
 
-d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params, const d9d_param **out,
-                                   int64_t *index)
+d9d_status d9d_optimizer_find_nonfinite_grad(d9d_device *dev, const d9d_params *params,
+                                             const d9d_param **out, int64_t *index)
 {
-    return find_nonfinite(dev, params, grad_of, out, index);
+    return find_nonfinite(dev, params, shard_grad_of, out, index);
 }
 
-d9d_status d9d_data_find_nonfinite(d9d_device *dev, const d9d_params *params, const d9d_param **out,
-                                   int64_t *index)
+d9d_status d9d_optimizer_find_nonfinite_param(d9d_device *dev, const d9d_params *params,
+                                              const d9d_param **out, int64_t *index)
 {
-    return find_nonfinite(dev, params, data_of, out, index);
+    return find_nonfinite(dev, params, shard_of, out, index);
 }

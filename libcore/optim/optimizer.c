@@ -12,16 +12,16 @@ struct d9d_optimizer {
     d9d_device *dev;
     d9d_params params;
     uint64_t seed;
-    int n_states;        /* the kind's */
-    int n_kept;          /* with the residual of a master weight, which is the last */
-    d9d_tensor *state;   /* [params.n * n_kept]; storage NULL for frozen parameters */
-    int64_t *steps;      /* [params.n] */
-    d9d_update *updates; /* [params.n], of the turn under way */
-    size_t *order;       /* [params.n], of updates: as indices into params */
-    size_t *end;         /* [n_first], of the parameters that are updated first: in `order` */
+    int n_states;                  /* the kind's */
+    int n_kept;                    /* with the residual of a master weight, which is the last */
+    d9d_tensor *state;             /* [params.n * n_kept]; storage NULL for frozen parameters */
+    int64_t *steps;                /* [params.n] */
+    d9d_optimizer_update *updates; /* [params.n], of the turn under way */
+    size_t *order;                 /* [params.n], of updates: as indices into params */
+    size_t *end; /* [n_first], of the parameters that are updated first: in `order` */
     size_t n_first;
-    d9d_optimizer_queued *queued;
-    void *queued_arg;
+    d9d_optimizer_enqueued_fn *enqueued;
+    void *enqueued_arg;
     size_t *index; /* the states that exist, as indices into `state` */
     char **names;  /* of those */
     size_t n_index;
@@ -62,7 +62,7 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, cons
     const d9d_param *p = o->params.p[i];
     const size_t at = i * (size_t)o->n_kept + (size_t)s;
 
-    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->box};
+    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard_shape};
     o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
     if (o->names[o->n_index] == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
@@ -87,7 +87,7 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
     return D9D_OK;
 }
 
-static const d9d_param *param_of(const d9d_optimizer *o, size_t at)
+static const d9d_param *state_param(const d9d_optimizer *o, size_t at)
 {
     return o->params.p[at / (size_t)o->n_kept];
 }
@@ -115,7 +115,7 @@ static d9d_status states_create(d9d_optimizer *o)
         if (!o->params.p[i]->trainable)
             continue;
         if (o->kind->accepts != NULL)
-            D9D_TRY(D9D_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
+            D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
         D9D_TRY(states_add(o, i));
     }
     return D9D_OK;
@@ -126,9 +126,9 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
     o->dev = dev;
     for (size_t i = 0; i < o->n_index; i++) {
         d9d_tensor *t = &o->state[o->index[i]];
-        const d9d_param *p = param_of(o, o->index[i]);
+        const d9d_param *p = state_param(o, o->index[i]);
 
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->box, t));
+        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->shard_shape, t));
         D9D_TRY(
             dev->kernels->fill(dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
     }
@@ -172,7 +172,7 @@ void d9d_optimizer_free(d9d_optimizer *o)
 /* --- a step ------------------------------------------------------------------------------- */
 
 /* The parameter goes to place *to, if it stands behind that. */
-static void move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
+static void order_move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
 {
     for (size_t i = *to; i < o->params.n; i++) {
         const size_t at = o->order[i];
@@ -185,10 +185,10 @@ static void move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
     }
 }
 
-d9d_status d9d_optimizer_first(d9d_optimizer *o, const d9d_params *const *first, size_t n,
-                               d9d_optimizer_queued *queued, void *arg)
+d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *first, size_t n,
+                                   d9d_optimizer_enqueued_fn *queued, void *arg)
 {
-    const bool at_once = o->kind->update_list != NULL && !o->kind->in_turns;
+    const bool at_once = o->kind->update_list != NULL && !o->kind->partial_lists_ok;
     size_t to = 0;
 
     o->end = d9d_arena_alloc(&o->arena, (n + 1) * sizeof(*o->end));
@@ -196,18 +196,18 @@ d9d_status d9d_optimizer_first(d9d_optimizer *o, const d9d_params *const *first,
         return D9D_FAIL(D9D_ENOMEM, "optimizer: the order of %zu parameters", o->params.n);
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < first[i]->n && !at_once; k++)
-            move_up(o, first[i]->p[k], &to);
+            order_move_up(o, first[i]->p[k], &to);
         o->end[i] = at_once ? o->params.n : to;
     }
     o->n_first = n;
-    o->queued = queued;
-    o->queued_arg = arg;
+    o->enqueued = queued;
+    o->enqueued_arg = arg;
     return D9D_OK;
 }
 
 /* Those from `begin` to `end` in the order. */
-static d9d_status update_some(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
-                              size_t end)
+static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
+                               size_t end)
 {
     size_t n = 0;
 
@@ -215,9 +215,9 @@ static d9d_status update_some(d9d_optimizer *o, double lr, const d9d_tensor *sca
         const size_t i = o->order[k];
         d9d_param *p = o->params.p[i];
 
-        if (!d9d_param_has_own_grad(p))
+        if (!d9d_param_has_shard_grad(p))
             continue;
-        o->updates[n++] = (d9d_update){
+        o->updates[n++] = (d9d_optimizer_update){
             .dev = o->dev,
             .param = p,
             .state = &o->state[i * (size_t)o->n_kept],
@@ -229,11 +229,11 @@ static d9d_status update_some(d9d_optimizer *o, double lr, const d9d_tensor *sca
         };
     }
     if (o->kind->update_list != NULL)
-        return n == 0
-                   ? D9D_OK
-                   : D9D_CALL(o->kind->table->name, o->kind, update_list, o->config, o->updates, n);
+        return n == 0 ? D9D_OK
+                      : D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update_list, o->config,
+                                        o->updates, n);
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(D9D_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
+        D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, update, o->config, &o->updates[i]));
     return D9D_OK;
 }
 
@@ -242,10 +242,10 @@ d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr, const d9d_tensor *sca
     size_t done = 0;
 
     for (size_t i = 0; i < o->n_first; done = o->end[i++]) {
-        D9D_TRY(update_some(o, lr, scale, done, o->end[i]));
-        D9D_TRY(o->queued(o->queued_arg, i));
+        D9D_TRY(update_range(o, lr, scale, done, o->end[i]));
+        D9D_TRY(o->enqueued(o->enqueued_arg, i));
     }
-    return update_some(o, lr, scale, done, o->params.n);
+    return update_range(o, lr, scale, done, o->params.n);
 }
 
 const char *d9d_optimizer_name(const d9d_optimizer *o)
@@ -253,7 +253,7 @@ const char *d9d_optimizer_name(const d9d_optimizer *o)
     return o->kind->table->name;
 }
 
-static uint64_t bytes_where(const d9d_optimizer *o, bool residuals_alone)
+static uint64_t state_bytes(const d9d_optimizer *o, bool residuals_alone)
 {
     uint64_t sum = 0;
 
@@ -261,7 +261,7 @@ static uint64_t bytes_where(const d9d_optimizer *o, bool residuals_alone)
         const size_t at = o->index[i];
 
         if (!residuals_alone || is_residual(o, at))
-            sum += (uint64_t)d9d_shape_numel(&param_of(o, at)->box) *
+            sum += (uint64_t)d9d_shape_numel(&state_param(o, at)->shard_shape) *
                    d9d_dtype_size(o->state[at].dtype);
     }
     return sum;
@@ -269,12 +269,12 @@ static uint64_t bytes_where(const d9d_optimizer *o, bool residuals_alone)
 
 uint64_t d9d_optimizer_bytes(const d9d_optimizer *o)
 {
-    return bytes_where(o, false);
+    return state_bytes(o, false);
 }
 
 uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o)
 {
-    return bytes_where(o, true);
+    return state_bytes(o, true);
 }
 
 size_t d9d_optimizer_state_count(const d9d_optimizer *o)
@@ -286,7 +286,8 @@ d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i)
 {
     const size_t at = o->index[i];
 
-    return (d9d_optimizer_state){o->names[i], param_of(o, at), &o->state[at], is_residual(o, at)};
+    return (d9d_optimizer_state){o->names[i], state_param(o, at), &o->state[at],
+                                 is_residual(o, at)};
 }
 
 int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
@@ -298,7 +299,7 @@ int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
 /* --- what it is --------------------------------------------------------------------------------
  */
 
-static const char *update_words(const d9d_optimizer *o, const d9d_param *p)
+static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
 {
     static const char *const words[] = {
         [D9D_UPDATE_MASTER] = " updated as float32 master weights",
@@ -317,8 +318,8 @@ static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
     size_t sum = d9d_dtype_size(p->dtype) + d9d_dtype_size(p->grad_dtype);
 
     D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
-                           out->len > 0 ? "; " : "", o->kind->table->name, d9d_dtype_word(p->dtype),
-                           update_words(o, p), d9d_dtype_size(p->dtype),
+                           out->len > 0 ? "; " : "", o->kind->table->name, d9d_dtype_name(p->dtype),
+                           update_text(o, p), d9d_dtype_size(p->dtype),
                            d9d_dtype_size(p->grad_dtype)));
     for (size_t k = 0; k < o->n_index; k++) {
         const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);

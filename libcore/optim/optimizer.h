@@ -9,15 +9,17 @@
     "weights lack are kept beside them, or by rounding; to nearest small updates are lost"
 
 /* The residual of a master weight, behind the kind's own `states`; NULL where there is none. */
-static inline int16_t *d9di_residual(const d9d_update *u, d9d_weight_update how, int states)
+static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
+                                               d9d_optimizer_weight_update how, int states)
 {
     return how == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
 }
 
 /* The words of the key state_dtype, and what they mean. */
-extern const char *const d9di_state_dtype_words[];
-d9d_dtype d9di_state_dtype(int word);
+extern const char *const d9di_optimizer_state_dtype_names[];
+d9d_dtype d9di_optimizer_state_dtype(int word);
 
-extern const d9d_optimizer_kind d9di_adamw, d9di_adam, d9di_stochastic_adamw, d9di_sgd;
+extern const d9d_optimizer_kind d9di_optimizer_adamw, d9di_optimizer_adam,
+    d9di_optimizer_stochastic_adamw, d9di_optimizer_sgd;
 
 #endif /* D9DI_OPTIM_OPTIMIZER_H */

@@ -7,7 +7,7 @@ typedef struct sgd_config {
     int weight_update, state_dtype;
 } sgd_config;
 
-static const char *const update_words[] = {"master", "nearest", NULL};
+static const char *const update_names[] = {"master", "nearest", NULL};
 
 static const d9d_key sgd_keys[] = {
     D9D_KEY_REAL(sgd_config, lr, D9D_REQUIRED, 0, 1e6, "learning rate before the schedule",
@@ -20,8 +20,8 @@ static const d9d_key sgd_keys[] = {
                  .flags = D9D_FLOAT32),
     D9D_KEY_BOOL(sgd_config, nesterov, "false", "look ahead along the momentum"),
     D9D_KEY_BOOL(sgd_config, maximize, "false", "climb instead of descend"),
-    D9D_KEY_ENUM(sgd_config, weight_update, "\"master\"", update_words, D9DI_WEIGHT_UPDATE_DOC),
-    D9D_KEY_ENUM(sgd_config, state_dtype, "\"float32\"", d9di_state_dtype_words,
+    D9D_KEY_ENUM(sgd_config, weight_update, "\"master\"", update_names, D9DI_WEIGHT_UPDATE_DOC),
+    D9D_KEY_ENUM(sgd_config, state_dtype, "\"float32\"", d9di_optimizer_state_dtype_names,
                  "type of the momentum buffer; bfloat16 is rounded to nearest"),
     D9D_KEY_END,
 };
@@ -35,26 +35,26 @@ static d9d_status sgd_check(const void *value, const char *path)
     return D9D_OK;
 }
 
-extern const d9d_table d9di_sgd_table;
-const d9d_table d9di_sgd_table = {.name = "sgd",
-                                  .size = sizeof(sgd_config),
-                                  .keys = sgd_keys,
-                                  .doc = "stochastic gradient descent",
-                                  .check = sgd_check,
-                                  .row = &d9di_sgd};
+extern const d9d_table d9di_optimizer_sgd_table;
+const d9d_table d9di_optimizer_sgd_table = {.name = "sgd",
+                                            .size = sizeof(sgd_config),
+                                            .keys = sgd_keys,
+                                            .doc = "stochastic gradient descent",
+                                            .check = sgd_check,
+                                            .row = &d9di_optimizer_sgd};
 
 static int sgd_states(const void *config)
 {
     return ((const sgd_config *)config)->momentum > 0 ? 1 : 0;
 }
 
-static d9d_weight_update sgd_weight_update(const void *config)
+static d9d_optimizer_weight_update sgd_weight_update(const void *config)
 {
     return ((const sgd_config *)config)->weight_update == 0 ? D9D_UPDATE_MASTER
                                                             : D9D_UPDATE_NEAREST;
 }
 
-static d9d_status sgd_update(const void *config, const d9d_update *u)
+static d9d_status sgd_update(const void *config, const d9d_optimizer_update *u)
 {
     const sgd_config *c = config;
     const d9d_param *p = u->param;
@@ -69,23 +69,23 @@ static d9d_status sgd_update(const void *config, const d9d_update *u)
         .first = u->step == 1,
     };
 
-    return u->dev->kernels->sgd(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->own),
-                                d9di_residual(u, sgd_weight_update(config), states), p->grad_dtype,
-                                d9d_tensor_data(&p->own_grad), u->scale, u->state_dtype,
-                                states > 0 ? d9d_tensor_data(&u->state[0]) : NULL,
-                                d9d_tensor_numel(&p->own));
+    return u->dev->kernels->sgd(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->shard),
+                                d9di_optimizer_residual(u, sgd_weight_update(config), states),
+                                p->grad_dtype, d9d_tensor_data(&p->shard_grad), u->scale,
+                                u->state_dtype, states > 0 ? d9d_tensor_data(&u->state[0]) : NULL,
+                                d9d_tensor_numel(&p->shard));
 }
 
 static d9d_dtype sgd_dtype(const void *config, const d9d_param *p)
 {
     (void)p;
-    return d9di_state_dtype(((const sgd_config *)config)->state_dtype);
+    return d9di_optimizer_state_dtype(((const sgd_config *)config)->state_dtype);
 }
 
-const d9d_optimizer_kind d9di_sgd = {.size = sizeof(d9d_optimizer_kind),
-                                     .table = &d9di_sgd_table,
-                                     .states = {"momentum_buffer", NULL},
-                                     .n_states = sgd_states,
-                                     .state_dtype = sgd_dtype,
-                                     .update = sgd_update,
-                                     .weight_update = sgd_weight_update};
+const d9d_optimizer_kind d9di_optimizer_sgd = {.size = sizeof(d9d_optimizer_kind),
+                                               .table = &d9di_optimizer_sgd_table,
+                                               .states = {"momentum_buffer", NULL},
+                                               .n_states = sgd_states,
+                                               .state_dtype = sgd_dtype,
+                                               .update = sgd_update,
+                                               .weight_update = sgd_weight_update};

@@ -5,16 +5,16 @@
 
 enum { ALIGN = 256 }; /* bytes, as of an array of its own */
 
-static uint64_t bytes_of(const d9d_param *p)
+static uint64_t param_bytes(const d9d_param *p)
 {
-    const uint64_t n = (uint64_t)d9d_shape_numel(&p->box) * d9d_dtype_size(p->grad_dtype);
+    const uint64_t n = (uint64_t)d9d_shape_numel(&p->shard_shape) * d9d_dtype_size(p->grad_dtype);
 
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static bool is_summed(const d9d_param *p)
 {
-    return p->trainable && p->sum != NULL;
+    return p->trainable && p->grad_group != NULL;
 }
 
 /* The newest bucket of that kind, if there is room for the parameter in it. */
@@ -23,8 +23,8 @@ static d9di_bucket *bucket_for(d9di_buckets *b, const d9d_param *p)
     for (size_t i = b->list.len; i-- > 0;) {
         d9di_bucket *k = &b->list.data[i];
 
-        if (k->sum == p->sum && k->dtype == p->grad_dtype)
-            return k->bytes + bytes_of(p) <= b->most ? k : NULL;
+        if (k->sum == p->grad_group && k->dtype == p->grad_dtype)
+            return k->bytes + param_bytes(p) <= b->max_bytes ? k : NULL;
     }
     return NULL;
 }
@@ -37,18 +37,19 @@ d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p)
         return D9D_OK;
     k = bucket_for(b, p);
     if (k == NULL) {
-        D9D_TRY(D9D_VEC_PUSH(&b->list, (d9di_bucket){.sum = p->sum, .dtype = p->grad_dtype}));
+        D9D_TRY(
+            D9D_VEC_PUSH(&b->list, (d9di_bucket){.sum = p->grad_group, .dtype = p->grad_dtype}));
         k = &b->list.data[b->list.len - 1];
     }
     D9D_TRY(D9D_VEC_PUSH(&k->params, p));
-    k->bytes += bytes_of(p);
+    k->bytes += param_bytes(p);
     if (k->units.len > 0 && k->units.data[k->units.len - 1] == unit)
         return D9D_OK;
     return D9D_VEC_PUSH(&k->units, unit);
 }
 
 /* What lies between the gradients is zero, and stays so. */
-static d9d_status fill(d9di_bucket *k, d9d_device *dev)
+static d9d_status bucket_alloc(d9di_bucket *k, d9d_device *dev)
 {
     const int64_t size = (int64_t)d9d_dtype_size(k->dtype);
     int64_t at = 0;
@@ -58,26 +59,26 @@ static d9d_status fill(d9di_bucket *k, d9d_device *dev)
                                d9d_tensor_numel(&k->all), 0.0f));
     for (size_t i = 0; i < k->params.len; i++) {
         d9d_param *p = k->params.data[i];
-        d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->box));
+        d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->shard_shape));
 
-        p->own_grad = d9d_tensor_reshape(&part, p->box);
+        p->shard_grad = d9d_tensor_reshape(&part, p->shard_shape);
         d9d_tensor_release(&part);
-        at += (int64_t)bytes_of(p) / size;
+        at += (int64_t)param_bytes(p) / size;
     }
     return D9D_OK;
 }
 
-d9d_status d9di_buckets_fill(d9di_buckets *b, d9d_device *dev)
+d9d_status d9di_buckets_alloc(d9di_buckets *b, d9d_device *dev)
 {
     for (size_t i = 0; i < b->list.len; i++)
-        D9D_TRY(fill(&b->list.data[i], dev));
+        D9D_TRY(bucket_alloc(&b->list.data[i], dev));
     return D9D_OK;
 }
 
-static void arrived(const d9di_bucket *k)
+static void bucket_clear_pending(const d9di_bucket *k)
 {
     for (size_t i = 0; i < k->params.len; i++)
-        k->params.data[i]->late = NULL;
+        k->params.data[i]->pending_reduce = NULL;
 }
 
 void d9di_buckets_release(d9di_buckets *b)
@@ -85,8 +86,8 @@ void d9di_buckets_release(d9di_buckets *b)
     for (size_t i = 0; i < b->list.len; i++) {
         d9di_bucket *k = &b->list.data[i];
 
-        arrived(k);
-        d9d_comm_point_free(k->sum, k->summed.at);
+        bucket_clear_pending(k);
+        d9d_comm_event_free(k->sum, k->summed.event);
         d9d_tensor_release(&k->all);
         D9D_VEC_RELEASE(&k->params);
         D9D_VEC_RELEASE(&k->units);
@@ -101,31 +102,31 @@ void d9di_buckets_begin(d9di_buckets *b)
 }
 
 /* Behind what the device has done, and behind the sums of parts. */
-static d9d_status sum(d9di_bucket *k, d9d_device *dev)
+static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
 {
-    d9d_stream queue = d9d_comm_queue(k->sum);
+    d9d_stream queue = d9d_comm_stream(k->sum);
     const d9d_comm *parts = NULL;
 
     for (size_t i = 0; i < k->params.len; i++) {
         const d9d_param *p = k->params.data[i];
 
-        if (p->shard != NULL && p->shard != parts)
-            D9D_TRY(d9d_comm_fork(k->sum, d9d_comm_queue(p->shard)));
-        parts = p->shard != NULL ? p->shard : parts;
+        if (p->shard_group != NULL && p->shard_group != parts)
+            D9D_TRY(d9d_comm_wait_stream(k->sum, d9d_comm_stream(p->shard_group)));
+        parts = p->shard_group != NULL ? p->shard_group : parts;
     }
-    D9D_TRY(d9d_comm_fork(k->sum, dev->stream));
-    d9d_trace_beside(dev, queue, "sum", k->params.data[0]->name);
+    D9D_TRY(d9d_comm_wait_stream(k->sum, dev->stream));
+    d9d_trace_stream_range_begin(dev, queue, "sum", k->params.data[0]->name);
     D9D_TRY(d9d_comm_all_reduce(k->sum, queue, k->params.data[0]->name, k->dtype,
                                 d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
-    d9d_trace_beside_end(dev, queue);
+    d9d_trace_stream_range_end(dev, queue);
     k->summed.comm = k->sum;
-    D9D_TRY(d9d_comm_point_set(k->sum, &k->summed.at));
+    D9D_TRY(d9d_comm_event_record(k->sum, &k->summed.event));
     for (size_t i = 0; i < k->params.len; i++)
-        k->params.data[i]->late = &k->summed;
+        k->params.data[i]->pending_reduce = &k->summed;
     return D9D_OK;
 }
 
-static bool has_unit(const d9di_bucket *k, size_t unit)
+static bool bucket_has_unit(const d9di_bucket *k, size_t unit)
 {
     for (size_t i = 0; i < k->units.len; i++)
         if (k->units.data[i] == unit)
@@ -133,24 +134,24 @@ static bool has_unit(const d9di_bucket *k, size_t unit)
     return false;
 }
 
-d9d_status d9di_buckets_done(d9di_buckets *b, size_t unit, d9d_device *dev)
+d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev)
 {
     for (size_t i = 0; i < b->list.len; i++) {
         d9di_bucket *k = &b->list.data[i];
 
-        if (has_unit(k, unit) && ++k->done == k->units.len)
-            D9D_TRY(sum(k, dev));
+        if (bucket_has_unit(k, unit) && ++k->done == k->units.len)
+            D9D_TRY(bucket_all_reduce(k, dev));
     }
     return D9D_OK;
 }
 
-d9d_status d9di_buckets_end(d9di_buckets *b, d9d_device *dev)
+d9d_status d9di_buckets_wait(d9di_buckets *b, d9d_device *dev)
 {
     for (size_t i = 0; i < b->list.len; i++) {
         const d9di_bucket *k = &b->list.data[i];
 
-        D9D_TRY(d9d_comm_join_at(k->sum, k->summed.at, dev->stream));
-        arrived(k);
+        D9D_TRY(d9d_stream_wait_event(k->sum, k->summed.event, dev->stream));
+        bucket_clear_pending(k);
     }
     return D9D_OK;
 }

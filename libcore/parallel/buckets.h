@@ -16,28 +16,28 @@ typedef struct d9di_bucket {
     d9d_tensor all; /* [n] */
     uint64_t bytes;
     D9D_VEC(d9d_param *) params;
-    D9D_VEC(size_t) units; /* that have parameters in it */
-    size_t done;           /* of those */
-    d9d_late summed;       /* where the newest sum ends */
+    D9D_VEC(size_t) units;     /* that have parameters in it */
+    size_t done;               /* of those */
+    d9d_pending_reduce summed; /* where the newest sum ends */
 } d9di_bucket;
 
 typedef struct d9di_buckets {
     D9D_VEC(d9di_bucket) list;
-    uint64_t most; /* bytes of a bucket */
+    uint64_t max_bytes; /* bytes of a bucket */
 } d9di_buckets;
 
 /* A parameter of a unit, units in the order of backward; those that are not summed are passed over.
  */
 d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p);
 /* Take memory: own_grad of each parameter is a view of its bucket. */
-d9d_status d9di_buckets_fill(d9di_buckets *b, d9d_device *dev);
+d9d_status d9di_buckets_alloc(d9di_buckets *b, d9d_device *dev);
 void d9di_buckets_release(d9di_buckets *b);
 
 /* No unit is done. */
 void d9di_buckets_begin(d9di_buckets *b);
 /* Queue the sums of what is whole now that `unit` is done: own_grad of the parameters is late. */
-d9d_status d9di_buckets_done(d9di_buckets *b, size_t unit, d9d_device *dev);
+d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev);
 /* The device's stream waits for all sums. */
-d9d_status d9di_buckets_end(d9di_buckets *b, d9d_device *dev);
+d9d_status d9di_buckets_wait(d9di_buckets *b, d9d_device *dev);
 
 #endif /* D9DI_PARALLEL_BUCKETS_H */

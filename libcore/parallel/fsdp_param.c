@@ -2,54 +2,55 @@
 #include "parallel/fsdp_param.h"
 
 /* Indices before, and elements behind, the dimension that is cut. */
-static void extents(const d9d_param *p, int64_t *outer, int64_t *inner)
+static void dim_extents(const d9d_param *p, int64_t *outer, int64_t *inner)
 {
     *outer = *inner = 1;
-    for (int d = 0; d < p->work.ndim; d++)
+    for (int d = 0; d < p->local_shape.ndim; d++)
         if (d != p->shard_dim)
-            *(d < p->shard_dim ? outer : inner) *= p->work.dim[d];
+            *(d < p->shard_dim ? outer : inner) *= p->local_shape.dim[d];
 }
 
 /* What is small may be some times as long when all parts are as the largest, what is large twice.
  */
-enum { SMALL = 1 << 16 };
+enum { SMALL_NUMEL = 1 << 16 };
 
 /* The first ranks have the larger parts. */
-static void make_alike(d9di_parts *t, const d9d_param *p, int64_t *alike)
+static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
 {
-    const int ranks = d9d_comm_size(p->shard);
+    const int ranks = d9d_comm_size(p->shard_group);
     const int64_t most = t->counts[0];
 
-    if (most == t->counts[ranks - 1] || ranks * most > 2 * d9d_shape_numel(&p->work) + SMALL)
+    if (most == t->counts[ranks - 1] ||
+        ranks * most > 2 * d9d_shape_numel(&p->local_shape) + SMALL_NUMEL)
         return;
-    t->alike = alike;
+    t->padded_counts = alike;
     for (int r = 0; r < ranks; r++)
         alike[r] = most;
 }
 
-void d9di_parts_init(d9di_parts *t, const d9d_param *p, int64_t *counts)
+void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts)
 {
-    const int ranks = d9d_comm_size(p->shard);
+    const int ranks = d9d_comm_size(p->shard_group);
     int64_t outer, inner, first;
 
-    *t = (d9di_parts){.counts = counts};
-    extents(p, &outer, &inner);
+    *t = (d9di_fsdp_param){.counts = counts};
+    dim_extents(p, &outer, &inner);
     for (int r = 0; r < ranks; r++) {
-        d9d_part_of(p->work.dim[p->shard_dim], ranks, r, &first, &counts[r]);
+        d9d_param_split_even(p->local_shape.dim[p->shard_dim], ranks, r, &first, &counts[r]);
         counts[r] *= outer * inner;
     }
-    make_alike(t, p, counts + ranks);
+    counts_pad(t, p, counts + ranks);
 }
 
 /* How many ranks from this one on have as much of the cut dimension, and where theirs begins. */
-static int64_t ranks_alike(int64_t extent, int64_t ranks, int64_t rank, int64_t *first,
+static int64_t equal_ranks(int64_t extent, int64_t ranks, int64_t rank, int64_t *first,
                            int64_t *count)
 {
     int64_t n = 1, begin, same;
 
-    d9d_part_of(extent, ranks, rank, first, count);
+    d9d_param_split_even(extent, ranks, rank, first, count);
     for (; rank + n < ranks; n++) {
-        d9d_part_of(extent, ranks, rank + n, &begin, &same);
+        d9d_param_split_even(extent, ranks, rank + n, &begin, &same);
         if (same != *count)
             break;
     }
@@ -59,163 +60,167 @@ static int64_t ranks_alike(int64_t extent, int64_t ranks, int64_t rank, int64_t 
 /* Between the room, where parts lie rank by rank, `each` elements apart or, if that is 0, one
  * behind the other, and the whole: for each index before the cut the parts of ranks that have as
  * much are rows of one copy, however many ranks there are. */
-static d9d_status rearrange(const d9d_param *p, d9d_device *dev, char *room, int64_t each,
-                            char *whole, d9d_dtype t, bool to_whole)
+static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *room, int64_t each,
+                               char *whole, d9d_dtype t, bool to_whole)
 {
-    const int64_t extent = p->work.dim[p->shard_dim], ranks = d9d_comm_size(p->shard);
+    const int64_t extent = p->local_shape.dim[p->shard_dim], ranks = d9d_comm_size(p->shard_group);
     const uint64_t size = d9d_dtype_size(t);
     int64_t outer, inner, first, count, n;
 
-    extents(p, &outer, &inner);
+    dim_extents(p, &outer, &inner);
     for (int64_t r = 0; r < ranks; r += n) {
-        n = ranks_alike(extent, ranks, r, &first, &count);
+        n = equal_ranks(extent, ranks, r, &first, &count);
         const int64_t row = count * inner, of_rank = each > 0 ? each : outer * row;
         const int64_t begin = each > 0 ? r * each : first * outer * inner;
 
         for (int64_t o = 0; o < outer; o++) {
             char *in_room = room + (uint64_t)(begin + o * row) * size;
             char *in_whole = whole + (uint64_t)((o * extent + first) * inner) * size;
-            const d9d_columns_dims dims = {.t = t,
-                                           .m = n,
-                                           .heads = 1,
-                                           .n = row,
-                                           .x = to_whole ? of_rank : row,
-                                           .y = to_whole ? row : of_rank};
+            const d9d_copy_strided_dims dims = {.t = t,
+                                                .m = n,
+                                                .heads = 1,
+                                                .n = row,
+                                                .x_cols = to_whole ? of_rank : row,
+                                                .y_cols = to_whole ? row : of_rank};
 
-            D9D_TRY(dev->kernels->columns(dev->stream, &dims, to_whole ? in_whole : in_room,
-                                          to_whole ? in_room : in_whole));
+            D9D_TRY(dev->kernels->copy_strided(dev->stream, &dims, to_whole ? in_whole : in_room,
+                                               to_whole ? in_room : in_whole));
         }
     }
     return D9D_OK;
 }
 
-static bool in_order(const d9d_param *p)
+static bool is_contiguous(const d9d_param *p)
 {
     int64_t outer, inner;
 
-    extents(p, &outer, &inner);
+    dim_extents(p, &outer, &inner);
     return outer == 1;
 }
 
 /* From one part to the next on their way; 0: they lie one behind the other. */
-static int64_t apart(const d9di_parts *t)
+static int64_t padded_count(const d9di_fsdp_param *t)
 {
-    return t->alike == NULL ? 0 : t->alike[0];
+    return t->padded_counts == NULL ? 0 : t->padded_counts[0];
 }
 
 /* Memory for all parts on their way. */
-static d9d_status take_way(const d9di_parts *t, const d9d_param *p, d9d_device *dev,
-                           d9d_dtype dtype, d9d_tensor *out)
+static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
+                                d9d_dtype dtype, d9d_tensor *out)
 {
-    const int64_t all =
-        t->alike == NULL ? d9d_shape_numel(&p->work) : apart(t) * d9d_comm_size(p->shard);
+    const int64_t all = t->padded_counts == NULL ? d9d_shape_numel(&p->local_shape)
+                                                 : padded_count(t) * d9d_comm_size(p->shard_group);
 
     return d9d_tensor_alloc(dev, dtype, D9D_SHAPE(all), out);
 }
 
 /* n elements, on a queue of the device's. */
-static d9d_status copy_on(d9d_device *dev, d9d_stream queue, d9d_dtype t, void *to,
-                          const void *from, int64_t n)
+static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t, void *to,
+                                 const void *from, int64_t n)
 {
-    const d9d_columns_dims dims = {.t = t, .m = 1, .heads = 1, .n = n, .x = n, .y = n};
+    const d9d_copy_strided_dims dims = {
+        .t = t, .m = 1, .heads = 1, .n = n, .x_cols = n, .y_cols = n};
 
-    return dev->kernels->columns(queue, &dims, to, from);
+    return dev->kernels->copy_strided(queue, &dims, to, from);
 }
 
 /* --- data ------------------------------------------------------------------------------- */
 
 /* Each sends from its place among all. */
-static d9d_status gather_alike(const d9di_parts *t, const d9d_param *p, d9d_device *dev)
+static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
 {
-    const int me = d9d_comm_rank(p->shard);
-    d9d_stream queue = d9d_comm_queue(p->shard);
-    char *room = d9d_tensor_data(&t->room);
-    char *mine = room + (uint64_t)(me * apart(t)) * d9d_dtype_size(p->dtype);
+    const int me = d9d_comm_rank(p->shard_group);
+    d9d_stream queue = d9d_comm_stream(p->shard_group);
+    char *room = d9d_tensor_data(&t->staging);
+    char *mine = room + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->dtype);
 
-    D9D_TRY(copy_on(dev, queue, p->dtype, mine, d9d_tensor_data(&p->own), t->counts[me]));
-    return d9d_comm_all_gather(p->shard, queue, p->name, p->dtype, room, mine, t->alike);
+    D9D_TRY(copy_on_stream(dev, queue, p->dtype, mine, d9d_tensor_data(&p->shard), t->counts[me]));
+    return d9d_comm_all_gather(p->shard_group, queue, p->name, p->dtype, room, mine,
+                               t->padded_counts);
 }
 
-d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
+d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
     const d9d_tensor *to = &p->data;
 
-    D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->work, &p->data));
-    if (t->alike != NULL && t->shared == NULL) {
-        D9D_TRY(take_way(t, p, dev, p->dtype, &t->room));
-        return gather_alike(t, p, dev);
+    D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->local_shape, &p->data));
+    if (t->padded_counts != NULL && t->shared == NULL) {
+        D9D_TRY(staging_alloc(t, p, dev, p->dtype, &t->staging));
+        return padded_all_gather(t, p, dev);
     }
-    if (!in_order(p)) {
-        D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->work, &t->room));
-        to = &t->room;
+    if (!is_contiguous(p)) {
+        D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->local_shape, &t->staging));
+        to = &t->staging;
     }
     if (t->shared != NULL)
-        return d9d_comm_shared_gather(t->shared, d9d_comm_queue(p->shard), t->place, p->dtype,
-                                      d9d_tensor_data(to), t->counts);
-    return d9d_comm_all_gather(p->shard, d9d_comm_queue(p->shard), p->name, p->dtype,
-                               d9d_tensor_data(to), d9d_tensor_data(&p->own), t->counts);
+        return d9d_peer_gather(t->shared, d9d_comm_stream(p->shard_group), t->shared_index,
+                               p->dtype, d9d_tensor_data(to), t->counts);
+    return d9d_comm_all_gather(p->shard_group, d9d_comm_stream(p->shard_group), p->name, p->dtype,
+                               d9d_tensor_data(to), d9d_tensor_data(&p->shard), t->counts);
 }
 
-d9d_status d9di_gather_finish(d9di_parts *t, d9d_param *p, d9d_device *dev)
+d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
     d9d_status st = D9D_OK;
 
-    if (t->room.storage != NULL)
-        st = rearrange(p, dev, d9d_tensor_data(&t->room), t->shared == NULL ? apart(t) : 0,
-                       d9d_tensor_data(&p->data), p->dtype, true);
-    d9d_tensor_release(&t->room);
+    if (t->staging.storage != NULL)
+        st = staging_copy(p, dev, d9d_tensor_data(&t->staging),
+                          t->shared == NULL ? padded_count(t) : 0, d9d_tensor_data(&p->data),
+                          p->dtype, true);
+    d9d_tensor_release(&t->staging);
     return st;
 }
 
 /* --- gradients ---------------------------------------------------------------------------- */
 
-d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev)
+d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
-    if (t->alike != NULL)
-        D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, D9D_SHAPE(apart(t)), &t->sum));
-    else if (p->has_own_grad)
-        D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, p->box, &t->sum));
-    if (in_order(p) && t->alike == NULL)
+    if (t->padded_counts != NULL)
+        D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, D9D_SHAPE(padded_count(t)), &t->sum));
+    else if (p->has_shard_grad)
+        D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, p->shard_shape, &t->sum));
+    if (is_contiguous(p) && t->padded_counts == NULL)
         return D9D_OK;
-    D9D_TRY(take_way(t, p, dev, p->grad_dtype, &t->packed));
-    return rearrange(p, dev, d9d_tensor_data(&t->packed), apart(t), d9d_tensor_data(&p->grad),
-                     p->grad_dtype, false);
+    D9D_TRY(staging_alloc(t, p, dev, p->grad_dtype, &t->packed));
+    return staging_copy(p, dev, d9d_tensor_data(&t->packed), padded_count(t),
+                        d9d_tensor_data(&p->grad), p->grad_dtype, false);
 }
 
-d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev)
+d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
     const d9d_tensor *from = t->packed.storage != NULL ? &t->packed : &p->grad;
-    const d9d_tensor *to = t->sum.storage != NULL ? &t->sum : &p->own_grad;
+    const d9d_tensor *to = t->sum.storage != NULL ? &t->sum : &p->shard_grad;
 
     (void)dev;
-    return d9d_comm_reduce_scatter(p->shard, d9d_comm_queue(p->shard), p->name, p->grad_dtype,
-                                   d9d_tensor_data(to), d9d_tensor_data(from),
-                                   t->alike != NULL ? t->alike : t->counts);
+    return d9d_comm_reduce_scatter(p->shard_group, d9d_comm_stream(p->shard_group), p->name,
+                                   p->grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from),
+                                   t->padded_counts != NULL ? t->padded_counts : t->counts);
 }
 
 /* What came, to the parameter's own; where it is there already there is nothing to do. */
-static d9d_status keep(const d9di_parts *t, const d9d_param *p, d9d_device *dev)
+static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_param *p,
+                                        d9d_device *dev)
 {
-    d9d_stream queue = d9d_comm_queue(p->shard);
-    void *own = d9d_tensor_data(&p->own_grad), *sum = d9d_tensor_data(&t->sum);
-    const int64_t n = d9d_tensor_numel(&p->own_grad);
+    d9d_stream queue = d9d_comm_stream(p->shard_group);
+    void *own = d9d_tensor_data(&p->shard_grad), *sum = d9d_tensor_data(&t->sum);
+    const int64_t n = d9d_tensor_numel(&p->shard_grad);
 
-    if (p->has_own_grad)
+    if (p->has_shard_grad)
         return dev->kernels->accumulate(queue, p->grad_dtype, own, 1.0f, p->grad_dtype, sum, n);
-    return t->sum.storage == NULL ? D9D_OK : copy_on(dev, queue, p->grad_dtype, own, sum, n);
+    return t->sum.storage == NULL ? D9D_OK : copy_on_stream(dev, queue, p->grad_dtype, own, sum, n);
 }
 
-d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev)
+d9d_status d9di_fsdp_param_reduce_accumulate(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
-    D9D_TRY(keep(t, p, dev));
+    D9D_TRY(shard_grad_accumulate(t, p, dev));
     t->grad = p->grad;
-    p->grad = (d9d_tensor){.dtype = p->grad_dtype, .shape = p->work};
-    p->has_own_grad = true;
+    p->grad = (d9d_tensor){.dtype = p->grad_dtype, .shape = p->local_shape};
+    p->has_shard_grad = true;
     p->has_grad = false;
     return D9D_OK;
 }
 
-void d9di_reduce_finish(d9di_parts *t)
+void d9di_fsdp_param_reduce_finish(d9di_fsdp_param *t)
 {
     d9d_tensor_release(&t->packed);
     d9d_tensor_release(&t->sum);

@@ -13,31 +13,31 @@
 #include "d9d/tape/param.h"
 
 /* A transfer under way. */
-typedef struct d9di_parts {
+typedef struct d9di_fsdp_param {
     /* Parts in order of ranks, of data and of gradients, which may be under way at once: a forward
      * can follow a backward closely.  Storage NULL where they are so in the whole. */
-    d9d_tensor room, packed;
+    d9d_tensor staging, packed;
     d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
     d9d_tensor sum;  /* of reduce: this rank's part, where it is not made in own_grad */
     int64_t *counts; /* elements of each part */
-    int64_t *alike;  /* those that are sent: all as the largest; NULL where they are so */
-    d9d_comm_shared *shared; /* where ranks read each other's own; NULL: they are sent */
-    size_t place;            /* among what is shared */
-} d9di_parts;
+    int64_t *padded_counts;  /* those that are sent: all as the largest; NULL where they are so */
+    d9d_peer_memory *shared; /* where ranks read each other's own; NULL: they are sent */
+    size_t shared_index;     /* among what is shared */
+} d9di_fsdp_param;
 
 /* `counts` has room for the group's ranks twice; kept. */
-void d9di_parts_init(d9di_parts *t, const d9d_param *p, int64_t *counts);
+void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts);
 
 /* data becomes the whole of all ranks' own. */
-d9d_status d9di_gather_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
-d9d_status d9di_gather_finish(d9di_parts *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 
 /* The sum over ranks of this part of grad becomes own_grad, or is added to it.  Before start the
- * group forks behind d9di_reduce_pack(); d9di_reduce_add() comes when the call of start is handed
- * over. */
-d9d_status d9di_reduce_pack(d9di_parts *t, d9d_param *p, d9d_device *dev);
-d9d_status d9di_reduce_start(d9di_parts *t, d9d_param *p, d9d_device *dev);
-d9d_status d9di_reduce_add(d9di_parts *t, d9d_param *p, d9d_device *dev);
-void d9di_reduce_finish(d9di_parts *t);
+ * group forks behind d9di_fsdp_param_reduce_pack(); d9di_fsdp_param_reduce_accumulate() comes when
+ * the call of start is handed over. */
+d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
+d9d_status d9di_fsdp_param_reduce_accumulate(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
+void d9di_fsdp_param_reduce_finish(d9di_fsdp_param *t);
 
 #endif /* D9DI_PARALLEL_FSDP_PARAM_H */

@@ -9,50 +9,51 @@
 /* A stack of few experts is shared out by rows of its matrices. */
 static int shard_dim(const d9d_param *p, int ranks)
 {
-    return p->work.ndim > 2 && p->work.dim[0] < ranks ? 1 : 0;
+    return p->local_shape.ndim > 2 && p->local_shape.dim[0] < ranks ? 1 : 0;
 }
 
-static d9d_status place_one(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
+static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
 {
     d9d_comm *shard = NULL;
 
-    if (how->cut != 0)
-        d9d_param_cut(p, how->cut_dim, d9d_mesh_count(mesh, how->cut),
-                      d9d_mesh_index(mesh, how->cut));
-    if (how->shard != 0)
-        D9D_TRY(d9d_mesh_group(mesh, how->shard, &shard));
+    if (how->slice_axes != 0)
+        d9d_param_partition(p, how->slice_dim, d9d_mesh_count(mesh, how->slice_axes),
+                            d9d_mesh_index(mesh, how->slice_axes));
+    if (how->shard_axes != 0)
+        D9D_TRY(d9d_mesh_group(mesh, how->shard_axes, &shard));
     if (shard != NULL)
         d9d_param_shard(p, shard, shard_dim(p, d9d_comm_size(shard)), d9d_comm_size(shard),
                         d9d_comm_rank(shard));
-    if (how->sum != 0)
-        D9D_TRY(d9d_mesh_group(mesh, how->sum, &p->sum));
-    p->counts = how->sum == 0 || d9d_mesh_index(mesh, how->sum) == 0;
+    if (how->grad_axes != 0)
+        D9D_TRY(d9d_mesh_group(mesh, how->grad_axes, &p->grad_group));
+    p->is_primary = how->grad_axes == 0 || d9d_mesh_index(mesh, how->grad_axes) == 0;
     return D9D_OK;
 }
 
 /* A factor of an adapter, which has dimension `dim` of the matrix: B 0, A 1. */
-static d9d_status place_factor(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_placing *how)
+static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_param_sharding *how)
 {
-    const d9d_placing whole = {.shard = how->shard, .sum = how->sum | how->cut};
-    const bool has = p->whole.ndim == 3 || how->cut_dim == dim;
+    const d9d_param_sharding whole = {.shard_axes = how->shard_axes,
+                                      .grad_axes = how->grad_axes | how->slice_axes};
+    const bool has = p->global_shape.ndim == 3 || how->slice_dim == dim;
 
-    return place_one(p, mesh, how->cut == 0 || has ? how : &whole);
+    return param_shard(p, mesh, how->slice_axes == 0 || has ? how : &whole);
 }
 
-d9d_status d9d_param_place(d9d_param *p, d9d_mesh *mesh, const d9d_placing *how)
+d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
 {
     if (p->adapts != NULL)
         return D9D_OK;
-    D9D_TRY(place_one(p, mesh, how));
+    D9D_TRY(param_shard(p, mesh, how));
     if (p->adapter == NULL)
         return D9D_OK;
-    D9D_TRY(place_factor(p->adapter->a, 1, mesh, how));
-    return place_factor(p->adapter->b, 0, mesh, how);
+    D9D_TRY(factor_shard(p->adapter->a, 1, mesh, how));
+    return factor_shard(p->adapter->b, 0, mesh, how);
 }
 
 /* --- any model ----------------------------------------------------------------------------- */
 
-d9d_status d9d_units_plan_check(const char *name, bool stages, const d9d_degrees *d)
+d9d_status d9d_parallel_plan_check_dp(const char *name, bool stages, const d9d_parallel_degrees *d)
 {
     const struct {
         const char *name;
@@ -73,32 +74,32 @@ d9d_status d9d_units_plan_check(const char *name, bool stages, const d9d_degrees
     return D9D_OK;
 }
 
-static d9d_status place(void *mesh, d9d_param *p)
+static d9d_status param_shard_dp(void *mesh, d9d_param *p)
 {
-    static const d9d_placing shared = {0, 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+    static const d9d_param_sharding shared = {0, 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
 
-    return d9d_param_place(p, mesh, &shared);
+    return d9d_param_sharding_apply(p, mesh, &shared);
 }
 
-d9d_status d9d_units_plan(d9d_mesh *mesh, d9d_model *m)
+d9d_status d9d_parallel_plan_apply_dp(d9d_mesh *mesh, d9d_model *m)
 {
-    return d9d_module_each(m->module, place, mesh);
+    return d9d_module_each(m->module, param_shard_dp, mesh);
 }
 
 /* --- whose plan? ------------------------------------------------------------------------------ */
 
-d9d_status d9d_model_plan_check(const d9d_model_spec *m, const d9d_degrees *d)
+d9d_status d9d_parallel_plan_check(const d9d_model_spec *m, const d9d_parallel_degrees *d)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->check != NULL ? D9D_CALL(p->table->name, p, check, m->config, d)
-                            : d9d_units_plan_check(p->table->name, p->stages, d);
+    return p->check != NULL ? D9D_PLUGIN_CALL(p->table->name, p, check, m->config, d)
+                            : d9d_parallel_plan_check_dp(p->table->name, p->stages, d);
 }
 
-d9d_status d9d_model_plan(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *model)
+d9d_status d9d_parallel_plan_apply(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *model)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->place != NULL ? D9D_CALL(p->table->name, p, place, m->config, mesh, model)
-                            : d9d_units_plan(mesh, model);
+    return p->place != NULL ? D9D_PLUGIN_CALL(p->table->name, p, place, m->config, mesh, model)
+                            : d9d_parallel_plan_apply_dp(mesh, model);
 }

@@ -1,94 +1,94 @@
 /* tied_weights.c - see d9d/parallel/tied_weights.h. */
 #include "d9d/parallel/tied_weights.h"
 
-static d9d_status uncount(void *arg, d9d_param *p)
+static d9d_status clear_primary(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->counts = false;
+    p->is_primary = false;
     return D9D_OK;
 }
 
-void d9d_tied_place(d9d_model *m)
+void d9d_tied_weights_set_primary(d9d_model *m)
 {
     d9d_status st = D9D_OK;
 
     if (m->tied != NULL && !d9d_stage_is_first(m->stage))
-        st = d9d_module_each(m->tied, uncount, NULL);
+        st = d9d_module_each(m->tied, clear_primary, NULL);
     (void)st; /* uncount cannot fail */
 }
 
 /* Two instances, of which the second is here or at another rank. */
-typedef struct pair {
+typedef struct tied_pair {
     d9d_comm *comm;
     int peer;
     d9d_device *dev;
     d9d_params others; /* those here */
     size_t at;
-} pair;
+} tied_pair;
 
 /* a += b. */
-static d9d_status add(const pair *x, const d9d_param *p, const d9d_tensor *b)
+static d9d_status grad_add(const tied_pair *x, const d9d_param *p, const d9d_tensor *b)
 {
-    return x->dev->kernels->accumulate(x->dev->stream, p->own_grad.dtype,
-                                       d9d_tensor_data(&p->own_grad), 1.0f, b->dtype,
+    return x->dev->kernels->accumulate(x->dev->stream, p->shard_grad.dtype,
+                                       d9d_tensor_data(&p->shard_grad), 1.0f, b->dtype,
                                        d9d_tensor_data(b), d9d_tensor_numel(b));
 }
 
-static d9d_status sum_here(void *arg, d9d_param *p)
+static d9d_status sum_local(void *arg, d9d_param *p)
 {
-    pair *x = arg;
+    tied_pair *x = arg;
     d9d_param *other = x->others.p[x->at++];
 
-    if (!d9d_param_has_own_grad(p) || !d9d_param_has_own_grad(other))
+    if (!d9d_param_has_shard_grad(p) || !d9d_param_has_shard_grad(other))
         return D9D_OK;
-    D9D_TRY(d9d_param_await(p, x->dev->stream));
-    D9D_TRY(d9d_param_await(other, x->dev->stream));
-    D9D_TRY(add(x, p, &other->own_grad));
-    return d9d_device_copy(x->dev, d9d_tensor_data(&other->own_grad), d9d_tensor_data(&p->own_grad),
-                           d9d_tensor_bytes(&p->own_grad));
+    D9D_TRY(d9d_param_wait_grad(p, x->dev->stream));
+    D9D_TRY(d9d_param_wait_grad(other, x->dev->stream));
+    D9D_TRY(grad_add(x, p, &other->shard_grad));
+    return d9d_device_copy(x->dev, d9d_tensor_data(&other->shard_grad),
+                           d9d_tensor_data(&p->shard_grad), d9d_tensor_bytes(&p->shard_grad));
 }
 
 /* Both send and both add: of two numbers the sum has one value, whatever their order. */
-static d9d_status sum_between(void *arg, d9d_param *p)
+static d9d_status sum_remote(void *arg, d9d_param *p)
 {
-    pair *x = arg;
-    const int64_t n = d9d_tensor_numel(&p->own_grad);
+    tied_pair *x = arg;
+    const int64_t n = d9d_tensor_numel(&p->shard_grad);
     d9d_stream s = x->dev->stream;
     d9d_tensor theirs;
     d9d_status st;
 
-    if (!d9d_param_has_own_grad(p))
+    if (!d9d_param_has_shard_grad(p))
         return D9D_OK;
-    D9D_TRY(d9d_param_await(p, s));
-    D9D_TRY(d9d_tensor_alloc(x->dev, p->own_grad.dtype, p->own_grad.shape, &theirs));
-    D9D_TRY_OR(st, d9d_comm_begin(x->comm), out);
+    D9D_TRY(d9d_param_wait_grad(p, s));
+    D9D_TRY(d9d_tensor_alloc(x->dev, p->shard_grad.dtype, p->shard_grad.shape, &theirs));
+    D9D_TRY_OR(st, d9d_comm_group_start(x->comm), out);
     D9D_TRY_OR(st,
-               d9d_comm_send(x->comm, s, p->name, p->own_grad.dtype, d9d_tensor_data(&p->own_grad),
-                             n, x->peer),
+               d9d_comm_send(x->comm, s, p->name, p->shard_grad.dtype,
+                             d9d_tensor_data(&p->shard_grad), n, x->peer),
                out);
-    D9D_TRY_OR(
-        st,
-        d9d_comm_recv(x->comm, s, p->name, p->own_grad.dtype, d9d_tensor_data(&theirs), n, x->peer),
-        out);
-    D9D_TRY_OR(st, d9d_comm_end(x->comm), out);
-    st = add(x, p, &theirs);
+    D9D_TRY_OR(st,
+               d9d_comm_recv(x->comm, s, p->name, p->shard_grad.dtype, d9d_tensor_data(&theirs), n,
+                             x->peer),
+               out);
+    D9D_TRY_OR(st, d9d_comm_group_end(x->comm), out);
+    st = grad_add(x, p, &theirs);
 out:
     d9d_tensor_release(&theirs);
     return st;
 }
 
-d9d_status d9d_tied_sum(d9d_module *mine, d9d_module *other, d9d_comm *comm, int peer,
-                        d9d_device *dev)
+d9d_status d9d_tied_weights_sum_grads(d9d_module *mine, d9d_module *other, d9d_comm *comm, int peer,
+                                      d9d_device *dev)
 {
-    pair x = {.comm = comm, .peer = peer, .dev = dev};
+    tied_pair x = {.comm = comm, .peer = peer, .dev = dev};
     d9d_arena a = {0};
     d9d_status st;
 
     if (other == NULL)
-        return d9d_module_each(mine, sum_between, &x);
+        return d9d_module_each(mine, sum_remote, &x);
     st = d9d_module_params(other, &a, &x.others);
     if (st == D9D_OK)
-        st = d9d_module_each(mine, sum_here, &x);
+        st = d9d_module_each(mine, sum_local, &x);
     d9d_arena_release(&a);
     return st;
 }

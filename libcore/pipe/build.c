@@ -5,49 +5,53 @@
 
 static const struct {
     const char *word;
-    d9d_status (*build)(const d9d_pipe_how *how, d9d_program *p);
+    d9d_status (*build)(const d9d_pipe_schedule_opts *how, d9d_program *p);
     int stages_per_rank; /* 0: as many as asked for */
     d9d_pipe_layout layout;
     bool backward;
-} kinds[D9D_PIPE_KIND_COUNT] = {
-    [D9D_PIPE_INFERENCE] = {"inference", d9di_build_breadth_first, 1, D9D_PIPE_LOOP, false},
-    [D9D_PIPE_GPIPE] = {"gpipe", d9di_build_breadth_first, 1, D9D_PIPE_LOOP, true},
-    [D9D_PIPE_LOOPED_BFS] = {"looped_bfs", d9di_build_breadth_first, 0, D9D_PIPE_LOOP, true},
-    [D9D_PIPE_1F1B] = {"1f1b", d9di_build_interleaved, 0, D9D_PIPE_LOOP, true},
-    [D9D_PIPE_ZERO_BUBBLE_V] = {"zero_bubble_v", d9di_build_zero_bubble_v, 2, D9D_PIPE_V, true},
-    [D9D_PIPE_DUAL_PIPE_V] = {"dual_pipe_v", d9di_build_dual_pipe_v, 2, D9D_PIPE_V, true},
+} schedules[D9D_PIPE_SCHEDULE_COUNT] = {
+    [D9D_PIPE_INFERENCE] = {"inference", d9di_pipe_build_breadth_first, 1, D9D_PIPE_LOOP, false},
+    [D9D_PIPE_GPIPE] = {"gpipe", d9di_pipe_build_breadth_first, 1, D9D_PIPE_LOOP, true},
+    [D9D_PIPE_LOOPED_BFS] = {"looped_bfs", d9di_pipe_build_breadth_first, 0, D9D_PIPE_LOOP, true},
+    [D9D_PIPE_1F1B] = {"1f1b", d9di_pipe_build_interleaved, 0, D9D_PIPE_LOOP, true},
+    [D9D_PIPE_ZERO_BUBBLE_V] = {"zero_bubble_v", d9di_pipe_build_zero_bubble_v, 2, D9D_PIPE_V,
+                                true},
+    [D9D_PIPE_DUAL_PIPE_V] = {"dual_pipe_v", d9di_pipe_build_dual_pipe_v, 2, D9D_PIPE_V, true},
 };
 
-const char *d9d_pipe_kind_word(d9d_pipe_kind kind)
+const char *d9d_pipe_schedule_name(d9d_pipe_schedule kind)
 {
-    return kinds[kind].word;
+    return schedules[kind].word;
 }
 
-int d9d_pipe_stages_per_rank(const d9d_pipe_how *how)
+int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *how)
 {
-    const int fixed = kinds[how->kind].stages_per_rank, most = D9D_PIPE_MAX_STAGES;
+    const int fixed = schedules[how->kind].stages_per_rank, most = D9D_PIPE_MAX_STAGES;
     int own;
 
-    if (how->own != NULL && how->own->stages_per_rank != NULL) {
-        own = how->own->stages_per_rank(how->config);
+    if (how->custom != NULL && how->custom->stages_per_rank != NULL) {
+        own = how->custom->stages_per_rank(how->config);
         return own < 0 ? 0 : own > most ? most + 1 : own; /* is refused with its number */
     }
-    if (how->own != NULL)
-        return how->own->layout == D9D_PIPE_V ? 2 : 1;
+    if (how->custom != NULL)
+        return how->custom->layout == D9D_PIPE_V ? 2 : 1;
 
     return fixed > 0 ? fixed : how->stages_per_rank;
 }
 
-d9d_status d9d_program_build(const d9d_pipe_how *how, int ranks, int micros, d9d_program *out)
+d9d_status d9d_program_build(const d9d_pipe_schedule_opts *how, int ranks, int micros,
+                             d9d_program *out)
 {
     d9d_program p;
     d9d_status st;
 
-    D9D_TRY(d9d_program_init(ranks, d9d_pipe_stages_per_rank(how), micros,
-                             how->own != NULL ? how->own->layout : kinds[how->kind].layout,
-                             how->own != NULL || kinds[how->kind].backward, &p));
-    st = how->own != NULL ? D9D_CALL(how->own->table->name, how->own, build, how->config, &p)
-                          : kinds[how->kind].build(how, &p);
+    D9D_TRY(
+        d9d_program_init(ranks, d9d_pipe_schedule_stages_per_rank(how), micros,
+                         how->custom != NULL ? how->custom->layout : schedules[how->kind].layout,
+                         how->custom != NULL || schedules[how->kind].backward, &p));
+    st = how->custom != NULL
+             ? D9D_PLUGIN_CALL(how->custom->table->name, how->custom, build, how->config, &p)
+             : schedules[how->kind].build(how, &p);
     if (st == D9D_OK)
         *out = p;
     else
@@ -63,15 +67,17 @@ static d9d_status breadth_first_rank(d9d_program *p, int rank)
     for (int k = 0; k < n; k++)
         for (int m = 0; m < p->micros; m++)
             D9D_TRY(d9d_program_push(
-                p, rank, (d9d_action){D9D_FORWARD, d9d_program_stage_of(p, rank, k), m, false}));
+                p, rank,
+                (d9d_pipe_action){D9D_PIPE_FORWARD, d9d_program_stage_of(p, rank, k), m, false}));
     for (int k = n - 1; k >= 0 && p->backward; k--)
         for (int m = p->micros - 1; m >= 0; m--)
             D9D_TRY(d9d_program_push(
-                p, rank, (d9d_action){D9D_BACKWARD, d9d_program_stage_of(p, rank, k), m, false}));
+                p, rank,
+                (d9d_pipe_action){D9D_PIPE_BACKWARD, d9d_program_stage_of(p, rank, k), m, false}));
     return D9D_OK;
 }
 
-d9d_status d9di_build_breadth_first(const d9d_pipe_how *how, d9d_program *p)
+d9d_status d9di_pipe_build_breadth_first(const d9d_pipe_schedule_opts *how, d9d_program *p)
 {
     (void)how;
     for (int r = 0; r < p->ranks; r++)
@@ -86,7 +92,7 @@ d9d_status d9d_program_forward(int ranks, int stages_per_rank, int micros, d9d_p
     d9d_status st;
 
     D9D_TRY(d9d_program_init(ranks, stages_per_rank, micros, layout, false, &p));
-    st = d9di_build_breadth_first(NULL, &p);
+    st = d9di_pipe_build_breadth_first(NULL, &p);
     if (st == D9D_OK)
         *out = p;
     else

@@ -8,49 +8,50 @@
 #include "pipe/program_private.h"
 
 /* One rank's lane while it is built. */
-typedef struct builder {
+typedef struct interleaved_builder {
     d9d_program *p;
     int rank, n;       /* stages of this rank */
     int round;         /* micro-batches that go through one stage in a row */
     int warmup, total; /* of forwards */
     bool split;
-    int *forward, *backward; /* [n]: next micro-batch of each stage */
-    d9d_lane late;           /* weight halves that were put off */
-    size_t first_late;
-} builder;
+    int *next_forward, *next_backward; /* [n]: next micro-batch of each stage */
+    d9d_pipe_lane deferred;            /* weight halves that were put off */
+    size_t first_deferred;
+} interleaved_builder;
 
-static d9d_status push_forward(builder *b, int op)
+static d9d_status push_forward(interleaved_builder *b, int op)
 {
     const int k = op / b->round % b->n;
 
-    return d9d_program_push(
-        b->p, b->rank,
-        (d9d_action){D9D_FORWARD, d9d_program_stage_of(b->p, b->rank, k), b->forward[k]++, false});
+    return d9d_program_push(b->p, b->rank,
+                            (d9d_pipe_action){D9D_PIPE_FORWARD,
+                                              d9d_program_stage_of(b->p, b->rank, k),
+                                              b->next_forward[k]++, false});
 }
 
-static d9d_status push_late(builder *b)
+static d9d_status push_deferred(interleaved_builder *b)
 {
-    if (b->first_late == b->late.len)
+    if (b->first_deferred == b->deferred.len)
         return D9D_OK;
-    return d9d_program_push(b->p, b->rank, b->late.data[b->first_late++]);
+    return d9d_program_push(b->p, b->rank, b->deferred.data[b->first_deferred++]);
 }
 
-static d9d_status push_backward(builder *b, int op)
+static d9d_status push_backward(interleaved_builder *b, int op)
 {
     const int k = b->n - 1 - (op - b->warmup) / b->round % b->n;
-    d9d_action a = {b->split ? D9D_INPUT : D9D_BACKWARD, d9d_program_stage_of(b->p, b->rank, k),
-                    b->backward[k]++, false};
+    d9d_pipe_action a = {b->split ? D9D_PIPE_DGRAD : D9D_PIPE_BACKWARD,
+                         d9d_program_stage_of(b->p, b->rank, k), b->next_backward[k]++, false};
 
     D9D_TRY(d9d_program_push(b->p, b->rank, a));
     if (!b->split)
         return D9D_OK;
-    a.verb = D9D_WEIGHT;
-    if (D9D_VEC_PUSH(&b->late, a) != D9D_OK)
+    a.kind = D9D_PIPE_WGRAD;
+    if (D9D_VEC_PUSH(&b->deferred, a) != D9D_OK)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: an action of rank %d", b->rank);
-    return op - b->warmup >= b->rank ? push_late(b) : D9D_OK;
+    return op - b->warmup >= b->rank ? push_deferred(b) : D9D_OK;
 }
 
-static d9d_status build_lane(builder *b)
+static d9d_status build_lane(interleaved_builder *b)
 {
     for (int op = 0; op < b->total + b->warmup; op++) {
         if (op < b->total)
@@ -58,46 +59,46 @@ static d9d_status build_lane(builder *b)
         if (op >= b->warmup)
             D9D_TRY(push_backward(b, op));
     }
-    while (b->first_late < b->late.len)
-        D9D_TRY(push_late(b));
+    while (b->first_deferred < b->deferred.len)
+        D9D_TRY(push_deferred(b));
     return D9D_OK;
 }
 
 /* How many forwards a rank does ahead.  A gradient is back after one trip down and one up; the
  * trip up is as long as the trip down, which a rank with one stage need not have filled, nor one
  * whose weight halves fill it. */
-static int warmup_of(const d9d_pipe_how *how, const builder *b)
+static int warmup_count(const d9d_pipe_schedule_opts *how, const interleaved_builder *b)
 {
-    const int trips = how->deep || (b->n > 1 && !b->split) ? 2 : 1;
+    const int trips = how->deep_warmup || (b->n > 1 && !b->split) ? 2 : 1;
     const int ahead = (b->n - 1) * b->round + trips * (b->p->ranks - 1 - b->rank);
 
     return ahead < b->total ? ahead : b->total;
 }
 
-static d9d_status build_rank(const d9d_pipe_how *how, d9d_program *p, int rank, int round)
+static d9d_status build_rank(const d9d_pipe_schedule_opts *how, d9d_program *p, int rank, int round)
 {
-    builder b = {.p = p,
-                 .rank = rank,
-                 .n = p->stages / p->ranks,
-                 .round = round,
-                 .total = p->micros * (p->stages / p->ranks),
-                 .split = how->zero_bubble};
+    interleaved_builder b = {.p = p,
+                             .rank = rank,
+                             .n = p->stages / p->ranks,
+                             .round = round,
+                             .total = p->micros * (p->stages / p->ranks),
+                             .split = how->zero_bubble};
     d9d_status st = D9D_OK;
 
-    b.warmup = warmup_of(how, &b);
-    b.forward = calloc((size_t)b.n, sizeof(int));
-    b.backward = calloc((size_t)b.n, sizeof(int));
-    if (b.forward == NULL || b.backward == NULL)
+    b.warmup = warmup_count(how, &b);
+    b.next_forward = calloc((size_t)b.n, sizeof(int));
+    b.next_backward = calloc((size_t)b.n, sizeof(int));
+    if (b.next_forward == NULL || b.next_backward == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages", b.n);
     if (st == D9D_OK)
         st = build_lane(&b);
-    free(b.forward);
-    free(b.backward);
-    D9D_VEC_RELEASE(&b.late);
+    free(b.next_forward);
+    free(b.next_backward);
+    D9D_VEC_RELEASE(&b.deferred);
     return st;
 }
 
-d9d_status d9di_build_interleaved(const d9d_pipe_how *how, d9d_program *p)
+d9d_status d9di_pipe_build_interleaved(const d9d_pipe_schedule_opts *how, d9d_program *p)
 {
     const int rounds = p->micros / p->ranks > 1 ? p->micros / p->ranks : 1;
 

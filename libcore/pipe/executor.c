@@ -10,74 +10,75 @@
 #include "pipe/program_private.h"
 
 /* Hidden states go down the pipeline, their gradients up. */
-enum way { DOWN, UP, WAYS };
+enum direction { DOWN, UP, DIRECTIONS };
 
 /* What a stage of this rank has of a micro-batch. */
-typedef struct cell {
+typedef struct slot {
     d9d_tape *tape;
     d9d_var *in, *out;
-    d9d_tensor come[WAYS];     /* from the stage before, and from the one behind */
-    d9d_message *coming[WAYS]; /* NULL: what has come is there */
-    d9d_tensor made[WAYS];     /* for another rank, until it is sent */
-} cell;
+    d9d_tensor recv[DIRECTIONS];       /* from the stage before, and from the one behind */
+    d9d_message *recv_msg[DIRECTIONS]; /* NULL: what has come is there */
+    d9d_tensor to_send[DIRECTIONS];    /* for another rank, until it is sent */
+} slot;
 
 /* What is being sent. */
-typedef struct parcel {
+typedef struct pending_send {
     d9d_message *message;
     d9d_tensor data;
-} parcel;
+} pending_send;
 
 /* Memory for what is received; idle when nobody else holds it. */
-typedef struct buffer {
+typedef struct recv_buffer {
     d9d_tensor bytes; /* [n] */
     bool idle;
-} buffer;
+} recv_buffer;
 
 struct d9d_executor {
-    d9d_executor_how how;
-    const d9d_lane *lane;
-    int here;                  /* stages of this rank */
-    cell *cells;               /* [here][micros] */
+    d9d_executor_opts how;
+    const d9d_pipe_lane *lane;
+    int n_stages;              /* stages of this rank */
+    slot *slots;               /* [here][micros] */
     size_t *last;              /* [here]: place of the stage's last B or W */
     int *todo;                 /* [micros]: computations of this rank */
     int *left;                 /* [micros]: of those, in this play */
     D9D_VEC(d9d_tape *) tapes; /* idle ones */
-    D9D_VEC(buffer) buffers;
-    D9D_VEC(parcel) sent;
-    int live, most;
-    d9d_meter *meter;      /* or NULL */
-    d9d_turns *turns;      /* of two joined actions, while they are under way */
-    const d9d_action *now; /* which of them */
+    D9D_VEC(recv_buffer) buffers;
+    D9D_VEC(pending_send) pending;
+    int live, max_live;
+    d9d_stage_timer *timer;     /* or NULL */
+    d9d_co *co;                 /* of two joined actions, while they are under way */
+    const d9d_pipe_action *now; /* which of them */
 };
 
-static cell *cell_of(const d9d_executor *x, int stage, int micro)
+static slot *slot_at(const d9d_executor *x, int stage, int micro)
 {
     const d9d_program *p = x->how.program;
 
-    return &x->cells[(size_t)(stage / p->ranks) * (size_t)p->micros + (size_t)micro];
+    return &x->slots[(size_t)(stage / p->ranks) * (size_t)p->micros + (size_t)micro];
 }
 
-static d9d_comm *comm_of(const d9d_executor *x, enum way way)
+static d9d_comm *direction_comm(const d9d_executor *x, enum direction direction)
 {
-    return way == DOWN ? x->how.down : x->how.up;
+    return direction == DOWN ? x->how.down : x->how.up;
 }
 
-static d9d_status wrong(const d9d_action *a, const char *why)
+static d9d_status fail_action(const d9d_pipe_action *a, const char *why)
 {
     char text[64];
 
-    return D9D_FAIL(D9D_EINVAL, "pipeline: %s: %s", d9di_action_text(a, text, sizeof(text)), why);
+    return D9D_FAIL(D9D_EINVAL, "pipeline: %s: %s", d9di_pipe_action_text(a, text, sizeof(text)),
+                    why);
 }
 
 /* What the device does from here on; NULL: nothing. */
-static d9d_status mark(const d9d_executor *x, const d9d_action *a)
+static d9d_status timer_record(const d9d_executor *x, const d9d_pipe_action *a)
 {
-    return x->meter != NULL ? d9d_meter_mark(x->meter, a) : D9D_OK;
+    return x->timer != NULL ? d9d_stage_timer_record(x->timer, a) : D9D_OK;
 }
 
 /* --- tapes ----------------------------------------------------------------------------- */
 
-static d9d_status tape_take(d9d_executor *x, d9d_tape **out)
+static d9d_status tape_acquire(d9d_executor *x, d9d_tape **out)
 {
     if (x->tapes.len > 0)
         *out = x->tapes.data[--x->tapes.len];
@@ -85,11 +86,11 @@ static d9d_status tape_take(d9d_executor *x, d9d_tape **out)
         D9D_TRY(d9d_tape_create(x->how.dev, out));
     d9d_tape_set_recording(*out, x->how.program->backward);
     x->live++;
-    x->most = x->live > x->most ? x->live : x->most;
+    x->max_live = x->live > x->max_live ? x->live : x->max_live;
     return D9D_OK;
 }
 
-static d9d_status tape_give(d9d_executor *x, cell *c)
+static d9d_status tape_return(d9d_executor *x, slot *c)
 {
     d9d_tape *t = c->tape;
 
@@ -106,12 +107,12 @@ static d9d_status tape_give(d9d_executor *x, cell *c)
 /* --- memory of what is received ---------------------------------------------------------- */
 
 /* The smallest idle one that is large enough. */
-static buffer *buffer_find(d9d_executor *x, int64_t bytes)
+static recv_buffer *buffer_find(d9d_executor *x, int64_t bytes)
 {
-    buffer *best = NULL;
+    recv_buffer *best = NULL;
 
     for (size_t i = 0; i < x->buffers.len; i++) {
-        buffer *b = &x->buffers.data[i];
+        recv_buffer *b = &x->buffers.data[i];
         const int64_t n = d9d_tensor_numel(&b->bytes);
 
         if (b->idle && n >= bytes && (best == NULL || n < d9d_tensor_numel(&best->bytes)))
@@ -121,9 +122,9 @@ static buffer *buffer_find(d9d_executor *x, int64_t bytes)
 }
 
 /* All idle ones are too small. */
-static d9d_status buffer_make(d9d_executor *x, int64_t bytes, buffer **out)
+static d9d_status buffer_alloc(d9d_executor *x, int64_t bytes, recv_buffer **out)
 {
-    buffer b = {.idle = true};
+    recv_buffer b = {.idle = true};
     size_t n = 0;
 
     for (size_t i = 0; i < x->buffers.len; i++)
@@ -134,20 +135,20 @@ static d9d_status buffer_make(d9d_executor *x, int64_t bytes, buffer **out)
     x->buffers.len = n;
     D9D_TRY(D9D_VEC_RESERVE(&x->buffers, 1));
     D9D_TRY(d9d_tensor_alloc(x->how.dev, D9D_U8, D9D_SHAPE(bytes), &b.bytes));
-    D9D_TRY(d9d_comm_fork(x->how.down, x->how.dev->stream));
-    D9D_TRY(d9d_comm_fork(x->how.up, x->how.dev->stream));
+    D9D_TRY(d9d_comm_wait_stream(x->how.down, x->how.dev->stream));
+    D9D_TRY(d9d_comm_wait_stream(x->how.up, x->how.dev->stream));
     *out = &x->buffers.data[x->buffers.len];
     x->buffers.data[x->buffers.len++] = b;
     return D9D_OK;
 }
 
-static d9d_status buffer_take(d9d_executor *x, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
+static d9d_status buffer_acquire(d9d_executor *x, d9d_dtype t, d9d_shape shape, d9d_tensor *out)
 {
     const int64_t bytes = d9d_shape_numel(&shape) * (int64_t)d9d_dtype_size(t);
-    buffer *b = buffer_find(x, bytes);
+    recv_buffer *b = buffer_find(x, bytes);
 
     if (b == NULL)
-        D9D_TRY(buffer_make(x, bytes, &b));
+        D9D_TRY(buffer_alloc(x, bytes, &b));
     b->idle = false;
     *out = d9d_tensor_ref(&b->bytes);
     out->dtype = t;
@@ -156,329 +157,335 @@ static d9d_status buffer_take(d9d_executor *x, d9d_dtype t, d9d_shape shape, d9d
 }
 
 /* What a computation has let go of may be written again when it is through. */
-static d9d_status buffers_settle(d9d_executor *x)
+static d9d_status buffers_reclaim(d9d_executor *x)
 {
     bool freed = false;
 
     for (size_t i = 0; i < x->buffers.len; i++) {
-        buffer *b = &x->buffers.data[i];
+        recv_buffer *b = &x->buffers.data[i];
 
-        if (!b->idle && d9d_tensor_is_sole(&b->bytes))
+        if (!b->idle && d9d_tensor_is_unique(&b->bytes))
             freed = b->idle = true;
     }
     if (!freed)
         return D9D_OK;
-    D9D_TRY(d9d_comm_fork(x->how.down, x->how.dev->stream));
-    return d9d_comm_fork(x->how.up, x->how.dev->stream);
+    D9D_TRY(d9d_comm_wait_stream(x->how.down, x->how.dev->stream));
+    return d9d_comm_wait_stream(x->how.up, x->how.dev->stream);
 }
 
 /* --- what goes between stages ------------------------------------------------------------ */
 
 /* The stage to which a stage's results go. */
-static int target_of(const d9d_action *a, enum way way)
+static int target_stage(const d9d_pipe_action *a, enum direction direction)
 {
-    return way == DOWN ? a->stage + 1 : a->stage - 1;
+    return direction == DOWN ? a->stage + 1 : a->stage - 1;
 }
 
 /* To a stage that is here, or to wait for its SEND; takes the reference. */
-static void hand_over(d9d_executor *x, const d9d_action *a, enum way way, d9d_tensor *t)
+static void output_deliver(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
+                           d9d_tensor *t)
 {
-    const int to = target_of(a, way);
+    const int to = target_stage(a, direction);
     const bool here = d9d_program_rank_of(x->how.program, to) == x->how.rank;
-    cell *c = cell_of(x, here ? to : a->stage, a->micro);
+    slot *c = slot_at(x, here ? to : a->stage, a->micro);
 
-    *(here ? &c->come[way] : &c->made[way]) = *t;
+    *(here ? &c->recv[direction] : &c->to_send[direction]) = *t;
 }
 
-static d9d_status arrive(d9d_executor *x, const d9d_action *a, cell *c, enum way way)
+static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, slot *c,
+                             enum direction direction)
 {
-    d9d_message *m = c->coming[way];
+    d9d_message *m = c->recv_msg[direction];
 
-    c->coming[way] = NULL;
-    if (c->come[way].storage == NULL)
-        return wrong(a, "what it takes has not come");
-    return d9d_message_end(m, x->how.dev->stream);
+    c->recv_msg[direction] = NULL;
+    if (c->recv[direction].storage == NULL)
+        return fail_action(a, "what it takes has not come");
+    return d9d_message_wait(m, x->how.dev->stream);
 }
 
 /* "stage 1 forward of micro-batch 3": whose result it is. */
-static const char *name_of(char *buf, size_t n, int stage, enum way way, int micro)
+static const char *transfer_name(char *buf, size_t n, int stage, enum direction direction,
+                                 int micro)
 {
     (void)snprintf(buf, n, "stage %d %s of micro-batch %d", stage,
-                   way == DOWN ? "forward" : "backward", micro);
+                   direction == DOWN ? "forward" : "backward", micro);
     return buf;
 }
 
-static d9d_status send(d9d_executor *x, const d9d_action *a, enum way way)
+static d9d_status action_send(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
 {
-    d9d_tensor *t = &cell_of(x, a->stage, a->micro)->made[way];
-    const int to = d9d_program_rank_of(x->how.program, target_of(a, way));
-    parcel p = {0};
+    d9d_tensor *t = &slot_at(x, a->stage, a->micro)->to_send[direction];
+    const int to = d9d_program_rank_of(x->how.program, target_stage(a, direction));
+    pending_send p = {0};
     char name[64];
 
     if (t->storage == NULL)
-        return wrong(a, "what it sends was not made");
-    D9D_TRY(D9D_VEC_RESERVE(&x->sent, 1));
-    D9D_TRY(d9d_comm_fork(comm_of(x, way), x->how.dev->stream));
-    D9D_TRY(d9d_comm_post_send(comm_of(x, way),
-                               name_of(name, sizeof(name), a->stage, way, a->micro), t->dtype,
-                               d9d_tensor_data(t), d9d_tensor_numel(t), to, &p.message));
+        return fail_action(a, "what it sends was not made");
+    D9D_TRY(D9D_VEC_RESERVE(&x->pending, 1));
+    D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->how.dev->stream));
+    D9D_TRY(d9d_comm_post_send(direction_comm(x, direction),
+                               transfer_name(name, sizeof(name), a->stage, direction, a->micro),
+                               t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), to, &p.message));
     p.data = *t;
     *t = (d9d_tensor){0};
-    x->sent.data[x->sent.len++] = p;
+    x->pending.data[x->pending.len++] = p;
     return D9D_OK;
 }
 
-static d9d_status receive(d9d_executor *x, const d9d_action *a, enum way way)
+static d9d_status action_recv(d9d_executor *x, const d9d_pipe_action *a, enum direction direction)
 {
-    cell *c = cell_of(x, a->stage, a->micro);
-    const int stage = way == DOWN ? a->stage - 1 : a->stage + 1;
+    slot *c = slot_at(x, a->stage, a->micro);
+    const int stage = direction == DOWN ? a->stage - 1 : a->stage + 1;
     d9d_shape shape;
     d9d_dtype dtype;
     char name[64];
 
     D9D_TRY(x->how.ops->hidden(x->how.self, a->micro, &dtype, &shape));
-    D9D_TRY(buffer_take(x, dtype, shape, &c->come[way]));
-    return d9d_comm_post_recv(comm_of(x, way), name_of(name, sizeof(name), stage, way, a->micro),
-                              dtype, d9d_tensor_data(&c->come[way]), d9d_shape_numel(&shape),
-                              d9d_program_rank_of(x->how.program, stage), &c->coming[way]);
+    D9D_TRY(buffer_acquire(x, dtype, shape, &c->recv[direction]));
+    return d9d_comm_post_recv(direction_comm(x, direction),
+                              transfer_name(name, sizeof(name), stage, direction, a->micro), dtype,
+                              d9d_tensor_data(&c->recv[direction]), d9d_shape_numel(&shape),
+                              d9d_program_rank_of(x->how.program, stage), &c->recv_msg[direction]);
 }
 
 /* Let go of what was sent: of all, or of what is done.  Where no backward holds a rank back, of all
  * but the last: it does not run ahead of the next one with all that it makes. */
-static d9d_status sent_settle(d9d_executor *x, bool all)
+static d9d_status sends_complete(d9d_executor *x, bool all)
 {
-    enum { AHEAD = 2 };
+    enum { MAX_UNSENT = 2 };
     size_t n = 0;
     d9d_status st = D9D_OK;
 
-    for (size_t i = 0; i < x->sent.len; i++) {
-        parcel *p = &x->sent.data[i];
-        const bool go = all || (x->how.program->backward ? d9d_message_done(p->message)
-                                                         : i + AHEAD < x->sent.len);
+    for (size_t i = 0; i < x->pending.len; i++) {
+        pending_send *p = &x->pending.data[i];
+        const bool go = all || (x->how.program->backward ? d9d_message_test(p->message)
+                                                         : i + MAX_UNSENT < x->pending.len);
 
         if (st != D9D_OK || !go) {
-            x->sent.data[n++] = *p;
+            x->pending.data[n++] = *p;
             continue;
         }
-        st = d9d_message_end(p->message, x->how.dev->stream);
+        st = d9d_message_wait(p->message, x->how.dev->stream);
         d9d_tensor_release(&p->data);
     }
-    x->sent.len = n;
+    x->pending.len = n;
     return st;
 }
 
 /* --- computation -------------------------------------------------------------------------- */
 
-static d9d_status forward(d9d_executor *x, const d9d_action *a)
+static d9d_status action_forward(d9d_executor *x, const d9d_pipe_action *a)
 {
     const bool last = a->stage + 1 == x->how.program->stages;
-    cell *c = cell_of(x, a->stage, a->micro);
+    slot *c = slot_at(x, a->stage, a->micro);
     d9d_tensor out;
 
-    D9D_TRY(tape_take(x, &c->tape));
+    D9D_TRY(tape_acquire(x, &c->tape));
     if (a->stage > 0) {
-        D9D_TRY(arrive(x, a, c, DOWN));
-        D9D_TRY(d9d_tape_leaf(c->tape, &c->come[DOWN], x->how.program->backward, &c->in));
-        d9d_tensor_release(&c->come[DOWN]);
+        D9D_TRY(input_wait(x, a, c, DOWN));
+        D9D_TRY(d9d_tape_leaf(c->tape, &c->recv[DOWN], x->how.program->backward, &c->in));
+        d9d_tensor_release(&c->recv[DOWN]);
     }
-    D9D_TRY(mark(x, a));
+    D9D_TRY(timer_record(x, a));
     D9D_TRY(x->how.ops->forward(x->how.self, a->stage, a->micro, c->tape, c->in, &c->out));
     if (!last) {
         out = d9d_tensor_ref(d9d_var_tensor(c->out));
-        hand_over(x, a, DOWN, &out);
+        output_deliver(x, a, DOWN, &out);
     }
     d9d_tape_release_since(c->tape, 0, NULL, 0); /* but what backward needs */
-    return x->how.program->backward ? D9D_OK : tape_give(x, c);
+    return x->how.program->backward ? D9D_OK : tape_return(x, c);
 }
 
 /* The gradient of what came in. */
-static d9d_status give_back(d9d_executor *x, const d9d_action *a, cell *c)
+static d9d_status input_grad_deliver(d9d_executor *x, const d9d_pipe_action *a, slot *c)
 {
     d9d_tensor grad;
 
     if (a->stage == 0)
         return D9D_OK;
-    d9d_var_take_grad(c->in, &grad);
+    d9d_var_move_grad(c->in, &grad);
     if (grad.storage == NULL)
-        return wrong(a, "no gradient has reached what the stage takes");
-    hand_over(x, a, UP, &grad);
+        return fail_action(a, "no gradient has reached what the stage takes");
+    output_deliver(x, a, UP, &grad);
     return D9D_OK;
 }
 
-static d9d_status backward(d9d_executor *x, const d9d_action *a, d9d_backward_mode mode, bool last)
+static d9d_status action_backward(d9d_executor *x, const d9d_pipe_action *a,
+                                  d9d_tape_backward_mode mode, bool last)
 {
-    const bool seeded = a->stage + 1 < x->how.program->stages && mode != D9D_BACKWARD_WEIGHT;
-    cell *c = cell_of(x, a->stage, a->micro);
+    const bool seeded = a->stage + 1 < x->how.program->stages && mode != D9D_BACKWARD_WGRAD;
+    slot *c = slot_at(x, a->stage, a->micro);
 
     if (c->tape == NULL)
-        return wrong(a, "comes before what it goes back through");
+        return fail_action(a, "comes before what it goes back through");
     if (seeded)
-        D9D_TRY(arrive(x, a, c, UP));
-    D9D_TRY(mark(x, a));
+        D9D_TRY(input_wait(x, a, c, UP));
+    D9D_TRY(timer_record(x, a));
     if (x->how.ops->backward != NULL)
         D9D_TRY(x->how.ops->backward(x->how.self, a->stage, a->micro, last));
-    D9D_TRY(d9d_tape_backward(c->tape, &c->out, &c->come[UP], seeded ? 1 : 0, mode));
-    d9d_tensor_release(&c->come[UP]);
-    if (mode != D9D_BACKWARD_WEIGHT)
-        D9D_TRY(give_back(x, a, c));
-    return mode == D9D_BACKWARD_INPUT ? D9D_OK : tape_give(x, c);
+    D9D_TRY(d9d_tape_backward(c->tape, &c->out, &c->recv[UP], seeded ? 1 : 0, mode));
+    d9d_tensor_release(&c->recv[UP]);
+    if (mode != D9D_BACKWARD_WGRAD)
+        D9D_TRY(input_grad_deliver(x, a, c));
+    return mode == D9D_BACKWARD_DGRAD ? D9D_OK : tape_return(x, c);
 }
 
 /* --- the lane ------------------------------------------------------------------------------ */
 
-static d9d_status act(d9d_executor *x, const d9d_action *a, bool last)
+static d9d_status action_dispatch(d9d_executor *x, const d9d_pipe_action *a, bool last)
 {
-    switch (a->verb) {
-    case D9D_FORWARD: return forward(x, a);
-    case D9D_BACKWARD: return backward(x, a, D9D_BACKWARD_FULL, last);
-    case D9D_INPUT: return backward(x, a, D9D_BACKWARD_INPUT, false);
-    case D9D_WEIGHT: return backward(x, a, D9D_BACKWARD_WEIGHT, last);
-    case D9D_SEND_FORWARD: return send(x, a, DOWN);
-    case D9D_RECV_FORWARD: return receive(x, a, DOWN);
-    case D9D_SEND_BACKWARD: return send(x, a, UP);
-    case D9D_RECV_BACKWARD: return receive(x, a, UP);
-    default: return wrong(a, "is no action");
+    switch (a->kind) {
+    case D9D_PIPE_FORWARD: return action_forward(x, a);
+    case D9D_PIPE_BACKWARD: return action_backward(x, a, D9D_BACKWARD_FULL, last);
+    case D9D_PIPE_DGRAD: return action_backward(x, a, D9D_BACKWARD_DGRAD, false);
+    case D9D_PIPE_WGRAD: return action_backward(x, a, D9D_BACKWARD_WGRAD, last);
+    case D9D_PIPE_SEND_FORWARD: return action_send(x, a, DOWN);
+    case D9D_PIPE_RECV_FORWARD: return action_recv(x, a, DOWN);
+    case D9D_PIPE_SEND_BACKWARD: return action_send(x, a, UP);
+    case D9D_PIPE_RECV_BACKWARD: return action_recv(x, a, UP);
+    default: return fail_action(a, "is no action");
     }
 }
 
 /* In traces: "1F3" or "1F3|0B2", and where there is one stage what it is in words. */
-static void trace_begin(const d9d_executor *x, const d9d_action *a, size_t n)
+static void trace_begin(const d9d_executor *x, const d9d_pipe_action *a, size_t n)
 {
     char text[64], other[64];
 
     if (n == 2)
-        d9d_trace_begin(x->how.dev, "%s|%s", d9di_action_text(a, text, sizeof(text)),
-                        d9di_action_text(a + 1, other, sizeof(other)));
+        d9d_trace_begin(x->how.dev, "%s|%s", d9di_pipe_action_text(a, text, sizeof(text)),
+                        d9di_pipe_action_text(a + 1, other, sizeof(other)));
     else if (x->how.program->stages > 1)
-        d9d_trace_begin(x->how.dev, "%s", d9di_action_text(a, text, sizeof(text)));
+        d9d_trace_begin(x->how.dev, "%s", d9di_pipe_action_text(a, text, sizeof(text)));
     else
-        d9d_trace_begin(x->how.dev, "%s", a->verb == D9D_FORWARD ? "forward" : "backward");
+        d9d_trace_begin(x->how.dev, "%s", a->kind == D9D_PIPE_FORWARD ? "forward" : "backward");
 }
 
-static d9d_status compute(d9d_executor *x, size_t i)
+static d9d_status action_compute(d9d_executor *x, size_t i)
 {
-    const d9d_action *a = &x->lane->data[i];
+    const d9d_pipe_action *a = &x->lane->data[i];
 
     x->now = a;
-    D9D_TRY(act(x, a, x->last[a->stage / x->how.program->ranks] == i));
-    D9D_TRY(mark(x, NULL));
+    D9D_TRY(action_dispatch(x, a, x->last[a->stage / x->how.program->ranks] == i));
+    D9D_TRY(timer_record(x, NULL));
     if (--x->left[a->micro] == 0 && x->how.ops->done != NULL)
         x->how.ops->done(x->how.self, a->micro);
-    return buffers_settle(x);
+    return buffers_reclaim(x);
 }
 
 /* --- two at once ----------------------------------------------------------------------------- */
 
 /* One of two joined actions. */
-typedef struct half {
+typedef struct joined_half {
     d9d_executor *x;
     size_t i;
-} half;
+} joined_half;
 
-static d9d_status half_compute(void *arg, d9d_turns *t)
+static d9d_status half_compute(void *arg, d9d_co *t)
 {
-    const half *h = arg;
+    const joined_half *h = arg;
 
-    h->x->turns = t;
-    return compute(h->x, h->i);
+    h->x->co = t;
+    return action_compute(h->x, h->i);
 }
 
 /* An action has queued a transfer aside: the other one goes on until it does. */
-static d9d_status half_pause(void *arg)
+static d9d_status half_yield(void *arg)
 {
     d9d_executor *x = arg;
-    const d9d_action *mine = x->now;
+    const d9d_pipe_action *mine = x->now;
 
-    D9D_TRY(d9d_turns_next(x->turns));
+    D9D_TRY(d9d_co_yield(x->co));
     x->now = mine;
-    return mark(x, mine);
+    return timer_record(x, mine);
 }
 
 /* Of one stage they are done in turn: its units are open for one at a time. */
-static bool are_two(const d9d_executor *x, size_t i)
+static bool is_joined_pair(const d9d_executor *x, size_t i)
 {
-    const d9d_action *a = &x->lane->data[i];
+    const d9d_pipe_action *a = &x->lane->data[i];
 
-    return d9di_group_end(x->lane, i) == i + 2 && a->stage != a[1].stage &&
-           d9di_verb_computes(a[1].verb);
+    return d9di_pipe_lane_group_end(x->lane, i) == i + 2 && a->stage != a[1].stage &&
+           d9di_pipe_action_computes(a[1].kind);
 }
 
-static d9d_status two(d9d_executor *x, size_t i)
+static d9d_status pair_run(d9d_executor *x, size_t i)
 {
-    half a = {x, i}, b = {x, i + 1};
+    joined_half a = {x, i}, b = {x, i + 1};
     d9d_status st;
 
-    x->how.dev->pause = half_pause;
-    x->how.dev->pause_arg = x;
-    st = d9d_turns_run(half_compute, &a, &b);
-    x->how.dev->pause = NULL;
+    x->how.dev->on_wait = half_yield;
+    x->how.dev->on_wait_arg = x;
+    st = d9d_co_run(half_compute, &a, &b);
+    x->how.dev->on_wait = NULL;
     return st;
 }
 
 /* Action i, and what is done together with it: *n. */
-static d9d_status step(d9d_executor *x, size_t i, size_t *n)
+static d9d_status group_run(d9d_executor *x, size_t i, size_t *n)
 {
-    const d9d_action *a = &x->lane->data[i];
+    const d9d_pipe_action *a = &x->lane->data[i];
     d9d_status st;
 
     *n = 1;
-    D9D_TRY(sent_settle(x, false));
-    if (!d9di_verb_computes(a->verb))
-        return act(x, a, false);
-    *n = are_two(x, i) ? 2 : 1;
+    D9D_TRY(sends_complete(x, false));
+    if (!d9di_pipe_action_computes(a->kind))
+        return action_dispatch(x, a, false);
+    *n = is_joined_pair(x, i) ? 2 : 1;
     trace_begin(x, a, *n);
-    st = *n == 2 ? two(x, i) : compute(x, i);
+    st = *n == 2 ? pair_run(x, i) : action_compute(x, i);
     d9d_trace_end(x->how.dev);
     return st;
 }
 
-d9d_status d9d_executor_play(d9d_executor *x)
+d9d_status d9d_executor_run(d9d_executor *x)
 {
-    if (x->meter != NULL)
-        D9D_TRY(d9d_meter_begin(x->meter));
+    if (x->timer != NULL)
+        D9D_TRY(d9d_stage_timer_begin(x->timer));
     memcpy(x->left, x->todo, (size_t)x->how.program->micros * sizeof(*x->left));
     for (size_t i = 0, n; i < x->lane->len; i += n)
-        D9D_TRY(step(x, i, &n));
-    return sent_settle(x, true);
+        D9D_TRY(group_run(x, i, &n));
+    return sends_complete(x, true);
 }
 
-void d9d_executor_measure(d9d_executor *x, d9d_meter *m)
+void d9d_executor_set_timer(d9d_executor *x, d9d_stage_timer *m)
 {
-    x->meter = m;
+    x->timer = m;
 }
 
-int d9d_executor_live(const d9d_executor *x)
+int d9d_executor_max_live(const d9d_executor *x)
 {
-    return x->most;
+    return x->max_live;
 }
 
 /* --- making it ------------------------------------------------------------------------------ */
 
-static d9d_status take_room(d9d_executor *x)
+static d9d_status state_alloc(d9d_executor *x)
 {
     const size_t micros = (size_t)x->how.program->micros;
 
-    x->cells = calloc((size_t)x->here * micros, sizeof(*x->cells));
-    x->last = calloc((size_t)x->here, sizeof(*x->last));
+    x->slots = calloc((size_t)x->n_stages * micros, sizeof(*x->slots));
+    x->last = calloc((size_t)x->n_stages, sizeof(*x->last));
     x->todo = calloc(micros, sizeof(*x->todo));
     x->left = calloc(micros, sizeof(*x->left));
-    if (x->cells == NULL || x->last == NULL || x->todo == NULL || x->left == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %zu micro-batches", x->here, micros);
+    if (x->slots == NULL || x->last == NULL || x->todo == NULL || x->left == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %zu micro-batches", x->n_stages,
+                        micros);
     return D9D_OK;
 }
 
-static void read_lane(d9d_executor *x)
+static void lane_count(d9d_executor *x)
 {
     for (size_t i = 0; i < x->lane->len; i++) {
-        const d9d_action *a = &x->lane->data[i];
+        const d9d_pipe_action *a = &x->lane->data[i];
 
-        x->todo[a->micro] += d9di_verb_computes(a->verb);
-        if (a->verb == D9D_BACKWARD || a->verb == D9D_WEIGHT)
+        x->todo[a->micro] += d9di_pipe_action_computes(a->kind);
+        if (a->kind == D9D_PIPE_BACKWARD || a->kind == D9D_PIPE_WGRAD)
             x->last[a->stage / x->how.program->ranks] = i;
     }
 }
 
-d9d_status d9d_executor_create(const d9d_executor_how *how, d9d_executor **out)
+d9d_status d9d_executor_create(const d9d_executor_opts *how, d9d_executor **out)
 {
     const int ranks = how->program->ranks;
     d9d_executor *x;
@@ -487,17 +494,17 @@ d9d_status d9d_executor_create(const d9d_executor_how *how, d9d_executor **out)
     if (d9d_comm_size(how->down) != ranks || d9d_comm_size(how->up) != ranks)
         return D9D_FAIL(D9D_EINVAL, "pipeline: a program of %d ranks over groups of %d and %d",
                         ranks, d9d_comm_size(how->down), d9d_comm_size(how->up));
-    D9D_TRY(d9d_comm_mail_want(how->down));
-    D9D_TRY(d9d_comm_mail_want(how->up));
+    D9D_TRY(d9d_p2p_ring_enable(how->down));
+    D9D_TRY(d9d_p2p_ring_enable(how->up));
     x = calloc(1, sizeof(*x));
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: an executor");
     x->how = *how;
     x->lane = &how->program->lanes[how->rank];
-    x->here = how->program->stages / ranks;
-    st = take_room(x);
+    x->n_stages = how->program->stages / ranks;
+    st = state_alloc(x);
     if (st == D9D_OK) {
-        read_lane(x);
+        lane_count(x);
         *out = x;
     } else {
         d9d_executor_free(x);
@@ -505,13 +512,13 @@ d9d_status d9d_executor_create(const d9d_executor_how *how, d9d_executor **out)
     return st;
 }
 
-static void cell_release(cell *c)
+static void slot_release(slot *c)
 {
     d9d_tape_free(c->tape);
-    for (int way = 0; way < WAYS; way++) {
-        d9d_message_drop(c->coming[way]);
-        d9d_tensor_release(&c->come[way]);
-        d9d_tensor_release(&c->made[way]);
+    for (int direction = 0; direction < DIRECTIONS; direction++) {
+        d9d_message_cancel(c->recv_msg[direction]);
+        d9d_tensor_release(&c->recv[direction]);
+        d9d_tensor_release(&c->to_send[direction]);
     }
 }
 
@@ -519,21 +526,21 @@ void d9d_executor_free(d9d_executor *x)
 {
     if (x == NULL)
         return;
-    for (size_t i = 0; x->cells != NULL && i < (size_t)x->here * (size_t)x->how.program->micros;
+    for (size_t i = 0; x->slots != NULL && i < (size_t)x->n_stages * (size_t)x->how.program->micros;
          i++)
-        cell_release(&x->cells[i]);
-    for (size_t i = 0; i < x->sent.len; i++) {
-        d9d_message_drop(x->sent.data[i].message);
-        d9d_tensor_release(&x->sent.data[i].data);
+        slot_release(&x->slots[i]);
+    for (size_t i = 0; i < x->pending.len; i++) {
+        d9d_message_cancel(x->pending.data[i].message);
+        d9d_tensor_release(&x->pending.data[i].data);
     }
     for (size_t i = 0; i < x->buffers.len; i++)
         d9d_tensor_release(&x->buffers.data[i].bytes);
     for (size_t i = 0; i < x->tapes.len; i++)
         d9d_tape_free(x->tapes.data[i]);
-    D9D_VEC_RELEASE(&x->sent);
+    D9D_VEC_RELEASE(&x->pending);
     D9D_VEC_RELEASE(&x->buffers);
     D9D_VEC_RELEASE(&x->tapes);
-    free(x->cells);
+    free(x->slots);
     free(x->last);
     free(x->todo);
     free(x->left);

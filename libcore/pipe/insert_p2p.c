@@ -11,50 +11,51 @@
 #include "pipe/program_private.h"
 
 /* What actions take, to each other, of layers of Qwen3 on an H200. */
-static const int64_t takes[D9D_VERB_COUNT] = {
-    [D9D_FORWARD] = 8, [D9D_BACKWARD] = 19, [D9D_INPUT] = 12, [D9D_WEIGHT] = 7};
+static const int64_t durations[D9D_PIPE_ACTION_COUNT] = {
+    [D9D_PIPE_FORWARD] = 8, [D9D_PIPE_BACKWARD] = 19, [D9D_PIPE_DGRAD] = 12, [D9D_PIPE_WGRAD] = 7};
 
 enum { UNKNOWN = -1 };
 
-typedef struct player {
+typedef struct p2p_inserter {
     const d9d_program *in;
     d9d_program *out;
     size_t *from, *at; /* [ranks]: of each lane of `in`, the last actions and those behind them */
-    int64_t *made; /* [2, stages, micros]: when a forward, or a gradient, was; UNKNOWN: not yet */
-    int64_t *now;  /* [ranks]: when the last action has ended */
-} player;
+    int64_t
+        *made_at; /* [2, stages, micros]: when a forward, or a gradient, was; UNKNOWN: not yet */
+    int64_t *now; /* [ranks]: when the last action has ended */
+} p2p_inserter;
 
-static int64_t *made_of(const player *g, bool forward, int stage, int micro)
+static int64_t *made_time_of(const p2p_inserter *g, bool forward, int stage, int micro)
 {
     const d9d_program *p = g->in;
     const size_t row = (forward ? 0 : (size_t)p->stages) + (size_t)stage;
 
-    return &g->made[row * (size_t)p->micros + (size_t)micro];
+    return &g->made_at[row * (size_t)p->micros + (size_t)micro];
 }
 
 /* When what an action needs has been made; UNKNOWN: not yet. */
-static int64_t ready_at(const player *g, const d9d_action *a)
+static int64_t ready_time(const p2p_inserter *g, const d9d_pipe_action *a)
 {
-    const int from = d9di_feeder(g->in, a);
+    const int from = d9di_pipe_action_source_stage(g->in, a);
 
-    return from < 0 ? 0 : *made_of(g, a->verb == D9D_FORWARD, from, a->micro);
+    return from < 0 ? 0 : *made_time_of(g, a->kind == D9D_PIPE_FORWARD, from, a->micro);
 }
 
 /* When the next actions of a rank, which are joined, end. */
-static int64_t end_of(const player *g, int rank)
+static int64_t next_end(const p2p_inserter *g, int rank)
 {
-    const d9d_lane *lane = &g->in->lanes[rank];
+    const d9d_pipe_lane *lane = &g->in->lanes[rank];
     int64_t begin = g->now[rank], sum = 0;
 
     if (g->at[rank] == lane->len)
         return UNKNOWN;
-    for (size_t i = g->at[rank]; i < d9di_group_end(lane, g->at[rank]); i++) {
-        const int64_t ready = ready_at(g, &lane->data[i]);
+    for (size_t i = g->at[rank]; i < d9di_pipe_lane_group_end(lane, g->at[rank]); i++) {
+        const int64_t ready = ready_time(g, &lane->data[i]);
 
         if (ready == UNKNOWN)
             return UNKNOWN;
         begin = ready > begin ? ready : begin;
-        sum += takes[lane->data[i].verb];
+        sum += durations[lane->data[i].kind];
     }
     return begin + sum;
 }
@@ -63,13 +64,13 @@ static int64_t end_of(const player *g, int rank)
  */
 
 /* Of something made for another rank: a send here, a receive there. */
-static d9d_status transfer(player *g, int rank, const d9d_action *a)
+static d9d_status transfer_insert(p2p_inserter *g, int rank, const d9d_pipe_action *a)
 {
     const d9d_program *p = g->in;
-    const bool forward = a->verb == D9D_FORWARD;
+    const bool forward = a->kind == D9D_PIPE_FORWARD;
     const int to = forward ? a->stage + 1 : a->stage - 1;
-    const d9d_verb send = forward ? D9D_SEND_FORWARD : D9D_SEND_BACKWARD;
-    const d9d_verb recv = forward ? D9D_RECV_FORWARD : D9D_RECV_BACKWARD;
+    const d9d_pipe_action_kind send = forward ? D9D_PIPE_SEND_FORWARD : D9D_PIPE_SEND_BACKWARD;
+    const d9d_pipe_action_kind recv = forward ? D9D_PIPE_RECV_FORWARD : D9D_PIPE_RECV_BACKWARD;
     int other;
 
     if (to < 0 || to >= p->stages)
@@ -77,35 +78,36 @@ static d9d_status transfer(player *g, int rank, const d9d_action *a)
     other = d9d_program_rank_of(p, to);
     if (other == rank)
         return D9D_OK;
-    D9D_TRY(d9d_program_push(g->out, rank, (d9d_action){send, a->stage, a->micro, false}));
-    return d9d_program_push(g->out, other, (d9d_action){recv, to, a->micro, false});
+    D9D_TRY(d9d_program_push(g->out, rank, (d9d_pipe_action){send, a->stage, a->micro, false}));
+    return d9d_program_push(g->out, other, (d9d_pipe_action){recv, to, a->micro, false});
 }
 
 /* What a rank's last actions have made is there for others. */
-static d9d_status deliver(player *g, int rank)
+static d9d_status lane_deliver(p2p_inserter *g, int rank)
 {
-    const d9d_lane *lane = &g->in->lanes[rank];
+    const d9d_pipe_lane *lane = &g->in->lanes[rank];
 
     for (size_t i = g->from[rank]; i < g->at[rank]; i++)
-        if (lane->data[i].verb == D9D_FORWARD || d9di_is_input_half(lane->data[i].verb))
-            D9D_TRY(transfer(g, rank, &lane->data[i]));
+        if (lane->data[i].kind == D9D_PIPE_FORWARD ||
+            d9di_pipe_action_has_dgrad(lane->data[i].kind))
+            D9D_TRY(transfer_insert(g, rank, &lane->data[i]));
     return D9D_OK;
 }
 
 /* The next action of a rank, with those joined to it, which can be done. */
-static d9d_status compute(player *g, int rank, int64_t end)
+static d9d_status lane_advance(p2p_inserter *g, int rank, int64_t end)
 {
-    const d9d_lane *lane = &g->in->lanes[rank];
+    const d9d_pipe_lane *lane = &g->in->lanes[rank];
 
     g->from[rank] = g->at[rank];
-    g->at[rank] = d9di_group_end(lane, g->at[rank]);
+    g->at[rank] = d9di_pipe_lane_group_end(lane, g->at[rank]);
     g->now[rank] = end;
     for (size_t i = g->from[rank]; i < g->at[rank]; i++) {
-        const d9d_action *a = &lane->data[i];
+        const d9d_pipe_action *a = &lane->data[i];
 
         D9D_TRY(d9d_program_push(g->out, rank, *a));
-        if (a->verb == D9D_FORWARD || d9di_is_input_half(a->verb))
-            *made_of(g, a->verb == D9D_FORWARD, a->stage, a->micro) = end;
+        if (a->kind == D9D_PIPE_FORWARD || d9di_pipe_action_has_dgrad(a->kind))
+            *made_time_of(g, a->kind == D9D_PIPE_FORWARD, a->stage, a->micro) = end;
     }
     return D9D_OK;
 }
@@ -113,17 +115,17 @@ static d9d_status compute(player *g, int rank, int64_t end)
 /* --- the game ----------------------------------------------------------------------------------
  */
 
-static d9d_status by_turns(player *g)
+static d9d_status run_round_robin(p2p_inserter *g)
 {
     for (bool moved = true; moved;) {
         moved = false;
         for (int r = 0; r < g->in->ranks; r++) {
-            const int64_t end = end_of(g, r);
+            const int64_t end = next_end(g, r);
 
             if (end == UNKNOWN)
                 continue;
-            D9D_TRY(compute(g, r, end));
-            D9D_TRY(deliver(g, r));
+            D9D_TRY(lane_advance(g, r, end));
+            D9D_TRY(lane_deliver(g, r));
             moved = true;
         }
     }
@@ -131,12 +133,12 @@ static d9d_status by_turns(player *g)
 }
 
 /* When the first of all next actions ends; UNKNOWN: there is none that can be done. */
-static int64_t first_end(const player *g)
+static int64_t earliest_end(const p2p_inserter *g)
 {
     int64_t first = UNKNOWN;
 
     for (int r = 0; r < g->in->ranks; r++) {
-        const int64_t end = end_of(g, r);
+        const int64_t end = next_end(g, r);
 
         if (end != UNKNOWN && (first == UNKNOWN || end < first))
             first = end;
@@ -145,31 +147,32 @@ static int64_t first_end(const player *g)
 }
 
 /* Every action takes some time: of a rank at most one ends at a time. */
-static d9d_status by_clock(player *g)
+static d9d_status run_by_clock(p2p_inserter *g)
 {
-    for (int64_t now; (now = first_end(g)) != UNKNOWN;) {
+    for (int64_t now; (now = earliest_end(g)) != UNKNOWN;) {
         for (int r = 0; r < g->in->ranks; r++)
-            if (end_of(g, r) == now)
-                D9D_TRY(compute(g, r, now));
+            if (next_end(g, r) == now)
+                D9D_TRY(lane_advance(g, r, now));
         for (int r = 0; r < g->in->ranks; r++)
             if (g->now[r] == now)
-                D9D_TRY(deliver(g, r));
+                D9D_TRY(lane_deliver(g, r));
     }
     return D9D_OK;
 }
 
-static d9d_status stuck(const player *g)
+static d9d_status fail_deadlock(const p2p_inserter *g)
 {
     char text[64];
 
     for (int r = 0; r < g->in->ranks; r++)
         if (g->at[r] < g->in->lanes[r].len)
-            return D9D_FAIL(D9D_EINVAL, "pipeline: deadlock: rank %d waits for ever before %s", r,
-                            d9di_action_text(&g->in->lanes[r].data[g->at[r]], text, sizeof(text)));
+            return D9D_FAIL(
+                D9D_EINVAL, "pipeline: deadlock: rank %d waits for ever before %s", r,
+                d9di_pipe_action_text(&g->in->lanes[r].data[g->at[r]], text, sizeof(text)));
     return D9D_OK;
 }
 
-static d9d_status take_room(player *g)
+static d9d_status inserter_alloc(p2p_inserter *g)
 {
     const d9d_program *p = g->in;
     const size_t ranks = (size_t)p->ranks, cells = 2 * (size_t)p->stages * (size_t)p->micros;
@@ -177,27 +180,27 @@ static d9d_status take_room(player *g)
     g->from = calloc(ranks, sizeof(*g->from));
     g->at = calloc(ranks, sizeof(*g->at));
     g->now = calloc(ranks, sizeof(*g->now));
-    g->made = malloc(cells * sizeof(*g->made));
-    if (g->from == NULL || g->at == NULL || g->now == NULL || g->made == NULL)
+    g->made_at = malloc(cells * sizeof(*g->made_at));
+    if (g->from == NULL || g->at == NULL || g->now == NULL || g->made_at == NULL)
         return D9D_FAIL(D9D_ENOMEM, "pipeline: %d stages of %d micro-batches", p->stages,
                         p->micros);
-    memset(g->made, UNKNOWN, cells * sizeof(*g->made));
+    memset(g->made_at, UNKNOWN, cells * sizeof(*g->made_at));
     return D9D_OK;
 }
 
-static d9d_status connect_by(d9d_program *p, d9d_status (*play)(player *g))
+static d9d_status insert_p2p(d9d_program *p, d9d_status (*schedule)(p2p_inserter *g))
 {
     d9d_program connected;
-    player g = {.in = p, .out = &connected};
+    p2p_inserter g = {.in = p, .out = &connected};
     d9d_status st;
 
     D9D_TRY(d9d_program_init(p->ranks, p->stages / p->ranks, p->micros, p->layout, p->backward,
                              &connected));
-    st = take_room(&g);
+    st = inserter_alloc(&g);
     if (st == D9D_OK)
-        st = play(&g);
+        st = schedule(&g);
     if (st == D9D_OK)
-        st = stuck(&g);
+        st = fail_deadlock(&g);
     if (st == D9D_OK) { /* the new lanes for the old */
         const d9d_program old = *p;
 
@@ -207,17 +210,17 @@ static d9d_status connect_by(d9d_program *p, d9d_status (*play)(player *g))
     free(g.from);
     free(g.at);
     free(g.now);
-    free(g.made);
+    free(g.made_at);
     d9d_program_release(&connected);
     return st;
 }
 
-d9d_status d9d_program_connect(d9d_program *p)
+d9d_status d9d_program_insert_p2p(d9d_program *p)
 {
-    return connect_by(p, by_clock);
+    return insert_p2p(p, run_by_clock);
 }
 
-d9d_status d9d_program_connect_in_turns(d9d_program *p)
+d9d_status d9d_program_insert_p2p_round_robin(d9d_program *p)
 {
-    return connect_by(p, by_turns);
+    return insert_p2p(p, run_round_robin);
 }

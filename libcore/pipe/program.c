@@ -10,20 +10,20 @@
 static const struct {
     const char *text;
     bool compute;
-} verbs[] = {
+} actions[] = {
 #define X(name, text, compute) {text, compute},
-    D9D_ACTION_MAP(X)
+    D9D_PIPE_ACTION_MAP(X)
 #undef X
 };
 
-bool d9di_verb_computes(d9d_verb v)
+bool d9di_pipe_action_computes(d9d_pipe_action_kind v)
 {
-    return verbs[v].compute;
+    return actions[v].compute;
 }
 
-char *d9di_action_text(const d9d_action *a, char *buf, size_t n)
+char *d9di_pipe_action_text(const d9d_pipe_action *a, char *buf, size_t n)
 {
-    (void)snprintf(buf, n, "%d%s%d", a->stage, verbs[a->verb].text, a->micro);
+    (void)snprintf(buf, n, "%d%s%d", a->stage, actions[a->kind].text, a->micro);
     return buf;
 }
 
@@ -56,20 +56,20 @@ void d9d_program_release(d9d_program *p)
     *p = (d9d_program){0};
 }
 
-static bool is_inside(const d9d_program *p, int rank, const d9d_action *a)
+static bool is_inside(const d9d_program *p, int rank, const d9d_pipe_action *a)
 {
-    return rank >= 0 && rank < p->ranks && (unsigned)a->verb < D9D_VERB_COUNT && a->stage >= 0 &&
-           a->stage < p->stages && a->micro >= 0 && a->micro < p->micros;
+    return rank >= 0 && rank < p->ranks && (unsigned)a->kind < D9D_PIPE_ACTION_COUNT &&
+           a->stage >= 0 && a->stage < p->stages && a->micro >= 0 && a->micro < p->micros;
 }
 
-d9d_status d9d_program_push(d9d_program *p, int rank, d9d_action a)
+d9d_status d9d_program_push(d9d_program *p, int rank, d9d_pipe_action a)
 {
     if (!is_inside(p, rank, &a))
         return D9D_FAIL(D9D_EINVAL,
                         "pipeline: verb %d of stage %d and micro-batch %d on rank %d is outside "
                         "the program of %d stages, %d micro-batches and %d ranks",
-                        (int)a.verb, a.stage, a.micro, rank, p->stages, p->micros, p->ranks);
-    if (p->lanes[rank].len >= d9di_cells(p) / (size_t)p->ranks)
+                        (int)a.kind, a.stage, a.micro, rank, p->stages, p->micros, p->ranks);
+    if (p->lanes[rank].len >= d9di_program_index_count(p) / (size_t)p->ranks)
         return D9D_FAIL(D9D_EINVAL, "pipeline: rank %d has %zu actions, and its stages have fewer",
                         rank, p->lanes[rank].len + 1);
     if (D9D_VEC_PUSH(&p->lanes[rank], a) != D9D_OK)
@@ -93,11 +93,12 @@ int d9d_program_stage_of(const d9d_program *p, int rank, int k)
 
 d9d_status d9d_program_print(const d9d_program *p, int rank, d9d_buf *out)
 {
-    const d9d_lane *lane = &p->lanes[rank];
+    const d9d_pipe_lane *lane = &p->lanes[rank];
     char text[64];
 
     for (size_t i = 0; i < lane->len; i++)
-        D9D_TRY(d9d_buf_printf(out, "%s%s", d9di_action_text(&lane->data[i], text, sizeof(text)),
+        D9D_TRY(d9d_buf_printf(out, "%s%s",
+                               d9di_pipe_action_text(&lane->data[i], text, sizeof(text)),
                                lane->data[i].joined ? "|"
                                : i + 1 == lane->len ? ""
                                                     : " "));
@@ -105,7 +106,7 @@ d9d_status d9d_program_print(const d9d_program *p, int rank, d9d_buf *out)
 }
 
 /* A number below `end`, moving *at behind it; -1 where there is none. */
-static int take_number(const char **at, int end)
+static int parse_number(const char **at, int end)
 {
     int n = 0;
 
@@ -117,12 +118,12 @@ static int take_number(const char **at, int end)
     return n;
 }
 
-static int take_verb(const char **at)
+static int parse_kind(const char **at)
 {
     const size_t n = strspn(*at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
 
-    for (int v = 0; v < D9D_VERB_COUNT; v++)
-        if (strlen(verbs[v].text) == n && memcmp(*at, verbs[v].text, n) == 0) {
+    for (int v = 0; v < D9D_PIPE_ACTION_COUNT; v++)
+        if (strlen(actions[v].text) == n && memcmp(*at, actions[v].text, n) == 0) {
             *at += n;
             return v;
         }
@@ -135,9 +136,9 @@ d9d_status d9d_program_parse(d9d_program *p, int rank, const char *text)
 
     while (*at != '\0') {
         const char *word = at;
-        const int stage = take_number(&at, p->stages);
-        const int verb = stage < 0 ? -1 : take_verb(&at);
-        const int micro = verb < 0 ? -1 : take_number(&at, p->micros);
+        const int stage = parse_number(&at, p->stages);
+        const int verb = stage < 0 ? -1 : parse_kind(&at);
+        const int micro = verb < 0 ? -1 : parse_number(&at, p->micros);
         const bool joined = *at == '|';
 
         if (micro < 0 || (joined ? !isdigit((unsigned char)at[1]) : !strchr(" \t\n", *at)))
@@ -145,20 +146,23 @@ d9d_status d9d_program_parse(d9d_program *p, int rank, const char *text)
                             "pipeline: rank %d: \"%.*s\" is no action of %d stages and "
                             "%d micro-batches",
                             rank, (int)strcspn(word, " \t\n"), word, p->stages, p->micros);
-        D9D_TRY(d9d_program_push(p, rank, (d9d_action){(d9d_verb)verb, stage, micro, joined}));
+        D9D_TRY(d9d_program_push(
+            p, rank, (d9d_pipe_action){(d9d_pipe_action_kind)verb, stage, micro, joined}));
         at += joined ? 1 : strspn(at, " \t\n");
     }
     return D9D_OK;
 }
 
-char *d9d_pipe_schedule_format(const d9d_pipe_how *pipe, char text[D9D_PIPE_SCHEDULE_TEXT])
+char *d9d_pipe_schedule_format(const d9d_pipe_schedule_opts *pipe,
+                               char text[D9D_PIPE_SCHEDULE_TEXT])
 {
-    const char *kind = pipe->own != NULL ? pipe->own->table->name : d9d_pipe_kind_word(pipe->kind);
+    const char *kind =
+        pipe->custom != NULL ? pipe->custom->table->name : d9d_pipe_schedule_name(pipe->kind);
     char stages[16] = "";
 
     if (pipe->stages_per_rank > 1)
         (void)snprintf(stages, sizeof(stages), " x%d", pipe->stages_per_rank);
     (void)snprintf(text, D9D_PIPE_SCHEDULE_TEXT, "%.20s%s%s%s", kind, stages,
-                   pipe->zero_bubble ? " zero bubble" : "", pipe->deep ? " deep" : "");
+                   pipe->zero_bubble ? " zero bubble" : "", pipe->deep_warmup ? " deep" : "");
     return text;
 }

@@ -3,7 +3,7 @@
 
 /* Layers, virtual ones included, of the stages before `index`: the first total % count stages
  * have one more than the others. */
-static int64_t before(int64_t total, int64_t count, int64_t index)
+static int64_t layers_before(int64_t total, int64_t count, int64_t index)
 {
     const int64_t extra = total % count;
 
@@ -24,9 +24,9 @@ d9d_status d9d_stage_layers(int64_t n_layers, int64_t virtual_pre, int64_t virtu
     if (s.count < 1 || s.index < 0 || s.index >= s.count)
         return D9D_FAIL(D9D_ECONFIG, "pipeline: stage %d of %d", s.index, s.count);
     for (int i = 0; i < s.count; i++) {
-        const int64_t from = i == 0 ? 0 : before(total, s.count, i) - virtual_pre;
+        const int64_t from = i == 0 ? 0 : layers_before(total, s.count, i) - virtual_pre;
         const int64_t to =
-            i == s.count - 1 ? n_layers : before(total, s.count, i + 1) - virtual_pre;
+            i == s.count - 1 ? n_layers : layers_before(total, s.count, i + 1) - virtual_pre;
 
         if (to <= from)
             return D9D_FAIL(D9D_ECONFIG,

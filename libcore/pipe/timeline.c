@@ -5,47 +5,48 @@
 
 #include "pipe/program_private.h"
 
-typedef struct clock_work {
+typedef struct timeline_sim {
     const d9d_program *p;
-    const d9d_pipe_prices *prices;
+    const d9d_pipe_costs *costs;
     d9d_timeline *t;
     double *end; /* by cell of FORWARD and BACKWARD: when it was done; NaN before */
     double *now; /* [ranks] */
     size_t *at;  /* [ranks] */
     int *live;   /* [ranks] */
-} clock_work;
+} timeline_sim;
 
-static double price_of(const clock_work *w, const d9d_action *a)
+static double action_cost(const timeline_sim *w, const d9d_pipe_action *a)
 {
-    const d9d_stage_price *s = &w->prices->stages[a->stage];
-    const double prices[D9D_VERB_COUNT] = {[D9D_FORWARD] = s->forward,
-                                           [D9D_BACKWARD] = s->input + s->weight,
-                                           [D9D_INPUT] = s->input,
-                                           [D9D_WEIGHT] = s->weight};
+    const d9d_stage_costs *s = &w->costs->stages[a->stage];
+    const double prices[D9D_PIPE_ACTION_COUNT] = {[D9D_PIPE_FORWARD] = s->forward,
+                                                  [D9D_PIPE_BACKWARD] = s->dgrad + s->wgrad,
+                                                  [D9D_PIPE_DGRAD] = s->dgrad,
+                                                  [D9D_PIPE_WGRAD] = s->wgrad};
 
-    return prices[a->verb];
+    return prices[a->kind];
 }
 
 /* When what an action needs is here; NaN while it has not been made. */
-static double ready_at(const clock_work *w, const d9d_action *a)
+static double ready_time(const timeline_sim *w, const d9d_pipe_action *a)
 {
-    const int from = d9di_feeder(w->p, a);
-    const d9d_verb made = a->verb == D9D_FORWARD ? D9D_FORWARD : D9D_BACKWARD;
+    const int from = d9di_pipe_action_source_stage(w->p, a);
+    const d9d_pipe_action_kind made =
+        a->kind == D9D_PIPE_FORWARD ? D9D_PIPE_FORWARD : D9D_PIPE_BACKWARD;
     const bool here =
         from < 0 || d9d_program_rank_of(w->p, from) == d9d_program_rank_of(w->p, a->stage);
 
     if (from < 0)
         return 0;
-    return w->end[d9di_cell(w->p, made, from, a->micro)] + (here ? 0 : w->prices->transfer);
+    return w->end[d9di_program_index(w->p, made, from, a->micro)] + (here ? 0 : w->costs->transfer);
 }
 
 /* Beginning of a group of joined actions; NaN while one cannot begin. */
-static double begin_of(const clock_work *w, int rank, size_t first, size_t end)
+static double group_begin(const timeline_sim *w, int rank, size_t first, size_t end)
 {
     double begin = w->now[rank];
 
     for (size_t i = first; i < end; i++) {
-        const double ready = ready_at(w, &w->p->lanes[rank].data[i]);
+        const double ready = ready_time(w, &w->p->lanes[rank].data[i]);
 
         if (isnan(ready))
             return NAN;
@@ -55,64 +56,67 @@ static double begin_of(const clock_work *w, int rank, size_t first, size_t end)
 }
 
 /* The longest, and of the others what is not hidden beside it. */
-static double duration_of(const clock_work *w, int rank, size_t first, size_t end)
+static double group_duration(const timeline_sim *w, int rank, size_t first, size_t end)
 {
     double sum = 0, longest = 0;
 
     for (size_t i = first; i < end; i++) {
-        const double price = price_of(w, &w->p->lanes[rank].data[i]);
+        const double price = action_cost(w, &w->p->lanes[rank].data[i]);
 
         sum += price;
         longest = price > longest ? price : longest;
     }
-    return longest + (sum - longest) * (1 - w->prices->overlap);
+    return longest + (sum - longest) * (1 - w->costs->overlap);
 }
 
-static void account(clock_work *w, int rank, const d9d_action *a, d9d_span span)
+static void action_account(timeline_sim *w, int rank, const d9d_pipe_action *a,
+                           d9d_timeline_span span)
 {
-    if (a->verb == D9D_FORWARD || d9di_is_input_half(a->verb))
-        w->end[d9di_cell(w->p, a->verb == D9D_FORWARD ? D9D_FORWARD : D9D_BACKWARD, a->stage,
-                         a->micro)] = span.end;
-    if (a->verb == D9D_FORWARD && (w->p->backward || w->live[rank] == 0) &&
+    if (a->kind == D9D_PIPE_FORWARD || d9di_pipe_action_has_dgrad(a->kind))
+        w->end[d9di_program_index(
+            w->p, a->kind == D9D_PIPE_FORWARD ? D9D_PIPE_FORWARD : D9D_PIPE_BACKWARD, a->stage,
+            a->micro)] = span.end;
+    if (a->kind == D9D_PIPE_FORWARD && (w->p->backward || w->live[rank] == 0) &&
         ++w->live[rank] > w->t->live[rank])
         w->t->live[rank] = w->live[rank];
-    if (a->verb == D9D_BACKWARD || a->verb == D9D_WEIGHT)
+    if (a->kind == D9D_PIPE_BACKWARD || a->kind == D9D_PIPE_WGRAD)
         w->live[rank]--;
 }
 
-static bool play_one(clock_work *w, int rank)
+static bool group_simulate(timeline_sim *w, int rank)
 {
-    const d9d_lane *lane = &w->p->lanes[rank];
+    const d9d_pipe_lane *lane = &w->p->lanes[rank];
     const size_t first = w->at[rank];
     size_t end;
-    d9d_span span;
+    d9d_timeline_span span;
 
     if (first == lane->len)
         return false;
-    end = d9di_group_end(lane, first);
-    span.begin =
-        d9di_verb_computes(lane->data[first].verb) ? begin_of(w, rank, first, end) : w->now[rank];
+    end = d9di_pipe_lane_group_end(lane, first);
+    span.begin = d9di_pipe_action_computes(lane->data[first].kind)
+                     ? group_begin(w, rank, first, end)
+                     : w->now[rank];
     if (isnan(span.begin))
         return false;
-    span.end = span.begin + duration_of(w, rank, first, end);
+    span.end = span.begin + group_duration(w, rank, first, end);
     w->t->busy[rank] += span.end - span.begin;
     w->now[rank] = span.end;
     for (size_t i = first; i < end; i++) {
         w->t->spans[rank][i] = span;
-        account(w, rank, &lane->data[i], span);
+        action_account(w, rank, &lane->data[i], span);
     }
     w->at[rank] = end;
     return true;
 }
 
-static d9d_status play(clock_work *w)
+static d9d_status lanes_simulate(timeline_sim *w)
 {
     double busy = 0;
 
     for (bool moved = true; moved;) {
         moved = false;
         for (int r = 0; r < w->p->ranks; r++)
-            while (play_one(w, r))
+            while (group_simulate(w, r))
                 moved = true;
     }
     for (int r = 0; r < w->p->ranks; r++) {
@@ -126,9 +130,9 @@ static d9d_status play(clock_work *w)
     return D9D_OK;
 }
 
-static d9d_status take_room(clock_work *w)
+static d9d_status timeline_alloc(timeline_sim *w)
 {
-    const size_t ranks = (size_t)w->p->ranks, cells = d9di_cells(w->p);
+    const size_t ranks = (size_t)w->p->ranks, cells = d9di_program_index_count(w->p);
     d9d_timeline *t = w->t;
 
     t->spans = calloc(ranks, sizeof(*t->spans));
@@ -143,21 +147,21 @@ static d9d_status take_room(clock_work *w)
     for (size_t i = 0; i < cells; i++)
         w->end[i] = NAN;
     for (size_t r = 0; r < ranks; r++) {
-        t->spans[r] = calloc(w->p->lanes[r].len + 1, sizeof(d9d_span));
+        t->spans[r] = calloc(w->p->lanes[r].len + 1, sizeof(d9d_timeline_span));
         if (t->spans[r] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "pipeline: timeline of rank %zu", r);
     }
     return D9D_OK;
 }
 
-d9d_status d9d_timeline_make(const d9d_program *p, const d9d_pipe_prices *prices, d9d_timeline *out)
+d9d_status d9d_timeline_make(const d9d_program *p, const d9d_pipe_costs *prices, d9d_timeline *out)
 {
     d9d_timeline t = {.ranks = p->ranks};
-    clock_work w = {.p = p, .prices = prices, .t = &t};
-    d9d_status st = take_room(&w);
+    timeline_sim w = {.p = p, .costs = prices, .t = &t};
+    d9d_status st = timeline_alloc(&w);
 
     if (st == D9D_OK)
-        st = play(&w);
+        st = lanes_simulate(&w);
     free(w.end);
     free(w.now);
     free(w.at);

@@ -5,7 +5,7 @@
 #include "d9d/report/run_reader.h"
 
 /* The middle of n numbers, at least one. */
-static double middle(double *v, size_t n)
+static double median(double *v, size_t n)
 {
     for (size_t i = 1; i < n; i++)
         for (size_t k = i; k > 0 && v[k - 1] > v[k]; k--) {
@@ -18,9 +18,9 @@ static double middle(double *v, size_t n)
 }
 
 /* Milliseconds of a stage in the lines that have it. */
-static double cost(const d9d_run *r, const char *key, size_t stage)
+static double median_stage_ms(const d9d_run_reader *r, const char *key, size_t stage)
 {
-    double v[D9D_RUN_PIPELINES];
+    double v[D9D_RUN_READER_PIPELINES_MAX];
     size_t n = 0;
 
     for (size_t i = 0; i < r->n_pipelines; i++) {
@@ -29,10 +29,10 @@ static double cost(const d9d_run *r, const char *key, size_t stage)
         if (json_is_number(x))
             v[n++] = json_number_value(x);
     }
-    return n > 0 ? middle(v, n) : 0;
+    return n > 0 ? median(v, n) : 0;
 }
 
-static d9d_status check(const d9d_run *r, const d9d_forecast *p, size_t stages)
+static d9d_status check_run(const d9d_run_reader *r, const d9d_plan *p, size_t stages)
 {
     const json_t *newest = r->n_pipelines > 0 ? r->pipeline[r->n_pipelines - 1] : NULL;
     const size_t has = json_array_size(json_object_get(newest, "forward_ms"));
@@ -50,20 +50,20 @@ static d9d_status check(const d9d_run *r, const d9d_forecast *p, size_t stages)
     return D9D_OK;
 }
 
-d9d_status d9di_costs_apply(const char *run, d9d_forecast *p)
+d9d_status d9di_measured_costs_apply(const char *run, d9d_plan *p)
 {
-    const size_t stages = p->n_stages * (size_t)d9d_pipe_stages_per_rank(&p->pipe);
-    d9d_run *r;
+    const size_t stages = p->n_stages * (size_t)d9d_pipe_schedule_stages_per_rank(&p->pipe);
+    d9d_run_reader *r;
     d9d_status st;
 
-    D9D_TRY(d9d_run_open(run, NULL, &r));
-    st = check(r, p, stages);
+    D9D_TRY(d9d_run_reader_open(run, NULL, &r));
+    st = check_run(r, p, stages);
     for (size_t s = 0; s < stages && st == D9D_OK; s++)
-        p->prices[s] = (d9d_stage_price){
-            .forward = 1e-3 * cost(r, "forward_ms", s),
-            .input = 1e-3 * cost(r, "input_ms", s),
-            .weight = 1e-3 * cost(r, "weight_ms", s),
+        p->stage_costs[s] = (d9d_stage_costs){
+            .forward = 1e-3 * median_stage_ms(r, "forward_ms", s),
+            .dgrad = 1e-3 * median_stage_ms(r, "input_ms", s),
+            .wgrad = 1e-3 * median_stage_ms(r, "weight_ms", s),
         };
-    d9d_run_close(r);
+    d9d_run_reader_close(r);
     return st;
 }

@@ -13,75 +13,80 @@
 #include "plan/plan_private.h"
 
 enum {
-    LEAST = 256,    /* positions of a row's part on a rank of context parallelism */
-    MOST = 1 << 16, /* positions of a micro-batch */
-    MOST_SIZES = 8  /* of micro-batches */
+    MIN_CP_POSITIONS = 256,  /* positions of a row's part on a rank of context parallelism */
+    MAX_POSITIONS = 1 << 16, /* positions of a micro-batch */
+    MAX_SIZES = 8            /* of micro-batches */
 };
 
 /* Schedules of pipelines, the first for all and the others for the best meshes. */
-static const d9d_pipe_how pipes[] = {
+static const d9d_pipe_schedule_opts pipe_schedules[] = {
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1, .zero_bubble = true},
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2},
     {.kind = D9D_PIPE_ZERO_BUBBLE_V},
     {.kind = D9D_PIPE_DUAL_PIPE_V},
 };
-enum { PIPES = sizeof(pipes) / sizeof(pipes[0]), CLOSER = 8 /* meshes with a pipeline */ };
+enum {
+    N_SCHEDULES = sizeof(pipe_schedules) / sizeof(pipe_schedules[0]),
+    REFINED_MESHES = 8 /* meshes with a pipeline */
+};
 
 /* A mesh with a size of micro-batches and a schedule. */
 typedef struct candidate {
-    d9d_degrees mesh;
+    d9d_parallel_degrees mesh;
     int size, pipe; /* indices */
 } candidate;
 
 /* What came of one. */
-typedef struct result {
-    d9d_suggestion best;
+typedef struct plan_result {
+    d9d_mesh_search_result best;
     bool fits;
     uint64_t least; /* bytes that it needs at least; 0: it was refused */
     int64_t planned;
-} result;
+} plan_result;
 
-typedef struct search {
+typedef struct search_state {
     const d9d_train_config *config;
-    const d9d_forecast_how *how;
+    const d9d_plan_opts *how;
     d9d_model_spec spec;
     d9di_plan_data data;
     /* Of micro-batches, in rows: 1, 2, 4, ...; of pairs that are told apart the one that the
      * configuration says, for with another one something else is learned. */
-    int64_t sizes[MOST_SIZES];
+    int64_t sizes[MAX_SIZES];
     int n_sizes;
-    d9di_plan_lengths rows[MOST_SIZES];
+    d9di_plan_lengths rows[MAX_SIZES];
     D9D_VEC(candidate) candidates;
-    result *results;
+    plan_result *results;
     size_t done; /* candidates that have one */
     int64_t meshes;
     const d9d_log *log;
     d9d_progress progress; /* under the lock */
     pthread_mutex_t lock;
     d9d_arena arena;
-} search;
+} search_state;
 
 /* --- candidates ------------------------------------------------------------------------------ */
 
-static bool allowed(const search *s, const d9d_degrees *d, int64_t rows)
+static bool is_allowed(const search_state *s, const d9d_parallel_degrees *d, int64_t rows)
 {
-    const struct d9d_batching_section b = {
+    const struct d9d_job_batching_section b = {
         .global_batch_size = s->config->trainer.batching.global_batch_size,
         .microbatch_size = rows,
     };
 
-    return d9d_degrees_check(d, d9d_degrees_ranks(d)) == D9D_OK &&
-           d9d_job_check_batching(d, &b) == D9D_OK && d9d_model_plan_check(&s->spec, d) == D9D_OK;
+    return d9d_parallel_degrees_check(d, d9d_parallel_degrees_ranks(d)) == D9D_OK &&
+           d9d_job_check_batching(d, &b) == D9D_OK &&
+           d9d_parallel_plan_check(&s->spec, d) == D9D_OK;
 }
 
 /* Sizes from `first` on, below `end`. */
-static d9d_status add_sizes(search *s, const d9d_degrees *d, int first, int end, int pipe)
+static d9d_status add_sizes(search_state *s, const d9d_parallel_degrees *d, int first, int end,
+                            int pipe)
 {
     for (int size = first; size < end; size++) {
         const int64_t rows = s->sizes[size];
 
-        if ((size > 0 && rows * s->rows[0].mean > MOST) || !allowed(s, d, rows))
+        if ((size > 0 && rows * s->rows[0].mean > MAX_POSITIONS) || !is_allowed(s, d, rows))
             break;
         D9D_TRY(D9D_VEC_PUSH(&s->candidates, ((candidate){*d, size, pipe})));
     }
@@ -89,7 +94,7 @@ static d9d_status add_sizes(search *s, const d9d_degrees *d, int first, int end,
 }
 
 /* Pipelines take long to plan: the best are looked at more closely later. */
-static d9d_status add_mesh(search *s, const d9d_degrees *d)
+static d9d_status add_mesh(search_state *s, const d9d_parallel_degrees *d)
 {
     const size_t before = s->candidates.len;
 
@@ -99,7 +104,7 @@ static d9d_status add_mesh(search *s, const d9d_degrees *d)
 }
 
 /* Experts over neighbours. */
-static d9d_status add_experts(search *s, d9d_degrees d)
+static d9d_status add_expert_parallel(search_state *s, d9d_parallel_degrees d)
 {
     const int64_t stage = d.data_parallel_replicate * d.data_parallel_shard *
                           d.context_parallel_shard * d.context_parallel_replicate *
@@ -112,9 +117,9 @@ static d9d_status add_experts(search *s, d9d_degrees d)
 }
 
 /* Samples over ranks whose weights are whole, or cut. */
-static d9d_status add_data(search *s, d9d_degrees d, int64_t ranks)
+static d9d_status add_data_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    const int node = d9d_paper_chip_find(s->how->chip)->node;
+    const int node = d9d_sim_chip_find(s->how->chip)->per_node;
 
     for (int64_t shard = 1; shard <= ranks; shard++) {
         const int64_t inside = shard * d.context_parallel_shard * d.tensor_parallel;
@@ -123,44 +128,45 @@ static d9d_status add_data(search *s, d9d_degrees d, int64_t ranks)
             continue;
         d.data_parallel_shard = shard;
         d.data_parallel_replicate = ranks / shard;
-        D9D_TRY(add_experts(s, d));
+        D9D_TRY(add_expert_parallel(s, d));
     }
     return D9D_OK;
 }
 
-static d9d_status add_context(search *s, d9d_degrees d, int64_t ranks)
+static d9d_status add_context_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    for (int64_t cp = 1; cp <= ranks && (cp == 1 || cp * LEAST <= s->rows[0].longest); cp++) {
+    for (int64_t cp = 1; cp <= ranks && (cp == 1 || cp * MIN_CP_POSITIONS <= s->rows[0].longest);
+         cp++) {
         if (ranks % cp != 0)
             continue;
         d.context_parallel_shard = cp;
-        D9D_TRY(add_data(s, d, ranks / cp));
+        D9D_TRY(add_data_parallel(s, d, ranks / cp));
     }
     return D9D_OK;
 }
 
-static d9d_status add_tensor(search *s, d9d_degrees d, int64_t ranks)
+static d9d_status add_tensor_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    const int node = d9d_paper_chip_find(s->how->chip)->node;
+    const int node = d9d_sim_chip_find(s->how->chip)->per_node;
 
     for (int64_t tp = 1; tp <= ranks && tp <= node; tp++) {
         if (ranks % tp != 0)
             continue;
         d.tensor_parallel = tp;
-        D9D_TRY(add_context(s, d, ranks / tp));
+        D9D_TRY(add_context_parallel(s, d, ranks / tp));
     }
     return D9D_OK;
 }
 
-static d9d_status add_all(search *s, int64_t ranks)
+static d9d_status add_meshes(search_state *s, int64_t ranks)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
 
     for (int64_t pp = 1; pp <= ranks; pp++) {
         if (ranks % pp != 0)
             continue;
         d.pipeline_parallel = pp;
-        D9D_TRY(add_tensor(s, d, ranks / pp));
+        D9D_TRY(add_tensor_parallel(s, d, ranks / pp));
     }
     return D9D_OK;
 }
@@ -168,14 +174,14 @@ static d9d_status add_all(search *s, int64_t ranks)
 /* --- planning --------------------------------------------------------------------------------- */
 
 /* The configuration with a candidate's choices; the model's section is a copy. */
-static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
-                            d9d_train_config *out)
+static d9d_status make_config(const search_state *s, const candidate *c, d9d_arena *a,
+                              d9d_train_config *out)
 {
     static const d9d_table built_in = {.name = "schedule"};
     const d9d_union *provider = &s->config->model_provider;
-    d9d_model_head *head = d9d_arena_alloc(a, provider->choice->size);
-    d9d_stages_section *own = d9d_arena_alloc(a, sizeof(*own));
-    const d9d_pipe_how *pipe = &pipes[c->pipe];
+    d9d_model_section *head = d9d_arena_alloc(a, provider->choice->size);
+    d9d_job_stages_section *own = d9d_arena_alloc(a, sizeof(*own));
+    const d9d_pipe_schedule_opts *pipe = &pipe_schedules[c->pipe];
 
     if (head == NULL || own == NULL)
         return D9D_FAIL(D9D_ENOMEM, "suggest: a configuration");
@@ -184,26 +190,26 @@ static d9d_status config_of(const search *s, const candidate *c, d9d_arena *a,
     out->model_provider.value = head;
     out->mesh = c->mesh;
     out->trainer.batching.microbatch_size = s->sizes[c->size];
-    *own = (d9d_stages_section){.num_stages_per_rank = pipe->stages_per_rank,
-                                .zero_bubble = pipe->zero_bubble};
+    *own = (d9d_job_stages_section){.num_stages_per_rank = pipe->stages_per_rank,
+                                    .zero_bubble = pipe->zero_bubble};
     out->trainer.pipelining.schedule =
         (d9d_union){.which = (int)pipe->kind, .value = own, .choice = &built_in};
     return D9D_OK;
 }
 
-static void keep_best(result *r, const d9d_forecast *f, int checkpointing)
+static void update_best(plan_result *r, const d9d_plan *f, int checkpointing)
 {
-    d9d_suggestion *best = &r->best;
-    const double rate = d9d_forecast_tokens_per_hour(f);
+    d9d_mesh_search_result *best = &r->best;
+    const double rate = d9d_plan_tokens_per_hour(f);
 
     if (r->fits && rate <= best->tokens_per_hour)
         return;
     r->fits = true;
-    *best = (d9d_suggestion){
+    *best = (d9d_mesh_search_result){
         .mesh = f->mesh,
         .rows = f->rows,
         .checkpointing = checkpointing,
-        .bytes = d9d_forecast_bytes(d9d_forecast_largest(f)),
+        .bytes = d9d_plan_rank_bytes(d9d_plan_largest_rank(f)),
         .step_s = f->step_s,
         .tokens_per_hour = rate,
         .mfu = f->mfu,
@@ -215,31 +221,31 @@ static void keep_best(result *r, const d9d_forecast *f, int checkpointing)
 
 /* With the least checkpointing that fits.  What cannot be, such as a pipeline of more stages than
  * layers, is no failure. */
-static d9d_status plan_one(search *s, const candidate *c, result *r, d9d_arena *a)
+static d9d_status plan_one(search_state *s, const candidate *c, plan_result *r, d9d_arena *a)
 {
     static const int modes[] = {D9D_RECOMPUTE_OFF, D9D_RECOMPUTE_SELECTIVE, D9D_RECOMPUTE_FULL};
     d9d_train_config config;
-    d9d_forecast f;
+    d9d_plan f;
     d9d_status st;
 
-    D9D_TRY(config_of(s, c, a, &config));
+    D9D_TRY(make_config(s, c, a, &config));
     for (int i = 0; i < 3 && !r->fits; i++) {
-        ((d9d_model_head *)config.model_provider.value)->checkpointing = modes[i];
-        st = d9di_forecast_of(&config, s->how, &s->data, &s->rows[c->size], a, &f);
+        ((d9d_model_section *)config.model_provider.value)->checkpointing = modes[i];
+        st = d9di_plan_estimate(&config, s->how, &s->data, &s->rows[c->size], a, &f);
         if (st == D9D_ECONFIG || st == D9D_ENOTSUP || st == D9D_EMISMATCH)
             return D9D_OK;
         D9D_TRY(st);
         r->planned++;
-        r->least = d9d_forecast_bytes(d9d_forecast_largest(&f));
-        if (d9d_forecast_fits(&f))
-            keep_best(r, &f, modes[i]);
+        r->least = d9d_plan_rank_bytes(d9d_plan_largest_rank(&f));
+        if (d9d_plan_fits(&f))
+            update_best(r, &f, modes[i]);
     }
     return D9D_OK;
 }
 
-static d9d_status plan_item(void *arg, int worker, size_t i)
+static d9d_status plan_candidate(void *arg, int worker, size_t i)
 {
-    search *s = arg;
+    search_state *s = arg;
     d9d_arena a = {0};
     const size_t at = s->done + i;
     const d9d_status st = plan_one(s, &s->candidates.data[at], &s->results[at], &a);
@@ -256,9 +262,9 @@ static d9d_status plan_item(void *arg, int worker, size_t i)
  */
 
 /* Of equals the one that needs less memory, then the one that was found first. */
-static int by_rate(const void *a, const void *b)
+static int compare_rate(const void *a, const void *b)
 {
-    const d9d_suggestion *x = a, *y = b;
+    const d9d_mesh_search_result *x = a, *y = b;
 
     if (x->tokens_per_hour != y->tokens_per_hour)
         return x->tokens_per_hour > y->tokens_per_hour ? -1 : 1;
@@ -268,7 +274,7 @@ static int by_rate(const void *a, const void *b)
 }
 
 /* The best of each mesh, of what has been planned so far. */
-static d9d_status rank_all(const search *s, d9d_arena *a, d9d_suggestions *out)
+static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
     const size_t n = s->candidates.len;
     size_t kept = 0;
@@ -283,12 +289,13 @@ static d9d_status rank_all(const search *s, d9d_arena *a, d9d_suggestions *out)
         if (s->results[i].fits)
             out->item[out->n++] = s->results[i].best;
     }
-    qsort(out->item, out->n, sizeof(*out->item), by_rate);
+    qsort(out->item, out->n, sizeof(*out->item), compare_rate);
     for (size_t i = 0; i < out->n; i++) {
         bool seen = false;
 
         for (size_t k = 0; k < kept && !seen; k++)
-            seen = memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_degrees)) == 0;
+            seen =
+                memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_parallel_degrees)) == 0;
         if (!seen)
             out->item[kept++] = out->item[i];
     }
@@ -297,11 +304,11 @@ static d9d_status rank_all(const search *s, d9d_arena *a, d9d_suggestions *out)
 }
 
 /* Where all were refused: what the first one without a pipeline hears, if that is it. */
-static d9d_status first_refusal(const search *s)
+static d9d_status first_error(const search_state *s)
 {
     d9d_arena a = {0};
     d9d_train_config config;
-    d9d_forecast f;
+    d9d_plan f;
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < s->candidates.len && st == D9D_OK; i++) {
@@ -309,15 +316,15 @@ static d9d_status first_refusal(const search *s)
 
         if (c->mesh.pipeline_parallel > 1)
             continue;
-        st = config_of(s, c, &a, &config);
+        st = make_config(s, c, &a, &config);
         if (st == D9D_OK)
-            st = d9di_forecast_of(&config, s->how, &s->data, &s->rows[c->size], &a, &f);
+            st = d9di_plan_estimate(&config, s->how, &s->data, &s->rows[c->size], &a, &f);
     }
     d9d_arena_release(&a);
     return st;
 }
 
-static d9d_status complain(const search *s, const d9d_suggestions *out)
+static d9d_status fail_none_fits(const search_state *s, const d9d_mesh_search_results *out)
 {
     uint64_t least = 0;
 
@@ -327,7 +334,7 @@ static d9d_status complain(const search *s, const d9d_suggestions *out)
         if (s->results[i].least > 0 && (least == 0 || s->results[i].least < least))
             least = s->results[i].least;
     if (least == 0)
-        D9D_TRY(first_refusal(s));
+        D9D_TRY(first_error(s));
     if (least == 0)
         return D9D_FAIL(
             D9D_ECONFIG, "no mesh of %lld ranks divides this model and a batch of %lld samples",
@@ -341,7 +348,7 @@ static d9d_status complain(const search *s, const d9d_suggestions *out)
 /* --- all of it -----------------------------------------------------------------------------------
  */
 
-static d9d_status search_open(search *s)
+static d9d_status search_open(search_state *s)
 {
     bool paired;
 
@@ -349,18 +356,18 @@ static d9d_status search_open(search *s)
     D9D_TRY(d9d_model_spec_trainable(&s->spec));
     D9D_TRY(d9di_plan_data_open(s->config, s->how->length, &s->data));
     paired = s->data.task.kind->paired;
-    s->n_sizes = paired ? 1 : MOST_SIZES;
+    s->n_sizes = paired ? 1 : MAX_SIZES;
     for (int i = 0; i < s->n_sizes; i++) {
         s->sizes[i] = paired ? s->config->trainer.batching.microbatch_size : (int64_t)1 << i;
-        D9D_TRY(d9di_rows_measure(&s->data, s->sizes[i], &s->rows[i]));
+        D9D_TRY(d9di_plan_lengths_measure(&s->data, s->sizes[i], &s->rows[i]));
     }
     return D9D_OK;
 }
 
 /* Candidates from number `done` on. */
-static d9d_status plan_from(search *s, size_t done)
+static d9d_status plan_candidates(search_state *s, size_t done)
 {
-    result *all = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*all));
+    plan_result *all = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*all));
     d9d_status st;
 
     if (all == NULL)
@@ -372,56 +379,56 @@ static d9d_status plan_from(search *s, size_t done)
     d9d_progress_start(&s->progress, s->log,
                        done > 0 ? "suggest: the best more closely" : "suggest", "candidates",
                        s->candidates.len - done);
-    st = d9d_thread_run(0, s->candidates.len - done, plan_item, s);
+    st = d9d_thread_run(0, s->candidates.len - done, plan_candidate, s);
     d9d_progress_end(&s->progress);
     return st;
 }
 
 /* The best meshes with a pipeline: other micro-batches, other schedules. */
-static d9d_status add_closer(search *s, const d9d_suggestions *so_far)
+static d9d_status add_refined(search_state *s, const d9d_mesh_search_results *so_far)
 {
-    int left = CLOSER;
+    int left = REFINED_MESHES;
 
     for (size_t i = 0; i < so_far->n && left > 0; i++) {
-        const d9d_degrees *d = &so_far->item[i].mesh;
+        const d9d_parallel_degrees *d = &so_far->item[i].mesh;
 
         if (d->pipeline_parallel == 1)
             continue;
-        for (int pipe = 0; pipe < PIPES; pipe++)
+        for (int pipe = 0; pipe < N_SCHEDULES; pipe++)
             D9D_TRY(add_sizes(s, d, pipe == 0, s->n_sizes, pipe));
         left--;
     }
     return D9D_OK;
 }
 
-static d9d_status search_all(search *s, d9d_arena *a, d9d_suggestions *out)
+static d9d_status run_search(search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
     size_t done;
 
     D9D_TRY(search_open(s));
-    D9D_TRY(add_all(s, out->ranks));
-    D9D_TRY(plan_from(s, 0));
-    D9D_TRY(rank_all(s, a, out));
+    D9D_TRY(add_meshes(s, out->ranks));
+    D9D_TRY(plan_candidates(s, 0));
+    D9D_TRY(sort_results(s, a, out));
     done = s->candidates.len;
-    D9D_TRY(add_closer(s, out));
-    D9D_TRY(plan_from(s, done));
+    D9D_TRY(add_refined(s, out));
+    D9D_TRY(plan_candidates(s, done));
     out->meshes = s->meshes;
-    return rank_all(s, a, out);
+    return sort_results(s, a, out);
 }
 
-d9d_status d9d_suggest(const d9d_train_config *config, const d9d_forecast_how *how, int64_t ranks,
-                       const d9d_log *log, d9d_arena *a, d9d_suggestions *out)
+d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *how, int64_t ranks,
+                           const d9d_log *log, d9d_arena *a, d9d_mesh_search_results *out)
 {
-    search s = {.config = config, .how = how, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
-    d9d_suggestions all = {.ranks = ranks};
+    search_state s = {.config = config, .how = how, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
+    d9d_mesh_search_results all = {.ranks = ranks};
     d9d_status st;
 
-    D9D_TRY(d9d_device_check_imagined(how->chip));
-    all.chip = d9d_paper_chip_find(how->chip);
+    D9D_TRY(d9d_device_check_simulated(how->chip));
+    all.chip = d9d_sim_chip_find(how->chip);
     all.memory = how->memory > 0 ? how->memory : all.chip->memory;
-    st = search_all(&s, a, &all);
+    st = run_search(&s, a, &all);
     if (st == D9D_OK)
-        st = complain(&s, &all);
+        st = fail_none_fits(&s, &all);
     if (st == D9D_OK)
         *out = all;
     D9D_VEC_RELEASE(&s.candidates);
@@ -433,14 +440,14 @@ d9d_status d9d_suggest(const d9d_train_config *config, const d9d_forecast_how *h
 /* --- saying it -----------------------------------------------------------------------------------
  */
 
-static const char *const checkpointing_words[] = {[D9D_RECOMPUTE_OFF] = "off",
-                                                  [D9D_RECOMPUTE_FULL] = "full",
-                                                  [D9D_RECOMPUTE_SELECTIVE] = "selective"};
+static const char *const recompute_names[] = {[D9D_RECOMPUTE_OFF] = "off",
+                                              [D9D_RECOMPUTE_FULL] = "full",
+                                              [D9D_RECOMPUTE_SELECTIVE] = "selective"};
 
 /* The best one as options of the command that trains. */
-static d9d_status print_best(const d9d_suggestion *g, d9d_buf *out)
+static d9d_status print_best_options(const d9d_mesh_search_result *g, d9d_buf *out)
 {
-    json_t *mesh = d9di_mesh_json(&g->mesh);
+    json_t *mesh = d9di_plan_mesh_json(&g->mesh);
     d9d_buf text = {0};
     d9d_status st = d9d_json_put(&text, mesh, -1);
 
@@ -449,50 +456,50 @@ static d9d_status print_best(const d9d_suggestion *g, d9d_buf *out)
             d9d_buf_printf(out,
                            "the first: --set 'mesh=%s' --set trainer.batching.microbatch_size=%lld "
                            "--set model_provider.checkpointing=%s\n",
-                           text.data, (long long)g->rows, checkpointing_words[g->checkpointing]);
+                           text.data, (long long)g->rows, recompute_names[g->checkpointing]);
     d9d_buf_release(&text);
     json_decref(mesh);
     return st;
 }
 
-d9d_status d9d_suggest_print(const d9d_suggestions *s, size_t most, d9d_buf *out)
+d9d_status d9d_mesh_search_print(const d9d_mesh_search_results *s, size_t max_n, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "%-28s %5s %-13s %-16s %10s %8s %15s %6s\n", "mesh", "rows",
                            "checkpointing", "schedule", "GiB a rank", "step s", "tokens/s a rank",
                            "MFU %"));
-    for (size_t i = 0; i < s->n && i < most; i++) {
-        const d9d_suggestion *g = &s->item[i];
+    for (size_t i = 0; i < s->n && i < max_n; i++) {
+        const d9d_mesh_search_result *g = &s->item[i];
 
-        D9D_TRY(
-            d9d_buf_printf(out, "%-28s %5lld %-13s %-16s %10.2f %8.3g %15.5g %6.1f\n", g->mesh_text,
-                           (long long)g->rows, checkpointing_words[g->checkpointing],
-                           g->schedule[0] != '\0' ? g->schedule : "-", (double)g->bytes / 0x1p30,
-                           g->step_s, g->tokens_per_hour / 3600 / (double)s->ranks, 100 * g->mfu));
+        D9D_TRY(d9d_buf_printf(out, "%-28s %5lld %-13s %-16s %10.2f %8.3g %15.5g %6.1f\n",
+                               g->mesh_text, (long long)g->rows, recompute_names[g->checkpointing],
+                               g->schedule[0] != '\0' ? g->schedule : "-",
+                               (double)g->bytes / 0x1p30, g->step_s,
+                               g->tokens_per_hour / 3600 / (double)s->ranks, 100 * g->mfu));
     }
     if (s->n > 0)
-        D9D_TRY(print_best(&s->item[0], out));
+        D9D_TRY(print_best_options(&s->item[0], out));
     return d9d_buf_printf(out, "%zu of %lld meshes of %lld x %s fit; %lld plans\n", s->n,
-                          (long long)s->meshes, (long long)s->ranks, s->chip->text,
+                          (long long)s->meshes, (long long)s->ranks, s->chip->title,
                           (long long)s->planned);
 }
 
-static json_t *item_json(const d9d_suggestion *g)
+static json_t *result_json(const d9d_mesh_search_result *g)
 {
     return json_pack("{s:o, s:I, s:s, s:o, s:I, s:f, s:f, s:f, s:f}", "mesh",
-                     d9di_mesh_json(&g->mesh), "rows", (json_int_t)g->rows, "checkpointing",
-                     checkpointing_words[g->checkpointing], "schedule",
+                     d9di_plan_mesh_json(&g->mesh), "rows", (json_int_t)g->rows, "checkpointing",
+                     recompute_names[g->checkpointing], "schedule",
                      g->schedule[0] != '\0' ? json_string(g->schedule) : json_null(), "bytes",
                      (json_int_t)g->bytes, "step_s", g->step_s, "tokens_per_hour",
                      g->tokens_per_hour, "mfu", g->mfu, "bubble", g->bubble);
 }
 
-json_t *d9d_suggest_json(const d9d_suggestions *s)
+json_t *d9d_mesh_search_json(const d9d_mesh_search_results *s)
 {
     json_t *list = json_array();
     bool well = list != NULL;
 
     for (size_t i = 0; i < s->n && well; i++)
-        well = json_array_append_new(list, item_json(&s->item[i])) == 0;
+        well = json_array_append_new(list, result_json(&s->item[i])) == 0;
     return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:o}", "schema", "d9d.suggest.v1", "processor",
                      s->chip->name, "ranks", (json_int_t)s->ranks, "memory",
                      s->memory > 0 ? json_integer((json_int_t)s->memory) : json_null(), "meshes",

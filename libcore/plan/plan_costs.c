@@ -4,31 +4,32 @@
 #include "engine/engine.h"
 #include "plan/plan_simulate.h"
 
-static void find_transfer(d9di_dry_run *out)
+static void find_transfer(d9di_plan_simulation *out)
 {
-    for (size_t i = 0; i < out->tally.n_talk; i++) {
-        const d9d_paper_talk *t = &out->tally.talk[i];
+    for (size_t i = 0; i < out->tally.n_traffic; i++) {
+        const d9d_sim_traffic *t = &out->tally.traffic[i];
 
-        if (strcmp(t->group, "pp") == 0 && strcmp(t->verb, "exchange") == 0 && t->calls > 0)
+        if (strcmp(t->group, "pp") == 0 && strcmp(t->coll, "exchange") == 0 && t->calls > 0)
             out->transfer_s = t->seconds / (double)t->calls;
     }
 }
 
-d9d_status d9di_dry_prices(const d9di_engine *e, const d9d_meter *m, d9d_arena *a,
-                           d9di_dry_run *out)
+d9d_status d9di_plan_simulate_costs(const d9di_engine *e, const d9d_stage_timer *m, d9d_arena *a,
+                                    d9di_plan_simulation *out)
 {
     const d9d_program *p = &e->program;
-    d9d_stage_work *work = d9d_arena_alloc(a, (size_t)p->stages * sizeof(*work));
+    d9d_stage_times *work = d9d_arena_alloc(a, (size_t)p->stages * sizeof(*work));
     double busy;
 
     out->stages = d9d_arena_alloc(a, e->n_stages * sizeof(*out->stages));
     if (work == NULL || out->stages == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: %d stages", p->stages);
-    D9D_TRY(d9d_meter_read(m, p->stages, work, &busy, &out->play_s));
+    D9D_TRY(d9d_stage_timer_read(m, p->stages, work, &busy, &out->pipeline_s));
     for (size_t k = 0; k < e->n_stages; k++) {
         const int s = e->stages[k].model->stage.index;
 
-        out->stages[out->n_stages++] = (d9di_dry_stage){s, d9d_stage_work_price(&work[s], p, s)};
+        out->stages[out->n_stages++] =
+            (d9di_plan_simulate_stage){s, d9d_stage_times_cost(&work[s], p, s)};
     }
     find_transfer(out);
     return D9D_OK;

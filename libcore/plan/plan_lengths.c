@@ -1,10 +1,10 @@
 /* plan_lengths.c - see plan/plan_lengths.h. */
 #include "plan/plan_lengths.h"
 
-enum { LOOK = 4096 }; /* samples whose lengths are looked at */
+enum { MAX_SAMPLES = 4096 }; /* samples whose lengths are looked at */
 
 /* Mean positions of a packed document. */
-static d9d_status document_of(const d9di_data *d, int64_t *out)
+static d9d_status mean_document_length(const d9di_run_data *d, int64_t *out)
 {
     d9d_dataset *ds = d->datasets[0];
     int64_t positions = 0, documents = 0;
@@ -13,7 +13,7 @@ static d9d_status document_of(const d9di_data *d, int64_t *out)
     *out = 0;
     if (!d9d_dataset_is_packed(ds))
         return D9D_OK;
-    for (int64_t k = 0; k < d9d_dataset_count(ds) && k < LOOK; k++) {
+    for (int64_t k = 0; k < d9d_dataset_count(ds) && k < MAX_SAMPLES; k++) {
         D9D_TRY(d9d_dataset_sample(ds, k, &s));
         positions += s.length;
         documents += s.n_segments;
@@ -22,7 +22,7 @@ static d9d_status document_of(const d9di_data *d, int64_t *out)
     return D9D_OK;
 }
 
-static int64_t longest_of(const d9di_data *d)
+static int64_t longest_sample(const d9di_run_data *d)
 {
     int64_t longest = 1;
 
@@ -33,11 +33,11 @@ static int64_t longest_of(const d9di_data *d)
 }
 
 /* The batch of an evaluation, if it is larger than that of those before. */
-static void evaluation_add(const d9di_evaluation *v, d9di_plan_data *out)
+static void add_evaluation(const d9di_evaluation *v, d9di_plan_data *out)
 {
     const int64_t wanted = v->c->samples != D9D_INT_NULL ? v->c->samples : INT64_MAX;
     const int64_t samples = out->length == 0 ? v->samples : wanted;
-    const int64_t longest = out->length == 0 ? longest_of(&v->data) : out->length;
+    const int64_t longest = out->length == 0 ? longest_sample(&v->data) : out->length;
     const int64_t rows = v->micro < samples ? v->micro : samples;
 
     if (rows * longest > out->evaluated_rows * out->evaluated_longest) {
@@ -47,47 +47,47 @@ static void evaluation_add(const d9di_evaluation *v, d9di_plan_data *out)
     }
 }
 
-static d9d_status metrics_check(const d9d_train_config *c, const d9d_head *head, d9di_plan_data *d)
+static d9d_status check_metrics(const d9d_train_config *c, const d9d_head *head, d9di_plan_data *d)
 {
-    d9di_metrics m = {0};
-    d9d_status st = d9di_metrics_open(&c->metrics, "metrics", &d->arena, &m);
+    d9di_run_metrics m = {0};
+    d9d_status st = d9di_run_metrics_open(&c->metrics, "metrics", &d->arena, &m);
 
     if (st == D9D_OK)
         st = d9di_task_check_metrics(&d->task, "metrics", &m);
     if (st == D9D_OK)
-        st = d9di_metrics_check_head(&m, "metrics", head);
-    d9di_metrics_release(&m);
+        st = d9di_run_metrics_check_head(&m, "metrics", head);
+    d9di_run_metrics_release(&m);
     return st;
 }
 
 /* The task's head, with the size that the model's configuration says where the task's does not. */
-static d9d_status head_find(const d9d_train_config *c, d9di_plan_data *d, d9d_head *out)
+static d9d_status find_head(const d9d_train_config *c, d9di_plan_data *d, d9d_head *out)
 {
     const d9d_head wanted = d9di_task_head(&d->task);
     d9d_model_spec spec;
 
     D9D_TRY(d9d_model_spec_read(&c->model_provider, &d->arena, &spec));
-    D9D_TRY(d9d_model_spec_rehead(&spec, &d->arena, &wanted));
-    *out = spec.options.head;
+    D9D_TRY(d9d_model_spec_set_head(&spec, &d->arena, &wanted));
+    *out = spec.opts.head;
     return D9D_OK;
 }
 
-static d9d_status schedule_check(const d9d_train_config *c, const d9di_plan_data *d)
+static d9d_status check_schedule(const d9d_train_config *c, const d9di_plan_data *d)
 {
-    d9d_lr *lr;
+    d9d_lr_schedule *lr;
 
     if (d->steps < 0)
         return D9D_OK;
-    D9D_TRY(d9d_lr_create(&c->lr_scheduler, "lr_scheduler", d->steps, &lr));
-    d9d_lr_free(lr);
+    D9D_TRY(d9d_lr_schedule_create(&c->lr_scheduler, "lr_scheduler", d->steps, &lr));
+    d9d_lr_schedule_free(lr);
     return D9D_OK;
 }
 
-static d9d_status dataset_open(const d9d_train_config *c, const d9d_degrees *mesh,
+static d9d_status dataset_open(const d9d_train_config *c, const d9d_parallel_degrees *mesh,
                                d9di_plan_data *d)
 {
-    const d9d_status st = d9di_data_open(&c->data, &c->trainer.data_loading, mesh,
-                                         c->trainer.batching.global_batch_size, &d->data);
+    const d9d_status st = d9di_run_data_open(&c->data, &c->trainer.data_loading, mesh,
+                                             c->trainer.batching.global_batch_size, &d->data);
 
     return st != D9D_ENOTFOUND
                ? st
@@ -99,22 +99,22 @@ static d9d_status dataset_open(const d9d_train_config *c, const d9d_degrees *mes
 static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 {
     const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;
-    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
     d9d_head head;
 
     D9D_TRY(d9di_task_open(&c->task, &d->task));
     if (d->length == 0) {
         D9D_TRY(dataset_open(c, &one, d));
-        D9D_TRY(d9di_data_steps(&d->data, g, steps, &d->steps));
-        D9D_TRY(d9di_task_data(&d->task, &d->data, d->steps * g));
-        D9D_TRY(document_of(&d->data, &d->document));
+        D9D_TRY(d9di_run_data_steps(&d->data, g, steps, &d->steps));
+        D9D_TRY(d9di_task_set_data(&d->task, &d->data, d->steps * g));
+        D9D_TRY(mean_document_length(&d->data, &d->document));
     }
-    D9D_TRY(head_find(c, d, &head));
-    D9D_TRY(metrics_check(c, &head, d));
+    D9D_TRY(find_head(c, d, &head));
+    D9D_TRY(check_metrics(c, &head, d));
     D9D_TRY(d9di_evaluations_open(c, &d->task, d->length == 0 ? &one : NULL, &d->arena,
                                   &d->evaluations));
     D9D_TRY(d9di_evaluations_check_head(&d->evaluations, &head));
-    return schedule_check(c, d);
+    return check_schedule(c, d);
 }
 
 d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_plan_data *out)
@@ -129,31 +129,31 @@ d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_p
         return st;
     }
     for (size_t i = 0; i < out->evaluations.n; i++)
-        evaluation_add(&out->evaluations.v[i], out);
+        add_evaluation(&out->evaluations.v[i], out);
     return D9D_OK;
 }
 
 void d9di_plan_data_release(d9di_plan_data *d)
 {
     d9di_evaluations_release(&d->evaluations);
-    d9di_data_release(&d->data);
+    d9di_run_data_release(&d->data);
     d9di_task_close(&d->task);
     d9d_arena_release(&d->arena);
     *d = (d9di_plan_data){0};
 }
 
-d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
+d9d_status d9di_plan_lengths_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out)
 {
     const int64_t samples = d->length == 0 ? d9d_loader_samples(d->data.loader) : 0;
-    const int64_t n = (samples < LOOK ? samples : LOOK) / rows * rows;
-    const int64_t longest = d->length > 0 ? d->length : longest_of(&d->data);
-    int64_t cells, positions;
+    const int64_t n = (samples < MAX_SAMPLES ? samples : MAX_SAMPLES) / rows * rows;
+    const int64_t longest = d->length > 0 ? d->length : longest_sample(&d->data);
+    int64_t padded, positions;
 
     *out = (d9di_plan_lengths){longest, longest, (double)longest};
     if (n == 0)
         return D9D_OK;
-    D9D_TRY(d9d_loader_measure(d->data.loader, 0, n, rows, &cells, &positions));
-    out->mean = (cells + n - 1) / n;
+    D9D_TRY(d9d_loader_measure_padding(d->data.loader, 0, n, rows, &padded, &positions));
+    out->mean = (padded + n - 1) / n;
     out->tokens = (double)positions / (double)n;
     return D9D_OK;
 }
@@ -163,13 +163,14 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-int64_t d9di_rows_round(int64_t positions, const d9d_train_config *c)
+int64_t d9di_plan_lengths_round(int64_t positions, const d9d_train_config *c)
 {
-    return round_up(positions, d9di_data_multiple(&c->mesh, c->trainer.data_loading.multiple));
+    return round_up(positions,
+                    d9di_run_data_pad_multiple(&c->mesh, c->trainer.data_loading.multiple));
 }
 
-d9di_plan_lengths d9di_rows_padded(const d9di_plan_lengths *r, const d9d_train_config *c)
+d9di_plan_lengths d9di_plan_lengths_pad(const d9di_plan_lengths *r, const d9d_train_config *c)
 {
-    return (d9di_plan_lengths){d9di_rows_round(r->longest, c), d9di_rows_round(r->mean, c),
-                               r->tokens};
+    return (d9di_plan_lengths){d9di_plan_lengths_round(r->longest, c),
+                               d9di_plan_lengths_round(r->mean, c), r->tokens};
 }

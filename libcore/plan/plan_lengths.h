@@ -7,10 +7,10 @@
 typedef struct d9di_plan_data {
     d9di_task task;
     d9di_evaluations evaluations;
-    d9di_data data;   /* without datasets where a length was given */
-    int64_t length;   /* that was given; 0: none */
-    int64_t document; /* mean positions of packed documents; 0: rows are not packed */
-    int64_t steps;    /* of the run; -1: nobody said */
+    d9di_run_data data; /* without datasets where a length was given */
+    int64_t length;     /* that was given; 0: none */
+    int64_t document;   /* mean positions of packed documents; 0: rows are not packed */
+    int64_t steps;      /* of the run; -1: nobody said */
     int64_t evaluated_rows, evaluated_longest; /* of the largest batch of an evaluation; 0: none */
     int64_t evaluated_batches;                 /* of that evaluation, on all ranks, at most */
     d9d_arena arena;
@@ -27,9 +27,9 @@ d9d_status d9di_plan_data_open(const d9d_train_config *c, int64_t length, d9di_p
 void d9di_plan_data_release(d9di_plan_data *d);
 
 /* Rows in micro-batches of so many, of one rank. */
-d9d_status d9di_rows_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out);
+d9d_status d9di_plan_lengths_measure(const d9di_plan_data *d, int64_t rows, d9di_plan_lengths *out);
 /* Positions, and rows, padded for the ranks of a mesh. */
-int64_t d9di_rows_round(int64_t positions, const d9d_train_config *c);
-d9di_plan_lengths d9di_rows_padded(const d9di_plan_lengths *r, const d9d_train_config *c);
+int64_t d9di_plan_lengths_round(int64_t positions, const d9d_train_config *c);
+d9di_plan_lengths d9di_plan_lengths_pad(const d9di_plan_lengths *r, const d9d_train_config *c);
 
 #endif /* D9DI_PLAN_PLAN_LENGTHS_H */

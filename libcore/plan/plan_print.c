@@ -11,42 +11,42 @@ typedef struct amount {
     char text[32];
 } amount;
 
-/* Bytes in the unit in which `most` is a number of people's size. */
-typedef struct unit {
+/* Bytes in the unit in which `max_bytes` is a number of people's size. */
+typedef struct byte_unit {
     const char *name;
     double bytes;
-} unit;
+} byte_unit;
 
-static unit unit_for(uint64_t most)
+static byte_unit choose_unit(uint64_t max_bytes)
 {
-    static const unit units[] = {{"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}};
+    static const byte_unit units[] = {{"GiB", 0x1p30}, {"MiB", 0x1p20}, {"KiB", 0x1p10}};
     int u = 0;
 
-    while (u < 2 && (double)most < units[u].bytes)
+    while (u < 2 && (double)max_bytes < units[u].bytes)
         u++;
     return units[u];
 }
 
-static amount in(unit u, uint64_t bytes)
+static amount format_in_unit(byte_unit u, uint64_t bytes)
 {
     amount a;
 
-    (void)d9d_point_format(a.text, sizeof(a.text), "%.2f", (double)bytes / u.bytes);
+    (void)d9d_num_format(a.text, sizeof(a.text), "%.2f", (double)bytes / u.bytes);
     return a;
 }
 
 /* "1.72 GiB" */
-static amount size(uint64_t bytes)
+static amount format_bytes(uint64_t bytes)
 {
-    const unit u = unit_for(bytes);
+    const byte_unit u = choose_unit(bytes);
     amount a;
 
-    (void)d9d_point_format(a.text, sizeof(a.text), "%.2f %s", (double)bytes / u.bytes, u.name);
+    (void)d9d_num_format(a.text, sizeof(a.text), "%.2f %s", (double)bytes / u.bytes, u.name);
     return a;
 }
 
 /* "1.72 G" */
-static amount big(double v)
+static amount format_count(double v)
 {
     static const char *const units[] = {"", " k", " M", " G", " T", " P"};
     amount a;
@@ -54,28 +54,28 @@ static amount big(double v)
 
     for (; fabs(v) >= 1000 && u < 5; u++)
         v /= 1000;
-    (void)d9d_point_format(a.text, sizeof(a.text), "%.*f%s",
-                           u == 0 || v >= 100 ? 0
-                           : v >= 10          ? 1
-                                              : 2,
-                           v, units[u]);
+    (void)d9d_num_format(a.text, sizeof(a.text), "%.*f%s",
+                         u == 0 || v >= 100 ? 0
+                         : v >= 10          ? 1
+                                            : 2,
+                         v, units[u]);
     return a;
 }
 
-static amount duration(double s)
+static amount format_duration(double s)
 {
     amount a;
 
     if (s < 1)
-        (void)d9d_point_format(a.text, sizeof(a.text), "%.*f ms", s < 0.1 ? 1 : 0, s * 1e3);
+        (void)d9d_num_format(a.text, sizeof(a.text), "%.*f ms", s < 0.1 ? 1 : 0, s * 1e3);
     else if (s < 120)
-        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f s", s);
+        (void)d9d_num_format(a.text, sizeof(a.text), "%.1f s", s);
     else if (s < 7200)
-        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f minutes", s / 60);
+        (void)d9d_num_format(a.text, sizeof(a.text), "%.1f minutes", s / 60);
     else if (s < 48 * 3600.0)
-        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f hours", s / 3600);
+        (void)d9d_num_format(a.text, sizeof(a.text), "%.1f hours", s / 3600);
     else
-        (void)d9d_point_format(a.text, sizeof(a.text), "%.1f days", s / 86400);
+        (void)d9d_num_format(a.text, sizeof(a.text), "%.1f days", s / 86400);
     return a;
 }
 
@@ -83,10 +83,11 @@ static amount duration(double s)
  */
 
 /* Columns: bytes of a rank. */
-#define PARTS(X) X(weights) X(gradients) X(optimizer) X(units) X(activations) X(scratch) X(outside)
+#define MEMORY_COLUMNS(X)                                                                          \
+    X(weights) X(gradients) X(optimizer) X(units) X(activations) X(scratch) X(outside)
 
 /* Of the ranks of the host that needs most. */
-static d9d_status print_host(const d9d_forecast *p, d9d_buf *out)
+static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
 {
     uint64_t copy = 0, batches = 0;
 
@@ -94,97 +95,103 @@ static d9d_status print_host(const d9d_forecast *p, d9d_buf *out)
         copy = p->stages[i].copy > copy ? p->stages[i].copy : copy;
         batches = p->stages[i].batches > batches ? p->stages[i].batches : batches;
     }
-    D9D_TRY(d9d_buf_printf(out, "host memory of a rank: %s for batches", size(batches).text));
+    D9D_TRY(
+        d9d_buf_printf(out, "host memory of a rank: %s for batches", format_bytes(batches).text));
     if (copy > 0)
-        D9D_TRY(d9d_buf_printf(out, ", %s for checkpoints written behind", size(copy).text));
+        D9D_TRY(
+            d9d_buf_printf(out, ", %s for checkpoints written behind", format_bytes(copy).text));
     if (p->host_ranks > 1)
         D9D_TRY(d9d_buf_printf(out, "; of %lld on a host: %s", (long long)p->host_ranks,
-                               size(p->host).text));
+                               format_bytes(p->host).text));
     return d9d_buf_printf(out, "\n");
 }
 
-static d9d_status print_memory(const d9d_forecast *p, d9d_buf *out)
+static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
 {
-    const unit u = unit_for(d9d_forecast_bytes(d9d_forecast_largest(p)));
+    const byte_unit u = choose_unit(d9d_plan_rank_bytes(d9d_plan_largest_rank(p)));
 
     D9D_TRY(d9d_buf_printf(out, "\n%-11s", u.name));
-#define X(part) D9D_TRY(d9d_buf_printf(out, " %11s", #part));
-    PARTS(X)
+#define X(column) D9D_TRY(d9d_buf_printf(out, " %11s", #column));
+    MEMORY_COLUMNS(X)
 #undef X
     D9D_TRY(d9d_buf_printf(out, " %9s\n", "in all"));
     for (size_t i = 0; i < p->n_stages; i++) {
-        const d9d_forecast_rank *r = &p->stages[i];
+        const d9d_plan_rank *r = &p->stages[i];
         amount ranks;
 
         (void)snprintf(ranks.text, sizeof(ranks.text),
                        r->ranks > 1 ? "rank %lld-%lld" : "rank %lld", (long long)r->rank,
                        (long long)(r->rank + r->ranks - 1));
         D9D_TRY(d9d_buf_printf(out, "%-11s", ranks.text));
-#define X(part) D9D_TRY(d9d_buf_printf(out, " %11s", in(u, r->part).text));
-        PARTS(X)
+#define X(part) D9D_TRY(d9d_buf_printf(out, " %11s", format_in_unit(u, r->part).text));
+        MEMORY_COLUMNS(X)
 #undef X
-        D9D_TRY(d9d_buf_printf(out, " %9s\n", in(u, d9d_forecast_bytes(r)).text));
+        D9D_TRY(d9d_buf_printf(out, " %9s\n", format_in_unit(u, d9d_plan_rank_bytes(r)).text));
     }
     D9D_TRY(d9d_buf_printf(out, "%s\n", p->updates));
     D9D_TRY(print_host(p, out));
     if (p->memory == 0)
         return D9D_OK;
-    return d9d_buf_printf(
-        out, "%s: %s of %s\n", d9d_forecast_fits(p) ? "it fits" : "it does not fit",
-        size(d9d_forecast_bytes(d9d_forecast_largest(p))).text, size(p->memory).text);
+    return d9d_buf_printf(out, "%s: %s of %s\n", d9d_plan_fits(p) ? "it fits" : "it does not fit",
+                          format_bytes(d9d_plan_rank_bytes(d9d_plan_largest_rank(p))).text,
+                          format_bytes(p->memory).text);
 }
 
 /* --- time --------------------------------------------------------------------------------------
  */
 
-static d9d_status print_work(const d9d_forecast_rank *r, d9d_buf *out)
+static d9d_status print_work(const d9d_plan_rank *r, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "\n%-38s %9s %9s %9s %10s\n", "a step of rank 0", "calls", "FLOP",
                            "bytes", "time"));
-    for (int k = 0; k < D9D_PAPER_KIND_COUNT; k++) {
-        const d9d_paper_work *w = &r->tally.work[k];
+    for (int k = 0; k < D9D_SIM_KIND_COUNT; k++) {
+        const d9d_sim_work *w = &r->tally.work[k];
 
         if (w->calls > 0)
-            D9D_TRY(d9d_buf_printf(out, "%-38s %9lld %9s %9s %10s\n", d9d_paper_kind_text(k),
-                                   (long long)w->calls, big(w->flops).text, big(w->bytes).text,
-                                   duration(w->seconds).text));
+            D9D_TRY(d9d_buf_printf(out, "%-38s %9lld %9s %9s %10s\n", d9d_sim_kind_name(k),
+                                   (long long)w->calls, format_count(w->flops).text,
+                                   format_count(w->bytes).text, format_duration(w->seconds).text));
     }
-    for (size_t i = 0; i < r->tally.n_talk; i++) {
-        const d9d_paper_talk *t = &r->tally.talk[i];
-        char what[96];
+    for (size_t i = 0; i < r->tally.n_traffic; i++) {
+        const d9d_sim_traffic *t = &r->tally.traffic[i];
+        char label[96];
 
-        (void)snprintf(what, sizeof(what), "%s, %s, %s", t->group, t->verb,
-                       d9d_paper_link_text(t->link));
-        D9D_TRY(d9d_buf_printf(out, "%-38s %9lld %9s %9s %10s\n", what, (long long)t->calls, "-",
-                               big(t->bytes).text, duration(t->seconds).text));
+        (void)snprintf(label, sizeof(label), "%s, %s, %s", t->group, t->coll,
+                       d9d_sim_link_name(t->link));
+        D9D_TRY(d9d_buf_printf(out, "%-38s %9lld %9s %9s %10s\n", label, (long long)t->calls, "-",
+                               format_count(t->bytes).text, format_duration(t->seconds).text));
     }
     return D9D_OK;
 }
 
-static d9d_status print_speed(const d9d_forecast *p, d9d_buf *out)
+static d9d_status print_speed(const d9d_plan *p, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "\na step takes about %s: %s tokens/s, %s tokens an hour",
-                           duration(p->step_s).text, big(p->tokens / p->step_s).text,
-                           big(d9d_forecast_tokens_per_hour(p)).text));
-    if (p->chip->gpu)
+                           format_duration(p->step_s).text,
+                           format_count(p->tokens / p->step_s).text,
+                           format_count(d9d_plan_tokens_per_hour(p)).text));
+    if (p->chip->is_gpu)
         D9D_TRY(d9d_buf_printf(out, ", %.1f %% MFU", 100 * p->mfu));
     if (p->n_stages > 1)
         D9D_TRY(d9d_buf_printf(out, ", bubble of %s %.1f %%%s%s%s", p->schedule, 100 * p->bubble,
-                               p->costs != NULL ? " (as " : "", p->costs != NULL ? p->costs : "",
-                               p->costs != NULL ? " has measured its stages)" : ""));
+                               p->measured_run != NULL ? " (as " : "",
+                               p->measured_run != NULL ? p->measured_run : "",
+                               p->measured_run != NULL ? " has measured its stages)" : ""));
     if (p->steps >= 0)
         D9D_TRY(d9d_buf_printf(out, "\n%lld steps, %s tokens: %s", (long long)p->steps,
-                               big(p->tokens * (double)p->steps).text,
-                               duration(p->step_s * (double)p->steps).text));
+                               format_count(p->tokens * (double)p->steps).text,
+                               format_duration(p->step_s * (double)p->steps).text));
     return d9d_buf_printf(out,
                           "\na checkpoint has %s, its manifest up to %s, the exported model %s\n",
-                          size(p->checkpoint).text, size(p->manifest).text, size(p->exported).text);
+                          format_bytes(p->checkpoint).text, format_bytes(p->manifest).text,
+                          format_bytes(p->exported).text);
 }
 
-d9d_status d9d_forecast_print(const d9d_forecast *p, d9d_buf *out)
+d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
 {
-    D9D_TRY(d9d_buf_printf(out, "%s parameters on %lld x %s, %s\n", big((double)p->parameters).text,
-                           (long long)p->ranks, p->chip->text, p->mesh_text));
+    D9D_TRY(d9d_buf_printf(out, "%s parameters on %lld x %s, %s\n",
+                           format_count((double)p->parameters).text, (long long)p->ranks,
+                           p->chip->title, p->mesh_text));
     D9D_TRY(d9d_buf_printf(out, "%lld micro-batch%s of %lld row%s of %lld positions",
                            (long long)p->micro_batches, p->micro_batches > 1 ? "es" : "",
                            (long long)p->rows, p->rows > 1 ? "s" : "", (long long)p->length));
@@ -202,43 +209,45 @@ d9d_status d9d_forecast_print(const d9d_forecast *p, d9d_buf *out)
  */
 
 /* Takes over `v`; false when memory is out. */
-static bool add(json_t *list, json_t *v)
+static bool json_append(json_t *list, json_t *v)
 {
     return v != NULL && json_array_append_new(list, v) == 0;
 }
 
-static json_t *work_json(const d9d_paper_tally *t)
+static json_t *work_json(const d9d_sim_tally *t)
 {
     json_t *list = json_array();
     bool well = list != NULL;
 
-    for (int k = 0; k < D9D_PAPER_KIND_COUNT && well; k++) {
-        const d9d_paper_work *w = &t->work[k];
+    for (int k = 0; k < D9D_SIM_KIND_COUNT && well; k++) {
+        const d9d_sim_work *w = &t->work[k];
 
         if (w->calls > 0)
-            well = add(list, json_pack("{s:s, s:I, s:f, s:f, s:f}", "kind", d9d_paper_kind_text(k),
-                                       "calls", (json_int_t)w->calls, "flops", w->flops, "bytes",
-                                       w->bytes, "seconds", w->seconds));
+            well = json_append(list,
+                               json_pack("{s:s, s:I, s:f, s:f, s:f}", "kind", d9d_sim_kind_name(k),
+                                         "calls", (json_int_t)w->calls, "flops", w->flops, "bytes",
+                                         w->bytes, "seconds", w->seconds));
     }
     return list;
 }
 
-static json_t *talk_json(const d9d_paper_tally *tally)
+static json_t *comm_json(const d9d_sim_tally *tally)
 {
     json_t *list = json_array();
     bool well = list != NULL;
 
-    for (size_t i = 0; i < tally->n_talk && well; i++) {
-        const d9d_paper_talk *t = &tally->talk[i];
+    for (size_t i = 0; i < tally->n_traffic && well; i++) {
+        const d9d_sim_traffic *t = &tally->traffic[i];
 
-        well = add(list, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f}", "group", t->group, "call",
-                                   t->verb, "link", d9d_paper_link_text(t->link), "calls",
-                                   (json_int_t)t->calls, "bytes", t->bytes, "seconds", t->seconds));
+        well = json_append(list, json_pack("{s:s, s:s, s:s, s:I, s:f, s:f}", "group", t->group,
+                                           "call", t->coll, "link", d9d_sim_link_name(t->link),
+                                           "calls", (json_int_t)t->calls, "bytes", t->bytes,
+                                           "seconds", t->seconds));
     }
     return list;
 }
 
-static json_t *rank_json(const d9d_forecast_rank *r)
+static json_t *rank_json(const d9d_plan_rank *r)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
                      "s:i, s:o, s:o}",
@@ -247,23 +256,23 @@ static json_t *rank_json(const d9d_forecast_rank *r)
                      (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "units",
                      (json_int_t)r->units, "activations", (json_int_t)r->activations, "scratch",
                      (json_int_t)r->scratch, "peak", (json_int_t)r->peak, "outside",
-                     (json_int_t)r->outside, "bytes", (json_int_t)d9d_forecast_bytes(r),
+                     (json_int_t)r->outside, "bytes", (json_int_t)d9d_plan_rank_bytes(r),
                      "host_copy", (json_int_t)r->copy, "host_batches", (json_int_t)r->batches,
                      "step_s", r->step_s, "live", r->live, "work", work_json(&r->tally), "messages",
-                     talk_json(&r->tally));
+                     comm_json(&r->tally));
 }
 
-static json_t *ranks_json(const d9d_forecast *p)
+static json_t *ranks_json(const d9d_plan *p)
 {
     json_t *list = json_array();
     bool well = list != NULL;
 
     for (size_t i = 0; i < p->n_stages && well; i++)
-        well = add(list, rank_json(&p->stages[i]));
+        well = json_append(list, rank_json(&p->stages[i]));
     return list;
 }
 
-json_t *d9di_mesh_json(const d9d_degrees *d)
+json_t *d9di_plan_mesh_json(const d9d_parallel_degrees *d)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pipeline_parallel",
                      (json_int_t)d->pipeline_parallel, "data_parallel_replicate",
@@ -276,43 +285,44 @@ json_t *d9di_mesh_json(const d9d_degrees *d)
 }
 
 /* Of a pipeline's stages, in order. */
-static json_t *prices_json(const d9d_forecast *p)
+static json_t *costs_json(const d9d_plan *p)
 {
-    const int n = p->n_stages > 1 ? (int)p->n_stages * d9d_pipe_stages_per_rank(&p->pipe) : 0;
+    const int n =
+        p->n_stages > 1 ? (int)p->n_stages * d9d_pipe_schedule_stages_per_rank(&p->pipe) : 0;
     json_t *list = json_array();
     bool well = list != NULL;
 
     for (int i = 0; i < n && well; i++) {
-        const d9d_stage_price *s = &p->prices[i];
+        const d9d_stage_costs *s = &p->stage_costs[i];
 
-        well = add(list, json_pack("{s:f, s:f, s:f}", "forward", s->forward, "input", s->input,
-                                   "weight", s->weight));
+        well = json_append(list, json_pack("{s:f, s:f, s:f}", "forward", s->forward, "input",
+                                           s->dgrad, "weight", s->wgrad));
     }
     return list;
 }
 
 /* null where there is none. */
-static json_t *maybe(int64_t v, bool known)
+static json_t *int_or_null(int64_t v, bool known)
 {
     return known ? json_integer(v) : json_null();
 }
 
-json_t *d9d_forecast_json(const d9d_forecast *p)
+json_t *d9d_plan_json(const d9d_plan *p)
 {
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
         "s:o, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
-        "schema", "d9d.plan.v1", "mesh", d9di_mesh_json(&p->mesh), "processor", p->chip->name,
+        "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "processor", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
         (json_int_t)p->length, "longest", (json_int_t)p->longest, "document",
-        maybe(p->document, p->document > 0), "steps", maybe(p->steps, p->steps >= 0), "step_s",
-        p->step_s, "tokens", p->tokens, "tokens_per_hour", d9d_forecast_tokens_per_hour(p), "mfu",
-        p->chip->gpu ? json_real(p->mfu) : json_null(), "schedule",
+        int_or_null(p->document, p->document > 0), "steps", int_or_null(p->steps, p->steps >= 0),
+        "step_s", p->step_s, "tokens", p->tokens, "tokens_per_hour", d9d_plan_tokens_per_hour(p),
+        "mfu", p->chip->is_gpu ? json_real(p->mfu) : json_null(), "schedule",
         p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble, "prices",
-        prices_json(p), "costs", p->costs, "checkpoint_bytes", (json_int_t)p->checkpoint,
+        costs_json(p), "costs", p->measured_run, "checkpoint_bytes", (json_int_t)p->checkpoint,
         "manifest_bytes", (json_int_t)p->manifest, "export_bytes", (json_int_t)p->exported,
         "host_bytes", (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
-        maybe((int64_t)p->memory, p->memory > 0), "fits", d9d_forecast_fits(p), "updates",
+        int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
         p->updates, "stages", ranks_json(p));
 }

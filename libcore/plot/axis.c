@@ -14,13 +14,13 @@ struct range {
     double lo, hi;
 };
 
-static bool usable(double v, bool positive)
+static bool is_drawable(double v, bool positive)
 {
     return fabs(v) < DRAWN_MAX && (!positive || v > 0);
 }
 
 /* Of the points that can be drawn; [0, 1] or [1, 10] when there are none. */
-static struct range range_of(const d9d_chart *c, bool of_y)
+static struct range data_range(const d9d_chart *c, bool of_y)
 {
     struct range r = {INFINITY, -INFINITY};
 
@@ -28,7 +28,7 @@ static struct range range_of(const d9d_chart *c, bool of_y)
         for (size_t i = 0; i < c->series[s].n; i++) {
             const double x = c->series[s].x[i], y = c->series[s].y[i], v = of_y ? y : x;
 
-            if (!usable(x, false) || !usable(y, c->log_y))
+            if (!is_drawable(x, false) || !is_drawable(y, c->log_y))
                 continue;
             r.lo = fmin(r.lo, v);
             r.hi = fmax(r.hi, v);
@@ -55,12 +55,12 @@ static int decimals_for(double step)
 }
 
 /* "5e-4", "2.5e-4": mantissas without the zeros that the other ticks need. */
-static void put_exponent(char out[D9DI_LABEL_MAX], double v, double step)
+static void format_exponent(char out[D9DI_AXIS_LABEL_MAX], double v, double step)
 {
     const int e = (int)floor(log10(fabs(v)) + 1e-9);
-    char mantissa[D9DI_LABEL_MAX];
-    size_t n = (size_t)d9d_point_format(mantissa, sizeof(mantissa), "%.*f",
-                                        decimals_for(step / pow(10, e)), v / pow(10, e));
+    char mantissa[D9DI_AXIS_LABEL_MAX];
+    size_t n = (size_t)d9d_num_format(mantissa, sizeof(mantissa), "%.*f",
+                                      decimals_for(step / pow(10, e)), v / pow(10, e));
 
     if (strchr(mantissa, '.') != NULL) {
         while (mantissa[n - 1] == '0')
@@ -68,11 +68,11 @@ static void put_exponent(char out[D9DI_LABEL_MAX], double v, double step)
         if (mantissa[n - 1] == '.')
             mantissa[--n] = '\0';
     }
-    (void)snprintf(out, D9DI_LABEL_MAX, "%.16se%d", mantissa, e);
+    (void)snprintf(out, D9DI_AXIS_LABEL_MAX, "%.16se%d", mantissa, e);
 }
 
 /* One scale for all labels of an axis: thousands as k, M, G; tiny ones with exponents. */
-static void put_label(char out[D9DI_LABEL_MAX], double v, double most, double step)
+static void format_label(char out[D9DI_AXIS_LABEL_MAX], double v, double largest, double step)
 {
     static const struct {
         double from, unit;
@@ -82,30 +82,30 @@ static void put_label(char out[D9DI_LABEL_MAX], double v, double most, double st
     size_t i = 0;
 
     if (v == 0) {
-        (void)snprintf(out, D9DI_LABEL_MAX, "0");
+        (void)snprintf(out, D9DI_AXIS_LABEL_MAX, "0");
         return;
     }
-    if (most < 0.01 || most >= 1e18) {
-        put_exponent(out, v, step);
+    if (largest < 0.01 || largest >= 1e18) {
+        format_exponent(out, v, step);
         return;
     }
-    while (most < scales[i].from)
+    while (largest < scales[i].from)
         i++;
-    (void)d9d_point_format(out, D9DI_LABEL_MAX, "%.*f%s", decimals_for(step / scales[i].unit),
-                           v / scales[i].unit, scales[i].suffix);
+    (void)d9d_num_format(out, D9DI_AXIS_LABEL_MAX, "%.*f%s", decimals_for(step / scales[i].unit),
+                         v / scales[i].unit, scales[i].suffix);
 }
 
-static void add_tick(d9di_axis *a, double v, double most, double step)
+static void add_tick(d9di_axis *a, double v, double largest, double step)
 {
-    if (a->n == D9DI_TICKS_MAX)
+    if (a->n == D9DI_AXIS_TICKS_MAX)
         return;
     a->tick[a->n] = v;
-    put_label(a->label[a->n++], v, most, step);
+    format_label(a->label[a->n++], v, largest, step);
 }
 
 static void linear_ticks(d9di_axis *a, int ticks)
 {
-    const double step = round_step(a->hi - a->lo, ticks), most = fmax(fabs(a->lo), fabs(a->hi));
+    const double step = round_step(a->hi - a->lo, ticks), largest = fmax(fabs(a->lo), fabs(a->hi));
     const double first = ceil(a->lo / step - 1e-9);
 
     for (int i = 0; i <= ticks + 1; i++) {
@@ -113,7 +113,7 @@ static void linear_ticks(d9di_axis *a, int ticks)
 
         if (v > a->hi + step * 1e-9)
             break;
-        add_tick(a, fabs(v) < step * 1e-9 ? 0 : v, most, step);
+        add_tick(a, fabs(v) < step * 1e-9 ? 0 : v, largest, step);
     }
 }
 
@@ -137,7 +137,7 @@ static void log_ticks(d9di_axis *a, int ticks)
 
 void d9di_axis_x(const d9d_chart *c, int ticks, d9di_axis *out)
 {
-    const struct range r = range_of(c, false);
+    const struct range r = data_range(c, false);
     const double pad = r.hi > r.lo ? 0 : fmax(0.5, fabs(r.lo) * 1e-6);
 
     *out = (d9di_axis){.lo = r.lo - pad, .hi = r.hi + pad};
@@ -165,7 +165,7 @@ static void pad_linear(struct range *r)
 
 void d9di_axis_y(const d9d_chart *c, int ticks, d9di_axis *out)
 {
-    struct range r = range_of(c, true);
+    struct range r = data_range(c, true);
 
     if (c->log_y)
         pad_log(&r);
@@ -178,9 +178,9 @@ void d9di_axis_y(const d9d_chart *c, int ticks, d9di_axis *out)
         linear_ticks(out, ticks);
 }
 
-double d9di_axis_at(const d9di_axis *a, double v)
+double d9di_axis_position(const d9di_axis *a, double v)
 {
-    if (!usable(v, a->log))
+    if (!is_drawable(v, a->log))
         return (double)NAN;
     if (a->log)
         return log(v / a->lo) / log(a->hi / a->lo);

@@ -48,23 +48,24 @@ d9d_status d9di_canvas_create(d9d_image_kind kind, double width, double height, 
     return D9D_OK;
 }
 
-void d9di_canvas_rect(d9di_canvas *c, double x, double y, double w, double h, d9di_colour fill)
+void d9di_canvas_rect(d9di_canvas *c, double x, double y, double w, double h,
+                      d9di_canvas_colour fill)
 {
     c->ops->rect(c, x, y, w, h, fill);
 }
 
-void d9di_canvas_line(d9di_canvas *c, const double *xy, size_t n, d9di_pen pen)
+void d9di_canvas_line(d9di_canvas *c, const double *xy, size_t n, d9di_canvas_pen pen)
 {
     if (n > 1)
         c->ops->line(c, xy, n, pen);
 }
 
-void d9di_canvas_dot(d9di_canvas *c, double x, double y, double radius, d9di_colour fill)
+void d9di_canvas_dot(d9di_canvas *c, double x, double y, double radius, d9di_canvas_colour fill)
 {
     c->ops->dot(c, x, y, radius, fill);
 }
 
-void d9di_canvas_text(d9di_canvas *c, double x, double y, const char *text, d9di_font font)
+void d9di_canvas_text(d9di_canvas *c, double x, double y, const char *text, d9di_canvas_font font)
 {
     d9d_buf b = {0};
     d9d_status st = d9d_text_sanitize(&b, text);

@@ -6,19 +6,20 @@
 
 static const double PNG_SCALE = 2;
 
-static void set_colour(cairo_t *cr, d9di_colour c)
+static void set_colour(cairo_t *cr, d9di_canvas_colour c)
 {
     cairo_set_source_rgb(cr, c.r / 255.0, c.g / 255.0, c.b / 255.0);
 }
 
-static void draw_rect(d9di_canvas *c, double x, double y, double w, double h, d9di_colour fill)
+static void draw_rect(d9di_canvas *c, double x, double y, double w, double h,
+                      d9di_canvas_colour fill)
 {
     set_colour(c->cairo, fill);
     cairo_rectangle(c->cairo, x, y, w, h);
     cairo_fill(c->cairo);
 }
 
-static void draw_line(d9di_canvas *c, const double *xy, size_t n, d9di_pen pen)
+static void draw_line(d9di_canvas *c, const double *xy, size_t n, d9di_canvas_pen pen)
 {
     cairo_t *cr = c->cairo;
 
@@ -33,16 +34,18 @@ static void draw_line(d9di_canvas *c, const double *xy, size_t n, d9di_pen pen)
     cairo_stroke(cr);
 }
 
-static void draw_dot(d9di_canvas *c, double x, double y, double radius, d9di_colour fill)
+static void draw_dot(d9di_canvas *c, double x, double y, double radius, d9di_canvas_colour fill)
 {
     set_colour(c->cairo, fill);
     cairo_arc(c->cairo, x, y, radius, 0, 6.283185307179586);
     cairo_fill(c->cairo);
 }
 
-static void draw_text(d9di_canvas *c, double x, double y, const char *text, d9di_font font)
+static void draw_text(d9di_canvas *c, double x, double y, const char *text, d9di_canvas_font font)
 {
-    static const double before[] = {[D9DI_START] = 0, [D9DI_MIDDLE] = 0.5, [D9DI_END] = 1};
+    static const double before[] = {[D9DI_CANVAS_ANCHOR_START] = 0,
+                                    [D9DI_CANVAS_ANCHOR_MIDDLE] = 0.5,
+                                    [D9DI_CANVAS_ANCHOR_END] = 1};
     cairo_t *cr = c->cairo;
     cairo_text_extents_t e;
 
@@ -55,7 +58,7 @@ static void draw_text(d9di_canvas *c, double x, double y, const char *text, d9di
     cairo_show_text(cr, text);
 }
 
-static cairo_status_t append(void *arg, const unsigned char *data, unsigned int n)
+static cairo_status_t append_png_bytes(void *arg, const unsigned char *data, unsigned int n)
 {
     d9di_canvas *c = arg;
 
@@ -64,7 +67,7 @@ static cairo_status_t append(void *arg, const unsigned char *data, unsigned int 
     return c->st == D9D_OK ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
 }
 
-static d9d_status check(cairo_status_t st)
+static d9d_status check_cairo(cairo_status_t st)
 {
     if (st == CAIRO_STATUS_SUCCESS)
         return D9D_OK;
@@ -75,13 +78,13 @@ static d9d_status check(cairo_status_t st)
 static void draw_finish(d9di_canvas *c)
 {
     cairo_surface_t *surface = cairo_get_target(c->cairo);
-    d9d_status st = check(cairo_status(c->cairo));
+    d9d_status st = check_cairo(cairo_status(c->cairo));
 
     if (st == D9D_OK && c->kind == D9D_IMAGE_PNG)
-        st = check(cairo_surface_write_to_png_stream(surface, append, c));
+        st = check_cairo(cairo_surface_write_to_png_stream(surface, append_png_bytes, c));
     cairo_surface_finish(surface);
     if (st == D9D_OK && c->st == D9D_OK)
-        st = check(cairo_surface_status(surface));
+        st = check_cairo(cairo_surface_status(surface));
     if (c->st == D9D_OK)
         c->st = st;
 }
@@ -91,14 +94,14 @@ static void draw_release(d9di_canvas *c)
     cairo_destroy(c->cairo);
 }
 
-static cairo_surface_t *new_surface(d9di_canvas *c)
+static cairo_surface_t *create_surface(d9di_canvas *c)
 {
     cairo_surface_t *s;
 
     if (c->kind == D9D_IMAGE_PNG)
         return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(c->width * PNG_SCALE),
                                           (int)(c->height * PNG_SCALE));
-    s = cairo_pdf_surface_create_for_stream(append, c, c->width, c->height);
+    s = cairo_pdf_surface_create_for_stream(append_png_bytes, c, c->width, c->height);
     /* No date, so that equal charts are equal files. */
     cairo_pdf_surface_set_metadata(s, CAIRO_PDF_METADATA_CREATE_DATE, "");
     return s;
@@ -112,9 +115,9 @@ d9d_status d9di_canvas_cairo(d9di_canvas *c)
                                         .text = draw_text,
                                         .finish = draw_finish,
                                         .release = draw_release};
-    cairo_surface_t *surface = new_surface(c);
+    cairo_surface_t *surface = create_surface(c);
     cairo_t *cr = cairo_create(surface);
-    const d9d_status st = check(cairo_status(cr));
+    const d9d_status st = check_cairo(cairo_status(cr));
 
     cairo_surface_destroy(surface);
     if (st != D9D_OK) {

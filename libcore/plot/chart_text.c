@@ -12,31 +12,31 @@ enum { COLUMNS_MIN = 24, COLUMNS_MAX = 400, ROWS_MIN = 8, ROWS_MAX = 200 };
 
 /* Cells of the plot.  A cell has sx by sy dots; `dots` are bits of a braille letter,
  * `owner` is the series drawn last, plus one. */
-struct grid {
+struct dot_grid {
     int w, h, sx, sy;
     unsigned char *dots, *owner;
-    const d9d_text_style *style;
+    const d9d_chart_text_style *style;
 };
 
-static const char marks[] = "*+ox#@%&";
+static const char series_marks[] = "*+ox#@%&";
 static const int colours[] = {34, 33, 32, 35, 36, 31, 94, 90}; /* SGR foreground */
-enum { N_MARKS = sizeof(marks) - 1 };
+enum { N_MARKS = sizeof(series_marks) - 1 };
 
 /* --- dots ------------------------------------------------------------------- */
 
-static void set_dot(struct grid *g, int x, int y, size_t series)
+static void set_dot(struct dot_grid *g, int x, int y, size_t series)
 {
     static const unsigned char bit[4][2] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
-    const int cell = y / g->sy * g->w + x / g->sx;
+    const int glyph = y / g->sy * g->w + x / g->sx;
 
     if (x < 0 || y < 0 || x >= g->w * g->sx || y >= g->h * g->sy)
         return;
-    g->dots[cell] |= g->sx == 2 ? bit[y % 4][x % 2] : 1;
-    g->owner[cell] = (unsigned char)(series % N_MARKS + 1);
+    g->dots[glyph] |= g->sx == 2 ? bit[y % 4][x % 2] : 1;
+    g->owner[glyph] = (unsigned char)(series % N_MARKS + 1);
 }
 
 /* Bresenham's line. */
-static void draw_line(struct grid *g, int x0, int y0, int x1, int y1, size_t series)
+static void draw_line(struct dot_grid *g, int x0, int y0, int x1, int y1, size_t series)
 {
     const int dx = abs(x1 - x0), dy = -abs(y1 - y0), sx = x0 < x1 ? 1 : -1, sy = y0 < y1 ? 1 : -1;
     int err = dx + dy;
@@ -58,14 +58,14 @@ static void draw_line(struct grid *g, int x0, int y0, int x1, int y1, size_t ser
     }
 }
 
-static void draw_series(struct grid *g, const d9d_series *s, size_t index, const d9di_axis *ax,
-                        const d9di_axis *ay)
+static void draw_series(struct dot_grid *g, const d9d_chart_series *s, size_t index,
+                        const d9di_axis *ax, const d9di_axis *ay)
 {
     int px = 0, py = 0;
     bool joined = false;
 
     for (size_t i = 0; i < s->n; i++) {
-        const double x = d9di_axis_at(ax, s->x[i]), y = d9di_axis_at(ay, s->y[i]);
+        const double x = d9di_axis_position(ax, s->x[i]), y = d9di_axis_position(ay, s->y[i]);
         int ix, iy;
 
         if (isnan(x) || isnan(y)) {
@@ -86,16 +86,17 @@ static void draw_series(struct grid *g, const d9d_series *s, size_t index, const
 
 /* --- lines of text ------------------------------------------------------------- */
 
-static d9d_status put_coloured(d9d_buf *b, const d9d_text_style *s, size_t series, const char *text)
+static d9d_status append_coloured(d9d_buf *b, const d9d_chart_text_style *s, size_t series,
+                                  const char *text)
 {
     if (!s->colour)
         return d9d_buf_printf(b, "%s", text);
     return d9d_buf_printf(b, "\033[%dm%s\033[0m", colours[series % N_MARKS], text);
 }
 
-static d9d_status put_cell(d9d_buf *b, const struct grid *g, int cell)
+static d9d_status append_glyph(d9d_buf *b, const struct dot_grid *g, int glyph)
 {
-    const unsigned dots = g->dots[cell];
+    const unsigned dots = g->dots[glyph];
     char text[4] = {0};
 
     if (dots == 0)
@@ -105,28 +106,28 @@ static d9d_status put_cell(d9d_buf *b, const struct grid *g, int cell)
         text[1] = (char)(0xa0 | dots >> 6);
         text[2] = (char)(0x80 | (dots & 0x3f));
     } else {
-        text[0] = marks[g->owner[cell] - 1];
+        text[0] = series_marks[g->owner[glyph] - 1];
     }
-    return put_coloured(b, g->style, (size_t)g->owner[cell] - 1, text);
+    return append_coloured(b, g->style, (size_t)g->owner[glyph] - 1, text);
 }
 
 /* The tick of a row, or -1: ticks go to the row nearest to them. */
 static int tick_of_row(const d9di_axis *ay, int row, int rows)
 {
     for (int i = 0; i < ay->n; i++)
-        if ((int)lround((1 - d9di_axis_at(ay, ay->tick[i])) * (rows - 1)) == row)
+        if ((int)lround((1 - d9di_axis_position(ay, ay->tick[i])) * (rows - 1)) == row)
             return i;
     return -1;
 }
 
 /* Trailing blanks are not worth their bytes. */
-static void trim(d9d_buf *b)
+static void trim_line(d9d_buf *b)
 {
     while (b->len > 0 && b->data[b->len - 1] == ' ')
         b->data[--b->len] = '\0';
 }
 
-static d9d_status put_plot(d9d_buf *b, const struct grid *g, const d9di_axis *ay, int labels)
+static d9d_status append_plot(d9d_buf *b, const struct dot_grid *g, const d9di_axis *ay, int labels)
 {
     for (int row = 0; row < g->h; row++) {
         const int tick = tick_of_row(ay, row, g->h);
@@ -136,32 +137,32 @@ static d9d_status put_plot(d9d_buf *b, const struct grid *g, const d9di_axis *ay
                                : tick >= 0     ? "┤"
                                                : "│"));
         for (int x = 0; x < g->w; x++)
-            D9D_TRY(put_cell(b, g, row * g->w + x));
-        trim(b);
+            D9D_TRY(append_glyph(b, g, row * g->w + x));
+        trim_line(b);
         D9D_TRY(d9d_buf_append(b, "\n", 1));
     }
     return D9D_OK;
 }
 
-static int column_of(const d9di_axis *ax, int i, int w)
+static int tick_column(const d9di_axis *ax, int i, int w)
 {
-    return (int)lround(d9di_axis_at(ax, ax->tick[i]) * (w - 1));
+    return (int)lround(d9di_axis_position(ax, ax->tick[i]) * (w - 1));
 }
 
 static bool is_tick_column(const d9di_axis *ax, int column, int w)
 {
     for (int i = 0; i < ax->n; i++)
-        if (column_of(ax, i, w) == column)
+        if (tick_column(ax, i, w) == column)
             return true;
     return false;
 }
 
 /* The base line with its marks, then the labels centred below, as far as they fit. */
-static d9d_status put_x_axis(d9d_buf *b, const struct grid *g, const d9di_axis *ax, int labels,
-                             const char *x_label)
+static d9d_status append_x_axis(d9d_buf *b, const struct dot_grid *g, const d9di_axis *ax,
+                                int labels, const char *x_label)
 {
     const bool u = g->style->utf8;
-    char line[COLUMNS_MAX + 2 * D9DI_LABEL_MAX];
+    char line[COLUMNS_MAX + 2 * D9DI_AXIS_LABEL_MAX];
     int end = 0;
 
     D9D_TRY(d9d_buf_printf(b, "%*s %s", labels, "", u ? "└" : "+"));
@@ -171,7 +172,7 @@ static d9d_status put_x_axis(d9d_buf *b, const struct grid *g, const d9di_axis *
     memset(line, ' ', sizeof(line));
     for (int i = 0; i < ax->n; i++) {
         const int n = (int)strlen(ax->label[i]);
-        int at = labels + 2 + column_of(ax, i, g->w) - n / 2;
+        int at = labels + 2 + tick_column(ax, i, g->w) - n / 2;
 
         if (at + n > labels + 2 + g->w)
             at = labels + 2 + g->w - n;
@@ -186,21 +187,21 @@ static d9d_status put_x_axis(d9d_buf *b, const struct grid *g, const d9di_axis *
     return D9D_OK;
 }
 
-static d9d_status put_legend(d9d_buf *b, const d9d_chart *c, const struct grid *g)
+static d9d_status append_legend(d9d_buf *b, const d9d_chart *c, const struct dot_grid *g)
 {
-    const int room = g->style->columns;
+    const int width = g->style->columns;
     int at = 0;
 
     for (size_t i = 0; i < c->n_series; i++) {
-        const char mark[2] = {marks[i % N_MARKS], '\0'};
+        const char mark[2] = {series_marks[i % N_MARKS], '\0'};
         const int n = d9d_text_width(c->series[i].name) + 5;
 
-        if (at > 0 && at + n > room) {
+        if (at > 0 && at + n > width) {
             D9D_TRY(d9d_buf_append(b, "\n", 1));
             at = 0;
         }
         D9D_TRY(d9d_buf_append(b, "  ", 2));
-        D9D_TRY(put_coloured(b, g->style, i, g->sx == 2 ? "━━" : mark));
+        D9D_TRY(append_coloured(b, g->style, i, g->sx == 2 ? "━━" : mark));
         D9D_TRY(d9d_buf_append(b, " ", 1));
         D9D_TRY(d9d_text_sanitize(b, c->series[i].name));
         at += n;
@@ -210,13 +211,13 @@ static d9d_status put_legend(d9d_buf *b, const d9d_chart *c, const struct grid *
 
 /* --- the chart ------------------------------------------------------------------- */
 
-static int clamp(int v, int lo, int hi)
+static int clamp_int(int v, int lo, int hi)
 {
     return v < lo ? lo : v > hi ? hi : v;
 }
 
-static d9d_status put_chart(const d9d_chart *c, struct grid *g, const d9di_axis *ay, int labels,
-                            d9d_buf *out)
+static d9d_status append_chart(const d9d_chart *c, struct dot_grid *g, const d9di_axis *ay,
+                               int labels, d9d_buf *out)
 {
     d9di_axis ax;
 
@@ -227,33 +228,33 @@ static d9d_status put_chart(const d9d_chart *c, struct grid *g, const d9di_axis 
     D9D_TRY(d9d_text_sanitize(out, c->title));
     D9D_TRY(d9d_buf_printf(out, "%s\n", g->style->colour ? "\033[0m" : ""));
     if (c->n_series > 1)
-        D9D_TRY(put_legend(out, c, g));
-    D9D_TRY(put_plot(out, g, ay, labels));
-    return put_x_axis(out, g, &ax, labels, c->x_label);
+        D9D_TRY(append_legend(out, c, g));
+    D9D_TRY(append_plot(out, g, ay, labels));
+    return append_x_axis(out, g, &ax, labels, c->x_label);
 }
 
-d9d_status d9d_chart_text(const d9d_chart *c, const d9d_text_style *style, d9d_buf *out)
+d9d_status d9d_chart_text(const d9d_chart *c, const d9d_chart_text_style *style, d9d_buf *out)
 {
-    const int columns = clamp(style->columns, COLUMNS_MIN, COLUMNS_MAX);
-    const int rows = clamp(style->rows, ROWS_MIN, ROWS_MAX);
+    const int columns = clamp_int(style->columns, COLUMNS_MIN, COLUMNS_MAX);
+    const int rows = clamp_int(style->rows, ROWS_MIN, ROWS_MAX);
     /* Dots cannot tell lines apart where there is no colour. */
     const bool braille = style->utf8 && (style->colour || c->n_series < 2);
-    struct grid g = {.sx = braille ? 2 : 1, .sy = braille ? 4 : 1, .style = style};
+    struct dot_grid g = {.sx = braille ? 2 : 1, .sy = braille ? 4 : 1, .style = style};
     d9d_arena a = {0};
     d9d_status st;
     d9di_axis ay;
     int labels;
 
     g.h = rows - 3 - (c->x_label != NULL) - (c->n_series > 1);
-    d9di_axis_y(c, clamp(g.h / 2, 2, 8), &ay);
+    d9di_axis_y(c, clamp_int(g.h / 2, 2, 8), &ay);
     labels = d9di_axis_label_width(&ay);
-    g.w = clamp(columns - labels - 2, 8, COLUMNS_MAX);
+    g.w = clamp_int(columns - labels - 2, 8, COLUMNS_MAX);
     g.dots = d9d_arena_alloc(&a, (size_t)g.w * (size_t)g.h);
     g.owner = d9d_arena_alloc(&a, (size_t)g.w * (size_t)g.h);
     if (g.dots == NULL || g.owner == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "no memory for a chart of %d by %d", g.w, g.h);
     else
-        st = put_chart(c, &g, &ay, labels, out);
+        st = append_chart(c, &g, &ay, labels, out);
     d9d_arena_release(&a);
     return st;
 }

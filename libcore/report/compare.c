@@ -7,15 +7,15 @@
 #include "report/text_table.h"
 
 /* Steps at which all runs log the key, each with the record's number in every run. */
-struct common {
+struct common_steps {
     d9d_arena arena;
-    d9di_row_list *rows; /* [runs]: records that log the key */
-    size_t n;            /* steps */
+    d9di_report_rows *rows; /* [runs]: records that log the key */
+    size_t n;               /* steps */
     size_t runs;
     size_t *at; /* [n][runs], places in `rows` */
 };
 
-static size_t shortest(const struct common *c)
+static size_t shortest_run(const struct common_steps *c)
 {
     size_t n = c->rows[0].n;
 
@@ -24,19 +24,19 @@ static size_t shortest(const struct common *c)
     return n;
 }
 
-static void merge(const d9d_runs *r, struct common *c)
+static void intersect_steps(const d9d_run_reader_list *r, struct common_steps *c)
 {
     size_t *at = c->at; /* the row that is being filled, always within bounds: n + 1 of them */
 
     memset(at, 0, r->n * sizeof(*at));
     for (size_t k = 0; k < r->n;) {
-        const d9di_row_list *first = &c->rows[0], *rows = &c->rows[k];
+        const d9di_report_rows *first = &c->rows[0], *rows = &c->rows[k];
         int64_t step, mine;
 
         if (at[0] >= first->n || at[k] >= rows->n)
             return;
-        step = r->run[0]->step[first->at[at[0]]];
-        mine = r->run[k]->step[rows->at[at[k]]];
+        step = r->run[0]->step[first->indices[at[0]]];
+        mine = r->run[k]->step[rows->indices[at[k]]];
         if (mine < step)
             at[k]++;
         else if (mine > step) {
@@ -52,145 +52,149 @@ static void merge(const d9d_runs *r, struct common *c)
     }
 }
 
-static d9d_status common_fill(const d9d_runs *r, const char *key, struct common *c)
+static d9d_status fill_common(const d9d_run_reader_list *r, const char *key, struct common_steps *c)
 {
-    uint64_t cells;
+    uint64_t bytes;
 
     c->rows = d9d_arena_alloc(&c->arena, r->n * sizeof(*c->rows));
     if (c->rows == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs", r->n);
     for (size_t k = 0; k < r->n; k++)
-        D9D_TRY(
-            d9di_rows_pick(r->run[k], d9d_run_sources(r->run[k], key), 0, &c->arena, &c->rows[k]));
-    if (!d9d_mul_u64(shortest(c) + 1, r->n * sizeof(*c->at), &cells) ||
-        (c->at = d9d_arena_alloc(&c->arena, (size_t)cells)) == NULL)
+        D9D_TRY(d9di_report_rows_select(r->run[k], d9d_run_reader_sources(r->run[k], key), 0,
+                                        &c->arena, &c->rows[k]));
+    if (!d9d_checked_mul_u64(shortest_run(c) + 1, r->n * sizeof(*c->at), &bytes) ||
+        (c->at = d9d_arena_alloc(&c->arena, (size_t)bytes)) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs", r->n);
-    merge(r, c);
+    intersect_steps(r, c);
     if (c->n == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: no step was logged by all of the %zu runs", key, r->n);
     return D9D_OK;
 }
 
-static d9d_status find_common(const d9d_runs *r, const char *key, struct common *out)
+static d9d_status find_common_steps(const d9d_run_reader_list *r, const char *key,
+                                    struct common_steps *out)
 {
     d9d_status st;
 
-    *out = (struct common){.runs = r->n};
-    st = common_fill(r, key, out);
+    *out = (struct common_steps){.runs = r->n};
+    st = fill_common(r, key, out);
     if (st != D9D_OK)
         d9d_arena_release(&out->arena);
     return st;
 }
 
-static double common_value(const d9d_runs *r, const struct common *c, const char *key, size_t i,
-                           size_t k)
+static double common_value(const d9d_run_reader_list *r, const struct common_steps *c,
+                           const char *key, size_t i, size_t k)
 {
-    return d9di_rows_value(r->run[k], key, c->rows[k].at[c->at[i * c->runs + k]]);
+    return d9di_report_rows_value(r->run[k], key, c->rows[k].indices[c->at[i * c->runs + k]]);
 }
 
-static int64_t common_step(const d9d_runs *r, const struct common *c, size_t i)
+static int64_t common_step(const d9d_run_reader_list *r, const struct common_steps *c, size_t i)
 {
-    return r->run[0]->step[c->rows[0].at[c->at[i * c->runs]]];
+    return r->run[0]->step[c->rows[0].indices[c->at[i * c->runs]]];
 }
 
-static d9d_status fill_compare(d9di_grid *g, const d9d_runs *r, const struct common *c,
-                               const char *key, size_t rows)
+static d9d_status fill_table(d9di_text_table *g, const d9d_run_reader_list *r,
+                             const struct common_steps *c, const char *key, size_t rows)
 {
-    D9D_TRY(d9di_grid_text(g, "step"));
+    D9D_TRY(d9di_text_table_add_text(g, "step"));
     for (size_t k = 0; k < r->n; k++) {
-        D9D_TRY(d9di_grid_text(g, r->run[k]->name));
+        D9D_TRY(d9di_text_table_add_text(g, r->run[k]->name));
         if (k > 0)
-            D9D_TRY(d9di_grid_text(g, "difference"));
+            D9D_TRY(d9di_text_table_add_text(g, "difference"));
     }
-    for (size_t i = 0; i < d9di_rows_count(rows, c->n); i++) {
-        const size_t at = d9di_rows_spread(i, rows, c->n);
+    for (size_t i = 0; i < d9di_report_rows_count(rows, c->n); i++) {
+        const size_t at = d9di_report_rows_spread(i, rows, c->n);
         const double first = common_value(r, c, key, at, 0);
 
-        D9D_TRY(d9di_grid_int(g, common_step(r, c, at)));
-        D9D_TRY(d9di_grid_real(g, first));
+        D9D_TRY(d9di_text_table_add_int(g, common_step(r, c, at)));
+        D9D_TRY(d9di_text_table_add_real(g, first));
         for (size_t k = 1; k < r->n; k++) {
             const double v = common_value(r, c, key, at, k);
 
-            D9D_TRY(d9di_grid_real(g, v));
-            D9D_TRY(d9di_grid_real(g, v - first));
+            D9D_TRY(d9di_text_table_add_real(g, v));
+            D9D_TRY(d9di_text_table_add_real(g, v - first));
         }
     }
     return D9D_OK;
 }
 
 /* The step at which run k is farthest from the first one; NaN when none can be compared. */
-static double farthest(const d9d_runs *r, const struct common *c, const char *key, size_t k,
-                       int64_t *step)
+static double max_difference(const d9d_run_reader_list *r, const struct common_steps *c,
+                             const char *key, size_t k, int64_t *step)
 {
-    double most = (double)NAN;
+    double max_rows = (double)NAN;
 
     *step = -1;
     for (size_t i = 0; i < c->n; i++) {
         const double d = fabs(common_value(r, c, key, i, k) - common_value(r, c, key, i, 0));
 
-        if (!isnan(d) && !(d <= most)) {
-            most = d;
+        if (!isnan(d) && !(d <= max_rows)) {
+            max_rows = d;
             *step = common_step(r, c, i);
         }
     }
-    return most;
+    return max_rows;
 }
 
-static d9d_status put_farthest(const d9d_runs *r, const struct common *c, const char *key,
-                               d9d_buf *out)
+static d9d_status append_max_difference(const d9d_run_reader_list *r, const struct common_steps *c,
+                                        const char *key, d9d_buf *out)
 {
     for (size_t k = 1; k < r->n; k++) {
         int64_t step;
-        const double most = farthest(r, c, key, k, &step);
+        const double max_rows = max_difference(r, c, key, k, &step);
 
-        if (isnan(most))
+        if (isnan(max_rows))
             D9D_TRY(d9d_buf_printf(out, "%s: nothing to compare with %s\n", r->run[k]->name,
                                    r->run[0]->name));
         else
             D9D_TRY(d9d_buf_printf(out,
                                    "%s: largest difference from %s is %.6g, at step %" PRId64
                                    " (%zu common steps)\n",
-                                   r->run[k]->name, r->run[0]->name, most, step, c->n));
+                                   r->run[k]->name, r->run[0]->name, max_rows, step, c->n));
     }
     return D9D_OK;
 }
 
-d9d_status d9d_report_compare(const d9d_runs *r, const char *key, size_t rows, d9d_buf *out)
+d9d_status d9d_report_compare(const d9d_run_reader_list *r, const char *key, size_t rows,
+                              d9d_buf *out)
 {
-    d9di_grid g = {.columns = 2 * r->n};
-    struct common c;
+    d9di_text_table g = {.columns = 2 * r->n};
+    struct common_steps c;
     d9d_status st, put;
 
-    D9D_TRY(find_common(r, key, &c));
-    st = fill_compare(&g, r, &c, key, rows);
-    put = d9di_grid_finish(&g, out);
+    D9D_TRY(find_common_steps(r, key, &c));
+    st = fill_table(&g, r, &c, key, rows);
+    put = d9di_text_table_finish(&g, out);
     if (st == D9D_OK)
         st = put;
     if (st == D9D_OK)
-        st = put_farthest(r, &c, key, out);
+        st = append_max_difference(r, &c, key, out);
     d9d_arena_release(&c.arena);
     return st;
 }
 
-static json_t *compare_json(const d9d_runs *r, const struct common *c, const char *key)
+static json_t *compare_json(const d9d_run_reader_list *r, const struct common_steps *c,
+                            const char *key)
 {
     json_t *runs = json_array(), *steps = json_array();
     int bad = 0;
 
     for (size_t k = 0; k < r->n; k++) {
         int64_t step;
-        const double most = farthest(r, c, key, k, &step);
+        const double max_rows = max_difference(r, c, key, k, &step);
 
-        bad |= json_array_append_new(runs,
-                                     json_pack("{s:o, s:o, s:I}", "run",
-                                               d9d_json_str(r->run[k]->name), "largest_difference",
-                                               d9di_rows_json(most), "at_step", (json_int_t)step));
+        bad |= json_array_append_new(
+            runs,
+            json_pack("{s:o, s:o, s:I}", "run", d9d_json_str(r->run[k]->name), "largest_difference",
+                      d9di_report_rows_json(max_rows), "at_step", (json_int_t)step));
     }
     for (size_t i = 0; i < c->n; i++) {
         json_t *values = json_array();
 
         for (size_t k = 0; k < r->n; k++)
-            bad |= json_array_append_new(values, d9di_rows_json(common_value(r, c, key, i, k)));
+            bad |=
+                json_array_append_new(values, d9di_report_rows_json(common_value(r, c, key, i, k)));
         bad |= json_array_append_new(
             steps,
             json_pack("{s:I, s:o}", "step", (json_int_t)common_step(r, c, i), "values", values));
@@ -202,12 +206,12 @@ static json_t *compare_json(const d9d_runs *r, const struct common *c, const cha
     return NULL;
 }
 
-d9d_status d9d_report_compare_json(const d9d_runs *r, const char *key, json_t **out)
+d9d_status d9d_report_compare_json(const d9d_run_reader_list *r, const char *key, json_t **out)
 {
-    struct common c;
+    struct common_steps c;
     json_t *v;
 
-    D9D_TRY(find_common(r, key, &c));
+    D9D_TRY(find_common_steps(r, key, &c));
     v = compare_json(r, &c, key);
     d9d_arena_release(&c.arena);
     if (v == NULL)

@@ -12,21 +12,21 @@
 #include "d9d/metric/metric.h"
 #include "report/text_table.h"
 
-enum { BATCH_ROWS = 4096, PIECE = 1 << 16, MAX_LINE = 1 << 26 };
+enum { BATCH_ROWS = 4096, READ_BYTES = 1 << 16, MAX_LINE = 1 << 26 };
 
-typedef D9D_VEC(double) numbers;
+typedef D9D_VEC(double) number_vec;
 
 /* One key of the lines, and what was read there. */
 typedef struct column {
     const char *key;
-    numbers values; /* [rows, width] of the batch */
-    int64_t width;  /* of the first row; 0: none was read */
+    number_vec values; /* [rows, width] of the batch */
+    int64_t width;     /* of the first row; 0: none was read */
 } column;
 
-typedef struct eval {
-    const d9d_eval_how *how;
+typedef struct evaluator {
+    const d9d_eval_predictions_opts *how;
     d9d_arena arena;
-    json_t *specs; /* {"metrics": [...]} */
+    json_t *metric_specs; /* {"metrics": [...]} */
     json_t *resolved;
     d9d_metric **metrics;
     column prediction, target, weight;
@@ -34,29 +34,30 @@ typedef struct eval {
     int64_t all;  /* of batches before */
     int64_t none; /* lines that have null for one of the columns, and are no rows */
     d9d_progress progress;
-} eval;
+} evaluator;
 
 /* --- metrics ----------------------------------------------------------------------------- */
 
 static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
-                                    .words = d9d_metric_tag,
+                                    .names = d9d_metric_tag,
                                     .choices = d9d_metric_choices,
                                     .doc = "a metric"};
 
-typedef struct specs {
+typedef struct metric_specs {
     d9d_list metrics; /* d9d_union */
-} specs;
+} metric_specs;
 static const d9d_key spec_keys[] = {
-    D9D_KEY_LIST(specs, metrics, D9D_REQUIRED, &metric_elem, "what to compute"), D9D_KEY_END};
-static const d9d_table specs_table = D9D_TABLE(specs, "metrics", spec_keys, "metrics");
+    D9D_KEY_LIST(metric_specs, metrics, D9D_REQUIRED, &metric_elem, "what to compute"),
+    D9D_KEY_END};
+static const d9d_table specs_table = D9D_TABLE(metric_specs, "metrics", spec_keys, "metrics");
 
 /* "f1,problem=multiclass,num_classes=3" as an object. */
-static d9d_status spec_words(const char *spec, d9d_arena *a, json_t **out)
+static d9d_status parse_spec(const char *spec, d9d_arena *a, json_t **out)
 {
-    char *words = d9d_arena_strdup(a, spec), *rest = words, *word;
+    char *pairs = d9d_arena_strdup(a, spec), *rest = pairs, *word;
     d9d_status st = D9D_OK;
 
-    if (words == NULL)
+    if (pairs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", spec);
     word = strsep(&rest, ",");
     *out = json_pack("{s:s}", "name", word);
@@ -71,19 +72,19 @@ static d9d_status spec_words(const char *spec, d9d_arena *a, json_t **out)
     return st;
 }
 
-static d9d_status specs_read(eval *e)
+static d9d_status parse_specs(evaluator *e)
 {
     json_t *list = json_array();
 
-    e->specs = json_pack("{s:o}", "metrics", list);
-    if (e->specs == NULL)
+    e->metric_specs = json_pack("{s:o}", "metrics", list);
+    if (e->metric_specs == NULL)
         return D9D_FAIL(D9D_ENOMEM, "metrics: out of memory");
     for (size_t i = 0; i < e->how->n_metrics; i++) {
         const char *spec = e->how->metrics[i];
         json_t *v;
 
         if (spec[0] != '{')
-            D9D_TRY(spec_words(spec, &e->arena, &v));
+            D9D_TRY(parse_spec(spec, &e->arena, &v));
         else if (d9d_json_parse("a metric", spec, strlen(spec), &v) != D9D_OK)
             return D9D_FAIL(D9D_ECONFIG, "%s", d9d_err_message());
         if (json_array_append_new(list, v) != 0)
@@ -92,12 +93,12 @@ static d9d_status specs_read(eval *e)
     return D9D_OK;
 }
 
-static d9d_status metrics_open(eval *e)
+static d9d_status metrics_open(evaluator *e)
 {
-    specs s;
+    metric_specs s;
 
-    D9D_TRY(specs_read(e));
-    D9D_TRY(d9d_config_resolve(&specs_table, e->specs, "metrics", &e->resolved));
+    D9D_TRY(parse_specs(e));
+    D9D_TRY(d9d_config_resolve(&specs_table, e->metric_specs, "metrics", &e->resolved));
     D9D_TRY(d9d_config_bind(&specs_table, e->resolved, "metrics", e->how->log, &e->arena, &s));
     e->metrics = d9d_arena_alloc(&e->arena, s.metrics.n * sizeof(d9d_metric *));
     if (e->metrics == NULL)
@@ -117,7 +118,7 @@ static d9d_status metrics_open(eval *e)
 
 /* --- rows ---------------------------------------------------------------------------------- */
 
-static d9d_status number_read(const char *where, const char *key, const json_t *v, numbers *out)
+static d9d_status read_number(const char *where, const char *key, const json_t *v, number_vec *out)
 {
     if (!json_is_number(v) && !json_is_boolean(v))
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" must be a number or a list of numbers", where,
@@ -127,7 +128,7 @@ static d9d_status number_read(const char *where, const char *key, const json_t *
     return D9D_OK;
 }
 
-static d9d_status column_read(const char *where, const json_t *row, column *c)
+static d9d_status read_column(const char *where, const json_t *row, column *c)
 {
     const json_t *v = json_object_get(row, c->key);
     const int64_t n = json_is_array(v) ? (int64_t)json_array_size(v) : 1;
@@ -141,14 +142,14 @@ static d9d_status column_read(const char *where, const json_t *row, column *c)
                         (long long)(c->width != 0 ? c->width : 1));
     c->width = n;
     if (!json_is_array(v))
-        return number_read(where, c->key, v, &c->values);
+        return read_number(where, c->key, v, &c->values);
     for (int64_t i = 0; i < n; i++)
-        D9D_TRY(number_read(where, c->key, json_array_get(v, (size_t)i), &c->values));
+        D9D_TRY(read_number(where, c->key, json_array_get(v, (size_t)i), &c->values));
     return D9D_OK;
 }
 
 /* Give the rows that were read to all metrics. */
-static d9d_status batch_end(eval *e, const char *path)
+static d9d_status flush_batch(evaluator *e, const char *path)
 {
     const d9d_predictions b = {
         .rows = e->rows,
@@ -177,7 +178,7 @@ static d9d_status batch_end(eval *e, const char *path)
 }
 
 /* All columns of a row, or of none where one of them is null. */
-static d9d_status row_read(eval *e, const char *where, const json_t *row)
+static d9d_status read_row(evaluator *e, const char *where, const json_t *row)
 {
     column *const columns[] = {&e->prediction, &e->target, &e->weight};
 
@@ -190,12 +191,13 @@ static d9d_status row_read(eval *e, const char *where, const json_t *row)
         }
     for (size_t i = 0; i < 3; i++)
         if (columns[i]->key != NULL)
-            D9D_TRY(column_read(where, row, columns[i]));
+            D9D_TRY(read_column(where, row, columns[i]));
     e->rows++;
     return D9D_OK;
 }
 
-static d9d_status line_read(eval *e, const char *path, int64_t line, const char *text, size_t n)
+static d9d_status read_line(evaluator *e, const char *path, int64_t line, const char *text,
+                            size_t n)
 {
     char where[4200];
     json_t *row;
@@ -203,10 +205,10 @@ static d9d_status line_read(eval *e, const char *path, int64_t line, const char 
 
     (void)snprintf(where, sizeof(where), "%s:%lld", path, (long long)line);
     D9D_TRY(d9d_json_parse(where, text, n, &row));
-    st = row_read(e, where, row);
+    st = read_row(e, where, row);
     json_decref(row);
     D9D_TRY(st);
-    return e->rows == BATCH_ROWS ? batch_end(e, path) : D9D_OK;
+    return e->rows == BATCH_ROWS ? flush_batch(e, path) : D9D_OK;
 }
 
 static bool is_blank(const char *p, size_t n)
@@ -215,7 +217,7 @@ static bool is_blank(const char *p, size_t n)
 }
 
 /* Whole lines of `text`; at the end of the file also one without its newline. */
-static d9d_status lines_read(eval *e, const char *path, d9d_buf *text, bool end, int64_t *line)
+static d9d_status read_lines(evaluator *e, const char *path, d9d_buf *text, bool end, int64_t *line)
 {
     size_t at = 0;
 
@@ -227,7 +229,7 @@ static d9d_status lines_read(eval *e, const char *path, d9d_buf *text, bool end,
             break;
         ++*line;
         if (!is_blank(p, n))
-            D9D_TRY(line_read(e, path, *line, p, n));
+            D9D_TRY(read_line(e, path, *line, p, n));
         at += n + (stop != NULL);
     }
     text->len -= at;
@@ -237,7 +239,7 @@ static d9d_status lines_read(eval *e, const char *path, d9d_buf *text, bool end,
                                            (long long)(*line + 1), MAX_LINE >> 20);
 }
 
-static d9d_status file_read(eval *e, int fd, const char *path)
+static d9d_status read_fd(evaluator *e, int fd, const char *path)
 {
     d9d_buf text = {0};
     int64_t line = 0;
@@ -245,8 +247,8 @@ static d9d_status file_read(eval *e, int fd, const char *path)
     d9d_status st = D9D_OK;
 
     while (st == D9D_OK && n > 0) {
-        D9D_TRY_OR(st, d9d_buf_reserve(&text, PIECE + 1), out);
-        n = read(fd, text.data + text.len, PIECE);
+        D9D_TRY_OR(st, d9d_buf_reserve(&text, READ_BYTES + 1), out);
+        n = read(fd, text.data + text.len, READ_BYTES);
         if (n < 0 && errno == EINTR) {
             n = 1;
             continue;
@@ -256,39 +258,39 @@ static d9d_status file_read(eval *e, int fd, const char *path)
         text.len += n > 0 ? (size_t)n : 0;
         text.data[text.len] = '\0';
         if (st == D9D_OK)
-            st = lines_read(e, path, &text, n == 0, &line);
+            st = read_lines(e, path, &text, n == 0, &line);
     }
     if (st == D9D_OK)
-        st = batch_end(e, path);
+        st = flush_batch(e, path);
 out:
     d9d_buf_release(&text);
     return st;
 }
 
-static d9d_status path_read(eval *e, const char *path)
+static d9d_status read_path(evaluator *e, const char *path)
 {
     d9d_file f;
     d9d_status st;
 
     if (strcmp(path, "-") == 0)
-        return file_read(e, STDIN_FILENO, "standard input");
+        return read_fd(e, STDIN_FILENO, "standard input");
     if (d9d_fs_is_dir(path))
         return D9D_FAIL(D9D_EPATH, "%s: is a directory, must be a file", path);
     D9D_TRY(d9d_file_open_stream(path, &f));
-    st = file_read(e, f.fd, path);
+    st = read_fd(e, f.fd, path);
     d9d_file_release(&f);
     return st;
 }
 
 /* --- results -------------------------------------------------------------------------------- */
 
-static json_t *real_json(double v)
+static json_t *number_json(double v)
 {
     return isfinite(v) ? json_real(v) : json_null();
 }
 
 /* {"values": [...], "labels": [...]}, or {"value": v}, into `o`. */
-static int values_put(json_t *o, const d9d_metric *m, const double *values)
+static int metric_values_json(json_t *o, const d9d_metric *m, const double *values)
 {
     const size_t n = d9d_metric_width(m);
     json_t *list = json_array(), *labels = json_array();
@@ -298,17 +300,17 @@ static int values_put(json_t *o, const d9d_metric *m, const double *values)
     if (d9d_metric_label(m, 0, label, sizeof(label))[0] == '\0') {
         json_decref(list);
         json_decref(labels);
-        return json_object_set_new(o, "value", real_json(values[0]));
+        return json_object_set_new(o, "value", number_json(values[0]));
     }
     for (size_t i = 0; i < n; i++) {
-        bad |= json_array_append_new(list, real_json(values[i]));
+        bad |= json_array_append_new(list, number_json(values[i]));
         bad |= json_array_append_new(labels,
                                      json_string(d9d_metric_label(m, i, label, sizeof(label)) + 1));
     }
     return bad | json_object_set_new(o, "values", list) | json_object_set_new(o, "labels", labels);
 }
 
-static d9d_status metric_json(const eval *e, size_t i, json_t *list)
+static d9d_status metric_json(const evaluator *e, size_t i, json_t *list)
 {
     const d9d_metric *m = e->metrics[i];
     json_t *config = json_array_get(json_object_get(e->resolved, "metrics"), i);
@@ -318,7 +320,7 @@ static d9d_status metric_json(const eval *e, size_t i, json_t *list)
 
     if (!bad) {
         d9d_metric_compute(m, values);
-        bad = values_put(o, m, values);
+        bad = metric_values_json(o, m, values);
     }
     free(values);
     if (bad != 0)
@@ -328,7 +330,7 @@ static d9d_status metric_json(const eval *e, size_t i, json_t *list)
     return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "metrics: no memory for their values");
 }
 
-static d9d_status result_make(const eval *e, json_t **out)
+static d9d_status make_result(const evaluator *e, json_t **out)
 {
     json_t *list = json_array();
     d9d_status st = D9D_OK;
@@ -343,7 +345,7 @@ static d9d_status result_make(const eval *e, json_t **out)
     return st;
 }
 
-static void eval_close(eval *e)
+static void eval_close(evaluator *e)
 {
     for (size_t i = 0; e->metrics != NULL && i < e->how->n_metrics; i++)
         d9d_metric_free(e->metrics[i]);
@@ -351,38 +353,38 @@ static void eval_close(eval *e)
     D9D_VEC_RELEASE(&e->target.values);
     D9D_VEC_RELEASE(&e->weight.values);
     json_decref(e->resolved);
-    json_decref(e->specs);
+    json_decref(e->metric_specs);
     d9d_arena_release(&e->arena);
 }
 
-static void tell_none(const eval *e)
+static void log_skipped_rows(const evaluator *e)
 {
-    const char *what = "have null for their prediction, target or weight, and are left out";
+    const char *message = "have null for their prediction, target or weight, and are left out";
 
     if (e->none > 0 && e->all == 0)
-        d9d_log_warn(e->how->log, "all %lld lines %s", (long long)e->none, what);
+        d9d_log_warn(e->how->log, "all %lld lines %s", (long long)e->none, message);
     else if (e->none > 0)
         d9d_log_info(e->how->log, "%lld of %lld lines %s", (long long)e->none,
-                     (long long)(e->none + e->all), what);
+                     (long long)(e->none + e->all), message);
 }
 
-d9d_status d9d_eval(const d9d_eval_how *how, json_t **out)
+d9d_status d9d_eval_predictions(const d9d_eval_predictions_opts *how, json_t **out)
 {
-    eval e = {.how = how,
-              .prediction = {.key = how->prediction},
-              .target = {.key = how->target},
-              .weight = {.key = how->weight}};
+    evaluator e = {.how = how,
+                   .prediction = {.key = how->prediction},
+                   .target = {.key = how->target},
+                   .weight = {.key = how->weight}};
     d9d_status st = metrics_open(&e);
 
     if (st == D9D_OK) {
         d9d_progress_start(&e.progress, how->log, "eval", "rows", 0);
         for (size_t i = 0; i < how->n_paths && st == D9D_OK; i++)
-            st = path_read(&e, how->paths[i]);
+            st = read_path(&e, how->paths[i]);
         d9d_progress_end(&e.progress);
     }
     if (st == D9D_OK) {
-        tell_none(&e);
-        st = result_make(&e, out);
+        log_skipped_rows(&e);
+        st = make_result(&e, out);
     }
     eval_close(&e);
     return st;
@@ -391,41 +393,42 @@ d9d_status d9d_eval(const d9d_eval_how *how, json_t **out)
 /* --- text --------------------------------------------------------------------------------------
  */
 
-static d9d_status value_put(d9di_grid *g, const char *name, const char *label, const json_t *v)
+static d9d_status append_value(d9di_text_table *g, const char *name, const char *label,
+                               const json_t *v)
 {
     char text[160];
 
     (void)snprintf(text, sizeof(text), "%s%s%s", name, label != NULL ? "/" : "",
                    label != NULL ? label : "");
-    D9D_TRY(d9di_grid_text(g, text));
-    return d9di_grid_real(g, json_is_number(v) ? json_number_value(v) : NAN);
+    D9D_TRY(d9di_text_table_add_text(g, text));
+    return d9di_text_table_add_real(g, json_is_number(v) ? json_number_value(v) : NAN);
 }
 
-static d9d_status values_text(const json_t *result, d9di_grid *g)
+static d9d_status append_values(const json_t *result, d9di_text_table *g)
 {
     const json_t *m;
     size_t i;
 
-    D9D_TRY(d9di_grid_text(g, "metric"));
-    D9D_TRY(d9di_grid_text(g, "value"));
+    D9D_TRY(d9di_text_table_add_text(g, "metric"));
+    D9D_TRY(d9di_text_table_add_text(g, "value"));
     json_array_foreach(json_object_get(result, "metrics"), i, m)
     {
         const char *name = json_string_value(json_object_get(m, "name"));
         const json_t *values = json_object_get(m, "values"), *labels = json_object_get(m, "labels");
 
         if (values == NULL)
-            D9D_TRY(value_put(g, name, NULL, json_object_get(m, "value")));
+            D9D_TRY(append_value(g, name, NULL, json_object_get(m, "value")));
         for (size_t k = 0; k < json_array_size(values); k++)
-            D9D_TRY(value_put(g, name, json_string_value(json_array_get(labels, k)),
-                              json_array_get(values, k)));
+            D9D_TRY(append_value(g, name, json_string_value(json_array_get(labels, k)),
+                                 json_array_get(values, k)));
     }
     return D9D_OK;
 }
 
-d9d_status d9d_eval_text(const json_t *result, d9d_buf *out)
+d9d_status d9d_eval_predictions_text(const json_t *result, d9d_buf *out)
 {
-    d9di_grid g = {.columns = 2};
-    const d9d_status st = values_text(result, &g), put = d9di_grid_finish(&g, out);
+    d9di_text_table g = {.columns = 2};
+    const d9d_status st = append_values(result, &g), put = d9di_text_table_finish(&g, out);
 
     return st != D9D_OK ? st : put;
 }

@@ -8,7 +8,7 @@
 #include "report/rows.h"
 
 /* The columns of all runs, in the order in which they appear. */
-static d9d_status all_columns(const d9d_runs *r, d9d_map *out)
+static d9d_status collect_columns(const d9d_run_reader_list *r, d9d_map *out)
 {
     for (size_t k = 0; k < r->n; k++)
         for (size_t i = 0; i < r->run[k]->n_columns; i++) {
@@ -22,7 +22,7 @@ static d9d_status all_columns(const d9d_runs *r, d9d_map *out)
 
 /* Quoted where it must be (RFC 4180); control characters become "?", for the table may go to a
  * terminal. */
-static d9d_status put_csv_text(d9d_buf *out, const char *text)
+static d9d_status append_csv_text(d9d_buf *out, const char *text)
 {
     const char *quote = strpbrk(text, ",\"") != NULL ? "\"" : "";
 
@@ -35,51 +35,52 @@ static d9d_status put_csv_text(d9d_buf *out, const char *text)
     return d9d_buf_printf(out, "%s", quote);
 }
 
-static d9d_status put_csv_record(d9d_buf *out, const d9d_run *r, size_t i, const d9d_map *columns)
+static d9d_status append_csv_record(d9d_buf *out, const d9d_run_reader *r, size_t i,
+                                    const d9d_map *columns)
 {
-    D9D_TRY(put_csv_text(out, r->name));
+    D9D_TRY(append_csv_text(out, r->name));
     D9D_TRY(d9d_buf_printf(out, ",%" PRId64, r->step[i]));
     for (size_t k = 0; k < columns->len; k++) {
-        const double v = d9di_rows_value(r, columns->entries[k].key, i);
+        const double v = d9di_report_rows_value(r, columns->entries[k].key, i);
 
         D9D_TRY(d9d_buf_append(out, ",", 1));
         if (isfinite(v))
-            D9D_TRY(d9di_rows_put(out, v));
+            D9D_TRY(d9di_report_rows_append_value(out, v));
     }
     return d9d_buf_append(out, "\n", 1);
 }
 
-static d9d_status put_csv(const d9d_runs *r, const d9d_map *columns, d9d_buf *out)
+static d9d_status append_csv(const d9d_run_reader_list *r, const d9d_map *columns, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "run,step"));
     for (size_t k = 0; k < columns->len; k++) {
         D9D_TRY(d9d_buf_append(out, ",", 1));
-        D9D_TRY(put_csv_text(out, columns->entries[k].key));
+        D9D_TRY(append_csv_text(out, columns->entries[k].key));
     }
     D9D_TRY(d9d_buf_append(out, "\n", 1));
     for (size_t k = 0; k < r->n; k++)
         for (size_t i = 0; i < r->run[k]->n; i++)
-            D9D_TRY(put_csv_record(out, r->run[k], i, columns));
+            D9D_TRY(append_csv_record(out, r->run[k], i, columns));
     return D9D_OK;
 }
 
-d9d_status d9d_report_csv(const d9d_runs *r, d9d_buf *out)
+d9d_status d9d_report_csv(const d9d_run_reader_list *r, d9d_buf *out)
 {
     d9d_map columns = {0};
-    d9d_status st = all_columns(r, &columns);
+    d9d_status st = collect_columns(r, &columns);
 
     if (st == D9D_OK)
-        st = put_csv(r, &columns, out);
+        st = append_csv(r, &columns, out);
     d9d_map_release(&columns);
     return st;
 }
 
-d9d_status d9d_report_write_csv(const d9d_runs *r, const char *path)
+d9d_status d9d_report_write_csv(const d9d_run_reader_list *r, const char *path)
 {
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_runs_spare(r, path), out);
+    D9D_TRY_OR(st, d9d_run_reader_list_check_output(r, path), out);
     D9D_TRY_OR(st, d9d_report_csv(r, &text), out);
     st = d9d_fs_write_atomic(path, text.data, text.len);
 out:
@@ -87,12 +88,12 @@ out:
     return st;
 }
 
-d9d_status d9d_report_events(const d9d_run *r, d9d_buf *out)
+d9d_status d9d_report_events(const d9d_run_reader *r, d9d_buf *out)
 {
-    const char *tags[D9D_RUN_COLUMNS_MAX];
-    double values[D9D_RUN_COLUMNS_MAX];
+    const char *tags[D9D_RUN_READER_COLUMNS_MAX];
+    double values[D9D_RUN_READER_COLUMNS_MAX];
 
-    D9D_TRY(d9d_event_version(out, r->n > 0 ? r->wall[0] : 0));
+    D9D_TRY(d9d_tb_event_version(out, r->n > 0 ? r->wall[0] : 0));
     for (size_t i = 0; i < r->n; i++) {
         size_t n = 0;
 
@@ -101,12 +102,13 @@ d9d_status d9d_report_events(const d9d_run *r, d9d_buf *out)
                 tags[n] = r->columns[k].name;
                 values[n++] = r->columns[k].values[i];
             }
-        D9D_TRY(d9d_event_scalars(out, r->wall[i], r->step[i], tags, values, n));
+        D9D_TRY(d9d_tb_event_scalars(out, r->wall[i], r->step[i], tags, values, n));
     }
     return D9D_OK;
 }
 
-static d9d_status write_events(const d9d_run *r, const char *dir, d9d_arena *a, d9d_buf *bytes)
+static d9d_status write_events(const d9d_run_reader *r, const char *dir, d9d_arena *a,
+                               d9d_buf *bytes)
 {
     const char *sub = d9d_fs_join(a, dir, r->name);
     const char *file = sub != NULL ? d9d_fs_join(a, sub, "events.out.tfevents.0.d9d") : NULL;
@@ -119,7 +121,7 @@ static d9d_status write_events(const d9d_run *r, const char *dir, d9d_arena *a, 
     return d9d_fs_write_atomic(file, bytes->data, bytes->len);
 }
 
-d9d_status d9d_report_write_events(const d9d_runs *r, const char *dir)
+d9d_status d9d_report_write_events(const d9d_run_reader_list *r, const char *dir)
 {
     d9d_arena a = {0};
     d9d_buf bytes = {0};

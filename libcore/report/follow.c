@@ -10,7 +10,7 @@
 
 enum { POLL_NS = 250000000 };
 
-static d9d_status put_heading(d9d_keys keys, d9d_buf *out)
+static d9d_status append_heading(d9d_report_columns keys, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "%8s", "step"));
     for (size_t k = 0; k < keys.n; k++)
@@ -19,17 +19,18 @@ static d9d_status put_heading(d9d_keys keys, d9d_buf *out)
 }
 
 /* What of record i is new. */
-static uint32_t news_of(const d9d_run *r, size_t i)
+static uint32_t fresh_sources(const d9d_run_reader *r, size_t i)
 {
-    return i < r->known ? r->sources[i] & ~(uint32_t)D9D_RUN_TRAINING : r->sources[i];
+    return i < r->known ? r->sources[i] & ~(uint32_t)D9D_RUN_READER_TRAINING : r->sources[i];
 }
 
-static d9d_status put_row(const d9d_run *r, size_t i, d9d_keys keys, uint32_t news, d9d_buf *out)
+static d9d_status append_row(const d9d_run_reader *r, size_t i, d9d_report_columns keys,
+                             uint32_t fresh_mask, d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "%8" PRId64, r->step[i]));
     for (size_t k = 0; k < keys.n; k++) {
-        const double v = (d9d_run_sources(r, keys.key[k]) & news) != 0
-                             ? d9di_rows_value(r, keys.key[k], i)
+        const double v = (d9d_run_reader_sources(r, keys.key[k]) & fresh_mask) != 0
+                             ? d9di_report_rows_value(r, keys.key[k], i)
                              : (double)NAN;
 
         if (isnan(v))
@@ -40,30 +41,30 @@ static d9d_status put_row(const d9d_run *r, size_t i, d9d_keys keys, uint32_t ne
     return d9d_buf_append(out, "\n", 1);
 }
 
-static d9d_status put_rows(const d9d_run *r, d9d_keys keys, d9d_buf *out)
+static d9d_status append_rows(const d9d_run_reader *r, d9d_report_columns keys, d9d_buf *out)
 {
     for (size_t i = r->fresh; i < r->n; i++) {
-        const uint32_t news = news_of(r, i);
+        const uint32_t fresh_mask = fresh_sources(r, i);
 
-        if ((news & d9di_rows_sources(r, keys)) != 0)
-            D9D_TRY(put_row(r, i, keys, news, out));
+        if ((fresh_mask & d9di_report_rows_sources(r, keys)) != 0)
+            D9D_TRY(append_row(r, i, keys, fresh_mask, out));
     }
     return D9D_OK;
 }
 
-static d9d_status put_json(const d9d_run *r, d9d_buf *out)
+static d9d_status append_json(const d9d_run_reader *r, d9d_buf *out)
 {
     for (size_t i = r->fresh; i < r->n; i++) {
         D9D_TRY(d9d_buf_printf(out, "{\"step\": %" PRId64, r->step[i]));
         for (size_t k = 0; k < r->n_columns; k++) {
             const char *name = r->columns[k].name;
 
-            if (i < r->known && (r->columns[k].sources & news_of(r, i)) == 0)
+            if (i < r->known && (r->columns[k].sources & fresh_sources(r, i)) == 0)
                 continue;
             D9D_TRY(d9d_buf_printf(out, ", "));
             D9D_TRY(d9d_json_put_str(out, name, strlen(name)));
             D9D_TRY(d9d_buf_printf(out, ": "));
-            D9D_TRY(d9di_rows_put(out, r->columns[k].values[i]));
+            D9D_TRY(d9di_report_rows_append_value(out, r->columns[k].values[i]));
         }
         D9D_TRY(d9d_buf_printf(out, "}\n"));
     }
@@ -71,28 +72,31 @@ static d9d_status put_json(const d9d_run *r, d9d_buf *out)
 }
 
 /* The fresh records, under a heading where there is none with their columns. */
-static d9d_status put_table(const d9d_follow *f, d9d_run *r, size_t *columns, d9d_buf *out)
+static d9d_status append_table(const d9d_report_follow_opts *f, d9d_run_reader *r, size_t *columns,
+                               d9d_buf *out)
 {
-    const d9d_runs one = {&r, 1};
+    const d9d_run_reader_list one = {&r, 1};
     d9d_arena a = {0};
-    d9d_keys keys;
-    d9d_status st = d9di_rows_keys(&one, f->keys, d9di_rows_usual, true, &a, &keys);
+    d9d_report_columns keys;
+    d9d_status st =
+        d9di_report_rows_columns(&one, f->keys, d9di_report_rows_default_columns, true, &a, &keys);
 
     if (st == D9D_OK && keys.n > *columns)
-        st = put_heading(keys, out);
+        st = append_heading(keys, out);
     if (st == D9D_OK) {
         *columns = keys.n;
-        st = put_rows(r, keys, out);
+        st = append_rows(r, keys, out);
     }
     d9d_arena_release(&a);
     return st;
 }
 
 /* The fresh records, handed out; *columns are those of the newest heading. */
-static d9d_status put_lines(const d9d_follow *f, d9d_run *r, size_t *columns)
+static d9d_status write_fresh_lines(const d9d_report_follow_opts *f, d9d_run_reader *r,
+                                    size_t *columns)
 {
     d9d_buf lines = {0};
-    d9d_status st = f->json ? put_json(r, &lines) : put_table(f, r, columns, &lines);
+    d9d_status st = f->json ? append_json(r, &lines) : append_table(f, r, columns, &lines);
 
     if (st == D9D_OK && lines.len > 0)
         st = f->put(f->arg, &lines);
@@ -100,7 +104,8 @@ static d9d_status put_lines(const d9d_follow *f, d9d_run *r, size_t *columns)
     return st;
 }
 
-static d9d_status follow(const d9d_follow *f, d9d_run *r, const sigset_t *stop, const d9d_log *log)
+static d9d_status follow_run(const d9d_report_follow_opts *f, d9d_run_reader *r,
+                             const sigset_t *stop, const d9d_log *log)
 {
     const struct timespec pause = {0, POLL_NS};
     int64_t last = d9d_clock_ns(), restarts = r->restarts;
@@ -112,7 +117,7 @@ static d9d_status follow(const d9d_follow *f, d9d_run *r, const sigset_t *stop, 
         restarts = r->restarts;
         if (r->fresh < r->n)
             last = d9d_clock_ns();
-        D9D_TRY(put_lines(f, r, &columns));
+        D9D_TRY(write_fresh_lines(f, r, &columns));
         if (r->end != NULL) {
             d9d_log_info(log, "%s: the run ended: %s", r->name, r->end);
             return D9D_OK;
@@ -120,13 +125,13 @@ static d9d_status follow(const d9d_follow *f, d9d_run *r, const sigset_t *stop, 
         if (f->idle_s == 0 || sigtimedwait(stop, NULL, &pause) > 0 ||
             (f->idle_s >= 0 && (d9d_clock_ns() - last) / 1000000000 >= f->idle_s))
             return D9D_OK;
-        D9D_TRY(d9d_run_poll(r));
+        D9D_TRY(d9d_run_reader_poll(r));
     }
 }
 
-d9d_status d9d_report_follow(const char *path, const d9d_follow *f, const d9d_log *log)
+d9d_status d9d_report_follow(const char *path, const d9d_report_follow_opts *f, const d9d_log *log)
 {
-    d9d_run *r;
+    d9d_run_reader *r;
     sigset_t stop;
     d9d_status st;
 
@@ -134,9 +139,9 @@ d9d_status d9d_report_follow(const char *path, const d9d_follow *f, const d9d_lo
     (void)sigaddset(&stop, SIGINT);
     (void)sigaddset(&stop, SIGTERM);
     (void)pthread_sigmask(SIG_BLOCK, &stop, NULL);
-    D9D_TRY(d9d_run_open(path, log, &r));
+    D9D_TRY(d9d_run_reader_open(path, log, &r));
     r->fresh = r->known = 0;
-    st = follow(f, r, &stop, log);
-    d9d_run_close(r);
+    st = follow_run(f, r, &stop, log);
+    d9d_run_reader_close(r);
     return st;
 }

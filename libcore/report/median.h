@@ -5,6 +5,6 @@
 #include <stddef.h>
 
 /* Of n numbers, none of them NaN, which are sorted; NaN of none. */
-double d9di_median(double *v, size_t n);
+double d9di_report_median(double *v, size_t n);
 
 #endif /* D9DI_REPORT_MEDIAN_H */

@@ -6,46 +6,48 @@
 #include "report/rows.h"
 #include "report/text_table.h"
 
-static d9d_status fill_records(d9di_grid *g, const d9d_run *r, d9d_keys keys,
-                               const d9di_row_list *rows)
+static d9d_status fill_records(d9di_text_table *g, const d9d_run_reader *r, d9d_report_columns keys,
+                               const d9di_report_rows *rows)
 {
-    D9D_TRY(d9di_grid_text(g, "step"));
+    D9D_TRY(d9di_text_table_add_text(g, "step"));
     for (size_t k = 0; k < keys.n; k++)
-        D9D_TRY(d9di_grid_text(g, keys.key[k]));
+        D9D_TRY(d9di_text_table_add_text(g, keys.key[k]));
     for (size_t i = 0; i < rows->n; i++) {
-        D9D_TRY(d9di_grid_int(g, r->step[rows->at[i]]));
+        D9D_TRY(d9di_text_table_add_int(g, r->step[rows->indices[i]]));
         for (size_t k = 0; k < keys.n; k++)
-            D9D_TRY(d9di_grid_real(g, d9di_rows_value(r, keys.key[k], rows->at[i])));
+            D9D_TRY(d9di_text_table_add_real(
+                g, d9di_report_rows_value(r, keys.key[k], rows->indices[i])));
     }
     return D9D_OK;
 }
 
-static d9d_status put_records(const d9d_run *r, d9d_keys keys, const d9di_row_list *rows,
-                              d9d_buf *out)
+static d9d_status append_records(const d9d_run_reader *r, d9d_report_columns keys,
+                                 const d9di_report_rows *rows, d9d_buf *out)
 {
-    d9di_grid g = {.columns = keys.n + 1};
-    const d9d_status st = fill_records(&g, r, keys, rows), put = d9di_grid_finish(&g, out);
+    d9di_text_table g = {.columns = keys.n + 1};
+    const d9d_status st = fill_records(&g, r, keys, rows), put = d9di_text_table_finish(&g, out);
 
     return st != D9D_OK ? st : put;
 }
 
-d9d_status d9d_report_records(d9d_run *r, d9d_keys keys, size_t rows, d9d_buf *out)
+d9d_status d9d_report_records(d9d_run_reader *r, d9d_report_columns keys, size_t rows, d9d_buf *out)
 {
-    const d9d_runs one = {&r, 1};
+    const d9d_run_reader_list one = {&r, 1};
     d9d_arena a = {0};
-    d9d_keys shown;
-    d9di_row_list picked;
-    d9d_status st = d9di_rows_keys(&one, keys, d9di_rows_usual, true, &a, &shown);
+    d9d_report_columns shown;
+    d9di_report_rows picked;
+    d9d_status st =
+        d9di_report_rows_columns(&one, keys, d9di_report_rows_default_columns, true, &a, &shown);
 
     if (st == D9D_OK)
-        st = d9di_rows_pick(r, d9di_rows_sources(r, shown), rows, &a, &picked);
+        st = d9di_report_rows_select(r, d9di_report_rows_sources(r, shown), rows, &a, &picked);
     if (st == D9D_OK)
-        st = put_records(r, shown, &picked, out);
+        st = append_records(r, shown, &picked, out);
     d9d_arena_release(&a);
     return st;
 }
 
-static json_t *run_json(const d9d_run *r)
+static json_t *run_json(const d9d_run_reader *r)
 {
     json_t *records = json_array();
     int bad = 0;
@@ -54,8 +56,8 @@ static json_t *run_json(const d9d_run *r)
         json_t *o = json_pack("{s:I}", "step", (json_int_t)r->step[i]);
 
         for (size_t k = 0; k < r->n_columns; k++)
-            bad |=
-                json_object_set_new(o, r->columns[k].name, d9di_rows_json(r->columns[k].values[i]));
+            bad |= json_object_set_new(o, r->columns[k].name,
+                                       d9di_report_rows_json(r->columns[k].values[i]));
         bad |= json_array_append_new(records, o);
     }
     if (bad == 0)
@@ -65,7 +67,7 @@ static json_t *run_json(const d9d_run *r)
     return NULL;
 }
 
-d9d_status d9d_report_records_json(const d9d_runs *r, json_t **out)
+d9d_status d9d_report_records_json(const d9d_run_reader_list *r, json_t **out)
 {
     json_t *list = json_array();
 

@@ -12,58 +12,59 @@
 #include "d9d/base/json.h"
 #include "d9d/config/config.h"
 
-enum { LINE_MAX_BYTES = 1 << 20, PIECE = 4 << 20 };
+enum { LINE_MAX_BYTES = 1 << 20, READ_BYTES = 4 << 20 };
 
-struct d9di_run_reader {
+struct d9di_run_reader_state {
     const d9d_log *log;
-    uint64_t at;        /* where the first line begins that was not read */
-    uint64_t line;      /* its number, from 1 */
-    size_t cap;         /* records that there is room for */
-    int64_t from;       /* the step before the next record, for its share of the time */
-    double time;        /* of the last record or restart */
-    bool full_said;     /* too many columns: said once */
-    uint64_t taken;     /* lines that were records or events */
-    uint64_t said;      /* damaged lines that the log has heard of, */
-    d9d_err_copy first; /* and what is wrong with the first of all */
+    uint64_t offset;          /* where the first line begins that was not read */
+    uint64_t line;            /* its number, from 1 */
+    size_t cap;               /* records that there is room for */
+    int64_t from;             /* the step before the next record, for its share of the time */
+    double time;              /* of the last record or restart */
+    bool columns_full_logged; /* too many columns: said once */
+    uint64_t n_parsed;        /* lines that were records or events */
+    uint64_t n_logged;        /* damaged lines that the log has heard of, */
+    d9d_err_copy first;       /* and what is wrong with the first of all */
 };
 
-static d9d_status no_memory(const d9d_run *r)
+static d9d_status fail_no_memory(const d9d_run_reader *r)
 {
     return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu records", r->path, r->n + 1);
 }
 
 /* --- columns ------------------------------------------------------------------- */
 
-static bool resize(void *array, size_t count, size_t size)
+static bool resize_array(void *array, size_t count, size_t size)
 {
     void **p = array;
     uint64_t bytes;
     void *q;
 
-    if (!d9d_mul_u64(count, size, &bytes) || (q = realloc(*p, (size_t)bytes)) == NULL)
+    if (!d9d_checked_mul_u64(count, size, &bytes) || (q = realloc(*p, (size_t)bytes)) == NULL)
         return false;
     *p = q;
     return true;
 }
 
-static d9d_status grow(d9d_run *r)
+static d9d_status grow_columns(d9d_run_reader *r)
 {
-    struct d9di_run_reader *rd = r->reader;
+    struct d9di_run_reader_state *rd = r->reader;
     const size_t cap = rd->cap > 0 ? 2 * rd->cap : 256;
 
     if (r->n < rd->cap)
         return D9D_OK;
-    if (!resize(&r->step, cap, sizeof(*r->step)) || !resize(&r->wall, cap, sizeof(*r->wall)) ||
-        !resize(&r->sources, cap, sizeof(*r->sources)))
-        return no_memory(r);
+    if (!resize_array(&r->step, cap, sizeof(*r->step)) ||
+        !resize_array(&r->wall, cap, sizeof(*r->wall)) ||
+        !resize_array(&r->sources, cap, sizeof(*r->sources)))
+        return fail_no_memory(r);
     for (size_t i = 0; i < r->n_columns; i++)
-        if (!resize(&r->columns[i].values, cap, sizeof(double)))
-            return no_memory(r);
+        if (!resize_array(&r->columns[i].values, cap, sizeof(double)))
+            return fail_no_memory(r);
     rd->cap = cap;
     return D9D_OK;
 }
 
-static d9d_run_column *find_column(const d9d_run *r, const char *key)
+static d9d_run_reader_column *find_column(const d9d_run_reader *r, const char *key)
 {
     for (size_t i = 0; i < r->n_columns; i++)
         if (strcmp(r->columns[i].name, key) == 0)
@@ -72,23 +73,23 @@ static d9d_run_column *find_column(const d9d_run *r, const char *key)
 }
 
 /* A new column is NaN in all records until now. */
-static d9d_status add_column(d9d_run *r, const char *key)
+static d9d_status add_column(d9d_run_reader *r, const char *key)
 {
-    d9d_run_column c = {.name = NULL};
+    d9d_run_reader_column c = {.name = NULL};
 
-    if (r->n_columns == D9D_RUN_COLUMNS_MAX) {
-        if (!r->reader->full_said)
+    if (r->n_columns == D9D_RUN_READER_COLUMNS_MAX) {
+        if (!r->reader->columns_full_logged)
             d9d_log_warn(r->reader->log, "%s: more than %d keys; \"%.60s\" is left out", r->path,
-                         D9D_RUN_COLUMNS_MAX, key);
-        r->reader->full_said = true;
+                         D9D_RUN_READER_COLUMNS_MAX, key);
+        r->reader->columns_full_logged = true;
         return D9D_OK;
     }
     c.name = strdup(key);
-    if (c.name == NULL || !resize(&c.values, r->reader->cap, sizeof(double)) ||
-        !resize(&r->columns, r->n_columns + 1, sizeof(c))) {
+    if (c.name == NULL || !resize_array(&c.values, r->reader->cap, sizeof(double)) ||
+        !resize_array(&r->columns, r->n_columns + 1, sizeof(c))) {
         free(c.name);
         free(c.values);
-        return no_memory(r);
+        return fail_no_memory(r);
     }
     for (size_t i = 0; i <= r->n; i++)
         c.values[i] = (double)NAN;
@@ -98,12 +99,12 @@ static d9d_status add_column(d9d_run *r, const char *key)
 
 /* --- lines ---------------------------------------------------------------------- */
 
-static d9d_status bad_line(const d9d_run *r, const char *what)
+static d9d_status fail_line(const d9d_run_reader *r, const char *reason)
 {
-    return D9D_FAIL(D9D_EFORMAT, "%s: line %" PRIu64 ": %s", r->path, r->reader->line, what);
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %" PRIu64 ": %s", r->path, r->reader->line, reason);
 }
 
-static void forget_beyond(d9d_run *r, int64_t step)
+static void truncate_after_step(d9d_run_reader *r, int64_t step)
 {
     while (r->n > 0 && r->step[r->n - 1] > step)
         r->n--;
@@ -112,7 +113,7 @@ static void forget_beyond(d9d_run *r, int64_t step)
 }
 
 /* "2026-01-31T12:00:00Z" in seconds since 1970. */
-static void take_time(d9d_run *r, const json_t *obj)
+static void parse_time(d9d_run_reader *r, const json_t *obj)
 {
     const char *text = json_string_value(json_object_get(obj, "time"));
     struct tm tm = {0};
@@ -128,28 +129,28 @@ static void take_time(d9d_run *r, const json_t *obj)
     r->reader->time = (double)timegm(&tm);
 }
 
-static d9d_status take_restart(d9d_run *r, const json_t *obj)
+static d9d_status parse_restart(d9d_run_reader *r, const json_t *obj)
 {
     const json_t *step = json_object_get(obj, "step");
 
     r->restarts++;
     free(r->end);
     r->end = NULL;
-    take_time(r, obj);
+    parse_time(r, obj);
     if (json_is_integer(step) && json_integer_value(step) >= 0) {
-        forget_beyond(r, json_integer_value(step));
+        truncate_after_step(r, json_integer_value(step));
         r->reader->from = json_integer_value(step);
     }
     return D9D_OK;
 }
 
-static d9d_status take_end(d9d_run *r, const json_t *obj)
+static d9d_status parse_end(d9d_run_reader *r, const json_t *obj)
 {
     const char *word = json_string_value(json_object_get(obj, "end"));
 
     free(r->end);
     r->end = strdup(word != NULL ? word : "done");
-    return r->end != NULL ? D9D_OK : no_memory(r);
+    return r->end != NULL ? D9D_OK : fail_no_memory(r);
 }
 
 static bool is_event_key(const char *key)
@@ -159,9 +160,9 @@ static bool is_event_key(const char *key)
 }
 
 /* A new record, behind those that are there: NaN in all columns. */
-static d9d_status record_begin(d9d_run *r)
+static d9d_status record_begin(d9d_run_reader *r)
 {
-    D9D_TRY(grow(r));
+    D9D_TRY(grow_columns(r));
     r->sources[r->n] = 0;
     for (size_t i = 0; i < r->n_columns; i++)
         r->columns[i].values[r->n] = (double)NAN;
@@ -169,7 +170,7 @@ static d9d_status record_begin(d9d_run *r)
 }
 
 /* Into record `at`. */
-static d9d_status take_values(d9d_run *r, json_t *obj, size_t at, uint32_t source)
+static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32_t source)
 {
     const char *key;
     json_t *v;
@@ -177,7 +178,7 @@ static d9d_status take_values(d9d_run *r, json_t *obj, size_t at, uint32_t sourc
     r->sources[at] |= source;
     json_object_foreach(obj, key, v)
     {
-        d9d_run_column *c;
+        d9d_run_reader_column *c;
 
         if (is_event_key(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
@@ -193,38 +194,38 @@ static d9d_status take_values(d9d_run *r, json_t *obj, size_t at, uint32_t sourc
     return D9D_OK;
 }
 
-static d9d_status take_record(d9d_run *r, json_t *obj)
+static d9d_status parse_record(d9d_run_reader *r, json_t *obj)
 {
-    struct d9di_run_reader *rd = r->reader;
+    struct d9di_run_reader_state *rd = r->reader;
     const json_t *step = json_object_get(obj, "step");
     const double *ms;
     int64_t k;
 
     if (!json_is_integer(step) || json_integer_value(step) < 0)
-        return bad_line(r, "a record needs its step, an integer of at least 0");
+        return fail_line(r, "a record needs its step, an integer of at least 0");
     k = json_integer_value(step);
     if (r->n > 0 && r->step[r->n - 1] >= k)
         d9d_log_warn(rd->log,
                      "%s: line %" PRIu64 ": step %" PRId64 " after step %" PRId64
                      " without a restart; the later record counts",
                      r->path, rd->line, k, r->step[r->n - 1]);
-    forget_beyond(r, k - 1);
+    truncate_after_step(r, k - 1);
     D9D_TRY(record_begin(r));
-    D9D_TRY(take_values(r, obj, r->n, D9D_RUN_TRAINING));
+    D9D_TRY(parse_values(r, obj, r->n, D9D_RUN_READER_TRAINING));
     r->step[r->n] = k;
-    ms = d9d_run_values(r, "step_ms");
+    ms = d9d_run_reader_values(r, "step_ms");
     if (ms != NULL && isfinite(ms[r->n]) && k > rd->from)
         rd->time += ms[r->n] * 1e-3 * (double)(k - rd->from);
-    take_time(r, obj);
+    parse_time(r, obj);
     rd->from = k;
     r->wall[r->n++] = rd->time;
     return D9D_OK;
 }
 
 /* The newest of them. */
-static void keep_pipeline(d9d_run *r, json_t *obj)
+static void push_pipeline(d9d_run_reader *r, json_t *obj)
 {
-    if (r->n_pipelines == D9D_RUN_PIPELINES) {
+    if (r->n_pipelines == D9D_RUN_READER_PIPELINES_MAX) {
         json_decref(r->pipeline[0]);
         memmove(r->pipeline, r->pipeline + 1, --r->n_pipelines * sizeof(*r->pipeline));
     }
@@ -232,22 +233,22 @@ static void keep_pipeline(d9d_run *r, json_t *obj)
 }
 
 /* What the pipeline did in a step whose record is there already. */
-static d9d_status take_pipeline(d9d_run *r, json_t *obj)
+static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
 {
     static const char *const keys[] = {"bubble", "play_ms"};
     const json_t *step = json_object_get(obj, "pipeline");
     size_t row = r->n;
 
     if (!json_is_integer(step))
-        return bad_line(r, "\"pipeline\" needs its step, an integer");
-    keep_pipeline(r, obj);
+        return fail_line(r, "\"pipeline\" needs its step, an integer");
+    push_pipeline(r, obj);
     while (row > 0 && r->step[row - 1] > json_integer_value(step))
         row--;
     if (row == 0 || r->step[row - 1] != json_integer_value(step))
         return D9D_OK;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const json_t *v = json_object_get(obj, keys[i]);
-        d9d_run_column *c;
+        d9d_run_reader_column *c;
 
         if (!json_is_number(v))
             continue;
@@ -256,25 +257,25 @@ static d9d_status take_pipeline(d9d_run *r, json_t *obj)
         c = find_column(r, keys[i]);
         if (c == NULL)
             continue;
-        c->sources |= D9D_RUN_TRAINING;
+        c->sources |= D9D_RUN_READER_TRAINING;
         c->values[row - 1] = json_number_value(v);
     }
     return D9D_OK;
 }
 
 /* The bit of an evaluation, which is known from here on. */
-static d9d_status evaluation_source(d9d_run *r, const char *name, uint32_t *out)
+static d9d_status evaluation_source(d9d_run_reader *r, const char *name, uint32_t *out)
 {
     size_t i = 0;
 
     while (i < r->n_evaluations && strcmp(r->evaluations[i], name) != 0)
         i++;
-    if (i == D9D_RUN_EVALUATIONS)
+    if (i == D9D_RUN_READER_EVALUATIONS_MAX)
         i--;
     if (i == r->n_evaluations) {
         r->evaluations[i] = strdup(name);
         if (r->evaluations[i] == NULL)
-            return no_memory(r);
+            return fail_no_memory(r);
         r->n_evaluations++;
     }
     *out = (uint32_t)1 << (1 + i);
@@ -283,7 +284,7 @@ static d9d_status evaluation_source(d9d_run *r, const char *name, uint32_t *out)
 
 /* Values besides: of the record of their step, which is fresh again, or of one that has no
  * others. */
-static d9d_status take_evaluation(d9d_run *r, json_t *obj)
+static d9d_status parse_evaluation(d9d_run_reader *r, json_t *obj)
 {
     const json_t *step = json_object_get(obj, "step");
     const char *name = json_string_value(json_object_get(obj, "evaluation"));
@@ -291,22 +292,22 @@ static d9d_status take_evaluation(d9d_run *r, json_t *obj)
     int64_t k;
 
     if (!json_is_integer(step) || json_integer_value(step) < 0)
-        return bad_line(r, "an evaluation needs its step, an integer of at least 0");
+        return fail_line(r, "an evaluation needs its step, an integer of at least 0");
     k = json_integer_value(step);
     D9D_TRY(evaluation_source(r, name != NULL ? name : "", &source));
-    forget_beyond(r, k);
+    truncate_after_step(r, k);
     if (r->n > 0 && r->step[r->n - 1] == k) {
         r->fresh = r->fresh < r->n ? r->fresh : r->n - 1;
-        return take_values(r, obj, r->n - 1, source);
+        return parse_values(r, obj, r->n - 1, source);
     }
     D9D_TRY(record_begin(r));
-    D9D_TRY(take_values(r, obj, r->n, source));
+    D9D_TRY(parse_values(r, obj, r->n, source));
     r->step[r->n] = k;
     r->wall[r->n++] = r->reader->time;
     return D9D_OK;
 }
 
-static d9d_status take_line(d9d_run *r, const char *text, size_t n)
+static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
 {
     json_t *obj;
     d9d_status st;
@@ -316,57 +317,57 @@ static d9d_status take_line(d9d_run *r, const char *text, size_t n)
     obj = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(obj)) {
         json_decref(obj);
-        return bad_line(r, "it is not a JSON object");
+        return fail_line(r, "it is not a JSON object");
     }
     if (json_object_get(obj, "restart") != NULL)
-        st = take_restart(r, obj);
+        st = parse_restart(r, obj);
     else if (json_object_get(obj, "end") != NULL)
-        st = take_end(r, obj);
+        st = parse_end(r, obj);
     else if (json_object_get(obj, "evaluation") != NULL)
-        st = take_evaluation(r, obj);
+        st = parse_evaluation(r, obj);
     else if (json_object_get(obj, "save") != NULL || json_object_get(obj, "worst") != NULL)
         st = D9D_OK; /* what a checkpoint cost, a step's documents: no record of a step */
     else if (json_object_get(obj, "pipeline") != NULL)
-        st = take_pipeline(r, obj);
+        st = parse_pipeline(r, obj);
     else
-        st = take_record(r, obj);
+        st = parse_record(r, obj);
     json_decref(obj);
     return st;
 }
 
 /* One that is damaged is left out, and counted. */
-static d9d_status try_line(d9d_run *r, const char *text, size_t n)
+static d9d_status try_parse_line(d9d_run_reader *r, const char *text, size_t n)
 {
-    const d9d_status st =
-        n > LINE_MAX_BYTES ? bad_line(r, "it is longer than 1048576 bytes") : take_line(r, text, n);
+    const d9d_status st = n > LINE_MAX_BYTES ? fail_line(r, "it is longer than 1048576 bytes")
+                                             : parse_line(r, text, n);
 
     if (st == D9D_EFORMAT && r->damaged++ == 0)
         d9d_err_save(&r->reader->first, st);
-    r->reader->taken += st == D9D_OK;
+    r->reader->n_parsed += st == D9D_OK;
     return st == D9D_EFORMAT ? D9D_OK : st;
 }
 
 /* A file of damaged lines alone is none of a run. */
-static d9d_status tell_damage(d9d_run *r)
+static d9d_status log_damage(d9d_run_reader *r)
 {
-    struct d9di_run_reader *rd = r->reader;
-    const uint64_t more = r->damaged - rd->said;
+    struct d9di_run_reader_state *rd = r->reader;
+    const uint64_t more = r->damaged - rd->n_logged;
     d9d_err_copy why = rd->first;
     d9d_status st;
 
     if (more == 0)
         return D9D_OK;
     st = d9d_err_restore(&why);
-    if (rd->taken == 0)
+    if (rd->n_parsed == 0)
         return st;
     d9d_log_warn(rd->log, "%s; %" PRIu64 " damaged line%s left out", d9d_err_message(), r->damaged,
                  r->damaged == 1 ? " is" : "s are");
-    rd->said = r->damaged;
+    rd->n_logged = r->damaged;
     return D9D_OK;
 }
 
 /* The whole lines at the front of `data`; *used is their bytes. */
-static d9d_status take_lines(d9d_run *r, const char *data, size_t n, size_t *used)
+static d9d_status parse_lines(d9d_run_reader *r, const char *data, size_t n, size_t *used)
 {
     const char *end;
 
@@ -374,65 +375,65 @@ static d9d_status take_lines(d9d_run *r, const char *data, size_t n, size_t *use
     while ((end = memchr(data + *used, '\n', n - *used)) != NULL) {
         const size_t len = (size_t)(end - data) - *used;
 
-        D9D_TRY(try_line(r, data + *used, len));
+        D9D_TRY(try_parse_line(r, data + *used, len));
         *used += len + 1;
         r->reader->line++;
     }
     if (n - *used > LINE_MAX_BYTES)
-        return bad_line(r, "it is longer than 1048576 bytes");
+        return fail_line(r, "it is longer than 1048576 bytes");
     return D9D_OK;
 }
 
 /* --- the file --------------------------------------------------------------------- */
 
-static size_t at_once(uint64_t left)
+static size_t read_size(uint64_t left)
 {
-    return left < PIECE ? (size_t)left : PIECE;
+    return left < READ_BYTES ? (size_t)left : READ_BYTES;
 }
 
 /* Lines that begin in [reader->at, size).  Bytes of a line that is not complete are read
  * again the next time: a restarted run may have replaced them. */
-static d9d_status read_pieces(d9d_run *r, const d9d_file *f, uint64_t size, char *piece)
+static d9d_status read_new_lines(d9d_run_reader *r, const d9d_file *f, uint64_t size, char *buffer)
 {
-    struct d9di_run_reader *rd = r->reader;
+    struct d9di_run_reader_state *rd = r->reader;
     size_t used = 1;
 
-    while (rd->at < size && used > 0) {
-        const size_t n = at_once(size - rd->at);
+    while (rd->offset < size && used > 0) {
+        const size_t n = read_size(size - rd->offset);
 
-        D9D_TRY(d9d_file_read_at(f, piece, n, rd->at));
-        D9D_TRY(take_lines(r, piece, n, &used));
-        rd->at += used;
+        D9D_TRY(d9d_file_read_at(f, buffer, n, rd->offset));
+        D9D_TRY(parse_lines(r, buffer, n, &used));
+        rd->offset += used;
     }
-    r->torn = rd->at < size;
-    return tell_damage(r);
+    r->torn = rd->offset < size;
+    return log_damage(r);
 }
 
-d9d_status d9d_run_poll(d9d_run *r)
+d9d_status d9d_run_reader_poll(d9d_run_reader *r)
 {
     d9d_file f = {.fd = -1};
     uint64_t size;
-    char *piece;
+    char *buffer;
     d9d_status st;
 
     r->fresh = r->known = r->n;
     D9D_TRY(d9d_fs_size(r->path, &size));
-    if (size < r->reader->at)
+    if (size < r->reader->offset)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: has %" PRIu64 " bytes, it had %" PRIu64 " whole lines of before",
-                        r->path, size, r->reader->at);
-    if (size == r->reader->at)
+                        r->path, size, r->reader->offset);
+    if (size == r->reader->offset)
         return D9D_OK;
     D9D_TRY(d9d_file_open(r->path, &f));
-    piece = malloc(at_once(size - r->reader->at));
-    st = piece != NULL ? read_pieces(r, &f, size, piece) : no_memory(r);
-    free(piece);
+    buffer = malloc(read_size(size - r->reader->offset));
+    st = buffer != NULL ? read_new_lines(r, &f, size, buffer) : fail_no_memory(r);
+    free(buffer);
     d9d_file_release(&f);
     return st;
 }
 
 /* The last part of a path; "runs/demo/" and "runs/demo/metrics.jsonl" are called "demo". */
-static char *last_part(const char *path)
+static char *last_component(const char *path)
 {
     size_t n = strlen(path), from;
 
@@ -447,21 +448,21 @@ static char *last_part(const char *path)
 }
 
 /* A name that can be that of a file: what "." and ".." stand for is looked up. */
-static char *name_of(const char *path)
+static char *run_name(const char *path)
 {
-    char *name = last_part(path), *real;
+    char *name = last_component(path), *real;
 
     if (name == NULL || strspn(name, ".") < strlen(name))
         return name;
     free(name);
     real = realpath(path, NULL);
-    name = real != NULL ? last_part(real) : strdup("run");
+    name = real != NULL ? last_component(real) : strdup("run");
     free(real);
     return name;
 }
 
 /* The records of a run's directory, or the file itself. */
-static char *file_of(const char *path)
+static char *metrics_path(const char *path)
 {
     d9d_arena a = {0};
     char *joined, *file;
@@ -474,11 +475,11 @@ static char *file_of(const char *path)
     return file;
 }
 
-static d9d_status open_at(d9d_run *r, const char *path, const d9d_log *log)
+static d9d_status open_run(d9d_run_reader *r, const char *path, const d9d_log *log)
 {
     r->reader = calloc(1, sizeof(*r->reader));
-    r->path = file_of(path);
-    r->name = name_of(path);
+    r->path = metrics_path(path);
+    r->name = run_name(path);
     if (r->reader == NULL || r->path == NULL || r->name == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a run", path);
     r->reader->log = log;
@@ -486,26 +487,26 @@ static d9d_status open_at(d9d_run *r, const char *path, const d9d_log *log)
     if (!d9d_fs_exists(r->path))
         return D9D_FAIL(D9D_ENOTFOUND, "%s: there is no such file, nor a run directory", r->path);
     D9D_TRY(d9d_fs_check_regular(r->path));
-    return d9d_run_poll(r);
+    return d9d_run_reader_poll(r);
 }
 
-d9d_status d9d_run_open(const char *path, const d9d_log *log, d9d_run **out)
+d9d_status d9d_run_reader_open(const char *path, const d9d_log *log, d9d_run_reader **out)
 {
-    d9d_run *r = calloc(1, sizeof(*r));
+    d9d_run_reader *r = calloc(1, sizeof(*r));
     d9d_status st;
 
     if (r == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a run", path);
-    st = open_at(r, path, log);
+    st = open_run(r, path, log);
     if (st != D9D_OK) {
-        d9d_run_close(r);
+        d9d_run_reader_close(r);
         return st;
     }
     *out = r;
     return D9D_OK;
 }
 
-void d9d_run_close(d9d_run *r)
+void d9d_run_reader_close(d9d_run_reader *r)
 {
     if (r == NULL)
         return;
@@ -528,21 +529,21 @@ void d9d_run_close(d9d_run *r)
     free(r);
 }
 
-const double *d9d_run_values(const d9d_run *r, const char *key)
+const double *d9d_run_reader_values(const d9d_run_reader *r, const char *key)
 {
-    const d9d_run_column *c = find_column(r, key);
+    const d9d_run_reader_column *c = find_column(r, key);
 
     return c != NULL ? c->values : NULL;
 }
 
-uint32_t d9d_run_sources(const d9d_run *r, const char *key)
+uint32_t d9d_run_reader_sources(const d9d_run_reader *r, const char *key)
 {
-    const d9d_run_column *c = find_column(r, key);
+    const d9d_run_reader_column *c = find_column(r, key);
 
     return c != NULL ? c->sources : UINT32_MAX;
 }
 
-int d9d_run_evaluation_of(const d9d_run *r, const d9d_run_column *c)
+int d9d_run_reader_evaluation_of(const d9d_run_reader *r, const d9d_run_reader_column *c)
 {
     static const char *const beside[] = {"tokens", "samples", "ms"};
 
@@ -563,17 +564,18 @@ int d9d_run_evaluation_of(const d9d_run *r, const d9d_run_column *c)
 
 /* --- several runs -------------------------------------------------------------------- */
 
-d9d_status d9d_runs_open(char *const *paths, size_t n, const d9d_log *log, d9d_runs *out)
+d9d_status d9d_run_reader_list_open(char *const *paths, size_t n, const d9d_log *log,
+                                    d9d_run_reader_list *out)
 {
-    d9d_runs r = {calloc(n, sizeof(*r.run)), 0};
+    d9d_run_reader_list r = {calloc(n, sizeof(*r.run)), 0};
 
     if (r.run == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %zu runs", n);
     for (size_t i = 0; i < n; i++) {
-        const d9d_status st = d9d_run_open(paths[i], log, &r.run[i]);
+        const d9d_status st = d9d_run_reader_open(paths[i], log, &r.run[i]);
 
         if (st != D9D_OK) {
-            d9d_runs_close(&r);
+            d9d_run_reader_list_close(&r);
             return st;
         }
         if (r.run[i]->torn)
@@ -584,42 +586,43 @@ d9d_status d9d_runs_open(char *const *paths, size_t n, const d9d_log *log, d9d_r
     return D9D_OK;
 }
 
-void d9d_runs_close(d9d_runs *r)
+void d9d_run_reader_list_close(d9d_run_reader_list *r)
 {
     for (size_t i = 0; i < r->n; i++)
-        d9d_run_close(r->run[i]);
+        d9d_run_reader_close(r->run[i]);
     free(r->run);
-    *r = (d9d_runs){NULL, 0};
+    *r = (d9d_run_reader_list){NULL, 0};
 }
 
-static d9d_status check_key(const d9d_runs *r, const char *key)
+static d9d_status check_column(const d9d_run_reader_list *r, const char *key)
 {
-    const char *words[D9D_RUN_COLUMNS_MAX + 1] = {NULL}, *near = NULL;
+    const char *fields[D9D_RUN_READER_COLUMNS_MAX + 1] = {NULL}, *near = NULL;
 
     for (size_t i = 0; i < r->n; i++)
         if (find_column(r->run[i], key) != NULL)
             return D9D_OK;
     for (size_t i = 0; i < r->n && near == NULL; i++) {
         for (size_t k = 0; k < r->run[i]->n_columns; k++)
-            words[k] = r->run[i]->columns[k].name;
-        words[r->run[i]->n_columns] = NULL;
-        near = d9d_config_nearest(key, words);
+            fields[k] = r->run[i]->columns[k].name;
+        fields[r->run[i]->n_columns] = NULL;
+        near = d9d_config_did_you_mean(key, fields);
     }
     if (near != NULL)
         return D9D_FAIL(D9D_ECONFIG, "no run has the key \"%s\"; did you mean \"%s\"?", key, near);
     return D9D_FAIL(D9D_ECONFIG, "no run has the key \"%s\"", key);
 }
 
-d9d_status d9d_runs_check_keys(const d9d_runs *r, const char *const *keys, size_t n)
+d9d_status d9d_run_reader_list_check_columns(const d9d_run_reader_list *r, const char *const *keys,
+                                             size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(check_key(r, keys[i]));
+        D9D_TRY(check_column(r, keys[i]));
     return D9D_OK;
 }
 
-d9d_status d9d_runs_spare(const d9d_runs *runs, const char *out)
+d9d_status d9d_run_reader_list_check_output(const d9d_run_reader_list *runs, const char *out)
 {
     for (size_t i = 0; i < runs->n; i++)
-        D9D_TRY(d9d_outdir_spares(out, runs->run[i]->path));
+        D9D_TRY(d9d_outdir_check_disjoint(out, runs->run[i]->path));
     return D9D_OK;
 }

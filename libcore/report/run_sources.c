@@ -9,7 +9,8 @@
 
 #define MAX_CONFIG (UINT64_C(16) << 20)
 
-d9d_status d9di_run_file(d9d_arena *a, const char *run, const char *name, const char **out)
+d9d_status d9di_run_sources_file_path(d9d_arena *a, const char *run, const char *name,
+                                      const char **out)
 {
     const char *slash = strrchr(run, '/');
     struct stat s;
@@ -28,34 +29,35 @@ d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *cons
     const char *path;
     json_t *data;
 
-    D9D_TRY(d9di_run_file(a, run, "config.json", &path));
+    D9D_TRY(d9di_run_sources_file_path(a, run, "config.json", &path));
     D9D_TRY(d9d_json_read(path, MAX_CONFIG, &out->config));
     data = json_object_get(out->config, "data");
     out->n = json_is_array(data) ? json_array_size(data) : 1;
     if (n_dirs > 0 && n_dirs != out->n)
         return D9D_FAIL(D9D_ECONFIG, "%s: has %zu datasets; %zu are given in their place", path,
                         out->n, n_dirs);
-    out->of = calloc(out->n + 1, sizeof(*out->of));
-    if (out->of == NULL)
+    out->sources = calloc(out->n + 1, sizeof(*out->sources));
+    if (out->sources == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu datasets", path, out->n);
     for (size_t i = 0; i < out->n; i++) {
         const json_t *v = json_is_array(data) ? json_array_get(data, i) : data;
 
-        D9D_TRY(d9d_json_get_str(v, path, "dataset", &out->of[i].dir));
-        D9D_TRY(d9d_json_get_str(v, path, "split", &out->of[i].split));
+        D9D_TRY(d9d_json_get_str(v, path, "dataset", &out->sources[i].dir));
+        D9D_TRY(d9d_json_get_str(v, path, "split", &out->sources[i].split));
         if (n_dirs > 0)
-            out->of[i].dir = dirs[i];
+            out->sources[i].dir = dirs[i];
         else if (json_is_object(json_object_get(v, "source")))
-            D9D_TRY(d9d_json_get_str(json_object_get(v, "source"), path, "name", &out->of[i].made));
+            D9D_TRY(d9d_json_get_str(json_object_get(v, "source"), path, "name",
+                                     &out->sources[i].made));
     }
     return D9D_OK;
 }
 
 void d9di_run_sources_release(d9di_run_sources *s)
 {
-    for (size_t i = 0; s->of != NULL && i < s->n; i++)
-        d9d_dataset_close(s->of[i].ds);
-    free(s->of);
+    for (size_t i = 0; s->sources != NULL && i < s->n; i++)
+        d9d_dataset_close(s->sources[i].ds);
+    free(s->sources);
     json_decref(s->config);
     *s = (d9di_run_sources){0};
 }

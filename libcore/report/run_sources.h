@@ -14,12 +14,13 @@ typedef struct d9di_run_source {
 
 typedef struct d9di_run_sources {
     json_t *config;
-    d9di_run_source *of;
+    d9di_run_source *sources;
     size_t n;
 } d9di_run_sources; /* zero-initialised is empty */
 
 /* A file of the run directory; `run` is that or a file in it. */
-d9d_status d9di_run_file(d9d_arena *a, const char *run, const char *name, const char **out);
+d9d_status d9di_run_sources_file_path(d9d_arena *a, const char *run, const char *name,
+                                      const char **out);
 /* config.json's, `dirs` in place of its directories unless there are none.  ENOTFOUND, EFORMAT;
  * ECONFIG for another number of them than the run had. */
 d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *const *dirs,

@@ -9,10 +9,10 @@
 #include "report/line_reader.h"
 #include "report/run_sources.h"
 
-enum { MOST_RULE = 1 << 16 /* bytes of a line with one */, MOST_COUNT = 1 << 30 };
+enum { MAX_SAMPLER_BYTES = 1 << 16 /* bytes of a line with one */, MAX_SAMPLES = 1 << 30 };
 
-struct report {
-    const d9d_samples_how *how;
+struct samples_report {
+    const d9d_report_samples_opts *how;
     d9d_arena arena;
     json_t *line;
     d9di_run_sources sources;
@@ -20,7 +20,7 @@ struct report {
 
 /* --- reading ------------------------------------------------------------------------------ */
 
-struct search {
+struct step_search {
     const char *path;
     int64_t step, first, last; /* steps that are there; 0: none */
     json_t **out;
@@ -29,13 +29,13 @@ struct search {
 
 static d9d_status search_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
 {
-    struct search *s = arg;
+    struct step_search *s = arg;
 
-    s->last = d9di_line_number(line, "{\"step\": ");
+    s->last = d9di_line_reader_number_after(line, "{\"step\": ");
     if (s->last < 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: line %lld is of no step", s->path, (long long)number);
     s->first = s->first > 0 ? s->first : s->last;
-    if (line->len < MOST_RULE && strstr(line->data, "\"sampler\": [") != NULL) {
+    if (line->len < MAX_SAMPLER_BYTES && strstr(line->data, "\"sampler\": [") != NULL) {
         s->rule.len = 0;
         D9D_TRY(d9d_buf_append(&s->rule, line->data, line->len));
     }
@@ -43,21 +43,21 @@ static d9d_status search_line(void *arg, const d9d_buf *line, int64_t number, bo
     return *enough ? d9d_json_parse(s->path, line->data, line->len, s->out) : D9D_OK;
 }
 
-static d9d_status order_of(const char *path, const json_t *v, d9d_order *out)
+static d9d_status parse_order(const char *path, const json_t *v, d9d_loader_order *out)
 {
-    static const char *const words[] = {"sequential", "shuffled"};
+    static const char *const order_names[] = {"sequential", "shuffled"};
     const char *word;
 
     D9D_TRY(d9d_json_get_str(v, path, "order", &word));
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (strcmp(word, words[i]) == 0) {
-            *out = (d9d_order)i;
+    for (size_t i = 0; i < sizeof(order_names) / sizeof(order_names[0]); i++)
+        if (strcmp(word, order_names[i]) == 0) {
+            *out = (d9d_loader_order)i;
             return D9D_OK;
         }
     return D9D_FAIL(D9D_EFORMAT, "%s: \"order\" is \"%.20s\"", path, word);
 }
 
-static d9d_status sampler_make(const char *path, const json_t *list, d9d_sampler **out)
+static d9d_status make_sampler(const char *path, const json_t *list, d9d_sampler **out)
 {
     d9d_sampler_source from[D9D_BLEND_SOURCES];
     const size_t n = json_array_size(list);
@@ -71,7 +71,7 @@ static d9d_status sampler_make(const char *path, const json_t *list, d9d_sampler
 
         D9D_TRY(d9d_json_get_i64(v, path, "samples", 1, INT64_C(1) << 62, &from[i].samples));
         D9D_TRY(d9d_json_get_i64(v, path, "seed", 0, INT64_MAX, &seed));
-        D9D_TRY(order_of(path, v, &from[i].order));
+        D9D_TRY(parse_order(path, v, &from[i].order));
         from[i].seed = (uint64_t)seed;
         from[i].weight = json_number_value(json_object_get(v, "weight"));
     }
@@ -79,13 +79,14 @@ static d9d_status sampler_make(const char *path, const json_t *list, d9d_sampler
 }
 
 /* The lists that the rule stands for. */
-static d9d_status lists_make(json_t *line, const d9d_sampler *s, int64_t first, int64_t count)
+static d9d_status make_sample_lists(json_t *line, const d9d_sampler *s, int64_t first,
+                                    int64_t count)
 {
     json_t *samples = json_array(), *datasets = json_array();
     bool blend = false, good = true;
 
     for (int64_t i = 0; i < count && good; i++) {
-        const d9d_draw draw = d9d_sampler_at(s, first + i);
+        const d9d_sample_ref draw = d9d_sampler_at(s, first + i);
 
         blend |= draw.source != 0;
         good = json_array_append_new(samples, json_integer(draw.sample)) == 0 &&
@@ -98,7 +99,7 @@ static d9d_status lists_make(json_t *line, const d9d_sampler *s, int64_t first, 
     return good ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "no memory for %lld samples", (long long)count);
 }
 
-static d9d_status expand(const struct search *s, json_t *line)
+static d9d_status expand_line(const struct step_search *s, json_t *line)
 {
     json_t *has = NULL;
     d9d_sampler *sampler = NULL;
@@ -111,25 +112,26 @@ static d9d_status expand(const struct search *s, json_t *line)
         return D9D_FAIL(D9D_EFORMAT, "%s: step %lld has neither samples nor a sampler", s->path,
                         (long long)s->step);
     D9D_TRY_OR(st, d9d_json_get_i64(line, s->path, "first", 0, INT64_C(1) << 62, &first), out);
-    D9D_TRY_OR(st, d9d_json_get_i64(line, s->path, "count", 1, MOST_COUNT, &count), out);
+    D9D_TRY_OR(st, d9d_json_get_i64(line, s->path, "count", 1, MAX_SAMPLES, &count), out);
     D9D_TRY_OR(st, d9d_json_parse(s->path, s->rule.data, s->rule.len, &has), out);
-    D9D_TRY_OR(st, sampler_make(s->path, json_object_get(has, "sampler"), &sampler), out);
-    st = lists_make(line, sampler, first, count);
+    D9D_TRY_OR(st, make_sampler(s->path, json_object_get(has, "sampler"), &sampler), out);
+    st = make_sample_lists(line, sampler, first, count);
 out:
     d9d_sampler_free(sampler);
     json_decref(has);
     return st;
 }
 
-static d9d_status read_line(struct report *r)
+static d9d_status find_step_line(struct samples_report *r)
 {
-    struct search s = {.step = r->how->step, .out = &r->line};
+    struct step_search s = {.step = r->how->step, .out = &r->line};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_run_file(&r->arena, r->how->run, "samples.jsonl", &s.path), out);
-    D9D_TRY_OR(st, d9di_each_line(s.path, search_line, &s), out);
+    D9D_TRY_OR(st, d9di_run_sources_file_path(&r->arena, r->how->run, "samples.jsonl", &s.path),
+               out);
+    D9D_TRY_OR(st, d9di_line_reader_read(s.path, search_line, &s), out);
     if (r->line != NULL)
-        st = expand(&s, r->line);
+        st = expand_line(&s, r->line);
     else if (s.first == 0)
         st = D9D_FAIL(D9D_EINVAL, "%s: has no step yet", s.path);
     else
@@ -142,7 +144,7 @@ out:
 
 /* --- one sample --------------------------------------------------------------------------- */
 
-static d9d_status put_text(d9di_run_source *s, int64_t sample, json_t *to)
+static d9d_status add_sample_text(d9di_run_source *s, int64_t sample, json_t *to)
 {
     d9d_buf text = {0};
     d9d_status st;
@@ -156,7 +158,7 @@ static d9d_status put_text(d9di_run_source *s, int64_t sample, json_t *to)
 }
 
 /* Element i of a list of the line that must be below `end`. */
-static d9d_status number_at(const json_t *list, size_t i, int64_t end, int64_t *out)
+static d9d_status read_list_number(const json_t *list, size_t i, int64_t end, int64_t *out)
 {
     const json_t *v = json_array_get(list, i);
 
@@ -167,33 +169,33 @@ static d9d_status number_at(const json_t *list, size_t i, int64_t end, int64_t *
                           end == INT64_MAX ? "samples" : "datasets", (long long)end, i);
 }
 
-static d9d_status put_row(struct report *r, size_t row, json_t *rows)
+static d9d_status add_row(struct samples_report *r, size_t row, json_t *rows)
 {
     const json_t *datasets = json_object_get(r->line, "datasets");
     int64_t sample, source = 0;
     d9di_run_source *s;
     json_t *v;
 
-    D9D_TRY(number_at(json_object_get(r->line, "samples"), row, INT64_MAX, &sample));
+    D9D_TRY(read_list_number(json_object_get(r->line, "samples"), row, INT64_MAX, &sample));
     if (datasets != NULL)
-        D9D_TRY(number_at(datasets, row, (int64_t)r->sources.n, &source));
-    s = &r->sources.of[source];
+        D9D_TRY(read_list_number(datasets, row, (int64_t)r->sources.n, &source));
+    s = &r->sources.sources[source];
     v = json_pack("{s:o, s:o, s:I}", "dataset", d9d_json_str(s->dir), "split",
                   d9d_json_str(s->split), "sample", (json_int_t)sample);
     if (v == NULL || json_array_append_new(rows, v) != 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the samples of a step", r->how->run);
-    return r->how->text ? put_text(s, sample, v) : D9D_OK;
+    return r->how->text ? add_sample_text(s, sample, v) : D9D_OK;
 }
 
 /* --- all of them -------------------------------------------------------------------------- */
 
-static d9d_status make(struct report *r, json_t **out)
+static d9d_status make_report(struct samples_report *r, json_t **out)
 {
     json_t *samples, *rows = json_array(), *skipped;
     int64_t first;
     d9d_status st;
 
-    D9D_TRY_OR(st, read_line(r), out);
+    D9D_TRY_OR(st, find_step_line(r), out);
     D9D_TRY_OR(st,
                d9di_run_sources_read(&r->arena, r->how->run, r->how->datasets, r->how->n_datasets,
                                      &r->sources),
@@ -201,7 +203,7 @@ static d9d_status make(struct report *r, json_t **out)
     D9D_TRY_OR(st, d9d_json_get_i64(r->line, "samples.jsonl", "first", 0, INT64_MAX, &first), out);
     D9D_TRY_OR(st, d9d_json_get_arr(r->line, "samples.jsonl", "samples", &samples), out);
     for (size_t i = 0; i < json_array_size(samples); i++)
-        D9D_TRY_OR(st, put_row(r, i, rows), out);
+        D9D_TRY_OR(st, add_row(r, i, rows), out);
     *out = json_pack("{s:I, s:I, s:O}", "step", (json_int_t)r->how->step, "first",
                      (json_int_t)first, "samples", rows);
     skipped = json_object_get(r->line, "skipped");
@@ -212,11 +214,11 @@ out:
     return st;
 }
 
-d9d_status d9d_report_samples_json(const d9d_samples_how *how, json_t **out)
+d9d_status d9d_report_samples_json(const d9d_report_samples_opts *how, json_t **out)
 {
-    struct report r = {.how = how};
+    struct samples_report r = {.how = how};
     json_t *made = NULL;
-    const d9d_status st = make(&r, &made);
+    const d9d_status st = make_report(&r, &made);
 
     d9di_run_sources_release(&r.sources);
     json_decref(r.line);
@@ -228,40 +230,40 @@ d9d_status d9d_report_samples_json(const d9d_samples_how *how, json_t **out)
     return st;
 }
 
-static const char *text_at(const json_t *v, const char *key)
+static const char *json_text(const json_t *v, const char *key)
 {
     return json_string_value(json_object_get(v, key));
 }
 
-static long long number_of(const json_t *v, const char *key)
+static long long json_int(const json_t *v, const char *key)
 {
     return (long long)json_integer_value(json_object_get(v, key));
 }
 
-static d9d_status print_row(const json_t *x, size_t row, d9d_buf *out)
+static d9d_status print_sample(const json_t *x, size_t row, d9d_buf *out)
 {
     const json_t *text = json_object_get(x, "text");
-    const long long sample = number_of(x, "sample");
+    const long long sample = json_int(x, "sample");
 
     D9D_TRY(text ? d9d_buf_printf(out, "\n=== row %zu: sample %lld of ", row, sample)
                  : d9d_buf_printf(out, "%6zu %12lld  ", row, sample));
-    D9D_TRY(d9d_text_sanitize(out, text_at(x, "dataset")));
+    D9D_TRY(d9d_text_sanitize(out, json_text(x, "dataset")));
     D9D_TRY(d9d_buf_append(out, ", ", 2));
-    D9D_TRY(d9d_text_sanitize(out, text_at(x, "split")));
+    D9D_TRY(d9d_text_sanitize(out, json_text(x, "split")));
     D9D_TRY(d9d_buf_append(out, "\n", 1));
     if (text == NULL)
         return D9D_OK;
     return d9d_buf_append(out, json_string_value(text), json_string_length(text));
 }
 
-static d9d_status print(const json_t *v, d9d_buf *out)
+static d9d_status print_report(const json_t *v, d9d_buf *out)
 {
     const json_t *rows = json_object_get(v, "samples"), *skipped = json_object_get(v, "skipped");
     const size_t n = json_array_size(rows);
-    const long long first = number_of(v, "first");
+    const long long first = json_int(v, "first");
 
     D9D_TRY(d9d_buf_printf(out, "step %lld: %zu samples, %lld to %lld of the stream\n",
-                           number_of(v, "step"), n, first, first + (long long)n - 1));
+                           json_int(v, "step"), n, first, first + (long long)n - 1));
     if (json_array_size(skipped) > 0) {
         D9D_TRY(d9d_buf_printf(out, "left out:"));
         for (size_t i = 0; i < json_array_size(skipped); i++)
@@ -269,20 +271,20 @@ static d9d_status print(const json_t *v, d9d_buf *out)
                                    (long long)json_integer_value(json_array_get(skipped, i))));
         D9D_TRY(d9d_buf_append(out, "\n", 1));
     }
-    if (n > 0 && text_at(json_array_get(rows, 0), "text") == NULL)
+    if (n > 0 && json_text(json_array_get(rows, 0), "text") == NULL)
         D9D_TRY(d9d_buf_printf(out, "%6s %12s  dataset\n", "row", "sample"));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(print_row(json_array_get(rows, i), i, out));
+        D9D_TRY(print_sample(json_array_get(rows, i), i, out));
     return D9D_OK;
 }
 
-d9d_status d9d_report_samples(const d9d_samples_how *how, d9d_buf *out)
+d9d_status d9d_report_samples(const d9d_report_samples_opts *how, d9d_buf *out)
 {
     json_t *v;
     d9d_status st;
 
     D9D_TRY(d9d_report_samples_json(how, &v));
-    st = print(v, out);
+    st = print_report(v, out);
     json_decref(v);
     return st;
 }

@@ -8,7 +8,7 @@
 #include "report/line_reader.h"
 #include "report/rows.h"
 
-enum { WORDS = 60 }; /* bytes of a document's text */
+enum { TEXT_BYTES = 60 }; /* bytes of a document's text */
 
 void d9di_spike_documents_release(d9di_spike_documents *d)
 {
@@ -18,18 +18,18 @@ void d9di_spike_documents_release(d9di_spike_documents *d)
 
 /* --- what was recorded ------------------------------------------------------------------------ */
 
-struct wanted {
-    const d9d_run *run;
+struct steps_wanted {
+    const d9d_run_reader *run;
     const int64_t *step;
     size_t n;
     json_t **line;
 };
 
 /* A later life of the run says it again. */
-static d9d_status take_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
+static d9d_status collect_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
 {
-    const struct wanted *w = arg;
-    const int64_t step = d9di_line_number(line, "{\"documents\": ");
+    const struct steps_wanted *w = arg;
+    const int64_t step = d9di_line_reader_number_after(line, "{\"documents\": ");
 
     (void)number;
     (void)enough;
@@ -46,11 +46,11 @@ static d9d_status take_line(void *arg, const d9d_buf *line, int64_t number, bool
 /* --- what it means ---------------------------------------------------------------------------- */
 
 /* Those of the run; none where there is no configuration beside its records. */
-static d9d_status sources_read(d9di_spike_documents *d)
+static d9d_status read_sources(d9di_spike_documents *d)
 {
     const char *path;
 
-    D9D_TRY(d9di_run_file(&d->arena, d->run->path, "config.json", &path));
+    D9D_TRY(d9di_run_sources_file_path(&d->arena, d->run->path, "config.json", &path));
     if (d->how->n_datasets == 0 && !d9d_fs_exists(path))
         return D9D_OK;
     return d9di_run_sources_read(&d->arena, d->run->path, d->how->datasets, d->how->n_datasets,
@@ -58,10 +58,10 @@ static d9d_status sources_read(d9di_spike_documents *d)
 }
 
 /* The loss of the step of `all` targets, had it not had this one. */
-static double without(const d9di_spike_documents *d, int64_t step, int64_t all, double loss,
-                      int64_t targets)
+static double loss_without(const d9di_spike_documents *d, int64_t step, int64_t all, double loss,
+                           int64_t targets)
 {
-    const double *losses = d9d_run_values(d->run, "loss");
+    const double *losses = d9d_run_reader_values(d->run, "loss");
 
     for (size_t i = d->run->n; losses != NULL && i-- > 0;)
         if (d->run->step[i] == step && all > targets)
@@ -70,8 +70,8 @@ static double without(const d9di_spike_documents *d, int64_t step, int64_t all, 
 }
 
 /* First words, where the dataset is there: those that were asked for must be. */
-static d9d_status words_put(d9di_spike_documents *d, d9di_run_source *s, int64_t sample,
-                            int64_t place, json_t *to)
+static d9d_status add_document_text(d9di_spike_documents *d, d9di_run_source *s, int64_t sample,
+                                    int64_t place, json_t *to)
 {
     d9d_buf text = {0};
     d9d_status st = d9di_run_source_open(s);
@@ -79,7 +79,7 @@ static d9d_status words_put(d9di_spike_documents *d, d9di_run_source *s, int64_t
     if (st == D9D_ENOTFOUND && d->how->n_datasets == 0)
         return D9D_OK;
     if (st == D9D_OK)
-        st = d9d_document_print_words(s->ds, sample, place, WORDS, &text);
+        st = d9d_sample_print_excerpt(s->ds, sample, place, TEXT_BYTES, &text);
     if (st == D9D_OK && text.len > 0 &&
         json_object_set_new(to, "text", json_stringn(text.data, text.len)) != 0)
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a document's words", s->dir);
@@ -87,7 +87,7 @@ static d9d_status words_put(d9di_spike_documents *d, d9di_run_source *s, int64_t
     return st;
 }
 
-static d9d_status document_tell(d9di_spike_documents *d, int64_t step, int64_t all,
+static d9d_status document_json(d9di_spike_documents *d, int64_t step, int64_t all,
                                 const json_t *in, json_t *list)
 {
     const char *path = d->run->path;
@@ -103,19 +103,20 @@ static d9d_status document_tell(d9di_spike_documents *d, int64_t step, int64_t a
     loss = json_number_value(json_object_get(in, "mean_loss"));
     v = json_pack("{s:I, s:I, s:I, s:o, s:o}", "sample", (json_int_t)sample, "document",
                   (json_int_t)place, "tokens", (json_int_t)targets, "mean_loss",
-                  d9di_rows_json(loss), "without",
-                  d9di_rows_json(without(d, step, all, loss, targets)));
+                  d9di_report_rows_json(loss), "without",
+                  d9di_report_rows_json(loss_without(d, step, all, loss, targets)));
     if (v == NULL || json_array_append_new(list, v) != 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the documents of a step", path);
     if ((uint64_t)dataset >= d->sources.n)
         return D9D_OK;
-    if (json_object_set_new(v, "dataset", d9d_json_str(d->sources.of[dataset].dir)) != 0 ||
-        json_object_set_new(v, "split", d9d_json_str(d->sources.of[dataset].split)) != 0)
+    if (json_object_set_new(v, "dataset", d9d_json_str(d->sources.sources[dataset].dir)) != 0 ||
+        json_object_set_new(v, "split", d9d_json_str(d->sources.sources[dataset].split)) != 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the documents of a step", path);
-    return words_put(d, &d->sources.of[dataset], sample, place, v);
+    return add_document_text(d, &d->sources.sources[dataset], sample, place, v);
 }
 
-static d9d_status line_tell(d9di_spike_documents *d, int64_t step, const json_t *line, json_t **out)
+static d9d_status documents_json(d9di_spike_documents *d, int64_t step, const json_t *line,
+                                 json_t **out)
 {
     json_t *worst, *list = json_array();
     int64_t all;
@@ -124,7 +125,7 @@ static d9d_status line_tell(d9di_spike_documents *d, int64_t step, const json_t 
     D9D_TRY_OR(st, d9d_json_get_i64(line, d->run->path, "tokens", 0, INT64_MAX, &all), out);
     D9D_TRY_OR(st, d9d_json_get_arr(line, d->run->path, "worst", &worst), out);
     for (size_t i = 0; i < json_array_size(worst); i++)
-        D9D_TRY_OR(st, document_tell(d, step, all, json_array_get(worst, i), list), out);
+        D9D_TRY_OR(st, document_json(d, step, all, json_array_get(worst, i), list), out);
     *out = list;
     return D9D_OK;
 out:
@@ -135,16 +136,17 @@ out:
 d9d_status d9di_spike_documents_find(d9di_spike_documents *d, const int64_t *step, size_t n,
                                      json_t **out)
 {
-    struct wanted w = {d->run, step, n, d9d_arena_alloc(&d->arena, (n + 1) * sizeof(json_t *))};
+    struct steps_wanted w = {d->run, step, n,
+                             d9d_arena_alloc(&d->arena, (n + 1) * sizeof(json_t *))};
     d9d_status st = D9D_OK;
 
     if (w.line == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the documents of its spikes", d->run->path);
-    D9D_TRY_OR(st, d9di_each_line(d->run->path, take_line, &w), out);
-    D9D_TRY_OR(st, sources_read(d), out);
+    D9D_TRY_OR(st, d9di_line_reader_read(d->run->path, collect_line, &w), out);
+    D9D_TRY_OR(st, read_sources(d), out);
     for (size_t i = 0; i < n; i++)
         if (w.line[i] != NULL)
-            D9D_TRY_OR(st, line_tell(d, step[i], w.line[i], &out[i]), out);
+            D9D_TRY_OR(st, documents_json(d, step[i], w.line[i], &out[i]), out);
 out:
     for (size_t i = 0; i < n; i++)
         json_decref(w.line[i]);
@@ -153,7 +155,7 @@ out:
 
 /* --- for people ------------------------------------------------------------------------------- */
 
-static d9d_status put_real(const json_t *x, const char *key, d9d_buf *out)
+static d9d_status append_real(const json_t *x, const char *key, d9d_buf *out)
 {
     const json_t *v = json_object_get(x, key);
 
@@ -161,7 +163,7 @@ static d9d_status put_real(const json_t *x, const char *key, d9d_buf *out)
                              : d9d_buf_printf(out, " %10s", "-");
 }
 
-static d9d_status print_one(const json_t *x, d9d_buf *out)
+static d9d_status print_document(const json_t *x, d9d_buf *out)
 {
     const char *dataset = json_string_value(json_object_get(x, "dataset"));
     const char *text = json_string_value(json_object_get(x, "text"));
@@ -170,8 +172,8 @@ static d9d_status print_one(const json_t *x, d9d_buf *out)
                            (long long)json_integer_value(json_object_get(x, "sample")),
                            (long long)json_integer_value(json_object_get(x, "document")),
                            (long long)json_integer_value(json_object_get(x, "tokens"))));
-    D9D_TRY(put_real(x, "mean_loss", out));
-    D9D_TRY(put_real(x, "without", out));
+    D9D_TRY(append_real(x, "mean_loss", out));
+    D9D_TRY(append_real(x, "without", out));
     if (dataset != NULL) {
         D9D_TRY(d9d_buf_append(out, "  ", 2));
         D9D_TRY(d9d_text_sanitize(out, dataset));
@@ -190,6 +192,6 @@ d9d_status d9di_spike_documents_print(const json_t *documents, d9d_buf *out)
     D9D_TRY(d9d_buf_printf(out, "%10s %9s %8s %10s %10s\n", "sample", "document", "tokens", "loss",
                            "without"));
     for (size_t i = 0; i < json_array_size(documents); i++)
-        D9D_TRY(print_one(json_array_get(documents, i), out));
+        D9D_TRY(print_document(json_array_get(documents, i), out));
     return D9D_OK;
 }

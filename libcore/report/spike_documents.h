@@ -6,8 +6,8 @@
 #include "report/run_sources.h"
 
 typedef struct d9di_spike_documents {
-    const d9d_run *run;
-    const d9d_spikes_how *how;
+    const d9d_run_reader *run;
+    const d9d_report_spikes_opts *how;
     d9d_arena arena;
     d9di_run_sources sources;
 } d9di_spike_documents; /* zero-initialised but for `run` and `how` */

@@ -10,48 +10,48 @@
 
 typedef struct spike {
     int64_t step;
-    double value, usual, deviations;
+    double value, baseline, deviations;
     json_t *documents; /* NULL: none were recorded */
 } spike;
 
 typedef D9D_VEC(spike) spikes;
 
 /* The newest values that did not stand out, oldest first, and room to sort them. */
-typedef struct window {
+typedef struct spike_window {
     double *values, *sorted;
-    size_t n, most;
-} window;
+    size_t n, capacity;
+} spike_window;
 
-static void usual(const window *w, double *median, double *deviation)
+static void window_stats(const spike_window *w, double *median, double *deviation)
 {
     memcpy(w->sorted, w->values, w->n * sizeof(double));
-    *median = d9di_median(w->sorted, w->n);
+    *median = d9di_report_median(w->sorted, w->n);
     for (size_t i = 0; i < w->n; i++)
         w->sorted[i] = fabs(w->values[i] - *median);
-    *deviation = fmax(1.4826 * d9di_median(w->sorted, w->n), 1e-3 * fabs(*median));
+    *deviation = fmax(1.4826 * d9di_report_median(w->sorted, w->n), 1e-3 * fabs(*median));
 }
 
-static void keep(window *w, double v)
+static void window_push(spike_window *w, double v)
 {
-    if (w->n == w->most)
+    if (w->n == w->capacity)
         memmove(w->values, w->values + 1, --w->n * sizeof(double));
     w->values[w->n++] = v;
 }
 
 /* Does record i stand out? */
-static d9d_status judge(const d9d_run *r, size_t i, double v, const d9d_spikes_how *how, window *w,
-                        spikes *out)
+static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
+                               const d9d_report_spikes_opts *how, spike_window *w, spikes *out)
 {
     double median, deviation;
 
-    if (w->n < D9D_SPIKES_LEAST) {
+    if (w->n < D9D_REPORT_SPIKES_MIN_WINDOW) {
         if (isfinite(v))
-            keep(w, v);
+            window_push(w, v);
         return D9D_OK;
     }
-    usual(w, &median, &deviation);
+    window_stats(w, &median, &deviation);
     if (isfinite(v) && !(v > median + how->deviations * deviation)) {
-        keep(w, v);
+        window_push(w, v);
         return D9D_OK;
     }
     if (D9D_VEC_PUSH(out, (spike){r->step[i], v, median, (v - median) / deviation, NULL}) != D9D_OK)
@@ -59,15 +59,16 @@ static d9d_status judge(const d9d_run *r, size_t i, double v, const d9d_spikes_h
     return D9D_OK;
 }
 
-static d9d_status find_steps(const d9d_run *r, const d9d_spikes_how *how, spikes *out)
+static d9d_status find_steps(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+                             spikes *out)
 {
-    const double *v = d9d_run_values(r, how->key);
-    window w = {.most = how->window};
+    const double *v = d9d_run_reader_values(r, how->key);
+    spike_window w = {.capacity = how->window};
     d9d_status st = D9D_OK;
 
-    if (how->window < D9D_SPIKES_LEAST)
+    if (how->window < D9D_REPORT_SPIKES_MIN_WINDOW)
         return D9D_FAIL(D9D_ECONFIG, "a window of %zu records, must be at least %d", how->window,
-                        D9D_SPIKES_LEAST);
+                        D9D_REPORT_SPIKES_MIN_WINDOW);
     if (v == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: no column %s", r->path, how->key);
     w.values = calloc(2 * how->window, sizeof(double));
@@ -75,13 +76,14 @@ static d9d_status find_steps(const d9d_run *r, const d9d_spikes_how *how, spikes
         return D9D_FAIL(D9D_ENOMEM, "no memory for a window of %zu records", how->window);
     w.sorted = w.values + how->window;
     for (size_t i = 0; i < r->n && st == D9D_OK; i++)
-        if ((r->sources[i] & d9d_run_sources(r, how->key)) != 0)
-            st = judge(r, i, v[i], how, &w, out);
+        if ((r->sources[i] & d9d_run_reader_sources(r, how->key)) != 0)
+            st = check_record(r, i, v[i], how, &w, out);
     free(w.values);
     return st;
 }
 
-static d9d_status find_documents(const d9d_run *r, const d9d_spikes_how *how, spikes *found)
+static d9d_status find_documents(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+                                 spikes *found)
 {
     d9di_spike_documents d = {.run = r, .how = how};
     int64_t *step = d9d_arena_alloc(&d.arena, (found->len + 1) * sizeof(*step));
@@ -100,7 +102,8 @@ static d9d_status find_documents(const d9d_run *r, const d9d_spikes_how *how, sp
     return st;
 }
 
-static d9d_status find(const d9d_run *r, const d9d_spikes_how *how, spikes *out)
+static d9d_status find_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+                              spikes *out)
 {
     D9D_TRY(find_steps(r, how, out));
     return out->len > 0 ? find_documents(r, how, out) : D9D_OK;
@@ -113,17 +116,17 @@ static void spikes_release(spikes *found)
     D9D_VEC_RELEASE(found);
 }
 
-static d9d_status fill(d9di_grid *g, const spikes *found, const char *key)
+static d9d_status fill_table(d9di_text_table *g, const spikes *found, const char *key)
 {
     const char *const heads[] = {"step", key, "usual", "deviations"};
 
     for (size_t k = 0; k < 4; k++)
-        D9D_TRY(d9di_grid_text(g, heads[k]));
+        D9D_TRY(d9di_text_table_add_text(g, heads[k]));
     for (size_t i = 0; i < found->len; i++) {
-        D9D_TRY(d9di_grid_int(g, found->data[i].step));
-        D9D_TRY(d9di_grid_real(g, found->data[i].value));
-        D9D_TRY(d9di_grid_real(g, found->data[i].usual));
-        D9D_TRY(d9di_grid_real(g, found->data[i].deviations));
+        D9D_TRY(d9di_text_table_add_int(g, found->data[i].step));
+        D9D_TRY(d9di_text_table_add_real(g, found->data[i].value));
+        D9D_TRY(d9di_text_table_add_real(g, found->data[i].baseline));
+        D9D_TRY(d9di_text_table_add_real(g, found->data[i].deviations));
     }
     return D9D_OK;
 }
@@ -141,22 +144,24 @@ static d9d_status print_documents(const spikes *found, d9d_buf *out)
     return D9D_OK;
 }
 
-d9d_status d9d_report_spikes(const d9d_run *r, const d9d_spikes_how *how, d9d_buf *out)
+d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+                             d9d_buf *out)
 {
-    d9di_grid g = {.columns = 4};
+    d9di_text_table g = {.columns = 4};
     spikes found = {0};
-    d9d_status st = find(r, how, &found), put;
+    d9d_status st = find_spikes(r, how, &found), put;
 
     if (st == D9D_OK)
-        st = fill(&g, &found, how->key);
-    put = d9di_grid_finish(&g, out);
+        st = fill_table(&g, &found, how->key);
+    put = d9di_text_table_finish(&g, out);
     if (st == D9D_OK && put == D9D_OK)
         put = print_documents(&found, out);
     spikes_release(&found);
     return st != D9D_OK ? st : put;
 }
 
-static json_t *spikes_json(const d9d_run *r, const d9d_spikes_how *how, const spikes *found)
+static json_t *spikes_json(const d9d_run_reader *r, const d9d_report_spikes_opts *how,
+                           const spikes *found)
 {
     json_t *list = json_array();
     int bad = 0;
@@ -164,9 +169,9 @@ static json_t *spikes_json(const d9d_run *r, const d9d_spikes_how *how, const sp
     for (size_t i = 0; i < found->len; i++)
         bad |= json_array_append_new(
             list, json_pack("{s:I, s:o, s:o, s:o, s:O*}", "step", (json_int_t)found->data[i].step,
-                            "value", d9di_rows_json(found->data[i].value), "usual",
-                            d9di_rows_json(found->data[i].usual), "deviations",
-                            d9di_rows_json(found->data[i].deviations), "documents",
+                            "value", d9di_report_rows_json(found->data[i].value), "usual",
+                            d9di_report_rows_json(found->data[i].baseline), "deviations",
+                            d9di_report_rows_json(found->data[i].deviations), "documents",
                             found->data[i].documents));
     if (bad == 0)
         return json_pack("{s:o, s:o, s:o}", "run", d9d_json_str(r->name), "key",
@@ -175,7 +180,8 @@ static json_t *spikes_json(const d9d_run *r, const d9d_spikes_how *how, const sp
     return NULL;
 }
 
-d9d_status d9d_report_spikes_json(const d9d_runs *r, const d9d_spikes_how *how, json_t **out)
+d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r, const d9d_report_spikes_opts *how,
+                                  json_t **out)
 {
     json_t *list = json_array();
     d9d_status st = D9D_OK;
@@ -183,7 +189,7 @@ d9d_status d9d_report_spikes_json(const d9d_runs *r, const d9d_spikes_how *how, 
     for (size_t k = 0; k < r->n && st == D9D_OK; k++) {
         spikes found = {0};
 
-        st = find(r->run[k], how, &found);
+        st = find_spikes(r->run[k], how, &found);
         if (st == D9D_OK && json_array_append_new(list, spikes_json(r->run[k], how, &found)) != 0)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for its spikes", r->run[k]->path);
         spikes_release(&found);

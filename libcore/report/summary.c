@@ -8,7 +8,7 @@
 #include "report/text_table.h"
 
 /* NaN of none. */
-static d9d_status median(const double *v, size_t n, double *out)
+static d9d_status median_of_finite(const double *v, size_t n, double *out)
 {
     double *sorted;
     size_t m = 0;
@@ -22,12 +22,12 @@ static d9d_status median(const double *v, size_t n, double *out)
     for (size_t i = 0; i < n; i++)
         if (!isnan(v[i]))
             sorted[m++] = v[i];
-    *out = d9di_median(sorted, m);
+    *out = d9di_report_median(sorted, m);
     free(sorted);
     return D9D_OK;
 }
 
-static double last_of(const double *v, size_t n)
+static double last_finite(const double *v, size_t n)
 {
     while (v != NULL && n > 0)
         if (!isnan(v[--n]))
@@ -35,22 +35,22 @@ static double last_of(const double *v, size_t n)
     return (double)NAN;
 }
 
-static double highest_of(const double *v, size_t n)
+static double max_finite(const double *v, size_t n)
 {
-    double most = (double)NAN;
+    double largest = (double)NAN;
 
     for (size_t i = 0; v != NULL && i < n; i++)
-        most = fmax(most, v[i]);
-    return most;
+        largest = fmax(largest, v[i]);
+    return largest;
 }
 
-static void summarise_steps(const d9d_run *r, d9d_run_summary *s)
+static void summarise_steps(const d9d_run_reader *r, d9d_report_run_summary *s)
 {
-    const double *loss = d9d_run_values(r, "loss");
+    const double *loss = d9d_run_reader_values(r, "loss");
 
     s->first_step = s->last_step = -1;
     for (size_t i = 0; i < r->n; i++)
-        if ((r->sources[i] & D9D_RUN_TRAINING) != 0) {
+        if ((r->sources[i] & D9D_RUN_READER_TRAINING) != 0) {
             s->first_step = s->first_step < 0 ? r->step[i] : s->first_step;
             s->last_step = r->step[i];
             s->records++;
@@ -67,12 +67,12 @@ static void summarise_steps(const d9d_run *r, d9d_run_summary *s)
             s->min_loss_step = r->step[i];
         }
     }
-    s->last_loss = last_of(loss, r->n);
+    s->last_loss = last_finite(loss, r->n);
 }
 
-static double seconds_of(const d9d_run *r)
+static double total_step_seconds(const d9d_run_reader *r)
 {
-    const double *ms = d9d_run_values(r, "step_ms");
+    const double *ms = d9d_run_reader_values(r, "step_ms");
     double sum = 0;
     int64_t from = 0;
 
@@ -87,29 +87,29 @@ static double seconds_of(const d9d_run *r)
     return sum;
 }
 
-d9d_status d9d_run_summarise(const d9d_run *r, d9d_run_summary *out)
+d9d_status d9d_report_summarise_run(const d9d_run_reader *r, d9d_report_run_summary *out)
 {
-    d9d_run_summary s = {
-        .tokens = last_of(d9d_run_values(r, "tokens"), r->n),
-        .samples = last_of(d9d_run_values(r, "samples"), r->n),
-        .seconds = seconds_of(r),
-        .mem_bytes = highest_of(d9d_run_values(r, "mem_bytes"), r->n),
+    d9d_report_run_summary s = {
+        .tokens = last_finite(d9d_run_reader_values(r, "tokens"), r->n),
+        .samples = last_finite(d9d_run_reader_values(r, "samples"), r->n),
+        .seconds = total_step_seconds(r),
+        .mem_bytes = max_finite(d9d_run_reader_values(r, "mem_bytes"), r->n),
         .restarts = r->restarts,
     };
 
     summarise_steps(r, &s);
-    D9D_TRY(median(d9d_run_values(r, "tokens_per_s"), r->n, &s.tokens_per_s));
-    D9D_TRY(median(d9d_run_values(r, "mfu"), r->n, &s.mfu));
+    D9D_TRY(median_of_finite(d9d_run_reader_values(r, "tokens_per_s"), r->n, &s.tokens_per_s));
+    D9D_TRY(median_of_finite(d9d_run_reader_values(r, "mfu"), r->n, &s.mfu));
     *out = s;
     return D9D_OK;
 }
 
 /* --- evaluations ------------------------------------------------------------------- */
 
-typedef struct evaluated {
+typedef struct evaluation_best {
     double last, best; /* NaN where nothing was logged, or nothing says which is better */
     int64_t last_step, best_step;
-} evaluated;
+} evaluation_best;
 
 /* Which values are better; of other metrics nobody knows. */
 static const struct {
@@ -119,7 +119,7 @@ static const struct {
                {"f1", 1},    {"fbeta", 1},    {"binary_auroc", 1}};
 
 /* Of "valid/f1" or "valid/f1[1]". */
-static int better_of(const char *key)
+static int better_direction(const char *key)
 {
     const char *metric = strrchr(key, '/') + 1;
     const size_t n = strcspn(metric, "[");
@@ -130,14 +130,14 @@ static int better_of(const char *key)
     return 0;
 }
 
-static void evaluate(const d9d_run *r, const char *key, evaluated *e)
+static void find_best(const d9d_run_reader *r, const char *key, evaluation_best *e)
 {
-    const double *v = d9d_run_values(r, key);
-    const int sign = better_of(key);
+    const double *v = d9d_run_reader_values(r, key);
+    const int sign = better_direction(key);
 
-    *e = (evaluated){(double)NAN, (double)NAN, -1, -1};
+    *e = (evaluation_best){(double)NAN, (double)NAN, -1, -1};
     for (size_t i = 0; v != NULL && i < r->n; i++) {
-        if ((r->sources[i] & d9d_run_sources(r, key)) == 0)
+        if ((r->sources[i] & d9d_run_reader_sources(r, key)) == 0)
             continue;
         e->last = v[i];
         e->last_step = r->step[i];
@@ -149,35 +149,38 @@ static void evaluate(const d9d_run *r, const char *key, evaluated *e)
 }
 
 /* The losses and metrics of all runs' evaluations. */
-static d9d_status evaluated_keys(const d9d_runs *r, d9d_arena *a, d9d_keys *out)
+static d9d_status evaluated_keys(const d9d_run_reader_list *r, d9d_arena *a,
+                                 d9d_report_columns *out)
 {
-    return d9di_rows_keys(r, (d9d_keys){0}, (d9d_keys){0}, true, a, out);
+    return d9di_report_rows_columns(r, (d9d_report_columns){0}, (d9d_report_columns){0}, true, a,
+                                    out);
 }
 
-static d9d_status fill_evaluation(d9di_grid *g, const d9d_runs *r, const char *key, d9d_arena *a)
+static d9d_status fill_evaluation(d9di_text_table *g, const d9d_run_reader_list *r, const char *key,
+                                  d9d_arena *a)
 {
     static const struct {
         const char *before, *behind;
         size_t offset;
         bool is_step;
-    } rows[] = {{"last_", "", offsetof(evaluated, last), false},
-                {"last_", "_step", offsetof(evaluated, last_step), true},
-                {"best_", "", offsetof(evaluated, best), false},
-                {"best_", "_step", offsetof(evaluated, best_step), true}};
+    } rows[] = {{"last_", "", offsetof(evaluation_best, last), false},
+                {"last_", "_step", offsetof(evaluation_best, last_step), true},
+                {"best_", "", offsetof(evaluation_best, best), false},
+                {"best_", "_step", offsetof(evaluation_best, best_step), true}};
 
-    for (size_t i = 0; i < (better_of(key) != 0 ? 4 : 2); i++) {
+    for (size_t i = 0; i < (better_direction(key) != 0 ? 4 : 2); i++) {
         const char *name = d9d_arena_printf(a, "%s%s%s", rows[i].before, key, rows[i].behind);
 
         if (name == NULL)
             return D9D_FAIL(D9D_ENOMEM, "no memory for the summary of %s", key);
-        D9D_TRY(d9di_grid_text(g, name));
+        D9D_TRY(d9di_text_table_add_text(g, name));
         for (size_t k = 0; k < r->n; k++) {
-            evaluated e;
+            evaluation_best e;
             const void *v = (const char *)&e + rows[i].offset;
 
-            evaluate(r->run[k], key, &e);
-            D9D_TRY(rows[i].is_step ? d9di_grid_int(g, *(const int64_t *)v)
-                                    : d9di_grid_real(g, *(const double *)v));
+            find_best(r->run[k], key, &e);
+            D9D_TRY(rows[i].is_step ? d9di_text_table_add_int(g, *(const int64_t *)v)
+                                    : d9di_text_table_add_real(g, *(const double *)v));
         }
     }
     return D9D_OK;
@@ -185,84 +188,88 @@ static d9d_status fill_evaluation(d9di_grid *g, const d9d_runs *r, const char *k
 
 /* --- table and JSON from one list ----------------------------------------------- */
 
-#define INT(f)                                                                                     \
+#define INT_FIELD(f)                                                                               \
     {                                                                                              \
-#f, offsetof(d9d_run_summary, f), true                                                     \
+#f, offsetof(d9d_report_run_summary, f), true                                              \
     }
-#define REAL(f)                                                                                    \
+#define REAL_FIELD(f)                                                                              \
     {                                                                                              \
-#f, offsetof(d9d_run_summary, f), false                                                    \
+#f, offsetof(d9d_report_run_summary, f), false                                             \
     }
 static const struct field {
     const char *name;
     size_t offset;
     bool is_int;
 } fields[] = {
-    INT(records),       INT(first_step),    INT(last_step),  REAL(first_loss), REAL(last_loss),
-    REAL(min_loss),     INT(min_loss_step), REAL(tokens),    REAL(samples),    REAL(seconds),
-    REAL(tokens_per_s), REAL(mfu),          REAL(mem_bytes), INT(restarts),
+    INT_FIELD(records),    INT_FIELD(first_step), INT_FIELD(last_step),     REAL_FIELD(first_loss),
+    REAL_FIELD(last_loss), REAL_FIELD(min_loss),  INT_FIELD(min_loss_step), REAL_FIELD(tokens),
+    REAL_FIELD(samples),   REAL_FIELD(seconds),   REAL_FIELD(tokens_per_s), REAL_FIELD(mfu),
+    REAL_FIELD(mem_bytes), INT_FIELD(restarts),
 };
 enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
 
-static const void *field_of(const d9d_run_summary *s, const struct field *f)
+static const void *field_value(const d9d_report_run_summary *s, const struct field *f)
 {
     return (const char *)s + f->offset;
 }
 
-static d9d_status fill(d9di_grid *g, const d9d_runs *r, const d9d_run_summary *s, d9d_arena *a)
+static d9d_status fill_table(d9di_text_table *g, const d9d_run_reader_list *r,
+                             const d9d_report_run_summary *s, d9d_arena *a)
 {
-    d9d_keys keys;
+    d9d_report_columns keys;
 
     D9D_TRY(evaluated_keys(r, a, &keys));
-    D9D_TRY(d9di_grid_text(g, "run"));
+    D9D_TRY(d9di_text_table_add_text(g, "run"));
     for (size_t k = 0; k < r->n; k++)
-        D9D_TRY(d9di_grid_text(g, r->run[k]->name));
+        D9D_TRY(d9di_text_table_add_text(g, r->run[k]->name));
     for (const struct field *f = fields; f < fields + N_FIELDS; f++) {
-        D9D_TRY(d9di_grid_text(g, f->name));
+        D9D_TRY(d9di_text_table_add_text(g, f->name));
         for (size_t k = 0; k < r->n; k++)
-            D9D_TRY(f->is_int ? d9di_grid_int(g, *(const int64_t *)field_of(&s[k], f))
-                              : d9di_grid_real(g, *(const double *)field_of(&s[k], f)));
+            D9D_TRY(f->is_int
+                        ? d9di_text_table_add_int(g, *(const int64_t *)field_value(&s[k], f))
+                        : d9di_text_table_add_real(g, *(const double *)field_value(&s[k], f)));
     }
     for (size_t i = 0; i < keys.n; i++)
         D9D_TRY(fill_evaluation(g, r, keys.key[i], a));
-    D9D_TRY(d9di_grid_text(g, "end"));
+    D9D_TRY(d9di_text_table_add_text(g, "end"));
     for (size_t k = 0; k < r->n; k++)
-        D9D_TRY(d9di_grid_text(g, r->run[k]->end != NULL ? r->run[k]->end : "-"));
+        D9D_TRY(d9di_text_table_add_text(g, r->run[k]->end != NULL ? r->run[k]->end : "-"));
     return D9D_OK;
 }
 
-d9d_status d9d_report_summary(const d9d_runs *r, d9d_buf *out)
+d9d_status d9d_report_summary(const d9d_run_reader_list *r, d9d_buf *out)
 {
-    d9di_grid g = {.columns = r->n + 1};
+    d9di_text_table g = {.columns = r->n + 1};
     d9d_arena a = {0};
-    d9d_run_summary *s = calloc(r->n + 1, sizeof(*s));
+    d9d_report_run_summary *s = calloc(r->n + 1, sizeof(*s));
     d9d_status st = D9D_OK, put;
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %zu summaries", r->n);
     for (size_t k = 0; k < r->n && st == D9D_OK; k++)
-        st = d9d_run_summarise(r->run[k], &s[k]);
+        st = d9d_report_summarise_run(r->run[k], &s[k]);
     if (st == D9D_OK)
-        st = fill(&g, r, s, &a);
-    put = d9di_grid_finish(&g, out);
+        st = fill_table(&g, r, s, &a);
+    put = d9di_text_table_finish(&g, out);
     d9d_arena_release(&a);
     free(s);
     return st != D9D_OK ? st : put;
 }
 
-static json_t *evaluations_json(const d9d_run *r, d9d_keys keys)
+static json_t *evaluations_json(const d9d_run_reader *r, d9d_report_columns keys)
 {
     json_t *all = json_object();
 
     for (size_t i = 0; i < keys.n; i++) {
-        evaluated e;
+        evaluation_best e;
 
-        evaluate(r, keys.key[i], &e);
-        if (json_object_set_new(all, keys.key[i],
-                                json_pack("{s:o, s:I, s:o, s:I}", "last", d9di_rows_json(e.last),
-                                          "last_step", (json_int_t)e.last_step, "best",
-                                          d9di_rows_json(e.best), "best_step",
-                                          (json_int_t)e.best_step)) != 0) {
+        find_best(r, keys.key[i], &e);
+        if (json_object_set_new(
+                all, keys.key[i],
+                json_pack("{s:o, s:I, s:o, s:I}", "last", d9di_report_rows_json(e.last),
+                          "last_step", (json_int_t)e.last_step, "best",
+                          d9di_report_rows_json(e.best), "best_step", (json_int_t)e.best_step)) !=
+            0) {
             json_decref(all);
             return NULL;
         }
@@ -270,7 +277,8 @@ static json_t *evaluations_json(const d9d_run *r, d9d_keys keys)
     return all;
 }
 
-static json_t *summary_json(const d9d_run *r, const d9d_run_summary *s, d9d_keys keys)
+static json_t *summary_json(const d9d_run_reader *r, const d9d_report_run_summary *s,
+                            d9d_report_columns keys)
 {
     json_t *obj =
         json_pack("{s:o, s:o}", "run", d9d_json_str(r->name), "path", d9d_json_str(r->path));
@@ -278,8 +286,9 @@ static json_t *summary_json(const d9d_run *r, const d9d_run_summary *s, d9d_keys
 
     for (const struct field *f = fields; f < fields + N_FIELDS; f++)
         bad |= json_object_set_new(obj, f->name,
-                                   f->is_int ? json_integer(*(const int64_t *)field_of(s, f))
-                                             : d9di_rows_json(*(const double *)field_of(s, f)));
+                                   f->is_int
+                                       ? json_integer(*(const int64_t *)field_value(s, f))
+                                       : d9di_report_rows_json(*(const double *)field_value(s, f)));
     if (keys.n > 0)
         bad |= json_object_set_new(obj, "evaluation", evaluations_json(r, keys));
     bad |= json_object_set_new(obj, "end", d9d_json_str(r->end));
@@ -289,18 +298,18 @@ static json_t *summary_json(const d9d_run *r, const d9d_run_summary *s, d9d_keys
     return NULL;
 }
 
-d9d_status d9d_report_summary_json(const d9d_runs *r, json_t **out)
+d9d_status d9d_report_summary_json(const d9d_run_reader_list *r, json_t **out)
 {
     json_t *list = json_array();
     d9d_status st = D9D_OK;
 
     for (size_t k = 0; k < r->n && st == D9D_OK; k++) {
-        const d9d_runs one = {&r->run[k], 1};
-        d9d_run_summary s;
+        const d9d_run_reader_list one = {&r->run[k], 1};
+        d9d_report_run_summary s;
         d9d_arena a = {0};
-        d9d_keys keys;
+        d9d_report_columns keys;
 
-        st = d9d_run_summarise(r->run[k], &s);
+        st = d9d_report_summarise_run(r->run[k], &s);
         if (st == D9D_OK)
             st = evaluated_keys(&one, &a, &keys);
         if (st == D9D_OK && json_array_append_new(list, summary_json(r->run[k], &s, keys)) != 0)

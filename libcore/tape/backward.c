@@ -7,14 +7,14 @@
 /* --- sums of gradients ----------------------------------------------------------- */
 
 /* a += b in a's memory. */
-static d9d_status add_into(d9d_device *dev, d9d_tensor *a, const d9d_tensor *b)
+static d9d_status add_in_place(d9d_device *dev, d9d_tensor *a, const d9d_tensor *b)
 {
     return dev->kernels->accumulate(dev->stream, a->dtype, d9d_tensor_data(a), 1.0f, b->dtype,
                                     d9d_tensor_data(b), d9d_tensor_numel(a));
 }
 
-static d9d_status add_apart(d9d_device *dev, d9d_tensor *sum, const d9d_tensor *a,
-                            const d9d_tensor *b)
+static d9d_status add_to_new(d9d_device *dev, d9d_tensor *sum, const d9d_tensor *a,
+                             const d9d_tensor *b)
 {
     const void *const both[] = {d9d_tensor_data(a), d9d_tensor_data(b)};
 
@@ -24,73 +24,73 @@ static d9d_status add_apart(d9d_device *dev, d9d_tensor *sum, const d9d_tensor *
 }
 
 /* A gradient that someone else holds is never written to.  The three ways give the same bits. */
-static d9d_status accumulate(d9d_device *dev, d9d_tensor *slot, d9d_tensor *grad)
+static d9d_status accumulate_grad(d9d_device *dev, d9d_tensor *slot, d9d_tensor *grad)
 {
     d9d_tensor sum = {0};
     d9d_status st;
 
-    if (d9d_tensor_is_sole(slot)) {
-        st = add_into(dev, slot, grad);
-    } else if (d9d_tensor_is_sole(grad)) {
+    if (d9d_tensor_is_unique(slot)) {
+        st = add_in_place(dev, slot, grad);
+    } else if (d9d_tensor_is_unique(grad)) {
         const d9d_tensor old = *slot;
 
-        st = add_into(dev, grad, slot);
+        st = add_in_place(dev, grad, slot);
         *slot = *grad;
         *grad = old;
     } else {
-        st = add_apart(dev, &sum, slot, grad);
+        st = add_to_new(dev, &sum, slot, grad);
         d9d_tensor_release(slot);
         *slot = sum;
     }
     return st;
 }
 
-static d9d_status refuse(const d9d_var *v)
+static d9d_status fail_root_grad(const d9d_var *v)
 {
     return D9D_FAIL(D9D_EINVAL, "backward: %s makes its own gradient and takes no other",
-                    v->maker->ops->name);
+                    v->producer->ops->name);
 }
 
-d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad)
+d9d_status d9di_var_accumulate_grad(d9d_tape *t, d9d_var *v, d9d_tensor *grad)
 {
-    d9d_tensor *slot = d9di_var_slot(v);
+    d9d_tensor *slot = d9di_var_grad_slot(v);
     d9d_status st = D9D_OK;
 
     assert(grad->dtype == v->value.dtype && d9d_shape_equal(&grad->shape, &v->value.shape));
     if (d9d_var_is_root(v))
-        st = refuse(v);
+        st = fail_root_grad(v);
     else if (v->needs_grad && slot->storage == NULL) {
         *slot = *grad;
         *grad = (d9d_tensor){0};
     } else if (v->needs_grad) {
-        st = accumulate(t->dev, slot, grad);
+        st = accumulate_grad(t->dev, slot, grad);
     }
     d9d_tensor_release(grad);
     return st;
 }
 
-d9d_status d9d_node_give(d9d_node *n, int i, d9d_tensor *grad)
+d9d_status d9d_node_accumulate_grad(d9d_node *n, int i, d9d_tensor *grad)
 {
-    return d9di_var_give(n->tape, n->in[i], grad);
+    return d9di_var_accumulate_grad(n->tape, n->in[i], grad);
 }
 
-d9d_status d9d_node_sum(d9d_node *n, int i, d9d_tensor *sum, const void **plus)
+d9d_status d9d_node_accumulate_begin(d9d_node *n, int i, d9d_tensor *sum, const void **plus)
 {
     const d9d_var *v = n->in[i];
-    d9d_tensor *slot = d9di_var_slot(n->in[i]);
+    d9d_tensor *slot = d9di_var_grad_slot(n->in[i]);
 
     if (d9d_var_is_root(v))
-        return refuse(v);
+        return fail_root_grad(v);
     *plus = slot->storage != NULL ? d9d_tensor_data(slot) : NULL;
-    if (slot->storage == NULL || !d9d_tensor_is_sole(slot))
+    if (slot->storage == NULL || !d9d_tensor_is_unique(slot))
         return d9d_node_alloc(n, v->value.dtype, v->value.shape, sum);
     *sum = d9d_tensor_ref(slot);
     return D9D_OK;
 }
 
-void d9d_node_sum_give(d9d_node *n, int i, d9d_tensor *sum)
+void d9d_node_accumulate_end(d9d_node *n, int i, d9d_tensor *sum)
 {
-    d9d_tensor *slot = d9di_var_slot(n->in[i]);
+    d9d_tensor *slot = d9di_var_grad_slot(n->in[i]);
 
     d9d_tensor_release(slot);
     *slot = *sum;
@@ -99,108 +99,108 @@ void d9d_node_sum_give(d9d_node *n, int i, d9d_tensor *sum)
 
 /* --- nodes in reverse ---------------------------------------------------------------- */
 
-static void drop_saved(d9d_node *n, d9d_need half)
+static void release_saved(d9d_node *n, d9d_node_need half)
 {
     for (int i = 0; i < n->n_saved; i++)
         if (n->need[i] == half)
             d9d_tensor_release(&n->saved[i]);
 }
 
-static d9d_status run_input(d9d_node *n)
+static d9d_status run_dgrad(d9d_node *n)
 {
-    if (n->halves & D9D_NEED_INPUT)
-        D9D_TRY(n->ops->input(n));
-    d9d_trace_lap(n->tape->dev, n->ops->name, "dx");
-    drop_saved(n, D9D_NEED_INPUT);
-    if (!(n->halves & D9D_NEED_WEIGHT))
-        d9di_node_forget(n);
+    if (n->halves & D9D_NEED_DGRAD)
+        D9D_TRY(n->ops->dgrad(n));
+    d9d_trace_mark(n->tape->dev, n->ops->name, "dx");
+    release_saved(n, D9D_NEED_DGRAD);
+    if (!(n->halves & D9D_NEED_WGRAD))
+        d9di_node_release(n);
     return D9D_OK;
 }
 
-static d9d_status run_weight(d9d_node *n)
+static d9d_status run_wgrad(d9d_node *n)
 {
-    if (n->halves & D9D_NEED_WEIGHT)
-        D9D_TRY(n->ops->weight(n));
-    d9d_trace_lap(n->tape->dev, n->ops->name, "dw");
-    d9di_node_forget(n);
+    if (n->halves & D9D_NEED_WGRAD)
+        D9D_TRY(n->ops->wgrad(n));
+    d9d_trace_mark(n->tape->dev, n->ops->name, "dw");
+    d9di_node_release(n);
     return D9D_OK;
 }
 
 /* --- what is put off ------------------------------------------------------------------- */
 
-void d9d_tape_may_put_off(d9d_tape *t)
+void d9d_tape_defer_wgrad(d9d_tape *t)
 {
-    t->may_put_off = true;
+    t->can_defer_wgrad = true;
 }
 
 /* The first n of those that were put off. */
-static d9d_status catch_up(d9d_tape *t, size_t n)
+static d9d_status run_deferred(d9d_tape *t, size_t n)
 {
-    d9di_put_off *const all = t->put_off.data;
+    d9di_tape_deferred *const all = t->deferred.data;
 
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(all[i].run(all[i].node));
-        t->point_put_off = t->point_put_off && all[i].run == run_weight;
+        t->hook_deferred = t->hook_deferred && all[i].run == run_wgrad;
     }
-    t->put_off.len -= n;
-    for (size_t i = 0; i < t->put_off.len; i++)
+    t->deferred.len -= n;
+    for (size_t i = 0; i < t->deferred.len; i++)
         all[i] = all[n + i];
     return D9D_OK;
 }
 
-d9d_status d9d_tape_catch_up(d9d_tape *t)
+d9d_status d9d_tape_run_deferred(d9d_tape *t)
 {
-    return catch_up(t, t->put_off.len);
+    return run_deferred(t, t->deferred.len);
 }
 
-d9d_status d9d_tape_catch_up_but_one(d9d_tape *t)
+d9d_status d9d_tape_run_deferred_keep_one(d9d_tape *t)
 {
-    size_t n = t->put_off.len;
+    size_t n = t->deferred.len;
 
-    while (n > 0 && t->put_off.data[n - 1].run != run_weight)
+    while (n > 0 && t->deferred.data[n - 1].run != run_wgrad)
         n--;
-    return catch_up(t, n > 0 ? n - 1 : 0);
+    return run_deferred(t, n > 0 ? n - 1 : 0);
 }
 
-static d9d_status put_off(d9d_node *n, d9d_status (*run)(d9d_node *n))
+static d9d_status defer_node(d9d_node *n, d9d_status (*run)(d9d_node *n))
 {
-    return D9D_VEC_PUSH(&n->tape->put_off, ((d9di_put_off){n, run}));
+    return D9D_VEC_PUSH(&n->tape->deferred, ((d9di_tape_deferred){n, run}));
 }
 
-d9d_status d9d_node_put_off(d9d_node *n, d9d_status (*run)(d9d_node *n))
+d9d_status d9d_node_defer(d9d_node *n, d9d_status (*run)(d9d_node *n))
 {
     d9d_tape *t = n->tape;
 
-    if (t->point_put_off)
-        D9D_TRY(d9d_tape_catch_up(t));
-    if (t->put_off.len == 0)
+    if (t->hook_deferred)
+        D9D_TRY(d9d_tape_run_deferred(t));
+    if (t->deferred.len == 0)
         return run(n);
-    t->point_put_off = true;
-    return put_off(n, run);
+    t->hook_deferred = true;
+    return defer_node(n, run);
 }
 
-static d9d_status run_full(d9d_node *n)
+static d9d_status run_bwd(d9d_node *n)
 {
-    if (n->ops->full == NULL) {
-        D9D_TRY(run_input(n));
-        return n->tape->may_put_off && n->halves & D9D_NEED_WEIGHT ? put_off(n, run_weight)
-                                                                   : run_weight(n);
+    if (n->ops->bwd == NULL) {
+        D9D_TRY(run_dgrad(n));
+        return n->tape->can_defer_wgrad && n->halves & D9D_NEED_WGRAD ? defer_node(n, run_wgrad)
+                                                                      : run_wgrad(n);
     }
-    D9D_TRY(n->ops->full(n));
-    d9d_trace_lap(n->tape->dev, n->ops->name, "dx dw");
-    d9di_node_forget(n);
+    D9D_TRY(n->ops->bwd(n));
+    d9d_trace_mark(n->tape->dev, n->ops->name, "dx dw");
+    d9di_node_release(n);
     return D9D_OK;
 }
 
 /* What a mode does with a node, and where in a tape's life it belongs. */
 static const struct mode {
     const char *name;
-    d9di_phase from, to;
+    d9di_tape_phase from, to;
     d9d_status (*run)(d9d_node *n);
 } modes[] = {
-    [D9D_BACKWARD_FULL] = {"full", D9DI_FORWARD, D9DI_DONE, run_full},
-    [D9D_BACKWARD_INPUT] = {"input", D9DI_FORWARD, D9DI_HALF_WAY, run_input},
-    [D9D_BACKWARD_WEIGHT] = {"weight", D9DI_HALF_WAY, D9DI_DONE, run_weight},
+    [D9D_BACKWARD_FULL] = {"full", D9DI_PHASE_FORWARD, D9DI_PHASE_DONE, run_bwd},
+    [D9D_BACKWARD_DGRAD] = {"input", D9DI_PHASE_FORWARD, D9DI_PHASE_DGRAD_DONE, run_dgrad},
+    [D9D_BACKWARD_WGRAD] = {"weight", D9DI_PHASE_DGRAD_DONE, D9DI_PHASE_DONE, run_wgrad},
 };
 
 static bool is_reached(const d9d_node *n)
@@ -212,7 +212,7 @@ static bool is_reached(const d9d_node *n)
     return reached;
 }
 
-d9d_status d9di_tape_run(d9d_tape *t, d9d_backward_mode mode)
+d9d_status d9di_tape_run_backward(d9d_tape *t, d9d_tape_backward_mode mode)
 {
     const struct mode *m = &modes[mode];
 
@@ -224,9 +224,9 @@ d9d_status d9di_tape_run(d9d_tape *t, d9d_backward_mode mode)
         if (n->reached)
             D9D_TRY(m->run(n));
         else
-            d9di_node_forget(n);
+            d9di_node_release(n);
     }
-    return d9d_tape_catch_up(t);
+    return d9d_tape_run_deferred(t);
 }
 
 /* --- the call --------------------------------------------------------------------------- */
@@ -234,9 +234,9 @@ d9d_status d9di_tape_run(d9d_tape *t, d9d_backward_mode mode)
 static d9d_status check_phase(const d9d_tape *t, const struct mode *m)
 {
     static const char *const before[] = {
-        [D9DI_FORWARD] = "no input backward came before it",
-        [D9DI_HALF_WAY] = "the input backward has run; only the weight backward may follow",
-        [D9DI_DONE] = "the tape went backward already",
+        [D9DI_PHASE_FORWARD] = "no input backward came before it",
+        [D9DI_PHASE_DGRAD_DONE] = "the input backward has run; only the weight backward may follow",
+        [D9DI_PHASE_DONE] = "the tape went backward already",
     };
 
     if (t->phase != m->from)
@@ -252,15 +252,15 @@ static d9d_status check_seed(const d9d_tensor *root, const d9d_tensor *seed, siz
         return D9D_FAIL(D9D_EINVAL, "backward: the gradient of root %zu has no storage", i);
     if (seed->dtype != root->dtype || !d9d_shape_equal(&seed->shape, &root->shape))
         return D9D_FAIL(D9D_EINVAL, "backward: root %zu is %s %s, its gradient %s %s", i,
-                        d9d_dtype_word(root->dtype), d9d_shape_text(&root->shape, a, sizeof(a)),
-                        d9d_dtype_word(seed->dtype), d9d_shape_text(&seed->shape, b, sizeof(b)));
+                        d9d_dtype_name(root->dtype), d9d_shape_text(&root->shape, a, sizeof(a)),
+                        d9d_dtype_name(seed->dtype), d9d_shape_text(&seed->shape, b, sizeof(b)));
     return D9D_OK;
 }
 
 d9d_status d9d_tape_backward(d9d_tape *t, d9d_var *const *roots, const d9d_tensor *seeds, size_t n,
-                             d9d_backward_mode mode)
+                             d9d_tape_backward_mode mode)
 {
-    if (mode == D9D_BACKWARD_WEIGHT)
+    if (mode == D9D_BACKWARD_WGRAD)
         n = 0;
     D9D_TRY(check_phase(t, &modes[mode]));
     for (size_t i = 0; i < n; i++)
@@ -268,7 +268,7 @@ d9d_status d9d_tape_backward(d9d_tape *t, d9d_var *const *roots, const d9d_tenso
     for (size_t i = 0; i < n; i++) {
         d9d_tensor seed = d9d_tensor_ref(&seeds[i]);
 
-        D9D_TRY(d9di_var_give(t, roots[i], &seed));
+        D9D_TRY(d9di_var_accumulate_grad(t, roots[i], &seed));
     }
-    return d9di_tape_run(t, mode);
+    return d9di_tape_run_backward(t, mode);
 }

@@ -3,26 +3,26 @@
 
 #include <string.h>
 
-void d9d_param_cut(d9d_param *p, int dim, int64_t parts, int64_t i)
+void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;
 
-    d9d_part_of(p->work.dim[dim], parts, i, &first, &count);
-    p->work.dim[dim] = count;
-    p->work_start[dim] += first;
-    p->box = p->work;
-    memcpy(p->start, p->work_start, sizeof(p->start));
+    d9d_param_split_even(p->local_shape.dim[dim], parts, i, &first, &count);
+    p->local_shape.dim[dim] = count;
+    p->local_offset[dim] += first;
+    p->shard_shape = p->local_shape;
+    memcpy(p->shard_offset, p->local_offset, sizeof(p->shard_offset));
 }
 
 void d9d_param_shard(d9d_param *p, d9d_comm *shard, int dim, int64_t parts, int64_t i)
 {
     int64_t first, count;
 
-    d9d_part_of(p->work.dim[dim], parts, i, &first, &count);
-    p->shard = shard;
+    d9d_param_split_even(p->local_shape.dim[dim], parts, i, &first, &count);
+    p->shard_group = shard;
     p->shard_dim = dim;
-    p->box = p->work;
-    p->box.dim[dim] = count;
-    memcpy(p->start, p->work_start, sizeof(p->start));
-    p->start[dim] += first;
+    p->shard_shape = p->local_shape;
+    p->shard_shape.dim[dim] = count;
+    memcpy(p->shard_offset, p->local_offset, sizeof(p->shard_offset));
+    p->shard_offset[dim] += first;
 }

@@ -7,7 +7,7 @@
 #include "tape/record.h"
 
 /* The file of an operation that is not this library's; NULL: it is. */
-static const char *plugin_of(const d9d_node_ops *ops)
+static const char *plugin_path(const d9d_node_ops *ops)
 {
     Dl_info its, ours;
 
@@ -17,15 +17,15 @@ static const char *plugin_of(const d9d_node_ops *ops)
     return its.dli_fname;
 }
 
-d9d_status d9di_tape_check_planned(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches)
+d9d_status d9di_tape_check_simulated(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches)
 {
     const int64_t before = *launches;
     const char *plugin;
 
-    if (t->dev->kernels != d9d_kernels_paper())
+    if (t->dev->kernels != d9d_kernels_sim())
         return D9D_OK;
-    *launches = d9d_paper_launches(d9d_paper_of(t->dev->stream));
-    plugin = *launches == before ? plugin_of(ops) : NULL;
+    *launches = d9d_sim_launches(d9d_sim_of_stream(t->dev->stream));
+    plugin = *launches == before ? plugin_path(ops) : NULL;
     if (plugin == NULL)
         return D9D_OK;
     return D9D_FAIL(D9D_ENOTSUP,

@@ -1,4 +1,4 @@
-/* recompute.c - d9d_tape_checkpoint(): forward now, again when backward comes.  See
+/* recompute.c - d9d_tape_recompute(): forward now, again when backward comes.  See
  * d9d/tape/tape.h.
  *
  * The node keeps the inputs.  Backward makes a tape inside the tape, replays the function on it
@@ -8,18 +8,18 @@
 
 #include "tape/record.h"
 
-typedef struct replay {
-    d9d_forward_fn fn;
+typedef struct recompute {
+    d9d_tape_forward_fn fn;
     void *self;
     d9d_tape *inner;               /* NULL before the replay and after its end */
     d9d_var *leaf[D9D_NODE_MAX];   /* on it, one a distinct input */
     d9d_var *result[D9D_NODE_MAX]; /* on it, one an output */
-} replay;
+} recompute;
 
 /* Same var, same leaf: its gradient is one sum, as it is without replay. */
 static d9d_status make_leaf(d9d_node *n, int i)
 {
-    replay *r = n->attr;
+    recompute *r = n->attr;
 
     for (int j = 0; j < i; j++) {
         if (n->in[j] == n->in[i]) {
@@ -30,16 +30,16 @@ static d9d_status make_leaf(d9d_node *n, int i)
     return d9d_tape_leaf(r->inner, &n->saved[i], n->in[i]->needs_grad, &r->leaf[i]);
 }
 
-static d9d_status record_again(d9d_node *n)
+static d9d_status rerecord_forward(d9d_node *n)
 {
-    replay *r = n->attr;
+    recompute *r = n->attr;
 
     D9D_TRY(d9d_tape_create(n->tape->dev, &r->inner));
-    r->inner->is_replay = true;
-    if (d9d_tape_draws(n->tape) != NULL)
-        d9d_tape_set_draws(r->inner, d9d_tape_draws(n->tape));
-    if (d9d_tape_shares(n->tape) != NULL)
-        d9d_tape_set_shares(r->inner, d9d_tape_shares(n->tape));
+    r->inner->is_recompute = true;
+    if (d9d_tape_dropout_rng(n->tape) != NULL)
+        d9d_tape_set_dropout_rng(r->inner, d9d_tape_dropout_rng(n->tape));
+    if (d9d_tape_token_weights(n->tape) != NULL)
+        d9d_tape_set_token_weights(r->inner, d9d_tape_token_weights(n->tape));
     for (int i = 0; i < n->n_in; i++)
         D9D_TRY(make_leaf(n, i));
     D9D_TRY(r->fn(r->self, r->inner, r->leaf, (size_t)n->n_in, r->result, (size_t)n->n_out));
@@ -50,7 +50,7 @@ static d9d_status record_again(d9d_node *n)
     return D9D_OK;
 }
 
-static void swap(d9d_tensor *a, d9d_tensor *b)
+static void swap_tensors(d9d_tensor *a, d9d_tensor *b)
 {
     const d9d_tensor c = *a;
 
@@ -59,9 +59,9 @@ static void swap(d9d_tensor *a, d9d_tensor *b)
 }
 
 /* The sums of the inputs' gradients move between the outer vars and the leaves. */
-static void swap_sums(d9d_node *n)
+static void swap_grads(d9d_node *n)
 {
-    replay *r = n->attr;
+    recompute *r = n->attr;
 
     for (int i = 0; i < n->n_in; i++) {
         bool first = true;
@@ -69,64 +69,65 @@ static void swap_sums(d9d_node *n)
         for (int j = 0; j < i; j++)
             first = first && r->leaf[j] != r->leaf[i];
         if (first)
-            swap(d9di_var_slot(n->in[i]), &r->leaf[i]->grad);
+            swap_tensors(d9di_var_grad_slot(n->in[i]), &r->leaf[i]->grad);
     }
 }
 
-static d9d_status run_replay(d9d_node *n, d9d_backward_mode mode)
+static d9d_status run_recompute(d9d_node *n, d9d_tape_backward_mode mode)
 {
-    replay *r = n->attr;
+    recompute *r = n->attr;
 
-    D9D_TRY(record_again(n));
-    swap_sums(n);
+    D9D_TRY(rerecord_forward(n));
+    swap_grads(n);
     for (int i = 0; i < n->n_out; i++) {
         d9d_tensor grad = n->dout[i];
 
         n->dout[i] = (d9d_tensor){0};
         if (grad.storage != NULL)
-            D9D_TRY(d9di_var_give(r->inner, r->result[i], &grad));
+            D9D_TRY(d9di_var_accumulate_grad(r->inner, r->result[i], &grad));
     }
-    D9D_TRY(d9di_tape_run(r->inner, mode));
-    swap_sums(n);
+    D9D_TRY(d9di_tape_run_backward(r->inner, mode));
+    swap_grads(n);
     return D9D_OK;
 }
 
-static void replay_forget(d9d_node *n)
+static void recompute_release(d9d_node *n)
 {
-    replay *r = n->attr;
+    recompute *r = n->attr;
 
     d9d_tape_free(r->inner);
     r->inner = NULL;
 }
 
-static d9d_status replay_input(d9d_node *n)
+static d9d_status recompute_dgrad(d9d_node *n)
 {
-    return run_replay(n, D9D_BACKWARD_INPUT);
+    return run_recompute(n, D9D_BACKWARD_DGRAD);
 }
 
-static d9d_status replay_full(d9d_node *n)
+static d9d_status recompute_bwd(d9d_node *n)
 {
-    return run_replay(n, D9D_BACKWARD_FULL);
+    return run_recompute(n, D9D_BACKWARD_FULL);
 }
 
 /* Without inputs that need a gradient the input half never ran. */
-static d9d_status replay_weight(d9d_node *n)
+static d9d_status recompute_wgrad(d9d_node *n)
 {
-    replay *r = n->attr;
+    recompute *r = n->attr;
 
-    return r->inner != NULL ? d9di_tape_run(r->inner, D9D_BACKWARD_WEIGHT) : replay_full(n);
+    return r->inner != NULL ? d9di_tape_run_backward(r->inner, D9D_BACKWARD_WGRAD)
+                            : recompute_bwd(n);
 }
 
-static const d9d_node_ops replay_ops = {
+static const d9d_node_ops recompute_ops = {
     .name = "checkpoint",
-    .input = replay_input,
-    .weight = replay_weight,
-    .full = replay_full,
-    .forget = replay_forget,
+    .dgrad = recompute_dgrad,
+    .wgrad = recompute_wgrad,
+    .bwd = recompute_bwd,
+    .release = recompute_release,
 };
 
 /* Without recording; `halves` says what recording would have wanted. */
-static d9d_status run_probe(d9d_tape *t, d9d_forward_fn fn, void *self, d9d_var *const *in,
+static d9d_status run_probe(d9d_tape *t, d9d_tape_forward_fn fn, void *self, d9d_var *const *in,
                             size_t n_in, d9d_var **out, size_t n_out, unsigned *halves)
 {
     d9d_status st;
@@ -140,7 +141,7 @@ static d9d_status run_probe(d9d_tape *t, d9d_forward_fn fn, void *self, d9d_var 
 }
 
 /* An output that was there before, or that is named twice, becomes a var of its own. */
-static d9d_status own_outputs(d9d_tape *t, size_t mark, d9d_var **out, size_t n_out)
+static d9d_status make_outputs_unique(d9d_tape *t, size_t mark, d9d_var **out, size_t n_out)
 {
     for (size_t i = 0; i < n_out; i++) {
         bool shared = out[i]->number < mark;
@@ -156,15 +157,15 @@ static d9d_status own_outputs(d9d_tape *t, size_t mark, d9d_var **out, size_t n_
     return D9D_OK;
 }
 
-d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn fn, void *self, d9d_var *const *in,
-                               size_t n_in, d9d_var **out, size_t n_out)
+d9d_status d9d_tape_recompute(d9d_tape *t, d9d_tape_forward_fn fn, void *self, d9d_var *const *in,
+                              size_t n_in, d9d_var **out, size_t n_out)
 {
     const size_t mark = d9d_tape_mark(t);
     const bool record = t->recording == D9DI_RECORD_ON;
     d9d_var *made[D9D_NODE_MAX];
     unsigned halves = 0;
     d9d_node *n;
-    replay *r;
+    recompute *r;
 
     if ((record && n_in > D9D_NODE_MAX) || n_out > D9D_NODE_MAX)
         return D9D_FAIL(D9D_EINVAL, "checkpoint: %zu inputs and %zu outputs, at most %d of each",
@@ -173,14 +174,14 @@ d9d_status d9d_tape_checkpoint(d9d_tape *t, d9d_forward_fn fn, void *self, d9d_v
                    : fn(self, t, in, n_in, made, n_out));
     d9d_tape_release_since(t, mark, made, n_out);
     if (halves != 0) {
-        D9D_TRY(own_outputs(t, mark, made, n_out));
-        D9D_TRY(d9di_tape_record(t, &replay_ops, halves, in, n_in, made, n_out, sizeof(*r), &n));
+        D9D_TRY(make_outputs_unique(t, mark, made, n_out));
+        D9D_TRY(d9di_tape_record(t, &recompute_ops, halves, in, n_in, made, n_out, sizeof(*r), &n));
         r = n->attr;
         r->fn = fn;
         r->self = self;
         for (size_t i = 0; i < n_in; i++)
             (void)d9d_node_save(n, d9d_var_tensor(in[i]),
-                                halves & D9D_NEED_INPUT ? D9D_NEED_INPUT : D9D_NEED_WEIGHT);
+                                halves & D9D_NEED_DGRAD ? D9D_NEED_DGRAD : D9D_NEED_WGRAD);
     }
     for (size_t i = 0; i < n_out; i++)
         out[i] = made[i];

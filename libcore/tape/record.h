@@ -6,44 +6,48 @@
 #include "d9d/tape/tape.h"
 
 struct d9d_var {
-    d9d_tensor value; /* storage NULL once released */
-    d9d_tensor grad;  /* of a leaf; the others' is their maker's dout */
-    d9d_node *maker;  /* NULL: a leaf, or made without recording */
-    int output;       /* which one of the maker's */
+    d9d_tensor value;   /* storage NULL once released */
+    d9d_tensor grad;    /* of a leaf; the others' is their maker's dout */
+    d9d_node *producer; /* NULL: a leaf, or made without recording */
+    int output;         /* which one of the maker's */
     bool needs_grad;
     size_t number; /* in the tape's list */
 };
 
-typedef enum d9di_recording {
+typedef enum d9di_tape_recording {
     D9DI_RECORD_OFF,
     D9DI_RECORD_PROBE, /* off, but wants() notes which halves it would have recorded */
     D9DI_RECORD_ON
-} d9di_recording;
+} d9di_tape_recording;
 
 /* Where a tape is in its life. */
-typedef enum d9di_phase { D9DI_FORWARD, D9DI_HALF_WAY, D9DI_DONE } d9di_phase;
+typedef enum d9di_tape_phase {
+    D9DI_PHASE_FORWARD,
+    D9DI_PHASE_DGRAD_DONE,
+    D9DI_PHASE_DONE
+} d9di_tape_phase;
 
 /* What FULL has put off. */
-typedef struct d9di_put_off {
+typedef struct d9di_tape_deferred {
     d9d_node *node;
     d9d_status (*run)(d9d_node *n);
-} d9di_put_off;
+} d9di_tape_deferred;
 
 struct d9d_tape {
     d9d_device *dev;
     d9d_arena arena; /* vars, nodes, attributes */
     D9D_VEC(d9d_var *) vars;
     D9D_VEC(d9d_node *) nodes;
-    d9di_recording recording;
-    unsigned probed; /* d9d_need bits */
-    bool still;
-    d9di_phase phase;
-    bool may_put_off;
-    D9D_VEC(d9di_put_off) put_off; /* in their order */
-    bool point_put_off;            /* one of them is a node without arrays */
-    d9d_draws draws;               /* token.storage NULL: none */
-    d9d_shares shares;             /* weight.storage NULL: none */
-    bool is_replay;
+    d9di_tape_recording recording;
+    unsigned probed; /* d9d_node_need bits */
+    bool weights_constant;
+    d9di_tape_phase phase;
+    bool can_defer_wgrad;
+    D9D_VEC(d9di_tape_deferred) deferred; /* in their order */
+    bool hook_deferred;                   /* one of them is a node without arrays */
+    d9d_dropout_rng dropout_rng;          /* token.storage NULL: none */
+    d9d_token_weights token_weights;      /* weight.storage NULL: none */
+    bool is_recompute;
     int64_t launches; /* of an imagined device, when the last node was recorded */
 };
 
@@ -54,21 +58,21 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
 
 /* On a device that is only imagined: ENOTSUP for an operation of a plugin that has launched nothing
  * since `*launches`, which is then what has been launched. */
-d9d_status d9di_tape_check_planned(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches);
+d9d_status d9di_tape_check_simulated(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches);
 
 /* Release all that a node holds: it has run, or never will. */
-void d9di_node_forget(d9d_node *n);
+void d9di_node_release(d9d_node *n);
 
 /* Where the gradient of a var is summed. */
-static inline d9d_tensor *d9di_var_slot(d9d_var *v)
+static inline d9d_tensor *d9di_var_grad_slot(d9d_var *v)
 {
-    return v->maker != NULL ? &v->maker->dout[v->output] : &v->grad;
+    return v->producer != NULL ? &v->producer->dout[v->output] : &v->grad;
 }
 
 /* Add a gradient of v; takes the reference over, also where it fails. */
-d9d_status d9di_var_give(d9d_tape *t, d9d_var *v, d9d_tensor *grad);
+d9d_status d9di_var_accumulate_grad(d9d_tape *t, d9d_var *v, d9d_tensor *grad);
 
 /* Run the nodes backward; the roots were given their gradients. */
-d9d_status d9di_tape_run(d9d_tape *t, d9d_backward_mode mode);
+d9d_status d9di_tape_run_backward(d9d_tape *t, d9d_tape_backward_mode mode);
 
 #endif /* D9D_TAPE_RECORD_H */

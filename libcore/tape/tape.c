@@ -22,19 +22,19 @@ d9d_status d9d_tape_create(d9d_device *dev, d9d_tape **out)
 void d9d_tape_reset(d9d_tape *t)
 {
     for (size_t i = 0; i < t->nodes.len; i++)
-        d9di_node_forget(t->nodes.data[i]);
+        d9di_node_release(t->nodes.data[i]);
     for (size_t i = 0; i < t->vars.len; i++) {
         d9d_tensor_release(&t->vars.data[i]->value);
         d9d_tensor_release(&t->vars.data[i]->grad);
     }
     t->nodes.len = 0;
     t->vars.len = 0;
-    t->put_off.len = 0;
-    t->may_put_off = t->point_put_off = false;
+    t->deferred.len = 0;
+    t->can_defer_wgrad = t->hook_deferred = false;
     d9d_arena_release(&t->arena);
-    d9d_tensor_release(&t->draws.token);
-    d9d_tensor_release(&t->shares.weight);
-    t->phase = D9DI_FORWARD;
+    d9d_tensor_release(&t->dropout_rng.token);
+    d9d_tensor_release(&t->token_weights.weight);
+    t->phase = D9DI_PHASE_FORWARD;
 }
 
 void d9d_tape_free(d9d_tape *t)
@@ -44,7 +44,7 @@ void d9d_tape_free(d9d_tape *t)
     d9d_tape_reset(t);
     D9D_VEC_RELEASE(&t->nodes);
     D9D_VEC_RELEASE(&t->vars);
-    D9D_VEC_RELEASE(&t->put_off);
+    D9D_VEC_RELEASE(&t->deferred);
     free(t);
 }
 
@@ -53,47 +53,47 @@ void d9d_tape_set_recording(d9d_tape *t, bool on)
     t->recording = on ? D9DI_RECORD_ON : D9DI_RECORD_OFF;
 }
 
-void d9d_tape_set_still(d9d_tape *t, bool on)
+void d9d_tape_set_weights_constant(d9d_tape *t, bool on)
 {
-    t->still = on;
+    t->weights_constant = on;
 }
 
-bool d9d_tape_lies_still(const d9d_tape *t, const d9d_param *p)
+bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p)
 {
-    return t->still && p->shard == NULL;
+    return t->weights_constant && p->shard_group == NULL;
 }
 
-void d9d_tape_set_draws(d9d_tape *t, const d9d_draws *draws)
+void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws)
 {
     const d9d_tensor mine = d9d_tensor_ref(&draws->token);
 
-    d9d_tensor_release(&t->draws.token);
-    t->draws = *draws;
-    t->draws.token = mine;
+    d9d_tensor_release(&t->dropout_rng.token);
+    t->dropout_rng = *draws;
+    t->dropout_rng.token = mine;
 }
 
-const d9d_draws *d9d_tape_draws(const d9d_tape *t)
+const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t)
 {
-    return t->draws.token.storage != NULL ? &t->draws : NULL;
+    return t->dropout_rng.token.storage != NULL ? &t->dropout_rng : NULL;
 }
 
-void d9d_tape_set_shares(d9d_tape *t, const d9d_shares *shares)
+void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *shares)
 {
     const d9d_tensor mine = d9d_tensor_ref(&shares->weight);
 
-    d9d_tensor_release(&t->shares.weight);
-    t->shares = *shares;
-    t->shares.weight = mine;
+    d9d_tensor_release(&t->token_weights.weight);
+    t->token_weights = *shares;
+    t->token_weights.weight = mine;
 }
 
-const d9d_shares *d9d_tape_shares(const d9d_tape *t)
+const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t)
 {
-    return t->shares.weight.storage != NULL ? &t->shares : NULL;
+    return t->token_weights.weight.storage != NULL ? &t->token_weights : NULL;
 }
 
-bool d9d_tape_is_replay(const d9d_tape *t)
+bool d9d_tape_is_recompute(const d9d_tape *t)
 {
-    return t->is_replay;
+    return t->is_recompute;
 }
 
 d9d_device *d9d_tape_device(const d9d_tape *t)
@@ -161,7 +161,7 @@ void d9d_var_grad(const d9d_var *v, d9d_tensor *out)
     *out = d9d_tensor_ref(&v->grad);
 }
 
-void d9d_var_take_grad(d9d_var *v, d9d_tensor *out)
+void d9d_var_move_grad(d9d_var *v, d9d_tensor *out)
 {
     *out = v->grad;
     v->grad = (d9d_tensor){0};
@@ -196,21 +196,22 @@ void d9d_tape_release_since(d9d_tape *t, size_t mark, d9d_var *const *keep, size
 
 /* --- nodes --------------------------------------------------------------------- */
 
-static unsigned halves_of(d9d_var *const *in, size_t n_in, d9d_param *const *param, size_t n_param)
+static unsigned needed_halves(d9d_var *const *in, size_t n_in, d9d_param *const *param,
+                              size_t n_param)
 {
     unsigned halves = 0;
 
     for (size_t i = 0; i < n_in; i++)
-        halves |= in[i]->needs_grad ? D9D_NEED_INPUT : 0;
+        halves |= in[i]->needs_grad ? D9D_NEED_DGRAD : 0;
     for (size_t i = 0; i < n_param; i++)
-        halves |= d9d_param_wants(param[i]) ? D9D_NEED_WEIGHT : 0;
+        halves |= d9d_param_needs_grad(param[i]) ? D9D_NEED_WGRAD : 0;
     return halves;
 }
 
-bool d9d_tape_wants(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *const *param,
-                    size_t n_param)
+bool d9d_tape_should_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *const *param,
+                            size_t n_param)
 {
-    const unsigned halves = halves_of(in, n_in, param, n_param);
+    const unsigned halves = needed_halves(in, n_in, param, n_param);
 
     if (t->recording == D9DI_RECORD_PROBE)
         t->probed |= halves;
@@ -223,11 +224,11 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
 {
     d9d_node *n;
 
-    if (t->phase != D9DI_FORWARD)
+    if (t->phase != D9DI_PHASE_FORWARD)
         return D9D_FAIL(D9D_EINVAL, "%s: the tape went backward; reset it before recording again",
                         ops->name);
     if (n_out > 0)
-        D9D_TRY(d9di_tape_check_planned(t, ops, &t->launches));
+        D9D_TRY(d9di_tape_check_simulated(t, ops, &t->launches));
     if (n_in > D9D_NODE_MAX || n_out > D9D_NODE_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu inputs and %zu outputs, at most %d of each", ops->name,
                         n_in, n_out, D9D_NODE_MAX);
@@ -243,12 +244,12 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
         n->in[i] = in[i];
     D9D_TRY(D9D_VEC_PUSH(&t->nodes, n));
     for (size_t i = 0; i < n_out; i++) {
-        assert(out[i]->maker == NULL && out[i]->number < t->vars.len);
-        out[i]->maker = n;
+        assert(out[i]->producer == NULL && out[i]->number < t->vars.len);
+        out[i]->producer = n;
         out[i]->output = (int)i;
         out[i]->needs_grad = true;
     }
-    d9d_trace_lap(t->dev, ops->name, "");
+    d9d_trace_mark(t->dev, ops->name, "");
     *node = n;
     return D9D_OK;
 }
@@ -257,13 +258,13 @@ d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const 
                            d9d_var *const *out, size_t n_out, d9d_param *const *param,
                            size_t n_param, size_t attr_size, d9d_node **node)
 {
-    unsigned halves = halves_of(in, n_in, param, n_param);
+    unsigned halves = needed_halves(in, n_in, param, n_param);
 
     if (n_param > D9D_NODE_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: %zu parameters, at most %d", ops->name, n_param,
                         D9D_NODE_MAX);
     halves &=
-        (ops->input != NULL ? D9D_NEED_INPUT : 0u) | (ops->weight != NULL ? D9D_NEED_WEIGHT : 0u);
+        (ops->dgrad != NULL ? D9D_NEED_DGRAD : 0u) | (ops->wgrad != NULL ? D9D_NEED_WGRAD : 0u);
     D9D_TRY(d9di_tape_record(t, ops, halves, in, n_in, out, n_out, attr_size, node));
     (*node)->n_param = (int)n_param;
     for (size_t i = 0; i < n_param; i++)
@@ -271,8 +272,8 @@ d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const 
     return D9D_OK;
 }
 
-d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_node_ops *ops, size_t attr_size,
-                                 d9d_node **node)
+d9d_status d9d_tape_record_hook(d9d_tape *t, const d9d_node_ops *ops, size_t attr_size,
+                                d9d_node **node)
 {
     *node = NULL;
     if (t->recording != D9DI_RECORD_ON)
@@ -282,7 +283,7 @@ d9d_status d9d_tape_record_point(d9d_tape *t, const d9d_node_ops *ops, size_t at
     return D9D_OK;
 }
 
-int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_need need)
+int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_node_need need)
 {
     const int i = n->n_saved++;
 
@@ -300,7 +301,7 @@ void d9d_node_make_root(d9d_node *n)
 
 bool d9d_var_is_root(const d9d_var *v)
 {
-    return v->maker != NULL && v->maker->is_root;
+    return v->producer != NULL && v->producer->is_root;
 }
 
 d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op)
@@ -310,7 +311,7 @@ d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op)
     return D9D_OK;
 }
 
-bool d9d_node_wants(const d9d_node *n, int i)
+bool d9d_node_input_needs_grad(const d9d_node *n, int i)
 {
     return n->in[i]->needs_grad;
 }
@@ -320,12 +321,12 @@ d9d_status d9d_node_alloc(d9d_node *n, d9d_dtype t, d9d_shape s, d9d_tensor *out
     return d9d_tensor_alloc(n->tape->dev, t, s, out);
 }
 
-void d9di_node_forget(d9d_node *n)
+void d9di_node_release(d9d_node *n)
 {
     for (int i = 0; i < n->n_out; i++)
         d9d_tensor_release(&n->dout[i]);
     for (int i = 0; i < n->n_saved; i++)
         d9d_tensor_release(&n->saved[i]);
-    if (n->ops->forget != NULL)
-        n->ops->forget(n);
+    if (n->ops->release != NULL)
+        n->ops->release(n);
 }

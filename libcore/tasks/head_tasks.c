@@ -13,31 +13,31 @@
 #include "tasks/tasks.h"
 
 /* A task at work; of the first kinds there is one value, the last one has one for each layer. */
-typedef struct heads {
-    const d9d_heads_section *c;
+typedef struct head_task {
+    const d9d_head_task_section *c;
     int64_t size; /* of its matrix */
     int64_t *layers;
     size_t n_layers;
-    d9d_values *values; /* [n_layers] */
+    d9d_model_columns *values; /* [n_layers] */
     size_t n_values;
     const d9d_model *m; /* that is told from, and what its documents are, while forward runs */
-    const d9d_pool *pool;
-} heads;
+    const d9d_op_pool_index *pool;
+} head_task;
 
-static void heads_close(void *self)
+static void head_task_close(void *self)
 {
-    heads *h = self;
+    head_task *h = self;
 
     free(h->values);
     free(h->layers);
     free(h);
 }
 
-static d9d_status heads_open(const void *config, void **self)
+static d9d_status head_task_open(const void *config, void **self)
 {
-    const d9d_heads_section *c = config;
+    const d9d_head_task_section *c = config;
     const size_t n = c->layers.n > 0 ? c->layers.n : 1;
-    heads *h = calloc(1, sizeof(*h));
+    head_task *h = calloc(1, sizeof(*h));
 
     if (h == NULL)
         return D9D_FAIL(D9D_ENOMEM, "task: %zu bytes", sizeof(*h));
@@ -45,36 +45,36 @@ static d9d_status heads_open(const void *config, void **self)
     h->layers = calloc(n, sizeof(*h->layers));
     h->values = calloc(n, sizeof(*h->values));
     if (h->layers == NULL || h->values == NULL) {
-        heads_close(h);
+        head_task_close(h);
         return D9D_FAIL(D9D_ENOMEM, "task: %zu layers", n);
     }
     *self = h;
     return D9D_OK;
 }
 
-static d9d_pooling heads_pooling(void *self)
+static d9d_pooling head_task_pooling(void *self)
 {
-    return (d9d_pooling)(((const heads *)self)->c->pooling + D9D_POOL_LAST);
+    return (d9d_pooling)(((const head_task *)self)->c->pooling + D9D_POOLING_LAST);
 }
 
-static bool is_inference(const heads *h)
+static bool is_inference(const head_task *h)
 {
     return h->c->output.output != NULL;
 }
 
 /* The one row of values in inference. */
-static void give(heads *h, d9d_var *v, d9d_model_out *out)
+static void set_values(head_task *h, d9d_var *v, d9d_model_out *out)
 {
     if (!is_inference(h))
         return;
-    h->values[0] = (d9d_values){.v = v};
+    h->values[0] = (d9d_model_columns){.v = v};
     out->values = h->values;
     out->n_values = 1;
 }
 
 /* The model without losses of its own; on the last stage a row for each document. */
-static d9d_status backbone(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out,
-                           d9d_var **rows)
+static d9d_status forward_pooled(d9d_model *m, d9d_tape *t, const d9d_model_in *in,
+                                 d9d_model_out *out, d9d_var **rows)
 {
     d9d_model_in unlabelled = *in;
 
@@ -85,25 +85,25 @@ static d9d_status backbone(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9
 }
 
 /* The head's matrix on the last stage. */
-static d9d_status add_matrix(heads *h, d9d_model *m, const char *name,
-                             const d9d_model_options *options)
+static d9d_status add_head_weight(head_task *h, d9d_model *m, const char *name,
+                                  const d9d_model_opts *options)
 {
     h->size = options->head.size;
     if (!d9d_stage_is_last(m->stage) || h->size == 0)
         return D9D_OK;
-    return d9d_model_linear(m, name, options->dtype, 0, m->hidden, h->size);
+    return d9d_model_add_linear(m, name, options->dtype, 0, m->hidden, h->size);
 }
 
 /* --- classification -------------------------------------------------------------------- */
 
 static void classes_head(void *self, d9d_head *out)
 {
-    const int64_t labels = ((const heads *)self)->c->num_labels;
+    const int64_t labels = ((const head_task *)self)->c->num_labels;
 
     *out = (d9d_head){D9D_HEAD_CLASSIFICATION, labels == D9D_INT_NULL ? 0 : labels};
 }
 
-static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_options *options)
+static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_opts *options)
 {
     d9d_block_linear *score;
 
@@ -112,8 +112,8 @@ static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_optio
                         "task classification: the model has %lld label; classes are 2 "
                         "or more",
                         (long long)options->head.size);
-    D9D_TRY(add_matrix(self, m, D9D_HEAD_SCORE, options));
-    score = d9d_model_linear_of(m, D9D_HEAD_SCORE);
+    D9D_TRY(add_head_weight(self, m, D9D_HEAD_SCORE, options));
+    score = d9d_model_find_linear(m, D9D_HEAD_SCORE);
     if (score != NULL)
         score->weight.adaptable = false; /* the loss takes the matrix alone */
     return D9D_OK;
@@ -121,39 +121,39 @@ static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_optio
 
 static d9d_status classes_check(void *self, const d9d_batch *b)
 {
-    return d9d_batch_check_classes(b, ((const heads *)self)->size);
+    return d9d_batch_check_classes(b, ((const head_task *)self)->size);
 }
 
 static int64_t classes_targets(void *self, const d9d_batch *b)
 {
     (void)self;
-    return d9d_batch_classes(b);
+    return d9d_batch_count_classes(b);
 }
 
 static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
                                   d9d_model_out *out)
 {
-    d9d_block_linear *score = d9d_model_linear_of(m, D9D_HEAD_SCORE);
+    d9d_block_linear *score = d9d_model_find_linear(m, D9D_HEAD_SCORE);
     d9d_param *w = score != NULL ? &score->weight : NULL;
     d9d_var *rows;
 
-    D9D_TRY(backbone(m, t, in, out, &rows));
+    D9D_TRY(forward_pooled(m, t, in, out, &rows));
     if (rows == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_unit_open(&score->module, t));
+    D9D_TRY(d9d_param_unit_unshard(&score->module, t));
     D9D_TRY(d9d_op_linear(t, rows, w, &out->logits));
     if (!is_inference(self))
         D9D_TRY(d9d_op_linear_cross_entropy(t, rows, &w, 1, &in->pool->labels, D9D_IGNORE_INDEX,
                                             NULL, &out->loss));
-    D9D_TRY(d9d_unit_close(&score->module, t));
+    D9D_TRY(d9d_param_unit_reshard(&score->module, t));
     out->labels = &in->pool->labels;
-    give(self, out->logits, out);
+    set_values(self, out->logits, out);
     return D9D_OK;
 }
 
 /* {"sample": 0, "label": 2, "prediction": [0.1, 0.2, 0.7], "target": 2}, null for what there is
  * none of: d9d-metrics leaves such rows out. */
-static d9d_status classes_row(const void *config, const d9d_infer_row *x, d9d_buf *b)
+static d9d_status classes_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
 {
     int64_t best = 0;
     double sum = 0;
@@ -178,19 +178,16 @@ static d9d_status classes_row(const void *config, const d9d_infer_row *x, d9d_bu
     return d9d_buf_printf(b, "], \"target\": %d}\n", x->label);
 }
 
-#define HEADS                                                                                      \
-    .size = sizeof(d9d_train_task), .open = heads_open, .close = heads_close,                      \
-    .pooling = heads_pooling
-static const d9d_train_task classification = {HEADS,
-                                              .table = &d9di_classification_table,
-                                              .head = classes_head,
-                                              .extend = classes_extend,
-                                              .forward = classes_forward,
-                                              .targets = classes_targets,
-                                              .check = classes_check,
-                                              .labels = true};
+#define HEAD_TASK_MEMBERS                                                                          \
+    .size = sizeof(d9d_train_task), .open = head_task_open, .close = head_task_close,              \
+    .pooling = head_task_pooling
+static const d9d_train_task classification = {
+    HEAD_TASK_MEMBERS,          .table = &d9di_head_task_train_classification_table,
+    .head = classes_head,       .extend = classes_extend,
+    .forward = classes_forward, .targets = classes_targets,
+    .check = classes_check,     .labels = true};
 static const d9d_infer_task_kind classify = {.size = sizeof(d9d_infer_task_kind),
-                                             .table = &d9di_classify_table,
+                                             .table = &d9di_head_task_infer_classification_table,
                                              .body = &classification,
                                              .row = classes_row};
 
@@ -198,46 +195,46 @@ static const d9d_infer_task_kind classify = {.size = sizeof(d9d_infer_task_kind)
 
 static void embedding_head(void *self, d9d_head *out)
 {
-    const int64_t features = ((const heads *)self)->c->embedding_dim;
+    const int64_t features = ((const head_task *)self)->c->embedding_dim;
 
     *out = (d9d_head){D9D_HEAD_EMBEDDING, features == D9D_INT_NULL ? 0 : features};
 }
 
-static d9d_status embedding_extend(void *self, d9d_model *m, const d9d_model_options *options)
+static d9d_status embedding_extend(void *self, d9d_model *m, const d9d_model_opts *options)
 {
     const int64_t n = options->head.size > 0 ? options->head.size : m->hidden;
 
     if (!is_inference(self) && n % 8 != 0)
         return D9D_FAIL(D9D_ECONFIG, "task embedding: %lld features are not a multiple of 8",
                         (long long)n);
-    return add_matrix(self, m, D9D_HEAD_PROJECTION, options);
+    return add_head_weight(self, m, D9D_HEAD_PROJECTION, options);
 }
 
 static d9d_status embedding_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
                                     d9d_model_out *out)
 {
-    d9d_block_linear *projection = d9d_model_linear_of(m, D9D_HEAD_PROJECTION);
+    d9d_block_linear *projection = d9d_model_find_linear(m, D9D_HEAD_PROJECTION);
     d9d_var *rows;
 
-    D9D_TRY(backbone(m, t, in, out, &rows));
+    D9D_TRY(forward_pooled(m, t, in, out, &rows));
     if (rows == NULL)
         return D9D_OK;
     if (projection != NULL) {
-        D9D_TRY(d9d_unit_open(&projection->module, t));
+        D9D_TRY(d9d_param_unit_unshard(&projection->module, t));
         D9D_TRY(d9d_op_linear(t, rows, &projection->weight, &rows));
-        D9D_TRY(d9d_unit_close(&projection->module, t));
+        D9D_TRY(d9d_param_unit_reshard(&projection->module, t));
     }
     if (!is_inference(self))
-        return d9d_op_contrast(t, rows, (float)((const heads *)self)->c->temperature,
+        return d9d_op_info_nce(t, rows, (float)((const head_task *)self)->c->temperature,
                                &in->pool->labels, D9D_IGNORE_INDEX, &out->loss);
-    give(self, rows, out);
+    set_values(self, rows, out);
     return D9D_OK;
 }
 
 static int64_t embedding_targets(void *self, const d9d_batch *b)
 {
     (void)self;
-    return d9d_batch_pairs(b);
+    return d9d_batch_count_pairs(b);
 }
 
 static d9d_status embedding_check(void *self, const d9d_batch *b)
@@ -247,7 +244,7 @@ static d9d_status embedding_check(void *self, const d9d_batch *b)
 
 static int embedding_shape(void *self, const d9d_model *whole, int64_t *shape)
 {
-    const heads *h = self;
+    const head_task *h = self;
 
     shape[0] = h->size > 0 ? h->size : whole->hidden;
     return 1;
@@ -261,14 +258,15 @@ static void embedding_finish(void *self, float *row, int64_t n)
     for (int64_t i = 0; i < n; i++)
         sum += (double)row[i] * (double)row[i];
     sum = sqrt(sum) > 1e-12 ? sqrt(sum) : 1e-12;
-    for (int64_t i = 0; ((const heads *)self)->c->normalize && i < n; i++)
+    for (int64_t i = 0; ((const head_task *)self)->c->normalize && i < n; i++)
         row[i] = (float)((double)row[i] / sum);
 }
 
-static const d9d_train_task embedding = {HEADS, .table = &d9di_embed_table, .head = embedding_head,
-                                         .extend = embedding_extend, .forward = embedding_forward};
-static const d9d_train_task contrast = {HEADS,
-                                        .table = &d9di_embedding_table,
+static const d9d_train_task embedding = {
+    HEAD_TASK_MEMBERS, .table = &d9di_head_task_infer_embedding_table, .head = embedding_head,
+    .extend = embedding_extend, .forward = embedding_forward};
+static const d9d_train_task contrast = {HEAD_TASK_MEMBERS,
+                                        .table = &d9di_head_task_train_embedding_table,
                                         .head = embedding_head,
                                         .extend = embedding_extend,
                                         .forward = embedding_forward,
@@ -276,7 +274,7 @@ static const d9d_train_task contrast = {HEADS,
                                         .check = embedding_check,
                                         .paired = true};
 static const d9d_infer_task_kind embed = {.size = sizeof(d9d_infer_task_kind),
-                                          .table = &d9di_embed_table,
+                                          .table = &d9di_head_task_infer_embedding_table,
                                           .body = &embedding,
                                           .shape = embedding_shape,
                                           .finish = embedding_finish};
@@ -290,7 +288,7 @@ static void states_head(void *self, d9d_head *out)
 }
 
 /* Of the whole model: the numbers of the layers, of which those below 0 count from its end. */
-static d9d_status layers_number(heads *h, const d9d_model *whole)
+static d9d_status resolve_layers(head_task *h, const d9d_model *whole)
 {
     const int64_t *given = h->c->layers.items, all = whole->layers + 1;
 
@@ -315,20 +313,20 @@ static d9d_status layers_number(heads *h, const d9d_model *whole)
     return D9D_OK;
 }
 
-static d9d_status states_extend(void *self, d9d_model *m, const d9d_model_options *options)
+static d9d_status states_extend(void *self, d9d_model *m, const d9d_model_opts *options)
 {
     const d9d_model_ops *ops = m->ops;
 
     (void)options;
-    if (ops->size <= offsetof(d9d_model_ops, taps) || !ops->taps)
+    if (ops->size <= offsetof(d9d_model_ops, hooks) || !ops->hooks)
         return D9D_FAIL(D9D_ENOTSUP, "task: %s does not tell what its layers compute", ops->name);
-    return m->stage.count == 1 ? layers_number(self, m) : D9D_OK;
+    return m->stage.count == 1 ? resolve_layers(self, m) : D9D_OK;
 }
 
 /* The first of the ranks that share documents has them. */
-static d9d_status states_hear(void *self, d9d_tape *t, int64_t layer, d9d_var *x)
+static d9d_status states_collect_layer(void *self, d9d_tape *t, int64_t layer, d9d_var *x)
 {
-    heads *h = self;
+    head_task *h = self;
     d9d_var *rows = NULL;
 
     for (size_t i = 0; i < h->n_layers; i++) {
@@ -336,7 +334,7 @@ static d9d_status states_hear(void *self, d9d_tape *t, int64_t layer, d9d_var *x
             continue;
         if (rows == NULL)
             D9D_TRY(d9d_model_pool(h->m, t, x, h->pool, &rows));
-        h->values[h->n_values++] = (d9d_values){rows, (int64_t)i * h->m->hidden};
+        h->values[h->n_values++] = (d9d_model_columns){rows, (int64_t)i * h->m->hidden};
     }
     return D9D_OK;
 }
@@ -344,16 +342,16 @@ static d9d_status states_hear(void *self, d9d_tape *t, int64_t layer, d9d_var *x
 static d9d_status states_forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
                                  d9d_model_out *out)
 {
-    heads *h = self;
-    const d9d_tap tap = {states_hear, self};
-    d9d_model_in told = *in;
+    head_task *h = self;
+    const d9d_hidden_state_hook tap = {states_collect_layer, self};
+    d9d_model_in hooked = *in;
 
     h->m = m;
     h->pool = in->pool;
     h->n_values = 0;
-    told.labels = NULL;
-    told.tap = &tap;
-    D9D_TRY(m->ops->forward(m, t, &told, out));
+    hooked.labels = NULL;
+    hooked.hook = &tap;
+    D9D_TRY(m->ops->forward(m, t, &hooked, out));
     out->values = h->values;
     out->n_values = h->n_values;
     return D9D_OK;
@@ -361,24 +359,26 @@ static d9d_status states_forward(void *self, d9d_model *m, d9d_tape *t, const d9
 
 static int states_shape(void *self, const d9d_model *whole, int64_t *shape)
 {
-    shape[0] = (int64_t)((const heads *)self)->n_layers;
+    shape[0] = (int64_t)((const head_task *)self)->n_layers;
     shape[1] = whole->hidden;
     return 2;
 }
 
-static const d9d_train_task states = {HEADS, .table = &d9di_states_table, .head = states_head,
-                                      .extend = states_extend, .forward = states_forward};
+static const d9d_train_task states = {
+    HEAD_TASK_MEMBERS, .table = &d9di_head_task_infer_hidden_states_table, .head = states_head,
+    .extend = states_extend, .forward = states_forward};
 static const d9d_infer_task_kind hidden_states = {.size = sizeof(d9d_infer_task_kind),
-                                                  .table = &d9di_states_table,
+                                                  .table =
+                                                      &d9di_head_task_infer_hidden_states_table,
                                                   .body = &states,
                                                   .shape = states_shape};
 
 /* --- sections ------------------------------------------------------------------------------------
  */
 
-typedef d9d_heads_section section;
+typedef d9d_head_task_section section;
 #define POOLING_KEY                                                                                \
-    D9D_KEY_ENUM(section, pooling, "\"last\"", d9d_pooling_words,                                  \
+    D9D_KEY_ENUM(section, pooling, "\"last\"", d9d_pooling_names,                                  \
                  "what stands for a text: its last position, the mean of all, or the first one "   \
                  "(\"cls\")")
 #define LABELS_KEY                                                                                 \
@@ -423,28 +423,31 @@ static const d9d_key states_keys[] = {
     D9D_KEY_END,
 };
 
-const d9d_table d9di_classification_table = {.name = "classification",
-                                             .size = sizeof(section),
-                                             .keys = classification_keys,
-                                             .doc = "the class of each text",
-                                             .row = &classification};
-const d9d_table d9di_embedding_table = {.name = "embedding",
-                                        .size = sizeof(section),
-                                        .keys = embedding_keys,
-                                        .doc = "vectors of texts, by pairs that belong together",
-                                        .row = &contrast};
-const d9d_table d9di_classify_table = {.name = "classification",
-                                       .size = sizeof(section),
-                                       .keys = classify_keys,
-                                       .doc = "probabilities of the classes of each text",
-                                       .row = &classify};
-const d9d_table d9di_embed_table = {.name = "embedding",
-                                    .size = sizeof(section),
-                                    .keys = embed_keys,
-                                    .doc = "one vector for each text",
-                                    .row = &embed};
-const d9d_table d9di_states_table = {.name = "hidden_states",
-                                     .size = sizeof(section),
-                                     .keys = states_keys,
-                                     .doc = "what comes out of layers, one vector for each text",
-                                     .row = &hidden_states};
+const d9d_table d9di_head_task_train_classification_table = {.name = "classification",
+                                                             .size = sizeof(section),
+                                                             .keys = classification_keys,
+                                                             .doc = "the class of each text",
+                                                             .row = &classification};
+const d9d_table d9di_head_task_train_embedding_table = {
+    .name = "embedding",
+    .size = sizeof(section),
+    .keys = embedding_keys,
+    .doc = "vectors of texts, by pairs that belong together",
+    .row = &contrast};
+const d9d_table d9di_head_task_infer_classification_table = {
+    .name = "classification",
+    .size = sizeof(section),
+    .keys = classify_keys,
+    .doc = "probabilities of the classes of each text",
+    .row = &classify};
+const d9d_table d9di_head_task_infer_embedding_table = {.name = "embedding",
+                                                        .size = sizeof(section),
+                                                        .keys = embed_keys,
+                                                        .doc = "one vector for each text",
+                                                        .row = &embed};
+const d9d_table d9di_head_task_infer_hidden_states_table = {
+    .name = "hidden_states",
+    .size = sizeof(section),
+    .keys = states_keys,
+    .doc = "what comes out of layers, one vector for each text",
+    .row = &hidden_states};

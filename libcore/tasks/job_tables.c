@@ -10,13 +10,13 @@
 #include "d9d/track/sink.h"
 #include "tasks/tasks.h"
 
-#define BIG 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
+#define MAX_EXACT_INT 9007199254740992.0 /* 2^53: every integer below is exact in JSON */
 
 static const char *const name_tag[] = {"name", NULL};
 
 /* --- mesh -------------------------------------------------------------------- */
 
-#define DEGREE(f, ...) D9D_KEY_INT(d9d_degrees, f, "1", 1, 1 << 20, __VA_ARGS__)
+#define DEGREE(f, ...) D9D_KEY_INT(d9d_parallel_degrees, f, "1", 1, 1 << 20, __VA_ARGS__)
 static const d9d_key mesh_keys[] = {
     DEGREE(pipeline_parallel, "pipeline ranks"),
     DEGREE(data_parallel_replicate, "replicas of the model"),
@@ -27,55 +27,56 @@ static const d9d_key mesh_keys[] = {
     DEGREE(expert_parallel, "ranks that share the experts; divides the others' product"),
     D9D_KEY_END,
 };
-static const d9d_table mesh_table = D9D_TABLE(d9d_degrees, "mesh", mesh_keys,
+static const d9d_table mesh_table = D9D_TABLE(d9d_parallel_degrees, "mesh", mesh_keys,
                                               "degrees of parallelism; their product, "
                                               "expert_parallel left out, is the number of ranks");
 
 /* --- data -------------------------------------------------------------------- */
 
-static const char *const order_words[] = {"sequential", "shuffled", "bucketed", NULL};
+static const char *const order_names[] = {"sequential", "shuffled", "bucketed", NULL};
 static const d9d_key data_keys[] = {
-    D9D_KEY_STR(d9d_data_section, dataset, D9D_REQUIRED,
+    D9D_KEY_STR(d9d_job_data_section, dataset, D9D_REQUIRED,
                 "directory made by d9d-shard; with a source, what that is called", .min = 1),
-    D9D_KEY_UNION(d9d_data_section, source, "null", d9d_dataset_tag, d9d_dataset_choices,
+    D9D_KEY_UNION(d9d_job_data_section, source, "null", d9d_dataset_tag, d9d_dataset_choices,
                   "what makes the samples, in the place of a directory", .flags = D9D_NULLABLE),
-    D9D_KEY_STR(d9d_data_section, split, "\"train\"", "part of the dataset to read", .min = 1),
-    D9D_KEY_ENUM(d9d_data_section, order, "\"sequential\"", order_words,
+    D9D_KEY_STR(d9d_job_data_section, split, "\"train\"", "part of the dataset to read", .min = 1),
+    D9D_KEY_ENUM(d9d_job_data_section, order, "\"sequential\"", order_names,
                  "sequence of the samples: as stored, shuffled, or by similar length"),
-    D9D_KEY_INT(d9d_data_section, seed, "0", 0, BIG, "seed of the order"),
-    D9D_KEY_INT(d9d_data_section, epochs, "1", 1, 1 << 30,
+    D9D_KEY_INT(d9d_job_data_section, seed, "0", 0, MAX_EXACT_INT, "seed of the order"),
+    D9D_KEY_INT(d9d_job_data_section, epochs, "1", 1, 1 << 30,
                 "passes over the split; null: as many as the run takes, or the other datasets of "
                 "a blend",
                 .flags = D9D_NULLABLE),
-    D9D_KEY_REAL(d9d_data_section, weight, "1", 0, 1e12,
+    D9D_KEY_REAL(d9d_job_data_section, weight, "1", 0, 1e12,
                  "share of the samples, where several datasets are blended",
                  .flags = D9D_ABOVE_MIN),
-    D9D_KEY_STR(d9d_data_section, skip_samples, "null",
+    D9D_KEY_STR(d9d_job_data_section, skip_samples, "null",
                 "samples of the split to leave out: a list such as \"3,17,100-200\", or the name "
                 "of a file of such",
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
 static const d9d_table data_table =
-    D9D_TABLE(d9d_data_section, "data", data_keys, "the samples and their order");
+    D9D_TABLE(d9d_job_data_section, "data", data_keys, "the samples and their order");
 static const d9d_key data_elem = {
     .kind = D9D_KIND_TABLE, .def = "{}", .table = &data_table, .doc = "one dataset"};
 
 /* --- trainer -------------------------------------------------------------------- */
 
 static const d9d_key run_keys[] = {
-    D9D_KEY_STR(d9d_run_section, name, "\"run\"", "name of the run", .min = 1, .max = 200),
-    D9D_KEY_STR(d9d_run_section, description, "null", "for people", .flags = D9D_NULLABLE),
-    D9D_KEY_STR(d9d_run_section, dir, "null", "run directory; runs/NAME when null",
+    D9D_KEY_STR(d9d_job_run_section, name, "\"run\"", "name of the run", .min = 1, .max = 200),
+    D9D_KEY_STR(d9d_job_run_section, description, "null", "for people", .flags = D9D_NULLABLE),
+    D9D_KEY_STR(d9d_job_run_section, dir, "null", "run directory; runs/NAME when null",
                 .flags = D9D_NULLABLE, .min = 1),
-    D9D_KEY_JSON(d9d_run_section, hparams, "{}", "anything worth recording with the run"),
-    D9D_KEY_INT(d9d_run_section, steps, "null", 1, BIG,
+    D9D_KEY_JSON(d9d_job_run_section, hparams, "{}", "anything worth recording with the run"),
+    D9D_KEY_INT(d9d_job_run_section, steps, "null", 1, MAX_EXACT_INT,
                 "stop after this many steps; null: when the data ends", .flags = D9D_NULLABLE),
     D9D_KEY_END,
 };
-static const d9d_table run_table = D9D_TABLE(d9d_run_section, "run", run_keys, "the run itself");
+static const d9d_table run_table =
+    D9D_TABLE(d9d_job_run_section, "run", run_keys, "the run itself");
 
-typedef struct d9d_batching_section batching_section;
+typedef struct d9d_job_batching_section batching_section;
 static const d9d_key train_batching_keys[] = {
     D9D_KEY_INT(batching_section, global_batch_size, D9D_REQUIRED, 1, 1 << 30,
                 "samples of one optimizer step"),
@@ -101,7 +102,7 @@ static const d9d_table train_batching_table =
 static const d9d_table infer_batching_table = D9D_TABLE(
     batching_section, "infer_batching", infer_batching_keys, "how many samples at a time");
 
-typedef struct d9d_data_loading_section data_loading_section;
+typedef struct d9d_job_data_loading_section data_loading_section;
 static const d9d_key data_loading_keys[] = {
     D9D_KEY_INT(data_loading_section, num_workers, "1", 0, 1024,
                 "threads that read batches ahead; 0: batches are read as they are needed"),
@@ -128,13 +129,13 @@ static const d9d_table data_loading_table =
 
 static const d9d_key no_keys[] = {D9D_KEY_END};
 static const d9d_key tracker_elem = {.kind = D9D_KIND_UNION,
-                                     .words = d9d_sink_tag,
+                                     .names = d9d_sink_tag,
                                      .choices = d9d_sink_choices,
                                      .doc = "a place where metrics go"};
 
-typedef struct d9d_logging_section logging_section;
-/* In the order of d9di_experts_level. */
-static const char *const experts_words[] = {"off", "summary", "layers", "counts", NULL};
+typedef struct d9d_job_logging_section logging_section;
+/* In the order of d9di_moe_stats_level. */
+static const char *const experts_level_names[] = {"off", "summary", "layers", "counts", NULL};
 static const d9d_key logging_keys[] = {
     D9D_KEY_PERIOD(logging_section, period_steps, "1", "steps between records in metrics.jsonl"),
     D9D_KEY_BOOL(logging_section, samples, "true",
@@ -142,7 +143,7 @@ static const d9d_key logging_keys[] = {
     D9D_KEY_LIST(logging_section, tracker, "[]", &tracker_elem,
                  "where else metrics go while the run goes on: one, or a list",
                  .flags = D9D_OR_ONE),
-    D9D_KEY_ENUM(logging_section, experts, "\"summary\"", experts_words,
+    D9D_KEY_ENUM(logging_section, experts, "\"summary\"", experts_level_names,
                  "how evenly experts are used: off; summary, of the worst layer; layers, of each; "
                  "counts, choices of every expert besides"),
     D9D_KEY_INT(logging_section, documents, "0", 0, 1000,
@@ -153,9 +154,9 @@ static const d9d_key logging_keys[] = {
 static const d9d_table logging_table =
     D9D_TABLE(logging_section, "logging", logging_keys, "what is recorded, and when");
 
-/* Schedules, in the order of d9d_pipe_kind, matter with more than one pipeline rank; they are
+/* Schedules, in the order of d9d_pipe_schedule, matter with more than one pipeline rank; they are
  * checked all the same. */
-typedef d9d_stages_section stages_section;
+typedef d9d_job_stages_section stages_section;
 #define STAGES_KEY                                                                                 \
     D9D_KEY_INT(stages_section, num_stages_per_rank, "1", 1, 1 << 16, "stages on each rank")
 static const d9d_key looped_keys[] = {STAGES_KEY, D9D_KEY_END};
@@ -175,21 +176,22 @@ SCHEDULE(looped_table, "looped_bfs", looped_keys, "GPipe over several stages a r
 SCHEDULE(interleaved_table, "1f1b", interleaved_keys, "one forward, one backward");
 SCHEDULE(zbv_table, "zero_bubble_v", no_keys, "zero bubble, two stages a rank in a V");
 SCHEDULE(dual_table, "dual_pipe_v", no_keys, "DualPipe, two stages a rank in a V");
-const d9d_table *const d9d_pipe_choices[] = {
+const d9d_table *const d9d_job_pipe_schedule_choices[] = {
     &inference_table, &gpipe_table, &looped_table, &interleaved_table,
     &zbv_table,       &dual_table,  NULL};
 static const char *const schedule_tag[] = {"schedule", NULL};
 
-typedef struct d9d_pipelining_section pipelining_section;
+typedef struct d9d_job_pipelining_section pipelining_section;
 static const d9d_key pipelining_keys[] = {
     D9D_KEY_UNION(pipelining_section, schedule, "{\"schedule\": \"1f1b\"}", schedule_tag,
-                  d9d_pipe_choices, "order of the micro-batches; matters with pipeline ranks"),
+                  d9d_job_pipe_schedule_choices,
+                  "order of the micro-batches; matters with pipeline ranks"),
     D9D_KEY_END,
 };
 static const d9d_table pipelining_table =
     D9D_TABLE(pipelining_section, "pipelining", pipelining_keys, "pipeline parallelism");
 
-typedef struct d9d_factory_section factory_section;
+typedef struct d9d_job_factory_section factory_section;
 static const d9d_key factory_keys[] = {
     D9D_KEY_STR(factory_section, source_checkpoint, "null",
                 "directory to start from, HuggingFace or d9d; null: random weights",
@@ -206,16 +208,16 @@ static const d9d_key factory_keys[] = {
 static const d9d_table factory_table =
     D9D_TABLE(factory_section, "model_stage_factory", factory_keys, "where the weights come from");
 
-typedef struct d9d_determinism_section determinism_section;
+typedef struct d9d_job_determinism_section determinism_section;
 static const d9d_key determinism_keys[] = {
-    D9D_KEY_INT(determinism_section, base_seed, "0", 0, BIG,
+    D9D_KEY_INT(determinism_section, base_seed, "0", 0, MAX_EXACT_INT,
                 "seed of initial weights and stochastic rounding"),
     D9D_KEY_END,
 };
 static const d9d_table determinism_table =
     D9D_TABLE(determinism_section, "determinism", determinism_keys, "seeds");
 
-typedef struct d9d_checkpointing_section checkpointing_section;
+typedef struct d9d_job_checkpointing_section checkpointing_section;
 static const d9d_key checkpointing_keys[] = {
     D9D_KEY_STR(checkpointing_section, save_dir, "null",
                 "where checkpoints go; RUN_DIR/checkpoints when null", .flags = D9D_NULLABLE,
@@ -235,7 +237,7 @@ static const d9d_key checkpointing_keys[] = {
 static const d9d_table checkpointing_table =
     D9D_TABLE(checkpointing_section, "checkpointing", checkpointing_keys, "training checkpoints");
 
-typedef struct d9d_clipping_section clipping_section;
+typedef struct d9d_job_clipping_section clipping_section;
 static const d9d_key clipping_keys[] = {
     D9D_KEY_REAL(clipping_section, max_norm, "null", 0, 1e30,
                  "largest global gradient norm, from 1e-12 on; null or 0: no clipping",
@@ -246,14 +248,14 @@ static const d9d_key clipping_keys[] = {
 /* Squares of less vanish in float32: clipped to it, no gradient would move a weight. */
 static d9d_status clipping_check(const void *value, const char *path)
 {
-    const double most = ((const clipping_section *)value)->max_norm, least = 1e-12;
+    const double max_norm_value = ((const clipping_section *)value)->max_norm, least = 1e-12;
 
-    if (most > 0 && most < least)
+    if (max_norm_value > 0 && max_norm_value < least)
         return D9D_FAIL(
             D9D_ECONFIG,
             "%s.max_norm: gradients clipped to a norm of %.9g, below %.9g, move nothing; "
             "null clips none",
-            path, most, least);
+            path, max_norm_value, least);
     return D9D_OK;
 }
 
@@ -261,15 +263,15 @@ static const d9d_table clipping_table =
     D9D_TABLE(clipping_section, "gradient_clipping", clipping_keys, "norm of the gradient",
               .check = clipping_check);
 
-static const char *const reduce_words[] = {"micro_batch", "step", NULL};
-typedef struct d9d_gradients_section gradients_section;
+static const char *const grad_reduce_names[] = {"micro_batch", "step", NULL};
+typedef struct d9d_job_gradients_section gradients_section;
 static const d9d_key gradients_keys[] = {
-    D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", d9d_model_dtype_words,
+    D9D_KEY_ENUM(gradients_section, grad_dtype, "\"float32\"", d9d_model_dtype_names,
                  "type in which gradients are accumulated; null: the parameters'",
                  .flags = D9D_NULLABLE),
     D9D_KEY_INT(gradients_section, bucket_size_mb, "32", 1, 1 << 20,
                 "size of a bucket of gradients that ranks sum together"),
-    D9D_KEY_ENUM(gradients_section, reduce, "\"micro_batch\"", reduce_words,
+    D9D_KEY_ENUM(gradients_section, reduce, "\"micro_batch\"", grad_reduce_names,
                  "when gradients of sharded parameters are summed: \"micro_batch\" keeps a part of "
                  "them in memory, \"step\" all of them, for fewer sums"),
     D9D_KEY_END,
@@ -277,7 +279,7 @@ static const d9d_key gradients_keys[] = {
 static const d9d_table gradients_table =
     D9D_TABLE(gradients_section, "gradient_manager", gradients_keys, "gradients");
 
-typedef struct d9d_sharding_section sharding_section;
+typedef struct d9d_job_sharding_section sharding_section;
 static const d9d_key sharding_keys[] = {
     D9D_KEY_BOOL(sharding_section, reshard_after_forward, "true",
                  "let go of a layer's weights behind its forward and gather them again for "
@@ -287,7 +289,7 @@ static const d9d_key sharding_keys[] = {
 static const d9d_table sharding_table =
     D9D_TABLE(sharding_section, "sharding", sharding_keys, "weights that ranks keep in parts");
 
-typedef struct d9d_timeout_section timeout_section;
+typedef struct d9d_job_timeout_section timeout_section;
 static const d9d_key timeout_keys[] = {
     D9D_KEY_INT(timeout_section, init_timeout, "1800", 1, 1 << 30,
                 "seconds that a collective may take until the first step is done"),
@@ -321,39 +323,41 @@ static const d9d_table gc_table = {
     .name = "gc", .keys = gc_keys, .doc = "there is no garbage collector here"};
 
 static const d9d_key profiling_keys[] = {
-    D9D_KEY_BOOL(d9d_profiling_section, enabled, "true", "write traces"),
-    D9D_KEY_STR(d9d_profiling_section, traces_dir, "\"traces\"",
+    D9D_KEY_BOOL(d9d_job_profiling_section, enabled, "true", "write traces"),
+    D9D_KEY_STR(d9d_job_profiling_section, traces_dir, "\"traces\"",
                 "where they go: in the run directory, unless absolute"),
-    D9D_KEY_INT(d9d_profiling_section, period_steps, "100", 1, 1e15, "of so many steps"),
-    D9D_KEY_INT(d9d_profiling_section, warmup_steps, "1", 0, 1e15,
+    D9D_KEY_INT(d9d_job_profiling_section, period_steps, "100", 1, 1e15, "of so many steps"),
+    D9D_KEY_INT(d9d_job_profiling_section, warmup_steps, "1", 0, 1e15,
                 "accepted: tracing needs no steps to warm up"),
-    D9D_KEY_INT(d9d_profiling_section, active_steps, "1", 1, 1000, "the last so many are traced"),
+    D9D_KEY_INT(d9d_job_profiling_section, active_steps, "1", 1, 1000,
+                "the last so many are traced"),
     D9D_KEY_END,
 };
 static const d9d_table profiling_table =
-    D9D_TABLE(d9d_profiling_section, "profiling", profiling_keys,
+    D9D_TABLE(d9d_job_profiling_section, "profiling", profiling_keys,
               "timelines of what the device did, in Chrome's trace format");
 
 #define TRAINER_KEYS(batching_table, profiling_field, profiling_doc, profiling_flag)               \
-    D9D_KEY_TABLE(d9d_trainer_section, run, &run_table, "the run itself"),                         \
-        D9D_KEY_TABLE(d9d_trainer_section, batching, &batching_table, "how samples make a step"),  \
+    D9D_KEY_TABLE(d9d_job_trainer_section, run, &run_table, "the run itself"),                     \
+        D9D_KEY_TABLE(d9d_job_trainer_section, batching, &batching_table,                          \
+                      "how samples make a step"),                                                  \
         {.name = "data_loading",                                                                   \
          .kind = D9D_KIND_TABLE,                                                                   \
-         .offset = offsetof(d9d_trainer_section, data_loading),                                    \
+         .offset = offsetof(d9d_job_trainer_section, data_loading),                                \
          .def = "{}",                                                                              \
          .table = &data_loading_table,                                                             \
          .doc = "how batches are prepared"},                                                       \
-        D9D_KEY_TABLE(d9d_trainer_section, logging, &logging_table, "records"),                    \
-        D9D_KEY_TABLE(d9d_trainer_section, pipelining, &pipelining_table, "pipeline"),             \
-        D9D_KEY_TABLE(d9d_trainer_section, model_stage_factory, &factory_table,                    \
+        D9D_KEY_TABLE(d9d_job_trainer_section, logging, &logging_table, "records"),                \
+        D9D_KEY_TABLE(d9d_job_trainer_section, pipelining, &pipelining_table, "pipeline"),         \
+        D9D_KEY_TABLE(d9d_job_trainer_section, model_stage_factory, &factory_table,                \
                       "where the weights come from"),                                              \
-        D9D_KEY_TABLE(d9d_trainer_section, determinism, &determinism_table, "seeds"),              \
-        D9D_KEY_TABLE(d9d_trainer_section, checkpointing, &checkpointing_table,                    \
+        D9D_KEY_TABLE(d9d_job_trainer_section, determinism, &determinism_table, "seeds"),          \
+        D9D_KEY_TABLE(d9d_job_trainer_section, checkpointing, &checkpointing_table,                \
                       "training checkpoints"),                                                     \
-        D9D_KEY_TABLE(d9d_trainer_section, gradient_clipping, &clipping_table, "clipping"),        \
-        D9D_KEY_TABLE(d9d_trainer_section, gradient_manager, &gradients_table, "gradients"),       \
-        D9D_KEY_TABLE(d9d_trainer_section, sharding, &sharding_table, "weights in parts"),         \
-        D9D_KEY_TABLE(d9d_trainer_section, timeout, &timeout_table, "limits of time"),             \
+        D9D_KEY_TABLE(d9d_job_trainer_section, gradient_clipping, &clipping_table, "clipping"),    \
+        D9D_KEY_TABLE(d9d_job_trainer_section, gradient_manager, &gradients_table, "gradients"),   \
+        D9D_KEY_TABLE(d9d_job_trainer_section, sharding, &sharding_table, "weights in parts"),     \
+        D9D_KEY_TABLE(d9d_job_trainer_section, timeout, &timeout_table, "limits of time"),         \
         {.name = "gc",                                                                             \
          .kind = D9D_KIND_TABLE,                                                                   \
          .flags = D9D_NO_EFFECT,                                                                   \
@@ -368,7 +372,7 @@ static const d9d_table profiling_table =
     }
 
 static const d9d_key train_loop_keys[] = {
-    TRAINER_KEYS(train_batching_table, offsetof(d9d_trainer_section, profiling),
+    TRAINER_KEYS(train_batching_table, offsetof(d9d_job_trainer_section, profiling),
                  "traces of what the device did; null: none", 0),
     D9D_KEY_END};
 static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table, D9D_NO_FIELD,
@@ -376,75 +380,76 @@ static const d9d_key infer_loop_keys[] = {TRAINER_KEYS(infer_batching_table, D9D
                                                        D9D_NO_EFFECT),
                                           D9D_KEY_END};
 static const d9d_table train_loop_table =
-    D9D_TABLE(d9d_trainer_section, "train_loop", train_loop_keys, "the loop");
+    D9D_TABLE(d9d_job_trainer_section, "train_loop", train_loop_keys, "the loop");
 static const d9d_table infer_loop_table =
-    D9D_TABLE(d9d_trainer_section, "infer_loop", infer_loop_keys, "the loop");
+    D9D_TABLE(d9d_job_trainer_section, "infer_loop", infer_loop_keys, "the loop");
 
 /* --- tasks of inference ------------------------------------------------------------ */
 
 static const d9d_key logprobs_keys[] = {
-    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
+    D9D_KEY_STR(d9d_job_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
     D9D_KEY_END,
 };
 static const d9d_key perplexity_keys[] = {
-    D9D_KEY_STR(d9d_output_section, output, "null", "JSON file to write besides the printed result",
-                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_STR(d9d_job_output_section, output, "null",
+                "JSON file to write besides the printed result", .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
 static const d9d_table logprobs_table =
-    D9D_TABLE(d9d_output_section, "logprobs", logprobs_keys,
-              "log-probability of every target, by sample", .row = &d9di_logprobs);
+    D9D_TABLE(d9d_job_output_section, "logprobs", logprobs_keys,
+              "log-probability of every target, by sample", .row = &d9di_infer_task_logprobs);
 static const d9d_table perplexity_table =
-    D9D_TABLE(d9d_output_section, "perplexity", perplexity_keys,
-              "exp of the mean negative log-probability over all targets", .row = &d9di_perplexity);
+    D9D_TABLE(d9d_job_output_section, "perplexity", perplexity_keys,
+              "exp of the mean negative log-probability over all targets",
+              .row = &d9di_infer_task_perplexity);
 
 static const d9d_key token_elem = {
     .kind = D9D_KIND_INT, .min = 0, .max = INT32_MAX, .doc = "a token"};
 static const d9d_key generate_keys[] = {
-    D9D_KEY_STR(d9d_generate_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
-    D9D_KEY_STR(d9d_generate_section, prompts, "null",
+    D9D_KEY_STR(d9d_job_generate_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
+    D9D_KEY_STR(d9d_job_generate_section, prompts, "null",
                 "JSONL file of {\"prompt\": text}, {\"messages\": [...]} or {\"input_ids\": "
                 "[...]}; null: samples of the data section",
                 .flags = D9D_NULLABLE, .min = 1),
-    D9D_KEY_STR(d9d_generate_section, tokenizer, "null",
+    D9D_KEY_STR(d9d_job_generate_section, tokenizer, "null",
                 "tokenizer.json for prompts and for \"text\"; null: that beside the weights, if "
                 "there is one",
                 .flags = D9D_NULLABLE, .min = 1),
-    D9D_KEY_STR(d9d_generate_section, chat_template, "null",
+    D9D_KEY_STR(d9d_job_generate_section, chat_template, "null",
                 "d9d.chat.v1 file that says how messages are rendered", .flags = D9D_NULLABLE,
                 .min = 1),
-    D9D_KEY_STR(d9d_generate_section, role, "\"assistant\"", "the role that speaks next in chats",
-                .min = 1, .max = 256),
-    D9D_KEY_BOOL(d9d_generate_section, enable_thinking, "true",
+    D9D_KEY_STR(d9d_job_generate_section, role, "\"assistant\"",
+                "the role that speaks next in chats", .min = 1, .max = 256),
+    D9D_KEY_BOOL(d9d_job_generate_section, enable_thinking, "true",
                  "false: prompts of chats end in empty thoughts, as the template has them"),
-    D9D_KEY_INT(d9d_generate_section, prompt_tokens, "null", 1, INT32_MAX,
+    D9D_KEY_INT(d9d_job_generate_section, prompt_tokens, "null", 1, INT32_MAX,
                 "of a sample of the data section so many tokens are the prompt; null: those before "
                 "its first target",
                 .flags = D9D_NULLABLE),
-    D9D_KEY_INT(d9d_generate_section, max_new_tokens, "128", 1, 1 << 24,
+    D9D_KEY_INT(d9d_job_generate_section, max_new_tokens, "128", 1, 1 << 24,
                 "most tokens that are generated for a prompt"),
-    D9D_KEY_REAL(d9d_generate_section, temperature, "0", 0, 1e6,
+    D9D_KEY_REAL(d9d_job_generate_section, temperature, "0", 0, 1e6,
                  "of sampling; 0: always the likeliest token"),
-    D9D_KEY_INT(d9d_generate_section, top_k, "0", 0, INT32_MAX,
+    D9D_KEY_INT(d9d_job_generate_section, top_k, "0", 0, INT32_MAX,
                 "draw from so many of the likeliest tokens; 0: from all"),
-    D9D_KEY_REAL(d9d_generate_section, top_p, "1", 0, 1,
+    D9D_KEY_REAL(d9d_job_generate_section, top_p, "1", 0, 1,
                  "draw from the likeliest tokens that have this share of the probability",
                  .flags = D9D_ABOVE_MIN),
-    D9D_KEY_INT(d9d_generate_section, seed, "0", 0, BIG, "seed of sampling"),
-    D9D_KEY_BOOL(d9d_generate_section, stop_at_eos, "true",
+    D9D_KEY_INT(d9d_job_generate_section, seed, "0", 0, MAX_EXACT_INT, "seed of sampling"),
+    D9D_KEY_BOOL(d9d_job_generate_section, stop_at_eos, "true",
                  "stop at the eos_token_id of the generation_config.json or config.json beside the "
                  "weights"),
-    D9D_KEY_LIST(d9d_generate_section, stop_tokens, "[]", &token_elem, "tokens to stop at too"),
+    D9D_KEY_LIST(d9d_job_generate_section, stop_tokens, "[]", &token_elem, "tokens to stop at too"),
     D9D_KEY_END,
 };
 static const d9d_table generate_table =
-    D9D_TABLE(d9d_generate_section, "generate", generate_keys, "what follows each prompt");
+    D9D_TABLE(d9d_job_generate_section, "generate", generate_keys, "what follows each prompt");
 const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
                                                    &perplexity_table,
                                                    &generate_table,
-                                                   &d9di_classify_table,
-                                                   &d9di_embed_table,
-                                                   &d9di_states_table,
+                                                   &d9di_head_task_infer_classification_table,
+                                                   &d9di_head_task_infer_embedding_table,
+                                                   &d9di_head_task_infer_hidden_states_table,
                                                    NULL};
 
 /* --- the whole ----------------------------------------------------------------------- */
@@ -470,35 +475,37 @@ static const d9d_key plugin_elem = {
          .max = D9D_BLEND_SOURCES,                                                                 \
          .elem = &data_elem,                                                                       \
          .doc = "the samples and their order, or a list of datasets to blend"},                    \
-        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_model_choices, "the model"),  \
+        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_job_model_choices,            \
+                      "the model"),                                                                \
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 
 static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
-                                    .words = d9d_metric_tag,
+                                    .names = d9d_metric_tag,
                                     .choices = d9d_metric_choices,
                                     .doc = "a metric"};
 static const d9d_key evaluation_keys[] = {
-    D9D_KEY_STR(d9d_evaluation_section, name, "\"valid\"",
+    D9D_KEY_STR(d9d_job_evaluation_section, name, "\"valid\"",
                 "stands before the names of its values: \"valid/loss\"", .min = 1, .max = 64),
-    D9D_KEY_LIST(d9d_evaluation_section, data, D9D_REQUIRED, &data_elem,
+    D9D_KEY_LIST(d9d_job_evaluation_section, data, D9D_REQUIRED, &data_elem,
                  "the samples, as in the section data, or a list of datasets to blend", .min = 1,
                  .max = D9D_BLEND_SOURCES, .flags = D9D_OR_ONE),
-    D9D_KEY_PERIOD(d9d_evaluation_section, period_steps, "\"last_step\"",
+    D9D_KEY_PERIOD(d9d_job_evaluation_section, period_steps, "\"last_step\"",
                    "steps between evaluations"),
-    D9D_KEY_BOOL(d9d_evaluation_section, at_start, "false", "evaluate before the first step too"),
-    D9D_KEY_BOOL(d9d_evaluation_section, at_end, "true",
+    D9D_KEY_BOOL(d9d_job_evaluation_section, at_start, "false",
+                 "evaluate before the first step too"),
+    D9D_KEY_BOOL(d9d_job_evaluation_section, at_end, "true",
                  "evaluate after the last step whatever the period"),
-    D9D_KEY_INT(d9d_evaluation_section, samples, "null", 1, BIG,
+    D9D_KEY_INT(d9d_job_evaluation_section, samples, "null", 1, MAX_EXACT_INT,
                 "evaluate on the first so many samples; null: on all", .flags = D9D_NULLABLE),
-    D9D_KEY_INT(d9d_evaluation_section, microbatch_size, "null", 1, 1 << 30,
+    D9D_KEY_INT(d9d_job_evaluation_section, microbatch_size, "null", 1, 1 << 30,
                 "samples of one forward pass on a rank; null: as in training",
                 .flags = D9D_NULLABLE),
-    D9D_KEY_LIST(d9d_evaluation_section, metrics, "[]", &metric_elem,
+    D9D_KEY_LIST(d9d_job_evaluation_section, metrics, "[]", &metric_elem,
                  "what the task's predictions are worth"),
     D9D_KEY_END,
 };
 static const d9d_table evaluation_table =
-    D9D_TABLE(d9d_evaluation_section, "evaluation", evaluation_keys,
+    D9D_TABLE(d9d_job_evaluation_section, "evaluation", evaluation_keys,
               "another dataset on which the model is measured while it is trained");
 static const d9d_key evaluation_elem = {.kind = D9D_KIND_TABLE,
                                         .def = "{}",
@@ -508,8 +515,8 @@ static const d9d_key train_keys[] = {
     COMMON_KEYS(d9d_train_config, train_loop_table, "{}", 1),
     D9D_KEY_UNION(d9d_train_config, optimizer, D9D_REQUIRED, d9d_optimizer_tag,
                   d9d_optimizer_choices, "the optimizer"),
-    D9D_KEY_UNION(d9d_train_config, lr_scheduler, D9D_LR_CONSTANT, d9d_lr_scheduler_tag,
-                  d9d_lr_scheduler_choices, "the learning-rate schedule"),
+    D9D_KEY_UNION(d9d_train_config, lr_scheduler, D9D_LR_SCHEDULE_CONSTANT, d9d_lr_schedule_tag,
+                  d9d_lr_schedule_choices, "the learning-rate schedule"),
     D9D_KEY_UNION(d9d_train_config, task, "{\"name\": \"causal_lm\"}", d9d_train_task_tag,
                   d9d_train_task_choices, "what is learned"),
     D9D_KEY_LIST(d9d_train_config, metrics, "[]", &metric_elem,
@@ -525,7 +532,7 @@ static const d9d_key train_keys[] = {
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_END,
 };
-const d9d_table d9d_train_table =
+const d9d_table d9d_train_config_table =
     D9D_TABLE(d9d_train_config, "d9d-train", train_keys, "configuration of d9d-train");
 
 static const d9d_key infer_keys[] = {
@@ -534,5 +541,5 @@ static const d9d_key infer_keys[] = {
                   d9d_infer_task_choices, "what is computed"),
     D9D_KEY_END,
 };
-const d9d_table d9d_infer_table =
+const d9d_table d9d_infer_config_table =
     D9D_TABLE(d9d_infer_config, "d9d-infer", infer_keys, "configuration of d9d-infer");

@@ -11,42 +11,42 @@
 #include "d9d/base/fs.h"
 
 /* What each table begins with. */
-typedef struct row {
+typedef struct plugin_row {
     size_t size;
     const d9d_table *table;
-} row;
+} plugin_row;
 
 /* --- kinds of tables ------------------------------------------------------------------- */
 
 /* A member without which a table is of no use. */
-typedef struct need {
+typedef struct required_member {
     const char *name;
     size_t offset;
-    const char *what; /* what it is, in parentheses; NULL: its name says it */
-} need;
+    const char *reason; /* what it is, in parentheses; NULL: its name says it */
+} required_member;
 
-typedef struct kind {
-    const char *what; /* in sentences */
-    size_t size;      /* of a row, as this library knows it */
-    size_t list;      /* offset in d9d_plugin */
+typedef struct plugin_kind {
+    const char *label; /* in sentences */
+    size_t size;       /* of a row, as this library knows it */
+    size_t list;       /* offset in d9d_plugin */
     const d9d_table *const *built_in;
-    need needs[4];    /* ends with a NULL name */
-    size_t tables[2]; /* offsets of its other key tables; ends with 0 */
-} kind;
+    required_member needs[4]; /* ends with a NULL name */
+    size_t tables[2];         /* offsets of its other key tables; ends with 0 */
+} plugin_kind;
 
-#define NEED_SAYING(type, member, what)                                                            \
+#define REQUIRED_BECAUSE(type, member, label)                                                      \
     {                                                                                              \
-#member, offsetof(type, member), what                                                      \
+#member, offsetof(type, member), label                                                     \
     }
-#define NEED(type, member) NEED_SAYING(type, member, NULL)
-static const kind kinds[] = {
+#define REQUIRED(type, member) REQUIRED_BECAUSE(type, member, NULL)
+static const plugin_kind plugin_kinds[] = {
     {"model provider",
      sizeof(d9d_model_provider),
      offsetof(d9d_plugin, models),
-     d9d_model_choices,
-     {NEED(d9d_model_provider, create),
-      NEED_SAYING(d9d_model_provider, model_types,
-                  " (which config.json it reads, and every field of it: d9d/model/family.h)")},
+     d9d_job_model_choices,
+     {REQUIRED(d9d_model_provider, create),
+      REQUIRED_BECAUSE(d9d_model_provider, model_types,
+                       " (which config.json it reads, and every field of it: d9d/model/family.h)")},
      {offsetof(d9d_model_provider, dims)}},
     {"task",
      sizeof(d9d_train_task),
@@ -64,45 +64,46 @@ static const kind kinds[] = {
      sizeof(d9d_optimizer_kind),
      offsetof(d9d_plugin, optimizers),
      d9d_optimizer_choices,
-     {NEED(d9d_optimizer_kind, update)},
+     {REQUIRED(d9d_optimizer_kind, update)},
      {0}},
     {"learning-rate schedule",
-     sizeof(d9d_lr_kind),
+     sizeof(d9d_lr_schedule_kind),
      offsetof(d9d_plugin, lr_schedulers),
-     d9d_lr_scheduler_choices,
-     {NEED(d9d_lr_kind, create), NEED(d9d_lr_kind, at)},
+     d9d_lr_schedule_choices,
+     {REQUIRED(d9d_lr_schedule_kind, create), REQUIRED(d9d_lr_schedule_kind, at)},
      {0}},
     {"schedule",
-     sizeof(d9d_schedule_kind),
+     sizeof(d9d_pipe_schedule_kind),
      offsetof(d9d_plugin, schedules),
-     d9d_pipe_choices,
-     {NEED(d9d_schedule_kind, build)},
+     d9d_job_pipe_schedule_choices,
+     {REQUIRED(d9d_pipe_schedule_kind, build)},
      {0}},
     {"metric",
      sizeof(d9d_metric_kind),
      offsetof(d9d_plugin, metrics),
      d9d_metric_choices,
-     {NEED(d9d_metric_kind, form), NEED(d9d_metric_kind, update), NEED(d9d_metric_kind, compute)},
+     {REQUIRED(d9d_metric_kind, form), REQUIRED(d9d_metric_kind, update),
+      REQUIRED(d9d_metric_kind, compute)},
      {0}},
     {"tracker",
      sizeof(d9d_sink_kind),
      offsetof(d9d_plugin, trackers),
      d9d_sink_choices,
-     {NEED(d9d_sink_kind, open), NEED(d9d_sink_kind, put)},
+     {REQUIRED(d9d_sink_kind, open), REQUIRED(d9d_sink_kind, put)},
      {0}},
     {"dataset",
      sizeof(d9d_dataset_kind),
      offsetof(d9d_plugin, datasets),
      d9d_dataset_choices,
-     {NEED(d9d_dataset_kind, facts), NEED(d9d_dataset_kind, sample)},
+     {REQUIRED(d9d_dataset_kind, info), REQUIRED(d9d_dataset_kind, sample)},
      {0}},
 };
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]), PLUGINS_MAX = 64 };
+enum { N_PLUGIN_KINDS = sizeof(plugin_kinds) / sizeof(plugin_kinds[0]), PLUGINS_MAX = 64 };
 
 struct d9d_plugins {
     d9d_arena arena;
-    D9D_VEC(const d9d_table *) choices[KINDS]; /* NULL-ended where there are some */
-    D9D_VEC(const d9d_subscription *) events;
+    D9D_VEC(const d9d_table *) choices[N_PLUGIN_KINDS]; /* NULL-ended where there are some */
+    D9D_VEC(const d9d_job_event_handler *) events;
     D9D_VEC(const char *) files;
 };
 
@@ -126,20 +127,20 @@ static d9d_status check_embeds(const char *path, const size_t *sizes)
     return D9D_OK;
 }
 
-enum { MOST_TABLE = 64 << 10 }; /* bytes: of a table that says more none is read */
+enum { MAX_TABLE_BYTES = 64 << 10 }; /* bytes: of a table that says more none is read */
 
 /* `from` as this library lays it out: what it does not have is zero, what is not known must be. */
-static d9d_status fit(const char *path, const char *what, const void *from, size_t given,
-                      size_t known, void *to)
+static d9d_status copy_table(const char *path, const char *label, const void *from, size_t given,
+                             size_t known, void *to)
 {
     memset(to, 0, known);
     memcpy(to, from, given < known ? given : known);
     for (size_t i = known; i < given; i++)
-        if (given > MOST_TABLE || ((const char *)from)[i] != 0)
+        if (given > MAX_TABLE_BYTES || ((const char *)from)[i] != 0)
             return D9D_FAIL(D9D_ECONFIG,
                             "%s: its %s uses %zu bytes of a table, of which this d9d knows %zu; it "
                             "was built for a newer one",
-                            path, what, given, known);
+                            path, label, given, known);
     *(size_t *)to = known;
     return D9D_OK;
 }
@@ -180,7 +181,7 @@ static d9d_status check_file(const char *path)
 }
 
 /* dlsym() gives what is no function, too. */
-static d9d_status table_find(const char *path, d9d_plugin *out, const void **inside)
+static d9d_status find_symbol(const char *path, d9d_plugin *out, const void **inside)
 {
     const d9d_plugin *given;
     void *library;
@@ -200,12 +201,12 @@ static d9d_status table_find(const char *path, d9d_plugin *out, const void **ins
                         path, given->abi, D9D_PLUGIN_ABI);
     D9D_TRY(check_embeds(path, given->embeds));
     *inside = given;
-    return fit(path, "d9d_plugin", given, given->size, sizeof(*given), out);
+    return copy_table(path, "d9d_plugin", given, given->size, sizeof(*given), out);
 }
 
 /* --- its tables ------------------------------------------------------------------------------ */
 
-static bool is_among(const d9d_table *const *choices, const char *name)
+static bool has_choice(const d9d_table *const *choices, const char *name)
 {
     for (; choices != NULL && *choices != NULL; choices++)
         if (strcmp((*choices)->name, name) == 0)
@@ -214,7 +215,7 @@ static bool is_among(const d9d_table *const *choices, const char *name)
 }
 
 /* As a configuration names it. */
-static bool is_word(const char *name)
+static bool is_config_name(const char *name)
 {
     static const char letters[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
@@ -222,35 +223,36 @@ static bool is_word(const char *name)
     return name[0] != '\0' && name[strspn(name, letters)] == '\0';
 }
 
-static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, const row *r)
+static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, const plugin_row *r)
 {
-    const kind *what = &kinds[k];
+    const plugin_kind *label = &plugin_kinds[k];
 
     if (r->table == NULL || r->table->name == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: a table of the kind \"%s\" has no name", path,
-                        what->what);
-    if (!is_word(r->table->name))
+                        label->label);
+    if (!is_config_name(r->table->name))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: the name of a table of the kind \"%s\" is no word of letters, digits "
                         "and _ . -",
-                        path, what->what);
-    for (const need *n = what->needs; n->name != NULL; n++) {
+                        path, label->label);
+    for (const required_member *n = label->needs; n->name != NULL; n++) {
         void *member;
 
         memcpy(&member, (const char *)r + n->offset, sizeof(member));
         if (member == NULL)
-            return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" has no %s%s", path, what->what,
-                            r->table->name, n->name, n->what != NULL ? n->what : "");
+            return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" has no %s%s", path, label->label,
+                            r->table->name, n->name, n->reason != NULL ? n->reason : "");
     }
-    if (is_among(what->built_in, r->table->name) || is_among(p->choices[k].data, r->table->name))
-        return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" is there already", path, what->what,
+    if (has_choice(label->built_in, r->table->name) ||
+        has_choice(p->choices[k].data, r->table->name))
+        return D9D_FAIL(D9D_ECONFIG, "%s: the %s \"%s\" is there already", path, label->label,
                         r->table->name);
     return D9D_OK;
 }
 
 /* The key table in the member at `offset` of a row, as this library lays it out. */
-static d9d_status table_take(d9d_plugins *p, const char *path, row *r, size_t offset,
-                             d9d_table **out)
+static d9d_status copy_key_table(d9d_plugins *p, const char *path, plugin_row *r, size_t offset,
+                                 d9d_table **out)
 {
     char *member = (char *)r + offset;
     const d9d_table *given;
@@ -268,24 +270,25 @@ static d9d_status table_take(d9d_plugins *p, const char *path, row *r, size_t of
 }
 
 /* A row and its key tables, likewise. */
-static d9d_status row_take(d9d_plugins *p, size_t k, const char *path, const void *given)
+static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const void *given)
 {
-    row *r = d9d_arena_alloc(&p->arena, kinds[k].size);
+    plugin_row *r = d9d_arena_alloc(&p->arena, plugin_kinds[k].size);
     d9d_table *table, *other;
 
     if (r == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: its %s", path, kinds[k].what);
-    if (*(const size_t *)given < sizeof(row))
+        return D9D_FAIL(D9D_ENOMEM, "%s: its %s", path, plugin_kinds[k].label);
+    if (*(const size_t *)given < sizeof(plugin_row))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: a table of the kind \"%s\" says that it has %zu bytes; its size comes "
                         "first, sizeof the struct",
-                        path, kinds[k].what, *(const size_t *)given);
-    D9D_TRY(fit(path, kinds[k].what, given, *(const size_t *)given, kinds[k].size, r));
+                        path, plugin_kinds[k].label, *(const size_t *)given);
+    D9D_TRY(copy_table(path, plugin_kinds[k].label, given, *(const size_t *)given,
+                       plugin_kinds[k].size, r));
     D9D_TRY(check_row(p, k, path, r));
-    D9D_TRY(table_take(p, path, r, offsetof(row, table), &table));
+    D9D_TRY(copy_key_table(p, path, r, offsetof(plugin_row, table), &table));
     table->row = r;
-    for (const size_t *at = kinds[k].tables; *at != 0; at++)
-        D9D_TRY(table_take(p, path, r, *at, &other));
+    for (const size_t *at = plugin_kinds[k].tables; *at != 0; at++)
+        D9D_TRY(copy_key_table(p, path, r, *at, &other));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
     p->choices[k].len--; /* the NULL ends it */
@@ -293,7 +296,7 @@ static d9d_status row_take(d9d_plugins *p, size_t k, const char *path, const voi
 }
 
 /* Where the loader has found it. */
-static d9d_status file_keep(d9d_plugins *p, const char *path, const void *inside)
+static d9d_status store_file_path(d9d_plugins *p, const char *path, const void *inside)
 {
     Dl_info of;
     const char *file = dladdr(inside, &of) != 0 ? of.dli_fname : path;
@@ -303,19 +306,19 @@ static d9d_status file_keep(d9d_plugins *p, const char *path, const void *inside
                         : D9D_FAIL(D9D_ENOMEM, "%s: its file's name", path);
 }
 
-static d9d_status load(d9d_plugins *p, const char *path)
+static d9d_status load_plugin(d9d_plugins *p, const char *path)
 {
     const void *inside = NULL;
     d9d_plugin table;
 
-    D9D_TRY(table_find(path, &table, &inside));
-    D9D_TRY(file_keep(p, path, inside));
-    for (size_t k = 0; k < KINDS; k++) {
+    D9D_TRY(find_symbol(path, &table, &inside));
+    D9D_TRY(store_file_path(p, path, inside));
+    for (size_t k = 0; k < N_PLUGIN_KINDS; k++) {
         const void *const *list;
 
-        memcpy(&list, (const char *)&table + kinds[k].list, sizeof(list));
+        memcpy(&list, (const char *)&table + plugin_kinds[k].list, sizeof(list));
         for (; list != NULL && *list != NULL; list++)
-            D9D_TRY(row_take(p, k, path, *list));
+            D9D_TRY(copy_row(p, k, path, *list));
     }
     return table.events != NULL ? D9D_VEC_PUSH(&p->events, table.events) : D9D_OK;
 }
@@ -323,7 +326,7 @@ static d9d_status load(d9d_plugins *p, const char *path)
 /* --- all of a configuration ------------------------------------------------------------------ */
 
 /* Where a library of this name is, or what dlopen() is to look for. */
-static const char *find(d9d_arena *a, const char *config, const char *name)
+static const char *find_library(d9d_arena *a, const char *config, const char *name)
 {
     const char *slash = strrchr(config, '/');
     const int dir = slash != NULL ? (int)(slash - config) : 1;
@@ -335,15 +338,15 @@ static const char *find(d9d_arena *a, const char *config, const char *name)
     return beside == NULL || strchr(name, '/') != NULL || d9d_fs_exists(beside) ? beside : name;
 }
 
-static d9d_status load_named(d9d_plugins *p, const char *config, const json_t *name)
+static d9d_status load_by_name(d9d_plugins *p, const char *config, const json_t *name)
 {
     const char *path;
 
     if (!json_is_string(name) || json_string_length(name) == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: plugin: expected the name of a shared library, or a list",
                         config);
-    path = find(&p->arena, config, json_string_value(name));
-    return path != NULL ? load(p, path) : D9D_FAIL(D9D_ENOMEM, "%s: plugin", config);
+    path = find_library(&p->arena, config, json_string_value(name));
+    return path != NULL ? load_plugin(p, path) : D9D_FAIL(D9D_ENOMEM, "%s: plugin", config);
 }
 
 static d9d_status load_all(d9d_plugins *p, const char *config, const json_t *names)
@@ -351,12 +354,12 @@ static d9d_status load_all(d9d_plugins *p, const char *config, const json_t *nam
     if (names == NULL)
         return D9D_OK;
     if (!json_is_array(names))
-        return load_named(p, config, names);
+        return load_by_name(p, config, names);
     if (json_array_size(names) > PLUGINS_MAX)
         return D9D_FAIL(D9D_ECONFIG, "%s: plugin: %zu of them, at most %d", config,
                         json_array_size(names), PLUGINS_MAX);
     for (size_t i = 0; i < json_array_size(names); i++)
-        D9D_TRY(load_named(p, config, json_array_get(names, i)));
+        D9D_TRY(load_by_name(p, config, json_array_get(names, i)));
     return D9D_OK;
 }
 
@@ -379,7 +382,7 @@ void d9d_plugins_close(d9d_plugins *p)
 {
     if (p == NULL)
         return;
-    for (size_t k = 0; k < KINDS; k++)
+    for (size_t k = 0; k < N_PLUGIN_KINDS; k++)
         D9D_VEC_RELEASE(&p->choices[k]);
     D9D_VEC_RELEASE(&p->events);
     D9D_VEC_RELEASE(&p->files);
@@ -389,13 +392,13 @@ void d9d_plugins_close(d9d_plugins *p)
 
 d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table, const d9d_table **out)
 {
-    d9d_config_more more[KINDS];
+    d9d_config_extension more[N_PLUGIN_KINDS];
     d9d_table *extended;
     size_t n = 0;
 
-    for (size_t k = 0; k < KINDS; k++)
+    for (size_t k = 0; k < N_PLUGIN_KINDS; k++)
         if (p->choices[k].len > 0)
-            more[n++] = (d9d_config_more){kinds[k].built_in, p->choices[k].data};
+            more[n++] = (d9d_config_extension){plugin_kinds[k].built_in, p->choices[k].data};
     D9D_TRY(d9d_config_extend(table, more, n, &p->arena, &extended));
     *out = extended;
     return D9D_OK;
@@ -411,9 +414,9 @@ const char *d9d_plugins_file(const d9d_plugins *p, size_t i)
     return p->files.data[i];
 }
 
-d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v)
+d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_job_events *v)
 {
     for (size_t i = 0; p != NULL && i < p->events.len; i++)
-        D9D_TRY(d9d_events_subscribe(v, p->events.data[i], NULL));
+        D9D_TRY(d9d_job_events_subscribe(v, p->events.data[i], NULL));
     return D9D_OK;
 }

@@ -6,29 +6,29 @@
 
 #include "d9d/data/dataset/dataset_kind.h"
 
-static d9d_data_source source_of(const d9di_data *d, size_t i)
+static d9d_loader_source data_source(const d9di_run_data *d, size_t i)
 {
-    const d9d_data_section *s = &d->sections[i];
+    const d9d_job_data_section *s = &d->sections[i];
 
-    return (d9d_data_source){.dataset = d->datasets[i],
-                             .order = (d9d_order)s->order,
-                             .seed = (uint64_t)s->seed,
-                             .epochs = s->epochs == D9D_INT_NULL ? 0 : s->epochs,
-                             .weight = s->weight,
-                             .skip = &d->skips[i]};
+    return (d9d_loader_source){.dataset = d->datasets[i],
+                               .order = (d9d_loader_order)s->order,
+                               .seed = (uint64_t)s->seed,
+                               .epochs = s->epochs == D9D_INT_NULL ? 0 : s->epochs,
+                               .weight = s->weight,
+                               .skip = &d->skips[i]};
 }
 
-static d9d_status loader_open(const d9di_data *d, int order, const d9d_loader_how *how,
+static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loader_opts *how,
                               d9d_loader **out)
 {
-    d9d_data_source *sources = calloc(d->n, sizeof(*sources));
+    d9d_loader_source *sources = calloc(d->n, sizeof(*sources));
     d9d_status st;
 
     if (sources == NULL)
         return D9D_FAIL(D9D_ENOMEM, "data: %zu datasets", d->n);
     for (size_t i = 0; i < d->n; i++) {
-        sources[i] = source_of(d, i);
-        sources[i].order = order < 0 ? sources[i].order : (d9d_order)order;
+        sources[i] = data_source(d, i);
+        sources[i].order = order < 0 ? sources[i].order : (d9d_loader_order)order;
     }
     st = d9d_loader_open(sources, d->n, how, out);
     free(sources);
@@ -36,7 +36,7 @@ static d9d_status loader_open(const d9di_data *d, int order, const d9d_loader_ho
 }
 
 /* The least multiple of both. */
-static int64_t common_multiple(int64_t a, int64_t b)
+static int64_t lcm_i64(int64_t a, int64_t b)
 {
     int64_t x = a, y = b;
 
@@ -49,19 +49,21 @@ static int64_t common_multiple(int64_t a, int64_t b)
     return a / x * b;
 }
 
-int64_t d9di_data_multiple(const d9d_degrees *mesh, int64_t wanted)
+int64_t d9di_run_data_pad_multiple(const d9d_parallel_degrees *mesh, int64_t wanted)
 {
     const int64_t cp = mesh->context_parallel_shard * mesh->context_parallel_replicate;
 
-    return common_multiple(wanted, mesh->tensor_parallel * (cp > 1 ? 2 * cp : 1));
+    return lcm_i64(wanted, mesh->tensor_parallel * (cp > 1 ? 2 * cp : 1));
 }
 
-d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loading_section *c,
-                          const d9d_degrees *mesh, int64_t pack, d9di_data *out)
+d9d_status d9di_run_data_open(const d9d_list *sections,
+                              const struct d9d_job_data_loading_section *c,
+                              const d9d_parallel_degrees *mesh, int64_t pack, d9di_run_data *out)
 {
-    d9di_data d = {.n = sections->n,
-                   .sections = sections->items,
-                   .how = {.pack = pack, .multiple = d9di_data_multiple(mesh, c->multiple)}};
+    d9di_run_data d = {
+        .n = sections->n,
+        .sections = sections->items,
+        .how = {.pack = pack, .pad_to_multiple_of = d9di_run_data_pad_multiple(mesh, c->multiple)}};
     d9d_status st = D9D_OK;
 
     d.datasets = calloc(d.n, sizeof(*d.datasets));
@@ -69,12 +71,13 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
     if (d.datasets == NULL || d.skips == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "data: %zu datasets", d.n);
     for (size_t i = 0; i < d.n && st == D9D_OK; i++) {
-        const d9d_data_section *s = &d.sections[i];
+        const d9d_job_data_section *s = &d.sections[i];
 
-        st = s->source.choice != NULL ? d9d_dataset_make(&s->source, s->dataset, &d.datasets[i])
-                                      : d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
+        st = s->source.choice != NULL
+                 ? d9d_dataset_synthesize(&s->source, s->dataset, &d.datasets[i])
+                 : d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
         if (st == D9D_OK && s->skip_samples != NULL)
-            st = d9d_numbers_read(s->skip_samples, &d.skips[i]);
+            st = d9d_index_set_read(s->skip_samples, &d.skips[i]);
     }
     if (st == D9D_OK)
         st = loader_open(&d, -1, &d.how, &d.loader);
@@ -82,20 +85,21 @@ d9d_status d9di_data_open(const d9d_list *sections, const struct d9d_data_loadin
     return st;
 }
 
-void d9di_data_release(d9di_data *d)
+void d9di_run_data_release(d9di_run_data *d)
 {
     d9d_loader_close(d->loader);
     for (size_t i = 0; i < d->n; i++) {
         if (d->datasets != NULL)
             d9d_dataset_close(d->datasets[i]);
         if (d->skips != NULL)
-            d9d_numbers_release(&d->skips[i]);
+            d9d_index_set_release(&d->skips[i]);
     }
     free(d->datasets);
     free(d->skips);
 }
 
-d9d_status d9di_data_take_whole(const d9di_data *d, bool single, bool labelled, const char *task)
+d9d_status d9di_run_data_set_no_targets(const d9di_run_data *d, bool single, bool labelled,
+                                        const char *task)
 {
     for (size_t i = 0; i < d->n; i++) {
         d9d_dataset *ds = d->datasets[i];
@@ -109,12 +113,12 @@ d9d_status d9di_data_take_whole(const d9di_data *d, bool single, bool labelled, 
                             "%s: has no labels, which task %s learns from; d9d-shard --label-key "
                             "takes them from the texts' lines",
                             d9d_dataset_dir(ds), task);
-        d9d_dataset_take_whole(ds);
+        d9d_dataset_set_no_targets(ds);
     }
     return D9D_OK;
 }
 
-d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
+d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t positions)
 {
     for (size_t i = 0; i < d->n; i++) {
         const d9d_dataset *ds = d->datasets[i];
@@ -136,13 +140,13 @@ d9d_status d9di_data_check(const d9di_data *d, int64_t vocab, int64_t positions)
 }
 
 /* What is available is an estimate: a few MB are there, whatever it says. */
-#define FEW_BYTES 64e6
+#define SMALL_BATCH_BYTES 64e6
 
-d9d_status d9di_data_check_rows(const d9di_data *d, int64_t rows)
+d9d_status d9di_run_data_check_rows(const d9di_run_data *d, int64_t rows)
 {
-    const double least = d9d_loader_least_bytes(d->loader, rows), left = (double)d9d_mem_left();
+    const double least = d9d_loader_min_bytes(d->loader, rows), left = (double)d9d_mem_available();
 
-    if (least <= left || least <= FEW_BYTES)
+    if (least <= left || least <= SMALL_BATCH_BYTES)
         return D9D_OK;
     return D9D_FAIL(
         D9D_ECONFIG,
@@ -151,26 +155,27 @@ d9d_status d9di_data_check_rows(const d9di_data *d, int64_t rows)
         (long long)rows, least * 1e-6, left * 1e-6);
 }
 
-d9d_feed_how d9di_data_feed(const struct d9d_data_loading_section *c, int64_t first, int64_t global,
-                            int64_t rank, int64_t ranks, int64_t rows, int64_t end)
+d9d_prefetcher_opts d9di_run_data_prefetch_opts(const struct d9d_job_data_loading_section *c,
+                                                int64_t first, int64_t global, int64_t rank,
+                                                int64_t ranks, int64_t rows, int64_t end)
 {
     const int threads = (int)c->num_workers;
 
-    return (d9d_feed_how){.first = first,
-                          .global = global,
-                          .rank = rank,
-                          .ranks = ranks,
-                          .rows = rows,
-                          .end = end,
-                          .threads = threads,
-                          .ahead = threads > 0 ? threads * (int)c->prefetch_factor : 1};
+    return (d9d_prefetcher_opts){.first = first,
+                                 .global = global,
+                                 .rank = rank,
+                                 .ranks = ranks,
+                                 .micro_batch_size = rows,
+                                 .end = end,
+                                 .threads = threads,
+                                 .ahead = threads > 0 ? threads * (int)c->prefetch_factor : 1};
 }
 
-d9d_status d9di_data_steps(const d9di_data *d, int64_t global, int64_t wanted, int64_t *out)
+d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t wanted, int64_t *out)
 {
     const int64_t samples = d9d_loader_samples(d->loader), available = samples / global;
     const int32_t last = d9d_loader_last_source(d->loader);
-    const d9d_data_section *s = &d->sections[last < 0 ? 0 : last];
+    const d9d_job_data_section *s = &d->sections[last < 0 ? 0 : last];
 
     if (last < 0 && wanted == D9D_INT_NULL)
         return D9D_FAIL(D9D_ECONFIG, "data.epochs is null, so trainer.run.steps must say when "
@@ -190,28 +195,29 @@ d9d_status d9di_data_steps(const d9di_data *d, int64_t global, int64_t wanted, i
 }
 
 /* Share of padding in percent. */
-static d9d_status waste_of(d9d_loader *l, int64_t n, int64_t rows, double *out)
+static d9d_status padding_percent(d9d_loader *l, int64_t n, int64_t rows, double *out)
 {
-    int64_t cells, positions;
+    int64_t padded, positions;
 
-    D9D_TRY(d9d_loader_measure(l, 0, n, rows, &cells, &positions));
-    *out = cells > 0 ? 100.0 * (double)(cells - positions) / (double)cells : 0;
+    D9D_TRY(d9d_loader_measure_padding(l, 0, n, rows, &padded, &positions));
+    *out = padded > 0 ? 100.0 * (double)(padded - positions) / (double)padded : 0;
     return D9D_OK;
 }
 
-d9d_status d9di_data_tell_padding(const d9di_data *d, int64_t rows, const d9d_log *log)
+d9d_status d9di_run_data_log_padding(const d9di_run_data *d, int64_t rows, const d9d_log *log)
 {
-    enum { MOST = 1 << 16 };
-    const int64_t samples = d9d_loader_samples(d->loader), n = samples < MOST ? samples : MOST;
+    enum { MAX_MEASURED = 1 << 16 };
+    const int64_t samples = d9d_loader_samples(d->loader),
+                  n = samples < MAX_MEASURED ? samples : MAX_MEASURED;
     d9d_loader *other;
     double bucketed, shuffled;
     d9d_status st;
 
-    if (d->sections[0].order != D9D_ORDER_BUCKETED || n < rows)
+    if (d->sections[0].order != D9D_LOADER_BUCKETED || n < rows)
         return D9D_OK;
-    D9D_TRY(loader_open(d, D9D_ORDER_SHUFFLED, &d->how, &other));
-    D9D_TRY_OR(st, waste_of(d->loader, n, rows, &bucketed), out);
-    D9D_TRY_OR(st, waste_of(other, n, rows, &shuffled), out);
+    D9D_TRY(loader_open(d, D9D_LOADER_SHUFFLED, &d->how, &other));
+    D9D_TRY_OR(st, padding_percent(d->loader, n, rows, &bucketed), out);
+    D9D_TRY_OR(st, padding_percent(other, n, rows, &shuffled), out);
     d9d_log_info(log, "padding of %lld samples in rows of %lld: %.1f %% bucketed, %.1f %% shuffled",
                  (long long)n, (long long)rows, bucketed, shuffled);
 out:
@@ -219,16 +225,17 @@ out:
     return st;
 }
 
-d9di_samples_text d9di_data_say(const d9di_data *d, int64_t first, int64_t n)
+d9di_run_data_samples_text d9di_run_data_describe_samples(const d9di_run_data *d, int64_t first,
+                                                          int64_t n)
 {
-    enum { SHOWN = 8 };
-    d9di_samples_text s;
+    enum { MAX_LISTED = 8 };
+    d9di_run_data_samples_text s;
     int used = snprintf(s.text, sizeof(s.text), "sample%s", n > 1 ? "s" : "");
 
-    for (int64_t i = 0; i < n && i < SHOWN; i++) {
-        d9d_draw draw = {.sample = -1};
+    for (int64_t i = 0; i < n && i < MAX_LISTED; i++) {
+        d9d_sample_ref draw = {.sample = -1};
 
-        if (d9d_loader_draw(d->loader, first + i, &draw) != D9D_OK)
+        if (d9d_loader_sample_ref(d->loader, first + i, &draw) != D9D_OK)
             draw.sample = -1;
         used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, "%s %lld", i > 0 ? "," : "",
                          (long long)draw.sample);
@@ -236,9 +243,9 @@ d9di_samples_text d9di_data_say(const d9di_data *d, int64_t first, int64_t n)
             used +=
                 snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of data[%d]", draw.source);
     }
-    if (n > SHOWN)
+    if (n > MAX_LISTED)
         used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, " and %lld more",
-                         (long long)(n - SHOWN));
+                         (long long)(n - MAX_LISTED));
     if (d->n == 1)
         (void)snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of the split %.60s",
                        d->sections[0].split);

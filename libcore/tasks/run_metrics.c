@@ -8,7 +8,7 @@
 #include "d9d/model/model.h"
 
 /* Does metric i have a value that would be called as one of an earlier metric's? */
-static bool is_taken(const d9di_metrics *m, const d9d_union *section, size_t i)
+static bool is_name_taken(const d9di_run_metrics *m, const d9d_union *section, size_t i)
 {
     char mine[64], other[64];
 
@@ -25,12 +25,12 @@ static bool is_taken(const d9di_metrics *m, const d9d_union *section, size_t i)
 }
 
 /* Names of the values of metric i, which begin at `at`. */
-static d9d_status names_make(d9di_metrics *m, const d9d_union *section, size_t i, size_t at,
+static d9d_status names_make(d9di_run_metrics *m, const d9d_union *section, size_t i, size_t at,
                              d9d_arena *a)
 {
     char label[64], place[24] = "";
 
-    if (is_taken(m, section, i))
+    if (is_name_taken(m, section, i))
         (void)snprintf(place, sizeof(place), "[%zu]", i);
     for (size_t k = 0; k < d9d_metric_width(m->metric[i]); k++) {
         m->names[at + k] =
@@ -42,8 +42,8 @@ static d9d_status names_make(d9di_metrics *m, const d9d_union *section, size_t i
     return D9D_OK;
 }
 
-d9d_status d9di_metrics_open(const d9d_list *list, const char *where, d9d_arena *a,
-                             d9di_metrics *out)
+d9d_status d9di_run_metrics_open(const d9d_list *list, const char *where, d9d_arena *a,
+                                 d9di_run_metrics *out)
 {
     const d9d_union *section = list->items;
     size_t at = 0;
@@ -70,7 +70,7 @@ d9d_status d9di_metrics_open(const d9d_list *list, const char *where, d9d_arena 
 }
 
 /* No rows of that form: a metric says that it is another one than its own, or nothing. */
-d9d_status d9di_metrics_check_head(d9di_metrics *m, const char *where, const d9d_head *head)
+d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const char *where, const d9d_head *head)
 {
     static const double none[1];
     const d9d_predictions b = {
@@ -90,37 +90,38 @@ d9d_status d9di_metrics_check_head(d9di_metrics *m, const char *where, const d9d
     return D9D_OK;
 }
 
-static void watched_release(d9di_watched *w)
+static void pending_release(d9di_run_metrics_pending *w)
 {
     d9d_readback_free(w->logits);
     d9d_readback_free(w->labels);
-    *w = (d9di_watched){0};
+    *w = (d9di_run_metrics_pending){0};
 }
 
-void d9di_metrics_release(d9di_metrics *m)
+void d9di_run_metrics_release(d9di_run_metrics *m)
 {
     for (size_t i = 0; i < m->watched.len; i++)
-        watched_release(&m->watched.data[i]);
+        pending_release(&m->watched.data[i]);
     for (size_t i = 0; i < m->n; i++)
         d9d_metric_free(m->metric[i]);
     D9D_VEC_RELEASE(&m->watched);
     D9D_VEC_RELEASE(&m->logits);
     D9D_VEC_RELEASE(&m->prediction);
     D9D_VEC_RELEASE(&m->target);
-    *m = (d9di_metrics){0};
+    *m = (d9di_run_metrics){0};
 }
 
 /* --- predictions, when they are there ------------------------------------------------ */
 
-static d9d_status fetch(const d9d_tensor *t, d9d_readback **out)
+static d9d_status enqueue_readback(const d9d_tensor *t, d9d_readback **out)
 {
     D9D_TRY(d9d_readback_create(d9d_tensor_device(t), d9d_tensor_bytes(t), out));
-    return d9d_readback_begin(*out, d9d_tensor_data(t));
+    return d9d_readback_enqueue(*out, d9d_tensor_data(t));
 }
 
-d9d_status d9di_metrics_watch(d9di_metrics *m, const d9d_tensor *logits, const d9d_tensor *labels)
+d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, const d9d_tensor *logits,
+                                    const d9d_tensor *labels)
 {
-    d9di_watched w;
+    d9di_run_metrics_pending w;
     d9d_status st;
 
     if (logits->shape.ndim < 1 || (logits->dtype != D9D_F32 && logits->dtype != D9D_BF16) ||
@@ -128,37 +129,37 @@ d9d_status d9di_metrics_watch(d9di_metrics *m, const d9d_tensor *logits, const d
         return D9D_FAIL(D9D_EINVAL,
                         "metrics: predictions of %s in %d dimensions and labels of %s, not float32 "
                         "or bfloat16 [rows, classes] and int32",
-                        d9d_dtype_word(logits->dtype), logits->shape.ndim,
-                        d9d_dtype_word(labels->dtype));
-    w = (d9di_watched){.dtype = logits->dtype,
-                       .rows = d9d_tensor_numel(labels),
-                       .classes = logits->shape.dim[logits->shape.ndim - 1]};
+                        d9d_dtype_name(logits->dtype), logits->shape.ndim,
+                        d9d_dtype_name(labels->dtype));
+    w = (d9di_run_metrics_pending){.dtype = logits->dtype,
+                                   .rows = d9d_tensor_numel(labels),
+                                   .classes = logits->shape.dim[logits->shape.ndim - 1]};
     if (w.rows * w.classes != d9d_tensor_numel(logits))
         return D9D_FAIL(D9D_EINVAL, "metrics: predictions for %lld positions, labels for %lld",
                         (long long)(d9d_tensor_numel(logits) / w.classes), (long long)w.rows);
-    D9D_TRY_OR(st, fetch(logits, &w.logits), out);
-    D9D_TRY_OR(st, fetch(labels, &w.labels), out);
+    D9D_TRY_OR(st, enqueue_readback(logits, &w.logits), out);
+    D9D_TRY_OR(st, enqueue_readback(labels, &w.labels), out);
     D9D_TRY_OR(st, D9D_VEC_PUSH(&m->watched, w), out);
-    w = (d9di_watched){0};
+    w = (d9di_run_metrics_pending){0};
 out:
-    watched_release(&w);
+    pending_release(&w);
     return st;
 }
 
 /* The rows that count, as metrics take them. */
-static d9d_status rows_take(d9di_metrics *m, const d9di_watched *w)
+static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
-    const size_t cells = (size_t)(w->rows * w->classes);
+    const size_t n_scores = (size_t)(w->rows * w->classes);
     const void *logits, *back;
     const int32_t *labels;
 
-    D9D_TRY(d9d_readback_end(w->logits, &logits));
-    D9D_TRY(d9d_readback_end(w->labels, &back));
+    D9D_TRY(d9d_readback_wait(w->logits, &logits));
+    D9D_TRY(d9d_readback_wait(w->labels, &back));
     labels = back;
     m->prediction.len = m->target.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&m->logits, cells));
-    D9D_TRY(D9D_VEC_RESERVE(&m->prediction, cells));
-    d9d_elements_to_f32(w->dtype, logits, (int64_t)cells, m->logits.data);
+    D9D_TRY(D9D_VEC_RESERVE(&m->logits, n_scores));
+    D9D_TRY(D9D_VEC_RESERVE(&m->prediction, n_scores));
+    d9d_tensor_elements_to_f32(w->dtype, logits, (int64_t)n_scores, m->logits.data);
     for (int64_t i = 0; i < w->rows; i++) {
         if (labels[i] == D9D_IGNORE_INDEX)
             continue;
@@ -169,11 +170,11 @@ static d9d_status rows_take(d9di_metrics *m, const d9di_watched *w)
     return D9D_OK;
 }
 
-static d9d_status update_one(d9di_metrics *m, const d9di_watched *w)
+static d9d_status update_one(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
     d9d_predictions b = {.prediction_columns = w->classes, .target_columns = 1};
 
-    D9D_TRY(rows_take(m, w));
+    D9D_TRY(collect_rows(m, w));
     b.rows = (int64_t)m->target.len;
     b.prediction = m->prediction.data;
     b.target = m->target.data;
@@ -182,29 +183,30 @@ static d9d_status update_one(d9di_metrics *m, const d9di_watched *w)
     return D9D_OK;
 }
 
-d9d_status d9di_metrics_update(d9di_metrics *m, size_t n)
+d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(update_one(m, &m->watched.data[i]));
-        watched_release(&m->watched.data[i]);
+        pending_release(&m->watched.data[i]);
     }
     if (n > 0) {
         m->watched.len -= n;
-        memmove(m->watched.data, m->watched.data + n, m->watched.len * sizeof(d9di_watched));
+        memmove(m->watched.data, m->watched.data + n,
+                m->watched.len * sizeof(d9di_run_metrics_pending));
     }
     return D9D_OK;
 }
 
 /* --- values ---------------------------------------------------------------------------- */
 
-d9d_status d9di_metrics_begin(d9di_metrics *m, d9d_device *dev, d9d_comm *world)
+d9d_status d9di_run_metrics_sync_begin(d9di_run_metrics *m, d9d_device *dev, d9d_comm *world)
 {
     for (size_t i = 0; i < m->n; i++)
         D9D_TRY(d9d_metric_sync_begin(m->metric[i], dev, world));
     return D9D_OK;
 }
 
-d9d_status d9di_metrics_end(d9di_metrics *m)
+d9d_status d9di_run_metrics_sync_end(d9di_run_metrics *m)
 {
     double *values = m->values;
 
@@ -217,20 +219,20 @@ d9d_status d9di_metrics_end(d9di_metrics *m)
     return D9D_OK;
 }
 
-d9d_status d9di_metrics_cells(const d9di_metrics *m, const char *where, d9d_arena *a,
-                              d9d_save_set *set)
+d9d_status d9di_run_metrics_rank_state(const d9di_run_metrics *m, const char *where, d9d_arena *a,
+                                       d9d_checkpointer_set *set)
 {
     for (size_t i = 0; i < m->n; i++) {
         const d9d_metric_form *f = d9d_metric_form_of(m->metric[i]);
-        const d9d_save_cells c = {
+        const d9d_checkpointer_rank_state c = {
             .name = d9d_arena_printf(a, "%s[%zu].%s", where, i, d9d_metric_name(m->metric[i])),
             .dtype = f->dtype,
-            .n = f->cells,
-            .join = f->join,
-            .data = d9d_metric_here(m->metric[i]),
+            .n = f->state_size,
+            .reduce_op = f->reduce_op,
+            .data = d9d_metric_local_state(m->metric[i]),
         };
 
-        D9D_TRY(d9d_save_set_cells(set, &c, 1, a));
+        D9D_TRY(d9d_checkpointer_set_add_rank_state(set, &c, 1, a));
     }
     return D9D_OK;
 }

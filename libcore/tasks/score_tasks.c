@@ -8,7 +8,7 @@
 /* --- logprobs --------------------------------------------------------------------------- */
 
 /* How many of the targets each packed document has. */
-static d9d_status put_documents(d9d_buf *b, const d9d_infer_row *x)
+static d9d_status append_documents(d9d_buf *b, const d9d_infer_task_row *x)
 {
     int64_t targets = 0;
 
@@ -23,7 +23,7 @@ static d9d_status put_documents(d9d_buf *b, const d9d_infer_row *x)
     return d9d_buf_append(b, "]", 1);
 }
 
-static d9d_status logprobs_row(const void *config, const d9d_infer_row *x, d9d_buf *b)
+static d9d_status logprobs_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
 {
     const char *comma = "";
 
@@ -43,16 +43,16 @@ static d9d_status logprobs_row(const void *config, const d9d_infer_row *x, d9d_b
     D9D_TRY(d9d_json_put_f64(b, x->targets > 0 ? x->sum / (double)x->targets : NAN));
     D9D_TRY(d9d_buf_printf(b, ", \"tokens\": %lld", (long long)x->targets));
     if (x->packed)
-        D9D_TRY(put_documents(b, x));
+        D9D_TRY(append_documents(b, x));
     return d9d_buf_append(b, "}\n", 2);
 }
 
-const d9d_infer_task_kind d9di_logprobs = {.size = sizeof(d9d_infer_task_kind),
-                                           .row = logprobs_row};
+const d9d_infer_task_kind d9di_infer_task_logprobs = {.size = sizeof(d9d_infer_task_kind),
+                                                      .row = logprobs_row};
 
 /* --- perplexity --------------------------------------------------------------------------- */
 
-static d9d_status perplexity_end(const void *config, const d9d_infer_summary *s, d9d_buf *b)
+static d9d_status perplexity_end(const void *config, const d9d_infer_task_summary *s, d9d_buf *b)
 {
     (void)config;
     D9D_TRY(d9d_buf_printf(b, "{\"perplexity\": "));
@@ -63,5 +63,5 @@ static d9d_status perplexity_end(const void *config, const d9d_infer_summary *s,
                           (long long)s->samples);
 }
 
-const d9d_infer_task_kind d9di_perplexity = {.size = sizeof(d9d_infer_task_kind),
-                                             .end = perplexity_end};
+const d9d_infer_task_kind d9di_infer_task_perplexity = {.size = sizeof(d9d_infer_task_kind),
+                                                        .end = perplexity_end};

@@ -11,28 +11,29 @@ static const d9d_table causal_lm_table = {
 static const d9d_train_task causal_lm = {.size = sizeof(d9d_train_task), .table = &causal_lm_table};
 
 const char *const d9d_train_task_tag[] = {"name", NULL};
-const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table, &d9di_classification_table,
-                                                   &d9di_embedding_table, NULL};
+const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table,
+                                                   &d9di_head_task_train_classification_table,
+                                                   &d9di_head_task_train_embedding_table, NULL};
 
 /* The body of a task of inference has the section, and so the name, of that. */
-static const char *name_of(const d9d_train_task *kind)
+static const char *task_name(const d9d_train_task *kind)
 {
     return kind->table != NULL ? kind->table->name : "task";
 }
 
-d9d_status d9di_task_begin(const d9d_train_task *kind, const void *section, d9di_task *out)
+d9d_status d9di_task_open_kind(const d9d_train_task *kind, const void *section, d9di_task *out)
 {
     d9di_task t = {.kind = kind, .self = (void *)(uintptr_t)section};
 
     if (kind->open != NULL)
-        D9D_TRY(D9D_CALL(name_of(kind), kind, open, section, &t.self));
+        D9D_TRY(D9D_PLUGIN_CALL(task_name(kind), kind, open, section, &t.self));
     *out = t;
     return D9D_OK;
 }
 
 d9d_status d9di_task_open(const d9d_union *section, d9di_task *out)
 {
-    return d9di_task_begin(section->choice->row, section->value, out);
+    return d9di_task_open_kind(section->choice->row, section->value, out);
 }
 
 void d9di_task_close(d9di_task *t)
@@ -42,10 +43,10 @@ void d9di_task_close(d9di_task *t)
     *t = (d9di_task){0};
 }
 
-static d9d_status mark(void *arg, d9d_param *p)
+static d9d_status mark_from_task(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->added = true;
+    p->from_task = true;
     return D9D_OK;
 }
 
@@ -60,12 +61,12 @@ d9d_head d9di_task_head(const d9di_task *t)
 
 d9d_pooling d9di_task_pooling(const d9di_task *t)
 {
-    return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOL_NONE;
+    return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOLING_NONE;
 }
 
 /* Pairs are neighbours in the dataset; other orders would tear them, and so would a pass that
  * begins at an odd place of the stream. */
-static d9d_status check_pairs(const d9di_task *t, const d9di_data *d, int64_t taken)
+static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_t taken)
 {
     static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
     int64_t pass;
@@ -74,29 +75,29 @@ static d9d_status check_pairs(const d9di_task *t, const d9di_data *d, int64_t ta
         return D9D_OK;
     if (d->n > 1)
         return D9D_FAIL(D9D_ECONFIG, "task %s %s there is one dataset; %zu are blended here",
-                        name_of(t->kind), rule, d->n);
-    if (d->sections[0].order != D9D_ORDER_SEQUENTIAL)
+                        task_name(t->kind), rule, d->n);
+    if (d->sections[0].order != D9D_LOADER_SEQUENTIAL)
         return D9D_FAIL(D9D_ECONFIG, "task %s %s data.order is sequential; that of %s is not",
-                        name_of(t->kind), rule, d->sections[0].dataset);
+                        task_name(t->kind), rule, d->sections[0].dataset);
     pass = d9d_dataset_count(d->datasets[0]);
     if (pass % 2 != 0 && taken > pass)
         return D9D_FAIL(
             D9D_ECONFIG,
             "task %s %s a pass has an even number of samples; %s has %lld, and %lld are "
             "taken",
-            name_of(t->kind), rule, d->sections[0].dataset, (long long)pass, (long long)taken);
+            task_name(t->kind), rule, d->sections[0].dataset, (long long)pass, (long long)taken);
     return D9D_OK;
 }
 
-d9d_status d9di_task_data(const d9di_task *t, const d9di_data *data, int64_t taken)
+d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int64_t taken)
 {
     D9D_TRY(check_pairs(t, data, taken));
-    if (d9di_task_pooling(t) == D9D_POOL_NONE)
+    if (d9di_task_pooling(t) == D9D_POOLING_NONE)
         return D9D_OK;
-    return d9di_data_take_whole(data, false, t->kind->labels, name_of(t->kind));
+    return d9di_run_data_set_no_targets(data, false, t->kind->labels, task_name(t->kind));
 }
 
-d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t micro)
+d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro)
 {
     if (!t->kind->paired || (micro >= 4 && micro % 2 == 0))
         return D9D_OK;
@@ -104,76 +105,76 @@ d9d_status d9di_task_check_micro(const d9di_task *t, const char *where, int64_t 
         D9D_ECONFIG,
         "%s.microbatch_size is %lld: the task %s tells pairs of a micro-batch apart, so "
         "that it is an even number, 4 or more",
-        where, (long long)micro, name_of(t->kind));
+        where, (long long)micro, task_name(t->kind));
 }
 
-d9d_status d9di_task_check(const d9di_task *t, const d9d_batch *b)
+d9d_status d9di_task_check_batch(const d9di_task *t, const d9d_batch *b)
 {
     return t != NULL && t->kind->check != NULL
-               ? D9D_CALL(name_of(t->kind), t->kind, check, t->self, b)
+               ? D9D_PLUGIN_CALL(task_name(t->kind), t->kind, check, t->self, b)
                : D9D_OK;
 }
 
-d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_options *options)
+d9d_status d9di_task_extend(const d9di_task *t, d9d_model *m, const d9d_model_opts *options)
 {
     const size_t own = m->n_units;
 
     if (t == NULL || t->kind->extend == NULL)
         return D9D_OK;
-    D9D_TRY(D9D_CALL(name_of(t->kind), t->kind, extend, t->self, m, options));
+    D9D_TRY(D9D_PLUGIN_CALL(task_name(t->kind), t->kind, extend, t->self, m, options));
     for (size_t i = own; i < m->n_units; i++)
-        D9D_TRY(d9d_module_each(m->units[i], mark, NULL));
+        D9D_TRY(d9d_module_each(m->units[i], mark_from_task, NULL));
     return D9D_OK;
 }
 
 d9d_status d9di_task_check_config(const d9di_task *t, const d9d_train_config *c)
 {
-    const d9d_trainer_section *s = &c->trainer;
+    const d9d_job_trainer_section *s = &c->trainer;
 
-    D9D_TRY(d9di_task_check_micro(t, "trainer.batching", s->batching.microbatch_size));
+    D9D_TRY(d9di_task_check_micro_batch(t, "trainer.batching", s->batching.microbatch_size));
     D9D_TRY(d9d_job_check_batching(&c->mesh, &s->batching));
     return d9d_job_check_profiling(s->profiling);
 }
 
-static d9d_status blind(const d9di_task *t, const char *where)
+static d9d_status fail_no_logits(const d9di_task *t, const char *where)
 {
-    return D9D_FAIL(D9D_ECONFIG, "%s: the task %s gives no predictions", where, name_of(t->kind));
+    return D9D_FAIL(D9D_ECONFIG, "%s: the task %s gives no predictions", where, task_name(t->kind));
 }
 
-d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_metrics *m)
+d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const d9di_run_metrics *m)
 {
-    return m->n > 0 && t->kind->forward == NULL ? blind(t, where) : D9D_OK;
+    return m->n > 0 && t->kind->forward == NULL ? fail_no_logits(t, where) : D9D_OK;
 }
 
 /* What the last stage predicts, on one of the ranks that have the same of it. */
-static d9d_status measure(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
-                          const d9d_model_out *out)
+static d9d_status enqueue_metrics(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
+                                  const d9d_model_out *out)
 {
     if (t->metrics == NULL || t->metrics->n == 0 || !d9d_stage_is_last(m->stage) ||
-        d9d_comm_rank(m->cut.tp) > 0)
+        d9d_comm_rank(m->groups.tp) > 0)
         return D9D_OK;
     if (out->logits == NULL)
-        return blind(t, "metrics");
-    return d9di_metrics_watch(t->metrics, d9d_var_tensor(out->logits),
-                              out->labels != NULL ? out->labels : in->labels);
+        return fail_no_logits(t, "metrics");
+    return d9di_run_metrics_enqueue(t->metrics, d9d_var_tensor(out->logits),
+                                    out->labels != NULL ? out->labels : in->labels);
 }
 
 /* Is there what the loops go on with? */
-static d9d_status check_out(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
-                            const d9d_model_out *out)
+static d9d_status check_output(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
+                               const d9d_model_out *out)
 {
     const bool last = d9d_stage_is_last(m->stage);
 
     if (!last && out->hidden == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s: forward() set no hidden states for the next stage",
-                        name_of(t->kind));
+                        task_name(t->kind));
     if (!last || !in->loss_is_root)
         return D9D_OK;
     if (out->loss == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", name_of(t->kind));
+        return D9D_FAIL(D9D_EINVAL, "%s: forward() set no loss", task_name(t->kind));
     if (d9d_var_tensor(out->loss)->dtype != D9D_F32)
         return D9D_FAIL(D9D_EINVAL, "%s: forward() set a loss of %s, not of float32",
-                        name_of(t->kind), d9d_dtype_word(d9d_var_tensor(out->loss)->dtype));
+                        task_name(t->kind), d9d_dtype_name(d9d_var_tensor(out->loss)->dtype));
     return D9D_OK;
 }
 
@@ -182,29 +183,31 @@ d9d_status d9di_task_forward(const d9di_task *t, d9d_model *m, d9d_tape *tape,
 {
     *out = (d9d_model_out){0};
     if (t == NULL || t->kind->forward == NULL)
-        D9D_TRY(D9D_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
+        D9D_TRY(D9D_PLUGIN_CALL(m->ops->name, m->ops, forward, m, tape, in, out));
     else
-        D9D_TRY(D9D_CALL(name_of(t->kind), t->kind, forward, t->self, m, tape, in, out));
+        D9D_TRY(D9D_PLUGIN_CALL(task_name(t->kind), t->kind, forward, t->self, m, tape, in, out));
     if (t == NULL)
         return D9D_OK;
-    D9D_TRY(check_out(t, m, in, out));
-    D9D_TRY(measure(t, m, in, out));
-    return out->loss != NULL && in->loss_is_root ? d9d_op_root(tape, out->loss, &out->loss)
+    D9D_TRY(check_output(t, m, in, out));
+    D9D_TRY(enqueue_metrics(t, m, in, out));
+    return out->loss != NULL && in->loss_is_root ? d9d_op_loss_root(tape, out->loss, &out->loss)
                                                  : D9D_OK;
 }
 
-d9d_status d9di_task_cells(const d9di_task *t, d9d_arena *a, d9d_save_set *set)
+d9d_status d9di_task_rank_state(const d9di_task *t, d9d_arena *a, d9d_checkpointer_set *set)
 {
     size_t n = 0;
-    const d9d_save_cells *own = t->kind->state != NULL ? t->kind->state(t->self, &n) : NULL;
+    const d9d_checkpointer_rank_state *own =
+        t->kind->state != NULL ? t->kind->state(t->self, &n) : NULL;
 
     if (n > 0 && own == NULL)
-        return D9D_FAIL(D9D_EINVAL, "%s: state() gave no array, and says %zu", name_of(t->kind), n);
+        return D9D_FAIL(D9D_EINVAL, "%s: state() gave no array, and says %zu", task_name(t->kind),
+                        n);
     for (size_t i = 0; i < n; i++) {
-        d9d_save_cells c = own[i];
+        d9d_checkpointer_rank_state c = own[i];
 
-        c.name = d9d_arena_printf(a, "task.%s.%s", name_of(t->kind), own[i].name);
-        D9D_TRY(d9d_save_set_cells(set, &c, 1, a));
+        c.name = d9d_arena_printf(a, "task.%s.%s", task_name(t->kind), own[i].name);
+        D9D_TRY(d9d_checkpointer_set_add_rank_state(set, &c, 1, a));
     }
     return D9D_OK;
 }
@@ -217,6 +220,6 @@ int64_t d9di_task_targets(const d9di_task *t, const d9d_batch *b)
 d9d_status d9di_task_finalize(const d9di_task *t)
 {
     return t != NULL && t->kind->finalize != NULL
-               ? D9D_CALL(name_of(t->kind), t->kind, finalize, t->self)
+               ? D9D_PLUGIN_CALL(task_name(t->kind), t->kind, finalize, t->self)
                : D9D_OK;
 }

@@ -14,7 +14,7 @@ struct d9d_storage {
     void *host; /* pinned, while it is */
     uint64_t bytes;
     size_t refs;
-    struct d9d_storage *before, *next; /* on the device's list */
+    struct d9d_storage *prev, *next; /* on the device's list */
 };
 
 int64_t d9d_shape_numel(const d9d_shape *s)
@@ -72,18 +72,18 @@ static d9d_status storage_create(d9d_device *dev, uint64_t bytes, d9d_storage **
     }
     s->next = dev->storages;
     if (s->next != NULL)
-        s->next->before = s;
+        s->next->prev = s;
     dev->storages = s;
     *out = s;
     return D9D_OK;
 }
 
-static void unlist(d9d_storage *s)
+static void storage_unlink(d9d_storage *s)
 {
     if (s->next != NULL)
-        s->next->before = s->before;
-    if (s->before != NULL)
-        s->before->next = s->next;
+        s->next->prev = s->prev;
+    if (s->prev != NULL)
+        s->prev->next = s->next;
     else
         s->dev->storages = s->next;
 }
@@ -95,7 +95,7 @@ d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape, d9d_t
     uint64_t bytes;
     char text[128];
 
-    if (numel < 0 || !d9d_mul_u64((uint64_t)numel, d9d_dtype_size(t), &bytes))
+    if (numel < 0 || !d9d_checked_mul_u64((uint64_t)numel, d9d_dtype_size(t), &bytes))
         return D9D_FAIL(D9D_EINVAL, "a tensor of shape %s cannot be counted in bytes",
                         d9d_shape_text(&shape, text, sizeof(text)));
     D9D_TRY(storage_create(dev, bytes, &s));
@@ -134,7 +134,7 @@ void d9d_tensor_release(d9d_tensor *t)
         return;
     if (s->host != NULL)
         (void)!d9d_device_sync(s->dev); /* a copy may be under way */
-    unlist(s);
+    storage_unlink(s);
     d9d_device_unpin(s->dev, s->host);
     d9d_device_free(s->dev, s->data, s->bytes);
     free(s);
@@ -161,7 +161,7 @@ uint64_t d9d_tensor_bytes(const d9d_tensor *t)
     return (uint64_t)d9d_tensor_numel(t) * d9d_dtype_size(t->dtype);
 }
 
-bool d9d_tensor_is_sole(const d9d_tensor *t)
+bool d9d_tensor_is_unique(const d9d_tensor *t)
 {
     return t->storage != NULL && t->storage->refs == 1;
 }
@@ -216,7 +216,7 @@ d9d_status d9d_tensor_offload(const d9d_tensor *t)
 
     D9D_TRY(check_offloaded(t, false));
     D9D_TRY(d9d_device_pin(s->dev, s->bytes, &host));
-    st = d9d_device_fetch(s->dev, host, s->data, s->bytes);
+    st = d9d_device_d2h_async(s->dev, host, s->data, s->bytes);
     if (st != D9D_OK) {
         d9d_device_unpin(s->dev, host);
         return st;
@@ -235,7 +235,7 @@ d9d_status d9d_tensor_restore(const d9d_tensor *t)
 
     D9D_TRY(check_offloaded(t, true));
     D9D_TRY(d9d_device_alloc(s->dev, s->bytes, &data));
-    st = d9d_device_send(s->dev, data, s->host, s->bytes);
+    st = d9d_device_h2d_async(s->dev, data, s->host, s->bytes);
     if (st == D9D_OK)
         st = d9d_device_sync(s->dev); /* before the host's memory goes */
     if (st != D9D_OK) {
@@ -248,7 +248,7 @@ d9d_status d9d_tensor_restore(const d9d_tensor *t)
     return D9D_OK;
 }
 
-d9d_status d9d_tensors_offload(d9d_device *dev)
+d9d_status d9d_tensor_offload_all(d9d_device *dev)
 {
     for (d9d_storage *s = dev->storages; s != NULL; s = s->next) {
         const d9d_status st =
@@ -258,13 +258,13 @@ d9d_status d9d_tensors_offload(d9d_device *dev)
         if (st == D9D_OK)
             continue;
         d9d_err_save(&why, st);
-        (void)!d9d_tensors_restore(dev);
+        (void)!d9d_tensor_restore_all(dev);
         return d9d_err_restore(&why);
     }
     return d9d_device_sync(dev);
 }
 
-d9d_status d9d_tensors_restore(d9d_device *dev)
+d9d_status d9d_tensor_restore_all(d9d_device *dev)
 {
     for (d9d_storage *s = dev->storages; s != NULL; s = s->next)
         if (s->data == NULL)

@@ -65,7 +65,7 @@ static float from_F8_E5M2(const void *p, int64_t i)
     return small_float(((const uint8_t *)p)[i], 5, 2, true);
 }
 
-void d9d_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out)
+void d9d_tensor_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out)
 {
     static float (*const from[D9D_DTYPE_COUNT])(const void *, int64_t) = {
 #define X(name, bytes, st, word) from_##name,
@@ -95,7 +95,7 @@ d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host)
                         (unsigned long long)bytes);
     st = d9d_device_download(dev, raw, d9d_tensor_data(t), bytes);
     if (st == D9D_OK)
-        d9d_elements_to_f32(t->dtype, raw, n, host);
+        d9d_tensor_elements_to_f32(t->dtype, raw, n, host);
     free(raw);
     return st;
 }

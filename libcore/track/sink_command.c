@@ -14,16 +14,16 @@
 #include "d9d/base/thread.h"
 #include "track/sink_kinds.h"
 
-enum { MOST_WAITING = 16 << 20, GRACE_MS = 1000, TICK_MS = 20 };
+enum { MAX_PENDING_BYTES = 16 << 20, GRACE_MS = 1000, TICK_MS = 20 };
 
 typedef struct command_config {
     d9d_list command; /* const char * */
     int64_t patience;
 } command_config;
 
-static const d9d_key word_elem = {.kind = D9D_KIND_STR, .min = 1, .doc = "a word"};
+static const d9d_key arg_elem = {.kind = D9D_KIND_STR, .min = 1, .doc = "a word"};
 static const d9d_key command_keys[] = {
-    D9D_KEY_LIST(command_config, command, D9D_REQUIRED, &word_elem,
+    D9D_KEY_LIST(command_config, command, D9D_REQUIRED, &arg_elem,
                  "program and arguments; it reads JSON lines", .min = 1),
     D9D_KEY_INT(command_config, patience, "30", 0, 86400,
                 "seconds that it has to leave, when the run ends"),
@@ -46,17 +46,17 @@ extern char **environ;
 /* --- starting --------------------------------------------------------------------------- */
 
 /* The child has its end as standard input, our standard error as its output, and all signals. */
-static int child_start(const command_config *c, int input, pid_t *pid)
+static int fork_child(const command_config *c, int input, pid_t *pid)
 {
-    char **words = calloc(c->command.n + 1, sizeof(*words));
+    char **args = calloc(c->command.n + 1, sizeof(*args));
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     sigset_t none;
-    int e = words == NULL ? ENOMEM : 0;
+    int e = args == NULL ? ENOMEM : 0;
 
     if (e != 0)
         return e;
-    memcpy(words, c->command.items, c->command.n * sizeof(*words));
+    memcpy(args, c->command.items, c->command.n * sizeof(*args));
     (void)sigemptyset(&none);
     (void)posix_spawn_file_actions_init(&files);
     (void)posix_spawnattr_init(&attr);
@@ -64,10 +64,10 @@ static int child_start(const command_config *c, int input, pid_t *pid)
     (void)posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
     (void)posix_spawnattr_setsigmask(&attr, &none);
     (void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
-    e = posix_spawnp(pid, words[0], &files, &attr, words, environ);
+    e = posix_spawnp(pid, args[0], &files, &attr, args, environ);
     (void)posix_spawnattr_destroy(&attr);
     (void)posix_spawn_file_actions_destroy(&files);
-    free(words);
+    free(args);
     return e;
 }
 
@@ -77,7 +77,7 @@ static d9d_status program_start(command *p, const command_config *c)
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return D9D_FAIL(D9D_EIO, "%s: no socket for it: %s", p->name, strerror(errno));
-    e = child_start(c, ends[1], &p->pid);
+    e = fork_child(c, ends[1], &p->pid);
     (void)close(ends[1]);
     p->fd = ends[0];
     if (e == 0)
@@ -89,7 +89,7 @@ static d9d_status program_start(command *p, const command_config *c)
 /* --- lines ------------------------------------------------------------------------------ */
 
 /* What the program takes without waiting for it.  EIO when it has left. */
-static d9d_status waiting_send(command *p)
+static d9d_status send_pending(command *p)
 {
     while (p->sent < p->waiting.len) {
         const ssize_t n = send(p->fd, p->waiting.data + p->sent, p->waiting.len - p->sent,
@@ -106,27 +106,27 @@ static d9d_status waiting_send(command *p)
     return D9D_OK;
 }
 
-static d9d_status line_put(command *p, const char *line, size_t n)
+static d9d_status queue_line(command *p, const char *line, size_t n)
 {
-    if (p->waiting.len - p->sent + n + 1 > MOST_WAITING) {
+    if (p->waiting.len - p->sent + n + 1 > MAX_PENDING_BYTES) {
         p->lost++;
-        return waiting_send(p);
+        return send_pending(p);
     }
     if (p->lost > 0)
         d9d_log_warn(p->log, "tracker command: %s: has not read for long; %lld lines were left out",
                      p->name, (long long)p->lost);
     p->lost = 0;
-    if (p->sent > MOST_WAITING / 2) { /* what was sent makes room */
+    if (p->sent > MAX_PENDING_BYTES / 2) { /* what was sent makes room */
         p->waiting.len -= p->sent;
         memmove(p->waiting.data, p->waiting.data + p->sent, p->waiting.len);
         p->sent = 0;
     }
     D9D_TRY(d9d_buf_append(&p->waiting, line, n));
     D9D_TRY(d9d_buf_append(&p->waiting, "\n", 1));
-    return waiting_send(p);
+    return send_pending(p);
 }
 
-static d9d_status head_put(command *p, const d9d_sink_run *run)
+static d9d_status queue_run_info(command *p, const d9d_sink_run *run)
 {
     json_t *v =
         json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:O?}", "run", d9d_json_str(run->id), "name",
@@ -139,14 +139,14 @@ static d9d_status head_put(command *p, const d9d_sink_run *run)
 
     json_decref(v);
     if (st == D9D_OK)
-        st = line_put(p, text.data, text.len);
+        st = queue_line(p, text.data, text.len);
     d9d_buf_release(&text);
     return st;
 }
 
 /* --- leaving ------------------------------------------------------------------------------ */
 
-static bool has_left(command *p)
+static bool child_has_exited(command *p)
 {
     int how;
 
@@ -161,22 +161,22 @@ static bool has_left(command *p)
     return p->pid == 0;
 }
 
-static bool leaves_within(command *p, int64_t ms)
+static bool child_exits_within(command *p, int64_t ms)
 {
     const int64_t end = d9d_clock_ns() + ms * 1000000;
 
-    while (!has_left(p) && d9d_clock_ns() < end)
+    while (!child_has_exited(p) && d9d_clock_ns() < end)
         (void)poll(NULL, 0, TICK_MS);
-    return has_left(p);
+    return child_has_exited(p);
 }
 
 /* Send the rest for as long as there is patience; what is left of it, in milliseconds. */
-static int64_t rest_send(command *p)
+static int64_t send_rest(command *p)
 {
     const int64_t end = d9d_clock_ns() + p->patience * 1000000000;
     int64_t left;
 
-    while ((left = (end - d9d_clock_ns()) / 1000000) > 0 && waiting_send(p) == D9D_OK &&
+    while ((left = (end - d9d_clock_ns()) / 1000000) > 0 && send_pending(p) == D9D_OK &&
            p->waiting.len > 0) {
         struct pollfd f = {.fd = p->fd, .events = POLLOUT};
 
@@ -188,17 +188,17 @@ static int64_t rest_send(command *p)
 static void command_close(void *self)
 {
     command *p = self;
-    int64_t left = p->fd >= 0 ? rest_send(p) : 0;
+    int64_t left = p->fd >= 0 ? send_rest(p) : 0;
 
     if (p->fd >= 0)
         (void)close(p->fd);
-    if (p->pid != 0 && !leaves_within(p, left)) {
+    if (p->pid != 0 && !child_exits_within(p, left)) {
         d9d_log_warn(p->log, "tracker command: %s: has not left after %lld s and is ended", p->name,
                      (long long)p->patience);
         (void)kill(p->pid, SIGTERM);
-        if (!leaves_within(p, GRACE_MS)) {
+        if (!child_exits_within(p, GRACE_MS)) {
             (void)kill(p->pid, SIGKILL);
-            (void)leaves_within(p, GRACE_MS); /* one that a file system keeps stays with it */
+            (void)child_exits_within(p, GRACE_MS); /* one that a file system keeps stays with it */
         }
     }
     d9d_buf_release(&p->waiting);
@@ -219,7 +219,7 @@ static d9d_status command_open(const void *config, const d9d_sink_run *run, void
                    .fd = -1};
     st = program_start(p, c);
     if (st == D9D_OK)
-        st = head_put(p, run);
+        st = queue_run_info(p, run);
     if (st == D9D_OK)
         *self = p;
     else
@@ -230,7 +230,7 @@ static d9d_status command_open(const void *config, const d9d_sink_run *run, void
 static d9d_status command_put(void *self, const d9d_sink_record *r)
 {
     command *p = self;
-    const d9d_status st = line_put(p, r->line, r->bytes);
+    const d9d_status st = queue_line(p, r->line, r->bytes);
 
     if (st != D9D_OK)
         p->patience = 0; /* the run does not wait for it now */

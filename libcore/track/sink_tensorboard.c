@@ -38,7 +38,7 @@ static double wall_time(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static d9d_status bytes_write(tensorboard *t)
+static d9d_status flush_bytes(tensorboard *t)
 {
     const d9d_status st = d9d_writer_put(t->writer, t->bytes.data, t->bytes.len);
 
@@ -47,15 +47,15 @@ static d9d_status bytes_write(tensorboard *t)
 }
 
 /* Emptied, where no other tracker writes it. */
-static d9d_status file_take(const char *path, d9d_file *out)
+static d9d_status open_locked_file(const char *path, d9d_file *out)
 {
-    D9D_TRY(d9d_file_edit(path, out));
+    D9D_TRY(d9d_file_open_rw(path, out));
     if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return D9D_FAIL(D9D_EIO, "%s: another tracker is writing it", path);
     return d9d_file_resize(out, 0);
 }
 
-static d9d_status file_begin(tensorboard *t, const char *dir, const d9d_sink_run *run, d9d_arena *a)
+static d9d_status start_file(tensorboard *t, const char *dir, const d9d_sink_run *run, d9d_arena *a)
 {
     char *path =
         d9d_arena_printf(a, "%s/events.out.tfevents.%lld.d9d", dir, (long long)run->restarts);
@@ -63,11 +63,11 @@ static d9d_status file_begin(tensorboard *t, const char *dir, const d9d_sink_run
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of an event file", dir);
     D9D_TRY(d9d_fs_mkdirs(dir));
-    D9D_TRY(file_take(path, &t->file));
-    D9D_TRY(d9d_event_version(&t->bytes, wall_time()));
-    D9D_TRY(d9d_event_start(&t->bytes, wall_time(), run->step + 1));
-    D9D_TRY(d9d_writer_open(&t->file, &(d9d_writer_how){.log = run->log}, &t->writer));
-    D9D_TRY(bytes_write(t));
+    D9D_TRY(open_locked_file(path, &t->file));
+    D9D_TRY(d9d_tb_event_version(&t->bytes, wall_time()));
+    D9D_TRY(d9d_tb_event_start(&t->bytes, wall_time(), run->step + 1));
+    D9D_TRY(d9d_writer_open(&t->file, &(d9d_writer_opts){.log = run->log}, &t->writer));
+    D9D_TRY(flush_bytes(t));
     return d9d_writer_flush(t->writer);
 }
 
@@ -96,7 +96,7 @@ static d9d_status tensorboard_open(const void *config, const d9d_sink_run *run, 
         free(t);
     } else {
         t->file.fd = -1;
-        st = file_begin(t, dir, run, &a);
+        st = start_file(t, dir, run, &a);
         if (st == D9D_OK)
             *self = t;
         else
@@ -106,7 +106,7 @@ static d9d_status tensorboard_open(const void *config, const d9d_sink_run *run, 
     return st;
 }
 
-static d9d_status room_make(tensorboard *t, size_t n)
+static d9d_status reserve_values(tensorboard *t, size_t n)
 {
     const char **tags;
     double *values;
@@ -130,14 +130,14 @@ static d9d_status tensorboard_put(void *self, const d9d_sink_record *r)
 
     if (r->n == 0)
         return D9D_OK;
-    D9D_TRY(room_make(t, r->n));
+    D9D_TRY(reserve_values(t, r->n));
     for (size_t i = 0; i < r->n; i++)
         if (isfinite(r->values[i])) {
             t->tags[n] = r->names[i];
             t->values[n++] = r->values[i];
         }
-    D9D_TRY(d9d_event_scalars(&t->bytes, wall_time(), r->step, t->tags, t->values, n));
-    return bytes_write(t);
+    D9D_TRY(d9d_tb_event_scalars(&t->bytes, wall_time(), r->step, t->tags, t->values, n));
+    return flush_bytes(t);
 }
 
 static const d9d_sink_kind tensorboard_kind = {.size = sizeof(d9d_sink_kind),

@@ -33,7 +33,7 @@ static void sink_close(sink *s)
 }
 
 /* A copy that does not work is not worth a run. */
-static void warn(const d9d_sinks *all, const sink *s)
+static void warn_sink_failed(const d9d_sinks *all, const sink *s)
 {
     d9d_log_warn(all->log, "tracker %s: %s; the run goes on without it", s->kind->table->name,
                  d9d_err_message());
@@ -54,9 +54,9 @@ d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_
         if (s->kind == NULL)
             continue;
         all->n++;
-        if (D9D_CALL(s->kind->table->name, s->kind, open, config[i].value, run, &s->self) !=
+        if (D9D_PLUGIN_CALL(s->kind->table->name, s->kind, open, config[i].value, run, &s->self) !=
             D9D_OK) {
-            warn(all, s);
+            warn_sink_failed(all, s);
             s->kind = NULL;
         }
     }
@@ -64,14 +64,15 @@ d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run, d9d_
     return D9D_OK;
 }
 
-void d9d_sinks_put(d9d_sinks *all, const d9d_sink_record *r)
+void d9d_sinks_write(d9d_sinks *all, const d9d_sink_record *r)
 {
     for (size_t i = 0; all != NULL && i < all->n; i++) {
         sink *s = &all->sink[i];
 
-        if (s->kind == NULL || D9D_CALL(s->kind->table->name, s->kind, put, s->self, r) == D9D_OK)
+        if (s->kind == NULL ||
+            D9D_PLUGIN_CALL(s->kind->table->name, s->kind, put, s->self, r) == D9D_OK)
             continue;
-        warn(all, s);
+        warn_sink_failed(all, s);
         sink_close(s);
     }
 }

@@ -23,10 +23,10 @@ struct d9d_tracker {
 
 static const char restart_key[] = "{\"restart\":";
 
-enum { PIECE = 1 << 16, RESTART_KEY = sizeof(restart_key) - 1 };
+enum { READ_BYTES = 1 << 16, RESTART_KEY = sizeof(restart_key) - 1 };
 
 /* A file that is read line by line, however long it is. */
-typedef struct scan {
+typedef struct file_scan {
     int64_t restarts;
     uint64_t at, end; /* bytes seen; behind the last whole line */
     uint64_t line;    /* where this line begins */
@@ -34,9 +34,9 @@ typedef struct scan {
     bool is_whole;    /* so far: an object, of text */
     char last;        /* byte of it */
     int64_t lines, damaged, first;
-} scan;
+} file_scan;
 
-static void line_end(scan *s, uint64_t length)
+static void scan_line_end(file_scan *s, uint64_t length)
 {
     s->lines++;
     s->restarts += length >= RESTART_KEY && s->is_restart;
@@ -45,7 +45,7 @@ static void line_end(scan *s, uint64_t length)
     s->end = s->line = s->at;
 }
 
-static void scan_bytes(scan *s, const char *p, size_t n)
+static void scan_bytes(file_scan *s, const char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const uint64_t k = s->at++ - s->line;
@@ -53,7 +53,7 @@ static void scan_bytes(scan *s, const char *p, size_t n)
         if (k < RESTART_KEY)
             s->is_restart = (k == 0 || s->is_restart) && p[i] == restart_key[k];
         if (p[i] == '\n') {
-            line_end(s, k);
+            scan_line_end(s, k);
             continue;
         }
         s->is_whole = (k == 0 ? p[i] == '{' : s->is_whole) && (unsigned char)p[i] >= ' ';
@@ -62,38 +62,38 @@ static void scan_bytes(scan *s, const char *p, size_t n)
 }
 
 /* What is there already: count the restart lines; say where the last whole line ends. */
-static d9d_status existing_read(const char *path, scan *out)
+static d9d_status scan_existing(const char *path, file_scan *out)
 {
     d9d_file f = {.fd = -1};
-    char *piece = malloc(PIECE);
+    char *chunk_buf = malloc(READ_BYTES);
     uint64_t size;
-    scan s = {0};
+    file_scan s = {0};
     d9d_status st;
 
-    if (piece == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to read it", path, PIECE);
+    if (chunk_buf == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: cannot allocate %d bytes to read it", path, READ_BYTES);
     st = d9d_fs_exists(path) ? d9d_file_open(path, &f) : D9D_OK;
     if (st != D9D_OK || f.fd < 0)
         goto out;
     D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
     while (s.at < size) {
-        const size_t n = size - s.at < PIECE ? (size_t)(size - s.at) : PIECE;
+        const size_t n = size - s.at < READ_BYTES ? (size_t)(size - s.at) : READ_BYTES;
 
-        D9D_TRY_OR(st, d9d_file_read_at(&f, piece, n, s.at), out);
-        scan_bytes(&s, piece, n);
+        D9D_TRY_OR(st, d9d_file_read_at(&f, chunk_buf, n, s.at), out);
+        scan_bytes(&s, chunk_buf, n);
     }
 out:
     d9d_file_release(&f);
-    free(piece);
+    free(chunk_buf);
     if (st == D9D_OK)
         *out = s;
     return st;
 }
 
 /* A directory that is not there is no mistake in the configuration: it was made. */
-static d9d_status lock_take(const char *path, d9d_file *out)
+static d9d_status open_locked(const char *path, d9d_file *out)
 {
-    if (d9d_file_edit(path, out) != D9D_OK)
+    if (d9d_file_open_rw(path, out) != D9D_OK)
         return D9D_FAIL(D9D_EIO, "%s", d9d_err_message());
     return d9d_file_lock(out);
 }
@@ -101,15 +101,15 @@ static d9d_status lock_take(const char *path, d9d_file *out)
 d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)
 {
     d9d_tracker *t = calloc(1, sizeof(*t));
-    scan s = {0};
+    file_scan s = {0};
     d9d_status st;
 
     if (t == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: tracker", path);
     t->file.fd = t->lock.fd = -1;
-    D9D_TRY_OR(st, lock_take(path, &t->lock), out);
-    D9D_TRY_OR(st, existing_read(path, &s), out);
-    D9D_TRY_OR(st, d9d_file_append(path, s.end, &t->file), out);
+    D9D_TRY_OR(st, open_locked(path, &t->lock), out);
+    D9D_TRY_OR(st, scan_existing(path, &s), out);
+    D9D_TRY_OR(st, d9d_file_open_append(path, s.end, &t->file), out);
     t->restarts = s.restarts;
     t->damaged = s.damaged;
     t->first_damaged = s.first;
@@ -120,12 +120,12 @@ out:
     return st;
 }
 
-d9d_status d9d_tracker_write_behind(d9d_tracker *t, const d9d_writer_how *how)
+d9d_status d9d_tracker_start_writer(d9d_tracker *t, const d9d_writer_opts *how)
 {
     return d9d_writer_open(&t->file, how, &t->writer);
 }
 
-int64_t d9d_tracker_damaged(const d9d_tracker *t, int64_t *first)
+int64_t d9d_tracker_damaged_lines(const d9d_tracker *t, int64_t *first)
 {
     *first = t->first_damaged;
     return t->damaged;
@@ -136,38 +136,38 @@ int64_t d9d_tracker_restarts(const d9d_tracker *t)
     return t->restarts;
 }
 
-void d9d_tracker_attach(d9d_tracker *t, d9d_sinks *sinks)
+void d9d_tracker_set_sinks(d9d_tracker *t, d9d_sinks *sinks)
 {
     t->sinks = sinks;
 }
 
 /* --- lines: a few members, each with its own way to be printed -------------------- */
 
-static d9d_status put_key(d9d_buf *b, const char *key)
+static d9d_status append_key(d9d_buf *b, const char *key)
 {
     return d9d_buf_printf(b, "%s\"%s\": ", b->len == 0 ? "{" : ", ", key);
 }
 
-static d9d_status put_int(d9d_buf *b, const char *key, int64_t v)
+static d9d_status append_int(d9d_buf *b, const char *key, int64_t v)
 {
-    D9D_TRY(put_key(b, key));
+    D9D_TRY(append_key(b, key));
     return d9d_buf_printf(b, "%lld", (long long)v);
 }
 
-static d9d_status put_text(d9d_buf *b, const char *key, const char *v)
+static d9d_status append_text(d9d_buf *b, const char *key, const char *v)
 {
-    D9D_TRY(put_key(b, key));
+    D9D_TRY(append_key(b, key));
     return d9d_json_put_str(b, v, strlen(v));
 }
 
 /* A number into the line, and for the sinks. */
-static d9d_status put_number(d9d_tracker *t, const char *key, double v, bool whole)
+static d9d_status append_number(d9d_tracker *t, const char *key, double v, bool whole)
 {
     if (D9D_VEC_PUSH(&t->keys, key) != D9D_OK || D9D_VEC_PUSH(&t->values, v) != D9D_OK)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a record's numbers");
     if (whole)
-        return put_int(&t->line, key, (int64_t)v);
-    D9D_TRY(put_key(&t->line, key));
+        return append_int(&t->line, key, (int64_t)v);
+    D9D_TRY(append_key(&t->line, key));
     return d9d_json_put_f64(&t->line, v);
 }
 
@@ -181,51 +181,51 @@ static d9d_status line_write(d9d_tracker *t, int64_t step)
     D9D_TRY(d9d_buf_append(&t->line, "}\n", 2));
     D9D_TRY(t->writer != NULL ? d9d_writer_put(t->writer, t->line.data, t->line.len)
                               : d9d_file_write(&t->file, t->line.data, t->line.len));
-    d9d_sinks_put(t->sinks, &(d9d_sink_record){.line = t->line.data,
-                                               .bytes = t->line.len - 1,
-                                               .step = step,
-                                               .names = t->keys.data,
-                                               .values = t->values.data,
-                                               .n = t->keys.len});
+    d9d_sinks_write(t->sinks, &(d9d_sink_record){.line = t->line.data,
+                                                 .bytes = t->line.len - 1,
+                                                 .step = step,
+                                                 .names = t->keys.data,
+                                                 .values = t->values.data,
+                                                 .n = t->keys.len});
     return D9D_OK;
 }
 
 /* The end of a line about something else than a step: when. */
-static d9d_status time_write(d9d_tracker *t, int64_t step)
+static d9d_status finish_timed_line(d9d_tracker *t, int64_t step)
 {
     char now[24];
 
     d9d_clock_iso(now);
-    D9D_TRY(put_text(&t->line, "time", now));
+    D9D_TRY(append_text(&t->line, "time", now));
     return line_write(t, step);
 }
 
 /* The rest of a line about a life of the run: at which step. */
-static d9d_status event_write(d9d_tracker *t, int64_t step)
+static d9d_status finish_life_line(d9d_tracker *t, int64_t step)
 {
-    D9D_TRY(put_int(&t->line, "step", step));
-    return time_write(t, step);
+    D9D_TRY(append_int(&t->line, "step", step));
+    return finish_timed_line(t, step);
 }
 
 d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step)
 {
     line_begin(t);
-    D9D_TRY(put_int(&t->line, "restart", ++t->restarts));
-    return event_write(t, from_step);
+    D9D_TRY(append_int(&t->line, "restart", ++t->restarts));
+    return finish_life_line(t, from_step);
 }
 
 d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms, double total_ms)
 {
     line_begin(t);
-    D9D_TRY(put_int(&t->line, "save", step));
-    D9D_TRY(put_number(t, "blocked_ms", blocked_ms, false));
-    D9D_TRY(put_number(t, "total_ms", total_ms, false));
-    return time_write(t, step);
+    D9D_TRY(append_int(&t->line, "save", step));
+    D9D_TRY(append_number(t, "blocked_ms", blocked_ms, false));
+    D9D_TRY(append_number(t, "total_ms", total_ms, false));
+    return finish_timed_line(t, step);
 }
 
-static d9d_status put_list(d9d_tracker *t, const char *key, const double *v, size_t n)
+static d9d_status append_list(d9d_tracker *t, const char *key, const double *v, size_t n)
 {
-    D9D_TRY(put_key(&t->line, key));
+    D9D_TRY(append_key(&t->line, key));
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(d9d_buf_printf(&t->line, i == 0 ? "[" : ", "));
         D9D_TRY(d9d_json_put_f64(&t->line, v[i]));
@@ -233,44 +233,44 @@ static d9d_status put_list(d9d_tracker *t, const char *key, const double *v, siz
     return d9d_buf_printf(&t->line, "]");
 }
 
-d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r)
+d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_track_pipeline_record *r)
 {
     line_begin(t);
-    D9D_TRY(put_int(&t->line, "pipeline", r->step));
-    D9D_TRY(put_text(&t->line, "schedule", r->schedule));
-    D9D_TRY(put_int(&t->line, "micro_batches", r->micro_batches));
-    D9D_TRY(put_int(&t->line, "rows", r->rows));
-    D9D_TRY(put_number(t, "play_ms", r->play_ms, false));
-    D9D_TRY(put_number(t, "bubble", r->bubble, false));
-    D9D_TRY(put_list(t, "busy_ms", r->busy_ms, r->ranks));
-    D9D_TRY(put_list(t, "forward_ms", r->forward_ms, r->stages));
-    D9D_TRY(put_list(t, "input_ms", r->input_ms, r->stages));
-    D9D_TRY(put_list(t, "weight_ms", r->weight_ms, r->stages));
-    return time_write(t, r->step);
+    D9D_TRY(append_int(&t->line, "pipeline", r->step));
+    D9D_TRY(append_text(&t->line, "schedule", r->schedule));
+    D9D_TRY(append_int(&t->line, "micro_batches", r->micro_batches));
+    D9D_TRY(append_int(&t->line, "rows", r->rows));
+    D9D_TRY(append_number(t, "play_ms", r->step_ms, false));
+    D9D_TRY(append_number(t, "bubble", r->bubble, false));
+    D9D_TRY(append_list(t, "busy_ms", r->compute_ms, r->ranks));
+    D9D_TRY(append_list(t, "forward_ms", r->forward_ms, r->stages));
+    D9D_TRY(append_list(t, "input_ms", r->dgrad_ms, r->stages));
+    D9D_TRY(append_list(t, "weight_ms", r->wgrad_ms, r->stages));
+    return finish_timed_line(t, r->step);
 }
 
 /* Not for the sinks, whose values have names. */
-static d9d_status put_document(d9d_tracker *t, const d9d_document_loss *x, bool blended)
+static d9d_status append_document(d9d_tracker *t, const d9d_track_document_loss *x, bool blended)
 {
     D9D_TRY(d9d_buf_printf(&t->line, "{\"sample\": %lld, ", (long long)x->sample));
     if (blended)
         D9D_TRY(d9d_buf_printf(&t->line, "\"dataset\": %d, ", x->dataset));
     D9D_TRY(d9d_buf_printf(&t->line, "\"document\": %lld, \"tokens\": %lld, \"mean_loss\": ",
-                           (long long)x->place, (long long)x->targets));
+                           (long long)x->document, (long long)x->targets));
     D9D_TRY(d9d_json_put_f64(&t->line, x->sum / (double)x->targets));
     return d9d_buf_append(&t->line, "}", 1);
 }
 
-d9d_status d9d_tracker_documents(d9d_tracker *t, const d9d_documents_record *r)
+d9d_status d9d_tracker_documents(d9d_tracker *t, const d9d_track_documents_record *r)
 {
     line_begin(t);
-    D9D_TRY(put_int(&t->line, "documents", r->step));
-    D9D_TRY(put_int(&t->line, "tokens", r->targets));
-    D9D_TRY(put_key(&t->line, "worst"));
+    D9D_TRY(append_int(&t->line, "documents", r->step));
+    D9D_TRY(append_int(&t->line, "tokens", r->targets));
+    D9D_TRY(append_key(&t->line, "worst"));
     D9D_TRY(d9d_buf_append(&t->line, "[", 1));
     for (int64_t i = 0; i < r->n; i++) {
         D9D_TRY(d9d_buf_printf(&t->line, i > 0 ? ", " : ""));
-        D9D_TRY(put_document(t, &r->worst[i], r->blended));
+        D9D_TRY(append_document(t, &r->worst[i], r->blended));
     }
     D9D_TRY(d9d_buf_append(&t->line, "]", 1));
     return line_write(t, r->step);
@@ -281,21 +281,21 @@ d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name, int64_t step
                                   size_t whole)
 {
     line_begin(t);
-    D9D_TRY(put_text(&t->line, "evaluation", name));
-    D9D_TRY(put_int(&t->line, "step", step));
+    D9D_TRY(append_text(&t->line, "evaluation", name));
+    D9D_TRY(append_int(&t->line, "step", step));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(put_number(t, names[i], values[i], i < whole));
+        D9D_TRY(append_number(t, names[i], values[i], i < whole));
     return line_write(t, step);
 }
 
 d9d_status d9d_tracker_end(d9d_tracker *t, const char *how, int64_t step)
 {
     line_begin(t);
-    D9D_TRY(put_text(&t->line, "end", how));
-    return event_write(t, step);
+    D9D_TRY(append_text(&t->line, "end", how));
+    return finish_life_line(t, step);
 }
 
-d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
+d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_track_step_record *r)
 {
     const struct {
         const char *key;
@@ -315,12 +315,12 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r)
     };
 
     line_begin(t);
-    D9D_TRY(put_int(&t->line, "step", r->step));
+    D9D_TRY(append_int(&t->line, "step", r->step));
     for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++)
         if (members[i].always || !isnan(members[i].value))
-            D9D_TRY(put_number(t, members[i].key, members[i].value, members[i].whole));
+            D9D_TRY(append_number(t, members[i].key, members[i].value, members[i].whole));
     for (size_t i = 0; i < r->n; i++)
-        D9D_TRY(put_number(t, r->names[i], r->values[i], false));
+        D9D_TRY(append_number(t, r->names[i], r->values[i], false));
     return line_write(t, r->step);
 }
 

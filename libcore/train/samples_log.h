@@ -23,20 +23,22 @@
 #include "d9d/base/writer.h"
 #include "d9d/data/loader/sampler.h"
 
-typedef struct d9di_ledger {
+typedef struct d9di_samples_log {
     d9d_writer *writer; /* NULL: closed */
     const char *path;   /* borrowed */
     d9d_buf line;
-    d9d_buf was, sampler; /* the rule that was written last, that of the loader */
-} d9di_ledger;
+    d9d_buf last_sampler, sampler; /* the rule that was written last, that of the loader */
+} d9di_samples_log;
 
 /* Open behind the line of step `done`, making the file if it is absent.  A thread writes it. */
-d9d_status d9di_ledger_open(const char *path, int64_t done, const d9d_log *log, d9di_ledger *out);
+d9d_status d9di_samples_log_open(const char *path, int64_t done, const d9d_log *log,
+                                 d9di_samples_log *out);
 /* Samples [first, first + n) of the stream were step `step`; the loader is always the same. */
-d9d_status d9di_ledger_add(d9di_ledger *g, int64_t step, d9d_loader *l, int64_t first, int64_t n);
+d9d_status d9di_samples_log_add(d9di_samples_log *g, int64_t step, d9d_loader *l, int64_t first,
+                                int64_t n);
 /* What was added is in the file; ... and durable. */
-d9d_status d9di_ledger_flush(d9di_ledger *g);
-d9d_status d9di_ledger_sync(d9di_ledger *g);
-void d9di_ledger_release(d9di_ledger *g);
+d9d_status d9di_samples_log_flush(d9di_samples_log *g);
+d9d_status d9di_samples_log_sync(d9di_samples_log *g);
+void d9di_samples_log_release(d9di_samples_log *g);
 
 #endif /* D9DI_TRAIN_SAMPLES_LOG_H */

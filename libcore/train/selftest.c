@@ -16,10 +16,10 @@
 /* --- two trainings ---------------------------------------------------------------------- */
 
 /* The same training with the records that are compared, in a directory of its own. */
-static d9d_train_config short_one(const d9d_train_config *c, const char *dir)
+static d9d_train_config make_short_config(const d9d_train_config *c, const char *dir)
 {
     d9d_train_config copy = *c;
-    d9d_trainer_section *t = &copy.trainer;
+    d9d_job_trainer_section *t = &copy.trainer;
 
     t->run.dir = dir;
     t->logging.period_steps = 1;
@@ -30,10 +30,10 @@ static d9d_train_config short_one(const d9d_train_config *c, const char *dir)
     return copy;
 }
 
-static d9d_status train_together(const d9d_train_config *c, const json_t *resolved,
-                                 const d9d_job *where, const char *dir)
+static d9d_status train_on_mesh(const d9d_train_config *c, const json_t *resolved,
+                                const d9d_job *where, const char *dir)
 {
-    const d9d_train_config together = short_one(c, dir);
+    const d9d_train_config together = make_short_config(c, dir);
     d9d_job trial = *where;
     d9d_train_summary summary;
 
@@ -41,25 +41,25 @@ static d9d_status train_together(const d9d_train_config *c, const json_t *resolv
     return d9d_train(&together, resolved, &trial, &summary);
 }
 
-static d9d_status train_alone(const d9d_train_config *c, const json_t *resolved,
-                              const d9d_job *where, const char *dir)
+static d9d_status train_on_one_rank(const d9d_train_config *c, const json_t *resolved,
+                                    const d9d_job *where, const char *dir)
 {
-    d9d_train_config alone = short_one(c, dir);
+    d9d_train_config alone = make_short_config(c, dir);
     d9d_job trial = *where;
     d9d_train_summary summary;
     d9d_status st;
 
-    alone.mesh = (d9d_degrees){1, 1, 1, 1, 1, 1, 1};
+    alone.mesh = (d9d_parallel_degrees){1, 1, 1, 1, 1, 1, 1};
     trial.trial = D9D_SELFTEST_STEPS;
-    D9D_TRY(d9d_boot_alone(&trial.boot));
+    D9D_TRY(d9d_bootstrap_single(&trial.boot));
     st = d9d_train(&alone, resolved, &trial, &summary);
-    d9d_boot_close(trial.boot);
+    d9d_bootstrap_close(trial.boot);
     return st;
 }
 
 /* --- and their records -------------------------------------------------------------------- */
 
-static double apart(const double v[2])
+static double relative_difference(const double v[2])
 {
     const double d = fabs(v[0] - v[1]);
 
@@ -67,20 +67,20 @@ static double apart(const double v[2])
 }
 
 /* A NaN is larger than everything. */
-static double larger(double a, double b)
+static double max_or_nan(double a, double b)
 {
     return isnan(a) || a > b ? a : b;
 }
 
-static d9d_status column(const char *dir, int which, d9d_selftest_summary *s)
+static d9d_status read_column(const char *dir, int which, d9d_selftest_summary *s)
 {
     const double *loss, *norm;
-    d9d_run *run;
+    d9d_run_reader *run;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9d_run_open(dir, NULL, &run));
-    loss = d9d_run_values(run, "loss");
-    norm = d9d_run_values(run, "grad_norm");
+    D9D_TRY(d9d_run_reader_open(dir, NULL, &run));
+    loss = d9d_run_reader_values(run, "loss");
+    norm = d9d_run_reader_values(run, "grad_norm");
     if (loss == NULL || norm == NULL || (which == 1 && (int64_t)run->n != s->n))
         st = D9D_FAIL(D9D_EVERIFY, "%s: %zu steps were recorded", dir, run->n);
     for (size_t i = 0; st == D9D_OK && i < run->n && i < D9D_SELFTEST_STEPS; i++) {
@@ -89,17 +89,18 @@ static d9d_status column(const char *dir, int which, d9d_selftest_summary *s)
         s->step[i].norm[which] = norm[i];
         s->n = (int64_t)i + 1;
     }
-    d9d_run_close(run);
+    d9d_run_reader_close(run);
     return st;
 }
 
 d9d_status d9d_selftest_compare(const char *together, const char *alone, d9d_selftest_summary *s)
 {
-    D9D_TRY(column(together, 0, s));
-    D9D_TRY(column(alone, 1, s));
+    D9D_TRY(read_column(together, 0, s));
+    D9D_TRY(read_column(alone, 1, s));
     s->worst = 0;
     for (int64_t i = 0; i < s->n && !isnan(s->worst); i++)
-        s->worst = larger(larger(s->worst, apart(s->step[i].loss)), apart(s->step[i].norm));
+        s->worst = max_or_nan(max_or_nan(s->worst, relative_difference(s->step[i].loss)),
+                              relative_difference(s->step[i].norm));
     if (!(s->worst <= s->allowed))
         return D9D_FAIL(D9D_EVERIFY,
                         "the mesh %s does not compute what one rank computes: %.1e apart, %.0e "
@@ -108,55 +109,57 @@ d9d_status d9d_selftest_compare(const char *together, const char *alone, d9d_sel
     return D9D_OK;
 }
 
-static void describe(const d9d_train_config *c, const d9d_job *where, d9d_selftest_summary *s)
+static void describe_mesh(const d9d_train_config *c, const d9d_job *where, d9d_selftest_summary *s)
 {
-    const d9d_model_head *model = c->model_provider.value;
+    const d9d_model_section *model = c->model_provider.value;
 
-    s->ranks = d9d_boot_size(where->boot);
+    s->ranks = d9d_bootstrap_size(where->boot);
     s->allowed = model->dtype == D9D_F32 ? 1e-5 : 1e-2;
-    (void)d9d_degrees_text(&c->mesh, s->mesh, sizeof(s->mesh));
+    (void)d9d_parallel_degrees_text(&c->mesh, s->mesh, sizeof(s->mesh));
 }
 
 /* Rank 0's part, when all have trained. */
-static d9d_status judge(const d9d_train_config *c, const json_t *resolved, const d9d_job *where,
-                        const char *together, const char *alone, d9d_selftest_summary *s)
+static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resolved,
+                                  const d9d_job *where, const char *together, const char *alone,
+                                  d9d_selftest_summary *s)
 {
-    if (d9d_boot_rank(where->boot) != 0)
+    if (d9d_bootstrap_rank(where->boot) != 0)
         return D9D_OK;
-    D9D_TRY(train_alone(c, resolved, where, alone));
+    D9D_TRY(train_on_one_rank(c, resolved, where, alone));
     return d9d_selftest_compare(together, alone, s);
 }
 
 /* The others wait for rank 0 as long as it takes to do all of the work alone. */
-static d9d_status verdict(const d9d_job *where, d9d_status mine)
+static d9d_status broadcast_result(const d9d_job *where, d9d_status mine)
 {
-    const double was = d9d_boot_patience(where->boot, 0);
-    const d9d_status st = d9d_boot_agree(where->boot, mine);
+    const double was = d9d_bootstrap_set_timeout(where->boot, 0);
+    const d9d_status st = d9d_bootstrap_agree_status(where->boot, mine);
 
-    (void)d9d_boot_patience(where->boot, was);
+    (void)d9d_bootstrap_set_timeout(where->boot, was);
     return st;
 }
 
-static d9d_status test_in(const d9d_train_config *c, const json_t *resolved, const d9d_job *where,
-                          const char *dir, d9d_arena *a, d9d_selftest_summary *s)
+static d9d_status run_in_dir(const d9d_train_config *c, const json_t *resolved,
+                             const d9d_job *where, const char *dir, d9d_arena *a,
+                             d9d_selftest_summary *s)
 {
     const char *together = d9d_fs_join(a, dir, "mesh"), *alone = d9d_fs_join(a, dir, "alone");
 
     if (together == NULL || alone == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: names in it", dir);
-    describe(c, where, s);
-    D9D_TRY(train_together(c, resolved, where, together));
-    return verdict(where, judge(c, resolved, where, together, alone, s));
+    describe_mesh(c, where, s);
+    D9D_TRY(train_on_mesh(c, resolved, where, together));
+    return broadcast_result(where, compare_on_root(c, resolved, where, together, alone, s));
 }
 
 /* --- where ------------------------------------------------------------------------------------ */
 
 /* A directory beside the run's that the next self-test sweeps where this one is killed. */
-typedef struct bench {
+typedef struct scratch_dir {
     d9d_outdir out;   /* rank 0's, which is never given its name */
     const char *path; /* that name */
     size_t made;      /* length of the first directory above it that was not there; 0: all were */
-} bench;
+} scratch_dir;
 
 static size_t find_missing(const char *path)
 {
@@ -171,11 +174,11 @@ static size_t find_missing(const char *path)
     return 0;
 }
 
-static d9d_status bench_open(const d9d_train_config *c, d9d_arena *a, bench *b)
+static d9d_status scratch_dir_create(const d9d_train_config *c, d9d_arena *a, scratch_dir *b)
 {
     d9di_run_dir run;
 
-    D9D_TRY(d9di_run_dir_name(&c->trainer, a, &run));
+    D9D_TRY(d9di_run_dir_set_paths(&c->trainer, a, &run));
     b->path = d9d_arena_printf(a, "%s.selftest", run.path);
     if (b->path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of a directory", run.path);
@@ -184,7 +187,7 @@ static d9d_status bench_open(const d9d_train_config *c, d9d_arena *a, bench *b)
 }
 
 /* With the directories above it that were made for it, where nothing else has come into them. */
-static void bench_clear(bench *b, const d9d_log *log)
+static void scratch_dir_remove(scratch_dir *b, const d9d_log *log)
 {
     char *above = b->made > 0 ? strdup(b->path) : NULL, *end;
 
@@ -203,24 +206,24 @@ static void bench_clear(bench *b, const d9d_log *log)
 d9d_status d9d_selftest(const d9d_train_config *config, const json_t *resolved,
                         const d9d_job *where, d9d_selftest_summary *out)
 {
-    bench b = {.made = 0};
+    scratch_dir b = {.made = 0};
     d9d_arena a = {0};
     const char *dir;
     d9d_status st = D9D_OK;
 
-    if (d9d_boot_size(where->boot) == 1)
+    if (d9d_bootstrap_size(where->boot) == 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "a self-test compares ranks with one: launch it as the job, by "
                         "srun --mpi=pmix or mpirun");
-    if (d9d_boot_rank(where->boot) == 0)
-        st = bench_open(config, &a, &b);
-    D9D_TRY_OR(st, d9d_boot_agree(where->boot, st), out);
+    if (d9d_bootstrap_rank(where->boot) == 0)
+        st = scratch_dir_create(config, &a, &b);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(where->boot, st), out);
     dir = b.out.tmp;
     D9D_TRY_OR(st, d9d_bootstrap_broadcast_text(where->boot, &a, &dir), out);
     *out = (d9d_selftest_summary){0};
-    st = test_in(config, resolved, where, dir, &a, out);
+    st = run_in_dir(config, resolved, where, dir, &a, out);
 out:
-    bench_clear(&b, where->log);
+    scratch_dir_remove(&b, where->log);
     d9d_arena_release(&a);
     return st;
 }
@@ -229,7 +232,7 @@ out:
 
 static d9d_status print_pair(const double v[2], d9d_buf *out)
 {
-    return d9d_buf_printf(out, "  %-9.8g  %-9.8g  %10.1e", v[0], v[1], apart(v));
+    return d9d_buf_printf(out, "  %-9.8g  %-9.8g  %10.1e", v[0], v[1], relative_difference(v));
 }
 
 d9d_status d9d_selftest_print(const d9d_selftest_summary *s, d9d_buf *out)

@@ -6,15 +6,15 @@
 #include "train/train_run.h"
 
 /* Parameters alone, for a run that keeps no checkpoints, or not with all of them. */
-static d9d_status parts_save(d9di_train *r, const char *dir)
+static d9d_status save_params(d9di_train *r, const char *dir)
 {
     d9d_arena a = {0};
-    d9d_save_set all, here;
+    d9d_checkpointer_set all, here;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_save_set_make(&r->engine.params, NULL, false, &a, &all), out);
-    D9D_TRY_OR(st, d9d_save_set_here(&all, &a, &here), out);
-    st = d9d_save_write(dir, &r->state, &here, r->engine.mesh, r->log);
+    D9D_TRY_OR(st, d9d_checkpointer_set_make(&r->engine.params, NULL, false, &a, &all), out);
+    D9D_TRY_OR(st, d9d_checkpointer_set_local(&all, &a, &here), out);
+    st = d9d_checkpointer_write(dir, &r->state, &here, r->engine.mesh, r->log);
 out:
     d9d_arena_release(&a);
     return st;
@@ -36,48 +36,49 @@ static d9d_status adapters_export(d9di_train *r, const char *saved, d9d_adapters
 }
 
 /* This process has all weights. */
-static d9d_status export_here(d9di_train *r, const char *dir)
+static d9d_status export_local(d9di_train *r, const char *dir)
 {
     d9d_adapters *ad = NULL;
     d9d_status st = adapters_export(r, NULL, &ad);
 
     if (st == D9D_OK)
-        st = d9d_export_params(&r->engine.spec, &r->engine.base, ad, dir, r->log);
+        st = d9d_model_export_params(&r->engine.spec, &r->engine.base, ad, dir, r->log);
     d9d_adapters_free(ad);
     return st;
 }
 
 /* No rank has all weights: the model is made of what all have saved. */
-static d9d_status export_saved(d9di_train *r, const char *dir)
+static d9d_status export_from_checkpoint(d9di_train *r, const char *dir)
 {
     const bool saved = r->saved_step == r->state.step && !r->set.partial;
-    const char *parts =
+    const char *params_set =
         saved ? r->dir.checkpoints : d9d_arena_printf(&r->arena, "%s/export.parts", r->dir.path);
-    const char *path = parts != NULL ? d9d_save_path(&r->arena, parts, r->state.step) : NULL;
+    const char *path =
+        params_set != NULL ? d9d_checkpointer_path(&r->arena, params_set, r->state.step) : NULL;
     d9d_adapters *ad = NULL;
     d9d_status st;
 
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
     if (!saved)
-        D9D_TRY(parts_save(r, parts));
-    st = d9d_boot_agree(r->where->boot, adapters_export(r, path, &ad));
+        D9D_TRY(save_params(r, params_set));
+    st = d9d_bootstrap_agree_status(r->where->boot, adapters_export(r, path, &ad));
     if (st == D9D_OK)
-        st = d9d_export_checkpoint(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
+        st = d9d_model_export_checkpoint(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
     d9d_adapters_free(ad);
     D9D_TRY(st);
     if (saved)
         return D9D_OK;
     /* A file that another rank has open is under another name in its directory until it is closed,
      * on NFS, and the directory could not be removed. */
-    D9D_TRY(d9d_boot_agree(r->where->boot, D9D_OK));
-    return r->rank == 0 ? d9d_save_remove(parts, r->state.step, r->log) : D9D_OK;
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, D9D_OK));
+    return r->rank == 0 ? d9d_checkpointer_remove(params_set, r->state.step, r->log) : D9D_OK;
 }
 
 /* It was when the run began. */
-static d9d_status check_vacant(const char *dir)
+static d9d_status check_empty(const char *dir)
 {
-    if (d9d_fs_is_vacant(dir))
+    if (d9d_fs_is_empty(dir))
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
                     "%s: something else was put there while the run went on, and the finished "
@@ -91,8 +92,8 @@ d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out)
 
     if (r->where->trial)
         return D9D_OK;
-    D9D_TRY(d9d_boot_agree(r->where->boot, r->rank == 0 ? check_vacant(dir) : D9D_OK));
-    D9D_TRY((r->engine.world != NULL ? export_saved : export_here)(r, dir));
+    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, r->rank == 0 ? check_empty(dir) : D9D_OK));
+    D9D_TRY((r->engine.world != NULL ? export_from_checkpoint : export_local)(r, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

@@ -4,20 +4,20 @@
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/dir/manifest.h"
 
-d9d_status d9di_train_tell(const d9di_train *r, const char *id, d9d_event e)
+d9d_status d9di_train_trigger_event(const d9di_train *r, const char *id, d9d_job_event e)
 {
     e.size = sizeof(e);
     e.id = id;
-    return d9d_events_trigger(r->events, &e);
+    return d9d_job_events_trigger(r->events, &e);
 }
 
-d9d_status d9di_train_tell_step(const d9di_train *r, const char *id)
+d9d_status d9di_train_trigger_step_event(const d9di_train *r, const char *id)
 {
-    return d9di_train_tell(r, id,
-                           (d9d_event){.step = r->state.step, .total_steps = r->total_steps});
+    return d9di_train_trigger_event(
+        r, id, (d9d_job_event){.step = r->state.step, .total_steps = r->total_steps});
 }
 
-bool d9di_train_done(const d9di_train *r)
+bool d9di_train_is_done(const d9di_train *r)
 {
     return r->state.step >= r->total_steps;
 }
@@ -27,7 +27,7 @@ const char *d9di_train_export_dir(const d9di_train *r)
     return r->c->export_to != NULL ? r->c->export_to : r->dir.export;
 }
 
-bool d9di_train_exported(const d9di_train *r)
+bool d9di_train_is_exported(const d9di_train *r)
 {
     static const char *const names[] = {D9D_MANIFEST_NAME, "config.json"};
     const char *dir = d9di_train_export_dir(r);
@@ -43,44 +43,46 @@ bool d9di_train_exported(const d9di_train *r)
     return found;
 }
 
-int64_t d9di_train_replicas(const d9di_train *r)
+int64_t d9di_train_dp_size(const d9di_train *r)
 {
     return r->c->mesh.data_parallel_replicate * r->c->mesh.data_parallel_shard;
 }
 
-int d9di_train_replica(const d9di_train *r)
+int d9di_train_dp_rank(const d9di_train *r)
 {
     return d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
 }
 
 /* What a rank writes takes its time. */
-static double bytes_s(const d9di_train *r)
+static double write_seconds(const d9di_train *r)
 {
-    return (double)d9d_save_bytes(&r->set) / 100e6;
+    return (double)d9d_checkpointer_set_bytes(&r->set) / 100e6;
 }
 
-double d9di_train_save_s(const d9di_train *r)
+double d9di_train_save_timeout_s(const d9di_train *r)
 {
-    const struct d9d_timeout_section *t = &r->c->trainer.timeout;
+    const struct d9d_job_timeout_section *t = &r->c->trainer.timeout;
 
-    return t->save_timeout > 0 ? (double)t->save_timeout : (double)t->init_timeout + bytes_s(r);
+    return t->save_timeout > 0 ? (double)t->save_timeout
+                               : (double)t->init_timeout + write_seconds(r);
 }
 
-void d9di_train_allow(d9di_train *r, d9di_train_phase phase)
+void d9di_train_set_timeout(d9di_train *r, d9di_train_phase phase)
 {
-    const struct d9d_timeout_section *t = &r->c->trainer.timeout;
+    const struct d9d_job_timeout_section *t = &r->c->trainer.timeout;
     const struct {
         const char *name;
         int64_t said;
         double otherwise;
     } limits[] = {
-        [D9DI_TRAIN_START] = {D9DI_TRAIN_START_LIMIT, t->init_timeout, 0},
+        [D9DI_TRAIN_START] = {D9DI_TRAIN_START_TIMEOUT_NAME, t->init_timeout, 0},
         [D9DI_TRAIN_STEP] = {"trainer.timeout.step_timeout", t->step_timeout, 0},
         [D9DI_TRAIN_EVALUATION] = {"in an evaluation, trainer.timeout.evaluation_timeout",
                                    t->evaluation_timeout, (double)t->init_timeout},
-        [D9DI_TRAIN_SAVE] = {D9DI_TRAIN_SAVE_LIMIT, t->save_timeout, d9di_train_save_s(r)},
+        [D9DI_TRAIN_SAVE] = {D9DI_TRAIN_SAVE_TIMEOUT_NAME, t->save_timeout,
+                             d9di_train_save_timeout_s(r)},
         [D9DI_TRAIN_EXPORT] = {"in the export, trainer.timeout.export_timeout", t->export_timeout,
-                               (double)t->init_timeout + bytes_s(r)},
+                               (double)t->init_timeout + write_seconds(r)},
     };
 
     d9d_mesh_set_timeout(r->engine.mesh,

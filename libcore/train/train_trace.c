@@ -2,9 +2,9 @@
 #include "train/train_run.h"
 
 /* Is step k, counted from 1, one of those to trace? */
-static bool trace_wants(const d9di_train *r, int64_t k)
+static bool is_traced_step(const d9di_train *r, int64_t k)
 {
-    const d9d_profiling_section *p = r->c->trainer.profiling;
+    const d9d_job_profiling_section *p = r->c->trainer.profiling;
 
     return p != NULL && p->enabled &&
            (k - 1) % p->period_steps >= p->period_steps - p->active_steps;
@@ -12,14 +12,14 @@ static bool trace_wants(const d9di_train *r, int64_t k)
 
 /* Is the step that was queued last the last one of a trace?  One ends with its period, also where
  * the next one is traced from its first step on: what a trace holds is in memory. */
-static bool trace_ends(const d9di_train *r)
+static bool is_trace_end(const d9di_train *r)
 {
     return r->state.step == r->total_steps ||
            r->state.step % r->c->trainer.profiling->period_steps == 0;
 }
 
 /* Behind the one before it, which no file system may keep for long. */
-static d9d_status trace_put(d9di_train *r, const char *dir, d9d_buf *text, d9d_buf *top)
+static d9d_status start_trace_write(d9di_train *r, const char *dir, d9d_buf *text, d9d_buf *top)
 {
     if (dir == NULL)
         return D9D_FAIL(D9D_ENOMEM, "trace: out of memory");
@@ -31,7 +31,7 @@ static d9d_status trace_put(d9di_train *r, const char *dir, d9d_buf *text, d9d_b
 /* A trace that cannot be kept is no reason to end the run. */
 static void trace_write(d9di_train *r)
 {
-    const d9d_profiling_section *p = r->c->trainer.profiling;
+    const d9d_job_profiling_section *p = r->c->trainer.profiling;
     const bool apart = p->traces_dir[0] == '/';
     d9d_arena a = {0};
     const char *dir = d9d_arena_printf(&a, "%s%s%s/step-%08lld", apart ? "" : r->dir.path,
@@ -41,7 +41,7 @@ static void trace_write(d9di_train *r)
 
     r->trace = NULL;
     if (st == D9D_OK)
-        st = trace_put(r, dir, &text, &top);
+        st = start_trace_write(r, dir, &text, &top);
     if (st != D9D_OK)
         d9d_log_warn(r->log, "%s; the run goes on without this trace", d9d_err_message());
     d9d_buf_release(&text);
@@ -49,14 +49,14 @@ static void trace_write(d9di_train *r)
     d9d_arena_release(&a);
 }
 
-d9d_status d9di_train_traced(d9di_train *r)
+d9d_status d9di_train_enqueue_traced_step(d9di_train *r)
 {
-    if (r->trace == NULL && trace_wants(r, r->state.step + 1))
+    if (r->trace == NULL && is_traced_step(r, r->state.step + 1))
         D9D_TRY(d9d_trace_open(r->engine.dev, &r->trace));
     d9d_trace_begin(r->engine.dev, "step %lld", (long long)(r->state.step + 1));
-    D9D_TRY(d9di_train_queue(r));
+    D9D_TRY(d9di_train_enqueue_step(r));
     d9d_trace_end(r->engine.dev);
-    if (r->trace != NULL && trace_ends(r))
+    if (r->trace != NULL && is_trace_end(r))
         trace_write(r);
     return D9D_OK;
 }

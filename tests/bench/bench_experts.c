@@ -22,8 +22,8 @@ enum { WARM = 3, TIMES = 10, MOST = 64 };
 typedef struct bench {
     ranks w;
     d9d_dtype t;
-    d9d_moe_shape shape;
-    d9d_cut cut;
+    d9d_block_moe_shape shape;
+    d9d_groups cut;
     d9d_block_moe block;
     d9d_tape *tape;
     d9d_tensor x, dy;
@@ -46,20 +46,21 @@ static d9d_status routed(bench *b, d9d_var *x, d9d_var **prob, d9d_routing *r)
 
     D9D_TRY(d9d_block_linear_forward(&b->block.gate, b->tape, x, &logits));
     return d9d_op_router(b->tape, logits,
-                         &(d9d_router_how){.k = (int)b->shape.top_k, .renormalise = true}, prob, r);
+                         &(d9d_op_router_opts){.k = (int)b->shape.top_k, .renormalise = true}, prob,
+                         r);
 }
 
 static d9d_status there_and_back(bench *b, d9d_var *x, d9d_var *prob, const d9d_routing *r)
 {
     const int rank = d9d_comm_rank(b->w.comm);
-    d9d_dispatch there;
+    d9d_op_moe_dispatch there;
     d9d_var *y;
     d9d_status st;
 
     D9D_TRY(d9d_op_dispatch(b->tape, b->w.comm, "bench", x, prob, r, &there));
-    b->far = there.way != NULL ? there.way->sent - there.way->rows[rank] : 0;
+    b->far = there.exchange != NULL ? there.exchange->send - there.exchange->rows[rank] : 0;
     st = d9d_op_combine(b->tape, there.x, &there, &y);
-    d9d_dispatch_release(&there);
+    d9d_op_moe_dispatch_release(&there);
     return st;
 }
 
@@ -101,7 +102,7 @@ static d9d_status whole_block(bench *b)
 /* Seconds of one, by the slowest rank. */
 static double seconds(bench *b, act run, bool recording)
 {
-    d9d_comm_word all[MOST];
+    d9d_comm_blob all[MOST];
     d9d_arena a = {0};
     int64_t start = 0;
     double mine, most = 0.0;
@@ -118,7 +119,7 @@ static double seconds(bench *b, act run, bool recording)
     }
     must(d9d_device_sync(b->w.dev));
     mine = (double)(d9d_clock_ns() - start) * 1e-9 / TIMES;
-    must(d9d_comm_gather_words(b->w.comm, "bench", &mine, sizeof(mine), &a, all));
+    must(d9d_comm_allgather_bytes(b->w.comm, "bench", &mine, sizeof(mine), &a, all));
     for (int r = 0; r < b->w.size; r++) {
         memcpy(&mine, all[r].data, sizeof(mine));
         most = mine > most ? mine : most;
@@ -131,26 +132,26 @@ static d9d_status cut_experts(void *arg, d9d_param *p)
 {
     const ranks *w = arg;
 
-    if (p->whole.ndim == 3)
-        d9d_param_cut(p, 0, w->size, w->rank);
+    if (p->global_shape.ndim == 3)
+        d9d_param_partition(p, 0, w->size, w->rank);
     return D9D_OK;
 }
 
 static void setup(bench *b)
 {
     const bool cpu = unit_device_is_cpu();
-    const d9d_block_how how = {b->t, 0.02, &b->cut};
+    const d9d_block_opts how = {b->t, 0.02, &b->cut};
 
-    b->shape = cpu ? (d9d_moe_shape){.hidden = 256,
-                                     .intermediate = 96,
-                                     .experts = 16,
-                                     .top_k = 4,
-                                     .renormalise = true}
-                   : (d9d_moe_shape){.hidden = 2048,
-                                     .intermediate = 768,
-                                     .experts = 128,
-                                     .top_k = 8,
-                                     .renormalise = true};
+    b->shape = cpu ? (d9d_block_moe_shape){.hidden = 256,
+                                           .intermediate = 96,
+                                           .experts = 16,
+                                           .top_k = 4,
+                                           .renormalise = true}
+                   : (d9d_block_moe_shape){.hidden = 2048,
+                                           .intermediate = 768,
+                                           .experts = 128,
+                                           .top_k = 8,
+                                           .renormalise = true};
     b->cut.ep = b->w.comm;
     must(d9d_block_moe_init(&b->block, &how, &b->shape));
     must(d9d_module_bind(&b->block.module));
@@ -185,11 +186,11 @@ static void measure(bench *b, int64_t tokens)
 int main(int argc, char **argv)
 {
     bench b = {.t = unit_device_is_cpu() ? D9D_F32 : D9D_BF16};
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_bootstrap *boot;
 
-    must(d9d_boot_open(&boot));
-    d.data_parallel_shard = d.expert_parallel = d9d_boot_size(boot);
+    must(d9d_bootstrap_open(&boot));
+    d.data_parallel_shard = d.expert_parallel = d9d_bootstrap_size(boot);
     must(ranks_open(boot, &d, D9D_AXES_EXPERT, &b.w));
     setup(&b);
     for (int i = 1; i < argc; i++)

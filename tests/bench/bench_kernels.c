@@ -91,22 +91,23 @@ static d9d_status gemm_dw(bench *b)
     return gemm(b, true, false, I, H, T, D9D_F32);
 }
 /* Gate, up and SwiGLU; the gradients of the first two from that of the layer. */
-static d9d_gated_dims dense_dims(const bench *b)
+static d9d_gemm_swiglu_dims dense_dims(const bench *b)
 {
-    return (d9d_gated_dims){b->t, T, H, I, 1, NULL, false};
+    return (d9d_gemm_swiglu_dims){b->t, T, H, I, 1, NULL, false};
 }
-static d9d_gated_dims experts_dims(const bench *b)
+static d9d_gemm_swiglu_dims experts_dims(const bench *b)
 {
-    return (d9d_gated_dims){b->t, ROWS, H, EI, E, b->offset, false};
+    return (d9d_gemm_swiglu_dims){b->t, ROWS, H, EI, E, b->offset, false};
 }
-static d9d_status gated_of(bench *b, d9d_gated_dims n)
+static d9d_status gated_of(bench *b, d9d_gemm_swiglu_dims n)
 {
-    return b->k->gated_gemm(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y], b->p[Z]);
+    return b->k->gemm_swiglu(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y],
+                             b->p[Z]);
 }
-static d9d_status gated_din_of(bench *b, d9d_gated_dims n)
+static d9d_status gated_din_of(bench *b, d9d_gemm_swiglu_dims n)
 {
-    return b->k->gated_gemm_din(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
-                                b->p[U]);
+    return b->k->gemm_swiglu_bwd(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
+                                 b->p[U]);
 }
 static d9d_status gated(bench *b)
 {
@@ -150,24 +151,26 @@ static d9d_status grouped_din(bench *b)
 {
     const void *dy[] = {b->p[X]}, *w[] = {b->p[Y]};
 
-    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], 0.0f, 1, dy, w, b->offset, ROWS, E, H, EI);
+    return b->k->grouped_gemm_dgrad(b->s, b->t, b->p[OUT], 0.0f, 1, dy, w, b->offset, ROWS, E, H,
+                                    EI);
 }
 static d9d_status grouped_din2(bench *b)
 {
     const void *dy[] = {b->p[X], b->p[U]}, *w[] = {b->p[Y], b->p[Y]};
 
-    return b->k->grouped_gemm_din(b->s, b->t, b->p[OUT], 0.0f, 2, dy, w, b->offset, ROWS, E, H, EI);
+    return b->k->grouped_gemm_dgrad(b->s, b->t, b->p[OUT], 0.0f, 2, dy, w, b->offset, ROWS, E, H,
+                                    EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
-    return b->k->grouped_gemm_dw(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y], b->offset,
-                                 ROWS, E, H, EI);
+    return b->k->grouped_gemm_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y],
+                                    b->offset, ROWS, E, H, EI);
 }
 
 static d9d_status grouped_dw_add(bench *b)
 {
-    return b->k->grouped_gemm_dw(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->p[X], b->p[Y], b->offset,
-                                 ROWS, E, H, EI);
+    return b->k->grouped_gemm_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->p[X], b->p[Y],
+                                    b->offset, ROWS, E, H, EI);
 }
 
 static d9d_attention_dims dims(const bench *b, bool packed, int64_t window)
@@ -191,7 +194,7 @@ static d9d_status attend_as(bench *b, const d9d_attention_dims *n)
 }
 static d9d_status attend_din_as(bench *b, const d9d_attention_dims *n)
 {
-    return b->k->attention_din(b->s, n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+    return b->k->attention_bwd(b->s, n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
                                b->p[Y], b->p[Z], b->p[OUT], b->stats);
 }
 /* What a rank of context parallelism has of a row of T, and the keys of all of it. */
@@ -204,7 +207,7 @@ static d9d_attention_dims share_dims(const bench *b)
     n.z = T;
     n.segments = SHARE;
     n.segment = b->share;
-    n.pieces = SHARE;
+    n.chunks = SHARE;
     return n;
 }
 static d9d_status attend(bench *b, bool packed, int64_t window)
@@ -273,43 +276,44 @@ static d9d_status attention_sink_dw(bench *b)
 {
     const d9d_attention_dims n = dims(b, false, 0);
 
-    return b->k->attention_sink_dw(b->s, &n, D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[OUT],
-                                   b->stats, b->p[X]);
+    return b->k->attention_sink_wgrad(b->s, &n, D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[OUT],
+                                      b->stats, b->p[X]);
 }
 
 static const int64_t vocabulary[] = {V};
-static d9d_xent_dims xent_dims(const bench *b)
+static d9d_linear_cross_entropy_dims xent_dims(const bench *b)
 {
-    return (d9d_xent_dims){
+    return (d9d_linear_cross_entropy_dims){
         .t = b->t, .rows = T, .h = H, .n_split = 1, .v = vocabulary, .ignore = -1};
 }
 static d9d_status xent(bench *b)
 {
-    const d9d_xent_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->xent(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
+    return b->k->linear_cross_entropy(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
 }
 static d9d_status xent_unit(bench *b)
 {
-    const d9d_xent_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->xent(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w, b->ids);
+    return b->k->linear_cross_entropy(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w, b->ids);
 }
 static d9d_status xent_din(bench *b)
 {
-    return b->k->xent_din(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
+    return b->k->linear_cross_entropy_dgrad(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
 static d9d_status xent_once_in(bench *b, int64_t room)
 {
-    d9d_xent_dims n = xent_dims(b);
+    d9d_linear_cross_entropy_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
     void *dw[] = {b->p[STATE]};
     const float beta = 0.0f;
 
-    n.room = room;
-    return b->k->xent_once(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta, b->p[X], w, b->ids);
+    n.scratch = room;
+    return b->k->linear_cross_entropy_fwd_bwd(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta,
+                                              b->p[X], w, b->ids);
 }
 static d9d_status xent_once(bench *b)
 {
@@ -321,12 +325,13 @@ static d9d_status xent_once_narrow(bench *b)
 }
 static d9d_status xent_dw(bench *b)
 {
-    const d9d_xent_dims n = xent_dims(b);
+    const d9d_linear_cross_entropy_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
     void *dw[] = {b->p[OUT]};
     const float beta = 1.0f;
 
-    return b->k->xent_dw(b->s, &n, D9D_F32, dw, &beta, b->prob, b->stats, b->p[X], w, b->ids);
+    return b->k->linear_cross_entropy_wgrad(b->s, &n, D9D_F32, dw, &beta, b->prob, b->stats,
+                                            b->p[X], w, b->ids);
 }
 
 static d9d_status add(bench *b)
@@ -347,7 +352,7 @@ static d9d_status swiglu(bench *b)
 }
 static d9d_status swiglu_din(bench *b)
 {
-    return b->k->swiglu_din(b->s, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], N);
+    return b->k->swiglu_bwd(b->s, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], N);
 }
 static d9d_status norm(bench *b)
 {
@@ -355,44 +360,44 @@ static d9d_status norm(bench *b)
 }
 static d9d_status norm_grad(bench *b)
 {
-    return b->k->rms_norm_grad(b->s, b->t, b->p[OUT], b->p[G], D9D_F32, b->p[OUT2], 0.0f, b->p[X],
-                               b->p[Z], b->p[Y], b->stats, T, I, false);
+    return b->k->rms_norm_bwd(b->s, b->t, b->p[OUT], b->p[G], D9D_F32, b->p[OUT2], 0.0f, b->p[X],
+                              b->p[Z], b->p[Y], b->stats, T, I, false);
 }
 static d9d_status norm_heads(bench *b)
 {
     return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
                           false);
 }
-static d9d_norm_rope_dims norm_rope_dims(const bench *b, int64_t r)
+static d9d_qk_norm_rope_dims norm_rope_dims(const bench *b, int64_t r)
 {
-    return (d9d_norm_rope_dims){.t = b->t,
-                                .m = T,
-                                .heads = N / T / D,
-                                .d = D,
-                                .r = r,
-                                .eps = 1e-6f,
-                                .mscale = 1.0f,
-                                .positions = b->ids,
-                                .inv_freq = b->freq};
+    return (d9d_qk_norm_rope_dims){.t = b->t,
+                                   .m = T,
+                                   .heads = N / T / D,
+                                   .d = D,
+                                   .r = r,
+                                   .eps = 1e-6f,
+                                   .mscale = 1.0f,
+                                   .positions = b->ids,
+                                   .inv_freq = b->freq};
 }
 static d9d_status norm_rope(bench *b)
 {
-    const d9d_norm_rope_dims n = norm_rope_dims(b, D);
+    const d9d_qk_norm_rope_dims n = norm_rope_dims(b, D);
 
     return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
 }
 static d9d_status norm_rope_partial(bench *b)
 {
-    const d9d_norm_rope_dims n = norm_rope_dims(b, D / 4);
+    const d9d_qk_norm_rope_dims n = norm_rope_dims(b, D / 4);
 
     return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
 }
 static d9d_status norm_rope_grad(bench *b)
 {
-    const d9d_norm_rope_dims n = norm_rope_dims(b, D);
+    const d9d_qk_norm_rope_dims n = norm_rope_dims(b, D);
 
-    return b->k->norm_rope_grad(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[Z], b->p[X],
-                                b->p[Y], b->stats);
+    return b->k->norm_rope_bwd(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[Z], b->p[X],
+                               b->p[Y], b->stats);
 }
 static d9d_status rope(bench *b)
 {
@@ -400,58 +405,60 @@ static d9d_status rope(bench *b)
                       1.0f, 1.0f);
 }
 /* A layer of Qwen3-Next: twice as many heads of values as of keys. */
-static d9d_delta_dims delta_dims(const bench *b)
+static d9d_gated_delta_dims delta_dims(const bench *b)
 {
-    return (d9d_delta_dims){b->t, {B, S, 0, NULL}, A, 2 * (int64_t)A, D, D, 0.1f};
+    return (d9d_gated_delta_dims){b->t, {B, S, 0, NULL}, A, 2 * (int64_t)A, D, D, 0.1f};
 }
 static d9d_status delta(bench *b)
 {
-    const d9d_delta_dims n = delta_dims(b);
+    const d9d_gated_delta_dims n = delta_dims(b);
 
-    return b->k->delta(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], b->decay,
-                       b->p[U]);
+    return b->k->gated_delta(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], b->decay,
+                             b->p[U]);
 }
 static d9d_status delta_din(bench *b)
 {
-    const d9d_delta_dims n = delta_dims(b);
+    const d9d_gated_delta_dims n = delta_dims(b);
     float *dq = b->p[OUT], *dk = dq + (int64_t)T * A * D, *dg = dk + (int64_t)T * A * D;
 
-    return b->k->delta_din(b->s, &n, dq, dk, b->p[OUT3], dg, dg + 2 * (int64_t)T * A, b->p[G],
-                           b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U], b->p[OUT2]);
+    return b->k->gated_delta_bwd(b->s, &n, dq, dk, b->p[OUT3], dg, dg + 2 * (int64_t)T * A, b->p[G],
+                                 b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U], b->p[OUT2]);
 }
 static d9d_status delta_on(bench *b)
 {
-    const d9d_delta_dims n = {b->t, {1, GOING, GOING, b->going}, A, 2 * (int64_t)A, D, D, 0.1f};
-    const d9d_past past = {b->p[OUT2], b->going_at};
+    const d9d_gated_delta_dims n = {b->t, {1, GOING, GOING, b->going}, A, 2 * (int64_t)A, D, D,
+                                    0.1f};
+    const d9d_state_slots past = {b->p[OUT2], b->going_at};
 
-    return b->k->delta_on(b->s, &n, &past, b->p[OUT], b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U]);
+    return b->k->gated_delta_step(b->s, &n, &past, b->p[OUT], b->p[X], b->p[Y], b->p[Z], b->decay,
+                                  b->p[U]);
 }
-static d9d_conv_dims conv_dims(const bench *b)
+static d9d_causal_conv1d_dims conv_dims(const bench *b)
 {
-    return (d9d_conv_dims){b->t, {B, S, 0, NULL}, I, 4};
+    return (d9d_causal_conv1d_dims){b->t, {B, S, 0, NULL}, I, 4};
 }
 static d9d_status conv(bench *b)
 {
-    const d9d_conv_dims n = conv_dims(b);
+    const d9d_causal_conv1d_dims n = conv_dims(b);
 
-    return b->k->conv(b->s, &n, b->p[OUT], b->p[X], b->p[Y]);
+    return b->k->causal_conv1d(b->s, &n, b->p[OUT], b->p[X], b->p[Y]);
 }
 static d9d_status conv_grad(bench *b)
 {
-    const d9d_conv_dims n = conv_dims(b);
+    const d9d_causal_conv1d_dims n = conv_dims(b);
 
-    return b->k->conv_grad(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[X],
-                           b->p[Y]);
+    return b->k->causal_conv1d_bwd(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[X],
+                                   b->p[Y]);
 }
 static d9d_status gated_norm(bench *b)
 {
-    return b->k->gated_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Z], b->p[Y], N / D, D,
-                            1e-6f);
+    return b->k->rms_norm_gated(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Z], b->p[Y], N / D,
+                                D, 1e-6f);
 }
 static d9d_status gated_norm_grad(bench *b)
 {
-    return b->k->gated_norm_grad(b->s, b->t, b->p[OUT], b->p[OUT3], D9D_F32, b->p[OUT2], 0.0f,
-                                 b->p[G], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D);
+    return b->k->rms_norm_gated_bwd(b->s, b->t, b->p[OUT], b->p[OUT3], D9D_F32, b->p[OUT2], 0.0f,
+                                    b->p[G], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D);
 }
 
 static d9d_status embedding(bench *b)
@@ -460,7 +467,7 @@ static d9d_status embedding(bench *b)
 }
 static d9d_status embedding_dw(bench *b)
 {
-    return b->k->embedding_dw(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X], T, 0, V, H);
+    return b->k->embedding_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X], T, 0, V, H);
 }
 static d9d_status router(bench *b)
 {
@@ -471,33 +478,33 @@ static d9d_status router(bench *b)
 }
 static d9d_status route(bench *b)
 {
-    return b->k->route(b->s, b->offset, b->row, b->source, b->expert, T, E, K);
+    return b->k->sort_by_expert(b->s, b->offset, b->row, b->source, b->expert, T, E, K);
 }
-static d9d_permute_dims permute_dims(const bench *b)
+static d9d_moe_permute_dims permute_dims(const bench *b)
 {
-    return (d9d_permute_dims){b->t, T, K, ROWS, H};
+    return (d9d_moe_permute_dims){b->t, T, K, ROWS, H};
 }
 static d9d_status permute(bench *b)
 {
-    const d9d_permute_dims n = permute_dims(b);
+    const d9d_moe_permute_dims n = permute_dims(b);
 
     return b->k->permute(b->s, &n, b->p[OUT], b->p[X], b->row);
 }
 static d9d_status unpermute(bench *b)
 {
-    const d9d_permute_dims n = permute_dims(b);
+    const d9d_moe_permute_dims n = permute_dims(b);
 
     return b->k->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row);
 }
 static d9d_status unpermute_din(bench *b)
 {
-    const d9d_permute_dims n = permute_dims(b);
+    const d9d_moe_permute_dims n = permute_dims(b);
 
-    return b->k->unpermute_din(b->s, &n, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row);
+    return b->k->unpermute_bwd(b->s, &n, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row);
 }
 static d9d_status sum_squares(bench *b)
 {
-    return b->k->sum_squares(b->s, b->sum, b->t, &(d9d_array){b->p[X], N}, 1);
+    return b->k->sum_squares(b->s, b->sum, b->t, &(d9d_sum_squares_array){b->p[X], N}, 1);
 }
 static d9d_status find_nonfinite(bench *b)
 {
@@ -508,8 +515,8 @@ static const d9d_adam_step step = {.lr = 1e-3,
                                    .beta2 = 0.999,
                                    .eps = 1e-8,
                                    .weight_decay = 0.1,
-                                   .bias1 = 0.5,
-                                   .bias2 = 0.5,
+                                   .bias_correction1 = 0.5,
+                                   .bias_correction2 = 0.5,
                                    .decoupled = true};
 static d9d_adam_arrays updated(const bench *b)
 {
@@ -608,8 +615,8 @@ static const struct line {
     {"norm_rope of a quarter", norm_rope_partial, 0, 2.0 * N, 0},
     {"norm_rope_grad", norm_rope_grad, 0, 3.0 * N, 0},
     {"rope", rope, 0, 2.0 * N, 0},
-    {"delta", delta, 4.0 * T *A *D *(5.0 * D9D_DELTA_CHUNK + 3 * D), 0, 0},
-    {"delta_din", delta_din, 4.0 * T *A *D *(12.0 * D9D_DELTA_CHUNK + 7 * D), 0, 0},
+    {"delta", delta, 4.0 * T *A *D *(5.0 * D9D_GATED_DELTA_CHUNK + 3 * D), 0, 0},
+    {"delta_din", delta_din, 4.0 * T *A *D *(12.0 * D9D_GATED_DELTA_CHUNK + 7 * D), 0, 0},
     {"delta_on", delta_on, 0, 0, 4.0 * GOING *A *D *D},
     {"conv", conv, 0, 2.0 * N, 0},
     {"conv_grad", conv_grad, 0, 3.0 * N, 0},

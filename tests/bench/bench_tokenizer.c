@@ -25,7 +25,7 @@ typedef struct bench {
     d9d_tokenizer_scratch *scratch;
     d9d_buf text; /* all documents, one behind the other */
     D9D_VEC(size_t) ends;
-    d9d_ids ids;
+    d9d_token_ids ids;
     D9D_VEC(size_t) id_ends;
     d9d_buf back;
 } bench;
@@ -49,7 +49,7 @@ static void read_corpus(bench *b, const char *path)
 
         end = memchr(line, '\n', (size_t)(file.data + file.len - line));
         assert_non_null(end);
-        assert_ok(d9di_jsonl_text(line, (size_t)(end - line), "text", &b->text, &error));
+        assert_ok(d9di_jsonl_get_text(line, (size_t)(end - line), "text", &b->text, &error));
         assert_ok(D9D_VEC_PUSH(&b->ends, b->text.len));
     }
     d9d_buf_release(&file);
@@ -146,7 +146,7 @@ static void draw(d9d_buf *out, uint32_t first, uint32_t last)
 
         x = x * UINT64_C(6364136223846793005) + 1442695040888963407u;
         assert_ok(d9d_buf_append(
-            out, c, d9di_utf8_put(first + (uint32_t)(x >> 33) % (last - first + 1), c)));
+            out, c, d9di_utf8_encode(first + (uint32_t)(x >> 33) % (last - first + 1), c)));
     }
 }
 

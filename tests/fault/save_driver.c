@@ -18,10 +18,10 @@ typedef struct small_run {
     d9d_device *dev;
     d9d_tensor weight[TENSORS], moment[TENSORS];
     int64_t steps[TENSORS];
-    d9d_save_tensor items[2 * TENSORS];
-    d9d_save_count counts[TENSORS];
-    d9d_save_set set;
-    d9d_save_state state;
+    d9d_checkpointer_tensor items[2 * TENSORS];
+    d9d_checkpointer_count counts[TENSORS];
+    d9d_checkpointer_set set;
+    d9d_checkpointer_state state;
 } small_run;
 
 static const struct {
@@ -52,17 +52,19 @@ static d9d_status run_open(small_run *r)
         D9D_TRY(d9d_tensor_alloc(r->dev, D9D_F32, shape, &r->moment[i]));
         memset(d9d_tensor_data(&r->weight[i]), 0, d9d_tensor_bytes(&r->weight[i]));
         memset(d9d_tensor_data(&r->moment[i]), 0, d9d_tensor_bytes(&r->moment[i]));
-        r->items[i] = (d9d_save_tensor){
-            .name = shapes[i].weight, .group = "model", .tensor = &r->weight[i], .whole = shape};
-        r->items[TENSORS + i] = (d9d_save_tensor){.name = shapes[i].moment,
-                                                  .group = "optimizer",
-                                                  .tensor = &r->moment[i],
-                                                  .whole = shape};
-        r->counts[i] = (d9d_save_count){shapes[i].weight, &r->steps[i]};
+        r->items[i] = (d9d_checkpointer_tensor){.name = shapes[i].weight,
+                                                .group = "model",
+                                                .tensor = &r->weight[i],
+                                                .global_shape = shape};
+        r->items[TENSORS + i] = (d9d_checkpointer_tensor){.name = shapes[i].moment,
+                                                          .group = "optimizer",
+                                                          .tensor = &r->moment[i],
+                                                          .global_shape = shape};
+        r->counts[i] = (d9d_checkpointer_count){shapes[i].weight, &r->steps[i]};
     }
-    r->set = (d9d_save_set){
+    r->set = (d9d_checkpointer_set){
         .items = r->items, .n = 2 * TENSORS, .counts = r->counts, .n_counts = TENSORS};
-    r->state = (d9d_save_state){.seed = SEED, .finite = true, .parent = -1};
+    r->state = (d9d_checkpointer_state){.seed = SEED, .finite = true, .parent = -1};
     return D9D_OK;
 }
 
@@ -94,37 +96,37 @@ static void step(small_run *r)
 }
 
 /* Steps, each of which ends the work on the save before as far as it is done. */
-static d9d_status run_steps(small_run *r, d9di_saver *s, int64_t steps)
+static d9d_status run_steps(small_run *r, d9di_checkpointer_async *s, int64_t steps)
 {
     while (r->state.step < steps) {
-        const double number = d9di_saver_number(s, r->state.step);
+        const double number = d9di_checkpointer_async_progress(s, r->state.step);
 
-        D9D_TRY(d9di_saver_hold(s));
+        D9D_TRY(d9di_checkpointer_async_wait_copy(s));
         step(r);
-        D9D_TRY(d9di_saver_told(s, r->state.step - 1, number));
-        D9D_TRY(d9di_saver_begin(s, &r->state, r->state.step == steps));
+        D9D_TRY(d9di_checkpointer_async_advance(s, r->state.step - 1, number));
+        D9D_TRY(d9di_checkpointer_async_begin(s, &r->state, r->state.step == steps));
     }
     return D9D_OK;
 }
 
 static d9d_status run_to(small_run *r, const char *dir, int64_t steps, bool behind)
 {
-    const d9di_saver_how how = {
-        .dir = dir, .keep = KEEP, .behind = behind, .set = &r->set, .dev = r->dev, .log = &talk};
-    d9di_saver *saver = NULL;
+    const d9di_checkpointer_async_opts how = {
+        .dir = dir, .keep = KEEP, .async = behind, .set = &r->set, .dev = r->dev, .log = &talk};
+    d9di_checkpointer_async *saver = NULL;
     d9d_arena a = {0};
     const char *path = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_save_newest(dir, NULL, &talk, &a, &path), out);
+    D9D_TRY_OR(st, d9d_checkpointer_latest(dir, NULL, &talk, &a, &path), out);
     if (path != NULL) {
-        D9D_TRY_OR(st, d9d_save_read(path, &r->set, NULL, &r->state), out);
+        D9D_TRY_OR(st, d9d_checkpointer_read(path, &r->set, NULL, &r->state), out);
         r->state.parent = r->state.step;
     }
-    D9D_TRY_OR(st, d9di_saver_open(&how, &saver), out);
+    D9D_TRY_OR(st, d9di_checkpointer_async_open(&how, &saver), out);
     st = run_steps(r, saver, steps);
 out:
-    d9di_saver_close(saver);
+    d9di_checkpointer_async_close(saver);
     d9d_arena_release(&a);
     return st;
 }

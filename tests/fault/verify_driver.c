@@ -47,7 +47,7 @@ static void load(struct subject *s)
 {
     d9d_fs_names names = {0};
 
-    must(d9di_files_below(s->dir, &s->arena, &names) == D9D_OK, s->dir);
+    must(d9di_list_recursive(s->dir, &s->arena, &names) == D9D_OK, s->dir);
     must(names.n < 64, "too many files");
     for (; s->n < names.n; s->n++) {
         struct file *f = &s->files[s->n];
@@ -172,7 +172,7 @@ enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
 
 static d9d_status verify(const char *dir)
 {
-    const d9d_verify_options opt = {.jobs = 1};
+    const d9d_checkpoint_verify_opts opt = {.jobs = 1};
 
     return d9d_checkpoint_verify(dir, &opt, NULL);
 }
@@ -182,7 +182,7 @@ static void heal(struct subject *s)
     d9d_arena a = {0};
     d9d_fs_names names = {0};
 
-    must(d9di_files_below(s->dir, &a, &names) == D9D_OK, s->dir);
+    must(d9di_list_recursive(s->dir, &a, &names) == D9D_OK, s->dir);
     for (size_t i = 0; i < names.n; i++) {
         char *path = d9d_fs_join(&a, s->dir, names.name[i]);
         bool known = false;

@@ -22,7 +22,7 @@ static void need(bool truth)
 }
 
 /* A model with linear layers and experts. */
-static const d9d_vocab_split vocabulary = {"regular", 50};
+static const d9d_block_vocab_split vocabulary = {"regular", 50};
 static const d9d_qwen3_config config = {.hidden = 8,
                                         .layers = 2,
                                         .heads = 2,
@@ -81,8 +81,8 @@ static void check(const d9d_adapters *ad, const d9d_model_matrices *of)
 {
     need(ad->list.len > 0);
     for (size_t i = 0; i < ad->list.len; i++) {
-        const d9di_factors *f = &ad->list.data[i];
-        const d9d_model_matrix *m = d9di_adapters_matrix(of, f);
+        const d9di_adapters_factors *f = &ad->list.data[i];
+        const d9d_model_matrix *m = d9di_adapters_matrix_of(of, f);
 
         need(m != NULL && f->in == m->in && f->out == m->out && f->r > 0);
         need(f->experts == (m->experts > 0 ? m->experts : 1));

@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What was accepted is what a reader counts on. */
-static void check_tensor(const d9di_saved *s, const d9d_sliced *t)
+static void check_tensor(const d9di_checkpointer_manifest *s, const d9d_sliced_tensor *t)
 {
     int64_t left = d9d_shape_numel(&t->whole);
 
@@ -28,13 +28,14 @@ static void check_tensor(const d9di_saved *s, const d9d_sliced *t)
     }
 }
 
-static void check_saved(const d9di_saved *s)
+static void check_saved(const d9di_checkpointer_manifest *s)
 {
     if (s->state.step < 0 || s->state.samples < 0 || s->state.parent < -1 ||
         s->state.seed > INT64_MAX || !json_is_object(s->counts))
         abort();
-    for (size_t i = 0; s->cells != NULL && i < json_array_size(s->cells); i++)
-        if (d9d_manifest_find(s->manifest, json_string_value(json_array_get(s->cells, i))) == NULL)
+    for (size_t i = 0; s->rank_states != NULL && i < json_array_size(s->rank_states); i++)
+        if (d9d_manifest_find(s->manifest, json_string_value(json_array_get(s->rank_states, i))) ==
+            NULL)
             abort();
     for (size_t i = 0; i < s->slices.n; i++)
         check_tensor(s, &s->slices.tensors[i]);
@@ -44,12 +45,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     d9d_buf text = sealed(data, size);
     d9d_manifest *m;
-    d9di_saved s;
+    d9di_checkpointer_manifest s;
 
     if (d9d_manifest_parse("dir", text.data, text.len, &m) == D9D_OK &&
-        d9di_saved_take("dir", m, &s) == D9D_OK) {
+        d9di_checkpointer_manifest_take("dir", m, &s) == D9D_OK) {
         check_saved(&s);
-        d9di_saved_release(&s);
+        d9di_checkpointer_manifest_release(&s);
     }
     d9d_buf_release(&text);
     return 0;

@@ -19,13 +19,13 @@ static void must(bool holds)
 
 static void lay_out(const d9d_piecewise_config *c)
 {
-    d9d_schedule *s = NULL;
+    d9d_piecewise *s = NULL;
 
-    if (d9d_schedule_create(c, "fuzz", 1000, &s) != D9D_OK)
+    if (d9d_piecewise_create(c, "fuzz", 1000, &s) != D9D_OK)
         return;
     for (int64_t k = -1; k <= 1000; k++)
-        must(!isnan(d9d_schedule_at(s, k)));
-    d9d_schedule_free(s);
+        must(!isnan(d9d_piecewise_at(s, k)));
+    d9d_piecewise_free(s);
 }
 
 static void walk(const json_t *doc)

@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const d9di_manifest *m)
+static void check(const d9di_dataset_manifest *m)
 {
     int64_t samples = 0, tokens = 0;
 
@@ -25,18 +25,18 @@ static void check(const d9di_manifest *m)
         abort();
     for (size_t i = 0; i < m->n_files; i++)
         if (strchr(m->files[i].name, '/') != NULL ||
-            d9di_manifest_file(m, m->files[i].name) != &m->files[i])
+            d9di_dataset_manifest_file(m, m->files[i].name) != &m->files[i])
             abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     d9d_buf text = sealed(data, size);
-    d9di_manifest m;
+    d9di_dataset_manifest m;
 
-    if (d9di_manifest_parse("manifest.json", text.data, text.len, &m) == D9D_OK) {
+    if (d9di_dataset_manifest_parse("manifest.json", text.data, text.len, &m) == D9D_OK) {
         check(&m);
-        d9di_manifest_release(&m);
+        d9di_dataset_manifest_release(&m);
     }
     d9d_buf_release(&text);
     return 0;

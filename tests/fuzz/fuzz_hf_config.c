@@ -39,7 +39,7 @@ static void check_same(const json_t *doc, d9d_arena *a, const d9d_qwen3_config *
     now.splits = c->splits;
     now.moe_layer = c->moe_layer;
     now.windowed = c->windowed;
-    now.head_open = c->head_open;
+    now.head_unknown = c->head_unknown;
     must(memcmp(c, &now, sizeof(now)) == 0);
 }
 

@@ -11,9 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    d9di_index x = {0};
+    d9di_safetensors_index x = {0};
 
-    if (d9di_index_parse("index", (const char *)data, size, &x) == D9D_OK)
+    if (d9di_safetensors_index_parse("index", (const char *)data, size, &x) == D9D_OK)
         for (size_t i = 0; i < x.map.len; i++) {
             const char *file = x.map.entries[i].value;
 
@@ -23,6 +23,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     else if (strncmp(d9d_err_message(), "index: ", 7) != 0)
         abort();
-    d9di_index_release(&x);
+    d9di_safetensors_index_release(&x);
     return 0;
 }

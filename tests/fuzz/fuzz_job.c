@@ -15,9 +15,10 @@ static void must(bool holds)
 
 static void check(const d9d_train_config *c)
 {
-    const struct d9d_batching_section *b = &c->trainer.batching;
+    const struct d9d_job_batching_section *b = &c->trainer.batching;
 
-    if (d9d_degrees_check(&c->mesh, 1) == D9D_OK && d9d_job_check_batching(&c->mesh, b) == D9D_OK)
+    if (d9d_parallel_degrees_check(&c->mesh, 1) == D9D_OK &&
+        d9d_job_check_batching(&c->mesh, b) == D9D_OK)
         must(b->microbatch_size > 0 && b->global_batch_size % b->microbatch_size == 0);
 }
 
@@ -34,7 +35,7 @@ static void resolve(const d9d_table *table, const json_t *doc)
         return;
     must(d9d_config_resolve(table, full, "fuzz", &again) == D9D_OK && json_equal(full, again));
     must(d9d_config_bind(table, full, "fuzz", NULL, &a, &c) == D9D_OK);
-    if (table == &d9d_train_table)
+    if (table == &d9d_train_config_table)
         check(&c.train);
     d9d_arena_release(&a);
     json_decref(again);
@@ -47,8 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (d9d_json_parse("fuzz", (const char *)data, size, &doc) != D9D_OK)
         return 0;
-    resolve(&d9d_train_table, doc);
-    resolve(&d9d_infer_table, doc);
+    resolve(&d9d_train_config_table, doc);
+    resolve(&d9d_infer_config_table, doc);
     json_decref(doc);
     return 0;
 }

@@ -25,38 +25,38 @@ static void compare(const char *line, size_t n, const d9d_buf *got)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *line = (const char *)data;
-    d9d_ids ids = {0};
-    d9di_labels labels = {0};
+    d9d_token_ids ids = {0};
+    d9di_token_labels labels = {0};
     d9di_jsonl_error error;
     d9d_buf text = {0};
-    d9di_messages chat = {.text = {0}};
+    d9di_chat_messages chat = {.text = {0}};
     bool has_labels = false;
     int32_t label = -1;
 
     if (d9d_utf8_valid_up_to(line, size) != size)
         return 0;
-    if (d9di_jsonl_text(line, size, "text", &text, &error) == D9D_OK)
+    if (d9di_jsonl_get_text(line, size, "text", &text, &error) == D9D_OK)
         compare(line, size, &text);
-    if (d9di_jsonl_label(line, size, "label", 100, &label, &error) == D9D_OK &&
+    if (d9di_jsonl_get_label(line, size, "label", 100, &label, &error) == D9D_OK &&
         (label < 0 || label >= 100))
         abort();
-    if (d9di_jsonl_tokens(line, size, 100, &ids, &labels, &has_labels, &error) == D9D_OK) {
+    if (d9di_jsonl_get_tokens(line, size, 100, &ids, &labels, &has_labels, &error) == D9D_OK) {
         if (has_labels && labels.len != ids.len)
             abort();
         for (size_t i = 0; i < ids.len; i++)
             if (ids.data[i] >= 100)
                 abort();
     }
-    if (d9di_jsonl_messages(line, size, &chat, &error) == D9D_OK)
+    if (d9di_jsonl_get_messages(line, size, &chat, &error) == D9D_OK)
         for (size_t i = 0; i < chat.list.len; i++) {
-            const d9di_message *m = &chat.list.data[i];
+            const d9di_chat_message *m = &chat.list.data[i];
 
-            if (m->role.at + m->role.n > chat.text.len ||
-                m->content.at + m->content.n > chat.text.len || m->at > size ||
+            if (m->role.offset + m->role.n > chat.text.len ||
+                m->content.offset + m->content.n > chat.text.len || m->offset > size ||
                 m->calls + m->n_calls > chat.calls.len)
                 abort();
         }
-    d9di_messages_release(&chat);
+    d9di_chat_messages_release(&chat);
     d9d_buf_release(&text);
     D9D_VEC_RELEASE(&ids);
     D9D_VEC_RELEASE(&labels);

@@ -25,9 +25,9 @@ static void look(d9di_dataset_index *ix)
     uint64_t sum = 0;
 
     for (uint64_t k = 0; k < LOOKED_AT; k++) {
-        d9di_index_record r;
+        d9di_dataset_index_record r;
 
-        if (d9di_index_get(ix, k, &r) != D9D_OK)
+        if (d9di_dataset_index_get(ix, k, &r) != D9D_OK)
             continue;
         need(r.n_segments >= 1);
         for (uint32_t i = 0; i < r.n_segments; i++)
@@ -37,7 +37,7 @@ static void look(d9di_dataset_index *ix)
         const char *json;
         size_t n;
 
-        if (d9di_index_get_summary(ix, splits[i], &json, &n) != D9D_OK)
+        if (d9di_dataset_index_get_summary(ix, splits[i], &json, &n) != D9D_OK)
             continue;
         for (size_t j = 0; j < n; j++)
             sum += (unsigned char)json[j];
@@ -56,8 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         need(strncmp(d9d_err_message(), "index: ", 7) == 0);
         return 0;
     }
-    if (d9di_index_open_bytes("index", data, size, samples.entries, &ix) == D9D_OK)
+    if (d9di_dataset_index_open_bytes("index", data, size, samples.entries, &ix) == D9D_OK)
         look(ix);
-    d9di_index_close(ix);
+    d9di_dataset_index_close(ix);
     return 0;
 }

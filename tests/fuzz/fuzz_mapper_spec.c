@@ -21,11 +21,11 @@ static void must(bool holds)
 /* --- the source ------------------------------------------------------------------- */
 
 struct source {
-    d9d_st_tensor t[MAX_SOURCE];
+    d9d_safetensors_tensor t[MAX_SOURCE];
     size_t n;
 };
 
-static const d9d_st_tensor *at(void *self, size_t i)
+static const d9d_safetensors_tensor *at(void *self, size_t i)
 {
     return &((struct source *)self)->t[i];
 }
@@ -39,7 +39,7 @@ static const char *place(void *self, size_t i)
 
 static d9d_status read_bytes(void *self, size_t i, uint64_t from, void *dst, uint64_t n)
 {
-    const d9d_st_tensor *t = at(self, i);
+    const d9d_safetensors_tensor *t = at(self, i);
 
     must(from <= t->bytes && n <= t->bytes - from);
     for (uint64_t k = 0; k < n; k++)
@@ -50,7 +50,7 @@ static d9d_status read_bytes(void *self, size_t i, uint64_t from, void *dst, uin
 /* "name=F32:2,3": false where it is none. */
 static bool add_tensor(struct source *s, char *word)
 {
-    d9d_st_tensor t = {.name = word};
+    d9d_safetensors_tensor t = {.name = word};
     char *equals = strrchr(word, '='), *colon = equals != NULL ? strchr(equals, ':') : NULL;
     int dtype;
 
@@ -66,7 +66,7 @@ static bool add_tensor(struct source *s, char *word)
             return false;
     }
     t.dtype = (d9d_dtype)dtype;
-    if (dtype < 0 || !d9d_st_shape_bytes(t.dtype, t.ndim, t.shape, &t.bytes))
+    if (dtype < 0 || !d9d_safetensors_shape_bytes(t.dtype, t.ndim, t.shape, &t.bytes))
         return false;
     for (size_t i = 0; i < s->n; i++)
         if (strcmp(s->t[i].name, word) == 0)
@@ -84,10 +84,10 @@ static void read_source(struct source *s, char *line)
 /* --- the sink ---------------------------------------------------------------------------- */
 
 struct sink {
-    const d9d_st_tensor *outputs;
+    const d9d_safetensors_tensor *outputs;
 };
 
-static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
+static d9d_status begin(void *self, const d9d_safetensors_tensor *outputs, size_t n, size_t *pieces,
                         uint64_t *bytes)
 {
     ((struct sink *)self)->outputs = outputs;
@@ -96,16 +96,16 @@ static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size
     return D9D_OK;
 }
 
-static d9d_status fill(void *self, size_t i, d9d_maker *make)
+static d9d_status fill(void *self, size_t i, d9d_map_reader *make)
 {
-    const d9d_st_tensor *t = &((struct sink *)self)->outputs[i];
+    const d9d_safetensors_tensor *t = &((struct sink *)self)->outputs[i];
     uint64_t width = d9d_dtype_size(t->dtype), half = t->bytes / width / 2 * width;
     unsigned char *whole = malloc(t->bytes + 1), *halves = malloc(t->bytes + 1);
 
     must(whole != NULL && halves != NULL);
-    must(t->bytes == 0 || d9d_make(make, i, 0, whole, t->bytes) == D9D_OK);
-    must(half == 0 || d9d_make(make, i, 0, halves, half) == D9D_OK);
-    must(half == t->bytes || d9d_make(make, i, half, halves + half, t->bytes - half) == D9D_OK);
+    must(t->bytes == 0 || d9d_map_read(make, i, 0, whole, t->bytes) == D9D_OK);
+    must(half == 0 || d9d_map_read(make, i, 0, halves, half) == D9D_OK);
+    must(half == t->bytes || d9d_map_read(make, i, half, halves + half, t->bytes - half) == D9D_OK);
     must(t->bytes == 0 || memcmp(whole, halves, t->bytes) == 0);
     free(whole);
     free(halves);
@@ -120,8 +120,8 @@ static void print(const d9d_map_plan *p)
 
     for (unsigned i = 0; i < 6; i++) {
         d9d_buf out = {0};
-        d9d_status st =
-            d9d_plan_print(p, formats[i % 3], i < 3 ? 0 : D9D_PLAN_ALL | D9D_PLAN_BOXES, &out);
+        d9d_status st = d9d_map_plan_print(p, formats[i % 3],
+                                           i < 3 ? 0 : D9D_MAP_PLAN_ALL | D9D_MAP_PLAN_BOXES, &out);
 
         must(st == D9D_OK);
         if (i % 3 == 1) {
@@ -134,28 +134,28 @@ static void print(const d9d_map_plan *p)
     }
 }
 
-static void run(const d9d_mapper *m, const d9d_source *src)
+static void run(const d9d_mapper *m, const d9d_tensor_source *src)
 {
     struct sink into = {NULL};
-    const d9d_sink sink = {&into, begin, fill};
+    const d9d_tensor_sink sink = {&into, begin, fill};
     d9d_map_plan *p;
 
-    if (d9d_plan_create(m, src, NULL, &p) != D9D_OK)
+    if (d9d_map_plan_create(m, src, NULL, &p) != D9D_OK)
         return;
-    if (d9d_plan_bytes(p) <= MAX_BYTES && d9d_plan_output_count(p) <= 4096) {
-        d9d_status st = d9d_plan_run(p, &sink, 1, NULL);
+    if (d9d_map_plan_bytes(p) <= MAX_BYTES && d9d_map_plan_output_count(p) <= 4096) {
+        d9d_status st = d9d_map_plan_run(p, &sink, 1, NULL);
 
         must(st == D9D_OK);
         print(p);
     }
-    d9d_plan_free(p);
+    d9d_map_plan_free(p);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *end = size > 0 ? memchr(data, '\n', size) : NULL;
     struct source from = {.n = 0};
-    d9d_source src = {.self = &from, .at = at, .place = place, .read = read_bytes};
+    d9d_tensor_source src = {.self = &from, .at = at, .path = place, .read = read_bytes};
     d9d_mapper_spec *spec;
     d9d_mapper *m;
     char *line;

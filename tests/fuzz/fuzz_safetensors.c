@@ -18,36 +18,36 @@ static void need(int truth)
 }
 
 /* Tensors follow each other to the end of the file. */
-static void check(const d9d_st_file *f, uint64_t size)
+static void check(const d9d_safetensors_file *f, uint64_t size)
 {
     uint64_t end = 0;
 
-    for (size_t i = 0; i < d9d_st_count(f); i++) {
-        const d9d_st_tensor *t = d9d_st_at(f, i);
-        char text[D9D_ST_DESCRIBE];
+    for (size_t i = 0; i < d9d_safetensors_count(f); i++) {
+        const d9d_safetensors_tensor *t = d9d_safetensors_at(f, i);
+        char text[D9D_SAFETENSORS_DESCRIBE];
         uint64_t bytes;
         char c;
 
-        need(d9d_st_shape_bytes(t->dtype, t->ndim, t->shape, &bytes) && bytes == t->bytes);
+        need(d9d_safetensors_shape_bytes(t->dtype, t->ndim, t->shape, &bytes) && bytes == t->bytes);
         need(i == 0 || t->offset == end);
         end = t->offset + t->bytes;
         need(end <= size && t->name[0] != '\0');
-        need(d9d_st_find(f, t->name) == t);
-        need(strlen(d9d_st_describe(t, text)) < sizeof(text));
-        need(d9d_st_read(f, t, t->bytes, &c, 1) == D9D_EINVAL);
+        need(d9d_safetensors_find(f, t->name) == t);
+        need(strlen(d9d_safetensors_describe(t, text)) < sizeof(text));
+        need(d9d_safetensors_read(f, t, t->bytes, &c, 1) == D9D_EINVAL);
     }
-    need(d9d_st_count(f) == 0 || end == size);
+    need(d9d_safetensors_count(f) == 0 || end == size);
 }
 
 static void parse(const void *head, size_t n, uint64_t size)
 {
-    d9d_st_file *f = NULL;
+    d9d_safetensors_file *f = NULL;
 
-    if (d9di_st_parse("a.safetensors", head, n, size, &f) == D9D_OK)
+    if (d9di_safetensors_parse("a.safetensors", head, n, size, &f) == D9D_OK)
         check(f, size);
     else
         need(f == NULL && strstr(d9d_err_message(), "a.safetensors") != NULL);
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
 }
 
 /* The largest number of up to 18 digits after a "data_offsets". */

@@ -15,7 +15,7 @@ static const char text[] = "Hello, world's  12345\n\n  <|e|> caf\xc3\xa9 e\xcc\x
 static void use(const d9d_tokenizer *tok)
 {
     d9d_tokenizer_scratch *s = NULL;
-    d9d_ids ids = {0};
+    d9d_token_ids ids = {0};
     d9d_buf back = {0};
     size_t n = 0;
 

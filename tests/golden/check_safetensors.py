@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """check_safetensors.py LIBD9D [N [SEED]] - which of N (5000) spoilt files each reader opens.
 
-Ours is d9d_st_open() of the shared library, the other one the safetensors package.  What it
+Ours is d9d_safetensors_open() of the shared library, the other one the safetensors package.  What it
 refuses and we open is a failure (exit 1).  What we refuse and it opens is listed by our sentence.
 """
 import collections
@@ -86,9 +86,9 @@ def spoil(text):
 
 def ours(path):
     f = ctypes.c_void_p()
-    if lib.d9d_st_open(path.encode(), ctypes.byref(f)) != 0:
+    if lib.d9d_safetensors_open(path.encode(), ctypes.byref(f)) != 0:
         return lib.d9d_err_message().decode(errors="replace")
-    lib.d9d_st_close(f)
+    lib.d9d_safetensors_close(f)
     return None
 
 

@@ -22,14 +22,14 @@ static d9d_status make_with(const char *tok, const char *input, const char *chat
                             d9d_shard_report *report)
 {
     const char *inputs[] = {input};
-    const d9d_shard_how how = {.inputs = inputs,
-                               .n_inputs = 1,
-                               .out = "data",
-                               .tokenizer = tok,
-                               .format = D9D_SHARD_CHAT,
-                               .chat = chat,
-                               .seed = -1,
-                               .replace = true};
+    const d9d_shard_opts how = {.inputs = inputs,
+                                .n_inputs = 1,
+                                .out = "data",
+                                .tokenizer = tok,
+                                .format = D9D_SHARD_CHAT,
+                                .chat = chat,
+                                .seed = -1,
+                                .replace = true};
 
     return d9d_shard_run(&how, NULL, report);
 }
@@ -122,11 +122,11 @@ static void test_families(void **state)
 /* The prompts of a file against its lines' ids of that name. */
 static void check_prompts(const char *name, bool no_thoughts)
 {
-    d9d_prompts_how how = {.path = prompts,
-                           .chat_template = qwen3,
-                           .speaker = "assistant",
-                           .no_thoughts = no_thoughts,
-                           .vocab = 4096};
+    d9d_prompts_opts how = {.path = prompts,
+                            .chat_template = qwen3,
+                            .speaker = "assistant",
+                            .no_thoughts = no_thoughts,
+                            .vocab = 4096};
     d9d_tokenizer *tok;
     d9d_prompts p;
     char *line = NULL;

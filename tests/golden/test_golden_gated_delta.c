@@ -20,10 +20,10 @@ typedef struct fixture {
     d9d_dtype dtype;
     const char *name; /* of the case */
     const json_t *options;
-    d9d_st_file *file;
+    d9d_safetensors_file *file;
     d9d_device *dev;
     d9d_tape *tape;
-    d9d_block_delta block;
+    d9d_block_gated_delta block;
     d9d_tensor positions, segments; /* without data: of whole rows */
 } fixture;
 
@@ -38,7 +38,7 @@ static int64_t number(const fixture *f, const char *key)
 /* The file's array on the device, of the type that is tested. */
 static d9d_tensor read(const fixture *f, const char *name)
 {
-    const d9d_st_tensor *t = vectors_find(f->file, name);
+    const d9d_safetensors_tensor *t = vectors_find(f->file, name);
     d9d_shape shape = {.ndim = t->ndim};
     d9d_tensor out;
     float *host;
@@ -47,7 +47,7 @@ static d9d_tensor read(const fixture *f, const char *name)
     memcpy(shape.dim, t->shape, sizeof(shape.dim));
     host = vectors_f32(f->file, name, &n);
     for (size_t i = 0; i < n && f->dtype == D9D_BF16; i++)
-        ((uint16_t *)host)[i] = d9d_f32_to_bf16(host[i]);
+        ((uint16_t *)host)[i] = d9d_bf16_from_f32(host[i]);
     assert_ok(d9d_tensor_from_host(f->dev, f->dtype, shape, host, &out));
     free(host);
     return out;
@@ -75,7 +75,7 @@ static void compare(const fixture *f, const char *name, const d9d_tensor *got)
     assert_ok(d9d_tensor_to_f32(got, have));
     distance = vectors_distance(have, want, n, 1e-30);
     if (!(distance <= limit) && (f->dtype == D9D_F32 || n >= FEW))
-        fail_msg("%s, %s: %s is %g away, %g is tolerated", f->name, d9d_dtype_word(f->dtype), name,
+        fail_msg("%s, %s: %s is %g away, %g is tolerated", f->name, d9d_dtype_name(f->dtype), name,
                  distance, limit);
     free(want);
     free(have);
@@ -126,19 +126,19 @@ static void make_rows(fixture *f, const d9d_tensor *x)
 
 static void open_case(fixture *f)
 {
-    const d9d_block_how how = {.dtype = f->dtype};
-    const d9d_delta_shape shape = {.hidden = number(f, "hidden"),
-                                   .key_heads = number(f, "key_heads"),
-                                   .value_heads = number(f, "value_heads"),
-                                   .key_dim = number(f, "key_dim"),
-                                   .value_dim = number(f, "value_dim"),
-                                   .conv_width = number(f, "conv"),
-                                   .norm_eps =
-                                       (float)json_real_value(json_object_get(f->options, "eps"))};
+    const d9d_block_opts how = {.dtype = f->dtype};
+    const d9d_block_gated_delta_shape shape = {
+        .hidden = number(f, "hidden"),
+        .key_heads = number(f, "key_heads"),
+        .value_heads = number(f, "value_heads"),
+        .key_dim = number(f, "key_dim"),
+        .value_dim = number(f, "value_dim"),
+        .conv_width = number(f, "conv"),
+        .norm_eps = (float)json_real_value(json_object_get(f->options, "eps"))};
 
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
-    assert_ok(d9d_block_delta_init(&f->block, &how, &shape));
+    assert_ok(d9d_block_gated_delta_init(&f->block, &how, &shape));
     assert_ok(d9d_module_bind(&f->block.module));
     assert_ok(d9d_module_materialise(&f->block.module, f->dev, true));
     assert_ok(d9d_module_each(&f->block.module, fill, f));
@@ -164,9 +164,9 @@ static void check_case(fixture *f)
     dy = read(f, "dy");
     make_rows(f, &x);
     assert_ok(d9d_tape_leaf(f->tape, &x, true, &in));
-    assert_ok(d9d_block_delta_forward(&f->block, f->tape, in, &f->positions,
-                                      f->segments.storage != NULL ? &f->segments : NULL, NULL, NULL,
-                                      &y));
+    assert_ok(d9d_block_gated_delta_forward(&f->block, f->tape, in, &f->positions,
+                                            f->segments.storage != NULL ? &f->segments : NULL, NULL,
+                                            NULL, &y));
     assert_ok(d9d_op_reshape(f->tape, y, x.shape, &y));
     compare(f, "y", d9d_var_tensor(y));
     assert_ok(d9d_tape_backward(f->tape, &y, &dy, 1, D9D_BACKWARD_FULL));
@@ -191,9 +191,9 @@ static void check_all(d9d_dtype t)
         char path[64];
 
         (void)snprintf(path, sizeof(path), "%s.safetensors", f.name);
-        assert_ok(d9d_st_open(vectors_path("delta", path), &f.file));
+        assert_ok(d9d_safetensors_open(vectors_path("delta", path), &f.file));
         check_case(&f);
-        d9d_st_close(f.file);
+        d9d_safetensors_close(f.file);
         cases++;
     }
     assert_true(cases >= 4);

@@ -39,14 +39,14 @@ typedef struct fixture {
     d9d_model *model;
     d9d_params params;
     d9d_tape *tape;
-    d9d_st_file *want;
+    d9d_safetensors_file *want;
     d9d_tensor ids, labels, positions, each; /* each: 0, 1, ... of the tokens */
     int64_t tokens, targets;
 } fixture;
 
-static void upload(fixture *f, const d9d_st_file *batch, const char *name, d9d_tensor *out)
+static void upload(fixture *f, const d9d_safetensors_file *batch, const char *name, d9d_tensor *out)
 {
-    const d9d_st_tensor *t = vectors_find(batch, name);
+    const d9d_safetensors_tensor *t = vectors_find(batch, name);
     size_t n;
     int32_t *host = vectors_i32(batch, name, &n);
 
@@ -70,13 +70,13 @@ static void number(fixture *f)
     free(host);
 }
 
-static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpointing mode)
+static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_model_recompute_mode mode)
 {
-    const d9d_model_options options = {.dtype = t, .checkpointing = mode};
+    const d9d_model_opts options = {.dtype = t, .recompute = mode};
     const d9d_model_spec spec = {
-        .provider = &d9d_qwen3_moe_provider, .config = &f->config, .options = options};
+        .provider = &d9d_qwen3_moe_provider, .config = &f->config, .opts = options};
     d9d_weights *weights;
-    d9d_st_file *batch;
+    d9d_safetensors_file *batch;
 
     *f = (fixture){.dtype = t,
                    .checkpoint = json_string_value(json_object_get(c, "checkpoint")),
@@ -95,13 +95,13 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_checkpoin
     assert_ok(d9d_weights_read(weights, &f->params, NULL));
     d9d_weights_close(weights);
     assert_ok(d9d_tape_create(f->dev, &f->tape));
-    assert_ok(d9d_st_open(vectors_path(f->golden, "golden.safetensors"), &f->want));
-    assert_ok(d9d_st_open(vectors_path(f->golden, "batch.safetensors"), &batch));
+    assert_ok(d9d_safetensors_open(vectors_path(f->golden, "golden.safetensors"), &f->want));
+    assert_ok(d9d_safetensors_open(vectors_path(f->golden, "batch.safetensors"), &batch));
     upload(f, batch, "input_ids", &f->ids);
     upload(f, batch, "labels", &f->labels);
     upload(f, batch, "position_ids", &f->positions);
     number(f);
-    d9d_st_close(batch);
+    d9d_safetensors_close(batch);
 }
 
 static void fixture_close(fixture *f)
@@ -114,7 +114,7 @@ static void fixture_close(fixture *f)
     d9d_model_free(f->model);
     assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
     d9d_device_close(f->dev);
-    d9d_st_close(f->want);
+    d9d_safetensors_close(f->want);
     d9d_arena_release(&f->arena);
 }
 
@@ -170,9 +170,9 @@ static void backward(fixture *f, d9d_var *loss, bool split)
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(f->tokens), host, &seed));
     d9d_module_clear_grads(f->model->module);
     assert_ok(d9d_tape_backward(f->tape, &loss, &seed, 1,
-                                split ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+                                split ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
     if (split)
-        assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+        assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     d9d_tensor_release(&seed);
     d9d_tape_reset(f->tape);
     free(host);
@@ -181,13 +181,13 @@ static void backward(fixture *f, d9d_var *loss, bool split)
 /* --- gradients under HuggingFace's names ------------------------------------------------ */
 
 typedef struct memory {
-    const d9d_st_tensor *tensor;
+    const d9d_safetensors_tensor *tensor;
     float **data;
     size_t n;
 } memory;
 
-static d9d_status memory_begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
-                               uint64_t *bytes)
+static d9d_status memory_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                               size_t *pieces, uint64_t *bytes)
 {
     memory *m = self;
 
@@ -202,29 +202,29 @@ static d9d_status memory_begin(void *self, const d9d_st_tensor *outputs, size_t 
     return D9D_OK;
 }
 
-static d9d_status memory_fill(void *self, size_t i, d9d_maker *make)
+static d9d_status memory_fill(void *self, size_t i, d9d_map_reader *make)
 {
     const memory *m = self;
 
-    return d9d_make(make, i, 0, m->data[i], m->tensor[i].bytes);
+    return d9d_map_read(make, i, 0, m->data[i], m->tensor[i].bytes);
 }
 
 /* A gradient that is zero by mathematics is measured by all of them together. */
 static void check_gradients(fixture *f)
 {
     memory got = {0};
-    const d9d_sink sink = {.self = &got, .begin = memory_begin, .fill = memory_fill};
+    const d9d_tensor_sink sink = {.self = &got, .begin = memory_begin, .fill = memory_fill};
     d9d_params_io *io;
     d9d_mapper *mapper;
     d9d_map_plan *plan;
-    d9d_source source;
+    d9d_tensor_source source;
     double all = 0;
 
     assert_ok(d9d_params_io_open(&f->params, D9D_PARAMS_GRADS, &io));
     assert_ok(d9d_params_io_source(io, &source));
     assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source, D9D_LAYOUT_HF_FUSED, &mapper));
-    assert_ok(d9d_plan_create(mapper, &source, &(d9d_plan_options){0}, &plan));
-    assert_ok(d9d_plan_run(plan, &sink, 1, NULL));
+    assert_ok(d9d_map_plan_create(mapper, &source, &(d9d_map_plan_opts){0}, &plan));
+    assert_ok(d9d_map_plan_run(plan, &sink, 1, NULL));
     for (size_t i = 0; i < got.n; i++)
         all += pow(vectors_norm(got.data[i], got.tensor[i].bytes / 4), 2);
     for (size_t i = 0; i < got.n; i++) {
@@ -237,7 +237,7 @@ static void check_gradients(fixture *f)
         free(got.data[i]);
     }
     free(got.data);
-    d9d_plan_free(plan);
+    d9d_map_plan_free(plan);
     d9d_mapper_free(mapper);
     d9d_params_io_close(io);
 }
@@ -322,7 +322,7 @@ static void bfloat16_is_as_good_as_transformers(void **state)
 }
 
 /* All gradients of a case as bytes. */
-static void gradients(const json_t *c, d9d_checkpointing mode, bool split, d9d_buf *out)
+static void gradients(const json_t *c, d9d_model_recompute_mode mode, bool split, d9d_buf *out)
 {
     fixture f;
     d9d_model_out model_out;
@@ -346,7 +346,7 @@ static void case_bitwise(const json_t *c)
 {
     static const struct {
         const char *what;
-        d9d_checkpointing mode;
+        d9d_model_recompute_mode mode;
         bool split;
     } ways[] = {
         {"split backward", D9D_RECOMPUTE_OFF, true},

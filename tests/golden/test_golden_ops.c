@@ -33,7 +33,7 @@ typedef struct fixture {
     tally *tallies;   /* [TALLIES] of bfloat16 */
     const char *name; /* of the case */
     const json_t *options;
-    d9d_st_file *file;
+    d9d_safetensors_file *file;
     d9d_device *dev;
     d9d_tape *tape;
     d9d_var *in[MAX];
@@ -60,7 +60,7 @@ static const char *name_of(const fixture *f, const char *prefix, const char *ten
 static d9d_tensor read_as(const fixture *f, d9d_dtype as, const char *prefix, const char *tensor)
 {
     char name[64];
-    const d9d_st_tensor *t = vectors_find(f->file, name_of(f, prefix, tensor, name));
+    const d9d_safetensors_tensor *t = vectors_find(f->file, name_of(f, prefix, tensor, name));
     const d9d_dtype is = t->dtype == D9D_F32 ? as : D9D_I32;
     d9d_shape shape = {.ndim = t->ndim};
     d9d_tensor out;
@@ -70,7 +70,7 @@ static d9d_tensor read_as(const fixture *f, d9d_dtype as, const char *prefix, co
     memcpy(shape.dim, t->shape, sizeof(shape.dim));
     host = is == D9D_I32 ? (void *)vectors_i32(f->file, name, &n) : vectors_f32(f->file, name, &n);
     for (size_t i = 0; i < n && is == D9D_BF16; i++)
-        ((uint16_t *)host)[i] = d9d_f32_to_bf16(((const float *)host)[i]);
+        ((uint16_t *)host)[i] = d9d_bf16_from_f32(((const float *)host)[i]);
     assert_ok(d9d_tensor_from_host(f->dev, is, shape, host, &out));
     free(host);
     return out;
@@ -171,7 +171,8 @@ static d9d_status run_rope(fixture *f, d9d_var **y)
 static d9d_status run_sdpa(fixture *f, d9d_var **y)
 {
     const double d = (double)d9d_var_tensor(f->in[0])->shape.dim[3];
-    const d9d_attention how = {.scale = (float)(1 / sqrt(d)), .causal = flag(f, "causal", true)};
+    const d9d_op_attention_opts how = {.scale = (float)(1 / sqrt(d)),
+                                       .causal = flag(f, "causal", true)};
 
     return d9d_op_attention(f->tape, f->in[0], f->in[1], f->in[2], &how, y);
 }
@@ -205,9 +206,9 @@ static d9d_status run_router(fixture *f, d9d_var **y)
 
     D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[0], &logits));
     D9D_TRY(d9d_op_router(f->tape, logits,
-                          &(d9d_router_how){.k = (int)number(f, "top_k", 0),
-                                            .renormalise = flag(f, "renormalize", false),
-                                            .bias = bias},
+                          &(d9d_op_router_opts){.k = (int)number(f, "top_k", 0),
+                                                .renormalise = flag(f, "renormalize", false),
+                                                .bias = bias},
                           y, &r));
     same_choice(f, &r.expert);
     d9d_routing_release(&r);
@@ -220,7 +221,7 @@ static d9d_status run_even_router(fixture *f, d9d_var **y)
 {
     const json_t *groups = json_object_get(f->options, "groups");
     d9d_tensor sums = {0}, losses = read_tensor(f, "d", "losses");
-    d9d_shares shares = {.weight = *constant(f, read_tensor(f, "", "weight"))};
+    d9d_token_weights shares = {.weight = *constant(f, read_tensor(f, "", "weight"))};
     double counted[2 + 32] = {0};
     float c[2], got[2];
     d9d_routing r;
@@ -228,20 +229,20 @@ static d9d_status run_even_router(fixture *f, d9d_var **y)
 
     assert_ok(d9d_tensor_to_f32(&losses, c));
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(34), counted, &sums));
-    d9d_tape_set_shares(f->tape, &shares);
+    d9d_tape_set_token_weights(f->tape, &shares);
     D9D_TRY(d9d_op_linear(f->tape, f->in[0], f->param[0], &logits));
     D9D_TRY(d9d_op_router(
         f->tape, logits,
-        &(d9d_router_how){.k = (int)number(f, "top_k", 0),
-                          .renormalise = flag(f, "renormalize", true),
-                          .sigmoid = flag(f, "sigmoid", false),
-                          .groups = (int)json_integer_value(json_array_get(groups, 0)),
-                          .top_groups = (int)json_integer_value(json_array_get(groups, 1)),
-                          .scale = (float)number(f, "scale", 1),
-                          .bias = constant(f, read_tensor(f, "", "expert_bias")),
-                          .aux = c[0],
-                          .z = c[1],
-                          .counted = &sums},
+        &(d9d_op_router_opts){.k = (int)number(f, "top_k", 0),
+                              .renormalise = flag(f, "renormalize", true),
+                              .sigmoid = flag(f, "sigmoid", false),
+                              .groups = (int)json_integer_value(json_array_get(groups, 0)),
+                              .top_groups = (int)json_integer_value(json_array_get(groups, 1)),
+                              .scale = (float)number(f, "scale", 1),
+                              .bias = constant(f, read_tensor(f, "", "expert_bias")),
+                              .aux = c[0],
+                              .z = c[1],
+                              .counted = &sums},
         y, &r));
     same_choice(f, &r.expert);
     assert_ok(d9d_device_download(f->dev, counted, d9d_tensor_data(&sums), sizeof(counted)));
@@ -269,7 +270,7 @@ static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
     d9d_var *rows, *both[2], *h;
     d9d_routing r;
 
-    D9D_TRY(moe_route(expert, f->param[0]->box.dim[0], &r));
+    D9D_TRY(moe_route(expert, f->param[0]->shard_shape.dim[0], &r));
     assert_ok(d9d_op_permute(f->tape, f->in[0], &r, &rows));
     assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param, 2, &r, both));
     assert_ok(d9d_op_swiglu(f->tape, both[0], both[1], &h));
@@ -309,8 +310,8 @@ static void case_open(fixture *f)
 
         *p = (d9d_param){.name = f->op->param[i], .trainable = true};
         p->data = read_as(f, f->dtype, "", f->op->param[i]);
-        p->box = p->whole = p->data.shape;
-        assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, p->box, &p->grad));
+        p->shard_shape = p->global_shape = p->data.shape;
+        assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, p->shard_shape, &p->grad));
     }
 }
 
@@ -354,12 +355,12 @@ static void check_case(fixture *f)
 static int check_op(const golden_op *op, d9d_dtype t, const json_t *cases, const json_t *skipped,
                     tally *tallies)
 {
-    d9d_st_file *file;
+    d9d_safetensors_file *file;
     char path[64];
     int n = 0;
 
     (void)snprintf(path, sizeof(path), "%s.safetensors", op->op);
-    assert_ok(d9d_st_open(vectors_path("ops", path), &file));
+    assert_ok(d9d_safetensors_open(vectors_path("ops", path), &file));
     for (void *at = json_object_iter((json_t *)(uintptr_t)cases); at != NULL;
          at = json_object_iter_next((json_t *)(uintptr_t)cases, at)) {
         const char *name = json_object_iter_key(at);
@@ -377,7 +378,7 @@ static int check_op(const golden_op *op, d9d_dtype t, const json_t *cases, const
                               .file = file});
         n++;
     }
-    d9d_st_close(file);
+    d9d_safetensors_close(file);
     return n;
 }
 

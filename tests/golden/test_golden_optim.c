@@ -26,13 +26,13 @@ static const d9d_key section_keys[] = {
 };
 static const d9d_table section_table = D9D_TABLE(section, "test", section_keys, "one section");
 
-static json_t *read_cases(const char *op, d9d_st_file **f)
+static json_t *read_cases(const char *op, d9d_safetensors_file **f)
 {
     char name[64];
     json_t *root, *cases;
 
     (void)snprintf(name, sizeof(name), "%s.safetensors", op);
-    assert_ok(d9d_st_open(vectors_path("ops", name), f));
+    assert_ok(d9d_safetensors_open(vectors_path("ops", name), f));
     assert_ok(d9d_json_read(vectors_path("ops", "ops.json"), 1 << 20, &root));
     cases = json_incref(json_object_get(root, op));
     assert_true(json_object_size(cases) > 0);
@@ -40,7 +40,8 @@ static json_t *read_cases(const char *op, d9d_st_file **f)
     return cases;
 }
 
-static void load(const d9d_st_file *f, const char *name, const char *what, int k, d9d_tensor *t)
+static void load(const d9d_safetensors_file *f, const char *name, const char *what, int k,
+                 d9d_tensor *t)
 {
     char full[128];
     float *x;
@@ -53,7 +54,7 @@ static void load(const d9d_st_file *f, const char *name, const char *what, int k
     free(x);
 }
 
-static void compare(const d9d_st_file *f, const char *name, int k, const d9d_tensor *t)
+static void compare(const d9d_safetensors_file *f, const char *name, int k, const d9d_tensor *t)
 {
     char full[128];
     double distance;
@@ -72,7 +73,8 @@ static void compare(const d9d_st_file *f, const char *name, int k, const d9d_ten
     free(want);
 }
 
-static void run_case(const char *op, const char *name, const json_t *options, d9d_st_file *f)
+static void run_case(const char *op, const char *name, const json_t *options,
+                     d9d_safetensors_file *f)
 {
     json_t *doc, *optimizer = json_copy((json_t *)(uintptr_t)options);
     d9d_arena a = {0};
@@ -116,17 +118,17 @@ static void test_optimizers(void **state)
 
     (void)state;
     for (size_t i = 0; i < 3; i++) {
-        d9d_st_file *f;
+        d9d_safetensors_file *f;
         json_t *cases = read_cases(ops[i], &f), *options;
         const char *name;
 
         json_object_foreach(cases, name, options) run_case(ops[i], name, options, f);
         json_decref(cases);
-        d9d_st_close(f);
+        d9d_safetensors_close(f);
     }
 }
 
-static double scalar(const d9d_st_file *f, const char *name, const char *what)
+static double scalar(const d9d_safetensors_file *f, const char *name, const char *what)
 {
     char full[128];
     size_t n;
@@ -140,7 +142,7 @@ static double scalar(const d9d_st_file *f, const char *name, const char *what)
     return v;
 }
 
-static void run_clip(const char *name, const json_t *options, const d9d_st_file *f)
+static void run_clip(const char *name, const json_t *options, const d9d_safetensors_file *f)
 {
     enum { MOST = 8 };
     static d9d_param p[MOST];
@@ -150,10 +152,10 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
     d9d_params params = {list, n};
     d9d_device *dev;
     d9d_module m;
-    const d9d_step_own own = {.targets = 1};
+    const d9d_grad_finalize_local own = {.targets = 1};
     double zero = 0, norm;
-    d9d_step_report report;
-    d9d_step_end end;
+    d9d_grad_finalize_report report;
+    d9d_grad_finalize end;
     float coef;
 
     assert_true(n <= MOST);
@@ -176,29 +178,29 @@ static void run_clip(const char *name, const json_t *options, const d9d_st_file 
         load(f, name, "g", (int)i, &p[i].grad);
         p[i].has_grad = true;
     }
-    assert_ok(d9d_step_end_open(dev, 1, 0, NULL, &end));
+    assert_ok(d9d_grad_finalize_init(dev, 1, 0, NULL, &end));
     assert_ok(d9d_device_upload(dev, d9d_tensor_data(&end.loss), &zero, sizeof(zero)));
-    assert_ok(d9d_step_end_queue(&end, &params, &own, max_norm));
+    assert_ok(d9d_grad_finalize_enqueue(&end, &params, &own, max_norm));
     assert_ok(d9d_device_download(dev, &report, d9d_tensor_data(&end.report), sizeof(report)));
     assert_ok(d9d_device_download(dev, &coef, d9d_tensor_data(&end.scale), sizeof(coef)));
     norm = report.norm;
     assert_true(fabs(norm - scalar(f, name, "norm")) <= limit * norm);
     assert_true(fabs((double)coef - scalar(f, name, "coef")) <= limit);
-    d9d_step_end_release(&end);
+    d9d_grad_finalize_release(&end);
     d9d_module_release(&m);
     d9d_device_close(dev);
 }
 
 static void test_clipping(void **state)
 {
-    d9d_st_file *f;
+    d9d_safetensors_file *f;
     json_t *cases = read_cases("clip", &f), *options;
     const char *name;
 
     (void)state;
     json_object_foreach(cases, name, options) run_clip(name, options, f);
     json_decref(cases);
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
 }
 
 int main(void)

@@ -16,12 +16,12 @@
 typedef struct fixture {
     d9d_tokenizer *tok;
     d9d_tokenizer_scratch *scratch;
-    d9d_ids ids;
+    d9d_token_ids ids;
     d9d_buf back;
     size_t lines;
 } fixture;
 
-static bool same_ids(const d9d_ids *got, const json_t *want)
+static bool same_ids(const d9d_token_ids *got, const json_t *want)
 {
     if (got->len != json_array_size(want))
         return false;

@@ -88,7 +88,7 @@ static void dataset_make(const char *golden, const char *out)
     d9d_shard_report report;
 
     assert_ok(d9d_shard_run(
-        &(d9d_shard_how){
+        &(d9d_shard_opts){
             .inputs = &input, .n_inputs = 1, .out = out, .format = D9D_SHARD_TOKENS, .seed = -1},
         NULL, &report));
     assert_int_equal(report.samples, SAMPLES);
@@ -123,28 +123,28 @@ static void train(json_t *doc, d9d_train_summary *out)
     d9d_job where = {.device = unit_device_name()};
     json_t *resolved;
 
-    assert_ok(d9d_config_resolve(&d9d_train_table, doc, "config", &resolved));
-    assert_ok(d9d_config_bind(&d9d_train_table, resolved, "config", NULL, &arena, &c));
-    assert_ok(d9d_boot_open(&where.boot));
+    assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "config", &resolved));
+    assert_ok(d9d_config_bind(&d9d_train_config_table, resolved, "config", NULL, &arena, &c));
+    assert_ok(d9d_bootstrap_open(&where.boot));
     assert_ok(d9d_train(&c, resolved, &where, out));
-    d9d_boot_close(where.boot);
-    assert_int_equal(out->waits, 0); /* inside its steps the host never stood still */
+    d9d_bootstrap_close(where.boot);
+    assert_int_equal(out->host_waits, 0); /* inside its steps the host never stood still */
     json_decref(resolved);
     d9d_arena_release(&arena);
 }
 
-static void infer(json_t *doc, d9d_infer_summary *out)
+static void infer(json_t *doc, d9d_infer_task_summary *out)
 {
     d9d_arena arena = {0};
     d9d_infer_config c;
     d9d_job where = {.device = unit_device_name()};
     json_t *resolved;
 
-    assert_ok(d9d_config_resolve(&d9d_infer_table, doc, "config", &resolved));
-    assert_ok(d9d_config_bind(&d9d_infer_table, resolved, "config", NULL, &arena, &c));
-    assert_ok(d9d_boot_open(&where.boot));
+    assert_ok(d9d_config_resolve(&d9d_infer_config_table, doc, "config", &resolved));
+    assert_ok(d9d_config_bind(&d9d_infer_config_table, resolved, "config", NULL, &arena, &c));
+    assert_ok(d9d_bootstrap_open(&where.boot));
     assert_ok(d9d_infer(&c, resolved, &where, out));
-    d9d_boot_close(where.boot);
+    d9d_bootstrap_close(where.boot);
     json_decref(resolved);
     d9d_arena_release(&arena);
 }
@@ -197,7 +197,7 @@ static const fused fusings[] = {{".gate_proj.weight", "gate_up_proj", 0, 2},
                                 {".down_proj.weight", "down_proj", 0, 1}};
 
 /* Expert k of n: rows of [n, rows, cols]. */
-static float *expert_read(const d9d_st_file *f, const char *name, size_t *n)
+static float *expert_read(const d9d_safetensors_file *f, const char *name, size_t *n)
 {
     const char *experts = strstr(name, ".experts.");
     char whole[512], *end;
@@ -206,7 +206,7 @@ static float *expert_read(const d9d_st_file *f, const char *name, size_t *n)
     assert_non_null(experts);
     k = strtol(experts + strlen(".experts."), &end, 10);
     for (size_t i = 0; i < 3; i++) {
-        const d9d_st_tensor *t;
+        const d9d_safetensors_tensor *t;
         float *all, *one;
         size_t elements;
 
@@ -228,30 +228,31 @@ static float *expert_read(const d9d_st_file *f, const char *name, size_t *n)
     return NULL;
 }
 
-static float *weight_read(const d9d_st_file *f, const char *name, size_t *n)
+static float *weight_read(const d9d_safetensors_file *f, const char *name, size_t *n)
 {
-    return d9d_st_find(f, name) != NULL ? vectors_f32(f, name, n) : expert_read(f, name, n);
+    return d9d_safetensors_find(f, name) != NULL ? vectors_f32(f, name, n)
+                                                 : expert_read(f, name, n);
 }
 
 static void check_weights(const char *what, const char *golden, const char *exported,
                           const json_t *recipe)
 {
     const json_t *norms = json_object_get(recipe, "final_norms"), *v;
-    d9d_st_file *got, *want;
+    d9d_safetensors_file *got, *want;
     const char *name;
     size_t n, n_want;
 
-    assert_ok(d9d_st_open(exported, &got));
-    assert_ok(d9d_st_open(absolute(golden, "final.safetensors"), &want));
-    for (size_t i = 0; i < d9d_st_count(want); i++) {
-        float *b = vectors_f32(want, d9d_st_at(want, i)->name, &n_want);
-        float *a = weight_read(got, d9d_st_at(want, i)->name, &n);
+    assert_ok(d9d_safetensors_open(exported, &got));
+    assert_ok(d9d_safetensors_open(absolute(golden, "final.safetensors"), &want));
+    for (size_t i = 0; i < d9d_safetensors_count(want); i++) {
+        float *b = vectors_f32(want, d9d_safetensors_at(want, i)->name, &n_want);
+        float *a = weight_read(got, d9d_safetensors_at(want, i)->name, &n);
         double d;
 
         assert_int_equal(n, n_want);
         d = vectors_distance(a, b, n, 1e-30);
         if (!(d < allowed(weight_limit)))
-            fail_msg("%s: %s is %.3g away, limit %.3g", what, d9d_st_at(want, i)->name, d,
+            fail_msg("%s: %s is %.3g away, limit %.3g", what, d9d_safetensors_at(want, i)->name, d,
                      allowed(weight_limit));
         free(a);
         free(b);
@@ -266,8 +267,8 @@ static void check_weights(const char *what, const char *golden, const char *expo
                      allowed(weight_limit));
         free(a);
     }
-    d9d_st_close(got);
-    d9d_st_close(want);
+    d9d_safetensors_close(got);
+    d9d_safetensors_close(want);
 }
 
 /* --- training --------------------------------------------------------------------------------- */
@@ -418,7 +419,7 @@ static void case_infers(fixture *f)
 
     for (int k = 0; k < 3; k++) {
         json_t *doc = config_make(f->checkpoint, "data", micros[k]), *lines;
-        d9d_infer_summary written, printed;
+        d9d_infer_task_summary written, printed;
         double sum = 0;
         int64_t n = 0;
 

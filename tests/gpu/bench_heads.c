@@ -40,7 +40,7 @@ static d9d_status forward(const bench *b, const d9d_attention_dims *n)
 }
 static d9d_status backward(const bench *b, const d9d_attention_dims *n)
 {
-    return b->k->attention_din(b->s, n, b->p[DQ], b->p[DK], b->p[DV], b->p[DOUT], b->p[Q], b->p[K],
+    return b->k->attention_bwd(b->s, n, b->p[DQ], b->p[DK], b->p[DV], b->p[DOUT], b->p[Q], b->p[K],
                                b->p[V], b->p[O], b->lse);
 }
 

@@ -37,7 +37,7 @@ static d9d_status dtype_of(const char *dir, d9d_dtype *out)
     d9d_checkpoint *c;
 
     D9D_TRY(d9d_checkpoint_open(dir, &c));
-    const d9d_source src = d9d_checkpoint_source(c);
+    const d9d_tensor_source src = d9d_checkpoint_source(c);
     *out = src.at(src.self, 0)->dtype;
     d9d_checkpoint_close(c);
     return D9D_OK;
@@ -45,7 +45,7 @@ static d9d_status dtype_of(const char *dir, d9d_dtype *out)
 
 static d9d_status model_make(bench *b, const char *dir, d9d_dtype t)
 {
-    const d9d_model_options options = {.dtype = t};
+    const d9d_model_opts options = {.dtype = t};
     char path[4096];
 
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
@@ -62,7 +62,7 @@ static d9d_status load(bench *b, const char *dir, d9d_dtype t)
 {
     const int64_t start = d9d_clock_ns();
     const d9d_model_spec spec = {
-        .provider = &d9d_qwen3_moe_provider, .config = &b->config, .options = {.dtype = t}};
+        .provider = &d9d_qwen3_moe_provider, .config = &b->config, .opts = {.dtype = t}};
     d9d_weights *w;
     double opened, s;
     uint64_t bytes;
@@ -70,7 +70,7 @@ static d9d_status load(bench *b, const char *dir, d9d_dtype t)
 
     D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, NULL, &w));
     opened = seconds_since(start);
-    bytes = d9d_plan_bytes(d9d_weights_plan(w));
+    bytes = d9d_map_plan_bytes(d9d_weights_plan(w));
     st = d9d_weights_read(w, &b->params, NULL);
     d9d_weights_close(w);
     if (st == D9D_OK)
@@ -95,14 +95,14 @@ typedef struct nowhere {
     D9D_VEC(span) pieces;
 } nowhere;
 
-static d9d_status nowhere_begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
-                                uint64_t *bytes)
+static d9d_status nowhere_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                                size_t *pieces, uint64_t *bytes)
 {
     nowhere *s = self;
 
     *bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        const d9d_st_tensor *t = &outputs[i];
+        const d9d_safetensors_tensor *t = &outputs[i];
         const uint64_t matrix = t->ndim < 3 ? PIECE : t->bytes / (uint64_t)t->shape[0];
 
         for (uint64_t at = 0; at < t->bytes; at += matrix) {
@@ -116,31 +116,31 @@ static d9d_status nowhere_begin(void *self, const d9d_st_tensor *outputs, size_t
     return D9D_OK;
 }
 
-static d9d_status nowhere_fill(void *self, size_t k, d9d_maker *make)
+static d9d_status nowhere_fill(void *self, size_t k, d9d_map_reader *make)
 {
     const span *p = &((const nowhere *)self)->pieces.data[k];
     void *room;
 
-    D9D_TRY(d9d_maker_room(make, p->n, &room));
-    return d9d_make(make, p->output, p->at, room, p->n);
+    D9D_TRY(d9d_map_reader_scratch(make, p->n, &room));
+    return d9d_map_read(make, p->output, p->at, room, p->n);
 }
 
 static d9d_status read_alone(bench *b, const char *dir, d9d_dtype t)
 {
     nowhere s = {0};
-    const d9d_sink sink = {.self = &s, .begin = nowhere_begin, .fill = nowhere_fill};
+    const d9d_tensor_sink sink = {.self = &s, .begin = nowhere_begin, .fill = nowhere_fill};
     const d9d_model_spec spec = {
-        .provider = &d9d_qwen3_moe_provider, .config = &b->config, .options = {.dtype = t}};
+        .provider = &d9d_qwen3_moe_provider, .config = &b->config, .opts = {.dtype = t}};
     d9d_weights *w;
     int64_t start;
     d9d_status st;
 
     D9D_TRY(d9d_weights_open(&spec, D9D_WHOLE_MODEL, dir, NULL, &w));
     start = d9d_clock_ns();
-    st = d9d_plan_run(d9d_weights_plan(w), &sink, 0, NULL);
+    st = d9d_map_plan_run(d9d_weights_plan(w), &sink, 0, NULL);
     if (st == D9D_OK)
         printf("reading alone: %.1f GB/s\n",
-               (double)d9d_plan_bytes(d9d_weights_plan(w)) / seconds_since(start) * 1e-9);
+               (double)d9d_map_plan_bytes(d9d_weights_plan(w)) / seconds_since(start) * 1e-9);
     D9D_VEC_RELEASE(&s.pieces);
     d9d_weights_close(w);
     return st;
@@ -155,7 +155,7 @@ static d9d_status send_alone(bench *b)
     D9D_TRY(d9d_device_alloc(b->dev, SENT, &to));
     start = d9d_clock_ns();
     for (int i = 0; i < SENDS; i++)
-        D9D_TRY(d9d_device_send(b->dev, to, from, SENT));
+        D9D_TRY(d9d_device_h2d_async(b->dev, to, from, SENT));
     D9D_TRY(d9d_device_sync(b->dev));
     printf("the way to %s alone: %.1f GB/s\n", b->dev->name,
            (double)SENDS * SENT / seconds_since(start) * 1e-9);

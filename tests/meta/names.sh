@@ -57,8 +57,8 @@ plant_tag() {
     printf 'struct d9di_thing {\n    int x;\n};\n' | tee >(put "$1/libcore/a/a.h") | put "$1/kernels/b.h"
 }
 plant_enum() {
-    printf 'typedef enum d9di_step { A } d9di_step;\n' | put "$1/libcore/a/a.h"
-    printf 'typedef struct d9di_step {\n    int x;\n} d9di_step;\n' | put "$1/libcore/b/b.h"
+    printf 'typedef enum d9di_mapper_spec_context { A } d9di_mapper_spec_context;\n' | put "$1/libcore/a/a.h"
+    printf 'typedef struct d9di_mapper_spec_context {\n    int x;\n} d9di_mapper_spec_context;\n' | put "$1/libcore/b/b.h"
 }
 plant_function() {
     printf 'int d9di_do(int x)\n{\n    return x;\n}\n' | put "$1/libcore/a/a.c"

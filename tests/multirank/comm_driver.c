@@ -32,7 +32,7 @@
 enum { MOST = 64 };
 
 struct job {
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_device *dev;
     int rank, size, calls, who;
@@ -46,7 +46,7 @@ static void put(d9d_dtype t, void *buf, int64_t i, double v)
 {
     switch (t) {
     case D9D_F32: ((float *)buf)[i] = (float)v; break;
-    case D9D_BF16: ((uint16_t *)buf)[i] = d9d_f32_to_bf16((float)v); break;
+    case D9D_BF16: ((uint16_t *)buf)[i] = d9d_bf16_from_f32((float)v); break;
     case D9D_F64: ((double *)buf)[i] = v; break;
     case D9D_I32: ((int32_t *)buf)[i] = (int32_t)v; break;
     default: ((int64_t *)buf)[i] = (int64_t)v; break;
@@ -124,7 +124,7 @@ static d9d_status differs(const char *call, d9d_comm *c, d9d_dtype t, int64_t i,
                           double want)
 {
     return D9D_FAIL(D9D_EVERIFY, "%s over %s (%d of %d) of %s: [%lld] is %g, not %g", call,
-                    d9d_comm_name(c), d9d_comm_rank(c), d9d_comm_size(c), d9d_dtype_word(t),
+                    d9d_comm_name(c), d9d_comm_rank(c), d9d_comm_size(c), d9d_dtype_name(t),
                     (long long)i, got, want);
 }
 
@@ -292,12 +292,12 @@ static d9d_status try_exchange(struct job *j, d9d_comm *c, d9d_dtype t, const in
     for (int64_t i = 0; i < out_n; i++)
         put(t, src.host, i, value(rank, i));
     D9D_TRY_OR(st, array_send(j, &src), out);
-    D9D_TRY_OR(st, d9d_comm_begin(c), out);
+    D9D_TRY_OR(st, d9d_comm_group_start(c), out);
     for (int i = 0; i < 2; i++) {
         D9D_TRY_OR(st, d9d_comm_send(c, s, "ring", t, src.data, out_n, next), out);
         D9D_TRY_OR(st, d9d_comm_recv(c, s, "ring", t, at(&dst, i * in_n), in_n, before), out);
     }
-    D9D_TRY_OR(st, d9d_comm_end(c), out);
+    D9D_TRY_OR(st, d9d_comm_group_end(c), out);
     if (rank > 0)
         D9D_TRY_OR(st, d9d_comm_recv(c, s, "turn", t, at(&dst, 2 * in_n), in_n, before), out);
     D9D_TRY_OR(st, d9d_comm_send(c, s, "turn", t, src.data, out_n, next), out);
@@ -324,10 +324,11 @@ static d9d_status try_fork(struct job *j, d9d_comm *c, d9d_dtype t)
         st = D9D_OK;
     else {
         D9D_TRY_OR(st, j->dev->kernels->fill(s, t, a.data, n, 3.0f), out);
-        D9D_TRY_OR(st, d9d_comm_fork(c, s), out);
-        D9D_TRY_OR(
-            st, d9d_comm_all_reduce(c, d9d_comm_queue(c), "fork", t, a.data, n, D9D_COMM_SUM), out);
-        D9D_TRY_OR(st, d9d_comm_join(c, s), out);
+        D9D_TRY_OR(st, d9d_comm_wait_stream(c, s), out);
+        D9D_TRY_OR(st,
+                   d9d_comm_all_reduce(c, d9d_comm_stream(c), "fork", t, a.data, n, D9D_COMM_SUM),
+                   out);
+        D9D_TRY_OR(st, d9d_stream_wait_comm(c, s), out);
         D9D_TRY_OR(st, j->dev->kernels->add(s, t, a.data, (const void *[]){a.data, a.data}, 2, n),
                    out);
         D9D_TRY_OR(st, array_fetch(j, &a), out);
@@ -345,7 +346,7 @@ static d9d_status try_together(struct job *j, d9d_comm *c, d9d_dtype t, const in
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const int64_t n = sum_of(counts, size), before = sum_of(counts, rank);
     struct array a[2] = {array_new(j, t, n), array_new(j, t, n)};
-    d9d_comm_point *point = NULL;
+    d9d_comm_event *point = NULL;
     d9d_status st = D9D_OK;
 
     for (int k = 0; k < 2; k++) {
@@ -353,17 +354,17 @@ static d9d_status try_together(struct job *j, d9d_comm *c, d9d_dtype t, const in
             put(t, a[k].host, before + i, value(rank + k, i));
         D9D_TRY_OR(st, array_send(j, &a[k]), out);
     }
-    D9D_TRY_OR(st, d9d_comm_fork(c, j->dev->stream), out);
-    D9D_TRY_OR(st, d9d_comm_begin(c), out);
+    D9D_TRY_OR(st, d9d_comm_wait_stream(c, j->dev->stream), out);
+    D9D_TRY_OR(st, d9d_comm_group_start(c), out);
     for (int k = 0; k < 2; k++)
         D9D_TRY_OR(st,
-                   d9d_comm_all_gather(c, d9d_comm_queue(c), "together", t, a[k].data,
+                   d9d_comm_all_gather(c, d9d_comm_stream(c), "together", t, a[k].data,
                                        at(&a[k], before), counts),
                    out);
-    D9D_TRY_OR(st, d9d_comm_end(c), out);
+    D9D_TRY_OR(st, d9d_comm_group_end(c), out);
     for (int k = 0; k < 2; k++) /* a point may be put again */
-        D9D_TRY_OR(st, d9d_comm_point_set(c, &point), out);
-    D9D_TRY_OR(st, d9d_comm_join_at(c, point, j->dev->stream), out);
+        D9D_TRY_OR(st, d9d_comm_event_record(c, &point), out);
+    D9D_TRY_OR(st, d9d_stream_wait_event(c, point, j->dev->stream), out);
     for (int k = 0; k < 2; k++) {
         D9D_TRY_OR(st, array_fetch(j, &a[k]), out);
         for (int64_t r = 0, i = 0; r < size; r++)
@@ -371,7 +372,7 @@ static d9d_status try_together(struct job *j, d9d_comm *c, d9d_dtype t, const in
                 WANT("together", a[k], i, value((int)r + k, p));
     }
 out:
-    d9d_comm_point_free(c, point);
+    d9d_comm_event_free(c, point);
     for (int k = 0; k < 2; k++)
         array_free(j, &a[k]);
     return st;
@@ -384,29 +385,28 @@ static d9d_status try_share(struct job *j, d9d_comm *c, d9d_dtype t, const int64
     struct array all = array_new(j, t, sum_of(counts, size));
     struct array own[2] = {array_new(j, t, counts[rank]), array_new(j, t, counts[rank])};
     void *const mine[] = {own[0].data, own[1].data};
-    d9d_comm_shared *shared = NULL;
+    d9d_peer_memory *shared = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_comm_share(c, "shared", mine, 2, &shared), out);
+    D9D_TRY_OR(st, d9d_peer_map(c, "shared", mine, 2, &shared), out);
     for (int round = 0; round < 4 && shared != NULL; round++) {
         struct array *a = &own[round % 2];
 
         for (int64_t i = 0; i < counts[rank]; i++)
             put(t, a->host, i, value(rank + round, i));
-        D9D_TRY_OR(st, d9d_comm_shared_fence(shared, j->dev->stream), out);
+        D9D_TRY_OR(st, d9d_peer_barrier(shared, j->dev->stream), out);
         D9D_TRY_OR(st, array_send(j, a), out);
-        D9D_TRY_OR(st, d9d_comm_shared_fence(shared, j->dev->stream), out);
-        D9D_TRY_OR(
-            st,
-            d9d_comm_shared_gather(shared, j->dev->stream, (size_t)round % 2, t, all.data, counts),
-            out);
+        D9D_TRY_OR(st, d9d_peer_barrier(shared, j->dev->stream), out);
+        D9D_TRY_OR(st,
+                   d9d_peer_gather(shared, j->dev->stream, (size_t)round % 2, t, all.data, counts),
+                   out);
         D9D_TRY_OR(st, array_fetch(j, &all), out);
         for (int64_t r = 0, i = 0; r < size; r++)
             for (int64_t p = 0; p < counts[r]; p++, i++)
                 WANT("shared", all, i, value((int)r + round, p));
     }
 out:
-    d9d_comm_unshare(shared);
+    d9d_peer_unmap(shared);
     array_free(j, &all);
     for (int k = 0; k < 2; k++)
         array_free(j, &own[k]);
@@ -419,12 +419,12 @@ static d9d_status take_at_once(struct job *j, d9d_comm *c, const struct array *a
 {
     const size_t e = d9d_dtype_size(all->t);
 
-    D9D_TRY(d9d_comm_fork(c, j->dev->stream));
-    D9D_TRY(d9d_comm_room_open(c, "rooms"));
+    D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
+    D9D_TRY(d9d_symm_buffer_barrier(c, "rooms"));
     for (int r = 0; r < d9d_comm_size(c); r++)
-        D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), r, 0, at(all, sum_of(counts, r)),
-                                   (uint64_t)counts[r] * e));
-    return d9d_comm_join(c, j->dev->stream);
+        D9D_TRY(d9d_symm_buffer_get(c, d9d_comm_stream(c), r, 0, at(all, sum_of(counts, r)),
+                                    (uint64_t)counts[r] * e));
+    return d9d_stream_wait_comm(c, j->dev->stream);
 }
 
 /* Each of the others told alone, the last first; and taken from in that order. */
@@ -433,22 +433,23 @@ static d9d_status take_in_turn(struct job *j, d9d_comm *c, const struct array *a
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(all->t);
-    d9d_room_part parts[MOST];
+    d9d_symm_buffer_slice parts[MOST];
     int n = 0;
 
-    D9D_TRY(d9d_comm_fork(c, j->dev->stream));
+    D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
     for (int r = size - 1; r >= 0; r--) {
         if (r == rank)
             continue;
-        D9D_TRY(d9d_comm_room_tell(c, j->dev->stream, r));
-        parts[n++] = (d9d_room_part){r, 0, at(all, sum_of(counts, r)), (uint64_t)counts[r] * e};
+        D9D_TRY(d9d_symm_buffer_signal(c, j->dev->stream, r));
+        parts[n++] =
+            (d9d_symm_buffer_slice){r, 0, at(all, sum_of(counts, r)), (uint64_t)counts[r] * e};
     }
-    D9D_TRY(d9d_comm_room_take_each(c, "rooms", parts, n));
-    D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), rank, 0, at(all, sum_of(counts, rank)),
-                               (uint64_t)counts[rank] * e));
+    D9D_TRY(d9d_symm_buffer_get_on_signal(c, "rooms", parts, n));
+    D9D_TRY(d9d_symm_buffer_get(c, d9d_comm_stream(c), rank, 0, at(all, sum_of(counts, rank)),
+                                (uint64_t)counts[rank] * e));
     for (int i = 0; i < n; i++)
-        D9D_TRY(d9d_comm_room_join(c, parts[i].from, j->dev->stream));
-    return d9d_comm_join(c, j->dev->stream);
+        D9D_TRY(d9d_symm_buffer_wait(c, parts[i].from, j->dev->stream));
+    return d9d_stream_wait_comm(c, j->dev->stream);
 }
 
 /* A gather by rooms, each written while others may still take from the one before. */
@@ -459,13 +460,14 @@ static d9d_status try_rooms(struct job *j, d9d_comm *c, d9d_dtype t, const int64
     struct array all = array_new(j, t, sum_of(counts, size)), mine = array_new(j, t, counts[rank]);
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_comm_rooms_want(c, (uint64_t)all.n * e + 1), out);
-    for (int round = 0; round < 5 && d9d_comm_room_bytes(c) > 0; round++) {
+    D9D_TRY_OR(st, d9d_symm_buffer_reserve(c, (uint64_t)all.n * e + 1), out);
+    for (int round = 0; round < 5 && d9d_symm_buffer_bytes(c) > 0; round++) {
         for (int64_t i = 0; i < counts[rank]; i++)
             put(t, mine.host, i, value(rank + round, i));
         D9D_TRY_OR(st, array_send(j, &mine), out);
         D9D_TRY_OR(st,
-                   d9d_device_copy(j->dev, d9d_comm_room(c), mine.data, (uint64_t)counts[rank] * e),
+                   d9d_device_copy(j->dev, d9d_symm_buffer_local(c), mine.data,
+                                   (uint64_t)counts[rank] * e),
                    out);
         D9D_TRY_OR(st, (round % 3 == 2 ? take_at_once : take_in_turn)(j, c, &all, counts), out);
         D9D_TRY_OR(st, array_fetch(j, &all), out);
@@ -487,27 +489,27 @@ static d9d_status open_all(struct job *j, d9d_comm *c, const struct array *mine,
 {
     const int rank = d9d_comm_rank(c), size = d9d_comm_size(c);
     const size_t e = d9d_dtype_size(mine->t);
-    d9d_stream queue = d9d_comm_queue(c);
+    d9d_stream queue = d9d_comm_stream(c);
 
-    D9D_TRY(d9d_comm_fork(c, j->dev->stream));
+    D9D_TRY(d9d_comm_wait_stream(c, j->dev->stream));
     for (int64_t round = 0; round < ROUNDS; round++) {
-        d9d_room_part parts[MOST];
+        d9d_symm_buffer_slice parts[MOST];
         int n = 0;
 
-        D9D_TRY(d9d_comm_room_put(c, queue, 0, at(mine, round * counts[rank]),
-                                  (uint64_t)counts[rank] * e));
+        D9D_TRY(d9d_symm_buffer_put(c, queue, 0, at(mine, round * counts[rank]),
+                                    (uint64_t)counts[rank] * e));
         for (int k = 1; k < size; k++) {
             const int r = (rank + k) % size;
 
-            D9D_TRY(d9d_comm_room_tell(c, queue, r));
-            parts[n++] =
-                (d9d_room_part){.from = r,
-                                .dst = at(all, round * sum_of(counts, size) + sum_of(counts, r)),
-                                .n = (uint64_t)counts[r] * e};
+            D9D_TRY(d9d_symm_buffer_signal(c, queue, r));
+            parts[n++] = (d9d_symm_buffer_slice){
+                .from = r,
+                .dst = at(all, round * sum_of(counts, size) + sum_of(counts, r)),
+                .n = (uint64_t)counts[r] * e};
         }
-        D9D_TRY(d9d_comm_room_take_each(c, "rooms", parts, n));
+        D9D_TRY(d9d_symm_buffer_get_on_signal(c, "rooms", parts, n));
     }
-    return d9d_comm_join(c, j->dev->stream);
+    return d9d_stream_wait_comm(c, j->dev->stream);
 }
 
 static d9d_status try_openings(struct job *j, d9d_comm *c, d9d_dtype t, const int64_t *counts)
@@ -517,7 +519,7 @@ static d9d_status try_openings(struct job *j, d9d_comm *c, d9d_dtype t, const in
     struct array mine = array_new(j, t, ROUNDS * counts[rank]), all = array_new(j, t, ROUNDS * sum);
     d9d_status st = D9D_OK;
 
-    if (d9d_comm_room_bytes(c) == 0)
+    if (d9d_symm_buffer_bytes(c) == 0)
         goto out;
     for (int64_t i = 0; i < mine.n; i++)
         put(t, mine.host, i, value(rank + (int)(i / counts[rank]), i % counts[rank]));
@@ -537,7 +539,7 @@ out:
 
 static d9d_status try_words(struct job *j, d9d_comm *c)
 {
-    d9d_comm_word all[MOST];
+    d9d_comm_blob all[MOST];
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
     char mine[256];
@@ -546,7 +548,7 @@ static d9d_status try_words(struct job *j, d9d_comm *c)
         const size_t n = (size_t)(j->rank * round * 5);
 
         memset(mine, 'a' + j->rank, sizeof(mine));
-        D9D_TRY_OR(st, d9d_comm_gather_words(c, "words", mine, n, &a, all), out);
+        D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "words", mine, n, &a, all), out);
         for (int r = 0; r < d9d_comm_size(c); r++) {
             const int other = d9d_comm_size(c) > 1 ? d9d_comm_world_rank(c, r) : j->rank;
             const char *word = all[r].data;
@@ -668,12 +670,13 @@ static d9d_status order_of(struct job *j, d9d_comm *c, d9d_dtype t, int64_t n)
         for (int r = 0; r < d9d_comm_size(c); r++) {
             const float v = wild(d9d_comm_world_rank(c, r), i);
 
-            want += t == D9D_BF16 ? d9d_bf16_to_f32(d9d_f32_to_bf16(v)) : v;
+            want += t == D9D_BF16 ? d9d_bf16_to_f32(d9d_bf16_from_f32(v)) : v;
         }
-        WANT("order", a, i, t == D9D_BF16 ? d9d_bf16_to_f32(d9d_f32_to_bf16(want)) : (double)want);
+        WANT("order", a, i,
+             t == D9D_BF16 ? d9d_bf16_to_f32(d9d_bf16_from_f32(want)) : (double)want);
     }
-    h = d9d_hash64(a.host, (size_t)n * d9d_dtype_size(t));
-    printf("%d %s %s %lld %016llx\n", j->rank, d9d_comm_name(c), d9d_dtype_word(t), (long long)n,
+    h = d9d_hash_u64(a.host, (size_t)n * d9d_dtype_size(t));
+    printf("%d %s %s %lld %016llx\n", j->rank, d9d_comm_name(c), d9d_dtype_name(t), (long long)n,
            (unsigned long long)h);
 out:
     array_free(j, &a);
@@ -695,8 +698,8 @@ static d9d_status first(struct job *j)
 {
     if (j->rank == 0)
         (void)unlink("first");
-    D9D_TRY(d9d_boot_agree(j->boot, D9D_OK));
-    D9D_TRY(d9d_mesh_first(j->mesh));
+    D9D_TRY(d9d_bootstrap_agree_status(j->boot, D9D_OK));
+    D9D_TRY(d9d_mesh_root_first_begin(j->mesh));
     if (j->rank == 0) {
         FILE *f;
 
@@ -706,7 +709,7 @@ static d9d_status first(struct job *j)
             return D9D_FAIL(D9D_EIO, "first: cannot be made");
     }
     printf("%d: rank 0 was %s\n", j->rank, access("first", F_OK) == 0 ? "done" : "not done");
-    return d9d_mesh_first_done(j->mesh);
+    return d9d_mesh_root_first_end(j->mesh);
 }
 
 static d9d_status groups(struct job *j)
@@ -884,7 +887,7 @@ static d9d_status mute(struct job *j)
 {
     if (j->rank == j->who)
         (void)sleep(1000);
-    return d9d_boot_agree(d9d_mesh_boot(j->mesh), D9D_OK);
+    return d9d_bootstrap_agree_status(d9d_mesh_bootstrap(j->mesh), D9D_OK);
 }
 
 static d9d_status other(struct job *j)
@@ -956,16 +959,18 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
     const char *device = getenv("D9D_TEST_DEVICE");
     const bool gpu = device != NULL && strncmp(device, "cuda", 4) == 0;
     static const d9d_log log = {.line = say, .level = D9D_LOG_INFO};
-    const d9d_mesh_how how = {
-        .timeout_s = timeout(), .flight_dir = getenv("D9D_TEST_FLIGHT"), .log = &log, .end = _exit};
+    const d9d_mesh_opts how = {.timeout_s = timeout(),
+                               .flight_dir = getenv("D9D_TEST_FLIGHT"),
+                               .log = &log,
+                               .exit_fn = _exit};
     long long n[7];
     char which[32] = "cpu";
-    d9d_degrees d;
+    d9d_parallel_degrees d;
 
     if (sscanf(degrees, "%lld,%lld,%lld,%lld,%lld,%lld,%lld", &n[0], &n[1], &n[2], &n[3], &n[4],
                &n[5], &n[6]) != 7)
         return D9D_FAIL(D9D_ECONFIG, "%s: not seven numbers", degrees);
-    d = (d9d_degrees){n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
+    d = (d9d_parallel_degrees){n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
     if (gpu)
         (void)snprintf(which, sizeof(which), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(which, &j->dev));
@@ -979,19 +984,19 @@ static d9d_status run(struct job *j, const char *word, const char *degrees)
 int main(int argc, char **argv)
 {
     struct job j = {.who = argc > 3 ? atoi(argv[3]) : 0};
-    d9d_status st = argc < 3 ? D9D_EINVAL : d9d_boot_open(&j.boot);
+    d9d_status st = argc < 3 ? D9D_EINVAL : d9d_bootstrap_open(&j.boot);
 
     if (st == D9D_OK) {
-        j.rank = d9d_boot_rank(j.boot);
-        j.size = d9d_boot_size(j.boot);
+        j.rank = d9d_bootstrap_rank(j.boot);
+        j.size = d9d_bootstrap_size(j.boot);
         st = run(&j, argv[1], argv[2]);
     }
     if (st != D9D_OK)
         fprintf(stderr, "%d: %s\n", j.rank, d9d_err_message());
     if (st != D9D_OK && j.mesh != NULL)
-        d9d_boot_abort(j.boot, d9d_status_exit_code(st), d9d_err_message());
+        d9d_bootstrap_abort(j.boot, d9d_status_exit_code(st), d9d_err_message());
     d9d_mesh_close(j.mesh);
     d9d_device_close(j.dev);
-    d9d_boot_close(j.boot);
+    d9d_bootstrap_close(j.boot);
     return d9d_status_exit_code(st);
 }

@@ -96,7 +96,7 @@ static void pieces_go_and_come_back(void **state)
 
         assert_ok(d9d_tape_create(w->dev, &t));
         assert_ok(d9d_tape_leaf(t, &part, true, &x));
-        assert_ok(d9d_op_gather_pieces(t, x, w->comm, "x", &y));
+        assert_ok(d9d_op_cp_gather(t, x, w->comm, "x", &y));
         assert_true(d9d_shape_equal(&d9d_var_tensor(y)->shape, &shape));
         here = bytes_of(d9d_var_tensor(y));
         there = bytes_of(&all);
@@ -133,7 +133,7 @@ static void odd_positions_are_refused(void **state)
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     if (w->size > 1)
-        assert_fails(d9d_op_gather_pieces(t, v, w->comm, "x", &y), D9D_EINVAL,
+        assert_fails(d9d_op_cp_gather(t, v, w->comm, "x", &y), D9D_EINVAL,
                      "gather_pieces: x [2, 3, 4] is not [B, S, ...] with two pieces in S");
     d9d_tape_free(t);
     d9d_tensor_release(&x);
@@ -166,29 +166,29 @@ static void make(made *m, int64_t rows, int64_t length, int64_t longest)
         m->positions[i] = (int32_t)(longest > 0 ? i - m->bounds[n - 1] : i % length);
     }
     m->bounds[n] = (int32_t)(rows * length);
-    m->b = (d9d_batch){.rows = rows,
+    m->b = (d9d_batch){.seqs = rows,
                        .length = length,
                        .ids = m->ids,
                        .labels = m->labels,
                        .positions = m->positions,
                        .documents = longest > 0 ? n : 0,
-                       .bounds = longest > 0 ? m->bounds : NULL};
+                       .cu_seqlens = longest > 0 ? m->bounds : NULL};
 }
 
 /* A part of a batch on the device. */
 typedef struct uploaded {
-    d9d_part_room room;
+    d9d_cp_slice_buffer room;
     d9d_tensor ids, labels, positions, segments;
 } uploaded;
 
 static void upload(const ranks *w, const d9d_batch *b, int rank, int n, uploaded *out)
 {
-    d9d_batch_part p;
+    d9d_cp_slice p;
     d9d_shape cells;
 
     *out = (uploaded){0};
-    assert_ok(d9d_batch_part_of(b, rank, n, &out->room, &p));
-    cells = D9D_SHAPE(p.rows, p.length);
+    assert_ok(d9d_cp_slice_make(b, rank, n, &out->room, &p));
+    cells = D9D_SHAPE(p.seqs, p.length);
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.ids, &out->ids));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.labels, &out->labels));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, cells, p.positions, &out->positions));
@@ -203,7 +203,7 @@ static void upload_release(uploaded *u)
     d9d_tensor_release(&u->labels);
     d9d_tensor_release(&u->positions);
     d9d_tensor_release(&u->segments);
-    d9d_part_room_release(&u->room);
+    d9d_cp_slice_buffer_release(&u->room);
 }
 
 static const d9d_tensor *segments_of(const uploaded *u)
@@ -251,8 +251,9 @@ static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
 {
     const d9d_shape heads = D9D_SHAPE(c->a);
 
-    *p = (d9d_param){.name = "sinks", .trainable = true, .whole = heads, .box = heads};
-    p->work = heads;
+    *p = (d9d_param){
+        .name = "sinks", .trainable = true, .global_shape = heads, .shard_shape = heads};
+    p->local_shape = heads;
     p->data = ranks_numbers(w, c->t, heads, 5);
     assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, heads, &p->grad));
 }
@@ -260,13 +261,13 @@ static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
 static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
                    const d9d_tensor *dy, const d9d_tensor *segments, attended *out)
 {
-    const d9d_attention how = {.scale = 0.4f,
-                               .causal = true,
-                               .segments = segments,
-                               .cp = comm,
-                               .what = "k and v",
-                               .window = c->window,
-                               .sinks = c->sinks ? &out->sinks : NULL};
+    const d9d_op_attention_opts how = {.scale = 0.4f,
+                                       .causal = true,
+                                       .segments = segments,
+                                       .cp = comm,
+                                       .label = "k and v",
+                                       .window = c->window,
+                                       .sinks = c->sinks ? &out->sinks : NULL};
 
     out->sinks = (d9d_param){0};
     if (c->sinks)
@@ -429,7 +430,7 @@ static void gradients_are_those_of_all_ranks(void **state)
 
 /* --- models ---------------------------------------------------------------------------------- */
 
-static const d9d_vocab_split splits[] = {{"all", VOCAB}};
+static const d9d_block_vocab_split splits[] = {{"all", VOCAB}};
 
 static const d9d_qwen3_config dense = {.hidden = 20,
                                        .layers = 2,
@@ -448,7 +449,7 @@ typedef struct variant {
     const char *name;
     bool moe;
     int64_t longest;
-    d9d_checkpointing recompute;
+    d9d_model_recompute_mode recompute;
 } variant;
 
 static const variant variants[] = {
@@ -469,7 +470,7 @@ typedef struct learned {
 
 static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_batch *b, learned *f)
 {
-    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
+    const d9d_model_opts options = {.dtype = D9D_F32, .recompute = v->recompute};
     d9d_model_in in = {0};
     d9d_model_out out;
     d9d_tensor seed;
@@ -483,7 +484,7 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
         f->config.expert_intermediate = 9;
     }
     assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
-    f->model->cut.cp = comm;
+    f->model->groups.cp = comm;
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_module_materialise(f->model->module, w->dev, true));
@@ -548,12 +549,12 @@ static void models_in_pieces_are_the_model(void **state)
 
 static d9d_status world_open(int64_t replicate, ranks *w)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_bootstrap *boot;
 
-    D9D_TRY(d9d_boot_open(&boot));
+    D9D_TRY(d9d_bootstrap_open(&boot));
     d.context_parallel_replicate = replicate;
-    d.context_parallel_shard = d9d_boot_size(boot) / replicate;
+    d.context_parallel_shard = d9d_bootstrap_size(boot) / replicate;
     return ranks_open(boot, &d, D9D_AXES_CP, w);
 }
 

@@ -54,7 +54,7 @@ static const trial trials[] = {
 typedef struct side {
     const trial *of;
     d9d_device *dev; /* shared */
-    d9d_cut cut;
+    d9d_groups cut;
     d9d_block_moe block;
     d9d_arena arena;
     d9d_params params;
@@ -78,7 +78,7 @@ static int64_t tokens_before(const trial *t, int rank)
 
 static bool is_expert(const d9d_param *p)
 {
-    return p->whole.ndim == 3;
+    return p->global_shape.ndim == 3;
 }
 
 /* Numbers of the tokens of a side out of those of the group. */
@@ -96,22 +96,23 @@ static float *numbers(const side *s, uint64_t seed)
 static d9d_status block_make(side *s, int n_ranks)
 {
     const trial *t = s->of;
-    const d9d_block_how block_how = {t->t, 0.3, &s->cut};
+    const d9d_block_opts block_how = {t->t, 0.3, &s->cut};
     const int64_t experts = t->per_rank * n_ranks;
-    const d9d_moe_shape shape = {.hidden = HIDDEN,
-                                 .intermediate = WIDTH,
-                                 .experts = experts,
-                                 .top_k = t->top_k == 0 ? experts : t->top_k,
-                                 .renormalise = t->renormalise,
-                                 .shared_intermediate = t->shared ? WIDTH : 0,
-                                 .shared_gate = t->shared};
+    const d9d_block_moe_shape shape = {.hidden = HIDDEN,
+                                       .intermediate = WIDTH,
+                                       .experts = experts,
+                                       .top_k = t->top_k == 0 ? experts : t->top_k,
+                                       .renormalise = t->renormalise,
+                                       .shared_intermediate = t->shared ? WIDTH : 0,
+                                       .shared_gate = t->shared};
 
     D9D_TRY(d9d_block_moe_init(&s->block, &block_how, &shape));
     D9D_TRY(d9d_module_bind(&s->block.module));
     D9D_TRY(d9d_module_params(&s->block.module, &s->arena, &s->params));
     for (size_t i = 0; i < s->params.n; i++)
         if (is_expert(s->params.p[i]))
-            d9d_param_cut(s->params.p[i], 0, d9d_comm_size(s->cut.ep), d9d_comm_rank(s->cut.ep));
+            d9d_param_partition(s->params.p[i], 0, d9d_comm_size(s->cut.ep),
+                                d9d_comm_rank(s->cut.ep));
     D9D_TRY(d9d_module_materialise(&s->block.module, s->dev, true));
     return d9d_module_reset(&s->block.module, 7);
 }
@@ -188,9 +189,9 @@ static d9d_status backward(side *s, d9d_tape *tape, d9d_var *y)
     const bool halves = s->of->how == HALVES || s->of->how == REPLAY_HALVES;
 
     if (st == D9D_OK)
-        st = d9d_tape_backward(tape, &y, &seed, 1, halves ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL);
+        st = d9d_tape_backward(tape, &y, &seed, 1, halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
     if (st == D9D_OK && halves)
-        st = d9d_tape_backward(tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT);
+        st = d9d_tape_backward(tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD);
     d9d_tensor_release(&seed);
     free(dy);
     return st;
@@ -203,7 +204,7 @@ static d9d_status run_on(side *s, d9d_tape *tape, const d9d_tensor *x)
     d9d_status st;
 
     D9D_TRY(d9d_tape_leaf(tape, x, true, &in));
-    D9D_TRY(s->of->how >= REPLAY ? d9d_tape_checkpoint(tape, forward, &s->block, &in, 1, &y, 1)
+    D9D_TRY(s->of->how >= REPLAY ? d9d_tape_recompute(tape, forward, &s->block, &in, 1, &y, 1)
                                  : forward(&s->block, tape, &in, 1, &y, 1));
     D9D_TRY(d9d_tensor_to_f32(d9d_var_tensor(y), s->y));
     D9D_TRY(backward(s, tape, y));
@@ -281,9 +282,9 @@ static d9d_status compare(const side *s, const side *alone)
 /* The sum of a number over the group. */
 static d9d_status total(const side *s, double *x)
 {
-    d9d_comm_word all[MOST];
+    d9d_comm_blob all[MOST];
     d9d_arena a = {0};
-    d9d_status st = d9d_comm_gather_words(s->cut.ep, "total", x, sizeof(*x), &a, all);
+    d9d_status st = d9d_comm_allgather_bytes(s->cut.ep, "total", x, sizeof(*x), &a, all);
     double one, sum = 0.0;
 
     for (int r = 0; st == D9D_OK && r < d9d_comm_size(s->cut.ep); r++) {
@@ -324,7 +325,7 @@ static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double 
 {
     const int64_t n = d9d_tensor_numel(&p->data);
     const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
-    float *line = array_random(D9D_F32, d9d_shape_numel(&p->whole), seed, 0.1);
+    float *line = array_random(D9D_F32, d9d_shape_numel(&p->global_shape), seed, 0.1);
     float *x = ranks_host(&p->data), *g = ranks_host(&p->grad);
     d9d_status st;
 
@@ -385,18 +386,18 @@ out:
 
 int main(int argc, char **argv)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
     d9d_status st = D9D_OK;
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     ranks w;
 
-    assert_ok(d9d_boot_open(&boot));
-    d.data_parallel_shard = d9d_boot_size(boot);
+    assert_ok(d9d_bootstrap_open(&boot));
+    d.data_parallel_shard = d9d_bootstrap_size(boot);
     d.expert_parallel = argc > 1 ? atoll(argv[1]) : d.data_parallel_shard;
     assert_true(d.expert_parallel <= MOST);
     assert_ok(ranks_open(boot, &d, D9D_AXES_EXPERT, &w));
     for (size_t i = 0; st == D9D_OK && i < COUNT(trials); i++)
-        st = d9d_boot_agree(boot, run_trial(&trials[i], &w));
+        st = d9d_bootstrap_agree_status(boot, run_trial(&trials[i], &w));
     if (st != D9D_OK)
         (void)fprintf(stderr, "rank %d: %s\n", w.rank, d9d_err_message());
     printf("rank %d of %d: %d failed\n", w.rank, w.size, st != D9D_OK);

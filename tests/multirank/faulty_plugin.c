@@ -31,7 +31,7 @@ static d9d_dtype state_dtype(const void *config, const d9d_param *p)
     (void)config, (void)p;
     return at("dtype") ? (d9d_dtype)99 : D9D_F32;
 }
-static d9d_status update(const void *config, const d9d_update *u)
+static d9d_status update(const void *config, const d9d_optimizer_update *u)
 {
     (void)config, (void)u;
     return at("number") ? (d9d_status)77 : mute("update");
@@ -54,10 +54,10 @@ static double factor(const void *self, int64_t step)
     (void)self, (void)step;
     return at("rate") ? NAN : 1;
 }
-static const d9d_lr_kind rate = {
+static const d9d_lr_schedule_kind rate = {
     .size = sizeof(rate), .table = &table, .create = create, .at = factor};
 
-static d9d_status facts(void *self, d9d_dataset_facts *out)
+static d9d_status facts(void *self, d9d_dataset_info *out)
 {
     (void)self;
     out->samples = 64, out->longest = 8, out->vocab = 90;
@@ -71,7 +71,7 @@ static d9d_status sample(void *self, int64_t k, int64_t length, int32_t *ids, in
     return mute("sample");
 }
 static const d9d_dataset_kind dataset = {
-    .size = sizeof(dataset), .table = &table, .facts = facts, .sample = sample};
+    .size = sizeof(dataset), .table = &table, .info = facts, .sample = sample};
 
 /* A task holds memory of the device until it is closed. */
 static d9d_status task_open(const void *config, void **self)
@@ -108,7 +108,7 @@ static int64_t targets(void *self, const d9d_batch *b)
     (void)self;
     return at("targets") ? -7 : b->targets;
 }
-static const d9d_save_cells *state(void *self, size_t *n)
+static const d9d_checkpointer_rank_state *state(void *self, size_t *n)
 {
     (void)self;
     *n = at("state") ? 3 : 0;
@@ -125,7 +125,7 @@ static const d9d_train_task task = {.size = sizeof(task),
 static d9d_status form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)config, (void)where;
-    *out = (d9d_metric_form){.dtype = D9D_F64, .cells = at("cells") ? -1 : 1, .width = 1};
+    *out = (d9d_metric_form){.dtype = D9D_F64, .state_size = at("cells") ? -1 : 1, .width = 1};
     return mute("form");
 }
 static d9d_status metric_update(const void *config, const d9d_predictions *b, void *cells)
@@ -144,15 +144,15 @@ static const d9d_metric_kind metric = {.size = sizeof(metric),
                                        .update = metric_update,
                                        .compute = compute};
 
-static d9d_status handle(void *self, const d9d_event *e)
+static d9d_status handle(void *self, const d9d_job_event *e)
 {
     (void)self, (void)e;
     return mute("handle");
 }
-static const d9d_subscription events[] = {{"train.step.pre", handle}, {NULL, NULL}};
+static const d9d_job_event_handler events[] = {{"train.step.pre", handle}, {NULL, NULL}};
 
 static const d9d_optimizer_kind *const optimizers[] = {&optimizer, NULL};
-static const d9d_lr_kind *const rates[] = {&rate, NULL};
+static const d9d_lr_schedule_kind *const rates[] = {&rate, NULL};
 static const d9d_dataset_kind *const datasets[] = {&dataset, NULL};
 static const d9d_train_task *const tasks[] = {&task, NULL};
 static const d9d_metric_kind *const metrics[] = {&metric, NULL};

@@ -25,32 +25,32 @@ static const d9d_segment documents[] = {
 
 /* A net of this rank, alone or as a part. */
 typedef struct net {
-    d9d_cut cut;
-    d9d_block_delta block;
+    d9d_groups cut;
+    d9d_block_gated_delta block;
     d9d_tensor y, dx;
 } net;
 
 #define SUMMED (D9D_AXES_REPLICATE | D9D_AXIS(TP))
-static const d9d_placing dense = {0, 0, D9D_AXES_SHARD, SUMMED};
-static const d9d_placing columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
-static const d9d_placing rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+static const d9d_param_sharding dense = {0, 0, D9D_AXES_SHARD, SUMMED};
+static const d9d_param_sharding columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+static const d9d_param_sharding rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
 
 /* All but the norm of heads and the last projection has heads along its first dimension. */
 static d9d_status place(void *arg, d9d_param *p)
 {
-    const d9d_placing *how = strstr(p->name, "o_proj.") != NULL     ? &rows
-                             : strstr(p->name, "out_norm.") != NULL ? &dense
-                                                                    : &columns;
+    const d9d_param_sharding *how = strstr(p->name, "o_proj.") != NULL     ? &rows
+                                    : strstr(p->name, "out_norm.") != NULL ? &dense
+                                                                           : &columns;
 
-    return d9d_param_place(p, arg, how);
+    return d9d_param_sharding_apply(p, arg, how);
 }
 
-static void net_open(const ranks *w, const d9d_delta_shape *shape, bool part, net *n)
+static void net_open(const ranks *w, const d9d_block_gated_delta_shape *shape, bool part, net *n)
 {
-    const d9d_block_how how = {.dtype = D9D_F32, .cut = &n->cut};
+    const d9d_block_opts how = {.dtype = D9D_F32, .groups = &n->cut};
 
     *n = (net){.cut = {0}};
-    assert_ok(d9d_block_delta_init(&n->block, &how, shape));
+    assert_ok(d9d_block_gated_delta_init(&n->block, &how, shape));
     assert_ok(d9d_module_bind(&n->block.module));
     if (part) {
         assert_ok(d9d_mesh_group(w->mesh, D9D_AXIS(TP), &n->cut.tp));
@@ -71,8 +71,8 @@ static d9d_status sum_grad(void *arg, d9d_param *p)
 {
     const ranks *w = arg;
 
-    return d9d_comm_all_reduce(p->sum, w->dev->stream, p->name, D9D_F32, d9d_tensor_data(&p->grad),
-                               d9d_tensor_numel(&p->grad), D9D_COMM_SUM);
+    return d9d_comm_all_reduce(p->grad_group, w->dev->stream, p->name, D9D_F32,
+                               d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad), D9D_COMM_SUM);
 }
 
 /* Forward and backward of the tokens that this rank has between blocks. */
@@ -93,8 +93,8 @@ static void net_learn(const ranks *w, net *n, bool packed)
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(4, 4), documents, &segments));
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &in));
-    assert_ok(d9d_block_delta_forward(&n->block, t, in, &positions, packed ? &segments : NULL, NULL,
-                                      in, &y));
+    assert_ok(d9d_block_gated_delta_forward(&n->block, t, in, &positions, packed ? &segments : NULL,
+                                            NULL, in, &y));
     n->y = d9d_tensor_ref(d9d_var_tensor(y));
     assert_ok(d9d_tape_backward(t, &y, &dy, 1, D9D_BACKWARD_FULL));
     d9d_var_grad(in, &n->dx);
@@ -109,14 +109,14 @@ static void net_learn(const ranks *w, net *n, bool packed)
 /* This rank's part of a whole matrix or row. */
 static float *part_of(const d9d_param *p, const float *whole)
 {
-    const int64_t cols = p->work.ndim > 1 ? p->work.dim[1] : 1;
-    const int64_t stride = p->whole.ndim > 1 ? p->whole.dim[1] : 1;
-    float *part = calloc((size_t)(p->work.dim[0] * cols) + 1, sizeof(*part));
+    const int64_t cols = p->local_shape.ndim > 1 ? p->local_shape.dim[1] : 1;
+    const int64_t stride = p->global_shape.ndim > 1 ? p->global_shape.dim[1] : 1;
+    float *part = calloc((size_t)(p->local_shape.dim[0] * cols) + 1, sizeof(*part));
 
     assert_non_null(part);
-    for (int64_t i = 0; i < p->work.dim[0]; i++)
+    for (int64_t i = 0; i < p->local_shape.dim[0]; i++)
         memcpy(part + i * cols,
-               whole + (p->work_start[0] + i) * stride + (stride > 1 ? p->work_start[1] : 0),
+               whole + (p->local_offset[0] + i) * stride + (stride > 1 ? p->local_offset[1] : 0),
                (size_t)cols * sizeof(float));
     return part;
 }
@@ -149,13 +149,13 @@ static void compare_rows(const ranks *w, const char *what, const d9d_tensor *got
 static void heads_in_parts_are_the_net(void **state)
 {
     const ranks *w = *state;
-    const d9d_delta_shape shape = {.hidden = H,
-                                   .key_heads = w->size,
-                                   .value_heads = 2 * (int64_t)w->size,
-                                   .key_dim = 6,
-                                   .value_dim = 5,
-                                   .conv_width = 4,
-                                   .norm_eps = 1e-6f};
+    const d9d_block_gated_delta_shape shape = {.hidden = H,
+                                               .key_heads = w->size,
+                                               .value_heads = 2 * (int64_t)w->size,
+                                               .key_dim = 6,
+                                               .value_dim = 5,
+                                               .conv_width = 4,
+                                               .norm_eps = 1e-6f};
 
     for (int packed = 0; packed < 2; packed++) {
         net whole, part;
@@ -176,36 +176,38 @@ static void heads_in_parts_are_the_net(void **state)
 static void what_cannot_be_is_refused(void **state)
 {
     const ranks *w = *state;
-    const d9d_block_how how = {.dtype = D9D_F32};
-    d9d_delta_shape shape = {.hidden = H,
-                             .key_heads = 1,
-                             .value_heads = 1,
-                             .key_dim = 6,
-                             .value_dim = 5,
-                             .conv_width = 4,
-                             .norm_eps = 1e-6f};
-    d9d_cut cut = {.tp = w->comm};
+    const d9d_block_opts how = {.dtype = D9D_F32};
+    d9d_block_gated_delta_shape shape = {.hidden = H,
+                                         .key_heads = 1,
+                                         .value_heads = 1,
+                                         .key_dim = 6,
+                                         .value_dim = 5,
+                                         .conv_width = 4,
+                                         .norm_eps = 1e-6f};
+    d9d_groups cut = {.tp = w->comm};
     d9d_tensor x = ranks_numbers(w, D9D_F32, D9D_SHAPE(T, H), 1), positions;
-    d9d_block_delta block;
+    d9d_block_gated_delta block;
     d9d_var *in, *y;
     d9d_tape *t;
 
     shape.value_heads = 3, shape.key_heads = 2;
-    assert_fails(d9d_block_delta_init(&block, &how, &shape), D9D_EINVAL,
+    assert_fails(d9d_block_gated_delta_init(&block, &how, &shape), D9D_EINVAL,
                  "gated delta net: 3 value heads are no multiple of 2 key heads");
     shape.key_heads = 1;
-    assert_ok(d9d_block_delta_init(&block, &how, &shape));
+    assert_ok(d9d_block_gated_delta_init(&block, &how, &shape));
     assert_ok(d9d_tensor_alloc(w->dev, D9D_I32, D9D_SHAPE(B, S), &positions));
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, false, &in));
-    block.cut = &cut;
+    block.groups = &cut;
     if (w->size > 1)
-        assert_fails_like(d9d_block_delta_forward(&block, t, in, &positions, NULL, NULL, NULL, &y),
-                          D9D_ECONFIG, "tensor-parallel ranks do not divide 1 key heads");
-    cut = (d9d_cut){.cp = w->comm};
+        assert_fails_like(
+            d9d_block_gated_delta_forward(&block, t, in, &positions, NULL, NULL, NULL, &y),
+            D9D_ECONFIG, "tensor-parallel ranks do not divide 1 key heads");
+    cut = (d9d_groups){.cp = w->comm};
     if (w->size > 1)
-        assert_fails_like(d9d_block_delta_forward(&block, t, in, &positions, NULL, NULL, NULL, &y),
-                          D9D_ENOTSUP, "context-parallel ranks");
+        assert_fails_like(
+            d9d_block_gated_delta_forward(&block, t, in, &positions, NULL, NULL, NULL, &y),
+            D9D_ENOTSUP, "context-parallel ranks");
     d9d_tape_free(t);
     d9d_tensor_release(&positions);
     d9d_tensor_release(&x);

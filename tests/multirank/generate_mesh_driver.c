@@ -21,67 +21,69 @@ static const int32_t starts[ROWS] = {0, 5, 72, 132}, lengths[ROWS] = {5, 67, 60,
 /* --- the blocks ------------------------------------------------------------------------------- */
 
 typedef struct net {
-    d9d_cut cut;
+    d9d_groups cut;
     d9d_module *root;
-    d9d_block_delta delta;
-    d9d_block_latent latent;
+    d9d_block_gated_delta delta;
+    d9d_block_mla latent;
     d9d_block_rope rope;
-    d9d_tensor cell[D9D_CELLS_MOST];
+    d9d_tensor cell[D9D_BLOCK_CACHE_MAX];
 } net;
 
-static d9d_status delta_init(net *n, const d9d_block_how *how)
+static d9d_status delta_init(net *n, const d9d_block_opts *how)
 {
-    const d9d_delta_shape shape = {.hidden = H,
-                                   .key_heads = 4,
-                                   .value_heads = 8,
-                                   .key_dim = 6,
-                                   .value_dim = 5,
-                                   .conv_width = 4,
-                                   .norm_eps = 1e-6f};
+    const d9d_block_gated_delta_shape shape = {.hidden = H,
+                                               .key_heads = 4,
+                                               .value_heads = 8,
+                                               .key_dim = 6,
+                                               .value_dim = 5,
+                                               .conv_width = 4,
+                                               .norm_eps = 1e-6f};
 
     n->root = &n->delta.module;
-    return d9d_block_delta_init(&n->delta, how, &shape);
+    return d9d_block_gated_delta_init(&n->delta, how, &shape);
 }
-static void delta_cells(const net *n, d9d_cells *out)
+static void delta_cells(const net *n, d9d_block_cache_spec *out)
 {
-    d9d_block_delta_cells(&n->delta, out);
+    d9d_block_gated_delta_cache_spec(&n->delta, out);
 }
-static d9d_status delta_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_layer_in *in,
+static d9d_status delta_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_model_layer_in *in,
                                 d9d_var **y)
 {
-    return d9d_block_delta_forward(&n->delta, t, x, in->positions, in->segments, in->cache, x, y);
+    return d9d_block_gated_delta_forward(&n->delta, t, x, in->positions, in->segments, in->cache, x,
+                                         y);
 }
 
-static d9d_status latent_init(net *n, const d9d_block_how *how)
+static d9d_status latent_init(net *n, const d9d_block_opts *how)
 {
-    const d9d_latent_shape shape = {.hidden = H,
-                                    .heads = 4,
-                                    .q_rank = 10,
-                                    .kv_rank = 9,
-                                    .plain = 5,
-                                    .turned = 4,
-                                    .v = 6,
-                                    .rope = &n->rope,
-                                    .norm_eps = 1e-6f};
+    const d9d_block_mla_shape shape = {.hidden = H,
+                                       .heads = 4,
+                                       .q_rank = 10,
+                                       .kv_rank = 9,
+                                       .nope_dim = 5,
+                                       .rope_dim = 4,
+                                       .v = 6,
+                                       .rope = &n->rope,
+                                       .norm_eps = 1e-6f};
 
     n->root = &n->latent.module;
-    return d9d_block_latent_init(&n->latent, how, &shape);
+    return d9d_block_mla_init(&n->latent, how, &shape);
 }
-static void latent_cells(const net *n, d9d_cells *out)
+static void latent_cells(const net *n, d9d_block_cache_spec *out)
 {
-    d9d_block_latent_cells(&n->latent, out);
+    d9d_block_mla_cache_spec(&n->latent, out);
 }
-static d9d_status latent_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_layer_in *in,
+static d9d_status latent_forward(net *n, d9d_tape *t, d9d_var *x, const d9d_model_layer_in *in,
                                  d9d_var **y)
 {
-    return d9d_block_latent_forward(&n->latent, t, x, in->positions, in->segments, in->cache, x, y);
+    return d9d_block_mla_forward(&n->latent, t, x, in->positions, in->segments, in->cache, x, y);
 }
 
 /* What has heads along its rows; o_proj has them along its columns, all else is whole. */
 typedef struct kind {
-    d9d_status (*init)(net *n, const d9d_block_how *how);
-    void (*cells)(const net *n, d9d_cells *out);
-    d9d_status (*forward)(net *n, d9d_tape *t, d9d_var *x, const d9d_layer_in *in, d9d_var **y);
+    d9d_status (*init)(net *n, const d9d_block_opts *how);
+    void (*cells)(const net *n, d9d_block_cache_spec *out);
+    d9d_status (*forward)(net *n, d9d_tape *t, d9d_var *x, const d9d_model_layer_in *in,
+                          d9d_var **y);
     const char *whole[4]; /* ends with NULL */
 } kind;
 static const kind kinds[] = {
@@ -90,9 +92,9 @@ static const kind kinds[] = {
 };
 
 #define SUMMED (D9D_AXES_REPLICATE | D9D_AXIS(TP))
-static const d9d_placing dense = {0, 0, D9D_AXES_SHARD, SUMMED};
-static const d9d_placing columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
-static const d9d_placing rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+static const d9d_param_sharding dense = {0, 0, D9D_AXES_SHARD, SUMMED};
+static const d9d_param_sharding columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
+static const d9d_param_sharding rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE};
 
 typedef struct placer {
     const kind *k;
@@ -102,18 +104,18 @@ typedef struct placer {
 static d9d_status place(void *arg, d9d_param *p)
 {
     const placer *w = arg;
-    const d9d_placing *how = strstr(p->name, "o_proj.") != NULL ? &rows : &columns;
+    const d9d_param_sharding *how = strstr(p->name, "o_proj.") != NULL ? &rows : &columns;
 
     for (int i = 0; w->k->whole[i] != NULL; i++)
         how = strstr(p->name, w->k->whole[i]) != NULL ? &dense : how;
-    return d9d_param_place(p, w->mesh, how);
+    return d9d_param_sharding_apply(p, w->mesh, how);
 }
 
 static void net_open(const ranks *w, const kind *k, bool part, net *n)
 {
-    const d9d_block_how how = {.dtype = D9D_F32, .cut = &n->cut};
+    const d9d_block_opts how = {.dtype = D9D_F32, .groups = &n->cut};
     const placer by = {k, w->mesh};
-    d9d_cells cells;
+    d9d_block_cache_spec cells;
 
     *n = (net){.rope = {.base = 100, .features = 4}};
     assert_ok(k->init(n, &how));
@@ -127,8 +129,8 @@ static void net_open(const ranks *w, const kind *k, bool part, net *n)
     assert_ok(d9d_block_rope_prepare(&n->rope, w->dev));
     k->cells(n, &cells);
     for (size_t i = 0; part && i < cells.n; i++) {
-        const d9d_cell *c = &cells.item[i];
-        d9d_shape all = {c->shape.ndim + 1, {c->of_row ? ROWS : ROWS * ROOM}};
+        const d9d_block_cache_entry *c = &cells.item[i];
+        d9d_shape all = {c->shape.ndim + 1, {c->per_seq ? ROWS : ROWS * ROOM}};
 
         memcpy(&all.dim[1], c->shape.dim, (size_t)c->shape.ndim * sizeof(*all.dim));
         assert_ok(d9d_tensor_alloc(w->dev, c->dtype, all, &n->cell[i]));
@@ -139,7 +141,7 @@ static void net_close(net *n)
 {
     d9d_module_release(n->root);
     d9d_block_rope_release(&n->rope);
-    for (int i = 0; i < D9D_CELLS_MOST; i++)
+    for (int i = 0; i < D9D_BLOCK_CACHE_MAX; i++)
         d9d_tensor_release(&n->cell[i]);
 }
 
@@ -178,8 +180,9 @@ static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool
     const int there = d9d_comm_size(n->cut.tp);
     const int64_t each = c->n / there, first = there > 1 ? w->rank * each : 0;
     d9d_tensor all = ranks_numbers(w, D9D_F32, D9D_SHAPE(T, H), 1), x, t[4], y;
-    d9d_block_cache cache = {.at = &t[2], .rows = &t[3]};
-    const d9d_layer_in in = {.positions = &t[0], .segments = &t[1], .cache = kept ? &cache : NULL};
+    d9d_block_cache cache = {.token_slots = &t[2], .seq_slots = &t[3]};
+    const d9d_model_layer_in in = {
+        .positions = &t[0], .segments = &t[1], .cache = kept ? &cache : NULL};
     float *host = ranks_host(&all), *mine = calloc((size_t)(each * H) + 1, sizeof(*mine));
     d9d_var *v, *out;
     d9d_tape *tape;
@@ -187,8 +190,8 @@ static d9d_tensor run(const ranks *w, const kind *k, net *n, const call *c, bool
     assert_non_null(mine);
     for (int64_t i = 0; i < each; i++)
         memcpy(mine + i * H, host + c->of[first + i] * H, H * sizeof(*mine));
-    for (int i = 0; i < D9D_CELLS_MOST; i++)
-        cache.cell[i] = &n->cell[i];
+    for (int i = 0; i < D9D_BLOCK_CACHE_MAX; i++)
+        cache.entry[i] = &n->cell[i];
     assert_ok(d9d_tensor_from_host(
         w->dev, D9D_F32, there > 1 ? D9D_SHAPE(each, H) : D9D_SHAPE(1, each, H), mine, &x));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1, c->n), c->position, &t[0]));

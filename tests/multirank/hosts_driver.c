@@ -17,17 +17,17 @@ enum { MIB = 1 << 20 };
 
 /* What the world's calls go through: the wire's own, and counts. */
 static struct {
-    const d9di_wire *wire;
+    const d9di_comm_backend_ops *wire;
     long long told; /* bytes */
     uint64_t most;  /* of rooms; 0: any */
     int made, open, both, lines;
 } seen;
 
-static d9d_status count_words(d9d_comm *c, const d9di_call *k)
+static d9d_status count_words(d9d_comm *c, const d9di_comm_call *k)
 {
     for (int r = 0; r < c->size; r++)
         seen.told += k->recv[r];
-    return seen.wire->run[D9DI_WORDS](c, k);
+    return seen.wire->run[D9DI_COLL_ALLGATHER_BYTES](c, k);
 }
 
 static d9d_status count_make(d9d_comm *c, uint64_t bytes, void **out)
@@ -36,7 +36,7 @@ static d9d_status count_make(d9d_comm *c, uint64_t bytes, void **out)
     seen.made++;
     if (seen.most > 0 && bytes > seen.most)
         return D9D_OK;
-    D9D_TRY(seen.wire->rooms->make(c, bytes, out));
+    D9D_TRY(seen.wire->symm_buffer->create(c, bytes, out));
     seen.open += *out != NULL;
     seen.both += seen.open == 2;
     return D9D_OK;
@@ -45,7 +45,7 @@ static d9d_status count_make(d9d_comm *c, uint64_t bytes, void **out)
 static void count_close(void *rooms)
 {
     seen.open--;
-    seen.wire->rooms->close(rooms);
+    seen.wire->symm_buffer->close(rooms);
 }
 
 static void hear(void *arg, d9d_log_level level, const char *text)
@@ -58,13 +58,13 @@ static void hear(void *arg, d9d_log_level level, const char *text)
 static void tell_bytes(const d9d_comm *c)
 {
     printf("rank %d: %lld bytes, made %d, MiB %lld\n", c->rank, seen.told, seen.made,
-           (long long)(d9d_comm_room_bytes(c) / MIB));
+           (long long)(d9d_symm_buffer_bytes(c) / MIB));
 }
 
 static d9d_status act_bytes(d9d_comm *c)
 {
     for (uint64_t n = 1; n <= 4; n++)
-        D9D_TRY(d9d_comm_rooms_want(c, n * 2 * MIB));
+        D9D_TRY(d9d_symm_buffer_reserve(c, n * 2 * MIB));
     tell_bytes(c);
     return D9D_OK;
 }
@@ -73,57 +73,57 @@ static d9d_status act_refuse(d9d_comm *c)
 {
     int asked = 0, made;
 
-    D9D_TRY(d9d_comm_rooms_want(c, 2 * MIB));
-    D9D_TRY(d9d_comm_rooms_want(c, 4 * MIB)); /* beside those that there are */
+    D9D_TRY(d9d_symm_buffer_reserve(c, 2 * MIB));
+    D9D_TRY(d9d_symm_buffer_reserve(c, 4 * MIB)); /* beside those that there are */
     printf("rank %d: both %d, MiB %lld\n", c->rank, seen.both,
-           (long long)(d9d_comm_room_bytes(c) / MIB));
+           (long long)(d9d_symm_buffer_bytes(c) / MIB));
     seen.most = 4 * MIB;
-    D9D_TRY(d9d_comm_rooms_want(c, 8 * MIB));
+    D9D_TRY(d9d_symm_buffer_reserve(c, 8 * MIB));
     printf("rank %d: refused, MiB %lld, lines %d\n", c->rank,
-           (long long)(d9d_comm_room_bytes(c) / MIB), seen.lines);
+           (long long)(d9d_symm_buffer_bytes(c) / MIB), seen.lines);
     for (made = seen.made; seen.made == made; asked++)
-        D9D_TRY(d9d_comm_rooms_want(c, 8 * MIB));
+        D9D_TRY(d9d_symm_buffer_reserve(c, 8 * MIB));
     printf("rank %d: tried again after %d, MiB %lld, lines %d\n", c->rank, asked,
-           (long long)(d9d_comm_room_bytes(c) / MIB), seen.lines);
+           (long long)(d9d_symm_buffer_bytes(c) / MIB), seen.lines);
     seen.most = 0;
-    for (asked = 0; d9d_comm_room_bytes(c) < 8 * MIB; asked++)
-        D9D_TRY(d9d_comm_rooms_want(c, 8 * MIB));
+    for (asked = 0; d9d_symm_buffer_bytes(c) < 8 * MIB; asked++)
+        D9D_TRY(d9d_symm_buffer_reserve(c, 8 * MIB));
     printf("rank %d: had after %d, MiB %lld, open %d\n", c->rank, asked,
-           (long long)(d9d_comm_room_bytes(c) / MIB), seen.open);
+           (long long)(d9d_symm_buffer_bytes(c) / MIB), seen.open);
     return D9D_OK;
 }
 
 static d9d_status act(d9d_comm *c, const char *what)
 {
-    const d9di_wire *own = c->wire;
-    d9di_rooms_ops rooms = *own->rooms;
-    d9di_wire wire = *own;
+    const d9di_comm_backend_ops *own = c->ops;
+    d9di_symm_buffer_ops rooms = *own->symm_buffer;
+    d9di_comm_backend_ops wire = *own;
     d9d_status st;
 
-    rooms.make = count_make;
+    rooms.create = count_make;
     rooms.close = count_close;
-    wire.run[D9DI_WORDS] = count_words;
-    wire.rooms = &rooms;
+    wire.run[D9DI_COLL_ALLGATHER_BYTES] = count_words;
+    wire.symm_buffer = &rooms;
     seen.wire = own;
-    c->wire = &wire;
+    c->ops = &wire;
     st = (strcmp(what, "refuse") == 0 ? act_refuse : act_bytes)(c);
-    c->wire = own;
+    c->ops = own;
     return st;
 }
 
 int main(int argc, char **argv)
 {
     const d9d_log log = {.line = hear, .level = D9D_LOG_WARN};
-    const d9d_mesh_how how = {.timeout_s = 100, .log = &log};
-    d9d_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot = NULL;
+    const d9d_mesh_opts how = {.timeout_s = 100, .log = &log};
+    d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
+    d9d_bootstrap *boot = NULL;
     d9d_mesh *mesh = NULL;
     d9d_device *dev = NULL;
     d9d_comm *world;
-    d9d_status st = argc == 2 ? d9d_boot_open(&boot) : D9D_FAIL(D9D_EINVAL, "ACT");
+    d9d_status st = argc == 2 ? d9d_bootstrap_open(&boot) : D9D_FAIL(D9D_EINVAL, "ACT");
 
     if (st == D9D_OK) {
-        degrees.data_parallel_shard = d9d_boot_size(boot);
+        degrees.data_parallel_shard = d9d_bootstrap_size(boot);
         st = d9d_device_open("cpu", &dev);
     }
     if (st == D9D_OK)
@@ -136,6 +136,6 @@ int main(int argc, char **argv)
         printf("failed: %s\n", d9d_err_message());
     d9d_mesh_close(mesh);
     d9d_device_close(dev);
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
     return st == D9D_OK ? 0 : 1;
 }

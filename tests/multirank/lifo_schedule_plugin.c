@@ -20,16 +20,16 @@ static d9d_status build(const void *config, d9d_program *p)
                         (long long)limit);
     for (int r = 0; r < p->ranks; r++) {
         for (int m = 0; m < p->micros; m++)
-            D9D_TRY(
-                d9d_program_push(p, r, (d9d_action){.verb = D9D_FORWARD, .stage = r, .micro = m}));
+            D9D_TRY(d9d_program_push(
+                p, r, (d9d_pipe_action){.kind = D9D_PIPE_FORWARD, .stage = r, .micro = m}));
         for (int m = p->micros - 1; m >= 0; m--)
-            D9D_TRY(
-                d9d_program_push(p, r, (d9d_action){.verb = D9D_BACKWARD, .stage = r, .micro = m}));
+            D9D_TRY(d9d_program_push(
+                p, r, (d9d_pipe_action){.kind = D9D_PIPE_BACKWARD, .stage = r, .micro = m}));
     }
     return D9D_OK;
 }
 
-static const d9d_schedule_kind lifo = {
+static const d9d_pipe_schedule_kind lifo = {
     .size = sizeof(lifo), .table = &table, .layout = D9D_PIPE_LOOP, .build = build};
-static const d9d_schedule_kind *const schedules[] = {&lifo, NULL};
+static const d9d_pipe_schedule_kind *const schedules[] = {&lifo, NULL};
 D9D_PLUGIN(.schedules = schedules);

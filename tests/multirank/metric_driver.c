@@ -92,10 +92,10 @@ static void check(const ranks *w, const char *text, bool multi, double tolerance
 
     rows_deal(w, first, multi, 0, ROWS / 3);
     assert_ok(d9d_metric_sync(first, w->dev, w->comm));
-    cells = calloc((size_t)d9d_metric_form_of(first)->cells, 8);
-    d9d_metric_state(first, cells);
+    cells = calloc((size_t)d9d_metric_form_of(first)->state_size, 8);
+    d9d_metric_save_state(first, cells);
     if (w->rank == w->size - 1)
-        d9d_metric_restore(second, cells);
+        d9d_metric_load_state(second, cells);
     free(cells);
     rows_deal(w, second, multi, ROWS / 3, ROWS);
     assert_ok(d9d_metric_sync_begin(second, w->dev, w->comm));
@@ -141,8 +141,8 @@ static void sums_are_rounded_in_another_order(void **state)
 
 int main(void)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_bootstrap *boot;
     ranks w;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(counts_are_exact, &w),
@@ -150,8 +150,8 @@ int main(void)
     };
 
     rows_make();
-    assert_ok(d9d_boot_open(&boot));
-    d.data_parallel_replicate = d9d_boot_size(boot);
+    assert_ok(d9d_bootstrap_open(&boot));
+    d.data_parallel_replicate = d9d_bootstrap_size(boot);
     assert_ok(ranks_open(boot, &d, D9D_AXES_WORLD, &w));
     return ranks_run(&w, "metrics", tests, sizeof(tests) / sizeof(*tests));
 }

@@ -33,17 +33,17 @@ typedef struct account {
 } account;
 
 struct job {
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_device *dev;
     d9d_comm *down, *up;
-    d9d_pipe_how pipe;
+    d9d_pipe_schedule_opts pipe;
     int rank, ranks, micros;
     bool uneven;
     d9d_program program;
     d9d_executor *executor;
-    d9d_meter *meter;
-    d9d_stage_price price[MOST]; /* seconds asleep */
+    d9d_stage_timer *meter;
+    d9d_stage_costs price[MOST]; /* seconds asleep */
     double asked, slept;         /* seconds of this rank in a play */
     account best;                /* of the quickest play */
     bool busy;                   /* the processors are, with other things */
@@ -65,14 +65,14 @@ static void sleep_for(struct job *j, double seconds)
 /* What a stage's backward is told. */
 typedef struct nap {
     struct job *job;
-    const d9d_stage_price *price;
+    const d9d_stage_costs *price;
 } nap;
 
 static d9d_status input_half(d9d_node *n)
 {
     const nap *p = n->attr;
 
-    sleep_for(p->job, p->price->input);
+    sleep_for(p->job, p->price->dgrad);
     return D9D_OK;
 }
 
@@ -80,13 +80,13 @@ static d9d_status weight_half(d9d_node *n)
 {
     const nap *p = n->attr;
 
-    sleep_for(p->job, p->price->weight);
+    sleep_for(p->job, p->price->wgrad);
     return D9D_OK;
 }
 
 static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var *in, d9d_var **out)
 {
-    static const d9d_node_ops asleep = {.input = input_half, .weight = weight_half};
+    static const d9d_node_ops asleep = {.dgrad = input_half, .wgrad = weight_half};
     struct job *j = self;
     d9d_tensor first;
     d9d_node *n;
@@ -100,9 +100,9 @@ static d9d_status forward(void *self, int stage, int micro, d9d_tape *t, d9d_var
         d9d_tensor_release(&first);
     }
     D9D_TRY(d9d_op_add(t, in, in, out));
-    D9D_TRY(d9d_tape_record_point(t, &asleep, sizeof(nap), &n));
+    D9D_TRY(d9d_tape_record_hook(t, &asleep, sizeof(nap), &n));
     *(nap *)n->attr = (nap){j, &j->price[stage]};
-    return stage + 1 == j->program.stages ? d9d_op_root(t, *out, out) : D9D_OK;
+    return stage + 1 == j->program.stages ? d9d_op_loss_root(t, *out, out) : D9D_OK;
 }
 
 static d9d_status hidden(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
@@ -122,19 +122,19 @@ typedef struct word {
 
 static d9d_status measure(struct job *j, word *out)
 {
-    d9d_stage_work work[MOST];
+    d9d_stage_times work[MOST];
 
     *out = (word){.late = j->slept / j->asked};
-    D9D_TRY(d9d_meter_read(j->meter, j->program.stages, work, &out->busy, &out->total));
+    D9D_TRY(d9d_stage_timer_read(j->meter, j->program.stages, work, &out->busy, &out->total));
     for (int s = 0; s < j->program.stages; s++) {
-        const d9d_stage_price p = d9d_stage_work_price(&work[s], &j->program, s);
+        const d9d_stage_costs p = d9d_stage_times_cost(&work[s], &j->program, s);
 
-        memcpy(out->price[s], (double[PRICES]){p.forward, p.input, p.weight}, sizeof(*out->price));
+        memcpy(out->price[s], (double[PRICES]){p.forward, p.dgrad, p.wgrad}, sizeof(*out->price));
     }
     return D9D_OK;
 }
 
-static void sum_up(const struct job *j, const d9d_comm_word *all, account *out)
+static void sum_up(const struct job *j, const d9d_comm_blob *all, account *out)
 {
     double busy = 0;
     word w;
@@ -154,16 +154,16 @@ static void sum_up(const struct job *j, const d9d_comm_word *all, account *out)
 
 static d9d_status play(struct job *j, account *out)
 {
-    d9d_comm_word all[MOST];
+    d9d_comm_blob all[MOST];
     d9d_arena a = {0};
     word mine;
     d9d_status st;
 
     j->asked = j->slept = 0;
     D9D_TRY(d9d_comm_barrier(j->down, "play"));
-    D9D_TRY(d9d_executor_play(j->executor));
+    D9D_TRY(d9d_executor_run(j->executor));
     D9D_TRY(measure(j, &mine));
-    st = d9d_comm_gather_words(j->down, "play", &mine, sizeof(mine), &a, all);
+    st = d9d_comm_allgather_bytes(j->down, "play", &mine, sizeof(mine), &a, all);
     if (st == D9D_OK)
         sum_up(j, all, out);
     d9d_arena_release(&a);
@@ -172,11 +172,11 @@ static d9d_status play(struct job *j, account *out)
 
 /* --- side by side --------------------------------------------------------------------------- */
 
-static d9d_status bubble_of(const struct job *j, const d9d_stage_price *prices, double *out)
+static d9d_status bubble_of(const struct job *j, const d9d_stage_costs *prices, double *out)
 {
     d9d_timeline t;
 
-    D9D_TRY(d9d_timeline_make(&j->program, &(d9d_pipe_prices){.stages = prices}, &t));
+    D9D_TRY(d9d_timeline_make(&j->program, &(d9d_pipe_costs){.stages = prices}, &t));
     *out = t.bubble;
     d9d_timeline_release(&t);
     return D9D_OK;
@@ -185,11 +185,11 @@ static d9d_status bubble_of(const struct job *j, const d9d_stage_price *prices, 
 /* As the plan has it. */
 static d9d_status plan(const struct job *j, double *out)
 {
-    d9d_stage_price prices[MOST];
+    d9d_stage_costs prices[MOST];
 
     for (int s = 0; s < j->program.stages; s++)
         prices[s] =
-            (d9d_stage_price){j->best.price[s][0], j->best.price[s][1], j->best.price[s][2]};
+            (d9d_stage_costs){j->best.price[s][0], j->best.price[s][1], j->best.price[s][2]};
     return bubble_of(j, prices, out);
 }
 
@@ -245,16 +245,17 @@ static d9d_status read_words(struct job *j, int argc, char **argv)
 {
     int kind = 0;
 
-    while (kind < D9D_PIPE_KIND_COUNT && strcmp(d9d_pipe_kind_word((d9d_pipe_kind)kind), argv[2]))
+    while (kind < D9D_PIPE_SCHEDULE_COUNT &&
+           strcmp(d9d_pipe_schedule_name((d9d_pipe_schedule)kind), argv[2]))
         kind++;
-    if (kind == D9D_PIPE_KIND_COUNT || kind == D9D_PIPE_INFERENCE)
+    if (kind == D9D_PIPE_SCHEDULE_COUNT || kind == D9D_PIPE_INFERENCE)
         return D9D_FAIL(D9D_EINVAL, "no schedule to learn by: %s", argv[2]);
     j->micros = atoi(argv[1]);
-    j->pipe.kind = (d9d_pipe_kind)kind;
+    j->pipe.kind = (d9d_pipe_schedule)kind;
     j->pipe.stages_per_rank = argc > 3 ? atoi(argv[3]) : 1;
     for (int i = 4; i < argc; i++) {
         j->pipe.zero_bubble |= strcmp(argv[i], "split") == 0;
-        j->pipe.deep |= strcmp(argv[i], "deep") == 0;
+        j->pipe.deep_warmup |= strcmp(argv[i], "deep") == 0;
         j->uneven |= strcmp(argv[i], "uneven") == 0;
     }
     return D9D_OK;
@@ -268,7 +269,7 @@ static void set_prices(struct job *j)
     for (int s = 0; s < j->program.stages; s++) {
         const double more = j->uneven ? 1 + (double)s / j->program.stages : 1;
 
-        j->price[s] = (d9d_stage_price){unit * more, unit * more * (j->uneven ? 1.2 : 1),
+        j->price[s] = (d9d_stage_costs){unit * more, unit * more * (j->uneven ? 1.2 : 1),
                                         unit * more * (j->uneven ? 0.7 : 1)};
     }
 }
@@ -276,32 +277,32 @@ static void set_prices(struct job *j)
 static d9d_status open_job(struct job *j)
 {
     static const d9d_executor_ops ops = {.forward = forward, .hidden = hidden};
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
 
-    D9D_TRY(d9d_boot_open(&j->boot));
-    j->rank = d9d_boot_rank(j->boot);
-    j->ranks = d9d_boot_size(j->boot);
+    D9D_TRY(d9d_bootstrap_open(&j->boot));
+    j->rank = d9d_bootstrap_rank(j->boot);
+    j->ranks = d9d_bootstrap_size(j->boot);
     d.pipeline_parallel = j->ranks;
     D9D_TRY(d9d_device_open("cpu", &j->dev));
-    D9D_TRY(d9d_mesh_open(j->boot, &d, "cpu", j->dev->stream, &(d9d_mesh_how){.timeout_s = 600},
+    D9D_TRY(d9d_mesh_open(j->boot, &d, "cpu", j->dev->stream, &(d9d_mesh_opts){.timeout_s = 600},
                           &j->mesh));
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
-    D9D_TRY(d9d_mesh_group_beside(j->mesh, D9D_AXIS(PP), 1, &j->up));
+    D9D_TRY(d9d_mesh_group_dup(j->mesh, D9D_AXIS(PP), 1, &j->up));
     D9D_TRY(d9d_program_build(&j->pipe, j->ranks, j->micros, &j->program));
-    D9D_TRY(d9d_program_connect(&j->program));
+    D9D_TRY(d9d_program_insert_p2p(&j->program));
     if (j->program.stages > MOST)
         return D9D_FAIL(D9D_EINVAL, "%d stages, at most %d", j->program.stages, (int)MOST);
     set_prices(j);
-    D9D_TRY(d9d_meter_create(j->dev, &j->meter));
-    D9D_TRY(d9d_executor_create(&(d9d_executor_how){.program = &j->program,
-                                                    .rank = j->rank,
-                                                    .dev = j->dev,
-                                                    .down = j->down,
-                                                    .up = j->up,
-                                                    .ops = &ops,
-                                                    .self = j},
+    D9D_TRY(d9d_stage_timer_create(j->dev, &j->meter));
+    D9D_TRY(d9d_executor_create(&(d9d_executor_opts){.program = &j->program,
+                                                     .rank = j->rank,
+                                                     .dev = j->dev,
+                                                     .down = j->down,
+                                                     .up = j->up,
+                                                     .ops = &ops,
+                                                     .self = j},
                                 &j->executor));
-    d9d_executor_measure(j->executor, j->meter);
+    d9d_executor_set_timer(j->executor, j->meter);
     return D9D_OK;
 }
 
@@ -315,11 +316,11 @@ static d9d_status all(struct job *j, int argc, char **argv)
 static void close_job(struct job *j)
 {
     d9d_executor_free(j->executor);
-    d9d_meter_free(j->meter);
+    d9d_stage_timer_free(j->meter);
     d9d_program_release(&j->program);
     d9d_mesh_close(j->mesh);
     d9d_device_close(j->dev);
-    d9d_boot_close(j->boot);
+    d9d_bootstrap_close(j->boot);
 }
 
 int main(int argc, char **argv)
@@ -333,7 +334,7 @@ int main(int argc, char **argv)
     if (st != D9D_OK)
         fprintf(stderr, "rank %d: %s\n", j.rank, d9d_err_message());
     if (st != D9D_OK && st != D9D_EVERIFY && j.ranks > 1)
-        d9d_boot_abort(j.boot, 1, d9d_err_message());
+        d9d_bootstrap_abort(j.boot, 1, d9d_err_message());
     close_job(&j);
     return j.busy ? 77 : d9d_status_exit_code(st);
 }

@@ -27,13 +27,13 @@
 enum { LAYERS = 16, HIDDEN = 32, VOCAB = 61, ROWS = 2, PLAYS = 3, MOST = 64 };
 
 struct job {
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_device *dev;
     d9d_comm *down, *up;
     d9d_qwen3_config config;
-    d9d_model_options options;
-    d9d_pipe_how pipe;
+    d9d_model_opts options;
+    d9d_pipe_schedule_opts pipe;
     bool frozen;
     d9d_program program;
     d9d_executor *executor;
@@ -171,10 +171,10 @@ static d9d_status sum_tied(struct job *j)
     const int peer = d9d_program_rank_of(&j->program, j->rank == 0 ? j->program.stages - 1 : 0);
 
     if (first->tied != NULL && last->tied != NULL && first != last)
-        return d9d_tied_sum(first->tied, last->tied, NULL, 0, j->dev);
+        return d9d_tied_weights_sum_grads(first->tied, last->tied, NULL, 0, j->dev);
     if (first->tied != NULL || last->tied != NULL)
-        return d9d_tied_sum(first->tied != NULL ? first->tied : last->tied, NULL, j->down, peer,
-                            j->dev);
+        return d9d_tied_weights_sum_grads(first->tied != NULL ? first->tied : last->tied, NULL,
+                                          j->down, peer, j->dev);
     return D9D_OK;
 }
 
@@ -183,7 +183,7 @@ static d9d_status learn_stages(struct job *j)
     for (int play = 0; play < PLAYS; play++) {
         for (int k = 0; k < j->program.stages / j->ranks; k++)
             d9d_module_clear_grads(j->stage[k]->module);
-        D9D_TRY(d9d_executor_play(j->executor));
+        D9D_TRY(d9d_executor_run(j->executor));
         D9D_TRY(sum_tied(j));
     }
     return D9D_OK;
@@ -217,12 +217,12 @@ static d9d_status compare_param(void *arg, d9d_param *p)
     d9d_param *q = d9d_module_find(j->whole->module, p->name);
     double apart = 0;
 
-    if (q == NULL || d9d_param_has_own_grad(p) != d9d_param_has_own_grad(q))
+    if (q == NULL || d9d_param_has_shard_grad(p) != d9d_param_has_shard_grad(q))
         return D9D_FAIL(D9D_EVERIFY, "%s: %s", p->name,
                         q == NULL ? "is in no model" : "has a gradient in one way alone");
-    if (!d9d_param_has_own_grad(p))
+    if (!d9d_param_has_shard_grad(p))
         return D9D_OK;
-    D9D_TRY(far(&p->own_grad, &q->own_grad, &apart));
+    D9D_TRY(far(&p->shard_grad, &q->shard_grad, &apart));
     return apart <= 1e-5
                ? D9D_OK
                : D9D_FAIL(D9D_EVERIFY, "%s: its gradient differs by %.2g", p->name, apart);
@@ -245,18 +245,18 @@ static d9d_status compare_losses(struct job *j)
 
 static d9d_status compare_live(struct job *j)
 {
-    d9d_stage_price prices[MOST];
+    d9d_stage_costs prices[MOST];
     d9d_timeline t;
     int want;
 
     for (int s = 0; s < j->program.stages; s++)
-        prices[s] = (d9d_stage_price){1, 1, 1};
-    D9D_TRY(d9d_timeline_make(&j->program, &(d9d_pipe_prices){.stages = prices}, &t));
+        prices[s] = (d9d_stage_costs){1, 1, 1};
+    D9D_TRY(d9d_timeline_make(&j->program, &(d9d_pipe_costs){.stages = prices}, &t));
     want = t.live[j->rank];
     d9d_timeline_release(&t);
-    if (d9d_executor_live(j->executor) != want)
+    if (d9d_executor_max_live(j->executor) != want)
         return D9D_FAIL(D9D_EVERIFY, "rank %d held %d tapes, the timeline says %d", j->rank,
-                        d9d_executor_live(j->executor), want);
+                        d9d_executor_max_live(j->executor), want);
     return D9D_OK;
 }
 
@@ -274,19 +274,20 @@ static d9d_status read_words(struct job *j, int argc, char **argv)
 {
     int kind = 0;
 
-    while (kind < D9D_PIPE_KIND_COUNT && strcmp(d9d_pipe_kind_word((d9d_pipe_kind)kind), argv[1]))
+    while (kind < D9D_PIPE_SCHEDULE_COUNT &&
+           strcmp(d9d_pipe_schedule_name((d9d_pipe_schedule)kind), argv[1]))
         kind++;
-    if (kind == D9D_PIPE_KIND_COUNT || kind == D9D_PIPE_INFERENCE)
+    if (kind == D9D_PIPE_SCHEDULE_COUNT || kind == D9D_PIPE_INFERENCE)
         return D9D_FAIL(D9D_EINVAL, "no schedule to learn by: %s", argv[1]);
-    j->pipe.kind = (d9d_pipe_kind)kind;
+    j->pipe.kind = (d9d_pipe_schedule)kind;
     j->pipe.stages_per_rank = argc > 2 ? atoi(argv[2]) : 1;
     for (int i = 3; i < argc; i++) {
         j->pipe.zero_bubble |= strcmp(argv[i], "split") == 0;
-        j->pipe.deep |= strcmp(argv[i], "deep") == 0;
+        j->pipe.deep_warmup |= strcmp(argv[i], "deep") == 0;
         j->config.tied |= strcmp(argv[i], "tied") == 0;
         j->frozen |= strcmp(argv[i], "frozen") == 0;
         if (strcmp(argv[i], "again") == 0)
-            j->options.checkpointing = D9D_RECOMPUTE_FULL;
+            j->options.recompute = D9D_RECOMPUTE_FULL;
     }
     return D9D_OK;
 }
@@ -295,20 +296,20 @@ static d9d_status open_job(struct job *j)
 {
     const char *where = getenv("D9D_TEST_DEVICE");
     const bool gpu = where != NULL && strncmp(where, "cuda", 4) == 0;
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
     char device[32] = "cpu";
 
-    D9D_TRY(d9d_boot_open(&j->boot));
-    j->rank = d9d_boot_rank(j->boot);
-    j->ranks = d9d_boot_size(j->boot);
+    D9D_TRY(d9d_bootstrap_open(&j->boot));
+    j->rank = d9d_bootstrap_rank(j->boot);
+    j->ranks = d9d_bootstrap_size(j->boot);
     d.pipeline_parallel = j->ranks;
     if (gpu)
         (void)snprintf(device, sizeof(device), "cuda:%d", j->rank);
     D9D_TRY(d9d_device_open(device, &j->dev));
     D9D_TRY(d9d_mesh_open(j->boot, &d, gpu ? "cuda" : "cpu", j->dev->stream,
-                          &(d9d_mesh_how){.timeout_s = 600}, &j->mesh));
+                          &(d9d_mesh_opts){.timeout_s = 600}, &j->mesh));
     D9D_TRY(d9d_mesh_group(j->mesh, D9D_AXIS(PP), &j->down));
-    return d9d_mesh_group_beside(j->mesh, D9D_AXIS(PP), 1, &j->up);
+    return d9d_mesh_group_dup(j->mesh, D9D_AXIS(PP), 1, &j->up);
 }
 
 static d9d_status open_models(struct job *j)
@@ -317,7 +318,7 @@ static d9d_status open_models(struct job *j)
     const int micros = 2 * j->ranks;
 
     D9D_TRY(d9d_program_build(&j->pipe, j->ranks, micros, &j->program));
-    D9D_TRY(d9d_program_connect(&j->program));
+    D9D_TRY(d9d_program_insert_p2p(&j->program));
     D9D_TRY(d9d_program_check(&j->program));
     D9D_TRY(d9d_device_alloc(j->dev, (uint64_t)micros * sizeof(double), (void **)&j->losses));
     D9D_TRY(make_model(j, D9D_WHOLE_MODEL, &j->whole));
@@ -325,13 +326,13 @@ static d9d_status open_models(struct job *j)
         D9D_TRY(make_model(
             j, (d9d_stage){d9d_program_stage_of(&j->program, j->rank, k), j->program.stages},
             &j->stage[k]));
-    return d9d_executor_create(&(d9d_executor_how){.program = &j->program,
-                                                   .rank = j->rank,
-                                                   .dev = j->dev,
-                                                   .down = j->down,
-                                                   .up = j->up,
-                                                   .ops = &ops,
-                                                   .self = j},
+    return d9d_executor_create(&(d9d_executor_opts){.program = &j->program,
+                                                    .rank = j->rank,
+                                                    .dev = j->dev,
+                                                    .down = j->down,
+                                                    .up = j->up,
+                                                    .ops = &ops,
+                                                    .self = j},
                                &j->executor);
 }
 
@@ -356,12 +357,12 @@ static void close_job(struct job *j)
     d9d_program_release(&j->program);
     d9d_mesh_close(j->mesh);
     d9d_device_close(j->dev);
-    d9d_boot_close(j->boot);
+    d9d_bootstrap_close(j->boot);
 }
 
 int main(int argc, char **argv)
 {
-    static const d9d_vocab_split split = {"regular", VOCAB};
+    static const d9d_block_vocab_split split = {"regular", VOCAB};
     struct job j = {.config = {.hidden = HIDDEN,
                                .layers = LAYERS,
                                .heads = 4,
@@ -383,7 +384,7 @@ int main(int argc, char **argv)
     else if (j.rank == 0)
         printf("%d stages on %d ranks: as in one piece\n", j.program.stages, j.ranks);
     if (st != D9D_OK && j.ranks > 1)
-        d9d_boot_abort(j.boot, 1, d9d_err_message());
+        d9d_bootstrap_abort(j.boot, 1, d9d_err_message());
     close_job(&j);
     return d9d_status_exit_code(st);
 }

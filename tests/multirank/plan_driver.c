@@ -16,8 +16,8 @@ static d9d_status read_config(int argc, char **argv, d9d_arena *a, json_t **full
     D9D_TRY_OR(st, d9d_json_parse(argv[1], text.data, text.len, &doc), out);
     for (int i = 2; i < argc; i++)
         D9D_TRY_OR(st, d9d_config_set(doc, argv[i]), out);
-    D9D_TRY_OR(st, d9d_config_resolve(&d9d_train_table, doc, argv[1], full), out);
-    st = d9d_config_bind(&d9d_train_table, *full, argv[1], NULL, a, out);
+    D9D_TRY_OR(st, d9d_config_resolve(&d9d_train_config_table, doc, argv[1], full), out);
+    st = d9d_config_bind(&d9d_train_config_table, *full, argv[1], NULL, a, out);
 out:
     json_decref(doc);
     d9d_buf_release(&text);
@@ -30,19 +30,19 @@ int main(int argc, char **argv)
     d9d_train_config config;
     d9d_arena a = {0};
     json_t *full = NULL;
-    d9d_boot *boot = NULL;
-    d9d_status st = d9d_boot_open(&boot);
+    d9d_bootstrap *boot = NULL;
+    d9d_status st = d9d_bootstrap_open(&boot);
 
     if (st == D9D_OK)
         st = read_config(argc, argv, &a, &full, &config);
     if (st == D9D_OK)
         st = d9d_train(&config, full, &(d9d_job){.boot = boot, .device = "cpu"}, &summary);
     if (st == D9D_OK)
-        printf("%d %llu\n", d9d_boot_rank(boot), (unsigned long long)summary.mem_bytes);
+        printf("%d %llu\n", d9d_bootstrap_rank(boot), (unsigned long long)summary.mem_bytes);
     else
         fprintf(stderr, "plan_driver: %s\n", d9d_err_message());
     json_decref(full);
     d9d_arena_release(&a);
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
     return st == D9D_OK ? 0 : 1;
 }

@@ -222,8 +222,8 @@ static const size_t embeds[] = {sizeof(d9d_tensor), sizeof(d9d_param) - 8, 0};
 const D9D_API d9d_plugin d9d_plugin_table = {.size = sizeof(d9d_plugin), .abi = D9D_PLUGIN_ABI, .embeds = embeds};'
     assert_output --partial "libembeds.so: was built where d9d_param has "
     bad empty <<<'#include <d9d/tasks/plugin.h>
-static const d9d_key keys[] = {D9D_MODEL_HEAD_KEYS, D9D_KEY_END};
-static const d9d_table table = D9D_TABLE(d9d_model_head, "mine", keys, "mine");
+static const d9d_key keys[] = {D9D_MODEL_SECTION_KEYS, D9D_KEY_END};
+static const d9d_table table = D9D_TABLE(d9d_model_section, "mine", keys, "mine");
 static const d9d_model_provider provider = {.size = sizeof(provider), .table = &table};
 static const d9d_model_provider *const models[] = {&provider, NULL};
 D9D_PLUGIN(.models = models);'
@@ -244,7 +244,7 @@ typedef struct section { double lr; } section;
 typedef struct larger { double lr, more; } larger;
 static const d9d_key keys[] = {D9D_KEY_REAL(section, lr, "0.1", 0, 1, "rate"), $3 D9D_KEY_END};
 static const d9d_table table = D9D_TABLE(section, "$2", keys, "mine");
-static d9d_status update(const void *c, const d9d_update *u) { (void)c, (void)u; return D9D_OK; }
+static d9d_status update(const void *c, const d9d_optimizer_update *u) { (void)c, (void)u; return D9D_OK; }
 static const d9d_optimizer_kind kind = {$1, &table, .states = {NULL}, .update = update};
 static const d9d_optimizer_kind *const kinds[] = {&kind, NULL};
 D9D_PLUGIN(.optimizers = kinds);
@@ -315,8 +315,8 @@ ROWS
         '"train.ready", NULL|event train.ready: its subscription has no function'; do
         cat >deaf.c <<SOURCE
 #include <d9d/tasks/plugin.h>
-static d9d_status handle(void *self, const d9d_event *e) { (void)self, (void)e; return D9D_OK; }
-static const d9d_subscription events[] = {{"mine.own", handle}, {${row%%|*}}, {NULL, NULL}};
+static d9d_status handle(void *self, const d9d_job_event *e) { (void)self, (void)e; return D9D_OK; }
+static const d9d_job_event_handler events[] = {{"mine.own", handle}, {${row%%|*}}, {NULL, NULL}};
 D9D_PLUGIN(.events = events);
 SOURCE
         plugin deaf deaf.c
@@ -631,7 +631,7 @@ JSON
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_event d9d_train_task d9d_metric_kind d9d_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_job_event d9d_train_task d9d_metric_kind d9d_pipe_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_schedule_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {

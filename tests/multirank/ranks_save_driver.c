@@ -32,26 +32,26 @@ static const struct entry {
 enum { N = sizeof(entries) / sizeof(entries[0]) };
 
 struct job {
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_device *dev;
     int rank, size;
     d9d_tensor tensors[N];
-    d9d_save_tensor items[N];
+    d9d_checkpointer_tensor items[N];
     int64_t steps;
-    d9d_save_count count;
+    d9d_checkpointer_count count;
 };
 
 /* The number of element i of a box in the whole. */
-static float number_of(const d9d_save_tensor *t, int64_t i)
+static float number_of(const d9d_checkpointer_tensor *t, int64_t i)
 {
     int64_t index = 0, stride = 1;
 
-    for (int d = t->whole.ndim - 1; d >= 0; d--) {
+    for (int d = t->global_shape.ndim - 1; d >= 0; d--) {
         const int64_t n = t->tensor->shape.dim[d];
 
         index += (t->start[d] + i % n) * stride;
-        stride *= t->whole.dim[d];
+        stride *= t->global_shape.dim[d];
         i /= n;
     }
     return (float)index;
@@ -61,21 +61,21 @@ static d9d_status boxes_make(struct job *j, bool fill)
 {
     for (int k = 0; k < N; k++) {
         const struct entry *e = &entries[k];
-        d9d_save_tensor *t = &j->items[k];
+        d9d_checkpointer_tensor *t = &j->items[k];
         d9d_shape box = e->whole;
         float *data;
 
-        *t = (d9d_save_tensor){
-            .name = e->name, .group = e->group, .tensor = &j->tensors[k], .whole = e->whole};
+        *t = (d9d_checkpointer_tensor){
+            .name = e->name, .group = e->group, .tensor = &j->tensors[k], .global_shape = e->whole};
         if (e->dim >= 0)
-            d9d_part_of(e->whole.dim[e->dim], j->size, j->rank, &t->start[e->dim],
-                        &box.dim[e->dim]);
+            d9d_param_split_even(e->whole.dim[e->dim], j->size, j->rank, &t->start[e->dim],
+                                 &box.dim[e->dim]);
         D9D_TRY(d9d_tensor_alloc(j->dev, D9D_F32, box, &j->tensors[k]));
         data = d9d_tensor_data(&j->tensors[k]);
         for (int64_t i = 0; i < d9d_tensor_numel(&j->tensors[k]); i++)
             data[i] = fill ? number_of(t, i) : -1;
     }
-    j->count = (d9d_save_count){"rows", &j->steps};
+    j->count = (d9d_checkpointer_count){"rows", &j->steps};
     return D9D_OK;
 }
 
@@ -93,22 +93,22 @@ static d9d_status boxes_check(struct job *j)
     return j->steps == 7 ? D9D_OK : D9D_FAIL(D9D_EVERIFY, "%lld steps", (long long)j->steps);
 }
 
-static d9d_save_set set_of(struct job *j)
+static d9d_checkpointer_set set_of(struct job *j)
 {
-    return (d9d_save_set){
+    return (d9d_checkpointer_set){
         .items = j->items, .n = j->rank == 0 ? N : N - 1, .counts = &j->count, .n_counts = 1};
 }
 
 static d9d_status act_write(struct job *j, const char *dir, int64_t step, bool spoilt)
 {
-    d9d_save_state state = {.step = step, .seed = 5, .finite = true, .parent = -1};
-    const d9d_save_set set = set_of(j);
+    d9d_checkpointer_state state = {.step = step, .seed = 5, .finite = true, .parent = -1};
+    const d9d_checkpointer_set set = set_of(j);
 
     j->steps = 7;
     D9D_TRY(boxes_make(j, true));
     if (spoilt)
         j->items[0].start[0] = 1000;
-    return d9d_save_write(dir, &state, &set, j->mesh, NULL);
+    return d9d_checkpointer_write(dir, &state, &set, j->mesh, NULL);
 }
 
 static void say(void *arg, d9d_log_level level, const char *text)
@@ -120,35 +120,35 @@ static void say(void *arg, d9d_log_level level, const char *text)
 static d9d_status act_read(struct job *j, const char *dir)
 {
     const d9d_log log = {.line = say, .level = D9D_LOG_INFO};
-    d9d_save_set set = set_of(j);
-    d9d_save_state state;
+    d9d_checkpointer_set set = set_of(j);
+    d9d_checkpointer_state state;
     const char *path;
     d9d_arena a = {0};
     d9d_status st;
 
     set.n = N;
     D9D_TRY(boxes_make(j, false));
-    st = d9d_save_newest(dir, j->boot, j->rank == 0 ? &log : NULL, &a, &path);
+    st = d9d_checkpointer_latest(dir, j->boot, j->rank == 0 ? &log : NULL, &a, &path);
     if (st == D9D_OK && path == NULL)
         st = D9D_FAIL(D9D_ENOTFOUND, "%s: no checkpoint", dir);
     if (st == D9D_OK)
-        st = d9d_save_read(path, &set, NULL, &state);
+        st = d9d_checkpointer_read(path, &set, NULL, &state);
     d9d_arena_release(&a);
     return st == D9D_OK ? boxes_check(j) : st;
 }
 
-/* What d9d_save_write() does, until the files of this rank are written. */
+/* What d9d_checkpointer_write() does, until the files of this rank are written. */
 static d9d_status act_die(struct job *j, const char *dir)
 {
-    const d9d_save_state state = {.step = 1, .finite = true, .parent = -1};
-    const d9d_save_set set = set_of(j);
+    const d9d_checkpointer_state state = {.step = 1, .finite = true, .parent = -1};
+    const d9d_checkpointer_set set = set_of(j);
     d9d_progress progress;
-    d9di_save s;
+    d9di_checkpointer_save s;
 
     D9D_TRY(boxes_make(j, true));
-    D9D_TRY(d9di_save_begin(dir, &state, j->mesh, &s));
+    D9D_TRY(d9di_checkpointer_save_begin(dir, &state, j->mesh, &s));
     d9d_progress_start(&progress, NULL, "save", "B", 0);
-    D9D_TRY(d9di_save_share(&s, &set, &progress));
+    D9D_TRY(d9di_checkpointer_save_write_rank(&s, &set, &progress));
     return raise(SIGKILL) == 0 ? D9D_OK : D9D_EINVAL;
 }
 
@@ -165,12 +165,12 @@ static d9d_status act(struct job *j, const char *what, const char *dir, int who)
 
 static d9d_status job_open(struct job *j)
 {
-    d9d_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
-    const d9d_mesh_how how = {.timeout_s = 600};
+    d9d_parallel_degrees degrees = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_mesh_opts how = {.timeout_s = 600};
 
-    D9D_TRY(d9d_boot_open(&j->boot));
-    j->rank = d9d_boot_rank(j->boot);
-    j->size = d9d_boot_size(j->boot);
+    D9D_TRY(d9d_bootstrap_open(&j->boot));
+    j->rank = d9d_bootstrap_rank(j->boot);
+    j->size = d9d_bootstrap_size(j->boot);
     degrees.data_parallel_shard = j->size;
     D9D_TRY(d9d_device_open("cpu", &j->dev));
     return d9d_mesh_open(j->boot, &degrees, "cpu", j->dev->stream, &how, &j->mesh);
@@ -188,6 +188,6 @@ int main(int argc, char **argv)
         d9d_tensor_release(&j.tensors[k]);
     d9d_mesh_close(j.mesh);
     d9d_device_close(j.dev);
-    d9d_boot_close(j.boot);
+    d9d_bootstrap_close(j.boot);
     return st == D9D_OK ? 0 : 1;
 }

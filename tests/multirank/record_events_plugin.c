@@ -8,14 +8,14 @@
 
 static int rank; /* of this process */
 
-static d9d_status heard(void *self, const d9d_event *e)
+static d9d_status heard(void *self, const d9d_job_event *e)
 {
     const char *fail = getenv("D9D_FAIL_AT");
     char path[32];
     FILE *f;
 
     if (e->boot != NULL)
-        rank = d9d_boot_rank(e->boot);
+        rank = d9d_bootstrap_rank(e->boot);
     (void)snprintf(path, sizeof(path), "events.%d", rank);
     f = fopen(path, "a");
     if (f == NULL)
@@ -40,24 +40,24 @@ static d9d_status heard(void *self, const d9d_event *e)
     return D9D_OK;
 }
 
-static d9d_status and_tell(void *self, const d9d_event *e)
+static d9d_status and_tell(void *self, const d9d_job_event *e)
 {
-    const d9d_event mine = {.size = sizeof(mine), .id = "mine.ready", .user = "user"};
+    const d9d_job_event mine = {.size = sizeof(mine), .id = "mine.ready", .user = "user"};
 
     D9D_TRY(heard(self, e));
-    return d9d_events_trigger(e->events, &mine);
+    return d9d_job_events_trigger(e->events, &mine);
 }
 
 /* The second handler of an event comes behind the first; the third is told by and_tell(). */
-static d9d_status again(void *self, const d9d_event *e)
+static d9d_status again(void *self, const d9d_job_event *e)
 {
-    d9d_event twice = *e;
+    d9d_job_event twice = *e;
 
     twice.user = "again";
     return heard(self, &twice);
 }
 
-static const d9d_subscription events[] = {
+static const d9d_job_event_handler events[] = {
     {"train.configuration.start", heard},
     {"train.configuration.data_loader", heard},
     {"train.configuration.model_stages", heard},

@@ -5,7 +5,7 @@
 static d9d_model *const *models; /* of this process */
 static size_t n_models;
 
-static d9d_status keep(void *self, const d9d_event *e)
+static d9d_status keep(void *self, const d9d_job_event *e)
 {
     (void)self;
     models = e->models;
@@ -15,17 +15,17 @@ static d9d_status keep(void *self, const d9d_event *e)
 
 static d9d_status shrink_one(void *arg, d9d_param *p)
 {
-    float *x = d9d_tensor_data(&p->own);
+    float *x = d9d_tensor_data(&p->shard);
 
     (void)arg;
     if (p->dtype != D9D_F32)
         return D9D_FAIL(D9D_EINVAL, "shrink: %s is not float32", p->name);
-    for (int64_t i = 0; i < d9d_tensor_numel(&p->own); i++)
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->shard); i++)
         x[i] *= 0.9F;
     return D9D_OK;
 }
 
-static d9d_status shrink(void *self, const d9d_event *e)
+static d9d_status shrink(void *self, const d9d_job_event *e)
 {
     (void)self, (void)e;
     for (size_t i = 0; i < n_models; i++)
@@ -33,7 +33,7 @@ static d9d_status shrink(void *self, const d9d_event *e)
     return D9D_OK;
 }
 
-static const d9d_subscription events[] = {
+static const d9d_job_event_handler events[] = {
     {"train.configuration.model_stages", keep},
     {"train.step.post", shrink},
     {NULL, NULL},

@@ -27,10 +27,10 @@ static double exact(void)
 /* The same bytes on every rank. */
 static void check_same(const ranks *w, const void *mine, size_t bytes)
 {
-    d9d_comm_word *all = calloc((size_t)w->size, sizeof(*all));
+    d9d_comm_blob *all = calloc((size_t)w->size, sizeof(*all));
     d9d_arena a = {0};
 
-    assert_ok(d9d_comm_gather_words(w->comm, "check", mine, bytes, &a, all));
+    assert_ok(d9d_comm_allgather_bytes(w->comm, "check", mine, bytes, &a, all));
     for (int r = 0; r < w->size; r++) {
         assert_int_equal(all[r].n, bytes);
         assert_memory_equal(all[r].data, mine, bytes);
@@ -57,13 +57,13 @@ static void rows_go_and_come_back(void **state)
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, part, host, &x));
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
-    assert_ok(d9d_op_gather_rows(t, v, w->comm, "x", &all));
+    assert_ok(d9d_op_all_gather_rows(t, v, w->comm, "x", &all));
     got = ranks_host(d9d_var_tensor(all));
     assert_int_equal(d9d_tensor_numel(d9d_var_tensor(all)), n * 15);
     for (int64_t i = 0; i < n * 15; i++)
         assert_true(got[i] == (float)(100 * (i / 15) + i % 15));
     free(got);
-    assert_ok(d9d_op_scatter_rows(t, all, w->comm, "y", &y)); /* n times its own */
+    assert_ok(d9d_op_reduce_scatter_rows(t, all, w->comm, "y", &y)); /* n times its own */
     got = ranks_host(d9d_var_tensor(y));
     for (int i = 0; i < 15; i++)
         assert_true(got[i] == (float)n * host[i]);
@@ -92,9 +92,9 @@ static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     d9d_var *all, *h;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_gather_rows(t, in[0], w->comm, "x", &all));
+    D9D_TRY(d9d_op_all_gather_rows(t, in[0], w->comm, "x", &all));
     D9D_TRY(d9d_op_linear(t, all, e->param[0], &h));
-    return d9d_op_scatter_rows(t, h, w->comm, "y", out);
+    return d9d_op_reduce_scatter_rows(t, h, w->comm, "y", out);
 }
 
 /* Products of rows on their way, and their sums; alone, what those are made of. */
@@ -103,20 +103,20 @@ static d9d_status run_beside(void *self, d9d_tape *t, d9d_var *const *in, size_t
 {
     fd_env *e = self;
     const ranks *w = e->of->arg;
-    const d9d_linear_rows of[] = {{e->param[0], 2, 5}, {e->param[0], 0, 7}};
+    const d9d_op_weight_slice of[] = {{e->param[0], 2, 5}, {e->param[0], 0, 7}};
     d9d_var *all, *h[2], *y[2];
-    d9d_coming coming;
+    d9d_op_pending_rows coming;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_gather_rows_go(t, in[0], w->comm, "x", &coming, &all));
-    D9D_TRY(d9d_op_linears(t, all, &coming, of, 2, h));
+    D9D_TRY(d9d_op_all_gather_rows_start(t, in[0], w->comm, "x", &coming, &all));
+    D9D_TRY(d9d_op_linear_multi(t, all, &coming, of, 2, h));
     D9D_TRY(d9d_op_add(t, h[0], h[0], &h[0]));
     if (w->size == 1) {
-        D9D_TRY(d9d_op_linear_onto(t, h[1], e->param[1], in[1], &y[0]));
+        D9D_TRY(d9d_op_linear_residual(t, h[1], e->param[1], in[1], &y[0]));
         D9D_TRY(d9d_op_linear(t, h[0], e->param[2], &y[1]));
     } else {
-        D9D_TRY(d9d_op_linear_scatter(t, h[1], e->param[1], w->comm, "y", in[1], &y[0]));
-        D9D_TRY(d9d_op_linear_scatter(t, h[0], e->param[2], w->comm, "y", NULL, &y[1]));
+        D9D_TRY(d9d_op_linear_reduce_scatter(t, h[1], e->param[1], w->comm, "y", in[1], &y[0]));
+        D9D_TRY(d9d_op_linear_reduce_scatter(t, h[0], e->param[2], w->comm, "y", NULL, &y[1]));
     }
     return d9d_op_add(t, y[0], y[1], out);
 }
@@ -127,13 +127,13 @@ static d9d_status run_ffn(void *self, d9d_tape *t, d9d_var *const *in, size_t n_
 {
     fd_env *e = self;
     const ranks *w = e->of->arg;
-    const d9d_ffn_weights weights = {e->param[0], e->param[1], e->param[2]};
-    d9d_coming coming;
-    const d9d_ffn_ranks between = {w->comm, "y", &coming};
+    const d9d_op_ffn_weights weights = {e->param[0], e->param[1], e->param[2]};
+    d9d_op_pending_rows coming;
+    const d9d_op_ffn_tp between = {w->comm, "y", &coming};
     d9d_var *all;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_gather_rows_go(t, in[0], w->comm, "x", &coming, &all));
+    D9D_TRY(d9d_op_all_gather_rows_start(t, in[0], w->comm, "x", &coming, &all));
     return d9d_op_ffn(t, all, &weights, NULL, w->size > 1 ? &between : NULL, in[1], out);
 }
 
@@ -185,8 +185,8 @@ static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
 
     for (size_t i = 0; i < 2; i++)
         *p[i] = (d9d_param){.name = "w",
-                            .whole = shape[i],
-                            .work = shape[i],
+                            .global_shape = shape[i],
+                            .local_shape = shape[i],
                             .dtype = t,
                             .data = ranks_numbers(w, t, shape[i], stream + i)};
 }
@@ -195,13 +195,13 @@ static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
 static d9d_status products_together(const ranks *w, d9d_tape *t, d9d_var *x, columns *c,
                                     d9d_var **y)
 {
-    const d9d_linear_rows of = {&c[w->rank].up, 0, MID};
-    d9d_coming coming;
+    const d9d_op_weight_slice of = {&c[w->rank].up, 0, MID};
+    d9d_op_pending_rows coming;
     d9d_var *h;
 
-    D9D_TRY(d9d_op_gather_rows_go(t, x, w->comm, "x", &coming, &h));
-    D9D_TRY(d9d_op_linears(t, h, &coming, &of, 1, &h));
-    return d9d_op_linear_scatter(t, h, &c[w->rank].down, w->comm, "y", x, y);
+    D9D_TRY(d9d_op_all_gather_rows_start(t, x, w->comm, "x", &coming, &h));
+    D9D_TRY(d9d_op_linear_multi(t, h, &coming, &of, 1, &h));
+    return d9d_op_linear_reduce_scatter(t, h, &c[w->rank].down, w->comm, "y", x, y);
 }
 
 static d9d_status products_alone(const ranks *w, d9d_tape *t, d9d_var *x, columns *c, d9d_var **y)
@@ -211,7 +211,7 @@ static d9d_status products_alone(const ranks *w, d9d_tape *t, d9d_var *x, column
     *y = x;
     for (int r = 0; r < w->size; r++) {
         D9D_TRY(d9d_op_linear(t, x, &c[r].up, &h));
-        D9D_TRY(d9d_op_linear_onto(t, h, &c[r].down, *y, y));
+        D9D_TRY(d9d_op_linear_residual(t, h, &c[r].down, *y, y));
     }
     return D9D_OK;
 }
@@ -286,7 +286,7 @@ static void rows_that_do_not_divide_are_refused(void **state)
         goto out;
     (void)snprintf(want, sizeof(want), "scatter_rows: %d rows do not divide over %d ranks",
                    2 * w->size + 1, w->size);
-    assert_fails(d9d_op_scatter_rows(t, v, w->comm, "x", &y), D9D_EINVAL, want);
+    assert_fails(d9d_op_reduce_scatter_rows(t, v, w->comm, "x", &y), D9D_EINVAL, want);
     assert_null(y);
 out:
     d9d_tape_free(t);
@@ -312,14 +312,14 @@ static void param_make(const ranks *w, d9d_param *p, int64_t v, int64_t h, uint6
     float *host = ranks_host(&part);
 
     *p = (d9d_param){.name = "head",
-                     .whole = D9D_SHAPE(v, h),
-                     .work = D9D_SHAPE(n, h),
-                     .work_start = {first},
+                     .global_shape = D9D_SHAPE(v, h),
+                     .local_shape = D9D_SHAPE(n, h),
+                     .local_offset = {first},
                      .dtype = D9D_F32,
                      .grad_dtype = D9D_F32,
                      .trainable = true};
-    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, p->work, host, &p->data));
-    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, p->work, &p->grad));
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, p->local_shape, host, &p->data));
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, p->local_shape, &p->grad));
     free(host);
     d9d_tensor_release(&part);
     d9d_tensor_release(&all);
@@ -353,12 +353,12 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
     d9d_tape *t;
 
     for (size_t i = 0; i < c->n; i++) {
-        d9d_part_of(c->v[i], parts, mine, &o->first[i], &o->n[i]);
+        d9d_param_split_even(c->v[i], parts, mine, &o->first[i], &o->n[i]);
         param_make(w, &param[i], c->v[i], c->h, 60 + i, o->first[i], o->n[i]);
     }
     assert_ok(d9d_tape_create(w->dev, &t));
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
-    assert_ok(d9d_op_gather_rows(t, v, comm, "h", &h));
+    assert_ok(d9d_op_all_gather_rows(t, v, comm, "h", &h));
     assert_ok((root ? d9d_op_linear_cross_entropy_root : d9d_op_linear_cross_entropy)(
         t, h, heads, c->n, targets, IGNORE, comm, &loss));
     o->loss = ranks_host(d9d_var_tensor(loss));
@@ -430,7 +430,7 @@ static void a_target_outside_is_refused_on_every_rank(void **state)
     int64_t first, n;
     d9d_tape *t;
 
-    d9d_part_of(5, w->size, w->rank, &first, &n);
+    d9d_param_split_even(5, w->size, w->rank, &first, &n);
     param_make(w, &param, 5, 3, 2, first, n);
     assert_ok(d9d_tensor_from_host(w->dev, D9D_I32, D9D_SHAPE(1), &bad, &target));
     assert_ok(d9d_tape_create(w->dev, &t));
@@ -451,8 +451,8 @@ out:
 
 enum { B = 2, S = 12, T = B * S };
 
-static const d9d_vocab_split one_split[] = {{"all", 23}};
-static const d9d_vocab_split three_splits[] = {{"regular", 19}, {"one", 1}, {"special", 3}};
+static const d9d_block_vocab_split one_split[] = {{"all", 23}};
+static const d9d_block_vocab_split three_splits[] = {{"regular", 19}, {"one", 1}, {"special", 3}};
 
 static const d9d_qwen3_config dense = {.hidden = 20,
                                        .layers = 2,
@@ -470,7 +470,7 @@ typedef struct variant {
     const char *name;
     int heads, kv, ranks_per_kv;
     bool moe, tied, packed;
-    d9d_checkpointing recompute;
+    d9d_model_recompute_mode recompute;
 } variant;
 
 static const variant variants[] = {
@@ -550,7 +550,7 @@ typedef struct half {
 
 static void half_open(const ranks *w, const variant *v, d9d_mesh *mesh, half *f)
 {
-    const d9d_model_options options = {.dtype = D9D_F32, .checkpointing = v->recompute};
+    const d9d_model_opts options = {.dtype = D9D_F32, .recompute = v->recompute};
 
     *f = (half){.config = config_of(v, w->size)};
     assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
@@ -579,9 +579,9 @@ static void half_backward(const ranks *w, d9d_tape *t, d9d_var *loss, way by)
     d9d_tensor seed = ranks_numbers(w, D9D_F32, D9D_SHAPE(T), 3);
 
     assert_ok(d9d_tape_backward(t, &loss, &seed, by == ROOT ? 0 : 1,
-                                by == HALVES ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+                                by == HALVES ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
     if (by == HALVES)
-        assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+        assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     d9d_tensor_release(&seed);
 }
 
@@ -607,7 +607,7 @@ static void half_learn(const ranks *w, const variant *v, half *f, way by)
     for (size_t i = 0; i < f->params.n; i++) {
         d9d_param *p = f->params.p[i];
 
-        assert_ok(d9d_comm_all_reduce(p->sum, w->dev->stream, p->name, D9D_F32,
+        assert_ok(d9d_comm_all_reduce(p->grad_group, w->dev->stream, p->name, D9D_F32,
                                       d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
                                       D9D_COMM_SUM));
     }
@@ -620,13 +620,13 @@ static void half_learn(const ranks *w, const variant *v, half *f, way by)
 /* This rank's part of a whole matrix. */
 static float *part_of(const d9d_param *p, const float *whole)
 {
-    const int64_t cols = p->work.ndim > 1 ? p->work.dim[1] : 1;
-    const int64_t stride = p->whole.ndim > 1 ? p->whole.dim[1] : 1;
-    const int64_t left = p->whole.ndim > 1 ? p->work_start[1] : 0;
-    float *part = calloc((size_t)(p->work.dim[0] * cols) + 1, sizeof(*part));
+    const int64_t cols = p->local_shape.ndim > 1 ? p->local_shape.dim[1] : 1;
+    const int64_t stride = p->global_shape.ndim > 1 ? p->global_shape.dim[1] : 1;
+    const int64_t left = p->global_shape.ndim > 1 ? p->local_offset[1] : 0;
+    float *part = calloc((size_t)(p->local_shape.dim[0] * cols) + 1, sizeof(*part));
 
-    for (int64_t i = 0; i < p->work.dim[0]; i++)
-        memcpy(part + i * cols, whole + (p->work_start[0] + i) * stride + left,
+    for (int64_t i = 0; i < p->local_shape.dim[0]; i++)
+        memcpy(part + i * cols, whole + (p->local_offset[0] + i) * stride + left,
                (size_t)cols * sizeof(float));
     return part;
 }
@@ -637,7 +637,7 @@ static void compare(const char *what, const d9d_param *part, const d9d_tensor *g
     char text[200];
     float *a = ranks_host(got), *b = ranks_host(whole), *want = b;
 
-    if (part->work.ndim <= 2)
+    if (part->local_shape.ndim <= 2)
         want = part_of(part, b);
     (void)snprintf(text, sizeof(text), "%s of %s", what, part->name);
     ranks_close_to(text, a, want, d9d_tensor_numel(got), tolerance);

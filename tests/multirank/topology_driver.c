@@ -11,7 +11,7 @@
 static d9d_status values(const d9d_checkpoint *c, const char *name, float **out, size_t *n)
 {
     for (size_t i = 0; i < d9d_checkpoint_count(c); i++) {
-        const d9d_st_tensor *t = d9d_checkpoint_at(c, i);
+        const d9d_safetensors_tensor *t = d9d_checkpoint_at(c, i);
 
         if (strcmp(t->name, name) != 0)
             continue;

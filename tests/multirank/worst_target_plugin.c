@@ -3,12 +3,12 @@
 #include <d9d/tasks/plugin.h>
 
 static const d9d_key keys[] = {
-    D9D_KEY_STR(d9d_output_section, output, D9D_REQUIRED, "file to write", .min = 1),
+    D9D_KEY_STR(d9d_job_output_section, output, D9D_REQUIRED, "file to write", .min = 1),
     D9D_KEY_END,
 };
-static const d9d_table table = D9D_TABLE(d9d_output_section, "worst", keys, "the worst target");
+static const d9d_table table = D9D_TABLE(d9d_job_output_section, "worst", keys, "the worst target");
 
-static d9d_status row(const void *config, const d9d_infer_row *x, d9d_buf *line)
+static d9d_status row(const void *config, const d9d_infer_task_row *x, d9d_buf *line)
 {
     double worst = 0;
 

@@ -8,7 +8,7 @@
  */
 #include "cuda/attention/attention_simt.cuh"
 
-template <class T> struct grads {
+template <class T> struct attention_bwd_args {
     d9d_attention_dims n;
     T *dq, *dk, *dv;
     const T *dout, *q, *k, *v, *o;
@@ -17,10 +17,10 @@ template <class T> struct grads {
 };
 
 /* A warp has a row of a head. */
-template <class T> static __global__ void delta_kernel(grads<T> g)
+template <class T> static __global__ void row_dot_kernel(attention_bwd_args<T> g)
 {
     const d9d_attention_dims &n = g.n;
-    const int64_t row = row_mine<WARP>(), h = row % n.a, i = row / n.a % n.s, b = row / n.a / n.s;
+    const int64_t row = group_row<WARP>(), h = row % n.a, i = row / n.a % n.s, b = row / n.a / n.s;
     float sum = 0.0f;
 
     if (row >= n.b * n.s * n.a)
@@ -33,11 +33,11 @@ template <class T> static __global__ void delta_kernel(grads<T> g)
 }
 
 /* What a block has in shared memory. */
-template <class Z> struct tiles {
+template <class Z> struct smem_tiles {
     float *q, *dout, *k, *v; /* rows */
     float *p, *ds;           /* scores */
 };
-template <class Z> static __device__ __forceinline__ tiles<Z> tiles_of(float *shared)
+template <class Z> static __device__ __forceinline__ smem_tiles<Z> smem_tiles_make(float *shared)
 {
     enum { ROWS = Z::SIDE * Z::STEP };
 
@@ -51,9 +51,9 @@ template <class Z> static __device__ __forceinline__ tiles<Z> tiles_of(float *sh
 
 /* P and dS of the tile of queries at q0 and keys at k0, counted over B and S, of query head h. */
 template <class Z, class T>
-static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<Z> &sh,
-                                                 const segment &x, int64_t b, int64_t h, int64_t q0,
-                                                 int64_t k0)
+static __device__ __forceinline__ void tile_p_ds(const attention_bwd_args<T> &g,
+                                                 const smem_tiles<Z> &sh, const segment &x,
+                                                 int64_t b, int64_t h, int64_t q0, int64_t k0)
 {
     const d9d_attention_dims &n = g.n;
     float s[Z::R][Z::R], dp[Z::R][Z::R];
@@ -62,14 +62,14 @@ static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<
     dot_rows<Z>(dp, sh.dout, sh.v, n.d);
 #pragma unroll
     for (int r = 0; r < Z::R; r++) {
-        const int i = my_row() * Z::R + r;
-        const int64_t at = row_number(n, b, h, q0 + i);
-        const bool mine = inside(x.q, q0 + i);
+        const int i = thread_row() * Z::R + r;
+        const int64_t at = row_stat_index(n, b, h, q0 + i);
+        const bool mine = range_contains(x.q, q0 + i);
         const float lse = mine ? g.lse[at] : 0.0f, delta = mine ? g.delta[at] : 0.0f;
 
 #pragma unroll
         for (int c = 0; c < Z::R; c++) {
-            const int j = my_col() + c * EDGE;
+            const int j = thread_col() + c * THREAD_GRID;
             const bool seen = visible(n, x, q0 + i, k0 + j);
             const float p = seen ? expf(s[r][c] * n.scale - lse) : 0.0f;
 
@@ -80,31 +80,32 @@ static __device__ __forceinline__ void tile_grad(const grads<T> &g, const tiles<
 }
 
 /* A tile of queries of a head. */
-template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dq_kernel(grads<T> g)
+template <class Z, class T>
+static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T> g)
 {
     extern __shared__ float shared[];
     const d9d_attention_dims &n = g.n;
-    const tiles<Z> sh = tiles_of<Z>(shared);
-    const int64_t heads = n.b * n.a, all = d9di_ceil_div(n.s, Z::SIDE);
+    const smem_tiles<Z> sh = smem_tiles_make<Z>(shared);
+    const int64_t heads = n.b * n.a, all = d9di_i64_ceil_div(n.s, Z::SIDE);
     const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
     const int64_t kh = h / (n.a / n.kv), row = (all - 1 - blockIdx.x / heads) * Z::SIDE;
-    const int64_t q0 = b * n.s + row, nq = d9di_min(Z::SIDE, n.s - row);
-    segment x = segment_of(n, segment_at(n, false, q0), b);
+    const int64_t q0 = b * n.s + row, nq = d9di_i64_min(Z::SIDE, n.s - row);
+    segment x = segment_of(n, segment_find(n, false, q0), b);
     float dq[Z::R][Z::DV];
 
     load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
     load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
     do {
-        const int64_t end = n.causal ? d9di_min(beside(x, q0 + nq), x.k.end) : x.k.end;
+        const int64_t end = n.causal ? d9di_i64_min(diagonal_key(x, q0 + nq), x.k.end) : x.k.end;
 
-        clear<Z>(dq);
-        for (int64_t k0 = first_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
-            const int64_t nk = d9di_min(Z::SIDE, x.k.end - k0);
+        clear_acc<Z>(dq);
+        for (int64_t k0 = first_visible_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
+            const int64_t nk = d9di_i64_min(Z::SIDE, x.k.end - k0);
 
             load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
             load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
             __syncthreads();
-            tile_grad(g, sh, x, b, h, q0, k0);
+            tile_p_ds(g, sh, x, b, h, q0, k0);
             __syncthreads();
             add_rows<Z>(dq, sh.ds, Z::SCORES, 1, sh.k);
             __syncthreads();
@@ -114,15 +115,16 @@ template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dq
 }
 
 /* Segments [first, end) begin with one key; the last of them has all their keys. */
-struct span {
+struct key_segments {
     int64_t first, end;
-    cells k;
+    token_range k;
 };
 
 /* The one of segment i. */
-static __device__ __forceinline__ span span_of(const d9d_attention_dims &n, int64_t i, int64_t b)
+static __device__ __forceinline__ key_segments key_segments_of(const d9d_attention_dims &n,
+                                                               int64_t i, int64_t b)
 {
-    span x = {n.segment != NULL ? i : 0, i + 1, {0, 0}};
+    key_segments x = {n.segment != NULL ? i : 0, i + 1, {0, 0}};
 
     while (n.segment != NULL && x.first > 0 && n.segment[x.first - 1].k == n.segment[i].k)
         x.first--;
@@ -133,35 +135,36 @@ static __device__ __forceinline__ span span_of(const d9d_attention_dims &n, int6
 }
 
 /* Go to the next one; whether it has keys before `end`. */
-static __device__ __forceinline__ bool span_next(const d9d_attention_dims &n, int64_t b,
-                                                 int64_t end, span *x)
+static __device__ __forceinline__ bool key_segments_next(const d9d_attention_dims &n, int64_t b,
+                                                         int64_t end, key_segments *x)
 {
     if (n.segment == NULL || x->end >= n.segments || n.segment[x->end].k >= end)
         return false;
-    *x = span_of(n, x->end, b);
+    *x = key_segments_of(n, x->end, b);
     return true;
 }
 
 /* dK and dV of a tile of keys at k0 from one query head and one segment. */
 template <class Z, class T>
-static __device__ __forceinline__ void add_queries(const grads<T> &g, const tiles<Z> &sh,
-                                                   const segment &x, int64_t b, int64_t h,
-                                                   int64_t k0, float (&dk)[Z::R][Z::DV],
-                                                   float (&dv)[Z::R][Z::DV])
+static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<T> &g,
+                                                       const smem_tiles<Z> &sh, const segment &x,
+                                                       int64_t b, int64_t h, int64_t k0,
+                                                       float (&dk)[Z::R][Z::DV],
+                                                       float (&dv)[Z::R][Z::DV])
 {
     const d9d_attention_dims &n = g.n;
     /* Queries in front of key k0 are hidden, by whole tiles, and those whose windows are past. */
-    const int64_t hidden = n.causal ? d9di_max(k0 - beside(x, x.q.first), 0) : 0;
-    const int64_t past = k0 + Z::SIDE - 1 + n.window - beside(x, 0);
-    const int64_t end = n.window > 0 ? d9di_min(x.q.end, past) : x.q.end;
+    const int64_t hidden = n.causal ? d9di_i64_max(k0 - diagonal_key(x, x.q.first), 0) : 0;
+    const int64_t past = k0 + Z::SIDE - 1 + n.window - diagonal_key(x, 0);
+    const int64_t end = n.window > 0 ? d9di_i64_min(x.q.end, past) : x.q.end;
 
     for (int64_t q0 = x.q.first + hidden / Z::SIDE * Z::SIDE; q0 < end; q0 += Z::SIDE) {
-        const int64_t nq = d9di_min(Z::SIDE, x.q.end - q0);
+        const int64_t nq = d9di_i64_min(Z::SIDE, x.q.end - q0);
 
         load_rows<Z>(sh.q, g.q, q0, nq, n.a, h, n.d);
         load_rows<Z>(sh.dout, g.dout, q0, nq, n.a, h, n.d);
         __syncthreads();
-        tile_grad(g, sh, x, b, h, q0, k0);
+        tile_p_ds(g, sh, x, b, h, q0, k0);
         __syncthreads();
         add_rows<Z>(dv, sh.p, 1, Z::SCORES, sh.dout);
         add_rows<Z>(dk, sh.ds, 1, Z::SCORES, sh.q);
@@ -170,71 +173,75 @@ static __device__ __forceinline__ void add_queries(const grads<T> &g, const tile
 }
 
 /* A tile of keys of a key head. */
-template <class Z, class T> static __global__ void __launch_bounds__(THREADS) dkv_kernel(grads<T> g)
+template <class Z, class T>
+static __global__ void __launch_bounds__(THREADS) dkv_kernel(attention_bwd_args<T> g)
 {
     extern __shared__ float shared[];
     const d9d_attention_dims &n = g.n;
-    const tiles<Z> sh = tiles_of<Z>(shared);
+    const smem_tiles<Z> sh = smem_tiles_make<Z>(shared);
     const int64_t heads = n.b * n.kv, group = n.a / n.kv;
     const int64_t b = blockIdx.x % heads / n.kv, kh = blockIdx.x % heads % n.kv;
     const int64_t row = blockIdx.x / heads * Z::SIDE, k0 = b * n.z + row;
-    const int64_t nk = d9di_min(Z::SIDE, n.z - row);
-    span s = span_of(n, segment_at(n, true, k0), b);
+    const int64_t nk = d9di_i64_min(Z::SIDE, n.z - row);
+    key_segments s = key_segments_of(n, segment_find(n, true, k0), b);
     float dk[Z::R][Z::DV], dv[Z::R][Z::DV];
 
     load_rows<Z>(sh.k, g.k, k0, nk, n.kv, kh, n.d);
     load_rows<Z>(sh.v, g.v, k0, nk, n.kv, kh, n.d);
     do {
-        clear<Z>(dk);
-        clear<Z>(dv);
+        clear_acc<Z>(dk);
+        clear_acc<Z>(dv);
         for (int64_t h = kh * group; h < (kh + 1) * group; h++)
             for (int64_t i = s.first; i < s.end; i++)
-                add_queries<Z>(g, sh, segment_of(n, i, b), b, h, k0, dk, dv);
+                add_query_tiles<Z>(g, sh, segment_of(n, i, b), b, h, k0, dk, dv);
         store_rows<Z>(g.dk, dk, k0, s.k, n.kv, kh, n.d);
         store_rows<Z>(g.dv, dv, k0, s.k, n.kv, kh, n.d);
-    } while (span_next(n, b, k0 + nk, &s));
+    } while (key_segments_next(n, b, k0 + nk, &s));
 }
 
-template <class Z, class T> static d9d_status run(d9d_stream s, const grads<T> &g)
+template <class Z, class T> static d9d_status launch(d9d_stream s, const attention_bwd_args<T> &g)
 {
     const int64_t shared = 4 * Z::ROWS_BYTES + 2 * Z::SCORES_BYTES;
-    const int64_t q_tiles = d9di_ceil_div(g.n.s, Z::SIDE), k_tiles = d9di_ceil_div(g.n.z, Z::SIDE);
+    const int64_t q_tiles = d9di_i64_ceil_div(g.n.s, Z::SIDE),
+                  k_tiles = d9di_i64_ceil_div(g.n.z, Z::SIDE);
     const int64_t rows = g.n.b * g.n.s * g.n.a;
-    cudaStream_t queue = d9di_queue(s);
+    cudaStream_t queue = d9di_cuda_stream(s);
 
-    D9D_TRY(allow(s, "attention_din", (const void *)dq_kernel<Z, T>, shared));
-    D9D_TRY(allow(s, "attention_din", (const void *)dkv_kernel<Z, T>, shared));
-    delta_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(g);
+    D9D_TRY(kernel_allow_smem(s, "attention_din", (const void *)dq_kernel<Z, T>, shared));
+    D9D_TRY(kernel_allow_smem(s, "attention_din", (const void *)dkv_kernel<Z, T>, shared));
+    row_dot_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, queue>>>(g);
     dq_kernel<Z><<<(unsigned)(g.n.b * g.n.a * q_tiles), THREADS, shared, queue>>>(g);
     dkv_kernel<Z><<<(unsigned)(g.n.b * g.n.kv * k_tiles), THREADS, shared, queue>>>(g);
-    return d9di_launched("attention_din");
+    return d9di_cuda_check_launch("attention_din");
 }
 
-template <class T> static d9d_status run_shaped(d9d_stream s, const grads<T> &g)
+template <class T>
+static d9d_status launch_by_head_size(d9d_stream s, const attention_bwd_args<T> &g)
 {
     if (g.n.d <= 128)
-        return run<shape<32, 8>>(s, g);
+        return launch<tile_shape<32, 8>>(s, g);
     if (g.n.d <= 256)
-        return run<shape<16, 16>>(s, g);
-    return run<shape<16, 32>>(s, g);
+        return launch<tile_shape<16, 16>>(s, g);
+    return launch<tile_shape<16, 32>>(s, g);
 }
 
-template <class T> static d9d_status with_scratch(d9d_stream s, const d9di_attention *c)
+template <class T> static d9d_status run_with_scratch(d9d_stream s, const d9di_attention_call *c)
 {
     const int64_t bytes = c->n.b * c->n.a * c->n.s * 4;
     d9d_status st;
     void *delta;
 
-    D9D_TRY(d9di_take(s, bytes, &delta));
-    st = run_shaped<T>(s, grads<T>{c->n, (T *)c->dq, (T *)c->dk, (T *)c->dv, (const T *)c->dout,
-                                   (const T *)c->q, (const T *)c->k, (const T *)c->v,
-                                   (const T *)c->o, c->lse, (float *)delta});
-    d9di_give(s, delta, bytes);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &delta));
+    st = launch_by_head_size<T>(s, attention_bwd_args<T>{c->n, (T *)c->dq, (T *)c->dk, (T *)c->dv,
+                                                         (const T *)c->dout, (const T *)c->q,
+                                                         (const T *)c->k, (const T *)c->v,
+                                                         (const T *)c->o, c->lse, (float *)delta});
+    d9di_cuda_scratch_free(s, delta, bytes);
     return st;
 }
 
-d9d_status d9di_attention_tiles_din(d9d_stream s, const d9di_attention *c)
+d9d_status d9di_attention_bwd_simt(d9d_stream s, const d9di_attention_call *c)
 {
-    D9D_TRY(check_features(c->op, &c->n));
-    return D9DI_TYPED(c->n.t, T, with_scratch<T>(s, c));
+    D9D_TRY(head_size_check(c->op, &c->n));
+    return D9DI_DISPATCH_DTYPE(c->n.t, T, run_with_scratch<T>(s, c));
 }

@@ -32,10 +32,10 @@ namespace
 /* --- before the two launches ----------------------------------------------------------------- */
 
 /* Blocks of the launch before: the lists, and what of each row the kernels want. */
-enum { LISTS = 3 };
+enum { LIST_BLOCKS = 3 };
 
 /* Of [B S, A, D], and lse [B, A, S]. */
-struct rows {
+struct preprocess_args {
     const bf16 *dout, *o;
     const float *lse;
     float *lse2, *delta; /* out */
@@ -43,7 +43,7 @@ struct rows {
 };
 
 /* A warp has a row of a head. */
-DEVICE void make_row(const sizes &n, const rows &x, int64_t row)
+DEVICE void preprocess_row(const bwd_sizes &n, const preprocess_args &x, int64_t row)
 {
     const int h = (int)(row % n.a), token = (int)(row / n.a);
     const int64_t to = (int64_t)h * n.b * n.s + token;
@@ -65,20 +65,23 @@ DEVICE void make_row(const sizes &n, const rows &x, int64_t row)
 } // namespace
 
 static __global__ void __launch_bounds__(LIST_BLOCK)
-    prepare_kernel(sizes n, rows x, tasks queries, tasks keys, slopes kept)
+    preprocess_kernel(bwd_sizes n, preprocess_args x, tile_tasks queries, tile_tasks keys,
+                      ds_buffer kept)
 {
-    const int64_t all = (int64_t)n.b * n.s * n.a, step = (gridDim.x - LISTS) * (LIST_BLOCK / WARP);
+    const int64_t all = (int64_t)n.b * n.s * n.a,
+                  step = (gridDim.x - LIST_BLOCKS) * (LIST_BLOCK / WARP);
 
     if (blockIdx.x == 0)
-        make_list<true>(n, keys);
+        make_task_list<true>(n, keys);
     else if (blockIdx.x == 1)
-        make_list<false>(n, queries);
+        make_task_list<false>(n, queries);
     else if (blockIdx.x == 2)
-        place_slopes(n, kept);
+        place_ds_blocks(n, kept);
     else
-        for (int64_t row = ((int64_t)blockIdx.x - LISTS) * (LIST_BLOCK / WARP) + threadIdx.x / WARP;
+        for (int64_t row =
+                 ((int64_t)blockIdx.x - LIST_BLOCKS) * (LIST_BLOCK / WARP) + threadIdx.x / WARP;
              row < all; row += step)
-            make_row(n, x, row);
+            preprocess_row(n, x, row);
 }
 
 namespace
@@ -86,49 +89,49 @@ namespace
 
 /* --- the kernel ------------------------------------------------------------------------------ */
 
-template <int D, bool KEYS> DEVICE void make_barriers(const place &at)
+template <int D, bool KEYS> DEVICE void init_barriers(const smem_offsets &at)
 {
     typedef layout<D> L;
 
     for (int i = 0; i < L::STAGES; i++) {
-        barrier_init(at.full + 8 * i, KEYS ? 2 : 1);
-        barrier_init(at.free + 8 * i, CREW_WARPS);
+        mbarrier_create(at.full + 8 * i, KEYS ? 2 : 1);
+        mbarrier_create(at.empty + 8 * i, CONSUMER_WARPS);
     }
-    barrier_init(at.there, 1);
-    barrier_init(at.used, CREW_WARPS);
-    for (int i = 0; L::TOGETHER && i < BUFFERS * GROUP / WARP; i++) {
-        barrier_init(at.given + 8 * i, 1);
-        barrier_init(at.taken + 8 * i, 1);
+    mbarrier_create(at.stationary_full, 1);
+    mbarrier_create(at.stationary_empty, CONSUMER_WARPS);
+    for (int i = 0; L::SHARED_TILE && i < BUFFERS * GROUP / WARP; i++) {
+        mbarrier_create(at.p_full + 8 * i, 1);
+        mbarrier_create(at.p_empty + 8 * i, 1);
     }
-    barriers_made();
+    mbarrier_create_fence();
 }
 
 template <int D, bool KEYS>
 __global__ void __launch_bounds__(BLOCK, 1)
-    din_kernel(const __grid_constant__ maps m, const __grid_constant__ job p)
+    bwd_kernel(const __grid_constant__ tma_descriptors m, const __grid_constant__ bwd_params p)
 {
     if constexpr (HAVE_WGMMA) {
         extern __shared__ __align__(1024) unsigned char tiles[];
-        const place at = place_of<D>(shared_address(tiles));
+        const smem_offsets at = smem_offsets_make<D>(smem_address(tiles));
         const int warp = __shfl_sync(~0u, (int)threadIdx.x / WARP, 0);
 
         if (threadIdx.x == 0)
-            make_barriers<D, KEYS>(at);
+            init_barriers<D, KEYS>(at);
         __syncthreads();
-        if (warp >= CREW_WARPS) {
+        if (warp >= CONSUMER_WARPS) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-            if (warp == CREW_WARPS)
+            if (warp == CONSUMER_WARPS)
                 producer<D, KEYS>{p, m, at, (int)threadIdx.x % WARP}.run();
         } else {
             const int thread = (int)threadIdx.x % GROUP;
-            const crew<D, KEYS> mine = {
+            const consumer_warpgroup<D, KEYS> mine = {
                 p, at, warp / (GROUP / WARP), thread, thread / WARP, thread % WARP};
 
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-            if constexpr (layout<D>::TOGETHER)
-                together<D, KEYS>{mine}.run();
+            if constexpr (layout<D>::SHARED_TILE)
+                bwd_d256<D, KEYS>{mine}.run();
             else
-                apart<D, KEYS>{mine}.run();
+                bwd_d128<D, KEYS>{mine}.run();
         }
     }
 }
@@ -136,7 +139,8 @@ __global__ void __launch_bounds__(BLOCK, 1)
 /* --- launching ------------------------------------------------------------------------------- */
 
 /* Of [cells, heads, d]: slabs of 64 features of one head, zeros where it has fewer. */
-void map_of(encoder *e, CUtensorMap *m, const void *x, int64_t cells, int64_t heads, int64_t d)
+void encode_descriptor(tensor_map_encoder *e, CUtensorMap *m, const void *x, int64_t cells,
+                       int64_t heads, int64_t d)
 {
     const cuuint64_t dim[] = {(cuuint64_t)d, (cuuint64_t)heads, (cuuint64_t)cells};
     const cuuint64_t stride[] = {(cuuint64_t)d * 2, (cuuint64_t)(heads * d * 2)};
@@ -146,50 +150,54 @@ void map_of(encoder *e, CUtensorMap *m, const void *x, int64_t cells, int64_t he
 }
 
 template <int D, bool KEYS>
-d9d_status launch(d9d_stream s, const char *op, const maps &m, const job &p)
+d9d_status launch(d9d_stream s, const char *op, const tma_descriptors &m, const bwd_params &p)
 {
-    auto *const k = din_kernel<D, KEYS>;
+    auto *const k = bwd_kernel<D, KEYS>;
 
-    D9D_TRY(d9di_allow_shared(op, (const void *)k, layout<D>::BYTES));
-    k<<<(unsigned)s->sms, BLOCK, layout<D>::BYTES, d9di_queue(s)>>>(m, p);
-    return d9di_launched(op);
+    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)k, layout<D>::BYTES));
+    k<<<(unsigned)s->sms, BLOCK, layout<D>::BYTES, d9di_cuda_stream(s)>>>(m, p);
+    return d9di_cuda_check_launch(op);
 }
 
 /* Keys, and then queries, which may find slopes. */
 template <int D>
-d9d_status launch_both(d9d_stream s, const d9di_attention *c, job p, tasks of_queries)
+d9d_status launch_dkv_dq(d9d_stream s, const d9di_attention_call *c, bwd_params p,
+                         tile_tasks of_queries)
 {
     const d9d_attention_dims &n = c->n;
-    encoder e = {c->op, (encode *)s->encode_map, D9D_OK};
-    maps m;
+    tensor_map_encoder e = {c->op, (tensor_map_encode_fn *)s->tensor_map_encode, D9D_OK};
+    tma_descriptors m;
 
-    map_of(&e, &m.still[0], c->k, n.b * n.z, n.kv, n.d);
-    map_of(&e, &m.still[1], c->v, n.b * n.z, n.kv, n.d);
-    map_of(&e, &m.moving[0], c->q, n.b * n.s, n.a, n.d);
-    map_of(&e, &m.moving[1], c->dout, n.b * n.s, n.a, n.d);
+    encode_descriptor(&e, &m.stationary[0], c->k, n.b * n.z, n.kv, n.d);
+    encode_descriptor(&e, &m.stationary[1], c->v, n.b * n.z, n.kv, n.d);
+    encode_descriptor(&e, &m.streamed[0], c->q, n.b * n.s, n.a, n.d);
+    encode_descriptor(&e, &m.streamed[1], c->dout, n.b * n.s, n.a, n.d);
     D9D_TRY(e.st);
     D9D_TRY((launch<D, true>(s, c->op, m, p)));
     p.to[0] = (bf16 *)c->dq;
     p.to[1] = NULL;
     p.of = of_queries;
-    return launch<D, false>(s, c->op, {{m.moving[0], m.moving[1]}, {m.still[0], m.still[1]}}, p);
+    return launch<D, false>(
+        s, c->op, {{m.streamed[0], m.streamed[1]}, {m.stationary[0], m.stationary[1]}}, p);
 }
 
 /* By the features of a tile. */
-struct way {
+struct head_size_launcher {
     int features, rows; /* of a block's tiles */
-    d9d_status (*launch)(d9d_stream s, const d9di_attention *c, job p, tasks of_queries);
+    d9d_status (*launch)(d9d_stream s, const d9di_attention_call *c, bwd_params p,
+                         tile_tasks of_queries);
 };
-template <int D> constexpr way of_features = {D, layout<D>::TILES *SIDE, launch_both<D>};
-const way ways[] = {of_features<64>,  of_features<80>,  of_features<96>,
-                    of_features<112>, of_features<128>, of_features<160>,
-                    of_features<192>, of_features<224>, of_features<256>};
-enum { MOST_FEATURES = 256 };
+template <int D>
+constexpr head_size_launcher launcher_of = {D, layout<D>::TILES *SIDE, launch_dkv_dq<D>};
+const head_size_launcher head_size_launchers[] = {
+    launcher_of<64>,  launcher_of<80>,  launcher_of<96>,  launcher_of<112>, launcher_of<128>,
+    launcher_of<160>, launcher_of<192>, launcher_of<224>, launcher_of<256>};
+enum { MAX_HEAD_SIZE = 256 };
 
 /* The first that a head fits in. */
-const way &way_for(const d9d_attention_dims &n)
+const head_size_launcher &launcher_for(const d9d_attention_dims &n)
 {
-    const way *by = ways;
+    const head_size_launcher *by = head_size_launchers;
 
     while (by->features < n.d)
         by++;
@@ -197,104 +205,114 @@ const way &way_for(const d9d_attention_dims &n)
 }
 
 /* An array of n. */
-template <class T> T *take(d9di_room *r, int64_t n)
+template <class T> T *arena_alloc(d9di_cuda_arena *r, int64_t n)
 {
-    return (T *)d9di_room_take(r, n * (int64_t)sizeof(T));
+    return (T *)d9di_cuda_arena_alloc(r, n * (int64_t)sizeof(T));
 }
 
 /* Segments, and units of slopes that there is room for. */
-struct counts {
-    int64_t segments, units;
+struct scratch_counts {
+    int64_t segments, ds_blocks;
 };
 
-counts counts_of(d9d_stream s, const d9d_attention_dims &n)
+scratch_counts scratch_counts_of(d9d_stream s, const d9d_attention_dims &n)
 {
-    const int64_t room = way_for(n).rows == BLOCK_ROWS ? d9di_attention_scratch(s) : 0;
+    const int64_t room = launcher_for(n).rows == BLOCK_ROWS ? d9di_attention_max_score_bytes(s) : 0;
 
-    return {n.segment != NULL ? n.segments : n.b * d9di_max(1, n.pieces),
-            d9di_min(room / UNIT_BYTES, d9di_slope_units(&n))};
+    return {n.segment != NULL ? n.segments : n.b * d9di_i64_max(1, n.chunks),
+            d9di_i64_min(room / DS_BLOCK_BYTES, d9di_attention_ds_blocks(&n))};
 }
 
-struct extras {
+struct bwd_scratch {
     d9d_segment *list;
     float *lse, *delta;
-    tasks queries, keys;
-    slopes kept;
+    tile_tasks queries, keys;
+    ds_buffer kept;
 };
 
-tasks take_tasks(d9di_room *r, int64_t cells, int64_t rows, int64_t segments)
+tile_tasks tasks_alloc(d9di_cuda_arena *r, int64_t cells, int64_t rows, int64_t segments)
 {
     const int64_t most = cells / rows + segments;
 
-    return {take<int32_t>(r, 2), take<task>(r, most), (int32_t)most};
+    return {arena_alloc<int32_t>(r, 2), arena_alloc<tile_task>(r, most), (int32_t)most};
 }
 
-extras take_extras(const d9d_attention_dims &n, const counts &of, d9di_room *r)
+bwd_scratch bwd_scratch_alloc(const d9d_attention_dims &n, const scratch_counts &of,
+                              d9di_cuda_arena *r)
 {
-    const int64_t rows = n.b * n.s * n.a, block = way_for(n).rows;
+    const int64_t rows = n.b * n.s * n.a, block = launcher_for(n).rows;
 
-    return {take<d9d_segment>(r, n.segment == NULL ? of.segments : 0),
-            take<float>(r, rows),
-            take<float>(r, rows),
-            take_tasks(r, n.b * n.s, block, of.segments),
-            take_tasks(r, n.b * n.z, block, of.segments),
-            {take<char>(r, of.units * UNIT_BYTES), of.units, take<int32_t>(r, of.segments),
-             take<int32_t>(r, 1), take<int32_t>(r, 1)}};
+    return {arena_alloc<d9d_segment>(r, n.segment == NULL ? of.segments : 0),
+            arena_alloc<float>(r, rows),
+            arena_alloc<float>(r, rows),
+            tasks_alloc(r, n.b * n.s, block, of.segments),
+            tasks_alloc(r, n.b * n.z, block, of.segments),
+            {arena_alloc<char>(r, of.ds_blocks * DS_BLOCK_BYTES), of.ds_blocks,
+             arena_alloc<int32_t>(r, of.segments), arena_alloc<int32_t>(r, 1),
+             arena_alloc<int32_t>(r, 1)}};
 }
 
-sizes sizes_of(const d9d_attention_dims &n, const d9d_segment *segment, int64_t segments)
+bwd_sizes bwd_sizes_of(const d9d_attention_dims &n, const d9d_segment *segment, int64_t segments)
 {
-    return {segment,        (int)segments,     (int)n.b,
-            (int)n.s,       (int)n.z,          (int)n.a,
-            (int)n.kv,      (int)(n.a / n.kv), n.window > 0 ? (int)d9di_min(n.window, +FAR) : +FAR,
-            way_for(n).rows};
+    return {segment,
+            (int)segments,
+            (int)n.b,
+            (int)n.s,
+            (int)n.z,
+            (int)n.a,
+            (int)n.kv,
+            (int)(n.a / n.kv),
+            n.window > 0 ? (int)d9di_i64_min(n.window, +NO_WINDOW) : +NO_WINDOW,
+            launcher_for(n).rows};
 }
 
-d9d_status run(d9d_stream s, const d9di_attention *c, const extras &x, int64_t segments)
+d9d_status run_bwd(d9d_stream s, const d9di_attention_call *c, const bwd_scratch &x,
+                   int64_t segments)
 {
     const d9d_attention_dims &n = c->n;
-    const job p = {sizes_of(n, n.segment != NULL ? n.segment : x.list, segments),
-                   n.scale,
-                   x.lse,
-                   x.delta,
-                   {(bf16 *)c->dk, (bf16 *)c->dv},
-                   x.keys,
-                   x.kept,
-                   (int)n.d};
+    const bwd_params p = {bwd_sizes_of(n, n.segment != NULL ? n.segment : x.list, segments),
+                          n.scale,
+                          x.lse,
+                          x.delta,
+                          {(bf16 *)c->dk, (bf16 *)c->dv},
+                          x.keys,
+                          x.kept,
+                          (int)n.d};
 
     if (n.segment == NULL)
-        D9D_TRY(d9di_documents_list(s, c, x.list));
-    prepare_kernel<<<(unsigned)(LISTS + 2 * s->sms), LIST_BLOCK, 0, d9di_queue(s)>>>(
+        D9D_TRY(d9di_attention_varlen_list(s, c, x.list));
+    preprocess_kernel<<<(unsigned)(LIST_BLOCKS + 2 * s->sms), LIST_BLOCK, 0, d9di_cuda_stream(s)>>>(
         p.n, {(const bf16 *)c->dout, (const bf16 *)c->o, c->lse, x.lse, x.delta, p.d}, x.queries,
         x.keys, x.kept);
-    D9D_TRY(d9di_launched(c->op));
-    return way_for(n).launch(s, c, p, x.queries);
+    D9D_TRY(d9di_cuda_check_launch(c->op));
+    return launcher_for(n).launch(s, c, p, x.queries);
 }
 
 } // namespace
 
-bool d9di_attention_din_wgmma_takes(d9d_stream s, const d9di_attention *c)
+bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *c)
 {
     const d9d_attention_dims *n = &c->n;
 
-    return c->dout != NULL && s->encode_map != NULL && s->options.attention != D9D_CUDA_OWN &&
-           n->t == D9D_BF16 && n->d % 8 == 0 && n->d <= MOST_FEATURES && n->causal &&
-           n->b * d9di_max(n->s, n->z) < FAR && n->b * n->s * n->a < INT32_MAX;
+    return c->dout != NULL && s->tensor_map_encode != NULL &&
+           s->opts.attention != D9D_CUDA_ATTENTION_BUILTIN && n->t == D9D_BF16 && n->d % 8 == 0 &&
+           n->d <= MAX_HEAD_SIZE && n->causal && n->b * d9di_i64_max(n->s, n->z) < NO_WINDOW &&
+           n->b * n->s * n->a < INT32_MAX;
 }
 
-d9d_status d9di_attention_din_wgmma(d9d_stream s, const d9di_attention *c)
+d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c)
 {
-    const counts of = counts_of(s, c->n);
-    d9di_room r = {nullptr, 0};
+    const scratch_counts of = scratch_counts_of(s, c->n);
+    d9di_cuda_arena r = {nullptr, 0};
     void *scratch;
     d9d_status st;
 
-    (void)take_extras(c->n, of, &r);
+    (void)bwd_scratch_alloc(c->n, of, &r);
     const int64_t bytes = r.used;
 
-    D9D_TRY(d9di_take(s, bytes, &scratch));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
     r = {(char *)scratch, 0};
-    st = run(s, c, take_extras(c->n, of, &r), of.segments);
-    d9di_give(s, scratch, bytes);
+    st = run_bwd(s, c, bwd_scratch_alloc(c->n, of, &r), of.segments);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }

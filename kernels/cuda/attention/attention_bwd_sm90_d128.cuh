@@ -9,40 +9,40 @@
 namespace
 {
 
-template <int D, bool KEYS> struct apart : crew<D, KEYS> {
-    typedef crew<D, KEYS> C;
-    using C::add;
+template <int D, bool KEYS> struct bwd_d128 : consumer_warpgroup<D, KEYS> {
+    typedef consumer_warpgroup<D, KEYS> C;
     using C::at;
     using C::clear_rows;
-    using C::each_order;
+    using C::current_work_tile;
+    using C::for_each_work_tile;
+    using C::gemm_accumulate;
+    using C::gemm_scores;
     using C::group;
     using C::HELD;
-    using C::keep;
-    using C::load_numbers;
-    using C::load_still;
-    using C::mine;
-    using C::multiply;
-    using C::next;
+    using C::held_stage_release;
+    using C::load_ds_transposed;
+    using C::load_row_stats_regs;
+    using C::load_stationary_regs;
+    using C::make_p_ds;
+    using C::next_tile;
     using C::p;
-    using C::pair;
-    using C::put;
-    using C::release;
-    using C::release_held;
-    using C::release_still;
-    using C::still_at;
-    using C::take;
-    using C::weigh;
+    using C::softmax_recompute;
+    using C::stage_release;
+    using C::stationary_release;
+    using C::stationary_tile_at;
+    using C::store_ds;
+    using C::store_grad;
 
-    __device__ __forceinline__ void work(const order &o)
+    __device__ __forceinline__ void compute_tile(const work_tile &o)
     {
         const bool any = o.cells > group * SIDE;
         const int still = o.first + group * SIDE;
         float a[D / 2], b[KEYS ? D / 2 : 1], x[32], y[32], lse[2], delta[2];
-        uint32_t weights[16], slopes[16], first[HELD], second[HELD];
+        uint32_t weights[16], ds[16], first[HELD], second[HELD];
         int steps = o.steps, here, held = NONE;
 
-        load_numbers(lse, p.lse, still, o.head);
-        load_numbers(delta, p.delta, still, o.head);
+        load_row_stats_regs(lse, p.lse, still, o.head);
+        load_row_stats_regs(delta, p.delta, still, o.head);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             a[i] = 0.0f;
@@ -51,41 +51,41 @@ template <int D, bool KEYS> struct apart : crew<D, KEYS> {
             b[i] = 0.0f;
         /* Slopes are kept of what is not there, too. */
         for (int i = 0; KEYS && any && i < 2; i++)
-            clear_rows(still_at(i), 1, o.cells - group * SIDE);
-        load_still(first, 0);
-        load_still(second, 1);
-        if (next(any, 2, &steps, &here, &held)) {
-            multiply(x, first, here, 0);
+            clear_rows(stationary_tile_at(i), 1, o.cells - group * SIDE);
+        load_stationary_regs(first, 0);
+        load_stationary_regs(second, 1);
+        if (next_tile(any, 2, &steps, &here, &held)) {
+            gemm_scores(x, first, here, 0);
             for (;;) {
-                multiply(y, second, here, 1);
-                product_wait<1>();
-                product_taken(x);
-                weigh(x, lse, here);
-                product_wait<0>();
-                product_taken(y);
-                pair(weights, slopes, x, y, delta, here);
+                gemm_scores(y, second, here, 1);
+                wgmma_wait<1>();
+                wgmma_fence_operand(x);
+                softmax_recompute(x, lse, here);
+                wgmma_wait<0>();
+                wgmma_fence_operand(y);
+                make_p_ds(weights, ds, x, y, delta, here);
                 if constexpr (KEYS)
-                    add(b, weights, here, 1);
-                add(a, slopes, here, 0);
+                    gemm_accumulate(b, weights, here, 1);
+                gemm_accumulate(a, ds, here, 0);
                 if constexpr (KEYS)
-                    keep(slopes, here);
+                    store_ds(ds, here);
                 held = here;
-                if (!next(any, 2, &steps, &here, &held))
+                if (!next_tile(any, 2, &steps, &here, &held))
                     break;
-                multiply(x, first, here, 0);
-                product_wait<1>();
-                release_held(&held);
+                gemm_scores(x, first, here, 0);
+                wgmma_wait<1>();
+                held_stage_release(&held);
             }
-            product_wait<0>();
-            release_held(&held);
+            wgmma_wait<0>();
+            held_stage_release(&held);
         }
-        product_taken(a);
-        product_taken(b);
-        finish(a, b);
+        wgmma_fence_operand(a);
+        wgmma_fence_operand(b);
+        epilogue(a, b);
     }
 
     /* Of queries, with slopes that are kept. */
-    __device__ __forceinline__ void work_kept(const order &o)
+    __device__ __forceinline__ void compute_tile_from_ds(const work_tile &o)
     {
         const bool any = o.cells > group * SIDE;
         float a[D / 2], none[1] = {0.0f};
@@ -95,36 +95,36 @@ template <int D, bool KEYS> struct apart : crew<D, KEYS> {
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             a[i] = 0.0f;
-        while (next(any, 1, &steps, &here, &held)) {
-            take(x, here);
-            add(a, x, here, 0);
-            product_wait<0>();
-            release(here);
+        while (next_tile(any, 1, &steps, &here, &held)) {
+            load_ds_transposed(x, here);
+            gemm_accumulate(a, x, here, 0);
+            wgmma_wait<0>();
+            stage_release(here);
         }
-        product_taken(a);
-        finish(a, none);
+        wgmma_fence_operand(a);
+        epilogue(a, none);
     }
 
-    __device__ __forceinline__ void finish(const float (&a)[D / 2],
-                                           const float (&b)[KEYS ? D / 2 : 1]) const
+    __device__ __forceinline__ void epilogue(const float (&a)[D / 2],
+                                             const float (&b)[KEYS ? D / 2 : 1]) const
     {
-        const order o = mine();
+        const work_tile o = current_work_tile();
 
-        release_still();
-        put(o, 0, a, p.scale);
+        stationary_release();
+        store_grad(o, 0, a, p.scale);
         if constexpr (KEYS)
-            put(o, 1, b, 1.0f);
+            store_grad(o, 1, b, 1.0f);
     }
 
     __device__ __forceinline__ void run()
     {
-        each_order([&](const order &o) {
+        for_each_work_tile([&](const work_tile &o) {
             if constexpr (!KEYS)
-                if (is_kept<D, KEYS>(p, o)) {
-                    work_kept(o);
+                if (has_stored_ds<D, KEYS>(p, o)) {
+                    compute_tile_from_ds(o);
                     return;
                 }
-            work(o);
+            compute_tile(o);
         });
     }
 };

@@ -18,82 +18,82 @@ namespace
 {
 
 /* The way of weights from crew 0 to crew 1, as one of their threads has it. */
-template <int D> struct passage {
+template <int D> struct p_handoff {
     typedef layout<D> L;
-    const place &at;
+    const smem_offsets &at;
     int thread, warp, lane;
-    turn<BUFFERS> buffer = {0, 0};
+    pipeline_state<BUFFERS> buffer = {0, 0};
 
     /* What is this warp's of a kind of barrier, given or taken; this thread's sixteen bytes, number
      * j of four, of the buffer. */
-    __device__ __forceinline__ uint32_t mine_of(uint32_t barriers) const
+    __device__ __forceinline__ uint32_t warp_barrier(uint32_t barriers) const
     {
         return barriers + 8 * (buffer.i * (GROUP / WARP) + warp);
     }
-    __device__ __forceinline__ uint32_t weights_at(int j) const
+    __device__ __forceinline__ uint32_t p_smem_at(int j) const
     {
-        return at.base + L::AT_WEIGHTS + buffer.i * TILE_BYTES + (j * GROUP + thread) * 16;
+        return at.base + L::OFFSET_P + buffer.i * TILE_BYTES + (j * GROUP + thread) * 16;
     }
 
     /* This warp has done with the buffer. */
-    __device__ __forceinline__ void pass(uint32_t barriers)
+    __device__ __forceinline__ void buffer_release(uint32_t barriers)
     {
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(mine_of(barriers));
+            mbarrier_arrive(warp_barrier(barriers));
         buffer.next();
     }
 
     /* To crew 1. */
-    __device__ __forceinline__ void give(const uint32_t (&x)[16])
+    __device__ __forceinline__ void send_p(const uint32_t (&x)[16])
     {
-        barrier_wait(mine_of(at.taken), buffer.parity ^ 1);
+        mbarrier_wait(warp_barrier(at.p_empty), buffer.parity ^ 1);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            shared_store4(weights_at(j), x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]);
-        pass(at.given);
+            smem_store4(p_smem_at(j), x[4 * j], x[4 * j + 1], x[4 * j + 2], x[4 * j + 3]);
+        buffer_release(at.p_full);
     }
 
     /* From crew 0. */
-    __device__ __forceinline__ void receive(uint32_t (&x)[16])
+    __device__ __forceinline__ void receive_p(uint32_t (&x)[16])
     {
-        barrier_wait(mine_of(at.given), buffer.parity);
+        mbarrier_wait(warp_barrier(at.p_full), buffer.parity);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const int4 v = shared_load4(weights_at(j));
+            const int4 v = smem_load4(p_smem_at(j));
 
             x[4 * j] = (uint32_t)v.x;
             x[4 * j + 1] = (uint32_t)v.y;
             x[4 * j + 2] = (uint32_t)v.z;
             x[4 * j + 3] = (uint32_t)v.w;
         }
-        pass(at.taken);
+        buffer_release(at.p_empty);
     }
 };
 
-template <int D, bool KEYS> struct together : crew<D, KEYS> {
-    typedef crew<D, KEYS> C;
-    using C::add;
-    using C::each_order;
+template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
+    typedef consumer_warpgroup<D, KEYS> C;
+    using C::current_work_tile;
+    using C::for_each_work_tile;
+    using C::gemm_accumulate;
+    using C::gemm_scores;
     using C::group;
     using C::HELD;
-    using C::load_numbers;
-    using C::load_still;
-    using C::mine;
-    using C::multiply;
-    using C::next;
-    using C::numbers_of;
+    using C::held_stage_release;
+    using C::load_row_stats_regs;
+    using C::load_stationary_regs;
+    using C::next_tile;
     using C::p;
-    using C::put;
-    using C::release;
-    using C::release_held;
-    using C::release_still;
-    using C::weigh;
+    using C::row_stats_of;
+    using C::softmax_recompute;
+    using C::stage_release;
+    using C::stationary_release;
+    using C::store_grad;
 
-    passage<D> weights = {this->at, this->thread, this->warp, this->lane};
+    p_handoff<D> weights = {this->at, this->thread, this->warp, this->lane};
 
     /* Pairs of P. */
-    __device__ __forceinline__ void round(uint32_t (&pairs)[16], const float (&x)[32]) const
+    __device__ __forceinline__ void pack_p(uint32_t (&pairs)[16], const float (&x)[32]) const
     {
 #pragma unroll
         for (int i = 0; i < 16; i++)
@@ -101,14 +101,14 @@ template <int D, bool KEYS> struct together : crew<D, KEYS> {
     }
 
     /* Of P, and Y: dS in its place. */
-    __device__ __forceinline__ void slope(uint32_t (&x)[16], const float (&y)[32],
-                                          const float (&delta)[2], uint32_t s) const
+    __device__ __forceinline__ void make_ds_in_place(uint32_t (&x)[16], const float (&y)[32],
+                                                     const float (&delta)[2], uint32_t s) const
     {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float v[4];
 
-            numbers_of(v, delta, s, 1, j);
+            row_stats_of(v, delta, s, 1, j);
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
                 uint32_t &w = x[2 * j + i / 2];
@@ -121,86 +121,86 @@ template <int D, bool KEYS> struct together : crew<D, KEYS> {
     }
 
     /* Crew 0. */
-    __device__ __forceinline__ void weigh_all(const order &o)
+    __device__ __forceinline__ void softmax_warpgroup(const work_tile &o)
     {
-        enum { SUMS = KEYS ? D / 2 : 1 };
-        float sum[SUMS], x[32], lse[2];
+        enum { ACCUMULATORS = KEYS ? D / 2 : 1 };
+        float sum[ACCUMULATORS], x[32], lse[2];
         uint32_t pairs[16], first[HELD];
         int steps = o.steps, here, held = NONE;
 
-        load_numbers(lse, p.lse, o.first, o.head);
+        load_row_stats_regs(lse, p.lse, o.first, o.head);
 #pragma unroll
-        for (int i = 0; i < SUMS; i++)
+        for (int i = 0; i < ACCUMULATORS; i++)
             sum[i] = 0.0f;
-        load_still(first, 0);
-        while (next(true, 2, &steps, &here, &held)) {
-            multiply(x, first, here, 0);
+        load_stationary_regs(first, 0);
+        while (next_tile(true, 2, &steps, &here, &held)) {
+            gemm_scores(x, first, here, 0);
             if constexpr (KEYS) {
-                product_wait<1>();
-                release_held(&held);
+                wgmma_wait<1>();
+                held_stage_release(&held);
             }
-            product_wait<0>();
-            product_taken(x);
-            weigh(x, lse, here);
-            round(pairs, x);
-            weights.give(pairs);
+            wgmma_wait<0>();
+            wgmma_fence_operand(x);
+            softmax_recompute(x, lse, here);
+            pack_p(pairs, x);
+            weights.send_p(pairs);
             if constexpr (KEYS) {
-                add(sum, pairs, here, 1);
+                gemm_accumulate(sum, pairs, here, 1);
                 held = here;
             } else {
-                release(here);
+                stage_release(here);
             }
         }
         if constexpr (KEYS) {
-            product_wait<0>();
-            release_held(&held);
-            product_taken(sum);
+            wgmma_wait<0>();
+            held_stage_release(&held);
+            wgmma_fence_operand(sum);
         }
-        const order done = mine();
+        const work_tile done = current_work_tile();
 
-        release_still();
+        stationary_release();
         if constexpr (KEYS)
-            put(done, 1, sum, 1.0f);
+            store_grad(done, 1, sum, 1.0f);
     }
 
     /* Crew 1. */
-    __device__ __forceinline__ void slope_all(const order &o)
+    __device__ __forceinline__ void ds_warpgroup(const work_tile &o)
     {
         float sum[D / 2], y[32], delta[2];
         uint32_t x[16], none[1];
         int steps = o.steps, here, held = NONE;
 
-        load_numbers(delta, p.delta, o.first, o.head);
+        load_row_stats_regs(delta, p.delta, o.first, o.head);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             sum[i] = 0.0f;
-        while (next(true, 2, &steps, &here, &held)) {
-            multiply(y, none, here, 1);
-            product_wait<1>();
-            release_held(&held);
-            product_wait<0>();
-            product_taken(y);
-            weights.receive(x);
-            slope(x, y, delta, here);
-            add(sum, x, here, 0);
+        while (next_tile(true, 2, &steps, &here, &held)) {
+            gemm_scores(y, none, here, 1);
+            wgmma_wait<1>();
+            held_stage_release(&held);
+            wgmma_wait<0>();
+            wgmma_fence_operand(y);
+            weights.receive_p(x);
+            make_ds_in_place(x, y, delta, here);
+            gemm_accumulate(sum, x, here, 0);
             held = here;
         }
-        product_wait<0>();
-        release_held(&held);
-        product_taken(sum);
+        wgmma_wait<0>();
+        held_stage_release(&held);
+        wgmma_fence_operand(sum);
 
-        const order done = mine();
+        const work_tile done = current_work_tile();
 
-        release_still();
-        put(done, 0, sum, p.scale);
+        stationary_release();
+        store_grad(done, 0, sum, p.scale);
     }
 
     __device__ __forceinline__ void run()
     {
         if (group == 0)
-            each_order([&](const order &o) { weigh_all(o); });
+            for_each_work_tile([&](const work_tile &o) { softmax_warpgroup(o); });
         else
-            each_order([&](const order &o) { slope_all(o); });
+            for_each_work_tile([&](const work_tile &o) { ds_warpgroup(o); });
     }
 };
 

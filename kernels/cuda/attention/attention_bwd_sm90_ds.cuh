@@ -14,12 +14,12 @@
 namespace
 {
 
-enum { TILE_BYTES = SIDE * SIDE * 2, UNIT_BYTES = CREWS * TILE_BYTES };
-static_assert(SIDE == +D9DI_UNIT_QUERIES && BLOCK_ROWS == +D9DI_UNIT_KEYS &&
-                  UNIT_BYTES == +D9DI_UNIT_BYTES,
+enum { TILE_BYTES = SIDE * SIDE * 2, DS_BLOCK_BYTES = CONSUMERS * TILE_BYTES };
+static_assert(SIDE == +D9DI_DS_BLOCK_QUERIES && BLOCK_ROWS == +D9DI_DS_BLOCK_KEYS &&
+                  DS_BLOCK_BYTES == +D9DI_DS_BLOCK_BYTES,
               "what plans count");
 
-struct slopes {
+struct ds_buffer {
     char *at;
     int64_t room; /* units */
     int32_t
@@ -29,57 +29,60 @@ struct slopes {
 };
 
 /* The first unit of a block of keys, of head 0, and the tile of queries that it is of. */
-struct units {
+struct ds_blocks {
     int first, tile;
 
-    __device__ __forceinline__ int of(int query) const { return first + (query - tile) / SIDE; }
+    __device__ __forceinline__ int index_of(int query) const
+    {
+        return first + (query - tile) / SIDE;
+    }
 };
 
 /* Of keys from `key` on, counted from the segment. */
-DEVICE int2 queries_of(const sizes &n, const span &x, int key)
+DEVICE int2 queries_of(const bwd_sizes &n, const segment_range &x, int key)
 {
-    return range_of<true>(n, x, x.k + key, BLOCK_ROWS);
+    return streamed_range<true>(n, x, x.k + key, BLOCK_ROWS);
 }
-DEVICE int count_units(const sizes &n, const span &x, int key)
+DEVICE int ds_blocks_count(const bwd_sizes &n, const segment_range &x, int key)
 {
-    return tiles_in(queries_of(n, x, key));
+    return tiles_in_range(queries_of(n, x, key));
 }
 
 /* All threads of a warp.  In a list that is not well-formed a block may be none of the segment's.
  */
-DEVICE bool find_units(const sizes &n, const slopes &to, int segment, const span &x, int key,
-                       units *out)
+DEVICE bool ds_blocks_find(const bwd_sizes &n, const ds_buffer &to, int segment,
+                           const segment_range &x, int key, ds_blocks *out)
 {
     int before = 0;
 
     if (key < 0 || key >= x.nk || key % BLOCK_ROWS != 0)
         return false;
     for (int k = (int)(threadIdx.x % WARP) * BLOCK_ROWS; k < key; k += WARP * BLOCK_ROWS)
-        before += count_units(n, x, k);
+        before += ds_blocks_count(n, x, k);
     *out = {to.first[segment] + __reduce_add_sync(~0u, before), queries_of(n, x, key).x};
     return true;
 }
 
 /* Goes with a walk: the units of the keys of its tile. */
-template <bool KEYS> struct follower {
-    const sizes &n;
-    const slopes &to;
+template <bool KEYS> struct ds_block_cursor {
+    const bwd_sizes &n;
+    const ds_buffer &to;
     int segment, key;
     bool found;
-    units of;
+    ds_blocks blocks;
 
-    __device__ __forceinline__ follower(const sizes &n, const slopes &to)
-        : n(n), to(to), segment(-1), key(0), found(false), of{0, 0}
+    __device__ __forceinline__ ds_block_cursor(const bwd_sizes &n, const ds_buffer &to)
+        : n(n), to(to), segment(-1), key(0), found(false), blocks{0, 0}
     {
     }
 
     /* Are there any?  All threads of a warp. */
-    __device__ __forceinline__ bool follow(const walk<KEYS> &w)
+    __device__ __forceinline__ bool seek(const tile_iterator<KEYS> &w)
     {
-        const int mine = KEYS ? w.still() : w.tile / BLOCK_ROWS * BLOCK_ROWS;
+        const int mine = KEYS ? w.stationary() : w.tile / BLOCK_ROWS * BLOCK_ROWS;
 
         if (segment != w.segment || key != mine)
-            found = find_units(n, to, w.segment, w.x, mine, &of);
+            found = ds_blocks_find(n, to, w.segment, w.x, mine, &blocks);
         segment = w.segment;
         key = mine;
         return found;
@@ -87,35 +90,36 @@ template <bool KEYS> struct follower {
 };
 
 /* Sums that no memory has room for are all the same. */
-enum { TOO_MANY = 1 << 20 };
+enum { MAX_DS_BLOCKS = 1 << 20 };
 
 /* One block places the units of all segments, each thread of some that follow each other. */
-DEVICE void place_slopes(const sizes &n, const slopes &out)
+DEVICE void place_ds_blocks(const bwd_sizes &n, const ds_buffer &out)
 {
     __shared__ int begin[LIST_BLOCK];
-    const int some = up(n.segments, LIST_BLOCK), me = (int)threadIdx.x;
+    const int some = ceil_div_int(n.segments, LIST_BLOCK), me = (int)threadIdx.x;
     const int from = min(n.segments, me * some), end = min(n.segments, from + some);
     int64_t sum = 0;
     int all;
 
     for (int i = from; i < end; i++) {
-        const span x = span_of(n, i);
+        const segment_range x = segment_range_of(n, i);
 
         out.first[i] = (int)sum;
         for (int key = 0; key < x.nk; key += BLOCK_ROWS)
-            sum += count_units(n, x, key);
-        sum = d9di_min(sum, TOO_MANY);
+            sum += ds_blocks_count(n, x, key);
+        sum = d9di_i64_min(sum, MAX_DS_BLOCKS);
     }
     begin[me] = (int)sum;
     __syncthreads();
-    add_before(begin, &all);
+    block_exclusive_scan(begin, &all);
     for (int i = from; i < end; i++)
         out.first[i] += begin[me];
     if (me != 0)
         return;
     *out.each = all;
-    *out.heads =
-        all >= TOO_MANY ? 0 : (int)d9di_min(n.kv, out.room / d9di_max(1, (int64_t)all * n.group));
+    *out.heads = all >= MAX_DS_BLOCKS
+                     ? 0
+                     : (int)d9di_i64_min(n.kv, out.room / d9di_i64_max(1, (int64_t)all * n.group));
 }
 
 } // namespace

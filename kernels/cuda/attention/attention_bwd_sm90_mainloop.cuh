@@ -9,7 +9,7 @@
 namespace
 {
 
-DEVICE float power_of_two(float x)
+DEVICE float exp2_approx(float x)
 {
     float y;
 
@@ -17,7 +17,7 @@ DEVICE float power_of_two(float x)
     return y;
 }
 
-DEVICE float2 shared_load2(uint32_t a)
+DEVICE float2 smem_load2(uint32_t a)
 {
     float2 v;
 
@@ -26,41 +26,44 @@ DEVICE float2 shared_load2(uint32_t a)
 }
 
 /* A warp group, with 64 cells of the still side: those of its own, or TOGETHER the block's. */
-template <int D, bool KEYS> struct crew {
+template <int D, bool KEYS> struct consumer_warpgroup {
     typedef layout<D> L;
-    const job &p;
-    const place &at;
+    const bwd_params &p;
+    const smem_offsets &at;
     int group, thread, warp, lane;
-    turn<L::STAGES> stage = {0, 0};
+    pipeline_state<L::STAGES> stage = {0, 0};
 
     /* Which of the block's tiles of still cells. */
-    __device__ __forceinline__ int tile(void) const { return L::TOGETHER ? 0 : group; }
+    __device__ __forceinline__ int tile(void) const { return L::SHARED_TILE ? 0 : group; }
 
     /* This warp has done with a stage. */
-    __device__ __forceinline__ void release(uint32_t i) const
+    __device__ __forceinline__ void stage_release(uint32_t i) const
     {
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(at.free + 8 * i);
+            mbarrier_arrive(at.empty + 8 * i);
     }
 
     /* The stage whose products may be under way, or NONE. */
-    __device__ __forceinline__ void release_held(int *held) const
+    __device__ __forceinline__ void held_stage_release(int *held) const
     {
         if (*held != NONE)
-            release(*held);
+            stage_release(*held);
         *held = NONE;
     }
 
     /* Read each time: there are no registers to keep them in. */
-    __device__ __forceinline__ order mine(void) const { return told<order>(at.base + L::AT_TOLD); }
-    __device__ __forceinline__ step step_of(uint32_t s) const
+    __device__ __forceinline__ work_tile current_work_tile(void) const
     {
-        return told<step>(step_at<D>(at, s));
+        return read_published<work_tile>(at.base + L::OFFSET_WORK_TILE);
     }
-    __device__ __forceinline__ scores seen_of(uint32_t s) const
+    __device__ __forceinline__ stage_info stage_info_of(uint32_t s) const
     {
-        return scores_of<KEYS>(step_of(s), tile(), p.n.window);
+        return read_published<stage_info>(stage_info_at<D>(at, s));
+    }
+    __device__ __forceinline__ score_mask mask_of(uint32_t s) const
+    {
+        return score_mask_of<KEYS>(stage_info_of(s), tile(), p.n.window);
     }
 
     /* Rows from `live` on of so many arrays.  They would still be multiplied, by 0, and may be no
@@ -71,62 +74,64 @@ template <int D, bool KEYS> struct crew {
             return;
         for (int i = live * 8 + thread; i < SIDE * 8; i += GROUP)
             for (int j = 0; j < arrays * L::SLABS; j++)
-                shared_clear4(from + j * SIDE * 128 + i * 16);
-        shared_stores_done();
-        sync_threads(1 + group, GROUP);
+                smem_clear4(from + j * SIDE * 128 + i * 16);
+        fence_proxy_async();
+        named_barrier_sync(1 + group, GROUP);
     }
 
     /* Behind the segment's last.  Both groups clear them, for one may not look at this tile. */
-    __device__ __forceinline__ void clear_moving(uint32_t s, int arrays) const
+    __device__ __forceinline__ void clear_streamed_tail(uint32_t s, int arrays) const
     {
-        const step x = step_of(s);
+        const stage_info x = stage_info_of(s);
 
-        clear_rows(moving_at<D>(at, s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
+        clear_rows(streamed_tile_at<D>(at, s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
     }
 
     /* To the next tile of which something is seen, in stage *here, which is full, of that many
      * arrays.  What is hidden may be more than there are stages: then what is held is done first.
      */
-    __device__ __forceinline__ bool next(bool any, int arrays, int *steps, int *here, int *held)
+    __device__ __forceinline__ bool next_tile(bool any, int arrays, int *steps, int *here,
+                                              int *held)
     {
         while (--*steps >= 0) {
             *here = (int)stage.i;
-            barrier_wait(at.full + 8 * stage.i, stage.parity);
+            mbarrier_wait(at.full + 8 * stage.i, stage.parity);
             stage.next();
-            if (any && !seen_of((uint32_t)*here).none_seen()) {
-                clear_moving((uint32_t)*here, arrays);
+            if (any && !mask_of((uint32_t)*here).none_seen()) {
+                clear_streamed_tail((uint32_t)*here, arrays);
                 return true;
             }
             if (*held != NONE)
-                product_wait<0>();
-            release_held(held);
-            release((uint32_t)*here);
+                wgmma_wait<0>();
+            held_stage_release(held);
+            stage_release((uint32_t)*here);
         }
         return false;
     }
 
-    __device__ __forceinline__ uint32_t still_at(int i) const
+    __device__ __forceinline__ uint32_t stationary_tile_at(int i) const
     {
-        return at.base + L::AT_STILL + (i * L::TILES + tile()) * L::TILE;
+        return at.base + L::OFFSET_STATIONARY + (i * L::TILES + tile()) * L::TILE;
     }
     /* Where this thread's four matrices of 8 x 8 lie in a tile of cells, of features 16 j on. */
     __device__ __forceinline__ uint32_t matrices_at(uint32_t tile, int j) const
     {
         const int r = warp * 16 + lane % 16;
 
-        return swizzled(tile + j / 4 * SIDE * 128, r, j % 4 * 2 + lane / 16);
+        return swizzle_128b(tile + j / 4 * SIDE * 128, r, j % 4 * 2 + lane / 16);
     }
 
     /* A still array in registers, of queries: as a product has it, 4 of 16 features; or, N = 1,
      * none. */
     enum { HELD = KEYS ? 1 : D / 4 };
-    template <int N> __device__ __forceinline__ void load_still(uint32_t (&x)[N], int i) const
+    template <int N>
+    __device__ __forceinline__ void load_stationary_regs(uint32_t (&x)[N], int i) const
     {
 #pragma unroll
         for (int k = 0; k < N / 4; k++) {
             uint32_t v[4];
 
-            shared_load_matrices(v, matrices_at(still_at(i), k));
+            ldmatrix_x4(v, matrices_at(stationary_tile_at(i), k));
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 x[4 * k + j] = v[j];
@@ -135,36 +140,36 @@ template <int D, bool KEYS> struct crew {
 
     /* x = still[i] moving[i]', with still[i] in registers if they hold it. */
     template <int N>
-    __device__ __forceinline__ void multiply(float (&x)[32], const uint32_t (&held)[N], uint32_t s,
-                                             int i) const
+    __device__ __forceinline__ void gemm_scores(float (&x)[32], const uint32_t (&held)[N],
+                                                uint32_t s, int i) const
     {
-        const uint64_t a = operand_at<false>(still_at(i)),
-                       b = operand_at<false>(moving_at<D>(at, s, i));
+        const uint64_t a = smem_descriptor<false>(stationary_tile_at(i)),
+                       b = smem_descriptor<false>(streamed_tile_at<D>(at, s, i));
 
-        product_begin();
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
             const int at = k / 4 * 512 + k % 4 * 2;
 
             if constexpr (N == 1)
-                product_64x64x16(x, a + at, b + at, k);
+                wgmma_64x64x16(x, a + at, b + at, k);
             else
-                product_of_registers<false>(x, held + 4 * k, b + at, k);
+                wgmma_rs<false>(x, held + 4 * k, b + at, k);
         }
-        product_commit();
+        wgmma_commit();
     }
 
     /* sum += x moving[i] */
-    __device__ __forceinline__ void add(float (&sum)[D / 2], const uint32_t (&x)[16], uint32_t s,
-                                        int i) const
+    __device__ __forceinline__ void gemm_accumulate(float (&sum)[D / 2], const uint32_t (&x)[16],
+                                                    uint32_t s, int i) const
     {
-        const uint64_t b = operand_at<true>(moving_at<D>(at, s, i));
+        const uint64_t b = smem_descriptor<true>(streamed_tile_at<D>(at, s, i));
 
-        product_begin();
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < SIDE / 16; k++)
-            product_of_registers<true>(sum, x + 4 * k, b + k * 128, 1);
-        product_commit();
+            wgmma_rs<true>(sum, x + 4 * k, b + k * 128, 1);
+        wgmma_commit();
     }
 
     /* Of scores 4 j + i of a thread: its row of 64, and its column. */
@@ -178,12 +183,12 @@ template <int D, bool KEYS> struct crew {
     }
 
     /* The numbers of rows, of columns of a stage: lse, or delta. */
-    __device__ __forceinline__ void numbers_of(float (&v)[4], const float (&mine)[2], uint32_t s,
-                                               int which, int j) const
+    __device__ __forceinline__ void row_stats_of(float (&v)[4], const float (&mine)[2], uint32_t s,
+                                                 int which, int j) const
     {
         if constexpr (KEYS) {
-            const float2 x = shared_load2(at.base + L::AT_ROWS + (s * 2 + which) * SIDE * 4 +
-                                          column_of(j, 0) * 4);
+            const float2 x = smem_load2(at.base + L::OFFSET_ROW_STATS + (s * 2 + which) * SIDE * 4 +
+                                        column_of(j, 0) * 4);
 
             v[0] = v[2] = x.x;
             v[1] = v[3] = x.y;
@@ -194,7 +199,8 @@ template <int D, bool KEYS> struct crew {
     }
 
     /* x becomes P. */
-    __device__ __forceinline__ void weigh(float (&x)[32], const float (&lse)[2], uint32_t s) const
+    __device__ __forceinline__ void softmax_recompute(float (&x)[32], const float (&lse)[2],
+                                                      uint32_t s) const
     {
         const float scale = p.scale * CUDART_L2E_F;
 
@@ -202,12 +208,12 @@ template <int D, bool KEYS> struct crew {
         for (int j = 0; j < 8; j++) {
             float v[4];
 
-            numbers_of(v, lse, s, 0, j);
+            row_stats_of(v, lse, s, 0, j);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                x[4 * j + i] = power_of_two(fmaf(x[4 * j + i], scale, -v[i]));
+                x[4 * j + i] = exp2_approx(fmaf(x[4 * j + i], scale, -v[i]));
         }
-        const scores of = seen_of(s);
+        const score_mask of = mask_of(s);
 
         if (of.all_seen())
             return;
@@ -217,40 +223,40 @@ template <int D, bool KEYS> struct crew {
             for (int i = 0; i < 4; i++) {
                 const int a = row_of(i), b = column_of(j, i);
 
-                if (!of.seen(KEYS ? b : a, KEYS ? a : b))
+                if (!of.visible(KEYS ? b : a, KEYS ? a : b))
                     x[4 * j + i] = 0.0f;
             }
     }
 
     /* Pairs of x, and of x (y - delta). */
-    __device__ __forceinline__ void pair(uint32_t (&weights)[16], uint32_t (&slopes)[16],
-                                         const float (&x)[32], const float (&y)[32],
-                                         const float (&delta)[2], uint32_t s) const
+    __device__ __forceinline__ void make_p_ds(uint32_t (&weights)[16], uint32_t (&ds)[16],
+                                              const float (&x)[32], const float (&y)[32],
+                                              const float (&delta)[2], uint32_t s) const
     {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float v[4];
 
-            numbers_of(v, delta, s, 1, j);
+            row_stats_of(v, delta, s, 1, j);
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
                 const float *const p = x + 4 * j + i, *const dp = y + 4 * j + i;
 
                 weights[2 * j + i / 2] = pack_bf16(p[0], p[1]);
-                slopes[2 * j + i / 2] = pack_bf16(p[0] * (dp[0] - v[i]), p[1] * (dp[1] - v[i + 1]));
+                ds[2 * j + i / 2] = pack_bf16(p[0] * (dp[0] - v[i]), p[1] * (dp[1] - v[i + 1]));
             }
         }
     }
 
     /* To memory, where they are kept: register r of a thread is of matrix r % 2 of the warp's keys,
      * r / 2 of the queries. */
-    __device__ __forceinline__ void keep(const uint32_t (&x)[16], uint32_t s) const
+    __device__ __forceinline__ void store_ds(const uint32_t (&x)[16], uint32_t s) const
     {
-        const int unit = step_of(s).unit;
+        const int ds_block = stage_info_of(s).ds_block;
 
-        if (unit == NONE)
+        if (ds_block == NONE)
             return;
-        char *const to = p.kept.at + (int64_t)unit * UNIT_BYTES + group * TILE_BYTES +
+        char *const to = p.kept.at + (int64_t)ds_block * DS_BLOCK_BYTES + group * TILE_BYTES +
                          warp * 2 * SIDE * 16 + lane * 4;
 
 #pragma unroll
@@ -258,10 +264,10 @@ template <int D, bool KEYS> struct crew {
             __stcs((uint32_t *)(to + (r % 2 * (SIDE / 8) + r / 2) * 128), x[r]);
     }
 
-    /* What keep() kept, turned: 16 queries of the warp, and all keys. */
-    __device__ __forceinline__ void take(uint32_t (&x)[16], uint32_t s) const
+    /* What store_ds() kept, turned: 16 queries of the warp, and all keys. */
+    __device__ __forceinline__ void load_ds_transposed(uint32_t (&x)[16], uint32_t s) const
     {
-        const uint32_t from = moving_at<D>(at, s, 1) + group * TILE_BYTES +
+        const uint32_t from = streamed_tile_at<D>(at, s, 1) + group * TILE_BYTES +
                               (lane / 16 * (SIDE / 8) + warp * 2 + lane / 8 % 2) * 128 +
                               lane % 8 * 16;
 
@@ -269,7 +275,7 @@ template <int D, bool KEYS> struct crew {
         for (int k = 0; k < SIDE / 16; k++) {
             uint32_t v[4];
 
-            shared_load_turned(v, from + k * 2 * SIDE * 16);
+            ldmatrix_x4_trans(v, from + k * 2 * SIDE * 16);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[4 * k + i] = v[i];
@@ -280,7 +286,7 @@ template <int D, bool KEYS> struct crew {
     __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int cell,
                                           int live, int head) const
     {
-        const uint32_t out = at.base + L::AT_OUT + group * L::OUT;
+        const uint32_t out = at.base + L::OFFSET_OUT + group * L::OUT;
         const int64_t row = (int64_t)heads_of<KEYS>(p.n) * p.d;
 
         to += cell * row + (int64_t)head * p.d;
@@ -288,7 +294,7 @@ template <int D, bool KEYS> struct crew {
         for (int from = 0; from < L::SLABS; from += L::OUT_SLABS) {
             const int chunks = min(p.d / 8 - from * 8, L::OUT_SLABS * 8); /* of 16 bytes */
 
-            sync_threads(1 + group, GROUP); /* what was there has been read */
+            named_barrier_sync(1 + group, GROUP); /* what was there has been read */
 #pragma unroll
             for (int j = from * 4; j < D / 16 && j < (from + L::OUT_SLABS) * 4; j++) {
                 uint32_t v[4];
@@ -296,49 +302,49 @@ template <int D, bool KEYS> struct crew {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     v[i] = pack_bf16(x[8 * j + 2 * i] * scale, x[8 * j + 2 * i + 1] * scale);
-                shared_store_matrices(matrices_at(out, j - from * 4), v);
+                stmatrix_x4(matrices_at(out, j - from * 4), v);
             }
-            sync_threads(1 + group, GROUP);
+            named_barrier_sync(1 + group, GROUP);
             for (int i = thread; i < live * chunks; i += GROUP) {
                 const int r = i / chunks, f = i % chunks;
 
                 *(int4 *)(to + r * row + (from * 8 + f) * 8) =
-                    shared_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));
+                    smem_load4(out + f / 8 * SIDE * 128 + r * 128 + ((f % 8 ^ (r & 7)) << 4));
             }
         }
     }
 
     /* Of still cell `still` on: the numbers of this thread's two rows. */
-    __device__ __forceinline__ void load_numbers(float (&v)[2], const float *from, int still,
-                                                 int head) const
+    __device__ __forceinline__ void load_row_stats_regs(float (&v)[2], const float *from, int still,
+                                                        int head) const
     {
         const int64_t tokens = p.n.b * p.n.s;
 
         for (int i = 0; !KEYS && i < 2; i++)
-            v[i] = from[head * tokens + d9di_min(tokens - 1, still + row_of(2 * i))];
+            v[i] = from[head * tokens + d9di_i64_min(tokens - 1, still + row_of(2 * i))];
     }
 
     /* This warp has done with the still side. */
-    __device__ __forceinline__ void release_still() const
+    __device__ __forceinline__ void stationary_release() const
     {
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(at.used);
+            mbarrier_arrive(at.stationary_empty);
     }
 
     /* What o's cells have of p.to[i], scale times x. */
-    __device__ __forceinline__ void put(const order &o, int i, const float (&x)[D / 2],
-                                        float scale) const
+    __device__ __forceinline__ void store_grad(const work_tile &o, int i, const float (&x)[D / 2],
+                                               float scale) const
     {
         store(p.to[i], x, scale, o.first + tile() * SIDE, min(+SIDE, o.cells - tile() * SIDE),
               o.head);
     }
 
-    template <class F> __device__ __forceinline__ void each_order(F work)
+    template <class F> __device__ __forceinline__ void for_each_work_tile(F work)
     {
         for (uint32_t parity = 0;; parity ^= 1) {
-            barrier_wait(at.there, parity);
-            const order o = mine();
+            mbarrier_wait(at.stationary_full, parity);
+            const work_tile o = current_work_tile();
 
             if (o.head < 0)
                 return;

@@ -15,23 +15,23 @@
 namespace
 {
 
-enum { SIDE = 64, CREWS = 2, BLOCK_ROWS = CREWS * SIDE };
-enum { FAR = 1 << 29 }; /* more than any row has */
+enum { SIDE = 64, CONSUMERS = 2, BLOCK_ROWS = CONSUMERS * SIDE };
+enum { NO_WINDOW = 1 << 29 }; /* more than any row has */
 
 /* Cells [first, first + rows) of the still side, of the segments [from, end) that begin with
  * one key; of queries one segment. */
-struct task {
+struct tile_task {
     int32_t from, end, first;
 };
 
 /* All of them, on the GPU. */
-struct tasks {
-    int32_t *count; /* how many there are, and how many of these times heads are claimed */
-    task *list;     /* [most], by falling work */
+struct tile_tasks {
+    int32_t *count;  /* how many there are, and how many of these times heads are claimed */
+    tile_task *list; /* [most], by falling work */
     int32_t most;
 };
 
-struct sizes {
+struct bwd_sizes {
     const d9d_segment *segment;
     int segments, b, s, z, a, kv;
     int group;  /* A / KV */
@@ -40,12 +40,12 @@ struct sizes {
 };
 
 /* A segment: query i is cell q + i, and sees keys before i + beyond + 1, counted from cell k. */
-struct span {
+struct segment_range {
     int q, nq, k, nk, beyond;
 };
 
 /* Of a list that is not well-formed, what lies in one row. */
-DEVICE span span_of(const sizes &n, int i)
+DEVICE segment_range segment_range_of(const bwd_sizes &n, int i)
 {
     const d9d_segment x = n.segment[i];
     const int row = max(0, min(n.b - 1, x.nq > 0 ? x.q / n.s : x.k / n.z));
@@ -59,7 +59,8 @@ DEVICE span span_of(const sizes &n, int i)
 
 /* The tiles along which `rows` cells from `first` on of the still side go, [x, y), counted from the
  * segment. */
-template <bool KEYS> DEVICE int2 range_of(const sizes &n, const span &x, int first, int rows)
+template <bool KEYS>
+DEVICE int2 streamed_range(const bwd_sizes &n, const segment_range &x, int first, int rows)
 {
     int from, end;
 
@@ -74,28 +75,28 @@ template <bool KEYS> DEVICE int2 range_of(const sizes &n, const span &x, int fir
     return make_int2(from, max(from, end));
 }
 
-DEVICE int tiles_in(int2 range)
+DEVICE int tiles_in_range(int2 range)
 {
-    return up(range.y - range.x, SIDE);
+    return ceil_div_int(range.y - range.x, SIDE);
 }
 
 /* Of the still side: a segment's cells. */
-template <bool KEYS> DEVICE int2 side_of(const span &x)
+template <bool KEYS> DEVICE int2 stationary_range(const segment_range &x)
 {
     return KEYS ? make_int2(x.k, x.nk) : make_int2(x.q, x.nq);
 }
 
-template <bool KEYS> DEVICE int steps_of(const sizes &n, const task &t)
+template <bool KEYS> DEVICE int count_tiles(const bwd_sizes &n, const tile_task &t)
 {
     int steps = 0;
 
     for (int i = t.from; i < t.end; i++)
-        steps += tiles_in(range_of<KEYS>(n, span_of(n, i), t.first, n.rows));
+        steps += tiles_in_range(streamed_range<KEYS>(n, segment_range_of(n, i), t.first, n.rows));
     return steps;
 }
 
 /* Call f for each task that begins with segment i. */
-template <bool KEYS, class F> DEVICE void each_task(const sizes &n, int i, F f)
+template <bool KEYS, class F> DEVICE void for_each_task(const bwd_sizes &n, int i, F f)
 {
     int end = i + 1;
 
@@ -105,10 +106,10 @@ template <bool KEYS, class F> DEVICE void each_task(const sizes &n, int i, F f)
         while (end < n.segments && n.segment[end].k == n.segment[i].k)
             end++;
     }
-    const int2 cells = side_of<KEYS>(span_of(n, end - 1));
+    const int2 cells = stationary_range<KEYS>(segment_range_of(n, end - 1));
 
     for (int first = 0; first < cells.y; first += n.rows)
-        f(task{i, end, cells.x + first});
+        f(tile_task{i, end, cells.x + first});
 }
 
 /* --- the list -------------------------------------------------------------------------------- */
@@ -116,7 +117,7 @@ template <bool KEYS, class F> DEVICE void each_task(const sizes &n, int i, F f)
 enum { LIST_BLOCK = 1024 };
 
 /* Of counts where each begins; all threads of a block. */
-DEVICE void add_before(int *count, int *all)
+DEVICE void block_exclusive_scan(int *count, int *all)
 {
     const int me = (int)threadIdx.x, mine = count[me];
 
@@ -134,30 +135,30 @@ DEVICE void add_before(int *count, int *all)
 }
 
 /* One block makes a list: counts tasks by steps, then puts each behind those of more. */
-template <bool KEYS> DEVICE void make_list(const sizes &n, const tasks &out)
+template <bool KEYS> DEVICE void make_task_list(const bwd_sizes &n, const tile_tasks &out)
 {
     __shared__ int bin[LIST_BLOCK];
-    const int most = up(KEYS ? n.s : n.z, SIDE), me = (int)threadIdx.x;
-    const auto bin_of = [&](const task &t) {
-        const int64_t steps = steps_of<KEYS>(n, t);
+    const int most = ceil_div_int(KEYS ? n.s : n.z, SIDE), me = (int)threadIdx.x;
+    const auto bin_of = [&](const tile_task &t) {
+        const int64_t steps = count_tiles<KEYS>(n, t);
 
         return LIST_BLOCK - 1 -
-               (int)d9di_min(LIST_BLOCK - 1, steps * (LIST_BLOCK - 1) / max(1, most));
+               (int)d9di_i64_min(LIST_BLOCK - 1, steps * (LIST_BLOCK - 1) / max(1, most));
     };
     int all;
 
     bin[me] = 0;
     __syncthreads();
     for (int i = me; i < n.segments; i += LIST_BLOCK)
-        each_task<KEYS>(n, i, [&](const task &t) { atomicAdd(&bin[bin_of(t)], 1); });
+        for_each_task<KEYS>(n, i, [&](const tile_task &t) { atomicAdd(&bin[bin_of(t)], 1); });
     __syncthreads();
-    add_before(bin, &all);
+    block_exclusive_scan(bin, &all);
     if (me == 0) {
         out.count[0] = min(all, out.most);
         out.count[1] = 0;
     }
     for (int i = me; i < n.segments; i += LIST_BLOCK)
-        each_task<KEYS>(n, i, [&](const task &t) {
+        for_each_task<KEYS>(n, i, [&](const tile_task &t) {
             const int at = atomicAdd(&bin[bin_of(t)], 1);
 
             if (at < out.most)
@@ -169,15 +170,15 @@ template <bool KEYS> DEVICE void make_list(const sizes &n, const tasks &out)
 
 /* The way of a block along a task's tiles: segments, heads of the group, tiles; next() is called
  * before each. */
-template <bool KEYS> struct walk {
-    const sizes &n;
-    task t;
+template <bool KEYS> struct tile_iterator {
+    const bwd_sizes &n;
+    tile_task t;
     int heads, head; /* of those, which */
     int segment, tile;
-    span x;
+    segment_range x;
     int2 range;
 
-    __device__ __forceinline__ walk(const sizes &n, const task &t)
+    __device__ __forceinline__ tile_iterator(const bwd_sizes &n, const tile_task &t)
         : n(n), t(t), heads(KEYS ? n.group : 1), head(0), segment(t.from - 1), tile(0),
           range(make_int2(0, 0))
     {
@@ -192,8 +193,8 @@ template <bool KEYS> struct walk {
             do {
                 if (++segment >= t.end)
                     return false;
-                x = span_of(n, segment);
-                range = range_of<KEYS>(n, x, t.first, n.rows);
+                x = segment_range_of(n, segment);
+                range = streamed_range<KEYS>(n, x, t.first, n.rows);
             } while (range.x == range.y);
             head = 0;
         }
@@ -202,10 +203,10 @@ template <bool KEYS> struct walk {
     }
 
     /* The task's first cell, counted from the segment; the tile's. */
-    __device__ __forceinline__ int still() const { return t.first - (KEYS ? x.k : x.q); }
-    __device__ __forceinline__ int moving() const { return tile + (KEYS ? x.q : x.k); }
+    __device__ __forceinline__ int stationary() const { return t.first - (KEYS ? x.k : x.q); }
+    __device__ __forceinline__ int streamed() const { return tile + (KEYS ? x.q : x.k); }
     /* Of head `still` of the still side. */
-    __device__ __forceinline__ int moving_head(int still) const
+    __device__ __forceinline__ int streamed_head(int still) const
     {
         return KEYS ? still * n.group + head : still / n.group;
     }

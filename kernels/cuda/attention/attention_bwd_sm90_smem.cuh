@@ -11,16 +11,16 @@
 namespace
 {
 
-enum { GROUP = 128, BLOCK = (CREWS + 1) * GROUP, CREW_WARPS = CREWS * GROUP / WARP };
+enum { GROUP = 128, BLOCK = (CONSUMERS + 1) * GROUP, CONSUMER_WARPS = CONSUMERS * GROUP / WARP };
 
-struct job {
-    sizes n;
+struct bwd_params {
+    bwd_sizes n;
     float scale;
     const float *lse;   /* [A, B S], times log2(e) */
     const float *delta; /* [A, B S] */
     bf16 *to[2];        /* dq; dk and dv */
-    tasks of;
-    slopes kept;
+    tile_tasks of;
+    ds_buffer kept;
     int d; /* features of a head: at most those of a tile */
 };
 
@@ -33,70 +33,71 @@ struct job {
 enum { BUFFERS = 2 };
 template <int D> struct layout {
     enum {
-        TOGETHER = D > 128,
-        TILES = TOGETHER ? 1 : +CREWS, /* of a still array */
+        SHARED_TILE = D > 128,
+        TILES = SHARED_TILE ? 1 : +CONSUMERS, /* of a still array */
         SLABS = (D + 63) / 64,
         TILE = SIDE * SLABS * 128,
-        STAGES = !TOGETHER    ? 4
+        STAGES = !SHARED_TILE ? 4
                  : SLABS <= 3 ? 3
                               : 2,
-        OUT_SLABS = TOGETHER ? 1 : SLABS, /* that are stored at a time */
+        OUT_SLABS = SHARED_TILE ? 1 : SLABS, /* that are stored at a time */
         OUT = SIDE * OUT_SLABS * 128,
-        AT_STILL = 0, /* [2, TILES] */
-        AT_STAGES = 2 * TILES * TILE,
-        STAGE = TILE + (TILE > UNIT_BYTES ? TILE : +UNIT_BYTES),
-        AT_OUT = AT_STAGES + STAGES * STAGE,                          /* [CREWS] */
-        AT_WEIGHTS = AT_OUT + CREWS * OUT,                            /* [BUFFERS] */
-        AT_ROWS = AT_WEIGHTS + (TOGETHER ? BUFFERS * TILE_BYTES : 0), /* of keys: lse and delta of a
-                                                                         stage, [STAGES, 2, SIDE] */
-        AT_STEPS = AT_ROWS + STAGES * 2 * SIDE * 4,
-        AT_TOLD = AT_STEPS + STAGES * 16,
-        AT_BARRIERS = AT_TOLD + 16,
-        BARRIERS = 2 * STAGES + 2 + (TOGETHER ? 2 * BUFFERS * GROUP / WARP : 0),
-        BYTES = AT_BARRIERS + 8 * BARRIERS
+        OFFSET_STATIONARY = 0, /* [2, TILES] */
+        OFFSET_STAGES = 2 * TILES * TILE,
+        STAGE = TILE + (TILE > DS_BLOCK_BYTES ? TILE : +DS_BLOCK_BYTES),
+        OFFSET_OUT = OFFSET_STAGES + STAGES * STAGE, /* [CREWS] */
+        OFFSET_P = OFFSET_OUT + CONSUMERS * OUT,     /* [BUFFERS] */
+        OFFSET_ROW_STATS =
+            OFFSET_P + (SHARED_TILE ? BUFFERS * TILE_BYTES : 0), /* of keys: lse and delta of a
+                                                          stage, [STAGES, 2, SIDE] */
+        OFFSET_STAGE_INFO = OFFSET_ROW_STATS + STAGES * 2 * SIDE * 4,
+        OFFSET_WORK_TILE = OFFSET_STAGE_INFO + STAGES * 16,
+        OFFSET_BARRIERS = OFFSET_WORK_TILE + 16,
+        BARRIERS = 2 * STAGES + 2 + (SHARED_TILE ? 2 * BUFFERS * GROUP / WARP : 0),
+        BYTES = OFFSET_BARRIERS + 8 * BARRIERS
     };
     static_assert(BYTES <= 232448, "shared memory of a block");
 };
 
 /* Barriers: a stage is full or free; the still side is there, or used; and, of crews together, of
  * a buffer and a warp of each crew, weights are given, or taken. */
-struct place {
-    uint32_t base, full, free, there, used, given, taken;
+struct smem_offsets {
+    uint32_t base, full, empty, stationary_full, stationary_empty, p_full, p_empty;
 };
-template <int D> DEVICE place place_of(uint32_t base)
+template <int D> DEVICE smem_offsets smem_offsets_make(uint32_t base)
 {
     enum { STAGES = layout<D>::STAGES };
-    const uint32_t b = base + layout<D>::AT_BARRIERS, rest = b + 16 * STAGES;
+    const uint32_t b = base + layout<D>::OFFSET_BARRIERS, rest = b + 16 * STAGES;
 
     return {
         base, b, b + 8 * STAGES, rest, rest + 8, rest + 16, rest + 16 + 8 * BUFFERS * GROUP / WARP};
 }
 
 /* Array i of a stage's tiles; what is told of it. */
-template <int D> DEVICE uint32_t moving_at(const place &at, uint32_t stage, int i)
+template <int D> DEVICE uint32_t streamed_tile_at(const smem_offsets &at, uint32_t stage, int i)
 {
-    return at.base + layout<D>::AT_STAGES + stage * layout<D>::STAGE + i * layout<D>::TILE;
+    return at.base + layout<D>::OFFSET_STAGES + stage * layout<D>::STAGE + i * layout<D>::TILE;
 }
-template <int D> DEVICE uint32_t step_at(const place &at, uint32_t stage)
+template <int D> DEVICE uint32_t stage_info_at(const smem_offsets &at, uint32_t stage)
 {
-    return at.base + layout<D>::AT_STEPS + stage * 16;
+    return at.base + layout<D>::OFFSET_STAGE_INFO + stage * 16;
 }
 
 /* --- what the producer tells
  * ------------------------------------------------------------------------ */
 
 /* Of the still side. */
-template <bool KEYS> DEVICE int heads_of(const sizes &n)
+template <bool KEYS> DEVICE int heads_of(const bwd_sizes &n)
 {
     return KEYS ? n.kv : n.a;
 }
 
-struct maps {
-    CUtensorMap still[2], moving[2];
+struct tma_descriptors {
+    CUtensorMap stationary[2], streamed[2];
 };
 
 /* What is told of a task. */
-struct order {
+struct work_tile {
     int first, cells; /* of the still side: where it begins, and how many there are */
     int head;         /* of the still side; -1: there is no more */
     int steps;        /* tiles along which to go */
@@ -106,42 +107,42 @@ struct order {
  * query i sees keys up to i; how many queries there are; and the unit in which slopes are kept, or
  * NONE. */
 enum { NONE = -1 };
-struct step {
-    int query, key, nq, unit;
+struct stage_info {
+    int query, key, nq, ds_block;
 };
 
-template <class T> DEVICE void tell(uint32_t at, const T &x)
+template <class T> DEVICE void publish(uint32_t at, const T &x)
 {
     const int4 v = __builtin_bit_cast(int4, x);
 
-    shared_store2(at, (uint32_t)v.x, (uint32_t)v.y);
-    shared_store2(at + 8, (uint32_t)v.z, (uint32_t)v.w);
+    smem_store2(at, (uint32_t)v.x, (uint32_t)v.y);
+    smem_store2(at + 8, (uint32_t)v.z, (uint32_t)v.w);
 }
-template <class T> DEVICE T told(uint32_t at)
+template <class T> DEVICE T read_published(uint32_t at)
 {
-    return __builtin_bit_cast(T, shared_load4(at));
+    return __builtin_bit_cast(T, smem_load4(at));
 }
 
 /* 64 x 64 scores, from query i and key j on. */
-struct scores {
+struct score_mask {
     int i, j, nq, window;
 
-    __device__ __forceinline__ bool seen(int a, int b) const
+    __device__ __forceinline__ bool visible(int a, int b) const
     {
         return i + a < nq && j + b <= i + a && j + b > i + a - window;
     }
-    __device__ __forceinline__ bool all_seen() const
+    __device__ __forceinline__ bool all_visible() const
     {
         return i + SIDE <= nq && j + SIDE - 1 <= i && j > i + SIDE - 1 - window;
     }
-    __device__ __forceinline__ bool none_seen() const
+    __device__ __forceinline__ bool none_visible() const
     {
         return i >= nq || j > min(i + SIDE, nq) - 1 || j + SIDE - 1 <= i - window;
     }
 };
 
 /* Those of a crew. */
-template <bool KEYS> DEVICE scores scores_of(const step &x, int crew, int window)
+template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int crew, int window)
 {
     const int more = crew * SIDE;
 
@@ -151,156 +152,159 @@ template <bool KEYS> DEVICE scores scores_of(const step &x, int crew, int window
 /* --- the producers --------------------------------------------------------------------------- */
 
 /* The order that number i of those claimed is, and its task. */
-template <bool KEYS> DEVICE order order_of(const job &p, int i, task *t)
+template <bool KEYS> DEVICE work_tile work_tile_of(const bwd_params &p, int i, tile_task *t)
 {
     const int heads = heads_of<KEYS>(p.n);
 
     if (i >= p.of.count[0] * heads)
         return {0, 0, -1, 0};
     *t = p.of.list[i / heads];
-    const int2 cells = side_of<KEYS>(span_of(p.n, t->end - 1));
+    const int2 cells = stationary_range<KEYS>(segment_range_of(p.n, t->end - 1));
 
     return {t->first, cells.x + cells.y - t->first, i % heads,
-            steps_of<KEYS>(p.n, *t) * (KEYS ? p.n.group : 1)};
+            count_tiles<KEYS>(p.n, *t) * (KEYS ? p.n.group : 1)};
 }
 
 /* Are the slopes of an order's head kept? */
-template <int D, bool KEYS> DEVICE bool is_kept(const job &p, const order &o)
+template <int D, bool KEYS> DEVICE bool has_stored_ds(const bwd_params &p, const work_tile &o)
 {
-    return !layout<D>::TOGETHER && (KEYS ? o.head : o.head / p.n.group) < *p.kept.heads;
+    return !layout<D>::SHARED_TILE && (KEYS ? o.head : o.head / p.n.group) < *p.kept.heads;
 }
 
 /* A warp: claims tasks, and brings both sides. */
 template <int D, bool KEYS> struct producer {
     typedef layout<D> L;
-    const job &p;
-    const maps &m;
-    const place &at;
+    const bwd_params &p;
+    const tma_descriptors &m;
+    const smem_offsets &at;
     int lane;
 
     __device__ __forceinline__ void load(uint32_t to, const CUtensorMap *map, uint32_t b, int head,
                                          int cell) const
     {
         for (int i = 0; i < L::SLABS; i++)
-            box_load(to + i * SIDE * 128, map, b, i * 64, head, cell);
+            tma_load(to + i * SIDE * 128, map, b, i * 64, head, cell);
     }
 
-    __device__ __forceinline__ void bring_still(const order &o) const
+    __device__ __forceinline__ void load_stationary(const work_tile &o) const
     {
-        barrier_arrive_expecting(at.there, 2 * L::TILES * L::TILE);
+        mbarrier_arrive_expect_tx(at.stationary_full, 2 * L::TILES * L::TILE);
         for (int i = 0; i < 2 * L::TILES; i++)
-            load(at.base + L::AT_STILL + i * L::TILE, &m.still[i / L::TILES], at.there, o.head,
-                 o.first + i % L::TILES * SIDE);
+            load(at.base + L::OFFSET_STATIONARY + i * L::TILE, &m.stationary[i / L::TILES],
+                 at.stationary_full, o.head, o.first + i % L::TILES * SIDE);
     }
 
-    __device__ __forceinline__ void bring_tile(uint32_t stage, const walk<KEYS> &w, int head) const
+    __device__ __forceinline__ void load_streamed_tile(uint32_t stage, const tile_iterator<KEYS> &w,
+                                                       int head) const
     {
         const uint32_t full = at.full + 8 * stage;
 
-        barrier_arrive_expecting(full, 2 * L::TILE);
+        mbarrier_arrive_expect_tx(full, 2 * L::TILE);
         for (int i = 0; i < 2; i++)
-            load(moving_at<D>(at, stage, i), &m.moving[i], full, head, w.moving());
+            load(streamed_tile_at<D>(at, stage, i), &m.streamed[i], full, head, w.streamed());
     }
 
     /* Of queries whose slopes are kept: keys, and what each crew has of slopes. */
-    __device__ __forceinline__ void bring_slopes(uint32_t stage, const walk<KEYS> &w, int head,
-                                                 const step &x) const
+    __device__ __forceinline__ void load_ds(uint32_t stage, const tile_iterator<KEYS> &w, int head,
+                                            const stage_info &x) const
     {
         const uint32_t full = at.full + 8 * stage;
-        bool any[CREWS];
+        bool any[CONSUMERS];
 
-        for (int i = 0; i < CREWS; i++)
-            any[i] = !scores_of<KEYS>(x, i, p.n.window).none_seen();
-        barrier_arrive_expecting(full, L::TILE + (any[0] + any[1]) * TILE_BYTES);
-        load(moving_at<D>(at, stage, 0), &m.moving[0], full, head, w.moving());
-        for (int i = 0; i < CREWS; i++)
+        for (int i = 0; i < CONSUMERS; i++)
+            any[i] = !score_mask_of<KEYS>(x, i, p.n.window).none_seen();
+        mbarrier_arrive_expect_tx(full, L::TILE + (any[0] + any[1]) * TILE_BYTES);
+        load(streamed_tile_at<D>(at, stage, 0), &m.streamed[0], full, head, w.streamed());
+        for (int i = 0; i < CONSUMERS; i++)
             if (any[i])
-                bytes_load_once(moving_at<D>(at, stage, 1) + i * TILE_BYTES,
-                                p.kept.at + (int64_t)(x.unit + i) * UNIT_BYTES +
-                                    w.tile / SIDE % CREWS * TILE_BYTES,
-                                TILE_BYTES, full);
+                tma_bulk_load_once(streamed_tile_at<D>(at, stage, 1) + i * TILE_BYTES,
+                                   p.kept.at + (int64_t)(x.ds_block + i) * DS_BLOCK_BYTES +
+                                       w.tile / SIDE % CONSUMERS * TILE_BYTES,
+                                   TILE_BYTES, full);
     }
 
     /* Of keys, lse and delta of the tile's queries, two a lane; those that are not there weigh
      * nothing. */
-    __device__ __forceinline__ void load_rows(float2 (&v)[2], const walk<KEYS> &w, int head) const
+    __device__ __forceinline__ void load_row_stats(float2 (&v)[2], const tile_iterator<KEYS> &w,
+                                                   int head) const
     {
-        const int first = head * p.n.b * p.n.s + w.moving() + 2 * lane;
+        const int first = head * p.n.b * p.n.s + w.streamed() + 2 * lane;
         const int left = w.x.nq - w.tile - 2 * lane;
 
         v[0] = {left > 0 ? p.lse[first] : CUDART_INF_F, left > 1 ? p.lse[first + 1] : CUDART_INF_F};
         v[1] = {left > 0 ? p.delta[first] : 0.0f, left > 1 ? p.delta[first + 1] : 0.0f};
     }
 
-    __device__ __forceinline__ void bring_rows(uint32_t stage, const float2 (&v)[2]) const
+    __device__ __forceinline__ void store_row_stats(uint32_t stage, const float2 (&v)[2]) const
     {
         for (int i = 0; i < 2; i++)
-            shared_store2(at.base + L::AT_ROWS + ((stage * 2 + i) * SIDE + 2 * lane) * 4,
-                          __float_as_uint(v[i].x), __float_as_uint(v[i].y));
+            smem_store2(at.base + L::OFFSET_ROW_STATS + ((stage * 2 + i) * SIDE + 2 * lane) * 4,
+                        __float_as_uint(v[i].x), __float_as_uint(v[i].y));
         __syncwarp();
         if (lane == 0)
-            barrier_arrive(at.full + 8 * stage);
+            mbarrier_arrive(at.full + 8 * stage);
     }
 
-    __device__ __forceinline__ step step_of(const walk<KEYS> &w) const
+    __device__ __forceinline__ stage_info stage_info_of(const tile_iterator<KEYS> &w) const
     {
-        const int query = KEYS ? w.tile : w.still(), key = KEYS ? w.still() : w.tile;
+        const int query = KEYS ? w.tile : w.stationary(), key = KEYS ? w.stationary() : w.tile;
 
         return {query, key - w.x.beyond, w.x.nq, NONE};
     }
 
     /* All of a task's tiles. */
-    __device__ __forceinline__ void bring(const order &o, const task &t, bool kept,
-                                          turn<L::STAGES> *stage) const
+    __device__ __forceinline__ void load_streamed(const work_tile &o, const tile_task &t, bool kept,
+                                                  pipeline_state<L::STAGES> *stage) const
     {
-        follower<KEYS> units(p.n, p.kept);
+        ds_block_cursor<KEYS> cursor(p.n, p.kept);
 
-        for (walk<KEYS> w(p.n, t); w.next(); stage->next()) {
+        for (tile_iterator<KEYS> w(p.n, t); w.next(); stage->next()) {
             const int head = w.moving_head(o.head);
-            step x = step_of(w);
+            stage_info x = stage_info_of(w);
             float2 rows[2];
 
-            if (kept && units.follow(w))
-                x.unit = (KEYS ? head : o.head) * *p.kept.each + units.of.of(x.query);
+            if (kept && cursor.seek(w))
+                x.ds_block =
+                    (KEYS ? head : o.head) * *p.kept.each + cursor.blocks.index_of(x.query);
             if constexpr (KEYS)
-                load_rows(rows, w, head);
-            barrier_wait_or_trap(at.free + 8 * stage->i, stage->parity);
+                load_row_stats(rows, w, head);
+            mbarrier_wait_or_trap(at.empty + 8 * stage->i, stage->parity);
             if (lane == 0) {
-                tell(step_at<D>(at, stage->i), x);
+                publish(stage_info_at<D>(at, stage->i), x);
                 if (!KEYS && kept)
-                    bring_slopes(stage->i, w, head, x);
+                    load_ds(stage->i, w, head, x);
                 else
-                    bring_tile(stage->i, w, head);
+                    load_streamed_tile(stage->i, w, head);
             }
             if constexpr (KEYS)
-                bring_rows(stage->i, rows);
+                store_row_stats(stage->i, rows);
         }
     }
 
     __device__ __forceinline__ void run() const
     {
-        turn<L::STAGES> stage = {0, 1};
+        pipeline_state<L::STAGES> stage = {0, 1};
         uint32_t parity = 1;
 
         for (;;) {
             const int mine = lane == 0 ? atomicAdd(&p.of.count[1], 1) : 0;
-            task t;
-            const order o = order_of<KEYS>(p, __shfl_sync(~0u, mine, 0), &t);
+            tile_task t;
+            const work_tile o = work_tile_of<KEYS>(p, __shfl_sync(~0u, mine, 0), &t);
 
-            barrier_wait_or_trap(at.used, parity);
+            mbarrier_wait_or_trap(at.stationary_empty, parity);
             parity ^= 1;
-            const bool kept = is_kept<D, KEYS>(p, o);
+            const bool kept = has_stored_ds<D, KEYS>(p, o);
 
             if (lane == 0) {
-                tell(at.base + L::AT_TOLD, o);
+                publish(at.base + L::OFFSET_WORK_TILE, o);
                 if (o.head < 0 || (!KEYS && kept))
-                    barrier_arrive(at.there);
+                    mbarrier_arrive(at.stationary_full);
                 else
-                    bring_still(o);
+                    load_stationary(o);
             }
             if (o.head < 0)
                 return;
-            bring(o, t, kept, &stage);
+            load_streamed(o, t, kept, &stage);
         }
     }
 };

@@ -16,10 +16,10 @@
 
 enum {
     CHUNK = 32,
-    MOST_SPLITS = 32,
-    MOST_QUERIES = 4096,
-    FEW_THREADS = 128,
-    FEW_WARPS = FEW_THREADS / WARP,
+    MAX_SPLITS = 32,
+    MAX_QUERIES = 4096,
+    DECODE_THREADS = 128,
+    DECODE_WARPS = DECODE_THREADS / WARP,
     HALF = WARP / 2, /* lanes that share a key */
     GROUP = 4,       /* query heads at a time */
     SLICE = HALF * 8 /* features of a key that its lanes have at once, and all threads of the
@@ -30,79 +30,80 @@ enum {
 static const struct {
     int64_t queries;
     int splits;
-} splits_by[] = {{16, MOST_SPLITS}, {64, 8}, {MOST_QUERIES, 4}};
+} split_table[] = {{16, MAX_SPLITS}, {64, 8}, {MAX_QUERIES, 4}};
 
 static int splits_for(int64_t queries)
 {
     int i = 0;
 
-    while (queries > splits_by[i].queries)
+    while (queries > split_table[i].queries)
         i++;
-    return splits_by[i].splits;
+    return split_table[i].splits;
 }
 
 /* What a split says of a query head: m, l, and D features. */
-static __host__ __device__ int64_t part_size(const d9d_attention_dims &n)
+static __host__ __device__ int64_t split_floats(const d9d_attention_dims &n)
 {
     return n.d + 2;
 }
 
 /* The keys that query t may see. */
-static __device__ __forceinline__ cells keys_of(const d9d_attention_dims &n, int64_t t)
+static __device__ __forceinline__ token_range visible_keys(const d9d_attention_dims &n, int64_t t)
 {
     const int64_t b = t / n.s;
-    segment x = segment_of(n, segment_at(n, false, t), b);
+    segment x = segment_of(n, segment_find(n, false, t), b);
 
     /* Of segments without queries that begin here the last is the one. */
-    return {first_seen(n, x, t), n.causal ? d9di_min(beside(x, t) + 1, x.k.end) : x.k.end};
+    return {first_visible_key(n, x, t),
+            n.causal ? d9di_i64_min(diagonal_key(x, t) + 1, x.k.end) : x.k.end};
 }
 
-struct few_shared {
+struct decode_smem {
     float score[GROUP][CHUNK];
     float m[GROUP], l[GROUP], keep[GROUP];
 };
 
 /* Rows of values, as they are. */
 template <class T>
-static __device__ __forceinline__ void bring(T *to, const d9d_attention_dims &n, const T *v,
-                                             int64_t kh, int64_t first, int64_t count)
+static __device__ __forceinline__ void load_values(T *to, const d9d_attention_dims &n, const T *v,
+                                                   int64_t kh, int64_t first, int64_t count)
 {
     enum { WIDE = 16 / sizeof(T) };
     const T *from = v + (first * n.kv + kh) * n.d;
     const int d = (int)n.d;
 
     if (d % WIDE == 0 && (uintptr_t)v % 16 == 0) {
-        for (int i = threadIdx.x * WIDE; i < count * d; i += FEW_THREADS * WIDE)
+        for (int i = threadIdx.x * WIDE; i < count * d; i += DECODE_THREADS * WIDE)
             __pipeline_memcpy_async(to + i, from + i / d * n.kv * d + i % d, 16);
         return;
     }
-    for (int i = threadIdx.x; i < count * d; i += FEW_THREADS)
+    for (int i = threadIdx.x; i < count * d; i += DECODE_THREADS)
         to[i] = from[i / d * n.kv * d + i % d];
 }
 
 /* score[g][j] = q_g . k_j, for the keys of a chunk, of which a lane has some on their way at
  * once. */
 template <int N, class T>
-static __device__ void chunk_scores(const d9d_attention_dims &n, few_shared &w,
+static __device__ void chunk_scores(const d9d_attention_dims &n, decode_smem &w,
                                     const float (&q)[GROUP][N][8], int heads, int64_t kh,
                                     const T *k, int64_t first, int64_t count)
 {
-    enum { APART = FEW_THREADS / HALF, ONCE = N == 1 ? CHUNK / APART : 1 };
+    enum { HALVES = DECODE_THREADS / HALF, KEYS_IN_FLIGHT = N == 1 ? CHUNK / HALVES : 1 };
     const int half = threadIdx.x / HALF, lane = threadIdx.x % HALF;
-    raw8<T> key[ONCE][N];
+    raw8<T> key[KEYS_IN_FLIGHT][N];
 
-    for (int j0 = half; j0 < CHUNK; j0 += ONCE * APART) {
+    for (int j0 = half; j0 < CHUNK; j0 += KEYS_IN_FLIGHT * HALVES) {
 #pragma unroll
-        for (int c = 0; c < ONCE; c++)
+        for (int c = 0; c < KEYS_IN_FLIGHT; c++)
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const int64_t j = j0 + c * APART, f = i * SLICE + lane * 8;
+                const int64_t j = j0 + c * HALVES, f = i * SLICE + lane * 8;
 
                 fetch8(key[c][i], k + ((first + j) * n.kv + kh) * n.d + f, j < count ? n.d - f : 0);
             }
 #pragma unroll
-        for (int c = 0; c < ONCE; c++) {
-            const int j = j0 + c * APART;
+        for (int c = 0; c < KEYS_IN_FLIGHT; c++) {
+            const int j = j0 + c * HALVES;
             float dot[GROUP] = {};
 
 #pragma unroll
@@ -118,7 +119,7 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, few_shared &w,
             }
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
-                dot[g] = group_fold<HALF>(dot[g], plus());
+                dot[g] = group_reduce<HALF>(dot[g], plus());
                 if (lane == 0 && g < heads)
                     w.score[g][j] = j < count ? dot[g] * n.scale : -CUDART_INF_F;
             }
@@ -127,16 +128,16 @@ static __device__ void chunk_scores(const d9d_attention_dims &n, few_shared &w,
 }
 
 /* Scores to probabilities relative to the running maximum, a warp a head. */
-static __device__ void chunk_softmax(few_shared &w, int heads)
+static __device__ void chunk_softmax(decode_smem &w, int heads)
 {
     const int g = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 
     if (g < heads) {
         const float s = w.score[g][lane], old = w.m[g];
-        const float m = fmaxf(old, group_fold<WARP>(s, largest()));
+        const float m = fmaxf(old, group_reduce<WARP>(s, max_op()));
         const bool none = m == -CUDART_INF_F; /* nothing seen, or NaN only, which the sum shows */
         const float p = none ? (s == s ? 0.0f : s) : expf(s - m);
-        const float keep = none ? 1.0f : expf(old - m), sum = group_fold<WARP>(p, plus());
+        const float keep = none ? 1.0f : expf(old - m), sum = group_reduce<WARP>(p, plus());
 
         __syncwarp(); /* all have read m */
         w.score[g][lane] = p;
@@ -148,14 +149,15 @@ static __device__ void chunk_softmax(few_shared &w, int heads)
     }
 }
 
-/* o[g] = keep o[g] + sum over j of p_j v_j: a thread has features threadIdx.x + i FEW_THREADS. */
+/* o[g] = keep o[g] + sum over j of p_j v_j: a thread has features threadIdx.x + i DECODE_THREADS.
+ */
 template <int N, class T>
-static __device__ void chunk_output(const d9d_attention_dims &n, const few_shared &w,
+static __device__ void chunk_output(const d9d_attention_dims &n, const decode_smem &w,
                                     float (&o)[GROUP][N], const T *v, int count)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const int f = threadIdx.x + i * FEW_THREADS;
+        const int f = threadIdx.x + i * DECODE_THREADS;
 
         if (f >= n.d)
             break;
@@ -175,26 +177,26 @@ static __device__ void chunk_output(const d9d_attention_dims &n, const few_share
 
 /* Grid: splits, key-value heads by groups of query heads, queries. */
 template <int N, class T>
-static __global__ void __launch_bounds__(FEW_THREADS)
+static __global__ void __launch_bounds__(DECODE_THREADS)
     split_kernel(d9d_attention_dims n, float *part, const T *q, const T *k, const T *v)
 {
     extern __shared__ uint4 values[];
-    __shared__ few_shared w;
+    __shared__ decode_smem w;
     T *const tile = (T *)values;
-    const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_ceil_div(per, GROUP);
+    const int64_t t = blockIdx.z, per = n.a / n.kv, groups = d9di_i64_ceil_div(per, GROUP);
     const int64_t kh = blockIdx.y / groups, h0 = kh * per + blockIdx.y % groups * GROUP;
-    const int heads = (int)d9di_min(GROUP, (kh + 1) * per - h0);
+    const int heads = (int)d9di_i64_min(GROUP, (kh + 1) * per - h0);
     float mine[GROUP][N][8] = {}, o[GROUP][N] = {};
 
-    let_next_begin();
+    pdl_launch_dependents();
 
-    const cells keys = keys_of(n, t);
+    const token_range keys = visible_keys(n, t);
     int64_t at = keys.first + (int64_t)blockIdx.x * CHUNK;
 
     if (at >= keys.end)
         return;
-    wait_for_last();
-    bring(tile, n, v, kh, at, d9di_min(CHUNK, keys.end - at));
+    pdl_wait();
+    load_values(tile, n, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
 #pragma unroll
@@ -209,10 +211,10 @@ static __global__ void __launch_bounds__(FEW_THREADS)
         w.l[threadIdx.x] = 0.0f;
         w.keep[threadIdx.x] = 1.0f;
     }
-    for (int g = threadIdx.x / WARP; g < GROUP; g += FEW_WARPS)
+    for (int g = threadIdx.x / WARP; g < GROUP; g += DECODE_WARPS)
         w.score[g][threadIdx.x % WARP] = 0.0f;
     for (;;) {
-        const int64_t count = d9di_min(CHUNK, keys.end - at);
+        const int64_t count = d9di_i64_min(CHUNK, keys.end - at);
 
         __syncthreads();
         chunk_scores<N>(n, w, mine, heads, kh, k, at, count);
@@ -226,11 +228,11 @@ static __global__ void __launch_bounds__(FEW_THREADS)
         if (at >= keys.end)
             break;
         __syncthreads();
-        bring(tile, n, v, kh, at, d9di_min(CHUNK, keys.end - at));
+        load_values(tile, n, v, kh, at, d9di_i64_min(CHUNK, keys.end - at));
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
-        float *to = part + ((t * n.a + h0 + g) * gridDim.x + blockIdx.x) * part_size(n);
+        float *to = part + ((t * n.a + h0 + g) * gridDim.x + blockIdx.x) * split_floats(n);
 
         if (g >= heads)
             break;
@@ -240,91 +242,93 @@ static __global__ void __launch_bounds__(FEW_THREADS)
         }
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (threadIdx.x + i * FEW_THREADS < n.d)
-                to[2 + threadIdx.x + i * FEW_THREADS] = o[g][i];
+            if (threadIdx.x + i * DECODE_THREADS < n.d)
+                to[2 + threadIdx.x + i * DECODE_THREADS] = o[g][i];
     }
 }
 
 /* Grid: query heads, queries.  A lane has a split. */
 template <class T>
-static __global__ void __launch_bounds__(FEW_THREADS)
-    join_kernel(d9d_attention_dims n, int most, T *o, float *lse, const float *part)
+static __global__ void __launch_bounds__(DECODE_THREADS)
+    combine_kernel(d9d_attention_dims n, int most, T *o, float *lse, const float *part)
 {
-    static_assert(MOST_SPLITS == WARP, "a lane has a split");
-    __shared__ float weight[MOST_SPLITS];
-    const int64_t h = blockIdx.x, t = blockIdx.y, size = part_size(n);
+    static_assert(MAX_SPLITS == WARP, "a lane has a split");
+    __shared__ float weight[MAX_SPLITS];
+    const int64_t h = blockIdx.x, t = blockIdx.y, size = split_floats(n);
     const int i = threadIdx.x % WARP;
 
-    let_next_begin();
+    pdl_launch_dependents();
 
-    const cells keys = keys_of(n, t);
-    const int splits = (int)d9di_min(most, d9di_ceil_div(keys.end - keys.first, CHUNK));
+    const token_range keys = visible_keys(n, t);
+    const int splits = (int)d9di_i64_min(most, d9di_i64_ceil_div(keys.end - keys.first, CHUNK));
 
-    wait_for_last();
+    pdl_wait();
     part += (t * n.a + h) * most * size;
 
     const float mine = i < splits ? part[i * size] : -CUDART_INF_F;
     const float sum = i < splits ? part[i * size + 1] : 0.0f;
-    const float m = group_fold<WARP>(mine, largest());
+    const float m = group_reduce<WARP>(mine, max_op());
     const float scale = m == -CUDART_INF_F ? 1.0f : expf(mine - m);
-    const float l = group_fold<WARP>(i < splits ? sum * scale : 0.0f, plus());
+    const float l = group_reduce<WARP>(i < splits ? sum * scale : 0.0f, plus());
 
     if (threadIdx.x < WARP)
         weight[i] = scale;
     __syncthreads();
-    for (int64_t f = threadIdx.x; f < n.d; f += FEW_THREADS) {
+    for (int64_t f = threadIdx.x; f < n.d; f += DECODE_THREADS) {
         float all = 0.0f;
 
 #pragma unroll 8
         for (int j = 0; j < splits; j++)
             all = fmaf(part[j * size + 2 + f], weight[j], all);
-        put(o + (t * n.a + h) * n.d + f, all / l);
+        store_float(o + (t * n.a + h) * n.d + f, all / l);
     }
     if (threadIdx.x == 0)
-        lse[row_number(n, t / n.s, h, t)] = m + logf(l);
+        lse[row_stat_index(n, t / n.s, h, t)] = m + logf(l);
 }
 
-template <int N, class T> static d9d_status run(d9d_stream s, const d9di_attention *c, float *part)
+template <int N, class T>
+static d9d_status launch(d9d_stream s, const d9di_attention_call *c, float *part)
 {
     const d9d_attention_dims *n = &c->n;
-    const int64_t groups = d9di_ceil_div(n->a / n->kv, GROUP), queries = n->b * n->s;
+    const int64_t groups = d9di_i64_ceil_div(n->a / n->kv, GROUP), queries = n->b * n->s;
     const int splits = splits_for(queries);
     const dim3 split((unsigned)splits, (unsigned)(n->kv * groups), (unsigned)queries);
     const dim3 join((unsigned)n->a, (unsigned)queries);
     const size_t tile = CHUNK * (size_t)n->d * sizeof(T);
 
-    D9D_TRY(d9di_allow_shared(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
-    D9D_TRY(launch_early_with(s, c->op, tile, split_kernel<N, T>, split, FEW_THREADS, *n, part,
-                              (const T *)c->q, (const T *)c->k, (const T *)c->v));
-    return launch_early(s, c->op, join_kernel<T>, join, FEW_THREADS, *n, splits, (T *)c->o, c->lse,
-                        (const float *)part);
+    D9D_TRY(d9di_cuda_set_max_smem(c->op, (const void *)split_kernel<N, T>, (int64_t)tile));
+    D9D_TRY(pdl_launch_smem(s, c->op, tile, split_kernel<N, T>, split, DECODE_THREADS, *n, part,
+                            (const T *)c->q, (const T *)c->k, (const T *)c->v));
+    return pdl_launch(s, c->op, combine_kernel<T>, join, DECODE_THREADS, *n, splits, (T *)c->o,
+                      c->lse, (const float *)part);
 }
 
-template <class T> static d9d_status run_shaped(d9d_stream s, const d9di_attention *c, float *part)
+template <class T>
+static d9d_status launch_by_head_size(d9d_stream s, const d9di_attention_call *c, float *part)
 {
-    return c->n.d <= SLICE       ? run<1, T>(s, c, part)
-           : c->n.d <= 2 * SLICE ? run<2, T>(s, c, part)
-                                 : run<MOST_FEATURES / SLICE, T>(s, c, part);
+    return c->n.d <= SLICE       ? launch<1, T>(s, c, part)
+           : c->n.d <= 2 * SLICE ? launch<2, T>(s, c, part)
+                                 : launch<MAX_HEAD_SIZE / SLICE, T>(s, c, part);
 }
 
-bool d9di_attention_few_takes(const d9di_attention *c)
+bool d9di_attention_decode_supported(const d9di_attention_call *c)
 {
     const d9d_attention_dims *n = &c->n;
     const int64_t queries = n->b * n->s;
 
-    return c->dout == NULL && n->cached && queries <= MOST_QUERIES &&
-           (queries <= 64 || queries <= 2 * n->segments) && n->d <= MOST_FEATURES;
+    return c->dout == NULL && n->decode && queries <= MAX_QUERIES &&
+           (queries <= 64 || queries <= 2 * n->segments) && n->d <= MAX_HEAD_SIZE;
 }
 
-d9d_status d9di_attention_few(d9d_stream s, const d9di_attention *c)
+d9d_status d9di_attention_decode(d9d_stream s, const d9di_attention_call *c)
 {
     const int64_t queries = c->n.b * c->n.s;
-    const int64_t bytes = queries * c->n.a * splits_for(queries) * part_size(c->n) * 4;
+    const int64_t bytes = queries * c->n.a * splits_for(queries) * split_floats(c->n) * 4;
     void *part;
     d9d_status st;
 
-    D9D_TRY(d9di_take(s, bytes, &part));
-    st = D9DI_TYPED(c->n.t, T, run_shaped<T>(s, c, (float *)part));
-    d9di_give(s, part, bytes);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
+    st = D9DI_DISPATCH_DTYPE(c->n.t, T, launch_by_head_size<T>(s, c, (float *)part));
+    d9di_cuda_scratch_free(s, part, bytes);
     return st;
 }

@@ -4,11 +4,11 @@
 
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
 ENTRY(attention);
-ENTRY(attention_din);
+ENTRY(attention_bwd);
 ENTRY(fill);
 
 /* Keys may be left out where there are more of them than queries. */
-static d9d_status clear_keys(d9d_stream s, const d9di_attention *c)
+static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 {
     const int64_t size = c->n.b * c->n.z * c->n.kv * c->n.d;
 
@@ -18,39 +18,39 @@ static d9d_status clear_keys(d9d_stream s, const d9di_attention *c)
     return d9d_k_fill(s, c->n.t, c->dv, size, 0.0f);
 }
 
-static d9d_status run(d9d_stream s, const d9di_attention *c)
+static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
 {
     bool done = false;
 
-    D9D_TRY(d9di_check_float(c->op, c->n.t));
-    D9D_TRY(clear_keys(s, c));
+    D9D_TRY(d9di_args_check_float(c->op, c->n.t));
+    D9D_TRY(dkv_clear(s, c));
     if (c->n.b * c->n.s * c->n.a * c->n.d == 0)
         return D9D_OK;
-    if (d9di_attention_few_takes(c))
-        return d9di_attention_few(s, c);
-    if (d9di_attention_din_wgmma_takes(s, c))
-        return d9di_attention_din_wgmma(s, c);
-    if (s->options.attention != D9D_CUDA_OWN)
+    if (d9di_attention_decode_supported(c))
+        return d9di_attention_decode(s, c);
+    if (d9di_attention_bwd_sm90_supported(s, c))
+        return d9di_attention_bwd_sm90(s, c);
+    if (s->opts.attention != D9D_CUDA_ATTENTION_BUILTIN)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)
         return D9D_OK;
-    return c->dout != NULL ? d9di_attention_tiles_din(s, c) : d9di_attention_tiles(s, c);
+    return c->dout != NULL ? d9di_attention_bwd_simt(s, c) : d9di_attention_simt(s, c);
 }
 
 d9d_status d9d_k_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                            const void *q, const void *k, const void *v)
 {
-    const d9di_attention c = {
+    const d9di_attention_call c = {
         .op = "attention", .n = *n, .q = q, .k = k, .v = v, .o = o, .lse = lse};
 
-    return run(s, &c);
+    return attention_run(s, &c);
 }
 
-d9d_status d9d_k_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+d9d_status d9d_k_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                void *dv, const void *dout, const void *q, const void *k,
                                const void *v, const void *o, const float *lse)
 {
-    const d9di_attention c = {.op = "attention_din",
+    const d9di_attention_call c = {.op = "attention_din",
                               .n = *n,
                               .q = q,
                               .k = k,
@@ -62,5 +62,5 @@ d9d_status d9d_k_attention_din(d9d_stream s, const d9d_attention_dims *n, void *
                               .dv = dv,
                               .lse = (float *)(uintptr_t)lse};
 
-    return run(s, &c);
+    return attention_run(s, &c);
 }

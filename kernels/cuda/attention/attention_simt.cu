@@ -6,29 +6,30 @@
 #include "cuda/attention/attention_simt.cuh"
 
 /* Over the 16 threads of a row. */
-template <class F> static __device__ __forceinline__ float row_fold(float v, F f)
+template <class F> static __device__ __forceinline__ float row_reduce(float v, F f)
 {
 #pragma unroll
-    for (int o = EDGE / 2; o > 0; o /= 2)
+    for (int o = THREAD_GRID / 2; o > 0; o /= 2)
         v = f(v, __shfl_xor_sync(~0u, v, o));
     return v;
 }
 
 /* Running state of the R rows of a thread. */
-template <class Z> struct running {
+template <class Z> struct online_softmax {
     float m[Z::R], l[Z::R], o[Z::R][Z::DV];
 };
 
 /* Scores of row r to probabilities relative to the running maximum; a hidden score is -inf. */
 template <class Z>
-static __device__ __forceinline__ void row_softmax(running<Z> &w, int r, float (&s)[Z::R])
+static __device__ __forceinline__ void row_online_softmax(online_softmax<Z> &w, int r,
+                                                          float (&s)[Z::R])
 {
     float m = w.m[r], sum = 0.0f, keep;
 
 #pragma unroll
     for (int c = 0; c < Z::R; c++)
         m = fmaxf(m, s[c]);
-    m = row_fold(m, largest());
+    m = row_reduce(m, max_op());
     keep = m == -CUDART_INF_F ? 1.0f : expf(w.m[r] - m);
 #pragma unroll
     for (int c = 0; c < Z::R; c++) {
@@ -36,7 +37,7 @@ static __device__ __forceinline__ void row_softmax(running<Z> &w, int r, float (
         s[c] = m == -CUDART_INF_F ? (s[c] == s[c] ? 0.0f : s[c]) : expf(s[c] - m);
         sum += s[c];
     }
-    w.l[r] = w.l[r] * keep + row_fold(sum, plus());
+    w.l[r] = w.l[r] * keep + row_reduce(sum, plus());
     w.m[r] = m;
 #pragma unroll
     for (int c = 0; c < Z::DV; c++)
@@ -45,19 +46,21 @@ static __device__ __forceinline__ void row_softmax(running<Z> &w, int r, float (
 
 /* The queries at q0 and the keys of one segment. */
 template <class Z, class T>
-static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const segment &x,
-                                            running<Z> &w, const float *sq, float *skv, float *sp,
-                                            int64_t q0, int64_t kh, const T *k, const T *v)
+static __device__ __forceinline__ void segment_forward(const d9d_attention_dims &n,
+                                                       const segment &x, online_softmax<Z> &w,
+                                                       const float *sq, float *skv, float *sp,
+                                                       int64_t q0, int64_t kh, const T *k,
+                                                       const T *v)
 {
-    const int64_t end = n.causal ? d9di_min(beside(x, q0 + Z::SIDE), x.k.end) : x.k.end;
+    const int64_t end = n.causal ? d9di_i64_min(diagonal_key(x, q0 + Z::SIDE), x.k.end) : x.k.end;
 
-    clear<Z>(w.o);
+    clear_acc<Z>(w.o);
     for (int r = 0; r < Z::R; r++) {
         w.m[r] = -CUDART_INF_F;
         w.l[r] = 0.0f;
     }
-    for (int64_t k0 = first_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
-        const int64_t nk = d9di_min(Z::SIDE, x.k.end - k0);
+    for (int64_t k0 = first_visible_tile<Z>(n, x, q0); k0 < end; k0 += Z::SIDE) {
+        const int64_t nk = d9di_i64_min(Z::SIDE, x.k.end - k0);
         float s[Z::R][Z::R];
 
         load_rows<Z>(skv, k, k0, nk, n.kv, kh, n.d);
@@ -65,16 +68,17 @@ static __device__ __forceinline__ void walk(const d9d_attention_dims &n, const s
         dot_rows<Z>(s, sq, skv, n.d);
 #pragma unroll
         for (int r = 0; r < Z::R; r++) {
-            const int i = my_row() * Z::R + r;
+            const int i = thread_row() * Z::R + r;
 
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
-                s[r][c] = visible(n, x, q0 + i, k0 + my_col() + c * EDGE) ? s[r][c] * n.scale
-                                                                          : -CUDART_INF_F;
-            row_softmax(w, r, s[r]);
+                s[r][c] = visible(n, x, q0 + i, k0 + thread_col() + c * THREAD_GRID)
+                              ? s[r][c] * n.scale
+                              : -CUDART_INF_F;
+            row_online_softmax(w, r, s[r]);
 #pragma unroll
             for (int c = 0; c < Z::R; c++)
-                sp[i * Z::SCORES + my_col() + c * EDGE] = s[r][c];
+                sp[i * Z::SCORES + thread_col() + c * THREAD_GRID] = s[r][c];
         }
         __syncthreads();
         load_rows<Z>(skv, v, k0, nk, n.kv, kh, n.d);
@@ -90,58 +94,59 @@ static __global__ void __launch_bounds__(THREADS)
 {
     extern __shared__ float shared[];
     float *sq = shared, *skv = sq + Z::SIDE * Z::STEP, *sp = skv + Z::SIDE * Z::STEP;
-    const int64_t heads = n.b * n.a, tiles = d9di_ceil_div(n.s, Z::SIDE);
+    const int64_t heads = n.b * n.a, tiles = d9di_i64_ceil_div(n.s, Z::SIDE);
     const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
     const int64_t kh = h / (n.a / n.kv);
     /* Late queries see more keys, so they go first. */
     const int64_t row = (tiles - 1 - blockIdx.x / heads) * Z::SIDE, q0 = b * n.s + row;
-    const int64_t nq = d9di_min(Z::SIDE, n.s - row);
-    segment x = segment_of(n, segment_at(n, false, q0), b);
-    running<Z> w;
+    const int64_t nq = d9di_i64_min(Z::SIDE, n.s - row);
+    segment x = segment_of(n, segment_find(n, false, q0), b);
+    online_softmax<Z> w;
 
     load_rows<Z>(sq, q, q0, nq, n.a, h, n.d);
     do {
-        walk<Z>(n, x, w, sq, skv, sp, q0, kh, k, v);
+        segment_forward<Z>(n, x, w, sq, skv, sp, q0, kh, k, v);
 #pragma unroll
         for (int r = 0; r < Z::R; r++) {
-            const int i = my_row() * Z::R + r;
+            const int i = thread_row() * Z::R + r;
 
             for (int c = 0; c < Z::DV; c++)
                 w.o[r][c] *= 1.0f / w.l[r];
-            if (my_col() == 0 && inside(x.q, q0 + i))
-                lse[row_number(n, b, h, q0 + i)] = w.m[r] + logf(w.l[r]);
+            if (thread_col() == 0 && range_contains(x.q, q0 + i))
+                lse[row_stat_index(n, b, h, q0 + i)] = w.m[r] + logf(w.l[r]);
         }
         store_rows<Z>(o, w.o, q0, x.q, n.a, h, n.d);
     } while (segment_next(n, b, q0 + nq, &x));
 }
 
 template <class Z, class T>
-static d9d_status run(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse, const void *q,
-                      const void *k, const void *v)
+static d9d_status launch(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                         const void *q, const void *k, const void *v)
 {
     const int64_t bytes = 2 * Z::ROWS_BYTES + Z::SCORES_BYTES;
-    const int64_t blocks = n->b * n->a * d9di_ceil_div(n->s, Z::SIDE);
-    cudaStream_t queue = d9di_queue(s);
+    const int64_t blocks = n->b * n->a * d9di_i64_ceil_div(n->s, Z::SIDE);
+    cudaStream_t queue = d9di_cuda_stream(s);
 
-    D9D_TRY(allow(s, "attention", (const void *)attention_kernel<Z, T>, bytes));
+    D9D_TRY(kernel_allow_smem(s, "attention", (const void *)attention_kernel<Z, T>, bytes));
     attention_kernel<Z><<<(unsigned)blocks, THREADS, bytes, queue>>>(*n, (T *)o, lse, (const T *)q,
                                                                      (const T *)k, (const T *)v);
-    return d9di_launched("attention");
+    return d9di_cuda_check_launch("attention");
 }
 
 template <class T>
-static d9d_status run_shaped(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
-                             const void *q, const void *k, const void *v)
+static d9d_status launch_by_head_size(d9d_stream s, const d9d_attention_dims *n, void *o,
+                                      float *lse, const void *q, const void *k, const void *v)
 {
     if (n->d <= 128)
-        return run<shape<64, 8>, T>(s, n, o, lse, q, k, v);
+        return launch<tile_shape<64, 8>, T>(s, n, o, lse, q, k, v);
     if (n->d <= 256)
-        return run<shape<32, 16>, T>(s, n, o, lse, q, k, v);
-    return run<shape<16, 32>, T>(s, n, o, lse, q, k, v);
+        return launch<tile_shape<32, 16>, T>(s, n, o, lse, q, k, v);
+    return launch<tile_shape<16, 32>, T>(s, n, o, lse, q, k, v);
 }
 
-d9d_status d9di_attention_tiles(d9d_stream s, const d9di_attention *c)
+d9d_status d9di_attention_simt(d9d_stream s, const d9di_attention_call *c)
 {
-    D9D_TRY(check_features(c->op, &c->n));
-    return D9DI_TYPED(c->n.t, T, run_shaped<T>(s, &c->n, c->o, c->lse, c->q, c->k, c->v));
+    D9D_TRY(head_size_check(c->op, &c->n));
+    return D9DI_DISPATCH_DTYPE(c->n.t, T,
+                               launch_by_head_size<T>(s, &c->n, c->o, c->lse, c->q, c->k, c->v));
 }

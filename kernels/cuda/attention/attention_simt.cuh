@@ -18,14 +18,14 @@
 #include "cuda/attention/attention_simt.h"
 #include "cuda/common/common.cuh"
 
-enum { EDGE = 16, MOST_FEATURES = 512 };
+enum { THREAD_GRID = 16, MAX_HEAD_SIZE = 512 };
 
-template <int SIDE_, int DV_> struct shape {
+template <int SIDE_, int DV_> struct tile_shape {
     enum {
         SIDE = SIDE_,
         DV = DV_,
-        R = SIDE / EDGE,
-        WIDTH = EDGE * DV,
+        R = SIDE / THREAD_GRID,
+        WIDTH = THREAD_GRID * DV,
         STEP = WIDTH + 1,
         SCORES = SIDE + 1, /* step of a tile of scores */
         ROWS_BYTES = SIDE * STEP * 4,
@@ -33,13 +33,13 @@ template <int SIDE_, int DV_> struct shape {
     };
 };
 
-static __device__ __forceinline__ int my_row(void)
+static __device__ __forceinline__ int thread_row(void)
 {
-    return threadIdx.x / EDGE;
+    return threadIdx.x / THREAD_GRID;
 }
-static __device__ __forceinline__ int my_col(void)
+static __device__ __forceinline__ int thread_col(void)
 {
-    return threadIdx.x % EDGE;
+    return threadIdx.x % THREAD_GRID;
 }
 
 /* Cells [first, first + n) of head h of x [cells, heads, D]. */
@@ -58,8 +58,8 @@ template <class Z>
 static __device__ __forceinline__ void dot_rows(float (&s)[Z::R][Z::R], const float *a,
                                                 const float *b, int64_t d)
 {
-    a += my_row() * Z::R * Z::STEP;
-    b += my_col() * Z::STEP;
+    a += thread_row() * Z::R * Z::STEP;
+    b += thread_col() * Z::STEP;
     for (int r = 0; r < Z::R; r++)
         for (int c = 0; c < Z::R; c++)
             s[r][c] = 0.0f;
@@ -69,7 +69,7 @@ static __device__ __forceinline__ void dot_rows(float (&s)[Z::R][Z::R], const fl
 #pragma unroll
         for (int r = 0; r < Z::R; r++) {
             u[r] = a[r * Z::STEP + f];
-            v[r] = b[r * EDGE * Z::STEP + f];
+            v[r] = b[r * THREAD_GRID * Z::STEP + f];
         }
 #pragma unroll
         for (int r = 0; r < Z::R; r++)
@@ -85,8 +85,8 @@ template <class Z>
 static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const float *w, int across,
                                                 int along, const float *x)
 {
-    w += my_row() * Z::R * across;
-    x += my_col();
+    w += thread_row() * Z::R * across;
+    x += thread_col();
     for (int j = 0; j < Z::SIDE; j++) {
         float u[Z::R];
 
@@ -95,7 +95,7 @@ static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const f
             u[r] = w[r * across + j * along];
 #pragma unroll
         for (int c = 0; c < Z::DV; c++) {
-            const float v = x[j * Z::STEP + c * EDGE];
+            const float v = x[j * Z::STEP + c * THREAD_GRID];
 
 #pragma unroll
             for (int r = 0; r < Z::R; r++)
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const f
     }
 }
 
-template <class Z> static __device__ __forceinline__ void clear(float (&y)[Z::R][Z::DV])
+template <class Z> static __device__ __forceinline__ void clear_acc(float (&y)[Z::R][Z::DV])
 {
     for (int r = 0; r < Z::R; r++)
         for (int c = 0; c < Z::DV; c++)
@@ -112,11 +112,11 @@ template <class Z> static __device__ __forceinline__ void clear(float (&y)[Z::R]
 }
 
 /* Cells [first, end) of q or k, counted over the batch. */
-struct cells {
+struct token_range {
     int64_t first, end;
 };
 
-static __device__ __forceinline__ bool inside(const cells &x, int64_t cell)
+static __device__ __forceinline__ bool range_contains(const token_range &x, int64_t cell)
 {
     return cell >= x.first && cell < x.end;
 }
@@ -124,35 +124,35 @@ static __device__ __forceinline__ bool inside(const cells &x, int64_t cell)
 /* Row i of y is cell first + i of x; those of a segment alone are stored. */
 template <class Z, class T>
 static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first,
-                                  const cells &mine, int64_t heads, int64_t h, int64_t d)
+                                  const token_range &mine, int64_t heads, int64_t h, int64_t d)
 {
 #pragma unroll
     for (int r = 0; r < Z::R; r++)
 #pragma unroll
         for (int c = 0; c < Z::DV; c++) {
-            const int i = my_row() * Z::R + r, f = my_col() + c * EDGE;
+            const int i = thread_row() * Z::R + r, f = thread_col() + c * THREAD_GRID;
 
-            if (inside(mine, first + i) && f < d)
-                put(x + ((first + i) * heads + h) * d + f, y[r][c]);
+            if (range_contains(mine, first + i) && f < d)
+                store_float(x + ((first + i) * heads + h) * d + f, y[r][c]);
         }
 }
 
 /* Segment number `i` of the list, or piece i of a whole row. */
 struct segment {
     int64_t i;
-    cells q, k;
+    token_range q, k;
 };
 
-static __device__ __forceinline__ cells cells_of(int64_t first, int64_t n, int64_t row,
-                                                 int64_t size)
+static __device__ __forceinline__ token_range token_range_in_row(int64_t first, int64_t n,
+                                                                 int64_t row, int64_t size)
 {
-    return {d9di_max(first, row * size), d9di_min(first + n, (row + 1) * size)};
+    return {d9di_i64_max(first, row * size), d9di_i64_min(first + n, (row + 1) * size)};
 }
 
 /* How many segments there are at most: without a list, of a row. */
-static __device__ __forceinline__ int64_t segments_of(const d9d_attention_dims &n)
+static __device__ __forceinline__ int64_t segments_max(const d9d_attention_dims &n)
 {
-    return n.segment != NULL ? n.segments : d9di_max(1, n.pieces);
+    return n.segment != NULL ? n.segments : d9di_i64_max(1, n.chunks);
 }
 
 /* Segments that are none lead to no other row of the batch. */
@@ -160,24 +160,24 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
                                                      int64_t b)
 {
     if (n.segment == NULL) {
-        const int64_t size = n.s / segments_of(n), q = b * n.s + i * size, k = b * n.z;
+        const int64_t size = n.s / segments_max(n), q = b * n.s + i * size, k = b * n.z;
 
-        return {i, {q, q + size}, {k, k + (n.pieces > 0 ? n.end[i] : n.z)}};
+        return {i, {q, q + size}, {k, k + (n.chunks > 0 ? n.chunk_end[i] : n.z)}};
     }
 
     const d9d_segment x = n.segment[i];
 
-    return {i, cells_of(x.q, x.nq, b, n.s), cells_of(x.k, x.nk, b, n.z)};
+    return {i, token_range_in_row(x.q, x.nq, b, n.s), token_range_in_row(x.k, x.nk, b, n.z)};
 }
 
 /* The last segment whose queries, or keys, do not begin behind `cell`, or the first one. */
-static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n, bool keys,
-                                                     int64_t cell)
+static __device__ __forceinline__ int64_t segment_find(const d9d_attention_dims &n, bool keys,
+                                                       int64_t cell)
 {
-    int64_t low = 0, high = segments_of(n) - 1;
+    int64_t low = 0, high = segments_max(n) - 1;
 
     if (n.segment == NULL)
-        return keys ? high : cell % n.s / (n.s / segments_of(n));
+        return keys ? high : cell % n.s / (n.s / segments_max(n));
     if (!keys && cell < high && n.segment[cell].q == cell && n.segment[cell + 1].q > cell)
         return cell; /* of one query each, as in generation */
     while (low < high) {
@@ -195,29 +195,29 @@ static __device__ __forceinline__ int64_t segment_at(const d9d_attention_dims &n
 static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n, int64_t b,
                                                     int64_t end, segment *x)
 {
-    if (x->q.end >= end || x->i + 1 >= segments_of(n))
+    if (x->q.end >= end || x->i + 1 >= segments_max(n))
         return false;
     *x = segment_of(n, x->i + 1, b);
     return true;
 }
 
 /* The key that stands beside query q: the last one that it may see under a causal mask. */
-static __device__ __forceinline__ int64_t beside(const segment &x, int64_t q)
+static __device__ __forceinline__ int64_t diagonal_key(const segment &x, int64_t q)
 {
     return q + x.k.end - x.q.end;
 }
 /* The first key that query q may see. */
-static __device__ __forceinline__ int64_t first_seen(const d9d_attention_dims &n, const segment &x,
-                                                     int64_t q)
+static __device__ __forceinline__ int64_t first_visible_key(const d9d_attention_dims &n,
+                                                            const segment &x, int64_t q)
 {
-    return n.window > 0 ? d9di_max(x.k.first, beside(x, q) + 1 - n.window) : x.k.first;
+    return n.window > 0 ? d9di_i64_max(x.k.first, diagonal_key(x, q) + 1 - n.window) : x.k.first;
 }
 /* The same of all queries from q on, to the beginning of a tile. */
 template <class Z>
-static __device__ __forceinline__ int64_t first_tile(const d9d_attention_dims &n, const segment &x,
-                                                     int64_t q)
+static __device__ __forceinline__ int64_t first_visible_tile(const d9d_attention_dims &n,
+                                                             const segment &x, int64_t q)
 {
-    const int64_t hidden = first_seen(n, x, d9di_max(q, x.q.first)) - x.k.first;
+    const int64_t hidden = first_visible_key(n, x, d9di_i64_max(q, x.q.first)) - x.k.first;
 
     return x.k.first + hidden / Z::SIDE * Z::SIDE;
 }
@@ -225,34 +225,36 @@ static __device__ __forceinline__ int64_t first_tile(const d9d_attention_dims &n
 static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const segment &x,
                                                int64_t q, int64_t k)
 {
-    const bool hidden = n.window > 0 && k + n.window <= beside(x, q);
+    const bool hidden = n.window > 0 && k + n.window <= diagonal_key(x, q);
 
-    return inside(x.q, q) && k < x.k.end && (!n.causal || k <= beside(x, q)) && !hidden;
+    return range_contains(x.q, q) && k < x.k.end && (!n.causal || k <= diagonal_key(x, q)) &&
+           !hidden;
 }
 
 /* Where query i, counted over B and S, of head h has its number in an array [B, A, S]. */
-static __device__ __forceinline__ int64_t row_number(const d9d_attention_dims &n, int64_t b,
-                                                     int64_t h, int64_t i)
+static __device__ __forceinline__ int64_t row_stat_index(const d9d_attention_dims &n, int64_t b,
+                                                         int64_t h, int64_t i)
 {
     return (b * n.a + h) * n.s + i - b * n.s;
 }
 
 /* ENOTSUP for a head that no shape takes, or too much for this GPU. */
-static inline d9d_status check_features(const char *op, const d9d_attention_dims *n)
+static inline d9d_status head_size_check(const char *op, const d9d_attention_dims *n)
 {
-    if (n->d > MOST_FEATURES)
+    if (n->d > MAX_HEAD_SIZE)
         return D9D_FAIL(D9D_ENOTSUP, "%s: a head has %lld features, at most %d are supported", op,
-                        (long long)n->d, MOST_FEATURES);
+                        (long long)n->d, MAX_HEAD_SIZE);
     return D9D_OK;
 }
 
-static inline d9d_status allow(d9d_stream s, const char *op, const void *kernel, int64_t bytes)
+static inline d9d_status kernel_allow_smem(d9d_stream s, const char *op, const void *kernel,
+                                           int64_t bytes)
 {
-    if (bytes > s->shared)
+    if (bytes > s->max_smem)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: needs %lld bytes of shared memory, this GPU has %lld a block", op,
-                        (long long)bytes, (long long)s->shared);
-    return d9di_allow_shared(op, kernel, bytes);
+                        (long long)bytes, (long long)s->max_smem);
+    return d9di_cuda_set_max_smem(op, kernel, bytes);
 }
 
 #endif /* D9DI_CUDA_ATTENTION_ATTENTION_SIMT_CUH */

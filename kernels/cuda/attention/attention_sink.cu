@@ -10,27 +10,27 @@
 #include "cuda/attention/attention_simt.cuh"
 #include "cuda/norm/norm.cuh"
 
-enum { LANES = WARP / 2, GROUPS = THREADS / LANES, MOST_PARTS = 256 };
+enum { LANES = WARP / 2, GROUPS = THREADS / LANES, MAX_PARTS = 256 };
 
 /* Where row r of o [B, S, A, D] has its number in lse. */
-static __device__ __forceinline__ int64_t lse_at(const d9d_attention_dims &n, int64_t r)
+static __device__ __forceinline__ int64_t row_lse_index(const d9d_attention_dims &n, int64_t r)
 {
     const int64_t i = r / n.a;
 
-    return row_number(n, i / n.s, r % n.a, i);
+    return row_stat_index(n, i / n.s, r % n.a, i);
 }
 
 template <class T>
 static __global__ void sink_kernel(d9d_attention_dims n, T *o, float *lse, const T *sink)
 {
-    const int64_t r = row_mine<LANES>();
+    const int64_t r = group_row<LANES>();
     float *at, above, keep;
 
     if (r >= n.b * n.s * n.a)
         return;
-    at = lse + lse_at(n, r);
+    at = lse + row_lse_index(n, r);
     /* One number for all, which each has read before one of them changes it. */
-    above = group_fold<LANES>(to_float(sink[r % n.a]) - *at, largest());
+    above = group_reduce<LANES>(to_float(sink[r % n.a]) - *at, max_op());
     keep = 1.0f / (1.0f + expf(above));
     D9DI_ROW8 (f, n.d, LANES) {
         float v[8];
@@ -46,12 +46,12 @@ static __global__ void sink_kernel(d9d_attention_dims n, T *o, float *lse, const
 
 /* Grid: heads, parts of `each` queries.  part [parts, A]. */
 template <class T>
-static __global__ void sink_dw_kernel(d9d_attention_dims n, float *part, const T *dout, const T *o,
-                                      const float *lse, const T *sink, int64_t each)
+static __global__ void sink_wgrad_kernel(d9d_attention_dims n, float *part, const T *dout,
+                                         const T *o, const float *lse, const T *sink, int64_t each)
 {
     __shared__ float sums[GROUPS];
     const int64_t h = blockIdx.x, first = blockIdx.y * each;
-    const int64_t end = d9di_min(n.b * n.s, first + each);
+    const int64_t end = d9di_i64_min(n.b * n.s, first + each);
     const int group = threadIdx.x / LANES;
     const float s = to_float(sink[h]);
     float sum = 0.0f;
@@ -66,7 +66,7 @@ static __global__ void sink_dw_kernel(d9d_attention_dims n, float *part, const T
             for (int j = 0; j < 8; j++)
                 dot = fmaf(u[j], v[j], dot);
         }
-        sum = fmaf(-expf(s - lse[lse_at(n, r)]), dot, sum);
+        sum = fmaf(-expf(s - lse[row_lse_index(n, r)]), dot, sum);
     }
     sum = group_sum<LANES>(sum);
     if (threadIdx.x % LANES == 0)
@@ -79,51 +79,53 @@ static __global__ void sink_dw_kernel(d9d_attention_dims n, float *part, const T
 }
 
 template <class T>
-static d9d_status apply(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
-                        const void *sink)
+static d9d_status launch_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                              const void *sink)
 {
-    sink_kernel<<<blocks_of_rows(n->b * n->s * n->a, LANES), THREADS, 0, d9di_queue(s)>>>(
+    sink_kernel<<<grid_for_rows(n->b * n->s * n->a, LANES), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, (T *)o, lse, (const T *)sink);
-    return d9di_launched("attention_sink");
+    return d9di_cuda_check_launch("attention_sink");
 }
 
 template <class T, class W>
-static d9d_status grad(d9d_stream s, const d9d_attention_dims *n, W *dsink, float beta,
-                       const void *dout, const void *o, const float *lse, const void *sink)
+static d9d_status launch_wgrad(d9d_stream s, const d9d_attention_dims *n, W *dsink, float beta,
+                               const void *dout, const void *o, const float *lse, const void *sink)
 {
     const int64_t queries = n->b * n->s;
-    const int64_t each = d9di_max(GROUPS, d9di_ceil_div(queries, MOST_PARTS));
-    const int64_t parts = d9di_ceil_div(queries, each), bytes = d9di_max(parts, 1) * n->a * 4;
+    const int64_t each = d9di_i64_max(GROUPS, d9di_i64_ceil_div(queries, MAX_PARTS));
+    const int64_t parts = d9di_i64_ceil_div(queries, each),
+                  bytes = d9di_i64_max(parts, 1) * n->a * 4;
     const dim3 grid((unsigned)n->a, (unsigned)parts);
     void *part;
 
-    D9D_TRY(d9di_take(s, bytes, &part));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
     if (parts > 0)
-        sink_dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>(
+        sink_wgrad_kernel<<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(
             *n, (float *)part, (const T *)dout, (const T *)o, lse, (const T *)sink, each);
-    parts_add(d9di_queue(s), dsink, beta, (const float *)part, n->a, parts);
-    d9di_give(s, part, bytes);
-    return d9di_launched("attention_sink_dw");
+    parts_sum(d9di_cuda_stream(s), dsink, beta, (const float *)part, n->a, parts);
+    d9di_cuda_scratch_free(s, part, bytes);
+    return d9di_cuda_check_launch("attention_sink_dw");
 }
 
 d9d_status d9d_k_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                 const void *sink)
 {
-    D9D_TRY(d9di_check_float("attention_sink", n->t));
+    D9D_TRY(d9di_args_check_float("attention_sink", n->t));
     if (n->b * n->s * n->a == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, apply<T>(s, n, o, lse, sink));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_sink<T>(s, n, o, lse, sink));
 }
 
-d9d_status d9d_k_attention_sink_dw(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
-                                   void *dsink, float beta, const void *dout, const void *o,
-                                   const float *lse, const void *sink)
+d9d_status d9d_k_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                      void *dsink, float beta, const void *dout, const void *o,
+                                      const float *lse, const void *sink)
 {
-    D9D_TRY(d9di_check_float("attention_sink_dw", n->t));
-    D9D_TRY(d9di_check_float("attention_sink_dw", gt));
+    D9D_TRY(d9di_args_check_float("attention_sink_dw", n->t));
+    D9D_TRY(d9di_args_check_float("attention_sink_dw", gt));
     if (n->a == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, D9DI_TYPED(gt, W, [&] {
-                          return grad<T, W>(s, n, (W *)dsink, beta, dout, o, lse, sink);
-                      }()));
+    return D9DI_DISPATCH_DTYPE(n->t, T, D9DI_DISPATCH_DTYPE(gt, W, [&] {
+                                   return launch_wgrad<T, W>(s, n, (W *)dsink, beta, dout, o, lse,
+                                                             sink);
+                               }()));
 }

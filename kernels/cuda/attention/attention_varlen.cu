@@ -2,7 +2,7 @@
 #include "cuda/attention/attention_simt.h"
 #include "cuda/common/common.cuh"
 
-static __global__ void list_kernel(d9d_attention_dims n, int64_t pieces, d9d_segment *list)
+static __global__ void list_segments_kernel(d9d_attention_dims n, int64_t pieces, d9d_segment *list)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / pieces;
     const int64_t nq = n.s / pieces, q = i * nq;
@@ -10,20 +10,20 @@ static __global__ void list_kernel(d9d_attention_dims n, int64_t pieces, d9d_seg
     if (i >= n.b * pieces)
         return;
     list[i] = {(int32_t)q, (int32_t)nq, (int32_t)(row * n.z),
-               (int32_t)(n.pieces > 0 ? n.end[i % pieces] : n.z)};
+               (int32_t)(n.chunks > 0 ? n.chunk_end[i % pieces] : n.z)};
 }
 
-d9d_status d9di_documents_list(d9d_stream s, const d9di_attention *c, d9d_segment *list)
+d9d_status d9di_attention_varlen_list(d9d_stream s, const d9di_attention_call *c, d9d_segment *list)
 {
-    const int64_t pieces = d9di_max(1, c->n.pieces), n = c->n.b * pieces;
+    const int64_t pieces = d9di_i64_max(1, c->n.chunks), n = c->n.b * pieces;
 
-    list_kernel<<<(unsigned)d9di_ceil_div(n, THREADS), THREADS, 0, d9di_queue(s)>>>(c->n, pieces,
-                                                                                    list);
-    return d9di_launched(c->op);
+    list_segments_kernel<<<(unsigned)d9di_i64_ceil_div(n, THREADS), THREADS, 0,
+                           d9di_cuda_stream(s)>>>(c->n, pieces, list);
+    return d9di_cuda_check_launch(c->op);
 }
 
 /* How many threads of the block before this one say yes; *all of them. */
-static __device__ int count_before(bool yes, int *all)
+static __device__ int block_exclusive_count(bool yes, int *all)
 {
     __shared__ int count[WARPS];
     const unsigned votes = __ballot_sync(~0u, yes);
@@ -43,80 +43,83 @@ static __device__ int count_before(bool yes, int *all)
 }
 
 /* A document's cells: first ones, and how many. */
-struct place {
+struct document_extent {
     int64_t q, nq, k, nk;
 };
 
-static __device__ int64_t between(int64_t x, int64_t most)
+static __device__ int64_t clamp_to(int64_t x, int64_t most)
 {
-    return d9di_max(0, d9di_min(x, most));
+    return d9di_i64_max(0, d9di_i64_min(x, most));
 }
 
 /* Of a list that is not well-formed, what lies in the arrays. */
-static __device__ place place_of(const d9d_attention_dims &n, const d9d_segment &x)
+static __device__ document_extent document_extent_of(const d9d_attention_dims &n,
+                                                     const d9d_segment &x)
 {
-    const int64_t q = between(x.q, n.b * n.s), k = between(x.k, n.b * n.z);
+    const int64_t q = clamp_to(x.q, n.b * n.s), k = clamp_to(x.k, n.b * n.z);
 
-    return {q, between((int64_t)x.q + x.nq, n.b * n.s) - q, k,
-            between((int64_t)x.k + x.nk, n.b * n.z) - k};
+    return {q, clamp_to((int64_t)x.q + x.nq, n.b * n.s) - q, k,
+            clamp_to((int64_t)x.k + x.nk, n.b * n.z) - k};
 }
 
-static __device__ bool wanted(const d9di_documents &d, const d9d_attention_dims &n, const place &x)
+static __device__ bool document_selected(const d9di_attention_varlen &d,
+                                         const d9d_attention_dims &n, const document_extent &x)
 {
     const int64_t row = x.q / n.s - d.row, position = x.q % n.s - d.from;
 
-    return x.nq >= d.shortest && x.nq <= d.longest && (d.longer ? x.nk > x.nq : x.nk == x.nq) &&
+    return x.nq >= d.min_len && x.nq <= d.max_len && (d.longer ? x.nk > x.nq : x.nk == x.nq) &&
            row >= 0 && row < d.rows && position >= 0 && position < d.positions;
 }
 
-static __device__ void put_document(const d9di_documents &d, const d9d_attention_dims &n, int64_t i,
-                                    const place &x)
+static __device__ void document_store(const d9di_attention_varlen &d, const d9d_attention_dims &n,
+                                      int64_t i, const document_extent &x)
 {
-    if (i < d.room) {
-        d.at.length[i] = (int32_t)x.nq;
-        d.at.length_k[i] = (int32_t)x.nk;
+    if (i < d.capacity) {
+        d.at.len_q[i] = (int32_t)x.nq;
+        d.at.len_k[i] = (int32_t)x.nk;
     }
-    d.at.at_q[i] = x.q * n.a * n.d;
-    d.at.at_k[i] = x.k * n.kv * n.d;
-    d.at.at_lse[i] = x.q * n.a;
+    d.at.offset_q[i] = x.q * n.a * n.d;
+    d.at.offset_k[i] = x.k * n.kv * n.d;
+    d.at.offset_lse[i] = x.q * n.a;
 }
 
 /* One block; documents stay in order. */
-static __global__ void find_kernel(d9d_attention_dims n, d9di_documents d)
+static __global__ void varlen_find_kernel(d9d_attention_dims n, d9di_attention_varlen d)
 {
-    const place end = {n.b * n.s, 0, n.b * n.z, 0};
+    const document_extent end = {n.b * n.s, 0, n.b * n.z, 0};
     int64_t found = 0;
 
     for (int64_t i0 = 0; i0 < n.segments; i0 += THREADS) {
         const int64_t i = i0 + threadIdx.x;
-        const place x = i < n.segments ? place_of(n, n.segment[i]) : end;
-        const bool mine = wanted(d, n, x);
+        const document_extent x = i < n.segments ? document_extent_of(n, n.segment[i]) : end;
+        const bool mine = document_selected(d, n, x);
         int all;
-        const int64_t at = found + count_before(mine, &all);
+        const int64_t at = found + block_exclusive_count(mine, &all);
 
-        if (mine && at < d.room)
-            put_document(d, n, at, x);
+        if (mine && at < d.capacity)
+            document_store(d, n, at, x);
         found += all;
     }
-    for (int64_t i = d9di_min(found, d.room) + threadIdx.x; i <= d.room; i += THREADS)
-        put_document(d, n, i, end);
+    for (int64_t i = d9di_i64_min(found, d.capacity) + threadIdx.x; i <= d.capacity; i += THREADS)
+        document_store(d, n, i, end);
 }
 
-d9d_status d9di_documents_find(d9d_stream s, const d9di_attention *c, const d9di_documents *d)
+d9d_status d9di_attention_varlen_find(d9d_stream s, const d9di_attention_call *c,
+                                      const d9di_attention_varlen *d)
 {
-    find_kernel<<<1, THREADS, 0, d9di_queue(s)>>>(c->n, *d);
-    return d9di_launched(c->op);
+    varlen_find_kernel<<<1, THREADS, 0, d9di_cuda_stream(s)>>>(c->n, *d);
+    return d9di_cuda_check_launch(c->op);
 }
 
 /* Of each document as many eights as a row of keys has at most, 8 `row`. */
-static __global__ void add_kernel(d9d_attention_dims n, d9di_documents d, bf16 *to,
-                                  const bf16 *from, int64_t row)
+static __global__ void add_dkv_kernel(d9d_attention_dims n, d9di_attention_varlen d, bf16 *to,
+                                      const bf16 *from, int64_t row)
 {
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < d.room * row;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < d.capacity * row;
          i += (int64_t)gridDim.x * THREADS) {
         const int64_t document = i / row, in = i % row * 8;
-        const int64_t left = d.at.length_k[document] * n.kv * n.d - in;
-        const int64_t at = d.at.at_k[document] + in;
+        const int64_t left = d.at.len_k[document] * n.kv * n.d - in;
+        const int64_t at = d.at.offset_k[document] + in;
         float a[8], b[8];
 
         if (left <= 0)
@@ -130,26 +133,27 @@ static __global__ void add_kernel(d9d_attention_dims n, d9di_documents d, bf16 *
     }
 }
 
-d9d_status d9di_documents_add(d9d_stream s, const d9di_attention *c, const d9di_documents *d,
-                              const void *dk, const void *dv)
+d9d_status d9di_attention_varlen_add_dkv(d9d_stream s, const d9di_attention_call *c,
+                                         const d9di_attention_varlen *d, const void *dk,
+                                         const void *dv)
 {
     const struct {
         void *to;
         const void *from;
     } grads[] = {{c->dk, dk}, {c->dv, dv}};
-    const int64_t row = d9di_ceil_div(c->n.z * c->n.kv * c->n.d, 8);
+    const int64_t row = d9di_i64_ceil_div(c->n.z * c->n.kv * c->n.d, 8);
 
     for (int i = 0; i < 2; i++) {
-        add_kernel<<<blocks_for(s, d->room * row), THREADS, 0, d9di_queue(s)>>>(
+        add_dkv_kernel<<<grid_for(s, d->capacity * row), THREADS, 0, d9di_cuda_stream(s)>>>(
             c->n, *d, (bf16 *)grads[i].to, (const bf16 *)grads[i].from, row);
-        D9D_TRY(d9di_launched(c->op));
+        D9D_TRY(d9di_cuda_check_launch(c->op));
     }
     return D9D_OK;
 }
 
 /* In the order of the packed one. */
-static __global__ void turn_kernel(float *lse, float *packed, int64_t s, int64_t a, int64_t n,
-                                   bool to_packed)
+static __global__ void lse_transpose_kernel(float *lse, float *packed, int64_t s, int64_t a,
+                                            int64_t n, bool to_packed)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
@@ -162,11 +166,12 @@ static __global__ void turn_kernel(float *lse, float *packed, int64_t s, int64_t
     }
 }
 
-d9d_status d9di_lse_turn(d9d_stream s, const d9di_attention *c, float *packed, bool to_packed)
+d9d_status d9di_attention_lse_transpose(d9d_stream s, const d9di_attention_call *c, float *packed,
+                                        bool to_packed)
 {
     const int64_t n = c->n.b * c->n.s * c->n.a;
 
-    turn_kernel<<<blocks_for(s, n), THREADS, 0, d9di_queue(s)>>>(c->lse, packed, c->n.s, c->n.a, n,
-                                                                 to_packed);
-    return d9di_launched(c->op);
+    lse_transpose_kernel<<<grid_for(s, n), THREADS, 0, d9di_cuda_stream(s)>>>(
+        c->lse, packed, c->n.s, c->n.a, n, to_packed);
+    return d9di_cuda_check_launch(c->op);
 }

@@ -19,10 +19,10 @@ static __global__ void compare_kernel(const uint4 *a, const uint4 *b, int64_t n,
         *different = 1; /* every block that writes writes the same */
 }
 
-d9d_status d9di_compare(d9d_stream s, const char *op, const void *a, const void *b, int64_t bytes,
-                        int *different)
+d9d_status d9di_bitwise_compare(d9d_stream s, const char *op, const void *a, const void *b,
+                                int64_t bytes, int *different)
 {
-    compare_kernel<<<blocks_for(s, bytes / 16), THREADS, 0, d9di_queue(s)>>>(
+    compare_kernel<<<grid_for(s, bytes / 16), THREADS, 0, d9di_cuda_stream(s)>>>(
         (const uint4 *)a, (const uint4 *)b, bytes / 16, (int)(bytes % 16), different);
-    return d9di_launched(op);
+    return d9di_cuda_check_launch(op);
 }

@@ -10,8 +10,8 @@ extern "C" {
 
 /* *different, in host memory that the GPU can write, becomes 1 unless a and b, aligned to 16 bytes,
  * have the same bits. */
-d9d_status d9di_compare(d9d_stream s, const char *op, const void *a, const void *b, int64_t bytes,
-                        int *different);
+d9d_status d9di_bitwise_compare(d9d_stream s, const char *op, const void *a, const void *b,
+                                int64_t bytes, int *different);
 
 #ifdef __cplusplus
 }

@@ -25,31 +25,33 @@
 enum { TILE = 64, STEP = 32, PAD = 4, ROW = STEP + PAD };
 
 /* Element (i, k) is p[i * side + k * along] * by * by_side[i] * by_along[k]; NULL: 1. */
-template <class T> struct scaled {
+template <class T> struct scaled_matrix {
     const T *p;
     int64_t side, along;
     const float *by_side, *by_along;
     float by;
 };
 template <class T>
-static __device__ __forceinline__ scaled<T> plain(const T *p, int64_t side, int64_t along,
-                                                  const float *by_side = NULL,
-                                                  const float *by_along = NULL, float by = 1.0f)
+static __device__ __forceinline__ scaled_matrix<T> scaled_matrix_make(const T *p, int64_t side,
+                                                                      int64_t along,
+                                                                      const float *by_side = NULL,
+                                                                      const float *by_along = NULL,
+                                                                      float by = 1.0f)
 {
     return {p, side, along, by_side, by_along, by};
 }
 
-template <int N> struct staging {
+template <int N> struct smem_operands {
     float a[TILE][ROW], b[N][ROW];
 };
 
 /* A thread's eight elements of SIDE x STEP; with many threads some have none. */
-template <int SIDE, class T> struct stage {
+template <int SIDE, class T> struct operand_loader {
     raw8<T> raw;
     int i, k; /* of the first; i < 0: none */
 
-    __device__ __forceinline__ void fetch(const scaled<T> &x, int64_t i0, int64_t n, int64_t k0,
-                                          int64_t depth)
+    __device__ __forceinline__ void fetch(const scaled_matrix<T> &x, int64_t i0, int64_t n,
+                                          int64_t k0, int64_t depth)
     {
         const int e = threadIdx.x;
 
@@ -65,8 +67,8 @@ template <int SIDE, class T> struct stage {
         fetch8(raw, x.p + (inside ? (i0 + i) * x.side + (k0 + k) * x.along : 0), inside ? left : 0);
     }
 
-    __device__ __forceinline__ void put_into(float (*to)[ROW], const scaled<T> &x, int64_t i0,
-                                             int64_t n, int64_t k0, int64_t depth)
+    __device__ __forceinline__ void store_scaled(float (*to)[ROW], const scaled_matrix<T> &x,
+                                                 int64_t i0, int64_t n, int64_t k0, int64_t depth)
     {
         float v[8];
 
@@ -96,9 +98,9 @@ template <int SIDE, class T> struct stage {
 };
 
 /* The two ways to multiply: what a thread holds of a sum. */
-template <bool TENSOR, int N> struct held;
+template <bool TENSOR, int N> struct thread_acc;
 
-template <int N> struct held<false, N> {
+template <int N> struct thread_acc<false, N> {
     enum { SIDE = 16, R = TILE / SIDE, C = N / SIDE };
     float v[R][C];
 
@@ -110,7 +112,7 @@ template <int N> struct held<false, N> {
             for (int c = 0; c < C; c++)
                 v[r][c] = 0.0f;
     }
-    __device__ __forceinline__ void multiply(const staging<N> &sh)
+    __device__ __forceinline__ void multiply(const smem_operands<N> &sh)
     {
         const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
 
@@ -121,7 +123,7 @@ template <int N> struct held<false, N> {
                 for (int c = 0; c < C; c++)
                     v[r][c] = fmaf(sh.a[ty * R + r][k], sh.b[tx + c * SIDE][k], v[r][c]);
     }
-    __device__ __forceinline__ void give(float (*out)[N + PAD]) const
+    __device__ __forceinline__ void store(float (*out)[N + PAD]) const
     {
         const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
 
@@ -133,7 +135,7 @@ template <int N> struct held<false, N> {
     }
 };
 
-template <int N> struct held<true, N> {
+template <int N> struct thread_acc<true, N> {
     enum { SIDE = 16, DEEP = 8, C = N / 2 / SIDE };
     nvcuda::wmma::fragment<nvcuda::wmma::accumulator, SIDE, SIDE, DEEP, float> v[C];
 
@@ -156,7 +158,7 @@ template <int N> struct held<true, N> {
         for (int c = 0; c < C; c++)
             nvcuda::wmma::fill_fragment(v[c], 0.0f);
     }
-    __device__ __forceinline__ void multiply(const staging<N> &sh)
+    __device__ __forceinline__ void multiply(const smem_operands<N> &sh)
     {
         using namespace nvcuda::wmma;
         typedef precision::tf32 tf32;
@@ -177,7 +179,7 @@ template <int N> struct held<true, N> {
             }
         }
     }
-    __device__ __forceinline__ void give(float (*out)[N + PAD]) const
+    __device__ __forceinline__ void store(float (*out)[N + PAD]) const
     {
 #pragma unroll
         for (int c = 0; c < C; c++)
@@ -187,23 +189,24 @@ template <int N> struct held<true, N> {
 };
 
 template <bool TENSOR, int N> struct tile_sum {
-    held<TENSOR, N> v;
+    thread_acc<TENSOR, N> v;
 
     __device__ __forceinline__ void clear() { v.clear(); }
 
     /* The product from row r0 of A, of m, and column c0 of B, of n, on. */
     template <class A, class B>
-    __device__ __forceinline__ void add(staging<N> &sh, const scaled<A> &a, int64_t r0, int64_t m,
-                                        const scaled<B> &b, int64_t c0, int64_t n, int64_t depth)
+    __device__ __forceinline__ void add(smem_operands<N> &sh, const scaled_matrix<A> &a, int64_t r0,
+                                        int64_t m, const scaled_matrix<B> &b, int64_t c0, int64_t n,
+                                        int64_t depth)
     {
-        stage<TILE, A> sa;
-        stage<N, B> sb;
+        operand_loader<TILE, A> sa;
+        operand_loader<N, B> sb;
 
         sa.fetch(a, r0, m, 0, depth);
         sb.fetch(b, c0, n, 0, depth);
         for (int64_t k = 0; k < depth; k += STEP) {
-            sa.put_into(sh.a, a, r0, m, k, depth);
-            sb.put_into(sh.b, b, c0, n, k, depth);
+            sa.store_scaled(sh.a, a, r0, m, k, depth);
+            sb.store_scaled(sh.b, b, c0, n, k, depth);
             __syncthreads();
             if (k + STEP < depth) {
                 sa.fetch(a, r0, m, k + STEP, depth);
@@ -214,9 +217,9 @@ template <bool TENSOR, int N> struct tile_sum {
         }
     }
 
-    __device__ __forceinline__ void give(float (*out)[N + PAD]) const
+    __device__ __forceinline__ void store(float (*out)[N + PAD]) const
     {
-        v.give(out);
+        v.store(out);
         __syncthreads();
     }
 };

@@ -30,7 +30,7 @@ D9D_KERNEL_ENTRIES(X)
 typedef __nv_bfloat16 bf16;
 
 /* Evaluate an expression with T the type that a checked dtype names. */
-#define D9DI_TYPED(t, T, ...)                                                                      \
+#define D9DI_DISPATCH_DTYPE(t, T, ...)                                                             \
     ((t) == D9D_F32 ? [&] { typedef float T; return __VA_ARGS__; }()                               \
                     : [&] { typedef bf16 T; return __VA_ARGS__; }())
 
@@ -44,11 +44,11 @@ static __device__ __forceinline__ float to_float(bf16 x)
 {
     return __bfloat162float(x);
 }
-static __device__ __forceinline__ void put(float *y, float v)
+static __device__ __forceinline__ void store_float(float *y, float v)
 {
     *y = v;
 }
-static __device__ __forceinline__ void put(bf16 *y, float v)
+static __device__ __forceinline__ void store_float(bf16 *y, float v)
 {
     *y = __float2bfloat16_rn(v);
 }
@@ -60,7 +60,7 @@ static __device__ __forceinline__ float sigmoid(float x)
 
 /* --- eight at a time ------------------------------------------------------------------ */
 
-static __device__ __forceinline__ bool wide(const void *p, int64_t n)
+static __device__ __forceinline__ bool can_vectorize(const void *p, int64_t n)
 {
     return n >= 8 && ((uintptr_t)p & 15) == 0;
 }
@@ -68,7 +68,7 @@ static __device__ __forceinline__ bool wide(const void *p, int64_t n)
 /* The first n elements at p, zeros for what is missing of eight. */
 static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int64_t n)
 {
-    if (wide(p, n)) {
+    if (can_vectorize(p, n)) {
         const float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
 
         v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int6
 
 static __device__ __forceinline__ void load8(float (&v)[8], const bf16 *p, int64_t n)
 {
-    if (wide(p, n)) {
+    if (can_vectorize(p, n)) {
         const uint4 a = *(const uint4 *)p;
         const uint32_t w[4] = {a.x, a.y, a.z, a.w};
 
@@ -100,7 +100,7 @@ static __device__ __forceinline__ void load8(float (&v)[8], const bf16 *p, int64
 
 static __device__ __forceinline__ void store8(float *p, const float (&v)[8], int64_t n)
 {
-    if (wide(p, n)) {
+    if (can_vectorize(p, n)) {
         ((float4 *)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
         ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
         return;
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void store8(float *p, const float (&v)[8], int
 /* Eight bfloat16 given as bits. */
 static __device__ __forceinline__ void store8_bits(bf16 *p, const uint16_t (&b)[8], int64_t n)
 {
-    if (wide(p, n)) {
+    if (can_vectorize(p, n)) {
         *(uint4 *)p = make_uint4(b[0] | (uint32_t)b[1] << 16, b[2] | (uint32_t)b[3] << 16,
                                  b[4] | (uint32_t)b[5] << 16, b[6] | (uint32_t)b[7] << 16);
         return;
@@ -142,7 +142,7 @@ template <class T> struct raw8 {
 
 template <class T> static __device__ __forceinline__ void fetch8(raw8<T> &r, const T *p, int64_t n)
 {
-    if (wide(p, n)) {
+    if (can_vectorize(p, n)) {
 #pragma unroll
         for (int i = 0; i < (int)sizeof(T) / 2; i++)
             r.part[i] = ((const uint4 *)p)[i];
@@ -165,16 +165,16 @@ template <class T> static __device__ __forceinline__ void unpack8(float (&v)[8],
 
 /* A launch over the eights of m rows of h; `r` and `at` are the row and the place in it. */
 #define EACH_ROW8(r, at, m, h)                                                                     \
-    for (int64_t e_ = (int64_t)blockIdx.x * THREADS + threadIdx.x, per_ = d9di_ceil_div(h, 8), r,  \
-                 at;                                                                               \
+    for (int64_t e_ = (int64_t)blockIdx.x * THREADS + threadIdx.x, per_ = d9di_i64_ceil_div(h, 8), \
+                 r, at;                                                                            \
          r = e_ / per_, at = e_ % per_ * 8, r < (m); e_ += (int64_t)gridDim.x * THREADS)
 
 /* Blocks of THREADS for `work` threads, as many as keep the GPU busy. */
-static inline unsigned blocks_for(const d9d_stream s, int64_t work)
+static inline unsigned grid_for(const d9d_stream s, int64_t work)
 {
-    const int64_t blocks = d9di_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
+    const int64_t blocks = d9di_i64_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
 
-    return (unsigned)d9di_max(1, d9di_min(blocks, most));
+    return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, most));
 }
 
 /* --- kernels that are brought up before the last one has ended ---------------------------------
@@ -182,21 +182,22 @@ static inline unsigned blocks_for(const d9d_stream s, int64_t work)
  * From compute capability 9.0 on.  Where small kernels follow each other, what each waits for is
  * mostly its own start:
  *
- *     let_next_begin();        // the next one's blocks may come as soon as all of these have
+ *     pdl_launch_dependents();        // the next one's blocks may come as soon as all of these
+ * have
  *     ... reads what lies still: no kernel writes it ...
- *     wait_for_last();         // in every thread; from here on the last kernel's results are there
+ *     pdl_wait();         // in every thread; from here on the last kernel's results are there
  *
  * and those of all before it, because that one has waited too: some thread of each kernel must.
- * launch_early() launches such a kernel; the one before it needs to know nothing of that, but the
+ * pdl_launch() launches such a kernel; the one before it needs to know nothing of that, but the
  * earlier it lets the next begin, the better.  All ask for the same share of a multiprocessor's
  * memory to be shared memory, which cannot change while another kernel is there. */
-static __device__ __forceinline__ void wait_for_last(void)
+static __device__ __forceinline__ void pdl_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-static __device__ __forceinline__ void let_next_begin(void)
+static __device__ __forceinline__ void pdl_launch_dependents(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -204,9 +205,9 @@ static __device__ __forceinline__ void let_next_begin(void)
 }
 
 template <class... P, class... A>
-static inline d9d_status launch_early_with(d9d_stream s, const char *op, size_t shared,
-                                           void (*kernel)(P...), dim3 grid, unsigned threads,
-                                           A... args)
+static inline d9d_status pdl_launch_smem(d9d_stream s, const char *op, size_t shared,
+                                         void (*kernel)(P...), dim3 grid, unsigned threads,
+                                         A... args)
 {
     cudaLaunchAttribute early[2] = {};
     cudaLaunchConfig_t how = {};
@@ -219,18 +220,18 @@ static inline d9d_status launch_early_with(d9d_stream s, const char *op, size_t 
     how.gridDim = grid;
     how.blockDim = dim3(threads);
     how.dynamicSmemBytes = shared;
-    how.stream = d9di_queue(s);
+    how.stream = d9di_cuda_stream(s);
     how.attrs = early;
     how.numAttrs = s->major >= 9 ? 2 : 0;
     e = cudaLaunchKernelEx(&how, kernel, (P)args...);
-    return e == cudaSuccess ? d9di_launched(op) : d9di_cuda_fail(op, e);
+    return e == cudaSuccess ? d9di_cuda_check_launch(op) : d9di_cuda_fail(op, e);
 }
 
 template <class... P, class... A>
-static inline d9d_status launch_early(d9d_stream s, const char *op, void (*kernel)(P...), dim3 grid,
-                                      unsigned threads, A... args)
+static inline d9d_status pdl_launch(d9d_stream s, const char *op, void (*kernel)(P...), dim3 grid,
+                                    unsigned threads, A... args)
 {
-    return launch_early_with(s, op, 0, kernel, grid, threads, args...);
+    return pdl_launch_smem(s, op, 0, kernel, grid, threads, args...);
 }
 
 /* --- sums over the G threads that share a row: part of a warp, a warp, or the block ----------- */
@@ -238,12 +239,12 @@ static inline d9d_status launch_early(d9d_stream s, const char *op, void (*kerne
 struct plus {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
-struct largest {
+struct max_op {
     __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
 /* Combined in a fixed tree; every thread gets the result. */
-template <int G, class T, class F> static __device__ __forceinline__ T group_fold(T v, F f)
+template <int G, class T, class F> static __device__ __forceinline__ T group_reduce(T v, F f)
 {
     const unsigned sharing = G >= WARP ? ~0u : ((1u << G % WARP) - 1) << threadIdx.x % WARP / G * G;
 
@@ -267,7 +268,7 @@ template <int G, class T, class F> static __device__ __forceinline__ T group_fol
 
 template <int G> static __device__ __forceinline__ float group_sum(float v)
 {
-    return group_fold<G>(v, plus());
+    return group_reduce<G>(v, plus());
 }
 
 /* Rows of n elements: half a warp each where they are as a head is, a warp where they are short,
@@ -278,13 +279,13 @@ enum { HEAD_ROW = 128, SHORT_ROW = 1024 };
      : (n) <= SHORT_ROW ? [&] { constexpr int G = WARP; return __VA_ARGS__; }()                    \
                         : [&] { constexpr int G = THREADS; return __VA_ARGS__; }())
 /* The row of this thread's group, with `m` rows in the launch; its place in the group. */
-template <int G> static __device__ __forceinline__ int64_t row_mine(void)
+template <int G> static __device__ __forceinline__ int64_t group_row(void)
 {
     return (int64_t)blockIdx.x * (THREADS / G) + threadIdx.x / G;
 }
-static inline unsigned blocks_of_rows(int64_t m, int g)
+static inline unsigned grid_for_rows(int64_t m, int g)
 {
-    return (unsigned)d9di_ceil_div(m, THREADS / g);
+    return (unsigned)d9di_i64_ceil_div(m, THREADS / g);
 }
 /* The eights of a row of n, shared among its group. */
 #define D9DI_ROW8(i, n, G) for (int64_t i = threadIdx.x % (G)*8; i < (n); i += (G)*8)

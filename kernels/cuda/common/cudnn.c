@@ -13,7 +13,7 @@
 /* --- the library ------------------------------------------------------------------------ */
 
 /* It opens its parts, and the run-time compiler, by itself. */
-static d9d_status load(d9di_cudnn *lib)
+static d9d_status library_load(d9di_cudnn *lib)
 {
     static const char *const places[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
 
@@ -36,11 +36,11 @@ d9d_status d9di_cudnn_open(d9d_stream s, d9di_cudnn *out)
     d9di_cudnn lib = {0};
     cudnnStatus_t e;
 
-    D9D_TRY(load(&lib));
-    (void)d9di_queue(s);
+    D9D_TRY(library_load(&lib));
+    (void)d9di_cuda_stream(s);
     e = lib.cudnnCreate(&lib.handle);
     if (e == CUDNN_STATUS_SUCCESS)
-        e = lib.cudnnSetStream(lib.handle, s->queue);
+        e = lib.cudnnSetStream(lib.handle, s->stream);
     if (e != CUDNN_STATUS_SUCCESS) {
         d9di_cudnn_close(&lib);
         return D9D_FAIL(D9D_ENOTSUP, "%s: %s", LIBRARY, lib.cudnnGetErrorString(e));
@@ -59,284 +59,284 @@ void d9di_cudnn_close(d9di_cudnn *lib)
 
 /* --- descriptors -------------------------------------------------------------------------- */
 
-static void note(d9di_graph *g, cudnnStatus_t st, const char *where)
+static void graph_fail(d9di_cudnn_graph *g, cudnnStatus_t st, const char *where)
 {
     if (g->st != CUDNN_STATUS_SUCCESS || st == CUDNN_STATUS_SUCCESS)
         return;
     g->st = st;
-    g->where = where;
+    g->failed_at = where;
 }
 
-static cudnnBackendDescriptor_t make(d9di_graph *g, cudnnBackendDescriptorType_t type,
+static cudnnBackendDescriptor_t desc_create(d9di_cudnn_graph *g, cudnnBackendDescriptorType_t type,
                                      const char *what)
 {
     cudnnBackendDescriptor_t d = NULL;
 
     if (g->st != CUDNN_STATUS_SUCCESS)
         return NULL;
-    if (g->n_made == D9DI_GRAPH_MOST) {
-        note(g, CUDNN_STATUS_INTERNAL_ERROR, "too many descriptors");
+    if (g->n_descs == D9DI_CUDNN_GRAPH_MAX_NODES) {
+        graph_fail(g, CUDNN_STATUS_INTERNAL_ERROR, "too many descriptors");
         return NULL;
     }
-    note(g, g->lib->cudnnBackendCreateDescriptor(type, &d), what);
+    graph_fail(g, g->lib->cudnnBackendCreateDescriptor(type, &d), what);
     if (d != NULL)
-        g->made[g->n_made++] = d;
+        g->descs[g->n_descs++] = d;
     return d;
 }
 
-static void set(d9di_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+static void desc_set(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                 cudnnBackendAttributeType_t type, int64_t n, const void *v)
 {
     if (g->st == CUDNN_STATUS_SUCCESS)
-        note(g, g->lib->cudnnBackendSetAttribute(d, name, type, n, v), "an attribute");
+        graph_fail(g, g->lib->cudnnBackendSetAttribute(d, name, type, n, v), "an attribute");
 }
 
-static void set_desc(d9di_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+static void desc_set_desc(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                      cudnnBackendDescriptor_t v)
 {
-    set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
+    desc_set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
 }
 
-static void set_node(d9di_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                     const d9di_node4 *v)
+static void desc_set_tensor(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+                     const d9di_cudnn_tensor *v)
 {
     if (v != NULL)
-        set_desc(g, d, name, v->desc);
+        desc_set_desc(g, d, name, v->desc);
 }
 
-static void set_type(d9di_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
+static void desc_set_type(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                      cudnnDataType_t t)
 {
-    set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &t);
+    desc_set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &t);
 }
 
-static void finish(d9di_graph *g, cudnnBackendDescriptor_t d, const char *what)
+static void desc_finalize(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, const char *what)
 {
     if (g->st == CUDNN_STATUS_SUCCESS)
-        note(g, g->lib->cudnnBackendFinalize(d), what);
+        graph_fail(g, g->lib->cudnnBackendFinalize(d), what);
 }
 
-static void finish_op(d9di_graph *g, cudnnBackendDescriptor_t d, const char *what)
+static void op_finalize(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, const char *what)
 {
-    finish(g, d, what);
+    desc_finalize(g, d, what);
     if (g->st == CUDNN_STATUS_SUCCESS)
         g->ops[g->n_ops++] = d; /* no more than were made */
 }
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
-enum kind { IN_MEMORY, VIRTUAL, VALUE };
+enum storage_kind { IN_MEMORY, VIRTUAL, VALUE };
 
-static d9di_node4 tensor(d9di_graph *g, enum kind kind, int64_t id, cudnnDataType_t t,
-                         d9di_shape4 shape, const d9di_node4 *offset)
+static d9di_cudnn_tensor tensor(d9di_cudnn_graph *g, enum storage_kind storage_kind, int64_t id, cudnnDataType_t t,
+                         d9di_cudnn_shape shape, const d9di_cudnn_tensor *offset)
 {
     const int64_t aligned = 16;
     const bool yes = true;
-    cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
+    cudnnBackendDescriptor_t d = desc_create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
 
-    set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t);
-    set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, shape.dim);
-    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, shape.stride);
-    set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
-    set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &aligned);
-    if (kind == VIRTUAL)
-        set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
-    if (kind == VALUE)
-        set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
-    set_node(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offset);
-    finish(g, d, "a tensor");
-    return (d9di_node4){d, shape};
+    desc_set_type(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, t);
+    desc_set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, shape.dim);
+    desc_set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, shape.stride);
+    desc_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    desc_set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &aligned);
+    if (storage_kind == VIRTUAL)
+        desc_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    if (storage_kind == VALUE)
+        desc_set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    desc_set_tensor(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, offset);
+    desc_finalize(g, d, "a tensor");
+    return (d9di_cudnn_tensor){d, shape};
 }
 
-d9di_shape4 d9di_shape4_dense(int64_t a, int64_t b, int64_t c, int64_t d)
+d9di_cudnn_shape d9di_cudnn_shape_dense(int64_t a, int64_t b, int64_t c, int64_t d)
 {
-    return (d9di_shape4){{a, b, c, d}, {b * c * d, c * d, d, 1}};
+    return (d9di_cudnn_shape){{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-d9di_node4 d9di_graph_tensor(d9di_graph *g, int64_t id, cudnnDataType_t t, d9di_shape4 shape,
-                             const d9di_node4 *offset)
+d9di_cudnn_tensor d9di_cudnn_graph_tensor(d9di_cudnn_graph *g, int64_t id, cudnnDataType_t t, d9di_cudnn_shape shape,
+                             const d9di_cudnn_tensor *offset)
 {
     return tensor(g, IN_MEMORY, id, t, shape, offset);
 }
 
-d9di_node4 d9di_graph_virtual(d9di_graph *g, cudnnDataType_t t, d9di_shape4 shape)
+d9di_cudnn_tensor d9di_cudnn_graph_virtual(d9di_cudnn_graph *g, cudnnDataType_t t, d9di_cudnn_shape shape)
 {
-    return tensor(g, VIRTUAL, D9DI_GRAPH_IDS + g->next_id++, t, shape, NULL);
+    return tensor(g, VIRTUAL, D9DI_CUDNN_GRAPH_MAX_IDS + g->next_id++, t, shape, NULL);
 }
 
-d9di_node4 d9di_graph_value(d9di_graph *g, int64_t id)
+d9di_cudnn_tensor d9di_cudnn_graph_scalar_f32(d9di_cudnn_graph *g, int64_t id)
 {
-    return tensor(g, VALUE, id, CUDNN_DATA_FLOAT, d9di_shape4_dense(1, 1, 1, 1), NULL);
+    return tensor(g, VALUE, id, CUDNN_DATA_FLOAT, d9di_cudnn_shape_dense(1, 1, 1, 1), NULL);
 }
 
-d9di_node4 d9di_graph_count(d9di_graph *g, int64_t id)
+d9di_cudnn_tensor d9di_cudnn_graph_scalar_i32(d9di_cudnn_graph *g, int64_t id)
 {
-    return tensor(g, VALUE, id, CUDNN_DATA_INT32, d9di_shape4_dense(1, 1, 1, 1), NULL);
+    return tensor(g, VALUE, id, CUDNN_DATA_INT32, d9di_cudnn_shape_dense(1, 1, 1, 1), NULL);
 }
 
 /* --- operations ---------------------------------------------------------------------------------
  */
 
-void d9di_graph_multiply(d9di_graph *g, const d9di_node4 *a, const d9di_node4 *b,
-                         const d9di_node4 *c, d9di_extent extent)
+void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a, const d9di_cudnn_tensor *b,
+                         const d9di_cudnn_tensor *c, d9di_cudnn_extent extent)
 {
-    cudnnBackendDescriptor_t how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"), d;
+    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"), d;
 
-    set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
-    finish(g, how, "a product");
-    d = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product");
-    set_node(g, d, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-    set_node(g, d, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-    set_node(g, d, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-    set_desc(g, d, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
-    set_node(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, extent.m);
-    set_node(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, extent.n);
-    set_node(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, extent.k);
-    finish_op(g, d, "a product");
+    desc_set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+    desc_finalize(g, how, "a product");
+    d = desc_create(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, "a product");
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, extent.m);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, extent.n);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, extent.k);
+    op_finalize(g, d, "a product");
 }
 
 /* y = mode(x, b, t), computed in the type `in`; `axis` is of CUDNN_POINTWISE_GEN_INDEX. */
-static void pointwise(d9di_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t in, int64_t axis,
-                      const d9di_node4 *x, const d9di_node4 *b, const d9di_node4 *t,
-                      const d9di_node4 *y)
+static void op_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t in, int64_t axis,
+                      const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *t,
+                      const d9di_cudnn_tensor *y)
 {
-    cudnnBackendDescriptor_t how = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a function"), d;
+    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a function"), d;
 
-    set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set_type(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, in);
+    desc_set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    desc_set_type(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, in);
     if (mode == CUDNN_POINTWISE_GEN_INDEX)
-        set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finish(g, how, "a function");
-    d = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a function");
-    set_desc(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
-    set_node(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    set_node(g, d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    set_node(g, d, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
-    set_node(g, d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    finish_op(g, d, "a function");
+        desc_set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    desc_finalize(g, how, "a function");
+    d = desc_create(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "a function");
+    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    op_finalize(g, d, "a function");
 }
 
-void d9di_graph_apply_to(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *x,
-                         const d9di_node4 *b, const d9di_node4 *y)
+void d9di_cudnn_graph_pointwise_to(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *x,
+                         const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *y)
 {
-    pointwise(g, mode, CUDNN_DATA_FLOAT, 0, x, b, NULL, y);
+    op_pointwise(g, mode, CUDNN_DATA_FLOAT, 0, x, b, NULL, y);
 }
 
-static d9di_node4 like(d9di_graph *g, const d9di_node4 *x, cudnnDataType_t t)
+static d9di_cudnn_tensor tensor_like(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, cudnnDataType_t t)
 {
     const int64_t *n = x->shape.dim;
 
-    return d9di_graph_virtual(g, t, d9di_shape4_dense(n[0], n[1], n[2], n[3]));
+    return d9di_cudnn_graph_virtual(g, t, d9di_cudnn_shape_dense(n[0], n[1], n[2], n[3]));
 }
 
-d9di_node4 d9di_graph_apply(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *x,
-                            const d9di_node4 *b)
+d9di_cudnn_tensor d9di_cudnn_graph_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *x,
+                            const d9di_cudnn_tensor *b)
 {
-    d9di_node4 y = like(g, x, CUDNN_DATA_FLOAT);
+    d9di_cudnn_tensor y = tensor_like(g, x, CUDNN_DATA_FLOAT);
 
-    d9di_graph_apply_to(g, mode, x, b, &y);
+    d9di_cudnn_graph_pointwise_to(g, mode, x, b, &y);
     return y;
 }
 
 /* The row or the column of each element. */
-static d9di_node4 number_of(d9di_graph *g, const d9di_node4 *x, int64_t axis)
+static d9di_cudnn_tensor scalar_of(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, int64_t axis)
 {
-    d9di_node4 y = like(g, x, CUDNN_DATA_INT32);
+    d9di_cudnn_tensor y = tensor_like(g, x, CUDNN_DATA_INT32);
 
-    pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, axis, x, NULL, NULL, &y);
+    op_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, axis, x, NULL, NULL, &y);
     return y;
 }
 
 /* x where mode(a, b), else `other`. */
-static d9di_node4 select_where(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *a,
-                               const d9di_node4 *b, const d9di_node4 *x, const d9di_node4 *other)
+static d9di_cudnn_tensor op_select(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *a,
+                               const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *other)
 {
-    d9di_node4 seen = like(g, x, CUDNN_DATA_BOOLEAN), y = like(g, x, CUDNN_DATA_FLOAT);
+    d9di_cudnn_tensor seen = tensor_like(g, x, CUDNN_DATA_BOOLEAN), y = tensor_like(g, x, CUDNN_DATA_FLOAT);
 
-    pointwise(g, mode, CUDNN_DATA_BOOLEAN, 0, a, b, NULL, &seen);
-    pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, 0, x, other, &seen, &y);
+    op_pointwise(g, mode, CUDNN_DATA_BOOLEAN, 0, a, b, NULL, &seen);
+    op_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, 0, x, other, &seen, &y);
     return y;
 }
 
 /* Each element's number, more or less that of its entry, where there is one. */
-static d9di_node4 number_moved(d9di_graph *g, d9di_node4 x, cudnnPointwiseMode_t mode,
-                               const d9di_node4 *by)
+static d9di_cudnn_tensor tensor_set_offset(d9di_cudnn_graph *g, d9di_cudnn_tensor x, cudnnPointwiseMode_t mode,
+                               const d9di_cudnn_tensor *by)
 {
-    d9di_node4 y;
+    d9di_cudnn_tensor y;
 
     if (by == NULL)
         return x;
-    y = like(g, &x, CUDNN_DATA_INT32);
-    pointwise(g, mode, CUDNN_DATA_INT32, 0, &x, by, NULL, &y);
+    y = tensor_like(g, &x, CUDNN_DATA_INT32);
+    op_pointwise(g, mode, CUDNN_DATA_INT32, 0, &x, by, NULL, &y);
     return y;
 }
 
 /* In just these forms, columns added before rows are taken away, cuDNN knows the mask as causal,
  * with a window or not, and skips what it hides; column <= row is right too, and takes twice as
  * long. */
-d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other,
-                             d9di_extent of)
+d9di_cudnn_tensor d9di_cudnn_graph_causal_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *other,
+                             d9di_cudnn_extent of)
 {
-    d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);
+    d9di_cudnn_tensor row = scalar_of(g, x, 2), column = scalar_of(g, x, 3);
 
-    row = number_moved(g, row, CUDNN_POINTWISE_ADD, of.n);
-    row = number_moved(g, row, CUDNN_POINTWISE_SUB, of.m);
-    return select_where(g, CUDNN_POINTWISE_CMP_GE, &row, &column, x, other);
+    row = tensor_set_offset(g, row, CUDNN_POINTWISE_ADD, of.n);
+    row = tensor_set_offset(g, row, CUDNN_POINTWISE_SUB, of.m);
+    return op_select(g, CUDNN_POINTWISE_CMP_GE, &row, &column, x, other);
 }
 
-d9di_node4 d9di_graph_window(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *window,
-                             const d9di_node4 *other, d9di_extent of)
+d9di_cudnn_tensor d9di_cudnn_graph_window_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *window,
+                             const d9di_cudnn_tensor *other, d9di_cudnn_extent of)
 {
-    d9di_node4 row = number_of(g, x, 2), column = number_of(g, x, 3);
-    d9di_node4 end = d9di_graph_apply(g, CUDNN_POINTWISE_ADD, &column, window);
+    d9di_cudnn_tensor row = scalar_of(g, x, 2), column = scalar_of(g, x, 3);
+    d9di_cudnn_tensor end = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_ADD, &column, window);
 
-    end = number_moved(g, end, CUDNN_POINTWISE_SUB, of.n);
-    end = number_moved(g, end, CUDNN_POINTWISE_ADD, of.m);
-    return select_where(g, CUDNN_POINTWISE_CMP_GT, &end, &row, x, other);
+    end = tensor_set_offset(g, end, CUDNN_POINTWISE_SUB, of.n);
+    end = tensor_set_offset(g, end, CUDNN_POINTWISE_ADD, of.m);
+    return op_select(g, CUDNN_POINTWISE_CMP_GT, &end, &row, x, other);
 }
 
-void d9di_graph_reduce_to(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x,
-                          const d9di_node4 *y)
+void d9di_cudnn_graph_reduce_to(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op, const d9di_cudnn_tensor *x,
+                          const d9di_cudnn_tensor *y)
 {
-    cudnnBackendDescriptor_t how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum"), d;
+    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum"), d;
 
-    set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
-    set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
-    finish(g, how, "a sum");
-    d = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a sum");
-    set_node(g, d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
-    set_node(g, d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-    set_desc(g, d, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
-    finish_op(g, d, "a sum");
+    desc_set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_DATA_FLOAT);
+    desc_set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &op);
+    desc_finalize(g, how, "a sum");
+    d = desc_create(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, "a sum");
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    desc_set_desc(g, d, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    op_finalize(g, d, "a sum");
 }
 
-d9di_node4 d9di_graph_reduce_row(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x)
+d9di_cudnn_tensor d9di_cudnn_graph_reduce_row(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op, const d9di_cudnn_tensor *x)
 {
     const int64_t *n = x->shape.dim;
-    d9di_node4 y = d9di_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_shape4_dense(n[0], n[1], n[2], 1));
+    d9di_cudnn_tensor y = d9di_cudnn_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_cudnn_shape_dense(n[0], n[1], n[2], 1));
 
-    d9di_graph_reduce_to(g, op, x, &y);
+    d9di_cudnn_graph_reduce_to(g, op, x, &y);
     return y;
 }
 
-d9di_node4 d9di_graph_transpose(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *offset)
+d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *offset)
 {
     const int64_t *n = x->shape.dim, *step = x->shape.stride;
-    const d9di_shape4 turned = {{n[0], n[1], n[3], n[2]}, {step[0], step[1], step[3], step[2]}};
-    d9di_node4 y =
-        tensor(g, VIRTUAL, D9DI_GRAPH_IDS + g->next_id++, CUDNN_DATA_BFLOAT16, turned, offset);
-    cudnnBackendDescriptor_t d = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
+    const d9di_cudnn_shape turned = {{n[0], n[1], n[3], n[2]}, {step[0], step[1], step[3], step[2]}};
+    d9di_cudnn_tensor y =
+        tensor(g, VIRTUAL, D9DI_CUDNN_GRAPH_MAX_IDS + g->next_id++, CUDNN_DATA_BFLOAT16, turned, offset);
+    cudnnBackendDescriptor_t d = desc_create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
 
-    set_node(g, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-    set_node(g, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y);
-    finish_op(g, d, "a transpose");
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y);
+    op_finalize(g, d, "a transpose");
     return y;
 }
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
 /* Why, in the library's words: the reason that it found first. */
-static d9d_status refuse(const d9di_graph *g, const char *op)
+static d9d_status plan_unsupported(const d9di_cudnn_graph *g, const char *op)
 {
     char text[4096] = "", *why, *end;
 
@@ -347,11 +347,11 @@ static d9d_status refuse(const d9di_graph *g, const char *op)
     if (end != NULL)
         *end = '\0';
     return D9D_FAIL(D9D_ENOTSUP, "%s: cuDNN %zu, %s: %s%s%s", op, g->lib->cudnnGetVersion(),
-                    g->where, g->lib->cudnnGetErrorString(g->st), *why != '\0' ? ": " : "", why);
+                    g->failed_at, g->lib->cudnnGetErrorString(g->st), *why != '\0' ? ": " : "", why);
 }
 
 /* A plan of the engine and its settings in `config`. */
-static cudnnStatus_t plan_of(d9di_graph *g, cudnnBackendDescriptor_t config)
+static cudnnStatus_t plan_from_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t config)
 {
     const d9di_cudnn *lib = g->lib;
     cudnnBackendDescriptor_t p;
@@ -379,43 +379,43 @@ static cudnnStatus_t plan_of(d9di_graph *g, cudnnBackendDescriptor_t config)
 }
 
 /* The first of the heuristics' engines that builds; one that is listed may not. */
-static void choose(d9di_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
+static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
 {
-    enum { MOST = 8 };
-    cudnnBackendDescriptor_t ask = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the choice");
-    cudnnBackendDescriptor_t config[MOST];
+    enum { MAX_ENGINES = 8 };
+    cudnnBackendDescriptor_t ask = desc_create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the choice");
+    cudnnBackendDescriptor_t config[MAX_ENGINES];
     int64_t n = 0;
 
-    set_desc(g, ask, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set(g, ask, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    finish(g, ask, "the choice of an engine");
-    for (int i = 0; i < MOST; i++)
-        config[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "the choice of an engine");
+    desc_set_desc(g, ask, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    desc_set(g, ask, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    desc_finalize(g, ask, "the choice of an engine");
+    for (int i = 0; i < MAX_ENGINES; i++)
+        config[i] = desc_create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "the choice of an engine");
     if (g->st != CUDNN_STATUS_SUCCESS)
         return;
-    note(g,
+    graph_fail(g,
          g->lib->cudnnBackendGetAttribute(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST, &n, config),
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &n, config),
          "the choice of an engine");
-    for (int64_t i = 0; i < n && i < MOST && g->plan == NULL; i++)
-        (void)plan_of(g, config[i]);
+    for (int64_t i = 0; i < n && i < MAX_ENGINES && g->plan == NULL; i++)
+        (void)plan_from_engine(g, config[i]);
     if (g->plan == NULL)
-        note(g, CUDNN_STATUS_NOT_SUPPORTED, "the choice of an engine");
+        graph_fail(g, CUDNN_STATUS_NOT_SUPPORTED, "the choice of an engine");
 }
 
-d9d_status d9di_graph_plan(d9di_graph *g, const char *op)
+d9d_status d9di_cudnn_graph_build(d9di_cudnn_graph *g, const char *op)
 {
-    cudnnBackendDescriptor_t graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
+    cudnnBackendDescriptor_t graph = desc_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
 
-    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
-    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->lib->handle);
-    finish(g, graph, "the graph");
+    desc_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
+    desc_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->lib->handle);
+    desc_finalize(g, graph, "the graph");
     if (g->st == CUDNN_STATUS_SUCCESS)
-        choose(g, graph, CUDNN_HEUR_MODE_A);
-    return g->plan != NULL ? D9D_OK : refuse(g, op);
+        select_engine(g, graph, CUDNN_HEUR_MODE_A);
+    return g->plan != NULL ? D9D_OK : plan_unsupported(g, op);
 }
 
-static cudnnStatus_t execute(const d9di_graph *g, const int64_t *id, void *const *at, int n,
+static cudnnStatus_t graph_execute(const d9di_cudnn_graph *g, const int64_t *id, void *const *at, int n,
                              void *scratch)
 {
     const d9di_cudnn *lib = g->lib;
@@ -441,29 +441,29 @@ static cudnnStatus_t execute(const d9di_graph *g, const int64_t *id, void *const
     return st;
 }
 
-d9d_status d9di_graph_run(const d9di_graph *g, const char *op, d9d_stream s, const int64_t *id,
+d9d_status d9di_cudnn_graph_run(const d9di_cudnn_graph *g, const char *op, d9d_stream s, const int64_t *id,
                           void *const *at, int n)
 {
     void *scratch = NULL;
     cudnnStatus_t e;
 
-    (void)d9di_queue(s);
-    D9D_TRY(d9di_take(s, g->workspace, &scratch));
-    e = execute(g, id, at, n, scratch);
-    d9di_give(s, scratch, g->workspace);
+    (void)d9di_cuda_stream(s);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, g->workspace, &scratch));
+    e = graph_execute(g, id, at, n, scratch);
+    d9di_cuda_scratch_free(s, scratch, g->workspace);
     return e == CUDNN_STATUS_SUCCESS
                ? D9D_OK
                : D9D_FAIL(D9D_ECUDA, "%s: cuDNN: %s", op, g->lib->cudnnGetErrorString(e));
 }
 
-void d9di_graph_release(d9di_graph *g)
+void d9di_cudnn_graph_release(d9di_cudnn_graph *g)
 {
     if (g->plan != NULL)
         (void)g->lib->cudnnBackendDestroyDescriptor(g->plan);
-    while (g->n_made > 0)
-        (void)g->lib->cudnnBackendDestroyDescriptor(g->made[--g->n_made]);
-    *g = (d9di_graph){0};
+    while (g->n_descs > 0)
+        (void)g->lib->cudnnBackendDestroyDescriptor(g->descs[--g->n_descs]);
+    *g = (d9di_cudnn_graph){0};
 }
 #else
-typedef int d9di_no_cudnn; /* a file is not empty */
+typedef int d9di_cudnn_absent; /* a file is not empty */
 #endif

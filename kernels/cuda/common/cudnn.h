@@ -3,12 +3,12 @@
  * A graph is made of tensors and operations; the first failure stops it, and later calls do
  * nothing:
  *
- *     d9di_graph g = {.lib = lib};
- *     x = d9di_graph_tensor(&g, id, type, dim, stride);
- *     y = d9di_graph_apply(&g, CUDNN_POINTWISE_EXP, &x, NULL);
- *     st = d9di_graph_plan(&g, "attention");        // asks for an engine; may compile for 0.1 s
- *     st = d9di_graph_run(&g, "attention", s, id, pointers, n);
- *     d9di_graph_release(&g);
+ *     d9di_cudnn_graph g = {.lib = lib};
+ *     x = d9di_cudnn_graph_tensor(&g, id, type, dim, stride);
+ *     y = d9di_cudnn_graph_pointwise(&g, CUDNN_POINTWISE_EXP, &x, NULL);
+ *     st = d9di_cudnn_graph_build(&g, "attention");        // asks for an engine; may compile for
+ * 0.1 s st = d9di_cudnn_graph_run(&g, "attention", s, id, pointers, n);
+ *     d9di_cudnn_graph_release(&g);
  *
  * Tensors have four dimensions.  What has an id is in memory, and run() is told where; a virtual
  * tensor is between operations; a value is a float32 on the host.
@@ -40,75 +40,85 @@ typedef struct d9di_cudnn {
 d9d_status d9di_cudnn_open(d9d_stream s, d9di_cudnn *out);
 void d9di_cudnn_close(d9di_cudnn *lib);
 
-typedef struct d9di_shape4 {
+typedef struct d9di_cudnn_shape {
     int64_t dim[4], stride[4];
-} d9di_shape4;
+} d9di_cudnn_shape;
 
-typedef struct d9di_node4 {
+typedef struct d9di_cudnn_tensor {
     cudnnBackendDescriptor_t desc;
-    d9di_shape4 shape;
-} d9di_node4;
+    d9di_cudnn_shape shape;
+} d9di_cudnn_tensor;
 
-enum { D9DI_GRAPH_MOST = 160, D9DI_GRAPH_IDS = 1000 }; /* ids are below that */
+enum { D9DI_CUDNN_GRAPH_MAX_NODES = 160, D9DI_CUDNN_GRAPH_MAX_IDS = 1000 }; /* ids are below that */
 
-typedef struct d9di_graph {
+typedef struct d9di_cudnn_graph {
     const d9di_cudnn *lib;
-    cudnnBackendDescriptor_t made[D9DI_GRAPH_MOST], ops[D9DI_GRAPH_MOST], plan;
-    int n_made, n_ops;
+    cudnnBackendDescriptor_t descs[D9DI_CUDNN_GRAPH_MAX_NODES], ops[D9DI_CUDNN_GRAPH_MAX_NODES],
+        plan;
+    int n_descs, n_ops;
     int64_t next_id, workspace;
     cudnnStatus_t st;
-    const char *where; /* it failed */
-} d9di_graph;
+    const char *failed_at; /* it failed */
+} d9di_cudnn_graph;
 
 /* --- tensors ------------------------------------------------------------------------ */
 
 /* Rows after each other, the last dimension contiguous. */
-d9di_shape4 d9di_shape4_dense(int64_t a, int64_t b, int64_t c, int64_t d);
+d9di_cudnn_shape d9di_cudnn_shape_dense(int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* `offset`, where not NULL, is an int64 tensor [a + 1, 1, 1, 1]: where entry i of the first
  * dimension begins, in elements. */
-d9di_node4 d9di_graph_tensor(d9di_graph *g, int64_t id, cudnnDataType_t t, d9di_shape4 shape,
-                             const d9di_node4 *offset);
-d9di_node4 d9di_graph_virtual(d9di_graph *g, cudnnDataType_t t, d9di_shape4 shape);
+d9di_cudnn_tensor d9di_cudnn_graph_tensor(d9di_cudnn_graph *g, int64_t id, cudnnDataType_t t,
+                                          d9di_cudnn_shape shape, const d9di_cudnn_tensor *offset);
+d9di_cudnn_tensor d9di_cudnn_graph_virtual(d9di_cudnn_graph *g, cudnnDataType_t t,
+                                           d9di_cudnn_shape shape);
 /* One float32, or int32, in host memory. */
-d9di_node4 d9di_graph_value(d9di_graph *g, int64_t id);
-d9di_node4 d9di_graph_count(d9di_graph *g, int64_t id);
+d9di_cudnn_tensor d9di_cudnn_graph_scalar_f32(d9di_cudnn_graph *g, int64_t id);
+d9di_cudnn_tensor d9di_cudnn_graph_scalar_i32(d9di_cudnn_graph *g, int64_t id);
 
 /* --- operations ---------------------------------------------------------------------- */
 
 /* The true sizes of each entry of the first dimension, int32 [a, 1, 1, 1], or NULLs. */
-typedef struct d9di_extent {
-    const d9di_node4 *m, *n, *k;
-} d9di_extent;
-void d9di_graph_multiply(d9di_graph *g, const d9di_node4 *a, const d9di_node4 *b,
-                         const d9di_node4 *c, d9di_extent extent);
+typedef struct d9di_cudnn_extent {
+    const d9di_cudnn_tensor *m, *n, *k;
+} d9di_cudnn_extent;
+void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a,
+                             const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *c,
+                             d9di_cudnn_extent extent);
 
 /* y = mode(x, b), where not into a virtual float32 tensor like x. */
-d9di_node4 d9di_graph_apply(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *x,
-                            const d9di_node4 *b);
-void d9di_graph_apply_to(d9di_graph *g, cudnnPointwiseMode_t mode, const d9di_node4 *x,
-                         const d9di_node4 *b, const d9di_node4 *y);
+d9di_cudnn_tensor d9di_cudnn_graph_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode,
+                                             const d9di_cudnn_tensor *x,
+                                             const d9di_cudnn_tensor *b);
+void d9di_cudnn_graph_pointwise_to(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode,
+                                   const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b,
+                                   const d9di_cudnn_tensor *y);
 /* x where row >= column, else `other`.  With the true sizes `of` each entry, or of all, m rows and
  * n columns, the diagonal is the one that ends where both do, not the one that begins with both. */
-d9di_node4 d9di_graph_causal(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *other,
-                             d9di_extent of);
+d9di_cudnn_tensor d9di_cudnn_graph_causal_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                               const d9di_cudnn_tensor *other,
+                                               d9di_cudnn_extent of);
 /* x where column + window > row, else `other`; both are values. `of` is as above. */
-d9di_node4 d9di_graph_window(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *window,
-                             const d9di_node4 *other, d9di_extent of);
+d9di_cudnn_tensor d9di_cudnn_graph_window_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                               const d9di_cudnn_tensor *window,
+                                               const d9di_cudnn_tensor *other,
+                                               d9di_cudnn_extent of);
 /* Over the dimensions that y has 1 of, or fewer heads of. */
-void d9di_graph_reduce_to(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x,
-                          const d9di_node4 *y);
-d9di_node4 d9di_graph_reduce_row(d9di_graph *g, cudnnReduceTensorOp_t op, const d9di_node4 *x);
+void d9di_cudnn_graph_reduce_to(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op,
+                                const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *y);
+d9di_cudnn_tensor d9di_cudnn_graph_reduce_row(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op,
+                                              const d9di_cudnn_tensor *x);
 /* x with its last two dimensions exchanged, as bfloat16. */
-d9di_node4 d9di_graph_transpose(d9di_graph *g, const d9di_node4 *x, const d9di_node4 *offset);
+d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                             const d9di_cudnn_tensor *offset);
 
 /* --- running -------------------------------------------------------------------------- */
 
 /* ENOTSUP, with the engine's reason, when no engine takes the graph. */
-d9d_status d9di_graph_plan(d9di_graph *g, const char *op);
+d9d_status d9di_cudnn_graph_build(d9di_cudnn_graph *g, const char *op);
 /* Queued, with g->workspace bytes of scratch. */
-d9d_status d9di_graph_run(const d9di_graph *g, const char *op, d9d_stream s, const int64_t *id,
-                          void *const *at, int n);
-void d9di_graph_release(d9di_graph *g);
+d9d_status d9di_cudnn_graph_run(const d9di_cudnn_graph *g, const char *op, d9d_stream s,
+                                const int64_t *id, void *const *at, int n);
+void d9di_cudnn_graph_release(d9di_cudnn_graph *g);
 
 #endif /* D9DI_CUDA_COMMON_CUDNN_H */

@@ -21,31 +21,31 @@ static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4]
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-struct twin {
+struct bf16_split {
     uint32_t hi[4], lo[4];
 };
 
-static __device__ __forceinline__ uint32_t round_two(float a, float b)
+static __device__ __forceinline__ uint32_t pack_bf16x2(float a, float b)
 {
     const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
 
     return *(const uint32_t *)&v;
 }
-static __device__ __forceinline__ void split_two(twin &y, int i, float a, float b)
+static __device__ __forceinline__ void split_bf16x2(bf16_split &y, int i, float a, float b)
 {
-    y.hi[i] = round_two(a, b);
+    y.hi[i] = pack_bf16x2(a, b);
     y.lo[i] =
-        round_two(a - __uint_as_float(y.hi[i] << 16), b - __uint_as_float(y.hi[i] & 0xffff0000u));
+        pack_bf16x2(a - __uint_as_float(y.hi[i] << 16), b - __uint_as_float(y.hi[i] & 0xffff0000u));
 }
 /* Two pieces of C, side by side. */
-static __device__ __forceinline__ twin split(const float (&a)[4], const float (&b)[4])
+static __device__ __forceinline__ bf16_split split_bf16(const float (&a)[4], const float (&b)[4])
 {
-    twin y;
+    bf16_split y;
 
-    split_two(y, 0, a[0], a[1]);
-    split_two(y, 1, a[2], a[3]);
-    split_two(y, 2, b[0], b[1]);
-    split_two(y, 3, b[2], b[3]);
+    split_bf16x2(y, 0, a[0], a[1]);
+    split_bf16x2(y, 1, a[2], a[3]);
+    split_bf16x2(y, 2, b[0], b[1]);
+    split_bf16x2(y, 3, b[2], b[3]);
     return y;
 }
 
@@ -53,12 +53,12 @@ static __device__ __forceinline__ twin split(const float (&a)[4], const float (&
  *
  * A square of 16 by 16 elements at p as four of 8 by 8, each element pair of a lane from one row
  * or, TURNED, one column. */
-template <bool TURNED>
-static __device__ __forceinline__ void load_squares(uint32_t (&v)[4], const bf16 *p)
+template <bool TRANS>
+static __device__ __forceinline__ void ldmatrix_16x16(uint32_t (&v)[4], const bf16 *p)
 {
     const uint32_t a = (uint32_t)__cvta_generic_to_shared(p);
 
-    if (TURNED)
+    if (TRANS)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                      : "r"(a)
@@ -70,40 +70,40 @@ static __device__ __forceinline__ void load_squares(uint32_t (&v)[4], const bf16
                      : "memory");
 }
 /* Two B side by side, v[0] v[1] and v[2] v[3]: from rows of n, or, TURNED, from rows of k. */
-template <bool TURNED, int STRIDE>
+template <bool TRANS, int STRIDE>
 static __device__ __forceinline__ void load_b(uint32_t (&v)[4], const bf16 *p)
 {
     const int l = threadIdx.x % WARP, far = l / 16 * 8, near = l / 8 % 2 * 8;
 
-    load_squares<TURNED>(v, p + ((TURNED ? near : far) + l % 8) * STRIDE + (TURNED ? far : near));
+    ldmatrix_16x16<TRANS>(v, p + ((TRANS ? near : far) + l % 8) * STRIDE + (TRANS ? far : near));
 }
 /* An A from rows of k. */
 template <int STRIDE>
-static __device__ __forceinline__ void load_a_turned(uint32_t (&v)[4], const bf16 *p)
+static __device__ __forceinline__ void load_a_trans(uint32_t (&v)[4], const bf16 *p)
 {
     const int l = threadIdx.x % WARP;
 
-    load_squares<true>(v, p + (l / 16 * 8 + l % 8) * STRIDE + l / 8 % 2 * 8);
+    ldmatrix_16x16<true>(v, p + (l / 16 * 8 + l % 8) * STRIDE + l / 8 % 2 * 8);
 }
 
 /* Two pieces of C, the second eight columns on, of the square at p. */
-template <bool TURNED, int STRIDE>
-static __device__ __forceinline__ void add_product(float (&c)[4], float (&d)[4],
-                                                   const uint32_t (&a)[4], const bf16 *p)
+template <bool TRANS, int STRIDE>
+static __device__ __forceinline__ void mma_accumulate(float (&c)[4], float (&d)[4],
+                                                      const uint32_t (&a)[4], const bf16 *p)
 {
     uint32_t b[4];
 
-    load_b<TURNED, STRIDE>(b, p);
+    load_b<TRANS, STRIDE>(b, p);
     mma(c, a, b[0], b[1]);
     mma(d, a, b[2], b[3]);
 }
-template <bool TURNED, int STRIDE>
-static __device__ __forceinline__ void add_product(float (&c)[4], float (&d)[4], const twin &a,
-                                                   const bf16 *p)
+template <bool TRANS, int STRIDE>
+static __device__ __forceinline__ void mma_accumulate(float (&c)[4], float (&d)[4],
+                                                      const bf16_split &a, const bf16 *p)
 {
     uint32_t b[4];
 
-    load_b<TURNED, STRIDE>(b, p);
+    load_b<TRANS, STRIDE>(b, p);
     mma(c, a.hi, b[0], b[1]);
     mma(d, a.hi, b[2], b[3]);
     mma(c, a.lo, b[0], b[1]);
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void add_product(float (&c)[4], float (&d)[4],
  */
 
 /* 16 bytes, or zeros. */
-static __device__ __forceinline__ void copy16(void *to, const void *from, bool there)
+static __device__ __forceinline__ void cp_async_16(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void copy16(void *to, const void *from, bool t
                  : "memory");
 }
 /* Those of this thread are there; of others after __syncthreads(). */
-static __device__ __forceinline__ void wait_for_copies(void)
+static __device__ __forceinline__ void cp_async_wait_all(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -12,12 +12,12 @@
 #include "cuda/common/common.cuh"
 
 /* Where parts of up to MOST arrays begin. */
-template <int MOST> struct cuts {
+template <int MAX_TENSORS> struct chunk_map {
     int count, parts;
-    int first[MOST];
+    int first[MAX_TENSORS];
 
     /* The array of this block. */
-    __device__ __forceinline__ int mine() const
+    __device__ __forceinline__ int tensor_of_block() const
     {
         int low = 0, high = count;
 
@@ -32,17 +32,20 @@ template <int MOST> struct cuts {
         return low;
     }
     /* Where this block begins in it, of parts of that size. */
-    __device__ __forceinline__ int64_t begin(int i, int64_t size) const
+    __device__ __forceinline__ int64_t chunk_begin(int i, int64_t size) const
     {
         return (int64_t)((int)blockIdx.x - first[i]) * size;
     }
     /* The parts of array i end here. */
-    __device__ __forceinline__ int end(int i) const { return i + 1 < count ? first[i + 1] : parts; }
+    __device__ __forceinline__ int chunk_end(int i) const
+    {
+        return i + 1 < count ? first[i + 1] : parts;
+    }
     /* One more array, of n elements in parts of `size`. */
-    void add(int64_t n, int64_t size)
+    void append_tensor(int64_t n, int64_t size)
     {
         first[count++] = parts;
-        parts += (int)d9di_ceil_div(n, size);
+        parts += (int)d9di_i64_ceil_div(n, size);
     }
 };
 

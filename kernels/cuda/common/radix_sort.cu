@@ -6,46 +6,53 @@
  */
 #include "cuda/common/common.cuh"
 
-enum { BITS = 8, BINS = 1 << BITS, ROUNDS = 4, TILE = THREADS * ROUNDS, SCAN = 1024 };
+enum {
+    BITS = 8,
+    BINS = 1 << BITS,
+    ITEMS_PER_THREAD = 4,
+    TILE = THREADS * ITEMS_PER_THREAD,
+    SCAN = 1024
+};
 
 /* A key as it is sorted: negative ones become `keys`. */
-static __device__ __forceinline__ int32_t clamped(const int32_t *key, int64_t i, int64_t keys)
+static __device__ __forceinline__ int32_t clamp_key(const int32_t *key, int64_t i, int64_t keys)
 {
-    return (int32_t)(key[i] < 0 ? keys : d9di_min(key[i], keys - 1));
+    return (int32_t)(key[i] < 0 ? keys : d9di_i64_min(key[i], keys - 1));
 }
 
 /* Item i of a pass: where it was at first, and its digit. */
-struct pass {
+struct radix_pass {
     const int32_t *key, *in; /* in NULL: item i is position i */
     int64_t n, keys;
     int shift;
 };
-static __device__ __forceinline__ int32_t item(const pass &p, int64_t i)
+static __device__ __forceinline__ int32_t pass_item(const radix_pass &p, int64_t i)
 {
     return p.in == NULL ? (int32_t)i : p.in[i];
 }
-static __device__ __forceinline__ int digit(const pass &p, int64_t i)
+static __device__ __forceinline__ int item_digit(const radix_pass &p, int64_t i)
 {
-    return clamped(p.key, item(p, i), p.keys) >> p.shift & (BINS - 1);
+    return clamp_key(p.key, pass_item(p, i), p.keys) >> p.shift & (BINS - 1);
 }
 
 /* The first item of this warp's share of the tile. */
-static __device__ __forceinline__ int64_t my_first(void)
+static __device__ __forceinline__ int64_t thread_first_item(void)
 {
-    return (int64_t)blockIdx.x * TILE + threadIdx.x / WARP * (WARP * ROUNDS) + threadIdx.x % WARP;
+    return (int64_t)blockIdx.x * TILE + threadIdx.x / WARP * (WARP * ITEMS_PER_THREAD) +
+           threadIdx.x % WARP;
 }
 
 /* How often each warp has each digit. */
-static __device__ void count_digits(const pass &p, int (*count)[BINS])
+static __device__ void count_digits(const radix_pass &p, int (*count)[BINS])
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 
     for (int b = lane; b < BINS; b += WARP)
         count[warp][b] = 0;
     __syncwarp();
-    for (int r = 0; r < ROUNDS; r++) {
-        const int64_t i = my_first() + r * WARP;
-        const int d = i < p.n ? digit(p, i) : -1;
+    for (int r = 0; r < ITEMS_PER_THREAD; r++) {
+        const int64_t i = thread_first_item() + r * WARP;
+        const int d = i < p.n ? item_digit(p, i) : -1;
         const unsigned same = __match_any_sync(~0u, d);
 
         if (d >= 0 && lane == __ffs(same) - 1)
@@ -55,7 +62,7 @@ static __device__ void count_digits(const pass &p, int (*count)[BINS])
     __syncthreads();
 }
 
-static __global__ void __launch_bounds__(THREADS) count_kernel(pass p, int *total)
+static __global__ void __launch_bounds__(THREADS) count_kernel(radix_pass p, int *total)
 {
     __shared__ int count[WARPS][BINS];
 
@@ -73,8 +80,8 @@ static __global__ void __launch_bounds__(THREADS) count_kernel(pass p, int *tota
 static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
 {
     __shared__ int sums[SCAN];
-    const int64_t each = d9di_ceil_div(n, SCAN);
-    const int64_t first = d9di_min(n, threadIdx.x * each), end = d9di_min(n, first + each);
+    const int64_t each = d9di_i64_ceil_div(n, SCAN);
+    const int64_t first = d9di_i64_min(n, threadIdx.x * each), end = d9di_i64_min(n, first + each);
     int sum = 0, before;
 
     for (int64_t i = first; i < end; i++)
@@ -98,7 +105,7 @@ static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
 
 /* start NULL, or where the items of each key begin: of a pass that knows whole keys. */
 static __global__ void __launch_bounds__(THREADS)
-    move_kernel(pass p, const int *before, int32_t *out, int32_t *start)
+    move_kernel(radix_pass p, const int *before, int32_t *out, int32_t *start)
 {
     __shared__ int place[WARPS][BINS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -117,13 +124,13 @@ static __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    for (int r = 0; r < ROUNDS; r++) {
-        const int64_t i = my_first() + r * WARP;
-        const int d = i < p.n ? digit(p, i) : -1;
+    for (int r = 0; r < ITEMS_PER_THREAD; r++) {
+        const int64_t i = thread_first_item() + r * WARP;
+        const int d = i < p.n ? item_digit(p, i) : -1;
         const unsigned same = __match_any_sync(~0u, d);
 
         if (d >= 0)
-            out[place[warp][d] + __popc(same & ((1u << lane) - 1))] = item(p, i);
+            out[place[warp][d] + __popc(same & ((1u << lane) - 1))] = pass_item(p, i);
         __syncwarp();
         if (d >= 0 && lane == __ffs(same) - 1)
             place[warp][d] += __popc(same);
@@ -143,7 +150,7 @@ static __global__ void start_kernel(int32_t *start, const int32_t *key, const in
     while (low < high) {
         const int64_t mid = (low + high) / 2;
 
-        if (clamped(key, order[mid], keys) < x)
+        if (clamp_key(key, order[mid], keys) < x)
             low = mid + 1;
         else
             high = mid;
@@ -160,19 +167,19 @@ static int passes_for(int64_t keys)
     return n;
 }
 
-d9d_status d9di_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n, int64_t keys,
-                     int32_t *order, int32_t *start)
+d9d_status d9di_radix_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n,
+                           int64_t keys, int32_t *order, int32_t *start)
 {
-    const int64_t tiles = d9di_ceil_div(n, TILE), counts = BINS * tiles;
+    const int64_t tiles = d9di_i64_ceil_div(n, TILE), counts = BINS * tiles;
     const int64_t bytes = (n + counts) * (int64_t)sizeof(int32_t);
     const int passes = passes_for(keys);
-    cudaStream_t queue = d9di_queue(s);
-    pass p = {key, NULL, n, keys, 0};
+    cudaStream_t queue = d9di_cuda_stream(s);
+    radix_pass p = {key, NULL, n, keys, 0};
     int32_t *other, *total;
     void *scratch;
 
     if (n > 0) {
-        D9D_TRY(d9di_take(s, bytes, &scratch));
+        D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
         other = (int32_t *)scratch;
         total = other + n;
         for (int i = 0; i < passes; i++, p.shift += BITS) {
@@ -184,10 +191,10 @@ d9d_status d9di_sort(d9d_stream s, const char *op, const int32_t *key, int64_t n
                                                                 passes == 1 ? start : NULL);
             p.in = out;
         }
-        d9di_give(s, scratch, bytes);
+        d9di_cuda_scratch_free(s, scratch, bytes);
     }
     if (n == 0 || passes > 1)
-        start_kernel<<<(unsigned)d9di_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(
+        start_kernel<<<(unsigned)d9di_i64_ceil_div(keys + 1, THREADS), THREADS, 0, queue>>>(
             start, key, order, n, keys);
-    return d9di_launched(op);
+    return d9di_cuda_check_launch(op);
 }

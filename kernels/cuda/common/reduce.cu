@@ -4,147 +4,148 @@
  * tree, and one block of each array folds the parts. */
 #include "cuda/common/multi_tensor.cuh"
 
-enum { PARTS = 2048, STEP = THREADS * 8, LEAST = 8 * STEP, MOST_ARRAYS = 128 };
+enum { PARTS = 2048, STEP = THREADS * 8, MIN_PART = 8 * STEP, MAX_ARRAYS = 128 };
 
 /* Elements of a part of n. */
-static __host__ __device__ int64_t part_of(int64_t n)
+static __host__ __device__ int64_t part_len(int64_t n)
 {
-    return d9di_max(LEAST, d9di_round_up(d9di_ceil_div(n, PARTS), STEP));
+    return d9di_i64_max(MIN_PART, d9di_i64_round_up(d9di_i64_ceil_div(n, PARTS), STEP));
 }
 
 /* Eight of these go through a part side by side. */
 struct add_values {
     typedef double value;
-    static __device__ double none() { return 0.0; }
-    static __device__ double with(double v, float x, int64_t) { return v + (double)x; }
+    static __device__ double identity() { return 0.0; }
+    static __device__ double accumulate(double v, float x, int64_t) { return v + (double)x; }
     __device__ double operator()(double a, double b) const { return a + b; }
 };
 struct add_squares : add_values {
-    static __device__ double with(double v, float x, int64_t)
+    static __device__ double accumulate(double v, float x, int64_t)
     {
         return fma((double)x, (double)x, v);
     }
 };
-struct first_bad {
+struct first_nonfinite {
     typedef long long value;
-    static __device__ value none() { return INT64_MAX; }
-    static __device__ value with(value v, float x, int64_t i)
+    static __device__ value identity() { return INT64_MAX; }
+    static __device__ value accumulate(value v, float x, int64_t i)
     {
         return isfinite(x) || v < i ? v : i;
     }
     __device__ value operator()(value a, value b) const { return a < b ? a : b; }
 };
 
-struct list {
-    cuts<MOST_ARRAYS> cut;
-    d9d_array of[MOST_ARRAYS];
+struct array_list {
+    chunk_map<MAX_ARRAYS> cut;
+    d9d_sum_squares_array of[MAX_ARRAYS];
 };
 
 template <class F, class T>
-static __global__ void part_kernel(typename F::value *part, const __grid_constant__ list all)
+static __global__ void part_kernel(typename F::value *part, const __grid_constant__ array_list all)
 {
-    const int mine = all.cut.mine();
+    const int mine = all.cut.tensor_of_block();
     const T *x = (const T *)all.of[mine].x;
-    const int64_t n = all.of[mine].n, size = part_of(n);
-    const int64_t first = all.cut.begin(mine, size), end = d9di_min(n, first + size);
+    const int64_t n = all.of[mine].n, size = part_len(n);
+    const int64_t first = all.cut.chunk_begin(mine, size), end = d9di_i64_min(n, first + size);
     typename F::value v[8];
     F f;
 
     for (int j = 0; j < 8; j++)
-        v[j] = F::none();
+        v[j] = F::identity();
 #pragma unroll 4
     for (int64_t i = first + threadIdx.x * 8; i < end; i += STEP) {
         float e[8];
 
         load8(e, x + i, end - i); /* zeros behind the end change nothing */
         for (int j = 0; j < 8; j++)
-            v[j] = F::with(v[j], e[j], i + j);
+            v[j] = F::accumulate(v[j], e[j], i + j);
     }
     for (int o = 4; o > 0; o /= 2)
         for (int j = 0; j < o; j++)
             v[j] = f(v[j], v[j + o]);
-    v[0] = group_fold<THREADS>(v[0], f);
+    v[0] = group_reduce<THREADS>(v[0], f);
     if (threadIdx.x == 0)
         part[blockIdx.x] = v[0];
 }
 
-static __device__ void finish(double *out, double beta, double v)
+static __device__ void store_result(double *out, double beta, double v)
 {
     *out = (beta != 0.0 ? *out : 0.0) + v;
 }
-static __device__ void finish(int64_t *out, double, long long v)
+static __device__ void store_result(int64_t *out, double, long long v)
 {
     *out = v == INT64_MAX ? -1 : v;
 }
 
 /* A block has an array. */
 template <class F, class Y>
-static __global__ void last_kernel(Y *out, double beta, const typename F::value *part,
-                                   const __grid_constant__ cuts<MOST_ARRAYS> cut)
+static __global__ void parts_fold_kernel(Y *out, double beta, const typename F::value *part,
+                                         const __grid_constant__ chunk_map<MAX_ARRAYS> cut)
 {
-    const int mine = (int)blockIdx.x, end = cut.end(mine);
-    typename F::value v = F::none();
+    const int mine = (int)blockIdx.x, end = cut.chunk_end(mine);
+    typename F::value v = F::identity();
     F f;
 
     for (int i = cut.first[mine] + (int)threadIdx.x; i < end; i += THREADS)
         v = f(v, part[i]);
-    v = group_fold<THREADS>(v, f);
+    v = group_reduce<THREADS>(v, f);
     if (threadIdx.x == 0)
-        finish(out + mine, beta, v);
+        store_result(out + mine, beta, v);
 }
 
-/* Of each of up to MOST_ARRAYS arrays. */
+/* Of each of up to MAX_ARRAYS arrays. */
 template <class F, class T, class Y>
-static d9d_status reduce_some(d9d_stream s, const char *op, Y *out, double beta,
-                              const d9d_array *arrays, int64_t count)
+static d9d_status reduce_batch(d9d_stream s, const char *op, Y *out, double beta,
+                               const d9d_sum_squares_array *arrays, int64_t count)
 {
-    cudaStream_t queue = d9di_queue(s);
-    list all = {};
+    cudaStream_t queue = d9di_cuda_stream(s);
+    array_list all = {};
     int64_t bytes;
     void *part;
 
     for (int64_t i = 0; i < count; i++) {
         all.of[i] = arrays[i];
-        all.cut.add(arrays[i].n, part_of(arrays[i].n));
+        all.cut.append_tensor(arrays[i].n, part_len(arrays[i].n));
     }
     bytes = (all.cut.parts + 1) * (int64_t)sizeof(typename F::value);
-    D9D_TRY(d9di_take(s, bytes, &part));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
     if (all.cut.parts > 0)
         part_kernel<F, T>
             <<<(unsigned)all.cut.parts, THREADS, 0, queue>>>((typename F::value *)part, all);
-    last_kernel<F><<<(unsigned)count, THREADS, 0, queue>>>(
+    parts_fold_kernel<F><<<(unsigned)count, THREADS, 0, queue>>>(
         out, beta, (const typename F::value *)part, all.cut);
-    d9di_give(s, part, bytes);
-    return d9di_launched(op);
+    d9di_cuda_scratch_free(s, part, bytes);
+    return d9di_cuda_check_launch(op);
 }
 
 template <class F, class Y>
-static d9d_status reduce(d9d_stream s, const char *op, Y *out, double beta, d9d_dtype t,
-                         const d9d_array *list, int64_t count)
+static d9d_status reduce_arrays(d9d_stream s, const char *op, Y *out, double beta, d9d_dtype t,
+                                const d9d_sum_squares_array *array_list, int64_t count)
 {
-    D9D_TRY(d9di_check_float(op, t));
-    for (int64_t i = 0; i < count; i += MOST_ARRAYS) {
-        const int64_t n = d9di_min(count - i, MOST_ARRAYS);
+    D9D_TRY(d9di_args_check_float(op, t));
+    for (int64_t i = 0; i < count; i += MAX_ARRAYS) {
+        const int64_t n = d9di_i64_min(count - i, MAX_ARRAYS);
 
-        D9D_TRY(D9DI_TYPED(t, T, reduce_some<F, T>(s, op, out + i, beta, list + i, n)));
+        D9D_TRY(
+            D9DI_DISPATCH_DTYPE(t, T, reduce_batch<F, T>(s, op, out + i, beta, array_list + i, n)));
     }
     return D9D_OK;
 }
 
-d9d_status d9d_k_sum_squares(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
-                             int64_t count)
+d9d_status d9d_k_sum_squares(d9d_stream s, double *out, d9d_dtype t,
+                             const d9d_sum_squares_array *array_list, int64_t count)
 {
-    return reduce<add_squares>(s, "sum_squares", out, 0.0, t, list, count);
+    return reduce_arrays<add_squares>(s, "sum_squares", out, 0.0, t, array_list, count);
 }
 
 /* One thread adds, in order, what the block has fetched. */
-static __global__ void add_up_kernel(double *out, const double *x, int64_t n)
+static __global__ void sum_ordered_kernel(double *out, const double *x, int64_t n)
 {
     __shared__ double here[THREADS];
     double sum = 0.0;
 
     for (int64_t first = 0; first < n; first += THREADS) {
-        const int some = (int)d9di_min(n - first, THREADS);
+        const int some = (int)d9di_i64_min(n - first, THREADS);
 
         if ((int)threadIdx.x < some)
             here[threadIdx.x] = x[first + threadIdx.x];
@@ -157,22 +158,22 @@ static __global__ void add_up_kernel(double *out, const double *x, int64_t n)
         *out = sum;
 }
 
-d9d_status d9d_k_add_up(d9d_stream s, double *out, const double *x, int64_t n)
+d9d_status d9d_k_sum_ordered(d9d_stream s, double *out, const double *x, int64_t n)
 {
-    add_up_kernel<<<1, THREADS, 0, d9di_queue(s)>>>(out, x, n);
-    return d9di_launched("add_up");
+    sum_ordered_kernel<<<1, THREADS, 0, d9di_cuda_stream(s)>>>(out, x, n);
+    return d9di_cuda_check_launch("add_up");
 }
 
 d9d_status d9d_k_sum(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x, int64_t n)
 {
-    const d9d_array one = {x, n};
+    const d9d_sum_squares_array one = {x, n};
 
-    return reduce<add_values>(s, "sum", out, beta, t, &one, 1);
+    return reduce_arrays<add_values>(s, "sum", out, beta, t, &one, 1);
 }
 
 d9d_status d9d_k_find_nonfinite(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n)
 {
-    const d9d_array one = {x, n};
+    const d9d_sum_squares_array one = {x, n};
 
-    return reduce<first_bad>(s, "find_nonfinite", out, 0.0, t, &one, 1);
+    return reduce_arrays<first_nonfinite>(s, "find_nonfinite", out, 0.0, t, &one, 1);
 }

@@ -12,9 +12,9 @@
 #include "cuda/common/common.cuh"
 
 #ifdef D9D_HANGS
-enum { IMPATIENT = 1 }; /* a build that finds hangs: make HANGS=1 */
+enum { TRAP_ON_HANG = 1 }; /* a build that finds hangs: make HANGS=1 */
 #else
-enum { IMPATIENT = 0 };
+enum { TRAP_ON_HANG = 0 };
 #endif
 
 #define DEVICE [[maybe_unused]] static __device__ __forceinline__
@@ -26,14 +26,14 @@ enum { HAVE_WGMMA = 0 }; /* other targets get an empty kernel, which is never la
 #pragma nv_diag_suppress 177 /* and use nothing of what is here */
 #endif
 
-DEVICE int up(int n, int by)
+DEVICE int ceil_div_int(int n, int by)
 {
     return (n + by - 1) / by;
 }
 
 /* --- the cluster ------------------------------------------------------------------------ */
 
-DEVICE uint32_t shared_address(const void *p)
+DEVICE uint32_t smem_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
@@ -47,7 +47,7 @@ DEVICE uint32_t cluster_rank(void)
 }
 
 /* The same address in another block of the cluster. */
-DEVICE uint32_t address_in(uint32_t address, uint32_t rank)
+DEVICE uint32_t cluster_address(uint32_t address, uint32_t rank)
 {
     uint32_t r;
 
@@ -63,29 +63,29 @@ DEVICE void cluster_sync(void)
 }
 
 /* Some warps of a block. */
-DEVICE void sync_threads(int barrier, int threads)
+DEVICE void named_barrier_sync(int barrier, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 /* --- barriers that count arrivals and bytes ------------------------------------------------ */
 
-DEVICE void barrier_init(uint32_t b, uint32_t arrivals)
+DEVICE void mbarrier_create(uint32_t b, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
 }
 
-DEVICE void barriers_made(void)
+DEVICE void mbarrier_create_fence(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-DEVICE void barrier_arrive(uint32_t b)
+DEVICE void mbarrier_arrive(uint32_t b)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
 
-DEVICE void barrier_arrive_expecting(uint32_t b, uint32_t bytes)
+DEVICE void mbarrier_arrive_expect_tx(uint32_t b, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes)
                  : "memory");
@@ -93,21 +93,21 @@ DEVICE void barrier_arrive_expecting(uint32_t b, uint32_t bytes)
 
 /* In a block of the cluster.  Without .release.cluster, which costs a quarter of a kernel's speed:
  * nothing that ordinary stores wrote may be handed over so. */
-DEVICE void barrier_arrive_in(uint32_t b, uint32_t rank)
+DEVICE void mbarrier_arrive_cluster(uint32_t b, uint32_t rank)
 {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(b, rank))
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(b, rank))
                  : "memory");
 }
 
-DEVICE void barrier_arrive_expecting_in(uint32_t b, uint32_t rank, uint32_t bytes)
+DEVICE void mbarrier_arrive_expect_tx_cluster(uint32_t b, uint32_t rank, uint32_t bytes)
 {
-    asm volatile(
-        "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(address_in(b, rank)),
-        "r"(bytes)
-        : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(
+                     cluster_address(b, rank)),
+                 "r"(bytes)
+                 : "memory");
 }
 
-DEVICE bool barrier_passed(uint32_t b, uint32_t parity)
+DEVICE bool mbarrier_try_wait(uint32_t b, uint32_t parity)
 {
     uint32_t ok;
 
@@ -120,7 +120,7 @@ DEVICE bool barrier_passed(uint32_t b, uint32_t parity)
     return ok != 0;
 }
 
-DEVICE uint64_t nanoseconds(void)
+DEVICE uint64_t global_timer_ns(void)
 {
     uint64_t t;
 
@@ -131,23 +131,23 @@ DEVICE uint64_t nanoseconds(void)
 /* For threads without many registers: a hang becomes an error, of an IMPATIENT build after two
  * seconds.  Where the accumulators are, the mere presence of __trap() would spill them; a producer
  * that waits for them before its last word finds their hangs. */
-DEVICE void barrier_wait_or_trap(uint32_t b, uint32_t parity)
+DEVICE void mbarrier_wait_or_trap(uint32_t b, uint32_t parity)
 {
-    const uint64_t since = IMPATIENT ? nanoseconds() : 0;
+    const uint64_t since = TRAP_ON_HANG ? global_timer_ns() : 0;
 
-    for (uint32_t n = 0; !barrier_passed(b, parity);)
-        if (++n >> 26 || (IMPATIENT && nanoseconds() - since > 2000000000))
+    for (uint32_t n = 0; !mbarrier_try_wait(b, parity);)
+        if (++n >> 26 || (TRAP_ON_HANG && global_timer_ns() - since > 2000000000))
             __trap();
 }
 
-DEVICE void barrier_wait(uint32_t b, uint32_t parity)
+DEVICE void mbarrier_wait(uint32_t b, uint32_t parity)
 {
-    while (!barrier_passed(b, parity)) {
+    while (!mbarrier_try_wait(b, parity)) {
     }
 }
 
 /* Where one stands in a ring of n. */
-template <int N> struct turn {
+template <int N> struct pipeline_state {
     uint32_t i, parity;
 
     __device__ __forceinline__ void next()
@@ -162,12 +162,12 @@ template <int N> struct turn {
 /* --- shared memory --------------------------------------------------------------------------- */
 
 /* Sixteen bytes, number i, of a row of 128 whose like are swizzled, as copies bring them. */
-DEVICE uint32_t swizzled(uint32_t rows, int row, int i)
+DEVICE uint32_t swizzle_128b(uint32_t rows, int row, int i)
 {
     return rows + row * 128 + ((i ^ (row & 7)) << 4);
 }
 
-DEVICE int4 shared_load4(uint32_t a)
+DEVICE int4 smem_load4(uint32_t a)
 {
     int4 v;
 
@@ -178,24 +178,24 @@ DEVICE int4 shared_load4(uint32_t a)
     return v;
 }
 
-DEVICE void shared_clear4(uint32_t a)
+DEVICE void smem_clear4(uint32_t a)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(a), "r"(0) : "memory");
 }
 
-DEVICE void shared_store4(uint32_t a, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
+DEVICE void smem_store4(uint32_t a, uint32_t x, uint32_t y, uint32_t z, uint32_t w)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(a), "r"(x), "r"(y), "r"(z), "r"(w)
                  : "memory");
 }
 
-DEVICE void shared_store2(uint32_t a, uint32_t x, uint32_t y)
+DEVICE void smem_store2(uint32_t a, uint32_t x, uint32_t y)
 {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(a), "r"(x), "r"(y) : "memory");
 }
 
 /* Four 8 x 8 matrices of 16-bit elements from a warp's registers. */
-DEVICE void shared_store_matrices(uint32_t a, const uint32_t *v)
+DEVICE void stmatrix_x4(uint32_t a, const uint32_t *v)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(a),
                  "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
@@ -203,7 +203,7 @@ DEVICE void shared_store_matrices(uint32_t a, const uint32_t *v)
 }
 
 /* The same way back. */
-DEVICE void shared_load_matrices(uint32_t (&v)[4], uint32_t a)
+DEVICE void ldmatrix_x4(uint32_t (&v)[4], uint32_t a)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -212,7 +212,7 @@ DEVICE void shared_load_matrices(uint32_t (&v)[4], uint32_t a)
 }
 
 /* Each of them turned. */
-DEVICE void shared_load_turned(uint32_t (&v)[4], uint32_t a)
+DEVICE void ldmatrix_x4_trans(uint32_t (&v)[4], uint32_t a)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -221,16 +221,16 @@ DEVICE void shared_load_turned(uint32_t (&v)[4], uint32_t a)
 }
 
 /* Into a block of the cluster; its barrier counts the bytes. */
-DEVICE void shared_store4_in(uint32_t a, uint32_t b, uint32_t rank, int4 v)
+DEVICE void st_async_cluster(uint32_t a, uint32_t b, uint32_t rank, int4 v)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
-                 "{%1, %2, %3, %4}, [%5];" ::"r"(address_in(a, rank)),
-                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(address_in(b, rank))
+                 "{%1, %2, %3, %4}, [%5];" ::"r"(cluster_address(a, rank)),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(cluster_address(b, rank))
                  : "memory");
 }
 
 /* What this thread stored before is seen by copies and products after. */
-DEVICE void shared_stores_done(void)
+DEVICE void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -238,7 +238,7 @@ DEVICE void shared_stores_done(void)
 /* --- tensor copies ---------------------------------------------------------------------------- */
 
 /* Bytes that follow each other, a multiple of 16, to shared memory; nobody will read them again. */
-DEVICE void bytes_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
+DEVICE void tma_bulk_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
 {
     uint64_t first;
 
@@ -249,13 +249,13 @@ DEVICE void bytes_load_once(uint32_t to, const void *from, uint32_t bytes, uint3
                  : "memory");
 }
 
-DEVICE void map_prefetch(const CUtensorMap *m)
+DEVICE void tma_prefetch_descriptor(const CUtensorMap *m)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory");
 }
 
 /* A box at (x, y) to shared memory, of this block or of both. */
-DEVICE void box_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
+DEVICE void tma_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
@@ -263,7 +263,7 @@ DEVICE void box_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y
                  : "memory");
 }
 
-DEVICE void box_load_both(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
+DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
@@ -271,7 +271,7 @@ DEVICE void box_load_both(uint32_t to, const CUtensorMap *m, uint32_t b, int x, 
                  : "memory");
 }
 
-DEVICE void box_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
+DEVICE void tma_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
@@ -279,7 +279,7 @@ DEVICE void box_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y
                  : "memory");
 }
 
-DEVICE void box_load_both(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
+DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -287,7 +287,7 @@ DEVICE void box_load_both(uint32_t to, const CUtensorMap *m, uint32_t b, int x, 
                  : "memory");
 }
 
-DEVICE void box_store(const CUtensorMap *m, uint32_t from, int x, int y)
+DEVICE void tma_store(const CUtensorMap *m, uint32_t from, int x, int y)
 {
     asm volatile(
         "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(m),
@@ -295,7 +295,7 @@ DEVICE void box_store(const CUtensorMap *m, uint32_t from, int x, int y)
         : "memory");
 }
 
-DEVICE void box_add(const CUtensorMap *m, uint32_t from, int x, int y)
+DEVICE void tma_reduce_add(const CUtensorMap *m, uint32_t from, int x, int y)
 {
     asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
                  "[%0, {%2, %3}], [%1];" ::"l"(m),
@@ -303,41 +303,41 @@ DEVICE void box_add(const CUtensorMap *m, uint32_t from, int x, int y)
                  : "memory");
 }
 
-DEVICE void stores_commit(void)
+DEVICE void tma_store_commit(void)
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 /* Until all but the last N groups of stores have left shared memory, or are done. */
-template <int N> DEVICE void stores_read(void)
+template <int N> DEVICE void tma_store_wait_read(void)
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
-DEVICE void stores_wait(void)
+DEVICE void tma_store_wait(void)
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 /* --- products -------------------------------------------------------------------------------- */
 
-DEVICE void product_begin(void)
+DEVICE void wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-DEVICE void product_commit(void)
+DEVICE void wgmma_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-template <int N> DEVICE void product_wait(void)
+template <int N> DEVICE void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 /* An operand in shared memory with rows of 128 bytes, swizzled.  SIDEWAYS: its M or N is
  * contiguous, 64 at a time, 8 KiB from one 64 to the next; else its K. */
-template <bool SIDEWAYS> DEVICE uint64_t operand_at(uint32_t address)
+template <bool MN_MAJOR> DEVICE uint64_t smem_descriptor(uint32_t address)
 {
-    const uint64_t next = SIDEWAYS ? 8192 >> 4 : 1;
+    const uint64_t next = MN_MAJOR ? 8192 >> 4 : 1;
 
     return (uint64_t)((address & 0x3FFFF) >> 4) | next << 16 | (uint64_t)(1024 >> 4) << 32 |
            1ull << 62;
@@ -346,8 +346,8 @@ template <bool SIDEWAYS> DEVICE uint64_t operand_at(uint32_t address)
 /* D [64, 256] = A [64, 16] B [16, 256] (+ D if `keep`), D in the registers of a warp group. */
 #define D9DI_R4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D9DI_R16(i) D9DI_R4(i), D9DI_R4(i + 4), D9DI_R4(i + 8), D9DI_R4(i + 12)
-template <bool A_SIDEWAYS, bool B_SIDEWAYS>
-DEVICE void product_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int keep)
+template <bool A_MN_MAJOR, bool B_MN_MAJOR>
+DEVICE void wgmma_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %130, 0;\n"
                  " wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
@@ -362,10 +362,10 @@ DEVICE void product_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int keep)
                  " %128, %129, p, 1, 1, %131, %132;\n}"
                  : D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48), D9DI_R16(64),
                    D9DI_R16(80), D9DI_R16(96), D9DI_R16(112)
-                 : "l"(a), "l"(b), "r"(keep), "n"(A_SIDEWAYS), "n"(B_SIDEWAYS));
+                 : "l"(a), "l"(b), "r"(keep), "n"(A_MN_MAJOR), "n"(B_MN_MAJOR));
 }
 /* The same with D [64, 64] and both operands upright. */
-DEVICE void product_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
+DEVICE void wgmma_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n"
                  " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -382,41 +382,41 @@ DEVICE void product_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
     "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9"
 #define D9DI_40 D9DI_TEN() "," D9DI_TEN(1) "," D9DI_TEN(2) "," D9DI_TEN(3)
 #define D9DI_80 D9DI_40 "," D9DI_TEN(4) "," D9DI_TEN(5) "," D9DI_TEN(6) "," D9DI_TEN(7)
-#define D9DI_OF_REGISTERS(N, COUNT, LIST, A, B, C, E, F, KEEP, SIDEWAYS, ...)                      \
-    template <bool B_SIDEWAYS>                                                                     \
-    DEVICE void product_of_registers(float(&d)[COUNT], const uint32_t *a, uint64_t b, int keep)    \
+#define D9DI_WGMMA_RS(N, COUNT, LIST, A, B, C, E, F, KEEP, MN_MAJOR, ...)                          \
+    template <bool B_MN_MAJOR>                                                                     \
+    DEVICE void wgmma_rs(float(&d)[COUNT], const uint32_t *a, uint64_t b, int keep)                \
     {                                                                                              \
         asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #KEEP ", 0;\n"                         \
                      " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" LIST "},"       \
-                     " {%" #A ",%" #B ",%" #C ",%" #E "}, %" #F ", p, 1, 1, %" #SIDEWAYS ";\n}"    \
+                     " {%" #A ",%" #B ",%" #C ",%" #E "}, %" #F ", p, 1, 1, %" #MN_MAJOR ";\n}"    \
                      : __VA_ARGS__                                                                 \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep),              \
-                       "n"(B_SIDEWAYS));                                                           \
+                       "n"(B_MN_MAJOR));                                                           \
     }
-D9DI_OF_REGISTERS(64, 32, D9DI_TEN() "," D9DI_TEN(1) "," D9DI_TEN(2) ",%30,%31", 32, 33, 34, 35, 36,
-                  37, 38, D9DI_R16(0), D9DI_R16(16))
-D9DI_OF_REGISTERS(80, 40, D9DI_40, 40, 41, 42, 43, 44, 45, 46, D9DI_R16(0), D9DI_R16(16),
-                  D9DI_R4(32), D9DI_R4(36))
-D9DI_OF_REGISTERS(96, 48, D9DI_40 ",%40,%41,%42,%43,%44,%45,%46,%47", 48, 49, 50, 51, 52, 53, 54,
-                  D9DI_R16(0), D9DI_R16(16), D9DI_R16(32))
-D9DI_OF_REGISTERS(112, 56, D9DI_40 "," D9DI_TEN(4) ",%50,%51,%52,%53,%54,%55", 56, 57, 58, 59, 60,
-                  61, 62, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R4(48), D9DI_R4(52))
-D9DI_OF_REGISTERS(128, 64, D9DI_40 "," D9DI_TEN(4) "," D9DI_TEN(5) ",%60,%61,%62,%63", 64, 65, 66,
-                  67, 68, 69, 70, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48))
-D9DI_OF_REGISTERS(160, 80, D9DI_80, 80, 81, 82, 83, 84, 85, 86, D9DI_R16(0), D9DI_R16(16),
-                  D9DI_R16(32), D9DI_R16(48), D9DI_R16(64))
-D9DI_OF_REGISTERS(192, 96, D9DI_80 "," D9DI_TEN(8) ",%90,%91,%92,%93,%94,%95", 96, 97, 98, 99, 100,
-                  101, 102, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48), D9DI_R16(64),
-                  D9DI_R16(80))
-D9DI_OF_REGISTERS(224, 112, D9DI_80 "," D9DI_TEN(8) "," D9DI_TEN(9) "," D9DI_TEN(10) ",%110,%111",
-                  112, 113, 114, 115, 116, 117, 118, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
-                  D9DI_R16(48), D9DI_R16(64), D9DI_R16(80), D9DI_R16(96))
-D9DI_OF_REGISTERS(256, 128,
-                  D9DI_80 "," D9DI_TEN(8) "," D9DI_TEN(9) "," D9DI_TEN(10) "," D9DI_TEN(
-                      11) ",%120,%121,%122,%123,%124,%125,%126,%127",
-                  128, 129, 130, 131, 132, 133, 134, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
-                  D9DI_R16(48), D9DI_R16(64), D9DI_R16(80), D9DI_R16(96), D9DI_R16(112))
-#undef D9DI_OF_REGISTERS
+D9DI_WGMMA_RS(64, 32, D9DI_TEN() "," D9DI_TEN(1) "," D9DI_TEN(2) ",%30,%31", 32, 33, 34, 35, 36, 37,
+              38, D9DI_R16(0), D9DI_R16(16))
+D9DI_WGMMA_RS(80, 40, D9DI_40, 40, 41, 42, 43, 44, 45, 46, D9DI_R16(0), D9DI_R16(16), D9DI_R4(32),
+              D9DI_R4(36))
+D9DI_WGMMA_RS(96, 48, D9DI_40 ",%40,%41,%42,%43,%44,%45,%46,%47", 48, 49, 50, 51, 52, 53, 54,
+              D9DI_R16(0), D9DI_R16(16), D9DI_R16(32))
+D9DI_WGMMA_RS(112, 56, D9DI_40 "," D9DI_TEN(4) ",%50,%51,%52,%53,%54,%55", 56, 57, 58, 59, 60, 61,
+              62, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R4(48), D9DI_R4(52))
+D9DI_WGMMA_RS(128, 64, D9DI_40 "," D9DI_TEN(4) "," D9DI_TEN(5) ",%60,%61,%62,%63", 64, 65, 66, 67,
+              68, 69, 70, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48))
+D9DI_WGMMA_RS(160, 80, D9DI_80, 80, 81, 82, 83, 84, 85, 86, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
+              D9DI_R16(48), D9DI_R16(64))
+D9DI_WGMMA_RS(192, 96, D9DI_80 "," D9DI_TEN(8) ",%90,%91,%92,%93,%94,%95", 96, 97, 98, 99, 100, 101,
+              102, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48), D9DI_R16(64),
+              D9DI_R16(80))
+D9DI_WGMMA_RS(224, 112, D9DI_80 "," D9DI_TEN(8) "," D9DI_TEN(9) "," D9DI_TEN(10) ",%110,%111", 112,
+              113, 114, 115, 116, 117, 118, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32), D9DI_R16(48),
+              D9DI_R16(64), D9DI_R16(80), D9DI_R16(96))
+D9DI_WGMMA_RS(256, 128,
+              D9DI_80 "," D9DI_TEN(8) "," D9DI_TEN(9) "," D9DI_TEN(10) "," D9DI_TEN(
+                  11) ",%120,%121,%122,%123,%124,%125,%126,%127",
+              128, 129, 130, 131, 132, 133, 134, D9DI_R16(0), D9DI_R16(16), D9DI_R16(32),
+              D9DI_R16(48), D9DI_R16(64), D9DI_R16(80), D9DI_R16(96), D9DI_R16(112))
+#undef D9DI_WGMMA_RS
 #undef D9DI_80
 #undef D9DI_40
 #undef D9DI_TEN
@@ -424,7 +424,7 @@ D9DI_OF_REGISTERS(256, 128,
 #undef D9DI_R4
 
 /* The products that were waited for are in d: no use of it may move before this. */
-template <int N> DEVICE void product_taken(float (&d)[N])
+template <int N> DEVICE void wgmma_fence_operand(float (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -441,12 +441,12 @@ DEVICE uint32_t pack_bf16(float low, float high)
 
 /* --- tensor maps, on the host ---------------------------------------------------------------- */
 
-typedef __typeof__(cuTensorMapEncodeTiled) encode;
+typedef __typeof__(cuTensorMapEncodeTiled) tensor_map_encode_fn;
 
 /* Makes them; the first failure stays. */
-struct encoder {
+struct tensor_map_encoder {
     const char *op;
-    encode *f;
+    tensor_map_encode_fn *f;
     d9d_status st;
 
     /* Of an array with dim[0] contiguous and steps of stride[i] bytes in dimension i + 1; what does

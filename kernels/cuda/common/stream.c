@@ -5,7 +5,7 @@
 
 #include "cuda/attention/attention_simt.h"
 
-enum { OLDEST = 8 }; /* compute capability 8.0 */
+enum { MIN_MAJOR = 8 }; /* compute capability 8.0 */
 
 d9d_status d9di_cuda_fail(const char *op, cudaError_t e)
 {
@@ -14,23 +14,23 @@ d9d_status d9di_cuda_fail(const char *op, cudaError_t e)
     return D9D_FAIL(st, "%s: %s", op, cudaGetErrorString(e));
 }
 
-cudaStream_t d9di_queue(d9d_stream s)
+cudaStream_t d9di_cuda_stream(d9d_stream s)
 {
     (void)cudaSetDevice(s->index); /* it was set before, when the stream was made */
-    return s->queue;
+    return s->stream;
 }
 
-d9d_status d9di_take(d9d_stream s, int64_t bytes, void **out)
+d9d_status d9di_cuda_scratch_alloc(d9d_stream s, int64_t bytes, void **out)
 {
-    return s->owner.take(s->owner.self, (uint64_t)bytes, out);
+    return s->owner.alloc(s->owner.self, (uint64_t)bytes, out);
 }
 
-void d9di_give(d9d_stream s, void *p, int64_t bytes)
+void d9di_cuda_scratch_free(d9d_stream s, void *p, int64_t bytes)
 {
-    s->owner.give(s->owner.self, p, (uint64_t)bytes);
+    s->owner.free(s->owner.self, p, (uint64_t)bytes);
 }
 
-void d9di_say(d9d_stream s, d9d_log_level level, const char *fmt, ...)
+void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...)
 {
     char text[1024];
     va_list ap;
@@ -38,10 +38,10 @@ void d9di_say(d9d_stream s, d9d_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    s->owner.say(s->owner.self, level, text);
+    s->owner.log(s->owner.self, level, text);
 }
 
-d9d_status d9di_allow_shared(const char *op, const void *kernel, int64_t bytes)
+d9d_status d9di_cuda_set_max_smem(const char *op, const void *kernel, int64_t bytes)
 {
     const cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
@@ -49,7 +49,7 @@ d9d_status d9di_allow_shared(const char *op, const void *kernel, int64_t bytes)
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
 
-static d9d_status describe(d9d_stream s)
+static d9d_status query_device(d9d_stream s)
 {
     int minor = 0, shared = 0;
     const struct {
@@ -68,16 +68,16 @@ static d9d_status describe(d9d_stream s)
         if (e != cudaSuccess)
             return d9di_cuda_fail("cuda", e);
     }
-    s->shared = shared;
-    s->encode_map = d9di_wgmma_encoder(s->major);
-    if (s->major < OLDEST)
+    s->max_smem = shared;
+    s->tensor_map_encode = d9di_cuda_tensor_map_encode(s->major);
+    if (s->major < MIN_MAJOR)
         return D9D_FAIL(D9D_ENOTFOUND, "cuda:%d: its compute capability is %d.%d, %d.0 is needed",
-                        s->index, s->major, minor, OLDEST);
+                        s->index, s->major, minor, MIN_MAJOR);
     return D9D_OK;
 }
 
 d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
-                                  const d9d_cuda_options *options, d9d_stream *out)
+                                  const d9d_cuda_opts *options, d9d_stream *out)
 {
     d9d_stream s = calloc(1, sizeof(*s));
     int highest = 0;
@@ -88,20 +88,20 @@ d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
         return D9D_FAIL(D9D_ENOMEM, "cuda:%d: no memory for a stream", index);
     s->index = index;
     s->owner = *owner;
-    s->options = *options;
-    D9D_TRY_OR(st, describe(s), out);
+    s->opts = *options;
+    D9D_TRY_OR(st, query_device(s), out);
     e = cudaSetDevice(index);
     if (e == cudaSuccess)
         e = cudaDeviceGetStreamPriorityRange(NULL, &highest);
     if (e == cudaSuccess)
-        e = cudaStreamCreateWithPriority(&s->queue, cudaStreamNonBlocking,
-                                         options->urgent ? highest : 0);
+        e = cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking,
+                                         options->high_priority ? highest : 0);
     if (e != cudaSuccess) {
-        s->queue = NULL;
+        s->stream = NULL;
         st = d9di_cuda_fail("cuda", e);
         goto out;
     }
-    D9D_TRY_OR(st, d9di_blas_open(&s->blas), out);
+    D9D_TRY_OR(st, d9di_cublaslt_open(&s->cublaslt), out);
     *out = s;
     s = NULL;
 out:
@@ -113,16 +113,16 @@ void d9d_cuda_stream_free(d9d_stream s)
 {
     if (s == NULL)
         return;
-    d9di_blas_close(s->blas);
-    d9di_sdpa_free(s->sdpa);
-    if (s->queue != NULL) {
+    d9di_cublaslt_close(s->cublaslt);
+    d9di_cudnn_attention_free(s->cudnn_attention);
+    if (s->stream != NULL) {
         (void)cudaSetDevice(s->index);
-        (void)cudaStreamDestroy(s->queue);
+        (void)cudaStreamDestroy(s->stream);
     }
     free(s);
 }
 
-struct CUstream_st *d9d_cuda_stream_queue(d9d_stream s)
+struct CUstream_st *d9d_cuda_stream_handle(d9d_stream s)
 {
-    return d9di_queue(s);
+    return d9di_cuda_stream(s);
 }

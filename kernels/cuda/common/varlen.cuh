@@ -10,24 +10,24 @@ struct document {
     int64_t first, n;
 };
 
-static __host__ __device__ __forceinline__ int64_t documents_in(const d9d_documents &x)
+static __host__ __device__ __forceinline__ int64_t documents_in(const d9d_varlen &x)
 {
     return x.segment != NULL ? x.segments : x.b;
 }
 
-static __device__ __forceinline__ document document_of(const d9d_documents &x, int64_t i)
+static __device__ __forceinline__ document document_of(const d9d_varlen &x, int64_t i)
 {
     if (x.segment == NULL)
         return {i * x.s, x.s};
 
-    const int64_t tokens = x.b * x.s, first = d9di_max(0, d9di_min(tokens, x.segment[i].q));
+    const int64_t tokens = x.b * x.s, first = d9di_i64_max(0, d9di_i64_min(tokens, x.segment[i].q));
 
-    return {first, d9di_max(0, d9di_min(tokens - first, x.segment[i].nq))};
+    return {first, d9di_i64_max(0, d9di_i64_min(tokens - first, x.segment[i].nq))};
 }
 
 /* The last document, of those for which `before` says yes; it does so for the first ones. */
 template <class F>
-static __device__ __forceinline__ int64_t last_document(const d9d_documents &x, F before)
+static __device__ __forceinline__ int64_t last_document(const d9d_varlen &x, F before)
 {
     int64_t low = 0, high = documents_in(x) - 1;
 

@@ -24,19 +24,19 @@ namespace
 {
 
 /* Operands, those of a second product or the right half of B, and what the END stores and reads. */
-enum { MOST_ENDS = 4 };
-struct maps {
-    CUtensorMap a, b, a2, b2, c[MOST_ENDS];
+enum { MAX_EPILOGUE_ARRAYS = 4 };
+struct tma_descriptors {
+    CUtensorMap a, b, a2, b2, c[MAX_EPILOGUE_ARRAYS];
 };
 
 /* --- the producer ---------------------------------------------------------------------------- */
 
 /* Two halves of an operand: rows or columns at i and i + half, of a map each, summed over from k.
  * SHARED: this block brings one of them, to both blocks. */
-template <bool SIDEWAYS>
-DEVICE void load_operand(uint32_t to, uint32_t bytes, const CUtensorMap *left,
-                         const CUtensorMap *right, uint32_t full, int i, int half, int k,
-                         bool shared)
+template <bool MN_MAJOR>
+DEVICE void load_operand_tile(uint32_t to, uint32_t bytes, const CUtensorMap *left,
+                              const CUtensorMap *right, uint32_t full, int i, int half, int k,
+                              bool shared)
 {
     for (int h = 0; h < 2; h++) {
         const uint32_t at = to + h * (bytes / 2);
@@ -45,31 +45,33 @@ DEVICE void load_operand(uint32_t to, uint32_t bytes, const CUtensorMap *left,
 
         if (shared && h != (int)cluster_rank())
             continue;
-        if (SIDEWAYS && shared)
-            box_load_both(at, map, full, 0, k, j / 64);
-        else if (SIDEWAYS)
-            box_load(at, map, full, 0, k, j / 64);
+        if (MN_MAJOR && shared)
+            tma_load_multicast(at, map, full, 0, k, j / 64);
+        else if (MN_MAJOR)
+            tma_load(at, map, full, 0, k, j / 64);
         else if (shared)
-            box_load_both(at, map, full, k, j);
+            tma_load_multicast(at, map, full, k, j);
         else
-            box_load(at, map, full, k, j);
+            tma_load(at, map, full, k, j);
     }
 }
 
 /* TWO: B is of two matrices, half a tile each. */
-template <int FORM, bool TWO> DEVICE void produce(const job &p, const place &at, const maps &m)
+template <int FORM, bool TWO>
+DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma_descriptors &m)
 {
-    const int each = FORM == D9DI_DX ? p.m / BK : INT32_MAX; /* steps of one product */
-    turn<STAGES> stage = {0, 1};
-    turn<SLOTS> slot = {0, 0};
+    const int each =
+        FORM == D9DI_GROUPED_GEMM_DGRAD ? p.m / BK : INT32_MAX; /* steps of one product */
+    pipeline_state<STAGES> stage = {0, 1};
+    pipeline_state<WORK_TILE_STAGES> slot = {0, 0};
 
     for (;;) {
-        const uint32_t from = at.base + AT_ORDERS + ORDER_BYTES * slot.i;
+        const uint32_t from = at.base + OFFSET_WORK_TILES + WORK_TILE_BYTES * slot.i;
 
-        barrier_wait_or_trap(at.told + 8 * slot.i, slot.parity);
-        const int4 load = shared_load4(from), store = shared_load4(from + 16);
+        mbarrier_wait_or_trap(at.order_full + 8 * slot.i, slot.parity);
+        const int4 load = smem_load4(from), store = smem_load4(from + 16);
         const int how = store.z >> 16;
-        barrier_arrive_in(at.taken + 8 * slot.i, 0);
+        mbarrier_arrive_cluster(at.order_empty + 8 * slot.i, 0);
         slot.next();
         if (store.w < 0)
             return;
@@ -79,16 +81,16 @@ template <int FORM, bool TWO> DEVICE void produce(const job &p, const place &at,
             const int here = (second ? k - each : k) * BK;
             const CUtensorMap *a = second ? &m.a2 : &m.a, *b = second ? &m.b2 : &m.b;
 
-            barrier_wait_or_trap(at.free + 8 * stage.i, stage.parity);
-            if (how == DEAD) {
-                barrier_arrive(full);
+            mbarrier_wait_or_trap(at.empty + 8 * stage.i, stage.parity);
+            if (how == IDLE) {
+                mbarrier_arrive(full);
             } else {
-                barrier_arrive_expecting(full, STAGE_BYTES);
-                load_operand<FORM == D9DI_DW>(to, A_BYTES, a, a, full, load.x, BM / 2,
-                                              load.z + here, how == SHARE_A);
-                load_operand<FORM != D9DI_DX>(to + A_BYTES, B_BYTES, b, TWO ? &m.b2 : b, full,
-                                              load.y, TWO ? 0 : BN / 2, load.w + here,
-                                              how == SHARE_B);
+                mbarrier_arrive_expect_tx(full, STAGE_BYTES);
+                load_operand_tile<FORM == D9DI_GROUPED_GEMM_WGRAD>(
+                    to, A_BYTES, a, a, full, load.x, BM / 2, load.z + here, how == MULTICAST_A);
+                load_operand_tile<FORM != D9DI_GROUPED_GEMM_DGRAD>(
+                    to + A_BYTES, B_BYTES, b, TWO ? &m.b2 : b, full, load.y, TWO ? 0 : BN / 2,
+                    load.w + here, how == MULTICAST_B);
             }
             stage.next();
         }
@@ -99,40 +101,40 @@ template <int FORM, bool TWO> DEVICE void produce(const job &p, const place &at,
  */
 
 /* A warp group: rows 64 g .. 64 g + 63 of each tile. */
-struct crew {
-    const job &p;
-    const place &at;
-    const maps &m;
+struct consumer_warpgroup {
+    const gemm_params &p;
+    const smem_offsets &at;
+    const tma_descriptors &m;
     int group, thread, warp, lane; /* in the group; in the warp */
 
     /* Buffer i for 64 rows of 128 bytes of C, rows swizzled. */
-    __device__ __forceinline__ uint32_t buffer(int i) const
+    __device__ __forceinline__ uint32_t out_buffer(int i) const
     {
-        return at.base + AT_CHUNKS + (group * BUFFERS + i % BUFFERS) * CHUNK;
+        return at.base + OFFSET_OUT + (group * BUFFERS + i % BUFFERS) * CHUNK;
     }
 
     /* The whole group, behind the copies that read the last but N of its buffers. */
-    template <int N> __device__ __forceinline__ void wait_buffers() const
+    template <int N> __device__ __forceinline__ void wait_out_buffers() const
     {
         if (thread == 0)
-            stores_read<N>();
-        sync_threads(1 + group, GROUP);
+            tma_store_wait_read<N>();
+        named_barrier_sync(1 + group, GROUP);
     }
 
     /* Where this thread's four matrices of 8 x 8 in 16-bit elements lie, of columns 16 j on. */
     __device__ __forceinline__ uint32_t matrices_at(uint32_t to, int j) const
     {
-        return swizzled(to, warp * 16 + lane % 16, j * 2 + lane / 16);
+        return swizzle_128b(to, warp * 16 + lane % 16, j * 2 + lane / 16);
     }
 
-    __device__ __forceinline__ void put_narrow(uint32_t to, const uint32_t *v) const
+    __device__ __forceinline__ void smem_store_bf16(uint32_t to, const uint32_t *v) const
     {
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            shared_store_matrices(matrices_at(to, j), v + 4 * j);
+            stmatrix_x4(matrices_at(to, j), v + 4 * j);
     }
 
-    __device__ __forceinline__ void put_wide(uint32_t to, const uint32_t *v) const
+    __device__ __forceinline__ void smem_store_f32(uint32_t to, const uint32_t *v) const
     {
         const int row = warp * 16 + lane / 4;
 
@@ -141,8 +143,8 @@ struct crew {
             const int eighth = (j * 2 + (lane / 2 & 1)) ^ (row & 7);
             const uint32_t x = to + row * 128 + (lane & 1) * 8 + eighth * 16;
 
-            shared_store2(x, v[4 * j], v[4 * j + 1]);
-            shared_store2(x + 1024, v[4 * j + 2], v[4 * j + 3]);
+            smem_store2(x, v[4 * j], v[4 * j + 1]);
+            smem_store2(x + 1024, v[4 * j + 2], v[4 * j + 3]);
         }
     }
 
@@ -155,100 +157,103 @@ struct crew {
 
         for (int j = thread; x < p.n && j < live * 8; j += GROUP)
             *(int4 *)(to + (int64_t)(j / 8) * p.n + j % 8 * 8) =
-                shared_load4(swizzled(from, j / 8, j % 8));
+                smem_load4(swizzle_128b(from, j / 8, j % 8));
     }
 
     /* 64 columns of 64 rows of bfloat16, in a buffer, to array i, `live` of the rows real. */
-    __device__ __forceinline__ void send_narrow(uint32_t from, int i, void *c, int row, int x,
-                                                int live) const
+    __device__ __forceinline__ void tma_store_bf16(uint32_t from, int i, void *c, int row, int x,
+                                                   int live) const
     {
-        shared_stores_done();
-        sync_threads(1 + group, GROUP);
+        fence_proxy_async();
+        named_barrier_sync(1 + group, GROUP);
         if (live < HALF)
             store_rows(from, c, row, x, live);
         else if (thread == 0 && x < p.n)
-            box_store(&m.c[i], from, x, row);
+            tma_store(&m.c[i], from, x, row);
         if (thread == 0)
-            stores_commit(); /* an empty one too: the waits count them */
+            tma_store_commit(); /* an empty one too: the waits count them */
     }
 
-    __device__ __forceinline__ void store_narrow(const uint32_t *v, uint32_t from, int i, void *c,
-                                                 int row, int x, int live) const
+    __device__ __forceinline__ void store_bf16_columns(const uint32_t *v, uint32_t from, int i,
+                                                       void *c, int row, int x, int live) const
     {
-        wait_buffers<BUFFERS - 1>();
-        put_narrow(from, v);
-        send_narrow(from, i, c, row, x, live);
+        wait_out_buffers<BUFFERS - 1>();
+        smem_store_bf16(from, v);
+        tma_store_bf16(from, i, c, row, x, live);
     }
 };
 
 /* What is held of a tile, bfloat16 in pairs: columns 64 i on are in 16 i on. */
-DEVICE void hold(uint32_t (&held)[64], const float (&d)[128], bool none)
+DEVICE void pack_accumulators(uint32_t (&held)[64], const float (&d)[128], bool none)
 {
 #pragma unroll
     for (int j = 0; j < 64; j++)
         held[j] = none ? 0 : pack_bf16(d[2 * j], d[2 * j + 1]);
 }
 
-template <int FORM, class END> struct consumer : END {
-    static constexpr bool A_SIDEWAYS = FORM == D9DI_DW, B_SIDEWAYS = FORM != D9DI_DX;
+template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
+    static constexpr bool A_MN_MAJOR = FORM == D9DI_GROUPED_GEMM_WGRAD,
+                          B_MN_MAJOR = FORM != D9DI_GROUPED_GEMM_DGRAD;
 
-    turn<STAGES> stage = {0, 0};
-    turn<SLOTS> slot = {0, 0};
+    pipeline_state<STAGES> stage = {0, 0};
+    pipeline_state<WORK_TILE_STAGES> slot = {0, 0};
     uint64_t a, b;
 
-    __device__ __forceinline__ consumer(const crew &c, const typename END::args &x)
-        : END(c, x), a(operand_at<A_SIDEWAYS>(c.at.base + c.group * (A_BYTES / 2))),
-          b(operand_at<B_SIDEWAYS>(c.at.base + A_BYTES))
+    __device__ __forceinline__ consumer(const consumer_warpgroup &c,
+                                        const typename EPILOGUE::args &x)
+        : EPILOGUE(c, x), a(smem_descriptor<A_MN_MAJOR>(c.at.base + c.group * (A_BYTES / 2))),
+          b(smem_descriptor<B_MN_MAJOR>(c.at.base + A_BYTES))
     {
     }
 
-    __device__ __forceinline__ int4 next_order()
+    __device__ __forceinline__ int4 next_work_tile()
     {
-        barrier_wait(this->at.told + 8 * slot.i, slot.parity);
-        const int4 o = shared_load4(this->at.base + AT_ORDERS + ORDER_BYTES * slot.i + 16);
+        mbarrier_wait(this->at.order_full + 8 * slot.i, slot.parity);
+        const int4 o =
+            smem_load4(this->at.base + OFFSET_WORK_TILES + WORK_TILE_BYTES * slot.i + 16);
         __syncwarp();
         if (this->lane == 0)
-            barrier_arrive_in(this->at.taken + 8 * slot.i, 0);
+            mbarrier_arrive_cluster(this->at.order_empty + 8 * slot.i, 0);
         slot.next();
         return o;
     }
 
     /* A stage may be filled again, as far as this warp goes; both blocks' producers hear it. */
-    __device__ __forceinline__ void release(uint32_t i)
+    __device__ __forceinline__ void stage_release(uint32_t i)
     {
         if (this->lane < PAIR)
-            barrier_arrive_in(this->at.free + 8 * i, this->lane);
+            mbarrier_arrive_cluster(this->at.empty + 8 * i, this->lane);
     }
 
     /* The last step of a sum over rows: what belongs to other experts counts as zero. */
-    __device__ __forceinline__ void clear_rows(int from)
+    __device__ __forceinline__ void clear_foreign_rows(int from)
     {
         const uint32_t here = this->at.base + stage.i * STAGE_BYTES;
         const uint32_t sa = here + this->group * (A_BYTES / 2);
         const uint32_t sb = here + A_BYTES + this->group * (B_BYTES / 2);
 
         for (int i = from * 8 + this->thread; i < BK * 8; i += GROUP) {
-            shared_clear4(sa + 16 * i);
-            shared_clear4(sb + 16 * i);
-            shared_clear4(sb + 8192 + 16 * i);
+            smem_clear4(sa + 16 * i);
+            smem_clear4(sb + 16 * i);
+            smem_clear4(sb + 8192 + 16 * i);
         }
-        shared_stores_done();
-        sync_threads(3, 2 * GROUP);
+        fence_proxy_async();
+        named_barrier_sync(3, 2 * GROUP);
     }
 
     /* No row of ours: only keep the ring moving. */
-    __device__ __forceinline__ void pass(int steps)
+    __device__ __forceinline__ void skip_tile(int steps)
     {
         for (int k = 0; k < steps; k++) {
-            barrier_wait(this->at.full + 8 * stage.i, stage.parity);
+            mbarrier_wait(this->at.full + 8 * stage.i, stage.parity);
             __syncwarp();
-            release(stage.i);
+            stage_release(stage.i);
             stage.next();
         }
     }
 
     /* The stage of the last step, whose products are not waited for. */
-    __device__ __forceinline__ uint32_t multiply(float (&d)[128], uint32_t (&held)[64], int steps,
+    __device__ __forceinline__ uint32_t mainloop(float (&d)[128], uint32_t (&held)[64], int steps,
                                                  int odd)
     {
         uint32_t last = 0;
@@ -257,20 +262,20 @@ template <int FORM, class END> struct consumer : END {
             const uint64_t da = a + stage.i * (STAGE_BYTES >> 4);
             const uint64_t db = b + stage.i * (STAGE_BYTES >> 4);
 
-            barrier_wait(this->at.full + 8 * stage.i, stage.parity);
-            if (FORM == D9DI_DW && k == steps - 1 && odd != 0)
-                clear_rows(odd);
-            product_begin();
+            mbarrier_wait(this->at.full + 8 * stage.i, stage.parity);
+            if (FORM == D9DI_GROUPED_GEMM_WGRAD && k == steps - 1 && odd != 0)
+                clear_foreign_rows(odd);
+            wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BK / 16; i++)
-                product_64x256x16<A_SIDEWAYS, B_SIDEWAYS>(d, da + i * (A_SIDEWAYS ? 128 : 2),
-                                                          db + i * (B_SIDEWAYS ? 128 : 2), k | i);
-            product_commit();
-            product_wait<1>();
+                wgmma_64x256x16<A_MN_MAJOR, B_MN_MAJOR>(d, da + i * (A_MN_MAJOR ? 128 : 2),
+                                                        db + i * (B_MN_MAJOR ? 128 : 2), k | i);
+            wgmma_commit();
+            wgmma_wait<1>();
             if (k > 0)
-                release(last);
-            if (this->holds())
-                this->step(held);
+                stage_release(last);
+            if (this->epilogue_pending())
+                this->epilogue_step(held);
             last = stage.i;
             stage.next();
         }
@@ -281,87 +286,88 @@ template <int FORM, class END> struct consumer : END {
     {
         float d[128];
         uint32_t held[64];
-        int4 o = next_order();
+        int4 o = next_work_tile();
 
         while (o.w >= 0) {
             const int steps = o.w, how = o.z >> 16, odd = o.z >> 8 & 0xff;
             const int live = min(+HALF, (o.z & 0xff) - HALF * this->group);
 
             /* In dW both groups clear rows, so a group without rows of C multiplies too. */
-            if (FORM == D9DI_DW ? how == DEAD : live <= 0) {
-                pass(steps);
-                o = next_order();
+            if (FORM == D9DI_GROUPED_GEMM_WGRAD ? how == IDLE : live <= 0) {
+                skip_tile(steps);
+                o = next_work_tile();
                 continue;
             }
-            const uint32_t last = multiply(d, held, steps, odd);
-            const int4 next = next_order();
-            product_wait<0>();
-            product_taken(d);
+            const uint32_t last = mainloop(d, held, steps, odd);
+            const int4 next = next_work_tile();
+            wgmma_wait<0>();
+            wgmma_fence_operand(d);
             if (steps > 0)
-                release(last);
-            if (live > 0 && !(END::ADDS && steps == 0)) {
-                while (this->holds())
-                    this->step(held); /* after fewer steps than it has parts */
-                this->finish(d, held, o.x + HALF * this->group, o.y, live, steps == 0);
+                stage_release(last);
+            if (live > 0 && !(EPILOGUE::ADDS && steps == 0)) {
+                while (this->epilogue_pending())
+                    this->epilogue_step(held); /* after fewer steps than it has parts */
+                this->epilogue_begin(d, held, o.x + HALF * this->group, o.y, live, steps == 0);
             }
             o = next;
         }
-        while (this->holds())
-            this->step(held);
+        while (this->epilogue_pending())
+            this->epilogue_step(held);
         if (this->thread == 0)
-            stores_wait();
+            tma_store_wait();
     }
 };
 
 /* --- the kernel ----------------------------------------------------------------------------------
  */
 
-DEVICE void make_barriers(const place &at)
+DEVICE void init_barriers(const smem_offsets &at)
 {
     for (int i = 0; i < STAGES; i++) {
-        barrier_init(at.full + 8 * i, 1);
-        barrier_init(at.free + 8 * i, PAIR * 2 * GROUP / WARP);
+        mbarrier_create(at.full + 8 * i, 1);
+        mbarrier_create(at.empty + 8 * i, PAIR * 2 * GROUP / WARP);
     }
-    for (int i = 0; i < SLOTS; i++) {
-        barrier_init(at.told + 8 * i, 1);
-        barrier_init(at.taken + 8 * i, PAIR * (2 * GROUP / WARP + 1));
+    for (int i = 0; i < WORK_TILE_STAGES; i++) {
+        mbarrier_create(at.order_full + 8 * i, 1);
+        mbarrier_create(at.order_empty + 8 * i, PAIR * (2 * GROUP / WARP + 1));
     }
     for (int i = 0; i < 2; i++)
-        barrier_init(at.brought + 8 * i, 1);
-    barriers_made();
+        mbarrier_create(at.epilogue_full + 8 * i, 1);
+    mbarrier_create_fence();
 }
 
-template <int FORM, class END>
+template <int FORM, class EPILOGUE>
 __global__ void __launch_bounds__(BLOCK, 1)
-    wgmma_kernel(const __grid_constant__ maps m, const __grid_constant__ job p,
-                 const __grid_constant__ typename END::args x)
+    wgmma_gemm_kernel(const __grid_constant__ tma_descriptors m,
+                      const __grid_constant__ gemm_params p,
+                      const __grid_constant__ typename EPILOGUE::args x)
 {
     if constexpr (HAVE_WGMMA) {
         extern __shared__ __align__(1024) unsigned char shared[];
-        const place at = place_of(shared_address(shared));
+        const smem_offsets at = smem_offsets_make(smem_address(shared));
         const int warp = __shfl_sync(~0u, (int)threadIdx.x / WARP, 0);
-        int *first = (int *)(shared + AT_FIRST);
+        int *first = (int *)(shared + OFFSET_EXPERTS);
 
         if (threadIdx.x == 0)
-            make_barriers(at);
-        if (FORM == D9DI_DW)
+            init_barriers(at);
+        if (FORM == D9DI_GROUPED_GEMM_WGRAD)
             sort_experts(p, first, (int *)shared);
         cluster_sync();
         if (warp >= 2 * GROUP / WARP) {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
             if (warp == 2 * GROUP / WARP && threadIdx.x % WARP == 0) {
-                map_prefetch(&m.a);
-                map_prefetch(&m.b);
-                map_prefetch(&m.c[0]);
-                produce<FORM, END::COLUMNS != BN>(p, at, m);
+                tma_prefetch_descriptor(&m.a);
+                tma_prefetch_descriptor(&m.b);
+                tma_prefetch_descriptor(&m.c[0]);
+                run_producer<FORM, EPILOGUE::COLUMNS != BN>(p, at, m);
             } else if (warp == 2 * GROUP / WARP + 1 && cluster_rank() == 0) {
-                schedule<FORM, END::COLUMNS>(p, at, first);
+                run_scheduler<FORM, EPILOGUE::COLUMNS>(p, at, first);
             }
         } else {
             const int thread = (int)threadIdx.x % GROUP;
 
             asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-            consumer<FORM, END>(
+            consumer<FORM, EPILOGUE>(
                 {p, at, m, warp / (GROUP / WARP), thread, thread / WARP, thread % WARP}, x)
                 .run();
         }
@@ -373,11 +379,11 @@ __global__ void __launch_bounds__(BLOCK, 1)
 /* --- launching ---------------------------------------------------------------------------------
  */
 
-struct mapper : encoder {
+struct tma_descriptor_encoder : tensor_map_encoder {
     /* A matrix [rows, columns] of bfloat16 as an operand, `side` of whose rows or columns are
      * loaded at a time: boxes of 64 in the dimension that is contiguous, 128 bytes wide. */
-    void operand(CUtensorMap *m, const void *p, int64_t rows, int64_t columns, bool sideways,
-                 int side)
+    void encode_operand(CUtensorMap *m, const void *p, int64_t rows, int64_t columns, bool sideways,
+                        int side)
     {
         const cuuint64_t flat[] = {(cuuint64_t)columns, (cuuint64_t)rows};
         const cuuint64_t deep[] = {64, (cuuint64_t)rows, (cuuint64_t)columns / 64};
@@ -392,7 +398,7 @@ struct mapper : encoder {
     }
 
     /* What is stored, or read beside the products. */
-    void result(CUtensorMap *m, d9d_dtype t, const void *p, int64_t rows, int64_t columns)
+    void encode_output(CUtensorMap *m, d9d_dtype t, const void *p, int64_t rows, int64_t columns)
     {
         const cuuint64_t dim[] = {(cuuint64_t)columns, (cuuint64_t)rows};
         const cuuint64_t stride[] = {(cuuint64_t)columns * d9d_dtype_size(t)};
@@ -403,27 +409,28 @@ struct mapper : encoder {
 };
 
 /* Sizes that fit a product [rows, out] of [rows, in], or those turned; matrices of e experts. */
-static inline bool wgmma_takes(d9d_stream s, d9d_dtype t, int64_t rows, int64_t e, int64_t in,
-                               int64_t out)
+static inline bool wgmma_gemm_supported(d9d_stream s, d9d_dtype t, int64_t rows, int64_t e,
+                                        int64_t in, int64_t out)
 {
-    return s->encode_map != NULL && t == D9D_BF16 && in > 0 && in % 64 == 0 && out > 0 &&
-           out % 64 == 0 && e <= MOST_EXPERTS && rows > 0 && rows <= INT32_MAX - BM &&
-           e * d9di_max(in, out) <= INT32_MAX - BN;
+    return s->tensor_map_encode != NULL && t == D9D_BF16 && in > 0 && in % 64 == 0 && out > 0 &&
+           out % 64 == 0 && e <= MAX_EXPERTS && rows > 0 && rows <= INT32_MAX - BM &&
+           e * d9di_i64_max(in, out) <= INT32_MAX - BN;
 }
 
 /* p without its counter. */
-template <int FORM, class END>
-d9d_status wgmma(d9d_stream s, const char *op, const maps &m, job p, const typename END::args &x)
+template <int FORM, class EPILOGUE>
+d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors &m, gemm_params p,
+                             const typename EPILOGUE::args &x)
 {
     enum { COUNTER_BYTES = 256 };
-    auto *const k = wgmma_kernel<FORM, END>;
+    auto *const k = wgmma_gemm_kernel<FORM, EPILOGUE>;
     cudaLaunchAttribute pair = {};
     cudaLaunchConfig_t how = {};
     void *counter;
     cudaError_t e;
 
-    D9D_TRY(d9di_allow_shared(op, (const void *)k, SHARED_BYTES));
-    D9D_TRY(d9di_take(s, COUNTER_BYTES, &counter));
+    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)k, SHARED_BYTES));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, COUNTER_BYTES, &counter));
     p.counter = (int *)counter;
     pair.id = cudaLaunchAttributeClusterDimension;
     pair.val.clusterDim.x = PAIR;
@@ -431,13 +438,13 @@ d9d_status wgmma(d9d_stream s, const char *op, const maps &m, job p, const typen
     how.gridDim = dim3((unsigned)(s->sms / PAIR * PAIR));
     how.blockDim = dim3(BLOCK);
     how.dynamicSmemBytes = SHARED_BYTES;
-    how.stream = d9di_queue(s);
+    how.stream = d9di_cuda_stream(s);
     how.attrs = &pair;
     how.numAttrs = 1;
     e = cudaMemsetAsync(counter, 0, sizeof(int), how.stream);
     if (e == cudaSuccess)
         e = cudaLaunchKernelEx(&how, k, m, p, x);
-    d9di_give(s, counter, COUNTER_BYTES);
+    d9di_cuda_scratch_free(s, counter, COUNTER_BYTES);
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
 

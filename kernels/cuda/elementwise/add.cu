@@ -1,16 +1,16 @@
 /* add.cu - sums of arrays, and y = beta y + x. */
 #include "cuda/common/common.cuh"
 
-template <class T> struct addends {
-    const T *x[D9D_ADDENDS];
+template <class T> struct add_inputs {
+    const T *x[D9D_ADD_MAX_ARRAYS];
 };
 
 /* N is how many there are, 0 where the compiler does not know. */
 template <class T, int N>
-static __global__ void add_kernel(T *y, const addends<T> a, int of, int64_t n)
+static __global__ void add_kernel(T *y, const add_inputs<T> a, int of, int64_t n)
 {
-    let_next_begin();
-    wait_for_last();
+    pdl_launch_dependents();
+    pdl_wait();
     D9DI_EACH8 (i, n) {
         float sum[8], v[8];
 
@@ -26,25 +26,25 @@ static __global__ void add_kernel(T *y, const addends<T> a, int of, int64_t n)
 }
 
 template <class T>
-static d9d_status add(d9d_stream s, void *y, const void *const *x, int of, int64_t n)
+static d9d_status launch_add(d9d_stream s, void *y, const void *const *x, int of, int64_t n)
 {
     static const decltype(&add_kernel<T, 0>) kernels[] = {add_kernel<T, 0>, add_kernel<T, 1>,
                                                           add_kernel<T, 2>, add_kernel<T, 3>,
                                                           add_kernel<T, 4>, add_kernel<T, 5>};
     const int known = sizeof(kernels) / sizeof(*kernels);
-    addends<T> a = {};
+    add_inputs<T> a = {};
 
     for (int k = 0; k < of; k++)
         a.x[k] = (const T *)x[k];
-    return launch_early(s, "add", kernels[of < known ? of : 0], blocks_for(s, n / 8), THREADS,
-                        (T *)y, a, of, n);
+    return pdl_launch(s, "add", kernels[of < known ? of : 0], grid_for(s, n / 8), THREADS, (T *)y,
+                      a, of, n);
 }
 
 d9d_status d9d_k_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n)
 {
-    D9D_TRY(d9di_check_float("add", t));
-    D9D_TRY(d9di_check_addends(of));
-    return n == 0 ? D9D_OK : D9DI_TYPED(t, T, add<T>(s, y, x, of, n));
+    D9D_TRY(d9di_args_check_float("add", t));
+    D9D_TRY(d9di_args_check_addends(of));
+    return n == 0 ? D9D_OK : D9DI_DISPATCH_DTYPE(t, T, launch_add<T>(s, y, x, of, n));
 }
 
 /* What y held is not read when beta is 0. */
@@ -65,18 +65,20 @@ static __global__ void accumulate_kernel(Y *y, float beta, const X *x, int64_t n
 }
 
 template <class Y, class X>
-static d9d_status accumulate(d9d_stream s, void *y, float beta, const void *x, int64_t n)
+static d9d_status launch_accumulate(d9d_stream s, void *y, float beta, const void *x, int64_t n)
 {
-    accumulate_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>((Y *)y, beta,
-                                                                           (const X *)x, n);
-    return d9di_launched("accumulate");
+    accumulate_kernel<<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>((Y *)y, beta,
+                                                                               (const X *)x, n);
+    return d9di_cuda_check_launch("accumulate");
 }
 
 d9d_status d9d_k_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
                             const void *x, int64_t n)
 {
-    D9D_TRY(d9di_check_float("accumulate", yt));
-    D9D_TRY(d9di_check_float("accumulate", xt));
-    return n == 0 ? D9D_OK
-                  : D9DI_TYPED(yt, Y, D9DI_TYPED(xt, T, accumulate<Y, T>(s, y, beta, x, n)));
+    D9D_TRY(d9di_args_check_float("accumulate", yt));
+    D9D_TRY(d9di_args_check_float("accumulate", xt));
+    return n == 0
+               ? D9D_OK
+               : D9DI_DISPATCH_DTYPE(
+                     yt, Y, D9DI_DISPATCH_DTYPE(xt, T, launch_accumulate<Y, T>(s, y, beta, x, n)));
 }

@@ -6,16 +6,16 @@
  */
 #include "cuda/common/common.cuh"
 
-enum { WIDE_BLOCK = 1024, ONCE = 16 };
+enum { WIDE_BLOCK = 1024, LOADS_IN_FLIGHT = 16 };
 
-struct larger {
+struct argmax_op {
     __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const
     {
         return a > b ? a : b;
     }
 };
 
-static __device__ __forceinline__ uint64_t word_of(float x, int64_t at)
+static __device__ __forceinline__ uint64_t pack_value_index(float x, int64_t at)
 {
     const uint32_t bits = __float_as_uint(x + 0.0f); /* no -0 */
     const uint32_t order = x != x ? ~0u : bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -24,33 +24,33 @@ static __device__ __forceinline__ uint64_t word_of(float x, int64_t at)
 }
 
 /* Each thread has ONCE numbers of every ONCE WIDE_BLOCK on their way. */
-static __device__ __forceinline__ uint64_t largest_word(const float *x, int64_t n)
+static __device__ __forceinline__ uint64_t block_argmax(const float *x, int64_t n)
 {
     uint64_t best = 0;
 
-    for (int64_t from = threadIdx.x; from < n; from += ONCE * WIDE_BLOCK) {
-        float v[ONCE];
+    for (int64_t from = threadIdx.x; from < n; from += LOADS_IN_FLIGHT * WIDE_BLOCK) {
+        float v[LOADS_IN_FLIGHT];
 
 #pragma unroll
-        for (int i = 0; i < ONCE; i++)
+        for (int i = 0; i < LOADS_IN_FLIGHT; i++)
             v[i] = from + i * WIDE_BLOCK < n ? x[from + i * WIDE_BLOCK] : 0.0f;
 #pragma unroll
-        for (int i = 0; i < ONCE; i++)
+        for (int i = 0; i < LOADS_IN_FLIGHT; i++)
             if (from + i * WIDE_BLOCK < n)
-                best = larger()(best, word_of(v[i], from + i * WIDE_BLOCK));
+                best = argmax_op()(best, pack_value_index(v[i], from + i * WIDE_BLOCK));
     }
     return best;
 }
 
 static __global__ void __launch_bounds__(WIDE_BLOCK)
-    largest_kernel(int32_t *at, float *value, const float *x, int64_t n)
+    argmax_kernel(int32_t *at, float *value, const float *x, int64_t n)
 {
     const float *row = x + blockIdx.x * n;
     uint64_t best;
 
-    let_next_begin();
-    wait_for_last();
-    best = group_fold<WIDE_BLOCK>(largest_word(row, n), larger());
+    pdl_launch_dependents();
+    pdl_wait();
+    best = group_reduce<WIDE_BLOCK>(block_argmax(row, n), argmax_op());
     if (threadIdx.x == 0) {
         const int32_t i = (int32_t) ~(uint32_t)best;
 
@@ -59,10 +59,10 @@ static __global__ void __launch_bounds__(WIDE_BLOCK)
     }
 }
 
-d9d_status d9d_k_largest(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
-                         int64_t n)
+d9d_status d9d_k_argmax(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                        int64_t n)
 {
-    return m == 0 ? D9D_OK
-                  : launch_early(s, "largest", largest_kernel, (unsigned)m, WIDE_BLOCK, at, value,
-                                 x, n);
+    return m == 0
+               ? D9D_OK
+               : pdl_launch(s, "largest", argmax_kernel, (unsigned)m, WIDE_BLOCK, at, value, x, n);
 }

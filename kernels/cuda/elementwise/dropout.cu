@@ -15,25 +15,27 @@ static __global__ void dropout_kernel(T *y, const T *x, float p, float factor, d
 
             kept = (float)(random_u32(r, at + (uint64_t)(i % n)) >> 8) * 0x1p-24f >= p;
         }
-        put(y + i, kept ? factor * to_float(x[i]) : 0.0f);
+        store_float(y + i, kept ? factor * to_float(x[i]) : 0.0f);
     }
 }
 
 template <class T>
-static d9d_status dropout(d9d_stream s, void *y, const void *x, float p, float factor, d9d_rng r,
-                          const int64_t *token, int64_t m, int64_t n, int64_t first, int64_t width)
+static d9d_status launch_dropout(d9d_stream s, void *y, const void *x, float p, float factor,
+                                 d9d_rng r, const int64_t *token, int64_t m, int64_t n,
+                                 int64_t first, int64_t width)
 {
     if (m * n == 0)
         return D9D_OK;
-    dropout_kernel<<<blocks_for(s, m * n), THREADS, 0, d9di_queue(s)>>>(
+    dropout_kernel<<<grid_for(s, m * n), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)y, (const T *)x, p, factor, r, token, m, n, first, width);
-    return d9di_launched("dropout");
+    return d9di_cuda_check_launch("dropout");
 }
 
 d9d_status d9d_k_dropout(d9d_stream s, d9d_dtype t, void *y, const void *x, float p, float factor,
                          d9d_rng r, const int64_t *token, int64_t m, int64_t n, int64_t first,
                          int64_t width)
 {
-    D9D_TRY(d9di_check_float("dropout", t));
-    return D9DI_TYPED(t, T, dropout<T>(s, y, x, p, factor, r, token, m, n, first, width));
+    D9D_TRY(d9di_args_check_float("dropout", t));
+    return D9DI_DISPATCH_DTYPE(t, T,
+                               launch_dropout<T>(s, y, x, p, factor, r, token, m, n, first, width));
 }

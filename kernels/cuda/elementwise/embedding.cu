@@ -2,7 +2,7 @@
 #include "cuda/common/common.cuh"
 
 /* Row of the table for an id, or -1 when the id is not in this split. */
-static __device__ __forceinline__ int64_t row_of(int32_t id, int64_t first, int64_t v)
+static __device__ __forceinline__ int64_t table_row(int32_t id, int64_t first, int64_t v)
 {
     const int64_t row = (int64_t)id - first;
 
@@ -13,11 +13,11 @@ template <class T>
 static __global__ void embedding_kernel(T *y, const int32_t *ids, const T *table, int64_t rows,
                                         int64_t first, int64_t v, int64_t h, bool clear)
 {
-    const int64_t per_row = d9di_ceil_div(h, 8);
+    const int64_t per_row = d9di_i64_ceil_div(h, 8);
 
     for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < rows * per_row;
          e += (int64_t)gridDim.x * THREADS) {
-        const int64_t i = e / per_row, at = e % per_row * 8, row = row_of(ids[i], first, v);
+        const int64_t i = e / per_row, at = e % per_row * 8, row = table_row(ids[i], first, v);
         float x[8] = {};
 
         if (row >= 0)
@@ -28,34 +28,36 @@ static __global__ void embedding_kernel(T *y, const int32_t *ids, const T *table
 }
 
 template <class T>
-static d9d_status embedding(d9d_stream s, void *y, const int32_t *ids, const void *table,
-                            int64_t rows, int64_t first, int64_t v, int64_t h, bool clear)
+static d9d_status launch_embedding(d9d_stream s, void *y, const int32_t *ids, const void *table,
+                                   int64_t rows, int64_t first, int64_t v, int64_t h, bool clear)
 {
-    embedding_kernel<<<blocks_for(s, rows * d9di_ceil_div(h, 8)), THREADS, 0, d9di_queue(s)>>>(
-        (T *)y, ids, (const T *)table, rows, first, v, h, clear);
-    return d9di_launched("embedding");
+    embedding_kernel<<<grid_for(s, rows * d9di_i64_ceil_div(h, 8)), THREADS, 0,
+                       d9di_cuda_stream(s)>>>((T *)y, ids, (const T *)table, rows, first, v, h,
+                                              clear);
+    return d9di_cuda_check_launch("embedding");
 }
 
 d9d_status d9d_k_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,
                            const void *table, int64_t rows, int64_t first, int64_t v, int64_t h,
                            bool clear)
 {
-    D9D_TRY(d9di_check_float("embedding", t));
+    D9D_TRY(d9di_args_check_float("embedding", t));
     if (rows * h == 0)
         return D9D_OK;
-    return D9DI_TYPED(t, T, embedding<T>(s, y, ids, table, rows, first, v, h, clear));
+    return D9DI_DISPATCH_DTYPE(t, T,
+                               launch_embedding<T>(s, y, ids, table, rows, first, v, h, clear));
 }
 
 /* --- gradient: tokens sorted by row, each row sums its own in order ------------------------- */
 
 /* Keys of the sort: rows, and v for tokens of other splits. */
-static __global__ void key_kernel(int32_t *key, const int32_t *ids, int64_t rows, int64_t first,
-                                  int64_t v)
+static __global__ void row_keys_kernel(int32_t *key, const int32_t *ids, int64_t rows,
+                                       int64_t first, int64_t v)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
     if (i < rows) {
-        const int64_t row = row_of(ids[i], first, v);
+        const int64_t row = table_row(ids[i], first, v);
 
         key[i] = (int32_t)(row >= 0 ? row : v);
     }
@@ -63,8 +65,8 @@ static __global__ void key_kernel(int32_t *key, const int32_t *ids, int64_t rows
 
 /* A block has a row of the table. */
 template <class T, class G>
-static __global__ void dw_kernel(G *dtable, float beta, const int32_t *order, const int32_t *start,
-                                 const T *dy, int64_t h)
+static __global__ void wgrad_kernel(G *dtable, float beta, const int32_t *order,
+                                    const int32_t *start, const T *dy, int64_t h)
 {
     const int64_t r = blockIdx.x;
     const int32_t first = start[r], end = start[r + 1];
@@ -89,42 +91,44 @@ static __global__ void dw_kernel(G *dtable, float beta, const int32_t *order, co
 }
 
 template <class T, class G>
-static d9d_status embedding_dw(d9d_stream s, void *dtable, float beta, const int32_t *ids,
+static d9d_status launch_wgrad(d9d_stream s, void *dtable, float beta, const int32_t *ids,
                                const void *dy, int64_t rows, int64_t first, int64_t v, int64_t h)
 {
     const int64_t bytes = (2 * rows + v + 2) * (int64_t)sizeof(int32_t);
-    cudaStream_t queue = d9di_queue(s);
+    cudaStream_t queue = d9di_cuda_stream(s);
     int32_t *key, *order, *start;
     void *scratch;
     d9d_status st;
 
-    D9D_TRY(d9di_take(s, bytes, &scratch));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
     key = (int32_t *)scratch;
     order = key + rows;
     start = order + rows;
     if (rows > 0)
-        key_kernel<<<(unsigned)d9di_ceil_div(rows, THREADS), THREADS, 0, queue>>>(key, ids, rows,
-                                                                                  first, v);
-    st = d9di_sort(s, "embedding_dw", key, rows, v + 1, order, start);
+        row_keys_kernel<<<(unsigned)d9di_i64_ceil_div(rows, THREADS), THREADS, 0, queue>>>(
+            key, ids, rows, first, v);
+    st = d9di_radix_sort(s, "embedding_dw", key, rows, v + 1, order, start);
     if (st == D9D_OK)
-        dw_kernel<<<(unsigned)v, THREADS, 0, queue>>>((G *)dtable, beta, order, start,
-                                                      (const T *)dy, h);
-    d9di_give(s, scratch, bytes);
+        wgrad_kernel<<<(unsigned)v, THREADS, 0, queue>>>((G *)dtable, beta, order, start,
+                                                         (const T *)dy, h);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     D9D_TRY(st);
-    return d9di_launched("embedding_dw");
+    return d9di_cuda_check_launch("embedding_dw");
 }
 
-d9d_status d9d_k_embedding_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
-                              const int32_t *ids, const void *dy, int64_t rows, int64_t first,
-                              int64_t v, int64_t h)
+d9d_status d9d_k_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
+                                 const int32_t *ids, const void *dy, int64_t rows, int64_t first,
+                                 int64_t v, int64_t h)
 {
-    D9D_TRY(d9di_check_float("embedding_dw", t));
-    D9D_TRY(d9di_check_float("embedding_dw", gt));
+    D9D_TRY(d9di_args_check_float("embedding_dw", t));
+    D9D_TRY(d9di_args_check_float("embedding_dw", gt));
     if (rows > INT32_MAX || v >= INT32_MAX)
         return D9D_FAIL(D9D_EINVAL, "embedding_dw: %lld tokens of %lld ids are over %d",
                         (long long)rows, (long long)v, INT32_MAX);
     if (v * h == 0)
         return D9D_OK;
-    return D9DI_TYPED(
-        t, T, D9DI_TYPED(gt, G, embedding_dw<T, G>(s, dtable, beta, ids, dy, rows, first, v, h)));
+    return D9DI_DISPATCH_DTYPE(
+        t, T,
+        D9DI_DISPATCH_DTYPE(gt, G,
+                            launch_wgrad<T, G>(s, dtable, beta, ids, dy, rows, first, v, h)));
 }

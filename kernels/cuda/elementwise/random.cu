@@ -18,36 +18,36 @@ static __device__ float normal(d9d_rng r, uint64_t index)
 }
 
 template <class T>
-static __global__ void random_kernel(T *y, bool is_normal, float scale, d9d_rng r, d9di_box b)
+static __global__ void random_kernel(T *y, bool is_normal, float scale, d9d_rng r, d9di_subarray b)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < b.run * b.n_runs;
          i += (int64_t)gridDim.x * THREADS) {
-        const uint64_t index = (uint64_t)(d9di_box_index(&b, i / b.run) + i % b.run);
+        const uint64_t index = (uint64_t)(d9di_subarray_index(&b, i / b.run) + i % b.run);
 
-        put(y + i,
-            is_normal ? scale * normal(r, index) : scale * (2.0f * uniform(r, index) - 1.0f));
+        store_float(y + i, is_normal ? scale * normal(r, index)
+                                     : scale * (2.0f * uniform(r, index) - 1.0f));
     }
 }
 
 template <class T>
-static d9d_status draw(d9d_stream s, void *y, bool is_normal, float scale, d9d_rng r,
-                       const d9di_box *b)
+static d9d_status launch_random(d9d_stream s, void *y, bool is_normal, float scale, d9d_rng r,
+                                const d9di_subarray *b)
 {
-    random_kernel<<<blocks_for(s, b->run * b->n_runs), THREADS, 0, d9di_queue(s)>>>(
+    random_kernel<<<grid_for(s, b->run * b->n_runs), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)y, is_normal, scale, r, *b);
-    return d9di_launched("random");
+    return d9di_cuda_check_launch("random");
 }
 
 d9d_status d9d_k_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
                         d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
                         const int64_t *whole)
 {
-    const d9di_box b = d9di_box_make(ndim, box, start, whole);
+    const d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
 
-    D9D_TRY(d9di_check_float("random", t));
+    D9D_TRY(d9di_args_check_float("random", t));
     if (kind == D9D_INIT_ZEROS || kind == D9D_INIT_ONES)
         return d9d_k_fill(s, t, y, b.run * b.n_runs, kind == D9D_INIT_ONES ? 1.0f : 0.0f);
     if (b.run * b.n_runs == 0)
         return D9D_OK;
-    return D9DI_TYPED(t, T, draw<T>(s, y, kind == D9D_INIT_NORMAL, scale, r, &b));
+    return D9DI_DISPATCH_DTYPE(t, T, launch_random<T>(s, y, kind == D9D_INIT_NORMAL, scale, r, &b));
 }

@@ -2,7 +2,8 @@
  * eights. With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
 #include "cuda/common/common.cuh"
 
-template <class T> static __global__ void each_kernel(T *y, const T *x, const T *g, int64_t n)
+template <class T>
+static __global__ void elementwise_kernel(T *y, const T *x, const T *g, int64_t n)
 {
     D9DI_EACH8 (i, n) {
         float u[8], v[8];
@@ -16,7 +17,8 @@ template <class T> static __global__ void each_kernel(T *y, const T *x, const T 
 }
 
 template <class T>
-static __global__ void each_din_kernel(T *dx, T *dg, const T *dy, const T *x, const T *g, int64_t n)
+static __global__ void elementwise_bwd_kernel(T *dx, T *dg, const T *dy, const T *x, const T *g,
+                                              int64_t n)
 {
     D9DI_EACH8 (i, n) {
         float d[8], u[8], v[8];
@@ -36,26 +38,26 @@ static __global__ void each_din_kernel(T *dx, T *dg, const T *dy, const T *x, co
 }
 
 template <class T>
-static d9d_status each(d9d_stream s, void *y, const void *x, const void *g, int64_t n)
+static d9d_status launch_elementwise(d9d_stream s, void *y, const void *x, const void *g, int64_t n)
 {
-    each_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
-                                                                     (const T *)g, n);
-    return d9di_launched("sigmoid_gate");
+    elementwise_kernel<<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>(
+        (T *)y, (const T *)x, (const T *)g, n);
+    return d9di_cuda_check_launch("sigmoid_gate");
 }
 
 template <class T>
-static d9d_status each_din(d9d_stream s, void *dx, void *dg, const void *dy, const void *x,
-                           const void *g, int64_t n)
+static d9d_status launch_elementwise_bwd(d9d_stream s, void *dx, void *dg, const void *dy,
+                                         const void *x, const void *g, int64_t n)
 {
-    each_din_kernel<<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>(
+    elementwise_bwd_kernel<<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)dx, (T *)dg, (const T *)dy, (const T *)x, (const T *)g, n);
-    return d9di_launched("sigmoid_gate_din");
+    return d9di_cuda_check_launch("sigmoid_gate_din");
 }
 
 template <class T, int G>
 static __global__ void gate_kernel(T *y, const T *x, const T *g, int64_t m, int64_t n)
 {
-    const int64_t r = row_mine<G>();
+    const int64_t r = group_row<G>();
     float s, v[8];
 
     if (r >= m)
@@ -70,10 +72,10 @@ static __global__ void gate_kernel(T *y, const T *x, const T *g, int64_t m, int6
 }
 
 template <class T, int G>
-static __global__ void gate_din_kernel(T *dx, T *dg, const T *dy, const T *x, const T *g, int64_t m,
+static __global__ void gate_bwd_kernel(T *dx, T *dg, const T *dy, const T *x, const T *g, int64_t m,
                                        int64_t n)
 {
-    const int64_t r = row_mine<G>();
+    const int64_t r = group_row<G>();
     float s, dot = 0.0f, u[8], v[8];
 
     if (r >= m)
@@ -90,44 +92,46 @@ static __global__ void gate_din_kernel(T *dx, T *dg, const T *dy, const T *x, co
     }
     dot = group_sum<G>(dot);
     if (threadIdx.x % G == 0)
-        put(dg + r, dot * (s * (1.0f - s)));
+        store_float(dg + r, dot * (s * (1.0f - s)));
 }
 
 template <class T, int G>
-static d9d_status gate(d9d_stream s, void *y, const void *x, const void *g, int64_t m, int64_t n)
+static d9d_status launch_gate(d9d_stream s, void *y, const void *x, const void *g, int64_t m,
+                              int64_t n)
 {
-    gate_kernel<T, G><<<blocks_of_rows(m, G), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
-                                                                           (const T *)g, m, n);
-    return d9di_launched("sigmoid_gate");
+    gate_kernel<T, G><<<grid_for_rows(m, G), THREADS, 0, d9di_cuda_stream(s)>>>(
+        (T *)y, (const T *)x, (const T *)g, m, n);
+    return d9di_cuda_check_launch("sigmoid_gate");
 }
 
 template <class T, int G>
-static d9d_status gate_din(d9d_stream s, void *dx, void *dg, const void *dy, const void *x,
-                           const void *g, int64_t m, int64_t n)
+static d9d_status launch_gate_bwd(d9d_stream s, void *dx, void *dg, const void *dy, const void *x,
+                                  const void *g, int64_t m, int64_t n)
 {
-    gate_din_kernel<T, G><<<blocks_of_rows(m, G), THREADS, 0, d9di_queue(s)>>>(
+    gate_bwd_kernel<T, G><<<grid_for_rows(m, G), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)dx, (T *)dg, (const T *)dy, (const T *)x, (const T *)g, m, n);
-    return d9di_launched("sigmoid_gate_din");
+    return d9di_cuda_check_launch("sigmoid_gate_din");
 }
 
 d9d_status d9d_k_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
                               int64_t m, int64_t n)
 {
-    D9D_TRY(d9di_check_float("sigmoid_gate", t));
+    D9D_TRY(d9di_args_check_float("sigmoid_gate", t));
     if (m == 0)
         return D9D_OK;
     if (n == 1)
-        return D9DI_TYPED(t, T, each<T>(s, y, x, g, m));
-    return D9DI_TYPED(t, T, D9DI_BY_ROWS(n, G, gate<T, G>(s, y, x, g, m, n)));
+        return D9DI_DISPATCH_DTYPE(t, T, launch_elementwise<T>(s, y, x, g, m));
+    return D9DI_DISPATCH_DTYPE(t, T, D9DI_BY_ROWS(n, G, launch_gate<T, G>(s, y, x, g, m, n)));
 }
 
-d9d_status d9d_k_sigmoid_gate_din(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+d9d_status d9d_k_sigmoid_gate_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
                                   const void *x, const void *g, int64_t m, int64_t n)
 {
-    D9D_TRY(d9di_check_float("sigmoid_gate_din", t));
+    D9D_TRY(d9di_args_check_float("sigmoid_gate_din", t));
     if (m == 0)
         return D9D_OK;
     if (n == 1)
-        return D9DI_TYPED(t, T, each_din<T>(s, dx, dg, dy, x, g, m));
-    return D9DI_TYPED(t, T, D9DI_BY_ROWS(n, G, gate_din<T, G>(s, dx, dg, dy, x, g, m, n)));
+        return D9DI_DISPATCH_DTYPE(t, T, launch_elementwise_bwd<T>(s, dx, dg, dy, x, g, m));
+    return D9DI_DISPATCH_DTYPE(
+        t, T, D9DI_BY_ROWS(n, G, launch_gate_bwd<T, G>(s, dx, dg, dy, x, g, m, n)));
 }

@@ -10,21 +10,21 @@
 #include "cuda/common/common.cuh"
 
 /* a / (1 + exp(-g)) */
-template <class T> static __device__ __forceinline__ float over_sigmoid(float a, float g)
+template <class T> static __device__ __forceinline__ float silu_bwd_of(float a, float g)
 {
     return sizeof(T) == 4 ? a / (1.0f + expf(-g)) : __fdividef(a, 1.0f + __expf(-g));
 }
 
 template <class T> static __device__ __forceinline__ float swiglu_of(float g, float u)
 {
-    return u * over_sigmoid<T>(g, g);
+    return u * silu_bwd_of<T>(g, g);
 }
 
 template <class T>
-static __device__ __forceinline__ void swiglu_grad_of(float &dg, float &du, float dy, float g,
-                                                      float u)
+static __device__ __forceinline__ void swiglu_bwd_of(float &dg, float &du, float dy, float g,
+                                                     float u)
 {
-    const float s = over_sigmoid<T>(1.0f, g);
+    const float s = silu_bwd_of<T>(1.0f, g);
 
     du = dy * (g * s);
     dg = dy * u * (s * (1.0f + g * (1.0f - s)));

@@ -11,9 +11,9 @@
 #include "cuda/common/varlen.cuh"
 #include "cuda/norm/norm.cuh"
 
-enum { LAGS = D9D_CONV_WIDTH, FOUR = 4, STRIP = 64, MOST_STRIPS = 256 };
+enum { LAGS = D9D_CAUSAL_CONV1D_MAX_WIDTH, FOUR = 4, STRIP = 64, MAX_STRIPS = 256 };
 
-static __global__ void starts_kernel(d9d_documents x, int32_t *start)
+static __global__ void document_starts_kernel(d9d_varlen x, int32_t *start)
 {
     const int64_t tokens = x.b * x.s;
 
@@ -26,8 +26,8 @@ static __global__ void starts_kernel(d9d_documents x, int32_t *start)
     }
 }
 
-template <class T> struct conv {
-    d9d_conv_dims n;
+template <class T> struct conv_args {
+    d9d_causal_conv1d_dims n;
     int64_t tokens, strip; /* tokens of a thread */
     T *y;                  /* or dx, which may be NULL */
     const T *x, *w, *dy;
@@ -49,30 +49,32 @@ static __device__ __forceinline__ void store4(T *row, const float (&v)[FOUR], in
 #pragma unroll
     for (int j = 0; j < FOUR; j++)
         if (c + j < n)
-            put(row + c + j, v[j]);
+            store_float(row + c + j, v[j]);
 }
 
 /* The strip and the channels of a thread. */
-struct place {
+struct strip_range {
     int64_t first, end, c;
 };
 
-template <class T> static __device__ __forceinline__ bool find(const conv<T> &v, place *at)
+template <class T>
+static __device__ __forceinline__ bool strip_find(const conv_args<T> &v, strip_range *at)
 {
-    const int64_t across = d9di_ceil_div(v.n.n, FOUR);
+    const int64_t across = d9di_i64_ceil_div(v.n.n, FOUR);
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, strip = i / across;
 
-    *at = {strip * v.strip, d9di_min(v.tokens, (strip + 1) * v.strip), i % across * FOUR};
+    *at = {strip * v.strip, d9di_i64_min(v.tokens, (strip + 1) * v.strip), i % across * FOUR};
     return at->first < v.tokens;
 }
 
 /* What a thread holds of the last eight tokens. */
-struct window {
+struct conv_window {
     float w[LAGS][FOUR], x[LAGS][FOUR];
 };
 
 template <class T>
-static __device__ __forceinline__ void open(window &m, const conv<T> &v, const place &at)
+static __device__ __forceinline__ void window_init(conv_window &m, const conv_args<T> &v,
+                                                   const strip_range &at)
 {
 #pragma unroll
     for (int l = 0; l < LAGS; l++) {
@@ -88,8 +90,9 @@ static __device__ __forceinline__ void open(window &m, const conv<T> &v, const p
 
 /* Token t to place u, and z of it. */
 template <class T>
-static __device__ __forceinline__ void step(window &m, const conv<T> &v, const place &at, int64_t t,
-                                            int u, int32_t start, float (&z)[FOUR])
+static __device__ __forceinline__ void window_advance(conv_window &m, const conv_args<T> &v,
+                                                      const strip_range &at, int64_t t, int u,
+                                                      int32_t start, float (&z)[FOUR])
 {
     load4(m.x[u], v.x + t * v.n.n, at.c, v.n.n);
 #pragma unroll
@@ -103,14 +106,14 @@ static __device__ __forceinline__ void step(window &m, const conv<T> &v, const p
                 z[j] = fmaf(m.w[l][j], m.x[(u - l + LAGS) % LAGS][j], z[j]);
 }
 
-template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel(conv<T> v)
+template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel(conv_args<T> v)
 {
-    window m;
-    place at;
+    conv_window m;
+    strip_range at;
 
-    if (!find(v, &at))
+    if (!strip_find(v, &at))
         return;
-    open(m, v, at);
+    window_init(m, v, at);
     for (int64_t t0 = at.first; t0 < at.end; t0 += LAGS)
 #pragma unroll
         for (int u = 0; u < LAGS; u++) {
@@ -119,7 +122,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel
 
             if (t >= at.end)
                 return;
-            step(m, v, at, t, u, v.start[t], z);
+            window_advance(m, v, at, t, u, v.start[t], z);
 #pragma unroll
             for (int j = 0; j < FOUR; j++)
                 z[j] *= sigmoid(z[j]);
@@ -129,9 +132,10 @@ template <class T> static __global__ void __launch_bounds__(THREADS) conv_kernel
 
 /* dz of token t from z; of tokens of the strip also their part of dw. */
 template <class T>
-static __device__ __forceinline__ void slope(const window &m, const conv<T> &v, const place &at,
-                                             int64_t t, int u, int32_t start, float (&z)[FOUR],
-                                             float (&dw)[LAGS][FOUR])
+static __device__ __forceinline__ void silu_bwd_wgrad(const conv_window &m, const conv_args<T> &v,
+                                                      const strip_range &at, int64_t t, int u,
+                                                      int32_t start, float (&z)[FOUR],
+                                                      float (&dw)[LAGS][FOUR])
 {
     float dy[FOUR];
 
@@ -154,9 +158,10 @@ static __device__ __forceinline__ void slope(const window &m, const conv<T> &v, 
 
 /* dx of the token seven before the one in place u. */
 template <class T>
-static __device__ __forceinline__ void give_dx(const window &m, const conv<T> &v, const place &at,
-                                               int64_t t, int u, const float (&dz)[LAGS][FOUR],
-                                               const int32_t (&start)[LAGS])
+static __device__ __forceinline__ void store_dx(const conv_window &m, const conv_args<T> &v,
+                                                const strip_range &at, int64_t t, int u,
+                                                const float (&dz)[LAGS][FOUR],
+                                                const int32_t (&start)[LAGS])
 {
     float sum[FOUR] = {};
 
@@ -171,16 +176,16 @@ static __device__ __forceinline__ void give_dx(const window &m, const conv<T> &v
     store4(v.y + t * v.n.n, sum, at.c, v.n.n);
 }
 
-template <class T> static __global__ void __launch_bounds__(THREADS) grad_kernel(conv<T> v)
+template <class T> static __global__ void __launch_bounds__(THREADS) conv_bwd_kernel(conv_args<T> v)
 {
     float dz[LAGS][FOUR] = {}, dw[LAGS][FOUR] = {};
     int32_t start[LAGS] = {};
-    window m;
-    place at;
+    conv_window m;
+    strip_range at;
 
-    if (!find(v, &at))
+    if (!strip_find(v, &at))
         return;
-    open(m, v, at);
+    window_init(m, v, at);
     for (int64_t t0 = at.first; t0 < at.end + LAGS - 1; t0 += LAGS)
 #pragma unroll
         for (int u = 0; u < LAGS; u++) {
@@ -188,10 +193,10 @@ template <class T> static __global__ void __launch_bounds__(THREADS) grad_kernel
 
             start[u] = t < v.tokens ? v.start[t] : INT32_MAX;
             if (t < v.tokens) {
-                step(m, v, at, t, u, start[u], dz[u]);
-                slope(m, v, at, t, u, start[u], dz[u], dw);
+                window_advance(m, v, at, t, u, start[u], dz[u]);
+                silu_bwd_wgrad(m, v, at, t, u, start[u], dz[u], dw);
             }
-            give_dx(m, v, at, t - LAGS + 1, u, dz, start);
+            store_dx(m, v, at, t - LAGS + 1, u, dz, start);
         }
     if (v.part == NULL)
         return;
@@ -205,85 +210,90 @@ template <class T> static __global__ void __launch_bounds__(THREADS) grad_kernel
 
 /* --- calls --------------------------------------------------------------------------------- */
 
-static d9d_status check(const char *op, const d9d_conv_dims *n)
+static d9d_status width_check(const char *op, const d9d_causal_conv1d_dims *n)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->w < 1 || n->w > LAGS)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld tokens wide, from 1 to %d are possible", op,
                         (long long)n->w, LAGS);
     return D9D_OK;
 }
 
-template <class T> static unsigned blocks_of(const conv<T> &v)
+template <class T> static unsigned blocks_of(const conv_args<T> &v)
 {
-    return (unsigned)d9di_ceil_div(d9di_ceil_div(v.tokens, v.strip) * d9di_ceil_div(v.n.n, FOUR),
-                                   THREADS);
+    return (unsigned)d9di_i64_ceil_div(
+        d9di_i64_ceil_div(v.tokens, v.strip) * d9di_i64_ceil_div(v.n.n, FOUR), THREADS);
 }
 
-static void find_starts(d9d_stream s, const d9d_documents &of, int32_t *start)
+static void launch_document_starts(d9d_stream s, const d9d_varlen &of, int32_t *start)
 {
-    starts_kernel<<<blocks_for(s, of.b * of.s), THREADS, 0, d9di_queue(s)>>>(of, start);
+    document_starts_kernel<<<grid_for(s, of.b * of.s), THREADS, 0, d9di_cuda_stream(s)>>>(of,
+                                                                                          start);
 }
 
 template <class T>
-static d9d_status forward(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x,
-                          const void *w)
+static d9d_status launch_forward(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
+                                 const void *x, const void *w)
 {
-    conv<T> v = {*n,  n->of.b * n->of.s, STRIP, (T *)y, (const T *)x, (const T *)w, NULL, NULL,
-                 NULL};
+    conv_args<T> v = {
+        *n, n->docs.b * n->docs.s, STRIP, (T *)y, (const T *)x, (const T *)w, NULL, NULL, NULL};
     const int64_t bytes = v.tokens * 4;
     void *start;
 
-    D9D_TRY(d9di_take(s, bytes, &start));
-    find_starts(s, n->of, (int32_t *)start);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &start));
+    launch_document_starts(s, n->docs, (int32_t *)start);
     v.start = (const int32_t *)start;
-    conv_kernel<<<blocks_of(v), THREADS, 0, d9di_queue(s)>>>(v);
-    d9di_give(s, start, bytes);
-    return d9di_launched("conv");
+    conv_kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
+    d9di_cuda_scratch_free(s, start, bytes);
+    return d9di_cuda_check_launch("conv");
 }
 
-d9d_status d9d_k_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w)
+d9d_status d9d_k_causal_conv1d(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
+                               const void *x, const void *w)
 {
-    D9D_TRY(check("conv", n));
-    if (n->of.b * n->of.s * n->n == 0)
+    D9D_TRY(width_check("conv", n));
+    if (n->docs.b * n->docs.s * n->n == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, forward<T>(s, n, y, x, w));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_forward<T>(s, n, y, x, w));
 }
 
-template <class T, class G> static d9d_status backward(d9d_stream s, conv<T> v, G *dw, float beta)
+template <class T, class G>
+static d9d_status launch_bwd(d9d_stream s, conv_args<T> v, G *dw, float beta)
 {
-    const int64_t strips = d9di_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
-    const int64_t starts = d9di_round_up(v.tokens, 64);
+    const int64_t strips = d9di_i64_ceil_div(v.tokens, v.strip), weights = v.n.n * v.n.w;
+    const int64_t starts = d9di_i64_round_up(v.tokens, 64);
     const int64_t bytes = (starts + (dw != NULL ? strips * weights : 0)) * 4;
     void *room;
 
-    D9D_TRY(d9di_take(s, bytes, &room));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
     v.start = (const int32_t *)room;
     v.part = dw != NULL ? (float *)room + starts : NULL;
     if (v.tokens > 0) {
-        find_starts(s, v.n.of, (int32_t *)room);
-        grad_kernel<<<blocks_of(v), THREADS, 0, d9di_queue(s)>>>(v);
+        launch_document_starts(s, v.n.docs, (int32_t *)room);
+        conv_bwd_kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
     }
     if (dw != NULL)
-        parts_add(d9di_queue(s), dw, beta, v.part, weights, strips);
-    d9di_give(s, room, bytes);
-    return d9di_launched("conv_grad");
+        parts_sum(d9di_cuda_stream(s), dw, beta, v.part, weights, strips);
+    d9di_cuda_scratch_free(s, room, bytes);
+    return d9di_cuda_check_launch("conv_grad");
 }
 
-d9d_status d9d_k_conv_grad(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt, void *dw,
-                           float beta, const void *dy, const void *x, const void *w)
+d9d_status d9d_k_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
+                                   d9d_dtype gt, void *dw, float beta, const void *dy,
+                                   const void *x, const void *w)
 {
-    const int64_t tokens = n->of.b * n->of.s;
-    const int64_t strip = d9di_max(STRIP, d9di_ceil_div(tokens, MOST_STRIPS));
+    const int64_t tokens = n->docs.b * n->docs.s;
+    const int64_t strip = d9di_i64_max(STRIP, d9di_i64_ceil_div(tokens, MAX_STRIPS));
 
-    D9D_TRY(check("conv_grad", n));
-    D9D_TRY(d9di_check_float("conv_grad", gt));
+    D9D_TRY(width_check("conv_grad", n));
+    D9D_TRY(d9di_args_check_float("conv_grad", gt));
     if (n->n == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T,
-                      D9DI_TYPED(gt, G,
-                                 backward<T, G>(s,
-                                                conv<T>{*n, tokens, strip, (T *)dx, (const T *)x,
-                                                        (const T *)w, (const T *)dy, NULL, NULL},
-                                                (G *)dw, beta)));
+    return D9DI_DISPATCH_DTYPE(
+        n->t, T,
+        D9DI_DISPATCH_DTYPE(gt, G,
+                            launch_bwd<T, G>(s,
+                                             conv_args<T>{*n, tokens, strip, (T *)dx, (const T *)x,
+                                                          (const T *)w, (const T *)dy, NULL, NULL},
+                                             (G *)dw, beta)));
 }

@@ -3,157 +3,161 @@
 
 /* W, and U as if there were no state. */
 template <bool TENSOR, class T>
-static __global__ void __launch_bounds__(THREADS) solve_kernel(delta<T> v)
+static __global__ void __launch_bounds__(THREADS) solve_kernel(gated_delta_call<T> v)
 {
     extern __shared__ __align__(128) unsigned char raw[];
-    shared &m = *(shared *)raw;
-    const chunk x = chunk_mine(v);
+    chunk_smem &m = *(chunk_smem *)raw;
+    const chunk x = chunk_of_block(v);
     tile_sum<TENSOR, TILE> sum;
 
     if (x.n == 0)
         return;
-    const places<T> at(v, x);
-    open_gates(m.g, v, x);
-    solve<TENSOR>(m, v, x, at);
+    const chunk_offsets<T> at(v, x);
+    gates_load(m.g, v, x);
+    solve_chunk<TENSOR>(m, v, x, at);
     store_w<TENSOR>(m, v, x, at);
     for (int64_t c = 0; c < v.n.f; c += TILE) {
-        write_values<TENSOR>(sum, m, v, x, at, c);
-        sum.give(m.one);
+        make_values<TENSOR>(sum, m, v, x, at, c);
+        sum.store(m.one);
         store_values(v.u, m.one, v, x, at, c);
     }
 }
 
 /* U = S (beta V) - W X        X <- e^(b_C) X + (on K)' U */
-template <class T> struct onward {
+template <class T> struct scan_fwd {
     enum { BACK = 0 };
 
-    static __device__ __forceinline__ bool begins(const chunk &x) { return x.fresh; }
-    static __device__ __forceinline__ float *array(const delta<T> &v) { return v.u; }
-    static __device__ __forceinline__ scaled<float> rows(const gates &, const delta<T> &v,
-                                                         const places<T> &at)
+    static __device__ __forceinline__ bool starts_without_state(const chunk &x) { return x.fresh; }
+    static __device__ __forceinline__ float *array(const gated_delta_call<T> &v) { return v.u; }
+    static __device__ __forceinline__ scaled_matrix<float> rows(const chunk_gates &,
+                                                                const gated_delta_call<T> &v,
+                                                                const chunk_offsets<T> &at)
     {
-        return plain((const float *)v.w + at.wide, at.d_step, 1, NULL, NULL, -1.0f);
+        return scaled_matrix_make((const float *)v.w + at.wide, at.d_step, 1, NULL, NULL, -1.0f);
     }
-    static __device__ __forceinline__ void add(walk_sum &sum, walk &m, const delta<T> &v,
-                                               const chunk &x, const places<T> &at, int64_t r,
-                                               int64_t)
+    static __device__ __forceinline__ void add(scan_sum &sum, scan_smem &m,
+                                               const gated_delta_call<T> &v, const chunk &x,
+                                               const chunk_offsets<T> &at, int64_t r, int64_t)
     {
-        sum.add(m.sh, plain(v.k + at.key, 1, at.key_step, NULL, m.g.k_on), r, v.n.d,
-                plain(&m.u[0][0], 1, COLUMNS + PAD), 0, COLUMNS, x.n);
+        sum.add(m.sh, scaled_matrix_make(v.k + at.key, 1, at.key_step, NULL, m.g.k_on), r, v.n.d,
+                scaled_matrix_make(&m.u[0][0], 1, COLUMNS + PAD), 0, COLUMNS, x.n);
     }
 };
 
 /* O = e^b Q X + P U */
 template <bool TENSOR, class T>
-static __global__ void __launch_bounds__(THREADS) output_kernel(delta<T> v)
+static __global__ void __launch_bounds__(THREADS) output_kernel(gated_delta_call<T> v)
 {
     extern __shared__ __align__(128) unsigned char raw[];
-    shared &m = *(shared *)raw;
-    const chunk x = chunk_mine(v);
+    chunk_smem &m = *(chunk_smem *)raw;
+    const chunk x = chunk_of_block(v);
     tile_sum<TENSOR, TILE> sum;
 
     if (x.n == 0)
         return;
-    const places<T> at(v, x);
-    open_gates(m.g, v, x);
-    attend<TENSOR>(m, v, x, at);
+    const chunk_offsets<T> at(v, x);
+    gates_load(m.g, v, x);
+    make_qk<TENSOR>(m, v, x, at);
     for (int64_t c = 0; c < v.n.f; c += TILE) {
         sum.clear();
         if (!x.fresh)
-            sum.add(m.sh, plain(v.q + at.key, at.key_step, 1, m.g.q_up), 0, x.n,
-                    plain((const float *)at.state, 1, v.n.f), c, v.n.f, v.n.d);
-        sum.add(m.sh, plain(&m.one[0][0], TILE + PAD, 1), 0, x.n,
-                plain((const float *)v.u + at.value, 1, at.step), c, v.n.f, x.n);
-        sum.give(m.two);
+            sum.add(m.sh, scaled_matrix_make(v.q + at.key, at.key_step, 1, m.g.q_up), 0, x.n,
+                    scaled_matrix_make((const float *)at.state, 1, v.n.f), c, v.n.f, v.n.d);
+        sum.add(m.sh, scaled_matrix_make(&m.one[0][0], TILE + PAD, 1), 0, x.n,
+                scaled_matrix_make((const float *)v.u + at.value, 1, at.step_token), c, v.n.f, x.n);
+        sum.store(m.two);
         store_values(v.o, m.two, v, x, at, c);
     }
 }
 
-template <class T> static d9d_status launch(d9d_stream s, const delta<T> &v)
+template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta_call<T> &v)
 {
-    const unsigned all = (unsigned)(chunks_most(v.n.of) * v.n.a);
-    cudaStream_t queue = d9di_queue(s);
+    const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
+    cudaStream_t queue = d9di_cuda_stream(s);
 
-    D9D_TRY(d9di_allow_shared("delta", (const void *)solve_kernel<false, T>, sizeof(shared)));
-    D9D_TRY(d9di_allow_shared("delta", (const void *)output_kernel<false, T>, sizeof(shared)));
-    find_lengths(queue, v);
-    solve_kernel<false><<<all, THREADS, sizeof(shared), queue>>>(v);
-    D9D_TRY(plain_walk<onward<T>>("delta", queue, v));
-    output_kernel<false><<<all, THREADS, sizeof(shared), queue>>>(v);
-    return d9di_launched("delta");
+    D9D_TRY(
+        d9di_cuda_set_max_smem("delta", (const void *)solve_kernel<false, T>, sizeof(chunk_smem)));
+    D9D_TRY(
+        d9di_cuda_set_max_smem("delta", (const void *)output_kernel<false, T>, sizeof(chunk_smem)));
+    launch_qk_norms(queue, v);
+    solve_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
+    D9D_TRY(scan_simt<scan_fwd<T>>("delta", queue, v));
+    output_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
+    return d9di_cuda_check_launch("delta");
 }
 
-template <class T> static d9d_status run(d9d_stream s, delta<T> v)
+template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> v)
 {
-    const int64_t tokens = v.n.of.b * v.n.of.s, cells = tokens * v.n.a;
-    const int64_t bytes =
-        4 * (2 * piece(tokens * v.n.k) + piece(cells * v.n.d) + piece(cells * v.n.f));
+    const int64_t tokens = v.n.docs.b * v.n.docs.s, cells = tokens * v.n.a;
+    const int64_t bytes = 4 * (2 * scratch_floats(tokens * v.n.k) + scratch_floats(cells * v.n.d) +
+                               scratch_floats(cells * v.n.f));
     void *room;
     d9d_status st;
 
-    D9D_TRY(d9di_take(s, bytes, &room));
-    pieces p = {(float *)room};
-    v.inv_q = p.take(tokens * v.n.k);
-    v.inv_k = p.take(tokens * v.n.k);
-    v.w = p.take(cells * v.n.d);
-    v.u = p.take(cells * v.n.f);
-    st = launch(s, v);
-    d9di_give(s, room, bytes);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
+    scratch_arena p = {(float *)room};
+    v.inv_q = p.alloc(tokens * v.n.k);
+    v.inv_k = p.alloc(tokens * v.n.k);
+    v.w = p.alloc(cells * v.n.d);
+    v.u = p.alloc(cells * v.n.f);
+    st = launch_simt(s, v);
+    d9di_cuda_scratch_free(s, room, bytes);
     return st;
 }
 
 /* Where gated_delta_scan.cu takes it. */
-static d9d_status run_prepared(d9d_stream s, const char *op, delta<bf16> v)
+static d9d_status run_scan(d9d_stream s, const char *op, gated_delta_call<bf16> v)
 {
-    const int64_t rows = v.n.of.b * v.n.of.s * v.n.k;
-    const int64_t bytes = 4 * (2 * piece(rows) + piece(prepared_floats(v.n)));
+    const int64_t rows = v.n.docs.b * v.n.docs.s * v.n.k;
+    const int64_t bytes = 4 * (2 * scratch_floats(rows) + scratch_floats(prepared_size(v.n)));
     void *room;
     d9d_status st;
 
-    D9D_TRY(d9di_take(s, bytes, &room));
-    pieces p = {(float *)room};
-    v.inv_q = p.take(rows);
-    v.inv_k = p.take(rows);
-    v.ready = (prepared *)p.take(prepared_floats(v.n));
-    find_lengths(d9di_queue(s), v);
-    st = d9di_delta_prepare(s, op, v);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
+    scratch_arena p = {(float *)room};
+    v.inv_q = p.alloc(rows);
+    v.inv_k = p.alloc(rows);
+    v.ready = (prepared_chunk *)p.alloc(prepared_size(v.n));
+    launch_qk_norms(d9di_cuda_stream(s), v);
+    st = d9di_gated_delta_scan_prepare(s, op, v);
     if (st == D9D_OK)
-        st = d9di_delta_onward(s, op, v);
-    d9di_give(s, room, bytes);
+        st = d9di_gated_delta_scan_fwd(s, op, v);
+    d9di_cuda_scratch_free(s, room, bytes);
     return st;
 }
 
 template <class T>
-static delta<T> call_of(const d9d_delta_dims *n, void *o, const void *q, const void *k,
-                        const void *v, const float *g, const void *b)
+static gated_delta_call<T> call_make(const d9d_gated_delta_dims *n, void *o, const void *q,
+                                     const void *k, const void *v, const float *g, const void *b)
 {
-    delta<T> c = {};
+    gated_delta_call<T> c = {};
 
     c.n = *n, c.q = (const T *)q, c.k = (const T *)k, c.v = (const T *)v, c.b = (const T *)b;
     c.g = g, c.o = (T *)o;
     return c;
 }
 
-d9d_status d9d_k_delta(d9d_stream s, const d9d_delta_dims *n, void *o, float *states, const void *q,
-                       const void *k, const void *v, const float *g, const void *b)
+d9d_status d9d_k_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *o, float *states,
+                             const void *q, const void *k, const void *v, const float *g,
+                             const void *b)
 {
     const void *const arrays[] = {o, q, k, v};
     bool none = false;
 
-    D9D_TRY(delta_check("delta", n, &none));
+    D9D_TRY(gated_delta_check("delta", n, &none));
     if (none)
         return D9D_OK;
-    if (d9di_delta_takes(n, arrays, 4)) {
-        delta<bf16> c = call_of<bf16>(n, o, q, k, v, g, b);
+    if (d9di_gated_delta_scan_supported(n, arrays, 4)) {
+        gated_delta_call<bf16> c = call_make<bf16>(n, o, q, k, v, g, b);
 
         c.state = states;
-        return run_prepared(s, "delta", c);
+        return run_scan(s, "delta", c);
     }
-    return D9DI_TYPED(n->t, T, [&] {
-        delta<T> c = call_of<T>(n, o, q, k, v, g, b);
+    return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
+        gated_delta_call<T> c = call_make<T>(n, o, q, k, v, g, b);
 
         c.state = states;
-        return run(s, c);
+        return run_simt(s, c);
     }());
 }
 
@@ -164,11 +168,12 @@ d9d_status d9d_k_delta(d9d_stream s, const d9d_delta_dims *n, void *o, float *st
  * the state is read and written once, in rows of 128 bytes, whatever the number of tokens.
  */
 
-enum { FEW_TOKENS = 8 }; /* of a row, on average */
+enum { MAX_STEP_TOKENS = 8 }; /* of a row, on average */
 
 /* Some rows of q or k of a token: lane l has features l, l + WARP ...; length 1. */
 template <int N, class T>
-static __device__ __forceinline__ void unit_row(float (&y)[N], const T *x, int64_t d, float scale)
+static __device__ __forceinline__ void l2_normalize_row(float (&y)[N], const T *x, int64_t d,
+                                                        float scale)
 {
     const int lane = threadIdx.x % WARP;
     float sum = 0.0f;
@@ -185,7 +190,7 @@ static __device__ __forceinline__ void unit_row(float (&y)[N], const T *x, int64
 }
 
 /* Over the warps of a column. */
-static __device__ __forceinline__ float sum_warps(float (&part)[WARPS][WARP], float v)
+static __device__ __forceinline__ float reduce_warps(float (&part)[WARPS][WARP], float v)
 {
     const int lane = threadIdx.x % WARP;
 
@@ -202,21 +207,23 @@ static __device__ __forceinline__ float sum_warps(float (&part)[WARPS][WARP], fl
 #define FROM_ROW(row, j) __shfl_sync(~0u, (row)[(j) / 4], (j) % 4 * WARPS + threadIdx.x / WARP)
 
 template <int N, class T>
-static __device__ __forceinline__ void step(float (&state)[4 * N], float (&part)[2][WARPS][WARP],
-                                            const delta<T> &v, const places<T> &at, int64_t col)
+static __device__ __forceinline__ void step_token(float (&state)[4 * N],
+                                                  float (&part)[2][WARPS][WARP],
+                                                  const gated_delta_call<T> &v,
+                                                  const chunk_offsets<T> &at, int64_t col)
 {
-    const float fade = expf(v.g[at.cell]), beta = sigmoid(to_float(v.b[at.cell]));
+    const float gate_decay = expf(v.g[at.cell]), beta = sigmoid(to_float(v.b[at.cell]));
     const int64_t f = col + threadIdx.x % WARP;
     float q[N], k[N], sum = 0.0f, u;
 
-    unit_row(q, v.q + at.key, v.n.d, v.n.scale);
-    unit_row(k, v.k + at.key, v.n.d, 1.0f);
+    l2_normalize_row(q, v.q + at.key, v.n.d, v.n.scale);
+    l2_normalize_row(k, v.k + at.key, v.n.d, 1.0f);
 #pragma unroll
     for (int j = 0; j < 4 * N; j++) {
-        state[j] *= fade;
+        state[j] *= gate_decay;
         sum = fmaf(FROM_ROW(k, j), state[j], sum);
     }
-    sum = sum_warps(part[0], sum);
+    sum = reduce_warps(part[0], sum);
     u = f < v.n.f ? beta * (to_float(v.v[at.value + f]) - sum) : 0.0f;
     sum = 0.0f;
 #pragma unroll
@@ -224,21 +231,22 @@ static __device__ __forceinline__ void step(float (&state)[4 * N], float (&part)
         state[j] = fmaf(FROM_ROW(k, j), u, state[j]);
         sum = fmaf(FROM_ROW(q, j), state[j], sum);
     }
-    sum = sum_warps(part[1], sum);
+    sum = reduce_warps(part[1], sum);
     if (threadIdx.x < WARP && f < v.n.f)
-        put(v.o + at.value + f, sum);
+        store_float(v.o + at.value + f, sum);
 }
 
 /* N: eighths of WARPS rows of a warp, 32 features each. */
-template <int N, class T> static __global__ void __launch_bounds__(THREADS) step_kernel(delta<T> v)
+template <int N, class T>
+static __global__ void __launch_bounds__(THREADS) step_kernel(gated_delta_call<T> v)
 {
     __shared__ float part[2][WARPS][WARP];
-    const int64_t across = d9di_ceil_div(v.n.f, WARP), col = blockIdx.x % across * WARP;
+    const int64_t across = d9di_i64_ceil_div(v.n.f, WARP), col = blockIdx.x % across * WARP;
     const int64_t h = blockIdx.x / across % v.n.a, i = blockIdx.x / across / v.n.a;
-    const document d = document_of(v.n.of, i);
-    const bool fresh = v.n.of.segment[i].nk <= v.n.of.segment[i].nq;
+    const document d = document_of(v.n.docs, i);
+    const bool fresh = v.n.docs.segment[i].nk <= v.n.docs.segment[i].nq;
     const int64_t f = col + threadIdx.x % WARP, row = threadIdx.x / WARP;
-    float *cell = (float *)v.past.cell + (v.past.at[i] * v.n.a + h) * v.n.d * v.n.f + f;
+    float *cell = (float *)v.past.slots + (v.past.slot_index[i] * v.n.a + h) * v.n.d * v.n.f + f;
     float state[4 * N];
 
     if (d.n == 0)
@@ -248,54 +256,57 @@ template <int N, class T> static __global__ void __launch_bounds__(THREADS) step
         state[j] =
             !fresh && f < v.n.f && row + WARPS * j < v.n.d ? cell[(row + WARPS * j) * v.n.f] : 0.0f;
     for (int64_t t = d.first; t < d.first + d.n; t++)
-        step<N>(state, part, v, places<T>(v, chunk{t, h, h / (v.n.a / v.n.k), 1, true, true}), col);
+        step_token<N>(state, part, v,
+                      chunk_offsets<T>(v, chunk{t, h, h / (v.n.a / v.n.k), 1, true, true}), col);
 #pragma unroll
     for (int j = 0; j < 4 * N; j++)
         if (f < v.n.f && row + WARPS * j < v.n.d)
             cell[(row + WARPS * j) * v.n.f] = state[j];
 }
 
-template <int N, class T> static d9d_status launch_steps(d9d_stream s, const delta<T> &v)
+template <int N, class T>
+static d9d_status launch_step_sized(d9d_stream s, const gated_delta_call<T> &v)
 {
-    const int64_t blocks = v.n.of.segments * v.n.a * d9di_ceil_div(v.n.f, WARP);
+    const int64_t blocks = v.n.docs.segments * v.n.a * d9di_i64_ceil_div(v.n.f, WARP);
 
-    step_kernel<N><<<(unsigned)blocks, THREADS, 0, d9di_queue(s)>>>(v);
-    return d9di_launched("delta_on");
+    step_kernel<N><<<(unsigned)blocks, THREADS, 0, d9di_cuda_stream(s)>>>(v);
+    return d9di_cuda_check_launch("delta_on");
 }
 
-template <class T> static d9d_status run_steps(d9d_stream s, const delta<T> &v)
+template <class T> static d9d_status launch_step(d9d_stream s, const gated_delta_call<T> &v)
 {
     if (v.n.d > 16 * WARP)
         return D9D_FAIL(D9D_ENOTSUP, "delta_on: keys of %lld features, at most %d are supported",
                         (long long)v.n.d, 16 * WARP);
-    return v.n.d <= 2 * WARP   ? launch_steps<2>(s, v)
-           : v.n.d <= 4 * WARP ? launch_steps<4>(s, v)
-           : v.n.d <= 8 * WARP ? launch_steps<8>(s, v)
-                               : launch_steps<16>(s, v);
+    return v.n.d <= 2 * WARP   ? launch_step_sized<2>(s, v)
+           : v.n.d <= 4 * WARP ? launch_step_sized<4>(s, v)
+           : v.n.d <= 8 * WARP ? launch_step_sized<8>(s, v)
+                               : launch_step_sized<16>(s, v);
 }
 
-d9d_status d9d_k_delta_on(d9d_stream s, const d9d_delta_dims *n, const d9d_past *past, void *o,
-                          const void *q, const void *k, const void *v, const float *g,
-                          const void *b)
+d9d_status d9d_k_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
+                                  const d9d_state_slots *past, void *o, const void *q,
+                                  const void *k, const void *v, const float *g, const void *b)
 {
     const void *const arrays[] = {o, q, k, v};
     bool none = false;
 
-    D9D_TRY(delta_check("delta_on", n, &none));
-    if (n->of.segment == NULL)
+    D9D_TRY(gated_delta_check("delta_on", n, &none));
+    if (n->docs.segment == NULL)
         return D9D_FAIL(D9D_EINVAL, "delta_on: which documents go on?");
     if (none)
         return D9D_OK;
-    if (n->of.b * n->of.s > FEW_TOKENS * n->of.segments && d9di_delta_takes(n, arrays, 4)) {
-        delta<bf16> c = call_of<bf16>(n, o, q, k, v, g, b);
+    if (n->docs.b * n->docs.s > MAX_STEP_TOKENS * n->docs.segments &&
+        d9di_gated_delta_scan_supported(n, arrays, 4)) {
+        gated_delta_call<bf16> c = call_make<bf16>(n, o, q, k, v, g, b);
 
         c.past = *past;
-        return run_prepared(s, "delta_on", c);
+        return run_scan(s, "delta_on", c);
     }
-    return D9DI_TYPED(n->t, T, [&] {
-        delta<T> c = call_of<T>(n, o, q, k, v, g, b);
+    return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
+        gated_delta_call<T> c = call_make<T>(n, o, q, k, v, g, b);
 
         c.past = *past;
-        return run_steps(s, c);
+        return launch_step(s, c);
     }());
 }

@@ -7,7 +7,7 @@
  *
  *     S = (1 + A)^-1        U = S (beta V - beta e^b K X)
  *
- * In bfloat16, with keys of up to MOST_KEYS features, the walk is gated_delta_scan.cu's, which
+ * In bfloat16, with keys of up to MAX_KEY_SIZE features, the walk is gated_delta_scan.cu's, which
  * needs S and P of every chunk; elsewhere it is the plain one below, which needs W = S (beta e^b K)
  * and S (beta V).
  *
@@ -20,47 +20,51 @@
 #include "cuda/common/block_mma.cuh"
 #include "cuda/common/varlen.cuh"
 
-enum { CHUNK = D9D_DELTA_CHUNK, COLUMNS = 32, BLOCK = 16, MOST_KEYS = 128 };
+enum { CHUNK = D9D_GATED_DELTA_CHUNK, COLUMNS = 32, BLOCK = 16, MAX_KEY_SIZE = 128 };
 static_assert((int)CHUNK == (int)TILE, "a chunk is a tile");
 
 typedef float square[CHUNK][TILE + PAD];
 
 /* What the rows of a chunk are multiplied with; zeros beyond its last token. */
-struct factors {
+struct chunk_factors {
     float write[CHUNK], write_up[CHUNK]; /* beta; beta e^b over the length of k */
     float k_on[CHUNK], q_up[CHUNK];      /* e^(b_C - b) over the length of k; e^b, of q */
     float last, room[3];                 /* e^(b_C) */
 };
 /* A chunk of a head without the state: S, as what it is rounded to and the rest, and P. */
-struct prepared {
+struct prepared_chunk {
     bf16 s[2][CHUNK][CHUNK], p[CHUNK][CHUNK];
-    factors f;
+    chunk_factors f;
 };
 
-/* A call: arrays by token and head, but for `state` and `dstate`, which are by d9d_delta_dims. */
-template <class T> struct delta {
-    d9d_delta_dims n;
+/* A call: arrays by token and head, but for `state` and `dstate`, which are by
+ * d9d_gated_delta_dims. */
+template <class T> struct gated_delta_call {
+    d9d_gated_delta_dims n;
     const T *q, *k, *v, *b, *dout;
     const float *g;
     T *o, *dq, *dk, *dv, *db;
     float *dg, *state;
     /* scratch */
-    float *inv_q, *inv_k; /* [tokens, K]: 1 over the length */
-    float *w, *u;         /* [tokens, A, D], [tokens, A, F] */
-    float *s, *du;        /* backward: [tokens, A, CHUNK], [tokens, A, F] */
-    float *hq, *hk;       /* backward: of each head of values [tokens, A, D] */
-    float *dstate;        /* backward: of the state after the chunk before slot's */
-    prepared *ready;      /* [chunks, A]; NULL: the plain way */
-    d9d_past past;        /* generation: states; cell NULL: none */
+    float *inv_q, *inv_k;  /* [tokens, K]: 1 over the length */
+    float *w, *u;          /* [tokens, A, D], [tokens, A, F] */
+    float *s, *du;         /* backward: [tokens, A, CHUNK], [tokens, A, F] */
+    float *hq, *hk;        /* backward: of each head of values [tokens, A, D] */
+    float *dstate;         /* backward: of the state after the chunk before slot's */
+    prepared_chunk *ready; /* [chunks, A]; NULL: the plain way */
+    d9d_state_slots past;  /* generation: states; cell NULL: none */
 };
 
 /* --- gated_delta_scan.cu: [chunks, A] in ready, then U, X and O of all chunks; U alone, from the
  * states; Y and the gradient of the states. */
-bool d9di_delta_takes(const d9d_delta_dims *n, const void *const *arrays, int count);
-d9d_status d9di_delta_prepare(d9d_stream s, const char *op, const delta<bf16> &v);
-d9d_status d9di_delta_onward(d9d_stream s, const char *op, const delta<bf16> &v);
-d9d_status d9di_delta_regain(d9d_stream s, const char *op, const delta<bf16> &v);
-d9d_status d9di_delta_back(d9d_stream s, const char *op, const delta<bf16> &v);
+bool d9di_gated_delta_scan_supported(const d9d_gated_delta_dims *n, const void *const *arrays,
+                                     int count);
+d9d_status d9di_gated_delta_scan_prepare(d9d_stream s, const char *op,
+                                         const gated_delta_call<bf16> &v);
+d9d_status d9di_gated_delta_scan_fwd(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
+d9d_status d9di_gated_delta_scan_recompute(d9d_stream s, const char *op,
+                                           const gated_delta_call<bf16> &v);
+d9d_status d9di_gated_delta_scan_bwd(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
 
 /* A chunk of n tokens; its head of values and of keys. */
 struct chunk {
@@ -70,49 +74,50 @@ struct chunk {
 };
 
 template <class T>
-static __device__ __forceinline__ chunk chunk_of(const delta<T> &v, const document &d, int64_t c,
-                                                 int64_t h)
+static __device__ __forceinline__ chunk chunk_of(const gated_delta_call<T> &v, const document &d,
+                                                 int64_t c, int64_t h)
 {
     const int64_t left = d.n - c * CHUNK;
 
     return {d.first + c * CHUNK,
             h,
             h / (v.n.a / v.n.k),
-            (int)d9di_max(0, d9di_min(CHUNK, left)),
+            (int)d9di_i64_max(0, d9di_i64_min(CHUNK, left)),
             c == 0,
             left <= CHUNK};
 }
 
 /* A chunk by its number: which one of which document. */
-struct numbered {
+struct chunk_ref {
     document d;
     int64_t c;
 };
 template <class T>
-static __device__ __forceinline__ numbered chunk_numbered(const delta<T> &v, int64_t number)
+static __device__ __forceinline__ chunk_ref chunk_find(const gated_delta_call<T> &v, int64_t number)
 {
     const int64_t i = last_document(
-        v.n.of, [&](int64_t j, const document &d) { return d.first / CHUNK + j <= number; });
-    const document d = document_of(v.n.of, i);
+        v.n.docs, [&](int64_t j, const document &d) { return d.first / CHUNK + j <= number; });
+    const document d = document_of(v.n.docs, i);
 
-    return {d, d9di_max(0, number - d.first / CHUNK - i)};
+    return {d, d9di_i64_max(0, number - d.first / CHUNK - i)};
 }
 
 /* The chunk of a block of a launch over all chunks and heads. */
-template <class T> static __device__ __forceinline__ chunk chunk_mine(const delta<T> &v)
+template <class T>
+static __device__ __forceinline__ chunk chunk_of_block(const gated_delta_call<T> &v)
 {
-    const numbered x = chunk_numbered(v, blockIdx.x / v.n.a);
+    const chunk_ref x = chunk_find(v, blockIdx.x / v.n.a);
 
     return chunk_of(v, x.d, x.c, blockIdx.x % v.n.a);
 }
 
-static inline int64_t chunks_most(const d9d_documents &of)
+static inline int64_t chunks_max(const d9d_varlen &of)
 {
     return of.b * of.s / CHUNK + documents_in(of);
 }
 
 /* Where things of the chunk begin. */
-template <class T> struct places {
+template <class T> struct chunk_offsets {
     int64_t key, value, cell; /* of its first token, in q k, in v o, in g b */
     int64_t wide;             /* in arrays of keys by heads of values */
     int64_t key_step, step,
@@ -120,7 +125,7 @@ template <class T> struct places {
     float *state;  /* before it */
     float *dstate; /* of what is after it */
 
-    __device__ __forceinline__ places(const delta<T> &v, const chunk &x)
+    __device__ __forceinline__ chunk_offsets(const gated_delta_call<T> &v, const chunk &x)
     {
         const int64_t size = v.n.d * v.n.f;
 
@@ -139,7 +144,7 @@ template <class T> struct places {
 };
 
 /* Numbers of the chunk's tokens; zeros beyond its last. */
-struct gates {
+struct chunk_gates {
     double b[CHUNK]; /* sums of g: their differences are small where they are not */
     float up[CHUNK], on[CHUNK], beta[CHUNK]; /* e^b, e^(b_C - b) */
     float q[CHUNK], k[CHUNK];                /* what q and k are to be multiplied with */
@@ -148,12 +153,13 @@ struct gates {
     float last;                              /* e^(b_C) */
 };
 
-static __device__ __forceinline__ float fade(const gates &g, int i, int j)
+static __device__ __forceinline__ float gate_decay(const chunk_gates &g, int i, int j)
 {
     return expf((float)(g.b[i] - g.b[j]));
 }
 
-template <class T> static __device__ void open_gates(gates &g, const delta<T> &v, const chunk &x)
+template <class T>
+static __device__ void gates_load(chunk_gates &g, const gated_delta_call<T> &v, const chunk &x)
 {
     const int i = threadIdx.x;
     const bool mine = i < CHUNK, there = i < x.n;
@@ -187,16 +193,16 @@ template <class T> static __device__ void open_gates(gates &g, const delta<T> &v
 }
 
 /* The elements (i, j) of a tile of N columns, shared among the threads. */
-#define EACH_CELL(i, j, N)                                                                         \
+#define FOR_EACH_ELEMENT(i, j, N)                                                                  \
     for (int e_ = threadIdx.x, i, j; i = e_ / (N), j = e_ % (N), e_ < CHUNK * (N); e_ += THREADS)
 
 /* s = (1 + a)^-1 of a lower half without its diagonal, in squares of BLOCK: those of the diagonal
  * first, a thread a column, then those below, further and further away. */
-static __device__ void invert(square &s, const square &a, float (*room)[BLOCK + 1])
+static __device__ void invert_unit_lower(square &s, const square &a, float (*room)[BLOCK + 1])
 {
     const int r = threadIdx.x / BLOCK, c = threadIdx.x % BLOCK;
 
-    EACH_CELL(i, j, TILE)
+    FOR_EACH_ELEMENT(i, j, TILE)
     s[i][j] = 0.0f;
     __syncthreads();
     if (threadIdx.x < CHUNK) {
@@ -231,41 +237,43 @@ static __device__ void invert(square &s, const square &a, float (*room)[BLOCK + 
 }
 
 /* Shared memory of a block that has a chunk. */
-struct shared {
-    staging<TILE> sh;
+struct chunk_smem {
+    smem_operands<TILE> sh;
     square one, two;
-    gates g;
+    chunk_gates g;
     float room[BLOCK][BLOCK + 1];
 };
 
 /* S of a chunk to m.two. */
 template <bool TENSOR, class T>
-static __device__ void solve(shared &m, const delta<T> &v, const chunk &x, const places<T> &at)
+static __device__ void solve_chunk(chunk_smem &m, const gated_delta_call<T> &v, const chunk &x,
+                                   const chunk_offsets<T> &at)
 {
-    const scaled<T> k = plain(v.k + at.key, at.key_step, 1, m.g.k);
+    const scaled_matrix<T> k = scaled_matrix_make(v.k + at.key, at.key_step, 1, m.g.k);
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
     sum.add(m.sh, k, 0, x.n, k, 0, x.n, v.n.d);
-    sum.give(m.one);
-    EACH_CELL(i, j, TILE)
-    m.one[i][j] = j < i ? m.one[i][j] * m.g.beta[i] * fade(m.g, i, j) : 0.0f;
+    sum.store(m.one);
+    FOR_EACH_ELEMENT(i, j, TILE)
+    m.one[i][j] = j < i ? m.one[i][j] * m.g.beta[i] * gate_decay(m.g, i, j) : 0.0f;
     __syncthreads();
-    invert(m.two, m.one, m.room);
+    invert_unit_lower(m.two, m.one, m.room);
 }
 
 /* W of it to memory where there is a state before it. */
 template <bool TENSOR, class T>
-static __device__ void store_w(shared &m, const delta<T> &v, const chunk &x, const places<T> &at)
+static __device__ void store_w(chunk_smem &m, const gated_delta_call<T> &v, const chunk &x,
+                               const chunk_offsets<T> &at)
 {
     tile_sum<TENSOR, TILE> sum;
 
     for (int64_t c = 0; c < v.n.d && !x.fresh; c += TILE) {
         sum.clear();
-        sum.add(m.sh, plain(&m.two[0][0], TILE + PAD, 1, NULL, m.g.write_up), 0, x.n,
-                plain(v.k + at.key, 1, at.key_step), c, v.n.d, x.n);
-        sum.give(m.one);
-        EACH_CELL(i, j, TILE)
+        sum.add(m.sh, scaled_matrix_make(&m.two[0][0], TILE + PAD, 1, NULL, m.g.write_up), 0, x.n,
+                scaled_matrix_make(v.k + at.key, 1, at.key_step), c, v.n.d, x.n);
+        sum.store(m.one);
+        FOR_EACH_ELEMENT(i, j, TILE)
         if (i < x.n && c + j < v.n.d)
             v.w[at.wide + i * at.d_step + c + j] = m.one[i][j];
         __syncthreads();
@@ -274,38 +282,40 @@ static __device__ void store_w(shared &m, const delta<T> &v, const chunk &x, con
 
 /* sum = S (beta V), columns from c on. */
 template <bool TENSOR, class T>
-static __device__ __forceinline__ void write_values(tile_sum<TENSOR, TILE> &sum, shared &m,
-                                                    const delta<T> &v, const chunk &x,
-                                                    const places<T> &at, int64_t c)
+static __device__ __forceinline__ void make_values(tile_sum<TENSOR, TILE> &sum, chunk_smem &m,
+                                                   const gated_delta_call<T> &v, const chunk &x,
+                                                   const chunk_offsets<T> &at, int64_t c)
 {
     sum.clear();
-    sum.add(m.sh, plain(&m.two[0][0], TILE + PAD, 1, NULL, m.g.write), 0, x.n,
-            plain(v.v + at.value, 1, at.step), c, v.n.f, x.n);
+    sum.add(m.sh, scaled_matrix_make(&m.two[0][0], TILE + PAD, 1, NULL, m.g.write), 0, x.n,
+            scaled_matrix_make(v.v + at.value, 1, at.step), c, v.n.f, x.n);
 }
 
 /* A tile of a chunk to an array of values. */
 template <class T, class Y>
-static __device__ __forceinline__ void store_values(Y *y, const square &t, const delta<T> &v,
-                                                    const chunk &x, const places<T> &at, int64_t c)
+static __device__ __forceinline__ void store_values(Y *y, const square &t,
+                                                    const gated_delta_call<T> &v, const chunk &x,
+                                                    const chunk_offsets<T> &at, int64_t c)
 {
-    EACH_CELL(i, j, TILE)
+    FOR_EACH_ELEMENT(i, j, TILE)
     if (i < x.n && c + j < v.n.f)
-        put(y + at.value + i * at.step + c + j, t[i][j]);
+        store_float(y + at.value + i * at.step + c + j, t[i][j]);
     __syncthreads();
 }
 
 /* P = G Q K', j <= i, to m.one. */
 template <bool TENSOR, class T>
-static __device__ void attend(shared &m, const delta<T> &v, const chunk &x, const places<T> &at)
+static __device__ void make_qk(chunk_smem &m, const gated_delta_call<T> &v, const chunk &x,
+                               const chunk_offsets<T> &at)
 {
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
-    sum.add(m.sh, plain(v.q + at.key, at.key_step, 1, m.g.q), 0, x.n,
-            plain(v.k + at.key, at.key_step, 1, m.g.k), 0, x.n, v.n.d);
-    sum.give(m.one);
-    EACH_CELL(i, j, TILE)
-    m.one[i][j] = j <= i ? m.one[i][j] * fade(m.g, i, j) : 0.0f;
+    sum.add(m.sh, scaled_matrix_make(v.q + at.key, at.key_step, 1, m.g.q), 0, x.n,
+            scaled_matrix_make(v.k + at.key, at.key_step, 1, m.g.k), 0, x.n, v.n.d);
+    sum.store(m.one);
+    FOR_EACH_ELEMENT(i, j, TILE)
+    m.one[i][j] = j <= i ? m.one[i][j] * gate_decay(m.g, i, j) : 0.0f;
     __syncthreads();
 }
 
@@ -315,28 +325,28 @@ static __device__ void attend(shared &m, const delta<T> &v, const chunk &x, cons
  * the state, and how the state goes on from there. */
 
 /* Shared memory of a block that walks; rows of the state come behind. */
-struct walk {
-    staging<COLUMNS> sh;
+struct scan_smem {
+    smem_operands<COLUMNS> sh;
     float u[CHUNK][COLUMNS + PAD], out[CHUNK][COLUMNS + PAD];
-    gates g;
+    chunk_gates g;
 };
 typedef float state_row[COLUMNS + PAD];
-typedef tile_sum<false, COLUMNS> walk_sum;
+typedef tile_sum<false, COLUMNS> scan_sum;
 
-static inline int64_t walk_bytes(int64_t d)
+static inline int64_t scan_smem_bytes(int64_t d)
 {
-    return (int64_t)sizeof(walk) + d9di_round_up(d, TILE) * (int64_t)sizeof(state_row);
+    return (int64_t)sizeof(scan_smem) + d9di_i64_round_up(d, TILE) * (int64_t)sizeof(state_row);
 }
 
-template <class T> static int64_t walks(const delta<T> &v)
+template <class T> static int64_t scan_blocks(const gated_delta_call<T> &v)
 {
-    return documents_in(v.n.of) * v.n.a * d9di_ceil_div(v.n.f, COLUMNS);
+    return documents_in(v.n.docs) * v.n.a * d9di_i64_ceil_div(v.n.f, COLUMNS);
 }
 
 /* What the state is before the chunk, on its way, to memory where there is a place. */
 template <class T>
-static __device__ __forceinline__ void note_state(float *to, const state_row *state,
-                                                  const delta<T> &v, int64_t col)
+static __device__ __forceinline__ void store_state(float *to, const state_row *state,
+                                                   const gated_delta_call<T> &v, int64_t col)
 {
     for (int64_t e = threadIdx.x; e < v.n.d * COLUMNS && to != NULL; e += THREADS)
         if (col + e % COLUMNS < v.n.f)
@@ -344,79 +354,79 @@ static __device__ __forceinline__ void note_state(float *to, const state_row *st
 }
 
 /* The chunk's columns of `array`, with what the state adds, to m.u and back. */
-template <class WAY, class T>
-static __device__ __forceinline__ void finish_chunk(walk &m, const state_row *state,
-                                                    const delta<T> &v, const chunk &x,
-                                                    const places<T> &at, int64_t col)
+template <class SCAN, class T>
+static __device__ __forceinline__ void add_state_part(scan_smem &m, const state_row *state,
+                                                      const gated_delta_call<T> &v, const chunk &x,
+                                                      const chunk_offsets<T> &at, int64_t col)
 {
-    const bool begins = WAY::begins(x);
-    walk_sum sum;
+    const bool starts_without_state = SCAN::starts_without_state(x);
+    scan_sum sum;
 
     sum.clear();
-    if (!begins)
-        sum.add(m.sh, WAY::rows(m.g, v, at), 0, x.n, plain(&state[0][0], 1, COLUMNS + PAD), 0,
-                COLUMNS, v.n.d);
-    sum.give(m.out);
-    EACH_CELL(i, j, COLUMNS)
+    if (!starts_without_state)
+        sum.add(m.sh, SCAN::rows(m.g, v, at), 0, x.n,
+                scaled_matrix_make(&state[0][0], 1, COLUMNS + PAD), 0, COLUMNS, v.n.d);
+    sum.store(m.out);
+    FOR_EACH_ELEMENT(i, j, COLUMNS)
     {
-        float *u = WAY::array(v) + at.value + i * at.step + col + j;
+        float *u = SCAN::array(v) + at.value + i * at.step + col + j;
         const bool there = i < x.n && col + j < v.n.f;
 
         m.u[i][j] = there ? *u + m.out[i][j] : 0.0f;
-        if (there && !begins)
+        if (there && !starts_without_state)
             *u = m.u[i][j];
     }
     __syncthreads();
 }
 
-template <class WAY, class T>
-static __global__ void __launch_bounds__(THREADS) plain_walk_kernel(delta<T> v)
+template <class SCAN, class T>
+static __global__ void __launch_bounds__(THREADS) scan_simt_kernel(gated_delta_call<T> v)
 {
     extern __shared__ __align__(128) unsigned char raw[];
-    walk &m = *(walk *)raw;
-    state_row *state = (state_row *)(raw + sizeof(walk));
-    const int64_t across = d9di_ceil_div(v.n.f, COLUMNS), col = blockIdx.x % across * COLUMNS;
+    scan_smem &m = *(scan_smem *)raw;
+    state_row *state = (state_row *)(raw + sizeof(scan_smem));
+    const int64_t across = d9di_i64_ceil_div(v.n.f, COLUMNS), col = blockIdx.x % across * COLUMNS;
     const int64_t h = blockIdx.x / across % v.n.a;
-    const document d = document_of(v.n.of, blockIdx.x / across / v.n.a);
-    const int64_t chunks = d9di_ceil_div(d.n, CHUNK);
-    walk_sum sum;
+    const document d = document_of(v.n.docs, blockIdx.x / across / v.n.a);
+    const int64_t chunks = d9di_i64_ceil_div(d.n, CHUNK);
+    scan_sum sum;
 
-    for (int64_t e = threadIdx.x; e < d9di_round_up(v.n.d, TILE) * COLUMNS; e += THREADS)
+    for (int64_t e = threadIdx.x; e < d9di_i64_round_up(v.n.d, TILE) * COLUMNS; e += THREADS)
         state[e / COLUMNS][e % COLUMNS] = 0.0f;
     for (int64_t n = 0; n < chunks; n++) {
-        const chunk x = chunk_of(v, d, WAY::BACK ? chunks - 1 - n : n, h);
-        const places<T> at(v, x);
+        const chunk x = chunk_of(v, d, SCAN::BACK ? chunks - 1 - n : n, h);
+        const chunk_offsets<T> at(v, x);
 
-        open_gates(m.g, v, x);
-        note_state(WAY::BACK ? at.dstate : at.state, state, v, col);
-        finish_chunk<WAY>(m, state, v, x, at, col);
+        gates_load(m.g, v, x);
+        store_state(SCAN::BACK ? at.dstate : at.state, state, v, col);
+        add_state_part<SCAN>(m, state, v, x, at, col);
         for (int64_t r = 0; r < v.n.d && n + 1 < chunks; r += TILE) {
             sum.clear();
-            WAY::add(sum, m, v, x, at, r, col);
-            sum.give(m.out);
-            EACH_CELL(i, j, COLUMNS)
+            SCAN::add(sum, m, v, x, at, r, col);
+            sum.store(m.out);
+            FOR_EACH_ELEMENT(i, j, COLUMNS)
             state[r + i][j] = m.g.last * state[r + i][j] + m.out[i][j];
             __syncthreads();
         }
     }
 }
 
-template <class WAY, class T>
-static d9d_status plain_walk(const char *op, cudaStream_t queue, const delta<T> &v)
+template <class SCAN, class T>
+static d9d_status scan_simt(const char *op, cudaStream_t queue, const gated_delta_call<T> &v)
 {
-    const int64_t bytes = walk_bytes(v.n.d);
+    const int64_t bytes = scan_smem_bytes(v.n.d);
 
-    D9D_TRY(d9di_allow_shared(op, (const void *)plain_walk_kernel<WAY, T>, bytes));
-    plain_walk_kernel<WAY><<<(unsigned)walks(v), THREADS, (size_t)bytes, queue>>>(v);
+    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)scan_simt_kernel<SCAN, T>, bytes));
+    scan_simt_kernel<SCAN><<<(unsigned)scan_blocks(v), THREADS, (size_t)bytes, queue>>>(v);
     return D9D_OK;
 }
 
 /* The 1 over the length of every row of q and k. */
 template <class T>
-static __global__ void lengths_kernel(float *inv_q, float *inv_k, const T *q, const T *k,
-                                      int64_t rows, int64_t d)
+static __global__ void qk_norms_kernel(float *inv_q, float *inv_k, const T *q, const T *k,
+                                       int64_t rows, int64_t d)
 {
-    const int64_t r = row_mine<WARP>();
+    const int64_t r = group_row<WARP>();
     float sq = 0.0f, sk = 0.0f;
 
     if (r >= rows)
@@ -439,46 +449,47 @@ static __global__ void lengths_kernel(float *inv_q, float *inv_k, const T *q, co
     }
 }
 
-template <class T> static void find_lengths(cudaStream_t queue, const delta<T> &v)
+template <class T> static void launch_qk_norms(cudaStream_t queue, const gated_delta_call<T> &v)
 {
-    const int64_t rows = v.n.of.b * v.n.of.s * v.n.k;
+    const int64_t rows = v.n.docs.b * v.n.docs.s * v.n.k;
 
-    lengths_kernel<<<blocks_of_rows(rows, WARP), THREADS, 0, queue>>>(v.inv_q, v.inv_k, v.q, v.k,
+    qk_norms_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, queue>>>(v.inv_q, v.inv_k, v.q, v.k,
                                                                       rows, v.n.d);
 }
 
 /* Floats of `ready`. */
-static inline int64_t prepared_floats(const d9d_delta_dims &n)
+static inline int64_t prepared_size(const d9d_gated_delta_dims &n)
 {
-    return chunks_most(n.of) * n.a * (int64_t)(sizeof(prepared) / 4);
+    return chunks_max(n.docs) * n.a * (int64_t)(sizeof(prepared_chunk) / 4);
 }
 
 /* EINVAL for heads that do not fit; *none where there is nothing to do. */
-static inline d9d_status delta_check(const char *op, const d9d_delta_dims *n, bool *none)
+static inline d9d_status gated_delta_check(const char *op, const d9d_gated_delta_dims *n,
+                                           bool *none)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->k == 0 ? n->a != 0 : n->a % n->k != 0)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld heads of values are no multiple of %lld of keys", op,
                         (long long)n->a, (long long)n->k);
-    *none = n->of.b * n->of.s * n->a * n->d * n->f == 0;
+    *none = n->docs.b * n->docs.s * n->a * n->d * n->f == 0;
     return D9D_OK;
 }
 
 /* Pieces of scratch, one after the other. */
-struct pieces {
+struct scratch_arena {
     float *p;
 
-    float *take(int64_t n)
+    float *alloc(int64_t n)
     {
         float *mine = p;
 
-        p = p == NULL ? NULL : p + d9di_round_up(n, 64);
+        p = p == NULL ? NULL : p + d9di_i64_round_up(n, 64);
         return mine;
     }
 };
-static inline int64_t piece(int64_t n)
+static inline int64_t scratch_floats(int64_t n)
 {
-    return d9di_round_up(n, 64);
+    return d9di_i64_round_up(n, 64);
 }
 
 #endif /* D9DI_CUDA_GDN_GATED_DELTA_CUH */

@@ -25,10 +25,10 @@
 #define LIBRARY "libcublasLt.so." STR(CUBLAS_VER_MAJOR)
 
 enum {
-    MOST_SCRATCH = 64 << 20,
-    MOST_ALIGNED = 256,
-    CHOICES = 7,            /* algorithms in a trial */
-    TRIALS = 256,           /* of a stream; later shapes take the first choice */
+    MAX_SCRATCH = 64 << 20,
+    MAX_ALIGNMENT = 256,
+    MAX_ALGOS = 7,            /* algorithms in a trial */
+    MAX_TRIALS = 256,           /* of a stream; later shapes take the first choice */
     TRIAL_BYTES = 256 << 20 /* the largest result */
 };
 static const double TRIAL_FLOP = 1e10; /* what takes longer than some launches */
@@ -58,20 +58,20 @@ typedef struct choice {
 typedef struct plan {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c; /* in its terms: a is our B */
-    choice choice[CHOICES];
+    choice choice[MAX_ALGOS];
     int n, best;                   /* choices, none: the library has no algorithm; the one to use */
-    bool tried;                    /* or not to be tried */
-    cudaEvent_t mark[2 * CHOICES]; /* before and after each choice of a trial under way */
-    int *differ;                   /* 1 for those whose bits are not the first choice's */
+    bool trial_done;                    /* or not to be tried */
+    cudaEvent_t events[2 * MAX_ALGOS]; /* before and after each choice of a trial under way */
+    int *mismatch;                   /* 1 for those whose bits are not the first choice's */
     struct plan *next;             /* to free them all */
 } plan;
 
-struct d9di_blas {
+struct d9di_cublaslt {
     void *library;
     cublasLtHandle_t handle;
     d9d_map plans;
     plan *first;
-    int *differ; /* of the trials, [TRIALS, CHOICES] in host memory that the GPU writes; NULL: no
+    int *mismatch; /* of the trials, [TRIALS, CHOICES] in host memory that the GPU writes; NULL: no
                     trials */
     int n_trials;
 #define X(f) __typeof__(f) *f;
@@ -79,14 +79,14 @@ struct d9di_blas {
 #undef X
 };
 
-static d9d_status fail(const d9di_blas *b, const char *op, const char *what, cublasStatus_t e)
+static d9d_status cublaslt_fail(const d9di_cublaslt *b, const char *op, const char *what, cublasStatus_t e)
 {
     const d9d_status st = e == CUBLAS_STATUS_ALLOC_FAILED ? D9D_EOOM : D9D_ECUDA;
 
     return D9D_FAIL(st, "%s: cuBLASLt, %s: %s", op, what, b->cublasLtGetStatusString(e));
 }
 
-static d9d_status load(d9di_blas *b)
+static d9d_status library_load(d9di_cublaslt *b)
 {
     static const char *const places[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
 
@@ -106,42 +106,42 @@ static d9d_status load(d9di_blas *b)
     return D9D_OK;
 }
 
-d9d_status d9di_blas_open(d9di_blas **out)
+d9d_status d9di_cublaslt_open(d9di_cublaslt **out)
 {
-    d9di_blas *b = calloc(1, sizeof(*b));
+    d9di_cublaslt *b = calloc(1, sizeof(*b));
     cublasStatus_t e;
     d9d_status st;
 
     if (b == NULL)
         return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for cuBLASLt");
-    D9D_TRY_OR(st, load(b), out);
+    D9D_TRY_OR(st, library_load(b), out);
     e = b->cublasLtCreate(&b->handle);
     if (e != CUBLAS_STATUS_SUCCESS) {
         b->handle = NULL;
-        st = fail(b, "cuda", "cublasLtCreate", e);
+        st = cublaslt_fail(b, "cuda", "cublasLtCreate", e);
         goto out;
     }
-    if (cudaHostAlloc((void **)&b->differ, TRIALS * CHOICES * sizeof(int), cudaHostAllocMapped) !=
+    if (cudaHostAlloc((void **)&b->mismatch, MAX_TRIALS * MAX_ALGOS * sizeof(int), cudaHostAllocMapped) !=
         cudaSuccess)
-        b->differ = NULL;
+        b->mismatch = NULL;
     *out = b;
     b = NULL;
 out:
-    d9di_blas_close(b);
+    d9di_cublaslt_close(b);
     return st;
 }
 
 static void trial_end(plan *p)
 {
-    for (int i = 0; i < 2 * CHOICES; i++)
-        if (p->mark[i] != NULL)
-            (void)cudaEventDestroy(p->mark[i]);
-    memset(p->mark, 0, sizeof(p->mark));
-    p->differ = NULL;
-    p->tried = true;
+    for (int i = 0; i < 2 * MAX_ALGOS; i++)
+        if (p->events[i] != NULL)
+            (void)cudaEventDestroy(p->events[i]);
+    memset(p->events, 0, sizeof(p->events));
+    p->mismatch = NULL;
+    p->trial_done = true;
 }
 
-static void plan_free(const d9di_blas *b, plan *p)
+static void plan_free(const d9di_cublaslt *b, plan *p)
 {
     trial_end(p);
     if (p->desc != NULL)
@@ -156,7 +156,7 @@ static void plan_free(const d9di_blas *b, plan *p)
 }
 
 /* The library stays loaded: unloading it would run its teardown beside a live CUDA context. */
-void d9di_blas_close(d9di_blas *b)
+void d9di_cublaslt_close(d9di_cublaslt *b)
 {
     if (b == NULL)
         return;
@@ -165,8 +165,8 @@ void d9di_blas_close(d9di_blas *b)
         plan_free(b, p);
     }
     d9d_map_release(&b->plans);
-    if (b->differ != NULL)
-        (void)cudaFreeHost(b->differ);
+    if (b->mismatch != NULL)
+        (void)cudaFreeHost(b->mismatch);
     if (b->handle != NULL)
         (void)b->cublasLtDestroy(b->handle);
     free(b);
@@ -178,21 +178,21 @@ static cudaDataType_t cuda_type(d9d_dtype t)
 }
 
 /* How far an address is aligned, as the heuristic wants to know it. */
-static int32_t alignment(const void *p)
+static int32_t ptr_alignment(const void *p)
 {
-    const uintptr_t bits = (uintptr_t)p | MOST_ALIGNED;
+    const uintptr_t bits = (uintptr_t)p | MAX_ALIGNMENT;
 
     return (int32_t)(bits & -bits);
 }
 
 /* A stored matrix of rows x cols, row-major: cols x rows to the library. */
-static cublasStatus_t layout(const d9di_blas *b, cublasLtMatrixLayout_t *out, d9d_dtype t,
+static cublasStatus_t layout_create(const d9di_cublaslt *b, cublasLtMatrixLayout_t *out, d9d_dtype t,
                              int64_t rows, int64_t cols)
 {
     return b->cublasLtMatrixLayoutCreate(out, cuda_type(t), (uint64_t)cols, (uint64_t)rows, cols);
 }
 
-static cublasStatus_t describe(const d9di_blas *b, const d9d_gemm *g, plan *p)
+static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm *g, plan *p)
 {
     const cublasOperation_t ta = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t tb = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -206,18 +206,18 @@ static cublasStatus_t describe(const d9di_blas *b, const d9d_gemm *g, plan *p)
         e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb,
                                               sizeof(tb));
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_b ? layout(b, &p->a, g->t, g->n, g->k) : layout(b, &p->a, g->t, g->k, g->n);
+        e = g->trans_b ? layout_create(b, &p->a, g->t, g->n, g->k) : layout_create(b, &p->a, g->t, g->k, g->n);
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_a ? layout(b, &p->b, g->t, g->k, g->m) : layout(b, &p->b, g->t, g->m, g->k);
+        e = g->trans_a ? layout_create(b, &p->b, g->t, g->k, g->m) : layout_create(b, &p->b, g->t, g->m, g->k);
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = layout(b, &p->c, g->ct, g->m, g->n);
+        e = layout_create(b, &p->c, g->ct, g->m, g->n);
     return e;
 }
 
-static cublasStatus_t prefer(const d9di_blas *b, const plan_key *key,
+static cublasStatus_t preference_set(const d9di_cublaslt *b, const plan_key *key,
                              cublasLtMatmulPreference_t pref)
 {
-    const size_t scratch = MOST_SCRATCH;
+    const size_t scratch = MAX_SCRATCH;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const uint32_t align[] = {(uint32_t)key->align_b, (uint32_t)key->align_a,
                               (uint32_t)key->align_c};
@@ -242,9 +242,9 @@ static cublasStatus_t prefer(const d9di_blas *b, const plan_key *key,
 }
 
 /* Ask for algorithms; that there is none is an answer too. */
-static cublasStatus_t choose(const d9di_blas *b, const plan_key *key, plan *p)
+static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *key, plan *p)
 {
-    cublasLtMatmulHeuristicResult_t found[CHOICES];
+    cublasLtMatmulHeuristicResult_t found[MAX_ALGOS];
     cublasLtMatmulPreference_t pref;
     cublasStatus_t e;
     int n = 0;
@@ -253,10 +253,10 @@ static cublasStatus_t choose(const d9di_blas *b, const plan_key *key, plan *p)
     e = b->cublasLtMatmulPreferenceCreate(&pref);
     if (e != CUBLAS_STATUS_SUCCESS)
         return e;
-    e = prefer(b, key, pref);
+    e = preference_set(b, key, pref);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = b->cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref,
-                                              CHOICES, found, &n);
+                                              MAX_ALGOS, found, &n);
     (void)b->cublasLtMatmulPreferenceDestroy(pref);
     if (e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE)
         return CUBLAS_STATUS_SUCCESS; /* such types or layouts it does not know */
@@ -266,7 +266,7 @@ static cublasStatus_t choose(const d9di_blas *b, const plan_key *key, plan *p)
     return e;
 }
 
-static d9d_status plan_find(d9di_blas *b, const char *op, const d9d_gemm *g, const plan_key *key,
+static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, const plan_key *key,
                             plan **out)
 {
     cublasStatus_t e;
@@ -280,11 +280,11 @@ static d9d_status plan_find(d9di_blas *b, const char *op, const d9d_gemm *g, con
     p = calloc(1, sizeof(*p));
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a product's plan", op);
-    e = describe(b, g, p);
+    e = plan_describe(b, g, p);
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = choose(b, key, p);
+        e = query_heuristic(b, key, p);
     st = e == CUBLAS_STATUS_SUCCESS ? d9d_map_put(&b->plans, (const char *)key, sizeof(*key), p)
-                                    : fail(b, op, "choice of an algorithm", e);
+                                    : cublaslt_fail(b, op, "choice of an algorithm", e);
     if (st != D9D_OK) {
         plan_free(b, p);
         return st;
@@ -306,72 +306,72 @@ typedef struct product {
     plan *p;
 } product;
 
-static d9d_status multiply(const product *x, const choice *how, void *to)
+static d9d_status gemm_run(const product *x, const choice *how, void *to)
 {
-    const d9di_blas *lib = x->s->blas;
+    const d9di_cublaslt *lib = x->s->cublaslt;
     const plan *p = x->p;
     const float one = 1.0f;
-    cudaStream_t queue = d9di_queue(x->s);
+    cudaStream_t queue = d9di_cuda_stream(x->s);
     void *scratch = NULL;
     cublasStatus_t e;
 
     if (how->scratch > 0)
-        D9D_TRY(d9di_take(x->s, how->scratch, &scratch));
+        D9D_TRY(d9di_cuda_scratch_alloc(x->s, how->scratch, &scratch));
     e = lib->cublasLtMatmul(lib->handle, p->desc, &one, x->b, p->a, x->a, p->b, &x->g->beta, x->old,
                             p->c, to, p->c, &how->algo, scratch, (size_t)how->scratch, queue);
     if (scratch != NULL)
-        d9di_give(x->s, scratch, how->scratch);
-    return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : fail(lib, x->op, "cublasLtMatmul", e);
+        d9di_cuda_scratch_free(x->s, scratch, how->scratch);
+    return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : cublaslt_fail(lib, x->op, "cublasLtMatmul", e);
 }
 
 /* --- trials --------------------------------------------------------------------------- */
 
-static int64_t bytes_of(const d9d_gemm *g)
+static int64_t result_bytes(const d9d_gemm *g)
 {
     return g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
 }
 
-static bool worth_trying(const d9di_blas *b, const plan *p, const d9d_gemm *g)
+static bool trial_is_worthwhile(const d9di_cublaslt *b, const plan *p, const d9d_gemm *g)
 {
-    return !p->tried && p->differ == NULL && p->n > 1 && b->differ != NULL &&
-           b->n_trials < TRIALS && bytes_of(g) <= TRIAL_BYTES &&
+    return !p->trial_done && p->mismatch == NULL && p->n > 1 && b->mismatch != NULL &&
+           b->n_trials < MAX_TRIALS && result_bytes(g) <= TRIAL_BYTES &&
            2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP;
 }
 
 /* One choice twice, the second time between marks, and compared with the first's result. */
-static d9d_status try_choice(const product *x, int i, void *to, const void *first)
+static d9d_status trial_run_algo(const product *x, int i, void *to, const void *first)
 {
     plan *p = x->p;
-    cudaStream_t queue = d9di_queue(x->s);
+    cudaStream_t queue = d9di_cuda_stream(x->s);
 
     for (int m = 2 * i; m < 2 * i + 2; m++)
-        if (cudaEventCreate(&p->mark[m]) != cudaSuccess)
+        if (cudaEventCreate(&p->events[m]) != cudaSuccess)
             return d9di_cuda_fail(x->op, cudaErrorMemoryAllocation);
-    D9D_TRY(multiply(x, &p->choice[i], to));
-    (void)cudaEventRecord(p->mark[2 * i], queue);
-    D9D_TRY(multiply(x, &p->choice[i], to));
-    (void)cudaEventRecord(p->mark[2 * i + 1], queue);
+    D9D_TRY(gemm_run(x, &p->choice[i], to));
+    (void)cudaEventRecord(p->events[2 * i], queue);
+    D9D_TRY(gemm_run(x, &p->choice[i], to));
+    (void)cudaEventRecord(p->events[2 * i + 1], queue);
     return to == first ? D9D_OK
-                       : d9di_compare(x->s, x->op, first, to, bytes_of(x->g), &p->differ[i]);
+                       : d9di_bitwise_compare(x->s, x->op, first, to, result_bytes(x->g), &p->mismatch[i]);
 }
 
 /* A trial that finds no memory is none. */
-static void trial_begin(d9di_blas *b, const product *x)
+static void trial_begin(d9di_cublaslt *b, const product *x)
 {
-    const int64_t half = d9di_round_up(bytes_of(x->g), 256);
+    const int64_t half = d9di_i64_round_up(result_bytes(x->g), 256);
     plan *p = x->p;
     d9d_status st = D9D_OK;
     void *room;
 
-    if (d9di_take(x->s, 2 * half, &room) != D9D_OK) {
-        p->tried = true;
+    if (d9di_cuda_scratch_alloc(x->s, 2 * half, &room) != D9D_OK) {
+        p->trial_done = true;
         return;
     }
-    p->differ = b->differ + CHOICES * b->n_trials++;
-    memset(p->differ, 0, CHOICES * sizeof(int));
+    p->mismatch = b->mismatch + MAX_ALGOS * b->n_trials++;
+    memset(p->mismatch, 0, MAX_ALGOS * sizeof(int));
     for (int i = 0; i < p->n && st == D9D_OK; i++)
-        st = try_choice(x, i, i == 0 ? room : (char *)room + half, room);
-    d9di_give(x->s, room, 2 * half);
+        st = trial_run_algo(x, i, i == 0 ? room : (char *)room + half, room);
+    d9di_cuda_scratch_free(x->s, room, 2 * half);
     if (st != D9D_OK)
         trial_end(p);
 }
@@ -379,19 +379,19 @@ static void trial_begin(d9di_blas *b, const product *x)
 /* The first choice, unless another takes less than this part of its time.  A trial is too short to
  * be held to the power limit: what is a little faster in it are smaller tiles, which move more
  * bytes a FLOP and are up to 6 % slower when the limit holds. */
-#define MUCH_FASTER 0.87f
+#define TRIAL_WIN_RATIO 0.87f
 
-static void trial_judge(plan *p)
+static void trial_conclude(plan *p)
 {
     float best, ms;
 
-    if (cudaEventQuery(p->mark[2 * p->n - 1]) != cudaSuccess)
+    if (cudaEventQuery(p->events[2 * p->n - 1]) != cudaSuccess)
         return; /* under way */
-    if (cudaEventElapsedTime(&best, p->mark[0], p->mark[1]) == cudaSuccess) {
-        best *= MUCH_FASTER;
+    if (cudaEventElapsedTime(&best, p->events[0], p->events[1]) == cudaSuccess) {
+        best *= TRIAL_WIN_RATIO;
         for (int i = 1; i < p->n; i++)
-            if (p->differ[i] == 0 &&
-                cudaEventElapsedTime(&ms, p->mark[2 * i], p->mark[2 * i + 1]) == cudaSuccess &&
+            if (p->mismatch[i] == 0 &&
+                cudaEventElapsedTime(&ms, p->events[2 * i], p->events[2 * i + 1]) == cudaSuccess &&
                 ms < best) {
                 best = ms;
                 p->best = i;
@@ -400,7 +400,7 @@ static void trial_judge(plan *p)
     trial_end(p);
 }
 
-d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
+d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
                           const void *b, void *c, bool *done)
 {
     const plan_key key = {.m = g->m,
@@ -411,20 +411,20 @@ d9d_status d9di_blas_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const
                           .trans_a = g->trans_a,
                           .trans_b = g->trans_b,
                           .accumulate = g->beta != 0.0f,
-                          .align_a = alignment(a),
-                          .align_b = alignment(b),
-                          .align_c = alignment((const void *)((uintptr_t)c | (uintptr_t)g->plus))};
-    d9di_blas *lib = s->blas;
-    product x = {s, op, g, a, b, g->plus != NULL ? g->plus : c, NULL};
+                          .align_a = ptr_alignment(a),
+                          .align_b = ptr_alignment(b),
+                          .align_c = ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend))};
+    d9di_cublaslt *lib = s->cublaslt;
+    product x = {s, op, g, a, b, g->addend != NULL ? g->addend : c, NULL};
 
-    (void)d9di_queue(s);
-    D9D_TRY(plan_find(lib, op, g, &key, &x.p));
+    (void)d9di_cuda_stream(s);
+    D9D_TRY(plan_get(lib, op, g, &key, &x.p));
     *done = x.p->n > 0;
     if (!*done)
         return D9D_OK;
-    if (worth_trying(lib, x.p, g))
+    if (trial_is_worthwhile(lib, x.p, g))
         trial_begin(lib, &x);
-    else if (x.p->differ != NULL)
-        trial_judge(x.p);
-    return multiply(&x, &x.p->choice[x.p->best], c);
+    else if (x.p->mismatch != NULL)
+        trial_conclude(x.p);
+    return gemm_run(&x, &x.p->choice[x.p->best], c);
 }

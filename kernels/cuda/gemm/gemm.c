@@ -3,23 +3,23 @@
 #include "cuda/gemm/gemm_skinny.h"
 
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
-extern __typeof__(*((d9d_kernels *)0)->gemms) d9d_k_gemms;
+extern __typeof__(*((d9d_kernels *)0)->gemm_multi) d9d_k_gemm_multi;
 extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
 extern __typeof__(*((d9d_kernels *)0)->fill) d9d_k_fill;
 
 /* C = plus, for those who add to C in place. */
-static d9d_status bring(d9d_stream s, const char *op, const d9d_gemm *g, void *c)
+static d9d_status copy_addend(d9d_stream s, const char *op, const d9d_gemm *g, void *c)
 {
     cudaError_t e = cudaSuccess;
 
-    if (g->plus != NULL && g->plus != c && g->beta != 0.0f)
-        e = cudaMemcpyAsync(c, g->plus, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct),
-                            cudaMemcpyDeviceToDevice, d9di_queue(s));
+    if (g->addend != NULL && g->addend != c && g->beta != 0.0f)
+        e = cudaMemcpyAsync(c, g->addend, (size_t)(g->m * g->n) * d9d_dtype_size(g->ct),
+                            cudaMemcpyDeviceToDevice, d9di_cuda_stream(s));
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
 
 /* An empty sum: C = beta C. */
-static d9d_status scale(d9d_stream s, const d9d_gemm *g, void *c)
+static d9d_status scale_result(d9d_stream s, const d9d_gemm *g, void *c)
 {
     if (g->beta == 0.0f)
         return d9d_k_fill(s, g->ct, c, g->m * g->n, 0.0f);
@@ -33,21 +33,21 @@ d9d_status d9di_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void
 {
     bool done;
 
-    D9D_TRY(d9di_check_float(op, g->t));
-    D9D_TRY(d9di_check_float(op, g->ct));
+    D9D_TRY(d9di_args_check_float(op, g->t));
+    D9D_TRY(d9di_args_check_float(op, g->ct));
     if (g->m == 0 || g->n == 0)
         return D9D_OK;
     if (g->k == 0) {
-        D9D_TRY(bring(s, op, g, c));
-        return scale(s, g, c);
+        D9D_TRY(copy_addend(s, op, g, c));
+        return scale_result(s, g, c);
     }
-    if (d9di_few_rows_takes(g, a, b))
-        return d9di_few_rows(s, g, a, b, c);
-    D9D_TRY(d9di_blas_gemm(s, op, g, a, b, c, &done));
+    if (d9di_gemm_skinny_supported(g, a, b))
+        return d9di_gemm_skinny(s, g, a, b, c);
+    D9D_TRY(d9di_cublaslt_gemm(s, op, g, a, b, c, &done));
     if (done)
         return D9D_OK;
-    D9D_TRY(bring(s, op, g, c));
-    return d9di_tile_gemm(s, op, g, a, b, c);
+    D9D_TRY(copy_addend(s, op, g, c));
+    return d9di_gemm_simt(s, op, g, a, b, c);
 }
 
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c)
@@ -55,13 +55,13 @@ d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void
     return d9di_gemm(s, "gemm", g, a, b, c);
 }
 
-d9d_status d9d_k_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
+d9d_status d9d_k_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
                        void *const *c)
 {
-    bool few = d9di_few_rows_mma_takes(n, g) && g->m > 0 && g->k > 0;
+    bool few = d9di_gemm_skinny_mma_supported(n, g) && g->m > 0 && g->k > 0;
 
     for (int i = 0; i < n && few; i++)
-        few = d9di_few_rows_takes(&g[i], a, b[i]);
-    return few ? d9di_few_rows_mma(s, n, g, a, b, c)
+        few = d9di_gemm_skinny_supported(&g[i], a, b[i]);
+    return few ? d9di_gemm_skinny_mma(s, n, g, a, b, c)
                : d9di_gemm_each(d9d_kernels_cuda(), s, n, g, a, b, c);
 }

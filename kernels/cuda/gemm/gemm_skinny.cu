@@ -13,13 +13,13 @@ enum {
     EIGHT = 8,
     STEP = WARP * EIGHT,
     AHEAD = 4,
-    MOST_ROWS = 8,
-    MOST_ROWS_BF16 = 16,
-    WARPS_HERE = 4
+    MAX_ROWS = 8,
+    MAX_ROWS_BF16 = 16,
+    BLOCK_WARPS = 4
 };
 
 /* Some pieces of each column, of which those that are not there keep what they hold. */
-template <int COLS> struct pieces {
+template <int COLS> struct weight_prefetch {
     raw8<float> at[AHEAD][COLS];
 
     __device__ __forceinline__ void fetch(const float *w, int64_t from, int64_t k, int64_t cols)
@@ -34,24 +34,24 @@ template <int COLS> struct pieces {
 };
 
 template <class C, int M, int COLS>
-static __global__ void __launch_bounds__(WARPS_HERE *WARP)
-    few_rows_kernel(C *y, const float *x, const float *w, const C *plus, int64_t m, int64_t n,
-                    int64_t k, bool still)
+static __global__ void __launch_bounds__(BLOCK_WARPS *WARP)
+    gemm_skinny_kernel(C *y, const float *x, const float *w, const C *plus, int64_t m, int64_t n,
+                       int64_t k, bool still)
 {
-    const int64_t col = ((int64_t)blockIdx.x * WARPS_HERE + threadIdx.x / WARP) * COLS;
+    const int64_t col = ((int64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / WARP) * COLS;
     const int lane = threadIdx.x % WARP;
-    pieces<COLS> piece;
+    weight_prefetch<COLS> piece;
     float sum[M][COLS] = {};
 
-    let_next_begin();
+    pdl_launch_dependents();
     if (!still)
-        wait_for_last();
+        pdl_wait();
     piece.fetch(w + col * k, lane * EIGHT, col < n ? k : 0, n - col);
-    wait_for_last();
+    pdl_wait();
     if (col >= n)
         return;
     for (int64_t from = lane * EIGHT; from < k; from += AHEAD * STEP) {
-        const pieces<COLS> now = piece;
+        const weight_prefetch<COLS> now = piece;
 
         piece.fetch(w + col * k, from + AHEAD * STEP, k, n - col);
 #pragma unroll
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(WARPS_HERE *WARP)
             for (int r = 0; r < M; r++) {
                 float u[EIGHT];
 
-                load8(u, x + d9di_min(r, m - 1) * k + at, EIGHT);
+                load8(u, x + d9di_i64_min(r, m - 1) * k + at, EIGHT);
 #pragma unroll
                 for (int c = 0; c < COLS; c++)
 #pragma unroll
@@ -81,64 +81,67 @@ static __global__ void __launch_bounds__(WARPS_HERE *WARP)
     for (int r = 0; r < M; r++)
 #pragma unroll
         for (int c = 0; c < COLS; c++) {
-            const float all = group_fold<WARP>(sum[r][c], ::plus());
+            const float all = group_reduce<WARP>(sum[r][c], ::plus());
             const int64_t at = r * n + col + c;
 
             if (lane == 0 && r < m && col + c < n)
-                put(y + at, plus != NULL ? all + to_float(plus[at]) : all);
+                store_float(y + at, plus != NULL ? all + to_float(plus[at]) : all);
         }
 }
 
 template <class C, int M, int COLS>
 static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
-    const int64_t blocks = d9di_ceil_div(g->n, WARPS_HERE * COLS);
+    const int64_t blocks = d9di_i64_ceil_div(g->n, BLOCK_WARPS * COLS);
 
-    return launch_early(s, "gemm", few_rows_kernel<C, M, COLS>, (unsigned)blocks, WARPS_HERE * WARP,
-                        (C *)y, (const float *)x, (const float *)w, (const C *)d9di_gemm_plus(g, y),
-                        g->m, g->n, g->k, g->b_still);
+    return pdl_launch(s, "gemm", gemm_skinny_kernel<C, M, COLS>, (unsigned)blocks,
+                      BLOCK_WARPS * WARP, (C *)y, (const float *)x, (const float *)w,
+                      (const C *)d9di_gemm_addend(g, y), g->m, g->n, g->k, g->b_constant);
 }
 
 /* Narrow matrices are shared among more warps. */
 template <class C, int M>
-static d9d_status by_columns(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+static d9d_status launch_by_columns(d9d_stream s, const d9d_gemm *g, const void *x, const void *w,
+                                    void *y)
 {
     return g->n <= 8192 && M < 8 ? launch<C, M, 1>(s, g, x, w, y) : launch<C, M, 2>(s, g, x, w, y);
 }
 
 template <class C>
-static d9d_status by_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+static d9d_status launch_by_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w,
+                                 void *y)
 {
     if (g->m == 1)
-        return by_columns<C, 1>(s, g, x, w, y);
+        return launch_by_columns<C, 1>(s, g, x, w, y);
     if (g->m == 2)
-        return by_columns<C, 2>(s, g, x, w, y);
-    return g->m <= 4 ? by_columns<C, 4>(s, g, x, w, y) : by_columns<C, 8>(s, g, x, w, y);
+        return launch_by_columns<C, 2>(s, g, x, w, y);
+    return g->m <= 4 ? launch_by_columns<C, 4>(s, g, x, w, y)
+                     : launch_by_columns<C, 8>(s, g, x, w, y);
 }
 
 /* Rows and K that are taken, at these addresses. */
-static bool fits(d9d_dtype t, int64_t m, int64_t k, uintptr_t addresses)
+static bool is_supported(d9d_dtype t, int64_t m, int64_t k, uintptr_t addresses)
 {
-    return m <= (t == D9D_BF16 ? MOST_ROWS_BF16 : MOST_ROWS) && k % EIGHT == 0 &&
-           addresses % 16 == 0;
+    return m <= (t == D9D_BF16 ? MAX_ROWS_BF16 : MAX_ROWS) && k % EIGHT == 0 && addresses % 16 == 0;
 }
 
-bool d9di_few_rows_takes(const d9d_gemm *g, const void *x, const void *w)
+bool d9di_gemm_skinny_supported(const d9d_gemm *g, const void *x, const void *w)
 {
-    return fits(g->t, g->m, g->k, (uintptr_t)x | (uintptr_t)w) && g->trans_b && !g->trans_a &&
-           (g->beta == 0.0f || g->beta == 1.0f);
+    return is_supported(g->t, g->m, g->k, (uintptr_t)x | (uintptr_t)w) && g->trans_b &&
+           !g->trans_a && (g->beta == 0.0f || g->beta == 1.0f);
 }
 
-bool d9di_few_gated_takes(const d9d_gated_dims *n, const void *x, const void *w_gate,
-                          const void *w_up)
+bool d9di_gemm_skinny_swiglu_supported(const d9d_gemm_swiglu_dims *n, const void *x,
+                                       const void *w_gate, const void *w_up)
 {
     return n->t == D9D_BF16 && n->offset == NULL && n->rows > 0 && n->h > 0 && n->i > 0 &&
-           fits(n->t, n->rows, n->h, (uintptr_t)x | (uintptr_t)w_gate | (uintptr_t)w_up);
+           is_supported(n->t, n->rows, n->h, (uintptr_t)x | (uintptr_t)w_gate | (uintptr_t)w_up);
 }
 
-d9d_status d9di_few_rows(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
+d9d_status d9di_gemm_skinny(d9d_stream s, const d9d_gemm *g, const void *x, const void *w, void *y)
 {
     if (g->t == D9D_BF16)
-        return d9di_few_rows_mma(s, 1, g, x, &w, &y);
-    return g->ct == D9D_F32 ? by_rows<float>(s, g, x, w, y) : by_rows<bf16>(s, g, x, w, y);
+        return d9di_gemm_skinny_mma(s, 1, g, x, &w, &y);
+    return g->ct == D9D_F32 ? launch_by_rows<float>(s, g, x, w, y)
+                            : launch_by_rows<bf16>(s, g, x, w, y);
 }

@@ -23,22 +23,22 @@
 
 enum {
     EIGHT = 8,
-    PIECE = 64,
-    SHARING = 8, /* warps of a block */
-    HALF = 8,    /* rows of a tile that lie together */
-    PARTS = 4,   /* of a piece: 16 bytes of each half, twice */
-    STEP = SHARING * PIECE,
+    K_CHUNK = 64,
+    BLOCK_WARPS = 8, /* warps of a block */
+    HALF = 8,        /* rows of a tile that lie together */
+    PARTS = 4,       /* of a piece: 16 bytes of each half, twice */
+    STEP = BLOCK_WARPS * K_CHUNK,
     BLOCKS = 2,
-    DEEP = 6, /* the ring, where there is room for BLOCKS of it; else */
-    SHALLOW = 4,
-    MATRICES = 3
+    DEEP_STAGES = 6, /* the ring, where there is room for BLOCKS of it; else */
+    SHALLOW_STAGES = 4,
+    MAX_MATRICES = 3
 };
 
 /* --- copies to shared memory -------------------------------------------------------------------
  *
  * Of memory a whole line is read, whose other half another copy takes next.  The GPU's cache is
  * left to what is read again. */
-static __device__ __forceinline__ uint64_t read_once(void)
+static __device__ __forceinline__ uint64_t evict_first_policy(void)
 {
     uint64_t policy;
 
@@ -47,20 +47,20 @@ static __device__ __forceinline__ uint64_t read_once(void)
 }
 
 /* 16 bytes, or zeros. */
-static __device__ __forceinline__ void copy16(uint4 *to, const bf16 *from, bool there,
-                                              uint64_t policy)
+static __device__ __forceinline__ void cp_async_16(uint4 *to, const bf16 *from, bool there,
+                                                   uint64_t policy)
 {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from), "r"(there ? 16 : 0), "l"(policy)
                  : "memory");
 }
-static __device__ __forceinline__ void copies_sent(void)
+static __device__ __forceinline__ void cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 /* All but the last N groups of copies are there. */
-template <int N> static __device__ __forceinline__ void copies_wait(void)
+template <int N> static __device__ __forceinline__ void cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -68,47 +68,47 @@ template <int N> static __device__ __forceinline__ void copies_wait(void)
 /* --- what there is to do ------------------------------------------------------------------------
  *
  * x [M, K] times matrices one after the other; or, gated, times two of them side by side. */
-template <class C> struct matrix {
+template <class C> struct weight_matrix {
     const bf16 *w;
     C *y;
     const C *plus; /* NULL: nothing is added */
     int64_t n, tiles;
 };
-template <class C> struct work {
+template <class C> struct skinny_params {
     const bf16 *x;
     int64_t m, k, tiles;
     bool still;
-    matrix<C> of[MATRICES]; /* or gate and up */
+    weight_matrix<C> of[MAX_MATRICES]; /* or gate and up */
     C *gated;
 };
 
 /* The matrix of tile t, which becomes its number there. */
 template <bool GATED, class C>
-static __device__ __forceinline__ int matrix_of(const work<C> &p, int64_t *t)
+static __device__ __forceinline__ int matrix_of(const skinny_params<C> &p, int64_t *t)
 {
     int i = 0;
 
 #pragma unroll
-    for (; !GATED && i < MATRICES - 1 && *t >= p.of[i].tiles; i++)
+    for (; !GATED && i < MAX_MATRICES - 1 && *t >= p.of[i].tiles; i++)
         *t -= p.of[i].tiles;
     return i;
 }
 
 /* A lane's way through W: its warp's pieces of each tile of its block. */
-template <bool GATED, class C> struct way {
-    const work<C> &p;
+template <bool GATED, class C> struct weight_iterator {
+    const skinny_params<C> &p;
     int64_t t;
     int at;           /* of the piece, in a row */
     const bf16 *w[2]; /* the lane's row of each half */
     bool there[2];
     uint64_t policy;
 
-    __device__ __forceinline__ way(const work<C> &of, int first)
-        : p(of), t(blockIdx.x), at(first), policy(read_once())
+    __device__ __forceinline__ weight_iterator(const skinny_params<C> &of, int first)
+        : p(of), t(blockIdx.x), at(first), policy(evict_first_policy())
     {
-        look();
+        set_tile();
     }
-    __device__ __forceinline__ void look(void)
+    __device__ __forceinline__ void set_tile(void)
     {
         const int row = threadIdx.x % WARP / 4, lane = threadIdx.x % 4 * EIGHT;
         int64_t tile = t < p.tiles ? t : 0;
@@ -116,7 +116,7 @@ template <bool GATED, class C> struct way {
 
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const matrix<C> &m = p.of[GATED ? h : i];
+            const weight_matrix<C> &m = p.of[GATED ? h : i];
             const int64_t r = GATED ? tile * HALF + row : (2 * tile + h) * HALF + row;
 
             there[h] = t < p.tiles && r < m.n;
@@ -124,23 +124,23 @@ template <bool GATED, class C> struct way {
         }
     }
     /* Send for a piece, or for zeros beyond W, and go on. */
-    __device__ __forceinline__ void copy(uint4 (&to)[PARTS][WARP], int first)
+    __device__ __forceinline__ void load_chunk(uint4 (&to)[PARTS][WARP], int first)
     {
         const int lane = threadIdx.x % 4 * EIGHT;
 
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
-            const int a = at + i / 2 * (PIECE / 2);
+            const int a = at + i / 2 * (K_CHUNK / 2);
             const bool yes = there[i % 2] && a + lane < p.k;
 
-            copy16(&to[i][threadIdx.x % WARP], w[i % 2] + (yes ? a : 0), yes, policy);
+            cp_async_16(&to[i][threadIdx.x % WARP], w[i % 2] + (yes ? a : 0), yes, policy);
         }
-        copies_sent();
+        cp_async_commit();
         at += STEP;
         if (at >= p.k) {
             at = first;
             t += gridDim.x;
-            look();
+            set_tile();
         }
     }
 };
@@ -149,8 +149,8 @@ template <bool GATED, class C> struct way {
 
 /* Of each eight rows one, as products take them: both halves of a piece. */
 template <int X>
-static __device__ __forceinline__ void fetch_x(uint4 (&v)[2][X], const bf16 *x, int at, int64_t m,
-                                               int64_t k)
+static __device__ __forceinline__ void load_x(uint4 (&v)[2][X], const bf16 *x, int at, int64_t m,
+                                              int64_t k)
 {
     const int lane = threadIdx.x % 4 * EIGHT;
 
@@ -158,7 +158,7 @@ static __device__ __forceinline__ void fetch_x(uint4 (&v)[2][X], const bf16 *x, 
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int i = 0; i < X; i++) {
-            const int from = at + h * (PIECE / 2);
+            const int from = at + h * (K_CHUNK / 2);
 
             v[h][i] = from + lane < k && m > i * EIGHT ? *(const uint4 *)(x + i * EIGHT * k + from)
                                                        : make_uint4(0, 0, 0, 0);
@@ -167,21 +167,21 @@ static __device__ __forceinline__ void fetch_x(uint4 (&v)[2][X], const bf16 *x, 
 
 /* --- results --------------------------------------------------------------------------------- */
 
-template <int X> using parts = float[SHARING][2 * HALF][X * EIGHT];
+template <int X> using parts = float[BLOCK_WARPS][2 * HALF][X * EIGHT];
 
 /* The warps' parts added in their order. */
 template <int X>
-static __device__ __forceinline__ float sum_of(const parts<X> &part, int row, int r)
+static __device__ __forceinline__ float sum_warps(const parts<X> &part, int row, int r)
 {
     float all = part[0][row][r];
 
 #pragma unroll
-    for (int p = 1; p < SHARING; p++)
+    for (int p = 1; p < BLOCK_WARPS; p++)
         all += part[p][row][r];
     return all;
 }
 
-template <class C> static __device__ __forceinline__ float rounded(C *to, float v)
+template <class C> static __device__ __forceinline__ float store_rounded(C *to, float v)
 {
     const C c = (C)v;
 
@@ -191,66 +191,70 @@ template <class C> static __device__ __forceinline__ float rounded(C *to, float 
 
 /* A thread has one row of x and one of the tile. */
 template <int X, bool GATED, class C>
-static __device__ __forceinline__ void give(const work<C> &p, int64_t t, const parts<X> &part)
+static __device__ __forceinline__ void store_tile(const skinny_params<C> &p, int64_t t,
+                                                  const parts<X> &part)
 {
     enum { ROWS = GATED ? HALF : 2 * HALF };
     const int r = threadIdx.x / ROWS, row = threadIdx.x % ROWS;
-    const matrix<C> &m = p.of[matrix_of<GATED>(p, &t)];
+    const weight_matrix<C> &m = p.of[matrix_of<GATED>(p, &t)];
     const int64_t col = t * ROWS + row, at = r * m.n + col;
 
     if (r >= p.m || col >= m.n)
         return;
-    const float v = sum_of<X>(part, row, r);
+    const float v = sum_warps<X>(part, row, r);
 
     if (GATED)
-        put(p.gated + at, swiglu_of<C>(rounded(m.y + at, v),
-                                       rounded(p.of[1].y + at, sum_of<X>(part, row + HALF, r))));
+        store_float(p.gated + at,
+                    swiglu_of<C>(store_rounded(m.y + at, v),
+                                 store_rounded(p.of[1].y + at, sum_warps<X>(part, row + HALF, r))));
     else
-        put(m.y + at, m.plus != NULL ? v + to_float(m.plus[at]) : v);
+        store_float(m.y + at, m.plus != NULL ? v + to_float(m.plus[at]) : v);
 }
 
 /* --- the kernel --------------------------------------------------------------------------------
  */
 
-template <int X, int DEPTH> struct few_shared {
-    uint4 ring[SHARING][DEPTH][PARTS][WARP];
+template <int X, int DEPTH> struct skinny_smem {
+    uint4 ring[BLOCK_WARPS][DEPTH][PARTS][WARP];
     parts<X> part[2]; /* of a tile, while that before it is read */
 };
 
 template <int X, int DEPTH, bool GATED, class C>
-static __global__ void __launch_bounds__(SHARING *WARP, BLOCKS) few_rows_kernel(work<C> p)
+static __global__ void __launch_bounds__(BLOCK_WARPS *WARP, BLOCKS)
+    gemm_skinny_mma_kernel(skinny_params<C> p)
 {
     enum { AHEAD = 4 / X };
     extern __shared__ uint4 memory[];
-    few_shared<X, DEPTH> &s = *(few_shared<X, DEPTH> *)memory;
-    const int warp = threadIdx.x / WARP, l = threadIdx.x % WARP, row = l / 4, first = warp * PIECE;
+    skinny_smem<X, DEPTH> &s = *(skinny_smem<X, DEPTH> *)memory;
+    const int warp = threadIdx.x / WARP, l = threadIdx.x % WARP, row = l / 4,
+              first = warp * K_CHUNK;
     const int k = (int)p.k;
     const bf16 *x = p.x + row * p.k + l % 4 * EIGHT;
-    way<GATED, C> ahead(p, first);
+    weight_iterator<GATED, C> ahead(p, first);
     uint4(&ring)[DEPTH][PARTS][WARP] = s.ring[warp];
     uint4 u[AHEAD][2][X];
     float sum[X][2][4] = {};
     int slot = 0, side = 0, at = first, at_x = first;
     const auto after = [&](int a) { return a + STEP < k ? a + STEP : first; };
 
-    let_next_begin();
+    pdl_launch_dependents();
     if (!p.still)
-        wait_for_last();
+        pdl_wait();
     for (int i = 0; i < DEPTH; i++) {
-        ahead.copy(ring[i], first);
+        ahead.load_chunk(ring[i], first);
         if (p.still && i < DEPTH - 1)
-            copies_wait<0>();
+            cp_async_wait<0>();
     }
-    wait_for_last();
+    pdl_wait();
 #pragma unroll
     for (int j = 0; j < AHEAD; j++, at_x = after(at_x))
-        fetch_x<X>(u[j], x, at_x, p.m - row, k);
+        load_x<X>(u[j], x, at_x, p.m - row, k);
     for (int64_t t = blockIdx.x; t < p.tiles;) {
 #pragma unroll
         for (int j = 0; j < AHEAD && t < p.tiles; j++, at_x = after(at_x)) {
             uint4 w[PARTS];
 
-            copies_wait<DEPTH - 1>();
+            cp_async_wait<DEPTH - 1>();
 #pragma unroll
             for (int i = 0; i < PARTS; i++)
                 w[i] = ring[slot][i][l];
@@ -263,8 +267,8 @@ static __global__ void __launch_bounds__(SHARING *WARP, BLOCKS) few_rows_kernel(
                     mma(sum[i][h], {a.x, b.x, a.y, b.y}, v.x, v.y);
                     mma(sum[i][h], {a.z, b.z, a.w, b.w}, v.z, v.w);
                 }
-            fetch_x<X>(u[j], x, at_x, p.m - row, k);
-            ahead.copy(ring[slot], first);
+            load_x<X>(u[j], x, at_x, p.m - row, k);
+            ahead.load_chunk(ring[slot], first);
             slot = slot + 1 < DEPTH ? slot + 1 : 0;
             at += STEP;
             if (at < k)
@@ -279,7 +283,7 @@ static __global__ void __launch_bounds__(SHARING *WARP, BLOCKS) few_rows_kernel(
                     sum[i][0][c] = sum[i][1][c] = 0.0f;
                 }
             __syncthreads();
-            give<X, GATED>(p, t, s.part[side]);
+            store_tile<X, GATED>(p, t, s.part[side]);
             side ^= 1;
             t += gridDim.x;
         }
@@ -287,71 +291,72 @@ static __global__ void __launch_bounds__(SHARING *WARP, BLOCKS) few_rows_kernel(
 }
 
 template <int X, int DEPTH, bool GATED, class C>
-static d9d_status launch(d9d_stream s, const char *op, const work<C> &p)
+static d9d_status launch(d9d_stream s, const char *op, const skinny_params<C> &p)
 {
-    const auto kernel = few_rows_kernel<X, DEPTH, GATED, C>;
-    const size_t shared = sizeof(few_shared<X, DEPTH>);
+    const auto kernel = gemm_skinny_mma_kernel<X, DEPTH, GATED, C>;
+    const size_t shared = sizeof(skinny_smem<X, DEPTH>);
 
-    D9D_TRY(d9di_allow_shared(op, (const void *)kernel, (int64_t)shared));
-    return launch_early_with(s, op, shared, kernel, (unsigned)d9di_min(p.tiles, BLOCKS * s->sms),
-                             SHARING * WARP, p);
+    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)kernel, (int64_t)shared));
+    return pdl_launch_smem(s, op, shared, kernel, (unsigned)d9di_i64_min(p.tiles, BLOCKS * s->sms),
+                           BLOCK_WARPS * WARP, p);
 }
 
 template <int X, bool GATED, class C>
-static d9d_status by_room(d9d_stream s, const char *op, const work<C> &p)
+static d9d_status launch_by_smem(d9d_stream s, const char *op, const skinny_params<C> &p)
 {
-    return s->shared >= (int64_t)sizeof(few_shared<X, DEEP>) ? launch<X, DEEP, GATED>(s, op, p)
-                                                             : launch<X, SHALLOW, GATED>(s, op, p);
+    return s->max_smem >= (int64_t)sizeof(skinny_smem<X, DEEP_STAGES>)
+               ? launch<X, DEEP_STAGES, GATED>(s, op, p)
+               : launch<X, SHALLOW_STAGES, GATED>(s, op, p);
 }
 
 template <bool GATED, class C>
-static d9d_status by_rows(d9d_stream s, const char *op, const work<C> &p)
+static d9d_status launch_by_rows(d9d_stream s, const char *op, const skinny_params<C> &p)
 {
-    return p.m <= EIGHT ? by_room<1, GATED>(s, op, p) : by_room<2, GATED>(s, op, p);
+    return p.m <= EIGHT ? launch_by_smem<1, GATED>(s, op, p) : launch_by_smem<2, GATED>(s, op, p);
 }
 
 template <class C>
-static d9d_status one_after_the_other(d9d_stream s, int n, const d9d_gemm *g, const void *x,
-                                      const void *const *w, void *const *y)
+static d9d_status launch_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *x,
+                               const void *const *w, void *const *y)
 {
-    work<C> p = {(const bf16 *)x, g->m, g->k, 0, true, {}, NULL};
+    skinny_params<C> p = {(const bf16 *)x, g->m, g->k, 0, true, {}, NULL};
 
     for (int i = 0; i < n; i++) {
-        p.of[i] = {(const bf16 *)w[i], (C *)y[i], (const C *)d9di_gemm_plus(&g[i], y[i]), g[i].n,
-                   d9di_ceil_div(g[i].n, 2 * HALF)};
+        p.of[i] = {(const bf16 *)w[i], (C *)y[i], (const C *)d9di_gemm_addend(&g[i], y[i]), g[i].n,
+                   d9di_i64_ceil_div(g[i].n, 2 * HALF)};
         p.tiles += p.of[i].tiles;
-        p.still = p.still && g[i].b_still;
+        p.still = p.still && g[i].b_constant;
     }
-    return p.tiles == 0 ? D9D_OK : by_rows<false>(s, "gemm", p);
+    return p.tiles == 0 ? D9D_OK : launch_by_rows<false>(s, "gemm", p);
 }
 
-bool d9di_few_rows_mma_takes(int n, const d9d_gemm *g)
+bool d9di_gemm_skinny_mma_supported(int n, const d9d_gemm *g)
 {
     for (int i = 1; i < n; i++)
         if (g[i].m != g->m || g[i].k != g->k || g[i].ct != g->ct || g[i].t != g->t)
             return false;
-    return n > 0 && n <= MATRICES && g->t == D9D_BF16;
+    return n > 0 && n <= MAX_MATRICES && g->t == D9D_BF16;
 }
 
-d9d_status d9di_few_rows_mma(d9d_stream s, int n, const d9d_gemm *g, const void *x,
-                             const void *const *w, void *const *y)
+d9d_status d9di_gemm_skinny_mma(d9d_stream s, int n, const d9d_gemm *g, const void *x,
+                                const void *const *w, void *const *y)
 {
-    return g->ct == D9D_F32 ? one_after_the_other<float>(s, n, g, x, w, y)
-                            : one_after_the_other<bf16>(s, n, g, x, w, y);
+    return g->ct == D9D_F32 ? launch_gemms<float>(s, n, g, x, w, y)
+                            : launch_gemms<bf16>(s, n, g, x, w, y);
 }
 
-d9d_status d9di_few_gated(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
-                          const void *x, const void *w_gate, const void *w_up)
+d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+                                   void *up, const void *x, const void *w_gate, const void *w_up)
 {
-    const int64_t tiles = d9di_ceil_div(n->i, HALF);
-    const work<bf16> p = {(const bf16 *)x,
-                          n->rows,
-                          n->h,
-                          tiles,
-                          n->still,
-                          {{(const bf16 *)w_gate, (bf16 *)gate, NULL, n->i, tiles},
-                           {(const bf16 *)w_up, (bf16 *)up, NULL, n->i, tiles}},
-                          (bf16 *)y};
+    const int64_t tiles = d9di_i64_ceil_div(n->i, HALF);
+    const skinny_params<bf16> p = {(const bf16 *)x,
+                                   n->rows,
+                                   n->h,
+                                   tiles,
+                                   n->weights_constant,
+                                   {{(const bf16 *)w_gate, (bf16 *)gate, NULL, n->i, tiles},
+                                    {(const bf16 *)w_up, (bf16 *)up, NULL, n->i, tiles}},
+                                   (bf16 *)y};
 
-    return by_rows<true>(s, "gated_gemm", p);
+    return launch_by_rows<true>(s, "gated_gemm", p);
 }

@@ -23,15 +23,23 @@
 namespace
 {
 
-enum { BM = 128, BN = 256, BK = 64, STAGES = 4, BUFFERS = 2, SLOTS = 2, MOST_EXPERTS = 512 };
+enum {
+    BM = 128,
+    BN = 256,
+    BK = 64,
+    STAGES = 4,
+    BUFFERS = 2,
+    WORK_TILE_STAGES = 2,
+    MAX_EXPERTS = 512
+};
 enum { BLOCK = 384, GROUP = 128, PAIR = 2, HALF = BM / 2 };
 enum { A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES };
 enum { CHUNK = HALF * 128 }; /* 64 rows of 128 bytes on their way out */
 
 /* How the two blocks of a pair work together on what they are told; DEAD: block 1 of ALONE. */
-enum mode { ALONE, SHARE_B, SHARE_A, DEAD };
+enum pair_mode { SINGLE, MULTICAST_B, MULTICAST_A, IDLE };
 
-struct job {
+struct gemm_params {
     const int32_t *offset; /* NULL: all rows are of one expert */
     int *counter;          /* 0 */
     int64_t rows;
@@ -41,55 +49,56 @@ struct job {
 };
 
 /* What a block is told of a tile. */
-struct order {
+struct work_tile {
     int4 load;  /* row or column of A, of B; first k of A, of B */
     int4 store; /* row of C, column, live rows | odd k << 8 | mode << 16, steps; -1: the end */
 };
-enum { ORDER_BYTES = sizeof(order) };
+enum { WORK_TILE_BYTES = sizeof(work_tile) };
 
 /* Shared memory, as offsets from its start. */
 enum {
-    AT_CHUNKS = STAGES * STAGE_BYTES,
-    AT_BARRIERS = AT_CHUNKS + 2 * BUFFERS * CHUNK,
-    AT_ORDERS = AT_BARRIERS + 128,
-    AT_FIRST = AT_ORDERS + SLOTS * ORDER_BYTES,
-    SHARED_BYTES = AT_FIRST + (MOST_EXPERTS + 1) * 4
+    OFFSET_OUT = STAGES * STAGE_BYTES,
+    OFFSET_BARRIERS = OFFSET_OUT + 2 * BUFFERS * CHUNK,
+    OFFSET_WORK_TILES = OFFSET_BARRIERS + 128,
+    OFFSET_EXPERTS = OFFSET_WORK_TILES + WORK_TILE_STAGES * WORK_TILE_BYTES,
+    SHARED_BYTES = OFFSET_EXPERTS + (MAX_EXPERTS + 1) * 4
 };
 static_assert(SHARED_BYTES <= 232448, "shared memory of a block");
 
 /* Addresses of the barriers; a stage is full or free, an order is told or taken, what a warp group
  * asked for is brought. */
-struct place {
-    uint32_t base, full, free, told, taken, brought;
+struct smem_offsets {
+    uint32_t base, full, empty, order_full, order_empty, epilogue_full;
 };
-DEVICE place place_of(uint32_t base)
+DEVICE smem_offsets smem_offsets_make(uint32_t base)
 {
-    const uint32_t b = base + AT_BARRIERS;
+    const uint32_t b = base + OFFSET_BARRIERS;
 
     return {base,
             b,
             b + 8 * STAGES,
             b + 16 * STAGES,
-            b + 16 * STAGES + 8 * SLOTS,
-            b + 16 * STAGES + 16 * SLOTS};
+            b + 16 * STAGES + 8 * WORK_TILE_STAGES,
+            b + 16 * STAGES + 16 * WORK_TILE_STAGES};
 }
 
 /* The rows of an expert, whatever the offsets say. */
-DEVICE int first_row(const job &p, int x)
+DEVICE int first_row(const gemm_params &p, int x)
 {
-    return p.offset == NULL ? 0 : (int)d9di_max(0, d9di_min(p.rows, p.offset[x]));
+    return p.offset == NULL ? 0 : (int)d9di_i64_max(0, d9di_i64_min(p.rows, p.offset[x]));
 }
-DEVICE int count_rows(const job &p, int x)
+DEVICE int count_rows(const gemm_params &p, int x)
 {
     if (p.offset == NULL)
         return (int)p.rows;
-    return (int)(d9di_max(first_row(p, x), d9di_min(p.rows, p.offset[x + 1])) - first_row(p, x));
+    return (int)(d9di_i64_max(first_row(p, x), d9di_i64_min(p.rows, p.offset[x + 1])) -
+                 first_row(p, x));
 }
 
 /* Units, each for a pair of blocks, of a product of `rows` rows in tiles of COLUMNS. */
-template <int COLUMNS> DEVICE int units_of(const job &p, int rows)
+template <int COLUMNS> DEVICE int tile_pairs_of(const gemm_params &p, int rows)
 {
-    const int mt = up(rows, BM), nt = up(p.n, COLUMNS);
+    const int mt = ceil_div_int(rows, BM), nt = ceil_div_int(p.n, COLUMNS);
 
     return (mt >> 1) * nt + (mt & 1) * ((nt + 1) >> 1);
 }
@@ -97,7 +106,7 @@ template <int COLUMNS> DEVICE int units_of(const job &p, int rows)
 /* --- the scheduler ------------------------------------------------------------------------- */
 
 /* Experts by falling count of rows, so that long sums begin first; all threads of the block. */
-DEVICE void sort_experts(const job &p, int *sorted, int *count)
+DEVICE void sort_experts(const gemm_params &p, int *sorted, int *count)
 {
     for (int x = threadIdx.x; x < p.e; x += BLOCK)
         count[x] = count_rows(p, x);
@@ -109,18 +118,18 @@ DEVICE void sort_experts(const job &p, int *sorted, int *count)
             before += count[y] > count[x] || (count[y] == count[x] && y < x);
         sorted[before] = x;
     }
-    shared_stores_done(); /* copies come to where the counts are */
+    fence_proxy_async(); /* copies come to where the counts are */
 }
 
 /* The unit at which each expert begins, and the end; all threads of a warp. */
-template <int COLUMNS> DEVICE int place_experts(const job &p, int *first)
+template <int COLUMNS> DEVICE int expert_first_pairs(const gemm_params &p, int *first)
 {
     const int lane = threadIdx.x % WARP;
     int end = 0;
 
     for (int x0 = 0; x0 < p.e; x0 += WARP) {
         const int x = x0 + lane;
-        int units = x < p.e ? units_of<COLUMNS>(p, count_rows(p, x)) : 0;
+        int units = x < p.e ? tile_pairs_of<COLUMNS>(p, count_rows(p, x)) : 0;
 
         for (int o = 1; o < WARP; o *= 2) {
             const int left = __shfl_up_sync(~0u, units, o);
@@ -139,56 +148,61 @@ template <int COLUMNS> DEVICE int place_experts(const job &p, int *first)
 
 /* Pairs of row tiles at a time, so that the blocks at work share columns of B too: these pairs
  * times some columns, and then the next columns. */
-enum { TALL = 8 };
+enum { GROUP_ROWS = 8 };
 
 /* What block `rank` is to do of a unit of expert x. */
-template <int FORM, int COLUMNS> DEVICE order order_of(const job &p, int x, int unit, int rank)
+template <int FORM, int COLUMNS>
+DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
 {
     const int start = first_row(p, x), rows = count_rows(p, x);
-    const int tall = FORM == D9DI_DW ? p.m : rows, mt = up(tall, BM), nt = up(p.n, COLUMNS);
+    const int tall = FORM == D9DI_GROUPED_GEMM_WGRAD ? p.m : rows, mt = ceil_div_int(tall, BM),
+              nt = ceil_div_int(p.n, COLUMNS);
     const int pairs = (mt >> 1) * nt, j = 2 * (unit - pairs);
     const bool paired = unit < pairs;
-    const int top = unit / (TALL * nt) * TALL, across = min(+TALL, (mt >> 1) - top);
+    const int top = unit / (GROUP_ROWS * nt) * GROUP_ROWS,
+              across = min(+GROUP_ROWS, (mt >> 1) - top);
     const int m = paired ? 2 * (top + (unit - top * nt) % across) + rank : mt - 1;
     const int n = paired ? (unit - top * nt) / across : j + rank;
-    const int how = paired ? SHARE_B : j + 1 < nt ? SHARE_A : rank == 0 ? ALONE : DEAD;
-    const int live = how == DEAD ? 0 : min(+BM, tall - m * BM), column = n * COLUMNS;
+    const int how = paired ? MULTICAST_B : j + 1 < nt ? MULTICAST_A : rank == 0 ? SINGLE : IDLE;
+    const int live = how == IDLE ? 0 : min(+BM, tall - m * BM), column = n * COLUMNS;
 
-    if (FORM == D9DI_DW)
-        return {
-            make_int4(m * BM, column, start, start),
-            make_int4(x * p.m + m * BM, column, live | rows % BK << 8 | how << 16, up(rows, BK))};
-    return {make_int4(start + m * BM, column + (FORM == D9DI_DX ? x * p.n : 0), 0,
-                      FORM == D9DI_Y ? x * p.m : 0),
+    if (FORM == D9DI_GROUPED_GEMM_WGRAD)
+        return {make_int4(m * BM, column, start, start),
+                make_int4(x * p.m + m * BM, column, live | rows % BK << 8 | how << 16,
+                          ceil_div_int(rows, BK))};
+    return {make_int4(start + m * BM, column + (FORM == D9DI_GROUPED_GEMM_DGRAD ? x * p.n : 0), 0,
+                      FORM == D9DI_GROUPED_GEMM_FWD ? x * p.m : 0),
             make_int4(start + m * BM, column, live | how << 16, p.sums * (p.m / BK))};
 }
 
-template <int FORM, int COLUMNS> DEVICE void schedule(const job &p, const place &at, int *first)
+template <int FORM, int COLUMNS>
+DEVICE void run_scheduler(const gemm_params &p, const smem_offsets &at, int *first)
 {
-    const int each = FORM == D9DI_DW ? units_of<COLUMNS>(p, p.m) : 0;
-    const int total = FORM == D9DI_DW ? p.e * each : place_experts<COLUMNS>(p, first);
-    turn<SLOTS> slot = {0, 1};
+    const int each = FORM == D9DI_GROUPED_GEMM_WGRAD ? tile_pairs_of<COLUMNS>(p, p.m) : 0;
+    const int total =
+        FORM == D9DI_GROUPED_GEMM_WGRAD ? p.e * each : expert_first_pairs<COLUMNS>(p, first);
+    pipeline_state<WORK_TILE_STAGES> slot = {0, 1};
     int x = 0, unit;
 
     if (threadIdx.x % WARP != 0)
         return;
     do {
         /* Claimed as late as can be, so that all end together. */
-        barrier_wait_or_trap(at.taken + 8 * slot.i, slot.parity);
+        mbarrier_wait_or_trap(at.order_empty + 8 * slot.i, slot.parity);
         unit = atomicAdd(p.counter, 1);
-        while (FORM != D9DI_DW && unit < total && unit >= first[x + 1])
+        while (FORM != D9DI_GROUPED_GEMM_WGRAD && unit < total && unit >= first[x + 1])
             x++;
         for (int rank = 0; rank < PAIR; rank++) {
-            order o = {make_int4(0, 0, 0, 0), make_int4(0, 0, 0, -1)};
-            const uint32_t to = at.base + AT_ORDERS + ORDER_BYTES * slot.i;
+            work_tile o = {make_int4(0, 0, 0, 0), make_int4(0, 0, 0, -1)};
+            const uint32_t to = at.base + OFFSET_WORK_TILES + WORK_TILE_BYTES * slot.i;
 
             if (unit < total)
-                o = FORM == D9DI_DW
-                        ? order_of<FORM, COLUMNS>(p, first[unit / each], unit % each, rank)
-                        : order_of<FORM, COLUMNS>(p, x, unit - first[x], rank);
-            barrier_arrive_expecting_in(at.told + 8 * slot.i, rank, ORDER_BYTES);
-            shared_store4_in(to, at.told + 8 * slot.i, rank, o.load);
-            shared_store4_in(to + 16, at.told + 8 * slot.i, rank, o.store);
+                o = FORM == D9DI_GROUPED_GEMM_WGRAD
+                        ? work_tile_of<FORM, COLUMNS>(p, first[unit / each], unit % each, rank)
+                        : work_tile_of<FORM, COLUMNS>(p, x, unit - first[x], rank);
+            mbarrier_arrive_expect_tx_cluster(at.order_full + 8 * slot.i, rank, WORK_TILE_BYTES);
+            st_async_cluster(to, at.order_full + 8 * slot.i, rank, o.load);
+            st_async_cluster(to + 16, at.order_full + 8 * slot.i, rank, o.store);
         }
         slot.next();
     } while (unit < total);

@@ -9,7 +9,7 @@
 namespace
 {
 
-struct backward : spread<backward> {
+struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
     static constexpr int COLUMNS = BN;
     static constexpr bool ADDS = false;
 
@@ -19,99 +19,102 @@ struct backward : spread<backward> {
     const args &x;
     uint32_t parity = 0;
 
-    __device__ __forceinline__ backward(const crew &w, const args &x) : spread(w), x(x) {}
+    __device__ __forceinline__ swiglu_bwd_epilogue(const consumer_warpgroup &w, const args &x)
+        : spread_epilogue(w), x(x)
+    {
+    }
 
     /* Gate and up of 64 columns to the two buffers. */
-    __device__ __forceinline__ void fetch(int row, int at)
+    __device__ __forceinline__ void load_gate_up(int row, int at)
     {
-        const uint32_t b = this->at.brought + 8 * group;
+        const uint32_t b = this->at.epilogue_full + 8 * group;
 
         if (thread != 0)
             return;
-        stores_read<0>();
+        tma_store_wait_read<0>();
         if (at >= p.n) { /* behind the last column */
-            barrier_arrive(b);
+            mbarrier_arrive(b);
             return;
         }
-        barrier_arrive_expecting(b, 2 * CHUNK);
-        box_load(buffer(0), &m.c[2], b, at, row);
-        box_load(buffer(1), &m.c[3], b, at, row);
+        mbarrier_arrive_expect_tx(b, 2 * CHUNK);
+        tma_load(out_buffer(0), &m.c[2], b, at, row);
+        tma_load(out_buffer(1), &m.c[3], b, at, row);
     }
 
     /* 32 of them in place, since a warp has the same rows of all. */
-    template <int PART> __device__ __forceinline__ void turn_back(const uint32_t *dh)
+    template <int PART> __device__ __forceinline__ void swiglu_bwd_columns(const uint32_t *dh)
     {
-        const uint32_t gates = buffer(0), ups = buffer(1);
+        const uint32_t gates = out_buffer(0), ups = out_buffer(1);
 
         if (PART == 0) {
-            barrier_wait(this->at.brought + 8 * group, parity);
+            mbarrier_wait(this->at.epilogue_full + 8 * group, parity);
             parity ^= 1;
         }
 #pragma unroll
         for (int j = 2 * PART; j < 2 * PART + 2; j++) {
             uint32_t g[4], u[4];
 
-            shared_load_matrices(g, matrices_at(gates, j));
-            shared_load_matrices(u, matrices_at(ups, j));
+            ldmatrix_x4(g, matrices_at(gates, j));
+            ldmatrix_x4(u, matrices_at(ups, j));
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const uint32_t d = here(dh[4 * j + i]);
+                const uint32_t d = materialize(dh[4 * j + i]);
                 float g0, u0, g1, u1;
 
-                swiglu_grad_of<bf16>(g0, u0, low(d), low(g[i]), low(u[i]));
-                swiglu_grad_of<bf16>(g1, u1, high(d), high(g[i]), high(u[i]));
+                swiglu_bwd_of<bf16>(g0, u0, bf16_low(d), bf16_low(g[i]), bf16_low(u[i]));
+                swiglu_bwd_of<bf16>(g1, u1, bf16_high(d), bf16_high(g[i]), bf16_high(u[i]));
                 g[i] = pack_bf16(g0, g1);
                 u[i] = pack_bf16(u0, u1);
             }
-            shared_store_matrices(matrices_at(gates, j), g);
-            shared_store_matrices(matrices_at(ups, j), u);
+            stmatrix_x4(matrices_at(gates, j), g);
+            stmatrix_x4(matrices_at(ups, j), u);
         }
     }
 
     /* Of the quarter of the tile's columns; registers have no numbers at run time. */
     template <int PART>
-    __device__ __forceinline__ void turn_back(int quarter, const uint32_t (&held)[64])
+    __device__ __forceinline__ void swiglu_bwd_columns(int quarter, const uint32_t (&held)[64])
     {
         switch (quarter) {
-        case 0: turn_back<PART>(held); break;
-        case 1: turn_back<PART>(held + 16); break;
-        case 2: turn_back<PART>(held + 32); break;
-        case 3: turn_back<PART>(held + 48); break;
+        case 0: swiglu_bwd_columns<PART>(held); break;
+        case 1: swiglu_bwd_columns<PART>(held + 16); break;
+        case 2: swiglu_bwd_columns<PART>(held + 32); break;
+        case 3: swiglu_bwd_columns<PART>(held + 48); break;
         }
     }
 
     /* dgate and dup of the 64. */
-    __device__ __forceinline__ void send(int row, int at, int live)
+    __device__ __forceinline__ void store_gradients(int row, int at, int live)
     {
-        const uint32_t gates = buffer(0), ups = buffer(1);
+        const uint32_t gates = out_buffer(0), ups = out_buffer(1);
 
-        shared_stores_done();
-        sync_threads(1 + group, GROUP);
+        fence_proxy_async();
+        named_barrier_sync(1 + group, GROUP);
         if (live < HALF) {
             store_rows(gates, x.dgate, row, at, live);
             store_rows(ups, x.dup, row, at, live);
-            sync_threads(1 + group, GROUP); /* before more is fetched */
+            named_barrier_sync(1 + group, GROUP); /* before more is fetched */
         } else if (thread == 0 && at < p.n) {
-            box_store(&m.c[0], gates, at, row);
-            box_store(&m.c[1], ups, at, row);
+            tma_store(&m.c[0], gates, at, row);
+            tma_store(&m.c[1], ups, at, row);
         }
         if (thread == 0)
-            stores_commit();
+            tma_store_commit();
     }
 
-    __device__ __forceinline__ void part(int i, const uint32_t (&held)[64], int row, int column,
-                                         int live)
+    __device__ __forceinline__ void epilogue_part(int i, const uint32_t (&held)[64], int row,
+                                                  int column, int live)
     {
         constexpr int EACH = TICKS / 4;
         const int at = column + i / EACH * 64;
 
         switch (i % EACH) {
-        case 0: fetch(row, at); break;
-        case 4: turn_back<0>(i / EACH, held); break;
+        case 0: load_gate_up(row, at); break;
+        case 4: swiglu_bwd_columns<0>(i / EACH, held); break;
         case 5:
-            turn_back<1>(i / EACH, held);
-            send(row, at, live);
+            swiglu_bwd_columns<1>(i / EACH, held);
+            store_gradients(row, at, live);
             break;
         }
     }
@@ -119,22 +122,26 @@ struct backward : spread<backward> {
 
 } // namespace
 
-d9d_status d9di_gated_din_wgmma(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
-                                const void *dy, const void *w, const void *gate, const void *up)
+d9d_status d9di_gemm_swiglu_bwd_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
+                                     void *dup, const void *dy, const void *w, const void *gate,
+                                     const void *up)
 {
     const bool dense = n->offset == NULL;
-    const job p = {n->offset, NULL, n->rows, (int)n->e, (int)n->i, (int)n->h, 1};
+    const gemm_params p = {n->offset, NULL, n->rows, (int)n->e, (int)n->i, (int)n->h, 1};
     const int64_t rows = dense ? n->h : n->e * n->i, columns = dense ? n->i : n->h;
-    mapper map = {"gated_gemm_din", (encode *)s->encode_map, D9D_OK};
-    maps m = {};
+    tma_descriptor_encoder map = {"gated_gemm_din", (tensor_map_encode_fn *)s->tensor_map_encode,
+                                  D9D_OK};
+    tma_descriptors m = {};
 
-    map.operand(&m.a, dy, n->rows, n->h, false, BM / 2);
-    map.operand(&m.b, w, rows, columns, dense, BN / 2);
-    map.result(&m.c[0], D9D_BF16, dgate, n->rows, n->i);
-    map.result(&m.c[1], D9D_BF16, dup, n->rows, n->i);
-    map.result(&m.c[2], D9D_BF16, gate, n->rows, n->i);
-    map.result(&m.c[3], D9D_BF16, up, n->rows, n->i);
+    map.encode_operand(&m.a, dy, n->rows, n->h, false, BM / 2);
+    map.encode_operand(&m.b, w, rows, columns, dense, BN / 2);
+    map.encode_output(&m.c[0], D9D_BF16, dgate, n->rows, n->i);
+    map.encode_output(&m.c[1], D9D_BF16, dup, n->rows, n->i);
+    map.encode_output(&m.c[2], D9D_BF16, gate, n->rows, n->i);
+    map.encode_output(&m.c[3], D9D_BF16, up, n->rows, n->i);
     D9D_TRY(map.st);
-    return dense ? wgmma<D9DI_Y, backward>(s, map.op, m, p, {dgate, dup})
-                 : wgmma<D9DI_DX, backward>(s, map.op, m, p, {dgate, dup});
+    return dense ? launch_wgmma_gemm<D9DI_GROUPED_GEMM_FWD, swiglu_bwd_epilogue>(s, map.op, m, p,
+                                                                                 {dgate, dup})
+                 : launch_wgmma_gemm<D9DI_GROUPED_GEMM_DGRAD, swiglu_bwd_epilogue>(s, map.op, m, p,
+                                                                                   {dgate, dup});
 }

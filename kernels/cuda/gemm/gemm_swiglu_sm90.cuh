@@ -9,18 +9,18 @@
 namespace
 {
 
-DEVICE float low(uint32_t two)
+DEVICE float bf16_low(uint32_t two)
 {
     return __uint_as_float(two << 16);
 }
-DEVICE float high(uint32_t two)
+DEVICE float bf16_high(uint32_t two)
 {
     return __uint_as_float(two & 0xffff0000u);
 }
 
 /* A value that is computed from here on: else the compiler takes what is computed of it out of the
  * loop over steps, for all parts at once, to registers that are not there. */
-DEVICE uint32_t here(uint32_t x)
+DEVICE uint32_t materialize(uint32_t x)
 {
     asm volatile("" : "+r"(x));
     return x;
@@ -33,31 +33,33 @@ DEVICE uint32_t here(uint32_t x)
  *     part(i, held, row, column, live)     one of TICKS
  *
  * Of a tile at the last rows, of which some are not there, all parts are done at once. */
-template <class END> struct spread : crew {
-    static constexpr int TICKS = 28, APART = 3;
+template <class EPILOGUE> struct spread_epilogue : consumer_warpgroup {
+    static constexpr int TICKS = 28, GROUP_DELAY = 3;
     int tick = TICKS, held_row, held_column;
 
-    __device__ __forceinline__ spread(const crew &w) : crew(w) {}
-    __device__ __forceinline__ END *end() { return static_cast<END *>(this); }
-    __device__ __forceinline__ bool holds() const { return tick < TICKS; }
+    __device__ __forceinline__ spread_epilogue(const consumer_warpgroup &w) : consumer_warpgroup(w)
+    {
+    }
+    __device__ __forceinline__ EPILOGUE *derived() { return static_cast<EPILOGUE *>(this); }
+    __device__ __forceinline__ bool epilogue_pending() const { return tick < TICKS; }
 
-    __device__ __forceinline__ void step(const uint32_t (&held)[64])
+    __device__ __forceinline__ void epilogue_step(const uint32_t (&held)[64])
     {
         if (tick >= 0)
-            end()->part(tick, held, held_row, held_column, HALF);
+            derived()->epilogue_part(tick, held, held_row, held_column, HALF);
         tick++;
     }
 
-    __device__ __forceinline__ void finish(float (&d)[128], uint32_t (&held)[64], int row,
-                                           int column, int live, bool none)
+    __device__ __forceinline__ void epilogue_begin(float (&d)[128], uint32_t (&held)[64], int row,
+                                                   int column, int live, bool none)
     {
-        hold(held, d, none);
+        pack_accumulators(held, d, none);
         if (live < HALF) {
             for (int i = 0; i < TICKS; i++)
-                end()->part(i, held, row, column, live);
+                derived()->epilogue_part(i, held, row, column, live);
             return;
         }
-        tick = -APART * group;
+        tick = -GROUP_DELAY * group;
         held_row = row;
         held_column = column;
     }

@@ -3,47 +3,47 @@
 
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
 ENTRY(grouped_gemm);
-ENTRY(grouped_gemm_din);
-ENTRY(grouped_gemm_dw);
+ENTRY(grouped_gemm_dgrad);
+ENTRY(grouped_gemm_wgrad);
 
-static const struct way {
-    bool (*takes)(d9d_stream s, const d9di_grouped *g);
-    d9d_status (*run)(d9d_stream s, const d9di_grouped *g);
-} ways[] = {
-    {d9di_grouped_wgmma_takes, d9di_grouped_wgmma},
-    {d9di_grouped_tiles_takes, d9di_grouped_tiles},
+static const struct grouped_impl {
+    bool (*is_supported)(d9d_stream s, const d9di_grouped_gemm_call *g);
+    d9d_status (*grouped_launch)(d9d_stream s, const d9di_grouped_gemm_call *g);
+} grouped_impls[] = {
+    {d9di_grouped_gemm_sm90_supported, d9di_grouped_gemm_sm90},
+    {d9di_grouped_gemm_simt_supported, d9di_grouped_gemm_simt},
 };
 
-static d9d_status run(d9d_stream s, const d9di_grouped *g)
+static d9d_status grouped_launch(d9d_stream s, const d9di_grouped_gemm_call *g)
 {
-    const struct way *way = ways;
+    const struct grouped_impl *grouped_impl = grouped_impls;
 
-    D9D_TRY(d9di_check_float(g->op, g->t));
-    D9D_TRY(d9di_check_float(g->op, g->ct));
+    D9D_TRY(d9di_args_check_float(g->op, g->t));
+    D9D_TRY(d9di_args_check_float(g->op, g->ct));
     if (g->e == 0)
         return D9D_OK;
-    while (!way->takes(s, g)) /* the last takes all */
-        way++;
-    return way->run(s, g);
+    while (!grouped_impl->is_supported(s, g)) /* the last takes all */
+        grouped_impl++;
+    return grouped_impl->grouped_launch(s, g);
 }
 
 d9d_status d9d_k_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
                               const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                               int64_t out)
 {
-    const d9di_grouped g = {"grouped_gemm", D9DI_Y, t, t,  0.0f, y,    x,   w,
+    const d9di_grouped_gemm_call g = {"grouped_gemm", D9DI_GROUPED_GEMM_FWD, t, t,  0.0f, y,    x,   w,
                             offset,         rows,   e, in, out,  NULL, NULL};
 
-    return run(s, &g);
+    return grouped_launch(s, &g);
 }
 
-d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+d9d_status d9d_k_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
                                   const void *const *dy, const void *const *w,
                                   const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                   int64_t out)
 {
-    const d9di_grouped g = {"grouped_gemm_din",
-                            D9DI_DX,
+    const d9di_grouped_gemm_call g = {"grouped_gemm_din",
+                            D9DI_GROUPED_GEMM_DGRAD,
                             t,
                             t,
                             beta,
@@ -58,15 +58,15 @@ d9d_status d9d_k_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float bet
                             n > 1 ? dy[1] : NULL,
                             n > 1 ? w[1] : NULL};
 
-    return run(s, &g);
+    return grouped_launch(s, &g);
 }
 
-d9d_status d9d_k_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+d9d_status d9d_k_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
                                  const void *x, const void *dy, const int32_t *offset, int64_t rows,
                                  int64_t e, int64_t in, int64_t out)
 {
-    const d9di_grouped g = {
-        "grouped_gemm_dw", D9DI_DW, t, gt, beta, dw, x, dy, offset, rows, e, in, out, NULL, NULL};
+    const d9di_grouped_gemm_call g = {
+        "grouped_gemm_dw", D9DI_GROUPED_GEMM_WGRAD, t, gt, beta, dw, x, dy, offset, rows, e, in, out, NULL, NULL};
 
-    return run(s, &g);
+    return grouped_launch(s, &g);
 }

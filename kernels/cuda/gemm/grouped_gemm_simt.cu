@@ -1,22 +1,22 @@
 /* grouped_gemm_simt.cu - one product per expert by plain tiles, for any sizes and types.
  *
  * A launch has a block for every tile that there could be: the rows' tiles, and one more for
- * each expert, whose last tile may be ragged.  plan_kernel() tells each what it is.
+ * each expert, whose last tile may be ragged.  tile_list_kernel() tells each what it is.
  */
 #include "cuda/gemm/grouped_gemm.h"
 #include "cuda/gemm/simt_tile.cuh"
 
 /* The rows of an expert, whatever the offsets say. */
-static __device__ __forceinline__ void rows_of(const int32_t *offset, int64_t rows, int64_t x,
-                                               int64_t *first, int64_t *end)
+static __device__ __forceinline__ void expert_rows(const int32_t *offset, int64_t rows, int64_t x,
+                                                   int64_t *first, int64_t *end)
 {
-    *first = d9di_max(0, d9di_min(rows, offset[x]));
-    *end = d9di_max(*first, d9di_min(rows, offset[x + 1]));
+    *first = d9di_i64_max(0, d9di_i64_min(rows, offset[x]));
+    *end = d9di_i64_max(*first, d9di_i64_min(rows, offset[x + 1]));
 }
 
-static int64_t most_tiles(int64_t rows, int64_t e)
+static int64_t max_tiles(int64_t rows, int64_t e)
 {
-    return d9di_ceil_div(rows, SIDE) + e;
+    return d9di_i64_ceil_div(rows, SIDE) + e;
 }
 
 /* A tile of rows: the expert, -1 for none, and the first row. */
@@ -25,8 +25,8 @@ struct row_tile {
 };
 
 /* One block: tiles of the experts, THREADS experts at a time, in order. */
-static __global__ void plan_kernel(row_tile *tile, int64_t most, const int32_t *offset,
-                                   int64_t rows, int64_t e)
+static __global__ void tile_list_kernel(row_tile *tile, int64_t most, const int32_t *offset,
+                                        int64_t rows, int64_t e)
 {
     __shared__ int64_t count[THREADS];
     int64_t before = 0;
@@ -36,8 +36,8 @@ static __global__ void plan_kernel(row_tile *tile, int64_t most, const int32_t *
         int64_t first = 0, end = 0, at = before;
 
         if (x < e)
-            rows_of(offset, rows, x, &first, &end);
-        count[threadIdx.x] = d9di_ceil_div(end - first, SIDE);
+            expert_rows(offset, rows, x, &first, &end);
+        count[threadIdx.x] = d9di_i64_ceil_div(end - first, SIDE);
         __syncthreads();
         for (int i = 0; i < THREADS; i++) {
             at += i < threadIdx.x ? count[i] : 0;
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS)
 
     if (mine.expert < 0)
         return;
-    rows_of(offset, rows, mine.expert, &first, &end);
+    expert_rows(offset, rows, mine.expert, &first, &end);
     for (; x != NULL; x = x2, w.p = w2, x2 = NULL) {
         const operand<T> a = {x, k, 1}, b = {w.p + mine.expert * size, w.side, w.along};
 
@@ -82,69 +82,72 @@ static __global__ void __launch_bounds__(THREADS)
     dw_kernel(G *dw, float beta, const T *x, const T *dy, const int32_t *offset, int64_t rows,
               int64_t in, int64_t out)
 {
-    const int64_t across = d9di_ceil_div(out, SIDE);
+    const int64_t across = d9di_i64_ceil_div(out, SIDE);
     int64_t first, end;
 
-    rows_of(offset, rows, blockIdx.y, &first, &end);
+    expert_rows(offset, rows, blockIdx.y, &first, &end);
     const operand<T> a = {x + first * in, 1, in}, b = {dy + first * out, 1, out};
     tile_product(dw + blockIdx.y * in * out, out, a, b, blockIdx.x / across * SIDE,
                  blockIdx.x % across * SIDE, in, out, end - first, beta);
 }
 
 template <class T>
-static d9d_status run_rows(d9d_stream s, const d9di_grouped &g, int64_t n, int64_t k,
-                           const operand<T> &w)
+static d9d_status launch_rows(d9d_stream s, const d9di_grouped_gemm_call &g, int64_t n, int64_t k,
+                              const operand<T> &w)
 {
-    const int64_t most = most_tiles(g.rows, g.e), bytes = most * sizeof(row_tile);
-    const dim3 grid((unsigned)d9di_ceil_div(n, SIDE), (unsigned)most);
-    cudaStream_t queue = d9di_queue(s);
+    const int64_t most = max_tiles(g.rows, g.e), bytes = most * sizeof(row_tile);
+    const dim3 grid((unsigned)d9di_i64_ceil_div(n, SIDE), (unsigned)most);
+    cudaStream_t queue = d9di_cuda_stream(s);
     void *tile;
 
     if (g.rows == 0 || n == 0)
         return D9D_OK;
-    D9D_TRY(d9di_take(s, bytes, &tile));
-    plan_kernel<<<1, THREADS, 0, queue>>>((row_tile *)tile, most, g.offset, g.rows, g.e);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &tile));
+    tile_list_kernel<<<1, THREADS, 0, queue>>>((row_tile *)tile, most, g.offset, g.rows, g.e);
     rows_kernel<<<grid, THREADS, 0, queue>>>((T *)g.c, (const T *)g.a, w, (const T *)g.a2,
                                              (const T *)g.b2, n * k, (const row_tile *)tile,
                                              g.offset, g.rows, n, k, g.beta);
-    d9di_give(s, tile, bytes);
-    return d9di_launched(g.op);
+    d9di_cuda_scratch_free(s, tile, bytes);
+    return d9di_cuda_check_launch(g.op);
 }
 
-template <class T, class G> static d9d_status run_dw(d9d_stream s, const d9di_grouped &g)
+template <class T, class G>
+static d9d_status launch_wgrad(d9d_stream s, const d9di_grouped_gemm_call &g)
 {
-    const dim3 grid((unsigned)(d9di_ceil_div(g.in, SIDE) * d9di_ceil_div(g.out, SIDE)),
+    const dim3 grid((unsigned)(d9di_i64_ceil_div(g.in, SIDE) * d9di_i64_ceil_div(g.out, SIDE)),
                     (unsigned)g.e);
 
     if (g.in == 0 || g.out == 0)
         return D9D_OK;
-    dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>((G *)g.c, g.beta, (const T *)g.a, (const T *)g.b,
-                                                   g.offset, g.rows, g.in, g.out);
-    return d9di_launched(g.op);
+    dw_kernel<<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(
+        (G *)g.c, g.beta, (const T *)g.a, (const T *)g.b, g.offset, g.rows, g.in, g.out);
+    return d9di_cuda_check_launch(g.op);
 }
 
-template <class T> static d9d_status run(d9d_stream s, const d9di_grouped &g)
+template <class T> static d9d_status launch(d9d_stream s, const d9di_grouped_gemm_call &g)
 {
     switch (g.form) {
-    case D9DI_Y: return run_rows<T>(s, g, g.out, g.in, {(const T *)g.b, 1, g.out});
-    case D9DI_DX: return run_rows<T>(s, g, g.in, g.out, {(const T *)g.b, g.out, 1});
-    default: return D9DI_TYPED(g.ct, G, run_dw<T, G>(s, g));
+    case D9DI_GROUPED_GEMM_FWD:
+        return launch_rows<T>(s, g, g.out, g.in, {(const T *)g.b, 1, g.out});
+    case D9DI_GROUPED_GEMM_DGRAD:
+        return launch_rows<T>(s, g, g.in, g.out, {(const T *)g.b, g.out, 1});
+    default: return D9DI_DISPATCH_DTYPE(g.ct, G, launch_wgrad<T, G>(s, g));
     }
 }
 
-bool d9di_grouped_tiles_takes(d9d_stream s, const d9di_grouped *g)
+bool d9di_grouped_gemm_simt_supported(d9d_stream s, const d9di_grouped_gemm_call *g)
 {
     (void)s, (void)g;
     return true;
 }
 
 /* What a launch can number: blocks across in y, rows in 31 bits. */
-d9d_status d9di_grouped_tiles(d9d_stream s, const d9di_grouped *g)
+d9d_status d9di_grouped_gemm_simt(d9d_stream s, const d9di_grouped_gemm_call *g)
 {
-    enum { MOST_Y = 65535 };
+    enum { MAX_GRID_Y = 65535 };
 
-    if (g->rows > INT32_MAX || most_tiles(g->rows, g->e) > MOST_Y)
+    if (g->rows > INT32_MAX || max_tiles(g->rows, g->e) > MAX_GRID_Y)
         return D9D_FAIL(D9D_EINVAL, "%s: %lld rows of %lld experts are over %lld tiles of %d",
-                        g->op, (long long)g->rows, (long long)g->e, (long long)MOST_Y, SIDE);
-    return D9DI_TYPED(g->t, T, run<T>(s, *g));
+                        g->op, (long long)g->rows, (long long)g->e, (long long)MAX_GRID_Y, SIDE);
+    return D9DI_DISPATCH_DTYPE(g->t, T, launch<T>(s, *g));
 }

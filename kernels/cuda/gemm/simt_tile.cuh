@@ -81,8 +81,8 @@ static __device__ __forceinline__ void tile_store(C *c, int64_t ld,
             const int64_t r = row + ty * MICRO + i, q = col + tx * MICRO + j;
 
             if (r < m && q < n)
-                put(c + r * ld + q,
-                    sum[i][j] + (beta == 0.0f ? 0.0f : beta * to_float(c[r * ld + q])));
+                store_float(c + r * ld + q,
+                            sum[i][j] + (beta == 0.0f ? 0.0f : beta * to_float(c[r * ld + q])));
         }
 }
 

@@ -12,11 +12,11 @@
 enum { TOKENS = 2048, COLUMNS = 8192 };
 
 /* A token's running state; keep: by how much the last block shrank what was summed. */
-struct online {
+struct online_softmax {
     float m, l, target, keep;
 };
 
-static __global__ void start_kernel(online *state, int64_t n)
+static __global__ void online_init_kernel(online_softmax *state, int64_t n)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
@@ -26,12 +26,13 @@ static __global__ void start_kernel(online *state, int64_t n)
 
 /* A block has a token.  p NULL: exp(logits - m) is not wanted; it may lie over the logits. */
 template <class T>
-static __global__ void fold_kernel(online *state, const float *logits, T *p, const int32_t *targets,
-                                   int64_t first_id, int64_t n)
+static __global__ void online_softmax_kernel(online_softmax *state, const float *logits, T *p,
+                                             const int32_t *targets, int64_t split_first_id,
+                                             int64_t n)
 {
     const float *z = logits + blockIdx.x * n;
-    const int64_t target = targets[blockIdx.x] - first_id;
-    online o = state[blockIdx.x];
+    const int64_t target = targets[blockIdx.x] - split_first_id;
+    online_softmax o = state[blockIdx.x];
     float m = -CUDART_INF_F, sum = 0.0f, v[8];
 
     if (target >= 0 && target < n)
@@ -41,7 +42,7 @@ static __global__ void fold_kernel(online *state, const float *logits, T *p, con
         for (int j = 0; j < 8; j++)
             m = fmaxf(m, j < n - i ? v[j] : -CUDART_INF_F);
     }
-    m = fmaxf(o.m, group_fold<THREADS>(m, largest()));
+    m = fmaxf(o.m, group_reduce<THREADS>(m, max_op()));
     D9DI_ROW8 (i, n, THREADS) {
         load8(v, z + i, n - i);
         for (int j = 0; j < 8; j++) {
@@ -61,7 +62,7 @@ static __global__ void fold_kernel(online *state, const float *logits, T *p, con
 }
 
 /* sum = keep sum, a block a token. */
-static __global__ void keep_kernel(float *sum, const online *state, int64_t h)
+static __global__ void rescale_sum_kernel(float *sum, const online_softmax *state, int64_t h)
 {
     const float keep = state[blockIdx.x].keep;
 
@@ -73,38 +74,39 @@ static __global__ void keep_kernel(float *sum, const online *state, int64_t h)
 
 /* lse, loss, and unit = sum / l - W[target]; a block has a token. */
 template <class T>
-static __global__ void finish_kernel(float *loss, float *lse, T *unit, const online *state,
-                                     const float *sum, const int32_t *targets, splits w,
-                                     int32_t ignore, int64_t h)
+static __global__ void loss_dgrad_kernel(float *loss, float *lse, T *token_grad,
+                                         const online_softmax *state, const float *sum,
+                                         const int32_t *targets, vocab_splits w, int32_t ignore,
+                                         int64_t h)
 {
     const int64_t r = blockIdx.x, id = targets[r];
     const bool ignored = id == ignore, bad = id < 0 || id >= w.all;
-    const online o = state[r];
+    const online_softmax o = state[r];
     const float total = o.m + logf(o.l);
 
     if (threadIdx.x == 0) {
         lse[r] = ignored ? 0.0f : total;
         loss[r] = ignored ? 0.0f : bad ? CUDART_NAN_F : total - o.target;
     }
-    if (unit == NULL)
+    if (token_grad == NULL)
         return;
-    const T *row = row_of<T>(w, id, h);
+    const T *row = target_row<T>(w, id, h);
     for (int64_t i = threadIdx.x; i < h; i += THREADS) {
         const float mean = o.l == 0.0f ? 0.0f : sum[r * h + i] * (1.0f / o.l);
 
-        put(unit + r * h + i, ignored ? 0.0f
-                              : bad   ? CUDART_NAN_F
-                                      : mean - (row != NULL ? to_float(row[i]) : 0.0f));
+        store_float(token_grad + r * h + i, ignored ? 0.0f
+                                            : bad   ? CUDART_NAN_F
+                                                  : mean - (row != NULL ? to_float(row[i]) : 0.0f));
     }
 }
 
 /* A call, and its scratch: state, sums, logits. */
-struct forward {
+struct forward_call {
     d9d_stream s;
-    const d9d_xent_dims *n;
+    const d9d_linear_cross_entropy_dims *n;
     const void *const *w;
-    splits all;
-    online *state;
+    vocab_splits all;
+    online_softmax *state;
     float *sum, *logits;
     int64_t width; /* columns of a block */
 };
@@ -112,77 +114,84 @@ struct forward {
 static const char op[] = "cross-entropy";
 
 template <class T>
-static d9d_status fold_columns(const forward &f, const columns &c, const void *hidden,
-                               const int32_t *targets, int64_t tokens, bool first, bool want_unit)
+static d9d_status vocab_block_forward(const forward_call &f, const vocab_block &c,
+                                      const void *hidden, const int32_t *targets, int64_t tokens,
+                                      bool first, bool want_token_grad)
 {
-    cudaStream_t queue = d9di_queue(f.s);
-    T *p = want_unit ? beside<T>(f.logits, tokens * c.n) : NULL;
+    cudaStream_t queue = d9di_cuda_stream(f.s);
+    T *p = want_token_grad ? probs_buffer<T>(f.logits, tokens * c.n) : NULL;
     d9d_gemm g = {};
 
-    D9D_TRY(logits_make(f.s, op, f.n, c, hidden, tokens, f.w, f.logits));
-    fold_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(f.state, f.logits, p, targets,
-                                                         c.base + c.first, c.n);
-    D9D_TRY(d9di_launched(op));
-    if (!want_unit)
+    D9D_TRY(logits_compute(f.s, op, f.n, c, hidden, tokens, f.w, f.logits));
+    online_softmax_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(f.state, f.logits, p, targets,
+                                                                   c.base + c.first, c.n);
+    D9D_TRY(d9di_cuda_check_launch(op));
+    if (!want_token_grad)
         return D9D_OK;
     if (!first)
-        keep_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(f.sum, f.state, f.n->h);
+        rescale_sum_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(f.sum, f.state, f.n->h);
     g.t = f.n->t;
     g.ct = D9D_F32;
     g.m = tokens;
     g.n = f.n->h;
     g.k = c.n;
     g.beta = first ? 0.0f : 1.0f;
-    return d9di_gemm(f.s, op, &g, p, d9di_cat(f.n->t, f.w[c.split], c.first * f.n->h), f.sum);
+    return d9di_gemm(f.s, op, &g, p, d9di_elem_cat(f.n->t, f.w[c.split], c.first * f.n->h), f.sum);
 }
 
 template <class T>
-static d9d_status tokens_forward(const forward &f, int64_t first, float *loss, float *lse,
-                                 void *unit, const void *hidden, const int32_t *targets)
+static d9d_status token_block_forward(const forward_call &f, int64_t first, float *loss, float *lse,
+                                      void *token_grad, const void *hidden, const int32_t *targets)
 {
-    const int64_t tokens = d9di_min(f.n->rows - first, TOKENS), h = f.n->h;
+    const int64_t tokens = d9di_i64_min(f.n->rows - first, TOKENS), h = f.n->h;
     const T *x = (const T *)hidden + first * h;
-    T *u = unit == NULL ? NULL : (T *)unit + first * h;
-    cudaStream_t queue = d9di_queue(f.s);
+    T *u = token_grad == NULL ? NULL : (T *)token_grad + first * h;
+    cudaStream_t queue = d9di_cuda_stream(f.s);
     bool begun = false;
-    columns c = {};
+    vocab_block c = {};
 
-    start_kernel<<<(unsigned)d9di_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(f.state, tokens);
-    for (; columns_next(f.n, f.width, &c); begun = true)
-        D9D_TRY(fold_columns<T>(f, c, x, targets + first, tokens, !begun, unit != NULL));
-    finish_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(
+    online_init_kernel<<<(unsigned)d9di_i64_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(f.state,
+                                                                                            tokens);
+    for (; vocab_block_next(f.n, f.width, &c); begun = true)
+        D9D_TRY(
+            vocab_block_forward<T>(f, c, x, targets + first, tokens, !begun, token_grad != NULL));
+    loss_dgrad_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(
         loss + first, lse + first, u, f.state, f.sum, targets + first, f.all, f.n->ignore, h);
-    return d9di_launched(op);
+    return d9di_cuda_check_launch(op);
 }
 
 template <class T>
-static d9d_status xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
-                       const void *hidden, const void *const *w, const int32_t *targets)
+static d9d_status run_forward(d9d_stream s, const d9d_linear_cross_entropy_dims *n, float *loss,
+                              float *lse, void *token_grad, const void *hidden,
+                              const void *const *w, const int32_t *targets)
 {
-    const int64_t tokens = d9di_min(n->rows, TOKENS);
-    forward f = {s, n, w, {}, NULL, NULL, NULL, d9di_min(vocabulary(n), COLUMNS)};
-    const int64_t state = tokens * (int64_t)sizeof(online);
-    const int64_t sums = unit == NULL ? 0 : d9di_round_up(tokens * n->h * 4, 256);
-    const int64_t bytes = d9di_round_up(state, 256) + sums + block_bytes<T>(tokens * f.width);
+    const int64_t tokens = d9di_i64_min(n->rows, TOKENS);
+    forward_call f = {s, n, w, {}, NULL, NULL, NULL, d9di_i64_min(vocab_size(n), COLUMNS)};
+    const int64_t state = tokens * (int64_t)sizeof(online_softmax);
+    const int64_t sums = token_grad == NULL ? 0 : d9di_i64_round_up(tokens * n->h * 4, 256);
+    const int64_t bytes =
+        d9di_i64_round_up(state, 256) + sums + logit_block_bytes<T>(tokens * f.width);
     d9d_status st = D9D_OK;
     void *scratch;
 
-    D9D_TRY(splits_of(op, n, w, &f.all));
-    D9D_TRY(d9di_take(s, bytes, &scratch));
-    f.state = (online *)scratch;
-    f.sum = (float *)((char *)scratch + d9di_round_up(state, 256));
+    D9D_TRY(vocab_splits_make(op, n, w, &f.all));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &scratch));
+    f.state = (online_softmax *)scratch;
+    f.sum = (float *)((char *)scratch + d9di_i64_round_up(state, 256));
     f.logits = f.sum + sums / 4;
     for (int64_t i = 0; i < n->rows && st == D9D_OK; i += TOKENS)
-        st = tokens_forward<T>(f, i, loss, lse, unit, hidden, targets);
-    d9di_give(s, scratch, bytes);
+        st = token_block_forward<T>(f, i, loss, lse, token_grad, hidden, targets);
+    d9di_cuda_scratch_free(s, scratch, bytes);
     return st;
 }
 
-d9d_status d9d_k_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
-                      const void *hidden, const void *const *w, const int32_t *targets)
+d9d_status d9d_k_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                      float *loss, float *lse, void *token_grad, const void *hidden,
+                                      const void *const *w, const int32_t *targets)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->rows == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, xent<T>(s, n, loss, lse, unit, hidden, w, targets));
+    return D9DI_DISPATCH_DTYPE(n->t, T,
+                               run_forward<T>(s, n, loss, lse, token_grad, hidden, w, targets));
 }

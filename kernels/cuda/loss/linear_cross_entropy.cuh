@@ -6,13 +6,13 @@
 #include "cuda/common/common.cuh"
 
 /* Columns [first, first + n) of split i; `base` is the split's first id. */
-struct columns {
+struct vocab_block {
     int split;
     int64_t base, first, n;
 };
 
 /* Id of the first row of a split; of the end of them all, where it is the whole vocabulary. */
-static inline int64_t first_id(const d9d_xent_dims *d, int split)
+static inline int64_t split_first_id(const d9d_linear_cross_entropy_dims *d, int split)
 {
     int64_t id = 0;
 
@@ -23,13 +23,14 @@ static inline int64_t first_id(const d9d_xent_dims *d, int split)
     return id;
 }
 
-static inline int64_t vocabulary(const d9d_xent_dims *d)
+static inline int64_t vocab_size(const d9d_linear_cross_entropy_dims *d)
 {
-    return d->first != NULL ? d->all : first_id(d, d->n_split);
+    return d->first != NULL ? d->vocab : split_first_id(d, d->n_split);
 }
 
 /* Step to the next block of at most `most` columns; start from all zeros. */
-static inline bool columns_next(const d9d_xent_dims *d, int64_t most, columns *c)
+static inline bool vocab_block_next(const d9d_linear_cross_entropy_dims *d, int64_t most,
+                                    vocab_block *c)
 {
     c->first += c->n;
     while (c->split < d->n_split && c->first >= d->v[c->split]) {
@@ -38,29 +39,29 @@ static inline bool columns_next(const d9d_xent_dims *d, int64_t most, columns *c
     }
     if (c->split >= d->n_split)
         return false;
-    c->base = first_id(d, c->split);
-    c->n = d9di_min(d->v[c->split] - c->first, most);
+    c->base = split_first_id(d, c->split);
+    c->n = d9di_i64_min(d->v[c->split] - c->first, most);
     return true;
 }
 
 /* The rows that are here and their ids, for a kernel. */
-enum { MOST_SPLITS = 16 };
-struct splits {
+enum { MAX_SPLITS = 16 };
+struct vocab_splits {
     int n;
-    int64_t all, first[MOST_SPLITS], v[MOST_SPLITS];
-    const void *w[MOST_SPLITS];
+    int64_t all, first[MAX_SPLITS], v[MAX_SPLITS];
+    const void *w[MAX_SPLITS];
 };
 
-static inline d9d_status splits_of(const char *op, const d9d_xent_dims *d, const void *const *w,
-                                   splits *out)
+static inline d9d_status vocab_splits_make(const char *op, const d9d_linear_cross_entropy_dims *d,
+                                           const void *const *w, vocab_splits *out)
 {
-    if (d->n_split > MOST_SPLITS)
+    if (d->n_split > MAX_SPLITS)
         return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
-                        d->n_split, MOST_SPLITS);
+                        d->n_split, MAX_SPLITS);
     out->n = d->n_split;
-    out->all = vocabulary(d);
+    out->all = vocab_size(d);
     for (int i = 0; i < d->n_split; i++) {
-        out->first[i] = first_id(d, i);
+        out->first[i] = split_first_id(d, i);
         out->v[i] = d->v[i];
         out->w[i] = w[i];
     }
@@ -68,7 +69,8 @@ static inline d9d_status splits_of(const char *op, const d9d_xent_dims *d, const
 }
 
 /* W[id], or NULL when it is not here. */
-template <class T> static __device__ const T *row_of(const splits &w, int64_t id, int64_t h)
+template <class T>
+static __device__ const T *target_row(const vocab_splits &w, int64_t id, int64_t h)
 {
     for (int s = 0; s < w.n; s++)
         if (id >= w.first[s] && id - w.first[s] < w.v[s])
@@ -77,9 +79,10 @@ template <class T> static __device__ const T *row_of(const splits &w, int64_t id
 }
 
 /* logits = hidden rows W' of some columns, float32 [tokens, c.n] */
-static inline d9d_status logits_make(d9d_stream s, const char *op, const d9d_xent_dims *d,
-                                     const columns &c, const void *hidden, int64_t tokens,
-                                     const void *const *w, float *logits)
+static inline d9d_status logits_compute(d9d_stream s, const char *op,
+                                        const d9d_linear_cross_entropy_dims *d,
+                                        const vocab_block &c, const void *hidden, int64_t tokens,
+                                        const void *const *w, float *logits)
 {
     d9d_gemm g = {};
 
@@ -89,23 +92,23 @@ static inline d9d_status logits_make(d9d_stream s, const char *op, const d9d_xen
     g.m = tokens;
     g.n = c.n;
     g.k = d->h;
-    return d9di_gemm(s, op, &g, hidden, d9di_cat(d->t, w[c.split], c.first * d->h), logits);
+    return d9di_gemm(s, op, &g, hidden, d9di_elem_cat(d->t, w[c.split], c.first * d->h), logits);
 }
 
 /* A block of n logits, and the n numbers of type T that a product reads: these lie over the
  * logits where they are float32 too, else behind them. */
-template <class T> static inline T *beside(float *logits, int64_t n)
+template <class T> static inline T *probs_buffer(float *logits, int64_t n)
 {
-    return sizeof(T) == 4 ? (T *)logits : (T *)(logits + d9di_round_up(n, 64));
+    return sizeof(T) == 4 ? (T *)logits : (T *)(logits + d9di_i64_round_up(n, 64));
 }
-template <class T> static inline int64_t block_bytes(int64_t n)
+template <class T> static inline int64_t logit_block_bytes(int64_t n)
 {
-    return d9di_round_up(n, 64) * (sizeof(T) == 4 ? 4 : 6);
+    return d9di_i64_round_up(n, 64) * (sizeof(T) == 4 ? 4 : 6);
 }
 
 /* Without tokens a gradient that is not added to is zero. */
-static inline d9d_status xent_clear(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt,
-                                    void *const *dw, const float *beta)
+static inline d9d_status wgrad_clear(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                     d9d_dtype gt, void *const *dw, const float *beta)
 {
     for (int i = 0; i < n->n_split; i++)
         if (dw[i] != NULL && beta[i] == 0.0f)

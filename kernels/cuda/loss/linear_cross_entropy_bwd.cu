@@ -8,13 +8,13 @@
 
 static const char op[] = "cross-entropy gradient";
 
-enum { SCRATCH = 128 << 20, LEAST_COLUMNS = 256, MOST_COLUMNS = 8192 };
+enum { SCRATCH_BYTES = 128 << 20, MIN_COLUMNS = 256, MAX_COLUMNS = 8192 };
 
 /* A row of dhidden each. */
 template <class T>
-static __global__ void scale_kernel(T *y, const float *by, const T *x, int64_t rows, int64_t h)
+static __global__ void dgrad_kernel(T *y, const float *by, const T *x, int64_t rows, int64_t h)
 {
-    const int64_t per_row = d9di_ceil_div(h, 8);
+    const int64_t per_row = d9di_i64_ceil_div(h, 8);
 
     for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < rows * per_row;
          e += (int64_t)gridDim.x * THREADS) {
@@ -29,28 +29,31 @@ static __global__ void scale_kernel(T *y, const float *by, const T *x, int64_t r
 }
 
 template <class T>
-static d9d_status scale(d9d_stream s, void *dhidden, const float *dloss, const void *unit,
-                        int64_t rows, int64_t h)
+static d9d_status launch_dgrad(d9d_stream s, void *dhidden, const float *dloss,
+                               const void *token_grad, int64_t rows, int64_t h)
 {
-    scale_kernel<<<blocks_for(s, rows * d9di_ceil_div(h, 8)), THREADS, 0, d9di_queue(s)>>>(
-        (T *)dhidden, dloss, (const T *)unit, rows, h);
-    return d9di_launched(op);
+    dgrad_kernel<<<grid_for(s, rows * d9di_i64_ceil_div(h, 8)), THREADS, 0, d9di_cuda_stream(s)>>>(
+        (T *)dhidden, dloss, (const T *)token_grad, rows, h);
+    return d9di_cuda_check_launch(op);
 }
 
-d9d_status d9d_k_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
-                          const void *unit, int64_t rows, int64_t h)
+d9d_status d9d_k_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void *dhidden,
+                                            const float *dloss, const void *token_grad,
+                                            int64_t rows, int64_t h)
 {
-    D9D_TRY(d9di_check_float(op, t));
-    return rows * h == 0 ? D9D_OK : D9DI_TYPED(t, T, scale<T>(s, dhidden, dloss, unit, rows, h));
+    D9D_TRY(d9di_args_check_float(op, t));
+    return rows * h == 0
+               ? D9D_OK
+               : D9DI_DISPATCH_DTYPE(t, T, launch_dgrad<T>(s, dhidden, dloss, token_grad, rows, h));
 }
 
 /* dz of a token, which may lie over its logits; zeros where it is ignored. */
 template <class T>
-static __global__ void dz_kernel(T *dz, const float *logits, const float *dloss, const float *lse,
-                                 const int32_t *targets, int32_t ignore, int64_t first_id,
-                                 int64_t n)
+static __global__ void dlogits_kernel(T *dz, const float *logits, const float *dloss,
+                                      const float *lse, const int32_t *targets, int32_t ignore,
+                                      int64_t split_first_id, int64_t n)
 {
-    const int64_t r = blockIdx.x, target = targets[r] - first_id;
+    const int64_t r = blockIdx.x, target = targets[r] - split_first_id;
     const bool ignored = targets[r] == ignore;
     const float by = ignored ? 0.0f : dloss[r], sum = ignored ? 0.0f : lse[r];
 
@@ -67,9 +70,9 @@ static __global__ void dz_kernel(T *dz, const float *logits, const float *dloss,
 }
 
 /* A call: tokens and columns of a block, and room for it. */
-struct backward {
+struct wgrad_call {
     d9d_stream s;
-    const d9d_xent_dims *n;
+    const d9d_linear_cross_entropy_dims *n;
     d9d_dtype gt;
     const float *dloss, *lse;
     const void *hidden;
@@ -79,33 +82,33 @@ struct backward {
     float *logits;
 };
 
-/* As many tokens as fit beside LEAST_COLUMNS columns, then as many columns as fit. */
-template <class T> static void cut(backward *b)
+/* As many tokens as fit beside MIN_COLUMNS columns, then as many columns as fit. */
+template <class T> static void choose_blocks(wgrad_call *b)
 {
-    const int64_t elements = SCRATCH / (block_bytes<T>(64) / 64), v = vocabulary(b->n);
+    const int64_t elements = SCRATCH_BYTES / (logit_block_bytes<T>(64) / 64), v = vocab_size(b->n);
 
-    b->tokens = d9di_min(b->n->rows, elements / LEAST_COLUMNS);
-    b->width = d9di_min(d9di_min(v, MOST_COLUMNS), elements / d9di_max(b->tokens, 1));
-    b->width = d9di_max(1, b->width > 64 ? b->width / 64 * 64 : b->width);
+    b->tokens = d9di_i64_min(b->n->rows, elements / MIN_COLUMNS);
+    b->width = d9di_i64_min(d9di_i64_min(v, MAX_COLUMNS), elements / d9di_i64_max(b->tokens, 1));
+    b->width = d9di_i64_max(1, b->width > 64 ? b->width / 64 * 64 : b->width);
 }
 
 /* dW of some columns. */
 template <class T>
-static d9d_status columns_dw(const backward &b, const columns &c, void *dw, float beta)
+static d9d_status vocab_block_wgrad(const wgrad_call &b, const vocab_block &c, void *dw, float beta)
 {
     const int64_t h = b.n->h;
 
     for (int64_t i = 0; i < b.n->rows; i += b.tokens, beta = 1.0f) {
-        const int64_t tokens = d9di_min(b.n->rows - i, b.tokens);
+        const int64_t tokens = d9di_i64_min(b.n->rows - i, b.tokens);
         const T *x = (const T *)b.hidden + i * h;
-        T *dz = beside<T>(b.logits, tokens * c.n);
+        T *dz = probs_buffer<T>(b.logits, tokens * c.n);
         d9d_gemm g = {};
 
-        D9D_TRY(logits_make(b.s, op, b.n, c, x, tokens, b.w, b.logits));
-        dz_kernel<<<(unsigned)tokens, THREADS, 0, d9di_queue(b.s)>>>(
+        D9D_TRY(logits_compute(b.s, op, b.n, c, x, tokens, b.w, b.logits));
+        dlogits_kernel<<<(unsigned)tokens, THREADS, 0, d9di_cuda_stream(b.s)>>>(
             dz, b.logits, b.dloss + i, b.lse + i, b.targets + i, b.n->ignore, c.base + c.first,
             c.n);
-        D9D_TRY(d9di_launched(op));
+        D9D_TRY(d9di_cuda_check_launch(op));
         g.t = b.n->t;
         g.ct = b.gt;
         g.trans_a = true;
@@ -113,38 +116,40 @@ static d9d_status columns_dw(const backward &b, const columns &c, void *dw, floa
         g.n = h;
         g.k = tokens;
         g.beta = beta;
-        D9D_TRY(d9di_gemm(b.s, op, &g, dz, x, d9di_at(b.gt, dw, c.first * h)));
+        D9D_TRY(d9di_gemm(b.s, op, &g, dz, x, d9di_elem_at(b.gt, dw, c.first * h)));
     }
     return D9D_OK;
 }
 
-template <class T> static d9d_status all_dw(backward &b, void *const *dw, const float *beta)
+template <class T> static d9d_status run_wgrad(wgrad_call &b, void *const *dw, const float *beta)
 {
     d9d_status st = D9D_OK;
-    columns c = {};
+    vocab_block c = {};
     int64_t bytes;
     void *scratch;
 
-    cut<T>(&b);
-    bytes = block_bytes<T>(b.tokens * b.width);
-    D9D_TRY(d9di_take(b.s, bytes, &scratch));
+    choose_blocks<T>(&b);
+    bytes = logit_block_bytes<T>(b.tokens * b.width);
+    D9D_TRY(d9di_cuda_scratch_alloc(b.s, bytes, &scratch));
     b.logits = (float *)scratch;
-    while (st == D9D_OK && columns_next(b.n, b.width, &c))
+    while (st == D9D_OK && vocab_block_next(b.n, b.width, &c))
         if (dw[c.split] != NULL)
-            st = columns_dw<T>(b, c, dw[c.split], beta[c.split]);
-    d9di_give(b.s, scratch, bytes);
+            st = vocab_block_wgrad<T>(b, c, dw[c.split], beta[c.split]);
+    d9di_cuda_scratch_free(b.s, scratch, bytes);
     return st;
 }
 
-d9d_status d9d_k_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
-                         const float *beta, const float *dloss, const float *lse,
-                         const void *hidden, const void *const *w, const int32_t *targets)
+d9d_status d9d_k_linear_cross_entropy_wgrad(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                            d9d_dtype gt, void *const *dw, const float *beta,
+                                            const float *dloss, const float *lse,
+                                            const void *hidden, const void *const *w,
+                                            const int32_t *targets)
 {
-    backward b = {s, n, gt, dloss, lse, hidden, w, targets, 0, 0, NULL};
+    wgrad_call b = {s, n, gt, dloss, lse, hidden, w, targets, 0, 0, NULL};
 
-    D9D_TRY(d9di_check_float(op, n->t));
-    D9D_TRY(d9di_check_float(op, gt));
+    D9D_TRY(d9di_args_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, gt));
     if (n->rows == 0)
-        return xent_clear(s, n, gt, dw, beta);
-    return D9DI_TYPED(n->t, T, all_dw<T>(b, dw, beta));
+        return wgrad_clear(s, n, gt, dw, beta);
+    return D9DI_DISPATCH_DTYPE(n->t, T, run_wgrad<T>(b, dw, beta));
 }

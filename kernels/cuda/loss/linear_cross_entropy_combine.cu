@@ -11,7 +11,8 @@
 
 static const char op[] = "cross-entropy of parts";
 
-static __device__ void join(const float *parts, int64_t n, int64_t rows, float *loss, float *lse)
+static __device__ void combine_token(const float *parts, int64_t n, int64_t rows, float *loss,
+                                     float *lse)
 {
     float m = -CUDART_INF_F, sum = 0.0f, target = 0.0f;
 
@@ -30,48 +31,51 @@ static __device__ void join(const float *parts, int64_t n, int64_t rows, float *
 }
 
 template <class T>
-static __global__ void join_kernel(float *loss, float *lse, T *unit, const float *parts, int64_t n,
-                                   int64_t mine, const int32_t *targets, int32_t ignore, splits w,
-                                   int64_t rows, int64_t h)
+static __global__ void combine_kernel(float *loss, float *lse, T *token_grad, const float *parts,
+                                      int64_t n, int64_t mine, const int32_t *targets,
+                                      int32_t ignore, vocab_splits w, int64_t rows, int64_t h)
 {
     const int64_t r = blockIdx.x;
     const bool ignored = targets[r] == ignore;
     float all = 0.0f, of_target = 0.0f;
 
     if (!ignored)
-        join(parts + r, n, rows, &of_target, &all);
+        combine_token(parts + r, n, rows, &of_target, &all);
     if (threadIdx.x == 0) {
         loss[r] = of_target;
         lse[r] = all;
     }
-    if (ignored || unit == NULL)
+    if (ignored || token_grad == NULL)
         return;
     const float f = expf(parts[2 * mine * rows + r] - all);
-    const T *row = row_of<T>(w, targets[r], h);
+    const T *row = target_row<T>(w, targets[r], h);
     for (int64_t i = threadIdx.x; i < h; i += THREADS)
-        put(unit + r * h + i,
-            f * to_float(unit[r * h + i]) + (row != NULL ? (f - 1.0f) * to_float(row[i]) : 0.0f));
+        store_float(token_grad + r * h + i,
+                    f * to_float(token_grad[r * h + i]) +
+                        (row != NULL ? (f - 1.0f) * to_float(row[i]) : 0.0f));
 }
 
 template <class T>
-static d9d_status joined(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse, void *unit,
-                         const float *parts, int64_t n, int64_t mine, const int32_t *targets,
-                         const splits &w)
+static d9d_status launch_combine(d9d_stream s, const d9d_linear_cross_entropy_dims *d, float *loss,
+                                 float *lse, void *token_grad, const float *parts, int64_t n,
+                                 int64_t mine, const int32_t *targets, const vocab_splits &w)
 {
-    join_kernel<<<(unsigned)d->rows, THREADS, 0, d9di_queue(s)>>>(
-        loss, lse, (T *)unit, parts, n, mine, targets, d->ignore, w, d->rows, d->h);
-    return d9di_launched(op);
+    combine_kernel<<<(unsigned)d->rows, THREADS, 0, d9di_cuda_stream(s)>>>(
+        loss, lse, (T *)token_grad, parts, n, mine, targets, d->ignore, w, d->rows, d->h);
+    return d9di_cuda_check_launch(op);
 }
 
-d9d_status d9d_k_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
-                           void *unit, const float *parts, int64_t n, int64_t mine,
-                           const void *const *w, const int32_t *targets)
+d9d_status d9d_k_linear_cross_entropy_combine(d9d_stream s, const d9d_linear_cross_entropy_dims *d,
+                                              float *loss, float *lse, void *token_grad,
+                                              const float *parts, int64_t n, int64_t mine,
+                                              const void *const *w, const int32_t *targets)
 {
-    splits all = {};
+    vocab_splits all = {};
 
-    D9D_TRY(d9di_check_float(op, d->t));
-    D9D_TRY(splits_of(op, d, w, &all));
+    D9D_TRY(d9di_args_check_float(op, d->t));
+    D9D_TRY(vocab_splits_make(op, d, w, &all));
     if (d->rows == 0)
         return D9D_OK;
-    return D9DI_TYPED(d->t, T, joined<T>(s, d, loss, lse, unit, parts, n, mine, targets, all));
+    return D9DI_DISPATCH_DTYPE(
+        d->t, T, launch_combine<T>(s, d, loss, lse, token_grad, parts, n, mine, targets, all));
 }

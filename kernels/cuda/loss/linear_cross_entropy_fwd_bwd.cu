@@ -23,21 +23,26 @@
 
 static const char op[] = "cross-entropy";
 
-enum { WIDTH = 8192, EIGHTS = WIDTH / 8 / THREADS, MOST_PIECES = 2 * MOST_SPLITS, STEP = 128 };
+enum {
+    WIDTH = 8192,
+    VECTORS_PER_THREAD = WIDTH / 8 / THREADS,
+    MAX_PARTS = 2 * MAX_SPLITS,
+    STEP = 128
+};
 
 /* p is kept by pieces [tokens, n] of the vocabulary, so that what is read by products begins at
  * multiples of 64 columns: of each split all but its last columns, and those.  A piece's parts are
  * `first` and so on of a token, each for `tile` columns. */
-template <class T> struct pieces {
+template <class T> struct vocab_parts {
     int n;
     struct {
         int64_t id, n, first, tile;
         T *p;
-    } of[MOST_PIECES];
+    } of[MAX_PARTS];
 };
 
 /* 2^(log2(e) x - n).  The fast one, for what is rounded, errs by 2^-22 and 2^-24 |x|. */
-template <class T> static __device__ __forceinline__ float power(float x, float n)
+template <class T> static __device__ __forceinline__ float exp2_diff(float x, float n)
 {
     constexpr double log2e = 1.4426950408889634;
     constexpr float high = (float)log2e, low = (float)(log2e - (double)high);
@@ -50,23 +55,24 @@ template <class T> static __device__ __forceinline__ float power(float x, float 
 }
 
 /* A token: the logit of its target, and in the end the inverse of its sum. */
-struct once_state {
+struct token_state {
     float target, by;
 };
 
 /* The logit of its target, 0 where that is not here; a warp has a token. */
 template <class T>
-static __global__ void once_target(float *logit, const T *hidden, splits w, const int32_t *targets,
-                                   int32_t ignore, int64_t n, int64_t h)
+static __global__ void target_logit_kernel(float *logit, const T *hidden, vocab_splits w,
+                                           const int32_t *targets, int32_t ignore, int64_t n,
+                                           int64_t h)
 {
-    const int64_t r = row_mine<WARP>();
+    const int64_t r = group_row<WARP>();
     const T *x, *y;
     float sum = 0.0f;
 
     if (r >= n)
         return;
     x = hidden + r * h;
-    y = targets[r] == ignore ? NULL : row_of<T>(w, targets[r], h);
+    y = targets[r] == ignore ? NULL : target_row<T>(w, targets[r], h);
     D9DI_ROW8 (i, y == NULL ? 0 : h, WARP) {
         float a[8], b[8];
 
@@ -81,9 +87,9 @@ static __global__ void once_target(float *logit, const T *hidden, splits w, cons
 }
 
 /* logit [ranks, stride], of which one is not 0 */
-static __global__ void once_begin(once_state *state, float *reference, const float *logit,
-                                  int64_t ranks, int64_t stride, const int32_t *targets,
-                                  int32_t ignore, int64_t n)
+static __global__ void token_init_kernel(token_state *state, float *reference, const float *logit,
+                                         int64_t ranks, int64_t stride, const int32_t *targets,
+                                         int32_t ignore, int64_t n)
 {
     const int64_t r = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     float sum = 0.0f;
@@ -101,15 +107,15 @@ static __global__ void once_begin(once_state *state, float *reference, const flo
 /* Logits [tokens, n] of some columns of a piece, at most WIDTH, to their p; a block has a token. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    once_fold(d9di_xent_part *part, int64_t stride, const float *reference, const float *logits,
-              T *p, int64_t all_n, int64_t n)
+    softmax_exp_kernel(d9di_softmax_exp_part *part, int64_t stride, const float *reference,
+                       const float *logits, T *p, int64_t all_n, int64_t n)
 {
     const int64_t row = blockIdx.x;
     const float *z = logits + row * n;
-    float v[EIGHTS][8], to = reference[row], most = -CUDART_INF_F, sum = 0.0f;
+    float v[VECTORS_PER_THREAD][8], to = reference[row], most = -CUDART_INF_F, sum = 0.0f;
 
 #pragma unroll
-    for (int c = 0; c < EIGHTS; c++) {
+    for (int c = 0; c < VECTORS_PER_THREAD; c++) {
         const int64_t i = ((int64_t)c * THREADS + threadIdx.x) * 8;
 
         load8(v[c], z + i, n - i);
@@ -118,15 +124,15 @@ static __global__ void __launch_bounds__(THREADS)
             most = fmaxf(most, v[c][j]);
         }
     }
-    most = group_fold<THREADS>(most, largest()) * 1.4426950408889634f;
-    if (most > to + D9DI_XENT_SLACK)
+    most = group_reduce<THREADS>(most, max_op()) * 1.4426950408889634f;
+    if (most > to + D9DI_SOFTMAX_EXP_SLACK)
         to = rintf(most);
 #pragma unroll
-    for (int c = 0; c < EIGHTS; c++) {
+    for (int c = 0; c < VECTORS_PER_THREAD; c++) {
         const int64_t i = ((int64_t)c * THREADS + threadIdx.x) * 8;
 
         for (int j = 0; j < 8; j++) {
-            v[c][j] = power<T>(v[c][j], to);
+            v[c][j] = exp2_diff<T>(v[c][j], to);
             sum += v[c][j];
             v[c][j] = to == CUDART_INF_F ? 0.0f : v[c][j];
         }
@@ -140,8 +146,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* The tiles of a token whose n is not the largest, `to`. */
 template <class T>
-static __device__ void rescale(const pieces<T> &all, const d9di_xent_part *part, int64_t row,
-                               float to)
+static __device__ void rescale_tiles(const vocab_parts<T> &all, const d9di_softmax_exp_part *part,
+                                     int64_t row, float to)
 {
     for (int k = 0; k < all.n; k++) {
         T *p = all.of[k].p + row * all.of[k].n;
@@ -150,7 +156,7 @@ static __device__ void rescale(const pieces<T> &all, const d9di_xent_part *part,
             const float n = part[all.of[k].first + i / all.of[k].tile].n;
 
             if (n != to)
-                put(p + i, to_float(p[i]) * exp2f(n - to));
+                store_float(p + i, to_float(p[i]) * exp2f(n - to));
         }
     }
 }
@@ -158,7 +164,7 @@ static __device__ void rescale(const pieces<T> &all, const d9di_xent_part *part,
 /* sums [2, tokens]: the largest n of what is here of a token, and l of that; a block has a token.
  */
 static __global__ void __launch_bounds__(THREADS)
-    once_sum(float *sums, const d9di_xent_part *part, int64_t stride)
+    token_sum_kernel(float *sums, const d9di_softmax_exp_part *part, int64_t stride)
 {
     const int64_t r = blockIdx.x;
     float n = -CUDART_INF_F, l = 0.0f;
@@ -166,7 +172,7 @@ static __global__ void __launch_bounds__(THREADS)
     part += r * stride;
     for (int64_t i = threadIdx.x; i < stride; i += THREADS)
         n = fmaxf(n, part[i].n);
-    n = group_fold<THREADS>(n, largest());
+    n = group_reduce<THREADS>(n, max_op());
     for (int64_t i = threadIdx.x; i < stride; i += THREADS)
         l += part[i].sum * exp2f(part[i].n - n);
     l = group_sum<THREADS>(l);
@@ -177,8 +183,8 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Sums [ranks, 2, tokens] of a token: n and l of all. */
-static __device__ void once_join(const float *sums, int64_t ranks, int64_t tokens, float *n,
-                                 float *l)
+static __device__ void combine_ranks(const float *sums, int64_t ranks, int64_t tokens, float *n,
+                                     float *l)
 {
     *n = -CUDART_INF_F;
     *l = 0.0f;
@@ -192,21 +198,21 @@ static __device__ void once_join(const float *sums, int64_t ranks, int64_t token
 /* Loss, p[target] -= l, and scaled = h / l; a block has a token. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    once_finish(float *loss, T *scaled, const T *hidden, once_state *state,
-                const d9di_xent_part *part, int64_t stride, const float *sums, int64_t ranks,
-                pieces<T> all, int64_t vocabulary, const int32_t *targets, int32_t ignore,
+    loss_kernel(float *loss, T *scaled, const T *hidden, token_state *state,
+                const d9di_softmax_exp_part *part, int64_t stride, const float *sums, int64_t ranks,
+                vocab_parts<T> all, int64_t vocab_size, const int32_t *targets, int32_t ignore,
                 int64_t h)
 {
     const int64_t r = blockIdx.x, id = targets[r];
-    const bool ignored = id == ignore, bad = !ignored && (id < 0 || id >= vocabulary);
+    const bool ignored = id == ignore, bad = !ignored && (id < 0 || id >= vocab_size);
     const float target = state[r].target;
     float n, least = CUDART_INF_F, l, by;
 
     part += r * stride;
     for (int64_t i = threadIdx.x; i < stride; i += THREADS)
         least = fminf(least, part[i].n);
-    least = -group_fold<THREADS>(-least, largest());
-    once_join(sums + r, ranks, gridDim.x, &n, &l);
+    least = -group_reduce<THREADS>(-least, max_op());
+    combine_ranks(sums + r, ranks, gridDim.x, &n, &l);
     by = ignored ? 0.0f : bad ? CUDART_NAN_F : 1.0f / l;
     for (int64_t i = (int64_t)threadIdx.x * 8; i < h; i += THREADS * 8) {
         float v[8];
@@ -217,7 +223,7 @@ static __global__ void __launch_bounds__(THREADS)
         store8(scaled + r * h + i, v, h - i);
     }
     if (least < n && !ignored) {
-        rescale(all, part, r, n);
+        rescale_tiles(all, part, r, n);
         __syncthreads();
     }
     if (threadIdx.x != 0)
@@ -226,12 +232,14 @@ static __global__ void __launch_bounds__(THREADS)
     state[r].by = by;
     for (int k = 0; k < all.n && !ignored; k++)
         if (id >= all.of[k].id && id < all.of[k].id + all.of[k].n)
-            put(all.of[k].p + r * all.of[k].n + (id - all.of[k].id), power<float>(target, n) - l);
+            store_float(all.of[k].p + r * all.of[k].n + (id - all.of[k].id),
+                        exp2_diff<float>(target, n) - l);
 }
 
 /* unit = sum / l, a block a token. */
 template <class T>
-static __global__ void once_unit(T *unit, const float *sum, const once_state *state, int64_t h)
+static __global__ void dgrad_kernel(T *token_grad, const float *sum, const token_state *state,
+                                    int64_t h)
 {
     const int64_t r = blockIdx.x;
     const float by = state[r].by;
@@ -242,91 +250,93 @@ static __global__ void once_unit(T *unit, const float *sum, const once_state *st
         load8(v, sum + r * h + i, h - i);
         for (int j = 0; j < 8; j++)
             v[j] = by == 0.0f ? 0.0f : v[j] * by;
-        store8(unit + r * h + i, v, h - i);
+        store8(token_grad + r * h + i, v, h - i);
     }
 }
 
 /* A call, and its scratch for `most` tokens. */
-template <class T> struct once {
+template <class T> struct fwd_bwd_call {
     d9d_stream s;
-    const d9d_xent_dims *n;
+    const d9d_linear_cross_entropy_dims *n;
     d9d_dtype gt;
     const void *const *w;
     void *const *dw;
     const float *beta;
     int64_t ranks, mine, here;  /* here: rows of this part */
     int64_t most, width, parts; /* of logits that a kernel folds; of a token */
-    splits where;
+    vocab_splits where;
     float *target, *sums; /* [ranks, T], [ranks, 2, tokens] */
     float *logits, *sum, *reference;
-    d9di_xent_part *part;
-    once_state *state;
+    d9di_softmax_exp_part *part;
+    token_state *state;
     T *scaled, *p;
 };
 
-static int64_t padded(int64_t bytes)
+static int64_t align_bytes(int64_t bytes)
 {
-    return d9di_round_up(bytes, 256);
+    return d9di_i64_round_up(bytes, 256);
 }
 
 /* Step to the next piece; start from all zeros. */
-static bool piece_next(const d9d_xent_dims *d, columns *c)
+static bool vocab_part_next(const d9d_linear_cross_entropy_dims *d, vocab_block *c)
 {
-    if (!columns_next(d, INT64_MAX, c))
+    if (!vocab_block_next(d, INT64_MAX, c))
         return false;
     c->n = c->n >= 64 ? c->n / 64 * 64 : c->n;
     return true;
 }
 
-template <class T> static bool in_one(const once<T> &o, int64_t tokens, const columns &c)
+template <class T>
+static bool is_sm90_part(const fwd_bwd_call<T> &o, int64_t tokens, const vocab_block &c)
 {
-    return d9di_xent_wgmma_takes(o.s, o.n->t, tokens, o.n->h, c.n);
+    return d9di_softmax_exp_sm90_supported(o.s, o.n->t, tokens, o.n->h, c.n);
 }
 
-template <class T> static int64_t tile_of(const once<T> &o, const columns &c)
+template <class T> static int64_t tile_columns(const fwd_bwd_call<T> &o, const vocab_block &c)
 {
-    return in_one(o, o.n->rows, c) ? (int64_t)D9DI_XENT_TILE : WIDTH;
+    return is_sm90_part(o, o.n->rows, c) ? (int64_t)D9DI_SOFTMAX_EXP_TILE : WIDTH;
 }
 
 /* Columns of one piece: one product, or a product and a fold for every WIDTH of them. */
 template <class T>
-static d9d_status fold_piece(const once<T> &o, const pieces<T> &all, int piece, const columns &c,
-                             const T *x, int64_t tokens)
+static d9d_status vocab_part_softmax_exp(const fwd_bwd_call<T> &o, const vocab_parts<T> &all,
+                                         int piece, const vocab_block &c, const T *x,
+                                         int64_t tokens)
 {
-    const d9di_xent_powers call = {tokens, o.n->h, c.n, o.reference, o.part + all.of[piece].first,
-                                   o.parts};
+    const d9di_softmax_exp_args call = {
+        tokens, o.n->h, c.n, o.reference, o.part + all.of[piece].first, o.parts};
     T *p = all.of[piece].p;
 
-    if (in_one(o, tokens, c))
-        return d9di_xent_wgmma(o.s, op, &call, p, x,
-                               d9di_cat(o.n->t, o.w[c.split], c.first * o.n->h));
+    if (is_sm90_part(o, tokens, c))
+        return d9di_softmax_exp_sm90(o.s, op, &call, p, x,
+                                     d9di_elem_cat(o.n->t, o.w[c.split], c.first * o.n->h));
     for (int64_t i = 0; i < c.n; i += WIDTH) {
-        const columns some = {c.split, c.base, c.first + i, d9di_min(c.n - i, WIDTH)};
+        const vocab_block some = {c.split, c.base, c.first + i, d9di_i64_min(c.n - i, WIDTH)};
 
-        D9D_TRY(logits_make(o.s, op, o.n, some, x, tokens, o.w, o.logits));
-        once_fold<T><<<(unsigned)tokens, THREADS, 0, d9di_queue(o.s)>>>(
+        D9D_TRY(logits_compute(o.s, op, o.n, some, x, tokens, o.w, o.logits));
+        softmax_exp_kernel<T><<<(unsigned)tokens, THREADS, 0, d9di_cuda_stream(o.s)>>>(
             call.part + i / WIDTH, o.parts, o.reference, o.logits, p + i, c.n, some.n);
-        D9D_TRY(d9di_launched(op));
+        D9D_TRY(d9di_cuda_check_launch(op));
     }
     return D9D_OK;
 }
 
 /* sum += p W and dW += p' scaled of a piece. */
 template <class T>
-static d9d_status products(const once<T> &o, const T *p, const columns &c, bool unit,
-                           float beta_sum, float beta_dw, int64_t tokens)
+static d9d_status vocab_part_gemms(const fwd_bwd_call<T> &o, const T *p, const vocab_block &c,
+                                   bool token_grad, float beta_sum, float beta_dw, int64_t tokens)
 {
     const int64_t h = o.n->h;
     d9d_gemm g = {};
 
     g.t = o.n->t;
-    if (unit) {
+    if (token_grad) {
         g.ct = D9D_F32;
         g.m = tokens;
         g.n = h;
         g.k = c.n;
         g.beta = beta_sum;
-        D9D_TRY(d9di_gemm(o.s, op, &g, p, d9di_cat(g.t, o.w[c.split], c.first * h), o.sum));
+        D9D_TRY(d9di_gemm(o.s, op, &g, p, d9di_elem_cat(g.t, o.w[c.split], c.first * h), o.sum));
     }
     if (o.dw[c.split] == NULL)
         return D9D_OK;
@@ -336,79 +346,82 @@ static d9d_status products(const once<T> &o, const T *p, const columns &c, bool 
     g.n = h;
     g.k = tokens;
     g.beta = beta_dw;
-    return d9di_gemm(o.s, op, &g, p, o.scaled, d9di_at(o.gt, o.dw[c.split], c.first * h));
+    return d9di_gemm(o.s, op, &g, p, o.scaled, d9di_elem_at(o.gt, o.dw[c.split], c.first * h));
 }
 
-template <class T> static d9d_status gather(const once<T> &o, float *all, int64_t count)
+template <class T>
+static d9d_status gather_ranks(const fwd_bwd_call<T> &o, float *all, int64_t count)
 {
-    return o.n->ranks == NULL ? D9D_OK : o.n->ranks->gather(o.n->ranks->arg, all, count);
+    return o.n->ranks == NULL ? D9D_OK : o.n->ranks->all_gather(o.n->ranks->arg, all, count);
 }
 
 /* What is known of all tokens before any logit. */
 template <class T>
-static d9d_status find_targets(const once<T> &o, const void *hidden, const int32_t *targets)
+static d9d_status compute_target_logits(const fwd_bwd_call<T> &o, const void *hidden,
+                                        const int32_t *targets)
 {
-    once_target<T><<<blocks_of_rows(o.n->rows, WARP), THREADS, 0, d9di_queue(o.s)>>>(
+    target_logit_kernel<T><<<grid_for_rows(o.n->rows, WARP), THREADS, 0, d9di_cuda_stream(o.s)>>>(
         o.target + o.mine * o.n->rows, (const T *)hidden, o.where, targets, o.n->ignore, o.n->rows,
         o.n->h);
-    D9D_TRY(d9di_launched(op));
-    return gather(o, o.target, o.n->rows);
+    D9D_TRY(d9di_cuda_check_launch(op));
+    return gather_ranks(o, o.target, o.n->rows);
 }
 
 /* p of the whole part, and their sums of all ranks. */
 template <class T>
-static d9d_status make_powers(const once<T> &o, int64_t first, int64_t tokens, const T *x,
-                              const int32_t *targets, pieces<T> *all)
+static d9d_status compute_softmax_exp(const fwd_bwd_call<T> &o, int64_t first, int64_t tokens,
+                                      const T *x, const int32_t *targets, vocab_parts<T> *all)
 {
-    cudaStream_t queue = d9di_queue(o.s);
-    columns c = {};
+    cudaStream_t queue = d9di_cuda_stream(o.s);
+    vocab_block c = {};
     T *p = o.p;
 
-    once_begin<<<(unsigned)d9di_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(
+    token_init_kernel<<<(unsigned)d9di_i64_ceil_div(tokens, THREADS), THREADS, 0, queue>>>(
         o.state, o.reference, o.target + first, o.ranks, o.n->rows, targets, o.n->ignore, tokens);
-    D9D_TRY(d9di_launched(op));
-    for (int64_t parts = 0; piece_next(o.n, &c); all->n++) {
-        all->of[all->n] = {c.base + c.first, c.n, parts, tile_of(o, c), p};
-        parts += d9di_ceil_div(c.n, all->of[all->n].tile);
-        p += d9di_round_up(tokens * c.n, 128);
-        D9D_TRY(fold_piece(o, *all, all->n, c, x, tokens));
+    D9D_TRY(d9di_cuda_check_launch(op));
+    for (int64_t parts = 0; vocab_part_next(o.n, &c); all->n++) {
+        all->of[all->n] = {c.base + c.first, c.n, parts, tile_columns(o, c), p};
+        parts += d9di_i64_ceil_div(c.n, all->of[all->n].tile);
+        p += d9di_i64_round_up(tokens * c.n, 128);
+        D9D_TRY(vocab_part_softmax_exp(o, *all, all->n, c, x, tokens));
     }
-    once_sum<<<(unsigned)tokens, THREADS, 0, queue>>>(o.sums + 2 * o.mine * tokens, o.part,
-                                                      o.parts);
-    D9D_TRY(d9di_launched(op));
-    return gather(o, o.sums, 2 * tokens);
+    token_sum_kernel<<<(unsigned)tokens, THREADS, 0, queue>>>(o.sums + 2 * o.mine * tokens, o.part,
+                                                              o.parts);
+    D9D_TRY(d9di_cuda_check_launch(op));
+    return gather_ranks(o, o.sums, 2 * tokens);
 }
 
 /* Tokens [first, first + tokens). */
 template <class T>
-static d9d_status some_tokens(const once<T> &o, int64_t first, int64_t tokens, float *loss,
-                              void *unit, const void *hidden, const int32_t *targets)
+static d9d_status token_block_run(const fwd_bwd_call<T> &o, int64_t first, int64_t tokens,
+                                  float *loss, void *token_grad, const void *hidden,
+                                  const int32_t *targets)
 {
-    cudaStream_t queue = d9di_queue(o.s);
+    cudaStream_t queue = d9di_cuda_stream(o.s);
     const T *x = (const T *)hidden + first * o.n->h;
-    pieces<T> all = {};
-    columns c = {};
+    vocab_parts<T> all = {};
+    vocab_block c = {};
 
-    D9D_TRY(make_powers(o, first, tokens, x, targets + first, &all));
-    once_finish<T><<<(unsigned)tokens, THREADS, 0, queue>>>(
-        loss + first, o.scaled, x, o.state, o.part, o.parts, o.sums, o.ranks, all, vocabulary(o.n),
+    D9D_TRY(compute_softmax_exp(o, first, tokens, x, targets + first, &all));
+    loss_kernel<T><<<(unsigned)tokens, THREADS, 0, queue>>>(
+        loss + first, o.scaled, x, o.state, o.part, o.parts, o.sums, o.ranks, all, vocab_size(o.n),
         targets + first, o.n->ignore, o.n->h);
-    D9D_TRY(d9di_launched(op));
-    for (int k = 0; piece_next(o.n, &c); k++)
-        D9D_TRY(products(o, all.of[k].p, c, unit != NULL, k == 0 ? 0.0f : 1.0f,
-                         first == 0 ? o.beta[c.split] : 1.0f, tokens));
-    if (unit != NULL && all.n == 0)
-        return d9d_k_fill(o.s, o.n->t, (T *)unit + first * o.n->h, tokens * o.n->h, 0.0f);
-    if (unit != NULL)
-        once_unit<T><<<(unsigned)tokens, THREADS, 0, queue>>>((T *)unit + first * o.n->h, o.sum,
-                                                              o.state, o.n->h);
-    return d9di_launched(op);
+    D9D_TRY(d9di_cuda_check_launch(op));
+    for (int k = 0; vocab_part_next(o.n, &c); k++)
+        D9D_TRY(vocab_part_gemms(o, all.of[k].p, c, token_grad != NULL, k == 0 ? 0.0f : 1.0f,
+                                 first == 0 ? o.beta[c.split] : 1.0f, tokens));
+    if (token_grad != NULL && all.n == 0)
+        return d9d_k_fill(o.s, o.n->t, (T *)token_grad + first * o.n->h, tokens * o.n->h, 0.0f);
+    if (token_grad != NULL)
+        dgrad_kernel<T><<<(unsigned)tokens, THREADS, 0, queue>>>((T *)token_grad + first * o.n->h,
+                                                                 o.sum, o.state, o.n->h);
+    return d9di_cuda_check_launch(op);
 }
 
 /* Bytes of scratch for so many tokens; with `at` they are dealt out. */
-template <class T> static int64_t lay_out(once<T> *o, int64_t tokens, char *at)
+template <class T> static int64_t scratch_layout(fwd_bwd_call<T> *o, int64_t tokens, char *at)
 {
-    const int64_t h = o->n->h, count = tokens * o->here + MOST_PIECES * (int64_t)128;
+    const int64_t h = o->n->h, count = tokens * o->here + MAX_PARTS * (int64_t)128;
     const struct {
         void **array;
         int64_t bytes;
@@ -416,8 +429,8 @@ template <class T> static int64_t lay_out(once<T> *o, int64_t tokens, char *at)
         {(void **)&o->logits, tokens * o->width * 4},
         {(void **)&o->sum, tokens * h * 4},
         {(void **)&o->reference, tokens * 4},
-        {(void **)&o->part, tokens * o->parts * (int64_t)sizeof(d9di_xent_part)},
-        {(void **)&o->state, tokens * (int64_t)sizeof(once_state)},
+        {(void **)&o->part, tokens * o->parts * (int64_t)sizeof(d9di_softmax_exp_part)},
+        {(void **)&o->state, tokens * (int64_t)sizeof(token_state)},
         {(void **)&o->sums, tokens * o->ranks * 8},
         {(void **)&o->target, o->n->rows * o->ranks * 4},
         {(void **)&o->scaled, tokens * h * (int64_t)sizeof(T)},
@@ -427,59 +440,63 @@ template <class T> static int64_t lay_out(once<T> *o, int64_t tokens, char *at)
 
     for (size_t i = 0; i < sizeof(room) / sizeof(*room); i++) {
         *room[i].array = at == NULL ? NULL : at + bytes;
-        bytes += padded(room[i].bytes);
+        bytes += align_bytes(room[i].bytes);
     }
     return bytes;
 }
 
 /* What the pieces take of a token. */
-template <class T> static void measure(once<T> *o)
+template <class T> static void measure_parts(fwd_bwd_call<T> *o)
 {
-    columns c = {};
+    vocab_block c = {};
 
-    while (piece_next(o->n, &c)) {
+    while (vocab_part_next(o->n, &c)) {
         o->here += c.n;
-        o->parts += d9di_ceil_div(c.n, tile_of(*o, c));
-        if (!in_one(*o, o->n->rows, c))
-            o->width = d9di_max(o->width, d9di_min(c.n, WIDTH));
+        o->parts += d9di_i64_ceil_div(c.n, tile_columns(*o, c));
+        if (!is_sm90_part(*o, o->n->rows, c))
+            o->width = d9di_i64_max(o->width, d9di_i64_min(c.n, WIDTH));
     }
 }
 
 template <class T>
-static d9d_status xent_once(once<T> &o, float *loss, void *unit, const void *hidden,
-                            const int32_t *targets)
+static d9d_status run_fwd_bwd(fwd_bwd_call<T> &o, float *loss, void *token_grad, const void *hidden,
+                              const int32_t *targets)
 {
     d9d_status st;
     int64_t empty, bytes;
     void *scratch;
 
     o.ranks = o.n->ranks != NULL ? o.n->ranks->n : 1;
-    o.mine = o.n->ranks != NULL ? o.n->ranks->mine : 0;
-    D9D_TRY(splits_of(op, o.n, o.w, &o.where));
-    measure(&o);
-    empty = lay_out(&o, 0, NULL);
-    o.most = d9di_xent_tokens(o.n, empty, (double)(lay_out(&o, STEP, NULL) - empty) / STEP);
-    bytes = lay_out(&o, o.most, NULL);
-    D9D_TRY(d9di_take(o.s, bytes, &scratch));
-    (void)lay_out(&o, o.most, (char *)scratch);
-    st = find_targets(o, hidden, targets);
+    o.mine = o.n->ranks != NULL ? o.n->ranks->rank : 0;
+    D9D_TRY(vocab_splits_make(op, o.n, o.w, &o.where));
+    measure_parts(&o);
+    empty = scratch_layout(&o, 0, NULL);
+    o.most = d9di_linear_cross_entropy_tokens(
+        o.n, empty, (double)(scratch_layout(&o, STEP, NULL) - empty) / STEP);
+    bytes = scratch_layout(&o, o.most, NULL);
+    D9D_TRY(d9di_cuda_scratch_alloc(o.s, bytes, &scratch));
+    (void)scratch_layout(&o, o.most, (char *)scratch);
+    st = compute_target_logits(o, hidden, targets);
     for (int64_t i = 0; i < o.n->rows && st == D9D_OK; i += o.most)
-        st = some_tokens(o, i, d9di_min(o.n->rows - i, o.most), loss, unit, hidden, targets);
-    d9di_give(o.s, scratch, bytes);
+        st = token_block_run(o, i, d9di_i64_min(o.n->rows - i, o.most), loss, token_grad, hidden,
+                             targets);
+    d9di_cuda_scratch_free(o.s, scratch, bytes);
     return st;
 }
 
-d9d_status d9d_k_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
-                           void *unit, void *const *dw, const float *beta, const void *hidden,
-                           const void *const *w, const int32_t *targets)
+d9d_status d9d_k_linear_cross_entropy_fwd_bwd(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                              d9d_dtype gt, float *loss, void *token_grad,
+                                              void *const *dw, const float *beta,
+                                              const void *hidden, const void *const *w,
+                                              const int32_t *targets)
 {
-    D9D_TRY(d9di_check_float(op, n->t));
-    D9D_TRY(d9di_check_float(op, gt));
+    D9D_TRY(d9di_args_check_float(op, n->t));
+    D9D_TRY(d9di_args_check_float(op, gt));
     if (n->rows == 0)
-        return xent_clear(s, n, gt, dw, beta);
-    return D9DI_TYPED(n->t, T, [&] {
-        once<T> o = {s, n, gt, w, dw, beta};
+        return wgrad_clear(s, n, gt, dw, beta);
+    return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
+        fwd_bwd_call<T> o = {s, n, gt, w, dw, beta};
 
-        return xent_once<T>(o, loss, unit, hidden, targets);
+        return run_fwd_bwd<T>(o, loss, token_grad, hidden, targets);
     }());
 }

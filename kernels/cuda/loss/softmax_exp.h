@@ -16,26 +16,27 @@ extern "C" {
 #endif
 
 /* n, and the sum of the tile's p of a row, in float32 before they are rounded. */
-typedef struct d9di_xent_part {
+typedef struct d9di_softmax_exp_part {
     float n, sum;
-} d9di_xent_part;
+} d9di_softmax_exp_part;
 
-enum { D9DI_XENT_TILE = 256 };
-#define D9DI_XENT_SLACK 43.0f /* 2^43 is far from the end of float32, with every vocabulary */
+enum { D9DI_SOFTMAX_EXP_TILE = 256 };
+#define D9DI_SOFTMAX_EXP_SLACK                                                                     \
+    43.0f /* 2^43 is far from the end of float32, with every vocabulary */
 
 /* p [rows, n] of type bfloat16 of rows [rows, h] and w [n, h]; part [rows, stride], a column for
  * each TILE columns of p. */
-typedef struct d9di_xent_powers {
+typedef struct d9di_softmax_exp_args {
     int64_t rows, h, n;
     const float *reference;
-    d9di_xent_part *part;
+    d9di_softmax_exp_part *part;
     int64_t stride;
-} d9di_xent_powers;
+} d9di_softmax_exp_args;
 
 /* On compute capability 9.0: h and n that are multiples of 64, in bfloat16. */
-bool d9di_xent_wgmma_takes(d9d_stream s, d9d_dtype t, int64_t rows, int64_t h, int64_t n);
-d9d_status d9di_xent_wgmma(d9d_stream s, const char *op, const d9di_xent_powers *c, void *p,
-                           const void *hidden, const void *w);
+bool d9di_softmax_exp_sm90_supported(d9d_stream s, d9d_dtype t, int64_t rows, int64_t h, int64_t n);
+d9d_status d9di_softmax_exp_sm90(d9d_stream s, const char *op, const d9di_softmax_exp_args *c,
+                                 void *p, const void *hidden, const void *w);
 
 #ifdef __cplusplus
 }

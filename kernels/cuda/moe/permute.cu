@@ -3,10 +3,10 @@
 #include "cuda/common/common.cuh"
 
 template <class T, int G>
-static __global__ void permute_kernel(d9d_permute_dims n, T *__restrict__ y,
+static __global__ void permute_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
                                       const T *__restrict__ x, const int32_t *__restrict__ row)
 {
-    const int64_t t = row_mine<G>();
+    const int64_t t = group_row<G>();
 
     if (t >= n.rows)
         return;
@@ -24,25 +24,25 @@ static __global__ void permute_kernel(d9d_permute_dims n, T *__restrict__ y,
 
 /* Which of the next 32 choices of a token have a row: those of experts on other ranks have none,
  * and cost nothing.  All threads of a token agree. */
-enum { SOME = 32 };
-static __device__ __forceinline__ unsigned present(const int32_t *row, int64_t n)
+enum { MASK_ROWS = 32 };
+static __device__ __forceinline__ unsigned present_mask(const int32_t *row, int64_t n)
 {
     unsigned mask = 0;
 
 #pragma unroll 8
-    for (int j = 0; j < SOME; j++)
+    for (int j = 0; j < MASK_ROWS; j++)
         if (j < n)
             mask |= (row[j] >= 0 ? 1u : 0u) << j;
     return mask;
 }
 
 /* The next C of them, in their order; -1 behind the last. */
-template <int C> struct picked {
+template <int C> struct picked_rows {
     int at[C];
 };
-template <int C> static __device__ __forceinline__ picked<C> pick(unsigned *mask)
+template <int C> static __device__ __forceinline__ picked_rows<C> pick_rows(unsigned *mask)
 {
-    picked<C> p;
+    picked_rows<C> p;
 
 #pragma unroll
     for (int j = 0; j < C; j++) {
@@ -55,7 +55,7 @@ template <int C> static __device__ __forceinline__ picked<C> pick(unsigned *mask
 /* Eights at `i` of their rows, all on their way at once.  W: rows lie as wide loads want them. */
 template <bool W, class T, int C>
 static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x,
-                                                    const int32_t *row, const picked<C> &p,
+                                                    const int32_t *row, const picked_rows<C> &p,
                                                     int64_t i, int64_t h)
 {
 #pragma unroll
@@ -73,33 +73,34 @@ static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x
 
 /* As many as are on their way at once, measured: sums have registers for more threads with fewer.
  */
-enum { GATHERED = 4, SCATTERED = 8 };
+enum { GATHER_IN_FLIGHT = 4, SCATTER_IN_FLIGHT = 8 };
 
 /* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
 template <class T, int G, bool W>
-static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, const T *__restrict__ x,
-                                     const float *__restrict__ w, const int32_t *__restrict__ row)
+static __global__ void gather_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
+                                     const T *__restrict__ x, const float *__restrict__ w,
+                                     const int32_t *__restrict__ row)
 {
-    const int64_t t = row_mine<G>();
+    const int64_t t = group_row<G>();
 
     if (t >= n.rows)
         return;
     row += t * n.k;
     w += w == NULL ? 0 : t * n.k;
-    const unsigned first = present(row, n.k);
+    const unsigned first = present_mask(row, n.k);
     D9DI_ROW8 (i, n.h, G) {
         float sum[8] = {}, v[8];
 
-        for (int64_t c = 0; c < n.k; c += SOME) {
-            unsigned mask = c == 0 ? first : present(row + c, n.k - c);
+        for (int64_t c = 0; c < n.k; c += MASK_ROWS) {
+            unsigned mask = c == 0 ? first : present_mask(row + c, n.k - c);
 
             while (mask != 0) {
-                const auto p = pick<GATHERED>(&mask);
-                raw8<T> some[GATHERED];
+                const auto p = pick_rows<GATHER_IN_FLIGHT>(&mask);
+                raw8<T> some[GATHER_IN_FLIGHT];
 
                 fetch_picked<W>(some, x, row + c, p, i, n.h);
 #pragma unroll
-                for (int k = 0; k < GATHERED; k++) {
+                for (int k = 0; k < GATHER_IN_FLIGHT; k++) {
                     if (p.at[k] < 0)
                         break;
                     const float by = w == NULL ? 1.0f : w[c + p.at[k]];
@@ -116,22 +117,22 @@ static __global__ void gather_kernel(d9d_permute_dims n, T *__restrict__ y, cons
 
 /* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)], of the choices picked. */
 template <class T, int G, bool W>
-static __device__ __forceinline__ void scatter_some(const picked<SCATTERED> &p, int64_t h,
-                                                    T *__restrict__ dx, float *dprob,
-                                                    const T *__restrict__ dy,
-                                                    const T *__restrict__ x,
-                                                    const float *__restrict__ prob,
-                                                    const int32_t *__restrict__ row)
+static __device__ __forceinline__ void scatter_rows_of(const picked_rows<SCATTER_IN_FLIGHT> &p,
+                                                       int64_t h, T *__restrict__ dx, float *dprob,
+                                                       const T *__restrict__ dy,
+                                                       const T *__restrict__ x,
+                                                       const float *__restrict__ prob,
+                                                       const int32_t *__restrict__ row)
 {
-    float dot[SCATTERED] = {}, d[8], v[8];
+    float dot[SCATTER_IN_FLIGHT] = {}, d[8], v[8];
 
     D9DI_ROW8 (i, h, G) {
-        raw8<T> some[SCATTERED];
+        raw8<T> some[SCATTER_IN_FLIGHT];
 
         load8(d, dy + i, h - i);
         fetch_picked<W>(some, x, row, p, i, h);
 #pragma unroll
-        for (int k = 0; k < SCATTERED; k++) {
+        for (int k = 0; k < SCATTER_IN_FLIGHT; k++) {
             if (p.at[k] < 0)
                 break;
             unpack8(v, some[k]);
@@ -143,7 +144,7 @@ static __device__ __forceinline__ void scatter_some(const picked<SCATTERED> &p, 
         }
     }
 #pragma unroll
-    for (int k = 0; k < SCATTERED; k++) {
+    for (int k = 0; k < SCATTER_IN_FLIGHT; k++) {
         const float sum = group_sum<G>(dot[k]);
 
         if (p.at[k] >= 0 && threadIdx.x % G == 0)
@@ -153,119 +154,124 @@ static __device__ __forceinline__ void scatter_some(const picked<SCATTERED> &p, 
 
 /* G is a warp at most. */
 template <class T, int G, bool W>
-static __global__ void scatter_kernel(d9d_permute_dims n, T *__restrict__ dx, float *dprob,
+static __global__ void scatter_kernel(d9d_moe_permute_dims n, T *__restrict__ dx, float *dprob,
                                       const T *__restrict__ dy, const T *__restrict__ x,
                                       const float *__restrict__ prob,
                                       const int32_t *__restrict__ row)
 {
-    const int64_t t = row_mine<G>();
+    const int64_t t = group_row<G>();
     const bool mine = t < n.rows; /* all threads of a warp meet in its sums */
     const int64_t at = mine ? t * n.k : 0;
 
-    for (int64_t c = at; c < at + n.k; c += SOME) {
+    for (int64_t c = at; c < at + n.k; c += MASK_ROWS) {
         const int64_t left = at + n.k - c;
-        unsigned mask = mine ? present(row + c, left) : 0;
+        unsigned mask = mine ? present_mask(row + c, left) : 0;
 
-        for (int64_t j = threadIdx.x % G; mine && j < left && j < SOME; j += G)
+        for (int64_t j = threadIdx.x % G; mine && j < left && j < MASK_ROWS; j += G)
             if (!(mask >> j & 1))
                 dprob[c + j] = 0.0f;
         while (__any_sync(~0u, mask != 0)) {
-            const auto p = pick<SCATTERED>(&mask);
+            const auto p = pick_rows<SCATTER_IN_FLIGHT>(&mask);
 
-            scatter_some<T, G, W>(p, n.h, dx, dprob + c, dy + (mine ? t : 0) * n.h, x, prob + c,
-                                  row + c);
+            scatter_rows_of<T, G, W>(p, n.h, dx, dprob + c, dy + (mine ? t : 0) * n.h, x, prob + c,
+                                     row + c);
         }
     }
 }
 
 template <class T>
-static d9d_status permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
-                          const int32_t *row)
+static d9d_status launch_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *y,
+                                 const void *x, const int32_t *row)
 {
     D9DI_BY_ROWS(n->h, G,
-                 permute_kernel<T, G><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+                 permute_kernel<T, G>
+                 <<<grid_for_rows(n->rows, G), THREADS, 0, d9di_cuda_stream(s)>>>(
                      *n, (T *)y, (const T *)x, row));
-    return d9di_launched("permute");
+    return d9di_cuda_check_launch("permute");
 }
 
 /* Threads that share a row whose sums stay in a warp. */
-#define BY_WARPS(n, G, ...)                                                                        \
+#define DISPATCH_GROUP(n, G, ...)                                                                  \
     ((n) <= HEAD_ROW ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                   \
                      : [&] { constexpr int G = WARP; return __VA_ARGS__; }())
-#define BY_WIDTH(w, W, ...)                                                                        \
+#define DISPATCH_WIDTH(w, W, ...)                                                                  \
     ((w) ? [&] { constexpr bool W = true; return __VA_ARGS__; }()                                  \
          : [&] { constexpr bool W = false; return __VA_ARGS__; }())
 
-template <class T> static bool is_wide(const d9d_permute_dims *n, const void *x)
+template <class T> static bool can_vectorize_rows(const d9d_moe_permute_dims *n, const void *x)
 {
     return n->h % 8 == 0 && (uintptr_t)x % alignof(raw8<T>) == 0;
 }
 
 template <class T, int G, bool W>
-static d9d_status gather(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
-                         const void *x, const float *w, const int32_t *row)
+static d9d_status launch_gather(d9d_stream s, const char *op, const d9d_moe_permute_dims *n,
+                                void *y, const void *x, const float *w, const int32_t *row)
 {
-    gather_kernel<T, G, W><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+    gather_kernel<T, G, W><<<grid_for_rows(n->rows, G), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, (T *)y, (const T *)x, w, row);
-    return d9di_launched(op);
+    return d9di_cuda_check_launch(op);
 }
 template <class T>
-static d9d_status gather_any(d9d_stream s, const char *op, const d9d_permute_dims *n, void *y,
-                             const void *x, const float *w, const int32_t *row)
+static d9d_status gather_by_width(d9d_stream s, const char *op, const d9d_moe_permute_dims *n,
+                                  void *y, const void *x, const float *w, const int32_t *row)
 {
-    return BY_WARPS(n->h, G,
-                    BY_WIDTH(is_wide<T>(n, x), W, gather<T, G, W>(s, op, n, y, x, w, row)));
+    return DISPATCH_GROUP(n->h, G,
+                          DISPATCH_WIDTH(can_vectorize_rows<T>(n, x), W,
+                                         launch_gather<T, G, W>(s, op, n, y, x, w, row)));
 }
 
 template <class T, int G, bool W>
-static d9d_status scatter(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
-                          const void *dy, const void *x, const float *prob, const int32_t *row)
+static d9d_status launch_scatter(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
+                                 float *dprob, const void *dy, const void *x, const float *prob,
+                                 const int32_t *row)
 {
-    scatter_kernel<T, G, W><<<blocks_of_rows(n->rows, G), THREADS, 0, d9di_queue(s)>>>(
+    scatter_kernel<T, G, W><<<grid_for_rows(n->rows, G), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, (T *)dx, dprob, (const T *)dy, (const T *)x, prob, row);
-    return d9di_launched("unpermute_din");
+    return d9di_cuda_check_launch("unpermute_din");
 }
 template <class T>
-static d9d_status scatter_any(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
-                              const void *dy, const void *x, const float *prob, const int32_t *row)
+static d9d_status scatter_by_width(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
+                                   float *dprob, const void *dy, const void *x, const float *prob,
+                                   const int32_t *row)
 {
-    return BY_WARPS(
+    return DISPATCH_GROUP(
         n->h, G,
-        BY_WIDTH(is_wide<T>(n, x), W, scatter<T, G, W>(s, n, dx, dprob, dy, x, prob, row)));
+        DISPATCH_WIDTH(can_vectorize_rows<T>(n, x), W,
+                       launch_scatter<T, G, W>(s, n, dx, dprob, dy, x, prob, row)));
 }
 
-d9d_status d9d_k_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+d9d_status d9d_k_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
                          const int32_t *row)
 {
-    D9D_TRY(d9di_check_float("permute", n->t));
+    D9D_TRY(d9di_args_check_float("permute", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, permute<T>(s, n, y, x, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_permute<T>(s, n, y, x, row));
 }
 
-d9d_status d9d_k_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+d9d_status d9d_k_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, const void *dy,
                              const int32_t *row)
 {
-    D9D_TRY(d9di_check_float("permute_din", n->t));
+    D9D_TRY(d9di_args_check_float("permute_din", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, gather_any<T>(s, "permute_din", n, dx, dy, NULL, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T, gather_by_width<T>(s, "permute_din", n, dx, dy, NULL, row));
 }
 
-d9d_status d9d_k_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+d9d_status d9d_k_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
                            const float *prob, const int32_t *row)
 {
-    D9D_TRY(d9di_check_float("unpermute", n->t));
+    D9D_TRY(d9di_args_check_float("unpermute", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, gather_any<T>(s, "unpermute", n, y, x, prob, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T, gather_by_width<T>(s, "unpermute", n, y, x, prob, row));
 }
 
-d9d_status d9d_k_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+d9d_status d9d_k_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, float *dprob,
                                const void *dy, const void *x, const float *prob, const int32_t *row)
 {
-    D9D_TRY(d9di_check_float("unpermute_din", n->t));
+    D9D_TRY(d9di_args_check_float("unpermute_din", n->t));
     if (n->rows * n->k == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, scatter_any<T>(s, n, dx, dprob, dy, x, prob, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T, scatter_by_width<T>(s, n, dx, dprob, dy, x, prob, row));
 }

@@ -6,37 +6,38 @@
 
 /* --- the choice --------------------------------------------------------------------------- */
 
-/* A key and who has it; before() is falling order of key, ties to the lower index. */
-struct choice {
+/* A key and who has it; choice_is_before() is falling order of key, ties to the lower index. */
+struct expert_choice {
     float key;
     int32_t i;
 };
-static __device__ __forceinline__ bool before(choice a, choice b)
+static __device__ __forceinline__ bool choice_is_before(expert_choice a, expert_choice b)
 {
     return a.key > b.key || (a.key == b.key && a.i < b.i);
 }
-static __device__ __forceinline__ choice none_yet(void)
+static __device__ __forceinline__ expert_choice choice_none(void)
 {
     return {-CUDART_INF_F, INT32_MAX};
 }
-static __device__ __forceinline__ choice first_of_warp(choice best)
+static __device__ __forceinline__ expert_choice warp_best_choice(expert_choice best)
 {
     for (int o = WARP / 2; o > 0; o /= 2) {
-        const choice c = {__shfl_xor_sync(~0u, best.key, o), __shfl_xor_sync(~0u, best.i, o)};
+        const expert_choice c = {__shfl_xor_sync(~0u, best.key, o),
+                                 __shfl_xor_sync(~0u, best.i, o)};
 
-        best = before(c, best) ? c : best;
+        best = choice_is_before(c, best) ? c : best;
     }
     return best;
 }
 
 /* Keys of a token, p + bias, a NaN counting as -inf; experts of groups that are not in `open` have
  * none.  each: experts of a group, 0 where there are no groups. */
-struct keys {
+struct router_keys {
     const float *p, *bias;
     int64_t each;
     unsigned open;
 };
-static __device__ __forceinline__ float key_of(const keys &k, int64_t i)
+static __device__ __forceinline__ float router_key_of(const router_keys &k, int64_t i)
 {
     const float v = k.bias == NULL ? k.p[i] : k.p[i] + k.bias[i];
 
@@ -44,31 +45,31 @@ static __device__ __forceinline__ float key_of(const keys &k, int64_t i)
 }
 
 /* The first after `last`, or {-inf, INT32_MAX}. */
-static __device__ choice next_best(const keys &k, int64_t e, choice last)
+static __device__ expert_choice topk_next(const router_keys &k, int64_t e, expert_choice last)
 {
-    choice best = none_yet();
+    expert_choice best = choice_none();
 
     for (int32_t i = threadIdx.x % WARP; i < e; i += WARP) {
-        const choice c = {key_of(k, i), i};
+        const expert_choice c = {router_key_of(k, i), i};
 
         if (k.each > 0 && !(k.open >> (i / k.each) & 1))
             continue;
-        if (before(last, c) && before(c, best))
+        if (choice_is_before(last, c) && choice_is_before(c, best))
             best = c;
     }
-    return first_of_warp(best);
+    return warp_best_choice(best);
 }
 
 /* The best groups: a lane has one, worth its two largest keys. */
-static __device__ unsigned best_groups(const keys &k, int groups, int top)
+static __device__ unsigned best_groups(const router_keys &k, int groups, int top)
 {
     const int g = threadIdx.x % WARP;
     float one = -CUDART_INF_F, two = -CUDART_INF_F;
-    choice mine = none_yet(), last = {CUDART_INF_F, -1};
+    expert_choice mine = choice_none(), last = {CUDART_INF_F, -1};
     unsigned open = 0;
 
     for (int64_t i = g * k.each; g < groups && i < (g + 1) * k.each; i++) {
-        const float v = key_of(k, i);
+        const float v = router_key_of(k, i);
 
         two = fmaxf(two, fminf(v, one));
         one = fmaxf(one, v);
@@ -76,7 +77,7 @@ static __device__ unsigned best_groups(const keys &k, int groups, int top)
     if (g < groups)
         mine = {k.each < 2 ? one : one + two, g};
     for (int j = 0; j < top; j++) {
-        last = first_of_warp(before(last, mine) ? mine : none_yet());
+        last = warp_best_choice(choice_is_before(last, mine) ? mine : choice_none());
         open |= 1u << (last.i % WARP);
     }
     return open;
@@ -89,7 +90,7 @@ template <class T> static __device__ void softmax(float *p, const T *logits, int
 
     for (int64_t i = lane; i < e; i += WARP)
         most = fmaxf(most, to_float(logits[i]));
-    most = group_fold<WARP>(most, largest());
+    most = group_reduce<WARP>(most, max_op());
     for (int64_t i = lane; i < e; i += WARP) {
         p[i] = expf(to_float(logits[i]) - most);
         sum += p[i];
@@ -104,9 +105,9 @@ template <class T>
 static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
                                      const T *logits, const float *bias)
 {
-    const int64_t r = row_mine<WARP>(), e = n.e, k = n.k;
-    keys mine = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
-    choice last = {CUDART_INF_F, -1};
+    const int64_t r = group_row<WARP>(), e = n.e, k = n.k;
+    router_keys mine = {p + r * e, bias, n.groups > 1 ? e / n.groups : 0, 0};
+    expert_choice last = {CUDART_INF_F, -1};
     float sum = 0.0f;
 
     if (r >= n.rows)
@@ -121,7 +122,7 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
     if (mine.each > 0)
         mine.open = best_groups(mine, n.groups, n.top_groups);
     for (int64_t j = 0; j < k; j++) {
-        last = next_best(mine, e, last);
+        last = topk_next(mine, e, last);
         sum += p[last.i];
         if (threadIdx.x % WARP == 0) {
             expert[j] = last.i;
@@ -138,23 +139,24 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
 /* What the warp's token r adds to a loss for balance: with g_i = E load_i / (sum of load) and S the
  * sum of scores,  aux = w (sum of p_i g_i) / S,  its gradient by p_i  slope (load_i scale - mean);
  * z = w lse^2, its gradient by logit i  pull exp(logit_i - lse).  All 0 without. */
-struct even {
+struct balance_terms {
     const float *load;
     float aux, scale, mean, slope;
     float z, lse, pull;
 };
 
 template <class T>
-static __device__ even even_of(const d9d_router_dims &n, const d9d_router_balance &b,
-                               const float *p, int64_t r)
+static __device__ balance_terms balance_terms_of(const d9d_router_dims &n,
+                                                 const d9d_router_balance &b, const float *p,
+                                                 int64_t r)
 {
     const int lane = threadIdx.x % WARP;
     const float w = b.weight != NULL ? b.weight[r] : 0.0f;
     float all = 0.0f, loads = 0.0f, dot = 0.0f, most = -CUDART_INF_F, sum = 0.0f;
-    even x = {};
+    balance_terms x = {};
 
     if (w > 0.0f && b.aux != 0.0f) {
-        x.load = b.load + (b.first + r) / b.length * n.e;
+        x.load = b.load + (b.first + r) / b.seq_len * n.e;
         for (int64_t i = lane; i < n.e; i += WARP) {
             all += p[i];
             loads += x.load[i];
@@ -171,7 +173,7 @@ static __device__ even even_of(const d9d_router_dims &n, const d9d_router_balanc
 
         for (int64_t i = lane; i < n.e; i += WARP)
             most = fmaxf(most, to_float(logits[i]));
-        most = group_fold<WARP>(most, largest());
+        most = group_reduce<WARP>(most, max_op());
         for (int64_t i = lane; i < n.e; i += WARP)
             sum += expf(to_float(logits[i]) - most);
         x.lse = most + logf(group_sum<WARP>(sum));
@@ -185,11 +187,11 @@ template <class T>
 static __global__ void losses_kernel(d9d_router_dims n, float *aux, float *z, const float *p,
                                      d9d_router_balance b)
 {
-    const int64_t r = row_mine<WARP>();
+    const int64_t r = group_row<WARP>();
 
     if (r >= n.rows)
         return;
-    const even x = even_of<T>(n, b, p + r * n.e, r);
+    const balance_terms x = balance_terms_of<T>(n, b, p + r * n.e, r);
 
     if (threadIdx.x % WARP == 0) {
         aux[r] = x.aux;
@@ -198,7 +200,7 @@ static __global__ void losses_kernel(d9d_router_dims n, float *aux, float *z, co
 }
 
 /* ds of score i without what comes from the choice. */
-static __device__ __forceinline__ float even_din(const even &x, int64_t i)
+static __device__ __forceinline__ float balance_dscore(const balance_terms &x, int64_t i)
 {
     return x.load != NULL ? x.slope * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
 }
@@ -207,11 +209,11 @@ static __device__ __forceinline__ float even_din(const even &x, int64_t i)
  * S, others 0, and what keeps the router even;  dlogits = p (ds - sum_j p_j ds_j), or of sigmoids
  * p (1 - p) ds. */
 template <class T>
-static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const float *dprob,
+static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const float *dprob,
                                          const float *p, const float *prob, const int32_t *expert,
                                          d9d_router_balance b)
 {
-    const int64_t r = row_mine<WARP>(), e = n.e, k = n.k;
+    const int64_t r = group_row<WARP>(), e = n.e, k = n.k;
     float sum = 0.0f, mean = 0.0f, dot = 0.0f;
 
     if (r >= n.rows)
@@ -221,13 +223,13 @@ static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const fl
         sum += p[expert[j]];
         mean = fmaf(dprob[j], prob[j], mean);
     }
-    const even x = even_of<T>(n, b, p, r);
+    const balance_terms x = balance_terms_of<T>(n, b, p, r);
     const float size = n.renormalise ? sum + 1e-20f : 1.0f, less = n.renormalise ? mean : 0.0f;
     const T *logits = (const T *)b.logits + r * e;
 
     if (!n.sigmoid) {
         for (int64_t i = threadIdx.x % WARP; i < e && x.load != NULL; i += WARP)
-            dot = fmaf(p[i], even_din(x, i), dot);
+            dot = fmaf(p[i], balance_dscore(x, i), dot);
         dot = group_sum<WARP>(dot);
         for (int64_t j = 0; j < k; j++)
             dot = fmaf((n.scale * dprob[j] - less) / size, p[expert[j]], dot);
@@ -235,13 +237,14 @@ static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const fl
     const auto give = [&](int64_t i, float ds) {
         const float d = p[i] * (n.sigmoid ? (1.0f - p[i]) * ds : ds - dot);
 
-        put(dlogits + i, x.pull != 0.0f ? fmaf(x.pull, expf(to_float(logits[i]) - x.lse), d) : d);
+        store_float(dlogits + i,
+                    x.pull != 0.0f ? fmaf(x.pull, expf(to_float(logits[i]) - x.lse), d) : d);
     };
     for (int64_t i = threadIdx.x % WARP; i < e; i += WARP)
-        give(i, even_din(x, i));
+        give(i, balance_dscore(x, i));
     __syncwarp();
     for (int64_t j = threadIdx.x % WARP; j < k; j += WARP)
-        give(expert[j], even_din(x, expert[j]) + (n.scale * dprob[j] - less) / size);
+        give(expert[j], balance_dscore(x, expert[j]) + (n.scale * dprob[j] - less) / size);
 }
 
 /* --- counts, and the bias that follows them ----------------------------------------------------
@@ -250,8 +253,8 @@ static __global__ void router_din_kernel(d9d_router_dims n, T *dlogits, const fl
 enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts whose counts a block keeps */
 
 /* Whole numbers, whose sums are the same in any order. */
-static __global__ void count_kernel(d9d_router_dims n, float *load, double *total,
-                                    const int32_t *expert, d9d_router_balance b, bool shared)
+static __global__ void expert_load_kernel(d9d_router_dims n, float *load, double *total,
+                                          const int32_t *expert, d9d_router_balance b, bool shared)
 {
     extern __shared__ int32_t mine[];
 
@@ -266,7 +269,7 @@ static __global__ void count_kernel(d9d_router_dims n, float *load, double *tota
         if (!(b.weight[r] > 0.0f))
             continue;
         if (load != NULL)
-            atomicAdd(load + (b.first + r) / b.length * n.e + x, 1.0f);
+            atomicAdd(load + (b.first + r) / b.seq_len * n.e + x, 1.0f);
         if (shared)
             atomicAdd(mine + x, 1);
         else if (total != NULL)
@@ -296,73 +299,73 @@ static __global__ void bias_kernel(float *bias, const double *load, const float 
  */
 
 template <class T>
-static d9d_status router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
-                         int32_t *expert, const void *logits, const float *bias)
+static d9d_status launch_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
+                                int32_t *expert, const void *logits, const float *bias)
 {
-    router_kernel<<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(
+    router_kernel<<<grid_for_rows(n->rows, WARP), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, p, prob, expert, (const T *)logits, bias);
-    return d9di_launched("router");
+    return d9di_cuda_check_launch("router");
 }
 
 template <class T>
-static d9d_status router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+static d9d_status launch_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogits,
                              const float *dprob, const float *p, const float *prob,
                              const int32_t *expert, const d9d_router_balance *b)
 {
-    router_din_kernel<<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(
+    router_bwd_kernel<<<grid_for_rows(n->rows, WARP), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, (T *)dlogits, dprob, p, prob, expert, b != NULL ? *b : d9d_router_balance{});
-    return d9di_launched("router_din");
+    return d9di_cuda_check_launch("router_din");
 }
 
 template <class T>
-static d9d_status router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
+static d9d_status launch_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
                                 const float *p, const d9d_router_balance *b)
 {
     losses_kernel<T>
-        <<<blocks_of_rows(n->rows, WARP), THREADS, 0, d9di_queue(s)>>>(*n, aux, z, p, *b);
-    return d9di_launched("router_losses");
+        <<<grid_for_rows(n->rows, WARP), THREADS, 0, d9di_cuda_stream(s)>>>(*n, aux, z, p, *b);
+    return d9di_cuda_check_launch("router_losses");
 }
 
 d9d_status d9d_k_router(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
                         int32_t *expert, const void *logits, const float *bias)
 {
-    D9D_TRY(d9di_check_router("router", n));
+    D9D_TRY(d9di_args_check_router("router", n));
     if (n->rows * n->e == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, router<T>(s, n, p, prob, expert, logits, bias));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_router<T>(s, n, p, prob, expert, logits, bias));
 }
 
-d9d_status d9d_k_router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+d9d_status d9d_k_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogits,
                             const float *dprob, const float *p, const float *prob,
                             const int32_t *expert, const d9d_router_balance *b)
 {
-    D9D_TRY(d9di_check_router("router_din", n));
+    D9D_TRY(d9di_args_check_router("router_din", n));
     if (n->rows * n->e == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, router_din<T>(s, n, dlogits, dprob, p, prob, expert, b));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_bwd<T>(s, n, dlogits, dprob, p, prob, expert, b));
 }
 
 d9d_status d9d_k_router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
                                const float *p, const d9d_router_balance *b)
 {
-    D9D_TRY(d9di_check_router("router_losses", n));
+    D9D_TRY(d9di_args_check_router("router_losses", n));
     if (n->rows * n->e == 0)
         return D9D_OK;
-    return D9DI_TYPED(n->t, T, router_losses<T>(s, n, aux, z, p, b));
+    return D9DI_DISPATCH_DTYPE(n->t, T, launch_losses<T>(s, n, aux, z, p, b));
 }
 
-d9d_status d9d_k_router_count(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
-                              const int32_t *expert, const d9d_router_balance *b)
+d9d_status d9d_k_expert_load(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
+                             const int32_t *expert, const d9d_router_balance *b)
 {
     const bool shared = total != NULL && n->e <= COUNT_SHARED;
-    const int64_t blocks = d9di_ceil_div(n->rows * n->k, THREADS);
+    const int64_t blocks = d9di_i64_ceil_div(n->rows * n->k, THREADS);
 
     if (blocks == 0)
         return D9D_OK;
-    count_kernel<<<(unsigned)(blocks < COUNT_BLOCKS ? blocks : COUNT_BLOCKS), THREADS,
-                   shared ? (size_t)n->e * sizeof(int32_t) : 0, d9di_queue(s)>>>(
+    expert_load_kernel<<<(unsigned)(blocks < COUNT_BLOCKS ? blocks : COUNT_BLOCKS), THREADS,
+                         shared ? (size_t)n->e * sizeof(int32_t) : 0, d9di_cuda_stream(s)>>>(
         *n, load, total, expert, *b, shared);
-    return d9di_launched("router_count");
+    return d9di_cuda_check_launch("router_count");
 }
 
 d9d_status d9d_k_router_bias(d9d_stream s, float *bias, const double *load, const float *scale,
@@ -370,6 +373,6 @@ d9d_status d9d_k_router_bias(d9d_stream s, float *bias, const double *load, cons
 {
     if (n == 0)
         return D9D_OK;
-    bias_kernel<<<1, THREADS, 0, d9di_queue(s)>>>(bias, load, scale, rate, first, n, e);
-    return d9di_launched("router_bias");
+    bias_kernel<<<1, THREADS, 0, d9di_cuda_stream(s)>>>(bias, load, scale, rate, first, n, e);
+    return d9di_cuda_check_launch("router_bias");
 }

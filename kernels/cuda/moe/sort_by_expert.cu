@@ -3,7 +3,7 @@
 #include "cuda/common/common.cuh"
 
 /* Places from *used on are of choices that are -1. */
-static __global__ void row_kernel(int32_t *row, int32_t *source, int64_t n, const int32_t *used)
+static __global__ void rows_kernel(int32_t *row, int32_t *source, int64_t n, const int32_t *used)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
@@ -14,26 +14,26 @@ static __global__ void row_kernel(int32_t *row, int32_t *source, int64_t n, cons
         source[i] = -1;
 }
 
-d9d_status d9d_k_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
-                       const int32_t *expert, int64_t rows, int64_t e, int64_t k)
+d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                                const int32_t *expert, int64_t rows, int64_t e, int64_t k)
 {
     const int64_t n = rows * k;
 
     if (n > INT32_MAX)
         return D9D_FAIL(D9D_EINVAL, "route: %lld tokens of %lld experts are over %d rows",
                         (long long)rows, (long long)k, INT32_MAX);
-    D9D_TRY(d9di_sort(s, "route", expert, n, e, source, offset));
+    D9D_TRY(d9di_radix_sort(s, "route", expert, n, e, source, offset));
     if (n == 0)
         return D9D_OK;
-    row_kernel<<<(unsigned)d9di_ceil_div(n, THREADS), THREADS, 0, d9di_queue(s)>>>(row, source, n,
-                                                                                   offset + e);
-    return d9di_launched("route");
+    rows_kernel<<<(unsigned)d9di_i64_ceil_div(n, THREADS), THREADS, 0, d9di_cuda_stream(s)>>>(
+        row, source, n, offset + e);
+    return d9di_cuda_check_launch("route");
 }
 
 /* --- over ranks --------------------------------------------------------------------------- */
 
-static __global__ void ranks_kernel(int32_t *rank, const int32_t *expert, int64_t n, int64_t k,
-                                    int64_t ranks, int64_t per)
+static __global__ void expert_ranks_kernel(int32_t *rank, const int32_t *expert, int64_t n,
+                                           int64_t k, int64_t ranks, int64_t per)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
@@ -46,8 +46,9 @@ static __global__ void ranks_kernel(int32_t *rank, const int32_t *expert, int64_
     }
 }
 
-static __global__ void local_kernel(int32_t *local, const int32_t *source, const int32_t *expert,
-                                    int64_t n, int64_t k, int64_t ranks, int64_t per)
+static __global__ void local_ids_kernel(int32_t *local, const int32_t *source,
+                                        const int32_t *expert, int64_t n, int64_t k, int64_t ranks,
+                                        int64_t per)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n * k;
          i += (int64_t)gridDim.x * THREADS) {
@@ -58,25 +59,26 @@ static __global__ void local_kernel(int32_t *local, const int32_t *source, const
     }
 }
 
-d9d_status d9d_k_route_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
-                             int64_t k, int64_t ranks, int64_t per)
+d9d_status d9d_k_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                              int64_t k, int64_t ranks, int64_t per)
 {
     const int64_t n = rows * ranks;
 
     if (n == 0)
         return D9D_OK;
-    ranks_kernel<<<blocks_for(s, n), THREADS, 0, d9di_queue(s)>>>(rank, expert, n, k, ranks, per);
-    return d9di_launched("route_ranks");
+    expert_ranks_kernel<<<grid_for(s, n), THREADS, 0, d9di_cuda_stream(s)>>>(rank, expert, n, k,
+                                                                             ranks, per);
+    return d9di_cuda_check_launch("route_ranks");
 }
 
-d9d_status d9d_k_route_local(d9d_stream s, int32_t *local, const int32_t *source,
-                             const int32_t *expert, int64_t n, int64_t rows, int64_t k,
-                             int64_t ranks, int64_t per)
+d9d_status d9d_k_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *source,
+                                  const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                                  int64_t ranks, int64_t per)
 {
     (void)rows;
     if (n * k == 0)
         return D9D_OK;
-    local_kernel<<<blocks_for(s, n * k), THREADS, 0, d9di_queue(s)>>>(local, source, expert, n, k,
-                                                                      ranks, per);
-    return d9di_launched("route_local");
+    local_ids_kernel<<<grid_for(s, n * k), THREADS, 0, d9di_cuda_stream(s)>>>(local, source, expert,
+                                                                              n, k, ranks, per);
+    return d9di_cuda_check_launch("route_local");
 }

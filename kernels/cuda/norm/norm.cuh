@@ -30,7 +30,8 @@ static __device__ void part_store(float *part, const float (&sum)[CH][8], int64_
 
 /* The parts of a column, a warp's lanes each some, in one order. */
 template <class G>
-static __global__ void last_kernel(G *dw, float beta, const float *part, int64_t n, int64_t parts)
+static __global__ void parts_sum_kernel(G *dw, float beta, const float *part, int64_t n,
+                                        int64_t parts)
 {
     __shared__ float sums[WARP][WARP + 1];
     const int64_t c = (int64_t)blockIdx.x * WARP + threadIdx.x;
@@ -43,15 +44,15 @@ static __global__ void last_kernel(G *dw, float beta, const float *part, int64_t
     for (int l = 1; l < WARP && threadIdx.y == 0; l++)
         sum += sums[l][threadIdx.x];
     if (threadIdx.y == 0 && c < n)
-        put(dw + c, sum + (beta == 0.0f ? 0.0f : beta * to_float(dw[c])));
+        store_float(dw + c, sum + (beta == 0.0f ? 0.0f : beta * to_float(dw[c])));
 }
 
 template <class G>
-static void parts_add(cudaStream_t queue, G *dw, float beta, const float *part, int64_t n,
+static void parts_sum(cudaStream_t queue, G *dw, float beta, const float *part, int64_t n,
                       int64_t parts)
 {
-    last_kernel<<<(unsigned)d9di_ceil_div(n, WARP), dim3(WARP, WARP), 0, queue>>>(dw, beta, part, n,
-                                                                                  parts);
+    parts_sum_kernel<<<(unsigned)d9di_i64_ceil_div(n, WARP), dim3(WARP, WARP), 0, queue>>>(
+        dw, beta, part, n, parts);
 }
 
 #endif /* D9DI_CUDA_NORM_NORM_CUH */

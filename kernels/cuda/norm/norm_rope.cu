@@ -11,35 +11,36 @@
  */
 #include "cuda/norm/norm.cuh"
 
-enum { MOST_PARTS = 384, MOST_HEAD = 256, FEW_TOKENS = 256, ARRAYS = 3 };
+enum { MAX_PARTS = 384, MAX_HEAD_SIZE = 256, MAX_SINGLE_ROUND_TOKENS = 256, ARRAYS = 3 };
 
-template <class T> struct heads {
+template <class T> struct norm_rope_args {
     T *y; /* or dx, which may be NULL */
     const T *dy, *x, *w;
     float *inv, *part;
-    d9d_norm_rope_dims n;
+    d9d_qk_norm_rope_dims n;
     int64_t rounds;    /* tokens of a group of threads, or heads in the forward */
     const int32_t *to; /* the forward's rows of y; NULL: in order */
 };
 
-/* Arrays of one forward.  Those of integers and frequencies lie still: see d9d_turned_heads. */
-template <class T> struct several {
-    heads<T> of[ARRAYS];
+/* Arrays of one forward.  Those of integers and frequencies lie still: see d9d_qk_norm_rope_heads.
+ */
+template <class T> struct norm_rope_list {
+    norm_rope_args<T> of[ARRAYS];
     bool still;
 };
 
 /* The features of a thread: where they begin, which lane has their partners, their angles. */
-struct turn {
+struct rope_lane {
     int at, partner;
     float co[8], si[8];
 };
 
 template <int G>
-static __device__ __forceinline__ turn turn_of(const d9d_norm_rope_dims &n, int64_t token,
-                                               float sign)
+static __device__ __forceinline__ rope_lane rope_lane_of(const d9d_qk_norm_rope_dims &n,
+                                                         int64_t token, float sign)
 {
     const int lane = threadIdx.x % G, half = (int)n.r / 2, base = threadIdx.x % WARP - lane;
-    turn t = {lane * 8, base + lane, {}, {}};
+    rope_lane t = {lane * 8, base + lane, {}, {}};
 
     for (int j = 0; j < 8; j++)
         t.co[j] = 1.0f;
@@ -56,7 +57,7 @@ static __device__ __forceinline__ turn turn_of(const d9d_norm_rope_dims &n, int6
     return t;
 }
 
-template <int G> static __device__ __forceinline__ void turned(float (&v)[8], const turn &t)
+template <int G> static __device__ __forceinline__ void rotate(float (&v)[8], const rope_lane &t)
 {
     const unsigned sharing = G >= WARP ? ~0u : ((1u << G % WARP) - 1) << threadIdx.x % WARP / G * G;
 
@@ -70,7 +71,8 @@ template <int G> static __device__ __forceinline__ void turned(float (&v)[8], co
 
 /* The weights of a thread's features, zeros beyond the head. */
 template <class T>
-static __device__ __forceinline__ void weights(float (&w)[8], const heads<T> &p, int at)
+static __device__ __forceinline__ void load_weights(float (&w)[8], const norm_rope_args<T> &p,
+                                                    int at)
 {
     load8(w, p.w + at, p.n.d - at);
     for (int j = 0; j < 8; j++)
@@ -78,30 +80,31 @@ static __device__ __forceinline__ void weights(float (&w)[8], const heads<T> &p,
 }
 
 /* Grid: blocks of rows, arrays. */
-template <class T, int G> static __global__ void __launch_bounds__(THREADS) forward(several<T> all)
+template <class T, int G>
+static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_list<T> all)
 {
-    const heads<T> &p = all.of[blockIdx.y];
-    const int64_t per = d9di_max(1, d9di_ceil_div(p.n.heads, p.rounds)), d = p.n.d;
-    const int64_t i = row_mine<G>() / per, first = row_mine<G>() % per * p.rounds;
-    const int64_t end = d9di_min(p.n.heads, first + p.rounds);
+    const norm_rope_args<T> &p = all.of[blockIdx.y];
+    const int64_t per = d9di_i64_max(1, d9di_i64_ceil_div(p.n.norm_rope_args, p.rounds)), d = p.n.d;
+    const int64_t i = group_row<G>() / per, first = group_row<G>() % per * p.rounds;
+    const int64_t end = d9di_i64_min(p.n.norm_rope_args, first + p.rounds);
     float v[8], w[8];
     raw8<T> next;
 
-    let_next_begin();
+    pdl_launch_dependents();
     if (!all.still || i >= p.n.m)
-        wait_for_last();
+        pdl_wait();
     if (i >= p.n.m)
         return;
-    const turn t = turn_of<G>(p.n, i, 1.0f);
+    const rope_lane t = rope_lane_of<G>(p.n, i, 1.0f);
     const int64_t here = d - t.at; /* features of this thread and behind */
     const int64_t to = p.to != NULL ? p.to[i] : i;
 
-    wait_for_last();
+    pdl_wait();
     if (p.w != NULL)
-        weights(w, p, t.at);
-    fetch8(next, p.x + (i * p.n.heads + first) * d + t.at, here);
+        load_weights(w, p, t.at);
+    fetch8(next, p.x + (i * p.n.norm_rope_args + first) * d + t.at, here);
     for (int64_t h = first; h < end; h++) {
-        const int64_t row = i * p.n.heads + h;
+        const int64_t row = i * p.n.norm_rope_args + h;
         float sum = 0.0f, scale;
 
         unpack8(v, next);
@@ -114,39 +117,41 @@ template <class T, int G> static __global__ void __launch_bounds__(THREADS) forw
                 p.inv[row] = scale;
             for (int j = 0; j < 8; j++)
                 v[j] = v[j] * scale * w[j];
-            turned<G>(v, t);
+            rotate<G>(v, t);
         }
         if (here > 0 && to >= 0)
-            store8(p.y + (to * p.n.heads + h) * d + t.at, v, here);
+            store8(p.y + (to * p.n.norm_rope_args + h) * d + t.at, v, here);
     }
 }
 
-template <class T, int G> static __global__ void __launch_bounds__(THREADS, 3) backward(heads<T> p)
+template <class T, int G>
+static __global__ void __launch_bounds__(THREADS, 3) norm_rope_bwd_kernel(norm_rope_args<T> p)
 {
     const int64_t d = p.n.d, first = (int64_t)blockIdx.x * p.rounds * (THREADS / G);
     float sum[1][8] = {}, g[8], v[8], w[8];
     raw8<T> x_next, dy_next;
 
-    weights(w, p, threadIdx.x % G * 8);
+    load_weights(w, p, threadIdx.x % G * 8);
     for (int64_t k = 0; k < p.rounds; k++) {
         const int64_t i = first + k * (THREADS / G) + threadIdx.x / G;
 
         if (i >= p.n.m)
             break;
-        const turn t = turn_of<G>(p.n, i, -1.0f);
+        const rope_lane t = rope_lane_of<G>(p.n, i, -1.0f);
         const int64_t here = d - t.at;
-        fetch8(x_next, p.x + i * p.n.heads * d + t.at, p.n.heads > 0 ? here : 0);
-        fetch8(dy_next, p.dy + i * p.n.heads * d + t.at, p.n.heads > 0 ? here : 0);
-        for (int64_t h = 0; h < p.n.heads; h++) {
-            const int64_t row = i * p.n.heads + h;
+        fetch8(x_next, p.x + i * p.n.norm_rope_args * d + t.at, p.n.norm_rope_args > 0 ? here : 0);
+        fetch8(dy_next, p.dy + i * p.n.norm_rope_args * d + t.at,
+               p.n.norm_rope_args > 0 ? here : 0);
+        for (int64_t h = 0; h < p.n.norm_rope_args; h++) {
+            const int64_t row = i * p.n.norm_rope_args + h;
             const float inv = p.inv[row];
             float dot = 0.0f, c;
 
             unpack8(v, x_next);
             unpack8(g, dy_next);
-            fetch8(x_next, p.x + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
-            fetch8(dy_next, p.dy + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
-            turned<G>(g, t);
+            fetch8(x_next, p.x + (row + 1) * d + t.at, h + 1 < p.n.norm_rope_args ? here : 0);
+            fetch8(dy_next, p.dy + (row + 1) * d + t.at, h + 1 < p.n.norm_rope_args ? here : 0);
+            rotate<G>(g, t);
             for (int j = 0; j < 8; j++) {
                 sum[0][j] = fmaf(g[j], v[j] * inv, sum[0][j]);
                 g[j] *= w[j];
@@ -170,167 +175,174 @@ template <class T, int G> static __global__ void __launch_bounds__(THREADS, 3) b
     ((d) <= HEAD_ROW ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                   \
                      : [&] { constexpr int G = WARP; return __VA_ARGS__; }())
 
-static bool fits(const d9d_norm_rope_dims *n)
+static bool is_fused(const d9d_qk_norm_rope_dims *n)
 {
-    return !n->interleaved && n->r % 16 == 0 && n->r > 0 && n->d % 16 == 0 && n->d <= MOST_HEAD;
+    return !n->interleaved && n->r % 16 == 0 && n->r > 0 && n->d % 16 == 0 && n->d <= MAX_HEAD_SIZE;
 }
 
 /* --- the two ways ------------------------------------------------------------------------- */
 
 /* A turn in place: each thread reads its pairs before it writes them. */
-static d9d_status apart(d9d_stream s, const d9d_norm_rope_dims *n, void *y, float *inv,
-                        const void *x, const void *w)
+static d9d_status run_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
+                              const void *x, const void *w)
 {
-    D9D_TRY(d9d_k_rms_norm(s, n->t, y, inv, x, w, n->m * n->heads, n->d, n->eps, n->zero_centred));
-    return d9d_k_rope(s, n->t, y, y, n->positions, n->inv_freq, n->m, n->heads, n->d, n->r,
+    D9D_TRY(d9d_k_rms_norm(s, n->t, y, inv, x, w, n->m * n->norm_rope_args, n->d, n->eps,
+                           n->zero_centred));
+    return d9d_k_rope(s, n->t, y, y, n->positions, n->inv_freq, n->m, n->norm_rope_args, n->d, n->r,
                       n->interleaved, n->mscale, 1.0f);
 }
 
-static d9d_status apart_grad(d9d_stream s, const d9d_norm_rope_dims *n, void *dx, d9d_dtype gt,
-                             void *dw, float beta, const void *dy, const void *x, const void *w,
-                             const float *inv)
+static d9d_status run_bwd_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *dx,
+                                  d9d_dtype gt, void *dw, float beta, const void *dy, const void *x,
+                                  const void *w, const float *inv)
 {
-    const int64_t m = n->m * n->heads, bytes = d9di_max(m * n->d, 1) * (n->t == D9D_F32 ? 4 : 2);
+    const int64_t m = n->m * n->norm_rope_args,
+                  bytes = d9di_i64_max(m * n->d, 1) * (n->t == D9D_F32 ? 4 : 2);
     d9d_status st;
     void *back;
 
-    D9D_TRY(d9di_take(s, bytes, &back));
-    st = d9d_k_rope(s, n->t, back, dy, n->positions, n->inv_freq, n->m, n->heads, n->d, n->r,
-                    n->interleaved, n->mscale, -1.0f);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &back));
+    st = d9d_k_rope(s, n->t, back, dy, n->positions, n->inv_freq, n->m, n->norm_rope_args, n->d,
+                    n->r, n->interleaved, n->mscale, -1.0f);
     if (st == D9D_OK)
-        st = d9d_k_rms_norm_grad(s, n->t, dx, NULL, gt, dw, beta, back, x, w, inv, m, n->d,
-                                 n->zero_centred);
-    d9di_give(s, back, bytes);
+        st = d9d_k_rms_norm_bwd(s, n->t, dx, NULL, gt, dw, beta, back, x, w, inv, m, n->d,
+                                n->zero_centred);
+    d9di_cuda_scratch_free(s, back, bytes);
     return st;
 }
 
 template <class T>
-static d9d_status together(d9d_stream s, const char *op, several<T> all, int arrays)
+static d9d_status run_fused(d9d_stream s, const char *op, norm_rope_list<T> all, int arrays)
 {
-    const d9d_norm_rope_dims *n = &all.of[0].n;
+    const d9d_qk_norm_rope_dims *n = &all.of[0].n;
     int64_t most = 0;
 
     for (int j = 0; j < arrays; j++) {
-        heads<T> *p = &all.of[j];
+        norm_rope_args<T> *p = &all.of[j];
 
-        p->rounds = p->n.m <= FEW_TOKENS ? 1 : d9di_max(1, p->n.heads);
-        most = d9di_max(most, p->n.m * d9di_ceil_div(p->n.heads, p->rounds));
+        p->rounds = p->n.m <= MAX_SINGLE_ROUND_TOKENS ? 1 : d9di_i64_max(1, p->n.norm_rope_args);
+        most = d9di_i64_max(most, p->n.m * d9di_i64_ceil_div(p->n.norm_rope_args, p->rounds));
     }
     if (most == 0)
         return D9D_OK;
     return BY_HEAD(n->d, G,
-                   launch_early(s, op, forward<T, G>,
-                                dim3(blocks_of_rows(most, G), (unsigned)arrays), THREADS, all));
+                   pdl_launch(s, op, norm_rope_kernel<T, G>,
+                              dim3(grid_for_rows(most, G), (unsigned)arrays), THREADS, all));
 }
 
 template <class T, class W>
-static d9d_status together_grad(d9d_stream s, heads<T> p, W *dw, float beta)
+static d9d_status run_bwd_fused(d9d_stream s, norm_rope_args<T> p, W *dw, float beta)
 {
-    const int64_t at_once = p.n.d <= HEAD_ROW ? 2 * WARPS : WARPS;
+    const int64_t append_fused = p.n.d <= HEAD_ROW ? 2 * WARPS : WARPS;
     int64_t parts, bytes;
     void *part = NULL;
 
-    p.rounds = d9di_max(1, d9di_ceil_div(p.n.m, MOST_PARTS * at_once));
-    parts = d9di_ceil_div(p.n.m, p.rounds * at_once);
-    bytes = d9di_max(parts, 1) * p.n.d * 4;
+    p.rounds = d9di_i64_max(1, d9di_i64_ceil_div(p.n.m, MAX_PARTS * append_fused));
+    parts = d9di_i64_ceil_div(p.n.m, p.rounds * append_fused);
+    bytes = d9di_i64_max(parts, 1) * p.n.d * 4;
     if (dw != NULL)
-        D9D_TRY(d9di_take(s, bytes, &part));
+        D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
     p.part = (float *)part;
     if (parts > 0)
-        BY_HEAD(p.n.d, G, backward<T, G><<<(unsigned)parts, THREADS, 0, d9di_queue(s)>>>(p));
+        BY_HEAD(p.n.d, G,
+                norm_rope_bwd_kernel<T, G>
+                <<<(unsigned)parts, THREADS, 0, d9di_cuda_stream(s)>>>(p));
     if (dw == NULL)
-        return d9di_launched("norm_rope_grad");
-    parts_add(d9di_queue(s), dw, beta, p.part, p.n.d, parts);
-    d9di_give(s, part, bytes);
-    return d9di_launched("norm_rope_grad");
+        return d9di_cuda_check_launch("norm_rope_grad");
+    parts_sum(d9di_cuda_stream(s), dw, beta, p.part, p.n.d, parts);
+    d9di_cuda_scratch_free(s, part, bytes);
+    return d9di_cuda_check_launch("norm_rope_grad");
 }
 
-d9d_status d9d_k_norm_rope(d9d_stream s, const d9d_norm_rope_dims *n, void *y, float *inv,
+d9d_status d9d_k_norm_rope(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
                            const void *x, const void *w)
 {
-    D9D_TRY(d9di_check_float("norm_rope", n->t));
-    if (!fits(n))
-        return apart(s, n, y, inv, x, w);
-    return D9DI_TYPED(n->t, T, [&] {
-        const several<T> one = {
+    D9D_TRY(d9di_args_check_float("norm_rope", n->t));
+    if (!is_fused(n))
+        return run_unfused(s, n, y, inv, x, w);
+    return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
+        const norm_rope_list<T> one = {
             {{(T *)y, NULL, (const T *)x, (const T *)w, inv, NULL, *n, 1, NULL}}, false};
 
-        return together<T>(s, "norm_rope", one, 1);
+        return run_fused<T>(s, "norm_rope", one, 1);
     }());
 }
 
-d9d_status d9d_k_norm_rope_grad(d9d_stream s, const d9d_norm_rope_dims *n, void *dx, d9d_dtype gt,
-                                void *dw, float beta, const void *dy, const void *x, const void *w,
-                                const float *inv)
+d9d_status d9d_k_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *dx, d9d_dtype gt,
+                               void *dw, float beta, const void *dy, const void *x, const void *w,
+                               const float *inv)
 {
-    D9D_TRY(d9di_check_float("norm_rope_grad", n->t));
-    D9D_TRY(d9di_check_float("norm_rope_grad", gt));
-    if (!fits(n))
-        return apart_grad(s, n, dx, gt, dw, beta, dy, x, w, inv);
-    return D9DI_TYPED(n->t, T, D9DI_TYPED(gt, W, [&] {
-                          const heads<T> p = {(T *)dx,
-                                              (const T *)dy,
-                                              (const T *)x,
-                                              (const T *)w,
-                                              const_cast<float *>(inv),
-                                              NULL,
-                                              *n,
-                                              1,
-                                              NULL};
+    D9D_TRY(d9di_args_check_float("norm_rope_grad", n->t));
+    D9D_TRY(d9di_args_check_float("norm_rope_grad", gt));
+    if (!is_fused(n))
+        return run_bwd_unfused(s, n, dx, gt, dw, beta, dy, x, w, inv);
+    return D9DI_DISPATCH_DTYPE(n->t, T, D9DI_DISPATCH_DTYPE(gt, W, [&] {
+                                   const norm_rope_args<T> p = {(T *)dx,
+                                                                (const T *)dy,
+                                                                (const T *)x,
+                                                                (const T *)w,
+                                                                const_cast<float *>(inv),
+                                                                NULL,
+                                                                *n,
+                                                                1,
+                                                                NULL};
 
-                          return together_grad<T, W>(s, p, (W *)dw, beta);
-                      }()));
+                                   return run_bwd_fused<T, W>(s, p, (W *)dw, beta);
+                               }()));
 }
 
 /* --- several arrays ----------------------------------------------------------------------- */
 
 /* One array, in steps. */
-static d9d_status one_by_parts(d9d_stream s, const d9d_norm_rope_dims *d, const d9d_turned_heads *h)
+static d9d_status append_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *d,
+                                 const d9d_qk_norm_rope_heads *h)
 {
-    const int64_t row = h->heads * d->d, inv_bytes = d9di_max(d->m * h->heads, 1) * 4;
-    const int64_t bytes = d9di_max(d->m * row, 1) * (int64_t)d9d_dtype_size(d->t);
-    d9d_norm_rope_dims n = *d;
+    const int64_t row = h->norm_rope_args * d->d,
+                  inv_bytes = d9di_i64_max(d->m * h->norm_rope_args, 1) * 4;
+    const int64_t bytes = d9di_i64_max(d->m * row, 1) * (int64_t)d9d_dtype_size(d->t);
+    d9d_qk_norm_rope_dims n = *d;
     void *inv = NULL, *y = NULL;
     d9d_status st;
 
-    n.heads = h->heads;
+    n.norm_rope_args = h->norm_rope_args;
     if (h->w == NULL)
-        return d9d_k_put_rows(s, n.t, h->y, row, 0, h->at, h->x, n.m, row);
-    D9D_TRY(d9di_take(s, inv_bytes, &inv));
-    st = d9di_take(s, bytes, &y);
+        return d9d_k_scatter_rows(s, n.t, h->y, row, 0, h->row_index, h->x, n.m, row);
+    D9D_TRY(d9di_cuda_scratch_alloc(s, inv_bytes, &inv));
+    st = d9di_cuda_scratch_alloc(s, bytes, &y);
     if (st == D9D_OK)
         st = d9d_k_norm_rope(s, &n, y, (float *)inv, h->x, h->w);
     if (st == D9D_OK)
-        st = d9d_k_put_rows(s, n.t, h->y, row, 0, h->at, y, n.m, row);
+        st = d9d_k_scatter_rows(s, n.t, h->y, row, 0, h->row_index, y, n.m, row);
     if (y != NULL)
-        d9di_give(s, y, bytes);
-    d9di_give(s, inv, inv_bytes);
+        d9di_cuda_scratch_free(s, y, bytes);
+    d9di_cuda_scratch_free(s, inv, inv_bytes);
     return st;
 }
 
 template <class T>
-static d9d_status at_once(d9d_stream s, const d9d_norm_rope_dims *d, int n,
-                          const d9d_turned_heads *list)
+static d9d_status append_fused(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
+                               const d9d_qk_norm_rope_heads *list)
 {
-    several<T> all = {};
+    norm_rope_list<T> all = {};
 
     all.still = true;
     for (int j = 0; j < n; j++) {
-        const d9d_turned_heads *h = &list[j];
+        const d9d_qk_norm_rope_heads *h = &list[j];
 
-        all.of[j] = {(T *)h->y, NULL, (const T *)h->x, (const T *)h->w, NULL, NULL, *d, 1, h->at};
-        all.of[j].n.heads = h->heads;
+        all.of[j] = {(T *)h->y, NULL, (const T *)h->x, (const T *)h->w, NULL, NULL,
+                     *d,        1,    h->row_index};
+        all.of[j].n.norm_rope_args = h->norm_rope_args;
     }
-    return together(s, "new_heads", all, n);
+    return run_fused(s, "new_heads", all, n);
 }
 
-d9d_status d9d_k_new_heads(d9d_stream s, const d9d_norm_rope_dims *d, int n,
-                           const d9d_turned_heads *list)
+d9d_status d9d_k_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
+                                     const d9d_qk_norm_rope_heads *list)
 {
-    D9D_TRY(d9di_check_float("new_heads", d->t));
-    if (fits(d) && n <= ARRAYS)
-        return n == 0 ? D9D_OK : D9DI_TYPED(d->t, T, at_once<T>(s, d, n, list));
+    D9D_TRY(d9di_args_check_float("new_heads", d->t));
+    if (is_fused(d) && n <= ARRAYS)
+        return n == 0 ? D9D_OK : D9DI_DISPATCH_DTYPE(d->t, T, append_fused<T>(s, d, n, list));
     for (int j = 0; j < n; j++)
-        D9D_TRY(one_by_parts(s, d, &list[j]));
+        D9D_TRY(append_unfused(s, d, &list[j]));
     return D9D_OK;
 }

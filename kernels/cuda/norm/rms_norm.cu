@@ -6,7 +6,7 @@
 
 /* Eights of a row of n for each of the threads that share it; rows of more than WIDEST are read
  * twice instead, by other kernels. */
-enum { WIDEST = 8192 };
+enum { MAX_FUSED = 8192 };
 #define BY_EIGHTS(n, G, CH, ...)                                                                   \
     ((n) <= HEAD_ROW    ? [&] { constexpr int G = WARP / 2, CH = 1; return __VA_ARGS__; }()        \
      : (n) <= SHORT_ROW ? [&] { constexpr int G = WARP, CH = 4; return __VA_ARGS__; }()            \
@@ -30,12 +30,12 @@ static __global__ void norm_kernel(T *y, float *inv, const T *x, const T *w, int
             fetch8(next[c], x + row * n + EIGHT(c, G), row < m ? n - EIGHT(c, G) : 0);
     };
 
-    let_next_begin();
-    wait_for_last();
-    fetch(row_mine<G>());
+    pdl_launch_dependents();
+    pdl_wait();
+    fetch(group_row<G>());
     for (int c = 0; c < CH; c++)
         load8(u[c], w + EIGHT(c, G), n - EIGHT(c, G));
-    for (int64_t r = row_mine<G>(); r < m; r += step) {
+    for (int64_t r = group_row<G>(); r < m; r += step) {
         for (int c = 0; c < CH; c++)
             unpack8(v[c], next[c]);
         fetch(r + step);
@@ -60,11 +60,11 @@ template <class T>
 static __global__ void wide_norm_kernel(T *y, float *inv, const T *x, const T *w, int64_t m,
                                         int64_t n, float eps, float centre)
 {
-    const int64_t r = row_mine<THREADS>();
+    const int64_t r = group_row<THREADS>();
     float sum = 0.0f, scale, v[8], u[8];
 
-    let_next_begin();
-    wait_for_last();
+    pdl_launch_dependents();
+    pdl_wait();
     D9DI_ROW8 (i, n, THREADS) {
         load8(v, x + r * n + i, n - i);
         for (int j = 0; j < 8; j++)
@@ -83,16 +83,15 @@ static __global__ void wide_norm_kernel(T *y, float *inv, const T *x, const T *w
 }
 
 template <class T>
-static d9d_status norm(d9d_stream s, void *y, float *inv, const void *x, const void *w, int64_t m,
-                       int64_t n, float eps, float centre)
+static d9d_status launch_norm(d9d_stream s, void *y, float *inv, const void *x, const void *w,
+                              int64_t m, int64_t n, float eps, float centre)
 {
-    if (n > WIDEST)
-        return launch_early(s, "rms_norm", wide_norm_kernel<T>, dim3((unsigned)m), THREADS, (T *)y,
-                            inv, (const T *)x, (const T *)w, m, n, eps, centre);
+    if (n > MAX_FUSED)
+        return pdl_launch(s, "rms_norm", wide_norm_kernel<T>, dim3((unsigned)m), THREADS, (T *)y,
+                          inv, (const T *)x, (const T *)w, m, n, eps, centre);
     return BY_EIGHTS(n, G, CH,
-                     launch_early(s, "rms_norm", norm_kernel<T, G, CH>, blocks_for(s, m * G),
-                                  THREADS, (T *)y, inv, (const T *)x, (const T *)w, m, n, eps,
-                                  centre));
+                     pdl_launch(s, "rms_norm", norm_kernel<T, G, CH>, grid_for(s, m * G), THREADS,
+                                (T *)y, inv, (const T *)x, (const T *)w, m, n, eps, centre));
 }
 
 d9d_status d9d_k_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
@@ -100,14 +99,15 @@ d9d_status d9d_k_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const 
 {
     const float centre = zero_centred ? 1.0f : 0.0f;
 
-    D9D_TRY(d9di_check_float("rms_norm", t));
-    return m == 0 ? D9D_OK : D9DI_TYPED(t, T, norm<T>(s, y, inv, x, w, m, n, eps, centre));
+    D9D_TRY(d9di_args_check_float("rms_norm", t));
+    return m == 0 ? D9D_OK
+                  : D9DI_DISPATCH_DTYPE(t, T, launch_norm<T>(s, y, inv, x, w, m, n, eps, centre));
 }
 
 /* --- both gradients: of w sums over parts of the rows, then the sum of the parts -------------- */
 
 /* What is wanted: dx, part, or both.  A block has rows [first, first + rows). */
-template <class T> struct grad {
+template <class T> struct rms_norm_bwd_args {
     T *dx;
     const T *plus;
     float *part;
@@ -120,9 +120,10 @@ template <class T> struct grad {
 /* dx = inv (g - x c) + plus, g = dy w', c = inv^2 mean(g x).  All of the next row is on its way
  * while the threads of this one add up. */
 template <class T, int G, int CH>
-static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1) grad_kernel(grad<T> p)
+static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1)
+    bwd_kernel(rms_norm_bwd_args<T> p)
 {
-    const int64_t end = d9di_min(p.m, (blockIdx.x + 1) * p.rows), n = p.n;
+    const int64_t end = d9di_i64_min(p.m, (blockIdx.x + 1) * p.rows), n = p.n;
     float sum[CH][8] = {}, w[CH][8], d[CH][8], x[CH][8], old[CH][8] = {}, dot, c, inv_next;
     raw8<T> dy_next[CH], x_next[CH], plus_next[CH];
     int64_t r = blockIdx.x * p.rows + threadIdx.x / G;
@@ -181,9 +182,9 @@ static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1) grad_kernel(g
         part_store<G, CH>(p.part, sum, n);
 }
 
-template <class T> static __global__ void wide_din_kernel(grad<T> p)
+template <class T> static __global__ void wide_dgrad_kernel(rms_norm_bwd_args<T> p)
 {
-    const int64_t r = row_mine<THREADS>(), n = p.n;
+    const int64_t r = group_row<THREADS>(), n = p.n;
     float dot = 0.0f, scale, c, d[8], v[8], u[8];
 
     D9DI_ROW8 (i, n, THREADS) {
@@ -210,10 +211,10 @@ template <class T> static __global__ void wide_din_kernel(grad<T> p)
 }
 
 /* A thread has a column of some rows. */
-template <class T> static __global__ void wide_dw_kernel(grad<T> p)
+template <class T> static __global__ void wide_wgrad_kernel(rms_norm_bwd_args<T> p)
 {
     const int64_t i = (int64_t)blockIdx.y * THREADS + threadIdx.x;
-    const int64_t end = d9di_min(p.m, (blockIdx.x + 1) * p.rows);
+    const int64_t end = d9di_i64_min(p.m, (blockIdx.x + 1) * p.rows);
     float sum = 0.0f;
 
     if (i >= p.n)
@@ -223,69 +224,71 @@ template <class T> static __global__ void wide_dw_kernel(grad<T> p)
     p.part[blockIdx.x * p.n + i] = sum;
 }
 
-template <class T> static void grad_launch(cudaStream_t queue, const grad<T> &p, int64_t parts)
+template <class T>
+static void launch_bwd(cudaStream_t queue, const rms_norm_bwd_args<T> &p, int64_t parts)
 {
-    const dim3 columns((unsigned)parts, (unsigned)d9di_ceil_div(p.n, THREADS));
+    const dim3 columns((unsigned)parts, (unsigned)d9di_i64_ceil_div(p.n, THREADS));
 
     if (parts == 0)
         return;
-    if (p.n <= WIDEST) {
-        BY_EIGHTS(p.n, G, CH, grad_kernel<T, G, CH><<<(unsigned)parts, THREADS, 0, queue>>>(p));
+    if (p.n <= MAX_FUSED) {
+        BY_EIGHTS(p.n, G, CH, bwd_kernel<T, G, CH><<<(unsigned)parts, THREADS, 0, queue>>>(p));
         return;
     }
     if (p.part != NULL)
-        wide_dw_kernel<T><<<columns, THREADS, 0, queue>>>(p);
+        wide_wgrad_kernel<T><<<columns, THREADS, 0, queue>>>(p);
     if (p.dx != NULL)
-        wide_din_kernel<T><<<(unsigned)p.m, THREADS, 0, queue>>>(p);
+        wide_dgrad_kernel<T><<<(unsigned)p.m, THREADS, 0, queue>>>(p);
 }
 
 /* The most parts: as many blocks as a large GPU has at a time, of which sizes alone may decide. */
-static int64_t most_parts(int64_t n)
+static int64_t max_parts(int64_t n)
 {
     return n <= HEAD_ROW ? 384 : n <= SHORT_ROW ? 128 : n <= 2048 ? 384 : n <= 4096 ? 256 : 128;
 }
 
-template <class T, class G> static d9d_status norm_grad(d9d_stream s, grad<T> p, G *dw, float beta)
+template <class T, class G>
+static d9d_status run_bwd(d9d_stream s, rms_norm_bwd_args<T> p, G *dw, float beta)
 {
     const int64_t least = p.n <= HEAD_ROW ? 2 * WARPS : p.n <= SHORT_ROW ? WARPS : 1;
     int64_t parts, bytes;
     void *part = NULL;
 
-    p.rows = d9di_max(least, d9di_ceil_div(p.m, most_parts(p.n)));
-    parts = d9di_ceil_div(p.m, p.rows);
-    bytes = d9di_max(parts, 1) * p.n * 4;
+    p.rows = d9di_i64_max(least, d9di_i64_ceil_div(p.m, max_parts(p.n)));
+    parts = d9di_i64_ceil_div(p.m, p.rows);
+    bytes = d9di_i64_max(parts, 1) * p.n * 4;
     if (dw != NULL)
-        D9D_TRY(d9di_take(s, bytes, &part));
+        D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
     p.part = (float *)part;
-    grad_launch(d9di_queue(s), p, parts);
+    launch_bwd(d9di_cuda_stream(s), p, parts);
     if (dw == NULL)
-        return d9di_launched("rms_norm_grad");
-    parts_add(d9di_queue(s), dw, beta, p.part, p.n, parts);
-    d9di_give(s, part, bytes);
-    return d9di_launched("rms_norm_grad");
+        return d9di_cuda_check_launch("rms_norm_grad");
+    parts_sum(d9di_cuda_stream(s), dw, beta, p.part, p.n, parts);
+    d9di_cuda_scratch_free(s, part, bytes);
+    return d9di_cuda_check_launch("rms_norm_grad");
 }
 
-d9d_status d9d_k_rms_norm_grad(d9d_stream s, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt,
-                               void *dw, float beta, const void *dy, const void *x, const void *w,
-                               const float *inv, int64_t m, int64_t n, bool zero_centred)
+d9d_status d9d_k_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt,
+                              void *dw, float beta, const void *dy, const void *x, const void *w,
+                              const float *inv, int64_t m, int64_t n, bool zero_centred)
 {
-    D9D_TRY(d9di_check_float("rms_norm_grad", t));
-    D9D_TRY(d9di_check_float("rms_norm_grad", gt));
+    D9D_TRY(d9di_args_check_float("rms_norm_grad", t));
+    D9D_TRY(d9di_args_check_float("rms_norm_grad", gt));
     if (n == 0)
         return D9D_OK;
-    return D9DI_TYPED(t, T, D9DI_TYPED(gt, G, [&] {
-                          const grad<T> p = {(T *)dx,
-                                             (const T *)plus,
-                                             NULL,
-                                             (const T *)dy,
-                                             (const T *)x,
-                                             (const T *)w,
-                                             inv,
-                                             m,
-                                             n,
-                                             0,
-                                             zero_centred ? 1.0f : 0.0f};
+    return D9DI_DISPATCH_DTYPE(t, T, D9DI_DISPATCH_DTYPE(gt, G, [&] {
+                                   const rms_norm_bwd_args<T> p = {(T *)dx,
+                                                                   (const T *)plus,
+                                                                   NULL,
+                                                                   (const T *)dy,
+                                                                   (const T *)x,
+                                                                   (const T *)w,
+                                                                   inv,
+                                                                   m,
+                                                                   n,
+                                                                   0,
+                                                                   zero_centred ? 1.0f : 0.0f};
 
-                          return norm_grad<T, G>(s, p, (G *)dw, beta);
-                      }()));
+                                   return run_bwd<T, G>(s, p, (G *)dw, beta);
+                               }()));
 }

@@ -1,9 +1,9 @@
 /* rms_norm_gated.cu - y = x inv w silu(z): a norm, then a gate; see rms_norm_gated.c. */
 #include "cuda/norm/norm.cuh"
 
-enum { ROWS = 64, MOST_PARTS = 256, LANES = THREADS / WARP };
+enum { ROWS = 64, MAX_PARTS = 256, LANES = THREADS / WARP };
 
-template <class T> struct gated {
+template <class T> struct gated_args {
     T *y, *dz; /* y or dx */
     const T *dy, *x, *z, *w;
     float *inv;
@@ -11,9 +11,9 @@ template <class T> struct gated {
 };
 
 template <int G, class T>
-static __global__ void __launch_bounds__(THREADS) norm_kernel(gated<T> v, float eps)
+static __global__ void __launch_bounds__(THREADS) norm_kernel(gated_args<T> v, float eps)
 {
-    const int64_t r = row_mine<G>(), n = v.n;
+    const int64_t r = group_row<G>(), n = v.n;
     float sum = 0.0f;
 
     if (r >= v.m)
@@ -40,9 +40,10 @@ static __global__ void __launch_bounds__(THREADS) norm_kernel(gated<T> v, float 
         v.inv[r] = inv;
 }
 
-template <int G, class T> static __global__ void __launch_bounds__(THREADS) din_kernel(gated<T> v)
+template <int G, class T>
+static __global__ void __launch_bounds__(THREADS) dgrad_kernel(gated_args<T> v)
 {
-    const int64_t r = row_mine<G>(), n = v.n;
+    const int64_t r = group_row<G>(), n = v.n;
     float sum = 0.0f;
 
     if (r >= v.m)
@@ -76,14 +77,15 @@ template <int G, class T> static __global__ void __launch_bounds__(THREADS) din_
 
 /* dw of some rows and WARP columns. */
 template <class T>
-static __global__ void __launch_bounds__(THREADS) dw_kernel(gated<T> v, int64_t rows, float *part)
+static __global__ void __launch_bounds__(THREADS)
+    wgrad_kernel(gated_args<T> v, int64_t rows, float *part)
 {
     __shared__ float sums[LANES][WARP];
     const int lane = threadIdx.x / WARP, at = threadIdx.x % WARP;
     const int64_t c = (int64_t)blockIdx.x * WARP + at, first = blockIdx.y * rows;
     float sum = 0.0f;
 
-    for (int64_t r = first + lane; r < d9di_min(v.m, first + rows) && c < v.n; r += LANES) {
+    for (int64_t r = first + lane; r < d9di_i64_min(v.m, first + rows) && c < v.n; r += LANES) {
         const float z = to_float(v.z[r * v.n + c]);
 
         sum = fmaf(to_float(v.dy[r * v.n + c]) * (z * sigmoid(z)),
@@ -97,70 +99,74 @@ static __global__ void __launch_bounds__(THREADS) dw_kernel(gated<T> v, int64_t 
         part[blockIdx.y * v.n + c] = sum;
 }
 
-template <class T> static d9d_status forward(d9d_stream s, const gated<T> &v, float eps)
+template <class T> static d9d_status launch_forward(d9d_stream s, const gated_args<T> &v, float eps)
 {
     return D9DI_BY_ROWS(v.n, G,
                         (norm_kernel<G>
-                         <<<blocks_of_rows(v.m, G), THREADS, 0, d9di_queue(s)>>>(v, eps),
-                         d9di_launched("gated_norm")));
+                         <<<grid_for_rows(v.m, G), THREADS, 0, d9di_cuda_stream(s)>>>(v, eps),
+                         d9di_cuda_check_launch("gated_norm")));
 }
 
-d9d_status d9d_k_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
-                            const void *z, const void *w, int64_t m, int64_t n, float eps)
+d9d_status d9d_k_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                                const void *z, const void *w, int64_t m, int64_t n, float eps)
 {
-    D9D_TRY(d9di_check_float("gated_norm", t));
+    D9D_TRY(d9di_args_check_float("gated_norm", t));
     if (m == 0)
         return D9D_OK;
-    return D9DI_TYPED(
-        t, T,
-        forward(s,
-                gated<T>{(T *)y, NULL, NULL, (const T *)x, (const T *)z, (const T *)w, inv, m, n},
-                eps));
+    return D9DI_DISPATCH_DTYPE(t, T,
+                               launch_forward(s,
+                                              gated_args<T>{(T *)y, NULL, NULL, (const T *)x,
+                                                            (const T *)z, (const T *)w, inv, m, n},
+                                              eps));
 }
 
-template <class T> static d9d_status inputs(d9d_stream s, const gated<T> &v)
+template <class T> static d9d_status launch_dgrad(d9d_stream s, const gated_args<T> &v)
 {
     if (v.m == 0)
         return D9D_OK;
     return D9DI_BY_ROWS(v.n, G,
-                        (din_kernel<G><<<blocks_of_rows(v.m, G), THREADS, 0, d9di_queue(s)>>>(v),
-                         d9di_launched("gated_norm_grad")));
+                        (dgrad_kernel<G>
+                         <<<grid_for_rows(v.m, G), THREADS, 0, d9di_cuda_stream(s)>>>(v),
+                         d9di_cuda_check_launch("gated_norm_grad")));
 }
 
 template <class T, class W>
-static d9d_status weights(d9d_stream s, const gated<T> &v, W *dw, float beta)
+static d9d_status launch_wgrad(d9d_stream s, const gated_args<T> &v, W *dw, float beta)
 {
-    const int64_t rows = d9di_max(ROWS, d9di_ceil_div(v.m, MOST_PARTS));
-    const int64_t parts = d9di_ceil_div(v.m, rows), bytes = parts * v.n * 4;
-    const dim3 grid((unsigned)d9di_ceil_div(v.n, WARP), (unsigned)parts);
+    const int64_t rows = d9di_i64_max(ROWS, d9di_i64_ceil_div(v.m, MAX_PARTS));
+    const int64_t parts = d9di_i64_ceil_div(v.m, rows), bytes = parts * v.n * 4;
+    const dim3 grid((unsigned)d9di_i64_ceil_div(v.n, WARP), (unsigned)parts);
     void *part;
 
-    D9D_TRY(d9di_take(s, bytes, &part));
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
     if (parts > 0)
-        dw_kernel<<<grid, THREADS, 0, d9di_queue(s)>>>(v, rows, (float *)part);
-    parts_add(d9di_queue(s), dw, beta, (const float *)part, v.n, parts);
-    d9di_give(s, part, bytes);
-    return d9di_launched("gated_norm_grad");
+        wgrad_kernel<<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(v, rows, (float *)part);
+    parts_sum(d9di_cuda_stream(s), dw, beta, (const float *)part, v.n, parts);
+    d9di_cuda_scratch_free(s, part, bytes);
+    return d9di_cuda_check_launch("gated_norm_grad");
 }
 
 template <class T, class W>
-static d9d_status grads(d9d_stream s, const gated<T> &v, W *dw, float beta)
+static d9d_status launch_bwd(d9d_stream s, const gated_args<T> &v, W *dw, float beta)
 {
     if (v.y != NULL)
-        D9D_TRY(inputs(s, v));
-    return dw != NULL && v.n > 0 ? weights(s, v, dw, beta) : D9D_OK;
+        D9D_TRY(launch_dgrad(s, v));
+    return dw != NULL && v.n > 0 ? launch_wgrad(s, v, dw, beta) : D9D_OK;
 }
 
-d9d_status d9d_k_gated_norm_grad(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
-                                 void *dw, float beta, const void *dy, const void *x, const void *z,
-                                 const void *w, const float *inv, int64_t m, int64_t n)
+d9d_status d9d_k_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
+                                    void *dw, float beta, const void *dy, const void *x,
+                                    const void *z, const void *w, const float *inv, int64_t m,
+                                    int64_t n)
 {
-    D9D_TRY(d9di_check_float("gated_norm_grad", t));
-    D9D_TRY(d9di_check_float("gated_norm_grad", gt));
-    return D9DI_TYPED(t, T,
-                      D9DI_TYPED(gt, G,
-                                 grads(s,
-                                       gated<T>{(T *)dx, (T *)dz, (const T *)dy, (const T *)x,
-                                                (const T *)z, (const T *)w, (float *)inv, m, n},
-                                       (G *)dw, beta)));
+    D9D_TRY(d9di_args_check_float("gated_norm_grad", t));
+    D9D_TRY(d9di_args_check_float("gated_norm_grad", gt));
+    return D9DI_DISPATCH_DTYPE(
+        t, T,
+        D9DI_DISPATCH_DTYPE(
+            gt, G,
+            launch_bwd(s,
+                       gated_args<T>{(T *)dx, (T *)dz, (const T *)dy, (const T *)x, (const T *)z,
+                                     (const T *)w, (float *)inv, m, n},
+                       (G *)dw, beta)));
 }

@@ -13,7 +13,7 @@ template <class T>
 static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
                                    const float *inv_freq, rope_dims n)
 {
-    const int64_t i = row_mine<WARP>();
+    const int64_t i = group_row<WARP>();
     const int lane = threadIdx.x % WARP;
 
     if (i >= n.m)
@@ -29,8 +29,8 @@ static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
             const int64_t at = (i * n.heads + h) * n.d;
             const float a = to_float(x[at + ia]), b = to_float(x[at + ib]);
 
-            put(y + at + ia, a * co - b * si);
-            put(y + at + ib, b * co + a * si);
+            store_float(y + at + ia, a * co - b * si);
+            store_float(y + at + ib, b * co + a * si);
         }
     }
     for (int64_t h = 0; h < n.heads; h++)
@@ -43,7 +43,7 @@ template <class T>
 static __global__ void rope_halves_kernel(T *y, const T *x, const int32_t *positions,
                                           const float *inv_freq, rope_dims n)
 {
-    const int64_t i = row_mine<WARP>();
+    const int64_t i = group_row<WARP>();
     const int half = (int)n.r / 2, eighths = half / 8, lane = threadIdx.x % WARP;
     const int at_once = WARP / eighths, f = lane % eighths * 8; /* heads; the first pair */
     float co[8], si[8], a[8], b[8], turned[8];
@@ -70,15 +70,15 @@ static __global__ void rope_halves_kernel(T *y, const T *x, const int32_t *posit
 }
 
 template <class T>
-static d9d_status rope(d9d_stream s, void *y, const void *x, const int32_t *positions,
-                       const float *inv_freq, const rope_dims &n)
+static d9d_status launch_rope(d9d_stream s, void *y, const void *x, const int32_t *positions,
+                              const float *inv_freq, const rope_dims &n)
 {
     const bool halves = !n.interleaved && n.r == n.d && n.r % 16 == 0 && n.r <= 16 * WARP;
     auto kernel = halves ? rope_halves_kernel<T> : rope_kernel<T>;
 
-    kernel<<<blocks_of_rows(n.m, WARP), THREADS, 0, d9di_queue(s)>>>((T *)y, (const T *)x,
-                                                                     positions, inv_freq, n);
-    return d9di_launched("rope");
+    kernel<<<grid_for_rows(n.m, WARP), THREADS, 0, d9di_cuda_stream(s)>>>((T *)y, (const T *)x,
+                                                                          positions, inv_freq, n);
+    return d9di_cuda_check_launch("rope");
 }
 
 d9d_status d9d_k_rope(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,
@@ -87,6 +87,7 @@ d9d_status d9d_k_rope(d9d_stream s, d9d_dtype t, void *y, const void *x, const i
 {
     const rope_dims n = {m, heads, d, r, interleaved, mscale, sign};
 
-    D9D_TRY(d9di_check_float("rope", t));
-    return m == 0 ? D9D_OK : D9DI_TYPED(t, T, rope<T>(s, y, x, positions, inv_freq, n));
+    D9D_TRY(d9di_args_check_float("rope", t));
+    return m == 0 ? D9D_OK
+                  : D9DI_DISPATCH_DTYPE(t, T, launch_rope<T>(s, y, x, positions, inv_freq, n));
 }

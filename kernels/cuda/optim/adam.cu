@@ -13,14 +13,14 @@
 #include "cuda/optim/master_weights.cuh"
 
 /* The constants of a step, each rounded to float32 once. */
-struct adam_step {
+struct adam_consts {
     bool maximize;
     float keep, wd, b1, b2, c1, c2, size, root, eps;
 };
 
-static adam_step step_make(const d9d_adam_step *c)
+static adam_consts adam_consts_make(const d9d_adam_step *c)
 {
-    adam_step k = {};
+    adam_consts k = {};
 
     k.maximize = c->maximize;
     k.keep = c->decoupled ? (float)(1.0 - c->lr * c->weight_decay) : 1.0f;
@@ -29,16 +29,16 @@ static adam_step step_make(const d9d_adam_step *c)
     k.b2 = (float)c->beta2;
     k.c1 = (float)(1.0 - c->beta1);
     k.c2 = (float)(1.0 - c->beta2);
-    k.size = (float)(c->lr / c->bias1);
-    k.root = (float)(1.0 / sqrt(c->bias2));
+    k.size = (float)(c->lr / c->bias_correction1);
+    k.root = (float)(1.0 / sqrt(c->bias_correction2));
     k.eps = (float)c->eps;
     return k;
 }
 
 /* One element; `most` is v itself, or the largest so far. */
 template <bool AMSGRAD>
-static __device__ __forceinline__ void update(const adam_step &k, float scale, float &p, float g,
-                                              float &m, float &v, float &most)
+static __device__ __forceinline__ void adam_update(const adam_consts &k, float scale, float &p,
+                                                   float g, float &m, float &v, float &most)
 {
     g = g * scale + (k.wd == 0.0f ? 0.0f : k.wd * p);
     m = k.b1 * m + k.c1 * g;
@@ -48,22 +48,22 @@ static __device__ __forceinline__ void update(const adam_step &k, float scale, f
 }
 
 /* Arrays of one launch, and how they are cut: an argument of 4 KiB at most. */
-enum { MOST_ARRAYS = 64, PART = 64 * THREADS };
+enum { MAX_ARRAYS = 64, CHUNK = 64 * THREADS };
 struct adam_list {
-    cuts<MOST_ARRAYS> cut;
-    d9d_adam_arrays of[MOST_ARRAYS];
+    chunk_map<MAX_ARRAYS> cut;
+    d9d_adam_arrays of[MAX_ARRAYS];
 };
 
 template <bool AMSGRAD, class W, class G, class S>
-static __global__ void adam_kernel(adam_step k, const float *scale,
+static __global__ void adam_kernel(adam_consts k, const float *scale,
                                    const __grid_constant__ adam_list list)
 {
-    const int mine = list.cut.mine();
+    const int mine = list.cut.tensor_of_block();
     const d9d_adam_arrays &a = list.of[mine];
     const W w = {a.p, a.residual};
     const G *const g = (const G *)a.g;
     S *const m = (S *)a.m, *const v = (S *)a.v, *const vmax = (S *)a.vmax;
-    const int64_t first = list.cut.begin(mine, PART), n = d9di_min(a.n, first + PART);
+    const int64_t first = list.cut.chunk_begin(mine, CHUNK), n = d9di_i64_min(a.n, first + CHUNK);
     const float by = k.maximize ? -*scale : *scale;
 
     if (isnan(by))
@@ -79,7 +79,7 @@ static __global__ void adam_kernel(adam_step k, const float *scale,
         if (AMSGRAD)
             load8(xf, vmax + i, n - i);
         for (int j = 0; j < 8; j++)
-            update<AMSGRAD>(k, by, pf[j], gf[j], mf[j], vf[j], xf[j]);
+            adam_update<AMSGRAD>(k, by, pf[j], gf[j], mf[j], vf[j], xf[j]);
         w.store(i, pf, n - i);
         store8(m + i, mf, n - i);
         store8(v + i, vf, n - i);
@@ -88,39 +88,40 @@ static __global__ void adam_kernel(adam_step k, const float *scale,
     }
 }
 
-/* Up to MOST_ARRAYS of them. */
+/* Up to MAX_ARRAYS of them. */
 template <bool AMSGRAD, class W, class G, class S>
-static d9d_status adam(d9d_stream s, const adam_step &k, const float *scale,
-                       const d9d_adam_arrays *arrays, int64_t count)
+static d9d_status launch_adam(d9d_stream s, const adam_consts &k, const float *scale,
+                              const d9d_adam_arrays *arrays, int64_t count)
 {
     adam_list list = {};
 
     for (int64_t i = 0; i < count; i++) {
         list.of[i] = arrays[i];
-        list.cut.add(arrays[i].n, PART);
+        list.cut.append_tensor(arrays[i].n, CHUNK);
     }
     if (list.cut.parts > 0)
         adam_kernel<AMSGRAD, W, G, S>
-            <<<(unsigned)list.cut.parts, THREADS, 0, d9di_queue(s)>>>(k, scale, list);
-    return d9di_launched("adam");
+            <<<(unsigned)list.cut.parts, THREADS, 0, d9di_cuda_stream(s)>>>(k, scale, list);
+    return d9di_cuda_check_launch("adam");
 }
 
 d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
                       d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count)
 {
-    const adam_step k = step_make(c);
+    const adam_consts k = adam_consts_make(c);
 
-    D9D_TRY(d9di_check_float("adam", t));
-    D9D_TRY(d9di_check_float("adam", gt));
-    D9D_TRY(d9di_check_float("adam", st));
+    D9D_TRY(d9di_args_check_float("adam", t));
+    D9D_TRY(d9di_args_check_float("adam", gt));
+    D9D_TRY(d9di_args_check_float("adam", st));
     for (int64_t n; count > 0; list += n, count -= n) {
-        n = d9di_min(count, MOST_ARRAYS);
-        D9D_TRY(D9DI_WEIGHTS(t, list->residual, W,
-                             D9DI_TYPED(gt, G, D9DI_TYPED(st, S, [&] {
-                                            return c->amsgrad
-                                                       ? adam<true, W, G, S>(s, k, scale, list, n)
-                                                       : adam<false, W, G, S>(s, k, scale, list, n);
-                                        }()))));
+        n = d9di_i64_min(count, MAX_ARRAYS);
+        D9D_TRY(D9DI_WEIGHTS(
+            t, list->residual, W,
+            D9DI_DISPATCH_DTYPE(gt, G, D9DI_DISPATCH_DTYPE(st, S, [&] {
+                                    return c->amsgrad
+                                               ? launch_adam<true, W, G, S>(s, k, scale, list, n)
+                                               : launch_adam<false, W, G, S>(s, k, scale, list, n);
+                                }()))));
     }
     return D9D_OK;
 }
@@ -129,7 +130,7 @@ d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, 
 
 /* (float32 bits + random & 0xffff) >> 16: up with the probability of what is cut off.  NaN and
  * infinity stay. */
-static __device__ __forceinline__ uint16_t round_random(float x, uint32_t bits)
+static __device__ __forceinline__ uint16_t round_stochastic(float x, uint32_t bits)
 {
     const uint32_t u = __float_as_uint(x), up = u + (bits & 0xffffu), nan = u | 0x00400000u;
 
@@ -137,8 +138,8 @@ static __device__ __forceinline__ uint16_t round_random(float x, uint32_t bits)
 }
 
 /* The c elements at y, whose index in the whole is `index`. */
-static __device__ __forceinline__ void store_random(bf16 *y, const float (&x)[8], int64_t c,
-                                                    d9d_rng r, uint64_t offset, uint64_t index)
+static __device__ __forceinline__ void store_stochastic(bf16 *y, const float (&x)[8], int64_t c,
+                                                        d9d_rng r, uint64_t offset, uint64_t index)
 {
     uint32_t bits[8];
     uint16_t b[8];
@@ -147,38 +148,38 @@ static __device__ __forceinline__ void store_random(bf16 *y, const float (&x)[8]
     random8(bits, r, index);
 #pragma unroll
     for (int j = 0; j < 8; j++)
-        b[j] = round_random(x[j], bits[j]);
+        b[j] = round_stochastic(x[j], bits[j]);
     store8_bits(y, b, c);
 }
 
-static __device__ __forceinline__ void store_random(float *y, const float (&x)[8], int64_t c,
-                                                    d9d_rng, uint64_t, uint64_t)
+static __device__ __forceinline__ void store_stochastic(float *y, const float (&x)[8], int64_t c,
+                                                        d9d_rng, uint64_t, uint64_t)
 {
     store8(y, x, c);
 }
 
 /* Weights without residuals draw, as moments do. */
 template <class T>
-static __device__ __forceinline__ void store_random(const plain_weights<T> &w, int64_t i,
-                                                    const float (&x)[8], int64_t c, d9d_rng r,
-                                                    uint64_t index)
+static __device__ __forceinline__ void store_stochastic(const plain_weights<T> &w, int64_t i,
+                                                        const float (&x)[8], int64_t c, d9d_rng r,
+                                                        uint64_t index)
 {
-    store_random((T *)w.p + i, x, c, r, 0, index);
+    store_stochastic((T *)w.p + i, x, c, r, 0, index);
 }
-static __device__ __forceinline__ void store_random(const master_weights &w, int64_t i,
-                                                    const float (&x)[8], int64_t c, d9d_rng,
-                                                    uint64_t)
+static __device__ __forceinline__ void store_stochastic(const master_weights &w, int64_t i,
+                                                        const float (&x)[8], int64_t c, d9d_rng,
+                                                        uint64_t)
 {
     w.store(i, x, c);
 }
 
 /* A thread has eight elements of one run. */
 template <class W, class G, class S>
-static __global__ void stochastic_kernel(adam_step k, d9d_adam_arrays a, const float *scale,
-                                         d9d_rng r, d9di_box b)
+static __global__ void adam_stochastic_kernel(adam_consts k, d9d_adam_arrays a, const float *scale,
+                                              d9d_rng r, d9di_subarray b)
 {
     const float by = k.maximize ? -*scale : *scale;
-    const int64_t per_run = d9di_ceil_div(b.run, 8);
+    const int64_t per_run = d9di_i64_ceil_div(b.run, 8);
     const W w = {a.p, a.residual};
     const G *const g = (const G *)a.g;
     S *const m = (S *)a.m, *const v = (S *)a.v;
@@ -188,8 +189,8 @@ static __global__ void stochastic_kernel(adam_step k, d9d_adam_arrays a, const f
     for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < b.n_runs * per_run;
          e += (int64_t)gridDim.x * THREADS) {
         const int64_t run = e / per_run, at = e % per_run * 8, i = run * b.run + at;
-        const int64_t c = d9di_min(8, b.run - at);
-        const uint64_t index = (uint64_t)(d9di_box_index(&b, run) + at);
+        const int64_t c = d9di_i64_min(8, b.run - at);
+        const uint64_t index = (uint64_t)(d9di_subarray_index(&b, run) + at);
         float pf[8], gf[8], mf[8], vf[8], most;
 
         w.load(pf, i, c);
@@ -197,20 +198,21 @@ static __global__ void stochastic_kernel(adam_step k, d9d_adam_arrays a, const f
         load8(mf, m + i, c);
         load8(vf, v + i, c);
         for (int j = 0; j < 8; j++)
-            update<false>(k, by, pf[j], gf[j], mf[j], vf[j], most);
-        store_random(w, i, pf, c, r, index);
-        store_random(m + i, mf, c, r, 42, index);
-        store_random(v + i, vf, c, r, 67, index);
+            adam_update<false>(k, by, pf[j], gf[j], mf[j], vf[j], most);
+        store_stochastic(w, i, pf, c, r, index);
+        store_stochastic(m + i, mf, c, r, 42, index);
+        store_stochastic(v + i, vf, c, r, 67, index);
     }
 }
 
 template <class W, class G, class S>
-static d9d_status stochastic(d9d_stream s, const adam_step &k, const float *scale,
-                             const d9d_adam_arrays *a, d9d_rng r, const d9di_box &b)
+static d9d_status launch_stochastic(d9d_stream s, const adam_consts &k, const float *scale,
+                                    const d9d_adam_arrays *a, d9d_rng r, const d9di_subarray &b)
 {
-    stochastic_kernel<W, G, S>
-        <<<blocks_for(s, b.run * b.n_runs / 8), THREADS, 0, d9di_queue(s)>>>(k, *a, scale, r, b);
-    return d9di_launched("adam_stochastic");
+    adam_stochastic_kernel<W, G, S>
+        <<<grid_for(s, b.run * b.n_runs / 8), THREADS, 0, d9di_cuda_stream(s)>>>(k, *a, scale, r,
+                                                                                 b);
+    return d9di_cuda_check_launch("adam_stochastic");
 }
 
 d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, const float *scale,
@@ -218,15 +220,16 @@ d9d_status d9d_k_adam_stochastic(d9d_stream s, const d9d_adam_step *c, const flo
                                  d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
                                  const int64_t *whole)
 {
-    const d9di_box b = d9di_box_make(ndim, box, start, whole);
-    const adam_step k = step_make(c);
+    const d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
+    const adam_consts k = adam_consts_make(c);
 
-    D9D_TRY(d9di_check_float("adam_stochastic", t));
-    D9D_TRY(d9di_check_float("adam_stochastic", gt));
-    D9D_TRY(d9di_check_float("adam_stochastic", st));
+    D9D_TRY(d9di_args_check_float("adam_stochastic", t));
+    D9D_TRY(d9di_args_check_float("adam_stochastic", gt));
+    D9D_TRY(d9di_args_check_float("adam_stochastic", st));
     if (b.run * b.n_runs == 0)
         return D9D_OK;
     return D9DI_WEIGHTS(
         t, a->residual, W,
-        D9DI_TYPED(gt, G, D9DI_TYPED(st, S, stochastic<W, G, S>(s, k, scale, a, r, b))));
+        D9DI_DISPATCH_DTYPE(
+            gt, G, D9DI_DISPATCH_DTYPE(st, S, launch_stochastic<W, G, S>(s, k, scale, a, r, b))));
 }

@@ -2,8 +2,9 @@
  * One thread: the sum is in the order of the micro-batches, as on the CPU. */
 #include "cuda/common/common.cuh"
 
-static __global__ void step_kernel(float *scale, double *report, const double *loss, int64_t n,
-                                   const double *weight, const double *squares, double max_norm)
+static __global__ void grad_scale_kernel(float *scale, double *report, const double *loss,
+                                         int64_t n, const double *weight, const double *squares,
+                                         double max_norm)
 {
     const double mean = 1.0 / *weight, norm = fabs(mean) * sqrt(*squares);
     double sum = 0.0, clip = 1.0;
@@ -17,9 +18,10 @@ static __global__ void step_kernel(float *scale, double *report, const double *l
     *scale = isfinite(sum) && isfinite(norm) && !isnan(*scale) ? (float)(mean * clip) : NAN;
 }
 
-d9d_status d9d_k_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
+d9d_status d9d_k_grad_scale(d9d_stream s, float *scale, double *report, const double *loss,
                             int64_t n, const double *weight, const double *squares, double max_norm)
 {
-    step_kernel<<<1, 1, 0, d9di_queue(s)>>>(scale, report, loss, n, weight, squares, max_norm);
-    return d9di_launched("step_scale");
+    grad_scale_kernel<<<1, 1, 0, d9di_cuda_stream(s)>>>(scale, report, loss, n, weight, squares,
+                                                        max_norm);
+    return d9di_cuda_check_launch("step_scale");
 }

@@ -8,7 +8,7 @@
 /* Eight residuals are 16 bytes, as eight bfloat16 are, and go the same way. */
 static __device__ __forceinline__ void load8_bits(uint16_t (&b)[8], const bf16 *p, int64_t n)
 {
-    if (wide(p, n)) {
+    if (can_vectorize(p, n)) {
         const uint4 a = *(const uint4 *)p;
         const uint32_t w[4] = {a.x, a.y, a.z, a.w};
 

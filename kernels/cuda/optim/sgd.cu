@@ -7,14 +7,14 @@
  */
 #include "cuda/optim/master_weights.cuh"
 
-struct sgd_step {
+struct sgd_consts {
     bool maximize;
     float wd, lr, old, fresh, ahead; /* b = old b + fresh g; g = ahead ? g + ahead b : b */
 };
 
-static sgd_step step_make(const d9d_sgd_step *c)
+static sgd_consts sgd_consts_make(const d9d_sgd_step *c)
 {
-    sgd_step k;
+    sgd_consts k;
 
     k.maximize = c->maximize;
     k.wd = (float)c->weight_decay;
@@ -26,7 +26,7 @@ static sgd_step step_make(const d9d_sgd_step *c)
 }
 
 template <bool MOMENTUM, class W, class G, class S>
-static __global__ void sgd_kernel(sgd_step k, W w, const G *g, const float *scale, S *momentum,
+static __global__ void sgd_kernel(sgd_consts k, W w, const G *g, const float *scale, S *momentum,
                                   int64_t n)
 {
     const float by = k.maximize ? -*scale : *scale;
@@ -56,32 +56,34 @@ static __global__ void sgd_kernel(sgd_step k, W w, const G *g, const float *scal
 }
 
 template <bool MOMENTUM, class W, class G, class S>
-static d9d_status sgd(d9d_stream s, sgd_step k, W w, const void *g, const float *scale,
-                      void *momentum, int64_t n)
+static d9d_status launch_sgd(d9d_stream s, sgd_consts k, W w, const void *g, const float *scale,
+                             void *momentum, int64_t n)
 {
-    sgd_kernel<MOMENTUM><<<blocks_for(s, n / 8), THREADS, 0, d9di_queue(s)>>>(
+    sgd_kernel<MOMENTUM><<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>(
         k, w, (const G *)g, scale, (S *)momentum, n);
-    return d9di_launched("sgd");
+    return d9di_cuda_check_launch("sgd");
 }
 
 d9d_status d9d_k_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p, int16_t *residual,
                      d9d_dtype gt, const void *g, const float *scale, d9d_dtype st, void *momentum,
                      int64_t n)
 {
-    const sgd_step k = step_make(c);
+    const sgd_consts k = sgd_consts_make(c);
 
-    D9D_TRY(d9di_check_float("sgd", t));
-    D9D_TRY(d9di_check_float("sgd", gt));
-    D9D_TRY(d9di_check_float("sgd", st));
+    D9D_TRY(d9di_args_check_float("sgd", t));
+    D9D_TRY(d9di_args_check_float("sgd", gt));
+    D9D_TRY(d9di_args_check_float("sgd", st));
     if (n == 0)
         return D9D_OK;
     if (c->momentum == 0.0)
         return D9DI_WEIGHTS(
             t, residual, W,
-            D9DI_TYPED(gt, G, sgd<false, W, G, float>(s, k, W{p, residual}, g, scale, NULL, n)));
+            D9DI_DISPATCH_DTYPE(
+                gt, G, launch_sgd<false, W, G, float>(s, k, W{p, residual}, g, scale, NULL, n)));
     return D9DI_WEIGHTS(
         t, residual, W,
-        D9DI_TYPED(
+        D9DI_DISPATCH_DTYPE(
             gt, G,
-            D9DI_TYPED(st, S, sgd<true, W, G, S>(s, k, W{p, residual}, g, scale, momentum, n))));
+            D9DI_DISPATCH_DTYPE(
+                st, S, launch_sgd<true, W, G, S>(s, k, W{p, residual}, g, scale, momentum, n))));
 }

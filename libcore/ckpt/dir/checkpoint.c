@@ -12,36 +12,36 @@
 /* One of the directory's safetensors files. */
 struct file {
     const char *name, *path;
-    d9d_st_file *st;       /* NULL: its header is not read */
-    d9d_st_tensor *listed; /* then: names from the index */
+    d9d_safetensors_file *st;       /* NULL: its header is not read */
+    d9d_safetensors_tensor *listed; /* then: names from the index */
     size_t n_listed;
 };
 
 /* Where a tensor, or a box of it, is. */
-struct piece {
+struct stored_slice {
     size_t file;
-    const d9d_st_tensor *stored; /* as its file has it; NULL: the header is not read */
-    d9d_box box;                 /* of a tensor in several pieces */
+    const d9d_safetensors_tensor *stored; /* as its file has it; NULL: the header is not read */
+    d9d_box box;                          /* of a tensor in several pieces */
 };
 
-struct place {
-    const d9d_st_tensor *tensor; /* the whole */
-    struct piece *pieces;
+struct tensor_location {
+    const d9d_safetensors_tensor *tensor; /* the whole */
+    struct stored_slice *pieces;
     size_t n;
 };
 
 struct d9d_checkpoint {
     char *dir;
     d9d_arena arena;
-    d9di_index index;
+    d9di_safetensors_index index;
     bool indexed;
     d9d_manifest *manifest; /* of what ranks have written, else NULL; and its tensors */
     d9d_slices slices;
     struct file *files; /* by name */
     size_t n_files;
-    d9d_map numbers;               /* of files, as by_name */
-    D9D_VEC(struct place) tensors; /* by file, then offset */
-    d9d_map by_name;               /* name to number, plus 1, as a pointer */
+    d9d_map numbers;                         /* of files, as by_name */
+    D9D_VEC(struct tensor_location) tensors; /* by file, then offset */
+    d9d_map by_name;                         /* name to number, plus 1, as a pointer */
 };
 
 static d9d_status no_memory(const char *dir)
@@ -56,7 +56,7 @@ static void *to_pointer(size_t number)
 
 /* --- listing --------------------------------------------------------------------- */
 
-static d9d_status name_files(d9d_checkpoint *c, char *const *names, size_t n)
+static d9d_status set_files(d9d_checkpoint *c, char *const *names, size_t n)
 {
     d9d_map_release(&c->numbers);
     c->files = d9d_arena_alloc(&c->arena, (n + 1) * sizeof(*c->files));
@@ -107,24 +107,25 @@ static d9d_status list_names(d9d_checkpoint *c)
 }
 
 /* The file of a tensor's first piece. */
-static const struct file *file_of(const d9d_checkpoint *c, size_t i)
+static const struct file *tensor_file(const d9d_checkpoint *c, size_t i)
 {
     return &c->files[c->tensors.data[i].pieces[0].file];
 }
 
 /* A tensor of one piece. */
-static d9d_status add_tensor(d9d_checkpoint *c, size_t file, const d9d_st_tensor *t)
+static d9d_status add_tensor(d9d_checkpoint *c, size_t file, const d9d_safetensors_tensor *t)
 {
     uintptr_t before = (uintptr_t)d9d_map_get(&c->by_name, t->name, strlen(t->name));
-    struct piece *piece = d9d_arena_alloc(&c->arena, sizeof(*piece));
+    struct stored_slice *stored_slice = d9d_arena_alloc(&c->arena, sizeof(*stored_slice));
 
     if (before != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is in %s too", c->files[file].path, t->name,
-                        file_of(c, before - 1)->path);
-    if (piece == NULL)
+                        tensor_file(c, before - 1)->path);
+    if (stored_slice == NULL)
         return no_memory(c->dir);
-    *piece = (struct piece){.file = file, .stored = c->files[file].st != NULL ? t : NULL};
-    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct place){t, piece, 1}));
+    *stored_slice =
+        (struct stored_slice){.file = file, .stored = c->files[file].st != NULL ? t : NULL};
+    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){t, stored_slice, 1}));
     return d9d_map_put(&c->by_name, t->name, strlen(t->name), to_pointer(c->tensors.len - 1));
 }
 
@@ -137,7 +138,7 @@ static d9d_status check_index(const d9d_checkpoint *c)
         const char *name = map->entries[i].key, *file = map->entries[i].value;
         uintptr_t at = (uintptr_t)d9d_map_get(&c->by_name, name, strlen(name));
 
-        if (at == 0 || strcmp(file_of(c, at - 1)->name, file) != 0)
+        if (at == 0 || strcmp(tensor_file(c, at - 1)->name, file) != 0)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s should be in %s, which lacks it",
                             c->index.path, name, file);
     }
@@ -146,7 +147,7 @@ static d9d_status check_index(const d9d_checkpoint *c)
 
         if (!d9d_map_has(map, name, strlen(name)))
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s of %s is not listed", c->index.path, name,
-                            file_of(c, i)->path);
+                            tensor_file(c, i)->path);
     }
     return D9D_OK;
 }
@@ -155,25 +156,25 @@ static d9d_status check_index(const d9d_checkpoint *c)
 
 static const char model_group[] = "model-r"; /* files of parameters; others are an optimizer's */
 
-static bool is_parameter(const d9d_sliced *t)
+static bool is_parameter(const d9d_sliced_tensor *t)
 {
     return t->n_slices > 0 && strncmp(t->slices[0].file, model_group, sizeof(model_group) - 1) == 0;
 }
 
 /* The stored tensor of a slice must be what the manifest says. */
-static d9d_status piece_of(const d9d_checkpoint *c, const d9d_sliced *t, const d9d_slice *slice,
-                           struct piece *out)
+static d9d_status find_stored_slice(const d9d_checkpoint *c, const d9d_sliced_tensor *t,
+                                    const d9d_slice *slice, struct stored_slice *out)
 {
     const size_t number = file_number(c, slice->file);
     const struct file *f = &c->files[number];
-    const d9d_st_tensor *found;
+    const d9d_safetensors_tensor *found;
     char text[D9D_BOX_TEXT];
 
     if (number == c->n_files)
         return D9D_FAIL(D9D_EFORMAT, "%s: %s is not a file of parameters, %s is one", c->dir,
                         slice->file, t->name);
-    found = f->st != NULL ? d9d_st_find(f->st, t->name) : NULL;
-    *out = (struct piece){number, found, slice->box};
+    found = f->st != NULL ? d9d_safetensors_find(f->st, t->name) : NULL;
+    *out = (struct stored_slice){number, found, slice->box};
     if (f->st == NULL)
         return D9D_OK;
     if (found == NULL || found->dtype != t->dtype || found->ndim != slice->box.ndim ||
@@ -184,10 +185,10 @@ static d9d_status piece_of(const d9d_checkpoint *c, const d9d_sliced *t, const d
     return D9D_OK;
 }
 
-static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced *t)
+static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced_tensor *t)
 {
-    d9d_st_tensor *whole = d9d_arena_alloc(&c->arena, sizeof(*whole));
-    struct piece *pieces = d9d_arena_alloc(&c->arena, t->n_slices * sizeof(*pieces));
+    d9d_safetensors_tensor *whole = d9d_arena_alloc(&c->arena, sizeof(*whole));
+    struct stored_slice *pieces = d9d_arena_alloc(&c->arena, t->n_slices * sizeof(*pieces));
     int64_t left = d9d_shape_numel(&t->whole);
 
     if (whole == NULL || pieces == NULL)
@@ -198,17 +199,17 @@ static d9d_status add_sliced(d9d_checkpoint *c, const d9d_sliced *t)
     memcpy(whole->shape, t->whole.dim, sizeof(whole->shape));
     whole->bytes = (uint64_t)left * d9d_dtype_size(t->dtype);
     for (size_t i = 0; i < t->n_slices; i++) {
-        D9D_TRY(piece_of(c, t, &t->slices[i], &pieces[i]));
+        D9D_TRY(find_stored_slice(c, t, &t->slices[i], &pieces[i]));
         left -= d9d_box_volume(&t->slices[i].box);
     }
     if (left != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: its slices of %s leave %lld elements out", c->dir,
                         t->name, (long long)left);
-    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct place){whole, pieces, t->n_slices}));
+    D9D_TRY(D9D_VEC_PUSH(&c->tensors, (struct tensor_location){whole, pieces, t->n_slices}));
     return d9d_map_put(&c->by_name, t->name, strlen(t->name), to_pointer(c->tensors.len - 1));
 }
 
-static d9d_status number_sliced(d9d_checkpoint *c)
+static d9d_status add_all_sliced(d9d_checkpoint *c)
 {
     for (size_t i = 0; i < c->slices.n; i++)
         if (is_parameter(&c->slices.tensors[i]))
@@ -231,7 +232,7 @@ static d9d_status list_sliced(d9d_checkpoint *c, bool *found)
     D9D_TRY(d9d_manifest_open(c->dir, &c->manifest));
     if (json_object_get(d9d_manifest_root(c->manifest), "tensors") == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_slices_take(c->manifest, path, &c->slices));
+    D9D_TRY(d9d_slices_parse(c->manifest, path, &c->slices));
     names = d9d_arena_alloc(&c->arena, (d9d_manifest_count(c->manifest) + 1) * sizeof(*names));
     if (names == NULL)
         return no_memory(c->dir);
@@ -242,7 +243,7 @@ static d9d_status list_sliced(d9d_checkpoint *c, bool *found)
             names[n++] = (char *)(uintptr_t)name;
     }
     *found = true;
-    return name_files(c, names, n);
+    return set_files(c, names, n);
 }
 
 /* Number the tensors anew: those of headers that are read, else the index's. */
@@ -251,20 +252,20 @@ static d9d_status number(d9d_checkpoint *c)
     c->tensors.len = 0;
     d9d_map_release(&c->by_name);
     if (c->slices.n > 0)
-        return number_sliced(c);
+        return add_all_sliced(c);
     for (size_t i = 0; i < c->n_files; i++) {
         const struct file *f = &c->files[i];
-        size_t n = f->st != NULL ? d9d_st_count(f->st) : f->n_listed;
+        size_t n = f->st != NULL ? d9d_safetensors_count(f->st) : f->n_listed;
 
         for (size_t k = 0; k < n; k++)
-            D9D_TRY(add_tensor(c, i, f->st != NULL ? d9d_st_at(f->st, k) : &f->listed[k]));
+            D9D_TRY(add_tensor(c, i, f->st != NULL ? d9d_safetensors_at(f->st, k) : &f->listed[k]));
     }
     return c->indexed ? check_index(c) : D9D_OK;
 }
 
 static d9d_status list_dir(d9d_checkpoint *c)
 {
-    char *index = d9d_fs_join(&c->arena, c->dir, D9D_INDEX_NAME);
+    char *index = d9d_fs_join(&c->arena, c->dir, D9D_CHECKPOINT_INDEX_NAME);
     char *single = d9d_arena_strdup(&c->arena, "model.safetensors");
     bool sliced;
 
@@ -272,18 +273,19 @@ static d9d_status list_dir(d9d_checkpoint *c)
         return no_memory(c->dir);
     c->indexed = d9d_fs_exists(index);
     if (c->indexed) {
-        D9D_TRY(d9di_index_read(index, &c->index));
-        D9D_TRY(name_files(c, c->index.files, c->index.n_files));
+        D9D_TRY(d9di_safetensors_index_read(index, &c->index));
+        D9D_TRY(set_files(c, c->index.files, c->index.n_files));
         D9D_TRY(list_names(c));
         return number(c);
     }
-    D9D_TRY(name_files(c, &single, 1));
+    D9D_TRY(set_files(c, &single, 1));
     if (d9d_fs_exists(c->files[0].path))
         return d9d_checkpoint_load(c, NULL, 0);
     D9D_TRY(list_sliced(c, &sliced));
     if (!sliced)
         return D9D_FAIL(D9D_ENOTFOUND,
-                        "%s: neither model.safetensors nor " D9D_INDEX_NAME " is there", c->dir);
+                        "%s: neither model.safetensors nor " D9D_CHECKPOINT_INDEX_NAME " is there",
+                        c->dir);
     return number(c);
 }
 
@@ -326,7 +328,7 @@ d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names, size
     }
     for (size_t i = 0; i < c->n_files; i++)
         if (c->files[i].st == NULL && (names == NULL || wanted[i]))
-            D9D_TRY(d9d_st_open(c->files[i].path, &c->files[i].st));
+            D9D_TRY(d9d_safetensors_open(c->files[i].path, &c->files[i].st));
     return number(c);
 }
 
@@ -349,11 +351,11 @@ void d9d_checkpoint_close(d9d_checkpoint *c)
     if (c == NULL)
         return;
     for (size_t i = 0; i < c->n_files; i++)
-        d9d_st_close(c->files[i].st);
+        d9d_safetensors_close(c->files[i].st);
     D9D_VEC_RELEASE(&c->tensors);
     d9d_map_release(&c->by_name);
     d9d_map_release(&c->numbers);
-    d9di_index_release(&c->index);
+    d9di_safetensors_index_release(&c->index);
     d9d_slices_release(&c->slices);
     d9d_manifest_close(c->manifest);
     d9d_arena_release(&c->arena);
@@ -371,27 +373,27 @@ size_t d9d_checkpoint_count(const d9d_checkpoint *c)
     return c->tensors.len;
 }
 
-const d9d_st_tensor *d9d_checkpoint_at(const d9d_checkpoint *c, size_t i)
+const d9d_safetensors_tensor *d9d_checkpoint_at(const d9d_checkpoint *c, size_t i)
 {
     return c->tensors.data[i].tensor;
 }
 
-const d9d_st_tensor *d9d_checkpoint_find(const d9d_checkpoint *c, const char *name)
+const d9d_safetensors_tensor *d9d_checkpoint_find(const d9d_checkpoint *c, const char *name)
 {
     uintptr_t at = (uintptr_t)d9d_map_get(&c->by_name, name, strlen(name));
 
     return at == 0 ? NULL : c->tensors.data[at - 1].tensor;
 }
 
-const char *d9d_checkpoint_place(const d9d_checkpoint *c, size_t i)
+const char *d9d_checkpoint_file_path(const d9d_checkpoint *c, size_t i)
 {
-    return file_of(c, i)->path;
+    return tensor_file(c, i)->path;
 }
 
 /* A span of a tensor in pieces, while it is put together. */
-struct span {
+struct read_span {
     const d9d_checkpoint *c;
-    const struct piece *piece;
+    const struct stored_slice *slice;
     int64_t first, end; /* elements of the whole */
     uint64_t width;
     char *dst;
@@ -399,19 +401,19 @@ struct span {
 
 static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
 {
-    const struct span *s = arg;
+    const struct read_span *s = arg;
     const int64_t from = dst > s->first ? dst : s->first;
     const int64_t to = dst + n < s->end ? dst + n : s->end;
 
     if (from >= to)
         return D9D_OK;
-    return d9d_st_read(
-        s->c->files[s->piece->file].st, s->piece->stored, (uint64_t)(src + from - dst) * s->width,
+    return d9d_safetensors_read(
+        s->c->files[s->slice->file].st, s->slice->stored, (uint64_t)(src + from - dst) * s->width,
         s->dst + (uint64_t)(from - s->first) * s->width, (uint64_t)(to - from) * s->width);
 }
 
 /* Of the rows that the span touches, what each piece has. */
-static d9d_status read_pieces(const struct place *p, struct span *s)
+static d9d_status read_slices(const struct tensor_location *p, struct read_span *s)
 {
     d9d_box whole = {.ndim = p->tensor->ndim}, rows, part;
     int64_t row = 1;
@@ -423,9 +425,9 @@ static d9d_status read_pieces(const struct place *p, struct span *s)
     rows.start[0] = s->first / row;
     rows.size[0] = (s->end - 1) / row + 1 - rows.start[0];
     for (size_t i = 0; i < p->n; i++) {
-        s->piece = &p->pieces[i];
-        if (d9d_box_meet(&s->piece->box, &rows, &part))
-            D9D_TRY(d9d_box_runs(&part, &s->piece->box, &whole, read_run, s));
+        s->slice = &p->pieces[i];
+        if (d9d_box_intersect(&s->slice->box, &rows, &part))
+            D9D_TRY(d9d_box_runs(&part, &s->slice->box, &whole, read_run, s));
     }
     return D9D_OK;
 }
@@ -433,27 +435,28 @@ static d9d_status read_pieces(const struct place *p, struct span *s)
 d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, size_t i, uint64_t at, void *dst,
                                uint64_t n)
 {
-    const struct place *p = &c->tensors.data[i];
+    const struct tensor_location *p = &c->tensors.data[i];
     const uint64_t width = d9d_dtype_size(p->tensor->dtype);
-    struct span s = {.c = c, .width = width, .dst = dst};
+    struct read_span s = {.c = c, .width = width, .dst = dst};
 
     if (p->n == 1)
-        return d9d_st_read(c->files[p->pieces[0].file].st, p->pieces[0].stored, at, dst, n);
+        return d9d_safetensors_read(c->files[p->pieces[0].file].st, p->pieces[0].stored, at, dst,
+                                    n);
     if (at % width != 0 || n % width != 0 || at > p->tensor->bytes || n > p->tensor->bytes - at)
         return D9D_FAIL(D9D_EINVAL, "%s: tensor %s: %llu bytes at %llu", c->dir, p->tensor->name,
                         (unsigned long long)n, (unsigned long long)at);
     s.first = (int64_t)(at / width);
     s.end = s.first + (int64_t)(n / width);
-    return n > 0 ? read_pieces(p, &s) : D9D_OK;
+    return n > 0 ? read_slices(p, &s) : D9D_OK;
 }
 
-static const d9d_st_tensor *source_at(void *self, size_t i)
+static const d9d_safetensors_tensor *source_at(void *self, size_t i)
 {
     return d9d_checkpoint_at(self, i);
 }
-static const char *source_place(void *self, size_t i)
+static const char *source_path(void *self, size_t i)
 {
-    return d9d_checkpoint_place(self, i);
+    return d9d_checkpoint_file_path(self, i);
 }
 
 static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
@@ -462,20 +465,21 @@ static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint
 }
 
 /* A request is cut short at what a device takes at once: many small ones are heard. */
-static void source_soon(void *self, size_t i, uint64_t at, uint64_t n)
+static void source_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 {
-    enum { REQUEST = 256 << 10 };
+    enum { READAHEAD_BYTES = 256 << 10 };
     const d9d_checkpoint *c = self;
-    const struct piece *p = &c->tensors.data[i].pieces[0];
+    const struct stored_slice *p = &c->tensors.data[i].pieces[0];
 
     if (c->tensors.data[i].n > 1) /* a span of the whole is many of theirs */
         return;
-    for (uint64_t done = 0; done < n; done += REQUEST)
-        (void)posix_fadvise(d9d_st_fd(c->files[p->file].st), (off_t)(p->stored->offset + at + done),
-                            (off_t)(n - done < REQUEST ? n - done : REQUEST), POSIX_FADV_WILLNEED);
+    for (uint64_t done = 0; done < n; done += READAHEAD_BYTES)
+        (void)posix_fadvise(
+            d9d_safetensors_fd(c->files[p->file].st), (off_t)(p->stored->offset + at + done),
+            (off_t)(n - done < READAHEAD_BYTES ? n - done : READAHEAD_BYTES), POSIX_FADV_WILLNEED);
 }
 
-static void identify_tensor(const d9d_st_tensor *t, d9d_hasher *h)
+static void hash_tensor(const d9d_safetensors_tensor *t, d9d_hasher *h)
 {
     const int64_t kind[] = {t->dtype, t->ndim, (int64_t)t->offset};
 
@@ -485,7 +489,7 @@ static void identify_tensor(const d9d_st_tensor *t, d9d_hasher *h)
 }
 
 /* Files by name, size and time of their last change; and where tensors are in them. */
-static void source_identify(void *self, d9d_hasher *h)
+static void source_fingerprint(void *self, d9d_hasher *h)
 {
     const d9d_checkpoint *c = self;
 
@@ -493,27 +497,27 @@ static void source_identify(void *self, d9d_hasher *h)
         struct stat s = {0};
 
         if (c->files[i].st != NULL)
-            (void)fstat(d9d_st_fd(c->files[i].st), &s);
+            (void)fstat(d9d_safetensors_fd(c->files[i].st), &s);
         d9d_hasher_add(h, c->files[i].name, strlen(c->files[i].name) + 1);
         d9d_hasher_add(h, &s.st_size, sizeof(s.st_size));
         d9d_hasher_add(h, &s.st_mtim, sizeof(s.st_mtim));
     }
     for (size_t i = 0; i < c->tensors.len; i++)
         for (size_t k = 0; k < c->tensors.data[i].n; k++) {
-            const struct piece *p = &c->tensors.data[i].pieces[k];
+            const struct stored_slice *p = &c->tensors.data[i].pieces[k];
 
-            identify_tensor(p->stored != NULL ? p->stored : c->tensors.data[i].tensor, h);
+            hash_tensor(p->stored != NULL ? p->stored : c->tensors.data[i].tensor, h);
             d9d_hasher_add(h, p->box.start, sizeof(p->box.start));
         }
 }
 
-d9d_source d9d_checkpoint_source(d9d_checkpoint *c)
+d9d_tensor_source d9d_checkpoint_source(d9d_checkpoint *c)
 {
-    return (d9d_source){.self = c,
-                        .n = c->tensors.len,
-                        .at = source_at,
-                        .place = source_place,
-                        .read = source_read,
-                        .soon = source_soon,
-                        .identify = source_identify};
+    return (d9d_tensor_source){.self = c,
+                               .n = c->tensors.len,
+                               .at = source_at,
+                               .path = source_path,
+                               .read = source_read,
+                               .prefetch = source_prefetch,
+                               .fingerprint = source_fingerprint};
 }

@@ -4,14 +4,17 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 
 /* As this suite or HuggingFace's libraries make it. */
-static bool is_whole(const char *dir)
+static bool is_complete(const char *dir)
 {
     static const struct {
         const char *name, *text;
     } signs[] = {
-        {D9D_MANIFEST_NAME, "\"d9d.checkpoint.v"}, {D9D_INDEX_NAME, "\"weight_map\""},
-        {D9D_INDEX_NAME, "\"total_size\""},        {"model.safetensors", ""},
-        {"config.json", "\"model_type\""},         {"config.json", "\"architectures\""},
+        {D9D_MANIFEST_NAME, "\"d9d.checkpoint.v"},
+        {D9D_CHECKPOINT_INDEX_NAME, "\"weight_map\""},
+        {D9D_CHECKPOINT_INDEX_NAME, "\"total_size\""},
+        {"model.safetensors", ""},
+        {"config.json", "\"model_type\""},
+        {"config.json", "\"architectures\""},
     };
 
     for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
@@ -20,7 +23,7 @@ static bool is_whole(const char *dir)
     return false;
 }
 
-static bool is_begun(const char *dir)
+static bool is_partial(const char *dir)
 {
     d9d_arena a = {0};
     d9d_fs_names names = {0};
@@ -36,7 +39,7 @@ static bool is_begun(const char *dir)
 
 const d9d_outdir_kind *d9d_checkpoint_kind(void)
 {
-    static const d9d_outdir_kind kind = {"checkpoint", is_whole, is_begun};
+    static const d9d_outdir_kind kind = {"checkpoint", is_complete, is_partial};
 
     return &kind;
 }

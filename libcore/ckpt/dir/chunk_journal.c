@@ -11,7 +11,7 @@
 #define PREFIX ".d9d-chunks."
 #define MAGIC  D9DI_CHUNK_JOURNAL_MAGIC
 
-enum { LINE = 64 }; /* more than any line has */
+enum { LINE_SIZE = 64 }; /* more than any line has */
 
 const char *d9di_chunk_journal_path(d9d_arena *a, const char *dir, int rank)
 {
@@ -26,12 +26,12 @@ bool d9di_chunk_journal_is(const char *name)
     return strncmp(name, PREFIX, sizeof(PREFIX) - 1) == 0;
 }
 
-static int put_key(char line[LINE], d9d_hash key)
+static int format_key(char line[LINE_SIZE], d9d_hash key)
 {
     char hex[D9D_HASH_HEX];
 
     d9d_hash_hex(key, hex);
-    return snprintf(line, LINE, MAGIC " %s\n", hex);
+    return snprintf(line, LINE_SIZE, MAGIC " %s\n", hex);
 }
 
 /* "17 <hash>" */
@@ -48,10 +48,10 @@ static bool read_line(const char *line, size_t n, size_t *chunk, d9d_hash *hash)
 }
 
 d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
-                                   d9di_chunk_found found, void *arg)
+                                   d9di_chunk_journal_fn found, void *arg)
 {
-    const uint64_t most = ((uint64_t)n + 64) * LINE * 4; /* every chunk again, a few times */
-    char head[LINE];
+    const uint64_t most = ((uint64_t)n + 64) * LINE_SIZE * 4; /* every chunk again, a few times */
+    char head[LINE_SIZE];
     d9d_buf text = {0};
     d9d_status st;
 
@@ -60,7 +60,7 @@ d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, boo
     if (st == D9D_EFORMAT) /* larger than any of ours */
         return D9D_OK;
     D9D_TRY(st);
-    (void)put_key(head, key);
+    (void)format_key(head, key);
     *mine = text.len >= strlen(head) && memcmp(text.data, head, strlen(head)) == 0;
     for (char *line = text.data, *stop = line + text.len, *end;
          *mine && (end = memchr(line, '\n', (size_t)(stop - line))) != NULL; line = end + 1) {
@@ -76,7 +76,7 @@ d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, boo
 }
 
 /* One write, which the system appends as a whole; from any thread. */
-static d9d_status append(const d9d_file *f, const char *p, int n)
+static d9d_status append_line(const d9d_file *f, const char *p, int n)
 {
     size_t left = (size_t)n;
 
@@ -96,19 +96,21 @@ static d9d_status append(const d9d_file *f, const char *p, int n)
 
 d9d_status d9di_chunk_journal_open(const char *path, d9d_hash key, d9d_file *out)
 {
-    char line[LINE];
+    char line[LINE_SIZE];
     uint64_t size;
     d9d_file f;
     d9d_status st;
 
-    D9D_TRY(d9d_file_edit(path, &f));
+    D9D_TRY(d9d_file_open_rw(path, &f));
     D9D_TRY_OR(st, d9d_fs_size(path, &size), out);
     if (fcntl(f.fd, F_SETFL, O_APPEND) != 0) {
         st = D9D_FAIL(D9D_EIO, "%s: cannot append to it: %s", path, strerror(errno));
         goto out;
     }
     /* What is there may end within a line. */
-    D9D_TRY_OR(st, size > 0 ? append(&f, "\n", 1) : append(&f, line, put_key(line, key)), out);
+    D9D_TRY_OR(st,
+               size > 0 ? append_line(&f, "\n", 1) : append_line(&f, line, format_key(line, key)),
+               out);
     *out = f;
     f = (d9d_file){.fd = -1};
 out:
@@ -118,8 +120,8 @@ out:
 
 d9d_status d9di_chunk_journal_put(const d9d_file *f, size_t chunk, d9d_hash hash)
 {
-    char hex[D9D_HASH_HEX], line[LINE];
+    char hex[D9D_HASH_HEX], line[LINE_SIZE];
 
     d9d_hash_hex(hash, hex);
-    return append(f, line, snprintf(line, sizeof(line), "%zu %s\n", chunk, hex));
+    return append_line(f, line, snprintf(line, sizeof(line), "%zu %s\n", chunk, hex));
 }

@@ -21,9 +21,9 @@ bool d9di_chunk_journal_is(const char *name);
 
 /* Call `found` for every line of a chunk below n.  *mine: the key agrees; without it nothing is
  * called. */
-typedef void (*d9di_chunk_found)(void *arg, size_t chunk, d9d_hash hash);
+typedef void (*d9di_chunk_journal_fn)(void *arg, size_t chunk, d9d_hash hash);
 d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
-                                   d9di_chunk_found found, void *arg);
+                                   d9di_chunk_journal_fn found, void *arg);
 /* Open it to append to, begun with the key where it is new. */
 d9d_status d9di_chunk_journal_open(const char *path, d9d_hash key, d9d_file *out);
 /* From any thread. */

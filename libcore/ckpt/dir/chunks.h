@@ -9,35 +9,37 @@
 
 #include "d9d/ckpt/dir/manifest.h"
 
-enum { D9DI_AHEAD = 7 }; /* bytes shown beyond a piece, so that any element is seen whole */
+enum {
+    D9DI_CHUNKS_LOOKAHEAD = 7
+}; /* bytes shown beyond a piece, so that any element is seen whole */
 
 typedef struct d9di_chunks {
     const char *dir;
     const d9d_manifest_file *files; /* names and sizes */
     size_t n, n_hashed;             /* the first so many are hashed */
-    size_t part, parts;             /* read this one of so many, alike in bytes; parts 0: all */
-    /* `own` bytes at `at` of file `f`, and up to D9DI_AHEAD that follow them; on any thread.
-     * May be NULL. */
-    void (*see)(void *arg, size_t f, uint64_t at, const unsigned char *p, size_t own);
+    size_t share, n_shares;         /* read this one of so many, alike in bytes; parts 0: all */
+    /* `own` bytes at `at` of file `f`, and up to D9DI_CHUNKS_LOOKAHEAD that follow them; on any
+     * thread. May be NULL. */
+    void (*visit)(void *arg, size_t f, uint64_t at, const unsigned char *p, size_t own);
     void *arg;
 
     /* What came out, in the arena. */
     d9d_arena arena;
-    uint64_t bytes;   /* of all files */
-    uint64_t read;    /* of them, those of the part */
-    size_t *first;    /* [n + 1] the number of every file's first chunk */
-    uint64_t *before; /* [n + 1] bytes of the files before it */
-    d9d_hash *got;    /* of every chunk of hashed files that is of the part */
-    char **said;      /* [n] what is wrong with a file; NULL: it was read */
+    uint64_t bytes;         /* of all files */
+    uint64_t read;          /* of them, those of the part */
+    size_t *first_chunk;    /* [n + 1] the number of every file's first chunk */
+    uint64_t *bytes_before; /* [n + 1] bytes of the files before it */
+    d9d_hash *hashes;       /* of every chunk of hashed files that is of the part */
+    char **messages;        /* [n] what is wrong with a file; NULL: it was read */
 } d9di_chunks;
 
-static inline uint64_t d9di_chunk_count(uint64_t bytes)
+static inline uint64_t d9di_chunks_per_file(uint64_t bytes)
 {
     return bytes / D9D_MANIFEST_CHUNK + (bytes % D9D_MANIFEST_CHUNK != 0);
 }
 
 /* The end of chunk `c` of a file of so many bytes. */
-static inline uint64_t d9di_chunk_end(uint64_t bytes, uint64_t c)
+static inline uint64_t d9di_chunks_end_offset(uint64_t bytes, uint64_t c)
 {
     uint64_t at = c * D9D_MANIFEST_CHUNK;
 
@@ -45,11 +47,11 @@ static inline uint64_t d9di_chunk_end(uint64_t bytes, uint64_t c)
 }
 
 /* Is chunk `i` of file `f` of the part that is read?  A chunk is of the part in which it begins. */
-static inline bool d9di_chunk_is_here(const d9di_chunks *c, size_t f, size_t i)
+static inline bool d9di_chunks_in_share(const d9di_chunks *c, size_t f, size_t i)
 {
-    const unsigned __int128 at = c->before[f] + i * D9D_MANIFEST_CHUNK;
+    const unsigned __int128 at = c->bytes_before[f] + i * D9D_MANIFEST_CHUNK;
 
-    return c->parts == 0 || (size_t)(at * c->parts / c->bytes) == c->part;
+    return c->n_shares == 0 || (size_t)(at * c->n_shares / c->bytes) == c->share;
 }
 
 /* Fill `said` of files that are missing or have another size. */

@@ -8,56 +8,61 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 
-enum { NOWHERE = -1 };
-enum { PIECE = 1 << 20, PART = 1 << 16, BLOCK = 1024 }; /* elements dealt out, read, compared */
+enum { ABSENT = -1 };
+enum {
+    WORK_BYTES = 1 << 20,
+    COMPARE_BYTES = 1 << 16,
+    BLOCK = 1024
+}; /* elements dealt out, read, compared */
 
-struct pair {
+struct tensor_pair {
     const char *name;
     int64_t at[2]; /* number in either checkpoint, or NOWHERE */
     bool same_shape, same_dtype;
 };
 
-struct piece { /* of a pair: what a worker takes */
-    size_t pair;
+struct diff_item { /* of a pair: what a worker takes */
+    size_t pair_index;
     uint64_t at, n; /* elements */
 };
 
-struct result { /* of a piece */
+struct diff_result { /* of a piece */
     uint64_t n_different;
     double max_abs;
 };
 
-struct scratch { /* of a worker */
+struct diff_scratch { /* of a worker */
     unsigned char *raw[2];
 };
 
 struct diff {
     d9d_checkpoint *side[2];
-    D9D_VEC(struct pair) pairs;
-    D9D_VEC(struct piece) pieces;
-    struct result *results;
-    struct scratch *scratch;
+    D9D_VEC(struct tensor_pair) pairs;
+    D9D_VEC(struct diff_item) items;
+    struct diff_result *results;
+    struct diff_scratch *worker_scratch;
     d9d_arena arena;
     pthread_mutex_t lock;
     d9d_progress progress;
     uint64_t bytes;
 };
 
-static const d9d_st_tensor *tensor(const struct diff *d, const struct pair *p, int side)
+static const d9d_safetensors_tensor *pair_tensor(const struct diff *d, const struct tensor_pair *p,
+                                                 int side)
 {
-    return p->at[side] == NOWHERE ? NULL : d9d_checkpoint_at(d->side[side], (size_t)p->at[side]);
+    return p->at[side] == ABSENT ? NULL : d9d_checkpoint_at(d->side[side], (size_t)p->at[side]);
 }
 
 /* --- pairs ------------------------------------------------------------------------------ */
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
-    return strcmp(((const struct pair *)a)->name, ((const struct pair *)b)->name);
+    return strcmp(((const struct tensor_pair *)a)->name, ((const struct tensor_pair *)b)->name);
 }
 
-static void compare_heads(const struct diff *d, struct pair *p)
+static void compare_headers(const struct diff *d, struct tensor_pair *p)
 {
-    const d9d_st_tensor *a = tensor(d, p, 0), *b = tensor(d, p, 1);
+    const d9d_safetensors_tensor *a = pair_tensor(d, p, 0), *b = pair_tensor(d, p, 1);
 
     if (a == NULL || b == NULL)
         return;
@@ -67,12 +72,14 @@ static void compare_heads(const struct diff *d, struct pair *p)
         p->same_shape = a->shape[k] == b->shape[k];
 }
 
-static d9d_status cut_pair(struct diff *d, size_t pair, uint64_t elements)
+static d9d_status split_pair(struct diff *d, size_t tensor_pair, uint64_t elements)
 {
-    for (uint64_t at = 0; at < elements; at += PIECE) {
+    for (uint64_t at = 0; at < elements; at += WORK_BYTES) {
         const uint64_t left = elements - at;
 
-        D9D_TRY(D9D_VEC_PUSH(&d->pieces, ((struct piece){pair, at, left < PIECE ? left : PIECE})));
+        D9D_TRY(D9D_VEC_PUSH(
+            &d->items,
+            ((struct diff_item){tensor_pair, at, left < WORK_BYTES ? left : WORK_BYTES})));
     }
     return D9D_OK;
 }
@@ -86,7 +93,7 @@ static d9d_status list_pairs(struct diff *d)
         for (size_t i = 0; i < d9d_checkpoint_count(d->side[side]); i++) {
             const char *name = d9d_checkpoint_at(d->side[side], i)->name;
             uintptr_t at = (uintptr_t)d9d_map_get(&names, name, strlen(name));
-            struct pair p = {.name = name, .at = {NOWHERE, NOWHERE}};
+            struct tensor_pair p = {.name = name, .at = {ABSENT, ABSENT}};
 
             if (at == 0) {
                 D9D_TRY_OR(st, D9D_VEC_PUSH(&d->pairs, p), out);
@@ -96,17 +103,17 @@ static d9d_status list_pairs(struct diff *d)
             d->pairs.data[at - 1].at[side] = (int64_t)i;
         }
     if (d->pairs.len > 0)
-        qsort(d->pairs.data, d->pairs.len, sizeof(d->pairs.data[0]), by_name);
+        qsort(d->pairs.data, d->pairs.len, sizeof(d->pairs.data[0]), compare_names);
     for (size_t i = 0; i < d->pairs.len; i++) {
-        struct pair *p = &d->pairs.data[i];
-        const d9d_st_tensor *a;
+        struct tensor_pair *p = &d->pairs.data[i];
+        const d9d_safetensors_tensor *a;
 
-        compare_heads(d, p);
+        compare_headers(d, p);
         if (!p->same_shape)
             continue;
-        a = tensor(d, p, 0);
-        d->bytes += a->bytes + tensor(d, p, 1)->bytes;
-        D9D_TRY_OR(st, cut_pair(d, i, a->bytes / d9d_dtype_size(a->dtype)), out);
+        a = pair_tensor(d, p, 0);
+        d->bytes += a->bytes + pair_tensor(d, p, 1)->bytes;
+        D9D_TRY_OR(st, split_pair(d, i, a->bytes / d9d_dtype_size(a->dtype)), out);
     }
 out:
     d9d_map_release(&names);
@@ -116,7 +123,7 @@ out:
 /* --- numbers ------------------------------------------------------------------------------ */
 
 /* How many of n elements have other bits. */
-#define COUNT_OTHERS(T)                                                                            \
+#define COUNT_DIFFERENT(T)                                                                         \
     do {                                                                                           \
         T x, y;                                                                                    \
                                                                                                    \
@@ -127,15 +134,16 @@ out:
         }                                                                                          \
     } while (0)
 
-static uint64_t count_others(const unsigned char *a, const unsigned char *b, size_t n, size_t width)
+static uint64_t count_different(const unsigned char *a, const unsigned char *b, size_t n,
+                                size_t width)
 {
     uint64_t others = 0;
 
     switch (width) {
-    case 1: COUNT_OTHERS(uint8_t); break;
-    case 2: COUNT_OTHERS(uint16_t); break;
-    case 4: COUNT_OTHERS(uint32_t); break;
-    default: COUNT_OTHERS(uint64_t); break;
+    case 1: COUNT_DIFFERENT(uint8_t); break;
+    case 2: COUNT_DIFFERENT(uint16_t); break;
+    case 4: COUNT_DIFFERENT(uint32_t); break;
+    default: COUNT_DIFFERENT(uint64_t); break;
     }
     return others;
 }
@@ -163,10 +171,10 @@ static uint64_t compare_numbers(const double *a, const double *b, size_t n, doub
 }
 
 /* n elements, a block at a time so that the numbers stay in the nearest cache. */
-static void compare_blocks(const struct diff *d, const struct pair *p, const struct scratch *s,
-                           size_t n, struct result *r)
+static void compare_blocks(const struct diff *d, const struct tensor_pair *p,
+                           const struct diff_scratch *s, size_t n, struct diff_result *r)
 {
-    const d9d_dtype types[2] = {tensor(d, p, 0)->dtype, tensor(d, p, 1)->dtype};
+    const d9d_dtype types[2] = {pair_tensor(d, p, 0)->dtype, pair_tensor(d, p, 1)->dtype};
     const size_t width[2] = {d9d_dtype_size(types[0]), d9d_dtype_size(types[1])};
     double number[2][BLOCK];
 
@@ -177,20 +185,20 @@ static void compare_blocks(const struct diff *d, const struct pair *p, const str
 
         if (p->same_dtype && memcmp(a, b, k * width[0]) == 0)
             continue;
-        d9di_to_double(a, types[0], number[0], k);
-        d9di_to_double(b, types[1], number[1], k);
+        d9di_cast_to_f64(a, types[0], number[0], k);
+        d9di_cast_to_f64(b, types[1], number[1], k);
         others = compare_numbers(number[0], number[1], k, &r->max_abs);
-        r->n_different += p->same_dtype ? count_others(a, b, k, width[0]) : others;
+        r->n_different += p->same_dtype ? count_different(a, b, k, width[0]) : others;
     }
 }
 
-static d9d_status compare_part(struct diff *d, const struct pair *p, struct scratch *s, uint64_t at,
-                               size_t n, struct result *r)
+static d9d_status compare_span(struct diff *d, const struct tensor_pair *p, struct diff_scratch *s,
+                               uint64_t at, size_t n, struct diff_result *r)
 {
     size_t bytes[2];
 
     for (int side = 0; side < 2; side++) {
-        const size_t width = d9d_dtype_size(tensor(d, p, side)->dtype);
+        const size_t width = d9d_dtype_size(pair_tensor(d, p, side)->dtype);
 
         bytes[side] = n * width;
         D9D_TRY(d9d_checkpoint_read(d->side[side], (size_t)p->at[side], at * width, s->raw[side],
@@ -204,24 +212,25 @@ static d9d_status compare_part(struct diff *d, const struct pair *p, struct scra
     return D9D_OK;
 }
 
-static d9d_status take_scratch(struct scratch *s)
+static d9d_status alloc_scratch(struct diff_scratch *s)
 {
     for (int side = 0; side < 2; side++)
-        if (s->raw[side] == NULL && (s->raw[side] = malloc(PART * sizeof(double))) == NULL)
+        if (s->raw[side] == NULL && (s->raw[side] = malloc(COMPARE_BYTES * sizeof(double))) == NULL)
             return D9D_FAIL(D9D_ENOMEM, "diff: out of memory");
     return D9D_OK;
 }
 
-static d9d_status compare_piece(void *arg, int worker, size_t i)
+static d9d_status compare_item(void *arg, int worker, size_t i)
 {
     struct diff *d = arg;
-    const struct piece *piece = &d->pieces.data[i];
-    struct scratch *s = &d->scratch[worker];
+    const struct diff_item *diff_item = &d->items.data[i];
+    struct diff_scratch *s = &d->worker_scratch[worker];
 
-    D9D_TRY(take_scratch(s));
-    for (uint64_t done = 0; done < piece->n; done += PART)
-        D9D_TRY(compare_part(d, &d->pairs.data[piece->pair], s, piece->at + done,
-                             piece->n - done < PART ? (size_t)(piece->n - done) : PART,
+    D9D_TRY(alloc_scratch(s));
+    for (uint64_t done = 0; done < diff_item->n; done += COMPARE_BYTES)
+        D9D_TRY(compare_span(d, &d->pairs.data[diff_item->pair_index], s, diff_item->at + done,
+                             diff_item->n - done < COMPARE_BYTES ? (size_t)(diff_item->n - done)
+                                                                 : COMPARE_BYTES,
                              &d->results[i]));
     return D9D_OK;
 }
@@ -231,54 +240,55 @@ static d9d_status compare_all(struct diff *d, int jobs, const d9d_log *log)
     int n = jobs > 0 ? jobs : d9d_thread_cpus();
     d9d_status st;
 
-    d->results = d9d_arena_alloc(&d->arena, (d->pieces.len + 1) * sizeof(*d->results));
-    d->scratch = d9d_arena_alloc(&d->arena, (size_t)n * sizeof(*d->scratch));
-    if (d->results == NULL || d->scratch == NULL)
+    d->results = d9d_arena_alloc(&d->arena, (d->items.len + 1) * sizeof(*d->results));
+    d->worker_scratch = d9d_arena_alloc(&d->arena, (size_t)n * sizeof(*d->worker_scratch));
+    if (d->results == NULL || d->worker_scratch == NULL)
         return D9D_FAIL(D9D_ENOMEM, "diff: out of memory");
     d9d_progress_start(&d->progress, log, "diff", "B", d->bytes);
-    st = d9d_thread_run(n, d->pieces.len, compare_piece, d);
+    st = d9d_thread_run(n, d->items.len, compare_item, d);
     if (st == D9D_OK)
         d9d_progress_end(&d->progress);
     for (int i = 0; i < n; i++)
         for (int side = 0; side < 2; side++)
-            free(d->scratch[i].raw[side]);
+            free(d->worker_scratch[i].raw[side]);
     return st;
 }
 
 /* --- the report ------------------------------------------------------------------------------ */
 
-static d9d_diff_kind kind_of(const struct pair *p, uint64_t n_different)
+static d9d_checkpoint_diff_kind diff_kind_of(const struct tensor_pair *p, uint64_t n_different)
 {
-    if (p->at[1] == NOWHERE)
-        return D9D_DIFF_ONLY_A;
-    if (p->at[0] == NOWHERE)
-        return D9D_DIFF_ONLY_B;
+    if (p->at[1] == ABSENT)
+        return D9D_CHECKPOINT_DIFF_ONLY_A;
+    if (p->at[0] == ABSENT)
+        return D9D_CHECKPOINT_DIFF_ONLY_B;
     if (!p->same_shape)
-        return D9D_DIFF_SHAPE;
+        return D9D_CHECKPOINT_DIFF_SHAPE;
     if (n_different > 0)
-        return D9D_DIFF_VALUES;
-    return p->same_dtype ? D9D_DIFF_EQUAL : D9D_DIFF_DTYPE;
+        return D9D_CHECKPOINT_DIFF_VALUES;
+    return p->same_dtype ? D9D_CHECKPOINT_DIFF_EQUAL : D9D_CHECKPOINT_DIFF_DTYPE;
 }
 
 /* Pieces are in the order of the pairs. */
-static uint64_t report(const struct diff *d, d9d_diff_fn fn, void *arg)
+static uint64_t report_diffs(const struct diff *d, d9d_checkpoint_diff_fn fn, void *arg)
 {
     uint64_t n = 0;
-    size_t piece = 0;
+    size_t diff_item = 0;
 
     for (size_t i = 0; i < d->pairs.len; i++) {
-        const struct pair *p = &d->pairs.data[i];
-        d9d_tensor_diff t = {.name = p->name, .a = tensor(d, p, 0), .b = tensor(d, p, 1)};
+        const struct tensor_pair *p = &d->pairs.data[i];
+        d9d_checkpoint_tensor_diff t = {
+            .name = p->name, .a = pair_tensor(d, p, 0), .b = pair_tensor(d, p, 1)};
 
-        for (; piece < d->pieces.len && d->pieces.data[piece].pair == i; piece++) {
-            const struct result *r = &d->results[piece];
+        for (; diff_item < d->items.len && d->items.data[diff_item].pair_index == i; diff_item++) {
+            const struct diff_result *r = &d->results[diff_item];
 
             t.n_different += r->n_different;
             if (isnan(r->max_abs) || r->max_abs > t.max_abs)
                 t.max_abs = r->max_abs;
         }
-        t.kind = kind_of(p, t.n_different);
-        n += t.kind != D9D_DIFF_EQUAL;
+        t.kind = diff_kind_of(p, t.n_different);
+        n += t.kind != D9D_CHECKPOINT_DIFF_EQUAL;
         if (fn != NULL)
             fn(arg, &t);
     }
@@ -286,7 +296,7 @@ static uint64_t report(const struct diff *d, d9d_diff_fn fn, void *arg)
 }
 
 d9d_status d9d_checkpoint_diff(const char *a, const char *b, int jobs, const d9d_log *log,
-                               d9d_diff_fn fn, void *arg, uint64_t *n_different)
+                               d9d_checkpoint_diff_fn fn, void *arg, uint64_t *n_different)
 {
     struct diff d = {.lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_status st;
@@ -295,10 +305,10 @@ d9d_status d9d_checkpoint_diff(const char *a, const char *b, int jobs, const d9d
     D9D_TRY_OR(st, d9d_checkpoint_open(b, &d.side[1]), out);
     D9D_TRY_OR(st, list_pairs(&d), out);
     D9D_TRY_OR(st, compare_all(&d, jobs, log), out);
-    *n_different = report(&d, fn, arg);
+    *n_different = report_diffs(&d, fn, arg);
 out:
     D9D_VEC_RELEASE(&d.pairs);
-    D9D_VEC_RELEASE(&d.pieces);
+    D9D_VEC_RELEASE(&d.items);
     d9d_arena_release(&d.arena);
     d9d_checkpoint_close(d.side[0]);
     d9d_checkpoint_close(d.side[1]);

@@ -5,7 +5,7 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 
 /* Callbacks cannot fail; the first failure is kept and stops the writing. */
-struct report {
+struct report_writer {
     d9d_buf *out;
     bool json;
     size_t start; /* of the report in `out` */
@@ -19,20 +19,20 @@ struct report {
             (r)->st = d9d_buf_printf((r)->out, __VA_ARGS__);                                       \
     } while (0)
 
-static void put_string(struct report *r, const char *s)
+static void put_string(struct report_writer *r, const char *s)
 {
     if (r->st == D9D_OK)
         r->st = d9d_json_put_str(r->out, s, strlen(s));
 }
 
-static void put_gap(struct report *r)
+static void put_separator(struct report_writer *r)
 {
     PUT(r, "%s\n  ", r->n++ > 0 ? "," : "");
 }
 
 /* A failure of the work itself comes first, then one of the writing; neither leaves half a
  * report. */
-static d9d_status conclude(const struct report *r, d9d_status st)
+static d9d_status put_summary(const struct report_writer *r, d9d_status st)
 {
     if (st == D9D_OK || st == D9D_EVERIFY)
         st = r->st != D9D_OK ? r->st : st;
@@ -45,27 +45,27 @@ static d9d_status conclude(const struct report *r, d9d_status st)
 
 static void put_finding(void *arg, const char *sentence)
 {
-    struct report *r = arg;
+    struct report_writer *r = arg;
 
     if (!r->json) {
         PUT(r, "%s\n", sentence);
         return;
     }
-    put_gap(r);
+    put_separator(r);
     put_string(r, sentence);
 }
 
-d9d_status d9d_checkpoint_verify_print(const char *dir, const d9d_verify_options *opt, bool json,
-                                       d9d_buf *out)
+d9d_status d9d_checkpoint_verify_print(const char *dir, const d9d_checkpoint_verify_opts *opt,
+                                       bool json, d9d_buf *out)
 {
-    struct report r = {.out = out, .json = json, .start = out->len};
-    d9d_verify_options o = *opt;
-    d9d_verify_report v = {0};
+    struct report_writer r = {.out = out, .json = json, .start = out->len};
+    d9d_checkpoint_verify_opts o = *opt;
+    d9d_checkpoint_verify_report v = {0};
     d9d_status st;
 
     if (json)
         PUT(&r, "{\"findings\": [");
-    o.found = put_finding;
+    o.on_finding = put_finding;
     o.arg = &r;
     st = d9d_checkpoint_verify(dir, &o, &v);
     if (json)
@@ -77,20 +77,21 @@ d9d_status d9d_checkpoint_verify_print(const char *dir, const d9d_verify_options
         PUT(&r, "%s: %" PRIu64 " files, %" PRIu64 " tensors, %" PRIu64 " bytes are sound%s\n", dir,
             v.files, v.tensors, v.bytes,
             v.hashed ? "" : "; there was no manifest.json to compare with");
-    return conclude(&r, st);
+    return put_summary(&r, st);
 }
 
 /* --- diff -------------------------------------------------------------------------------- */
 
-static const char *const kinds[] = {"equal", "values", "dtype", "shape", "only in A", "only in B"};
+static const char *const kind_names[] = {"equal", "values",    "dtype",
+                                         "shape", "only in A", "only in B"};
 
-static void put_json_diff(struct report *r, const d9d_tensor_diff *t)
+static void put_json_diff(struct report_writer *r, const d9d_checkpoint_tensor_diff *t)
 {
-    put_gap(r);
+    put_separator(r);
     PUT(r, "{\"name\": ");
     put_string(r, t->name);
-    PUT(r, ", \"kind\": \"%s\"", kinds[t->kind]);
-    if (t->kind == D9D_DIFF_VALUES) {
+    PUT(r, ", \"kind\": \"%s\"", kind_names[t->kind]);
+    if (t->kind == D9D_CHECKPOINT_DIFF_VALUES) {
         PUT(r, ", \"different\": %" PRIu64 ", \"max_abs\": ", t->n_different);
         if (r->st == D9D_OK)
             r->st = d9d_json_put_f64(r->out, t->max_abs);
@@ -98,37 +99,37 @@ static void put_json_diff(struct report *r, const d9d_tensor_diff *t)
     PUT(r, "}");
 }
 
-static void put_text_diff(struct report *r, const d9d_tensor_diff *t)
+static void put_text_diff(struct report_writer *r, const d9d_checkpoint_tensor_diff *t)
 {
-    char a[D9D_ST_DESCRIBE] = "-", b[D9D_ST_DESCRIBE] = "-";
+    char a[D9D_SAFETENSORS_DESCRIBE] = "-", b[D9D_SAFETENSORS_DESCRIBE] = "-";
 
     if (t->a != NULL)
-        (void)d9d_st_describe(t->a, a);
+        (void)d9d_safetensors_describe(t->a, a);
     if (t->b != NULL)
-        (void)d9d_st_describe(t->b, b);
-    PUT(r, "%s: %s", t->name, kinds[t->kind]);
-    if (t->kind == D9D_DIFF_VALUES)
+        (void)d9d_safetensors_describe(t->b, b);
+    PUT(r, "%s: %s", t->name, kind_names[t->kind]);
+    if (t->kind == D9D_CHECKPOINT_DIFF_VALUES)
         PUT(r, ": %" PRIu64 " elements differ, by %g at most", t->n_different, t->max_abs);
     if (strcmp(a, b) != 0)
         PUT(r, ": %s, %s", a, b);
     PUT(r, "\n");
 }
 
-static void put_diff(void *arg, const d9d_tensor_diff *t)
+static void put_diff(void *arg, const d9d_checkpoint_tensor_diff *t)
 {
-    struct report *r = arg;
+    struct report_writer *r = arg;
 
-    r->equal += t->kind == D9D_DIFF_EQUAL;
+    r->equal += t->kind == D9D_CHECKPOINT_DIFF_EQUAL;
     if (r->json)
         put_json_diff(r, t);
-    else if (t->kind != D9D_DIFF_EQUAL)
+    else if (t->kind != D9D_CHECKPOINT_DIFF_EQUAL)
         put_text_diff(r, t);
 }
 
 d9d_status d9d_checkpoint_diff_print(const char *a, const char *b, int jobs, const d9d_log *log,
                                      bool json, d9d_buf *out)
 {
-    struct report r = {.out = out, .json = json, .start = out->len};
+    struct report_writer r = {.out = out, .json = json, .start = out->len};
     uint64_t n = 0;
     d9d_status st;
 
@@ -142,5 +143,5 @@ d9d_status d9d_checkpoint_diff_print(const char *a, const char *b, int jobs, con
     if (st == D9D_OK && n > 0)
         st = D9D_FAIL(D9D_EVERIFY, "%s and %s: %" PRIu64 " of %" PRIu64 " tensors differ", a, b, n,
                       n + r.equal);
-    return conclude(&r, st);
+    return put_summary(&r, st);
 }

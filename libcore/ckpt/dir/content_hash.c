@@ -7,9 +7,9 @@
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 
-enum { BLOCK = 4 << 10, STRIDE = 4 << 20, WHOLE = 64 << 10, TAIL = 64 << 10 };
+enum { BLOCK = 4 << 10, STRIDE = 4 << 20, WHOLE_MAX = 64 << 10, TAIL = 64 << 10 };
 
-d9d_status d9d_identity_file(const char *path, d9d_hash *out)
+d9d_status d9d_content_hash_file(const char *path, d9d_hash *out)
 {
     uint64_t size;
 
@@ -20,18 +20,18 @@ d9d_status d9d_identity_file(const char *path, d9d_hash *out)
 /* --- tensors ---------------------------------------------------------------------------------- */
 
 /* Where tensors are read from. */
-typedef struct tensors {
+typedef struct tensor_list {
     size_t n;
     const void *from;
-    const d9d_st_tensor *(*at)(const void *from, size_t i);
+    const d9d_safetensors_tensor *(*at)(const void *from, size_t i);
     d9d_status (*read)(const void *from, size_t i, uint64_t at, void *dst, uint64_t n);
-    struct named {
+    struct named_hash {
         const char *name;
         d9d_hash hash;
     } * found;
-} tensors;
+} tensor_list;
 
-static const d9d_st_tensor *checkpoint_at(const void *c, size_t i)
+static const d9d_safetensors_tensor *checkpoint_at(const void *c, size_t i)
 {
     return d9d_checkpoint_at(c, i);
 }
@@ -39,29 +39,29 @@ static d9d_status checkpoint_read(const void *c, size_t i, uint64_t at, void *ds
 {
     return d9d_checkpoint_read(c, i, at, dst, n);
 }
-static const d9d_st_tensor *file_at(const void *f, size_t i)
+static const d9d_safetensors_tensor *file_at(const void *f, size_t i)
 {
-    return d9d_st_at(f, i);
+    return d9d_safetensors_at(f, i);
 }
 static d9d_status file_read(const void *f, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    return d9d_st_read(f, d9d_st_at(f, i), at, dst, n);
+    return d9d_safetensors_read(f, d9d_safetensors_at(f, i), at, dst, n);
 }
 
-static d9d_status add_span(d9d_hasher *h, const tensors *t, size_t i, uint64_t at, uint64_t n)
+static d9d_status add_span(d9d_hasher *h, const tensor_list *t, size_t i, uint64_t at, uint64_t n)
 {
-    char block[WHOLE];
+    char block[WHOLE_MAX];
 
     D9D_TRY(t->read(t->from, i, at, block, n));
     d9d_hasher_add(h, block, n);
     return D9D_OK;
 }
 
-static d9d_status add_samples(d9d_hasher *h, const tensors *t, size_t i)
+static d9d_status add_samples(d9d_hasher *h, const tensor_list *t, size_t i)
 {
     const uint64_t bytes = t->at(t->from, i)->bytes;
 
-    if (bytes <= WHOLE)
+    if (bytes <= WHOLE_MAX)
         return add_span(h, t, i, 0, bytes);
     for (uint64_t at = 0; at + BLOCK < bytes; at += STRIDE)
         D9D_TRY(add_span(h, t, i, at, BLOCK));
@@ -70,8 +70,8 @@ static d9d_status add_samples(d9d_hasher *h, const tensors *t, size_t i)
 
 static d9d_status tensor_hash(void *arg, int worker, size_t i)
 {
-    const tensors *t = arg;
-    const d9d_st_tensor *x = t->at(t->from, i);
+    const tensor_list *t = arg;
+    const d9d_safetensors_tensor *x = t->at(t->from, i);
     const int64_t kind[] = {x->dtype, x->ndim, (int64_t)x->bytes};
     d9d_hasher *h;
     d9d_status st;
@@ -82,17 +82,17 @@ static d9d_status tensor_hash(void *arg, int worker, size_t i)
     d9d_hasher_add(h, kind, sizeof(kind));
     d9d_hasher_add(h, x->shape, (size_t)x->ndim * sizeof(*x->shape));
     st = add_samples(h, t, i);
-    t->found[i] = (struct named){x->name, d9d_hasher_digest(h)};
+    t->found[i] = (struct named_hash){x->name, d9d_hasher_digest(h)};
     d9d_hasher_free(h);
     return st;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
-    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+    return strcmp(((const struct named_hash *)a)->name, ((const struct named_hash *)b)->name);
 }
 
-static d9d_status add_tensors(d9d_hasher *h, tensors t, int jobs)
+static d9d_status add_tensors(d9d_hasher *h, tensor_list t, int jobs)
 {
     d9d_status st;
 
@@ -101,7 +101,7 @@ static d9d_status add_tensors(d9d_hasher *h, tensors t, int jobs)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the hashes of %zu tensors", t.n);
     st = d9d_thread_run(jobs, t.n, tensor_hash, &t);
     if (st == D9D_OK) {
-        qsort(t.found, t.n, sizeof(*t.found), by_name);
+        qsort(t.found, t.n, sizeof(*t.found), compare_names);
         for (size_t i = 0; i < t.n; i++)
             d9d_hasher_add(h, &t.found[i].hash, sizeof(t.found[i].hash));
     }
@@ -111,7 +111,7 @@ static d9d_status add_tensors(d9d_hasher *h, tensors t, int jobs)
 
 /* --- directories ------------------------------------------------------------------------------ */
 
-static bool ends_in(const char *name, const char *end)
+static bool has_suffix(const char *name, const char *end)
 {
     const size_t n = strlen(name), k = strlen(end);
 
@@ -128,7 +128,7 @@ static void add_manifest(d9d_hasher *h, const char *dir)
     for (size_t i = 0; i < d9d_manifest_count(m); i++) {
         const d9d_manifest_file *f = d9d_manifest_at(m, i);
 
-        if (!ends_in(f->name, ".safetensors"))
+        if (!has_suffix(f->name, ".safetensors"))
             continue;
         d9d_hasher_add(h, &f->bytes, sizeof(f->bytes));
         d9d_hasher_add(h, f->chunks, f->n_chunks * sizeof(*f->chunks));
@@ -136,7 +136,7 @@ static void add_manifest(d9d_hasher *h, const char *dir)
     d9d_manifest_close(m);
 }
 
-d9d_status d9d_identity_checkpoint(const char *dir, int jobs, d9d_hash *out)
+d9d_status d9d_content_hash_checkpoint(const char *dir, int jobs, d9d_hash *out)
 {
     d9d_checkpoint *c = NULL;
     d9d_hasher *h = NULL;
@@ -146,10 +146,10 @@ d9d_status d9d_identity_checkpoint(const char *dir, int jobs, d9d_hash *out)
     D9D_TRY_OR(st, d9d_checkpoint_open(dir, &c), out);
     D9D_TRY_OR(st,
                add_tensors(h,
-                           (tensors){.n = d9d_checkpoint_count(c),
-                                     .from = c,
-                                     .at = checkpoint_at,
-                                     .read = checkpoint_read},
+                           (tensor_list){.n = d9d_checkpoint_count(c),
+                                         .from = c,
+                                         .at = checkpoint_at,
+                                         .read = checkpoint_read},
                            jobs),
                out);
     add_manifest(h, dir);
@@ -162,22 +162,24 @@ out:
 
 static d9d_status add_adapter(d9d_hasher *h, const char *config, const char *weights)
 {
-    d9d_st_file *f;
+    d9d_safetensors_file *f;
     d9d_hash hash;
     d9d_status st;
 
     if (config == NULL || weights == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the names of an adapter's files");
-    D9D_TRY(d9d_identity_file(config, &hash));
+    D9D_TRY(d9d_content_hash_file(config, &hash));
     d9d_hasher_add(h, &hash, sizeof(hash));
-    D9D_TRY(d9d_st_open(weights, &f));
+    D9D_TRY(d9d_safetensors_open(weights, &f));
     st = add_tensors(
-        h, (tensors){.n = d9d_st_count(f), .from = f, .at = file_at, .read = file_read}, 0);
-    d9d_st_close(f);
+        h,
+        (tensor_list){.n = d9d_safetensors_count(f), .from = f, .at = file_at, .read = file_read},
+        0);
+    d9d_safetensors_close(f);
     return st;
 }
 
-d9d_status d9d_identity_adapter(const char *dir, d9d_hash *out)
+d9d_status d9d_content_hash_adapter(const char *dir, d9d_hash *out)
 {
     d9d_arena a = {0};
     d9d_hasher *h = NULL;
@@ -215,7 +217,7 @@ static d9d_status add_tail(d9d_hasher *h, const char *path)
     return st;
 }
 
-d9d_status d9d_identity_glance(const char *dir, d9d_hash *out)
+d9d_status d9d_content_hash_quick(const char *dir, d9d_hash *out)
 {
     d9d_fs_names names = {0};
     d9d_hasher *h = NULL;
@@ -227,7 +229,7 @@ d9d_status d9d_identity_glance(const char *dir, d9d_hash *out)
     for (size_t i = 0; i < names.n; i++) {
         const char *path = d9d_fs_join(&a, dir, names.name[i]);
 
-        if (!ends_in(names.name[i], ".safetensors") && !ends_in(names.name[i], ".json"))
+        if (!has_suffix(names.name[i], ".safetensors") && !has_suffix(names.name[i], ".json"))
             continue;
         if (path == NULL) {
             st = D9D_FAIL(D9D_ENOMEM, "%s: a name in it", dir);

@@ -5,34 +5,34 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-d9d_status d9di_direct_open(const char *path, d9di_direct_file *out)
+d9d_status d9di_direct_file_open(const char *path, d9di_direct_file *out)
 {
     int fd;
 
-    D9D_TRY(d9d_file_edit(path, &out->file));
+    D9D_TRY(d9d_file_open_rw(path, &out->file));
     fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
     out->direct = fd < 0 ? 0 : fd + 1;
     return D9D_OK;
 }
 
 /* Whole blocks at the front of a piece. */
-static size_t blocks(const d9di_direct_file *f, size_t n)
+static size_t direct_bytes(const d9di_direct_file *f, size_t n)
 {
-    return f->direct > 0 ? n - n % D9DI_DIRECT_BLOCK : 0;
+    return f->direct > 0 ? n - n % D9DI_DIRECT_FILE_BLOCK : 0;
 }
 
 /* As much as goes past the cache; what is left, the other way tells why. */
-d9d_status d9di_direct_write(d9di_direct_file *f, const void *p, size_t n, uint64_t at)
+d9d_status d9di_direct_file_write(d9di_direct_file *f, const void *p, size_t n, uint64_t at)
 {
     const char *bytes = p;
     size_t done = 0;
     ssize_t put;
 
-    while (done < blocks(f, n)) {
-        put = pwrite(f->direct - 1, bytes + done, blocks(f, n) - done, (off_t)(at + done));
+    while (done < direct_bytes(f, n)) {
+        put = pwrite(f->direct - 1, bytes + done, direct_bytes(f, n) - done, (off_t)(at + done));
         if (put < 0 && errno == EINTR)
             continue;
-        if (put <= 0 || put % D9DI_DIRECT_BLOCK != 0)
+        if (put <= 0 || put % D9DI_DIRECT_FILE_BLOCK != 0)
             break;
         done += (size_t)put;
     }
@@ -43,24 +43,24 @@ d9d_status d9di_direct_write(d9di_direct_file *f, const void *p, size_t n, uint6
     return D9D_OK;
 }
 
-d9d_status d9di_direct_read(const d9di_direct_file *f, void *p, size_t n, uint64_t at)
+d9d_status d9di_direct_file_read(const d9di_direct_file *f, void *p, size_t n, uint64_t at)
 {
     char *bytes = p;
     size_t done = 0;
     ssize_t got;
 
-    while (done < blocks(f, n)) {
-        got = pread(f->direct - 1, bytes + done, blocks(f, n) - done, (off_t)(at + done));
+    while (done < direct_bytes(f, n)) {
+        got = pread(f->direct - 1, bytes + done, direct_bytes(f, n) - done, (off_t)(at + done));
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0 || got % D9DI_DIRECT_BLOCK != 0)
+        if (got <= 0 || got % D9DI_DIRECT_FILE_BLOCK != 0)
             break;
         done += (size_t)got;
     }
     return done == n ? D9D_OK : d9d_file_read_at(&f->file, bytes + done, n - done, at + done);
 }
 
-d9d_status d9di_direct_close(d9di_direct_file *f)
+d9d_status d9di_direct_file_close(d9di_direct_file *f)
 {
     const int fd = f->direct - 1;
 
@@ -70,7 +70,7 @@ d9d_status d9di_direct_close(d9di_direct_file *f)
     return d9d_file_close(&f->file);
 }
 
-void d9di_direct_release(d9di_direct_file *f)
+void d9di_direct_file_release(d9di_direct_file *f)
 {
     if (f->direct > 0)
         (void)close(f->direct - 1);

@@ -14,14 +14,14 @@ typedef struct d9di_direct_file {
     int direct; /* another descriptor of it, plus 1; 0: none */
 } d9di_direct_file;
 
-enum { D9DI_DIRECT_BLOCK = 4096 }; /* pieces and their offsets are multiples of it */
+enum { D9DI_DIRECT_FILE_BLOCK = 4096 }; /* pieces and their offsets are multiples of it */
 
 /* Open a file that is there. */
-d9d_status d9di_direct_open(const char *path, d9di_direct_file *out);
+d9d_status d9di_direct_file_open(const char *path, d9di_direct_file *out);
 /* n bytes at `at`; `p` and `at` are aligned, n is what it is. */
-d9d_status d9di_direct_write(d9di_direct_file *f, const void *p, size_t n, uint64_t at);
-d9d_status d9di_direct_read(const d9di_direct_file *f, void *p, size_t n, uint64_t at);
-d9d_status d9di_direct_close(d9di_direct_file *f);
-void d9di_direct_release(d9di_direct_file *f);
+d9d_status d9di_direct_file_write(d9di_direct_file *f, const void *p, size_t n, uint64_t at);
+d9d_status d9di_direct_file_read(const d9di_direct_file *f, void *p, size_t n, uint64_t at);
+d9d_status d9di_direct_file_close(d9di_direct_file *f);
+void d9di_direct_file_release(d9di_direct_file *f);
 
 #endif /* D9DI_CKPT_DIR_DIRECT_FILE_H */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-typedef D9D_VEC(char *) paths;
+typedef D9D_VEC(char *) path_vec;
 
 static bool is_link(const char *path)
 {
@@ -15,7 +15,7 @@ static bool is_link(const char *path)
 }
 
 /* `within` is "" or ends in "/". */
-static d9d_status add_all(const char *dir, const char *within, d9d_arena *a, paths *out)
+static d9d_status list_dir(const char *dir, const char *within, d9d_arena *a, path_vec *out)
 {
     const char *here = d9d_arena_printf(a, "%s/%s", dir, within);
     d9d_fs_names names = {0};
@@ -35,23 +35,23 @@ static d9d_status add_all(const char *dir, const char *within, d9d_arena *a, pat
             name = d9d_arena_printf(a, "%s/", name);
             if (name == NULL)
                 return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-            D9D_TRY(add_all(dir, name, a, out));
+            D9D_TRY(list_dir(dir, name, a, out));
         }
     }
     return D9D_OK;
 }
 
-static int by_path(const void *a, const void *b)
+static int compare_paths(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-d9d_status d9di_files_below(const char *dir, d9d_arena *a, d9d_fs_names *out)
+d9d_status d9di_list_recursive(const char *dir, d9d_arena *a, d9d_fs_names *out)
 {
-    paths found = {0};
+    path_vec found = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, add_all(dir, "", a, &found), out);
+    D9D_TRY_OR(st, list_dir(dir, "", a, &found), out);
     out->name = d9d_arena_alloc(a, (found.len + 1) * sizeof(*out->name));
     if (out->name == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
@@ -61,13 +61,13 @@ d9d_status d9di_files_below(const char *dir, d9d_arena *a, d9d_fs_names *out)
     for (size_t i = 0; i < found.len; i++)
         out->name[i] = found.data[i];
     if (out->n > 0)
-        qsort(out->name, out->n, sizeof(*out->name), by_path);
+        qsort(out->name, out->n, sizeof(*out->name), compare_paths);
 out:
     D9D_VEC_RELEASE(&found);
     return st;
 }
 
-d9d_status d9di_check_within(const char *path, const char *where)
+d9d_status d9di_list_recursive_check_path(const char *path, const char *where)
 {
     for (size_t n;; path += n + 1) {
         n = strcspn(path, "/");

@@ -6,8 +6,8 @@
 
 /* Paths within `dir` of all that is no directory, "1_Pooling/config.json", sorted by strcmp.
  * Neither links to directories nor directories whose name begins with a dot are entered. */
-d9d_status d9di_files_below(const char *dir, d9d_arena *a, d9d_fs_names *out);
+d9d_status d9di_list_recursive(const char *dir, d9d_arena *a, d9d_fs_names *out);
 /* A path within a directory: plain names (d9d_fs_check_name) with "/" between.  EFORMAT. */
-d9d_status d9di_check_within(const char *path, const char *where);
+d9d_status d9di_list_recursive_check_path(const char *path, const char *where);
 
 #endif /* D9DI_CKPT_DIR_LIST_RECURSIVE_H */

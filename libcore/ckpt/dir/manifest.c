@@ -25,7 +25,7 @@ static d9d_status no_memory(const char *dir)
 
 /* --- writing -------------------------------------------------------------------------- */
 
-static const char *const own_members[] = {"schema", "chunk_bytes", "files", "xxh3"};
+static const char *const reserved_members[] = {"schema", "chunk_bytes", "files", "xxh3"};
 
 static d9d_status put_extra(d9d_buf *b, const json_t *extra)
 {
@@ -37,8 +37,8 @@ static d9d_status put_extra(d9d_buf *b, const json_t *extra)
     /* Jansson's iteration takes a mutable object and changes nothing. */
     json_object_foreach((json_t *)(uintptr_t)extra, key, value)
     {
-        for (size_t i = 0; i < sizeof(own_members) / sizeof(own_members[0]); i++)
-            if (strcmp(key, own_members[i]) == 0)
+        for (size_t i = 0; i < sizeof(reserved_members) / sizeof(reserved_members[0]); i++)
+            if (strcmp(key, reserved_members[i]) == 0)
                 return D9D_FAIL(D9D_EINVAL, "manifest: member \"%s\" is its own", key);
         D9D_TRY(d9d_buf_printf(b, "  "));
         D9D_TRY(d9d_json_put_str(b, key, strlen(key)));
@@ -74,11 +74,11 @@ d9d_status d9d_manifest_text(const json_t *extra, const d9d_manifest_file *files
     D9D_TRY(put_extra(b, extra));
     D9D_TRY(d9d_buf_printf(b, "  \"chunk_bytes\": %llu,\n", D9D_MANIFEST_CHUNK));
     D9D_TRY(put_files(b, files, n));
-    return d9d_json_seal(b);
+    return d9d_json_checksum_append(b);
 }
 
-d9d_status d9d_manifest_put(const char *dir, const json_t *extra, const d9d_manifest_file *files,
-                            size_t n)
+d9d_status d9d_manifest_write_hashed(const char *dir, const json_t *extra,
+                                     const d9d_manifest_file *files, size_t n)
 {
     d9d_arena a = {0};
     d9d_buf text = {0};
@@ -108,7 +108,7 @@ static d9d_status list_files(d9di_chunks *c, d9d_manifest_file **out)
     d9d_fs_names names = {0};
     d9d_manifest_file *files;
 
-    D9D_TRY(d9di_files_below(c->dir, &c->arena, &names));
+    D9D_TRY(d9di_list_recursive(c->dir, &c->arena, &names));
     files = d9d_arena_alloc(&c->arena, (names.n + 1) * sizeof(*files));
     if (files == NULL)
         return no_memory(c->dir);
@@ -136,10 +136,10 @@ static d9d_status hash_files(d9di_chunks *c, int jobs, const d9d_log *log, d9d_m
     D9D_TRY(list_files(c, &files));
     D9D_TRY(d9di_chunks_read(c, "hash", jobs, log));
     for (size_t f = 0; f < c->n; f++) {
-        if (c->said[f] != NULL) /* it changed under us */
-            return D9D_FAIL(D9D_EIO, "%s", c->said[f]);
-        files[f].chunks = &c->got[c->first[f]];
-        files[f].n_chunks = c->first[f + 1] - c->first[f];
+        if (c->messages[f] != NULL) /* it changed under us */
+            return D9D_FAIL(D9D_EIO, "%s", c->messages[f]);
+        files[f].chunks = &c->hashes[c->first_chunk[f]];
+        files[f].n_chunks = c->first_chunk[f + 1] - c->first_chunk[f];
     }
     *out = files;
     return D9D_OK;
@@ -153,7 +153,7 @@ d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs, co
 
     st = hash_files(&c, jobs, log, &files);
     if (st == D9D_OK)
-        st = d9d_manifest_put(dir, extra, files, c.n);
+        st = d9d_manifest_write_hashed(dir, extra, files, c.n);
     d9di_chunks_release(&c);
     return st;
 }
@@ -163,7 +163,7 @@ d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs, co
 static d9d_status read_chunks(d9d_manifest *m, const json_t *list, const char *where,
                               d9d_manifest_file *f)
 {
-    if (json_array_size(list) != d9di_chunk_count(f->bytes))
+    if (json_array_size(list) != d9di_chunks_per_file(f->bytes))
         return D9D_FAIL(D9D_EFORMAT, "%s: %zu chunks for %" PRIu64 " bytes", where,
                         json_array_size(list), f->bytes);
     f->n_chunks = json_array_size(list);
@@ -190,7 +190,7 @@ static d9d_status read_file(d9d_manifest *m, const json_t *entry, size_t i)
     if (where == NULL)
         return no_memory(m->dir);
     D9D_TRY(d9d_json_get_str(entry, where, "name", &name));
-    D9D_TRY(d9di_check_within(name, where));
+    D9D_TRY(d9di_list_recursive_check_path(name, where));
     if (d9d_map_has(&m->by_name, name, strlen(name)) || strcmp(name, D9D_MANIFEST_NAME) == 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: %s is listed twice or lists itself", where, name);
     D9D_TRY(d9d_map_put(&m->by_name, name, strlen(name), f));
@@ -233,7 +233,7 @@ d9d_status d9d_manifest_parse(const char *dir, const char *text, size_t n, d9d_m
     }
     D9D_TRY_OR(st, d9d_json_parse(m->path, text, n, &m->root), out);
     D9D_TRY_OR(st, d9d_json_check_schema(m->root, m->path, "checkpoint", 1), out);
-    D9D_TRY_OR(st, d9d_json_check_seal(m->path, text, n), out);
+    D9D_TRY_OR(st, d9d_json_checksum_verify(m->path, text, n), out);
     D9D_TRY_OR(st, read_root(m), out);
     *out = m;
     m = NULL;
@@ -292,7 +292,7 @@ const d9d_manifest_file *d9d_manifest_find(const d9d_manifest *m, const char *na
 
 /* --- checking ------------------------------------------------------------------------------ */
 
-static d9di_chunks chunks_of(const d9d_manifest *m)
+static d9di_chunks init_chunks(const d9d_manifest *m)
 {
     return (d9di_chunks){.dir = m->dir, .files = m->files, .n = m->n, .n_hashed = m->n};
 }
@@ -303,8 +303,8 @@ static d9d_status check_sizes(const d9d_manifest *m, const d9d_manifest_file *fi
     d9d_status st = d9di_chunks_check(&c);
 
     for (size_t f = 0; f < n && st == D9D_OK; f++)
-        if (c.said[f] != NULL)
-            st = D9D_FAIL(D9D_EVERIFY, "%s", c.said[f]);
+        if (c.messages[f] != NULL)
+            st = D9D_FAIL(D9D_EVERIFY, "%s", c.messages[f]);
     d9di_chunks_release(&c);
     return st;
 }
@@ -323,17 +323,17 @@ d9d_status d9d_manifest_check_size(const d9d_manifest *m, const d9d_manifest_fil
 static size_t report_chunks(const d9di_chunks *c, size_t f, const d9d_manifest_file *file,
                             void (*found)(void *arg, const char *sentence), void *arg)
 {
-    const d9d_hash *got = &c->got[c->first[f]];
+    const d9d_hash *got = &c->hashes[c->first_chunk[f]];
     char text[512];
     size_t n = 0;
 
     for (size_t i = 0; i < file->n_chunks; i++) {
-        if (!d9di_chunk_is_here(c, f, i) || d9d_hash_equal(got[i], file->chunks[i]))
+        if (!d9di_chunks_in_share(c, f, i) || d9d_hash_equal(got[i], file->chunks[i]))
             continue;
         (void)snprintf(text, sizeof(text),
                        "%s/%s: bytes %" PRIu64 " to %" PRIu64 " are not those that were written",
                        c->dir, file->name, (uint64_t)(i * D9D_MANIFEST_CHUNK),
-                       d9di_chunk_end(file->bytes, i));
+                       d9di_chunks_end_offset(file->bytes, i));
         n++;
         if (found != NULL)
             found(arg, text);
@@ -347,28 +347,28 @@ size_t d9di_manifest_report(const d9d_manifest *m, const d9di_chunks *c,
     size_t n = 0;
 
     for (size_t f = 0; f < m->n; f++) {
-        if (c->said[f] == NULL) {
+        if (c->messages[f] == NULL) {
             n += report_chunks(c, f, &m->files[f], found, arg);
             continue;
         }
         n++;
         if (found != NULL)
-            found(arg, c->said[f]);
+            found(arg, c->messages[f]);
     }
     return n;
 }
 
-d9d_status d9d_manifest_check_part(const d9d_manifest *m, size_t part, size_t parts, int jobs,
-                                   const d9d_log *log,
-                                   void (*found)(void *arg, const char *sentence), void *arg,
-                                   uint64_t *bytes)
+d9d_status d9d_manifest_check_share(const d9d_manifest *m, size_t part, size_t parts, int jobs,
+                                    const d9d_log *log,
+                                    void (*found)(void *arg, const char *sentence), void *arg,
+                                    uint64_t *bytes)
 {
-    d9di_chunks c = chunks_of(m);
+    d9di_chunks c = init_chunks(m);
     size_t n;
     d9d_status st;
 
-    c.part = part;
-    c.parts = parts;
+    c.share = part;
+    c.n_shares = parts;
     D9D_TRY_OR(st, d9di_chunks_read(&c, "hash", jobs, log), out);
     n = d9di_manifest_report(m, &c, found, arg);
     if (n > 0)
@@ -385,5 +385,5 @@ d9d_status d9d_manifest_check(const d9d_manifest *m, int jobs, const d9d_log *lo
 {
     uint64_t bytes;
 
-    return d9d_manifest_check_part(m, 0, 1, jobs, log, found, arg, &bytes);
+    return d9d_manifest_check_share(m, 0, 1, jobs, log, found, arg, &bytes);
 }

@@ -66,9 +66,9 @@ struct finder {
     D9D_VEC(char *) found;
 };
 
-enum { NAMED = 8 }; /* of what is left behind */
+enum { MAX_NAMED = 8 }; /* of what is left behind */
 
-static bool matches(const char *pattern, const char *name)
+static bool glob_matches(const char *pattern, const char *name)
 {
     return fnmatch(pattern, name, FNM_CASEFOLD | FNM_PERIOD) == 0;
 }
@@ -78,7 +78,8 @@ static bool is_model_file(const char *dir, const char *name)
 {
     for (size_t i = 0; i < sizeof(model_files) / sizeof(model_files[0]); i++)
         if ((dir == NULL) == (model_files[i].dir == NULL) &&
-            (dir == NULL || matches(model_files[i].dir, dir)) && matches(model_files[i].name, name))
+            (dir == NULL || glob_matches(model_files[i].dir, dir)) &&
+            glob_matches(model_files[i].name, name))
             return true;
     return false;
 }
@@ -86,7 +87,7 @@ static bool is_model_file(const char *dir, const char *name)
 static bool has_model_files(const char *dir)
 {
     for (size_t i = 0; i < sizeof(model_files) / sizeof(model_files[0]); i++)
-        if (model_files[i].dir != NULL && matches(model_files[i].dir, dir))
+        if (model_files[i].dir != NULL && glob_matches(model_files[i].dir, dir))
             return true;
     return false;
 }
@@ -99,7 +100,7 @@ static bool ends_with(const char *name, const char *tail)
 }
 
 /* What is not missed: it is written anew, or nobody sees it. */
-static bool is_expected(const char *name)
+static bool is_silently_skipped(const char *name)
 {
     return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
            strcmp(name, "config.json") == 0 || strcmp(name, D9D_MANIFEST_NAME) == 0 ||
@@ -112,17 +113,19 @@ static bool is_plain(const char *name)
     return d9d_fs_check_name(name, strlen(name), "") == D9D_OK;
 }
 
-static d9d_status leave(struct finder *f, const char *within, const char *name, const char *why)
+static d9d_status note_skipped(struct finder *f, const char *within, const char *name,
+                               const char *why)
 {
     f->n_left++;
-    if (f->n_left > NAMED)
+    if (f->n_left > MAX_NAMED)
         return D9D_OK;
     return d9d_buf_printf(&f->left, "%s%s%s%s%s%s", f->n_left > 1 ? ", " : "", within, name,
                           *why != '\0' ? " (" : "", why, *why != '\0' ? ")" : "");
 }
 
 /* EPATH or ENOTFOUND for a model's file that cannot be one. */
-static d9d_status take(struct finder *f, const char *path, const char *within, const char *name)
+static d9d_status add_found(struct finder *f, const char *path, const char *within,
+                            const char *name)
 {
     char *found = d9d_arena_printf(f->arena, "%s%s", within, name);
     uint64_t bytes;
@@ -132,8 +135,8 @@ static d9d_status take(struct finder *f, const char *path, const char *within, c
     D9D_TRY(d9d_fs_check_regular(path));
     D9D_TRY(d9d_fs_check_readable(path));
     D9D_TRY(d9d_fs_size(path, &bytes));
-    if (bytes > D9D_MODEL_FILE_MAX)
-        return leave(f, within, name, "larger than 1 GiB");
+    if (bytes > D9D_CHECKPOINT_AUX_FILE_MAX)
+        return note_skipped(f, within, name, "larger than 1 GiB");
     return D9D_VEC_PUSH(&f->found, found);
 }
 
@@ -145,7 +148,7 @@ static bool is_link(const char *path)
 }
 
 /* `dir` is within the model's, NULL: that. */
-static d9d_status find_in(struct finder *f, const char *path, const char *dir)
+static d9d_status find_in_dir(struct finder *f, const char *path, const char *dir)
 {
     const char *within = dir == NULL ? "" : d9d_arena_printf(f->arena, "%s/", dir);
     d9d_fs_names names = {0};
@@ -161,21 +164,21 @@ static d9d_status find_in(struct finder *f, const char *path, const char *dir)
             return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
         is_dir = d9d_fs_is_dir(here);
         if (is_dir && dir == NULL && has_model_files(name) && is_plain(name) && !is_link(here))
-            D9D_TRY(find_in(f, here, name));
+            D9D_TRY(find_in_dir(f, here, name));
         else if (!is_dir && is_plain(name) && is_model_file(dir, name))
-            D9D_TRY(take(f, here, within, name));
-        else if (!is_expected(name))
-            D9D_TRY(leave(f, within, name, ""));
+            D9D_TRY(add_found(f, here, within, name));
+        else if (!is_silently_skipped(name))
+            D9D_TRY(note_skipped(f, within, name, ""));
     }
     return D9D_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static d9d_status list(struct finder *f, const char *src, d9d_fs_names *out)
+static d9d_status list_found(struct finder *f, const char *src, d9d_fs_names *out)
 {
     const size_t n = f->found.len;
     char **names = d9d_arena_alloc(f->arena, (n + 1) * sizeof(*names));
@@ -184,42 +187,42 @@ static d9d_status list(struct finder *f, const char *src, d9d_fs_names *out)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
     for (size_t i = 0; i < n; i++)
         names[i] = f->found.data[i];
-    qsort(names, n, sizeof(*names), by_name);
+    qsort(names, n, sizeof(*names), compare_names);
     *out = (d9d_fs_names){.name = names, .n = n};
     return D9D_OK;
 }
 
-static void say_left(const struct finder *f, const char *src, const d9d_log *log)
+static void log_skipped(const struct finder *f, const char *src, const d9d_log *log)
 {
-    if (f->n_left > NAMED)
+    if (f->n_left > MAX_NAMED)
         d9d_log_info(log, "%s: not copied, no files of a model: %s and %zu more", src, f->left.data,
-                     f->n_left - NAMED);
+                     f->n_left - MAX_NAMED);
     else if (f->n_left > 0)
         d9d_log_info(log, "%s: not copied, no files of a model: %s", src, f->left.data);
 }
 
-d9d_status d9d_checkpoint_others(const char *src, d9d_arena *a, const d9d_log *log,
-                                 d9d_fs_names *out)
+d9d_status d9d_checkpoint_aux_files(const char *src, d9d_arena *a, const d9d_log *log,
+                                    d9d_fs_names *out)
 {
     struct finder f = {.arena = a};
     d9d_status st;
 
-    D9D_TRY_OR(st, find_in(&f, src, NULL), out);
-    D9D_TRY_OR(st, list(&f, src, out), out);
-    say_left(&f, src, log);
+    D9D_TRY_OR(st, find_in_dir(&f, src, NULL), out);
+    D9D_TRY_OR(st, list_found(&f, src, out), out);
+    log_skipped(&f, src, log);
 out:
     D9D_VEC_RELEASE(&f.found);
     d9d_buf_release(&f.left);
     return st;
 }
 
-d9d_status d9d_checkpoint_copy_others(const char *src, const char *dst, const d9d_log *log)
+d9d_status d9d_checkpoint_copy_aux_files(const char *src, const char *dst, const d9d_log *log)
 {
     d9d_arena a = {0};
     d9d_fs_names names = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_checkpoint_others(src, &a, log, &names), out);
+    D9D_TRY_OR(st, d9d_checkpoint_aux_files(src, &a, log, &names), out);
     for (size_t i = 0; i < names.n; i++) {
         const char *from = d9d_fs_join(&a, src, names.name[i]);
         const char *to = d9d_fs_join(&a, dst, names.name[i]);

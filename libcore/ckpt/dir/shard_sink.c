@@ -14,7 +14,7 @@ struct chunk {
     bool done;
 };
 
-struct output { /* a file that is written to */
+struct sink_output { /* a file that is written to */
     d9di_direct_file file;
     bool open;
     size_t left; /* chunks */
@@ -24,15 +24,15 @@ struct d9d_shard_sink {
     char *dir;
     uint64_t shard_bytes;
     d9d_arena arena;
-    d9di_layout layout;
+    d9di_shard_layout layout;
     struct chunk *chunks;
-    struct output *outputs; /* of every file */
-    pthread_mutex_t lock;   /* of opening and closing outputs */
+    struct sink_output *outputs; /* of every file */
+    pthread_mutex_t lock;        /* of opening and closing outputs */
     bool resume;
     d9d_hash key;
     const d9d_log *log;
-    d9d_file journal; /* closed without resume */
-    d9d_boot *boot;   /* NULL: alone */
+    d9d_file journal;    /* closed without resume */
+    d9d_bootstrap *boot; /* NULL: alone */
     int rank, size;
     size_t first, n_mine; /* chunks of this rank */
 };
@@ -67,21 +67,21 @@ void d9d_shard_sink_free(d9d_shard_sink *s)
         return;
     for (size_t i = 0; s->outputs != NULL && i < s->layout.files.len; i++)
         if (s->outputs[i].open)
-            d9di_direct_release(&s->outputs[i].file);
+            d9di_direct_file_release(&s->outputs[i].file);
     d9d_file_release(&s->journal);
-    d9di_layout_release(&s->layout);
+    d9di_shard_layout_release(&s->layout);
     d9d_arena_release(&s->arena);
     free(s);
 }
 
 d9d_status d9d_shard_sink_text(d9d_shard_sink *s, const char *name, const char *text, size_t n)
 {
-    return d9di_layout_text(&s->layout, name, text, n);
+    return d9di_shard_layout_add_text(&s->layout, name, text, n);
 }
 
 d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const char *name, const char *path)
 {
-    return d9di_layout_copy(&s->layout, name, path);
+    return d9di_shard_layout_add_copy(&s->layout, name, path);
 }
 
 void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log)
@@ -91,30 +91,30 @@ void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log)
     s->log = log;
 }
 
-void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_boot *boot)
+void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *boot)
 {
     s->boot = boot;
-    s->rank = d9d_boot_rank(boot);
-    s->size = d9d_boot_size(boot);
+    s->rank = d9d_bootstrap_rank(boot);
+    s->size = d9d_bootstrap_size(boot);
 }
 
 /* --- what an earlier run left ------------------------------------------------------------- */
 
 /* The caller's key, and what is known here. */
-static d9d_status make_key(d9d_shard_sink *s)
+static d9d_status add_layout_key(d9d_shard_sink *s)
 {
     d9d_hasher *h;
     d9d_status st;
 
     D9D_TRY(d9d_hasher_create(&h));
     d9d_hasher_add(h, &s->key, sizeof(s->key));
-    st = d9di_layout_hash(&s->layout, h);
+    st = d9di_shard_layout_hash(&s->layout, h);
     s->key = d9d_hasher_digest(h);
     d9d_hasher_free(h);
     return st;
 }
 
-static void claim(void *arg, size_t chunk, d9d_hash hash)
+static void claim_chunk(void *arg, size_t chunk, d9d_hash hash)
 {
     d9d_shard_sink *s = arg;
 
@@ -135,14 +135,14 @@ static d9d_status read_journals(d9d_shard_sink *s, d9d_fs_names *names, bool *ot
             return no_memory();
         if (!d9di_chunk_journal_is(names->name[i]))
             continue;
-        D9D_TRY(d9di_chunk_journal_read(path, s->key, s->layout.n_chunks, &mine, claim, s));
+        D9D_TRY(d9di_chunk_journal_read(path, s->key, s->layout.n_chunks, &mine, claim_chunk, s));
         *other = *other || !mine;
     }
     return D9D_OK;
 }
 
 /* Remove the files of `names` that are not ours; all of them when nothing is to be kept. */
-static d9d_status sweep(d9d_shard_sink *s, const d9d_fs_names *names, bool all)
+static d9d_status remove_foreign_files(d9d_shard_sink *s, const d9d_fs_names *names, bool all)
 {
     d9d_map ours = {0};
     d9d_status st = D9D_OK;
@@ -168,14 +168,14 @@ out:
     return st;
 }
 
-static void say_kept(const d9d_shard_sink *s)
+static void log_resumed(const d9d_shard_sink *s)
 {
     uint64_t bytes = 0, at, n;
     size_t claimed = 0;
 
     for (size_t c = 0; c < s->layout.n_chunks; c++)
         if (s->chunks[c].claimed) {
-            (void)d9di_layout_find(&s->layout, c, &at, &n);
+            (void)d9di_shard_layout_find_chunk(&s->layout, c, &at, &n);
             bytes += n;
             claimed++;
         }
@@ -187,7 +187,7 @@ static void say_kept(const d9d_shard_sink *s)
 }
 
 /* For all ranks: nothing stays but what they go on from. */
-static d9d_status clear_up(d9d_shard_sink *s)
+static d9d_status prepare_resume(d9d_shard_sink *s)
 {
     d9d_fs_names names = {0};
     bool other;
@@ -198,12 +198,12 @@ static d9d_status clear_up(d9d_shard_sink *s)
                      s->dir);
         memset(s->chunks, 0, s->layout.n_chunks * sizeof(*s->chunks));
     }
-    D9D_TRY(sweep(s, &names, other));
-    say_kept(s);
+    D9D_TRY(remove_foreign_files(s, &names, other));
+    log_resumed(s);
     return D9D_OK;
 }
 
-static d9d_status go_on(d9d_shard_sink *s)
+static d9d_status open_journal(d9d_shard_sink *s)
 {
     const char *path = d9di_chunk_journal_path(&s->arena, s->dir, s->rank);
     d9d_fs_names names = {0};
@@ -219,10 +219,10 @@ static d9d_status go_on(d9d_shard_sink *s)
 /* --- beginning ------------------------------------------------------------------------------ */
 
 /* Every file, in its length. */
-static d9d_status make_files(d9d_shard_sink *s)
+static d9d_status create_files(d9d_shard_sink *s)
 {
     for (size_t i = 0; i < s->layout.files.len; i++) {
-        const d9di_layout_file *l = &s->layout.files.data[i];
+        const d9di_shard_layout_file *l = &s->layout.files.data[i];
         const char *path = d9d_fs_join(&s->arena, s->dir, l->name);
         d9d_file f;
         d9d_status st;
@@ -230,7 +230,7 @@ static d9d_status make_files(d9d_shard_sink *s)
         if (path == NULL)
             return no_memory();
         D9D_TRY(d9d_fs_make_parents(path));
-        D9D_TRY(d9d_file_edit(path, &f));
+        D9D_TRY(d9d_file_open_rw(path, &f));
         st = d9d_file_resize(&f, l->bytes);
         d9d_file_release(&f);
         D9D_TRY(st);
@@ -238,33 +238,33 @@ static d9d_status make_files(d9d_shard_sink *s)
     return D9D_OK;
 }
 
-static d9d_status lay_out(d9d_shard_sink *s, const d9d_st_tensor *outputs, size_t n)
+static d9d_status plan_layout(d9d_shard_sink *s, const d9d_safetensors_tensor *outputs, size_t n)
 {
-    D9D_TRY(d9di_layout_shards(&s->layout, s->dir, s->shard_bytes, outputs, n));
+    D9D_TRY(d9di_shard_layout_add_shards(&s->layout, s->dir, s->shard_bytes, outputs, n));
     s->chunks = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*s->chunks));
     s->outputs = d9d_arena_alloc(&s->arena, (s->layout.files.len + 1) * sizeof(*s->outputs));
     if (s->chunks == NULL || s->outputs == NULL)
         return no_memory();
-    return s->resume ? make_key(s) : D9D_OK;
+    return s->resume ? add_layout_key(s) : D9D_OK;
 }
 
 /* What one does for all ranks before they begin. */
-static d9d_status make_ready(d9d_shard_sink *s)
+static d9d_status prepare_dir(d9d_shard_sink *s)
 {
     if (s->resume)
-        D9D_TRY(clear_up(s));
-    return make_files(s);
+        D9D_TRY(prepare_resume(s));
+    return create_files(s);
 }
 
 /* Chunks by ranks, in order: of as many bytes each as chunks allow. */
-static uint64_t take_share(d9d_shard_sink *s)
+static uint64_t assign_chunks(d9d_shard_sink *s)
 {
     const uint64_t each = s->layout.bytes / (uint64_t)s->size + 1;
     uint64_t before = 0, mine = 0;
 
     for (size_t c = 0; c < s->layout.n_chunks; c++) {
         uint64_t at, n;
-        const size_t file = d9di_layout_find(&s->layout, c, &at, &n);
+        const size_t file = d9di_shard_layout_find_chunk(&s->layout, c, &at, &n);
 
         if (before / each == (uint64_t)s->rank) {
             s->first = s->n_mine++ == 0 ? c : s->first;
@@ -276,19 +276,19 @@ static uint64_t take_share(d9d_shard_sink *s)
     return mine;
 }
 
-static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
-                        uint64_t *bytes)
+static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                             size_t *n_items, uint64_t *bytes)
 {
     d9d_shard_sink *s = self;
-    d9d_status st = lay_out(s, outputs, n);
+    d9d_status st = plan_layout(s, outputs, n);
 
     if (st == D9D_OK && s->rank == 0)
-        st = make_ready(s);
-    D9D_TRY(s->boot != NULL ? d9d_boot_agree(s->boot, st) : st);
+        st = prepare_dir(s);
+    D9D_TRY(s->boot != NULL ? d9d_bootstrap_agree_status(s->boot, st) : st);
     if (s->resume)
-        D9D_TRY(go_on(s));
-    *bytes = take_share(s);
-    *pieces = s->n_mine;
+        D9D_TRY(open_journal(s));
+    *bytes = assign_chunks(s);
+    *n_items = s->n_mine;
     return D9D_OK;
 }
 
@@ -298,7 +298,7 @@ static d9d_status begin(void *self, const d9d_st_tensor *outputs, size_t n, size
 /* The file, opened by the first who comes. */
 static d9d_status open_output(d9d_shard_sink *s, size_t file)
 {
-    struct output *o = &s->outputs[file];
+    struct sink_output *o = &s->outputs[file];
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
 
@@ -306,7 +306,7 @@ static d9d_status open_output(d9d_shard_sink *s, size_t file)
     if (!o->open) {
         const char *path = d9d_fs_join(&a, s->dir, s->layout.files.data[file].name);
 
-        st = path == NULL ? no_memory() : d9di_direct_open(path, &o->file);
+        st = path == NULL ? no_memory() : d9di_direct_file_open(path, &o->file);
         o->open = st == D9D_OK;
     }
     pthread_mutex_unlock(&s->lock);
@@ -316,9 +316,9 @@ static d9d_status open_output(d9d_shard_sink *s, size_t file)
 
 /* A chunk of it is done: synced and closed by the last, whom nobody opens it after.  The rank that
  * commits cannot do it for another host. */
-static d9d_status leave_output(d9d_shard_sink *s, size_t file)
+static d9d_status release_output(d9d_shard_sink *s, size_t file)
 {
-    struct output *o = &s->outputs[file];
+    struct sink_output *o = &s->outputs[file];
     bool last;
 
     pthread_mutex_lock(&s->lock);
@@ -328,10 +328,10 @@ static d9d_status leave_output(d9d_shard_sink *s, size_t file)
         return D9D_OK;
     D9D_TRY(d9d_file_sync(&o->file.file));
     o->open = false;
-    return d9di_direct_close(&o->file);
+    return d9di_direct_file_close(&o->file);
 }
 
-static d9d_status copy_part(const d9di_part *p, uint64_t at, void *dst, uint64_t n)
+static d9d_status copy_extent(const d9di_shard_layout_extent *p, uint64_t at, void *dst, uint64_t n)
 {
     d9d_file f;
     d9d_status st;
@@ -343,84 +343,85 @@ static d9d_status copy_part(const d9di_part *p, uint64_t at, void *dst, uint64_t
 }
 
 /* n bytes at `at` of a file, put together at `dst`; or, without dst, asked for ahead. */
-static d9d_status put_together(const d9di_layout_file *f, uint64_t at, uint64_t n,
-                               unsigned char *dst, d9d_maker *make)
+static d9d_status assemble_bytes(const d9di_shard_layout_file *f, uint64_t at, uint64_t n,
+                                 unsigned char *dst, d9d_map_reader *make)
 {
     const uint64_t end = at + n;
 
-    for (size_t i = d9di_layout_part(f, at); i < f->n_parts && f->parts[i].at < end; i++) {
-        const d9di_part *p = &f->parts[i];
-        const uint64_t from = (p->at > at ? p->at : at) - p->at;
-        const uint64_t to = (p->at + p->bytes < end ? p->at + p->bytes : end) - p->at;
-        unsigned char *here = dst != NULL ? dst + (p->at + from - at) : NULL;
+    for (size_t i = d9di_shard_layout_find_extent(f, at);
+         i < f->n_extents && f->extents[i].offset < end; i++) {
+        const d9di_shard_layout_extent *p = &f->extents[i];
+        const uint64_t from = (p->offset > at ? p->offset : at) - p->offset;
+        const uint64_t to = (p->offset + p->bytes < end ? p->offset + p->bytes : end) - p->offset;
+        unsigned char *here = dst != NULL ? dst + (p->offset + from - at) : NULL;
 
         if (here == NULL && p->text == NULL && p->path == NULL)
-            d9d_make_soon(make, p->output, from, to - from);
+            d9d_map_prefetch(make, p->output, from, to - from);
         else if (here != NULL && p->text != NULL)
             memcpy(here, p->text + from, to - from);
         else if (here != NULL && p->path != NULL)
-            D9D_TRY(copy_part(p, from, here, to - from));
+            D9D_TRY(copy_extent(p, from, here, to - from));
         else if (here != NULL)
-            D9D_TRY(d9d_make(make, p->output, from, here, to - from));
+            D9D_TRY(d9d_map_read(make, p->output, from, here, to - from));
     }
     return D9D_OK;
 }
 
 /* What the threads will come to next. */
-static void look_ahead(const d9d_shard_sink *s, size_t chunk, d9d_maker *make)
+static void prefetch_chunk(const d9d_shard_sink *s, size_t chunk, d9d_map_reader *make)
 {
-    const size_t ahead = chunk + (size_t)d9d_maker_jobs(make);
+    const size_t ahead = chunk + (size_t)d9d_map_reader_jobs(make);
     uint64_t at, n;
     size_t file;
 
     if (ahead >= s->first + s->n_mine || s->chunks[ahead].claimed)
         return;
-    file = d9di_layout_find(&s->layout, ahead, &at, &n);
-    (void)put_together(&s->layout.files.data[file], at, n, NULL, make);
+    file = d9di_shard_layout_find_chunk(&s->layout, ahead, &at, &n);
+    (void)assemble_bytes(&s->layout.files.data[file], at, n, NULL, make);
 }
 
-static d9d_status make_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
-                             void *room, d9d_maker *make)
+static d9d_status write_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
+                              void *buf, d9d_map_reader *make)
 {
-    const d9di_layout_file *f = &s->layout.files.data[file];
+    const d9di_shard_layout_file *f = &s->layout.files.data[file];
 
-    look_ahead(s, chunk, make);
-    D9D_TRY(put_together(f, at, n, room, make));
-    s->chunks[chunk].hash = d9d_hash_bytes(room, n);
-    D9D_TRY(d9di_direct_write(&s->outputs[file].file, room, n, at));
+    prefetch_chunk(s, chunk, make);
+    D9D_TRY(assemble_bytes(f, at, n, buf, make));
+    s->chunks[chunk].hash = d9d_hash_bytes(buf, n);
+    D9D_TRY(d9di_direct_file_write(&s->outputs[file].file, buf, n, at));
     return s->journal.fd < 0 ? D9D_OK
                              : d9di_chunk_journal_put(&s->journal, chunk, s->chunks[chunk].hash);
 }
 
 /* A chunk that a journal claims has its hash. */
-static bool is_there(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
-                     void *room)
+static bool verify_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
+                         void *buf)
 {
     return s->chunks[chunk].claimed &&
-           d9di_direct_read(&s->outputs[file].file, room, n, at) == D9D_OK &&
-           d9d_hash_equal(d9d_hash_bytes(room, n), s->chunks[chunk].hash);
+           d9di_direct_file_read(&s->outputs[file].file, buf, n, at) == D9D_OK &&
+           d9d_hash_equal(d9d_hash_bytes(buf, n), s->chunks[chunk].hash);
 }
 
-static d9d_status fill(void *self, size_t piece, d9d_maker *make)
+static d9d_status sink_fill(void *self, size_t item, d9d_map_reader *make)
 {
     d9d_shard_sink *s = self;
-    const size_t chunk = s->first + piece;
+    const size_t chunk = s->first + item;
     uint64_t at, n;
-    const size_t file = d9di_layout_find(&s->layout, chunk, &at, &n);
-    void *room;
+    const size_t file = d9di_shard_layout_find_chunk(&s->layout, chunk, &at, &n);
+    void *buf;
 
-    D9D_TRY(d9d_maker_room(make, n, &room));
+    D9D_TRY(d9d_map_reader_scratch(make, n, &buf));
     D9D_TRY(open_output(s, file));
-    if (!is_there(s, chunk, file, at, n, room))
-        D9D_TRY(make_chunk(s, chunk, file, at, n, room, make));
+    if (!verify_chunk(s, chunk, file, at, n, buf))
+        D9D_TRY(write_chunk(s, chunk, file, at, n, buf, make));
     s->chunks[chunk].done = true;
-    d9d_maker_done(make, n);
-    return leave_output(s, file);
+    d9d_map_reader_add_progress(make, n);
+    return release_output(s, file);
 }
 
-d9d_sink d9d_shard_sink_sink(d9d_shard_sink *s)
+d9d_tensor_sink d9d_shard_sink_tensor_sink(d9d_shard_sink *s)
 {
-    return (d9d_sink){s, begin, fill};
+    return (d9d_tensor_sink){s, sink_begin, sink_fill};
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */
@@ -435,7 +436,7 @@ d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
 }
 
 /* What the other ranks have written. */
-static d9d_status hear_others(d9d_shard_sink *s)
+static d9d_status merge_journals(d9d_shard_sink *s)
 {
     d9d_fs_names names = {0};
     bool other;
@@ -448,7 +449,7 @@ static d9d_status hear_others(d9d_shard_sink *s)
     return D9D_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const d9d_manifest_file *)a)->name, ((const d9d_manifest_file *)b)->name);
 }
@@ -466,7 +467,7 @@ static d9d_status remove_journals(d9d_shard_sink *s, const d9d_fs_names *names)
     return D9D_OK;
 }
 
-static d9d_status list_written(d9d_shard_sink *s, d9d_manifest_file **out)
+static d9d_status list_manifest_files(d9d_shard_sink *s, d9d_manifest_file **out)
 {
     d9d_hash *hashes = d9d_arena_alloc(&s->arena, (s->layout.n_chunks + 1) * sizeof(*hashes));
     d9d_manifest_file *files =
@@ -477,11 +478,11 @@ static d9d_status list_written(d9d_shard_sink *s, d9d_manifest_file **out)
     for (size_t c = 0; c < s->layout.n_chunks; c++)
         hashes[c] = s->chunks[c].hash;
     for (size_t i = 0; i < s->layout.files.len; i++) {
-        const d9di_layout_file *f = &s->layout.files.data[i];
+        const d9di_shard_layout_file *f = &s->layout.files.data[i];
 
         files[i] = (d9d_manifest_file){f->name, f->bytes, f->n_chunks, hashes + f->first_chunk};
     }
-    qsort(files, s->layout.files.len, sizeof(*files), by_name);
+    qsort(files, s->layout.files.len, sizeof(*files), compare_names);
     *out = files;
     return D9D_OK;
 }
@@ -492,9 +493,9 @@ d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra)
     d9d_fs_names names = {0};
 
     if (s->size > 1)
-        D9D_TRY(hear_others(s));
-    D9D_TRY(list_written(s, &files));
-    D9D_TRY(d9d_manifest_put(s->dir, extra, files, s->layout.files.len));
+        D9D_TRY(merge_journals(s));
+    D9D_TRY(list_manifest_files(s, &files));
+    D9D_TRY(d9d_manifest_write_hashed(s->dir, extra, files, s->layout.files.len));
     D9D_TRY(d9d_fs_list(s->dir, &s->arena, &names));
     return remove_journals(s, &names);
 }

@@ -13,20 +13,20 @@
 #include "d9d/ckpt/dir/manifest.h"
 
 /* What is known of a safetensors file that is read. */
-struct head {
-    d9d_st_file *st; /* NULL: another file, or one whose header is wrong */
-    uint64_t *bad;   /* of every tensor: its first element that is not finite, or UINT64_MAX */
+struct file_header {
+    d9d_safetensors_file *st; /* NULL: another file, or one whose header is wrong */
+    uint64_t *bad; /* of every tensor: its first element that is not finite, or UINT64_MAX */
 };
 
 struct verify {
     const char *dir;
-    const d9d_verify_options *opt;
-    d9d_verify_report report;
+    const d9d_checkpoint_verify_opts *opt;
+    d9d_checkpoint_verify_report report;
     d9d_arena arena;
     d9d_fs_names names; /* in the directory */
     d9d_manifest *manifest;
-    d9d_manifest_file *files; /* to be read: those of the manifest, then the others */
-    struct head *heads;       /* of each */
+    d9d_manifest_file *files;  /* to be read: those of the manifest, then the others */
+    struct file_header *heads; /* of each */
     size_t n;
     pthread_mutex_t lock; /* of what is bad */
 };
@@ -36,21 +36,21 @@ static d9d_status no_memory(const struct verify *v)
     return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", v->dir);
 }
 
-static void find(void *arg, const char *sentence)
+static void report_finding(void *arg, const char *sentence)
 {
     struct verify *v = arg;
 
     v->report.findings++;
-    if (v->opt->found != NULL)
-        v->opt->found(v->opt->arg, sentence);
+    if (v->opt->on_finding != NULL)
+        v->opt->on_finding(v->opt->arg, sentence);
 }
 
 /* A failure that is about the directory, not about us, is a finding. */
-static d9d_status find_failure(struct verify *v, d9d_status st)
+static d9d_status report_failure(struct verify *v, d9d_status st)
 {
     if (st == D9D_OK || st == D9D_ENOMEM)
         return st;
-    find(v, d9d_err_message());
+    report_finding(v, d9d_err_message());
     return D9D_OK;
 }
 
@@ -61,7 +61,7 @@ static bool is_safetensors(const char *name)
     return n > k && strcmp(name + n - k, ".safetensors") == 0;
 }
 
-static bool is_there(const struct verify *v, const char *name)
+static bool file_exists(const struct verify *v, const char *name)
 {
     for (size_t i = 0; i < v->names.n; i++)
         if (strcmp(v->names.name[i], name) == 0)
@@ -73,10 +73,10 @@ static bool is_there(const struct verify *v, const char *name)
 
 static d9d_status read_manifest(struct verify *v)
 {
-    if (!is_there(v, D9D_MANIFEST_NAME) && v->opt->no_manifest)
+    if (!file_exists(v, D9D_MANIFEST_NAME) && v->opt->no_manifest)
         return D9D_OK;
     v->report.hashed = true;
-    return find_failure(v, d9d_manifest_open(v->dir, &v->manifest));
+    return report_failure(v, d9d_manifest_open(v->dir, &v->manifest));
 }
 
 static bool is_listed(const struct verify *v, const char *name)
@@ -104,14 +104,14 @@ static d9d_status list_files(struct verify *v)
 
 /* --- headers ------------------------------------------------------------------------ */
 
-static d9d_status open_head(struct verify *v, size_t i, const char *path)
+static d9d_status open_header(struct verify *v, size_t i, const char *path)
 {
-    struct head *h = &v->heads[i];
+    struct file_header *h = &v->heads[i];
     size_t n;
 
-    D9D_TRY(d9d_st_open(path, &h->st));
-    d9di_st_let_go(h->st);
-    n = d9d_st_count(h->st);
+    D9D_TRY(d9d_safetensors_open(path, &h->st));
+    d9di_safetensors_close_fd(h->st);
+    n = d9d_safetensors_count(h->st);
     h->bad = d9d_arena_alloc(&v->arena, (n + 1) * sizeof(*h->bad));
     if (h->bad == NULL)
         return no_memory(v);
@@ -121,7 +121,7 @@ static d9d_status open_head(struct verify *v, size_t i, const char *path)
     return d9d_fs_size(path, &v->files[i].bytes);
 }
 
-static d9d_status open_heads(struct verify *v)
+static d9d_status open_headers(struct verify *v)
 {
     size_t n = 0, listed = v->manifest != NULL ? d9d_manifest_count(v->manifest) : 0;
 
@@ -135,8 +135,8 @@ static d9d_status open_heads(struct verify *v)
         if (!is_safetensors(name))
             continue;
         n++;
-        if (i >= listed || is_there(v, name)) /* else said to be missing */
-            D9D_TRY(find_failure(v, open_head(v, i, path)));
+        if (i >= listed || file_exists(v, name)) /* else said to be missing */
+            D9D_TRY(report_failure(v, open_header(v, i, path)));
         if (i < listed)
             v->files[i].bytes = bytes;
     }
@@ -151,23 +151,24 @@ static d9d_status check_index(struct verify *v)
     d9d_checkpoint *c = NULL;
     d9d_status st;
 
-    if (v->report.findings > 0 || (v->manifest != NULL && !is_there(v, D9D_INDEX_NAME)))
+    if (v->report.findings > 0 ||
+        (v->manifest != NULL && !file_exists(v, D9D_CHECKPOINT_INDEX_NAME)))
         return D9D_OK;
     st = d9d_checkpoint_open(v->dir, &c);
     d9d_checkpoint_close(c);
-    return find_failure(v, st);
+    return report_failure(v, st);
 }
 
 /* --- numbers ---------------------------------------------------------------------------- */
 
 /* The first tensor that ends after `at`. */
-static size_t tensor_at(const d9d_st_file *st, uint64_t at)
+static size_t tensor_at(const d9d_safetensors_file *st, uint64_t at)
 {
-    size_t lo = 0, hi = d9d_st_count(st);
+    size_t lo = 0, hi = d9d_safetensors_count(st);
 
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        const d9d_st_tensor *t = d9d_st_at(st, mid);
+        const d9d_safetensors_tensor *t = d9d_safetensors_at(st, mid);
 
         if (t->offset + t->bytes <= at)
             lo = mid + 1;
@@ -178,8 +179,8 @@ static size_t tensor_at(const d9d_st_file *st, uint64_t at)
 }
 
 /* Those elements of a tensor that begin in the `own` bytes at `at`. */
-static void look_at(struct verify *v, const d9d_st_tensor *t, uint64_t *bad, uint64_t at,
-                    const unsigned char *p, size_t own)
+static void check_finite(struct verify *v, const d9d_safetensors_tensor *t, uint64_t *bad,
+                         uint64_t at, const unsigned char *p, size_t own)
 {
     const uint64_t width = d9d_dtype_size(t->dtype), end = t->offset + t->bytes;
     const uint64_t from = at > t->offset ? (at - t->offset + width - 1) / width : 0;
@@ -188,7 +189,8 @@ static void look_at(struct verify *v, const d9d_st_tensor *t, uint64_t *bad, uin
 
     if (to <= from)
         return;
-    i = d9di_first_nonfinite(p + (t->offset + from * width - at), t->dtype, (size_t)(to - from));
+    i = d9di_cast_first_nonfinite(p + (t->offset + from * width - at), t->dtype,
+                                  (size_t)(to - from));
     if (i == to - from)
         return;
     (void)pthread_mutex_lock(&v->lock);
@@ -197,33 +199,33 @@ static void look_at(struct verify *v, const d9d_st_tensor *t, uint64_t *bad, uin
     (void)pthread_mutex_unlock(&v->lock);
 }
 
-static void see(void *arg, size_t f, uint64_t at, const unsigned char *p, size_t own)
+static void visit_bytes(void *arg, size_t f, uint64_t at, const unsigned char *p, size_t own)
 {
     struct verify *v = arg;
-    const struct head *h = &v->heads[f];
+    const struct file_header *h = &v->heads[f];
 
     if (h->st == NULL)
         return;
-    for (size_t k = tensor_at(h->st, at); k < d9d_st_count(h->st); k++) {
-        const d9d_st_tensor *t = d9d_st_at(h->st, k);
+    for (size_t k = tensor_at(h->st, at); k < d9d_safetensors_count(h->st); k++) {
+        const d9d_safetensors_tensor *t = d9d_safetensors_at(h->st, k);
 
         if (t->offset >= at + own)
             return;
-        look_at(v, t, &h->bad[k], at, p, own);
+        check_finite(v, t, &h->bad[k], at, p, own);
     }
 }
 
 /* One finding a tensor: its first element that is not finite. */
-static void say_nonfinite(struct verify *v, const struct head *h)
+static void report_nonfinite(struct verify *v, const struct file_header *h)
 {
-    for (size_t k = 0; h->st != NULL && k < d9d_st_count(h->st); k++) {
+    for (size_t k = 0; h->st != NULL && k < d9d_safetensors_count(h->st); k++) {
         char text[1024];
 
         if (h->bad[k] == UINT64_MAX)
             continue;
         (void)snprintf(text, sizeof(text), "%s: tensor %.400s: element %" PRIu64 " is not finite",
-                       d9d_st_path(h->st), d9d_st_at(h->st, k)->name, h->bad[k]);
-        find(v, text);
+                       d9d_safetensors_path(h->st), d9d_safetensors_at(h->st, k)->name, h->bad[k]);
+        report_finding(v, text);
     }
 }
 
@@ -237,7 +239,7 @@ static bool is_hidden(const char *path)
     return (slash != NULL ? slash[1] : path[0]) == '.';
 }
 
-static d9d_status check_strays(struct verify *v)
+static d9d_status report_unlisted(struct verify *v)
 {
     for (size_t i = 0; i < v->names.n; i++) {
         const char *name = v->names.name[i];
@@ -249,7 +251,7 @@ static d9d_status check_strays(struct verify *v)
                                 D9D_MANIFEST_NAME);
         if (text == NULL)
             return no_memory(v);
-        find(v, text);
+        report_finding(v, text);
     }
     return D9D_OK;
 }
@@ -260,7 +262,7 @@ static d9d_status check_strays(struct verify *v)
 /* Every byte once: hashes and numbers. */
 static d9d_status read_files(struct verify *v)
 {
-    d9di_chunks c = {.dir = v->dir, .files = v->files, .n = v->n, .see = see, .arg = v};
+    d9di_chunks c = {.dir = v->dir, .files = v->files, .n = v->n, .visit = visit_bytes, .arg = v};
     d9d_status st;
 
     c.n_hashed = v->manifest != NULL ? d9d_manifest_count(v->manifest) : 0;
@@ -268,29 +270,29 @@ static d9d_status read_files(struct verify *v)
     v->report.files = v->n;
     v->report.bytes = c.bytes;
     for (size_t i = 0; i < v->n; i++)
-        say_nonfinite(v, &v->heads[i]);
+        report_nonfinite(v, &v->heads[i]);
     if (v->manifest != NULL) {
-        D9D_TRY_OR(st, check_strays(v), out);
-        (void)d9di_manifest_report(v->manifest, &c, find, v);
+        D9D_TRY_OR(st, report_unlisted(v), out);
+        (void)d9di_manifest_report(v->manifest, &c, report_finding, v);
     }
     for (size_t i = c.n_hashed; i < v->n; i++)
-        if (c.said[i] != NULL && v->heads[i].st != NULL)
-            find(v, c.said[i]);
+        if (c.messages[i] != NULL && v->heads[i].st != NULL)
+            report_finding(v, c.messages[i]);
 out:
     d9di_chunks_release(&c);
     return st;
 }
 
-d9d_status d9d_checkpoint_verify(const char *dir, const d9d_verify_options *opt,
-                                 d9d_verify_report *report)
+d9d_status d9d_checkpoint_verify(const char *dir, const d9d_checkpoint_verify_opts *opt,
+                                 d9d_checkpoint_verify_report *report)
 {
     struct verify v = {.dir = dir, .opt = opt, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_files_below(dir, &v.arena, &v.names), out);
+    D9D_TRY_OR(st, d9di_list_recursive(dir, &v.arena, &v.names), out);
     D9D_TRY_OR(st, read_manifest(&v), out);
     D9D_TRY_OR(st, list_files(&v), out);
-    D9D_TRY_OR(st, open_heads(&v), out);
+    D9D_TRY_OR(st, open_headers(&v), out);
     D9D_TRY_OR(st, check_index(&v), out);
     D9D_TRY_OR(st, read_files(&v), out);
     if (v.report.findings > 0)
@@ -299,7 +301,7 @@ d9d_status d9d_checkpoint_verify(const char *dir, const d9d_verify_options *opt,
         *report = v.report;
 out:
     for (size_t i = 0; i < v.n; i++)
-        d9d_st_close(v.heads[i].st);
+        d9d_safetensors_close(v.heads[i].st);
     d9d_manifest_close(v.manifest);
     d9d_arena_release(&v.arena);
     return st;

@@ -24,7 +24,7 @@ bool d9d_box_fits(const d9d_box *b, const d9d_shape *whole)
     return true;
 }
 
-bool d9d_box_meet(const d9d_box *a, const d9d_box *b, d9d_box *out)
+bool d9d_box_intersect(const d9d_box *a, const d9d_box *b, d9d_box *out)
 {
     *out = (d9d_box){.ndim = a->ndim};
     for (int d = 0; d < a->ndim; d++) {
@@ -68,7 +68,7 @@ static int64_t offset_in(const d9d_box *b, const int64_t *index)
 }
 
 /* The next index of `part` in its first `outer` dimensions; false after the last. */
-static bool advance(const d9d_box *part, int outer, int64_t *index)
+static bool next_index(const d9d_box *part, int outer, int64_t *index)
 {
     for (int d = outer - 1; d >= 0; d--) {
         if (++index[d] < part->start[d] + part->size[d])
@@ -98,6 +98,6 @@ d9d_status d9d_box_runs(const d9d_box *part, const d9d_box *from, const d9d_box 
         index[d] = part->start[d];
     do
         D9D_TRY(fn(arg, offset_in(from, index), offset_in(to, index), run));
-    while (advance(part, outer, index));
+    while (next_index(part, outer, index));
     return D9D_OK;
 }

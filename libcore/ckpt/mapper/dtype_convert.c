@@ -116,7 +116,7 @@ READER(u16_double, uint16_t, double, v)
 READER(u8_double, uint8_t, double, v)
 WRITER(float_f32, float, x)
 WRITER(float_f64, double, x)
-WRITER(float_bf16, uint16_t, d9d_f32_to_bf16(x))
+WRITER(float_bf16, uint16_t, d9d_bf16_from_f32(x))
 WRITER(float_f16, uint16_t, float_to_half(x))
 
 static const struct {
@@ -125,7 +125,7 @@ static const struct {
     void (*from_float)(const float *src, void *dst, size_t n); /* types to cast to */
     uint64_t nonfinite; /* all of these bits set: NaN or infinite; 0: never */
     double largest;     /* that comes of a cast, which goes by floats */
-} rows[D9D_DTYPE_COUNT] = {
+} float_types[D9D_DTYPE_COUNT] = {
     [D9D_F32] = {f32_float, NULL, float_f32, 0x7f800000u, 0x1.fffffep127},
     [D9D_BF16] = {bf16_float, NULL, float_bf16, 0x7f80u, 0x1.fep127},
     [D9D_F16] = {f16_float, NULL, float_f16, 0x7c00u, 65504},
@@ -143,20 +143,20 @@ static const struct {
     [D9D_BOOL] = {NULL, u8_double, NULL, 0, 0},
 };
 
-bool d9di_is_float(d9d_dtype t)
+bool d9di_cast_is_float(d9d_dtype t)
 {
-    return rows[t].to_float != NULL;
+    return float_types[t].to_float != NULL;
 }
 
-bool d9di_can_cast(d9d_dtype from, d9d_dtype to)
+bool d9di_cast_is_supported(d9d_dtype from, d9d_dtype to)
 {
-    return rows[from].to_float != NULL && rows[to].from_float != NULL;
+    return float_types[from].to_float != NULL && float_types[to].from_float != NULL;
 }
 
 static bool has_nonfinite(const void *src, d9d_dtype t, size_t n);
 
-bool d9di_cast(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_casts, void *dst,
-               size_t n)
+bool d9di_cast_chain(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_casts,
+                     void *dst, size_t n)
 {
     d9d_dtype to = casts[n_casts - 1];
     float x[BLOCK];
@@ -166,29 +166,29 @@ bool d9di_cast(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_ca
     for (size_t at = 0; at < n; at += BLOCK) {
         size_t k = n - at < BLOCK ? n - at : BLOCK;
 
-        rows[from].to_float((const unsigned char *)src + at * d9d_dtype_size(from), x, k);
+        float_types[from].to_float((const unsigned char *)src + at * d9d_dtype_size(from), x, k);
         for (int c = 0; c + 1 < n_casts; c++) {
-            rows[casts[c]].from_float(x, rounded, k);
-            rows[casts[c]].to_float(rounded, x, k);
+            float_types[casts[c]].from_float(x, rounded, k);
+            float_types[casts[c]].to_float(rounded, x, k);
         }
-        rows[to].from_float(x, (unsigned char *)dst + at * d9d_dtype_size(to), k);
+        float_types[to].from_float(x, (unsigned char *)dst + at * d9d_dtype_size(to), k);
         nonfinite |= has_nonfinite((unsigned char *)dst + at * d9d_dtype_size(to), to, k);
     }
     return nonfinite;
 }
 
-void d9di_to_double(const void *src, d9d_dtype t, double *dst, size_t n)
+void d9di_cast_to_f64(const void *src, d9d_dtype t, double *dst, size_t n)
 {
     float x[BLOCK];
 
-    if (rows[t].to_double != NULL) {
-        rows[t].to_double(src, dst, n);
+    if (float_types[t].to_double != NULL) {
+        float_types[t].to_double(src, dst, n);
         return;
     }
     for (size_t at = 0; at < n; at += BLOCK) {
         size_t k = n - at < BLOCK ? n - at : BLOCK;
 
-        rows[t].to_float((const unsigned char *)src + at * d9d_dtype_size(t), x, k);
+        float_types[t].to_float((const unsigned char *)src + at * d9d_dtype_size(t), x, k);
         for (size_t i = 0; i < k; i++)
             dst[at + i] = (double)x[i];
     }
@@ -217,41 +217,41 @@ static bool has_nonfinite(const void *src, d9d_dtype t, size_t n)
 {
     const size_t width = d9d_dtype_size(t), whole = n - n % sizeof(uint64_t);
 
-    return rows[t].nonfinite != 0 &&
-           (any_nonfinite(src, whole * width, width, rows[t].nonfinite) ||
-            d9di_first_nonfinite((const unsigned char *)src + whole * width, t, n - whole) <
+    return float_types[t].nonfinite != 0 &&
+           (any_nonfinite(src, whole * width, width, float_types[t].nonfinite) ||
+            d9di_cast_first_nonfinite((const unsigned char *)src + whole * width, t, n - whole) <
                 n - whole);
 }
 
-double d9di_largest(d9d_dtype t)
+double d9di_cast_max_finite(d9d_dtype t)
 {
-    return rows[t].largest;
+    return float_types[t].largest;
 }
 
-d9di_overflow d9di_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
-                                 double most)
+d9di_cast_overflow d9di_cast_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
+                                           double most)
 {
     const size_t width = d9d_dtype_size(t);
     unsigned char *p = cast;
-    d9di_overflow found = {0};
+    d9di_cast_overflow found = {0};
 
     for (size_t i = 0; i < n; i++) {
         const float end = (float)copysign(most, exact[i]);
 
-        if (!isfinite(exact[i]) || d9di_first_nonfinite(p + i * width, t, 1) == 1)
+        if (!isfinite(exact[i]) || d9di_cast_first_nonfinite(p + i * width, t, 1) == 1)
             continue;
         found.n++;
         found.largest = fabs(exact[i]) > found.largest ? fabs(exact[i]) : found.largest;
         if (most > 0)
-            rows[t].from_float(&end, p + i * width, 1);
+            float_types[t].from_float(&end, p + i * width, 1);
     }
     return found;
 }
 
-size_t d9di_first_nonfinite(const void *src, d9d_dtype t, size_t n)
+size_t d9di_cast_first_nonfinite(const void *src, d9d_dtype t, size_t n)
 {
     const unsigned char *p = src;
-    const uint64_t mask = rows[t].nonfinite;
+    const uint64_t mask = float_types[t].nonfinite;
     const size_t width = d9d_dtype_size(t);
 
     for (size_t at = 0; at < n && mask != 0; at += BLOCK) {

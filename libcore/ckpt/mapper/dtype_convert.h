@@ -10,23 +10,23 @@
 
 /* n elements through the listed types, the last of which is the type of `dst`; every type
  * is floating and each step rounds to nearest even.  True where a result is not finite. */
-bool d9di_cast(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_casts, void *dst,
-               size_t n);
+bool d9di_cast_chain(const void *src, d9d_dtype from, const d9d_dtype *casts, int n_casts,
+                     void *dst, size_t n);
 /* n elements of any type as doubles. */
-void d9di_to_double(const void *src, d9d_dtype t, double *dst, size_t n);
+void d9di_cast_to_f64(const void *src, d9d_dtype t, double *dst, size_t n);
 /* The first of n elements that is NaN or infinite; n when there is none. */
-size_t d9di_first_nonfinite(const void *src, d9d_dtype t, size_t n);
+size_t d9di_cast_first_nonfinite(const void *src, d9d_dtype t, size_t n);
 
 /* Finite numbers that became infinite. */
-typedef struct d9di_overflow {
+typedef struct d9di_cast_overflow {
     uint64_t n;
     double largest; /* of their magnitudes */
-} d9di_overflow;
+} d9di_cast_overflow;
 
 /* Of n elements of type `t` at `cast`, which were `exact`; they become +-most, unless that is 0. */
-d9di_overflow d9di_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
-                                 double most);
+d9di_cast_overflow d9di_cast_overflow_find(const double *exact, d9d_dtype t, size_t n, void *cast,
+                                           double most);
 /* The largest number of a type that can be cast to. */
-double d9di_largest(d9d_dtype t);
+double d9di_cast_max_finite(d9d_dtype t);
 
 #endif /* D9DI_CKPT_MAPPER_DTYPE_CONVERT_H */

@@ -3,14 +3,14 @@
 #include "ckpt/mapper/map_plan.h"
 
 /* A change of how outputs are computed from their boxes needs another word. */
-static const char version[] = "d9d.plan.v1";
+static const char fingerprint_version[] = "d9d.plan.v1";
 
 static void add_dims(d9d_hasher *h, const int64_t *dims, int ndim)
 {
     d9d_hasher_add(h, dims, (size_t)ndim * sizeof(*dims));
 }
 
-static void add_box(d9d_hasher *h, const d9di_map_box *b, int ndim, d9d_cast_overflow overflow)
+static void add_box(d9d_hasher *h, const d9di_mapper_box *b, int ndim, d9d_cast_overflow overflow)
 {
     if (b->n_casts > 0)
         d9d_hasher_add(h, &overflow, sizeof(overflow));
@@ -23,7 +23,7 @@ static void add_box(d9d_hasher *h, const d9di_map_box *b, int ndim, d9d_cast_ove
     d9d_hasher_add(h, &b->base, sizeof(b->base));
 }
 
-static void add_output(d9d_hasher *h, const d9d_st_tensor *t, const d9di_map_view *v,
+static void add_output(d9d_hasher *h, const d9d_safetensors_tensor *t, const d9di_mapper_view *v,
                        d9d_cast_overflow overflow)
 {
     d9d_hasher_add(h, t->name, strlen(t->name) + 1);
@@ -34,15 +34,15 @@ static void add_output(d9d_hasher *h, const d9d_st_tensor *t, const d9di_map_vie
         add_box(h, &v->boxes[k], v->ndim, overflow);
 }
 
-d9d_status d9d_plan_key(const d9d_map_plan *p, d9d_hash *out)
+d9d_status d9d_map_plan_fingerprint(const d9d_map_plan *p, d9d_hash *out)
 {
     d9d_hasher *h;
 
-    if (p->src.identify == NULL)
+    if (p->src.fingerprint == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "%s: cannot tell whether it is the same as before", p->source);
     D9D_TRY(d9d_hasher_create(&h));
-    d9d_hasher_add(h, version, sizeof(version));
-    p->src.identify(p->src.self, h);
+    d9d_hasher_add(h, fingerprint_version, sizeof(fingerprint_version));
+    p->src.fingerprint(p->src.self, h);
     for (size_t i = 0; i < p->n_outputs; i++)
         add_output(h, &p->outputs[i], p->out_views[i], p->overflow);
     *out = d9d_hasher_digest(h);

@@ -24,72 +24,72 @@ enum {
     D9DI_ALL_BOXES = 1 << 21  /* of a plan */
 };
 
-typedef struct d9di_map_box {
+typedef struct d9di_mapper_box {
     uint32_t source;
     int n_casts;
     d9d_dtype casts[D9DI_MAX_CASTS];
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
     int64_t base;
-} d9di_map_box;
+} d9di_mapper_box;
 
-typedef struct d9di_map_view {
+typedef struct d9di_mapper_view {
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
     size_t n; /* boxes; none in a view of no elements, or that could not be inferred */
-    d9di_map_box *boxes;
+    d9di_mapper_box *boxes;
     bool known;
-} d9di_map_view;
+} d9di_mapper_view;
 
-typedef struct d9di_map_op d9di_map_op;
+typedef struct d9di_mapper_op d9di_mapper_op;
 
 /* What an operation is told besides its tensors. */
-typedef struct d9di_map_args {
+typedef struct d9di_mapper_args {
     int a, b;            /* dimensions, or the dtype of a cast */
-    const int64_t *list; /* sizes, or d9di_map_axis of each dimension of a mesh */
+    const int64_t *list; /* sizes, or d9di_mapper_axis of each dimension of a mesh */
     size_t n;
-} d9di_map_args;
+} d9di_mapper_args;
 
 /* A dimension of a mesh as it stands in the list: parts, dim or D9DI_REPLICATED, coordinate. */
-enum { D9DI_AXIS_PARTS, D9DI_AXIS_DIM, D9DI_AXIS_AT, D9DI_AXIS_LEN };
+enum { D9DI_AXIS_SIZE, D9DI_AXIS_DIM, D9DI_AXIS_COORD, D9DI_AXIS_LEN };
 #define D9DI_REPLICATED INT64_MIN
 
-typedef struct d9di_map_step {
-    const d9di_map_op *op;
-    d9di_map_args args;
+typedef struct d9di_mapper_step {
+    const d9di_mapper_op *op;
+    d9di_mapper_args args;
     uint32_t n_in, n_out;
     uint32_t *in, *out; /* values */
-} d9di_map_step;
+} d9di_mapper_step;
 
-typedef struct d9di_map_value {
+typedef struct d9di_mapper_value {
     const char *name;
-    int32_t producer, consumer;  /* steps, or D9DI_NONE */
-    const d9d_st_tensor *expect; /* shape that it must have, or NULL */
-} d9di_map_value;
+    int32_t producer, consumer;           /* steps, or D9DI_NONE */
+    const d9d_safetensors_tensor *expect; /* shape that it must have, or NULL */
+} d9di_mapper_value;
 
 struct d9d_mapper {
     d9d_arena arena;
-    D9D_VEC(d9di_map_value) values;
-    D9D_VEC(d9di_map_step) steps;
+    D9D_VEC(d9di_mapper_value) values;
+    D9D_VEC(d9di_mapper_step) steps;
     d9d_map inputs, outputs; /* name to number of the value, plus 1, as a pointer */
 };
 
 /* Views of a step's outputs from those of its inputs: EMISMATCH when they do not fit. */
-typedef struct d9di_map_infer {
+typedef struct d9di_mapper_infer {
     const d9d_mapper *m;
-    const d9di_map_step *step;
-    const d9di_map_view *views; /* of all values */
-    d9di_map_view *out;         /* [n_out] */
+    const d9di_mapper_step *step;
+    const d9di_mapper_view *views; /* of all values */
+    d9di_mapper_view *out;         /* [n_out] */
     d9d_arena *arena;
-} d9di_map_infer;
+} d9di_mapper_infer;
 
-struct d9di_map_op {
+struct d9di_mapper_op {
     const char *name;
-    d9d_status (*print)(const d9di_map_args *args, d9d_buf *b); /* "(0, 1)"; NULL: nothing */
-    d9d_status (*infer)(const d9di_map_infer *x);
+    d9d_status (*print)(const d9di_mapper_args *args, d9d_buf *b); /* "(0, 1)"; NULL: nothing */
+    d9d_status (*infer)(const d9di_mapper_infer *x);
 };
 
-typedef enum d9di_map_op_kind {
+typedef enum d9di_mapper_op_kind {
     D9DI_IDENTITY,
     D9DI_RENAME,
     D9DI_TRANSPOSE,
@@ -106,35 +106,38 @@ typedef enum d9di_map_op_kind {
     D9DI_DISTRIBUTE,
     D9DI_GATHER,
     D9DI_N_OPS
-} d9di_map_op_kind;
+} d9di_mapper_op_kind;
 
-extern const d9di_map_op d9di_map_ops[D9DI_N_OPS];
+extern const d9di_mapper_op d9di_mapper_ops[D9DI_N_OPS];
 
 /* One more step.  What the public functions of d9d/ckpt/mapper/mapper.h call. */
-d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
-                           const char *const *out, size_t n_out, const d9di_map_args *args);
+d9d_status d9di_mapper_add(d9d_mapper *m, d9di_mapper_op_kind kind, const char *const *in,
+                           size_t n_in, const char *const *out, size_t n_out,
+                           const d9di_mapper_args *args);
 /* The list of args for a mesh; `at` may be NULL.  `list` has room for n * D9DI_AXIS_LEN. */
-d9di_map_args d9di_map_mesh(const d9d_placement *mesh, const int64_t *at, int n, int64_t *list);
+d9di_mapper_args d9di_mapper_mesh_args(const d9d_mapper_placement *mesh, const int64_t *at, int n,
+                                       int64_t *list);
 /* Steps that a value joins are one group.  The group of every step, numbered by their first
  * steps; the array is in `a`. */
-d9d_status d9di_map_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group, uint32_t *n_groups);
+d9d_status d9di_mapper_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group,
+                              uint32_t *n_groups);
 /* Outputs in the order of their names, numbers in them by value. */
 d9d_status d9di_mapper_sort_outputs(d9d_mapper *m);
 /* -1, 0 or 1: byte by byte, but runs of digits by value, "x.9" before "x.10". */
-int d9di_name_compare(const char *a, const char *b);
+int d9di_mapper_name_compare(const char *a, const char *b);
 
 /* The whole of source tensor `source` as a view. */
-d9d_status d9di_map_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *a,
-                            d9di_map_view *out);
+d9d_status d9di_mapper_view_tensor(const d9d_safetensors_tensor *t, uint32_t source, d9d_arena *a,
+                                   d9di_mapper_view *out);
 /* `in` cast to `to`; the same boxes when it has that type. */
-d9d_status d9di_map_view_cast(const d9di_map_view *in, d9d_dtype to, d9d_arena *a,
-                              d9di_map_view *out);
-bool d9di_is_float(d9d_dtype t);
-bool d9di_can_cast(d9d_dtype from, d9d_dtype to);
+d9d_status d9di_mapper_view_cast(const d9di_mapper_view *in, d9d_dtype to, d9d_arena *a,
+                                 d9di_mapper_view *out);
+bool d9di_cast_is_float(d9d_dtype t);
+bool d9di_cast_is_supported(d9d_dtype from, d9d_dtype to);
 /* "stack(0)" */
-d9d_status d9di_map_step_print(const d9di_map_step *s, d9d_buf *b);
+d9d_status d9di_mapper_step_print(const d9di_mapper_step *s, d9d_buf *b);
 
-static inline size_t d9di_map_number(const d9d_map *m, size_t i)
+static inline size_t d9di_mapper_entry_value(const d9d_map *m, size_t i)
 {
     return (size_t)(uintptr_t)m->entries[i].value - 1;
 }

@@ -11,14 +11,15 @@ static d9d_status no_memory(void)
     return D9D_FAIL(D9D_ENOMEM, "mapper: out of memory");
 }
 
-static uint32_t root(uint32_t *parent, uint32_t i)
+static uint32_t find_root(uint32_t *parent, uint32_t i)
 {
     while (parent[i] != i)
         i = parent[i] = parent[parent[i]];
     return i;
 }
 
-d9d_status d9di_map_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group, uint32_t *n_groups)
+d9d_status d9di_mapper_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group,
+                              uint32_t *n_groups)
 {
     uint32_t n = (uint32_t)m->steps.len, found = 0;
     uint32_t *parent = d9d_arena_alloc(a, ((size_t)n + 1) * sizeof(*parent));
@@ -29,18 +30,18 @@ d9d_status d9di_map_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group, 
     for (uint32_t i = 0; i < n; i++)
         parent[i] = i;
     for (size_t v = 0; v < m->values.len; v++) {
-        const d9di_map_value *value = &m->values.data[v];
+        const d9di_mapper_value *value = &m->values.data[v];
         uint32_t x, y;
 
         if (value->producer == D9DI_NONE || value->consumer == D9DI_NONE)
             continue;
-        x = root(parent, (uint32_t)value->producer);
-        y = root(parent, (uint32_t)value->consumer);
+        x = find_root(parent, (uint32_t)value->producer);
+        y = find_root(parent, (uint32_t)value->consumer);
         /* The root is the first step of its group. */
         parent[x < y ? y : x] = x < y ? x : y;
     }
     for (uint32_t i = 0; i < n; i++)
-        number[i] = root(parent, i) == i ? found++ : number[root(parent, i)];
+        number[i] = find_root(parent, i) == i ? found++ : number[find_root(parent, i)];
     *group = number;
     *n_groups = found;
     return D9D_OK;
@@ -48,39 +49,41 @@ d9d_status d9di_map_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group, 
 
 /* --- keeping some ----------------------------------------------------------------- */
 
-struct dealt {
+struct assigned_group {
     const char *first; /* the least name of its inputs */
     bool keep;
 };
 
-static int by_first(const void *a, const void *b)
+static int compare_first_input(const void *a, const void *b)
 {
-    const struct dealt *const *x = a, *const *y = b;
+    const struct assigned_group *const *x = a, *const *y = b;
 
     return strcmp((*x)->first, (*y)->first);
 }
 
 /* An input is of one group alone, so the least names differ and order the groups as their
  * sorted inputs do. */
-static d9d_status deal(const d9d_mapper *m, const uint32_t *group, uint32_t n, uint64_t total,
-                       uint64_t current, d9d_arena *a, struct dealt **out)
+static d9d_status assign_groups(const d9d_mapper *m, const uint32_t *group, uint32_t n,
+                                uint64_t total, uint64_t current, d9d_arena *a,
+                                struct assigned_group **out)
 {
-    struct dealt *groups = d9d_arena_alloc(a, ((size_t)n + 1) * sizeof(*groups));
-    struct dealt **order = d9d_arena_alloc(a, ((size_t)n + 1) * sizeof(struct dealt *));
+    struct assigned_group *groups = d9d_arena_alloc(a, ((size_t)n + 1) * sizeof(*groups));
+    struct assigned_group **order =
+        d9d_arena_alloc(a, ((size_t)n + 1) * sizeof(struct assigned_group *));
 
     if (groups == NULL || order == NULL)
         return no_memory();
     for (size_t i = 0; i < m->inputs.len; i++) {
         const char *name = m->inputs.entries[i].key;
-        int32_t step = m->values.data[d9di_map_number(&m->inputs, i)].consumer;
-        struct dealt *g = &groups[group[step]];
+        int32_t step = m->values.data[d9di_mapper_entry_value(&m->inputs, i)].consumer;
+        struct assigned_group *g = &groups[group[step]];
 
         if (g->first == NULL || strcmp(name, g->first) < 0)
             g->first = name;
     }
     for (uint32_t i = 0; i < n; i++)
         order[i] = &groups[i];
-    qsort(order, n, sizeof(struct dealt *), by_first);
+    qsort(order, n, sizeof(struct assigned_group *), compare_first_input);
     for (uint32_t i = 0; i < n; i++)
         order[i]->keep = i % total == current;
     *out = groups;
@@ -88,8 +91,8 @@ static d9d_status deal(const d9d_mapper *m, const uint32_t *group, uint32_t n, u
 }
 
 /* Close the gaps that steps and values of other groups leave. */
-static d9d_status compact(d9d_mapper *m, const uint32_t *group, const struct dealt *groups,
-                          d9d_arena *a)
+static d9d_status remove_other_groups(d9d_mapper *m, const uint32_t *group,
+                                      const struct assigned_group *groups, d9d_arena *a)
 {
     int32_t *steps = d9d_arena_alloc(a, (m->steps.len + 1) * sizeof(*steps));
     uint32_t *values = d9d_arena_alloc(a, (m->values.len + 1) * sizeof(*values)), n = 0;
@@ -106,7 +109,7 @@ static d9d_status compact(d9d_mapper *m, const uint32_t *group, const struct dea
         }
     m->steps.len = n_steps;
     for (size_t i = 0; i < m->values.len; i++) {
-        d9di_map_value v = m->values.data[i];
+        d9di_mapper_value v = m->values.data[i];
 
         v.producer = v.producer == D9DI_NONE ? D9DI_NONE : steps[v.producer];
         v.consumer = v.consumer == D9DI_NONE ? D9DI_NONE : steps[v.consumer];
@@ -122,7 +125,7 @@ static d9d_status compact(d9d_mapper *m, const uint32_t *group, const struct dea
 }
 
 /* A map of names in the given order, of values [n]. */
-static d9d_status name_values(const d9d_mapper *m, const uint32_t *values, size_t n, d9d_map *out)
+static d9d_status map_names(const d9d_mapper *m, const uint32_t *values, size_t n, d9d_map *out)
 {
     d9d_map names = {0};
     d9d_status st = D9D_OK;
@@ -142,7 +145,7 @@ static d9d_status name_values(const d9d_mapper *m, const uint32_t *values, size_
 }
 
 /* Of the inputs, or of the outputs, those that are left; in their order. */
-static d9d_status keep_names(d9d_mapper *m, d9d_map *names, bool inputs, d9d_arena *a)
+static d9d_status filter_names(d9d_mapper *m, d9d_map *names, bool inputs, d9d_arena *a)
 {
     uint32_t *values = d9d_arena_alloc(a, (names->len + 1) * sizeof(*values));
     d9d_map now = {0};
@@ -152,7 +155,7 @@ static d9d_status keep_names(d9d_mapper *m, d9d_map *names, bool inputs, d9d_are
     if (values == NULL)
         return no_memory();
     for (size_t i = 0; i < m->values.len && st == D9D_OK; i++) {
-        const d9di_map_value *v = &m->values.data[i];
+        const d9di_mapper_value *v = &m->values.data[i];
 
         if ((inputs ? v->producer : v->consumer) == D9DI_NONE)
             st = d9d_map_put(&now, v->name, strlen(v->name), (void *)(i + 1));
@@ -166,23 +169,23 @@ static d9d_status keep_names(d9d_mapper *m, d9d_map *names, bool inputs, d9d_are
     }
     d9d_map_release(&now);
     D9D_TRY(st);
-    return name_values(m, values, n, names);
+    return map_names(m, values, n, names);
 }
 
 d9d_status d9d_mapper_shard(d9d_mapper *m, uint64_t total, uint64_t current)
 {
     d9d_arena a = {0};
     uint32_t *group = NULL, n = 0;
-    struct dealt *groups = NULL;
+    struct assigned_group *groups = NULL;
     d9d_status st;
 
     if (current >= total)
         return D9D_FAIL(D9D_ECONFIG, "mapper: share %" PRIu64 " of %" PRIu64, current, total);
-    D9D_TRY_OR(st, d9di_map_groups(m, &a, &group, &n), out);
-    D9D_TRY_OR(st, deal(m, group, n, total, current, &a, &groups), out);
-    D9D_TRY_OR(st, compact(m, group, groups, &a), out);
-    D9D_TRY_OR(st, keep_names(m, &m->inputs, true, &a), out);
-    st = keep_names(m, &m->outputs, false, &a);
+    D9D_TRY_OR(st, d9di_mapper_groups(m, &a, &group, &n), out);
+    D9D_TRY_OR(st, assign_groups(m, group, n, total, current, &a, &groups), out);
+    D9D_TRY_OR(st, remove_other_groups(m, group, groups, &a), out);
+    D9D_TRY_OR(st, filter_names(m, &m->inputs, true, &a), out);
+    st = filter_names(m, &m->outputs, false, &a);
 out:
     d9d_arena_release(&a);
     return st;
@@ -191,7 +194,7 @@ out:
 /* --- order ------------------------------------------------------------------------- */
 
 /* Length of the run of digits at s, and where it begins to count. */
-static size_t number_at(const char *s, const char **first)
+static size_t parse_number(const char *s, const char **first)
 {
     size_t n = 0;
 
@@ -203,7 +206,7 @@ static size_t number_at(const char *s, const char **first)
     return n;
 }
 
-int d9di_name_compare(const char *a, const char *b)
+int d9di_mapper_name_compare(const char *a, const char *b)
 {
     const char *const whole_a = a, *const whole_b = b;
     int c;
@@ -219,8 +222,8 @@ int d9di_name_compare(const char *a, const char *b)
             b++;
             continue;
         }
-        n = number_at(a, &x);
-        k = number_at(b, &y);
+        n = parse_number(a, &x);
+        k = parse_number(b, &y);
         c = n != k ? (n < k ? -1 : 1) : memcmp(x, y, n);
         if (c != 0)
             return c < 0 ? -1 : 1;
@@ -233,10 +236,10 @@ int d9di_name_compare(const char *a, const char *b)
     return (c > 0) - (c < 0);
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
-    return d9di_name_compare(((const struct d9d_map_entry *)a)->key,
-                             ((const struct d9d_map_entry *)b)->key);
+    return d9di_mapper_name_compare(((const struct d9d_map_entry *)a)->key,
+                                    ((const struct d9d_map_entry *)b)->key);
 }
 
 d9d_status d9di_mapper_sort_outputs(d9d_mapper *m)
@@ -252,10 +255,10 @@ d9d_status d9di_mapper_sort_outputs(d9d_mapper *m)
     }
     if (n > 0)
         memcpy(order, m->outputs.entries, n * sizeof(*order));
-    qsort(order, n, sizeof(*order), by_name);
+    qsort(order, n, sizeof(*order), compare_names);
     for (size_t i = 0; i < n; i++)
         values[i] = (uint32_t)((uintptr_t)order[i].value - 1);
-    st = name_values(m, values, n, &m->outputs);
+    st = map_names(m, values, n, &m->outputs);
 out:
     free(order);
     free(values);

@@ -8,33 +8,33 @@ static d9d_status no_memory(void)
     return D9D_FAIL(D9D_ENOMEM, "mapper: out of memory");
 }
 
-static const d9di_map_view *in_view(const d9di_map_infer *x, size_t k)
+static const d9di_mapper_view *in_view(const d9di_mapper_infer *x, size_t k)
 {
     return &x->views[x->step->in[k]];
 }
 
-static const char *in_name(const d9di_map_infer *x, size_t k)
+static const char *in_name(const d9di_mapper_infer *x, size_t k)
 {
     return x->m->values.data[x->step->in[k]].name;
 }
 
-static const char *describe(const d9di_map_view *v, char text[D9D_ST_DESCRIBE])
+static const char *view_text(const d9di_mapper_view *v, char text[D9D_SAFETENSORS_DESCRIBE])
 {
-    d9d_st_tensor t = {.dtype = v->dtype, .ndim = v->ndim};
+    d9d_safetensors_tensor t = {.dtype = v->dtype, .ndim = v->ndim};
 
     for (int d = 0; d < v->ndim; d++)
         t.shape[d] = v->shape[d];
-    return d9d_st_describe(&t, text);
+    return d9d_safetensors_describe(&t, text);
 }
 
 /* A dimension of [0, ndim), counted from the end when negative. */
-static d9d_status pick_dim(const d9di_map_infer *x, int dim, int ndim, int *out)
+static d9d_status pick_dim(const d9di_mapper_infer *x, int dim, int ndim, int *out)
 {
-    char text[D9D_ST_DESCRIBE];
+    char text[D9D_SAFETENSORS_DESCRIBE];
 
     if (dim < -ndim || dim >= ndim)
         return D9D_FAIL(D9D_EMISMATCH, "%s: cannot %s dimension %d of %s", in_name(x, 0),
-                        x->step->op->name, dim, describe(in_view(x, 0), text));
+                        x->step->op->name, dim, view_text(in_view(x, 0), text));
     *out = dim < 0 ? dim + ndim : dim;
     return D9D_OK;
 }
@@ -42,7 +42,8 @@ static d9d_status pick_dim(const d9di_map_infer *x, int dim, int ndim, int *out)
 /* --- views, boxes and dimensions --------------------------------------------------- */
 
 /* `out` as `in` with room for n boxes. */
-static d9d_status begin_view(d9di_map_view *out, const d9di_map_view *in, size_t n, d9d_arena *a)
+static d9d_status begin_view(d9di_mapper_view *out, const d9di_mapper_view *in, size_t n,
+                             d9d_arena *a)
 {
     if (n > D9DI_MAX_BOXES)
         return D9D_FAIL(D9D_ENOTSUP, "mapper: a tensor of %zu pieces, %d are possible", n,
@@ -53,7 +54,7 @@ static d9d_status begin_view(d9di_map_view *out, const d9di_map_view *in, size_t
     return out->boxes == NULL ? no_memory() : D9D_OK;
 }
 
-static d9di_map_box *add_box(d9di_map_view *v, const d9di_map_box *from)
+static d9di_mapper_box *add_box(d9di_mapper_view *v, const d9di_mapper_box *from)
 {
     v->boxes[v->n] = *from;
     return &v->boxes[v->n++];
@@ -73,21 +74,21 @@ static void remove_at(int64_t *array, int ndim, int dim)
     array[ndim - 1] = 0;
 }
 
-static void insert_dim(d9di_map_box *b, int ndim, int dim, int64_t start)
+static void insert_dim(d9di_mapper_box *b, int ndim, int dim, int64_t start)
 {
     insert_at(b->start, ndim, dim, start);
     insert_at(b->size, ndim, dim, 1);
     insert_at(b->stride, ndim, dim, 0);
 }
 
-static void remove_dim(d9di_map_box *b, int ndim, int dim)
+static void remove_dim(d9di_mapper_box *b, int ndim, int dim)
 {
     remove_at(b->start, ndim, dim);
     remove_at(b->size, ndim, dim);
     remove_at(b->stride, ndim, dim);
 }
 
-static void swap(int64_t *array, int i, int j)
+static void swap_dims(int64_t *array, int i, int j)
 {
     int64_t t = array[i];
 
@@ -95,11 +96,11 @@ static void swap(int64_t *array, int i, int j)
     array[j] = t;
 }
 
-d9d_status d9di_map_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *a,
-                            d9di_map_view *out)
+d9d_status d9di_mapper_view_tensor(const d9d_safetensors_tensor *t, uint32_t source, d9d_arena *a,
+                                   d9di_mapper_view *out)
 {
-    d9di_map_view whole = {.dtype = t->dtype, .ndim = t->ndim, .known = true};
-    d9di_map_box box = {.source = source};
+    d9di_mapper_view whole = {.dtype = t->dtype, .ndim = t->ndim, .known = true};
+    d9di_mapper_box box = {.source = source};
     int64_t stride = 1;
 
     for (int d = t->ndim - 1; d >= 0; d--) {
@@ -115,56 +116,56 @@ d9d_status d9di_map_view_of(const d9d_st_tensor *t, uint32_t source, d9d_arena *
 
 /* --- operations ---------------------------------------------------------------------- */
 
-static d9d_status same(const d9di_map_infer *x)
+static d9d_status infer_identity(const d9di_mapper_infer *x)
 {
     for (size_t k = 0; k < x->step->n_out; k++)
         x->out[k] = *in_view(x, 0);
     return D9D_OK;
 }
 
-static d9d_status transpose(const d9di_map_infer *x)
+static d9d_status infer_transpose(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *in = in_view(x, 0);
+    const d9di_mapper_view *in = in_view(x, 0);
     int i = 0, j = 0;
 
     D9D_TRY(pick_dim(x, x->step->args.a, in->ndim, &i));
     D9D_TRY(pick_dim(x, x->step->args.b, in->ndim, &j));
     D9D_TRY(begin_view(x->out, in, in->n, x->arena));
-    swap(x->out->shape, i, j);
+    swap_dims(x->out->shape, i, j);
     for (size_t k = 0; k < in->n; k++) {
-        d9di_map_box *b = add_box(x->out, &in->boxes[k]);
+        d9di_mapper_box *b = add_box(x->out, &in->boxes[k]);
 
-        swap(b->start, i, j);
-        swap(b->size, i, j);
-        swap(b->stride, i, j);
+        swap_dims(b->start, i, j);
+        swap_dims(b->size, i, j);
+        swap_dims(b->stride, i, j);
     }
     return D9D_OK;
 }
 
 /* Parts must have one dtype and, but for dimension `except`, one shape. */
-static d9d_status check_parts(const d9di_map_infer *x, int except, size_t *n_boxes)
+static d9d_status check_inputs_alike(const d9di_mapper_infer *x, int except, size_t *n_boxes)
 {
-    const d9di_map_view *first = in_view(x, 0);
-    char a[D9D_ST_DESCRIBE], b[D9D_ST_DESCRIBE];
+    const d9di_mapper_view *first = in_view(x, 0);
+    char a[D9D_SAFETENSORS_DESCRIBE], b[D9D_SAFETENSORS_DESCRIBE];
 
     *n_boxes = first->n;
     for (size_t k = 1; k < x->step->n_in; k++) {
-        const d9di_map_view *v = in_view(x, k);
+        const d9di_mapper_view *v = in_view(x, k);
         bool fits = v->ndim == first->ndim && v->dtype == first->dtype;
 
         for (int d = 0; fits && d < v->ndim; d++)
             fits = d == except || v->shape[d] == first->shape[d];
         if (!fits)
             return D9D_FAIL(D9D_EMISMATCH, "%s: cannot %s %s with %s, which is %s", in_name(x, k),
-                            x->step->op->name, describe(v, a), in_name(x, 0), describe(first, b));
+                            x->step->op->name, view_text(v, a), in_name(x, 0), view_text(first, b));
         *n_boxes += v->n;
     }
     return D9D_OK;
 }
 
-static d9d_status stack(const d9di_map_infer *x)
+static d9d_status infer_stack(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *first = in_view(x, 0);
+    const d9di_mapper_view *first = in_view(x, 0);
     size_t n;
     int dim = 0;
 
@@ -172,7 +173,7 @@ static d9d_status stack(const d9di_map_infer *x)
         return D9D_FAIL(D9D_EMISMATCH, "%s: cannot stack a tensor of %d dimensions", in_name(x, 0),
                         first->ndim);
     D9D_TRY(pick_dim(x, x->step->args.a, first->ndim + 1, &dim));
-    D9D_TRY(check_parts(x, -1, &n));
+    D9D_TRY(check_inputs_alike(x, -1, &n));
     D9D_TRY(begin_view(x->out, first, n, x->arena));
     insert_at(x->out->shape, x->out->ndim++, dim, x->step->n_in);
     for (size_t k = 0; k < x->step->n_in; k++)
@@ -182,7 +183,7 @@ static d9d_status stack(const d9di_map_infer *x)
 }
 
 /* The first of n parts that ends after x; part k is [bounds[k], bounds[k + 1]). */
-static size_t part_after(const int64_t *bounds, size_t n, int64_t x)
+static size_t first_bound_after(const int64_t *bounds, size_t n, int64_t x)
 {
     size_t lo = 0, hi = n;
 
@@ -198,15 +199,15 @@ static size_t part_after(const int64_t *bounds, size_t n, int64_t x)
 }
 
 /* Cut box `from` at the bounds: count what falls to each part, or add it there. */
-static void cut_box(const d9di_map_box *from, int dim, const int64_t *bounds, size_t n, bool add,
-                    d9di_map_view *out)
+static void split_box(const d9di_mapper_box *from, int dim, const int64_t *bounds, size_t n,
+                      bool add, d9di_mapper_view *out)
 {
     const int64_t begin = from->start[dim], end = begin + from->size[dim];
 
-    for (size_t k = part_after(bounds, n, begin); k < n && bounds[k] < end; k++) {
+    for (size_t k = first_bound_after(bounds, n, begin); k < n && bounds[k] < end; k++) {
         int64_t lo = begin > bounds[k] ? begin : bounds[k];
         int64_t hi = end < bounds[k + 1] ? end : bounds[k + 1];
-        d9di_map_box *b;
+        d9di_mapper_box *b;
 
         if (lo >= hi)
             continue;
@@ -222,24 +223,25 @@ static void cut_box(const d9di_map_box *from, int dim, const int64_t *bounds, si
 }
 
 /* n parts of `in` along `dim`. */
-static d9d_status cut(const d9di_map_view *in, int dim, const int64_t *bounds, size_t n,
-                      d9d_arena *a, d9di_map_view *out)
+static d9d_status split_view(const d9di_mapper_view *in, int dim, const int64_t *bounds, size_t n,
+                             d9d_arena *a, d9di_mapper_view *out)
 {
     for (size_t k = 0; k < n; k++)
-        out[k] = (d9di_map_view){.n = 0};
+        out[k] = (d9di_mapper_view){.n = 0};
     for (size_t i = 0; i < in->n; i++)
-        cut_box(&in->boxes[i], dim, bounds, n, false, out);
+        split_box(&in->boxes[i], dim, bounds, n, false, out);
     for (size_t k = 0; k < n; k++) {
         D9D_TRY(begin_view(&out[k], in, out[k].n, a));
         out[k].shape[dim] = bounds[k + 1] - bounds[k];
     }
     for (size_t i = 0; i < in->n; i++)
-        cut_box(&in->boxes[i], dim, bounds, n, true, out);
+        split_box(&in->boxes[i], dim, bounds, n, true, out);
     return D9D_OK;
 }
 
 /* Bounds of n parts of size `each`, the last one up to `size`. */
-static d9d_status equal_bounds(const d9di_map_infer *x, int64_t each, int64_t size, int64_t **out)
+static d9d_status equal_bounds(const d9di_mapper_infer *x, int64_t each, int64_t size,
+                               int64_t **out)
 {
     const uint32_t n = x->step->n_out;
 
@@ -252,9 +254,9 @@ static d9d_status equal_bounds(const d9di_map_infer *x, int64_t each, int64_t si
     return D9D_OK;
 }
 
-static d9d_status unstack(const d9di_map_infer *x)
+static d9d_status infer_unstack(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *in = in_view(x, 0);
+    const d9di_mapper_view *in = in_view(x, 0);
     int64_t *bounds;
     int dim = 0;
 
@@ -263,9 +265,9 @@ static d9d_status unstack(const d9di_map_infer *x)
         return D9D_FAIL(D9D_EMISMATCH, "%s: cannot unstack %" PRId64 " parts into %" PRIu32,
                         in_name(x, 0), in->shape[dim], x->step->n_out);
     D9D_TRY(equal_bounds(x, 1, in->shape[dim], &bounds));
-    D9D_TRY(cut(in, dim, bounds, x->step->n_out, x->arena, x->out));
+    D9D_TRY(split_view(in, dim, bounds, x->step->n_out, x->arena, x->out));
     for (uint32_t k = 0; k < x->step->n_out; k++) {
-        d9di_map_view *out = &x->out[k];
+        d9di_mapper_view *out = &x->out[k];
 
         remove_at(out->shape, out->ndim--, dim);
         for (size_t i = 0; i < out->n; i++)
@@ -274,18 +276,18 @@ static d9d_status unstack(const d9di_map_infer *x)
     return D9D_OK;
 }
 
-static d9d_status concat(const d9di_map_infer *x)
+static d9d_status infer_concat(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *first = in_view(x, 0);
+    const d9di_mapper_view *first = in_view(x, 0);
     int64_t at = 0;
     size_t n;
     int dim = 0;
 
     D9D_TRY(pick_dim(x, x->step->args.a, first->ndim, &dim));
-    D9D_TRY(check_parts(x, dim, &n));
+    D9D_TRY(check_inputs_alike(x, dim, &n));
     D9D_TRY(begin_view(x->out, first, n, x->arena));
     for (size_t k = 0; k < x->step->n_in; k++) {
-        const d9di_map_view *v = in_view(x, k);
+        const d9di_mapper_view *v = in_view(x, k);
 
         for (size_t i = 0; i < v->n; i++)
             add_box(x->out, &v->boxes[i])->start[dim] += at;
@@ -301,9 +303,9 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-static d9d_status chunk(const d9di_map_infer *x)
+static d9d_status infer_chunk(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *in = in_view(x, 0);
+    const d9di_mapper_view *in = in_view(x, 0);
     int64_t n = x->step->n_out, each, *bounds;
     int dim = 0;
 
@@ -314,12 +316,12 @@ static d9d_status chunk(const d9di_map_infer *x)
                         "%s: cannot chunk a dimension of %" PRId64 " into %" PRId64 " parts",
                         in_name(x, 0), in->shape[dim], n);
     D9D_TRY(equal_bounds(x, each, in->shape[dim], &bounds));
-    return cut(in, dim, bounds, x->step->n_out, x->arena, x->out);
+    return split_view(in, dim, bounds, x->step->n_out, x->arena, x->out);
 }
 
-static d9d_status split(const d9di_map_infer *x)
+static d9d_status infer_split(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *in = in_view(x, 0);
+    const d9di_mapper_view *in = in_view(x, 0);
     const int64_t *sizes = x->step->args.list;
     int64_t *bounds;
     int dim = 0;
@@ -334,13 +336,13 @@ static d9d_status split(const d9di_map_infer *x)
                         "%s: cannot split a dimension of %" PRId64 " into parts of %" PRId64
                         " in all",
                         in_name(x, 0), in->shape[dim], bounds[x->step->n_out]);
-    return cut(in, dim, bounds, x->step->n_out, x->arena, x->out);
+    return split_view(in, dim, bounds, x->step->n_out, x->arena, x->out);
 }
 
 /* --- placements ---------------------------------------------------------------------- */
 
 /* Narrow [*start, *start + *size) to the piece of coordinate `at` of `parts`. */
-static void take_piece(int64_t parts, int64_t at, int64_t *start, int64_t *size)
+static void shard_bounds(int64_t parts, int64_t at, int64_t *start, int64_t *size)
 {
     int64_t each = ceil_div(*size, parts);
     int64_t lo = each == 0 || at > *size / each ? *size : at * each;
@@ -350,10 +352,10 @@ static void take_piece(int64_t parts, int64_t at, int64_t *start, int64_t *size)
     *size = hi - lo;
 }
 
-static d9d_status distribute(const d9di_map_infer *x)
+static d9d_status infer_distribute(const d9di_mapper_infer *x)
 {
-    const d9di_map_args *args = &x->step->args;
-    d9di_map_view view = *in_view(x, 0), next;
+    const d9di_mapper_args *args = &x->step->args;
+    d9di_mapper_view view = *in_view(x, 0), next;
 
     for (size_t k = 0; k < args->n; k += D9DI_AXIS_LEN) {
         const int64_t *axis = args->list + k;
@@ -364,9 +366,9 @@ static d9d_status distribute(const d9di_map_infer *x)
             continue;
         D9D_TRY(pick_dim(x, (int)axis[D9DI_AXIS_DIM], view.ndim, &dim));
         size = view.shape[dim];
-        take_piece(axis[D9DI_AXIS_PARTS], axis[D9DI_AXIS_AT], &bounds[0], &size);
+        shard_bounds(axis[D9DI_AXIS_SIZE], axis[D9DI_AXIS_COORD], &bounds[0], &size);
         bounds[1] = bounds[0] + size;
-        D9D_TRY(cut(&view, dim, bounds, 1, x->arena, &next));
+        D9D_TRY(split_view(&view, dim, bounds, 1, x->arena, &next));
         view = next;
     }
     x->out[0] = view;
@@ -374,27 +376,27 @@ static d9d_status distribute(const d9di_map_infer *x)
 }
 
 /* A part of what is gathered: where its coordinate has it in the whole. */
-struct part {
+struct mesh_shard {
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-    bool read; /* replicas are not */
+    bool read_event; /* replicas are not */
 };
 
 /* The dimensions of the tensor that the axes of the mesh cut, and coordinates of part `i`. */
-struct mesh {
+struct mesh_list {
     size_t n;
     int dim[D9D_MAX_MESH]; /* -1: replicated */
     int64_t parts[D9D_MAX_MESH], at[D9D_MAX_MESH];
 };
 
-static d9d_status read_mesh(const d9di_map_infer *x, struct mesh *m)
+static d9d_status read_mesh(const d9di_mapper_infer *x, struct mesh_list *m)
 {
-    const d9di_map_args *args = &x->step->args;
+    const d9di_mapper_args *args = &x->step->args;
 
     m->n = args->n / D9DI_AXIS_LEN;
     for (size_t k = 0; k < m->n; k++) {
         const int64_t *axis = args->list + k * D9DI_AXIS_LEN;
 
-        m->parts[k] = axis[D9DI_AXIS_PARTS];
+        m->parts[k] = axis[D9DI_AXIS_SIZE];
         m->dim[k] = -1;
         if (axis[D9DI_AXIS_DIM] != D9DI_REPLICATED)
             D9D_TRY(pick_dim(x, (int)axis[D9DI_AXIS_DIM], in_view(x, 0)->ndim, &m->dim[k]));
@@ -402,23 +404,23 @@ static d9d_status read_mesh(const d9di_map_infer *x, struct mesh *m)
     return D9D_OK;
 }
 
-static void find_part(struct mesh *m, const int64_t *whole, size_t i, struct part *out)
+static void find_shard(struct mesh_list *m, const int64_t *whole, size_t i, struct mesh_shard *out)
 {
-    *out = (struct part){.read = true};
+    *out = (struct mesh_shard){.read_event = true};
     memcpy(out->size, whole, sizeof(out->size));
     for (size_t k = m->n; k-- > 0; i /= (size_t)m->parts[k])
         m->at[k] = (int64_t)(i % (size_t)m->parts[k]);
     for (size_t k = 0; k < m->n; k++)
         if (m->dim[k] >= 0)
-            take_piece(m->parts[k], m->at[k], &out->start[m->dim[k]], &out->size[m->dim[k]]);
+            shard_bounds(m->parts[k], m->at[k], &out->start[m->dim[k]], &out->size[m->dim[k]]);
         else
-            out->read = out->read && m->at[k] == 0;
+            out->read_event = out->read_event && m->at[k] == 0;
 }
 
 /* Along each dimension the whole is the sum over the parts that differ in it alone. */
-static d9d_status find_whole(const d9di_map_infer *x, struct mesh *m, int64_t *whole)
+static d9d_status find_whole_shape(const d9di_mapper_infer *x, struct mesh_list *m, int64_t *whole)
 {
-    const d9di_map_view *first = in_view(x, 0);
+    const d9di_mapper_view *first = in_view(x, 0);
 
     for (int d = 0; d < first->ndim; d++) {
         whole[d] = 0;
@@ -436,44 +438,45 @@ static d9d_status find_whole(const d9di_map_infer *x, struct mesh *m, int64_t *w
     return D9D_OK;
 }
 
-static d9d_status check_part(const d9di_map_infer *x, size_t i, const struct part *part)
+static d9d_status check_shard(const d9di_mapper_infer *x, size_t i,
+                              const struct mesh_shard *mesh_shard)
 {
-    const d9di_map_view *v = in_view(x, i), *first = in_view(x, 0);
-    char has[D9D_ST_DESCRIBE], needs[D9D_ST_DESCRIBE];
-    d9di_map_view want = {.dtype = first->dtype, .ndim = first->ndim};
+    const d9di_mapper_view *v = in_view(x, i), *first = in_view(x, 0);
+    char has[D9D_SAFETENSORS_DESCRIBE], needs[D9D_SAFETENSORS_DESCRIBE];
+    d9di_mapper_view want = {.dtype = first->dtype, .ndim = first->ndim};
 
-    memcpy(want.shape, part->size, sizeof(want.shape));
+    memcpy(want.shape, mesh_shard->size, sizeof(want.shape));
     if (v->ndim == want.ndim && v->dtype == want.dtype &&
         memcmp(v->shape, want.shape, (size_t)want.ndim * sizeof(*want.shape)) == 0)
         return D9D_OK;
     return D9D_FAIL(D9D_EMISMATCH, "%s: cannot gather %s, beside the other parts it must be %s",
-                    in_name(x, i), describe(v, has), describe(&want, needs));
+                    in_name(x, i), view_text(v, has), view_text(&want, needs));
 }
 
-static d9d_status gather(const d9di_map_infer *x)
+static d9d_status infer_gather(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *first = in_view(x, 0);
+    const d9di_mapper_view *first = in_view(x, 0);
     int64_t whole[D9D_MAX_DIMS] = {0};
-    struct mesh m = {0};
-    struct part part;
+    struct mesh_list m = {0};
+    struct mesh_shard mesh_shard;
     size_t n = 0;
 
     for (size_t i = 0; i < x->step->n_in; i++)
         n += in_view(x, i)->n;
     D9D_TRY(read_mesh(x, &m));
-    D9D_TRY(find_whole(x, &m, whole));
+    D9D_TRY(find_whole_shape(x, &m, whole));
     D9D_TRY(begin_view(x->out, first, n, x->arena));
     memcpy(x->out->shape, whole, sizeof(whole));
     for (size_t i = 0; i < x->step->n_in; i++) {
-        const d9di_map_view *v = in_view(x, i);
+        const d9di_mapper_view *v = in_view(x, i);
 
-        find_part(&m, whole, i, &part);
-        D9D_TRY(check_part(x, i, &part));
-        for (size_t k = 0; k < v->n && part.read; k++) {
-            d9di_map_box *b = add_box(x->out, &v->boxes[k]);
+        find_shard(&m, whole, i, &mesh_shard);
+        D9D_TRY(check_shard(x, i, &mesh_shard));
+        for (size_t k = 0; k < v->n && mesh_shard.read_event; k++) {
+            d9di_mapper_box *b = add_box(x->out, &v->boxes[k]);
 
             for (int d = 0; d < v->ndim; d++)
-                b->start[d] += part.start[d];
+                b->start[d] += mesh_shard.start[d];
         }
     }
     return D9D_OK;
@@ -481,9 +484,9 @@ static d9d_status gather(const d9di_map_infer *x)
 
 /* --- dimensions of size 1, types ---------------------------------------------------------- */
 
-static d9d_status squeeze(const d9di_map_infer *x)
+static d9d_status infer_squeeze(const d9di_mapper_infer *x)
 {
-    const d9di_map_view *in = in_view(x, 0);
+    const d9di_mapper_view *in = in_view(x, 0);
     const bool all = x->step->args.a == D9D_SQUEEZE_ALL;
     int dim = 0;
 
@@ -505,8 +508,8 @@ static d9d_status squeeze(const d9di_map_infer *x)
     return D9D_OK;
 }
 
-d9d_status d9di_map_view_cast(const d9di_map_view *in, d9d_dtype to, d9d_arena *a,
-                              d9di_map_view *out)
+d9d_status d9di_mapper_view_cast(const d9di_mapper_view *in, d9d_dtype to, d9d_arena *a,
+                                 d9di_mapper_view *out)
 {
     if (in->dtype == to) {
         *out = *in;
@@ -515,7 +518,7 @@ d9d_status d9di_map_view_cast(const d9di_map_view *in, d9d_dtype to, d9d_arena *
     D9D_TRY(begin_view(out, in, in->n, a));
     out->dtype = to;
     for (size_t i = 0; i < in->n; i++) {
-        d9di_map_box *b = add_box(out, &in->boxes[i]);
+        d9di_mapper_box *b = add_box(out, &in->boxes[i]);
 
         if (b->n_casts == D9DI_MAX_CASTS)
             return D9D_FAIL(D9D_ENOTSUP, "mapper: more than %d casts of one tensor",
@@ -525,34 +528,34 @@ d9d_status d9di_map_view_cast(const d9di_map_view *in, d9d_dtype to, d9d_arena *
     return D9D_OK;
 }
 
-static d9d_status cast(const d9di_map_infer *x)
+static d9d_status infer_cast(const d9di_mapper_infer *x)
 {
     d9d_dtype from = in_view(x, 0)->dtype, to = (d9d_dtype)x->step->args.a;
 
-    if (from != to && !d9di_can_cast(from, to))
+    if (from != to && !d9di_cast_is_supported(from, to))
         return D9D_FAIL(D9D_EMISMATCH, "%s: cannot cast %s to %s", in_name(x, 0),
-                        d9d_dtype_word(from), d9d_dtype_word(to));
-    return d9di_map_view_cast(in_view(x, 0), to, x->arena, x->out);
+                        d9d_dtype_name(from), d9d_dtype_name(to));
+    return d9di_mapper_view_cast(in_view(x, 0), to, x->arena, x->out);
 }
 
 /* --- what is printed ------------------------------------------------------------------ */
 
-static d9d_status print_dim(const d9di_map_args *args, d9d_buf *b)
+static d9d_status print_dim(const d9di_mapper_args *args, d9d_buf *b)
 {
     return args->a == D9D_SQUEEZE_ALL ? D9D_OK : d9d_buf_printf(b, "(%d)", args->a);
 }
 
-static d9d_status print_dims(const d9di_map_args *args, d9d_buf *b)
+static d9d_status print_dims(const d9di_mapper_args *args, d9d_buf *b)
 {
     return d9d_buf_printf(b, "(%d, %d)", args->a, args->b);
 }
 
-static d9d_status print_dtype(const d9di_map_args *args, d9d_buf *b)
+static d9d_status print_dtype(const d9di_mapper_args *args, d9d_buf *b)
 {
-    return d9d_buf_printf(b, "(%s)", d9d_dtype_word((d9d_dtype)args->a));
+    return d9d_buf_printf(b, "(%s)", d9d_dtype_name((d9d_dtype)args->a));
 }
 
-static d9d_status print_sizes(const d9di_map_args *args, d9d_buf *b)
+static d9d_status print_sizes(const d9di_mapper_args *args, d9d_buf *b)
 {
     D9D_TRY(d9d_buf_printf(b, "(%d, [", args->a));
     for (size_t i = 0; i < args->n; i++)
@@ -561,7 +564,7 @@ static d9d_status print_sizes(const d9di_map_args *args, d9d_buf *b)
 }
 
 /* "(shard(0) 1/4, replicate 0/2)", "(shard(0) /4, replicate /2)" */
-static d9d_status print_axes(const d9di_map_args *args, bool at, d9d_buf *b)
+static d9d_status print_axes(const d9di_mapper_args *args, bool at, d9d_buf *b)
 {
     for (size_t k = 0; k < args->n; k += D9DI_AXIS_LEN) {
         const int64_t *axis = args->list + k;
@@ -572,42 +575,42 @@ static d9d_status print_axes(const d9di_map_args *args, bool at, d9d_buf *b)
         else
             D9D_TRY(d9d_buf_printf(b, "shard(%" PRId64 ") ", axis[D9DI_AXIS_DIM]));
         if (at)
-            D9D_TRY(d9d_buf_printf(b, "%" PRId64, axis[D9DI_AXIS_AT]));
-        D9D_TRY(d9d_buf_printf(b, "/%" PRId64, axis[D9DI_AXIS_PARTS]));
+            D9D_TRY(d9d_buf_printf(b, "%" PRId64, axis[D9DI_AXIS_COORD]));
+        D9D_TRY(d9d_buf_printf(b, "/%" PRId64, axis[D9DI_AXIS_SIZE]));
     }
     return d9d_buf_printf(b, ")");
 }
 
-static d9d_status print_coordinate(const d9di_map_args *args, d9d_buf *b)
+static d9d_status print_coordinate(const d9di_mapper_args *args, d9d_buf *b)
 {
     return print_axes(args, true, b);
 }
 
-static d9d_status print_mesh(const d9di_map_args *args, d9d_buf *b)
+static d9d_status print_mesh(const d9di_mapper_args *args, d9d_buf *b)
 {
     return print_axes(args, false, b);
 }
 
 /* unsqueeze is a stack of one. */
-const d9di_map_op d9di_map_ops[D9DI_N_OPS] = {
-    [D9DI_IDENTITY] = {"identity", NULL, same},
-    [D9DI_RENAME] = {"rename", NULL, same},
-    [D9DI_TRANSPOSE] = {"transpose", print_dims, transpose},
-    [D9DI_STACK] = {"stack", print_dim, stack},
-    [D9DI_UNSTACK] = {"unstack", print_dim, unstack},
-    [D9DI_CONCAT] = {"concat", print_dim, concat},
-    [D9DI_CHUNK] = {"chunk", print_dim, chunk},
-    [D9DI_SPLIT] = {"split", print_sizes, split},
-    [D9DI_SQUEEZE] = {"squeeze", print_dim, squeeze},
-    [D9DI_UNSQUEEZE] = {"unsqueeze", print_dim, stack},
-    [D9DI_CAST] = {"cast", print_dtype, cast},
-    [D9DI_DROP] = {"drop", NULL, same},
-    [D9DI_DUPLICATE] = {"duplicate", NULL, same},
-    [D9DI_DISTRIBUTE] = {"distribute", print_coordinate, distribute},
-    [D9DI_GATHER] = {"gather", print_mesh, gather},
+const d9di_mapper_op d9di_mapper_ops[D9DI_N_OPS] = {
+    [D9DI_IDENTITY] = {"identity", NULL, infer_identity},
+    [D9DI_RENAME] = {"rename", NULL, infer_identity},
+    [D9DI_TRANSPOSE] = {"transpose", print_dims, infer_transpose},
+    [D9DI_STACK] = {"stack", print_dim, infer_stack},
+    [D9DI_UNSTACK] = {"unstack", print_dim, infer_unstack},
+    [D9DI_CONCAT] = {"concat", print_dim, infer_concat},
+    [D9DI_CHUNK] = {"chunk", print_dim, infer_chunk},
+    [D9DI_SPLIT] = {"split", print_sizes, infer_split},
+    [D9DI_SQUEEZE] = {"squeeze", print_dim, infer_squeeze},
+    [D9DI_UNSQUEEZE] = {"unsqueeze", print_dim, infer_stack},
+    [D9DI_CAST] = {"cast", print_dtype, infer_cast},
+    [D9DI_DROP] = {"drop", NULL, infer_identity},
+    [D9DI_DUPLICATE] = {"duplicate", NULL, infer_identity},
+    [D9DI_DISTRIBUTE] = {"distribute", print_coordinate, infer_distribute},
+    [D9DI_GATHER] = {"gather", print_mesh, infer_gather},
 };
 
-d9d_status d9di_map_step_print(const d9di_map_step *s, d9d_buf *b)
+d9d_status d9di_mapper_step_print(const d9di_mapper_step *s, d9d_buf *b)
 {
     D9D_TRY(d9d_buf_printf(b, "%s", s->op->name));
     return s->op->print != NULL ? s->op->print(&s->args, b) : D9D_OK;

@@ -11,110 +11,111 @@
 #include "ckpt/mapper/dtype_convert.h"
 #include "ckpt/mapper/map_plan.h"
 
-enum { PIECE = 1 << 17 }; /* elements that are looked at at once */
+enum { BLOCK = 1 << 17 }; /* elements that are looked at at once */
 
-static void add(d9di_overflow *to, const d9di_overflow *more)
+static void add_overflow(d9di_cast_overflow *to, const d9di_cast_overflow *more)
 {
     to->n += more->n;
     to->largest = more->largest > to->largest ? more->largest : to->largest;
 }
 
 /* Of all types that an output is cast to, the one that ends first. */
-static d9d_dtype narrowest(const d9di_map_view *v)
+static d9d_dtype narrowest_dtype(const d9di_mapper_view *v)
 {
     d9d_dtype least = v->dtype;
 
     for (size_t k = 0; k < v->n; k++)
         for (int c = 0; c < v->boxes[k].n_casts; c++)
-            if (d9di_largest(v->boxes[k].casts[c]) < d9di_largest(least))
+            if (d9di_cast_max_finite(v->boxes[k].casts[c]) < d9di_cast_max_finite(least))
                 least = v->boxes[k].casts[c];
     return least;
 }
 
 /* n elements of output i from `first` on: what of them overflowed; `made` (NULL: they are made
  * anew) becomes the largest numbers of the type where `saturate`. */
-static d9d_status look(d9d_maker *m, size_t i, uint64_t first, uint64_t n, unsigned char *made,
-                       bool saturate, d9di_overflow *out)
+static d9d_status find_overflow(d9d_map_reader *m, size_t i, uint64_t first, uint64_t n,
+                                unsigned char *made, bool saturate, d9di_cast_overflow *out)
 {
-    const d9di_map_view *v = m->p->out_views[i];
+    const d9di_mapper_view *v = m->p->out_views[i];
     const size_t width = d9d_dtype_size(v->dtype);
-    double *exact = malloc(PIECE * sizeof(*exact));
-    unsigned char *room = malloc(PIECE * width);
+    double *exact = malloc(BLOCK * sizeof(*exact));
+    unsigned char *buf = malloc(BLOCK * width);
     d9d_status st = D9D_OK;
 
-    if (exact == NULL || room == NULL) {
+    if (exact == NULL || buf == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "tensor %s: no memory to look at its values",
                       m->p->outputs[i].name);
         goto out;
     }
-    for (uint64_t at = 0; at < n; at += PIECE) {
-        const uint64_t k = n - at < PIECE ? n - at : PIECE;
-        unsigned char *cast = made != NULL ? made + at * width : room;
-        d9di_overflow here;
+    for (uint64_t at = 0; at < n; at += BLOCK) {
+        const uint64_t k = n - at < BLOCK ? n - at : BLOCK;
+        unsigned char *cast = made != NULL ? made + at * width : buf;
+        d9di_cast_overflow here;
 
         if (made == NULL)
-            D9D_TRY_OR(st, d9di_make_span(m, i, first + at, k, cast), out);
-        if (d9di_first_nonfinite(cast, v->dtype, k) == k)
+            D9D_TRY_OR(st, d9di_map_read_span(m, i, first + at, k, cast), out);
+        if (d9di_cast_first_nonfinite(cast, v->dtype, k) == k)
             continue;
-        D9D_TRY_OR(st, d9di_make_exact(m, i, first + at, k, exact), out);
-        here =
-            d9di_overflow_find(exact, v->dtype, k, cast, saturate ? d9di_largest(narrowest(v)) : 0);
-        add(out, &here);
+        D9D_TRY_OR(st, d9di_map_read_f64(m, i, first + at, k, exact), out);
+        here = d9di_cast_overflow_find(exact, v->dtype, k, cast,
+                                       saturate ? d9di_cast_max_finite(narrowest_dtype(v)) : 0);
+        add_overflow(out, &here);
     }
 out:
     free(exact);
-    free(room);
+    free(buf);
     return st;
 }
 
 /* All of an output, whichever span was made: the same sentence on every thread and rank. */
-static d9d_status refuse(d9d_maker *m, size_t i)
+static d9d_status fail_overflow(d9d_map_reader *m, size_t i)
 {
-    const d9d_st_tensor *t = &m->p->outputs[i];
+    const d9d_safetensors_tensor *t = &m->p->outputs[i];
     const uint64_t n = t->bytes / d9d_dtype_size(t->dtype);
-    const d9d_dtype type = narrowest(m->p->out_views[i]);
-    d9di_overflow all = {0};
+    const d9d_dtype type = narrowest_dtype(m->p->out_views[i]);
+    d9di_cast_overflow all = {0};
 
-    D9D_TRY(look(m, i, 0, n, NULL, false, &all));
+    D9D_TRY(find_overflow(m, i, 0, n, NULL, false, &all));
     if (all.n == 0)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
                     "%s: tensor %s: %" PRIu64 " of %" PRIu64 " values are beyond %s, which ends at "
                     "%g; the largest is %g; d9d-map --overflow saturate or inf accepts them",
-                    m->p->source, t->name, all.n, n, d9d_dtype_word(type), d9di_largest(type),
-                    all.largest);
+                    m->p->source, t->name, all.n, n, d9d_dtype_name(type),
+                    d9di_cast_max_finite(type), all.largest);
 }
 
 /* What was accepted, for the end of the run. */
-static void note(d9d_maker *m, size_t i, const d9di_overflow *o)
+static void note_accepted(d9d_map_reader *m, size_t i, const d9di_cast_overflow *o)
 {
     if (m->run != NULL && o->n > 0)
-        d9di_map_run_note(m->run, i, o);
+        d9di_map_plan_job_add_overflow(m->run, i, o);
 }
 
-d9d_status d9di_overflow_span(d9d_maker *m, size_t i, uint64_t first, uint64_t n, void *made)
+d9d_status d9di_map_read_handle_overflow(d9d_map_reader *m, size_t i, uint64_t first, uint64_t n,
+                                         void *made)
 {
     const bool saturate = m->p->overflow == D9D_CAST_OVERFLOW_SATURATE;
-    d9di_overflow found = {0};
+    d9di_cast_overflow found = {0};
 
-    if (!m->suspect)
+    if (!m->maybe_overflow)
         return D9D_OK;
-    m->suspect = false;
-    D9D_TRY(look(m, i, first, n, made, saturate, &found));
-    m->suspect = false;
+    m->maybe_overflow = false;
+    D9D_TRY(find_overflow(m, i, first, n, made, saturate, &found));
+    m->maybe_overflow = false;
     if (found.n > 0 && m->p->overflow == D9D_CAST_OVERFLOW_ERROR)
-        return refuse(m, i);
-    note(m, i, &found);
+        return fail_overflow(m, i);
+    note_accepted(m, i, &found);
     return D9D_OK;
 }
 
-d9d_status d9di_overflow_box(d9d_maker *m, size_t i)
+d9d_status d9di_map_read_check_overflow(d9d_map_reader *m, size_t i)
 {
-    if (!m->suspect || m->p->overflow == D9D_CAST_OVERFLOW_INF)
+    if (!m->maybe_overflow || m->p->overflow == D9D_CAST_OVERFLOW_INF)
         return D9D_OK;
-    m->suspect = false;
+    m->maybe_overflow = false;
     if (m->p->overflow == D9D_CAST_OVERFLOW_SATURATE)
         return D9D_FAIL(D9D_ENOTSUP, "tensor %s: boxes of it cannot be made to saturate",
                         m->p->outputs[i].name);
-    return refuse(m, i);
+    return fail_overflow(m, i);
 }

@@ -15,23 +15,24 @@ static d9d_status no_memory(void)
 
 /* --- problems ------------------------------------------------------------------- */
 
-enum problem { MISSING, UNUSED, MISSHAPED, N_PROBLEMS };
+enum plan_problem { MISSING, UNUSED, MISSHAPED, N_PROBLEMS };
 
-struct problems {
-    const d9d_plan_options *opt;
+struct problem_list {
+    const d9d_map_plan_opts *opt;
     size_t n[N_PROBLEMS];
     d9d_buf first; /* the sentences of the first few */
 };
 
-static size_t problem_count(const struct problems *ps)
+static size_t problem_count(const struct problem_list *ps)
 {
     return ps->n[MISSING] + ps->n[UNUSED] + ps->n[MISSHAPED];
 }
 
 D9D_PRINTF(3, 4)
-static d9d_status note(struct problems *ps, enum problem kind, const char *fmt, ...)
+static d9d_status note_problem(struct problem_list *ps, enum plan_problem kind, const char *fmt,
+                               ...)
 {
-    enum { SHOWN = 4 };
+    enum { MAX_SHOWN = 4 };
     d9d_buf text = {0};
     va_list ap;
     d9d_status st;
@@ -39,16 +40,16 @@ static d9d_status note(struct problems *ps, enum problem kind, const char *fmt, 
     va_start(ap, fmt);
     st = d9d_buf_vprintf(&text, fmt, ap);
     va_end(ap);
-    if (st == D9D_OK && problem_count(ps) < SHOWN)
+    if (st == D9D_OK && problem_count(ps) < MAX_SHOWN)
         st = d9d_buf_printf(&ps->first, "%s%s", ps->first.len > 0 ? "; " : "", text.data);
-    if (st == D9D_OK && ps->opt->problem != NULL)
-        ps->opt->problem(ps->opt->arg, text.data);
+    if (st == D9D_OK && ps->opt->on_problem != NULL)
+        ps->opt->on_problem(ps->opt->arg, text.data);
     ps->n[kind]++;
     d9d_buf_release(&text);
     return st;
 }
 
-static d9d_status conclude(const struct problems *ps, const d9d_map_plan *p)
+static d9d_status report_problems(const struct problem_list *ps, const d9d_map_plan *p)
 {
     size_t n = problem_count(ps);
 
@@ -62,12 +63,12 @@ static d9d_status conclude(const struct problems *ps, const d9d_map_plan *p)
 
 /* --- binding -------------------------------------------------------------------- */
 
-static d9d_status check_expect(const d9d_map_plan *p, size_t value, struct problems *ps)
+static d9d_status check_expect(const d9d_map_plan *p, size_t value, struct problem_list *ps)
 {
-    const d9di_map_value *v = &p->m->values.data[value];
-    const d9di_map_view *view = &p->views[value];
-    char has[D9D_ST_DESCRIBE], wants[D9D_ST_DESCRIBE];
-    d9d_st_tensor t = {.dtype = view->dtype, .ndim = view->ndim}, e;
+    const d9di_mapper_value *v = &p->m->values.data[value];
+    const d9di_mapper_view *view = &p->views[value];
+    char has[D9D_SAFETENSORS_DESCRIBE], wants[D9D_SAFETENSORS_DESCRIBE];
+    d9d_safetensors_tensor t = {.dtype = view->dtype, .ndim = view->ndim}, e;
     bool fits;
 
     if (v->expect == NULL || !view->known)
@@ -81,19 +82,20 @@ static d9d_status check_expect(const d9d_map_plan *p, size_t value, struct probl
         return D9D_OK;
     e = *v->expect;
     e.dtype = view->dtype;
-    return note(ps, MISSHAPED, "tensor %s is %s, %s needs %s", v->name, d9d_st_describe(&t, has),
-                p->mapper, d9d_st_describe(&e, wants));
+    return note_problem(ps, MISSHAPED, "tensor %s is %s, %s needs %s", v->name,
+                        d9d_safetensors_describe(&t, has), p->mapper,
+                        d9d_safetensors_describe(&e, wants));
 }
 
-static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct problems *ps)
+static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct problem_list *ps)
 {
-    const d9di_map_value *v = &p->m->values.data[value];
+    const d9di_mapper_value *v = &p->m->values.data[value];
     d9d_dtype t = p->views[value].dtype;
 
-    if (d9di_is_float(t) || p->m->steps.data[v->consumer].n_out == 0)
+    if (d9di_cast_is_float(t) || p->m->steps.data[v->consumer].n_out == 0)
         return D9D_OK;
-    return note(ps, MISSHAPED, "tensor %s is %s, %s needs floating point", v->name,
-                d9d_dtype_safetensors(t), p->mapper);
+    return note_problem(ps, MISSHAPED, "tensor %s is %s, %s needs floating point", v->name,
+                        d9d_dtype_safetensors(t), p->mapper);
 }
 
 /* Where each input is in the source. */
@@ -106,7 +108,7 @@ static d9d_status find_sources(d9d_map_plan *p)
     if (p->sources == NULL)
         return no_memory();
     for (size_t i = 0; i < p->src.n; i++) {
-        const d9d_st_tensor *t = p->src.at(p->src.self, i);
+        const d9d_safetensors_tensor *t = p->src.at(p->src.self, i);
 
         D9D_TRY_OR(st, d9d_map_put(&names, t->name, strlen(t->name), (void *)(uintptr_t)(i + 1)),
                    out);
@@ -121,35 +123,37 @@ out:
     return st;
 }
 
-static d9d_status note_missing(const d9d_map_plan *p, size_t i, struct problems *ps)
+static d9d_status note_missing(const d9d_map_plan *p, size_t i, struct problem_list *ps)
 {
-    return note(ps, MISSING, "tensor %s is missing", p->m->inputs.entries[i].key);
+    return note_problem(ps, MISSING, "tensor %s is missing", p->m->inputs.entries[i].key);
 }
 
-static d9d_status note_unused(const d9d_map_plan *p, struct problems *ps)
+static d9d_status note_unused(const d9d_map_plan *p, struct problem_list *ps)
 {
     for (size_t i = 0; i < p->src.n; i++) {
         const char *name = p->src.at(p->src.self, i)->name;
 
         if (!d9d_map_has(&p->m->inputs, name, strlen(name)))
-            D9D_TRY(
-                note(ps, UNUSED, "tensor %s is not used (%s)", name, p->src.place(p->src.self, i)));
+            D9D_TRY(note_problem(ps, UNUSED, "tensor %s is not used (%s)", name,
+                                 p->src.path(p->src.self, i)));
     }
     return D9D_OK;
 }
 
-static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, struct problems *ps)
+static d9d_status bind_inputs(d9d_map_plan *p, const d9d_map_plan_opts *opt,
+                              struct problem_list *ps)
 {
     D9D_TRY(find_sources(p));
     for (size_t i = 0; i < p->m->inputs.len; i++) {
         const uint32_t at = p->sources[i];
-        const size_t value = d9di_map_number(&p->m->inputs, i);
+        const size_t value = d9di_mapper_entry_value(&p->m->inputs, i);
 
         if (at == NOWHERE) {
             D9D_TRY(note_missing(p, i, ps));
             continue;
         }
-        D9D_TRY(d9di_map_view_of(p->src.at(p->src.self, at), at, &p->arena, &p->views[value]));
+        D9D_TRY(
+            d9di_mapper_view_tensor(p->src.at(p->src.self, at), at, &p->arena, &p->views[value]));
         if (opt->floating)
             D9D_TRY(check_floating(p, value, ps));
         D9D_TRY(check_expect(p, value, ps));
@@ -158,9 +162,9 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_plan_options *opt, stru
 }
 
 /* Views of the outputs of one step; left unknown where an input is. */
-static d9d_status infer_step(d9d_map_plan *p, const d9di_map_step *s, struct problems *ps)
+static d9d_status infer_step(d9d_map_plan *p, const d9di_mapper_step *s, struct problem_list *ps)
 {
-    d9di_map_infer x = {p->m, s, p->views, NULL, &p->arena};
+    d9di_mapper_infer x = {p->m, s, p->views, NULL, &p->arena};
     d9d_status st;
 
     for (size_t k = 0; k < s->n_in; k++)
@@ -173,7 +177,7 @@ static d9d_status infer_step(d9d_map_plan *p, const d9di_map_step *s, struct pro
         return no_memory();
     st = s->op->infer(&x);
     if (st == D9D_EMISMATCH)
-        return note(ps, MISSHAPED, "tensor %s", d9d_err_message());
+        return note_problem(ps, MISSHAPED, "tensor %s", d9d_err_message());
     D9D_TRY(st);
     for (size_t k = 0; k < s->n_out; k++) {
         p->n_boxes += x.out[k].n;
@@ -188,36 +192,36 @@ static d9d_status infer_step(d9d_map_plan *p, const d9di_map_step *s, struct pro
 
 /* --- outputs ------------------------------------------------------------------------- */
 
-static bool is_kept(const char *name, const char *end)
+static bool has_suffix(const char *name, const char *end)
 {
     const size_t n = strlen(name), k = end != NULL ? strlen(end) : 0;
 
     return k > 0 && n >= k && strcmp(name + n - k, end) == 0;
 }
 
-static d9d_status make_output(d9d_map_plan *p, const d9d_plan_options *opt, size_t i)
+static d9d_status make_output(d9d_map_plan *p, const d9d_map_plan_opts *opt, size_t i)
 {
-    size_t value = d9di_map_number(&p->m->outputs, i);
-    d9d_st_tensor *t = &p->outputs[i];
-    d9di_map_view *view = d9d_arena_alloc(&p->arena, sizeof(*view));
+    size_t value = d9di_mapper_entry_value(&p->m->outputs, i);
+    d9d_safetensors_tensor *t = &p->outputs[i];
+    d9di_mapper_view *view = d9d_arena_alloc(&p->arena, sizeof(*view));
 
     if (view == NULL)
         return no_memory();
     *view = p->views[value];
     t->name = p->m->outputs.entries[i].key;
-    if (opt->cast && d9di_is_float(view->dtype) && !is_kept(t->name, opt->keep))
-        D9D_TRY(d9di_map_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
+    if (opt->cast && d9di_cast_is_float(view->dtype) && !has_suffix(t->name, opt->keep_suffix))
+        D9D_TRY(d9di_mapper_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
     t->dtype = view->dtype;
     t->ndim = view->ndim;
     memcpy(t->shape, view->shape, sizeof(t->shape));
-    if (!d9d_st_shape_bytes(t->dtype, t->ndim, t->shape, &t->bytes) ||
-        !d9d_add_u64(p->bytes, t->bytes, &p->bytes))
+    if (!d9d_safetensors_shape_bytes(t->dtype, t->ndim, t->shape, &t->bytes) ||
+        !d9d_checked_add_u64(p->bytes, t->bytes, &p->bytes))
         return D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s: its size overflows", p->mapper, t->name);
     p->out_views[i] = view;
     return D9D_OK;
 }
 
-static d9d_status make_outputs(d9d_map_plan *p, const d9d_plan_options *opt)
+static d9d_status make_outputs(d9d_map_plan *p, const d9d_map_plan_opts *opt)
 {
     p->n_outputs = p->m->outputs.len;
     p->outputs = d9d_arena_alloc(&p->arena, (p->n_outputs + 1) * sizeof(*p->outputs));
@@ -229,9 +233,9 @@ static d9d_status make_outputs(d9d_map_plan *p, const d9d_plan_options *opt)
     return D9D_OK;
 }
 
-static d9d_status build(d9d_map_plan *p, const d9d_plan_options *opt)
+static d9d_status build_plan(d9d_map_plan *p, const d9d_map_plan_opts *opt)
 {
-    struct problems ps = {.opt = opt};
+    struct problem_list ps = {.opt = opt};
     d9d_status st = D9D_OK;
 
     p->views = d9d_arena_alloc(&p->arena, (p->m->values.len + 1) * sizeof(*p->views));
@@ -240,17 +244,17 @@ static d9d_status build(d9d_map_plan *p, const d9d_plan_options *opt)
     D9D_TRY_OR(st, bind_inputs(p, opt, &ps), out);
     for (size_t i = 0; i < p->m->steps.len; i++)
         D9D_TRY_OR(st, infer_step(p, &p->m->steps.data[i], &ps), out);
-    D9D_TRY_OR(st, conclude(&ps, p), out);
-    D9D_TRY_OR(st, d9di_map_groups(p->m, &p->arena, &p->group, &p->n_groups), out);
+    D9D_TRY_OR(st, report_problems(&ps, p), out);
+    D9D_TRY_OR(st, d9di_mapper_groups(p->m, &p->arena, &p->group, &p->n_groups), out);
     D9D_TRY_OR(st, make_outputs(p, opt), out);
-    p->peak = d9di_map_peak(p);
+    p->peak = d9di_map_read_peak_bytes(p);
 out:
     d9d_buf_release(&ps.first);
     return st;
 }
 
-static d9d_status begin(d9d_map_plan *p, const d9d_mapper *m, const d9d_source *src,
-                        const d9d_plan_options *opt)
+static d9d_status init_plan(d9d_map_plan *p, const d9d_mapper *m, const d9d_tensor_source *src,
+                            const d9d_map_plan_opts *opt)
 {
     p->m = m;
     p->src = *src;
@@ -260,51 +264,51 @@ static d9d_status begin(d9d_map_plan *p, const d9d_mapper *m, const d9d_source *
     return p->source == NULL || p->mapper == NULL || src->n > NOWHERE - 1 ? no_memory() : D9D_OK;
 }
 
-d9d_status d9d_plan_create(const d9d_mapper *m, const d9d_source *src, const d9d_plan_options *opt,
-                           d9d_map_plan **out)
+d9d_status d9d_map_plan_create(const d9d_mapper *m, const d9d_tensor_source *src,
+                               const d9d_map_plan_opts *opt, d9d_map_plan **out)
 {
-    static const d9d_plan_options none = {0};
+    static const d9d_map_plan_opts none = {0};
     d9d_map_plan *p = calloc(1, sizeof(*p));
     d9d_status st;
 
     if (p == NULL)
         return no_memory();
     opt = opt != NULL ? opt : &none;
-    D9D_TRY_OR(st, begin(p, m, src, opt), out);
-    if (opt->cast && !d9di_can_cast(D9D_F32, opt->cast_to)) {
+    D9D_TRY_OR(st, init_plan(p, m, src, opt), out);
+    if (opt->cast && !d9di_cast_is_supported(D9D_F32, opt->cast_to)) {
         st =
-            D9D_FAIL(D9D_ECONFIG, "%s: cannot cast to %s", p->mapper, d9d_dtype_word(opt->cast_to));
+            D9D_FAIL(D9D_ECONFIG, "%s: cannot cast to %s", p->mapper, d9d_dtype_name(opt->cast_to));
         goto out;
     }
-    D9D_TRY_OR(st, build(p, opt), out);
+    D9D_TRY_OR(st, build_plan(p, opt), out);
     *out = p;
     p = NULL;
 out:
-    d9d_plan_free(p);
+    d9d_map_plan_free(p);
     return st;
 }
 
-d9d_status d9d_plan_check_names(const d9d_mapper *m, const d9d_source *src,
-                                const d9d_plan_options *opt)
+d9d_status d9d_map_plan_check_names(const d9d_mapper *m, const d9d_tensor_source *src,
+                                    const d9d_map_plan_opts *opt)
 {
-    struct problems ps = {.opt = opt};
+    struct problem_list ps = {.opt = opt};
     d9d_map_plan p = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, begin(&p, m, src, opt), out);
+    D9D_TRY_OR(st, init_plan(&p, m, src, opt), out);
     D9D_TRY_OR(st, find_sources(&p), out);
     for (size_t i = 0; i < m->inputs.len; i++)
         if (p.sources[i] == NOWHERE)
             D9D_TRY_OR(st, note_missing(&p, i, &ps), out);
     D9D_TRY_OR(st, note_unused(&p, &ps), out);
-    st = conclude(&ps, &p);
+    st = report_problems(&ps, &p);
 out:
     d9d_buf_release(&ps.first);
     d9d_arena_release(&p.arena);
     return st;
 }
 
-void d9d_plan_free(d9d_map_plan *p)
+void d9d_map_plan_free(d9d_map_plan *p)
 {
     if (p == NULL)
         return;
@@ -312,20 +316,20 @@ void d9d_plan_free(d9d_map_plan *p)
     free(p);
 }
 
-size_t d9d_plan_output_count(const d9d_map_plan *p)
+size_t d9d_map_plan_output_count(const d9d_map_plan *p)
 {
     return p->n_outputs;
 }
-const d9d_st_tensor *d9d_plan_output(const d9d_map_plan *p, size_t i)
+const d9d_safetensors_tensor *d9d_map_plan_output(const d9d_map_plan *p, size_t i)
 {
     return &p->outputs[i];
 }
-uint64_t d9d_plan_bytes(const d9d_map_plan *p)
+uint64_t d9d_map_plan_bytes(const d9d_map_plan *p)
 {
     return p->bytes;
 }
 
-uint64_t d9d_plan_peak_bytes(const d9d_map_plan *p, int jobs)
+uint64_t d9d_map_plan_peak_bytes(const d9d_map_plan *p, int jobs)
 {
     return p->peak * (uint64_t)(jobs > 0 ? jobs : d9d_thread_cpus());
 }

@@ -8,7 +8,7 @@
 
 #include "d9d/base/json.h"
 
-static const d9di_map_value *value_of(const d9d_map_plan *p, uint32_t v)
+static const d9di_mapper_value *input_value(const d9d_map_plan *p, uint32_t v)
 {
     return &p->m->values.data[v];
 }
@@ -28,21 +28,22 @@ static d9d_status put_dims(d9d_buf *b, const int64_t *x, int n)
 
 /* --- text -------------------------------------------------------------------------- */
 
-static d9d_status nothing(d9di_print *x)
+static d9d_status print_nothing(d9di_map_print *x)
 {
     (void)x;
     return D9D_OK;
 }
 
 /* The kinds of steps in the order in which they are done. */
-d9d_status d9di_print_operations(const d9d_map_plan *p, const d9di_print_group *g, d9d_buf *b)
+d9d_status d9di_map_print_operations(const d9d_map_plan *p, const d9di_map_print_group *g,
+                                     d9d_buf *b)
 {
     d9d_buf one = {0}, last = {0};
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < g->n_steps; i++) {
         one.len = 0;
-        D9D_TRY_OR(st, d9di_map_step_print(&p->m->steps.data[g->steps[i]], &one), out);
+        D9D_TRY_OR(st, d9di_mapper_step_print(&p->m->steps.data[g->steps[i]], &one), out);
         if (last.data != NULL && strcmp(one.data, last.data) == 0)
             continue;
         D9D_TRY_OR(st, d9d_buf_printf(b, "%s%s", i > 0 ? ", " : "", one.data), out);
@@ -56,7 +57,7 @@ out:
 }
 
 /* "  | [0:1, 0:20] of a.weight from element 0 by [0, 1], cast to bfloat16" */
-static d9d_status text_box(d9di_print *x, const d9di_map_box *box, int ndim)
+static d9d_status text_box(d9di_map_print *x, const d9di_mapper_box *box, int ndim)
 {
     D9D_TRY(d9d_buf_printf(x->out, "  | ["));
     for (int d = 0; d < ndim; d++)
@@ -66,55 +67,55 @@ static d9d_status text_box(d9di_print *x, const d9di_map_box *box, int ndim)
                            x->p->src.at(x->p->src.self, box->source)->name, box->base));
     D9D_TRY(put_dims(x->out, box->stride, ndim));
     for (int i = 0; i < box->n_casts; i++)
-        D9D_TRY(d9d_buf_printf(x->out, ", cast to %s", d9d_dtype_word(box->casts[i])));
+        D9D_TRY(d9d_buf_printf(x->out, ", cast to %s", d9d_dtype_name(box->casts[i])));
     return d9d_buf_printf(x->out, "\n");
 }
 
-static d9d_status text_group(d9di_print *x, const d9di_print_group *g)
+static d9d_status text_group(d9di_map_print *x, const d9di_map_print_group *g)
 {
     const d9d_map_plan *p = x->p;
-    char text[D9D_ST_DESCRIBE];
+    char text[D9D_SAFETENSORS_DESCRIBE];
 
     D9D_TRY(d9d_buf_printf(x->out, "group %" PRIu32 ": ", g->number));
-    D9D_TRY(d9di_print_operations(p, g, x->out));
+    D9D_TRY(d9di_map_print_operations(p, g, x->out));
     D9D_TRY(d9d_buf_printf(x->out, ": %" PRIu64 " bytes\n", g->written));
     for (size_t i = 0; i < g->n_inputs; i++) {
-        const d9d_st_tensor *t = d9di_print_input(p, g->inputs[i]);
-        const char *file = d9di_print_place(p, g->inputs[i]);
+        const d9d_safetensors_tensor *t = d9di_map_print_input(p, g->inputs[i]);
+        const char *file = d9di_map_print_path(p, g->inputs[i]);
 
-        D9D_TRY(d9d_buf_printf(x->out, "  < %s %s", t->name, d9d_st_describe(t, text)));
+        D9D_TRY(d9d_buf_printf(x->out, "  < %s %s", t->name, d9d_safetensors_describe(t, text)));
         if (*file != '\0')
             D9D_TRY(d9d_buf_printf(x->out, " (%s at %" PRIu64 ")", file, t->offset));
         D9D_TRY(d9d_buf_printf(x->out, "\n"));
     }
     for (size_t i = 0; i < g->n_outputs; i++) {
-        const d9d_st_tensor *t = &p->outputs[g->outputs[i]];
-        const d9di_map_view *v = p->out_views[g->outputs[i]];
+        const d9d_safetensors_tensor *t = &p->outputs[g->outputs[i]];
+        const d9di_mapper_view *v = p->out_views[g->outputs[i]];
 
-        D9D_TRY(d9d_buf_printf(x->out, "  > %s %s\n", t->name, d9d_st_describe(t, text)));
-        for (size_t k = 0; k < v->n && (x->flags & D9D_PLAN_BOXES); k++)
+        D9D_TRY(d9d_buf_printf(x->out, "  > %s %s\n", t->name, d9d_safetensors_describe(t, text)));
+        for (size_t k = 0; k < v->n && (x->flags & D9D_MAP_PLAN_BOXES); k++)
             D9D_TRY(text_box(x, &v->boxes[k], v->ndim));
     }
     return D9D_OK;
 }
 
-d9d_status d9di_print_totals(d9di_print *x)
+d9d_status d9di_map_print_totals(d9di_map_print *x)
 {
     return d9d_buf_printf(x->out,
                           "%" PRIu32 " groups, %zu tensors in, %zu out, %" PRIu64
                           " bytes to read, %" PRIu64 " to write, %" PRIu64
                           " bytes of memory a job\n",
                           x->p->n_groups, x->p->m->inputs.len, x->p->n_outputs, x->read,
-                          x->p->bytes, d9d_plan_peak_bytes(x->p, 1));
+                          x->p->bytes, d9d_map_plan_peak_bytes(x->p, 1));
 }
 
 /* --- JSON ---------------------------------------------------------------------------- */
 
-static d9d_status put_tensor(d9d_buf *b, const d9d_st_tensor *t, bool first)
+static d9d_status put_tensor(d9d_buf *b, const d9d_safetensors_tensor *t, bool first)
 {
     D9D_TRY(d9d_buf_printf(b, "%s{\"name\": ", first ? "" : ", "));
     D9D_TRY(put_text(b, t->name));
-    D9D_TRY(d9d_buf_printf(b, ", \"dtype\": \"%s\", \"shape\": ", d9d_dtype_word(t->dtype)));
+    D9D_TRY(d9d_buf_printf(b, ", \"dtype\": \"%s\", \"shape\": ", d9d_dtype_name(t->dtype)));
     D9D_TRY(put_dims(b, t->shape, t->ndim));
     return d9d_buf_printf(b, ", \"bytes\": %" PRIu64, t->bytes);
 }
@@ -123,36 +124,36 @@ static d9d_status put_names(const d9d_map_plan *p, const uint32_t *values, size_
 {
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(d9d_buf_printf(b, "%s", i > 0 ? ", " : ""));
-        D9D_TRY(put_text(b, value_of(p, values[i])->name));
+        D9D_TRY(put_text(b, input_value(p, values[i])->name));
     }
     return D9D_OK;
 }
 
-static d9d_status json_begin(d9di_print *x)
+static d9d_status json_begin(d9di_map_print *x)
 {
     return d9d_buf_printf(x->out, "{\"schema\": \"d9d.map-plan.v1\", \"groups\": [");
 }
 
-static d9d_status json_inputs(d9di_print *x, const d9di_print_group *g)
+static d9d_status json_inputs(d9di_map_print *x, const d9di_map_print_group *g)
 {
     for (size_t i = 0; i < g->n_inputs; i++) {
-        const d9d_st_tensor *t = d9di_print_input(x->p, g->inputs[i]);
+        const d9d_safetensors_tensor *t = d9di_map_print_input(x->p, g->inputs[i]);
 
         D9D_TRY(put_tensor(x->out, t, i == 0));
         D9D_TRY(d9d_buf_printf(x->out, ", \"file\": "));
-        D9D_TRY(put_text(x->out, d9di_print_place(x->p, g->inputs[i])));
+        D9D_TRY(put_text(x->out, d9di_map_print_path(x->p, g->inputs[i])));
         D9D_TRY(d9d_buf_printf(x->out, ", \"offset\": %" PRIu64 "}", t->offset));
     }
     return D9D_OK;
 }
 
-static d9d_status json_steps(d9di_print *x, const d9di_print_group *g)
+static d9d_status json_steps(d9di_map_print *x, const d9di_map_print_group *g)
 {
     for (size_t i = 0; i < g->n_steps; i++) {
-        const d9di_map_step *s = &x->p->m->steps.data[g->steps[i]];
+        const d9di_mapper_step *s = &x->p->m->steps.data[g->steps[i]];
 
         D9D_TRY(d9d_buf_printf(x->out, "%s{\"operation\": \"", i > 0 ? ", " : ""));
-        D9D_TRY(d9di_map_step_print(s, x->out));
+        D9D_TRY(d9di_mapper_step_print(s, x->out));
         D9D_TRY(d9d_buf_printf(x->out, "\", \"from\": ["));
         D9D_TRY(put_names(x->p, s->in, s->n_in, x->out));
         D9D_TRY(d9d_buf_printf(x->out, "], \"to\": ["));
@@ -162,7 +163,7 @@ static d9d_status json_steps(d9di_print *x, const d9di_print_group *g)
     return D9D_OK;
 }
 
-static d9d_status json_box(d9di_print *x, const d9di_map_box *box, int ndim)
+static d9d_status json_box(d9di_map_print *x, const d9di_mapper_box *box, int ndim)
 {
     d9d_buf *b = x->out;
 
@@ -176,17 +177,17 @@ static d9d_status json_box(d9di_print *x, const d9di_map_box *box, int ndim)
     D9D_TRY(put_dims(b, box->stride, ndim));
     D9D_TRY(d9d_buf_printf(b, ", \"casts\": ["));
     for (int i = 0; i < box->n_casts; i++)
-        D9D_TRY(d9d_buf_printf(b, "%s\"%s\"", i > 0 ? ", " : "", d9d_dtype_word(box->casts[i])));
+        D9D_TRY(d9d_buf_printf(b, "%s\"%s\"", i > 0 ? ", " : "", d9d_dtype_name(box->casts[i])));
     return d9d_buf_printf(b, "]}");
 }
 
-static d9d_status json_outputs(d9di_print *x, const d9di_print_group *g)
+static d9d_status json_outputs(d9di_map_print *x, const d9di_map_print_group *g)
 {
     for (size_t i = 0; i < g->n_outputs; i++) {
-        const d9di_map_view *v = x->p->out_views[g->outputs[i]];
+        const d9di_mapper_view *v = x->p->out_views[g->outputs[i]];
 
         D9D_TRY(put_tensor(x->out, &x->p->outputs[g->outputs[i]], i == 0));
-        if (x->flags & D9D_PLAN_BOXES) {
+        if (x->flags & D9D_MAP_PLAN_BOXES) {
             D9D_TRY(d9d_buf_printf(x->out, ", \"boxes\": ["));
             for (size_t k = 0; k < v->n; k++) {
                 D9D_TRY(d9d_buf_printf(x->out, "%s", k > 0 ? ", " : ""));
@@ -199,7 +200,7 @@ static d9d_status json_outputs(d9di_print *x, const d9di_print_group *g)
     return D9D_OK;
 }
 
-static d9d_status json_group(d9di_print *x, const d9di_print_group *g)
+static d9d_status json_group(d9di_map_print *x, const d9di_map_print_group *g)
 {
     D9D_TRY(d9d_buf_printf(x->out,
                            "%s\n  {\"group\": %" PRIu32 ", \"read\": %" PRIu64
@@ -213,68 +214,69 @@ static d9d_status json_group(d9di_print *x, const d9di_print_group *g)
     return d9d_buf_printf(x->out, "]}");
 }
 
-static d9d_status json_end(d9di_print *x)
+static d9d_status json_end(d9di_map_print *x)
 {
     return d9d_buf_printf(x->out,
                           "],\n \"tensors_in\": %zu, \"tensors_out\": %zu, \"read\": %" PRIu64
                           ", \"written\": %" PRIu64 ", \"memory_bytes_per_job\": %" PRIu64 "}\n",
                           x->p->m->inputs.len, x->p->n_outputs, x->read, x->p->bytes,
-                          d9d_plan_peak_bytes(x->p, 1));
+                          d9d_map_plan_peak_bytes(x->p, 1));
 }
 
 /* --- DOT -------------------------------------------------------------------------------- */
 
-static d9d_status dot_begin(d9di_print *x)
+static d9d_status dot_begin(d9di_map_print *x)
 {
     return d9d_buf_printf(x->out, "digraph plan {\n  rankdir = LR;\n  node [shape = box];\n");
 }
 
 /* Values are boxes v<n>, steps ellipses s<n>; a value between two steps is an edge. */
-static d9d_status dot_value(const d9d_map_plan *p, uint32_t v, const d9d_st_tensor *t, d9d_buf *b)
+static d9d_status dot_value(const d9d_map_plan *p, uint32_t v, const d9d_safetensors_tensor *t,
+                            d9d_buf *b)
 {
-    char text[D9D_ST_DESCRIBE];
+    char text[D9D_SAFETENSORS_DESCRIBE];
 
     D9D_TRY(d9d_buf_printf(b, "  v%" PRIu32 " [label = ", v));
-    D9D_TRY(put_text(b, value_of(p, v)->name));
-    return d9d_buf_printf(b, ", xlabel = \"%s\"];\n", d9d_st_describe(t, text));
+    D9D_TRY(put_text(b, input_value(p, v)->name));
+    return d9d_buf_printf(b, ", xlabel = \"%s\"];\n", d9d_safetensors_describe(t, text));
 }
 
 static d9d_status dot_step(const d9d_map_plan *p, uint32_t number, d9d_buf *b)
 {
-    const d9di_map_step *s = &p->m->steps.data[number];
+    const d9di_mapper_step *s = &p->m->steps.data[number];
 
     D9D_TRY(d9d_buf_printf(b, "  s%" PRIu32 " [shape = ellipse, label = \"", number));
-    D9D_TRY(d9di_map_step_print(s, b));
+    D9D_TRY(d9di_mapper_step_print(s, b));
     D9D_TRY(d9d_buf_printf(b, "\"];\n"));
     for (size_t k = 0; k < s->n_in; k++) {
-        int32_t from = value_of(p, s->in[k])->producer;
+        int32_t from = input_value(p, s->in[k])->producer;
 
         D9D_TRY(d9d_buf_printf(b, "  %c%" PRIu32 " -> s%" PRIu32 ";\n",
                                from == D9DI_NONE ? 'v' : 's',
                                from == D9DI_NONE ? s->in[k] : (uint32_t)from, number));
     }
     for (size_t k = 0; k < s->n_out; k++)
-        if (value_of(p, s->out[k])->consumer == D9DI_NONE)
+        if (input_value(p, s->out[k])->consumer == D9DI_NONE)
             D9D_TRY(d9d_buf_printf(b, "  s%" PRIu32 " -> v%" PRIu32 ";\n", number, s->out[k]));
     return D9D_OK;
 }
 
-static d9d_status dot_group(d9di_print *x, const d9di_print_group *g)
+static d9d_status dot_group(d9di_map_print *x, const d9di_map_print_group *g)
 {
     const d9d_map_plan *p = x->p;
 
     for (size_t i = 0; i < g->n_inputs; i++)
-        D9D_TRY(dot_value(p, (uint32_t)d9di_map_number(&p->m->inputs, g->inputs[i]),
-                          d9di_print_input(p, g->inputs[i]), x->out));
+        D9D_TRY(dot_value(p, (uint32_t)d9di_mapper_entry_value(&p->m->inputs, g->inputs[i]),
+                          d9di_map_print_input(p, g->inputs[i]), x->out));
     for (size_t i = 0; i < g->n_outputs; i++)
-        D9D_TRY(dot_value(p, (uint32_t)d9di_map_number(&p->m->outputs, g->outputs[i]),
+        D9D_TRY(dot_value(p, (uint32_t)d9di_mapper_entry_value(&p->m->outputs, g->outputs[i]),
                           &p->outputs[g->outputs[i]], x->out));
     for (size_t i = 0; i < g->n_steps; i++)
         D9D_TRY(dot_step(p, g->steps[i], x->out));
     return D9D_OK;
 }
 
-static d9d_status dot_end(d9di_print *x)
+static d9d_status dot_end(d9di_map_print *x)
 {
     return d9d_buf_printf(x->out, "}\n");
 }
@@ -314,7 +316,7 @@ static d9d_status groups_of(const d9d_map_plan *p, const d9d_map *names, bool in
     if (group == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
     for (size_t i = 0; i < names->len; i++) {
-        const d9di_map_value *v = value_of(p, (uint32_t)d9di_map_number(names, i));
+        const d9di_mapper_value *v = input_value(p, (uint32_t)d9di_mapper_entry_value(names, i));
 
         group[i] = p->group[inputs ? v->consumer : v->producer];
     }
@@ -322,12 +324,12 @@ static d9d_status groups_of(const d9d_map_plan *p, const d9d_map *names, bool in
 }
 
 /* Bytes that an output is read from. */
-static uint64_t bytes_read(const d9d_map_plan *p, const d9di_map_view *v)
+static uint64_t bytes_read(const d9d_map_plan *p, const d9di_mapper_view *v)
 {
     uint64_t n = 0;
 
     for (size_t i = 0; i < v->n; i++) {
-        const d9di_map_box *b = &v->boxes[i];
+        const d9di_mapper_box *b = &v->boxes[i];
         uint64_t size = d9d_dtype_size(p->src.at(p->src.self, b->source)->dtype);
 
         for (int d = 0; d < v->ndim; d++)
@@ -337,7 +339,7 @@ static uint64_t bytes_read(const d9d_map_plan *p, const d9di_map_view *v)
     return n;
 }
 
-static d9d_status print_groups(d9di_print *x, const d9di_print_format *f)
+static d9d_status print_groups(d9di_map_print *x, const d9di_map_print_format *f)
 {
     const d9d_map_plan *p = x->p;
     struct sorted steps, inputs, outputs;
@@ -347,13 +349,13 @@ static d9d_status print_groups(d9di_print *x, const d9di_print_format *f)
     D9D_TRY(groups_of(p, &p->m->outputs, false, &x->arena, &outputs));
     D9D_TRY(f->begin(x));
     for (uint32_t g = 0; g < p->n_groups; g++) {
-        d9di_print_group one = {.number = g,
-                                .steps = steps.items + steps.first[g],
-                                .inputs = inputs.items + inputs.first[g],
-                                .outputs = outputs.items + outputs.first[g],
-                                .n_steps = steps.first[g + 1] - steps.first[g],
-                                .n_inputs = inputs.first[g + 1] - inputs.first[g],
-                                .n_outputs = outputs.first[g + 1] - outputs.first[g]};
+        d9di_map_print_group one = {.number = g,
+                                    .steps = steps.items + steps.first[g],
+                                    .inputs = inputs.items + inputs.first[g],
+                                    .outputs = outputs.items + outputs.first[g],
+                                    .n_steps = steps.first[g + 1] - steps.first[g],
+                                    .n_inputs = inputs.first[g + 1] - inputs.first[g],
+                                    .n_outputs = outputs.first[g + 1] - outputs.first[g]};
 
         for (size_t i = 0; i < one.n_outputs; i++) {
             one.written += p->outputs[one.outputs[i]].bytes;
@@ -365,14 +367,16 @@ static d9d_status print_groups(d9di_print *x, const d9di_print_format *f)
     return f->end(x);
 }
 
-static const d9di_print_format text_format = {"text", nothing, text_group, d9di_print_totals};
-static const d9di_print_format json_format = {"json", json_begin, json_group, json_end};
-static const d9di_print_format dot_format = {"dot", dot_begin, dot_group, dot_end};
+static const d9di_map_print_format text_format = {"text", print_nothing, text_group,
+                                                  d9di_map_print_totals};
+static const d9di_map_print_format json_format = {"json", json_begin, json_group, json_end};
+static const d9di_map_print_format dot_format = {"dot", dot_begin, dot_group, dot_end};
 
-static const d9di_print_format *pick_format(const char *name, unsigned flags)
+static const d9di_map_print_format *pick_format(const char *name, unsigned flags)
 {
-    const d9di_print_format *const formats[] = {
-        flags & D9D_PLAN_ALL ? &text_format : &d9di_print_brief, &json_format, &dot_format};
+    const d9di_map_print_format *const formats[] = {
+        flags & D9D_MAP_PLAN_ALL ? &text_format : &d9di_map_print_summary, &json_format,
+        &dot_format};
 
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
         if (strcmp(formats[i]->name, name) == 0)
@@ -380,16 +384,17 @@ static const d9di_print_format *pick_format(const char *name, unsigned flags)
     return NULL;
 }
 
-d9d_status d9d_plan_print(const d9d_map_plan *p, const char *format, unsigned flags, d9d_buf *out)
+d9d_status d9d_map_plan_print(const d9d_map_plan *p, const char *format, unsigned flags,
+                              d9d_buf *out)
 {
-    const d9di_print_format *f = pick_format(format, flags);
-    d9di_print x = {.p = p, .flags = flags, .out = out};
+    const d9di_map_print_format *f = pick_format(format, flags);
+    d9di_map_print x = {.p = p, .flags = flags, .out = out};
     d9d_status st;
 
     if (f == NULL)
         return D9D_FAIL(D9D_EINVAL, "plan: unknown format \"%s\"", format);
     st = print_groups(&x, f);
-    d9di_brief_free(x.brief);
+    d9di_map_summary_free(x.summary);
     d9d_arena_release(&x.arena);
     return st;
 }

@@ -5,45 +5,46 @@
 #include "ckpt/mapper/map_plan.h"
 
 /* One group: numbers of its steps, and of its inputs and outputs in order of declaration. */
-typedef struct d9di_print_group {
+typedef struct d9di_map_print_group {
     uint32_t number;
     const uint32_t *steps, *inputs, *outputs;
     size_t n_steps, n_inputs, n_outputs;
     uint64_t read, written; /* bytes */
-} d9di_print_group;
+} d9di_map_print_group;
 
 /* What a way of printing keeps between its calls. */
-typedef struct d9di_print {
+typedef struct d9di_map_print {
     const d9d_map_plan *p;
     unsigned flags;
     d9d_buf *out;
     d9d_arena arena;
-    uint64_t read;            /* of all groups */
-    struct d9di_brief *brief; /* of the brief text */
-} d9di_print;
+    uint64_t read;                    /* of all groups */
+    struct d9di_map_summary *summary; /* of the brief text */
+} d9di_map_print;
 
-typedef struct d9di_print_format {
+typedef struct d9di_map_print_format {
     const char *name;
-    d9d_status (*begin)(d9di_print *x);
-    d9d_status (*group)(d9di_print *x, const d9di_print_group *g);
-    d9d_status (*end)(d9di_print *x);
-} d9di_print_format;
+    d9d_status (*begin)(d9di_map_print *x);
+    d9d_status (*group)(d9di_map_print *x, const d9di_map_print_group *g);
+    d9d_status (*end)(d9di_map_print *x);
+} d9di_map_print_format;
 
 /* Groups that differ by numbers in names are one entry (map_summary.c). */
-extern const d9di_print_format d9di_print_brief;
-void d9di_brief_free(struct d9di_brief *b);
+extern const d9di_map_print_format d9di_map_print_summary;
+void d9di_map_summary_free(struct d9di_map_summary *b);
 
-static inline const d9d_st_tensor *d9di_print_input(const d9d_map_plan *p, uint32_t i)
+static inline const d9d_safetensors_tensor *d9di_map_print_input(const d9d_map_plan *p, uint32_t i)
 {
     return p->src.at(p->src.self, p->sources[i]);
 }
-static inline const char *d9di_print_place(const d9d_map_plan *p, uint32_t i)
+static inline const char *d9di_map_print_path(const d9d_map_plan *p, uint32_t i)
 {
-    return p->src.place(p->src.self, p->sources[i]);
+    return p->src.path(p->src.self, p->sources[i]);
 }
 /* The kinds of steps in the order in which they are done. */
-d9d_status d9di_print_operations(const d9d_map_plan *p, const d9di_print_group *g, d9d_buf *b);
+d9d_status d9di_map_print_operations(const d9d_map_plan *p, const d9di_map_print_group *g,
+                                     d9d_buf *b);
 /* The last line: how many, how much. */
-d9d_status d9di_print_totals(d9di_print *x);
+d9d_status d9di_map_print_totals(d9di_map_print *x);
 
 #endif /* D9DI_CKPT_MAPPER_MAP_PRINT_H */

@@ -11,19 +11,19 @@
 
 enum {
     BAND = 1 << 20, /* bytes of a source that are held at once: they stay in the cache */
-    SKIP = 2048     /* bytes between two runs that cost less to read than another call */
+    MAX_GAP = 2048  /* bytes between two runs that cost less to read than another call */
 };
 
 /* --- memory ----------------------------------------------------------------------------- */
 
-d9d_status d9di_map_room_grow(d9di_map_room *r, uint64_t size)
+d9d_status d9di_map_read_buf_grow(d9di_map_read_buf *r, uint64_t size)
 {
     const uint64_t page = 4096, round = (size + page - 1) & ~(page - 1);
 
     if (size <= r->size)
         return D9D_OK;
     free(r->data);
-    *r = (d9di_map_room){0};
+    *r = (d9di_map_read_buf){0};
     if (round < size || posix_memalign(&r->data, page, round) != 0) {
         r->data = NULL;
         return D9D_FAIL(D9D_ENOMEM, "plan: out of memory for %llu bytes", (unsigned long long)size);
@@ -32,9 +32,9 @@ d9d_status d9di_map_room_grow(d9di_map_room *r, uint64_t size)
     return D9D_OK;
 }
 
-void d9di_maker_release(d9d_maker *m)
+void d9di_map_reader_release(d9d_map_reader *m)
 {
-    free(m->piece.data);
+    free(m->scratch.data);
     free(m->raw.data);
     free(m->band.data);
 }
@@ -42,8 +42,8 @@ void d9di_maker_release(d9d_maker *m)
 /* --- boxes ------------------------------------------------------------------------------- */
 
 /* The part of box `b` inside [start, start + size): false when there is none. */
-static bool box_cut(const d9di_map_box *b, int ndim, const int64_t *start, const int64_t *size,
-                    d9di_map_box *out)
+static bool box_intersect(const d9di_mapper_box *b, int ndim, const int64_t *start,
+                          const int64_t *size, d9di_mapper_box *out)
 {
     *out = *b;
     for (int d = 0; d < ndim; d++) {
@@ -61,7 +61,7 @@ static bool box_cut(const d9di_map_box *b, int ndim, const int64_t *start, const
 }
 
 /* Elements of the source from the first to the last that a box reads. */
-static uint64_t box_extent(const d9di_map_box *b, int ndim)
+static uint64_t box_extent(const d9di_mapper_box *b, int ndim)
 {
     uint64_t last = 0;
 
@@ -70,7 +70,7 @@ static uint64_t box_extent(const d9di_map_box *b, int ndim)
     return last + 1;
 }
 
-static uint64_t box_count(const d9di_map_box *b, int ndim)
+static uint64_t box_count(const d9di_mapper_box *b, int ndim)
 {
     uint64_t n = 1;
 
@@ -80,7 +80,7 @@ static uint64_t box_count(const d9di_map_box *b, int ndim)
 }
 
 /* How many runs of neighbours in the source a box is made of. */
-static uint64_t box_runs(const d9di_map_box *b, int ndim)
+static uint64_t box_runs(const d9di_mapper_box *b, int ndim)
 {
     uint64_t run = 1;
 
@@ -93,14 +93,14 @@ static uint64_t box_runs(const d9di_map_box *b, int ndim)
 }
 
 /* Reading everything from the first element to the last costs less than each run alone. */
-static bool pays(const d9di_map_box *b, int ndim, uint64_t width)
+static bool reads_span(const d9di_mapper_box *b, int ndim, uint64_t width)
 {
     return box_extent(b, ndim) * width <=
-           box_count(b, ndim) * width + (box_runs(b, ndim) - 1) * (uint64_t)SKIP;
+           box_count(b, ndim) * width + (box_runs(b, ndim) - 1) * (uint64_t)MAX_GAP;
 }
 
 /* One run in the source and in a destination of these strides (NULL: packed). */
-static bool is_run(const d9di_map_box *b, int ndim, const int64_t *stride)
+static bool is_run(const d9di_mapper_box *b, int ndim, const int64_t *stride)
 {
     int64_t step = 1;
 
@@ -114,55 +114,57 @@ static bool is_run(const d9di_map_box *b, int ndim, const int64_t *stride)
 
 /* --- fetching ------------------------------------------------------------------------------ */
 
-struct target {
-    d9d_maker *m;
+struct read_target {
+    d9d_map_reader *m;
     int ndim;
     uint64_t width;               /* of an element, here */
     bool exact;                   /* float64, in place of the casts */
     int64_t stride[D9D_MAX_DIMS]; /* elements, of the destination */
 };
 
-static uint64_t source_width(const d9d_maker *m, const d9di_map_box *b)
+static uint64_t source_width(const d9d_map_reader *m, const d9di_mapper_box *b)
 {
     return d9d_dtype_size(m->p->src.at(m->p->src.self, b->source)->dtype);
 }
 
 /* n elements of the source from the box's first on, as they lie there, cast: to `dst`. */
-static d9d_status read_cast(const struct target *t, const d9di_map_box *b, uint64_t n, void *dst)
+static d9d_status read_cast(const struct read_target *t, const d9di_mapper_box *b, uint64_t n,
+                            void *dst)
 {
-    const d9d_source *src = &t->m->p->src;
+    const d9d_tensor_source *src = &t->m->p->src;
     const d9d_dtype from = src->at(src->self, b->source)->dtype;
     const uint64_t width = d9d_dtype_size(from), band = BAND / width;
 
     if (b->n_casts == 0 && !t->exact)
         return src->read(src->self, b->source, (uint64_t)b->base * width, dst, n * width);
-    D9D_TRY(d9di_map_room_grow(&t->m->raw, BAND));
+    D9D_TRY(d9di_map_read_buf_grow(&t->m->raw, BAND));
     for (uint64_t at = 0; at < n; at += band) {
         const uint64_t k = n - at < band ? n - at : band;
 
         D9D_TRY(src->read(src->self, b->source, ((uint64_t)b->base + at) * width, t->m->raw.data,
                           k * width));
         if (t->exact)
-            d9di_to_double(t->m->raw.data, from, (double *)dst + at, (size_t)k);
-        else if (d9di_cast(t->m->raw.data, from, b->casts, b->n_casts,
-                           (unsigned char *)dst + at * t->width, k))
-            t->m->suspect = true;
+            d9di_cast_to_f64(t->m->raw.data, from, (double *)dst + at, (size_t)k);
+        else if (d9di_cast_chain(t->m->raw.data, from, b->casts, b->n_casts,
+                                 (unsigned char *)dst + at * t->width, k))
+            t->m->maybe_overflow = true;
     }
     return D9D_OK;
 }
 
 /* A box that fits a band: read all between its ends, then spread. */
-static d9d_status fetch_band(const struct target *t, const d9di_map_box *b, unsigned char *dst)
+static d9d_status fetch_band(const struct read_target *t, const d9di_mapper_box *b,
+                             unsigned char *dst)
 {
     const uint64_t n = box_extent(b, t->ndim);
 
-    D9D_TRY(d9di_map_room_grow(&t->m->band, n * t->width));
+    D9D_TRY(d9di_map_read_buf_grow(&t->m->band, n * t->width));
     D9D_TRY(read_cast(t, b, n, t->m->band.data));
     d9di_strided_copy(t->ndim, b->size, t->width, t->m->band.data, b->stride, dst, t->stride);
     return D9D_OK;
 }
 
-static int outermost(const d9di_map_box *b, int ndim)
+static int outermost_dim(const d9di_mapper_box *b, int ndim)
 {
     int found = -1;
 
@@ -173,10 +175,11 @@ static int outermost(const d9di_map_box *b, int ndim)
 }
 
 /* Bring a box to `dst`, the place of its first element. */
-static d9d_status fetch(const struct target *t, const d9di_map_box *b, unsigned char *dst)
+static d9d_status fetch_box(const struct read_target *t, const d9di_mapper_box *b,
+                            unsigned char *dst)
 {
     const uint64_t width = source_width(t->m, b);
-    const bool whole = pays(b, t->ndim, width);
+    const bool whole = reads_span(b, t->ndim, width);
     int64_t step = 1;
     int d;
 
@@ -185,16 +188,16 @@ static d9d_status fetch(const struct target *t, const d9di_map_box *b, unsigned 
     if (whole && box_extent(b, t->ndim) * width <= BAND)
         return fetch_band(t, b, dst);
     /* Cut it: into bands, or into what lies together. */
-    d = outermost(b, t->ndim);
+    d = outermost_dim(b, t->ndim);
     if (whole && BAND / width > (uint64_t)b->stride[d])
         step = BAND / (int64_t)width / b->stride[d];
     step = step < b->size[d] ? step : (b->size[d] + 1) / 2;
     for (int64_t at = 0; at < b->size[d]; at += step) {
-        d9di_map_box part = *b;
+        d9di_mapper_box part = *b;
 
         part.size[d] = step < b->size[d] - at ? step : b->size[d] - at;
         part.base += at * b->stride[d];
-        D9D_TRY(fetch(t, &part, dst + (uint64_t)(at * t->stride[d]) * t->width));
+        D9D_TRY(fetch_box(t, &part, dst + (uint64_t)(at * t->stride[d]) * t->width));
     }
     return D9D_OK;
 }
@@ -203,8 +206,8 @@ static d9d_status fetch(const struct target *t, const d9di_map_box *b, unsigned 
 
 /* The largest box of the view that is contiguous in it, begins at its element `first` and
  * holds at most n: returns how many it holds. */
-static uint64_t next_box(const d9di_map_view *v, uint64_t first, uint64_t n, int64_t *start,
-                         int64_t *size)
+static uint64_t next_span_box(const d9di_mapper_view *v, uint64_t first, uint64_t n, int64_t *start,
+                              int64_t *size)
 {
     uint64_t inner[D9D_MAX_DIMS + 1]; /* elements of one step along a dimension */
     int cut = 0;
@@ -228,11 +231,13 @@ static uint64_t next_box(const d9di_map_view *v, uint64_t first, uint64_t n, int
     return (uint64_t)size[cut] * inner[cut + 1];
 }
 
-typedef d9d_status (*meet_fn)(const struct target *t, const d9di_map_box *b, unsigned char *dst);
+typedef d9d_status (*visit_fn)(const struct read_target *t, const d9di_mapper_box *b,
+                               unsigned char *dst);
 
-/* Call `meet` for every box of the view that meets this one, with its place. */
-static d9d_status meet_boxes(struct target *t, const d9di_map_view *v, const int64_t *start,
-                             const int64_t *size, unsigned char *dst, meet_fn meet)
+/* Call `visit` for every box of the view that meets this one, with its place. */
+static d9d_status visit_boxes(struct read_target *t, const d9di_mapper_view *v,
+                              const int64_t *start, const int64_t *size, unsigned char *dst,
+                              visit_fn visit)
 {
     int64_t step = 1;
 
@@ -241,29 +246,29 @@ static d9d_status meet_boxes(struct target *t, const d9di_map_view *v, const int
         step *= size[d];
     }
     for (size_t i = 0; i < v->n; i++) {
-        d9di_map_box b;
+        d9di_mapper_box b;
         uint64_t at = 0;
 
-        if (!box_cut(&v->boxes[i], v->ndim, start, size, &b))
+        if (!box_intersect(&v->boxes[i], v->ndim, start, size, &b))
             continue;
         for (int d = 0; d < v->ndim; d++)
             at += (uint64_t)((b.start[d] - start[d]) * t->stride[d]);
-        D9D_TRY(meet(t, &b, dst != NULL ? dst + at * t->width : NULL));
+        D9D_TRY(visit(t, &b, dst != NULL ? dst + at * t->width : NULL));
     }
     return D9D_OK;
 }
 
 /* `left` elements of output i from `first` on, `t->width` bytes each. */
-static d9d_status each_box(struct target *t, size_t i, uint64_t first, uint64_t left,
-                           unsigned char *dst, meet_fn meet)
+static d9d_status for_each_box(struct read_target *t, size_t i, uint64_t first, uint64_t left,
+                               unsigned char *dst, visit_fn visit)
 {
-    const d9di_map_view *v = t->m->p->out_views[i];
+    const d9di_mapper_view *v = t->m->p->out_views[i];
 
     while (left > 0) {
         int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-        const uint64_t k = next_box(v, first, left, start, size);
+        const uint64_t k = next_span_box(v, first, left, start, size);
 
-        D9D_TRY(meet_boxes(t, v, start, size, dst, meet));
+        D9D_TRY(visit_boxes(t, v, start, size, dst, visit));
         first += k;
         left -= k;
         dst = dst != NULL ? dst + k * t->width : NULL;
@@ -271,16 +276,16 @@ static d9d_status each_box(struct target *t, size_t i, uint64_t first, uint64_t 
     return D9D_OK;
 }
 
-static struct target target_of(d9d_maker *m, size_t i)
+static struct read_target init_target(d9d_map_reader *m, size_t i)
 {
-    const d9di_map_view *v = m->p->out_views[i];
+    const d9di_mapper_view *v = m->p->out_views[i];
 
-    return (struct target){.m = m, .ndim = v->ndim, .width = d9d_dtype_size(v->dtype)};
+    return (struct read_target){.m = m, .ndim = v->ndim, .width = d9d_dtype_size(v->dtype)};
 }
 
-static d9d_status check_span(const d9d_maker *m, size_t i, uint64_t at, uint64_t n)
+static d9d_status check_span(const d9d_map_reader *m, size_t i, uint64_t at, uint64_t n)
 {
-    const d9d_st_tensor *out = &m->p->outputs[i];
+    const d9d_safetensors_tensor *out = &m->p->outputs[i];
     const uint64_t width = d9d_dtype_size(m->p->out_views[i]->dtype);
 
     if (at % width != 0 || n % width != 0 || at > out->bytes || n > out->bytes - at)
@@ -290,36 +295,36 @@ static d9d_status check_span(const d9d_maker *m, size_t i, uint64_t at, uint64_t
     return D9D_OK;
 }
 
-d9d_status d9di_make_span(d9d_maker *m, size_t i, uint64_t first, uint64_t n, void *dst)
+d9d_status d9di_map_read_span(d9d_map_reader *m, size_t i, uint64_t first, uint64_t n, void *dst)
 {
-    struct target t = target_of(m, i);
+    struct read_target t = init_target(m, i);
 
-    return each_box(&t, i, first, n, dst, fetch);
+    return for_each_box(&t, i, first, n, dst, fetch_box);
 }
 
-d9d_status d9di_make_exact(d9d_maker *m, size_t i, uint64_t first, uint64_t n, double *dst)
+d9d_status d9di_map_read_f64(d9d_map_reader *m, size_t i, uint64_t first, uint64_t n, double *dst)
 {
-    struct target t = target_of(m, i);
+    struct read_target t = init_target(m, i);
 
     t.exact = true;
     t.width = sizeof(*dst);
-    return each_box(&t, i, first, n, (unsigned char *)dst, fetch);
+    return for_each_box(&t, i, first, n, (unsigned char *)dst, fetch_box);
 }
 
-d9d_status d9d_make(d9d_maker *m, size_t i, uint64_t at, void *dst, uint64_t n)
+d9d_status d9d_map_read(d9d_map_reader *m, size_t i, uint64_t at, void *dst, uint64_t n)
 {
     const uint64_t width = d9d_dtype_size(m->p->out_views[i]->dtype);
 
     D9D_TRY(check_span(m, i, at, n));
-    D9D_TRY(d9di_make_span(m, i, at / width, n / width, dst));
-    return d9di_overflow_span(m, i, at / width, n / width, dst);
+    D9D_TRY(d9di_map_read_span(m, i, at / width, n / width, dst));
+    return d9di_map_read_handle_overflow(m, i, at / width, n / width, dst);
 }
 
-d9d_status d9d_make_box(d9d_maker *m, size_t i, const int64_t *start, const int64_t *size,
-                        void *dst)
+d9d_status d9d_map_read_slice(d9d_map_reader *m, size_t i, const int64_t *start,
+                              const int64_t *size, void *dst)
 {
-    const d9di_map_view *v = m->p->out_views[i];
-    struct target t = target_of(m, i);
+    const d9di_mapper_view *v = m->p->out_views[i];
+    struct read_target t = init_target(m, i);
 
     for (int d = 0; d < v->ndim; d++)
         if (start[d] < 0 || size[d] < 0 || size[d] > v->shape[d] ||
@@ -327,46 +332,48 @@ d9d_status d9d_make_box(d9d_maker *m, size_t i, const int64_t *start, const int6
             return D9D_FAIL(D9D_EINVAL, "tensor %s: %lld of dimension %d from %lld on, it has %lld",
                             m->p->outputs[i].name, (long long)size[d], d, (long long)start[d],
                             (long long)v->shape[d]);
-    D9D_TRY(meet_boxes(&t, v, start, size, dst, fetch));
-    return d9di_overflow_box(m, i);
+    D9D_TRY(visit_boxes(&t, v, start, size, dst, fetch_box));
+    return d9di_map_read_check_overflow(m, i);
 }
 
-static d9d_status advise(const struct target *t, const d9di_map_box *b, unsigned char *dst)
+static d9d_status prefetch_box(const struct read_target *t, const d9di_mapper_box *b,
+                               unsigned char *dst)
 {
-    const d9d_source *src = &t->m->p->src;
+    const d9d_tensor_source *src = &t->m->p->src;
     const uint64_t width = source_width(t->m, b);
 
     (void)dst;
-    if (pays(b, t->ndim, width))
-        src->soon(src->self, b->source, (uint64_t)b->base * width, box_extent(b, t->ndim) * width);
+    if (reads_span(b, t->ndim, width))
+        src->prefetch(src->self, b->source, (uint64_t)b->base * width,
+                      box_extent(b, t->ndim) * width);
     return D9D_OK;
 }
 
-void d9d_make_soon(d9d_maker *m, size_t i, uint64_t at, uint64_t n)
+void d9d_map_prefetch(d9d_map_reader *m, size_t i, uint64_t at, uint64_t n)
 {
-    struct target t = target_of(m, i);
+    struct read_target t = init_target(m, i);
 
-    if (m->p->src.soon != NULL && check_span(m, i, at, n) == D9D_OK)
-        (void)each_box(&t, i, at / t.width, n / t.width, NULL, advise);
+    if (m->p->src.prefetch != NULL && check_span(m, i, at, n) == D9D_OK)
+        (void)for_each_box(&t, i, at / t.width, n / t.width, NULL, prefetch_box);
 }
 
-uint64_t d9di_map_peak(const d9d_map_plan *p)
+uint64_t d9di_map_read_peak_bytes(const d9d_map_plan *p)
 {
-    uint64_t most = 0;
+    uint64_t peak = 0;
 
     for (size_t i = 0; i < p->n_outputs; i++) {
-        const d9di_map_view *v = p->out_views[i];
+        const d9di_mapper_view *v = p->out_views[i];
 
         for (size_t k = 0; k < v->n; k++) {
-            const d9di_map_box *b = &v->boxes[k];
+            const d9di_mapper_box *b = &v->boxes[k];
             const d9d_dtype from = p->src.at(p->src.self, b->source)->dtype;
             const uint64_t n = box_count(b, v->ndim), fit = BAND / d9d_dtype_size(from);
             uint64_t need =
                 is_run(b, v->ndim, NULL) ? 0 : (n < fit ? n : fit) * d9d_dtype_size(v->dtype);
 
             need += b->n_casts > 0 ? BAND : 0;
-            most = need > most ? need : most;
+            peak = need > peak ? need : peak;
         }
     }
-    return most + (p->bytes < D9D_PIECE_BYTES ? p->bytes : D9D_PIECE_BYTES);
+    return peak + (p->bytes < D9D_TENSOR_SINK_CHUNK ? p->bytes : D9D_TENSOR_SINK_CHUNK);
 }

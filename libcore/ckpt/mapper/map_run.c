@@ -5,36 +5,37 @@
 #include "ckpt/mapper/map_plan.h"
 #include "d9d/base/thread.h"
 
-struct d9di_map_run {
-    const d9d_sink *sink;
+struct d9di_map_plan_job {
+    const d9d_tensor_sink *sink;
     int jobs;
-    d9d_maker *makers;    /* of every worker */
-    pthread_mutex_t lock; /* of the progress */
+    d9d_map_reader *readers; /* of every worker */
+    pthread_mutex_t lock;    /* of the progress */
     d9d_progress progress;
-    d9di_overflow overflow; /* that the plan accepts */
-    size_t overflow_first;  /* the first output with any */
+    d9di_cast_overflow overflow; /* that the plan accepts */
+    size_t overflow_first;       /* the first output with any */
 };
 
-d9d_status d9d_maker_room(d9d_maker *m, uint64_t n, void **out)
+d9d_status d9d_map_reader_scratch(d9d_map_reader *m, uint64_t n, void **out)
 {
-    D9D_TRY(d9di_map_room_grow(&m->piece, n));
-    *out = m->piece.data;
+    D9D_TRY(d9di_map_read_buf_grow(&m->scratch, n));
+    *out = m->scratch.data;
     return D9D_OK;
 }
 
-int d9d_maker_jobs(const d9d_maker *m)
+int d9d_map_reader_jobs(const d9d_map_reader *m)
 {
     return m->run->jobs;
 }
 
-void d9d_maker_done(d9d_maker *m, uint64_t n)
+void d9d_map_reader_add_progress(d9d_map_reader *m, uint64_t n)
 {
     pthread_mutex_lock(&m->run->lock);
     d9d_progress_add(&m->run->progress, n);
     pthread_mutex_unlock(&m->run->lock);
 }
 
-void d9di_map_run_note(struct d9di_map_run *r, size_t i, const d9di_overflow *o)
+void d9di_map_plan_job_add_overflow(struct d9di_map_plan_job *r, size_t i,
+                                    const d9di_cast_overflow *o)
 {
     pthread_mutex_lock(&r->lock);
     if (r->overflow.n == 0 || i < r->overflow_first)
@@ -45,7 +46,8 @@ void d9di_map_run_note(struct d9di_map_run *r, size_t i, const d9di_overflow *o)
     pthread_mutex_unlock(&r->lock);
 }
 
-static void say_overflow(const struct d9di_map_run *r, const d9d_map_plan *p, const d9d_log *log)
+static void log_overflow(const struct d9di_map_plan_job *r, const d9d_map_plan *p,
+                         const d9d_log *log)
 {
     if (r->overflow.n > 0)
         d9d_log_warn(log,
@@ -57,34 +59,35 @@ static void say_overflow(const struct d9di_map_run *r, const d9d_map_plan *p, co
                      r->overflow.largest, p->outputs[r->overflow_first].name);
 }
 
-static d9d_status fill_piece(void *arg, int worker, size_t item)
+static d9d_status fill_item(void *arg, int worker, size_t item)
 {
-    struct d9di_map_run *r = arg;
+    struct d9di_map_plan_job *r = arg;
 
-    return r->sink->fill(r->sink->self, item, &r->makers[worker]);
+    return r->sink->fill(r->sink->self, item, &r->readers[worker]);
 }
 
-d9d_status d9d_plan_run(const d9d_map_plan *p, const d9d_sink *sink, int jobs, const d9d_log *log)
+d9d_status d9d_map_plan_run(const d9d_map_plan *p, const d9d_tensor_sink *sink, int jobs,
+                            const d9d_log *log)
 {
-    struct d9di_map_run r = {.sink = sink, .lock = PTHREAD_MUTEX_INITIALIZER};
-    size_t pieces = 0;
+    struct d9di_map_plan_job r = {.sink = sink, .lock = PTHREAD_MUTEX_INITIALIZER};
+    size_t n_items = 0;
     uint64_t bytes = 0;
     d9d_status st;
 
-    D9D_TRY(sink->begin(sink->self, p->outputs, p->n_outputs, &pieces, &bytes));
+    D9D_TRY(sink->begin(sink->self, p->outputs, p->n_outputs, &n_items, &bytes));
     r.jobs = jobs > 0 ? jobs : d9d_thread_cpus();
-    r.makers = calloc((size_t)r.jobs, sizeof(*r.makers));
-    if (r.makers == NULL)
+    r.readers = calloc((size_t)r.jobs, sizeof(*r.readers));
+    if (r.readers == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
     for (int i = 0; i < r.jobs; i++)
-        r.makers[i] = (d9d_maker){.p = p, .run = &r};
+        r.readers[i] = (d9d_map_reader){.p = p, .run = &r};
     d9d_progress_start(&r.progress, log, "map", "B", bytes);
-    st = d9d_thread_run(r.jobs, pieces, fill_piece, &r);
+    st = d9d_thread_run(r.jobs, n_items, fill_item, &r);
     if (st == D9D_OK)
         d9d_progress_end(&r.progress);
-    say_overflow(&r, p, log);
+    log_overflow(&r, p, log);
     for (int i = 0; i < r.jobs; i++)
-        d9di_maker_release(&r.makers[i]);
-    free(r.makers);
+        d9di_map_reader_release(&r.readers[i]);
+    free(r.readers);
     return st;
 }

@@ -17,9 +17,9 @@
 enum { MAX_NUMBERS = 8, MAX_RUNS = 4, WIDEST = 88 };
 
 /* Tensors whose names differ by numbers. */
-struct row {
+struct summary_row {
     char mark; /* '<' or '>' */
-    const d9d_st_tensor *first;
+    const d9d_safetensors_tensor *first;
     uint64_t count;
     D9D_VEC(uint64_t) numbers[MAX_NUMBERS]; /* of every name, at each place */
     d9d_map files;                          /* of inputs */
@@ -32,14 +32,14 @@ struct entry {
     size_t first_row, n_rows;
 };
 
-struct d9di_brief {
+struct d9di_map_summary {
     d9d_map signatures; /* number of the entry, plus 1 */
     D9D_VEC(struct entry) entries;
-    D9D_VEC(struct row) rows;
+    D9D_VEC(struct summary_row) rows;
     d9d_buf signature, operations;
 };
 
-void d9di_brief_free(struct d9di_brief *b)
+void d9di_map_summary_free(struct d9di_map_summary *b)
 {
     if (b == NULL)
         return;
@@ -56,10 +56,10 @@ void d9di_brief_free(struct d9di_brief *b)
     free(b);
 }
 
-static d9d_status begin(d9di_print *x)
+static d9d_status summary_begin(d9di_map_print *x)
 {
-    x->brief = calloc(1, sizeof(*x->brief));
-    return x->brief != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
+    x->summary = calloc(1, sizeof(*x->summary));
+    return x->summary != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
 }
 
 /* --- names and their numbers --------------------------------------------------------- */
@@ -74,8 +74,9 @@ static bool read_number(const char *s, size_t *n, uint64_t *out)
     return true;
 }
 
-/* The name with # for its first MAX_NUMBERS numbers, which are put into `row` if there is one. */
-static d9d_status put_skeleton(const char *name, d9d_buf *b, struct row *row)
+/* The name with # for its first MAX_NUMBERS numbers, which are put into `summary_row` if there is
+ * one. */
+static d9d_status put_name_pattern(const char *name, d9d_buf *b, struct summary_row *summary_row)
 {
     uint64_t value;
     size_t n;
@@ -83,8 +84,8 @@ static d9d_status put_skeleton(const char *name, d9d_buf *b, struct row *row)
 
     for (const char *s = name; *s != '\0'; s += n) {
         if (k < MAX_NUMBERS && read_number(s, &n, &value)) {
-            if (row != NULL)
-                D9D_TRY(D9D_VEC_PUSH(&row->numbers[k], value));
+            if (summary_row != NULL)
+                D9D_TRY(D9D_VEC_PUSH(&summary_row->numbers[k], value));
             k++;
             D9D_TRY(b != NULL ? d9d_buf_printf(b, "#") : D9D_OK);
             continue;
@@ -96,15 +97,15 @@ static d9d_status put_skeleton(const char *name, d9d_buf *b, struct row *row)
     return D9D_OK;
 }
 
-static d9d_status put_tensor(d9d_buf *b, const d9d_st_tensor *t)
+static d9d_status put_tensor(d9d_buf *b, const d9d_safetensors_tensor *t)
 {
-    char text[D9D_ST_DESCRIBE];
+    char text[D9D_SAFETENSORS_DESCRIBE];
 
-    D9D_TRY(put_skeleton(t->name, b, NULL));
-    return d9d_buf_printf(b, " %s", d9d_st_describe(t, text));
+    D9D_TRY(put_name_pattern(t->name, b, NULL));
+    return d9d_buf_printf(b, " %s", d9d_safetensors_describe(t, text));
 }
 
-static bool alike(const d9d_st_tensor *a, const d9d_st_tensor *b)
+static bool same_layout(const d9d_safetensors_tensor *a, const d9d_safetensors_tensor *b)
 {
     const char *x = a->name, *y = b->name;
 
@@ -123,43 +124,45 @@ static bool alike(const d9d_st_tensor *a, const d9d_st_tensor *b)
 /* --- groups ------------------------------------------------------------------------------ */
 
 /* Tensor i of a group: its inputs, then its outputs. */
-static const d9d_st_tensor *tensor_at(const d9d_map_plan *p, const d9di_print_group *g, size_t i)
+static const d9d_safetensors_tensor *tensor_at(const d9d_map_plan *p, const d9di_map_print_group *g,
+                                               size_t i)
 {
-    return i < g->n_inputs ? d9di_print_input(p, g->inputs[i])
+    return i < g->n_inputs ? d9di_map_print_input(p, g->inputs[i])
                            : &p->outputs[g->outputs[i - g->n_inputs]];
 }
 
-static bool begins_run(const d9d_map_plan *p, const d9di_print_group *g, size_t i)
+static bool starts_run(const d9d_map_plan *p, const d9di_map_print_group *g, size_t i)
 {
-    return i == 0 || i == g->n_inputs || !alike(tensor_at(p, g, i - 1), tensor_at(p, g, i));
+    return i == 0 || i == g->n_inputs || !same_layout(tensor_at(p, g, i - 1), tensor_at(p, g, i));
 }
 
-static d9d_status sign(d9di_print *x, const d9di_print_group *g)
+static d9d_status put_signature(d9di_map_print *x, const d9di_map_print_group *g)
 {
-    struct d9di_brief *b = x->brief;
+    struct d9di_map_summary *b = x->summary;
 
     b->signature.len = b->operations.len = 0;
-    D9D_TRY(d9di_print_operations(x->p, g, &b->operations));
+    D9D_TRY(d9di_map_print_operations(x->p, g, &b->operations));
     D9D_TRY(d9d_buf_append(&b->signature, b->operations.data, b->operations.len));
     for (size_t i = 0; i < g->n_inputs + g->n_outputs; i++)
-        if (begins_run(x->p, g, i)) {
+        if (starts_run(x->p, g, i)) {
             D9D_TRY(d9d_buf_printf(&b->signature, "\n%c", i < g->n_inputs ? '<' : '>'));
             D9D_TRY(put_tensor(&b->signature, tensor_at(x->p, g, i)));
         }
     return D9D_OK;
 }
 
-static d9d_status add_entry(d9di_print *x, const d9di_print_group *g, size_t *out)
+static d9d_status add_entry(d9di_map_print *x, const d9di_map_print_group *g, size_t *out)
 {
-    struct d9di_brief *b = x->brief;
+    struct d9di_map_summary *b = x->summary;
     struct entry e = {.first_row = b->rows.len};
 
     e.operations = d9d_arena_strndup(&x->arena, b->operations.data, b->operations.len);
     if (e.operations == NULL)
         return D9D_FAIL(D9D_ENOMEM, "plan: out of memory");
     for (size_t i = 0; i < g->n_inputs + g->n_outputs; i++)
-        if (begins_run(x->p, g, i)) {
-            struct row r = {.mark = i < g->n_inputs ? '<' : '>', .first = tensor_at(x->p, g, i)};
+        if (starts_run(x->p, g, i)) {
+            struct summary_row r = {.mark = i < g->n_inputs ? '<' : '>',
+                                    .first = tensor_at(x->p, g, i)};
 
             D9D_TRY(D9D_VEC_PUSH(&b->rows, r));
         }
@@ -170,27 +173,28 @@ static d9d_status add_entry(d9di_print *x, const d9di_print_group *g, size_t *ou
     return D9D_VEC_PUSH(&b->entries, e);
 }
 
-static d9d_status count_tensor(d9di_print *x, const d9di_print_group *g, size_t i, struct row *r)
+static d9d_status add_to_row(d9di_map_print *x, const d9di_map_print_group *g, size_t i,
+                             struct summary_row *r)
 {
     const char *file;
 
     r->count++;
-    D9D_TRY(put_skeleton(tensor_at(x->p, g, i)->name, NULL, r));
+    D9D_TRY(put_name_pattern(tensor_at(x->p, g, i)->name, NULL, r));
     if (i >= g->n_inputs)
         return D9D_OK;
-    file = d9di_print_place(x->p, g->inputs[i]);
+    file = d9di_map_print_path(x->p, g->inputs[i]);
     return d9d_map_has(&r->files, file, strlen(file))
                ? D9D_OK
                : d9d_map_put(&r->files, file, strlen(file), NULL);
 }
 
-static d9d_status group(d9di_print *x, const d9di_print_group *g)
+static d9d_status summary_group(d9di_map_print *x, const d9di_map_print_group *g)
 {
-    struct d9di_brief *b = x->brief;
+    struct d9di_map_summary *b = x->summary;
     struct entry *e;
-    size_t at, row;
+    size_t at, summary_row;
 
-    D9D_TRY(sign(x, g));
+    D9D_TRY(put_signature(x, g));
     at = (size_t)(uintptr_t)d9d_map_get(&b->signatures, b->signature.data, b->signature.len);
     if (at == 0)
         D9D_TRY(add_entry(x, g, &at));
@@ -200,17 +204,17 @@ static d9d_status group(d9di_print *x, const d9di_print_group *g)
     e->groups++;
     e->read += g->read;
     e->written += g->written;
-    row = e->first_row;
+    summary_row = e->first_row;
     for (size_t i = 0; i < g->n_inputs + g->n_outputs; i++) {
-        row += i > 0 && begins_run(x->p, g, i);
-        D9D_TRY(count_tensor(x, g, i, &b->rows.data[row]));
+        summary_row += i > 0 && starts_run(x->p, g, i);
+        D9D_TRY(add_to_row(x, g, i, &b->rows.data[summary_row]));
     }
     return D9D_OK;
 }
 
 /* --- printing ---------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b)
+static int compare_numbers(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -223,7 +227,7 @@ static d9d_status put_numbers(d9d_buf *b, uint64_t *v, size_t n)
     size_t end;
     int runs = 0;
 
-    qsort(v, n, sizeof(*v), by_value);
+    qsort(v, n, sizeof(*v), compare_numbers);
     if (v[0] == v[n - 1])
         return d9d_buf_printf(b, "%" PRIu64, v[0]);
     for (size_t i = 0; i < n && runs < MAX_RUNS; i = end, runs++) {
@@ -238,7 +242,7 @@ static d9d_status put_numbers(d9d_buf *b, uint64_t *v, size_t n)
     return d9d_buf_printf(b, "}");
 }
 
-static d9d_status name_row(struct row *r, d9d_arena *a)
+static d9d_status name_row(struct summary_row *r, d9d_arena *a)
 {
     d9d_buf b = {0};
     d9d_status st = d9d_buf_append(&b, "", 0);
@@ -263,7 +267,7 @@ static d9d_status name_row(struct row *r, d9d_arena *a)
     return st;
 }
 
-static const char *amount(uint64_t bytes, char out[24])
+static const char *format_bytes(uint64_t bytes, char out[24])
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     double v = (double)bytes;
@@ -271,16 +275,16 @@ static const char *amount(uint64_t bytes, char out[24])
 
     for (; v >= 1000 && i < 6; i++)
         v /= 1000;
-    (void)d9d_point_format(out, 24,
-                           i == 0 || v >= 100 ? "%.0f %s"
-                           : v >= 10          ? "%.1f %s"
-                                              : "%.2f %s",
-                           v, units[i]);
+    (void)d9d_num_format(out, 24,
+                         i == 0 || v >= 100 ? "%.0f %s"
+                         : v >= 10          ? "%.1f %s"
+                                            : "%.2f %s",
+                         v, units[i]);
     return out;
 }
 
 /* Where the tensors of a row are: "model.safetensors at 1234", "3 files". */
-static d9d_status put_place(d9di_print *x, const struct row *r)
+static d9d_status put_path(d9di_map_print *x, const struct summary_row *r)
 {
     if (r->files.len == 0 || r->files.entries[0].key_len == 0)
         return D9D_OK;
@@ -290,31 +294,31 @@ static d9d_status put_place(d9di_print *x, const struct row *r)
     return r->count == 1 ? d9d_buf_printf(x->out, " at %" PRIu64, r->first->offset) : D9D_OK;
 }
 
-static d9d_status put_row(d9di_print *x, const struct row *r, int width, int count)
+static d9d_status put_row(d9di_map_print *x, const struct summary_row *r, int width, int count)
 {
-    char text[D9D_ST_DESCRIBE], times[32] = "";
+    char text[D9D_SAFETENSORS_DESCRIBE], times[32] = "";
 
     if (r->count > 1)
         (void)snprintf(times, sizeof(times), "%" PRIu64 " x ", r->count);
     D9D_TRY(d9d_buf_printf(x->out, "  %c %-*s  %*s%s", r->mark, width, r->name, count + 3, times,
-                           d9d_st_describe(r->first, text)));
-    D9D_TRY(put_place(x, r));
+                           d9d_safetensors_describe(r->first, text)));
+    D9D_TRY(put_path(x, r));
     return d9d_buf_printf(x->out, "\n");
 }
 
-static d9d_status put_entry(d9di_print *x, const struct entry *e)
+static d9d_status put_entry(d9di_map_print *x, const struct entry *e)
 {
     char read[24], written[24];
 
     if (e->groups > 1)
         D9D_TRY(d9d_buf_printf(x->out, "%" PRIu64 " x ", e->groups));
-    return d9d_buf_printf(x->out, "%s: %s read, %s written\n", e->operations, amount(e->read, read),
-                          amount(e->written, written));
+    return d9d_buf_printf(x->out, "%s: %s read, %s written\n", e->operations,
+                          format_bytes(e->read, read), format_bytes(e->written, written));
 }
 
-static d9d_status end(d9di_print *x)
+static d9d_status end(d9di_map_print *x)
 {
-    struct d9di_brief *b = x->brief;
+    struct d9di_map_summary *b = x->summary;
     int width = 0, count = 1;
 
     for (size_t i = 0; i < b->rows.len; i++) {
@@ -334,7 +338,7 @@ static d9d_status end(d9di_print *x)
         for (size_t k = 0; k < e->n_rows; k++)
             D9D_TRY(put_row(x, &b->rows.data[e->first_row + k], width, count));
     }
-    return d9di_print_totals(x);
+    return d9di_map_print_totals(x);
 }
 
-const d9di_print_format d9di_print_brief = {"text", begin, group, end};
+const d9di_map_print_format d9di_map_print_summary = {"text", summary_begin, summary_group, end};

@@ -40,7 +40,7 @@ static d9d_status add_value(d9d_mapper *m, const char *name, uint32_t *out)
 
     if (copy == NULL || m->values.len >= INT32_MAX)
         return no_memory();
-    D9D_TRY(D9D_VEC_PUSH(&m->values, (d9di_map_value){copy, D9DI_NONE, D9DI_NONE, NULL}));
+    D9D_TRY(D9D_VEC_PUSH(&m->values, (d9di_mapper_value){copy, D9DI_NONE, D9DI_NONE, NULL}));
     *out = (uint32_t)(m->values.len - 1);
     return D9D_OK;
 }
@@ -64,7 +64,7 @@ static d9d_status add_output(d9d_map *outputs, const char *name, size_t value)
     return d9d_map_put(outputs, name, strlen(name), to_pointer(value));
 }
 
-static size_t find(const d9d_map *map, const char *name, bool *found)
+static size_t find_value(const d9d_map *map, const char *name, bool *found)
 {
     void *v = d9d_map_get(map, name, strlen(name));
 
@@ -75,7 +75,7 @@ static size_t find(const d9d_map *map, const char *name, bool *found)
 /* --- steps --------------------------------------------------------------------- */
 
 /* The list is copied: it may be the caller's, or of another mapper's arena. */
-static d9d_status keep_list(d9d_mapper *m, d9di_map_args *args)
+static d9d_status copy_list(d9d_mapper *m, d9di_mapper_args *args)
 {
     int64_t *copy;
 
@@ -89,7 +89,7 @@ static d9d_status keep_list(d9d_mapper *m, d9di_map_args *args)
     return D9D_OK;
 }
 
-static d9d_status check_sizes(const char *name, const d9di_map_args *args)
+static d9d_status check_sizes(const char *name, const d9di_mapper_args *args)
 {
     for (size_t i = 0; i < args->n; i++)
         if (args->list[i] < 0)
@@ -99,14 +99,14 @@ static d9d_status check_sizes(const char *name, const d9di_map_args *args)
 }
 
 /* A mesh, its coordinate, and how many parts its coordinates have. */
-static d9d_status check_mesh(const char *name, const d9di_map_args *args, uint64_t *size)
+static d9d_status check_mesh(const char *name, const d9di_mapper_args *args, uint64_t *size)
 {
     *size = 1;
     for (size_t k = 0; k < args->n / D9DI_AXIS_LEN; k++) {
         const int64_t *axis = args->list + k * D9DI_AXIS_LEN;
-        const int64_t parts = axis[D9DI_AXIS_PARTS], at = axis[D9DI_AXIS_AT];
+        const int64_t parts = axis[D9DI_AXIS_SIZE], at = axis[D9DI_AXIS_COORD];
 
-        if (parts < 1 || !d9d_mul_u64(*size, (uint64_t)parts, size))
+        if (parts < 1 || !d9d_checked_mul_u64(*size, (uint64_t)parts, size))
             return D9D_FAIL(D9D_ECONFIG,
                             "mapper: %s: dimension %zu of the mesh has the size %" PRId64, name, k,
                             parts);
@@ -120,8 +120,8 @@ static d9d_status check_mesh(const char *name, const d9di_map_args *args, uint64
     return D9D_OK;
 }
 
-static d9d_status check_args(d9di_map_op_kind kind, const char *in, size_t n_in, const char *out,
-                             const d9di_map_args *args)
+static d9d_status check_args(d9di_mapper_op_kind kind, const char *in, size_t n_in, const char *out,
+                             const d9di_mapper_args *args)
 {
     uint64_t size;
 
@@ -138,13 +138,14 @@ static d9d_status check_args(d9di_map_op_kind kind, const char *in, size_t n_in,
     return D9D_OK;
 }
 
-d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *const *in, size_t n_in,
-                           const char *const *out, size_t n_out, const d9di_map_args *args)
+d9d_status d9di_mapper_add(d9d_mapper *m, d9di_mapper_op_kind kind, const char *const *in,
+                           size_t n_in, const char *const *out, size_t n_out,
+                           const d9di_mapper_args *args)
 {
-    d9di_map_step s = {.op = &d9di_map_ops[kind],
-                       .args = args != NULL ? *args : (d9di_map_args){0},
-                       .n_in = (uint32_t)n_in,
-                       .n_out = (uint32_t)n_out};
+    d9di_mapper_step s = {.op = &d9di_mapper_ops[kind],
+                          .args = args != NULL ? *args : (d9di_mapper_args){0},
+                          .n_in = (uint32_t)n_in,
+                          .n_out = (uint32_t)n_out};
     int32_t number = (int32_t)m->steps.len;
 
     if (n_in == 0 || (n_out == 0 && kind != D9DI_DROP))
@@ -152,7 +153,7 @@ d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *con
     if (n_in > INT32_MAX || n_out > INT32_MAX || m->steps.len >= INT32_MAX)
         return no_memory();
     D9D_TRY(check_args(kind, *in, n_in, n_out > 0 ? *out : "", &s.args));
-    D9D_TRY(keep_list(m, &s.args));
+    D9D_TRY(copy_list(m, &s.args));
     s.in = d9d_arena_alloc(&m->arena, (n_in + n_out) * sizeof(*s.in));
     if (s.in == NULL)
         return no_memory();
@@ -171,14 +172,15 @@ d9d_status d9di_mapper_add(d9d_mapper *m, d9di_map_op_kind kind, const char *con
 }
 
 /* One tensor under its own name. */
-static d9d_status add_own(d9d_mapper *m, d9di_map_op_kind kind, const char *name, int a, int b)
+static d9d_status add_inplace(d9d_mapper *m, d9di_mapper_op_kind kind, const char *name, int a,
+                              int b)
 {
-    return d9di_mapper_add(m, kind, &name, 1, &name, 1, &(d9di_map_args){.a = a, .b = b});
+    return d9di_mapper_add(m, kind, &name, 1, &name, 1, &(d9di_mapper_args){.a = a, .b = b});
 }
 
 d9d_status d9d_mapper_identity(d9d_mapper *m, const char *name)
 {
-    return add_own(m, D9DI_IDENTITY, name, 0, 0);
+    return add_inplace(m, D9DI_IDENTITY, name, 0, 0);
 }
 
 d9d_status d9d_mapper_rename(d9d_mapper *m, const char *from, const char *to)
@@ -204,52 +206,52 @@ d9d_status d9d_mapper_select(d9d_mapper *m, const char *parent, const char *cons
 
 d9d_status d9d_mapper_transpose(d9d_mapper *m, const char *name, int d0, int d1)
 {
-    return add_own(m, D9DI_TRANSPOSE, name, d0, d1);
+    return add_inplace(m, D9DI_TRANSPOSE, name, d0, d1);
 }
 
 d9d_status d9d_mapper_stack(d9d_mapper *m, const char *const *from, size_t n, const char *to,
                             int dim)
 {
-    return d9di_mapper_add(m, D9DI_STACK, from, n, &to, 1, &(d9di_map_args){.a = dim});
+    return d9di_mapper_add(m, D9DI_STACK, from, n, &to, 1, &(d9di_mapper_args){.a = dim});
 }
 
 d9d_status d9d_mapper_unstack(d9d_mapper *m, const char *from, const char *const *to, size_t n,
                               int dim)
 {
-    return d9di_mapper_add(m, D9DI_UNSTACK, &from, 1, to, n, &(d9di_map_args){.a = dim});
+    return d9di_mapper_add(m, D9DI_UNSTACK, &from, 1, to, n, &(d9di_mapper_args){.a = dim});
 }
 
 d9d_status d9d_mapper_concat(d9d_mapper *m, const char *const *from, size_t n, const char *to,
                              int dim)
 {
-    return d9di_mapper_add(m, D9DI_CONCAT, from, n, &to, 1, &(d9di_map_args){.a = dim});
+    return d9di_mapper_add(m, D9DI_CONCAT, from, n, &to, 1, &(d9di_mapper_args){.a = dim});
 }
 
 d9d_status d9d_mapper_chunk(d9d_mapper *m, const char *from, const char *const *to, size_t n,
                             int dim)
 {
-    return d9di_mapper_add(m, D9DI_CHUNK, &from, 1, to, n, &(d9di_map_args){.a = dim});
+    return d9di_mapper_add(m, D9DI_CHUNK, &from, 1, to, n, &(d9di_mapper_args){.a = dim});
 }
 
 d9d_status d9d_mapper_split(d9d_mapper *m, const char *from, const char *const *to,
                             const int64_t *sizes, size_t n, int dim)
 {
-    return d9di_mapper_add(m, D9DI_SPLIT, &from, 1, to, n, &(d9di_map_args){dim, 0, sizes, n});
+    return d9di_mapper_add(m, D9DI_SPLIT, &from, 1, to, n, &(d9di_mapper_args){dim, 0, sizes, n});
 }
 
 d9d_status d9d_mapper_squeeze(d9d_mapper *m, const char *name, int dim)
 {
-    return add_own(m, D9DI_SQUEEZE, name, dim, 0);
+    return add_inplace(m, D9DI_SQUEEZE, name, dim, 0);
 }
 
 d9d_status d9d_mapper_unsqueeze(d9d_mapper *m, const char *name, int dim)
 {
-    return add_own(m, D9DI_UNSQUEEZE, name, dim, 0);
+    return add_inplace(m, D9DI_UNSQUEEZE, name, dim, 0);
 }
 
 d9d_status d9d_mapper_cast(d9d_mapper *m, const char *name, d9d_dtype to)
 {
-    return add_own(m, D9DI_CAST, name, (int)to, 0);
+    return add_inplace(m, D9DI_CAST, name, (int)to, 0);
 }
 
 d9d_status d9d_mapper_drop(d9d_mapper *m, const char *name)
@@ -264,37 +266,38 @@ d9d_status d9d_mapper_duplicate(d9d_mapper *m, const char *from, const char *con
 
 /* --- placements ------------------------------------------------------------------- */
 
-d9di_map_args d9di_map_mesh(const d9d_placement *mesh, const int64_t *at, int n, int64_t *list)
+d9di_mapper_args d9di_mapper_mesh_args(const d9d_mapper_placement *mesh, const int64_t *at, int n,
+                                       int64_t *list)
 {
     for (int k = 0; k < n; k++) {
         int64_t *axis = list + (size_t)k * D9DI_AXIS_LEN;
 
-        axis[D9DI_AXIS_PARTS] = mesh[k].parts;
+        axis[D9DI_AXIS_SIZE] = mesh[k].mesh_size;
         axis[D9DI_AXIS_DIM] = mesh[k].shard ? mesh[k].dim : D9DI_REPLICATED;
-        axis[D9DI_AXIS_AT] = at != NULL ? at[k] : 0;
+        axis[D9DI_AXIS_COORD] = at != NULL ? at[k] : 0;
     }
-    return (d9di_map_args){.list = list, .n = (size_t)n * D9DI_AXIS_LEN};
+    return (d9di_mapper_args){.list = list, .n = (size_t)n * D9DI_AXIS_LEN};
 }
 
-d9d_status d9d_mapper_distribute(d9d_mapper *m, const char *name, const d9d_placement *mesh,
+d9d_status d9d_mapper_distribute(d9d_mapper *m, const char *name, const d9d_mapper_placement *mesh,
                                  const int64_t *at, int n)
 {
     int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
-    d9di_map_args args;
+    d9di_mapper_args args;
 
     assert(n > 0 && n <= D9D_MAX_MESH);
-    args = d9di_map_mesh(mesh, at, n, list);
+    args = d9di_mapper_mesh_args(mesh, at, n, list);
     return d9di_mapper_add(m, D9DI_DISTRIBUTE, &name, 1, &name, 1, &args);
 }
 
 d9d_status d9d_mapper_gather(d9d_mapper *m, const char *const *from, size_t n_from, const char *to,
-                             const d9d_placement *mesh, int n)
+                             const d9d_mapper_placement *mesh, int n)
 {
     int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
-    d9di_map_args args;
+    d9di_mapper_args args;
 
     assert(n > 0 && n <= D9D_MAX_MESH);
-    args = d9di_map_mesh(mesh, NULL, n, list);
+    args = d9di_mapper_mesh_args(mesh, NULL, n, list);
     return d9di_mapper_add(m, D9DI_GATHER, from, n_from, &to, 1, &args);
 }
 
@@ -302,9 +305,9 @@ d9d_status d9d_mapper_gather(d9d_mapper *m, const char *const *from, size_t n_fr
 
 d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim, const int64_t *shape)
 {
-    d9d_st_tensor *t;
+    d9d_safetensors_tensor *t;
     bool found;
-    size_t value = find(&m->inputs, input, &found);
+    size_t value = find_value(&m->inputs, input, &found);
 
     assert(ndim >= 0 && ndim <= D9D_MAX_DIMS);
     if (!found)
@@ -322,7 +325,7 @@ d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim, const i
 /* --- composing ------------------------------------------------------------------- */
 
 /* A name of `part` as it is known in `m`. */
-static d9d_status scoped(d9d_mapper *m, const char *prefix, const char *name, const char **out)
+static d9d_status prefix_name(d9d_mapper *m, const char *prefix, const char *name, const char **out)
 {
     *out = d9d_arena_printf(&m->arena, "%s%s", prefix, name);
     return *out == NULL ? no_memory() : D9D_OK;
@@ -332,11 +335,11 @@ static d9d_status scoped(d9d_mapper *m, const char *prefix, const char *name, co
 static d9d_status append_steps(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     for (size_t i = 0; i < part->steps.len; i++) {
-        d9di_map_step s = part->steps.data[i];
+        d9di_mapper_step s = part->steps.data[i];
         const uint32_t *from = s.in;
         int32_t step = (int32_t)m->steps.len;
 
-        D9D_TRY(keep_list(m, &s.args));
+        D9D_TRY(copy_list(m, &s.args));
         s.in = d9d_arena_alloc(&m->arena, ((size_t)s.n_in + s.n_out) * sizeof(*s.in));
         if (s.in == NULL)
             return no_memory();
@@ -353,9 +356,9 @@ static d9d_status append_steps(d9d_mapper *m, const d9d_mapper *part, const uint
     return D9D_OK;
 }
 
-static d9d_status copy_expect(d9d_mapper *m, const d9di_map_value *from, uint32_t value)
+static d9d_status copy_expect(d9d_mapper *m, const d9di_mapper_value *from, uint32_t value)
 {
-    d9d_st_tensor *t;
+    d9d_safetensors_tensor *t;
 
     if (from->expect == NULL || m->values.data[value].expect != NULL)
         return D9D_OK;
@@ -368,19 +371,19 @@ static d9d_status copy_expect(d9d_mapper *m, const d9di_map_value *from, uint32_
 }
 
 /* Values of `part` become values here, except its inputs that this mapper gives. */
-static d9d_status adopt_values(d9d_mapper *m, const d9d_mapper *part, bool join,
-                               const char *from_prefix, const char *to_prefix, uint32_t *number)
+static d9d_status import_values(d9d_mapper *m, const d9d_mapper *part, bool join,
+                                const char *from_prefix, const char *to_prefix, uint32_t *number)
 {
     for (size_t v = 0; v < part->values.len; v++) {
-        const d9di_map_value *value = &part->values.data[v];
+        const d9di_mapper_value *value = &part->values.data[v];
         bool input = value->producer == D9DI_NONE, joined = false;
         const char *prefix = input ? from_prefix : value->consumer == D9DI_NONE ? to_prefix : "";
         const char *name;
 
         if (join && input)
-            number[v] = (uint32_t)find(&m->outputs, value->name, &joined);
+            number[v] = (uint32_t)find_value(&m->outputs, value->name, &joined);
         if (!joined) {
-            D9D_TRY(scoped(m, prefix, value->name, &name));
+            D9D_TRY(prefix_name(m, prefix, value->name, &name));
             D9D_TRY(add_value(m, name, &number[v]));
         }
         D9D_TRY(copy_expect(m, value, number[v]));
@@ -390,10 +393,10 @@ static d9d_status adopt_values(d9d_mapper *m, const d9d_mapper *part, bool join,
 
 /* Add value v, or where a step takes it, what becomes of it: so that the outputs of a mapper
  * that follows stand where those that it takes stood. */
-static d9d_status add_final(const d9d_mapper *m, size_t v, bool *done, d9d_map *outputs)
+static d9d_status add_remaining_output(const d9d_mapper *m, size_t v, bool *done, d9d_map *outputs)
 {
     int32_t step = m->values.data[v].consumer;
-    const d9di_map_step *s;
+    const d9di_mapper_step *s;
 
     if (step == D9DI_NONE)
         return add_output(outputs, m->values.data[v].name, v);
@@ -402,7 +405,7 @@ static d9d_status add_final(const d9d_mapper *m, size_t v, bool *done, d9d_map *
     done[step] = true;
     s = &m->steps.data[step];
     for (uint32_t k = 0; k < s->n_out; k++)
-        D9D_TRY(add_final(m, s->out[k], done, outputs));
+        D9D_TRY(add_remaining_output(m, s->out[k], done, outputs));
     return D9D_OK;
 }
 
@@ -411,12 +414,12 @@ static d9d_status find_outputs(d9d_mapper *m, const d9d_mapper *part, const uint
                                bool *done, d9d_map *outputs)
 {
     for (size_t i = 0; i < m->outputs.len; i++)
-        D9D_TRY(add_final(m, d9di_map_number(&m->outputs, i), done, outputs));
+        D9D_TRY(add_remaining_output(m, d9di_mapper_entry_value(&m->outputs, i), done, outputs));
     for (size_t i = 0; i < part->inputs.len; i++) {
-        uint32_t v = number[d9di_map_number(&part->inputs, i)];
+        uint32_t v = number[d9di_mapper_entry_value(&part->inputs, i)];
 
         if (m->values.data[v].producer == D9DI_NONE)
-            D9D_TRY(add_final(m, v, done, outputs));
+            D9D_TRY(add_remaining_output(m, v, done, outputs));
     }
     return D9D_OK;
 }
@@ -425,12 +428,12 @@ static d9d_status find_outputs(d9d_mapper *m, const d9d_mapper *part, const uint
 static d9d_status add_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     for (size_t i = 0; i < part->inputs.len; i++) {
-        uint32_t v = number[d9di_map_number(&part->inputs, i)];
+        uint32_t v = number[d9di_mapper_entry_value(&part->inputs, i)];
 
         D9D_TRY(add_input(&m->inputs, m->values.data[v].name, v));
     }
     for (size_t i = 0; i < part->outputs.len; i++) {
-        uint32_t v = number[d9di_map_number(&part->outputs, i)];
+        uint32_t v = number[d9di_mapper_entry_value(&part->outputs, i)];
 
         D9D_TRY(add_output(&m->outputs, m->values.data[v].name, v));
     }
@@ -438,7 +441,7 @@ static d9d_status add_names(d9d_mapper *m, const d9d_mapper *part, const uint32_
 }
 
 /* The inputs and outputs of m followed by those of `part`. */
-static d9d_status join_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
+static d9d_status connect_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     bool *done = calloc(m->steps.len + 1, sizeof(*done));
     d9d_map outputs = {0};
@@ -447,7 +450,7 @@ static d9d_status join_names(d9d_mapper *m, const d9d_mapper *part, const uint32
     if (done == NULL)
         return no_memory();
     for (size_t i = 0; i < part->inputs.len; i++) {
-        uint32_t v = number[d9di_map_number(&part->inputs, i)];
+        uint32_t v = number[d9di_mapper_entry_value(&part->inputs, i)];
 
         if (m->values.data[v].producer == D9DI_NONE)
             D9D_TRY_OR(st, add_input(&m->inputs, m->values.data[v].name, v), out);
@@ -462,8 +465,8 @@ out:
     return st;
 }
 
-static d9d_status combine(d9d_mapper *m, d9d_mapper *part, bool join, const char *from_prefix,
-                          const char *to_prefix)
+static d9d_status combine_mappers(d9d_mapper *m, d9d_mapper *part, bool join,
+                                  const char *from_prefix, const char *to_prefix)
 {
     uint32_t *number = calloc(part->values.len + 1, sizeof(*number));
     d9d_status st;
@@ -472,24 +475,24 @@ static d9d_status combine(d9d_mapper *m, d9d_mapper *part, bool join, const char
         d9d_mapper_free(part);
         return no_memory();
     }
-    D9D_TRY_OR(st, adopt_values(m, part, join, from_prefix, to_prefix, number), out);
+    D9D_TRY_OR(st, import_values(m, part, join, from_prefix, to_prefix, number), out);
     D9D_TRY_OR(st, append_steps(m, part, number), out);
-    st = join ? join_names(m, part, number) : add_names(m, part, number);
+    st = join ? connect_names(m, part, number) : add_names(m, part, number);
 out:
     free(number);
     d9d_mapper_free(part);
     return st;
 }
 
-d9d_status d9d_mapper_beside(d9d_mapper *m, d9d_mapper *part, const char *from_prefix,
-                             const char *to_prefix)
+d9d_status d9d_mapper_union(d9d_mapper *m, d9d_mapper *part, const char *from_prefix,
+                            const char *to_prefix)
 {
-    return combine(m, part, false, from_prefix, to_prefix);
+    return combine_mappers(m, part, false, from_prefix, to_prefix);
 }
 
-d9d_status d9d_mapper_then(d9d_mapper *m, d9d_mapper *part)
+d9d_status d9d_mapper_compose(d9d_mapper *m, d9d_mapper *part)
 {
-    return combine(m, part, true, "", "");
+    return combine_mappers(m, part, true, "", "");
 }
 
 d9d_status d9d_mapper_identities(d9d_mapper *m, const d9d_mapper *of)

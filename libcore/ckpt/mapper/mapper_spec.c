@@ -9,12 +9,12 @@
 
 #include "ckpt/mapper/spec_step.h"
 
-d9d_status d9di_spec_no_memory(const char *where)
+d9d_status d9di_mapper_spec_no_memory(const char *where)
 {
     return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }
 
-d9d_status d9di_spec_blame(const char *where, d9d_status st)
+d9d_status d9di_mapper_spec_locate_failure(const char *where, d9d_status st)
 {
     static const char said[] = "mapper: ";
     d9d_err_copy e;
@@ -27,17 +27,17 @@ d9d_status d9di_spec_blame(const char *where, d9d_status st)
 }
 
 /* Names are kept in maps, with the tensor of the source that each is, or NULL. */
-static void *tensor_value(const d9d_st_tensor *t)
+static void *tensor_value(const d9d_safetensors_tensor *t)
 {
     return (void *)(uintptr_t)t;
 }
 
-d9d_status d9di_spec_check_templates(const d9di_step *x, const d9di_glob *from, const d9di_glob *to,
-                                     size_t n)
+d9d_status d9di_mapper_spec_check_templates(const d9di_mapper_spec_context *x,
+                                            const d9di_glob *from, const d9di_glob *to, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < to[i].n; k++) {
-            const char *name = to[i].piece[k].capture;
+            const char *name = to[i].tokens[k].capture;
 
             if (d9di_glob_find(from, name) < 0 &&
                 (x->op->arity != D9DI_SPREAD || x->s->over == NULL ||
@@ -50,11 +50,12 @@ d9d_status d9di_spec_check_templates(const d9di_step *x, const d9di_glob *from, 
 
 /* --- stages within stages --------------------------------------------------------------------- */
 
-static d9d_status build_body(d9di_build *b, const d9di_spec_body *body, const char *where,
-                             const d9d_map *live, d9d_mapper **out);
+static d9d_status build_body(d9di_mapper_spec_builder *b, const d9di_mapper_spec_body *body,
+                             const char *where, const d9d_map *live, d9d_mapper **out);
 
 /* The names that a prefix is taken off of, for one reading of it. */
-static d9d_status scope_one(d9di_step *x, const d9di_match *first, size_t n, const char *to_prefix)
+static d9d_status scope_prefix(d9di_mapper_spec_context *x, const d9di_mapper_spec_match *first,
+                               size_t n, const char *to_prefix)
 {
     char *prefix = d9d_arena_strndup(&x->b->arena, first->name, first->length), *where;
     d9d_map names = {0};
@@ -63,7 +64,7 @@ static d9d_status scope_one(d9di_step *x, const d9di_match *first, size_t n, con
 
     where = d9d_arena_printf(&x->b->arena, "%s: \"%s\"", x->where, prefix != NULL ? prefix : "");
     if (prefix == NULL || where == NULL)
-        return d9di_spec_no_memory(x->where);
+        return d9di_mapper_spec_no_memory(x->where);
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
         const char *name = first[i].name + first[i].length;
 
@@ -72,62 +73,64 @@ static d9d_status scope_one(d9di_step *x, const d9di_match *first, size_t n, con
     if (st == D9D_OK)
         st = build_body(x->b, &x->s->body, where, &names, &part);
     if (st == D9D_OK)
-        st = d9di_spec_blame(where, d9d_mapper_beside(x->m, part, prefix, to_prefix));
+        st =
+            d9di_mapper_spec_locate_failure(where, d9d_mapper_union(x->m, part, prefix, to_prefix));
     d9d_map_release(&names);
     return st;
 }
 
-static d9d_status scope_all(d9di_step *x, const d9di_glob *from, const d9di_glob *to)
+static d9d_status scope_matches(d9di_mapper_spec_context *x, const d9di_glob *from,
+                                const d9di_glob *to)
 {
     const char *order[D9DI_MAX_CAPTURES], *prefix;
-    d9di_matches found = {0};
+    d9di_mapper_spec_matches found = {0};
     d9d_status st;
     size_t end;
 
-    (void)d9di_spec_order(from, NULL, order);
-    D9D_TRY_OR(st, d9di_spec_find(&x->b->arena, from, x->live, order, &found), out);
+    (void)d9di_mapper_spec_capture_order(from, NULL, order);
+    D9D_TRY_OR(st, d9di_mapper_spec_find_matches(&x->b->arena, from, x->live, order, &found), out);
     if (found.v.len == 0 && !x->s->optional)
-        st = d9di_spec_nothing_matches(x->where, from->text, x->live);
-    d9di_spec_sort(&found);
+        st = d9di_mapper_spec_fail_no_match(x->where, from->text, x->live);
+    d9di_mapper_spec_sort_matches(&found);
     for (size_t i = 0; i < found.v.len && st == D9D_OK; i = end) {
-        const d9di_bindings b = d9di_spec_bind(order, &found.v.data[i], from->n);
+        const d9di_glob_bindings b = d9di_mapper_spec_bind_match(order, &found.v.data[i], from->n);
 
         for (end = i + 1; end < found.v.len; end++)
-            if (!d9di_spec_same(&found.v.data[i], &found.v.data[end], from->n))
+            if (!d9di_mapper_spec_same_captures(&found.v.data[i], &found.v.data[end], from->n))
                 break;
         st = d9di_glob_expand(to, &b, &x->b->arena, &prefix);
         if (st == D9D_OK)
-            st = scope_one(x, &found.v.data[i], end - i, prefix);
+            st = scope_prefix(x, &found.v.data[i], end - i, prefix);
     }
 out:
     D9D_VEC_RELEASE(&found.v);
     return st;
 }
 
-static d9d_status declare_scope(d9di_step *x)
+static d9d_status declare_scope(d9di_mapper_spec_context *x)
 {
     d9di_glob from, to;
     d9d_status st;
 
     D9D_TRY(d9di_glob_parse(x->s->from_prefix, x->where, &x->b->arena, &from));
     D9D_TRY(d9di_glob_parse(x->s->to_prefix, x->where, &x->b->arena, &to));
-    D9D_TRY(d9di_spec_check_templates(x, &from, &to, 1));
+    D9D_TRY(d9di_mapper_spec_check_templates(x, &from, &to, 1));
     D9D_TRY(d9di_glob_compile(&from, x->where, true));
-    st = scope_all(x, &from, &to);
+    st = scope_matches(x, &from, &to);
     d9di_glob_release(&from);
     return st;
 }
 
 /* What other workers take is dropped here, so that it counts as used. */
-static d9d_status keep_share(d9di_step *x, d9d_mapper *part)
+static d9d_status select_share(d9di_mapper_spec_context *x, d9d_mapper *part)
 {
     const size_t n = part->inputs.len;
     const char **names = d9d_arena_alloc(&x->b->arena, (n + 1) * sizeof(*names));
 
-    D9D_TRY(names != NULL ? D9D_OK : d9di_spec_no_memory(x->where));
+    D9D_TRY(names != NULL ? D9D_OK : d9di_mapper_spec_no_memory(x->where));
     for (size_t i = 0; i < n; i++) {
         names[i] = d9d_arena_strdup(&x->b->arena, part->inputs.entries[i].key);
-        D9D_TRY(names[i] != NULL ? D9D_OK : d9di_spec_no_memory(x->where));
+        D9D_TRY(names[i] != NULL ? D9D_OK : d9di_mapper_spec_no_memory(x->where));
     }
     D9D_TRY(d9d_mapper_shard(part, (uint64_t)x->s->total, (uint64_t)x->s->current));
     for (size_t i = 0; i < n; i++)
@@ -136,62 +139,66 @@ static d9d_status keep_share(d9di_step *x, d9d_mapper *part)
     return D9D_OK;
 }
 
-static d9d_status declare_share(d9di_step *x)
+static d9d_status declare_share(d9di_mapper_spec_context *x)
 {
     d9d_mapper *part;
     d9d_status st;
 
     D9D_TRY(build_body(x->b, &x->s->body, x->where, x->live, &part));
-    st = keep_share(x, part);
+    st = select_share(x, part);
     if (st == D9D_OK)
-        return d9di_spec_blame(x->where, d9d_mapper_beside(x->m, part, "", ""));
+        return d9di_mapper_spec_locate_failure(x->where, d9d_mapper_union(x->m, part, "", ""));
     d9d_mapper_free(part);
-    return d9di_spec_blame(x->where, st);
+    return d9di_mapper_spec_locate_failure(x->where, st);
 }
 
 /* --- steps, stages ---------------------------------------------------------------------------- */
 
-static int as_dim(int64_t dim)
+static int to_dim(int64_t dim)
 {
     return dim == D9D_INT_NULL ? D9D_SQUEEZE_ALL : (int)dim;
 }
 
 /* The args of a leaf; `list` has room for a mesh. */
-static d9di_map_args leaf_args(const d9di_spec_step *s, d9di_map_op_kind kind, int64_t *list)
+static d9di_mapper_args leaf_args(const d9di_mapper_spec_step *s, d9di_mapper_op_kind kind,
+                                  int64_t *list)
 {
-    const d9d_placement *placed = s->placements.items;
+    const d9d_mapper_placement *placed = s->placements.items;
     const int64_t *dims = s->dims.items, *parts = s->mesh.items;
-    d9d_placement mesh[D9D_MAX_MESH];
+    d9d_mapper_placement mesh[D9D_MAX_MESH];
 
     for (size_t k = 0; k < s->mesh.n; k++)
-        mesh[k] = (d9d_placement){parts[k], placed[k].shard, placed[k].dim};
+        mesh[k] = (d9d_mapper_placement){parts[k], placed[k].shard, placed[k].dim};
     switch (kind) {
-    case D9DI_TRANSPOSE: return (d9di_map_args){.a = (int)dims[0], .b = (int)dims[1]};
-    case D9DI_CAST: return (d9di_map_args){.a = s->dtype};
-    case D9DI_SPLIT: return (d9di_map_args){(int)s->dim, 0, s->sizes.items, s->sizes.n};
+    case D9DI_TRANSPOSE: return (d9di_mapper_args){.a = (int)dims[0], .b = (int)dims[1]};
+    case D9DI_CAST: return (d9di_mapper_args){.a = s->dtype};
+    case D9DI_SPLIT: return (d9di_mapper_args){(int)s->dim, 0, s->sizes.items, s->sizes.n};
     case D9DI_DISTRIBUTE:
-    case D9DI_GATHER: return d9di_map_mesh(mesh, s->coordinate.items, (int)s->mesh.n, list);
-    default: return (d9di_map_args){.a = as_dim(s->dim)};
+    case D9DI_GATHER: return d9di_mapper_mesh_args(mesh, s->coordinate.items, (int)s->mesh.n, list);
+    default: return (d9di_mapper_args){.a = to_dim(s->dim)};
     }
 }
 
-static d9d_status (*const declare[])(d9di_step *x) = {
-    [D9DI_EACH] = d9di_spec_each, [D9DI_SPREAD] = d9di_spec_each, [D9DI_JOIN] = d9di_spec_join,
-    [D9DI_SCOPE] = declare_scope, [D9DI_SHARE] = declare_share,
+static d9d_status (*const declare[])(d9di_mapper_spec_context *x) = {
+    [D9DI_EACH] = d9di_mapper_spec_declare_each,
+    [D9DI_SPREAD] = d9di_mapper_spec_declare_each,
+    [D9DI_JOIN] = d9di_mapper_spec_declare_joined,
+    [D9DI_SCOPE] = declare_scope,
+    [D9DI_SHARE] = declare_share,
 };
 
-static d9d_status build_stage(d9di_build *b, const d9d_list *steps, const char *where,
+static d9d_status build_stage(d9di_mapper_spec_builder *b, const d9d_list *steps, const char *where,
                               const d9d_map *live, d9d_mapper *m)
 {
     for (size_t i = 0; i < steps->n; i++) {
         const d9d_union *u = &((const d9d_union *)steps->items)[i];
-        const d9di_spec_op *op = &d9di_spec_ops[u->which];
-        d9di_step x = {.b = b, .s = u->value, .op = op, .live = live, .m = m};
+        const d9di_mapper_spec_op *op = &d9di_mapper_spec_ops[u->which];
+        d9di_mapper_spec_context x = {.b = b, .s = u->value, .op = op, .live = live, .m = m};
         int64_t list[D9D_MAX_MESH * D9DI_AXIS_LEN];
 
         x.where = d9d_arena_printf(&b->arena, "%s[%zu] (%s)", where, i, op->name);
         if (x.where == NULL)
-            return d9di_spec_no_memory(where);
+            return d9di_mapper_spec_no_memory(where);
         x.args = leaf_args(x.s, op->kind, list);
         D9D_TRY(declare[op->arity](&x));
     }
@@ -238,8 +245,8 @@ static d9d_status add_rest(d9d_mapper *m, int rest, const d9d_map *live)
     return D9D_OK;
 }
 
-static d9d_status add_stage(d9di_build *b, const d9d_list *steps, const char *where, d9d_map *live,
-                            d9d_mapper *m)
+static d9d_status add_stage(d9di_mapper_spec_builder *b, const d9d_list *steps, const char *where,
+                            d9d_map *live, d9d_mapper *m)
 {
     d9d_mapper *stage = NULL;
     d9d_map next = {0};
@@ -250,15 +257,15 @@ static d9d_status add_stage(d9di_build *b, const d9d_list *steps, const char *wh
     D9D_TRY_OR(st, next_names(live, stage, where, &next), out);
     d9d_map_release(live);
     *live = next;
-    st = d9di_spec_blame(where, d9d_mapper_then(m, stage));
+    st = d9di_mapper_spec_locate_failure(where, d9d_mapper_compose(m, stage));
     stage = NULL;
 out:
     d9d_mapper_free(stage);
     return st;
 }
 
-static d9d_status build_body(d9di_build *b, const d9di_spec_body *body, const char *where,
-                             const d9d_map *names, d9d_mapper **out)
+static d9d_status build_body(d9di_mapper_spec_builder *b, const d9di_mapper_spec_body *body,
+                             const char *where, const d9d_map *names, d9d_mapper **out)
 {
     const d9d_list *stages = body->stages.items;
     d9d_mapper *m = NULL, *none = NULL;
@@ -271,10 +278,10 @@ static d9d_status build_body(d9di_build *b, const d9di_spec_body *body, const ch
     for (size_t i = 0; i < body->stages.n; i++) {
         char *at = d9d_arena_printf(&b->arena, "%s: stages[%zu]", where, i);
 
-        D9D_TRY_OR(st, at != NULL ? D9D_OK : d9di_spec_no_memory(where), out);
+        D9D_TRY_OR(st, at != NULL ? D9D_OK : d9di_mapper_spec_no_memory(where), out);
         D9D_TRY_OR(st, add_stage(b, &stages[i], at, &live, m), out);
     }
-    D9D_TRY_OR(st, d9di_spec_blame(where, add_rest(m, body->rest, names)), out);
+    D9D_TRY_OR(st, d9di_mapper_spec_locate_failure(where, add_rest(m, body->rest, names)), out);
     *out = m;
     m = NULL;
 out:
@@ -296,20 +303,21 @@ static d9d_status check_names(const d9d_mapper *m, const char *where)
     return D9D_OK;
 }
 
-d9d_status d9d_mapper_spec_build(const d9d_mapper_spec *s, const d9d_source *src, d9d_mapper **out)
+d9d_status d9d_mapper_spec_build(const d9d_mapper_spec *s, const d9d_tensor_source *src,
+                                 d9d_mapper **out)
 {
-    d9di_build b = {.n_tensors = src->n};
+    d9di_mapper_spec_builder b = {.n_tensors = src->n};
     d9d_mapper *m = NULL;
     d9d_map names = {0};
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < src->n && st == D9D_OK; i++) {
-        const d9d_st_tensor *t = src->at(src->self, i);
+        const d9d_safetensors_tensor *t = src->at(src->self, i);
 
         st = d9d_map_put(&names, t->name, strlen(t->name), tensor_value(t));
     }
     if (st == D9D_OK)
-        st = d9di_spec_check_shapes(s, src, &names);
+        st = d9di_mapper_spec_check_shapes(s, src, &names);
     if (st == D9D_OK)
         st = build_body(&b, &s->body, s->name, &names, &m);
     if (st == D9D_OK)

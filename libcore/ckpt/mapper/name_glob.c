@@ -18,7 +18,7 @@ static d9d_status no_memory(const char *where)
 static const struct {
     const char *word, *regex;
 } classes[] = {
-    [D9DI_CAPTURE_PART] = {"", "([^.]+)"},
+    [D9DI_CAPTURE_COMPONENT] = {"", "([^.]+)"},
     [D9DI_CAPTURE_INT] = {"int", "(0|[1-9][0-9]{0,17})"},
     [D9DI_CAPTURE_ANY] = {"any", "(.+)"},
 };
@@ -36,7 +36,7 @@ static bool is_word(const char *s, size_t n)
 
 /* What stands between braces: "l", "l:int". */
 static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_arena *a,
-                                d9di_glob_piece *piece)
+                                d9di_glob_token *piece)
 {
     const char *colon = memchr(s, ':', n);
     size_t len = colon != NULL ? (size_t)(colon - s) : n, k = N_CLASSES - 1;
@@ -56,7 +56,7 @@ static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_
     if (k == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: \"{%.*s}\": unknown class; there are int and any", where,
                         (int)n, s);
-    piece->what = (d9di_capture_class)k;
+    piece->capture_class = (d9di_glob_capture_class)k;
     return D9D_OK;
 }
 
@@ -91,7 +91,7 @@ d9d_status d9di_glob_parse(const char *text, const char *where, d9d_arena *a, d9
         return D9D_FAIL(D9D_ECONFIG, "%s: a pattern of %zu bytes, at most %d are allowed", where,
                         strlen(text), (int)D9DI_MAX_PATTERN);
     for (;;) {
-        d9di_glob_piece *piece = &out->piece[out->n];
+        d9di_glob_token *piece = &out->tokens[out->n];
         const char *end;
 
         D9D_TRY(parse_text(&at, where, a, &piece->text));
@@ -112,7 +112,7 @@ d9d_status d9di_glob_parse(const char *text, const char *where, d9d_arena *a, d9
 int d9di_glob_find(const d9di_glob *p, const char *capture)
 {
     for (size_t i = 0; i < p->n; i++)
-        if (strcmp(p->piece[i].capture, capture) == 0)
+        if (strcmp(p->tokens[i].capture, capture) == 0)
             return (int)i;
     return -1;
 }
@@ -130,11 +130,11 @@ static d9d_status put_literal(d9d_buf *b, const char *s)
 static d9d_status check_captures(const d9di_glob *p, const char *where)
 {
     for (size_t i = 0; i < p->n; i++) {
-        if (d9di_glob_find(p, p->piece[i].capture) != (int)i)
-            return D9D_FAIL(D9D_ECONFIG, "%s: {%s} is there twice", where, p->piece[i].capture);
-        if (i > 0 && *p->piece[i].text == '\0')
+        if (d9di_glob_find(p, p->tokens[i].capture) != (int)i)
+            return D9D_FAIL(D9D_ECONFIG, "%s: {%s} is there twice", where, p->tokens[i].capture);
+        if (i > 0 && *p->tokens[i].text == '\0')
             return D9D_FAIL(D9D_ECONFIG, "%s: {%s} and {%s} need text between them", where,
-                            p->piece[i - 1].capture, p->piece[i].capture);
+                            p->tokens[i - 1].capture, p->tokens[i].capture);
     }
     return D9D_OK;
 }
@@ -152,9 +152,9 @@ d9d_status d9di_glob_compile(d9di_glob *p, const char *where, bool prefix)
     if (p->n == 0)
         return D9D_OK;
     for (size_t i = 0; i <= p->n && st == D9D_OK; i++) {
-        st = put_literal(&b, p->piece[i].text);
+        st = put_literal(&b, p->tokens[i].text);
         if (st == D9D_OK && i < p->n)
-            st = d9d_buf_printf(&b, "%s", classes[p->piece[i].what].regex);
+            st = d9d_buf_printf(&b, "%s", classes[p->tokens[i].capture_class].regex);
     }
     if (st == D9D_OK) {
         p->code = pcre2_compile((PCRE2_SPTR)b.data, b.len, options, &code, &at, NULL);
@@ -171,7 +171,7 @@ void d9di_glob_release(d9di_glob *p)
     p->code = NULL;
 }
 
-static d9d_status take_values(const d9di_glob *p, const char *name, const PCRE2_SIZE *span,
+static d9d_status copy_values(const d9di_glob *p, const char *name, const PCRE2_SIZE *span,
                               d9d_arena *a, const char **values)
 {
     for (size_t i = 0; i < p->n; i++) {
@@ -184,8 +184,8 @@ static d9d_status take_values(const d9di_glob *p, const char *name, const PCRE2_
     return D9D_OK;
 }
 
-static d9d_status run(const d9di_glob *p, const char *name, d9d_arena *a, const char **values,
-                      size_t *length, bool *matches)
+static d9d_status run_match(const d9di_glob *p, const char *name, d9d_arena *a, const char **values,
+                            size_t *length, bool *matches)
 {
     pcre2_match_data *data = pcre2_match_data_create(D9DI_MAX_CAPTURES + 1, NULL);
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
@@ -203,7 +203,7 @@ static d9d_status run(const d9di_glob *p, const char *name, d9d_arena *a, const 
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(data);
 
         *length = span[1];
-        st = take_values(p, name, span, a, values);
+        st = copy_values(p, name, span, a, values);
     } else if (rc != PCRE2_ERROR_NOMATCH) {
         st =
             D9D_FAIL(D9D_ECONFIG, "pattern \"%s\": too many ways to read tensor %s", p->text, name);
@@ -217,11 +217,11 @@ out:
 d9d_status d9di_glob_match(const d9di_glob *p, const char *name, d9d_arena *a,
                            const char *values[D9DI_MAX_CAPTURES], size_t *length, bool *matches)
 {
-    const size_t n = strlen(p->piece[0].text);
+    const size_t n = strlen(p->tokens[0].text);
 
-    *matches = strncmp(name, p->piece[0].text, n) == 0;
+    *matches = strncmp(name, p->tokens[0].text, n) == 0;
     if (*matches && p->n > 0)
-        return run(p, name, a, values, length, matches);
+        return run_match(p, name, a, values, length, matches);
     *matches = *matches && (p->prefix || name[n] == '\0');
     *length = n;
     return D9D_OK;
@@ -229,7 +229,7 @@ d9d_status d9di_glob_match(const d9di_glob *p, const char *name, d9d_arena *a,
 
 /* --- filling in --------------------------------------------------------------------------- */
 
-const char *d9di_bindings_get(const d9di_bindings *b, const char *name)
+const char *d9di_glob_bindings_get(const d9di_glob_bindings *b, const char *name)
 {
     for (size_t i = 0; i < b->n; i++)
         if (strcmp(b->name[i], name) == 0)
@@ -237,18 +237,18 @@ const char *d9di_bindings_get(const d9di_bindings *b, const char *name)
     return NULL;
 }
 
-d9d_status d9di_glob_expand(const d9di_glob *p, const d9di_bindings *b, d9d_arena *a,
+d9d_status d9di_glob_expand(const d9di_glob *p, const d9di_glob_bindings *b, d9d_arena *a,
                             const char **out)
 {
     d9d_buf text = {0};
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i <= p->n && st == D9D_OK; i++) {
-        const char *value = i < p->n ? d9di_bindings_get(b, p->piece[i].capture) : "";
+        const char *value = i < p->n ? d9di_glob_bindings_get(b, p->tokens[i].capture) : "";
 
-        st = value != NULL ? d9d_buf_printf(&text, "%s%s", p->piece[i].text, value)
+        st = value != NULL ? d9d_buf_printf(&text, "%s%s", p->tokens[i].text, value)
                            : D9D_FAIL(D9D_ECONFIG, "\"%s\": {%s} is not captured", p->text,
-                                      p->piece[i].capture);
+                                      p->tokens[i].capture);
     }
     if (st == D9D_OK) {
         *out = d9d_arena_strndup(a, text.len > 0 ? text.data : "", text.len);

@@ -18,23 +18,23 @@
 
 enum { D9DI_MAX_CAPTURES = 8, D9DI_MAX_PATTERN = 1024 };
 
-typedef enum d9di_capture_class {
-    D9DI_CAPTURE_PART,
+typedef enum d9di_glob_capture_class {
+    D9DI_CAPTURE_COMPONENT,
     D9DI_CAPTURE_INT,
     D9DI_CAPTURE_ANY
-} d9di_capture_class;
+} d9di_glob_capture_class;
 
 /* Text, then a capture (but for the last piece). */
-typedef struct d9di_glob_piece {
+typedef struct d9di_glob_token {
     const char *text;
     const char *capture; /* NULL: none */
-    d9di_capture_class what;
-} d9di_glob_piece;
+    d9di_glob_capture_class capture_class;
+} d9di_glob_token;
 
 typedef struct d9di_glob {
     const char *text; /* as written */
     size_t n;         /* captures */
-    d9di_glob_piece piece[D9DI_MAX_CAPTURES + 1];
+    d9di_glob_token tokens[D9DI_MAX_CAPTURES + 1];
     struct pcre2_real_code_8 *code; /* NULL until it is compiled, and without captures */
     bool prefix;                    /* matches the beginning of a name */
 } d9di_glob;
@@ -54,15 +54,15 @@ d9d_status d9di_glob_match(const d9di_glob *p, const char *name, d9d_arena *a,
                            const char *values[D9DI_MAX_CAPTURES], size_t *length, bool *matches);
 
 /* Names and what they stand for. */
-typedef struct d9di_bindings {
+typedef struct d9di_glob_bindings {
     size_t n;
     /* One more than captures, for a number. */
     const char *name[D9DI_MAX_CAPTURES + 1], *value[D9DI_MAX_CAPTURES + 1];
-} d9di_bindings;
+} d9di_glob_bindings;
 
-const char *d9di_bindings_get(const d9di_bindings *b, const char *name); /* or NULL */
+const char *d9di_glob_bindings_get(const d9di_glob_bindings *b, const char *name); /* or NULL */
 /* The template filled in, in the arena.  Every capture must be bound. */
-d9d_status d9di_glob_expand(const d9di_glob *p, const d9di_bindings *b, d9d_arena *a,
+d9d_status d9di_glob_expand(const d9di_glob *p, const d9di_glob_bindings *b, d9d_arena *a,
                             const char **out);
 
 #endif /* D9DI_CKPT_MAPPER_NAME_GLOB_H */

@@ -57,7 +57,7 @@ static d9d_status get_slice(const d9d_manifest *m, const json_t *v, const char *
     return D9D_OK;
 }
 
-static int by_start(const void *a, const void *b)
+static int compare_starts(const void *a, const void *b)
 {
     const d9d_slice *x = a, *y = b;
 
@@ -68,7 +68,7 @@ static int by_start(const void *a, const void *b)
 }
 
 /* Slices in order of their start: one can meet only those that start before it ends. */
-static d9d_status check_disjoint(const d9d_sliced *t, const char *where)
+static d9d_status check_disjoint(const d9d_sliced_tensor *t, const char *where)
 {
     for (size_t i = 0; i < t->n_slices; i++) {
         const d9d_box *a = &t->slices[i].box;
@@ -80,7 +80,7 @@ static d9d_status check_disjoint(const d9d_sliced *t, const char *where)
 
             if (a->ndim > 0 && b->start[0] >= a->start[0] + a->size[0])
                 break;
-            if (d9d_box_meet(a, b, &both))
+            if (d9d_box_intersect(a, b, &both))
                 return D9D_FAIL(D9D_EFORMAT, "%s: slices %s and %s overlap", where,
                                 d9d_box_text(a, one), d9d_box_text(b, other));
         }
@@ -89,7 +89,7 @@ static d9d_status check_disjoint(const d9d_sliced *t, const char *where)
 }
 
 static d9d_status get_slices(d9d_slices *s, const d9d_manifest *m, const json_t *v,
-                             const char *where, d9d_sliced *t)
+                             const char *where, d9d_sliced_tensor *t)
 {
     json_t *list;
 
@@ -105,14 +105,14 @@ static d9d_status get_slices(d9d_slices *s, const d9d_manifest *m, const json_t 
         D9D_TRY(get_slice(m, json_array_get(list, i), slice, &t->whole, &t->slices[i]));
     }
     if (t->n_slices > 0)
-        qsort(t->slices, t->n_slices, sizeof(*t->slices), by_start);
+        qsort(t->slices, t->n_slices, sizeof(*t->slices), compare_starts);
     return check_disjoint(t, where);
 }
 
 static d9d_status get_tensor(d9d_slices *s, const d9d_manifest *m, const char *path,
                              const json_t *v, size_t i)
 {
-    d9d_sliced *t = &s->tensors[i];
+    d9d_sliced_tensor *t = &s->tensors[i];
     char where[WHERE];
     const char *dtype;
     uint64_t bytes;
@@ -130,7 +130,7 @@ static d9d_status get_tensor(d9d_slices *s, const d9d_manifest *m, const char *p
         return D9D_FAIL(D9D_EFORMAT, "%s: unknown dtype \"%.32s\"", where, dtype);
     t->dtype = (d9d_dtype)found;
     D9D_TRY(get_dims(v, where, "shape", &t->whole.ndim, t->whole.dim));
-    if (!d9d_st_shape_bytes(t->dtype, t->whole.ndim, t->whole.dim, &bytes))
+    if (!d9d_safetensors_shape_bytes(t->dtype, t->whole.ndim, t->whole.dim, &bytes))
         return D9D_FAIL(D9D_EFORMAT, "%s: its size overflows", where);
     return get_slices(s, m, v, where, t);
 }
@@ -149,7 +149,7 @@ static d9d_status get_tensors(d9d_slices *s, const d9d_manifest *m, const char *
     return D9D_OK;
 }
 
-d9d_status d9d_slices_take(const d9d_manifest *m, const char *path, d9d_slices *out)
+d9d_status d9d_slices_parse(const d9d_manifest *m, const char *path, d9d_slices *out)
 {
     d9d_slices s = {0};
     d9d_status st = get_tensors(&s, m, path);
@@ -168,7 +168,7 @@ void d9d_slices_release(d9d_slices *s)
     *s = (d9d_slices){0};
 }
 
-const d9d_sliced *d9d_slices_find(const d9d_slices *s, const char *name)
+const d9d_sliced_tensor *d9d_slices_find(const d9d_slices *s, const char *name)
 {
     return d9d_map_get(&s->by_name, name, strlen(name));
 }

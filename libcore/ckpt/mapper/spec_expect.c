@@ -9,28 +9,28 @@
 #include "ckpt/mapper/spec_match.h"
 #include "ckpt/mapper/spec_tables.h"
 
-struct letters {
+struct size_letters {
     d9d_arena *a;
     d9d_map known; /* word to struct letter */
 };
 
-struct letter {
+struct size_letter {
     int64_t value;
     const char *tensor; /* that says so */
 };
 
 /* The known factors of a size, and the one that is not. */
-struct product {
+struct size_product {
     int64_t known;
     const char *unknown;
     size_t length;
 };
 
 /* Every letter with its size and the tensor that gave it: "with H = 64 (a.weight)". */
-static void put_letters(const struct letters *l, d9d_buf *b)
+static void put_letters(const struct size_letters *l, d9d_buf *b)
 {
     for (size_t i = 0; i < l->known.len; i++) {
-        const struct letter *one = l->known.entries[i].value;
+        const struct size_letter *one = l->known.entries[i].value;
 
         if (d9d_buf_printf(b, "%s%s = %" PRId64 " (%s)", i == 0 ? " with " : ", ",
                            l->known.entries[i].key, one->value, one->tensor) != D9D_OK)
@@ -38,10 +38,10 @@ static void put_letters(const struct letters *l, d9d_buf *b)
     }
 }
 
-static d9d_status mismatch(const struct letters *l, const char *where, const d9d_st_tensor *t,
-                           const d9di_spec_shape *shape)
+static d9d_status fail_shape(const struct size_letters *l, const char *where,
+                             const d9d_safetensors_tensor *t, const d9di_mapper_spec_shape *shape)
 {
-    char text[D9D_ST_DESCRIBE];
+    char text[D9D_SAFETENSORS_DESCRIBE];
     d9d_buf b = {0};
     d9d_status st = d9d_buf_printf(&b, "[");
 
@@ -52,20 +52,20 @@ static d9d_status mismatch(const struct letters *l, const char *where, const d9d
     put_letters(l, &b);
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_EMISMATCH, "%s: tensor %s is %s, expected %s", where, t->name,
-                      d9d_st_describe(t, text), b.data);
+                      d9d_safetensors_describe(t, text), b.data);
     d9d_buf_release(&b);
     return st;
 }
 
 /* false where the product overflows. */
-static bool multiply(const struct letters *l, const char *size, struct product *out,
-                     size_t *n_unknown)
+static bool parse_product(const struct size_letters *l, const char *size, struct size_product *out,
+                          size_t *n_unknown)
 {
-    *out = (struct product){.known = 1};
+    *out = (struct size_product){.known = 1};
     *n_unknown = 0;
     for (const char *s = size; *s != '\0'; s += *s == '*') {
         const size_t n = strcspn(s, "*");
-        const struct letter *one = d9d_map_get(&l->known, s, n);
+        const struct size_letter *one = d9d_map_get(&l->known, s, n);
         int64_t value = one != NULL ? one->value : 1;
 
         if (*s >= '0' && *s <= '9') {
@@ -82,43 +82,45 @@ static bool multiply(const struct letters *l, const char *size, struct product *
     return true;
 }
 
-static d9d_status check_size(struct letters *l, const char *where, const d9d_st_tensor *t,
-                             const d9di_spec_shape *shape, int d)
+static d9d_status check_size(struct size_letters *l, const char *where,
+                             const d9d_safetensors_tensor *t, const d9di_mapper_spec_shape *shape,
+                             int d)
 {
-    struct product p;
-    struct letter *one;
+    struct size_product p;
+    struct size_letter *one;
     size_t n;
 
-    if (!multiply(l, shape->size[d], &p, &n))
-        return mismatch(l, where, t, shape);
+    if (!parse_product(l, shape->size[d], &p, &n))
+        return fail_shape(l, where, t, shape);
     if (n > 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: \"%s\": %s has more than one letter that no shape before "
                         "it has told",
                         where, shape->pattern, shape->size[d]);
     if (n == 0)
-        return p.known == t->shape[d] ? D9D_OK : mismatch(l, where, t, shape);
+        return p.known == t->shape[d] ? D9D_OK : fail_shape(l, where, t, shape);
     if (p.known == 0 || t->shape[d] % p.known != 0)
-        return mismatch(l, where, t, shape);
+        return fail_shape(l, where, t, shape);
     one = d9d_arena_alloc(l->a, sizeof(*one));
     if (one == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
-    *one = (struct letter){t->shape[d] / p.known, t->name};
+    *one = (struct size_letter){t->shape[d] / p.known, t->name};
     return d9d_map_put(&l->known, p.unknown, p.length, one);
 }
 
-static d9d_status check_tensor(struct letters *l, const char *where, const d9d_st_tensor *t,
-                               const d9di_spec_shape *shape)
+static d9d_status check_tensor(struct size_letters *l, const char *where,
+                               const d9d_safetensors_tensor *t, const d9di_mapper_spec_shape *shape)
 {
     if (t->ndim != shape->ndim)
-        return mismatch(l, where, t, shape);
+        return fail_shape(l, where, t, shape);
     for (int d = 0; d < shape->ndim; d++)
         D9D_TRY(check_size(l, where, t, shape, d));
     return D9D_OK;
 }
 
-static d9d_status check_all(struct letters *l, const char *where, const d9di_spec_shape *shape,
-                            const d9d_source *src, const d9d_map *names)
+static d9d_status check_shape_rule(struct size_letters *l, const char *where,
+                                   const d9di_mapper_spec_shape *shape,
+                                   const d9d_tensor_source *src, const d9d_map *names)
 {
     const char *values[D9DI_MAX_CAPTURES];
     d9di_glob p;
@@ -129,7 +131,7 @@ static d9d_status check_all(struct letters *l, const char *where, const d9di_spe
     D9D_TRY(d9di_glob_parse(shape->pattern, where, l->a, &p));
     D9D_TRY(d9di_glob_compile(&p, where, false));
     for (size_t i = 0; i < src->n; i++) {
-        const d9d_st_tensor *t = src->at(src->self, i);
+        const d9d_safetensors_tensor *t = src->at(src->self, i);
 
         D9D_TRY_OR(st, d9di_glob_match(&p, t->name, l->a, values, &length, &matches), out);
         found += matches;
@@ -137,22 +139,22 @@ static d9d_status check_all(struct letters *l, const char *where, const d9di_spe
             D9D_TRY_OR(st, check_tensor(l, where, t, shape), out);
     }
     if (found == 0)
-        st = d9di_spec_nothing_matches(where, shape->pattern, names);
+        st = d9di_mapper_spec_fail_no_match(where, shape->pattern, names);
 out:
     d9di_glob_release(&p);
     return st;
 }
 
-d9d_status d9di_spec_check_shapes(const d9d_mapper_spec *s, const d9d_source *src,
-                                  const d9d_map *names)
+d9d_status d9di_mapper_spec_check_shapes(const d9d_mapper_spec *s, const d9d_tensor_source *src,
+                                         const d9d_map *names)
 {
     d9d_arena a = {0};
-    struct letters l = {.a = &a};
+    struct size_letters l = {.a = &a};
     char *where = d9d_arena_printf(&a, "%s: expect", s->name);
     d9d_status st = where != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", s->name);
 
     for (size_t i = 0; i < s->expect.n && st == D9D_OK; i++)
-        st = check_all(&l, where, &s->expect.shape[i], src, names);
+        st = check_shape_rule(&l, where, &s->expect.shape[i], src, names);
     d9d_map_release(&l.known);
     d9d_arena_release(&a);
     return st;

@@ -6,17 +6,18 @@
 
 #include "ckpt/mapper/spec_tables.h"
 
-static int by_values(const void *a, const void *b)
+static int compare_values(const void *a, const void *b)
 {
-    const d9di_match *x = a, *y = b;
+    const d9di_mapper_spec_match *x = a, *y = b;
     int c = 0;
 
     for (size_t i = 0; i < x->n && c == 0; i++)
-        c = d9di_name_compare(x->value[i], y->value[i]);
+        c = d9di_mapper_name_compare(x->value[i], y->value[i]);
     return c;
 }
 
-bool d9di_spec_same(const d9di_match *x, const d9di_match *y, size_t n)
+bool d9di_mapper_spec_same_captures(const d9di_mapper_spec_match *x,
+                                    const d9di_mapper_spec_match *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(x->value[i], y->value[i]) != 0)
@@ -24,11 +25,12 @@ bool d9di_spec_same(const d9di_match *x, const d9di_match *y, size_t n)
     return true;
 }
 
-d9d_status d9di_spec_find(d9d_arena *a, const d9di_glob *p, const d9d_map *live,
-                          const char *const *order, d9di_matches *out)
+d9d_status d9di_mapper_spec_find_matches(d9d_arena *a, const d9di_glob *p, const d9d_map *live,
+                                         const char *const *order, d9di_mapper_spec_matches *out)
 {
     for (size_t i = 0; i < live->len; i++) {
-        d9di_match m = {.name = live->entries[i].key, .tensor = live->entries[i].value, .n = p->n};
+        d9di_mapper_spec_match m = {
+            .name = live->entries[i].key, .tensor = live->entries[i].value, .n = p->n};
         const char *values[D9DI_MAX_CAPTURES];
         bool matches;
 
@@ -42,13 +44,14 @@ d9d_status d9di_spec_find(d9d_arena *a, const d9di_glob *p, const d9d_map *live,
     return D9D_OK;
 }
 
-void d9di_spec_sort(d9di_matches *m)
+void d9di_mapper_spec_sort_matches(d9di_mapper_spec_matches *m)
 {
     if (m->v.len > 0)
-        qsort(m->v.data, m->v.len, sizeof(*m->v.data), by_values);
+        qsort(m->v.data, m->v.len, sizeof(*m->v.data), compare_values);
 }
 
-d9d_status d9di_spec_nothing_matches(const char *where, const char *pattern, const d9d_map *live)
+d9d_status d9di_mapper_spec_fail_no_match(const char *where, const char *pattern,
+                                          const d9d_map *live)
 {
     const char **names = calloc(live->len + 1, sizeof(*names)), *near;
     d9d_status st;
@@ -57,7 +60,7 @@ d9d_status d9di_spec_nothing_matches(const char *where, const char *pattern, con
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
     for (size_t i = 0; i < live->len; i++)
         names[i] = live->entries[i].key;
-    near = d9d_config_nearest(pattern, names);
+    near = d9d_config_did_you_mean(pattern, names);
     st = D9D_FAIL(D9D_ECONFIG, "%s: no tensor matches \"%s\"%s%s%s", where, pattern,
                   near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
                   near != NULL ? "\"?" : "");
@@ -65,9 +68,10 @@ d9d_status d9di_spec_nothing_matches(const char *where, const char *pattern, con
     return st;
 }
 
-d9di_bindings d9di_spec_bind(const char *const *names, const d9di_match *m, size_t n)
+d9di_glob_bindings d9di_mapper_spec_bind_match(const char *const *names,
+                                               const d9di_mapper_spec_match *m, size_t n)
 {
-    d9di_bindings b = {.n = n};
+    d9di_glob_bindings b = {.n = n};
 
     for (size_t i = 0; i < n; i++) {
         b.name[i] = names[i];
@@ -76,13 +80,13 @@ d9di_bindings d9di_spec_bind(const char *const *names, const d9di_match *m, size
     return b;
 }
 
-size_t d9di_spec_order(const d9di_glob *p, const char *over, const char **order)
+size_t d9di_mapper_spec_capture_order(const d9di_glob *p, const char *over, const char **order)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < p->n; i++)
-        if (over == NULL || strcmp(p->piece[i].capture, over) != 0)
-            order[n++] = p->piece[i].capture;
+        if (over == NULL || strcmp(p->tokens[i].capture, over) != 0)
+            order[n++] = p->tokens[i].capture;
     if (n < p->n)
         order[n] = over;
     return n;

@@ -7,32 +7,32 @@
 
 enum { D9DI_SPEC_TENSORS = 1 << 22 }; /* that a description may make */
 
-typedef struct d9di_build {
+typedef struct d9di_mapper_spec_builder {
     d9d_arena arena;
     uint64_t n_tensors;
-} d9di_build;
+} d9di_mapper_spec_builder;
 
 /* What a step is declared with. */
-typedef struct d9di_step {
-    d9di_build *b;
-    const d9di_spec_step *s;
-    const d9di_spec_op *op;
+typedef struct d9di_mapper_spec_context {
+    d9di_mapper_spec_builder *b;
+    const d9di_mapper_spec_step *s;
+    const d9di_mapper_spec_op *op;
     const char *where; /* "qkv.json: stages[0][2] (concat)" */
     const d9d_map *live;
     d9d_mapper *m;
-    d9di_map_args args;
-} d9di_step;
+    d9di_mapper_args args;
+} d9di_mapper_spec_context;
 
 /* Leaves of each match of a pattern (arity EACH and SPREAD), or of matches that belong together
  * (JOIN). */
-d9d_status d9di_spec_each(d9di_step *x);
-d9d_status d9di_spec_join(d9di_step *x);
+d9d_status d9di_mapper_spec_declare_each(d9di_mapper_spec_context *x);
+d9d_status d9di_mapper_spec_declare_joined(d9di_mapper_spec_context *x);
 
 /* Every capture of a template must be one of `from`, or `over`. */
-d9d_status d9di_spec_check_templates(const d9di_step *x, const d9di_glob *from, const d9di_glob *to,
-                                     size_t n);
-d9d_status d9di_spec_no_memory(const char *where);
+d9d_status d9di_mapper_spec_check_templates(const d9di_mapper_spec_context *x,
+                                            const d9di_glob *from, const d9di_glob *to, size_t n);
+d9d_status d9di_mapper_spec_no_memory(const char *where);
 /* A failure of the mapper, told where it was asked for. */
-d9d_status d9di_spec_blame(const char *where, d9d_status st);
+d9d_status d9di_mapper_spec_locate_failure(const char *where, d9d_status st);
 
 #endif /* D9DI_CKPT_MAPPER_SPEC_STEP_H */

@@ -13,10 +13,10 @@ enum { MAX_NAMES = 1 << 16, MAX_STAGES = 64, MAX_STEPS = 1 << 16 };
 static d9d_status parse_names(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    d9di_spec_names names = {d9d_arena_alloc(a, (n + 1) * sizeof(*names.item)), 0};
+    d9di_mapper_spec_names names = {d9d_arena_alloc(a, (n + 1) * sizeof(*names.item)), 0};
 
     if (json_is_null(v)) {
-        *(d9di_spec_names *)field = (d9di_spec_names){0};
+        *(d9di_mapper_spec_names *)field = (d9di_mapper_spec_names){0};
         return D9D_OK;
     }
     if (names.item == NULL)
@@ -33,7 +33,7 @@ static d9d_status parse_names(const json_t *v, const char *path, d9d_arena *a, v
         if (names.item[names.n] == NULL)
             return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
     }
-    *(d9di_spec_names *)field = names;
+    *(d9di_mapper_spec_names *)field = names;
     return D9D_OK;
 }
 
@@ -49,29 +49,30 @@ static d9d_status parse_required_names(const json_t *v, const char *path, d9d_ar
     "{\"type\": \"string\", \"minLength\": 1}}"
 
 static const d9d_key_custom names_kind = {parse_required_names, "{\"anyOf\": [" NAMES_SCHEMA "]}",
-                                          sizeof(d9di_spec_names)};
+                                          sizeof(d9di_mapper_spec_names)};
 static const d9d_key_custom maybe_names_kind = {
-    parse_names, "{\"anyOf\": [{\"type\": \"null\"}, " NAMES_SCHEMA "]}", sizeof(d9di_spec_names)};
+    parse_names, "{\"anyOf\": [{\"type\": \"null\"}, " NAMES_SCHEMA "]}",
+    sizeof(d9di_mapper_spec_names)};
 
 /* --- placements: "replicate", "shard(0)" ------------------------------------------------ */
 
 static d9d_status parse_placement(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
     const char *s = json_is_string(v) ? json_string_value(v) : "";
-    d9d_placement p = {.shard = strcmp(s, "replicate") != 0};
+    d9d_mapper_placement p = {.shard = strcmp(s, "replicate") != 0};
     int end = 0;
 
     (void)a;
     if (p.shard && (sscanf(s, "shard(%3d)%n", &p.dim, &end) != 1 || s[end] != '\0' || end == 0))
         return D9D_FAIL(D9D_ECONFIG, "%s: expected \"replicate\" or \"shard(N)\"", path);
-    *(d9d_placement *)field = p;
+    *(d9d_mapper_placement *)field = p;
     return D9D_OK;
 }
 
 static const d9d_key_custom placement_kind = {
     parse_placement,
     "{\"type\": \"string\", \"pattern\": \"^(replicate|shard\\\\(-?[0-9]+\\\\))$\"}",
-    sizeof(d9d_placement)};
+    sizeof(d9d_mapper_placement)};
 
 /* --- expected shapes --------------------------------------------------------------------- */
 
@@ -92,7 +93,7 @@ static bool is_size(const char *s)
 }
 
 static d9d_status parse_shape(const json_t *v, const char *path, const char *pattern, d9d_arena *a,
-                              d9di_spec_shape *out)
+                              d9di_mapper_spec_shape *out)
 {
     size_t n = json_array_size(v);
 
@@ -120,7 +121,7 @@ static d9d_status parse_shape(const json_t *v, const char *path, const char *pat
 
 static d9d_status parse_expect(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
-    d9di_spec_expect e = {0};
+    d9di_mapper_spec_expect e = {0};
     const char *pattern;
     json_t *shape;
 
@@ -131,7 +132,7 @@ static d9d_status parse_expect(const json_t *v, const char *path, d9d_arena *a, 
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
     json_object_foreach((json_t *)(uintptr_t)v, pattern, shape)
         D9D_TRY(parse_shape(shape, path, pattern, a, &e.shape[e.n++]));
-    *(d9di_spec_expect *)field = e;
+    *(d9di_mapper_spec_expect *)field = e;
     return D9D_OK;
 }
 
@@ -140,7 +141,7 @@ static const d9d_key_custom expect_kind = {
     "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"array\", \"items\": {\"anyOf\": "
     "[{\"type\": \"integer\", \"minimum\": 0}, {\"type\": \"string\", \"pattern\": "
     "\"^([0-9]+|[A-Za-z_]+)(\\\\*([0-9]+|[A-Za-z_]+))*$\"}]}}}",
-    sizeof(d9di_spec_expect)};
+    sizeof(d9di_mapper_spec_expect)};
 
 /* --- steps ----------------------------------------------------------------------------------- */
 
@@ -150,9 +151,9 @@ static const d9d_key a_part = {.kind = D9D_KIND_INT, .min = 1, .max = 0x1p31};
 static const d9d_key a_place = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p31};
 static const d9d_key a_placement = {.kind = D9D_KIND_CUSTOM, .custom = &placement_kind};
 static const char *const dtypes[] = {"float32", "bfloat16", "float16", "float64", NULL};
-static const char *const rests[] = {"refuse", "keep", "drop", NULL};
+static const char *const rest_names[] = {"refuse", "keep", "drop", NULL};
 
-#define S          d9di_spec_step
+#define S          d9di_mapper_spec_step
 #define FROM(text) D9D_KEY_CUSTOM(S, from, D9D_REQUIRED, &names_kind, text)
 #define TO(text)   D9D_KEY_CUSTOM(S, to, D9D_REQUIRED, &names_kind, text)
 #define FROM_EACH  FROM("pattern of the tensors to take, or several")
@@ -184,7 +185,8 @@ static const char *const rests[] = {"refuse", "keep", "drop", NULL};
      .doc = "one after another: lists of steps side by side"},                                     \
     {                                                                                              \
         .name = "rest", .kind = D9D_KIND_ENUM, .offset = offsetof(T, at.rest),                     \
-        .def = "\"refuse\"", .words = rests, .doc = "what becomes of names that no step takes"     \
+        .def = "\"refuse\"", .names = rest_names,                                                  \
+        .doc = "what becomes of names that no step takes"                                          \
     }
 #define PREFIX(key, field, text)                                                                   \
     {                                                                                              \
@@ -261,8 +263,8 @@ static const d9d_key shard_keys[] = {
 
 /* --- checks across keys ------------------------------------------------------------------- */
 
-static d9d_status one_name(const d9di_spec_names *names, const char *key, const char *why,
-                           const char *path)
+static d9d_status check_one_name(const d9di_mapper_spec_names *names, const char *key,
+                                 const char *why, const char *path)
 {
     if (names->n > 1)
         return D9D_FAIL(D9D_ECONFIG, "%s.%s: has %zu names, %s one", path, key, names->n, why);
@@ -271,16 +273,16 @@ static d9d_status one_name(const d9di_spec_names *names, const char *key, const 
 
 static d9d_status check_to(const void *value, const char *path)
 {
-    return one_name(&((const d9di_spec_step *)value)->to, "to", "this op gives", path);
+    return check_one_name(&((const d9di_mapper_spec_step *)value)->to, "to", "this op gives", path);
 }
 
-static d9d_status check_join(const void *value, const char *path)
+static d9d_status check_over(const void *value, const char *path)
 {
-    const d9di_spec_step *s = value;
+    const d9di_mapper_spec_step *s = value;
 
     D9D_TRY(check_to(s, path));
     if (s->over != NULL)
-        return one_name(&s->from, "from", "over numbers", path);
+        return check_one_name(&s->from, "from", "over numbers", path);
     if (s->count != D9D_INT_NULL && s->count != (int64_t)s->from.n)
         return D9D_FAIL(D9D_ECONFIG, "%s.count: is %lld, from has %zu names", path,
                         (long long)s->count, s->from.n);
@@ -289,10 +291,10 @@ static d9d_status check_join(const void *value, const char *path)
 
 static d9d_status check_unstack(const void *value, const char *path)
 {
-    const d9di_spec_step *s = value;
+    const d9di_mapper_spec_step *s = value;
 
     if (s->over != NULL)
-        return one_name(&s->to, "to", "over numbers", path);
+        return check_one_name(&s->to, "to", "over numbers", path);
     if (s->count != D9D_INT_NULL && s->count != (int64_t)s->to.n)
         return D9D_FAIL(D9D_ECONFIG, "%s.count: is %lld, to has %zu names", path,
                         (long long)s->count, s->to.n);
@@ -301,7 +303,7 @@ static d9d_status check_unstack(const void *value, const char *path)
 
 static d9d_status check_chunk(const void *value, const char *path)
 {
-    const d9di_spec_step *s = value;
+    const d9di_mapper_spec_step *s = value;
 
     if (s->over != NULL && s->count == D9D_INT_NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s.count: over needs to know how many parts to make", path);
@@ -310,7 +312,7 @@ static d9d_status check_chunk(const void *value, const char *path)
 
 static d9d_status check_split(const void *value, const char *path)
 {
-    const d9di_spec_step *s = value;
+    const d9di_mapper_spec_step *s = value;
 
     if (s->sizes.n != s->to.n)
         return D9D_FAIL(D9D_ECONFIG, "%s.sizes: has %zu sizes, to has %zu names", path, s->sizes.n,
@@ -329,7 +331,7 @@ static d9d_status same_length(const d9d_list *list, const char *key, const d9d_l
 
 static d9d_status check_distribute(const void *value, const char *path)
 {
-    const d9di_spec_step *s = value;
+    const d9di_mapper_spec_step *s = value;
 
     D9D_TRY(check_to(s, path));
     D9D_TRY(same_length(&s->placements, "placements", &s->mesh, path));
@@ -338,9 +340,9 @@ static d9d_status check_distribute(const void *value, const char *path)
 
 static d9d_status check_gather(const void *value, const char *path)
 {
-    const d9di_spec_step *s = value;
+    const d9di_mapper_spec_step *s = value;
 
-    D9D_TRY(check_join(s, path));
+    D9D_TRY(check_over(s, path));
     return same_length(&s->placements, "placements", &s->mesh, path);
 }
 
@@ -356,8 +358,8 @@ static d9d_status check_gather(const void *value, const char *path)
     X(unsqueeze, EACH, UNSQUEEZE, unsqueeze_keys, check_to, "insert a dimension of size 1")        \
     X(cast, EACH, CAST, cast_keys, check_to, "another floating type, rounded to nearest even")     \
     X(drop, EACH, DROP, drop_keys, NULL, "leave tensors behind")                                   \
-    X(stack, JOIN, STACK, join_keys, check_join, "parts along a new dimension")                    \
-    X(concat, JOIN, CONCAT, join_keys, check_join, "parts along a dimension that they have")       \
+    X(stack, JOIN, STACK, join_keys, check_over, "parts along a new dimension")                    \
+    X(concat, JOIN, CONCAT, join_keys, check_over, "parts along a dimension that they have")       \
     X(unstack, SPREAD, UNSTACK, cut_keys, check_unstack, "the slices of a dimension, without it")  \
     X(chunk, SPREAD, CHUNK, cut_keys, check_chunk, "parts of equal size along a dimension")        \
     X(split, SPREAD, SPLIT, split_keys, check_split, "parts of given sizes along a dimension")     \
@@ -375,7 +377,7 @@ static d9d_status check_gather(const void *value, const char *path)
 OPS(X)
 #undef X
 
-const d9di_spec_op d9di_spec_ops[] = {
+const d9di_mapper_spec_op d9di_mapper_spec_ops[] = {
 #define X(word, arity, kind, k, ch, text) {#word, D9DI_##arity, D9DI_##kind},
     OPS(X)
 #undef X
@@ -389,7 +391,7 @@ static const d9d_table *const choices[] = {
 };
 
 static const char *const op_tag[] = {"op", NULL};
-static const d9d_key a_step = {.kind = D9D_KIND_UNION, .words = op_tag, .choices = choices};
+static const d9d_key a_step = {.kind = D9D_KIND_UNION, .names = op_tag, .choices = choices};
 static const d9d_key a_stage = {.kind = D9D_KIND_LIST, .max = MAX_STEPS, .elem = &a_step};
 
 /* --- the document
@@ -433,7 +435,7 @@ const d9d_table d9d_mapper_table = {
  * ------------------------------------------------------------------------------------
  */
 
-static d9d_status bind(const char *name, json_t *doc, d9d_mapper_spec **out)
+static d9d_status bind_spec(const char *name, json_t *doc, d9d_mapper_spec **out)
 {
     d9d_mapper_spec *s = calloc(1, sizeof(*s));
     d9d_arena a = {0};
@@ -459,7 +461,7 @@ static d9d_status bind(const char *name, json_t *doc, d9d_mapper_spec **out)
 }
 
 /* Whatever is wrong with what a user wrote, retrying does not help. */
-static d9d_status as_config(d9d_status st)
+static d9d_status to_econfig(d9d_status st)
 {
     d9d_err_copy e;
 
@@ -475,7 +477,7 @@ d9d_status d9d_mapper_spec_parse(const char *name, const char *text, size_t n,
     json_t *doc = NULL;
     d9d_status st = d9d_json_parse(name, text, n, &doc);
 
-    return as_config(st == D9D_OK ? bind(name, doc, out) : st);
+    return to_econfig(st == D9D_OK ? bind_spec(name, doc, out) : st);
 }
 
 d9d_status d9d_mapper_spec_read(const char *path, d9d_mapper_spec **out)
@@ -483,7 +485,7 @@ d9d_status d9d_mapper_spec_read(const char *path, d9d_mapper_spec **out)
     json_t *doc = NULL;
     d9d_status st = d9d_json_read(path, D9D_MAPPER_SPEC_MAX, &doc);
 
-    return as_config(st == D9D_OK ? bind(path, doc, out) : st);
+    return to_econfig(st == D9D_OK ? bind_spec(path, doc, out) : st);
 }
 
 void d9d_mapper_spec_free(d9d_mapper_spec *s)

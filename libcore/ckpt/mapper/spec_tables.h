@@ -7,51 +7,55 @@
 #include "ckpt/mapper/map_graph.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
 
-typedef struct d9di_spec_names {
+typedef struct d9di_mapper_spec_names {
     const char **item;
     size_t n;
-} d9di_spec_names;
+} d9di_mapper_spec_names;
 
-typedef enum d9di_spec_rest { D9DI_REST_REFUSE, D9DI_REST_KEEP, D9DI_REST_DROP } d9di_spec_rest;
+typedef enum d9di_mapper_spec_rest {
+    D9DI_REST_REFUSE,
+    D9DI_REST_KEEP,
+    D9DI_REST_DROP
+} d9di_mapper_spec_rest;
 
-typedef struct d9di_spec_body {
-    d9d_list stages; /* of d9d_list of d9d_union: which is of d9di_spec_ops, value a step */
-    int rest;        /* d9di_spec_rest */
-} d9di_spec_body;
+typedef struct d9di_mapper_spec_body {
+    d9d_list stages; /* of d9d_list of d9d_union: which is of d9di_mapper_spec_ops, value a step */
+    int rest;        /* d9di_mapper_spec_rest */
+} d9di_mapper_spec_body;
 
 /* One struct for every op; what an op does not have is zero. */
-typedef struct d9di_spec_step {
-    d9di_spec_names from, to; /* to.n is 0 where it is as from */
+typedef struct d9di_mapper_spec_step {
+    d9di_mapper_spec_names from, to; /* to.n is 0 where it is as from */
     bool optional;
     const char *over;                       /* or NULL */
     int64_t count;                          /* or D9D_INT_NULL */
     int64_t dim;                            /* or D9D_INT_NULL */
     d9d_list dims, sizes, mesh, coordinate; /* of int64_t */
-    d9d_list placements;                    /* of d9d_placement, parts not filled */
+    d9d_list placements;                    /* of d9d_mapper_placement, parts not filled */
     int dtype;                              /* d9d_dtype: the floating ones come first */
     const char *parent;
     const char *from_prefix, *to_prefix;
     int64_t total, current;
-    d9di_spec_body body;
-} d9di_spec_step;
+    d9di_mapper_spec_body body;
+} d9di_mapper_spec_step;
 
 /* A size of a shape: an integer, or factors between asterisks, "3*H". */
-typedef struct d9di_spec_shape {
+typedef struct d9di_mapper_spec_shape {
     const char *pattern;
     int ndim;
     const char *size[D9D_MAX_DIMS];
-} d9di_spec_shape;
+} d9di_mapper_spec_shape;
 
-typedef struct d9di_spec_expect {
-    d9di_spec_shape *shape;
+typedef struct d9di_mapper_spec_expect {
+    d9di_mapper_spec_shape *shape;
     size_t n;
-} d9di_spec_expect;
+} d9di_mapper_spec_expect;
 
 struct d9d_mapper_spec {
     int schema;
     const char *description;
-    d9di_spec_body body;
-    d9di_spec_expect expect;
+    d9di_mapper_spec_body body;
+    d9di_mapper_spec_expect expect;
     json_t *config;
 
     /* Not from the table. */
@@ -61,24 +65,24 @@ struct d9d_mapper_spec {
 };
 
 /* How a step stands for others: one tensor each; several into one; one into several. */
-typedef enum d9di_spec_arity {
+typedef enum d9di_mapper_spec_arity {
     D9DI_EACH,
     D9DI_JOIN,
     D9DI_SPREAD,
     D9DI_SCOPE,
     D9DI_SHARE
-} d9di_spec_arity;
+} d9di_mapper_spec_arity;
 
-typedef struct d9di_spec_op {
+typedef struct d9di_mapper_spec_op {
     const char *name;
-    d9di_spec_arity arity;
-    d9di_map_op_kind kind; /* of the leaves */
-} d9di_spec_op;
+    d9di_mapper_spec_arity arity;
+    d9di_mapper_op_kind kind; /* of the leaves */
+} d9di_mapper_spec_op;
 
-extern const d9di_spec_op d9di_spec_ops[]; /* in the order of the union's choices */
+extern const d9di_mapper_spec_op d9di_mapper_spec_ops[]; /* in the order of the union's choices */
 
 /* That the tensors of `src` have the shapes that its description expects (spec_expect.c). */
-d9d_status d9di_spec_check_shapes(const d9d_mapper_spec *s, const d9d_source *src,
-                                  const d9d_map *names);
+d9d_status d9di_mapper_spec_check_shapes(const d9d_mapper_spec *s, const d9d_tensor_source *src,
+                                         const d9d_map *names);
 
 #endif /* D9DI_CKPT_MAPPER_SPEC_TABLES_H */

@@ -6,7 +6,7 @@
 
 #include "d9d/base/dtype.h"
 
-struct dim {
+struct stride_dim {
     int64_t n, src, dst;
 };
 
@@ -47,8 +47,8 @@ BLOCK(block8, uint64_t, 2, 1, LOW2, HIGH2)
 /* --- planes ----------------------------------------------------------------------------------- */
 
 /* Two inner dimensions: `row` in steps of its strides, `col` likewise. */
-typedef void (*plane_fn)(const unsigned char *src, unsigned char *dst, struct dim row,
-                         struct dim col);
+typedef void (*plane_fn)(const unsigned char *src, unsigned char *dst, struct stride_dim row,
+                         struct stride_dim col);
 
 /* The element at i, j of T s[] to d[], for [i, i1) x [j, j1). */
 #define EACH(i, i1, j, j1)                                                                         \
@@ -59,7 +59,8 @@ typedef void (*plane_fn)(const unsigned char *src, unsigned char *dst, struct di
 /* A transposition, by tiles of a cache line of the source and the destination each, of blocks
  * of N x N; what they leave, and other strides, element by element. */
 #define PLANE(name, T, N, block)                                                                   \
-    static void name(const unsigned char *src, unsigned char *dst, struct dim row, struct dim col) \
+    static void name(const unsigned char *src, unsigned char *dst, struct stride_dim row,          \
+                     struct stride_dim col)                                                        \
     {                                                                                              \
         enum { TILE = 64 / sizeof(T) };                                                            \
         const T *s = (const T *)(const void *)src;                                                 \
@@ -87,19 +88,19 @@ PLANE(plane4, uint32_t, 4, block4)
 PLANE(plane8, uint64_t, 2, block8)
 
 /* Drop dimensions of one element, join neighbours that are one run on both sides. */
-static int simplify(int ndim, const int64_t *size, const int64_t *src, const int64_t *dst,
-                    struct dim *out)
+static int simplify_dims(int ndim, const int64_t *size, const int64_t *src, const int64_t *dst,
+                         struct stride_dim *out)
 {
     int n = 0;
 
     for (int d = 0; d < ndim; d++) {
-        struct dim x = {size[d], src[d], dst[d]};
-        struct dim *last = &out[n > 0 ? n - 1 : 0];
+        struct stride_dim x = {size[d], src[d], dst[d]};
+        struct stride_dim *last = &out[n > 0 ? n - 1 : 0];
 
         if (x.n == 1)
             continue;
         if (n > 0 && last->src == x.src * x.n && last->dst == x.dst * x.n)
-            *last = (struct dim){last->n * x.n, x.src, x.dst};
+            *last = (struct stride_dim){last->n * x.n, x.src, x.dst};
         else
             out[n++] = x;
     }
@@ -107,8 +108,8 @@ static int simplify(int ndim, const int64_t *size, const int64_t *src, const int
 }
 
 /* Rows of contiguous elements, where the innermost dimension is one on both sides. */
-static void copy_rows(const unsigned char *src, unsigned char *dst, struct dim row, struct dim col,
-                      size_t width)
+static void copy_rows(const unsigned char *src, unsigned char *dst, struct stride_dim row,
+                      struct stride_dim col, size_t width)
 {
     for (int64_t i = 0; i < row.n; i++)
         memcpy(dst + (size_t)(i * row.dst) * width, src + (size_t)(i * row.src) * width,
@@ -119,16 +120,16 @@ void d9di_strided_copy(int ndim, const int64_t *size, size_t width, const void *
                        const int64_t *src_stride, void *dst, const int64_t *dst_stride)
 {
     plane_fn plane = width == 1 ? plane1 : width == 2 ? plane2 : width == 4 ? plane4 : plane8;
-    struct dim dims[D9D_MAX_DIMS + 2] = {{1, 0, 0}}, row, col;
+    struct stride_dim dims[D9D_MAX_DIMS + 2] = {{1, 0, 0}}, row, col;
     int64_t index[D9D_MAX_DIMS + 2] = {0};
     const unsigned char *s = src;
     unsigned char *d = dst;
-    int n = simplify(ndim, size, src_stride, dst_stride, dims), inner;
+    int n = simplify_dims(ndim, size, src_stride, dst_stride, dims), inner;
     bool rows;
 
     while (n < 2) { /* a plane has two dimensions */
         memmove(dims + 1, dims, (size_t)n * sizeof(*dims));
-        dims[0] = (struct dim){1, 0, 0};
+        dims[0] = (struct stride_dim){1, 0, 0};
         n++;
     }
     col = dims[--n];

@@ -5,48 +5,48 @@
 
 enum { MAX_DEPTH = 64 };
 
-static d9d_status fail(const d9di_scan *s, const char *what)
+static d9d_status fail_at(const d9di_json_scan *s, const char *what)
 {
     return D9D_FAIL(D9D_EFORMAT, "%s: byte %zu: %s", s->where, (size_t)(s->p - s->text), what);
 }
 
-static void blanks(d9di_scan *s)
+static void skip_blanks(d9di_json_scan *s)
 {
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\n' || *s->p == '\t' || *s->p == '\r'))
         s->p++;
 }
 
 /* The next byte that is not blank, or -1 at the end. */
-static int peek(d9di_scan *s)
+static int peek_char(d9di_json_scan *s)
 {
-    blanks(s);
+    skip_blanks(s);
     return s->p < s->end ? (unsigned char)*s->p : -1;
 }
 
-static d9d_status take(d9di_scan *s, char c)
+static d9d_status expect_char(d9di_json_scan *s, char c)
 {
     char text[] = "expected '?'";
 
-    if (peek(s) == c) {
+    if (peek_char(s) == c) {
         s->p++;
         return D9D_OK;
     }
     text[10] = c;
-    return fail(s, text);
+    return fail_at(s, text);
 }
 
-d9d_status d9di_scan_open(d9di_scan *s, char bracket)
+d9d_status d9di_json_scan_open(d9di_json_scan *s, char bracket)
 {
-    return take(s, bracket);
+    return expect_char(s, bracket);
 }
 
-d9d_status d9di_scan_more(d9di_scan *s, char bracket, bool first, bool *more)
+d9d_status d9di_json_scan_more(d9di_json_scan *s, char bracket, bool first, bool *more)
 {
-    *more = peek(s) != bracket;
+    *more = peek_char(s) != bracket;
     if (!*more)
         s->p++;
     else if (!first)
-        return take(s, ',');
+        return expect_char(s, ',');
     return D9D_OK;
 }
 
@@ -78,7 +78,7 @@ static size_t utf8_length(const unsigned char *p, size_t n)
     return 0;
 }
 
-static size_t utf8_put(unsigned c, char *out)
+static size_t utf8_encode(unsigned c, char *out)
 {
     if (c < 0x80) {
         out[0] = (char)c;
@@ -102,7 +102,7 @@ static size_t utf8_put(unsigned c, char *out)
     return 4;
 }
 
-static bool hex4(d9di_scan *s, unsigned *out)
+static bool read_hex4(d9di_json_scan *s, unsigned *out)
 {
     unsigned v = 0;
 
@@ -123,75 +123,75 @@ static bool hex4(d9di_scan *s, unsigned *out)
 }
 
 /* After the backslash and the u; a pair of surrogates is one character. */
-static d9d_status unicode(d9di_scan *s, char *out, size_t *len)
+static d9d_status read_unicode_escape(d9di_json_scan *s, char *out, size_t *len)
 {
     unsigned c, low;
 
-    if (!hex4(s, &c))
-        return fail(s, "expected four hexadecimal digits");
+    if (!read_hex4(s, &c))
+        return fail_at(s, "expected four hexadecimal digits");
     if (c >= 0xd800 && c < 0xdc00 && s->end - s->p >= 2 && s->p[0] == '\\' && s->p[1] == 'u') {
         s->p += 2;
-        if (!hex4(s, &low) || low < 0xdc00 || low >= 0xe000)
-            return fail(s, "half of a surrogate pair");
+        if (!read_hex4(s, &low) || low < 0xdc00 || low >= 0xe000)
+            return fail_at(s, "half of a surrogate pair");
         c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
     }
     if (c >= 0xd800 && c < 0xe000)
-        return fail(s, "half of a surrogate pair");
-    if (d9di_is_control(c) && !s->prose)
-        return fail(s, "control character in a string");
-    *len = utf8_put(c, out);
+        return fail_at(s, "half of a surrogate pair");
+    if (d9di_json_scan_is_control(c) && !s->allow_control)
+        return fail_at(s, "control character in a string");
+    *len = utf8_encode(c, out);
     return D9D_OK;
 }
 
 /* After the backslash. */
-static d9d_status escape(d9di_scan *s, char *out, size_t *len)
+static d9d_status read_escape(d9di_json_scan *s, char *out, size_t *len)
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
     char c = s->p < s->end ? *s->p++ : '\0';
     const char *control = c != '\0' ? strchr(from, c) : NULL;
 
     if (c == 'u')
-        return unicode(s, out, len);
+        return read_unicode_escape(s, out, len);
     if (c == '"' || c == '\\' || c == '/') {
         *out = c;
         *len = 1;
         return D9D_OK;
     }
     if (control == NULL)
-        return fail(s, "unknown escape in a string");
-    if (!s->prose)
-        return fail(s, "control character in a string");
+        return fail_at(s, "unknown escape in a string");
+    if (!s->allow_control)
+        return fail_at(s, "control character in a string");
     *out = to[control - from];
     *len = 1;
     return D9D_OK;
 }
 
-d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
+d9d_status d9di_json_scan_string(d9di_json_scan *s, d9d_arena *a, char **out, size_t *len)
 {
     const char *close;
     char *text;
     size_t n = 0, k = 0;
 
-    D9D_TRY(take(s, '"'));
+    D9D_TRY(expect_char(s, '"'));
     /* The decoded string is never longer than its source. */
     for (close = s->p; close < s->end && *close != '"'; close++)
         if (*close == '\\')
             close++;
     if (close >= s->end)
-        return fail(s, "string without an end");
+        return fail_at(s, "string without an end");
     text = d9d_arena_alloc(a, (size_t)(close - s->p) + 1);
     if (text == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", s->where);
     while (s->p < close) {
         if (*s->p == '\\') {
             s->p++;
-            D9D_TRY(escape(s, text + n, &k));
+            D9D_TRY(read_escape(s, text + n, &k));
         } else {
-            if ((unsigned char)*s->p < 0x20 || (*s->p == 0x7f && !s->prose))
-                return fail(s, "control character in a string");
+            if ((unsigned char)*s->p < 0x20 || (*s->p == 0x7f && !s->allow_control))
+                return fail_at(s, "control character in a string");
             k = utf8_length((const unsigned char *)s->p, (size_t)(close - s->p));
             if (k == 0)
-                return fail(s, "invalid UTF-8");
+                return fail_at(s, "invalid UTF-8");
             memcpy(text + n, s->p, k);
             s->p += k;
         }
@@ -204,83 +204,83 @@ d9d_status d9di_scan_string(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
     return D9D_OK;
 }
 
-d9d_status d9di_scan_prose(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
+d9d_status d9di_json_scan_free_text(d9di_json_scan *s, d9d_arena *a, char **out, size_t *len)
 {
     d9d_status st;
 
-    s->prose = true;
-    st = d9di_scan_string(s, a, out, len);
-    s->prose = false;
+    s->allow_control = true;
+    st = d9di_json_scan_string(s, a, out, len);
+    s->allow_control = false;
     return st;
 }
 
-bool d9di_scan_null(d9di_scan *s)
+bool d9di_json_scan_null(d9di_json_scan *s)
 {
-    if (peek(s) != 'n' || s->end - s->p < 4 || memcmp(s->p, "null", 4) != 0)
+    if (peek_char(s) != 'n' || s->end - s->p < 4 || memcmp(s->p, "null", 4) != 0)
         return false;
     s->p += 4;
     return true;
 }
 
-d9d_status d9di_scan_key(d9di_scan *s, d9d_arena *a, char **out, size_t *len)
+d9d_status d9di_json_scan_key(d9di_json_scan *s, d9d_arena *a, char **out, size_t *len)
 {
-    D9D_TRY(d9di_scan_string(s, a, out, len));
-    return take(s, ':');
+    D9D_TRY(d9di_json_scan_string(s, a, out, len));
+    return expect_char(s, ':');
 }
 
-d9d_status d9di_scan_u64(d9di_scan *s, uint64_t *out)
+d9d_status d9di_json_scan_u64(d9di_json_scan *s, uint64_t *out)
 {
     uint64_t v = 0;
     const char *start;
 
-    (void)peek(s);
+    (void)peek_char(s);
     for (start = s->p; s->p < s->end && *s->p >= '0' && *s->p <= '9'; s->p++)
-        if (!d9d_mul_u64(v, 10, &v) || !d9d_add_u64(v, (uint64_t)(*s->p - '0'), &v))
-            return fail(s, "number over 2^64");
+        if (!d9d_checked_mul_u64(v, 10, &v) || !d9d_checked_add_u64(v, (uint64_t)(*s->p - '0'), &v))
+            return fail_at(s, "number over 2^64");
     if (s->p == start || (*start == '0' && s->p - start > 1))
-        return fail(s, "expected a non-negative integer");
+        return fail_at(s, "expected a non-negative integer");
     if (s->p < s->end && strchr(".eE", *s->p) != NULL && *s->p != '\0')
-        return fail(s, "expected a non-negative integer");
+        return fail_at(s, "expected a non-negative integer");
     *out = v;
     return D9D_OK;
 }
 
 /* A string whose text does not matter: no escapes are decoded. */
-static d9d_status skip_string(d9di_scan *s)
+static d9d_status skip_string(d9di_json_scan *s)
 {
     for (s->p++; s->p < s->end && *s->p != '"'; s->p++)
         if (*s->p == '\\')
             s->p++;
     if (s->p >= s->end) {
         s->p = s->end;
-        return fail(s, "string without an end");
+        return fail_at(s, "string without an end");
     }
     s->p++;
     return D9D_OK;
 }
 
 /* true, false, null or a number, loosely: it is thrown away. */
-static d9d_status skip_word(d9di_scan *s)
+static d9d_status skip_word(d9di_json_scan *s)
 {
     const char *start = s->p;
 
     while (s->p < s->end && *s->p != '\0' &&
            strchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", *s->p) != NULL)
         s->p++;
-    return s->p > start ? D9D_OK : fail(s, "expected a value");
+    return s->p > start ? D9D_OK : fail_at(s, "expected a value");
 }
 
-d9d_status d9di_scan_skip(d9di_scan *s)
+d9d_status d9di_json_scan_skip(d9di_json_scan *s)
 {
     char close[MAX_DEPTH];
     int depth = 0;
 
     do {
-        int c = peek(s);
+        int c = peek_char(s);
 
         if (c == '{' || c == '[') {
             if (depth == MAX_DEPTH)
-                return fail(s, "nested too deeply");
+                return fail_at(s, "nested too deeply");
             close[depth++] = c == '{' ? '}' : ']';
             s->p++;
         } else if (depth > 0 && c == close[depth - 1]) {
@@ -297,7 +297,7 @@ d9d_status d9di_scan_skip(d9di_scan *s)
     return D9D_OK;
 }
 
-d9d_status d9di_scan_end(d9di_scan *s)
+d9d_status d9di_json_scan_end(d9di_json_scan *s)
 {
-    return peek(s) < 0 ? D9D_OK : fail(s, "text after the end");
+    return peek_char(s) < 0 ? D9D_OK : fail_at(s, "text after the end");
 }

@@ -10,18 +10,18 @@
 #include "ckpt/safetensors/json_scan.h"
 #include "ckpt/safetensors/st_file.h"
 
-struct d9d_st_file {
+struct d9d_safetensors_file {
     d9d_file file;
     uint64_t size, data; /* of the file; where tensors begin */
     d9d_arena arena;
-    D9D_VEC(d9d_st_tensor *) tensors;
+    D9D_VEC(d9d_safetensors_tensor *) tensors;
     d9d_map by_name, metadata;
     bool has_metadata;
 };
 
 /* --- shapes -------------------------------------------------------------- */
 
-bool d9d_st_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape, uint64_t *out)
+bool d9d_safetensors_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape, uint64_t *out)
 {
     uint64_t n = d9d_dtype_size(t);
     bool zero = false;
@@ -32,38 +32,39 @@ bool d9d_st_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape, uint64_t *o
         /* A zero must not hide an overflow of the others. */
         if (shape[d] == 0)
             zero = true;
-        else if (!d9d_mul_u64(n, (uint64_t)shape[d], &n))
+        else if (!d9d_checked_mul_u64(n, (uint64_t)shape[d], &n))
             return false;
     }
     *out = zero ? 0 : n;
     return n <= INT64_MAX;
 }
 
-const char *d9d_st_describe(const d9d_st_tensor *t, char out[D9D_ST_DESCRIBE])
+const char *d9d_safetensors_describe(const d9d_safetensors_tensor *t,
+                                     char out[D9D_SAFETENSORS_DESCRIBE])
 {
-    int n = snprintf(out, D9D_ST_DESCRIBE, "%s [", d9d_dtype_safetensors(t->dtype));
+    int n = snprintf(out, D9D_SAFETENSORS_DESCRIBE, "%s [", d9d_dtype_safetensors(t->dtype));
 
     for (int d = 0; d < t->ndim; d++)
-        n += snprintf(out + n, D9D_ST_DESCRIBE - (size_t)n, "%s%" PRId64, d > 0 ? ", " : "",
-                      t->shape[d]);
-    (void)snprintf(out + n, D9D_ST_DESCRIBE - (size_t)n, "]");
+        n += snprintf(out + n, D9D_SAFETENSORS_DESCRIBE - (size_t)n, "%s%" PRId64,
+                      d > 0 ? ", " : "", t->shape[d]);
+    (void)snprintf(out + n, D9D_SAFETENSORS_DESCRIBE - (size_t)n, "]");
     return out;
 }
 
 /* --- the header ------------------------------------------------------------ */
 
-struct field {
+struct header_field {
     const char *name;
-    d9d_status (*read)(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t);
+    d9d_status (*read)(d9di_json_scan *s, d9d_safetensors_file *f, d9d_safetensors_tensor *t);
 };
 
-static d9d_status read_dtype(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t)
+static d9d_status read_dtype(d9di_json_scan *s, d9d_safetensors_file *f, d9d_safetensors_tensor *t)
 {
     char *word;
     size_t len;
     int dtype;
 
-    D9D_TRY(d9di_scan_string(s, &f->arena, &word, &len));
+    D9D_TRY(d9di_json_scan_string(s, &f->arena, &word, &len));
     for (dtype = 0; dtype < D9D_DTYPE_COUNT; dtype++)
         if (strcmp(word, d9d_dtype_safetensors((d9d_dtype)dtype)) == 0)
             break;
@@ -74,20 +75,20 @@ static d9d_status read_dtype(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t)
     return D9D_OK;
 }
 
-static d9d_status read_shape(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t)
+static d9d_status read_shape(d9di_json_scan *s, d9d_safetensors_file *f, d9d_safetensors_tensor *t)
 {
     uint64_t size;
     bool more;
 
-    D9D_TRY(d9di_scan_open(s, '['));
+    D9D_TRY(d9di_json_scan_open(s, '['));
     for (;;) {
-        D9D_TRY(d9di_scan_more(s, ']', t->ndim == 0, &more));
+        D9D_TRY(d9di_json_scan_more(s, ']', t->ndim == 0, &more));
         if (!more)
             return D9D_OK;
         if (t->ndim == D9D_MAX_DIMS)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s: more than %d dimensions", f->file.path,
                             t->name, D9D_MAX_DIMS);
-        D9D_TRY(d9di_scan_u64(s, &size));
+        D9D_TRY(d9di_json_scan_u64(s, &size));
         if (size > INT64_MAX)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s: dimension of %" PRIu64, f->file.path,
                             t->name, size);
@@ -95,20 +96,21 @@ static d9d_status read_shape(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t)
     }
 }
 
-static d9d_status read_offsets(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t)
+static d9d_status read_offsets(d9di_json_scan *s, d9d_safetensors_file *f,
+                               d9d_safetensors_tensor *t)
 {
     uint64_t at[2] = {0, 0};
     bool more;
 
-    D9D_TRY(d9di_scan_open(s, '['));
+    D9D_TRY(d9di_json_scan_open(s, '['));
     for (int i = 0; i < 2; i++) {
-        D9D_TRY(d9di_scan_more(s, ']', i == 0, &more));
+        D9D_TRY(d9di_json_scan_more(s, ']', i == 0, &more));
         if (!more)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s: data_offsets must be two numbers",
                             f->file.path, t->name);
-        D9D_TRY(d9di_scan_u64(s, &at[i]));
+        D9D_TRY(d9di_json_scan_u64(s, &at[i]));
     }
-    D9D_TRY(d9di_scan_open(s, ']'));
+    D9D_TRY(d9di_json_scan_open(s, ']'));
     if (at[1] < at[0])
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s ends at %" PRIu64 ", before its start %" PRIu64,
                         f->file.path, t->name, at[1], at[0]);
@@ -117,28 +119,28 @@ static d9d_status read_offsets(d9di_scan *s, d9d_st_file *f, d9d_st_tensor *t)
     return D9D_OK;
 }
 
-static const struct field fields[] = {
+static const struct header_field header_fields[] = {
     {"dtype", read_dtype}, {"shape", read_shape}, {"data_offsets", read_offsets}};
-enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
+enum { N_FIELDS = sizeof(header_fields) / sizeof(header_fields[0]) };
 
-static d9d_status check_span(const d9d_st_file *f, const d9d_st_tensor *t)
+static d9d_status check_span(const d9d_safetensors_file *f, const d9d_safetensors_tensor *t)
 {
-    char text[D9D_ST_DESCRIBE];
+    char text[D9D_SAFETENSORS_DESCRIBE];
     uint64_t bytes;
 
-    if (!d9d_st_shape_bytes(t->dtype, t->ndim, t->shape, &bytes))
+    if (!d9d_safetensors_shape_bytes(t->dtype, t->ndim, t->shape, &bytes))
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s: the size of %s overflows", f->file.path,
-                        t->name, d9d_st_describe(t, text));
+                        t->name, d9d_safetensors_describe(t, text));
     if (bytes != t->bytes)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: tensor %s: %s takes %" PRIu64 " bytes, its offsets span %" PRIu64,
-                        f->file.path, t->name, d9d_st_describe(t, text), bytes, t->bytes);
+                        f->file.path, t->name, d9d_safetensors_describe(t, text), bytes, t->bytes);
     return D9D_OK;
 }
 
-static d9d_status read_tensor(d9di_scan *s, d9d_st_file *f, char *name, size_t len)
+static d9d_status read_tensor(d9di_json_scan *s, d9d_safetensors_file *f, char *name, size_t len)
 {
-    d9d_st_tensor *t = d9d_arena_alloc(&f->arena, sizeof(*t));
+    d9d_safetensors_tensor *t = d9d_arena_alloc(&f->arena, sizeof(*t));
     unsigned seen = 0;
     bool more;
     char *key;
@@ -149,30 +151,30 @@ static d9d_status read_tensor(d9di_scan *s, d9d_st_file *f, char *name, size_t l
     t->name = name;
     if (d9d_map_has(&f->by_name, name, len))
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is there twice", f->file.path, name);
-    D9D_TRY(d9di_scan_open(s, '{'));
+    D9D_TRY(d9di_json_scan_open(s, '{'));
     for (bool first = true;; first = false) {
-        D9D_TRY(d9di_scan_more(s, '}', first, &more));
+        D9D_TRY(d9di_json_scan_more(s, '}', first, &more));
         if (!more)
             break;
-        D9D_TRY(d9di_scan_key(s, &f->arena, &key, &k));
-        for (i = 0; i < N_FIELDS && strcmp(key, fields[i].name) != 0; i++)
+        D9D_TRY(d9di_json_scan_key(s, &f->arena, &key, &k));
+        for (i = 0; i < N_FIELDS && strcmp(key, header_fields[i].name) != 0; i++)
             ;
         if (i == N_FIELDS || (seen & (1u << i)) != 0)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s: %s member \"%.32s\"", f->file.path, name,
                             i == N_FIELDS ? "unknown" : "duplicate", key);
         seen |= 1u << i;
-        D9D_TRY(fields[i].read(s, f, t));
+        D9D_TRY(header_fields[i].read(s, f, t));
     }
     for (i = 0; i < N_FIELDS; i++)
         if ((seen & (1u << i)) == 0)
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s has no \"%s\"", f->file.path, name,
-                            fields[i].name);
+                            header_fields[i].name);
     D9D_TRY(check_span(f, t));
     D9D_TRY(D9D_VEC_PUSH(&f->tensors, t));
     return d9d_map_put(&f->by_name, name, len, t);
 }
 
-static d9d_status read_metadata(d9di_scan *s, d9d_st_file *f)
+static d9d_status read_metadata(d9di_json_scan *s, d9d_safetensors_file *f)
 {
     bool more;
     char *key, *value;
@@ -181,25 +183,25 @@ static d9d_status read_metadata(d9di_scan *s, d9d_st_file *f)
     if (f->has_metadata)
         return D9D_FAIL(D9D_EFORMAT, "%s: __metadata__ is there twice", f->file.path);
     f->has_metadata = true;
-    if (d9di_scan_null(s)) /* as good as absent for HuggingFace's reader */
+    if (d9di_json_scan_null(s)) /* as good as absent for HuggingFace's reader */
         return D9D_OK;
-    D9D_TRY(d9di_scan_open(s, '{'));
+    D9D_TRY(d9di_json_scan_open(s, '{'));
     for (bool first = true;; first = false) {
-        D9D_TRY(d9di_scan_more(s, '}', first, &more));
+        D9D_TRY(d9di_json_scan_more(s, '}', first, &more));
         if (!more)
             return D9D_OK;
-        D9D_TRY(d9di_scan_key(s, &f->arena, &key, &k));
+        D9D_TRY(d9di_json_scan_key(s, &f->arena, &key, &k));
         if (d9d_map_has(&f->metadata, key, k))
             return D9D_FAIL(D9D_EFORMAT, "%s: __metadata__ has \"%s\" twice", f->file.path, key);
-        D9D_TRY(d9di_scan_prose(s, &f->arena, &value, &n));
+        D9D_TRY(d9di_json_scan_free_text(s, &f->arena, &value, &n));
         D9D_TRY(d9d_map_put(&f->metadata, key, k, value));
     }
 }
 
-static d9d_status read_header(d9d_st_file *f, const char *text, size_t n)
+static d9d_status read_header(d9d_safetensors_file *f, const char *text, size_t n)
 {
     char *where = d9d_arena_printf(&f->arena, "%s: header", f->file.path);
-    d9di_scan s = d9di_scan_start(where, text, n);
+    d9di_json_scan s = d9di_json_scan_start(where, text, n);
     bool more;
     char *key;
     size_t len;
@@ -208,12 +210,12 @@ static d9d_status read_header(d9d_st_file *f, const char *text, size_t n)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", f->file.path);
     if (n == 0 || text[0] != '{') /* blanks may follow, not come before */
         return D9D_FAIL(D9D_EFORMAT, "%s: byte 0: expected '{'", where);
-    D9D_TRY(d9di_scan_open(&s, '{'));
+    D9D_TRY(d9di_json_scan_open(&s, '{'));
     for (bool first = true;; first = false) {
-        D9D_TRY(d9di_scan_more(&s, '}', first, &more));
+        D9D_TRY(d9di_json_scan_more(&s, '}', first, &more));
         if (!more)
             break;
-        D9D_TRY(d9di_scan_key(&s, &f->arena, &key, &len));
+        D9D_TRY(d9di_json_scan_key(&s, &f->arena, &key, &len));
         if (len == 0)
             return D9D_FAIL(D9D_EFORMAT, "%s: a tensor without a name", f->file.path);
         if (strcmp(key, "__metadata__") == 0)
@@ -221,14 +223,15 @@ static d9d_status read_header(d9d_st_file *f, const char *text, size_t n)
         else
             D9D_TRY(read_tensor(&s, f, key, len));
     }
-    return d9di_scan_end(&s);
+    return d9di_json_scan_end(&s);
 }
 
 /* --- the layout -------------------------------------------------------------- */
 
-static int by_offset(const void *a, const void *b)
+static int compare_offsets(const void *a, const void *b)
 {
-    const d9d_st_tensor *x = *(d9d_st_tensor *const *)a, *y = *(d9d_st_tensor *const *)b;
+    const d9d_safetensors_tensor *x = *(d9d_safetensors_tensor *const *)a,
+                                 *y = *(d9d_safetensors_tensor *const *)b;
 
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
@@ -238,14 +241,14 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Tensors follow each other from 0 to the end of the file; offsets become the file's. */
-static d9d_status check_layout(d9d_st_file *f)
+static d9d_status check_layout(d9d_safetensors_file *f)
 {
     uint64_t at = 0, room = f->size - f->data;
 
     if (f->tensors.len > 0)
-        qsort(f->tensors.data, f->tensors.len, sizeof(f->tensors.data[0]), by_offset);
+        qsort(f->tensors.data, f->tensors.len, sizeof(f->tensors.data[0]), compare_offsets);
     for (size_t i = 0; i < f->tensors.len; i++) {
-        d9d_st_tensor *t = f->tensors.data[i];
+        d9d_safetensors_tensor *t = f->tensors.data[i];
         uint64_t end = t->offset + t->bytes; /* both came from one u64 */
 
         if (end > room)
@@ -273,7 +276,7 @@ static d9d_status check_layout(d9d_st_file *f)
 }
 
 /* The bytes of the header, by the length before it. */
-static d9d_status check_length(d9d_st_file *f, uint64_t prefix, uint64_t *out)
+static d9d_status check_length(d9d_safetensors_file *f, uint64_t prefix, uint64_t *out)
 {
     static const char pointer[] = "version ";
     const uint64_t n = le64toh(prefix);
@@ -282,9 +285,9 @@ static d9d_status check_length(d9d_st_file *f, uint64_t prefix, uint64_t *out)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: is a pointer of Git LFS, and git lfs pull brings the file",
                         f->file.path);
-    if (n > D9D_ST_MAX_HEADER)
+    if (n > D9D_SAFETENSORS_MAX_HEADER)
         return D9D_FAIL(D9D_EFORMAT, "%s: header of %" PRIu64 " bytes, at most %u are allowed",
-                        f->file.path, n, D9D_ST_MAX_HEADER);
+                        f->file.path, n, D9D_SAFETENSORS_MAX_HEADER);
     if (n > f->size - sizeof(prefix))
         return D9D_FAIL(D9D_EFORMAT, "%s: header of %" PRIu64 " bytes, the file has %" PRIu64,
                         f->file.path, n, f->size);
@@ -293,7 +296,7 @@ static d9d_status check_length(d9d_st_file *f, uint64_t prefix, uint64_t *out)
     return D9D_OK;
 }
 
-static d9d_status check_size(const d9d_st_file *f)
+static d9d_status check_size(const d9d_safetensors_file *f)
 {
     if (f->size >= sizeof(uint64_t))
         return D9D_OK;
@@ -301,13 +304,13 @@ static d9d_status check_size(const d9d_st_file *f)
                     f->file.path, f->size);
 }
 
-static d9d_status read_text(d9d_st_file *f, const char *text, size_t n)
+static d9d_status read_text(d9d_safetensors_file *f, const char *text, size_t n)
 {
     D9D_TRY(read_header(f, text, n));
     return check_layout(f);
 }
 
-static d9d_status load(d9d_st_file *f)
+static d9d_status load_header(d9d_safetensors_file *f)
 {
     uint64_t prefix, n;
     char *text;
@@ -326,9 +329,9 @@ static d9d_status load(d9d_st_file *f)
     return st;
 }
 
-d9d_status d9d_st_open(const char *path, d9d_st_file **out)
+d9d_status d9d_safetensors_open(const char *path, d9d_safetensors_file **out)
 {
-    d9d_st_file *f = calloc(1, sizeof(*f));
+    d9d_safetensors_file *f = calloc(1, sizeof(*f));
     d9d_status st;
 
     if (f == NULL)
@@ -337,18 +340,18 @@ d9d_status d9d_st_open(const char *path, d9d_st_file **out)
     D9D_TRY_OR(st, d9d_fs_check_regular(path), out);
     D9D_TRY_OR(st, d9d_file_open(path, &f->file), out);
     D9D_TRY_OR(st, d9d_fs_size(path, &f->size), out);
-    D9D_TRY_OR(st, load(f), out);
+    D9D_TRY_OR(st, load_header(f), out);
     *out = f;
     f = NULL;
 out:
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
     return st;
 }
 
-d9d_status d9di_st_parse(const char *path, const void *head, size_t n, uint64_t size,
-                         d9d_st_file **out)
+d9d_status d9di_safetensors_parse(const char *path, const void *head, size_t n, uint64_t size,
+                                  d9d_safetensors_file **out)
 {
-    d9d_st_file *f = calloc(1, sizeof(*f));
+    d9d_safetensors_file *f = calloc(1, sizeof(*f));
     uint64_t prefix = 0, len;
     d9d_status st;
 
@@ -369,11 +372,11 @@ d9d_status d9di_st_parse(const char *path, const void *head, size_t n, uint64_t 
     *out = f;
     f = NULL;
 out:
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
     return st;
 }
 
-void d9d_st_close(d9d_st_file *f)
+void d9d_safetensors_close(d9d_safetensors_file *f)
 {
     if (f == NULL)
         return;
@@ -385,41 +388,41 @@ void d9d_st_close(d9d_st_file *f)
     free(f);
 }
 
-void d9di_st_let_go(d9d_st_file *f)
+void d9di_safetensors_close_fd(d9d_safetensors_file *f)
 {
     (void)close(f->file.fd);
     f->file.fd = -1;
 }
 
-const char *d9d_st_path(const d9d_st_file *f)
+const char *d9d_safetensors_path(const d9d_safetensors_file *f)
 {
     return f->file.path;
 }
-size_t d9d_st_count(const d9d_st_file *f)
+size_t d9d_safetensors_count(const d9d_safetensors_file *f)
 {
     return f->tensors.len;
 }
-const d9d_st_tensor *d9d_st_at(const d9d_st_file *f, size_t i)
+const d9d_safetensors_tensor *d9d_safetensors_at(const d9d_safetensors_file *f, size_t i)
 {
     return f->tensors.data[i];
 }
-int d9d_st_fd(const d9d_st_file *f)
+int d9d_safetensors_fd(const d9d_safetensors_file *f)
 {
     return f->file.fd;
 }
 
-const d9d_st_tensor *d9d_st_find(const d9d_st_file *f, const char *name)
+const d9d_safetensors_tensor *d9d_safetensors_find(const d9d_safetensors_file *f, const char *name)
 {
     return d9d_map_get(&f->by_name, name, strlen(name));
 }
 
-const char *d9d_st_metadata(const d9d_st_file *f, const char *key)
+const char *d9d_safetensors_metadata(const d9d_safetensors_file *f, const char *key)
 {
     return d9d_map_get(&f->metadata, key, strlen(key));
 }
 
-d9d_status d9d_st_read(const d9d_st_file *f, const d9d_st_tensor *t, uint64_t at, void *dst,
-                       uint64_t n)
+d9d_status d9d_safetensors_read(const d9d_safetensors_file *f, const d9d_safetensors_tensor *t,
+                                uint64_t at, void *dst, uint64_t n)
 {
     if (at > t->bytes || n > t->bytes - at)
         return D9D_FAIL(D9D_EINVAL,

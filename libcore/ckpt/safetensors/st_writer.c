@@ -12,7 +12,7 @@
 #include "ckpt/safetensors/json_scan.h"
 #include "d9d/base/json.h"
 
-struct span {
+struct tensor_span {
     const char *name;
     d9d_dtype dtype;
     int ndim;
@@ -21,20 +21,20 @@ struct span {
     _Atomic uint64_t written;
 };
 
-struct d9d_st_writer {
+struct d9d_safetensors_writer {
     d9d_file file;
     bool placed, begun;
     d9d_arena arena;
-    D9D_VEC(struct span *) spans; /* as declared */
-    D9D_VEC(size_t) order;        /* as in the file, once placed */
+    D9D_VEC(struct tensor_span *) spans; /* as declared */
+    D9D_VEC(size_t) order;               /* as in the file, once placed */
     d9d_map names, metadata;
     d9d_buf header; /* its length and text, once placed */
     uint64_t total; /* bytes of the file, once placed */
 };
 
-d9d_status d9d_st_writer_create(d9d_st_writer **out)
+d9d_status d9d_safetensors_writer_create(d9d_safetensors_writer **out)
 {
-    d9d_st_writer *w = calloc(1, sizeof(*w));
+    d9d_safetensors_writer *w = calloc(1, sizeof(*w));
 
     if (w == NULL)
         return D9D_FAIL(D9D_ENOMEM, "safetensors writer: out of memory");
@@ -43,7 +43,7 @@ d9d_status d9d_st_writer_create(d9d_st_writer **out)
     return D9D_OK;
 }
 
-void d9d_st_writer_free(d9d_st_writer *w)
+void d9d_safetensors_writer_free(d9d_safetensors_writer *w)
 {
     if (w == NULL)
         return;
@@ -57,7 +57,8 @@ void d9d_st_writer_free(d9d_st_writer *w)
     free(w);
 }
 
-d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key, const char *value)
+d9d_status d9d_safetensors_writer_metadata(d9d_safetensors_writer *w, const char *key,
+                                           const char *value)
 {
     char *copy = d9d_arena_strdup(&w->arena, value);
 
@@ -71,15 +72,15 @@ d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key, const char 
 static d9d_status check_name(const char *name)
 {
     for (const char *p = name; *p != '\0'; p++)
-        if (d9di_is_control((unsigned char)*p))
+        if (d9di_json_scan_is_control((unsigned char)*p))
             return D9D_FAIL(D9D_EINVAL, "tensor %s: its name has a control character", name);
     return D9D_OK;
 }
 
-d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name, d9d_dtype t, int ndim,
-                                 const int64_t *shape)
+d9d_status d9d_safetensors_writer_declare(d9d_safetensors_writer *w, const char *name, d9d_dtype t,
+                                          int ndim, const int64_t *shape)
 {
-    struct span *s = d9d_arena_alloc(&w->arena, sizeof(*s));
+    struct tensor_span *s = d9d_arena_alloc(&w->arena, sizeof(*s));
 
     assert(!w->placed && ndim <= D9D_MAX_DIMS);
     D9D_TRY(check_name(name));
@@ -89,7 +90,7 @@ d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name, d9d_dtype t
     s->ndim = ndim;
     for (int d = 0; d < ndim; d++)
         s->shape[d] = shape[d];
-    if (!d9d_st_shape_bytes(t, ndim, shape, &s->bytes))
+    if (!d9d_safetensors_shape_bytes(t, ndim, shape, &s->bytes))
         return D9D_FAIL(D9D_EINVAL, "tensor %s: its size overflows", name);
     if (d9d_map_has(&w->names, name, strlen(name)))
         return D9D_FAIL(D9D_EINVAL, "tensor %s is declared twice", name);
@@ -99,14 +100,14 @@ d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name, d9d_dtype t
 
 /* --- the header -------------------------------------------------------------- */
 
-static d9d_status put_pair(d9d_buf *b, const char *key, const char *value)
+static d9d_status put_member(d9d_buf *b, const char *key, const char *value)
 {
     D9D_TRY(d9d_json_put_str(b, key, strlen(key)));
     D9D_TRY(d9d_buf_append(b, ":", 1));
     return d9d_json_put_str(b, value, strlen(value));
 }
 
-static d9d_status put_span(d9d_buf *b, const struct span *s)
+static d9d_status put_span(d9d_buf *b, const struct tensor_span *s)
 {
     D9D_TRY(d9d_json_put_str(b, s->name, strlen(s->name)));
     D9D_TRY(d9d_buf_printf(b, ":{\"dtype\":\"%s\",\"shape\":[", d9d_dtype_safetensors(s->dtype)));
@@ -117,18 +118,18 @@ static d9d_status put_span(d9d_buf *b, const struct span *s)
 }
 
 /* Wider elements first, else as declared; offsets from the first byte of tensors. */
-static d9d_status place_spans(d9d_st_writer *w, uint64_t *total)
+static d9d_status layout_spans(d9d_safetensors_writer *w, uint64_t *total)
 {
     uint64_t at = 0;
 
     for (size_t width = 8; width > 0; width /= 2)
         for (size_t i = 0; i < w->spans.len; i++) {
-            struct span *s = w->spans.data[i];
+            struct tensor_span *s = w->spans.data[i];
 
             if (d9d_dtype_size(s->dtype) != width)
                 continue;
             s->offset = at;
-            if (!d9d_add_u64(at, s->bytes, &at))
+            if (!d9d_checked_add_u64(at, s->bytes, &at))
                 return D9D_FAIL(D9D_EINVAL, "tensor %s: the file's size overflows", s->name);
             D9D_TRY(D9D_VEC_PUSH(&w->order, i));
         }
@@ -136,7 +137,7 @@ static d9d_status place_spans(d9d_st_writer *w, uint64_t *total)
     return D9D_OK;
 }
 
-static d9d_status put_text(d9d_buf *b, const d9d_st_writer *w)
+static d9d_status put_header_text(d9d_buf *b, const d9d_safetensors_writer *w)
 {
     const char *comma = "";
 
@@ -145,7 +146,7 @@ static d9d_status put_text(d9d_buf *b, const d9d_st_writer *w)
         D9D_TRY(d9d_buf_printf(b, "\"__metadata__\":{"));
         for (size_t i = 0; i < w->metadata.len; i++) {
             D9D_TRY(d9d_buf_printf(b, "%s", i > 0 ? "," : ""));
-            D9D_TRY(put_pair(b, w->metadata.entries[i].key, w->metadata.entries[i].value));
+            D9D_TRY(put_member(b, w->metadata.entries[i].key, w->metadata.entries[i].value));
         }
         D9D_TRY(d9d_buf_append(b, "}", 1));
         comma = ",";
@@ -162,37 +163,37 @@ static d9d_status put_text(d9d_buf *b, const d9d_st_writer *w)
 }
 
 /* The length, which is known last, and the text. */
-static d9d_status put_header(d9d_st_writer *w, const char *path)
+static d9d_status write_header(d9d_safetensors_writer *w, const char *path)
 {
     d9d_buf *b = &w->header;
     uint64_t n = 0;
 
     D9D_TRY(d9d_buf_append(b, &n, sizeof(n)));
-    D9D_TRY(put_text(b, w));
-    if (b->len - sizeof(n) > D9D_ST_MAX_HEADER)
+    D9D_TRY(put_header_text(b, w));
+    if (b->len - sizeof(n) > D9D_SAFETENSORS_MAX_HEADER)
         return D9D_FAIL(D9D_EINVAL, "%s: header of %zu bytes, at most %u are allowed", path,
-                        b->len - sizeof(n), D9D_ST_MAX_HEADER);
+                        b->len - sizeof(n), D9D_SAFETENSORS_MAX_HEADER);
     n = htole64(b->len - sizeof(n));
     memcpy(b->data, &n, sizeof(n));
     return D9D_OK;
 }
 
-d9d_status d9d_st_writer_place(d9d_st_writer *w, const char *path)
+d9d_status d9d_safetensors_writer_layout(d9d_safetensors_writer *w, const char *path)
 {
     assert(!w->placed);
-    D9D_TRY(place_spans(w, &w->total));
-    D9D_TRY(put_header(w, path));
+    D9D_TRY(layout_spans(w, &w->total));
+    D9D_TRY(write_header(w, path));
     for (size_t i = 0; i < w->spans.len; i++)
         w->spans.data[i]->offset += w->header.len;
     w->placed = true;
-    if (!d9d_add_u64(w->total, w->header.len, &w->total) || w->total > INT64_MAX)
+    if (!d9d_checked_add_u64(w->total, w->header.len, &w->total) || w->total > INT64_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: its size overflows", path);
     return D9D_OK;
 }
 
-d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path)
+d9d_status d9d_safetensors_writer_begin(d9d_safetensors_writer *w, const char *path)
 {
-    D9D_TRY(d9d_st_writer_place(w, path));
+    D9D_TRY(d9d_safetensors_writer_layout(w, path));
     D9D_TRY(d9d_file_create(path, &w->file));
     D9D_TRY(d9d_file_write(&w->file, w->header.data, w->header.len));
     if (ftruncate(w->file.fd, (off_t)w->total) != 0)
@@ -202,26 +203,26 @@ d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path)
     return D9D_OK;
 }
 
-const char *d9d_st_writer_header(const d9d_st_writer *w, size_t *n)
+const char *d9d_safetensors_writer_header(const d9d_safetensors_writer *w, size_t *n)
 {
     assert(w->placed);
     *n = w->header.len;
     return w->header.data;
 }
 
-size_t d9d_st_writer_order(const d9d_st_writer *w, size_t k)
+size_t d9d_safetensors_writer_order(const d9d_safetensors_writer *w, size_t k)
 {
     assert(w->placed && k < w->order.len);
     return w->order.data[k];
 }
 
-uint64_t d9d_st_writer_offset(const d9d_st_writer *w, size_t i)
+uint64_t d9d_safetensors_writer_offset(const d9d_safetensors_writer *w, size_t i)
 {
     assert(w->placed && i < w->spans.len);
     return w->spans.data[i]->offset;
 }
 
-uint64_t d9d_st_writer_bytes(const d9d_st_writer *w)
+uint64_t d9d_safetensors_writer_bytes(const d9d_safetensors_writer *w)
 {
     assert(w->placed);
     return w->total;
@@ -229,9 +230,9 @@ uint64_t d9d_st_writer_bytes(const d9d_st_writer *w)
 
 /* --- the bytes ------------------------------------------------------------------ */
 
-static d9d_status check_put(d9d_st_writer *w, size_t i, uint64_t at, uint64_t n)
+static d9d_status check_write(d9d_safetensors_writer *w, size_t i, uint64_t at, uint64_t n)
 {
-    const struct span *s = w->spans.data[i];
+    const struct tensor_span *s = w->spans.data[i];
 
     assert(w->begun && i < w->spans.len);
     if (at > s->bytes || n > s->bytes - at)
@@ -241,23 +242,24 @@ static d9d_status check_put(d9d_st_writer *w, size_t i, uint64_t at, uint64_t n)
     return D9D_OK;
 }
 
-d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at, const void *src, uint64_t n)
+d9d_status d9d_safetensors_writer_write(d9d_safetensors_writer *w, size_t i, uint64_t at,
+                                        const void *src, uint64_t n)
 {
-    D9D_TRY(check_put(w, i, at, n));
+    D9D_TRY(check_write(w, i, at, n));
     D9D_TRY(d9d_file_write_at(&w->file, src, n, w->spans.data[i]->offset + at));
     atomic_fetch_add(&w->spans.data[i]->written, n);
     return D9D_OK;
 }
 
-d9d_status d9d_st_writer_sync(d9d_st_writer *w)
+d9d_status d9d_safetensors_writer_sync(d9d_safetensors_writer *w)
 {
     return d9d_file_sync(&w->file);
 }
 
-d9d_status d9d_st_writer_end(d9d_st_writer *w)
+d9d_status d9d_safetensors_writer_end(d9d_safetensors_writer *w)
 {
     for (size_t i = 0; i < w->spans.len; i++) {
-        const struct span *s = w->spans.data[i];
+        const struct tensor_span *s = w->spans.data[i];
         uint64_t written = atomic_load(&s->written);
 
         if (written != s->bytes)

@@ -8,11 +8,11 @@
 
 #include "comm/backend/mpi_module.h"
 
-enum { PART = 1 << 30 }; /* bytes of one message at most: MPI counts in int */
+enum { MESSAGE_MAX = 1 << 30 }; /* bytes of one message at most: MPI counts in int */
 /* A wait polls for a while, longer where each rank has a processor, then sleeps between polls for
  * what a wait this long does not feel.  It does not yield, which beside busy processes takes a turn
  * of each of them. */
-enum { POLL_NS = 1000 * 1000, CROWDED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
+enum { POLL_NS = 1000 * 1000, OVERSUBSCRIBED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
 
 /* Whatever was opened last: MPI itself is one to a process. */
 static MPI_Comm world(void)
@@ -20,7 +20,7 @@ static MPI_Comm world(void)
     return MPI_COMM_WORLD;
 }
 
-static bool failed(int rc, char *why, size_t why_n)
+static bool fail_mpi(int rc, char *why, size_t why_n)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int n;
@@ -31,7 +31,7 @@ static bool failed(int rc, char *why, size_t why_n)
 }
 
 /* Whether the ranks of this host have fewer processors among them than they are. */
-static bool crowded(void)
+static bool is_oversubscribed(void)
 {
     cpu_set_t own, all;
     MPI_Comm host;
@@ -70,7 +70,7 @@ static bool open_world(d9di_mpi_world *out, char *why, size_t why_n)
     (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(world(), &out->rank);
     (void)MPI_Comm_size(world(), &out->size);
-    out->poll_ns = crowded() ? CROWDED_POLL_NS : POLL_NS;
+    out->poll_ns = is_oversubscribed() ? OVERSUBSCRIBED_POLL_NS : POLL_NS;
     return true;
 }
 
@@ -82,14 +82,14 @@ static void close_world(void)
 /* --- an exchange ------------------------------------------------------------------------- */
 
 /* A piece goes as messages of at most PART bytes. */
-static size_t messages(const d9di_mpi_piece *p)
+static size_t messages(const d9di_mpi_msg *p)
 {
-    return (p->n + PART - 1) / PART;
+    return (p->n + MESSAGE_MAX - 1) / MESSAGE_MAX;
 }
 
-static int post(const d9di_mpi_piece *p, size_t i, int tag, MPI_Request *out)
+static int post_message(const d9di_mpi_msg *p, size_t i, int tag, MPI_Request *out)
 {
-    const size_t at = i * PART, n = p->n - at < PART ? p->n - at : PART;
+    const size_t at = i * MESSAGE_MAX, n = p->n - at < MESSAGE_MAX ? p->n - at : MESSAGE_MAX;
     char *data = (char *)p->data + at;
 
     return p->receive ? MPI_Irecv(data, (int)n, MPI_BYTE, p->peer, tag, world(), out)
@@ -120,46 +120,47 @@ static int wait_all(const d9di_mpi_world *w, int n, MPI_Request *requests, MPI_S
 }
 
 /* What came, against what was waited for. */
-static bool check_sizes(const d9di_mpi_piece *pieces, int n, int rc, MPI_Status *statuses,
-                        char *why, size_t why_n)
+static bool check_sizes(const d9di_mpi_msg *msgs, int n, int rc, MPI_Status *statuses, char *why,
+                        size_t why_n)
 {
     size_t at = 0;
 
     for (int i = 0; i < n; i++)
-        for (size_t j = 0; j < messages(&pieces[i]); j++, at++) {
-            const size_t rest = pieces[i].n - j * PART, want = rest < PART ? rest : PART;
+        for (size_t j = 0; j < messages(&msgs[i]); j++, at++) {
+            const size_t rest = msgs[i].n - j * MESSAGE_MAX,
+                         want = rest < MESSAGE_MAX ? rest : MESSAGE_MAX;
             int came = 0, class = MPI_SUCCESS;
 
             if (rc == MPI_ERR_IN_STATUS && statuses[at].MPI_ERROR != MPI_SUCCESS &&
                 statuses[at].MPI_ERROR != MPI_ERR_PENDING) {
                 (void)MPI_Error_class(statuses[at].MPI_ERROR, &class);
                 if (class != MPI_ERR_TRUNCATE)
-                    return failed(statuses[at].MPI_ERROR, why, why_n);
+                    return fail_mpi(statuses[at].MPI_ERROR, why, why_n);
                 (void)snprintf(why, why_n, "rank %d sent more than the %zu bytes that it should",
-                               pieces[i].peer, want);
+                               msgs[i].peer, want);
                 return false;
             }
-            if (rc != MPI_SUCCESS || !pieces[i].receive)
+            if (rc != MPI_SUCCESS || !msgs[i].receive)
                 continue;
             (void)MPI_Get_count(&statuses[at], MPI_BYTE, &came);
             if ((size_t)came == want)
                 continue;
             (void)snprintf(why, why_n, "rank %d sent %d bytes, not the %zu that it should",
-                           pieces[i].peer, came, want);
+                           msgs[i].peer, came, want);
             return false;
         }
-    return rc == MPI_SUCCESS ? true : failed(rc, why, why_n);
+    return rc == MPI_SUCCESS ? true : fail_mpi(rc, why, why_n);
 }
 
 /* Receives first: what arrives has a place then. */
-static int post_all(const d9di_mpi_piece *pieces, int n, int tag, MPI_Request *out)
+static int post_all(const d9di_mpi_msg *msgs, int n, int tag, MPI_Request *out)
 {
     for (int receive = 1; receive >= 0; receive--) {
         MPI_Request *r = out;
 
-        for (int i = 0; i < n; r += messages(&pieces[i]), i++)
-            for (size_t j = 0; pieces[i].receive == receive && j < messages(&pieces[i]); j++) {
-                const int rc = post(&pieces[i], j, tag, r + j);
+        for (int i = 0; i < n; r += messages(&msgs[i]), i++)
+            for (size_t j = 0; msgs[i].receive == receive && j < messages(&msgs[i]); j++) {
+                const int rc = post_message(&msgs[i], j, tag, r + j);
 
                 if (rc != MPI_SUCCESS)
                     return rc;
@@ -168,8 +169,8 @@ static int post_all(const d9di_mpi_piece *pieces, int n, int tag, MPI_Request *o
     return MPI_SUCCESS;
 }
 
-static bool exchange(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int n, int tag,
-                     char *why, size_t why_n)
+static bool send_recv(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
+                      size_t why_n)
 {
     MPI_Request *requests;
     MPI_Status *statuses;
@@ -178,16 +179,16 @@ static bool exchange(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int 
     int rc;
 
     for (int i = 0; i < n; i++)
-        total += messages(&pieces[i]);
+        total += messages(&msgs[i]);
     requests = malloc((total + 1) * sizeof(*requests));
     statuses = calloc(total + 1, sizeof(*statuses));
     if (requests == NULL || statuses == NULL) {
         (void)snprintf(why, why_n, "no memory for %zu messages", total);
     } else {
-        rc = post_all(pieces, n, tag, requests);
+        rc = post_all(msgs, n, tag, requests);
         if (rc == MPI_SUCCESS)
             rc = wait_all(w, (int)total, requests, statuses);
-        ok = check_sizes(pieces, n, rc, statuses, why, why_n);
+        ok = check_sizes(msgs, n, rc, statuses, why, why_n);
     }
     free(statuses);
     free(requests);
@@ -198,16 +199,16 @@ static bool exchange(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int 
 
 struct d9di_mpi_post {
     const d9di_mpi_world *world;
-    d9di_mpi_piece piece;
+    d9di_mpi_msg msg;
     int n, rc, done;
     MPI_Request *requests; /* [n] */
     MPI_Status *statuses;  /* [n] */
 };
 
-static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_piece *piece, int tag,
+static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_msg *msg, int tag,
                                       char *why, size_t why_n)
 {
-    const size_t n = messages(piece);
+    const size_t n = messages(msg);
     struct d9di_mpi_post *p =
         calloc(1, sizeof(*p) + n * (sizeof(*p->statuses) + sizeof(*p->requests)));
 
@@ -216,32 +217,32 @@ static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_pi
         return NULL;
     }
     p->world = w;
-    p->piece = *piece;
+    p->msg = *msg;
     p->n = (int)n;
     p->requests = (MPI_Request *)(p + 1);
     p->statuses = (MPI_Status *)(p->requests + n);
-    p->rc = post_all(&p->piece, 1, tag, p->requests);
+    p->rc = post_all(&p->msg, 1, tag, p->requests);
     if (p->rc != MPI_SUCCESS) { /* what was posted before stays with MPI */
-        (void)failed(p->rc, why, why_n);
+        (void)fail_mpi(p->rc, why, why_n);
         return NULL;
     }
     return p;
 }
 
-static bool passed(struct d9di_mpi_post *p)
+static bool post_test(struct d9di_mpi_post *p)
 {
     if (!p->done)
         p->rc = MPI_Testall(p->n, p->requests, &p->done, p->statuses);
     return p->done || p->rc != MPI_SUCCESS;
 }
 
-static bool end_one(struct d9di_mpi_post *p, char *why, size_t why_n)
+static bool post_wait(struct d9di_mpi_post *p, char *why, size_t why_n)
 {
     bool ok;
 
-    if (!passed(p))
+    if (!post_test(p))
         p->rc = wait_all(p->world, p->n, p->requests, p->statuses);
-    ok = check_sizes(&p->piece, 1, p->rc, p->statuses, why, why_n);
+    ok = check_sizes(&p->msg, 1, p->rc, p->statuses, why, why_n);
     free(p);
     return ok;
 }
@@ -249,8 +250,8 @@ static bool end_one(struct d9di_mpi_post *p, char *why, size_t why_n)
 extern const d9di_mpi_module d9d_mpi_module_v3;
 __attribute__((visibility("default")))
 const d9di_mpi_module d9d_mpi_module_v3 = {.open = open_world,
-                                           .exchange = exchange,
+                                           .exchange = send_recv,
                                            .post = post_one,
-                                           .passed = passed,
-                                           .end = end_one,
+                                           .test = post_test,
+                                           .wait = post_wait,
                                            .close = close_world};

@@ -12,12 +12,12 @@
 #include <stdint.h>
 
 /* n > 0 bytes that go to a rank of the world or come from it. */
-typedef struct d9di_mpi_piece {
+typedef struct d9di_mpi_msg {
     void *data;
     size_t n;
     int peer;
     bool receive;
-} d9di_mpi_piece;
+} d9di_mpi_msg;
 
 /* The ranks of the job. */
 typedef struct d9di_mpi_world {
@@ -30,15 +30,15 @@ typedef struct d9di_mpi_module {
     bool (*open)(d9di_mpi_world *out, char *why, size_t why_n);
     /* Returns when all pieces are where they belong.  Those of one pair of ranks and one tag are
      * matched in the order in which they are given, and their sizes must agree. */
-    bool (*exchange)(const d9di_mpi_world *w, const d9di_mpi_piece *pieces, int n, int tag,
-                     char *why, size_t why_n);
+    bool (*exchange)(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
+                     size_t why_n);
     /* One piece that goes on by itself, until end() returns; the piece is copied, `w` is not.
      * NULL: `why`. */
-    struct d9di_mpi_post *(*post)(const d9di_mpi_world *w, const d9di_mpi_piece *piece, int tag,
+    struct d9di_mpi_post *(*post)(const d9di_mpi_world *w, const d9di_mpi_msg *msg, int tag,
                                   char *why, size_t why_n);
-    bool (*passed)(struct d9di_mpi_post *p);
-    bool (*end)(struct d9di_mpi_post *p, char *why, size_t why_n); /* waits; takes it */
-    void (*close)(void);                                           /* collective */
+    bool (*test)(struct d9di_mpi_post *p);
+    bool (*wait)(struct d9di_mpi_post *p, char *why, size_t why_n); /* waits; takes it */
+    void (*close)(void);                                            /* collective */
 } d9di_mpi_module;
 
 #define D9DI_MPI_MODULE "d9d_mpi_module_v3" /* the symbol, a d9di_mpi_module */

@@ -12,34 +12,34 @@
 #include "comm/comm_private.h"
 
 /* Of the driver; streams and addresses are as the runtime's. */
-typedef int stream_word_fn(cudaStream_t s, unsigned long long at, uint32_t value, unsigned flags);
+typedef int stream_signal_fn(cudaStream_t s, unsigned long long at, uint32_t value, unsigned flags);
 
 /* The last array is of words: how many fences each of the others has told this rank of. */
-struct d9d_comm_shared {
+struct d9d_peer_memory {
     d9d_comm *comm;
-    char *what;
+    char *label;
     size_t n;
-    void **mine;     /* [n] */
-    const void **at; /* [ranks, n] */
-    void **opened;   /* [ranks, n], what is to be closed; NULL where nothing is */
-    int32_t *word;   /* on the GPU, for fences of ranks that have no words */
-    stream_word_fn *wait, *write;
-    uint32_t fences; /* come to so far */
-    bool used;       /* others may be reading */
-    bool speaks;     /* by words */
+    void **local;     /* [n] */
+    const void **ptr; /* [ranks, n] */
+    void **imported;   /* [ranks, n], what is to be closed; NULL where nothing is */
+    int32_t *dummy;   /* on the GPU, for fences of ranks that have no words */
+    stream_signal_fn *wait, *write;
+    uint32_t n_barriers; /* come to so far */
+    bool in_use;       /* others may be reading */
+    bool has_signals;     /* by words */
     bool owned;      /* all of mine goes with it; else the words alone */
 };
 
-enum { WORD = 256 }; /* bytes from one word to the next */
+enum { SIGNAL_STRIDE = 256 }; /* bytes from one word to the next */
 
 /* --- words ------------------------------------------------------------------------------------ */
 
 /* NULL: this driver has none. */
-static stream_word_fn *find(const char *name)
+static stream_signal_fn *find_driver_fn(const char *name)
 {
     enum cudaDriverEntryPointQueryResult found;
     void *at = NULL;
-    stream_word_fn *f;
+    stream_signal_fn *f;
 
     if (cudaGetDriverEntryPointByVersion(name, &at, 12000, cudaEnableDefault, &found) !=
             cudaSuccess ||
@@ -49,81 +49,81 @@ static stream_word_fn *find(const char *name)
     return f;
 }
 
-static int on_word(stream_word_fn *f, d9d_stream s, const void *word, uint32_t value)
+static int stream_signal(stream_signal_fn *f, d9d_stream s, const void *word, uint32_t value)
 {
     return f == NULL ? (int)cudaErrorNotSupported
-                     : f(d9d_cuda_stream_queue(s), (unsigned long long)(uintptr_t)word, value, 0);
+                     : f(d9d_cuda_stream_handle(s), (unsigned long long)(uintptr_t)word, value, 0);
 }
 
-int d9di_word_write(const d9d_comm_shared *x, d9d_stream s, const void *word, uint32_t value)
+int d9di_peer_signal_write(const d9d_peer_memory *x, d9d_stream s, const void *word, uint32_t value)
 {
-    return on_word(x->write, s, word, value);
+    return stream_signal(x->write, s, word, value);
 }
 
-int d9di_word_wait(const d9d_comm_shared *x, d9d_stream s, const void *word, uint32_t value)
+int d9di_peer_signal_wait(const d9d_peer_memory *x, d9d_stream s, const void *word, uint32_t value)
 {
-    return on_word(x->wait, s, word, value);
+    return stream_signal(x->wait, s, word, value);
 }
 
-bool d9di_shared_speaks(const d9d_comm_shared *x)
+bool d9di_peer_has_signals(const d9d_peer_memory *x)
 {
-    return x->speaks;
+    return x->has_signals;
 }
 
 /* What rank `from` writes at rank `to`. */
-static const char *word_of(const d9d_comm_shared *x, int to, int from)
+static const char *signal_of(const d9d_peer_memory *x, int to, int from)
 {
-    return (const char *)x->at[(size_t)to * x->n + x->n - 1] + (size_t)from * WORD;
+    return (const char *)x->ptr[(size_t)to * x->n + x->n - 1] + (size_t)from * SIGNAL_STRIDE;
 }
 
 /* Each writes into its words, as fences will. */
-static bool greet(const d9d_comm_shared *x, d9d_stream s)
+static bool write_test_signals(const d9d_peer_memory *x, d9d_stream s)
 {
     const int me = x->comm->rank;
-    bool well = d9di_word_wait(x, s, word_of(x, me, me), 0) == 0;
+    bool well = d9di_peer_signal_wait(x, s, signal_of(x, me, me), 0) == 0;
 
     for (int r = 0; r < x->comm->size && well; r++)
-        well = d9di_word_write(x, s, word_of(x, r, me), 1) == 0;
-    return cudaStreamSynchronize(d9d_cuda_stream_queue(s)) == cudaSuccess && well;
+        well = d9di_peer_signal_write(x, s, signal_of(x, r, me), 1) == 0;
+    return cudaStreamSynchronize(d9d_cuda_stream_handle(s)) == cudaSuccess && well;
 }
 
-static bool was_greeted(const d9d_comm_shared *x)
+static bool check_test_signals(const d9d_peer_memory *x)
 {
     bool well = true;
 
     for (int r = 0; r < x->comm->size && well; r++) {
         uint32_t word = 0;
 
-        well = cudaMemcpy(&word, word_of(x, x->comm->rank, r), sizeof(word),
+        well = cudaMemcpy(&word, signal_of(x, x->comm->rank, r), sizeof(word),
                           cudaMemcpyDeviceToHost) == cudaSuccess &&
                word == 1;
     }
     return well;
 }
 
-static d9d_status try_words(d9d_comm_shared *x)
+static d9d_status probe_signals(d9d_peer_memory *x)
 {
     d9d_comm *c = x->comm;
 
-    D9D_TRY(d9di_comm_all(c, x->what, greet(x, d9d_comm_queue(c)), &x->speaks));
-    if (x->speaks)
-        D9D_TRY(d9di_comm_all(c, x->what, was_greeted(x), &x->speaks));
-    x->fences = 1;
+    D9D_TRY(d9di_comm_all_true(c, x->label, write_test_signals(x, d9d_comm_stream(c)), &x->has_signals));
+    if (x->has_signals)
+        D9D_TRY(d9di_comm_all_true(c, x->label, check_test_signals(x), &x->has_signals));
+    x->n_barriers = 1;
     (void)cudaGetLastError(); /* what cannot be is no failure */
     return D9D_OK;
 }
 
 /* What a rank says of an array; all zeros where it cannot be shared. */
-typedef struct said {
+typedef struct exported {
     cudaIpcMemHandle_t handle;
     uint64_t offset;
     int32_t fine;
-} said;
+} exported;
 
 /* --- what is here ------------------------------------------------------------------------ */
 
 /* The driver knows where an allocation begins. */
-static bool find_base(const void *p, uint64_t *offset)
+static bool find_offset(const void *p, uint64_t *offset)
 {
     typedef int range_fn(unsigned long long *base, size_t *size, unsigned long long p);
     enum cudaDriverEntryPointQueryResult found;
@@ -143,72 +143,72 @@ static bool find_base(const void *p, uint64_t *offset)
     return true;
 }
 
-static void say(void *mine, said *out)
+static void export_handle(void *mine, exported *out)
 {
-    *out = (said){.fine = 0};
-    if (!find_base(mine, &out->offset))
+    *out = (exported){.fine = 0};
+    if (!find_offset(mine, &out->offset))
         return;
     out->fine = cudaIpcGetMemHandle(&out->handle, (char *)mine - out->offset) == cudaSuccess;
 }
 
 /* --- what is there ------------------------------------------------------------------------ */
 
-static bool open_one(d9d_comm_shared *x, size_t at, const said *theirs)
+static bool import_handle(d9d_peer_memory *x, size_t at, const exported *theirs)
 {
     if (!theirs->fine)
         return false;
-    if (cudaIpcOpenMemHandle(&x->opened[at], theirs->handle, cudaIpcMemLazyEnablePeerAccess) !=
+    if (cudaIpcOpenMemHandle(&x->imported[at], theirs->handle, cudaIpcMemLazyEnablePeerAccess) !=
         cudaSuccess) {
-        x->opened[at] = NULL;
+        x->imported[at] = NULL;
         return false;
     }
-    x->at[at] = (const char *)x->opened[at] + theirs->offset;
+    x->ptr[at] = (const char *)x->imported[at] + theirs->offset;
     return true;
 }
 
-static bool open_all(d9d_comm_shared *x, const d9d_comm_word *all, const said *mine)
+static bool import_handles(d9d_peer_memory *x, const d9d_comm_blob *all, const exported *mine)
 {
     const int me = x->comm->rank;
 
     for (int r = 0; r < x->comm->size; r++)
         for (size_t i = 0; i < x->n; i++) {
             const size_t at = (size_t)r * x->n + i;
-            said theirs;
+            exported theirs;
 
-            x->at[at] = x->mine[i];
+            x->ptr[at] = x->local[i];
             if (r == me && mine[i].fine)
                 continue;
             if (r == me || all[r].n != x->n * sizeof(theirs))
                 return false;
             memcpy(&theirs, (const char *)all[r].data + i * sizeof(theirs), sizeof(theirs));
-            if (!open_one(x, at, &theirs))
+            if (!import_handle(x, at, &theirs))
                 return false;
         }
     return true;
 }
 
-static d9d_status exchange(d9d_comm_shared *x, d9d_arena *a, bool *fine)
+static d9d_status exchange_handles(d9d_peer_memory *x, d9d_arena *a, bool *fine)
 {
     d9d_comm *c = x->comm;
-    d9d_comm_word *all = d9d_arena_alloc(a, (size_t)c->size * sizeof(*all));
-    said *here = d9d_arena_alloc(a, x->n * sizeof(*here));
+    d9d_comm_blob *all = d9d_arena_alloc(a, (size_t)c->size * sizeof(*all));
+    exported *here = d9d_arena_alloc(a, x->n * sizeof(*here));
 
     if (all == NULL || here == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %zu handles", c->name, x->what, x->n);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %zu handles", c->name, x->label, x->n);
     for (size_t i = 0; i < x->n; i++)
-        say(x->mine[i], &here[i]);
-    D9D_TRY(d9d_comm_gather_words(c, x->what, here, x->n * sizeof(*here), a, all));
-    *fine = open_all(x, all, here) && cudaMalloc((void **)&x->word, 4) == cudaSuccess &&
-            cudaMemset(x->word, 0, 4) == cudaSuccess;
+        export_handle(x->local[i], &here[i]);
+    D9D_TRY(d9d_comm_allgather_bytes(c, x->label, here, x->n * sizeof(*here), a, all));
+    *fine = import_handles(x, all, here) && cudaMalloc((void **)&x->dummy, 4) == cudaSuccess &&
+            cudaMemset(x->dummy, 0, 4) == cudaSuccess;
     (void)cudaGetLastError(); /* what cannot be shared is no failure */
-    D9D_TRY(d9di_comm_all(c, x->what, *fine, fine));
-    return *fine ? try_words(x) : D9D_OK;
+    D9D_TRY(d9di_comm_all_true(c, x->label, *fine, fine));
+    return *fine ? probe_signals(x) : D9D_OK;
 }
 
 /* NULL where there is no memory: then it cannot be shared. */
-static void *make_words(const d9d_comm *c)
+static void *signals_alloc(const d9d_comm *c)
 {
-    const size_t bytes = (size_t)c->size * WORD;
+    const size_t bytes = (size_t)c->size * SIGNAL_STRIDE;
     void *p = NULL;
 
     if (cudaMalloc(&p, bytes) != cudaSuccess || cudaMemset(p, 0, bytes) != cudaSuccess ||
@@ -220,154 +220,154 @@ static void *make_words(const d9d_comm *c)
     return p;
 }
 
-static d9d_status create(d9d_comm *c, const char *what, void *const *mine, size_t n,
-                         d9d_comm_shared **out)
+static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                         d9d_peer_memory **out)
 {
     const size_t all = (size_t)c->size * (n + 1);
-    d9d_comm_shared *x = calloc(1, sizeof(*x));
+    d9d_peer_memory *x = calloc(1, sizeof(*x));
 
     *out = x;
     if (x == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
-    *x = (d9d_comm_shared){.comm = c,
-                           .what = strdup(what),
+    *x = (d9d_peer_memory){.comm = c,
+                           .label = strdup(what),
                            .n = n + 1,
-                           .wait = find("cuStreamWaitValue32"),
-                           .write = find("cuStreamWriteValue32"),
-                           .mine = calloc(n + 1, sizeof(*x->mine)),
-                           .at = calloc(all, sizeof(*x->at)),
-                           .opened = calloc(all, sizeof(*x->opened))};
-    if (x->what == NULL || x->mine == NULL || x->at == NULL || x->opened == NULL)
+                           .wait = find_driver_fn("cuStreamWaitValue32"),
+                           .write = find_driver_fn("cuStreamWriteValue32"),
+                           .local = calloc(n + 1, sizeof(*x->local)),
+                           .ptr = calloc(all, sizeof(*x->ptr)),
+                           .imported = calloc(all, sizeof(*x->imported))};
+    if (x->label == NULL || x->local == NULL || x->ptr == NULL || x->imported == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, what);
     for (size_t i = 0; i < n; i++)
-        x->mine[i] = mine[i];
-    x->mine[n] = make_words(c);
+        x->local[i] = mine[i];
+    x->local[n] = signals_alloc(c);
     return D9D_OK;
 }
 
-d9d_status d9di_cuda_share(d9d_comm *c, const char *what, void *const *mine, size_t n,
-                           d9d_comm_shared **out)
+d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *what, void *const *mine, size_t n,
+                           d9d_peer_memory **out)
 {
-    d9d_comm_shared *x;
+    d9d_peer_memory *x;
     d9d_arena a = {0};
     bool fine = false;
-    d9d_status st = create(c, what, mine, n, &x);
+    d9d_status st = peer_memory_create(c, what, mine, n, &x);
 
     if (st == D9D_OK)
-        st = exchange(x, &a, &fine);
+        st = exchange_handles(x, &a, &fine);
     d9d_arena_release(&a);
     if (st == D9D_OK && fine) {
-        x->used = true;
+        x->in_use = true;
         *out = x;
     } else {
-        d9d_comm_unshare(x);
+        d9d_peer_unmap(x);
     }
     return st;
 }
 
 /* Memory may go when nobody has it open any more. */
-static void close_all(const d9d_comm_shared *x)
+static void close_handles(const d9d_peer_memory *x)
 {
-    if (x->used)
+    if (x->in_use)
         (void)cudaDeviceSynchronize(); /* what is still read */
-    for (size_t i = 0; x->opened != NULL && i < (size_t)x->comm->size * x->n; i++)
-        if (x->opened[i] != NULL)
-            (void)cudaIpcCloseMemHandle(x->opened[i]);
-    if (x->used)
-        (void)!d9d_comm_barrier(x->comm, x->what);
+    for (size_t i = 0; x->imported != NULL && i < (size_t)x->comm->size * x->n; i++)
+        if (x->imported[i] != NULL)
+            (void)cudaIpcCloseMemHandle(x->imported[i]);
+    if (x->in_use)
+        (void)!d9d_comm_barrier(x->comm, x->label);
 }
 
-void d9d_comm_unshare(d9d_comm_shared *x)
+void d9d_peer_unmap(d9d_peer_memory *x)
 {
     if (x == NULL)
         return;
     if (!*x->comm->failed) { /* else freeing could wait for ever, and the process ends soon */
-        close_all(x);
-        for (size_t i = x->owned ? 0 : x->n - 1; x->mine != NULL && i < x->n; i++)
-            (void)cudaFree(x->mine[i]);
-        (void)cudaFree(x->word);
+        close_handles(x);
+        for (size_t i = x->owned ? 0 : x->n - 1; x->local != NULL && i < x->n; i++)
+            (void)cudaFree(x->local[i]);
+        (void)cudaFree(x->dummy);
     }
-    free(x->opened);
-    free(x->at);
-    free(x->mine);
-    free(x->what);
+    free(x->imported);
+    free(x->ptr);
+    free(x->local);
+    free(x->label);
     free(x);
 }
 
 /* --- using it ------------------------------------------------------------------------------ */
 
-static d9d_status settle(const d9d_comm *c, const char *what, int rc)
+static d9d_status check_cuda(const d9d_comm *c, const char *what, int rc)
 {
     return rc == 0 ? D9D_OK
                    : D9D_FAIL(D9D_ECUDA, "%s: %s: CUDA: %s", c->name, what,
                               cudaGetErrorString((cudaError_t)rc));
 }
 
-static d9d_status tell(const d9d_comm_shared *x, d9d_stream s, int to)
+static d9d_status signal_peer(const d9d_peer_memory *x, d9d_stream s, int to)
 {
-    return settle(x->comm, x->what,
-                  d9di_word_write(x, s, word_of(x, to, x->comm->rank), x->fences + 1));
+    return check_cuda(x->comm, x->label,
+                  d9di_peer_signal_write(x, s, signal_of(x, to, x->comm->rank), x->n_barriers + 1));
 }
 
-static d9d_status await(const d9d_comm_shared *x, d9d_stream s, int from)
+static d9d_status wait_peer(const d9d_peer_memory *x, d9d_stream s, int from)
 {
-    return settle(x->comm, x->what,
-                  d9di_word_wait(x, s, word_of(x, x->comm->rank, from), x->fences));
+    return check_cuda(x->comm, x->label,
+                  d9di_peer_signal_wait(x, s, signal_of(x, x->comm->rank, from), x->n_barriers));
 }
 
 static d9d_status copy(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
 {
-    return settle(c, "copy",
-                  (int)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_queue(s)));
+    return check_cuda(c, "copy",
+                  (int)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_handle(s)));
 }
 
 /* Ranks without words come together all at once. */
-static d9d_status come(d9d_comm_shared *x, const d9di_call *k)
+static d9d_status arrive(d9d_peer_memory *x, const d9di_comm_call *k)
 {
     d9d_comm *c = x->comm;
 
-    if (!x->speaks)
-        return c->wire->run[D9DI_ALL_REDUCE](c, &(d9di_call){.verb = D9DI_ALL_REDUCE,
+    if (!x->has_signals)
+        return c->ops->run[D9DI_COLL_ALL_REDUCE](c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_REDUCE,
                                                              .t = D9D_I32,
                                                              .op = D9D_COMM_MAX,
-                                                             .what = k->what,
+                                                             .label = k->label,
                                                              .stream = k->stream,
-                                                             .dst = x->word,
-                                                             .src = x->word,
+                                                             .dst = x->dummy,
+                                                             .src = x->dummy,
                                                              .n = 1});
-    for (int i = 1; i < c->size && !k->told; i++)
-        D9D_TRY(tell(x, k->stream, (c->rank + i) % c->size));
-    x->fences++;
+    for (int i = 1; i < c->size && !k->signaled; i++)
+        D9D_TRY(signal_peer(x, k->stream, (c->rank + i) % c->size));
+    x->n_barriers++;
     return D9D_OK;
 }
 
-d9d_status d9di_cuda_fence(d9d_comm *c, const d9di_call *k)
+d9d_status d9di_peer_barrier_cuda(d9d_comm *c, const d9di_comm_call *k)
 {
-    d9d_comm_shared *x = k->fenced;
+    d9d_peer_memory *x = k->peer_memory;
 
-    D9D_TRY(come(x, k));
-    for (int i = 0; i < k->n_takes; i++) {
-        const d9di_take *p = &k->takes[i];
+    D9D_TRY(arrive(x, k));
+    for (int i = 0; i < k->n_gets; i++) {
+        const d9di_peer_get *p = &k->gets[i];
 
-        if (x->speaks)
-            D9D_TRY(await(x, k->stream, p->from));
+        if (x->has_signals)
+            D9D_TRY(wait_peer(x, k->stream, p->from));
         D9D_TRY(copy(c, k->stream, p->dst, p->src, p->n));
-        D9D_TRY(d9d_comm_point_set(c, p->there));
+        D9D_TRY(d9d_comm_event_record(c, p->done_event));
     }
-    for (int i = 1; i < c->size && x->speaks; i++)
-        D9D_TRY(await(x, k->stream, (c->rank + i) % c->size));
+    for (int i = 1; i < c->size && x->has_signals; i++)
+        D9D_TRY(wait_peer(x, k->stream, (c->rank + i) % c->size));
     return D9D_OK;
 }
 
-d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s)
+d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s)
 {
-    return d9di_comm_go(
+    return d9di_comm_submit(
         x->comm,
-        &(d9di_call){.verb = D9DI_FENCE, .t = D9D_U8, .what = x->what, .stream = s, .fenced = x});
+        &(d9di_comm_call){.coll = D9DI_COLL_PEER_BARRIER, .t = D9D_U8, .label = x->label, .stream = s, .peer_memory = x});
 }
 
 /* Each rank begins with its neighbour, so that no two read from one at a time. */
-d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9d_dtype t,
+d9d_status d9d_peer_gather(d9d_peer_memory *x, d9d_stream s, size_t i, d9d_dtype t,
                                   void *dst, const int64_t *counts)
 {
     const int size = x->comm->size, me = x->comm->rank;
@@ -379,43 +379,43 @@ d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i, d9
 
         for (int r = 0; r < from; r++)
             before += counts[r];
-        D9D_TRY(copy(x->comm, s, (char *)dst + (size_t)before * e, x->at[(size_t)from * x->n + i],
+        D9D_TRY(copy(x->comm, s, (char *)dst + (size_t)before * e, x->ptr[(size_t)from * x->n + i],
                      (size_t)counts[from] * e));
     }
     return D9D_OK;
 }
 
-void *d9di_shared_at(const d9d_comm_shared *x, int rank)
+void *d9di_peer_ptr(const d9d_peer_memory *x, int rank)
 {
-    return (void *)(uintptr_t)x->at[(size_t)rank * x->n];
+    return (void *)(uintptr_t)x->ptr[(size_t)rank * x->n];
 }
 
 /* --- rooms: two arrays that are shared, and go with it
  * -------------------------------------------- */
 
 /* What the pool keeps for later comes back to the driver where that has too little.  NULL: none. */
-static void *take(const d9d_comm *c, uint64_t bytes)
+static void *alloc_or_trim(const d9d_comm *c, uint64_t bytes)
 {
     void *p = NULL;
 
     if (cudaMalloc(&p, bytes) == cudaSuccess)
         return p;
     (void)cudaGetLastError();
-    if (c->how != NULL && c->how->trim != NULL)
-        c->how->trim(c->how->trim_arg);
+    if (c->opts != NULL && c->opts->trim != NULL)
+        c->opts->trim(c->opts->trim_arg);
     return cudaMalloc(&p, bytes) == cudaSuccess ? p : NULL;
 }
 
-static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
+static d9d_status symm_buffer_create(d9d_comm *c, uint64_t bytes, void **out)
 {
-    d9d_comm_shared *x = NULL;
+    d9d_peer_memory *x = NULL;
     void *mine[2] = {NULL, NULL};
     d9d_status st;
 
     for (int i = 0; i < 2; i++)
-        mine[i] = take(c, bytes); /* NULL: then they cannot be shared */
+        mine[i] = alloc_or_trim(c, bytes); /* NULL: then they cannot be shared */
     (void)cudaGetLastError();
-    st = d9d_comm_share(c, "rooms", mine, 2, &x);
+    st = d9d_peer_map(c, "rooms", mine, 2, &x);
     if (x != NULL)
         x->owned = true;
     for (int i = 0; i < 2 && x == NULL && !*c->failed; i++)
@@ -424,23 +424,23 @@ static d9d_status rooms_make(d9d_comm *c, uint64_t bytes, void **out)
     return st;
 }
 
-static void *rooms_at(const void *self, int turn, int rank)
+static void *symm_buffer_ptr(const void *self, int which, int rank)
 {
-    const d9d_comm_shared *x = self;
+    const d9d_peer_memory *x = self;
 
-    return (void *)(uintptr_t)x->at[(size_t)rank * x->n + (size_t)turn];
+    return (void *)(uintptr_t)x->ptr[(size_t)rank * x->n + (size_t)which];
 }
 
-static d9d_status rooms_tell(void *self, d9d_stream s, int to)
+static d9d_status symm_buffer_signal(void *self, d9d_stream s, int to)
 {
-    const d9d_comm_shared *x = self;
+    const d9d_peer_memory *x = self;
 
-    return x->speaks ? tell(x, s, to) : d9d_comm_fork(x->comm, s);
+    return x->has_signals ? signal_peer(x, s, to) : d9d_comm_wait_stream(x->comm, s);
 }
 
-static void rooms_close(void *self)
+static void symm_buffer_close(void *self)
 {
-    d9d_comm_unshare(self);
+    d9d_peer_unmap(self);
 }
 
-const d9di_rooms_ops d9di_rooms_cuda = {rooms_make, rooms_at, rooms_tell, copy, rooms_close};
+const d9di_symm_buffer_ops d9di_symm_buffer_cuda = {symm_buffer_create, symm_buffer_ptr, symm_buffer_signal, copy, symm_buffer_close};

@@ -1,4 +1,4 @@
-/* p2p_ring.c - posted messages between neighbours on GPUs of one host: d9d_comm_mail_want().
+/* p2p_ring.c - posted messages between neighbours on GPUs of one host: d9d_p2p_ring_enable().
  *
  * Each rank has two rings of slots, of which the one before it in the group fills the first and the
  * one behind it the second; in a group of two the other rank fills the first.  Beside them are
@@ -24,150 +24,150 @@
 #include "comm/comm_private.h"
 
 enum {
-    PIECE = 4 << 20,
-    SLOTS = 8, /* of a ring, a power of two: counts of pieces may pass 2^32 */
+    CHUNK_BYTES = 4 << 20,
+    RING_SLOTS = 8, /* of a ring, a power of two: counts of pieces may pass 2^32 */
     RINGS = 2,
-    WORD = 256,  /* bytes from one word to the next */
-    HEAD = 4096, /* of words */
-    FIRST = 0,   /* of a rank's two neighbours, or of its rings: what is before it fills it */
-    SECOND = 1,  /* ... or behind it */
-    NOBODY = -1,
+    SIGNAL_STRIDE = 256,  /* bytes from one word to the next */
+    SIGNALS_BYTES = 4096, /* of words */
+    FROM_PREV = 0,   /* of a rank's two neighbours, or of its rings: what is before it fills it */
+    FROM_NEXT = 1,  /* ... or behind it */
+    NO_RING = -1,
 };
 /* Words of each ring. */
-enum { ARRIVED, TAKEN };
+enum { ARRIVED, CONSUMED };
 
-typedef struct mail {
-    char *mine;
-    d9d_comm_shared *shared;
-    uint32_t sent[RINGS], got[RINGS]; /* pieces: through the neighbour's ring, from one's own */
-} mail;
+typedef struct p2p_rings {
+    char *local;
+    d9d_peer_memory *peers;
+    uint32_t sent[RINGS], received[RINGS]; /* pieces: through the neighbour's ring, from one's own */
+} p2p_rings;
 
-static const char *word_at(const void *base, int word, int ring)
+static const char *signal_at(const void *base, int word, int ring)
 {
-    return (const char *)base + (size_t)(word * RINGS + ring) * WORD;
+    return (const char *)base + (size_t)(word * RINGS + ring) * SIGNAL_STRIDE;
 }
 
 static char *slot_at(const void *base, int ring, uint32_t piece)
 {
-    return (char *)(uintptr_t)base + HEAD + (size_t)(ring * SLOTS + (int)(piece % SLOTS)) * PIECE;
+    return (char *)(uintptr_t)base + SIGNALS_BYTES + (size_t)(ring * RING_SLOTS + (int)(piece % RING_SLOTS)) * CHUNK_BYTES;
 }
 
 /* The ring of `to` that `from` fills. */
 static int ring_between(const d9d_comm *c, int from, int to)
 {
     if ((from + 1) % c->size == to)
-        return FIRST;
-    return (to + 1) % c->size == from ? SECOND : NOBODY;
+        return FROM_PREV;
+    return (to + 1) % c->size == from ? FROM_NEXT : NO_RING;
 }
 
 /* --- making it ------------------------------------------------------------------------------ */
 
-static d9d_status fill(d9d_comm *c, mail *m, bool *fine)
+static d9d_status ring_alloc(d9d_comm *c, p2p_rings *m, bool *fine)
 {
-    const size_t bytes = HEAD + (size_t)RINGS * SLOTS * PIECE;
-    const cudaStream_t s = d9d_cuda_stream_queue(d9d_comm_queue(c));
+    const size_t bytes = SIGNALS_BYTES + (size_t)RINGS * RING_SLOTS * CHUNK_BYTES;
+    const cudaStream_t s = d9d_cuda_stream_handle(d9d_comm_stream(c));
     void *mine = NULL;
     const bool well = cudaMalloc(&mine, bytes) == cudaSuccess &&
-                      cudaMemsetAsync(mine, 0, HEAD, s) == cudaSuccess &&
+                      cudaMemsetAsync(mine, 0, SIGNALS_BYTES, s) == cudaSuccess &&
                       cudaStreamSynchronize(s) == cudaSuccess;
 
-    m->mine = mine;
+    m->local = mine;
     (void)cudaGetLastError(); /* what cannot be is no failure */
-    D9D_TRY(d9di_comm_all(c, "mail", well, fine));
+    D9D_TRY(d9di_comm_all_true(c, "mail", well, fine));
     if (!*fine)
         return D9D_OK;
-    D9D_TRY(d9d_comm_share(c, "mail", &mine, 1, &m->shared));
-    *fine = m->shared != NULL && d9di_shared_speaks(m->shared);
+    D9D_TRY(d9d_peer_map(c, "mail", &mine, 1, &m->peers));
+    *fine = m->peers != NULL && d9di_peer_has_signals(m->peers);
     return D9D_OK;
 }
 
-static void mail_close(d9d_comm *c, void *self)
+static void p2p_ring_close(d9d_comm *c, void *self)
 {
-    mail *m = self;
+    p2p_rings *m = self;
 
-    d9d_comm_unshare(m->shared);
+    d9d_peer_unmap(m->peers);
     if (!*c->failed) /* else freeing could wait for ever */
-        (void)cudaFree(m->mine);
+        (void)cudaFree(m->local);
     free(m);
 }
 
-static d9d_status mail_make(d9d_comm *c, void **out)
+static d9d_status p2p_ring_create(d9d_comm *c, void **out)
 {
-    mail *m = calloc(1, sizeof(*m));
+    p2p_rings *m = calloc(1, sizeof(*m));
     bool fine = false;
     d9d_status st;
 
     if (m == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for mail", c->name);
-    st = fill(c, m, &fine);
+    st = ring_alloc(c, m, &fine);
     if (st == D9D_OK && fine)
         *out = m;
     else
-        mail_close(c, m);
+        p2p_ring_close(c, m);
     return st;
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
 
 /* One piece: when `gate` has come to `when`, n bytes, then `told` is `now`. */
-typedef struct passage {
-    const void *gate, *told;
-    uint32_t when, now;
+typedef struct chunk_copy {
+    const void *wait_signal, *done_signal;
+    uint32_t wait_value, done_value;
     void *dst;
     const void *src;
-} passage;
+} chunk_copy;
 
-static passage sending(mail *m, int ring, char *theirs, char *src)
+static chunk_copy chunk_send(p2p_rings *m, int ring, char *theirs, char *src)
 {
     const uint32_t piece = m->sent[ring]++;
 
-    return (passage){word_at(m->mine, TAKEN, ring),
-                     word_at(theirs, ARRIVED, ring),
-                     piece + 1 - SLOTS,
+    return (chunk_copy){signal_at(m->local, CONSUMED, ring),
+                     signal_at(theirs, ARRIVED, ring),
+                     piece + 1 - RING_SLOTS,
                      piece + 1,
                      slot_at(theirs, ring, piece),
                      src};
 }
 
-static passage receiving(mail *m, int ring, char *theirs, char *dst)
+static chunk_copy chunk_recv(p2p_rings *m, int ring, char *theirs, char *dst)
 {
-    const uint32_t piece = m->got[ring]++;
+    const uint32_t piece = m->received[ring]++;
 
-    return (passage){
-        word_at(m->mine, ARRIVED, ring), word_at(theirs, TAKEN, ring), piece + 1, piece + 1, dst,
-        slot_at(m->mine, ring, piece)};
+    return (chunk_copy){
+        signal_at(m->local, ARRIVED, ring), signal_at(theirs, CONSUMED, ring), piece + 1, piece + 1, dst,
+        slot_at(m->local, ring, piece)};
 }
 
-static bool mail_reaches(const d9d_comm *c, int peer)
+static bool p2p_ring_connects(const d9d_comm *c, int peer)
 {
-    return ring_between(c, c->rank, peer) != NOBODY;
+    return ring_between(c, c->rank, peer) != NO_RING;
 }
 
-static d9d_status mail_move(d9d_comm *c, void *self, const d9di_call *k, d9d_stream stream)
+static d9d_status p2p_ring_transfer(d9d_comm *c, void *self, const d9di_comm_call *k, d9d_stream stream)
 {
-    mail *m = self;
-    const d9di_p2p_msg *p = k->pieces;
+    p2p_rings *m = self;
+    const d9di_comm_msg *p = k->msgs;
     const size_t bytes = (size_t)p->n * d9d_dtype_size(p->t);
-    const cudaStream_t s = d9d_cuda_stream_queue(stream);
-    char *theirs = d9di_shared_at(m->shared, p->peer);
+    const cudaStream_t s = d9d_cuda_stream_handle(stream);
+    char *theirs = d9di_peer_ptr(m->peers, p->peer);
     const int ring =
         p->receive ? ring_between(c, p->peer, c->rank) : ring_between(c, c->rank, p->peer);
 
-    for (size_t at = 0; at < bytes; at += PIECE) {
-        const size_t n = bytes - at < PIECE ? bytes - at : PIECE;
+    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
         char *here = (char *)p->data + at;
-        const passage g =
-            p->receive ? receiving(m, ring, theirs, here) : sending(m, ring, theirs, here);
-        int rc = d9di_word_wait(m->shared, stream, g.gate, g.when);
+        const chunk_copy g =
+            p->receive ? chunk_recv(m, ring, theirs, here) : chunk_send(m, ring, theirs, here);
+        int rc = d9di_peer_signal_wait(m->peers, stream, g.wait_signal, g.wait_value);
 
         if (rc == 0)
             rc = (int)cudaMemcpyAsync(g.dst, g.src, n, cudaMemcpyDefault, s);
         if (rc == 0)
-            rc = d9di_word_write(m->shared, stream, g.told, g.now);
+            rc = d9di_peer_signal_write(m->peers, stream, g.done_signal, g.done_value);
         if (rc != 0)
-            return d9di_call_fail(c, k, "CUDA: %s", cudaGetErrorString((cudaError_t)rc));
+            return d9di_comm_call_fail(c, k, "CUDA: %s", cudaGetErrorString((cudaError_t)rc));
     }
     return D9D_OK;
 }
 
-const d9di_mail_ops d9di_mail_cuda = {mail_make, mail_reaches, mail_move, mail_close};
+const d9di_p2p_ring_ops d9di_p2p_ring_cuda = {p2p_ring_create, p2p_ring_connects, p2p_ring_transfer, p2p_ring_close};

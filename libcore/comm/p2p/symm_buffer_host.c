@@ -11,54 +11,57 @@
 
 #include "comm/comm_private.h"
 
-typedef struct rooms {
+typedef struct symm_buffers {
     d9d_comm *comm;
-    uint64_t bytes;  /* of one of the two */
-    uint32_t fences; /* come to so far */
-    char *at[];      /* [size], each rank's words, then its two */
-} rooms;
+    uint64_t bytes;      /* of one of the two */
+    uint32_t n_barriers; /* come to so far */
+    char *base[];        /* [size], each rank's words, then its two */
+} symm_buffers;
 
-enum { POLLS = 1000 };           /* of a word, before sleeping between them */
-enum { WORD = 64, PAGE = 4096 }; /* bytes from one word to the next; rooms begin at a page */
+enum { SPIN_POLLS = 1000 }; /* of a word, before sleeping between them */
+enum {
+    SIGNAL_STRIDE = 64,
+    PAGE = 4096
+}; /* bytes from one word to the next; rooms begin at a page */
 
 /* How many fences `from` has told `to` of. */
-static uint32_t *word_of(const rooms *r, int to, int from)
+static uint32_t *signal_of(const symm_buffers *r, int to, int from)
 {
-    return (uint32_t *)(void *)(r->at[to] + (size_t)from * WORD);
+    return (uint32_t *)(void *)(r->base[to] + (size_t)from * SIGNAL_STRIDE);
 }
 
-static uint64_t words_bytes(const rooms *r)
+static uint64_t signals_bytes(const symm_buffers *r)
 {
-    return ((uint64_t)r->comm->size * WORD + PAGE - 1) / PAGE * PAGE;
+    return ((uint64_t)r->comm->size * SIGNAL_STRIDE + PAGE - 1) / PAGE * PAGE;
 }
 
-static uint64_t whole(const rooms *r)
+static uint64_t mapping_bytes(const symm_buffers *r)
 {
-    return words_bytes(r) + 2 * r->bytes;
+    return signals_bytes(r) + 2 * r->bytes;
 }
 
 /* What a rank says of its memory: another container's is another file. */
-typedef struct said {
+typedef struct memfd_info {
     int64_t pid, fd, device, file;
-} said;
+} memfd_info;
 
-static bool map(rooms *r, int rank, int fd)
+static bool map_memfd(symm_buffers *r, int rank, int fd)
 {
-    void *p = mmap(NULL, whole(r), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *p = mmap(NULL, mapping_bytes(r), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-    r->at[rank] = p == MAP_FAILED ? NULL : p;
-    return r->at[rank] != NULL;
+    r->base[rank] = p == MAP_FAILED ? NULL : p;
+    return r->base[rank] != NULL;
 }
 
 /* -1 where it cannot be. */
-static int create(rooms *r, said *out)
+static int create_local(symm_buffers *r, memfd_info *out)
 {
     const int fd = memfd_create("d9d rooms", MFD_CLOEXEC);
     struct stat s;
 
     memset(out, 0, sizeof(*out));
-    if (fd < 0 || ftruncate(fd, (off_t)whole(r)) != 0 || fstat(fd, &s) != 0 ||
-        !map(r, r->comm->rank, fd)) {
+    if (fd < 0 || ftruncate(fd, (off_t)mapping_bytes(r)) != 0 || fstat(fd, &s) != 0 ||
+        !map_memfd(r, r->comm->rank, fd)) {
         if (fd >= 0)
             (void)close(fd);
         return -1;
@@ -70,7 +73,7 @@ static int create(rooms *r, said *out)
     return fd;
 }
 
-static bool open_theirs(rooms *r, int rank, const said *theirs)
+static bool open_peer(symm_buffers *r, int rank, const memfd_info *theirs)
 {
     char path[64];
     struct stat s;
@@ -81,46 +84,46 @@ static bool open_theirs(rooms *r, int rank, const said *theirs)
                    (long long)theirs->fd);
     fd = theirs->pid > 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
     fine = fd >= 0 && fstat(fd, &s) == 0 && (int64_t)s.st_dev == theirs->device &&
-           (int64_t)s.st_ino == theirs->file && map(r, rank, fd);
+           (int64_t)s.st_ino == theirs->file && map_memfd(r, rank, fd);
     if (fd >= 0)
         (void)close(fd);
     return fine;
 }
 
-static bool open_all(rooms *r, const d9d_comm_word *all)
+static bool open_peers(symm_buffers *r, const d9d_comm_blob *all)
 {
-    bool fine = r->at[r->comm->rank] != NULL;
+    bool fine = r->base[r->comm->rank] != NULL;
 
     for (int i = 0; i < r->comm->size && fine; i++) {
-        said theirs;
+        memfd_info theirs;
 
         if (i == r->comm->rank)
             continue;
         fine = all[i].n == sizeof(theirs);
         if (fine)
             memcpy(&theirs, all[i].data, sizeof(theirs));
-        fine = fine && open_theirs(r, i, &theirs);
+        fine = fine && open_peer(r, i, &theirs);
     }
     return fine;
 }
 
-static void unmap(rooms *r)
+static void buffers_unmap(symm_buffers *r)
 {
     for (int i = 0; i < r->comm->size; i++)
-        if (r->at[i] != NULL)
-            (void)munmap(r->at[i], whole(r));
+        if (r->base[i] != NULL)
+            (void)munmap(r->base[i], mapping_bytes(r));
     free(r);
 }
 
 /* Memory stays for as long as somebody has it. */
-static d9d_status make(d9d_comm *c, uint64_t bytes, void **out)
+static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
 {
-    rooms *r = calloc(1, sizeof(*r) + (size_t)c->size * sizeof(*r->at));
+    symm_buffers *r = calloc(1, sizeof(*r) + (size_t)c->size * sizeof(*r->base));
     d9d_arena a = {0};
-    d9d_comm_word *all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
+    d9d_comm_blob *all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
     bool fine = false;
     d9d_status st;
-    said mine;
+    memfd_info mine;
     int fd = -1;
 
     if (r == NULL || all == NULL) {
@@ -129,9 +132,9 @@ static d9d_status make(d9d_comm *c, uint64_t bytes, void **out)
     }
     r->comm = c;
     r->bytes = bytes;
-    fd = create(r, &mine);
-    D9D_TRY_OR(st, d9d_comm_gather_words(c, "rooms", &mine, sizeof(mine), &a, all), out);
-    st = d9di_comm_all(c, "rooms", open_all(r, all), &fine);
+    fd = create_local(r, &mine);
+    D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "rooms", &mine, sizeof(mine), &a, all), out);
+    st = d9di_comm_all_true(c, "rooms", open_peers(r, all), &fine);
 out:
     if (fd >= 0)
         (void)close(fd); /* all have opened it, or never will */
@@ -139,63 +142,64 @@ out:
     if (st == D9D_OK && fine)
         *out = r;
     else if (r != NULL)
-        unmap(r);
+        buffers_unmap(r);
     return st;
 }
 
-static void *at(const void *self, int turn, int rank)
+static void *buffer_ptr(const void *self, int which, int rank)
 {
-    const rooms *r = self;
+    const symm_buffers *r = self;
 
-    return r->at[rank] + words_bytes(r) + (size_t)turn * r->bytes;
+    return r->base[rank] + signals_bytes(r) + (size_t)which * r->bytes;
 }
 
-static d9d_status tell(void *self, d9d_stream s, int to)
+static d9d_status signal_peer(void *self, d9d_stream s, int to)
 {
-    const rooms *r = self;
+    const symm_buffers *r = self;
 
     (void)s;
-    __atomic_store_n(word_of(r, to, r->comm->rank), r->fences + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(signal_of(r, to, r->comm->rank), r->n_barriers + 1, __ATOMIC_RELEASE);
     return D9D_OK;
 }
 
 /* The watchdog ends a process that waits too long. */
-static void await(const rooms *r, int from)
+static void wait_peer(const symm_buffers *r, int from)
 {
     const struct timespec nap = {0, 50000};
-    uint32_t *word = word_of(r, r->comm->rank, from);
+    uint32_t *word = signal_of(r, r->comm->rank, from);
 
-    for (int i = 0; (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - r->fences) < 0; i++)
-        if (i >= POLLS)
+    for (int i = 0; (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - r->n_barriers) < 0; i++)
+        if (i >= SPIN_POLLS)
             (void)nanosleep(&nap, NULL);
 }
 
-static d9d_status copy(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
+static d9d_status copy_host(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
 {
     (void)c, (void)s;
     memcpy(dst, src, n);
     return D9D_OK;
 }
 
-d9d_status d9di_host_fence(d9d_comm *c, const d9di_call *k)
+d9d_status d9di_symm_buffer_barrier_host(d9d_comm *c, const d9di_comm_call *k)
 {
-    rooms *r = k->fenced;
+    symm_buffers *r = k->peer_memory;
 
-    for (int i = 1; i < c->size && !k->told; i++)
-        D9D_TRY(tell(r, k->stream, (c->rank + i) % c->size));
-    r->fences++;
-    for (int i = 0; i < k->n_takes; i++) {
-        await(r, k->takes[i].from);
-        D9D_TRY(copy(c, k->stream, k->takes[i].dst, k->takes[i].src, k->takes[i].n));
+    for (int i = 1; i < c->size && !k->signaled; i++)
+        D9D_TRY(signal_peer(r, k->stream, (c->rank + i) % c->size));
+    r->n_barriers++;
+    for (int i = 0; i < k->n_gets; i++) {
+        wait_peer(r, k->gets[i].from);
+        D9D_TRY(copy_host(c, k->stream, k->gets[i].dst, k->gets[i].src, k->gets[i].n));
     }
     for (int i = 1; i < c->size; i++)
-        await(r, (c->rank + i) % c->size);
+        wait_peer(r, (c->rank + i) % c->size);
     return D9D_OK;
 }
 
-static void close_rooms(void *self)
+static void buffers_close(void *self)
 {
-    unmap(self);
+    buffers_unmap(self);
 }
 
-const d9di_rooms_ops d9di_rooms_host = {make, at, tell, copy, close_rooms};
+const d9di_symm_buffer_ops d9di_symm_buffer_host = {buffers_create, buffer_ptr, signal_peer,
+                                                    copy_host, buffers_close};

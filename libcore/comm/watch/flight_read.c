@@ -14,22 +14,22 @@
 #define SILENCE_NS INT64_C(1000000000)
 
 /* Times and counts stay where a sum of two does not overflow; the time of day does until 2043. */
-#define MOST (INT64_C(1) << 61)
+#define MAX_TIME (INT64_C(1) << 61)
 
 /* --- one file ------------------------------------------------------------------------------ */
 
-static bool text_ends(const char *s, size_t n)
+static bool is_terminated(const char *s, size_t n)
 {
     return memchr(s, '\0', n) != NULL;
 }
 
-static bool axes_are(uint32_t axes)
+static bool axes_valid(uint32_t axes)
 {
     return axes == D9D_AXES_EXPERT || axes == D9D_AXES_EXPERT_REPLICATE ||
            (axes != 0 && (axes & ~(uint32_t)D9D_AXES_WORLD) == 0);
 }
 
-static bool degrees_are(const d9d_degrees *d)
+static bool degrees_valid(const d9d_parallel_degrees *d)
 {
     const int64_t *v = &d->pipeline_parallel;
 
@@ -39,32 +39,33 @@ static bool degrees_are(const d9d_degrees *d)
     return true;
 }
 
-static bool number_is(int64_t v)
+static bool number_valid(int64_t v)
 {
-    return v >= 0 && v <= MOST;
+    return v >= 0 && v <= MAX_TIME;
 }
 
-static bool head_is(const d9di_flight_head *h)
+static bool header_valid(const d9di_flight_header *h)
 {
     if (memcmp(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic)) != 0 || h->size < 1 ||
         h->size > 1 << 16 || h->rank < 0 || h->rank >= h->size || h->groups < 0 ||
-        h->groups > D9DI_FLIGHT_GROUPS || h->state < 0 || h->state >= D9DI_FLIGHT_STATES ||
-        !number_is(h->offset) || !number_is(h->beat) || !degrees_are(&h->degrees) ||
-        d9d_degrees_check(&h->degrees, h->size) != D9D_OK)
+        h->groups > D9DI_FLIGHT_GROUPS || h->state < 0 || h->state >= D9DI_FLIGHT_STATE_COUNT ||
+        !number_valid(h->clock_offset) || !number_valid(h->heartbeat) ||
+        !degrees_valid(&h->degrees) || d9d_parallel_degrees_check(&h->degrees, h->size) != D9D_OK)
         return false;
     for (int i = 0; i < h->groups; i++)
-        if (!axes_are(h->group[i].axes) || !number_is(h->group[i].seq))
+        if (!axes_valid(h->group[i].axes) || !number_valid(h->group[i].seq))
             return false;
-    return text_ends(h->node, sizeof(h->node)) && text_ends(h->host, sizeof(h->host)) &&
-           text_ends(h->said, sizeof(h->said)) && text_ends(h->memory, sizeof(h->memory)) &&
-           number_is(h->lag);
+    return is_terminated(h->node, sizeof(h->node)) && is_terminated(h->host, sizeof(h->host)) &&
+           is_terminated(h->abort_message, sizeof(h->abort_message)) &&
+           is_terminated(h->shm_path, sizeof(h->shm_path)) && number_valid(h->max_lag);
 }
 
-static bool call_is(const d9di_flight_head *h, const d9di_flight_call *x)
+static bool call_valid(const d9di_flight_header *h, const d9di_flight_call *x)
 {
-    if (x->group >= h->groups || x->verb >= D9DI_VERB_COUNT || x->type >= D9D_DTYPE_COUNT ||
-        x->op > D9D_COMM_MAX || x->step < 0 || x->step >= D9DI_STEPS || !number_is(x->begin) ||
-        !number_is(x->end) || !number_is(x->seq) || !text_ends(x->what, sizeof(x->what)))
+    if (x->group >= h->groups || x->coll >= D9DI_COLL_COUNT || x->dtype >= D9D_DTYPE_COUNT ||
+        x->op > D9D_COMM_MAX || x->state < 0 || x->state >= D9DI_FLIGHT_CALL_STATE_COUNT ||
+        !number_valid(x->begin) || !number_valid(x->end) || !number_valid(x->seq) ||
+        !is_terminated(x->label, sizeof(x->label)))
         return false;
     for (int i = 0; i < D9DI_FLIGHT_PEERS; i++)
         if (x->peer[i] > h->size || x->peer[i] < -h->size)
@@ -72,7 +73,7 @@ static bool call_is(const d9di_flight_head *h, const d9di_flight_call *x)
     return true;
 }
 
-static int by_number(const void *a, const void *b)
+static int compare_number(const void *a, const void *b)
 {
     const d9di_flight_call *x = a, *y = b;
 
@@ -80,48 +81,50 @@ static int by_number(const void *a, const void *b)
 }
 
 /* Calls of all ranks, by group. */
-static int place_of(const d9di_flight_record *r, const d9di_flight_call *x)
+static int group_index(const d9di_flight_record *r, const d9di_flight_call *x)
 {
-    return x->verb == D9DI_EXCHANGE ? r->head.groups : x->group;
+    return x->coll == D9DI_COLL_SEND_RECV ? r->header.groups : x->group;
 }
 
-static void list_groups(d9di_flight_record *r)
+static void index_groups(d9di_flight_record *r)
 {
     int n = 0;
 
-    for (int g = 0; g <= r->head.groups; g++) {
-        r->start[g] = n;
+    for (int g = 0; g <= r->header.groups; g++) {
+        r->group_start[g] = n;
         for (int i = 0; i < r->n; i++)
-            if (place_of(r, &r->call[i]) == g)
-                r->listed[n++] = i;
+            if (group_index(r, &r->call[i]) == g)
+                r->by_group[n++] = i;
     }
 }
 
-d9di_which d9di_record_which(const d9di_flight_record *r, const d9di_flight_call *x)
+d9di_flight_group_id d9di_flight_record_group_id(const d9di_flight_record *r,
+                                                 const d9di_flight_call *x)
 {
-    d9di_which w = {.axes = r->head.group[x->group].axes};
+    d9di_flight_group_id w = {.axes = r->header.group[x->group].axes};
 
     for (int g = 0; g < x->group; g++)
-        w.number += r->head.group[g].axes == w.axes;
+        w.number += r->header.group[g].axes == w.axes;
     return w;
 }
 
-static int group_of(const d9di_flight_record *r, d9di_which w)
+static int find_group(const d9di_flight_record *r, d9di_flight_group_id w)
 {
-    for (int g = 0; g < r->head.groups; g++)
-        if (r->head.group[g].axes == w.axes && w.number-- == 0)
+    for (int g = 0; g < r->header.groups; g++)
+        if (r->header.group[g].axes == w.axes && w.number-- == 0)
             return g;
     return -1;
 }
 
-const d9di_flight_call *d9di_record_find(const d9di_flight_record *r, d9di_which group, int64_t seq)
+const d9di_flight_call *d9di_flight_record_find_call(const d9di_flight_record *r,
+                                                     d9di_flight_group_id group, int64_t seq)
 {
-    const int g = r->known ? group_of(r, group) : -1;
-    int low = g < 0 ? 0 : r->start[g], high = g < 0 ? 0 : r->start[g + 1];
+    const int g = r->known ? find_group(r, group) : -1;
+    int low = g < 0 ? 0 : r->group_start[g], high = g < 0 ? 0 : r->group_start[g + 1];
 
     while (low < high) { /* numbers of a group rise with those of all calls */
         const int middle = low + (high - low) / 2;
-        const d9di_flight_call *x = &r->call[r->listed[middle]];
+        const d9di_flight_call *x = &r->call[r->by_group[middle]];
 
         if (x->seq == seq)
             return x;
@@ -133,103 +136,104 @@ const d9di_flight_call *d9di_record_find(const d9di_flight_record *r, d9di_which
     return NULL;
 }
 
-int64_t d9di_record_seq(const d9di_flight_record *r, d9di_which group)
+int64_t d9di_flight_record_group_seq(const d9di_flight_record *r, d9di_flight_group_id group)
 {
-    const int g = r->known ? group_of(r, group) : -1;
+    const int g = r->known ? find_group(r, group) : -1;
 
-    return g < 0 ? 0 : r->head.group[g].seq;
+    return g < 0 ? 0 : r->header.group[g].seq;
 }
 
-static void set_signs(d9di_flight_record *r)
+static void set_last_seen(d9di_flight_record *r)
 {
-    r->sign = r->head.beat;
+    r->last_seen = r->header.heartbeat;
     for (int i = r->n; i-- > 0;) {
         const d9di_flight_call *x = &r->call[i];
 
-        if (x->step == D9DI_STEP_INSIDE || x->step == D9DI_STEP_QUEUED)
-            r->waits = x;
-        r->sign = x->begin > r->sign ? x->begin : r->sign;
-        r->sign = x->end > r->sign ? x->end : r->sign;
+        if (x->state == D9DI_FLIGHT_CALL_STARTED || x->state == D9DI_FLIGHT_CALL_ENQUEUED)
+            r->waiting = x;
+        r->last_seen = x->begin > r->last_seen ? x->begin : r->last_seen;
+        r->last_seen = x->end > r->last_seen ? x->end : r->last_seen;
     }
-    r->sign += r->head.offset;
+    r->last_seen += r->header.clock_offset;
 }
 
-bool d9di_record_parse(const void *data, size_t n, d9di_flight_record *out)
+bool d9di_flight_record_parse(const void *data, size_t n, d9di_flight_record *out)
 {
     d9di_flight_record r = {.known = true};
-    const char *at = (const char *)data + D9DI_FLIGHT_HEAD;
+    const char *at = (const char *)data + D9DI_FLIGHT_HEADER_BYTES;
 
-    if (n != sizeof(d9di_ring))
+    if (n != sizeof(d9di_flight_ring))
         return false;
-    memcpy(&r.head, data, sizeof(r.head));
-    if (!head_is(&r.head))
+    memcpy(&r.header, data, sizeof(r.header));
+    if (!header_valid(&r.header))
         return false;
     r.call = calloc(D9DI_FLIGHT_CALLS, sizeof(*r.call));
-    r.listed = calloc(D9DI_FLIGHT_CALLS, sizeof(*r.listed));
-    if (r.call == NULL || r.listed == NULL) {
-        d9di_record_release(&r);
+    r.by_group = calloc(D9DI_FLIGHT_CALLS, sizeof(*r.by_group));
+    if (r.call == NULL || r.by_group == NULL) {
+        d9di_flight_record_release(&r);
         return false;
     }
     for (int64_t i = 0; i < D9DI_FLIGHT_CALLS; i++, at += sizeof(*r.call)) {
         d9di_flight_call *x = &r.call[r.n];
 
         memcpy(x, at, sizeof(*x));
-        r.n += x->number > 0 && (x->number - 1) % D9DI_FLIGHT_CALLS == i && call_is(&r.head, x);
+        r.n +=
+            x->number > 0 && (x->number - 1) % D9DI_FLIGHT_CALLS == i && call_valid(&r.header, x);
     }
-    qsort(r.call, (size_t)r.n, sizeof(*r.call), by_number);
-    list_groups(&r);
-    set_signs(&r);
+    qsort(r.call, (size_t)r.n, sizeof(*r.call), compare_number);
+    index_groups(&r);
+    set_last_seen(&r);
     *out = r;
     return true;
 }
 
-void d9di_record_release(d9di_flight_record *r)
+void d9di_flight_record_release(d9di_flight_record *r)
 {
     free(r->call);
-    free(r->listed);
-    *r = (d9di_flight_record){.life = D9DI_LIFE_UNKNOWN};
+    free(r->by_group);
+    *r = (d9di_flight_record){.liveness = D9DI_LIVENESS_UNKNOWN};
 }
 
 /* --- all files -------------------------------------------------------------------------- */
 
 /* What a process of this host keeps in memory is newer than its file. */
-static void renew(d9di_flight_record *r, d9di_ring *ring)
+static void refresh_from_memory(d9di_flight_record *r, d9di_flight_ring *ring)
 {
-    const d9di_flight_head was = r->head;
-    d9di_presence self;
+    const d9di_flight_header was = r->header;
+    d9di_flight_process self;
     d9di_flight_record now;
 
-    d9di_presence_of_self(&self);
-    if (strcmp(was.host, self.host) != 0 || !d9di_ring_peek(was.memory, ring) ||
-        !d9di_record_parse(ring, sizeof(*ring), &now))
+    d9di_flight_process_self(&self);
+    if (strcmp(was.host, self.host) != 0 || !d9di_flight_ring_read(was.shm_path, ring) ||
+        !d9di_flight_record_parse(ring, sizeof(*ring), &now))
         return;
-    if (now.head.job == was.job && now.head.rank == was.rank && now.head.pid == was.pid &&
-        now.head.started == was.started && strcmp(now.head.host, was.host) == 0) {
-        d9di_record_release(r);
+    if (now.header.job == was.job && now.header.rank == was.rank && now.header.pid == was.pid &&
+        now.header.started == was.started && strcmp(now.header.host, was.host) == 0) {
+        d9di_flight_record_release(r);
         *r = now;
     } else {
-        d9di_record_release(&now);
+        d9di_flight_record_release(&now);
     }
 }
 
 static d9d_status read_record(const char *dir, int rank, d9di_flight_record *out)
 {
-    d9di_ring *ring = malloc(sizeof(*ring));
+    d9di_flight_ring *ring = malloc(sizeof(*ring));
     d9d_file f = {.fd = -1};
     char path[PATH_MAX];
     d9d_status st;
 
-    *out = (d9di_flight_record){.life = D9DI_LIFE_UNKNOWN};
+    *out = (d9di_flight_record){.liveness = D9DI_LIVENESS_UNKNOWN};
     if (ring == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a ring", dir);
     (void)snprintf(path, sizeof(path), "%s/rank-%d.bin", dir, rank);
     D9D_TRY_OR(st, d9d_file_open(path, &f), out);
     D9D_TRY_OR(st, d9d_file_read_at(&f, ring, sizeof(*ring), 0), out);
-    if (!d9di_record_parse(ring, sizeof(*ring), out) || out->head.rank != rank) {
-        d9di_record_release(out);
+    if (!d9di_flight_record_parse(ring, sizeof(*ring), out) || out->header.rank != rank) {
+        d9di_flight_record_release(out);
         st = D9D_FAIL(D9D_EFORMAT, "%s: not a flight recorder's file of this version", path);
     } else {
-        renew(out, ring);
+        refresh_from_memory(out, ring);
     }
 out:
     d9d_file_release(&f);
@@ -258,12 +262,12 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
                 d9d_err_save(&first, D9D_EFORMAT);
             continue;
         }
-        if (found++ == 0 || r.head.job > f->job) {
-            f->job = r.head.job;
-            f->size = r.head.size;
-            f->degrees = r.head.degrees;
+        if (found++ == 0 || r.header.job > f->job) {
+            f->job = r.header.job;
+            f->size = r.header.size;
+            f->degrees = r.header.degrees;
         }
-        d9di_record_release(&r);
+        d9di_flight_record_release(&r);
     }
     d9d_arena_release(&a);
     if (st == D9D_OK && found == 0 && first.st != D9D_OK)
@@ -273,49 +277,52 @@ static d9d_status find_job(const char *dir, d9d_flight *f)
     return st;
 }
 
-static d9di_life life_of(const d9d_flight *f, const d9di_flight_record *r, const char *host)
+static d9di_flight_liveness liveness_of(const d9d_flight *f, const d9di_flight_record *r,
+                                        const char *host)
 {
-    static const d9di_life ends[D9DI_FLIGHT_STATES] = {[D9DI_FLIGHT_LEFT] = D9DI_LIFE_LEFT,
-                                                       [D9DI_FLIGHT_FAILED] = D9DI_LIFE_FAILED,
-                                                       [D9DI_FLIGHT_ENDED] = D9DI_LIFE_ENDED};
+    static const d9di_flight_liveness ends[D9DI_FLIGHT_STATE_COUNT] = {
+        [D9DI_FLIGHT_CLOSED] = D9DI_LIVENESS_CLOSED,
+        [D9DI_FLIGHT_FAILED] = D9DI_LIVENESS_FAILED,
+        [D9DI_FLIGHT_ABORTED] = D9DI_LIVENESS_ABORTED};
     char state;
 
     if (!r->known)
-        return D9DI_LIFE_UNKNOWN;
-    if (r->head.state != D9DI_FLIGHT_RUNS)
-        return ends[r->head.state];
-    if (strcmp(r->head.host, host) == 0 && r->head.started != 0) {
-        if (d9di_process_gone(r->head.pid, r->head.started, &state))
-            return D9DI_LIFE_GONE;
-        return state == 'T' || state == 't' ? D9DI_LIFE_STOPPED : D9DI_LIFE_RUNS;
+        return D9DI_LIVENESS_UNKNOWN;
+    if (r->header.state != D9DI_FLIGHT_RUNNING)
+        return ends[r->header.state];
+    if (strcmp(r->header.host, host) == 0 && r->header.started != 0) {
+        if (d9di_flight_process_is_gone(r->header.pid, r->header.started, &state))
+            return D9DI_LIVENESS_GONE;
+        return state == 'T' || state == 't' ? D9DI_LIVENESS_STOPPED : D9DI_LIVENESS_RUNNING;
     }
-    return f->now - r->sign > SILENCE_NS + r->head.lag ? D9DI_LIFE_SILENT : D9DI_LIFE_RUNS;
+    return f->now - r->last_seen > SILENCE_NS + r->header.max_lag ? D9DI_LIVENESS_SILENT
+                                                                  : D9DI_LIVENESS_RUNNING;
 }
 
 /* Where nobody lives, time stands at the last sign of life. */
-static void set_lives(d9d_flight *f)
+static void set_liveness(d9d_flight *f)
 {
     struct timespec t = {0};
-    d9di_presence self;
+    d9di_flight_process self;
     bool alive = false;
 
-    d9di_presence_of_self(&self);
+    d9di_flight_process_self(&self);
     (void)clock_gettime(CLOCK_REALTIME, &t);
     f->now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     for (int r = 0; r < f->size; r++) {
         d9di_flight_record *x = &f->record[r];
 
-        x->life = life_of(f, x, self.host);
-        alive |= x->life == D9DI_LIFE_RUNS || x->life == D9DI_LIFE_STOPPED;
-        f->last = x->sign > f->last ? x->sign : f->last;
-        if (x->life == D9DI_LIFE_RUNS)
-            f->last = f->now;
+        x->liveness = liveness_of(f, x, self.host);
+        alive |= x->liveness == D9DI_LIVENESS_RUNNING || x->liveness == D9DI_LIVENESS_STOPPED;
+        f->last_seen = x->last_seen > f->last_seen ? x->last_seen : f->last_seen;
+        if (x->liveness == D9DI_LIVENESS_RUNNING)
+            f->last_seen = f->now;
     }
     if (!alive)
-        f->now = f->last;
+        f->now = f->last_seen;
 }
 
-static d9d_status take_memory(d9d_flight *f, const char *what)
+static d9d_status alloc_records(d9d_flight *f, const char *what)
 {
     f->record = calloc((size_t)f->size, sizeof(*f->record));
     f->culprit = calloc((size_t)f->size, sizeof(*f->culprit));
@@ -325,14 +332,15 @@ static d9d_status take_memory(d9d_flight *f, const char *what)
 }
 
 /* Of this job, or none. */
-static void read_file(d9d_flight *f, const char *dir, int rank)
+static void read_rank_file(d9d_flight *f, const char *dir, int rank)
 {
     d9di_flight_record *x = &f->record[rank];
 
-    if (read_record(dir, rank, x) == D9D_OK && x->head.job == f->job && x->head.size == f->size &&
-        memcmp(&x->head.degrees, &f->degrees, sizeof(f->degrees)) == 0)
+    if (read_record(dir, rank, x) == D9D_OK && x->header.job == f->job &&
+        x->header.size == f->size &&
+        memcmp(&x->header.degrees, &f->degrees, sizeof(f->degrees)) == 0)
         return;
-    d9di_record_release(x);
+    d9di_flight_record_release(x);
 }
 
 d9d_status d9d_flight_open(const char *dir, d9d_flight **out)
@@ -343,10 +351,10 @@ d9d_status d9d_flight_open(const char *dir, d9d_flight **out)
     if (f == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a flight", dir);
     D9D_TRY_OR(st, find_job(dir, f), out);
-    D9D_TRY_OR(st, take_memory(f, dir), out);
+    D9D_TRY_OR(st, alloc_records(f, dir), out);
     for (int r = 0; r < f->size; r++)
-        read_file(f, dir, r);
-    set_lives(f);
+        read_rank_file(f, dir, r);
+    set_liveness(f);
     *out = f;
     f = NULL;
 out:
@@ -354,47 +362,48 @@ out:
     return st;
 }
 
-static const d9di_ring *ring_near(const d9di_ring *self, const d9di_neighbours *near, int rank)
+static const d9di_flight_ring *local_ring(const d9di_flight_ring *self,
+                                          const d9di_local_peers *local_peers, int rank)
 {
-    return rank == self->head.rank ? self : d9di_neighbours_ring(near, rank);
+    return rank == self->header.rank ? self : d9di_local_peers_ring(local_peers, rank);
 }
 
-bool d9di_flight_is_near(const d9di_ring *self, const d9di_neighbours *near)
+bool d9di_flight_is_single_host(const d9di_flight_ring *self, const d9di_local_peers *local_peers)
 {
-    for (int r = 0; r < self->head.size; r++)
-        if (ring_near(self, near, r) == NULL)
+    for (int r = 0; r < self->header.size; r++)
+        if (local_ring(self, local_peers, r) == NULL)
             return false;
     return true;
 }
 
-d9d_status d9di_flight_gather(const d9di_ring *self, const d9di_neighbours *near, const char *dir,
-                              d9d_flight **out)
+d9d_status d9di_flight_open_live(const d9di_flight_ring *self, const d9di_local_peers *local_peers,
+                                 const char *dir, d9d_flight **out)
 {
     d9d_flight *f = calloc(1, sizeof(*f));
-    d9di_ring *copy = malloc(sizeof(*copy));
+    d9di_flight_ring *copy = malloc(sizeof(*copy));
     d9d_status st;
 
     if (f == NULL || copy == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "flight: out of memory");
         goto out;
     }
-    f->job = self->head.job;
-    f->size = self->head.size;
-    f->degrees = self->head.degrees;
-    D9D_TRY_OR(st, take_memory(f, "flight"), out);
+    f->job = self->header.job;
+    f->size = self->header.size;
+    f->degrees = self->header.degrees;
+    D9D_TRY_OR(st, alloc_records(f, "flight"), out);
     for (int r = 0; r < f->size; r++) {
-        const d9di_ring *ring = ring_near(self, near, r);
+        const d9di_flight_ring *ring = local_ring(self, local_peers, r);
 
-        f->record[r].life = D9DI_LIFE_UNKNOWN;
+        f->record[r].liveness = D9DI_LIVENESS_UNKNOWN;
         if (ring != NULL) {
-            d9di_ring_copy(ring, copy);
-            copy->head.lag = 0;
-            (void)d9di_record_parse(copy, sizeof(*copy), &f->record[r]);
+            d9di_flight_ring_copy(ring, copy);
+            copy->header.max_lag = 0;
+            (void)d9di_flight_record_parse(copy, sizeof(*copy), &f->record[r]);
         } else if (dir != NULL) {
-            read_file(f, dir, r);
+            read_rank_file(f, dir, r);
         }
     }
-    set_lives(f);
+    set_liveness(f);
     *out = f;
     f = NULL;
 out:
@@ -408,7 +417,7 @@ void d9d_flight_close(d9d_flight *f)
     if (f == NULL)
         return;
     for (int r = 0; r < f->size && f->record != NULL; r++)
-        d9di_record_release(&f->record[r]);
+        d9di_flight_record_release(&f->record[r]);
     free(f->record);
     free(f->culprit);
     free(f);
@@ -421,37 +430,39 @@ int d9d_flight_size(const d9d_flight *f)
 
 /* --- words ---------------------------------------------------------------------------------- */
 
-d9d_status d9di_call_text(const d9di_flight_call *x, d9d_buf *out)
+d9d_status d9di_flight_call_text(const d9di_flight_call *x, d9d_buf *out)
 {
-    return d9d_buf_printf(out, "%s %lld of %s, %s [%lld]%s", d9di_verb_text((d9di_verb)x->verb),
-                          (long long)x->seq, x->what, d9d_dtype_word((d9d_dtype)x->type),
-                          (long long)x->n, x->op == D9D_COMM_MAX ? ", maximum" : "");
+    return d9d_buf_printf(out, "%s %lld of %s, %s [%lld]%s",
+                          d9di_comm_coll_name((d9di_comm_coll)x->coll), (long long)x->seq, x->label,
+                          d9d_dtype_name((d9d_dtype)x->dtype), (long long)x->n,
+                          x->op == D9D_COMM_MAX ? ", maximum" : "");
 }
 
-char *d9di_call_group(const d9di_flight_record *r, const d9di_flight_call *x, char *buf, size_t n)
+char *d9di_flight_call_group(const d9di_flight_record *r, const d9di_flight_call *x, char *buf,
+                             size_t n)
 {
-    return d9di_axes_name(r->head.group[x->group].axes, buf, n);
+    return d9di_mesh_axes_name(r->header.group[x->group].axes, buf, n);
 }
 
-const char *d9di_life_text(d9di_life l)
+const char *d9di_flight_liveness_text(d9di_flight_liveness l)
 {
-    static const char *const texts[D9DI_LIVES] = {
-        [D9DI_LIFE_RUNS] = "is alive",
-        [D9DI_LIFE_STOPPED] = "is stopped",
-        [D9DI_LIFE_SILENT] = "is silent",
-        [D9DI_LIFE_GONE] = "is gone",
-        [D9DI_LIFE_LEFT] = "has ended",
-        [D9DI_LIFE_FAILED] = "has failed",
-        [D9DI_LIFE_ENDED] = "was ended by its watchdog",
-        [D9DI_LIFE_UNKNOWN] = "has no record",
+    static const char *const texts[D9DI_LIVENESS_COUNT] = {
+        [D9DI_LIVENESS_RUNNING] = "is alive",
+        [D9DI_LIVENESS_STOPPED] = "is stopped",
+        [D9DI_LIVENESS_SILENT] = "is silent",
+        [D9DI_LIVENESS_GONE] = "is gone",
+        [D9DI_LIVENESS_CLOSED] = "has ended",
+        [D9DI_LIVENESS_FAILED] = "has failed",
+        [D9DI_LIVENESS_ABORTED] = "was ended by its watchdog",
+        [D9DI_LIVENESS_UNKNOWN] = "has no record",
     };
 
     return texts[l];
 }
 
-double d9di_since(const d9d_flight *f, const d9di_flight_record *r, int64_t clock)
+double d9di_flight_seconds_since(const d9d_flight *f, const d9di_flight_record *r, int64_t clock)
 {
-    const double s = (double)(f->now - r->head.offset - clock) / 1e9;
+    const double s = (double)(f->now - r->header.clock_offset - clock) / 1e9;
 
     return s > 0 ? s : 0;
 }

@@ -12,11 +12,11 @@
 #include "d9d/base/hash.h"
 #include "d9d/base/thread.h"
 
-#define SHM  "/dev/shm"
-#define STEM "d9d-flight-"
+#define SHM         "/dev/shm"
+#define NAME_PREFIX "d9d-flight-"
 
-enum { SUFFIX = 6 };                  /* of mkostemp() */
-#define OLD_NS INT64_C(3600000000000) /* of one that nobody asked for */
+enum { SUFFIX_LEN = 6 };                /* of mkostemp() */
+#define STALE_NS INT64_C(3600000000000) /* of one that nobody asked for */
 
 /* Which directory it is, for whoever looks for rings of an earlier life. */
 static void dir_hash(const char *dir, char out[40])
@@ -33,20 +33,20 @@ static void dir_hash(const char *dir, char out[40])
 /* --- making ---------------------------------------------------------------------------------- */
 
 /* Its pages are taken now: those that are not there later would kill the process. */
-static d9di_ring *map_shared(int fd)
+static d9di_flight_ring *map_shared(int fd)
 {
     void *p = MAP_FAILED;
 
-    if (posix_fallocate(fd, 0, sizeof(d9di_ring)) == 0)
-        p = mmap(NULL, sizeof(d9di_ring), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (posix_fallocate(fd, 0, sizeof(d9di_flight_ring)) == 0)
+        p = mmap(NULL, sizeof(d9di_flight_ring), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return p != MAP_FAILED ? p : NULL;
 }
 
-static d9di_ring *make_named(void)
+static d9di_flight_ring *create_named(void)
 {
-    char path[D9DI_FLIGHT_MEMORY] = SHM "/" STEM "XXXXXX";
+    char path[D9DI_FLIGHT_SHM_PATH_MAX] = SHM "/" NAME_PREFIX "XXXXXX";
     const int fd = mkostemp(path, O_CLOEXEC);
-    d9di_ring *r;
+    d9di_flight_ring *r;
 
     if (fd < 0)
         return NULL;
@@ -55,28 +55,28 @@ static d9di_ring *make_named(void)
     if (r == NULL)
         (void)unlink(path);
     else
-        memcpy(r->head.memory, path, sizeof(path));
+        memcpy(r->header.shm_path, path, sizeof(path));
     return r;
 }
 
 /* The descriptor stays open, for others to come by it. */
-static d9di_ring *make_nameless(void)
+static d9di_flight_ring *create_memfd(void)
 {
-    const int fd = memfd_create(STEM, MFD_CLOEXEC);
-    d9di_ring *r = fd >= 0 ? map_shared(fd) : NULL;
+    const int fd = memfd_create(NAME_PREFIX, MFD_CLOEXEC);
+    d9di_flight_ring *r = fd >= 0 ? map_shared(fd) : NULL;
 
     if (r != NULL)
-        (void)snprintf(r->head.memory, sizeof(r->head.memory), "/proc/%lld/fd/%d",
+        (void)snprintf(r->header.shm_path, sizeof(r->header.shm_path), "/proc/%lld/fd/%d",
                        (long long)getpid(), fd);
     else if (fd >= 0)
         (void)close(fd);
     return r;
 }
 
-static d9di_ring *make_own(void)
+static d9di_flight_ring *create_private(void)
 {
-    void *p =
-        mmap(NULL, sizeof(d9di_ring), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, sizeof(d9di_flight_ring), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     return p != MAP_FAILED ? p : NULL;
 }
@@ -87,12 +87,12 @@ static bool is_named(const char *path)
 {
     const char *name = path + sizeof(SHM);
 
-    return strncmp(path, SHM "/" STEM, sizeof(SHM "/" STEM) - 1) == 0 &&
-           strlen(name) == sizeof(STEM) - 1 + SUFFIX && strchr(name, '/') == NULL;
+    return strncmp(path, SHM "/" NAME_PREFIX, sizeof(SHM "/" NAME_PREFIX) - 1) == 0 &&
+           strlen(name) == sizeof(NAME_PREFIX) - 1 + SUFFIX_LEN && strchr(name, '/') == NULL;
 }
 
 /* What a damaged file says may be any name: only those that make_*() gives are opened. */
-static int open_other(const char *path)
+static int open_peer_ring(const char *path)
 {
     int pid, number, end = 0;
     const bool nameless = sscanf(path, "/proc/%9d/fd/%9d%n", &pid, &number, &end) == 2 && end > 0 &&
@@ -104,34 +104,34 @@ static int open_other(const char *path)
         return -1;
     fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | (nameless ? 0 : O_NOFOLLOW));
     if (fd >= 0 && (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_uid != geteuid() ||
-                    s.st_size != (off_t)sizeof(d9di_ring))) {
+                    s.st_size != (off_t)sizeof(d9di_flight_ring))) {
         (void)close(fd);
         return -1;
     }
     return fd;
 }
 
-const d9di_ring *d9di_ring_attach(const char *path)
+const d9di_flight_ring *d9di_flight_ring_attach(const char *path)
 {
-    const int fd = open_other(path);
+    const int fd = open_peer_ring(path);
     void *p = MAP_FAILED;
 
     if (fd < 0)
         return NULL;
-    p = mmap(NULL, sizeof(d9di_ring), PROT_READ, MAP_SHARED, fd, 0);
+    p = mmap(NULL, sizeof(d9di_flight_ring), PROT_READ, MAP_SHARED, fd, 0);
     (void)close(fd);
     return p != MAP_FAILED ? p : NULL;
 }
 
-void d9di_ring_detach(const d9di_ring *r)
+void d9di_flight_ring_detach(const d9di_flight_ring *r)
 {
     if (r != NULL)
         (void)munmap((void *)(uintptr_t)r, sizeof(*r));
 }
 
-int d9di_ring_claim(const char *path)
+int d9di_flight_ring_lock(const char *path)
 {
-    const int fd = is_named(path) ? open_other(path) : -1;
+    const int fd = is_named(path) ? open_peer_ring(path) : -1;
 
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
         return fd;
@@ -140,20 +140,21 @@ int d9di_ring_claim(const char *path)
     return -1;
 }
 
-bool d9di_ring_peek(const char *path, d9di_ring *out)
+bool d9di_flight_ring_read(const char *path, d9di_flight_ring *out)
 {
-    const d9di_ring *r = d9di_ring_attach(path);
+    const d9di_flight_ring *r = d9di_flight_ring_attach(path);
 
     if (r == NULL)
         return false;
-    d9di_ring_copy(r, out);
-    out->head.lag = 0;
-    d9di_ring_detach(r);
+    d9di_flight_ring_copy(r, out);
+    out->header.max_lag = 0;
+    d9di_flight_ring_detach(r);
     return true;
 }
 
 /* Word by word, beside the thread that stores them, which is no mistake here. */
-__attribute__((no_sanitize("thread"))) static void copy_words(void *dst, const void *src, size_t n)
+__attribute__((no_sanitize("thread"))) static void copy_u64_atomic(void *dst, const void *src,
+                                                                   size_t n)
 {
     const uint64_t *from = src;
     uint64_t *to = dst;
@@ -162,16 +163,17 @@ __attribute__((no_sanitize("thread"))) static void copy_words(void *dst, const v
         to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
-_Static_assert(sizeof(d9di_ring) % 8 == 0 && D9DI_FLIGHT_HEAD % 8 == 0, "whole words");
+_Static_assert(sizeof(d9di_flight_ring) % 8 == 0 && D9DI_FLIGHT_HEADER_BYTES % 8 == 0,
+               "whole words");
 
-void d9di_ring_copy(const d9di_ring *r, d9di_ring *out)
+void d9di_flight_ring_copy(const d9di_flight_ring *r, d9di_flight_ring *out)
 {
-    copy_words(out, r, D9DI_FLIGHT_HEAD);
+    copy_u64_atomic(out, r, D9DI_FLIGHT_HEADER_BYTES);
     for (int i = 0; i < D9DI_FLIGHT_CALLS; i++) {
         const d9di_flight_call *x = &r->call[i];
         const int64_t number = __atomic_load_n(&x->number, __ATOMIC_ACQUIRE);
 
-        copy_words(&out->call[i], x, sizeof(*x));
+        copy_u64_atomic(&out->call[i], x, sizeof(*x));
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         if (__atomic_load_n(&x->number, __ATOMIC_RELAXED) != number)
             out->call[i].number = 0;
@@ -182,26 +184,28 @@ void d9di_ring_copy(const d9di_ring *r, d9di_ring *out)
 
 static bool is_stale(const char *path, const char *host, const char *dir)
 {
-    const d9di_ring *r = d9di_ring_attach(path);
-    const d9di_flight_head *h = r != NULL ? &r->head : NULL;
+    const d9di_flight_ring *r = d9di_flight_ring_attach(path);
+    const d9di_flight_header *h = r != NULL ? &r->header : NULL;
     bool stale = false;
 
     if (h != NULL && memcmp(h->magic, D9DI_FLIGHT_MAGIC, sizeof(h->magic)) == 0 &&
-        strncmp(h->host, host, sizeof(h->host)) == 0 && d9di_process_gone(h->pid, h->started, NULL))
-        stale = strncmp(h->dir, dir, sizeof(h->dir)) == 0 || d9d_clock_ns() - h->beat > OLD_NS;
-    d9di_ring_detach(r);
+        strncmp(h->host, host, sizeof(h->host)) == 0 &&
+        d9di_flight_process_is_gone(h->pid, h->started, NULL))
+        stale = strncmp(h->dir_hash, dir, sizeof(h->dir_hash)) == 0 ||
+                d9d_clock_ns() - h->heartbeat > STALE_NS;
+    d9di_flight_ring_detach(r);
     return stale;
 }
 
-static void sweep(const char *dir)
+static void remove_stale_rings(const char *dir)
 {
-    d9di_presence self;
+    d9di_flight_process self;
     d9d_fs_names names;
     d9d_arena a = {0};
     d9d_err_copy first;
 
     d9d_err_save(&first, D9D_OK);
-    d9di_presence_of_self(&self);
+    d9di_flight_process_self(&self);
     if (d9d_fs_list(SHM, &a, &names) != D9D_OK)
         names.n = 0;
     for (size_t i = 0; i < names.n; i++) {
@@ -217,40 +221,40 @@ static void sweep(const char *dir)
 /* --- its life ----------------------------------------------------------------------------------
  */
 
-d9d_status d9di_ring_memory(const char *dir, d9di_ring **out)
+d9d_status d9di_flight_ring_create(const char *dir, d9di_flight_ring **out)
 {
-    static d9di_ring *(*const makers[])(void) = {make_named, make_nameless, make_own};
+    static d9di_flight_ring *(*const makers[])(void) = {create_named, create_memfd, create_private};
     char hash[40] = "";
-    d9di_ring *r = NULL;
+    d9di_flight_ring *r = NULL;
 
     if (dir != NULL) {
         dir_hash(dir, hash);
-        sweep(hash);
+        remove_stale_rings(hash);
     }
     for (size_t i = dir != NULL ? 0 : 1; i < sizeof(makers) / sizeof(makers[0]) && r == NULL; i++)
         r = makers[i]();
     if (r == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for the flight recorder");
-    memcpy(r->head.dir, hash, sizeof(hash));
+    memcpy(r->header.dir_hash, hash, sizeof(hash));
     *out = r;
     return D9D_OK;
 }
 
-void d9di_ring_unlink(const d9di_ring *r)
+void d9di_flight_ring_unlink(const d9di_flight_ring *r)
 {
-    if (is_named(r->head.memory))
-        (void)unlink(r->head.memory);
+    if (is_named(r->header.shm_path))
+        (void)unlink(r->header.shm_path);
 }
 
-void d9di_ring_release(d9di_ring *r, bool keep)
+void d9di_flight_ring_release(d9di_flight_ring *r, bool keep)
 {
     int fd;
 
     if (r == NULL)
         return;
-    if (sscanf(r->head.memory, "/proc/%*d/fd/%d", &fd) == 1)
+    if (sscanf(r->header.shm_path, "/proc/%*d/fd/%d", &fd) == 1)
         (void)close(fd);
     else if (!keep)
-        d9di_ring_unlink(r);
+        d9di_flight_ring_unlink(r);
     (void)munmap(r, sizeof(*r));
 }

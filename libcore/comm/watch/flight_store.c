@@ -8,7 +8,7 @@
 #include "comm/watch/flight_file.h"
 #include "d9d/comm/flight.h"
 
-static d9d_status name_of(const char *dir, int rank, char path[PATH_MAX])
+static d9d_status store_path(const char *dir, int rank, char path[PATH_MAX])
 {
     if (snprintf(path, PATH_MAX, "%s/rank-%d.bin", dir, rank) >= PATH_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: too long a path", dir);
@@ -38,105 +38,105 @@ bool d9d_flight_remove(const char *dir, int rank)
 {
     char path[PATH_MAX];
 
-    return name_of(dir, rank, path) == D9D_OK && is_ring(path) && unlink(path) == 0;
+    return store_path(dir, rank, path) == D9D_OK && is_ring(path) && unlink(path) == 0;
 }
 
-d9d_status d9di_store_open(const char *dir, int rank, d9di_flight_store *out)
+d9d_status d9di_flight_store_open(const char *dir, int rank, d9di_flight_store *out)
 {
     d9di_flight_store s = {.file.fd = -1};
     char path[PATH_MAX];
     d9d_status st;
 
-    D9D_TRY(name_of(dir, rank, path));
+    D9D_TRY(store_path(dir, rank, path));
     D9D_TRY(d9d_fs_mkdirs(dir));
     if (access(path, F_OK) == 0 && !is_ring(path))
         return D9D_FAIL(D9D_EPATH, "%s: is no record of a rank; move it away", path);
     (void)unlink(path); /* whoever has an older job's open keeps that */
-    D9D_TRY_OR(st, d9d_file_edit(path, &s.file), out);
-    s.last = calloc(1, sizeof(*s.last));
-    if (s.last == NULL) {
+    D9D_TRY_OR(st, d9d_file_open_rw(path, &s.file), out);
+    s.written = calloc(1, sizeof(*s.written));
+    if (s.written == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a ring", path);
         goto out;
     }
-    st = d9d_file_resize(&s.file, sizeof(*s.last));
+    st = d9d_file_resize(&s.file, sizeof(*s.written));
 out:
     if (st == D9D_OK)
         *out = s;
     else
-        d9di_store_close(&s);
+        d9di_flight_store_close(&s);
     return st;
 }
 
 /* The calls that differ, from the first to the last of them. */
-static d9d_status write_calls(d9di_flight_store *s, const d9di_ring *now)
+static d9d_status write_calls(d9di_flight_store *s, const d9di_flight_ring *now)
 {
     const size_t size = sizeof(*now->call);
     int first = 0, end = D9DI_FLIGHT_CALLS;
 
-    while (first < end && memcmp(&s->last->call[first], &now->call[first], size) == 0)
+    while (first < end && memcmp(&s->written->call[first], &now->call[first], size) == 0)
         first++;
-    while (end > first && memcmp(&s->last->call[end - 1], &now->call[end - 1], size) == 0)
+    while (end > first && memcmp(&s->written->call[end - 1], &now->call[end - 1], size) == 0)
         end--;
     if (first == end)
         return D9D_OK;
     return d9d_file_write_at(&s->file, &now->call[first], (size_t)(end - first) * size,
-                             D9DI_FLIGHT_HEAD + (uint64_t)first * size);
+                             D9DI_FLIGHT_HEADER_BYTES + (uint64_t)first * size);
 }
 
-d9d_status d9di_store_write(d9di_flight_store *s, const d9di_ring *r)
+d9d_status d9di_flight_store_write(d9di_flight_store *s, const d9di_flight_ring *r)
 {
-    d9di_ring *now = malloc(sizeof(*now));
+    d9di_flight_ring *now = malloc(sizeof(*now));
     d9d_status st;
 
     if (now == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a ring", s->file.path);
-    d9di_ring_copy(r, now);
+    d9di_flight_ring_copy(r, now);
     D9D_TRY_OR(st, write_calls(s, now), out);
-    D9D_TRY_OR(st, d9d_file_write_at(&s->file, now, D9DI_FLIGHT_HEAD, 0), out);
+    D9D_TRY_OR(st, d9d_file_write_at(&s->file, now, D9DI_FLIGHT_HEADER_BYTES, 0), out);
     D9D_TRY_OR(st, d9d_file_sync(&s->file), out);
-    memcpy(s->last, now, sizeof(*now));
+    memcpy(s->written, now, sizeof(*now));
 out:
     free(now);
     return st;
 }
 
-static d9d_status salvage(const char *dir, const d9di_ring *r)
+static d9d_status salvage_ring(const char *dir, const d9di_flight_ring *r)
 {
-    d9di_flight_store s = {.file.fd = -1, .last = calloc(1, sizeof(*r))};
-    d9di_ring *ring = malloc(sizeof(*ring));
-    d9di_flight_head h = {.job = r->head.job};
+    d9di_flight_store s = {.file.fd = -1, .written = calloc(1, sizeof(*r))};
+    d9di_flight_ring *ring = malloc(sizeof(*ring));
+    d9di_flight_header h = {.job = r->header.job};
     char path[PATH_MAX];
     d9d_status st;
 
-    D9D_TRY_OR(st, name_of(dir, r->head.rank, path), out);
-    if (s.last == NULL || ring == NULL) {
+    D9D_TRY_OR(st, store_path(dir, r->header.rank, path), out);
+    if (s.written == NULL || ring == NULL) {
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory for a ring", path);
         goto out;
     }
-    D9D_TRY_OR(st, d9d_file_edit(path, &s.file), out);
-    if (d9d_file_read_at(&s.file, &h, sizeof(h), 0) == D9D_OK && h.job != r->head.job)
+    D9D_TRY_OR(st, d9d_file_open_rw(path, &s.file), out);
+    if (d9d_file_read_at(&s.file, &h, sizeof(h), 0) == D9D_OK && h.job != r->header.job)
         goto out;
     D9D_TRY_OR(st, d9d_file_resize(&s.file, sizeof(*ring)), out);
     memcpy(ring, r, sizeof(*ring));
-    ring->head.lag = 0;
-    memset(s.last, 0xff, sizeof(*s.last)); /* all of it is written */
-    st = d9di_store_write(&s, ring);
+    ring->header.max_lag = 0;
+    memset(s.written, 0xff, sizeof(*s.written)); /* all of it is written */
+    st = d9di_flight_store_write(&s, ring);
 out:
-    d9di_store_close(&s);
+    d9di_flight_store_close(&s);
     free(ring);
     return st;
 }
 
-d9d_status d9di_store_salvage(const char *dir, const d9di_ring *r)
+d9d_status d9di_flight_store_salvage(const char *dir, const d9di_flight_ring *r)
 {
-    const char *path = r->head.memory;
+    const char *path = r->header.shm_path;
     const bool named = strncmp(path, "/proc/", 6) != 0;
-    const int fd = named ? d9di_ring_claim(path) : -1;
+    const int fd = named ? d9di_flight_ring_lock(path) : -1;
     d9d_status st;
 
     if (named && fd < 0)
         return access(path, F_OK) != 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "%s: another has it", path);
-    st = salvage(dir, r);
+    st = salvage_ring(dir, r);
     if (fd >= 0 && st == D9D_OK)
         (void)unlink(path);
     if (fd >= 0)
@@ -144,21 +144,21 @@ d9d_status d9di_store_salvage(const char *dir, const d9di_ring *r)
     return st;
 }
 
-void d9di_store_close(d9di_flight_store *s)
+void d9di_flight_store_close(d9di_flight_store *s)
 {
     d9d_file_release(&s->file);
-    free(s->last);
-    s->last = NULL;
+    free(s->written);
+    s->written = NULL;
 }
 
-bool d9di_store_state(const char *dir, int rank, int64_t job, d9di_flight_state *out)
+bool d9di_flight_store_read_state(const char *dir, int rank, int64_t job, d9di_flight_state *out)
 {
     char path[PATH_MAX];
-    d9di_flight_head h;
+    d9di_flight_header h;
     d9d_file f = {.fd = -1};
     bool found;
 
-    found = name_of(dir, rank, path) == D9D_OK && d9d_file_open(path, &f) == D9D_OK &&
+    found = store_path(dir, rank, path) == D9D_OK && d9d_file_open(path, &f) == D9D_OK &&
             d9d_file_read_at(&f, &h, sizeof(h), 0) == D9D_OK && h.job == job;
     if (found)
         *out = (d9di_flight_state)h.state;

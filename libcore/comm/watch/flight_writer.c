@@ -13,58 +13,66 @@
 
 enum { SALVAGE_MS = 500 }; /* between looks for neighbours that are gone */
 
-typedef enum task { NOTHING, SYNC, LOOK, FAILED, STOP } task;
+typedef enum writer_task {
+    TASK_NONE,
+    TASK_SYNC,
+    TASK_DIAGNOSE,
+    TASK_CHECK_FAILED,
+    TASK_STOP
+} writer_task;
 
-struct d9di_scribe {
-    d9di_ring *ring;
-    d9di_neighbours *near;
+struct d9di_flight_writer {
+    d9di_flight_ring *ring;
+    d9di_local_peers *local_peers;
     char *dir; /* NULL: no files */
     const d9d_log *log;
     pthread_t thread;
     /* The thread's own. */
     d9di_flight_store store;
-    int64_t synced, visited;
-    bool complained;
+    int64_t synced_at, salvaged_at;
+    bool warned;
 
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake, answer;
-    task wanted;
-    int64_t asked, answered; /* numbers of questions: one that came too late is of no interest */
-    d9d_buf text;            /* the answer to LOOK */
-    bool is;                 /* ... was it said already; to SYNC and STOP: it is written */
+    writer_task pending_task;
+    int64_t n_asked,
+        n_answered; /* numbers of questions: one that came too late is of no interest */
+    d9d_buf text;   /* the answer to LOOK */
+    bool result;    /* ... was it said already; to SYNC and STOP: it is written */
 };
 
 /* --- the thread ------------------------------------------------------------------------------ */
 
-d9d_status d9di_scribe_judge(const d9di_ring *ring, const d9di_neighbours *near, const char *dir,
-                             d9d_buf *text, bool *was_said)
+d9d_status d9di_flight_writer_diagnose_here(const d9di_flight_ring *ring,
+                                            const d9di_local_peers *local_peers, const char *dir,
+                                            d9d_buf *text, bool *already_reported)
 {
-    d9d_flight_verdict v;
+    d9d_flight_diagnosis v;
     d9d_flight *f;
     d9d_status st;
 
-    D9D_TRY(d9di_flight_gather(ring, near, dir, &f));
+    D9D_TRY(d9di_flight_open_live(ring, local_peers, dir, &f));
     for (int r = 0; r < f->size; r++)
-        *was_said |= f->record[r].known && f->record[r].head.said[0] != '\0';
-    st = *was_said ? D9D_OK : d9d_flight_judge(f, &v, text);
+        *already_reported |= f->record[r].known && f->record[r].header.abort_message[0] != '\0';
+    st = *already_reported ? D9D_OK : d9d_flight_diagnose(f, &v, text);
     if (st != D9D_OK)
         text->len = 0;
     d9d_flight_close(f);
     return st;
 }
 
-static bool failed_before(const d9di_scribe *s)
+static bool lower_rank_failed(const d9di_flight_writer *s)
 {
-    const d9di_flight_head *h = &s->ring->head;
+    const d9di_flight_header *h = &s->ring->header;
 
     for (int r = 0; r < h->rank; r++) {
-        const d9di_ring *ring = d9di_neighbours_ring(s->near, r);
-        d9di_flight_state state = D9DI_FLIGHT_RUNS;
+        const d9di_flight_ring *ring = d9di_local_peers_ring(s->local_peers, r);
+        d9di_flight_state state = D9DI_FLIGHT_RUNNING;
 
         if (ring != NULL)
-            state = d9di_ring_state(ring);
+            state = d9di_flight_ring_state(ring);
         else if (s->dir != NULL)
-            (void)d9di_store_state(s->dir, r, h->job, &state);
+            (void)d9di_flight_store_read_state(s->dir, r, h->job, &state);
         if (state == D9DI_FLIGHT_FAILED)
             return true;
     }
@@ -72,23 +80,23 @@ static bool failed_before(const d9di_scribe *s)
 }
 
 /* A job goes on without the files of its flight recorder. */
-static bool write_ring(d9di_scribe *s)
+static bool write_ring(d9di_flight_writer *s)
 {
     d9d_status st = D9D_OK;
 
     if (s->dir == NULL)
         return false;
-    if (s->store.last == NULL)
-        st = d9di_store_open(s->dir, s->ring->head.rank, &s->store);
+    if (s->store.written == NULL)
+        st = d9di_flight_store_open(s->dir, s->ring->header.rank, &s->store);
     if (st == D9D_OK)
-        st = d9di_store_write(&s->store, s->ring);
-    if (st != D9D_OK && !s->complained)
+        st = d9di_flight_store_write(&s->store, s->ring);
+    if (st != D9D_OK && !s->warned)
         d9d_log_warn(s->log, "no flight recorder: %s", d9d_err_message());
-    s->complained = s->complained || st != D9D_OK;
+    s->warned = s->warned || st != D9D_OK;
     return st == D9D_OK;
 }
 
-static struct timespec after_ms(int ms)
+static struct timespec deadline_after_ms(int ms)
 {
     struct timespec t = {0};
 
@@ -101,37 +109,37 @@ static struct timespec after_ms(int ms)
 }
 
 /* The next task, for which it waits a beat. */
-static task next(d9di_scribe *s, int64_t *number)
+static writer_task next_task(d9di_flight_writer *s, int64_t *number)
 {
-    const struct timespec beat = after_ms(D9DI_FLIGHT_BEAT_MS);
-    task t;
+    const struct timespec beat = deadline_after_ms(D9DI_FLIGHT_HEARTBEAT_MS);
+    writer_task t;
 
     (void)pthread_mutex_lock(&s->lock);
-    if (s->wanted == NOTHING)
+    if (s->pending_task == TASK_NONE)
         (void)pthread_cond_timedwait(&s->wake, &s->lock, &beat);
-    t = s->wanted;
-    *number = s->asked;
-    s->wanted = NOTHING;
+    t = s->pending_task;
+    *number = s->n_asked;
+    s->pending_task = TASK_NONE;
     (void)pthread_mutex_unlock(&s->lock);
     return t;
 }
 
-static void reply(d9di_scribe *s, int64_t number, d9d_buf *text, bool is)
+static void post_reply(d9di_flight_writer *s, int64_t number, d9d_buf *text, bool is)
 {
     (void)pthread_mutex_lock(&s->lock);
-    if (number == s->asked) {
+    if (number == s->n_asked) {
         d9d_buf_release(&s->text);
         s->text = *text;
         *text = (d9d_buf){0};
-        s->is = is;
-        s->answered = number;
+        s->result = is;
+        s->n_answered = number;
         (void)pthread_cond_signal(&s->answer);
     }
     (void)pthread_mutex_unlock(&s->lock);
     d9d_buf_release(text);
 }
 
-static bool is_due(int64_t *last, int64_t now, int ms)
+static bool interval_elapsed(int64_t *last, int64_t now, int ms)
 {
     if (now - *last < (int64_t)ms * 1000000)
         return false;
@@ -139,91 +147,91 @@ static bool is_due(int64_t *last, int64_t now, int ms)
     return true;
 }
 
-static void work(d9di_scribe *s, task t, int64_t number)
+static void run_task(d9di_flight_writer *s, writer_task t, int64_t number)
 {
     d9d_buf text = {0};
     bool is = false;
 
-    if (t == SYNC || t == STOP)
+    if (t == TASK_SYNC || t == TASK_STOP)
         is = write_ring(s);
-    else if (t == LOOK)
-        (void)!d9di_scribe_judge(s->ring, s->near, s->dir, &text, &is);
+    else if (t == TASK_DIAGNOSE)
+        (void)!d9di_flight_writer_diagnose_here(s->ring, s->local_peers, s->dir, &text, &is);
     else
-        is = failed_before(s);
-    reply(s, number, &text, is);
+        is = lower_rank_failed(s);
+    post_reply(s, number, &text, is);
 }
 
-static void *scribble(void *arg)
+static void *writer_main(void *arg)
 {
-    d9di_scribe *s = arg;
+    d9di_flight_writer *s = arg;
     int64_t number;
-    task t;
+    writer_task t;
 
     do {
         const int64_t now = d9d_clock_ns();
 
-        t = next(s, &number);
-        if (t != NOTHING)
-            work(s, t, number);
-        else if (is_due(&s->synced, now, D9DI_FLIGHT_SYNC_MS))
+        t = next_task(s, &number);
+        if (t != TASK_NONE)
+            run_task(s, t, number);
+        else if (interval_elapsed(&s->synced_at, now, D9DI_FLIGHT_SYNC_MS))
             (void)write_ring(s);
-        else if (s->dir != NULL && is_due(&s->visited, now, SALVAGE_MS))
-            d9di_neighbours_salvage(s->near, s->dir);
-    } while (t != STOP);
+        else if (s->dir != NULL && interval_elapsed(&s->salvaged_at, now, SALVAGE_MS))
+            d9di_local_peers_salvage(s->local_peers, s->dir);
+    } while (t != TASK_STOP);
     return NULL;
 }
 
 /* --- questions ---------------------------------------------------------------------------- */
 
 /* Under the lock: the answer is there, by then. */
-static bool await(d9di_scribe *s, int ms)
+static bool wait_reply(d9di_flight_writer *s, int ms)
 {
-    const struct timespec until = after_ms(ms);
+    const struct timespec until = deadline_after_ms(ms);
     int rc = 0;
 
-    while (s->answered != s->asked && rc != ETIMEDOUT)
+    while (s->n_answered != s->n_asked && rc != ETIMEDOUT)
         rc = pthread_cond_timedwait(&s->answer, &s->lock, &until);
-    return s->answered == s->asked;
+    return s->n_answered == s->n_asked;
 }
 
-static void begin(d9di_scribe *s, task t)
+static void post_task(d9di_flight_writer *s, writer_task t)
 {
     (void)pthread_mutex_lock(&s->lock);
-    s->wanted = t;
-    s->asked++;
+    s->pending_task = t;
+    s->n_asked++;
     (void)pthread_cond_signal(&s->wake);
 }
 
 /* What needs yes or no. */
-static bool ask(d9di_scribe *s, task t, int ms, bool *is)
+static bool request(d9di_flight_writer *s, writer_task t, int ms, bool *is)
 {
     bool in_time;
 
-    begin(s, t);
-    in_time = await(s, ms);
-    *is = in_time && s->is;
+    post_task(s, t);
+    in_time = wait_reply(s, ms);
+    *is = in_time && s->result;
     (void)pthread_mutex_unlock(&s->lock);
     return in_time;
 }
 
-bool d9di_scribe_sync(d9di_scribe *s, d9di_scribe_limit ms, bool *written)
+bool d9di_flight_writer_sync(d9di_flight_writer *s, d9di_flight_writer_timeout ms, bool *written)
 {
-    return ask(s, SYNC, ms, written);
+    return request(s, TASK_SYNC, ms, written);
 }
 
-bool d9di_scribe_failed_before(d9di_scribe *s, bool *one)
+bool d9di_flight_writer_lower_rank_failed(d9di_flight_writer *s, bool *one)
 {
-    return ask(s, FAILED, D9DI_SCRIBE_LAST_MS, one);
+    return request(s, TASK_CHECK_FAILED, D9DI_FLIGHT_WRITER_EXIT_MS, one);
 }
 
-bool d9di_scribe_look(d9di_scribe *s, d9d_buf *text, bool *was_said)
+bool d9di_flight_writer_diagnose(d9di_flight_writer *s, d9d_buf *text, bool *already_reported)
 {
     bool in_time;
 
-    begin(s, LOOK);
-    in_time = await(s, D9DI_SCRIBE_FILES_MS);
+    post_task(s, TASK_DIAGNOSE);
+    in_time = wait_reply(s, D9DI_FLIGHT_WRITER_FILES_MS);
     if (in_time) {
-        *was_said = s->is;
+        *already_reported = s->result;
         if (s->text.len > 0 && d9d_buf_append(text, s->text.data, s->text.len) != D9D_OK)
             text->len = 0;
     }
@@ -233,23 +241,23 @@ bool d9di_scribe_look(d9di_scribe *s, d9d_buf *text, bool *was_said)
 
 /* --- its life ------------------------------------------------------------------------------- */
 
-static void dispose(d9di_scribe *s)
+static void writer_free(d9di_flight_writer *s)
 {
     (void)pthread_cond_destroy(&s->wake);
     (void)pthread_cond_destroy(&s->answer);
     (void)pthread_mutex_destroy(&s->lock);
-    d9di_store_close(&s->store);
+    d9di_flight_store_close(&s->store);
     d9d_buf_release(&s->text);
     free(s->dir);
     free(s);
 }
 
-d9d_status d9di_scribe_start(d9di_ring *ring, d9di_neighbours *near, const char *dir,
-                             const d9d_log *log, d9di_scribe **out)
+d9d_status d9di_flight_writer_start(d9di_flight_ring *ring, d9di_local_peers *local_peers,
+                                    const char *dir, const d9d_log *log, d9di_flight_writer **out)
 {
-    d9di_scribe *s = calloc(1, sizeof(*s));
+    d9di_flight_writer *s = calloc(1, sizeof(*s));
     pthread_condattr_t clock;
-    d9d_heard before;
+    d9d_thread_sigmask before;
     int rc;
 
     if (s == NULL || (dir != NULL && (s->dir = strdup(dir)) == NULL)) {
@@ -257,34 +265,34 @@ d9d_status d9di_scribe_start(d9di_ring *ring, d9di_neighbours *near, const char 
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for a flight recorder's thread");
     }
     s->ring = ring;
-    s->near = near;
+    s->local_peers = local_peers;
     s->log = log;
     s->store.file.fd = -1;
-    s->synced = d9d_clock_ns();
+    s->synced_at = d9d_clock_ns();
     (void)pthread_mutex_init(&s->lock, NULL);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&s->wake, &clock);
     (void)pthread_cond_init(&s->answer, &clock);
     (void)pthread_condattr_destroy(&clock);
-    d9d_thread_deaf_begin(&before);
-    rc = pthread_create(&s->thread, NULL, scribble, s);
-    d9d_thread_deaf_end(&before);
+    d9d_thread_block_signals(&before);
+    rc = pthread_create(&s->thread, NULL, writer_main, s);
+    d9d_thread_restore_signals(&before);
     if (rc != 0) {
-        dispose(s);
+        writer_free(s);
         return D9D_FAIL(D9D_ENOMEM, "mesh: no thread for a flight recorder: %s", strerror(rc));
     }
     *out = s;
     return D9D_OK;
 }
 
-bool d9di_scribe_stop(d9di_scribe *s, d9di_scribe_limit ms, bool *written)
+bool d9di_flight_writer_stop(d9di_flight_writer *s, d9di_flight_writer_timeout ms, bool *written)
 {
-    if (!ask(s, STOP, ms, written)) {
+    if (!request(s, TASK_STOP, ms, written)) {
         (void)pthread_detach(s->thread);
         return false;
     }
     (void)pthread_join(s->thread, NULL);
-    dispose(s);
+    writer_free(s);
     return true;
 }

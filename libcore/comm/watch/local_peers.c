@@ -4,41 +4,41 @@
 
 #include "comm/watch/local_peers.h"
 
-struct neighbour {
+struct local_peer {
     int rank;
     int64_t pid, started;
-    const d9di_ring *ring; /* NULL: cannot be seen */
+    const d9di_flight_ring *ring; /* NULL: cannot be seen */
     bool salvaged;
 };
 
-struct d9di_neighbours {
+struct d9di_local_peers {
     int n;
-    struct neighbour list[];
+    struct local_peer list[];
 };
 
 /* Hosts may have one name and, as containers, processes of their own: only who is seen now can be
  * missed later. */
-static bool is_here(const d9di_presence *x, const d9di_presence *self)
+static bool is_on_this_host(const d9di_flight_process *x, const d9di_flight_process *self)
 {
     return strcmp(x->host, self->host) == 0 && x->started != 0 &&
-           !d9di_process_gone(x->pid, x->started, NULL);
+           !d9di_flight_process_is_gone(x->pid, x->started, NULL);
 }
 
-d9d_status d9di_neighbours_open(const d9di_whereabouts *all, int size, int self,
-                                d9di_neighbours **out)
+d9d_status d9di_local_peers_open(const d9di_local_peers_address *all, int size, int self,
+                                 d9di_local_peers **out)
 {
-    d9di_neighbours *n = malloc(sizeof(*n) + (size_t)size * sizeof(*n->list));
+    d9di_local_peers *n = malloc(sizeof(*n) + (size_t)size * sizeof(*n->list));
 
     *out = NULL;
     if (n == NULL)
         return D9D_FAIL(D9D_ENOMEM, "mesh: no memory for %d ranks", size);
-    *n = (d9di_neighbours){.n = 0};
+    *n = (d9di_local_peers){.n = 0};
     for (int r = 0; r < size; r++)
-        if (r != self && is_here(&all[r].self, &all[self].self))
-            n->list[n->n++] = (struct neighbour){.rank = r,
-                                                 .pid = all[r].self.pid,
-                                                 .started = all[r].self.started,
-                                                 .ring = d9di_ring_attach(all[r].memory)};
+        if (r != self && is_on_this_host(&all[r].self, &all[self].self))
+            n->list[n->n++] = (struct local_peer){.rank = r,
+                                                  .pid = all[r].self.pid,
+                                                  .started = all[r].self.started,
+                                                  .ring = d9di_flight_ring_attach(all[r].shm_path)};
     if (n->n > 0)
         *out = n;
     else
@@ -46,22 +46,22 @@ d9d_status d9di_neighbours_open(const d9di_whereabouts *all, int size, int self,
     return D9D_OK;
 }
 
-void d9di_neighbours_close(d9di_neighbours *n)
+void d9di_local_peers_close(d9di_local_peers *n)
 {
     for (int i = 0; n != NULL && i < n->n; i++)
-        d9di_ring_detach(n->list[i].ring);
+        d9di_flight_ring_detach(n->list[i].ring);
     free(n);
 }
 
-static bool has_died(const struct neighbour *x, char *state)
+static bool has_died(const struct local_peer *x, char *state)
 {
-    return d9di_process_gone(x->pid, x->started, state) && x->ring != NULL &&
-           d9di_ring_state(x->ring) == D9DI_FLIGHT_RUNS;
+    return d9di_flight_process_is_gone(x->pid, x->started, state) && x->ring != NULL &&
+           d9di_flight_ring_state(x->ring) == D9DI_FLIGHT_RUNNING;
 }
 
-d9di_trouble d9di_neighbours_look(const d9di_neighbours *n)
+d9di_local_peers_health d9di_local_peers_poll(const d9di_local_peers *n)
 {
-    d9di_trouble t = {0};
+    d9di_local_peers_health t = {0};
     char state;
 
     for (int i = 0; i < n->n; i++)
@@ -72,7 +72,7 @@ d9di_trouble d9di_neighbours_look(const d9di_neighbours *n)
     return t;
 }
 
-const d9di_ring *d9di_neighbours_ring(const d9di_neighbours *n, int rank)
+const d9di_flight_ring *d9di_local_peers_ring(const d9di_local_peers *n, int rank)
 {
     for (int i = 0; n != NULL && i < n->n; i++)
         if (n->list[i].rank == rank)
@@ -80,14 +80,14 @@ const d9di_ring *d9di_neighbours_ring(const d9di_neighbours *n, int rank)
     return NULL;
 }
 
-void d9di_neighbours_salvage(d9di_neighbours *n, const char *dir)
+void d9di_local_peers_salvage(d9di_local_peers *n, const char *dir)
 {
     char state;
 
     for (int i = 0; n != NULL && i < n->n; i++) {
-        struct neighbour *x = &n->list[i];
+        struct local_peer *x = &n->list[i];
 
         if (!x->salvaged && has_died(x, &state))
-            x->salvaged = d9di_store_salvage(dir, x->ring) == D9D_OK;
+            x->salvaged = d9di_flight_store_salvage(dir, x->ring) == D9D_OK;
     }
 }

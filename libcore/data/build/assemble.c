@@ -13,25 +13,25 @@
 #include "data/build/out_file.h"
 #include "data/dataset/dataset_index.h"
 
-enum { RECORDS_A_READ = 512 };
+enum { RECORDS_PER_READ = 512 };
 
 /* A sample in the spool of its split, by the shards of the dataset. */
-struct joined {
+struct assembled_record {
     uint32_t shard, bucket;
     uint64_t offset;
     uint32_t stored, n_segments;
     uint64_t segments_at; /* in the spool of segments, unless there is one */
 };
 
-struct join {
-    const d9di_join_how *how;
-    d9di_join_how packed; /* of packs that were made here */
-    d9di_manifest *m;
+struct assembly {
+    const d9di_assemble_opts *how;
+    d9di_assemble_opts packed; /* of packs that were made here */
+    d9di_dataset_manifest *m;
     d9di_out_file records[D9DI_MAX_SPLITS], segments;
     uint64_t n_segments;
-    d9di_split_state split[D9DI_MAX_SPLITS];
-    d9di_cuts cuts; /* of units whose samples are not dealt yet */
-    D9D_VEC(d9di_data_file) files;
+    d9di_shard_split_stats split[D9DI_MAX_SPLITS];
+    d9di_assemble_splits sized_splits; /* of units whose samples are not dealt yet */
+    D9D_VEC(d9di_dataset_file) files;
     D9D_VEC(const char *) from; /* [files.len] where shards were, for sentences */
 };
 
@@ -43,22 +43,23 @@ static bool has_prefix(const char *name, const char *prefix)
 /* --- counting ----------------------------------------------------------------------------------
  */
 
-d9d_status d9di_join_each_unit(const d9di_join_how *how, d9di_unit_fn fn, void *arg)
+d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *how, d9di_assemble_unit_fn fn,
+                                   void *arg)
 {
-    d9di_unit_how unit = how->unit;
+    d9di_shard_unit_opts unit = how->unit;
     size_t p;
 
-    for (p = 0; p < how->n_pieces; p++) {
+    for (p = 0; p < how->n_input_splits; p++) {
         int64_t i = 0, last = 0;
 
         for (unit.dir = how->dir[p]; unit.dir && !last; i++) {
-            d9di_unit_state s;
+            d9di_shard_unit_state s;
             d9d_status st;
 
-            D9D_TRY(d9di_unit_read(&unit, (int64_t)p, i, &s));
+            D9D_TRY(d9di_shard_unit_state_read(&unit, (int64_t)p, i, &s));
             st = fn(arg, unit.dir, &s);
             last = s.last;
-            d9di_unit_state_release(&s);
+            d9di_shard_unit_state_release(&s);
             D9D_TRY(st);
         }
     }
@@ -75,11 +76,11 @@ static void add_documents(d9di_dataset_documents *to, const d9di_dataset_documen
     to->split += d->split;
     to->turns_lost += d->turns_lost;
     to->targets_lost += d->targets_lost;
-    for (int i = 0; i < D9D_BAD_REASONS; i++)
+    for (int i = 0; i < D9D_SHARD_BAD_REASONS; i++)
         to->skipped[i] += d->skipped[i];
 }
 
-static void add_split(d9di_split_state *to, const d9di_split_state *s)
+static void add_split_stats(d9di_shard_split_stats *to, const d9di_shard_split_stats *s)
 {
     int i;
 
@@ -92,58 +93,59 @@ static void add_split(d9di_split_state *to, const d9di_split_state *s)
 }
 
 struct count {
-    d9di_manifest *m;
-    d9di_split_state *split;
+    d9di_dataset_manifest *m;
+    d9di_shard_split_stats *split;
     int64_t bound, labels;
-    int64_t piece; /* whose documents have or have no labels */
+    int64_t input_split; /* whose documents have or have no labels */
     uint64_t shards;
 };
 
-static d9d_status count_unit(void *arg, const char *dir, const d9di_unit_state *s)
+static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_state *s)
 {
     struct count *c = arg;
     size_t i;
 
     if (s->labels >= 0 && c->labels >= 0 && s->labels != c->labels)
         return D9D_FAIL(D9D_EFORMAT, "%s: documents of piece %lld have %s labels, of piece %lld %s",
-                        dir, (long long)c->piece, c->labels ? "their" : "no", (long long)s->piece,
-                        s->labels ? "they have" : "they have none");
+                        dir, (long long)c->input_split, c->labels ? "their" : "no",
+                        (long long)s->input_split, s->labels ? "they have" : "they have none");
     if (s->labels >= 0) {
         c->labels = s->labels;
-        c->piece = s->piece;
+        c->input_split = s->input_split;
     }
     c->bound = s->bound > c->bound ? s->bound : c->bound;
     c->shards += s->shards.len;
     c->m->tokens += s->tokens;
     add_documents(&c->m->documents, &s->documents);
     for (i = 0; i < c->m->n_splits; i++)
-        add_split(&c->split[i], &s->split[i]);
-    for (i = 0; i < s->ended.len; i++)
-        if (s->ended.data[i].source < (int64_t)c->m->n_sources)
-            c->m->sources[s->ended.data[i].source].bytes = s->ended.data[i].bytes;
+        add_split_stats(&c->split[i], &s->split[i]);
+    for (i = 0; i < s->source_ends.len; i++)
+        if (s->source_ends.data[i].source < (int64_t)c->m->n_sources)
+            c->m->sources[s->source_ends.data[i].source].bytes = s->source_ends.data[i].bytes;
     return D9D_OK;
 }
 
 /* Splits follow each other. */
-static void number_splits(const d9di_split_state *split, d9di_manifest *m)
+static void assign_split_ranges(const d9di_shard_split_stats *split, d9di_dataset_manifest *m)
 {
     m->samples = m->positions = 0;
     for (size_t i = 0; i < m->n_splits; i++) {
-        m->splits[i] = (d9di_split){m->splits[i].name, m->samples, split[i].samples,
-                                    split[i].positions, split[i].longest};
+        m->splits[i] = (d9di_dataset_split){m->splits[i].name, m->samples, split[i].samples,
+                                            split[i].positions, split[i].longest};
         m->samples += split[i].samples;
         m->positions += split[i].positions;
     }
 }
 
-static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d9di_manifest *m)
+static d9d_status count_units(const d9di_assemble_opts *how, d9di_shard_split_stats *split,
+                              d9di_dataset_manifest *m)
 {
     struct count c = {.m = m, .split = split, .labels = -1};
 
     memset(split, 0, D9DI_MAX_SPLITS * sizeof(*split));
     m->documents = (d9di_dataset_documents){.read = 0};
     m->tokens = 0;
-    D9D_TRY(d9di_join_each_unit(how, count_unit, &c));
+    D9D_TRY(d9di_assemble_each_unit(how, count_unit, &c));
     if (!m->has_tokenizer)
         m->vocab_size = c.bound;
     m->wide = how->unit.wide;
@@ -155,15 +157,15 @@ static d9d_status count_all(const d9di_join_how *how, d9di_split_state *split, d
             "--part-size makes fewer",
             (unsigned long long)c.shards, D9DI_MAX_SHARDS);
     m->n_shards = (uint32_t)c.shards;
-    number_splits(split, m);
+    assign_split_ranges(split, m);
     return D9D_OK;
 }
 
-d9d_status d9di_join_count(const d9di_join_how *how, d9di_manifest *m)
+d9d_status d9di_assemble_count(const d9di_assemble_opts *how, d9di_dataset_manifest *m)
 {
-    d9di_split_state split[D9DI_MAX_SPLITS];
+    d9di_shard_split_stats split[D9DI_MAX_SPLITS];
 
-    return count_all(how, split, m);
+    return count_units(how, split, m);
 }
 
 /* --- token files -------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ static d9d_status move_file(const char *from, const char *to, bool own)
                                                                         : d9d_fs_copy(from, to);
 }
 
-static d9d_status note_file(struct join *j, d9di_data_file f, const char *from)
+static d9d_status add_file(struct assembly *j, d9di_dataset_file f, const char *from)
 {
     const char *copy = d9d_arena_strdup(&j->m->arena, from);
 
@@ -191,8 +193,8 @@ static d9d_status note_file(struct join *j, d9di_data_file f, const char *from)
     return D9D_VEC_PUSH(&j->files, f);
 }
 
-static d9d_status take_file(struct join *j, const char *dir, const d9di_unit_state *s, size_t shard,
-                            const char *kind, int64_t bytes, d9d_hash hash)
+static d9d_status install_file(struct assembly *j, const char *dir, const d9di_shard_unit_state *s,
+                               size_t shard, const char *kind, int64_t bytes, d9d_hash hash)
 {
     d9d_arena *a = &j->m->arena;
     const char *name = d9d_arena_printf(a, "%s-%05u.bin", kind, j->m->n_shards);
@@ -201,36 +203,38 @@ static d9d_status take_file(struct join *j, const char *dir, const d9di_unit_sta
     d9d_status st;
 
     snprintf(end, sizeof(end), ".%s-%03zu", kind, shard);
-    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &from));
+    D9D_TRY(d9di_shard_unit_path(dir, s->input_split, s->unit, end, &from));
     if (!name || asprintf(&to, "%s/%s", j->how->unit.dir, name) < 0) {
         to = NULL;
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
         goto out;
     }
-    D9D_TRY_OR(st, move_file(from, to, j->how->own || strcmp(dir, j->how->unit.dir) == 0), out);
+    D9D_TRY_OR(st, move_file(from, to, j->how->move_files || strcmp(dir, j->how->unit.dir) == 0),
+               out);
     D9D_TRY_OR(st, d9d_fs_size(to, &has), out);
     if (has != (uint64_t)bytes)
         st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %lld", from,
                       (unsigned long long)has, (long long)bytes);
     else
-        st = note_file(j, (d9di_data_file){name, bytes, hash}, from);
+        st = add_file(j, (d9di_dataset_file){name, bytes, hash}, from);
 out:
     free(from);
     free(to);
     return st;
 }
 
-static d9d_status take_shards(struct join *j, const char *dir, const d9di_unit_state *s)
+static d9d_status install_shards(struct assembly *j, const char *dir,
+                                 const d9di_shard_unit_state *s)
 {
     const int64_t elem = j->m->wide ? 4 : 2;
     size_t i;
 
     for (i = 0; i < s->shards.len; i++, j->m->n_shards++) {
-        const struct d9di_unit_shard *x = &s->shards.data[i];
+        const struct d9di_shard_unit_shard *x = &s->shards.data[i];
 
-        D9D_TRY(take_file(j, dir, s, i, "tokens", x->tokens * elem, x->hash));
+        D9D_TRY(install_file(j, dir, s, i, "tokens", x->tokens * elem, x->hash));
         if (s->labels == 1)
-            D9D_TRY(take_file(j, dir, s, i, "labels", x->tokens * 4, x->labels_hash));
+            D9D_TRY(install_file(j, dir, s, i, "labels", x->tokens * 4, x->labels_hash));
     }
     return D9D_OK;
 }
@@ -238,37 +242,38 @@ static d9d_status take_shards(struct join *j, const char *dir, const d9di_unit_s
 /* --- records -----------------------------------------------------------------------------------
  */
 
-static d9d_status join_record(void *arg, const char *path, const d9di_unit_state *s,
-                              const struct d9di_spooled *r)
+static d9d_status append_record(void *arg, const char *path, const d9di_shard_unit_state *s,
+                                const struct d9di_shard_unit_record *r)
 {
-    struct join *j = arg;
-    const struct joined out = {.shard = j->m->n_shards + r->shard,
-                               .bucket = r->bucket,
-                               .offset = r->offset,
-                               .stored = r->stored,
-                               .n_segments = r->n_segments,
-                               .segments_at = j->n_segments};
-    const d9di_cut *cut = d9di_cuts_find(&j->cuts, r->key);
+    struct assembly *j = arg;
+    const struct assembled_record out = {.shard = j->m->n_shards + r->shard,
+                                         .bucket = r->bucket,
+                                         .offset = r->offset,
+                                         .stored = r->stored,
+                                         .n_segments = r->n_segments,
+                                         .segments_at = j->n_segments};
+    const d9di_assemble_split *cut = d9di_assemble_splits_find(&j->sized_splits, r->key);
     const size_t split = cut ? cut->split : r->split;
-    const int64_t length = d9di_join_length(s, r);
+    const int64_t length = d9di_assemble_sample_length(s, r);
 
     if (r->split >= j->m->n_splits || r->shard >= s->shards.len || r->n_segments == 0 || length < 1)
         return D9D_FAIL(D9D_EFORMAT, "%s: a record of split %u, shard %u, %u segments", path,
                         r->split, r->shard, r->n_segments);
-    d9di_split_add(&j->split[split], length, r->n_segments);
+    d9di_shard_split_stats_add(&j->split[split], length, r->n_segments);
     j->n_segments += r->n_segments > 1 ? r->n_segments : 0;
-    return d9di_out_put(&j->records[split], &out, sizeof(out));
+    return d9di_out_file_write(&j->records[split], &out, sizeof(out));
 }
 
-d9d_status d9di_join_each_bytes(const char *dir, const d9di_unit_state *s, const char *end,
-                                uint64_t bytes, d9di_bytes_fn fn, void *arg)
+d9d_status d9di_assemble_each_bytes(const char *dir, const d9di_shard_unit_state *s,
+                                    const char *end, uint64_t bytes, d9di_assemble_bytes_fn fn,
+                                    void *arg)
 {
-    char piece[RECORDS_A_READ * sizeof(struct d9di_spooled)], *path = NULL;
+    char input_split[RECORDS_PER_READ * sizeof(struct d9di_shard_unit_record)], *path = NULL;
     d9d_file file = {.fd = -1};
     uint64_t has = 0, at;
     d9d_status st;
 
-    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &path));
+    D9D_TRY(d9di_shard_unit_path(dir, s->input_split, s->unit, end, &path));
     D9D_TRY_OR(st, d9d_fs_size(path, &has), out);
     if (has != bytes) {
         st = D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes, must have %llu", path,
@@ -276,11 +281,12 @@ d9d_status d9di_join_each_bytes(const char *dir, const d9di_unit_state *s, const
         goto out;
     }
     D9D_TRY_OR(st, d9d_file_open(path, &file), out);
-    for (at = 0; at < bytes; at += sizeof(piece)) {
-        const size_t n = bytes - at < sizeof(piece) ? (size_t)(bytes - at) : sizeof(piece);
+    for (at = 0; at < bytes; at += sizeof(input_split)) {
+        const size_t n =
+            bytes - at < sizeof(input_split) ? (size_t)(bytes - at) : sizeof(input_split);
 
-        D9D_TRY_OR(st, d9d_file_read_at(&file, piece, n, at), out);
-        D9D_TRY_OR(st, fn(arg, path, s, piece, n), out);
+        D9D_TRY_OR(st, d9d_file_read_at(&file, input_split, n, at), out);
+        D9D_TRY_OR(st, fn(arg, path, s, input_split, n), out);
     }
 out:
     d9d_file_release(&file);
@@ -289,19 +295,19 @@ out:
 }
 
 struct records {
-    d9di_record_fn fn;
+    d9di_assemble_record_fn fn;
     void *arg;
 };
 
-static d9d_status on_records(void *arg, const char *path, const d9di_unit_state *s, const void *p,
-                             size_t n)
+static d9d_status for_each_record(void *arg, const char *path, const d9di_shard_unit_state *s,
+                                  const void *p, size_t n)
 {
     const struct records *to = arg;
     const char *at = p;
     size_t i;
 
-    for (i = 0; i < n; i += sizeof(struct d9di_spooled)) {
-        struct d9di_spooled r;
+    for (i = 0; i < n; i += sizeof(struct d9di_shard_unit_record)) {
+        struct d9di_shard_unit_record r;
 
         memcpy(&r, at + i, sizeof(r));
         D9D_TRY(to->fn(to->arg, path, s, &r));
@@ -309,34 +315,36 @@ static d9d_status on_records(void *arg, const char *path, const d9di_unit_state 
     return D9D_OK;
 }
 
-d9d_status d9di_join_each_record(const char *dir, const d9di_unit_state *s, d9di_record_fn fn,
-                                 void *arg)
+d9d_status d9di_assemble_each_record(const char *dir, const d9di_shard_unit_state *s,
+                                     d9di_assemble_record_fn fn, void *arg)
 {
     struct records to = {fn, arg};
 
-    return d9di_join_each_bytes(
-        dir, s, ".records", (uint64_t)s->samples * sizeof(struct d9di_spooled), on_records, &to);
+    return d9di_assemble_each_bytes(dir, s, ".records",
+                                    (uint64_t)s->samples * sizeof(struct d9di_shard_unit_record),
+                                    for_each_record, &to);
 }
 
-int64_t d9di_join_length(const d9di_unit_state *s, const struct d9di_spooled *r)
+int64_t d9di_assemble_sample_length(const d9di_shard_unit_state *s,
+                                    const struct d9di_shard_unit_record *r)
 {
     return (int64_t)r->stored - (s->labels ? 0 : (int64_t)r->n_segments);
 }
 
-static d9d_status on_segments(void *arg, const char *path, const d9di_unit_state *s, const void *p,
-                              size_t n)
+static d9d_status append_segments(void *arg, const char *path, const d9di_shard_unit_state *s,
+                                  const void *p, size_t n)
 {
-    struct join *j = arg;
+    struct assembly *j = arg;
 
     (void)path;
     (void)s;
-    return d9di_out_put(&j->segments, p, n);
+    return d9di_out_file_write(&j->segments, p, n);
 }
 
 /* --- splits of given size ----------------------------------------------------------------------
  */
 
-bool d9di_join_packs(int64_t pack, const int64_t *counts, size_t n_splits)
+bool d9di_assemble_defers_packing(int64_t pack, const int64_t *counts, size_t n_splits)
 {
     bool given = false;
 
@@ -346,20 +354,20 @@ bool d9di_join_packs(int64_t pack, const int64_t *counts, size_t n_splits)
 }
 
 /* Settle which documents splits of given size have, and pack them where that was waited for. */
-static d9d_status deal(struct join *j, const d9d_log *log)
+static d9d_status assign_documents(struct assembly *j, const d9d_log *log)
 {
-    D9D_TRY(d9di_join_cut(j->how, j->m, &j->cuts));
+    D9D_TRY(d9di_assemble_choose_splits(j->how, j->m, &j->sized_splits));
     if (j->how->packer.size == 0)
         return D9D_OK;
     d9d_log_info(log, "packing %lld documents", (long long)j->m->samples);
-    D9D_TRY(d9di_join_pack(j->how, &j->cuts, &j->m->arena, &j->packed));
+    D9D_TRY(d9di_assemble_pack(j->how, &j->sized_splits, &j->m->arena, &j->packed));
     j->how = &j->packed;
-    j->cuts.n = 0; /* units of packs have them */
-    return count_all(j->how, j->split, j->m);
+    j->sized_splits.n = 0; /* units of packs have them */
+    return count_units(j->how, j->split, j->m);
 }
 
 /* Documents are whole and copies together, so a number may be missed. */
-static void say_missed(const struct join *j, const d9d_log *log)
+static void log_missed_counts(const struct assembly *j, const d9d_log *log)
 {
     for (size_t i = 0; i < j->m->n_splits; i++)
         if (j->how->counts[i] > 0 && j->how->counts[i] != j->m->splits[i].samples)
@@ -370,30 +378,30 @@ static void say_missed(const struct join *j, const d9d_log *log)
                          (long long)j->how->counts[i]);
 }
 
-static void leave_out_empty_rest(struct join *j)
+static void drop_empty_rest(struct assembly *j)
 {
     const size_t last = j->m->n_splits - 1;
 
-    if (j->how->counts[last] == D9DI_JOIN_REST && j->split[last].samples == 0)
+    if (j->how->counts[last] == D9DI_ASSEMBLE_REST && j->split[last].samples == 0)
         j->m->n_splits--;
 }
 
 /* --- units --------------------------------------------------------------------------------------
  */
 
-static d9d_status check_spool(const char *dir, const d9di_unit_state *s, const char *end,
+static d9d_status check_spool(const char *dir, const d9di_shard_unit_state *s, const char *end,
                               d9d_hash want)
 {
     char *path = NULL;
     d9d_status st;
 
-    D9D_TRY(d9di_unit_path(dir, s->piece, s->unit, end, &path));
-    st = d9di_unit_check_file(path, want);
+    D9D_TRY(d9di_shard_unit_path(dir, s->input_split, s->unit, end, &path));
+    st = d9di_shard_unit_check_file(path, want);
     free(path);
     return st;
 }
 
-static d9d_status check_spools(void *arg, const char *dir, const d9di_unit_state *s)
+static d9d_status check_spools(void *arg, const char *dir, const d9di_shard_unit_state *s)
 {
     (void)arg;
     if (!s->hashed)
@@ -402,34 +410,35 @@ static d9d_status check_spools(void *arg, const char *dir, const d9di_unit_state
     return check_spool(dir, s, ".segments", s->segments_hash);
 }
 
-static d9d_status take_unit(void *arg, const char *dir, const d9di_unit_state *s)
+static d9d_status install_unit(void *arg, const char *dir, const d9di_shard_unit_state *s)
 {
-    struct join *j = arg;
+    struct assembly *j = arg;
     const uint64_t before = j->n_segments;
 
-    D9D_TRY(d9di_join_each_record(dir, s, join_record, j));
+    D9D_TRY(d9di_assemble_each_record(dir, s, append_record, j));
     if (j->n_segments - before != (uint64_t)s->segments)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: records of unit %lld-%lld have %llu segments, it has %lld", dir,
-                        (long long)s->piece, (long long)s->unit,
+                        (long long)s->input_split, (long long)s->unit,
                         (unsigned long long)(j->n_segments - before), (long long)s->segments);
-    D9D_TRY(d9di_join_each_bytes(dir, s, ".segments", (uint64_t)s->segments * 4, on_segments, j));
-    return take_shards(j, dir, s);
+    D9D_TRY(d9di_assemble_each_bytes(dir, s, ".segments", (uint64_t)s->segments * 4,
+                                     append_segments, j));
+    return install_shards(j, dir, s);
 }
 
-static d9d_status open_spool(const struct join *j, const char *name, d9di_out_file *out)
+static d9d_status open_spool(const struct assembly *j, const char *name, d9di_out_file *out)
 {
     char *path = NULL;
     d9d_status st;
 
     if (asprintf(&path, "%s/join.%s", j->how->unit.dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
-    st = d9di_out_create(out, path);
+    st = d9di_out_file_create(out, path);
     free(path);
     return st;
 }
 
-static d9d_status take_units(struct join *j)
+static d9d_status install_units(struct assembly *j)
 {
     char name[32];
     size_t i;
@@ -441,18 +450,18 @@ static d9d_status take_units(struct join *j)
     }
     j->m->n_shards = 0;
     memset(j->split, 0, sizeof(j->split)); /* units do not know of splits of given size */
-    D9D_TRY(d9di_join_each_unit(j->how, take_unit, j));
+    D9D_TRY(d9di_assemble_each_unit(j->how, install_unit, j));
     for (i = 0; i < j->m->n_splits; i++)
-        D9D_TRY(d9di_out_flush(&j->records[i]));
-    leave_out_empty_rest(j);
-    number_splits(j->split, j->m);
-    return d9di_out_flush(&j->segments);
+        D9D_TRY(d9di_out_file_flush(&j->records[i]));
+    drop_empty_rest(j);
+    assign_split_ranges(j->split, j->m);
+    return d9di_out_file_flush(&j->segments);
 }
 
 static d9d_status check_shard(void *arg, int worker, size_t item)
 {
-    const struct join *j = arg;
-    const d9di_data_file *f = &j->files.data[item];
+    const struct assembly *j = arg;
+    const d9di_dataset_file *f = &j->files.data[item];
     char have[D9D_HASH_HEX], want[D9D_HASH_HEX], *path = NULL;
     uint64_t bytes;
     d9d_hash hash;
@@ -473,7 +482,7 @@ static d9d_status check_shard(void *arg, int worker, size_t item)
 }
 
 /* Token files of other runs, which are here by now. */
-static d9d_status check_shards(struct join *j)
+static d9d_status check_shards(struct assembly *j)
 {
     return j->how->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
 }
@@ -482,20 +491,20 @@ static d9d_status check_shards(struct join *j)
  */
 
 /* Reads records of a spool: in order by the buffer, or here and there. */
-struct reading {
+struct record_reader {
     d9d_file file;
-    struct joined buffer[RECORDS_A_READ];
+    struct assembled_record buffer[RECORDS_PER_READ];
     uint64_t from, n;
     D9D_VEC(uint32_t) segments;
 };
 
-static d9d_status read_record(struct reading *r, const struct join *j, uint64_t i, uint64_t total,
-                              bool in_order, d9di_index_record *out)
+static d9d_status read_record(struct record_reader *r, const struct assembly *j, uint64_t i,
+                              uint64_t total, bool in_order, d9di_dataset_index_record *out)
 {
-    const struct joined *at;
+    const struct assembled_record *at;
 
     if (i < r->from || i >= r->from + r->n) {
-        const uint64_t most = in_order ? RECORDS_A_READ : 1;
+        const uint64_t most = in_order ? RECORDS_PER_READ : 1;
 
         r->from = i;
         r->n = total - i < most ? total - i : most;
@@ -503,8 +512,8 @@ static d9d_status read_record(struct reading *r, const struct join *j, uint64_t 
                                  i * sizeof(*r->buffer)));
     }
     at = &r->buffer[i - r->from];
-    *out = (d9di_index_record){at->shard,  at->bucket,     at->offset,
-                               at->stored, at->n_segments, &at->stored};
+    *out = (d9di_dataset_index_record){at->shard,  at->bucket,     at->offset,
+                                       at->stored, at->n_segments, &at->stored};
     if (at->n_segments == 1)
         return D9D_OK;
     D9D_TRY(D9D_VEC_RESERVE(&r->segments, at->n_segments));
@@ -513,12 +522,12 @@ static d9d_status read_record(struct reading *r, const struct join *j, uint64_t 
                             at->segments_at * 4);
 }
 
-static d9d_status index_split(const struct join *j, size_t split, d9di_index_writer *w)
+static d9d_status index_split(const struct assembly *j, size_t split, d9di_dataset_index_writer *w)
 {
     const int64_t seed = j->m->recipe.seed;
     const uint64_t n = (uint64_t)j->m->splits[split].samples;
     const d9d_rng rng = {(uint64_t)seed, split};
-    struct reading *r = calloc(1, sizeof(*r));
+    struct record_reader *r = calloc(1, sizeof(*r));
     d9d_status st = D9D_OK;
     uint64_t i;
 
@@ -526,18 +535,19 @@ static d9d_status index_split(const struct join *j, size_t split, d9di_index_wri
         return D9D_FAIL(D9D_ENOMEM, "no memory to read records");
     r->file = j->records[split].file;
     for (i = 0; i < n && st == D9D_OK; i++) {
-        d9di_index_record record;
+        d9di_dataset_index_record record;
 
         st = read_record(r, j, seed < 0 ? i : d9d_rng_permute(rng, i, n), n, seed < 0, &record);
         if (st == D9D_OK)
-            st = d9di_index_put(w, (uint64_t)j->m->splits[split].first + i, &record);
+            st = d9di_dataset_index_put(w, (uint64_t)j->m->splits[split].first + i, &record);
     }
     D9D_VEC_RELEASE(&r->segments);
     free(r);
     return st;
 }
 
-static d9d_status put_summary(const d9di_split_state *x, const char *name, d9di_index_writer *w)
+static d9d_status write_summary(const d9di_shard_split_stats *x, const char *name,
+                                d9di_dataset_index_writer *w)
 {
     d9d_buf text = {0};
     d9d_status st;
@@ -557,61 +567,63 @@ static d9d_status put_summary(const d9di_split_state *x, const char *name, d9di_
         D9D_TRY_OR(st, d9d_buf_printf(&text, "%s%lld", i ? ", " : "", (long long)x->lengths[i]),
                    out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "]}", 2), out);
-    st = d9di_index_summary(w, name, text.data, text.len);
+    st = d9di_dataset_index_put_summary(w, name, text.data, text.len);
 out:
     d9d_buf_release(&text);
     return st;
 }
 
-static d9d_status write_index(const struct join *j)
+static d9d_status write_index(const struct assembly *j)
 {
-    d9di_index_writer *w = NULL;
+    d9di_dataset_index_writer *w = NULL;
     char *path = NULL;
     d9d_status st;
     size_t i;
 
     if (asprintf(&path, "%s/index.lmdb", j->how->unit.dir) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
-    st = d9di_index_create(j->how->unit.dir, path, (uint64_t)j->m->samples, j->n_segments, &w);
+    st = d9di_dataset_index_create(j->how->unit.dir, path, (uint64_t)j->m->samples, j->n_segments,
+                                   &w);
     free(path);
     if (st != D9D_OK)
         return st;
     for (i = 0; i < j->m->n_splits && st == D9D_OK; i++) {
         st = index_split(j, i, w);
         if (st == D9D_OK)
-            st = put_summary(&j->split[i], j->m->splits[i].name, w);
+            st = write_summary(&j->split[i], j->m->splits[i].name, w);
     }
     if (st == D9D_OK)
-        return d9di_index_finish(w);
-    d9di_index_abandon(w);
+        return d9di_dataset_index_finish(w);
+    d9di_dataset_index_abandon(w);
     return st;
 }
 
 /* --- the other files ---------------------------------------------------------------------------
  */
 
-bool d9di_join_is_work(const char *name)
+bool d9di_assemble_is_temp(const char *name)
 {
     return has_prefix(name, "unit-") || has_prefix(name, "join.") ||
-           strcmp(name, D9DI_JOIN_PACKS) == 0 || has_prefix(name, "plan.json") ||
+           strcmp(name, D9DI_ASSEMBLE_PACKS_DIR) == 0 || has_prefix(name, "plan.json") ||
            has_prefix(name, "index.work");
 }
 
-static bool is_shard(const char *name)
+static bool is_shard_file(const char *name)
 {
     return has_prefix(name, "tokens-") || has_prefix(name, "labels-");
 }
 
-static d9d_status hash_files(struct join *j, const d9d_fs_names *names)
+static d9d_status hash_files(struct assembly *j, const d9d_fs_names *names)
 {
     size_t i;
 
     for (i = 0; i < names->n; i++) {
-        d9di_data_file f = {.name = names->name[i]};
+        d9di_dataset_file f = {.name = names->name[i]};
         const char *path = d9d_fs_join(&j->m->arena, j->how->unit.dir, f.name);
         uint64_t bytes = 0;
 
-        if (d9di_join_is_work(f.name) || is_shard(f.name) || has_prefix(f.name, "manifest.json"))
+        if (d9di_assemble_is_temp(f.name) || is_shard_file(f.name) ||
+            has_prefix(f.name, "manifest.json"))
             continue;
         if (!path)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
@@ -622,21 +634,21 @@ static d9d_status hash_files(struct join *j, const d9d_fs_names *names)
     return D9D_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
-    return strcmp(((const d9di_data_file *)a)->name, ((const d9di_data_file *)b)->name);
+    return strcmp(((const d9di_dataset_file *)a)->name, ((const d9di_dataset_file *)b)->name);
 }
 
-static d9d_status list_files(struct join *j, const d9d_fs_names *names)
+static d9d_status list_files(struct assembly *j, const d9d_fs_names *names)
 {
-    d9di_manifest *m = j->m;
+    d9di_dataset_manifest *m = j->m;
 
     D9D_TRY(hash_files(j, names));
     m->n_files = j->files.len;
     m->files = d9d_arena_alloc(&m->arena, (m->n_files + 1) * sizeof(*m->files));
     if (!m->files)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu files", j->how->unit.dir, m->n_files);
-    qsort(j->files.data, m->n_files, sizeof(*m->files), by_name);
+    qsort(j->files.data, m->n_files, sizeof(*m->files), compare_names);
     memcpy(m->files, j->files.data, m->n_files * sizeof(*m->files));
     return D9D_OK;
 }
@@ -648,7 +660,7 @@ static d9d_status remove_file(d9d_arena *a, const char *dir, const char *name)
     return path ? d9d_fs_remove_tree(path) : D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
 }
 
-d9d_status d9di_join_clean(const char *dir)
+d9d_status d9di_assemble_clean(const char *dir)
 {
     d9d_arena a = {0};
     d9d_fs_names names;
@@ -657,7 +669,7 @@ d9d_status d9di_join_clean(const char *dir)
 
     D9D_TRY_OR(st, d9d_fs_list(dir, &a, &names), out);
     for (i = 0; i < names.n && st == D9D_OK; i++)
-        if (d9di_join_is_work(names.name[i]) && strcmp(names.name[i], "plan.json") != 0)
+        if (d9di_assemble_is_temp(names.name[i]) && strcmp(names.name[i], "plan.json") != 0)
             st = remove_file(&a, dir, names.name[i]);
     if (st == D9D_OK)
         st = remove_file(&a, dir, "plan.json");
@@ -666,13 +678,13 @@ out:
     return st;
 }
 
-static d9d_status join_all(struct join *j, const d9d_log *log)
+static d9d_status assemble_all(struct assembly *j, const d9d_log *log)
 {
     d9d_fs_names names;
 
     if (j->how->check)
-        D9D_TRY(d9di_join_each_unit(j->how, check_spools, j));
-    D9D_TRY(count_all(j->how, j->split, j->m));
+        D9D_TRY(d9di_assemble_each_unit(j->how, check_spools, j));
+    D9D_TRY(count_units(j->how, j->split, j->m));
     if (j->m->samples == 0)
         return D9D_FAIL(D9D_EFORMAT,
                         "no samples: of %lld documents in %zu inputs, %lld are too "
@@ -680,26 +692,27 @@ static d9d_status join_all(struct join *j, const d9d_log *log)
                         (long long)j->m->documents.read, j->m->n_sources,
                         (long long)j->m->documents.empty, (long long)j->m->documents.dropped,
                         (long long)d9di_skipped_total(j->m->documents.skipped));
-    D9D_TRY(d9di_join_skipped(j->how, j->m));
-    D9D_TRY(deal(j, log));
-    D9D_TRY(take_units(j));
+    D9D_TRY(d9di_assemble_skipped(j->how, j->m));
+    D9D_TRY(assign_documents(j, log));
+    D9D_TRY(install_units(j));
     D9D_TRY(check_shards(j));
-    say_missed(j, log);
+    log_missed_counts(j, log);
     d9d_log_info(log, "indexing %lld samples", (long long)j->m->samples);
     D9D_TRY(write_index(j));
     D9D_TRY(d9d_fs_list(j->how->unit.dir, &j->m->arena, &names));
     return list_files(j, &names);
 }
 
-d9d_status d9di_join(const d9di_join_how *how, const d9d_log *log, d9di_manifest *m)
+d9d_status d9di_assemble(const d9di_assemble_opts *how, const d9d_log *log,
+                         d9di_dataset_manifest *m)
 {
-    struct join j = {.how = how, .m = m};
-    const d9d_status st = join_all(&j, log);
+    struct assembly j = {.how = how, .m = m};
+    const d9d_status st = assemble_all(&j, log);
     size_t i;
 
     for (i = 0; i < D9DI_MAX_SPLITS; i++)
-        d9di_out_release(&j.records[i]);
-    d9di_out_release(&j.segments);
+        d9di_out_file_release(&j.records[i]);
+    d9di_out_file_release(&j.segments);
     D9D_VEC_RELEASE(&j.files);
     D9D_VEC_RELEASE(&j.from);
     return st;

@@ -11,22 +11,22 @@
 #include "d9d/base/thread.h"
 #include "data/build/assemble_private.h"
 
-enum { MOST_JOBS = 8 }; /* each has windows of documents in memory */
+enum { MAX_JOBS = 8 }; /* each has windows of documents in memory */
 
-struct place {
-    int64_t piece, unit;
+struct unit_id {
+    int64_t input_split, unit;
 };
 
 struct packing {
-    const d9di_join_how *how;
-    const d9di_cuts *cuts;
-    d9di_unit_how out; /* of packs */
-    D9D_VEC(struct place) units;
+    const d9di_assemble_opts *how;
+    const d9di_assemble_splits *sized_splits;
+    d9di_shard_unit_opts out; /* of packs */
+    D9D_VEC(struct unit_id) units;
 };
 
 /* A unit of packs that is being made, and packers of some or all splits. */
-struct maker {
-    d9di_unit *unit;
+struct pack_writer {
+    d9di_shard_unit *unit;
     d9di_packer *packers[D9DI_MAX_SPLITS];
 };
 
@@ -39,8 +39,8 @@ struct reader {
     bool check;   /* the hashes of shards */
     size_t shard; /* that is open, plus one */
     d9d_file tokens, labels;
-    d9d_ids ids;
-    d9di_labels targets;
+    d9d_token_ids ids;
+    d9di_token_labels targets;
     D9D_VEC(uint16_t) narrow;
 };
 
@@ -61,24 +61,24 @@ static void reader_release(struct reader *r)
     D9D_VEC_RELEASE(&r->narrow);
 }
 
-static d9d_status open_file(const struct reader *r, const d9di_unit_state *unit, const char *kind,
-                            uint32_t shard, d9d_hash hash, d9d_file *out)
+static d9d_status open_file(const struct reader *r, const d9di_shard_unit_state *unit,
+                            const char *kind, uint32_t shard, d9d_hash hash, d9d_file *out)
 {
     char end[32], *path = NULL;
     d9d_status st;
 
     snprintf(end, sizeof(end), ".%s-%03u", kind, shard);
-    D9D_TRY(d9di_unit_path(r->dir, unit->piece, unit->unit, end, &path));
-    st = r->check ? d9di_unit_check_file(path, hash) : D9D_OK;
+    D9D_TRY(d9di_shard_unit_path(r->dir, unit->input_split, unit->unit, end, &path));
+    st = r->check ? d9di_shard_unit_check_file(path, hash) : D9D_OK;
     if (st == D9D_OK)
         st = d9d_file_open(path, out);
     free(path);
     return st;
 }
 
-static d9d_status open_shard(struct reader *r, const d9di_unit_state *unit, uint32_t shard)
+static d9d_status open_shard(struct reader *r, const d9di_shard_unit_state *unit, uint32_t shard)
 {
-    const struct d9di_unit_shard *x = &unit->shards.data[shard];
+    const struct d9di_shard_unit_shard *x = &unit->shards.data[shard];
 
     if (r->shard == (size_t)shard + 1)
         return D9D_OK;
@@ -91,7 +91,7 @@ static d9d_status open_shard(struct reader *r, const d9di_unit_state *unit, uint
                              : D9D_OK;
 }
 
-static d9d_status read_ids(struct reader *r, const struct d9di_spooled *x)
+static d9d_status read_ids(struct reader *r, const struct d9di_shard_unit_record *x)
 {
     r->ids.len = r->narrow.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&r->ids, x->stored));
@@ -106,22 +106,23 @@ static d9d_status read_ids(struct reader *r, const struct d9di_spooled *x)
     return D9D_OK;
 }
 
-static d9d_status check_record(const char *path, const d9di_unit_state *unit, size_t n_splits,
-                               const struct d9di_spooled *x)
+static d9d_status check_record(const char *path, const d9di_shard_unit_state *unit, size_t n_splits,
+                               const struct d9di_shard_unit_record *x)
 {
     uint64_t end;
 
     if (x->split < n_splits && x->shard < unit->shards.len && x->n_segments == 1 &&
-        d9d_add_u64(x->offset, x->stored, &end) &&
-        end <= (uint64_t)unit->shards.data[x->shard].tokens && d9di_join_length(unit, x) >= 1)
+        d9d_checked_add_u64(x->offset, x->stored, &end) &&
+        end <= (uint64_t)unit->shards.data[x->shard].tokens &&
+        d9di_assemble_sample_length(unit, x) >= 1)
         return D9D_OK;
     return D9D_FAIL(D9D_EFORMAT, "%s: a record of split %u, shard %u, %u tokens at %llu", path,
                     x->split, x->shard, x->stored, (unsigned long long)x->offset);
 }
 
 /* The document goes to the packer. */
-static d9d_status pass_on(struct reader *r, const d9di_unit_state *unit,
-                          const struct d9di_spooled *x, d9di_packer *to)
+static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *unit,
+                                const struct d9di_shard_unit_record *x, d9di_packer *to)
 {
     D9D_TRY(open_shard(r, unit, x->shard));
     D9D_TRY(read_ids(r, x));
@@ -131,26 +132,27 @@ static d9d_status pass_on(struct reader *r, const d9di_unit_state *unit,
                                  x->offset * sizeof(*r->targets.data)));
     }
     return d9di_packer_add(to, x->key, r->ids.data, unit->labels == 1 ? r->targets.data : NULL,
-                           x->stored, d9di_join_length(unit, x));
+                           x->stored, d9di_assemble_sample_length(unit, x));
 }
 
 /* --- units of packs ----------------------------------------------------------------------------
  */
 
-static void maker_release(struct maker *m)
+static void pack_writer_release(struct pack_writer *m)
 {
     for (size_t i = 0; i < D9DI_MAX_SPLITS; i++)
         d9di_packer_free(m->packers[i]);
-    d9di_unit_free(m->unit);
+    d9di_shard_unit_free(m->unit);
 }
 
-static d9d_status begin(const struct packing *p, int64_t piece, int64_t unit, struct maker *m)
+static d9d_status open_pack_unit(const struct packing *p, int64_t input_split, int64_t unit,
+                                 struct pack_writer *m)
 {
-    return d9di_unit_create(&p->out, piece, unit, &m->unit);
+    return d9di_shard_unit_create(&p->out, input_split, unit, &m->unit);
 }
 
-static d9d_status packer_of(const struct packing *p, struct maker *m, size_t split,
-                            d9di_packer **out)
+static d9d_status get_packer(const struct packing *p, struct pack_writer *m, size_t split,
+                             d9di_packer **out)
 {
     if (!m->packers[split])
         D9D_TRY(d9di_packer_create(m->unit, split, &p->how->packer, &m->packers[split]));
@@ -158,111 +160,112 @@ static d9d_status packer_of(const struct packing *p, struct maker *m, size_t spl
     return D9D_OK;
 }
 
-static d9d_status seal(struct maker *m)
+static d9d_status commit_pack_unit(struct pack_writer *m)
 {
     for (size_t i = 0; i < D9DI_MAX_SPLITS; i++)
         if (m->packers[i])
             D9D_TRY(d9di_packer_flush(m->packers[i]));
-    return d9di_unit_seal(m->unit);
+    return d9di_shard_unit_commit(m->unit);
 }
 
 /* --- what no cut takes: each unit's own --------------------------------------------------------
  */
 
-struct left {
+struct rest_packing {
     const struct packing *p;
     struct reader reader;
-    struct maker maker;
+    struct pack_writer writer;
 };
 
-static d9d_status take_left(void *arg, const char *path, const d9di_unit_state *unit,
-                            const struct d9di_spooled *x)
+static d9d_status pack_rest_document(void *arg, const char *path, const d9di_shard_unit_state *unit,
+                                     const struct d9di_shard_unit_record *x)
 {
-    struct left *l = arg;
+    struct rest_packing *l = arg;
     d9di_packer *to = NULL;
 
     D9D_TRY(check_record(path, unit, l->p->out.n_splits, x));
-    if (d9di_cuts_find(l->p->cuts, x->key))
+    if (d9di_assemble_splits_find(l->p->sized_splits, x->key))
         return D9D_OK;
-    D9D_TRY(packer_of(l->p, &l->maker, x->split, &to));
-    return pass_on(&l->reader, unit, x, to);
+    D9D_TRY(get_packer(l->p, &l->writer, x->split, &to));
+    return pack_document(&l->reader, unit, x, to);
 }
 
 /* What is to be told of the documents is told of this unit. */
-static d9d_status copy_facts(const d9di_unit_state *from, d9di_unit_state *to)
+static d9d_status copy_counts(const d9di_shard_unit_state *from, d9di_shard_unit_state *to)
 {
     to->documents = from->documents;
     to->bound = from->bound;
     to->last = from->last;
     to->next = from->next;
-    for (size_t i = 0; i < from->ended.len; i++)
-        D9D_TRY(D9D_VEC_PUSH(&to->ended, from->ended.data[i]));
+    for (size_t i = 0; i < from->source_ends.len; i++)
+        D9D_TRY(D9D_VEC_PUSH(&to->source_ends, from->source_ends.data[i]));
     return D9D_OK;
 }
 
-static d9d_status pack_unit(void *arg, int worker, size_t item)
+static d9d_status pack_unit_rest(void *arg, int worker, size_t item)
 {
     const struct packing *p = arg;
-    const struct place *at = &p->units.data[item];
-    d9di_unit_how from = p->how->unit;
-    struct left l = {.p = p};
-    d9di_unit_state unit;
+    const struct unit_id *at = &p->units.data[item];
+    d9di_shard_unit_opts from = p->how->unit;
+    struct rest_packing l = {.p = p};
+    d9di_shard_unit_state unit;
     d9d_status st;
 
     (void)worker;
-    l.reader.dir = from.dir = p->how->dir[at->piece];
+    l.reader.dir = from.dir = p->how->dir[at->input_split];
     l.reader.wide = from.wide;
     l.reader.check = p->how->check;
-    D9D_TRY(d9di_unit_read(&from, at->piece, at->unit, &unit));
-    D9D_TRY_OR(st, begin(p, at->piece, at->unit, &l.maker), out);
-    D9D_TRY_OR(st, d9di_join_each_record(from.dir, &unit, take_left, &l), out);
-    D9D_TRY_OR(st, copy_facts(&unit, d9di_unit_at(l.maker.unit)), out);
-    st = seal(&l.maker);
+    D9D_TRY(d9di_shard_unit_state_read(&from, at->input_split, at->unit, &unit));
+    D9D_TRY_OR(st, open_pack_unit(p, at->input_split, at->unit, &l.writer), out);
+    D9D_TRY_OR(st, d9di_assemble_each_record(from.dir, &unit, pack_rest_document, &l), out);
+    D9D_TRY_OR(st, copy_counts(&unit, d9di_shard_unit_get_state(l.writer.unit)), out);
+    st = commit_pack_unit(&l.writer);
 out:
-    maker_release(&l.maker);
+    pack_writer_release(&l.writer);
     reader_release(&l.reader);
-    d9di_unit_state_release(&unit);
+    d9di_shard_unit_state_release(&unit);
     return st;
 }
 
 /* --- what cuts take: together ------------------------------------------------------------------
  */
 
-struct taken {
+struct sized_packing {
     const struct packing *p;
     struct reader reader; /* of one unit after another */
-    struct maker makers[D9DI_MAX_SPLITS];
+    struct pack_writer writers[D9DI_MAX_SPLITS];
 };
 
-static d9d_status take(void *arg, const char *path, const d9di_unit_state *unit,
-                       const struct d9di_spooled *x)
+static d9d_status pack_sized_document(void *arg, const char *path,
+                                      const d9di_shard_unit_state *unit,
+                                      const struct d9di_shard_unit_record *x)
 {
-    struct taken *t = arg;
-    const d9di_cut *cut = d9di_cuts_find(t->p->cuts, x->key);
+    struct sized_packing *t = arg;
+    const d9di_assemble_split *cut = d9di_assemble_splits_find(t->p->sized_splits, x->key);
     d9di_packer *to = NULL;
 
     D9D_TRY(check_record(path, unit, t->p->out.n_splits, x));
     if (!cut)
         return D9D_OK;
-    D9D_TRY(packer_of(t->p, &t->makers[cut - t->p->cuts->list], cut->split, &to));
-    return pass_on(&t->reader, unit, x, to);
+    D9D_TRY(get_packer(t->p, &t->writers[cut - t->p->sized_splits->list], cut->split, &to));
+    return pack_document(&t->reader, unit, x, to);
 }
 
-static d9d_status take_unit(void *arg, const char *dir, const d9di_unit_state *unit)
+static d9d_status pack_sized_unit(void *arg, const char *dir, const d9di_shard_unit_state *unit)
 {
-    struct taken *t = arg;
+    struct sized_packing *t = arg;
     d9d_status st;
 
     t->reader.dir = dir;
-    st = d9di_join_each_record(dir, unit, take, t);
+    st = d9di_assemble_each_record(dir, unit, pack_sized_document, t);
     close_shard(&t->reader);
     return st;
 }
 
-static d9d_status pack_taken(const struct packing *p)
+static d9d_status pack_sized_splits(const struct packing *p)
 {
-    struct taken *t = calloc(1, sizeof(*t));
-    const size_t n = p->cuts->n;
+    struct sized_packing *t = calloc(1, sizeof(*t));
+    const size_t n = p->sized_splits->n;
     d9d_status st = D9D_OK;
 
     if (!t)
@@ -271,15 +274,15 @@ static d9d_status pack_taken(const struct packing *p)
     t->reader.wide = p->out.wide;
     t->reader.check = p->how->check;
     for (size_t i = 0; i < n && st == D9D_OK; i++)
-        st = begin(p, (int64_t)p->how->n_pieces, (int64_t)i, &t->makers[i]);
+        st = open_pack_unit(p, (int64_t)p->how->n_input_splits, (int64_t)i, &t->writers[i]);
     if (st == D9D_OK)
-        st = d9di_join_each_unit(p->how, take_unit, t);
+        st = d9di_assemble_each_unit(p->how, pack_sized_unit, t);
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
-        d9di_unit_at(t->makers[i].unit)->last = i + 1 == n;
-        st = seal(&t->makers[i]);
+        d9di_shard_unit_get_state(t->writers[i].unit)->last = i + 1 == n;
+        st = commit_pack_unit(&t->writers[i]);
     }
     for (size_t i = 0; i < n; i++)
-        maker_release(&t->makers[i]);
+        pack_writer_release(&t->writers[i]);
     reader_release(&t->reader);
     free(t);
     return st;
@@ -288,15 +291,15 @@ static d9d_status pack_taken(const struct packing *p)
 /* --- all of it ---------------------------------------------------------------------------------
  */
 
-static d9d_status list_unit(void *arg, const char *dir, const d9di_unit_state *unit)
+static d9d_status list_unit(void *arg, const char *dir, const d9di_shard_unit_state *unit)
 {
     struct packing *p = arg;
 
     (void)dir;
-    return D9D_VEC_PUSH(&p->units, (struct place){unit->piece, unit->unit});
+    return D9D_VEC_PUSH(&p->units, (struct unit_id){unit->input_split, unit->unit});
 }
 
-static d9d_status make_folder(const char *path)
+static d9d_status make_packs_dir(const char *path)
 {
     D9D_TRY(d9d_fs_remove_tree(path)); /* of a run that was interrupted here */
     return mkdir(path, 0777) == 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "%s: cannot be made: %m", path);
@@ -306,32 +309,32 @@ static d9d_status pack_all(struct packing *p)
 {
     const int cpus = d9d_thread_cpus();
 
-    D9D_TRY(make_folder(p->out.dir));
-    D9D_TRY(d9di_join_each_unit(p->how, list_unit, p));
-    D9D_TRY(d9d_thread_run(cpus < MOST_JOBS ? cpus : MOST_JOBS, p->units.len, pack_unit, p));
-    return pack_taken(p);
+    D9D_TRY(make_packs_dir(p->out.dir));
+    D9D_TRY(d9di_assemble_each_unit(p->how, list_unit, p));
+    D9D_TRY(d9d_thread_run(cpus < MAX_JOBS ? cpus : MAX_JOBS, p->units.len, pack_unit_rest, p));
+    return pack_sized_splits(p);
 }
 
-d9d_status d9di_join_pack(const d9di_join_how *how, const d9di_cuts *cuts, d9d_arena *arena,
-                          d9di_join_how *out)
+d9d_status d9di_assemble_pack(const d9di_assemble_opts *how, const d9di_assemble_splits *cuts,
+                              d9d_arena *arena, d9di_assemble_opts *out)
 {
-    struct packing p = {.how = how, .cuts = cuts, .out = how->unit};
-    const char **dir = d9d_arena_alloc(arena, (how->n_pieces + 1) * sizeof(*dir));
-    const char *folder = d9d_fs_join(arena, how->unit.dir, D9DI_JOIN_PACKS);
+    struct packing p = {.how = how, .sized_splits = cuts, .out = how->unit};
+    const char **dir = d9d_arena_alloc(arena, (how->n_input_splits + 1) * sizeof(*dir));
+    const char *folder = d9d_fs_join(arena, how->unit.dir, D9DI_ASSEMBLE_PACKS_DIR);
     d9d_status st;
 
     if (!dir || !folder)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->unit.dir);
     p.out.dir = folder;
     p.out.find_bound = false; /* is what the documents' units say */
-    for (size_t i = 0; i <= how->n_pieces; i++)
+    for (size_t i = 0; i <= how->n_input_splits; i++)
         dir[i] = folder;
     st = pack_all(&p);
     D9D_VEC_RELEASE(&p.units);
     *out = *how;
     out->dir = dir;
-    out->n_pieces++;
-    out->own = true;
+    out->n_input_splits++;
+    out->move_files = true;
     out->check = false; /* they are this run's own */
     out->packer.size = 0;
     return st;

@@ -6,25 +6,25 @@
 #include "data/build/out_file.h"
 
 struct skips {
-    const d9di_manifest *m;
+    const d9di_dataset_manifest *m;
     d9di_out_file *out;
     int64_t source, before; /* lines of this source in the pieces that are behind */
     size_t n;
 };
 
 /* Lines of a source that is in several pieces are counted from its beginning. */
-static d9d_status put_unit(void *arg, const char *dir, const d9di_unit_state *s)
+static d9d_status write_unit_skipped(void *arg, const char *dir, const d9di_shard_unit_state *s)
 {
     struct skips *k = arg;
     d9d_buf line = {0};
     d9d_status st = D9D_OK;
 
-    for (size_t i = 0; i < s->skipped.len && k->n < D9DI_MOST_SKIPPED && st == D9D_OK; i++) {
+    for (size_t i = 0; i < s->skipped.len && k->n < D9DI_MAX_SKIPPED && st == D9D_OK; i++) {
         d9di_skipped x = s->skipped.data[i];
 
         if (x.source >= (int64_t)k->m->n_sources) {
             st = D9D_FAIL(D9D_EFORMAT, "%s: unit %lld-%lld skipped a record of input %lld of %zu",
-                          dir, (long long)s->piece, (long long)s->unit, (long long)x.source,
+                          dir, (long long)s->input_split, (long long)s->unit, (long long)x.source,
                           k->m->n_sources);
             break;
         }
@@ -32,18 +32,18 @@ static d9d_status put_unit(void *arg, const char *dir, const d9di_unit_state *s)
         line.len = 0;
         st = d9di_skipped_print(&x, k->m->sources[x.source].name, &line);
         if (st == D9D_OK)
-            st = d9di_out_put(k->out, line.data, line.len);
+            st = d9di_out_file_write(k->out, line.data, line.len);
         k->n++;
     }
     if (s->last) {
-        k->before = (s->passed.source == k->source ? k->before : 0) + s->passed.lines;
-        k->source = s->passed.source;
+        k->before = (s->lines_read.source == k->source ? k->before : 0) + s->lines_read.lines;
+        k->source = s->lines_read.source;
     }
     d9d_buf_release(&line);
     return st;
 }
 
-d9d_status d9di_join_skipped(const d9di_join_how *how, const d9di_manifest *m)
+d9d_status d9di_assemble_skipped(const d9di_assemble_opts *how, const d9di_dataset_manifest *m)
 {
     d9di_out_file out = {0};
     struct skips k = {.m = m, .out = &out, .source = -1};
@@ -54,12 +54,12 @@ d9d_status d9di_join_skipped(const d9di_join_how *how, const d9di_manifest *m)
         return D9D_OK;
     if (asprintf(&path, "%s/%s", how->unit.dir, D9DI_SKIPPED_FILE) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->unit.dir);
-    st = d9di_out_create(&out, path);
+    st = d9di_out_file_create(&out, path);
     if (st == D9D_OK)
-        st = d9di_join_each_unit(how, put_unit, &k);
+        st = d9di_assemble_each_unit(how, write_unit_skipped, &k);
     if (st == D9D_OK)
-        st = d9di_out_close(&out);
-    d9di_out_release(&out);
+        st = d9di_out_file_close(&out);
+    d9di_out_file_release(&out);
     free(path);
     return st;
 }

@@ -14,16 +14,16 @@
 #include "data/build/assemble_private.h"
 #include "data/build/out_file.h"
 
-enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS, CANDIDATES_A_READ = 512 };
-#define ALL_KEYS (UINT64_C(1) << D9DI_KEYS_BITS)
+enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS, CANDIDATES_PER_READ = 512 };
+#define ALL_KEYS (UINT64_C(1) << D9DI_ASSEMBLE_KEY_BITS)
 
 /* A document that a split may take. */
 struct candidate {
     uint32_t key, stored;
 };
 
-struct cutting {
-    const d9di_join_how *how;
+struct split_search {
+    const d9di_assemble_opts *how;
     bool labels;
     uint64_t from; /* keys below are taken */
     /* How much there is of each digit behind a prefix of keys. */
@@ -34,7 +34,7 @@ struct cutting {
     uint64_t n_candidates;
 };
 
-static bool is_packed(const struct cutting *c)
+static bool is_packed(const struct split_search *c)
 {
     return c->how->packer.size > 0;
 }
@@ -42,26 +42,26 @@ static bool is_packed(const struct cutting *c)
 /* --- the key ------------------------------------------------------------------------------------
  */
 
-static d9d_status weigh(void *arg, const char *path, const d9di_unit_state *unit,
-                        const struct d9di_spooled *r)
+static d9d_status add_weight(void *arg, const char *path, const d9di_shard_unit_state *unit,
+                             const struct d9di_shard_unit_record *r)
 {
-    struct cutting *c = arg;
+    struct split_search *c = arg;
 
     (void)path;
     if (r->key >= c->from && (uint64_t)r->key >> (c->shift + DIGIT_BITS) == c->prefix)
         c->weight[r->key >> c->shift & (DIGITS - 1)] +=
-            is_packed(c) ? (uint64_t)d9di_join_length(unit, r) : 1;
+            is_packed(c) ? (uint64_t)d9di_assemble_sample_length(unit, r) : 1;
     return D9D_OK;
 }
 
-static d9d_status weigh_unit(void *arg, const char *dir, const d9di_unit_state *unit)
+static d9d_status add_unit_weights(void *arg, const char *dir, const d9di_shard_unit_state *unit)
 {
-    return d9di_join_each_record(dir, unit, weigh, arg);
+    return d9di_assemble_each_record(dir, unit, add_weight, arg);
 }
 
 /* The key whose documents bring the weight of those from c->from on to `n` or more, or ALL_KEYS;
  * *lacks is what those below it lack of n, *has the key's own. */
-static d9d_status find_key(struct cutting *c, uint64_t n, uint64_t *key, uint64_t *lacks,
+static d9d_status find_key(struct split_search *c, uint64_t n, uint64_t *key, uint64_t *lacks,
                            uint64_t *has)
 {
     c->prefix = 0;
@@ -69,7 +69,7 @@ static d9d_status find_key(struct cutting *c, uint64_t n, uint64_t *key, uint64_
         uint64_t digit = 0;
 
         memset(c->weight, 0, sizeof(c->weight));
-        D9D_TRY(d9di_join_each_unit(c->how, weigh_unit, c));
+        D9D_TRY(d9di_assemble_each_unit(c->how, add_unit_weights, c));
         for (; digit < DIGITS && n > c->weight[digit]; digit++)
             n -= c->weight[digit];
         *lacks = n;
@@ -86,10 +86,10 @@ static d9d_status find_key(struct cutting *c, uint64_t n, uint64_t *key, uint64_
 /* --- packs --------------------------------------------------------------------------------------
  */
 
-static d9d_status note(void *arg, const char *path, const d9di_unit_state *unit,
-                       const struct d9di_spooled *r)
+static d9d_status add_candidate(void *arg, const char *path, const d9di_shard_unit_state *unit,
+                                const struct d9di_shard_unit_record *r)
 {
-    struct cutting *c = arg;
+    struct split_search *c = arg;
     const struct candidate x = {r->key, r->stored};
 
     (void)path;
@@ -97,37 +97,37 @@ static d9d_status note(void *arg, const char *path, const d9di_unit_state *unit,
     if (r->key < c->from || r->key >= c->upto)
         return D9D_OK;
     c->n_candidates++;
-    return d9di_out_put(&c->candidates, &x, sizeof(x));
+    return d9di_out_file_write(&c->candidates, &x, sizeof(x));
 }
 
-static d9d_status note_unit(void *arg, const char *dir, const d9di_unit_state *unit)
+static d9d_status add_unit_candidates(void *arg, const char *dir, const d9di_shard_unit_state *unit)
 {
-    return d9di_join_each_record(dir, unit, note, arg);
+    return d9di_assemble_each_record(dir, unit, add_candidate, arg);
 }
 
-static d9d_status note_candidates(struct cutting *c)
+static d9d_status collect_candidates(struct split_search *c)
 {
     char *path = NULL;
     d9d_status st;
 
     if (asprintf(&path, "%s/join.candidates", c->how->unit.dir) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", c->how->unit.dir);
-    d9di_out_release(&c->candidates);
+    d9di_out_file_release(&c->candidates);
     c->n_candidates = 0;
-    st = d9di_out_create(&c->candidates, path);
+    st = d9di_out_file_create(&c->candidates, path);
     free(path);
     D9D_TRY(st);
-    D9D_TRY(d9di_join_each_unit(c->how, note_unit, c));
-    return d9di_out_flush(&c->candidates);
+    D9D_TRY(d9di_assemble_each_unit(c->how, add_unit_candidates, c));
+    return d9di_out_file_flush(&c->candidates);
 }
 
-static d9d_status pack_candidates(const struct cutting *c, uint64_t upto, d9di_packer *p)
+static d9d_status pack_candidates(const struct split_search *c, uint64_t upto, d9di_packer *p)
 {
-    struct candidate some[CANDIDATES_A_READ];
+    struct candidate some[CANDIDATES_PER_READ];
 
-    for (uint64_t at = 0; at < c->n_candidates; at += CANDIDATES_A_READ) {
+    for (uint64_t at = 0; at < c->n_candidates; at += CANDIDATES_PER_READ) {
         const uint64_t left = c->n_candidates - at;
-        const size_t n = left < CANDIDATES_A_READ ? (size_t)left : CANDIDATES_A_READ;
+        const size_t n = left < CANDIDATES_PER_READ ? (size_t)left : CANDIDATES_PER_READ;
 
         D9D_TRY(d9d_file_read_at(&c->candidates.file, some, n * sizeof(*some), at * sizeof(*some)));
         for (size_t i = 0; i < n; i++)
@@ -139,7 +139,7 @@ static d9d_status pack_candidates(const struct cutting *c, uint64_t upto, d9di_p
 }
 
 /* Packs of the documents with keys in [from, upto). */
-static d9d_status count_packs(const struct cutting *c, uint64_t upto, int64_t *out)
+static d9d_status count_packs(const struct split_search *c, uint64_t upto, int64_t *out)
 {
     d9di_packer *p = NULL;
     d9d_status st;
@@ -152,13 +152,14 @@ static d9d_status count_packs(const struct cutting *c, uint64_t upto, int64_t *o
 }
 
 /* What both bounds make: the nearer one, but never nothing. */
-static bool takes_more(int64_t want, int64_t less, int64_t more)
+static bool more_is_nearer(int64_t want, int64_t less, int64_t more)
 {
     return less == 0 || more - want <= want - less;
 }
 
 /* The bound in (from, upto] whose packs come closest to `want`; *made is how many these are. */
-static d9d_status halve(const struct cutting *c, int64_t want, uint64_t *upto, int64_t *made)
+static d9d_status bisect_bound(const struct split_search *c, int64_t want, uint64_t *upto,
+                               int64_t *made)
 {
     uint64_t low = c->from, high = c->upto;
     int64_t less = 0, more;
@@ -177,7 +178,7 @@ static d9d_status halve(const struct cutting *c, int64_t want, uint64_t *upto, i
             less = n;
         }
     }
-    *upto = more <= want || (less < want && takes_more(want, less, more)) ? high : low;
+    *upto = more <= want || (less < want && more_is_nearer(want, less, more)) ? high : low;
     *made = *upto == high ? more : less;
     return D9D_OK;
 }
@@ -186,7 +187,7 @@ static d9d_status halve(const struct cutting *c, int64_t want, uint64_t *upto, i
  */
 
 /* The bound for `want` samples; *made 0: there are not so many. */
-static d9d_status find_bound(struct cutting *c, int64_t want, int64_t *made)
+static d9d_status find_bound(struct split_search *c, int64_t want, int64_t *made)
 {
     const uint64_t size = is_packed(c) ? (uint64_t)c->how->packer.size : 1;
     uint64_t key, lacks = 0, has = 0, upto = 0;
@@ -194,21 +195,21 @@ static d9d_status find_bound(struct cutting *c, int64_t want, int64_t *made)
     D9D_TRY(find_key(c, (uint64_t)want * size, &key, &lacks, &has));
     if (is_packed(c)) {
         c->upto = key == ALL_KEYS ? ALL_KEYS : key + 1;
-        D9D_TRY(note_candidates(c));
-        D9D_TRY(halve(c, want, &upto, made));
+        D9D_TRY(collect_candidates(c));
+        D9D_TRY(bisect_bound(c, want, &upto, made));
         c->upto = upto;
         return D9D_OK;
     }
     c->upto = key;
     *made = want - (int64_t)lacks;
-    if (key != ALL_KEYS && takes_more(want, *made, *made + (int64_t)has)) {
+    if (key != ALL_KEYS && more_is_nearer(want, *made, *made + (int64_t)has)) {
         c->upto = key + 1;
         *made += (int64_t)has;
     }
     return D9D_OK;
 }
 
-static d9d_status fail_few(const d9di_join_how *how, int64_t made)
+static d9d_status fail_too_few(const d9di_assemble_opts *how, int64_t made)
 {
     int64_t want = 0;
 
@@ -218,7 +219,7 @@ static d9d_status fail_few(const d9di_join_how *how, int64_t made)
                     (long long)want, (long long)made);
 }
 
-static d9d_status find_cuts(struct cutting *c, d9di_cuts *out)
+static d9d_status find_splits(struct split_search *c, d9di_assemble_splits *out)
 {
     int64_t all = 0;
 
@@ -231,16 +232,17 @@ static d9d_status find_cuts(struct cutting *c, d9di_cuts *out)
         D9D_TRY(find_bound(c, want, &made));
         all += made;
         if (made == 0 || (made < want && c->upto == ALL_KEYS))
-            return fail_few(c->how, all);
-        out->list[out->n++] = (d9di_cut){i, c->from, c->upto};
+            return fail_too_few(c->how, all);
+        out->list[out->n++] = (d9di_assemble_split){i, c->from, c->upto};
         c->from = c->upto;
     }
     return D9D_OK;
 }
 
-d9d_status d9di_join_cut(const d9di_join_how *how, const d9di_manifest *m, d9di_cuts *out)
+d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *how,
+                                       const d9di_dataset_manifest *m, d9di_assemble_splits *out)
 {
-    struct cutting *c;
+    struct split_search *c;
     d9d_status st;
 
     out->n = 0;
@@ -249,13 +251,13 @@ d9d_status d9di_join_cut(const d9di_join_how *how, const d9di_manifest *m, d9di_
         return D9D_FAIL(D9D_ENOMEM, "no memory to deal %lld samples", (long long)m->samples);
     c->how = how;
     c->labels = m->labels;
-    st = find_cuts(c, out);
-    d9di_out_release(&c->candidates);
+    st = find_splits(c, out);
+    d9di_out_file_release(&c->candidates);
     free(c);
     return st;
 }
 
-const d9di_cut *d9di_cuts_find(const d9di_cuts *cuts, uint32_t key)
+const d9di_assemble_split *d9di_assemble_splits_find(const d9di_assemble_splits *cuts, uint32_t key)
 {
     for (size_t i = 0; i < cuts->n; i++)
         if (key < cuts->list[i].upto)

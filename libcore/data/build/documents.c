@@ -11,31 +11,31 @@
 enum { READ_BYTES = 1 << 20 };
 
 struct d9di_documents_reader {
-    const d9d_shard_how *how;
-    const d9di_pieces *pieces;
-    int64_t part;
+    const d9d_shard_opts *how;
+    const d9di_input_splits *input_splits;
+    int64_t unit_bytes;
 
-    size_t piece;
+    size_t input_split;
     int64_t unit;
-    d9di_document_place place;
-    int64_t block;              /* parts of the source that are behind */
-    d9di_source_reader *source; /* NULL: the next is not open yet, or it is */
+    d9di_document_pos pos;
+    int64_t block;             /* parts of the source that are behind */
+    d9di_input_stream *source; /* NULL: the next is not open yet, or it is */
     d9di_megatron *megatron;
     d9d_buf pending; /* read but not yet a document, from `used` on */
     size_t used;
     bool end;          /* of the source */
     uint64_t consumed; /* of sources that are behind */
     uint64_t skipped;  /* of this one */
-    struct d9di_passed passed;
+    struct d9di_document_source_lines lines_read;
 };
 
-void d9di_chunk_release(d9di_text_chunk *c)
+void d9di_document_chunk_release(d9di_document_chunk *c)
 {
     d9d_buf_release(&c->text);
     D9D_VEC_RELEASE(&c->docs);
     D9D_VEC_RELEASE(&c->ids);
     D9D_VEC_RELEASE(&c->labels);
-    D9D_VEC_RELEASE(&c->ended);
+    D9D_VEC_RELEASE(&c->source_ends);
     D9D_VEC_RELEASE(&c->skipped);
 }
 
@@ -46,7 +46,7 @@ static bool ends_with(const char *name, size_t n, const char *end)
     return n > len && memcmp(name + n - len, end, len) == 0;
 }
 
-d9d_shard_format d9di_format_of(const d9d_shard_how *how, size_t source)
+d9d_shard_format d9di_documents_format(const d9d_shard_opts *how, size_t source)
 {
     const char *name = how->inputs[source];
     size_t n = strlen(name);
@@ -57,40 +57,40 @@ d9d_shard_format d9di_format_of(const d9d_shard_how *how, size_t source)
     return ends_with(name, n, ".txt") ? D9D_SHARD_TEXT : D9D_SHARD_JSONL;
 }
 
-bool d9di_format_has_lines(const d9d_shard_how *how, size_t source)
+bool d9di_documents_are_lines(const d9d_shard_opts *how, size_t source)
 {
-    const d9d_shard_format format = d9di_format_of(how, source);
+    const d9d_shard_format format = d9di_documents_format(how, source);
 
     return format != D9D_SHARD_MEGATRON && (format != D9D_SHARD_TEXT || how->lines);
 }
 
-static bool by_lines(const d9di_documents_reader *r)
+static bool reads_lines(const d9di_documents_reader *r)
 {
-    return d9di_format_has_lines(r->how, (size_t)r->place.source);
+    return d9di_documents_are_lines(r->how, (size_t)r->pos.source);
 }
 
-static const char *name_of(const d9di_documents_reader *r)
+static const char *source_name(const d9di_documents_reader *r)
 {
-    const char *name = r->how->inputs[r->place.source];
+    const char *name = r->how->inputs[r->pos.source];
 
     return strcmp(name, "-") == 0 ? "standard input" : name;
 }
 
-static const d9di_piece *piece_of(const d9di_documents_reader *r)
+static const d9di_input_split *current_split(const d9di_documents_reader *r)
 {
-    return &r->pieces->list.data[r->piece];
+    return &r->input_splits->list.data[r->input_split];
 }
 
-d9d_status d9di_documents_open(const d9d_shard_how *how, const d9di_pieces *pieces, int64_t part,
-                               d9di_documents_reader **out)
+d9d_status d9di_documents_open(const d9d_shard_opts *how, const d9di_input_splits *splits,
+                               int64_t unit_bytes, d9di_documents_reader **out)
 {
     d9di_documents_reader *r = calloc(1, sizeof(*r));
 
     if (!r)
         return D9D_FAIL(D9D_ENOMEM, "no memory to read with");
     r->how = how;
-    r->pieces = pieces;
-    r->part = part;
+    r->input_splits = splits;
+    r->unit_bytes = unit_bytes;
     *out = r;
     return D9D_OK;
 }
@@ -99,59 +99,60 @@ void d9di_documents_close(d9di_documents_reader *r)
 {
     if (!r)
         return;
-    d9di_source_close(r->source);
+    d9di_input_stream_close(r->source);
     d9di_megatron_close(r->megatron);
     d9d_buf_release(&r->pending);
     free(r);
 }
 
-void d9di_documents_begin(d9di_documents_reader *r, size_t piece, int64_t unit,
-                          const d9di_document_place *from)
+void d9di_documents_seek(d9di_documents_reader *r, size_t input_split, int64_t unit,
+                         const d9di_document_pos *from)
 {
-    const d9di_piece *p = &r->pieces->list.data[piece];
+    const d9di_input_split *p = &r->input_splits->list.data[input_split];
 
-    r->piece = piece;
+    r->input_split = input_split;
     r->unit = unit;
-    r->place = from ? *from : (d9di_document_place){p->source, p->from, 1};
-    r->block = r->place.byte / r->part;
+    r->pos = from ? *from : (d9di_document_pos){p->source, p->from, 1};
+    r->block = r->pos.byte / r->unit_bytes;
 }
 
 uint64_t d9di_documents_consumed(const d9di_documents_reader *r)
 {
-    return r->consumed + (r->source     ? d9di_source_consumed(r->source) - r->skipped
-                          : r->megatron ? (uint64_t)r->place.byte
+    return r->consumed + (r->source     ? d9di_input_stream_consumed(r->source) - r->skipped
+                          : r->megatron ? (uint64_t)r->pos.byte
                                         : 0);
 }
 
-int64_t d9di_line_of(const d9d_shard_how *how, const d9di_piece *piece,
-                     const d9di_document_place *place)
+int64_t d9di_documents_line(const d9d_shard_opts *how, const d9di_input_split *input_split,
+                            const d9di_document_pos *place)
 {
-    d9di_source_reader *source = NULL;
+    d9di_input_stream *source = NULL;
     int64_t line = 1, left = place->byte;
     char bytes[4096];
 
-    if (piece->from == 0)
+    if (input_split->from == 0)
         return place->line;
-    if (d9di_source_open(how->inputs[place->source], NULL, &source) != D9D_OK)
+    if (d9di_input_stream_open(how->inputs[place->source], NULL, &source) != D9D_OK)
         return place->line;
     while (left > 0) {
         size_t got = 0, i;
 
-        if (d9di_source_read(source, bytes, left < 4096 ? (size_t)left : 4096, &got) != D9D_OK ||
+        if (d9di_input_stream_read(source, bytes, left < 4096 ? (size_t)left : 4096, &got) !=
+                D9D_OK ||
             got == 0)
             break;
         for (i = 0; i < got; i++)
             line += bytes[i] == '\n';
         left -= (int64_t)got;
     }
-    d9di_source_close(source);
+    d9di_input_stream_close(source);
     return line;
 }
 
 /* --- one source ------------------------------------------------------------------------------ */
 
 static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b);
-static d9d_status skip_begun_line(d9di_documents_reader *r);
+static d9d_status skip_partial_line(d9di_documents_reader *r);
 
 static bool is_open(const d9di_documents_reader *r)
 {
@@ -160,44 +161,45 @@ static bool is_open(const d9di_documents_reader *r)
 
 static bool is_megatron(const d9di_documents_reader *r)
 {
-    return d9di_format_of(r->how, (size_t)r->place.source) == D9D_SHARD_MEGATRON;
+    return d9di_documents_format(r->how, (size_t)r->pos.source) == D9D_SHARD_MEGATRON;
 }
 
 /* A piece that begins in the middle of a file begins with the first line that does. */
 static d9d_status open_source(d9di_documents_reader *r)
 {
-    const char *path = r->how->inputs[r->place.source];
-    const d9di_seen *seen = r->pieces->seen[r->place.source];
-    const bool inside = r->place.byte > 0 && r->place.byte == piece_of(r)->from;
+    const char *path = r->how->inputs[r->pos.source];
+    const d9di_input_stat *seen = r->input_splits->stats[r->pos.source];
+    const bool inside = r->pos.byte > 0 && r->pos.byte == current_split(r)->from;
 
     if (is_megatron(r))
         return d9di_megatron_open(path, seen, &r->megatron);
-    D9D_TRY(d9di_source_open(path, seen, &r->source));
+    D9D_TRY(d9di_input_stream_open(path, seen, &r->source));
     r->pending.len = r->used = 0;
     r->end = false;
     if (inside)
-        r->place.byte--;
-    if (r->place.byte > 0)
-        D9D_TRY(d9di_source_skip(r->source, (uint64_t)r->place.byte));
-    r->skipped = r->place.byte > 0 ? d9di_source_consumed(r->source) : 0;
-    return inside ? skip_begun_line(r) : D9D_OK;
+        r->pos.byte--;
+    if (r->pos.byte > 0)
+        D9D_TRY(d9di_input_stream_skip(r->source, (uint64_t)r->pos.byte));
+    r->skipped = r->pos.byte > 0 ? d9di_input_stream_consumed(r->source) : 0;
+    return inside ? skip_partial_line(r) : D9D_OK;
 }
 
 static void close_source(d9di_documents_reader *r)
 {
     r->consumed = d9di_documents_consumed(r);
-    d9di_source_close(r->source);
+    d9di_input_stream_close(r->source);
     d9di_megatron_close(r->megatron);
     r->source = NULL;
     r->megatron = NULL;
-    r->passed = (struct d9di_passed){r->place.source, r->place.line - 1};
-    r->place = (d9di_document_place){.source = r->place.source + 1, .line = 1};
+    r->lines_read = (struct d9di_document_source_lines){r->pos.source, r->pos.line - 1};
+    r->pos = (d9di_document_pos){.source = r->pos.source + 1, .line = 1};
     r->block = 0;
 }
 
-static d9d_status end_source(d9di_documents_reader *r, d9di_text_chunk *c)
+static d9d_status finish_source(d9di_documents_reader *r, d9di_document_chunk *c)
 {
-    D9D_TRY(D9D_VEC_PUSH(&c->ended, (struct d9di_ended){r->place.source, r->place.byte}));
+    D9D_TRY(D9D_VEC_PUSH(&c->source_ends,
+                         (struct d9di_document_source_end){r->pos.source, r->pos.byte}));
     close_source(r);
     return D9D_OK;
 }
@@ -208,7 +210,7 @@ static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b)
     size_t got;
 
     D9D_TRY(d9d_buf_reserve(b, READ_BYTES));
-    D9D_TRY(d9di_source_read(r->source, b->data + b->len, READ_BYTES, &got));
+    D9D_TRY(d9di_input_stream_read(r->source, b->data + b->len, READ_BYTES, &got));
     b->len += got;
     r->end = got == 0;
     return D9D_OK;
@@ -218,27 +220,27 @@ static d9d_status check_size(const d9di_documents_reader *r, size_t n)
 {
     if (n <= D9DI_MAX_DOCUMENT)
         return D9D_OK;
-    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: a document of more than %zu bytes%s", name_of(r),
-                    (long long)r->place.line, D9DI_MAX_DOCUMENT,
-                    by_lines(r) ? "" : "; --lines takes each line as one");
+    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: a document of more than %zu bytes%s",
+                    source_name(r), (long long)r->pos.line, D9DI_MAX_DOCUMENT,
+                    reads_lines(r) ? "" : "; --lines takes each line as one");
 }
 
-static d9d_status whole_file(d9di_documents_reader *r, d9di_text_chunk *c)
+static d9d_status read_whole_file(d9di_documents_reader *r, d9di_document_chunk *c)
 {
-    d9di_text_document doc = {.at = c->text.len, .place = r->place};
+    d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
     size_t mark;
 
     while (!r->end) {
         D9D_TRY(read_more(r, &c->text));
-        D9D_TRY(check_size(r, c->text.len - doc.at));
+        D9D_TRY(check_size(r, c->text.len - doc.offset));
     }
-    doc.len = c->text.len - doc.at;
-    r->place.byte = (int64_t)doc.len;
-    mark = d9di_utf8_mark(c->text.data ? c->text.data + doc.at : "", doc.len);
-    doc.at += mark;
+    doc.len = c->text.len - doc.offset;
+    r->pos.byte = (int64_t)doc.len;
+    mark = d9di_utf8_bom(c->text.data ? c->text.data + doc.offset : "", doc.len);
+    doc.offset += mark;
     doc.len -= mark;
-    doc.place.byte = (int64_t)mark;
-    D9D_TRY(end_source(r, c));
+    doc.pos.byte = (int64_t)mark;
+    D9D_TRY(finish_source(r, c));
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
@@ -273,7 +275,7 @@ static d9d_status find_line(d9di_documents_reader *r, size_t *len, size_t *all, 
     }
 }
 
-static d9d_status skip_begun_line(d9di_documents_reader *r)
+static d9d_status skip_partial_line(d9di_documents_reader *r)
 {
     size_t len, all = 0;
     bool found;
@@ -281,7 +283,7 @@ static d9d_status skip_begun_line(d9di_documents_reader *r)
     D9D_TRY(find_line(r, &len, &all, &found));
     if (found) {
         r->used += all;
-        r->place.byte += (int64_t)all;
+        r->pos.byte += (int64_t)all;
     }
     return D9D_OK;
 }
@@ -295,25 +297,25 @@ static bool is_blank(const char *line, size_t n)
     return i == n;
 }
 
-static d9d_status next_line(d9di_documents_reader *r, d9di_text_chunk *c)
+static d9d_status read_line_document(d9di_documents_reader *r, d9di_document_chunk *c)
 {
-    const bool json = d9di_format_of(r->how, (size_t)r->place.source) != D9D_SHARD_TEXT;
-    d9di_text_document doc = {.at = c->text.len, .place = r->place};
+    const bool json = d9di_documents_format(r->how, (size_t)r->pos.source) != D9D_SHARD_TEXT;
+    d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
     size_t len, all;
     const char *line;
     bool found;
 
     D9D_TRY(find_line(r, &len, &all, &found));
     if (!found)
-        return end_source(r, c);
+        return finish_source(r, c);
     line = r->pending.data + r->used;
     r->used += all;
-    r->place.byte += (int64_t)all;
-    r->place.line++;
-    if (doc.place.byte == 0 && d9di_utf8_mark(line, len) > 0) {
-        doc.place.byte = (int64_t)d9di_utf8_mark(line, len);
-        line += doc.place.byte;
-        len -= (size_t)doc.place.byte;
+    r->pos.byte += (int64_t)all;
+    r->pos.line++;
+    if (doc.pos.byte == 0 && d9di_utf8_bom(line, len) > 0) {
+        doc.pos.byte = (int64_t)d9di_utf8_bom(line, len);
+        line += doc.pos.byte;
+        len -= (size_t)doc.pos.byte;
     }
     if (json && is_blank(line, len))
         return D9D_OK;
@@ -325,55 +327,55 @@ static d9d_status next_line(d9di_documents_reader *r, d9di_text_chunk *c)
 }
 
 /* Documents of token files are counted as lines, and their bytes are what was read so far. */
-static d9d_status next_tokens(d9di_documents_reader *r, d9di_text_chunk *c)
+static d9d_status read_token_document(d9di_documents_reader *r, d9di_document_chunk *c)
 {
-    d9di_text_document doc = {.at = c->text.len, .place = r->place};
+    d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
 
-    if (r->place.line > d9di_megatron_documents(r->megatron))
-        return end_source(r, c);
-    D9D_TRY(d9di_megatron_read(r->megatron, r->place.line - 1, D9DI_MAX_DOCUMENT, &c->text));
-    doc.len = c->text.len - doc.at;
-    r->place.line++;
-    r->place.byte += (int64_t)doc.len - 1;
+    if (r->pos.line > d9di_megatron_documents(r->megatron))
+        return finish_source(r, c);
+    D9D_TRY(d9di_megatron_read(r->megatron, r->pos.line - 1, D9DI_MAX_DOCUMENT, &c->text));
+    doc.len = c->text.len - doc.offset;
+    r->pos.line++;
+    r->pos.byte += (int64_t)doc.len - 1;
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
-static d9d_status next_document(d9di_documents_reader *r, d9di_text_chunk *c)
+static d9d_status read_document(d9di_documents_reader *r, d9di_document_chunk *c)
 {
     if (r->megatron)
-        return next_tokens(r, c);
-    return by_lines(r) ? next_line(r, c) : whole_file(r, c);
+        return read_token_document(r, c);
+    return reads_lines(r) ? read_line_document(r, c) : read_whole_file(r, c);
 }
 
 /* Whether the next document is one of the chunk's unit; *out says so otherwise. */
-static bool is_inside(d9di_documents_reader *r, d9di_text_chunk *out)
+static bool is_in_unit(d9di_documents_reader *r, d9di_document_chunk *out)
 {
-    const d9di_piece *p = piece_of(r);
+    const d9di_input_split *p = current_split(r);
 
-    if (is_open(r) && r->place.byte >= p->upto)
+    if (is_open(r) && r->pos.byte >= p->upto)
         close_source(r);
-    if (!is_open(r) && r->place.source == p->source + p->n_sources) {
+    if (!is_open(r) && r->pos.source == p->source + p->n_sources) {
         out->ends = out->last = true;
-    } else if (r->place.byte / r->part != r->block) {
-        r->block = r->place.byte / r->part;
+    } else if (r->pos.byte / r->unit_bytes != r->block) {
+        r->block = r->pos.byte / r->unit_bytes;
         out->ends = true;
     }
     return !out->ends;
 }
 
-d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_text_chunk *out)
+d9d_status d9di_documents_read(d9di_documents_reader *r, d9di_document_chunk *out)
 {
-    out->text.len = out->docs.len = out->ids.len = out->labels.len = out->ended.len = 0;
+    out->text.len = out->docs.len = out->ids.len = out->labels.len = out->source_ends.len = 0;
     out->skipped.len = 0;
-    out->piece = (int64_t)r->piece;
+    out->input_split = (int64_t)r->input_split;
     out->unit = r->unit;
     out->ends = out->last = false;
     while (out->text.len < D9DI_CHUNK_BYTES && out->docs.len < D9DI_CHUNK_BYTES &&
-           is_inside(r, out)) {
-        D9D_TRY(is_open(r) ? next_document(r, out) : open_source(r));
+           is_in_unit(r, out)) {
+        D9D_TRY(is_open(r) ? read_document(r, out) : open_source(r));
     }
     r->unit += out->ends;
-    out->next = r->place;
-    out->passed = r->passed;
+    out->next = r->pos;
+    out->lines_read = r->lines_read;
     return D9D_OK;
 }

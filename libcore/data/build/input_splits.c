@@ -7,116 +7,120 @@
 #include "data/build/documents.h"
 #include "data/dataset/megatron.h"
 
-static d9d_status push(d9di_pieces *p, d9di_piece piece)
+static d9d_status add_split(d9di_input_splits *p, d9di_input_split input_split)
 {
-    if (p->list.len == D9DI_MAX_PIECES)
+    if (p->list.len == D9DI_MAX_INPUT_SPLITS)
         return D9D_FAIL(D9D_ECONFIG,
                         "the inputs are more than %d pieces of the --part-size; a larger one makes "
                         "fewer",
-                        D9DI_MAX_PIECES);
-    piece.start = p->bytes;
-    p->bytes += piece.bytes;
-    return D9D_VEC_PUSH(&p->list, piece);
+                        D9DI_MAX_INPUT_SPLITS);
+    input_split.start = p->bytes;
+    p->bytes += input_split.bytes;
+    return D9D_VEC_PUSH(&p->list, input_split);
 }
 
-static d9d_status cut_file(d9di_pieces *p, int64_t source, int64_t bytes, int64_t part)
+static d9d_status split_file(d9di_input_splits *p, int64_t source, int64_t bytes,
+                             int64_t unit_bytes)
 {
     int64_t at;
 
-    for (at = 0; at < bytes; at += part) {
-        const int64_t n = bytes - at < part ? bytes - at : part;
+    for (at = 0; at < bytes; at += unit_bytes) {
+        const int64_t n = bytes - at < unit_bytes ? bytes - at : unit_bytes;
 
-        D9D_TRY(push(p, (d9di_piece){.source = source,
-                                     .n_sources = 1,
-                                     .from = at,
-                                     .upto = at + n == bytes ? INT64_MAX : at + n,
-                                     .bytes = n}));
+        D9D_TRY(add_split(p, (d9di_input_split){.source = source,
+                                                .n_sources = 1,
+                                                .from = at,
+                                                .upto = at + n == bytes ? INT64_MAX : at + n,
+                                                .bytes = n}));
     }
     return D9D_OK;
 }
 
 /* Whether the input is cut: whatever is wrong with it is said when it is opened. */
-static bool is_cut(const d9d_shard_how *how, size_t source, int64_t bytes, int64_t part)
+static bool is_split(const d9d_shard_opts *how, size_t source, int64_t bytes, int64_t unit_bytes)
 {
-    return bytes > part && d9di_format_has_lines(how, source) &&
-           d9di_source_is_plain(how->inputs[source]);
+    return bytes > unit_bytes && d9di_documents_are_lines(how, source) &&
+           d9di_input_stream_is_plain(how->inputs[source]);
 }
 
-static bool is_megatron(const d9d_shard_how *how, size_t source)
+static bool is_megatron(const d9d_shard_opts *how, size_t source)
 {
-    return d9di_format_of(how, source) == D9D_SHARD_MEGATRON;
+    return d9di_documents_format(how, source) == D9D_SHARD_MEGATRON;
 }
 
-static d9d_status look(const d9d_shard_how *how, size_t source, d9di_seen seen[2])
+static d9d_status stat_input(const d9d_shard_opts *how, size_t source, d9di_input_stat seen[2])
 {
     const char *path = how->inputs[source];
 
     if (is_megatron(how, source))
-        return d9di_megatron_look(path, seen);
-    return d9di_source_look(path, &seen[0]);
+        return d9di_megatron_stat(path, seen);
+    return d9di_input_stream_stat(path, &seen[0]);
 }
 
-static d9d_status check(const d9d_shard_how *how, size_t source, const d9di_seen seen[2])
+static d9d_status check_input(const d9d_shard_opts *how, size_t source,
+                              const d9di_input_stat seen[2])
 {
     const char *path = how->inputs[source];
 
     if (is_megatron(how, source))
         return d9di_megatron_check(path, seen);
-    return d9di_source_check(path, &seen[0]);
+    return d9di_input_stream_check(path, &seen[0]);
 }
 
-d9d_status d9di_piece_check(const d9d_shard_how *how, const d9di_pieces *p, size_t piece)
+d9d_status d9di_input_split_check(const d9d_shard_opts *how, const d9di_input_splits *p,
+                                  size_t input_split)
 {
-    const d9di_piece *at = &p->list.data[piece];
+    const d9di_input_split *at = &p->list.data[input_split];
 
     for (int64_t i = at->source; i < at->source + at->n_sources; i++)
-        D9D_TRY(check(how, (size_t)i, p->seen[i]));
+        D9D_TRY(check_input(how, (size_t)i, p->stats[i]));
     return D9D_OK;
 }
 
-d9d_status d9di_pieces_cut(const d9d_shard_how *how, int64_t part, d9di_pieces *out)
+d9d_status d9di_input_splits_make(const d9d_shard_opts *how, int64_t unit_bytes,
+                                  d9di_input_splits *out)
 {
-    d9di_piece open = {.upto = INT64_MAX}; /* whole sources that are together so far */
+    d9di_input_split open = {.upto = INT64_MAX}; /* whole sources that are together so far */
     size_t i;
 
     memset(out, 0, sizeof(*out));
-    out->seen = calloc(how->n_inputs, sizeof(*out->seen));
-    if (!out->seen)
+    out->stats = calloc(how->n_inputs, sizeof(*out->stats));
+    if (!out->stats)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %zu inputs", how->n_inputs);
     for (i = 0; i < how->n_inputs; i++) {
         int64_t bytes;
         bool file, cut;
 
-        D9D_TRY(look(how, i, out->seen[i]));
-        file = out->seen[i][0].file;
-        bytes = file ? out->seen[i][0].bytes : 0;
-        cut = is_cut(how, i, bytes, part);
-        if (open.n_sources > 0 && (cut || !file || open.bytes + bytes > part)) {
-            D9D_TRY(push(out, open));
+        D9D_TRY(stat_input(how, i, out->stats[i]));
+        file = out->stats[i][0].is_file;
+        bytes = file ? out->stats[i][0].bytes : 0;
+        cut = is_split(how, i, bytes, unit_bytes);
+        if (open.n_sources > 0 && (cut || !file || open.bytes + bytes > unit_bytes)) {
+            D9D_TRY(add_split(out, open));
             open.n_sources = 0;
         }
         if (cut) {
-            D9D_TRY(cut_file(out, (int64_t)i, bytes, part));
+            D9D_TRY(split_file(out, (int64_t)i, bytes, unit_bytes));
             continue;
         }
         if (open.n_sources == 0)
-            open = (d9di_piece){.source = (int64_t)i, .upto = INT64_MAX};
+            open = (d9di_input_split){.source = (int64_t)i, .upto = INT64_MAX};
         open.n_sources++;
-        open.bytes += file ? bytes : part; /* what is no file stays alone */
+        open.bytes += file ? bytes : unit_bytes; /* what is no file stays alone */
     }
-    return open.n_sources > 0 ? push(out, open) : D9D_OK;
+    return open.n_sources > 0 ? add_split(out, open) : D9D_OK;
 }
 
-void d9di_pieces_release(d9di_pieces *p)
+void d9di_input_splits_release(d9di_input_splits *p)
 {
     D9D_VEC_RELEASE(&p->list);
-    free(p->seen);
-    p->seen = NULL;
+    free(p->stats);
+    p->stats = NULL;
 }
 
-int64_t d9di_piece_task(const d9di_pieces *p, size_t piece, int64_t tasks)
+int64_t d9di_input_split_task(const d9di_input_splits *p, size_t input_split, int64_t tasks)
 {
-    const d9di_piece *at = &p->list.data[piece];
+    const d9di_input_split *at = &p->list.data[input_split];
 
     return p->bytes == 0
                ? 0

@@ -18,74 +18,74 @@ struct codec {
     const char *name;
     unsigned char magic[4];
     size_t magic_len;
-    d9d_status (*start)(d9di_source_reader *r);
+    d9d_status (*start)(d9di_input_stream *r);
     /* Decode from raw[at, len) into p[0, n); *got 0 only when more raw bytes are needed. */
-    d9d_status (*decode)(d9di_source_reader *r, void *p, size_t n, size_t *got);
-    void (*stop)(d9di_source_reader *r);
+    d9d_status (*decode)(d9di_input_stream *r, void *p, size_t n, size_t *got);
+    void (*stop)(d9di_input_stream *r);
 };
 
-struct d9di_source_reader {
+struct d9di_input_stream {
     int fd;
     char *path;
     const struct codec *codec;
     unsigned char *raw;
-    size_t at, len;
+    size_t pos, len;
     uint64_t consumed;
     bool raw_end;
-    d9di_seen seen; /* when it was opened */
-    bool between;   /* compressed: a member or frame has ended and no other has begun */
+    d9di_input_stat stat; /* when it was opened */
+    bool between;         /* compressed: a member or frame has ended and no other has begun */
     z_stream gz;
     ZSTD_DStream *zstd;
 };
 
 /* --- plain ---------------------------------------------------------------------------------- */
 
-static d9d_status start_plain(d9di_source_reader *r)
+static d9d_status start_plain(d9di_input_stream *r)
 {
     r->between = true;
     return D9D_OK;
 }
 
-static d9d_status decode_plain(d9di_source_reader *r, void *p, size_t n, size_t *got)
+static d9d_status decode_plain(d9di_input_stream *r, void *p, size_t n, size_t *got)
 {
-    *got = r->len - r->at < n ? r->len - r->at : n;
-    memcpy(p, r->raw + r->at, *got);
-    r->at += *got;
+    *got = r->len - r->pos < n ? r->len - r->pos : n;
+    memcpy(p, r->raw + r->pos, *got);
+    r->pos += *got;
     return D9D_OK;
 }
 
-static void stop_plain(d9di_source_reader *r)
+static void stop_plain(d9di_input_stream *r)
 {
     (void)r;
 }
 
 /* --- gzip ----------------------------------------------------------------------------------- */
 
-static d9d_status start_gzip(d9di_source_reader *r)
+static d9d_status start_gzip(d9di_input_stream *r)
 {
     if (inflateInit2(&r->gz, 15 + 16) != Z_OK)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory to decompress", r->path);
     return D9D_OK;
 }
 
-static d9d_status decode_gzip(d9di_source_reader *r, void *p, size_t n, size_t *got)
+static d9d_status decode_gzip(d9di_input_stream *r, void *p, size_t n, size_t *got)
 {
     int rc;
 
     *got = 0;
-    if (r->at == r->len)
+    if (r->pos == r->len)
         return D9D_OK;
     if (r->between) {
         inflateReset(&r->gz);
         r->between = false;
     }
-    r->gz.next_in = r->raw + r->at;
-    r->gz.avail_in = (uInt)(r->len - r->at);
+    r->gz.next_in = r->raw + r->pos;
+    r->gz.avail_in = (uInt)(r->len - r->pos);
     r->gz.next_out = p;
     r->gz.avail_out = (uInt)(n < RAW_BYTES ? n : RAW_BYTES);
     *got = r->gz.avail_out;
     rc = inflate(&r->gz, Z_NO_FLUSH);
-    r->at = r->len - r->gz.avail_in;
+    r->pos = r->len - r->gz.avail_in;
     *got -= r->gz.avail_out;
     if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR)
         return D9D_FAIL(D9D_EFORMAT, "%s: byte %llu: gzip data is damaged: %s", r->path,
@@ -95,40 +95,40 @@ static d9d_status decode_gzip(d9di_source_reader *r, void *p, size_t n, size_t *
     return D9D_OK;
 }
 
-static void stop_gzip(d9di_source_reader *r)
+static void stop_gzip(d9di_input_stream *r)
 {
     inflateEnd(&r->gz);
 }
 
 /* --- zstd ----------------------------------------------------------------------------------- */
 
-static d9d_status start_zstd(d9di_source_reader *r)
+static d9d_status start_zstd(d9di_input_stream *r)
 {
     r->zstd = ZSTD_createDStream();
     return r->zstd ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: no memory to decompress", r->path);
 }
 
-static d9d_status decode_zstd(d9di_source_reader *r, void *p, size_t n, size_t *got)
+static d9d_status decode_zstd(d9di_input_stream *r, void *p, size_t n, size_t *got)
 {
-    ZSTD_inBuffer in = {r->raw, r->len, r->at};
+    ZSTD_inBuffer in = {r->raw, r->len, r->pos};
     ZSTD_outBuffer out = {p, n, 0};
     size_t rc;
 
     *got = 0;
-    if (r->between && r->at == r->len)
+    if (r->between && r->pos == r->len)
         return D9D_OK;
     rc = ZSTD_decompressStream(r->zstd, &out, &in);
-    r->at = in.pos;
+    r->pos = in.pos;
     *got = out.pos;
     if (ZSTD_isError(rc))
         return D9D_FAIL(D9D_EFORMAT, "%s: byte %llu: zstd data is damaged: %s", r->path,
-                        (unsigned long long)(r->consumed - (r->len - r->at)),
+                        (unsigned long long)(r->consumed - (r->len - r->pos)),
                         ZSTD_getErrorName(rc));
     r->between = rc == 0;
     return D9D_OK;
 }
 
-static void stop_zstd(d9di_source_reader *r)
+static void stop_zstd(d9di_input_stream *r)
 {
     ZSTD_freeDStream(r->zstd);
 }
@@ -140,11 +140,11 @@ static const struct codec codecs[] = {
 };
 
 /* What people have their texts in besides, by its first bytes: none that a text has. */
-static const struct stranger {
-    const char *what;
+static const struct unsupported_format {
+    const char *advice;
     const char *magic;
     size_t len;
-} strangers[] = {
+} unsupported_formats[] = {
     {"a Parquet file; make JSON lines of it", "PAR1\x15", 5},
     {"an Arrow file; make JSON lines of it", "ARROW1\0\0", 8},
     {"a stream of Arrow; make JSON lines of it", "\xff\xff\xff\xff", 4},
@@ -168,14 +168,15 @@ static d9d_status check_kind(const char *path)
 /* --- what has changed --------------------------------------------------------------------------
  */
 
-static d9di_seen seen_of(const struct stat *s)
+static d9di_input_stat stat_of(const struct stat *s)
 {
     if (!S_ISREG(s->st_mode))
-        return (d9di_seen){.file = false};
-    return (d9di_seen){true, true, (int64_t)s->st_size, s->st_dev, s->st_ino, s->st_mtim};
+        return (d9di_input_stat){.is_file = false};
+    return (d9di_input_stat){true, true, (int64_t)s->st_size, s->st_dev, s->st_ino, s->st_mtim};
 }
 
-static d9d_status compare(const char *path, const d9di_seen *before, const d9di_seen *now)
+static d9d_status compare_stats(const char *path, const d9di_input_stat *before,
+                                const d9di_input_stat *now)
 {
     if (!before->known)
         return D9D_OK;
@@ -190,7 +191,7 @@ static d9d_status compare(const char *path, const d9di_seen *before, const d9di_
 }
 
 /* Of standard input the descriptor is looked at, and it may be read from anywhere on. */
-d9d_status d9di_source_look(const char *path, d9di_seen *out)
+d9d_status d9di_input_stream_stat(const char *path, d9di_input_stat *out)
 {
     const bool in = is_stdin(path);
     struct stat s = {.st_size = 0};
@@ -201,49 +202,49 @@ d9d_status d9di_source_look(const char *path, d9di_seen *out)
     }
     if ((in ? fstat(STDIN_FILENO, &s) : stat(path, &s)) != 0 && !in)
         return D9D_FAIL(D9D_EIO, "%s: cannot open: %s", path, strerror(errno));
-    *out = seen_of(&s);
+    *out = stat_of(&s);
     if (in)
-        out->file = false;
+        out->is_file = false;
     return D9D_OK;
 }
 
-d9d_status d9di_source_check(const char *path, const d9di_seen *seen)
+d9d_status d9di_input_stream_check(const char *path, const d9di_input_stat *seen)
 {
-    d9di_seen now;
+    d9di_input_stat now;
 
-    D9D_TRY(d9di_source_look(path, &now));
-    return compare(is_stdin(path) ? "standard input" : path, seen, &now);
+    D9D_TRY(d9di_input_stream_stat(path, &now));
+    return compare_stats(is_stdin(path) ? "standard input" : path, seen, &now);
 }
 
 /* Of the file that is open. */
-static d9d_status look_at_fd(const d9di_source_reader *r, d9di_seen *out)
+static d9d_status stat_fd(const d9di_input_stream *r, d9di_input_stat *out)
 {
     struct stat s;
 
     if (fstat(r->fd, &s) != 0)
         return D9D_FAIL(D9D_EIO, "%s: cannot be looked at: %s", r->path, strerror(errno));
-    *out = seen_of(&s);
+    *out = stat_of(&s);
     return D9D_OK;
 }
 
-static d9d_status check_end(const d9di_source_reader *r)
+static d9d_status check_end(const d9di_input_stream *r)
 {
-    d9di_seen now;
+    d9di_input_stat now;
 
-    D9D_TRY(look_at_fd(r, &now));
-    return compare(r->path, &r->seen, &now);
+    D9D_TRY(stat_fd(r, &now));
+    return compare_stats(r->path, &r->stat, &now);
 }
 
 /* --- reading -------------------------------------------------------------------------------- */
 
 /* More raw bytes behind those that are left. */
-static d9d_status refill(d9di_source_reader *r)
+static d9d_status refill_raw(d9di_input_stream *r)
 {
     ssize_t got;
 
-    memmove(r->raw, r->raw + r->at, r->len - r->at);
-    r->len -= r->at;
-    r->at = 0;
+    memmove(r->raw, r->raw + r->pos, r->len - r->pos);
+    r->len -= r->pos;
+    r->pos = 0;
     do
         got = read(r->fd, r->raw + r->len, RAW_BYTES - r->len);
     while (got < 0 && errno == EINTR);
@@ -256,21 +257,22 @@ static d9d_status refill(d9di_source_reader *r)
     return r->raw_end ? check_end(r) : D9D_OK;
 }
 
-static d9d_status refuse_strangers(const d9di_source_reader *r)
+static d9d_status refuse_unsupported(const d9di_input_stream *r)
 {
-    for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++)
-        if (r->len >= strangers[i].len && memcmp(r->raw, strangers[i].magic, strangers[i].len) == 0)
-            return D9D_FAIL(D9D_EFORMAT, "%s: is %s", r->path, strangers[i].what);
+    for (size_t i = 0; i < sizeof(unsupported_formats) / sizeof(unsupported_formats[0]); i++)
+        if (r->len >= unsupported_formats[i].len &&
+            memcmp(r->raw, unsupported_formats[i].magic, unsupported_formats[i].len) == 0)
+            return D9D_FAIL(D9D_EFORMAT, "%s: is %s", r->path, unsupported_formats[i].advice);
     return D9D_OK;
 }
 
-static d9d_status detect(d9di_source_reader *r)
+static d9d_status detect_codec(d9di_input_stream *r)
 {
     const struct codec *c = codecs;
 
     while (!r->raw_end && r->len < MAGIC_BYTES)
-        D9D_TRY(refill(r));
-    D9D_TRY(refuse_strangers(r));
+        D9D_TRY(refill_raw(r));
+    D9D_TRY(refuse_unsupported(r));
     while (r->len < c->magic_len || memcmp(r->raw, c->magic, c->magic_len) != 0)
         c++;
     D9D_TRY(c->start(r));
@@ -278,7 +280,7 @@ static d9d_status detect(d9di_source_reader *r)
     return D9D_OK;
 }
 
-static d9d_status open_fd(d9di_source_reader *r)
+static d9d_status open_fd(d9di_input_stream *r)
 {
     d9d_file f;
 
@@ -296,9 +298,10 @@ static d9d_status open_fd(d9di_source_reader *r)
     return D9D_OK;
 }
 
-d9d_status d9di_source_open(const char *path, const d9di_seen *seen, d9di_source_reader **out)
+d9d_status d9di_input_stream_open(const char *path, const d9di_input_stat *seen,
+                                  d9di_input_stream **out)
 {
-    d9di_source_reader *r = calloc(1, sizeof(*r));
+    d9di_input_stream *r = calloc(1, sizeof(*r));
     d9d_status st;
 
     if (!r)
@@ -311,33 +314,33 @@ d9d_status d9di_source_open(const char *path, const d9di_seen *seen, d9di_source
         goto out;
     }
     D9D_TRY_OR(st, open_fd(r), out);
-    D9D_TRY_OR(st, look_at_fd(r, &r->seen), out);
+    D9D_TRY_OR(st, stat_fd(r, &r->stat), out);
     if (seen)
-        D9D_TRY_OR(st, compare(r->path, seen, &r->seen), out);
-    D9D_TRY_OR(st, detect(r), out);
+        D9D_TRY_OR(st, compare_stats(r->path, seen, &r->stat), out);
+    D9D_TRY_OR(st, detect_codec(r), out);
     *out = r;
     r = NULL;
 out:
-    d9di_source_close(r);
+    d9di_input_stream_close(r);
     return st;
 }
 
-d9d_status d9di_source_read(d9di_source_reader *r, void *p, size_t n, size_t *got)
+d9d_status d9di_input_stream_read(d9di_input_stream *r, void *p, size_t n, size_t *got)
 {
     *got = 0;
     while (n > 0) {
-        const size_t before = r->at;
+        const size_t before = r->pos;
 
         D9D_TRY(r->codec->decode(r, p, n, got));
         if (*got > 0)
             return D9D_OK;
-        if (r->at < r->len && r->at == before)
+        if (r->pos < r->len && r->pos == before)
             return D9D_FAIL(D9D_EFORMAT, "%s: %s data is damaged", r->path, r->codec->name);
-        if (r->at < r->len)
+        if (r->pos < r->len)
             continue;
         if (r->raw_end)
             break;
-        D9D_TRY(refill(r));
+        D9D_TRY(refill_raw(r));
     }
     if (n > 0 && !r->between)
         return D9D_FAIL(D9D_EFORMAT, "%s: %s data is cut off at byte %llu", r->path, r->codec->name,
@@ -345,14 +348,14 @@ d9d_status d9di_source_read(d9di_source_reader *r, void *p, size_t n, size_t *go
     return D9D_OK;
 }
 
-d9d_status d9di_source_skip(d9di_source_reader *r, uint64_t n)
+d9d_status d9di_input_stream_skip(d9di_input_stream *r, uint64_t n)
 {
     char *piece = NULL;
     size_t got;
     d9d_status st = D9D_OK;
 
-    if (strcmp(r->codec->name, "plain") == 0 && r->consumed == r->len && r->at == 0 && n > r->len &&
-        lseek(r->fd, (off_t)n, SEEK_SET) >= 0) {
+    if (strcmp(r->codec->name, "plain") == 0 && r->consumed == r->len && r->pos == 0 &&
+        n > r->len && lseek(r->fd, (off_t)n, SEEK_SET) >= 0) {
         r->consumed = n;
         r->len = 0;
         return D9D_OK;
@@ -361,8 +364,8 @@ d9d_status d9di_source_skip(d9di_source_reader *r, uint64_t n)
     if (!piece)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", r->path);
     while (n > 0) {
-        D9D_TRY_OR(st, d9di_source_read(r, piece, n < RAW_BYTES ? (size_t)n : RAW_BYTES, &got),
-                   out);
+        D9D_TRY_OR(
+            st, d9di_input_stream_read(r, piece, n < RAW_BYTES ? (size_t)n : RAW_BYTES, &got), out);
         if (got == 0) {
             st = D9D_FAIL(D9D_EFORMAT, "%s: ends %llu bytes before the place to go on at", r->path,
                           (unsigned long long)n);
@@ -375,24 +378,24 @@ out:
     return st;
 }
 
-bool d9di_source_is_plain(const char *path)
+bool d9di_input_stream_is_plain(const char *path)
 {
-    d9di_source_reader *r = NULL;
+    d9di_input_stream *r = NULL;
     bool plain;
 
-    if (d9di_source_open(path, NULL, &r) != D9D_OK)
+    if (d9di_input_stream_open(path, NULL, &r) != D9D_OK)
         return false;
     plain = strcmp(r->codec->name, "plain") == 0;
-    d9di_source_close(r);
+    d9di_input_stream_close(r);
     return plain;
 }
 
-uint64_t d9di_source_consumed(const d9di_source_reader *r)
+uint64_t d9di_input_stream_consumed(const d9di_input_stream *r)
 {
     return r->consumed;
 }
 
-void d9di_source_close(d9di_source_reader *r)
+void d9di_input_stream_close(d9di_input_stream *r)
 {
     if (!r)
         return;

@@ -17,23 +17,23 @@ struct scan {
     d9di_jsonl_error *error;
 };
 
-static d9d_status complain(struct scan *p, d9d_bad_record reason, const char *fmt, ...)
+static d9d_status fail_record(struct scan *p, d9d_shard_bad_record reason, const char *fmt, ...)
     D9D_PRINTF(3, 4);
-static d9d_status complain(struct scan *p, d9d_bad_record reason, const char *fmt, ...)
+static d9d_status fail_record(struct scan *p, d9d_shard_bad_record reason, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(p->error->what, sizeof(p->error->what), fmt, ap);
+    vsnprintf(p->error->message, sizeof(p->error->message), fmt, ap);
     va_end(ap);
-    p->error->at = p->at;
+    p->error->offset = p->at;
     p->error->reason = reason;
     return D9D_EFORMAT;
 }
 /* What is no JSON, what is not there, and what cannot be used. */
-#define bad(p, ...)    complain(p, D9D_BAD_JSON, __VA_ARGS__)
-#define lacks(p, ...)  complain(p, D9D_BAD_MEMBER, __VA_ARGS__)
-#define refuse(p, ...) complain(p, D9D_BAD_VALUE, __VA_ARGS__)
+#define fail_json(p, ...)    fail_record(p, D9D_SHARD_BAD_JSON, __VA_ARGS__)
+#define fail_missing(p, ...) fail_record(p, D9D_SHARD_BAD_MEMBER, __VA_ARGS__)
+#define fail_value(p, ...)   fail_record(p, D9D_SHARD_BAD_VALUE, __VA_ARGS__)
 
 static void skip_space(struct scan *p)
 {
@@ -42,14 +42,14 @@ static void skip_space(struct scan *p)
         p->at++;
 }
 
-static int here(const struct scan *p)
+static int peek_char(const struct scan *p)
 {
     return p->at < p->n ? (unsigned char)p->s[p->at] : -1;
 }
 
-static bool take(struct scan *p, char c)
+static bool accept_char(struct scan *p, char c)
 {
-    if (here(p) != (unsigned char)c)
+    if (peek_char(p) != (unsigned char)c)
         return false;
     p->at++;
     return true;
@@ -57,53 +57,53 @@ static bool take(struct scan *p, char c)
 
 /* --- strings ------------------------------------------------------------------------------ */
 
-static d9d_status hex4(struct scan *p, uint32_t *out)
+static d9d_status parse_hex4(struct scan *p, uint32_t *out)
 {
     int i;
 
     *out = 0;
     for (i = 0; i < 4; i++, p->at++) {
-        const int c = here(p);
+        const int c = peek_char(p);
 
         if (c >= '0' && c <= '9')
             *out = *out << 4 | (uint32_t)(c - '0');
         else if ((c | 32) >= 'a' && (c | 32) <= 'f')
             *out = *out << 4 | (uint32_t)((c | 32) - 'a' + 10);
         else
-            return bad(p, "\\u needs four hexadecimal digits");
+            return fail_json(p, "\\u needs four hexadecimal digits");
     }
     return D9D_OK;
 }
 
 /* What follows \u, surrogate pairs joined. */
-static d9d_status unicode_escape(struct scan *p, uint32_t *out)
+static d9d_status parse_unicode_escape(struct scan *p, uint32_t *out)
 {
     uint32_t low;
 
-    D9D_TRY(hex4(p, out));
+    D9D_TRY(parse_hex4(p, out));
     if (*out < 0xd800 || *out > 0xdfff)
         return D9D_OK;
-    if (*out > 0xdbff || !take(p, '\\') || !take(p, 'u'))
-        return bad(p, "half of a surrogate pair");
-    D9D_TRY(hex4(p, &low));
+    if (*out > 0xdbff || !accept_char(p, '\\') || !accept_char(p, 'u'))
+        return fail_json(p, "half of a surrogate pair");
+    D9D_TRY(parse_hex4(p, &low));
     if (low < 0xdc00 || low > 0xdfff)
-        return bad(p, "half of a surrogate pair");
+        return fail_json(p, "half of a surrogate pair");
     *out = 0x10000 + ((*out - 0xd800) << 10) + (low - 0xdc00);
     return D9D_OK;
 }
 
-static d9d_status escape(struct scan *p, uint32_t *out)
+static d9d_status parse_escape(struct scan *p, uint32_t *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    const int c = here(p);
+    const int c = peek_char(p);
     const char *at = c > 0 ? strchr(from, c) : NULL;
 
     if (c == 'u') {
         p->at++;
-        return unicode_escape(p, out);
+        return parse_unicode_escape(p, out);
     }
     if (!at)
-        return bad(p, "an unknown escape");
+        return fail_json(p, "an unknown escape");
     p->at++;
     *out = (unsigned char)to[at - from];
     return D9D_OK;
@@ -112,7 +112,7 @@ static d9d_status escape(struct scan *p, uint32_t *out)
 /* The first byte of s[at, n) that is a quote, a backslash or a control character.  Eight bytes
  * at a time: (x - k) & ~x has the top bit of each byte below k <= 0x80 and, for bytes behind the
  * first such one, perhaps others; so the lowest bit is right. */
-static size_t plain_end(const char *s, size_t at, size_t n)
+static size_t find_special(const char *s, size_t at, size_t n)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), top = ones << 7;
     uint64_t x, quote, slash, special;
@@ -133,56 +133,57 @@ static size_t plain_end(const char *s, size_t at, size_t n)
 }
 
 /* The string that begins here; into `out` unless that is NULL. */
-static d9d_status string(struct scan *p, d9d_buf *out)
+static d9d_status parse_string(struct scan *p, d9d_buf *out)
 {
-    if (!take(p, '"'))
-        return bad(p, "a string is expected");
+    if (!accept_char(p, '"'))
+        return fail_json(p, "a string is expected");
     for (;;) {
         const size_t from = p->at;
         uint32_t c = 0;
         char utf8[4];
 
-        p->at = plain_end(p->s, p->at, p->n);
+        p->at = find_special(p->s, p->at, p->n);
         if (out)
             D9D_TRY(d9d_buf_append(out, p->s + from, p->at - from));
-        if (take(p, '"'))
+        if (accept_char(p, '"'))
             return D9D_OK;
-        if (!take(p, '\\'))
-            return bad(p, p->at < p->n ? "a control character in a string" : "a string has no end");
-        D9D_TRY(escape(p, &c));
+        if (!accept_char(p, '\\'))
+            return fail_json(p, p->at < p->n ? "a control character in a string"
+                                             : "a string has no end");
+        D9D_TRY(parse_escape(p, &c));
         if (out)
-            D9D_TRY(d9d_buf_append(out, utf8, d9di_utf8_put(c, utf8)));
+            D9D_TRY(d9d_buf_append(out, utf8, d9di_utf8_encode(c, utf8)));
     }
 }
 
 /* --- values -------------------------------------------------------------------------------- */
 
-static bool digits(struct scan *p)
+static bool skip_digits(struct scan *p)
 {
     const size_t from = p->at;
 
-    while (here(p) >= '0' && here(p) <= '9')
+    while (peek_char(p) >= '0' && peek_char(p) <= '9')
         p->at++;
     return p->at > from;
 }
 
 static d9d_status skip_number(struct scan *p)
 {
-    (void)take(p, '-');
-    if (!take(p, '0') && !digits(p))
-        return bad(p, "a value is expected");
-    if (take(p, '.') && !digits(p))
-        return bad(p, "a digit is expected");
-    if (take(p, 'e') || take(p, 'E')) {
-        if (!take(p, '+'))
-            (void)take(p, '-');
-        if (!digits(p))
-            return bad(p, "a digit is expected");
+    (void)accept_char(p, '-');
+    if (!accept_char(p, '0') && !skip_digits(p))
+        return fail_json(p, "a value is expected");
+    if (accept_char(p, '.') && !skip_digits(p))
+        return fail_json(p, "a digit is expected");
+    if (accept_char(p, 'e') || accept_char(p, 'E')) {
+        if (!accept_char(p, '+'))
+            (void)accept_char(p, '-');
+        if (!skip_digits(p))
+            return fail_json(p, "a digit is expected");
     }
     return D9D_OK;
 }
 
-static d9d_status skip_word(struct scan *p)
+static d9d_status skip_literal(struct scan *p)
 {
     static const char *const words[] = {"true", "false", "null"};
     size_t i;
@@ -198,18 +199,18 @@ static d9d_status skip_word(struct scan *p)
     return skip_number(p);
 }
 
-static d9d_status put(d9d_buf *out, const char *text, size_t n)
+static d9d_status append_text(d9d_buf *out, const char *text, size_t n)
 {
     return out ? d9d_buf_append(out, text, n) : D9D_OK;
 }
 
 /* Text as it is between the quotes of a string. */
-static d9d_status put_escaped(d9d_buf *out, const char *text, size_t n)
+static d9d_status append_escaped(d9d_buf *out, const char *text, size_t n)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     size_t done = 0, at;
 
-    for (; (at = plain_end(text, done, n)) < n; done = at + 1) {
+    for (; (at = find_special(text, done, n)) < n; done = at + 1) {
         const char *known = text[at] ? strchr(from, text[at]) : NULL;
 
         D9D_TRY(d9d_buf_append(out, text + done, at - done));
@@ -219,73 +220,74 @@ static d9d_status put_escaped(d9d_buf *out, const char *text, size_t n)
     return d9d_buf_append(out, text + done, n - done);
 }
 
-static d9d_status string_value(struct scan *p, d9d_buf *out)
+static d9d_status copy_string(struct scan *p, d9d_buf *out)
 {
     d9d_buf plain = {0};
     d9d_status st;
 
     if (!out)
-        return string(p, NULL);
-    D9D_TRY_OR(st, string(p, &plain), out);
+        return parse_string(p, NULL);
+    D9D_TRY_OR(st, parse_string(p, &plain), out);
     D9D_TRY_OR(st, d9d_buf_append(out, "\"", 1), out);
-    D9D_TRY_OR(st, put_escaped(out, plain.data ? plain.data : "", plain.len), out);
+    D9D_TRY_OR(st, append_escaped(out, plain.data ? plain.data : "", plain.len), out);
     st = d9d_buf_append(out, "\"", 1);
 out:
     d9d_buf_release(&plain);
     return st;
 }
 
-static d9d_status value(struct scan *p, int depth, d9d_buf *out);
+static d9d_status parse_value(struct scan *p, int depth, d9d_buf *out);
 
 /* An array or an object behind its opening bracket. */
-static d9d_status values(struct scan *p, char open, char close, int depth, d9d_buf *out)
+static d9d_status parse_values(struct scan *p, char open, char close, int depth, d9d_buf *out)
 {
     bool more = false;
 
-    D9D_TRY(put(out, &open, 1));
+    D9D_TRY(append_text(out, &open, 1));
     skip_space(p);
-    if (take(p, close))
-        return put(out, &close, 1);
+    if (accept_char(p, close))
+        return append_text(out, &close, 1);
     do {
-        D9D_TRY(put(out, ", ", more ? 2 : 0));
+        D9D_TRY(append_text(out, ", ", more ? 2 : 0));
         more = true;
         skip_space(p);
         if (close == '}') {
-            D9D_TRY(string_value(p, out));
+            D9D_TRY(copy_string(p, out));
             skip_space(p);
-            if (!take(p, ':'))
-                return bad(p, "':' is expected");
-            D9D_TRY(put(out, ": ", 2));
+            if (!accept_char(p, ':'))
+                return fail_json(p, "':' is expected");
+            D9D_TRY(append_text(out, ": ", 2));
             skip_space(p);
         }
-        D9D_TRY(value(p, depth, out));
+        D9D_TRY(parse_value(p, depth, out));
         skip_space(p);
-    } while (take(p, ','));
-    return take(p, close) ? put(out, &close, 1) : bad(p, "',' or '%c' is expected", close);
+    } while (accept_char(p, ','));
+    return accept_char(p, close) ? append_text(out, &close, 1)
+                                 : fail_json(p, "',' or '%c' is expected", close);
 }
 
 /* The value that begins here; into `out`, as Python writes it, unless that is NULL. */
-static d9d_status value(struct scan *p, int depth, d9d_buf *out)
+static d9d_status parse_value(struct scan *p, int depth, d9d_buf *out)
 {
     const size_t from = p->at;
 
     if (depth == MAX_DEPTH)
-        return bad(p, "nested deeper than %d levels", MAX_DEPTH);
-    if (here(p) == '"')
-        return string_value(p, out);
-    if (take(p, '{'))
-        return values(p, '{', '}', depth + 1, out);
-    if (take(p, '['))
-        return values(p, '[', ']', depth + 1, out);
-    D9D_TRY(skip_word(p));
+        return fail_json(p, "nested deeper than %d levels", MAX_DEPTH);
+    if (peek_char(p) == '"')
+        return copy_string(p, out);
+    if (accept_char(p, '{'))
+        return parse_values(p, '{', '}', depth + 1, out);
+    if (accept_char(p, '['))
+        return parse_values(p, '[', ']', depth + 1, out);
+    D9D_TRY(skip_literal(p));
     if (out && !(p->s[from] >= 'a' && p->s[from] <= 'z'))
         return d9di_python_number(p->s + from, p->at - from, out);
-    return put(out, p->s + from, p->at - from);
+    return append_text(out, p->s + from, p->at - from);
 }
 
 static d9d_status skip_value(struct scan *p)
 {
-    return value(p, 0, NULL);
+    return parse_value(p, 0, NULL);
 }
 
 /* --- the object ------------------------------------------------------------------------------ */
@@ -294,32 +296,33 @@ static d9d_status skip_value(struct scan *p)
 typedef d9d_status (*member_fn)(struct scan *p, void *arg, const char *key, size_t len);
 
 /* The members of the object that begins here. */
-static d9d_status object(struct scan *p, member_fn fn, void *arg)
+static d9d_status parse_object(struct scan *p, member_fn fn, void *arg)
 {
     d9d_buf key = {0};
     d9d_status st = D9D_OK;
 
-    if (!take(p, '{'))
-        return bad(p, here(p) == '[' ? "is not a JSON object but an array; jq -c '.[]' makes JSON "
-                                       "lines of one"
-                                     : "is not a JSON object");
+    if (!accept_char(p, '{'))
+        return fail_json(p, peek_char(p) == '['
+                                ? "is not a JSON object but an array; jq -c '.[]' makes JSON "
+                                  "lines of one"
+                                : "is not a JSON object");
     skip_space(p);
-    if (take(p, '}'))
+    if (accept_char(p, '}'))
         return D9D_OK;
     do {
         skip_space(p);
         key.len = 0;
-        D9D_TRY_OR(st, string(p, &key), out);
+        D9D_TRY_OR(st, parse_string(p, &key), out);
         skip_space(p);
-        if (!take(p, ':')) {
-            st = bad(p, "':' is expected");
+        if (!accept_char(p, ':')) {
+            st = fail_json(p, "':' is expected");
             goto out;
         }
         skip_space(p);
         D9D_TRY_OR(st, fn(p, arg, key.data ? key.data : "", key.len), out);
         skip_space(p);
-    } while (take(p, ','));
-    st = take(p, '}') ? D9D_OK : bad(p, "',' or '}' is expected");
+    } while (accept_char(p, ','));
+    st = accept_char(p, '}') ? D9D_OK : fail_json(p, "',' or '}' is expected");
 out:
     d9d_buf_release(&key);
     return st;
@@ -329,28 +332,28 @@ out:
 typedef d9d_status (*element_fn)(struct scan *p, void *arg);
 
 /* The elements of the array `name` that begins here. */
-static d9d_status array(struct scan *p, const char *name, element_fn fn, void *arg)
+static d9d_status parse_array(struct scan *p, const char *name, element_fn fn, void *arg)
 {
-    if (!take(p, '['))
-        return refuse(p, "\"%s\" is not an array", name);
+    if (!accept_char(p, '['))
+        return fail_value(p, "\"%s\" is not an array", name);
     skip_space(p);
-    if (take(p, ']'))
+    if (accept_char(p, ']'))
         return D9D_OK;
     do {
         skip_space(p);
         D9D_TRY(fn(p, arg));
         skip_space(p);
-    } while (take(p, ','));
-    return take(p, ']') ? D9D_OK : bad(p, "',' or ']' is expected");
+    } while (accept_char(p, ','));
+    return accept_char(p, ']') ? D9D_OK : fail_json(p, "',' or ']' is expected");
 }
 
 /* The object that is the whole line. */
-static d9d_status members(struct scan *p, member_fn fn, void *arg)
+static d9d_status parse_line(struct scan *p, member_fn fn, void *arg)
 {
     skip_space(p);
-    D9D_TRY(object(p, fn, arg));
+    D9D_TRY(parse_object(p, fn, arg));
     skip_space(p);
-    return p->at == p->n ? D9D_OK : bad(p, "something follows the object");
+    return p->at == p->n ? D9D_OK : fail_json(p, "something follows the object");
 }
 
 static bool is_key(const char *key, size_t len, const char *name)
@@ -359,9 +362,9 @@ static bool is_key(const char *key, size_t len, const char *name)
 }
 
 /* A member that is asked for is there once; nobody could say which of two counts. */
-static d9d_status once(struct scan *p, bool before, const char *key)
+static d9d_status check_once(struct scan *p, bool before, const char *key)
 {
-    return before ? refuse(p, "\"%.60s\" is given twice", key) : D9D_OK;
+    return before ? fail_value(p, "\"%.60s\" is given twice", key) : D9D_OK;
 }
 
 /* --- what is not there ----------------------------------------------------------------------- */
@@ -402,19 +405,19 @@ static d9d_status listed_member(struct scan *p, void *arg, const char *key, size
 
 /* The line has no member `key`: what it has, and the option that reads it.  `other` is one that
  * names another member, or NULL. */
-static d9d_status missing(struct scan *p, const char *key, const char *other)
+static d9d_status fail_missing_key(struct scan *p, const char *key, const char *other)
 {
     struct scan again = {p->s, p->n, 0, p->error};
     struct listing l = {.len = 0};
     const char *advice = other;
 
-    if (members(&again, listed_member, &l) != D9D_OK || l.n == 0)
-        return lacks(p, "has no \"%.60s\"", key);
+    if (parse_line(&again, listed_member, &l) != D9D_OK || l.n == 0)
+        return fail_missing(p, "has no \"%.60s\"", key);
     for (size_t i = HINTS; i-- > 0;)
         if (l.has[i])
             advice = hints[i].advice;
-    return lacks(p, "has no \"%.60s\", but %s%s%s%s", key, l.len > 0 ? l.names : "others",
-                 l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
+    return fail_missing(p, "has no \"%.60s\", but %s%s%s%s", key, l.len > 0 ? l.names : "others",
+                        l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
 }
 
 struct want_which {
@@ -432,13 +435,13 @@ static d9d_status which_member(struct scan *p, void *arg, const char *key, size_
     return skip_value(p);
 }
 
-d9d_status d9di_jsonl_which(const char *line, size_t n, const char *const *keys, int *which,
-                            d9di_jsonl_error *error)
+d9d_status d9di_jsonl_find_key(const char *line, size_t n, const char *const *keys, int *which,
+                               d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
     struct want_which w = {keys, -1};
 
-    D9D_TRY(members(&p, which_member, &w));
+    D9D_TRY(parse_line(&p, which_member, &w));
     *which = w.which;
     return D9D_OK;
 }
@@ -455,46 +458,47 @@ static d9d_status text_member(struct scan *p, void *arg, const char *key, size_t
 
     if (!is_key(key, len, w->key))
         return skip_value(p);
-    D9D_TRY(once(p, w->found, w->key));
-    if (here(p) != '"')
-        return refuse(p, "\"%.60s\" is not a string", w->key);
+    D9D_TRY(check_once(p, w->found, w->key));
+    if (peek_char(p) != '"')
+        return fail_value(p, "\"%.60s\" is not a string", w->key);
     w->found = true;
-    return string(p, w->out);
+    return parse_string(p, w->out);
 }
 
-d9d_status d9di_jsonl_text(const char *line, size_t n, const char *key, d9d_buf *out,
-                           d9di_jsonl_error *error)
+d9d_status d9di_jsonl_get_text(const char *line, size_t n, const char *key, d9d_buf *out,
+                               d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
     struct want_text w = {key, out, false};
 
-    D9D_TRY(members(&p, text_member, &w));
-    return w.found ? D9D_OK : missing(&p, key, "--text-key names the member with the text");
+    D9D_TRY(parse_line(&p, text_member, &w));
+    return w.found ? D9D_OK
+                   : fail_missing_key(&p, key, "--text-key names the member with the text");
 }
 
 struct want_tokens {
-    d9d_ids *ids;
-    d9di_labels *labels;
+    d9d_token_ids *ids;
+    d9di_token_labels *labels;
     uint32_t vocab;
     size_t ids_before, labels_before;
     bool has_ids, has_labels;
 };
 
-static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char *what,
-                            int64_t *out)
+static d9d_status parse_bounded_int(struct scan *p, int64_t min, int64_t max, const char *what,
+                                    int64_t *out)
 {
     const size_t at = p->at;
-    const bool minus = take(p, '-');
+    const bool minus = accept_char(p, '-');
     int64_t v = 0;
 
-    while (here(p) >= '0' && here(p) <= '9' && v <= INT32_MAX)
+    while (peek_char(p) >= '0' && peek_char(p) <= '9' && v <= INT32_MAX)
         v = v * 10 + (p->s[p->at++] - '0');
     v = minus ? -v : v;
-    if (p->at == at + minus || v < min || v > max || here(p) == '.' || (here(p) | 32) == 'e' ||
-        (here(p) >= '0' && here(p) <= '9')) {
+    if (p->at == at + minus || v < min || v > max || peek_char(p) == '.' ||
+        (peek_char(p) | 32) == 'e' || (peek_char(p) >= '0' && peek_char(p) <= '9')) {
         p->at = at;
-        return refuse(p, "%s must be an integer from %lld to %lld", what, (long long)min,
-                      (long long)max);
+        return fail_value(p, "%s must be an integer from %lld to %lld", what, (long long)min,
+                          (long long)max);
     }
     *out = v;
     return D9D_OK;
@@ -502,7 +506,7 @@ static d9d_status small_int(struct scan *p, int64_t min, int64_t max, const char
 
 struct want_label {
     const char *key;
-    int64_t most, value; /* -1: none was found */
+    int64_t max_value, number; /* -1: none was found */
 };
 
 static d9d_status label_member(struct scan *p, void *arg, const char *key, size_t len)
@@ -511,40 +515,40 @@ static d9d_status label_member(struct scan *p, void *arg, const char *key, size_
 
     if (!is_key(key, len, w->key))
         return skip_value(p);
-    D9D_TRY(once(p, w->value >= 0, w->key));
-    return small_int(p, 0, w->most, "a class", &w->value);
+    D9D_TRY(check_once(p, w->number >= 0, w->key));
+    return parse_bounded_int(p, 0, w->max_value, "a class", &w->number);
 }
 
-d9d_status d9di_jsonl_label(const char *line, size_t n, const char *key, uint32_t vocab,
-                            int32_t *out, d9di_jsonl_error *error)
+d9d_status d9di_jsonl_get_label(const char *line, size_t n, const char *key, uint32_t vocab,
+                                int32_t *out, d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
     struct want_label w = {key, (int64_t)vocab - 1, -1};
 
-    D9D_TRY(members(&p, label_member, &w));
-    if (w.value < 0)
-        return missing(&p, key, NULL);
-    *out = (int32_t)w.value;
+    D9D_TRY(parse_line(&p, label_member, &w));
+    if (w.number < 0)
+        return fail_missing_key(&p, key, NULL);
+    *out = (int32_t)w.number;
     return D9D_OK;
 }
 
-static d9d_status id_element(struct scan *p, void *arg)
+static d9d_status parse_id(struct scan *p, void *arg)
 {
     struct want_tokens *w = arg;
     int64_t v = 0;
 
-    D9D_TRY(small_int(p, 0, (int64_t)w->vocab - 1, "an id", &v));
+    D9D_TRY(parse_bounded_int(p, 0, (int64_t)w->vocab - 1, "an id", &v));
     return D9D_VEC_PUSH(w->ids, (uint32_t)v);
 }
 
-static d9d_status label_element(struct scan *p, void *arg)
+static d9d_status parse_label(struct scan *p, void *arg)
 {
     struct want_tokens *w = arg;
     int64_t v = 0;
 
-    D9D_TRY(small_int(p, -100, (int64_t)w->vocab - 1, "a label", &v));
+    D9D_TRY(parse_bounded_int(p, -100, (int64_t)w->vocab - 1, "a label", &v));
     if (v < 0 && v != -100)
-        return refuse(p, "a label is %lld; below 0 it must be -100", (long long)v);
+        return fail_value(p, "a label is %lld; below 0 it must be -100", (long long)v);
     return D9D_VEC_PUSH(w->labels, (int32_t)v);
 }
 
@@ -553,20 +557,21 @@ static d9d_status tokens_member(struct scan *p, void *arg, const char *key, size
     struct want_tokens *w = arg;
 
     if (is_key(key, len, "input_ids")) {
-        D9D_TRY(once(p, w->has_ids, "input_ids"));
+        D9D_TRY(check_once(p, w->has_ids, "input_ids"));
         w->has_ids = true;
-        return array(p, "input_ids", id_element, w);
+        return parse_array(p, "input_ids", parse_id, w);
     }
     if (is_key(key, len, "labels")) {
-        D9D_TRY(once(p, w->has_labels, "labels"));
+        D9D_TRY(check_once(p, w->has_labels, "labels"));
         w->has_labels = true;
-        return array(p, "labels", label_element, w);
+        return parse_array(p, "labels", parse_label, w);
     }
     return skip_value(p);
 }
 
-d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids *ids,
-                             d9di_labels *labels, bool *has_labels, d9di_jsonl_error *error)
+d9d_status d9di_jsonl_get_tokens(const char *line, size_t n, uint32_t vocab, d9d_token_ids *ids,
+                                 d9di_token_labels *labels, bool *has_labels,
+                                 d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
     struct want_tokens w = {.ids = ids,
@@ -576,20 +581,20 @@ d9d_status d9di_jsonl_tokens(const char *line, size_t n, uint32_t vocab, d9d_ids
                             .labels_before = labels->len};
     size_t n_ids, n_labels;
 
-    D9D_TRY(members(&p, tokens_member, &w));
+    D9D_TRY(parse_line(&p, tokens_member, &w));
     n_ids = ids->len - w.ids_before;
     n_labels = labels->len - w.labels_before;
     if (!w.has_ids)
-        return missing(&p, "input_ids", NULL);
+        return fail_missing_key(&p, "input_ids", NULL);
     if (w.has_labels && n_labels != n_ids)
-        return refuse(&p, "has %zu labels for %zu ids", n_labels, n_ids);
+        return fail_value(&p, "has %zu labels for %zu ids", n_labels, n_ids);
     *has_labels = w.has_labels;
     return D9D_OK;
 }
 
 /* --- chats ------------------------------------------------------------------------------------ */
 
-void d9di_messages_release(d9di_messages *m)
+void d9di_chat_messages_release(d9di_chat_messages *m)
 {
     d9d_buf_release(&m->text);
     D9D_VEC_RELEASE(&m->list);
@@ -598,7 +603,7 @@ void d9di_messages_release(d9di_messages *m)
 }
 
 /* null, false, "", [] and {} say nothing; other values of such members would be lost. */
-static d9d_status skip_nothing(struct scan *p, const char *key)
+static d9d_status skip_empty(struct scan *p, const char *key)
 {
     const size_t at = p->at;
 
@@ -606,51 +611,52 @@ static d9d_status skip_nothing(struct scan *p, const char *key)
     if (p->s[at] == 'n' || p->s[at] == 'f' || p->at == at + 2)
         return D9D_OK;
     p->at = at;
-    return refuse(p, "\"%s\" is not rendered by chat templates", key);
+    return fail_value(p, "\"%s\" is not rendered by chat templates", key);
 }
 
 /* A string appended to the text; null adds nothing. */
-static d9d_status text_or_null(struct scan *p, d9d_buf *text, const char *what)
+static d9d_status parse_text_or_null(struct scan *p, d9d_buf *text, const char *what)
 {
-    if (here(p) == '"')
-        return string(p, text);
-    if (here(p) == 'n')
-        return skip_word(p);
-    return refuse(p, "%s is not a string", what);
+    if (peek_char(p) == '"')
+        return parse_string(p, text);
+    if (peek_char(p) == 'n')
+        return skip_literal(p);
+    return fail_value(p, "%s is not a string", what);
 }
 
-static d9d_status part_member(struct scan *p, void *arg, const char *key, size_t len)
+static d9d_status content_part_member(struct scan *p, void *arg, const char *key, size_t len)
 {
     const size_t at = p->at;
 
     if (is_key(key, len, "text"))
-        return text_or_null(p, arg, "\"text\"");
+        return parse_text_or_null(p, arg, "\"text\"");
     D9D_TRY(skip_value(p));
     if (!is_key(key, len, "type") || (p->at == at + 6 && memcmp(p->s + at, "\"text\"", 6) == 0))
         return D9D_OK;
     p->at = at;
-    return refuse(p, "only parts of type \"text\" can be rendered");
+    return fail_value(p, "only parts of type \"text\" can be rendered");
 }
 
-static d9d_status part(struct scan *p, void *arg)
+static d9d_status parse_content_part(struct scan *p, void *arg)
 {
-    return object(p, part_member, arg);
+    return parse_object(p, content_part_member, arg);
 }
 
-static d9d_status content(struct scan *p, d9d_buf *text)
+static d9d_status parse_content(struct scan *p, d9d_buf *text)
 {
-    return here(p) == '[' ? array(p, "content", part, text) : text_or_null(p, text, "\"content\"");
+    return peek_char(p) == '[' ? parse_array(p, "content", parse_content_part, text)
+                               : parse_text_or_null(p, text, "\"content\"");
 }
 
 /* What was appended to the text since it had that length. */
-static d9di_span since(const d9d_buf *text, size_t before)
+static d9di_chat_span span_since(const d9d_buf *text, size_t before)
 {
-    return (d9di_span){before, text->len - before};
+    return (d9di_chat_span){before, text->len - before};
 }
 
 struct want_call {
     d9d_buf *text;
-    d9di_tool_call call;
+    d9di_chat_tool_call out;
     bool has_name, has_arguments;
 };
 
@@ -661,14 +667,14 @@ static d9d_status function_member(struct scan *p, void *arg, const char *key, si
 
     if (is_key(key, len, "name")) {
         w->has_name = true;
-        D9D_TRY(string(p, w->text));
-        w->call.name = since(w->text, before);
+        D9D_TRY(parse_string(p, w->text));
+        w->out.name = span_since(w->text, before);
         return D9D_OK;
     }
     if (is_key(key, len, "arguments")) {
         w->has_arguments = true;
-        D9D_TRY(here(p) == '"' ? string(p, w->text) : value(p, 0, w->text));
-        w->call.arguments = since(w->text, before);
+        D9D_TRY(peek_char(p) == '"' ? parse_string(p, w->text) : parse_value(p, 0, w->text));
+        w->out.arguments = span_since(w->text, before);
         return D9D_OK;
     }
     return skip_value(p);
@@ -676,35 +682,35 @@ static d9d_status function_member(struct scan *p, void *arg, const char *key, si
 
 static d9d_status call_member(struct scan *p, void *arg, const char *key, size_t len)
 {
-    return is_key(key, len, "function") ? object(p, function_member, arg)
+    return is_key(key, len, "function") ? parse_object(p, function_member, arg)
                                         : function_member(p, arg, key, len);
 }
 
-static d9d_status call(struct scan *p, void *arg)
+static d9d_status parse_call(struct scan *p, void *arg)
 {
-    d9di_messages *to = arg;
+    d9di_chat_messages *to = arg;
     struct want_call w = {.text = &to->text};
     const size_t at = p->at;
 
-    D9D_TRY(object(p, call_member, &w));
+    D9D_TRY(parse_object(p, call_member, &w));
     if (!w.has_name || !w.has_arguments) {
         p->at = at;
-        return lacks(p, "a tool call without \"%s\"", w.has_name ? "arguments" : "name");
+        return fail_missing(p, "a tool call without \"%s\"", w.has_name ? "arguments" : "name");
     }
-    return D9D_VEC_PUSH(&to->calls, w.call);
+    return D9D_VEC_PUSH(&to->calls, w.out);
 }
 
-static d9d_status tool(struct scan *p, void *arg)
+static d9d_status parse_tool(struct scan *p, void *arg)
 {
-    d9di_messages *to = arg;
+    d9di_chat_messages *to = arg;
     const size_t before = to->text.len;
 
-    D9D_TRY(value(p, 0, &to->text));
-    return D9D_VEC_PUSH(&to->tools, since(&to->text, before));
+    D9D_TRY(parse_value(p, 0, &to->text));
+    return D9D_VEC_PUSH(&to->tools, span_since(&to->text, before));
 }
 
 /* How much a message counts in the loss: all of it or nothing. */
-static d9d_status weight(struct scan *p, bool *untrained)
+static d9d_status parse_weight(struct scan *p, bool *untrained)
 {
     static const struct {
         const char *text;
@@ -719,12 +725,12 @@ static d9d_status weight(struct scan *p, bool *untrained)
             return D9D_OK;
         }
     p->at = at;
-    return bad(p, "\"weight\" must be 0, which trains nothing of a message, or 1");
+    return fail_json(p, "\"weight\" must be 0, which trains nothing of a message, or 1");
 }
 
 struct want_message {
-    d9di_messages *to;
-    d9di_message message;
+    d9di_chat_messages *to;
+    d9di_chat_message out;
     bool has_role, has_content;
 };
 
@@ -735,54 +741,54 @@ static d9d_status message_member(struct scan *p, void *arg, const char *key, siz
     const size_t before = text->len;
 
     if (is_key(key, len, "role")) {
-        D9D_TRY(once(p, w->has_role, "role"));
+        D9D_TRY(check_once(p, w->has_role, "role"));
         w->has_role = true;
-        D9D_TRY(string(p, text));
-        w->message.role = since(text, before);
+        D9D_TRY(parse_string(p, text));
+        w->out.role = span_since(text, before);
         return D9D_OK;
     }
     if (is_key(key, len, "content")) {
-        D9D_TRY(once(p, w->has_content, "content"));
+        D9D_TRY(check_once(p, w->has_content, "content"));
         w->has_content = true;
-        D9D_TRY(content(p, text));
-        w->message.content = since(text, before);
+        D9D_TRY(parse_content(p, text));
+        w->out.content = span_since(text, before);
         return D9D_OK;
     }
-    if (is_key(key, len, "tool_calls") && here(p) == '[') {
-        w->to->calls.len = w->message.calls;
-        D9D_TRY(array(p, "tool_calls", call, w->to));
-        w->message.n_calls = w->to->calls.len - w->message.calls;
+    if (is_key(key, len, "tool_calls") && peek_char(p) == '[') {
+        w->to->calls.len = w->out.calls;
+        D9D_TRY(parse_array(p, "tool_calls", parse_call, w->to));
+        w->out.n_calls = w->to->calls.len - w->out.calls;
         return D9D_OK;
     }
     if (is_key(key, len, "weight"))
-        return weight(p, &w->message.untrained);
+        return parse_weight(p, &w->out.untrained);
     if (is_key(key, len, "reasoning_content")) {
-        w->message.has_thoughts = here(p) == '"';
-        D9D_TRY(text_or_null(p, text, "\"reasoning_content\""));
-        w->message.thoughts = since(text, before);
+        w->out.has_thoughts = peek_char(p) == '"';
+        D9D_TRY(parse_text_or_null(p, text, "\"reasoning_content\""));
+        w->out.thoughts = span_since(text, before);
         return D9D_OK;
     }
     if (is_key(key, len, "tool_calls") || is_key(key, len, "function_call") ||
         is_key(key, len, "reasoning") || is_key(key, len, "thinking"))
-        return skip_nothing(p, key);
+        return skip_empty(p, key);
     return skip_value(p);
 }
 
-static d9d_status message(struct scan *p, void *arg)
+static d9d_status parse_message(struct scan *p, void *arg)
 {
-    d9di_messages *to = arg;
-    struct want_message w = {.to = to, .message = {.at = p->at, .calls = to->calls.len}};
+    d9di_chat_messages *to = arg;
+    struct want_message w = {.to = to, .out = {.offset = p->at, .calls = to->calls.len}};
 
-    D9D_TRY(object(p, message_member, &w));
-    if (!w.has_role || !(w.has_content || w.message.n_calls > 0)) {
-        p->at = w.message.at;
-        return lacks(p, "a message without \"%s\"", w.has_role ? "content" : "role");
+    D9D_TRY(parse_object(p, message_member, &w));
+    if (!w.has_role || !(w.has_content || w.out.n_calls > 0)) {
+        p->at = w.out.offset;
+        return fail_missing(p, "a message without \"%s\"", w.has_role ? "content" : "role");
     }
-    return D9D_VEC_PUSH(&to->list, w.message);
+    return D9D_VEC_PUSH(&to->list, w.out);
 }
 
 struct want_chat {
-    d9di_messages *to;
+    d9di_chat_messages *to;
     d9d_buf system;
     size_t system_at;
     bool has_messages, has_system;
@@ -793,36 +799,36 @@ static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t
     struct want_chat *w = arg;
 
     if (is_key(key, len, "messages")) {
-        D9D_TRY(once(p, w->has_messages, "messages"));
+        D9D_TRY(check_once(p, w->has_messages, "messages"));
         w->has_messages = true;
         w->to->list.len = w->to->calls.len = 0;
-        return array(p, "messages", message, w->to);
+        return parse_array(p, "messages", parse_message, w->to);
     }
     if (is_key(key, len, "system")) {
-        D9D_TRY(once(p, w->has_system, "system"));
+        D9D_TRY(check_once(p, w->has_system, "system"));
         w->system.len = 0;
-        w->has_system = here(p) == '"';
+        w->has_system = peek_char(p) == '"';
         w->system_at = p->at;
-        return text_or_null(p, &w->system, "\"system\"");
+        return parse_text_or_null(p, &w->system, "\"system\"");
     }
-    if (is_key(key, len, "tools") && here(p) == '[') {
+    if (is_key(key, len, "tools") && peek_char(p) == '[') {
         w->to->tools.len = 0;
-        w->to->tools_at = p->at;
-        return array(p, "tools", tool, w->to);
+        w->to->tools_offset = p->at;
+        return parse_array(p, "tools", parse_tool, w->to);
     }
     if (is_key(key, len, "tools") || is_key(key, len, "functions"))
-        return skip_nothing(p, key);
+        return skip_empty(p, key);
     return skip_value(p);
 }
 
 /* Put the system text in front as a message. */
-static d9d_status put_system(struct want_chat *w)
+static d9d_status prepend_system(struct want_chat *w)
 {
-    d9di_messages *m = w->to;
-    d9di_message first = {.role = {m->text.len, 6}, .at = w->system_at};
+    d9di_chat_messages *m = w->to;
+    d9di_chat_message first = {.role = {m->text.len, 6}, .offset = w->system_at};
 
     D9D_TRY(d9d_buf_append(&m->text, "system", 6));
-    first.content = (d9di_span){m->text.len, w->system.len};
+    first.content = (d9di_chat_span){m->text.len, w->system.len};
     D9D_TRY(d9d_buf_append(&m->text, w->system.data ? w->system.data : "", w->system.len));
     D9D_TRY(D9D_VEC_RESERVE(&m->list, 1));
     memmove(m->list.data + 1, m->list.data, m->list.len * sizeof(*m->list.data));
@@ -831,19 +837,19 @@ static d9d_status put_system(struct want_chat *w)
     return D9D_OK;
 }
 
-d9d_status d9di_jsonl_messages(const char *line, size_t n, d9di_messages *out,
-                               d9di_jsonl_error *error)
+d9d_status d9di_jsonl_get_messages(const char *line, size_t n, d9di_chat_messages *out,
+                                   d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
     struct want_chat w = {.to = out};
     d9d_status st;
 
     out->text.len = out->list.len = out->calls.len = out->tools.len = 0;
-    D9D_TRY_OR(st, members(&p, chat_member, &w), out);
+    D9D_TRY_OR(st, parse_line(&p, chat_member, &w), out);
     if (!w.has_messages)
-        st = missing(&p, "messages", NULL);
+        st = fail_missing_key(&p, "messages", NULL);
     else if (w.has_system)
-        st = put_system(&w);
+        st = prepend_system(&w);
 out:
     d9d_buf_release(&w.system);
     return st;

@@ -9,9 +9,9 @@
 #define NONE UINT32_MAX
 
 /* Documents one behind the other. */
-struct run {
-    d9d_ids tokens;
-    d9di_labels labels; /* as many, or none */
+struct token_run {
+    d9d_token_ids tokens;
+    d9di_token_labels labels; /* as many, or none */
     D9D_VEC(uint32_t) segments;
     uint32_t key; /* of a sample */
 };
@@ -19,51 +19,51 @@ struct run {
 /* Documents of a window, of ids of two bytes where these are enough: most of what packing keeps. */
 struct window {
     D9D_VEC(uint16_t) narrow;
-    struct run wide; /* or of four; labels in any case */
-    d9d_ids one;     /* a narrow document as it goes on */
+    struct token_run wide; /* or of four; labels in any case */
+    d9d_token_ids one;     /* a narrow document as it goes on */
 };
 
 struct document {
-    size_t at;
+    size_t offset;
     uint32_t key, n, length, bin;
     uint32_t next; /* document of the same sample */
 };
 
 /* A sample that is being filled. */
 struct bin {
-    uint32_t room;
+    uint32_t space;
     uint32_t other; /* bin with the same room */
     uint32_t first; /* document */
 };
 
 struct d9di_packer {
-    d9di_unit *unit; /* NULL: samples are counted only */
+    d9di_shard_unit *unit; /* NULL: samples are counted only */
     size_t split;
-    d9di_packer_how how;
+    d9di_packer_opts how;
     struct window window;
     size_t window_tokens; /* of all documents in it */
     D9D_VEC(struct document) docs;
     D9D_VEC(struct bin) bins;
-    uint32_t *with_room; /* [size + 1] a bin with so much room, or NONE */
-    uint64_t *has_room;  /* [words] a bit for each room that a bin has */
+    uint32_t *bin_by_space; /* [size + 1] a bin with so much room, or NONE */
+    uint64_t *has_space;    /* [words] a bit for each room that a bin has */
     size_t words;
-    struct run sample;
+    struct token_run sample;
     int64_t filled;  /* positions of the sample; concatenated */
     int64_t samples; /* so far */
 };
 
-d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_how *how,
+d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *how,
                               d9di_packer **out)
 {
-    const size_t rooms = (size_t)how->size + 1;
+    const size_t n_spaces = (size_t)how->size + 1;
     d9di_packer *p = calloc(1, sizeof(*p));
 
     if (p) {
-        p->words = rooms / 64 + 1;
-        p->with_room = malloc(rooms * sizeof(*p->with_room));
-        p->has_room = malloc(p->words * sizeof(*p->has_room));
+        p->words = n_spaces / 64 + 1;
+        p->bin_by_space = malloc(n_spaces * sizeof(*p->bin_by_space));
+        p->has_space = malloc(p->words * sizeof(*p->has_space));
     }
-    if (!p || !p->with_room || !p->has_room) {
+    if (!p || !p->bin_by_space || !p->has_space) {
         d9di_packer_free(p);
         return D9D_FAIL(D9D_ENOMEM, "no memory to pack with");
     }
@@ -74,7 +74,7 @@ d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_h
     return D9D_OK;
 }
 
-static void run_release(struct run *r)
+static void token_run_release(struct token_run *r)
 {
     D9D_VEC_RELEASE(&r->tokens);
     D9D_VEC_RELEASE(&r->labels);
@@ -87,19 +87,19 @@ void d9di_packer_free(d9di_packer *p)
         return;
     D9D_VEC_RELEASE(&p->window.narrow);
     D9D_VEC_RELEASE(&p->window.one);
-    run_release(&p->window.wide);
-    run_release(&p->sample);
+    token_run_release(&p->window.wide);
+    token_run_release(&p->sample);
     D9D_VEC_RELEASE(&p->docs);
     D9D_VEC_RELEASE(&p->bins);
-    free(p->with_room);
-    free(p->has_room);
+    free(p->bin_by_space);
+    free(p->has_space);
     free(p);
 }
 
 /* --- samples -----------------------------------------------------------------------------------
  */
 
-static d9d_status append_labels(struct run *r, const int32_t *labels, size_t n)
+static d9d_status append_labels(struct token_run *r, const int32_t *labels, size_t n)
 {
     if (!labels)
         return D9D_OK;
@@ -110,7 +110,8 @@ static d9d_status append_labels(struct run *r, const int32_t *labels, size_t n)
 }
 
 /* Without tokens nothing is kept. */
-static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *labels, size_t n)
+static d9d_status append_tokens(struct token_run *r, const uint32_t *tokens, const int32_t *labels,
+                                size_t n)
 {
     if (!tokens)
         return D9D_OK;
@@ -122,13 +123,13 @@ static d9d_status append(struct run *r, const uint32_t *tokens, const int32_t *l
 
 static d9d_status write_sample(d9di_packer *p)
 {
-    struct run *s = &p->sample;
+    struct token_run *s = &p->sample;
     d9d_status st = D9D_OK;
 
     if (p->unit)
-        st = d9di_unit_add(p->unit, p->split, s->key, s->tokens.data,
-                           s->labels.len ? s->labels.data : NULL, s->tokens.len, s->segments.data,
-                           s->segments.len);
+        st = d9di_shard_unit_add(p->unit, p->split, s->key, s->tokens.data,
+                                 s->labels.len ? s->labels.data : NULL, s->tokens.len,
+                                 s->segments.data, s->segments.len);
     p->samples++;
     s->tokens.len = s->labels.len = s->segments.len = 0;
     p->filled = 0;
@@ -140,7 +141,7 @@ static d9d_status add_segment(d9di_packer *p, uint32_t key, const uint32_t *toke
 {
     if (p->sample.segments.len == 0)
         p->sample.key = key;
-    D9D_TRY(append(&p->sample, tokens, labels, n));
+    D9D_TRY(append_tokens(&p->sample, tokens, labels, n));
     return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)n);
 }
 
@@ -154,8 +155,8 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *toke
     int64_t at = 0;
 
     while (at < length) {
-        const int64_t room = p->how.size - p->filled;
-        const int64_t n = length - at < room ? length - at : room;
+        const int64_t space = p->how.size - p->filled;
+        const int64_t n = length - at < space ? length - at : space;
 
         D9D_TRY(add_segment(p, key, tokens ? tokens + at : NULL, labels ? labels + at : NULL,
                             (size_t)n + extra));
@@ -171,48 +172,48 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *toke
  */
 
 /* The least room of `length` or more that a bin has; size + 1 when none has. */
-static size_t find_room(const d9di_packer *p, uint32_t length)
+static size_t find_space(const d9di_packer *p, uint32_t length)
 {
     size_t w = length / 64;
-    uint64_t bits = p->has_room[w] & (UINT64_MAX << (length % 64));
+    uint64_t bits = p->has_space[w] & (UINT64_MAX << (length % 64));
 
     while (bits == 0 && ++w < p->words)
-        bits = p->has_room[w];
+        bits = p->has_space[w];
     return bits ? w * 64 + (size_t)__builtin_ctzll(bits) : (size_t)p->how.size + 1;
 }
 
-static void put_bin(d9di_packer *p, uint32_t bin)
+static void add_bin(d9di_packer *p, uint32_t bin)
 {
     struct bin *b = &p->bins.data[bin];
-    uint64_t *word = &p->has_room[b->room / 64], bit = UINT64_C(1) << (b->room % 64);
+    uint64_t *word = &p->has_space[b->space / 64], bit = UINT64_C(1) << (b->space % 64);
 
-    b->other = *word & bit ? p->with_room[b->room] : NONE;
-    p->with_room[b->room] = bin;
+    b->other = *word & bit ? p->bin_by_space[b->space] : NONE;
+    p->bin_by_space[b->space] = bin;
     *word |= bit;
 }
 
-static uint32_t take_bin(d9di_packer *p, size_t room)
+static uint32_t remove_bin(d9di_packer *p, size_t space)
 {
-    const uint32_t bin = p->with_room[room];
+    const uint32_t bin = p->bin_by_space[space];
 
-    p->with_room[room] = p->bins.data[bin].other;
-    if (p->with_room[room] == NONE)
-        p->has_room[room / 64] &= ~(UINT64_C(1) << (room % 64));
+    p->bin_by_space[space] = p->bins.data[bin].other;
+    if (p->bin_by_space[space] == NONE)
+        p->has_space[space / 64] &= ~(UINT64_C(1) << (space % 64));
     return bin;
 }
 
-static d9d_status place(d9di_packer *p, struct document *d)
+static d9d_status place_document(d9di_packer *p, struct document *d)
 {
-    const size_t room = find_room(p, d->length);
+    const size_t space = find_space(p, d->length);
 
-    if (room <= (size_t)p->how.size) {
-        d->bin = take_bin(p, room);
+    if (space <= (size_t)p->how.size) {
+        d->bin = remove_bin(p, space);
     } else {
         d->bin = (uint32_t)p->bins.len;
         D9D_TRY(D9D_VEC_PUSH(&p->bins, (struct bin){(uint32_t)p->how.size, NONE, NONE}));
     }
-    p->bins.data[d->bin].room -= d->length;
-    put_bin(p, d->bin);
+    p->bins.data[d->bin].space -= d->length;
+    add_bin(p, d->bin);
     return D9D_OK;
 }
 
@@ -220,7 +221,7 @@ struct by_length {
     uint32_t length, doc;
 };
 
-static int longest_first(const void *pa, const void *pb)
+static int compare_lengths(const void *pa, const void *pb)
 {
     const struct by_length *a = pa, *b = pb;
 
@@ -229,7 +230,7 @@ static int longest_first(const void *pa, const void *pb)
     return a->doc < b->doc ? -1 : 1;
 }
 
-static d9d_status place_all(d9di_packer *p)
+static d9d_status place_documents(d9di_packer *p)
 {
     struct by_length *order = malloc((p->docs.len + 1) * sizeof(*order));
     d9d_status st = D9D_OK;
@@ -239,11 +240,11 @@ static d9d_status place_all(d9di_packer *p)
         return D9D_FAIL(D9D_ENOMEM, "no memory to pack %zu documents", p->docs.len);
     for (i = 0; i < p->docs.len; i++)
         order[i] = (struct by_length){p->docs.data[i].length, (uint32_t)i};
-    qsort(order, p->docs.len, sizeof(*order), longest_first);
+    qsort(order, p->docs.len, sizeof(*order), compare_lengths);
     p->bins.len = 0;
-    memset(p->has_room, 0, p->words * sizeof(*p->has_room));
+    memset(p->has_space, 0, p->words * sizeof(*p->has_space));
     for (i = 0; i < p->docs.len && st == D9D_OK; i++)
-        st = place(p, &p->docs.data[order[i].doc]);
+        st = place_document(p, &p->docs.data[order[i].doc]);
     free(order);
     return st;
 }
@@ -255,27 +256,27 @@ static d9d_status window_add(d9di_packer *p, const uint32_t *tokens, const int32
 
     p->window_tokens += n;
     if (p->how.wide || !tokens)
-        return append(&w->wide, tokens, labels, n);
+        return append_tokens(&w->wide, tokens, labels, n);
     D9D_TRY(D9D_VEC_RESERVE(&w->narrow, n));
     for (size_t i = 0; i < n; i++)
         w->narrow.data[w->narrow.len++] = (uint16_t)tokens[i];
     return append_labels(&w->wide, labels, n);
 }
 
-static d9d_status window_take(d9di_packer *p, const struct document *d, const uint32_t **tokens)
+static d9d_status window_get(d9di_packer *p, const struct document *d, const uint32_t **tokens)
 {
     struct window *w = &p->window;
 
     if (!p->unit)
         return D9D_OK;
     if (p->how.wide) {
-        *tokens = w->wide.tokens.data + d->at;
+        *tokens = w->wide.tokens.data + d->offset;
         return D9D_OK;
     }
     w->one.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&w->one, d->n));
     for (size_t i = 0; i < d->n; i++)
-        w->one.data[i] = w->narrow.data[d->at + i];
+        w->one.data[i] = w->narrow.data[d->offset + i];
     *tokens = w->one.data;
     return D9D_OK;
 }
@@ -289,14 +290,15 @@ static void window_clear(d9di_packer *p)
 /* Write the sample that begins with the document. */
 static d9d_status write_bin(d9di_packer *p, uint32_t doc)
 {
-    const d9di_labels *labels = &p->window.wide.labels;
+    const d9di_token_labels *labels = &p->window.wide.labels;
 
     for (; doc != NONE; doc = p->docs.data[doc].next) {
         const struct document *d = &p->docs.data[doc];
         const uint32_t *tokens = NULL;
 
-        D9D_TRY(window_take(p, d, &tokens));
-        D9D_TRY(add_segment(p, d->key, tokens, labels->len ? labels->data + d->at : NULL, d->n));
+        D9D_TRY(window_get(p, d, &tokens));
+        D9D_TRY(
+            add_segment(p, d->key, tokens, labels->len ? labels->data + d->offset : NULL, d->n));
     }
     return write_sample(p);
 }
@@ -305,7 +307,7 @@ static d9d_status pack_window(d9di_packer *p)
 {
     size_t i;
 
-    D9D_TRY(place_all(p));
+    D9D_TRY(place_documents(p));
     for (i = p->docs.len; i-- > 0;) {
         struct document *d = &p->docs.data[i];
 
@@ -329,11 +331,11 @@ d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,
 
     if (p->how.size == 0) {
         p->samples++;
-        return d9di_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
+        return d9di_shard_unit_add(p->unit, p->split, key, tokens, labels, n, &stored, 1);
     }
-    if (p->how.mode == D9D_PACK_CONCAT)
+    if (p->how.mode == D9D_SHARD_PACK_CONCAT)
         return concatenate(p, key, tokens, labels, length);
-    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.at = p->window_tokens,
+    D9D_TRY(D9D_VEC_PUSH(&p->docs, (struct document){.offset = p->window_tokens,
                                                      .key = key,
                                                      .n = stored,
                                                      .length = (uint32_t)length}));

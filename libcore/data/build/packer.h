@@ -16,19 +16,19 @@
 
 #include "data/build/shard_unit.h"
 
-typedef struct d9di_packer_how {
+typedef struct d9di_packer_opts {
     int64_t size; /* most positions of a sample; 0: each document is one */
-    d9d_pack_mode mode;
+    d9d_shard_pack_mode mode;
     size_t window;        /* documents, */
     size_t window_tokens; /* and tokens, after which it is full */
     bool wide;            /* ids may be above 65535 */
-} d9di_packer_how;
+} d9di_packer_opts;
 
 typedef struct d9di_packer d9di_packer;
 
 /* Samples of split `split` go to the unit; without one (NULL) they are counted only, and documents
  * are given without tokens. */
-d9d_status d9di_packer_create(d9di_unit *unit, size_t split, const d9di_packer_how *how,
+d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *how,
                               d9di_packer **out);
 /* A document of `length` positions, at most `size` for best fit, in n tokens; labels NULL or as
  * many.  A sample has the key of its first document, which says nothing of the others: keys are of

@@ -8,19 +8,19 @@
 #include "data/build/assemble.h"
 #include "data/build/shard_private.h"
 
-struct run {
-    d9di_plan plan;
+struct shard_run {
+    d9di_shard_plan plan;
     d9d_outdir work;
     const d9d_log *log;
-    const char **piece_dir; /* [n_pieces] */
-    d9di_join_how join;
+    const char **split_dir; /* [n_pieces] */
+    d9di_assemble_opts assemble;
     bool progressed;
 };
 
 /* --- the working directory ----------------------------------------------------------------------
  */
 
-static bool exists(const char *dir, const char *name)
+static bool file_exists(const char *dir, const char *name)
 {
     char *path = NULL;
     bool is;
@@ -33,52 +33,53 @@ static bool exists(const char *dir, const char *name)
 }
 
 /* Go on if the directory is of the same plan, else start over. */
-static d9d_status open_work(struct run *r, const char *out, bool replace)
+static d9d_status open_workdir(struct shard_run *r, const char *out, bool replace)
 {
-    d9di_plan_file before = {0};
+    d9di_shard_plan_file before = {0};
     const char *dir;
     bool same;
     size_t i;
 
-    D9D_TRY(d9di_workdir_begin(&r->work, out, replace));
+    D9D_TRY(d9di_shard_workdir_open(&r->work, out, replace));
     dir = r->work.tmp;
-    same = r->plan.repeatable && exists(dir, "plan.json") &&
-           d9di_plan_read(dir, &before) == D9D_OK && d9d_hash_equal(before.job, r->plan.job);
-    d9di_plan_file_release(&before);
+    same = r->plan.repeatable && file_exists(dir, "plan.json") &&
+           d9di_shard_plan_read(dir, &before) == D9D_OK && d9d_hash_equal(before.job, r->plan.job);
+    d9di_shard_plan_file_release(&before);
     if (!same)
-        D9D_TRY(d9di_workdir_clear(&r->work));
-    D9D_TRY(d9di_plan_write(&r->plan, dir));
+        D9D_TRY(d9di_shard_workdir_clear(&r->work));
+    D9D_TRY(d9di_shard_plan_write(&r->plan, dir));
     r->plan.unit.dir = dir;
-    r->join = (d9di_join_how){.unit = r->plan.unit,
-                              .n_pieces = r->plan.pieces.list.len,
-                              .counts = r->plan.shares.counts,
-                              .packer = r->plan.packs,
-                              .check = same};
-    r->piece_dir = calloc(r->join.n_pieces + 1, sizeof(*r->piece_dir));
-    if (!r->piece_dir)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir, r->join.n_pieces);
-    for (i = 0; i < r->join.n_pieces; i++)
-        r->piece_dir[i] = d9di_plan_has(&r->plan, i) ? dir : NULL;
-    r->join.dir = r->piece_dir;
+    r->assemble = (d9di_assemble_opts){.unit = r->plan.unit,
+                                       .n_input_splits = r->plan.input_splits.list.len,
+                                       .counts = r->plan.splits.counts,
+                                       .packer = r->plan.packs,
+                                       .check = same};
+    r->split_dir = calloc(r->assemble.n_input_splits + 1, sizeof(*r->split_dir));
+    if (!r->split_dir)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir,
+                        r->assemble.n_input_splits);
+    for (i = 0; i < r->assemble.n_input_splits; i++)
+        r->split_dir[i] = d9di_shard_plan_has_split(&r->plan, i) ? dir : NULL;
+    r->assemble.dir = r->split_dir;
     return D9D_OK;
 }
 
 /* --- the end -----------------------------------------------------------------------------------
  */
 
-d9d_status d9di_manifest_write(const d9di_manifest *m, const char *dir)
+d9d_status d9di_dataset_manifest_write(const d9di_dataset_manifest *m, const char *dir)
 {
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_manifest_print(m, &text), out);
+    D9D_TRY_OR(st, d9di_dataset_manifest_print(m, &text), out);
     st = d9d_fs_write_in(dir, "manifest.json", text.data, text.len);
 out:
     d9d_buf_release(&text);
     return st;
 }
 
-static void say_losses(const d9di_dataset_documents *d, const d9d_log *log)
+static void log_losses(const d9di_dataset_documents *d, const d9d_log *log)
 {
     if (d->empty || d->dropped || d->truncated || d->split)
         d9d_log_info(log,
@@ -89,7 +90,7 @@ static void say_losses(const d9di_dataset_documents *d, const d9d_log *log)
 }
 
 /* The last line, so that nobody misses it. */
-static void say_skipped(const d9di_manifest *m, const char *out, const d9d_log *log)
+static void log_skipped(const d9di_dataset_manifest *m, const char *out, const d9d_log *log)
 {
     const int64_t n = d9di_skipped_total(m->documents.skipped);
     d9d_buf why = {0};
@@ -99,12 +100,12 @@ static void say_skipped(const d9di_manifest *m, const char *out, const d9d_log *
                      (long long)m->documents.read, why.data, m->n_files > 0 ? out : "",
                      m->n_files > 0 ? "/" D9DI_SKIPPED_FILE : "",
                      m->n_files > 0 ? "" : D9DI_SKIPPED_FILE " of the merged dataset",
-                     n > D9DI_MOST_SKIPPED ? "the first 1000" : "them");
+                     n > D9DI_MAX_SKIPPED ? "the first 1000" : "them");
     d9d_buf_release(&why);
 }
 
-void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
-                    d9d_shard_report *report)
+void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, const d9d_log *log,
+                           d9d_shard_report *report)
 {
     const d9di_dataset_documents *d = &m->documents;
     size_t i;
@@ -114,7 +115,7 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
     if (m->recipe.pack > 0 && m->samples > 0 && m->n_files > 0) /* not of a part */
         d9d_log_info(log, "samples of %lld positions are %.2f %% full", (long long)m->recipe.pack,
                      100.0 * (double)m->positions / (double)m->samples / (double)m->recipe.pack);
-    say_losses(d, log);
+    log_losses(d, log);
     for (i = 0; i < m->n_splits && m->n_files > 0; i++)
         if (m->splits[i].samples == 0)
             d9d_log_warn(log, "the split \"%s\" has no samples: none of %lld documents fell in it",
@@ -131,42 +132,42 @@ void d9di_shard_say(const d9di_manifest *m, const char *out, const d9d_log *log,
                                  .positions = m->positions,
                                  .shards = m->n_shards};
     memcpy(report->skipped, d->skipped, sizeof(report->skipped));
-    say_skipped(m, out, log);
+    log_skipped(m, out, log);
 }
 
 /* The manifest of a run that was interrupted when nothing but cleaning up was left. */
-static bool read_done(const struct run *r, d9di_manifest *m)
+static bool read_finished(const struct shard_run *r, d9di_dataset_manifest *m)
 {
     const char *dir = r->work.tmp;
     d9d_buf text = {0};
     char *path = NULL;
     bool done;
 
-    if (!exists(dir, "manifest.json") || asprintf(&path, "%s/manifest.json", dir) < 0)
+    if (!file_exists(dir, "manifest.json") || asprintf(&path, "%s/manifest.json", dir) < 0)
         return false;
     done = d9d_fs_read(path, UINT64_C(256) << 20, &text) == D9D_OK &&
-           d9di_manifest_parse(path, text.data ? text.data : "", text.len, m) == D9D_OK;
+           d9di_dataset_manifest_parse(path, text.data ? text.data : "", text.len, m) == D9D_OK;
     free(path);
     d9d_buf_release(&text);
     return done;
 }
 
 /* Units of inputs that were changed are of no use. */
-static d9d_status read_inputs(struct run *r)
+static d9d_status process_inputs(struct shard_run *r)
 {
-    const d9d_status st = d9di_shard_work(&r->plan, r->log, &r->progressed);
+    const d9d_status st = d9di_shard_make_units(&r->plan, r->log, &r->progressed);
     d9d_err_copy why;
     d9d_status same;
 
     d9d_err_save(&why, st);
-    same = d9di_plan_check_inputs(&r->plan);
+    same = d9di_shard_plan_check_inputs(&r->plan);
     r->progressed = r->progressed && same == D9D_OK;
     return st == D9D_OK ? same : d9d_err_restore(&why);
 }
 
-static d9d_status join(struct run *r, d9di_manifest *m)
+static d9d_status assemble_units(struct shard_run *r, d9di_dataset_manifest *m)
 {
-    const d9d_status st = d9di_join(&r->join, r->log, m);
+    const d9d_status st = d9di_assemble(&r->assemble, r->log, m);
 
     if (st == D9D_EFORMAT)
         r->progressed = false; /* going on is of no use */
@@ -174,49 +175,49 @@ static d9d_status join(struct run *r, d9di_manifest *m)
 }
 
 /* Make a dataset of the units; of a task, leave them as they are. */
-static d9d_status finish(struct run *r, d9d_shard_report *out)
+static d9d_status finish_run(struct shard_run *r, d9d_shard_report *out)
 {
     const char *dir = r->work.tmp;
-    d9di_manifest m = {0};
+    d9di_dataset_manifest m = {0};
     d9d_status st;
 
-    if (!read_done(r, &m)) {
-        D9D_TRY_OR(st, d9di_plan_manifest(&r->plan, &m), out);
-        D9D_TRY_OR(st, read_inputs(r), out);
-        D9D_TRY_OR(st, d9di_beside_copy(&r->plan, dir), out);
-        D9D_TRY_OR(st, d9di_join_count(&r->join, &m), out);
+    if (!read_finished(r, &m)) {
+        D9D_TRY_OR(st, d9di_shard_plan_manifest(&r->plan, &m), out);
+        D9D_TRY_OR(st, process_inputs(r), out);
+        D9D_TRY_OR(st, d9di_shard_aux_files_copy(&r->plan, dir), out);
+        D9D_TRY_OR(st, d9di_assemble_count(&r->assemble, &m), out);
         if (r->plan.how->tasks == 0) {
-            D9D_TRY_OR(st, join(r, &m), out);
-            D9D_TRY_OR(st, d9di_manifest_write(&m, dir), out);
+            D9D_TRY_OR(st, assemble_units(r, &m), out);
+            D9D_TRY_OR(st, d9di_dataset_manifest_write(&m, dir), out);
         }
     }
     if (r->plan.how->tasks == 0)
-        D9D_TRY_OR(st, d9di_join_clean(dir), out);
+        D9D_TRY_OR(st, d9di_assemble_clean(dir), out);
     D9D_TRY_OR(st, d9d_outdir_commit(&r->work), out);
-    d9di_shard_say(&m, r->plan.how->out, r->log, out);
+    d9di_shard_log_result(&m, r->plan.how->out, r->log, out);
 out:
-    d9di_manifest_release(&m);
+    d9di_dataset_manifest_release(&m);
     return st;
 }
 
-d9d_status d9d_shard_run(const d9d_shard_how *how, const d9d_log *log, d9d_shard_report *out)
+d9d_status d9d_shard_run(const d9d_shard_opts *how, const d9d_log *log, d9d_shard_report *out)
 {
-    struct run r = {.log = log};
+    struct shard_run r = {.log = log};
     d9d_status st;
 
-    D9D_TRY(d9di_plan_make(how, &r.plan));
-    if (r.plan.tokenise.tok && d9d_tokenizer_ignored(r.plan.tokenise.tok))
+    D9D_TRY(d9di_shard_plan_init(how, &r.plan));
+    if (r.plan.tokenizer.tok && d9d_tokenizer_ignored(r.plan.tokenizer.tok))
         d9d_log_info(log, "%s: %s is ignored: it changes no ids here", how->tokenizer,
-                     d9d_tokenizer_ignored(r.plan.tokenise.tok));
-    if (how->format == D9D_SHARD_CHAT && how->pack > 0 && how->pack_mode == D9D_PACK_CONCAT)
+                     d9d_tokenizer_ignored(r.plan.tokenizer.tok));
+    if (how->format == D9D_SHARD_CHAT && how->pack > 0 && how->pack_mode == D9D_SHARD_PACK_CONCAT)
         d9d_log_warn(log, "concat cuts chats where a sample is full, in the middle of answers; "
                           "best-fit keeps them whole");
-    st = open_work(&r, how->out, how->replace);
+    st = open_workdir(&r, how->out, how->replace);
     if (st == D9D_OK)
-        st = finish(&r, out);
+        st = finish_run(&r, out);
     /* Without a unit there is nothing to go on from. */
-    d9di_workdir_release(&r.work, r.progressed);
-    d9di_plan_release(&r.plan);
-    free(r.piece_dir);
+    d9di_shard_workdir_release(&r.work, r.progressed);
+    d9di_shard_plan_release(&r.plan);
+    free(r.split_dir);
     return st;
 }

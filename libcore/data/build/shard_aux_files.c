@@ -15,10 +15,10 @@ static const char *const names[] = {"tokenizer.json",
                                     "chat_template.jinja",
                                     "chat.json"};
 enum { TOKENIZER = 0, CHAT = sizeof(names) / sizeof(names[0]) - 1 };
-_Static_assert(CHAT + 1 == D9DI_MAX_BESIDE, "room for each");
+_Static_assert(CHAT + 1 == D9DI_MAX_AUX_FILES, "room for each");
 
 /* Where the file is taken from; NULL: from nowhere. */
-static d9d_status source_of(const d9d_shard_how *how, size_t i, d9d_arena *a, const char **out)
+static d9d_status find_source(const d9d_shard_opts *how, size_t i, d9d_arena *a, const char **out)
 {
     const char *slash = how->tokenizer ? strrchr(how->tokenizer, '/') : NULL;
 
@@ -34,38 +34,38 @@ static d9d_status source_of(const d9d_shard_how *how, size_t i, d9d_arena *a, co
     return D9D_OK;
 }
 
-static d9d_status look_at(d9di_plan *p, size_t i, d9d_arena *a)
+static d9d_status hash_aux_file(d9di_shard_plan *p, size_t i, d9d_arena *a)
 {
-    d9di_data_file *f = &p->beside[p->n_beside];
+    d9di_dataset_file *f = &p->aux_files[p->n_aux_files];
     const char *from;
     uint64_t bytes;
 
-    D9D_TRY(source_of(p->how, i, a, &from));
+    D9D_TRY(find_source(p->how, i, a, &from));
     if (!from)
         return D9D_OK;
     D9D_TRY(d9d_hash_file(from, &f->hash, &bytes));
     f->name = names[i];
     f->bytes = (int64_t)bytes;
     if (i == TOKENIZER) /* as it was loaded */
-        f->hash = d9d_tokenizer_hash(p->tokenise.tok);
+        f->hash = d9d_tokenizer_hash(p->tokenizer.tok);
     if (i == CHAT)
-        f->hash = d9di_chat_hash(p->tokenise.chat);
-    p->n_beside++;
+        f->hash = d9di_chat_hash(p->tokenizer.chat);
+    p->n_aux_files++;
     return D9D_OK;
 }
 
-d9d_status d9di_beside_look(d9di_plan *p)
+d9d_status d9di_shard_aux_files_find(d9di_shard_plan *p)
 {
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
 
-    for (size_t i = 0; i < D9DI_MAX_BESIDE && st == D9D_OK; i++)
-        st = look_at(p, i, &a);
+    for (size_t i = 0; i < D9DI_MAX_AUX_FILES && st == D9D_OK; i++)
+        st = hash_aux_file(p, i, &a);
     d9d_arena_release(&a);
     return st;
 }
 
-d9d_status d9di_beside_take(const char *from, const char *to, d9d_hash want)
+d9d_status d9di_shard_aux_file_copy(const char *from, const char *to, d9d_hash want)
 {
     char have[D9D_HASH_HEX], planned[D9D_HASH_HEX];
     uint64_t bytes;
@@ -82,24 +82,24 @@ d9d_status d9di_beside_take(const char *from, const char *to, d9d_hash want)
                     from, have, planned);
 }
 
-d9d_status d9di_beside_copy(const d9di_plan *p, const char *dir)
+d9d_status d9di_shard_aux_files_copy(const d9di_shard_plan *p, const char *dir)
 {
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
 
-    for (size_t i = 0, k = 0; k < p->n_beside && st == D9D_OK; i++) {
+    for (size_t i = 0, k = 0; k < p->n_aux_files && st == D9D_OK; i++) {
         const char *from, *to = d9d_fs_join(&a, dir, names[i]);
 
-        if (strcmp(names[i], p->beside[k].name) != 0)
+        if (strcmp(names[i], p->aux_files[k].name) != 0)
             continue;
-        D9D_TRY_OR(st, source_of(p->how, i, &a, &from), out);
+        D9D_TRY_OR(st, find_source(p->how, i, &a, &from), out);
         if (!to)
             st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
         else if (!from)
             st =
                 D9D_FAIL(D9D_EIO, "%s: was taken away from beside %s", names[i], p->how->tokenizer);
         else
-            st = d9di_beside_take(from, to, p->beside[k].hash);
+            st = d9di_shard_aux_file_copy(from, to, p->aux_files[k].hash);
         k++;
     }
 out:

@@ -11,21 +11,22 @@
 #define MAX_COUNT (INT64_C(1) << 40)
 enum { MAX_PACK = 1 << 20, MAX_WINDOW = 10000000 };
 
-d9d_overflow d9di_overflow_of(const d9d_shard_how *how)
+d9d_shard_overflow d9di_shard_resolve_overflow(const d9d_shard_opts *how)
 {
-    if (how->overflow != D9D_OVERFLOW_BY_FORMAT)
+    if (how->overflow != D9D_SHARD_OVERFLOW_BY_FORMAT)
         return how->overflow;
-    return how->format == D9D_SHARD_CHAT ? D9D_OVERFLOW_TRUNCATE : D9D_OVERFLOW_SPLIT;
+    return how->format == D9D_SHARD_CHAT ? D9D_SHARD_OVERFLOW_TRUNCATE : D9D_SHARD_OVERFLOW_SPLIT;
 }
 
-int64_t d9di_longest_document(const d9d_shard_how *how)
+int64_t d9di_shard_max_document(const d9d_shard_opts *how)
 {
     if (how->max_length > 0)
         return how->max_length;
-    return how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT ? how->pack : D9DI_MAX_LENGTH - 1;
+    return how->pack > 0 && how->pack_mode == D9D_SHARD_PACK_BEST_FIT ? how->pack
+                                                                      : D9DI_MAX_LENGTH - 1;
 }
 
-static d9d_status add_split(d9di_shares *out, const char *name, size_t n, double upto,
+static d9d_status add_split(d9di_shard_splits *out, const char *name, size_t n, double upto,
                             int64_t count)
 {
     d9d_err_copy copy;
@@ -45,7 +46,7 @@ static d9d_status add_split(d9di_shares *out, const char *name, size_t n, double
     return D9D_OK;
 }
 
-static bool has_train(const d9di_shares *shares)
+static bool has_train(const d9di_shard_splits *shares)
 {
     for (size_t i = 0; i < shares->n; i++)
         if (strcmp(shares->split[i].name, "train") == 0)
@@ -54,15 +55,15 @@ static bool has_train(const d9di_shares *shares)
 }
 
 /* What splits of given size leave. */
-static d9d_status add_rest(d9di_shares *out)
+static d9d_status add_rest(d9di_shard_splits *out)
 {
     const char *name = has_train(out) ? "rest" : "train";
 
-    return add_split(out, name, strlen(name), 2, D9DI_JOIN_REST);
+    return add_split(out, name, strlen(name), 2, D9DI_ASSEMBLE_REST);
 }
 
 /* NAME=SHARE, which is added to *sum, or NAME=COUNT. */
-static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shares *out)
+static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shard_splits *out)
 {
     const char *eq = memchr(text, '=', n);
     const size_t name = eq ? (size_t)(eq - text) : n;
@@ -72,7 +73,7 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
 
     if (eq && n - name - 1 < sizeof(number)) {
         memcpy(number, eq + 1, n - name - 1);
-        share = d9d_point_number(number, &end);
+        share = d9d_num_parse(number, &end);
     }
     counts = share > 1 && share == floor(share) && share <= (double)MAX_COUNT;
     if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
@@ -85,7 +86,7 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
     return add_split(out, text, name, *sum, counts ? (int64_t)share : 0);
 }
 
-static d9d_status parse_shares(const char *text, d9di_shares *out)
+static d9d_status parse_shares(const char *text, d9di_shard_splits *out)
 {
     double sum = 0;
 
@@ -101,7 +102,7 @@ static d9d_status parse_shares(const char *text, d9di_shares *out)
     if (sum == 0)
         return add_rest(out);
     if (sum < 1 - 1e-6 && !has_train(out))
-        return add_split(out, "train", 5, 2, D9DI_JOIN_SHARE);
+        return add_split(out, "train", 5, 2, D9DI_ASSEMBLE_SHARE);
     if (fabs(sum - 1) > 1e-6)
         return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
     for (size_t i = 0; i < out->n; i++)
@@ -110,23 +111,23 @@ static d9d_status parse_shares(const char *text, d9di_shares *out)
     return D9D_OK;
 }
 
-void d9di_shares_pick(const d9di_shares *shares, int64_t seed, const uint32_t *ids, size_t n,
-                      size_t *split, uint32_t *key)
+void d9di_shard_pick_split(const d9di_shard_splits *shares, int64_t seed, const uint32_t *ids,
+                           size_t n, size_t *split, uint32_t *key)
 {
     static const char stream[] = "d9d-shard split";
-    const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash64(stream, sizeof(stream) - 1)};
+    const d9d_rng rng = {seed < 0 ? 0 : (uint64_t)seed, d9d_hash_u64(stream, sizeof(stream) - 1)};
     uint64_t drawn;
 
     *split = *key = 0;
     if (shares->n == 1)
         return;
-    drawn = d9d_rng_u64(rng, d9d_hash64(ids, n * sizeof(*ids)));
+    drawn = d9d_rng_u64(rng, d9d_hash_u64(ids, n * sizeof(*ids)));
     *key = (uint32_t)drawn;
     while ((double)(drawn >> 11) * 0x1p-53 >= shares->split[*split].upto)
         ++*split;
 }
 
-static d9d_status check_lengths(const d9d_shard_how *how)
+static d9d_status check_lengths(const d9d_shard_opts *how)
 {
     size_t i;
 
@@ -136,7 +137,7 @@ static d9d_status check_lengths(const d9d_shard_how *how)
     if (how->pack < 0 || how->pack > MAX_PACK)
         return D9D_FAIL(D9D_ECONFIG, "packs of %lld; they must be of 1 to %d positions",
                         (long long)how->pack, MAX_PACK);
-    if (how->pack > 0 && how->max_length > how->pack && how->pack_mode == D9D_PACK_BEST_FIT)
+    if (how->pack > 0 && how->max_length > how->pack && how->pack_mode == D9D_SHARD_PACK_BEST_FIT)
         return D9D_FAIL(D9D_ECONFIG, "documents of up to %lld positions do not fit packs of %lld",
                         (long long)how->max_length, (long long)how->pack);
     if (how->pack > 0 && how->n_edges > 0)
@@ -152,27 +153,27 @@ static d9d_status check_lengths(const d9d_shard_how *how)
 }
 
 /* A class belongs to a whole text. */
-static d9d_status check_classes(const d9d_shard_how *how)
+static d9d_status check_classes(const d9d_shard_opts *how)
 {
-    const bool cut =
-        d9di_overflow_of(how) == D9D_OVERFLOW_SPLIT && (how->max_length > 0 || how->pack > 0);
+    const bool cut = d9di_shard_resolve_overflow(how) == D9D_SHARD_OVERFLOW_SPLIT &&
+                     (how->max_length > 0 || how->pack > 0);
 
     if (how->label_key == NULL)
         return D9D_OK;
     for (size_t i = 0; i < how->n_inputs; i++) {
-        const d9d_shard_format f = d9di_format_of(how, i);
+        const d9d_shard_format f = d9di_documents_format(how, i);
 
         if (f != D9D_SHARD_JSONL && f != D9D_SHARD_TOKENS)
             return D9D_FAIL(D9D_ECONFIG, "--label-key: %s is not JSON lines of texts or tokens",
                             how->inputs[i]);
     }
-    if (cut || how->pack_mode == D9D_PACK_CONCAT)
+    if (cut || how->pack_mode == D9D_SHARD_PACK_CONCAT)
         return D9D_FAIL(D9D_ECONFIG, "--label-key: a part of a text would have no class; %s",
                         cut ? "--overflow truncate or drop" : "--pack-mode best-fit");
     return D9D_OK;
 }
 
-static d9d_status check_inputs(const d9d_shard_how *how)
+static d9d_status check_inputs(const d9d_shard_opts *how)
 {
     size_t i, stdins = 0;
 
@@ -197,7 +198,7 @@ static d9d_status check_inputs(const d9d_shard_how *how)
 }
 
 /* Files of tables that are told by their names, of which no first bytes tell. */
-static d9d_status check_names(const d9d_shard_how *how)
+static d9d_status check_names(const d9d_shard_opts *how)
 {
     static const char *const ends[] = {".csv", ".tsv"};
 
@@ -215,17 +216,17 @@ static d9d_status check_names(const d9d_shard_how *how)
     return D9D_OK;
 }
 
-static d9d_status check_sizes(const d9d_shard_how *how)
+static d9d_status check_sizes(const d9d_shard_opts *how)
 {
-    if (how->shard_bytes < 0 || how->part_bytes < 0)
+    if (how->shard_bytes < 0 || how->unit_bytes < 0)
         return D9D_FAIL(D9D_ECONFIG, "shards of %lld bytes, parts of %lld",
-                        (long long)how->shard_bytes, (long long)how->part_bytes);
-    if (how->part_bytes > 0 && how->part_bytes < D9DI_LEAST_PART)
+                        (long long)how->shard_bytes, (long long)how->unit_bytes);
+    if (how->unit_bytes > 0 && how->unit_bytes < D9DI_MIN_SPLIT_BYTES)
         return D9D_FAIL(
             D9D_ECONFIG,
             "--part-size: parts of %lld bytes; each has files of its own, so they are of "
             "%d bytes at least",
-            (long long)how->part_bytes, D9DI_LEAST_PART);
+            (long long)how->unit_bytes, D9DI_MIN_SPLIT_BYTES);
     if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)
         return D9D_FAIL(D9D_ECONFIG, "a window of %lld documents; it must be of 1 to %d",
                         (long long)how->pack_window, MAX_WINDOW);
@@ -238,16 +239,16 @@ static d9d_status check_sizes(const d9d_shard_how *how)
     return D9D_OK;
 }
 
-static d9d_status check_replaced(const d9d_shard_how *how)
+static d9d_status check_replaced(const d9d_shard_opts *how)
 {
     for (size_t i = 0; i < how->n_inputs; i++)
-        D9D_TRY(d9d_outdir_spares(how->out, how->inputs[i]));
+        D9D_TRY(d9d_outdir_check_disjoint(how->out, how->inputs[i]));
     if (how->chat)
-        D9D_TRY(d9d_outdir_spares(how->out, how->chat));
-    return how->tokenizer ? d9d_outdir_spares(how->out, how->tokenizer) : D9D_OK;
+        D9D_TRY(d9d_outdir_check_disjoint(how->out, how->chat));
+    return how->tokenizer ? d9d_outdir_check_disjoint(how->out, how->tokenizer) : D9D_OK;
 }
 
-d9d_status d9di_shard_check(const d9d_shard_how *how, d9di_shares *shares)
+d9d_status d9di_shard_check(const d9d_shard_opts *how, d9di_shard_splits *shares)
 {
     D9D_TRY(check_inputs(how));
     D9D_TRY(check_names(how));

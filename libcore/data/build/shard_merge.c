@@ -11,42 +11,42 @@ struct merge {
     size_t n_parts;
     const char *out;
     bool replace;
-    d9di_plan_file plan;    /* of the first part */
-    const char **piece_dir; /* [n_pieces] the part that has it */
-    d9di_join_how join;
+    d9di_shard_plan_file plan; /* of the first part */
+    const char **split_dir;    /* [n_pieces] the part that has it */
+    d9di_assemble_opts assemble;
     d9d_outdir work;
     d9d_arena arena;
 };
 
 /* The piece whose first unit's state the name is; -1 for other names. */
-static int64_t piece_of(const char *name)
+static int64_t parse_unit_name(const char *name)
 {
-    long long piece;
+    long long input_split;
     int end = 0;
 
-    return sscanf(name, "unit-%lld-0000.json%n", &piece, &end) == 1 && end > 0 && !name[end]
-               ? (int64_t)piece
+    return sscanf(name, "unit-%lld-0000.json%n", &input_split, &end) == 1 && end > 0 && !name[end]
+               ? (int64_t)input_split
                : -1;
 }
 
-static d9d_status note_pieces(struct merge *m, const char *part)
+static d9d_status note_input_splits(struct merge *m, const char *part)
 {
     d9d_fs_names names;
     size_t i;
 
     D9D_TRY(d9d_fs_list(part, &m->arena, &names));
     for (i = 0; i < names.n; i++) {
-        const int64_t piece = piece_of(names.name[i]);
+        const int64_t input_split = parse_unit_name(names.name[i]);
 
-        if (piece < 0)
+        if (input_split < 0)
             continue;
-        if (piece >= m->plan.pieces)
-            return D9D_FAIL(D9D_EFORMAT, "%s: has piece %lld of %lld", part, (long long)piece,
-                            (long long)m->plan.pieces);
-        if (m->piece_dir[piece])
+        if (input_split >= m->plan.n_input_splits)
+            return D9D_FAIL(D9D_EFORMAT, "%s: has piece %lld of %lld", part, (long long)input_split,
+                            (long long)m->plan.n_input_splits);
+        if (m->split_dir[input_split])
             return D9D_FAIL(D9D_ECONFIG, "%s: has piece %lld of the inputs, and so has %s", part,
-                            (long long)piece, m->piece_dir[piece]);
-        m->piece_dir[piece] = part;
+                            (long long)input_split, m->split_dir[input_split]);
+        m->split_dir[input_split] = part;
     }
     return D9D_OK;
 }
@@ -55,30 +55,31 @@ static d9d_status read_parts(struct merge *m)
 {
     size_t i;
 
-    D9D_TRY(d9di_plan_read(m->parts[0], &m->plan));
-    m->piece_dir = calloc((size_t)m->plan.pieces, sizeof(*m->piece_dir));
-    if (!m->piece_dir)
+    D9D_TRY(d9di_shard_plan_read(m->parts[0], &m->plan));
+    m->split_dir = calloc((size_t)m->plan.n_input_splits, sizeof(*m->split_dir));
+    if (!m->split_dir)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld pieces", m->out,
-                        (long long)m->plan.pieces);
+                        (long long)m->plan.n_input_splits);
     for (i = 0; i < m->n_parts; i++) {
-        d9di_plan_file plan;
+        d9di_shard_plan_file plan;
         bool same;
 
         if (m->replace)
-            D9D_TRY(d9d_outdir_spares(m->out, m->parts[i]));
-        D9D_TRY(d9di_plan_read(m->parts[i], &plan));
-        same = d9d_hash_equal(plan.job, m->plan.job) && plan.pieces == m->plan.pieces;
-        d9di_plan_file_release(&plan);
+            D9D_TRY(d9d_outdir_check_disjoint(m->out, m->parts[i]));
+        D9D_TRY(d9di_shard_plan_read(m->parts[i], &plan));
+        same =
+            d9d_hash_equal(plan.job, m->plan.job) && plan.n_input_splits == m->plan.n_input_splits;
+        d9di_shard_plan_file_release(&plan);
         if (!same)
             return D9D_FAIL(D9D_EMISMATCH, "%s: is of other inputs or options than %s", m->parts[i],
                             m->parts[0]);
-        D9D_TRY(note_pieces(m, m->parts[i]));
+        D9D_TRY(note_input_splits(m, m->parts[i]));
     }
-    for (i = 0; i < (size_t)m->plan.pieces; i++)
-        if (!m->piece_dir[i])
+    for (i = 0; i < (size_t)m->plan.n_input_splits; i++)
+        if (!m->split_dir[i])
             return D9D_FAIL(D9D_ECONFIG,
                             "no part has piece %zu of %lld: are the parts of all %lld tasks given?",
-                            i, (long long)m->plan.pieces, (long long)m->plan.tasks);
+                            i, (long long)m->plan.n_input_splits, (long long)m->plan.tasks);
     return D9D_OK;
 }
 
@@ -89,20 +90,20 @@ static d9d_status copy_file(struct merge *m, const char *name, const d9d_hash *w
 
     if (!from || !to)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", m->out);
-    return want ? d9di_beside_take(from, to, *want) : d9d_fs_copy(from, to);
+    return want ? d9di_shard_aux_file_copy(from, to, *want) : d9d_fs_copy(from, to);
 }
 
 /* Parts of 0.1 do not list them, but say which tokenizer they are of. */
 static d9d_status copy_unlisted(struct merge *m)
 {
-    const d9di_manifest *plan = &m->plan.manifest;
+    const d9di_dataset_manifest *plan = &m->plan.manifest;
     d9d_fs_names names;
 
     D9D_TRY(d9d_fs_list(m->parts[0], &m->arena, &names));
     for (size_t i = 0; i < names.n; i++) {
         const bool is_tokenizer = strcmp(names.name[i], "tokenizer.json") == 0;
 
-        if (!d9di_join_is_work(names.name[i]))
+        if (!d9di_assemble_is_temp(names.name[i]))
             D9D_TRY(copy_file(m, names.name[i],
                               is_tokenizer && plan->has_tokenizer ? &plan->tokenizer_hash : NULL));
     }
@@ -110,9 +111,9 @@ static d9d_status copy_unlisted(struct merge *m)
 }
 
 /* The tokenizer's files, as the plan of the first part lists them. */
-static d9d_status copy_others(struct merge *m)
+static d9d_status copy_aux_files(struct merge *m)
 {
-    const d9di_manifest *plan = &m->plan.manifest;
+    const d9di_dataset_manifest *plan = &m->plan.manifest;
 
     if (m->plan.shard_bytes == 0)
         return copy_unlisted(m);
@@ -124,42 +125,42 @@ static d9d_status copy_others(struct merge *m)
 /* How packs are made of the parts' documents, if they are not packed yet. */
 static d9d_status plan_packs(struct merge *m)
 {
-    const d9di_manifest *made = &m->plan.manifest;
+    const d9di_dataset_manifest *made = &m->plan.manifest;
 
-    if (!d9di_join_packs(made->recipe.pack, m->plan.counts, made->n_splits))
+    if (!d9di_assemble_defers_packing(made->recipe.pack, m->plan.counts, made->n_splits))
         return D9D_OK;
     if (m->plan.shard_bytes == 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: is of an earlier version, which packed documents before it knew their "
                         "splits; make the parts again",
                         m->parts[0]);
-    m->join.packer = d9di_plan_packer(&made->recipe, made->n_splits, made->wide);
+    m->assemble.packer = d9di_shard_plan_packer(&made->recipe, made->n_splits, made->wide);
     return D9D_OK;
 }
 
 static d9d_status merge_all(struct merge *m, const d9d_log *log, d9d_shard_report *report)
 {
-    d9di_manifest *made = &m->plan.manifest;
+    d9di_dataset_manifest *made = &m->plan.manifest;
 
     D9D_TRY(read_parts(m));
     D9D_TRY(plan_packs(m));
-    D9D_TRY(d9di_workdir_begin(&m->work, m->out, m->replace));
-    D9D_TRY(d9di_workdir_clear(&m->work));
-    m->join.unit = (d9di_unit_how){.dir = m->work.tmp,
-                                   .job = m->plan.job,
-                                   .wide = made->wide,
-                                   .shard_bytes = (uint64_t)m->plan.shard_bytes,
-                                   .n_splits = made->n_splits};
-    m->join.dir = m->piece_dir;
-    m->join.counts = m->plan.counts;
-    m->join.n_pieces = (size_t)m->plan.pieces;
-    m->join.check = true;
-    D9D_TRY(copy_others(m));
-    D9D_TRY(d9di_join(&m->join, log, made));
-    D9D_TRY(d9di_manifest_write(made, m->work.tmp));
-    D9D_TRY(d9di_join_clean(m->work.tmp));
+    D9D_TRY(d9di_shard_workdir_open(&m->work, m->out, m->replace));
+    D9D_TRY(d9di_shard_workdir_clear(&m->work));
+    m->assemble.unit = (d9di_shard_unit_opts){.dir = m->work.tmp,
+                                              .job = m->plan.job,
+                                              .wide = made->wide,
+                                              .shard_bytes = (uint64_t)m->plan.shard_bytes,
+                                              .n_splits = made->n_splits};
+    m->assemble.dir = m->split_dir;
+    m->assemble.counts = m->plan.counts;
+    m->assemble.n_input_splits = (size_t)m->plan.n_input_splits;
+    m->assemble.check = true;
+    D9D_TRY(copy_aux_files(m));
+    D9D_TRY(d9di_assemble(&m->assemble, log, made));
+    D9D_TRY(d9di_dataset_manifest_write(made, m->work.tmp));
+    D9D_TRY(d9di_assemble_clean(m->work.tmp));
     D9D_TRY(d9d_outdir_commit(&m->work));
-    d9di_shard_say(made, m->out, log, report);
+    d9di_shard_log_result(made, m->out, log, report);
     return D9D_OK;
 }
 
@@ -172,9 +173,9 @@ d9d_status d9d_shard_merge(const char *const *parts, size_t n_parts, const char 
     if (n_parts == 0)
         return D9D_FAIL(D9D_ECONFIG, "%s: no parts to merge", out);
     st = merge_all(&m, log, report);
-    d9di_workdir_release(&m.work, false);
-    d9di_plan_file_release(&m.plan);
-    free(m.piece_dir);
+    d9di_shard_workdir_release(&m.work, false);
+    d9di_shard_plan_file_release(&m.plan);
+    free(m.split_dir);
     d9d_arena_release(&m.arena);
     return st;
 }

@@ -13,55 +13,57 @@
 #define DEFAULT_PART_BYTES  INT64_C(268435456)
 enum { DEFAULT_WINDOW = 10000, WINDOW_TOKENS = 8 << 20 };
 
-static const char *const overflows[] = {[D9D_OVERFLOW_SPLIT] = "split",
-                                        [D9D_OVERFLOW_TRUNCATE] = "truncate",
-                                        [D9D_OVERFLOW_DROP] = "drop"};
+static const char *const overflows[] = {[D9D_SHARD_OVERFLOW_SPLIT] = "split",
+                                        [D9D_SHARD_OVERFLOW_TRUNCATE] = "truncate",
+                                        [D9D_SHARD_OVERFLOW_DROP] = "drop"};
 static const char *const pack_modes[] = {"best-fit", "concat"};
 static const char *const on_errors[] = {"stop", "skip"};
 
 /* --- the recipe ------------------------------------------------------------------------------- */
 
-d9di_packer_how d9di_plan_packer(const d9di_recipe *recipe, size_t n_splits, bool wide)
+d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_t n_splits,
+                                        bool wide)
 {
     const size_t least = (size_t)recipe->pack * 4, tokens = WINDOW_TOKENS / n_splits;
 
-    return (d9di_packer_how){
+    return (d9di_packer_opts){
         .size = recipe->pack,
-        .mode = recipe->pack_mode && strcmp(recipe->pack_mode, pack_modes[D9D_PACK_CONCAT]) == 0
-                    ? D9D_PACK_CONCAT
-                    : D9D_PACK_BEST_FIT,
+        .mode =
+            recipe->pack_mode && strcmp(recipe->pack_mode, pack_modes[D9D_SHARD_PACK_CONCAT]) == 0
+                ? D9D_SHARD_PACK_CONCAT
+                : D9D_SHARD_PACK_BEST_FIT,
         .window = (size_t)recipe->pack_window,
         .window_tokens = tokens > least ? tokens : least,
         .wide = wide};
 }
 
 /* How it is made, but for the splits. */
-static d9di_recipe recipe_of(const d9di_plan *p)
+static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
 {
-    const d9d_shard_how *how = p->how;
-    const bool best_fit = how->pack > 0 && how->pack_mode == D9D_PACK_BEST_FIT;
+    const d9d_shard_opts *how = p->how;
+    const bool best_fit = how->pack > 0 && how->pack_mode == D9D_SHARD_PACK_BEST_FIT;
 
-    return (d9di_recipe){.overflow = overflows[d9di_overflow_of(how)],
-                         .max_length = how->max_length,
-                         .pack = how->pack,
-                         .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
-                         .pack_window = !best_fit              ? 0
-                                        : how->pack_window > 0 ? how->pack_window
-                                                               : DEFAULT_WINDOW,
-                         .seed = how->seed,
-                         .part_bytes = p->part,
-                         .append_eos = how->append_eos,
-                         .on_error = on_errors[how->on_error]};
+    return (d9di_dataset_recipe){.overflow = overflows[d9di_shard_resolve_overflow(how)],
+                                 .max_length = how->max_length,
+                                 .pack = how->pack,
+                                 .pack_mode = how->pack > 0 ? pack_modes[how->pack_mode] : NULL,
+                                 .pack_window = !best_fit              ? 0
+                                                : how->pack_window > 0 ? how->pack_window
+                                                                       : DEFAULT_WINDOW,
+                                 .seed = how->seed,
+                                 .unit_bytes = p->unit_bytes,
+                                 .append_eos = how->append_eos,
+                                 .on_error = on_errors[how->on_error]};
 }
 
 /* Packs are made by units, unless which documents a split takes is known only when all are there.
  */
-static void plan_packs(d9di_plan *p)
+static void plan_packs(d9di_shard_plan *p)
 {
-    const d9di_recipe recipe = recipe_of(p);
-    const d9di_packer_how packer = d9di_plan_packer(&recipe, p->shares.n, p->unit.wide);
+    const d9di_dataset_recipe recipe = make_recipe(p);
+    const d9di_packer_opts packer = d9di_shard_plan_packer(&recipe, p->splits.n, p->unit.wide);
 
-    if (d9di_join_packs(p->how->pack, p->shares.counts, p->shares.n))
+    if (d9di_assemble_defers_packing(p->how->pack, p->splits.counts, p->splits.n))
         p->packs = packer;
     else
         p->packer = packer;
@@ -69,24 +71,24 @@ static void plan_packs(d9di_plan *p)
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
-static d9d_status put_seen(d9d_buf *b, const d9di_seen *s)
+static d9d_status append_stat(d9d_buf *b, const d9di_input_stat *s)
 {
-    return s->file ? d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s->bytes,
-                                    (long long)s->changed.tv_sec, s->changed.tv_nsec)
-                   : D9D_OK;
+    return s->is_file ? d9d_buf_printf(b, " %lld %lld.%09ld\n", (long long)s->bytes,
+                                       (long long)s->changed.tv_sec, s->changed.tv_nsec)
+                      : D9D_OK;
 }
 
 /* Only what is a file is there for another run. */
-static d9d_status put_input(d9d_buf *b, const d9di_plan *p, size_t i)
+static d9d_status append_input(d9d_buf *b, const d9di_shard_plan *p, size_t i)
 {
-    const d9di_seen *seen = p->pieces.seen[i];
+    const d9di_input_stat *seen = p->input_splits.stats[i];
 
     D9D_TRY(d9d_buf_append(b, p->how->inputs[i], strlen(p->how->inputs[i]) + 1));
-    D9D_TRY(put_seen(b, &seen[0]));
-    return put_seen(b, &seen[1]);
+    D9D_TRY(append_stat(b, &seen[0]));
+    return append_stat(b, &seen[1]);
 }
 
-static d9d_status put_hash(d9d_buf *b, d9d_hash h)
+static d9d_status append_hash(d9d_buf *b, d9d_hash h)
 {
     char hex[D9D_HASH_HEX];
 
@@ -95,9 +97,9 @@ static d9d_status put_hash(d9d_buf *b, d9d_hash h)
 }
 
 /* The hash of everything that the content depends on. */
-static d9d_status hash_job(d9di_plan *p)
+static d9d_status hash_job(d9di_shard_plan *p)
 {
-    const d9d_shard_how *how = p->how;
+    const d9d_shard_opts *how = p->how;
     d9d_buf b = {0};
     d9d_status st;
     size_t i;
@@ -111,22 +113,22 @@ static d9d_status hash_job(d9di_plan *p)
                out);
     D9D_TRY_OR(st,
                d9d_buf_printf(&b, "%lld %d %lld %d %lld %lld %lld %llu\n",
-                              (long long)how->max_length, (int)d9di_overflow_of(how),
+                              (long long)how->max_length, (int)d9di_shard_resolve_overflow(how),
                               (long long)how->pack, (int)how->pack_mode,
-                              (long long)recipe_of(p).pack_window, (long long)how->seed,
-                              (long long)p->part, (unsigned long long)p->unit.shard_bytes),
+                              (long long)make_recipe(p).pack_window, (long long)how->seed,
+                              (long long)p->unit_bytes, (unsigned long long)p->unit.shard_bytes),
                out);
-    if (how->on_error != D9D_ON_ERROR_STOP)
+    if (how->on_error != D9D_SHARD_ON_ERROR_STOP)
         D9D_TRY_OR(st, d9d_buf_printf(&b, "%s\n", on_errors[how->on_error]), out);
-    if (p->tokenise.tok)
-        D9D_TRY_OR(st, put_hash(&b, d9d_tokenizer_hash(p->tokenise.tok)), out);
-    if (p->tokenise.chat)
-        D9D_TRY_OR(st, put_hash(&b, d9di_chat_hash(p->tokenise.chat)), out);
+    if (p->tokenizer.tok)
+        D9D_TRY_OR(st, append_hash(&b, d9d_tokenizer_hash(p->tokenizer.tok)), out);
+    if (p->tokenizer.chat)
+        D9D_TRY_OR(st, append_hash(&b, d9di_chat_hash(p->tokenizer.chat)), out);
     for (i = 0; i < how->n_edges; i++)
         D9D_TRY_OR(st, d9d_buf_printf(&b, "%lld,", (long long)how->edges[i]), out);
     for (i = 0; i < how->n_inputs; i++) {
-        p->repeatable = p->repeatable && p->pieces.seen[i][0].file;
-        D9D_TRY_OR(st, put_input(&b, p, i), out);
+        p->repeatable = p->repeatable && p->input_splits.stats[i][0].is_file;
+        D9D_TRY_OR(st, append_input(&b, p, i), out);
     }
     p->job = d9d_hash_bytes(b.data, b.len);
 out:
@@ -163,11 +165,11 @@ static d9d_status check_tokenizer(const char *path)
                      path);
 }
 
-static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
+static d9d_status load_tokenizer(const d9d_shard_opts *how, d9di_shard_tokenizer *t)
 {
     d9d_tokenizer *tok;
 
-    *t = (d9di_tokenise){.how = how, .vocab = D9DI_MAX_VOCAB};
+    *t = (d9di_shard_tokenizer){.how = how, .vocab = D9DI_MAX_VOCAB};
     if (!how->tokenizer)
         return D9D_OK;
     D9D_TRY(check_tokenizer(how->tokenizer));
@@ -181,77 +183,78 @@ static d9d_status load_tokenizer(const d9d_shard_how *how, d9di_tokenise *t)
     return how->chat ? d9di_chat_load(how->chat, tok, &t->chat) : D9D_OK;
 }
 
-static d9d_status make(d9di_plan *p)
+static d9d_status make_plan(d9di_shard_plan *p)
 {
-    const d9d_shard_how *how = p->how;
+    const d9d_shard_opts *how = p->how;
 
-    D9D_TRY(d9di_shard_check(how, &p->shares));
-    D9D_TRY(load_tokenizer(how, &p->tokenise));
-    p->part = how->part_bytes > 0 ? how->part_bytes : DEFAULT_PART_BYTES;
-    D9D_TRY(d9di_pieces_cut(how, p->part, &p->pieces));
-    p->tokenise.pieces = &p->pieces;
-    p->unit = (d9di_unit_how){
-        .wide = p->tokenise.vocab > 65536,
-        .find_bound = p->tokenise.tok == NULL,
+    D9D_TRY(d9di_shard_check(how, &p->splits));
+    D9D_TRY(load_tokenizer(how, &p->tokenizer));
+    p->unit_bytes = how->unit_bytes > 0 ? how->unit_bytes : DEFAULT_PART_BYTES;
+    D9D_TRY(d9di_input_splits_make(how, p->unit_bytes, &p->input_splits));
+    p->tokenizer.input_splits = &p->input_splits;
+    p->unit = (d9di_shard_unit_opts){
+        .wide = p->tokenizer.vocab > 65536,
+        .find_bound = p->tokenizer.tok == NULL,
         .shard_bytes = (uint64_t)(how->shard_bytes > 0 ? how->shard_bytes : DEFAULT_SHARD_BYTES),
         .edges = how->edges,
         .n_edges = how->n_edges,
-        .n_splits = p->shares.n};
+        .n_splits = p->splits.n};
     plan_packs(p);
-    D9D_TRY(d9di_beside_look(p));
+    D9D_TRY(d9di_shard_aux_files_find(p));
     D9D_TRY(hash_job(p));
     p->unit.job = p->job;
     return D9D_OK;
 }
 
-d9d_status d9di_plan_make(const d9d_shard_how *how, d9di_plan *out)
+d9d_status d9di_shard_plan_init(const d9d_shard_opts *how, d9di_shard_plan *out)
 {
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
     out->how = how;
-    st = make(out);
+    st = make_plan(out);
     if (st != D9D_OK)
-        d9di_plan_release(out);
+        d9di_shard_plan_release(out);
     return st;
 }
 
-void d9di_plan_release(d9di_plan *p)
+void d9di_shard_plan_release(d9di_shard_plan *p)
 {
-    d9di_chat_free(p->tokenise.chat);
-    d9d_tokenizer_free((d9d_tokenizer *)(uintptr_t)p->tokenise.tok);
-    d9di_pieces_release(&p->pieces);
+    d9di_chat_free(p->tokenizer.chat);
+    d9d_tokenizer_free((d9d_tokenizer *)(uintptr_t)p->tokenizer.tok);
+    d9di_input_splits_release(&p->input_splits);
     memset(p, 0, sizeof(*p));
 }
 
-bool d9di_plan_has(const d9di_plan *p, size_t piece)
+bool d9di_shard_plan_has_split(const d9di_shard_plan *p, size_t input_split)
 {
-    return p->how->tasks == 0 || d9di_piece_task(&p->pieces, piece, p->how->tasks) == p->how->task;
+    return p->how->tasks == 0 ||
+           d9di_input_split_task(&p->input_splits, input_split, p->how->tasks) == p->how->task;
 }
 
-d9d_status d9di_plan_check_inputs(const d9di_plan *p)
+d9d_status d9di_shard_plan_check_inputs(const d9di_shard_plan *p)
 {
-    for (size_t i = 0; i < p->pieces.list.len; i++)
-        if (d9di_plan_has(p, i))
-            D9D_TRY(d9di_piece_check(p->how, &p->pieces, i));
+    for (size_t i = 0; i < p->input_splits.list.len; i++)
+        if (d9di_shard_plan_has_split(p, i))
+            D9D_TRY(d9di_input_split_check(p->how, &p->input_splits, i));
     return D9D_OK;
 }
 
-d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *m)
+d9d_status d9di_shard_plan_manifest(const d9di_shard_plan *p, d9di_dataset_manifest *m)
 {
-    const d9d_shard_how *how = p->how;
+    const d9d_shard_opts *how = p->how;
     size_t i;
 
     memset(m, 0, sizeof(*m));
-    m->vocab_size = p->tokenise.vocab;
+    m->vocab_size = p->tokenizer.vocab;
     m->wide = p->unit.wide;
-    m->has_tokenizer = p->tokenise.tok != NULL;
+    m->has_tokenizer = p->tokenizer.tok != NULL;
     if (m->has_tokenizer)
-        m->tokenizer_hash = d9d_tokenizer_hash(p->tokenise.tok);
-    m->recipe = recipe_of(p);
+        m->tokenizer_hash = d9d_tokenizer_hash(p->tokenizer.tok);
+    m->recipe = make_recipe(p);
     m->n_edges = how->n_edges;
     m->n_sources = how->n_inputs;
-    m->n_splits = p->shares.n;
+    m->n_splits = p->splits.n;
     m->edges = d9d_arena_alloc(&m->arena, (m->n_edges + 1) * sizeof(*m->edges));
     m->sources = d9d_arena_alloc(&m->arena, m->n_sources * sizeof(*m->sources));
     m->splits = d9d_arena_alloc(&m->arena, m->n_splits * sizeof(*m->splits));
@@ -260,35 +263,35 @@ d9d_status d9di_plan_manifest(const d9di_plan *p, d9di_manifest *m)
     for (i = 0; i < m->n_edges; i++)
         m->edges[i] = how->edges[i];
     for (i = 0; i < m->n_sources; i++)
-        m->sources[i] = (d9di_source){how->inputs[i], 0};
+        m->sources[i] = (d9di_dataset_source){how->inputs[i], 0};
     for (i = 0; i < m->n_splits; i++)
-        m->splits[i].name = p->shares.split[i].name;
+        m->splits[i].name = p->splits.split[i].name;
     return D9D_OK;
 }
 
 /* --- plan.json -------------------------------------------------------------------------------- */
 
-static d9d_status print_plan(const d9di_plan *p, const d9di_manifest *m, d9d_buf *out)
+static d9d_status print_plan(const d9di_shard_plan *p, const d9di_dataset_manifest *m, d9d_buf *out)
 {
     json_t *root = NULL, *dataset = NULL, *counts = json_array();
     char hex[D9D_HASH_HEX];
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_manifest_print(m, &text), out);
+    D9D_TRY_OR(st, d9di_dataset_manifest_print(m, &text), out);
     D9D_TRY_OR(st, d9d_json_parse("plan.json", text.data, text.len, &dataset), out);
     d9d_hash_hex(p->job, hex);
-    for (size_t i = 0; i < p->shares.n; i++)
-        d9d_json_add(&counts, json_integer(p->shares.counts[i]));
+    for (size_t i = 0; i < p->splits.n; i++)
+        d9d_json_add(&counts, json_integer(p->splits.counts[i]));
     root =
         json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:O, s:O}", "schema", "d9d.part.v2", "job", hex,
-                  "pieces", (json_int_t)p->pieces.list.len, "task", (json_int_t)p->how->task,
+                  "pieces", (json_int_t)p->input_splits.list.len, "task", (json_int_t)p->how->task,
                   "tasks", (json_int_t)(p->how->tasks > 0 ? p->how->tasks : 1), "shard_bytes",
                   (json_int_t)p->unit.shard_bytes, "counts", counts, "dataset", dataset);
     D9D_TRY_OR(st, root ? d9d_json_put(out, root, 1) : D9D_FAIL(D9D_ENOMEM, "plan.json: no memory"),
                out);
     D9D_TRY_OR(st, d9d_buf_append(out, "\n", 1), out);
-    st = d9d_json_seal(out);
+    st = d9d_json_checksum_append(out);
 out:
     json_decref(root);
     json_decref(counts);
@@ -297,24 +300,24 @@ out:
     return st;
 }
 
-d9d_status d9di_plan_write(const d9di_plan *p, const char *dir)
+d9d_status d9di_shard_plan_write(const d9di_shard_plan *p, const char *dir)
 {
-    d9di_manifest m = {0};
+    d9di_dataset_manifest m = {0};
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_plan_manifest(p, &m), out);
-    m.n_files = p->n_beside;
-    m.files = (d9di_data_file *)(uintptr_t)p->beside;
+    D9D_TRY_OR(st, d9di_shard_plan_manifest(p, &m), out);
+    m.n_files = p->n_aux_files;
+    m.files = (d9di_dataset_file *)(uintptr_t)p->aux_files;
     D9D_TRY_OR(st, print_plan(p, &m, &text), out);
     st = d9d_fs_write_in(dir, "plan.json", text.data, text.len);
 out:
     d9d_buf_release(&text);
-    d9di_manifest_release(&m);
+    d9di_dataset_manifest_release(&m);
     return st;
 }
 
-static d9d_status parse_counts(const json_t *root, const char *where, d9di_plan_file *out)
+static d9d_status parse_counts(const json_t *root, const char *where, d9di_shard_plan_file *out)
 {
     const size_t n = out->manifest.n_splits;
     json_t *list;
@@ -327,7 +330,7 @@ static d9d_status parse_counts(const json_t *root, const char *where, d9di_plan_
         const json_t *v = json_array_get(list, i);
 
         out->counts[i] = json_integer_value(v);
-        if (!json_is_integer(v) || out->counts[i] < D9DI_JOIN_REST ||
+        if (!json_is_integer(v) || out->counts[i] < D9DI_ASSEMBLE_REST ||
             out->counts[i] > INT64_C(1) << 40)
             return D9D_FAIL(D9D_EFORMAT, "%s: counts[%zu]: no number of samples", where, i);
     }
@@ -335,31 +338,33 @@ static d9d_status parse_counts(const json_t *root, const char *where, d9di_plan_
 }
 
 static d9d_status parse_plan(const json_t *root, const char *where, const d9d_buf *whole,
-                             d9di_plan_file *out)
+                             d9di_shard_plan_file *out)
 {
     json_t *dataset;
     const char *hex;
     d9d_buf text = {0};
     d9d_status st;
 
-    D9D_TRY(d9di_check_sealed(root, where, "part", whole));
+    D9D_TRY(d9di_shard_unit_check_sum(root, where, "part", whole));
     D9D_TRY(d9d_json_get_str(root, where, "job", &hex));
     D9D_TRY(d9d_hash_parse(hex, &out->job));
-    D9D_TRY(d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_PIECES, &out->pieces));
+    D9D_TRY(
+        d9d_json_get_i64(root, where, "pieces", 1, D9DI_MAX_INPUT_SPLITS, &out->n_input_splits));
     D9D_TRY(d9d_json_get_i64(root, where, "tasks", 1, D9DI_MAX_TASKS, &out->tasks));
     D9D_TRY(d9d_json_get_i64(root, where, "task", 0, out->tasks - 1, &out->task));
     if (json_object_get(root, "shard_bytes"))
         D9D_TRY(d9d_json_get_i64(root, where, "shard_bytes", 1, INT64_MAX, &out->shard_bytes));
     D9D_TRY(d9d_json_get_obj(root, where, "dataset", &dataset));
     D9D_TRY_OR(st, d9d_json_put(&text, dataset, 0), out);
-    D9D_TRY_OR(st, d9di_manifest_parse_plan(where, text.data, text.len, &out->manifest), out);
+    D9D_TRY_OR(st, d9di_dataset_manifest_parse_plan(where, text.data, text.len, &out->manifest),
+               out);
     st = parse_counts(root, where, out);
 out:
     d9d_buf_release(&text);
     return st;
 }
 
-d9d_status d9di_plan_read(const char *dir, d9di_plan_file *out)
+d9d_status d9di_shard_plan_read(const char *dir, d9di_shard_plan_file *out)
 {
     d9d_buf text = {0};
     json_t *root = NULL;
@@ -379,7 +384,7 @@ out:
     return st;
 }
 
-void d9di_plan_file_release(d9di_plan_file *f)
+void d9di_shard_plan_file_release(d9di_shard_plan_file *f)
 {
-    d9di_manifest_release(&f->manifest);
+    d9di_dataset_manifest_release(&f->manifest);
 }

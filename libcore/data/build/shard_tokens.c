@@ -5,22 +5,23 @@
 #include "data/build/shard_private.h"
 #include "data/dataset/megatron.h"
 
-static const char *name_of(const d9di_tokenise *t, const d9di_text_document *doc)
+static const char *source_name(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
-    const char *name = t->how->inputs[doc->place.source];
+    const char *name = t->how->inputs[doc->pos.source];
 
     return strcmp(name, "-") == 0 ? "standard input" : name;
 }
 
-static bool is_tokens(const d9di_tokenise *t, const d9di_text_document *doc)
+static bool is_tokens(const d9di_shard_tokenizer *t, const d9di_document_record *doc)
 {
-    return d9di_format_of(t->how, (size_t)doc->place.source) == D9D_SHARD_MEGATRON;
+    return d9di_documents_format(t->how, (size_t)doc->pos.source) == D9D_SHARD_MEGATRON;
 }
 
 /* Ends of lines of the document before byte `at`. */
-static int64_t lines_before(const d9di_text_chunk *c, const d9di_text_document *doc, size_t at)
+static int64_t lines_before(const d9di_document_chunk *c, const d9di_document_record *doc,
+                            size_t at)
 {
-    const char *text = c->text.data ? c->text.data + doc->at : "";
+    const char *text = c->text.data ? c->text.data + doc->offset : "";
     int64_t n = 0;
 
     for (size_t i = 0; i < at && i < doc->len; i++)
@@ -29,16 +30,18 @@ static int64_t lines_before(const d9di_text_chunk *c, const d9di_text_document *
 }
 
 /* What is wrong at byte `at` of the document. */
-static d9d_status fail_at(const d9di_tokenise *t, const d9di_text_chunk *c,
-                          const d9di_text_document *doc, size_t at, const char *what)
+static d9d_status fail_at(const d9di_shard_tokenizer *t, const d9di_document_chunk *c,
+                          const d9di_document_record *doc, size_t at, const char *what)
 {
     if (is_tokens(t, doc))
-        return D9D_FAIL(D9D_EFORMAT, "%s: document %lld: %s", name_of(t, doc),
-                        (long long)doc->place.line - 1, what);
-    return D9D_FAIL(D9D_EFORMAT, "%s: line %lld, byte %lld: %s", name_of(t, doc),
-                    (long long)(d9di_line_of(t->how, &t->pieces->list.data[c->piece], &doc->place) +
-                                lines_before(c, doc, at)),
-                    (long long)doc->place.byte + (long long)at, what);
+        return D9D_FAIL(D9D_EFORMAT, "%s: document %lld: %s", source_name(t, doc),
+                        (long long)doc->pos.line - 1, what);
+    return D9D_FAIL(
+        D9D_EFORMAT, "%s: line %lld, byte %lld: %s", source_name(t, doc),
+        (long long)(d9di_documents_line(t->how, &t->input_splits->list.data[c->input_split],
+                                        &doc->pos) +
+                    lines_before(c, doc, at)),
+        (long long)doc->pos.byte + (long long)at, what);
 }
 
 static d9d_status check_utf8(const char *text, size_t n, d9di_jsonl_error *error)
@@ -47,129 +50,137 @@ static d9d_status check_utf8(const char *text, size_t n, d9di_jsonl_error *error
 
     if (valid == n)
         return D9D_OK;
-    error->at = valid;
-    error->reason = D9D_BAD_UTF8;
-    snprintf(error->what, sizeof(error->what), "0x%02x is not valid UTF-8",
+    error->offset = valid;
+    error->reason = D9D_SHARD_BAD_UTF8;
+    snprintf(error->message, sizeof(error->message), "0x%02x is not valid UTF-8",
              (unsigned char)text[valid]);
     return D9D_EFORMAT;
 }
 
-static d9d_status encode(const d9di_tokenise *t, d9d_tokenizer_scratch *s, d9di_text_chunk *c,
-                         const char *text, size_t n)
+static d9d_status encode_text(const d9di_shard_tokenizer *t, d9d_tokenizer_scratch *s,
+                              d9di_document_chunk *c, const char *text, size_t n)
 {
     return d9d_tokenizer_encode(t->tok, s, n ? text : "", n, &c->ids);
 }
 
 /* A function for each format.  What is wrong with a record is in *error, unless the tokenizer says
  * it. */
-typedef d9d_status (*tokenise_fn)(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                                  d9di_text_document *doc, const char *raw,
-                                  d9di_jsonl_error *error);
+typedef d9d_status (*tokenize_fn)(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                  d9di_document_chunk *c, d9di_document_record *doc,
+                                  const char *raw, d9di_jsonl_error *error);
 
-static d9d_status text_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                           d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status tokenize_text(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
+                                d9di_jsonl_error *error)
 {
     (void)error;
-    return encode(t, w->scratch, c, raw, doc->len);
+    return encode_text(t, w->scratch, c, raw, doc->len);
 }
 
-static d9d_status jsonl_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                            d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status tokenize_jsonl(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
+                                 d9di_jsonl_error *error)
 {
     w->text.len = 0;
-    D9D_TRY(d9di_jsonl_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text", &w->text,
-                            error));
-    return encode(t, w->scratch, c, w->text.data, w->text.len);
+    D9D_TRY(d9di_jsonl_get_text(raw, doc->len, t->how->text_key ? t->how->text_key : "text",
+                                &w->text, error));
+    return encode_text(t, w->scratch, c, w->text.data, w->text.len);
 }
 
-static d9d_status given_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                            d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status read_given_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
+                                 d9di_jsonl_error *error)
 {
     (void)w;
-    return d9di_jsonl_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels, error);
+    return d9di_jsonl_get_tokens(raw, doc->len, t->vocab, &c->ids, &c->labels, &doc->has_labels,
+                                 error);
 }
 
-static d9d_status chat_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                           d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
+                                d9di_jsonl_error *error)
 {
-    const bool by_turns = d9di_overflow_of(t->how) == D9D_OVERFLOW_TRUNCATE;
+    const bool by_turns = d9di_shard_resolve_overflow(t->how) == D9D_SHARD_OVERFLOW_TRUNCATE;
 
-    D9D_TRY(d9di_jsonl_messages(raw, doc->len, &w->messages, error));
+    D9D_TRY(d9di_jsonl_get_messages(raw, doc->len, &w->messages, error));
     doc->has_labels = true;
     return d9di_chat_encode(t->chat, w->scratch, &w->messages,
-                            by_turns ? d9di_longest_document(t->how) : 0, &w->rendering, &c->ids,
-                            &c->labels, &doc->lost, error);
+                            by_turns ? d9di_shard_max_document(t->how) : 0, &w->rendering, &c->ids,
+                            &c->labels, &doc->truncation, error);
 }
 
-static d9d_status megatron_ids(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                               d9di_text_document *doc, const char *raw, d9di_jsonl_error *error)
+static d9d_status read_megatron_ids(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                    d9di_document_chunk *c, d9di_document_record *doc,
+                                    const char *raw, d9di_jsonl_error *error)
 {
     int64_t bad = 0;
     const d9d_status st = d9di_megatron_ids(raw, doc->len, t->vocab, &c->ids, &bad);
 
     (void)w;
     if (st == D9D_EFORMAT) {
-        error->reason = D9D_BAD_VALUE;
-        snprintf(error->what, sizeof(error->what), "the id %lld is not from 0 to %lld",
+        error->reason = D9D_SHARD_BAD_VALUE;
+        snprintf(error->message, sizeof(error->message), "the id %lld is not from 0 to %lld",
                  (long long)bad, (long long)t->vocab - 1);
     }
     return st;
 }
 
-static const tokenise_fn formats[] = {
-    [D9D_SHARD_JSONL] = jsonl_ids,       [D9D_SHARD_TEXT] = text_ids,
-    [D9D_SHARD_TOKENS] = given_ids,      [D9D_SHARD_CHAT] = chat_ids,
-    [D9D_SHARD_MEGATRON] = megatron_ids,
+static const tokenize_fn formats[] = {
+    [D9D_SHARD_JSONL] = tokenize_jsonl,       [D9D_SHARD_TEXT] = tokenize_text,
+    [D9D_SHARD_TOKENS] = read_given_ids,      [D9D_SHARD_CHAT] = tokenize_chat,
+    [D9D_SHARD_MEGATRON] = read_megatron_ids,
 };
 
 /* The ids of a document, and its class where there is one.  EFORMAT for a bad record, which *error
  * describes. */
-static d9d_status read_record(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                              d9di_text_document *doc, int32_t *label, d9di_jsonl_error *error)
+static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                  d9di_document_chunk *c, d9di_document_record *doc, int32_t *label,
+                                  d9di_jsonl_error *error)
 {
-    const d9d_shard_format format = d9di_format_of(t->how, (size_t)doc->place.source);
-    const char *raw = c->text.data ? c->text.data + doc->at : "";
+    const d9d_shard_format format = d9di_documents_format(t->how, (size_t)doc->pos.source);
+    const char *raw = c->text.data ? c->text.data + doc->offset : "";
     d9d_status st;
 
     if (format != D9D_SHARD_MEGATRON)
         D9D_TRY(check_utf8(raw, doc->len, error));
     st = formats[format](t, w, c, doc, raw, error);
-    if (st == D9D_EFORMAT && !error->what[0]) {
+    if (st == D9D_EFORMAT && !error->message[0]) {
         d9d_err_copy why;
 
         d9d_err_save(&why, st);
-        error->reason = D9D_BAD_TEXT;
-        snprintf(error->what, sizeof(error->what), "%.300s", why.text);
+        error->reason = D9D_SHARD_BAD_TEXT;
+        snprintf(error->message, sizeof(error->message), "%.300s", why.text);
     }
     return st == D9D_OK && t->how->label_key
-               ? d9di_jsonl_label(raw, doc->len, t->how->label_key, t->vocab, label, error)
+               ? d9di_jsonl_get_label(raw, doc->len, t->how->label_key, t->vocab, label, error)
                : st;
 }
 
 /* Leave a bad record out: lines are those of the piece, as nobody knows the others yet. */
-static d9d_status skip(const d9di_tokenise *t, d9di_text_chunk *c, d9di_text_document *doc,
-                       size_t ids, size_t labels, const d9di_jsonl_error *error)
+static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk *c,
+                              d9di_document_record *doc, size_t ids, size_t labels,
+                              const d9di_jsonl_error *error)
 {
     const bool tokens = is_tokens(t, doc);
-    d9di_skipped s = {.source = doc->place.source,
-                      .line = tokens ? 0 : doc->place.line + lines_before(c, doc, error->at),
-                      .byte = tokens ? 0 : doc->place.byte + (int64_t)error->at,
-                      .document = tokens ? doc->place.line - 1 : -1,
+    d9di_skipped s = {.source = doc->pos.source,
+                      .line = tokens ? 0 : doc->pos.line + lines_before(c, doc, error->offset),
+                      .byte = tokens ? 0 : doc->pos.byte + (int64_t)error->offset,
+                      .document = tokens ? doc->pos.line - 1 : -1,
                       .reason = error->reason};
 
-    snprintf(s.error, sizeof(s.error), "%s", error->what);
+    snprintf(s.error, sizeof(s.error), "%s", error->message);
     c->ids.len = ids;
     c->labels.len = labels;
     doc->n_ids = 0;
     doc->has_labels = false;
-    doc->lost = (d9di_chat_lost){0};
+    doc->truncation = (d9di_chat_truncation){0};
     doc->skipped = true;
     doc->reason = error->reason;
-    return d9di_skipped_note(&c->skipped, &s);
+    return d9di_skipped_add(&c->skipped, &s);
 }
 
 /* The class of a document as the label of its last token. */
-static d9d_status add_class(d9di_text_chunk *c, d9di_text_document *doc, int32_t label)
+static d9d_status add_class(d9di_document_chunk *c, d9di_document_record *doc, int32_t label)
 {
     doc->has_labels = true;
     for (size_t i = 0; i < doc->n_ids; i++)
@@ -177,18 +188,18 @@ static d9d_status add_class(d9di_text_chunk *c, d9di_text_document *doc, int32_t
     return D9D_OK;
 }
 
-static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c,
-                           d9di_text_document *doc)
+static d9d_status tokenize_document(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                    d9di_document_chunk *c, d9di_document_record *doc)
 {
     const size_t ids = c->ids.len, labels = c->labels.len;
-    d9di_jsonl_error error = {.what = ""};
+    d9di_jsonl_error error = {.message = ""};
     int32_t label = 0;
-    const d9d_status st = read_record(t, w, c, doc, &label, &error);
+    const d9d_status st = tokenize_record(t, w, c, doc, &label, &error);
 
-    if (st == D9D_EFORMAT && t->how->on_error == D9D_ON_ERROR_SKIP)
-        return skip(t, c, doc, ids, labels, &error);
+    if (st == D9D_EFORMAT && t->how->on_error == D9D_SHARD_ON_ERROR_SKIP)
+        return skip_record(t, c, doc, ids, labels, &error);
     if (st != D9D_OK)
-        return st == D9D_EFORMAT ? fail_at(t, c, doc, error.at, error.what) : st;
+        return st == D9D_EFORMAT ? fail_at(t, c, doc, error.offset, error.message) : st;
     if (doc->has_labels && t->has_eos)
         return fail_at(t, c, doc, 0, "labels are given, so no token can be appended");
     if (doc->has_labels && t->how->label_key)
@@ -199,9 +210,10 @@ static d9d_status tokenise(const d9di_tokenise *t, d9di_worker *w, d9di_text_chu
     return t->how->label_key ? add_class(c, doc, label) : D9D_OK;
 }
 
-d9d_status d9di_tokenise_chunk(const d9di_tokenise *t, d9di_worker *w, d9di_text_chunk *c)
+d9d_status d9di_shard_tokenize_chunk(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
+                                     d9di_document_chunk *c)
 {
     for (size_t i = 0; i < c->docs.len; i++)
-        D9D_TRY(tokenise(t, w, c, &c->docs.data[i]));
+        D9D_TRY(tokenize_document(t, w, c, &c->docs.data[i]));
     return D9D_OK;
 }

@@ -7,9 +7,10 @@
 
 /* Whether a file of work, whose text and whose document these are, is d9d.<name>.v2 and as it was
  * sealed; v1 had no seal.  EFORMAT. */
-d9d_status d9di_check_sealed(const json_t *root, const char *where, const char *name,
-                             const d9d_buf *text);
+d9d_status d9di_shard_unit_check_sum(const json_t *root, const char *where, const char *name,
+                                     const d9d_buf *text);
 
-d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s);
+d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *how,
+                                       const d9di_shard_unit_state *s);
 
 #endif

@@ -8,7 +8,7 @@
 
 #define FIELD(member)                                                                              \
     {                                                                                              \
-#member, offsetof(d9di_unit_state, member)                                                 \
+#member, offsetof(d9di_shard_unit_state, member)                                           \
     }
 
 /* Every number but those of lists. */
@@ -16,7 +16,7 @@ static const struct field {
     const char *name;
     size_t offset;
 } fields[] = {
-    FIELD(piece),
+    FIELD(input_split),
     FIELD(unit),
     FIELD(last),
     FIELD(next.source),
@@ -37,12 +37,12 @@ static const struct field {
     FIELD(labels),
 };
 enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
-enum { SPLIT_NUMBERS = sizeof(d9di_split_state) / sizeof(int64_t) };
+enum { SPLIT_NUMBERS = sizeof(d9di_shard_split_stats) / sizeof(int64_t) };
 
-void d9di_unit_state_release(d9di_unit_state *s)
+void d9di_shard_unit_state_release(d9di_shard_unit_state *s)
 {
     D9D_VEC_RELEASE(&s->shards);
-    D9D_VEC_RELEASE(&s->ended);
+    D9D_VEC_RELEASE(&s->source_ends);
     D9D_VEC_RELEASE(&s->skipped);
 }
 
@@ -56,7 +56,7 @@ static json_t *hash_json(d9d_hash h)
     return json_string(hex);
 }
 
-static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
+static json_t *lists_json(const d9di_shard_unit_opts *how, const d9di_shard_unit_state *s)
 {
     const int64_t *numbers = (const int64_t *)s->split;
     json_t *splits = json_array(), *shards = json_array(), *ended = json_array();
@@ -67,24 +67,26 @@ static json_t *lists_json(const d9di_unit_how *how, const d9di_unit_state *s)
     for (i = 0; i < how->n_splits * SPLIT_NUMBERS; i++)
         d9d_json_add(&splits, json_integer(numbers[i]));
     for (i = 0; i < s->shards.len; i++) {
-        const struct d9di_unit_shard *x = &s->shards.data[i];
+        const struct d9di_shard_unit_shard *x = &s->shards.data[i];
 
         d9d_json_add(&shards,
                      json_pack("{s:I, s:o, s:o}", "tokens", (json_int_t)x->tokens, "hash",
                                hash_json(x->hash), "labels_hash", hash_json(x->labels_hash)));
     }
-    for (i = 0; i < s->ended.len; i++)
-        d9d_json_add(&ended, json_pack("{s:I, s:I}", "source", (json_int_t)s->ended.data[i].source,
-                                       "bytes", (json_int_t)s->ended.data[i].bytes));
+    for (i = 0; i < s->source_ends.len; i++)
+        d9d_json_add(&ended,
+                     json_pack("{s:I, s:I}", "source", (json_int_t)s->source_ends.data[i].source,
+                               "bytes", (json_int_t)s->source_ends.data[i].bytes));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "schema",
                      "d9d.unit.v2", "job", hash_json(how->job), "records_hash",
                      hash_json(s->records_hash), "segments_hash", hash_json(s->segments_hash),
                      "splits", splits, "shards", shards, "ended", ended, "passed", "source",
-                     (json_int_t)s->passed.source, "lines", (json_int_t)s->passed.lines,
+                     (json_int_t)s->lines_read.source, "lines", (json_int_t)s->lines_read.lines,
                      "skipped_counts", counts, "skipped", records);
 }
 
-d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
+d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *how,
+                                       const d9di_shard_unit_state *s)
 {
     json_t *root = lists_json(how, s);
     d9d_buf text = {0};
@@ -103,8 +105,8 @@ d9d_status d9di_unit_write(const d9di_unit_how *how, const d9di_unit_state *s)
     }
     D9D_TRY_OR(st, d9d_json_put(&text, root, 1), out);
     D9D_TRY_OR(st, d9d_buf_append(&text, "\n", 1), out);
-    D9D_TRY_OR(st, d9d_json_seal(&text), out);
-    D9D_TRY_OR(st, d9di_unit_path(how->dir, s->piece, s->unit, ".json", &path), out);
+    D9D_TRY_OR(st, d9d_json_checksum_append(&text), out);
+    D9D_TRY_OR(st, d9di_shard_unit_path(how->dir, s->input_split, s->unit, ".json", &path), out);
     st = d9d_fs_write_atomic(path, text.data, text.len);
 out:
     free(path);
@@ -123,8 +125,8 @@ static d9d_status get_hash(const json_t *v, const char *where, const char *key, 
     return d9d_hash_parse(hex, out);
 }
 
-static d9d_status read_splits(const json_t *root, const char *where, const d9di_unit_how *how,
-                              d9di_unit_state *s)
+static d9d_status read_splits(const json_t *root, const char *where,
+                              const d9di_shard_unit_opts *how, d9di_shard_unit_state *s)
 {
     int64_t *numbers = (int64_t *)s->split, samples = 0;
     json_t *list;
@@ -148,7 +150,7 @@ static d9d_status read_splits(const json_t *root, const char *where, const d9di_
     return D9D_OK;
 }
 
-static d9d_status read_lists(const json_t *root, const char *where, d9di_unit_state *s)
+static d9d_status read_lists(const json_t *root, const char *where, d9di_shard_unit_state *s)
 {
     json_t *list;
     size_t i;
@@ -156,7 +158,7 @@ static d9d_status read_lists(const json_t *root, const char *where, d9di_unit_st
     D9D_TRY(d9d_json_get_arr(root, where, "shards", &list));
     for (i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        struct d9di_unit_shard x;
+        struct d9di_shard_unit_shard x;
 
         D9D_TRY(d9d_json_get_i64(v, where, "tokens", 1, INT64_MAX / 65536, &x.tokens));
         D9D_TRY(get_hash(v, where, "hash", &x.hash));
@@ -166,17 +168,17 @@ static d9d_status read_lists(const json_t *root, const char *where, d9di_unit_st
     D9D_TRY(d9d_json_get_arr(root, where, "ended", &list));
     for (i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        struct d9di_ended x;
+        struct d9di_document_source_end x;
 
         D9D_TRY(d9d_json_get_i64(v, where, "source", 0, INT64_MAX, &x.source));
         D9D_TRY(d9d_json_get_i64(v, where, "bytes", 0, INT64_MAX, &x.bytes));
-        D9D_TRY(D9D_VEC_PUSH(&s->ended, x));
+        D9D_TRY(D9D_VEC_PUSH(&s->source_ends, x));
     }
     return D9D_OK;
 }
 
-d9d_status d9di_check_sealed(const json_t *root, const char *where, const char *name,
-                             const d9d_buf *text)
+d9d_status d9di_shard_unit_check_sum(const json_t *root, const char *where, const char *name,
+                                     const d9d_buf *text)
 {
     const char *schema;
 
@@ -184,11 +186,11 @@ d9d_status d9di_check_sealed(const json_t *root, const char *where, const char *
     if (strlen(schema) > 3 && strcmp(schema + strlen(schema) - 3, ".v1") == 0)
         return d9d_json_check_schema(root, where, name, 1);
     D9D_TRY(d9d_json_check_schema(root, where, name, 2));
-    return d9d_json_check_seal(where, text->data, text->len);
+    return d9d_json_checksum_verify(where, text->data, text->len);
 }
 
 /* Of the spools; v1 had none. */
-static d9d_status read_hashes(const json_t *root, const char *where, d9di_unit_state *s)
+static d9d_status read_hashes(const json_t *root, const char *where, d9di_shard_unit_state *s)
 {
     s->hashed = json_object_get(root, "records_hash") != NULL;
     if (!s->hashed)
@@ -198,26 +200,26 @@ static d9d_status read_hashes(const json_t *root, const char *where, d9di_unit_s
 }
 
 /* Bad records; units of 0.1 have none. */
-static d9d_status read_skipped(const json_t *root, const char *where, d9di_unit_state *s)
+static d9d_status read_skipped(const json_t *root, const char *where, d9di_shard_unit_state *s)
 {
     const json_t *passed = json_object_get(root, "passed");
 
     if (!passed)
         return D9D_OK;
-    D9D_TRY(d9d_json_get_i64(passed, where, "source", 0, INT64_MAX, &s->passed.source));
-    D9D_TRY(d9d_json_get_i64(passed, where, "lines", 0, INT64_MAX / 65536, &s->passed.lines));
+    D9D_TRY(d9d_json_get_i64(passed, where, "source", 0, INT64_MAX, &s->lines_read.source));
+    D9D_TRY(d9d_json_get_i64(passed, where, "lines", 0, INT64_MAX / 65536, &s->lines_read.lines));
     D9D_TRY(d9di_skipped_counts_parse(json_object_get(root, "skipped_counts"), where,
                                       s->documents.skipped));
     return d9di_skipped_list_parse(json_object_get(root, "skipped"), where, &s->skipped);
 }
 
-static d9d_status read_all(const json_t *root, const char *where, const d9d_buf *text,
-                           const d9di_unit_how *how, d9di_unit_state *s)
+static d9d_status read_state(const json_t *root, const char *where, const d9d_buf *text,
+                             const d9di_shard_unit_opts *how, d9di_shard_unit_state *s)
 {
     d9d_hash job;
     size_t i;
 
-    D9D_TRY(d9di_check_sealed(root, where, "unit", text));
+    D9D_TRY(d9di_shard_unit_check_sum(root, where, "unit", text));
     D9D_TRY(read_hashes(root, where, s));
     D9D_TRY(get_hash(root, where, "job", &job));
     if (!d9d_hash_equal(job, how->job))
@@ -230,8 +232,8 @@ static d9d_status read_all(const json_t *root, const char *where, const d9d_buf 
     return read_lists(root, where, s);
 }
 
-d9d_status d9di_unit_read(const d9di_unit_how *how, int64_t piece, int64_t unit,
-                          d9di_unit_state *out)
+d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *how, int64_t piece, int64_t unit,
+                                      d9di_shard_unit_state *out)
 {
     d9d_buf text = {0};
     json_t *root = NULL;
@@ -239,18 +241,18 @@ d9d_status d9di_unit_read(const d9di_unit_how *how, int64_t piece, int64_t unit,
     d9d_status st;
 
     memset(out, 0, sizeof(*out));
-    D9D_TRY(d9di_unit_path(how->dir, piece, unit, ".json", &path));
+    D9D_TRY(d9di_shard_unit_path(how->dir, piece, unit, ".json", &path));
     D9D_TRY_OR(st, d9d_fs_read(path, UINT64_C(64) << 20, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
-    D9D_TRY_OR(st, read_all(root, path, &text, how, out), out);
-    if (out->piece != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
+    D9D_TRY_OR(st, read_state(root, path, &text, how, out), out);
+    if (out->input_split != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
         st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of piece %lld", path,
-                      (long long)out->unit, (long long)out->piece);
+                      (long long)out->unit, (long long)out->input_split);
 out:
     free(path);
     d9d_buf_release(&text);
     json_decref(root);
     if (st != D9D_OK)
-        d9di_unit_state_release(out);
+        d9di_shard_unit_state_release(out);
     return st;
 }

@@ -16,37 +16,37 @@
 
 enum {
     MAX_JOBS = 1024,
-    MOST_BYTES = 64 << 20,       /* of text in memory, or one chunk where documents are large */
+    MAX_TEXT_BYTES = 64 << 20,   /* of text in memory, or one chunk where documents are large */
     LARGE_CHUNK_BYTES = 16 << 20 /* memory of chunks above it is not kept */
 };
 
 /* The unit that documents are added to. */
 struct current {
-    d9di_unit *unit;
+    d9di_shard_unit *unit;
     d9di_packer *packers[D9DI_MAX_SPLITS];
     size_t n_packers;
     int64_t labels; /* of its documents: -1 not known, 0 none, 1 given */
 };
 
-struct work {
-    const d9di_plan *plan;
+struct unit_work {
+    const d9di_shard_plan *plan;
     int jobs;
-    d9di_worker *workers;    /* [jobs] */
-    d9di_text_chunk *chunks; /* [jobs] */
+    d9di_shard_worker *workers;  /* [jobs] */
+    d9di_document_chunk *chunks; /* [jobs] */
 
     pthread_mutex_t reading; /* the reader, the next piece and the next ticket */
     d9di_documents_reader *reader;
-    size_t piece;
+    size_t input_split;
     bool inside; /* a piece is begun */
     bool at_end;
     uint64_t next_ticket;
 
     pthread_mutex_t lock; /* all below */
     pthread_cond_t changed;
-    uint64_t turn; /* the ticket whose chunk is added next */
+    uint64_t next_to_add; /* the ticket whose chunk is added next */
     size_t in_flight;
     bool failed, progressed;
-    d9d_err_copy why;
+    d9d_err_copy error;
     uint64_t shards; /* made so far */
 
     struct current *current; /* of whose turn it is; NULL between units */
@@ -66,11 +66,11 @@ static void current_free(struct current *c)
         return;
     for (i = 0; i < c->n_packers; i++)
         d9di_packer_free(c->packers[i]);
-    d9di_unit_free(c->unit);
+    d9di_shard_unit_free(c->unit);
     free(c);
 }
 
-static d9d_status current_create(const d9di_plan *p, const d9di_text_chunk *chunk,
+static d9d_status current_create(const d9di_shard_plan *p, const d9di_document_chunk *chunk,
                                  struct current **out)
 {
     struct current *c = calloc(1, sizeof(*c));
@@ -79,8 +79,9 @@ static d9d_status current_create(const d9di_plan *p, const d9di_text_chunk *chun
     if (!c)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a unit");
     c->labels = -1;
-    D9D_TRY_OR(st, d9di_unit_create(&p->unit, chunk->piece, chunk->unit, &c->unit), out);
-    for (; c->n_packers < p->shares.n; c->n_packers++)
+    D9D_TRY_OR(st, d9di_shard_unit_create(&p->unit, chunk->input_split, chunk->unit, &c->unit),
+               out);
+    for (; c->n_packers < p->splits.n; c->n_packers++)
         D9D_TRY_OR(st,
                    d9di_packer_create(c->unit, c->n_packers, &p->packer, &c->packers[c->n_packers]),
                    out);
@@ -97,22 +98,22 @@ static d9d_status current_seal(struct current *c)
 
     for (i = 0; i < c->n_packers; i++)
         D9D_TRY(d9di_packer_flush(c->packers[i]));
-    return d9di_unit_seal(c->unit);
+    return d9di_shard_unit_commit(c->unit);
 }
 
 /* --- from documents to samples -----------------------------------------------------------------
  */
 
-/* Samples of at most `most` positions that cover the document. */
-static d9d_status cut_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
-                               const int32_t *labels, size_t n, int64_t most)
+/* Samples of at most `max_positions` positions that cover the document. */
+static d9d_status split_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
+                                 const int32_t *labels, size_t n, int64_t max_positions)
 {
     const size_t extra = labels ? 0 : 1; /* the last target is a token of its own */
     size_t at;
 
-    for (at = 0; at + extra < n; at += (size_t)most) {
+    for (at = 0; at + extra < n; at += (size_t)max_positions) {
         const size_t left = n - at - extra;
-        const size_t length = left < (size_t)most ? left : (size_t)most;
+        const size_t length = left < (size_t)max_positions ? left : (size_t)max_positions;
 
         D9D_TRY(d9di_packer_add(p, key, ids + at, labels ? labels + at : NULL, length + extra,
                                 (int64_t)length));
@@ -120,36 +121,37 @@ static d9d_status cut_document(d9di_packer *p, uint32_t key, const uint32_t *ids
     return D9D_OK;
 }
 
-static d9d_status check_labels(const struct work *w, const d9di_text_chunk *c,
-                               const d9di_text_document *doc)
+static d9d_status check_labels(const struct unit_work *w, const d9di_document_chunk *c,
+                               const d9di_document_record *doc)
 {
-    const d9d_shard_how *how = w->plan->how;
-    const d9di_piece *piece = &w->plan->pieces.list.data[c->piece];
+    const d9d_shard_opts *how = w->plan->how;
+    const d9di_input_split *input_split = &w->plan->input_splits.list.data[c->input_split];
     struct current *cur = w->current;
 
     if (cur->labels >= 0 && cur->labels != doc->has_labels)
         return D9D_FAIL(D9D_EFORMAT, "%s: line %lld: has %s, the documents before it have %s",
-                        how->inputs[doc->place.source],
-                        (long long)d9di_line_of(how, piece, &doc->place),
+                        how->inputs[doc->pos.source],
+                        (long long)d9di_documents_line(how, input_split, &doc->pos),
                         doc->has_labels ? "labels" : "no labels", cur->labels ? "some" : "none");
     cur->labels = doc->has_labels;
     return D9D_OK;
 }
 
 /* Positions [from, n) of a document are left out. */
-static void lose(d9di_dataset_documents *d, const int32_t *labels, size_t from, size_t n)
+static void count_lost(d9di_dataset_documents *d, const int32_t *labels, size_t from, size_t n)
 {
     for (size_t i = from; i < n; i++)
         d->targets_lost += !labels || labels[i] != -100;
 }
 
-static d9d_status add_document(const struct work *w, const d9di_text_chunk *c,
-                               const d9di_text_document *doc, const uint32_t *ids, int32_t *labels)
+static d9d_status add_document(const struct unit_work *w, const d9di_document_chunk *c,
+                               const d9di_document_record *doc, const uint32_t *ids,
+                               int32_t *labels)
 {
-    const d9d_shard_how *how = w->plan->how;
-    const int64_t most = d9di_longest_document(how);
+    const d9d_shard_opts *how = w->plan->how;
+    const int64_t max_positions = d9di_shard_max_document(how);
     const size_t extra = doc->has_labels ? 0 : 1;
-    d9di_dataset_documents *documents = &d9di_unit_at(w->current->unit)->documents;
+    d9di_dataset_documents *documents = &d9di_shard_unit_get_state(w->current->unit)->documents;
     size_t n = doc->n_ids, split;
     uint32_t key;
 
@@ -158,9 +160,9 @@ static d9d_status add_document(const struct work *w, const d9di_text_chunk *c,
         documents->skipped[doc->reason]++;
         return D9D_OK;
     }
-    documents->turns_lost += doc->lost.turns;
-    documents->targets_lost += doc->lost.targets;
-    if (doc->lost.dropped) {
+    documents->turns_lost += doc->truncation.turns;
+    documents->targets_lost += doc->truncation.targets;
+    if (doc->truncation.dropped) {
         documents->dropped++;
         return D9D_OK;
     }
@@ -169,54 +171,55 @@ static d9d_status add_document(const struct work *w, const d9di_text_chunk *c,
         return D9D_OK;
     }
     D9D_TRY(check_labels(w, c, doc));
-    documents->truncated += doc->lost.turns > 0;
-    if ((int64_t)(n - extra) > most) {
-        switch (d9di_overflow_of(how)) {
-        case D9D_OVERFLOW_DROP:
+    documents->truncated += doc->truncation.turns > 0;
+    if ((int64_t)(n - extra) > max_positions) {
+        switch (d9di_shard_resolve_overflow(how)) {
+        case D9D_SHARD_OVERFLOW_DROP:
             documents->dropped++;
-            lose(documents, labels, 0, n - extra);
+            count_lost(documents, labels, 0, n - extra);
             return D9D_OK;
-        case D9D_OVERFLOW_TRUNCATE:
+        case D9D_SHARD_OVERFLOW_TRUNCATE:
             documents->truncated++;
             if (!how->label_key)
-                lose(documents, labels, (size_t)most, n - extra);
-            n = (size_t)most + extra;
+                count_lost(documents, labels, (size_t)max_positions, n - extra);
+            n = (size_t)max_positions + extra;
             if (labels != NULL && how->label_key)
                 labels[n - 1] = labels[doc->n_ids - 1];
             break;
-        case D9D_OVERFLOW_BY_FORMAT:
-        case D9D_OVERFLOW_SPLIT: documents->split++; break;
+        case D9D_SHARD_OVERFLOW_BY_FORMAT:
+        case D9D_SHARD_OVERFLOW_SPLIT: documents->split++; break;
         }
     }
     documents->kept++;
-    d9di_shares_pick(&w->plan->shares, how->seed, ids, n, &split, &key); /* of what is kept of it */
-    return cut_document(w->current->packers[split], key, ids, labels, n, most);
+    d9di_shard_pick_split(&w->plan->splits, how->seed, ids, n, &split,
+                          &key); /* of what is kept of it */
+    return split_document(w->current->packers[split], key, ids, labels, n, max_positions);
 }
 
-static d9d_status add_chunk(struct work *w, const d9di_text_chunk *c)
+static d9d_status add_chunk(struct unit_work *w, const d9di_document_chunk *c)
 {
     const uint32_t *ids = c->ids.data;
     int32_t *labels = c->labels.data;
-    d9di_unit_state *state;
+    d9di_shard_unit_state *state;
     size_t i;
 
     if (!w->current)
         D9D_TRY(current_create(w->plan, c, &w->current));
     for (i = 0; i < c->docs.len; i++) {
-        const d9di_text_document *doc = &c->docs.data[i];
+        const d9di_document_record *doc = &c->docs.data[i];
 
         D9D_TRY(add_document(w, c, doc, ids, doc->has_labels ? labels : NULL));
         ids += doc->n_ids;
         labels += doc->has_labels ? doc->n_ids : 0;
     }
-    state = d9di_unit_at(w->current->unit);
+    state = d9di_shard_unit_get_state(w->current->unit);
     state->last = c->last;
     state->next = c->next;
-    for (i = 0; i < c->ended.len; i++)
-        D9D_TRY(D9D_VEC_PUSH(&state->ended, c->ended.data[i]));
+    for (i = 0; i < c->source_ends.len; i++)
+        D9D_TRY(D9D_VEC_PUSH(&state->source_ends, c->source_ends.data[i]));
     for (i = 0; i < c->skipped.len; i++)
-        D9D_TRY(d9di_skipped_note(&state->skipped, &c->skipped.data[i]));
-    state->passed = c->passed;
+        D9D_TRY(d9di_skipped_add(&state->skipped, &c->skipped.data[i]));
+    state->lines_read = c->lines_read;
     w->tokens += (int64_t)c->ids.len;
     return D9D_OK;
 }
@@ -225,19 +228,19 @@ static d9d_status add_chunk(struct work *w, const d9di_text_chunk *c)
  */
 
 /* Go on behind the units of the piece that are there; *done when that is all of it. */
-static void begin_piece(struct work *w, bool *done)
+static void begin_input_split(struct unit_work *w, bool *done)
 {
-    const d9di_plan *p = w->plan;
-    d9di_document_place from = {0, 0, 0};
+    const d9di_shard_plan *p = w->plan;
+    d9di_document_pos from = {0, 0, 0};
     int64_t unit = 0, last = 0;
-    d9di_unit_state s;
+    d9di_shard_unit_state s;
 
-    for (;
-         p->repeatable && !last && d9di_unit_read(&p->unit, (int64_t)w->piece, unit, &s) == D9D_OK;
+    for (; p->repeatable && !last &&
+           d9di_shard_unit_state_read(&p->unit, (int64_t)w->input_split, unit, &s) == D9D_OK;
          unit++) {
         from = s.next;
         last = s.last;
-        d9di_unit_state_release(&s);
+        d9di_shard_unit_state_release(&s);
     }
     if (unit > 0) {
         pthread_mutex_lock(&w->lock);
@@ -246,30 +249,30 @@ static void begin_piece(struct work *w, bool *done)
     }
     *done = last;
     if (!last)
-        d9di_documents_begin(w->reader, w->piece, unit, unit > 0 ? &from : NULL);
+        d9di_documents_seek(w->reader, w->input_split, unit, unit > 0 ? &from : NULL);
 }
 
 /* *found false at the end of the last piece. */
-static d9d_status read_chunk(struct work *w, d9di_text_chunk *c, bool *found)
+static d9d_status read_chunk(struct unit_work *w, d9di_document_chunk *c, bool *found)
 {
-    const size_t n = w->plan->pieces.list.len;
+    const size_t n = w->plan->input_splits.list.len;
 
-    for (; !w->inside && w->piece < n; w->piece += !w->inside) {
+    for (; !w->inside && w->input_split < n; w->input_split += !w->inside) {
         bool done = true;
 
-        if (d9di_plan_has(w->plan, w->piece))
-            begin_piece(w, &done);
+        if (d9di_shard_plan_has_split(w->plan, w->input_split))
+            begin_input_split(w, &done);
         w->inside = !done;
     }
     *found = w->inside;
     if (!w->inside)
         return D9D_OK;
     if (c->text.cap > LARGE_CHUNK_BYTES)
-        d9di_chunk_release(c);
+        d9di_document_chunk_release(c);
     D9D_TRY(d9di_documents_read(w->reader, c));
     if (c->last) {
         w->inside = false;
-        w->piece++;
+        w->input_split++;
     }
     return D9D_OK;
 }
@@ -278,21 +281,21 @@ static d9d_status read_chunk(struct work *w, d9di_text_chunk *c, bool *found)
  */
 
 /* Stop all threads; the first failure counts. */
-static void fail_locked(struct work *w, d9d_status st)
+static void fail_locked(struct unit_work *w, d9d_status st)
 {
     if (!w->failed)
-        d9d_err_save(&w->why, st);
+        d9d_err_save(&w->error, st);
     w->failed = true;
     pthread_cond_broadcast(&w->changed);
 }
 
 /* Wait until there is room for another chunk; false after a failure. */
-static bool wait_room(struct work *w)
+static bool wait_for_memory(struct unit_work *w)
 {
     bool go;
 
     pthread_mutex_lock(&w->lock);
-    while (!w->failed && w->in_flight > MOST_BYTES)
+    while (!w->failed && w->in_flight > MAX_TEXT_BYTES)
         pthread_cond_wait(&w->changed, &w->lock);
     go = !w->failed;
     pthread_mutex_unlock(&w->lock);
@@ -301,12 +304,13 @@ static bool wait_room(struct work *w)
 
 /* Take a chunk and its ticket; false when there is none left, and after a failure.  *st is
  * that of reading, which is said when it is the ticket's turn. */
-static bool take_chunk(struct work *w, d9di_text_chunk *c, uint64_t *ticket, d9d_status *st)
+static bool claim_chunk(struct unit_work *w, d9di_document_chunk *c, uint64_t *ticket,
+                        d9d_status *st)
 {
     bool found = false;
 
     pthread_mutex_lock(&w->reading);
-    if (!w->at_end && wait_room(w)) {
+    if (!w->at_end && wait_for_memory(w)) {
         *st = read_chunk(w, c, &found);
         found = found || *st != D9D_OK;
         w->at_end = !found || *st != D9D_OK;
@@ -325,14 +329,14 @@ static bool take_chunk(struct work *w, d9di_text_chunk *c, uint64_t *ticket, d9d
 
 /* Add the chunk when it is its turn; *ended is its unit when that is to be sealed.  False
  * after a failure. */
-static bool hand_in(struct work *w, const d9di_text_chunk *c, uint64_t ticket, d9d_status st,
-                    struct current **ended)
+static bool submit_chunk(struct unit_work *w, const d9di_document_chunk *c, uint64_t ticket,
+                         d9d_status st, struct current **ended)
 {
     bool go;
 
     *ended = NULL;
     pthread_mutex_lock(&w->lock);
-    while (!w->failed && w->turn != ticket)
+    while (!w->failed && w->next_to_add != ticket)
         pthread_cond_wait(&w->changed, &w->lock);
     go = !w->failed;
     pthread_mutex_unlock(&w->lock);
@@ -351,7 +355,7 @@ static bool hand_in(struct work *w, const d9di_text_chunk *c, uint64_t ticket, d
     if (w->consumed > w->progress.done)
         d9d_progress_add(&w->progress, w->consumed - w->progress.done);
     w->in_flight -= c->text.len;
-    w->turn++;
+    w->next_to_add++;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
     return st == D9D_OK;
@@ -368,10 +372,10 @@ static d9d_status check_shards(uint64_t n)
                           D9DI_MAX_SHARDS);
 }
 
-static void seal(struct work *w, struct current *c)
+static void commit_unit(struct unit_work *w, struct current *c)
 {
     d9d_status st = current_seal(c);
-    const uint64_t n = d9di_unit_at(c->unit)->shards.len;
+    const uint64_t n = d9di_shard_unit_get_state(c->unit)->shards.len;
 
     current_free(c);
     pthread_mutex_lock(&w->lock);
@@ -385,22 +389,22 @@ static void seal(struct work *w, struct current *c)
     pthread_mutex_unlock(&w->lock);
 }
 
-static d9d_status work(void *arg, int unused, size_t worker)
+static d9d_status unit_work(void *arg, int unused, size_t worker)
 {
-    struct work *w = arg;
-    d9di_text_chunk *c = &w->chunks[worker];
+    struct unit_work *w = arg;
+    d9di_document_chunk *c = &w->chunks[worker];
     d9d_status st = D9D_OK;
     struct current *ended;
     uint64_t ticket = 0;
 
     (void)unused;
-    while (take_chunk(w, c, &ticket, &st)) {
+    while (claim_chunk(w, c, &ticket, &st)) {
         if (st == D9D_OK)
-            st = d9di_tokenise_chunk(&w->plan->tokenise, &w->workers[worker], c);
-        if (!hand_in(w, c, ticket, st, &ended))
+            st = d9di_shard_tokenize_chunk(&w->plan->tokenizer, &w->workers[worker], c);
+        if (!submit_chunk(w, c, ticket, st, &ended))
             break;
         if (ended)
-            seal(w, ended);
+            commit_unit(w, ended);
     }
     return D9D_OK;
 }
@@ -408,9 +412,9 @@ static d9d_status work(void *arg, int unused, size_t worker)
 /* --- all of it ---------------------------------------------------------------------------------
  */
 
-static d9d_status make_workers(struct work *w)
+static d9d_status make_workers(struct unit_work *w)
 {
-    const d9d_tokenizer *tok = w->plan->tokenise.tok;
+    const d9d_tokenizer *tok = w->plan->tokenizer.tok;
     const int64_t jobs = w->plan->how->jobs > 0 ? w->plan->how->jobs : d9d_thread_cpus();
     int i;
 
@@ -421,19 +425,20 @@ static d9d_status make_workers(struct work *w)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %d jobs", w->jobs);
     for (i = 0; tok && i < w->jobs; i++)
         D9D_TRY(d9d_tokenizer_scratch_create(tok, &w->workers[i].scratch));
-    return d9di_documents_open(w->plan->how, &w->plan->pieces, w->plan->part, &w->reader);
+    return d9di_documents_open(w->plan->how, &w->plan->input_splits, w->plan->unit_bytes,
+                               &w->reader);
 }
 
-static void release(struct work *w)
+static void release_work(struct unit_work *w)
 {
     int i;
 
     for (i = 0; w->chunks && w->workers && i < w->jobs; i++) {
-        d9di_chunk_release(&w->chunks[i]);
+        d9di_document_chunk_release(&w->chunks[i]);
         d9d_tokenizer_scratch_free(w->workers[i].scratch);
         d9d_buf_release(&w->workers[i].text);
-        d9di_messages_release(&w->workers[i].messages);
-        d9di_rendering_release(&w->workers[i].rendering);
+        d9di_chat_messages_release(&w->workers[i].messages);
+        d9di_chat_rendering_release(&w->workers[i].rendering);
     }
     free(w->chunks);
     free(w->workers);
@@ -445,31 +450,31 @@ static void release(struct work *w)
 }
 
 /* Bytes that are to be read; 0 when that is not known. */
-static uint64_t total_bytes(const d9di_plan *p)
+static uint64_t total_bytes(const d9di_shard_plan *p)
 {
     uint64_t total = 0;
     size_t i;
 
-    for (i = 0; i < p->pieces.list.len; i++) {
-        d9di_unit_state s;
+    for (i = 0; i < p->input_splits.list.len; i++) {
+        d9di_shard_unit_state s;
 
-        if (!d9di_plan_has(p, i))
+        if (!d9di_shard_plan_has_split(p, i))
             continue;
-        if (p->repeatable && d9di_unit_read(&p->unit, (int64_t)i, 0, &s) == D9D_OK) {
+        if (p->repeatable && d9di_shard_unit_state_read(&p->unit, (int64_t)i, 0, &s) == D9D_OK) {
             const bool whole = s.last;
 
-            d9di_unit_state_release(&s);
+            d9di_shard_unit_state_release(&s);
             if (whole)
                 continue;
         }
-        total += (uint64_t)p->pieces.list.data[i].bytes;
+        total += (uint64_t)p->input_splits.list.data[i].bytes;
     }
     return p->repeatable ? total : 0;
 }
 
-d9d_status d9di_shard_work(const d9di_plan *p, const d9d_log *log, bool *progressed)
+d9d_status d9di_shard_make_units(const d9di_shard_plan *p, const d9d_log *log, bool *progressed)
 {
-    struct work w = {.plan = p};
+    struct unit_work w = {.plan = p};
     d9d_status st;
 
     pthread_mutex_init(&w.reading, NULL);
@@ -477,12 +482,12 @@ d9d_status d9di_shard_work(const d9di_plan *p, const d9d_log *log, bool *progres
     pthread_cond_init(&w.changed, NULL);
     D9D_TRY_OR(st, make_workers(&w), out);
     d9d_progress_start(&w.progress, log, "shard", "B", total_bytes(p));
-    D9D_TRY_OR(st, d9d_thread_run(w.jobs, (size_t)w.jobs, work, &w), out);
-    st = w.failed ? d9d_err_restore(&w.why) : D9D_OK;
+    D9D_TRY_OR(st, d9d_thread_run(w.jobs, (size_t)w.jobs, unit_work, &w), out);
+    st = w.failed ? d9d_err_restore(&w.error) : D9D_OK;
     if (st == D9D_OK)
         d9d_progress_end(&w.progress);
 out:
     *progressed = w.progressed;
-    release(&w);
+    release_work(&w);
     return st;
 }

@@ -14,16 +14,16 @@ static bool is_begun(const char *dir)
 
 static const d9d_outdir_kind dataset_kind = {"dataset", is_whole, is_begun};
 
-d9d_status d9di_workdir_begin(d9d_outdir *o, const char *path, bool replace)
+d9d_status d9di_shard_workdir_open(d9d_outdir *o, const char *path, bool replace)
 {
     D9D_TRY(d9d_outdir_begin(o, path, D9D_OUTDIR_KEEP | (replace ? D9D_OUTDIR_REPLACE : 0),
                              &dataset_kind));
     D9D_TRY(d9d_outdir_lock(o));
-    d9d_fs_sweep_in(o->tmp);
+    d9d_fs_remove_stale_in(o->tmp);
     return D9D_OK;
 }
 
-d9d_status d9di_workdir_clear(const d9d_outdir *o)
+d9d_status d9di_shard_workdir_clear(const d9d_outdir *o)
 {
     d9d_arena arena = {0};
     d9d_fs_names names;
@@ -40,7 +40,7 @@ out:
     return st;
 }
 
-void d9di_workdir_release(d9d_outdir *o, bool keep)
+void d9di_shard_workdir_release(d9d_outdir *o, bool keep)
 {
     o->keep = keep || o->lock == 0;
     d9d_outdir_release(o);

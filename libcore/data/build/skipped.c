@@ -4,39 +4,39 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const reasons[D9D_BAD_REASONS] = {
-    [D9D_BAD_UTF8] = "not_utf8",          [D9D_BAD_JSON] = "not_json",
-    [D9D_BAD_MEMBER] = "no_member",       [D9D_BAD_VALUE] = "bad_value",
-    [D9D_BAD_CHAT] = "chat_not_rendered", [D9D_BAD_TEXT] = "not_tokenized"};
+static const char *const reason_names[D9D_SHARD_BAD_REASONS] = {
+    [D9D_SHARD_BAD_UTF8] = "not_utf8",          [D9D_SHARD_BAD_JSON] = "not_json",
+    [D9D_SHARD_BAD_MEMBER] = "no_member",       [D9D_SHARD_BAD_VALUE] = "bad_value",
+    [D9D_SHARD_BAD_CHAT] = "chat_not_rendered", [D9D_SHARD_BAD_TEXT] = "not_tokenized"};
 
-const char *d9d_bad_record_name(d9d_bad_record reason)
+const char *d9d_shard_bad_record_name(d9d_shard_bad_record reason)
 {
-    return reasons[reason];
+    return reason_names[reason];
 }
 
-d9d_status d9di_skipped_note(d9di_skipped_list *list, const d9di_skipped *s)
+d9d_status d9di_skipped_add(d9di_skipped_list *list, const d9di_skipped *s)
 {
-    return list->len < D9DI_MOST_SKIPPED ? D9D_VEC_PUSH(list, *s) : D9D_OK;
+    return list->len < D9DI_MAX_SKIPPED ? D9D_VEC_PUSH(list, *s) : D9D_OK;
 }
 
-int64_t d9di_skipped_total(const int64_t counts[D9D_BAD_REASONS])
+int64_t d9di_skipped_total(const int64_t counts[D9D_SHARD_BAD_REASONS])
 {
     int64_t n = 0;
 
-    for (size_t i = 0; i < D9D_BAD_REASONS; i++)
+    for (size_t i = 0; i < D9D_SHARD_BAD_REASONS; i++)
         n += counts[i];
     return n;
 }
 
 /* --- counts ----------------------------------------------------------------------------------- */
 
-json_t *d9di_skipped_counts_json(const int64_t counts[D9D_BAD_REASONS])
+json_t *d9di_skipped_counts_json(const int64_t counts[D9D_SHARD_BAD_REASONS])
 {
     json_t *v = json_object();
     int bad = v == NULL;
 
-    for (size_t i = 0; i < D9D_BAD_REASONS && !bad; i++)
-        bad = json_object_set_new(v, reasons[i], json_integer(counts[i]));
+    for (size_t i = 0; i < D9D_SHARD_BAD_REASONS && !bad; i++)
+        bad = json_object_set_new(v, reason_names[i], json_integer(counts[i]));
     if (!bad)
         return v;
     json_decref(v);
@@ -44,21 +44,22 @@ json_t *d9di_skipped_counts_json(const int64_t counts[D9D_BAD_REASONS])
 }
 
 d9d_status d9di_skipped_counts_parse(const json_t *v, const char *where,
-                                     int64_t counts[D9D_BAD_REASONS])
+                                     int64_t counts[D9D_SHARD_BAD_REASONS])
 {
-    memset(counts, 0, D9D_BAD_REASONS * sizeof(*counts));
-    for (size_t i = 0; v && !json_is_null(v) && i < D9D_BAD_REASONS; i++)
-        D9D_TRY(d9d_json_get_i64(v, where, reasons[i], 0, INT64_MAX / 65536, &counts[i]));
+    memset(counts, 0, D9D_SHARD_BAD_REASONS * sizeof(*counts));
+    for (size_t i = 0; v && !json_is_null(v) && i < D9D_SHARD_BAD_REASONS; i++)
+        D9D_TRY(d9d_json_get_i64(v, where, reason_names[i], 0, INT64_MAX / 65536, &counts[i]));
     return D9D_OK;
 }
 
-d9d_status d9di_skipped_counts_print(const int64_t counts[D9D_BAD_REASONS], d9d_buf *out)
+d9d_status d9di_skipped_counts_print(const int64_t counts[D9D_SHARD_BAD_REASONS], d9d_buf *out)
 {
     const char *between = "";
 
-    for (size_t i = 0; i < D9D_BAD_REASONS; i++)
+    for (size_t i = 0; i < D9D_SHARD_BAD_REASONS; i++)
         if (counts[i] > 0) {
-            D9D_TRY(d9d_buf_printf(out, "%s%lld %s", between, (long long)counts[i], reasons[i]));
+            D9D_TRY(
+                d9d_buf_printf(out, "%s%lld %s", between, (long long)counts[i], reason_names[i]));
             between = ", ";
         }
     return D9D_OK;
@@ -77,7 +78,7 @@ json_t *d9di_skipped_list_json(const d9di_skipped_list *list)
         bad = json_array_append_new(
             v, json_pack("{s:I, s:I, s:I, s:I, s:s, s:o}", "source", (json_int_t)s->source, "line",
                          (json_int_t)s->line, "byte", (json_int_t)s->byte, "document",
-                         (json_int_t)s->document, "reason", reasons[s->reason], "error",
+                         (json_int_t)s->document, "reason", reason_names[s->reason], "error",
                          d9d_json_str(s->error)));
     }
     if (!bad)
@@ -86,14 +87,14 @@ json_t *d9di_skipped_list_json(const d9di_skipped_list *list)
     return NULL;
 }
 
-static d9d_status parse_reason(const json_t *v, const char *where, d9d_bad_record *out)
+static d9d_status parse_reason(const json_t *v, const char *where, d9d_shard_bad_record *out)
 {
     const char *name;
 
     D9D_TRY(d9d_json_get_str(v, where, "reason", &name));
-    for (int i = 0; i < D9D_BAD_REASONS; i++)
-        if (strcmp(name, reasons[i]) == 0) {
-            *out = (d9d_bad_record)i;
+    for (int i = 0; i < D9D_SHARD_BAD_REASONS; i++)
+        if (strcmp(name, reason_names[i]) == 0) {
+            *out = (d9d_shard_bad_record)i;
             return D9D_OK;
         }
     return D9D_FAIL(D9D_EFORMAT, "%s: skipped: \"%.40s\" is no reason", where, name);
@@ -113,7 +114,7 @@ d9d_status d9di_skipped_list_parse(const json_t *v, const char *where, d9di_skip
         D9D_TRY(parse_reason(x, where, &s.reason));
         D9D_TRY(d9d_json_get_str(x, where, "error", &error));
         snprintf(s.error, sizeof(s.error), "%s", error);
-        D9D_TRY(d9di_skipped_note(out, &s));
+        D9D_TRY(d9di_skipped_add(out, &s));
     }
     return D9D_OK;
 }
@@ -125,7 +126,7 @@ d9d_status d9di_skipped_print(const d9di_skipped *s, const char *source, d9d_buf
     D9D_TRY(s->document >= 0 ? d9d_buf_printf(out, ", \"document\": %lld", (long long)s->document)
                              : d9d_buf_printf(out, ", \"line\": %lld, \"byte\": %lld",
                                               (long long)s->line, (long long)s->byte));
-    D9D_TRY(d9d_buf_printf(out, ", \"reason\": \"%s\", \"error\": ", reasons[s->reason]));
+    D9D_TRY(d9d_buf_printf(out, ", \"reason\": \"%s\", \"error\": ", reason_names[s->reason]));
     D9D_TRY(d9d_json_put_str(out, s->error, strlen(s->error)));
     return d9d_buf_append(out, "}\n", 2);
 }

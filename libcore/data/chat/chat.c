@@ -49,11 +49,11 @@ static d9d_status load_roles(d9di_chat *c, const char *path)
             to->list[i].trains[train[k]] = true;
         D9D_TRY(check_tokens(c, path, &roles[i]));
     }
-    to->system = d9di_chat_role_named(to, "system", strlen("system"));
+    to->system = d9di_chat_find_role(to, "system", strlen("system"));
     return D9D_OK;
 }
 
-static d9d_status load(d9di_chat *c, const char *path)
+static d9d_status load_template(d9di_chat *c, const char *path)
 {
     json_t *doc = NULL;
     d9d_buf text = {0};
@@ -78,7 +78,7 @@ d9d_status d9di_chat_load(const char *path, const d9d_tokenizer *tok, d9di_chat 
     if (!c)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", path);
     c->tok = tok;
-    st = load(c, path);
+    st = load_template(c, path);
     if (st != D9D_OK) {
         d9di_chat_free(c);
         return d9d_err_pass(st, __FILE__, __LINE__);
@@ -103,31 +103,31 @@ d9d_hash d9di_chat_hash(const d9di_chat *c)
 /* --- encoding ----------------------------------------------------------------------------------
  */
 
-static d9d_status encode_text(const d9di_chat *c, d9d_tokenizer_scratch *s, d9di_rendering *r,
-                              d9d_ids *ids)
+static d9d_status encode_text(const d9di_chat *c, d9d_tokenizer_scratch *s, d9di_chat_rendering *r,
+                              d9d_token_ids *ids)
 {
     return d9di_tokenizer_encode_zones(c->tok, s, r->text.len ? r->text.data : "", r->text.len,
                                        r->zones.data, r->zones.len, ids, &r->spans);
 }
 
-/* Labels of ids from `from` on: those of which a byte is trained, until shift() makes them the
- * next ones. */
-static d9d_status put_labels(const d9di_rendering *r, const d9d_ids *ids, size_t from,
-                             d9di_labels *labels)
+/* Labels of ids from `from` on: those of which a byte is trained, until shift_labels() makes them
+ * the next ones. */
+static d9d_status append_labels(const d9di_chat_rendering *r, const d9d_token_ids *ids, size_t from,
+                                d9di_token_labels *labels)
 {
     size_t run = 0;
 
     D9D_TRY(D9D_VEC_RESERVE(labels, r->spans.len));
     for (size_t i = 0; i < r->spans.len; i++) {
-        const d9di_origin *span = &r->spans.data[i];
+        const d9di_alignment *span = &r->spans.data[i];
         bool trained = false;
 
-        while (run < r->runs.len && r->runs.data[run].end <= span->from)
+        while (run < r->loss_spans.len && r->loss_spans.data[run].end <= span->from)
             run++;
-        for (size_t k = run; k < r->runs.len && !trained; k++) {
-            if (k > run && r->runs.data[k - 1].end >= span->to)
+        for (size_t k = run; k < r->loss_spans.len && !trained; k++) {
+            if (k > run && r->loss_spans.data[k - 1].end >= span->to)
                 break;
-            trained = r->runs.data[k].trained;
+            trained = r->loss_spans.data[k].trained;
         }
         labels->data[labels->len++] = trained ? (int32_t)ids->data[from + i] : -100;
     }
@@ -135,7 +135,7 @@ static d9d_status put_labels(const d9di_rendering *r, const d9d_ids *ids, size_t
 }
 
 /* Labels become those of the next token; the last token is but a target. */
-static void shift(d9d_ids *ids, d9di_labels *labels, size_t from)
+static void shift_labels(d9d_token_ids *ids, d9di_token_labels *labels, size_t from)
 {
     const size_t n = ids->len - from;
     int32_t *l = labels->data + (labels->len - n);
@@ -151,36 +151,37 @@ static void shift(d9d_ids *ids, d9di_labels *labels, size_t from)
 
 /* Where the ids and labels of a chat go. */
 struct output {
-    d9d_ids *ids;
-    d9di_labels *labels;
+    d9d_token_ids *ids;
+    d9di_token_labels *labels;
     size_t ids_before, labels_before;
 };
 
 /* The first n messages, in place of what was put out. */
-static d9d_status encode_turns(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                               size_t n, d9di_rendering *room, struct output *o,
+static d9d_status encode_turns(const d9di_chat *c, d9d_tokenizer_scratch *s,
+                               const d9di_chat_messages *m, size_t n,
+                               d9di_chat_rendering *rendering, struct output *o,
                                d9di_jsonl_error *error)
 {
     o->ids->len = o->ids_before;
     o->labels->len = o->labels_before;
-    D9D_TRY(d9di_chat_render(&c->roles, m, n, NULL, room, error));
-    D9D_TRY(encode_text(c, s, room, o->ids));
-    D9D_TRY(put_labels(room, o->ids, o->ids_before, o->labels));
-    shift(o->ids, o->labels, o->ids_before);
+    D9D_TRY(d9di_chat_render(&c->roles, m, n, NULL, rendering, error));
+    D9D_TRY(encode_text(c, s, rendering, o->ids));
+    D9D_TRY(append_labels(rendering, o->ids, o->ids_before, o->labels));
+    shift_labels(o->ids, o->labels, o->ids_before);
     return D9D_OK;
 }
 
-static int64_t positions(const struct output *o)
+static int64_t count_positions(const struct output *o)
 {
     return (int64_t)(o->ids->len - o->ids_before);
 }
 
 /* The most first messages of the rendered chat whose tokens may fit. */
-static size_t most_turns(const d9di_rendering *r, int64_t most)
+static size_t max_fitting_turns(const d9di_chat_rendering *r, int64_t max_positions)
 {
     size_t turns = 0;
 
-    for (size_t i = 0; i < r->spans.len && i <= (size_t)most; i++)
+    for (size_t i = 0; i < r->spans.len && i <= (size_t)max_positions; i++)
         while (turns < r->ends.len && r->spans.data[i].to >= r->ends.data[turns])
             turns++;
     return turns;
@@ -188,77 +189,84 @@ static size_t most_turns(const d9di_rendering *r, int64_t most)
 
 /* room->targets: how many targets each message of the rendered chat has.  A label is of the token
  * behind its own, so the first token is no target. */
-static d9d_status count_targets(const struct output *o, d9di_rendering *room)
+static d9d_status count_targets(const struct output *o, d9di_chat_rendering *rendering)
 {
     const int32_t *labels = o->labels->data + o->labels_before;
     const size_t n = o->labels->len - o->labels_before;
     size_t turn = 0;
 
-    D9D_TRY(D9D_VEC_RESERVE(&room->targets, room->ends.len));
-    room->targets.len = room->ends.len;
-    for (size_t i = 0; i < room->ends.len; i++)
-        room->targets.data[i] = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&rendering->targets, rendering->ends.len));
+    rendering->targets.len = rendering->ends.len;
+    for (size_t i = 0; i < rendering->ends.len; i++)
+        rendering->targets.data[i] = 0;
     for (size_t i = 0; i < n; i++) {
-        while (turn + 1 < room->ends.len && room->spans.data[i + 1].to > room->ends.data[turn])
+        while (turn + 1 < rendering->ends.len &&
+               rendering->spans.data[i + 1].to > rendering->ends.data[turn])
             turn++;
-        room->targets.data[turn] += labels[i] != -100;
+        rendering->targets.data[turn] += labels[i] != -100;
     }
     return D9D_OK;
 }
 
-static bool is_trained(const d9di_chat *c, const d9di_messages *m, size_t i)
+static bool is_trained(const d9di_chat *c, const d9di_chat_messages *m, size_t i)
 {
-    const d9di_span name = m->list.data[i].role;
-    const d9di_chat_speaker *role = d9di_chat_role_named(&c->roles, m->text.data + name.at, name.n);
+    const d9di_chat_span name = m->list.data[i].role;
+    const d9di_chat_speaker *role =
+        d9di_chat_find_role(&c->roles, m->text.data + name.offset, name.n);
 
     return role->from->train.n > 0 && !m->list.data[i].untrained;
 }
 
 /* The last tokens of a chat that is too long go, by whole turns.  What is left is rendered anew, as
  * a template may treat a last turn as no other; lost is what the turns that go had. */
-static d9d_status shorten(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                          int64_t most, d9di_rendering *room, struct output *o,
-                          d9di_chat_lost *lost, d9di_jsonl_error *error)
+static d9d_status truncate_turns(const d9di_chat *c, d9d_tokenizer_scratch *s,
+                                 const d9di_chat_messages *m, int64_t max_positions,
+                                 d9di_chat_rendering *rendering, struct output *o,
+                                 d9di_chat_truncation *lost, d9di_jsonl_error *error)
 {
-    const size_t fit = most_turns(room, most);
+    const size_t fit = max_fitting_turns(rendering, max_positions);
     size_t n = fit < m->list.len ? fit : m->list.len - 1;
 
-    D9D_TRY(count_targets(o, room));
+    D9D_TRY(count_targets(o, rendering));
     for (; n > 0; n--) {
         if (!is_trained(c, m, n - 1))
             continue;
-        D9D_TRY(encode_turns(c, s, m, n, room, o, error));
-        if (positions(o) > 0 && positions(o) <= most)
+        D9D_TRY(encode_turns(c, s, m, n, rendering, o, error));
+        if (count_positions(o) > 0 && count_positions(o) <= max_positions)
             break;
     }
     if (n == 0) {
         o->ids->len = o->ids_before;
         o->labels->len = o->labels_before;
     }
-    *lost = (d9di_chat_lost){n == 0, (int64_t)(m->list.len - n), 0};
-    for (size_t i = n; i < room->targets.len; i++)
-        lost->targets += room->targets.data[i];
+    *lost = (d9di_chat_truncation){n == 0, (int64_t)(m->list.len - n), 0};
+    for (size_t i = n; i < rendering->targets.len; i++)
+        lost->targets += rendering->targets.data[i];
     return D9D_OK;
 }
 
-d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            int64_t most, d9di_rendering *room, d9d_ids *ids, d9di_labels *labels,
-                            d9di_chat_lost *lost, d9di_jsonl_error *error)
+d9d_status d9di_chat_encode(const d9di_chat *c, d9d_tokenizer_scratch *s,
+                            const d9di_chat_messages *m, int64_t max_positions,
+                            d9di_chat_rendering *rendering, d9d_token_ids *ids,
+                            d9di_token_labels *labels, d9di_chat_truncation *lost,
+                            d9di_jsonl_error *error)
 {
     struct output o = {ids, labels, ids->len, labels->len};
 
-    *lost = (d9di_chat_lost){false, 0, 0};
-    D9D_TRY(encode_turns(c, s, m, m->list.len, room, &o, error));
-    return most > 0 && positions(&o) > most ? shorten(c, s, m, most, room, &o, lost, error)
-                                            : D9D_OK;
+    *lost = (d9di_chat_truncation){false, 0, 0};
+    D9D_TRY(encode_turns(c, s, m, m->list.len, rendering, &o, error));
+    return max_positions > 0 && count_positions(&o) > max_positions
+               ? truncate_turns(c, s, m, max_positions, rendering, &o, lost, error)
+               : D9D_OK;
 }
 
-d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const d9di_messages *m,
-                            const char *speaker, bool no_thoughts, d9di_rendering *room,
-                            d9d_ids *ids, d9di_jsonl_error *error)
+d9d_status d9di_chat_encode_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s,
+                                   const d9di_chat_messages *m, const char *speaker,
+                                   bool no_thoughts, d9di_chat_rendering *rendering,
+                                   d9d_token_ids *ids, d9di_jsonl_error *error)
 {
-    const d9di_chat_next next = {d9di_chat_role_named(&c->roles, speaker, strlen(speaker)),
-                                 no_thoughts};
+    const d9di_chat_next_turn next = {d9di_chat_find_role(&c->roles, speaker, strlen(speaker)),
+                                      no_thoughts};
 
     if (next.role == NULL)
         return D9D_FAIL(D9D_ECONFIG, "the role \"%s\" is not in the template", speaker);
@@ -267,6 +275,6 @@ d9d_status d9di_chat_prompt(const d9di_chat *c, d9d_tokenizer_scratch *s, const 
                         "the template says of no thoughts of the role \"%s\", so "
                         "they cannot be left out",
                         speaker);
-    D9D_TRY(d9di_chat_render(&c->roles, m, m->list.len, &next, room, error));
-    return encode_text(c, s, room, ids);
+    D9D_TRY(d9di_chat_render(&c->roles, m, m->list.len, &next, rendering, error));
+    return encode_text(c, s, rendering, ids);
 }

@@ -4,27 +4,27 @@
 #include <stdio.h>
 #include <string.h>
 
-struct render {
+struct render_state {
     const d9di_chat_roles *roles;
-    const d9di_messages *from;
+    const d9di_chat_messages *from;
     size_t n;                         /* messages */
     const d9di_chat_speaker *speaker; /* of the last message; NULL: none */
-    d9di_rendering *out;
+    d9di_chat_rendering *out;
     bool untrained; /* whatever its role says */
 };
 
-void d9di_rendering_release(d9di_rendering *r)
+void d9di_chat_rendering_release(d9di_chat_rendering *r)
 {
     d9d_buf_release(&r->text);
     D9D_VEC_RELEASE(&r->zones);
-    D9D_VEC_RELEASE(&r->runs);
+    D9D_VEC_RELEASE(&r->loss_spans);
     D9D_VEC_RELEASE(&r->ends);
     D9D_VEC_RELEASE(&r->spans);
     D9D_VEC_RELEASE(&r->targets);
 }
 
-const d9di_chat_speaker *d9di_chat_role_named(const d9di_chat_roles *roles, const char *name,
-                                              size_t n)
+const d9di_chat_speaker *d9di_chat_find_role(const d9di_chat_roles *roles, const char *name,
+                                             size_t n)
 {
     for (size_t i = 0; i < roles->n; i++) {
         const char *own = roles->list[i].from->name;
@@ -38,19 +38,19 @@ const d9di_chat_speaker *d9di_chat_role_named(const d9di_chat_roles *roles, cons
 /* --- words ----------------------------------------------------------------------------------- */
 
 /* A part of a message. */
-struct words {
+struct text_view {
     const char *text;
     size_t n;
 };
 
-static struct words without_leading(struct words w)
+static struct text_view trim_leading(struct text_view w)
 {
     while (w.n > 0 && w.text[0] == '\n')
-        w = (struct words){w.text + 1, w.n - 1};
+        w = (struct text_view){w.text + 1, w.n - 1};
     return w;
 }
 
-static struct words without_trailing(struct words w)
+static struct text_view trim_trailing(struct text_view w)
 {
     while (w.n > 0 && w.text[w.n - 1] == '\n')
         w.n--;
@@ -58,25 +58,25 @@ static struct words without_trailing(struct words w)
 }
 
 /* What is in front of the first `mark`; all of it where there is none. */
-static struct words before_first(struct words w, const char *mark)
+static struct text_view before_first(struct text_view w, const char *mark)
 {
     const char *at = *mark ? memmem(w.text, w.n, mark, strlen(mark)) : NULL;
 
-    return at ? (struct words){w.text, (size_t)(at - w.text)} : w;
+    return at ? (struct text_view){w.text, (size_t)(at - w.text)} : w;
 }
 
 /* What is behind the last `mark`; all of it where there is none. */
-static struct words behind_last(struct words w, const char *mark)
+static struct text_view after_last(struct text_view w, const char *mark)
 {
     const size_t len = strlen(mark);
     const char *at;
 
     while (len > 0 && (at = memmem(w.text, w.n, mark, len)) != NULL)
-        w = (struct words){at + len, w.n - (size_t)(at + len - w.text)};
+        w = (struct text_view){at + len, w.n - (size_t)(at + len - w.text)};
     return w;
 }
 
-static bool begins_and_ends(struct words w, const char *prefix, const char *suffix)
+static bool begins_and_ends(struct text_view w, const char *prefix, const char *suffix)
 {
     const size_t a = strlen(prefix), b = strlen(suffix);
 
@@ -86,56 +86,57 @@ static bool begins_and_ends(struct words w, const char *prefix, const char *suff
 
 /* --- text ------------------------------------------------------------------------------------ */
 
-static d9d_status put(struct render *r, const char *text, size_t n, bool trained)
+static d9d_status append_text(struct render_state *r, const char *text, size_t n, bool trained)
 {
-    d9di_rendering *o = r->out;
+    d9di_chat_rendering *o = r->out;
 
     if (n == 0)
         return D9D_OK;
     trained = trained && !r->untrained;
     D9D_TRY(d9d_buf_append(&o->text, text, n));
-    if (o->runs.len == 0 || o->runs.data[o->runs.len - 1].trained != trained)
-        D9D_TRY(D9D_VEC_PUSH(&o->runs, ((struct d9di_chat_run){0, trained})));
-    o->runs.data[o->runs.len - 1].end = o->text.len;
+    if (o->loss_spans.len == 0 || o->loss_spans.data[o->loss_spans.len - 1].trained != trained)
+        D9D_TRY(D9D_VEC_PUSH(&o->loss_spans, ((struct d9di_chat_loss_span){0, trained})));
+    o->loss_spans.data[o->loss_spans.len - 1].end = o->text.len;
     return D9D_OK;
 }
 
 /* Text of the template, whose added tokens are tokens; NULL is none. */
-static d9d_status put_template(struct render *r, const char *text, bool trained)
+static d9d_status append_template(struct render_state *r, const char *text, bool trained)
 {
-    d9di_rendering *o = r->out;
+    d9di_chat_rendering *o = r->out;
 
     if (!text || !*text)
         return D9D_OK;
-    D9D_TRY(put(r, text, strlen(text), trained));
+    D9D_TRY(append_text(r, text, strlen(text), trained));
     if (o->zones.len == 0 || !o->zones.data[o->zones.len - 1].added)
-        D9D_TRY(D9D_VEC_PUSH(&o->zones, ((d9di_zone){0, true})));
+        D9D_TRY(D9D_VEC_PUSH(&o->zones, ((d9di_tokenizer_zone){0, true})));
     o->zones.data[o->zones.len - 1].end = o->text.len;
     return D9D_OK;
 }
 
 /* Text of a message, in which nothing is an added token, or which is one. */
-static d9d_status put_given(struct render *r, const char *text, size_t n, bool added, bool trained)
+static d9d_status append_message_text(struct render_state *r, const char *text, size_t n,
+                                      bool added, bool trained)
 {
     if (n == 0)
         return D9D_OK;
-    D9D_TRY(put(r, text, n, trained));
-    return D9D_VEC_PUSH(&r->out->zones, ((d9di_zone){r->out->text.len, added}));
+    D9D_TRY(append_text(r, text, n, trained));
+    return D9D_VEC_PUSH(&r->out->zones, ((d9di_tokenizer_zone){r->out->text.len, added}));
 }
 
-static const char *text_of(const struct render *r, d9di_span s)
+static const char *span_text(const struct render_state *r, d9di_chat_span s)
 {
-    return (r->from->text.data ? r->from->text.data : "") + s.at;
+    return (r->from->text.data ? r->from->text.data : "") + s.offset;
 }
 
-static d9d_status put_span(struct render *r, d9di_span s, bool trained)
+static d9d_status append_span(struct render_state *r, d9di_chat_span s, bool trained)
 {
-    return put_given(r, text_of(r, s), s.n, false, trained);
+    return append_message_text(r, span_text(r, s), s.n, false, trained);
 }
 
 /* The first of the role's tokens in the text, the longest where several begin, of *len bytes; n
  * when there is none. */
-static size_t find_token(const d9d_chat_role *role, const char *text, size_t n, size_t *len)
+static size_t find_role_token(const d9d_chat_role *role, const char *text, size_t n, size_t *len)
 {
     const char *const *names = role->tokens.items;
     size_t best = n;
@@ -154,27 +155,27 @@ static size_t find_token(const d9d_chat_role *role, const char *text, size_t n, 
     return best;
 }
 
-static d9d_status put_content(struct render *r, const d9d_chat_role *role, struct words w,
-                              bool trained)
+static d9d_status append_content(struct render_state *r, const d9d_chat_role *role,
+                                 struct text_view w, bool trained)
 {
     while (w.n > 0) {
         size_t token;
-        const size_t before = find_token(role, w.text, w.n, &token);
+        const size_t before = find_role_token(role, w.text, w.n, &token);
 
-        D9D_TRY(put_given(r, w.text, before, false, trained));
-        D9D_TRY(put_given(r, w.text + before, token, true, trained));
-        w = (struct words){w.text + before + token, w.n - before - token};
+        D9D_TRY(append_message_text(r, w.text, before, false, trained));
+        D9D_TRY(append_message_text(r, w.text + before, token, true, trained));
+        w = (struct text_view){w.text + before + token, w.n - before - token};
     }
     return D9D_OK;
 }
 
 /* Whether more than newlines is behind the last of the role's tokens. */
-static bool says_something(const d9d_chat_role *role, struct words w)
+static bool has_more_text(const d9d_chat_role *role, struct text_view w)
 {
     size_t token = w.n, before = 0;
 
-    while (token > 0 && (before = find_token(role, w.text, w.n, &token)) < w.n)
-        w = (struct words){w.text + before + token, w.n - before - token};
+    while (token > 0 && (before = find_role_token(role, w.text, w.n, &token)) < w.n)
+        w = (struct text_view){w.text + before + token, w.n - before - token};
     while (w.n > 0 && w.text[w.n - 1] == '\n')
         w.n--;
     return w.n > 0;
@@ -183,190 +184,192 @@ static bool says_something(const d9d_chat_role *role, struct words w)
 /* --- thoughts -------------------------------------------------------------------------------- */
 
 /* What a message of a role says. */
-struct speech {
-    struct words thoughts, content;
+struct message_body {
+    struct text_view thoughts, content;
     bool thinks; /* they are rendered */
 };
 
 /* Whether message i is behind the last message that thoughts are left out in front of. */
-static bool is_behind(const struct render *r, const d9d_chat_thoughts *t, size_t i)
+static bool keeps_thoughts(const struct render_state *r, const d9d_chat_thoughts *t, size_t i)
 {
     const bool some = *t->unless_prefix || *t->unless_suffix;
 
     if (!t->behind)
         return true;
     for (size_t k = r->n; k-- > 0;) {
-        const d9di_message *m = &r->from->list.data[k];
-        const struct words content = {text_of(r, m->content), m->content.n};
+        const d9di_chat_message *m = &r->from->list.data[k];
+        const struct text_view content = {span_text(r, m->content), m->content.n};
 
         if (m->role.n == strlen(t->behind) &&
-            memcmp(text_of(r, m->role), t->behind, m->role.n) == 0 &&
+            memcmp(span_text(r, m->role), t->behind, m->role.n) == 0 &&
             !(some && begins_and_ends(content, t->unless_prefix, t->unless_suffix)))
             return i > k;
     }
     return false;
 }
 
-static struct speech speech_of(const struct render *r, const d9d_chat_thoughts *t, size_t i)
+static struct message_body split_thoughts(const struct render_state *r, const d9d_chat_thoughts *t,
+                                          size_t i)
 {
-    const d9di_message *m = &r->from->list.data[i];
-    struct speech s = {.content = {text_of(r, m->content), m->content.n}};
+    const d9di_chat_message *m = &r->from->list.data[i];
+    struct message_body s = {.content = {span_text(r, m->content), m->content.n}};
     bool empty;
 
     if (!t)
         return s;
     if (m->has_thoughts) {
-        s.thoughts = (struct words){text_of(r, m->thoughts), m->thoughts.n};
+        s.thoughts = (struct text_view){span_text(r, m->thoughts), m->thoughts.n};
     } else if (*t->end && before_first(s.content, t->end).n < s.content.n) {
-        s.thoughts = without_leading(
-            behind_last(without_trailing(before_first(s.content, t->end)), t->begin));
-        s.content = without_leading(behind_last(s.content, t->end));
+        s.thoughts =
+            trim_leading(after_last(trim_trailing(before_first(s.content, t->end)), t->begin));
+        s.content = trim_leading(after_last(s.content, t->end));
     }
     empty = t->empty == D9D_CHAT_EMPTY_ALWAYS || (t->empty == D9D_CHAT_EMPTY_LAST && i + 1 == r->n);
-    s.thinks = (s.thoughts.n > 0 || empty) && is_behind(r, t, i);
+    s.thinks = (s.thoughts.n > 0 || empty) && keeps_thoughts(r, t, i);
     return s;
 }
 
-static d9d_status put_speech(struct render *r, const d9di_chat_speaker *role,
-                             const struct speech *s)
+static d9d_status append_body(struct render_state *r, const d9di_chat_speaker *role,
+                              const struct message_body *s)
 {
     const d9d_chat_thoughts *t = role->from->thoughts;
     const bool thoughts = role->trains[D9D_CHAT_THOUGHTS];
     const bool content = role->trains[D9D_CHAT_CONTENT];
 
     if (!s->thinks)
-        return put_content(r, role->from, s->content, content);
-    D9D_TRY(put_template(r, t->prefix, thoughts));
-    D9D_TRY(put_content(r, role->from, without_leading(without_trailing(s->thoughts)), thoughts));
-    D9D_TRY(put_template(r, t->suffix, thoughts));
-    return put_content(r, role->from, without_leading(s->content), content);
+        return append_content(r, role->from, s->content, content);
+    D9D_TRY(append_template(r, t->prefix, thoughts));
+    D9D_TRY(append_content(r, role->from, trim_leading(trim_trailing(s->thoughts)), thoughts));
+    D9D_TRY(append_template(r, t->suffix, thoughts));
+    return append_content(r, role->from, trim_leading(s->content), content);
 }
 
 /* --- messages -------------------------------------------------------------------------------- */
 
-static d9d_status put_calls(struct render *r, const d9di_chat_speaker *role, const d9di_message *m,
-                            bool said)
+static d9d_status append_calls(struct render_state *r, const d9di_chat_speaker *role,
+                               const d9di_chat_message *m, bool said)
 {
     const d9d_chat_calls *t = role->from->calls;
     const bool trained = role->trains[D9D_CHAT_CALLS];
 
     for (size_t i = 0; i < m->n_calls; i++) {
-        const d9di_tool_call *call = &r->from->calls.data[m->calls + i];
+        const d9di_chat_tool_call *call = &r->from->calls.data[m->calls + i];
 
         if (i > 0 || said)
-            D9D_TRY(put_template(r, t->between, trained));
-        D9D_TRY(put_template(r, t->prefix, trained));
-        D9D_TRY(put_span(r, call->name, trained));
-        D9D_TRY(put_template(r, t->infix, trained));
-        D9D_TRY(put_span(r, call->arguments, trained));
-        D9D_TRY(put_template(r, t->suffix, trained));
+            D9D_TRY(append_template(r, t->between, trained));
+        D9D_TRY(append_template(r, t->prefix, trained));
+        D9D_TRY(append_span(r, call->name, trained));
+        D9D_TRY(append_template(r, t->infix, trained));
+        D9D_TRY(append_span(r, call->arguments, trained));
+        D9D_TRY(append_template(r, t->suffix, trained));
     }
     return D9D_OK;
 }
 
-static d9d_status put_tools(struct render *r, bool behind_text)
+static d9d_status append_tools(struct render_state *r, bool behind_text)
 {
     const d9d_chat_tools *t = r->roles->from->tools;
     const bool trained = r->roles->system->trains[D9D_CHAT_CONTENT];
 
     if (behind_text)
-        D9D_TRY(put_template(r, t->between, trained));
-    D9D_TRY(put_template(r, t->prefix, trained));
+        D9D_TRY(append_template(r, t->between, trained));
+    D9D_TRY(append_template(r, t->prefix, trained));
     for (size_t i = 0; i < r->from->tools.len; i++) {
-        D9D_TRY(put_template(r, t->each, trained));
-        D9D_TRY(put_span(r, r->from->tools.data[i], trained));
+        D9D_TRY(append_template(r, t->each, trained));
+        D9D_TRY(append_span(r, r->from->tools.data[i], trained));
     }
-    return put_template(r, t->suffix, trained);
+    return append_template(r, t->suffix, trained);
 }
 
 /* What stands between messages of two roles, or of one and none. */
-static d9d_status change_speaker(struct render *r, const d9di_chat_speaker *next)
+static d9d_status change_speaker(struct render_state *r, const d9di_chat_speaker *next)
 {
     if (r->speaker == next)
         return D9D_OK;
     if (r->speaker)
-        D9D_TRY(put_template(r, r->speaker->from->close, false));
+        D9D_TRY(append_template(r, r->speaker->from->close, false));
     if (next)
-        D9D_TRY(put_template(r, next->from->open, false));
+        D9D_TRY(append_template(r, next->from->open, false));
     r->speaker = next;
     return D9D_OK;
 }
 
 /* With the chat's tools if it is the first; `m` NULL is a system message that is not there, its
  * content NULL or the default. */
-static d9d_status put_message(struct render *r, const d9di_chat_speaker *role,
-                              const d9di_message *m, const struct speech *s)
+static d9d_status append_message(struct render_state *r, const d9di_chat_speaker *role,
+                                 const d9di_chat_message *m, const struct message_body *s)
 {
     const bool tools = r->speaker == NULL && r->from->tools.len > 0;
     const bool said =
-        role->from->thoughts ? s->content.n > 0 : says_something(role->from, s->content);
+        role->from->thoughts ? s->content.n > 0 : has_more_text(role->from, s->content);
 
     D9D_TRY(change_speaker(r, role));
-    D9D_TRY(put_template(r, role->from->prefix, role->trains[D9D_CHAT_PREFIX]));
-    D9D_TRY(put_speech(r, role, s));
+    D9D_TRY(append_template(r, role->from->prefix, role->trains[D9D_CHAT_PREFIX]));
+    D9D_TRY(append_body(r, role, s));
     if (tools)
-        D9D_TRY(put_tools(r, s->content.text != NULL));
+        D9D_TRY(append_tools(r, s->content.text != NULL));
     if (m)
-        D9D_TRY(put_calls(r, role, m, said));
-    D9D_TRY(put_template(r, role->from->suffix, role->trains[D9D_CHAT_SUFFIX]));
-    return put_template(r, role->from->after, role->trains[D9D_CHAT_AFTER]);
+        D9D_TRY(append_calls(r, role, m, said));
+    D9D_TRY(append_template(r, role->from->suffix, role->trains[D9D_CHAT_SUFFIX]));
+    return append_template(r, role->from->after, role->trains[D9D_CHAT_AFTER]);
 }
 
-static d9d_status not_rendered(d9di_jsonl_error *error, size_t at, const char *what)
+static d9d_status fail_not_rendered(d9di_jsonl_error *error, size_t at, const char *what)
 {
-    error->at = at;
-    error->reason = D9D_BAD_CHAT;
-    snprintf(error->what, sizeof(error->what), "the template does not say how to render %s", what);
+    error->offset = at;
+    error->reason = D9D_SHARD_BAD_CHAT;
+    snprintf(error->message, sizeof(error->message), "the template does not say how to render %s",
+             what);
     return D9D_EFORMAT;
 }
 
 /* The system message of a chat whose first is of another role. */
-static d9d_status put_default(struct render *r)
+static d9d_status append_default_system(struct render_state *r)
 {
     const char *text = r->roles->from->default_system;
-    const struct speech s = {.content = {text, text ? strlen(text) : 0}};
+    const struct message_body s = {.content = {text, text ? strlen(text) : 0}};
 
-    return text || r->from->tools.len > 0 ? put_message(r, r->roles->system, NULL, &s) : D9D_OK;
+    return text || r->from->tools.len > 0 ? append_message(r, r->roles->system, NULL, &s) : D9D_OK;
 }
 
 /* What the template has no place for. */
-static d9d_status check_message(const struct render *r, const d9di_message *m,
+static d9d_status check_message(const struct render_state *r, const d9di_chat_message *m,
                                 const d9di_chat_speaker *role, d9di_jsonl_error *error)
 {
     if (!role) {
-        error->at = m->at;
-        error->reason = D9D_BAD_CHAT;
-        snprintf(error->what, sizeof(error->what), "the role \"%.*s\" is not in the template",
-                 (int)(m->role.n < 60 ? m->role.n : 60), text_of(r, m->role));
+        error->offset = m->offset;
+        error->reason = D9D_SHARD_BAD_CHAT;
+        snprintf(error->message, sizeof(error->message), "the role \"%.*s\" is not in the template",
+                 (int)(m->role.n < 60 ? m->role.n : 60), span_text(r, m->role));
         return D9D_EFORMAT;
     }
     if (m->n_calls > 0 && !role->from->calls)
-        return not_rendered(error, m->at, "\"tool_calls\" of this role");
+        return fail_not_rendered(error, m->offset, "\"tool_calls\" of this role");
     if (m->thoughts.n > 0 && !role->from->thoughts)
-        return not_rendered(error, m->at, "\"reasoning_content\" of this role");
+        return fail_not_rendered(error, m->offset, "\"reasoning_content\" of this role");
     return D9D_OK;
 }
 
-static d9d_status put_messages(struct render *r, d9di_jsonl_error *error)
+static d9d_status append_messages(struct render_state *r, d9di_jsonl_error *error)
 {
-    const d9di_messages *m = r->from;
+    const d9di_chat_messages *m = r->from;
 
     if (m->tools.len > 0 && !r->roles->from->tools)
-        return not_rendered(error, m->tools_at, "\"tools\"");
-    D9D_TRY(put_template(r, r->roles->from->bos, false));
+        return fail_not_rendered(error, m->tools_offset, "\"tools\"");
+    D9D_TRY(append_template(r, r->roles->from->bos, false));
     for (size_t i = 0; i < r->n; i++) {
-        const d9di_message *x = &m->list.data[i];
+        const d9di_chat_message *x = &m->list.data[i];
         const d9di_chat_speaker *role =
-            d9di_chat_role_named(r->roles, text_of(r, x->role), x->role.n);
+            d9di_chat_find_role(r->roles, span_text(r, x->role), x->role.n);
 
-        struct speech s;
+        struct message_body s;
 
         D9D_TRY(check_message(r, x, role, error));
         if (i == 0 && role != r->roles->system)
-            D9D_TRY(put_default(r));
-        s = speech_of(r, role->from->thoughts, i);
+            D9D_TRY(append_default_system(r));
+        s = split_thoughts(r, role->from->thoughts, i);
         r->untrained = x->untrained;
-        D9D_TRY(put_message(r, role, x, &s));
+        D9D_TRY(append_message(r, role, x, &s));
         r->untrained = false;
         D9D_TRY(D9D_VEC_PUSH(&r->out->ends, r->out->text.len));
     }
@@ -374,25 +377,25 @@ static d9d_status put_messages(struct render *r, d9di_jsonl_error *error)
 }
 
 /* What the role goes on from, behind its empty thoughts where it is not to have any. */
-static d9d_status put_next(struct render *r, const d9di_chat_next *next)
+static d9d_status append_next_turn(struct render_state *r, const d9di_chat_next_turn *next)
 {
     const d9d_chat_role *role = next->role->from;
 
-    D9D_TRY(put_template(r, role->prefix, false));
+    D9D_TRY(append_template(r, role->prefix, false));
     if (!next->no_thoughts)
         return D9D_OK;
-    D9D_TRY(put_template(r, role->thoughts->prefix, false));
-    return put_template(r, role->thoughts->suffix, false);
+    D9D_TRY(append_template(r, role->thoughts->prefix, false));
+    return append_template(r, role->thoughts->suffix, false);
 }
 
-d9d_status d9di_chat_render(const d9di_chat_roles *roles, const d9di_messages *m, size_t n,
-                            const d9di_chat_next *next, d9di_rendering *out,
+d9d_status d9di_chat_render(const d9di_chat_roles *roles, const d9di_chat_messages *m, size_t n,
+                            const d9di_chat_next_turn *next, d9di_chat_rendering *out,
                             d9di_jsonl_error *error)
 {
-    struct render r = {.roles = roles, .from = m, .n = n, .out = out};
+    struct render_state r = {.roles = roles, .from = m, .n = n, .out = out};
 
-    out->text.len = out->zones.len = out->runs.len = out->ends.len = out->spans.len = 0;
-    D9D_TRY(put_messages(&r, error));
+    out->text.len = out->zones.len = out->loss_spans.len = out->ends.len = out->spans.len = 0;
+    D9D_TRY(append_messages(&r, error));
     D9D_TRY(change_speaker(&r, next ? next->role : NULL));
-    return next ? put_next(&r, next) : put_template(&r, roles->from->end, false);
+    return next ? append_next_turn(&r, next) : append_template(&r, roles->from->end, false);
 }

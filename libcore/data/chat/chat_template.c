@@ -4,13 +4,13 @@
 #include <stddef.h>
 #include <string.h>
 
-static const char *const ids[] = {"d9d.chat.v1", NULL};
-static const char *const parts[] = {"prefix", "content",  "suffix", "after",
-                                    "calls",  "thoughts", NULL};
-static const char *const empties[] = {"never", "last", "always", NULL};
+static const char *const schema_names[] = {"d9d.chat.v1", NULL};
+static const char *const field_names[] = {"prefix", "content",  "suffix", "after",
+                                          "calls",  "thoughts", NULL};
+static const char *const empty_names[] = {"never", "last", "always", NULL};
 
-static const d9d_key a_part = {.kind = D9D_KIND_ENUM, .words = parts};
-static const d9d_key a_token = {.kind = D9D_KIND_STR, .min = 1, .max = 1024};
+static const d9d_key field_elem = {.kind = D9D_KIND_ENUM, .names = field_names};
+static const d9d_key token_elem = {.kind = D9D_KIND_STR, .min = 1, .max = 1024};
 
 static const d9d_key calls_keys[] = {
     D9D_KEY_STR(d9d_chat_calls, between, "\"\"", "between calls, and in front of the first"),
@@ -47,7 +47,7 @@ static const d9d_key thoughts_keys[] = {
      .kind = D9D_KIND_ENUM,
      .offset = offsetof(d9d_chat_thoughts, empty),
      .def = "\"never\"",
-     .words = empties,
+     .names = empty_names,
      .doc = "which messages without thoughts are rendered with empty ones"},
     D9D_KEY_END,
 };
@@ -76,20 +76,20 @@ static const d9d_key role_keys[] = {
      .def = "null",
      .table = &calls_table,
      .doc = "how tool_calls are rendered; null: they are an error"},
-    D9D_KEY_LIST(d9d_chat_role, train, "[]", &a_part, "the parts that are targets"),
-    D9D_KEY_LIST(d9d_chat_role, tokens, "[]", &a_token,
+    D9D_KEY_LIST(d9d_chat_role, train, "[]", &field_elem, "the parts that are targets"),
+    D9D_KEY_LIST(d9d_chat_role, tokens, "[]", &token_elem,
                  "added tokens that contents of this role may have; others are text there"),
     D9D_KEY_END,
 };
 static const d9d_table role_table =
     D9D_TABLE(d9d_chat_role, "role", role_keys, "what stands around the content of a message");
-static const d9d_key a_role = {.kind = D9D_KIND_TABLE, .table = &role_table};
+static const d9d_key role_elem = {.kind = D9D_KIND_TABLE, .table = &role_table};
 
 static const d9d_key keys[] = {
     {.name = "schema",
      .kind = D9D_KIND_ENUM,
      .offset = D9D_NO_FIELD,
-     .words = ids,
+     .names = schema_names,
      .doc = "the format"},
     D9D_KEY_STR(d9d_chat_template, bos, "\"\"", "in front of the first message"),
     D9D_KEY_STR(d9d_chat_template, end, "\"\"", "behind the last message"),
@@ -103,7 +103,7 @@ static const d9d_key keys[] = {
      .def = "null",
      .table = &tools_table,
      .doc = "how the tools of a chat are rendered; null: they are an error"},
-    D9D_KEY_LIST(d9d_chat_template, roles, D9D_REQUIRED, &a_role, "who may speak", .min = 1),
+    D9D_KEY_LIST(d9d_chat_template, roles, D9D_REQUIRED, &role_elem, "who may speak", .min = 1),
     D9D_KEY_END,
 };
 
@@ -131,7 +131,7 @@ static d9d_status check_thoughts(const d9d_chat_template *t, const d9d_chat_role
     return D9D_OK;
 }
 
-static d9d_status check(const void *value, const char *path)
+static d9d_status check_template(const void *value, const char *path)
 {
     const d9d_chat_template *t = value;
     const d9d_chat_role *roles = t->roles.items;
@@ -156,4 +156,4 @@ const d9d_table d9d_chat_table = {.name = "chat",
                                   .size = sizeof(d9d_chat_template),
                                   .keys = keys,
                                   .doc = "How messages become text, and which of it is trained.",
-                                  .check = check};
+                                  .check = check_template};

@@ -8,74 +8,74 @@
 #include "data/chat/chat_private.h"
 #include "data/tokenizer/utf8.h"
 
-enum { PIECE = 1 << 20, MAX_LINE = 256 << 20 };
+enum { READ_BYTES = 1 << 20, MAX_LINE = 256 << 20 };
 
 typedef struct reader {
-    const d9d_prompts_how *how;
+    const d9d_prompts_opts *how;
     d9d_prompts *out;
     D9D_VEC(size_t) ends;
     d9d_tokenizer_scratch *scratch;
     d9di_chat *chat;
     d9d_buf text; /* room */
-    d9di_messages messages;
-    d9di_rendering rendering;
-    d9d_ids ids; /* of this line */
-    d9di_labels labels;
+    d9di_chat_messages messages;
+    d9di_chat_rendering rendering;
+    d9d_token_ids ids; /* of this line */
+    d9di_token_labels labels;
     d9di_jsonl_error error;
 } reader;
 
 /* --- one line: a function for each key that it may have ------------------------------------- */
 
-static d9d_status needs_tokenizer(const reader *r, const char *what)
+static d9d_status fail_no_tokenizer(const reader *r, const char *what)
 {
     return r->how->tokenizer != NULL ? D9D_OK : D9D_FAIL(D9D_ECONFIG, "%s needs a tokenizer", what);
 }
 
-static d9d_status text_ids(reader *r, const char *line, size_t n)
+static d9d_status encode_text_line(reader *r, const char *line, size_t n)
 {
-    D9D_TRY(needs_tokenizer(r, "a prompt of text"));
+    D9D_TRY(fail_no_tokenizer(r, "a prompt of text"));
     r->text.len = 0;
-    D9D_TRY(d9di_jsonl_text(line, n, "prompt", &r->text, &r->error));
+    D9D_TRY(d9di_jsonl_get_text(line, n, "prompt", &r->text, &r->error));
     return d9d_tokenizer_encode(r->how->tokenizer, r->scratch, r->text.len > 0 ? r->text.data : "",
                                 r->text.len, &r->ids);
 }
 
-static d9d_status chat_ids(reader *r, const char *line, size_t n)
+static d9d_status encode_chat_line(reader *r, const char *line, size_t n)
 {
-    D9D_TRY(needs_tokenizer(r, "a chat"));
+    D9D_TRY(fail_no_tokenizer(r, "a chat"));
     if (r->chat == NULL)
         return D9D_FAIL(D9D_ECONFIG, "a chat needs a chat template");
-    D9D_TRY(d9di_jsonl_messages(line, n, &r->messages, &r->error));
-    return d9di_chat_prompt(r->chat, r->scratch, &r->messages, r->how->speaker, r->how->no_thoughts,
-                            &r->rendering, &r->ids, &r->error);
+    D9D_TRY(d9di_jsonl_get_messages(line, n, &r->messages, &r->error));
+    return d9di_chat_encode_prompt(r->chat, r->scratch, &r->messages, r->how->speaker,
+                                   r->how->no_thoughts, &r->rendering, &r->ids, &r->error);
 }
 
-static d9d_status given_ids(reader *r, const char *line, size_t n)
+static d9d_status parse_ids_line(reader *r, const char *line, size_t n)
 {
     bool has_labels = false;
 
-    return d9di_jsonl_tokens(line, n, (uint32_t)r->how->vocab, &r->ids, &r->labels, &has_labels,
-                             &r->error);
+    return d9di_jsonl_get_tokens(line, n, (uint32_t)r->how->vocab, &r->ids, &r->labels, &has_labels,
+                                 &r->error);
 }
 
 static const char *const keys[] = {"input_ids", "messages", "prompt", NULL};
-static d9d_status (*const kinds[])(reader *r, const char *line, size_t n) = {given_ids, chat_ids,
-                                                                             text_ids};
+static d9d_status (*const line_readers[])(reader *r, const char *line, size_t n) = {
+    parse_ids_line, encode_chat_line, encode_text_line};
 
-static d9d_status line_read(reader *r, const char *line, size_t n)
+static d9d_status read_line(reader *r, const char *line, size_t n)
 {
     int which;
 
-    D9D_TRY(d9di_jsonl_which(line, n, keys, &which, &r->error));
+    D9D_TRY(d9di_jsonl_find_key(line, n, keys, &which, &r->error));
     if (which >= 0)
-        return kinds[which](r, line, n);
+        return line_readers[which](r, line, n);
     return D9D_FAIL(D9D_EFORMAT, "has no \"prompt\", \"messages\" or \"input_ids\"");
 }
 
 /* --- all lines -------------------------------------------------------------------------------- */
 
 /* The ids of the line behind those of the others. */
-static d9d_status ids_take(reader *r)
+static d9d_status append_ids(reader *r)
 {
     d9d_prompts *p = r->out;
     const size_t n = r->ids.len;
@@ -93,24 +93,24 @@ static d9d_status ids_take(reader *r)
     return D9D_VEC_PUSH(&r->ends, p->ids.len);
 }
 
-static d9d_status line_take(reader *r, const char *line, size_t n)
+static d9d_status add_line(reader *r, const char *line, size_t n)
 {
     const size_t valid = d9d_utf8_valid_up_to(line, n);
     d9d_status st;
 
-    r->error.what[0] = '\0';
+    r->error.message[0] = '\0';
     r->ids.len = r->labels.len = 0;
     if (valid < n)
         return D9D_FAIL(D9D_EFORMAT, "byte %zu is not valid UTF-8", valid);
-    st = line_read(r, line, n);
-    if (st != D9D_OK && r->error.what[0] != '\0')
-        st = D9D_FAIL(st, "byte %zu: %s", r->error.at, r->error.what);
+    st = read_line(r, line, n);
+    if (st != D9D_OK && r->error.message[0] != '\0')
+        st = D9D_FAIL(st, "byte %zu: %s", r->error.offset, r->error.message);
     D9D_TRY(st);
-    return ids_take(r);
+    return append_ids(r);
 }
 
 /* The whole lines of b, and behind the end of the file what is left; `done` of its bytes. */
-static d9d_status lines_take(reader *r, const d9d_buf *b, bool end, int64_t *number, size_t *done)
+static d9d_status add_lines(reader *r, const d9d_buf *b, bool end, int64_t *number, size_t *done)
 {
     while (*done < b->len) {
         const char *line = b->data + *done, *stop = memchr(line, '\n', b->len - *done);
@@ -125,8 +125,8 @@ static d9d_status lines_take(reader *r, const d9d_buf *b, bool end, int64_t *num
         *done += n + (stop != NULL);
         if (strspn(line, " \t\r") >= n)
             continue;
-        mark = *number == 1 ? d9di_utf8_mark(line, n) : 0;
-        st = line_take(r, line + mark, n - mark);
+        mark = *number == 1 ? d9di_utf8_bom(line, n) : 0;
+        st = add_line(r, line + mark, n - mark);
         if (st == D9D_OK)
             continue;
         d9d_err_save(&why, st);
@@ -135,17 +135,17 @@ static d9d_status lines_take(reader *r, const d9d_buf *b, bool end, int64_t *num
     return D9D_OK;
 }
 
-static d9d_status file_read(reader *r, d9di_source_reader *from, d9d_buf *b)
+static d9d_status read_file(reader *r, d9di_input_stream *from, d9d_buf *b)
 {
     int64_t number = 0;
     size_t done = 0, got = 1;
 
     while (got > 0) {
-        D9D_TRY(d9d_buf_reserve(b, PIECE));
-        D9D_TRY(d9di_source_read(from, b->data + b->len, PIECE, &got));
+        D9D_TRY(d9d_buf_reserve(b, READ_BYTES));
+        D9D_TRY(d9di_input_stream_read(from, b->data + b->len, READ_BYTES, &got));
         b->len += got;
         b->data[b->len] = '\0';
-        D9D_TRY(lines_take(r, b, got == 0, &number, &done));
+        D9D_TRY(add_lines(r, b, got == 0, &number, &done));
         if (b->len - done > MAX_LINE)
             return D9D_FAIL(D9D_EFORMAT, "%s: line %lld is longer than %d bytes", r->how->path,
                             (long long)number + 1, MAX_LINE);
@@ -156,7 +156,7 @@ static d9d_status file_read(reader *r, d9di_source_reader *from, d9d_buf *b)
     return D9D_OK;
 }
 
-static d9d_status finish(reader *r)
+static d9d_status finish_prompts(reader *r)
 {
     d9d_prompts *p = r->out;
     d9d_hash h[2];
@@ -174,11 +174,11 @@ static d9d_status finish(reader *r)
     return D9D_OK;
 }
 
-d9d_status d9d_prompts_read(const d9d_prompts_how *how, d9d_prompts *out)
+d9d_status d9d_prompts_read(const d9d_prompts_opts *how, d9d_prompts *out)
 {
     d9d_prompts p = {0};
     reader r = {.how = how, .out = &p};
-    d9di_source_reader *from = NULL;
+    d9di_input_stream *from = NULL;
     d9d_buf lines = {0};
     d9d_status st = D9D_OK;
 
@@ -186,17 +186,17 @@ d9d_status d9d_prompts_read(const d9d_prompts_how *how, d9d_prompts *out)
         D9D_TRY_OR(st, d9d_tokenizer_scratch_create(how->tokenizer, &r.scratch), out);
     if (how->tokenizer != NULL && how->chat_template != NULL)
         D9D_TRY_OR(st, d9di_chat_load(how->chat_template, how->tokenizer, &r.chat), out);
-    D9D_TRY_OR(st, d9di_source_open(how->path, NULL, &from), out);
-    D9D_TRY_OR(st, file_read(&r, from, &lines), out);
-    D9D_TRY_OR(st, finish(&r), out);
+    D9D_TRY_OR(st, d9di_input_stream_open(how->path, NULL, &from), out);
+    D9D_TRY_OR(st, read_file(&r, from, &lines), out);
+    D9D_TRY_OR(st, finish_prompts(&r), out);
     *out = p;
     p = (d9d_prompts){0};
 out:
-    d9di_source_close(from);
+    d9di_input_stream_close(from);
     d9di_chat_free(r.chat);
     d9d_tokenizer_scratch_free(r.scratch);
-    d9di_messages_release(&r.messages);
-    d9di_rendering_release(&r.rendering);
+    d9di_chat_messages_release(&r.messages);
+    d9di_chat_rendering_release(&r.rendering);
     d9d_buf_release(&r.text);
     d9d_buf_release(&lines);
     D9D_VEC_RELEASE(&r.ids);

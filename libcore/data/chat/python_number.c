@@ -10,7 +10,7 @@
 
 enum { DIGITS = 17, DIGITS_PLAIN = 16 }; /* of a double, and of one without an exponent */
 
-static bool is_whole(const char *text, size_t n)
+static bool is_integer(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (text[i] == '.' || text[i] == 'e' || text[i] == 'E')
@@ -19,23 +19,23 @@ static bool is_whole(const char *text, size_t n)
 }
 
 /* The fewest digits that are read as the double again, "d.ddde+xx". */
-static void shortest(double v, char *out, size_t size)
+static void format_shortest(double v, char *out, size_t size)
 {
     int digits = 0;
 
     do
-        d9d_point_format(out, size, "%.*e", digits++, v);
-    while (digits < DIGITS && d9d_point_number(out, NULL) != v);
+        d9d_num_format(out, size, "%.*e", digits++, v);
+    while (digits < DIGITS && d9d_num_parse(out, NULL) != v);
 }
 
-static d9d_status put_double(double v, d9d_buf *out)
+static d9d_status append_double(double v, d9d_buf *out)
 {
     char digits[40], *e;
     int exponent;
 
     if (isinf(v))
         return d9d_buf_printf(out, "%sInfinity", v < 0 ? "-" : "");
-    shortest(v, digits, sizeof(digits));
+    format_shortest(v, digits, sizeof(digits));
     e = strchr(digits, 'e');
     exponent = (int)strtol(e + 1, NULL, 10);
     if (exponent >= -4 && exponent < DIGITS_PLAIN) {
@@ -54,11 +54,11 @@ d9d_status d9di_python_number(const char *text, size_t n, d9d_buf *out)
     d9d_buf copy = {0};
     d9d_status st;
 
-    if (is_whole(text, n))
+    if (is_integer(text, n))
         return n == 2 && memcmp(text, "-0", 2) == 0 ? d9d_buf_append(out, "0", 1)
                                                     : d9d_buf_append(out, text, n);
     D9D_TRY_OR(st, d9d_buf_append(&copy, text, n), out);
-    st = put_double(d9d_point_number(copy.data, NULL), out);
+    st = append_double(d9d_num_parse(copy.data, NULL), out);
 out:
     d9d_buf_release(&copy);
     return st;

@@ -25,8 +25,8 @@ static d9d_status path_in(const d9d_dataset *ds, const char *name, char **out)
     return D9D_FAIL(D9D_ENOMEM, "%s: no memory", ds->dir);
 }
 
-d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *f, uint64_t bytes,
-                                   const d9d_hash *hash)
+d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_dataset_file *f,
+                                   uint64_t bytes, const d9d_hash *hash)
 {
     char have[D9D_HASH_HEX], want[D9D_HASH_HEX];
 
@@ -42,7 +42,7 @@ d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_data_file *
 }
 
 /* The size of a file of the manifest, and of the index the hash. */
-static d9d_status check_file(const d9d_dataset *ds, const d9di_data_file *f)
+static d9d_status check_file_size(const d9d_dataset *ds, const d9di_dataset_file *f)
 {
     const bool is_index = strcmp(f->name, "index.lmdb") == 0;
     char *path = NULL;
@@ -65,7 +65,8 @@ static d9d_status read_manifest(d9d_dataset *ds)
     D9D_TRY(path_in(ds, "manifest.json", &path));
     D9D_TRY_OR(st, d9d_fs_read(path, MAX_MANIFEST, &ds->text), out);
     ds->hash = d9d_hash_bytes(ds->text.data ? ds->text.data : "", ds->text.len);
-    st = d9di_manifest_parse(path, ds->text.data ? ds->text.data : "", ds->text.len, &ds->manifest);
+    st = d9di_dataset_manifest_parse(path, ds->text.data ? ds->text.data : "", ds->text.len,
+                                     &ds->manifest);
 out:
     free(path);
     return st;
@@ -73,7 +74,7 @@ out:
 
 static d9d_status choose_split(d9d_dataset *ds, const char *name)
 {
-    const d9di_manifest *m = &ds->manifest;
+    const d9di_dataset_manifest *m = &ds->manifest;
     char known[256] = "";
     size_t i, at = 0;
 
@@ -91,10 +92,10 @@ static d9d_status choose_split(d9d_dataset *ds, const char *name)
 }
 
 /* Map the file, or note which it is. */
-static d9d_status map_file(d9d_dataset *ds, const char *name, struct d9di_map *out)
+static d9d_status map_file(d9d_dataset *ds, const char *name, struct d9di_dataset_map *out)
 {
-    const size_t bytes = (size_t)d9di_manifest_file(&ds->manifest, name)->bytes;
-    const bool mapped = ds->n_maps < ds->most_maps;
+    const size_t bytes = (size_t)d9di_dataset_manifest_file(&ds->manifest, name)->bytes;
+    const bool mapped = ds->n_maps < ds->max_maps;
     d9d_file file = {.fd = -1};
     struct stat s;
     d9d_status st = D9D_OK;
@@ -108,7 +109,7 @@ static d9d_status map_file(d9d_dataset *ds, const char *name, struct d9di_map *o
     else if (mapped && (p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file.fd, 0)) == MAP_FAILED)
         st = D9D_FAIL(D9D_EIO, "%s: cannot map %zu bytes: %s", out->path, bytes, strerror(errno));
     else
-        *out = (struct d9di_map){p, bytes, out->path, s.st_dev, s.st_ino};
+        *out = (struct d9di_dataset_map){p, bytes, out->path, s.st_dev, s.st_ino};
     ds->n_maps += mapped && st == D9D_OK;
     d9d_file_release(&file);
     return st;
@@ -116,7 +117,7 @@ static d9d_status map_file(d9d_dataset *ds, const char *name, struct d9di_map *o
 
 static d9d_status map_shards(d9d_dataset *ds)
 {
-    const d9di_manifest *m = &ds->manifest;
+    const d9di_dataset_manifest *m = &ds->manifest;
     uint32_t i;
 
     ds->tokens = calloc(m->n_shards, sizeof(*ds->tokens));
@@ -141,13 +142,13 @@ static d9d_status open_index(d9d_dataset *ds)
     d9d_status st;
 
     D9D_TRY(path_in(ds, "index.lmdb", &path));
-    st = d9di_index_open(path, (uint64_t)ds->manifest.samples, &ds->index);
+    st = d9di_dataset_index_open(path, (uint64_t)ds->manifest.samples, &ds->index);
     free(path);
     return st;
 }
 
 /* What d9d-shard has begun, or made with --task, has a plan and no manifest yet. */
-static d9d_status check_whole(const d9d_dataset *ds)
+static d9d_status check_finished(const d9d_dataset *ds)
 {
     char *plan = NULL, *manifest = NULL;
     bool whole = true;
@@ -164,15 +165,15 @@ static d9d_status check_whole(const d9d_dataset *ds)
                             ds->dir);
 }
 
-static d9d_status open_all(d9d_dataset *ds, const char *split)
+static d9d_status open_files(d9d_dataset *ds, const char *split)
 {
     size_t i;
 
-    D9D_TRY(check_whole(ds));
+    D9D_TRY(check_finished(ds));
     D9D_TRY(read_manifest(ds));
     D9D_TRY(choose_split(ds, split));
     for (i = 0; i < ds->manifest.n_files; i++)
-        D9D_TRY(check_file(ds, &ds->manifest.files[i]));
+        D9D_TRY(check_file_size(ds, &ds->manifest.files[i]));
     D9D_TRY(open_index(ds));
     return map_shards(ds);
 }
@@ -189,11 +190,11 @@ d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t most_m
     d9d_status st;
 
     if (ds)
-        ds->most_maps = most_maps;
+        ds->max_maps = most_maps;
     if (!ds || !(ds->dir = strdup(dir)))
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", dir);
     else
-        st = open_all(ds, split);
+        st = open_files(ds, split);
     if (st != D9D_OK) {
         d9d_dataset_close(ds);
         return d9d_err_pass(st, __FILE__, __LINE__);
@@ -202,7 +203,7 @@ d9d_status d9di_dataset_open(const char *dir, const char *split, uint32_t most_m
     return D9D_OK;
 }
 
-static void unmap(struct d9di_map *maps, uint32_t n)
+static void unmap_files(struct d9di_dataset_map *maps, uint32_t n)
 {
     uint32_t i;
 
@@ -221,10 +222,10 @@ void d9d_dataset_close(d9d_dataset *ds)
     if (ds->kind != NULL && ds->kind->close != NULL)
         ds->kind->close(ds->self);
     d9d_tokenizer_free(ds->tokenizer);
-    d9di_index_close(ds->index);
-    unmap(ds->tokens, ds->manifest.n_shards);
-    unmap(ds->labels, ds->manifest.n_shards);
-    d9di_manifest_release(&ds->manifest);
+    d9di_dataset_index_close(ds->index);
+    unmap_files(ds->tokens, ds->manifest.n_shards);
+    unmap_files(ds->labels, ds->manifest.n_shards);
+    d9di_dataset_manifest_release(&ds->manifest);
     d9d_buf_release(&ds->text);
     free(ds->dir);
     free(ds);
@@ -254,7 +255,7 @@ int64_t d9d_dataset_vocab(const d9d_dataset *ds)
 
 int64_t d9d_dataset_max_length(const d9d_dataset *ds)
 {
-    return ds->split->longest + (ds->whole && !ds->manifest.labels);
+    return ds->split->longest + (ds->no_targets && !ds->manifest.labels);
 }
 
 int64_t d9d_dataset_positions(const d9d_dataset *ds)
@@ -299,8 +300,9 @@ d9d_status d9d_dataset_describe(d9d_dataset *ds, d9d_buf *out)
         size_t n;
 
         D9D_TRY_OR(st, d9di_dataset_count_targets(ds, &ds->manifest.splits[i], &targets), out);
-        D9D_TRY_OR(st, d9di_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n),
-                   out);
+        D9D_TRY_OR(
+            st, d9di_dataset_index_get_summary(ds->index, ds->manifest.splits[i].name, &text, &n),
+            out);
         D9D_TRY_OR(st, d9d_json_parse(ds->dir, text, n, &summary), out);
         bad |= json_object_set_new(summary, "targets", json_integer(targets));
         bad |= json_object_set_new(summaries, ds->manifest.splits[i].name, summary);
@@ -322,14 +324,15 @@ bool d9d_dataset_has_labels(const d9d_dataset *ds)
     return ds->manifest.labels;
 }
 
-void d9d_dataset_take_whole(d9d_dataset *ds)
+void d9d_dataset_set_no_targets(d9d_dataset *ds)
 {
-    ds->whole = true;
+    ds->no_targets = true;
 }
 
 /* --- samples --------------------------------------------------------------------------- */
 
-static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9di_index_record *r)
+static d9d_status check_segments(const d9d_dataset *ds, int64_t number,
+                                 const d9di_dataset_index_record *r)
 {
     const uint32_t least = ds->manifest.labels ? 1 : 2;
     uint64_t total = 0;
@@ -350,13 +353,13 @@ static d9d_status check_segments(const d9d_dataset *ds, int64_t number, const d9
 
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
 {
-    const d9di_manifest *m = &ds->manifest;
+    const d9di_dataset_manifest *m = &ds->manifest;
     uint64_t end, has;
-    d9di_index_record r;
+    d9di_dataset_index_record r;
 
-    D9D_TRY(d9di_index_get(ds->index, (uint64_t)number, &r));
+    D9D_TRY(d9di_dataset_index_get(ds->index, (uint64_t)number, &r));
     has = r.shard < m->n_shards ? (uint64_t)m->shard_tokens[r.shard] : 0;
-    if (!d9d_add_u64(r.offset, r.stored, &end) || end > has || r.stored > D9DI_MAX_LENGTH)
+    if (!d9d_checked_add_u64(r.offset, r.stored, &end) || end > has || r.stored > D9DI_MAX_LENGTH)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s/index.lmdb: sample %lld: %u tokens at %llu of shard %u, which has %llu",
                         ds->dir, (long long)number, r.stored, (unsigned long long)r.offset, r.shard,
@@ -364,7 +367,7 @@ d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out)
     D9D_TRY(check_segments(ds, number, &r));
     *out = (d9d_sample){
         .number = number,
-        .length = (int64_t)r.stored - (m->labels || ds->whole ? 0 : r.n_segments),
+        .length = (int64_t)r.stored - (m->labels || ds->no_targets ? 0 : r.n_segments),
         .shard = r.shard,
         .bucket = r.bucket,
         .offset = r.offset,
@@ -380,11 +383,11 @@ d9d_status d9d_dataset_sample(d9d_dataset *ds, int64_t k, d9d_sample *out)
     if (k < 0 || k >= ds->split->samples)
         return D9D_FAIL(D9D_ECONFIG, "%s: sample %lld of the split \"%s\", which has %lld", ds->dir,
                         (long long)k, ds->split->name, (long long)ds->split->samples);
-    return ds->kind != NULL ? d9di_made_sample(ds, k, out)
+    return ds->kind != NULL ? d9di_dataset_synthetic_sample(ds, k, out)
                             : d9di_dataset_sample(ds, ds->split->first + k, out);
 }
 
-static d9d_status check_uncut(const struct d9di_map *m)
+static d9d_status check_not_truncated(const struct d9di_dataset_map *m)
 {
     struct stat s;
 
@@ -395,16 +398,17 @@ static d9d_status check_uncut(const struct d9di_map *m)
                     (long long)s.st_size, m->bytes);
 }
 
-d9d_status d9di_sample_check_uncut(const d9d_dataset *ds, const d9d_sample *s)
+d9d_status d9di_sample_check_not_truncated(const d9d_dataset *ds, const d9d_sample *s)
 {
-    D9D_TRY(check_uncut(&ds->tokens[s->shard]));
-    return ds->manifest.labels ? check_uncut(&ds->labels[s->shard]) : D9D_OK;
+    D9D_TRY(check_not_truncated(&ds->tokens[s->shard]));
+    return ds->manifest.labels ? check_not_truncated(&ds->labels[s->shard]) : D9D_OK;
 }
 
 /* --- their tokens ---------------------------------------------------------------------- */
 
 /* Of a file that is not mapped. */
-static d9d_status read_part(const struct d9di_map *m, uint64_t at, size_t bytes, void **out)
+static d9d_status read_range(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,
+                             void **out)
 {
     d9d_file file = {.fd = -1};
     void *p = malloc(bytes + 1);
@@ -430,37 +434,37 @@ out:
     return st;
 }
 
-static d9d_status part_of(const struct d9di_map *m, uint64_t at, size_t bytes, void **owned,
-                          const void **out)
+static d9d_status get_range(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,
+                            void **owned, const void **out)
 {
     if (m->data) {
         *out = (const char *)m->data + at;
         return D9D_OK;
     }
-    D9D_TRY(read_part(m, at, bytes, owned));
+    D9D_TRY(read_range(m, at, bytes, owned));
     *out = *owned;
     return D9D_OK;
 }
 
-d9d_status d9di_tokens_read(const d9d_dataset *ds, const d9d_sample *s, size_t from, size_t n,
-                            d9di_tokens *out)
+d9d_status d9di_dataset_tokens_read(const d9d_dataset *ds, const d9d_sample *s, size_t from,
+                                    size_t n, d9di_dataset_tokens *out)
 {
     const size_t elem = ds->manifest.wide ? 4 : 2;
     const uint64_t at = s->offset + from;
     const void *labels = NULL;
     d9d_status st;
 
-    *out = (d9di_tokens){.tokens = NULL};
-    st = part_of(&ds->tokens[s->shard], at * elem, n * elem, &out->read[0], &out->tokens);
+    *out = (d9di_dataset_tokens){.tokens = NULL};
+    st = get_range(&ds->tokens[s->shard], at * elem, n * elem, &out->read[0], &out->tokens);
     if (st == D9D_OK && ds->manifest.labels)
-        st = part_of(&ds->labels[s->shard], at * 4, n * 4, &out->read[1], &labels);
+        st = get_range(&ds->labels[s->shard], at * 4, n * 4, &out->read[1], &labels);
     out->labels = labels;
     if (st != D9D_OK)
-        d9di_tokens_release(out);
+        d9di_dataset_tokens_release(out);
     return st;
 }
 
-void d9di_tokens_release(d9di_tokens *t)
+void d9di_dataset_tokens_release(d9di_dataset_tokens *t)
 {
     free(t->read[0]);
     free(t->read[1]);
@@ -468,7 +472,7 @@ void d9di_tokens_release(d9di_tokens *t)
 }
 
 /* Token i of the sample; -1 when it is outside the vocabulary. */
-static int32_t token_at(const d9d_dataset *ds, const d9di_tokens *t, size_t i)
+static int32_t token_at(const d9d_dataset *ds, const d9di_dataset_tokens *t, size_t i)
 {
     const uint32_t id =
         ds->manifest.wide ? ((const uint32_t *)t->tokens)[i] : ((const uint16_t *)t->tokens)[i];
@@ -491,20 +495,21 @@ static d9d_status check_position(const d9d_dataset *ds, const d9d_sample *s, siz
         (unsigned long long)(s->offset + at), s->shard, (long long)ds->manifest.vocab_size);
 }
 
-static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, const d9di_tokens *t,
-                         int32_t *ids, int32_t *labels, int32_t *positions, int32_t *segments)
+static d9d_status expand_segments(const d9d_dataset *ds, const d9d_sample *s,
+                                  const d9di_dataset_tokens *t, int32_t *ids, int32_t *labels,
+                                  int32_t *positions, int32_t *segments)
 {
     size_t at = 0, to = 0;
     uint32_t seg, i;
 
     for (seg = 0; seg < s->n_segments; seg++) {
-        const uint32_t n = s->segments[seg] - (t->labels || ds->whole ? 0 : 1);
+        const uint32_t n = s->segments[seg] - (t->labels || ds->no_targets ? 0 : 1);
 
         for (i = 0; i < n; i++, to++) {
             ids[to] = token_at(ds, t, at + i);
-            labels[to] = t->labels   ? t->labels[at + i]
-                         : ds->whole ? -100
-                                     : token_at(ds, t, at + i + 1);
+            labels[to] = t->labels        ? t->labels[at + i]
+                         : ds->no_targets ? -100
+                                          : token_at(ds, t, at + i + 1);
             positions[to] = (int32_t)i;
             if (segments)
                 segments[to] = (int32_t)seg + 1;
@@ -512,19 +517,19 @@ static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, const d9di_
         }
         at += s->segments[seg];
     }
-    return d9di_sample_check_uncut(ds, s);
+    return d9di_sample_check_not_truncated(ds, s);
 }
 
 d9d_status d9d_sample_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
                              int32_t *labels, int32_t *positions, int32_t *segments)
 {
-    d9di_tokens t;
+    d9di_dataset_tokens t;
     d9d_status st;
 
     if (ds->kind != NULL)
-        return d9di_made_expand(ds, s, ids, labels, positions, segments);
-    D9D_TRY(d9di_tokens_read(ds, s, 0, s->stored, &t));
-    st = expand(ds, s, &t, ids, labels, positions, segments);
-    d9di_tokens_release(&t);
+        return d9di_dataset_synthetic_expand(ds, s, ids, labels, positions, segments);
+    D9D_TRY(d9di_dataset_tokens_read(ds, s, 0, s->stored, &t));
+    st = expand_segments(ds, s, &t, ids, labels, positions, segments);
+    d9di_dataset_tokens_release(&t);
     return st;
 }

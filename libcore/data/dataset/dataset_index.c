@@ -25,7 +25,7 @@ struct stored_record {
 };
 _Static_assert(sizeof(struct stored_record) == 24, "the layout is a promise");
 
-static d9d_status fail(int rc, const char *path, const char *what)
+static d9d_status fail_lmdb(int rc, const char *path, const char *what)
 {
     return D9D_FAIL(rc == ENOMEM                   ? D9D_ENOMEM
                     : rc > 0 || rc == MDB_MAP_FULL ? D9D_EIO
@@ -35,7 +35,7 @@ static d9d_status fail(int rc, const char *path, const char *what)
 
 /* --- writing ------------------------------------------------------------------------- */
 
-struct d9di_index_writer {
+struct d9di_dataset_index_writer {
     MDB_env *env;
     MDB_txn *txn;
     MDB_dbi samples, summary;
@@ -44,20 +44,20 @@ struct d9di_index_writer {
     size_t in_txn; /* bytes */
 };
 
-static d9d_status begin(d9di_index_writer *w)
+static d9d_status txn_begin(d9di_dataset_index_writer *w)
 {
     const int rc = mdb_txn_begin(w->env, NULL, 0, &w->txn);
 
-    return rc ? fail(rc, w->work, "begin a transaction") : D9D_OK;
+    return rc ? fail_lmdb(rc, w->work, "begin a transaction") : D9D_OK;
 }
 
-static d9d_status commit(d9di_index_writer *w)
+static d9d_status txn_commit(d9di_dataset_index_writer *w)
 {
     const int rc = mdb_txn_commit(w->txn);
 
     w->txn = NULL;
     w->in_txn = 0;
-    return rc ? fail(rc, w->work, "commit") : D9D_OK;
+    return rc ? fail_lmdb(rc, w->work, "commit") : D9D_OK;
 }
 
 /* Room for the records with LMDB's overhead: pages half full at worst. */
@@ -68,25 +68,25 @@ static size_t map_size(uint64_t records, uint64_t segments)
     return (size_t)((bytes + 0xfffff) & ~UINT64_C(0xfffff));
 }
 
-static d9d_status open_work(d9di_index_writer *w, size_t size)
+static d9d_status open_work(d9di_dataset_index_writer *w, size_t size)
 {
     int rc;
 
     if ((rc = mdb_env_create(&w->env)) || (rc = mdb_env_set_maxdbs(w->env, 2)) ||
         (rc = mdb_env_set_mapsize(w->env, size)) ||
         (rc = mdb_env_open(w->env, w->work, MDB_NOSUBDIR | MDB_NOLOCK | MDB_NOSYNC, 0666)))
-        return fail(rc, w->work, "create the index");
-    D9D_TRY(begin(w));
+        return fail_lmdb(rc, w->work, "create the index");
+    D9D_TRY(txn_begin(w));
     if ((rc = mdb_dbi_open(w->txn, "samples", MDB_CREATE, &w->samples)) ||
         (rc = mdb_dbi_open(w->txn, "summary", MDB_CREATE, &w->summary)))
-        return fail(rc, w->work, "create the index");
+        return fail_lmdb(rc, w->work, "create the index");
     return D9D_OK;
 }
 
-d9d_status d9di_index_create(const char *dir, const char *path, uint64_t records, uint64_t segments,
-                             d9di_index_writer **out)
+d9d_status d9di_dataset_index_create(const char *dir, const char *path, uint64_t records,
+                                     uint64_t segments, d9di_dataset_index_writer **out)
 {
-    d9di_index_writer *w = calloc(1, sizeof(*w));
+    d9di_dataset_index_writer *w = calloc(1, sizeof(*w));
     d9d_status st;
 
     if (!w || asprintf(&w->work, "%s/index.work", dir) < 0 || !(w->path = strdup(path))) {
@@ -99,11 +99,12 @@ d9d_status d9di_index_create(const char *dir, const char *path, uint64_t records
     *out = w;
     w = NULL;
 out:
-    d9di_index_abandon(w);
+    d9di_dataset_index_abandon(w);
     return st;
 }
 
-d9d_status d9di_index_put(d9di_index_writer *w, uint64_t number, const d9di_index_record *r)
+d9d_status d9di_dataset_index_put(d9di_dataset_index_writer *w, uint64_t number,
+                                  const d9di_dataset_index_record *r)
 {
     const struct stored_record s = {r->shard, r->bucket, r->offset, r->stored, r->n_segments};
     const uint64_t be = htobe64(number);
@@ -118,15 +119,16 @@ d9d_status d9di_index_put(d9di_index_writer *w, uint64_t number, const d9di_inde
     value = (MDB_val){w->value.len, w->value.data};
     rc = mdb_put(w->txn, w->samples, &key, &value, MDB_APPEND);
     if (rc)
-        return fail(rc, w->work, "add a record");
+        return fail_lmdb(rc, w->work, "add a record");
     w->in_txn += sizeof(key_bytes) + w->value.len;
     if (w->in_txn < COMMIT_BYTES)
         return D9D_OK;
-    D9D_TRY(commit(w));
-    return begin(w);
+    D9D_TRY(txn_commit(w));
+    return txn_begin(w);
 }
 
-d9d_status d9di_index_summary(d9di_index_writer *w, const char *split, const char *json, size_t n)
+d9d_status d9di_dataset_index_put_summary(d9di_dataset_index_writer *w, const char *split,
+                                          const char *json, size_t n)
 {
     d9d_buf copy = {0};
     MDB_val key, value;
@@ -138,27 +140,27 @@ d9d_status d9di_index_summary(d9di_index_writer *w, const char *split, const cha
     key = (MDB_val){copy.len - n, copy.data};
     value = (MDB_val){n, copy.data + key.mv_size};
     rc = mdb_put(w->txn, w->summary, &key, &value, 0);
-    st = rc ? fail(rc, w->work, "add a summary") : D9D_OK;
+    st = rc ? fail_lmdb(rc, w->work, "add a summary") : D9D_OK;
 out:
     d9d_buf_release(&copy);
     return st;
 }
 
-d9d_status d9di_index_finish(d9di_index_writer *w)
+d9d_status d9di_dataset_index_finish(d9di_dataset_index_writer *w)
 {
     d9d_status st;
 
-    D9D_TRY_OR(st, commit(w), out);
+    D9D_TRY_OR(st, txn_commit(w), out);
     mdb_env_close(w->env);
     w->env = NULL;
     if (rename(w->work, w->path) != 0)
         st = D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %s", w->work, strerror(errno));
 out:
-    d9di_index_abandon(w);
+    d9di_dataset_index_abandon(w);
     return st;
 }
 
-void d9di_index_abandon(d9di_index_writer *w)
+void d9di_dataset_index_abandon(d9di_dataset_index_writer *w)
 {
     if (!w)
         return;
@@ -228,25 +230,26 @@ static d9d_status open_index(const char *path, const void *p, size_t n, uint64_t
     if (st == D9D_OK)
         st = open_trees(ix, p ? p : ix->map, p ? n : ix->bytes, records);
     if (st != D9D_OK) {
-        d9di_index_close(ix);
+        d9di_dataset_index_close(ix);
         return d9d_err_pass(st, __FILE__, __LINE__);
     }
     *out = ix;
     return D9D_OK;
 }
 
-d9d_status d9di_index_open(const char *path, uint64_t records, d9di_dataset_index **out)
+d9d_status d9di_dataset_index_open(const char *path, uint64_t records, d9di_dataset_index **out)
 {
     return open_index(path, NULL, 0, records, out);
 }
 
-d9d_status d9di_index_open_bytes(const char *name, const void *p, size_t n, uint64_t records,
-                                 d9di_dataset_index **out)
+d9d_status d9di_dataset_index_open_bytes(const char *name, const void *p, size_t n,
+                                         uint64_t records, d9di_dataset_index **out)
 {
     return open_index(name, p, n, records, out);
 }
 
-d9d_status d9di_index_get(d9di_dataset_index *ix, uint64_t number, d9di_index_record *out)
+d9d_status d9di_dataset_index_get(d9di_dataset_index *ix, uint64_t number,
+                                  d9di_dataset_index_record *out)
 {
     const uint64_t key = htobe64(number);
     struct stored_record s;
@@ -270,13 +273,13 @@ d9d_status d9di_index_get(d9di_dataset_index *ix, uint64_t number, d9di_index_re
         ix->segments.data[0] = s.stored;
     else
         memcpy(ix->segments.data, (const char *)value + sizeof(s), want - sizeof(s));
-    *out =
-        (d9di_index_record){s.shard, s.bucket, s.offset, s.stored, s.n_segments, ix->segments.data};
+    *out = (d9di_dataset_index_record){s.shard,  s.bucket,     s.offset,
+                                       s.stored, s.n_segments, ix->segments.data};
     return D9D_OK;
 }
 
-d9d_status d9di_index_get_summary(d9di_dataset_index *ix, const char *split, const char **json,
-                                  size_t *n)
+d9d_status d9di_dataset_index_get_summary(d9di_dataset_index *ix, const char *split,
+                                          const char **json, size_t *n)
 {
     const void *value;
 
@@ -287,7 +290,7 @@ d9d_status d9di_index_get_summary(d9di_dataset_index *ix, const char *split, con
     return D9D_OK;
 }
 
-void d9di_index_close(d9di_dataset_index *ix)
+void d9di_dataset_index_close(d9di_dataset_index *ix)
 {
     if (!ix)
         return;

@@ -13,8 +13,8 @@
 /* --- reading ------------------------------------------------------------------------ */
 
 /* The array at `key`, and zeroed space for its elements. */
-static d9d_status get_list(d9di_manifest *m, const json_t *root, const char *where, const char *key,
-                           size_t elem, json_t **list, void *space, size_t *n)
+static d9d_status get_list(d9di_dataset_manifest *m, const json_t *root, const char *where,
+                           const char *key, size_t elem, json_t **list, void *space, size_t *n)
 {
     void *p;
 
@@ -28,8 +28,8 @@ static d9d_status get_list(d9di_manifest *m, const json_t *root, const char *whe
 }
 
 /* A name of the manifest, copied. */
-static d9d_status get_name(d9di_manifest *m, const json_t *v, const char *where, const char *key,
-                           const char **out)
+static d9d_status get_name(d9di_dataset_manifest *m, const json_t *v, const char *where,
+                           const char *key, const char **out)
 {
     const char *text;
 
@@ -48,7 +48,7 @@ static d9d_status get_hash(const json_t *v, const char *where, d9d_hash *out)
     return D9D_OK;
 }
 
-static d9d_status parse_splits(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_splits(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     int64_t next = 0, positions = 0;
     json_t *list;
@@ -58,7 +58,7 @@ static d9d_status parse_splits(d9di_manifest *m, const json_t *root, const char 
         get_list(m, root, where, "splits", sizeof(*m->splits), &list, &m->splits, &m->n_splits));
     for (i = 0; i < m->n_splits; i++) {
         const json_t *v = json_array_get(list, i);
-        d9di_split *s = &m->splits[i];
+        d9di_dataset_split *s = &m->splits[i];
         char at[512];
 
         snprintf(at, sizeof(at), "%.440s: splits[%zu]", where, i);
@@ -78,7 +78,7 @@ static d9d_status parse_splits(d9di_manifest *m, const json_t *root, const char 
     return D9D_OK;
 }
 
-static d9d_status parse_edges(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_edges(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     json_t *list;
     size_t i;
@@ -98,7 +98,7 @@ static d9d_status parse_edges(d9di_manifest *m, const json_t *root, const char *
 }
 
 /* Names, sizes and hashes. */
-static d9d_status parse_list(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_list(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     json_t *list;
     size_t i;
@@ -106,7 +106,7 @@ static d9d_status parse_list(d9di_manifest *m, const json_t *root, const char *w
     D9D_TRY(get_list(m, root, where, "files", sizeof(*m->files), &list, &m->files, &m->n_files));
     for (i = 0; i < m->n_files; i++) {
         const json_t *v = json_array_get(list, i);
-        d9di_data_file *f = &m->files[i];
+        d9di_dataset_file *f = &m->files[i];
         char at[512];
 
         snprintf(at, sizeof(at), "%.440s: files[%zu]", where, i);
@@ -119,7 +119,7 @@ static d9d_status parse_list(d9di_manifest *m, const json_t *root, const char *w
 }
 
 /* Files are listed by name, which also tells that none is listed twice. */
-static d9d_status parse_files(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_files(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     D9D_TRY(parse_list(m, root, where));
     for (size_t i = 1; i < m->n_files; i++)
@@ -130,7 +130,7 @@ static d9d_status parse_files(d9di_manifest *m, const json_t *root, const char *
 }
 
 /* The sizes of the files must be those of `tokens` tokens in `n_shards` shards. */
-static d9d_status check_shards(d9di_manifest *m, const char *where)
+static d9d_status check_shards(d9di_dataset_manifest *m, const char *where)
 {
     const int64_t elem = m->wide ? 4 : 2;
     int64_t total = 0;
@@ -141,12 +141,12 @@ static d9d_status check_shards(d9di_manifest *m, const char *where)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u shards", where, m->n_shards);
     for (i = 0; i < m->n_shards; i++) {
         char name[2][32];
-        const d9di_data_file *tokens, *labels;
+        const d9di_dataset_file *tokens, *labels;
 
         snprintf(name[0], sizeof(name[0]), "tokens-%05u.bin", i);
         snprintf(name[1], sizeof(name[1]), "labels-%05u.bin", i);
-        tokens = d9di_manifest_file(m, name[0]);
-        labels = d9di_manifest_file(m, name[1]);
+        tokens = d9di_dataset_manifest_file(m, name[0]);
+        labels = d9di_dataset_manifest_file(m, name[1]);
         if (!tokens || (m->labels && !labels))
             return D9D_FAIL(D9D_EFORMAT, "%s: files: %s is not among them", where,
                             tokens ? name[1] : name[0]);
@@ -167,7 +167,7 @@ static d9d_status check_shards(d9di_manifest *m, const char *where)
     return D9D_OK;
 }
 
-static d9d_status parse_tokenizer(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_tokenizer(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     const json_t *v = json_object_get(root, "tokenizer");
     char at[512];
@@ -179,7 +179,7 @@ static d9d_status parse_tokenizer(d9di_manifest *m, const json_t *root, const ch
     return get_hash(v, at, &m->tokenizer_hash);
 }
 
-static d9d_status get_opt_name(d9di_manifest *m, const json_t *v, const char *where,
+static d9d_status get_opt_name(d9di_dataset_manifest *m, const json_t *v, const char *where,
                                const char *key, const char **out)
 {
     *out = NULL;
@@ -196,9 +196,9 @@ static d9d_status get_opt_i64(const json_t *v, const char *where, const char *ke
     return !x || json_is_null(x) ? D9D_OK : d9d_json_get_i64(v, where, key, 0, INT64_MAX, out);
 }
 
-static d9d_status parse_recipe(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
-    d9di_recipe *r = &m->recipe;
+    d9di_dataset_recipe *r = &m->recipe;
     const json_t *v;
 
     D9D_TRY(d9d_json_get_i64(root, where, "pack", 0, D9DI_MAX_LENGTH, &r->pack));
@@ -208,7 +208,7 @@ static d9d_status parse_recipe(d9di_manifest *m, const json_t *root, const char 
     D9D_TRY(get_opt_name(m, v, where, "pack_mode", &r->pack_mode));
     D9D_TRY(get_opt_i64(v, where, "pack_window", 0, &r->pack_window));
     D9D_TRY(get_opt_i64(v, where, "shuffle_seed", -1, &r->seed));
-    D9D_TRY(get_opt_i64(v, where, "part_bytes", 0, &r->part_bytes));
+    D9D_TRY(get_opt_i64(v, where, "part_bytes", 0, &r->unit_bytes));
     D9D_TRY(get_opt_name(m, v, where, "on_error", &r->on_error));
     return get_opt_name(m, v, where, "append_eos", &r->append_eos);
 }
@@ -234,7 +234,7 @@ static const struct documents_number {
 enum { N_DOCUMENTS_NUMBERS = sizeof(documents_numbers) / sizeof(documents_numbers[0]) };
 
 /* What older ones do not say is 0. */
-static d9d_status parse_documents(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_documents(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     const json_t *v = json_object_get(root, "documents");
 
@@ -246,7 +246,7 @@ static d9d_status parse_documents(d9di_manifest *m, const json_t *root, const ch
 }
 
 /* What tokens are. */
-static d9d_status parse_kind(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_token_type(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     const char *dtype, *targets;
 
@@ -264,7 +264,7 @@ static d9d_status parse_kind(d9di_manifest *m, const json_t *root, const char *w
     return D9D_OK;
 }
 
-static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_counts(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     int64_t shards;
 
@@ -277,7 +277,7 @@ static d9d_status parse_counts(d9di_manifest *m, const json_t *root, const char 
 }
 
 /* Names of splits or sources. */
-static d9d_status plan_names(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status parse_names(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     json_t *list;
     size_t i;
@@ -293,9 +293,9 @@ static d9d_status plan_names(d9di_manifest *m, const json_t *root, const char *w
     return D9D_OK;
 }
 
-static d9d_status check_files(d9di_manifest *m, const json_t *root, const char *where)
+static d9d_status check_files(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
-    const d9di_data_file *tokenizer = d9di_manifest_file(m, "tokenizer.json");
+    const d9di_dataset_file *tokenizer = d9di_dataset_manifest_file(m, "tokenizer.json");
 
     (void)root;
     D9D_TRY(check_shards(m, where));
@@ -303,21 +303,21 @@ static d9d_status check_files(d9di_manifest *m, const json_t *root, const char *
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: tokenizer: its hash is not that of tokenizer.json among the files",
                         where);
-    return d9di_manifest_file(m, "index.lmdb") != NULL
+    return d9di_dataset_manifest_file(m, "index.lmdb") != NULL
                ? D9D_OK
                : D9D_FAIL(D9D_EFORMAT, "%s: files: index.lmdb is not among them", where);
 }
 
 /* What a document has, in the order in which it is read. */
-typedef d9d_status part(d9di_manifest *m, const json_t *root, const char *where);
-static part *const manifest_parts[] = {parse_kind,   parse_recipe, parse_counts, parse_documents,
-                                       parse_splits, parse_edges,  parse_files,  parse_tokenizer,
-                                       check_files,  NULL};
-static part *const plan_parts[] = {parse_kind, parse_recipe,    plan_names, parse_edges,
-                                   parse_list, parse_tokenizer, NULL};
+typedef d9d_status parse_fn(d9di_dataset_manifest *m, const json_t *root, const char *where);
+static parse_fn *const manifest_parsers[] = {
+    parse_token_type, parse_recipe, parse_counts,    parse_documents, parse_splits,
+    parse_edges,      parse_files,  parse_tokenizer, check_files,     NULL};
+static parse_fn *const plan_parsers[] = {
+    parse_token_type, parse_recipe, parse_names, parse_edges, parse_list, parse_tokenizer, NULL};
 
-static d9d_status parse(const char *where, const char *text, size_t n, bool sealed,
-                        part *const *parts, d9di_manifest *out)
+static d9d_status parse_manifest(const char *where, const char *text, size_t n, bool sealed,
+                                 parse_fn *const *parts, d9di_dataset_manifest *out)
 {
     json_t *root = NULL;
     d9d_status st;
@@ -326,28 +326,30 @@ static d9d_status parse(const char *where, const char *text, size_t n, bool seal
     D9D_TRY(d9d_json_parse(where, text, n, &root));
     D9D_TRY_OR(st, d9d_json_check_schema(root, where, "dataset", 1), out);
     if (sealed)
-        D9D_TRY_OR(st, d9d_json_check_seal(where, text, n), out);
+        D9D_TRY_OR(st, d9d_json_checksum_verify(where, text, n), out);
     for (; *parts != NULL; parts++)
         D9D_TRY_OR(st, (*parts)(out, root, where), out);
 out:
     json_decref(root);
     if (st != D9D_OK)
-        d9di_manifest_release(out);
+        d9di_dataset_manifest_release(out);
     return st;
 }
 
-d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9di_manifest *out)
+d9d_status d9di_dataset_manifest_parse(const char *where, const char *text, size_t n,
+                                       d9di_dataset_manifest *out)
 {
-    return parse(where, text, n, true, manifest_parts, out);
+    return parse_manifest(where, text, n, true, manifest_parsers, out);
 }
 
-d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t n,
-                                    d9di_manifest *out)
+d9d_status d9di_dataset_manifest_parse_plan(const char *where, const char *text, size_t n,
+                                            d9di_dataset_manifest *out)
 {
-    return parse(where, text, n, false, plan_parts, out);
+    return parse_manifest(where, text, n, false, plan_parsers, out);
 }
 
-const d9di_data_file *d9di_manifest_file(const d9di_manifest *m, const char *name)
+const d9di_dataset_file *d9di_dataset_manifest_file(const d9di_dataset_manifest *m,
+                                                    const char *name)
 {
     size_t lo = 0, hi = m->n_files;
 
@@ -365,7 +367,7 @@ const d9di_data_file *d9di_manifest_file(const d9di_manifest *m, const char *nam
     return NULL;
 }
 
-void d9di_manifest_release(d9di_manifest *m)
+void d9di_dataset_manifest_release(d9di_dataset_manifest *m)
 {
     d9d_arena_release(&m->arena);
     memset(m, 0, sizeof(*m));
@@ -382,24 +384,25 @@ static json_t *hash_json(d9d_hash hash)
 }
 
 /* A number, or null in place of `none`. */
-static json_t *number_json(int64_t v, int64_t none)
+static json_t *number_or_null_json(int64_t v, int64_t none)
 {
     return v == none ? json_null() : json_integer(v);
 }
 
-static json_t *recipe_json(const d9di_manifest *m)
+static json_t *recipe_json(const d9di_dataset_manifest *m)
 {
-    const d9di_recipe *r = &m->recipe;
+    const d9di_dataset_recipe *r = &m->recipe;
 
     return json_pack("{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:s?}", "max_length",
-                     number_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
-                     r->pack_mode, "pack_window", number_json(r->pack_window, 0), "shuffle_seed",
-                     number_json(r->seed, -1), "part_bytes", number_json(r->part_bytes, 0),
-                     "append_eos", r->append_eos, "on_error", r->on_error);
+                     number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
+                     r->pack_mode, "pack_window", number_or_null_json(r->pack_window, 0),
+                     "shuffle_seed", number_or_null_json(r->seed, -1), "part_bytes",
+                     number_or_null_json(r->unit_bytes, 0), "append_eos", r->append_eos, "on_error",
+                     r->on_error);
 }
 
 /* Reasons are given where records may be skipped. */
-static json_t *documents_json(const d9di_manifest *m)
+static json_t *documents_json(const d9di_dataset_manifest *m)
 {
     const bool skips = m->recipe.on_error && strcmp(m->recipe.on_error, "skip") == 0;
     json_t *v = json_object();
@@ -418,7 +421,7 @@ static json_t *documents_json(const d9di_manifest *m)
     return NULL;
 }
 
-static json_t *lists_json(const d9di_manifest *m)
+static json_t *lists_json(const d9di_dataset_manifest *m)
 {
     json_t *sources = json_array(), *splits = json_array(), *edges = json_array();
     json_t *files = json_array();
@@ -428,7 +431,7 @@ static json_t *lists_json(const d9di_manifest *m)
         d9d_json_add(&sources, json_pack("{s:o, s:I}", "name", d9d_json_str(m->sources[i].name),
                                          "bytes", (json_int_t)m->sources[i].bytes));
     for (i = 0; i < m->n_splits; i++) {
-        const d9di_split *s = &m->splits[i];
+        const d9di_dataset_split *s = &m->splits[i];
 
         d9d_json_add(&splits,
                      json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", s->name, "first",
@@ -445,7 +448,7 @@ static json_t *lists_json(const d9di_manifest *m)
                      sources, "files", files);
 }
 
-d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
+d9d_status d9di_dataset_manifest_print(const d9di_dataset_manifest *m, d9d_buf *out)
 {
     json_t *lists = lists_json(m);
     json_t *root =
@@ -465,7 +468,7 @@ d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out)
         st = D9D_FAIL(D9D_ENOMEM, "manifest.json: no memory");
     else if ((st = d9d_json_put(out, root, 2)) == D9D_OK &&
              (st = d9d_buf_append(out, "\n", 1)) == D9D_OK)
-        st = d9d_json_seal(out);
+        st = d9d_json_checksum_append(out);
     json_decref(root);
     json_decref(lists);
     return st;

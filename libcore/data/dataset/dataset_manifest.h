@@ -12,71 +12,73 @@
 enum { D9DI_MAX_SHARDS = 100000 };          /* of a dataset that is written or read */
 #define D9DI_MAX_LENGTH INT64_C(0x7fffffff) /* of a sample, in stored tokens */
 
-typedef struct d9di_split {
+typedef struct d9di_dataset_split {
     const char *name;
     int64_t first, samples, positions, longest;
-} d9di_split;
+} d9di_dataset_split;
 
-typedef struct d9di_data_file {
+typedef struct d9di_dataset_file {
     const char *name;
     int64_t bytes;
     d9d_hash hash;
-} d9di_data_file;
+} d9di_dataset_file;
 
-typedef struct d9di_source {
+typedef struct d9di_dataset_source {
     const char *name;
     int64_t bytes; /* as read, after decompression */
-} d9di_source;
+} d9di_dataset_source;
 
 /* Documents by what became of them. */
 typedef struct d9di_dataset_documents {
     int64_t read, kept, empty, dropped, truncated, split;
-    int64_t turns_lost, targets_lost; /* of those that were dropped or truncated */
-    int64_t skipped[D9D_BAD_REASONS]; /* bad records; the others are those that are kept, empty or
-                                         dropped */
+    int64_t turns_lost, targets_lost;       /* of those that were dropped or truncated */
+    int64_t skipped[D9D_SHARD_BAD_REASONS]; /* bad records; the others are those that are kept,
+                                         empty or dropped */
 } d9di_dataset_documents;
 
 /* How it was made. */
-typedef struct d9di_recipe {
+typedef struct d9di_dataset_recipe {
     const char *overflow;   /* "split", "truncate", "drop" */
     int64_t max_length;     /* 0: none */
     int64_t pack;           /* 0: not packed */
     const char *pack_mode;  /* "best-fit", "concat"; NULL where nothing is packed */
     int64_t pack_window;    /* documents; 0 where nothing is packed */
     int64_t seed;           /* -1: not shuffled */
-    int64_t part_bytes;     /* of input, after which a shard ends; 0: not said */
+    int64_t unit_bytes;     /* of input, after which a shard ends; 0: not said */
     const char *append_eos; /* NULL: none */
     const char *on_error;   /* "stop", "skip"; NULL: not said */
-} d9di_recipe;
+} d9di_dataset_recipe;
 
-typedef struct d9di_manifest {
+typedef struct d9di_dataset_manifest {
     d9d_arena arena; /* holds every string and array */
     int64_t vocab_size, tokens, samples, positions;
     bool wide;   /* u32 tokens */
     bool labels; /* given, not the next token */
     bool has_tokenizer;
     d9d_hash tokenizer_hash;
-    d9di_recipe recipe;
+    d9di_dataset_recipe recipe;
     d9di_dataset_documents documents;
     int64_t *edges; /* of buckets, ascending; bucket i holds lengths up to edges[i] */
-    d9di_split *splits;
-    d9di_data_file *files;
-    d9di_source *sources;
+    d9di_dataset_split *splits;
+    d9di_dataset_file *files;
+    d9di_dataset_source *sources;
     size_t n_edges, n_splits, n_files, n_sources;
     uint32_t n_shards;
     int64_t *shard_tokens; /* [n_shards], from the sizes of the files */
-} d9di_manifest;           /* zero-initialised may be released */
+} d9di_dataset_manifest;   /* zero-initialised may be released */
 
 /* `where` is the path, for sentences.  Everything is checked against everything else that
  * the manifest says. */
-d9d_status d9di_manifest_parse(const char *where, const char *text, size_t n, d9di_manifest *out);
+d9d_status d9di_dataset_manifest_parse(const char *where, const char *text, size_t n,
+                                       d9di_dataset_manifest *out);
 /* The same of what a run plans: no counts, no files, of splits and sources the names alone. */
-d9d_status d9di_manifest_parse_plan(const char *where, const char *text, size_t n,
-                                    d9di_manifest *out);
-d9d_status d9di_manifest_print(const d9di_manifest *m, d9d_buf *out);
-void d9di_manifest_release(d9di_manifest *m);
+d9d_status d9di_dataset_manifest_parse_plan(const char *where, const char *text, size_t n,
+                                            d9di_dataset_manifest *out);
+d9d_status d9di_dataset_manifest_print(const d9di_dataset_manifest *m, d9d_buf *out);
+void d9di_dataset_manifest_release(d9di_dataset_manifest *m);
 
 /* NULL when there is none. */
-const d9di_data_file *d9di_manifest_file(const d9di_manifest *m, const char *name);
+const d9di_dataset_file *d9di_dataset_manifest_file(const d9di_dataset_manifest *m,
+                                                    const char *name);
 
 #endif

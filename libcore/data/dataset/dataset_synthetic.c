@@ -15,7 +15,7 @@ typedef struct random_section {
     int64_t samples, length, vocab, seed;
 } random_section;
 
-static d9d_status random_facts(void *self, d9d_dataset_facts *out)
+static d9d_status random_info(void *self, d9d_dataset_info *out)
 {
     const random_section *s = self;
 
@@ -56,7 +56,7 @@ static const d9d_table random_table = {.name = "random",
                                        .row = &random_kind};
 static const d9d_dataset_kind random_kind = {.size = sizeof(random_kind),
                                              .table = &random_table,
-                                             .facts = random_facts,
+                                             .info = random_info,
                                              .sample = random_sample};
 
 const char *const d9d_dataset_tag[] = {"name", NULL};
@@ -64,15 +64,15 @@ const d9d_table *const d9d_dataset_choices[] = {&random_table, NULL};
 
 /* --- any ---------------------------------------------------------------------------------- */
 
-static d9d_status facts_take(d9d_dataset *ds)
+static d9d_status load_info(d9d_dataset *ds)
 {
-    d9d_dataset_facts f = {0};
+    d9d_dataset_info f = {0};
     struct {
         int64_t numbers[3];
         d9d_hash own, name;
     } all;
 
-    D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, facts, ds->self, &f));
+    D9D_TRY(D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, info, ds->self, &f));
     if (f.samples < 1 || f.longest < 1 || f.longest > D9DI_MAX_LENGTH || f.vocab < 1 ||
         f.vocab > INT32_MAX)
         return D9D_FAIL(D9D_ECONFIG,
@@ -89,15 +89,15 @@ static d9d_status facts_take(d9d_dataset *ds)
     ds->hash = d9d_hash_bytes(&all, sizeof(all));
     ds->manifest.vocab_size = f.vocab;
     ds->manifest.labels = true; /* given */
-    ds->made = (d9di_split){.name = ds->kind->table->name,
-                            .samples = f.samples,
-                            .longest = f.longest,
-                            .positions = f.samples * f.longest};
-    ds->split = &ds->made;
+    ds->synthetic_split = (d9di_dataset_split){.name = ds->kind->table->name,
+                                               .samples = f.samples,
+                                               .longest = f.longest,
+                                               .positions = f.samples * f.longest};
+    ds->split = &ds->synthetic_split;
     return D9D_OK;
 }
 
-d9d_status d9d_dataset_make(const d9d_union *section, const char *name, d9d_dataset **out)
+d9d_status d9d_dataset_synthesize(const d9d_union *section, const char *name, d9d_dataset **out)
 {
     const d9d_dataset_kind *kind = section->choice->row;
     d9d_dataset *ds = calloc(1, sizeof(*ds));
@@ -109,9 +109,10 @@ d9d_status d9d_dataset_make(const d9d_union *section, const char *name, d9d_data
     }
     ds->self = section->value;
     if (kind->open != NULL)
-        D9D_TRY_OR(st, D9D_CALL(kind->table->name, kind, open, section->value, &ds->self), out);
+        D9D_TRY_OR(st, D9D_PLUGIN_CALL(kind->table->name, kind, open, section->value, &ds->self),
+                   out);
     ds->kind = kind;
-    D9D_TRY_OR(st, facts_take(ds), out);
+    D9D_TRY_OR(st, load_info(ds), out);
     *out = ds;
     ds = NULL;
 out:
@@ -119,26 +120,27 @@ out:
     return st;
 }
 
-d9d_status d9di_made_sample(const d9d_dataset *ds, int64_t k, d9d_sample *out)
+d9d_status d9di_dataset_synthetic_sample(const d9d_dataset *ds, int64_t k, d9d_sample *out)
 {
-    int64_t length = ds->made.longest;
+    int64_t length = ds->synthetic_split.longest;
 
     if (ds->kind->length != NULL)
-        D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, length, ds->self, k, &length));
-    if (length < 1 || length > ds->made.longest)
+        D9D_TRY(D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, length, ds->self, k, &length));
+    if (length < 1 || length > ds->synthetic_split.longest)
         return D9D_FAIL(D9D_EINVAL, "%s: sample %lld has %lld positions, the longest has %lld",
-                        ds->dir, (long long)k, (long long)length, (long long)ds->made.longest);
+                        ds->dir, (long long)k, (long long)length,
+                        (long long)ds->synthetic_split.longest);
     *out = (d9d_sample){.number = k, .length = length};
     return D9D_OK;
 }
 
-d9d_status d9di_made_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
-                            int32_t *labels, int32_t *positions, int32_t *segments)
+d9d_status d9di_dataset_synthetic_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
+                                         int32_t *labels, int32_t *positions, int32_t *segments)
 {
     const int64_t vocab = ds->manifest.vocab_size;
 
-    D9D_TRY(D9D_CALL(ds->kind->table->name, ds->kind, sample, ds->self, s->number, s->length, ids,
-                     labels));
+    D9D_TRY(D9D_PLUGIN_CALL(ds->kind->table->name, ds->kind, sample, ds->self, s->number, s->length,
+                            ids, labels));
     for (int64_t i = 0; i < s->length; i++) {
         const bool id = ids[i] >= 0 && ids[i] < vocab;
 

@@ -7,7 +7,7 @@
 #include "d9d/base/thread.h"
 #include "data/dataset/dataset_private.h"
 
-enum { PIECE_BYTES = 1 << 20 };
+enum { READ_BYTES = 1 << 20 };
 
 /* --- files -------------------------------------------------------------------------------------
  */
@@ -21,7 +21,7 @@ struct files {
 /* What the elements of a file are. */
 enum kind { BYTES, NARROW, WIDE, LABELS };
 
-static enum kind kind_of(const d9di_manifest *m, const char *name)
+static enum kind element_kind(const d9di_dataset_manifest *m, const char *name)
 {
     if (strncmp(name, "tokens-", 7) == 0)
         return m->wide ? WIDE : NARROW;
@@ -29,7 +29,7 @@ static enum kind kind_of(const d9di_manifest *m, const char *name)
 }
 
 /* The first of n elements that is no id or label; n when all are. */
-static size_t find_bad(enum kind kind, const void *p, size_t n, int64_t vocab)
+static size_t find_invalid(enum kind kind, const void *p, size_t n, int64_t vocab)
 {
     const uint16_t *narrow = p;
     const uint32_t *wide = p;
@@ -54,13 +54,13 @@ static size_t find_bad(enum kind kind, const void *p, size_t n, int64_t vocab)
     return n;
 }
 
-static d9d_status check_piece(const struct files *w, const d9di_data_file *f, const void *p,
+static d9d_status check_block(const struct files *w, const d9di_dataset_file *f, const void *p,
                               size_t bytes, uint64_t at)
 {
     static const size_t sizes[] = {[BYTES] = 1, [NARROW] = 2, [WIDE] = 4, [LABELS] = 4};
-    const d9di_manifest *m = &w->ds->manifest;
-    const enum kind kind = kind_of(m, f->name);
-    const size_t n = bytes / sizes[kind], bad = find_bad(kind, p, n, m->vocab_size);
+    const d9di_dataset_manifest *m = &w->ds->manifest;
+    const enum kind kind = element_kind(m, f->name);
+    const size_t n = bytes / sizes[kind], bad = find_invalid(kind, p, n, m->vocab_size);
 
     if (bad == n)
         return D9D_OK;
@@ -69,21 +69,21 @@ static d9d_status check_piece(const struct files *w, const d9di_data_file *f, co
                     (unsigned long long)(at / sizes[kind] + bad), (long long)m->vocab_size);
 }
 
-static d9d_status read_file(struct files *w, const d9di_data_file *f, const d9d_file *file,
-                            d9d_hasher *hasher, void *piece)
+static d9d_status read_file(struct files *w, const d9di_dataset_file *f, const d9d_file *file,
+                            d9d_hasher *hasher, void *block)
 {
     d9d_status values = D9D_OK; /* said only if the bytes are what they were */
     d9d_err_copy why;
     d9d_hash hash;
     uint64_t at;
 
-    for (at = 0; at < (uint64_t)f->bytes; at += PIECE_BYTES) {
+    for (at = 0; at < (uint64_t)f->bytes; at += READ_BYTES) {
         const uint64_t left = (uint64_t)f->bytes - at;
-        const size_t n = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
+        const size_t n = left < READ_BYTES ? (size_t)left : READ_BYTES;
 
-        D9D_TRY(d9d_file_read_at(file, piece, n, at));
-        d9d_hasher_add(hasher, piece, n);
-        if (values == D9D_OK && (values = check_piece(w, f, piece, n, at)) != D9D_OK)
+        D9D_TRY(d9d_file_read_at(file, block, n, at));
+        d9d_hasher_add(hasher, block, n);
+        if (values == D9D_OK && (values = check_block(w, f, block, n, at)) != D9D_OK)
             d9d_err_save(&why, values);
         pthread_mutex_lock(&w->lock);
         d9d_progress_add(&w->progress, n);
@@ -98,28 +98,28 @@ static d9d_status read_file(struct files *w, const d9di_data_file *f, const d9d_
 static d9d_status check_one_file(void *arg, int worker, size_t item)
 {
     struct files *w = arg;
-    const d9di_data_file *f = &w->ds->manifest.files[item];
+    const d9di_dataset_file *f = &w->ds->manifest.files[item];
     d9d_file file = {.fd = -1};
     d9d_hasher *hasher = NULL;
     d9d_arena a = {0};
     const char *path = d9d_fs_join(&a, w->ds->dir, f->name);
-    void *piece = malloc(PIECE_BYTES);
+    void *block = malloc(READ_BYTES);
     d9d_status st = D9D_OK;
 
     (void)worker;
     if (strcmp(f->name, "index.lmdb") == 0)
         goto out;
-    if (!path || !piece) {
+    if (!path || !block) {
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory to read %s", w->ds->dir, f->name);
         goto out;
     }
     D9D_TRY_OR(st, d9d_hasher_create(&hasher), out);
     D9D_TRY_OR(st, d9d_file_open(path, &file), out);
-    st = read_file(w, f, &file, hasher, piece);
+    st = read_file(w, f, &file, hasher, block);
 out:
     d9d_file_release(&file);
     d9d_hasher_free(hasher);
-    free(piece);
+    free(block);
     d9d_arena_release(&a);
     return st;
 }
@@ -145,9 +145,9 @@ static d9d_status check_files(const d9d_dataset *ds, const d9d_log *log)
 /* --- records -----------------------------------------------------------------------------------
  */
 
-static d9d_status check_split(d9d_dataset *ds, const d9di_split *split, int64_t *tokens)
+static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, int64_t *tokens)
 {
-    const d9di_manifest *m = &ds->manifest;
+    const d9di_dataset_manifest *m = &ds->manifest;
     int64_t positions = 0, longest = 0, k;
 
     for (k = 0; k < split->samples; k++) {
@@ -155,7 +155,7 @@ static d9d_status check_split(d9d_dataset *ds, const d9di_split *split, int64_t 
         d9d_sample s;
 
         D9D_TRY(d9di_dataset_sample(ds, split->first + k, &s));
-        bucket = d9di_bucket_of(m->edges, m->n_edges, s.length);
+        bucket = d9di_dataset_length_bucket(m->edges, m->n_edges, s.length);
         if (s.bucket != bucket)
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: sample %lld is in bucket %u, its length %lld is of %u", ds->dir,

@@ -30,27 +30,28 @@ static d9d_status print_lengths(const json_t *lengths, d9d_buf *out)
     return D9D_OK;
 }
 
-d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_split *split, int64_t *out)
+d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_dataset_split *split,
+                                      int64_t *out)
 {
     int64_t n = ds->manifest.labels ? 0 : split->positions;
 
     for (int64_t k = 0; ds->manifest.labels && k < split->samples; k++) {
         d9d_sample s;
-        d9di_tokens t;
+        d9di_dataset_tokens t;
 
         D9D_TRY(d9di_dataset_sample(ds, split->first + k, &s));
-        D9D_TRY(d9di_tokens_read(ds, &s, 0, s.stored, &t));
+        D9D_TRY(d9di_dataset_tokens_read(ds, &s, 0, s.stored, &t));
         for (uint32_t i = 0; i < s.stored; i++)
             n += t.labels[i] != -100;
-        d9di_tokens_release(&t);
-        D9D_TRY(d9di_sample_check_uncut(ds, &s));
+        d9di_dataset_tokens_release(&t);
+        D9D_TRY(d9di_sample_check_not_truncated(ds, &s));
     }
     *out = n;
     return D9D_OK;
 }
 
 /* How many positions are trained, where that is not all of them. */
-static d9d_status print_targets(d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+static d9d_status print_targets(d9d_dataset *ds, const d9di_dataset_split *s, d9d_buf *out)
 {
     int64_t n = 0;
 
@@ -62,7 +63,7 @@ static d9d_status print_targets(d9d_dataset *ds, const d9di_split *s, d9d_buf *o
                           s->positions > 0 ? 100.0 * (double)n / (double)s->positions : 0.0);
 }
 
-static d9d_status print_split(d9d_dataset *ds, const d9di_split *s, d9d_buf *out)
+static d9d_status print_split(d9d_dataset *ds, const d9di_dataset_split *s, d9d_buf *out)
 {
     json_t *summary = NULL;
     const char *text;
@@ -72,7 +73,7 @@ static d9d_status print_split(d9d_dataset *ds, const d9di_split *s, d9d_buf *out
     D9D_TRY(d9d_buf_printf(out, "\nsplit %s: %lld samples, %lld positions, longest %lld\n", s->name,
                            (long long)s->samples, (long long)s->positions, (long long)s->longest));
     D9D_TRY(print_targets(ds, s, out));
-    D9D_TRY(d9di_index_get_summary(ds->index, s->name, &text, &n));
+    D9D_TRY(d9di_dataset_index_get_summary(ds->index, s->name, &text, &n));
     D9D_TRY(d9d_json_parse(ds->dir, text, n, &summary));
     st = print_lengths(json_object_get(summary, "lengths"), out);
     json_decref(summary);
@@ -81,7 +82,7 @@ static d9d_status print_split(d9d_dataset *ds, const d9di_split *s, d9d_buf *out
 
 d9d_status d9d_dataset_print(d9d_dataset *ds, d9d_buf *out)
 {
-    const d9di_manifest *m = &ds->manifest;
+    const d9di_dataset_manifest *m = &ds->manifest;
     char hex[D9D_HASH_HEX];
     size_t i;
 
@@ -124,7 +125,7 @@ static d9d_status load_tokenizer(d9d_dataset *ds)
 }
 
 /* Append bytes, with U+FFFD for each that is not part of UTF-8. */
-static d9d_status put_valid(const char *p, size_t n, d9d_buf *out)
+static d9d_status append_valid_utf8(const char *p, size_t n, d9d_buf *out)
 {
     size_t at = 0;
 
@@ -142,14 +143,15 @@ static d9d_status put_valid(const char *p, size_t n, d9d_buf *out)
 }
 
 /* A token's text with quotes; part of a character becomes U+FFFD. */
-static d9d_status put_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch, d9d_buf *out)
+static d9d_status append_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch,
+                               d9d_buf *out)
 {
     d9d_buf text = {0};
     d9d_status st;
 
     scratch->len = 0;
     D9D_TRY(d9d_tokenizer_decode(tok, &id, 1, 0, scratch));
-    st = put_valid(scratch->data, scratch->len, &text);
+    st = append_valid_utf8(scratch->data, scratch->len, &text);
     if (st == D9D_OK)
         st = d9d_json_put_str(out, text.data ? text.data : "", text.len);
     d9d_buf_release(&text);
@@ -167,7 +169,7 @@ static d9d_status print_table(const d9d_tokenizer *tok, const d9d_sample *s,
     for (i = 0; i < s->length && st == D9D_OK; i++) {
         st = d9d_buf_printf(out, "%10d %10d %10d  ", x->positions[i], x->ids[i], x->labels[i]);
         if (st == D9D_OK && tok)
-            st = put_token(tok, (uint32_t)x->ids[i], &scratch, out);
+            st = append_token(tok, (uint32_t)x->ids[i], &scratch, out);
         if (st == D9D_OK)
             st = d9d_buf_append(out, "\n", 1);
     }
@@ -198,7 +200,7 @@ static d9d_status print_json(const d9d_sample *s, const struct expanded *x, d9d_
     return d9d_buf_append(out, "}\n", 2);
 }
 
-static d9d_status expand(const d9d_dataset *ds, const d9d_sample *s, struct expanded *x)
+static d9d_status expand_sample(const d9d_dataset *ds, const d9d_sample *s, struct expanded *x)
 {
     int32_t *cells = calloc((size_t)s->length, 3 * sizeof(*cells));
     d9d_status st;
@@ -221,7 +223,7 @@ d9d_status d9d_sample_print(d9d_dataset *ds, int64_t k, bool json, d9d_buf *out)
     d9d_status st;
 
     D9D_TRY(d9d_dataset_sample(ds, k, &s));
-    D9D_TRY(expand(ds, &s, &x));
+    D9D_TRY(expand_sample(ds, &s, &x));
     if (json) {
         st = print_json(&s, &x, out);
         goto out;
@@ -245,7 +247,7 @@ out:
 /* Text so far: tokens that are alike, trained or not, are decoded together. */
 struct marking {
     const d9d_tokenizer *tok;
-    d9d_ids run;
+    d9d_token_ids run;
     bool trained;
     d9d_buf scratch;
     d9d_buf *out;
@@ -253,30 +255,30 @@ struct marking {
 
 /* What is shown in place of a control character, which a terminal might obey; others are shown
  * as they are. */
-static uint32_t shown(uint32_t c)
+static uint32_t visible_char(uint32_t c)
 {
     if (c < 0x20 && c != '\n' && c != '\t')
         return 0x2400 + c;
     return c == 0x7f ? 0x2421 : c > 0x7f && c < 0xa0 ? 0xfffd : c;
 }
 
-static d9d_status put_shown(const char *p, size_t n, d9d_buf *out)
+static d9d_status append_visible(const char *p, size_t n, d9d_buf *out)
 {
     d9d_buf valid = {0};
-    d9d_status st = put_valid(p, n, &valid);
+    d9d_status st = append_valid_utf8(p, n, &valid);
     unsigned w;
 
     for (size_t i = 0; st == D9D_OK && i < valid.len; i += w) {
-        const uint32_t c = shown(d9di_utf8_get(valid.data + i, &w));
+        const uint32_t c = visible_char(d9di_utf8_decode(valid.data + i, &w));
         char utf8[4];
 
-        st = d9d_buf_append(out, utf8, d9di_utf8_put(c, utf8));
+        st = d9d_buf_append(out, utf8, d9di_utf8_encode(c, utf8));
     }
     d9d_buf_release(&valid);
     return st;
 }
 
-static d9d_status put_run(struct marking *m)
+static d9d_status flush_run(struct marking *m)
 {
     if (m->run.len == 0)
         return D9D_OK;
@@ -284,17 +286,17 @@ static d9d_status put_run(struct marking *m)
     D9D_TRY(d9d_tokenizer_decode(m->tok, m->run.data, m->run.len, 0, &m->scratch));
     if (m->trained)
         D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa6", 3));
-    D9D_TRY(put_shown(m->scratch.data, m->scratch.len, m->out));
+    D9D_TRY(append_visible(m->scratch.data, m->scratch.len, m->out));
     if (m->trained)
         D9D_TRY(d9d_buf_append(m->out, "\xe2\x9f\xa7", 3));
     m->run.len = 0;
     return D9D_OK;
 }
 
-static d9d_status mark(struct marking *m, int32_t id, bool trained)
+static d9d_status mark_token(struct marking *m, int32_t id, bool trained)
 {
     if (trained != m->trained)
-        D9D_TRY(put_run(m));
+        D9D_TRY(flush_run(m));
     m->trained = trained;
     return D9D_VEC_PUSH(&m->run, (uint32_t)id);
 }
@@ -305,12 +307,12 @@ static d9d_status mark_document(struct marking *m, const int32_t *ids, const int
 {
     int64_t i;
 
-    D9D_TRY(mark(m, ids[0], false));
+    D9D_TRY(mark_token(m, ids[0], false));
     for (i = 1; i < n; i++)
-        D9D_TRY(mark(m, ids[i], labels[i - 1] == ids[i]));
+        D9D_TRY(mark_token(m, ids[i], labels[i - 1] == ids[i]));
     if (labels[n - 1] >= 0)
-        D9D_TRY(mark(m, labels[n - 1], true));
-    D9D_TRY(put_run(m));
+        D9D_TRY(mark_token(m, labels[n - 1], true));
+    D9D_TRY(flush_run(m));
     return d9d_buf_append(m->out, "\n", 1);
 }
 
@@ -338,7 +340,7 @@ d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k, d9d_buf *out)
         st = D9D_FAIL(D9D_ECONFIG, "%s: was made without a tokenizer: ids have no text", ds->dir);
         goto out;
     }
-    D9D_TRY_OR(st, expand(ds, &s, &x), out);
+    D9D_TRY_OR(st, expand_sample(ds, &s, &x), out);
     m.tok = ds->tokenizer;
     for (; from < s.length; from = to) {
         to = document_end(&s, &x, from);
@@ -356,7 +358,7 @@ out:
 /* --- the beginning of a document ------------------------------------------------------------- */
 
 /* Whole characters of at most so many bytes, blanks for what parts lines. */
-static d9d_status put_words(const d9d_buf *text, size_t bytes, d9d_buf *out)
+static d9d_status append_line(const d9d_buf *text, size_t bytes, d9d_buf *out)
 {
     size_t n = text->len;
 
@@ -372,12 +374,12 @@ static d9d_status put_words(const d9d_buf *text, size_t bytes, d9d_buf *out)
 }
 
 /* A token has at least one byte, but for some that have none: twice as many are enough. */
-static d9d_status decode_words(const d9d_dataset *ds, const int32_t *ids, int64_t n, size_t bytes,
-                               d9d_buf *out)
+static d9d_status decode_excerpt(const d9d_dataset *ds, const int32_t *ids, int64_t n, size_t bytes,
+                                 d9d_buf *out)
 {
     const size_t some = (uint64_t)n < 2 * bytes ? (size_t)n : 2 * bytes;
     d9d_buf text = {0}, visible = {0};
-    d9d_ids few = {0};
+    d9d_token_ids few = {0};
     d9d_status st = D9D_VEC_RESERVE(&few, some);
 
     for (size_t i = 0; i < some && st == D9D_OK; i++)
@@ -385,16 +387,16 @@ static d9d_status decode_words(const d9d_dataset *ds, const int32_t *ids, int64_
     if (st == D9D_OK)
         st = d9d_tokenizer_decode(ds->tokenizer, few.data, some, 0, &text);
     if (st == D9D_OK)
-        st = put_shown(text.data, text.len, &visible);
+        st = append_visible(text.data, text.len, &visible);
     if (st == D9D_OK)
-        st = put_words(&visible, bytes, out);
+        st = append_line(&visible, bytes, out);
     D9D_VEC_RELEASE(&few);
     d9d_buf_release(&visible);
     d9d_buf_release(&text);
     return st;
 }
 
-d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place, size_t bytes,
+d9d_status d9d_sample_print_excerpt(d9d_dataset *ds, int64_t k, int64_t place, size_t bytes,
                                     d9d_buf *out)
 {
     struct expanded x = {NULL, NULL, NULL};
@@ -406,14 +408,14 @@ d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place, s
     if (!ds->tokenizer)
         return D9D_OK;
     D9D_TRY(d9d_dataset_sample(ds, k, &s));
-    D9D_TRY(expand(ds, &s, &x));
+    D9D_TRY(expand_sample(ds, &s, &x));
     for (int64_t i = 0; i < place && from < s.length; i++)
         from = document_end(&s, &x, from);
     if (place < 0 || from >= s.length)
         st = D9D_FAIL(D9D_ECONFIG, "%s: sample %lld has no document %lld", ds->dir, (long long)k,
                       (long long)place);
     else
-        st = decode_words(ds, x.ids + from, document_end(&s, &x, from) - from, bytes, out);
+        st = decode_excerpt(ds, x.ids + from, document_end(&s, &x, from) - from, bytes, out);
     free(x.ids);
     return st;
 }

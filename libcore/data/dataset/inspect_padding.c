@@ -5,7 +5,7 @@
 enum { SEED = 1 };
 
 struct padding {
-    int64_t positions, cells; /* with a target, and in all */
+    int64_t positions, padded; /* with a target, and in all */
 };
 
 static int64_t round_up(int64_t n, int64_t multiple)
@@ -13,17 +13,17 @@ static int64_t round_up(int64_t n, int64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
-static double share(const struct padding *p)
+static double padding_share(const struct padding *p)
 {
-    return p->cells > 0 ? 1 - (double)p->positions / (double)p->cells : 0;
+    return p->padded > 0 ? 1 - (double)p->positions / (double)p->padded : 0;
 }
 
 /* Whole batches of one epoch in that order. */
-static d9d_status measure(d9d_dataset *ds, d9d_order order, int64_t batch, int64_t multiple,
-                          struct padding *out)
+static d9d_status measure_order(d9d_dataset *ds, d9d_loader_order order, int64_t batch,
+                                int64_t multiple, struct padding *out)
 {
-    const d9d_data_source source = {.dataset = ds, .order = order, .seed = SEED, .epochs = 1};
-    const d9d_loader_how how = {.pack = batch, .multiple = multiple};
+    const d9d_loader_source source = {.dataset = ds, .order = order, .seed = SEED, .epochs = 1};
+    const d9d_loader_opts how = {.pack = batch, .pad_to_multiple_of = multiple};
     d9d_loader *l;
     d9d_status st;
 
@@ -32,7 +32,8 @@ static d9d_status measure(d9d_dataset *ds, d9d_order order, int64_t batch, int64
                         "%s: the split \"%s\" has %lld samples, less than a batch of %lld", ds->dir,
                         ds->split->name, (long long)d9d_dataset_count(ds), (long long)batch);
     D9D_TRY(d9d_loader_open(&source, 1, &how, &l));
-    st = d9d_loader_measure(l, 0, d9d_loader_samples(l), batch, &out->cells, &out->positions);
+    st = d9d_loader_measure_padding(l, 0, d9d_loader_samples(l), batch, &out->padded,
+                                    &out->positions);
     d9d_loader_close(l);
     return st;
 }
@@ -40,7 +41,7 @@ static d9d_status measure(d9d_dataset *ds, d9d_order order, int64_t batch, int64
 /* Each sample padded to the edge of its bucket, those above the last one to themselves. */
 static d9d_status measure_edges(d9d_dataset *ds, int64_t multiple, struct padding *out)
 {
-    const d9di_manifest *m = &ds->manifest;
+    const d9di_dataset_manifest *m = &ds->manifest;
     int64_t k;
 
     *out = (struct padding){0, 0};
@@ -49,7 +50,7 @@ static d9d_status measure_edges(d9d_dataset *ds, int64_t multiple, struct paddin
 
         D9D_TRY(d9d_dataset_sample(ds, k, &s));
         out->positions += s.length;
-        out->cells += round_up(s.bucket < m->n_edges ? m->edges[s.bucket] : s.length, multiple);
+        out->padded += round_up(s.bucket < m->n_edges ? m->edges[s.bucket] : s.length, multiple);
     }
     return D9D_OK;
 }
@@ -57,17 +58,17 @@ static d9d_status measure_edges(d9d_dataset *ds, int64_t multiple, struct paddin
 static d9d_status print_row(d9d_buf *out, bool json, const char *comma, const char *name,
                             const struct padding *p)
 {
-    return json ? d9d_buf_printf(out, "%s\"%s\": %.6f", comma, name, share(p))
-                : d9d_buf_printf(out, "  %-12s %8.2f %%\n", name, 100 * share(p));
+    return json ? d9d_buf_printf(out, "%s\"%s\": %.6f", comma, name, padding_share(p))
+                : d9d_buf_printf(out, "  %-12s %8.2f %%\n", name, 100 * padding_share(p));
 }
 
 d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64_t batch, int64_t multiple, bool json,
                                      d9d_buf *out)
 {
     static const char *const names[] = {
-        [D9D_ORDER_SEQUENTIAL] = "sequential",
-        [D9D_ORDER_SHUFFLED] = "shuffled",
-        [D9D_ORDER_BUCKETED] = "bucketed",
+        [D9D_LOADER_SEQUENTIAL] = "sequential",
+        [D9D_LOADER_SHUFFLED] = "shuffled",
+        [D9D_LOADER_BUCKETED] = "bucketed",
     };
     const long long b = batch, m = multiple;
     struct padding p;
@@ -77,7 +78,7 @@ d9d_status d9d_dataset_print_padding(d9d_dataset *ds, int64_t batch, int64_t mul
                  : d9d_buf_printf(out, "padding in batches of %lld, lengths in multiples of %lld\n",
                                   b, m));
     for (i = 0; i < 3; i++) {
-        D9D_TRY(measure(ds, (d9d_order)i, batch, multiple, &p));
+        D9D_TRY(measure_order(ds, (d9d_loader_order)i, batch, multiple, &p));
         D9D_TRY(print_row(out, json, i ? ", " : "", names[i], &p));
     }
     if (ds->manifest.n_edges > 0) {

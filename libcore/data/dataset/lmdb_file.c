@@ -7,7 +7,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "LMDB writes the proce
 
 enum { BRANCH = 0x01, LEAF = 0x02, OVERFLOW = 0x04, META = 0x08, LEAF2 = 0x20 };
 enum { BIG_DATA = 0x01, SUB_DATA = 0x02, DUP_DATA = 0x04 };
-enum { HEADER = 16, NODE = 8, LEAST_PAGE = 512, MOST_PAGE = 65536, MOST_DEPTH = 32 };
+enum { HEADER = 16, NODE = 8, MIN_PAGE = 512, MAX_PAGE = 65536, MAX_DEPTH = 32 };
 #define MAGIC   UINT32_C(0xbeefc0de)
 #define NO_PAGE UINT64_MAX
 
@@ -66,15 +66,15 @@ static d9d_status read_meta(const d9di_lmdb *db, size_t at, struct meta *out)
     memcpy(out, db->p + at + HEADER, sizeof(*out));
     if (!(u16_at(db->p + at + 10) & META) || out->magic != MAGIC || out->version != 1)
         return D9D_FAIL(D9D_EFORMAT, "%s: is no LMDB file of version 1", db->name);
-    if (out->free.pad < LEAST_PAGE || out->free.pad > MOST_PAGE ||
+    if (out->free.pad < MIN_PAGE || out->free.pad > MAX_PAGE ||
         (out->free.pad & (out->free.pad - 1)) != 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: pages of %u bytes", db->name, out->free.pad);
     return D9D_OK;
 }
 
-static d9d_status take_tree(const d9di_lmdb *db, const struct record *r, d9di_lmdb_tree *out)
+static d9d_status read_tree(const d9di_lmdb *db, const struct record *r, d9di_lmdb_tree *out)
 {
-    if (r->flags != 0 || r->depth > MOST_DEPTH || (r->root >= db->pages && r->root != NO_PAGE))
+    if (r->flags != 0 || r->depth > MAX_DEPTH || (r->root >= db->pages && r->root != NO_PAGE))
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: a tree of flags %u, depth %u, with its root at page %llu of %llu",
                         db->name, r->flags, r->depth, (unsigned long long)r->root,
@@ -95,7 +95,7 @@ d9d_status d9di_lmdb_open(const char *name, const void *p, size_t n, d9di_lmdb *
         return D9D_FAIL(D9D_EFORMAT, "%s: pages of %zu and of %u bytes", name, db.page,
                         meta[1].free.pad);
     db.pages = n / db.page;
-    D9D_TRY(take_tree(&db, &meta[meta[1].transaction > meta[0].transaction].main, &db.main));
+    D9D_TRY(read_tree(&db, &meta[meta[1].transaction > meta[0].transaction].main, &db.main));
     *out = db;
     return D9D_OK;
 }
@@ -149,7 +149,7 @@ static d9d_status node_at(const d9di_lmdb *db, uint64_t page, const unsigned cha
     return D9D_OK;
 }
 
-static int compare(const void *a, size_t na, const void *b, size_t nb)
+static int compare_keys(const void *a, size_t na, const void *b, size_t nb)
 {
     const int c = memcmp(a, b, na < nb ? na : nb);
 
@@ -158,8 +158,9 @@ static int compare(const void *a, size_t na, const void *b, size_t nb)
 
 /* The last node, from `first` on, whose key is not above the one looked for; first - 1 without.
  * *same: it has that key. */
-static d9d_status search(const d9di_lmdb *db, uint64_t page, const unsigned char *p, size_t first,
-                         size_t nodes, const void *key, size_t n, size_t *out, bool *same)
+static d9d_status search_page(const d9di_lmdb *db, uint64_t page, const unsigned char *p,
+                              size_t first, size_t nodes, const void *key, size_t n, size_t *out,
+                              bool *same)
 {
     size_t low = first, high = nodes;
 
@@ -170,7 +171,7 @@ static d9d_status search(const d9di_lmdb *db, uint64_t page, const unsigned char
         int c;
 
         D9D_TRY(node_at(db, page, p, middle, &node));
-        c = compare(node.key, node.key_bytes, key, n);
+        c = compare_keys(node.key, node.key_bytes, key, n);
         *same = *same || c == 0;
         if (c <= 0)
             low = middle + 1;
@@ -185,8 +186,8 @@ static d9d_status search(const d9di_lmdb *db, uint64_t page, const unsigned char
  */
 
 /* The leaf that the key is in, or would be. */
-static d9d_status descend(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key,
-                          size_t n, uint64_t *leaf)
+static d9d_status find_leaf(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key,
+                            size_t n, uint64_t *leaf)
 {
     uint64_t page = tree->root;
 
@@ -199,7 +200,7 @@ static d9d_status descend(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const
         D9D_TRY(page_at(db, page, BRANCH, &p, &nodes));
         if (nodes == 0)
             return fail_page(db, page, "a branch has no nodes");
-        D9D_TRY(search(db, page, p, 1, nodes, key, n, &i, &same)); /* the first has no key */
+        D9D_TRY(search_page(db, page, p, 1, nodes, key, n, &i, &same)); /* the first has no key */
         D9D_TRY(node_at(db, page, p, i, &node));
         page = node.child;
     }
@@ -208,8 +209,8 @@ static d9d_status descend(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const
 }
 
 /* A value that has pages of its own. */
-static d9d_status big_value(const d9di_lmdb *db, uint64_t leaf, const struct node *node,
-                            const void **value)
+static d9d_status read_overflow_value(const d9di_lmdb *db, uint64_t leaf, const struct node *node,
+                                      const void **value)
 {
     const unsigned char *p;
     uint64_t page;
@@ -229,8 +230,8 @@ static d9d_status big_value(const d9di_lmdb *db, uint64_t leaf, const struct nod
     return D9D_OK;
 }
 
-static d9d_status find(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key, size_t n,
-                       uint16_t flags, const void **value, size_t *value_bytes)
+static d9d_status find_value(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key,
+                             size_t n, uint16_t flags, const void **value, size_t *value_bytes)
 {
     const unsigned char *p;
     struct node node;
@@ -242,16 +243,16 @@ static d9d_status find(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const vo
     *value_bytes = 0;
     if (tree->root == NO_PAGE || tree->depth == 0)
         return D9D_OK;
-    D9D_TRY(descend(db, tree, key, n, &leaf));
+    D9D_TRY(find_leaf(db, tree, key, n, &leaf));
     D9D_TRY(page_at(db, leaf, LEAF, &p, &nodes));
-    D9D_TRY(search(db, leaf, p, 0, nodes, key, n, &i, &same));
+    D9D_TRY(search_page(db, leaf, p, 0, nodes, key, n, &i, &same));
     if (!same)
         return D9D_OK;
     D9D_TRY(node_at(db, leaf, p, i, &node));
     if ((node.flags & (SUB_DATA | DUP_DATA)) != flags)
         return fail_page(db, leaf, "a value is of another kind than its tree's");
     if (node.flags & BIG_DATA)
-        D9D_TRY(big_value(db, leaf, &node, value));
+        D9D_TRY(read_overflow_value(db, leaf, &node, value));
     else if (node.data_bytes > db->page - (size_t)(node.data - p))
         return fail_page(db, leaf, "a value does not fit in");
     else
@@ -263,7 +264,7 @@ static d9d_status find(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const vo
 d9d_status d9di_lmdb_get(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key, size_t n,
                          const void **value, size_t *value_bytes)
 {
-    return find(db, tree, key, n, 0, value, value_bytes);
+    return find_value(db, tree, key, n, 0, value, value_bytes);
 }
 
 d9d_status d9di_lmdb_find_tree(const d9di_lmdb *db, const char *name, d9di_lmdb_tree *out)
@@ -272,9 +273,9 @@ d9d_status d9di_lmdb_find_tree(const d9di_lmdb *db, const char *name, d9di_lmdb_
     const void *value;
     size_t bytes;
 
-    D9D_TRY(find(db, &db->main, name, strlen(name), SUB_DATA, &value, &bytes));
+    D9D_TRY(find_value(db, &db->main, name, strlen(name), SUB_DATA, &value, &bytes));
     if (value == NULL || bytes != sizeof(r))
         return D9D_FAIL(D9D_EFORMAT, "%s: has no database \"%s\"", db->name, name);
     memcpy(&r, value, sizeof(r));
-    return take_tree(db, &r, out);
+    return read_tree(db, &r, out);
 }

@@ -48,25 +48,25 @@ static d9d_status open_pair(d9di_megatron *m, char *const names[2], uint64_t *id
     return d9d_file_open(names[1], &m->idx);
 }
 
-static d9d_status check_pair(char *const names[2], const d9di_seen *seen)
+static d9d_status check_pair(char *const names[2], const d9di_input_stat *seen)
 {
-    D9D_TRY(d9di_source_check(names[0], &seen[0]));
-    return d9di_source_check(names[1], &seen[1]);
+    D9D_TRY(d9di_input_stream_check(names[0], &seen[0]));
+    return d9di_input_stream_check(names[1], &seen[1]);
 }
 
-d9d_status d9di_megatron_look(const char *path, d9di_seen seen[2])
+d9d_status d9di_megatron_stat(const char *path, d9di_input_stat seen[2])
 {
     char *names[2];
     d9d_status st = name_pair(path, names);
 
     for (int i = 0; i < 2 && st == D9D_OK; i++)
-        st = d9di_source_look(names[i], &seen[i]);
+        st = d9di_input_stream_stat(names[i], &seen[i]);
     free(names[0]);
     free(names[1]);
     return st;
 }
 
-d9d_status d9di_megatron_check(const char *path, const d9di_seen seen[2])
+d9d_status d9di_megatron_check(const char *path, const d9di_input_stat seen[2])
 {
     char *names[2];
     d9d_status st = name_pair(path, names);
@@ -106,7 +106,7 @@ static d9d_status read_header(d9di_megatron *m, uint64_t bytes)
     return D9D_OK;
 }
 
-d9d_status d9di_megatron_open(const char *path, const d9di_seen *seen, d9di_megatron **out)
+d9d_status d9di_megatron_open(const char *path, const d9di_input_stat *seen, d9di_megatron **out)
 {
     d9di_megatron *m = calloc(1, sizeof(*m));
     char *names[2] = {NULL, NULL};
@@ -147,7 +147,7 @@ int64_t d9di_megatron_documents(const d9di_megatron *m)
 /* --- documents ---------------------------------------------------------------------------------
  */
 
-static d9d_status read_sequence(const d9di_megatron *m, uint64_t s, size_t most, d9d_buf *out)
+static d9d_status read_sequence(const d9di_megatron *m, uint64_t s, size_t max_bytes, d9d_buf *out)
 {
     const uint64_t size = d9di_megatron_sizes[m->type];
     int64_t at;
@@ -156,21 +156,21 @@ static d9d_status read_sequence(const d9di_megatron *m, uint64_t s, size_t most,
 
     D9D_TRY(d9d_file_read_at(&m->idx, &n, sizeof(n), m->lengths_at + s * 4));
     D9D_TRY(d9d_file_read_at(&m->idx, &at, sizeof(at), m->pointers_at + s * 8));
-    if (n < 0 || at < 0 || !d9d_add_u64((uint64_t)at, (uint64_t)n * size, &end) ||
+    if (n < 0 || at < 0 || !d9d_checked_add_u64((uint64_t)at, (uint64_t)n * size, &end) ||
         end > m->bin_bytes)
         return D9D_FAIL(D9D_EFORMAT, "%s: sequence %llu: %d tokens at byte %lld of %llu",
                         m->idx.path, (unsigned long long)s, n, (long long)at,
                         (unsigned long long)m->bin_bytes);
-    if ((uint64_t)n * size > most)
+    if ((uint64_t)n * size > max_bytes)
         return D9D_FAIL(D9D_EFORMAT, "%s: sequence %llu: a document of more than %zu bytes",
-                        m->idx.path, (unsigned long long)s, most);
+                        m->idx.path, (unsigned long long)s, max_bytes);
     D9D_TRY(d9d_buf_reserve(out, (size_t)n * size));
     D9D_TRY(d9d_file_read_at(&m->bin, out->data + out->len, (size_t)n * size, (uint64_t)at));
     out->len += (size_t)n * size;
     return D9D_OK;
 }
 
-d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t most, d9d_buf *out)
+d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t max_bytes, d9d_buf *out)
 {
     const char type = (char)m->type;
     const size_t before = out->len + 1;
@@ -183,11 +183,11 @@ d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t most, d9d_buf 
                         (unsigned long long)m->sequences);
     D9D_TRY(d9d_buf_append(out, &type, 1));
     for (s = range[0]; s < range[1]; s++)
-        D9D_TRY(read_sequence(m, (uint64_t)s, most - (out->len - before), out));
+        D9D_TRY(read_sequence(m, (uint64_t)s, max_bytes - (out->len - before), out));
     return D9D_OK;
 }
 
-static int64_t element(int type, const char *p)
+static int64_t read_element(int type, const char *p)
 {
     uint64_t v = 0;
 
@@ -200,7 +200,8 @@ static int64_t element(int type, const char *p)
     }
 }
 
-d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_ids *ids, int64_t *bad)
+d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_token_ids *ids,
+                             int64_t *bad)
 {
     const int type = (unsigned char)raw[0];
     const size_t size = d9di_megatron_sizes[type];
@@ -208,7 +209,7 @@ d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_ids 
 
     D9D_TRY(D9D_VEC_RESERVE(ids, (n - 1) / size));
     for (i = 1; i < n; i += size) {
-        const int64_t v = element(type, raw + i);
+        const int64_t v = read_element(type, raw + i);
 
         if (v < 0 || v >= (int64_t)vocab) {
             *bad = v;

@@ -16,18 +16,19 @@
 typedef struct d9di_megatron d9di_megatron;
 
 /* `path` is NAME.bin or NAME.idx, here and below.  ECONFIG for another name. */
-d9d_status d9di_megatron_look(const char *path, d9di_seen seen[2]);
-d9d_status d9di_megatron_check(const char *path, const d9di_seen seen[2]);
+d9d_status d9di_megatron_stat(const char *path, d9di_input_stat seen[2]);
+d9d_status d9di_megatron_check(const char *path, const d9di_input_stat seen[2]);
 /* EFORMAT when the two do not fit each other; EIO unless they are what they were, where `seen` is
  * not NULL. */
-d9d_status d9di_megatron_open(const char *path, const d9di_seen *seen, d9di_megatron **out);
+d9d_status d9di_megatron_open(const char *path, const d9di_input_stat *seen, d9di_megatron **out);
 void d9di_megatron_close(d9di_megatron *m);
 int64_t d9di_megatron_documents(const d9di_megatron *m);
-/* Append a byte with the type of the tokens and the bytes of document d, at most `most`. */
-d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t most, d9d_buf *out);
+/* Append a byte with the type of the tokens and the bytes of document d, at most `max_bytes`. */
+d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t max_bytes, d9d_buf *out);
 
 /* Ids of what was read so, each below `vocab`, appended; *bad is the first that is not, when
  * EFORMAT is returned. */
-d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_ids *ids, int64_t *bad);
+d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_token_ids *ids,
+                             int64_t *bad);
 
 #endif

@@ -19,14 +19,14 @@ struct export
     d9d_dataset *ds;
     d9di_out_file bin, idx;
     bool narrow;
-    int64_t at; /* bytes of the .bin so far */
+    int64_t offset; /* bytes of the .bin so far */
     d9d_progress progress;
 };
 
 /* What is written for a segment of n tokens. */
 typedef d9d_status (*segment_fn)(struct export *e, const d9d_sample *s, size_t from, uint32_t n);
 
-static d9d_status put_ids(struct export *e, const d9di_tokens *t, uint32_t n)
+static d9d_status write_ids(struct export *e, const d9di_dataset_tokens *t, uint32_t n)
 {
     const bool wide = e->ds->manifest.wide;
     const uint16_t *narrow = t->tokens;
@@ -34,41 +34,41 @@ static d9d_status put_ids(struct export *e, const d9di_tokens *t, uint32_t n)
     uint32_t i;
 
     if (!wide && e->narrow)
-        return d9di_out_put(&e->bin, narrow, n * sizeof(*narrow));
+        return d9di_out_file_write(&e->bin, narrow, n * sizeof(*narrow));
     for (i = 0; i < n; i++) {
         const uint32_t v = wide ? tokens[i] : narrow[i];
 
-        D9D_TRY(d9di_out_put(&e->bin, &v, e->narrow ? 2 : 4));
+        D9D_TRY(d9di_out_file_write(&e->bin, &v, e->narrow ? 2 : 4));
     }
     return D9D_OK;
 }
 
-static d9d_status put_tokens(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+static d9d_status write_tokens(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
 {
-    d9di_tokens t;
+    d9di_dataset_tokens t;
     d9d_status st;
 
-    D9D_TRY(d9di_tokens_read(e->ds, s, from, n, &t));
-    st = put_ids(e, &t, n);
-    d9di_tokens_release(&t);
+    D9D_TRY(d9di_dataset_tokens_read(e->ds, s, from, n, &t));
+    st = write_ids(e, &t, n);
+    d9di_dataset_tokens_release(&t);
     d9d_progress_add(&e->progress, n);
     D9D_TRY(st);
-    return d9di_sample_check_uncut(e->ds, s);
+    return d9di_sample_check_not_truncated(e->ds, s);
 }
 
-static d9d_status put_length(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+static d9d_status write_length(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
 {
     (void)s;
     (void)from;
-    return d9di_out_put(&e->idx, &n, sizeof(n));
+    return d9di_out_file_write(&e->idx, &n, sizeof(n));
 }
 
-static d9d_status put_pointer(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
+static d9d_status write_pointer(struct export *e, const d9d_sample *s, size_t from, uint32_t n)
 {
     (void)s;
     (void)from;
-    D9D_TRY(d9di_out_put(&e->idx, &e->at, sizeof(e->at)));
-    e->at += (int64_t)n * (e->narrow ? 2 : 4);
+    D9D_TRY(d9di_out_file_write(&e->idx, &e->offset, sizeof(e->offset)));
+    e->offset += (int64_t)n * (e->narrow ? 2 : 4);
     return D9D_OK;
 }
 
@@ -98,16 +98,16 @@ static d9d_status write_all(struct export *e)
                                      .type = e->narrow ? D9DI_MEGATRON_U16 : D9DI_MEGATRON_I32};
     uint64_t i, n;
 
-    D9D_TRY(each_segment(e, put_tokens, &n));
+    D9D_TRY(each_segment(e, write_tokens, &n));
     h.sequences = n;
     h.bounds = n + 1;
-    D9D_TRY(d9di_out_put(&e->idx, &h, sizeof(h)));
-    D9D_TRY(each_segment(e, put_length, &n));
-    D9D_TRY(each_segment(e, put_pointer, &n));
+    D9D_TRY(d9di_out_file_write(&e->idx, &h, sizeof(h)));
+    D9D_TRY(each_segment(e, write_length, &n));
+    D9D_TRY(each_segment(e, write_pointer, &n));
     for (i = 0; i <= n; i++)
-        D9D_TRY(d9di_out_put(&e->idx, &i, sizeof(i)));
-    D9D_TRY(d9di_out_close(&e->bin));
-    return d9di_out_close(&e->idx);
+        D9D_TRY(d9di_out_file_write(&e->idx, &i, sizeof(i)));
+    D9D_TRY(d9di_out_file_close(&e->bin));
+    return d9di_out_file_close(&e->idx);
 }
 
 /* --- the two files ------------------------------------------------------------------------------
@@ -115,11 +115,11 @@ static d9d_status write_all(struct export *e)
 
 struct pair {
     char *path[2], *partial[2]; /* of the .bin and the .idx */
-    bool made[2];
+    bool is_made[2];
     int held[2]; /* descriptors that lock what is made until it has its name; -1 for none */
 };
 
-static d9d_status name_pair(const char *out, struct pair *p)
+static d9d_status make_paths(const char *out, struct pair *p)
 {
     static const char *const ends[] = {".bin", ".idx"};
 
@@ -137,7 +137,7 @@ static d9d_status name_pair(const char *out, struct pair *p)
 static void pair_release(struct pair *p)
 {
     for (int i = 0; i < 2; i++) {
-        if (p->made[i])
+        if (p->is_made[i])
             remove(p->partial[i]);
         if (p->held[i] >= 0)
             (void)close(p->held[i]);
@@ -164,7 +164,7 @@ static d9d_status check_names(const struct pair *p, bool replace)
 }
 
 /* Two exports to one name would finish each other's files. */
-static d9d_status hold(d9d_file *f)
+static d9d_status lock_file(d9d_file *f)
 {
     const bool locked_out = flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     struct stat s, named;
@@ -177,13 +177,13 @@ static d9d_status hold(d9d_file *f)
     return d9d_file_resize(f, 0);
 }
 
-static d9d_status take(const char *path, d9d_file *out)
+static d9d_status open_partial(const char *path, d9d_file *out)
 {
     d9d_file f;
     d9d_status st;
 
-    D9D_TRY(d9d_file_edit(path, &f));
-    st = hold(&f);
+    D9D_TRY(d9d_file_open_rw(path, &f));
+    st = lock_file(&f);
     if (st == D9D_OK)
         *out = f;
     else
@@ -192,21 +192,21 @@ static d9d_status take(const char *path, d9d_file *out)
 }
 
 /* What a killed export left is taken over; what is no file is none of ours. */
-static d9d_status make_partial(struct pair *p, int i, d9di_out_file *out)
+static d9d_status create_partial(struct pair *p, int i, d9di_out_file *out)
 {
     struct stat s;
 
     if (lstat(p->partial[i], &s) == 0 && !S_ISREG(s.st_mode))
         return D9D_FAIL(D9D_ECONFIG, "%s: is there already and is not a regular file",
                         p->partial[i]);
-    D9D_TRY(d9di_out_create_by(out, p->partial[i], take));
-    p->made[i] = true;
+    D9D_TRY(d9di_out_file_create_with(out, p->partial[i], open_partial));
+    p->is_made[i] = true;
     p->held[i] = fcntl(out->file.fd, F_DUPFD_CLOEXEC, 0);
     return p->held[i] >= 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "%s: cannot be held: %m", p->partial[i]);
 }
 
 /* An old index goes first: a .bin without one is nothing, one with another's would be read. */
-static d9d_status name_files(struct pair *p, bool replace)
+static d9d_status rename_files(struct pair *p, bool replace)
 {
     D9D_TRY(check_names(p, replace)); /* nobody else was faster */
     if (replace && unlink(p->path[1]) != 0 && errno != ENOENT)
@@ -214,28 +214,28 @@ static d9d_status name_files(struct pair *p, bool replace)
     for (int i = 0; i < 2; i++) {
         if (rename(p->partial[i], p->path[i]) != 0)
             return D9D_FAIL(D9D_EIO, "%s: cannot be renamed: %m", p->partial[i]);
-        p->made[i] = false;
+        p->is_made[i] = false;
     }
     return D9D_OK;
 }
 
-static d9d_status make_files(struct export *e, struct pair *p, bool replace, const d9d_log *log)
+static d9d_status write_files(struct export *e, struct pair *p, bool replace, const d9d_log *log)
 {
     d9di_out_file *const files[] = {&e->bin, &e->idx};
 
     D9D_TRY(check_names(p, replace));
     for (int i = 0; i < 2; i++)
-        D9D_TRY(make_partial(p, i, files[i]));
+        D9D_TRY(create_partial(p, i, files[i]));
     d9d_progress_start(&e->progress, log, "export", "tokens", 0);
     D9D_TRY(write_all(e));
     d9d_progress_end(&e->progress);
-    return name_files(p, replace);
+    return rename_files(p, replace);
 }
 
 d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const char *out,
                                        bool replace, const d9d_log *log)
 {
-    struct export e = {.at = 0};
+    struct export e = {.offset = 0};
     struct pair p = {.held = {-1, -1}};
     d9d_status st;
 
@@ -244,11 +244,11 @@ d9d_status d9d_dataset_export_megatron(const char *dir, const char *split, const
     if (e.ds->manifest.labels)
         st = D9D_FAIL(D9D_ECONFIG, "%s: has labels, and Megatron's files have no room for them",
                       dir);
-    else if ((st = name_pair(out, &p)) == D9D_OK)
-        st = make_files(&e, &p, replace, log);
+    else if ((st = make_paths(out, &p)) == D9D_OK)
+        st = write_files(&e, &p, replace, log);
     pair_release(&p);
-    d9di_out_release(&e.bin);
-    d9di_out_release(&e.idx);
+    d9di_out_file_release(&e.bin);
+    d9di_out_file_release(&e.idx);
     d9d_dataset_close(e.ds);
     return st;
 }

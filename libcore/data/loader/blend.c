@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 1 << 20, DECIMALS = 6 }; /* longest period; digits of exact weights */
+enum { MAX_PERIOD = 1 << 20, DECIMALS = 6 }; /* longest period; digits of exact weights */
 
 struct d9d_blend {
     size_t n;
@@ -31,7 +31,7 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 /* W = w * scale where all are whole and the sum, in lowest terms, is small enough; else 0. */
-static int64_t weigh_exactly(const double *w, size_t n, double scale, int64_t *out)
+static int64_t scale_exactly(const double *w, size_t n, double scale, int64_t *out)
 {
     int64_t sum = 0, common = 0;
 
@@ -46,11 +46,11 @@ static int64_t weigh_exactly(const double *w, size_t n, double scale, int64_t *o
     }
     for (size_t i = 0; i < n; i++)
         out[i] /= common;
-    return sum / common <= MOST ? sum / common : 0;
+    return sum / common <= MAX_PERIOD ? sum / common : 0;
 }
 
 /* Largest remainders: the sum is MOST whatever is rounded, as long as no share rounds to 0. */
-static int64_t weigh_nearly(const double *w, size_t n, int64_t *out)
+static int64_t scale_rounded(const double *w, size_t n, int64_t *out)
 {
     double total = 0, before = 0;
     int64_t sum = 0;
@@ -58,7 +58,7 @@ static int64_t weigh_nearly(const double *w, size_t n, int64_t *out)
     for (size_t i = 0; i < n; i++)
         total += w[i];
     for (size_t i = 0; i < n; i++) {
-        const double end = before + w[i] / total * MOST;
+        const double end = before + w[i] / total * MAX_PERIOD;
         const int64_t share = (int64_t)(rint(end) - rint(before));
 
         out[i] = share > 1 ? share : 1;
@@ -68,22 +68,22 @@ static int64_t weigh_nearly(const double *w, size_t n, int64_t *out)
     return sum;
 }
 
-static int64_t weigh(const double *w, size_t n, int64_t *out)
+static int64_t integer_weights(const double *w, size_t n, int64_t *out)
 {
     double scale = 1;
 
     for (int digits = 0; digits <= DECIMALS; digits++, scale *= 10) {
-        const int64_t sum = weigh_exactly(w, n, scale, out);
+        const int64_t sum = scale_exactly(w, n, scale, out);
 
         if (sum > 0)
             return sum;
     }
-    return weigh_nearly(w, n, out);
+    return scale_rounded(w, n, out);
 }
 
 /* --- the period ----------------------------------------------------------------------------- */
 
-static void lay_out(d9d_blend *b)
+static void build_period(d9d_blend *b)
 {
     uint32_t given[D9D_BLEND_SOURCES] = {0};
 
@@ -104,7 +104,7 @@ static void lay_out(d9d_blend *b)
     }
 }
 
-static d9d_status check(const double *w, size_t n)
+static d9d_status check_weights(const double *w, size_t n)
 {
     if (n < 1 || n > D9D_BLEND_SOURCES)
         return D9D_FAIL(D9D_ECONFIG, "a blend of %zu datasets; it takes from 1 to %d", n,
@@ -120,21 +120,21 @@ d9d_status d9d_blend_create(const double *weights, size_t n, d9d_blend **out)
 {
     d9d_blend *b;
 
-    D9D_TRY(check(weights, n));
+    D9D_TRY(check_weights(weights, n));
     b = calloc(1, sizeof(*b));
     if (b != NULL) {
         b->n = n;
         b->weight = calloc(n, sizeof(*b->weight));
     }
     if (b != NULL && b->weight != NULL) {
-        b->period = weigh(weights, n, b->weight);
+        b->period = integer_weights(weights, n, b->weight);
         b->slot = calloc((size_t)b->period, sizeof(*b->slot));
     }
     if (b == NULL || b->slot == NULL) {
         d9d_blend_free(b);
         return D9D_FAIL(D9D_ENOMEM, "no memory for a blend of %zu datasets", n);
     }
-    lay_out(b);
+    build_period(b);
     *out = b;
     return D9D_OK;
 }
@@ -148,11 +148,11 @@ void d9d_blend_free(d9d_blend *b)
     free(b);
 }
 
-d9d_blend_draw d9d_blend_at(const d9d_blend *b, int64_t k)
+d9d_blend_ref d9d_blend_at(const d9d_blend *b, int64_t k)
 {
     const struct slot *s = &b->slot[k % b->period];
 
-    return (d9d_blend_draw){s->source, k / b->period * b->weight[s->source] + s->number};
+    return (d9d_blend_ref){s->source, k / b->period * b->weight[s->source] + s->number};
 }
 
 int64_t d9d_blend_find(const d9d_blend *b, int32_t source, int64_t number)

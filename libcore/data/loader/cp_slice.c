@@ -4,33 +4,33 @@
 #include <string.h>
 
 /* What a rank has of each row: `count` pieces of `size` positions. */
-typedef struct deal {
+typedef struct rank_chunks {
     int64_t first[2], count, size;
-} deal;
+} rank_chunks;
 
-static deal deal_of(int64_t length, int rank, int n)
+static rank_chunks chunks_of_rank(int64_t length, int rank, int n)
 {
     const int64_t size = length / (2 * n);
 
     if (n == 1)
-        return (deal){{0}, 1, length};
-    return (deal){{rank * size, (2 * n - 1 - rank) * size}, 2, size};
+        return (rank_chunks){{0}, 1, length};
+    return (rank_chunks){{rank * size, (2 * n - 1 - rank) * size}, 2, size};
 }
 
-static d9d_status copy_cells(const d9d_batch *b, const deal *d, d9d_part_room *room,
-                             d9d_batch_part *out)
+static d9d_status copy_tokens(const d9d_batch *b, const rank_chunks *d, d9d_cp_slice_buffer *buffer,
+                              d9d_cp_slice *out)
 {
     const int32_t *const from[] = {b->ids, b->labels, b->positions};
     const int32_t **const to[] = {&out->ids, &out->labels, &out->positions};
-    const int64_t cells = out->rows * out->length;
+    const int64_t n_tokens = out->seqs * out->length;
 
-    room->cells.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&room->cells, (size_t)(3 * cells)));
+    buffer->ints.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&buffer->ints, (size_t)(3 * n_tokens)));
     for (int i = 0; i < 3; i++) {
-        int32_t *at = room->cells.data + i * cells;
+        int32_t *at = buffer->ints.data + i * n_tokens;
 
         *to[i] = at;
-        for (int64_t row = 0; row < b->rows; row++)
+        for (int64_t row = 0; row < b->seqs; row++)
             for (int64_t p = 0; p < d->count; p++, at += d->size)
                 memcpy(at, from[i] + row * b->length + d->first[p], (size_t)d->size * sizeof(*at));
     }
@@ -40,20 +40,20 @@ static d9d_status copy_cells(const d9d_batch *b, const deal *d, d9d_part_room *r
 /* The parts of documents in positions [first, first + n) of the batch, which are queries from *q
  * on. *doc is one that does not begin behind, and goes on. */
 static d9d_status add_segments(const d9d_batch *b, int64_t first, int64_t n, int64_t *doc,
-                               int64_t *q, d9d_part_room *room)
+                               int64_t *q, d9d_cp_slice_buffer *buffer)
 {
     const int64_t end = first + n;
 
-    while (b->bounds[*doc + 1] <= first)
+    while (b->cu_seqlens[*doc + 1] <= first)
         ++*doc;
     for (int64_t at = first, next; at < end; at = next) {
-        const int64_t k = b->bounds[*doc];
+        const int64_t k = b->cu_seqlens[*doc];
 
-        next = b->bounds[*doc + 1] < end ? b->bounds[*doc + 1] : end;
+        next = b->cu_seqlens[*doc + 1] < end ? b->cu_seqlens[*doc + 1] : end;
         if (next > at)
             D9D_TRY(
-                D9D_VEC_PUSH(&room->segments, ((d9d_segment){(int32_t)*q, (int32_t)(next - at),
-                                                             (int32_t)k, (int32_t)(next - k)})));
+                D9D_VEC_PUSH(&buffer->segments, ((d9d_segment){(int32_t)*q, (int32_t)(next - at),
+                                                               (int32_t)k, (int32_t)(next - k)})));
         *q += next - at;
         if (next < end)
             ++*doc;
@@ -61,29 +61,29 @@ static d9d_status add_segments(const d9d_batch *b, int64_t first, int64_t n, int
     return D9D_OK;
 }
 
-static d9d_status find_segments(const d9d_batch *b, const deal *d, d9d_part_room *room,
-                                d9d_batch_part *out)
+static d9d_status find_segments(const d9d_batch *b, const rank_chunks *d,
+                                d9d_cp_slice_buffer *buffer, d9d_cp_slice *out)
 {
     int64_t doc = 0, q = 0;
 
-    room->segments.len = 0;
-    for (int64_t row = 0; row < b->rows; row++)
+    buffer->segments.len = 0;
+    for (int64_t row = 0; row < b->seqs; row++)
         for (int64_t p = 0; p < d->count; p++)
-            D9D_TRY(add_segments(b, row * b->length + d->first[p], d->size, &doc, &q, room));
-    out->segments = (int64_t)room->segments.len;
-    out->segment = room->segments.data;
+            D9D_TRY(add_segments(b, row * b->length + d->first[p], d->size, &doc, &q, buffer));
+    out->segments = (int64_t)buffer->segments.len;
+    out->segment = buffer->segments.data;
     return D9D_OK;
 }
 
-d9d_status d9d_batch_part_of(const d9d_batch *b, int rank, int n, d9d_part_room *room,
-                             d9d_batch_part *out)
+d9d_status d9d_cp_slice_make(const d9d_batch *b, int rank, int n, d9d_cp_slice_buffer *buffer,
+                             d9d_cp_slice *out)
 {
-    d9d_batch_part part = {.rows = b->rows,
-                           .length = b->length / n,
-                           .ids = b->ids,
-                           .labels = b->labels,
-                           .positions = b->positions};
-    const deal d = deal_of(b->length, rank, n);
+    d9d_cp_slice part = {.seqs = b->seqs,
+                         .length = b->length / n,
+                         .ids = b->ids,
+                         .labels = b->labels,
+                         .positions = b->positions};
+    const rank_chunks d = chunks_of_rank(b->length, rank, n);
 
     if (n > 1 && b->length % (2 * n) != 0)
         return D9D_FAIL(
@@ -91,15 +91,15 @@ d9d_status d9d_batch_part_of(const d9d_batch *b, int rank, int n, d9d_part_room 
             "a batch of rows of %lld positions cannot be cut into %d pieces for %d ranks",
             (long long)b->length, 2 * n, n);
     if (n > 1)
-        D9D_TRY(copy_cells(b, &d, room, &part));
-    if (b->bounds != NULL)
-        D9D_TRY(find_segments(b, &d, room, &part));
+        D9D_TRY(copy_tokens(b, &d, buffer, &part));
+    if (b->cu_seqlens != NULL)
+        D9D_TRY(find_segments(b, &d, buffer, &part));
     *out = part;
     return D9D_OK;
 }
 
-void d9d_part_room_release(d9d_part_room *room)
+void d9d_cp_slice_buffer_release(d9d_cp_slice_buffer *buffer)
 {
-    D9D_VEC_RELEASE(&room->cells);
-    D9D_VEC_RELEASE(&room->segments);
+    D9D_VEC_RELEASE(&buffer->ints);
+    D9D_VEC_RELEASE(&buffer->segments);
 }

@@ -7,12 +7,12 @@
 
 #include "d9d/base/fs.h"
 
-enum { MOST_BYTES = 64 << 20 };
+enum { MAX_BYTES = 64 << 20 };
 
-static const char space[] = ", \t\r\n";
+static const char separators[] = ", \t\r\n";
 
 /* A number at *p, which is moved behind it; false where there is none below 2^62. */
-static bool number(const char **p, int64_t *out)
+static bool parse_number(const char **p, int64_t *out)
 {
     char *end;
 
@@ -24,52 +24,52 @@ static bool number(const char **p, int64_t *out)
     return errno == 0 && *out < INT64_C(1) << 62;
 }
 
-static d9d_status parse(const char *name, const char *text, d9d_numbers *out)
+static d9d_status parse_ranges(const char *name, const char *text, d9d_index_set *out)
 {
-    const char *p = text + strspn(text, space);
+    const char *p = text + strspn(text, separators);
 
     while (*p != '\0') {
-        d9d_number_range r = {0};
+        d9d_index_set_range r = {0};
         const char *at = p;
         bool good;
 
         if (*p == '#') {
             p += strcspn(p, "\n");
-            p += strspn(p, space);
+            p += strspn(p, separators);
             continue;
         }
-        good = number(&p, &r.first);
+        good = parse_number(&p, &r.first);
         r.last = r.first;
         if (good && *p == '-') {
             p++;
-            good = number(&p, &r.last) && r.first <= r.last;
+            good = parse_number(&p, &r.last) && r.first <= r.last;
         }
-        if (!good || (*p != '\0' && *p != '#' && strchr(space, *p) == NULL))
+        if (!good || (*p != '\0' && *p != '#' && strchr(separators, *p) == NULL))
             return D9D_FAIL(D9D_ECONFIG, "%s: \"%.20s\" at byte %zu is no number or range", name,
                             at, (size_t)(at - text));
         D9D_TRY(D9D_VEC_PUSH(&out->ranges, r));
-        p += strspn(p, space);
+        p += strspn(p, separators);
     }
     return D9D_OK;
 }
 
-static int by_first(const void *pa, const void *pb)
+static int compare_first(const void *pa, const void *pb)
 {
-    const d9d_number_range *a = pa, *b = pb;
+    const d9d_index_set_range *a = pa, *b = pb;
 
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
 /* Sort, and join what overlaps or touches. */
-static void tidy(d9d_numbers *s)
+static void merge_ranges(d9d_index_set *s)
 {
     size_t n = 0;
 
     if (s->ranges.len == 0)
         return;
-    qsort(s->ranges.data, s->ranges.len, sizeof(*s->ranges.data), by_first);
+    qsort(s->ranges.data, s->ranges.len, sizeof(*s->ranges.data), compare_first);
     for (size_t i = 1; i < s->ranges.len; i++) {
-        const d9d_number_range r = s->ranges.data[i];
+        const d9d_index_set_range r = s->ranges.data[i];
 
         if (r.first > s->ranges.data[n].last + 1)
             s->ranges.data[++n] = r;
@@ -79,37 +79,37 @@ static void tidy(d9d_numbers *s)
     s->ranges.len = n + 1;
 }
 
-d9d_status d9d_numbers_read(const char *text, d9d_numbers *out)
+d9d_status d9d_index_set_read(const char *text, d9d_index_set *out)
 {
     const bool list = *text >= '0' && *text <= '9' && strspn(text, "0123456789,- ") == strlen(text);
-    d9d_numbers s = {0};
+    d9d_index_set s = {0};
     d9d_buf file = {0};
     d9d_status st;
 
     if (!list) {
-        D9D_TRY_OR(st, d9d_fs_read(text, MOST_BYTES, &file), out);
+        D9D_TRY_OR(st, d9d_fs_read(text, MAX_BYTES, &file), out);
         D9D_TRY_OR(st, d9d_buf_append(&file, "", 1), out);
         if (strlen(file.data) + 1 != file.len) {
             st = D9D_FAIL(D9D_ECONFIG, "%s: is no text: byte %zu is 0", text, strlen(file.data));
             goto out;
         }
     }
-    D9D_TRY_OR(st, parse(list ? "list of samples" : text, list ? text : file.data, &s), out);
-    tidy(&s);
+    D9D_TRY_OR(st, parse_ranges(list ? "list of samples" : text, list ? text : file.data, &s), out);
+    merge_ranges(&s);
     *out = s;
-    s = (d9d_numbers){0};
+    s = (d9d_index_set){0};
 out:
-    d9d_numbers_release(&s);
+    d9d_index_set_release(&s);
     d9d_buf_release(&file);
     return st;
 }
 
-void d9d_numbers_release(d9d_numbers *s)
+void d9d_index_set_release(d9d_index_set *s)
 {
     D9D_VEC_RELEASE(&s->ranges);
 }
 
-bool d9d_numbers_has(const d9d_numbers *s, int64_t n)
+bool d9d_index_set_has(const d9d_index_set *s, int64_t n)
 {
     size_t lo = 0, hi = s->ranges.len;
 
@@ -124,7 +124,7 @@ bool d9d_numbers_has(const d9d_numbers *s, int64_t n)
     return lo < s->ranges.len && s->ranges.data[lo].first <= n;
 }
 
-int64_t d9d_numbers_count(const d9d_numbers *s)
+int64_t d9d_index_set_count(const d9d_index_set *s)
 {
     int64_t n = 0;
 
@@ -133,7 +133,7 @@ int64_t d9d_numbers_count(const d9d_numbers *s)
     return n;
 }
 
-int64_t d9d_numbers_last(const d9d_numbers *s)
+int64_t d9d_index_set_max(const d9d_index_set *s)
 {
     return s->ranges.len > 0 ? s->ranges.data[s->ranges.len - 1].last : -1;
 }

@@ -5,46 +5,46 @@
 
 #define IGNORE (-100) /* a label that does not count */
 
-const char *const d9d_pooling_words[] = {"last", "mean", "cls", NULL};
+const char *const d9d_pooling_names[] = {"last", "mean", "cls", NULL};
 
 /* --- documents ------------------------------------------------------------------------ */
 
 /* Packed documents come with the padding of each row as one more, which is none. */
-static bool next_packed(const d9d_batch *b, int64_t next, d9d_document *d)
+static bool next_packed_document(const d9d_batch *b, int64_t next, d9d_batch_document *d)
 {
     for (; next < b->documents; next++) {
-        const int64_t at = b->bounds[next], row = at / b->length;
-        int64_t end = b->bounds[next + 1] - row * b->length;
+        const int64_t at = b->cu_seqlens[next], row = at / b->length;
+        int64_t end = b->cu_seqlens[next + 1] - row * b->length;
 
         if (end > b->lengths[row])
             end = b->lengths[row];
         if (at % b->length >= end)
             continue;
-        *d = (d9d_document){.row = row,
-                            .first = at % b->length,
-                            .end = end,
-                            .place = row == d->row ? d->place + 1 : 0,
-                            .next = next + 1};
+        *d = (d9d_batch_document){.seq = row,
+                                  .first = at % b->length,
+                                  .end = end,
+                                  .index = row == d->seq ? d->index + 1 : 0,
+                                  .next = next + 1};
         return true;
     }
     return false;
 }
 
-bool d9d_batch_next_document(const d9d_batch *b, d9d_document *d)
+bool d9d_batch_next_document(const d9d_batch *b, d9d_batch_document *d)
 {
     const int64_t next = d->next;
 
-    if (b->bounds != NULL)
-        return next_packed(b, next, d);
-    if (next == b->rows)
+    if (b->cu_seqlens != NULL)
+        return next_packed_document(b, next, d);
+    if (next == b->seqs)
         return false;
-    *d = (d9d_document){.row = next, .end = b->lengths[next], .next = next + 1};
+    *d = (d9d_batch_document){.seq = next, .end = b->lengths[next], .next = next + 1};
     return true;
 }
 
-int64_t d9d_batch_targets_of(const d9d_batch *b, const d9d_document *d)
+int64_t d9d_batch_count_targets(const d9d_batch *b, const d9d_batch_document *d)
 {
-    const int32_t *labels = b->labels + d->row * b->length;
+    const int32_t *labels = b->labels + d->seq * b->length;
     int64_t n = 0;
 
     for (int64_t i = d->first; i < d->end; i++)
@@ -52,9 +52,9 @@ int64_t d9d_batch_targets_of(const d9d_batch *b, const d9d_document *d)
     return n;
 }
 
-static int32_t class_of(const d9d_batch *b, const d9d_document *d)
+static int32_t document_class(const d9d_batch *b, const d9d_batch_document *d)
 {
-    const int32_t *labels = b->labels + d->row * b->length;
+    const int32_t *labels = b->labels + d->seq * b->length;
 
     for (int64_t i = d->end; i-- > d->first;)
         if (labels[i] != IGNORE)
@@ -62,19 +62,19 @@ static int32_t class_of(const d9d_batch *b, const d9d_document *d)
     return IGNORE;
 }
 
-int64_t d9d_batch_classes(const d9d_batch *b)
+int64_t d9d_batch_count_classes(const d9d_batch *b)
 {
-    d9d_document d = D9D_DOCUMENT_NONE;
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
     int64_t n = 0;
 
     while (d9d_batch_next_document(b, &d))
-        n += class_of(b, &d) != IGNORE;
+        n += document_class(b, &d) != IGNORE;
     return n;
 }
 
-int64_t d9d_batch_pairs(const d9d_batch *b)
+int64_t d9d_batch_count_pairs(const d9d_batch *b)
 {
-    d9d_document first, d = D9D_DOCUMENT_NONE;
+    d9d_batch_document first, d = D9D_BATCH_DOCUMENT_NONE;
     int64_t n = 0;
 
     while (d9d_batch_next_document(b, &d) && (first = d, d9d_batch_next_document(b, &d)))
@@ -84,8 +84,8 @@ int64_t d9d_batch_pairs(const d9d_batch *b)
 
 d9d_status d9d_batch_check_pairs(const d9d_batch *b)
 {
-    for (int64_t i = 0; b->draws != NULL && i + 1 < b->rows; i += 2) {
-        const d9d_draw *d = b->draws + i;
+    for (int64_t i = 0; b->refs != NULL && i + 1 < b->seqs; i += 2) {
+        const d9d_sample_ref *d = b->refs + i;
 
         if (d[0].sample % 2 != 0 || d[1].sample != d[0].sample + 1 || d[1].source != d[0].source)
             return D9D_FAIL(D9D_ECONFIG,
@@ -98,14 +98,14 @@ d9d_status d9d_batch_check_pairs(const d9d_batch *b)
 
 d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
 {
-    d9d_document d = D9D_DOCUMENT_NONE;
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
 
     while (d9d_batch_next_document(b, &d)) {
-        const int32_t c = class_of(b, &d);
+        const int32_t c = document_class(b, &d);
 
         if (c != IGNORE && (c < 0 || c >= n))
             return D9D_FAIL(D9D_EMISMATCH, "sample %lld: its class is %d, and there are %lld",
-                            (long long)(b->draws != NULL ? b->draws[d.row].sample : d.row), (int)c,
+                            (long long)(b->refs != NULL ? b->refs[d.seq].sample : d.seq), (int)c,
                             (long long)n);
     }
     return D9D_OK;
@@ -113,34 +113,35 @@ d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
 
 /* --- where positions are ----------------------------------------------------------------- */
 
-typedef struct place {
+typedef struct rank_layout {
     int64_t length, pieces, size; /* of a row; it is cut into `pieces` */
-    int64_t mine;                 /* positions of a row that this rank has */
+    int64_t local;                /* positions of a row that this rank has */
     int64_t first, tokens;        /* of its tensor ranks' tokens, this one's */
-    const d9d_pool_how *how;
-} place;
+    const d9d_pooling_opts *how;
+} rank_layout;
 
-static d9d_status place_open(const d9d_batch *b, const d9d_pool_how *how, place *out)
+static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *how,
+                                   rank_layout *out)
 {
-    place p = {.length = b->length, .mine = b->length / how->cp_ranks, .how = how};
+    rank_layout p = {.length = b->length, .local = b->length / how->cp_ranks, .how = how};
 
     p.pieces = how->cp_ranks > 1 ? 2 * how->cp_ranks : 1;
     p.size = b->length / p.pieces;
-    p.tokens = b->rows * p.mine / how->tp_ranks;
+    p.tokens = b->seqs * p.local / how->tp_ranks;
     p.first = how->tp * p.tokens;
-    if (b->length % p.pieces != 0 || b->rows * p.mine % how->tp_ranks != 0)
+    if (b->length % p.pieces != 0 || b->seqs * p.local % how->tp_ranks != 0)
         return D9D_FAIL(D9D_EINVAL,
                         "pool: %lld rows of %lld positions do not divide over %d x %d ranks",
-                        (long long)b->rows, (long long)b->length, how->cp_ranks, how->tp_ranks);
+                        (long long)b->seqs, (long long)b->length, how->cp_ranks, how->tp_ranks);
     *out = p;
     return D9D_OK;
 }
 
 /* The token of a position here, or -1. */
-static int64_t token_of(const place *p, int64_t row, int64_t position)
+static int64_t local_token(const rank_layout *p, int64_t row, int64_t position)
 {
     const int64_t piece = position / p->size, rank = p->how->cp;
-    int64_t at = row * p->mine + position % p->size;
+    int64_t at = row * p->local + position % p->size;
 
     if (p->pieces > 1 && piece == p->pieces - 1 - rank)
         at += p->size;
@@ -152,63 +153,64 @@ static int64_t token_of(const place *p, int64_t row, int64_t position)
 
 /* --- the arrays ----------------------------------------------------------------------------- */
 
-static d9d_document chosen(const d9d_document *d, d9d_pooling pooling)
+static d9d_batch_document pooled_positions(const d9d_batch_document *d, d9d_pooling pooling)
 {
-    d9d_document c = *d;
+    d9d_batch_document c = *d;
 
-    if (pooling == D9D_POOL_LAST && d->end > d->first)
+    if (pooling == D9D_POOLING_LAST && d->end > d->first)
         c.first = d->end - 1;
-    if (pooling == D9D_POOL_FIRST && d->end > d->first)
+    if (pooling == D9D_POOLING_FIRST && d->end > d->first)
         c.end = d->first + 1;
     return c;
 }
 
 /* Tokens of a document here. */
-static int64_t count_here(const place *p, const d9d_document *d)
+static int64_t count_local(const rank_layout *p, const d9d_batch_document *d)
 {
-    const d9d_document c = chosen(d, p->how->pooling);
+    const d9d_batch_document c = pooled_positions(d, p->how->pooling);
     int64_t n = 0;
 
     for (int64_t i = c.first; i < c.end; i++)
-        n += token_of(p, c.row, i) >= 0;
+        n += local_token(p, c.seq, i) >= 0;
     return n;
 }
 
 typedef struct arrays {
     int32_t *token, *owner, *labels;
-    float *share, *part;
+    float *share, *owner_share;
 } arrays;
 
-static d9d_status room_take(d9d_pool_room *room, const d9d_pool_host *h, arrays *a)
+static d9d_status carve_arrays(d9d_pooling_buffer *buffer, const d9d_pooling_index *h, arrays *a)
 {
-    const size_t cells = (size_t)(h->n * h->k), tokens = (size_t)h->tokens;
+    const size_t n_shares = (size_t)(h->n * h->k), tokens = (size_t)h->tokens;
 
-    room->ints.len = room->floats.len = 0;
-    D9D_TRY(D9D_VEC_RESERVE(&room->ints, cells + tokens + (size_t)h->n_labels));
-    D9D_TRY(D9D_VEC_RESERVE(&room->floats, cells + tokens));
-    *a = (arrays){.token = room->ints.data,
-                  .owner = room->ints.data + cells,
-                  .labels = room->ints.data + cells + tokens,
-                  .share = room->floats.data,
-                  .part = room->floats.data + cells};
-    memset(a->token, -1, (cells + tokens) * sizeof(int32_t));
-    memset(a->share, 0, (cells + tokens) * sizeof(float));
+    buffer->ints.len = buffer->floats.len = 0;
+    D9D_TRY(D9D_VEC_RESERVE(&buffer->ints, n_shares + tokens + (size_t)h->n_labels));
+    D9D_TRY(D9D_VEC_RESERVE(&buffer->floats, n_shares + tokens));
+    *a = (arrays){.token = buffer->ints.data,
+                  .owner = buffer->ints.data + n_shares,
+                  .labels = buffer->ints.data + n_shares + tokens,
+                  .share = buffer->floats.data,
+                  .owner_share = buffer->floats.data + n_shares};
+    memset(a->token, -1, (n_shares + tokens) * sizeof(int32_t));
+    memset(a->share, 0, (n_shares + tokens) * sizeof(float));
     return D9D_OK;
 }
 
-static void put_document(const place *p, const d9d_document *d, int64_t n, int64_t k, arrays *a)
+static void write_document(const rank_layout *p, const d9d_batch_document *d, int64_t n, int64_t k,
+                           arrays *a)
 {
-    const d9d_document c = chosen(d, p->how->pooling);
+    const d9d_batch_document c = pooled_positions(d, p->how->pooling);
     int64_t at = n * k;
 
     for (int64_t i = c.first; i < c.end; i++) {
-        const int64_t token = token_of(p, c.row, i);
+        const int64_t token = local_token(p, c.seq, i);
 
         if (token < 0)
             continue;
         a->owner[token] = (int32_t)n;
         a->token[at] = (int32_t)token;
-        a->part[token] = a->share[at++] = 1.0f / (float)(c.end - c.first);
+        a->owner_share[token] = a->share[at++] = 1.0f / (float)(c.end - c.first);
     }
 }
 
@@ -217,43 +219,43 @@ static int64_t row_of_pair(int64_t n, int64_t pairs)
     return n == 2 * pairs ? n : n % 2 * pairs + n / 2;
 }
 
-void d9d_pool_room_release(d9d_pool_room *room)
+void d9d_pooling_buffer_release(d9d_pooling_buffer *buffer)
 {
-    D9D_VEC_RELEASE(&room->ints);
-    D9D_VEC_RELEASE(&room->floats);
+    D9D_VEC_RELEASE(&buffer->ints);
+    D9D_VEC_RELEASE(&buffer->floats);
 }
 
-d9d_status d9d_batch_pool(const d9d_batch *b, const d9d_pool_how *how, d9d_pool_room *room,
-                          d9d_pool_host *out)
+d9d_status d9d_batch_pooling_index(const d9d_batch *b, const d9d_pooling_opts *how,
+                                   d9d_pooling_buffer *buffer, d9d_pooling_index *out)
 {
     const bool counts = how->cp == 0 && how->tp == 0;
-    d9d_pool_host h = {.k = 1};
-    d9d_document d = D9D_DOCUMENT_NONE;
+    d9d_pooling_index h = {.k = 1};
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
     arrays a = {0};
-    place p;
+    rank_layout p;
 
-    D9D_TRY(place_open(b, how, &p));
+    D9D_TRY(rank_layout_init(b, how, &p));
     for (int64_t n; d9d_batch_next_document(b, &d); h.documents++)
-        if ((n = count_here(&p, &d)) > h.k)
+        if ((n = count_local(&p, &d)) > h.k)
             h.k = n;
     h.n = h.documents * how->cp_ranks * how->tp_ranks;
     h.tokens = p.tokens;
     h.n_labels = how->paired ? h.documents / 2 : h.documents;
-    D9D_TRY(room_take(room, &h, &a));
+    D9D_TRY(carve_arrays(buffer, &h, &a));
     for (int64_t n = 0; n < h.n_labels; n++)
         a.labels[n] = how->paired && counts ? (int32_t)n : IGNORE;
-    d = D9D_DOCUMENT_NONE;
+    d = D9D_BATCH_DOCUMENT_NONE;
     for (int64_t n = 0; d9d_batch_next_document(b, &d); n++) {
-        put_document(&p, &d, how->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
+        write_document(&p, &d, how->paired ? row_of_pair(n, h.n_labels) : n, h.k, &a);
         if (how->paired && d.end == d.first && n / 2 < h.n_labels)
             a.labels[n / 2] = IGNORE;
         else if (!how->paired && counts)
-            a.labels[n] = class_of(b, &d);
+            a.labels[n] = document_class(b, &d);
     }
     h.token = a.token;
     h.share = a.share;
     h.owner = a.owner;
-    h.part = a.part;
+    h.owner_share = a.owner_share;
     h.labels = a.labels;
     *out = h;
     return D9D_OK;

@@ -7,35 +7,37 @@
 #include "d9d/data/loader/sampler.h"
 
 /* A stream of random numbers for one purpose in one place. */
-typedef enum d9di_rng_purpose {
+typedef enum d9di_sample_order_rng_purpose {
     D9DI_RNG_PERMUTATION,
     D9DI_RNG_TIES,
     D9DI_RNG_PACKS,
     D9DI_RNG_WITHIN
-} d9di_rng_purpose;
-d9d_rng d9di_order_rng(uint64_t seed, d9di_rng_purpose purpose, int64_t epoch, int64_t number);
+} d9di_sample_order_rng_purpose;
+d9d_rng d9di_sample_order_rng(uint64_t seed, d9di_sample_order_rng_purpose purpose, int64_t epoch,
+                              int64_t number);
 
 /* Draw `number` of a source, before bucketing. */
 int64_t d9di_sampler_sample(const d9d_sampler_source *s, int64_t number);
-d9d_sampler_source d9di_order_source(const d9d_data_source *s);
+d9d_sampler_source d9di_sample_order_source(const d9d_loader_source *s);
 
-typedef struct d9di_buffer d9di_buffer;
+typedef struct d9di_sample_order_buffer d9di_sample_order_buffer;
 
-typedef struct d9di_order {
-    d9d_data_source *sources; /* [n] */
+typedef struct d9di_sample_order {
+    d9d_loader_source *sources; /* [n] */
     size_t n;
     d9d_blend *blend;    /* NULL for one source */
     int64_t total;       /* samples of the stream */
     int32_t last_source; /* the one that ends it; -1: none */
     bool bucketed;
     int64_t pack;
-    d9di_buffer *buffer; /* [2], a cache; NULL unless bucketed */
-} d9di_order;
+    d9di_sample_order_buffer *buffer; /* [2], a cache; NULL unless bucketed */
+} d9di_sample_order;
 
-d9d_status d9di_order_init(d9di_order *o, const d9d_data_source *sources, size_t n, int64_t pack);
-void d9di_order_release(d9di_order *o);
+d9d_status d9di_sample_order_init(d9di_sample_order *o, const d9d_loader_source *sources, size_t n,
+                                  int64_t pack);
+void d9di_sample_order_release(d9di_sample_order *o);
 
 /* Sample k of the stream, 0 <= k < total; for one thread at a time. */
-d9d_status d9di_order_at(d9di_order *o, int64_t k, d9d_draw *out);
+d9d_status d9di_sample_order_at(d9di_sample_order *o, int64_t k, d9d_sample_ref *out);
 
 #endif /* D9DI_DATA_LOADER_SAMPLE_ORDER_H */

@@ -16,9 +16,9 @@ int64_t d9di_sampler_sample(const d9d_sampler_source *s, int64_t number)
 {
     const int64_t epoch = number / s->samples, i = number % s->samples;
 
-    if (s->order == D9D_ORDER_SEQUENTIAL)
+    if (s->order == D9D_LOADER_SEQUENTIAL)
         return i;
-    return (int64_t)d9d_rng_permute(d9di_order_rng(s->seed, D9DI_RNG_PERMUTATION, epoch, 0),
+    return (int64_t)d9d_rng_permute(d9di_sample_order_rng(s->seed, D9DI_RNG_PERMUTATION, epoch, 0),
                                     (uint64_t)i, (uint64_t)s->samples);
 }
 
@@ -44,7 +44,7 @@ d9d_status d9d_sampler_create(const d9d_sampler_source *sources, size_t n, d9d_s
     s->n = n;
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
         s->source[i] = sources[i];
-        if (sources[i].samples < 1 || sources[i].order == D9D_ORDER_BUCKETED)
+        if (sources[i].samples < 1 || sources[i].order == D9D_LOADER_BUCKETED)
             st = D9D_FAIL(D9D_EINVAL, "dataset %zu of a stream: has %lld samples, order %d", i,
                           (long long)sources[i].samples, (int)sources[i].order);
     }
@@ -65,11 +65,10 @@ void d9d_sampler_free(d9d_sampler *s)
     free(s);
 }
 
-d9d_draw d9d_sampler_at(const d9d_sampler *s, int64_t k)
+d9d_sample_ref d9d_sampler_at(const d9d_sampler *s, int64_t k)
 {
-    const d9d_blend_draw from =
-        s->blend != NULL ? d9d_blend_at(s->blend, k) : (d9d_blend_draw){0, k};
+    const d9d_blend_ref from = s->blend != NULL ? d9d_blend_at(s->blend, k) : (d9d_blend_ref){0, k};
 
-    return (d9d_draw){.source = from.source,
-                      .sample = d9di_sampler_sample(&s->source[from.source], from.number)};
+    return (d9d_sample_ref){.source = from.source,
+                            .sample = d9di_sampler_sample(&s->source[from.source], from.number)};
 }

@@ -8,7 +8,7 @@
 #include "data/tokenizer/utf8.h"
 
 /* The child of `parent` (0: the root) for `byte`; 0 when there is none. */
-static uint32_t find_child(const d9di_added_set *set, uint32_t parent, unsigned char byte)
+static uint32_t find_child(const d9di_added_tokens *set, uint32_t parent, unsigned char byte)
 {
     uint32_t at;
 
@@ -20,10 +20,11 @@ static uint32_t find_child(const d9di_added_set *set, uint32_t parent, unsigned 
     return 0;
 }
 
-static d9d_status add_child(d9di_added_set *set, uint32_t parent, unsigned char byte, uint32_t *out)
+static d9d_status add_child(d9di_added_tokens *set, uint32_t parent, unsigned char byte,
+                            uint32_t *out)
 {
-    const struct d9di_added_node node = {.byte = byte,
-                                         .sibling = parent ? set->nodes.data[parent - 1].child : 0};
+    const struct d9di_added_tokens_node node = {
+        .byte = byte, .sibling = parent ? set->nodes.data[parent - 1].child : 0};
 
     if (set->nodes.len >= UINT32_MAX - 1)
         return D9D_FAIL(D9D_EFORMAT, "added tokens have more than %u bytes", UINT32_MAX - 1);
@@ -39,7 +40,8 @@ static d9d_status add_child(d9di_added_set *set, uint32_t parent, unsigned char 
     return D9D_OK;
 }
 
-d9d_status d9di_added_put(d9di_added_set *set, const char *text, size_t n, d9di_added_token token)
+d9d_status d9di_added_tokens_add(d9di_added_tokens *set, const char *text, size_t n,
+                                 d9di_added_tokens_entry token)
 {
     uint32_t at = 0;
     size_t i;
@@ -60,15 +62,16 @@ d9d_status d9di_added_put(d9di_added_set *set, const char *text, size_t n, d9di_
     return D9D_OK;
 }
 
-void d9di_added_release(d9di_added_set *set)
+void d9di_added_tokens_release(d9di_added_tokens *set)
 {
     D9D_VEC_RELEASE(&set->nodes);
     D9D_VEC_RELEASE(&set->tokens);
 }
 
 /* Length of the longest token that begins text[0, n) and may; 0 when none does. */
-static size_t longest_at(const d9di_added_set *set, const char *text, size_t n, d9di_added_may may,
-                         const void *arg, const d9di_added_token **token)
+static size_t match_longest(const d9di_added_tokens *set, const char *text, size_t n,
+                            d9di_added_tokens_filter accepts, const void *arg,
+                            const d9di_added_tokens_entry **token)
 {
     uint32_t at = 0;
     size_t i, best = 0;
@@ -77,7 +80,7 @@ static size_t longest_at(const d9di_added_set *set, const char *text, size_t n, 
         at = find_child(set, at, (unsigned char)text[i]);
         if (at == 0)
             break;
-        if (set->nodes.data[at - 1].token && (!may || may(arg, text, i + 1))) {
+        if (set->nodes.data[at - 1].token && (!accepts || accepts(arg, text, i + 1))) {
             *token = &set->tokens.data[set->nodes.data[at - 1].token - 1];
             best = i + 1;
         }
@@ -85,21 +88,22 @@ static size_t longest_at(const d9di_added_set *set, const char *text, size_t n, 
     return best;
 }
 
-static bool is_word(uint32_t c)
+static bool is_word_char(uint32_t c)
 {
-    return d9di_uni_in(d9di_uni_word, d9di_uni_word_n, c);
+    return d9di_unicode_in(d9di_unicode_word, d9di_unicode_word_n, c);
 }
 
-static bool stands_alone(const char *text, size_t n, size_t start, size_t end)
+static bool is_whole_word(const char *text, size_t n, size_t start, size_t end)
 {
     unsigned w;
 
-    return (start == 0 || !is_word(d9di_utf8_get(text + d9di_utf8_before(text, start), &w))) &&
-           (end == n || !is_word(d9di_utf8_get(text + end, &w)));
+    return (start == 0 ||
+            !is_word_char(d9di_utf8_decode(text + d9di_utf8_prev(text, start), &w))) &&
+           (end == n || !is_word_char(d9di_utf8_decode(text + end, &w)));
 }
 
 /* From `at`, the next place where a token may begin; n when there is none. */
-static size_t find_first(const d9di_added_set *set, const char *text, size_t n, size_t at)
+static size_t find_candidate(const d9di_added_tokens *set, const char *text, size_t n, size_t at)
 {
     if (set->n_firsts == 1) {
         const char *p = memchr(text + at, set->first, n - at);
@@ -111,14 +115,15 @@ static size_t find_first(const d9di_added_set *set, const char *text, size_t n, 
     return at;
 }
 
-d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t n,
-                            d9di_added_may may, d9di_added_fn fn, void *arg)
+d9d_status d9di_added_tokens_split(const d9di_added_tokens *set, const char *text, size_t n,
+                                   d9di_added_tokens_filter accepts, d9di_added_tokens_fn fn,
+                                   void *arg)
 {
     size_t at = 0, done = 0; /* `done` may be ahead of `at`, past stripped space */
 
-    while (set->tokens.len > 0 && (at = find_first(set, text, n, at)) < n) {
-        const d9di_added_token *token = NULL;
-        const size_t len = longest_at(set, text + at, n - at, may, arg, &token);
+    while (set->tokens.len > 0 && (at = find_candidate(set, text, n, at)) < n) {
+        const d9di_added_tokens_entry *token = NULL;
+        const size_t len = match_longest(set, text + at, n - at, accepts, arg, &token);
         size_t start = at, end = at + len;
 
         if (len == 0) {
@@ -126,12 +131,12 @@ d9d_status d9di_added_split(const d9di_added_set *set, const char *text, size_t 
             continue;
         }
         at = end;
-        if (token->single_word && !stands_alone(text, n, start, end))
+        if (token->single_word && !is_whole_word(text, n, start, end))
             continue;
         if (token->lstrip)
-            start = start > done ? d9di_space_before(text, done, start) : done;
+            start = start > done ? d9di_unicode_space_start(text, done, start) : done;
         if (token->rstrip)
-            end = d9di_space_behind(text, n, end);
+            end = d9di_unicode_skip_space(text, n, end);
         if (done < start)
             D9D_TRY(fn(arg, NULL, text + done, start - done));
         if (start < end) /* else the token before has stripped all of it away */

@@ -14,41 +14,41 @@
 #include "data/tokenizer/utf8.h"
 
 enum {
-    SHORT_PIECE = 48, /* bytes; longer ones use the heap */
-    GROUP = 32        /* pieces that are looked up side by side */
+    SHORT_PRETOKEN = 48, /* bytes; longer ones use the heap */
+    LOOKUP_GROUP = 32    /* pieces that are looked up side by side */
 };
 
-struct d9di_symbol {
+struct d9di_bpe_symbol {
     uint32_t id; /* D9DI_NO_ID: merged into the one before */
     uint32_t prev, next;
 };
 
-struct d9di_candidate {
-    uint32_t rank, at; /* of the left symbol */
+struct d9di_bpe_candidate {
+    uint32_t rank, left; /* of the left symbol */
 };
 
 #define END UINT32_MAX
 
 /* The longest pieces that are taken: merging holds some 40 bytes a byte, walking 4. */
 #define MAX_MERGED ((size_t)16 << 20)
-#define MAX_WALKED ((size_t)1 << 30)
+#define MAX_GREEDY ((size_t)1 << 30)
 
 /* The symbols that a piece begins as, into ids[0, n); how many there are. */
-static size_t first_symbols(const d9di_bpe *b, const char *piece, size_t n, uint32_t *ids)
+static size_t init_symbols(const d9di_bpe *b, const char *pretoken, size_t n, uint32_t *ids)
 {
     size_t count = 0, i = 0;
     bool unk_before = false;
 
     while (i < n) {
-        const unsigned char first = (unsigned char)piece[i];
+        const unsigned char first = (unsigned char)pretoken[i];
         const unsigned w = b->chars ? d9di_utf8_width(first) : 1;
-        const uint32_t id = b->chars ? d9di_bpe_find(b, piece + i, w) : b->byte_id[first];
+        const uint32_t id = b->chars ? d9di_bpe_find_token(b, pretoken + i, w) : b->byte_id[first];
 
         if (id != D9DI_NO_ID)
             ids[count++] = id;
         else if (b->byte_fallback)
             for (unsigned k = 0; k < w; k++)
-                ids[count++] = b->byte_id[(unsigned char)piece[i + k]];
+                ids[count++] = b->byte_id[(unsigned char)pretoken[i + k]];
         else if (b->unk != D9DI_NO_ID && !(b->fuse_unk && unk_before))
             ids[count++] = b->unk;
         unk_before = id == D9DI_NO_ID;
@@ -59,19 +59,19 @@ static size_t first_symbols(const d9di_bpe *b, const char *piece, size_t n, uint
 
 /* --- short pieces -------------------------------------------------------------- */
 
-static uint32_t rank_of(const d9di_bpe *b, const uint32_t *ids, size_t n, size_t at)
+static uint32_t pair_rank(const d9di_bpe *b, const uint32_t *ids, size_t n, size_t at)
 {
     return at + 1 < n ? d9di_bpe_rank(b, ids[at], ids[at + 1]) : D9DI_NO_ID;
 }
 
-/* Merge ids[0, n) in place, n at most SHORT_PIECE; how many remain. */
+/* Merge ids[0, n) in place, n at most SHORT_PRETOKEN; how many remain. */
 static size_t merge_short(const d9di_bpe *b, uint32_t *ids, size_t n)
 {
-    uint32_t rank[SHORT_PIECE];
+    uint32_t rank[SHORT_PRETOKEN];
     size_t i;
 
     for (i = 0; i < n; i++)
-        rank[i] = rank_of(b, ids, n, i);
+        rank[i] = pair_rank(b, ids, n, i);
     while (n > 1) {
         size_t best = 0;
 
@@ -84,43 +84,43 @@ static size_t merge_short(const d9di_bpe *b, uint32_t *ids, size_t n)
         n--;
         memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof(*ids));
         memmove(rank + best + 1, rank + best + 2, (n - best - 1) * sizeof(*rank));
-        rank[best] = rank_of(b, ids, n, best);
+        rank[best] = pair_rank(b, ids, n, best);
         if (best > 0)
-            rank[best - 1] = rank_of(b, ids, n, best - 1);
+            rank[best - 1] = pair_rank(b, ids, n, best - 1);
     }
     return n;
 }
 
 /* --- long pieces ----------------------------------------------------------------- */
 
-static bool goes_first(const struct d9di_candidate *a, const struct d9di_candidate *b)
+static bool candidate_before(const struct d9di_bpe_candidate *a, const struct d9di_bpe_candidate *b)
 {
-    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+    return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
 }
 
-static void sift_up(struct d9di_candidate *heap, size_t at)
+static void sift_up(struct d9di_bpe_candidate *heap, size_t at)
 {
-    const struct d9di_candidate moved = heap[at];
+    const struct d9di_bpe_candidate moved = heap[at];
 
-    while (at > 0 && goes_first(&moved, &heap[(at - 1) / 2])) {
+    while (at > 0 && candidate_before(&moved, &heap[(at - 1) / 2])) {
         heap[at] = heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }
     heap[at] = moved;
 }
 
-static void sift_down(struct d9di_candidate *heap, size_t n, size_t at)
+static void sift_down(struct d9di_bpe_candidate *heap, size_t n, size_t at)
 {
-    const struct d9di_candidate moved = heap[at];
+    const struct d9di_bpe_candidate moved = heap[at];
 
     for (;;) {
         size_t child = 2 * at + 1;
 
         if (child >= n)
             break;
-        if (child + 1 < n && goes_first(&heap[child + 1], &heap[child]))
+        if (child + 1 < n && candidate_before(&heap[child + 1], &heap[child]))
             child++;
-        if (!goes_first(&heap[child], &moved))
+        if (!candidate_before(&heap[child], &moved))
             break;
         heap[at] = heap[child];
         at = child;
@@ -129,9 +129,9 @@ static void sift_down(struct d9di_candidate *heap, size_t n, size_t at)
 }
 
 /* Push the merge of the symbol at `at` with the next one, if they merge. */
-static d9d_status consider(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
+static d9d_status push_candidate(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
 {
-    const struct d9di_symbol *left = &s->symbols.data[at];
+    const struct d9di_bpe_symbol *left = &s->symbols.data[at];
     uint32_t rank;
 
     if (left->next == END)
@@ -139,16 +139,16 @@ static d9d_status consider(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
     rank = d9di_bpe_rank(b, left->id, s->symbols.data[left->next].id);
     if (rank == D9DI_NO_ID)
         return D9D_OK;
-    D9D_TRY(D9D_VEC_PUSH(&s->heap, (struct d9di_candidate){rank, at}));
+    D9D_TRY(D9D_VEC_PUSH(&s->heap, (struct d9di_bpe_candidate){rank, at}));
     sift_up(s->heap.data, s->heap.len - 1);
     return D9D_OK;
 }
 
 static d9d_status merge_candidate(const d9di_bpe *b, d9di_bpe_scratch *s,
-                                  const struct d9di_candidate *c)
+                                  const struct d9di_bpe_candidate *c)
 {
-    const struct d9di_merge *m = &b->merges[c->rank];
-    struct d9di_symbol *left = &s->symbols.data[c->at], *right;
+    const struct d9di_bpe_merge *m = &b->merges[c->rank];
+    struct d9di_bpe_symbol *left = &s->symbols.data[c->left], *right;
 
     if (left->id != m->left || left->next == END)
         return D9D_OK;
@@ -159,10 +159,10 @@ static d9d_status merge_candidate(const d9di_bpe *b, d9di_bpe_scratch *s,
     right->id = D9DI_NO_ID;
     left->next = right->next;
     if (left->next != END)
-        s->symbols.data[left->next].prev = c->at;
+        s->symbols.data[left->next].prev = c->left;
     if (left->prev != END)
-        D9D_TRY(consider(b, s, left->prev));
-    return consider(b, s, c->at);
+        D9D_TRY(push_candidate(b, s, left->prev));
+    return push_candidate(b, s, c->left);
 }
 
 static d9d_status merge_long(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t *ids, size_t n,
@@ -174,12 +174,12 @@ static d9d_status merge_long(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t *i
     s->symbols.len = s->heap.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&s->symbols, n));
     for (i = 0; i < n; i++)
-        s->symbols.data[i] = (struct d9di_symbol){ids[i], i - 1, i + 1 < n ? i + 1 : END};
+        s->symbols.data[i] = (struct d9di_bpe_symbol){ids[i], i - 1, i + 1 < n ? i + 1 : END};
     s->symbols.len = n;
     for (i = 0; i < n; i++)
-        D9D_TRY(consider(b, s, i));
+        D9D_TRY(push_candidate(b, s, i));
     while (s->heap.len > 0) {
-        const struct d9di_candidate top = s->heap.data[0];
+        const struct d9di_bpe_candidate top = s->heap.data[0];
 
         s->heap.data[0] = s->heap.data[--s->heap.len];
         if (s->heap.len > 0)
@@ -196,117 +196,120 @@ static d9d_status merge_long(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t *i
 /* --- pieces ---------------------------------------------------------------------- */
 
 /* With ignore_merges a piece that is a token as a whole is that token. */
-static d9d_status find_whole(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                             uint32_t *id)
+static d9d_status find_whole_token(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pretoken,
+                                   size_t n, uint32_t *id)
 {
     size_t i;
 
     if (b->chars) {
-        *id = d9di_bpe_find(b, piece, n);
+        *id = d9di_bpe_find_token(b, pretoken, n);
         return D9D_OK;
     }
     s->spelled.len = 0;
     D9D_TRY(d9d_buf_reserve(&s->spelled, 2 * n));
     for (i = 0; i < n; i++)
-        s->spelled.len += d9di_utf8_put(d9di_bytelevel_char((unsigned char)piece[i]),
-                                        s->spelled.data + s->spelled.len);
-    *id = d9di_bpe_find(b, s->spelled.data, s->spelled.len);
+        s->spelled.len += d9di_utf8_encode(d9di_bytelevel_char((unsigned char)pretoken[i]),
+                                           s->spelled.data + s->spelled.len);
+    *id = d9di_bpe_find_token(b, s->spelled.data, s->spelled.len);
     return D9D_OK;
 }
 
-static d9d_status merge_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                              uint32_t *ids, size_t *out_n)
+static d9d_status merge_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pretoken,
+                                 size_t n, uint32_t *ids, size_t *out_n)
 {
     size_t count;
 
     if (b->ignore_merges) {
-        D9D_TRY(find_whole(b, s, piece, n, ids));
+        D9D_TRY(find_whole_token(b, s, pretoken, n, ids));
         if (*ids != D9DI_NO_ID) {
             *out_n = 1;
             return D9D_OK;
         }
     }
-    count = first_symbols(b, piece, n, ids);
-    if (count > SHORT_PIECE)
+    count = init_symbols(b, pretoken, n, ids);
+    if (count > SHORT_PRETOKEN)
         return merge_long(b, s, ids, count, out_n);
     *out_n = merge_short(b, ids, count);
     return D9D_OK;
 }
 
-static d9d_status encode_piece(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *piece,
-                               uint32_t *ids, size_t *out_n)
+static d9d_status encode_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s,
+                                  const d9di_pretoken *pretoken, uint32_t *ids, size_t *out_n)
 {
-    const size_t most = b->walks ? MAX_WALKED : MAX_MERGED;
+    const size_t most = b->is_greedy ? MAX_GREEDY : MAX_MERGED;
 
-    if (piece->n > most)
+    if (pretoken->n > most)
         return D9D_FAIL(D9D_EFORMAT,
                         "%zu bytes without a place to split at; at most %zu can be merged",
-                        piece->n, most);
-    return (b->walks ? d9di_bpe_walk : merge_piece)(b, s, piece->text, piece->n, ids, out_n);
+                        pretoken->n, most);
+    return (b->is_greedy ? d9di_bpe_greedy_encode : merge_pretoken)(b, s, pretoken->text,
+                                                                    pretoken->n, ids, out_n);
 }
 
 /* --- groups of pieces -------------------------------------------------------------- */
 
 struct lookup {
-    uint64_t key[D9DI_WORDS_LONG], *bucket;
+    uint64_t key[D9DI_BPE_CACHE_LONG], *bucket;
 };
 
-static inline void begin_lookup(const d9di_words *table, unsigned words, const d9di_stretch *piece,
-                                const char *end, struct lookup *l)
+static inline void begin_lookup(const d9di_bpe_cache *table, unsigned words,
+                                const d9di_pretoken *pretoken, const char *end, struct lookup *l)
 {
-    d9di_words_key(l->key, words, piece->text, piece->n, end);
-    l->bucket = d9di_words_bucket(table, l->key, words);
+    d9di_bpe_cache_key(l->key, words, pretoken->text, pretoken->n, end);
+    l->bucket = d9di_bpe_cache_bucket(table, l->key, words);
 }
 
 static inline d9d_status end_lookup(const d9di_bpe *b, d9di_bpe_scratch *s, unsigned words,
-                                    const d9di_stretch *piece, const struct lookup *l, d9d_ids *out)
+                                    const d9di_pretoken *pretoken, const struct lookup *l,
+                                    d9d_token_ids *out)
 {
     uint32_t *ids = out->data + out->len;
-    size_t n = d9di_words_get(l->bucket, l->key, words, ids);
+    size_t n = d9di_bpe_cache_get(l->bucket, l->key, words, ids);
 
     if (n == 0) {
-        D9D_TRY(encode_piece(b, s, piece, ids, &n));
-        d9di_words_put(l->bucket, l->key, words, ids, n);
+        D9D_TRY(encode_pretoken(b, s, pretoken, ids, &n));
+        d9di_bpe_cache_put(l->bucket, l->key, words, ids, n);
     }
     out->len += n;
     return D9D_OK;
 }
 
-static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
-                               size_t n, const char *end, d9d_ids *out)
+static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s,
+                               const d9di_pretoken *pretokens, size_t n, const char *end,
+                               d9d_token_ids *out)
 {
-    struct lookup lookups[GROUP];
-    size_t room = 2 * D9DI_WORDS_LONG, i, count;
+    struct lookup lookups[LOOKUP_GROUP];
+    size_t room = 2 * D9DI_BPE_CACHE_LONG, i, count;
 
     for (i = 0; i < n; i++) {
-        room += pieces[i].n; /* no id is of less than a byte */
-        if (pieces[i].n < 8 * D9DI_WORDS_SHORT)
-            begin_lookup(&s->short_words, D9DI_WORDS_SHORT, &pieces[i], end, &lookups[i]);
-        else if (pieces[i].n < 8 * D9DI_WORDS_LONG)
-            begin_lookup(&s->long_words, D9DI_WORDS_LONG, &pieces[i], end, &lookups[i]);
+        room += pretokens[i].n; /* no id is of less than a byte */
+        if (pretokens[i].n < 8 * D9DI_BPE_CACHE_SHORT)
+            begin_lookup(&s->short_cache, D9DI_BPE_CACHE_SHORT, &pretokens[i], end, &lookups[i]);
+        else if (pretokens[i].n < 8 * D9DI_BPE_CACHE_LONG)
+            begin_lookup(&s->long_cache, D9DI_BPE_CACHE_LONG, &pretokens[i], end, &lookups[i]);
     }
     D9D_TRY(D9D_VEC_RESERVE(out, room));
     for (i = 0; i < n; i++) {
-        if (pieces[i].n < 8 * D9DI_WORDS_SHORT) {
-            D9D_TRY(end_lookup(b, s, D9DI_WORDS_SHORT, &pieces[i], &lookups[i], out));
-        } else if (pieces[i].n < 8 * D9DI_WORDS_LONG) {
-            D9D_TRY(end_lookup(b, s, D9DI_WORDS_LONG, &pieces[i], &lookups[i], out));
+        if (pretokens[i].n < 8 * D9DI_BPE_CACHE_SHORT) {
+            D9D_TRY(end_lookup(b, s, D9DI_BPE_CACHE_SHORT, &pretokens[i], &lookups[i], out));
+        } else if (pretokens[i].n < 8 * D9DI_BPE_CACHE_LONG) {
+            D9D_TRY(end_lookup(b, s, D9DI_BPE_CACHE_LONG, &pretokens[i], &lookups[i], out));
         } else {
-            D9D_TRY(encode_piece(b, s, &pieces[i], out->data + out->len, &count));
+            D9D_TRY(encode_pretoken(b, s, &pretokens[i], out->data + out->len, &count));
             out->len += count;
         }
     }
     return D9D_OK;
 }
 
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
-                           size_t n, const char *end, d9d_ids *out)
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_pretoken *pretokens,
+                           size_t n, const char *end, d9d_token_ids *out)
 {
     while (n > 0) {
-        const size_t some = n < GROUP ? n : GROUP;
+        const size_t some = n < LOOKUP_GROUP ? n : LOOKUP_GROUP;
 
-        D9D_TRY(encode_group(b, s, pieces, some, end, out));
-        pieces += some;
+        D9D_TRY(encode_group(b, s, pretokens, some, end, out));
+        pretokens += some;
         n -= some;
     }
     return D9D_OK;
@@ -315,35 +318,36 @@ d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_st
 /* --- what ids are of ---------------------------------------------------------------- */
 
 /* Of the first character, or byte, which may begin no token. */
-static size_t first_width(const d9di_bpe *b, const char *text)
+static size_t first_char_width(const d9di_bpe *b, const char *text)
 {
     return b->chars ? d9di_utf8_width((unsigned char)text[0]) : 1;
 }
 
 static bool is_unknown(const d9di_bpe *b, const char *text, size_t n)
 {
-    const size_t w = first_width(b, text);
+    const size_t w = first_char_width(b, text);
 
-    return w <= n &&
-           (b->chars ? d9di_bpe_find(b, text, w) : b->byte_id[(unsigned char)*text]) == D9DI_NO_ID;
+    return w <= n && (b->chars ? d9di_bpe_find_token(b, text, w)
+                               : b->byte_id[(unsigned char)*text]) == D9DI_NO_ID;
 }
 
 static size_t unknown_width(const d9di_bpe *b, const char *text, size_t n)
 {
-    size_t w = first_width(b, text);
+    size_t w = first_char_width(b, text);
 
     while (b->fuse_unk && w < n && is_unknown(b, text + w, n - w))
-        w += first_width(b, text + w);
+        w += first_char_width(b, text + w);
     return w;
 }
 
-size_t d9di_bpe_width(const d9di_bpe *b, const char *text, size_t n, uint32_t id, size_t *skip)
+size_t d9di_bpe_token_bytes(const d9di_bpe *b, const char *text, size_t n, uint32_t id,
+                            size_t *skip)
 {
-    const char *of = b->chars ? b->tokens[id].text : b->bytes + b->byte_at[id];
-    const size_t len = b->chars ? b->tokens[id].len : b->byte_at[id + 1] - b->byte_at[id];
+    const char *of = b->chars ? b->tokens[id].text : b->bytes + b->byte_offset[id];
+    const size_t len = b->chars ? b->tokens[id].len : b->byte_offset[id + 1] - b->byte_offset[id];
     size_t at = 0;
 
-    for (*skip = 0; at < n; at += first_width(b, text + at)) {
+    for (*skip = 0; at < n; at += first_char_width(b, text + at)) {
         *skip = at;
         if (len <= n - at && memcmp(text + at, of, len) == 0)
             return len;
@@ -363,17 +367,18 @@ d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
     if (!s->pairs)
         return D9D_FAIL(D9D_ENOMEM, "no memory for pairs of tokens");
     memset(s->pairs, 0xff, D9DI_BPE_PAIRS * sizeof(*s->pairs)); /* no pair's */
-    D9D_TRY(d9di_words_init(&s->short_words, D9DI_WORDS_SHORT, log2_words));
-    return d9di_words_init(&s->long_words, D9DI_WORDS_LONG, log2_words > 2 ? log2_words - 2 : 0);
+    D9D_TRY(d9di_bpe_cache_init(&s->short_cache, D9DI_BPE_CACHE_SHORT, log2_words));
+    return d9di_bpe_cache_init(&s->long_cache, D9DI_BPE_CACHE_LONG,
+                               log2_words > 2 ? log2_words - 2 : 0);
 }
 
 void d9di_bpe_scratch_release(d9di_bpe_scratch *s)
 {
-    d9di_words_release(&s->short_words);
-    d9di_words_release(&s->long_words);
+    d9di_bpe_cache_release(&s->short_cache);
+    d9di_bpe_cache_release(&s->long_cache);
     D9D_VEC_RELEASE(&s->symbols);
     D9D_VEC_RELEASE(&s->heap);
-    D9D_VEC_RELEASE(&s->dead);
+    D9D_VEC_RELEASE(&s->dead_ends);
     free(s->pairs);
     d9d_buf_release(&s->spelled);
 }

@@ -17,7 +17,7 @@
 #define D9DI_BPE_SLACK 16 /* bytes that may be read behind what a token stands for */
 
 /* What two neighbours merge to; ranks are the places in the list of merges. */
-struct d9di_merge {
+struct d9di_bpe_merge {
     uint32_t left, right;
     uint32_t id; /* D9DI_NO_ID: the pair is given again further down, where it counts */
 };
@@ -33,19 +33,19 @@ typedef struct d9di_bpe {
     uint32_t n_entries; /* entries of the vocabulary */
     d9d_arena arena;    /* texts */
 
-    uint32_t *by_text; /* open addressing: part of the hash << 24 | id + 1, 0 free */
-    uint64_t by_text_mask;
-    struct d9di_merge *merges; /* by rank */
+    uint32_t *vocab_table; /* open addressing: part of the hash << 24 | id + 1, 0 free */
+    uint64_t vocab_mask;
+    struct d9di_bpe_merge *merges; /* by rank */
     uint32_t n_merges;
-    uint32_t *rank_at; /* open addressing: part of the hash << 24 | rank + 1, 0 free */
-    uint64_t rank_mask;
+    uint32_t *merge_table; /* open addressing: part of the hash << 24 | rank + 1, 0 free */
+    uint64_t merge_mask;
 
-    char *bytes;       /* what the tokens stand for, one behind the other */
-    uint32_t *byte_at; /* where that of an id begins; n_tokens + 1 of them */
+    char *bytes;           /* what the tokens stand for, one behind the other */
+    uint32_t *byte_offset; /* where that of an id begins; n_tokens + 1 of them */
 
-    bool walks;                 /* bpe_greedy.c can tell the tokens of a piece: */
-    d9di_trie trie;             /* ids by the bytes they stand for */
-    struct d9di_bpe_made *made; /* by id */
+    bool is_greedy;                         /* bpe_greedy.c can tell the tokens of a piece: */
+    d9di_trie trie;                         /* ids by the bytes they stand for */
+    struct d9di_bpe_derivation *derivation; /* by id */
 
     /* A piece begins as bytes, or (`chars`) as characters; those that are no tokens as their bytes
      * (`byte_fallback`), as `unk`, or not at all when that is D9DI_NO_ID. */
@@ -63,15 +63,15 @@ void d9di_bpe_release(d9di_bpe *b);
 bool d9di_bpe_fallback_byte(const char *text, size_t n, unsigned char *byte);
 
 /* D9DI_NO_ID when the vocabulary lacks it. */
-uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n);
+uint32_t d9di_bpe_find_token(const d9di_bpe *b, const char *text, size_t n);
 
 /* Buffers of one thread; what is in them is bpe.c's affair. */
 typedef struct d9di_bpe_scratch {
-    d9di_words short_words, long_words; /* pieces merged before */
-    D9D_VEC(struct d9di_symbol) symbols;
-    D9D_VEC(struct d9di_candidate) heap;
-    uint64_t *pairs;        /* tokens that were found to go together, or not to */
-    D9D_VEC(uint64_t) dead; /* bits */
+    d9di_bpe_cache short_cache, long_cache; /* pieces merged before */
+    D9D_VEC(struct d9di_bpe_symbol) symbols;
+    D9D_VEC(struct d9di_bpe_candidate) heap;
+    uint64_t *pairs;             /* tokens that were found to go together, or not to */
+    D9D_VEC(uint64_t) dead_ends; /* bits */
     d9d_buf spelled;
 } d9di_bpe_scratch;
 /* Room for 2^log2_words short words, and a quarter of that for longer ones. */
@@ -80,10 +80,11 @@ void d9di_bpe_scratch_release(d9di_bpe_scratch *s);
 
 /* How many bytes of text[0, n), which is encoded to `id` and what follows, that id is of; *skip
  * bytes before it are of none. */
-size_t d9di_bpe_width(const d9di_bpe *b, const char *text, size_t n, uint32_t id, size_t *skip);
+size_t d9di_bpe_token_bytes(const d9di_bpe *b, const char *text, size_t n, uint32_t id,
+                            size_t *skip);
 
 /* Append the ids of some pieces; bytes before `end` may be read. */
-d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_stretch *pieces,
-                           size_t n, const char *end, d9d_ids *out);
+d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_pretoken *pretokens,
+                           size_t n, const char *end, d9d_token_ids *out);
 
 #endif

@@ -5,7 +5,7 @@
 
 enum { CACHE_LINE = 64 };
 
-d9d_status d9di_words_init(d9di_words *w, unsigned words, unsigned log2_slots)
+d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_slots)
 {
     const unsigned log2_buckets = log2_slots > 0 ? log2_slots - 1 : 0;
     const size_t bytes = ((size_t)4 * 8 * words) << log2_buckets;
@@ -18,16 +18,16 @@ d9d_status d9di_words_init(d9di_words *w, unsigned words, unsigned log2_slots)
     return D9D_OK;
 }
 
-void d9di_words_release(d9di_words *w)
+void d9di_bpe_cache_release(d9di_bpe_cache *w)
 {
     free(w->slots);
     w->slots = NULL;
 }
 
-void d9di_words_put(uint64_t *bucket, const uint64_t *key, unsigned words, const uint32_t *ids,
-                    size_t n)
+void d9di_bpe_cache_put(uint64_t *bucket, const uint64_t *key, unsigned words, const uint32_t *ids,
+                        size_t n)
 {
-    uint32_t kept[2 * D9DI_WORDS_LONG] = {0};
+    uint32_t kept[2 * D9DI_BPE_CACHE_LONG] = {0};
 
     if (n == 0 || n > 2 * words)
         return;

@@ -15,29 +15,33 @@
 
 #include "d9d/base/status.h"
 
-enum { D9DI_WORDS_SHORT = 2, D9DI_WORDS_LONG = 4, D9DI_WORDS_MAX = 8 * D9DI_WORDS_LONG - 1 };
+enum {
+    D9DI_BPE_CACHE_SHORT = 2,
+    D9DI_BPE_CACHE_LONG = 4,
+    D9DI_BPE_CACHE_MAX_BYTES = 8 * D9DI_BPE_CACHE_LONG - 1
+};
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the last byte is the highest");
 
-typedef struct d9di_words {
+typedef struct d9di_bpe_cache {
     uint64_t *slots;
     uint64_t mask; /* of buckets */
-} d9di_words;      /* zero-initialised may be released */
+} d9di_bpe_cache;  /* zero-initialised may be released */
 
 /* Room for 2^log2_slots pieces, two at least. */
-d9d_status d9di_words_init(d9di_words *w, unsigned words, unsigned log2_slots);
-void d9di_words_release(d9di_words *w);
+d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_slots);
+void d9di_bpe_cache_release(d9di_bpe_cache *w);
 
 /* The key of text[0, n), n < 8 * words.  Bytes before `end` may be read. */
-static inline void d9di_words_key(uint64_t *key, unsigned words, const char *text, size_t n,
-                                  const char *end)
+static inline void d9di_bpe_cache_key(uint64_t *key, unsigned words, const char *text, size_t n,
+                                      const char *end)
 {
-    static const unsigned char ones[2 * 8 * D9DI_WORDS_LONG] = {
+    static const unsigned char ones[2 * 8 * D9DI_BPE_CACHE_LONG] = {
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
-    const unsigned char *mask = ones + 8 * D9DI_WORDS_LONG - n;
-    char copy[8 * D9DI_WORDS_LONG];
+    const unsigned char *mask = ones + 8 * D9DI_BPE_CACHE_LONG - n;
+    char copy[8 * D9DI_BPE_CACHE_LONG];
 
     if (__builtin_expect((size_t)(end - text) < 8 * words, 0)) {
         memset(copy, 0, sizeof(copy));
@@ -54,7 +58,7 @@ static inline void d9di_words_key(uint64_t *key, unsigned words, const char *tex
     key[words - 1] |= (uint64_t)n << 56;
 }
 
-static inline uint64_t d9di_words_fold(uint64_t a, uint64_t b)
+static inline uint64_t d9di_bpe_cache_mix(uint64_t a, uint64_t b)
 {
     const unsigned __int128 product =
         (unsigned __int128)(a ^ UINT64_C(0x9e3779b97f4a7c15)) * (b ^ UINT64_C(0xd1b54a32d192ed03));
@@ -63,18 +67,19 @@ static inline uint64_t d9di_words_fold(uint64_t a, uint64_t b)
 }
 
 /* The bucket of a key, on its way into the cache. */
-static inline uint64_t *d9di_words_bucket(const d9di_words *w, const uint64_t *key, unsigned words)
+static inline uint64_t *d9di_bpe_cache_bucket(const d9di_bpe_cache *w, const uint64_t *key,
+                                              unsigned words)
 {
-    uint64_t hash = d9di_words_fold(key[0], key[1]), *bucket;
+    uint64_t hash = d9di_bpe_cache_mix(key[0], key[1]), *bucket;
 
-    if (words == D9DI_WORDS_LONG)
-        hash = d9di_words_fold(key[2] ^ hash, key[3]);
+    if (words == D9DI_BPE_CACHE_LONG)
+        hash = d9di_bpe_cache_mix(key[2] ^ hash, key[3]);
     bucket = w->slots + (hash & w->mask) * 4 * words;
     __builtin_prefetch(bucket);
     return bucket;
 }
 
-static inline bool d9di_words_equal(const uint64_t *slot, const uint64_t *key, unsigned words)
+static inline bool d9di_bpe_cache_equal(const uint64_t *slot, const uint64_t *key, unsigned words)
 {
     uint64_t diff = 0;
 
@@ -84,15 +89,15 @@ static inline bool d9di_words_equal(const uint64_t *slot, const uint64_t *key, u
 }
 
 /* Write the ids of `key` to ids[0, 2 * words); how many count, 0 when they are not known. */
-static inline size_t d9di_words_get(const uint64_t *bucket, const uint64_t *key, unsigned words,
-                                    uint32_t *ids)
+static inline size_t d9di_bpe_cache_get(const uint64_t *bucket, const uint64_t *key, unsigned words,
+                                        uint32_t *ids)
 {
     const uint64_t *slot = bucket;
     size_t n;
 
-    if (!d9di_words_equal(slot, key, words)) {
+    if (!d9di_bpe_cache_equal(slot, key, words)) {
         slot += 2 * words;
-        if (!d9di_words_equal(slot, key, words))
+        if (!d9di_bpe_cache_equal(slot, key, words))
             return 0;
     }
     memcpy(ids, slot + words, 8 * words);
@@ -102,7 +107,7 @@ static inline size_t d9di_words_get(const uint64_t *bucket, const uint64_t *key,
 }
 
 /* Remember ids[0, n), if they are few enough, in place of the older of the two. */
-void d9di_words_put(uint64_t *bucket, const uint64_t *key, unsigned words, const uint32_t *ids,
-                    size_t n);
+void d9di_bpe_cache_put(uint64_t *bucket, const uint64_t *key, unsigned words, const uint32_t *ids,
+                        size_t n);
 
 #endif

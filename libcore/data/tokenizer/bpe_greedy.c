@@ -23,10 +23,10 @@
 /* --- two neighbours ---------------------------------------------------------------------- */
 
 /* When two tokens merge. */
-static inline uint32_t time_of(const d9di_bpe *b, uint32_t left, uint32_t right)
+static inline uint32_t merge_time(const d9di_bpe *b, uint32_t left, uint32_t right)
 {
-    if (!(b->made[left].as_left & d9di_bpe_bit(right)) ||
-        !(b->made[right].as_right & d9di_bpe_bit(left)))
+    if (!(b->derivation[left].as_left & d9di_bpe_filter_bit(right)) ||
+        !(b->derivation[right].as_right & d9di_bpe_filter_bit(left)))
         return D9DI_BPE_NEVER;
     left = d9di_bpe_rank(b, left, right);
     return left == D9DI_NO_ID ? D9DI_BPE_NEVER : left + 1;
@@ -36,13 +36,13 @@ static inline uint32_t time_of(const d9di_bpe *b, uint32_t left, uint32_t right)
  * `joined`; D9DI_BPE_NEVER if they are not.  x lives from the merge that makes it until x_end,
  * when it becomes part of another token, and y until y_end.  Of merges of one rank that share a
  * symbol the left one goes first. */
-static bool goes_with(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t joined)
+static bool pair_is_valid(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t joined)
 {
     uint32_t x_end = joined, y_end = D9DI_BPE_NEVER;
 
     for (;;) {
-        const struct d9di_bpe_made *mx = &b->made[x], *my = &b->made[y];
-        const uint32_t crossing = time_of(b, x, y);
+        const struct d9di_bpe_derivation *mx = &b->derivation[x], *my = &b->derivation[y];
+        const uint32_t crossing = merge_time(b, x, y);
 
         if (crossing < x_end && crossing <= y_end)
             return false;
@@ -59,104 +59,106 @@ static bool goes_with(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t joined
 }
 
 /* The same of tokens that are not joined, from memory if it was asked lately. */
-static inline bool pair_goes(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t x, uint32_t y)
+static inline bool pair_is_valid_cached(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t x,
+                                        uint32_t y)
 {
     const uint64_t pair = ((uint64_t)x << 24 | y) << 1; /* ids are below 2^24 - 1 */
-    uint64_t *slot = &s->pairs[d9di_bpe_mix(pair) % D9DI_BPE_PAIRS];
+    uint64_t *slot = &s->pairs[d9di_bpe_hash(pair) % D9DI_BPE_PAIRS];
 
     if (*slot >> 1 << 1 != pair)
-        *slot = pair | goes_with(b, x, y, D9DI_BPE_NEVER);
+        *slot = pair | pair_is_valid(b, x, y, D9DI_BPE_NEVER);
     return *slot & 1;
 }
 
 /* --- walking ------------------------------------------------------------------------------ */
 
 /* The longest token that text[0, n) begins with, how long it is, and how much was looked at. */
-static uint32_t longest(const d9di_bpe *b, const char *text, size_t n, size_t *len, size_t *seen)
+static uint32_t longest_token(const d9di_bpe *b, const char *text, size_t n, size_t *len,
+                              size_t *seen)
 {
     uint32_t base = b->trie.root, id = D9DI_NO_ID;
     size_t i;
 
     for (i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
-        const uint64_t cell = d9di_trie_cell(&b->trie, base, c);
+        const uint64_t entry = d9di_trie_entry(&b->trie, base, c);
 
-        if (!d9di_trie_is(cell, c))
+        if (!d9di_trie_has_label(entry, c))
             break;
-        if (d9di_trie_value(cell) != D9DI_TRIE_NONE && !(cell & D9DI_TRIE_FLAG)) {
-            id = d9di_trie_value(cell);
+        if (d9di_trie_value(entry) != D9DI_TRIE_NONE && !(entry & D9DI_TRIE_FLAG)) {
+            id = d9di_trie_value(entry);
             *len = i + 1;
         }
-        base = d9di_trie_base(cell);
+        base = d9di_trie_base(entry);
     }
     *seen = i + 1;
     return id;
 }
 
-static uint32_t find_whole(const d9di_bpe *b, const char *text, size_t n)
+static uint32_t find_whole_token(const d9di_bpe *b, const char *text, size_t n)
 {
     uint32_t base = b->trie.root;
-    uint64_t cell = 0;
+    uint64_t entry = 0;
 
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
 
-        cell = d9di_trie_cell(&b->trie, base, c);
-        if (!d9di_trie_is(cell, c))
+        entry = d9di_trie_entry(&b->trie, base, c);
+        if (!d9di_trie_has_label(entry, c))
             return D9DI_TRIE_NONE;
-        base = d9di_trie_base(cell);
+        base = d9di_trie_base(entry);
     }
-    return d9di_trie_value(cell);
+    return d9di_trie_value(entry);
 }
 
-static bool is_dead(const uint64_t *dead, size_t at)
+static bool is_dead_end(const uint64_t *dead, size_t at)
 {
     return dead[at / 64] >> at % 64 & 1;
 }
 
 /* How many times more the token piece[at, at + len), which follows its like, follows itself: as
  * long as the text from it to `reach`, behind all that was looked at, comes again. */
-static size_t repeat(const char *piece, size_t n, size_t at, size_t len, size_t reach,
-                     const uint64_t *dead)
+static size_t count_repeats(const char *pretoken, size_t n, size_t at, size_t len, size_t reach,
+                            const uint64_t *dead)
 {
     const size_t window = reach - at;
     size_t run = 0;
 
     for (at += len; at <= n && n - at >= window; at += len, run++)
-        if (memcmp(piece + at - len, piece + at, window) != 0 || is_dead(dead, at + len))
+        if (memcmp(pretoken + at - len, pretoken + at, window) != 0 || is_dead_end(dead, at + len))
             break;
     return run;
 }
 
-d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                         uint32_t *ids, size_t *out_n)
+d9d_status d9di_bpe_greedy_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pretoken,
+                                  size_t n, uint32_t *ids, size_t *out_n)
 {
     uint64_t few = 0, *dead = &few; /* bits */
     size_t at = 0, count = 0, len = 0, seen, reach;
     uint32_t id;
 
-    if (b->ignore_merges && (id = find_whole(b, piece, n)) != D9DI_TRIE_NONE) {
+    if (b->ignore_merges && (id = find_whole_token(b, pretoken, n)) != D9DI_TRIE_NONE) {
         ids[0] = id;
         *out_n = 1;
         return D9D_OK;
     }
     if (n >= 64) {
-        s->dead.len = 0;
-        D9D_TRY(D9D_VEC_RESERVE(&s->dead, n / 64 + 1));
-        dead = s->dead.data;
+        s->dead_ends.len = 0;
+        D9D_TRY(D9D_VEC_RESERVE(&s->dead_ends, n / 64 + 1));
+        dead = s->dead_ends.data;
         memset(dead, 0, (n / 64 + 1) * sizeof(*dead));
     }
-    id = longest(b, piece, n, &len, &reach);
+    id = longest_token(b, pretoken, n, &len, &reach);
     while (at < n) {
         if (id == D9DI_NO_ID) { /* nothing goes on from here: not even the token before is right */
             assert(count > 0);
             dead[at / 64] |= UINT64_C(1) << at % 64;
             id = ids[--count];
-            at -= b->made[id].len;
-        } else if (!is_dead(dead, at + len) &&
-                   (count == 0 || pair_goes(b, s, ids[count - 1], id))) {
+            at -= b->derivation[id].len;
+        } else if (!is_dead_end(dead, at + len) &&
+                   (count == 0 || pair_is_valid_cached(b, s, ids[count - 1], id))) {
             if (count > 0 && ids[count - 1] == id) {
-                const size_t run = repeat(piece, n, at, len, reach, dead);
+                const size_t run = count_repeats(pretoken, n, at, len, reach, dead);
 
                 for (size_t i = 0; i < run; i++)
                     ids[count++] = id;
@@ -165,12 +167,12 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
             }
             at += len;
             ids[count++] = id;
-            id = longest(b, piece + at, n - at, &len, &seen);
+            id = longest_token(b, pretoken + at, n - at, &len, &seen);
             reach = at + seen > reach ? at + seen : reach;
             continue;
         }
-        id = b->made[id].shorter;
-        len = id != D9DI_NO_ID ? b->made[id].len : 0;
+        id = b->derivation[id].shorter;
+        len = id != D9DI_NO_ID ? b->derivation[id].len : 0;
     }
     *out_n = count;
     return D9D_OK;
@@ -180,35 +182,36 @@ d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pie
 
 /* Fill in `time`, `left` and `right`.  False when a merge comes before one that makes a part of it:
  * ranks are not times then. */
-static bool learn_times(d9di_bpe *b)
+static bool compute_merge_times(d9di_bpe *b)
 {
     for (uint32_t id = 0; id < b->n_tokens; id++)
-        b->made[id].time = D9DI_BPE_NEVER;
+        b->derivation[id].time = D9DI_BPE_NEVER;
     for (size_t i = 0; i < 256; i++)
-        b->made[b->byte_id[i]].time = 0;
+        b->derivation[b->byte_id[i]].time = 0;
     for (uint32_t rank = 0; rank < b->n_merges; rank++) {
-        const struct d9di_merge *m = &b->merges[rank];
+        const struct d9di_bpe_merge *m = &b->merges[rank];
 
-        b->made[m->left].as_left |= d9di_bpe_bit(m->right);
-        b->made[m->right].as_right |= d9di_bpe_bit(m->left);
+        b->derivation[m->left].as_left |= d9di_bpe_filter_bit(m->right);
+        b->derivation[m->right].as_right |= d9di_bpe_filter_bit(m->left);
     }
     for (uint32_t rank = 0; rank < b->n_merges; rank++) {
-        const struct d9di_merge *m = &b->merges[rank];
-        struct d9di_bpe_made *made;
+        const struct d9di_bpe_merge *m = &b->merges[rank];
+        struct d9di_bpe_derivation *made;
 
         if (m->id == D9DI_NO_ID)
             continue;
-        made = &b->made[m->id];
-        if (b->made[m->left].time == D9DI_BPE_NEVER || b->made[m->right].time == D9DI_BPE_NEVER ||
-            made->time != D9DI_BPE_NEVER || !goes_with(b, m->left, m->right, rank + 1))
+        made = &b->derivation[m->id];
+        if (b->derivation[m->left].time == D9DI_BPE_NEVER ||
+            b->derivation[m->right].time == D9DI_BPE_NEVER || made->time != D9DI_BPE_NEVER ||
+            !pair_is_valid(b, m->left, m->right, rank + 1))
             continue;
         made->time = rank + 1;
         made->left = m->left;
         made->right = m->right;
     }
     for (uint32_t rank = 0; rank < b->n_merges; rank++) {
-        const struct d9di_merge *m = &b->merges[rank];
-        const uint32_t left = b->made[m->left].time, right = b->made[m->right].time;
+        const struct d9di_bpe_merge *m = &b->merges[rank];
+        const uint32_t left = b->derivation[m->left].time, right = b->derivation[m->right].time;
 
         if (m->id != D9DI_NO_ID &&
             ((left != D9DI_BPE_NEVER && left > rank) || (right != D9DI_BPE_NEVER && right > rank)))
@@ -217,7 +220,7 @@ static bool learn_times(d9di_bpe *b)
     return true;
 }
 
-static d9d_status learn_trie(d9di_bpe *b)
+static d9d_status build_token_trie(d9di_bpe *b)
 {
     struct d9di_trie_key *keys = malloc((b->n_tokens + 1) * sizeof(*keys));
     d9d_status st;
@@ -226,31 +229,31 @@ static d9d_status learn_trie(d9di_bpe *b)
     if (!keys)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
     for (uint32_t id = 0; id < b->n_tokens; id++) {
-        const uint32_t len = b->byte_at[id + 1] - b->byte_at[id];
-        const bool never = b->made[id].time == D9DI_BPE_NEVER;
+        const uint32_t len = b->byte_offset[id + 1] - b->byte_offset[id];
+        const bool never = b->derivation[id].time == D9DI_BPE_NEVER;
 
         if (len > 0 && b->tokens[id].spelled && (!never || b->ignore_merges))
-            keys[n++] = (struct d9di_trie_key){b->bytes + b->byte_at[id], len, id, never};
+            keys[n++] = (struct d9di_trie_key){b->bytes + b->byte_offset[id], len, id, never};
     }
     st = d9di_trie_build(&b->trie, keys, n);
     free(keys);
     return st;
 }
 
-static void learn_shorter(d9di_bpe *b)
+static void compute_shorter(d9di_bpe *b)
 {
     for (uint32_t id = 0; id < b->n_tokens; id++) {
-        struct d9di_bpe_made *made = &b->made[id];
+        struct d9di_bpe_derivation *made = &b->derivation[id];
         size_t len, seen;
 
-        made->len = b->byte_at[id + 1] - b->byte_at[id];
-        made->shorter = made->len > 0
-                            ? longest(b, b->bytes + b->byte_at[id], made->len - 1, &len, &seen)
-                            : D9DI_NO_ID;
+        made->len = b->byte_offset[id + 1] - b->byte_offset[id];
+        made->shorter = made->len > 0 ? longest_token(b, b->bytes + b->byte_offset[id],
+                                                      made->len - 1, &len, &seen)
+                                      : D9DI_NO_ID;
     }
 }
 
-d9d_status d9di_bpe_learn(d9di_bpe *b)
+d9d_status d9di_bpe_greedy_prepare(d9di_bpe *b)
 {
     d9d_status st = D9D_OK;
 
@@ -259,15 +262,15 @@ d9d_status d9di_bpe_learn(d9di_bpe *b)
             return D9D_OK;
     if (b->chars || b->n_tokens > D9DI_TRIE_NONE)
         return D9D_OK;
-    b->made = calloc((size_t)b->n_tokens + 1, sizeof(*b->made));
-    if (!b->made)
+    b->derivation = calloc((size_t)b->n_tokens + 1, sizeof(*b->derivation));
+    if (!b->derivation)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", b->n_tokens);
-    b->walks = learn_times(b);
-    if (!b->walks)
+    b->is_greedy = compute_merge_times(b);
+    if (!b->is_greedy)
         return D9D_OK;
-    st = learn_trie(b);
+    st = build_token_trie(b);
     if (st == D9D_OK)
-        learn_shorter(b);
-    b->walks = st == D9D_OK;
+        compute_shorter(b);
+    b->is_greedy = st == D9D_OK;
     return st == D9D_ENOTSUP ? D9D_OK : st; /* too large to be walked */
 }

@@ -21,29 +21,29 @@ static uint64_t table_size(uint64_t n)
 }
 
 /* The slot of a text, or the free one where it would go; what it holds but for the id, in *tag. */
-static uint32_t *text_slot(const d9di_bpe *b, const char *text, size_t n, uint32_t *tag)
+static uint32_t *vocab_slot(const d9di_bpe *b, const char *text, size_t n, uint32_t *tag)
 {
-    const uint64_t hash = d9d_hash64(text, n);
-    uint64_t at = hash & b->by_text_mask;
+    const uint64_t hash = d9d_hash_u64(text, n);
+    uint64_t at = hash & b->vocab_mask;
 
     *tag = (uint32_t)(hash >> 32) & 0xff000000;
-    for (; b->by_text[at] != 0; at = (at + 1) & b->by_text_mask) {
+    for (; b->vocab_table[at] != 0; at = (at + 1) & b->vocab_mask) {
         const struct d9di_bpe_token *t;
 
-        if ((b->by_text[at] & 0xff000000) != *tag)
+        if ((b->vocab_table[at] & 0xff000000) != *tag)
             continue;
-        t = &b->tokens[(b->by_text[at] & 0xffffff) - 1];
+        t = &b->tokens[(b->vocab_table[at] & 0xffffff) - 1];
         if (t->len == n && memcmp(t->text, text, n) == 0)
             break;
     }
-    return &b->by_text[at];
+    return &b->vocab_table[at];
 }
 
-uint32_t d9di_bpe_find(const d9di_bpe *b, const char *text, size_t n)
+uint32_t d9di_bpe_find_token(const d9di_bpe *b, const char *text, size_t n)
 {
     uint32_t tag;
 
-    return (*text_slot(b, text, n, &tag) & 0xffffff) - 1;
+    return (*vocab_slot(b, text, n, &tag) & 0xffffff) - 1;
 }
 
 /* --- vocabulary ---------------------------------------------------------------- */
@@ -75,10 +75,10 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
 
     D9D_TRY(count_ids(vocab, where, &b->n_tokens));
     b->n_entries = (uint32_t)json_object_size(vocab);
-    b->by_text_mask = table_size(b->n_entries) - 1;
-    b->by_text = calloc(b->by_text_mask + 1, sizeof(*b->by_text));
+    b->vocab_mask = table_size(b->n_entries) - 1;
+    b->vocab_table = calloc(b->vocab_mask + 1, sizeof(*b->vocab_table));
     b->tokens = calloc((size_t)b->n_tokens + 1, sizeof(*b->tokens));
-    if (!b->by_text || !b->tokens)
+    if (!b->vocab_table || !b->tokens)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
     json_object_foreach(vocab, text, v)
     {
@@ -95,7 +95,7 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
         t->text = d9d_arena_strndup(&b->arena, text, len);
         if (!t->text)
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
-        slot = text_slot(b, text, len, &tag);
+        slot = vocab_slot(b, text, len, &tag);
         *slot = tag | (id + 1);
     }
     return D9D_OK;
@@ -103,7 +103,7 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
 
 /* What a token stands for, into `bytes`, which has room for its text; how many.  A text that is not
  * spelled in the alphabet of bytes stands for itself. */
-static size_t spell_out(struct d9di_bpe_token *t, bool chars, char *bytes)
+static size_t decode_token_text(struct d9di_bpe_token *t, bool chars, char *bytes)
 {
     size_t n = 0;
     uint32_t i = 0;
@@ -115,7 +115,7 @@ static size_t spell_out(struct d9di_bpe_token *t, bool chars, char *bytes)
     }
     while (i < t->len) {
         unsigned w;
-        const int byte = d9di_bytelevel_byte(d9di_utf8_get(t->text + i, &w));
+        const int byte = d9di_bytelevel_byte(d9di_utf8_decode(t->text + i, &w));
 
         if (byte < 0) {
             t->spelled = false;
@@ -128,22 +128,22 @@ static size_t spell_out(struct d9di_bpe_token *t, bool chars, char *bytes)
     return n;
 }
 
-static d9d_status load_bytes(d9di_bpe *b, const char *where)
+static d9d_status load_token_bytes(d9di_bpe *b, const char *where)
 {
     size_t room = D9DI_BPE_SLACK, n = 0;
 
     for (uint32_t id = 0; id < b->n_tokens; id++)
         room += b->tokens[id].len;
     b->bytes = calloc(room, 1);
-    b->byte_at = calloc((size_t)b->n_tokens + 1, sizeof(*b->byte_at));
-    if (!b->bytes || !b->byte_at)
+    b->byte_offset = calloc((size_t)b->n_tokens + 1, sizeof(*b->byte_offset));
+    if (!b->bytes || !b->byte_offset)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);
     for (uint32_t id = 0; id < b->n_tokens; id++) {
-        b->byte_at[id] = (uint32_t)n; /* a file has at most 64 MiB */
+        b->byte_offset[id] = (uint32_t)n; /* a file has at most 64 MiB */
         if (b->tokens[id].text)
-            n += spell_out(&b->tokens[id], b->chars, b->bytes + n);
+            n += decode_token_text(&b->tokens[id], b->chars, b->bytes + n);
     }
-    b->byte_at[b->n_tokens] = (uint32_t)n;
+    b->byte_offset[b->n_tokens] = (uint32_t)n;
     return D9D_OK;
 }
 
@@ -162,15 +162,15 @@ bool d9di_bpe_fallback_byte(const char *text, size_t n, unsigned char *byte)
     return true;
 }
 
-static void find_bytes(d9di_bpe *b, bool *complete)
+static void find_byte_ids(d9di_bpe *b, bool *complete)
 {
     *complete = true;
     for (int i = 0; i < 256; i++) {
         char text[8];
         const size_t n = b->chars ? (size_t)snprintf(text, sizeof(text), "<0x%02X>", (unsigned)i)
-                                  : d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), text);
+                                  : d9di_utf8_encode(d9di_bytelevel_char((unsigned char)i), text);
 
-        b->byte_id[i] = d9di_bpe_find(b, text, n);
+        b->byte_id[i] = d9di_bpe_find_token(b, text, n);
         *complete &= b->byte_id[i] != D9DI_NO_ID;
     }
 }
@@ -183,7 +183,7 @@ struct pair {
 };
 
 /* "a b" or ["a", "b"]; false when it is neither. */
-static bool read_pair(const json_t *v, struct pair *out)
+static bool parse_pair(const json_t *v, struct pair *out)
 {
     if (json_is_string(v)) {
         const char *s = json_string_value(v), *space = strchr(s, ' ');
@@ -218,16 +218,16 @@ static d9d_status add_merge(d9di_bpe *b, const struct pair *pair, const char *wh
         const char *text = i < 2 ? pair->text[i] : joined->data;
         const size_t len = i < 2 ? pair->len[i] : joined->len;
 
-        id[i] = d9di_bpe_find(b, text, len);
+        id[i] = d9di_bpe_find_token(b, text, len);
         if (id[i] == D9DI_NO_ID)
             return D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: \"%.*s\" is not in the vocabulary",
                             where, at, (int)(len < 80 ? len : 80), text);
     }
-    slot = d9di_bpe_slot(b, id[0], id[1], &tag);
+    slot = d9di_bpe_merge_slot(b, id[0], id[1], &tag);
     if (*slot != 0)
         b->merges[(*slot & 0xffffff) - 1].id = D9DI_NO_ID;
     *slot = tag | (b->n_merges + 1);
-    b->merges[b->n_merges++] = (struct d9di_merge){id[0], id[1], id[2]};
+    b->merges[b->n_merges++] = (struct d9di_bpe_merge){id[0], id[1], id[2]};
     return D9D_OK;
 }
 
@@ -239,10 +239,10 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
 
     if (n >= MAX_MERGES)
         return D9D_FAIL(D9D_ENOTSUP, "%s: %zu merges; less than %d are read", where, n, MAX_MERGES);
-    b->rank_mask = table_size(n) - 1;
-    b->rank_at = calloc(b->rank_mask + 1, sizeof(*b->rank_at));
+    b->merge_mask = table_size(n) - 1;
+    b->merge_table = calloc(b->merge_mask + 1, sizeof(*b->merge_table));
     b->merges = malloc((n + 1) * sizeof(*b->merges));
-    if (!b->rank_at || !b->merges)
+    if (!b->merge_table || !b->merges)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu merges", where, n);
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
         const json_t *v = json_array_get(merges, i);
@@ -250,7 +250,7 @@ static d9d_status load_merges(d9di_bpe *b, const json_t *merges, const char *whe
 
         if (json_is_string(v) && strncmp(json_string_value(v), "#version", 8) == 0)
             continue;
-        if (read_pair(v, &pair))
+        if (parse_pair(v, &pair))
             st = add_merge(b, &pair, where, i, &joined);
         else
             st = D9D_FAIL(D9D_EFORMAT, "%s: merges[%zu]: must be \"a b\" or [\"a\", \"b\"]", where,
@@ -287,8 +287,8 @@ static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool
     const json_t *unk = json_object_get(m, "unk_token");
 
     b->unk = D9DI_NO_ID;
-    D9D_TRY(d9di_component_flag(m, where, "fuse_unk", false, &b->fuse_unk));
-    D9D_TRY(d9di_component_flag(m, where, "byte_fallback", false, &b->byte_fallback));
+    D9D_TRY(d9di_tokenizer_component_get_flag(m, where, "fuse_unk", false, &b->fuse_unk));
+    D9D_TRY(d9di_tokenizer_component_get_flag(m, where, "byte_fallback", false, &b->byte_fallback));
     if (complete && (b->byte_fallback || !b->chars))
         return D9D_OK; /* nothing is ever unknown */
     if (b->byte_fallback)
@@ -298,13 +298,13 @@ static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool
     if (!unk || json_is_null(unk))
         return D9D_OK;
     if (json_is_string(unk))
-        b->unk = d9di_bpe_find(b, json_string_value(unk), json_string_length(unk));
+        b->unk = d9di_bpe_find_token(b, json_string_value(unk), json_string_length(unk));
     if (b->unk == D9DI_NO_ID)
         return D9D_FAIL(D9D_EFORMAT, "%s: unk_token is not in the vocabulary", where);
     return D9D_OK;
 }
 
-static d9d_status load(const json_t *m, const char *where, d9di_bpe *b)
+static d9d_status load_model(const json_t *m, const char *where, d9di_bpe *b)
 {
     const json_t *type = json_object_get(m, "type");
     json_t *vocab, *merges;
@@ -313,20 +313,21 @@ static d9d_status load(const json_t *m, const char *where, d9di_bpe *b)
     if (type && (!json_is_string(type) || strcmp(json_string_value(type), "BPE") != 0))
         return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported; it must be BPE",
                         where, json_is_string(type) ? json_string_value(type) : "?");
-    D9D_TRY(d9di_component_keys(m, where,
-                                "type dropout unk_token continuing_subword_prefix "
-                                "end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab "
-                                "merges"));
+    D9D_TRY(d9di_tokenizer_component_check_keys(
+        m, where,
+        "type dropout unk_token continuing_subword_prefix "
+        "end_of_word_suffix fuse_unk byte_fallback ignore_merges vocab "
+        "merges"));
     D9D_TRY(check_unsupported(m, where));
     D9D_TRY(d9d_json_get_obj(m, where, "vocab", &vocab));
     D9D_TRY(d9d_json_get_arr(m, where, "merges", &merges));
     D9D_TRY(load_vocab(b, vocab, where));
-    D9D_TRY(load_bytes(b, where));
-    find_bytes(b, &complete);
+    D9D_TRY(load_token_bytes(b, where));
+    find_byte_ids(b, &complete);
     D9D_TRY(load_unk(b, m, where, complete));
     D9D_TRY(load_merges(b, merges, where));
-    D9D_TRY(d9di_component_flag(m, where, "ignore_merges", false, &b->ignore_merges));
-    return d9di_bpe_learn(b);
+    D9D_TRY(d9di_tokenizer_component_get_flag(m, where, "ignore_merges", false, &b->ignore_merges));
+    return d9di_bpe_greedy_prepare(b);
 }
 
 d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9di_bpe *out)
@@ -337,7 +338,7 @@ d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9d
     out->chars = chars;
     if (!json_is_object(model))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
-    st = load(model, where, out);
+    st = load_model(model, where, out);
     if (st != D9D_OK)
         d9di_bpe_release(out);
     return st;
@@ -346,12 +347,12 @@ d9d_status d9di_bpe_init(const json_t *model, const char *where, bool chars, d9d
 void d9di_bpe_release(d9di_bpe *b)
 {
     free(b->tokens);
-    free(b->by_text);
+    free(b->vocab_table);
     free(b->merges);
-    free(b->rank_at);
+    free(b->merge_table);
     free(b->bytes);
-    free(b->byte_at);
-    free(b->made);
+    free(b->byte_offset);
+    free(b->derivation);
     d9di_trie_release(&b->trie);
     d9d_arena_release(&b->arena);
     memset(b, 0, sizeof(*b));

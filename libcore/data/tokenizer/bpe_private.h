@@ -4,7 +4,7 @@
 
 #include "data/tokenizer/bpe.h"
 
-static inline uint64_t d9di_bpe_mix(uint64_t x)
+static inline uint64_t d9di_bpe_hash(uint64_t x)
 {
     x ^= x >> 32;
     x *= UINT64_C(0x9e3779b97f4a7c15);
@@ -13,23 +13,23 @@ static inline uint64_t d9di_bpe_mix(uint64_t x)
 
 /* The slot of a pair, or the free one where it would go; what it holds but for the rank, in *tag.
  */
-static inline uint32_t *d9di_bpe_slot(const d9di_bpe *b, uint32_t left, uint32_t right,
-                                      uint32_t *tag)
+static inline uint32_t *d9di_bpe_merge_slot(const d9di_bpe *b, uint32_t left, uint32_t right,
+                                            uint32_t *tag)
 {
-    const uint64_t hash = d9di_bpe_mix((uint64_t)left << 32 | right);
-    uint64_t at = hash & b->rank_mask;
+    const uint64_t hash = d9di_bpe_hash((uint64_t)left << 32 | right);
+    uint64_t at = hash & b->merge_mask;
 
     *tag = (uint32_t)(hash >> 32) & 0xff000000;
-    for (; b->rank_at[at] != 0; at = (at + 1) & b->rank_mask) {
-        const struct d9di_merge *m;
+    for (; b->merge_table[at] != 0; at = (at + 1) & b->merge_mask) {
+        const struct d9di_bpe_merge *m;
 
-        if ((b->rank_at[at] & 0xff000000) != *tag)
+        if ((b->merge_table[at] & 0xff000000) != *tag)
             continue;
-        m = &b->merges[(b->rank_at[at] & 0xffffff) - 1];
+        m = &b->merges[(b->merge_table[at] & 0xffffff) - 1];
         if (m->left == left && m->right == right)
             break;
     }
-    return &b->rank_at[at];
+    return &b->merge_table[at];
 }
 
 /* The rank of a pair, D9DI_NO_ID when it does not merge. */
@@ -37,24 +37,25 @@ static inline uint32_t d9di_bpe_rank(const d9di_bpe *b, uint32_t left, uint32_t 
 {
     uint32_t tag;
 
-    return (*d9di_bpe_slot(b, left, right, &tag) & 0xffffff) - 1;
+    return (*d9di_bpe_merge_slot(b, left, right, &tag) & 0xffffff) - 1;
 }
 
 /* How a token comes about when the bytes it stands for are merged by themselves: its last merge
  * joins `left` and `right`. */
-struct d9di_bpe_made {
+struct d9di_bpe_derivation {
     uint32_t time; /* 0 for a byte, the rank of the last merge + 1, D9DI_BPE_NEVER for others */
     uint32_t left, right;
     uint32_t len;     /* bytes */
     uint32_t shorter; /* the longest other token that it begins with; D9DI_NO_ID: none */
-    /* Ids that it merges with, as d9di_bpe_bit(): no pair is looked up that is not in both sets. */
+    /* Ids that it merges with, as d9di_bpe_filter_bit(): no pair is looked up that is not in both
+     * sets. */
     uint32_t as_left, as_right;
     uint32_t unused; /* half a cache line */
 };
-_Static_assert(sizeof(struct d9di_bpe_made) == 32, "half a cache line");
+_Static_assert(sizeof(struct d9di_bpe_derivation) == 32, "half a cache line");
 #define D9DI_BPE_NEVER UINT32_MAX
 
-static inline uint32_t d9di_bpe_bit(uint32_t id)
+static inline uint32_t d9di_bpe_filter_bit(uint32_t id)
 {
     return UINT32_C(1) << (id * UINT32_C(0x9e3779b1) >> 27);
 }
@@ -63,10 +64,10 @@ enum { D9DI_BPE_PAIRS = 1 << 13 }; /* remembered in a scratch */
 
 /* Find out how tokens are made and whether pieces can be walked; `made` and the trie are left out
  * when they cannot. */
-d9d_status d9di_bpe_learn(d9di_bpe *b);
+d9d_status d9di_bpe_greedy_prepare(d9di_bpe *b);
 
 /* The ids of a piece, at most n of them, into `ids`; how many in *out_n. */
-d9d_status d9di_bpe_walk(const d9di_bpe *b, d9di_bpe_scratch *s, const char *piece, size_t n,
-                         uint32_t *ids, size_t *out_n);
+d9d_status d9di_bpe_greedy_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pretoken,
+                                  size_t n, uint32_t *ids, size_t *out_n);
 
 #endif

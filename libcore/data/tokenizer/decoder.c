@@ -8,11 +8,11 @@
 
 /* --- parsing ----------------------------------------------------------------- */
 
-static d9d_status add_replace(d9di_decoder *d, const char *from, const char *to)
+static d9d_status add_replace(d9di_tokenizer_decoder *d, const char *from, const char *to)
 {
-    struct d9di_decoder_replace *r;
+    struct d9di_tokenizer_decoder_replace *r;
 
-    D9D_TRY(D9D_VEC_PUSH(&d->replaces, (struct d9di_decoder_replace){{0}, {0}}));
+    D9D_TRY(D9D_VEC_PUSH(&d->replaces, (struct d9di_tokenizer_decoder_replace){{0}, {0}}));
     r = &d->replaces.data[d->replaces.len - 1];
     D9D_TRY(d9d_buf_append(&r->from, from, strlen(from)));
     return d9d_buf_append(&r->to, to, strlen(to));
@@ -34,7 +34,7 @@ static d9d_status parse_replace(const json_t *v, const char *where, void *into)
 
     if (json_object_get(pattern, "Regex"))
         return D9D_FAIL(D9D_ENOTSUP, "%s: pattern: Regex is not supported in a decoder", where);
-    if (((d9di_decoder *)into)->fused)
+    if (((d9di_tokenizer_decoder *)into)->fused)
         return D9D_FAIL(D9D_ENOTSUP, "%s: Replace is supported before Fuse, not behind it", where);
     D9D_TRY(d9d_json_get_str(pattern, where, "String", &from));
     D9D_TRY(d9d_json_get_str(v, where, "content", &to));
@@ -47,7 +47,7 @@ static d9d_status parse_byte_fallback(const json_t *v, const char *where, void *
 {
     (void)v;
     (void)where;
-    ((d9di_decoder *)into)->byte_fallback = true;
+    ((d9di_tokenizer_decoder *)into)->byte_fallback = true;
     return D9D_OK;
 }
 
@@ -55,13 +55,13 @@ static d9d_status parse_fuse(const json_t *v, const char *where, void *into)
 {
     (void)v;
     (void)where;
-    ((d9di_decoder *)into)->fused = true;
+    ((d9di_tokenizer_decoder *)into)->fused = true;
     return D9D_OK;
 }
 
 static d9d_status parse_strip(const json_t *v, const char *where, void *into)
 {
-    d9di_decoder *d = into;
+    d9di_tokenizer_decoder *d = into;
     const char *content;
     int64_t start, stop;
 
@@ -81,7 +81,7 @@ static d9d_status parse_strip(const json_t *v, const char *where, void *into)
 static d9d_status parse_metaspace(const json_t *v, const char *where, void *into)
 {
     const json_t *scheme = json_object_get(v, "prepend_scheme");
-    d9di_decoder *d = into;
+    d9di_tokenizer_decoder *d = into;
     const char *replacement;
 
     D9D_TRY(d9d_json_get_str(v, where, "replacement", &replacement));
@@ -94,7 +94,7 @@ static d9d_status parse_metaspace(const json_t *v, const char *where, void *into
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
 
-static const d9di_component components[] = {
+static const d9di_tokenizer_component components[] = {
     {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_bytelevel},
     {"Replace", "pattern content", parse_replace},
     {"ByteFallback", "", parse_byte_fallback},
@@ -107,16 +107,17 @@ static const d9di_component components[] = {
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
 {
-    return d9di_component_sequence(components, v, where, "decoders", into);
+    return d9di_tokenizer_component_parse_sequence(components, v, where, "decoders", into);
 }
 
-d9d_status d9di_decoder_parse(const json_t *v, const char *where, d9di_decoder *out)
+d9d_status d9di_tokenizer_decoder_parse(const json_t *v, const char *where,
+                                        d9di_tokenizer_decoder *out)
 {
     out->joins = !v || json_is_null(v);
-    return out->joins ? D9D_OK : d9di_component_parse(components, v, where, out);
+    return out->joins ? D9D_OK : d9di_tokenizer_component_parse(components, v, where, out);
 }
 
-void d9di_decoder_release(d9di_decoder *d)
+void d9di_tokenizer_decoder_release(d9di_tokenizer_decoder *d)
 {
     for (size_t i = 0; i < d->replaces.len; i++) {
         d9d_buf_release(&d->replaces.data[i].from);
@@ -128,7 +129,8 @@ void d9di_decoder_release(d9di_decoder *d)
 /* --- decoding ------------------------------------------------------------------ */
 
 /* out[from, len) with r applied. */
-static d9d_status replace(const struct d9di_decoder_replace *r, size_t from, d9d_buf *out)
+static d9d_status apply_replace(const struct d9di_tokenizer_decoder_replace *r, size_t from,
+                                d9d_buf *out)
 {
     d9d_buf old = {0};
     d9d_status st;
@@ -151,7 +153,8 @@ out:
     return st;
 }
 
-d9d_status d9di_decoder_apply(const d9di_decoder *d, const char *text, size_t n, d9d_buf *out)
+d9d_status d9di_tokenizer_decoder_apply(const d9di_tokenizer_decoder *d, const char *text, size_t n,
+                                        d9d_buf *out)
 {
     const size_t from = out->len;
     unsigned char byte;
@@ -160,6 +163,6 @@ d9d_status d9di_decoder_apply(const d9di_decoder *d, const char *text, size_t n,
         return d9d_buf_append(out, &byte, 1);
     D9D_TRY(d9d_buf_append(out, text, n));
     for (size_t i = 0; i < d->replaces.len; i++)
-        D9D_TRY(replace(&d->replaces.data[i], from, out));
+        D9D_TRY(apply_replace(&d->replaces.data[i], from, out));
     return D9D_OK;
 }

@@ -24,7 +24,7 @@ struct rules {
     bool marks;         /* count as letters */
 };
 
-static const struct rules known[] = {
+static const struct rules known_rules[] = {
     /* GPT-2; ByteLevel with use_regex */
     {.pattern =
          "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
@@ -54,26 +54,26 @@ static const struct rules known[] = {
      .marks = true},
 };
 
-struct d9di_scanner {
+struct d9di_fast_split {
     struct rules rules;
     uint8_t class_of[CODE_POINTS];
 };
 
-typedef const unsigned char *place;
+typedef const unsigned char *cursor;
 
 /* --- runs ------------------------------------------------------------------------- */
 
-static inline uint8_t class_at(const d9di_scanner *s, place p, unsigned *width)
+static inline uint8_t class_at(const d9di_fast_split *s, cursor p, unsigned *width)
 {
     if (*p < 0x80) {
         *width = 1;
         return s->class_of[*p];
     }
-    return s->class_of[d9di_utf8_get((const char *)p, width)];
+    return s->class_of[d9di_utf8_decode((const char *)p, width)];
 }
 
 /* How many of the 8 bytes at p, from the first on, are ASCII letters. */
-static inline unsigned ascii_letters(place p)
+static inline unsigned ascii_letters(cursor p)
 {
     const uint64_t each = UINT64_C(0x0101010101010101);
     uint64_t word, low, letter;
@@ -85,7 +85,7 @@ static inline unsigned ascii_letters(place p)
     return letter == 0 ? 8 : (unsigned)__builtin_ctzll(letter) / 8;
 }
 
-static place skip_letters(const d9di_scanner *s, place p, place end)
+static cursor skip_letters(const d9di_fast_split *s, cursor p, cursor end)
 {
     unsigned w;
 
@@ -105,26 +105,27 @@ static place skip_letters(const d9di_scanner *s, place p, place end)
     }
 }
 
-static place skip(const d9di_scanner *s, uint8_t class, place p, place end, size_t most)
+static cursor skip_class(const d9di_fast_split *s, uint8_t class, cursor p, cursor end,
+                         size_t max_count)
 {
     unsigned w;
 
-    while (p < end && most > 0 && class_at(s, p, &w) == class) {
+    while (p < end && max_count > 0 && class_at(s, p, &w) == class) {
         p += w;
-        most--;
+        max_count--;
     }
     return p;
 }
 
-static place skip_others(const d9di_scanner *s, place p, place end)
+static cursor skip_others(const d9di_fast_split *s, cursor p, cursor end)
 {
-    p = skip(s, OTHER, p, end, SIZE_MAX);
-    return s->rules.newlines ? skip(s, NEWLINE, p, end, SIZE_MAX) : p;
+    p = skip_class(s, OTHER, p, end, SIZE_MAX);
+    return s->rules.newlines ? skip_class(s, NEWLINE, p, end, SIZE_MAX) : p;
 }
 
-static place skip_space(const d9di_scanner *s, place start, place end)
+static cursor skip_space(const d9di_fast_split *s, cursor start, cursor end)
 {
-    place p = start, last = start, behind_newline = NULL;
+    cursor p = start, last = start, behind_newline = NULL;
 
     while (p < end) {
         unsigned w;
@@ -143,7 +144,7 @@ static place skip_space(const d9di_scanner *s, place start, place end)
 }
 
 /* Behind the contraction that begins with the apostrophe at p; NULL when there is none. */
-static place contraction(const d9di_scanner *s, place p, place end)
+static cursor match_contraction(const d9di_fast_split *s, cursor p, cursor end)
 {
     const size_t n = (size_t)(end - p);
     const unsigned char fold = s->rules.fold ? 0x20 : 0;
@@ -165,9 +166,9 @@ static place contraction(const d9di_scanner *s, place p, place end)
 
 /* --- matches ----------------------------------------------------------------------- */
 
-static place match_other(const d9di_scanner *s, place p, place behind, place end)
+static cursor match_other(const d9di_fast_split *s, cursor p, cursor behind, cursor end)
 {
-    place q = *p == '\'' ? contraction(s, p, end) : NULL;
+    cursor q = *p == '\'' ? match_contraction(s, p, end) : NULL;
     unsigned w;
 
     if (q)
@@ -177,7 +178,7 @@ static place match_other(const d9di_scanner *s, place p, place behind, place end
     return skip_others(s, behind, end);
 }
 
-static place match_space(const d9di_scanner *s, place p, place behind, place end)
+static cursor match_space(const d9di_fast_split *s, cursor p, cursor behind, cursor end)
 {
     unsigned w;
 
@@ -189,34 +190,34 @@ static place match_space(const d9di_scanner *s, place p, place behind, place end
         if (next == OTHER && *p == ' ')
             return skip_others(s, behind + w, end);
         if (next == NUMBER && *p == ' ' && s->rules.number_prefix)
-            return skip(s, NUMBER, behind + w, end, s->rules.numbers - 1);
+            return skip_class(s, NUMBER, behind + w, end, s->rules.numbers - 1);
     }
     return skip_space(s, p, end);
 }
 
 /* Behind the match that begins at p < end. */
-static inline place match(const d9di_scanner *s, place p, place end)
+static inline cursor match_next(const d9di_fast_split *s, cursor p, cursor end)
 {
     unsigned w;
 
     switch (class_at(s, p, &w)) {
     case LETTER: return skip_letters(s, p + w, end);
-    case NUMBER: return skip(s, NUMBER, p + w, end, s->rules.numbers - 1);
+    case NUMBER: return skip_class(s, NUMBER, p + w, end, s->rules.numbers - 1);
     case SPACE: return match_space(s, p, p + w, end);
     case NEWLINE: return skip_space(s, p, end);
     default: return match_other(s, p, p + w, end);
     }
 }
 
-size_t d9di_scanner_run(const d9di_scanner *s, const char *text, size_t n, size_t at, size_t *ends,
-                        size_t max)
+size_t d9di_fast_split_find(const d9di_fast_split *s, const char *text, size_t n, size_t at,
+                            size_t *ends, size_t max)
 {
-    const place start = (place)text, end = start + n;
-    place p = start + at;
+    const cursor start = (cursor)text, end = start + n;
+    cursor p = start + at;
     size_t count = 0;
 
     while (p < end && count < max) {
-        p = match(s, p, end);
+        p = match_next(s, p, end);
         ends[count++] = (size_t)(p - start);
     }
     return count;
@@ -224,44 +225,45 @@ size_t d9di_scanner_run(const d9di_scanner *s, const char *text, size_t n, size_
 
 /* --- making ------------------------------------------------------------------------- */
 
-static void mark(d9di_scanner *s, const struct d9di_uni_range *r, size_t n, uint8_t class)
+static void set_class(d9di_fast_split *s, const struct d9di_unicode_range *r, size_t n,
+                      uint8_t class)
 {
     for (size_t i = 0; i < n; i++)
         memset(s->class_of + r[i].first, class, r[i].last - r[i].first + 1);
 }
 
-const char *d9di_scanner_pattern(size_t i)
+const char *d9di_fast_split_pattern(size_t i)
 {
-    return i < sizeof(known) / sizeof(known[0]) ? known[i].pattern : NULL;
+    return i < sizeof(known_rules) / sizeof(known_rules[0]) ? known_rules[i].pattern : NULL;
 }
 
-d9d_status d9di_scanner_create(const char *pattern, size_t n, d9di_scanner **out)
+d9d_status d9di_fast_split_create(const char *pattern, size_t n, d9di_fast_split **out)
 {
     const struct rules *rules = NULL;
-    d9di_scanner *s;
+    d9di_fast_split *s;
 
     *out = NULL;
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-        if (strlen(known[i].pattern) == n && memcmp(known[i].pattern, pattern, n) == 0)
-            rules = &known[i];
+    for (size_t i = 0; i < sizeof(known_rules) / sizeof(known_rules[0]); i++)
+        if (strlen(known_rules[i].pattern) == n && memcmp(known_rules[i].pattern, pattern, n) == 0)
+            rules = &known_rules[i];
     if (!rules)
         return D9D_OK;
     s = calloc(1, sizeof(*s));
     if (!s)
         return D9D_FAIL(D9D_ENOMEM, "no memory to split text with");
     s->rules = *rules;
-    mark(s, d9di_uni_letter, d9di_uni_letter_n, LETTER);
-    mark(s, d9di_uni_number, d9di_uni_number_n, NUMBER);
+    set_class(s, d9di_unicode_letter, d9di_unicode_letter_n, LETTER);
+    set_class(s, d9di_unicode_number, d9di_unicode_number_n, NUMBER);
     if (rules->marks)
-        mark(s, d9di_uni_mark, d9di_uni_mark_n, LETTER);
+        set_class(s, d9di_unicode_mark, d9di_unicode_mark_n, LETTER);
     for (uint32_t c = 0; c <= 0x3000; c++)
-        if (d9di_uni_space(c))
+        if (d9di_unicode_space(c))
             s->class_of[c] = c == '\r' || c == '\n' ? NEWLINE : SPACE;
     *out = s;
     return D9D_OK;
 }
 
-void d9di_scanner_free(d9di_scanner *s)
+void d9di_fast_split_free(d9di_fast_split *s)
 {
     free(s);
 }

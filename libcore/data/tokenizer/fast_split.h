@@ -19,18 +19,18 @@
 
 #include "d9d/base/status.h"
 
-typedef struct d9di_scanner d9di_scanner;
+typedef struct d9di_fast_split d9di_fast_split;
 
 /* *out is NULL when the pattern is not among the known ones. */
-d9d_status d9di_scanner_create(const char *pattern, size_t n, d9di_scanner **out);
-void d9di_scanner_free(d9di_scanner *s);
+d9d_status d9di_fast_split_create(const char *pattern, size_t n, d9di_fast_split **out);
+void d9di_fast_split_free(d9di_fast_split *s);
 
 /* The ends of the next matches in text[0, n), valid UTF-8, from `at` on; at most `max` of them.
  * How many; 0 when at is n. */
-size_t d9di_scanner_run(const d9di_scanner *s, const char *text, size_t n, size_t at, size_t *ends,
-                        size_t max);
+size_t d9di_fast_split_find(const d9di_fast_split *s, const char *text, size_t n, size_t at,
+                            size_t *ends, size_t max);
 
 /* The known patterns, for tests: NULL behind the last. */
-const char *d9di_scanner_pattern(size_t i);
+const char *d9di_fast_split_pattern(size_t i);
 
 #endif

@@ -15,7 +15,7 @@ struct step {
                         size_t n, d9d_buf *out, bool *changed);
     int form;        /* utf8proc options */
     uint64_t *plain; /* bits: characters below MAX_PLAIN that are normal wherever they stand */
-    d9di_pattern *pattern;
+    d9di_split_pattern *pattern;
     d9d_buf content;
     bool strips_left, strips_right;
 };
@@ -27,7 +27,7 @@ struct d9di_normalizer {
 enum {
     MAX_STEPS = 64,
     MAX_PLAIN = 0x30000, /* behind there is little that is used, and nothing that is not plain */
-    DECOMPOSED = 32      /* characters; the longest decomposition has 18 */
+    MAX_DECOMPOSED = 32  /* characters; the longest decomposition has 18 */
 };
 
 /* --- origins --------------------------------------------------------------- *
@@ -38,12 +38,13 @@ enum {
 
 /* The last n bytes written come from bytes [from, to) that the step reads; of a text without a
  * byte from none. */
-static d9d_status trace(d9di_normalizer_scratch *s, size_t n, size_t from, size_t to)
+static d9d_status trace_alignment(d9di_normalizer_scratch *s, size_t n, size_t from, size_t to)
 {
-    const d9di_origin *in = from < to ? s->input : NULL;
-    const d9di_origin o = {in ? in[from].from : (uint32_t)from, in ? in[to - 1].to : (uint32_t)to};
+    const d9di_alignment *in = from < to ? s->input : NULL;
+    const d9di_alignment o = {in ? in[from].from : (uint32_t)from,
+                              in ? in[to - 1].to : (uint32_t)to};
 
-    if (!s->traced)
+    if (!s->tracks_alignments)
         return D9D_OK;
     D9D_TRY(D9D_VEC_RESERVE(s->output, n));
     while (n-- > 0)
@@ -52,29 +53,29 @@ static d9d_status trace(d9di_normalizer_scratch *s, size_t n, size_t from, size_
 }
 
 /* Copy bytes [from, to) of the text. */
-static d9d_status copy(d9di_normalizer_scratch *s, const char *text, size_t from, size_t to,
-                       d9d_buf *out)
+static d9d_status copy_bytes(d9di_normalizer_scratch *s, const char *text, size_t from, size_t to,
+                             d9d_buf *out)
 {
-    for (size_t i = from; s->traced && i < to; i++)
-        D9D_TRY(trace(s, 1, i, i + 1));
+    for (size_t i = from; s->tracks_alignments && i < to; i++)
+        D9D_TRY(trace_alignment(s, 1, i, i + 1));
     return d9d_buf_append(out, text + from, to - from);
 }
 
 /* Write `with` in place of bytes [from, to). */
-static d9d_status replace(d9di_normalizer_scratch *s, const d9d_buf *with, size_t from, size_t to,
-                          d9d_buf *out)
+static d9d_status replace_bytes(d9di_normalizer_scratch *s, const d9d_buf *with, size_t from,
+                                size_t to, d9d_buf *out)
 {
-    D9D_TRY(trace(s, with->len, from, to));
+    D9D_TRY(trace_alignment(s, with->len, from, to));
     return d9d_buf_append(out, with->data, with->len);
 }
 
 /* Write `what` between two bytes of n: it comes from the one behind it, or else before it. */
-static d9d_status insert(d9di_normalizer_scratch *s, const d9d_buf *what, size_t at, size_t n,
-                         d9d_buf *out)
+static d9d_status insert_bytes(d9di_normalizer_scratch *s, const d9d_buf *what, size_t at, size_t n,
+                               d9d_buf *out)
 {
     const size_t from = at < n || at == 0 ? at : at - 1;
 
-    return replace(s, what, from, from + (n > 0), out);
+    return replace_bytes(s, what, from, from + (n > 0), out);
 }
 
 /* --- Unicode forms -------------------------------------------------------- *
@@ -88,10 +89,10 @@ static d9d_status insert(d9di_normalizer_scratch *s, const d9d_buf *what, size_t
 
 static bool is_inert(uint32_t c)
 {
-    return d9di_uni_in(d9di_uni_inert, d9di_uni_inert_n, c);
+    return d9di_unicode_in(d9di_unicode_inert, d9di_unicode_inert_n, c);
 }
 
-static uint8_t mark_class(int32_t c)
+static uint8_t combining_class(int32_t c)
 {
     return (uint8_t)utf8proc_get_property(c)->combining_class;
 }
@@ -108,11 +109,11 @@ static d9d_status sort_marks(d9di_normalizer_scratch *s, size_t from, size_t to)
     D9D_TRY(D9D_VEC_RESERVE(&s->marks, n));
     memcpy(s->marks.data, s->chars.data + from, n * sizeof(*s->marks.data));
     for (i = 0; i < n; i++)
-        at[mark_class(s->marks.data[i]) + 1]++;
+        at[combining_class(s->marks.data[i]) + 1]++;
     for (i = 0; i < 256; i++)
         at[i + 1] += at[i];
     for (i = 0; i < n; i++)
-        s->chars.data[from + at[mark_class(s->marks.data[i])]++] = s->marks.data[i];
+        s->chars.data[from + at[combining_class(s->marks.data[i])]++] = s->marks.data[i];
     return D9D_OK;
 }
 
@@ -123,7 +124,7 @@ static d9d_status order_marks(d9di_normalizer_scratch *s)
     while (i < s->chars.len) {
         size_t end = i;
 
-        while (end < s->chars.len && mark_class(s->chars.data[end]) != 0)
+        while (end < s->chars.len && combining_class(s->chars.data[end]) != 0)
             end++;
         D9D_TRY(sort_marks(s, i, end));
         i = end + 1;
@@ -137,7 +138,7 @@ static d9d_status append_chars(const d9di_normalizer_scratch *s, d9d_buf *out)
 
     D9D_TRY(d9d_buf_reserve(out, s->chars.len * 4));
     for (i = 0; i < s->chars.len; i++)
-        out->len += d9di_utf8_put((uint32_t)s->chars.data[i], out->data + out->len);
+        out->len += d9di_utf8_encode((uint32_t)s->chars.data[i], out->data + out->len);
     return D9D_OK;
 }
 
@@ -151,12 +152,12 @@ static d9d_status normalize_run(const struct step *step, d9di_normalizer_scratch
     while (i < n) {
         utf8proc_ssize_t k;
         unsigned w;
-        const uint32_t c = d9di_utf8_get(text + i, &w);
+        const uint32_t c = d9di_utf8_decode(text + i, &w);
 
-        D9D_TRY(D9D_VEC_RESERVE(&s->chars, DECOMPOSED));
-        k = utf8proc_decompose_char((int32_t)c, s->chars.data + s->chars.len, DECOMPOSED,
+        D9D_TRY(D9D_VEC_RESERVE(&s->chars, MAX_DECOMPOSED));
+        k = utf8proc_decompose_char((int32_t)c, s->chars.data + s->chars.len, MAX_DECOMPOSED,
                                     (utf8proc_option_t)step->form, &bound);
-        if (k < 0 || k > DECOMPOSED)
+        if (k < 0 || k > MAX_DECOMPOSED)
             return D9D_FAIL(D9D_EFORMAT, "U+%04X cannot be decomposed: %s", c,
                             k < 0 ? utf8proc_errmsg(k) : "too long");
         s->chars.len += (size_t)k;
@@ -185,11 +186,11 @@ static size_t skip_plain(const struct step *step, const char *text, size_t n, si
     unsigned w;
 
     while (at < n) {
-        at += d9di_utf8_ascii(text + at, n - at);
+        at += d9di_utf8_ascii_prefix(text + at, n - at);
         if (at == n)
             break;
         do {
-            if (!is_plain(step, d9di_utf8_get(text + at, &w)))
+            if (!is_plain(step, d9di_utf8_decode(text + at, &w)))
                 return at;
             at += w;
         } while (at < n && (unsigned char)text[at] >= 0x80);
@@ -197,11 +198,11 @@ static size_t skip_plain(const struct step *step, const char *text, size_t n, si
     return n;
 }
 
-static size_t skip_other(const struct step *step, const char *text, size_t n, size_t at)
+static size_t skip_not_plain(const struct step *step, const char *text, size_t n, size_t at)
 {
     unsigned w;
 
-    while (at < n && !is_plain(step, d9di_utf8_get(text + at, &w)))
+    while (at < n && !is_plain(step, d9di_utf8_decode(text + at, &w)))
         at += w;
     return at;
 }
@@ -213,12 +214,12 @@ static d9d_status trace_run(d9di_normalizer_scratch *s, const char *text, size_t
 {
     const size_t n = out->len - before;
 
-    if (!s->traced)
+    if (!s->tracks_alignments)
         return D9D_OK;
     if (n != to - from || memcmp(out->data + before, text + from, n) != 0)
-        return trace(s, n, from, to);
+        return trace_alignment(s, n, from, to);
     for (size_t i = from; i < to; i++)
-        D9D_TRY(trace(s, 1, i, i + 1));
+        D9D_TRY(trace_alignment(s, 1, i, i + 1));
     return D9D_OK;
 }
 
@@ -229,23 +230,23 @@ static d9d_status apply_form(const struct step *step, d9di_normalizer_scratch *s
 
     *changed = at < n;
     while (at < n) {
-        const size_t end = skip_other(step, text, n, at);
+        const size_t end = skip_not_plain(step, text, n, at);
         size_t from = at, before;
         unsigned w;
 
         if (at > done) {
-            from = d9di_utf8_before(text, at);
-            if (is_inert(d9di_utf8_get(text + from, &w))) /* composes with nothing */
+            from = d9di_utf8_prev(text, at);
+            if (is_inert(d9di_utf8_decode(text + from, &w))) /* composes with nothing */
                 from = at;
         }
-        D9D_TRY(copy(s, text, done, from, out));
+        D9D_TRY(copy_bytes(s, text, done, from, out));
         before = out->len;
         D9D_TRY(normalize_run(step, s, text + from, end - from, out));
         D9D_TRY(trace_run(s, text, from, end, out, before));
         done = end;
         at = skip_plain(step, text, n, end);
     }
-    return *changed ? copy(s, text, done, n, out) : D9D_OK;
+    return *changed ? copy_bytes(s, text, done, n, out) : D9D_OK;
 }
 
 /* --- Prepend, Replace ------------------------------------------------------ */
@@ -256,8 +257,8 @@ static d9d_status apply_prepend(const struct step *step, d9di_normalizer_scratch
     *changed = n > 0;
     if (n == 0)
         return D9D_OK;
-    D9D_TRY(replace(s, &step->content, 0, d9di_utf8_width((unsigned char)text[0]), out));
-    return copy(s, text, 0, n, out);
+    D9D_TRY(replace_bytes(s, &step->content, 0, d9di_utf8_width((unsigned char)text[0]), out));
+    return copy_bytes(s, text, 0, n, out);
 }
 
 static d9d_status apply_replace(const struct step *step, d9di_normalizer_scratch *s,
@@ -265,37 +266,37 @@ static d9d_status apply_replace(const struct step *step, d9di_normalizer_scratch
 {
     const char *shown = text;
     size_t done = 0, start, end;
-    d9di_search search;
+    d9di_split_pattern_iter search;
     bool found;
 
     *changed = false;
-    if (!d9di_pattern_is_literal(step->pattern))
-        D9D_TRY(d9di_shadow(text, n, &s->shadow, &shown));
-    d9di_search_init(&search, step->pattern, s->matcher, shown, n);
+    if (!d9di_split_pattern_is_literal(step->pattern))
+        D9D_TRY(d9di_split_pattern_shadow(text, n, &s->shadow, &shown));
+    d9di_split_pattern_iter_init(&search, step->pattern, s->matcher, shown, n);
     for (;;) {
-        D9D_TRY(d9di_search_next(&search, &start, &end, &found));
+        D9D_TRY(d9di_split_pattern_iter_next(&search, &start, &end, &found));
         if (!found)
             break;
-        D9D_TRY(copy(s, text, done, start, out));
+        D9D_TRY(copy_bytes(s, text, done, start, out));
         if (end > start)
-            D9D_TRY(replace(s, &step->content, start, end, out));
+            D9D_TRY(replace_bytes(s, &step->content, start, end, out));
         else
-            D9D_TRY(insert(s, &step->content, start, n, out));
+            D9D_TRY(insert_bytes(s, &step->content, start, n, out));
         done = end;
         *changed = true;
     }
-    return *changed ? copy(s, text, done, n, out) : D9D_OK;
+    return *changed ? copy_bytes(s, text, done, n, out) : D9D_OK;
 }
 
 /* --- Lowercase, Strip ------------------------------------------------------ */
 
-static uint32_t lower_of(uint32_t c)
+static uint32_t to_lower(uint32_t c)
 {
-    size_t lo = 0, hi = d9di_uni_lower_n;
+    size_t lo = 0, hi = d9di_unicode_lower_n;
 
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
-        const struct d9di_uni_lower *r = &d9di_uni_lower[mid];
+        const struct d9di_unicode_lower *r = &d9di_unicode_lower[mid];
 
         if (c > r->last)
             lo = mid + 1;
@@ -319,15 +320,15 @@ static d9d_status apply_lowercase(const struct step *step, d9di_normalizer_scrat
     D9D_TRY(d9d_buf_reserve(out, n * 2)); /* two bytes become three at most */
     while (i < n) {
         unsigned w;
-        const uint32_t c = d9di_utf8_get(text + i, &w);
+        const uint32_t c = d9di_utf8_decode(text + i, &w);
         const size_t before = out->len;
 
         if (c == 0x130)
             D9D_TRY(d9d_buf_append(out, dotted_i, sizeof(dotted_i) - 1));
         else
-            out->len += d9di_utf8_put(lower_of(c), out->data + out->len);
-        if (s->traced)
-            D9D_TRY(trace(s, out->len - before, i, i + w));
+            out->len += d9di_utf8_encode(to_lower(c), out->data + out->len);
+        if (s->tracks_alignments)
+            D9D_TRY(trace_alignment(s, out->len - before, i, i + w));
         i += w;
     }
     return D9D_OK;
@@ -336,11 +337,11 @@ static d9d_status apply_lowercase(const struct step *step, d9di_normalizer_scrat
 static d9d_status apply_strip(const struct step *step, d9di_normalizer_scratch *s, const char *text,
                               size_t n, d9d_buf *out, bool *changed)
 {
-    const size_t start = step->strips_left ? d9di_space_behind(text, n, 0) : 0;
-    const size_t end = step->strips_right ? d9di_space_before(text, start, n) : n;
+    const size_t start = step->strips_left ? d9di_unicode_skip_space(text, n, 0) : 0;
+    const size_t end = step->strips_right ? d9di_unicode_space_start(text, start, n) : n;
 
     *changed = end - start < n;
-    return *changed ? copy(s, text, start, end, out) : D9D_OK;
+    return *changed ? copy_bytes(s, text, start, end, out) : D9D_OK;
 }
 
 /* --- parsing ---------------------------------------------------------------- */
@@ -360,29 +361,30 @@ static void clear_plain(struct step *step, uint32_t c)
 
 /* Clear what `c` shows not to be plain: itself when it is a mark or is written differently in this
  * form, and all but the first of what it is composed of. */
-static void learn_char(struct step *step, uint32_t c)
+static void clear_not_plain(struct step *step, uint32_t c)
 {
-    int32_t as[DECOMPOSED];
+    int32_t as[MAX_DECOMPOSED];
     utf8proc_ssize_t n, i;
     int bound = 0;
 
     if (is_inert(c))
         return;
-    n = utf8proc_decompose_char((int32_t)c, as, DECOMPOSED, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
-                                &bound);
+    n = utf8proc_decompose_char((int32_t)c, as, MAX_DECOMPOSED,
+                                UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &bound);
     for (i = 1; i < n && (step->form & UTF8PROC_COMPOSE); i++)
         clear_plain(step, (uint32_t)as[i]);
-    n = utf8proc_decompose_char((int32_t)c, as, DECOMPOSED, (utf8proc_option_t)step->form, &bound);
+    n = utf8proc_decompose_char((int32_t)c, as, MAX_DECOMPOSED, (utf8proc_option_t)step->form,
+                                &bound);
     if (n > 1 && (step->form & UTF8PROC_COMPOSE))
         n = utf8proc_normalize_utf32(as, n, (utf8proc_option_t)step->form);
-    if (n != 1 || as[0] != (int32_t)c || mark_class((int32_t)c) != 0)
+    if (n != 1 || as[0] != (int32_t)c || combining_class((int32_t)c) != 0)
         clear_plain(step, c);
 }
 
 /* Hangul is composed by rule: a vowel or a last consonant is a second half. */
-static const struct d9di_uni_range hangul_seconds[] = {{0x1161, 0x1175}, {0x11a8, 0x11c2}};
+static const struct d9di_unicode_range hangul_seconds[] = {{0x1161, 0x1175}, {0x11a8, 0x11c2}};
 
-static d9d_status learn_plain(struct step *step, const char *where)
+static d9d_status compute_plain(struct step *step, const char *where)
 {
     uint32_t c;
 
@@ -392,7 +394,7 @@ static d9d_status learn_plain(struct step *step, const char *where)
     memset(step->plain, 0xff, MAX_PLAIN / 8);
     for (c = 0x80; c < MAX_PLAIN; c++)
         if (c < 0xac00 || c >= 0xe000) /* Hangul syllables and surrogates */
-            learn_char(step, c);
+            clear_not_plain(step, c);
         else if (!(step->form & UTF8PROC_COMPOSE))
             clear_plain(step, c);
     for (size_t i = 0; i < 2 && (step->form & UTF8PROC_COMPOSE); i++)
@@ -419,7 +421,7 @@ static d9d_status parse_form(const json_t *v, const char *where, void *into)
     while (strcmp(forms[i].type, type) != 0)
         i++;
     D9D_TRY(add_step(nz, where, (struct step){.apply = apply_form, .form = forms[i].form}));
-    return learn_plain(&nz->steps.data[nz->steps.len - 1], where);
+    return compute_plain(&nz->steps.data[nz->steps.len - 1], where);
 }
 
 static d9d_status parse_prepend(const json_t *v, const char *where, void *into)
@@ -442,7 +444,7 @@ static d9d_status parse_replace(const json_t *v, const char *where, void *into)
     D9D_TRY(add_step(nz, where, (struct step){.apply = apply_replace}));
     step = &nz->steps.data[nz->steps.len - 1];
     D9D_TRY(d9d_buf_append(&step->content, content, strlen(content)));
-    return d9di_pattern_parse(json_object_get(v, "pattern"), where, &step->pattern);
+    return d9di_split_pattern_parse(json_object_get(v, "pattern"), where, &step->pattern);
 }
 
 static d9d_status parse_lowercase(const json_t *v, const char *where, void *into)
@@ -455,14 +457,14 @@ static d9d_status parse_strip(const json_t *v, const char *where, void *into)
 {
     struct step step = {.apply = apply_strip};
 
-    D9D_TRY(d9di_component_flag(v, where, "strip_left", true, &step.strips_left));
-    D9D_TRY(d9di_component_flag(v, where, "strip_right", true, &step.strips_right));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "strip_left", true, &step.strips_left));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "strip_right", true, &step.strips_right));
     return add_step(into, where, step);
 }
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
 
-static const d9di_component components[] = {
+static const d9di_tokenizer_component components[] = {
     {"NFC", "", parse_form},
     {"NFD", "", parse_form},
     {"NFKC", "", parse_form},
@@ -477,7 +479,7 @@ static const d9di_component components[] = {
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
 {
-    return d9di_component_sequence(components, v, where, "normalizers", into);
+    return d9di_tokenizer_component_parse_sequence(components, v, where, "normalizers", into);
 }
 
 d9d_status d9di_normalizer_parse(const json_t *v, const char *where, d9di_normalizer **out)
@@ -488,7 +490,7 @@ d9d_status d9di_normalizer_parse(const json_t *v, const char *where, d9di_normal
     if (!nz)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
     if (v && !json_is_null(v))
-        st = d9di_component_parse(components, v, where, nz);
+        st = d9di_tokenizer_component_parse(components, v, where, nz);
     if (st != D9D_OK) {
         d9di_normalizer_free(nz);
         return d9d_err_pass(st, __FILE__, __LINE__);
@@ -504,7 +506,7 @@ void d9di_normalizer_free(d9di_normalizer *nz)
     if (!nz)
         return;
     for (i = 0; i < nz->steps.len; i++) {
-        d9di_pattern_free(nz->steps.data[i].pattern);
+        d9di_split_pattern_free(nz->steps.data[i].pattern);
         free(nz->steps.data[i].plain);
         d9d_buf_release(&nz->steps.data[i].content);
     }
@@ -517,8 +519,8 @@ void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s)
     d9d_buf_release(&s->text[0]);
     d9d_buf_release(&s->text[1]);
     d9d_buf_release(&s->shadow);
-    D9D_VEC_RELEASE(&s->origins[0]);
-    D9D_VEC_RELEASE(&s->origins[1]);
+    D9D_VEC_RELEASE(&s->alignments[0]);
+    D9D_VEC_RELEASE(&s->alignments[1]);
     D9D_VEC_RELEASE(&s->chars);
     D9D_VEC_RELEASE(&s->marks);
 }
@@ -533,14 +535,14 @@ d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scra
         const struct step *step = &nz->steps.data[i];
         bool changed;
 
-        s->text[turn].len = s->origins[turn].len = 0;
-        s->output = &s->origins[turn];
+        s->text[turn].len = s->alignments[turn].len = 0;
+        s->output = &s->alignments[turn];
         D9D_TRY(step->apply(step, s, text, n, &s->text[turn], &changed));
         if (!changed)
             continue;
         text = s->text[turn].data;
         n = s->text[turn].len;
-        s->input = s->traced ? s->origins[turn].data : NULL;
+        s->input = s->tracks_alignments ? s->alignments[turn].data : NULL;
         turn ^= 1;
     }
     *out = text;

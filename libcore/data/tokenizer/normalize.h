@@ -12,21 +12,21 @@ d9d_status d9di_normalizer_parse(const json_t *v, const char *where, d9di_normal
 void d9di_normalizer_free(d9di_normalizer *nz);
 
 /* Where a byte of a rewritten text comes from: bytes [from, to) of the one before it. */
-typedef struct d9di_origin {
+typedef struct d9di_alignment {
     uint32_t from, to;
-} d9di_origin;
-typedef D9D_VEC(d9di_origin) d9di_origins;
+} d9di_alignment;
+typedef D9D_VEC(d9di_alignment) d9di_alignments;
 
 /* Buffers of one thread; zero-initialised is ready to use. */
 typedef struct d9di_normalizer_scratch {
     d9d_buf text[2], shadow;
-    bool traced;              /* texts are shorter than 4 GiB, and origins are wanted */
-    d9di_origins origins[2];  /* of text[0] and text[1] */
-    const d9di_origin *input; /* of the text that a step reads; NULL: it is the first */
-    d9di_origins *output;     /* of the text that it writes */
+    bool tracks_alignments;        /* texts are shorter than 4 GiB, and origins are wanted */
+    d9di_alignments alignments[2]; /* of text[0] and text[1] */
+    const d9di_alignment *input;   /* of the text that a step reads; NULL: it is the first */
+    d9di_alignments *output;       /* of the text that it writes */
     D9D_VEC(int32_t) chars;
     D9D_VEC(int32_t) marks;
-    d9di_matcher *matcher; /* borrowed */
+    d9di_split_pattern_matcher *matcher; /* borrowed */
 } d9di_normalizer_scratch;
 void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s);
 

@@ -40,19 +40,19 @@ struct stage {
     enum behaviour behaviour;
     bool invert;
     enum prepend prepend;
-    char lead[5];           /* is what is prepended, where it is not there already, */
-    bool spaces;            /* and what stands for spaces */
-    bool spells;            /* the stages behind it see the alphabet of bytes */
-    d9di_scanner *scanner;  /* for a known pattern, */
-    d9di_pattern *pattern;  /* for another, */
-    bool (*is)(uint32_t c); /* or for characters of a kind */
+    char replacement[5];          /* is what is prepended, where it is not there already, */
+    bool replaces_spaces;         /* and what stands for spaces */
+    bool encodes_bytes;           /* the stages behind it see the alphabet of bytes */
+    d9di_fast_split *fast_split;  /* for a known pattern, */
+    d9di_split_pattern *pattern;  /* for another, */
+    bool (*in_class)(uint32_t c); /* or for characters of a kind */
 };
 
 struct d9di_pretok {
     D9D_VEC(struct stage) stages;
     bool bytelevel; /* was there */
     bool spelled;   /* and stages follow it */
-    bool leads;     /* some stage writes the text anew */
+    bool rewrites;  /* some stage writes the text anew */
     bool shadowed;  /* some stage matches an expression */
 };
 
@@ -66,7 +66,7 @@ struct run {
     const char *end;   /* of the buffer they are in */
     const char *raw;   /* the bytes that `spelled` spells from here on; NULL: nothing is spelled */
     const char *spelled;
-    d9di_pieces_fn fn;
+    d9di_pretok_fn fn;
     void *arg;
 };
 
@@ -74,12 +74,12 @@ static d9d_status run_stage(struct run *run, size_t stage, struct span span);
 
 /* --- pieces that wait --------------------------------------------------------- */
 
-static d9d_status flush(struct run *run)
+static d9d_status flush_pretokens(struct run *run)
 {
     const size_t n = run->n;
 
     run->n = 0;
-    return n > 0 ? run->fn(run->arg, run->scratch->pieces, n, run->end) : D9D_OK;
+    return n > 0 ? run->fn(run->arg, run->scratch->pretokens, n, run->end) : D9D_OK;
 }
 
 /* How many bytes so many bytes in their alphabet are. */
@@ -93,24 +93,25 @@ static size_t count_bytes(const char *spelled, size_t n)
 }
 
 /* The bytes that are spelled as text[0, n). */
-static __attribute__((noinline, cold)) d9di_stretch unspelled(struct run *run, const char *text,
-                                                              size_t n)
+static __attribute__((noinline, cold)) d9di_pretoken decode_bytelevel(struct run *run,
+                                                                      const char *text, size_t n)
 {
-    d9di_stretch of;
+    d9di_pretoken of;
 
     run->raw += count_bytes(run->spelled, (size_t)(text - run->spelled));
-    of = (d9di_stretch){run->raw, count_bytes(text, n)};
+    of = (d9di_pretoken){run->raw, count_bytes(text, n)};
     run->raw += of.n;
     run->spelled = text + n;
     return of;
 }
 
-static d9d_status push(struct run *run, const char *text, size_t n)
+static d9d_status push_pretoken(struct run *run, const char *text, size_t n)
 {
-    if (run->n == D9DI_PIECES)
-        D9D_TRY(flush(run));
-    run->scratch->pieces[run->n++] =
-        __builtin_expect(run->raw != NULL, 0) ? unspelled(run, text, n) : (d9di_stretch){text, n};
+    if (run->n == D9DI_PRETOK_BATCH)
+        D9D_TRY(flush_pretokens(run));
+    run->scratch->pretokens[run->n++] = __builtin_expect(run->raw != NULL, 0)
+                                            ? decode_bytelevel(run, text, n)
+                                            : (d9di_pretoken){text, n};
     return D9D_OK;
 }
 
@@ -126,7 +127,7 @@ struct joiner {
     size_t start, end; /* the piece that is held back, as a later stretch may join it */
 };
 
-static d9d_status emit(const struct joiner *j, size_t start, size_t end)
+static d9d_status emit_span(const struct joiner *j, size_t start, size_t end)
 {
     if (start == end)
         return D9D_OK;
@@ -134,16 +135,16 @@ static d9d_status emit(const struct joiner *j, size_t start, size_t end)
                      (struct span){j->span.text + start, j->span.shadow + start, end - start});
 }
 
-static d9d_status release_held(struct joiner *j)
+static d9d_status emit_held(struct joiner *j)
 {
     const bool held = j->held;
 
     j->held = false;
-    return held ? emit(j, j->start, j->end) : D9D_OK;
+    return held ? emit_span(j, j->start, j->end) : D9D_OK;
 }
 
 /* Whether a stretch joins the held piece. */
-static bool joins(const struct joiner *j, bool match)
+static bool joins_held(const struct joiner *j, bool match)
 {
     switch (j->behaviour) {
     case MERGED_WITH_PREVIOUS: return match && !j->last_match;
@@ -153,17 +154,17 @@ static bool joins(const struct joiner *j, bool match)
     }
 }
 
-static d9d_status stretch(struct joiner *j, size_t start, size_t end, bool match)
+static d9d_status add_stretch(struct joiner *j, size_t start, size_t end, bool match)
 {
     match ^= j->invert;
     if (j->behaviour == ISOLATED)
-        return emit(j, start, end);
+        return emit_span(j, start, end);
     if (j->behaviour == REMOVED)
-        return match ? D9D_OK : emit(j, start, end);
-    if (j->held && joins(j, match)) {
+        return match ? D9D_OK : emit_span(j, start, end);
+    if (j->held && joins_held(j, match)) {
         j->end = end;
     } else {
-        D9D_TRY(release_held(j));
+        D9D_TRY(emit_held(j));
         j->held = true;
         j->start = start;
         j->end = end;
@@ -177,111 +178,112 @@ static d9d_status stretch(struct joiner *j, size_t start, size_t end, bool match
 static d9d_status find_pattern(const struct stage *stage, struct run *run, struct span span,
                                struct joiner *j)
 {
-    const bool literal = d9di_pattern_is_literal(stage->pattern);
+    const bool literal = d9di_split_pattern_is_literal(stage->pattern);
     size_t done = 0, start, end;
-    d9di_search search;
+    d9di_split_pattern_iter search;
     bool found;
 
-    d9di_search_init(&search, stage->pattern, run->scratch->matcher,
-                     literal ? span.text : span.shadow, span.n);
+    d9di_split_pattern_iter_init(&search, stage->pattern, run->scratch->matcher,
+                                 literal ? span.text : span.shadow, span.n);
     for (;;) {
-        D9D_TRY(d9di_search_next(&search, &start, &end, &found));
+        D9D_TRY(d9di_split_pattern_iter_next(&search, &start, &end, &found));
         if (!found)
             break;
         if (done != start)
-            D9D_TRY(stretch(j, done, start, false));
-        D9D_TRY(stretch(j, start, end, true));
+            D9D_TRY(add_stretch(j, done, start, false));
+        D9D_TRY(add_stretch(j, start, end, true));
         done = end;
     }
-    return done != span.n ? stretch(j, done, span.n, false) : D9D_OK;
+    return done != span.n ? add_stretch(j, done, span.n, false) : D9D_OK;
 }
 
-static d9d_status find_scanned(const struct stage *stage, struct run *run, struct span span,
-                               struct joiner *j)
+static d9d_status find_fast_split(const struct stage *stage, struct run *run, struct span span,
+                                  struct joiner *j)
 {
     const bool last = j->next_stage == run->pretok->stages.len && j->behaviour == ISOLATED;
     size_t ends[64], start = 0, n, i;
 
-    while ((n = d9di_scanner_run(stage->scanner, span.text, span.n, start, ends, 64)) > 0)
+    while ((n = d9di_fast_split_find(stage->fast_split, span.text, span.n, start, ends, 64)) > 0)
         for (i = 0; i < n; start = ends[i++])
-            D9D_TRY(last ? push(run, span.text + start, ends[i] - start)
-                         : stretch(j, start, ends[i], true));
+            D9D_TRY(last ? push_pretoken(run, span.text + start, ends[i] - start)
+                         : add_stretch(j, start, ends[i], true));
     return D9D_OK;
 }
 
 /* Every character of a kind is a match. */
-static d9d_status find_chars(const struct stage *stage, struct run *run, struct span span,
-                             struct joiner *j)
+static d9d_status find_char_class(const struct stage *stage, struct run *run, struct span span,
+                                  struct joiner *j)
 {
     size_t done = 0, i = 0;
 
     (void)run;
     while (i < span.n) {
         unsigned w;
-        const uint32_t c = d9di_utf8_get(span.text + i, &w);
+        const uint32_t c = d9di_utf8_decode(span.text + i, &w);
 
-        if (stage->is(c)) {
+        if (stage->in_class(c)) {
             if (done < i)
-                D9D_TRY(stretch(j, done, i, false));
-            D9D_TRY(stretch(j, i, i + w, true));
+                D9D_TRY(add_stretch(j, done, i, false));
+            D9D_TRY(add_stretch(j, i, i + w, true));
             done = i + w;
         }
         i += w;
     }
-    return done < span.n ? stretch(j, done, span.n, false) : D9D_OK;
+    return done < span.n ? add_stretch(j, done, span.n, false) : D9D_OK;
 }
 
 static bool is_numeric(uint32_t c)
 {
-    return d9di_uni_in(d9di_uni_numeric, d9di_uni_numeric_n, c);
+    return d9di_unicode_in(d9di_unicode_numeric, d9di_unicode_numeric_n, c);
 }
 
 static bool is_punctuation(uint32_t c)
 {
-    return d9di_uni_in(d9di_uni_punct, d9di_uni_punct_n, c);
+    return d9di_unicode_in(d9di_unicode_punct, d9di_unicode_punct_n, c);
 }
 
 static bool is_word(uint32_t c)
 {
-    return d9di_uni_in(d9di_uni_word, d9di_uni_word_n, c);
+    return d9di_unicode_in(d9di_unicode_word, d9di_unicode_word_n, c);
 }
 
 /* n bytes that come from bytes [from, to). */
-static d9d_status trace(d9di_origins *origins, size_t n, size_t from, size_t to)
+static d9d_status trace_alignment(d9di_alignments *origins, size_t n, size_t from, size_t to)
 {
     D9D_TRY(D9D_VEC_RESERVE(origins, n));
     while (n-- > 0)
-        origins->data[origins->len++] = (d9di_origin){(uint32_t)from, (uint32_t)to};
+        origins->data[origins->len++] = (d9di_alignment){(uint32_t)from, (uint32_t)to};
     return D9D_OK;
 }
 
-/* Where the bytes of rewrite() come from. */
+/* Where the bytes of rewrite_spaces() come from. */
 static d9d_status trace_rewrite(const struct stage *stage, bool prepends, const char *text,
-                                size_t n, d9di_origins *origins)
+                                size_t n, d9di_alignments *origins)
 {
-    const size_t len = strlen(stage->lead);
+    const size_t len = strlen(stage->replacement);
 
     origins->len = 0;
     if (prepends)
-        D9D_TRY(trace(origins, len, 0, d9di_utf8_width((unsigned char)text[0])));
+        D9D_TRY(trace_alignment(origins, len, 0, d9di_utf8_width((unsigned char)text[0])));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(trace(origins, stage->spaces && text[i] == ' ' ? len : 1, i, i + 1));
+        D9D_TRY(
+            trace_alignment(origins, stage->replaces_spaces && text[i] == ' ' ? len : 1, i, i + 1));
     return D9D_OK;
 }
 
 /* text[0, n) with what the stage prepends and its spaces, into `out`. */
-static d9d_status rewrite(const struct stage *stage, bool prepends, const char *text, size_t n,
-                          d9d_buf *out)
+static d9d_status rewrite_spaces(const struct stage *stage, bool prepends, const char *text,
+                                 size_t n, d9d_buf *out)
 {
-    const size_t len = strlen(stage->lead);
+    const size_t len = strlen(stage->replacement);
     const char *space;
 
     out->len = 0;
     if (prepends)
-        D9D_TRY(d9d_buf_append(out, stage->lead, len));
-    while (stage->spaces && (space = memchr(text, ' ', n)) != NULL) {
+        D9D_TRY(d9d_buf_append(out, stage->replacement, len));
+    while (stage->replaces_spaces && (space = memchr(text, ' ', n)) != NULL) {
         D9D_TRY(d9d_buf_append(out, text, (size_t)(space - text)));
-        D9D_TRY(d9d_buf_append(out, stage->lead, len));
+        D9D_TRY(d9d_buf_append(out, stage->replacement, len));
         n -= (size_t)(space + 1 - text);
         text = space + 1;
     }
@@ -295,29 +297,30 @@ static bool begins_with(const char *text, size_t n, const char *with)
     return n >= len && memcmp(text, with, len) == 0;
 }
 
-static d9d_status lead(const struct stage *stage, struct run *run, struct span *span)
+static d9d_status apply_replacement(const struct stage *stage, struct run *run, struct span *span)
 {
     d9di_pretok_scratch *s = run->scratch;
-    const bool there = begins_with(span->text, span->n, stage->lead) ||
-                       (stage->spaces && begins_with(span->text, span->n, " "));
+    const bool there = begins_with(span->text, span->n, stage->replacement) ||
+                       (stage->replaces_spaces && begins_with(span->text, span->n, " "));
     const bool asked =
         stage->prepend == ALWAYS || (stage->prepend == FIRST && span->text == run->first);
     const bool prepends = asked && !there;
 
-    if (!prepends && !(stage->spaces && memchr(span->text, ' ', span->n)))
+    if (!prepends && !(stage->replaces_spaces && memchr(span->text, ' ', span->n)))
         return D9D_OK;
-    D9D_TRY(flush(run));
+    D9D_TRY(flush_pretokens(run));
     s->rewritten = span->text;
-    if (s->traced)
-        D9D_TRY(trace_rewrite(stage, prepends, span->text, span->n, &s->origins));
-    D9D_TRY(rewrite(stage, prepends, span->text, span->n, &s->prefixed));
-    D9D_TRY(rewrite(stage, prepends, span->shadow, span->n, &s->prefixed_shadow));
+    if (s->tracks_alignments)
+        D9D_TRY(trace_rewrite(stage, prepends, span->text, span->n, &s->alignments));
+    D9D_TRY(rewrite_spaces(stage, prepends, span->text, span->n, &s->prefixed));
+    D9D_TRY(rewrite_spaces(stage, prepends, span->shadow, span->n, &s->prefixed_shadow));
     *span = (struct span){s->prefixed.data, s->prefixed_shadow.data, s->prefixed.len};
     run->end = span->text + span->n;
     return D9D_OK;
 }
 
-static d9d_status find_in(const struct stage *stage, struct run *run, size_t at, struct span span)
+static d9d_status find_matches(const struct stage *stage, struct run *run, size_t at,
+                               struct span span)
 {
     struct joiner j = {.run = run,
                        .next_stage = at + 1,
@@ -328,11 +331,11 @@ static d9d_status find_in(const struct stage *stage, struct run *run, size_t at,
     if (!stage->find)
         return run_stage(run, at + 1, span);
     D9D_TRY(stage->find(stage, run, span, &j));
-    return release_held(&j);
+    return emit_held(&j);
 }
 
 /* The span in the alphabet of bytes, for the stages from `at` on.  Its characters are all old. */
-static d9d_status spell(struct run *run, size_t at, struct span span)
+static d9d_status encode_bytelevel(struct run *run, size_t at, struct span span)
 {
     d9d_buf *spelled = &run->scratch->spelled;
     d9d_status st;
@@ -340,8 +343,8 @@ static d9d_status spell(struct run *run, size_t at, struct span span)
     spelled->len = 0;
     D9D_TRY(d9d_buf_reserve(spelled, 2 * span.n));
     for (size_t i = 0; i < span.n; i++)
-        spelled->len += d9di_utf8_put(d9di_bytelevel_char((unsigned char)span.text[i]),
-                                      spelled->data + spelled->len);
+        spelled->len += d9di_utf8_encode(d9di_bytelevel_char((unsigned char)span.text[i]),
+                                         spelled->data + spelled->len);
     run->raw = span.text;
     run->spelled = spelled->data;
     st = run_stage(run, at, (struct span){spelled->data, spelled->data, spelled->len});
@@ -355,22 +358,22 @@ static d9d_status run_stage(struct run *run, size_t at, struct span span)
     const struct stage *stage;
 
     if (at == run->pretok->stages.len)
-        return push(run, span.text, span.n);
+        return push_pretoken(run, span.text, span.n);
     stage = &run->pretok->stages.data[at];
-    if (stage->spells)
-        return spell(run, at + 1, span);
-    if (stage->prepend == NEVER && !stage->spaces)
-        return find_in(stage, run, at, span);
-    D9D_TRY(lead(stage, run, &span));
-    D9D_TRY(find_in(stage, run, at, span));
+    if (stage->encodes_bytes)
+        return encode_bytelevel(run, at + 1, span);
+    if (stage->prepend == NEVER && !stage->replaces_spaces)
+        return find_matches(stage, run, at, span);
+    D9D_TRY(apply_replacement(stage, run, &span));
+    D9D_TRY(find_matches(stage, run, at, span));
     if (run->end != end)
-        D9D_TRY(flush(run));
+        D9D_TRY(flush_pretokens(run));
     run->end = end;
     return D9D_OK;
 }
 
 d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
-                           bool first, d9di_pieces_fn fn, void *arg)
+                           bool first, d9di_pretok_fn fn, void *arg)
 {
     struct run run = {.pretok = p,
                       .scratch = s,
@@ -383,9 +386,9 @@ d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const c
     if (n == 0)
         return D9D_OK;
     if (p->shadowed)
-        D9D_TRY(d9di_shadow(text, n, &s->shadow, &span.shadow));
+        D9D_TRY(d9di_split_pattern_shadow(text, n, &s->shadow, &span.shadow));
     D9D_TRY(run_stage(&run, 0, span));
-    return flush(&run);
+    return flush_pretokens(&run);
 }
 
 void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
@@ -394,20 +397,20 @@ void d9di_pretok_scratch_release(d9di_pretok_scratch *s)
     d9d_buf_release(&s->prefixed);
     d9d_buf_release(&s->spelled);
     d9d_buf_release(&s->prefixed_shadow);
-    D9D_VEC_RELEASE(&s->origins);
+    D9D_VEC_RELEASE(&s->alignments);
 }
 
 /* --- parsing ------------------------------------------------------------------ */
 
 static void release_stage(struct stage *stage)
 {
-    d9di_pattern_free(stage->pattern);
-    d9di_scanner_free(stage->scanner);
+    d9di_split_pattern_free(stage->pattern);
+    d9di_fast_split_free(stage->fast_split);
 }
 
 static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stage)
 {
-    const bool leads = stage.prepend != NEVER || stage.spaces;
+    const bool leads = stage.prepend != NEVER || stage.replaces_spaces;
     const bool spells = p->bytelevel && !p->spelled;
     d9d_status st;
 
@@ -416,18 +419,18 @@ static d9d_status add_stage(d9di_pretok *p, const char *where, struct stage stag
     else if (p->bytelevel && leads)
         st =
             D9D_FAIL(D9D_ENOTSUP, "%s: comes after ByteLevel, behind which spaces are none", where);
-    else if (p->leads && leads)
+    else if (p->rewrites && leads)
         st = D9D_FAIL(D9D_ENOTSUP, "%s: is the second that changes spaces", where);
     else {
         p->spelled |= spells;
-        st = spells ? D9D_VEC_PUSH(&p->stages, (struct stage){.spells = true}) : D9D_OK;
+        st = spells ? D9D_VEC_PUSH(&p->stages, (struct stage){.encodes_bytes = true}) : D9D_OK;
         if (st == D9D_OK)
             st = D9D_VEC_PUSH(&p->stages, stage);
     }
     if (st != D9D_OK)
         release_stage(&stage);
-    p->leads |= leads;
-    p->shadowed |= st == D9D_OK && stage.pattern && !d9di_pattern_is_literal(stage.pattern);
+    p->rewrites |= leads;
+    p->shadowed |= st == D9D_OK && stage.pattern && !d9di_split_pattern_is_literal(stage.pattern);
     return st;
 }
 
@@ -451,30 +454,30 @@ static d9d_status parse_split(const json_t *v, const char *where, void *into)
     struct stage stage = {.find = find_pattern};
 
     D9D_TRY(parse_behaviour(v, where, &stage.behaviour));
-    D9D_TRY(d9di_component_flag(v, where, "invert", false, &stage.invert));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "invert", false, &stage.invert));
     regex = json_object_get(pattern, "Regex");
     if (json_object_size(pattern) == 1 && json_is_string(regex))
-        D9D_TRY(d9di_scanner_create(json_string_value(regex), json_string_length(regex),
-                                    &stage.scanner));
-    if (stage.scanner)
-        stage.find = find_scanned;
+        D9D_TRY(d9di_fast_split_create(json_string_value(regex), json_string_length(regex),
+                                       &stage.fast_split));
+    if (stage.fast_split)
+        stage.find = find_fast_split;
     else
-        D9D_TRY(d9di_pattern_parse(pattern, where, &stage.pattern));
+        D9D_TRY(d9di_split_pattern_parse(pattern, where, &stage.pattern));
     return add_stage(into, where, stage);
 }
 
 static d9d_status add_chars(d9di_pretok *p, const char *where, bool (*is)(uint32_t c),
                             enum behaviour behaviour)
 {
-    return add_stage(p, where,
-                     (struct stage){.find = find_chars, .is = is, .behaviour = behaviour});
+    return add_stage(
+        p, where, (struct stage){.find = find_char_class, .in_class = is, .behaviour = behaviour});
 }
 
 static d9d_status parse_digits(const json_t *v, const char *where, void *into)
 {
     bool individual;
 
-    D9D_TRY(d9di_component_flag(v, where, "individual_digits", false, &individual));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "individual_digits", false, &individual));
     return add_chars(into, where, is_numeric, individual ? ISOLATED : CONTIGUOUS);
 }
 
@@ -490,7 +493,7 @@ static d9d_status parse_punctuation(const json_t *v, const char *where, void *in
 static d9d_status parse_whitespace_split(const json_t *v, const char *where, void *into)
 {
     (void)v;
-    return add_chars(into, where, d9di_uni_space, REMOVED);
+    return add_chars(into, where, d9di_unicode_space, REMOVED);
 }
 
 /* \w+ and [^\w\s]+ */
@@ -502,19 +505,19 @@ static d9d_status parse_whitespace(const json_t *v, const char *where, void *int
 
 static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
 {
-    struct stage stage = {.behaviour = ISOLATED, .lead = " "};
-    const char *gpt2 = d9di_scanner_pattern(0);
+    struct stage stage = {.behaviour = ISOLATED, .replacement = " "};
+    const char *gpt2 = d9di_fast_split_pattern(0);
     bool prefix, use_regex, trim_offsets; /* trim_offsets moves offsets, not ids */
     d9di_pretok *p = into;
 
-    D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &prefix));
-    D9D_TRY(d9di_component_flag(v, where, "trim_offsets", true, &trim_offsets));
-    D9D_TRY(d9di_component_flag(v, where, "use_regex", true, &use_regex));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "add_prefix_space", true, &prefix));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "trim_offsets", true, &trim_offsets));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "use_regex", true, &use_regex));
     if (p->bytelevel)
         return D9D_FAIL(D9D_ENOTSUP, "%s: is the second ByteLevel", where);
     if (use_regex) {
-        stage.find = find_scanned;
-        D9D_TRY(d9di_scanner_create(gpt2, strlen(gpt2), &stage.scanner));
+        stage.find = find_fast_split;
+        D9D_TRY(d9di_fast_split_create(gpt2, strlen(gpt2), &stage.fast_split));
     }
     stage.prepend = prefix ? ALWAYS : NEVER;
     if (use_regex || prefix)
@@ -526,19 +529,20 @@ static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into
 /* Spaces become a character of their own; pieces begin with it. */
 static d9d_status parse_metaspace(const json_t *v, const char *where, void *into)
 {
-    struct stage stage = {.behaviour = MERGED_WITH_NEXT, .prepend = ALWAYS, .spaces = true};
+    struct stage stage = {
+        .behaviour = MERGED_WITH_NEXT, .prepend = ALWAYS, .replaces_spaces = true};
     const json_t *scheme = json_object_get(v, "prepend_scheme");
     const char *replacement;
     bool split, prefix;
     unsigned w;
 
     D9D_TRY(d9d_json_get_str(v, where, "replacement", &replacement));
-    D9D_TRY(d9di_component_flag(v, where, "split", true, &split));
-    D9D_TRY(d9di_component_flag(v, where, "add_prefix_space", true, &prefix));
-    (void)d9di_utf8_get(replacement, &w);
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "split", true, &split));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "add_prefix_space", true, &prefix));
+    (void)d9di_utf8_decode(replacement, &w);
     if (strlen(replacement) != w)
         return D9D_FAIL(D9D_EFORMAT, "%s: replacement: must be one character", where);
-    memcpy(stage.lead, replacement, w);
+    memcpy(stage.replacement, replacement, w);
     if (scheme) {
         int i = 0;
 
@@ -554,14 +558,14 @@ static d9d_status parse_metaspace(const json_t *v, const char *where, void *into
         return D9D_FAIL(D9D_EFORMAT, "%s: add_prefix_space contradicts prepend_scheme", where);
     if (split) {
         stage.find = find_pattern;
-        D9D_TRY(d9di_pattern_create(where, replacement, w, true, &stage.pattern));
+        D9D_TRY(d9di_split_pattern_create(where, replacement, w, true, &stage.pattern));
     }
     return add_stage(into, where, stage);
 }
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into);
 
-static const d9di_component components[] = {
+static const d9di_tokenizer_component components[] = {
     {"Split", "pattern behavior invert", parse_split},
     {"Digits", "individual_digits", parse_digits},
     {"Punctuation", "behavior", parse_punctuation},
@@ -575,7 +579,7 @@ static const d9di_component components[] = {
 
 static d9d_status parse_sequence(const json_t *v, const char *where, void *into)
 {
-    return d9di_component_sequence(components, v, where, "pretokenizers", into);
+    return d9di_tokenizer_component_parse_sequence(components, v, where, "pretokenizers", into);
 }
 
 d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **out)
@@ -585,7 +589,7 @@ d9d_status d9di_pretok_parse(const json_t *v, const char *where, d9di_pretok **o
 
     if (!p)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
-    st = v && !json_is_null(v) ? d9di_component_parse(components, v, where, p) : D9D_OK;
+    st = v && !json_is_null(v) ? d9di_tokenizer_component_parse(components, v, where, p) : D9D_OK;
     if (st != D9D_OK) {
         d9di_pretok_free(p);
         return d9d_err_pass(st, __FILE__, __LINE__);

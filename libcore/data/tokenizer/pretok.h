@@ -16,29 +16,29 @@ void d9di_pretok_free(d9di_pretok *p);
 bool d9di_pretok_is_bytelevel(const d9di_pretok *p);
 
 /* A piece of text; never empty. */
-typedef struct d9di_stretch {
+typedef struct d9di_pretoken {
     const char *text;
     size_t n;
-} d9di_stretch;
+} d9di_pretoken;
 
-enum { D9DI_PIECES = 256 };
+enum { D9DI_PRETOK_BATCH = 256 };
 
 /* Buffers of one thread; zero-initialised is ready to use. */
 typedef struct d9di_pretok_scratch {
     d9d_buf shadow, prefixed, prefixed_shadow, spelled;
-    bool traced;           /* origins are wanted: */
-    d9di_origins origins;  /* of the bytes of `prefixed`, */
-    const char *rewritten; /* which was made of this */
-    d9di_matcher *matcher; /* borrowed */
-    d9di_stretch pieces[D9DI_PIECES];
+    bool tracks_alignments;              /* origins are wanted: */
+    d9di_alignments alignments;          /* of the bytes of `prefixed`, */
+    const char *rewritten;               /* which was made of this */
+    d9di_split_pattern_matcher *matcher; /* borrowed */
+    d9di_pretoken pretokens[D9DI_PRETOK_BATCH];
 } d9di_pretok_scratch;
 void d9di_pretok_scratch_release(d9di_pretok_scratch *s);
 
 /* Call fn for the pieces of text[0, n), which may be the first of a whole text, in order, with some
  * at a time: what is before `end` and not before the first piece may be read. */
-typedef d9d_status (*d9di_pieces_fn)(void *arg, const d9di_stretch *pieces, size_t n,
+typedef d9d_status (*d9di_pretok_fn)(void *arg, const d9di_pretoken *pretokens, size_t n,
                                      const char *end);
 d9d_status d9di_pretok_run(const d9di_pretok *p, d9di_pretok_scratch *s, const char *text, size_t n,
-                           bool first, d9di_pieces_fn fn, void *arg);
+                           bool first, d9di_pretok_fn fn, void *arg);
 
 #endif

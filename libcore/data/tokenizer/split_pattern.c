@@ -19,30 +19,30 @@ enum { JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 16 << 20 };
  * for a pattern that takes exponential time. */
 enum { MATCH_LIMIT = 1 << 28 };
 
-struct d9di_pattern {
+struct d9di_split_pattern {
     pcre2_code *code;
     bool literal;
 };
 
-struct d9di_matcher {
+struct d9di_split_pattern_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
 };
 
-static uint32_t alias_of(uint32_t c)
+static uint32_t find_alias(uint32_t c)
 {
-    size_t lo = 0, hi = d9di_uni_alias_n;
+    size_t lo = 0, hi = d9di_unicode_alias_n;
 
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
 
-        if (c > d9di_uni_alias[mid].last)
+        if (c > d9di_unicode_alias[mid].last)
             lo = mid + 1;
-        else if (c < d9di_uni_alias[mid].first)
+        else if (c < d9di_unicode_alias[mid].first)
             hi = mid;
         else
-            return d9di_uni_alias[mid].alias;
+            return d9di_unicode_alias[mid].alias;
     }
     return c;
 }
@@ -51,12 +51,12 @@ static uint32_t alias_of(uint32_t c)
 
 struct reader {
     const char *where, *src;
-    size_t n, at;
+    size_t n, pos;
     d9d_buf *out;
     bool in_class;
 };
 
-static d9d_status refuse(const struct reader *r, size_t from, size_t len, const char *why)
+static d9d_status fail_unsupported(const struct reader *r, size_t from, size_t len, const char *why)
 {
     if (len > r->n - from)
         len = r->n - from;
@@ -64,15 +64,15 @@ static d9d_status refuse(const struct reader *r, size_t from, size_t len, const 
                     (int)len, r->src + from, from, why);
 }
 
-static int peek(const struct reader *r, size_t ahead)
+static int peek_char(const struct reader *r, size_t ahead)
 {
-    return r->at + ahead < r->n ? (unsigned char)r->src[r->at + ahead] : -1;
+    return r->pos + ahead < r->n ? (unsigned char)r->src[r->pos + ahead] : -1;
 }
 
-static d9d_status copy(struct reader *r, size_t n)
+static d9d_status copy_chars(struct reader *r, size_t n)
 {
-    D9D_TRY(d9d_buf_append(r->out, r->src + r->at, n));
-    r->at += n;
+    D9D_TRY(d9d_buf_append(r->out, r->src + r->pos, n));
+    r->pos += n;
     return D9D_OK;
 }
 
@@ -83,26 +83,28 @@ static d9d_status translate_property(struct reader *r)
                                         "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
                                         "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So",
                                         "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
-    const size_t from = r->at;
-    size_t name = r->at + 3, len = 0, i;
+    const size_t from = r->pos;
+    size_t name = r->pos + 3, len = 0, i;
 
-    if (peek(r, 2) == '{' && peek(r, 3) == '^')
+    if (peek_char(r, 2) == '{' && peek_char(r, 3) == '^')
         name++;
     while (name + len < r->n && r->src[name + len] != '}')
         len++;
-    for (i = 0; peek(r, 2) == '{' && name + len < r->n && i < sizeof(names) / sizeof(names[0]); i++)
+    for (i = 0; peek_char(r, 2) == '{' && name + len < r->n && i < sizeof(names) / sizeof(names[0]);
+         i++)
         if (strlen(names[i]) == len && memcmp(names[i], r->src + name, len) == 0)
-            return copy(r, name + len + 1 - from);
-    return refuse(r, from, name + len + 1 - from, "only general categories such as \\p{L} are");
+            return copy_chars(r, name + len + 1 - from);
+    return fail_unsupported(r, from, name + len + 1 - from,
+                            "only general categories such as \\p{L} are");
 }
 
 /* \xHH, \x{H...}, \uHHHH */
 static d9d_status translate_hex(struct reader *r)
 {
-    const size_t from = r->at;
-    const bool braced = peek(r, 2) == '{';
-    const size_t want = r->src[r->at + 1] == 'u' ? 4 : 2;
-    size_t at = r->at + (braced ? 3 : 2), digits = 0;
+    const size_t from = r->pos;
+    const bool braced = peek_char(r, 2) == '{';
+    const size_t want = r->src[r->pos + 1] == 'u' ? 4 : 2;
+    size_t at = r->pos + (braced ? 3 : 2), digits = 0;
     uint32_t c = 0;
 
     for (; at < r->n && digits < (braced ? 6 : want); at++, digits++) {
@@ -114,16 +116,16 @@ static d9d_status translate_hex(struct reader *r)
         c = c * 16 + (uint32_t)((p - hex) / 2);
     }
     if (braced ? at >= r->n || r->src[at] != '}' || digits == 0 : digits != want)
-        return refuse(r, from, at - from + 1, "not a character code");
+        return fail_unsupported(r, from, at - from + 1, "not a character code");
     if ((want == 2 && !braced && c > 0x7f) || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return refuse(r, from, at - from + 1, "not a character");
-    r->at = at + braced;
+        return fail_unsupported(r, from, at - from + 1, "not a character");
+    r->pos = at + braced;
     return d9d_buf_printf(r->out, "\\x{%x}", c);
 }
 
 /* What Oniguruma takes for a part of a word: what is alphabetic, marks, digits, connectors, and
  * some of Latin-1. */
-#define WORD                                                                                       \
+#define WORD_CLASS                                                                                 \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}"     \
     "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 
@@ -133,16 +135,24 @@ static d9d_status translate_escape(struct reader *r)
         char c;
         const char *as, *as_in_class; /* NULL: not there */
     } table[] = {
-        {'r', "\\r", "\\r"},       {'n', "\\n", "\\n"},
-        {'t', "\\t", "\\t"},       {'f', "\\f", "\\f"},
-        {'a', "\\a", "\\a"},       {'e', "\\e", "\\e"},
-        {'v', "\\x0b", "\\x0b"},   {'s', "\\s", "\\s"},
-        {'S', "\\S", "\\S"},       {'d', "\\d", "\\d"},
-        {'D', "\\D", "\\D"},       {'A', "\\A", NULL},
-        {'z', "\\z", NULL},        {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
-        {'w', "[" WORD "]", WORD}, {'W', "[^" WORD "]", NULL},
+        {'r', "\\r", "\\r"},
+        {'n', "\\n", "\\n"},
+        {'t', "\\t", "\\t"},
+        {'f', "\\f", "\\f"},
+        {'a', "\\a", "\\a"},
+        {'e', "\\e", "\\e"},
+        {'v', "\\x0b", "\\x0b"},
+        {'s', "\\s", "\\s"},
+        {'S', "\\S", "\\S"},
+        {'d', "\\d", "\\d"},
+        {'D', "\\D", "\\D"},
+        {'A', "\\A", NULL},
+        {'z', "\\z", NULL},
+        {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
+        {'w', "[" WORD_CLASS "]", WORD_CLASS},
+        {'W', "[^" WORD_CLASS "]", NULL},
     };
-    const int c = peek(r, 1);
+    const int c = peek_char(r, 1);
     size_t i;
 
     if (c == 'p' || c == 'P')
@@ -153,63 +163,63 @@ static d9d_status translate_escape(struct reader *r)
         const char *as = r->in_class ? table[i].as_in_class : table[i].as;
 
         if (table[i].c == c && as) {
-            r->at += 2;
+            r->pos += 2;
             return d9d_buf_append(r->out, as, strlen(as));
         }
     }
     if (c > ' ' && c < 0x7f && !(c >= '0' && c <= '9') && !((c | 32) >= 'a' && (c | 32) <= 'z'))
-        return copy(r, 2);
-    return refuse(r, r->at, 2, "the engines differ on it");
+        return copy_chars(r, 2);
+    return fail_unsupported(r, r->pos, 2, "the engines differ on it");
 }
 
 /* A character that stands for itself, as far as it is old enough to. */
 static d9d_status translate_literal(struct reader *r)
 {
     unsigned w;
-    const uint32_t c = d9di_utf8_get(r->src + r->at, &w);
+    const uint32_t c = d9di_utf8_decode(r->src + r->pos, &w);
 
-    if (alias_of(c) != c)
-        return refuse(r, r->at, w, "the character is newer than the tables of PCRE2");
-    return copy(r, w);
+    if (find_alias(c) != c)
+        return fail_unsupported(r, r->pos, w, "the character is newer than the tables of PCRE2");
+    return copy_chars(r, w);
 }
 
 static d9d_status translate_members(struct reader *r, size_t from);
 
 /* A class inside a class: its members are members of that.  They are not to make a range with what
  * is beside them. */
-static d9d_status translate_inner(struct reader *r)
+static d9d_status translate_nested_class(struct reader *r)
 {
-    const size_t from = r->at;
-    const int next = peek(r, 1);
+    const size_t from = r->pos;
+    const int next = peek_char(r, 1);
 
     if (next == '^' || next == ':')
-        return refuse(r, from, 2, "such a class inside a class");
+        return fail_unsupported(r, from, 2, "such a class inside a class");
     if (next == '-' || (from > 0 && r->src[from - 1] == '-'))
-        return refuse(r, from, 2, "a - beside the bracket");
-    r->at++;
+        return fail_unsupported(r, from, 2, "a - beside the bracket");
+    r->pos++;
     D9D_TRY(translate_members(r, from));
-    if (r->src[r->at - 1] == '-' || peek(r, 1) == '-')
-        return refuse(r, r->at - 1, 3, "a - beside the bracket");
-    r->at++;
+    if (r->src[r->pos - 1] == '-' || peek_char(r, 1) == '-')
+        return fail_unsupported(r, r->pos - 1, 3, "a - beside the bracket");
+    r->pos++;
     return D9D_OK;
 }
 
 /* Up to the bracket that ends the class, which begins at `from`. */
 static d9d_status translate_members(struct reader *r, size_t from)
 {
-    if (peek(r, 0) == ']')
-        return refuse(r, from, r->at + 1 - from, "a class that begins with ]");
-    while (peek(r, 0) != ']') {
-        const int c = peek(r, 0);
+    if (peek_char(r, 0) == ']')
+        return fail_unsupported(r, from, r->pos + 1 - from, "a class that begins with ]");
+    while (peek_char(r, 0) != ']') {
+        const int c = peek_char(r, 0);
 
         if (c < 0)
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: pattern: the class that begins at byte %zu has no end", r->where,
                             from);
-        if (c == '&' && peek(r, 1) == '&')
-            return refuse(r, r->at, 2, "an intersection of classes");
+        if (c == '&' && peek_char(r, 1) == '&')
+            return fail_unsupported(r, r->pos, 2, "an intersection of classes");
         D9D_TRY(c == '\\'  ? translate_escape(r)
-                : c == '[' ? translate_inner(r)
+                : c == '[' ? translate_nested_class(r)
                            : translate_literal(r));
     }
     return D9D_OK;
@@ -217,13 +227,13 @@ static d9d_status translate_members(struct reader *r, size_t from)
 
 static d9d_status translate_class(struct reader *r)
 {
-    const size_t from = r->at;
+    const size_t from = r->pos;
 
     r->in_class = true;
-    D9D_TRY(copy(r, peek(r, 1) == '^' ? 2 : 1));
+    D9D_TRY(copy_chars(r, peek_char(r, 1) == '^' ? 2 : 1));
     D9D_TRY(translate_members(r, from));
     r->in_class = false;
-    return copy(r, 1);
+    return copy_chars(r, 1);
 }
 
 static d9d_status translate_group(struct reader *r)
@@ -234,44 +244,44 @@ static d9d_status translate_group(struct reader *r)
     for (i = 0; i < sizeof(openings) / sizeof(openings[0]); i++) {
         const size_t len = strlen(openings[i]);
 
-        if (r->n - r->at >= len && memcmp(r->src + r->at, openings[i], len) == 0)
-            return copy(r, len);
+        if (r->n - r->pos >= len && memcmp(r->src + r->pos, openings[i], len) == 0)
+            return copy_chars(r, len);
     }
-    if (peek(r, 1) == '?' || peek(r, 1) == '*')
-        return refuse(r, r->at, 4, "the kind of group");
-    return copy(r, 1);
+    if (peek_char(r, 1) == '?' || peek_char(r, 1) == '*')
+        return fail_unsupported(r, r->pos, 4, "the kind of group");
+    return copy_chars(r, 1);
 }
 
 /* {n}, {n,}, {n,m}, as long as what follows does not make the engines differ. */
 static d9d_status translate_brace(struct reader *r)
 {
-    const size_t from = r->at;
+    const size_t from = r->pos;
     size_t len = 1, first;
     bool exact = true;
 
-    while (peek(r, len) >= '0' && peek(r, len) <= '9')
+    while (peek_char(r, len) >= '0' && peek_char(r, len) <= '9')
         len++;
     first = len - 1;
-    if (peek(r, len) == ',') {
+    if (peek_char(r, len) == ',') {
         exact = false;
         len++;
-        while (peek(r, len) >= '0' && peek(r, len) <= '9')
+        while (peek_char(r, len) >= '0' && peek_char(r, len) <= '9')
             len++;
     }
-    if (first == 0 || peek(r, len) != '}')
-        return refuse(r, from, len + 1, "a brace that is no repeat count; write \\{");
+    if (first == 0 || peek_char(r, len) != '}')
+        return fail_unsupported(r, from, len + 1, "a brace that is no repeat count; write \\{");
     len++;
-    if (peek(r, len) == '+' || (exact && peek(r, len) == '?'))
-        return refuse(r, from, len + 1, "the engines differ on what follows a count");
-    return copy(r, len);
+    if (peek_char(r, len) == '+' || (exact && peek_char(r, len) == '?'))
+        return fail_unsupported(r, from, len + 1, "the engines differ on what follows a count");
+    return copy_chars(r, len);
 }
 
-d9d_status d9di_pattern_translate(const char *where, const char *src, size_t n, d9d_buf *out)
+d9d_status d9di_split_pattern_translate(const char *where, const char *src, size_t n, d9d_buf *out)
 {
     struct reader r = {.where = where, .src = src, .n = n, .out = out};
 
-    while (r.at < n) {
-        switch (src[r.at]) {
+    while (r.pos < n) {
+        switch (src[r.pos]) {
         case '\\': D9D_TRY(translate_escape(&r)); break;
         case '[': D9D_TRY(translate_class(&r)); break;
         case '(': D9D_TRY(translate_group(&r)); break;
@@ -284,7 +294,7 @@ d9d_status d9di_pattern_translate(const char *where, const char *src, size_t n, 
 
 /* --- compiling ----------------------------------------------------------- */
 
-d9d_status d9di_pattern_check_unicode(const char *where, const char *version)
+d9d_status d9di_split_pattern_check_unicode(const char *where, const char *version)
 {
     const long major = strtol(version, NULL, 10);
 
@@ -295,8 +305,8 @@ d9d_status d9di_pattern_check_unicode(const char *where, const char *version)
                     where, version, UNICODE_FIRST, UNICODE_LAST);
 }
 
-static d9d_status compile(const char *where, const char *src, size_t n, uint32_t options,
-                          pcre2_code **out)
+static d9d_status compile_pattern(const char *where, const char *src, size_t n, uint32_t options,
+                                  pcre2_code **out)
 {
     PCRE2_UCHAR text[160];
     PCRE2_SIZE at = 0;
@@ -313,10 +323,10 @@ static d9d_status compile(const char *where, const char *src, size_t n, uint32_t
     return D9D_OK;
 }
 
-d9d_status d9di_pattern_create(const char *where, const char *src, size_t n, bool literal,
-                               d9di_pattern **out)
+d9d_status d9di_split_pattern_create(const char *where, const char *src, size_t n, bool literal,
+                                     d9di_split_pattern **out)
 {
-    d9di_pattern *p = NULL;
+    d9di_split_pattern *p = NULL;
     d9d_buf text = {0};
     char unicode[24] = "";
     d9d_status st;
@@ -330,25 +340,25 @@ d9d_status d9di_pattern_create(const char *where, const char *src, size_t n, boo
     }
     p->literal = literal;
     if (literal) {
-        D9D_TRY_OR(st, compile(where, src, n, PCRE2_UTF | PCRE2_LITERAL, &p->code), out);
+        D9D_TRY_OR(st, compile_pattern(where, src, n, PCRE2_UTF | PCRE2_LITERAL, &p->code), out);
     } else {
         pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, unicode);
-        D9D_TRY_OR(st, d9di_pattern_check_unicode(where, unicode), out);
-        D9D_TRY_OR(st, d9di_pattern_translate(where, src, n, &text), out);
-        D9D_TRY_OR(
-            st,
-            compile(where, text.data, text.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &p->code),
-            out);
+        D9D_TRY_OR(st, d9di_split_pattern_check_unicode(where, unicode), out);
+        D9D_TRY_OR(st, d9di_split_pattern_translate(where, src, n, &text), out);
+        D9D_TRY_OR(st,
+                   compile_pattern(where, text.data, text.len,
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &p->code),
+                   out);
     }
     *out = p;
     p = NULL;
 out:
     d9d_buf_release(&text);
-    d9di_pattern_free(p);
+    d9di_split_pattern_free(p);
     return st;
 }
 
-d9d_status d9di_pattern_parse(const json_t *v, const char *where, d9di_pattern **out)
+d9d_status d9di_split_pattern_parse(const json_t *v, const char *where, d9di_split_pattern **out)
 {
     const json_t *regex = json_object_get(v, "Regex"), *string = json_object_get(v, "String");
     const json_t *text = regex ? regex : string;
@@ -356,11 +366,11 @@ d9d_status d9di_pattern_parse(const json_t *v, const char *where, d9di_pattern *
     if (json_object_size(v) != 1 || !json_is_string(text))
         return D9D_FAIL(D9D_EFORMAT, "%s: pattern: must be {\"Regex\": ...} or {\"String\": ...}",
                         where);
-    return d9di_pattern_create(where, json_string_value(text), json_string_length(text), !regex,
-                               out);
+    return d9di_split_pattern_create(where, json_string_value(text), json_string_length(text),
+                                     !regex, out);
 }
 
-void d9di_pattern_free(d9di_pattern *p)
+void d9di_split_pattern_free(d9di_split_pattern *p)
 {
     if (!p)
         return;
@@ -368,14 +378,14 @@ void d9di_pattern_free(d9di_pattern *p)
     free(p);
 }
 
-bool d9di_pattern_is_literal(const d9di_pattern *p)
+bool d9di_split_pattern_is_literal(const d9di_split_pattern *p)
 {
     return p->literal;
 }
 
 /* --- shadows --------------------------------------------------------------- */
 
-d9d_status d9di_shadow(const char *text, size_t n, d9d_buf *buf, const char **out)
+d9d_status d9di_split_pattern_shadow(const char *text, size_t n, d9d_buf *buf, const char **out)
 {
     size_t i = 0;
 
@@ -388,15 +398,15 @@ d9d_status d9di_shadow(const char *text, size_t n, d9d_buf *buf, const char **ou
             i++;
             continue;
         }
-        c = d9di_utf8_get(text + i, &w);
-        alias = alias_of(c);
+        c = d9di_utf8_decode(text + i, &w);
+        alias = find_alias(c);
         if (alias != c) {
             if (*out == text) {
                 buf->len = 0;
                 D9D_TRY(d9d_buf_append(buf, text, n));
                 *out = buf->data;
             }
-            d9di_utf8_put(alias, buf->data + i);
+            d9di_utf8_encode(alias, buf->data + i);
         }
         i += w;
     }
@@ -405,9 +415,9 @@ d9d_status d9di_shadow(const char *text, size_t n, d9d_buf *buf, const char **ou
 
 /* --- matching ------------------------------------------------------------ */
 
-d9d_status d9di_matcher_create(d9di_matcher **out)
+d9d_status d9di_split_pattern_matcher_create(d9di_split_pattern_matcher **out)
 {
-    d9di_matcher *m = calloc(1, sizeof(*m));
+    d9di_split_pattern_matcher *m = calloc(1, sizeof(*m));
 
     if (m) {
         m->data = pcre2_match_data_create(1, NULL);
@@ -415,7 +425,7 @@ d9d_status d9di_matcher_create(d9di_matcher **out)
         m->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
     }
     if (!m || !m->data || !m->context) {
-        d9di_matcher_free(m);
+        d9di_split_pattern_matcher_free(m);
         return D9D_FAIL(D9D_ENOMEM, "no memory for matching patterns");
     }
     pcre2_set_match_limit(m->context, MATCH_LIMIT);
@@ -426,7 +436,7 @@ d9d_status d9di_matcher_create(d9di_matcher **out)
     return D9D_OK;
 }
 
-void d9di_matcher_free(d9di_matcher *m)
+void d9di_split_pattern_matcher_free(d9di_split_pattern_matcher *m)
 {
     if (!m)
         return;
@@ -436,30 +446,31 @@ void d9di_matcher_free(d9di_matcher *m)
     free(m);
 }
 
-void d9di_search_init(d9di_search *s, const d9di_pattern *p, d9di_matcher *m, const char *text,
-                      size_t n)
+void d9di_split_pattern_iter_init(d9di_split_pattern_iter *s, const d9di_split_pattern *p,
+                                  d9di_split_pattern_matcher *m, const char *text, size_t n)
 {
-    *s = (d9di_search){.pattern = p, .matcher = m, .text = text, .n = n};
+    *s = (d9di_split_pattern_iter){.pattern = p, .matcher = m, .text = text, .n = n};
 }
 
-static int match(const d9di_search *s)
+static int match_at(const d9di_split_pattern_iter *s)
 {
-    const d9di_matcher *m = s->matcher;
-    int rc = pcre2_match(s->pattern->code, (PCRE2_SPTR)s->text, s->n, s->at, PCRE2_NO_UTF_CHECK,
+    const d9di_split_pattern_matcher *m = s->matcher;
+    int rc = pcre2_match(s->pattern->code, (PCRE2_SPTR)s->text, s->n, s->pos, PCRE2_NO_UTF_CHECK,
                          m->data, m->context);
 
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(s->pattern->code, (PCRE2_SPTR)s->text, s->n, s->at,
+        rc = pcre2_match(s->pattern->code, (PCRE2_SPTR)s->text, s->n, s->pos,
                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m->data, m->context);
     return rc;
 }
 
-d9d_status d9di_search_next(d9di_search *s, size_t *start, size_t *end, bool *found)
+d9d_status d9di_split_pattern_iter_next(d9di_split_pattern_iter *s, size_t *start, size_t *end,
+                                        bool *found)
 {
     *found = false;
-    while (s->at <= s->n) {
+    while (s->pos <= s->n) {
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(s->matcher->data);
-        const int rc = match(s);
+        const int rc = match_at(s);
 
         if (rc == PCRE2_ERROR_NOMATCH)
             return D9D_OK;
@@ -467,15 +478,15 @@ d9d_status d9di_search_next(d9di_search *s, size_t *start, size_t *end, bool *fo
             PCRE2_UCHAR text[160];
 
             pcre2_get_error_message(rc, text, sizeof(text));
-            return D9D_FAIL(D9D_EFORMAT, "byte %zu: the pattern cannot be matched: %s", s->at,
+            return D9D_FAIL(D9D_EFORMAT, "byte %zu: the pattern cannot be matched: %s", s->pos,
                             (const char *)text);
         }
         if (span[0] == span[1] && s->matched && s->last_end == span[1]) {
-            s->at += s->at < s->n ? d9di_utf8_width((unsigned char)s->text[s->at]) : 1;
+            s->pos += s->pos < s->n ? d9di_utf8_width((unsigned char)s->text[s->pos]) : 1;
             continue;
         }
         *start = span[0];
-        *end = s->at = s->last_end = span[1];
+        *end = s->pos = s->last_end = span[1];
         *found = s->matched = true;
         return D9D_OK;
     }

@@ -18,8 +18,8 @@
 #define MAX_FILE (UINT64_C(64) << 20)
 
 enum {
-    LOG2_WORDS = 17, /* seen lately and kept by a thread: 6 MiB */
-    AT_ONCE = D9DI_BPE_SLACK
+    LOG2_CACHE_SLOTS = 17, /* seen lately and kept by a thread: 6 MiB */
+    READ_SLACK = D9DI_BPE_SLACK
 };
 
 struct added {
@@ -31,7 +31,7 @@ struct added {
 
 /* What decoding writes for an id. */
 struct decoded {
-    const char *bytes; /* NULL: no token has it; AT_ONCE more than `len` may be read */
+    const char *bytes; /* NULL: no token has it; READ_SLACK more than `len` may be read */
     uint32_t len;
     bool special;
 };
@@ -41,8 +41,8 @@ struct d9d_tokenizer {
     d9di_bpe model;
     d9di_normalizer *normalizer;
     d9di_pretok *pretok;
-    d9di_decoder decoder;
-    d9di_added_set raw, normalized; /* added tokens by the text they are looked for in */
+    d9di_tokenizer_decoder decoder;
+    d9di_added_tokens raw, normalized; /* added tokens by the text they are looked for in */
     D9D_VEC(struct added) added;
     struct decoded *decoded; /* by id */
     d9d_map by_content;      /* to index + 1 */
@@ -52,7 +52,7 @@ struct d9d_tokenizer {
 };
 
 struct d9d_tokenizer_scratch {
-    d9di_matcher *matcher;
+    d9di_split_pattern_matcher *matcher;
     d9di_normalizer_scratch normalizer;
     d9di_pretok_scratch pretok;
     d9di_bpe_scratch model;
@@ -64,7 +64,7 @@ struct d9d_tokenizer_scratch {
  * behind all others. */
 static uint32_t expected_id(const d9d_tokenizer *tok, const char *content, size_t len)
 {
-    uint32_t id = d9di_bpe_find(&tok->model, content, len), next = tok->model.n_entries;
+    uint32_t id = d9di_bpe_find_token(&tok->model, content, len), next = tok->model.n_entries;
     size_t i;
 
     if (id != D9DI_NO_ID)
@@ -84,7 +84,7 @@ static d9d_status check_added_id(const d9d_tokenizer *tok, const char *where, co
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" has the id %u, its place gives it %u", where,
                         content, id, expected);
     if (id < tok->model.n_tokens && tok->model.tokens[id].text &&
-        d9di_bpe_find(&tok->model, content, len) != id)
+        d9di_bpe_find_token(&tok->model, content, len) != id)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%.80s\" has the id %u, which is that of \"%.80s\"",
                         where, content, id, tok->model.tokens[id].text);
     return D9D_OK;
@@ -93,7 +93,7 @@ static d9d_status check_added_id(const d9d_tokenizer *tok, const char *where, co
 static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const char *where,
                                    d9di_normalizer_scratch *s)
 {
-    d9di_added_token token;
+    d9di_added_tokens_entry token;
     const char *content;
     bool normalized;
     char *copy;
@@ -102,15 +102,15 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
 
     if (!json_is_object(v))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", where);
-    D9D_TRY(
-        d9di_component_keys(v, where, "id content single_word lstrip rstrip normalized special"));
+    D9D_TRY(d9di_tokenizer_component_check_keys(
+        v, where, "id content single_word lstrip rstrip normalized special"));
     D9D_TRY(d9d_json_get_i64(v, where, "id", 0, D9DI_MAX_VOCAB - 1, &id));
     D9D_TRY(d9d_json_get_str(v, where, "content", &content));
-    D9D_TRY(d9di_component_flag(v, where, "special", false, &token.special));
-    D9D_TRY(d9di_component_flag(v, where, "normalized", !token.special, &normalized));
-    D9D_TRY(d9di_component_flag(v, where, "lstrip", false, &token.lstrip));
-    D9D_TRY(d9di_component_flag(v, where, "rstrip", false, &token.rstrip));
-    D9D_TRY(d9di_component_flag(v, where, "single_word", false, &token.single_word));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "special", false, &token.special));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "normalized", !token.special, &normalized));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "lstrip", false, &token.lstrip));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "rstrip", false, &token.rstrip));
+    D9D_TRY(d9di_tokenizer_component_get_flag(v, where, "single_word", false, &token.single_word));
     len = strlen(content);
     if (len == 0)
         return D9D_OK; /* HF skips it too */
@@ -123,12 +123,12 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
     D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)(tok->added.len + 1)));
     if (normalized)
         D9D_TRY(d9di_normalizer_apply(tok->normalizer, s, content, len, &content, &len));
-    copy = d9d_arena_alloc(&tok->arena, len + AT_ONCE);
+    copy = d9d_arena_alloc(&tok->arena, len + READ_SLACK);
     if (!copy)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
     memcpy(copy, content, len);
     D9D_TRY(D9D_VEC_PUSH(&tok->added, ((struct added){copy, len, token.id, token.special})));
-    return d9di_added_put(normalized ? &tok->normalized : &tok->raw, copy, len, token);
+    return d9di_added_tokens_add(normalized ? &tok->normalized : &tok->raw, copy, len, token);
 }
 
 static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t *list)
@@ -141,14 +141,14 @@ static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t 
         return D9D_OK;
     if (!json_is_array(list))
         return D9D_FAIL(D9D_EFORMAT, "%s: added_tokens: must be an array", name);
-    D9D_TRY(d9di_matcher_create(&s.matcher));
+    D9D_TRY(d9di_split_pattern_matcher_create(&s.matcher));
     for (i = 0; i < json_array_size(list) && st == D9D_OK; i++) {
         char where[320];
 
         snprintf(where, sizeof(where), "%.255s: added_tokens[%zu]", name, i);
         st = load_added_token(tok, json_array_get(list, i), where, &s);
     }
-    d9di_matcher_free(s.matcher);
+    d9di_split_pattern_matcher_free(s.matcher);
     d9di_normalizer_scratch_release(&s);
     return st;
 }
@@ -165,8 +165,8 @@ static d9d_status set_decoded(d9d_tokenizer *tok, uint32_t id, const char *bytes
         tok->decoded[id] = (struct decoded){bytes, (uint32_t)n, special};
         return D9D_OK;
     }
-    D9D_TRY_OR(st, d9di_decoder_apply(&tok->decoder, bytes, n, &out), out);
-    copy = d9d_arena_alloc(&tok->arena, out.len + AT_ONCE);
+    D9D_TRY_OR(st, d9di_tokenizer_decoder_apply(&tok->decoder, bytes, n, &out), out);
+    copy = d9d_arena_alloc(&tok->arena, out.len + READ_SLACK);
     if (!copy) {
         st = D9D_FAIL(D9D_ENOMEM, "no memory for %u tokens", tok->vocab_size);
         goto out;
@@ -197,8 +197,8 @@ static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
 
         if (b->tokens[i].text)
             D9D_TRY(set_decoded(
-                tok, (uint32_t)i, as_written ? b->tokens[i].text : b->bytes + b->byte_at[i],
-                as_written ? b->tokens[i].len : b->byte_at[i + 1] - b->byte_at[i], false));
+                tok, (uint32_t)i, as_written ? b->tokens[i].text : b->bytes + b->byte_offset[i],
+                as_written ? b->tokens[i].len : b->byte_offset[i + 1] - b->byte_offset[i], false));
     }
     for (i = 0; i < tok->added.len; i++) {
         const struct added *a = &tok->added.data[i];
@@ -210,7 +210,7 @@ static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
 
 /* Components that do not change the ids of a text by itself: their names are checked.  Texts are
  * cut and padded elsewhere. */
-static d9d_status parse_inert(const json_t *v, const char *where, void *into)
+static d9d_status parse_ignored(const json_t *v, const char *where, void *into)
 {
     (void)v;
     (void)where;
@@ -220,23 +220,23 @@ static d9d_status parse_inert(const json_t *v, const char *where, void *into)
 
 static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into);
 
-static const d9di_component post_processors[] = {
-    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_inert},
-    {"TemplateProcessing", "single pair special_tokens", parse_inert},
+static const d9di_tokenizer_component post_processors[] = {
+    {"ByteLevel", "add_prefix_space trim_offsets use_regex", parse_ignored},
+    {"TemplateProcessing", "single pair special_tokens", parse_ignored},
     {"Sequence", "processors", parse_post_sequence},
     {NULL, NULL, NULL},
 };
 
 static d9d_status parse_post_sequence(const json_t *v, const char *where, void *into)
 {
-    return d9di_component_sequence(post_processors, v, where, "processors", into);
+    return d9di_tokenizer_component_parse_sequence(post_processors, v, where, "processors", into);
 }
 
-static d9d_status check_inert(d9d_tokenizer *tok, const json_t *root, const char *name)
+static d9d_status check_ignored(d9d_tokenizer *tok, const json_t *root, const char *name)
 {
     static const struct {
         const char *key;
-        const d9di_component *table; /* NULL: ignored */
+        const d9di_tokenizer_component *table; /* NULL: ignored */
     } parts[] = {{"post_processor", post_processors}, {"truncation", NULL}, {"padding", NULL}};
     char where[320];
     size_t i;
@@ -248,23 +248,24 @@ static d9d_status check_inert(d9d_tokenizer *tok, const json_t *root, const char
             continue;
         snprintf(where, sizeof(where), "%.255s: %s", name, parts[i].key);
         if (parts[i].table)
-            D9D_TRY(d9di_component_parse(parts[i].table, v, where, NULL));
+            D9D_TRY(d9di_tokenizer_component_parse(parts[i].table, v, where, NULL));
         else
             tok->ignored = tok->ignored ? "truncation and padding" : parts[i].key;
     }
     return D9D_OK;
 }
 
-static d9d_status load(d9d_tokenizer *tok, const char *name, const json_t *root)
+static d9d_status load_components(d9d_tokenizer *tok, const char *name, const json_t *root)
 {
     char where[320];
 
     if (!json_is_object(root))
         return D9D_FAIL(D9D_EFORMAT, "%s: must be an object", name);
-    D9D_TRY(d9di_component_keys(root, name,
-                                "version truncation padding added_tokens normalizer pre_tokenizer "
-                                "post_processor decoder model"));
-    D9D_TRY(check_inert(tok, root, name));
+    D9D_TRY(d9di_tokenizer_component_check_keys(
+        root, name,
+        "version truncation padding added_tokens normalizer pre_tokenizer "
+        "post_processor decoder model"));
+    D9D_TRY(check_ignored(tok, root, name));
     snprintf(where, sizeof(where), "%.255s: normalizer", name);
     D9D_TRY(d9di_normalizer_parse(json_object_get(root, "normalizer"), where, &tok->normalizer));
     snprintf(where, sizeof(where), "%.255s: pre_tokenizer", name);
@@ -273,7 +274,7 @@ static d9d_status load(d9d_tokenizer *tok, const char *name, const json_t *root)
     D9D_TRY(d9di_bpe_init(json_object_get(root, "model"), where,
                           !d9di_pretok_is_bytelevel(tok->pretok), &tok->model));
     snprintf(where, sizeof(where), "%.255s: decoder", name);
-    D9D_TRY(d9di_decoder_parse(json_object_get(root, "decoder"), where, &tok->decoder));
+    D9D_TRY(d9di_tokenizer_decoder_parse(json_object_get(root, "decoder"), where, &tok->decoder));
     D9D_TRY(load_added(tok, name, json_object_get(root, "added_tokens")));
     return index_decoded(tok, name);
 }
@@ -288,7 +289,7 @@ d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n, d9d
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", name);
     tok->hash = d9d_hash_bytes(json, n);
     D9D_TRY_OR(st, d9d_json_parse(name, json, n, &root), out);
-    D9D_TRY_OR(st, load(tok, name, root), out);
+    D9D_TRY_OR(st, load_components(tok, name, root), out);
     *out = tok;
     tok = NULL;
 out:
@@ -315,9 +316,9 @@ void d9d_tokenizer_free(d9d_tokenizer *tok)
     d9di_bpe_release(&tok->model);
     d9di_normalizer_free(tok->normalizer);
     d9di_pretok_free(tok->pretok);
-    d9di_decoder_release(&tok->decoder);
-    d9di_added_release(&tok->raw);
-    d9di_added_release(&tok->normalized);
+    d9di_tokenizer_decoder_release(&tok->decoder);
+    d9di_added_tokens_release(&tok->raw);
+    d9di_added_tokens_release(&tok->normalized);
     D9D_VEC_RELEASE(&tok->added);
     free(tok->decoded);
     d9d_map_release(&tok->by_content);
@@ -344,7 +345,7 @@ bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len,
 {
     const uintptr_t added = (uintptr_t)d9d_map_get(&tok->by_content, token, len);
     const uint32_t id =
-        added ? tok->added.data[added - 1].id : d9di_bpe_find(&tok->model, token, len);
+        added ? tok->added.data[added - 1].id : d9di_bpe_find_token(&tok->model, token, len);
 
     if (id == D9DI_NO_ID)
         return false;
@@ -362,8 +363,8 @@ d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer *tok, d9d_tokenizer_
     (void)tok;
     if (!s)
         return D9D_FAIL(D9D_ENOMEM, "no memory to tokenise with");
-    D9D_TRY_OR(st, d9di_matcher_create(&s->matcher), out);
-    D9D_TRY_OR(st, d9di_bpe_scratch_init(&s->model, LOG2_WORDS), out);
+    D9D_TRY_OR(st, d9di_split_pattern_matcher_create(&s->matcher), out);
+    D9D_TRY_OR(st, d9di_bpe_scratch_init(&s->model, LOG2_CACHE_SLOTS), out);
     s->normalizer.matcher = s->pretok.matcher = s->matcher;
     *out = s;
     s = NULL;
@@ -379,14 +380,14 @@ void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s)
     d9di_normalizer_scratch_release(&s->normalizer);
     d9di_pretok_scratch_release(&s->pretok);
     d9di_bpe_scratch_release(&s->model);
-    d9di_matcher_free(s->matcher);
+    d9di_split_pattern_matcher_free(s->matcher);
     free(s);
 }
 
 struct encoding {
     const d9d_tokenizer *tok;
     d9d_tokenizer_scratch *s;
-    d9d_ids *out;
+    d9d_token_ids *out;
     const char *raw;        /* where the whole text begins, */
     const char *normalized; /* and its first stretch after normalisation; else NULL */
     struct tracing *trace;  /* NULL: where tokens come from is of no matter */
@@ -394,25 +395,25 @@ struct encoding {
 
 /* Of a text with zones. */
 struct tracing {
-    const d9di_zone *zones;
+    const d9di_tokenizer_zone *zones;
     size_t n_zones;
-    d9di_origins *spans;
+    d9di_alignments *spans;
     const char *raw_done;              /* the end of the last raw stretch or token, */
     const char *stretch, *text, *done; /* a raw stretch, it normalised, and what of that is done */
 };
 
 /* Bytes of the raw text that text[0, n) comes from, n > 0, of the normalised stretch or of what the
  * pre-tokenizer made of it. */
-static d9di_origin origin_of(const struct encoding *e, const char *text, size_t n)
+static d9di_alignment raw_range(const struct encoding *e, const char *text, size_t n)
 {
     const d9di_pretok_scratch *p = &e->s->pretok;
-    const d9di_origin *normal = e->s->normalizer.input;
+    const d9di_alignment *normal = e->s->normalizer.input;
     const size_t base = (size_t)(e->trace->stretch - e->raw);
     const uintptr_t at = (uintptr_t)text - (uintptr_t)p->prefixed.data;
     size_t from, to;
 
-    if (at < p->origins.len) {
-        const d9di_origin *o = p->origins.data + at;
+    if (at < p->alignments.len) {
+        const d9di_alignment *o = p->alignments.data + at;
 
         from = (size_t)(p->rewritten - e->trace->text) + o[0].from;
         to = (size_t)(p->rewritten - e->trace->text) + o[n - 1].to;
@@ -420,54 +421,58 @@ static d9di_origin origin_of(const struct encoding *e, const char *text, size_t 
         from = (size_t)(text - e->trace->text);
         to = from + n;
     }
-    return (d9di_origin){(uint32_t)(base + (normal ? normal[from].from : from)),
-                         (uint32_t)(base + (normal ? normal[to - 1].to : to))};
+    return (d9di_alignment){(uint32_t)(base + (normal ? normal[from].from : from)),
+                            (uint32_t)(base + (normal ? normal[to - 1].to : to))};
 }
 
-static d9d_status encode_pieces(void *arg, const d9di_stretch *pieces, size_t n, const char *end)
+static d9d_status encode_pretokens(void *arg, const d9di_pretoken *pretokens, size_t n,
+                                   const char *end)
 {
     const struct encoding *e = arg;
 
-    return d9di_bpe_encode(&e->tok->model, &e->s->model, pieces, n, end, e->out);
+    return d9di_bpe_encode(&e->tok->model, &e->s->model, pretokens, n, end, e->out);
 }
 
-static d9d_status trace_piece(const struct encoding *e, const d9di_stretch *piece, size_t first_id)
+static d9d_status trace_pretoken(const struct encoding *e, const d9di_pretoken *pretoken,
+                                 size_t first_id)
 {
     size_t at = 0, skip;
 
     for (size_t i = first_id; i < e->out->len; i++) {
-        const size_t w =
-            d9di_bpe_width(&e->tok->model, piece->text + at, piece->n - at, e->out->data[i], &skip);
+        const size_t w = d9di_bpe_token_bytes(&e->tok->model, pretoken->text + at, pretoken->n - at,
+                                              e->out->data[i], &skip);
 
-        D9D_TRY(D9D_VEC_PUSH(e->trace->spans, w > 0 ? origin_of(e, piece->text + at + skip, w)
-                                                    : origin_of(e, piece->text + piece->n - 1, 1)));
+        D9D_TRY(D9D_VEC_PUSH(e->trace->spans,
+                             w > 0 ? raw_range(e, pretoken->text + at + skip, w)
+                                   : raw_range(e, pretoken->text + pretoken->n - 1, 1)));
         at += skip + w;
     }
     return D9D_OK;
 }
 
-static d9d_status encode_traced(void *arg, const d9di_stretch *pieces, size_t n, const char *end)
+static d9d_status encode_traced(void *arg, const d9di_pretoken *pretokens, size_t n,
+                                const char *end)
 {
     const struct encoding *e = arg;
 
     for (size_t i = 0; i < n; i++) {
         const size_t first_id = e->out->len;
 
-        D9D_TRY(d9di_bpe_encode(&e->tok->model, &e->s->model, &pieces[i], 1, end, e->out));
-        D9D_TRY(trace_piece(e, &pieces[i], first_id));
+        D9D_TRY(d9di_bpe_encode(&e->tok->model, &e->s->model, &pretokens[i], 1, end, e->out));
+        D9D_TRY(trace_pretoken(e, &pretokens[i], first_id));
     }
     return D9D_OK;
 }
 
 /* An added token between `done` and `end`. */
-static d9d_status push_added(const struct encoding *e, uint32_t id, d9di_origin span)
+static d9d_status push_added_token(const struct encoding *e, uint32_t id, d9di_alignment span)
 {
     D9D_TRY(D9D_VEC_PUSH(e->out, id));
     return e->trace ? D9D_VEC_PUSH(e->trace->spans, span) : D9D_OK;
 }
 
-static d9d_status encode_normalized(void *arg, const d9di_added_token *token, const char *text,
-                                    size_t n)
+static d9d_status encode_normalized(void *arg, const d9di_added_tokens_entry *token,
+                                    const char *text, size_t n)
 {
     const struct encoding *e = arg;
     const char *done = e->trace ? e->trace->done : NULL;
@@ -475,14 +480,15 @@ static d9d_status encode_normalized(void *arg, const d9di_added_token *token, co
     if (e->trace)
         e->trace->done = text + n;
     if (token)
-        return push_added(e, token->id,
-                          done ? origin_of(e, done, (size_t)(text - done)) : (d9di_origin){0, 0});
+        return push_added_token(e, token->id,
+                                done ? raw_range(e, done, (size_t)(text - done))
+                                     : (d9di_alignment){0, 0});
     return d9di_pretok_run(e->tok->pretok, &e->s->pretok, text, n, text == e->normalized,
-                           e->trace ? encode_traced : encode_pieces, arg);
+                           e->trace ? encode_traced : encode_pretokens, arg);
 }
 
 /* Whether the bytes lie in one zone of added tokens. */
-static bool in_zone(const struct tracing *t, d9di_origin bytes)
+static bool is_in_added_zone(const struct tracing *t, d9di_alignment bytes)
 {
     size_t lo = 0, hi = t->n_zones;
 
@@ -497,22 +503,23 @@ static bool in_zone(const struct tracing *t, d9di_origin bytes)
     return lo < t->n_zones && t->zones[lo].added && bytes.to <= t->zones[lo].end;
 }
 
-static bool may_be_raw(const void *arg, const char *text, size_t n)
+static bool may_match_raw(const void *arg, const char *text, size_t n)
 {
     const struct encoding *e = arg;
     const size_t at = (size_t)(text - e->raw);
 
-    return in_zone(e->trace, (d9di_origin){(uint32_t)at, (uint32_t)(at + n)});
+    return is_in_added_zone(e->trace, (d9di_alignment){(uint32_t)at, (uint32_t)(at + n)});
 }
 
-static bool may_be_normalized(const void *arg, const char *text, size_t n)
+static bool may_match_normalized(const void *arg, const char *text, size_t n)
 {
     const struct encoding *e = arg;
 
-    return in_zone(e->trace, origin_of(e, text, n));
+    return is_in_added_zone(e->trace, raw_range(e, text, n));
 }
 
-static d9d_status encode_raw(void *arg, const d9di_added_token *token, const char *text, size_t n)
+static d9d_status encode_raw(void *arg, const d9di_added_tokens_entry *token, const char *text,
+                             size_t n)
 {
     struct encoding *e = arg;
     struct tracing *t = e->trace;
@@ -522,20 +529,21 @@ static d9d_status encode_raw(void *arg, const d9di_added_token *token, const cha
     if (t)
         t->raw_done = text + n;
     if (token)
-        return push_added(e, token->id,
-                          done ? (d9di_origin){(uint32_t)(done - e->raw), (uint32_t)(text - e->raw)}
-                               : (d9di_origin){0, 0});
+        return push_added_token(
+            e, token->id,
+            done ? (d9di_alignment){(uint32_t)(done - e->raw), (uint32_t)(text - e->raw)}
+                 : (d9di_alignment){0, 0});
     if (t)
         t->stretch = text;
     D9D_TRY(d9di_normalizer_apply(e->tok->normalizer, &e->s->normalizer, text, n, &text, &n));
     e->normalized = first ? text : NULL;
     if (t)
         t->text = t->done = text;
-    return d9di_added_split(&e->tok->normalized, text, n, t ? may_be_normalized : NULL,
-                            encode_normalized, arg);
+    return d9di_added_tokens_split(&e->tok->normalized, text, n, t ? may_match_normalized : NULL,
+                                   encode_normalized, arg);
 }
 
-static d9d_status encode_all(struct encoding *e, size_t n)
+static d9d_status encode_text(struct encoding *e, size_t n)
 {
     const size_t before = e->out->len, valid = d9d_utf8_valid_up_to(e->raw, n);
     d9d_status st;
@@ -543,23 +551,24 @@ static d9d_status encode_all(struct encoding *e, size_t n)
     if (valid != n)
         return D9D_FAIL(D9D_EFORMAT, "byte %zu (0x%02x) is not valid UTF-8", valid,
                         (unsigned char)e->raw[valid]);
-    st = d9di_added_split(&e->tok->raw, e->raw, n, e->trace ? may_be_raw : NULL, encode_raw, e);
+    st = d9di_added_tokens_split(&e->tok->raw, e->raw, n, e->trace ? may_match_raw : NULL,
+                                 encode_raw, e);
     if (st != D9D_OK)
         e->out->len = before;
     return st;
 }
 
 d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
-                                const char *text, size_t n, d9d_ids *out)
+                                const char *text, size_t n, d9d_token_ids *out)
 {
     struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text};
 
-    return encode_all(&e, n);
+    return encode_text(&e, n);
 }
 
 d9d_status d9di_tokenizer_encode_zones(const d9d_tokenizer *tok, d9d_tokenizer_scratch *s,
-                                       const char *text, size_t n, const d9di_zone *zones,
-                                       size_t n_zones, d9d_ids *out, d9di_origins *spans)
+                                       const char *text, size_t n, const d9di_tokenizer_zone *zones,
+                                       size_t n_zones, d9d_token_ids *out, d9di_alignments *spans)
 {
     struct tracing t = {.zones = zones, .n_zones = n_zones, .spans = spans, .raw_done = text};
     struct encoding e = {.tok = tok, .s = s, .out = out, .raw = text, .trace = &t};
@@ -567,11 +576,11 @@ d9d_status d9di_tokenizer_encode_zones(const d9d_tokenizer *tok, d9d_tokenizer_s
 
     if (n >= UINT32_MAX)
         return D9D_FAIL(D9D_EFORMAT, "a text of %zu bytes; it must be below 4 GiB", n);
-    s->normalizer.traced = s->pretok.traced = true;
-    s->pretok.origins.len = 0;
-    st = encode_all(&e, n);
-    s->normalizer.traced = s->pretok.traced = false;
-    s->pretok.origins.len = 0;
+    s->normalizer.tracks_alignments = s->pretok.tracks_alignments = true;
+    s->pretok.alignments.len = 0;
+    st = encode_text(&e, n);
+    s->normalizer.tracks_alignments = s->pretok.tracks_alignments = false;
+    s->pretok.alignments.len = 0;
     return st;
 }
 
@@ -583,7 +592,7 @@ bool d9di_tokenizer_has_added(const d9d_tokenizer *tok, const char *text, size_t
 /* --- decoding ----------------------------------------------------------------------- */
 
 /* Take off the front of data[from, len) what the decoder says. */
-static void strip_front(const d9di_decoder *d, size_t from, d9d_buf *out)
+static void strip_front(const d9di_tokenizer_decoder *d, size_t from, d9d_buf *out)
 {
     size_t n = 0;
 
@@ -596,7 +605,7 @@ static void strip_front(const d9di_decoder *d, size_t from, d9d_buf *out)
 d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, size_t n,
                                 unsigned flags, d9d_buf *out)
 {
-    const bool skip_special = flags & D9D_DECODE_SKIP_SPECIAL;
+    const bool skip_special = flags & D9D_TOKENIZER_SKIP_SPECIAL;
     const size_t from = out->len;
     bool some = false;
 
@@ -611,11 +620,11 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
         if (tok->decoder.joins && some)
             D9D_TRY(d9d_buf_append(out, " ", 1));
         some = true;
-        if (out->cap - out->len <= (size_t)d->len + AT_ONCE)
-            D9D_TRY(d9d_buf_reserve(out, (size_t)d->len + AT_ONCE));
-        memcpy(out->data + out->len, d->bytes, AT_ONCE); /* mostly that is all, in one move */
-        if (d->len > AT_ONCE)
-            memcpy(out->data + out->len + AT_ONCE, d->bytes + AT_ONCE, d->len - AT_ONCE);
+        if (out->cap - out->len <= (size_t)d->len + READ_SLACK)
+            D9D_TRY(d9d_buf_reserve(out, (size_t)d->len + READ_SLACK));
+        memcpy(out->data + out->len, d->bytes, READ_SLACK); /* mostly that is all, in one move */
+        if (d->len > READ_SLACK)
+            memcpy(out->data + out->len + READ_SLACK, d->bytes + READ_SLACK, d->len - READ_SLACK);
         out->len += d->len;
     }
     if (tok->model.chars && !tok->decoder.joins && out->len > from)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool has_word(const char *words, const char *word)
+static bool has_key(const char *words, const char *word)
 {
     const size_t n = strlen(word);
     const char *p = words;
@@ -17,21 +17,21 @@ static bool has_word(const char *words, const char *word)
     return false;
 }
 
-d9d_status d9di_component_keys(const json_t *v, const char *where, const char *keys)
+d9d_status d9di_tokenizer_component_check_keys(const json_t *v, const char *where, const char *keys)
 {
     const char *key;
     json_t *child;
 
     json_object_foreach((json_t *)(uintptr_t)v, key, child)
     {
-        if (*key == '\0' || strchr(key, ' ') || !has_word(keys, key))
+        if (*key == '\0' || strchr(key, ' ') || !has_key(keys, key))
             return D9D_FAIL(D9D_ENOTSUP, "%s: the key \"%.80s\" is not supported", where, key);
     }
     return D9D_OK;
 }
 
-d9d_status d9di_component_parse(const d9di_component *table, const json_t *v, const char *where,
-                                void *into)
+d9d_status d9di_tokenizer_component_parse(const d9di_tokenizer_component *table, const json_t *v,
+                                          const char *where, void *into)
 {
     const char *type;
 
@@ -44,14 +44,14 @@ d9d_status d9di_component_parse(const d9di_component *table, const json_t *v, co
         if (strcmp(table->type, type) != 0)
             continue;
         snprintf(keys, sizeof(keys), "type %s", table->keys);
-        D9D_TRY(d9di_component_keys(v, where, keys));
+        D9D_TRY(d9di_tokenizer_component_check_keys(v, where, keys));
         return table->parse(v, where, into);
     }
     return D9D_FAIL(D9D_ENOTSUP, "%s: the type \"%.80s\" is not supported", where, type);
 }
 
-d9d_status d9di_component_flag(const json_t *v, const char *where, const char *key, bool absent,
-                               bool *out)
+d9d_status d9di_tokenizer_component_get_flag(const json_t *v, const char *where, const char *key,
+                                             bool absent, bool *out)
 {
     int value = absent;
 
@@ -61,8 +61,9 @@ d9d_status d9di_component_flag(const json_t *v, const char *where, const char *k
     return D9D_OK;
 }
 
-d9d_status d9di_component_sequence(const d9di_component *table, const json_t *v, const char *where,
-                                   const char *key, void *into)
+d9d_status d9di_tokenizer_component_parse_sequence(const d9di_tokenizer_component *table,
+                                                   const json_t *v, const char *where,
+                                                   const char *key, void *into)
 {
     json_t *list;
     size_t i;
@@ -72,7 +73,7 @@ d9d_status d9di_component_sequence(const d9di_component *table, const json_t *v,
         char at[512];
 
         snprintf(at, sizeof(at), "%.440s: %s[%zu]", where, key, i);
-        D9D_TRY(d9di_component_parse(table, json_array_get(list, i), at, into));
+        D9D_TRY(d9di_tokenizer_component_parse(table, json_array_get(list, i), at, into));
     }
     return D9D_OK;
 }

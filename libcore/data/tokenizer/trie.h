@@ -19,7 +19,7 @@
 #define D9DI_TRIE_FLAG UINT64_C(0x8000)
 
 typedef struct d9di_trie {
-    D9D_VEC(uint64_t) cells;
+    D9D_VEC(uint64_t) entries;
     uint32_t root; /* base of the empty string */
 } d9di_trie;       /* zero-initialised may be released */
 
@@ -35,21 +35,21 @@ d9d_status d9di_trie_build(d9di_trie *trie, struct d9di_trie_key *keys, size_t n
 void d9di_trie_release(d9di_trie *trie);
 
 /* The cell behind byte c from the node with this base. */
-static inline uint64_t d9di_trie_cell(const d9di_trie *trie, uint32_t base, unsigned char c)
+static inline uint64_t d9di_trie_entry(const d9di_trie *trie, uint32_t base, unsigned char c)
 {
-    return trie->cells.data[base ^ c];
+    return trie->entries.data[base ^ c];
 }
-static inline bool d9di_trie_is(uint64_t cell, unsigned char c)
+static inline bool d9di_trie_has_label(uint64_t entry, unsigned char c)
 {
-    return (cell & 0x1ff) == c;
+    return (entry & 0x1ff) == c;
 }
-static inline uint32_t d9di_trie_value(uint64_t cell)
+static inline uint32_t d9di_trie_value(uint64_t entry)
 {
-    return (uint32_t)(cell >> 16) & D9DI_TRIE_NONE;
+    return (uint32_t)(entry >> 16) & D9DI_TRIE_NONE;
 }
-static inline uint32_t d9di_trie_base(uint64_t cell)
+static inline uint32_t d9di_trie_base(uint64_t entry)
 {
-    return (uint32_t)(cell >> 40);
+    return (uint32_t)(entry >> 40);
 }
 
 #endif

@@ -3,7 +3,7 @@
 
 /* clang-format off */
 
-const struct d9di_uni_alias d9di_uni_alias[] = {
+const struct d9di_unicode_alias d9di_unicode_alias[] = {
     {0x00897, 0x00897, 0x00816}, {0x00cf3, 0x00cf3, 0x00903}, {0x00ece, 0x00ece, 0x00816},
     {0x0180e, 0x0180e, 0x00890}, {0x01b4e, 0x01b4f, 0x00830}, {0x01b7f, 0x01b7f, 0x00830},
     {0x01c89, 0x01c89, 0x02102}, {0x01c8a, 0x01c8a, 0x01d00}, {0x02427, 0x02429, 0x009fa},
@@ -48,9 +48,9 @@ const struct d9di_uni_alias d9di_uni_alias[] = {
     {0x1faf7, 0x1faf8, 0x10137}, {0x1fbcb, 0x1fbef, 0x10137}, {0x2b739, 0x2b739, 0x10000},
     {0x2ebf0, 0x2ee5d, 0x10000}, {0x31350, 0x323af, 0x10000},
 };
-const size_t d9di_uni_alias_n = sizeof(d9di_uni_alias) / sizeof(d9di_uni_alias[0]);
+const size_t d9di_unicode_alias_n = sizeof(d9di_unicode_alias) / sizeof(d9di_unicode_alias[0]);
 
-const struct d9di_uni_range d9di_uni_letter[] = {
+const struct d9di_unicode_range d9di_unicode_letter[] = {
     {0x00041, 0x0005a}, {0x00061, 0x0007a}, {0x000aa, 0x000aa},
     {0x000b5, 0x000b5}, {0x000ba, 0x000ba}, {0x000c0, 0x000d6},
     {0x000d8, 0x000f6}, {0x000f8, 0x002c1}, {0x002c6, 0x002d1},
@@ -278,9 +278,9 @@ const struct d9di_uni_range d9di_uni_letter[] = {
     {0x2ceb0, 0x2ebe0}, {0x2ebf0, 0x2ee5d}, {0x2f800, 0x2fa1d},
     {0x30000, 0x3134a}, {0x31350, 0x323af},
 };
-const size_t d9di_uni_letter_n = sizeof(d9di_uni_letter) / sizeof(d9di_uni_letter[0]);
+const size_t d9di_unicode_letter_n = sizeof(d9di_unicode_letter) / sizeof(d9di_unicode_letter[0]);
 
-const struct d9di_uni_range d9di_uni_number[] = {
+const struct d9di_unicode_range d9di_unicode_number[] = {
     {0x00030, 0x00039}, {0x000b2, 0x000b3}, {0x000b9, 0x000b9},
     {0x000bc, 0x000be}, {0x00660, 0x00669}, {0x006f0, 0x006f9},
     {0x007c0, 0x007c9}, {0x00966, 0x0096f}, {0x009e6, 0x009ef},
@@ -330,9 +330,9 @@ const struct d9di_uni_range d9di_uni_number[] = {
     {0x1ecad, 0x1ecaf}, {0x1ecb1, 0x1ecb4}, {0x1ed01, 0x1ed2d},
     {0x1ed2f, 0x1ed3d}, {0x1f100, 0x1f10c}, {0x1fbf0, 0x1fbf9},
 };
-const size_t d9di_uni_number_n = sizeof(d9di_uni_number) / sizeof(d9di_uni_number[0]);
+const size_t d9di_unicode_number_n = sizeof(d9di_unicode_number) / sizeof(d9di_unicode_number[0]);
 
-const struct d9di_uni_range d9di_uni_mark[] = {
+const struct d9di_unicode_range d9di_unicode_mark[] = {
     {0x00300, 0x0036f}, {0x00483, 0x00489}, {0x00591, 0x005bd},
     {0x005bf, 0x005bf}, {0x005c1, 0x005c2}, {0x005c4, 0x005c5},
     {0x005c7, 0x005c7}, {0x00610, 0x0061a}, {0x0064b, 0x0065f},
@@ -441,9 +441,9 @@ const struct d9di_uni_range d9di_uni_mark[] = {
     {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef}, {0x1e5ee, 0x1e5ef},
     {0x1e8d0, 0x1e8d6}, {0x1e944, 0x1e94a}, {0xe0100, 0xe01ef},
 };
-const size_t d9di_uni_mark_n = sizeof(d9di_uni_mark) / sizeof(d9di_uni_mark[0]);
+const size_t d9di_unicode_mark_n = sizeof(d9di_unicode_mark) / sizeof(d9di_unicode_mark[0]);
 
-const struct d9di_uni_range d9di_uni_word[] = {
+const struct d9di_unicode_range d9di_unicode_word[] = {
     {0x00030, 0x00039}, {0x00041, 0x0005a}, {0x0005f, 0x0005f},
     {0x00061, 0x0007a}, {0x000aa, 0x000aa}, {0x000b5, 0x000b5},
     {0x000ba, 0x000ba}, {0x000c0, 0x000d6}, {0x000d8, 0x000f6},
@@ -711,9 +711,9 @@ const struct d9di_uni_range d9di_uni_word[] = {
     {0x2f800, 0x2fa1d}, {0x30000, 0x3134a}, {0x31350, 0x323af},
     {0xe0100, 0xe01ef},
 };
-const size_t d9di_uni_word_n = sizeof(d9di_uni_word) / sizeof(d9di_uni_word[0]);
+const size_t d9di_unicode_word_n = sizeof(d9di_unicode_word) / sizeof(d9di_unicode_word[0]);
 
-const struct d9di_uni_range d9di_uni_numeric[] = {
+const struct d9di_unicode_range d9di_unicode_numeric[] = {
     {0x00030, 0x00039}, {0x000b2, 0x000b3}, {0x000b9, 0x000b9},
     {0x000bc, 0x000be}, {0x00660, 0x00669}, {0x006f0, 0x006f9},
     {0x007c0, 0x007c9}, {0x00966, 0x0096f}, {0x009e6, 0x009ef},
@@ -764,9 +764,9 @@ const struct d9di_uni_range d9di_uni_numeric[] = {
     {0x1ecb1, 0x1ecb4}, {0x1ed01, 0x1ed2d}, {0x1ed2f, 0x1ed3d},
     {0x1f100, 0x1f10c}, {0x1fbf0, 0x1fbf9},
 };
-const size_t d9di_uni_numeric_n = sizeof(d9di_uni_numeric) / sizeof(d9di_uni_numeric[0]);
+const size_t d9di_unicode_numeric_n = sizeof(d9di_unicode_numeric) / sizeof(d9di_unicode_numeric[0]);
 
-const struct d9di_uni_range d9di_uni_punct[] = {
+const struct d9di_unicode_range d9di_unicode_punct[] = {
     {0x00021, 0x0002f}, {0x0003a, 0x00040}, {0x0005b, 0x00060},
     {0x0007b, 0x0007e}, {0x000a1, 0x000a1}, {0x000a7, 0x000a7},
     {0x000ab, 0x000ab}, {0x000b6, 0x000b7}, {0x000bb, 0x000bb},
@@ -820,9 +820,9 @@ const struct d9di_uni_range d9di_uni_punct[] = {
     {0x16a6e, 0x16a6f}, {0x16af5, 0x16af5}, {0x16b37, 0x16b3b},
     {0x16b44, 0x16b44}, {0x1bc9f, 0x1bc9f}, {0x1da87, 0x1da8b},
 };
-const size_t d9di_uni_punct_n = sizeof(d9di_uni_punct) / sizeof(d9di_uni_punct[0]);
+const size_t d9di_unicode_punct_n = sizeof(d9di_unicode_punct) / sizeof(d9di_unicode_punct[0]);
 
-const struct d9di_uni_lower d9di_uni_lower[] = {
+const struct d9di_unicode_lower d9di_unicode_lower[] = {
     {0x00041, 0x0005a, 0x00001, 0x00061}, {0x000c0, 0x000d6, 0x00001, 0x000e0}, {0x000d8, 0x000de, 0x00001, 0x000f8},
     {0x00100, 0x0012e, 0x00002, 0x00101}, {0x00132, 0x00136, 0x00002, 0x00133}, {0x00139, 0x00147, 0x00002, 0x0013a},
     {0x0014a, 0x00176, 0x00002, 0x0014b}, {0x00178, 0x00178, 0x00001, 0x000ff}, {0x00179, 0x0017d, 0x00002, 0x0017a},
@@ -886,9 +886,9 @@ const struct d9di_uni_lower d9di_uni_lower[] = {
     {0x10d50, 0x10d65, 0x00001, 0x10d70}, {0x118a0, 0x118bf, 0x00001, 0x118c0}, {0x16e40, 0x16e5f, 0x00001, 0x16e60},
     {0x16ea0, 0x16eb8, 0x00001, 0x16ebb}, {0x1e900, 0x1e921, 0x00001, 0x1e922},
 };
-const size_t d9di_uni_lower_n = sizeof(d9di_uni_lower) / sizeof(d9di_uni_lower[0]);
+const size_t d9di_unicode_lower_n = sizeof(d9di_unicode_lower) / sizeof(d9di_unicode_lower[0]);
 
-const struct d9di_uni_range d9di_uni_inert[] = {
+const struct d9di_unicode_range d9di_unicode_inert[] = {
     {0x00378, 0x00379}, {0x00380, 0x00383}, {0x0038b, 0x0038b},
     {0x0038d, 0x0038d}, {0x003a2, 0x003a2}, {0x00530, 0x00530},
     {0x00557, 0x00558}, {0x00560, 0x00560}, {0x00588, 0x00588},
@@ -1106,4 +1106,4 @@ const struct d9di_uni_range d9di_uni_inert[] = {
     {0xc0000, 0xcfffd}, {0xd0000, 0xdfffd}, {0xe0000, 0xe0000},
     {0xe0002, 0xe001f}, {0xe0080, 0xe00ff}, {0xe01f0, 0xefffd},
 };
-const size_t d9di_uni_inert_n = sizeof(d9di_uni_inert) / sizeof(d9di_uni_inert[0]);
+const size_t d9di_unicode_inert_n = sizeof(d9di_unicode_inert) / sizeof(d9di_unicode_inert[0]);

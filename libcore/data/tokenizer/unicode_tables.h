@@ -9,29 +9,32 @@
 
 #include "data/tokenizer/utf8.h"
 
-struct d9di_uni_range {
+struct d9di_unicode_range {
     uint32_t first, last;
 };
-struct d9di_uni_alias {
+struct d9di_unicode_alias {
     uint32_t first, last, alias;
 };
 
 /* Every step-th from `first` on; `lower` is that of the first. */
-struct d9di_uni_lower {
+struct d9di_unicode_lower {
     uint32_t first, last, step, lower;
 };
 
-extern const struct d9di_uni_alias d9di_uni_alias[];
-extern const struct d9di_uni_range d9di_uni_letter[], d9di_uni_number[], d9di_uni_mark[];
-extern const struct d9di_uni_range d9di_uni_word[], d9di_uni_numeric[], d9di_uni_inert[];
-extern const size_t d9di_uni_alias_n, d9di_uni_letter_n, d9di_uni_number_n, d9di_uni_mark_n;
-extern const struct d9di_uni_range d9di_uni_punct[];
-extern const struct d9di_uni_lower d9di_uni_lower[];
-extern const size_t d9di_uni_word_n, d9di_uni_numeric_n, d9di_uni_inert_n;
-extern const size_t d9di_uni_punct_n, d9di_uni_lower_n;
+extern const struct d9di_unicode_alias d9di_unicode_alias[];
+extern const struct d9di_unicode_range d9di_unicode_letter[], d9di_unicode_number[],
+    d9di_unicode_mark[];
+extern const struct d9di_unicode_range d9di_unicode_word[], d9di_unicode_numeric[],
+    d9di_unicode_inert[];
+extern const size_t d9di_unicode_alias_n, d9di_unicode_letter_n, d9di_unicode_number_n,
+    d9di_unicode_mark_n;
+extern const struct d9di_unicode_range d9di_unicode_punct[];
+extern const struct d9di_unicode_lower d9di_unicode_lower[];
+extern const size_t d9di_unicode_word_n, d9di_unicode_numeric_n, d9di_unicode_inert_n;
+extern const size_t d9di_unicode_punct_n, d9di_unicode_lower_n;
 
 /* Whether `c` is in one of `n` ascending ranges. */
-static inline bool d9di_uni_in(const struct d9di_uni_range *r, size_t n, uint32_t c)
+static inline bool d9di_unicode_in(const struct d9di_unicode_range *r, size_t n, uint32_t c)
 {
     size_t lo = 0, hi = n;
 
@@ -49,7 +52,7 @@ static inline bool d9di_uni_in(const struct d9di_uni_range *r, size_t n, uint32_
 }
 
 /* White_Space: 25 code points, settled since Unicode 6.3. */
-static inline bool d9di_uni_space(uint32_t c)
+static inline bool d9di_unicode_space(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
@@ -57,23 +60,23 @@ static inline bool d9di_uni_space(uint32_t c)
 }
 
 /* The end of the space that begins at text[at]. */
-static inline size_t d9di_space_behind(const char *text, size_t n, size_t at)
+static inline size_t d9di_unicode_skip_space(const char *text, size_t n, size_t at)
 {
     unsigned w;
 
-    while (at < n && d9di_uni_space(d9di_utf8_get(text + at, &w)))
+    while (at < n && d9di_unicode_space(d9di_utf8_decode(text + at, &w)))
         at += w;
     return at;
 }
 
 /* The start, not before `from`, of the space that ends before text[at]. */
-static inline size_t d9di_space_before(const char *text, size_t from, size_t at)
+static inline size_t d9di_unicode_space_start(const char *text, size_t from, size_t at)
 {
     while (at > from) {
-        const size_t before = d9di_utf8_before(text, at);
+        const size_t before = d9di_utf8_prev(text, at);
         unsigned w;
 
-        if (!d9di_uni_space(d9di_utf8_get(text + before, &w)))
+        if (!d9di_unicode_space(d9di_utf8_decode(text + before, &w)))
             break;
         at = before;
     }

@@ -7,17 +7,17 @@ HF tokenizers answers with the tables of its own libraries: Oniguruma's categori
 normaliser as of Unicode 9, Rust's char::is_numeric and regex's \\w.  This script asks it about every
 code point and writes down
 
-  d9di_uni_alias   code points whose category the older Unicode 14 (PCRE2 10.42, Debian 12) does not
+  d9di_unicode_alias   code points whose category the older Unicode 14 (PCRE2 10.42, Debian 12) does not
                    know, or for which \\s differs, each with an old code point of the same category
                    and the same number of UTF-8 bytes, to be shown to PCRE2 in its place;
-  d9di_uni_letter, d9di_uni_number, d9di_uni_mark
+  d9di_unicode_letter, d9di_unicode_number, d9di_unicode_mark
                    what \\p{L}, \\p{N} and \\p{M} match, for patterns that are scanned without PCRE2;
-  d9di_uni_word    what counts as part of a word beside an added token with "single_word";
-  d9di_uni_numeric what the pre-tokeniser Digits takes for a digit;
-  d9di_uni_punct   what the pre-tokeniser Punctuation takes for punctuation;
-  d9di_uni_lower   every step-th code point from first to last and what the first one is in lower
+  d9di_unicode_word    what counts as part of a word beside an added token with "single_word";
+  d9di_unicode_numeric what the pre-tokeniser Digits takes for a digit;
+  d9di_unicode_punct   what the pre-tokeniser Punctuation takes for punctuation;
+  d9di_unicode_lower   every step-th code point from first to last and what the first one is in lower
                    case, the others being as far from theirs; but for U+0130, which becomes two;
-  d9di_uni_inert   code points above U+02FF that Unicode 9 had not assigned, and U+11A7: the
+  d9di_unicode_inert   code points above U+02FF that Unicode 9 had not assigned, and U+11A7: the
                    normaliser leaves them alone and nothing is reordered or composed across them.
 """
 import json
@@ -149,15 +149,15 @@ def main():
     assert unicodedata.unidata_version == "14.0.0", "aliases are relative to Unicode 14 (Python 3.11)"
     print(f"/* unicode_tables.c - made by unicode_tables.py with tokenizers {tokenizers.__version__}; do not edit. */")
     print('#include "data/tokenizer/unicode_tables.h"\n\n/* clang-format off */')
-    emit("d9di_uni_alias", "d9di_uni_alias", alias_ranges(aliases()))
+    emit("d9di_unicode_alias", "d9di_unicode_alias", alias_ranges(aliases()))
     for name, pattern in (("letter", r"\p{L}"), ("number", r"\p{N}"), ("mark", r"\p{M}")):
-        emit(f"d9di_uni_{name}", "d9di_uni_range", ranges(pattern_members(pattern)))
-    emit("d9di_uni_word", "d9di_uni_range", ranges(word_members()))
-    emit("d9di_uni_numeric", "d9di_uni_range", ranges(numeric_members()))
-    emit("d9di_uni_punct", "d9di_uni_range",
+        emit(f"d9di_uni_{name}", "d9di_unicode_range", ranges(pattern_members(pattern)))
+    emit("d9di_unicode_word", "d9di_unicode_range", ranges(word_members()))
+    emit("d9di_unicode_numeric", "d9di_unicode_range", ranges(numeric_members()))
+    emit("d9di_unicode_punct", "d9di_unicode_range",
          ranges(removed(pre_tokenizers.Punctuation("removed"))))
-    emit("d9di_uni_lower", "d9di_uni_lower", lower_ranges())
-    emit("d9di_uni_inert", "d9di_uni_range", ranges(inert_members()))
+    emit("d9di_unicode_lower", "d9di_unicode_lower", lower_ranges())
+    emit("d9di_unicode_inert", "d9di_unicode_range", ranges(inert_members()))
     return 0
 
 

@@ -4,7 +4,7 @@
 #include "d9d/data/tokenizer/tokenizer.h"
 
 /* Width of the well-formed character at s, 0 when there is none (Unicode, table 3-7). */
-static unsigned well_formed(const unsigned char *s, size_t n)
+static unsigned well_formed_width(const unsigned char *s, size_t n)
 {
     unsigned char lo = 0x80, hi = 0xbf;
     unsigned w, i;
@@ -36,9 +36,9 @@ size_t d9d_utf8_valid_up_to(const char *text, size_t n)
     const unsigned char *s = (const unsigned char *)text;
     size_t i = 0;
 
-    while ((i += d9di_utf8_ascii(text + i, n - i)) < n)
+    while ((i += d9di_utf8_ascii_prefix(text + i, n - i)) < n)
         do {
-            const unsigned w = well_formed(s + i, n - i);
+            const unsigned w = well_formed_width(s + i, n - i);
 
             if (w == 0)
                 return i;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Bytes of the byte order mark that a text begins with, 0 without one; no part of the text. */
-static inline size_t d9di_utf8_mark(const char *text, size_t n)
+static inline size_t d9di_utf8_bom(const char *text, size_t n)
 {
     return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
@@ -19,7 +19,7 @@ static inline unsigned d9di_utf8_width(unsigned char lead)
 }
 
 /* The character at s, its width in *w. */
-static inline uint32_t d9di_utf8_get(const char *text, unsigned *w)
+static inline uint32_t d9di_utf8_decode(const char *text, unsigned *w)
 {
     const unsigned char *s = (const unsigned char *)text;
 
@@ -34,7 +34,7 @@ static inline uint32_t d9di_utf8_get(const char *text, unsigned *w)
 }
 
 /* How many bytes from the first on are ASCII. */
-static inline size_t d9di_utf8_ascii(const char *text, size_t n)
+static inline size_t d9di_utf8_ascii_prefix(const char *text, size_t n)
 {
     const uint64_t high = UINT64_C(0x8080808080808080);
     uint64_t word[4];
@@ -51,7 +51,7 @@ static inline size_t d9di_utf8_ascii(const char *text, size_t n)
 }
 
 /* Write `c`; the number of bytes written, 1 to 4. */
-static inline unsigned d9di_utf8_put(uint32_t c, char *text)
+static inline unsigned d9di_utf8_encode(uint32_t c, char *text)
 {
     unsigned char *s = (unsigned char *)text;
 
@@ -78,7 +78,7 @@ static inline unsigned d9di_utf8_put(uint32_t c, char *text)
 }
 
 /* Start of the character that ends before `at` > 0. */
-static inline size_t d9di_utf8_before(const char *text, size_t at)
+static inline size_t d9di_utf8_prev(const char *text, size_t at)
 {
     do
         at--;

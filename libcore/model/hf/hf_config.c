@@ -7,8 +7,8 @@
 
 /* --- files -------------------------------------------------------------------------------- */
 
-d9d_status d9d_hf_config_place(const char *path, d9d_arena *a, const char **file,
-                               const char **beside)
+d9d_status d9d_hf_config_locate(const char *path, d9d_arena *a, const char **file,
+                                const char **beside)
 {
     const bool is_dir = d9d_fs_is_dir(path);
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
@@ -31,7 +31,7 @@ d9d_status d9d_hf_config_load(const char *path, json_t **out)
     json_t *doc = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_hf_config_place(path, &a, &file, &beside), out);
+    D9D_TRY_OR(st, d9d_hf_config_locate(path, &a, &file, &beside), out);
     D9D_TRY_OR(st, d9d_json_read(file, D9D_HF_CONFIG_MAX, &doc), out);
     if (!json_is_object(doc)) {
         st = D9D_FAIL(D9D_EFORMAT, "%s: must be an object", file);
@@ -66,7 +66,7 @@ d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where, d9d_dtype o
 
 d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype)
 {
-    if (json_object_set_new(doc, dtype_field(doc), json_string(d9d_dtype_word(dtype))) != 0)
+    if (json_object_set_new(doc, dtype_field(doc), json_string(d9d_dtype_name(dtype))) != 0)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     return D9D_OK;
 }

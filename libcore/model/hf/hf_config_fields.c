@@ -11,7 +11,7 @@ const json_t *d9di_hf_member(const json_t *doc, const char *name)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
-d9d_status d9di_hf_i64(const d9di_hf *r, const char *name, int64_t otherwise, int64_t *out)
+d9d_status d9di_hf_i64(const d9di_hf_reader *r, const char *name, int64_t otherwise, int64_t *out)
 {
     const json_t *v = d9di_hf_member(r->doc, name);
 
@@ -23,8 +23,8 @@ d9d_status d9di_hf_i64(const d9di_hf *r, const char *name, int64_t otherwise, in
     return D9D_OK;
 }
 
-d9d_status d9di_hf_f64(const d9di_hf *r, const json_t *from, const char *name, double otherwise,
-                       double *out)
+d9d_status d9di_hf_f64(const d9di_hf_reader *r, const json_t *from, const char *name,
+                       double otherwise, double *out)
 {
     const json_t *v = d9di_hf_member(from, name);
 
@@ -34,7 +34,7 @@ d9d_status d9di_hf_f64(const d9di_hf *r, const json_t *from, const char *name, d
     return D9D_OK;
 }
 
-d9d_status d9di_hf_bool(const d9di_hf *r, const char *name, bool *out)
+d9d_status d9di_hf_bool(const d9di_hf_reader *r, const char *name, bool *out)
 {
     const json_t *v = d9di_hf_member(r->doc, name);
 
@@ -52,7 +52,7 @@ bool d9di_hf_is_among(const char *const *names, const char *name)
     return false;
 }
 
-d9d_status d9di_hf_refuse(const d9di_hf *r, const char *field, const json_t *v)
+d9d_status d9di_hf_refuse(const d9di_hf_reader *r, const char *field, const json_t *v)
 {
     d9d_buf text = {0};
     d9d_status st = d9d_json_put(&text, v, -1);

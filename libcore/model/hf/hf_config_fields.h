@@ -6,39 +6,40 @@
 #include "d9d/model/hf/hf_config.h"
 #include "d9d/nn/rope.h"
 
-typedef struct d9di_hf {
+typedef struct d9di_hf_reader {
     const json_t *doc; /* the object whose members are read */
     const char *where; /* begins sentences */
     bool moe;          /* of a mixture of experts */
-} d9di_hf;
+} d9di_hf_reader;
 
 /* A member that is there and not null; NULL: none, or no name. */
 const json_t *d9di_hf_member(const json_t *doc, const char *name);
 
 /* A number that is not negative; `otherwise` of one that is absent.  ECONFIG. */
 enum { D9DI_HF_REQUIRED = -2 };
-d9d_status d9di_hf_i64(const d9di_hf *r, const char *name, int64_t otherwise, int64_t *out);
+d9d_status d9di_hf_i64(const d9di_hf_reader *r, const char *name, int64_t otherwise, int64_t *out);
 /* A finite number of the object `from`. */
-d9d_status d9di_hf_f64(const d9di_hf *r, const json_t *from, const char *name, double otherwise,
-                       double *out);
+d9d_status d9di_hf_f64(const d9di_hf_reader *r, const json_t *from, const char *name,
+                       double otherwise, double *out);
 /* False of one that is absent. */
-d9d_status d9di_hf_bool(const d9di_hf *r, const char *name, bool *out);
+d9d_status d9di_hf_bool(const d9di_hf_reader *r, const char *name, bool *out);
 
 /* Is it one of a NULL-ended list? */
 bool d9di_hf_is_among(const char *const *names, const char *name);
 
 /* ENOTSUP: `field` has a value that is not built. */
-d9d_status d9di_hf_refuse(const d9di_hf *r, const char *field, const json_t *v);
+d9d_status d9di_hf_refuse(const d9di_hf_reader *r, const char *field, const json_t *v);
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
 /* The base and the scaling of rotary embedding, zeroed before; of a model of so many positions. */
-d9d_status d9di_hf_rope(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s, double *base);
+d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s,
+                        double *base);
 /* The object of a scaling, which reads back as the same; JSON null of one that is plain. */
-json_t *d9di_hf_rope_made(const d9d_rope_scaling *s);
+json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s);
 /* The members that the object `from`, at `field`, may have by its type, NULL-ended.  ENOTSUP for a
  * type that is not built. */
-d9d_status d9di_hf_rope_members(const d9di_hf *r, const char *field, const json_t *from,
+d9d_status d9di_hf_rope_members(const d9di_hf_reader *r, const char *field, const json_t *from,
                                 const char *const **out);
 /* Does it leave the frequencies as they are? */
 bool d9di_hf_rope_is_plain(const json_t *from);

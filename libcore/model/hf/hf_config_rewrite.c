@@ -13,7 +13,7 @@ static d9d_status no_memory(void)
 /* --- the member "d9d" ----------------------------------------------------------------- */
 
 static const char mark_name[] = "d9d";
-static const char *const expert_words[] = {"per-expert", "fused"};
+static const char *const expert_names[] = {"per-expert", "fused"};
 
 void d9d_hf_config_unmark(json_t *doc)
 {
@@ -27,13 +27,13 @@ bool d9d_hf_config_was_fused(const json_t *doc)
 
     if (mark == NULL) /* experts are fused in files of the generation that has this word */
         return json_object_get(doc, "num_local_experts") != NULL;
-    return word != NULL && strcmp(word, expert_words[true]) == 0;
+    return word != NULL && strcmp(word, expert_names[true]) == 0;
 }
 
 d9d_status d9d_hf_config_mark(json_t *doc, const char *head, bool fused, json_t *more)
 {
     json_t *mark =
-        json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", head, "experts", expert_words[fused]);
+        json_pack("{s:s, s:s, s:s}", "layout", "d9d", "head", head, "experts", expert_names[fused]);
     const bool good = mark != NULL && (more == NULL || json_object_update(mark, more) == 0) &&
                       json_object_set(doc, mark_name, mark) == 0;
 
@@ -57,8 +57,8 @@ static d9d_status mark_text(const json_t *doc, d9d_buf *out)
 }
 
 /* `text`, which says `before`, with the mark of `doc` for its own. */
-static d9d_status exchange_mark(const d9d_buf *text, const json_t *before, const json_t *doc,
-                                d9d_buf *out)
+static d9d_status mark_replace(const d9d_buf *text, const json_t *before, const json_t *doc,
+                               d9d_buf *out)
 {
     const char *end = text->data + text->len, *at = NULL;
     d9d_buf old = {0}, new = {0};
@@ -85,7 +85,7 @@ out:
     return st;
 }
 
-static bool says(const d9d_buf *text, const json_t *doc)
+static bool text_equals(const d9d_buf *text, const json_t *doc)
 {
     json_t *read;
     bool same;
@@ -98,7 +98,7 @@ static bool says(const d9d_buf *text, const json_t *doc)
 }
 
 /* The file's bytes with another mark; *kept tells whether they say what `doc` does. */
-static d9d_status keep_bytes(const json_t *doc, const char *from, d9d_buf *out, bool *kept)
+static d9d_status text_preserve(const json_t *doc, const char *from, d9d_buf *out, bool *kept)
 {
     d9d_buf text = {0};
     json_t *before = NULL;
@@ -106,8 +106,8 @@ static d9d_status keep_bytes(const json_t *doc, const char *from, d9d_buf *out, 
 
     D9D_TRY_OR(st, d9d_fs_read(from, D9D_HF_CONFIG_MAX, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(from, text.data, text.len, &before), out);
-    D9D_TRY_OR(st, exchange_mark(&text, before, doc, out), out);
-    *kept = says(out, doc);
+    D9D_TRY_OR(st, mark_replace(&text, before, doc, out), out);
+    *kept = text_equals(out, doc);
 out:
     json_decref(before);
     d9d_buf_release(&text);
@@ -120,7 +120,7 @@ d9d_status d9d_hf_config_text(const json_t *doc, const char *from, d9d_buf *out)
 
     out->len = 0;
     if (from != NULL)
-        D9D_TRY(keep_bytes(doc, from, out, &kept));
+        D9D_TRY(text_preserve(doc, from, out, &kept));
     if (kept)
         return D9D_OK;
     out->len = 0;
@@ -142,7 +142,7 @@ d9d_status d9d_hf_config_write(const char *dir, const json_t *doc, const char *f
 /* --- generations ------------------------------------------------------------------------ */
 
 /* A member that is there and not null, or NULL. */
-static json_t *given(const json_t *doc, const char *key)
+static json_t *member_get(const json_t *doc, const char *key)
 {
     json_t *v = json_object_get(doc, key);
 
@@ -151,20 +151,21 @@ static json_t *given(const json_t *doc, const char *key)
 
 /* What rope_scaling and rope_parameters say but for the base, by its newer name: a new reference,
  * NULL: nothing.  Is memory out? */
-static bool scaling_said(const json_t *before, json_t **out)
+static bool scaling_get(const json_t *before, json_t **out)
 {
     static const char *const names[] = {"rope_parameters", "rope_scaling"};
 
     for (size_t i = 0; i < 2; i++) {
-        json_t *said = given(before, names[i]), *o = json_copy(said), *type = given(o, "type");
+        json_t *said = member_get(before, names[i]), *o = json_copy(said),
+               *type = member_get(o, "type");
 
-        if (type != NULL && given(o, "rope_type") == NULL)
+        if (type != NULL && member_get(o, "rope_type") == NULL)
             d9d_json_set(&o, "rope_type", json_incref(type));
         if (said != NULL && o == NULL)
             return true;
         (void)json_object_del(o, "type");
         (void)json_object_del(o, "rope_theta");
-        type = given(o, "rope_type");
+        type = member_get(o, "rope_type");
         if (type != NULL && strcmp(json_string_value(type), "default") != 0) {
             *out = o;
             return false;
@@ -175,20 +176,20 @@ static bool scaling_said(const json_t *before, json_t **out)
     return false;
 }
 
-static json_t *theta_said(const json_t *before)
+static json_t *theta_get(const json_t *before)
 {
-    json_t *theta = given(given(before, "rope_parameters"), "rope_theta");
+    json_t *theta = member_get(member_get(before, "rope_parameters"), "rope_theta");
 
-    return theta != NULL ? theta : given(before, "rope_theta");
+    return theta != NULL ? theta : member_get(before, "rope_theta");
 }
 
 /* rope_theta is a member of rope_parameters in generation 5, and rope_scaling is the rest of it. */
-static int put_rope_new(json_t *out, const json_t *before)
+static int rope_put_new(json_t *out, const json_t *before)
 {
-    json_t *there = given(before, "rope_parameters");
+    json_t *there = member_get(before, "rope_parameters");
     json_t *params = there != NULL ? json_copy(there) : json_object();
-    json_t *scaling = NULL, *theta = theta_said(before);
-    int bad = scaling_said(before, &scaling);
+    json_t *scaling = NULL, *theta = theta_get(before);
+    int bad = scaling_get(before, &scaling);
 
     if (theta != NULL)
         bad |= json_object_set(params, "rope_theta", theta);
@@ -200,48 +201,48 @@ static int put_rope_new(json_t *out, const json_t *before)
     return bad | json_object_set_new(out, "rope_parameters", params);
 }
 
-static int put_rope_old(json_t *out, const json_t *before, const char *key)
+static int rope_put_old(json_t *out, const json_t *before, const char *key)
 {
-    json_t *theta = theta_said(before), *scaling = NULL;
+    json_t *theta = theta_get(before), *scaling = NULL;
     int bad = theta != NULL ? json_object_set(out, "rope_theta", theta) : 0;
 
     if (strcmp(key, "rope_theta") == 0)
         return bad;
-    bad |= scaling_said(before, &scaling);
+    bad |= scaling_get(before, &scaling);
     return bad | json_object_set_new(out, "rope_scaling", scaling != NULL ? scaling : json_null());
 }
 
-static int put_rope(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+static int rope_put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
     const bool scaling = strcmp(key, "rope_scaling") == 0;
-    const bool params = given(before, "rope_parameters") != NULL;
-    const bool others = params || theta_said(before) != NULL;
+    const bool params = member_get(before, "rope_parameters") != NULL;
+    const bool others = params || theta_get(before) != NULL;
 
     if (scaling && ((new &&others) || ((new || params) && json_is_null(value))))
         return 0;                 /* comes with those */
     if (scaling ? !new : !others) /* nulls */
         return json_object_set(out, key, value);
-    return new ? put_rope_new(out, before) : put_rope_old(out, before, key);
+    return new ? rope_put_new(out, before) : rope_put_old(out, before, key);
 }
 
 /* A field in its place under its name of the other generation.  A file may have both names, of
  * which one is null, or both say the same; then the other name goes. */
-static int put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
+static int field_put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
     static const char *const renamed[][2] = {{"num_experts", "num_local_experts"},
                                              {"torch_dtype", "dtype"}};
 
     for (size_t i = 0; i < sizeof(renamed) / sizeof(renamed[0]); i++) {
-        json_t *said = given(before, renamed[i][1]);
+        json_t *said = member_get(before, renamed[i][1]);
 
         if (strcmp(key, renamed[i][0]) != 0 && strcmp(key, renamed[i][1]) != 0)
             continue;
-        said = said != NULL ? said : given(before, renamed[i][0]);
+        said = said != NULL ? said : member_get(before, renamed[i][0]);
         return json_object_set(out, renamed[i][new], said != NULL ? said : value);
     }
     return strcmp(key, "rope_theta") == 0 || strcmp(key, "rope_parameters") == 0 ||
                    strcmp(key, "rope_scaling") == 0
-               ? put_rope(out, before, key, value, new)
+               ? rope_put(out, before, key, value, new)
                : json_object_set(out, key, value);
 }
 
@@ -254,7 +255,8 @@ d9d_status d9d_hf_config_set_generation(json_t *doc, int generation)
     if (bad)
         return no_memory();
     (void)json_object_clear(doc);
-    json_object_foreach(before, key, value) bad |= put(doc, before, key, value, generation >= 5);
+    json_object_foreach(before, key, value) bad |=
+        field_put(doc, before, key, value, generation >= 5);
     json_decref(before);
     return bad ? no_memory() : D9D_OK;
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* A number of the scaling's object; it may be absent unless `otherwise` is NaN. */
-static d9d_status get_scaling(const d9di_hf *r, const json_t *from, const char *name,
+static d9d_status get_scaling(const d9di_hf_reader *r, const json_t *from, const char *name,
                               double otherwise, double *out)
 {
     D9D_TRY(d9di_hf_f64(r, from, name, otherwise, out));
@@ -17,7 +17,7 @@ static d9d_status get_scaling(const d9di_hf *r, const json_t *from, const char *
 }
 
 /* cosines and sines of yarn: given, of two more numbers, or by its own formula */
-static d9d_status read_yarn_mscale(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+static d9d_status read_yarn_mscale(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     double over, under;
 
@@ -29,13 +29,13 @@ static d9d_status read_yarn_mscale(const d9di_hf *r, const json_t *from, d9d_rop
     return D9D_OK;
 }
 
-static d9d_status read_linear(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+static d9d_status read_linear(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     s->kind = D9D_ROPE_LINEAR;
     return get_scaling(r, from, "factor", NAN, &s->factor);
 }
 
-static d9d_status read_yarn(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+static d9d_status read_yarn(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     const json_t *whole = d9di_hf_member(from, "truncate");
 
@@ -47,7 +47,7 @@ static d9d_status read_yarn(const d9di_hf *r, const json_t *from, d9d_rope_scali
     return read_yarn_mscale(r, from, s);
 }
 
-static d9d_status read_llama3(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+static d9d_status read_llama3(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     s->kind = D9D_ROPE_LLAMA3;
     D9D_TRY(get_scaling(r, from, "factor", NAN, &s->factor));
@@ -55,7 +55,7 @@ static d9d_status read_llama3(const d9di_hf *r, const json_t *from, d9d_rope_sca
     return get_scaling(r, from, "low_freq_factor", NAN, &s->slow);
 }
 
-static d9d_status read_plain(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s)
+static d9d_status read_plain(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     (void)r, (void)from, (void)s;
     return D9D_OK;
@@ -63,88 +63,88 @@ static d9d_status read_plain(const d9di_hf *r, const json_t *from, d9d_rope_scal
 
 /* --- the object ----------------------------------------------------------------------------- */
 
-#define TYPE     "type", "rope_type"
-#define ORIGINAL "original_max_position_embeddings"
-static const char *const plain_members[] = {TYPE, NULL};
-static const char *const linear_members[] = {TYPE, "factor", ORIGINAL, NULL};
+#define TYPE_KEYS    "type", "rope_type"
+#define ORIGINAL_KEY "original_max_position_embeddings"
+static const char *const plain_members[] = {TYPE_KEYS, NULL};
+static const char *const linear_members[] = {TYPE_KEYS, "factor", ORIGINAL_KEY, NULL};
 static const char *const yarn_members[] = {
-    TYPE,       "factor", ORIGINAL,           "beta_fast",      "beta_slow",
+    TYPE_KEYS,  "factor", ORIGINAL_KEY,       "beta_fast",      "beta_slow",
     "truncate", "mscale", "attention_factor", "mscale_all_dim", NULL};
-static const char *const llama3_members[] = {
-    TYPE, "factor", ORIGINAL, "low_freq_factor", "high_freq_factor", NULL};
+static const char *const llama3_members[] = {TYPE_KEYS,         "factor",           ORIGINAL_KEY,
+                                             "low_freq_factor", "high_freq_factor", NULL};
 
-static const struct type {
+static const struct scaling_type {
     const char *word;
-    d9d_status (*read)(const d9di_hf *r, const json_t *from, d9d_rope_scaling *s);
+    d9d_status (*read)(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s);
     const char *const *members;
-} types[] = {{"default", read_plain, plain_members},
-             {"linear", read_linear, linear_members},
-             {"yarn", read_yarn, yarn_members},
-             {"llama3", read_llama3, llama3_members}};
+} scaling_types[] = {{"default", read_plain, plain_members},
+                     {"linear", read_linear, linear_members},
+                     {"yarn", read_yarn, yarn_members},
+                     {"llama3", read_llama3, llama3_members}};
 
-static const json_t *type_said(const json_t *from)
+static const json_t *type_value(const json_t *from)
 {
-    const json_t *type = d9di_hf_member(from, "rope_type");
+    const json_t *scaling_type = d9di_hf_member(from, "rope_type");
 
-    return type != NULL ? type : d9di_hf_member(from, "type");
+    return scaling_type != NULL ? scaling_type : d9di_hf_member(from, "type");
 }
 
 /* The type that stands under either name; without one it is the first. */
-static d9d_status type_of(const d9di_hf *r, const char *field, const json_t *from,
-                          const struct type **out)
+static d9d_status type_find(const d9di_hf_reader *r, const char *field, const json_t *from,
+                            const struct scaling_type **out)
 {
-    const json_t *said = type_said(from);
+    const json_t *said = type_value(from);
     const char *word = json_string_value(said);
 
-    *out = &types[0];
+    *out = &scaling_types[0];
     if (said == NULL)
         return D9D_OK;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-        if (word != NULL && strcmp(word, types[i].word) == 0) {
-            *out = &types[i];
+    for (size_t i = 0; i < sizeof(scaling_types) / sizeof(scaling_types[0]); i++)
+        if (word != NULL && strcmp(word, scaling_types[i].word) == 0) {
+            *out = &scaling_types[i];
             return D9D_OK;
         }
     return d9di_hf_refuse(r, field, said);
 }
 
-d9d_status d9di_hf_rope_members(const d9di_hf *r, const char *field, const json_t *from,
+d9d_status d9di_hf_rope_members(const d9di_hf_reader *r, const char *field, const json_t *from,
                                 const char *const **out)
 {
-    const struct type *type;
+    const struct scaling_type *scaling_type;
 
-    D9D_TRY(type_of(r, field, from, &type));
-    *out = type->members;
+    D9D_TRY(type_find(r, field, from, &scaling_type));
+    *out = scaling_type->members;
     return D9D_OK;
 }
 
 bool d9di_hf_rope_is_plain(const json_t *from)
 {
-    const char *word = json_string_value(type_said(from));
+    const char *word = json_string_value(type_value(from));
 
-    return word == NULL || strcmp(word, types[0].word) == 0;
+    return word == NULL || strcmp(word, scaling_types[0].word) == 0;
 }
 
 /* Rotary embedding for longer rows. */
-static d9d_status read_scaling(const d9di_hf *r, const char *field, d9d_rope_scaling *s)
+static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, d9d_rope_scaling *s)
 {
     const json_t *from = d9di_hf_member(r->doc, field);
-    const struct type *type;
+    const struct scaling_type *scaling_type;
 
     if (from == NULL)
         return D9D_OK;
     if (!json_is_object(from))
         return d9di_hf_refuse(r, field, from);
-    D9D_TRY(type_of(r, field, from, &type));
-    return type->read(r, from, s);
+    D9D_TRY(type_find(r, field, from, &scaling_type));
+    return scaling_type->read(r, from, s);
 }
 
 /* The positions that the model was trained on: of the scaling, or beside it, or all there are. */
-static d9d_status read_original(const d9di_hf *r, const char *field, int64_t positions,
+static d9d_status read_original(const d9di_hf_reader *r, const char *field, int64_t positions,
                                 d9d_rope_scaling *s)
 {
-    D9D_TRY(d9di_hf_f64(r, r->doc, ORIGINAL, 0, &s->original));
+    D9D_TRY(d9di_hf_f64(r, r->doc, ORIGINAL_KEY, 0, &s->original));
     return s->original != 0 ? D9D_OK
-                            : d9di_hf_f64(r, d9di_hf_member(r->doc, field), ORIGINAL,
+                            : d9di_hf_f64(r, d9di_hf_member(r->doc, field), ORIGINAL_KEY,
                                           (double)positions, &s->original);
 }
 
@@ -156,7 +156,7 @@ static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
 }
 
 /* rope_scaling of the one generation, or rope_parameters of the other; not both different. */
-static d9d_status read_scalings(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s)
+static d9d_status read_scalings(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s)
 {
     static const char *const fields[] = {"rope_scaling", "rope_parameters"};
 
@@ -176,7 +176,8 @@ static d9d_status read_scalings(const d9di_hf *r, int64_t positions, d9d_rope_sc
     return D9D_OK;
 }
 
-d9d_status d9di_hf_rope(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s, double *base)
+d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s,
+                        double *base)
 {
     const json_t *params = d9di_hf_member(r->doc, "rope_parameters");
     bool old = d9di_hf_member(r->doc, "rope_theta") != NULL,
@@ -197,11 +198,11 @@ d9d_status d9di_hf_rope(const d9di_hf *r, int64_t positions, d9d_rope_scaling *s
 /* --- a key of a family's dimensions ------------------------------------------------------------
  */
 
-/* Of an object that d9di_hf_rope_made() has made; null is none. */
+/* Of an object that d9di_hf_rope_to_json() has made; null is none. */
 static d9d_status scaling_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
     json_t *doc = json_pack("{s:O}", "rope_scaling", v);
-    const d9di_hf r = {doc, path, false};
+    const d9di_hf_reader r = {doc, path, false};
     d9d_rope_scaling s = {0};
     d9d_status st;
 

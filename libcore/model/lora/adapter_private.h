@@ -7,7 +7,7 @@
 
 /* The adapter of one matrix, or of a stack of E of them, as peft has each: A [E, r, in],
  * B [E, out, r]. */
-typedef struct d9di_factors {
+typedef struct d9di_adapters_factors {
     const char *name; /* of the matrix in the suite's layout, without ".weight" */
     bool stack;       /* which has it [E, in, out] */
     int64_t experts, in, out, r;
@@ -15,41 +15,44 @@ typedef struct d9di_factors {
     double dropout;
     d9d_dtype dtype;
     float *a, *b;
-} d9di_factors;
+} d9di_adapters_factors;
 
 /* A task's head, which is trained whole: [rows, columns]. */
-typedef struct d9di_whole {
+typedef struct d9di_adapters_head {
     const char *name; /* as above */
     int64_t rows, columns;
     d9d_dtype dtype;
     float *v;
-} d9di_whole;
+} d9di_adapters_head;
 
 struct d9d_adapters {
-    D9D_VEC(d9di_factors) list;
-    D9D_VEC(d9di_whole) wholes;
+    D9D_VEC(d9di_adapters_factors) list;
+    D9D_VEC(d9di_adapters_head) heads;
     d9d_arena arena; /* names and numbers */
 };
 
 d9d_status d9di_adapters_create(d9d_adapters **out);
 /* One more, with zeroed numbers; the name is copied. */
-d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_factors *like, d9di_factors **out);
+d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
+                             d9di_adapters_factors **out);
 
 /* Likewise. */
-d9d_status d9di_adapters_add_whole(d9d_adapters *ad, const d9di_whole *like, d9di_whole **out);
+d9d_status d9di_adapters_add_head(d9d_adapters *ad, const d9di_adapters_head *like,
+                                  d9di_adapters_head **out);
 /* Is it one that has modules of its own in files of adapters? */
-bool d9di_is_head(const d9d_model_matrix *m);
+bool d9di_adapters_is_head(const d9d_model_matrix *m);
 
 /* Tensor i of a source, n numbers, as float32. */
-d9d_status d9di_read_floats(const d9d_source *src, size_t i, int64_t n, float *out);
+d9d_status d9di_adapters_read_f32(const d9d_tensor_source *src, size_t i, int64_t n, float *out);
 
 /* The adapter of a matrix, the matrix of an adapter; NULL: none. */
-const d9di_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m);
-const d9d_model_matrix *d9di_adapters_matrix(const d9d_model_matrices *of, const d9di_factors *f);
-const d9d_model_matrix *d9di_matrix_called(const d9d_model_matrices *of, const char *name);
+const d9di_adapters_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m);
+const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
+                                                const d9di_adapters_factors *f);
+const d9d_model_matrix *d9di_adapters_find_matrix(const d9d_model_matrices *of, const char *name);
 
 /* Is it the name of a factor? */
-bool d9di_is_factor(const char *name);
+bool d9di_adapters_is_factor(const char *name);
 
 /* --- files -------------------------------------------------------------------------------- */
 
@@ -57,9 +60,9 @@ bool d9di_is_factor(const char *name);
 #define D9DI_ADAPTER_TENSORS "adapter_model.safetensors"
 #define D9DI_ADAPTER_PREFIX  "base_model.model."
 
-enum { D9DI_MODULE = 320 }; /* bytes of a module's name */
+enum { D9DI_HF_MODULE_MAX = 320 }; /* bytes of a module's name */
 
 /* "model.layers.0.mlp.experts.3.up_proj": the HuggingFace module of a matrix, of expert e. */
-void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_MODULE]);
+void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_HF_MODULE_MAX]);
 
 #endif /* D9DI_MODEL_LORA_ADAPTER_PRIVATE_H */

@@ -22,23 +22,23 @@
 
 enum { CONFIG_BYTES = 16 << 20, MATCH_LIMIT = 100000 };
 
-typedef struct reading {
-    const d9d_model_matrices *of;
+typedef struct adapter_reader {
+    const d9d_model_matrices *matrices;
     const char *config_path;
     d9d_adapters *ad;
     json_t *doc;
     double alpha; /* of modules that no pattern names */
     bool by_root; /* the scale is alpha / sqrt(r) */
-    d9d_st_file *file;
+    d9d_safetensors_file *file;
     bool *taken; /* of its tensors */
     size_t used;
-} reading;
+} adapter_reader;
 
 /* --- adapter_config.json ------------------------------------------------------------------------
  */
 
 /* What must be false, null, empty or absent, for it changes weights in another way. */
-static d9d_status refuse(const reading *r, const char *key)
+static d9d_status require_unset(const adapter_reader *r, const char *key)
 {
     const json_t *v = json_object_get(r->doc, key);
 
@@ -51,7 +51,7 @@ static d9d_status refuse(const reading *r, const char *key)
 
 /* Some ways to begin take what the factors are from the matrix, so that they belong to what is left
  * of it.  peft says so until it has converted them; the other words leave the matrix as it was. */
-static d9d_status start_check(const reading *r)
+static d9d_status init_check(const adapter_reader *r)
 {
     static const char *const taking[] = {"pissa", "olora", "corda", "loftq", "lora_ga", NULL};
     const char *start = json_string_value(json_object_get(r->doc, "init_lora_weights"));
@@ -66,7 +66,7 @@ static d9d_status start_check(const reading *r)
     return D9D_OK;
 }
 
-static d9d_status config_check(reading *r)
+static d9d_status config_check(adapter_reader *r)
 {
     static const char *const others[] = {"use_dora",
                                          "use_qalora",
@@ -89,19 +89,19 @@ static d9d_status config_check(reading *r)
         return D9D_FAIL(D9D_ENOTSUP, "%s: peft_type is \"%s\"; \"LORA\" is read", r->config_path,
                         type);
     for (size_t i = 0; others[i] != NULL; i++)
-        D9D_TRY(refuse(r, others[i]));
+        D9D_TRY(require_unset(r, others[i]));
     if (json_is_string(bias) && strcmp(json_string_value(bias), "none") != 0)
         return D9D_FAIL(D9D_ENOTSUP, "%s: bias is \"%s\"; only \"none\" is read", r->config_path,
                         json_string_value(bias));
-    D9D_TRY(start_check(r));
+    D9D_TRY(init_check(r));
     D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "lora_alpha", &r->alpha));
     r->by_root = json_is_true(json_object_get(r->doc, "use_rslora"));
     return D9D_OK;
 }
 
 /* Does peft's pattern match a name, of which `before` may stand before it? */
-static d9d_status matches(const reading *r, const char *field, const char *before,
-                          const char *pattern, const char *module, bool *out)
+static d9d_status pattern_matches(const adapter_reader *r, const char *field, const char *before,
+                                  const char *pattern, const char *module, bool *out)
 {
     pcre2_match_context *limits = pcre2_match_context_create(NULL);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
@@ -130,7 +130,8 @@ static d9d_status matches(const reading *r, const char *field, const char *befor
 }
 
 /* The number of the first pattern of a field that the module matches; else it stays. */
-static d9d_status by_pattern(const reading *r, const char *field, const char *module, double *value)
+static d9d_status pattern_value(const adapter_reader *r, const char *field, const char *module,
+                                double *value)
 {
     const char *pattern;
     json_t *v;
@@ -139,7 +140,7 @@ static d9d_status by_pattern(const reading *r, const char *field, const char *mo
     {
         bool match = false;
 
-        D9D_TRY(matches(r, field, "(.*\\.)?", pattern, module, &match));
+        D9D_TRY(pattern_matches(r, field, "(.*\\.)?", pattern, module, &match));
         if (!match)
             continue;
         if (!json_is_number(v))
@@ -153,132 +154,134 @@ static d9d_status by_pattern(const reading *r, const char *field, const char *mo
 
 /* alpha such that alpha / r is the scale of the module's adapter of rank `rank`, which must be what
  * the configuration says. */
-static d9d_status alpha_of(const reading *r, const char *module, int64_t rank, double *out)
+static d9d_status alpha_of(const adapter_reader *r, const char *module, int64_t rank, double *out)
 {
     double alpha = r->alpha, said = (double)rank;
 
     if (json_object_get(r->doc, "r") != NULL)
         D9D_TRY(d9d_json_get_f64(r->doc, r->config_path, "r", &said));
-    D9D_TRY(by_pattern(r, "rank_pattern", module, &said));
+    D9D_TRY(pattern_value(r, "rank_pattern", module, &said));
     if (said != (double)rank)
         return D9D_FAIL(D9D_EMISMATCH, "%s: the adapter of %s has rank %lld, and %s says %g",
-                        d9d_st_path(r->file), module, (long long)rank, r->config_path, said);
-    D9D_TRY(by_pattern(r, "alpha_pattern", module, &alpha));
+                        d9d_safetensors_path(r->file), module, (long long)rank, r->config_path,
+                        said);
+    D9D_TRY(pattern_value(r, "alpha_pattern", module, &alpha));
     *out = r->by_root ? alpha * sqrt((double)rank) : alpha;
     return D9D_OK;
 }
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
-static const d9d_st_tensor *find(const reading *r, const char *module, char which)
+static const d9d_safetensors_tensor *factor_find(const adapter_reader *r, const char *module,
+                                                 char which)
 {
-    char name[2 * D9DI_MODULE];
+    char name[2 * D9DI_HF_MODULE_MAX];
 
     (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.lora_%c.weight", module, which);
-    return d9d_st_find(r->file, name);
+    return d9d_safetensors_find(r->file, name);
 }
 
-static const d9d_st_tensor *file_at(void *self, size_t i)
+static const d9d_safetensors_tensor *file_at(void *self, size_t i)
 {
-    return d9d_st_at(self, i);
+    return d9d_safetensors_at(self, i);
 }
 
 static d9d_status file_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    return d9d_st_read(self, d9d_st_at(self, i), at, dst, n);
+    return d9d_safetensors_read(self, d9d_safetensors_at(self, i), at, dst, n);
 }
 
 /* All of a tensor, which is taken by that. */
-static d9d_status floats(reading *r, const d9d_st_tensor *t, float *out)
+static d9d_status tensor_read_f32(adapter_reader *r, const d9d_safetensors_tensor *t, float *out)
 {
-    const d9d_source src = {
-        .self = r->file, .n = d9d_st_count(r->file), .at = file_at, .read = file_read};
+    const d9d_tensor_source src = {
+        .self = r->file, .n = d9d_safetensors_count(r->file), .at = file_at, .read = file_read};
     size_t i = 0;
 
-    while (d9d_st_at(r->file, i) != t)
+    while (d9d_safetensors_at(r->file, i) != t)
         i++;
     r->used += !r->taken[i];
     r->taken[i] = true;
-    return d9di_read_floats(&src, i, t->shape[0] * t->shape[1], out);
+    return d9di_adapters_read_f32(&src, i, t->shape[0] * t->shape[1], out);
 }
 
 /* Both factors of a module: [r, in] and [out, r], r a multiple of `experts`.  `a` NULL: neither. */
-typedef struct pair {
-    const d9d_st_tensor *a, *b;
-} pair;
+typedef struct factor_pair {
+    const d9d_safetensors_tensor *a, *b;
+} factor_pair;
 
-static d9d_status pair_find(const reading *r, const char *module, pair *out)
+static d9d_status factor_pair_find(const adapter_reader *r, const char *module, factor_pair *out)
 {
-    const pair p = {find(r, module, 'A'), find(r, module, 'B')};
-    const d9d_st_tensor *one = p.a != NULL ? p.a : p.b;
+    const factor_pair p = {factor_find(r, module, 'A'), factor_find(r, module, 'B')};
+    const d9d_safetensors_tensor *one = p.a != NULL ? p.a : p.b;
 
     *out = p;
     if (one == NULL)
         return D9D_OK;
     if (p.a == NULL || p.b == NULL)
-        return D9D_FAIL(D9D_EMISMATCH, "%s: has one factor of %s alone", d9d_st_path(r->file),
-                        module);
+        return D9D_FAIL(D9D_EMISMATCH, "%s: has one factor of %s alone",
+                        d9d_safetensors_path(r->file), module);
     if (p.a->ndim != 2 || p.b->ndim != 2 || p.a->shape[0] != p.b->shape[1] || p.a->shape[0] < 1 ||
         p.a->dtype != p.b->dtype)
         return D9D_FAIL(D9D_EMISMATCH, "%s: the factors of %s do not fit each other",
-                        d9d_st_path(r->file), module);
+                        d9d_safetensors_path(r->file), module);
     return D9D_OK;
 }
 
-static d9d_status check_shape(const reading *r, const pair *p, const char *module, int64_t in,
-                              int64_t out)
+static d9d_status pair_check_shape(const adapter_reader *r, const factor_pair *p,
+                                   const char *module, int64_t in, int64_t out)
 {
     if (p->a->shape[1] == in && p->b->shape[0] == out)
         return D9D_OK;
     return D9D_FAIL(D9D_EMISMATCH,
                     "%s: the factors of %s are for a matrix [%lld, %lld], the model's is [%lld, "
                     "%lld]",
-                    d9d_st_path(r->file), module, (long long)p->b->shape[0],
+                    d9d_safetensors_path(r->file), module, (long long)p->b->shape[0],
                     (long long)p->a->shape[1], (long long)out, (long long)in);
 }
 
 /* Room for the adapter of a matrix. */
-static d9d_status add(reading *r, const d9d_model_matrix *m, const pair *p, int64_t rank,
-                      double alpha, d9di_factors **out)
+static d9d_status factors_add(adapter_reader *r, const d9d_model_matrix *m, const factor_pair *p,
+                              int64_t rank, double alpha, d9di_adapters_factors **out)
 {
-    const d9di_factors f = {.name = m->name,
-                            .stack = m->experts > 0,
-                            .experts = m->experts > 0 ? m->experts : 1,
-                            .in = m->in,
-                            .out = m->out,
-                            .r = rank,
-                            .alpha = alpha,
-                            .dtype = p->a->dtype};
+    const d9di_adapters_factors f = {.name = m->name,
+                                     .stack = m->experts > 0,
+                                     .experts = m->experts > 0 ? m->experts : 1,
+                                     .in = m->in,
+                                     .out = m->out,
+                                     .r = rank,
+                                     .alpha = alpha,
+                                     .dtype = p->a->dtype};
 
     return d9di_adapters_add(r->ad, &f, out);
 }
 
 /* One module, or those of all experts. */
-static d9d_status read_modules(reading *r, const d9d_model_matrix *m)
+static d9d_status modules_read(adapter_reader *r, const d9d_model_matrix *m)
 {
-    d9di_factors *f = NULL;
+    d9di_adapters_factors *f = NULL;
 
     for (int64_t e = 0; e < (m->experts > 0 ? m->experts : 1); e++) {
-        char module[D9DI_MODULE];
+        char module[D9DI_HF_MODULE_MAX];
         double alpha;
-        pair p;
+        factor_pair p;
 
         d9di_hf_module(m, e, module);
-        D9D_TRY(pair_find(r, module, &p));
+        D9D_TRY(factor_pair_find(r, module, &p));
         if (p.a == NULL && e == 0)
             return D9D_OK;
         if (p.a == NULL)
             return D9D_FAIL(D9D_EMISMATCH, "%s: has no adapter of %s, but of an expert beside it",
-                            d9d_st_path(r->file), module);
-        D9D_TRY(check_shape(r, &p, module, m->in, m->out));
+                            d9d_safetensors_path(r->file), module);
+        D9D_TRY(pair_check_shape(r, &p, module, m->in, m->out));
         D9D_TRY(alpha_of(r, module, p.a->shape[0], &alpha));
         if (f == NULL)
-            D9D_TRY(add(r, m, &p, p.a->shape[0], alpha, &f));
+            D9D_TRY(factors_add(r, m, &p, p.a->shape[0], alpha, &f));
         if (f->r != p.a->shape[0] || f->alpha != alpha || f->dtype != p.a->dtype)
             return D9D_FAIL(D9D_ENOTSUP, "%s: experts beside %s have another rank, alpha or type",
-                            d9d_st_path(r->file), module);
-        D9D_TRY(floats(r, p.a, f->a + e * f->r * f->in));
-        D9D_TRY(floats(r, p.b, f->b + e * f->out * f->r));
+                            d9d_safetensors_path(r->file), module);
+        D9D_TRY(tensor_read_f32(r, p.a, f->a + e * f->r * f->in));
+        D9D_TRY(tensor_read_f32(r, p.b, f->b + e * f->out * f->r));
     }
     return D9D_OK;
 }
@@ -287,7 +290,7 @@ static d9d_status read_modules(reading *r, const d9d_model_matrix *m)
  */
 
 /* Rows [first, first + f->out) of what peft has as B. */
-static void spread(d9di_factors *f, const float *a, const float *b, int64_t first)
+static void fused_unpack(d9di_adapters_factors *f, const float *a, const float *b, int64_t first)
 {
     const int64_t E = f->experts, R = f->r;
 
@@ -298,44 +301,46 @@ static void spread(d9di_factors *f, const float *a, const float *b, int64_t firs
                 f->b[(e * f->out + i) * R + k] = b[(first + i) * R * E + k * E + e];
 }
 
-static d9d_status read_fused(reading *r, const d9d_model_matrix *m, const pair *p, double alpha)
+static d9d_status fused_read(adapter_reader *r, const d9d_model_matrix *m, const factor_pair *p,
+                             double alpha)
 {
     float *a = malloc((size_t)(p->a->shape[0] * p->a->shape[1]) * sizeof(*a) + 1);
     float *b = malloc((size_t)(p->b->shape[0] * p->b->shape[1]) * sizeof(*b) + 1);
-    d9di_factors *f = NULL;
-    d9d_status st = add(r, m, p, p->a->shape[0] / m->experts, alpha, &f);
+    d9di_adapters_factors *f = NULL;
+    d9d_status st = factors_add(r, m, p, p->a->shape[0] / m->experts, alpha, &f);
 
     if (st == D9D_OK && (a == NULL || b == NULL))
-        st = D9D_FAIL(D9D_ENOMEM, "%s: the factors of fused experts", d9d_st_path(r->file));
+        st =
+            D9D_FAIL(D9D_ENOMEM, "%s: the factors of fused experts", d9d_safetensors_path(r->file));
     if (st == D9D_OK)
-        st = floats(r, p->a, a);
+        st = tensor_read_f32(r, p->a, a);
     if (st == D9D_OK)
-        st = floats(r, p->b, b);
+        st = tensor_read_f32(r, p->b, b);
     if (st == D9D_OK)
-        spread(f, a, b, m->fused_row);
+        fused_unpack(f, a, b, m->fused_row);
     free(a);
     free(b);
     return st;
 }
 
 /* Which tensor an adapter of "experts" is for shows in its shape: peft nests them. */
-static d9d_status visit_fused(reading *r, const d9d_model_matrix *m)
+static d9d_status fused_visit(adapter_reader *r, const d9d_model_matrix *m)
 {
     static const char *const nested[] = {"", ".base_layer"};
-    char experts[D9DI_MODULE];
+    char experts[D9DI_HF_MODULE_MAX];
 
     for (int i = 0; i < 2; i++) {
         double alpha;
-        pair p;
+        factor_pair p;
 
         (void)snprintf(experts, sizeof(experts), "%.*s%s", (int)(strrchr(m->fused, '.') - m->fused),
                        m->fused, nested[i]);
-        D9D_TRY(pair_find(r, experts, &p));
+        D9D_TRY(factor_pair_find(r, experts, &p));
         if (p.a == NULL || p.a->shape[1] != m->in || p.b->shape[0] != m->fused_rows ||
             p.a->shape[0] % m->experts != 0)
             continue;
         D9D_TRY(alpha_of(r, m->fused, p.a->shape[0] / m->experts, &alpha));
-        return read_fused(r, m, &p, alpha);
+        return fused_read(r, m, &p, alpha);
     }
     return D9D_OK;
 }
@@ -344,23 +349,24 @@ static d9d_status visit_fused(reading *r, const d9d_model_matrix *m)
  */
 
 /* A head that peft saved whole, under its name alone. */
-static d9d_status read_head(reading *r, const d9d_model_matrix *m)
+static d9d_status head_read(adapter_reader *r, const d9d_model_matrix *m)
 {
-    char name[2 * D9DI_MODULE];
-    const d9d_st_tensor *t;
-    d9di_whole *w;
+    char name[2 * D9DI_HF_MODULE_MAX];
+    const d9d_safetensors_tensor *t;
+    d9di_adapters_head *w;
 
     (void)snprintf(name, sizeof(name), D9DI_ADAPTER_PREFIX "%s.weight", m->hf);
-    t = d9d_st_find(r->file, name);
+    t = d9d_safetensors_find(r->file, name);
     if (t == NULL)
         return D9D_OK;
     if (t->ndim != 2 || t->shape[0] != m->out || t->shape[1] != m->in)
         return D9D_FAIL(D9D_EMISMATCH, "%s: %s is not the model's [%lld, %lld]",
-                        d9d_st_path(r->file), name, (long long)m->out, (long long)m->in);
-    D9D_TRY(d9di_adapters_add_whole(
-        r->ad, &(d9di_whole){.name = m->name, .rows = m->out, .columns = m->in, .dtype = t->dtype},
+                        d9d_safetensors_path(r->file), name, (long long)m->out, (long long)m->in);
+    D9D_TRY(d9di_adapters_add_head(
+        r->ad,
+        &(d9di_adapters_head){.name = m->name, .rows = m->out, .columns = m->in, .dtype = t->dtype},
         &w));
-    return floats(r, t, w->v);
+    return tensor_read_f32(r, t, w->v);
 }
 
 /* --- what is not there ------------------------------------------------------------------------
@@ -368,20 +374,21 @@ static d9d_status read_head(reading *r, const d9d_model_matrix *m)
 
 /* Does peft's configuration say that there is an adapter of it?  Where it says more than names, no.
  */
-static bool is_target(const reading *r, const char *module)
+static bool is_target(const adapter_reader *r, const char *module)
 {
     const json_t *targets = json_object_get(r->doc, "target_modules"), *v;
     const size_t n = strlen(module);
     bool match = false;
     size_t i;
 
-    if (refuse(r, "layers_to_transform") != D9D_OK || refuse(r, "exclude_modules") != D9D_OK)
+    if (require_unset(r, "layers_to_transform") != D9D_OK ||
+        require_unset(r, "exclude_modules") != D9D_OK)
         return false;
     if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0)
         return strcmp(module, "lm_head") != 0;
     if (json_is_string(targets))
-        return matches(r, "target_modules", "", json_string_value(targets), module, &match) ==
-                   D9D_OK &&
+        return pattern_matches(r, "target_modules", "", json_string_value(targets), module,
+                               &match) == D9D_OK &&
                match;
     json_array_foreach(targets, i, v)
     {
@@ -395,15 +402,15 @@ static bool is_target(const reading *r, const char *module)
 }
 
 /* peft goes on as if these were zero, with a warning; so do we. */
-static void tell_missing(const reading *r, const d9d_log *log)
+static void warn_missing(const adapter_reader *r, const d9d_log *log)
 {
     const char *first = NULL;
     size_t n = 0;
 
-    for (size_t i = 0; i < r->of->n; i++) {
-        const d9d_model_matrix *m = &r->of->items[i];
+    for (size_t i = 0; i < r->matrices->n; i++) {
+        const d9d_model_matrix *m = &r->matrices->items[i];
 
-        if (m->experts > 0 || d9di_is_head(m) || d9di_adapters_find(r->ad, m) != NULL ||
+        if (m->experts > 0 || d9di_adapters_is_head(m) || d9di_adapters_find(r->ad, m) != NULL ||
             !is_target(r, m->hf))
             continue;
         first = n++ == 0 ? m->hf : first;
@@ -412,12 +419,12 @@ static void tell_missing(const reading *r, const d9d_log *log)
         d9d_log_warn(
             log,
             "%s: has no adapter of %s, which target_modules of %s names; it adds nothing there",
-            d9d_st_path(r->file), first, r->config_path);
+            d9d_safetensors_path(r->file), first, r->config_path);
     else if (n > 1)
         d9d_log_warn(log,
                      "%s: has no adapters of %s and %zu more modules that target_modules of %s "
                      "names; they add nothing there",
-                     d9d_st_path(r->file), first, n - 1, r->config_path);
+                     d9d_safetensors_path(r->file), first, n - 1, r->config_path);
 }
 
 /* Whether a part of the path is called so, also as a cache of the Hub calls a model. */
@@ -436,7 +443,7 @@ static bool path_has(const char *path, const char *name, size_t n)
 }
 
 /* Factors say nothing of the weights that they were learned over but a name of them. */
-static void tell_base(const reading *r, const char *base, const d9d_log *log)
+static void warn_other_base(const adapter_reader *r, const char *base, const d9d_log *log)
 {
     const char *name = json_string_value(json_object_get(r->doc, "base_model_name_or_path"));
     size_t n = name != NULL ? strlen(name) : 0, from;
@@ -459,30 +466,32 @@ static void tell_base(const reading *r, const char *base, const d9d_log *log)
 /* --- all ---------------------------------------------------------------------------------------
  */
 
-static d9d_status visit(reading *r, const d9d_model_matrix *m)
+static d9d_status matrix_visit(adapter_reader *r, const d9d_model_matrix *m)
 {
     const size_t before = r->ad->list.len;
 
-    D9D_TRY(read_modules(r, m));
-    if (d9di_is_head(m) && r->ad->list.len == before)
-        D9D_TRY(read_head(r, m));
-    return m->fused != NULL && r->ad->list.len == before ? visit_fused(r, m) : D9D_OK;
+    D9D_TRY(modules_read(r, m));
+    if (d9di_adapters_is_head(m) && r->ad->list.len == before)
+        D9D_TRY(head_read(r, m));
+    return m->fused != NULL && r->ad->list.len == before ? fused_visit(r, m) : D9D_OK;
 }
 
-static d9d_status check_taken(const reading *r)
+static d9d_status tensors_check_used(const adapter_reader *r)
 {
-    const size_t n = d9d_st_count(r->file);
+    const size_t n = d9d_safetensors_count(r->file);
 
     for (size_t i = 0; i < n; i++)
         if (!r->taken[i])
             return D9D_FAIL(D9D_EMISMATCH,
                             "%s: of %zu tensors %zu are factors of matrices of this model; %s is "
                             "not",
-                            d9d_st_path(r->file), n, r->used, d9d_st_at(r->file, i)->name);
-    return n > 0 ? D9D_OK : D9D_FAIL(D9D_EMISMATCH, "%s: has no tensors", d9d_st_path(r->file));
+                            d9d_safetensors_path(r->file), n, r->used,
+                            d9d_safetensors_at(r->file, i)->name);
+    return n > 0 ? D9D_OK
+                 : D9D_FAIL(D9D_EMISMATCH, "%s: has no tensors", d9d_safetensors_path(r->file));
 }
 
-static d9d_status read_into(reading *r, const char *dir, d9d_arena *a)
+static d9d_status adapter_read(adapter_reader *r, const char *dir, d9d_arena *a)
 {
     const char *tensors = d9d_fs_join(a, dir, D9DI_ADAPTER_TENSORS);
 
@@ -491,33 +500,33 @@ static d9d_status read_into(reading *r, const char *dir, d9d_arena *a)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
     D9D_TRY(d9d_json_read(r->config_path, CONFIG_BYTES, &r->doc));
     D9D_TRY(config_check(r));
-    D9D_TRY(d9d_st_open(tensors, &r->file));
+    D9D_TRY(d9d_safetensors_open(tensors, &r->file));
     D9D_TRY(d9di_adapters_create(&r->ad));
-    r->taken = d9d_arena_alloc(a, d9d_st_count(r->file) + 1);
+    r->taken = d9d_arena_alloc(a, d9d_safetensors_count(r->file) + 1);
     if (r->taken == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %zu tensors", tensors, d9d_st_count(r->file));
-    for (size_t i = 0; i < r->of->n; i++)
-        D9D_TRY(visit(r, &r->of->items[i]));
-    if (r->ad->wholes.len == 0)
-        D9D_TRY(refuse(r, "modules_to_save"));
-    return check_taken(r);
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu tensors", tensors, d9d_safetensors_count(r->file));
+    for (size_t i = 0; i < r->matrices->n; i++)
+        D9D_TRY(matrix_visit(r, &r->matrices->items[i]));
+    if (r->ad->heads.len == 0)
+        D9D_TRY(require_unset(r, "modules_to_save"));
+    return tensors_check_used(r);
 }
 
 d9d_status d9d_adapters_read(const char *dir, const d9d_model_matrices *of, const char *base,
                              const d9d_log *log, d9d_adapters **out)
 {
-    reading r = {.of = of};
+    adapter_reader r = {.matrices = of};
     d9d_arena a = {0};
-    const d9d_status st = read_into(&r, dir, &a);
+    const d9d_status st = adapter_read(&r, dir, &a);
 
     if (st == D9D_OK) {
-        tell_missing(&r, log);
-        tell_base(&r, base, log);
+        warn_missing(&r, log);
+        warn_other_base(&r, base, log);
         *out = r.ad;
     } else {
         d9d_adapters_free(r.ad);
     }
-    d9d_st_close(r.file);
+    d9d_safetensors_close(r.file);
     json_decref(r.doc);
     d9d_arena_release(&a);
     return st;

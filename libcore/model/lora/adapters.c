@@ -24,7 +24,7 @@ void d9d_adapters_free(d9d_adapters *ad)
     if (ad == NULL)
         return;
     D9D_VEC_RELEASE(&ad->list);
-    D9D_VEC_RELEASE(&ad->wholes);
+    D9D_VEC_RELEASE(&ad->heads);
     d9d_arena_release(&ad->arena);
     free(ad);
 }
@@ -33,15 +33,17 @@ static float *numbers(d9d_arena *a, int64_t experts, int64_t rows, int64_t colum
 {
     uint64_t n;
 
-    if (!d9d_mul_u64((uint64_t)experts, (uint64_t)rows, &n) ||
-        !d9d_mul_u64(n, (uint64_t)columns, &n) || !d9d_mul_u64(n, sizeof(float), &n))
+    if (!d9d_checked_mul_u64((uint64_t)experts, (uint64_t)rows, &n) ||
+        !d9d_checked_mul_u64(n, (uint64_t)columns, &n) ||
+        !d9d_checked_mul_u64(n, sizeof(float), &n))
         return NULL;
     return d9d_arena_alloc(a, n);
 }
 
-d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_factors *like, d9di_factors **out)
+d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
+                             d9di_adapters_factors **out)
 {
-    d9di_factors f = *like;
+    d9di_adapters_factors f = *like;
 
     f.name = d9d_arena_strdup(&ad->arena, like->name);
     f.a = numbers(&ad->arena, f.experts, f.r, f.in);
@@ -54,26 +56,27 @@ d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_factors *like, d9di_fa
     return D9D_OK;
 }
 
-d9d_status d9di_adapters_add_whole(d9d_adapters *ad, const d9di_whole *like, d9di_whole **out)
+d9d_status d9di_adapters_add_head(d9d_adapters *ad, const d9di_adapters_head *like,
+                                  d9di_adapters_head **out)
 {
-    d9di_whole w = *like;
+    d9di_adapters_head w = *like;
 
     w.name = d9d_arena_strdup(&ad->arena, like->name);
     w.v = numbers(&ad->arena, 1, w.rows, w.columns);
     if (w.name == NULL || w.v == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for [%lld, %lld]", like->name, (long long)w.rows,
                         (long long)w.columns);
-    D9D_TRY(D9D_VEC_PUSH(&ad->wholes, w));
-    *out = &ad->wholes.data[ad->wholes.len - 1];
+    D9D_TRY(D9D_VEC_PUSH(&ad->heads, w));
+    *out = &ad->heads.data[ad->heads.len - 1];
     return D9D_OK;
 }
 
-bool d9di_is_head(const d9d_model_matrix *m)
+bool d9di_adapters_is_head(const d9d_model_matrix *m)
 {
     return strcmp(m->name, D9D_HEAD_SCORE) == 0;
 }
 
-const d9di_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m)
+const d9di_adapters_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m)
 {
     for (size_t i = 0; i < ad->list.len; i++)
         if (strcmp(ad->list.data[i].name, m->name) == 0)
@@ -81,7 +84,7 @@ const d9di_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_m
     return NULL;
 }
 
-const d9d_model_matrix *d9di_matrix_called(const d9d_model_matrices *of, const char *name)
+const d9d_model_matrix *d9di_adapters_find_matrix(const d9d_model_matrices *of, const char *name)
 {
     for (size_t i = 0; i < of->n; i++)
         if (strcmp(of->items[i].name, name) == 0)
@@ -89,30 +92,32 @@ const d9d_model_matrix *d9di_matrix_called(const d9d_model_matrices *of, const c
     return NULL;
 }
 
-const d9d_model_matrix *d9di_adapters_matrix(const d9d_model_matrices *of, const d9di_factors *f)
+const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
+                                                const d9di_adapters_factors *f)
 {
-    return d9di_matrix_called(of, f->name);
+    return d9di_adapters_find_matrix(of, f->name);
 }
 
-void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_MODULE])
+void d9di_hf_module(const d9d_model_matrix *m, int64_t e, char out[D9DI_HF_MODULE_MAX])
 {
     const char *at = strstr(m->hf, "{e}");
 
     if (at == NULL)
-        (void)snprintf(out, D9DI_MODULE, "%s", m->hf);
+        (void)snprintf(out, D9DI_HF_MODULE_MAX, "%s", m->hf);
     else
-        (void)snprintf(out, D9DI_MODULE, "%.*s%lld%s", (int)(at - m->hf), m->hf, (long long)e,
-                       at + 3);
+        (void)snprintf(out, D9DI_HF_MODULE_MAX, "%.*s%lld%s", (int)(at - m->hf), m->hf,
+                       (long long)e, at + 3);
 }
 
-bool d9di_is_factor(const char *name)
+bool d9di_adapters_is_factor(const char *name)
 {
     return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
 }
 
 /* --- numbers ------------------------------------------------------------------------------ */
 
-static d9d_status widen(const d9d_st_tensor *t, const void *from, float *to, int64_t n)
+static d9d_status values_to_f32(const d9d_safetensors_tensor *t, const void *from, float *to,
+                                int64_t n)
 {
     if (t->dtype == D9D_F32)
         memcpy(to, from, (size_t)n * sizeof(float));
@@ -121,13 +126,13 @@ static d9d_status widen(const d9d_st_tensor *t, const void *from, float *to, int
             to[i] = d9d_bf16_to_f32(((const uint16_t *)from)[i]);
     else
         return D9D_FAIL(D9D_ENOTSUP, "tensor %s is %s; adapters are float32 or bfloat16", t->name,
-                        d9d_dtype_word(t->dtype));
+                        d9d_dtype_name(t->dtype));
     return D9D_OK;
 }
 
-d9d_status d9di_read_floats(const d9d_source *src, size_t i, int64_t n, float *out)
+d9d_status d9di_adapters_read_f32(const d9d_tensor_source *src, size_t i, int64_t n, float *out)
 {
-    const d9d_st_tensor *t = src->at(src->self, i);
+    const d9d_safetensors_tensor *t = src->at(src->self, i);
     const uint64_t bytes = (uint64_t)n * d9d_dtype_size(t->dtype);
     void *raw = malloc(bytes + 1);
     d9d_status st;
@@ -136,7 +141,7 @@ d9d_status d9di_read_floats(const d9d_source *src, size_t i, int64_t n, float *o
         return D9D_FAIL(D9D_ENOMEM, "tensor %s: %llu bytes", t->name, (unsigned long long)bytes);
     st = src->read(src->self, i, 0, raw, bytes);
     if (st == D9D_OK)
-        st = widen(t, raw, out, n);
+        st = values_to_f32(t, raw, out, n);
     free(raw);
     return st;
 }
@@ -152,7 +157,7 @@ static void transpose(const float *from, float *to, int64_t experts, int64_t row
 
 /* --- from a model --------------------------------------------------------------------------- */
 
-static d9d_status find(const d9d_source *src, const char *name, size_t *out)
+static d9d_status source_find(const d9d_tensor_source *src, const char *name, size_t *out)
 {
     for (size_t i = 0; i < src->n; i++)
         if (strcmp(src->at(src->self, i)->name, name) == 0) {
@@ -163,19 +168,19 @@ static d9d_status find(const d9d_source *src, const char *name, size_t *out)
 }
 
 /* A factor, of a stack [E, rows, columns], for `to` [E, columns, rows]. */
-static d9d_status take_factor(const d9d_param *p, const d9d_source *src, float *to)
+static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, float *to)
 {
-    const int64_t n = d9d_shape_numel(&p->whole), *d = p->whole.dim;
-    const bool stack = p->whole.ndim == 3;
+    const int64_t n = d9d_shape_numel(&p->global_shape), *d = p->global_shape.dim;
+    const bool stack = p->global_shape.ndim == 3;
     float *room = stack ? malloc((size_t)n * sizeof(float) + 1) : to;
     size_t i = 0;
     d9d_status st;
 
     if (room == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %lld numbers", p->name, (long long)n);
-    st = find(src, p->name, &i);
+    st = source_find(src, p->name, &i);
     if (st == D9D_OK)
-        st = d9di_read_floats(src, i, n, room);
+        st = d9di_adapters_read_f32(src, i, n, room);
     if (st == D9D_OK && stack)
         transpose(room, to, d[0], d[1], d[2]);
     if (stack)
@@ -184,12 +189,12 @@ static d9d_status take_factor(const d9d_param *p, const d9d_source *src, float *
 }
 
 /* What is known of an adapter without its numbers. */
-static d9d_status describe(d9d_arena *a, const d9d_param *w, d9di_factors *out)
+static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapters_factors *out)
 {
-    const bool stack = w->whole.ndim == 3;
-    const int64_t *d = w->whole.dim, r = w->adapter->a->whole.dim[stack ? 2 : 0];
+    const bool stack = w->global_shape.ndim == 3;
+    const int64_t *d = w->global_shape.dim, r = w->adapter->a->global_shape.dim[stack ? 2 : 0];
 
-    *out = (d9di_factors){
+    *out = (d9di_adapters_factors){
         .name = d9d_arena_strndup(a, w->name, strlen(w->name) - strlen(weight)),
         .stack = stack,
         .experts = stack ? d[0] : 1,
@@ -203,18 +208,19 @@ static d9d_status describe(d9d_arena *a, const d9d_param *w, d9di_factors *out)
     return out->name != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", w->name);
 }
 
-static d9d_status take_all(const d9d_params *params, const d9d_source *src, d9d_adapters *ad)
+static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source *src,
+                               d9d_adapters *ad)
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i], *w = p->adapts;
-        d9di_factors f, *mine;
+        d9di_adapters_factors f, *mine;
 
         if (w == NULL || p != w->adapter->a) /* each adapter once */
             continue;
-        D9D_TRY(describe(&ad->arena, w, &f));
+        D9D_TRY(factors_describe(&ad->arena, w, &f));
         D9D_TRY(d9di_adapters_add(ad, &f, &mine));
-        D9D_TRY(take_factor(w->adapter->a, src, mine->a));
-        D9D_TRY(take_factor(w->adapter->b, src, mine->b));
+        D9D_TRY(factor_read(w->adapter->a, src, mine->a));
+        D9D_TRY(factor_read(w->adapter->b, src, mine->b));
     }
     return D9D_OK;
 }
@@ -225,36 +231,38 @@ static bool is_trained_head(const d9d_param *p)
     return p->trainable && p->adapts == NULL && strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
 }
 
-static d9d_status take_wholes(const d9d_params *params, const d9d_source *src, d9d_adapters *ad)
+static d9d_status heads_read(const d9d_params *params, const d9d_tensor_source *src,
+                             d9d_adapters *ad)
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
-        d9di_whole *mine;
+        d9di_adapters_head *mine;
         size_t at = 0;
 
         if (!is_trained_head(p))
             continue;
-        D9D_TRY(find(src, p->name, &at));
-        D9D_TRY(d9di_adapters_add_whole(ad,
-                                        &(d9di_whole){.name = D9D_HEAD_SCORE,
-                                                      .rows = p->whole.dim[0],
-                                                      .columns = p->whole.dim[1],
-                                                      .dtype = p->dtype},
-                                        &mine));
-        D9D_TRY(d9di_read_floats(src, at, mine->rows * mine->columns, mine->v));
+        D9D_TRY(source_find(src, p->name, &at));
+        D9D_TRY(d9di_adapters_add_head(ad,
+                                       &(d9di_adapters_head){.name = D9D_HEAD_SCORE,
+                                                             .rows = p->global_shape.dim[0],
+                                                             .columns = p->global_shape.dim[1],
+                                                             .dtype = p->dtype},
+                                       &mine));
+        D9D_TRY(d9di_adapters_read_f32(src, at, mine->rows * mine->columns, mine->v));
     }
     return D9D_OK;
 }
 
-d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src, d9d_adapters **out)
+d9d_status d9d_adapters_from_model(const d9d_params *params, const d9d_tensor_source *src,
+                                   d9d_adapters **out)
 {
     d9d_adapters *ad = NULL;
     d9d_status st;
 
     D9D_TRY(d9di_adapters_create(&ad));
-    st = take_all(params, src, ad);
+    st = factors_read(params, src, ad);
     if (st == D9D_OK)
-        st = take_wholes(params, src, ad);
+        st = heads_read(params, src, ad);
     if (st == D9D_OK)
         *out = ad;
     else
@@ -266,16 +274,16 @@ d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src, d9
  */
 
 /* Factors as a source, called and shaped as a model's. */
-typedef struct memory {
-    d9d_st_tensor *tensors;
-    const float **numbers;
+typedef struct memory_source {
+    d9d_safetensors_tensor *tensors;
+    const float **values;
     size_t n;
     d9d_arena arena;
-} memory;
+} memory_source;
 
-static const d9d_st_tensor *memory_at(void *self, size_t i)
+static const d9d_safetensors_tensor *memory_at(void *self, size_t i)
 {
-    return &((memory *)self)->tensors[i];
+    return &((memory_source *)self)->tensors[i];
 }
 
 static const char *memory_place(void *self, size_t i)
@@ -286,15 +294,15 @@ static const char *memory_place(void *self, size_t i)
 
 static d9d_status memory_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    memcpy(dst, (const char *)((memory *)self)->numbers[i] + at, n);
+    memcpy(dst, (const char *)((memory_source *)self)->values[i] + at, n);
     return D9D_OK;
 }
 
 /* One factor: "name.lora_A.weight", of a stack transposed. */
-static d9d_status memory_add(memory *m, const d9di_factors *f, char which, const float *from,
-                             int64_t rows, int64_t columns)
+static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f, char which,
+                             const float *from, int64_t rows, int64_t columns)
 {
-    d9d_st_tensor *t = &m->tensors[m->n];
+    d9d_safetensors_tensor *t = &m->tensors[m->n];
     float *turned;
 
     t->name = d9d_arena_printf(&m->arena, "%s.lora_%c%s", f->name, which, weight);
@@ -305,7 +313,7 @@ static d9d_status memory_add(memory *m, const d9di_factors *f, char which, const
     memcpy(t->shape, f->stack ? (int64_t[]){f->experts, columns, rows} : (int64_t[]){rows, columns},
            (size_t)t->ndim * sizeof(t->shape[0]));
     t->bytes = (uint64_t)(f->experts * rows * columns) * sizeof(float);
-    m->numbers[m->n++] = from;
+    m->values[m->n++] = from;
     if (!f->stack)
         return D9D_OK;
     turned = numbers(&m->arena, f->experts, columns, rows);
@@ -313,41 +321,41 @@ static d9d_status memory_add(memory *m, const d9di_factors *f, char which, const
         return D9D_FAIL(D9D_ENOMEM, "adapter of %s: %llu bytes", f->name,
                         (unsigned long long)t->bytes);
     transpose(from, turned, f->experts, rows, columns);
-    m->numbers[m->n - 1] = turned;
+    m->values[m->n - 1] = turned;
     return D9D_OK;
 }
 
 /* The parameter of a model that an adapter is of, and the adapter of a parameter; NULL: none. */
-static bool is_of(const d9di_factors *f, const d9d_param *w)
+static bool is_adapter_of(const d9di_adapters_factors *f, const d9d_param *w)
 {
     const size_t n = strlen(f->name);
 
     return w != NULL && strncmp(w->name, f->name, n) == 0 && strcmp(w->name + n, weight) == 0;
 }
-static const d9d_param *param_of(const d9d_params *params, const d9di_factors *f)
+static const d9d_param *param_of(const d9d_params *params, const d9di_adapters_factors *f)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (is_of(f, params->p[i]->adapts))
+        if (is_adapter_of(f, params->p[i]->adapts))
             return params->p[i]->adapts;
     return NULL;
 }
-static const d9di_factors *factors_of(const d9d_adapters *ad, const d9d_param *w)
+static const d9di_adapters_factors *factors_of(const d9d_adapters *ad, const d9d_param *w)
 {
     for (size_t k = 0; k < ad->list.len; k++)
-        if (is_of(&ad->list.data[k], w))
+        if (is_adapter_of(&ad->list.data[k], w))
             return &ad->list.data[k];
     return NULL;
 }
 
 /* Those of these parameters, which may be one stage's. */
-static d9d_status memory_make(memory *m, const d9d_adapters *ad, const d9d_params *params)
+static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9d_params *params)
 {
     m->tensors = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->tensors));
-    m->numbers = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->numbers));
-    if (m->tensors == NULL || m->numbers == NULL)
+    m->values = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->values));
+    if (m->tensors == NULL || m->values == NULL)
         return D9D_FAIL(D9D_ENOMEM, "adapters: records of %zu", ad->list.len);
     for (size_t i = 0; i < ad->list.len; i++) {
-        const d9di_factors *f = &ad->list.data[i];
+        const d9di_adapters_factors *f = &ad->list.data[i];
 
         if (param_of(params, f) == NULL)
             continue;
@@ -357,9 +365,9 @@ static d9d_status memory_make(memory *m, const d9d_adapters *ad, const d9d_param
     return D9D_OK;
 }
 
-static d9d_status check_one(const d9di_factors *f, const d9d_param *w)
+static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param *w)
 {
-    const d9d_shape *a = &w->adapter->a->whole;
+    const d9d_shape *a = &w->adapter->a->global_shape;
     const int64_t r = a->dim[a->ndim == 3 ? 2 : 0];
     const double here = (double)w->adapter->scale, there = f->alpha / (double)f->r;
 
@@ -380,13 +388,13 @@ d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *w = params->p[i]->adapts;
-        const d9di_factors *f = factors_of(ad, w);
+        const d9di_adapters_factors *f = factors_of(ad, w);
 
         if (f == NULL)
             return D9D_FAIL(D9D_EMISMATCH,
                             "%s: has an adapter in the configuration and none in the files",
                             w->name);
-        D9D_TRY(check_one(f, w));
+        D9D_TRY(factors_check(f, w));
     }
     for (size_t k = 0; k < ad->list.len; k++)
         if (param_of(params, &ad->list.data[k]) == NULL)
@@ -396,41 +404,43 @@ d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
     return D9D_OK;
 }
 
-static d9d_status fill(const d9d_source *src, const d9d_params *params, const d9d_log *log)
+static d9d_status params_fill(const d9d_tensor_source *src, const d9d_params *params,
+                              const d9d_log *log)
 {
-    const d9d_plan_options opt = {
+    const d9d_map_plan_opts opt = {
         .cast = true, .cast_to = params->p[0]->dtype, .source = "adapter", .mapper = "model"};
     d9d_params_io *io = NULL;
     d9d_mapper *m = NULL;
     d9d_map_plan *plan = NULL;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
     d9d_status st;
 
     D9D_TRY_OR(st, d9d_mapper_create(&m), out);
     for (size_t i = 0; i < src->n; i++)
         D9D_TRY_OR(st, d9d_mapper_identity(m, src->at(src->self, i)->name), out);
-    D9D_TRY_OR(st, d9d_plan_create(m, src, &opt, &plan), out);
+    D9D_TRY_OR(st, d9d_map_plan_create(m, src, &opt, &plan), out);
     D9D_TRY_OR(st, d9d_params_io_open(params, D9D_PARAMS_DATA, &io), out);
     sink = d9d_params_io_sink(io);
-    st = d9d_plan_run(plan, &sink, 0, log);
+    st = d9d_map_plan_run(plan, &sink, 0, log);
 out:
     d9d_params_io_close(io);
-    d9d_plan_free(plan);
+    d9d_map_plan_free(plan);
     d9d_mapper_free(m);
     return st;
 }
 
-d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params, const d9d_log *log)
+d9d_status d9d_adapters_to_model(const d9d_adapters *ad, const d9d_params *params,
+                                 const d9d_log *log)
 {
-    memory m = {0};
+    memory_source m = {0};
     d9d_status st;
 
     if (params->n == 0)
         return D9D_OK;
     D9D_TRY_OR(st, memory_make(&m, ad, params), out);
-    st = fill(
-        &(d9d_source){
-            .self = &m, .n = m.n, .at = memory_at, .place = memory_place, .read = memory_read},
+    st = params_fill(
+        &(d9d_tensor_source){
+            .self = &m, .n = m.n, .at = memory_at, .path = memory_place, .read = memory_read},
         params, log);
 out:
     d9d_arena_release(&m.arena);
@@ -439,25 +449,25 @@ out:
 
 /* --- heads ------------------------------------------------------------------------------------ */
 
-static d9d_status fill_whole(const d9di_whole *w, d9d_param *p, const d9d_log *log)
+static d9d_status head_fill(const d9di_adapters_head *w, d9d_param *p, const d9d_log *log)
 {
-    const d9d_st_tensor t = {.name = p->name,
-                             .dtype = D9D_F32,
-                             .ndim = 2,
-                             .shape = {w->rows, w->columns},
-                             .bytes = (uint64_t)(w->rows * w->columns) * sizeof(float)};
+    const d9d_safetensors_tensor t = {.name = p->name,
+                                      .dtype = D9D_F32,
+                                      .ndim = 2,
+                                      .shape = {w->rows, w->columns},
+                                      .bytes = (uint64_t)(w->rows * w->columns) * sizeof(float)};
     const d9d_params one = {&p, 1};
-    d9d_st_tensor tensors[] = {t};
+    d9d_safetensors_tensor tensors[] = {t};
     const float *all[] = {w->v};
-    memory m = {.tensors = tensors, .numbers = all, .n = 1};
+    memory_source m = {.tensors = tensors, .values = all, .n = 1};
 
-    return fill(
-        &(d9d_source){
-            .self = &m, .n = 1, .at = memory_at, .place = memory_place, .read = memory_read},
+    return params_fill(
+        &(d9d_tensor_source){
+            .self = &m, .n = 1, .at = memory_at, .path = memory_place, .read = memory_read},
         &one, log);
 }
 
-static bool is_head(const char *param, const d9di_whole *w)
+static bool is_head_param(const char *param, const d9di_adapters_head *w)
 {
     const size_t n = strlen(w->name);
 
@@ -466,18 +476,18 @@ static bool is_head(const char *param, const d9di_whole *w)
 
 bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param)
 {
-    for (size_t k = 0; k < ad->wholes.len; k++)
-        if (is_head(param, &ad->wholes.data[k]))
+    for (size_t k = 0; k < ad->heads.len; k++)
+        if (is_head_param(param, &ad->heads.data[k]))
             return true;
     return false;
 }
 
-d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad, const d9d_params *params,
-                                   const d9d_log *log)
+d9d_status d9d_adapters_heads_to_model(const d9d_adapters *ad, const d9d_params *params,
+                                       const d9d_log *log)
 {
     for (size_t i = 0; i < params->n; i++)
-        for (size_t k = 0; k < ad->wholes.len; k++)
-            if (is_head(params->p[i]->name, &ad->wholes.data[k]))
-                D9D_TRY(fill_whole(&ad->wholes.data[k], params->p[i], log));
+        for (size_t k = 0; k < ad->heads.len; k++)
+            if (is_head_param(params->p[i]->name, &ad->heads.data[k]))
+                D9D_TRY(head_fill(&ad->heads.data[k], params->p[i], log));
     return D9D_OK;
 }

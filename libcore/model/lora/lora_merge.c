@@ -12,29 +12,29 @@
 
 #include "model/lora/adapter_private.h"
 
-enum { COLUMNS = 1024 }; /* made at a time */
+enum { MAX_COLUMNS = 1024 }; /* made at a time */
 
 /* Rows [first, first + rows) of a tensor. */
-typedef struct product {
+typedef struct lora_product {
     int64_t first, rows;
     const float *left; /* element (i, k) at i * left_row + k * left_k */
     int64_t left_row, left_k;
     const float *right; /* [r, columns] */
     int64_t r;
     float scale;
-} product;
+} lora_product;
 
 typedef struct merged_tensor {
     size_t index; /* in the source */
     int64_t columns;
-    product *products; /* NULL: as it is, */
+    lora_product *products; /* NULL: as it is, */
     size_t n;
-    const d9di_whole *whole; /* or where this is not NULL: this in its place */
+    const d9di_adapters_head *head; /* or where this is not NULL: this in its place */
 } merged_tensor;
 
-struct d9d_merged {
+struct d9d_lora_merge {
     const d9d_adapters *ad;
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_map by_name; /* of what has products: merged_tensor */
     merged_tensor *tensors;
     size_t n, used; /* used: of by_name */
@@ -43,17 +43,17 @@ struct d9d_merged {
 
 /* --- which products -------------------------------------------------------------------------- */
 
-static d9d_status no_memory(const d9di_factors *f)
+static d9d_status no_memory(const d9di_adapters_factors *f)
 {
     return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory to merge it", f->name);
 }
 
 /* Room for n more products of the tensor `name`, made where it is new. */
-static d9d_status room_for(d9d_merged *m, const d9di_factors *f, const char *name, size_t n,
-                           int64_t columns, merged_tensor **out)
+static d9d_status products_reserve(d9d_lora_merge *m, const d9di_adapters_factors *f,
+                                   const char *name, size_t n, int64_t columns, merged_tensor **out)
 {
     merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
-    product *more;
+    lora_product *more;
 
     if (t == NULL) {
         t = d9d_arena_alloc(&m->arena, sizeof(*t));
@@ -73,21 +73,21 @@ static d9d_status room_for(d9d_merged *m, const d9di_factors *f, const char *nam
 }
 
 /* B_e A_e [out, in], from row `first` on. */
-static product straight(const d9di_factors *f, int64_t e, int64_t first)
+static lora_product product_of(const d9di_adapters_factors *f, int64_t e, int64_t first)
 {
-    return (product){.first = first,
-                     .rows = f->out,
-                     .left = f->b + e * f->out * f->r,
-                     .left_row = f->r,
-                     .left_k = 1,
-                     .right = f->a + e * f->r * f->in,
-                     .r = f->r,
-                     .scale = (float)(f->alpha / (double)f->r)};
+    return (lora_product){.first = first,
+                          .rows = f->out,
+                          .left = f->b + e * f->out * f->r,
+                          .left_row = f->r,
+                          .left_k = 1,
+                          .right = f->a + e * f->r * f->in,
+                          .r = f->r,
+                          .scale = (float)(f->alpha / (double)f->r)};
 }
 
 /* The same transposed [in, out], which takes B transposed. */
-static d9d_status turned(d9d_merged *m, const d9di_factors *f, int64_t e, int64_t first,
-                         product *out)
+static d9d_status product_transposed(d9d_lora_merge *m, const d9di_adapters_factors *f, int64_t e,
+                                     int64_t first, lora_product *out)
 {
     float *bt = d9d_arena_alloc(&m->arena, (size_t)(f->r * f->out) * sizeof(*bt));
     const float *b = f->b + e * f->out * f->r;
@@ -97,83 +97,85 @@ static d9d_status turned(d9d_merged *m, const d9di_factors *f, int64_t e, int64_
     for (int64_t i = 0; i < f->out; i++)
         for (int64_t k = 0; k < f->r; k++)
             bt[k * f->out + i] = b[i * f->r + k];
-    *out = (product){.first = first,
-                     .rows = f->in,
-                     .left = f->a + e * f->r * f->in,
-                     .left_row = 1,
-                     .left_k = f->in,
-                     .right = bt,
-                     .r = f->r,
-                     .scale = (float)(f->alpha / (double)f->r)};
+    *out = (lora_product){.first = first,
+                          .rows = f->in,
+                          .left = f->a + e * f->r * f->in,
+                          .left_row = 1,
+                          .left_k = f->in,
+                          .right = bt,
+                          .r = f->r,
+                          .scale = (float)(f->alpha / (double)f->r)};
     return D9D_OK;
 }
 
 /* In the suite's layout: a matrix, or a stack [E, in, out]. */
-static d9d_status add_own(d9d_merged *m, const d9di_factors *f, const char *name)
+static d9d_status own_add(d9d_lora_merge *m, const d9di_adapters_factors *f, const char *name)
 {
     merged_tensor *t;
 
-    D9D_TRY(room_for(m, f, name, (size_t)f->experts, f->stack ? f->out : f->in, &t));
+    D9D_TRY(products_reserve(m, f, name, (size_t)f->experts, f->stack ? f->out : f->in, &t));
     for (int64_t e = 0; e < f->experts; e++) {
-        product *p = &t->products[t->n++];
+        lora_product *p = &t->products[t->n++];
 
         if (f->stack)
-            D9D_TRY(turned(m, f, e, e * f->in, p));
+            D9D_TRY(product_transposed(m, f, e, e * f->in, p));
         else
-            *p = straight(f, 0, 0);
+            *p = product_of(f, 0, 0);
     }
     return D9D_OK;
 }
 
 /* Of stacks as transformers fuses them: [E, rows, in], of which these are some rows. */
-static d9d_status add_fused(d9d_merged *m, const d9di_factors *f, const d9d_model_matrix *at)
+static d9d_status fused_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
+                            const d9d_model_matrix *at)
 {
     merged_tensor *t;
 
-    D9D_TRY(room_for(m, f, at->fused, (size_t)f->experts, f->in, &t));
+    D9D_TRY(products_reserve(m, f, at->fused, (size_t)f->experts, f->in, &t));
     for (int64_t e = 0; e < f->experts; e++)
-        t->products[t->n++] = straight(f, e, e * at->fused_rows + at->fused_row);
+        t->products[t->n++] = product_of(f, e, e * at->fused_rows + at->fused_row);
     return D9D_OK;
 }
 
 /* A tensor a module. */
-static d9d_status add_modules(d9d_merged *m, const d9di_factors *f, const d9d_model_matrix *at)
+static d9d_status modules_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
+                              const d9d_model_matrix *at)
 {
     for (int64_t e = 0; e < f->experts; e++) {
-        char module[D9DI_MODULE], name[D9DI_MODULE + sizeof(".weight")];
+        char module[D9DI_HF_MODULE_MAX], name[D9DI_HF_MODULE_MAX + sizeof(".weight")];
         merged_tensor *t;
 
         d9di_hf_module(at, e, module);
         (void)snprintf(name, sizeof(name), "%s.weight", module);
-        D9D_TRY(room_for(m, f, name, 1, f->in, &t));
-        t->products[t->n++] = straight(f, e, 0);
+        D9D_TRY(products_reserve(m, f, name, 1, f->in, &t));
+        t->products[t->n++] = product_of(f, e, 0);
     }
     return D9D_OK;
 }
 
-static d9d_status add(d9d_merged *m, const d9di_factors *f, const d9d_model_matrices *of,
-                      d9d_layout layout)
+static d9d_status factors_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
+                              const d9d_model_matrices *of, d9d_weights_layout layout)
 {
-    const d9d_model_matrix *at = d9di_adapters_matrix(of, f);
-    char name[D9DI_MODULE + sizeof(".weight")];
+    const d9d_model_matrix *at = d9di_adapters_matrix_of(of, f);
+    char name[D9DI_HF_MODULE_MAX + sizeof(".weight")];
 
     if (layout == D9D_LAYOUT_D9D) {
         (void)snprintf(name, sizeof(name), "%s.weight", f->name);
-        return add_own(m, f, name);
+        return own_add(m, f, name);
     }
     if (at == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "adapter of %s: the matrix is not in HuggingFace's files",
                         f->name);
-    return f->stack && layout == D9D_LAYOUT_HF_FUSED ? add_fused(m, f, at) : add_modules(m, f, at);
+    return f->stack && layout == D9D_LAYOUT_HF_FUSED ? fused_add(m, f, at) : modules_add(m, f, at);
 }
 
 /* The head that takes the place of a tensor; NULL: none. */
-static const d9di_whole *head_called(const d9d_merged *m, const d9d_model_matrices *of,
-                                     d9d_layout layout, const char *tensor)
+static const d9di_adapters_head *head_find(const d9d_lora_merge *m, const d9d_model_matrices *of,
+                                           d9d_weights_layout layout, const char *tensor)
 {
-    for (size_t i = 0; i < m->ad->wholes.len; i++) {
-        const d9di_whole *w = &m->ad->wholes.data[i];
-        const d9d_model_matrix *at = d9di_matrix_called(of, w->name);
+    for (size_t i = 0; i < m->ad->heads.len; i++) {
+        const d9di_adapters_head *w = &m->ad->heads.data[i];
+        const d9d_model_matrix *at = d9di_adapters_find_matrix(of, w->name);
         const char *module = layout == D9D_LAYOUT_D9D || at == NULL ? w->name : at->hf;
         const size_t n = strlen(module);
 
@@ -187,32 +189,33 @@ static const d9di_whole *head_called(const d9d_merged *m, const d9d_model_matric
  */
 
 /* A base model's names are without "model.". */
-static merged_tensor *lookup(const d9d_merged *m, const char *name)
+static merged_tensor *tensor_find(const d9d_lora_merge *m, const char *name)
 {
     merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
-    char whole[D9DI_MODULE + sizeof("model..weight")];
+    char whole[D9DI_HF_MODULE_MAX + sizeof("model..weight")];
 
     if (t != NULL)
         return t;
-    (void)snprintf(whole, sizeof(whole), "model.%.*s", D9DI_MODULE, name);
+    (void)snprintf(whole, sizeof(whole), "model.%.*s", D9DI_HF_MODULE_MAX, name);
     return d9d_map_get(&m->by_name, whole, strlen(whole));
 }
 
-static d9d_status list(d9d_merged *m, const d9d_model_matrices *of, d9d_layout layout)
+static d9d_status tensors_list(d9d_lora_merge *m, const d9d_model_matrices *of,
+                               d9d_weights_layout layout)
 {
     m->tensors = d9d_arena_alloc(&m->arena, (m->src.n + 1) * sizeof(*m->tensors));
     if (m->tensors == NULL)
         return D9D_FAIL(D9D_ENOMEM, "merging: records of %zu tensors", m->src.n);
     for (size_t i = 0; i < m->src.n; i++) {
         const char *name = m->src.at(m->src.self, i)->name;
-        const merged_tensor *t = lookup(m, name);
+        const merged_tensor *t = tensor_find(m, name);
 
-        if (d9di_is_factor(name))
+        if (d9di_adapters_is_factor(name))
             continue;
         if (t != NULL)
             m->tensors[m->n] = *t;
         m->used += t != NULL;
-        m->tensors[m->n].whole = head_called(m, of, layout, name);
+        m->tensors[m->n].head = head_find(m, of, layout, name);
         m->tensors[m->n++].index = i;
     }
     if (m->used < m->by_name.len)
@@ -222,8 +225,8 @@ static d9d_status list(d9d_merged *m, const d9d_model_matrices *of, d9d_layout l
 }
 
 /* A row of left right, of columns [from, from + n): the same bits as those of its transpose. */
-static void multiply(const product *p, int64_t columns, int64_t row, int64_t from, int64_t n,
-                     float *sum)
+static void product_row(const lora_product *p, int64_t columns, int64_t row, int64_t from,
+                        int64_t n, float *sum)
 {
     memset(sum, 0, (size_t)n * sizeof(*sum));
     for (int64_t k = 0; k < p->r; k++) {
@@ -236,7 +239,7 @@ static void multiply(const product *p, int64_t columns, int64_t row, int64_t fro
 }
 
 /* The product that a row is of; NULL: none. */
-static const product *product_at(const merged_tensor *t, int64_t row)
+static const lora_product *product_at(const merged_tensor *t, int64_t row)
 {
     for (size_t i = 0; i < t->n; i++)
         if (row >= t->products[i].first && row < t->products[i].first + t->products[i].rows)
@@ -244,119 +247,119 @@ static const product *product_at(const merged_tensor *t, int64_t row)
     return NULL;
 }
 
-static float get(d9d_dtype t, const void *p, int64_t i)
+static float value_get(d9d_dtype t, const void *p, int64_t i)
 {
     return t == D9D_F32 ? ((const float *)p)[i] : d9d_bf16_to_f32(((const uint16_t *)p)[i]);
 }
 
-static void put(d9d_dtype t, void *p, int64_t i, float v)
+static void value_put(d9d_dtype t, void *p, int64_t i, float v)
 {
     if (t == D9D_F32)
         ((float *)p)[i] = v;
     else
-        ((uint16_t *)p)[i] = d9d_f32_to_bf16(v);
+        ((uint16_t *)p)[i] = d9d_bf16_from_f32(v);
 }
 
 /* From here on a magnitude is infinite in this type. */
-static float infinite_from(d9d_dtype t)
+static float overflow_from(d9d_dtype t)
 {
     return t == D9D_BF16 ? 0x1.ffp127f : INFINITY;
 }
 
 /* Elements [from, from + n) of one row of a tensor, which are at dst.  Returns how many of them
  * were finite and are not. */
-static int64_t add_row(const merged_tensor *t, d9d_dtype type, int64_t row, int64_t from, int64_t n,
+static int64_t row_add(const merged_tensor *t, d9d_dtype type, int64_t row, int64_t from, int64_t n,
                        void *dst)
 {
-    const product *p = product_at(t, row);
-    const float end = infinite_from(type);
+    const lora_product *p = product_at(t, row);
+    const float end = overflow_from(type);
     int64_t lost = 0;
-    float sum[COLUMNS];
+    float sum[MAX_COLUMNS];
 
-    for (int64_t at = 0; p != NULL && at < n; at += COLUMNS) {
-        const int64_t some = n - at < COLUMNS ? n - at : COLUMNS;
+    for (int64_t at = 0; p != NULL && at < n; at += MAX_COLUMNS) {
+        const int64_t some = n - at < MAX_COLUMNS ? n - at : MAX_COLUMNS;
 
-        multiply(p, t->columns, row - p->first, from + at, some, sum);
+        product_row(p, t->columns, row - p->first, from + at, some, sum);
         for (int64_t j = 0; j < some; j++) {
-            const float old = get(type, dst, at + j), v = old + p->scale * sum[j];
+            const float old = value_get(type, dst, at + j), v = old + p->scale * sum[j];
 
             lost += !(fabsf(v) < end) && isfinite(old);
-            put(type, dst, at + j, v);
+            value_put(type, dst, at + j, v);
         }
     }
     return lost;
 }
 
-static const d9d_st_tensor *merged_at(void *self, size_t i)
+static const d9d_safetensors_tensor *merged_at(void *self, size_t i)
 {
-    const d9d_merged *m = self;
+    const d9d_lora_merge *m = self;
 
     return m->src.at(m->src.self, m->tensors[i].index);
 }
 
 static const char *merged_place(void *self, size_t i)
 {
-    const d9d_merged *m = self;
+    const d9d_lora_merge *m = self;
 
-    return m->src.place(m->src.self, m->tensors[i].index);
+    return m->src.path(m->src.self, m->tensors[i].index);
 }
 
-static d9d_status check_lost(const d9d_st_tensor *t, int64_t lost)
+static d9d_status check_lost(const d9d_safetensors_tensor *t, int64_t lost)
 {
     if (lost == 0)
         return D9D_OK;
     return D9D_FAIL(D9D_ECONFIG,
                     "tensor %s: %lld values, with their adapter or head merged, are beyond %s",
-                    t->name, (long long)lost, d9d_dtype_word(t->dtype));
+                    t->name, (long long)lost, d9d_dtype_name(t->dtype));
 }
 
 static d9d_status merged_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
-    const d9d_merged *m = self;
+    const d9d_lora_merge *m = self;
     const merged_tensor *t = &m->tensors[i];
     const d9d_dtype type = merged_at(self, i)->dtype;
     const int64_t width = (int64_t)d9d_dtype_size(type), end = (int64_t)(at + n) / width;
     int64_t lost = 0;
 
-    for (int64_t k = (int64_t)at / width; t->whole != NULL && k < end; k++) {
-        lost += !(fabsf(t->whole->v[k]) < infinite_from(type)) && isfinite(t->whole->v[k]);
-        put(type, dst, k - (int64_t)at / width, t->whole->v[k]);
+    for (int64_t k = (int64_t)at / width; t->head != NULL && k < end; k++) {
+        lost += !(fabsf(t->head->v[k]) < overflow_from(type)) && isfinite(t->head->v[k]);
+        value_put(type, dst, k - (int64_t)at / width, t->head->v[k]);
     }
-    if (t->whole != NULL)
+    if (t->head != NULL)
         return check_lost(merged_at(self, i), lost);
     D9D_TRY(m->src.read(m->src.self, t->index, at, dst, n));
     for (int64_t k = (int64_t)at / width; t->products != NULL && k < end;) {
         const int64_t row = k / t->columns, from = k % t->columns;
         const int64_t some = end - k < t->columns - from ? end - k : t->columns - from;
 
-        lost += add_row(t, type, row, from, some, (char *)dst + (uint64_t)k * (uint64_t)width - at);
+        lost += row_add(t, type, row, from, some, (char *)dst + (uint64_t)k * (uint64_t)width - at);
         k += some;
     }
     return check_lost(merged_at(self, i), lost);
 }
 
-static void merged_soon(void *self, size_t i, uint64_t at, uint64_t n)
+static void merged_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 {
-    const d9d_merged *m = self;
+    const d9d_lora_merge *m = self;
 
-    m->src.soon(m->src.self, m->tensors[i].index, at, n);
+    m->src.prefetch(m->src.self, m->tensors[i].index, at, n);
 }
 
 static void merged_identify(void *self, d9d_hasher *h)
 {
-    const d9d_merged *m = self;
+    const d9d_lora_merge *m = self;
 
-    m->src.identify(m->src.self, h);
+    m->src.fingerprint(m->src.self, h);
     for (size_t i = 0; i < m->ad->list.len; i++) {
-        const d9di_factors *f = &m->ad->list.data[i];
+        const d9di_adapters_factors *f = &m->ad->list.data[i];
 
         d9d_hasher_add(h, f->name, strlen(f->name) + 1);
         d9d_hasher_add(h, &f->alpha, sizeof(f->alpha));
         d9d_hasher_add(h, f->a, (size_t)(f->experts * f->r * f->in) * sizeof(float));
         d9d_hasher_add(h, f->b, (size_t)(f->experts * f->out * f->r) * sizeof(float));
     }
-    for (size_t i = 0; i < m->ad->wholes.len; i++) {
-        const d9di_whole *w = &m->ad->wholes.data[i];
+    for (size_t i = 0; i < m->ad->heads.len; i++) {
+        const d9di_adapters_head *w = &m->ad->heads.data[i];
 
         d9d_hasher_add(h, w->name, strlen(w->name) + 1);
         d9d_hasher_add(h, w->v, (size_t)(w->rows * w->columns) * sizeof(float));
@@ -368,11 +371,11 @@ static void merged_identify(void *self, d9d_hasher *h)
 
 /* Of these types and of the adapter's shape; of a file whose header was not read nothing is known.
  */
-static d9d_status check(const d9d_merged *m)
+static d9d_status shapes_check(const d9d_lora_merge *m)
 {
     for (size_t i = 0; i < m->n; i++) {
-        const d9d_st_tensor *t = m->src.at(m->src.self, m->tensors[i].index);
-        const d9di_whole *w = m->tensors[i].whole;
+        const d9d_safetensors_tensor *t = m->src.at(m->src.self, m->tensors[i].index);
+        const d9di_adapters_head *w = m->tensors[i].head;
         int64_t rows = 1, want = 0;
 
         if ((m->tensors[i].products == NULL && w == NULL) || t->ndim == 0)
@@ -380,7 +383,7 @@ static d9d_status check(const d9d_merged *m)
         if (t->dtype != D9D_F32 && t->dtype != D9D_BF16)
             return D9D_FAIL(D9D_ENOTSUP,
                             "tensor %s is %s; adapters are merged into float32 and bfloat16",
-                            t->name, d9d_dtype_word(t->dtype));
+                            t->name, d9d_dtype_name(t->dtype));
         if (w != NULL && (t->ndim != 2 || t->shape[0] != w->rows || t->shape[1] != w->columns))
             return D9D_FAIL(D9D_EMISMATCH, "tensor %s is not [%lld, %lld], as the adapter has it",
                             t->name, (long long)w->rows, (long long)w->columns);
@@ -399,10 +402,11 @@ static d9d_status check(const d9d_merged *m)
     return D9D_OK;
 }
 
-d9d_status d9d_adapters_merge(const d9d_adapters *ad, const d9d_model_matrices *of,
-                              d9d_layout layout, const d9d_source *src, d9d_merged **out)
+d9d_status d9d_lora_merge_create(const d9d_adapters *ad, const d9d_model_matrices *of,
+                                 d9d_weights_layout layout, const d9d_tensor_source *src,
+                                 d9d_lora_merge **out)
 {
-    d9d_merged *m = calloc(1, sizeof(*m));
+    d9d_lora_merge *m = calloc(1, sizeof(*m));
     d9d_status st = D9D_OK;
 
     if (m == NULL)
@@ -410,28 +414,28 @@ d9d_status d9d_adapters_merge(const d9d_adapters *ad, const d9d_model_matrices *
     m->ad = ad;
     m->src = *src;
     for (size_t i = 0; i < ad->list.len; i++)
-        D9D_TRY_OR(st, add(m, &ad->list.data[i], of, layout), out);
-    D9D_TRY_OR(st, list(m, of, layout), out);
-    D9D_TRY_OR(st, check(m), out);
+        D9D_TRY_OR(st, factors_add(m, &ad->list.data[i], of, layout), out);
+    D9D_TRY_OR(st, tensors_list(m, of, layout), out);
+    D9D_TRY_OR(st, shapes_check(m), out);
     *out = m;
     m = NULL;
 out:
-    d9d_merged_free(m);
+    d9d_lora_merge_free(m);
     return st;
 }
 
-d9d_source d9d_merged_source(d9d_merged *m)
+d9d_tensor_source d9d_lora_merge_source(d9d_lora_merge *m)
 {
-    return (d9d_source){.self = m,
-                        .n = m->n,
-                        .at = merged_at,
-                        .place = merged_place,
-                        .read = merged_read,
-                        .soon = m->src.soon != NULL ? merged_soon : NULL,
-                        .identify = m->src.identify != NULL ? merged_identify : NULL};
+    return (d9d_tensor_source){.self = m,
+                               .n = m->n,
+                               .at = merged_at,
+                               .path = merged_place,
+                               .read = merged_read,
+                               .prefetch = m->src.prefetch != NULL ? merged_prefetch : NULL,
+                               .fingerprint = m->src.fingerprint != NULL ? merged_identify : NULL};
 }
 
-void d9d_merged_free(d9d_merged *m)
+void d9d_lora_merge_free(d9d_lora_merge *m)
 {
     if (m == NULL)
         return;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MATCH_LIMIT = 1000000, LONGEST = 256 /* bytes of names in a sentence */ };
+enum { MATCH_LIMIT = 1000000, MAX_NAME = 256 /* bytes of names in a sentence */ };
 
 /* --- configuration ------------------------------------------------------------------------- */
 
@@ -34,7 +34,7 @@ static const d9d_key lora_keys[] = {
 static const d9d_key full_keys[] = {PATTERN_KEY, D9D_KEY_END};
 static const d9d_key method_elem = {.kind = D9D_KIND_UNION,
                                     .def = D9D_REQUIRED,
-                                    .words = d9d_peft_tag,
+                                    .names = d9d_peft_tag,
                                     .choices = d9d_peft_choices,
                                     .doc = "one method"};
 static const d9d_key stack_keys[] = {
@@ -55,9 +55,9 @@ const d9d_table *const d9d_peft_choices[] = {&lora_table, &full_table, &stack_ta
 /* --- modules by name ------------------------------------------------------------------------ */
 
 /* A method at work. */
-typedef struct method {
+typedef struct peft_method {
     const d9d_peft_section *section;
-    d9d_status (*apply)(const struct method *m, const char *name, d9d_module *module);
+    d9d_status (*apply)(const struct peft_method *m, const char *name, d9d_module *module);
     bool (*fits)(const d9d_module *module); /* what it can be applied to */
     bool params;                            /* also to a parameter alone, such as a split */
     pcre2_code *code;
@@ -66,9 +66,9 @@ typedef struct method {
     size_t matched, applied;
     d9d_arena arena;
     D9D_VEC(const char *) names; /* of all modules that it fits */
-} method;
+} peft_method;
 
-static d9d_status matches(const method *m, const char *name, bool *out)
+static d9d_status name_matches(const peft_method *m, const char *name, bool *out)
 {
     const int rc = pcre2_match(m->code, (PCRE2_SPTR)name, strlen(name), 0, 0, m->data, m->limits);
 
@@ -82,42 +82,42 @@ static d9d_status matches(const method *m, const char *name, bool *out)
 
 /* A parameter that a module has under a dotted name, token_embedding.special.weight, is matched as
  * a module of its own would be: by its whole name, or by what comes before one of the points. */
-static d9d_status visit_param(method *m, const char *owner, const char *local, d9d_param *p)
+static d9d_status param_visit(peft_method *m, const char *owner, const char *local, d9d_param *p)
 {
     char *name = d9d_arena_printf(&m->arena, "%s%s%s", owner, owner[0] != '\0' ? "." : "", local);
     bool match = false;
 
     if (name == NULL)
         return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", local);
-    D9D_TRY(matches(m, name, &match));
+    D9D_TRY(name_matches(m, name, &match));
     for (char *point = strrchr(name, '.'); !match && point != NULL; point = strrchr(name, '.')) {
         *point = '\0';
         if (strlen(name) <= strlen(owner))
             break;
-        D9D_TRY(matches(m, name, &match));
+        D9D_TRY(name_matches(m, name, &match));
     }
     m->matched += match;
     m->applied += match;
-    p->trainable |= match && !p->buffer;
-    p->moves |= match && p->buffer;
+    p->trainable |= match && !p->is_buffer;
+    p->is_mutable_buffer |= match && p->is_buffer;
     return D9D_OK;
 }
 
-static d9d_status visit_params(method *m, const char *name, const d9d_module *module)
+static d9d_status params_visit(peft_method *m, const char *name, const d9d_module *module)
 {
     for (size_t i = 0; m->params && i < module->entries.len; i++) {
         const struct d9d_module_entry *e = &module->entries.data[i];
 
         if (e->param != NULL)
-            D9D_TRY(visit_param(m, name, e->name, e->param));
+            D9D_TRY(param_visit(m, name, e->name, e->param));
     }
     return D9D_OK;
 }
 
-static d9d_status visit(void *arg, const char *name, d9d_module *module)
+static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
 {
-    const bool fits = ((method *)arg)->fits(module);
-    method *m = arg;
+    const bool fits = ((peft_method *)arg)->fits(module);
+    peft_method *m = arg;
     bool match = false;
 
     if (fits) {
@@ -127,10 +127,10 @@ static d9d_status visit(void *arg, const char *name, d9d_module *module)
             return D9D_FAIL(D9D_ENOMEM, "peft: the name of %s", name);
         D9D_TRY(D9D_VEC_PUSH(&m->names, copy));
     }
-    D9D_TRY(matches(m, name, &match));
+    D9D_TRY(name_matches(m, name, &match));
     m->matched += match;
     if (!match)
-        D9D_TRY(visit_params(m, name, module));
+        D9D_TRY(params_visit(m, name, module));
     if (!match || !fits)
         return D9D_OK;
     m->applied++;
@@ -150,12 +150,12 @@ static bool is_any(const d9d_module *module)
     return true;
 }
 
-static d9d_status adapt(const method *m, const char *name, d9d_module *module)
+static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module *module)
 {
     const d9d_peft_params *p = &m->section->params;
-    const d9d_lora_how how = {p->r, p->alpha, p->dropout};
+    const d9d_lora_opts how = {p->r, p->alpha, p->dropout};
 
-    if (p->dropout > 0 && d9d_lora_matrix(module)->whole.ndim == 3)
+    if (p->dropout > 0 && d9d_lora_matrix(module)->global_shape.ndim == 3)
         return D9D_FAIL(D9D_ENOTSUP,
                         "peft: module_name_pattern \"%s\": %s is a stack of experts, beside which "
                         "nothing is dropped; give experts a method of their own, without dropout",
@@ -170,12 +170,12 @@ static d9d_status set_trainable(void *arg, d9d_param *p)
 {
     const bool yes = *(const bool *)arg;
 
-    p->trainable = yes && !p->buffer;
-    p->moves = yes && p->buffer;
+    p->trainable = yes && !p->is_buffer;
+    p->is_mutable_buffer = yes && p->is_buffer;
     return D9D_OK;
 }
 
-static d9d_status tune(const method *m, const char *name, d9d_module *module)
+static d9d_status full_tune_apply(const peft_method *m, const char *name, d9d_module *module)
 {
     bool yes = true;
 
@@ -186,7 +186,7 @@ static d9d_status tune(const method *m, const char *name, d9d_module *module)
 /* --- one method --------------------------------------------------------------------------------
  */
 
-static d9d_status compile(method *m)
+static d9d_status pattern_compile(peft_method *m)
 {
     const char *pattern = m->section->module_name_pattern;
     PCRE2_UCHAR why[128];
@@ -208,7 +208,7 @@ static d9d_status compile(method *m)
     return D9D_OK;
 }
 
-static const char *tail(const char *name)
+static const char *last_component(const char *name)
 {
     const char *dot = strrchr(name, '.');
 
@@ -217,25 +217,25 @@ static const char *tail(const char *name)
 
 /* The name, or else the end of a name, that the pattern looks most like; of one whose end is right
  * all of it. */
-static const char *nearest(const method *m, const char *pattern)
+static const char *nearest_name(const peft_method *m, const char *pattern)
 {
-    const char *near = d9d_config_nearest(pattern, m->names.data);
+    const char *near = d9d_config_did_you_mean(pattern, m->names.data);
 
     for (size_t i = 0; near == NULL && i + 1 < m->names.len; i++) {
-        const char *const one[] = {tail(m->names.data[i]), NULL};
+        const char *const one[] = {last_component(m->names.data[i]), NULL};
 
-        near = d9d_config_nearest(tail(pattern), one);
-        if (near != NULL && strcmp(near, tail(pattern)) == 0)
+        near = d9d_config_did_you_mean(last_component(pattern), one);
+        if (near != NULL && strcmp(near, last_component(pattern)) == 0)
             near = m->names.data[i];
     }
     return near;
 }
 
 /* With the name that was probably meant, or the first and the last there are. */
-static d9d_status fail_unmatched(method *m)
+static d9d_status fail_unmatched(peft_method *m)
 {
     const char *pattern = m->section->module_name_pattern, *near;
-    char plain[LONGEST], say[2 * LONGEST] = "";
+    char plain[MAX_NAME], say[2 * MAX_NAME] = "";
     size_t n = 0;
 
     for (const char *p = pattern; *p != '\0' && n + 1 < sizeof(plain); p++)
@@ -243,12 +243,12 @@ static d9d_status fail_unmatched(method *m)
             plain[n++] = *p;
     plain[n] = '\0';
     D9D_TRY(D9D_VEC_PUSH(&m->names, NULL));
-    near = nearest(m, plain);
+    near = nearest_name(m, plain);
     if (near != NULL)
-        (void)snprintf(say, sizeof(say), "; did you mean %.*s?", LONGEST, near);
+        (void)snprintf(say, sizeof(say), "; did you mean %.*s?", MAX_NAME, near);
     else if (m->names.len > 2) /* the root has no name */
-        (void)snprintf(say, sizeof(say), "; there are %.*s to %.*s", LONGEST / 2,
-                       m->names.data[m->names.data[0][0] == '\0'], LONGEST / 2,
+        (void)snprintf(say, sizeof(say), "; there are %.*s to %.*s", MAX_NAME / 2,
+                       m->names.data[m->names.data[0][0] == '\0'], MAX_NAME / 2,
                        m->names.data[m->names.len - 2]);
     return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": of %zu modules %s%s", pattern,
                     m->names.len - 1,
@@ -256,12 +256,12 @@ static d9d_status fail_unmatched(method *m)
                     say);
 }
 
-static d9d_status run(method *m, d9d_module *root, bool part)
+static d9d_status method_run(peft_method *m, d9d_module *root, bool part)
 {
     d9d_status st;
 
-    D9D_TRY_OR(st, compile(m), out);
-    D9D_TRY_OR(st, d9d_module_walk(root, visit, m), out);
+    D9D_TRY_OR(st, pattern_compile(m), out);
+    D9D_TRY_OR(st, d9d_module_walk(root, module_visit, m), out);
     if (m->applied == 0 && !part)
         st = fail_unmatched(m);
 out:
@@ -278,11 +278,11 @@ static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
 {
     const d9d_peft_section *section = peft->value;
     const d9d_union *methods = section->methods.items;
-    const method kinds[] = {
-        {.section = section, .apply = adapt, .fits = has_matrix},
-        {.section = section, .apply = tune, .fits = is_any, .params = true},
+    const peft_method kinds[] = {
+        {.section = section, .apply = lora_apply, .fits = has_matrix},
+        {.section = section, .apply = full_tune_apply, .fits = is_any, .params = true},
     };
-    method m;
+    peft_method m;
 
     if (d9d_peft_choices[peft->which] == &stack_table) {
         for (size_t i = 0; i < section->methods.n; i++)
@@ -290,7 +290,7 @@ static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
         return D9D_OK;
     }
     m = kinds[peft->which];
-    return run(&m, root, part);
+    return method_run(&m, root, part);
 }
 
 d9d_status d9d_peft_apply(const d9d_union *peft, d9d_module *root, bool part)

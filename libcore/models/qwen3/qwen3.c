@@ -85,7 +85,7 @@ static d9d_status check_reals(const d9d_qwen3_config *c)
 
 static d9d_status check_router(const d9d_qwen3_config *c)
 {
-    const d9d_router *r = &c->router;
+    const d9d_block_router *r = &c->router;
 
     if (r->top_groups > r->groups)
         return D9D_FAIL(D9D_ECONFIG,
@@ -94,10 +94,10 @@ static d9d_status check_router(const d9d_qwen3_config *c)
                         (long long)r->top_groups, (long long)r->groups);
     if (r->groups <= 1)
         return D9D_OK;
-    if (r->groups > D9D_ROUTER_GROUPS || c->experts % r->groups != 0)
+    if (r->groups > D9D_ROUTER_MAX_GROUPS || c->experts % r->groups != 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "qwen3: %lld groups of experts: at most %d, which divide num_experts %lld",
-                        (long long)r->groups, D9D_ROUTER_GROUPS, (long long)c->experts);
+                        (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)c->experts);
     if (r->top_groups < 1 || r->top_groups * (c->experts / r->groups) < c->top_k)
         return D9D_FAIL(D9D_ECONFIG,
                         "qwen3: the best %lld of %lld groups have %lld experts, and "
@@ -167,8 +167,8 @@ d9d_status d9d_qwen3_trainable(const d9d_qwen3_config *c)
                           c->attention_dropout);
 }
 
-d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *head,
-                            const d9d_qwen3_config **out)
+d9d_status d9d_qwen3_set_head(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *head,
+                              const d9d_qwen3_config **out)
 {
     d9d_qwen3_config *new = d9d_arena_alloc(a, sizeof(*new));
     const bool same = c->head == head->kind;
@@ -179,14 +179,14 @@ d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *h
         return D9D_FAIL(D9D_ENOTSUP,
                         "qwen3: the configuration is that of a model with the head \"%s\", and the "
                         "task needs one with \"%s\"",
-                        d9d_head_word(c->head), d9d_head_word(head->kind));
+                        d9d_head_name(c->head), d9d_head_name(head->kind));
     if (head->kind == D9D_HEAD_CLASSIFICATION && !same && head->size == 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "task.num_labels: must be given; the model's configuration has "
                         "no labels");
     *new = *c;
     new->head = head->kind;
-    new->head_open = false;
+    new->head_unknown = false;
     new->new_head = head->kind != D9D_HEAD_CAUSAL_LM;
     new->tied_copy = c->tied_copy &&same;
     if (head->kind == D9D_HEAD_CLASSIFICATION && head->size > 0)
@@ -202,19 +202,19 @@ d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a, d9d_head *h
 
 /* --- a layer --------------------------------------------------------------------- */
 
-typedef struct layer {
+typedef struct qwen3_layer {
     d9d_decoder_layer base;
     d9d_block_norm input_layernorm, post_attention_layernorm;
     d9d_block_attention self_attn;
     bool is_moe;
     d9d_block_ffn dense; /* where it is not */
     d9d_block_moe moe;   /* where it is */
-} layer;
+} qwen3_layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
 {
     const d9d_qwen3_config *c = base->config;
-    const d9d_attention_shape attention = {
+    const d9d_block_attention_shape attention = {
         .hidden = c->hidden,
         .heads = c->heads,
         .kv_heads = c->kv_heads,
@@ -223,7 +223,7 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
         .norm_eps = c->norm_eps,
         .window = d9d_qwen3_window(c, base->number),
     };
-    const d9d_moe_shape moe = {
+    const d9d_block_moe_shape moe = {
         .hidden = c->hidden,
         .intermediate = c->expert_intermediate,
         .experts = c->experts,
@@ -234,7 +234,7 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
         .router = c->router,
         .layer = base->number,
     };
-    layer *l = (layer *)base;
+    qwen3_layer *l = (qwen3_layer *)base;
 
     l->is_moe = d9d_qwen3_is_moe(c, base->number);
     D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, how, &attention);
@@ -250,9 +250,10 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_how *how)
 }
 
 /* x + attn(norm(x)). */
-static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in, d9d_var **y)
+static d9d_status attention_forward(d9d_decoder_layer *base, d9d_tape *t,
+                                    const d9d_model_layer_in *in, d9d_var **y)
 {
-    layer *l = (layer *)base;
+    qwen3_layer *l = (qwen3_layer *)base;
     d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in->x, &h));
@@ -260,10 +261,10 @@ static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_i
                                        in->x, y);
 }
 
-/* x + ffn(norm(x)); with tp ranks x is of this rank's tokens. */
-static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y)
+/* x + ffn_forward(norm(x)); with tp ranks x is of this rank's tokens. */
+static d9d_status ffn_forward(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
-    layer *l = (layer *)base;
+    qwen3_layer *l = (qwen3_layer *)base;
     d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
@@ -273,16 +274,16 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_op_add(t, x, h, y);
 }
 
-static d9d_block_moe *mixture(d9d_decoder_layer *base)
+static d9d_block_moe *layer_moe(d9d_decoder_layer *base)
 {
-    layer *l = (layer *)base;
+    qwen3_layer *l = (qwen3_layer *)base;
 
     return l->is_moe ? &l->moe : NULL;
 }
 
-static void cells(const d9d_decoder_layer *base, d9d_cells *out)
+static void layer_cache_spec(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
-    d9d_block_attention_cells(&((const layer *)base)->self_attn, out);
+    d9d_block_attention_cache_spec(&((const qwen3_layer *)base)->self_attn, out);
 }
 
 /* Keys that the queries of a row of s see, on average, times two; without a window s, as the mean
@@ -294,7 +295,7 @@ static double keys_seen(int64_t window, int64_t s)
     return window == 0 || window >= s ? (double)s : w * (2 * (double)s - w) / (double)s;
 }
 
-static double flops(const d9d_decoder_layer *base, int64_t s)
+static double layer_flops(const d9d_decoder_layer *base, int64_t s)
 {
     const d9d_qwen3_config *c = base->config;
     const int64_t attention = c->head_dim * (2 * c->heads + 2 * c->kv_heads);
@@ -309,22 +310,22 @@ static double flops(const d9d_decoder_layer *base, int64_t s)
 
 /* --- the model --------------------------------------------------------------------- */
 
-static const d9d_decoder_names names = {"model.embed_tokens", "model.layers", "model.norm",
-                                        "lm_head"};
-static const d9d_decoder_kind qwen3 = {
-    .size = sizeof(qwen3),
+static const d9d_decoder_names qwen3_param_names = {"model.embed_tokens", "model.layers",
+                                                    "model.norm", "lm_head"};
+static const d9d_decoder_kind qwen3_kind = {
+    .size = sizeof(qwen3_kind),
     .name = "qwen3",
-    .layer = sizeof(layer),
+    .layer = sizeof(qwen3_layer),
     .init = layer_init,
-    .forward = attend,
-    .ffn = ffn,
-    .cells = cells,
-    .mixture = mixture,
-    .flops_per_token = flops,
-    .names = &names,
+    .forward = attention_forward,
+    .ffn = ffn_forward,
+    .cache_spec = layer_cache_spec,
+    .mixture = layer_moe,
+    .flops_per_token = layer_flops,
+    .names = &qwen3_param_names,
 };
 
-static d9d_decoder_shape shape_of(const d9d_qwen3_config *c)
+static d9d_decoder_shape decoder_shape(const d9d_qwen3_config *c)
 {
     return (d9d_decoder_shape){
         .layers = c->layers,
@@ -339,7 +340,7 @@ static d9d_decoder_shape shape_of(const d9d_qwen3_config *c)
                  .scaling = c->rope_scaling,
                  .features = c->head_dim,
                  .style = c->rope_interleaved ? D9D_ROPE_INTERLEAVED : D9D_ROPE_HALF},
-        .headless = c->head != D9D_HEAD_CAUSAL_LM,
+        .no_head = c->head != D9D_HEAD_CAUSAL_LM,
         .tied = c->tied,
         .virtual_pre = c->virtual_pre,
         .virtual_post = c->virtual_post,
@@ -347,11 +348,11 @@ static d9d_decoder_shape shape_of(const d9d_qwen3_config *c)
 }
 
 d9d_status d9d_qwen3_create(const d9d_qwen3_config *c, d9d_stage stage,
-                            const d9d_model_options *options, d9d_model **out)
+                            const d9d_model_opts *options, d9d_model **out)
 {
     d9d_decoder_shape shape;
 
     D9D_TRY(d9d_qwen3_check(c));
-    shape = shape_of(c);
-    return d9d_decoder_create(&qwen3, &shape, c, stage, options, out);
+    shape = decoder_shape(c);
+    return d9d_decoder_create(&qwen3_kind, &shape, c, stage, options, out);
 }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 /* Layer types by name, or those behind the first max_window_layers. */
-static d9d_status read_windowed(const d9di_hf *r, int64_t layers, int64_t behind, bool *windowed)
+static d9d_status read_windowed(const d9di_hf_reader *r, int64_t layers, int64_t behind,
+                                bool *windowed)
 {
     static const char *const words[] = {"full_attention", "sliding_attention"};
     const json_t *types = d9di_hf_member(r->doc, "layer_types");
@@ -27,7 +28,7 @@ static d9d_status read_windowed(const d9di_hf *r, int64_t layers, int64_t behind
 }
 
 /* As transformers 5 has it: a mixture's window is in every layer, whatever its types. */
-d9d_status d9di_qwen3_config_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+d9d_status d9di_qwen3_config_window(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     bool used, *windowed = d9d_arena_alloc(a, (size_t)c->layers), any = false;
     int64_t behind;
@@ -56,7 +57,7 @@ d9d_status d9di_qwen3_config_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_co
 }
 
 /* Every decoder_sparse_step-th layer is a mixture, unless mlp_only_layers lists it. */
-d9d_status d9di_qwen3_config_moe_layers(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+d9d_status d9di_qwen3_config_moe_layers(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     const json_t *dense = d9di_hf_member(r->doc, "mlp_only_layers");
     int64_t every;

@@ -6,10 +6,10 @@
 #include "model/hf/hf_config_fields.h"
 
 /* window and windowed of the layers, which have been counted and are not too many. */
-d9d_status d9di_qwen3_config_window(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c);
+d9d_status d9di_qwen3_config_window(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c);
 /* Likewise moe_layer. */
-d9d_status d9di_qwen3_config_moe_layers(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c);
+d9d_status d9di_qwen3_config_moe_layers(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c);
 /* The head, its labels and the router. */
-d9d_status d9di_qwen3_config_head(const d9di_hf *r, d9d_qwen3_config *c);
+d9d_status d9di_qwen3_config_head(const d9di_hf_reader *r, d9d_qwen3_config *c);
 
 #endif /* D9DI_MODELS_QWEN3_QWEN3_CONFIG_PARTS_H */

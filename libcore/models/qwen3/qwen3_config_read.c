@@ -7,7 +7,7 @@
 
 enum { ABSENT = -1 };
 
-struct number {
+struct number_field {
     const char *name, *other; /* of either generation */
     size_t offset;
     int64_t otherwise; /* value when absent, or D9DI_HF_REQUIRED */
@@ -19,7 +19,7 @@ struct number {
         n, o, offsetof(d9d_qwen3_config, field), d, m                                              \
     }
 
-static const struct number numbers[] = {
+static const struct number_field number_fields[] = {
     NUMBER("hidden_size", NULL, hidden, D9DI_HF_REQUIRED, EVERY),
     NUMBER("num_hidden_layers", NULL, layers, D9DI_HF_REQUIRED, EVERY),
     NUMBER("num_attention_heads", NULL, heads, D9DI_HF_REQUIRED, EVERY),
@@ -32,7 +32,8 @@ static const struct number numbers[] = {
     NUMBER("moe_intermediate_size", NULL, expert_intermediate, D9DI_HF_REQUIRED, MIXTURE),
 };
 
-static d9d_status read_number(const d9di_hf *r, const struct number *n, d9d_qwen3_config *c)
+static d9d_status read_number(const d9di_hf_reader *r, const struct number_field *n,
+                              d9d_qwen3_config *c)
 {
     int64_t *field = (int64_t *)(void *)((char *)c + n->offset), a, b;
     bool both = d9di_hf_member(r->doc, n->name) != NULL && d9di_hf_member(r->doc, n->other) != NULL;
@@ -93,14 +94,14 @@ const d9d_hf_field d9d_qwen3_fields[] = {
     D9D_HF_END,
 };
 const char *const d9d_qwen3_model_types[] = {"qwen3", "qwen3_moe", NULL};
-static const d9d_hf_family family = {
+static const d9d_hf_family qwen3_family = {
     .name = "qwen3", .model_types = d9d_qwen3_model_types, .fields = d9d_qwen3_fields};
 
 /* --- the whole ---------------------------------------------------------------------------- */
 
-static d9d_status read_vocabulary(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+static d9d_status read_vocabulary(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c)
 {
-    d9d_vocab_split *split = d9d_arena_alloc(a, sizeof(*split));
+    d9d_block_vocab_split *split = d9d_arena_alloc(a, sizeof(*split));
 
     if (split == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", r->where);
@@ -116,7 +117,7 @@ static bool is_mixture(const json_t *doc)
     return strcmp(json_string_value(json_object_get(doc, "model_type")), "qwen3_moe") == 0;
 }
 
-static void fill_absent(const d9di_hf *r, d9d_qwen3_config *c)
+static void fill_absent(const d9di_hf_reader *r, d9d_qwen3_config *c)
 {
     if (c->kv_heads == ABSENT)
         c->kv_heads = c->heads;
@@ -128,12 +129,12 @@ static void fill_absent(const d9di_hf *r, d9d_qwen3_config *c)
 }
 
 /* Of a document that has nothing but what is declared to be read. */
-static d9d_status read_all(const d9di_hf *r, d9d_arena *a, d9d_qwen3_config *c)
+static d9d_status config_read(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     double eps;
 
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-        D9D_TRY(read_number(r, &numbers[i], c));
+    for (size_t i = 0; i < sizeof(number_fields) / sizeof(number_fields[0]); i++)
+        D9D_TRY(read_number(r, &number_fields[i], c));
     fill_absent(r, c);
     D9D_TRY(read_vocabulary(r, a, c));
     D9D_TRY(d9di_hf_rope(r, c->max_positions, &c->rope_scaling, &c->rope_base));
@@ -161,8 +162,8 @@ d9d_status d9d_qwen3_config_parse(const json_t *doc, const char *where, d9d_aren
     json_t *read;
     d9d_status st;
 
-    D9D_TRY(d9d_hf_family_select(&family, doc, where, &read));
-    st = read_all(&(d9di_hf){read, where, is_mixture(doc)}, a, &c);
+    D9D_TRY(d9d_hf_family_select(&qwen3_family, doc, where, &read));
+    st = config_read(&(d9di_hf_reader){read, where, is_mixture(doc)}, a, &c);
     json_decref(read);
     if (st == D9D_OK)
         *out = c;
@@ -175,7 +176,7 @@ d9d_status d9d_qwen3_config_read(const char *path, d9d_arena *a, d9d_qwen3_confi
     json_t *doc;
     d9d_status st;
 
-    D9D_TRY(d9d_hf_config_place(path, a, &file, &beside));
+    D9D_TRY(d9d_hf_config_locate(path, a, &file, &beside));
     D9D_TRY(d9d_hf_config_load(path, &doc));
     st = d9d_qwen3_config_parse(doc, file, a, out);
     json_decref(doc);

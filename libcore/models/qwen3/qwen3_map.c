@@ -13,7 +13,7 @@
 
 static const char hf_prefix[] = "model.";
 
-static bool any_name(const d9d_source *src, bool (*is)(const char *name, const char *part),
+static bool any_name(const d9d_tensor_source *src, bool (*is)(const char *name, const char *part),
                      const char *part)
 {
     for (size_t i = 0; i < src->n; i++)
@@ -22,31 +22,32 @@ static bool any_name(const d9d_source *src, bool (*is)(const char *name, const c
     return false;
 }
 
-static bool has(const char *name, const char *part)
+static bool contains(const char *name, const char *part)
 {
     return strstr(name, part) != NULL;
 }
 
-static bool begins(const char *name, const char *part)
+static bool has_prefix(const char *name, const char *part)
 {
     return strncmp(name, part, strlen(part)) == 0;
 }
 
-d9d_layout d9d_qwen3_layout(const d9d_source *src)
+d9d_weights_layout d9d_qwen3_layout(const d9d_tensor_source *src)
 {
     static const char *const ours[] = {".token_embedding.", ".grouped_experts.", ".mlp.router.",
                                        "lm_head.lm_head.", "cls_head."};
 
     for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-        if (any_name(src, has, ours[i]))
+        if (any_name(src, contains, ours[i]))
             return D9D_LAYOUT_D9D;
-    return any_name(src, has, ".mlp.experts.gate_up_proj") ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+    return any_name(src, contains, ".mlp.experts.gate_up_proj") ? D9D_LAYOUT_HF_FUSED
+                                                                : D9D_LAYOUT_HF;
 }
 
 /* The names of a base model: "layers.0.mlp..." for "model.layers.0.mlp...". */
-static bool is_bare(const d9d_source *src)
+static bool is_bare(const d9d_tensor_source *src)
 {
-    return any_name(src, begins, "layers.") || any_name(src, begins, "embed_tokens.");
+    return any_name(src, has_prefix, "layers.") || any_name(src, has_prefix, "embed_tokens.");
 }
 
 /* Names of heads. */
@@ -61,44 +62,45 @@ static const struct {
 };
 enum { N_HEADS = sizeof(heads) / sizeof(heads[0]) };
 
-void d9d_qwen3_fit(const d9d_source *src, d9d_qwen3_config *c)
+void d9d_qwen3_infer_config(const d9d_tensor_source *src, d9d_qwen3_config *c)
 {
     const bool bare = is_bare(src);
 
-    for (size_t i = 0; i < N_HEADS && c->head_open; i++)
-        if (any_name(src, begins, heads[i].prefix)) {
+    for (size_t i = 0; i < N_HEADS && c->head_unknown; i++)
+        if (any_name(src, has_prefix, heads[i].prefix)) {
             c->head = heads[i].head;
-            c->head_open = false;
+            c->head_unknown = false;
         }
     if (bare)
         c->head = D9D_HEAD_EMBEDDING;
     if (d9d_qwen3_layout(src) != D9D_LAYOUT_D9D)
         c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;
-    c->tied_copy = c->tied && c->head == D9D_HEAD_CAUSAL_LM && any_name(src, begins, "lm_head.");
+    c->tied_copy =
+        c->tied && c->head == D9D_HEAD_CAUSAL_LM && any_name(src, has_prefix, "lm_head.");
 }
 
 /* --- building ---------------------------------------------------------------------------- */
 
-struct half {
+struct half_mapping {
     const d9d_qwen3_config *c;
-    d9d_layout layout;          /* the HuggingFace side */
-    bool bare;                  /* its names are a base model's */
-    d9d_mapper *first, *second; /* one after the other */
-    const char **names;         /* [experts]: scratch */
-    char (*text)[D9DI_NAME];    /* what names point at */
+    d9d_weights_layout layout;         /* the HuggingFace side */
+    bool bare;                         /* its names are a base model's */
+    d9d_mapper *first, *second;        /* one after the other */
+    const char **names;                /* [experts]: scratch */
+    char (*text)[D9DI_QWEN3_NAME_MAX]; /* what names point at */
 };
 
 /* A name on the HuggingFace side. */
-static void hf_name(const struct half *h, const d9di_qwen3_tensor *t, const char *pattern,
-                    int64_t expert, char out[D9DI_NAME])
+static void hf_name(const struct half_mapping *h, const d9di_qwen3_tensor *t, const char *pattern,
+                    int64_t expert, char out[D9DI_QWEN3_NAME_MAX])
 {
-    if (h->bare && begins(pattern, hf_prefix))
+    if (h->bare && has_prefix(pattern, hf_prefix))
         pattern += strlen(hf_prefix);
     d9di_qwen3_name(t, pattern, expert, out);
 }
 
-static d9d_status expect(struct half *h, const d9di_qwen3_tensor *t, const char *name,
-                         const char *letters)
+static d9d_status shape_expect(struct half_mapping *h, const d9di_qwen3_tensor *t, const char *name,
+                               const char *letters)
 {
     int64_t shape[D9D_MAX_DIMS];
     int n = d9di_qwen3_shape(h->c, t, letters, shape);
@@ -107,7 +109,7 @@ static d9d_status expect(struct half *h, const d9di_qwen3_tensor *t, const char 
 }
 
 /* Names of the E tensors that one grouped tensor is in a file. */
-static void expert_names(struct half *h, const d9di_qwen3_tensor *t)
+static void expert_names(struct half_mapping *h, const d9di_qwen3_tensor *t)
 {
     for (int64_t e = 0; e < h->c->experts; e++) {
         hf_name(h, t, t->row->hf, e, h->text[e]);
@@ -132,7 +134,7 @@ static bool is_gate(const d9di_qwen3_tensor *t)
 }
 
 /* The grouped tensor beside gate in the fused one. */
-static void up_of(const d9di_qwen3_tensor *gate, char out[D9DI_NAME])
+static void up_name(const d9di_qwen3_tensor *gate, char out[D9DI_QWEN3_NAME_MAX])
 {
     d9di_qwen3_tensor up = *gate;
 
@@ -140,22 +142,22 @@ static void up_of(const d9di_qwen3_tensor *gate, char out[D9DI_NAME])
     d9di_qwen3_name(&up, up.row->d9d, 0, out);
 }
 
-static d9d_status own(void *arg, const d9di_qwen3_tensor *t)
+static d9d_status own_map(void *arg, const d9di_qwen3_tensor *t)
 {
-    struct half *h = arg;
-    char name[D9DI_NAME];
+    struct half_mapping *h = arg;
+    char name[D9DI_QWEN3_NAME_MAX];
 
     d9di_qwen3_name(t, t->row->d9d, 0, name);
     D9D_TRY(d9d_mapper_rename(h->first, name, name));
-    return expect(h, t, name, t->row->d9d_shape);
+    return shape_expect(h, t, name, t->row->d9d_shape);
 }
 
 /* --- from HuggingFace ----------------------------------------------------------------------- */
 
-static d9d_status fused_into(struct half *h, const d9di_qwen3_tensor *t, const char *name)
+static d9d_status fused_to_own(struct half_mapping *h, const d9di_qwen3_tensor *t, const char *name)
 {
     const int64_t E = h->c->experts, H = h->c->hidden, N = h->c->expert_intermediate;
-    char fused[D9DI_NAME], up[D9DI_NAME];
+    char fused[D9DI_QWEN3_NAME_MAX], up[D9DI_QWEN3_NAME_MAX];
     const char *parts[2] = {name, up};
 
     hf_name(h, t, t->row->fused, 0, fused);
@@ -166,61 +168,61 @@ static d9d_status fused_into(struct half *h, const d9di_qwen3_tensor *t, const c
         D9D_TRY(d9d_mapper_expect(h->first, fused, 3, (const int64_t[]){E, H, N}));
         return d9d_mapper_transpose(h->second, name, 1, 2);
     }
-    up_of(t, up);
+    up_name(t, up);
     D9D_TRY(d9d_mapper_transpose(h->first, fused, 1, 2));
     D9D_TRY(d9d_mapper_expect(h->first, fused, 3, (const int64_t[]){E, 2 * N, H}));
     return d9d_mapper_chunk(h->second, fused, parts, 2, 2);
 }
 
-static d9d_status into(void *arg, const d9di_qwen3_tensor *t)
+static d9d_status hf_to_own(void *arg, const d9di_qwen3_tensor *t)
 {
-    struct half *h = arg;
-    char name[D9DI_NAME], hf[D9DI_NAME];
+    struct half_mapping *h = arg;
+    char name[D9DI_QWEN3_NAME_MAX], hf[D9DI_QWEN3_NAME_MAX];
 
     d9di_qwen3_name(t, t->row->d9d, 0, name);
     if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)
-        return fused_into(h, t, name);
+        return fused_to_own(h, t, name);
     if (is_expert(t)) {
         expert_names(h, t);
         D9D_TRY(d9d_mapper_stack(h->first, h->names, (size_t)h->c->experts, name, 0));
         for (int64_t e = 0; e < h->c->experts; e++)
-            D9D_TRY(expect(h, t, h->names[e], t->row->hf_shape));
+            D9D_TRY(shape_expect(h, t, h->names[e], t->row->hf_shape));
         return d9d_mapper_transpose(h->second, name, 1, 2);
     }
     hf_name(h, t, t->row->hf, 0, hf);
     D9D_TRY(d9d_mapper_rename(h->first, hf, name));
-    return expect(h, t, hf, t->row->hf_shape);
+    return shape_expect(h, t, hf, t->row->hf_shape);
 }
 
 /* --- to HuggingFace --------------------------------------------------------------------------- */
 
-static d9d_status fused_out_of(struct half *h, const d9di_qwen3_tensor *t, const char *name)
+static d9d_status own_to_fused(struct half_mapping *h, const d9di_qwen3_tensor *t, const char *name)
 {
-    char fused[D9DI_NAME], up[D9DI_NAME];
+    char fused[D9DI_QWEN3_NAME_MAX], up[D9DI_QWEN3_NAME_MAX];
     const char *parts[2] = {name, up};
 
     hf_name(h, t, t->row->fused, 0, fused);
     if (is_gate(t)) {
-        up_of(t, up);
+        up_name(t, up);
         D9D_TRY(d9d_mapper_concat(h->first, parts, 2, fused, 2));
         D9D_TRY(d9d_mapper_transpose(h->second, fused, 1, 2));
     } else if (!is_up(t)) {
         D9D_TRY(d9d_mapper_rename(h->first, name, fused));
         D9D_TRY(d9d_mapper_transpose(h->second, fused, 1, 2));
     }
-    return expect(h, t, name, t->row->d9d_shape);
+    return shape_expect(h, t, name, t->row->d9d_shape);
 }
 
-static d9d_status out_of(void *arg, const d9di_qwen3_tensor *t)
+static d9d_status own_to_hf(void *arg, const d9di_qwen3_tensor *t)
 {
-    struct half *h = arg;
-    char name[D9DI_NAME], hf[D9DI_NAME];
+    struct half_mapping *h = arg;
+    char name[D9DI_QWEN3_NAME_MAX], hf[D9DI_QWEN3_NAME_MAX];
 
     if (t->again)
         return D9D_OK; /* the stage of the embedding gives it */
     d9di_qwen3_name(t, t->row->d9d, 0, name);
     if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)
-        return fused_out_of(h, t, name);
+        return own_to_fused(h, t, name);
     if (is_expert(t)) {
         expert_names(h, t);
         D9D_TRY(d9d_mapper_transpose(h->first, name, 1, 2));
@@ -229,15 +231,15 @@ static d9d_status out_of(void *arg, const d9di_qwen3_tensor *t)
         hf_name(h, t, t->row->hf, 0, hf);
         D9D_TRY(d9d_mapper_rename(h->first, name, hf));
     }
-    return expect(h, t, name, t->row->d9d_shape);
+    return shape_expect(h, t, name, t->row->d9d_shape);
 }
 
 /* --- whole mappings ------------------------------------------------------------------------- */
 
-static d9d_status build_half(const d9d_qwen3_config *c, d9d_stage stage, d9d_layout layout,
+static d9d_status build_half(const d9d_qwen3_config *c, d9d_stage stage, d9d_weights_layout layout,
                              bool bare, d9di_qwen3_fn fn, d9d_mapper **out)
 {
-    struct half h = {.c = c, .layout = layout, .bare = bare};
+    struct half_mapping h = {.c = c, .layout = layout, .bare = bare};
     size_t n = (size_t)c->experts + 1;
     d9d_mapper *second;
     d9d_status st;
@@ -253,7 +255,7 @@ static d9d_status build_half(const d9d_qwen3_config *c, d9d_stage stage, d9d_lay
     D9D_TRY_OR(st, d9di_qwen3_each(c, stage, fn, &h), out);
     second = h.second;
     h.second = NULL; /* taken over */
-    D9D_TRY_OR(st, d9d_mapper_then(h.first, second), out);
+    D9D_TRY_OR(st, d9d_mapper_compose(h.first, second), out);
     *out = h.first;
     h.first = NULL;
 out:
@@ -283,8 +285,8 @@ static d9d_status check_hf(const d9d_qwen3_config *c)
 }
 
 /* Biases of routers, of a source that has them; a stage's are those of its parameters. */
-static d9d_status keep_biases(const d9d_qwen3_config *c, d9d_stage stage, const d9d_source *src,
-                              d9d_mapper *m)
+static d9d_status biases_keep(const d9d_qwen3_config *c, d9d_stage stage,
+                              const d9d_tensor_source *src, d9d_mapper *m)
 {
     static const char end[] = ".mlp.router." D9D_ROUTER_BIAS;
 
@@ -299,39 +301,41 @@ static d9d_status keep_biases(const d9d_qwen3_config *c, d9d_stage stage, const 
 }
 
 /* transformers ignores the head of a tied model; so does a model of ours, explicitly. */
-static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
+static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_tensor_source *src,
+                                 d9d_mapper *m)
 {
     for (size_t i = 0; c->tied && c->head == D9D_HEAD_CAUSAL_LM && !c->tied_copy && i < src->n;
          i++) {
         const char *name = src->at(src->self, i)->name;
 
-        if (begins(name, "lm_head."))
+        if (has_prefix(name, "lm_head."))
             D9D_TRY(d9d_mapper_drop(m, name));
     }
     return D9D_OK;
 }
 
 /* A task's head takes the place of the source's. */
-static d9d_status drop_other_heads(const d9d_qwen3_config *c, const d9d_source *src, d9d_mapper *m)
+static d9d_status drop_other_heads(const d9d_qwen3_config *c, const d9d_tensor_source *src,
+                                   d9d_mapper *m)
 {
     for (size_t i = 0; c->new_head && i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
 
         for (size_t k = 0; k < N_HEADS; k++)
-            if (heads[k].head != c->head && begins(name, heads[k].prefix))
+            if (heads[k].head != c->head && has_prefix(name, heads[k].prefix))
                 D9D_TRY(d9d_mapper_drop(m, name));
     }
     return D9D_OK;
 }
 
 /* The configuration without a head that the source does not have. */
-static d9d_qwen3_config headless(const d9d_qwen3_config *c, const d9d_source *src)
+static d9d_qwen3_config without_head(const d9d_qwen3_config *c, const d9d_tensor_source *src)
 {
     d9d_qwen3_config h = *c;
     bool has_it = !c->new_head || c->head == D9D_HEAD_CAUSAL_LM;
 
     for (size_t k = 0; k < N_HEADS && !has_it; k++)
-        has_it = heads[k].head == c->head && any_name(src, begins, heads[k].prefix);
+        has_it = heads[k].head == c->head && any_name(src, has_prefix, heads[k].prefix);
     if (!has_it) {
         h.head = D9D_HEAD_EMBEDDING;
         h.embedding_dim = 0;
@@ -339,11 +343,11 @@ static d9d_qwen3_config headless(const d9d_qwen3_config *c, const d9d_source *sr
     return h;
 }
 
-d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage, const d9d_source *src,
-                            d9d_layout to, d9d_mapper **out)
+d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage,
+                            const d9d_tensor_source *src, d9d_weights_layout to, d9d_mapper **out)
 {
-    const d9d_qwen3_config there = headless(model, src), *c = &there;
-    const d9d_layout from = d9d_qwen3_layout(src);
+    const d9d_qwen3_config there = without_head(model, src), *c = &there;
+    const d9d_weights_layout from = d9d_qwen3_layout(src);
     const bool bare = c->head == D9D_HEAD_EMBEDDING && !c->prefixed; /* what is written */
     const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
     d9d_mapper *m = NULL, *rest;
@@ -352,18 +356,18 @@ d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage, cons
     D9D_TRY(d9d_qwen3_check(model));
     if (in || on)
         D9D_TRY(check_hf(c));
-    if (on && d9d_router_is_own(&c->router))
+    if (on && d9d_block_router_is_custom(&c->router))
         return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no routers of another "
                                      "kind than a softmax's best");
-    D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), into, &m)
-            : on ? build_half(c, stage, to, bare, out_of, &m)
-                 : build_half(c, stage, to, bare, own, &m));
-    D9D_TRY_OR(st, keep_biases(c, stage, src, m), out);
+    D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), hf_to_own, &m)
+            : on ? build_half(c, stage, to, bare, own_to_hf, &m)
+                 : build_half(c, stage, to, bare, own_map, &m));
+    D9D_TRY_OR(st, biases_keep(c, stage, src, m), out);
     D9D_TRY_OR(st, drop_tied_head(c, src, m), out);
     D9D_TRY_OR(st, drop_other_heads(model, src, m), out);
     if (in && on) {
-        D9D_TRY_OR(st, build_half(c, stage, to, bare, out_of, &rest), out);
-        D9D_TRY_OR(st, d9d_mapper_then(m, rest), out);
+        D9D_TRY_OR(st, build_half(c, stage, to, bare, own_to_hf, &rest), out);
+        D9D_TRY_OR(st, d9d_mapper_compose(m, rest), out);
     }
     *out = m;
     m = NULL;

@@ -5,19 +5,20 @@
 #include "d9d/models/qwen3/qwen3_map.h"
 #include "models/qwen3/qwen3_names.h"
 
-typedef struct listing {
+typedef struct matrix_list {
     const d9d_qwen3_config *c;
     d9d_arena *arena;
     D9D_VEC(d9d_model_matrix) list;
-} listing;
+} matrix_list;
 
 static const char weight[] = ".weight";
 
 /* A pattern with the tensor's layer; "{e}" stays.  Without ".weight", where it ends so. */
-static const char *expand(const listing *l, const d9di_qwen3_tensor *t, const char *pattern)
+static const char *pattern_expand(const matrix_list *l, const d9di_qwen3_tensor *t,
+                                  const char *pattern)
 {
     const char *e = strstr(pattern, "{e}");
-    char head[D9DI_NAME], name[D9DI_NAME];
+    char head[D9DI_QWEN3_NAME_MAX], name[D9DI_QWEN3_NAME_MAX];
     size_t n;
 
     if (pattern == NULL)
@@ -32,9 +33,9 @@ static const char *expand(const listing *l, const d9di_qwen3_tensor *t, const ch
         l->arena, name, strcmp(name + n - strlen(weight), weight) == 0 ? n - strlen(weight) : n);
 }
 
-static d9d_status visit(void *arg, const d9di_qwen3_tensor *t)
+static d9d_status matrix_add(void *arg, const d9di_qwen3_tensor *t)
 {
-    listing *l = arg;
+    matrix_list *l = arg;
     const d9di_qwen3_row *r = t->row;
     const bool stack = r->fused != NULL;
     int64_t shape[D9D_MAX_DIMS];
@@ -47,12 +48,12 @@ static d9d_status visit(void *arg, const d9di_qwen3_tensor *t)
     up = stack && strstr(r->d9d, ".up_proj.") != NULL;
     pair = up || (stack && strstr(r->d9d, ".gate_proj.") != NULL);
     m = (d9d_model_matrix){
-        .name = expand(l, t, r->d9d),
+        .name = pattern_expand(l, t, r->d9d),
         .in = shape[1],
         .out = shape[0],
         .experts = stack ? l->c->experts : 0,
-        .hf = expand(l, t, r->hf),
-        .fused = stack ? expand(l, t, r->fused) : NULL,
+        .hf = pattern_expand(l, t, r->hf),
+        .fused = stack ? pattern_expand(l, t, r->fused) : NULL,
         .fused_row = up ? shape[0] : 0,
         .fused_rows = pair ? 2 * shape[0] : shape[0],
     };
@@ -63,8 +64,8 @@ static d9d_status visit(void *arg, const d9di_qwen3_tensor *t)
 
 d9d_status d9d_qwen3_matrices(const d9d_qwen3_config *c, d9d_arena *a, d9d_model_matrices *out)
 {
-    listing l = {.c = c, .arena = a};
-    d9d_status st = d9di_qwen3_each(c, D9D_WHOLE_MODEL, visit, &l);
+    matrix_list l = {.c = c, .arena = a};
+    d9d_status st = d9di_qwen3_each(c, D9D_WHOLE_MODEL, matrix_add, &l);
     d9d_model_matrix *items = d9d_arena_alloc(a, (l.list.len + 1) * sizeof(*items));
 
     if (st == D9D_OK && items == NULL)

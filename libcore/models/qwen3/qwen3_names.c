@@ -25,7 +25,7 @@
     }
 
 /* The embedding is the first row: the one of the first stage, and of a tied head. */
-static const d9di_qwen3_row rows[] = {
+static const d9di_qwen3_row qwen3_rows[] = {
     {D9DI_FIRST, "model.embed_tokens.token_embedding.{v}.weight", "VH", "model.embed_tokens.weight",
      "VH", NULL, false},
     NORM(D9DI_EVERY, "input_layernorm.weight", "H"),
@@ -52,7 +52,7 @@ static const d9di_qwen3_row rows[] = {
     {D9DI_SCORE, "cls_head.score.weight", "CH", "score.weight", "CH", NULL, false},
     {D9DI_PROJECTION, "embedding_head.projection.weight", "PH", NULL, NULL, NULL, false},
 };
-enum { N_ROWS = sizeof(rows) / sizeof(rows[0]) };
+enum { N_ROWS = sizeof(qwen3_rows) / sizeof(qwen3_rows[0]) };
 
 static bool in_layer(const d9d_qwen3_config *c, const d9di_qwen3_row *r, int64_t layer)
 {
@@ -95,7 +95,8 @@ static d9d_status each_split(const d9d_qwen3_config *c, const d9di_qwen3_row *r,
     bool again = r->where == D9DI_LM_HEAD && c->tied && !c->tied_copy;
 
     for (size_t i = 0; i < (vocabulary ? c->n_splits : 1); i++) {
-        d9di_qwen3_tensor t = {again ? &rows[0] : r, again, 0, vocabulary ? &c->splits[i] : NULL};
+        d9di_qwen3_tensor t = {again ? &qwen3_rows[0] : r, again, 0,
+                               vocabulary ? &c->splits[i] : NULL};
 
         D9D_TRY(fn(arg, &t));
     }
@@ -110,9 +111,9 @@ static d9d_status each_layer(const d9d_qwen3_config *c, d9d_stage stage, d9di_qw
     D9D_TRY(d9d_stage_layers(c->layers, c->virtual_pre, c->virtual_post, stage, &first, &end));
     for (int64_t l = first; l < end; l++)
         for (size_t i = 0; i < N_ROWS; i++) {
-            d9di_qwen3_tensor t = {&rows[i], false, l, NULL};
+            d9di_qwen3_tensor t = {&qwen3_rows[i], false, l, NULL};
 
-            if (in_layer(c, &rows[i], l))
+            if (in_layer(c, &qwen3_rows[i], l))
                 D9D_TRY(fn(arg, &t));
         }
     return D9D_OK;
@@ -121,20 +122,20 @@ static d9d_status each_layer(const d9d_qwen3_config *c, d9d_stage stage, d9di_qw
 d9d_status d9di_qwen3_each(const d9d_qwen3_config *c, d9d_stage stage, d9di_qwen3_fn fn, void *arg)
 {
     if (d9d_stage_is_first(stage))
-        D9D_TRY(each_split(c, &rows[0], fn, arg));
+        D9D_TRY(each_split(c, &qwen3_rows[0], fn, arg));
     D9D_TRY(each_layer(c, stage, fn, arg));
     for (size_t i = 0; i < N_ROWS; i++)
-        if (after_layers(c, &rows[i], stage))
-            D9D_TRY(each_split(c, &rows[i], fn, arg));
+        if (after_layers(c, &qwen3_rows[i], stage))
+            D9D_TRY(each_split(c, &qwen3_rows[i], fn, arg));
     return D9D_OK;
 }
 
 void d9di_qwen3_name(const d9di_qwen3_tensor *t, const char *pattern, int64_t expert,
-                     char out[D9DI_NAME])
+                     char out[D9DI_QWEN3_NAME_MAX])
 {
     size_t n = 0;
 
-    for (const char *p = pattern; *p != '\0' && n < D9DI_NAME - 1;) {
+    for (const char *p = pattern; *p != '\0' && n < D9DI_QWEN3_NAME_MAX - 1;) {
         char number[32];
         const char *text = number;
         int k;
@@ -147,8 +148,8 @@ void d9di_qwen3_name(const d9di_qwen3_tensor *t, const char *pattern, int64_t ex
             text = t->split->name;
         else
             (void)snprintf(number, sizeof(number), "%" PRId64, p[1] == 'l' ? t->layer : expert);
-        k = snprintf(out + n, D9DI_NAME - n, "%s", text);
-        n += (size_t)k < D9DI_NAME - n ? (size_t)k : D9DI_NAME - 1 - n;
+        k = snprintf(out + n, D9DI_QWEN3_NAME_MAX - n, "%s", text);
+        n += (size_t)k < D9DI_QWEN3_NAME_MAX - n ? (size_t)k : D9DI_QWEN3_NAME_MAX - 1 - n;
         p += 3; /* "{l}" */
     }
     out[n] = '\0';

@@ -5,7 +5,7 @@
 #include "d9d/ckpt/safetensors/safetensors.h"
 #include "d9d/models/qwen3/qwen3.h"
 
-enum { D9DI_NAME = 160 }; /* bytes of an expanded name */
+enum { D9DI_QWEN3_NAME_MAX = 160 }; /* bytes of an expanded name */
 
 /* A tensor or a family of tensors.  Patterns have {l} layer, {v} vocabulary split, {e} expert;
  * shapes are letters: V split size, H hidden, Q A*D, K K*D, D head size, I dense FFN,
@@ -34,7 +34,7 @@ typedef struct d9di_qwen3_tensor {
     const d9di_qwen3_row *row;
     bool again;    /* the embedding, which the first stage has too: the head of a tied model */
     int64_t layer; /* 0 outside layers */
-    const d9d_vocab_split *split; /* NULL outside the vocabulary */
+    const d9d_block_vocab_split *split; /* NULL outside the vocabulary */
 } d9di_qwen3_tensor;
 
 /* All tensors of a stage in their order; stops at the first failure. */
@@ -43,7 +43,7 @@ d9d_status d9di_qwen3_each(const d9d_qwen3_config *c, d9d_stage stage, d9di_qwen
 
 /* A pattern with this tensor's numbers. */
 void d9di_qwen3_name(const d9di_qwen3_tensor *t, const char *pattern, int64_t expert,
-                     char out[D9DI_NAME]);
+                     char out[D9DI_QWEN3_NAME_MAX]);
 /* The shape that letters say; returns the number of dimensions. */
 int d9di_qwen3_shape(const d9d_qwen3_config *c, const d9di_qwen3_tensor *t, const char *letters,
                      int64_t shape[D9D_MAX_DIMS]);

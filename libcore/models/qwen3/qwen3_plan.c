@@ -32,7 +32,7 @@ static d9d_status check_experts(const d9d_qwen3_config *c, int64_t ep)
     return D9D_OK;
 }
 
-d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
+d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_parallel_degrees *d)
 {
     D9D_TRY(check_heads(c, d->tensor_parallel));
     D9D_TRY(check_experts(c, d->expert_parallel));
@@ -41,66 +41,70 @@ d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_degrees *d)
 
 /* --- how parameters lie --------------------------------------------------------------- */
 
-#define REPLICAS D9D_AXES_REPLICATE
-static const d9d_placing dense = {0, 0, D9D_AXES_SHARD, REPLICAS | D9D_AXIS(TP)};
-static const d9d_placing columns = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, REPLICAS}; /* of the output */
-static const d9d_placing rows = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, REPLICAS};    /* of the input */
-static const d9d_placing experts_shared = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0};
-static const d9d_placing experts_summed = {D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
+#define REPLICATE_AXES D9D_AXES_REPLICATE
+static const d9d_param_sharding replicated = {0, 0, D9D_AXES_SHARD, REPLICATE_AXES | D9D_AXIS(TP)};
+static const d9d_param_sharding column_parallel = {D9D_AXIS(TP), 0, D9D_AXES_SHARD,
+                                                   REPLICATE_AXES}; /* of the output */
+static const d9d_param_sharding row_parallel = {D9D_AXIS(TP), 1, D9D_AXES_SHARD,
+                                                REPLICATE_AXES}; /* of the input */
+static const d9d_param_sharding experts_sharded = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE,
+                                                   0};
+static const d9d_param_sharding experts_replicated = {D9D_AXES_EXPERT, 0, 0,
+                                                      D9D_AXES_EXPERT_REPLICATE};
 
 /* A model and the ranks that it is for. */
-typedef struct setting {
+typedef struct plan_context {
     const d9d_qwen3_config *config;
     d9d_mesh *mesh;
-} setting;
+} plan_context;
 
-static bool is_sharded(const setting *s)
+static bool is_sharded(const plan_context *s)
 {
     return d9d_mesh_count(s->mesh, D9D_AXES_SHARD) > 1;
 }
-static bool heads_are_few(const setting *s)
+static bool heads_are_few(const plan_context *s)
 {
     return d9d_mesh_count(s->mesh, D9D_AXIS(TP)) > s->config->kv_heads;
 }
 
 /* Parameters whose name has this part, where that is so; the first row that fits counts.  Few
  * key-value heads are whole on every tp rank, which computes with the one that it needs. */
-static const struct rule {
+static const struct sharding_rule {
     const char *part;
-    const d9d_placing *how;
-    bool (*when)(const setting *s); /* NULL: always */
-} rules[] = {
-    {".grouped_experts.", &experts_shared, is_sharded},
-    {".grouped_experts.", &experts_summed, NULL},
-    {".shared_expert.", &dense, NULL},
-    {".k_proj.", &dense, heads_are_few},
-    {".v_proj.", &dense, heads_are_few},
-    {".o_proj.", &rows, NULL},
-    {".down_proj.", &rows, NULL},
-    {"_proj.", &columns, NULL},
-    {"embed_tokens.", &columns, NULL},
-    {"lm_head.", &columns, NULL},
-    {"", &dense, NULL},
+    const d9d_param_sharding *how;
+    bool (*when)(const plan_context *s); /* NULL: always */
+} sharding_rules[] = {
+    {".grouped_experts.", &experts_sharded, is_sharded},
+    {".grouped_experts.", &experts_replicated, NULL},
+    {".shared_expert.", &replicated, NULL},
+    {".k_proj.", &replicated, heads_are_few},
+    {".v_proj.", &replicated, heads_are_few},
+    {".o_proj.", &row_parallel, NULL},
+    {".down_proj.", &row_parallel, NULL},
+    {"_proj.", &column_parallel, NULL},
+    {"embed_tokens.", &column_parallel, NULL},
+    {"lm_head.", &column_parallel, NULL},
+    {"", &replicated, NULL},
 };
 
-static const d9d_placing *placing_of(const d9d_param *p, const setting *s)
+static const d9d_param_sharding *sharding_of(const d9d_param *p, const plan_context *s)
 {
-    const struct rule *r = rules;
+    const struct sharding_rule *r = sharding_rules;
 
     while (strstr(p->name, r->part) == NULL || (r->when != NULL && !r->when(s)))
         r++;
     return r->how;
 }
 
-static d9d_status place(void *arg, d9d_param *p)
+static d9d_status param_shard(void *arg, d9d_param *p)
 {
-    const setting *s = arg;
+    const plan_context *s = arg;
 
-    return d9d_param_place(p, s->mesh, placing_of(p, s));
+    return d9d_param_sharding_apply(p, s->mesh, sharding_of(p, s));
 }
 
 /* All groups there are, on every rank in one order, whatever parameters its stages have. */
-static d9d_status groups_make(const d9d_qwen3_config *c, d9d_mesh *mesh)
+static d9d_status groups_create(const d9d_qwen3_config *c, d9d_mesh *mesh)
 {
     static const unsigned sets[] = {D9D_AXIS(TP),
                                     D9D_AXES_CP,
@@ -119,12 +123,12 @@ static d9d_status groups_make(const d9d_qwen3_config *c, d9d_mesh *mesh)
 
 d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh, d9d_model *m)
 {
-    setting s = {c, mesh};
+    plan_context s = {c, mesh};
 
     D9D_TRY(d9d_qwen3_plan_check(c, d9d_mesh_degrees(mesh)));
-    D9D_TRY(groups_make(c, mesh));
-    D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &m->cut.tp));
-    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->cut.cp));
-    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &m->cut.ep));
-    return d9d_module_each(m->module, place, &s);
+    D9D_TRY(groups_create(c, mesh));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &m->groups.tp));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &m->groups.cp));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &m->groups.ep));
+    return d9d_module_each(m->module, param_shard, &s);
 }

@@ -11,7 +11,7 @@ typedef struct shared_section {
     bool enable_gate;
 } shared_section;
 
-/* "model_provider": {"name": "qwen3_moe", "hf_config": FILE} or with "model": {...}. */
+/* "model_provider": {"name": "qwen3_moe", "hf_config_build": FILE} or with "model": {...}. */
 typedef struct layer_section {
     int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
     double rms_norm_eps;
@@ -33,9 +33,9 @@ typedef struct model_section {
 } model_section;
 
 typedef struct provider_section {
-    d9d_model_head head;
-    model_section *model; /* or head.hf_config: one of the two is given */
-    d9d_router router;    /* of a mixture */
+    d9d_model_section head;
+    model_section *model;    /* or head.hf_config: one of the two is given */
+    d9d_block_router router; /* of a mixture */
 } provider_section;
 
 /* --- the section ---------------------------------------------------------------- */
@@ -176,29 +176,29 @@ static d9d_status provider_check(const void *value, const char *path)
 }
 
 #define PROVIDER_KEYS(model_table)                                                                 \
-    D9D_MODEL_HEAD_KEYS,                                                                           \
+    D9D_MODEL_SECTION_KEYS,                                                                        \
     {                                                                                              \
         .name = "model", .kind = D9D_KIND_TABLE, .flags = D9D_NULLABLE,                            \
         .offset = offsetof(provider_section, model), .def = "null", .table = model_table,          \
         .doc = "the dimensions, in place of hf_config"                                             \
     }
 
-/* In the order of d9d_router_score. */
-static const char *const score_words[] = {"softmax", "sigmoid", NULL};
+/* In the order of d9d_block_router_score. */
+static const char *const score_names[] = {"softmax", "sigmoid", NULL};
 #define COEFFICIENT(word, field, d, flag, text)                                                    \
     {                                                                                              \
-        .name = (word), .kind = D9D_KIND_REAL, .offset = offsetof(d9d_router, field), .def = (d),  \
-        .flags = D9D_FLOAT32 | (flag), .min = 0, .max = 1e3, .doc = (text)                         \
+        .name = (word), .kind = D9D_KIND_REAL, .offset = offsetof(d9d_block_router, field),        \
+        .def = (d), .flags = D9D_FLOAT32 | (flag), .min = 0, .max = 1e3, .doc = (text)             \
     }
 static const d9d_key router_keys[] = {
-    D9D_KEY_ENUM(d9d_router, score, "\"softmax\"", score_words,
+    D9D_KEY_ENUM(d9d_block_router, score, "\"softmax\"", score_names,
                  "what is made of a token's logits: their softmax, or the sigmoid of each"),
-    D9D_KEY_INT(d9d_router, groups, "1", 1, D9D_ROUTER_GROUPS,
+    D9D_KEY_INT(d9d_block_router, groups, "1", 1, D9D_ROUTER_MAX_GROUPS,
                 "groups of experts, worth the sum of their two best; 1: any expert can be chosen"),
-    D9D_KEY_INT(d9d_router, top_groups, "1", 1, D9D_ROUTER_GROUPS,
+    D9D_KEY_INT(d9d_block_router, top_groups, "1", 1, D9D_ROUTER_MAX_GROUPS,
                 "groups, the best ones, that a token chooses from"),
     COEFFICIENT("scale", scale, "1", D9D_ABOVE_MIN, "factor of the weights of the chosen"),
-    D9D_KEY_BOOL(d9d_router, expert_bias, "false",
+    D9D_KEY_BOOL(d9d_block_router, expert_bias, "false",
                  "a bias for each expert, of the choice alone, that evens out their loads"),
     COEFFICIENT("bias_update_rate", bias_rate, "0.001", 0,
                 "how far a bias goes in a step, up where the expert had less than the mean"),
@@ -210,7 +210,7 @@ static const d9d_key router_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_table router_table =
-    D9D_TABLE(d9d_router, "router", router_keys, "how tokens choose experts, and how evenly");
+    D9D_TABLE(d9d_block_router, "router", router_keys, "how tokens choose experts, and how evenly");
 
 static const d9d_key dense_provider_keys[] = {PROVIDER_KEYS(&dense_model_table), D9D_KEY_END};
 static const d9d_key moe_provider_keys[] = {
@@ -231,7 +231,7 @@ static const d9d_table moe_provider_table = {.name = "qwen3_moe",
                                              .doc = "Qwen3 with mixtures of experts",
                                              .check = provider_check,
                                              .row = &d9d_qwen3_moe_provider};
-const d9d_table *const d9d_model_choices[] = {&dense_provider_table, &moe_provider_table, NULL};
+const d9d_table *const d9d_job_model_choices[] = {&dense_provider_table, &moe_provider_table, NULL};
 
 /* --- what it says --------------------------------------------------------------------- */
 
@@ -248,7 +248,7 @@ static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_qwen3_co
 {
     const char *const *order = m->split_vocab_order.items;
     size_t n = m->split_vocab_order.n;
-    d9d_vocab_split *splits = d9d_arena_alloc(a, (n + 1) * sizeof(*splits));
+    d9d_block_vocab_split *splits = d9d_arena_alloc(a, (n + 1) * sizeof(*splits));
 
     if (splits == NULL)
         return D9D_FAIL(D9D_ENOMEM, "model_provider.model: %zu splits", n);
@@ -266,7 +266,7 @@ static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_qwen3_co
                                 "model_provider.model.split_vocab_order[%zu]: \"%s\" "
                                 "stands there twice",
                                 i, order[i]);
-        splits[i] = (d9d_vocab_split){order[i], *size};
+        splits[i] = (d9d_block_vocab_split){order[i], *size};
     }
     if (n != m->split_vocab_size.n)
         return D9D_FAIL(D9D_ECONFIG,
@@ -313,12 +313,12 @@ static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen
 }
 
 /* The section's, but of what kind they are where the model's file says it. */
-static void router_read(const d9d_router *section, d9d_router *out)
+static void router_read(const d9d_block_router *section, d9d_block_router *out)
 {
-    const d9d_router file = *out;
+    const d9d_block_router file = *out;
 
     *out = *section;
-    if (!d9d_router_is_own(&file))
+    if (!d9d_block_router_is_custom(&file))
         return;
     out->score = file.score;
     out->groups = file.groups;
@@ -327,7 +327,7 @@ static void router_read(const d9d_router *section, d9d_router *out)
     out->expert_bias = file.expert_bias;
 }
 
-static d9d_status read_section(const void *section, d9d_arena *a, const void **config)
+static d9d_status section_read(const void *section, d9d_arena *a, const void **config)
 {
     const provider_section *p = section;
     d9d_qwen3_config *c = d9d_arena_alloc(a, sizeof(*c));
@@ -345,49 +345,49 @@ static d9d_status read_section(const void *section, d9d_arena *a, const void **c
 
 /* --- the table ------------------------------------------------------------------------ */
 
-static d9d_status check(const void *config, const d9d_degrees *mesh)
+static d9d_status mesh_check(const void *config, const d9d_parallel_degrees *mesh)
 {
     return d9d_qwen3_plan_check(config, mesh);
 }
 
-static d9d_status create(const void *config, d9d_stage stage, const d9d_model_options *options,
-                         d9d_model **out)
+static d9d_status model_create(const void *config, d9d_stage stage, const d9d_model_opts *options,
+                               d9d_model **out)
 {
     return d9d_qwen3_create(config, stage, options, out);
 }
 
-static d9d_status place(const void *config, d9d_mesh *mesh, d9d_model *m)
+static d9d_status model_place(const void *config, d9d_mesh *mesh, d9d_model *m)
 {
     return d9d_qwen3_plan(config, mesh, m);
 }
 
-static d9d_status mapper(const void *config, d9d_stage stage, const d9d_source *src, d9d_layout to,
-                         d9d_mapper **out)
+static d9d_status weights_mapper(const void *config, d9d_stage stage, const d9d_tensor_source *src,
+                                 d9d_weights_layout to, d9d_mapper **out)
 {
     return d9d_qwen3_mapper(config, stage, src, to, out);
 }
 
-static d9d_status hf_config(const void *config, d9d_dtype dtype, json_t **doc)
+static d9d_status hf_config_build(const void *config, d9d_dtype dtype, json_t **doc)
 {
     return d9d_qwen3_config_make(config, dtype, doc);
 }
 
-static d9d_status matrices(const void *config, d9d_arena *a, d9d_model_matrices *out)
+static d9d_status matrices_list(const void *config, d9d_arena *a, d9d_model_matrices *out)
 {
     return d9d_qwen3_matrices(config, a, out);
 }
 
-static d9d_status rehead(const void *config, d9d_arena *a, d9d_head *head, const void **out)
+static d9d_status head_set(const void *config, d9d_arena *a, d9d_head *head, const void **out)
 {
-    return d9d_qwen3_rehead(config, a, head, (const d9d_qwen3_config **)out);
+    return d9d_qwen3_set_head(config, a, head, (const d9d_qwen3_config **)out);
 }
 
-static d9d_status hf_head(const void *config, json_t *doc)
+static d9d_status hf_config_set_head(const void *config, json_t *doc)
 {
     return d9d_qwen3_config_set_head(doc, config);
 }
 
-static d9d_status trainable(const void *config)
+static d9d_status check_trainable(const void *config)
 {
     return d9d_qwen3_trainable(config);
 }
@@ -400,17 +400,17 @@ static const char *const moe_types[] = {"qwen3_moe", NULL};
     const d9d_model_provider name = {                                                              \
         .size = sizeof(d9d_model_provider),                                                        \
         .table = &(section_table),                                                                 \
-        .read = read_section,                                                                      \
-        .check = check,                                                                            \
-        .create = create,                                                                          \
-        .place = place,                                                                            \
+        .read = section_read,                                                                      \
+        .check = mesh_check,                                                                       \
+        .create = model_create,                                                                    \
+        .place = model_place,                                                                      \
         .layout = d9d_qwen3_layout,                                                                \
-        .mapper = mapper,                                                                          \
-        .hf_config = hf_config,                                                                    \
-        .matrices = matrices,                                                                      \
-        .rehead = rehead,                                                                          \
-        .hf_head = hf_head,                                                                        \
-        .trainable = trainable,                                                                    \
+        .mapper = weights_mapper,                                                                  \
+        .hf_config = hf_config_build,                                                              \
+        .matrices = matrices_list,                                                                 \
+        .set_head = head_set,                                                                      \
+        .hf_head = hf_config_set_head,                                                             \
+        .trainable = check_trainable,                                                              \
         .model_types = (types),                                                                    \
         .fields = d9d_qwen3_fields,                                                                \
     }

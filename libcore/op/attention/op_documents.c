@@ -1,8 +1,8 @@
 /* op_documents.c - see op/attention/op_documents.h. */
 #include "op/attention/op_documents.h"
 
-d9d_status d9di_documents_check_list(const char *op, const d9d_tensor *x,
-                                     const d9d_tensor *segments)
+d9d_status d9di_op_documents_check_segments(const char *op, const d9d_tensor *x,
+                                            const d9d_tensor *segments)
 {
     if (segments == NULL)
         return D9D_OK;
@@ -13,11 +13,11 @@ d9d_status d9di_documents_check_list(const char *op, const d9d_tensor *x,
     return D9D_OK;
 }
 
-d9d_status d9di_documents_check_kept(const char *op, const d9d_tensor *segments,
-                                     const d9d_kept *kept, d9d_dtype t, d9d_shape cell,
-                                     bool recorded)
+d9d_status d9di_op_documents_check_state(const char *op, const d9d_tensor *segments,
+                                         const d9d_op_state_cache *kept, d9d_dtype t,
+                                         d9d_shape cell, bool recorded)
 {
-    const d9d_shape *s = kept != NULL ? &kept->cells->shape : NULL;
+    const d9d_shape *s = kept != NULL ? &kept->slots->shape : NULL;
     bool fits = s != NULL && s->ndim == cell.ndim + 1;
 
     if (kept == NULL)
@@ -27,21 +27,21 @@ d9d_status d9di_documents_check_kept(const char *op, const d9d_tensor *segments,
                         op);
     if (recorded)
         return D9D_FAIL(D9D_EINVAL, "%s: has no backward through what is kept", op);
-    D9D_TRY(d9di_op_check(op, "what is kept", kept->cells, t));
-    D9D_TRY(d9di_op_check(op, "at", kept->at, D9D_I32));
+    D9D_TRY(d9di_op_check(op, "what is kept", kept->slots, t));
+    D9D_TRY(d9di_op_check(op, "at", kept->slot_index, D9D_I32));
     for (int i = 0; fits && i < cell.ndim; i++)
         fits = s->dim[i + 1] == cell.dim[i];
     if (!fits)
         return d9di_op_misfit(op, "what is kept", s, "a cell", &cell, "it is [R, ...] of cells");
-    if (d9d_tensor_numel(kept->at) != segments->shape.dim[0])
-        return d9di_op_misfit(op, "at", &kept->at->shape, "segments", &segments->shape,
+    if (d9d_tensor_numel(kept->slot_index) != segments->shape.dim[0])
+        return d9di_op_misfit(op, "at", &kept->slot_index->shape, "segments", &segments->shape,
                               "one cell for each segment");
     return D9D_OK;
 }
 
-d9d_documents d9di_documents_of(const d9d_tensor *x, const d9d_tensor *segments)
+d9d_varlen d9di_op_documents(const d9d_tensor *x, const d9d_tensor *segments)
 {
-    return (d9d_documents){x->shape.dim[0], x->shape.dim[1],
-                           segments != NULL ? segments->shape.dim[0] : 0,
-                           segments != NULL ? d9d_tensor_data(segments) : NULL};
+    return (d9d_varlen){x->shape.dim[0], x->shape.dim[1],
+                        segments != NULL ? segments->shape.dim[0] : 0,
+                        segments != NULL ? d9d_tensor_data(segments) : NULL};
 }

@@ -5,18 +5,18 @@
 #include "op/op_common.h"
 
 /* EINVAL unless the segments are NULL or [N, 4] int32. */
-d9d_status d9di_documents_check_list(const char *op, const d9d_tensor *x,
-                                     const d9d_tensor *segments);
+d9d_status d9di_op_documents_check_segments(const char *op, const d9d_tensor *x,
+                                            const d9d_tensor *segments);
 /* EINVAL unless kept is NULL, or fits the segments of x and has cells of `cell` and type t, and
  * nothing is to be recorded. */
-d9d_status d9di_documents_check_kept(const char *op, const d9d_tensor *segments,
-                                     const d9d_kept *kept, d9d_dtype t, d9d_shape cell,
-                                     bool recorded);
-static inline d9d_past d9di_past(const d9d_kept *kept)
+d9d_status d9di_op_documents_check_state(const char *op, const d9d_tensor *segments,
+                                         const d9d_op_state_cache *kept, d9d_dtype t,
+                                         d9d_shape cell, bool recorded);
+static inline d9d_state_slots d9di_op_state_slots(const d9d_op_state_cache *kept)
 {
-    return (d9d_past){d9d_tensor_data(kept->cells), d9d_tensor_data(kept->at)};
+    return (d9d_state_slots){d9d_tensor_data(kept->slots), d9d_tensor_data(kept->slot_index)};
 }
 /* Of x [B, S, ...]. */
-d9d_documents d9di_documents_of(const d9d_tensor *x, const d9d_tensor *segments);
+d9d_varlen d9di_op_documents(const d9d_tensor *x, const d9d_tensor *segments);
 
 #endif /* D9DI_OP_ATTENTION_OP_DOCUMENTS_H */

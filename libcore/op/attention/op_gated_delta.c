@@ -8,35 +8,35 @@
 /* Inputs, and saved first; the states follow, and segments where given: attr points into them. */
 enum { Q, K, V, G, B, INPUTS, STATES = INPUTS };
 
-typedef struct delta_attr {
-    d9d_delta_dims dims;
-} delta_attr;
+typedef struct gated_delta_attr {
+    d9d_gated_delta_dims dims;
+} gated_delta_attr;
 
-static d9d_status input(d9d_node *n)
+static d9d_status gated_delta_dgrad(d9d_node *n)
 {
-    const d9d_delta_dims *dims = &((const delta_attr *)n->attr)->dims;
+    const d9d_gated_delta_dims *dims = &((const gated_delta_attr *)n->attr)->dims;
     d9d_tensor d[INPUTS] = {{0}};
     d9d_status st;
 
     for (int i = 0; i < INPUTS; i++)
-        D9D_TRY_OR(st, d9di_node_grad(n, i, &d[i]), out);
+        D9D_TRY_OR(st, d9di_op_grad_alloc(n, i, &d[i]), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, delta_din, dims, d9d_tensor_data(&d[Q]), d9d_tensor_data(&d[K]),
-                           d9d_tensor_data(&d[V]), d9d_tensor_data(&d[G]), d9d_tensor_data(&d[B]),
-                           d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[Q]),
-                           d9d_tensor_data(&n->saved[K]), d9d_tensor_data(&n->saved[V]),
-                           d9d_tensor_data(&n->saved[G]), d9d_tensor_data(&n->saved[B]),
-                           d9d_tensor_data(&n->saved[STATES])),
+               D9DI_KERNEL(n->tape, gated_delta_bwd, dims, d9d_tensor_data(&d[Q]),
+                           d9d_tensor_data(&d[K]), d9d_tensor_data(&d[V]), d9d_tensor_data(&d[G]),
+                           d9d_tensor_data(&d[B]), d9d_tensor_data(&n->dout[0]),
+                           d9d_tensor_data(&n->saved[Q]), d9d_tensor_data(&n->saved[K]),
+                           d9d_tensor_data(&n->saved[V]), d9d_tensor_data(&n->saved[G]),
+                           d9d_tensor_data(&n->saved[B]), d9d_tensor_data(&n->saved[STATES])),
                out);
     for (int i = 0; i < INPUTS; i++)
-        D9D_TRY_OR(st, d9d_node_give(n, i, &d[i]), out);
+        D9D_TRY_OR(st, d9d_node_accumulate_grad(n, i, &d[i]), out);
 out:
     for (int i = 0; i < INPUTS; i++)
         d9d_tensor_release(&d[i]);
     return st;
 }
 
-static const d9d_node_ops ops = {.name = "delta", .input = input};
+static const d9d_node_ops gated_delta_node_ops = {.name = "delta", .dgrad = gated_delta_dgrad};
 
 static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *v)
 {
@@ -63,7 +63,7 @@ static d9d_status check_gate(const char *name, const d9d_tensor *x, d9d_dtype t,
     return D9D_OK;
 }
 
-static d9d_status check(d9d_var *const in[INPUTS], const d9d_tensor *segments)
+static d9d_status gated_delta_check(d9d_var *const in[INPUTS], const d9d_tensor *segments)
 {
     const d9d_tensor *q = d9d_var_tensor(in[Q]), *k = d9d_var_tensor(in[K]);
     const d9d_tensor *v = d9d_var_tensor(in[V]);
@@ -75,71 +75,78 @@ static d9d_status check(d9d_var *const in[INPUTS], const d9d_tensor *segments)
     D9D_TRY(check_heads(q, v));
     D9D_TRY(check_gate("g", d9d_var_tensor(in[G]), D9D_F32, v));
     D9D_TRY(check_gate("b", d9d_var_tensor(in[B]), q->dtype, v));
-    return d9di_documents_check_list("delta", q, segments);
+    return d9di_op_documents_check_segments("delta", q, segments);
 }
 
-static d9d_status record(d9d_tape *t, d9d_var *const in[INPUTS], d9d_var *out,
-                         const d9d_tensor *states, const d9d_tensor *segments,
-                         const d9d_delta_dims *dims)
+static d9d_status gated_delta_record(d9d_tape *t, d9d_var *const in[INPUTS], d9d_var *out,
+                                     const d9d_tensor *states, const d9d_tensor *segments,
+                                     const d9d_gated_delta_dims *dims)
 {
     d9d_node *n;
 
-    if (!d9d_tape_wants(t, in, INPUTS, NULL, 0))
+    if (!d9d_tape_should_record(t, in, INPUTS, NULL, 0))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &ops, in, INPUTS, &out, 1, NULL, 0, sizeof(delta_attr), &n));
-    ((delta_attr *)n->attr)->dims = *dims;
+    D9D_TRY(d9d_tape_record(t, &gated_delta_node_ops, in, INPUTS, &out, 1, NULL, 0,
+                            sizeof(gated_delta_attr), &n));
+    ((gated_delta_attr *)n->attr)->dims = *dims;
     for (int i = 0; i < INPUTS; i++)
-        (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_INPUT);
-    (void)d9d_node_save(n, states, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, d9d_var_tensor(in[i]), D9D_NEED_DGRAD);
+    (void)d9d_node_save(n, states, D9D_NEED_DGRAD);
     if (segments != NULL)
-        (void)d9d_node_save(n, segments, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, segments, D9D_NEED_DGRAD);
     return D9D_OK;
 }
 
-static const void *data(d9d_var *v)
+static const void *var_data(d9d_var *v)
 {
     return d9d_tensor_data(d9d_var_tensor(v));
 }
 
 /* From what is kept: there is no state to be remembered for a backward. */
-static d9d_status go_on(d9d_tape *t, const d9d_delta *x, const d9d_delta_dims *n, d9d_var *out)
+static d9d_status gated_delta_step(d9d_tape *t, const d9d_op_gated_delta_args *x,
+                                   const d9d_gated_delta_dims *n, d9d_var *out)
 {
-    const d9d_past past = d9di_past(x->kept);
+    const d9d_state_slots past = d9di_op_state_slots(x->kept);
 
-    return D9DI_KERNEL(t, delta_on, n, &past, d9d_tensor_data(d9d_var_tensor(out)), data(x->q),
-                       data(x->k), data(x->v), data(x->g), data(x->b));
+    return D9DI_KERNEL(t, gated_delta_step, n, &past, d9d_tensor_data(d9d_var_tensor(out)),
+                       var_data(x->q), var_data(x->k), var_data(x->v), var_data(x->g),
+                       var_data(x->b));
 }
 
-static d9d_status compute(d9d_tape *t, const d9d_delta *x, const d9d_delta_dims *n, d9d_var *out,
-                          d9d_tensor *states)
+static d9d_status gated_delta_chunks(d9d_tape *t, const d9d_op_gated_delta_args *x,
+                                     const d9d_gated_delta_dims *n, d9d_var *out,
+                                     d9d_tensor *states)
 {
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32,
-                             D9D_SHAPE(d9d_delta_slots(&n->of), n->a, n->d, n->f), states));
-    return D9DI_KERNEL(t, delta, n, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(states),
-                       data(x->q), data(x->k), data(x->v), data(x->g), data(x->b));
+                             D9D_SHAPE(d9d_gated_delta_states(&n->docs), n->a, n->d, n->f),
+                             states));
+    return D9DI_KERNEL(t, gated_delta, n, d9d_tensor_data(d9d_var_tensor(out)),
+                       d9d_tensor_data(states), var_data(x->q), var_data(x->k), var_data(x->v),
+                       var_data(x->g), var_data(x->b));
 }
 
-d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y)
+d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x, d9d_var **y)
 {
     d9d_var *const in[INPUTS] = {x->q, x->k, x->v, x->g, x->b};
     const d9d_tensor *q = d9d_var_tensor(x->q), *v = d9d_var_tensor(x->v);
     d9d_tensor states = {0};
-    d9d_delta_dims n;
+    d9d_gated_delta_dims n;
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(check(in, x->segments));
-    n = (d9d_delta_dims){q->dtype,        d9di_documents_of(q, x->segments),
-                         q->shape.dim[2], v->shape.dim[2],
-                         q->shape.dim[3], v->shape.dim[3],
-                         x->scale};
-    D9D_TRY(d9di_documents_check_kept("delta", x->segments, x->kept, D9D_F32,
-                                      D9D_SHAPE(n.a, n.d, n.f),
-                                      d9d_tape_wants(t, in, INPUTS, NULL, 0)));
+    D9D_TRY(gated_delta_check(in, x->segments));
+    n = (d9d_gated_delta_dims){q->dtype,        d9di_op_documents(q, x->segments),
+                               q->shape.dim[2], v->shape.dim[2],
+                               q->shape.dim[3], v->shape.dim[3],
+                               x->scale};
+    D9D_TRY(d9di_op_documents_check_state("delta", x->segments, x->kept, D9D_F32,
+                                          D9D_SHAPE(n.a, n.d, n.f),
+                                          d9d_tape_should_record(t, in, INPUTS, NULL, 0)));
     D9D_TRY(d9d_tape_output(t, v->dtype, v->shape, &out));
-    st = x->kept != NULL ? go_on(t, x, &n, out) : compute(t, x, &n, out, &states);
+    st = x->kept != NULL ? gated_delta_step(t, x, &n, out)
+                         : gated_delta_chunks(t, x, &n, out, &states);
     if (st == D9D_OK && x->kept == NULL)
-        st = record(t, in, out, &states, x->segments, &n);
+        st = gated_delta_record(t, in, out, &states, x->segments, &n);
     if (st == D9D_OK)
         *y = out;
     d9d_tensor_release(&states);

@@ -2,7 +2,8 @@
  * [Z, K, D], y [1, Z, K, D]. */
 #include "op/norm/op_qk_heads.h"
 
-d9d_status d9di_cache_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache)
+d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                   const d9d_tensor *cache)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *s = &tx->shape, *c = &cache->shape;
@@ -16,12 +17,12 @@ d9d_status d9di_cache_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const
                               "x is [1, T, K, D], a cache [Z, K, D]");
     if (d9d_tensor_numel(at) != s->dim[1])
         return d9di_op_misfit("cache", "at", &at->shape, "x", s, "one place for each of T tokens");
-    if (d9d_tape_wants(t, &x, 1, NULL, 0))
+    if (d9d_tape_should_record(t, &x, 1, NULL, 0))
         return D9D_FAIL(D9D_EINVAL, "cache: has no backward");
     return D9D_OK;
 }
 
-d9d_status d9di_cache_whole(d9d_tape *t, const d9d_tensor *cache, d9d_var **y)
+d9d_status d9di_op_kv_cache_view(d9d_tape *t, const d9d_tensor *cache, d9d_var **y)
 {
     const d9d_shape *c = &cache->shape;
     d9d_tensor all = d9d_tensor_reshape(cache, D9D_SHAPE(1, c->dim[0], c->dim[1], c->dim[2]));
@@ -29,16 +30,16 @@ d9d_status d9di_cache_whole(d9d_tape *t, const d9d_tensor *cache, d9d_var **y)
     return d9d_tape_output_take(t, &all, y);
 }
 
-d9d_status d9d_op_cache(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache,
-                        d9d_var **y)
+d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache,
+                            d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *c = &cache->shape;
     int64_t cell;
 
-    D9D_TRY(d9di_cache_check(t, x, at, cache));
+    D9D_TRY(d9di_op_kv_append_check(t, x, at, cache));
     cell = c->dim[1] * c->dim[2];
-    D9D_TRY(D9DI_KERNEL(t, put_rows, tx->dtype, d9d_tensor_data(cache), cell, 0,
+    D9D_TRY(D9DI_KERNEL(t, scatter_rows, tx->dtype, d9d_tensor_data(cache), cell, 0,
                         d9d_tensor_data(at), d9d_tensor_data(tx), tx->shape.dim[1], cell));
-    return d9di_cache_whole(t, cache, y);
+    return d9di_op_kv_cache_view(t, cache, y);
 }

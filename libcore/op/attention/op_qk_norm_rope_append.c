@@ -2,45 +2,47 @@
  * op_norm_rope.c and op_kv_append.c. */
 #include "op/norm/op_qk_heads.h"
 
-static d9d_status check(d9d_tape *t, const d9d_norm_rope *how, const d9d_new_heads *h)
+static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *how,
+                               const d9d_op_qk_norm_rope_append_args *h)
 {
-    D9D_TRY(d9di_norm_rope_check(d9d_var_tensor(h->q), h->q_norm, how));
-    D9D_TRY(d9di_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, how));
-    D9D_TRY(d9di_cache_check(t, h->k, h->at, h->k_cache));
-    D9D_TRY(d9di_cache_check(t, h->v, h->at, h->v_cache));
-    if (d9d_tape_wants(t, &h->q, 1, &h->q_norm, 1))
+    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->q), h->q_norm, how));
+    D9D_TRY(d9di_op_norm_rope_check(d9d_var_tensor(h->k), h->k_norm, how));
+    D9D_TRY(d9di_op_kv_append_check(t, h->k, h->slots, h->k_cache));
+    D9D_TRY(d9di_op_kv_append_check(t, h->v, h->slots, h->v_cache));
+    if (d9d_tape_should_record(t, &h->q, 1, &h->q_norm, 1))
         return D9D_FAIL(D9D_EINVAL, "new_heads: has no backward");
     return D9D_OK;
 }
 
-static d9d_turned_heads heads_of(const d9d_var *x, const d9d_param *w, const d9d_tensor *y,
-                                 const d9d_tensor *at)
+static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, const d9d_tensor *y,
+                                          const d9d_tensor *at)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
 
-    return (d9d_turned_heads){.x = d9d_tensor_data(tx),
-                              .w = w != NULL ? d9d_tensor_data(&w->data) : NULL,
-                              .y = d9d_tensor_data(y),
-                              .heads = tx->shape.dim[2],
-                              .at = at != NULL ? d9d_tensor_data(at) : NULL};
+    return (d9d_qk_norm_rope_heads){.x = d9d_tensor_data(tx),
+                                    .w = w != NULL ? d9d_tensor_data(&w->data) : NULL,
+                                    .y = d9d_tensor_data(y),
+                                    .heads = tx->shape.dim[2],
+                                    .row_index = at != NULL ? d9d_tensor_data(at) : NULL};
 }
 
-d9d_status d9d_op_new_heads(d9d_tape *t, const d9d_norm_rope *how, d9d_new_heads *h)
+d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *how,
+                                      d9d_op_qk_norm_rope_append_args *h)
 {
     const d9d_tensor *tq = d9d_var_tensor(h->q);
-    d9d_norm_rope_dims dims;
+    d9d_qk_norm_rope_dims dims;
     d9d_var *q;
 
-    D9D_TRY(check(t, how, h));
-    dims = d9di_norm_rope_dims(tq, how, how->positions, how->inv_freq);
+    D9D_TRY(append_check(t, how, h));
+    dims = d9di_op_norm_rope_dims(tq, how, how->positions, how->inv_freq);
     D9D_TRY(d9d_tape_output(t, tq->dtype, tq->shape, &q));
 
-    const d9d_turned_heads list[] = {heads_of(h->q, h->q_norm, d9d_var_tensor(q), NULL),
-                                     heads_of(h->k, h->k_norm, h->k_cache, h->at),
-                                     heads_of(h->v, NULL, h->v_cache, h->at)};
+    const d9d_qk_norm_rope_heads list[] = {qk_heads_of(h->q, h->q_norm, d9d_var_tensor(q), NULL),
+                                           qk_heads_of(h->k, h->k_norm, h->k_cache, h->slots),
+                                           qk_heads_of(h->v, NULL, h->v_cache, h->slots)};
 
-    D9D_TRY(D9DI_KERNEL(t, new_heads, &dims, 3, list));
+    D9D_TRY(D9DI_KERNEL(t, qk_norm_rope_append, &dims, 3, list));
     h->q = q;
-    D9D_TRY(d9di_cache_whole(t, h->k_cache, &h->k));
-    return d9di_cache_whole(t, h->v_cache, &h->v);
+    D9D_TRY(d9di_op_kv_cache_view(t, h->k_cache, &h->k));
+    return d9di_op_kv_cache_view(t, h->v_cache, &h->v);
 }

@@ -10,12 +10,12 @@ typedef struct bias_attr {
     int64_t first;
 } bias_attr;
 
-static void *at(const d9d_tensor *b, int64_t i)
+static void *element_at(const d9d_tensor *b, int64_t i)
 {
     return (char *)d9d_tensor_data(b) + (uint64_t)i * d9d_dtype_size(b->dtype);
 }
 
-static d9d_status ones_make(d9d_tape *t, d9d_dtype type, int64_t n, d9d_tensor *out)
+static d9d_status ones_alloc(d9d_tape *t, d9d_dtype type, int64_t n, d9d_tensor *out)
 {
     d9d_tensor ones;
     d9d_status st;
@@ -29,23 +29,24 @@ static d9d_status ones_make(d9d_tape *t, d9d_dtype type, int64_t n, d9d_tensor *
     return st;
 }
 
-static d9d_status bias_input(d9d_node *n)
+static d9d_status add_bias_dgrad(d9d_node *n)
 {
     d9d_tensor dy = d9d_tensor_ref(&n->dout[0]);
 
-    return d9d_node_give(n, 0, &dy);
+    return d9d_node_accumulate_grad(n, 0, &dy);
 }
 
-static d9d_status bias_weight(d9d_node *n)
+static d9d_status add_bias_wgrad(d9d_node *n)
 {
     const d9d_tensor *dy = &n->dout[0];
-    const int64_t first = ((const bias_attr *)n->attr)->first, end = first + d9di_last(&dy->shape);
+    const int64_t first = ((const bias_attr *)n->attr)->first,
+                  end = first + d9di_op_last_dim(&dy->shape);
     d9d_param *b = n->param[0];
     const d9d_gemm g = {.t = dy->dtype,
                         .ct = b->grad.dtype,
                         .m = 1,
                         .n = end - first,
-                        .k = d9di_rows(&dy->shape),
+                        .k = d9di_op_rows(&dy->shape),
                         .beta = d9d_param_grad_beta(b)};
     const int64_t all = b->data.shape.dim[0];
     d9d_tensor ones;
@@ -53,42 +54,43 @@ static d9d_status bias_weight(d9d_node *n)
 
     if (g.beta == 0.0f && g.n < all) /* what nothing reaches */
         D9D_TRY(D9DI_KERNEL(n->tape, fill, g.ct, d9d_tensor_data(&b->grad), all, 0.0f));
-    D9D_TRY(ones_make(n->tape, g.t, g.k, &ones));
+    D9D_TRY(ones_alloc(n->tape, g.t, g.k, &ones));
     st = D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),
-                     at(&b->grad, first));
+                     element_at(&b->grad, first));
     d9d_tensor_release(&ones);
     return st;
 }
 
-static const d9d_node_ops bias_ops = {
-    .name = "add_bias", .input = bias_input, .weight = bias_weight};
+static const d9d_node_ops add_bias_node_ops = {
+    .name = "add_bias", .dgrad = add_bias_dgrad, .wgrad = add_bias_wgrad};
 
-static d9d_status check(const d9d_tensor *x, const d9d_param *b, int64_t first)
+static d9d_status add_bias_check(const d9d_tensor *x, const d9d_param *b, int64_t first)
 {
     D9D_TRY(d9di_op_check_real("add_bias", "x", x));
     D9D_TRY(d9di_op_check_param("add_bias", b, x->dtype));
     if (x->shape.ndim < 1 || b->data.shape.ndim != 1 || first < 0 ||
-        first > b->data.shape.dim[0] - d9di_last(&x->shape))
-        return d9di_op_misfit("add_bias", "x", &x->shape, d9di_param_name(b), &b->data.shape,
+        first > b->data.shape.dim[0] - d9di_op_last_dim(&x->shape))
+        return d9di_op_misfit("add_bias", "x", &x->shape, d9di_op_param_name(b), &b->data.shape,
                               "x is [..., N], a bias has N elements from where it is read");
     return D9D_OK;
 }
 
-static d9d_status run(d9d_tape *t, const d9d_tensor *x, const d9d_param *b, int64_t first,
-                      const d9d_tensor *y)
+static d9d_status add_bias_run(d9d_tape *t, const d9d_tensor *x, const d9d_param *b, int64_t first,
+                               const d9d_tensor *y)
 {
     const d9d_gemm g = {.t = x->dtype,
                         .ct = x->dtype,
-                        .m = d9di_rows(&x->shape),
-                        .n = d9di_last(&x->shape),
+                        .m = d9di_op_rows(&x->shape),
+                        .n = d9di_op_last_dim(&x->shape),
                         .k = 1,
                         .beta = 1.0f,
-                        .plus = d9d_tensor_data(x)};
+                        .addend = d9d_tensor_data(x)};
     d9d_tensor ones;
     d9d_status st;
 
-    D9D_TRY(ones_make(t, g.t, g.m, &ones));
-    st = D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(&ones), at(&b->data, first), d9d_tensor_data(y));
+    D9D_TRY(ones_alloc(t, g.t, g.m, &ones));
+    st = D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(&ones), element_at(&b->data, first),
+                     d9d_tensor_data(y));
     d9d_tensor_release(&ones);
     return st;
 }
@@ -99,11 +101,12 @@ d9d_status d9d_op_add_bias(d9d_tape *t, d9d_var *x, d9d_param *b, int64_t first,
     d9d_var *out;
     d9d_node *n;
 
-    D9D_TRY(check(tx, b, first));
+    D9D_TRY(add_bias_check(tx, b, first));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(run(t, tx, b, first, d9d_var_tensor(out)));
-    if (d9d_tape_wants(t, &x, 1, &b, 1)) {
-        D9D_TRY(d9d_tape_record(t, &bias_ops, &x, 1, &out, 1, &b, 1, sizeof(bias_attr), &n));
+    D9D_TRY(add_bias_run(t, tx, b, first, d9d_var_tensor(out)));
+    if (d9d_tape_should_record(t, &x, 1, &b, 1)) {
+        D9D_TRY(
+            d9d_tape_record(t, &add_bias_node_ops, &x, 1, &out, 1, &b, 1, sizeof(bias_attr), &n));
         ((bias_attr *)n->attr)->first = first;
     }
     *y = out;

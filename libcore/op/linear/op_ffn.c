@@ -14,32 +14,32 @@ enum { GATE, UP, PLUS }; /* inputs; the first two are saved */
 enum { SAVED_H = 2, SAVED_OFFSET };
 
 /* Rows of experts, not of one matrix. */
-static bool of_experts(const d9d_node *n)
+static bool has_experts(const d9d_node *n)
 {
     return n->n_saved > SAVED_OFFSET;
 }
 
-static d9d_status ffn_input(d9d_node *n)
+static d9d_status ffn_dgrad(d9d_node *n)
 {
-    d9d_gated_dims dims = *(const d9d_gated_dims *)n->attr;
+    d9d_gemm_swiglu_dims dims = *(const d9d_gemm_swiglu_dims *)n->attr;
     d9d_tensor dgate = {0}, dup = {0}, dy;
     d9d_status st;
 
-    if (of_experts(n))
+    if (has_experts(n))
         dims.offset = d9d_tensor_data(&n->saved[SAVED_OFFSET]);
-    D9D_TRY_OR(st, d9di_node_grad(n, GATE, &dgate), out);
-    D9D_TRY_OR(st, d9di_node_grad(n, UP, &dup), out);
+    D9D_TRY_OR(st, d9di_op_grad_alloc(n, GATE, &dgate), out);
+    D9D_TRY_OR(st, d9di_op_grad_alloc(n, UP, &dup), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, gated_gemm_din, &dims, d9d_tensor_data(&dgate),
+               D9DI_KERNEL(n->tape, gemm_swiglu_bwd, &dims, d9d_tensor_data(&dgate),
                            d9d_tensor_data(&dup), d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(&n->param[0]->data), d9d_tensor_data(&n->saved[GATE]),
                            d9d_tensor_data(&n->saved[UP])),
                out);
-    D9D_TRY_OR(st, d9d_node_give(n, GATE, &dgate), out);
-    D9D_TRY_OR(st, d9d_node_give(n, UP, &dup), out);
+    D9D_TRY_OR(st, d9d_node_accumulate_grad(n, GATE, &dgate), out);
+    D9D_TRY_OR(st, d9d_node_accumulate_grad(n, UP, &dup), out);
     if (n->n_in > PLUS) {
         dy = d9d_tensor_ref(&n->dout[0]);
-        st = d9d_node_give(n, PLUS, &dy);
+        st = d9d_node_accumulate_grad(n, PLUS, &dy);
     }
 out:
     d9d_tensor_release(&dgate);
@@ -47,54 +47,54 @@ out:
     return st;
 }
 
-static d9d_status ffn_weight(d9d_node *n)
+static d9d_status ffn_wgrad(d9d_node *n)
 {
     const d9d_tensor *h = &n->saved[SAVED_H];
 
-    return of_experts(n)
-               ? d9di_grouped_weight(n, &n->saved[SAVED_OFFSET], h, &n->dout[0], n->param[0])
-               : d9di_linear_weight(n, h, &n->dout[0], n->param[0]);
+    return has_experts(n) ? d9di_op_grouped_linear_wgrad(n, &n->saved[SAVED_OFFSET], h, &n->dout[0],
+                                                         n->param[0])
+                          : d9di_op_linear_wgrad(n, h, &n->dout[0], n->param[0]);
 }
 
-static const d9d_node_ops ffn_ops = {.name = "ffn", .input = ffn_input, .weight = ffn_weight};
+static const d9d_node_ops ffn_node_ops = {.name = "ffn", .dgrad = ffn_dgrad, .wgrad = ffn_wgrad};
 
 /* What a call works on, and its arrays in between. */
-typedef struct call {
+typedef struct ffn_call {
     d9d_tape *t;
     d9d_var *x;
-    const d9d_ffn_weights *w;
+    const d9d_op_ffn_weights *w;
     const d9d_routing *r;       /* NULL: no experts */
-    const d9d_ffn_ranks *ranks; /* NULL: y is not summed over ranks */
+    const d9d_op_ffn_tp *ranks; /* NULL: y is not summed over ranks */
     d9d_var *plus;
-    d9d_var *both[2], *h; /* gate and up */
-    d9d_gated_dims gate;  /* of both */
-    d9d_gemm down;        /* of h */
-} call;
+    d9d_var *both[2], *h;      /* gate and up */
+    d9d_gemm_swiglu_dims gate; /* of both */
+    d9d_gemm down;             /* of h */
+} ffn_call;
 
 /* Features of the result of w. */
-static int64_t out_of(const call *c, const d9d_param *w)
+static int64_t out_features(const ffn_call *c, const d9d_param *w)
 {
     return w->data.shape.dim[c->r != NULL ? 2 : 0];
 }
 
-static d9d_shape result(const call *c, const d9d_param *w)
+static d9d_shape output_shape(const ffn_call *c, const d9d_param *w)
 {
     d9d_shape s = d9d_var_tensor(c->x)->shape;
 
-    s.dim[s.ndim - 1] = out_of(c, w);
+    s.dim[s.ndim - 1] = out_features(c, w);
     return s;
 }
 
-static d9d_status check_one(const call *c, const d9d_tensor *x, const d9d_param *w)
+static d9d_status weight_check(const ffn_call *c, const d9d_tensor *x, const d9d_param *w)
 {
-    return c->r != NULL ? d9di_grouped_check(x, w, c->r) : d9di_linear_check(x, w);
+    return c->r != NULL ? d9di_op_grouped_linear_check(x, w, c->r) : d9di_op_linear_check(x, w);
 }
 
 /* What is added has y's shape; of a sum over ranks that is checked with it. */
-static d9d_status check_plus(const call *c)
+static d9d_status plus_check(const ffn_call *c)
 {
     const d9d_tensor *x = d9d_var_tensor(c->x), *plus = d9d_var_tensor(c->plus);
-    const d9d_shape y = result(c, c->w->down);
+    const d9d_shape y = output_shape(c, c->w->down);
 
     D9D_TRY(d9di_op_check("ffn", "plus", plus, x->dtype));
     if (c->ranks == NULL && !d9d_shape_equal(&plus->shape, &y))
@@ -103,7 +103,7 @@ static d9d_status check_plus(const call *c)
     return D9D_OK;
 }
 
-static d9d_status check(const call *c)
+static d9d_status ffn_check(const ffn_call *c)
 {
     const d9d_param *gate = c->w->gate, *up = c->w->up;
     const d9d_tensor *x = d9d_var_tensor(c->x);
@@ -111,18 +111,19 @@ static d9d_status check(const call *c)
 
     if (c->r != NULL && (c->plus != NULL || c->ranks != NULL))
         return D9D_FAIL(D9D_EINVAL, "ffn: rows of experts are not added to others");
-    D9D_TRY(check_one(c, x, gate));
-    D9D_TRY(check_one(c, x, up));
+    D9D_TRY(weight_check(c, x, gate));
+    D9D_TRY(weight_check(c, x, up));
     if (!d9d_shape_equal(&gate->data.shape, &up->data.shape))
-        return d9di_op_misfit("ffn", d9di_param_name(up), &up->data.shape, d9di_param_name(gate),
-                              &gate->data.shape, "gate and up have one shape");
-    h.shape = result(c, gate);
-    D9D_TRY(check_one(c, &h, c->w->down));
-    return c->plus != NULL ? check_plus(c) : D9D_OK;
+        return d9di_op_misfit("ffn", d9di_op_param_name(up), &up->data.shape,
+                              d9di_op_param_name(gate), &gate->data.shape,
+                              "gate and up have one shape");
+    h.shape = output_shape(c, gate);
+    D9D_TRY(weight_check(c, &h, c->w->down));
+    return c->plus != NULL ? plus_check(c) : D9D_OK;
 }
 
 /* The same by operations of their own. */
-static d9d_status by_parts(call *c, d9d_var **y)
+static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
 {
     d9d_param *const down = c->w->down;
 
@@ -138,36 +139,38 @@ static d9d_status by_parts(call *c, d9d_var **y)
     if (c->r != NULL)
         return d9d_op_grouped_linear(c->t, c->h, &down, 1, c->r, y);
     if (c->ranks != NULL)
-        return d9d_op_linear_scatter(c->t, c->h, down, c->ranks->comm, c->ranks->what, c->plus, y);
-    return c->plus != NULL ? d9d_op_linear_onto(c->t, c->h, down, c->plus, y)
+        return d9d_op_linear_reduce_scatter(c->t, c->h, down, c->ranks->comm, c->ranks->label,
+                                            c->plus, y);
+    return c->plus != NULL ? d9d_op_linear_residual(c->t, c->h, down, c->plus, y)
                            : d9d_op_linear(c->t, c->h, down, y);
 }
 
-static d9d_status gate_part(void *arg, const d9di_rows_part *part)
+static d9d_status gate_up_rows(void *arg, const d9di_op_tp_rows *part)
 {
-    call *c = arg;
+    ffn_call *c = arg;
 
     c->gate.rows = part->n;
-    return D9DI_KERNEL(c->t, gated_gemm, &c->gate, d9di_rows_at(d9d_var_tensor(c->h), part->first),
-                       d9di_rows_at(d9d_var_tensor(c->both[0]), part->first),
-                       d9di_rows_at(d9d_var_tensor(c->both[1]), part->first), part->x,
+    return D9DI_KERNEL(c->t, gemm_swiglu, &c->gate,
+                       d9di_op_row_ptr(d9d_var_tensor(c->h), part->first),
+                       d9di_op_row_ptr(d9d_var_tensor(c->both[0]), part->first),
+                       d9di_op_row_ptr(d9d_var_tensor(c->both[1]), part->first), part->x,
                        d9d_tensor_data(&c->w->gate->data), d9d_tensor_data(&c->w->up->data));
 }
 
 /* Gate, up and h of x. */
-static d9d_status gate_forward(call *c)
+static d9d_status gate_up_forward(ffn_call *c)
 {
     const d9d_tensor *x = d9d_var_tensor(c->x);
     d9d_param *const w[] = {c->w->gate, c->w->up};
-    const d9d_shape wide = result(c, w[0]);
-    d9d_coming *coming = c->ranks != NULL ? c->ranks->coming : NULL;
+    const d9d_shape wide = output_shape(c, w[0]);
+    d9d_op_pending_rows *coming = c->ranks != NULL ? c->ranks->pending : NULL;
 
-    c->gate = (d9d_gated_dims){.t = x->dtype,
-                               .h = d9di_last(&x->shape),
-                               .i = out_of(c, w[0]),
-                               .e = 1,
-                               .still = d9d_tape_lies_still(c->t, w[0]) &&
-                                        d9d_tape_lies_still(c->t, w[1])};
+    c->gate = (d9d_gemm_swiglu_dims){.t = x->dtype,
+                                     .h = d9di_op_last_dim(&x->shape),
+                                     .i = out_features(c, w[0]),
+                                     .e = 1,
+                                     .weights_constant = d9d_tape_is_weight_constant(c->t, w[0]) &&
+                                                         d9d_tape_is_weight_constant(c->t, w[1])};
     if (c->r != NULL) {
         c->gate.e = w[0]->data.shape.dim[0];
         c->gate.offset = d9d_tensor_data(&c->r->offset);
@@ -175,25 +178,25 @@ static d9d_status gate_forward(call *c)
     for (int i = 0; i < 2; i++)
         D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->both[i]));
     D9D_TRY(d9d_tape_output(c->t, x->dtype, wide, &c->h));
-    D9D_TRY(d9di_rows_each(c->t, coming, c->x, gate_part, c));
+    D9D_TRY(d9di_op_tp_for_each_rank(c->t, coming, c->x, gate_up_rows, c));
     if (c->r != NULL)
-        return d9di_grouped_record(c->t, c->x, w, 2, c->r, c->both);
-    D9D_TRY(d9di_linear_record(c->t, c->x, w[0], c->both[0]));
-    return d9di_linear_record(c->t, c->x, w[1], c->both[1]);
+        return d9di_op_grouped_linear_record(c->t, c->x, w, 2, c->r, c->both);
+    D9D_TRY(d9di_op_linear_record(c->t, c->x, w[0], c->both[0]));
+    return d9di_op_linear_record(c->t, c->x, w[1], c->both[1]);
 }
 
 /* Rows of h Wd' (+ plus) */
-static d9d_status down_part(void *arg, int64_t first, int64_t n, void *y)
+static d9d_status down_rows(void *arg, int64_t first, int64_t n, void *y)
 {
-    call *c = arg;
+    ffn_call *c = arg;
 
     c->down.m = n;
-    return D9DI_KERNEL(c->t, gemm, &c->down, d9di_rows_at(d9d_var_tensor(c->h), first),
+    return D9DI_KERNEL(c->t, gemm, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
                        d9d_tensor_data(&c->w->down->data), y);
 }
 
 /* y = h Wd' (+ plus) */
-static d9d_status multiply(const call *c, const d9d_gated_dims *n, d9d_var *y)
+static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var *y)
 {
     const void *h = d9d_tensor_data(d9d_var_tensor(c->h));
     const void *w = d9d_tensor_data(&c->w->down->data);
@@ -201,71 +204,72 @@ static d9d_status multiply(const call *c, const d9d_gated_dims *n, d9d_var *y)
     d9d_gemm g = c->down;
 
     g.beta = c->plus != NULL ? 1.0f : 0.0f;
-    g.plus = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
+    g.addend = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
     return c->r == NULL ? D9DI_KERNEL(c->t, gemm, &g, h, w, out)
                         : D9DI_KERNEL(c->t, grouped_gemm, n->t, out, h, w,
                                       d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
 }
 
 /* What is added to a sum over ranks is not an input of this. */
-static d9d_status record_down(const call *c, const d9d_gated_dims *n, d9d_var *y)
+static d9d_status down_record(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var *y)
 {
     d9d_var *const in[] = {c->both[0], c->both[1], c->plus};
     const size_t n_in = c->plus != NULL && c->ranks == NULL ? 3 : 2;
     d9d_param *const w = c->w->down;
     d9d_node *node;
 
-    if (!d9d_tape_wants(c->t, in, n_in, &w, 1))
+    if (!d9d_tape_should_record(c->t, in, n_in, &w, 1))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(c->t, &ffn_ops, in, n_in, &y, 1, &w, 1, sizeof(*n), &node));
-    *(d9d_gated_dims *)node->attr = *n;
-    (void)d9d_node_save(node, d9d_var_tensor(c->both[0]), D9D_NEED_INPUT);
-    (void)d9d_node_save(node, d9d_var_tensor(c->both[1]), D9D_NEED_INPUT);
-    (void)d9d_node_save(node, d9d_var_tensor(c->h), D9D_NEED_WEIGHT);
+    D9D_TRY(d9d_tape_record(c->t, &ffn_node_ops, in, n_in, &y, 1, &w, 1, sizeof(*n), &node));
+    *(d9d_gemm_swiglu_dims *)node->attr = *n;
+    (void)d9d_node_save(node, d9d_var_tensor(c->both[0]), D9D_NEED_DGRAD);
+    (void)d9d_node_save(node, d9d_var_tensor(c->both[1]), D9D_NEED_DGRAD);
+    (void)d9d_node_save(node, d9d_var_tensor(c->h), D9D_NEED_WGRAD);
     if (c->r != NULL)
         (void)d9d_node_save(node, &c->r->offset, D9D_NEED_BOTH);
     return D9D_OK;
 }
 
-static d9d_status down_alone(const call *c, const d9d_gated_dims *n, d9d_var **y)
+static d9d_status down_local(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var **y)
 {
     d9d_var *out;
 
-    D9D_TRY(d9d_tape_output(c->t, n->t, result(c, c->w->down), &out));
-    D9D_TRY(multiply(c, n, out));
-    D9D_TRY(record_down(c, n, out));
+    D9D_TRY(d9d_tape_output(c->t, n->t, output_shape(c, c->w->down), &out));
+    D9D_TRY(down_gemm(c, n, out));
+    D9D_TRY(down_record(c, n, out));
     *y = out;
     return D9D_OK;
 }
 
-static d9d_status down_summed(call *c, const d9d_gated_dims *n, d9d_var **y)
+static d9d_status down_reduce_scatter(ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var **y)
 {
-    const d9di_sum_rows sum = {c->ranks->comm, c->ranks->what, c->plus, down_part, c};
+    const d9di_op_tp_reduce_scatter_args sum = {c->ranks->comm, c->ranks->label, c->plus, down_rows,
+                                                c};
     d9d_var *part, *out;
 
-    D9D_TRY(d9di_rows_sum(c->t, &sum, n->t, result(c, c->w->down), &part, &out));
-    D9D_TRY(record_down(c, n, part));
-    D9D_TRY(d9di_rows_sum_record(c->t, &sum, part, out));
+    D9D_TRY(d9di_op_tp_reduce_scatter(c->t, &sum, n->t, output_shape(c, c->w->down), &part, &out));
+    D9D_TRY(down_record(c, n, part));
+    D9D_TRY(d9di_op_tp_reduce_scatter_record(c->t, &sum, part, out));
     *y = out;
     return D9D_OK;
 }
 
-d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w, const d9d_routing *r,
-                      const d9d_ffn_ranks *ranks, d9d_var *plus, d9d_var **y)
+d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, const d9d_routing *r,
+                      const d9d_op_ffn_tp *ranks, d9d_var *plus, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    call c = {.t = t, .x = x, .w = w, .r = r, .ranks = ranks, .plus = plus};
-    d9d_gated_dims n = {.t = tx->dtype, .e = 1};
+    ffn_call c = {.t = t, .x = x, .w = w, .r = r, .ranks = ranks, .plus = plus};
+    d9d_gemm_swiglu_dims n = {.t = tx->dtype, .e = 1};
 
-    D9D_TRY(check(&c));
+    D9D_TRY(ffn_check(&c));
     if (w->gate->adapter != NULL || w->up->adapter != NULL || w->down->adapter != NULL) {
-        D9D_TRY(ranks != NULL ? d9d_op_rows_end(t, ranks->coming, x) : D9D_OK);
-        return by_parts(&c, y);
+        D9D_TRY(ranks != NULL ? d9d_op_all_gather_rows_wait(t, ranks->pending, x) : D9D_OK);
+        return ffn_unfused(&c, y);
     }
-    D9D_TRY(gate_forward(&c));
-    n.rows = d9di_rows(&tx->shape);
-    n.i = out_of(&c, w->gate);
-    n.h = out_of(&c, w->down);
+    D9D_TRY(gate_up_forward(&c));
+    n.rows = d9di_op_rows(&tx->shape);
+    n.i = out_features(&c, w->gate);
+    n.h = out_features(&c, w->down);
     if (r != NULL)
         n.e = w->down->data.shape.dim[0];
     c.down = (d9d_gemm){.t = n.t,
@@ -274,6 +278,6 @@ d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w, const d
                         .m = n.rows,
                         .n = n.h,
                         .k = n.i,
-                        .b_still = d9d_tape_lies_still(t, w->down)};
-    return ranks != NULL ? down_summed(&c, &n, y) : down_alone(&c, &n, y);
+                        .b_constant = d9d_tape_is_weight_constant(t, w->down)};
+    return ranks != NULL ? down_reduce_scatter(&c, &n, y) : down_local(&c, &n, y);
 }

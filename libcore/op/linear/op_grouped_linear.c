@@ -5,12 +5,12 @@
 #include "op/linear/op_adapter.h"
 #include "op/linear/op_gemm.h"
 
-enum { SAVED_OFFSET, SAVED_X, MOST = 2 };
+enum { SAVED_OFFSET, SAVED_X, MAX_WEIGHTS = 2 };
 
-static d9d_status grouped_input(d9d_node *n)
+static d9d_status grouped_dgrad(d9d_node *n)
 {
     const int64_t *d = n->param[0]->data.shape.dim;
-    const void *plus, *dy[MOST], *w[MOST];
+    const void *plus, *dy[MAX_WEIGHTS], *w[MAX_WEIGHTS];
     d9d_status st = D9D_OK;
     int arrived = 0;
     d9d_tensor dx;
@@ -20,42 +20,44 @@ static d9d_status grouped_input(d9d_node *n)
             dy[arrived] = d9d_tensor_data(&n->dout[i]);
             w[arrived++] = d9d_tensor_data(&n->param[i]->data);
         }
-    D9D_TRY(d9d_node_sum(n, 0, &dx, &plus));
+    D9D_TRY(d9d_node_accumulate_begin(n, 0, &dx, &plus));
     if (plus != NULL && plus != d9d_tensor_data(&dx))
         st = D9DI_KERNEL(n->tape, cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
                          d9d_tensor_numel(&dx));
     if (st == D9D_OK)
-        st = D9DI_KERNEL(n->tape, grouped_gemm_din, dx.dtype, d9d_tensor_data(&dx),
+        st = D9DI_KERNEL(n->tape, grouped_gemm_dgrad, dx.dtype, d9d_tensor_data(&dx),
                          plus != NULL ? 1.0f : 0.0f, arrived, dy, w,
                          d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0], d[0], d[1],
                          d[2]);
-    return d9di_node_finish_sum(n, 0, &dx, st);
+    return d9di_op_grad_finish_sum(n, 0, &dx, st);
 }
 
-d9d_status d9di_grouped_weight(d9d_node *n, const d9d_tensor *offset, const d9d_tensor *x,
-                               const d9d_tensor *dy, d9d_param *w)
+d9d_status d9di_op_grouped_linear_wgrad(d9d_node *n, const d9d_tensor *offset, const d9d_tensor *x,
+                                        const d9d_tensor *dy, d9d_param *w)
 {
     const int64_t *d = w->data.shape.dim;
 
-    if (dy->storage == NULL || !d9d_param_wants(w))
+    if (dy->storage == NULL || !d9d_param_needs_grad(w))
         return D9D_OK;
-    return D9DI_KERNEL(n->tape, grouped_gemm_dw, x->dtype, w->grad.dtype, d9d_tensor_data(&w->grad),
-                       d9d_param_grad_beta(w), d9d_tensor_data(x), d9d_tensor_data(dy),
-                       d9d_tensor_data(offset), x->shape.dim[0], d[0], d[1], d[2]);
+    return D9DI_KERNEL(n->tape, grouped_gemm_wgrad, x->dtype, w->grad.dtype,
+                       d9d_tensor_data(&w->grad), d9d_param_grad_beta(w), d9d_tensor_data(x),
+                       d9d_tensor_data(dy), d9d_tensor_data(offset), x->shape.dim[0], d[0], d[1],
+                       d[2]);
 }
 
-static d9d_status grouped_weight(d9d_node *n)
+static d9d_status grouped_wgrad(d9d_node *n)
 {
     for (int i = 0; i < n->n_param; i++)
-        D9D_TRY(d9di_grouped_weight(n, &n->saved[SAVED_OFFSET], &n->saved[SAVED_X], &n->dout[i],
-                                    n->param[i]));
+        D9D_TRY(d9di_op_grouped_linear_wgrad(n, &n->saved[SAVED_OFFSET], &n->saved[SAVED_X],
+                                             &n->dout[i], n->param[i]));
     return D9D_OK;
 }
 
-static const d9d_node_ops grouped_ops = {
-    .name = "grouped_linear", .input = grouped_input, .weight = grouped_weight};
+static const d9d_node_ops grouped_node_ops = {
+    .name = "grouped_linear", .dgrad = grouped_dgrad, .wgrad = grouped_wgrad};
 
-d9d_status d9di_grouped_check(const d9d_tensor *x, const d9d_param *w, const d9d_routing *r)
+d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
+                                        const d9d_routing *r)
 {
     const d9d_shape *s = &w->data.shape;
 
@@ -63,17 +65,18 @@ d9d_status d9di_grouped_check(const d9d_tensor *x, const d9d_param *w, const d9d
     D9D_TRY(d9di_op_check_param("grouped_linear", w, x->dtype));
     D9D_TRY(d9di_op_check_routing("grouped_linear", x, r, true));
     if (s->ndim != 3 || x->shape.dim[1] != s->dim[1])
-        return d9di_op_misfit("grouped_linear", "x", &x->shape, d9di_param_name(w), s,
+        return d9di_op_misfit("grouped_linear", "x", &x->shape, d9di_op_param_name(w), s,
                               "x is [R, in], a weight [E, in, out]");
     if (!d9d_shape_equal(&r->offset.shape, &D9D_SHAPE(s->dim[0] + 1)))
         return d9di_op_misfit("grouped_linear", "the routing's offsets", &r->offset.shape,
-                              d9di_param_name(w), s, "offsets are [E + 1], a weight [E, in, out]");
+                              d9di_op_param_name(w), s,
+                              "offsets are [E + 1], a weight [E, in, out]");
     return D9D_OK;
 }
 
 /* The output of one matrix. */
-static d9d_status multiply(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
-                           const d9d_routing *r, d9d_var **y)
+static d9d_status grouped_gemm_forward(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
+                                       const d9d_routing *r, d9d_var **y)
 {
     const int64_t *d = w->data.shape.dim;
 
@@ -83,61 +86,61 @@ static d9d_status multiply(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
                        x->shape.dim[0], d[0], d[1], d[2]);
 }
 
-d9d_status d9di_grouped_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
-                               const d9d_routing *r, d9d_var *const *out)
+d9d_status d9di_op_grouped_linear_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                                         const d9d_routing *r, d9d_var *const *out)
 {
     d9d_node *n;
 
-    if (!d9d_tape_wants(t, &x, 1, w, n_w))
+    if (!d9d_tape_should_record(t, &x, 1, w, n_w))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &grouped_ops, &x, 1, out, n_w, w, n_w, 0, &n));
+    D9D_TRY(d9d_tape_record(t, &grouped_node_ops, &x, 1, out, n_w, w, n_w, 0, &n));
     (void)d9d_node_save(n, &r->offset, D9D_NEED_BOTH);
-    (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_WEIGHT);
+    (void)d9d_node_save(n, d9d_var_tensor(x), D9D_NEED_WGRAD);
     return D9D_OK;
 }
 
-static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
-                      const d9d_routing *r, d9d_var **y)
+static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
+                              const d9d_routing *r, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    d9d_var *out[MOST];
+    d9d_var *out[MAX_WEIGHTS];
 
-    if (n_w < 1 || n_w > MOST)
+    if (n_w < 1 || n_w > MAX_WEIGHTS)
         return D9D_FAIL(D9D_EINVAL, "grouped_linear: %zu weights, from 1 to %d are supported", n_w,
-                        MOST);
+                        MAX_WEIGHTS);
     for (size_t i = 0; i < n_w; i++) {
-        D9D_TRY(d9di_grouped_check(tx, w[i], r));
+        D9D_TRY(d9di_op_grouped_linear_check(tx, w[i], r));
         if (i > 0 && !d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
-            return d9di_op_misfit("grouped_linear", d9di_param_name(w[i]), &w[i]->data.shape,
-                                  d9di_param_name(w[0]), &w[0]->data.shape,
+            return d9di_op_misfit("grouped_linear", d9di_op_param_name(w[i]), &w[i]->data.shape,
+                                  d9di_op_param_name(w[0]), &w[0]->data.shape,
                                   "weights of one input have one shape");
     }
     for (size_t i = 0; i < n_w; i++)
-        D9D_TRY(multiply(t, tx, w[i], r, &out[i]));
-    D9D_TRY(d9di_grouped_record(t, x, w, n_w, r, out));
+        D9D_TRY(grouped_gemm_forward(t, tx, w[i], r, &out[i]));
+    D9D_TRY(d9di_op_grouped_linear_record(t, x, w, n_w, r, out));
     for (size_t i = 0; i < n_w; i++)
         y[i] = out[i];
     return D9D_OK;
 }
 
 /* What the adapter adds to y. */
-static d9d_status adapt(d9d_tape *t, d9d_var *x, const d9d_adapter *a, const d9d_routing *r,
-                        d9d_var **y)
+static d9d_status add_adapter(d9d_tape *t, d9d_var *x, const d9d_adapter *a, const d9d_routing *r,
+                              d9d_var **y)
 {
     d9d_var *low;
 
-    D9D_TRY(run(t, x, &a->a, 1, r, &low));
+    D9D_TRY(grouped_run(t, x, &a->a, 1, r, &low));
     D9D_TRY(d9di_op_scale(t, low, a->scale, &low));
-    D9D_TRY(run(t, low, &a->b, 1, r, &low));
+    D9D_TRY(grouped_run(t, low, &a->b, 1, r, &low));
     return d9d_op_add(t, *y, low, y);
 }
 
 d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n,
                                  const d9d_routing *r, d9d_var **y)
 {
-    D9D_TRY(run(t, x, w, n, r, y));
+    D9D_TRY(grouped_run(t, x, w, n, r, y));
     for (size_t i = 0; i < n; i++)
         if (w[i]->adapter != NULL)
-            D9D_TRY(adapt(t, x, w[i]->adapter, r, &y[i]));
+            D9D_TRY(add_adapter(t, x, w[i]->adapter, r, &y[i]));
     return D9D_OK;
 }

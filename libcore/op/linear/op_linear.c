@@ -15,47 +15,47 @@ typedef struct linear_attr {
 
 enum { X, PLUS }; /* inputs */
 
-static d9d_status product_input(d9d_node *n)
+static d9d_status linear_gemm_dgrad(d9d_node *n)
 {
     const d9d_tensor *w = &n->param[0]->data, *dy = &n->dout[0];
     const linear_attr *a = n->attr;
     d9d_gemm g = {
         .t = dy->dtype,
         .ct = dy->dtype,
-        .m = d9di_rows(&dy->shape),
+        .m = d9di_op_rows(&dy->shape),
         .n = w->shape.dim[1],
         .k = a->n,
     };
     d9d_tensor dx;
 
-    D9D_TRY(d9d_node_sum(n, X, &dx, &g.plus));
-    g.beta = g.plus != NULL ? 1.0f : 0.0f;
-    return d9di_node_finish_sum(n, X, &dx,
-                                D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
-                                            d9di_rows_at(w, a->first), d9d_tensor_data(&dx)));
+    D9D_TRY(d9d_node_accumulate_begin(n, X, &dx, &g.addend));
+    g.beta = g.addend != NULL ? 1.0f : 0.0f;
+    return d9di_op_grad_finish_sum(n, X, &dx,
+                                   D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
+                                               d9di_op_row_ptr(w, a->first), d9d_tensor_data(&dx)));
 }
 
-static d9d_status linear_input(d9d_node *n)
+static d9d_status linear_dgrad(d9d_node *n)
 {
     d9d_tensor dy;
 
-    if (d9d_node_wants(n, X))
-        D9D_TRY(product_input(n));
+    if (d9d_node_input_needs_grad(n, X))
+        D9D_TRY(linear_gemm_dgrad(n));
     if (n->n_in == 1)
         return D9D_OK;
     dy = d9d_tensor_ref(&n->dout[0]);
-    return d9d_node_give(n, PLUS, &dy);
+    return d9d_node_accumulate_grad(n, PLUS, &dy);
 }
 
 /* Rows of a gradient that nothing reaches. */
-static d9d_status clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
+static d9d_status rows_clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
 {
-    return D9DI_KERNEL(n->tape, fill, grad->dtype, d9di_rows_at(grad, first),
+    return D9DI_KERNEL(n->tape, fill, grad->dtype, d9di_op_row_ptr(grad, first),
                        (end - first) * grad->shape.dim[1], 0.0f);
 }
 
-static d9d_status weight_rows(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w,
-                              const linear_attr *a)
+static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w,
+                             const linear_attr *a)
 {
     const d9d_gemm g = {
         .t = dy->dtype,
@@ -63,65 +63,67 @@ static d9d_status weight_rows(d9d_node *n, const d9d_tensor *x, const d9d_tensor
         .trans_a = true,
         .m = a->n,
         .n = w->data.shape.dim[1],
-        .k = d9di_rows(&dy->shape),
+        .k = d9di_op_rows(&dy->shape),
         .beta = d9d_param_grad_beta(w),
     };
     const int64_t out = w->data.shape.dim[0];
 
     if (g.beta == 0.0f && a->n < out) {
-        D9D_TRY(clear(n, &w->grad, 0, a->first));
-        D9D_TRY(clear(n, &w->grad, a->first + a->n, out));
+        D9D_TRY(rows_clear(n, &w->grad, 0, a->first));
+        D9D_TRY(rows_clear(n, &w->grad, a->first + a->n, out));
     }
     return D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
-                       d9di_rows_at(&w->grad, a->first));
+                       d9di_op_row_ptr(&w->grad, a->first));
 }
 
-d9d_status d9di_linear_weight(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy, d9d_param *w)
+d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy,
+                                d9d_param *w)
 {
-    return d9d_param_wants(w) ? weight_rows(n, x, dy, w, &(linear_attr){0, w->data.shape.dim[0]})
-                              : D9D_OK;
+    return d9d_param_needs_grad(w)
+               ? rows_wgrad(n, x, dy, w, &(linear_attr){0, w->data.shape.dim[0]})
+               : D9D_OK;
 }
 
-static d9d_status linear_weight(d9d_node *n)
+static d9d_status linear_wgrad(d9d_node *n)
 {
-    return weight_rows(n, &n->saved[0], &n->dout[0], n->param[0], n->attr);
+    return rows_wgrad(n, &n->saved[0], &n->dout[0], n->param[0], n->attr);
 }
 
-static const d9d_node_ops linear_ops = {
-    .name = "linear", .input = linear_input, .weight = linear_weight};
+static const d9d_node_ops linear_node_ops = {
+    .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad};
 
-d9d_status d9di_linear_check(const d9d_tensor *x, const d9d_param *w)
+d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
     const d9d_shape *s = &w->data.shape;
 
     D9D_TRY(d9di_op_check_real("linear", "x", x));
     D9D_TRY(d9di_op_check_param("linear", w, x->dtype));
-    if (x->shape.ndim < 1 || s->ndim != 2 || d9di_last(&x->shape) != s->dim[1])
-        return d9di_op_misfit("linear", "x", &x->shape, d9di_param_name(w), s,
+    if (x->shape.ndim < 1 || s->ndim != 2 || d9di_op_last_dim(&x->shape) != s->dim[1])
+        return d9di_op_misfit("linear", "x", &x->shape, d9di_op_param_name(w), s,
                               "x is [..., in], a weight [out, in]");
     return D9D_OK;
 }
 
-static d9d_status record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *w,
-                         const linear_attr *a, d9d_var *out)
+static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_param *w,
+                                const linear_attr *a, d9d_var *out)
 {
     d9d_node *n;
 
-    if (!d9d_tape_wants(t, in, n_in, &w, 1))
+    if (!d9d_tape_should_record(t, in, n_in, &w, 1))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &linear_ops, in, n_in, &out, 1, &w, 1, sizeof(*a), &n));
+    D9D_TRY(d9d_tape_record(t, &linear_node_ops, in, n_in, &out, 1, &w, 1, sizeof(*a), &n));
     *(linear_attr *)n->attr = *a;
-    (void)d9d_node_save(n, d9d_var_tensor(in[X]), D9D_NEED_WEIGHT);
+    (void)d9d_node_save(n, d9d_var_tensor(in[X]), D9D_NEED_WGRAD);
     return D9D_OK;
 }
 
-d9d_status d9di_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
+d9d_status d9di_op_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
 {
-    return record(t, &x, 1, w, &(linear_attr){0, w->data.shape.dim[0]}, out);
+    return linear_record(t, &x, 1, w, &(linear_attr){0, w->data.shape.dim[0]}, out);
 }
 
 /* The shape of y. */
-static d9d_shape shape_of(const d9d_tensor *x, const linear_attr *a)
+static d9d_shape output_shape(const d9d_tensor *x, const linear_attr *a)
 {
     d9d_shape s = x->shape;
 
@@ -129,191 +131,192 @@ static d9d_shape shape_of(const d9d_tensor *x, const linear_attr *a)
     return s;
 }
 
-static d9d_gemm product_of(const d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
-                           const linear_attr *a)
+static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
+                            const linear_attr *a)
 {
     return (d9d_gemm){.t = x->dtype,
                       .ct = x->dtype,
                       .trans_b = true,
-                      .m = d9di_rows(&x->shape),
+                      .m = d9di_op_rows(&x->shape),
                       .n = a->n,
                       .k = w->data.shape.dim[1],
-                      .b_still = d9d_tape_lies_still(t, w)};
+                      .b_constant = d9d_tape_is_weight_constant(t, w)};
 }
 
 /* plus may be NULL.  In place: nobody else reads it, and y is made there. */
-static d9d_status run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a, d9d_var *plus,
-                      bool in_place, d9d_var **y)
+static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
+                             d9d_var *plus, bool in_place, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_var *in[] = {x, plus};
     const size_t n_in = plus == NULL ? 1 : 2;
-    d9d_gemm g = product_of(t, tx, w, a);
+    d9d_gemm g = linear_gemm(t, tx, w, a);
     d9d_tensor room = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;
 
     g.beta = plus == NULL ? 0.0f : 1.0f;
-    g.plus = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
+    g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &room, &out)
-                     : d9d_tape_output(t, tx->dtype, shape_of(tx, a), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9di_rows_at(&w->data, a->first),
+                     : d9d_tape_output(t, tx->dtype, output_shape(tx, a), &out));
+    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9di_op_row_ptr(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
-    D9D_TRY(record(t, in, n_in, w, a, out));
+    D9D_TRY(linear_record(t, in, n_in, w, a, out));
     *y = out;
     return D9D_OK;
 }
 
 /* The matrix, then what its adapter adds. */
-static d9d_status run_both(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
-                           d9d_var *plus, d9d_var **y)
+static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
+                                     d9d_var *plus, d9d_var **y)
 {
     d9d_var *in, *low;
 
-    D9D_TRY(run(t, x, w, a, plus, false, y));
+    D9D_TRY(linear_run(t, x, w, a, plus, false, y));
     if (w->adapter == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_adapter_input(t, x, w->adapter, &in));
     D9D_TRY(d9d_op_linear(t, in, w->adapter->a, &low));
     D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
-    D9D_TRY(d9di_linear_check(d9d_var_tensor(low), w->adapter->b));
-    return run(t, low, w->adapter->b, a, *y, true, y);
+    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), w->adapter->b));
+    return linear_run(t, low, w->adapter->b, a, *y, true, y);
 }
 
-static d9d_status check_rows(const d9d_tensor *x, const d9d_param *w, int64_t first, int64_t n)
+static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, int64_t first, int64_t n)
 {
-    D9D_TRY(d9di_linear_check(x, w));
+    D9D_TRY(d9di_op_linear_check(x, w));
     if (first < 0 || n < 0 || first > w->data.shape.dim[0] - n)
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
-                        (long long)first, (long long)first, (long long)n, d9di_param_name(w),
+                        (long long)first, (long long)first, (long long)n, d9di_op_param_name(w),
                         (long long)w->data.shape.dim[0]);
     return D9D_OK;
 }
 
-d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
-                              d9d_var **y)
+d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t first, int64_t n,
+                               d9d_var **y)
 {
-    D9D_TRY(check_rows(d9d_var_tensor(x), w, first, n));
-    return run_both(t, x, w, &(linear_attr){first, n}, NULL, y);
+    D9D_TRY(slice_check(d9d_var_tensor(x), w, first, n));
+    return linear_run_adapted(t, x, w, &(linear_attr){first, n}, NULL, y);
 }
 
 /* Products of one x, of the same rows of each. */
-typedef struct products {
+typedef struct multi_gemm {
     d9d_tape *t;
     int n;
-    d9d_gemm g[D9D_LINEARS];
-    const void *w[D9D_LINEARS];
+    d9d_gemm g[D9D_OP_LINEAR_MULTI_MAX];
+    const void *w[D9D_OP_LINEAR_MULTI_MAX];
     d9d_var *const *y;
-} products;
+} multi_gemm;
 
-static d9d_status run_part(void *arg, const d9di_rows_part *part)
+static d9d_status multi_gemm_rows(void *arg, const d9di_op_tp_rows *part)
 {
-    products *p = arg;
-    void *out[D9D_LINEARS];
+    multi_gemm *p = arg;
+    void *out[D9D_OP_LINEAR_MULTI_MAX];
 
     for (int i = 0; i < p->n; i++) {
         p->g[i].m = part->n;
-        out[i] = d9di_rows_at(d9d_var_tensor(p->y[i]), part->first);
+        out[i] = d9di_op_row_ptr(d9d_var_tensor(p->y[i]), part->first);
     }
-    return D9DI_KERNEL(p->t, gemms, p->n, p->g, part->x, p->w, out);
+    return D9DI_KERNEL(p->t, gemm_multi, p->n, p->g, part->x, p->w, out);
 }
 
 /* Of parameters without adapters. */
-static d9d_status run_at_once(d9d_tape *t, d9d_var *x, d9d_coming *coming,
-                              const d9d_linear_rows *of, size_t n, d9d_var **y)
+static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming,
+                            const d9d_op_weight_slice *of, size_t n, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    products p = {.t = t, .n = (int)n, .y = y};
+    multi_gemm p = {.t = t, .n = (int)n, .y = y};
 
     for (size_t i = 0; i < n; i++) {
         const linear_attr a = {of[i].first, of[i].n};
 
-        p.g[i] = product_of(t, tx, of[i].w, &a);
-        D9D_TRY(d9d_tape_output(t, tx->dtype, shape_of(tx, &a), &y[i]));
-        p.w[i] = d9di_rows_at(&of[i].w->data, a.first);
+        p.g[i] = linear_gemm(t, tx, of[i].w, &a);
+        D9D_TRY(d9d_tape_output(t, tx->dtype, output_shape(tx, &a), &y[i]));
+        p.w[i] = d9di_op_row_ptr(&of[i].w->data, a.first);
     }
-    D9D_TRY(d9di_rows_each(t, coming, x, run_part, &p));
+    D9D_TRY(d9di_op_tp_for_each_rank(t, coming, x, multi_gemm_rows, &p));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(record(t, &x, 1, of[i].w, &(linear_attr){of[i].first, of[i].n}, y[i]));
+        D9D_TRY(linear_record(t, &x, 1, of[i].w, &(linear_attr){of[i].first, of[i].n}, y[i]));
     return D9D_OK;
 }
 
-d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, d9d_coming *coming, const d9d_linear_rows *of,
-                          size_t n, d9d_var **y)
+d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming,
+                               const d9d_op_weight_slice *of, size_t n, d9d_var **y)
 {
     bool adapted = false;
 
-    if (n > D9D_LINEARS)
-        return D9D_FAIL(D9D_EINVAL, "linear: %zu products at once, at most %d", n, D9D_LINEARS);
+    if (n > D9D_OP_LINEAR_MULTI_MAX)
+        return D9D_FAIL(D9D_EINVAL, "linear: %zu products at once, at most %d", n,
+                        D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
-        D9D_TRY(check_rows(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
+        D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
         adapted = adapted || of[i].w->adapter != NULL;
     }
     if (!adapted)
-        return run_at_once(t, x, coming, of, n, y);
-    D9D_TRY(d9d_op_rows_end(t, coming, x));
+        return multi_run(t, x, coming, of, n, y);
+    D9D_TRY(d9d_op_all_gather_rows_wait(t, coming, x));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(d9d_op_linear_rows(t, x, of[i].w, of[i].first, of[i].n, &y[i]));
+        D9D_TRY(d9d_op_linear_slice(t, x, of[i].w, of[i].first, of[i].n, &y[i]));
     return D9D_OK;
 }
 
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
-    D9D_TRY(d9di_linear_check(d9d_var_tensor(x), w));
-    return run_both(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, NULL, y);
+    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(x), w));
+    return linear_run_adapted(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, NULL, y);
 }
 
-d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *plus, d9d_var **y)
+d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *plus, d9d_var **y)
 {
     const linear_attr a = {0, w->data.shape.dim[0]};
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(plus);
     d9d_shape shape;
 
-    D9D_TRY(d9di_linear_check(tx, w));
+    D9D_TRY(d9di_op_linear_check(tx, w));
     D9D_TRY(d9di_op_check("linear", "plus", tp, tx->dtype));
-    shape = shape_of(tx, &a);
+    shape = output_shape(tx, &a);
     if (!d9d_shape_equal(&tp->shape, &shape))
         return d9di_op_misfit("linear", "plus", &tp->shape, "y", &shape,
                               "what is added has the result's shape");
-    return run_both(t, x, w, &a, plus, y);
+    return linear_run_adapted(t, x, w, &a, plus, y);
 }
 
 /* --- summed over ranks ------------------------------------------------------------------------ */
 
-typedef struct part_of {
+typedef struct partial_gemm {
     d9d_tape *t;
     d9d_gemm g;
     const d9d_tensor *x;
     const d9d_param *w;
-} part_of;
+} partial_gemm;
 
-static d9d_status make_part(void *arg, int64_t first, int64_t n, void *y)
+static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y)
 {
-    part_of *p = arg;
+    partial_gemm *p = arg;
 
     p->g.m = n;
-    return D9DI_KERNEL(p->t, gemm, &p->g, d9di_rows_at(p->x, first), d9d_tensor_data(&p->w->data),
-                       y);
+    return D9DI_KERNEL(p->t, gemm, &p->g, d9di_op_row_ptr(p->x, first),
+                       d9d_tensor_data(&p->w->data), y);
 }
 
-d9d_status d9d_op_linear_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_comm *comm,
-                                 const char *what, d9d_var *plus, d9d_var **y)
+d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_comm *comm,
+                                        const char *what, d9d_var *plus, d9d_var **y)
 {
     const linear_attr a = {0, w->data.shape.dim[0]};
     const d9d_tensor *tx = d9d_var_tensor(x);
-    part_of arg = {.t = t, .x = tx, .w = w};
-    const d9di_sum_rows sum = {comm, what, plus, make_part, &arg};
+    partial_gemm arg = {.t = t, .x = tx, .w = w};
+    const d9di_op_tp_reduce_scatter_args sum = {comm, what, plus, partial_gemm_rows, &arg};
     d9d_var *part, *out;
 
-    D9D_TRY(d9di_linear_check(tx, w));
+    D9D_TRY(d9di_op_linear_check(tx, w));
     if (w->adapter != NULL) {
         D9D_TRY(d9d_op_linear(t, x, w, y));
-        D9D_TRY(d9d_op_scatter_rows(t, *y, comm, what, y));
+        D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);
     }
-    arg.g = product_of(t, tx, w, &a);
-    D9D_TRY(d9di_rows_sum(t, &sum, tx->dtype, shape_of(tx, &a), &part, &out));
-    D9D_TRY(record(t, &x, 1, w, &a, part));
-    D9D_TRY(d9di_rows_sum_record(t, &sum, part, out));
+    arg.g = linear_gemm(t, tx, w, &a);
+    D9D_TRY(d9di_op_tp_reduce_scatter(t, &sum, tx->dtype, output_shape(tx, &a), &part, &out));
+    D9D_TRY(linear_record(t, &x, 1, w, &a, part));
+    D9D_TRY(d9di_op_tp_reduce_scatter_record(t, &sum, part, out));
     *y = out;
     return D9D_OK;
 }

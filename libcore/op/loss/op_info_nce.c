@@ -9,74 +9,74 @@
 
 #include "op/op_common.h"
 
-typedef struct contrast_attr {
+typedef struct info_nce_attr {
     int64_t pairs, h;
     int32_t ignore;
-} contrast_attr;
+} info_nce_attr;
 
 enum { X, INV, SCALE, E, LSE, TARGETS, UNIT, SAVED }; /* saved */
 
-static d9d_xent_dims dims_of(d9d_dtype t, const contrast_attr *a)
+static d9d_linear_cross_entropy_dims info_nce_dims(d9d_dtype t, const info_nce_attr *a)
 {
-    return (d9d_xent_dims){.t = t,
-                           .rows = a->pairs,
-                           .h = a->h,
-                           .n_split = 1,
-                           .v = &a->pairs,
-                           .ignore = a->ignore,
-                           .all = a->pairs};
+    return (d9d_linear_cross_entropy_dims){.t = t,
+                                           .rows = a->pairs,
+                                           .h = a->h,
+                                           .n_split = 1,
+                                           .v = &a->pairs,
+                                           .ignore = a->ignore,
+                                           .vocab = a->pairs};
 }
 
 /* Where the second half begins. */
-static void *second(const d9d_tensor *e, const contrast_attr *a)
+static void *second_half(const d9d_tensor *e, const info_nce_attr *a)
 {
     return (char *)d9d_tensor_data(e) +
            (uint64_t)(a->pairs * a->h) * (uint64_t)d9d_dtype_size(e->dtype);
 }
 
 /* Of e [N, H] both halves; a last row without another has none. */
-static d9d_status halves_grad(d9d_node *n, const d9d_tensor *de)
+static d9d_status halves_bwd(d9d_node *n, const d9d_tensor *de)
 {
-    const contrast_attr *a = n->attr;
+    const info_nce_attr *a = n->attr;
     const d9d_tensor *e = &n->saved[E];
-    const d9d_xent_dims dims = dims_of(e->dtype, a);
-    const void *w = second(e, a);
-    void *dw = second(de, a);
+    const d9d_linear_cross_entropy_dims dims = info_nce_dims(e->dtype, a);
+    const void *w = second_half(e, a);
+    void *dw = second_half(de, a);
     const float beta = 0, *dloss = d9d_tensor_data(&n->dout[0]);
 
     D9D_TRY(D9DI_KERNEL(n->tape, fill, de->dtype, d9d_tensor_data(de), d9d_tensor_numel(de), 0.0f));
-    D9D_TRY(D9DI_KERNEL(n->tape, xent_din, e->dtype, d9d_tensor_data(de), dloss,
+    D9D_TRY(D9DI_KERNEL(n->tape, linear_cross_entropy_dgrad, e->dtype, d9d_tensor_data(de), dloss,
                         d9d_tensor_data(&n->saved[UNIT]), a->pairs, a->h));
-    return D9DI_KERNEL(n->tape, xent_dw, &dims, e->dtype, &dw, &beta, dloss,
+    return D9DI_KERNEL(n->tape, linear_cross_entropy_wgrad, &dims, e->dtype, &dw, &beta, dloss,
                        d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(e), &w,
                        d9d_tensor_data(&n->saved[TARGETS]));
 }
 
-static d9d_status contrast_input(d9d_node *n)
+static d9d_status info_nce_dgrad(d9d_node *n)
 {
     const d9d_tensor *x = &n->saved[X];
     d9d_tensor dx = {0}, de = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_node_grad(n, 0, &dx), out);
+    D9D_TRY_OR(st, d9di_op_grad_alloc(n, 0, &dx), out);
     D9D_TRY_OR(st, d9d_node_alloc(n, x->dtype, x->shape, &de), out);
-    D9D_TRY_OR(st, halves_grad(n, &de), out);
+    D9D_TRY_OR(st, halves_bwd(n, &de), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, rms_norm_grad, x->dtype, d9d_tensor_data(&dx), NULL, D9D_F32,
+               D9DI_KERNEL(n->tape, rms_norm_bwd, x->dtype, d9d_tensor_data(&dx), NULL, D9D_F32,
                            NULL, 0.0f, d9d_tensor_data(&de), d9d_tensor_data(x),
                            d9d_tensor_data(&n->saved[SCALE]), d9d_tensor_data(&n->saved[INV]),
                            x->shape.dim[0], x->shape.dim[1], false),
                out);
-    st = d9d_node_give(n, 0, &dx);
+    st = d9d_node_accumulate_grad(n, 0, &dx);
 out:
     d9d_tensor_release(&de);
     d9d_tensor_release(&dx);
     return st;
 }
 
-static const d9d_node_ops contrast_ops = {.name = "contrast", .input = contrast_input};
+static const d9d_node_ops info_nce_node_ops = {.name = "contrast", .dgrad = info_nce_dgrad};
 
-static d9d_status check(const d9d_tensor *x, const d9d_tensor *targets)
+static d9d_status info_nce_check(const d9d_tensor *x, const d9d_tensor *targets)
 {
     D9D_TRY(d9di_op_check_real("contrast", "x", x));
     D9D_TRY(d9di_op_check("contrast", "targets", targets, D9D_I32));
@@ -88,9 +88,10 @@ static d9d_status check(const d9d_tensor *x, const d9d_tensor *targets)
 }
 
 /* The weight of a norm that makes rows of length 1 / sqrt(temperature). */
-static d9d_status normalise(d9d_tape *t, const d9d_tensor *x, float temperature, d9d_tensor *saved)
+static d9d_status rows_normalize(d9d_tape *t, const d9d_tensor *x, float temperature,
+                                 d9d_tensor *saved)
 {
-    enum { TINY = 24 }; /* of squares: 1e-24, a length of 1e-12 */
+    enum { LOG10_MIN_SQUARE = 24 }; /* of squares: 1e-24, a length of 1e-12 */
     d9d_device *dev = d9d_tape_device(t);
     const int64_t n = x->shape.dim[0], h = x->shape.dim[1];
 
@@ -101,47 +102,50 @@ static d9d_status normalise(d9d_tape *t, const d9d_tensor *x, float temperature,
                         1.0f / sqrtf((float)h * temperature)));
     return D9DI_KERNEL(t, rms_norm, x->dtype, d9d_tensor_data(&saved[E]),
                        d9d_tensor_data(&saved[INV]), d9d_tensor_data(x),
-                       d9d_tensor_data(&saved[SCALE]), n, h, powf(10.0f, -TINY) / (float)h, false);
+                       d9d_tensor_data(&saved[SCALE]), n, h,
+                       powf(10.0f, -LOG10_MIN_SQUARE) / (float)h, false);
 }
 
-static d9d_status run(d9d_tape *t, const contrast_attr *a, const d9d_tensor *x, float temperature,
-                      const d9d_tensor *targets, d9d_tensor *saved, d9d_var **loss)
+static d9d_status info_nce_run(d9d_tape *t, const info_nce_attr *a, const d9d_tensor *x,
+                               float temperature, const d9d_tensor *targets, d9d_tensor *saved,
+                               d9d_var **loss)
 {
     d9d_device *dev = d9d_tape_device(t);
-    const d9d_xent_dims dims = dims_of(x->dtype, a);
+    const d9d_linear_cross_entropy_dims dims = info_nce_dims(x->dtype, a);
     const void *w;
 
     saved[X] = d9d_tensor_ref(x);
     saved[TARGETS] = d9d_tensor_ref(targets);
-    D9D_TRY(normalise(t, x, temperature, saved));
-    w = second(&saved[E], a);
+    D9D_TRY(rows_normalize(t, x, temperature, saved));
+    w = second_half(&saved[E], a);
     D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, targets->shape, &saved[LSE]));
     D9D_TRY(d9d_tensor_alloc(dev, x->dtype, D9D_SHAPE(a->pairs, a->h), &saved[UNIT]));
     D9D_TRY(d9d_tape_output(t, D9D_F32, targets->shape, loss));
-    return D9DI_KERNEL(t, xent, &dims, d9d_tensor_data(d9d_var_tensor(*loss)),
+    return D9DI_KERNEL(t, linear_cross_entropy, &dims, d9d_tensor_data(d9d_var_tensor(*loss)),
                        d9d_tensor_data(&saved[LSE]), d9d_tensor_data(&saved[UNIT]),
                        d9d_tensor_data(&saved[E]), &w, d9d_tensor_data(targets));
 }
 
-d9d_status d9d_op_contrast(d9d_tape *t, d9d_var *x, float temperature, const d9d_tensor *targets,
+d9d_status d9d_op_info_nce(d9d_tape *t, d9d_var *x, float temperature, const d9d_tensor *targets,
                            int32_t ignore, d9d_var **loss)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     d9d_tensor saved[SAVED] = {0};
-    contrast_attr a;
+    info_nce_attr a;
     d9d_var *out;
     d9d_node *n;
     d9d_status st;
 
-    D9D_TRY(check(tx, targets));
-    a = (contrast_attr){tx->shape.dim[0] / 2, tx->shape.dim[1], ignore};
-    D9D_TRY_OR(st, run(t, &a, tx, temperature, targets, saved, &out), out);
-    if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
-        D9D_TRY_OR(st, d9d_tape_record(t, &contrast_ops, &x, 1, &out, 1, NULL, 0, sizeof(a), &n),
+    D9D_TRY(info_nce_check(tx, targets));
+    a = (info_nce_attr){tx->shape.dim[0] / 2, tx->shape.dim[1], ignore};
+    D9D_TRY_OR(st, info_nce_run(t, &a, tx, temperature, targets, saved, &out), out);
+    if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {
+        D9D_TRY_OR(st,
+                   d9d_tape_record(t, &info_nce_node_ops, &x, 1, &out, 1, NULL, 0, sizeof(a), &n),
                    out);
-        *(contrast_attr *)n->attr = a;
+        *(info_nce_attr *)n->attr = a;
         for (int i = 0; i < SAVED; i++)
-            (void)d9d_node_save(n, &saved[i], D9D_NEED_INPUT);
+            (void)d9d_node_save(n, &saved[i], D9D_NEED_DGRAD);
     }
     *loss = out;
 out:

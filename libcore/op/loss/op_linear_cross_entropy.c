@@ -13,64 +13,66 @@
  */
 #include "op/op_common.h"
 
-typedef struct xent_attr {
+typedef struct lce_attr {
     int32_t ignore;
     int64_t v[D9D_NODE_MAX];     /* rows of each split here */
     int64_t first[D9D_NODE_MAX]; /* ids of their first rows */
     int64_t all;                 /* ids of the whole vocabulary */
     bool part;                   /* that is not all of it */
-} xent_attr;
+} lce_attr;
 
 /* The unit comes last: it is there only where a gradient of h is wanted. */
 enum { SAVED_H, SAVED_LSE, SAVED_TARGETS, SAVED_UNIT };
 
 /* The kernel's view of an op: dimensions, and the tables as pointers. */
-typedef struct xent_call {
-    d9d_xent_dims dims;
+typedef struct lce_call {
+    d9d_linear_cross_entropy_dims dims;
     const void *w[D9D_NODE_MAX];
-} xent_call;
+} lce_call;
 
-static xent_call call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n, const xent_attr *a)
+static lce_call lce_call_of(const d9d_tensor *h, d9d_param *const *heads, size_t n,
+                            const lce_attr *a)
 {
-    xent_call c = {.dims = {.t = h->dtype,
-                            .rows = h->shape.dim[0],
-                            .h = h->shape.dim[1],
-                            .n_split = (int)n,
-                            .v = a->v,
-                            .ignore = a->ignore,
-                            .first = a->part ? a->first : NULL,
-                            .all = a->all}};
+    lce_call c = {.dims = {.t = h->dtype,
+                           .rows = h->shape.dim[0],
+                           .h = h->shape.dim[1],
+                           .n_split = (int)n,
+                           .v = a->v,
+                           .ignore = a->ignore,
+                           .first = a->part ? a->first : NULL,
+                           .vocab = a->all}};
 
     for (size_t i = 0; i < n; i++)
         c.w[i] = d9d_tensor_data(&heads[i]->data);
     return c;
 }
 
-static d9d_status xent_input(d9d_node *n)
+static d9d_status lce_dgrad(d9d_node *n)
 {
     const d9d_tensor *unit = &n->saved[SAVED_UNIT];
     d9d_tensor dh;
 
-    D9D_TRY(d9di_node_grad(n, 0, &dh));
-    return d9di_node_finish(n, 0, &dh,
-                            D9DI_KERNEL(n->tape, xent_din, unit->dtype, d9d_tensor_data(&dh),
-                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(unit),
-                                        unit->shape.dim[0], unit->shape.dim[1]));
+    D9D_TRY(d9di_op_grad_alloc(n, 0, &dh));
+    return d9di_op_grad_finish(n, 0, &dh,
+                               D9DI_KERNEL(n->tape, linear_cross_entropy_dgrad, unit->dtype,
+                                           d9d_tensor_data(&dh), d9d_tensor_data(&n->dout[0]),
+                                           d9d_tensor_data(unit), unit->shape.dim[0],
+                                           unit->shape.dim[1]));
 }
 
 /* Where the gradients of the heads go; dw[i] NULL: not wanted. */
-typedef struct xent_grads {
+typedef struct lce_grads {
     d9d_dtype t;
     void *dw[D9D_NODE_MAX];
     float beta[D9D_NODE_MAX];
-} xent_grads;
+} lce_grads;
 
-static xent_grads grads_of(d9d_param *const *heads, size_t n)
+static lce_grads lce_grads_of(d9d_param *const *heads, size_t n)
 {
-    xent_grads g = {.t = D9D_F32};
+    lce_grads g = {.t = D9D_F32};
 
     for (size_t i = 0; i < n; i++) {
-        if (!d9d_param_wants(heads[i]))
+        if (!d9d_param_needs_grad(heads[i]))
             continue;
         g.t = heads[i]->grad.dtype;
         g.dw[i] = d9d_tensor_data(&heads[i]->grad);
@@ -79,39 +81,39 @@ static xent_grads grads_of(d9d_param *const *heads, size_t n)
     return g;
 }
 
-static d9d_status xent_weight(d9d_node *n)
+static d9d_status lce_wgrad(d9d_node *n)
 {
     const d9d_tensor *h = &n->saved[SAVED_H];
-    const xent_call c = call_of(h, n->param, (size_t)n->n_param, n->attr);
-    const xent_grads g = grads_of(n->param, (size_t)n->n_param);
+    const lce_call c = lce_call_of(h, n->param, (size_t)n->n_param, n->attr);
+    const lce_grads g = lce_grads_of(n->param, (size_t)n->n_param);
 
-    return D9DI_KERNEL(n->tape, xent_dw, &c.dims, g.t, g.dw, g.beta, d9d_tensor_data(&n->dout[0]),
-                       d9d_tensor_data(&n->saved[SAVED_LSE]), d9d_tensor_data(h), c.w,
-                       d9d_tensor_data(&n->saved[SAVED_TARGETS]));
+    return D9DI_KERNEL(n->tape, linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
+                       d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[SAVED_LSE]),
+                       d9d_tensor_data(h), c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS]));
 }
 
-static const d9d_node_ops xent_ops = {
-    .name = "linear_cross_entropy", .input = xent_input, .weight = xent_weight};
+static const d9d_node_ops lce_node_ops = {
+    .name = "linear_cross_entropy", .dgrad = lce_dgrad, .wgrad = lce_wgrad};
 
 /* The heads are one matrix to the kernel, so their gradients have one type. */
-static d9d_status check_grads(d9d_param *const *heads, size_t n)
+static d9d_status lce_check_grads(d9d_param *const *heads, size_t n)
 {
     const d9d_param *first = NULL;
 
     for (size_t i = 0; i < n; i++) {
-        if (!d9d_param_wants(heads[i]))
+        if (!d9d_param_needs_grad(heads[i]))
             continue;
         first = first != NULL ? first : heads[i];
         if (heads[i]->grad.dtype != first->grad.dtype)
             return D9D_FAIL(D9D_EINVAL, "linear_cross_entropy: the gradient of %s is %s, of %s %s",
-                            d9di_param_name(first), d9d_dtype_word(first->grad.dtype),
-                            d9di_param_name(heads[i]), d9d_dtype_word(heads[i]->grad.dtype));
+                            d9di_op_param_name(first), d9d_dtype_name(first->grad.dtype),
+                            d9di_op_param_name(heads[i]), d9d_dtype_name(heads[i]->grad.dtype));
     }
     return D9D_OK;
 }
 
-static d9d_status check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
-                        const d9d_tensor *targets)
+static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
+                            const d9d_tensor *targets)
 {
     static const char op[] = "linear_cross_entropy";
 
@@ -127,63 +129,64 @@ static d9d_status check(const d9d_tensor *h, d9d_param *const *heads, size_t n,
                             "%s: the head %s has an adapter, which is not computed here; train it "
                             "whole (full_tune)",
                             op, heads[i]->name != NULL ? heads[i]->name : "without a name");
-    return check_grads(heads, n);
+    return lce_check_grads(heads, n);
 }
 
 /* *node is NULL where nothing is to be recorded. */
-static d9d_status record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n_heads,
-                         d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
-                         const d9d_tensor *unit, const xent_attr *attr, d9d_node **node)
+static d9d_status lce_record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n_heads,
+                             d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
+                             const d9d_tensor *unit, const lce_attr *attr, d9d_node **node)
 {
     d9d_node *n;
 
     *node = NULL;
-    if (!d9d_tape_wants(t, &h, 1, heads, n_heads))
+    if (!d9d_tape_should_record(t, &h, 1, heads, n_heads))
         return D9D_OK;
-    D9D_TRY(d9d_tape_record(t, &xent_ops, &h, 1, &loss, 1, heads, n_heads, sizeof(xent_attr), &n));
-    *(xent_attr *)n->attr = *attr;
-    (void)d9d_node_save(n, d9d_var_tensor(h), D9D_NEED_WEIGHT);
-    (void)d9d_node_save(n, lse, D9D_NEED_WEIGHT);
-    (void)d9d_node_save(n, targets, D9D_NEED_WEIGHT);
-    (void)d9d_node_save(n, unit, D9D_NEED_INPUT);
+    D9D_TRY(
+        d9d_tape_record(t, &lce_node_ops, &h, 1, &loss, 1, heads, n_heads, sizeof(lce_attr), &n));
+    *(lce_attr *)n->attr = *attr;
+    (void)d9d_node_save(n, d9d_var_tensor(h), D9D_NEED_WGRAD);
+    (void)d9d_node_save(n, lse, D9D_NEED_WGRAD);
+    (void)d9d_node_save(n, targets, D9D_NEED_WGRAD);
+    (void)d9d_node_save(n, unit, D9D_NEED_DGRAD);
     *node = n;
     return D9D_OK;
 }
 
-static xent_attr attr_of(d9d_param *const *heads, size_t n, int32_t ignore, bool part)
+static lce_attr lce_attr_of(d9d_param *const *heads, size_t n, int32_t ignore, bool part)
 {
-    xent_attr a = {.ignore = ignore, .part = part};
+    lce_attr a = {.ignore = ignore, .part = part};
 
     for (size_t i = 0; i < n; i++) {
         a.v[i] = heads[i]->data.shape.dim[0];
-        a.first[i] = d9di_split_first(heads, i);
-        a.all += heads[i]->whole.dim[0];
+        a.first[i] = d9di_op_split_first_id(heads, i);
+        a.all += heads[i]->global_shape.dim[0];
     }
     return a;
 }
 
 /* --- forward: arrays of one call ----------------------------------------------------- */
 
-typedef struct run {
-    xent_call call;
+typedef struct lce_run {
+    lce_call call;
     const d9d_tensor *h, *targets;
     float *loss, *lse;
     void *unit; /* NULL: not wanted */
     d9d_comm *comm;
-    const char *what;
-} run;
+    const char *label;
+} lce_run;
 
-static d9d_status run_alone(d9d_tape *t, const run *f)
+static d9d_status lce_run_local(d9d_tape *t, const lce_run *f)
 {
-    return D9DI_KERNEL(t, xent, &f->call.dims, f->loss, f->lse, f->unit, d9d_tensor_data(f->h),
-                       f->call.w, d9d_tensor_data(f->targets));
+    return D9DI_KERNEL(t, linear_cross_entropy, &f->call.dims, f->loss, f->lse, f->unit,
+                       d9d_tensor_data(f->h), f->call.w, d9d_tensor_data(f->targets));
 }
 
-static d9d_status run_parts(d9d_tape *t, const run *f)
+static d9d_status lce_run_vocab_parallel(d9d_tape *t, const lce_run *f)
 {
     const int64_t n = d9d_comm_size(f->comm), mine = d9d_comm_rank(f->comm);
     const int64_t tokens = f->call.dims.rows;
-    run part = *f;
+    lce_run part = *f;
     d9d_tensor all;
     float *parts;
     d9d_status st;
@@ -192,46 +195,46 @@ static d9d_status run_parts(d9d_tape *t, const run *f)
     parts = d9d_tensor_data(&all);
     part.lse = parts + 2 * mine * tokens;
     part.loss = part.lse + tokens;
-    D9D_TRY_OR(st, run_alone(t, &part), out);
+    D9D_TRY_OR(st, lce_run_local(t, &part), out);
     D9D_TRY_OR(st,
-               d9di_transfer_even(t, d9d_comm_all_gather, f->comm, f->what, D9D_F32, parts,
-                                  part.lse, 2 * tokens),
+               d9di_op_collective_even(t, d9d_comm_all_gather, f->comm, f->label, D9D_F32, parts,
+                                       part.lse, 2 * tokens),
                out);
-    st = D9DI_KERNEL(t, xent_join, &f->call.dims, f->loss, f->lse, f->unit, parts, n, mine,
-                     f->call.w, d9d_tensor_data(f->targets));
+    st = D9DI_KERNEL(t, linear_cross_entropy_combine, &f->call.dims, f->loss, f->lse, f->unit,
+                     parts, n, mine, f->call.w, d9d_tensor_data(f->targets));
 out:
     d9d_tensor_release(&all);
     return st;
 }
 
-static d9d_status forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                          const d9d_tensor *targets, int32_t ignore, d9d_comm *comm, d9d_var **loss,
-                          d9d_node **node)
+static d9d_status lce_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                              const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                              d9d_var **loss, d9d_node **node)
 {
     const bool part = d9d_comm_size(comm) > 1;
     const d9d_tensor *x = d9d_var_tensor(h);
     d9d_tensor lse = {0}, unit = {0};
-    xent_attr attr;
+    lce_attr attr;
     d9d_var *out;
     d9d_status st;
-    run r;
+    lce_run r;
 
-    D9D_TRY_OR(st, check(x, heads, n, targets), out);
-    attr = attr_of(heads, n, ignore, part);
+    D9D_TRY_OR(st, lce_check(x, heads, n, targets), out);
+    attr = lce_attr_of(heads, n, ignore, part);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, targets->shape, &lse), out);
-    if (d9d_tape_wants(t, &h, 1, NULL, 0))
+    if (d9d_tape_should_record(t, &h, 1, NULL, 0))
         D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit), out);
-    r = (run){.call = call_of(x, heads, n, &attr),
-              .h = x,
-              .targets = targets,
-              .loss = d9d_tensor_data(d9d_var_tensor(out)),
-              .lse = d9d_tensor_data(&lse),
-              .unit = d9d_tensor_data(&unit),
-              .comm = comm,
-              .what = d9di_param_name(heads[0])};
-    D9D_TRY_OR(st, part ? run_parts(t, &r) : run_alone(t, &r), out);
-    D9D_TRY_OR(st, record(t, h, heads, n, out, &lse, targets, &unit, &attr, node), out);
+    r = (lce_run){.call = lce_call_of(x, heads, n, &attr),
+                  .h = x,
+                  .targets = targets,
+                  .loss = d9d_tensor_data(d9d_var_tensor(out)),
+                  .lse = d9d_tensor_data(&lse),
+                  .unit = d9d_tensor_data(&unit),
+                  .comm = comm,
+                  .label = d9di_op_param_name(heads[0])};
+    D9D_TRY_OR(st, part ? lce_run_vocab_parallel(t, &r) : lce_run_local(t, &r), out);
+    D9D_TRY_OR(st, lce_record(t, h, heads, n, out, &lse, targets, &unit, &attr, node), out);
     *loss = out;
 out:
     d9d_tensor_release(&unit);
@@ -245,83 +248,87 @@ d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const
 {
     d9d_node *node;
 
-    return forward(t, h, heads, n, targets, ignore, comm, loss, &node);
+    return lce_forward(t, h, heads, n, targets, ignore, comm, loss, &node);
 }
 
 /* --- as a root ---------------------------------------------------------------------- */
 
-static d9d_status root_input(d9d_node *n)
+static d9d_status lce_root_dgrad(d9d_node *n)
 {
     d9d_tensor dh = d9d_tensor_ref(&n->saved[0]);
 
-    return d9d_node_give(n, 0, &dh);
+    return d9d_node_accumulate_grad(n, 0, &dh);
 }
 
-static const d9d_node_ops root_ops = {.name = "linear_cross_entropy", .input = root_input};
+static const d9d_node_ops lce_root_node_ops = {.name = "linear_cross_entropy",
+                                               .dgrad = lce_root_dgrad};
 
 /* Ranks with the other parts of the vocabulary. */
-typedef struct others {
+typedef struct vocab_ranks {
     d9d_tape *t;
     d9d_comm *comm;
-    const char *what;
-} others;
+    const char *label;
+} vocab_ranks;
 
-static d9d_status gather(void *arg, float *all, int64_t count)
+static d9d_status vocab_all_gather(void *arg, float *all, int64_t count)
 {
-    const others *o = arg;
+    const vocab_ranks *o = arg;
 
-    return d9di_transfer_even(o->t, d9d_comm_all_gather, o->comm, o->what, D9D_F32, all,
-                              all + d9d_comm_rank(o->comm) * count, count);
+    return d9di_op_collective_even(o->t, d9d_comm_all_gather, o->comm, o->label, D9D_F32, all,
+                                   all + d9d_comm_rank(o->comm) * count, count);
 }
 
 /* Rows of the largest part. */
-static int64_t most_rows(d9d_param *const *heads, size_t n, int64_t ranks)
+static int64_t max_rank_rows(d9d_param *const *heads, size_t n, int64_t ranks)
 {
     int64_t sum = 0;
 
     for (size_t i = 0; i < n; i++)
-        sum += (heads[i]->whole.dim[0] + ranks - 1) / ranks;
+        sum += (heads[i]->global_shape.dim[0] + ranks - 1) / ranks;
     return sum;
 }
 
 /* Loss, unit (storage NULL: not wanted) and the gradients of the heads. */
-static d9d_status root_compute(d9d_tape *t, const d9d_tensor *x, d9d_param *const *heads, size_t n,
-                               const d9d_tensor *targets, const xent_attr *attr, d9d_comm *comm,
-                               const d9d_tensor *loss, const d9d_tensor *unit)
+static d9d_status lce_root_fwd_bwd(d9d_tape *t, const d9d_tensor *x, d9d_param *const *heads,
+                                   size_t n, const d9d_tensor *targets, const lce_attr *attr,
+                                   d9d_comm *comm, const d9d_tensor *loss, const d9d_tensor *unit)
 {
-    others o = {t, comm, d9di_param_name(heads[0])};
-    const d9d_xent_ranks ranks = {.n = d9d_comm_size(comm),
-                                  .mine = d9d_comm_rank(comm),
-                                  .most = most_rows(heads, n, d9d_comm_size(comm)),
-                                  .gather = gather,
-                                  .arg = &o};
-    xent_call c = call_of(x, heads, n, attr);
-    const xent_grads g = grads_of(heads, n);
+    vocab_ranks o = {t, comm, d9di_op_param_name(heads[0])};
+    const d9d_linear_cross_entropy_ranks ranks = {.n = d9d_comm_size(comm),
+                                                  .rank = d9d_comm_rank(comm),
+                                                  .max_rows =
+                                                      max_rank_rows(heads, n, d9d_comm_size(comm)),
+                                                  .all_gather = vocab_all_gather,
+                                                  .arg = &o};
+    lce_call c = lce_call_of(x, heads, n, attr);
+    const lce_grads g = lce_grads_of(heads, n);
 
     c.dims.ranks = attr->part ? &ranks : NULL;
-    return D9DI_KERNEL(t, xent_once, &c.dims, g.t, d9d_tensor_data(loss), d9d_tensor_data(unit),
-                       g.dw, g.beta, d9d_tensor_data(x), c.w, d9d_tensor_data(targets));
+    return D9DI_KERNEL(t, linear_cross_entropy_fwd_bwd, &c.dims, g.t, d9d_tensor_data(loss),
+                       d9d_tensor_data(unit), g.dw, g.beta, d9d_tensor_data(x), c.w,
+                       d9d_tensor_data(targets));
 }
 
-static d9d_status root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
-                               const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
-                               d9d_var **loss, d9d_node **node)
+static d9d_status lce_root_forward(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n,
+                                   const d9d_tensor *targets, int32_t ignore, d9d_comm *comm,
+                                   d9d_var **loss, d9d_node **node)
 {
     const d9d_tensor *x = d9d_var_tensor(h);
     d9d_tensor unit = {0};
-    xent_attr attr;
+    lce_attr attr;
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(check(x, heads, n, targets));
-    attr = attr_of(heads, n, ignore, d9d_comm_size(comm) > 1);
+    D9D_TRY(lce_check(x, heads, n, targets));
+    attr = lce_attr_of(heads, n, ignore, d9d_comm_size(comm) > 1);
     if (d9d_var_needs_grad(h))
         D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), x->dtype, x->shape, &unit));
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, targets->shape, &out), out);
-    D9D_TRY_OR(st, root_compute(t, x, heads, n, targets, &attr, comm, d9d_var_tensor(out), &unit),
+    D9D_TRY_OR(st,
+               lce_root_fwd_bwd(t, x, heads, n, targets, &attr, comm, d9d_var_tensor(out), &unit),
                out);
-    D9D_TRY_OR(st, d9d_tape_record(t, &root_ops, &h, 1, &out, 1, heads, n, 0, node), out);
-    (void)d9d_node_save(*node, &unit, D9D_NEED_INPUT);
+    D9D_TRY_OR(st, d9d_tape_record(t, &lce_root_node_ops, &h, 1, &out, 1, heads, n, 0, node), out);
+    (void)d9d_node_save(*node, &unit, D9D_NEED_DGRAD);
     *loss = out;
 out:
     d9d_tensor_release(&unit);
@@ -329,7 +336,7 @@ out:
 }
 
 /* Ones as the gradient of every loss. */
-static d9d_status seed(d9d_node *n, const d9d_shape *shape)
+static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
 {
     D9D_TRY(d9d_node_alloc(n, D9D_F32, *shape, &n->dout[0]));
     return D9DI_KERNEL(n->tape, fill, D9D_F32, d9d_tensor_data(&n->dout[0]), d9d_shape_numel(shape),
@@ -341,16 +348,16 @@ d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *
                                             size_t n, const d9d_tensor *targets, int32_t ignore,
                                             d9d_comm *comm, d9d_var **loss)
 {
-    bool at_once = d9d_tape_wants(t, &h, 1, heads, n);
+    bool at_once = d9d_tape_should_record(t, &h, 1, heads, n);
     d9d_node *node;
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
     for (size_t i = 0; i < n; i++)
-        at_once = at_once && (!d9d_param_wants(heads[i]) || heads[i]->grad.storage != NULL);
-    D9D_TRY(at_once ? root_forward(t, h, heads, n, targets, ignore, comm, loss, &node)
-                    : forward(t, h, heads, n, targets, ignore, comm, loss, &node));
+        at_once = at_once && (!d9d_param_needs_grad(heads[i]) || heads[i]->grad.storage != NULL);
+    D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, ignore, comm, loss, &node)
+                    : lce_forward(t, h, heads, n, targets, ignore, comm, loss, &node));
     if (node == NULL)
         return D9D_OK;
     d9d_node_make_root(node);
-    return at_once ? D9D_OK : seed(node, &targets->shape);
+    return at_once ? D9D_OK : grad_seed_ones(node, &targets->shape);
 }

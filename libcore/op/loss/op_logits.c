@@ -4,8 +4,8 @@
  * columns of y; where a rank has no columns there are zeros, and the sum over ranks is y. */
 #include "op/op_common.h"
 
-static d9d_status check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_param *const *heads,
-                        size_t n)
+static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
+                               d9d_param *const *heads, size_t n)
 {
     const d9d_tensor *th = d9d_var_tensor(h);
 
@@ -15,14 +15,14 @@ static d9d_status check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_par
         return d9di_op_misfit("logits", "h", &th->shape, "pick", &pick->shape,
                               "h is [T, H], pick [N]");
     D9D_TRY(d9di_op_check_splits("logits", heads, n, th->dtype, th->shape.dim[1]));
-    if (d9d_tape_wants(t, &h, 1, heads, n))
+    if (d9d_tape_should_record(t, &h, 1, heads, n))
         return D9D_FAIL(D9D_EINVAL, "logits: have no backward");
     return D9D_OK;
 }
 
 /* Rows of h by their numbers, as of a table of embeddings. */
-static d9d_status pick_rows(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *pick,
-                            d9d_tensor *rows)
+static d9d_status rows_select(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *pick,
+                              d9d_tensor *rows)
 {
     const int64_t n = pick->shape.dim[0], from = h->shape.dim[0], wide = h->shape.dim[1];
 
@@ -32,8 +32,8 @@ static d9d_status pick_rows(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *
 }
 
 /* The columns of one split. */
-static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
-                           int64_t first, const d9d_tensor *y)
+static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
+                               int64_t first, const d9d_tensor *y)
 {
     const d9d_tensor *w = &head->data;
     const int64_t n = rows->shape.dim[0], all = y->shape.dim[1];
@@ -43,7 +43,7 @@ static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_param 
                         .m = n,
                         .n = w->shape.dim[0],
                         .k = rows->shape.dim[1],
-                        .b_still = d9d_tape_lies_still(t, head)};
+                        .b_constant = d9d_tape_is_weight_constant(t, head)};
     d9d_tensor part;
     d9d_status st;
 
@@ -54,21 +54,21 @@ static d9d_status put_part(d9d_tape *t, const d9d_tensor *rows, const d9d_param 
     st =
         D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(rows), d9d_tensor_data(w), d9d_tensor_data(&part));
     if (st == D9D_OK)
-        st = D9DI_KERNEL(t, put_rows, D9D_F32, d9d_tensor_data(y), all, first, NULL,
+        st = D9DI_KERNEL(t, scatter_rows, D9D_F32, d9d_tensor_data(y), all, first, NULL,
                          d9d_tensor_data(&part), n, g.n);
     d9d_tensor_release(&part);
     return st;
 }
 
-static d9d_status put_parts(d9d_tape *t, const d9d_tensor *rows, d9d_param *const *heads, size_t n,
-                            d9d_comm *comm, const d9d_tensor *y)
+static d9d_status all_logits(d9d_tape *t, const d9d_tensor *rows, d9d_param *const *heads, size_t n,
+                             d9d_comm *comm, const d9d_tensor *y)
 {
     const int64_t cells = d9d_tensor_numel(y);
 
     if (comm != NULL)
         D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, d9d_tensor_data(y), cells, 0.0f));
     for (size_t i = 0; i < n; i++)
-        D9D_TRY(put_part(t, rows, heads[i], d9di_split_first(heads, i), y));
+        D9D_TRY(split_logits(t, rows, heads[i], d9di_op_split_first_id(heads, i), y));
     return d9d_comm_all_reduce(comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32,
                                d9d_tensor_data(y), cells, D9D_COMM_SUM);
 }
@@ -81,12 +81,12 @@ d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_pa
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY(check(t, h, pick, heads, n));
+    D9D_TRY(logits_check(t, h, pick, heads, n));
     for (size_t i = 0; i < n; i++)
-        v += heads[i]->whole.dim[0];
+        v += heads[i]->global_shape.dim[0];
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(pick->shape.dim[0], v), &out));
-    D9D_TRY_OR(st, pick_rows(t, d9d_var_tensor(h), pick, &rows), out);
-    D9D_TRY_OR(st, put_parts(t, &rows, heads, n, comm, d9d_var_tensor(out)), out);
+    D9D_TRY_OR(st, rows_select(t, d9d_var_tensor(h), pick, &rows), out);
+    D9D_TRY_OR(st, all_logits(t, &rows, heads, n, comm, d9d_var_tensor(out)), out);
     *y = out;
 out:
     d9d_tensor_release(&rows);

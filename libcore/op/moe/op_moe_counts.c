@@ -5,25 +5,25 @@
 #include "op/moe/op_moe_all_to_all.h"
 
 /* What was gathered, on the host: of each rank its offsets over ranks, then over experts. */
-typedef struct offsets {
+typedef struct rank_offsets {
     int n, me;
     int64_t experts;
     const int32_t *all; /* [n, n + 1 + E + 1] */
-} offsets;
+} rank_offsets;
 
-static const int32_t *offsets_of(const offsets *o, int rank)
+static const int32_t *offsets_of(const rank_offsets *o, int rank)
 {
     return o->all + rank * (o->n + 1 + o->experts + 1);
 }
 
-static int64_t rows_between(const offsets *o, int from, int to)
+static int64_t rows_between(const rank_offsets *o, int from, int to)
 {
     const int32_t *at = offsets_of(o, from) + to;
 
     return (int64_t)at[1] - at[0];
 }
 
-static int64_t rows_to(const offsets *o, int to)
+static int64_t rows_to(const rank_offsets *o, int to)
 {
     int64_t sum = 0;
 
@@ -34,11 +34,11 @@ static int64_t rows_to(const offsets *o, int to)
 
 /* Where in what `from` sends the rows for `to` begin; where in what has come to `to` those of
  * `from` do. */
-static int64_t begins_in_sent(const offsets *o, int from, int to)
+static int64_t send_offset(const rank_offsets *o, int from, int to)
 {
     return offsets_of(o, from)[to];
 }
-static int64_t begins_in_came(const offsets *o, int from, int to)
+static int64_t recv_offset(const rank_offsets *o, int from, int to)
 {
     int64_t sum = 0;
 
@@ -47,7 +47,7 @@ static int64_t begins_in_came(const offsets *o, int from, int to)
     return sum;
 }
 
-static int64_t choices_here(const offsets *o)
+static int64_t local_choices(const rank_offsets *o)
 {
     const int64_t per = o->experts / o->n;
     int64_t sum = 0;
@@ -62,29 +62,30 @@ static int64_t choices_here(const offsets *o)
 
 /* c->all becomes what every rank has, one behind the other: on the group's own queue, so that the
  * device goes on beside it, and behind rows of something else that are on their way. */
-static d9d_status gather(const d9di_counts *c, d9d_device *dev)
+static d9d_status offsets_all_gather(const d9di_op_moe_counts *c, d9d_device *dev)
 {
     const int n = d9d_comm_size(c->ep);
-    d9d_stream queue = d9d_comm_queue(c->ep);
+    d9d_stream queue = d9d_comm_stream(c->ep);
     int64_t *counts = calloc((size_t)n, sizeof(*counts));
     d9d_status st;
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
     for (int i = 0; i < n; i++)
-        counts[i] = d9d_tensor_numel(&c->mine);
-    st = d9d_comm_fork(c->ep, dev->stream);
-    d9d_trace_beside(dev, queue, "counts", c->what);
+        counts[i] = d9d_tensor_numel(&c->local);
+    st = d9d_comm_wait_stream(c->ep, dev->stream);
+    d9d_trace_stream_range_begin(dev, queue, "counts", c->label);
     if (st == D9D_OK)
-        st = d9d_comm_all_gather(c->ep, queue != NULL ? queue : dev->stream, c->what, D9D_I32,
-                                 d9d_tensor_data(&c->all), d9d_tensor_data(&c->mine), counts);
-    d9d_trace_beside_end(dev, queue);
+        st = d9d_comm_all_gather(c->ep, queue != NULL ? queue : dev->stream, c->label, D9D_I32,
+                                 d9d_tensor_data(&c->all), d9d_tensor_data(&c->local), counts);
+    d9d_trace_stream_range_end(dev, queue);
     free(counts);
     return st;
 }
 
 /* Two arrays of int32 as one. */
-static d9d_status join(d9d_device *dev, const d9d_tensor *a, const d9d_tensor *b, d9d_tensor *out)
+static d9d_status offsets_concat(d9d_device *dev, const d9d_tensor *a, const d9d_tensor *b,
+                                 d9d_tensor *out)
 {
     const int64_t n = d9d_tensor_numel(a);
 
@@ -94,24 +95,25 @@ static d9d_status join(d9d_device *dev, const d9d_tensor *a, const d9d_tensor *b
                            d9d_tensor_bytes(b));
 }
 
-d9d_status d9di_counts_begin(d9di_counts *c, d9d_tape *t, d9d_comm *ep, const char *what,
-                             const d9d_routing *over_ranks, const d9d_routing *over_experts)
+d9d_status d9di_op_moe_counts_start(d9di_op_moe_counts *c, d9d_tape *t, d9d_comm *ep,
+                                    const char *what, const d9d_routing *over_ranks,
+                                    const d9d_routing *over_experts)
 {
     d9d_device *dev = d9d_tape_device(t);
 
-    *c = (d9di_counts){.ep = ep,
-                       .what = what,
-                       .experts = d9d_tensor_numel(&over_experts->offset) - 1,
-                       .k = over_experts->expert.shape.dim[1]};
-    D9D_TRY(join(dev, &over_ranks->offset, &over_experts->offset, &c->mine));
-    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&c->mine)),
-                             &c->all));
-    D9D_TRY(gather(c, dev));
-    D9D_TRY(d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->back));
-    return d9d_readback_begin_on(c->back, d9d_tensor_data(&c->all), d9d_comm_queue(ep));
+    *c = (d9di_op_moe_counts){.ep = ep,
+                              .label = what,
+                              .experts = d9d_tensor_numel(&over_experts->offset) - 1,
+                              .k = over_experts->expert.shape.dim[1]};
+    D9D_TRY(offsets_concat(dev, &over_ranks->offset, &over_experts->offset, &c->local));
+    D9D_TRY(d9d_tensor_alloc(dev, D9D_I32,
+                             D9D_SHAPE(d9d_comm_size(ep), d9d_tensor_numel(&c->local)), &c->all));
+    D9D_TRY(offsets_all_gather(c, dev));
+    D9D_TRY(d9d_readback_create(dev, d9d_tensor_bytes(&c->all), &c->readback));
+    return d9d_readback_enqueue_on(c->readback, d9d_tensor_data(&c->all), d9d_comm_stream(ep));
 }
 
-static d9d_status check(const offsets *o, int64_t k)
+static d9d_status counts_check(const rank_offsets *o, int64_t k)
 {
     for (int to = 0; to < o->n; to++)
         if (rows_to(o, to) > INT32_MAX / k)
@@ -122,60 +124,60 @@ static d9d_status check(const offsets *o, int64_t k)
     return D9D_OK;
 }
 
-/* What decides on all ranks whether a room is large enough: see d9d_exchange. */
-static void find_most(const offsets *o, int64_t k, d9d_exchange *e)
+/* What decides on all ranks whether a room is large enough: see d9d_op_moe_exchange. */
+static void exchange_set_max(const rank_offsets *o, int64_t k, d9d_op_moe_exchange *e)
 {
     for (int r = 0; r < o->n; r++) {
         const int64_t tokens = offsets_of(o, r)[o->n + 1 + o->experts] / k;
-        const int64_t room = d9di_exchange_room(tokens, o->n, k);
+        const int64_t room = d9di_op_moe_max_send_rows(tokens, o->n, k);
         const int64_t sent = offsets_of(o, r)[o->n], came = rows_to(o, r);
 
-        e->room = room > e->room ? room : e->room;
-        e->most = sent > e->most ? sent : e->most;
-        e->most = came > e->most ? came : e->most;
+        e->max_packed_rows = room > e->max_packed_rows ? room : e->max_packed_rows;
+        e->max_rows = sent > e->max_rows ? sent : e->max_rows;
+        e->max_rows = came > e->max_rows ? came : e->max_rows;
     }
 }
 
-static void find_rows(const offsets *o, d9d_exchange *e)
+static void exchange_set_rows(const rank_offsets *o, d9d_op_moe_exchange *e)
 {
     const int n = o->n;
 
     for (int i = 0; i < n; i++) {
-        e->rows[(int)D9DI_SENT * n + i] = rows_between(o, o->me, i);
-        e->rows[(int)D9DI_CAME * n + i] = rows_between(o, i, o->me);
-        e->rows[(int)D9DI_IN_SENT * n + i] = begins_in_sent(o, i, o->me);
-        e->rows[(int)D9DI_IN_CAME * n + i] = begins_in_came(o, o->me, i);
+        e->rows[(int)D9DI_MOE_SEND * n + i] = rows_between(o, o->me, i);
+        e->rows[(int)D9DI_MOE_RECV * n + i] = rows_between(o, i, o->me);
+        e->rows[(int)D9DI_MOE_SEND_OFFSET * n + i] = send_offset(o, i, o->me);
+        e->rows[(int)D9DI_MOE_RECV_OFFSET * n + i] = recv_offset(o, o->me, i);
     }
 }
 
-d9d_status d9di_counts_end(d9di_counts *c, d9d_exchange **out)
+d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **out)
 {
     const int n = d9d_comm_size(c->ep);
-    offsets o = {.n = n, .me = d9d_comm_rank(c->ep), .experts = c->experts};
+    rank_offsets o = {.n = n, .me = d9d_comm_rank(c->ep), .experts = c->experts};
     const void *all;
-    d9d_exchange *e;
+    d9d_op_moe_exchange *e;
 
-    D9D_TRY(d9d_readback_end(c->back, &all));
+    D9D_TRY(d9d_readback_wait(c->readback, &all));
     o.all = all;
-    D9D_TRY(check(&o, c->k));
-    e = calloc(1, d9di_exchange_size(n));
+    D9D_TRY(counts_check(&o, c->k));
+    e = calloc(1, d9di_op_moe_exchange_size(n));
     if (e == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a dispatch to %d ranks", n);
     e->ep = c->ep;
-    e->what = c->what;
-    e->sent = offsets_of(&o, o.me)[n];
-    e->came = rows_to(&o, o.me);
-    e->choices = choices_here(&o);
-    find_most(&o, c->k, e);
-    find_rows(&o, e);
+    e->label = c->label;
+    e->send = offsets_of(&o, o.me)[n];
+    e->recv = rows_to(&o, o.me);
+    e->choices = local_choices(&o);
+    exchange_set_max(&o, c->k, e);
+    exchange_set_rows(&o, e);
     *out = e;
     return D9D_OK;
 }
 
-void d9di_counts_release(d9di_counts *c)
+void d9di_op_moe_counts_release(d9di_op_moe_counts *c)
 {
-    d9d_readback_free(c->back); /* waits: the queue may be at it */
-    d9d_tensor_release(&c->mine);
+    d9d_readback_free(c->readback); /* waits: the queue may be at it */
+    d9d_tensor_release(&c->local);
     d9d_tensor_release(&c->all);
-    c->back = NULL;
+    c->readback = NULL;
 }

@@ -14,12 +14,12 @@ typedef struct router_attr {
 enum { SAVED_P, SAVED_PROB, SAVED_EXPERT, SAVED_WEIGHT, SAVED_LOAD, SAVED_LOGITS };
 
 /* What the losses are made of; storage NULL where it is not needed. */
-typedef struct even {
+typedef struct balance_state {
     d9d_router_balance how;
     d9d_tensor weight, load, logits;
-} even;
+} balance_state;
 
-static void even_release(even *b)
+static void balance_release(balance_state *b)
 {
     d9d_tensor_release(&b->weight);
     d9d_tensor_release(&b->load);
@@ -42,7 +42,7 @@ static d9d_router_balance balance_of(const d9d_router_balance *how, const d9d_te
     return b;
 }
 
-static d9d_status router_input(d9d_node *n)
+static d9d_status router_dgrad(d9d_node *n)
 {
     const router_attr *a = n->attr;
     const d9d_tensor *s = n->saved;
@@ -51,26 +51,26 @@ static d9d_status router_input(d9d_node *n)
 
     if (a->balanced)
         b = balance_of(&a->balance, &s[SAVED_WEIGHT], &s[SAVED_LOAD], &s[SAVED_LOGITS]);
-    D9D_TRY(d9di_node_grad(n, 0, &dlogits));
-    return d9di_node_finish(n, 0, &dlogits,
-                            D9DI_KERNEL(n->tape, router_din, &a->dims, d9d_tensor_data(&dlogits),
-                                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&s[SAVED_P]),
-                                        d9d_tensor_data(&s[SAVED_PROB]),
-                                        d9d_tensor_data(&s[SAVED_EXPERT]),
-                                        a->balanced ? &b : NULL));
+    D9D_TRY(d9di_op_grad_alloc(n, 0, &dlogits));
+    return d9di_op_grad_finish(
+        n, 0, &dlogits,
+        D9DI_KERNEL(n->tape, router_bwd, &a->dims, d9d_tensor_data(&dlogits),
+                    d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&s[SAVED_P]),
+                    d9d_tensor_data(&s[SAVED_PROB]), d9d_tensor_data(&s[SAVED_EXPERT]),
+                    a->balanced ? &b : NULL));
 }
 
-static const d9d_node_ops router_ops = {.name = "router", .input = router_input};
+static const d9d_node_ops router_node_ops = {.name = "router", .dgrad = router_dgrad};
 
 /* --- checks ------------------------------------------------------------------------------- */
 
-static d9d_status check_groups(const d9d_shape *s, const d9d_router_how *how)
+static d9d_status groups_check(const d9d_shape *s, const d9d_op_router_opts *how)
 {
     const int64_t e = s->dim[1], groups = how->groups;
 
     if (groups >= 0 && groups <= 1)
         return D9D_OK;
-    if (groups < 0 || groups > D9D_ROUTER_GROUPS || e % groups != 0 || how->top_groups < 1 ||
+    if (groups < 0 || groups > D9D_ROUTER_MAX_GROUPS || e % groups != 0 || how->top_groups < 1 ||
         how->top_groups > groups || how->top_groups * (e / groups) < how->k)
         return d9di_op_misfit("router", "logits", s, "groups", &D9D_SHAPE(groups, how->top_groups),
                               "E is a multiple of the groups, at most 32, and the best of them "
@@ -78,7 +78,7 @@ static d9d_status check_groups(const d9d_shape *s, const d9d_router_how *how)
     return D9D_OK;
 }
 
-static d9d_status check(const d9d_tensor *logits, const d9d_router_how *how)
+static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opts *how)
 {
     const d9d_shape *s = &logits->shape;
     const int k = how->k;
@@ -90,7 +90,7 @@ static d9d_status check(const d9d_tensor *logits, const d9d_router_how *how)
     if (s->dim[1] >= INT32_MAX || s->dim[0] > INT32_MAX / k)
         return d9di_op_misfit("router", "logits", s, "a choice of", &D9D_SHAPE(k),
                               "rows and experts are numbered in 31 bits");
-    D9D_TRY(check_groups(s, how));
+    D9D_TRY(groups_check(s, how));
     if (how->counted != NULL && d9d_tensor_numel(how->counted) < s->dim[1] + 2)
         return d9di_op_misfit("router", "counted", &how->counted->shape, "logits", s,
                               "what is counted is at least [2 + E]");
@@ -106,10 +106,10 @@ static d9d_status check(const d9d_tensor *logits, const d9d_router_how *how)
 /* --- balance ---------------------------------------------------------------------------------- */
 
 /* How often each row chose each expert, on all ranks that have a part of it. */
-static d9d_status load_make(d9d_tape *t, const d9d_router_how *how, const d9d_router_dims *n,
-                            const d9d_tensor *expert, double *total, even *b)
+static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *how, const d9d_router_dims *n,
+                             const d9d_tensor *expert, double *total, balance_state *b)
 {
-    const int64_t cells = d9d_tape_shares(t)->weight.shape.dim[0] * n->e;
+    const int64_t cells = d9d_tape_token_weights(t)->weight.shape.dim[0] * n->e;
     d9d_device *dev = d9d_tape_device(t);
     d9d_router_balance own = balance_of(&b->how, &b->weight, &b->load, &b->logits);
     float *load = NULL;
@@ -120,17 +120,18 @@ static d9d_status load_make(d9d_tape *t, const d9d_router_how *how, const d9d_ro
         D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, load, cells, 0.0f));
     }
     if (load != NULL || total != NULL)
-        D9D_TRY(D9DI_KERNEL(t, router_count, n, load, total, d9d_tensor_data(expert), &own));
+        D9D_TRY(D9DI_KERNEL(t, expert_load, n, load, total, d9d_tensor_data(expert), &own));
     if (load == NULL)
         return D9D_OK;
     D9D_TRY(
-        d9d_comm_all_reduce(how->tp, dev->stream, how->what, D9D_F32, load, cells, D9D_COMM_SUM));
-    return d9d_comm_all_reduce(how->cp, dev->stream, how->what, D9D_F32, load, cells, D9D_COMM_SUM);
+        d9d_comm_all_reduce(how->tp, dev->stream, how->label, D9D_F32, load, cells, D9D_COMM_SUM));
+    return d9d_comm_all_reduce(how->cp, dev->stream, how->label, D9D_F32, load, cells,
+                               D9D_COMM_SUM);
 }
 
 /* Sums of the losses to sums[0] and [1]. */
-static d9d_status losses_add(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *p,
-                             const even *b, double *sums)
+static d9d_status losses_accumulate(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *p,
+                                    const balance_state *b, double *sums)
 {
     const d9d_router_balance own = balance_of(&b->how, &b->weight, &b->load, &b->logits);
     const int64_t room = (n->rows + 3) / 4 * 4; /* 16 bytes */
@@ -150,7 +151,7 @@ out:
 }
 
 /* The part of the shares that is of these tokens: all, or of a tp rank. */
-static d9d_status weight_take(const d9d_shares *s, int64_t rows, even *b)
+static d9d_status weight_slice(const d9d_token_weights *s, int64_t rows, balance_state *b)
 {
     const int64_t all = d9d_tensor_numel(&s->weight);
     const int64_t first = rows != all ? s->first : 0;
@@ -163,88 +164,90 @@ static d9d_status weight_take(const d9d_shares *s, int64_t rows, even *b)
     b->weight = d9d_tensor_rows(&flat, first, rows);
     d9d_tensor_release(&flat);
     b->how.first = first;
-    b->how.length = s->weight.shape.dim[1];
+    b->how.seq_len = s->weight.shape.dim[1];
     return D9D_OK;
 }
 
-static d9d_status even_make(d9d_tape *t, const d9d_router_how *how, const d9d_router_dims *n,
-                            const d9d_tensor *logits, const d9d_tensor *p, const d9d_tensor *expert,
-                            even *b)
+static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *how, const d9d_router_dims *n,
+                               const d9d_tensor *logits, const d9d_tensor *p,
+                               const d9d_tensor *expert, balance_state *b)
 {
     double *sums =
-        how->counted != NULL && !d9d_tape_is_replay(t) ? d9d_tensor_data(how->counted) : NULL;
+        how->counted != NULL && !d9d_tape_is_recompute(t) ? d9d_tensor_data(how->counted) : NULL;
 
     b->how = (d9d_router_balance){.aux = how->aux, .z = how->z};
-    D9D_TRY(weight_take(d9d_tape_shares(t), n->rows, b));
+    D9D_TRY(weight_slice(d9d_tape_token_weights(t), n->rows, b));
     if (how->z != 0)
         b->logits = d9d_tensor_ref(logits);
-    D9D_TRY(load_make(t, how, n, expert, sums != NULL ? sums + 2 : NULL, b));
-    return sums != NULL && (how->aux != 0 || how->z != 0) ? losses_add(t, n, p, b, sums) : D9D_OK;
+    D9D_TRY(load_count(t, how, n, expert, sums != NULL ? sums + 2 : NULL, b));
+    return sums != NULL && (how->aux != 0 || how->z != 0) ? losses_accumulate(t, n, p, b, sums)
+                                                          : D9D_OK;
 }
 
 /* --- forward ------------------------------------------------------------------------------------
  */
 
 /* Fill p, prob and the routing, all allocated. */
-static d9d_status choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *logits,
-                         const d9d_tensor *bias, const d9d_tensor *p, const d9d_tensor *prob,
-                         const d9d_routing *r)
+static d9d_status experts_choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *logits,
+                                 const d9d_tensor *bias, const d9d_tensor *p,
+                                 const d9d_tensor *prob, const d9d_routing *r)
 {
     D9D_TRY(D9DI_KERNEL(t, router, n, d9d_tensor_data(p), d9d_tensor_data(prob),
                         d9d_tensor_data(&r->expert), d9d_tensor_data(logits),
                         bias != NULL ? d9d_tensor_data(bias) : NULL));
-    return D9DI_KERNEL(t, route, d9d_tensor_data(&r->offset), d9d_tensor_data(&r->row),
+    return D9DI_KERNEL(t, sort_by_expert, d9d_tensor_data(&r->offset), d9d_tensor_data(&r->row),
                        d9d_tensor_data(&r->source), d9d_tensor_data(&r->expert), n->rows, n->e,
                        n->k);
 }
 
-static d9d_status record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const d9d_tensor *p,
-                         const d9d_tensor *expert, const d9d_router_dims *dims, const even *b)
+static d9d_status router_record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const d9d_tensor *p,
+                                const d9d_tensor *expert, const d9d_router_dims *dims,
+                                const balance_state *b)
 {
     const d9d_tensor *const saved[] = {
         p, d9d_var_tensor(prob), expert, &b->weight, &b->load, &b->logits};
     const bool balanced = b->weight.storage != NULL && (b->how.aux != 0 || b->how.z != 0);
     d9d_node *n;
 
-    if (!d9d_tape_wants(t, &logits, 1, NULL, 0))
+    if (!d9d_tape_should_record(t, &logits, 1, NULL, 0))
         return D9D_OK;
-    D9D_TRY(
-        d9d_tape_record(t, &router_ops, &logits, 1, &prob, 1, NULL, 0, sizeof(router_attr), &n));
+    D9D_TRY(d9d_tape_record(t, &router_node_ops, &logits, 1, &prob, 1, NULL, 0, sizeof(router_attr),
+                            &n));
     *(router_attr *)n->attr = (router_attr){*dims, b->how, balanced};
     for (int i = 0; i < (balanced ? 6 : 3); i++)
-        (void)d9d_node_save(n, saved[i], D9D_NEED_INPUT);
+        (void)d9d_node_save(n, saved[i], D9D_NEED_DGRAD);
     return D9D_OK;
 }
 
-d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_router_how *how, d9d_var **prob,
-                         d9d_routing *routing)
+d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits, const d9d_op_router_opts *how,
+                         d9d_var **prob, d9d_routing *routing)
 {
     const d9d_tensor *x = d9d_var_tensor(logits);
     d9d_device *dev = d9d_tape_device(t);
     d9d_routing r = {0};
     d9d_router_dims n;
     d9d_tensor p = {0};
-    even b = {0};
+    balance_state b = {0};
     d9d_var *out;
     d9d_status st;
 
-    D9D_TRY_OR(st, check(x, how), out);
+    D9D_TRY_OR(st, router_check(x, how), out);
     n = (d9d_router_dims){x->dtype,    x->shape.dim[0], x->shape.dim[1],
                           how->k,      how->sigmoid,    how->renormalise,
                           how->groups, how->top_groups, how->scale != 0 ? how->scale : 1.0f};
     D9D_TRY_OR(st, d9di_routing_alloc(dev, n.rows, n.e, n.k, &r), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_F32, x->shape, &p), out);
     D9D_TRY_OR(st, d9d_tape_output(t, D9D_F32, r.expert.shape, &out), out);
-    D9D_TRY_OR(st, choose(t, &n, x, how->bias, &p, d9d_var_tensor(out), &r), out);
-    if (d9d_tape_shares(t) != NULL && (how->aux != 0 || how->z != 0 || how->counted != NULL))
-        D9D_TRY_OR(st, even_make(t, how, &n, x, &p, &r.expert, &b), out);
-    D9D_TRY_OR(st, record(t, logits, out, &p, &r.expert, &n, &b), out);
+    D9D_TRY_OR(st, experts_choose(t, &n, x, how->bias, &p, d9d_var_tensor(out), &r), out);
+    if (d9d_tape_token_weights(t) != NULL && (how->aux != 0 || how->z != 0 || how->counted != NULL))
+        D9D_TRY_OR(st, balance_init(t, how, &n, x, &p, &r.expert, &b), out);
+    D9D_TRY_OR(st, router_record(t, logits, out, &p, &r.expert, &n, &b), out);
     *prob = out;
     *routing = r;
     r = (d9d_routing){0};
 out:
     d9d_routing_release(&r);
     d9d_tensor_release(&p);
-    even_release(&b);
+    balance_release(&b);
     return st;
 }

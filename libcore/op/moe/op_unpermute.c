@@ -7,32 +7,32 @@
 
 enum { X, PROB, ROW }; /* saved; the first two are the inputs */
 
-static d9d_status unpermute_input(d9d_node *n)
+static d9d_status unpermute_bwd(d9d_node *n)
 {
     const d9d_tensor *x = &n->saved[X], *row = &n->saved[ROW];
-    const d9d_permute_dims dims = d9di_permute_dims(x, row);
+    const d9d_moe_permute_dims dims = d9di_op_permute_dims(x, row);
     d9d_tensor dx = {0}, dprob = {0};
     d9d_status st;
 
-    D9D_TRY_OR(st, d9di_node_grad(n, X, &dx), out);
-    D9D_TRY_OR(st, d9di_node_grad(n, PROB, &dprob), out);
+    D9D_TRY_OR(st, d9di_op_grad_alloc(n, X, &dx), out);
+    D9D_TRY_OR(st, d9di_op_grad_alloc(n, PROB, &dprob), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, unpermute_din, &dims, d9d_tensor_data(&dx),
+               D9DI_KERNEL(n->tape, unpermute_bwd, &dims, d9d_tensor_data(&dx),
                            d9d_tensor_data(&dprob), d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(x), d9d_tensor_data(&n->saved[PROB]),
                            d9d_tensor_data(row)),
                out);
-    D9D_TRY_OR(st, d9d_node_give(n, X, &dx), out);
-    st = d9d_node_give(n, PROB, &dprob);
+    D9D_TRY_OR(st, d9d_node_accumulate_grad(n, X, &dx), out);
+    st = d9d_node_accumulate_grad(n, PROB, &dprob);
 out:
     d9d_tensor_release(&dx);
     d9d_tensor_release(&dprob);
     return st;
 }
 
-static const d9d_node_ops unpermute_ops = {.name = "unpermute", .input = unpermute_input};
+static const d9d_node_ops unpermute_node_ops = {.name = "unpermute", .dgrad = unpermute_bwd};
 
-static d9d_status check(const d9d_tensor *x, const d9d_tensor *prob, const d9d_routing *r)
+static d9d_status unpermute_check(const d9d_tensor *x, const d9d_tensor *prob, const d9d_routing *r)
 {
     D9D_TRY(d9di_op_check_real("unpermute", "x", x));
     D9D_TRY(d9di_op_check("unpermute", "prob", prob, D9D_F32));
@@ -44,20 +44,20 @@ d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_ro
                             d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(prob);
-    d9d_permute_dims dims;
+    d9d_moe_permute_dims dims;
     d9d_var *in[] = {x, prob}, *out;
     d9d_node *n;
 
-    D9D_TRY(check(tx, tp, r));
+    D9D_TRY(unpermute_check(tx, tp, r));
     D9D_TRY(d9d_tape_output(t, tx->dtype, D9D_SHAPE(tp->shape.dim[0], tx->shape.dim[1]), &out));
-    dims = d9di_permute_dims(tx, &r->row);
+    dims = d9di_op_permute_dims(tx, &r->row);
     D9D_TRY(D9DI_KERNEL(t, unpermute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9d_tensor_data(tp), d9d_tensor_data(&r->row)));
-    if (d9d_tape_wants(t, in, 2, NULL, 0)) {
-        D9D_TRY(d9d_tape_record(t, &unpermute_ops, in, 2, &out, 1, NULL, 0, 0, &n));
-        (void)d9d_node_save(n, tx, D9D_NEED_INPUT);
-        (void)d9d_node_save(n, tp, D9D_NEED_INPUT);
-        (void)d9d_node_save(n, &r->row, D9D_NEED_INPUT);
+    if (d9d_tape_should_record(t, in, 2, NULL, 0)) {
+        D9D_TRY(d9d_tape_record(t, &unpermute_node_ops, in, 2, &out, 1, NULL, 0, 0, &n));
+        (void)d9d_node_save(n, tx, D9D_NEED_DGRAD);
+        (void)d9d_node_save(n, tp, D9D_NEED_DGRAD);
+        (void)d9d_node_save(n, &r->row, D9D_NEED_DGRAD);
     }
     *y = out;
     return D9D_OK;

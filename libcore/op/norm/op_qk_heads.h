@@ -5,12 +5,15 @@
 #include "op/op_common.h"
 
 /* EINVAL unless x, its weight and how it is turned fit. */
-d9d_status d9di_norm_rope_check(const d9d_tensor *x, const d9d_param *w, const d9d_norm_rope *how);
-d9d_norm_rope_dims d9di_norm_rope_dims(const d9d_tensor *x, const d9d_norm_rope *how,
-                                       const d9d_tensor *positions, const d9d_tensor *inv_freq);
+d9d_status d9di_op_norm_rope_check(const d9d_tensor *x, const d9d_param *w,
+                                   const d9d_op_norm_rope_opts *how);
+d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_norm_rope_opts *how,
+                                             const d9d_tensor *positions,
+                                             const d9d_tensor *inv_freq);
 
 /* EINVAL unless x can go to rows `at` of the cache; the cache as attention reads it. */
-d9d_status d9di_cache_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at, const d9d_tensor *cache);
-d9d_status d9di_cache_whole(d9d_tape *t, const d9d_tensor *cache, d9d_var **y);
+d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                   const d9d_tensor *cache);
+d9d_status d9di_op_kv_cache_view(d9d_tape *t, const d9d_tensor *cache, d9d_var **y);
 
 #endif /* D9DI_OP_NORM_OP_QK_HEADS_H */

@@ -9,15 +9,15 @@
 #include "op/op_common.h"
 
 typedef struct rope_attr {
-    d9d_rope_style style;
+    d9d_op_rope_style style;
     float mscale;
 } rope_attr;
 
 enum { SAVED_POSITIONS, SAVED_INV_FREQ };
 
-static d9d_status turn(d9d_tape *t, const d9d_tensor *y, const d9d_tensor *x,
-                       const d9d_tensor *positions, const d9d_tensor *inv_freq,
-                       const rope_attr *how, float sign)
+static d9d_status rope_rotate(d9d_tape *t, const d9d_tensor *y, const d9d_tensor *x,
+                              const d9d_tensor *positions, const d9d_tensor *inv_freq,
+                              const rope_attr *how, float sign)
 {
     return D9DI_KERNEL(
         t, rope, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), d9d_tensor_data(positions),
@@ -25,20 +25,20 @@ static d9d_status turn(d9d_tape *t, const d9d_tensor *y, const d9d_tensor *x,
         2 * inv_freq->shape.dim[0], how->style == D9D_ROPE_INTERLEAVED, how->mscale, sign);
 }
 
-static d9d_status rope_input(d9d_node *n)
+static d9d_status rope_dgrad(d9d_node *n)
 {
     d9d_tensor dx;
 
-    D9D_TRY(d9di_node_grad(n, 0, &dx));
-    return d9di_node_finish(n, 0, &dx,
-                            turn(n->tape, &dx, &n->dout[0], &n->saved[SAVED_POSITIONS],
-                                 &n->saved[SAVED_INV_FREQ], n->attr, -1.0f));
+    D9D_TRY(d9di_op_grad_alloc(n, 0, &dx));
+    return d9di_op_grad_finish(n, 0, &dx,
+                               rope_rotate(n->tape, &dx, &n->dout[0], &n->saved[SAVED_POSITIONS],
+                                           &n->saved[SAVED_INV_FREQ], n->attr, -1.0f));
 }
 
-static const d9d_node_ops rope_ops = {.name = "rope", .input = rope_input};
+static const d9d_node_ops rope_node_ops = {.name = "rope", .dgrad = rope_dgrad};
 
-static d9d_status check(const d9d_tensor *x, const d9d_tensor *positions,
-                        const d9d_tensor *inv_freq)
+static d9d_status rope_check(const d9d_tensor *x, const d9d_tensor *positions,
+                             const d9d_tensor *inv_freq)
 {
     const d9d_shape *s = &x->shape, *p = &positions->shape, *f = &inv_freq->shape;
 
@@ -55,21 +55,22 @@ static d9d_status check(const d9d_tensor *x, const d9d_tensor *positions,
 }
 
 d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
-                       const d9d_tensor *inv_freq, d9d_rope_style style, float mscale, d9d_var **y)
+                       const d9d_tensor *inv_freq, d9d_op_rope_style style, float mscale,
+                       d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
     const rope_attr how = {style, mscale};
     d9d_var *out;
     d9d_node *n;
 
-    D9D_TRY(check(tx, positions, inv_freq));
+    D9D_TRY(rope_check(tx, positions, inv_freq));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(turn(t, d9d_var_tensor(out), tx, positions, inv_freq, &how, 1.0f));
-    if (d9d_tape_wants(t, &x, 1, NULL, 0)) {
-        D9D_TRY(d9d_tape_record(t, &rope_ops, &x, 1, &out, 1, NULL, 0, sizeof(how), &n));
+    D9D_TRY(rope_rotate(t, d9d_var_tensor(out), tx, positions, inv_freq, &how, 1.0f));
+    if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {
+        D9D_TRY(d9d_tape_record(t, &rope_node_ops, &x, 1, &out, 1, NULL, 0, sizeof(how), &n));
         *(rope_attr *)n->attr = how;
-        (void)d9d_node_save(n, positions, D9D_NEED_INPUT);
-        (void)d9d_node_save(n, inv_freq, D9D_NEED_INPUT);
+        (void)d9d_node_save(n, positions, D9D_NEED_DGRAD);
+        (void)d9d_node_save(n, inv_freq, D9D_NEED_DGRAD);
     }
     *y = out;
     return D9D_OK;

@@ -15,7 +15,7 @@ typedef struct piece {
 } piece;
 
 /* Deep enough for a stack, and through functions that return what they are told. */
-static d9d_status part(piece *p, d9d_turns *t, int i, int depth)
+static d9d_status part(piece *p, d9d_co *t, int i, int depth)
 {
     char room[512];
 
@@ -27,10 +27,10 @@ static d9d_status part(piece *p, d9d_turns *t, int i, int depth)
     (void)snprintf(p->said + strlen(p->said), 16, "%c%d ", p->name, i);
     if (i == p->fails)
         return D9D_FAIL(D9D_EIO, "%c fails in part %d", p->name, i);
-    return i < p->parts ? d9d_turns_next(t) : D9D_OK;
+    return i < p->parts ? d9d_co_yield(t) : D9D_OK;
 }
 
-static d9d_status work(void *arg, d9d_turns *t)
+static d9d_status work(void *arg, d9d_co *t)
 {
     piece *p = arg;
     d9d_status st = D9D_OK;
@@ -48,7 +48,7 @@ static void run_two(int a_parts, int a_fails, int b_parts, int b_fails, d9d_stat
     piece a = {.name = 'a', .parts = a_parts, .fails = a_fails, .said = said};
     piece b = {.name = 'b', .parts = b_parts, .fails = b_fails, .said = said};
 
-    assert_int_equal(d9d_turns_run(work, &a, &b), want);
+    assert_int_equal(d9d_co_run(work, &a, &b), want);
     assert_string_equal(said, order);
     assert_true(a.unwound);
     assert_true(b.unwound || a_fails == 1);

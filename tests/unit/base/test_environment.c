@@ -19,7 +19,7 @@ static const struct value {
     const char *name, *text; /* NULL: not set */
     const char *wish;        /* of D9D_CUDA_MAX_CONNECTIONS */
     bool ruled;
-    d9d_environment_act act;
+    d9d_environment_action act;
     const char *becomes, *says; /* says NULL: nothing */
 } values[] = {
     {GPU, CONNECTIONS, NULL, NULL, true, D9D_ENVIRONMENT_CHANGED, "32", NULL},
@@ -77,11 +77,11 @@ static void put(const char *name, const char *text)
     assert_int_equal(text != NULL ? setenv(name, text, 1) : unsetenv(name), 0);
 }
 
-static const d9d_environment_ruling *find(const d9d_environment *e, const char *name)
+static const d9d_environment_var *find(const d9d_environment *e, const char *name)
 {
     for (size_t i = 0; i < e->n; i++)
-        if (strcmp(e->of[i].name, name) == 0)
-            return &e->of[i];
+        if (strcmp(e->vars[i].name, name) == 0)
+            return &e->vars[i];
     return NULL;
 }
 
@@ -90,7 +90,7 @@ static void test_values(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         const struct value *v = &values[i];
-        const d9d_environment_ruling *r;
+        const d9d_environment_var *r;
         d9d_environment e;
 
         put("D9D_CUDA_MAX_CONNECTIONS", v->wish);
@@ -103,7 +103,7 @@ static void test_values(void **state)
             continue;
         }
         assert_non_null(r);
-        assert_int_equal(r->act, v->act);
+        assert_int_equal(r->action, v->act);
         assert_int_equal(r->use, v->use);
         if (v->becomes != NULL)
             assert_string_equal(r->value, v->becomes);
@@ -143,10 +143,10 @@ static void test_apply_and_say(void **state)
     d9d_environment_read(~0u, getenv, &e);
     assert_string_equal(getenv(CONNECTIONS), "1");
     assert_int_equal(d9d_environment_check(&e), D9D_OK);
-    d9d_environment_say(&e, D9D_ENVIRONMENT_GPU, &log);
+    d9d_environment_log(&e, D9D_ENVIRONMENT_GPU, &log);
     assert_int_equal(h.n, 1);
     assert_non_null(strstr(h.last, CONNECTIONS " is \"1\""));
-    d9d_environment_say(&e, D9D_ENVIRONMENT_NCCL, &log);
+    d9d_environment_log(&e, D9D_ENVIRONMENT_NCCL, &log);
     assert_int_equal(h.n, 2);
     assert_non_null(strstr(h.last, "NCCL_ALGO"));
     d9d_environment_apply(&e);

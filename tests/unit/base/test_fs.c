@@ -97,12 +97,12 @@ static void directories_are_made_listed_and_removed(void **state)
     assert_ok(d9d_fs_mkdirs("a//b/c/"));
     assert_ok(d9d_fs_mkdirs("a/b"));
     assert_true(d9d_fs_is_dir("a/b/c"));
-    assert_true(d9d_fs_is_vacant("a/b/c") && d9d_fs_is_vacant("none"));
+    assert_true(d9d_fs_is_empty("a/b/c") && d9d_fs_is_empty("none"));
     put("a/b/z", "1");
     put("a/b/Y", "1");
     put("a/b/.hidden", "1");
-    assert_false(d9d_fs_is_vacant("a/b"));
-    assert_false(d9d_fs_is_vacant("a/b/z"));
+    assert_false(d9d_fs_is_empty("a/b"));
+    assert_false(d9d_fs_is_empty("a/b/z"));
     assert_ok(d9d_fs_list("a/b", &a, &names));
     assert_int_equal(names.n, 4);
     assert_string_equal(names.name[0], ".hidden");
@@ -142,7 +142,7 @@ static void removal_does_not_follow_links(void **state)
     check_text("kept/x", "1");
     assert_ok(d9d_fs_remove_tree("kept/x"));
     assert_ok(d9d_fs_remove_tree("kept/x"));
-    assert_true(d9d_fs_is_vacant("kept"));
+    assert_true(d9d_fs_is_empty("kept"));
 }
 
 static void whole_files_are_read_within_a_limit(void **state)
@@ -210,7 +210,7 @@ static void files_are_written_and_read_by_ranges(void **state)
     assert_ok(d9d_file_write(&f, NULL, 0));
     assert_ok(d9d_file_write_at(&f, "XY", 2, 1));
     assert_ok(d9d_file_write(&f, "def", 3));
-    assert_int_equal(f.at, 6);
+    assert_int_equal(f.offset, 6);
     assert_ok(d9d_file_read_at(&f, got, 6, 0));
     assert_string_equal(got, "aXYdef");
     assert_ok(d9d_file_sync(&f));
@@ -378,11 +378,11 @@ static void leftovers_of_the_dead_are_swept(void **state)
     assert_int_equal(count_names("."), 4);
     assert_ok(d9d_outdir_begin(&o, "out", 0, NULL)); /* one goes, one comes */
     assert_int_equal(count_names("."), 4);
-    d9d_fs_sweep("out"); /* ours is held */
-    d9d_fs_sweep("./f");
+    d9d_fs_remove_stale("out"); /* ours is held */
+    d9d_fs_remove_stale("./f");
     assert_int_equal(count_names("."), 3);
     assert_true(d9d_fs_is_dir(o.tmp));
-    d9d_fs_sweep_in("."); /* the other's; not ours, nor what only looks alike */
+    d9d_fs_remove_stale_in("."); /* the other's; not ours, nor what only looks alike */
     assert_int_equal(count_names("."), 2);
     assert_true(d9d_fs_is_dir(o.tmp));
     d9d_outdir_release(&o);
@@ -394,12 +394,12 @@ static void where_nothing_can_be_made_is_found(void **state)
     (void)state;
     assert_ok(d9d_fs_mkdirs("there"));
     assert_ok(d9d_fs_write_atomic("file", "x", 1));
-    assert_ok(d9d_fs_check_place("there"));
-    assert_ok(d9d_fs_check_place("there/a/b"));
-    assert_ok(d9d_fs_check_place("a"));
-    assert_fails(d9d_fs_check_place("file"), D9D_EPATH, "file: is no directory");
-    assert_fails(d9d_fs_check_place("file/a/b"), D9D_EPATH, "file: is no directory");
-    assert_fails_like(d9d_fs_check_place("/proc/self/a"), D9D_EPATH,
+    assert_ok(d9d_fs_check_creatable("there"));
+    assert_ok(d9d_fs_check_creatable("there/a/b"));
+    assert_ok(d9d_fs_check_creatable("a"));
+    assert_fails(d9d_fs_check_creatable("file"), D9D_EPATH, "file: is no directory");
+    assert_fails(d9d_fs_check_creatable("file/a/b"), D9D_EPATH, "file: is no directory");
+    assert_fails_like(d9d_fs_check_creatable("/proc/self/a"), D9D_EPATH,
                       "/proc/self: cannot be written to: ");
 }
 

@@ -238,7 +238,7 @@ static void a_full_disk_is_told_with_its_numbers(void **state)
     fault.room = 5000;
     assert_fails(d9d_file_write(&f, bytes, N - 1000), D9D_EIO,
                  "a: cannot write 94000 bytes at 6000: No space left on device");
-    assert_int_equal(f.at, 6000);
+    assert_int_equal(f.offset, 6000);
     fault.room = 10;
     assert_fails(d9d_file_write_at(&f, bytes, 11, 50), D9D_EIO,
                  "a: cannot write 1 bytes at 60: No space left on device");
@@ -463,12 +463,12 @@ static void leftovers_stay_where_locks_may_not_reach(void **state)
         assert_ok(d9d_fs_mkdirs("out.tmp-12-0"));
         assert_ok(d9d_fs_write_atomic("f.tmp-12-0", "x", 1));
         fault.fs_type = rows[i].type;
-        d9d_fs_sweep_in(".");
+        d9d_fs_remove_stale_in(".");
         assert_int_equal(d9d_fs_exists("f.tmp-12-0"), !rows[i].file_goes);
         assert_int_equal(d9d_fs_exists("out.tmp-12-0"), !rows[i].dir_goes);
     }
     fault.fs_type = 0;
-    d9d_fs_sweep_in(".");
+    d9d_fs_remove_stale_in(".");
     assert_false(d9d_fs_exists("out.tmp-12-0"));
 }
 

@@ -14,7 +14,7 @@ static void known_hashes(void **state)
     (void)state;
     d9d_hash_hex(d9d_hash_bytes(NULL, 0), hex);
     assert_string_equal(hex, "99aa06d3014798d86001c324468d497f");
-    assert_true(d9d_hash64(NULL, 0) == 0x2d06800538d394c2);
+    assert_true(d9d_hash_u64(NULL, 0) == 0x2d06800538d394c2);
 }
 
 static void hex_goes_both_ways(void **state)

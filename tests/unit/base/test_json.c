@@ -331,19 +331,19 @@ static void sealed_documents_know_every_byte(void **state)
 
     (void)state;
     assert_ok(d9d_buf_printf(&b, "{}"));
-    assert_fails_like(d9d_json_seal(&b), D9D_EINVAL, "seal: not the text of an object");
+    assert_fails_like(d9d_json_checksum_append(&b), D9D_EINVAL, "seal: not the text of an object");
     b.len = 0;
     assert_ok(d9d_buf_printf(&b, "{\n  \"a\": 1\n}\n"));
-    assert_fails(d9d_json_check_seal("f", b.data, b.len), D9D_EFORMAT,
+    assert_fails(d9d_json_checksum_verify("f", b.data, b.len), D9D_EFORMAT,
                  "f: it was changed: its own hash does not agree");
-    assert_ok(d9d_json_seal(&b));
-    assert_ok(d9d_json_check_seal("f", b.data, b.len));
+    assert_ok(d9d_json_checksum_append(&b));
+    assert_ok(d9d_json_checksum_verify("f", b.data, b.len));
     json_decref(parse(b.data));
     for (size_t i = 0; i < b.len; i++) {
         b.data[i] ^= 1;
-        assert_int_equal(d9d_json_check_seal("f", b.data, b.len), D9D_EFORMAT);
+        assert_int_equal(d9d_json_checksum_verify("f", b.data, b.len), D9D_EFORMAT);
         b.data[i] ^= 1;
-        assert_int_equal(d9d_json_check_seal("f", b.data, i), D9D_EFORMAT);
+        assert_int_equal(d9d_json_checksum_verify("f", b.data, i), D9D_EFORMAT);
     }
     d9d_buf_release(&b);
 }

@@ -155,10 +155,10 @@ static void checked_arithmetic_sees_overflow(void **state)
     uint64_t v = 0;
 
     (void)state;
-    assert_true(d9d_mul_u64(UINT32_MAX, UINT32_MAX, &v) && v == 18446744065119617025u);
-    assert_false(d9d_mul_u64(UINT64_C(1) << 32, UINT64_C(1) << 32, &v));
-    assert_true(d9d_add_u64(UINT64_MAX, 0, &v) && v == UINT64_MAX);
-    assert_false(d9d_add_u64(UINT64_MAX, 1, &v));
+    assert_true(d9d_checked_mul_u64(UINT32_MAX, UINT32_MAX, &v) && v == 18446744065119617025u);
+    assert_false(d9d_checked_mul_u64(UINT64_C(1) << 32, UINT64_C(1) << 32, &v));
+    assert_true(d9d_checked_add_u64(UINT64_MAX, 0, &v) && v == UINT64_MAX);
+    assert_false(d9d_checked_add_u64(UINT64_MAX, 1, &v));
 }
 
 int main(void)

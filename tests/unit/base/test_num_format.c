@@ -24,7 +24,7 @@ static bool speak_german(void)
 static void write_all(d9d_buf *b)
 {
     static const double x[] = {0, 1, 2, 3}, y[] = {0, 0.25, 1.5, 7};
-    const d9d_series series = {"half", x, y, 4};
+    const d9d_chart_series series = {"half", x, y, 4};
     const d9d_chart chart = {.title = "t", .series = &series, .n_series = 1};
     const d9d_figure figure = {.charts = &chart, .n = 1};
     d9d_arena a = {0};

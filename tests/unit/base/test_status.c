@@ -144,12 +144,12 @@ static void who_fails_without_a_sentence_gets_one(void **state)
 
     (void)state;
     (void)D9D_FAIL(D9D_EIO, "of something else");
-    assert_fails(D9D_CALL("mine", &quiet, answer, D9D_EFORMAT), D9D_EFORMAT,
+    assert_fails(D9D_PLUGIN_CALL("mine", &quiet, answer, D9D_EFORMAT), D9D_EFORMAT,
                  "mine: its answer() failed and does not say why");
-    assert_fails(D9D_CALL("mine", &quiet, answer, (d9d_status)77), D9D_EINVAL,
+    assert_fails(D9D_PLUGIN_CALL("mine", &quiet, answer, (d9d_status)77), D9D_EINVAL,
                  "mine: its answer() returned 77, which is no d9d_status");
-    assert_fails(D9D_CALL("mine", &told, answer, D9D_ENOMEM), D9D_ENOMEM, "no room");
-    assert_int_equal(D9D_CALL("mine", &quiet, answer, D9D_OK), D9D_OK);
+    assert_fails(D9D_PLUGIN_CALL("mine", &told, answer, D9D_ENOMEM), D9D_ENOMEM, "no room");
+    assert_int_equal(D9D_PLUGIN_CALL("mine", &quiet, answer, D9D_OK), D9D_OK);
 }
 
 int main(void)

@@ -8,12 +8,12 @@
 #include "d9d/base/writer.h"
 #include "support/unit.h"
 
-static d9d_writer *open_writer(const char *path, const d9d_writer_how *how)
+static d9d_writer *open_writer(const char *path, const d9d_writer_opts *how)
 {
     d9d_file f;
     d9d_writer *w;
 
-    assert_ok(d9d_file_append(path, 0, &f));
+    assert_ok(d9d_file_open_append(path, 0, &f));
     assert_ok(d9d_writer_open(&f, how, &w));
     assert_int_equal(f.fd, -1);
     return w;
@@ -30,7 +30,7 @@ static void check_text(const char *path, const char *want)
 
 static void what_is_put_is_written_in_order(void **state)
 {
-    d9d_writer *w = open_writer("f", &(d9d_writer_how){.log = NULL});
+    d9d_writer *w = open_writer("f", &(d9d_writer_opts){.log = NULL});
     d9d_buf want = {0};
 
     (void)state;
@@ -60,8 +60,8 @@ static void one_that_cannot_be_written_says_so_from_then_on(void **state)
     d9d_writer *w;
 
     (void)state;
-    assert_ok(d9d_file_edit("/dev/full", &full));
-    assert_ok(d9d_writer_open(&full, &(d9d_writer_how){.log = NULL}, &w));
+    assert_ok(d9d_file_open_rw("/dev/full", &full));
+    assert_ok(d9d_writer_open(&full, &(d9d_writer_opts){.log = NULL}, &w));
     assert_ok(d9d_writer_put(w, "x", 1));
     assert_fails_like(d9d_writer_flush(w), D9D_EIO, "/dev/full: cannot write 1 bytes at 0");
     assert_fails_like(d9d_writer_put(w, "y", 1), D9D_EIO, "/dev/full: cannot write 1 bytes at 0");
@@ -92,7 +92,7 @@ static void nobody_waits_for_a_slow_one(void **state)
 {
     struct gate g = {0};
     d9d_writer *w =
-        open_writer("f", &(d9d_writer_how){.check = pass, .release = let_go, .self = &g});
+        open_writer("f", &(d9d_writer_opts){.check = pass, .release = let_go, .self = &g});
 
     (void)state;
     for (int i = 0; i < 1000; i++) /* one that waited would wait for ever */
@@ -113,18 +113,18 @@ static void who_offers_waits_for_so_long(void **state)
     static char much[16 << 20];
     struct gate g = {.opened = 1};
     d9d_writer *w =
-        open_writer("f", &(d9d_writer_how){.check = pass, .self = &g, .forgives = true});
+        open_writer("f", &(d9d_writer_opts){.check = pass, .self = &g, .ignore_errors = true});
 
     (void)state;
-    assert_true(d9d_writer_offer(w, "a\n", 2, 60000));
+    assert_true(d9d_writer_try_put(w, "a\n", 2, 60000));
     check_text("f", "a\n");
     g.fails = 1; /* and is forgotten */
-    assert_true(d9d_writer_offer(w, "b\n", 2, 60000));
+    assert_true(d9d_writer_try_put(w, "b\n", 2, 60000));
     g.fails = 0;
     __atomic_store_n(&g.opened, 0, __ATOMIC_RELEASE);
-    assert_true(d9d_writer_offer(w, "c\n", 2, 100)); /* one that waited would wait for ever */
-    assert_true(d9d_writer_offer(w, "d\n", 2, 100));
-    assert_false(d9d_writer_offer(w, much, sizeof(much), 100));
+    assert_true(d9d_writer_try_put(w, "c\n", 2, 100)); /* one that waited would wait for ever */
+    assert_true(d9d_writer_try_put(w, "d\n", 2, 100));
+    assert_false(d9d_writer_try_put(w, much, sizeof(much), 100));
     __atomic_store_n(&g.opened, 1, __ATOMIC_RELEASE);
     assert_ok(d9d_writer_flush(w));
     check_text("f", "a\nc\nd\n");
@@ -144,7 +144,7 @@ static void one_that_stands_still_is_said_once(void **state)
     char said[512] = "";
     const d9d_log log = {.line = heard, .arg = said, .level = D9D_LOG_INFO};
     struct gate g = {0};
-    d9d_writer *w = open_writer("f", &(d9d_writer_how){.check = pass, .self = &g, .log = &log});
+    d9d_writer *w = open_writer("f", &(d9d_writer_opts){.check = pass, .self = &g, .log = &log});
 
     (void)state;
     assert_ok(d9d_writer_put(w, "a", 1));

@@ -62,9 +62,9 @@ static int world_teardown(void **state)
 /* Byte `k` of element `index` of a tensor, in generation `gen`. */
 static unsigned char byte_of(const char *name, int64_t index, size_t k, int gen)
 {
-    const uint64_t key[3] = {d9d_hash64(name, strlen(name)), (uint64_t)index, (uint64_t)gen};
+    const uint64_t key[3] = {d9d_hash_u64(name, strlen(name)), (uint64_t)index, (uint64_t)gen};
 
-    return (unsigned char)(d9d_hash64(key, sizeof(key)) >> (8 * k));
+    return (unsigned char)(d9d_hash_u64(key, sizeof(key)) >> (8 * k));
 }
 
 typedef struct item {
@@ -114,24 +114,24 @@ static void check_filled(const item *it, const d9d_tensor *t, int gen)
 typedef struct run {
     item items[MAX_ITEMS];
     d9d_tensor tensors[MAX_ITEMS];
-    d9d_save_tensor entries[MAX_ITEMS];
-    d9d_save_count counts[2];
+    d9d_checkpointer_tensor entries[MAX_ITEMS];
+    d9d_checkpointer_count counts[2];
     int64_t steps[2];
-    d9d_save_set set;
+    d9d_checkpointer_set set;
 } run;
 
 static void run_add(world *w, run *r, item it)
 {
     const size_t i = r->set.n++;
-    d9d_save_tensor *e = &r->entries[i];
+    d9d_checkpointer_tensor *e = &r->entries[i];
     d9d_shape shape = {.ndim = it.box.ndim};
 
     for (int d = 0; d < it.box.ndim; d++)
         shape.dim[d] = it.box.size[d];
     r->items[i] = it;
     assert_ok(d9d_tensor_alloc(w->dev, it.dtype, shape, &r->tensors[i]));
-    *e = (d9d_save_tensor){
-        .name = it.name, .group = it.group, .tensor = &r->tensors[i], .whole = it.whole};
+    *e = (d9d_checkpointer_tensor){
+        .name = it.name, .group = it.group, .tensor = &r->tensors[i], .global_shape = it.whole};
     for (int d = 0; d < it.box.ndim; d++)
         e->start[d] = it.box.start[d];
     r->set.items = r->entries;
@@ -163,8 +163,8 @@ static void run_make(world *w, run *r)
     run_add(w, r, whole_item("layer.w.exp_avg", "optimizer", D9D_F32, D9D_SHAPE(5, 6)));
     run_add(w, r, whole_item("scale", "optimizer", D9D_F64, D9D_SCALAR));
     run_add(w, r, whole_item("mask", "optimizer", D9D_U8, D9D_SHAPE(3)));
-    r->counts[0] = (d9d_save_count){"layer.w", &r->steps[0]};
-    r->counts[1] = (d9d_save_count){"layer.b", &r->steps[1]};
+    r->counts[0] = (d9d_checkpointer_count){"layer.w", &r->steps[0]};
+    r->counts[1] = (d9d_checkpointer_count){"layer.b", &r->steps[1]};
     r->set.counts = r->counts;
     r->set.n_counts = 2;
 }
@@ -185,31 +185,31 @@ static void run_check(const run *r, int gen)
     assert_int_equal(r->steps[1], gen + 100);
 }
 
-static d9d_save_state state_of(int64_t step)
+static d9d_checkpointer_state state_of(int64_t step)
 {
-    return (d9d_save_state){.step = step,
-                            .samples = 4 * step,
-                            .tokens = 100 * step,
-                            .seed = 17,
-                            .config = {1, 2},
-                            .dataset = {3, (uint64_t)-1},
-                            .finite = true,
-                            .parent = -1};
+    return (d9d_checkpointer_state){.step = step,
+                                    .samples = 4 * step,
+                                    .tokens = 100 * step,
+                                    .seed = 17,
+                                    .config = {1, 2},
+                                    .dataset = {3, (uint64_t)-1},
+                                    .finite = true,
+                                    .parent = -1};
 }
 
 static void save(world *w, run *r, int64_t step)
 {
-    const d9d_save_state state = state_of(step);
+    const d9d_checkpointer_state state = state_of(step);
 
     run_fill(r, (int)step);
-    assert_ok(d9d_save_write("c", &state, &r->set, NULL, &w->log));
+    assert_ok(d9d_checkpointer_write("c", &state, &r->set, NULL, &w->log));
 }
 
 static const char *newest(world *w)
 {
     const char *path = "unset";
 
-    assert_ok(d9d_save_newest("c", NULL, &w->log, &w->arena, &path));
+    assert_ok(d9d_checkpointer_latest("c", NULL, &w->log, &w->arena, &path));
     return path;
 }
 
@@ -230,7 +230,7 @@ static const char *names_in(world *w, const char *dir)
 static void test_what_is_written_is_read(void **state)
 {
     world *w = *state;
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     run r;
 
     run_make(w, &r);
@@ -240,7 +240,7 @@ static void test_what_is_written_is_read(void **state)
     assert_string_equal(names_in(w, "c/step-00000012"),
                         "manifest.json model-r00000.safetensors optimizer-r00000.safetensors");
     run_fill(&r, 0);
-    assert_ok(d9d_save_read("c/step-00000012", &r.set, NULL, &got));
+    assert_ok(d9d_checkpointer_read("c/step-00000012", &r.set, NULL, &got));
     run_check(&r, 12);
     assert_int_equal(got.step, 12);
     assert_int_equal(got.samples, 48);
@@ -260,13 +260,13 @@ static void test_same_state_same_bytes(void **state)
     world *w = *state;
     static const char *const names[] = {"manifest.json", "model-r00000.safetensors",
                                         "optimizer-r00000.safetensors"};
-    const d9d_save_state at = state_of(3);
+    const d9d_checkpointer_state at = state_of(3);
     run r;
 
     run_make(w, &r);
     run_fill(&r, 3);
-    assert_ok(d9d_save_write("a", &at, &r.set, NULL, NULL));
-    assert_ok(d9d_save_write("b/deep", &at, &r.set, NULL, NULL));
+    assert_ok(d9d_checkpointer_write("a", &at, &r.set, NULL, NULL));
+    assert_ok(d9d_checkpointer_write("b/deep", &at, &r.set, NULL, NULL));
     for (size_t i = 0; i < 3; i++) {
         d9d_hash x, y;
 
@@ -283,9 +283,9 @@ static void test_same_state_same_bytes(void **state)
 static void test_large_tensor(void **state)
 {
     world *w = *state;
-    const d9d_save_state at = state_of(1);
+    const d9d_checkpointer_state at = state_of(1);
     run r = {0};
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     unsigned char *data;
     const int64_t n = (20 << 20) + 3;
 
@@ -295,10 +295,10 @@ static void test_large_tensor(void **state)
     for (int64_t i = 0; i < n; i++)
         data[i] = (unsigned char)(i * 7 + i / 251);
     fill(&r.items[1], &r.tensors[1], 1);
-    assert_ok(d9d_save_write("c", &at, &r.set, NULL, NULL));
+    assert_ok(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL));
     memset(data, 0, (size_t)n);
     assert_string_equal(newest(w), "c/step-00000001"); /* hashes agree */
-    assert_ok(d9d_save_read("c/step-00000001", &r.set, NULL, &got));
+    assert_ok(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got));
     for (int64_t i = 0; i < n; i++)
         if (data[i] != (unsigned char)(i * 7 + i / 251))
             fail_msg("byte %lld", (long long)i);
@@ -309,16 +309,17 @@ static void test_large_tensor(void **state)
 static void test_optimizer_less_set(void **state)
 {
     world *w = *state;
-    d9d_param p = {.name = "p", .whole = D9D_SHAPE(4, 3), .trainable = true, .start = {2, 0}};
+    d9d_param p = {
+        .name = "p", .global_shape = D9D_SHAPE(4, 3), .trainable = true, .shard_offset = {2, 0}};
     d9d_param *list[] = {&p};
-    d9d_save_set set;
+    d9d_checkpointer_set set;
 
-    assert_ok(d9d_save_set_make(&(d9d_params){list, 1}, NULL, false, &w->arena, &set));
+    assert_ok(d9d_checkpointer_set_make(&(d9d_params){list, 1}, NULL, false, &w->arena, &set));
     assert_int_equal(set.n, 1);
     assert_string_equal(set.items[0].name, "p");
     assert_string_equal(set.items[0].group, "model");
-    assert_ptr_equal(set.items[0].tensor, &p.own);
-    assert_true(d9d_shape_equal(&set.items[0].whole, &p.whole));
+    assert_ptr_equal(set.items[0].tensor, &p.shard);
+    assert_true(d9d_shape_equal(&set.items[0].global_shape, &p.global_shape));
     assert_int_equal(set.items[0].start[0], 2);
     assert_int_equal(set.n_counts, 0);
     assert_false(set.partial);
@@ -347,9 +348,9 @@ enum { MAX_PARTS = 12 };
 static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
     static run ranks[MAX_PARTS];
-    const d9d_save_state at = state_of(1);
+    const d9d_checkpointer_state at = state_of(1);
     d9d_progress progress;
-    d9di_save s;
+    d9di_checkpointer_save s;
     size_t n = 1;
 
     for (int d = 0; d < whole.ndim; d++)
@@ -360,21 +361,21 @@ static void save_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
         fill(&ranks[k].items[0], &ranks[k].tensors[0], 1);
     }
     d9d_progress_start(&progress, NULL, "save", "B", 0);
-    assert_ok(d9di_save_begin(dir, &at, NULL, &s));
+    assert_ok(d9di_checkpointer_save_begin(dir, &at, NULL, &s));
     s.ranks = (int)n;
     for (s.rank = s.ranks - 1; s.rank >= 0; s.rank--)
-        assert_ok(d9di_save_share(&s, &ranks[s.rank].set, &progress));
+        assert_ok(d9di_checkpointer_save_write_rank(&s, &ranks[s.rank].set, &progress));
     s.rank = 0;
-    assert_ok(d9di_save_commit(&s));
-    d9di_save_release(&s);
+    assert_ok(d9di_checkpointer_save_commit(&s));
+    d9di_checkpointer_save_release(&s);
     for (size_t k = 0; k < n; k++)
         run_release(&ranks[k]);
 }
 
 static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, const int64_t *parts)
 {
-    const char *path = d9d_save_path(&w->arena, dir, 1);
-    d9d_save_state got;
+    const char *path = d9d_checkpointer_path(&w->arena, dir, 1);
+    d9d_checkpointer_state got;
     int64_t n = 1;
 
     for (int d = 0; d < whole.ndim; d++)
@@ -384,7 +385,7 @@ static void read_cut(world *w, const char *dir, d9d_dtype t, d9d_shape whole, co
 
         run_add(w, &r, cell("x", t, whole, parts, k));
         fill(&r.items[0], &r.tensors[0], 0);
-        assert_ok(d9d_save_read(path, &r.set, NULL, &got));
+        assert_ok(d9d_checkpointer_read(path, &r.set, NULL, &got));
         check_filled(&r.items[0], &r.tensors[0], 1);
         run_release(&r);
     }
@@ -396,7 +397,7 @@ static void test_files_of_others_are_not_looked_at(void **state)
     world *w = *state;
     const int64_t parts[] = {4, 1};
     const d9d_shape whole = D9D_SHAPE(8, 3);
-    d9d_save_state got;
+    d9d_checkpointer_state got;
 
     save_cut(w, "c", D9D_F32, whole, parts);
     assert_int_equal(truncate("c/step-00000001/model-r00003.safetensors", 9), 0);
@@ -405,9 +406,10 @@ static void test_files_of_others_are_not_looked_at(void **state)
 
         run_add(w, &r, cell("x", D9D_F32, whole, parts, k));
         if (k < 3)
-            assert_ok(d9d_save_read("c/step-00000001", &r.set, NULL, &got));
+            assert_ok(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got));
         else
-            assert_fails_like(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EVERIFY,
+            assert_fails_like(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got),
+                              D9D_EVERIFY,
                               "model-r00003.safetensors has 9 bytes, manifest.json says ");
         run_release(&r);
     }
@@ -482,9 +484,9 @@ static void test_scalar_and_empty_boxes(void **state)
     char text[D9D_BOX_TEXT];
 
     (void)state;
-    assert_true(d9d_box_meet(&scalar, &scalar, &both));
+    assert_true(d9d_box_intersect(&scalar, &scalar, &both));
     assert_int_equal(d9d_box_volume(&both), 1);
-    assert_false(d9d_box_meet(&empty, &row, &both));
+    assert_false(d9d_box_intersect(&empty, &row, &both));
     assert_true(d9d_box_fits(&empty, &D9D_SHAPE(3)));
     assert_false(d9d_box_fits(&empty, &D9D_SHAPE(2)));
     assert_false(d9d_box_fits(&row, &D9D_SHAPE(4)));
@@ -500,7 +502,7 @@ static void change_dtype(run *r)
 }
 static void change_shape(run *r)
 {
-    r->entries[1].whole.dim[0] = 6;
+    r->entries[1].global_shape.dim[0] = 6;
 }
 static void change_name(run *r)
 {
@@ -528,14 +530,14 @@ static void test_mismatch_before_any_change(void **state)
         {drop_last, "has tensor mask, which this run does not have"},
         {change_count, "optimizer_steps: has no layer.c, which this run needs"},
     };
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     run r;
 
     run_make(w, &r);
     save(w, &r, 1);
     run_release(&r);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        const d9d_save_state before = {.step = 77};
+        const d9d_checkpointer_state before = {.step = 77};
         size_t n;
 
         run_make(w, &r);
@@ -543,8 +545,8 @@ static void test_mismatch_before_any_change(void **state)
         n = r.set.n;
         rows[i].change(&r);
         got = before;
-        assert_fails_like(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EMISMATCH,
-                          rows[i].sentence);
+        assert_fails_like(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got),
+                          D9D_EMISMATCH, rows[i].sentence);
         assert_int_equal(got.step, 77);
         r.set.n = n;
         r.tensors[1].dtype = D9D_F32;
@@ -556,7 +558,7 @@ static void test_mismatch_before_any_change(void **state)
 static void test_partial_set(void **state)
 {
     world *w = *state;
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     run r, part = {0};
 
     run_make(w, &r);
@@ -564,7 +566,7 @@ static void test_partial_set(void **state)
     run_release(&r);
     run_add(w, &part, whole_item("layer.w", "model", D9D_F32, D9D_SHAPE(5, 6)));
     part.set.partial = true;
-    assert_ok(d9d_save_read("c/step-00000001", &part.set, NULL, &got));
+    assert_ok(d9d_checkpointer_read("c/step-00000001", &part.set, NULL, &got));
     check_filled(&part.items[0], &part.tensors[0], 1);
     run_release(&part);
 }
@@ -574,16 +576,16 @@ static void test_part_that_nobody_saved(void **state)
     world *w = *state;
     const int64_t halves[] = {2, 1}, one[] = {1, 1};
     const d9d_shape whole = D9D_SHAPE(4, 3);
-    const d9d_save_state at = state_of(1);
-    d9d_save_state got;
+    const d9d_checkpointer_state at = state_of(1);
+    d9d_checkpointer_state got;
     run r = {0};
 
     run_add(w, &r, cell("x", D9D_F32, whole, halves, 1));
     fill(&r.items[0], &r.tensors[0], 1);
-    assert_ok(d9d_save_write("c", &at, &r.set, NULL, NULL));
+    assert_ok(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL));
     run_release(&r);
     run_add(w, &r, cell("x", D9D_F32, whole, one, 0));
-    assert_fails(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EMISMATCH,
+    assert_fails(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EMISMATCH,
                  "c/step-00000001/manifest.json: tensor x: of the 12 elements of [0:4, 0:3] it "
                  "has 6");
     run_release(&r);
@@ -592,29 +594,29 @@ static void test_part_that_nobody_saved(void **state)
 static void test_bad_requests(void **state)
 {
     world *w = *state;
-    d9d_save_state at = state_of(1);
+    d9d_checkpointer_state at = state_of(1);
     run r;
 
     run_make(w, &r);
     run_fill(&r, 1);
     at.seed = (uint64_t)INT64_MAX + 1;
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "seed is 9223372036854775808, must be at most 9223372036854775807");
     at = state_of(1);
     at.tokens = -5;
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "tokens is -5, must be at least 0");
     at = state_of(1);
     r.entries[1].start[0] = 1;
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "layer.w: [1:6, 0:6] is not a part of [5, 6]");
     r.entries[1].start[0] = 0;
     r.entries[1].name = "layer.b";
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
+    assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_EINVAL,
                       "tensor layer.b is declared twice");
     r.entries[1].name = "layer.w";
     r.entries[1].group = "a/b";
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_EFORMAT,
+    assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_EFORMAT,
                       "not a plain file name");
     assert_string_equal(names_in(w, "c"), ".lock");
     run_release(&r);
@@ -729,16 +731,16 @@ static void test_damaged_is_passed_over(void **state)
 static void test_a_file_of_that_name(void **state)
 {
     world *w = *state;
-    const d9d_save_state at = state_of(2);
+    const d9d_checkpointer_state at = state_of(2);
     run r;
 
     run_make(w, &r);
     save(w, &r, 1);
     assert_ok(d9d_fs_write_atomic("c/step-00000002", "x", 1));
     assert_string_equal(newest(w), "c/step-00000001");
-    assert_fails(d9d_save_write("c", &at, &r.set, NULL, NULL), D9D_ECONFIG,
+    assert_fails(d9d_checkpointer_write("c", &at, &r.set, NULL, NULL), D9D_ECONFIG,
                  "c/step-00000002: is there already and is not a directory");
-    assert_ok(d9d_save_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002");
     run_release(&r);
 }
@@ -752,7 +754,7 @@ static void test_none_usable(void **state)
     run_make(w, &r);
     save(w, &r, 2);
     cut_file();
-    assert_fails_like(d9d_save_newest("c", NULL, &w->log, &w->arena, &path), D9D_EVERIFY,
+    assert_fails_like(d9d_checkpointer_latest("c", NULL, &w->log, &w->arena, &path), D9D_EVERIFY,
                       "c: none of 1 checkpoints can be used; the newest: "
                       "c/step-00000002/model-r00000.safetensors has 200 bytes");
     assert_string_equal(path, "unset");
@@ -762,19 +764,19 @@ static void test_none_usable(void **state)
 static void test_not_finite(void **state)
 {
     world *w = *state;
-    d9d_save_state bad = state_of(3);
+    d9d_checkpointer_state bad = state_of(3);
     run r;
 
     run_make(w, &r);
     save(w, &r, 1);
     save(w, &r, 2);
     bad.finite = false;
-    assert_ok(d9d_save_write("c", &bad, &r.set, NULL, NULL));
+    assert_ok(d9d_checkpointer_write("c", &bad, &r.set, NULL, NULL));
     assert_string_equal(newest(w), "c/step-00000002");
     unit_check_has(w->text, "c/step-00000003: loss or gradient of step 3 was not finite", __FILE__,
                    __LINE__);
     /* It is kept, to be looked at, and does not count. */
-    assert_ok(d9d_save_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000002 step-00000003");
     run_release(&r);
 }
@@ -801,21 +803,21 @@ static void test_prune_keeps_the_newest(void **state)
     world *w = *state;
     run r;
 
-    assert_ok(d9d_save_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
     assert_false(d9d_fs_exists("c"));
     run_make(w, &r);
     for (int step = 1; step <= 5; step++)
         save(w, &r, step);
-    assert_ok(d9d_save_prune("c", 0, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 0, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002 step-00000003 "
                                           "step-00000004 step-00000005");
     /* A damaged one does not count; one without a manifest is not ours to remove. */
     assert_int_equal(truncate("c/step-00000004/model-r00000.safetensors", 10), 0);
     assert_int_equal(unlink("c/step-00000001/manifest.json"), 0);
-    assert_ok(d9d_save_prune("c", 2, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 2, &w->log));
     assert_string_equal(names_in(w, "c"),
                         ".lock step-00000001 step-00000003 step-00000004 step-00000005");
-    assert_ok(d9d_save_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000005");
     assert_string_equal(newest(w), "c/step-00000005");
     run_release(&r);
@@ -834,7 +836,7 @@ static void test_prune_sweeps_leftovers(void **state)
     assert_ok(d9d_fs_mkdirs("c/mine.tmp-1-0"));
     assert_ok(d9d_fs_mkdirs("c/step-00000001-best"));
     assert_string_equal(newest(w), "c/step-00000001");
-    assert_ok(d9d_save_prune("c", 0, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 0, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock mine.tmp-1-0 step-00000001 step-00000001-best");
     run_release(&r);
 }
@@ -843,7 +845,7 @@ static void test_prune_sweeps_leftovers(void **state)
 static void test_lock_of_another(void **state)
 {
     world *w = *state;
-    const d9d_save_state at = state_of(2);
+    const d9d_checkpointer_state at = state_of(2);
     run r;
     int fd;
 
@@ -852,13 +854,14 @@ static void test_lock_of_another(void **state)
     assert_ok(d9d_fs_mkdirs("c/step-00000002.tmp-4711-0"));
     fd = open("c/.lock", O_RDWR);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    assert_fails(d9d_save_prune("c", 1, &w->log), D9D_EIO,
+    assert_fails(d9d_checkpointer_prune("c", 1, &w->log), D9D_EIO,
                  "c/.lock: another process is writing checkpoints here");
-    assert_fails_like(d9d_save_write("c", &at, &r.set, NULL, &w->log), D9D_EIO, "another process");
+    assert_fails_like(d9d_checkpointer_write("c", &at, &r.set, NULL, &w->log), D9D_EIO,
+                      "another process");
     assert_string_equal(names_in(w, "c"), ".lock step-00000001 step-00000002.tmp-4711-0");
     assert_string_equal(newest(w), "c/step-00000001");
     assert_int_equal(close(fd), 0);
-    assert_ok(d9d_save_prune("c", 1, &w->log));
+    assert_ok(d9d_checkpointer_prune("c", 1, &w->log));
     assert_string_equal(names_in(w, "c"), ".lock step-00000001");
     run_release(&r);
 }
@@ -984,7 +987,7 @@ static void edit(const char *dir, void (*change)(json_t *root))
     for (size_t i = 0; i < 4; i++)
         json_object_del(root, ((const char *[]){"schema", "chunk_bytes", "files", "xxh3"})[i]);
     change(root);
-    assert_ok(d9d_manifest_put(dir, root, d9d_manifest_at(m, 0), d9d_manifest_count(m)));
+    assert_ok(d9d_manifest_write_hashed(dir, root, d9d_manifest_at(m, 0), d9d_manifest_count(m)));
     json_decref(root);
     d9d_manifest_close(m);
 }
@@ -1020,14 +1023,14 @@ static void test_wrong_manifests(void **state)
         {m_start_long, "is not a part of [7]"},
         {m_overlap, "tensor layer.b: slices [0:7] and [0:7] overlap"},
     };
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     run r;
 
     run_make(w, &r);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         save(w, &r, 1);
         edit("c/step-00000001", rows[i].change);
-        assert_fails_like(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
+        assert_fails_like(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
                           rows[i].sentence);
         unit_check_has(d9d_err_message(), "c/step-00000001/manifest.json: ", __FILE__, __LINE__);
     }
@@ -1050,20 +1053,20 @@ static void m_other_shape(json_t *m)
 static void test_manifest_against_headers(void **state)
 {
     world *w = *state;
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     run r;
 
     run_make(w, &r);
     save(w, &r, 1);
     edit("c/step-00000001", m_other_file);
-    assert_fails(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
+    assert_fails(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
                  "c/step-00000001/optimizer-r00000.safetensors: has no tensor layer.b, which "
                  "manifest.json places there");
     save(w, &r, 1);
     edit("c/step-00000001", m_other_shape);
-    r.entries[0].whole.dim[0] = 8; /* the run would take it */
+    r.entries[0].global_shape.dim[0] = 8; /* the run would take it */
     r.tensors[0].shape.dim[0] = 8;
-    assert_fails(d9d_save_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
+    assert_fails(d9d_checkpointer_read("c/step-00000001", &r.set, NULL, &got), D9D_EFORMAT,
                  "c/step-00000001/model-r00000.safetensors: tensor layer.b is BF16 [7], "
                  "manifest.json says BF16 [0:8]");
     run_release(&r);
@@ -1075,12 +1078,12 @@ static void test_manifest_limit(void **state)
     uint64_t none = 0, bytes = 0;
 
     (void)state;
-    assert_ok(d9d_save_manifest_check(0, 8, &none));
-    assert_ok(d9d_save_manifest_check(D9D_MANIFEST_MAX - none, 8, &bytes));
+    assert_ok(d9d_checkpointer_manifest_check_bytes(0, 8, &none));
+    assert_ok(d9d_checkpointer_manifest_check_bytes(D9D_MANIFEST_MAX - none, 8, &bytes));
     assert_int_equal(bytes, D9D_MANIFEST_MAX);
-    assert_fails_like(d9d_save_manifest_check(D9D_MANIFEST_MAX - none + 1, 3300, &bytes),
-                      D9D_ECONFIG,
-                      "over 3300 ranks would have up to 536870913 bytes, at most 536870912");
+    assert_fails_like(
+        d9d_checkpointer_manifest_check_bytes(D9D_MANIFEST_MAX - none + 1, 3300, &bytes),
+        D9D_ECONFIG, "over 3300 ranks would have up to 536870913 bytes, at most 536870912");
 }
 
 int main(void)

@@ -66,25 +66,25 @@ typedef struct run {
     d9d_device *dev;
     d9d_device_ops ops;
     d9d_tensor model, moment;
-    d9d_save_tensor items[2];
+    d9d_checkpointer_tensor items[2];
     int64_t steps;
-    d9d_save_count count;
+    d9d_checkpointer_count count;
     int64_t counted[2];
-    d9d_save_cells cells;
-    d9d_save_set set;
-    d9d_save_state state;
-    char said[4096];
+    d9d_checkpointer_rank_state cells;
+    d9d_checkpointer_set set;
+    d9d_checkpointer_state state;
+    char outbox[4096];
     d9d_log log;
-    d9di_saver *saver;
+    d9di_checkpointer_async *saver;
 } run;
 
 static void keep_line(void *arg, d9d_log_level level, const char *text)
 {
     run *r = arg;
-    const size_t len = strlen(r->said);
+    const size_t len = strlen(r->outbox);
 
     (void)level;
-    (void)snprintf(r->said + len, sizeof(r->said) - len, "%s\n", text);
+    (void)snprintf(r->outbox + len, sizeof(r->outbox) - len, "%s\n", text);
 }
 
 /* What training does to the arrays. */
@@ -99,39 +99,39 @@ static void run_step(run *r)
 
 static void run_open(run *r, bool behind, bool pins)
 {
-    d9di_saver_how how = {.dir = "c", .keep = 2, .behind = behind};
+    d9di_checkpointer_async_opts how = {.dir = "c", .keep = 2, .async = behind};
 
     *r = (run){.state = {.finite = true, .parent = -1}};
     disk_is(false, false);
     assert_ok(d9d_device_open("cpu", &r->dev));
     r->ops = *r->dev->ops;
-    r->ops.peek = slow_peek;
+    r->ops.d2h = slow_peek;
     r->ops.pin = pins ? r->ops.pin : no_pin;
     r->dev->ops = &r->ops;
     assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SHAPE(N), &r->model));
     assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SHAPE(N), &r->moment));
-    r->items[0] = (d9d_save_tensor){
-        .name = "w", .group = "model", .tensor = &r->model, .whole = r->model.shape};
-    r->items[1] = (d9d_save_tensor){
-        .name = "w.m", .group = "optimizer", .tensor = &r->moment, .whole = r->moment.shape};
-    r->count = (d9d_save_count){"w", &r->steps};
-    r->cells = (d9d_save_cells){"counted", D9D_I64, 2, D9D_COMM_SUM, r->counted};
-    r->set = (d9d_save_set){.items = r->items,
-                            .n = 2,
-                            .counts = &r->count,
-                            .n_counts = 1,
-                            .cells = &r->cells,
-                            .n_cells = 1};
+    r->items[0] = (d9d_checkpointer_tensor){
+        .name = "w", .group = "model", .tensor = &r->model, .global_shape = r->model.shape};
+    r->items[1] = (d9d_checkpointer_tensor){
+        .name = "w.m", .group = "optimizer", .tensor = &r->moment, .global_shape = r->moment.shape};
+    r->count = (d9d_checkpointer_count){"w", &r->steps};
+    r->cells = (d9d_checkpointer_rank_state){"counted", D9D_I64, 2, D9D_COMM_SUM, r->counted};
+    r->set = (d9d_checkpointer_set){.items = r->items,
+                                    .n = 2,
+                                    .counts = &r->count,
+                                    .n_counts = 1,
+                                    .rank_states = &r->cells,
+                                    .n_rank_states = 1};
     r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
     how.set = &r->set;
     how.dev = r->dev;
     how.log = &r->log;
-    assert_ok(d9di_saver_open(&how, &r->saver));
+    assert_ok(d9di_checkpointer_async_open(&how, &r->saver));
 }
 
 static void run_close(run *r)
 {
-    d9di_saver_close(r->saver);
+    d9di_checkpointer_async_close(r->saver);
     d9d_tensor_release(&r->model);
     d9d_tensor_release(&r->moment);
     d9d_device_close(r->dev);
@@ -142,16 +142,16 @@ static void check_saved(int64_t step)
 {
     d9d_arena a = {0};
     const char *path;
-    d9d_save_state got;
+    d9d_checkpointer_state got;
     run other;
 
-    assert_ok(d9d_save_newest("c", NULL, NULL, &a, &path));
+    assert_ok(d9d_checkpointer_latest("c", NULL, NULL, &a, &path));
     assert_non_null(path);
     run_open(&other, false, true);
-    assert_ok(d9d_save_read(path, &other.set, NULL, &got));
+    assert_ok(d9d_checkpointer_read(path, &other.set, NULL, &got));
     assert_int_equal(got.step, step);
     assert_int_equal(other.steps, step);
-    assert_ok(d9d_save_read_cells(path, &other.set, 0, 1, &other.log));
+    assert_ok(d9d_checkpointer_read_rank_state(path, &other.set, 0, 1, &other.log));
     assert_int_equal(other.counted[0], 0);
     assert_int_equal(other.counted[1], step);
     for (int i = 0; i < N; i++) {
@@ -178,18 +178,18 @@ static size_t entries(void)
 static d9d_status run_told(run *r)
 {
     const int64_t step = r->state.step;
-    const double number = d9di_saver_number(r->saver, step);
+    const double number = d9di_checkpointer_async_progress(r->saver, step);
 
-    assert_ok(d9di_saver_hold(r->saver));
+    assert_ok(d9di_checkpointer_async_wait_copy(r->saver));
     run_step(r);
-    return d9di_saver_told(r->saver, step, number);
+    return d9di_checkpointer_async_advance(r->saver, step, number);
 }
 
 /* Steps until `step` has its name. */
 static void run_until_saved(run *r, int64_t step)
 {
     d9d_arena a = {0};
-    const char *path = d9d_save_path(&a, "c", step);
+    const char *path = d9d_checkpointer_path(&a, "c", step);
 
     for (int i = 0; i < 60000 && !d9d_fs_exists(path); i++) {
         assert_ok(run_told(r));
@@ -208,17 +208,17 @@ static void it_holds_what_was_there_when_it_began(void **state)
     (void)state;
     run_open(&r, true, true);
     run_step(&r);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     assert_false(d9d_fs_exists("c/step-00000001"));
     run_until_saved(&r, 1);
     assert_true(r.state.step > 2);
     check_saved(1);
     /* And again, over the same copy. */
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
-    assert_ok(d9di_saver_hold(r.saver));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_wait_copy(r.saver));
     const int64_t saved = r.state.step;
     run_step(&r);
-    assert_ok(d9di_saver_finish(r.saver));
+    assert_ok(d9di_checkpointer_async_finish(r.saver));
     check_saved(saved);
     assert_int_equal(entries(), 3); /* two and the lock */
     run_close(&r);
@@ -232,13 +232,13 @@ static void a_stuck_disk_keeps_nobody_waiting(void **state)
     run_open(&r, true, true);
     run_step(&r);
     disk_is(true, false);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     for (int i = 0; i < 20; i++)
         assert_ok(run_told(&r));
-    assert_true(d9di_saver_number(r.saver, r.state.step) == 0);
+    assert_true(d9di_checkpointer_async_progress(r.saver, r.state.step) == 0);
     assert_int_equal(r.state.step, 21);
     disk_is(false, false);
-    assert_ok(d9di_saver_finish(r.saver));
+    assert_ok(d9di_checkpointer_async_finish(r.saver));
     check_saved(1);
     run_close(&r);
 }
@@ -252,20 +252,20 @@ static void old_numbers_say_nothing(void **state)
     run_open(&r, true, true);
     run_step(&r);
     disk_is(true, false);
-    assert_true(d9di_saver_number(r.saver, 7) == 0);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
-    assert_ok(d9di_saver_told(r.saver, 7, 1));
+    assert_true(d9di_checkpointer_async_progress(r.saver, 7) == 0);
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_advance(r.saver, 7, 1));
     disk_is(false, false);
-    for (int i = 0; i < 60000 && d9di_saver_number(r.saver, 8) == 0; i++)
+    for (int i = 0; i < 60000 && d9di_checkpointer_async_progress(r.saver, 8) == 0; i++)
         (void)usleep(1000);
-    assert_true(d9di_saver_number(r.saver, 8) == 1);
+    assert_true(d9di_checkpointer_async_progress(r.saver, 8) == 1);
     assert_false(d9d_fs_exists("c/step-00000001"));
-    assert_ok(d9di_saver_told(r.saver, 7, 1));
+    assert_ok(d9di_checkpointer_async_advance(r.saver, 7, 1));
     (void)usleep(20000);
     assert_false(d9d_fs_exists("c/step-00000001"));
-    assert_ok(d9di_saver_told(r.saver, 8, 1)); /* all have written */
-    assert_ok(d9di_saver_told(r.saver, 8, 1)); /* said of the writing alone */
-    assert_ok(d9di_saver_finish(r.saver));
+    assert_ok(d9di_checkpointer_async_advance(r.saver, 8, 1)); /* all have written */
+    assert_ok(d9di_checkpointer_async_advance(r.saver, 8, 1)); /* said of the writing alone */
+    assert_ok(d9di_checkpointer_async_finish(r.saver));
     check_saved(1);
     run_close(&r);
 }
@@ -278,8 +278,8 @@ static void one_is_under_way_at_a_time(void **state)
     run_open(&r, true, true);
     for (int i = 0; i < 4; i++) {
         run_step(&r);
-        assert_ok(d9di_saver_begin(r.saver, &r.state, i == 3));
-        assert_ok(d9di_saver_hold(r.saver));
+        assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, i == 3));
+        assert_ok(d9di_checkpointer_async_wait_copy(r.saver));
         if (i > 0)
             check_saved(i == 3 ? 4 : i);
     }
@@ -295,16 +295,16 @@ static void what_is_waited_for_is_there(void **state)
     for (int behind = 0; behind < 2; behind++) {
         run_open(&r, behind == 1, true);
         run_step(&r);
-        assert_ok(d9di_saver_begin(r.saver, &r.state, behind == 1));
+        assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, behind == 1));
         check_saved(1);
-        assert_ok(d9di_saver_finish(r.saver));
+        assert_ok(d9di_checkpointer_async_finish(r.saver));
         run_close(&r);
         assert_ok(d9d_fs_remove_tree("c"));
     }
-    assert_ok(d9di_saver_begin(NULL, &r.state, true));
-    assert_ok(d9di_saver_hold(NULL));
-    assert_ok(d9di_saver_told(NULL, 1, 1));
-    assert_true(d9di_saver_number(NULL, 1) == 0);
+    assert_ok(d9di_checkpointer_async_begin(NULL, &r.state, true));
+    assert_ok(d9di_checkpointer_async_wait_copy(NULL));
+    assert_ok(d9di_checkpointer_async_advance(NULL, 1, 1));
+    assert_true(d9di_checkpointer_async_progress(NULL, 1) == 0);
 }
 
 static void no_memory_for_a_copy_is_a_warning(void **state)
@@ -313,11 +313,11 @@ static void no_memory_for_a_copy_is_a_warning(void **state)
 
     (void)state;
     run_open(&r, true, false);
-    unit_check_has(r.said,
+    unit_check_has(r.outbox,
                    "cpu: out of memory for 8000 bytes: training will wait for every checkpoint",
                    __FILE__, __LINE__);
     run_step(&r);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     check_saved(1);
     run_close(&r);
 }
@@ -330,10 +330,10 @@ static void a_full_disk_is_told_after_the_step(void **state)
     (void)state;
     run_open(&r, true, true);
     run_step(&r);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, true));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, true));
     run_step(&r);
     disk_is(false, true);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     for (int i = 0; i < 60000 && st == D9D_OK; i++) {
         st = run_told(&r);
         (void)usleep(1000);
@@ -345,8 +345,8 @@ static void a_full_disk_is_told_after_the_step(void **state)
     assert_int_equal(entries(), 2);
     /* With room again the next one succeeds. */
     disk_is(false, false);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
-    assert_ok(d9di_saver_finish(r.saver));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_finish(r.saver));
     check_saved(r.state.step);
     run_close(&r);
 }
@@ -358,9 +358,9 @@ static void what_is_given_up_leaves_nothing(void **state)
     (void)state;
     run_open(&r, true, true);
     run_step(&r);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, true));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, true));
     run_step(&r);
-    assert_ok(d9di_saver_begin(r.saver, &r.state, false));
+    assert_ok(d9di_checkpointer_async_begin(r.saver, &r.state, false));
     run_close(&r);
     check_saved(1);
     assert_int_equal(entries(), 2);
@@ -369,8 +369,8 @@ static void what_is_given_up_leaves_nothing(void **state)
 static void memory_is_left(void **state)
 {
     (void)state;
-    assert_true(d9d_mem_left() > 1 << 20);
-    assert_true(d9d_mem_left() < UINT64_C(1) << 50);
+    assert_true(d9d_mem_available() > 1 << 20);
+    assert_true(d9d_mem_available() < UINT64_C(1) << 50);
 }
 
 int main(void)

@@ -98,8 +98,8 @@ static int teardown(void **state)
 typedef struct run {
     d9d_device *dev;
     d9d_tensor model, moment;
-    d9d_save_tensor items[2];
-    d9d_save_set set;
+    d9d_checkpointer_tensor items[2];
+    d9d_checkpointer_set set;
 } run;
 
 static void run_make(run *r)
@@ -110,11 +110,11 @@ static void run_make(run *r)
     assert_ok(d9d_tensor_alloc(r->dev, D9D_F32, D9D_SHAPE(3, 5), &r->moment));
     memset(d9d_tensor_data(&r->model), 1, d9d_tensor_bytes(&r->model));
     memset(d9d_tensor_data(&r->moment), 2, d9d_tensor_bytes(&r->moment));
-    r->items[0] = (d9d_save_tensor){
-        .name = "w", .group = "model", .tensor = &r->model, .whole = r->model.shape};
-    r->items[1] = (d9d_save_tensor){
-        .name = "w.m", .group = "optimizer", .tensor = &r->moment, .whole = r->moment.shape};
-    r->set = (d9d_save_set){.items = r->items, .n = 2};
+    r->items[0] = (d9d_checkpointer_tensor){
+        .name = "w", .group = "model", .tensor = &r->model, .global_shape = r->model.shape};
+    r->items[1] = (d9d_checkpointer_tensor){
+        .name = "w.m", .group = "optimizer", .tensor = &r->moment, .global_shape = r->moment.shape};
+    r->set = (d9d_checkpointer_set){.items = r->items, .n = 2};
 }
 
 static void run_release(run *r)
@@ -126,9 +126,9 @@ static void run_release(run *r)
 
 static d9d_status save(const run *r, int64_t step)
 {
-    const d9d_save_state at = {.step = step, .finite = true, .parent = -1};
+    const d9d_checkpointer_state at = {.step = step, .finite = true, .parent = -1};
 
-    return d9d_save_write("c", &at, &r->set, NULL, NULL);
+    return d9d_checkpointer_write("c", &at, &r->set, NULL, NULL);
 }
 
 static int64_t newest(void)
@@ -137,7 +137,7 @@ static int64_t newest(void)
     const char *path = NULL;
     int64_t step = -1;
 
-    assert_ok(d9d_save_newest("c", NULL, NULL, &a, &path));
+    assert_ok(d9d_checkpointer_latest("c", NULL, NULL, &a, &path));
     if (path != NULL)
         assert_int_equal(sscanf(path, "c/step-%ld", &step), 1);
     d9d_arena_release(&a);
@@ -250,13 +250,13 @@ static void test_without_locks(void **state)
     assert_ok(save(&r, 1));
     assert_ok(d9d_fs_mkdirs("c/step-00000002.tmp-1-0"));
     assert_ok(d9d_fs_write_atomic("c/step-00000002.tmp-1-0/model", "x", 1));
-    assert_ok(d9d_save_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
     assert_true(d9d_fs_exists("c/step-00000002.tmp-1-0"));
     age("c/step-00000002.tmp-1-0", 2 * 24 * 3600);
-    assert_ok(d9d_save_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
     assert_true(d9d_fs_exists("c/step-00000002.tmp-1-0"));
     age("c/step-00000002.tmp-1-0/model", 2 * 24 * 3600);
-    assert_ok(d9d_save_prune("c", 1, NULL));
+    assert_ok(d9d_checkpointer_prune("c", 1, NULL));
     assert_false(d9d_fs_exists("c/step-00000002.tmp-1-0"));
     assert_int_equal(newest(), 1);
     run_release(&r);

@@ -10,28 +10,28 @@
 typedef struct run {
     double sums[3];
     int64_t most[2];
-    d9d_save_cells cells[2];
-    d9d_save_set set;
-    d9d_save_state state;
-    char said[2048];
+    d9d_checkpointer_rank_state cells[2];
+    d9d_checkpointer_set set;
+    d9d_checkpointer_state state;
+    char outbox[2048];
     d9d_log log;
 } run;
 
 static void keep_line(void *arg, d9d_log_level level, const char *text)
 {
     run *r = arg;
-    const size_t len = strlen(r->said);
+    const size_t len = strlen(r->outbox);
 
     if (level <= D9D_LOG_WARN)
-        (void)snprintf(r->said + len, sizeof(r->said) - len, "%s\n", text);
+        (void)snprintf(r->outbox + len, sizeof(r->outbox) - len, "%s\n", text);
 }
 
 static void run_begin(run *r)
 {
     *r = (run){.most = {INT64_MIN, INT64_MIN}, .state = {.step = 1, .parent = -1, .finite = true}};
-    r->cells[0] = (d9d_save_cells){"sums", D9D_F64, 3, D9D_COMM_SUM, r->sums};
-    r->cells[1] = (d9d_save_cells){"most", D9D_I64, 2, D9D_COMM_MAX, r->most};
-    r->set = (d9d_save_set){.cells = r->cells, .n_cells = 2};
+    r->cells[0] = (d9d_checkpointer_rank_state){"sums", D9D_F64, 3, D9D_COMM_SUM, r->sums};
+    r->cells[1] = (d9d_checkpointer_rank_state){"most", D9D_I64, 2, D9D_COMM_MAX, r->most};
+    r->set = (d9d_checkpointer_set){.rank_states = r->cells, .n_rank_states = 2};
     r->log = (d9d_log){.line = keep_line, .arg = r, .level = D9D_LOG_WARN};
 }
 
@@ -47,7 +47,8 @@ static void run_count(run *r, int rank)
 /* A checkpoint of `ranks` ranks, one after the other in this process. */
 static void save(int ranks, const char *dir)
 {
-    d9di_save s = {.state = {.step = 1, .parent = -1, .finite = true}, .ranks = ranks, .tmp = dir};
+    d9di_checkpointer_save s = {
+        .state = {.step = 1, .parent = -1, .finite = true}, .ranks = ranks, .tmp = dir};
     d9d_progress untold = {.log = NULL};
     const json_t *roots[4];
     d9d_manifest *shares[4];
@@ -63,7 +64,7 @@ static void save(int ranks, const char *dir)
 
         run_begin(&r);
         run_count(&r, s.rank);
-        assert_ok(d9di_save_share(&s, &r.set, &untold));
+        assert_ok(d9di_checkpointer_save_write_rank(&s, &r.set, &untold));
         (void)snprintf(path, sizeof(path), "%s/.share-r%05d", dir, s.rank);
         assert_ok(d9d_fs_read(path, 1 << 20, &text));
         assert_ok(d9d_manifest_parse(dir, text.data, text.len, &shares[s.rank]));
@@ -71,8 +72,8 @@ static void save(int ranks, const char *dir)
         files[s.rank] = *d9d_manifest_at(shares[s.rank], 0);
         d9d_buf_release(&text);
     }
-    assert_ok(d9di_saved_join(&s.state, roots, (size_t)ranks, &members));
-    assert_ok(d9d_manifest_put(dir, members, files, (size_t)ranks));
+    assert_ok(d9di_checkpointer_manifest_merge(&s.state, roots, (size_t)ranks, &members));
+    assert_ok(d9d_manifest_write_hashed(dir, members, files, (size_t)ranks));
     json_decref(members);
     for (int i = 0; i < ranks; i++)
         d9d_manifest_close(shares[i]);
@@ -89,10 +90,10 @@ static void each_rank_has_its_own_again(void **state)
         run_begin(&own);
         run_count(&own, rank);
         run_begin(&r);
-        assert_ok(d9d_save_read_cells("c", &r.set, rank, 3, &r.log));
+        assert_ok(d9d_checkpointer_read_rank_state("c", &r.set, rank, 3, &r.log));
         assert_memory_equal(r.sums, own.sums, sizeof(r.sums));
         assert_memory_equal(r.most, own.most, sizeof(r.most));
-        assert_string_equal(r.said, "");
+        assert_string_equal(r.outbox, "");
     }
 }
 
@@ -106,7 +107,7 @@ static void on_another_number_one_has_all(void **state)
 
             run_begin(&fresh);
             run_begin(&r);
-            assert_ok(d9d_save_read_cells("c", &r.set, rank, ranks, &r.log));
+            assert_ok(d9d_checkpointer_read_rank_state("c", &r.set, rank, ranks, &r.log));
             if (rank > 0) {
                 assert_memory_equal(r.sums, fresh.sums, sizeof(r.sums));
                 assert_memory_equal(r.most, fresh.most, sizeof(r.most));
@@ -128,24 +129,24 @@ static void what_is_not_there_begins_anew(void **state)
     run_begin(&r);
     r.cells[0].n = 2;
     r.cells[1].name = "least";
-    assert_ok(d9d_save_read_cells("c", &r.set, 0, 1, &r.log));
+    assert_ok(d9d_checkpointer_read_rank_state("c", &r.set, 0, 1, &r.log));
     assert_true(r.sums[0] == 0 && r.most[0] == INT64_MIN);
-    assert_non_null(strstr(r.said, "has other than 2 cells of sums, which begins anew"));
-    assert_non_null(strstr(r.said, "has no 2 cells of least, which begins anew"));
+    assert_non_null(strstr(r.outbox, "has other than 2 cells of sums, which begins anew"));
+    assert_non_null(strstr(r.outbox, "has no 2 cells of least, which begins anew"));
 }
 
 static void an_older_checkpoint_says_so_once(void **state)
 {
-    d9d_save_state saved = {.step = 7, .parent = -1, .finite = true};
-    d9d_save_set none = {.partial = true};
+    d9d_checkpointer_state saved = {.step = 7, .parent = -1, .finite = true};
+    d9d_checkpointer_set none = {.partial = true};
     run r;
 
     (void)state;
-    assert_ok(d9d_save_write("old", &saved, &none, NULL, NULL));
+    assert_ok(d9d_checkpointer_write("old", &saved, &none, NULL, NULL));
     run_begin(&r);
-    assert_ok(d9d_save_read_cells("old/step-00000007", &r.set, 0, 1, &r.log));
-    assert_non_null(strstr(r.said, "does not say what sums and others had counted"));
-    assert_ptr_equal(strchr(r.said, '\n'), r.said + strlen(r.said) - 1);
+    assert_ok(d9d_checkpointer_read_rank_state("old/step-00000007", &r.set, 0, 1, &r.log));
+    assert_non_null(strstr(r.outbox, "does not say what sums and others had counted"));
+    assert_ptr_equal(strchr(r.outbox, '\n'), r.outbox + strlen(r.outbox) - 1);
     assert_true(r.sums[0] == 0 && r.most[0] == INT64_MIN);
 }
 
@@ -157,16 +158,17 @@ static void files_that_are_not_there_are_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         json_t *root;
-        d9d_save_state saved = {.step = 7, .parent = -1, .finite = true};
+        d9d_checkpointer_state saved = {.step = 7, .parent = -1, .finite = true};
         run r;
 
-        assert_ok(d9di_saved_join(&saved, NULL, 0, &root));
+        assert_ok(d9di_checkpointer_manifest_merge(&saved, NULL, 0, &root));
         json_object_set_new(root, "cells", json_loads(lists[i], JSON_DECODE_ANY, NULL));
         (void)mkdir("bad", 0777);
-        assert_ok(d9d_manifest_put("bad", root, NULL, 0));
+        assert_ok(d9d_manifest_write_hashed("bad", root, NULL, 0));
         json_decref(root);
         run_begin(&r);
-        assert_int_equal(d9d_save_read_cells("bad", &r.set, 0, 1, &r.log), D9D_EFORMAT);
+        assert_int_equal(d9d_checkpointer_read_rank_state("bad", &r.set, 0, 1, &r.log),
+                         D9D_EFORMAT);
         assert_non_null(strstr(d9d_err_message(), "bad/manifest.json: "));
         assert_non_null(strstr(d9d_err_message(), "cells"));
     }
@@ -175,17 +177,17 @@ static void files_that_are_not_there_are_refused(void **state)
 static void what_is_no_list_of_cells_is_refused(void **state)
 {
     int64_t x = 0;
-    const d9d_save_cells none = {"x", D9D_I64, 0, D9D_COMM_SUM, &x};
-    const d9d_save_cells narrow = {"x", D9D_F32, 1, D9D_COMM_SUM, &x};
+    const d9d_checkpointer_rank_state none = {"x", D9D_I64, 0, D9D_COMM_SUM, &x};
+    const d9d_checkpointer_rank_state narrow = {"x", D9D_F32, 1, D9D_COMM_SUM, &x};
     d9d_arena a = {0};
-    d9d_save_set set = {.n = 0};
+    d9d_checkpointer_set set = {.n = 0};
 
     (void)state;
-    assert_fails(D9D_EINVAL, d9d_save_set_cells(&set, &none, 1, &a),
+    assert_fails(D9D_EINVAL, d9d_checkpointer_set_add_rank_state(&set, &none, 1, &a),
                  "checkpoint: cells x: 0 of type int64");
-    assert_fails(D9D_EINVAL, d9d_save_set_cells(&set, &narrow, 1, &a),
+    assert_fails(D9D_EINVAL, d9d_checkpointer_set_add_rank_state(&set, &narrow, 1, &a),
                  "checkpoint: cells x: 1 of type float32");
-    assert_int_equal(set.n_cells, 0);
+    assert_int_equal(set.n_rank_states, 0);
     d9d_arena_release(&a);
 }
 

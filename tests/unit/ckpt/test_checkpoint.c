@@ -12,14 +12,14 @@
 
 /* A source of n tensors t0..t<n-1> of `width` floats each: 1000 i + k. */
 struct ramps {
-    d9d_st_tensor *t;
+    d9d_safetensors_tensor *t;
     char (*names)[16];
     uint64_t key;
     int reads;
     size_t broken; /* reading this tensor fails, counted from 1; 0: none */
 };
 
-static const d9d_st_tensor *ramp_at(void *self, size_t i)
+static const d9d_safetensors_tensor *ramp_at(void *self, size_t i)
 {
     return &((struct ramps *)self)->t[i];
 }
@@ -49,7 +49,7 @@ static void ramp_identify(void *self, d9d_hasher *h)
     d9d_hasher_add(h, &((struct ramps *)self)->key, sizeof(uint64_t));
 }
 
-static d9d_source ramps_open(struct ramps *r, int n, int64_t width)
+static d9d_tensor_source ramps_open(struct ramps *r, int n, int64_t width)
 {
     *r = (struct ramps){.t = calloc((size_t)n, sizeof(*r->t)),
                         .names = calloc((size_t)n, sizeof(*r->names))};
@@ -57,18 +57,18 @@ static d9d_source ramps_open(struct ramps *r, int n, int64_t width)
     assert_non_null(r->names);
     for (int i = 0; i < n; i++) {
         (void)snprintf(r->names[i], sizeof(r->names[i]), "t%d", i);
-        r->t[i] = (d9d_st_tensor){.name = r->names[i],
-                                  .dtype = D9D_F32,
-                                  .ndim = 1,
-                                  .shape = {width},
-                                  .bytes = (uint64_t)width * 4};
+        r->t[i] = (d9d_safetensors_tensor){.name = r->names[i],
+                                           .dtype = D9D_F32,
+                                           .ndim = 1,
+                                           .shape = {width},
+                                           .bytes = (uint64_t)width * 4};
     }
-    return (d9d_source){.self = r,
-                        .n = (size_t)n,
-                        .at = ramp_at,
-                        .place = ramp_place,
-                        .read = ramp_read,
-                        .identify = ramp_identify};
+    return (d9d_tensor_source){.self = r,
+                               .n = (size_t)n,
+                               .at = ramp_at,
+                               .path = ramp_place,
+                               .read = ramp_read,
+                               .fingerprint = ramp_identify};
 }
 
 static void ramps_close(struct ramps *r)
@@ -83,20 +83,20 @@ struct plan {
     d9d_map_plan *p;
 };
 
-static struct plan plan_open(const d9d_source *src)
+static struct plan plan_open(const d9d_tensor_source *src)
 {
     struct plan x;
 
     assert_ok(d9d_mapper_create(&x.m));
     for (size_t i = 0; i < src->n; i++)
         assert_ok(d9d_mapper_identity(x.m, src->at(src->self, i)->name));
-    assert_ok(d9d_plan_create(x.m, src, NULL, &x.p));
+    assert_ok(d9d_map_plan_create(x.m, src, NULL, &x.p));
     return x;
 }
 
 static void plan_close(struct plan *x)
 {
-    d9d_plan_free(x->p);
+    d9d_map_plan_free(x->p);
     d9d_mapper_free(x->m);
 }
 
@@ -104,15 +104,15 @@ static void plan_close(struct plan *x)
 static void make(const char *dir, int n, int64_t width, uint64_t shard_bytes)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, n, width);
+    d9d_tensor_source src = ramps_open(&r, n, width);
     struct plan x = plan_open(&src);
     d9d_shard_sink *s;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
 
     assert_ok(d9d_fs_mkdirs(dir));
     assert_ok(d9d_shard_sink_create(dir, shard_bytes, &s));
-    sink = d9d_shard_sink_sink(s);
-    assert_ok(d9d_plan_run(x.p, &sink, 1, NULL));
+    sink = d9d_shard_sink_tensor_sink(s);
+    assert_ok(d9d_map_plan_run(x.p, &sink, 1, NULL));
     assert_ok(d9d_shard_sink_end(s));
     d9d_shard_sink_free(s);
     plan_close(&x);
@@ -141,7 +141,7 @@ static void shards_are_filled_in_order(void **state)
     assert_ok(d9d_checkpoint_open("many//", &c));
     assert_string_equal(d9d_checkpoint_dir(c), "many");
     assert_int_equal(d9d_checkpoint_count(c), 5);
-    assert_string_equal(d9d_checkpoint_place(c, 4), "many/model-00003-of-00003.safetensors");
+    assert_string_equal(d9d_checkpoint_file_path(c, 4), "many/model-00003-of-00003.safetensors");
     assert_non_null(d9d_checkpoint_find(c, "t3"));
     assert_null(d9d_checkpoint_find(c, "t5"));
     assert_ok(d9d_checkpoint_read(c, 3, 4, v, 8));
@@ -152,23 +152,23 @@ static void shards_are_filled_in_order(void **state)
     assert_true(d9d_fs_exists("large/model-00002-of-00002.safetensors"));
     make("one", 2, 4, 1 << 20);
     assert_true(d9d_fs_exists("one/model.safetensors"));
-    assert_false(d9d_fs_exists("one/" D9D_INDEX_NAME));
+    assert_false(d9d_fs_exists("one/" D9D_CHECKPOINT_INDEX_NAME));
     assert_fails_like(d9d_checkpoint_open("nothing", &c), D9D_ENOTFOUND, "nothing: neither");
 }
 
 static void an_unfinished_sink_does_not_end(void **state)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, 3, 4);
+    d9d_tensor_source src = ramps_open(&r, 3, 4);
     struct plan x = plan_open(&src);
     d9d_shard_sink *s;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
 
     (void)state;
     r.broken = 2;
     assert_ok(d9d_shard_sink_create(".", 16, &s));
-    sink = d9d_shard_sink_sink(s);
-    assert_fails(d9d_plan_run(x.p, &sink, 1, NULL), D9D_EIO, "t1: cannot be read");
+    sink = d9d_shard_sink_tensor_sink(s);
+    assert_fails(d9d_map_plan_run(x.p, &sink, 1, NULL), D9D_EIO, "t1: cannot be read");
     assert_fails(d9d_shard_sink_end(s), D9D_EINVAL, ".: chunk 1 of 4 was not written");
     d9d_shard_sink_free(s);
     plan_close(&x);
@@ -178,9 +178,9 @@ static void an_unfinished_sink_does_not_end(void **state)
 static void shards_are_numbered_with_five_digits(void **state)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, D9D_MAX_SHARDS + 1, 0);
+    d9d_tensor_source src = ramps_open(&r, D9D_MAX_SHARDS + 1, 0);
     d9d_shard_sink *s;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
     size_t pieces;
     uint64_t bytes;
 
@@ -188,7 +188,7 @@ static void shards_are_numbered_with_five_digits(void **state)
     for (size_t i = 0; i < src.n; i++)
         r.t[i].bytes = 4;
     assert_ok(d9d_shard_sink_create("nowhere", 1, &s));
-    sink = d9d_shard_sink_sink(s);
+    sink = d9d_shard_sink_tensor_sink(s);
     assert_fails(sink.begin(sink.self, r.t, src.n, &pieces, &bytes), D9D_ECONFIG,
                  "nowhere: shards of 1 bytes would be 100000, at most 99999 can be numbered; "
                  "allow larger ones");
@@ -201,21 +201,21 @@ static void shards_are_numbered_with_five_digits(void **state)
 enum { WIDE = 5 << 20 }; /* floats: 20 MiB, two chunks a tensor */
 
 /* Run it with the journal: what the run says, and what the log heard. */
-static d9d_status run_on(struct ramps *r, const d9d_source *src, d9d_shard_sink **out)
+static d9d_status run_on(struct ramps *r, const d9d_tensor_source *src, d9d_shard_sink **out)
 {
     struct plan x = plan_open(src);
     d9d_shard_sink *s;
     d9d_hash key;
-    d9d_sink sink;
+    d9d_tensor_sink sink;
     d9d_status st;
 
     r->reads = 0;
-    assert_ok(d9d_plan_key(x.p, &key));
+    assert_ok(d9d_map_plan_fingerprint(x.p, &key));
     assert_ok(d9d_shard_sink_create("d", 1, &s));
     assert_ok(d9d_shard_sink_text(s, "note", "hello", 5));
     d9d_shard_sink_resume(s, key, NULL);
-    sink = d9d_shard_sink_sink(s);
-    st = d9d_plan_run(x.p, &sink, 1, NULL);
+    sink = d9d_shard_sink_tensor_sink(s);
+    st = d9d_map_plan_run(x.p, &sink, 1, NULL);
     plan_close(&x);
     *out = s;
     return st;
@@ -243,7 +243,7 @@ static void finish(d9d_shard_sink *s)
 static void an_interrupted_run_goes_on(void **state)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_tensor_source src = ramps_open(&r, 3, WIDE);
     d9d_shard_sink *s;
 
     (void)state;
@@ -268,7 +268,7 @@ static void an_interrupted_run_goes_on(void **state)
 static void a_hole_in_a_journal_hides_nothing(void **state)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_tensor_source src = ramps_open(&r, 3, WIDE);
     d9d_shard_sink *s;
     uint64_t size;
 
@@ -292,7 +292,7 @@ static void a_hole_in_a_journal_hides_nothing(void **state)
 static void damaged_chunks_are_made_again(void **state)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_tensor_source src = ramps_open(&r, 3, WIDE);
     d9d_shard_sink *s;
 
     (void)state;
@@ -312,7 +312,7 @@ static void damaged_chunks_are_made_again(void **state)
 static void another_key_starts_afresh(void **state)
 {
     struct ramps r;
-    d9d_source src = ramps_open(&r, 3, WIDE);
+    d9d_tensor_source src = ramps_open(&r, 3, WIDE);
     d9d_shard_sink *s;
 
     (void)state;
@@ -457,8 +457,8 @@ static const char findings[] =
 static void verify_lists_its_findings_in_order(void **state)
 {
     d9d_buf said = {0};
-    d9d_verify_options opt = {.jobs = 2, .no_manifest = true};
-    d9d_verify_report r;
+    d9d_checkpoint_verify_opts opt = {.jobs = 2, .no_manifest = true};
+    d9d_checkpoint_verify_report r;
     d9d_checkpoint *c;
     long at;
 
@@ -480,12 +480,12 @@ static void verify_lists_its_findings_in_order(void **state)
     put_byte("d/model-00002-of-00002.safetensors", at + 3, 0x7f);
     put_byte("d/model-00002-of-00002.safetensors", at + 2, 0x80);
     put_byte("d/model-00001-of-00002.safetensors", 8, 'x');
-    assert_int_equal(unlink("d/" D9D_INDEX_NAME), 0);
+    assert_int_equal(unlink("d/" D9D_CHECKPOINT_INDEX_NAME), 0);
     assert_ok(d9d_fs_write_atomic("d/stray.safetensors", "x", 1));
     assert_ok(d9d_fs_write_atomic("d/notes", "x", 1));
     assert_ok(d9d_fs_write_atomic("d/.hidden", "x", 1));
     assert_ok(d9d_fs_mkdirs("d/sub"));
-    opt.found = collect;
+    opt.on_finding = collect;
     opt.arg = &said;
     for (opt.jobs = 1; opt.jobs < 4; opt.jobs += 2) {
         said.len = 0;
@@ -498,7 +498,8 @@ static void verify_lists_its_findings_in_order(void **state)
 static void check_finding(const char *dir, const char *end)
 {
     d9d_buf said = {0};
-    const d9d_verify_options opt = {.no_manifest = true, .found = collect, .arg = &said};
+    const d9d_checkpoint_verify_opts opt = {
+        .no_manifest = true, .on_finding = collect, .arg = &said};
 
     assert_int_equal(d9d_checkpoint_verify(dir, &opt, NULL), D9D_EVERIFY);
     assert_non_null(said.data);
@@ -518,7 +519,7 @@ static void numbers_are_seen_wherever_pieces_end(void **state)
         {D9D_BF16, "\x80\x7f"}, {D9D_F32, "\x00\x00\x80\xff"}, {D9D_F64, "\0\0\0\0\0\0\xf0\x7f"},
         {D9D_F8_E4M3, "\xff"},  {D9D_F16, "\x01\x7c"},         {D9D_F8_E5M2, "\x7c"}};
     enum { N = sizeof(rows) / sizeof(rows[0]) };
-    const d9d_verify_options opt = {.jobs = 2, .no_manifest = true};
+    const d9d_checkpoint_verify_opts opt = {.jobs = 2, .no_manifest = true};
     d9d_buf head = {0};
     uint64_t end = LEAD, len, start[N];
     int fd;
@@ -568,16 +569,16 @@ static void numbers_are_seen_wherever_pieces_end(void **state)
 }
 
 struct kinds {
-    int n[D9D_DIFF_ONLY_B + 1];
-    d9d_tensor_diff last;
+    int n[D9D_CHECKPOINT_DIFF_ONLY_B + 1];
+    d9d_checkpoint_tensor_diff last;
 };
 
-static void count_kind(void *arg, const d9d_tensor_diff *d)
+static void count_kind(void *arg, const d9d_checkpoint_tensor_diff *d)
 {
     struct kinds *k = arg;
 
     k->n[d->kind]++;
-    if (d->kind != D9D_DIFF_VALUES)
+    if (d->kind != D9D_CHECKPOINT_DIFF_VALUES)
         return;
     assert_string_equal(d->name, "t1");
     k->last = *d; /* its pointers are gone after the call */
@@ -604,9 +605,9 @@ static void diff_counts_elements(void **state)
     }
     assert_ok(d9d_checkpoint_diff("a", "b", 3, NULL, count_kind, &k, &n));
     assert_int_equal(n, 2);
-    assert_int_equal(k.n[D9D_DIFF_EQUAL], 1);
-    assert_int_equal(k.n[D9D_DIFF_VALUES], 1);
-    assert_int_equal(k.n[D9D_DIFF_ONLY_B], 1);
+    assert_int_equal(k.n[D9D_CHECKPOINT_DIFF_EQUAL], 1);
+    assert_int_equal(k.n[D9D_CHECKPOINT_DIFF_VALUES], 1);
+    assert_int_equal(k.n[D9D_CHECKPOINT_DIFF_ONLY_B], 1);
     assert_int_equal(k.last.n_different, 2);
     assert_true(k.last.max_abs > 3000998 && k.last.max_abs < 3001000);
 }
@@ -623,15 +624,16 @@ static void others_are_copied(void **state)
     assert_ok(d9d_fs_write_atomic("s/config.json", "{}", 2));
     assert_ok(d9d_fs_write_atomic("s/merges.txt", "a b", 3));
     assert_ok(d9d_fs_write_atomic("s/x.safetensors", "", 0));
-    assert_ok(d9d_fs_write_atomic("s/" D9D_INDEX_NAME, "", 0));
+    assert_ok(d9d_fs_write_atomic("s/" D9D_CHECKPOINT_INDEX_NAME, "", 0));
     assert_ok(d9d_fs_write_atomic("s/" D9D_MANIFEST_NAME, "", 0));
-    assert_ok(d9d_checkpoint_copy_others("s", "t", NULL));
+    assert_ok(d9d_checkpoint_copy_aux_files("s", "t", NULL));
     assert_true(d9d_fs_exists("t/merges.txt"));
     assert_true(d9d_fs_exists("t/1_Pooling/config.json"));
     for (size_t i = 0; i < 7; i++) {
-        static const char *const absent[] = {
-            "t/config.json", "t/x.safetensors",      "t/sub",         "t/" D9D_INDEX_NAME,
-            "t/.env",        "t/" D9D_MANIFEST_NAME, "t/corpus.jsonl"};
+        static const char *const absent[] = {"t/config.json", "t/x.safetensors",
+                                             "t/sub",         "t/" D9D_CHECKPOINT_INDEX_NAME,
+                                             "t/.env",        "t/" D9D_MANIFEST_NAME,
+                                             "t/corpus.jsonl"};
 
         assert_false(d9d_fs_exists(absent[i]));
     }

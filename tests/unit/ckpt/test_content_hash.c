@@ -24,24 +24,24 @@ static int64_t bytes_of(char name)
 static void put(const char *path, struct content c)
 {
     unsigned char *data = calloc(BIG, 1);
-    d9d_st_writer *w;
+    d9d_safetensors_writer *w;
 
     assert_non_null(data);
     for (int64_t i = 0; i < BIG; i++)
         data[i] = (unsigned char)(i * 7 + i / 4099);
     if (c.at >= 0)
         data[c.at] ^= 1;
-    assert_ok(d9d_st_writer_create(&w));
+    assert_ok(d9d_safetensors_writer_create(&w));
     for (const char *n = c.names; *n != '\0'; n++) {
         const int64_t shape[] = {bytes_of(*n) / (int64_t)d9d_dtype_size(c.dtype)};
 
-        assert_ok(d9d_st_writer_declare(w, (char[]){*n, '\0'}, c.dtype, 1, shape));
+        assert_ok(d9d_safetensors_writer_declare(w, (char[]){*n, '\0'}, c.dtype, 1, shape));
     }
-    assert_ok(d9d_st_writer_begin(w, path));
+    assert_ok(d9d_safetensors_writer_begin(w, path));
     for (size_t i = 0; c.names[i] != '\0'; i++)
-        assert_ok(d9d_st_writer_put(w, i, 0, data, (uint64_t)bytes_of(c.names[i])));
-    assert_ok(d9d_st_writer_end(w));
-    d9d_st_writer_free(w);
+        assert_ok(d9d_safetensors_writer_write(w, i, 0, data, (uint64_t)bytes_of(c.names[i])));
+    assert_ok(d9d_safetensors_writer_end(w));
+    d9d_safetensors_writer_free(w);
     free(data);
 }
 
@@ -51,7 +51,7 @@ static d9d_hash one_file(struct content c)
 
     assert_int_equal(system("rm -rf x && mkdir x"), 0);
     put("x/model.safetensors", c);
-    assert_ok(d9d_identity_checkpoint("x", 0, &h));
+    assert_ok(d9d_content_hash_checkpoint("x", 0, &h));
     return h;
 }
 
@@ -94,8 +94,8 @@ static void test_shards(void **state)
     assert_int_equal(system("rm -rf y && mkdir y && echo hello > y/README.md"), 0);
     put("y/model-00001-of-00002.safetensors", (struct content){"ca", -1, D9D_BF16});
     put("y/model-00002-of-00002.safetensors", (struct content){"b", -1, D9D_BF16});
-    assert_ok(d9d_fs_write_atomic("y/" D9D_INDEX_NAME, index, strlen(index)));
-    assert_ok(d9d_identity_checkpoint("y", 0, &h));
+    assert_ok(d9d_fs_write_atomic("y/" D9D_CHECKPOINT_INDEX_NAME, index, strlen(index)));
+    assert_ok(d9d_content_hash_checkpoint("y", 0, &h));
     assert_true(d9d_hash_equal(whole, h));
 }
 
@@ -107,14 +107,14 @@ static void test_manifest(void **state)
     (void)state;
     (void)one_file(PLAIN);
     assert_ok(d9d_manifest_write("x", NULL, 1, NULL));
-    assert_ok(d9d_identity_checkpoint("x", 1, &a));
+    assert_ok(d9d_content_hash_checkpoint("x", 1, &a));
     (void)one_file((struct content){"abc", 1 << 20, D9D_BF16});
     assert_ok(d9d_manifest_write("x", NULL, 1, NULL));
-    assert_ok(d9d_identity_checkpoint("x", 3, &b));
+    assert_ok(d9d_content_hash_checkpoint("x", 3, &b));
     assert_false(d9d_hash_equal(a, b));
     /* One that is none of ours says nothing. */
     assert_ok(d9d_fs_write_atomic("x/manifest.json", "{}", 2));
-    assert_ok(d9d_identity_checkpoint("x", 0, &damaged));
+    assert_ok(d9d_content_hash_checkpoint("x", 0, &damaged));
     assert_true(d9d_hash_equal(damaged, one_file(PLAIN)));
 }
 
@@ -125,15 +125,15 @@ static void test_adapter(void **state)
     (void)state;
     assert_int_equal(system("rm -rf z && mkdir z && echo '{\"r\": 4}' > z/adapter_config.json"), 0);
     put("z/adapter_model.safetensors", PLAIN);
-    assert_ok(d9d_identity_adapter("z", &a));
+    assert_ok(d9d_content_hash_adapter("z", &a));
     put("z/adapter_model.safetensors", (struct content){"abc", 0, D9D_BF16});
-    assert_ok(d9d_identity_adapter("z", &b));
+    assert_ok(d9d_content_hash_adapter("z", &b));
     assert_false(d9d_hash_equal(a, b));
     put("z/adapter_model.safetensors", PLAIN);
     assert_int_equal(system("echo '{\"r\": 8}' > z/adapter_config.json"), 0);
-    assert_ok(d9d_identity_adapter("z", &b));
+    assert_ok(d9d_content_hash_adapter("z", &b));
     assert_false(d9d_hash_equal(a, b));
-    assert_fails_like(d9d_identity_adapter("nowhere", &b), D9D_ENOTFOUND, "nowhere");
+    assert_fails_like(d9d_content_hash_adapter("nowhere", &b), D9D_ENOTFOUND, "nowhere");
 }
 
 static void test_glance(void **state)
@@ -142,12 +142,12 @@ static void test_glance(void **state)
 
     (void)state;
     (void)one_file(PLAIN);
-    assert_ok(d9d_identity_glance("x", &a));
+    assert_ok(d9d_content_hash_quick("x", &a));
     (void)one_file((struct content){"abc", BIG - 1, D9D_BF16});
-    assert_ok(d9d_identity_glance("x", &b));
+    assert_ok(d9d_content_hash_quick("x", &b));
     assert_false(d9d_hash_equal(a, b));
     assert_ok(d9d_fs_write_atomic("x/config.json", "{}", 2));
-    assert_ok(d9d_identity_glance("x", &a));
+    assert_ok(d9d_content_hash_quick("x", &a));
     assert_false(d9d_hash_equal(a, b));
 }
 

@@ -20,7 +20,7 @@ static void check_large(uint64_t piece)
     const int64_t shape[] = {R, C};
     mem_tensors from = {.n = 0}, to = {.piece = piece};
     d9d_mapper *m, *next;
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_map_plan *p;
     const float *stacked, *joined;
 
@@ -39,16 +39,16 @@ static void check_large(uint64_t piece)
     }
     assert_ok(d9d_mapper_stack(next, (const char *const[]){"s0", "s1"}, 2, "stacked", 0));
     assert_ok(d9d_mapper_concat(next, (const char *const[]){"j0", "j1"}, 2, "joined", 1));
-    assert_ok(d9d_mapper_then(m, next));
+    assert_ok(d9d_mapper_compose(m, next));
     assert_ok(d9d_mapper_create(&next));
     assert_ok(d9d_mapper_transpose(next, "stacked", -1, -2));
-    assert_ok(d9d_mapper_then(m, next));
+    assert_ok(d9d_mapper_compose(m, next));
     src = mem_tensors_source(&from);
-    assert_ok(d9d_plan_create(m, &src, NULL, &p));
-    assert_int_equal(d9d_plan_bytes(p), 4ull * 4 * R * C);
+    assert_ok(d9d_map_plan_create(m, &src, NULL, &p));
+    assert_int_equal(d9d_map_plan_bytes(p), 4ull * 4 * R * C);
     /* A piece and a band; never a matrix. */
-    assert_int_equal(d9d_plan_peak_bytes(p, 2), 2 * (D9D_PIECE_BYTES + (1 << 20)));
-    d9d_plan_free(p);
+    assert_int_equal(d9d_map_plan_peak_bytes(p, 2), 2 * (D9D_TENSOR_SINK_CHUNK + (1 << 20)));
+    d9d_map_plan_free(p);
     mem_tensors_run(m, &from, &to, 2);
     stacked = (const float *)(const void *)mem_tensors_find(&to, "stacked")->data;
     joined = (const float *)(const void *)mem_tensors_find(&to, "joined")->data;
@@ -98,7 +98,7 @@ static void names_that_collide_are_refused(void **state)
     assert_ok(d9d_mapper_identity(m, "a"));
     assert_ok(d9d_mapper_identity(m, "b"));
     assert_ok(d9d_mapper_rename(part, "a", "b"));
-    assert_fails(d9d_mapper_then(m, part), D9D_ECONFIG, "mapper: tensor b is given twice");
+    assert_fails(d9d_mapper_compose(m, part), D9D_ECONFIG, "mapper: tensor b is given twice");
     d9d_mapper_free(m);
 
     /* A name taken by the first stage and wanted from the source by the second. */
@@ -106,7 +106,7 @@ static void names_that_collide_are_refused(void **state)
     assert_ok(d9d_mapper_create(&part));
     assert_ok(d9d_mapper_rename(m, "a", "b"));
     assert_ok(d9d_mapper_rename(part, "a", "c"));
-    assert_fails(d9d_mapper_then(m, part), D9D_ECONFIG, "mapper: tensor a is taken twice");
+    assert_fails(d9d_mapper_compose(m, part), D9D_ECONFIG, "mapper: tensor a is taken twice");
     d9d_mapper_free(m);
 }
 
@@ -120,8 +120,8 @@ static void prefixes_scope_inputs_and_outputs(void **state)
     assert_ok(d9d_mapper_create(&next));
     assert_ok(d9d_mapper_transpose(part, "x", 0, 1));
     assert_ok(d9d_mapper_rename(next, "x", "y"));
-    assert_ok(d9d_mapper_then(part, next));
-    assert_ok(d9d_mapper_beside(m, part, "src.", "dst."));
+    assert_ok(d9d_mapper_compose(part, next));
+    assert_ok(d9d_mapper_union(m, part, "src.", "dst."));
     assert_int_equal(d9d_mapper_input_count(m), 1);
     assert_int_equal(d9d_mapper_output_count(m), 1);
     assert_string_equal(d9d_mapper_input(m, 0), "src.x");
@@ -161,9 +161,9 @@ static void what_does_not_fit_is_listed(void **state)
     const int64_t shape[] = {2, 3}, other[] = {2, 4}, wants[] = {3, 2};
     mem_tensors from = {.n = 0};
     d9d_buf said = {0};
-    d9d_plan_options opt = {
-        .source = "ckpt", .mapper = "model", .problem = count_problem, .arg = &said};
-    d9d_source src;
+    d9d_map_plan_opts opt = {
+        .source = "ckpt", .mapper = "model", .on_problem = count_problem, .arg = &said};
+    d9d_tensor_source src;
     d9d_map_plan *p = NULL;
     d9d_mapper *m;
 
@@ -177,7 +177,7 @@ static void what_does_not_fit_is_listed(void **state)
     assert_ok(d9d_mapper_identity(m, "absent"));
     assert_ok(d9d_mapper_expect(m, "a", 2, wants));
     assert_fails_like(d9d_mapper_expect(m, "s", 2, wants), D9D_ENOTFOUND, "s is not an input");
-    assert_fails(d9d_plan_create(m, &src, &opt, &p), D9D_EMISMATCH,
+    assert_fails(d9d_map_plan_create(m, &src, &opt, &p), D9D_EMISMATCH,
                  "ckpt and model: 1 missing, 1 unused, 2 mis-shaped tensors: "
                  "tensor a is F32 [2, 3], model needs F32 [3, 2]; tensor absent is missing; "
                  "tensor spare is not used (memory); "
@@ -198,7 +198,7 @@ static void shapes_that_do_not_suit_an_operation_are_mismatches(void **state)
     const int64_t shape[] = {2, 3};
     static const char *const three[] = {"x", "y", "z"};
     mem_tensors from = {.n = 0};
-    d9d_source src;
+    d9d_tensor_source src;
 
     (void)state;
     (void)mem_tensors_add(&from, "a", D9D_I32, 2, shape);
@@ -224,7 +224,7 @@ static void shapes_that_do_not_suit_an_operation_are_mismatches(void **state)
         case 4: assert_ok(d9d_mapper_cast(m, "a", D9D_BF16)); break;
         case 5: assert_ok(d9d_mapper_concat(m, (const char *const[]){"a"}, 1, "b", -3)); break;
         }
-        assert_fails_like(d9d_plan_create(m, &src, NULL, &p), D9D_EMISMATCH, sentences[i]);
+        assert_fails_like(d9d_map_plan_create(m, &src, NULL, &p), D9D_EMISMATCH, sentences[i]);
         assert_null(p);
         d9d_mapper_free(m);
     }
@@ -246,13 +246,13 @@ static void every_half_survives_float_and_back(void **state)
             uint16_t in = (uint16_t)u, out;
             float f;
 
-            d9di_cast(&in, half, &up, 1, &f, 1);
-            d9di_cast(&f, D9D_F32, &half, 1, &out, 1);
+            d9di_cast_chain(&in, half, &up, 1, &f, 1);
+            d9di_cast_chain(&f, D9D_F32, &half, 1, &out, 1);
             if (isnan(f))
-                assert_true(d9di_first_nonfinite(&out, half, 1) == 0);
+                assert_true(d9di_cast_first_nonfinite(&out, half, 1) == 0);
             else
                 assert_int_equal(out, in);
-            assert_int_equal(d9di_first_nonfinite(&in, half, 1) == 0, !isfinite(f));
+            assert_int_equal(d9di_cast_first_nonfinite(&in, half, 1) == 0, !isfinite(f));
         }
     }
 }
@@ -277,8 +277,8 @@ static void floats_round_to_the_nearest_half(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         uint16_t a, b;
 
-        d9di_cast(&rows[i].in, D9D_F32, &f16, 1, &a, 1);
-        d9di_cast(&rows[i].in, D9D_F32, &bf16, 1, &b, 1);
+        d9di_cast_chain(&rows[i].in, D9D_F32, &f16, 1, &a, 1);
+        d9di_cast_chain(&rows[i].in, D9D_F32, &bf16, 1, &b, 1);
         assert_int_equal(a, rows[i].f16);
         assert_int_equal(b, rows[i].bf16);
     }
@@ -288,9 +288,9 @@ static void casts_of_a_chain_are_all_done(void **state)
 {
     const int64_t n = 5000;
     mem_tensors from = {.n = 0}, to = {.n = 0};
-    d9d_plan_options opt = {.cast = true, .cast_to = D9D_F32};
-    d9d_source src;
-    d9d_sink sink = mem_tensors_sink(&to);
+    d9d_map_plan_opts opt = {.cast = true, .cast_to = D9D_F32};
+    d9d_tensor_source src;
+    d9d_tensor_sink sink = mem_tensors_sink(&to);
     d9d_map_plan *p;
     d9d_mapper *m, *next;
     float *in, *out;
@@ -309,13 +309,13 @@ static void casts_of_a_chain_are_all_done(void **state)
     assert_ok(d9d_mapper_identity(m, "ids"));
     assert_ok(d9d_mapper_create(&next));
     assert_ok(d9d_mapper_cast(next, "x", D9D_F64));
-    assert_ok(d9d_mapper_then(m, next));
-    assert_ok(d9d_plan_create(m, &src, &opt, &p));
-    assert_ok(d9d_plan_run(p, &sink, 1, NULL));
-    d9d_plan_free(p);
+    assert_ok(d9d_mapper_compose(m, next));
+    assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
+    assert_ok(d9d_map_plan_run(p, &sink, 1, NULL));
+    d9d_map_plan_free(p);
     out = (float *)(void *)mem_tensors_find(&to, "x")->data;
     for (int64_t i = 0; i < n; i++)
-        assert_true(out[i] == d9d_bf16_to_f32(d9d_f32_to_bf16(in[i])));
+        assert_true(out[i] == d9d_bf16_to_f32(d9d_bf16_from_f32(in[i])));
     assert_memory_equal(mem_tensors_find(&to, "ids")->data, kept, (size_t)n * 4);
     d9d_mapper_free(m);
     mem_tensors_free(&from);
@@ -329,10 +329,10 @@ static void what_a_cast_has_no_room_for_saturates(void **state)
     enum { ROWS = 1100, COLUMNS = 700 };
     const int64_t shape[] = {ROWS, COLUMNS};
     const d9d_dtype f16 = D9D_F16;
-    d9d_plan_options opt = {.cast = true, .cast_to = D9D_F16};
+    d9d_map_plan_opts opt = {.cast = true, .cast_to = D9D_F16};
     mem_tensors from = {.n = 0};
     d9d_map_plan *p;
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_mapper *m, *next;
     float *in;
 
@@ -346,24 +346,24 @@ static void what_a_cast_has_no_room_for_saturates(void **state)
     assert_ok(d9d_mapper_transpose(m, "x", 0, 1));
     assert_ok(d9d_mapper_create(&next));
     assert_ok(d9d_mapper_chunk(next, "x", (const char *const[]){"u", "v"}, 2, 1));
-    assert_ok(d9d_mapper_then(m, next));
-    assert_ok(d9d_plan_create(m, &src, &opt, &p));
+    assert_ok(d9d_mapper_compose(m, next));
+    assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
     {
         mem_tensors to = {.n = 0};
-        d9d_sink sink = mem_tensors_sink(&to);
+        d9d_tensor_sink sink = mem_tensors_sink(&to);
 
-        assert_fails_like(d9d_plan_run(p, &sink, 1, NULL), D9D_ECONFIG,
+        assert_fails_like(d9d_map_plan_run(p, &sink, 1, NULL), D9D_ECONFIG,
                           "values are beyond float16");
         mem_tensors_free(&to);
     }
-    d9d_plan_free(p);
+    d9d_map_plan_free(p);
     for (int jobs = 1; jobs <= 3; jobs += 2) {
         mem_tensors to = {.n = 0};
-        d9d_sink sink = mem_tensors_sink(&to);
+        d9d_tensor_sink sink = mem_tensors_sink(&to);
 
         opt.overflow = D9D_CAST_OVERFLOW_SATURATE;
-        assert_ok(d9d_plan_create(m, &src, &opt, &p));
-        assert_ok(d9d_plan_run(p, &sink, jobs, NULL));
+        assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
+        assert_ok(d9d_map_plan_run(p, &sink, jobs, NULL));
         for (int r = 0; r < ROWS; r++)
             for (int c = 0; c < COLUMNS; c++) {
                 const int half = ROWS / 2, side = r / half;
@@ -373,10 +373,10 @@ static void what_a_cast_has_no_room_for_saturates(void **state)
                 const float want = isfinite(old) ? fminf(fmaxf(old, -65504.0f), 65504.0f) : old;
                 uint16_t bits;
 
-                (void)d9di_cast(&want, D9D_F32, &f16, 1, &bits, 1);
+                (void)d9di_cast_chain(&want, D9D_F32, &f16, 1, &bits, 1);
                 assert_int_equal(out[c * half + r % half], bits);
             }
-        d9d_plan_free(p);
+        d9d_map_plan_free(p);
         mem_tensors_free(&to);
     }
     d9d_mapper_free(m);
@@ -390,7 +390,7 @@ static void plans_are_printed(void **state)
 {
     const int64_t shape[] = {2, 3};
     mem_tensors from = {.n = 0};
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_map_plan *p;
     d9d_mapper *m, *next;
     d9d_buf b = {0};
@@ -405,9 +405,9 @@ static void plans_are_printed(void **state)
     assert_ok(d9d_mapper_drop(m, "c"));
     assert_ok(d9d_mapper_create(&next));
     assert_ok(d9d_mapper_transpose(next, "s", 1, 2));
-    assert_ok(d9d_mapper_then(m, next));
-    assert_ok(d9d_plan_create(m, &src, NULL, &p));
-    assert_ok(d9d_plan_print(p, "text", D9D_PLAN_ALL, &b));
+    assert_ok(d9d_mapper_compose(m, next));
+    assert_ok(d9d_map_plan_create(m, &src, NULL, &p));
+    assert_ok(d9d_map_plan_print(p, "text", D9D_MAP_PLAN_ALL, &b));
     assert_string_equal(b.data, "group 0: stack(0), transpose(1, 2): 48 bytes\n"
                                 "  < a F32 [2, 3] (memory at 0)\n"
                                 "  < b F32 [2, 3] (memory at 0)\n"
@@ -417,14 +417,14 @@ static void plans_are_printed(void **state)
                                 "2 groups, 3 tensors in, 1 out, 48 bytes to read, 48 to write, "
                                 "72 bytes of memory a job\n");
     b.len = 0;
-    assert_ok(d9d_plan_print(p, "json", D9D_PLAN_ALL, &b));
+    assert_ok(d9d_map_plan_print(p, "json", D9D_MAP_PLAN_ALL, &b));
     unit_check_has(b.data, "\"operation\": \"transpose(1, 2)\"", __FILE__, __LINE__);
     b.len = 0;
-    assert_ok(d9d_plan_print(p, "dot", D9D_PLAN_ALL, &b));
+    assert_ok(d9d_map_plan_print(p, "dot", D9D_MAP_PLAN_ALL, &b));
     unit_check_has(b.data, "s0 -> s2;", __FILE__, __LINE__);
-    assert_fails_like(d9d_plan_print(p, "xml", D9D_PLAN_ALL, &b), D9D_EINVAL, "xml");
+    assert_fails_like(d9d_map_plan_print(p, "xml", D9D_MAP_PLAN_ALL, &b), D9D_EINVAL, "xml");
     d9d_buf_release(&b);
-    d9d_plan_free(p);
+    d9d_map_plan_free(p);
     d9d_mapper_free(m);
     mem_tensors_free(&from);
 }

@@ -363,7 +363,7 @@ static bool scoping(struct world *w, d9d_mapper *m, int i)
 
     assert_ok(d9d_mapper_create(&part));
     assert_ok(d9d_mapper_identity(part, w->name[i] + 1));
-    assert_ok(d9d_mapper_beside(m, part, from, to));
+    assert_ok(d9d_mapper_union(m, part, from, to));
     memmove(w->name[i] + 2, w->name[i] + 1, strlen(w->name[i]));
     w->name[i][1] = 'y';
     w->busy[i] = true;
@@ -372,25 +372,26 @@ static bool scoping(struct world *w, d9d_mapper *m, int i)
 
 /* --- placements: as torch's DTensor says, a dimension of the mesh after the other ------- */
 
-static int random_mesh(struct world *w, int ndim, d9d_placement *mesh, int64_t *size)
+static int random_mesh(struct world *w, int ndim, d9d_mapper_placement *mesh, int64_t *size)
 {
     int n = 1 + pick(&w->r, 2);
 
     *size = 1;
     for (int k = 0; k < n; k++) {
-        mesh[k] = (d9d_placement){1 + pick(&w->r, 3), pick(&w->r, 3) > 0, pick(&w->r, ndim)};
-        *size *= mesh[k].parts;
+        mesh[k] = (d9d_mapper_placement){1 + pick(&w->r, 3), pick(&w->r, 3) > 0, pick(&w->r, ndim)};
+        *size *= mesh[k].mesh_size;
     }
     return n;
 }
 
-static struct plain place(struct plain *whole, const d9d_placement *mesh, const int64_t *at, int n)
+static struct plain place(struct plain *whole, const d9d_mapper_placement *mesh, const int64_t *at,
+                          int n)
 {
     struct plain now = plain_copy(whole), next;
 
     for (int k = 0; k < n; k++) {
         int64_t size = now.shape[mesh[k].dim];
-        int64_t each = (size + mesh[k].parts - 1) / mesh[k].parts;
+        int64_t each = (size + mesh[k].mesh_size - 1) / mesh[k].mesh_size;
         int64_t lo = at[k] * each < size ? at[k] * each : size;
         int64_t hi = lo + each < size ? lo + each : size;
 
@@ -403,17 +404,17 @@ static struct plain place(struct plain *whole, const d9d_placement *mesh, const 
     return now;
 }
 
-static void coordinate(const d9d_placement *mesh, int n, int64_t i, int64_t *at)
+static void coordinate(const d9d_mapper_placement *mesh, int n, int64_t i, int64_t *at)
 {
     for (int k = n - 1; k >= 0; k--) {
-        at[k] = i % mesh[k].parts;
-        i /= mesh[k].parts;
+        at[k] = i % mesh[k].mesh_size;
+        i /= mesh[k].mesh_size;
     }
 }
 
 static bool distributing(struct world *w, d9d_mapper *m, int i)
 {
-    d9d_placement mesh[2];
+    d9d_mapper_placement mesh[2];
     int64_t at[2], size;
     int n = random_mesh(w, w->now[i].ndim, mesh, &size);
 
@@ -426,7 +427,7 @@ static bool distributing(struct world *w, d9d_mapper *m, int i)
 /* What every coordinate has makes up the whole again. */
 static bool gathering(struct world *w, d9d_mapper *m, int i)
 {
-    d9d_placement mesh[2];
+    d9d_mapper_placement mesh[2];
     int64_t at[2], size;
     int n = random_mesh(w, w->now[i].ndim, mesh, &size);
     char names[9][NAME];
@@ -442,12 +443,12 @@ static bool gathering(struct world *w, d9d_mapper *m, int i)
         assert_ok(d9d_mapper_distribute(next, names[k], mesh, at, n));
     }
     assert_ok(d9d_mapper_duplicate(part, w->name[i], parts, (size_t)size));
-    assert_ok(d9d_mapper_then(part, next));
+    assert_ok(d9d_mapper_compose(part, next));
     assert_ok(d9d_mapper_create(&next));
     fresh_name(w, w->name[i]);
     assert_ok(d9d_mapper_gather(next, parts, (size_t)size, w->name[i], mesh, n));
-    assert_ok(d9d_mapper_then(part, next));
-    assert_ok(d9d_mapper_beside(m, part, "", ""));
+    assert_ok(d9d_mapper_compose(part, next));
+    assert_ok(d9d_mapper_union(m, part, "", ""));
     w->busy[i] = true;
     return true;
 }
@@ -475,7 +476,7 @@ static void stage(struct world *w)
         if (!w->busy[at] && w->now[at].ndim > 0)
             (void)one(w, m, at);
     }
-    assert_ok(d9d_mapper_then(w->m, m));
+    assert_ok(d9d_mapper_compose(w->m, m));
 }
 
 /* Sources t0..: U16 elements that are all different; some tensors have none. */
@@ -570,7 +571,7 @@ static void random_graphs_agree_with_plain_evaluation(void **state)
 /* Every share gives what the whole gives, and every tensor is of one share. */
 static void shares_make_up_the_whole(void **state)
 {
-    const d9d_plan_options opt = {.allow_unused = true};
+    const d9d_map_plan_opts opt = {.allow_unused = true};
 
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
@@ -579,8 +580,8 @@ static void shares_make_up_the_whole(void **state)
         int wanted = 0;
 
         for (uint64_t k = 0; k < total; k++) {
-            d9d_source src;
-            d9d_sink sink = mem_tensors_sink(&to);
+            d9d_tensor_source src;
+            d9d_tensor_sink sink = mem_tensors_sink(&to);
             d9d_map_plan *p;
 
             build(&world, &from, seed);
@@ -589,9 +590,9 @@ static void shares_make_up_the_whole(void **state)
             assert_ok(d9d_mapper_shard(world.m, total, k));
             src = mem_tensors_source(&from);
             to = (mem_tensors){.n = 0};
-            assert_ok(d9d_plan_create(world.m, &src, &opt, &p));
-            assert_ok(d9d_plan_run(p, &sink, 1, NULL));
-            d9d_plan_free(p);
+            assert_ok(d9d_map_plan_create(world.m, &src, &opt, &p));
+            assert_ok(d9d_map_plan_run(p, &sink, 1, NULL));
+            d9d_map_plan_free(p);
             made += to.n;
             for (int i = 0; i < world.n; i++)
                 if (has(world.m, world.name[i]))
@@ -629,7 +630,7 @@ static void shares_are_dealt_in_the_order_of_their_inputs(void **state)
     assert_ok(d9d_mapper_shard(same, 4, 3));
     assert_true(d9d_mapper_is_empty(same));
     /* Composing with nothing changes nothing. */
-    assert_ok(d9d_mapper_then(m, same));
+    assert_ok(d9d_mapper_compose(m, same));
     assert_int_equal(d9d_mapper_input_count(m), 4);
     assert_int_equal(d9d_mapper_output_count(m), 3);
     d9d_mapper_free(m);
@@ -639,8 +640,8 @@ static void what_cannot_be_placed_is_refused(void **state)
 {
     static const char *const parts[] = {"a", "b"};
     const int64_t shape[] = {5}, other[] = {1}, at[] = {2};
-    const d9d_placement mesh = {2, true, 0}, none = {0, true, 0}, third = {2, true, 2};
-    d9d_source src;
+    const d9d_mapper_placement mesh = {2, true, 0}, none = {0, true, 0}, third = {2, true, 2};
+    d9d_tensor_source src;
     d9d_map_plan *p = NULL;
     d9d_mapper *m;
 
@@ -659,12 +660,12 @@ static void what_cannot_be_placed_is_refused(void **state)
     d9d_mapper_free(m);
     assert_ok(d9d_mapper_create(&m));
     assert_ok(d9d_mapper_gather(m, parts, 2, "x", &mesh, 1));
-    assert_fails_like(d9d_plan_create(m, &src, NULL, &p), D9D_EMISMATCH,
+    assert_fails_like(d9d_map_plan_create(m, &src, NULL, &p), D9D_EMISMATCH,
                       "a: cannot gather U8 [5], beside the other parts it must be U8 [3]");
     d9d_mapper_free(m);
     assert_ok(d9d_mapper_create(&m));
     assert_ok(d9d_mapper_gather(m, parts, 2, "x", &third, 1));
-    assert_fails_like(d9d_plan_create(m, &src, NULL, &p), D9D_EMISMATCH,
+    assert_fails_like(d9d_map_plan_create(m, &src, NULL, &p), D9D_EMISMATCH,
                       "a: cannot gather dimension 2 of U8 [5]");
     assert_null(p);
     d9d_mapper_free(m);
@@ -674,9 +675,9 @@ static void what_cannot_be_placed_is_refused(void **state)
 static void of_replicas_one_is_read(void **state)
 {
     static const char *const parts[] = {"a", "b"};
-    const d9d_placement mesh = {2, false, 0};
+    const d9d_mapper_placement mesh = {2, false, 0};
     const int64_t shape[] = {5};
-    d9d_source src;
+    d9d_tensor_source src;
     d9d_map_plan *p;
     d9d_buf text = {0};
     d9d_mapper *m;
@@ -688,12 +689,12 @@ static void of_replicas_one_is_read(void **state)
     src = mem_tensors_source(&to);
     assert_ok(d9d_mapper_create(&m));
     assert_ok(d9d_mapper_gather(m, parts, 2, "x", &mesh, 1));
-    assert_ok(d9d_plan_create(m, &src, NULL, &p));
-    assert_ok(d9d_plan_print(p, "text", D9D_PLAN_ALL, &text));
+    assert_ok(d9d_map_plan_create(m, &src, NULL, &p));
+    assert_ok(d9d_map_plan_print(p, "text", D9D_MAP_PLAN_ALL, &text));
     unit_check_has(text.data, "gather(replicate /2)", __FILE__, __LINE__);
     unit_check_has(text.data, ", 5 bytes to read, 5 to write,", __FILE__, __LINE__);
     d9d_buf_release(&text);
-    d9d_plan_free(p);
+    d9d_map_plan_free(p);
     d9d_mapper_free(m);
     mem_tensors_free(&to);
 }

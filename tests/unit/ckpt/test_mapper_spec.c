@@ -41,7 +41,7 @@ static void patterns_match_whole_names(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const char *values[D9DI_MAX_CAPTURES], *out;
-        d9di_bindings b = {.n = 0};
+        d9di_glob_bindings b = {.n = 0};
         d9di_glob p, t;
         size_t length;
         bool matches;
@@ -53,7 +53,7 @@ static void patterns_match_whole_names(void **state)
         if (matches != (rows[i].becomes != NULL))
             fail_msg("%s and %s", rows[i].pattern, rows[i].name);
         for (b.n = 0; b.n < p.n && matches; b.n++) {
-            b.name[b.n] = p.piece[b.n].capture;
+            b.name[b.n] = p.tokens[b.n].capture;
             b.value[b.n] = values[b.n];
         }
         if (matches) {
@@ -135,7 +135,7 @@ static void names_are_in_the_order_of_their_numbers(void **state)
     (void)state;
     for (int i = 0; i < N; i++)
         for (int k = 0; k < N; k++)
-            if (d9di_name_compare(order[i], order[k]) != (i > k) - (i < k))
+            if (d9di_mapper_name_compare(order[i], order[k]) != (i > k) - (i < k))
                 fail_msg("%s and %s", order[i], order[k]);
 }
 
@@ -151,7 +151,7 @@ static void add(const char *name, int ndim, int64_t a, int64_t b)
 /* What the stages (with other members behind them) make of `source`; "" and the failure else. */
 static d9d_status plan_of(const char *stages, d9d_buf *out)
 {
-    const d9d_source src = mem_tensors_source(&source);
+    const d9d_tensor_source src = mem_tensors_source(&source);
     d9d_mapper_spec *spec = NULL;
     d9d_mapper *m = NULL;
     d9d_map_plan *p = NULL;
@@ -162,12 +162,12 @@ static d9d_status plan_of(const char *stages, d9d_buf *out)
     assert_ok(d9d_buf_printf(&text, "{\"schema\": \"d9d.mapper.v1\", \"stages\": %s}", stages));
     D9D_TRY_OR(st, d9d_mapper_spec_parse("m", text.data, text.len, &spec), out);
     D9D_TRY_OR(st, d9d_mapper_spec_build(spec, &src, &m), out);
-    D9D_TRY_OR(st, d9d_plan_create(m, &src, NULL, &p), out);
-    for (size_t i = 0; i < d9d_plan_output_count(p); i++)
-        assert_ok(d9d_buf_printf(out, "%s ", d9d_plan_output(p, i)->name));
-    assert_ok(d9d_plan_print(p, "text", D9D_PLAN_ALL, out));
+    D9D_TRY_OR(st, d9d_map_plan_create(m, &src, NULL, &p), out);
+    for (size_t i = 0; i < d9d_map_plan_output_count(p); i++)
+        assert_ok(d9d_buf_printf(out, "%s ", d9d_map_plan_output(p, i)->name));
+    assert_ok(d9d_map_plan_print(p, "text", D9D_MAP_PLAN_ALL, out));
 out:
-    d9d_plan_free(p);
+    d9d_map_plan_free(p);
     d9d_mapper_free(m);
     d9d_mapper_spec_free(spec);
     d9d_buf_release(&text);

@@ -29,42 +29,43 @@ static void what_is_written_is_read_back(void **state)
     const int64_t a[] = {2, 3}, b[] = {5};
     const float values[6] = {1, 2, 3, 4, 5, 6};
     float got[6];
-    d9d_st_writer *w;
-    d9d_st_file *f;
-    char text[D9D_ST_DESCRIBE];
+    d9d_safetensors_writer *w;
+    d9d_safetensors_file *f;
+    char text[D9D_SAFETENSORS_DESCRIBE];
 
     (void)state;
-    assert_ok(d9d_st_writer_create(&w));
-    assert_ok(d9d_st_writer_metadata(w, "format", "pt"));
-    assert_ok(d9d_st_writer_declare(w, "bytes", D9D_U8, 1, b));
-    assert_ok(d9d_st_writer_declare(w, "é\"quoted\"", D9D_F32, 2, a));
-    assert_ok(d9d_st_writer_declare(w, "scalar", D9D_I64, 0, NULL));
-    assert_ok(d9d_st_writer_begin(w, "a.safetensors"));
-    assert_ok(d9d_st_writer_put(w, 1, 8, values + 2, 16));
-    assert_ok(d9d_st_writer_put(w, 1, 0, values, 8));
-    assert_ok(d9d_st_writer_put(w, 0, 0, "hello", 5));
-    assert_fails(d9d_st_writer_put(w, 0, 1, "hello", 5), D9D_EINVAL,
+    assert_ok(d9d_safetensors_writer_create(&w));
+    assert_ok(d9d_safetensors_writer_metadata(w, "format", "pt"));
+    assert_ok(d9d_safetensors_writer_declare(w, "bytes", D9D_U8, 1, b));
+    assert_ok(d9d_safetensors_writer_declare(w, "é\"quoted\"", D9D_F32, 2, a));
+    assert_ok(d9d_safetensors_writer_declare(w, "scalar", D9D_I64, 0, NULL));
+    assert_ok(d9d_safetensors_writer_begin(w, "a.safetensors"));
+    assert_ok(d9d_safetensors_writer_write(w, 1, 8, values + 2, 16));
+    assert_ok(d9d_safetensors_writer_write(w, 1, 0, values, 8));
+    assert_ok(d9d_safetensors_writer_write(w, 0, 0, "hello", 5));
+    assert_fails(d9d_safetensors_writer_write(w, 0, 1, "hello", 5), D9D_EINVAL,
                  "a.safetensors: tensor bytes: 5 bytes at 1, it has 5");
-    assert_fails(d9d_st_writer_end(w), D9D_EINVAL,
+    assert_fails(d9d_safetensors_writer_end(w), D9D_EINVAL,
                  "a.safetensors: tensor scalar: 0 bytes were written, it has 8");
-    assert_ok(d9d_st_writer_put(w, 2, 0, "12345678", 8));
-    assert_ok(d9d_st_writer_end(w));
-    d9d_st_writer_free(w);
+    assert_ok(d9d_safetensors_writer_write(w, 2, 0, "12345678", 8));
+    assert_ok(d9d_safetensors_writer_end(w));
+    d9d_safetensors_writer_free(w);
 
-    assert_ok(d9d_st_open("a.safetensors", &f));
-    assert_int_equal(d9d_st_count(f), 3);
-    assert_string_equal(d9d_st_metadata(f, "format"), "pt");
-    assert_null(d9d_st_metadata(f, "other"));
-    assert_null(d9d_st_find(f, "other"));
+    assert_ok(d9d_safetensors_open("a.safetensors", &f));
+    assert_int_equal(d9d_safetensors_count(f), 3);
+    assert_string_equal(d9d_safetensors_metadata(f, "format"), "pt");
+    assert_null(d9d_safetensors_metadata(f, "other"));
+    assert_null(d9d_safetensors_find(f, "other"));
     /* Wider elements come first, so that all are aligned. */
-    assert_string_equal(d9d_st_at(f, 0)->name, "scalar");
-    assert_int_equal(d9d_st_at(f, 0)->offset % 8, 0);
-    assert_string_equal(d9d_st_at(f, 2)->name, "bytes");
-    assert_string_equal(d9d_st_describe(d9d_st_at(f, 1), text), "F32 [2, 3]");
-    assert_ok(d9d_st_read(f, d9d_st_find(f, "é\"quoted\""), 0, got, sizeof(got)));
+    assert_string_equal(d9d_safetensors_at(f, 0)->name, "scalar");
+    assert_int_equal(d9d_safetensors_at(f, 0)->offset % 8, 0);
+    assert_string_equal(d9d_safetensors_at(f, 2)->name, "bytes");
+    assert_string_equal(d9d_safetensors_describe(d9d_safetensors_at(f, 1), text), "F32 [2, 3]");
+    assert_ok(d9d_safetensors_read(f, d9d_safetensors_find(f, "é\"quoted\""), 0, got, sizeof(got)));
     assert_memory_equal(got, values, sizeof(got));
-    assert_fails_like(d9d_st_read(f, d9d_st_at(f, 2), 4, got, 2), D9D_EINVAL, "2 bytes at 4");
-    d9d_st_close(f);
+    assert_fails_like(d9d_safetensors_read(f, d9d_safetensors_at(f, 2), 4, got, 2), D9D_EINVAL,
+                      "2 bytes at 4");
+    d9d_safetensors_close(f);
 }
 
 /* Every way in which a header can lie, with its sentence. */
@@ -156,10 +157,10 @@ static void lies_are_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        d9d_st_file *f = NULL;
+        d9d_safetensors_file *f = NULL;
 
         make("t", rows[i].header, rows[i].bytes);
-        assert_fails(d9d_st_open("t", &f), D9D_EFORMAT, rows[i].sentence);
+        assert_fails(d9d_safetensors_open("t", &f), D9D_EFORMAT, rows[i].sentence);
         assert_null(f);
     }
 }
@@ -167,69 +168,71 @@ static void lies_are_refused(void **state)
 /* As HuggingFace's reader has it; the rule for names stays. */
 static void metadata_is_prose_or_null(void **state)
 {
-    d9d_st_file *f = NULL;
+    d9d_safetensors_file *f = NULL;
 
     (void)state;
     make("t", "{\"__metadata__\":{\"license\":\"one\\ntwo\\t\\u007f\\u0001\x7f!\"}}", 0);
-    assert_ok(d9d_st_open("t", &f));
-    assert_string_equal(d9d_st_metadata(f, "license"), "one\ntwo\t\x7f\x01\x7f!");
-    d9d_st_close(f);
+    assert_ok(d9d_safetensors_open("t", &f));
+    assert_string_equal(d9d_safetensors_metadata(f, "license"), "one\ntwo\t\x7f\x01\x7f!");
+    d9d_safetensors_close(f);
     make("t", "{\"__metadata__\": null}", 0);
-    assert_ok(d9d_st_open("t", &f));
-    assert_null(d9d_st_metadata(f, "license"));
-    assert_int_equal(d9d_st_count(f), 0);
-    d9d_st_close(f);
+    assert_ok(d9d_safetensors_open("t", &f));
+    assert_null(d9d_safetensors_metadata(f, "license"));
+    assert_int_equal(d9d_safetensors_count(f), 0);
+    d9d_safetensors_close(f);
 }
 
 static void lengths_that_lie_are_refused(void **state)
 {
-    d9d_st_file *f = NULL;
-    uint64_t n = htole64(D9D_ST_MAX_HEADER + 1ull);
+    d9d_safetensors_file *f = NULL;
+    uint64_t n = htole64(D9D_SAFETENSORS_MAX_HEADER + 1ull);
     FILE *fp = fopen("t", "wb");
 
     (void)state;
     assert_int_equal(fwrite(&n, 8, 1, fp), 1);
     assert_int_equal(fclose(fp), 0);
-    assert_fails(d9d_st_open("t", &f), D9D_EFORMAT,
+    assert_fails(d9d_safetensors_open("t", &f), D9D_EFORMAT,
                  "t: header of 100000001 bytes, at most 100000000 are allowed");
     make("t", "{}", 0);
     assert_int_equal(truncate("t", 9), 0);
-    assert_fails(d9d_st_open("t", &f), D9D_EFORMAT, "t: header of 2 bytes, the file has 9");
+    assert_fails(d9d_safetensors_open("t", &f), D9D_EFORMAT,
+                 "t: header of 2 bytes, the file has 9");
     assert_int_equal(truncate("t", 7), 0);
-    assert_fails(d9d_st_open("t", &f), D9D_EFORMAT,
+    assert_fails(d9d_safetensors_open("t", &f), D9D_EFORMAT,
                  "t: 7 bytes are too few for a safetensors file");
-    assert_fails_like(d9d_st_open("absent", &f), D9D_ENOTFOUND, "absent");
+    assert_fails_like(d9d_safetensors_open("absent", &f), D9D_ENOTFOUND, "absent");
     assert_null(f);
 }
 
 static void what_is_no_file_is_refused(void **state)
 {
-    d9d_st_file *f = NULL;
+    d9d_safetensors_file *f = NULL;
 
     (void)state;
     assert_int_equal(mkfifo("pipe", 0666), 0);
-    assert_fails(d9d_st_open("pipe", &f), D9D_EPATH, "pipe: is a pipe, must be a file");
-    assert_fails(d9d_st_open(".", &f), D9D_EPATH, ".: is a directory, must be a file");
-    assert_fails(d9d_st_open("/dev/zero", &f), D9D_EPATH, "/dev/zero: is a device, must be a file");
+    assert_fails(d9d_safetensors_open("pipe", &f), D9D_EPATH, "pipe: is a pipe, must be a file");
+    assert_fails(d9d_safetensors_open(".", &f), D9D_EPATH, ".: is a directory, must be a file");
+    assert_fails(d9d_safetensors_open("/dev/zero", &f), D9D_EPATH,
+                 "/dev/zero: is a device, must be a file");
     make("t", "", 0);
     assert_int_equal(truncate("t", 0), 0);
-    assert_fails(d9d_st_open("t", &f), D9D_EFORMAT,
+    assert_fails(d9d_safetensors_open("t", &f), D9D_EFORMAT,
                  "t: 0 bytes are too few for a safetensors file");
     assert_null(f);
 }
 
 static void a_file_that_shrinks_ends_in_a_sentence(void **state)
 {
-    d9d_st_file *f;
+    d9d_safetensors_file *f;
     char bytes[100];
 
     (void)state;
     make("t", "{\"x\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[0,100]}}", 100);
-    assert_ok(d9d_st_open("t", &f));
+    assert_ok(d9d_safetensors_open("t", &f));
     assert_int_equal(truncate("t", 110), 0);
-    assert_fails_like(d9d_st_read(f, d9d_st_at(f, 0), 0, bytes, 100), D9D_EFORMAT,
+    assert_fails_like(d9d_safetensors_read(f, d9d_safetensors_at(f, 0), 0, bytes, 100), D9D_EFORMAT,
                       "t: needs 100 bytes at 65, the file ends after 45 of them");
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
 }
 
 /* A terabyte that takes no room, behind a header of a few bytes. */
@@ -238,17 +241,17 @@ static void a_sparse_file_costs_its_header(void **state)
     static const char header[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[1099511627776],"
                                  "\"data_offsets\":[0,1099511627776]}}";
     const int64_t size = INT64_C(1) << 40;
-    d9d_st_file *f;
+    d9d_safetensors_file *f;
     char bytes[4] = "abcd";
 
     (void)state;
     make("t", header, 0);
     if (truncate("t", size + 8 + (off_t)sizeof(header) - 1) != 0)
         skip(); /* the file system has no such files */
-    assert_ok(d9d_st_open("t", &f));
-    assert_ok(d9d_st_read(f, d9d_st_at(f, 0), (uint64_t)size - 4, bytes, 4));
+    assert_ok(d9d_safetensors_open("t", &f));
+    assert_ok(d9d_safetensors_read(f, d9d_safetensors_at(f, 0), (uint64_t)size - 4, bytes, 4));
     assert_memory_equal(bytes, "\0\0\0\0", 4);
-    d9d_st_close(f);
+    d9d_safetensors_close(f);
 }
 
 static void odd_but_right_files_are_read(void **state)
@@ -266,15 +269,15 @@ static void odd_but_right_files_are_read(void **state)
 
     (void)state;
     for (size_t i = 0; i < 5; i++) {
-        d9d_st_file *f;
+        d9d_safetensors_file *f;
 
         make("t", headers[i], bytes[i]);
-        assert_ok(d9d_st_open("t", &f));
+        assert_ok(d9d_safetensors_open("t", &f));
         if (i == 3)
-            assert_non_null(d9d_st_find(f, "😀é/"));
+            assert_non_null(d9d_safetensors_find(f, "😀é/"));
         if (i == 4)
-            assert_string_equal(d9d_st_at(f, 1)->name, "z");
-        d9d_st_close(f);
+            assert_string_equal(d9d_safetensors_at(f, 1)->name, "z");
+        d9d_safetensors_close(f);
     }
 }
 
@@ -286,45 +289,45 @@ static void a_name_that_no_reader_takes_is_not_written(void **state)
                                       "a\x01"
                                       "b"};
     const int64_t one = 1;
-    d9d_st_writer *w;
+    d9d_safetensors_writer *w;
 
     (void)state;
-    assert_ok(d9d_st_writer_create(&w));
+    assert_ok(d9d_safetensors_writer_create(&w));
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_fails(d9d_st_writer_declare(w, bad[i], D9D_U8, 1, &one), D9D_EINVAL,
+        assert_fails(d9d_safetensors_writer_declare(w, bad[i], D9D_U8, 1, &one), D9D_EINVAL,
                      "tensor a?b: its name has a control character");
-    assert_ok(d9d_st_writer_declare(w, "a\"b\\ \xc3\xa9", D9D_U8, 1, &one));
-    d9d_st_writer_free(w);
+    assert_ok(d9d_safetensors_writer_declare(w, "a\"b\\ \xc3\xa9", D9D_U8, 1, &one));
+    d9d_safetensors_writer_free(w);
 }
 
 static void a_file_of_many_tiny_tensors_is_fine(void **state)
 {
     enum { N = 20000 };
     const int64_t one = 1;
-    d9d_st_writer *w;
-    d9d_st_file *f;
+    d9d_safetensors_writer *w;
+    d9d_safetensors_file *f;
     char name[32];
 
     (void)state;
-    assert_ok(d9d_st_writer_create(&w));
+    assert_ok(d9d_safetensors_writer_create(&w));
     for (int i = 0; i < N; i++) {
         (void)snprintf(name, sizeof(name), "t%d", i);
-        assert_ok(d9d_st_writer_declare(w, name, D9D_U8, 1, &one));
+        assert_ok(d9d_safetensors_writer_declare(w, name, D9D_U8, 1, &one));
     }
-    assert_fails(d9d_st_writer_declare(w, "t7", D9D_U8, 1, &one), D9D_EINVAL,
+    assert_fails(d9d_safetensors_writer_declare(w, "t7", D9D_U8, 1, &one), D9D_EINVAL,
                  "tensor t7 is declared twice");
-    assert_ok(d9d_st_writer_begin(w, "many"));
+    assert_ok(d9d_safetensors_writer_begin(w, "many"));
     for (size_t i = 0; i < N; i++) {
         unsigned char c = (unsigned char)i;
 
-        assert_ok(d9d_st_writer_put(w, i, 0, &c, 1));
+        assert_ok(d9d_safetensors_writer_write(w, i, 0, &c, 1));
     }
-    assert_ok(d9d_st_writer_end(w));
-    d9d_st_writer_free(w);
-    assert_ok(d9d_st_open("many", &f));
-    assert_int_equal(d9d_st_count(f), N);
-    assert_string_equal(d9d_st_at(f, N - 1)->name, "t19999");
-    d9d_st_close(f);
+    assert_ok(d9d_safetensors_writer_end(w));
+    d9d_safetensors_writer_free(w);
+    assert_ok(d9d_safetensors_open("many", &f));
+    assert_int_equal(d9d_safetensors_count(f), N);
+    assert_string_equal(d9d_safetensors_at(f, N - 1)->name, "t19999");
+    d9d_safetensors_close(f);
 }
 
 int main(void)

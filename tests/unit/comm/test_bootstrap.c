@@ -14,10 +14,10 @@ static void a_verdict_fits_however_many_say_one(void **state)
     memset(name, 'x', sizeof(name));
     (void)D9D_FAIL(D9D_EFORMAT, "tensor %.*s", (int)sizeof(name), name);
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const size_t most = D9DI_BOOT_MOST / (size_t)sizes[i];
+        const size_t most = D9DI_BOOTSTRAP_MAX_BYTES / (size_t)sizes[i];
         const size_t whole = sizeof(int32_t) + strlen("(n1): ") + strlen(d9d_err_message());
-        d9di_verdict v;
-        const size_t n = d9di_verdict_make(D9D_EFORMAT, "n1", sizes[i], &v);
+        d9di_bootstrap_failure v;
+        const size_t n = d9di_bootstrap_failure_pack(D9D_EFORMAT, "n1", sizes[i], &v);
 
         assert_int_equal(n, most < whole ? most : whole);
         assert_int_equal(v.st, D9D_EFORMAT);
@@ -29,12 +29,12 @@ static void a_verdict_fits_however_many_say_one(void **state)
 
 static void a_verdict_is_cut_between_characters(void **state)
 {
-    d9di_verdict v;
+    d9di_bootstrap_failure v;
     size_t n;
 
     (void)state;
     (void)D9D_FAIL(D9D_EIO, "\xc3\xa9\xc3\xa9\xc3\xa9");
-    n = d9di_verdict_make(D9D_EIO, "n", D9DI_BOOT_MOST / (4 + 5 + 3), &v);
+    n = d9di_bootstrap_failure_pack(D9D_EIO, "n", D9DI_BOOTSTRAP_MAX_BYTES / (4 + 5 + 3), &v);
     assert_int_equal(n, 4 + 5 + 2);
 }
 

@@ -16,49 +16,50 @@ enum { RANKS = 4, WORLD = 0, TP = 1, BESIDE = 2 };
 /* Four ranks of dp_shard 2, tp 2 on another host, all alive and with two calls of the world done.
  */
 struct job {
-    d9di_ring *ring[RANKS];
+    d9di_flight_ring *ring[RANKS];
 };
 
-static void add(d9di_ring *r, int group, d9di_verb verb, d9di_flight_step step, const char *what)
+static void add(d9di_flight_ring *r, int group, d9di_comm_coll verb, d9di_flight_call_state step,
+                const char *what)
 {
-    d9di_flight_call *x = &r->call[r->head.calls % D9DI_FLIGHT_CALLS];
+    d9di_flight_call *x = &r->call[r->header.calls % D9DI_FLIGHT_CALLS];
 
-    *x = (d9di_flight_call){.number = ++r->head.calls,
-                            .begin = (100 + r->head.calls) * SECOND,
+    *x = (d9di_flight_call){.number = ++r->header.calls,
+                            .begin = (100 + r->header.calls) * SECOND,
                             .n = 10,
                             .group = (uint8_t)group,
-                            .verb = (uint8_t)verb,
-                            .step = (int32_t)step};
-    x->seq = verb == D9DI_EXCHANGE ? 1 : ++r->head.group[group].seq;
-    x->end = step == D9DI_STEP_DONE ? x->begin + SECOND / 2 : 0;
-    (void)snprintf(x->what, sizeof(x->what), "%s", what);
+                            .coll = (uint8_t)verb,
+                            .state = (int32_t)step};
+    x->seq = verb == D9DI_COLL_SEND_RECV ? 1 : ++r->header.group[group].seq;
+    x->end = step == D9DI_FLIGHT_CALL_COMPLETED ? x->begin + SECOND / 2 : 0;
+    (void)snprintf(x->label, sizeof(x->label), "%s", what);
 }
 
 static void job_open(struct job *j)
 {
     for (int i = 0; i < RANKS; i++) {
-        d9di_ring *r = calloc(1, sizeof(*r));
+        d9di_flight_ring *r = calloc(1, sizeof(*r));
 
         assert_non_null(r);
-        r->head = (d9di_flight_head){.job = 7,
-                                     .rank = i,
-                                     .size = RANKS,
-                                     .degrees = {1, 1, 2, 1, 1, 2, 2},
-                                     .beat = 200 * SECOND,
-                                     .offset = INT64_C(1700000000) * SECOND, /* of 2023 */
-                                     .groups = 2,
-                                     .host = "elsewhere"};
-        memcpy(r->head.magic, D9DI_FLIGHT_MAGIC, sizeof(r->head.magic));
-        (void)snprintf(r->head.node, sizeof(r->head.node), "n%d", i / 2);
-        r->head.group[WORLD].axes = D9D_AXIS(DP_SHARD) | D9D_AXIS(TP);
-        r->head.group[TP].axes = D9D_AXIS(TP);
-        add(r, WORLD, D9DI_ALL_REDUCE, D9DI_STEP_DONE, "one");
-        add(r, WORLD, D9DI_ALL_REDUCE, D9DI_STEP_DONE, "two");
+        r->header = (d9di_flight_header){.job = 7,
+                                         .rank = i,
+                                         .size = RANKS,
+                                         .degrees = {1, 1, 2, 1, 1, 2, 2},
+                                         .heartbeat = 200 * SECOND,
+                                         .clock_offset = INT64_C(1700000000) * SECOND, /* of 2023 */
+                                         .groups = 2,
+                                         .host = "elsewhere"};
+        memcpy(r->header.magic, D9DI_FLIGHT_MAGIC, sizeof(r->header.magic));
+        (void)snprintf(r->header.node, sizeof(r->header.node), "n%d", i / 2);
+        r->header.group[WORLD].axes = D9D_AXIS(DP_SHARD) | D9D_AXIS(TP);
+        r->header.group[TP].axes = D9D_AXIS(TP);
+        add(r, WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_COMPLETED, "one");
+        add(r, WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_COMPLETED, "two");
         j->ring[i] = r;
     }
 }
 
-static void write_ring(const d9di_ring *r, int rank)
+static void write_ring(const d9di_flight_ring *r, int rank)
 {
     char path[64];
 
@@ -69,7 +70,7 @@ static void write_ring(const d9di_ring *r, int rank)
 /* Judge the rings, and give them back. */
 static void check(struct job *j, d9d_flight_fault fault, int culprit, const char *part)
 {
-    d9d_flight_verdict v;
+    d9d_flight_diagnosis v;
     d9d_buf text = {0};
     d9d_flight *f;
     json_t *json;
@@ -78,10 +79,10 @@ static void check(struct job *j, d9d_flight_fault fault, int culprit, const char
         write_ring(j->ring[i], i);
     assert_ok(d9d_flight_open(".", &f));
     assert_int_equal(d9d_flight_size(f), RANKS);
-    assert_ok(d9d_flight_judge(f, &v, &text));
+    assert_ok(d9d_flight_diagnose(f, &v, &text));
     unit_check_has(text.data, part, __FILE__, __LINE__);
     assert_int_equal(v.fault, fault);
-    assert_int_equal(v.culprits > 0 ? v.culprit[0] : -1, culprit);
+    assert_int_equal(v.n_culprits > 0 ? v.culprit[0] : -1, culprit);
     assert_ok(d9d_flight_json(f, 3, &json));
     json_decref(json);
     d9d_buf_release(&text);
@@ -96,7 +97,7 @@ static void nobody_waits(void **state)
 
     (void)state;
     job_open(&j);
-    check(&j, D9D_FLIGHT_WELL, -1, "no rank waits for another");
+    check(&j, D9D_FLIGHT_HEALTHY, -1, "no rank waits for another");
 }
 
 static void a_rank_has_not_come(void **state)
@@ -107,7 +108,7 @@ static void a_rank_has_not_come(void **state)
     job_open(&j);
     for (int i = 0; i < RANKS; i++)
         if (i != 2)
-            add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
+            add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
     check(&j, D9D_FLIGHT_MISSING, 2,
           "dp_shard+tp: all_reduce 3 of loss, float32 [10]: ranks 0 1 3 wait since 97.0 s for "
           "rank 2 (n1, dps 1 tp 0), which is ");
@@ -116,22 +117,23 @@ static void a_rank_has_not_come(void **state)
 /* Of processes that live, here and now: rank 2 has not come for so many seconds. */
 static void job_of_now(struct job *j, double waited_s)
 {
-    d9di_presence self;
+    d9di_flight_process self;
     struct timespec t;
 
     job_open(j);
-    d9di_presence_of_self(&self);
+    d9di_flight_process_self(&self);
     assert_int_equal(clock_gettime(CLOCK_REALTIME, &t), 0);
     for (int i = 0; i < RANKS; i++) {
-        d9di_flight_head *h = &j->ring[i]->head;
+        d9di_flight_header *h = &j->ring[i]->header;
 
         if (i != 2)
-            add(j->ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
+            add(j->ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
         memcpy(h->host, self.host, sizeof(h->host));
         h->pid = self.pid;
         h->started = self.started;
-        h->beat = 103 * SECOND;
-        h->offset = (int64_t)t.tv_sec * SECOND + t.tv_nsec - h->beat - (int64_t)(waited_s * 1e9);
+        h->heartbeat = 103 * SECOND;
+        h->clock_offset =
+            (int64_t)t.tv_sec * SECOND + t.tv_nsec - h->heartbeat - (int64_t)(waited_s * 1e9);
     }
 }
 
@@ -139,18 +141,19 @@ static void job_of_now(struct job *j, double waited_s)
 static void a_beat_says_what_time_of_day_it_is(void **state)
 {
     struct timespec t = {0};
-    d9di_ring *r = calloc(1, sizeof(*r));
+    d9di_flight_ring *r = calloc(1, sizeof(*r));
     int64_t now;
 
     (void)state;
     assert_non_null(r);
     for (int hours = -1; hours <= 1; hours++) {
-        r->head.offset = hours * INT64_C(3600) * SECOND;
+        r->header.clock_offset = hours * INT64_C(3600) * SECOND;
         now = d9d_clock_ns();
-        d9di_ring_beat(r, now);
+        d9di_flight_ring_heartbeat(r, now);
         assert_int_equal(clock_gettime(CLOCK_REALTIME, &t), 0);
-        assert_int_equal(r->head.beat, now);
-        now = (int64_t)t.tv_sec * SECOND + t.tv_nsec - (r->head.beat + r->head.offset);
+        assert_int_equal(r->header.heartbeat, now);
+        now =
+            (int64_t)t.tv_sec * SECOND + t.tv_nsec - (r->header.heartbeat + r->header.clock_offset);
         assert_true(now >= 0 && now < 60 * SECOND);
     }
     free(r);
@@ -162,19 +165,19 @@ static void a_job_at_work_is_well(void **state)
 
     (void)state;
     job_of_now(&j, 0.1);
-    check(&j, D9D_FLIGHT_WELL, -1, "for rank 2 (n1, dps 1 tp 0), which is alive");
+    check(&j, D9D_FLIGHT_HEALTHY, -1, "for rank 2 (n1, dps 1 tp 0), which is alive");
     job_of_now(&j, 2);
     check(&j, D9D_FLIGHT_MISSING, 2, "for rank 2 (n1, dps 1 tp 0), which is alive");
     /* Two that were seen one after the other do not wait for each other, */
     for (int late = 0; late < 2; late++) {
         job_of_now(&j, late ? 2 : 0.1);
-        add(j.ring[2], TP, D9DI_ALL_GATHER, D9DI_STEP_INSIDE, "x");
-        check(&j, late ? D9D_FLIGHT_CYCLE : D9D_FLIGHT_WELL, late ? 2 : -1,
+        add(j.ring[2], TP, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "x");
+        check(&j, late ? D9D_FLIGHT_CYCLE : D9D_FLIGHT_HEALTHY, late ? 2 : -1,
               late ? "they wait for each other" : "which waits in tp: all_gather 1 of x");
     }
     /* and one that is gone is gone at once. */
     job_of_now(&j, 0.1);
-    j.ring[2]->head.started++;
+    j.ring[2]->header.started++;
     check(&j, D9D_FLIGHT_MISSING, 2, "for rank 2 (n1, dps 1 tp 0), which is gone");
 }
 
@@ -185,14 +188,14 @@ static void a_chain_is_followed(void **state)
     (void)state;
     job_open(&j);
     for (int i = 0; i < 2; i++)
-        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
-    add(j.ring[2], TP, D9DI_ALL_GATHER, D9DI_STEP_INSIDE, "x");
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
+    add(j.ring[2], TP, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "x");
     check(&j, D9D_FLIGHT_MISSING, 3, "rank 3 (n1, dps 1 tp 1)");
     /* Two that wait for each other. */
     job_open(&j);
     for (int i = 0; i < 3; i++)
-        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
-    add(j.ring[3], TP, D9DI_ALL_GATHER, D9DI_STEP_INSIDE, "x");
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
+    add(j.ring[3], TP, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "x");
     check(&j, D9D_FLIGHT_CYCLE, 2, "they wait for each other");
 }
 
@@ -204,11 +207,11 @@ static void groups_beside_each_other(void **state)
     (void)state;
     job_open(&j);
     for (int i = 0; i < RANKS; i++) {
-        j.ring[i]->head.group[BESIDE].axes = D9D_AXIS(TP);
-        j.ring[i]->head.groups = 3;
-        add(j.ring[i], TP, D9DI_ALL_REDUCE, D9DI_STEP_DONE, "x");
+        j.ring[i]->header.group[BESIDE].axes = D9D_AXIS(TP);
+        j.ring[i]->header.groups = 3;
+        add(j.ring[i], TP, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_COMPLETED, "x");
         if (i != 3)
-            add(j.ring[i], BESIDE, D9DI_ALL_GATHER, D9DI_STEP_INSIDE, "y");
+            add(j.ring[i], BESIDE, D9DI_COLL_ALL_GATHER, D9DI_FLIGHT_CALL_STARTED, "y");
     }
     j.ring[2]->call[3].begin -= SECOND;
     check(&j, D9D_FLIGHT_MISSING, 3, "tp: all_gather 1 of y, float32 [10]: rank 2 waits since");
@@ -221,19 +224,20 @@ static void calls_differ(void **state)
     (void)state;
     job_open(&j);
     for (int i = 0; i < RANKS; i++)
-        add(j.ring[i], WORLD, i == 1 ? D9DI_ALL_GATHER : D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "x");
+        add(j.ring[i], WORLD, i == 1 ? D9DI_COLL_ALL_GATHER : D9DI_COLL_ALL_REDUCE,
+            D9DI_FLIGHT_CALL_STARTED, "x");
     check(&j, D9D_FLIGHT_MISMATCH, 1,
           "dp_shard+tp: call 3 differs: rank 1 (n0, dps 0 tp 1) makes all_gather 3 of x, float32 "
           "[10]; ranks 0 2 3 make all_reduce 3 of x, float32 [10]");
     /* Also when it went by, and later calls wait. */
     job_open(&j);
-    (void)snprintf(j.ring[3]->call[1].what, sizeof(j.ring[3]->call[1].what), "deux");
+    (void)snprintf(j.ring[3]->call[1].label, sizeof(j.ring[3]->call[1].label), "deux");
     for (int i = 0; i < RANKS; i++)
-        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "x");
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "x");
     check(&j, D9D_FLIGHT_MISMATCH, 3, "call 2 differs: rank 3");
     /* ... and when nobody waits. */
     job_open(&j);
-    j.ring[0]->call[0].type = D9D_F64;
+    j.ring[0]->call[0].dtype = D9D_F64;
     check(&j, D9D_FLIGHT_MISMATCH, 0, "call 1 differs: rank 0");
 }
 
@@ -243,7 +247,7 @@ static void messages_wait_for_their_peer(void **state)
 
     (void)state;
     job_open(&j);
-    add(j.ring[0], TP, D9DI_EXCHANGE, D9DI_STEP_INSIDE, "kv");
+    add(j.ring[0], TP, D9DI_COLL_SEND_RECV, D9DI_FLIGHT_CALL_STARTED, "kv");
     j.ring[0]->call[2].peer[0] = -2; /* from rank 1 */
     check(&j, D9D_FLIGHT_MISSING, 1, "tp: exchange 1 of kv, float32 [10]: rank 0 waits since");
 }
@@ -255,20 +259,20 @@ static void all_have_come(void **state)
     (void)state;
     job_open(&j);
     for (int i = 0; i < RANKS; i++)
-        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_QUEUED, "x");
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_ENQUEUED, "x");
     check(&j, D9D_FLIGHT_STUCK, -1, "all have come: the network or a device stands still");
     /* ... as in a job at work, */
     job_open(&j);
     for (int i = 0; i < RANKS; i++) {
-        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "x");
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "x");
         j.ring[i]->call[2].begin = 200 * SECOND - SECOND / 4;
     }
-    check(&j, D9D_FLIGHT_WELL, -1, "wait since 0.2 s; all have come a moment ago");
+    check(&j, D9D_FLIGHT_HEALTHY, -1, "wait since 0.2 s; all have come a moment ago");
     /* ... but one of them fell silent two seconds before the others. */
     job_open(&j);
     for (int i = 0; i < RANKS; i++)
-        add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "x");
-    j.ring[1]->head.beat -= 2 * SECOND;
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "x");
+    j.ring[1]->header.heartbeat -= 2 * SECOND;
     check(&j, D9D_FLIGHT_LOST, 1, "the first that fell silent is rank 1");
 }
 
@@ -280,23 +284,23 @@ static void a_call_fails(void **state)
     (void)state;
     job_open(&j);
     for (int i = 0; i < RANKS; i++) {
-        add(j.ring[i], WORLD, D9DI_ALL_TO_ALL, D9DI_STEP_FAILED, "rows");
-        j.ring[i]->head.state = D9DI_FLIGHT_FAILED;
+        add(j.ring[i], WORLD, D9DI_COLL_ALL_TO_ALL, D9DI_FLIGHT_CALL_FAILED, "rows");
+        j.ring[i]->header.state = D9DI_FLIGHT_FAILED;
     }
-    j.ring[2]->head.state = D9DI_FLIGHT_RUNS;
-    j.ring[2]->call[2].step = D9DI_STEP_QUEUED;
-    j.ring[2]->head.beat -= SECOND;
+    j.ring[2]->header.state = D9DI_FLIGHT_RUNNING;
+    j.ring[2]->call[2].state = D9DI_FLIGHT_CALL_ENQUEUED;
+    j.ring[2]->header.heartbeat -= SECOND;
     check(&j, D9D_FLIGHT_LOST, 2, "the first that fell silent is rank 2");
     /* ... or nobody is, */
     job_open(&j);
-    add(j.ring[1], WORLD, D9DI_ALL_TO_ALL, D9DI_STEP_FAILED, "rows");
-    j.ring[1]->head.state = D9DI_FLIGHT_FAILED;
+    add(j.ring[1], WORLD, D9DI_COLL_ALL_TO_ALL, D9DI_FLIGHT_CALL_FAILED, "rows");
+    j.ring[1]->header.state = D9DI_FLIGHT_FAILED;
     check(&j, D9D_FLIGHT_LOST, 1, "rank 1 (n0, dps 0 tp 1), which has failed");
     /* ... or one had failed by itself, and took it along. */
     job_open(&j);
-    add(j.ring[1], WORLD, D9DI_ALL_TO_ALL, D9DI_STEP_FAILED, "rows");
-    j.ring[1]->head.state = j.ring[3]->head.state = D9DI_FLIGHT_FAILED;
-    j.ring[0]->head.beat -= SECOND;
+    add(j.ring[1], WORLD, D9DI_COLL_ALL_TO_ALL, D9DI_FLIGHT_CALL_FAILED, "rows");
+    j.ring[1]->header.state = j.ring[3]->header.state = D9DI_FLIGHT_FAILED;
+    j.ring[0]->header.heartbeat -= SECOND;
     check(&j, D9D_FLIGHT_LOST, 3, "rank 3 (n1, dps 1 tp 1), which has failed");
 }
 
@@ -308,10 +312,10 @@ static void rings_wrap(void **state)
     job_open(&j);
     for (int i = 0; i < RANKS; i++) {
         for (int k = 0; k < 3000; k++)
-            add(j.ring[i], k % 2, D9DI_ALL_REDUCE, D9DI_STEP_DONE, "x");
-        j.ring[i]->head.beat = 4000 * SECOND;
+            add(j.ring[i], k % 2, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_COMPLETED, "x");
+        j.ring[i]->header.heartbeat = 4000 * SECOND;
         if (i != 0)
-            add(j.ring[i], TP, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "y");
+            add(j.ring[i], TP, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "y");
     }
     check(&j, D9D_FLIGHT_MISSING, 0, "tp: all_reduce 1501 of y, float32 [10]: rank 1 waits");
 }
@@ -326,7 +330,7 @@ static void damage_is_no_record(void **state)
     for (int i = 0; i < RANKS; i++)
         write_ring(j.ring[i], i);
     for (int round = 0; round < 300; round++) {
-        d9di_ring *r = malloc(sizeof(*r));
+        d9di_flight_ring *r = malloc(sizeof(*r));
         d9d_flight *f;
         d9d_buf text = {0};
 
@@ -361,7 +365,7 @@ static void no_memory_for_a_report(void **state)
     job_open(&j);
     for (int i = 0; i < RANKS; i++) {
         if (i != 2)
-            add(j.ring[i], WORLD, D9DI_ALL_REDUCE, D9DI_STEP_INSIDE, "loss");
+            add(j.ring[i], WORLD, D9DI_COLL_ALL_REDUCE, D9DI_FLIGHT_CALL_STARTED, "loss");
         write_ring(j.ring[i], i);
         free(j.ring[i]);
     }

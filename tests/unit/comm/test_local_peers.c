@@ -13,12 +13,12 @@
 /* Rank 1 of two: a process that sleeps, and whose ring this one keeps. */
 struct other {
     pid_t pid;
-    d9d_boot *boot;
-    d9di_ring *ring;
-    d9di_whereabouts all[2];
+    d9d_bootstrap *boot;
+    d9di_flight_ring *ring;
+    d9di_local_peers_address all[2];
 };
 
-static pid_t start(d9di_presence *out)
+static pid_t start(d9di_flight_process *out)
 {
     int end[2];
     pid_t pid;
@@ -26,9 +26,9 @@ static pid_t start(d9di_presence *out)
     assert_int_equal(pipe(end), 0);
     pid = fork();
     if (pid == 0) {
-        d9di_presence self;
+        d9di_flight_process self;
 
-        d9di_presence_of_self(&self);
+        d9di_flight_process_self(&self);
         (void)!write(end[1], &self, sizeof(self));
         for (;;)
             (void)pause();
@@ -48,111 +48,111 @@ static void end(pid_t pid)
 
 static void other_open(struct other *o)
 {
-    const d9d_degrees two = {1, 1, 2, 1, 1, 1, 1};
+    const d9d_parallel_degrees two = {1, 1, 2, 1, 1, 1, 1};
 
-    assert_ok(d9d_boot_imagine(1, 2, &o->boot));
-    assert_ok(d9di_ring_memory(".", &o->ring));
-    d9di_ring_init(o->ring, o->boot, &two, 7);
+    assert_ok(d9d_bootstrap_simulate(1, 2, &o->boot));
+    assert_ok(d9di_flight_ring_create(".", &o->ring));
+    d9di_flight_ring_init(o->ring, o->boot, &two, 7);
     memset(o->all, 0, sizeof(o->all));
-    d9di_presence_of_self(&o->all[0].self);
+    d9di_flight_process_self(&o->all[0].self);
     o->pid = start(&o->all[1].self);
-    memcpy(o->all[1].memory, o->ring->head.memory, sizeof(o->all[1].memory));
+    memcpy(o->all[1].shm_path, o->ring->header.shm_path, sizeof(o->all[1].shm_path));
 }
 
 static void other_close(struct other *o)
 {
-    d9di_ring_release(o->ring, false);
-    d9d_boot_close(o->boot);
+    d9di_flight_ring_release(o->ring, false);
+    d9d_bootstrap_close(o->boot);
 }
 
-static d9di_neighbours *neighbours_of(const struct other *o)
+static d9di_local_peers *neighbours_of(const struct other *o)
 {
-    d9di_neighbours *n;
+    d9di_local_peers *n;
 
-    assert_ok(d9di_neighbours_open(o->all, 2, 0, &n));
+    assert_ok(d9di_local_peers_open(o->all, 2, 0, &n));
     return n;
 }
 
 static void one_is_dead(void **state)
 {
     struct other o;
-    d9di_neighbours *n;
+    d9di_local_peers *n;
 
     (void)state;
     other_open(&o);
     n = neighbours_of(&o);
     assert_non_null(n);
-    assert_false(d9di_neighbours_look(n).died);
+    assert_false(d9di_local_peers_poll(n).died);
     end(o.pid);
-    assert_true(d9di_neighbours_look(n).died);
+    assert_true(d9di_local_peers_poll(n).died);
     assert_null(neighbours_of(&o)); /* who was never seen is not missed */
-    d9di_neighbours_close(n);
+    d9di_local_peers_close(n);
     other_close(&o);
 }
 
 static void what_is_left_of_one(void **state)
 {
     struct other o;
-    d9di_neighbours *n;
+    d9di_local_peers *n;
 
     (void)state;
     other_open(&o);
     n = neighbours_of(&o);
     assert_int_equal(kill(o.pid, SIGKILL), 0);
-    while (!d9di_process_gone(o.all[1].self.pid, o.all[1].self.started, NULL))
+    while (!d9di_flight_process_is_gone(o.all[1].self.pid, o.all[1].self.started, NULL))
         (void)usleep(1000); /* not waited for: a zombie */
-    assert_true(d9di_neighbours_look(n).died);
+    assert_true(d9di_local_peers_poll(n).died);
     assert_int_equal(waitpid(o.pid, NULL, 0), o.pid);
-    d9di_neighbours_close(n);
+    d9di_local_peers_close(n);
     other_close(&o);
 }
 
-static void await_stop(const d9di_presence *x, bool stopped)
+static void await_stop(const d9di_flight_process *x, bool stopped)
 {
     char state;
 
     do {
         (void)usleep(1000);
-        assert_false(d9di_process_gone(x->pid, x->started, &state));
+        assert_false(d9di_flight_process_is_gone(x->pid, x->started, &state));
     } while ((state == 'T') != stopped);
 }
 
 static void one_is_stopped(void **state)
 {
     struct other o;
-    d9di_neighbours *n;
+    d9di_local_peers *n;
 
     (void)state;
     other_open(&o);
     n = neighbours_of(&o);
-    assert_false(d9di_neighbours_look(n).stopped);
+    assert_false(d9di_local_peers_poll(n).stopped);
     assert_int_equal(kill(o.pid, SIGSTOP), 0);
     await_stop(&o.all[1].self, true);
-    assert_true(d9di_neighbours_look(n).stopped);
-    assert_false(d9di_neighbours_look(n).died);
+    assert_true(d9di_local_peers_poll(n).stopped);
+    assert_false(d9di_local_peers_poll(n).died);
     assert_int_equal(kill(o.pid, SIGCONT), 0);
     await_stop(&o.all[1].self, false);
-    assert_false(d9di_neighbours_look(n).stopped);
+    assert_false(d9di_local_peers_poll(n).stopped);
     end(o.pid);
-    assert_false(d9di_neighbours_look(n).stopped);
-    d9di_neighbours_close(n);
+    assert_false(d9di_local_peers_poll(n).stopped);
+    d9di_local_peers_close(n);
     other_close(&o);
 }
 
 static void one_has_left(void **state)
 {
     struct other o;
-    d9di_neighbours *n;
+    d9di_local_peers *n;
 
     (void)state;
     other_open(&o);
     n = neighbours_of(&o);
-    d9di_ring_set_state(o.ring, D9DI_FLIGHT_LEFT);
-    d9di_ring_release(o.ring, false);
+    d9di_flight_ring_set_state(o.ring, D9DI_FLIGHT_CLOSED);
+    d9di_flight_ring_release(o.ring, false);
     o.ring = NULL;
     end(o.pid);
-    assert_false(d9di_neighbours_look(n).died);
-    d9di_neighbours_close(n);
+    assert_false(d9di_local_peers_poll(n).died);
+    d9di_local_peers_close(n);
     other_close(&o);
 }
 
@@ -160,40 +160,40 @@ static void one_has_left(void **state)
 static bool file_has(int64_t job, int64_t calls)
 {
     d9d_file f;
-    d9di_flight_head h;
+    d9di_flight_header h;
 
     if (d9d_file_open("rank-1.bin", &f) != D9D_OK)
         return false;
     assert_ok(d9d_file_read_at(&f, &h, sizeof(h), 0));
     d9d_file_release(&f);
-    return h.job == job && h.calls == calls && h.lag == 0;
+    return h.job == job && h.calls == calls && h.max_lag == 0;
 }
 
 /* One that died has its last calls written by another, once; a newer job's file is left. */
 static void what_one_left_is_written_out(void **state)
 {
     struct other o;
-    d9di_neighbours *n;
-    char memory[D9DI_FLIGHT_MEMORY];
+    d9di_local_peers *n;
+    char memory[D9DI_FLIGHT_SHM_PATH_MAX];
 
     (void)state;
     other_open(&o);
-    memcpy(memory, o.ring->head.memory, sizeof(memory));
-    o.ring->head.calls = 17;
+    memcpy(memory, o.ring->header.shm_path, sizeof(memory));
+    o.ring->header.calls = 17;
     n = neighbours_of(&o);
-    d9di_neighbours_salvage(n, ".");
+    d9di_local_peers_salvage(n, ".");
     assert_false(file_has(7, 17)); /* it lives */
     end(o.pid);
-    d9di_neighbours_salvage(n, ".");
+    d9di_local_peers_salvage(n, ".");
     assert_true(file_has(7, 17));
     assert_int_equal(access(memory, F_OK), -1);
-    o.ring->head.calls = 18;
-    d9di_neighbours_salvage(n, ".");
+    o.ring->header.calls = 18;
+    d9di_local_peers_salvage(n, ".");
     assert_true(file_has(7, 17));
-    d9di_neighbours_close(n);
-    o.ring->head.job = 6;
-    (void)snprintf(o.ring->head.memory, sizeof(o.ring->head.memory), "/proc/none");
-    assert_ok(d9di_store_salvage(".", o.ring));
+    d9di_local_peers_close(n);
+    o.ring->header.job = 6;
+    (void)snprintf(o.ring->header.shm_path, sizeof(o.ring->header.shm_path), "/proc/none");
+    assert_ok(d9di_flight_store_salvage(".", o.ring));
     assert_true(file_has(7, 17));
     other_close(&o);
 }
@@ -201,28 +201,28 @@ static void what_one_left_is_written_out(void **state)
 /* Where there is no place with names, others come to it by the process that has it. */
 static void memory_without_a_name(void **state)
 {
-    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
-    d9di_ring *r, *copy = malloc(sizeof(*copy));
-    const d9di_ring *seen;
-    d9d_boot *boot;
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    d9di_flight_ring *r, *copy = malloc(sizeof(*copy));
+    const d9di_flight_ring *seen;
+    d9d_bootstrap *boot;
 
     (void)state;
     assert_non_null(copy);
-    assert_ok(d9d_boot_imagine(0, 1, &boot));
-    assert_ok(d9di_ring_memory(NULL, &r));
-    d9di_ring_init(r, boot, &one, 7);
-    seen = d9di_ring_attach(r->head.memory);
+    assert_ok(d9d_bootstrap_simulate(0, 1, &boot));
+    assert_ok(d9di_flight_ring_create(NULL, &r));
+    d9di_flight_ring_init(r, boot, &one, 7);
+    seen = d9di_flight_ring_attach(r->header.shm_path);
     assert_non_null(seen);
-    assert_true(d9di_ring_peek(r->head.memory, copy));
-    assert_int_equal(copy->head.job, 7);
-    d9di_ring_set_state(r, D9DI_FLIGHT_FAILED);
-    d9di_ring_release(r, true);
-    assert_int_equal(d9di_ring_state(seen), D9DI_FLIGHT_FAILED);
-    d9di_ring_detach(seen);
-    assert_null(d9di_ring_attach("/etc/passwd"));
-    assert_null(d9di_ring_attach("/dev/shm/d9d-flight-../../x"));
+    assert_true(d9di_flight_ring_read(r->header.shm_path, copy));
+    assert_int_equal(copy->header.job, 7);
+    d9di_flight_ring_set_state(r, D9DI_FLIGHT_FAILED);
+    d9di_flight_ring_release(r, true);
+    assert_int_equal(d9di_flight_ring_state(seen), D9DI_FLIGHT_FAILED);
+    d9di_flight_ring_detach(seen);
+    assert_null(d9di_flight_ring_attach("/etc/passwd"));
+    assert_null(d9di_flight_ring_attach("/dev/shm/d9d-flight-../../x"));
     free(copy);
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
 }
 
 static void others_live_elsewhere(void **state)
@@ -238,7 +238,7 @@ static void others_live_elsewhere(void **state)
 }
 
 /* What a process of a container of this host says of itself; false where there can be none. */
-static bool contained(d9di_presence *out)
+static bool contained(d9di_flight_process *out)
 {
     int end[2];
     pid_t pid;
@@ -248,7 +248,7 @@ static bool contained(d9di_presence *out)
     pid = fork();
     if (pid == 0) {
         if (unshare(CLONE_NEWPID) == 0 && (pid = fork()) == 0) {
-            d9di_presence_of_self(out);
+            d9di_flight_process_self(out);
             (void)!write(end[1], out, sizeof(*out));
         } else if (pid > 0) {
             (void)waitpid(pid, NULL, 0);
@@ -265,7 +265,7 @@ static bool contained(d9di_presence *out)
 /* There a number is another process than here. */
 static void others_live_in_a_container(void **state)
 {
-    d9di_presence there;
+    d9di_flight_process there;
     struct other o;
 
     (void)state;

@@ -4,15 +4,15 @@
 #include "comm/mesh_axes.h"
 #include "support/unit.h"
 
-static const d9d_degrees alone = {1, 1, 1, 1, 1, 1, 1};
+static const d9d_parallel_degrees alone = {1, 1, 1, 1, 1, 1, 1};
 
 /* Pipeline, replicate, shard, context replicate, context shard, tensor, expert. */
-static const d9d_degrees meshes[] = {
+static const d9d_parallel_degrees meshes[] = {
     {1, 1, 1, 1, 1, 1, 1}, {2, 1, 1, 1, 1, 1, 1}, {1, 1, 2, 1, 1, 2, 4}, {2, 2, 2, 2, 2, 2, 16},
     {3, 1, 5, 1, 2, 1, 5}, {1, 4, 1, 3, 1, 2, 1}, {2, 1, 3, 1, 1, 4, 6}, {1, 16, 16, 2, 2, 8, 8},
 };
 
-static int64_t ranks_of(const d9d_degrees *d)
+static int64_t ranks_of(const d9d_parallel_degrees *d)
 {
     return d->pipeline_parallel * d->data_parallel_replicate * d->data_parallel_shard *
            d->context_parallel_replicate * d->context_parallel_shard * d->tensor_parallel;
@@ -35,7 +35,7 @@ static void groups_are_a_partition(void **state)
             memset(seen, 0, sizeof(seen));
             memset(last, 0xff, sizeof(last));
             for (int64_t r = 0; r < n; r++) {
-                const d9di_place p = d9di_axes_place(&meshes[m], set, r);
+                const d9di_mesh_place p = d9di_mesh_axes_place(&meshes[m], set, r);
 
                 assert_true(p.index >= 0 && p.index < p.count);
                 assert_true(p.group >= 0 && p.group < n / p.count);
@@ -46,14 +46,14 @@ static void groups_are_a_partition(void **state)
         }
 }
 
-static void check_members(const d9d_degrees *d, unsigned axes, int64_t rank, int64_t first,
+static void check_members(const d9d_parallel_degrees *d, unsigned axes, int64_t rank, int64_t first,
                           int64_t step, int64_t count)
 {
-    const d9di_place mine = d9di_axes_place(d, axes, rank);
+    const d9di_mesh_place mine = d9di_mesh_axes_place(d, axes, rank);
 
     assert_int_equal(mine.count, count);
     for (int64_t i = 0; i < count; i++) {
-        const d9di_place p = d9di_axes_place(d, axes, first + i * step);
+        const d9di_mesh_place p = d9di_mesh_axes_place(d, axes, first + i * step);
 
         assert_int_equal(p.group, mine.group);
         assert_int_equal(p.index, i);
@@ -63,7 +63,7 @@ static void check_members(const d9d_degrees *d, unsigned axes, int64_t rank, int
 static void the_last_axis_is_fastest(void **state)
 {
     /* 2 stages of replicate 2, shard 2, context shard 2, context replicate 2, tensor 2 */
-    const d9d_degrees *d = &meshes[3];
+    const d9d_parallel_degrees *d = &meshes[3];
 
     (void)state;
     check_members(d, D9D_AXIS(TP), 3, 2, 1, 2);
@@ -79,7 +79,7 @@ static void the_last_axis_is_fastest(void **state)
 
 static void experts_cut_a_stage_into_rows(void **state)
 {
-    const d9d_degrees d = {2, 1, 4, 1, 1, 2, 4}; /* 2 stages of 8 ranks, rows of 4 */
+    const d9d_parallel_degrees d = {2, 1, 4, 1, 1, 2, 4}; /* 2 stages of 8 ranks, rows of 4 */
 
     (void)state;
     check_members(&d, D9D_AXES_EXPERT, 1, 0, 1, 4);
@@ -91,50 +91,52 @@ static void experts_cut_a_stage_into_rows(void **state)
 
 static void axes_of_one_rank_do_not_count(void **state)
 {
-    const d9d_degrees d = {1, 1, 4, 1, 1, 2, 1};
+    const d9d_parallel_degrees d = {1, 1, 4, 1, 1, 2, 1};
 
     (void)state;
-    assert_int_equal(d9di_axes_normal(&d, D9D_AXES_SHARD), D9D_AXIS(DP_SHARD));
-    assert_int_equal(d9di_axes_normal(&d, D9D_AXES_WORLD), D9D_AXIS(DP_SHARD) | D9D_AXIS(TP));
-    assert_int_equal(d9di_axes_normal(&d, D9D_AXES_EXPERT), 0);
-    assert_int_equal(d9di_axes_normal(&d, D9D_AXES_EXPERT_REPLICATE), D9D_AXES_EXPERT_REPLICATE);
-    assert_int_equal(d9di_axes_normal(&alone, D9D_AXES_WORLD), 0);
+    assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_SHARD), D9D_AXIS(DP_SHARD));
+    assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_WORLD),
+                     D9D_AXIS(DP_SHARD) | D9D_AXIS(TP));
+    assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_EXPERT), 0);
+    assert_int_equal(d9di_mesh_axes_normalize(&d, D9D_AXES_EXPERT_REPLICATE),
+                     D9D_AXES_EXPERT_REPLICATE);
+    assert_int_equal(d9di_mesh_axes_normalize(&alone, D9D_AXES_WORLD), 0);
 }
 
 static void texts(void **state)
 {
-    const d9d_degrees d = {2, 2, 2, 2, 2, 2, 4}, pair = {1, 1, 2, 1, 1, 2, 1};
+    const d9d_parallel_degrees d = {2, 2, 2, 2, 2, 2, 4}, pair = {1, 1, 2, 1, 1, 2, 1};
     char buf[128];
 
     (void)state;
-    assert_string_equal(d9di_axes_text(&alone, 0, buf, sizeof(buf)), "local");
-    assert_string_equal(d9di_axes_text(&pair, 2, buf, sizeof(buf)), "dps 1 tp 0");
-    assert_string_equal(d9di_axes_text(&d, 63, buf, sizeof(buf)),
+    assert_string_equal(d9di_mesh_axes_text(&alone, 0, buf, sizeof(buf)), "local");
+    assert_string_equal(d9di_mesh_axes_text(&pair, 2, buf, sizeof(buf)), "dps 1 tp 0");
+    assert_string_equal(d9di_mesh_axes_text(&d, 63, buf, sizeof(buf)),
                         "pp 1 dpr 1 dps 1 cps 1 cpr 1 tp 1");
-    assert_string_equal(d9di_axes_text(&d, 63, buf, 10), "pp 1 dpr ");
-    assert_string_equal(d9di_axes_name(D9D_AXES_SHARD, buf, sizeof(buf)), "dp_shard+cp_shard");
-    assert_string_equal(d9di_axes_name(D9D_AXES_EXPERT, buf, sizeof(buf)), "expert");
-    assert_string_equal(d9di_axes_name(D9D_AXES_WORLD, buf, sizeof(buf)),
+    assert_string_equal(d9di_mesh_axes_text(&d, 63, buf, 10), "pp 1 dpr ");
+    assert_string_equal(d9di_mesh_axes_name(D9D_AXES_SHARD, buf, sizeof(buf)), "dp_shard+cp_shard");
+    assert_string_equal(d9di_mesh_axes_name(D9D_AXES_EXPERT, buf, sizeof(buf)), "expert");
+    assert_string_equal(d9di_mesh_axes_name(D9D_AXES_WORLD, buf, sizeof(buf)),
                         "pp+dp_replicate+dp_shard+cp_shard+cp_replicate+tp");
 }
 
 static void a_world_of_one_is_immediate(void **state)
 {
-    const d9d_mesh_how how = {.timeout_s = 0};
-    d9d_degrees two = alone;
-    d9d_boot *boot;
+    const d9d_mesh_opts how = {.timeout_s = 0};
+    d9d_parallel_degrees two = alone;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_comm *c = (d9d_comm *)&mesh;
     float x[2] = {1, 2}, y[2] = {0, 0};
 
     (void)state;
-    assert_ok(d9d_boot_open(&boot));
+    assert_ok(d9d_bootstrap_open(&boot));
     assert_ok(d9d_mesh_open(boot, &alone, "cuda", NULL, &how, &mesh)); /* needs none */
     assert_ok(d9d_mesh_group(mesh, D9D_AXES_WORLD, &c));
     assert_null(c);
     assert_int_equal(d9d_mesh_count(mesh, D9D_AXES_EXPERT), 1);
-    assert_ok(d9d_mesh_first(mesh));
-    assert_ok(d9d_mesh_first_done(mesh));
+    assert_ok(d9d_mesh_root_first_begin(mesh));
+    assert_ok(d9d_mesh_root_first_end(mesh));
     d9d_mesh_close(mesh);
     assert_ok(d9d_comm_all_gather(NULL, NULL, "x", D9D_F32, y, x, (int64_t[]){2}));
     assert_memory_equal(x, y, sizeof(x));
@@ -145,7 +147,7 @@ static void a_world_of_one_is_immediate(void **state)
     two.tensor_parallel = 2;
     assert_fails_like(d9d_mesh_open(boot, &two, "cpu", NULL, &how, &mesh), D9D_ECONFIG,
                       "tensor 2 is 2 ranks, and this job has 1");
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
 }
 
 int main(void)

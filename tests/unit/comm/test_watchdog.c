@@ -19,27 +19,29 @@ static void never(int code)
  * Built with SAN=thread it says whether the two threads take turns at what they share. */
 static void one_that_goes_on_is_let_be(void **state)
 {
-    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
-    const d9d_mesh_how how = {.timeout_s = LIMIT_MS / 1e3, .end = never};
-    const d9di_call call = {.verb = D9DI_ALL_REDUCE, .t = D9D_F32, .n = 1, .what = "loss"};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_mesh_opts how = {.timeout_s = LIMIT_MS / 1e3, .exit_fn = never};
+    const d9di_comm_call call = {
+        .coll = D9DI_COLL_ALL_REDUCE, .t = D9D_F32, .n = 1, .label = "loss"};
     const int64_t until = d9d_clock_ns() + (int64_t)4 * LIMIT_MS * 1000000;
     d9di_watchdog *dog;
     char name[] = "world";
     d9d_comm c = {.name = name, .size = 1};
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
 
     (void)state;
-    assert_ok(d9d_boot_imagine(0, 1, &boot));
-    assert_ok(d9di_ring_memory(NULL, &c.ring));
-    d9di_ring_init(c.ring, boot, &one, 7);
-    c.group = d9di_ring_group(c.ring, D9D_AXES_WORLD);
+    assert_ok(d9d_bootstrap_simulate(0, 1, &boot));
+    assert_ok(d9di_flight_ring_create(NULL, &c.ring));
+    d9di_flight_ring_init(c.ring, boot, &one, 7);
+    c.group = d9di_flight_ring_add_group(c.ring, D9D_AXES_WORLD);
     assert_ok(d9di_watchdog_start(c.ring, boot, &how, NULL, &dog));
     while (d9d_clock_ns() < until) {
         c.calls++;
-        d9di_ring_end(d9di_ring_begin(&c, &call), D9DI_STEP_DONE);
+        d9di_flight_ring_call_end(d9di_flight_ring_call_begin(&c, &call),
+                                  D9DI_FLIGHT_CALL_COMPLETED);
     }
-    d9di_watchdog_stop(dog, D9DI_FLIGHT_LEFT);
-    d9d_boot_close(boot);
+    d9di_watchdog_stop(dog, D9DI_FLIGHT_CLOSED);
+    d9d_bootstrap_close(boot);
 }
 
 static void say_for_ever(void *arg, d9d_log_level level, const char *text)
@@ -53,27 +55,29 @@ static void say_for_ever(void *arg, d9d_log_level level, const char *text)
  * whose standard error takes nothing. */
 static void wait_for_ever(void)
 {
-    const d9d_degrees one = {1, 1, 1, 1, 1, 1, 1};
+    const d9d_parallel_degrees one = {1, 1, 1, 1, 1, 1, 1};
     const d9d_log log = {.line = say_for_ever};
-    const d9d_mesh_how how = {.timeout_s = LIMIT_MS / 1e3, .log = &log};
-    const d9di_call call = {.verb = D9DI_ALL_REDUCE, .t = D9D_F32, .n = 1, .what = "loss"};
+    const d9d_mesh_opts how = {.timeout_s = LIMIT_MS / 1e3, .log = &log};
+    const d9di_comm_call call = {
+        .coll = D9DI_COLL_ALL_REDUCE, .t = D9D_F32, .n = 1, .label = "loss"};
     d9di_watchdog *dog;
     char name[] = "world";
     d9d_comm c = {.name = name, .size = 1};
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     sigset_t bell;
 
     (void)sigemptyset(&bell);
     (void)sigaddset(&bell, SIGALRM);
     (void)sigprocmask(SIG_BLOCK, &bell, NULL);
     (void)signal(SIGALRM, SIG_IGN);
-    if (d9d_boot_imagine(0, 1, &boot) != D9D_OK || d9di_ring_memory(NULL, &c.ring) != D9D_OK)
+    if (d9d_bootstrap_simulate(0, 1, &boot) != D9D_OK ||
+        d9di_flight_ring_create(NULL, &c.ring) != D9D_OK)
         _exit(1);
-    d9di_ring_init(c.ring, boot, &one, 7);
-    c.group = d9di_ring_group(c.ring, D9D_AXES_WORLD);
+    d9di_flight_ring_init(c.ring, boot, &one, 7);
+    c.group = d9di_flight_ring_add_group(c.ring, D9D_AXES_WORLD);
     if (d9di_watchdog_start(c.ring, boot, &how, NULL, &dog) != D9D_OK)
         _exit(1);
-    (void)d9di_ring_begin(&c, &call);
+    (void)d9di_flight_ring_call_begin(&c, &call);
     for (;;)
         (void)pause();
 }

@@ -48,7 +48,7 @@ static const d9d_table node_table;
 static const d9d_table *const tree_choices[] = {&leaf_table, &node_table, NULL};
 static const char *const tree_tag[] = {"type", NULL};
 static const d9d_key tree_elem = {
-    .kind = D9D_KIND_UNION, .words = tree_tag, .choices = tree_choices};
+    .kind = D9D_KIND_UNION, .names = tree_tag, .choices = tree_choices};
 static const d9d_key node_keys[] = {
     D9D_KEY_LIST(struct node, children, D9D_REQUIRED, &tree_elem, "what hangs below"),
     D9D_KEY_STR(struct node, label, "null", "its name", .flags = D9D_NULLABLE),
@@ -435,13 +435,13 @@ static void near_words_are_found(void **state)
     static const char *const words[] = {"global_batch_size", "microbatch_size", "lr", "eps", NULL};
 
     (void)state;
-    assert_string_equal(d9d_config_nearest("global_batchsize", words), "global_batch_size");
-    assert_string_equal(d9d_config_nearest("global_batch", words), "global_batch_size");
-    assert_string_equal(d9d_config_nearest("mircobatch_size", words), "microbatch_size");
-    assert_string_equal(d9d_config_nearest("EPS", words), "eps");
-    assert_null(d9d_config_nearest("rl", words));
-    assert_null(d9d_config_nearest("learning_rate", words));
-    assert_null(d9d_config_nearest("", words));
+    assert_string_equal(d9d_config_did_you_mean("global_batchsize", words), "global_batch_size");
+    assert_string_equal(d9d_config_did_you_mean("global_batch", words), "global_batch_size");
+    assert_string_equal(d9d_config_did_you_mean("mircobatch_size", words), "microbatch_size");
+    assert_string_equal(d9d_config_did_you_mean("EPS", words), "eps");
+    assert_null(d9d_config_did_you_mean("rl", words));
+    assert_null(d9d_config_did_you_mean("learning_rate", words));
+    assert_null(d9d_config_did_you_mean("", words));
 }
 
 static void periods_are_due(void **state)

@@ -28,7 +28,7 @@ static const d9d_table item_table;
 static const d9d_table *const choices[] = {&item_table, NULL};
 static const char *const tag[] = {"type", NULL};
 static const char *const words[] = {"a", "b", NULL};
-static const d9d_key elem = {.kind = D9D_KIND_UNION, .words = tag, .choices = choices};
+static const d9d_key elem = {.kind = D9D_KIND_UNION, .names = tag, .choices = choices};
 static const d9d_key item_keys[] = {
     D9D_KEY_LIST(struct item, items, "[]", &elem, "more", .max = 3),
     D9D_KEY_REAL(struct item, lr, D9D_REQUIRED, 0, 0.5, "rate", .flags = D9D_ABOVE_MIN),

@@ -24,7 +24,7 @@ static void check_shares(const double *w, size_t n, int64_t draws)
 
     assert_ok(d9d_blend_create(w, n, &b));
     for (int64_t k = 0; k < draws; k++) {
-        const d9d_blend_draw d = d9d_blend_at(b, k);
+        const d9d_blend_ref d = d9d_blend_at(b, k);
 
         assert_in_range(d.source, 0, n - 1);
         assert_int_equal(d.number, given[d.source]++);

@@ -27,7 +27,7 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
     char c[5] = "";
 
     for (int i = 0; i < 256; i++) {
-        c[d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c)] = '\0';
+        c[d9di_utf8_encode(d9di_bytelevel_char((unsigned char)i), c)] = '\0';
         json_object_set_new(vocab, c, json_integer(i));
         c[1] = '\0';
     }
@@ -56,9 +56,9 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
                      "ignore_merges", ignore_merges);
 }
 
-static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_ids *out)
+static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_token_ids *out)
 {
-    const d9di_stretch piece = {text, n};
+    const d9di_pretoken piece = {text, n};
     d9di_bpe_scratch s;
 
     out->len = 0;
@@ -70,8 +70,8 @@ static void encode(const d9di_bpe *b, const char *text, size_t n, d9d_ids *out)
 /* How many texts were walked. */
 static int compare(d9di_bpe *b, uint64_t *x, uint32_t letters)
 {
-    d9d_ids walked = {0}, merged = {0};
-    const bool walks = b->walks;
+    d9d_token_ids walked = {0}, merged = {0};
+    const bool walks = b->is_greedy;
 
     for (int turn = 0; turn < 100; turn++) {
         const size_t n = 1 + below(x, turn < 80 ? 30 : 1000), period = 1 + below(x, 12);
@@ -83,9 +83,9 @@ static int compare(d9di_bpe *b, uint64_t *x, uint32_t letters)
                           ? (char)('a' + below(x, letters + (turn % 10 == 0)))
                           : text[i - period];
         encode(b, text, n, &walked);
-        b->walks = false;
+        b->is_greedy = false;
         encode(b, text, n, &merged);
-        b->walks = walks;
+        b->is_greedy = walks;
         if (walked.len != merged.len ||
             memcmp(walked.data, merged.data, walked.len * sizeof(*walked.data)) != 0)
             fail_msg("%.*s: a walk gives other tokens than merging", (int)n, text);
@@ -124,7 +124,7 @@ static void test_runs(void **state)
                                             {"aaaaaaaa", "aaaa"}, {"aaaaaaaa", "b"}};
     uint64_t x = 1;
     json_t *model = random_model(&x, 1, 0, false), *list = json_object_get(model, "merges");
-    d9d_ids walked = {0}, merged = {0};
+    d9d_token_ids walked = {0}, merged = {0};
     d9di_bpe b;
 
     (void)state;
@@ -144,11 +144,11 @@ static void test_runs(void **state)
         memset(text, 'a', sizeof(text));
         text[n] = n % 3 == 0 ? 'b' : n % 3 == 1 ? 'c' : 'a';
         for (size_t behind = 0; behind <= n; behind += 13) {
-            assert_true(b.walks);
+            assert_true(b.is_greedy);
             encode(&b, text, n + behind, &walked);
-            b.walks = false;
+            b.is_greedy = false;
             encode(&b, text, n + behind, &merged);
-            b.walks = true;
+            b.is_greedy = true;
             assert_int_equal(walked.len, merged.len);
             assert_memory_equal(walked.data, merged.data, walked.len * sizeof(*walked.data));
         }
@@ -176,13 +176,13 @@ static void test_not_walked(void **state)
     json_object_set_new(json_object_get(model, "vocab"), "ab", json_integer(1000));
     json_object_set_new(json_object_get(model, "vocab"), "abc", json_integer(1001));
     assert_ok(d9di_bpe_init(model, "m", false, &b));
-    assert_false(b.walks);
+    assert_false(b.is_greedy);
     d9di_bpe_release(&b);
     json_decref(model);
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
         model = json_loads(models[i], 0, NULL);
         assert_ok(d9di_bpe_init(model, "m", false, &b));
-        assert_false(b.walks);
+        assert_false(b.is_greedy);
         d9di_bpe_release(&b);
         json_decref(model);
     }
@@ -191,33 +191,33 @@ static void test_not_walked(void **state)
 /* What was put is found as it was, at every length and whatever can be read behind it. */
 static void test_words(void **state)
 {
-    static const unsigned sizes[] = {D9DI_WORDS_SHORT, D9DI_WORDS_LONG};
+    static const unsigned sizes[] = {D9DI_BPE_CACHE_SHORT, D9DI_BPE_CACHE_LONG};
     static const char text[] = "the quick brown fox jumps over the lazy dog, and \0\0\0\0 then";
 
     (void)state;
     for (size_t k = 0; k < 2; k++) {
         const unsigned words = sizes[k];
-        d9di_words w;
+        d9di_bpe_cache w;
 
-        assert_ok(d9di_words_init(&w, words, 6));
+        assert_ok(d9di_bpe_cache_init(&w, words, 6));
         for (size_t n = 1; n < 8 * words; n++) {
             const uint32_t count = 1 + (uint32_t)n % (2 * words);
-            uint32_t ids[2 * D9DI_WORDS_LONG], got[2 * D9DI_WORDS_LONG];
-            uint64_t key[D9DI_WORDS_LONG], tight[D9DI_WORDS_LONG], *bucket;
+            uint32_t ids[2 * D9DI_BPE_CACHE_LONG], got[2 * D9DI_BPE_CACHE_LONG];
+            uint64_t key[D9DI_BPE_CACHE_LONG], tight[D9DI_BPE_CACHE_LONG], *bucket;
 
             for (uint32_t i = 0; i < count; i++)
                 ids[i] = 0xfffff0 + i + (uint32_t)n % 4;
-            d9di_words_key(key, words, text, n, text + sizeof(text));
-            d9di_words_key(tight, words, text, n, text + n);
+            d9di_bpe_cache_key(key, words, text, n, text + sizeof(text));
+            d9di_bpe_cache_key(tight, words, text, n, text + n);
             assert_memory_equal(key, tight, 8 * words);
-            bucket = d9di_words_bucket(&w, key, words);
-            assert_int_equal(d9di_words_get(bucket, key, words, got), 0);
-            d9di_words_put(bucket, key, words, ids, count);
-            assert_int_equal(d9di_words_get(bucket, key, words, got), count);
+            bucket = d9di_bpe_cache_bucket(&w, key, words);
+            assert_int_equal(d9di_bpe_cache_get(bucket, key, words, got), 0);
+            d9di_bpe_cache_put(bucket, key, words, ids, count);
+            assert_int_equal(d9di_bpe_cache_get(bucket, key, words, got), count);
             assert_memory_equal(got, ids, count * sizeof(*ids));
-            d9di_words_put(bucket, key, words, ids, 2 * words + 1); /* too many: not kept */
+            d9di_bpe_cache_put(bucket, key, words, ids, 2 * words + 1); /* too many: not kept */
         }
-        d9di_words_release(&w);
+        d9di_bpe_cache_release(&w);
     }
 }
 
@@ -233,22 +233,22 @@ static void test_trie(void **state)
 
     (void)state;
     assert_ok(d9di_trie_build(&trie, keys, 5));
-    cell = d9di_trie_cell(&trie, trie.root, 'a');
-    assert_true(d9di_trie_is(cell, 'a'));
+    cell = d9di_trie_entry(&trie, trie.root, 'a');
+    assert_true(d9di_trie_has_label(cell, 'a'));
     assert_int_equal(d9di_trie_value(cell), 3);
-    cell = d9di_trie_cell(&trie, d9di_trie_base(cell), 'b');
-    assert_true(d9di_trie_is(cell, 'b'));
+    cell = d9di_trie_entry(&trie, d9di_trie_base(cell), 'b');
+    assert_true(d9di_trie_has_label(cell, 'b'));
     assert_int_equal(d9di_trie_value(cell), D9DI_TRIE_NONE);
-    assert_int_equal(d9di_trie_value(d9di_trie_cell(&trie, d9di_trie_base(cell), '\0')), 4);
-    cell = d9di_trie_cell(&trie, d9di_trie_base(cell), 'c');
+    assert_int_equal(d9di_trie_value(d9di_trie_entry(&trie, d9di_trie_base(cell), '\0')), 4);
+    cell = d9di_trie_entry(&trie, d9di_trie_base(cell), 'c');
     assert_int_equal(d9di_trie_value(cell), 2);
     assert_true(cell & D9DI_TRIE_FLAG);
     for (int c = 0; c < 256; c++)
-        assert_false(d9di_trie_is(d9di_trie_cell(&trie, d9di_trie_base(cell), (unsigned char)c),
-                                  (unsigned char)c));
-    cell = d9di_trie_cell(&trie, trie.root, 0xff);
+        assert_false(d9di_trie_has_label(
+            d9di_trie_entry(&trie, d9di_trie_base(cell), (unsigned char)c), (unsigned char)c));
+    cell = d9di_trie_entry(&trie, trie.root, 0xff);
     assert_int_equal(d9di_trie_value(cell), 5);
-    assert_false(d9di_trie_is(d9di_trie_cell(&trie, trie.root, 'c'), 'c'));
+    assert_false(d9di_trie_has_label(d9di_trie_entry(&trie, trie.root, 'c'), 'c'));
     d9di_trie_release(&trie);
 }
 

@@ -35,13 +35,13 @@ static void make(made *m, int64_t rows, int64_t length, int longest, uint64_t se
             m->bounds[documents++] = (int32_t)i;
     }
     m->bounds[documents] = (int32_t)(rows * length);
-    m->b = (d9d_batch){.rows = rows,
+    m->b = (d9d_batch){.seqs = rows,
                        .length = length,
                        .ids = m->ids,
                        .labels = m->labels,
                        .positions = m->positions,
                        .documents = longest > 0 ? documents : 0,
-                       .bounds = longest > 0 ? m->bounds : NULL};
+                       .cu_seqlens = longest > 0 ? m->bounds : NULL};
 }
 
 /* The first cell of a cell's document. */
@@ -49,21 +49,21 @@ static int64_t first_of(const d9d_batch *b, int64_t cell)
 {
     int64_t i = 0;
 
-    if (b->bounds == NULL)
+    if (b->cu_seqlens == NULL)
         return cell / b->length * b->length;
-    while (b->bounds[i + 1] <= cell)
+    while (b->cu_seqlens[i + 1] <= cell)
         i++;
-    return b->bounds[i];
+    return b->cu_seqlens[i];
 }
 
 /* Segment i of the part: of its list, or, without packed documents, a piece of a row. */
-static d9d_segment segment_at(const d9d_batch *b, const d9d_batch_part *part, int rank, int n,
+static d9d_segment segment_at(const d9d_batch *b, const d9d_cp_slice *part, int rank, int n,
                               int64_t i)
 {
     const int64_t size = part->length / 2, row = i / 2,
                   piece = i % 2 == 0 ? rank : 2 * n - 1 - rank;
 
-    if (b->bounds != NULL)
+    if (b->cu_seqlens != NULL)
         return part->segment[i];
     assert_null(part->segment);
     return (d9d_segment){(int32_t)(i * size), (int32_t)size, (int32_t)(row * b->length),
@@ -79,12 +79,12 @@ static void check_sight(const d9d_batch *b, int64_t cell, const d9d_segment *x, 
 }
 
 /* The kernel takes the list for one. */
-static void check_formed(const d9d_batch *b, const d9d_batch_part *part, int rank, int n_ranks)
+static void check_formed(const d9d_batch *b, const d9d_cp_slice *part, int rank, int n_ranks)
 {
     const int64_t size = part->length / 2;
     static float x[CELLS], lse[CELLS];
     const d9d_attention_dims n = {.t = D9D_F32,
-                                  .b = part->rows,
+                                  .b = part->seqs,
                                   .s = part->length,
                                   .z = b->length,
                                   .a = 1,
@@ -93,8 +93,8 @@ static void check_formed(const d9d_batch *b, const d9d_batch_part *part, int ran
                                   .causal = true,
                                   .segments = part->segments,
                                   .segment = part->segment,
-                                  .pieces = part->length < b->length ? 2 : 0,
-                                  .end = {(rank + 1) * size, (2 * n_ranks - rank) * size}};
+                                  .chunks = part->length < b->length ? 2 : 0,
+                                  .chunk_end = {(rank + 1) * size, (2 * n_ranks - rank) * size}};
 
     assert_ok(d9d_kernels_cpu()->attention(NULL, &n, x, lse, x, x, x));
 }
@@ -103,18 +103,18 @@ static void check_formed(const d9d_batch *b, const d9d_batch_part *part, int ran
 static void check_parts(const d9d_batch *b, int n)
 {
     const int64_t size = b->length / (2 * n);
-    d9d_part_room room = {0};
+    d9d_cp_slice_buffer room = {0};
     int64_t seen = 0;
 
     for (int rank = 0; rank < n; rank++) {
-        d9d_batch_part part;
+        d9d_cp_slice part;
         int64_t i = 0;
 
-        assert_ok(d9d_batch_part_of(b, rank, n, &room, &part));
-        assert_int_equal(part.rows, b->rows);
+        assert_ok(d9d_cp_slice_make(b, rank, n, &room, &part));
+        assert_int_equal(part.seqs, b->seqs);
         assert_int_equal(part.length, 2 * size);
         check_formed(b, &part, rank, n);
-        for (int64_t s = 0; s < (b->bounds != NULL ? part.segments : 2 * b->rows); s++) {
+        for (int64_t s = 0; s < (b->cu_seqlens != NULL ? part.segments : 2 * b->seqs); s++) {
             const d9d_segment x = segment_at(b, &part, rank, n, s);
 
             for (int64_t j = 0; j < x.nq; j++, i++) {
@@ -127,11 +127,11 @@ static void check_parts(const d9d_batch *b, int n)
                 check_sight(b, cell, &x, j);
             }
         }
-        assert_int_equal(i, part.rows * part.length);
+        assert_int_equal(i, part.seqs * part.length);
         seen += i;
     }
-    assert_int_equal(seen, b->rows * b->length);
-    d9d_part_room_release(&room);
+    assert_int_equal(seen, b->seqs * b->length);
+    d9d_cp_slice_buffer_release(&room);
 }
 
 static void every_cell_is_somewhere(void **state)
@@ -155,12 +155,12 @@ static void every_cell_is_somewhere(void **state)
 static void alone_is_the_batch(void **state)
 {
     static made m;
-    d9d_part_room room = {0};
-    d9d_batch_part part;
+    d9d_cp_slice_buffer room = {0};
+    d9d_cp_slice part;
 
     (void)state;
     make(&m, 3, 7, 0, 1);
-    assert_ok(d9d_batch_part_of(&m.b, 0, 1, &room, &part));
+    assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
     assert_ptr_equal(part.ids, m.b.ids);
     assert_ptr_equal(part.labels, m.b.labels);
     assert_ptr_equal(part.positions, m.b.positions);
@@ -170,7 +170,7 @@ static void alone_is_the_batch(void **state)
         int64_t cell = 0;
 
         make(&m, 3, 7, 5, seed);
-        assert_ok(d9d_batch_part_of(&m.b, 0, 1, &room, &part));
+        assert_ok(d9d_cp_slice_make(&m.b, 0, 1, &room, &part));
         assert_ptr_equal(part.ids, m.b.ids);
         check_formed(&m.b, &part, 0, 1);
         for (int64_t s = 0; s < part.segments; s++)
@@ -178,20 +178,20 @@ static void alone_is_the_batch(void **state)
                 check_sight(&m.b, cell++, &part.segment[s], j);
         assert_int_equal(cell, 21);
     }
-    d9d_part_room_release(&room);
+    d9d_cp_slice_buffer_release(&room);
 }
 
 static void refuses(void **state)
 {
     static made m;
-    d9d_part_room room = {0};
-    d9d_batch_part part;
+    d9d_cp_slice_buffer room = {0};
+    d9d_cp_slice part;
 
     (void)state;
     make(&m, 2, 10, 0, 1);
-    assert_fails(d9d_batch_part_of(&m.b, 1, 3, &room, &part), D9D_EINVAL,
+    assert_fails(d9d_cp_slice_make(&m.b, 1, 3, &room, &part), D9D_EINVAL,
                  "a batch of rows of 10 positions cannot be cut into 6 pieces for 3 ranks");
-    d9d_part_room_release(&room);
+    d9d_cp_slice_buffer_release(&room);
 }
 
 int main(void)

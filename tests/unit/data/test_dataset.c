@@ -34,7 +34,7 @@ static void write_documents(const char *path, int n, bool labels)
     d9d_buf_release(&b);
 }
 
-static d9d_status make(d9d_shard_how how)
+static d9d_status make(d9d_shard_opts how)
 {
     static const char *const inputs[] = {"docs.jsonl"};
     d9d_shard_report report;
@@ -47,7 +47,7 @@ static d9d_status make(d9d_shard_how how)
     return d9d_shard_run(&how, NULL, &report);
 }
 
-static d9d_dataset *made(d9d_shard_how how, const char *split)
+static d9d_dataset *made(d9d_shard_opts how, const char *split)
 {
     d9d_dataset *ds;
 
@@ -65,7 +65,7 @@ static void test_samples(void **state)
 
     (void)state;
     write_documents("docs.jsonl", 100, false);
-    ds = made((d9d_shard_how){.seed = -1, .shard_bytes = 64}, NULL);
+    ds = made((d9d_shard_opts){.seed = -1, .shard_bytes = 64}, NULL);
     assert_int_equal(d9d_dataset_count(ds), 100);
     assert_int_equal(d9d_dataset_max_length(ds), 7);
     assert_ok(d9d_dataset_sample(ds, 10, &s));
@@ -89,7 +89,7 @@ static void test_labels(void **state)
 
     (void)state;
     write_documents("docs.jsonl", 20, true);
-    ds = made((d9d_shard_how){.seed = -1, .max_length = 3}, NULL);
+    ds = made((d9d_shard_opts){.seed = -1, .max_length = 3}, NULL);
     assert_ok(d9d_dataset_sample(ds, 2, &s)); /* document 1 again is 3 tokens */
     assert_ok(d9d_sample_expand(ds, &s, ids, labels, positions, NULL));
     assert_int_equal(s.length, 3);
@@ -103,17 +103,17 @@ static void test_labels(void **state)
 static void test_overflow(void **state)
 {
     static const struct {
-        d9d_overflow how;
+        d9d_shard_overflow how;
         int64_t samples, positions; /* of seven documents */
-    } cases[] = {{D9D_OVERFLOW_SPLIT, 1 + 1 + 2 + 2 + 3 + 3 + 4, 28},
-                 {D9D_OVERFLOW_TRUNCATE, 7, 1 + 6 * 2},
-                 {D9D_OVERFLOW_DROP, 2, 1 + 2}};
+    } cases[] = {{D9D_SHARD_OVERFLOW_SPLIT, 1 + 1 + 2 + 2 + 3 + 3 + 4, 28},
+                 {D9D_SHARD_OVERFLOW_TRUNCATE, 7, 1 + 6 * 2},
+                 {D9D_SHARD_OVERFLOW_DROP, 2, 1 + 2}};
 
     (void)state;
     write_documents("docs.jsonl", 21, false);
     for (size_t i = 0; i < 3; i++) {
         d9d_dataset *ds =
-            made((d9d_shard_how){.seed = -1, .max_length = 2, .overflow = cases[i].how}, NULL);
+            made((d9d_shard_opts){.seed = -1, .max_length = 2, .overflow = cases[i].how}, NULL);
 
         assert_int_equal(d9d_dataset_count(ds), 3 * cases[i].samples);
         assert_int_equal(d9d_dataset_positions(ds), 3 * cases[i].positions);
@@ -131,22 +131,22 @@ static void test_packs(void **state)
 
     (void)state;
     write_documents("docs.jsonl", (int)n, false);
-    ds = made((d9d_shard_how){.seed = 3, .pack = 16}, NULL);
+    ds = made((d9d_shard_opts){.seed = 3, .pack = 16}, NULL);
     assert_true(d9d_dataset_is_packed(ds));
-    assert_ok(d9d_loader_open(&(d9d_data_source){.dataset = ds, .epochs = 1}, 1,
-                              &(d9d_loader_how){.multiple = 8}, &l));
+    assert_ok(d9d_loader_open(&(d9d_loader_source){.dataset = ds, .epochs = 1}, 1,
+                              &(d9d_loader_opts){.pad_to_multiple_of = 8}, &l));
     for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
         assert_ok(d9d_loader_batch(l, k, 1, &b));
         assert_int_equal(b.length, 16);
         length += b.tokens;
         /* Each document begins at position 0, and padding is one more. */
-        assert_int_equal(b.bounds[0], 0);
-        assert_int_equal(b.bounds[b.documents], 16);
+        assert_int_equal(b.cu_seqlens[0], 0);
+        assert_int_equal(b.cu_seqlens[b.documents], 16);
         for (int64_t d = 0; d < b.documents; d++) {
-            assert_true(b.bounds[d] < b.bounds[d + 1]);
-            documents += b.bounds[d] < b.tokens;
-            for (int64_t i = b.bounds[d]; i < b.bounds[d + 1] && i < b.tokens; i++)
-                assert_int_equal(b.positions[i], i - b.bounds[d]);
+            assert_true(b.cu_seqlens[d] < b.cu_seqlens[d + 1]);
+            documents += b.cu_seqlens[d] < b.tokens;
+            for (int64_t i = b.cu_seqlens[d]; i < b.cu_seqlens[d + 1] && i < b.tokens; i++)
+                assert_int_equal(b.positions[i], i - b.cu_seqlens[d]);
         }
     }
     assert_int_equal(documents, n);
@@ -168,7 +168,7 @@ static void test_concat(void **state)
     write_documents("docs.jsonl", 500, false);
     for (int i = 0; i < 500; i++)
         whole += 1 + i % 7;
-    ds = made((d9d_shard_how){.seed = -1, .pack = 16, .pack_mode = D9D_PACK_CONCAT}, NULL);
+    ds = made((d9d_shard_opts){.seed = -1, .pack = 16, .pack_mode = D9D_SHARD_PACK_CONCAT}, NULL);
     assert_int_equal(d9d_dataset_positions(ds), whole);
     assert_int_equal(d9d_dataset_count(ds), (whole + 15) / 16);
     for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
@@ -199,7 +199,7 @@ static void test_windows(void **state)
 
     (void)state;
     write_documents("docs.jsonl", 1000, false);
-    ds = made((d9d_shard_how){.seed = -1, .pack = 16, .pack_window = 100}, NULL);
+    ds = made((d9d_shard_opts){.seed = -1, .pack = 16, .pack_window = 100}, NULL);
     /* 400 positions a window: 25 full samples at best. */
     assert_in_range(d9d_dataset_count(ds), 250, 260);
     for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
@@ -224,8 +224,8 @@ static void test_splits(void **state)
     (void)state;
     write_documents("docs.jsonl", 300, false);
     for (int i = 0; i < 2; i++) {
-        d9d_dataset *ds =
-            made((d9d_shard_how){.seed = 5, .split = "train=0.8,valid=0.2"}, i ? "valid" : "train");
+        d9d_dataset *ds = made((d9d_shard_opts){.seed = 5, .split = "train=0.8,valid=0.2"},
+                               i ? "valid" : "train");
 
         total += d9d_dataset_count(ds);
         for (int64_t k = 0; k < d9d_dataset_count(ds); k++) {
@@ -285,7 +285,7 @@ static void test_split_sizes(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int seen[300] = {0};
 
-        d9d_dataset_close(made((d9d_shard_how){.seed = -1, .split = cases[i].split}, NULL));
+        d9d_dataset_close(made((d9d_shard_opts){.seed = -1, .split = cases[i].split}, NULL));
         for (int k = 0; k < 4; k++) {
             const int64_t n = count_split(names[k], seen);
 
@@ -297,7 +297,7 @@ static void test_split_sizes(void **state)
         for (int k = 0; k < 300; k++)
             assert_int_equal(seen[k], 1);
     }
-    assert_fails_like(make((d9d_shard_how){.seed = 5, .split = "a=200,b=101"}), D9D_EFORMAT,
+    assert_fails_like(make((d9d_shard_opts){.seed = 5, .split = "a=200,b=101"}), D9D_EFORMAT,
                       "the splits are to have 301 samples, there are 300");
     assert_false(d9d_fs_exists("data.partial"));
 }
@@ -321,7 +321,7 @@ static void test_cut(void **state)
     (void)state;
     write_documents("docs.jsonl", 20, true);
     for (size_t i = 0; i < 2; i++) {
-        ds = made((d9d_shard_how){.seed = -1}, NULL);
+        ds = made((d9d_shard_opts){.seed = -1}, NULL);
         assert_int_equal(rename(files[i], "kept"), 0);
         assert_ok(d9d_fs_copy("kept", files[i]));
         assert_int_equal(truncate(files[i], 20), 0);
@@ -356,7 +356,7 @@ static void test_damage(void **state)
 
     (void)state;
     write_documents("docs.jsonl", 40, true);
-    assert_ok(make((d9d_shard_how){.seed = -1}));
+    assert_ok(make((d9d_shard_opts){.seed = -1}));
     for (size_t f = 0; f < 4; f++) {
         d9d_buf text = {0};
 
@@ -376,7 +376,7 @@ static void test_damage(void **state)
         assert_true(is_found());
         text.len *= 2;
         d9d_buf_release(&text);
-        assert_ok(make((d9d_shard_how){.seed = -1}));
+        assert_ok(make((d9d_shard_opts){.seed = -1}));
     }
     assert_false(is_found());
 }
@@ -407,7 +407,7 @@ static void test_other_tokenizer(void **state)
     for (int i = 0; i < 2; i++) {
         d9d_buf text = {0};
 
-        assert_ok(make((d9d_shard_how){.seed = -1}));
+        assert_ok(make((d9d_shard_opts){.seed = -1}));
         assert_ok(d9d_fs_write_atomic("data/tokenizer.json", "{}", 2));
         assert_ok(d9d_hash_file("data/tokenizer.json", &hash, &bytes));
         d9d_hash_hex(hash, hex);
@@ -425,7 +425,7 @@ static void test_other_tokenizer(void **state)
         put_in_place(&text, "{\n      \"name\": \"tokens-00000.bin\"", file);
         text.len = (size_t)(strstr(text.data, ",\n  \"xxh3\": ") - text.data);
         assert_ok(d9d_buf_append(&text, "\n}\n", 3));
-        assert_ok(d9d_json_seal(&text));
+        assert_ok(d9d_json_checksum_append(&text));
         put_file("data/manifest.json", &text);
         if (i == 0)
             assert_ok(d9d_dataset_verify("data", NULL));
@@ -439,7 +439,7 @@ static void test_other_tokenizer(void **state)
 static void test_refusals(void **state)
 {
     static const struct {
-        d9d_shard_how how;
+        d9d_shard_opts how;
         const char *part;
     } cases[] = {
         {{.split = "train"}, "split \"train\": must be NAME=SHARE"},

@@ -20,15 +20,15 @@ static const d9d_rng rng = {23, 0};
 static void make(void)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    static const d9d_shard_how how = {.inputs = inputs,
-                                      .n_inputs = 1,
-                                      .out = "data",
-                                      .format = D9D_SHARD_TOKENS,
-                                      .pack = 24,
-                                      .seed = 1,
-                                      .split = "train=0.8,valid=0.2",
-                                      .shard_bytes = 1024,
-                                      .replace = true};
+    static const d9d_shard_opts how = {.inputs = inputs,
+                                       .n_inputs = 1,
+                                       .out = "data",
+                                       .format = D9D_SHARD_TOKENS,
+                                       .pack = 24,
+                                       .seed = 1,
+                                       .split = "train=0.8,valid=0.2",
+                                       .shard_bytes = 1024,
+                                       .replace = true};
     d9d_shard_report report;
     d9d_buf b = {0};
 
@@ -54,8 +54,8 @@ static void load_all(const char *split)
     d9d_loader *l = NULL;
 
     if (d9d_dataset_open("data", split, &ds) == D9D_OK &&
-        d9d_loader_open(&(d9d_data_source){ds, D9D_ORDER_BUCKETED, 1, 1, 0, NULL}, 1,
-                        &(d9d_loader_how){2, 8}, &l) == D9D_OK) {
+        d9d_loader_open(&(d9d_loader_source){ds, D9D_LOADER_BUCKETED, 1, 1, 0, NULL}, 1,
+                        &(d9d_loader_opts){2, 8}, &l) == D9D_OK) {
         const int64_t vocab = d9d_dataset_vocab(ds);
 
         for (int64_t k = 0; k < d9d_loader_samples(l); k++) {
@@ -65,7 +65,7 @@ static void load_all(const char *split)
                 assert_true(d9d_err_message()[0] != '\0');
                 continue;
             }
-            for (int64_t i = 0; i < b.rows * b.length; i++) {
+            for (int64_t i = 0; i < b.seqs * b.length; i++) {
                 assert_in_range(b.ids[i], 0, vocab - 1);
                 assert_true(b.labels[i] == -100 || (b.labels[i] >= 0 && b.labels[i] < vocab));
             }

@@ -19,13 +19,13 @@ enum { DOCUMENTS = 40, HUGE = 66000 };
 static void make(int documents, bool labels)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    const d9d_shard_how how = {.inputs = inputs,
-                               .n_inputs = 1,
-                               .out = "data",
-                               .format = D9D_SHARD_TOKENS,
-                               .replace = true,
-                               .seed = 3,
-                               .shard_bytes = 4};
+    const d9d_shard_opts how = {.inputs = inputs,
+                                .n_inputs = 1,
+                                .out = "data",
+                                .format = D9D_SHARD_TOKENS,
+                                .replace = true,
+                                .seed = 3,
+                                .shard_bytes = 4};
     d9d_shard_report report;
     d9d_buf b = {0};
 
@@ -109,17 +109,18 @@ static void test_changed(void **state)
 static void test_too_many(void **state)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    const d9d_shard_how how = {.inputs = inputs,
-                               .n_inputs = 1,
-                               .out = "data",
-                               .format = D9D_SHARD_TOKENS,
-                               .seed = -1,
-                               .part_bytes = D9DI_LEAST_PART};
+    const d9d_shard_opts how = {.inputs = inputs,
+                                .n_inputs = 1,
+                                .out = "data",
+                                .format = D9D_SHARD_TOKENS,
+                                .seed = -1,
+                                .unit_bytes = D9DI_MIN_SPLIT_BYTES};
     d9d_shard_report report;
 
     (void)state;
     assert_ok(d9d_fs_write_atomic("docs.jsonl", "", 0));
-    assert_int_equal(truncate("docs.jsonl", (off_t)D9DI_LEAST_PART * (D9DI_MAX_SHARDS + 1)), 0);
+    assert_int_equal(truncate("docs.jsonl", (off_t)D9DI_MIN_SPLIT_BYTES * (D9DI_MAX_SHARDS + 1)),
+                     0);
     assert_fails_like(d9d_shard_run(&how, NULL, &report), D9D_ECONFIG, "a larger one makes fewer");
     assert_false(d9d_fs_exists("data.partial"));
 }
@@ -137,8 +138,8 @@ static void test_huge(void **state)
     make(HUGE, false);
     assert_ok(d9d_dataset_verify("data", NULL));
     assert_ok(d9d_dataset_open("data", NULL, &ds));
-    assert_ok(d9d_loader_open(&(d9d_data_source){.dataset = ds, .epochs = 1}, 1,
-                              &(d9d_loader_how){.multiple = 1}, &l));
+    assert_ok(d9d_loader_open(&(d9d_loader_source){.dataset = ds, .epochs = 1}, 1,
+                              &(d9d_loader_opts){.pad_to_multiple_of = 1}, &l));
     for (int64_t k = 0; k + 8 <= HUGE; k += 8)
         assert_ok(d9d_loader_batch(l, k, 8, &b));
     d9d_loader_close(l);

@@ -66,10 +66,10 @@ static struct corpus write_corpus(struct draw *d, int64_t size, bool heads)
     return c;
 }
 
-static d9d_status make(const d9d_shard_how *given, const char *out, int64_t task, int64_t tasks)
+static d9d_status make(const d9d_shard_opts *given, const char *out, int64_t task, int64_t tasks)
 {
     static const char *const inputs[] = {"docs.jsonl"};
-    d9d_shard_how how = *given;
+    d9d_shard_opts how = *given;
     d9d_shard_report report;
 
     how.inputs = inputs;
@@ -94,7 +94,7 @@ static d9d_hash hash_of(const char *dir)
     return h;
 }
 
-static void merge_tasks(const d9d_shard_how *how, int64_t tasks)
+static void merge_tasks(const d9d_shard_opts *how, int64_t tasks)
 {
     static const char *const parts[] = {"part0", "part1", "part2", "part3", "part4"};
     d9d_shard_report report;
@@ -145,22 +145,22 @@ static const struct {
               {"train=9,b=2", {"train", "b", "rest"}, {9, 2, 0}}};
 enum { N_SPLITS = sizeof(splits) / sizeof(splits[0]) };
 
-static d9d_shard_how draw_how(struct draw *d, int which)
+static d9d_shard_opts draw_how(struct draw *d, int which)
 {
-    static const d9d_overflow overflows[] = {D9D_OVERFLOW_SPLIT, D9D_OVERFLOW_TRUNCATE,
-                                             D9D_OVERFLOW_DROP};
-    d9d_shard_how how = {.seed = below(d, 3) - 1,
-                         .split = splits[which].split,
-                         .overflow = overflows[below(d, 3)],
-                         .shard_bytes = 200 + below(d, 4000),
-                         .part_bytes = 4096 + below(d, 20000)};
+    static const d9d_shard_overflow overflows[] = {
+        D9D_SHARD_OVERFLOW_SPLIT, D9D_SHARD_OVERFLOW_TRUNCATE, D9D_SHARD_OVERFLOW_DROP};
+    d9d_shard_opts how = {.seed = below(d, 3) - 1,
+                          .split = splits[which].split,
+                          .overflow = overflows[below(d, 3)],
+                          .shard_bytes = 200 + below(d, 4000),
+                          .unit_bytes = 4096 + below(d, 20000)};
 
     switch (below(d, 3)) {
     case 0: how.max_length = 8 + below(d, 40); break;
     case 1: how.pack = 8 + below(d, 40); break;
     default:
         how.pack = 8 + below(d, 40);
-        how.pack_mode = D9D_PACK_CONCAT;
+        how.pack_mode = D9D_SHARD_PACK_CONCAT;
         break;
     }
     how.pack_window = how.pack && below(d, 2) ? 5 + below(d, 40) : 0;
@@ -182,10 +182,10 @@ static void test_disjoint(void **state)
     for (int round = 0; round < rounds; round++) {
         struct draw d = {{(uint64_t)round, 77}, 0};
         const int which = round % N_SPLITS;
-        const d9d_shard_how how = draw_how(&d, which);
+        const d9d_shard_opts how = draw_how(&d, which);
         const int64_t size = how.pack ? how.pack : how.max_length;
         const struct corpus c =
-            write_corpus(&d, size, how.overflow == D9D_OVERFLOW_TRUNCATE && !how.pack_mode);
+            write_corpus(&d, size, how.overflow == D9D_SHARD_OVERFLOW_TRUNCATE && !how.pack_mode);
         int in[MAX_GROUPS] = {0};
         int64_t positions = 0;
 
@@ -199,8 +199,8 @@ static void test_disjoint(void **state)
                 fail_msg("round %d: %s has %lld samples", round, splits[which].names[i],
                          (long long)n);
         }
-        if (how.overflow == D9D_OVERFLOW_SPLIT ||
-            (how.pack_mode == D9D_PACK_CONCAT && how.max_length == 0))
+        if (how.overflow == D9D_SHARD_OVERFLOW_SPLIT ||
+            (how.pack_mode == D9D_SHARD_PACK_CONCAT && how.max_length == 0))
             assert_int_equal(positions, c.positions);
         merge_tasks(&how, 1 + round % 5);
         assert_true(d9d_hash_equal(hash_of("one"), hash_of("merged")));
@@ -221,12 +221,12 @@ static void test_exact(void **state)
     for (size_t i = 0; i < 5; i++)
         for (int mode = 0; mode < 3; mode++) {
             char split[32];
-            const d9d_shard_how how = {.seed = 1,
-                                       .split = split,
-                                       .pack = mode ? 32 : 0,
-                                       .part_bytes = 10000,
-                                       .pack_mode =
-                                           mode == 2 ? D9D_PACK_CONCAT : D9D_PACK_BEST_FIT};
+            const d9d_shard_opts how = {.seed = 1,
+                                        .split = split,
+                                        .pack = mode ? 32 : 0,
+                                        .unit_bytes = 10000,
+                                        .pack_mode = mode == 2 ? D9D_SHARD_PACK_CONCAT
+                                                               : D9D_SHARD_PACK_BEST_FIT};
             int in[3000] = {0};
             int64_t positions = 0;
 
@@ -240,9 +240,9 @@ static void test_exact(void **state)
 static void test_too_few(void **state)
 {
     struct draw d = {{1, 2}, 0};
-    const d9d_shard_how how = {.seed = -1, .split = "valid=100000", .pack = 16};
-    const d9d_shard_how most = {
-        .seed = -1, .split = "valid=100000", .pack = 16, .pack_mode = D9D_PACK_CONCAT};
+    const d9d_shard_opts how = {.seed = -1, .split = "valid=100000", .pack = 16};
+    const d9d_shard_opts most = {
+        .seed = -1, .split = "valid=100000", .pack = 16, .pack_mode = D9D_SHARD_PACK_CONCAT};
 
     (void)state;
     write_corpus(&d, 16, false);

@@ -11,9 +11,9 @@
 enum { MOST = 4096 };
 
 typedef struct both {
-    d9di_scanner *scanner;
-    d9di_pattern *pattern;
-    d9di_matcher *matcher;
+    d9di_fast_split *scanner;
+    d9di_split_pattern *pattern;
+    d9di_split_pattern_matcher *matcher;
     d9d_buf shadow;
 } both;
 
@@ -21,14 +21,14 @@ static void check(both *b, const char *text, size_t n)
 {
     size_t ends[MOST], count = 0, start, end, at = 0;
     const char *shadow;
-    d9di_search search;
+    d9di_split_pattern_iter search;
     bool found;
 
-    assert_ok(d9di_shadow(text, n, &b->shadow, &shadow));
-    d9di_search_init(&search, b->pattern, b->matcher, shadow, n);
-    count = d9di_scanner_run(b->scanner, text, n, 0, ends, MOST);
+    assert_ok(d9di_split_pattern_shadow(text, n, &b->shadow, &shadow));
+    d9di_split_pattern_iter_init(&search, b->pattern, b->matcher, shadow, n);
+    count = d9di_fast_split_find(b->scanner, text, n, 0, ends, MOST);
     for (size_t i = 0; i < count; i++) {
-        assert_ok(d9di_search_next(&search, &start, &end, &found));
+        assert_ok(d9di_split_pattern_iter_next(&search, &start, &end, &found));
         if (!found || start != at || end != ends[i])
             fail_msg("\"%.*s\": piece %zu is [%zu, %zu), PCRE2 has [%zu, %zu)", (int)n, text, i, at,
                      ends[i], start, end);
@@ -57,7 +57,7 @@ static void check_characters(both *b)
             const size_t before = strlen(contexts[i][0]), after = strlen(contexts[i][1]);
 
             memcpy(text, contexts[i][0], before);
-            n = before + d9di_utf8_put(c, text + before);
+            n = before + d9di_utf8_encode(c, text + before);
             memcpy(text + n, contexts[i][1], after);
             check(b, text, n + after);
         }
@@ -92,7 +92,7 @@ static void check_random(both *b, uint64_t seed)
         size_t n = 0;
 
         for (uint32_t i = 0; i < len; i++)
-            n += d9di_utf8_put(draw(&x), text + n);
+            n += d9di_utf8_encode(draw(&x), text + n);
         check(b, text, n);
     }
 }
@@ -102,18 +102,18 @@ static void test_like_pcre(void **state)
     const char *pattern;
 
     (void)state;
-    for (size_t i = 0; (pattern = d9di_scanner_pattern(i)) != NULL; i++) {
+    for (size_t i = 0; (pattern = d9di_fast_split_pattern(i)) != NULL; i++) {
         both b = {.scanner = NULL};
 
-        assert_ok(d9di_scanner_create(pattern, strlen(pattern), &b.scanner));
+        assert_ok(d9di_fast_split_create(pattern, strlen(pattern), &b.scanner));
         assert_non_null(b.scanner);
-        assert_ok(d9di_pattern_create("p", pattern, strlen(pattern), false, &b.pattern));
-        assert_ok(d9di_matcher_create(&b.matcher));
+        assert_ok(d9di_split_pattern_create("p", pattern, strlen(pattern), false, &b.pattern));
+        assert_ok(d9di_split_pattern_matcher_create(&b.matcher));
         check_characters(&b);
         check_random(&b, i);
-        d9di_scanner_free(b.scanner);
-        d9di_pattern_free(b.pattern);
-        d9di_matcher_free(b.matcher);
+        d9di_fast_split_free(b.scanner);
+        d9di_split_pattern_free(b.pattern);
+        d9di_split_pattern_matcher_free(b.matcher);
         d9d_buf_release(&b.shadow);
     }
 }
@@ -122,20 +122,20 @@ static void test_like_pcre(void **state)
 static void test_in_parts(void **state)
 {
     static const char text[] = "one two three";
-    const char *pattern = d9di_scanner_pattern(0);
-    d9di_scanner *s;
+    const char *pattern = d9di_fast_split_pattern(0);
+    d9di_fast_split *s;
     size_t ends[2];
 
     (void)state;
-    assert_ok(d9di_scanner_create("\\w+", 3, &s));
+    assert_ok(d9di_fast_split_create("\\w+", 3, &s));
     assert_null(s);
-    assert_ok(d9di_scanner_create(pattern, strlen(pattern), &s));
-    assert_int_equal(d9di_scanner_run(s, text, sizeof(text) - 1, 0, ends, 2), 2);
+    assert_ok(d9di_fast_split_create(pattern, strlen(pattern), &s));
+    assert_int_equal(d9di_fast_split_find(s, text, sizeof(text) - 1, 0, ends, 2), 2);
     assert_int_equal(ends[1], 7);
-    assert_int_equal(d9di_scanner_run(s, text, sizeof(text) - 1, ends[1], ends, 2), 1);
+    assert_int_equal(d9di_fast_split_find(s, text, sizeof(text) - 1, ends[1], ends, 2), 1);
     assert_int_equal(ends[0], 13);
-    assert_int_equal(d9di_scanner_run(s, text, sizeof(text) - 1, ends[0], ends, 2), 0);
-    d9di_scanner_free(s);
+    assert_int_equal(d9di_fast_split_find(s, text, sizeof(text) - 1, ends[0], ends, 2), 0);
+    d9di_fast_split_free(s);
 }
 
 int main(void)

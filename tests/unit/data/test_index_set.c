@@ -8,14 +8,14 @@
 
 static void check(const char *text, const char *members, int64_t count, int64_t last)
 {
-    d9d_numbers s;
+    d9d_index_set s;
 
-    assert_ok(d9d_numbers_read(text, &s));
+    assert_ok(d9d_index_set_read(text, &s));
     for (size_t i = 0; i < strlen(members); i++)
-        assert_int_equal(d9d_numbers_has(&s, (int64_t)i), members[i] == 'x');
-    assert_int_equal(d9d_numbers_count(&s), count);
-    assert_int_equal(d9d_numbers_last(&s), last);
-    d9d_numbers_release(&s);
+        assert_int_equal(d9d_index_set_has(&s, (int64_t)i), members[i] == 'x');
+    assert_int_equal(d9d_index_set_count(&s), count);
+    assert_int_equal(d9d_index_set_max(&s), last);
+    d9d_index_set_release(&s);
 }
 
 static void test_lists(void **state)
@@ -48,19 +48,19 @@ static void test_refusals(void **state)
         {"99999999999999999999", "\"99999999999999999999\" at byte 0"},
         {"no/such/file", "no/such/file"},
     };
-    d9d_numbers s;
+    d9d_index_set s;
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        const d9d_status st = d9d_numbers_read(bad[i].text, &s);
+        const d9d_status st = d9d_index_set_read(bad[i].text, &s);
 
         assert_true(st == D9D_ECONFIG || st == D9D_ENOTFOUND);
         assert_non_null(strstr(d9d_err_message(), bad[i].says));
     }
     assert_ok(d9d_fs_write_atomic("zero", "1\0002", 3));
-    assert_fails_like(d9d_numbers_read("zero", &s), D9D_ECONFIG, "zero: is no text: byte 1 is 0");
+    assert_fails_like(d9d_index_set_read("zero", &s), D9D_ECONFIG, "zero: is no text: byte 1 is 0");
     assert_ok(d9d_fs_write_atomic("words", "1 two", 5));
-    assert_fails_like(d9d_numbers_read("words", &s), D9D_ECONFIG, "words: \"two\" at byte 2");
+    assert_fails_like(d9d_index_set_read("words", &s), D9D_ECONFIG, "words: \"two\" at byte 2");
 }
 
 int main(void)

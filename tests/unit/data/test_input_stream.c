@@ -27,14 +27,14 @@ static void write_input(const char *path, size_t n, char c)
 }
 
 /* Whatever is left. */
-static d9d_status drain(d9di_source_reader *r)
+static d9d_status drain(d9di_input_stream *r)
 {
     char some[4096];
     size_t got = 1;
     d9d_status st = D9D_OK;
 
     while (st == D9D_OK && got > 0)
-        st = d9di_source_read(r, some, sizeof(some), &got);
+        st = d9di_input_stream_read(r, some, sizeof(some), &got);
     return st;
 }
 
@@ -89,17 +89,17 @@ static void test_while_open(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        d9di_source_reader *r;
+        d9di_input_stream *r;
 
         write_input("in", BYTES, 'a');
-        assert_ok(d9di_source_open("in", NULL, &r));
-        assert_ok(d9di_source_read(r, some, sizeof(some), &got));
+        assert_ok(d9di_input_stream_open("in", NULL, &r));
+        assert_ok(d9di_input_stream_read(r, some, sizeof(some), &got));
         cases[i].change("in");
         if (cases[i].seen)
             assert_fails_like(drain(r), D9D_EIO, cases[i].says);
         else
             assert_ok(drain(r));
-        d9di_source_close(r);
+        d9di_input_stream_close(r);
     }
 }
 
@@ -108,20 +108,20 @@ static void test_planned(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        d9di_source_reader *r;
-        d9di_seen seen;
+        d9di_input_stream *r;
+        d9di_input_stat seen;
 
         write_input("in", BYTES, 'a');
-        assert_ok(d9di_source_look("in", &seen));
-        assert_true(seen.file);
+        assert_ok(d9di_input_stream_stat("in", &seen));
+        assert_true(seen.is_file);
         assert_int_equal(seen.bytes, BYTES);
-        assert_ok(d9di_source_open("in", &seen, &r));
+        assert_ok(d9di_input_stream_open("in", &seen, &r));
         assert_ok(drain(r));
-        d9di_source_close(r);
-        assert_ok(d9di_source_check("in", &seen));
+        d9di_input_stream_close(r);
+        assert_ok(d9di_input_stream_check("in", &seen));
         cases[i].change("in");
-        assert_fails_like(d9di_source_check("in", &seen), D9D_EIO, cases[i].says);
-        assert_fails_like(d9di_source_open("in", &seen, &r), D9D_EIO, cases[i].says);
+        assert_fails_like(d9di_input_stream_check("in", &seen), D9D_EIO, cases[i].says);
+        assert_fails_like(d9di_input_stream_open("in", &seen, &r), D9D_EIO, cases[i].says);
     }
     assert_int_equal(unlink("in"), 0);
 }

@@ -14,7 +14,7 @@ static void check_text(const char *line, const char *want, size_t n)
     d9di_jsonl_error error;
     d9d_buf out = {0};
 
-    assert_ok(d9di_jsonl_text(line, strlen(line), "text", &out, &error));
+    assert_ok(d9di_jsonl_get_text(line, strlen(line), "text", &out, &error));
     assert_int_equal(out.len, n);
     assert_memory_equal(out.data ? out.data : "", want, n);
     d9d_buf_release(&out);
@@ -55,9 +55,10 @@ static void test_control(void **state)
 
         sprintf(line, "{\"text\": \"%20s\"}", "");
         line[10 + at] = '\t';
-        assert_int_equal(d9di_jsonl_text(line, strlen(line), "text", &out, &error), D9D_EFORMAT);
-        assert_int_equal(error.at, 10 + at);
-        assert_string_equal(error.what, "a control character in a string");
+        assert_int_equal(d9di_jsonl_get_text(line, strlen(line), "text", &out, &error),
+                         D9D_EFORMAT);
+        assert_int_equal(error.offset, 10 + at);
+        assert_string_equal(error.message, "a control character in a string");
         d9d_buf_release(&out);
     }
 }
@@ -98,22 +99,23 @@ static void test_twice(void **state)
     static const char ids[] = "{\"input_ids\": [1], \"x\": 1, \"x\": 2, \"input_ids\": [2]}";
     static const char text[] = "{\"x\": 1, \"text\": \"a\", \"x\": 2}";
     d9di_jsonl_error error;
-    d9di_messages m = {.text = {0}};
-    d9di_labels labels = {0};
-    d9d_ids got = {0};
+    d9di_chat_messages m = {.text = {0}};
+    d9di_token_labels labels = {0};
+    d9d_token_ids got = {0};
     d9d_buf out = {0};
     bool has;
 
     (void)state;
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-        assert_int_equal(d9di_jsonl_messages(lines[i], strlen(lines[i]), &m, &error), D9D_EFORMAT);
-        assert_non_null(strstr(error.what, "is given twice"));
+        assert_int_equal(d9di_jsonl_get_messages(lines[i], strlen(lines[i]), &m, &error),
+                         D9D_EFORMAT);
+        assert_non_null(strstr(error.message, "is given twice"));
     }
-    assert_int_equal(d9di_jsonl_tokens(ids, strlen(ids), 9, &got, &labels, &has, &error),
+    assert_int_equal(d9di_jsonl_get_tokens(ids, strlen(ids), 9, &got, &labels, &has, &error),
                      D9D_EFORMAT);
-    assert_non_null(strstr(error.what, "\"input_ids\" is given twice"));
-    assert_ok(d9di_jsonl_text(text, strlen(text), "text", &out, &error));
-    d9di_messages_release(&m);
+    assert_non_null(strstr(error.message, "\"input_ids\" is given twice"));
+    assert_ok(d9di_jsonl_get_text(text, strlen(text), "text", &out, &error));
+    d9di_chat_messages_release(&m);
     d9d_buf_release(&out);
     D9D_VEC_RELEASE(&got);
     D9D_VEC_RELEASE(&labels);
@@ -127,28 +129,28 @@ static void test_messages(void **state)
         "\"text\", \"text\": \"b\"}, {\"text\": \"c\"}], \"role\": \"x\"}], \"system\": \"s\"}";
     static const char *const want[][2] = {{"system", "s"}, {"user", "a\xc3\xa9"}, {"x", "bc"}};
     d9di_jsonl_error error;
-    d9di_messages m = {.text = {0}};
+    d9di_chat_messages m = {.text = {0}};
 
     (void)state;
     for (int again = 0; again < 2; again++) {
-        assert_ok(d9di_jsonl_messages(line, strlen(line), &m, &error));
+        assert_ok(d9di_jsonl_get_messages(line, strlen(line), &m, &error));
         assert_int_equal(m.list.len, 3);
         for (size_t i = 0; i < 3; i++) {
-            const d9di_message *x = &m.list.data[i];
+            const d9di_chat_message *x = &m.list.data[i];
 
             assert_int_equal(x->role.n, strlen(want[i][0]));
-            assert_memory_equal(m.text.data + x->role.at, want[i][0], x->role.n);
+            assert_memory_equal(m.text.data + x->role.offset, want[i][0], x->role.n);
             assert_int_equal(x->content.n, strlen(want[i][1]));
-            assert_memory_equal(m.text.data + x->content.at, want[i][1], x->content.n);
+            assert_memory_equal(m.text.data + x->content.offset, want[i][1], x->content.n);
         }
     }
-    d9di_messages_release(&m);
+    d9di_chat_messages_release(&m);
 }
 
-static void check_span(const d9di_messages *m, d9di_span s, const char *want)
+static void check_span(const d9di_chat_messages *m, d9di_chat_span s, const char *want)
 {
     assert_int_equal(s.n, strlen(want));
-    assert_memory_equal(m->text.data + s.at, want, s.n);
+    assert_memory_equal(m->text.data + s.offset, want, s.n);
 }
 
 static void test_tools(void **state)
@@ -162,10 +164,10 @@ static void test_tools(void **state)
     static const char deep[] =
         "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[{\"function\":{\"function\":{}}}]}]}";
     d9di_jsonl_error error;
-    d9di_messages m = {.text = {0}};
+    d9di_chat_messages m = {.text = {0}};
 
     (void)state;
-    assert_ok(d9di_jsonl_messages(line, strlen(line), &m, &error));
+    assert_ok(d9di_jsonl_get_messages(line, strlen(line), &m, &error));
     assert_int_equal(m.tools.len, 3);
     check_span(&m, m.tools.data[0],
                "{\"b\": 1.5, \"a\": [], \"c\": {\"x\": \"\xc3\xa9/\\u0001\\n\"}}");
@@ -180,9 +182,9 @@ static void test_tools(void **state)
     check_span(&m, m.calls.data[0].arguments, "{\"k\":1}");
     check_span(&m, m.calls.data[1].name, "g");
     check_span(&m, m.calls.data[1].arguments, "{\"k\": [1, 200000.0]}");
-    assert_int_equal(d9di_jsonl_messages(deep, strlen(deep), &m, &error), D9D_EFORMAT);
-    assert_string_equal(error.what, "a tool call without \"name\"");
-    d9di_messages_release(&m);
+    assert_int_equal(d9di_jsonl_get_messages(deep, strlen(deep), &m, &error), D9D_EFORMAT);
+    assert_string_equal(error.message, "a tool call without \"name\"");
+    d9di_chat_messages_release(&m);
 }
 
 int main(void)

@@ -15,20 +15,20 @@ static d9d_batch batch(void)
     labels[7] = 2;
     labels[LENGTH] = 5; /* the last label of row 1 is at its second position */
     labels[LENGTH + 1] = 1;
-    return (d9d_batch){.rows = ROWS, .length = LENGTH, .labels = labels, .lengths = lengths};
+    return (d9d_batch){.seqs = ROWS, .length = LENGTH, .labels = labels, .lengths = lengths};
 }
 
 /* The sum of what a rank pools of x[cell] = cell + 1, added to y [documents]. */
 static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp, int tps,
                 double *y)
 {
-    const d9d_pool_how how = {pooling, cp, cps, tp, tps, false};
+    const d9d_pooling_opts how = {pooling, cp, cps, tp, tps, false};
     const int64_t mine = b->length / cps, size = b->length / (2 * cps);
-    d9d_pool_room room = {0};
-    d9d_pool_host h;
+    d9d_pooling_buffer room = {0};
+    d9d_pooling_index h;
 
-    assert_ok(d9d_batch_pool(b, &how, &room, &h));
-    assert_int_equal(h.tokens, b->rows * mine / tps);
+    assert_ok(d9d_batch_pooling_index(b, &how, &room, &h));
+    assert_int_equal(h.tokens, b->seqs * mine / tps);
     assert_int_equal(h.n, h.documents * cps * tps);
     for (int64_t n = 0; n < h.n; n++)
         for (int64_t j = 0; j < h.k; j++) {
@@ -42,14 +42,14 @@ static void add(const d9d_batch *b, d9d_pooling pooling, int cp, int cps, int tp
             }
             assert_true(n < h.documents);
             assert_int_equal(h.owner[t], n);
-            assert_true(h.part[t] == h.share[n * h.k + j]);
+            assert_true(h.owner_share[t] == h.share[n * h.k + j]);
             if (cps > 1)
                 position = at < size ? cp * size + at : (2 * cps - 1 - cp) * size + at - size;
             y[n] += (double)h.share[n * h.k + j] * (double)(cell / mine * b->length + position + 1);
         }
     for (int64_t n = 0; n < h.documents; n++)
         assert_int_equal(h.labels[n], cp + tp > 0 ? -100 : n == 0 ? 2 : n == 1 ? 1 : -100);
-    d9d_pool_room_release(&room);
+    d9d_pooling_buffer_release(&room);
 }
 
 static void rows_are_documents_on_any_ranks(void **state)
@@ -57,8 +57,9 @@ static void rows_are_documents_on_any_ranks(void **state)
     static const struct {
         d9d_pooling pooling;
         double y[ROWS];
-    } want[] = {
-        {D9D_POOL_LAST, {8, 11, 0}}, {D9D_POOL_MEAN, {4.5, 10, 0}}, {D9D_POOL_FIRST, {1, 9, 0}}};
+    } want[] = {{D9D_POOLING_LAST, {8, 11, 0}},
+                {D9D_POOLING_MEAN, {4.5, 10, 0}},
+                {D9D_POOLING_FIRST, {1, 9, 0}}};
     static const int ranks[][2] = {{1, 1}, {2, 1}, {1, 2}, {4, 1}, {2, 3}, {1, 4}};
     const d9d_batch b = batch();
 
@@ -78,15 +79,15 @@ static void rows_are_documents_on_any_ranks(void **state)
 static void packed_rows_have_several_and_padding_is_none(void **state)
 {
     static const int32_t bounds[] = {0, 5, 8, 10, 11, 16, 24};
-    const d9d_pool_how how = {D9D_POOL_LAST, 0, 1, 0, 1, false};
+    const d9d_pooling_opts how = {D9D_POOLING_LAST, 0, 1, 0, 1, false};
     d9d_batch b = batch();
-    d9d_pool_room room = {0};
-    d9d_pool_host h;
+    d9d_pooling_buffer room = {0};
+    d9d_pooling_index h;
 
     (void)state;
-    b.bounds = bounds;
+    b.cu_seqlens = bounds;
     b.documents = 6;
-    assert_ok(d9d_batch_pool(&b, &how, &room, &h));
+    assert_ok(d9d_batch_pooling_index(&b, &how, &room, &h));
     assert_int_equal(h.documents, 4); /* [0, 5) [5, 8) | [8, 10) [10, 11) and padding | padding */
     assert_int_equal(h.token[0], 4);
     assert_int_equal(h.token[1], 7);
@@ -95,8 +96,8 @@ static void packed_rows_have_several_and_padding_is_none(void **state)
     assert_int_equal(h.labels[0], -100);
     assert_int_equal(h.labels[1], 2);
     assert_int_equal(h.labels[2], 1);
-    assert_int_equal(d9d_batch_classes(&b), 2);
-    d9d_pool_room_release(&room);
+    assert_int_equal(d9d_batch_count_classes(&b), 2);
+    d9d_pooling_buffer_release(&room);
 }
 
 static void classes_are_counted_and_checked(void **state)
@@ -104,7 +105,7 @@ static void classes_are_counted_and_checked(void **state)
     const d9d_batch b = batch();
 
     (void)state;
-    assert_int_equal(d9d_batch_classes(&b), 2);
+    assert_int_equal(d9d_batch_count_classes(&b), 2);
     assert_ok(d9d_batch_check_classes(&b, 3));
     assert_fails(d9d_batch_check_classes(&b, 2), D9D_EMISMATCH,
                  "sample 0: its class is 2, and there are 2");
@@ -113,16 +114,18 @@ static void classes_are_counted_and_checked(void **state)
 static void pairs_lie_apart_and_a_lone_one_last(void **state)
 {
     static const int64_t five[] = {1, 1, 1, 0, 1};
-    static const d9d_draw draws[] = {{.sample = 4}, {.sample = 5}, {.sample = 6}, {.sample = 7}};
-    static const d9d_draw mixed[] = {{.sample = 4}, {.sample = 5}, {.sample = 7}, {.sample = 8}};
-    const d9d_pool_how how = {D9D_POOL_LAST, 0, 1, 0, 1, true};
+    static const d9d_sample_ref draws[] = {
+        {.sample = 4}, {.sample = 5}, {.sample = 6}, {.sample = 7}};
+    static const d9d_sample_ref mixed[] = {
+        {.sample = 4}, {.sample = 5}, {.sample = 7}, {.sample = 8}};
+    const d9d_pooling_opts how = {D9D_POOLING_LAST, 0, 1, 0, 1, true};
     static int32_t none[5] = {-100, -100, -100, -100, -100};
-    d9d_batch b = {.rows = 5, .length = 1, .labels = none, .lengths = five};
-    d9d_pool_room room = {0};
-    d9d_pool_host h;
+    d9d_batch b = {.seqs = 5, .length = 1, .labels = none, .lengths = five};
+    d9d_pooling_buffer room = {0};
+    d9d_pooling_index h;
 
     (void)state;
-    assert_ok(d9d_batch_pool(&b, &how, &room, &h));
+    assert_ok(d9d_batch_pooling_index(&b, &how, &room, &h));
     assert_int_equal(h.n_labels, 2);
     assert_int_equal(h.labels[0], 0);
     assert_int_equal(h.labels[1], -100); /* its second text is empty */
@@ -131,12 +134,12 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
 
         assert_int_equal(h.token[i], from[i]);
     }
-    assert_int_equal(d9d_batch_pairs(&b), 1);
-    d9d_pool_room_release(&room);
-    b.rows = 4;
-    b.draws = draws;
+    assert_int_equal(d9d_batch_count_pairs(&b), 1);
+    d9d_pooling_buffer_release(&room);
+    b.seqs = 4;
+    b.refs = draws;
     assert_ok(d9d_batch_check_pairs(&b));
-    b.draws = mixed;
+    b.refs = mixed;
     assert_fails(
         d9d_batch_check_pairs(&b), D9D_ECONFIG,
         "samples 7 and 8 stand side by side and are no pair, 2k and 2k + 1; data.order must "
@@ -145,18 +148,18 @@ static void pairs_lie_apart_and_a_lone_one_last(void **state)
 
 static void refuses_what_does_not_divide(void **state)
 {
-    const d9d_pool_how cp = {D9D_POOL_LAST, 0, 3, 0, 1, false},
-                       tp = {D9D_POOL_LAST, 0, 1, 0, 5, false};
+    const d9d_pooling_opts cp = {D9D_POOLING_LAST, 0, 3, 0, 1, false},
+                           tp = {D9D_POOLING_LAST, 0, 1, 0, 5, false};
     const d9d_batch b = batch();
-    d9d_pool_room room = {0};
-    d9d_pool_host h;
+    d9d_pooling_buffer room = {0};
+    d9d_pooling_index h;
 
     (void)state;
-    assert_fails(d9d_batch_pool(&b, &cp, &room, &h), D9D_EINVAL,
+    assert_fails(d9d_batch_pooling_index(&b, &cp, &room, &h), D9D_EINVAL,
                  "pool: 3 rows of 8 positions do not divide over 3 x 1 ranks");
-    assert_fails(d9d_batch_pool(&b, &tp, &room, &h), D9D_EINVAL,
+    assert_fails(d9d_batch_pooling_index(&b, &tp, &room, &h), D9D_EINVAL,
                  "pool: 3 rows of 8 positions do not divide over 1 x 5 ranks");
-    d9d_pool_room_release(&room);
+    d9d_pooling_buffer_release(&room);
 }
 
 int main(void)

@@ -20,7 +20,7 @@ static void put_vocab(d9d_buf *b)
 {
     for (int i = 0; i < 256; i++) {
         char c[5] = "";
-        const unsigned n = d9di_utf8_put(d9di_bytelevel_char((unsigned char)i), c);
+        const unsigned n = d9di_utf8_encode(d9di_bytelevel_char((unsigned char)i), c);
 
         assert_ok(d9d_buf_printf(b, "\"%s%.*s\": %d, ", c[0] == '"' || c[0] == '\\' ? "\\" : "",
                                  (int)n, c, i));
@@ -176,7 +176,7 @@ static void test_encode_decode(void **state)
     const char text[] = "xabc<e>a ab\xc3\xa9";
     d9d_tokenizer *tok;
     d9d_tokenizer_scratch *s;
-    d9d_ids ids = {0};
+    d9d_token_ids ids = {0};
     d9d_buf back = {0};
     const uint32_t none = 259;
     uint32_t id;
@@ -197,7 +197,7 @@ static void test_encode_decode(void **state)
     assert_ok(d9d_tokenizer_decode(tok, ids.data, ids.len, 0, &back));
     assert_string_equal(back.data, text);
     back.len = 0;
-    assert_ok(d9d_tokenizer_decode(tok, ids.data, ids.len, D9D_DECODE_SKIP_SPECIAL, &back));
+    assert_ok(d9d_tokenizer_decode(tok, ids.data, ids.len, D9D_TOKENIZER_SKIP_SPECIAL, &back));
     assert_string_equal(back.data, "xabca ab\xc3\xa9");
     assert_fails_like(d9d_tokenizer_decode(tok, &none, 1, 0, &back), D9D_EINVAL, "ids[0] is 259");
     assert_true(d9d_tokenizer_find(tok, "<e>", 3, &id) && id == 258);
@@ -220,7 +220,7 @@ static void test_missing_bytes(void **state)
     for (size_t i = 0; i < 3; i++) {
         d9d_tokenizer_scratch *s;
         d9d_tokenizer *tok;
-        d9d_ids ids = {0};
+        d9d_token_ids ids = {0};
         char text[256];
 
         snprintf(text, sizeof(text),
@@ -254,7 +254,7 @@ static void test_long_runs(void **state)
     const struct parts parts = {0};
     d9d_tokenizer_scratch *s;
     d9d_tokenizer *tok;
-    d9d_ids ids = {0};
+    d9d_token_ids ids = {0};
 
     (void)state;
     assert_non_null(text);
@@ -320,7 +320,7 @@ static void test_patterns(void **state)
         d9d_status st;
 
         out.len = 0;
-        st = d9di_pattern_translate("p", cases[i].from, strlen(cases[i].from), &out);
+        st = d9di_split_pattern_translate("p", cases[i].from, strlen(cases[i].from), &out);
         if ((st == D9D_OK) != (cases[i].to != NULL))
             fail_msg("%s: %s", cases[i].from, d9d_status_name(st));
         if (cases[i].to)
@@ -333,11 +333,12 @@ static void test_patterns(void **state)
 static void test_unicode_versions(void **state)
 {
     (void)state;
-    assert_ok(d9di_pattern_check_unicode("t", "14.0.0"));
-    assert_ok(d9di_pattern_check_unicode("t", "16.0.0"));
-    assert_fails_like(d9di_pattern_check_unicode("t", "11.0.0"), D9D_ENOTSUP,
+    assert_ok(d9di_split_pattern_check_unicode("t", "14.0.0"));
+    assert_ok(d9di_split_pattern_check_unicode("t", "16.0.0"));
+    assert_fails_like(d9di_split_pattern_check_unicode("t", "11.0.0"), D9D_ENOTSUP,
                       "t: pattern: PCRE2 has Unicode 11.0.0, must be 14 to 16");
-    assert_fails_like(d9di_pattern_check_unicode("t", "17.0.0"), D9D_ENOTSUP, "Unicode 17.0.0");
+    assert_fails_like(d9di_split_pattern_check_unicode("t", "17.0.0"), D9D_ENOTSUP,
+                      "Unicode 17.0.0");
 }
 
 /* Parts that change no ids are said, not refused. */

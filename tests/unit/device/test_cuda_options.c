@@ -16,18 +16,18 @@ static const struct value {
     bool inexact;
     int64_t scratch;
 } values[] = {
-    {NULL, D9D_CUDA_CUDNN, false, 0},
-    {"{\"kind\": \"cudnn\"}", D9D_CUDA_CUDNN, false, (int64_t)4096 << 20},
-    {"{\"kind\": \"cudnn\", \"deterministic\": false, \"scratch_mb\": 1}", D9D_CUDA_CUDNN, true,
-     1 << 20},
-    {"{\"kind\": \"flash_attention_2\"}", D9D_CUDA_CUDNN, false, 0},
-    {"{\"kind\": \"flash_attention_4\"}", D9D_CUDA_CUDNN, false, 0},
-    {"{\"kind\": \"torch\"}", D9D_CUDA_CUDNN, false, 0},
-    {"{\"kind\": \"torch\", \"backends\": null}", D9D_CUDA_CUDNN, false, 0},
-    {"{\"kind\": \"torch\", \"backends\": [\"MATH\", \"CUDNN_ATTENTION\"]}", D9D_CUDA_CUDNN, false,
-     0},
-    {"{\"kind\": \"torch\", \"backends\": [\"MATH\"]}", D9D_CUDA_OWN, false, 0},
-    {"{\"kind\": \"eager\"}", D9D_CUDA_OWN, false, 0},
+    {NULL, D9D_CUDA_ATTENTION_CUDNN, false, 0},
+    {"{\"kind\": \"cudnn\"}", D9D_CUDA_ATTENTION_CUDNN, false, (int64_t)4096 << 20},
+    {"{\"kind\": \"cudnn\", \"deterministic\": false, \"scratch_mb\": 1}", D9D_CUDA_ATTENTION_CUDNN,
+     true, 1 << 20},
+    {"{\"kind\": \"flash_attention_2\"}", D9D_CUDA_ATTENTION_CUDNN, false, 0},
+    {"{\"kind\": \"flash_attention_4\"}", D9D_CUDA_ATTENTION_CUDNN, false, 0},
+    {"{\"kind\": \"torch\"}", D9D_CUDA_ATTENTION_CUDNN, false, 0},
+    {"{\"kind\": \"torch\", \"backends\": null}", D9D_CUDA_ATTENTION_CUDNN, false, 0},
+    {"{\"kind\": \"torch\", \"backends\": [\"MATH\", \"CUDNN_ATTENTION\"]}",
+     D9D_CUDA_ATTENTION_CUDNN, false, 0},
+    {"{\"kind\": \"torch\", \"backends\": [\"MATH\"]}", D9D_CUDA_ATTENTION_BUILTIN, false, 0},
+    {"{\"kind\": \"eager\"}", D9D_CUDA_ATTENTION_BUILTIN, false, 0},
 };
 
 static const struct mistake {
@@ -48,16 +48,16 @@ static void test_values(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
-        d9d_cuda_options o;
+        d9d_cuda_opts o;
 
         if (values[i].text == NULL)
             assert_int_equal(unsetenv("D9D_BACKEND_AUTO_SDPA"), 0);
         else
             assert_int_equal(setenv("D9D_BACKEND_AUTO_SDPA", values[i].text, 1), 0);
-        assert_int_equal(d9di_cuda_options(&o), D9D_OK);
+        assert_int_equal(d9di_device_cuda_opts(&o), D9D_OK);
         assert_int_equal(o.attention, values[i].attention);
-        assert_int_equal(o.inexact, values[i].inexact);
-        assert_int_equal(o.scratch, values[i].scratch);
+        assert_int_equal(o.nondeterministic, values[i].inexact);
+        assert_int_equal(o.max_score_bytes, values[i].scratch);
     }
 }
 
@@ -65,10 +65,10 @@ static void test_mistakes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
-        d9d_cuda_options o;
+        d9d_cuda_opts o;
 
         assert_int_equal(setenv("D9D_BACKEND_AUTO_SDPA", mistakes[i].text, 1), 0);
-        assert_int_not_equal(d9di_cuda_options(&o), D9D_OK);
+        assert_int_not_equal(d9di_device_cuda_opts(&o), D9D_OK);
         assert_non_null(strstr(d9d_err_message(), mistakes[i].says));
     }
 }

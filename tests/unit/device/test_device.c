@@ -348,14 +348,14 @@ static void a_failure_says_what_is_expected(void **state)
     void *a, *b = NULL;
 
     d9d_device_set_limit(dev, 8192);
-    assert_fails(d9d_device_expect(dev, 8193), D9D_EOOM,
+    assert_fails(d9d_device_require(dev, 8193), D9D_EOOM,
                  "cpu: no room for the 8193 bytes that are needed at least, with a limit of 8192");
-    assert_ok(d9d_device_expect(dev, 6000));
+    assert_ok(d9d_device_require(dev, 6000));
     assert_ok(d9d_device_alloc(dev, 4096, &a));
     assert_fails(d9d_device_alloc(dev, 5000, &b), D9D_EOOM,
                  "cpu: no room for 5000 bytes with 4096 in use and a limit of 8192; at least 6000 "
                  "are needed in all");
-    assert_ok(d9d_device_expect(dev, 0));
+    assert_ok(d9d_device_require(dev, 0));
     assert_fails(d9d_device_alloc(dev, 5000, &b), D9D_EOOM,
                  "cpu: no room for 5000 bytes with 4096 in use and a limit of 8192");
     d9d_device_free(dev, a, 4096);
@@ -376,14 +376,14 @@ static void a_failure_says_what_there_is(void **state)
     d9d_device_ops ops = *own;
     void *p = NULL;
 
-    ops.room = seven_hundred_of_a_thousand;
+    ops.mem_info = seven_hundred_of_a_thousand;
     dev->ops = &ops;
-    assert_fails(d9d_device_expect(dev, 1001), D9D_EOOM,
+    assert_fails(d9d_device_require(dev, 1001), D9D_EOOM,
                  "cpu: no room for the 1001 bytes that are needed at least, with 700 free of 1000");
     assert_fails(d9d_device_alloc(dev, UINT64_MAX, &p), D9D_EOOM,
                  "cpu: no room for 18446744073709551615 bytes with 0 in use and 700 free of 1000");
     d9d_device_set_limit(dev, 600);
-    assert_fails(d9d_device_expect(dev, 601), D9D_EOOM,
+    assert_fails(d9d_device_require(dev, 601), D9D_EOOM,
                  "cpu: no room for the 601 bytes that are needed at least, with a limit of 600");
     dev->ops = own;
 }
@@ -470,14 +470,14 @@ static d9d_status fill_piece(void *arg, int worker, size_t i)
 
     (void)worker;
     if (i % 7 == 0) {
-        D9D_TRY(d9d_staging_take(f->staging, to, PIECE, &room));
+        D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &room));
         memset(room, 0xee, PIECE);
-        d9d_staging_drop(f->staging, room);
+        d9d_staging_cancel(f->staging, room);
     }
-    D9D_TRY(d9d_staging_take(f->staging, to, PIECE, &room));
+    D9D_TRY(d9d_staging_acquire(f->staging, to, PIECE, &room));
     memset(room, (int)i & 0xff, PIECE);
     memcpy(room, &i, sizeof(i));
-    return d9d_staging_send(f->staging, to, PIECE, room);
+    return d9d_staging_submit(f->staging, to, PIECE, room);
 }
 
 static void check_staging(d9d_device *dev)
@@ -519,7 +519,7 @@ static void threads_fill_memory_by_parts(void **state)
     const d9d_device_ops *own = dev->ops;
     d9d_device_ops ops = *own;
 
-    ops.shared = false;
+    ops.host_accessible = false;
     dev->ops = &ops;
     check_staging(dev);
     dev->ops = own;
@@ -533,14 +533,14 @@ static void a_part_that_cannot_be_sent_is_free_again(void **state)
     d9d_staging *s;
     void *room, *to;
 
-    ops.shared = false;
-    ops.send = refuse;
+    ops.host_accessible = false;
+    ops.h2d_async = refuse;
     dev->ops = &ops;
     assert_ok(d9d_device_alloc(dev, PIECE, &to));
     assert_ok(d9d_staging_open(dev, 1, PIECE, &s));
     for (int i = 0; i < 3; i++) {
-        assert_ok(d9d_staging_take(s, to, PIECE, &room));
-        assert_fails(d9d_staging_send(s, to, PIECE, room), D9D_ECUDA, "cpu: gone");
+        assert_ok(d9d_staging_acquire(s, to, PIECE, &room));
+        assert_fails(d9d_staging_submit(s, to, PIECE, room), D9D_ECUDA, "cpu: gone");
     }
     d9d_staging_close(s);
     d9d_device_free(dev, to, PIECE);
@@ -555,7 +555,7 @@ static void what_was_queued_comes_back(void **state)
     enum { N = 1000 };
     d9d_device *dev = *state;
     d9d_readback *r[2];
-    const uint64_t waits = dev->waits;
+    const uint64_t waits = dev->host_waits;
     void *x;
 
     assert_ok(d9d_device_alloc(dev, N * sizeof(float), &x));
@@ -565,14 +565,14 @@ static void what_was_queued_comes_back(void **state)
     }
     for (int i = 0; i < 2; i++) {
         assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, (float)i + 1));
-        assert_ok(d9d_readback_begin(r[i], x));
+        assert_ok(d9d_readback_enqueue(r[i], x));
     }
     assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 9.0f));
-    assert_int_equal(dev->waits, waits);
+    assert_int_equal(dev->host_waits, waits);
     for (int i = 1; i >= 0; i--) {
         const void *back;
 
-        assert_ok(d9d_readback_end(r[i], &back));
+        assert_ok(d9d_readback_wait(r[i], &back));
         assert_true(d9d_readback_ready(r[i]));
         for (int k = 0; k < N; k++)
             assert_true(((const float *)back)[k] == (float)i + 1);
@@ -601,17 +601,17 @@ static void a_readback_serves_again(void **state)
 static void waiting_is_counted(void **state)
 {
     d9d_device *dev = *state;
-    const uint64_t waits = dev->waits;
+    const uint64_t waits = dev->host_waits;
     float host;
     void *x;
 
     assert_ok(d9d_device_alloc(dev, sizeof(host), &x));
     assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, 1, 2.0f));
-    assert_int_equal(dev->waits, waits);
+    assert_int_equal(dev->host_waits, waits);
     assert_ok(d9d_device_download(dev, &host, x, sizeof(host)));
-    assert_int_equal(dev->waits, waits + 1);
+    assert_int_equal(dev->host_waits, waits + 1);
     assert_ok(d9d_device_sync(dev));
-    assert_int_equal(dev->waits, waits + 2);
+    assert_int_equal(dev->host_waits, waits + 2);
     assert_true(host == 2.0f);
     d9d_device_free(dev, x, sizeof(host));
 }
@@ -631,8 +631,8 @@ static void events_tell_time(void **state)
     assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 1.0f));
     assert_ok(d9d_device_event_record(e[1]));
     assert_ok(d9d_device_event_wait(e[1]));
-    assert_true(d9d_device_event_passed(e[0]) && d9d_device_event_passed(e[1]));
-    assert_ok(d9d_device_event_ms(e[0], e[1], &ms));
+    assert_true(d9d_device_event_query(e[0]) && d9d_device_event_query(e[1]));
+    assert_ok(d9d_device_event_elapsed_ms(e[0], e[1], &ms));
     assert_true(ms > 0 && ms < 10000);
     for (int i = 0; i < 2; i++)
         d9d_device_event_free(e[i]);

@@ -57,24 +57,24 @@ static void ranges_and_laps_are_in_the_file(void **state)
     assert_true(fd >= 0);
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_device_alloc(dev, N * sizeof(*x), (void **)&x));
-    d9d_trace_lap(dev, "before", "");
+    d9d_trace_mark(dev, "before", "");
     d9d_trace_begin(dev, "early");
     assert_ok(d9d_trace_open(dev, &t));
     d9d_trace_begin(dev, "step %d", 7);
     work(dev, x);
-    d9d_trace_lap(dev, "linear", "dw");
+    d9d_trace_mark(dev, "linear", "dw");
     d9d_trace_begin(dev, "inner");
     work(dev, x);
-    d9d_trace_lap(dev, "add", "");
+    d9d_trace_mark(dev, "add", "");
     d9d_trace_end(dev);
     work(dev, x);
-    d9d_trace_lap(dev, "linear", "dw");
+    d9d_trace_mark(dev, "linear", "dw");
     d9d_trace_end(dev);
-    d9d_trace_beside(dev, NULL, "gather", "weights");
+    d9d_trace_stream_range_begin(dev, NULL, "gather", "weights");
     work(dev, x);
-    d9d_trace_beside_end(dev, NULL);
-    d9d_trace_beside_end(dev, NULL); /* of nothing */
-    d9d_trace_beside(dev, NULL, "never", "ended");
+    d9d_trace_stream_range_end(dev, NULL);
+    d9d_trace_stream_range_end(dev, NULL); /* of nothing */
+    d9d_trace_stream_range_begin(dev, NULL, "never", "ended");
     d9d_trace_begin(dev, "left open");
     assert_ok(d9d_trace_close(t, path, 3, &top));
     assert_null(dev->trace);
@@ -122,9 +122,9 @@ static void a_file_that_cannot_be_written(void **state)
     assert_int_equal(d9d_trace_close(t, "/nonexistent/trace.json", 0, NULL), D9D_ENOTFOUND);
     assert_null(dev->trace);
     assert_ok(d9d_trace_open(dev, &t));
-    d9d_trace_drop(t);
+    d9d_trace_discard(t);
     assert_null(dev->trace);
-    d9d_trace_drop(NULL);
+    d9d_trace_discard(NULL);
     d9d_device_close(dev);
 }
 

@@ -16,13 +16,14 @@ enum { RANKS = 4096, MOST = (16 << 20) / RANKS };
 
 /* A job in which all others say what this rank does, within the launcher's limit. */
 typedef struct job {
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     size_t gathers, largest;
     const void *other; /* what the last rank says in place of it, `n` bytes; NULL: nothing else */
     size_t n;
 } job;
 
-static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a, d9d_boot_word *all)
+static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a,
+                         d9d_bootstrap_blob *all)
 {
     job *j = self;
     char *copy = d9d_arena_alloc(a, n + 1);
@@ -34,17 +35,17 @@ static d9d_status gather(void *self, const void *mine, size_t n, d9d_arena *a, d
     if (n > 0)
         memcpy(copy, mine, n);
     for (int r = 0; r < RANKS; r++)
-        all[r] = (d9d_boot_word){copy, n};
+        all[r] = (d9d_bootstrap_blob){copy, n};
     if (j->other != NULL)
-        all[RANKS - 1] = (d9d_boot_word){j->other, j->n};
+        all[RANKS - 1] = (d9d_bootstrap_blob){j->other, j->n};
     return D9D_OK;
 }
 
 static void job_open(job *j)
 {
     *j = (job){.boot = NULL};
-    assert_int_equal(d9d_boot_imagine(0, RANKS, &j->boot), D9D_OK);
-    d9di_boot_carry(j->boot, &(d9di_boot_carrier){gather, j});
+    assert_int_equal(d9d_bootstrap_simulate(0, RANKS, &j->boot), D9D_OK);
+    d9di_bootstrap_set_transport(j->boot, &(d9di_bootstrap_transport){gather, j});
 }
 
 static void test_long_texts_are_told_in_pieces(void **state)
@@ -67,7 +68,7 @@ static void test_long_texts_are_told_in_pieces(void **state)
         assert_string_equal(told, text);
         free(text);
     }
-    d9d_boot_close(j.boot);
+    d9d_bootstrap_close(j.boot);
     d9d_arena_release(&a);
 }
 
@@ -82,18 +83,18 @@ static void test_nothing_is_told_too(void **state)
     assert_int_equal(d9d_bootstrap_broadcast_text(j.boot, &a, &told), D9D_OK);
     assert_null(told);
     assert_int_equal(j.gathers, 1);
-    d9d_boot_close(j.boot);
+    d9d_bootstrap_close(j.boot);
     d9d_arena_release(&a);
 }
 
 /* 200 data sets are 6400 digits. */
 static d9d_status agree(job *j)
 {
-    d9di_same same = {0};
+    d9di_rank_consistency same = {0};
 
     for (uint64_t i = 0; i < 200; i++)
-        d9di_same_add(&same, "data", d9d_hash_bytes(&i, sizeof(i)));
-    return d9di_same_agree(&same, j->boot);
+        d9di_rank_consistency_add(&same, "data", d9d_hash_bytes(&i, sizeof(i)));
+    return d9di_rank_consistency_check(&same, j->boot);
 }
 
 static void test_many_things_of_many_ranks(void **state)
@@ -105,7 +106,7 @@ static void test_many_things_of_many_ranks(void **state)
     assert_int_equal(agree(&j), D9D_OK);
     assert_int_equal(j.gathers, 1);
     assert_int_equal(j.largest, sizeof(d9d_hash));
-    d9d_boot_close(j.boot);
+    d9d_bootstrap_close(j.boot);
 }
 
 /* Where one differs all tell what they have, in as many words as it takes. */
@@ -120,7 +121,7 @@ static void test_details_follow_a_difference(void **state)
     j.n = sizeof(other);
     assert_int_equal(agree(&j), D9D_OK); /* this rank has what rank 0 has: itself */
     assert_int_equal(j.gathers, 1 + 2);
-    d9d_boot_close(j.boot);
+    d9d_bootstrap_close(j.boot);
 }
 
 int main(void)

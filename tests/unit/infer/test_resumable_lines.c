@@ -15,21 +15,21 @@ static const d9d_hash key = {UINT64_C(0x0123456789abcdef), 7};
 
 enum { RECORD = 100 };
 
-static d9di_lines opened(const d9d_buf *head)
+static d9di_resumable_lines opened(const d9d_buf *head)
 {
-    d9di_lines l;
+    d9di_resumable_lines l;
 
-    assert_ok(d9di_lines_open("out", key, head, NULL, &l));
+    assert_ok(d9di_resumable_lines_open("out", key, head, NULL, &l));
     return l;
 }
 
-static void add(d9di_lines *l, int n)
+static void add(d9di_resumable_lines *l, int n)
 {
     for (int i = 0; i < n; i++) {
         char line[RECORD + 1];
 
         (void)snprintf(line, sizeof(line), "%0*lld\n", RECORD - 1, (long long)l->done);
-        assert_ok(d9di_lines_add(l, line, RECORD));
+        assert_ok(d9di_resumable_lines_add(l, line, RECORD));
     }
 }
 
@@ -37,24 +37,24 @@ static void add(d9di_lines *l, int n)
 static void three_lives(void)
 {
     for (int life = 0; life < 3; life++) {
-        d9di_lines l = opened(NULL);
+        d9di_resumable_lines l = opened(NULL);
 
         assert_int_equal(l.done, life * 10);
         add(&l, 10);
-        d9di_lines_release(&l);
+        d9di_resumable_lines_release(&l);
     }
 }
 
 /* Going on makes what one life would have made. */
 static void assert_ends_right(int64_t first)
 {
-    d9di_lines l = opened(NULL);
+    d9di_resumable_lines l = opened(NULL);
     d9d_buf text = {0};
 
     assert_int_equal(l.done, first);
     add(&l, (int)(40 - first));
-    assert_ok(d9di_lines_commit(&l));
-    d9di_lines_release(&l);
+    assert_ok(d9di_resumable_lines_commit(&l));
+    d9di_resumable_lines_release(&l);
     assert_ok(d9d_fs_read("out", 1 << 20, &text));
     assert_int_equal(text.len, 40 * RECORD);
     for (int i = 0; i < 40; i++)
@@ -111,72 +111,74 @@ static void damage_is_not_believed(void **state)
 static void heads_are_proven(void **state)
 {
     d9d_buf head = {.data = (char[]){"head"}, .len = 4, .cap = 5};
-    d9di_lines l = opened(&head);
+    d9di_resumable_lines l = opened(&head);
 
     (void)state;
-    d9di_lines_release(&l);
+    d9di_resumable_lines_release(&l);
     l = opened(&head);
     add(&l, 5);
-    d9di_lines_release(&l);
+    d9di_resumable_lines_release(&l);
     run("printf x | dd of=" PART " bs=1 seek=1 conv=notrunc status=none");
     l = opened(&head);
     assert_int_equal(l.done, 0);
     add(&l, 5);
-    assert_ok(d9di_lines_commit(&l));
-    d9di_lines_release(&l);
+    assert_ok(d9di_resumable_lines_commit(&l));
+    d9di_resumable_lines_release(&l);
     run("test \"$(head -c 5 out)\" = head0 -a $(stat -c %s out) = 504");
 }
 
 static void what_is_not_ours_stays(void **state)
 {
-    d9di_lines l;
+    d9di_resumable_lines l;
 
     (void)state;
     run("echo precious >" PART);
-    assert_fails(d9di_lines_open("out", key, NULL, NULL, &l), D9D_ECONFIG,
+    assert_fails(d9di_resumable_lines_open("out", key, NULL, NULL, &l), D9D_ECONFIG,
                  PART ": has 9 bytes, and no " JOURNAL " that says that they are of this job; "
                       "remove it or name another output");
     run("test $(cat " PART ") = precious -a ! -e " JOURNAL);
     run("echo d9d.part.v1 0 >" JOURNAL);
-    assert_fails_like(d9di_lines_open("out", key, NULL, NULL, &l), D9D_ECONFIG, "has 9 bytes");
+    assert_fails_like(d9di_resumable_lines_open("out", key, NULL, NULL, &l), D9D_ECONFIG,
+                      "has 9 bytes");
     run("test $(cat " PART ") = precious && rm out.*");
     run("echo thesis >thesis && ln -s thesis " PART);
-    assert_fails(d9di_lines_open("out", key, NULL, NULL, &l), D9D_EPATH,
+    assert_fails(d9di_resumable_lines_open("out", key, NULL, NULL, &l), D9D_EPATH,
                  PART ": is a symbolic link, which is not followed");
     run("rm " PART " && ln -s thesis " JOURNAL);
-    assert_fails_like(d9di_lines_open("out", key, NULL, NULL, &l), D9D_EPATH, "symbolic link");
+    assert_fails_like(d9di_resumable_lines_open("out", key, NULL, NULL, &l), D9D_EPATH,
+                      "symbolic link");
     run("test $(cat thesis) = thesis && rm out.*");
     if (geteuid() == 0) {
         run("touch " PART);
         assert_int_equal(chown(PART, 65534, 65534), 0);
-        assert_fails(d9di_lines_open("out", key, NULL, NULL, &l), D9D_EPATH,
+        assert_fails(d9di_resumable_lines_open("out", key, NULL, NULL, &l), D9D_EPATH,
                      PART ": belongs to user 65534, this is user 0");
     }
 }
 
 static void who_was_first_keeps_the_name(void **state)
 {
-    d9di_lines l = opened(NULL);
+    d9di_resumable_lines l = opened(NULL);
 
     (void)state;
     add(&l, 3);
     run("echo first >out");
-    assert_fails(d9di_lines_commit(&l), D9D_ECONFIG,
+    assert_fails(d9di_resumable_lines_commit(&l), D9D_ECONFIG,
                  "out: was written by someone else meanwhile; what was to go there is " PART);
-    d9di_lines_release(&l);
+    d9di_resumable_lines_release(&l);
     run("test $(cat out) = first -a $(wc -l <" PART ") = 3 && rm out");
     assert_ends_right(3);
 }
 
 static void one_writes_at_a_time(void **state)
 {
-    d9di_lines l = opened(NULL), other;
+    d9di_resumable_lines l = opened(NULL), other;
 
     (void)state;
     add(&l, 3);
-    assert_fails(d9di_lines_open("out", key, NULL, NULL, &other), D9D_EIO,
+    assert_fails(d9di_resumable_lines_open("out", key, NULL, NULL, &other), D9D_EIO,
                  PART ": another process is writing it");
-    d9di_lines_release(&l);
+    d9di_resumable_lines_release(&l);
     assert_ends_right(3);
 }
 

@@ -5,12 +5,12 @@
 
 #include "infer/token_sampler.h"
 
-static uint32_t choose(d9di_choose *c, uint64_t stream, int64_t position, const float *logits,
-                       int64_t n)
+static uint32_t choose(d9di_token_sampler *c, uint64_t stream, int64_t position,
+                       const float *logits, int64_t n)
 {
     uint32_t token = UINT32_MAX;
 
-    assert_ok(d9di_choose_token(c, (d9d_rng){3, stream}, position, logits, n, &token));
+    assert_ok(d9di_token_sampler_sample(c, (d9d_rng){3, stream}, position, logits, n, &token));
     assert_true(token < n);
     return token;
 }
@@ -18,13 +18,13 @@ static uint32_t choose(d9di_choose *c, uint64_t stream, int64_t position, const 
 static void cold_takes_the_largest(void **state)
 {
     static const float logits[] = {-2, 5, 1, 5, -INFINITY};
-    d9di_choose c = {.top_p = 1};
+    d9di_token_sampler c = {.top_p = 1};
 
     (void)state;
     for (int64_t i = 0; i < 4; i++)
         assert_int_equal(choose(&c, 0, i, logits, 5), 1);
     assert_int_equal(choose(&c, 0, 0, logits + 2, 3), 1);
-    d9di_choose_release(&c);
+    d9di_token_sampler_release(&c);
 }
 
 static void what_is_no_number_is_refused(void **state)
@@ -43,18 +43,18 @@ static void what_is_no_number_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (int warm = 0; warm < 2; warm++) {
-            d9di_choose c = {.temperature = warm, .top_p = 1};
+            d9di_token_sampler c = {.temperature = warm, .top_p = 1};
             uint32_t token;
 
-            assert_fails(
-                d9di_choose_token(&c, (d9d_rng){0, 0}, 0, cases[i].logits, cases[i].n, &token),
-                D9D_ENUMERIC, cases[i].sentence);
-            d9di_choose_release(&c);
+            assert_fails(d9di_token_sampler_sample(&c, (d9d_rng){0, 0}, 0, cases[i].logits,
+                                                   cases[i].n, &token),
+                         D9D_ENUMERIC, cases[i].sentence);
+            d9di_token_sampler_release(&c);
         }
 }
 
 /* Shares of 4000 draws against the weights that must be left, to four standard deviations. */
-static void shares(d9di_choose c, const float *logits, int64_t n, const double *want)
+static void shares(d9di_token_sampler c, const float *logits, int64_t n, const double *want)
 {
     enum { DRAWS = 4000 };
     int count[16] = {0};
@@ -68,7 +68,7 @@ static void shares(d9di_choose c, const float *logits, int64_t n, const double *
             assert_int_equal(count[i], 0);
         assert_true(fabs(off) <= 4 * sqrt(DRAWS * want[i]) + 1e-9);
     }
-    d9di_choose_release(&c);
+    d9di_token_sampler_release(&c);
 }
 
 static void draws_have_the_right_shares(void **state)
@@ -81,25 +81,25 @@ static void draws_have_the_right_shares(void **state)
     const double one[] = {0, 1, 0, 0, 0}, four[] = {1. / 9, 4. / 9, 2. / 9, 2. / 9, 0};
 
     (void)state;
-    shares((d9di_choose){.temperature = 1, .top_p = 1}, l, 5, all);
-    shares((d9di_choose){.temperature = 0.5, .top_p = 1}, l, 5, sharp);
-    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 2}, l, 5, two);
-    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 3}, l, 5, three);
-    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 9}, l, 5, all);
-    shares((d9di_choose){.temperature = 1, .top_p = 0.3}, l, 5, one);
-    shares((d9di_choose){.temperature = 1, .top_p = 0.55}, l, 5, two);
-    shares((d9di_choose){.temperature = 1, .top_p = 0.85}, l, 5, four);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 1}, l, 5, all);
+    shares((d9di_token_sampler){.temperature = 0.5, .top_p = 1}, l, 5, sharp);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 2}, l, 5, two);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 3}, l, 5, three);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 9}, l, 5, all);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.3}, l, 5, one);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.55}, l, 5, two);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.85}, l, 5, four);
     /* The share is one of what top_k left: 0.4 of 0.8. */
-    shares((d9di_choose){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
-    shares((d9di_choose){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
-    shares((d9di_choose){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
+    shares((d9di_token_sampler){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
 }
 
 /* The same numbers give the same token, other streams and positions others. */
 static void draws_are_numbers_of_seed_stream_and_position(void **state)
 {
     float flat[64] = {0};
-    d9di_choose a = {.temperature = 1, .top_p = 1}, b = {.temperature = 1, .top_p = 1};
+    d9di_token_sampler a = {.temperature = 1, .top_p = 1}, b = {.temperature = 1, .top_p = 1};
     int other_stream = 0, other_position = 0;
 
     (void)state;
@@ -112,8 +112,8 @@ static void draws_are_numbers_of_seed_stream_and_position(void **state)
         other_position += choose(&b, 1, i + 100, flat, 64) != token;
     }
     assert_true(other_stream > 80 && other_position > 80);
-    d9di_choose_release(&a);
-    d9di_choose_release(&b);
+    d9di_token_sampler_release(&a);
+    d9di_token_sampler_release(&b);
 }
 
 int main(void)

@@ -54,9 +54,10 @@ static void test_slurm_times(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (d9d_stop_slurm_seconds(rows[i].text) != rows[i].seconds)
+        if (d9d_preemption_parse_slurm_time(rows[i].text) != rows[i].seconds)
             fail_msg("\"%s\": %lld, should be %lld", rows[i].text,
-                     (long long)d9d_stop_slurm_seconds(rows[i].text), (long long)rows[i].seconds);
+                     (long long)d9d_preemption_parse_slurm_time(rows[i].text),
+                     (long long)rows[i].seconds);
 }
 
 /* --- signals ------------------------------------------------------------------------------ */
@@ -93,39 +94,39 @@ static void test_signals(void **state)
 
     (void)state;
     for (size_t i = 0; i < 3; i++) {
-        d9d_stop *s;
+        d9d_preemption *s;
 
-        assert_ok(d9d_stop_open(60, NULL, &s));
+        assert_ok(d9d_preemption_open(60, NULL, &s));
         assert_true(is_blocked(rows[i].number));
-        assert_null(d9d_stop_reason(s));
+        assert_null(d9d_preemption_reason(s));
         assert_int_equal(kill(getpid(), rows[i].number), 0);
-        assert_string_equal(d9d_stop_reason(s), rows[i].name);
-        assert_string_equal(d9d_stop_reason(s), rows[i].name);
+        assert_string_equal(d9d_preemption_reason(s), rows[i].name);
+        assert_string_equal(d9d_preemption_reason(s), rows[i].name);
         /* The first reason stays; a second signal is taken all the same. */
         assert_int_equal(kill(getpid(), SIGTERM), 0);
-        assert_string_equal(d9d_stop_reason(s), rows[i].name);
+        assert_string_equal(d9d_preemption_reason(s), rows[i].name);
         assert_int_equal(kill(getpid(), SIGUSR1), 0);
-        d9d_stop_close(s);                                   /* or this test would end here */
+        d9d_preemption_close(s);                             /* or this test would end here */
         assert_int_equal(kill(getpid(), rows[i].number), 0); /* and here */
         assert_true(is_blocked(rows[i].number));
         forget_signals();
     }
-    d9d_stop_close(NULL);
+    d9d_preemption_close(NULL);
 }
 
 /* What was blocked before stays so. */
 static void test_mask_is_restored(void **state)
 {
     sigset_t one;
-    d9d_stop *s;
+    d9d_preemption *s;
 
     (void)state;
     sigemptyset(&one);
     sigaddset(&one, SIGUSR1);
     sigaddset(&one, SIGUSR2);
     assert_int_equal(sigprocmask(SIG_BLOCK, &one, NULL), 0);
-    assert_ok(d9d_stop_open(60, NULL, &s));
-    d9d_stop_close(s);
+    assert_ok(d9d_preemption_open(60, NULL, &s));
+    d9d_preemption_close(s);
     assert_true(is_blocked(SIGUSR1));
     assert_true(is_blocked(SIGUSR2));
     assert_false(is_blocked(SIGTERM));
@@ -165,21 +166,21 @@ static const char slurm_end[] = "the end of the Slurm allocation";
 
 static void check_reason(int64_t margin, const char *want)
 {
-    d9d_stop *s;
+    d9d_preemption *s;
 
-    assert_ok(d9d_stop_open(margin, NULL, &s));
+    assert_ok(d9d_preemption_open(margin, NULL, &s));
     if (want == NULL)
-        assert_null(d9d_stop_reason(s));
+        assert_null(d9d_preemption_reason(s));
     else
-        assert_string_equal(d9d_stop_reason(s), want);
-    d9d_stop_close(s);
+        assert_string_equal(d9d_preemption_reason(s), want);
+    d9d_preemption_close(s);
 }
 
 static void check_too_late(int64_t margin)
 {
-    d9d_stop *s = NULL;
+    d9d_preemption *s = NULL;
 
-    assert_int_equal(d9d_stop_open(margin, NULL, &s), D9D_ECONFIG);
+    assert_int_equal(d9d_preemption_open(margin, NULL, &s), D9D_ECONFIG);
     assert_null(s);
 }
 
@@ -222,21 +223,21 @@ static void test_time_limit(void **state)
 static void test_time_runs_out(void **state)
 {
     const struct timespec nap = {0, 20000000};
-    d9d_stop *s;
+    d9d_preemption *s;
     int naps = 0;
 
     (void)state;
     fake_squeue("echo 0:01");
-    assert_ok(d9d_stop_open(0, NULL, &s));
-    assert_null(d9d_stop_reason(s));
-    for (; d9d_stop_reason(s) == NULL && naps < 500; naps++)
+    assert_ok(d9d_preemption_open(0, NULL, &s));
+    assert_null(d9d_preemption_reason(s));
+    for (; d9d_preemption_reason(s) == NULL && naps < 500; naps++)
         (void)nanosleep(&nap, NULL);
-    assert_string_equal(d9d_stop_reason(s), slurm_end);
+    assert_string_equal(d9d_preemption_reason(s), slurm_end);
     assert_true(naps >= 20);
     /* A signal comes too late to be the reason. */
     assert_int_equal(kill(getpid(), SIGTERM), 0);
-    assert_string_equal(d9d_stop_reason(s), slurm_end);
-    d9d_stop_close(s);
+    assert_string_equal(d9d_preemption_reason(s), slurm_end);
+    d9d_preemption_close(s);
 }
 
 static void test_no_time_limit(void **state)

@@ -31,8 +31,8 @@ static void run_sink_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->attention_sink_dw(NULL, &p->n, p->n.t, p->dsink, 1.0f, p->dout,
-                                                       p->o, p->lse, p->sink),
+    assert_int_equal(host_kernels()->attention_sink_wgrad(NULL, &p->n, p->n.t, p->dsink, 1.0f,
+                                                          p->dout, p->o, p->lse, p->sink),
                      D9D_OK);
 }
 
@@ -54,7 +54,7 @@ static void run_backward(void *arg)
     call *p = arg;
     int64_t nq = q_size(&p->n), nk = k_size(&p->n);
 
-    assert_int_equal(host_kernels()->attention_din(NULL, &p->n, grad(p, 0), grad(p, nq),
+    assert_int_equal(host_kernels()->attention_bwd(NULL, &p->n, grad(p, 0), grad(p, nq),
                                                    grad(p, nq + nk), p->dout, p->q, p->k, p->v,
                                                    p->o, p->lse),
                      D9D_OK);
@@ -63,13 +63,13 @@ static void run_backward(void *arg)
 /* The segment of query i, counted over B and S. */
 static d9d_segment segment_of(const d9d_attention_dims *n, int64_t i)
 {
-    const int64_t row = i / n->s, size = n->pieces > 0 ? n->s / n->pieces : n->s;
+    const int64_t row = i / n->s, size = n->chunks > 0 ? n->s / n->chunks : n->s;
     const int64_t piece = i % n->s / size;
     const d9d_segment *x = n->segment;
 
-    if (x == NULL && n->pieces > 0)
+    if (x == NULL && n->chunks > 0)
         return (d9d_segment){(int32_t)(row * n->s + piece * size), (int32_t)size,
-                             (int32_t)(row * n->z), (int32_t)n->end[piece]};
+                             (int32_t)(row * n->z), (int32_t)n->chunk_end[piece]};
     if (x == NULL)
         return (d9d_segment){(int32_t)(row * n->s), (int32_t)n->s, (int32_t)(row * n->z),
                              (int32_t)n->z};
@@ -333,30 +333,30 @@ static void test_segments(void **state)
 static void check_ranks(int n, int64_t length, const int32_t *bounds, const d9d_attention_dims *as)
 {
     int32_t *cells = calloc((size_t)(2 * length), sizeof(*cells));
-    const d9d_batch batch = {.rows = 2,
+    const d9d_batch batch = {.seqs = 2,
                              .length = length,
                              .ids = cells,
                              .labels = cells,
                              .positions = cells,
-                             .bounds = bounds};
-    d9d_part_room room = {0};
+                             .cu_seqlens = bounds};
+    d9d_cp_slice_buffer room = {0};
 
     for (int rank = 0; rank < n; rank++) {
         d9d_attention_dims x = *as;
-        d9d_batch_part part;
+        d9d_cp_slice part;
 
-        assert_int_equal(d9d_batch_part_of(&batch, rank, n, &room, &part), D9D_OK);
-        x.b = part.rows;
+        assert_int_equal(d9d_cp_slice_make(&batch, rank, n, &room, &part), D9D_OK);
+        x.b = part.seqs;
         x.s = part.length;
         x.z = length;
         x.segments = part.segments;
         x.segment = part.segment;
-        x.pieces = 2;
-        x.end[0] = (rank + 1) * part.length / 2;
-        x.end[1] = (2 * n - rank) * part.length / 2;
+        x.chunks = 2;
+        x.chunk_end[0] = (rank + 1) * part.length / 2;
+        x.chunk_end[1] = (2 * n - rank) * part.length / 2;
         check(&x);
     }
-    d9d_part_room_release(&room);
+    d9d_cp_slice_buffer_release(&room);
     free(cells);
 }
 
@@ -446,7 +446,7 @@ static void test_prompts(void **state)
         x.z = 400;
         x.segments = 1;
         x.segment = &prompts[i];
-        x.pieces = 1;
+        x.chunks = 1;
         check(&x);
     }
     if (refused == 0)
@@ -524,8 +524,8 @@ static void same_alone(const call *pack, const d9d_segment *x, int different[ARR
     n.s = x->nq;
     n.segments = 1;
     n.segment = n.d >= 64 ? &one : NULL;
-    n.pieces = n.pieces > 0 && n.segment != NULL;
-    n.z = x->nk + n.pieces;
+    n.chunks = n.chunks > 0 && n.segment != NULL;
+    n.z = x->nk + n.chunks;
     p = call_make(&n);
     for (int i = 0; i < LSE; i++)
         if (i % 4 < 2) {
@@ -577,7 +577,7 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
                                 .scale = 0.3f,
                                 .segments = segments,
                                 .segment = list,
-                                .pieces = pieces};
+                                .chunks = pieces};
         int64_t first = list[spoilt].k * n.kv * n.d, len = list[spoilt].nk * n.kv * n.d;
         int different[ARRAYS] = {0};
         call p = call_make(&n);
@@ -594,7 +594,7 @@ static void check_alone(int64_t s, int64_t z, int64_t pieces, const d9d_segment 
         for (int i = 0; i < ARRAYS; i++)
             if (different[i] > 0)
                 fail_msg("%s, %lld features: %d segments have other bits of %s alone",
-                         d9d_dtype_word(n.t), (long long)n.d, different[i], names[i]);
+                         d9d_dtype_name(n.t), (long long)n.d, different[i], names[i]);
         call_release(&p);
     }
 }
@@ -699,7 +699,7 @@ static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *l
                                   .causal = !open,
                                   .segments = 3,
                                   .segment = list,
-                                  .pieces = pieces};
+                                  .chunks = pieces};
     float x[10] = {0}, lse[6];
     char says[128];
 
@@ -758,7 +758,7 @@ static void check_pieces(d9d_dtype t, int64_t n, int64_t b, int64_t p, int64_t w
     void *back = array_poison(t, size);
     const size_t cell = (size_t)w * d9d_dtype_size(t);
 
-    assert_int_equal(host_kernels()->pieces(NULL, t, dealt, rows, n, b, p, w, false), D9D_OK);
+    assert_int_equal(host_kernels()->cp_zigzag(NULL, t, dealt, rows, n, b, p, w, false), D9D_OK);
     for (int64_t i = 0; i < 2 * n * b * p; i++) {
         const int64_t rank = i / (2 * b * p), row = i / (2 * p) % b, half = i / p % 2;
         const int64_t piece = half == 0 ? rank : 2 * n - 1 - rank;
@@ -767,7 +767,7 @@ static void check_pieces(d9d_dtype t, int64_t n, int64_t b, int64_t p, int64_t w
                             (char *)rows + (size_t)((row * 2 * n + piece) * p + i % p) * cell,
                             cell);
     }
-    assert_int_equal(host_kernels()->pieces(NULL, t, back, dealt, n, b, p, w, true), D9D_OK);
+    assert_int_equal(host_kernels()->cp_zigzag(NULL, t, back, dealt, n, b, p, w, true), D9D_OK);
     assert_memory_equal(back, rows, (size_t)size * d9d_dtype_size(t));
     free(rows);
     free(dealt);

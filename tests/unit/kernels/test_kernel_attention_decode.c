@@ -20,7 +20,7 @@ static const int32_t cells[ROWS] = {2, 0, 1};
 typedef struct part {
     int64_t n, of[ALL]; /* place in the whole of each token */
     d9d_segment list[ROWS];
-    d9d_documents documents;
+    d9d_varlen documents;
 } part;
 
 static void part_make(int call, part *p)
@@ -36,7 +36,7 @@ static void part_make(int call, part *p)
         for (int64_t i = 0; i < pieces[call][r]; i++)
             p->of[p->n++] = starts[r] + before + i;
     }
-    p->documents = (d9d_documents){1, p->n, ROWS, p->list};
+    p->documents = (d9d_varlen){1, p->n, ROWS, p->list};
 }
 
 /* The part's tokens of an array [ALL, width], and back. */
@@ -58,12 +58,12 @@ static void put(const part *p, d9d_dtype t, void *x, const void *y, int64_t widt
         memcpy((char *)x + (size_t)p->of[i] * row, (const char *)y + (size_t)i * row, row);
 }
 
-static d9d_documents whole(d9d_segment list[ROWS])
+static d9d_varlen whole(d9d_segment list[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
         list[r] = (d9d_segment){(int32_t)starts[r], (int32_t)lengths[r], (int32_t)starts[r],
                                 (int32_t)lengths[r]};
-    return (d9d_documents){1, ALL, ROWS, list};
+    return (d9d_varlen){1, ALL, ROWS, list};
 }
 
 /* Both may have been rounded to bfloat16, to either side. */
@@ -74,7 +74,7 @@ static void close_to(d9d_dtype t, const void *got, const void *want, int64_t n, 
 
         if (!(fabs(g - w) <= tolerance * (1 + fabs(w)) + (t == D9D_BF16 ? fabs(w) / 127 : 0)))
             fail_msg("y[%lld] of %lld, %s: got %.9g, expected %.9g", (long long)i, (long long)n,
-                     d9d_dtype_word(t), g, w);
+                     d9d_dtype_name(t), g, w);
     }
 }
 
@@ -84,20 +84,21 @@ static void close_to(d9d_dtype t, const void *got, const void *want, int64_t n, 
 static void check_conv(d9d_dtype t, int64_t n, int64_t width)
 {
     d9d_segment list[ROWS];
-    const d9d_conv_dims all = {t, whole(list), n, width};
+    const d9d_causal_conv1d_dims all = {t, whole(list), n, width};
     void *x = array_random(t, ALL * n, 1, 1.0), *w = array_random(t, n * width, 2, 1.0);
     void *want = array_poison(t, ALL * n), *got = array_poison(t, ALL * n);
-    d9d_past past = {array_poison(t, ROWS * (width - 1) * n), cells};
+    d9d_state_slots past = {array_poison(t, ROWS * (width - 1) * n), cells};
 
-    assert_int_equal(host_kernels()->conv(NULL, &all, want, x, w), D9D_OK);
+    assert_int_equal(host_kernels()->causal_conv1d(NULL, &all, want, x, w), D9D_OK);
     for (int i = 0; i < CALLS; i++) {
         part p;
 
         part_make(i, &p);
-        const d9d_conv_dims dims = {t, p.documents, n, width};
+        const d9d_causal_conv1d_dims dims = {t, p.documents, n, width};
         void *in = take(&p, t, x, n), *out = array_poison(t, p.n * n);
 
-        assert_int_equal(host_kernels()->conv_on(NULL, &dims, &past, out, in, w), D9D_OK);
+        assert_int_equal(host_kernels()->causal_conv1d_update(NULL, &dims, &past, out, in, w),
+                         D9D_OK);
         put(&p, t, got, out, n);
         free(in);
         free(out);
@@ -105,7 +106,7 @@ static void check_conv(d9d_dtype t, int64_t n, int64_t width)
     if (unit_device_is_cpu())
         assert_memory_equal(got, want, (size_t)(ALL * n) * d9d_dtype_size(t));
     close_to(t, got, want, ALL * n, 3e-6);
-    void *parts[] = {x, w, want, got, past.cell};
+    void *parts[] = {x, w, want, got, past.slots};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
 }
@@ -124,29 +125,29 @@ static void test_conv(void **state)
  */
 
 typedef struct delta {
-    d9d_delta_dims n;
+    d9d_gated_delta_dims n;
     void *q, *k, *v, *b, *g;
 } delta;
 
-static void on_parts(const delta *d, const d9d_past *past, void *got)
+static void on_parts(const delta *d, const d9d_state_slots *past, void *got)
 {
-    const d9d_delta_dims *n = &d->n;
+    const d9d_gated_delta_dims *n = &d->n;
     const int64_t keys = n->k * n->d, values = n->a * n->f;
 
     for (int i = 0; i < CALLS; i++) {
-        d9d_delta_dims dims = *n;
+        d9d_gated_delta_dims dims = *n;
         part p;
 
         part_make(i, &p);
-        dims.of = p.documents;
+        dims.docs = p.documents;
         void *in[] = {take(&p, n->t, d->q, keys), take(&p, n->t, d->k, keys),
                       take(&p, n->t, d->v, values), take(&p, D9D_F32, d->g, n->a),
                       take(&p, n->t, d->b, n->a)};
         void *out = array_poison(n->t, p.n * values);
 
-        assert_int_equal(
-            host_kernels()->delta_on(NULL, &dims, past, out, in[0], in[1], in[2], in[3], in[4]),
-            D9D_OK);
+        assert_int_equal(host_kernels()->gated_delta_step(NULL, &dims, past, out, in[0], in[1],
+                                                          in[2], in[3], in[4]),
+                         D9D_OK);
         put(&p, n->t, got, out, values);
         free(out);
         for (int j = 0; j < 5; j++)
@@ -160,9 +161,9 @@ static void check_delta(d9d_dtype t, int64_t k, int64_t a, int64_t d, int64_t f)
     delta c = {.n = {t, whole(list), k, a, d, f, 1.0f / sqrtf((float)d)}};
     const int64_t values = ALL * a * f;
     const double exact = t == D9D_F32 ? 5e-6 : unit_device_tolerance(5e-6, 1e-2);
-    void *states = array_poison(D9D_F32, d9d_delta_slots(&c.n.of) * a * d * f);
+    void *states = array_poison(D9D_F32, d9d_gated_delta_states(&c.n.docs) * a * d * f);
     void *want = array_poison(t, values), *got = array_poison(t, values);
-    const d9d_past past = {array_poison(D9D_F32, ROWS * a * d * f), cells};
+    const d9d_state_slots past = {array_poison(D9D_F32, ROWS * a * d * f), cells};
     float *g;
 
     c.q = array_random(t, ALL * k * d, 1, 1.0);
@@ -172,11 +173,11 @@ static void check_delta(d9d_dtype t, int64_t k, int64_t a, int64_t d, int64_t f)
     c.g = g = array_random(D9D_F32, ALL * a, 5, 0.1);
     for (int64_t i = 0; i < ALL * a; i++)
         g[i] = -fabsf(g[i]);
-    assert_int_equal(host_kernels()->delta(NULL, &c.n, want, states, c.q, c.k, c.v, c.g, c.b),
+    assert_int_equal(host_kernels()->gated_delta(NULL, &c.n, want, states, c.q, c.k, c.v, c.g, c.b),
                      D9D_OK);
     on_parts(&c, &past, got);
     close_to(t, got, want, values, exact);
-    void *parts[] = {states, want, got, past.cell, c.q, c.k, c.v, c.b, c.g};
+    void *parts[] = {states, want, got, past.slots, c.q, c.k, c.v, c.b, c.g};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         free(parts[i]);
 }
@@ -197,38 +198,39 @@ static void test_refused(void **state)
 {
     const d9d_segment bad[] = {{0, 1, 0, 1}, {2, 1, 0, 1}};
     float x[4] = {0}, y[4];
-    const d9d_past past = {y, cells};
-    d9d_conv_dims n = {D9D_F32, {1, 2, 0, NULL}, 1, 1};
-    d9d_delta_dims d = {D9D_F32, {1, 2, 2, bad}, 1, 1, 1, 1, 1};
+    const d9d_state_slots past = {y, cells};
+    d9d_causal_conv1d_dims n = {D9D_F32, {1, 2, 0, NULL}, 1, 1};
+    d9d_gated_delta_dims d = {D9D_F32, {1, 2, 2, bad}, 1, 1, 1, 1, 1};
 
     (void)state;
     if (!unit_device_is_cpu())
         skip();
-    assert_int_equal(host_kernels()->conv_on(NULL, &n, &past, y, x, x), D9D_EINVAL);
-    assert_int_equal(host_kernels()->delta_on(NULL, &d, &past, y, x, x, x, x, x), D9D_EINVAL);
+    assert_int_equal(host_kernels()->causal_conv1d_update(NULL, &n, &past, y, x, x), D9D_EINVAL);
+    assert_int_equal(host_kernels()->gated_delta_step(NULL, &d, &past, y, x, x, x, x, x),
+                     D9D_EINVAL);
 }
 
 /* --- heads --------------------------------------------------------------------------------------
  */
 
-static void check_heads(d9d_heads_dims n)
+static void check_heads(d9d_gemm_per_head_dims n)
 {
-    const int64_t wide = n.turned ? n.in : n.out, ny = n.m * n.heads * n.out;
+    const int64_t wide = n.trans_w ? n.in : n.out, ny = n.m * n.heads * n.out;
     void *x = array_random(n.t, n.m * n.heads * n.in, 1, 1.0);
-    void *w = array_random(n.t, n.heads * n.step * wide, 2, 1.0), *y = array_poison(n.t, ny);
+    void *w = array_random(n.t, n.heads * n.w_head_rows * wide, 2, 1.0), *y = array_poison(n.t, ny);
     double *want = calloc((size_t)ny + 1, sizeof(*want));
 
     assert_non_null(want);
     for (int64_t i = 0; i < ny; i++) {
         const int64_t row = i / n.out, j = i % n.out;
-        const int64_t first = row % n.heads * n.step + n.first;
+        const int64_t first = row % n.heads * n.w_head_rows + n.w_first;
 
         for (int64_t k = 0; k < n.in; k++)
             want[i] +=
                 array_get(n.t, x, row * n.in + k) *
-                array_get(n.t, w, n.turned ? (first + j) * wide + k : (first + k) * wide + j);
+                array_get(n.t, w, n.trans_w ? (first + j) * wide + k : (first + k) * wide + j);
     }
-    assert_int_equal(host_kernels()->heads_gemm(NULL, &n, y, x, w), D9D_OK);
+    assert_int_equal(host_kernels()->gemm_per_head(NULL, &n, y, x, w), D9D_OK);
     array_close("y", n.t, y, want, ny, n.t == D9D_F32 ? 1e-5 : unit_device_tolerance(1e-5, 2e-2));
     void *parts[] = {x, w, y, want};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
@@ -250,8 +252,9 @@ static void test_heads(void **state)
             const int64_t *s = shapes[i];
             const bool turned = how & 2;
 
-            check_heads((d9d_heads_dims){array_types[how & 1], s[0], s[1], turned ? s[3] : s[2],
-                                         turned ? s[2] : s[3], s[4], s[5], turned});
+            check_heads((d9d_gemm_per_head_dims){array_types[how & 1], s[0], s[1],
+                                                 turned ? s[3] : s[2], turned ? s[2] : s[3], s[4],
+                                                 s[5], turned});
         }
 }
 

@@ -86,7 +86,7 @@ static void *gradients(const d9d_attention_dims *dims, const char *scratch_mb)
 
     g = take(&x, NULL, bytes);
     assert_int_equal(x.dev->kernels->attention(x.dev->stream, &n, o, lse, q, k, v), D9D_OK);
-    assert_int_equal(x.dev->kernels->attention_din(x.dev->stream, &n, g, g + 2 * nq,
+    assert_int_equal(x.dev->kernels->attention_bwd(x.dev->stream, &n, g, g + 2 * nq,
                                                    g + 2 * (nq + nk), dout, q, k, v, o, lse),
                      D9D_OK);
     assert_int_equal(d9d_device_download(x.dev, out, g, bytes), D9D_OK);
@@ -170,9 +170,9 @@ static void pieces(void **state)
 
     n.s = 352;
     n.z = 704;
-    n.pieces = 2;
-    n.end[0] = 176;
-    n.end[1] = 704;
+    n.chunks = 2;
+    n.chunk_end[0] = 176;
+    n.chunk_end[1] = 704;
     check(state, &n);
 }
 

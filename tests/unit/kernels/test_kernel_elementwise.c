@@ -80,7 +80,7 @@ static void want_swiglu(call *p, int64_t i)
 
 static d9d_status do_swiglu_din(const d9d_kernels *k, call *p)
 {
-    return k->swiglu_din(NULL, p->t, p->out[0], p->out[1], p->in[2], p->in[0], p->in[1], p->n);
+    return k->swiglu_bwd(NULL, p->t, p->out[0], p->out[1], p->in[2], p->in[0], p->in[1], p->n);
 }
 static void want_swiglu_din(call *p, int64_t i)
 {
@@ -185,7 +185,7 @@ static void test_cast_between(void **state)
     assert_int_equal(host_kernels()->cast(NULL, D9D_BF16, y, D9D_F32, x, N), D9D_OK);
     assert_int_equal(host_kernels()->cast(NULL, D9D_F32, back, D9D_BF16, y, N), D9D_OK);
     for (int i = 0; i < N; i++) {
-        assert_int_equal(y[i], d9d_f32_to_bf16(x[i]));
+        assert_int_equal(y[i], d9d_bf16_from_f32(x[i]));
         assert_true(back[i] == d9d_bf16_to_f32(y[i]));
     }
     assert_int_equal(host_kernels()->cast(NULL, D9D_I64, y, D9D_F32, x, N), D9D_EINVAL);
@@ -227,7 +227,7 @@ static void run_gate_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->sigmoid_gate_din(NULL, p->t, p->out[0], p->out[1], p->in[2],
+    assert_int_equal(host_kernels()->sigmoid_gate_bwd(NULL, p->t, p->out[0], p->out[1], p->in[2],
                                                       p->in[0], p->in[1], p->m, p->n / p->m),
                      D9D_OK);
 }
@@ -285,7 +285,7 @@ static void test_random_box(void **state)
                               : d9d_rng_uniform(r, (uint64_t)i) - 0.5f;
 
             assert_true(array_get(t, all, i) ==
-                        (double)(how & 1 ? d9d_bf16_to_f32(d9d_f32_to_bf16(v)) : v));
+                        (double)(how & 1 ? d9d_bf16_to_f32(d9d_bf16_from_f32(v)) : v));
         }
         for (size_t b = 0; b < 4; b++) {
             const int64_t *box = boxes[b], *start = starts[b];

@@ -25,8 +25,8 @@ static void run_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->embedding_dw(NULL, p->t, p->gt, p->dw, p->beta, p->ids, p->dy,
-                                                  p->rows, p->first, p->v, p->h),
+    assert_int_equal(host_kernels()->embedding_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->ids,
+                                                     p->dy, p->rows, p->first, p->v, p->h),
                      D9D_OK);
 }
 

@@ -26,7 +26,7 @@ static int64_t list_of(const int32_t *length, d9d_segment *out)
 }
 
 /* Document of a token: [first, end). */
-static void document_of(const d9d_documents *x, int64_t token, int64_t *first, int64_t *end)
+static void document_of(const d9d_varlen *x, int64_t token, int64_t *first, int64_t *end)
 {
     *first = token / x->s * x->s;
     *end = *first + x->s;
@@ -53,7 +53,7 @@ static double *zeros(int64_t n)
 /* --- convolution ---------------------------------------------------------------------------- */
 
 typedef struct conv {
-    d9d_conv_dims n;
+    d9d_causal_conv1d_dims n;
     d9d_dtype gt;
     float beta;
     void *x, *w, *dy, *y, *dx, *dw;
@@ -63,11 +63,12 @@ static void run_conv(void *arg)
 {
     conv *p = arg;
 
-    assert_int_equal(host_kernels()->conv(NULL, &p->n, p->y, p->x, p->w), D9D_OK);
+    assert_int_equal(host_kernels()->causal_conv1d(NULL, &p->n, p->y, p->x, p->w), D9D_OK);
 }
 static d9d_status conv_grad(conv *p, void *dx, void *dw)
 {
-    return host_kernels()->conv_grad(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x, p->w);
+    return host_kernels()->causal_conv1d_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x,
+                                             p->w);
 }
 static void run_conv_dx(void *arg)
 {
@@ -84,14 +85,14 @@ static void run_conv_dw(void *arg)
 
 static void naive_conv(const conv *p, double *y, double *dx, double *dw)
 {
-    const d9d_conv_dims *n = &p->n;
+    const d9d_causal_conv1d_dims *n = &p->n;
 
-    for (int64_t t = 0; t < n->of.b * n->of.s; t++)
+    for (int64_t t = 0; t < n->docs.b * n->docs.s; t++)
         for (int64_t c = 0; c < n->n; c++) {
             int64_t first, end, from;
             double z = 0.0, dz;
 
-            document_of(&n->of, t, &first, &end);
+            document_of(&n->docs, t, &first, &end);
             for (int64_t j = 0; j < n->w; j++)
                 if ((from = t - n->w + 1 + j) >= first)
                     z += array_get(n->t, p->w, c * n->w + j) *
@@ -108,7 +109,7 @@ static void naive_conv(const conv *p, double *y, double *dx, double *dw)
 
 static void check_conv(conv p)
 {
-    const int64_t all = p.n.of.b * p.n.of.s * p.n.n, weights = p.n.n * p.n.w;
+    const int64_t all = p.n.docs.b * p.n.docs.s * p.n.n, weights = p.n.n * p.n.w;
     void *before = p.beta == 0.0f ? NULL : array_random(p.gt, weights, 4, 1.0);
     double *y = zeros(all), *dx = zeros(all), *dw = zeros(weights);
 
@@ -145,8 +146,8 @@ static void test_conv(void **state)
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 8; how++) {
             const bool packed = shapes[i][1] == 140 && (how & 1);
-            const d9d_documents of = {shapes[i][0], shapes[i][1], packed ? documents : 0,
-                                      packed ? list : NULL};
+            const d9d_varlen of = {shapes[i][0], shapes[i][1], packed ? documents : 0,
+                                   packed ? list : NULL};
 
             check_conv((conv){.n = {array_types[how >> 2], of, shapes[i][2], shapes[i][3]},
                               .gt = array_types[how >> 1 & 1],
@@ -169,23 +170,23 @@ static void run_decay(void *arg)
 {
     decay *p = arg;
 
-    assert_int_equal(host_kernels()->decay(NULL, p->t, p->g, p->x, p->rate, p->bias, p->m, p->n),
+    assert_int_equal(host_kernels()->gdn_gate(NULL, p->t, p->g, p->x, p->rate, p->bias, p->m, p->n),
                      D9D_OK);
 }
 static void run_decay_din(void *arg)
 {
     decay *p = arg;
 
-    assert_int_equal(
-        host_kernels()->decay_din(NULL, p->t, p->dx, p->dg, p->x, p->rate, p->bias, p->m, p->n),
-        D9D_OK);
+    assert_int_equal(host_kernels()->gdn_gate_dgrad(NULL, p->t, p->dx, p->dg, p->x, p->rate,
+                                                    p->bias, p->m, p->n),
+                     D9D_OK);
 }
 static void run_decay_dw(void *arg)
 {
     decay *p = arg;
 
-    assert_int_equal(host_kernels()->decay_dw(NULL, p->t, p->gt, p->dw, p->beta, p->of_bias, p->dg,
-                                              p->x, p->rate, p->bias, p->m, p->n),
+    assert_int_equal(host_kernels()->gdn_gate_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->of_bias,
+                                                    p->dg, p->x, p->rate, p->bias, p->m, p->n),
                      D9D_OK);
 }
 
@@ -252,16 +253,16 @@ static void run_norm(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(
-        host_kernels()->gated_norm(NULL, p->t, p->y, p->inv, p->x, p->z, p->w, p->m, p->n, 1e-3f),
-        D9D_OK);
+    assert_int_equal(host_kernels()->rms_norm_gated(NULL, p->t, p->y, p->inv, p->x, p->z, p->w,
+                                                    p->m, p->n, 1e-3f),
+                     D9D_OK);
 }
 static d9d_status norm_grad(norm *p, void *both, void *dw)
 {
     char *dz = both == NULL ? NULL : (char *)both + (size_t)(p->m * p->n) * d9d_dtype_size(p->t);
 
-    return host_kernels()->gated_norm_grad(NULL, p->t, both, dz, p->gt, dw, p->beta, p->dy, p->x,
-                                           p->z, p->w, p->inv, p->m, p->n);
+    return host_kernels()->rms_norm_gated_bwd(NULL, p->t, both, dz, p->gt, dw, p->beta, p->dy, p->x,
+                                              p->z, p->w, p->inv, p->m, p->n);
 }
 static void run_norm_din(void *arg)
 {
@@ -352,25 +353,25 @@ static void test_gated_norm(void **state)
 /* --- the delta rule --------------------------------------------------------------------------- */
 
 typedef struct delta {
-    d9d_delta_dims n;
+    d9d_gated_delta_dims n;
     double steep;                           /* decays, and lengths of q and k */
     void *q, *k, *v, *b, *dout, *o, *grads; /* dq, dk, dv, db in one block */
     float *g, *dg, *states;
 } delta;
 
-static int64_t tokens(const d9d_delta_dims *n)
+static int64_t tokens(const d9d_gated_delta_dims *n)
 {
-    return n->of.b * n->of.s;
+    return n->docs.b * n->docs.s;
 }
-static int64_t q_size(const d9d_delta_dims *n)
+static int64_t q_size(const d9d_gated_delta_dims *n)
 {
     return tokens(n) * n->k * n->d;
 }
-static int64_t v_size(const d9d_delta_dims *n)
+static int64_t v_size(const d9d_gated_delta_dims *n)
 {
     return tokens(n) * n->a * n->f;
 }
-static int64_t all_size(const d9d_delta_dims *n)
+static int64_t all_size(const d9d_gated_delta_dims *n)
 {
     return 2 * q_size(n) + v_size(n) + tokens(n) * n->a;
 }
@@ -380,7 +381,8 @@ static void run_delta(void *arg)
     delta *p = arg;
 
     assert_int_equal(
-        host_kernels()->delta(NULL, &p->n, p->o, p->states, p->q, p->k, p->v, p->g, p->b), D9D_OK);
+        host_kernels()->gated_delta(NULL, &p->n, p->o, p->states, p->q, p->k, p->v, p->g, p->b),
+        D9D_OK);
 }
 static void run_delta_din(void *arg)
 {
@@ -388,8 +390,8 @@ static void run_delta_din(void *arg)
     const size_t size = d9d_dtype_size(p->n.t), nq = (size_t)q_size(&p->n) * size;
     char *dq = p->grads, *dk = dq + nq, *dv = dk + nq, *db = dv + (size_t)v_size(&p->n) * size;
 
-    assert_int_equal(host_kernels()->delta_din(NULL, &p->n, dq, dk, dv, p->dg, db, p->dout, p->q,
-                                               p->k, p->v, p->g, p->b, p->states),
+    assert_int_equal(host_kernels()->gated_delta_bwd(NULL, &p->n, dq, dk, dv, p->dg, db, p->dout,
+                                                     p->q, p->k, p->v, p->g, p->b, p->states),
                      D9D_OK);
 }
 
@@ -419,7 +421,7 @@ static double unit_row(const delta *p, const void *x, int64_t at, double *y)
 
 static int64_t key_at(const naive *w, int64_t i)
 {
-    const d9d_delta_dims *n = &w->p->n;
+    const d9d_gated_delta_dims *n = &w->p->n;
 
     return ((w->first + i) * n->k + w->h / (n->a / n->k)) * n->d;
 }
@@ -431,7 +433,7 @@ static int64_t value_at(const naive *w, int64_t i)
 /* What token i writes, of feature f of its value. */
 static double writes(const naive *w, int64_t i, int64_t f, double *miss)
 {
-    const d9d_delta_dims *n = &w->p->n;
+    const d9d_gated_delta_dims *n = &w->p->n;
     const double fade = exp((double)w->p->g[value_at(w, i)]);
     const double *x = w->x + i * n->d * n->f;
     double seen = 0.0;
@@ -444,7 +446,7 @@ static double writes(const naive *w, int64_t i, int64_t f, double *miss)
 
 static void forward(naive *w, double *o)
 {
-    const d9d_delta_dims *n = &w->p->n;
+    const d9d_gated_delta_dims *n = &w->p->n;
     double miss;
 
     for (int64_t i = 0; i < w->n; i++) {
@@ -484,7 +486,7 @@ static void unit_back(const delta *p, const void *x, int64_t at, const double *u
 static void token_back(naive *w, int64_t i, double *dq, double *dk, double *dv, double *dg,
                        double *db)
 {
-    const d9d_delta_dims *n = &w->p->n;
+    const d9d_gated_delta_dims *n = &w->p->n;
     const double fade = exp((double)w->p->g[value_at(w, i)]);
     const double beta = sigmoid(array_get(n->t, w->p->b, value_at(w, i)));
     const double *x = w->x + i * n->d * n->f, *next = x + n->d * n->f, *k = w->k + i * n->d;
@@ -520,13 +522,13 @@ static void token_back(naive *w, int64_t i, double *dq, double *dk, double *dv, 
 
 static void naive_delta(const delta *p, double *o, double *grads, double *dg)
 {
-    const d9d_delta_dims *n = &p->n;
+    const d9d_gated_delta_dims *n = &p->n;
     double *dk = grads + q_size(n), *dv = dk + q_size(n), *db = dv + v_size(n);
 
     for (int64_t t = 0, end = 0; t < tokens(n); t = end) {
         naive w = {.p = p};
 
-        document_of(&n->of, t, &w.first, &end);
+        document_of(&n->docs, t, &w.first, &end);
         w.n = end - w.first;
         w.q = zeros(w.n * n->d);
         w.k = zeros(w.n * n->d);
@@ -547,7 +549,7 @@ static void naive_delta(const delta *p, double *o, double *grads, double *dg)
     }
 }
 
-static delta delta_make(const d9d_delta_dims *n, double steep)
+static delta delta_make(const d9d_gated_delta_dims *n, double steep)
 {
     delta p = {.n = *n, .steep = steep};
 
@@ -562,7 +564,7 @@ static delta delta_make(const d9d_delta_dims *n, double steep)
     p.o = array_poison(n->t, v_size(n));
     p.grads = array_poison(n->t, all_size(n));
     p.dg = array_poison(D9D_F32, tokens(n) * n->a);
-    p.states = array_poison(D9D_F32, d9d_delta_slots(&n->of) * n->a * n->d * n->f);
+    p.states = array_poison(D9D_F32, d9d_gated_delta_states(&n->docs) * n->a * n->d * n->f);
     return p;
 }
 
@@ -574,7 +576,7 @@ static void delta_release(delta *p)
         free(parts[i]);
 }
 
-static void check_delta(const d9d_delta_dims *n, double steep)
+static void check_delta(const d9d_gated_delta_dims *n, double steep)
 {
     delta p = delta_make(n, steep);
     const size_t size = d9d_dtype_size(n->t);
@@ -608,13 +610,13 @@ static void test_delta(void **state)
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         for (int how = 0; how < 4; how++) {
             const int64_t *x = shapes[i];
-            const d9d_delta_dims n = {.t = array_types[how & 1],
-                                      .of = {x[0], x[1], 0, NULL},
-                                      .k = x[2],
-                                      .a = x[3],
-                                      .d = x[4],
-                                      .f = x[5],
-                                      .scale = 1.0f / sqrtf((float)x[4])};
+            const d9d_gated_delta_dims n = {.t = array_types[how & 1],
+                                            .docs = {x[0], x[1], 0, NULL},
+                                            .k = x[2],
+                                            .a = x[3],
+                                            .d = x[4],
+                                            .f = x[5],
+                                            .scale = 1.0f / sqrtf((float)x[4])};
 
             check_delta(&n, how & 2 ? 30.0 : 0.1);
         }
@@ -630,13 +632,13 @@ static void test_documents(void **state)
 
     (void)state;
     for (int how = 0; how < 2; how++)
-        check_delta(&(d9d_delta_dims){.t = array_types[how],
-                                      .of = {1, PACKED, documents, list},
-                                      .k = 2,
-                                      .a = 4,
-                                      .d = 12,
-                                      .f = 10,
-                                      .scale = 0.3f},
+        check_delta(&(d9d_gated_delta_dims){.t = array_types[how],
+                                            .docs = {1, PACKED, documents, list},
+                                            .k = 2,
+                                            .a = 4,
+                                            .d = 12,
+                                            .f = 10,
+                                            .scale = 0.3f},
                     0.2);
 }
 
@@ -645,8 +647,8 @@ static void test_alone(void **state)
 {
     d9d_segment list[MOST_DOCUMENTS];
     const int64_t documents = list_of(packed, list);
-    d9d_delta_dims n = {
-        .of = {1, PACKED, documents, list}, .k = 1, .a = 2, .d = 24, .f = 16, .scale = 1};
+    d9d_gated_delta_dims n = {
+        .docs = {1, PACKED, documents, list}, .k = 1, .a = 2, .d = 24, .f = 16, .scale = 1};
 
     (void)state;
     for (int how = 0; how < 2; how++) {
@@ -658,10 +660,10 @@ static void test_alone(void **state)
         run_delta(&all);
         for (int64_t i = 0; i < documents; i++) {
             const d9d_segment x = list[i];
-            d9d_delta_dims m = n;
+            d9d_gated_delta_dims m = n;
             delta one;
 
-            m.of = (d9d_documents){1, x.nq, 0, NULL};
+            m.docs = (d9d_varlen){1, x.nq, 0, NULL};
             one = delta_make(&m, 0.2);
             memcpy(one.q, (char *)all.q + (size_t)x.q * keys, (size_t)x.nq * keys);
             memcpy(one.k, (char *)all.k + (size_t)x.q * keys, (size_t)x.nq * keys);
@@ -691,11 +693,12 @@ static void test_refused(void **state)
         skip();
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         p = delta_make(
-            &(d9d_delta_dims){
-                .t = D9D_F32, .of = {2, 6, 2, bad[i]}, .k = 1, .a = 1, .d = 2, .f = 2},
+            &(d9d_gated_delta_dims){
+                .t = D9D_F32, .docs = {2, 6, 2, bad[i]}, .k = 1, .a = 1, .d = 2, .f = 2},
             1);
-        assert_int_equal(host_kernels()->delta(NULL, &p.n, p.o, p.states, p.q, p.k, p.v, p.g, p.b),
-                         D9D_EINVAL);
+        assert_int_equal(
+            host_kernels()->gated_delta(NULL, &p.n, p.o, p.states, p.q, p.k, p.v, p.g, p.b),
+            D9D_EINVAL);
         delta_release(&p);
     }
 }

@@ -60,7 +60,7 @@ static void check(const d9d_gemm *g)
         void *in_place = p.c;
 
         p.c = array_poison(g->ct, n);
-        p.g.plus = before;
+        p.g.addend = before;
         run(&p);
         assert_memory_equal(p.c, in_place, bytes);
         free(in_place);
@@ -177,7 +177,8 @@ static void check_gemms(d9d_dtype t, d9d_dtype ct, int64_t m, int64_t k, const i
         b[i] = array_random(t, n[i] * k, 2 + (uint64_t)i, 1.0);
         c[i] = array_poison(ct, m * n[i]);
     }
-    assert_int_equal(host_kernels()->gemms(NULL, count, g, a, (const void *const *)b, c), D9D_OK);
+    assert_int_equal(host_kernels()->gemm_multi(NULL, count, g, a, (const void *const *)b, c),
+                     D9D_OK);
     for (int i = 0; i < count; i++) {
         alone = array_poison(ct, m * n[i]);
         assert_int_equal(host_kernels()->gemm(NULL, &g[i], a, b[i], alone), D9D_OK);
@@ -254,17 +255,18 @@ static void run_dx(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_din(NULL, p->t, p->dx, p->beta, p->sums, p->dy_of,
-                                                      p->w_of, p->c->offset, p->rows, E, p->c->in,
-                                                      p->c->out),
+    assert_int_equal(host_kernels()->grouped_gemm_dgrad(NULL, p->t, p->dx, p->beta, p->sums,
+                                                        p->dy_of, p->w_of, p->c->offset, p->rows, E,
+                                                        p->c->in, p->c->out),
                      D9D_OK);
 }
 static void run_dw(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_dw(NULL, p->t, p->gt, p->dw, p->beta, p->x, p->dy,
-                                                     p->c->offset, p->rows, E, p->c->in, p->c->out),
+    assert_int_equal(host_kernels()->grouped_gemm_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->x,
+                                                        p->dy, p->c->offset, p->rows, E, p->c->in,
+                                                        p->c->out),
                      D9D_OK);
 }
 

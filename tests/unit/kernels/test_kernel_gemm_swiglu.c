@@ -13,7 +13,7 @@ enum { MOST_EXPERTS = 8 };
 enum { Y, GATE, UP, DGATE, DUP, MADE };
 
 typedef struct call {
-    d9d_gated_dims n;
+    d9d_gemm_swiglu_dims n;
     int64_t wide;
     void *x, *w[2], *back, *dout;
     void *made[MADE];
@@ -23,22 +23,22 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->gated_gemm(NULL, &p->n, p->made[Y], p->made[GATE], p->made[UP],
-                                                p->x, p->w[0], p->w[1]),
+    assert_int_equal(host_kernels()->gemm_swiglu(NULL, &p->n, p->made[Y], p->made[GATE],
+                                                 p->made[UP], p->x, p->w[0], p->w[1]),
                      D9D_OK);
 }
 static void run_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->gated_gemm_din(NULL, &p->n, p->made[DGATE], p->made[DUP],
-                                                    p->dout, p->back, p->made[GATE], p->made[UP]),
+    assert_int_equal(host_kernels()->gemm_swiglu_bwd(NULL, &p->n, p->made[DGATE], p->made[DUP],
+                                                     p->dout, p->back, p->made[GATE], p->made[UP]),
                      D9D_OK);
 }
 
 static void make(call *p)
 {
-    const d9d_gated_dims *n = &p->n;
+    const d9d_gemm_swiglu_dims *n = &p->n;
     const int64_t weights = n->e * n->h * n->i;
 
     p->wide = n->rows * n->i;
@@ -76,11 +76,11 @@ static void check(call *p)
         want[i] = array_poison(p->n.t, p->wide);
     array_same_for_threads(run_forward, p, p->made[Y], bytes, NULL);
     array_same_for_threads(run_din, p, p->made[DGATE], bytes, NULL);
-    assert_int_equal(
-        d9di_gated_parts(k, NULL, &p->n, want[Y], want[GATE], want[UP], p->x, p->w[0], p->w[1]),
-        D9D_OK);
-    assert_int_equal(d9di_gated_din_parts(k, NULL, &p->n, want[DGATE], want[DUP], p->dout, p->back,
-                                          p->made[GATE], p->made[UP]),
+    assert_int_equal(d9di_gemm_swiglu_parts(k, NULL, &p->n, want[Y], want[GATE], want[UP], p->x,
+                                            p->w[0], p->w[1]),
+                     D9D_OK);
+    assert_int_equal(d9di_gemm_swiglu_bwd_parts(k, NULL, &p->n, want[DGATE], want[DUP], p->dout,
+                                                p->back, p->made[GATE], p->made[UP]),
                      D9D_OK);
     for (int i = GATE; i < MADE; i++) {
         double *numbers = array_doubles(p->n.t, want[i], p->wide);

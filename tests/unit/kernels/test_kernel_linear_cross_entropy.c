@@ -10,7 +10,7 @@
 enum { IGNORE = -100, MOST_SPLITS = 3 };
 
 typedef struct call {
-    d9d_xent_dims n;
+    d9d_linear_cross_entropy_dims n;
     d9d_dtype gt;
     int64_t v[MOST_SPLITS], all_v;
     float beta[MOST_SPLITS];
@@ -23,24 +23,26 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->xent(NULL, &p->n, p->loss, p->lse, p->unit, p->hidden,
-                                          (const void *const *)p->w, p->targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &p->n, p->loss, p->lse, p->unit,
+                                                          p->hidden, (const void *const *)p->w,
+                                                          p->targets),
                      D9D_OK);
 }
 static void run_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(
-        host_kernels()->xent_din(NULL, p->n.t, p->dhidden, p->dloss, p->unit, p->n.rows, p->n.h),
-        D9D_OK);
+    assert_int_equal(host_kernels()->linear_cross_entropy_dgrad(NULL, p->n.t, p->dhidden, p->dloss,
+                                                                p->unit, p->n.rows, p->n.h),
+                     D9D_OK);
 }
 static void run_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->xent_dw(NULL, &p->n, p->gt, p->dw, p->beta, p->dloss, p->lse,
-                                             p->hidden, (const void *const *)p->w, p->targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy_wgrad(
+                         NULL, &p->n, p->gt, p->dw, p->beta, p->dloss, p->lse, p->hidden,
+                         (const void *const *)p->w, p->targets),
                      D9D_OK);
 }
 
@@ -48,8 +50,9 @@ static void run_once(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->xent_once(NULL, &p->n, p->gt, p->loss, p->unit, p->dw, p->beta,
-                                               p->hidden, (const void *const *)p->w, p->targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy_fwd_bwd(
+                         NULL, &p->n, p->gt, p->loss, p->unit, p->dw, p->beta, p->hidden,
+                         (const void *const *)p->w, p->targets),
                      D9D_OK);
 }
 
@@ -144,7 +147,7 @@ static void check_once(call *p)
     naive(p, loss, dh, dw);
     for (int64_t i = 0; i < n_w && p->beta[0] != 0.0f; i++)
         dw[i] += array_get(p->gt, before, i);
-    for (p->n.room = 0; p->n.room <= 1; p->n.room++) {
+    for (p->n.scratch = 0; p->n.scratch <= 1; p->n.scratch++) {
         array_same_for_threads(run_once, p, p->dw_all, (size_t)n_w * d9d_dtype_size(p->gt), before);
         array_close("loss at once", D9D_F32, p->loss, loss, p->n.rows, 1e-5);
         array_close("unit at once", p->n.t, p->unit, dh, n_h, tolerance);
@@ -263,8 +266,8 @@ static void test_not_wanted(void **state)
     (void)state;
     make(&p);
     run_forward(&p);
-    assert_int_equal(host_kernels()->xent(NULL, &p.n, loss, p.lse, NULL, p.hidden,
-                                          (const void *const *)p.w, p.targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &p.n, loss, p.lse, NULL, p.hidden,
+                                                          (const void *const *)p.w, p.targets),
                      D9D_OK);
     assert_memory_equal(loss, p.loss, sizeof(loss));
     memset(poison, 0xff, sizeof(poison));
@@ -326,8 +329,9 @@ static void test_bad_targets(void **state)
             assert_true(isfinite(p.loss[0]) && isnan(p.loss[2]));
             continue;
         }
-        assert_int_equal(host_kernels()->xent(NULL, &p.n, p.loss, p.lse, NULL, p.hidden,
-                                              (const void *const *)p.w, p.targets),
+        assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &p.n, p.loss, p.lse, NULL,
+                                                              p.hidden, (const void *const *)p.w,
+                                                              p.targets),
                          D9D_EINVAL);
         assert_non_null(strstr(d9d_err_message(), "row 2"));
     }
@@ -340,13 +344,15 @@ static void test_extremes(void **state)
     const float w[] = {1000.0f, -1000.0f, 0.0f};
     const void *heads[] = {w};
     const int64_t v[] = {3};
-    const d9d_xent_dims n = {.t = D9D_F32, .rows = 3, .h = 1, .n_split = 1, .v = v, .ignore = -1};
+    const d9d_linear_cross_entropy_dims n = {
+        .t = D9D_F32, .rows = 3, .h = 1, .n_split = 1, .v = v, .ignore = -1};
     const int32_t targets[] = {1, 0, 0};
     float hidden[] = {1.0f, 1.0f, NAN}, loss[3], lse[3];
 
     (void)state;
-    assert_int_equal(host_kernels()->xent(NULL, &n, loss, lse, NULL, hidden, heads, targets),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->linear_cross_entropy(NULL, &n, loss, lse, NULL, hidden, heads, targets),
+        D9D_OK);
     assert_true(loss[0] == 2000.0f);
     assert_true(loss[1] == 0.0f);
     assert_true(isnan(loss[2]));
@@ -358,7 +364,7 @@ enum { PARTS = 3 };
 
 /* Part i of a call: rows [first, first + n) of each split; what join made of it. */
 typedef struct part {
-    d9d_xent_dims n;
+    d9d_linear_cross_entropy_dims n;
     int64_t v[MOST_SPLITS], first[MOST_SPLITS];
     const void *w[MOST_SPLITS];
     void *unit, *dw[MOST_SPLITS];
@@ -372,7 +378,7 @@ static void part_make(const call *p, int i, part *x)
     *x = (part){.n = p->n};
     x->n.v = x->v;
     x->n.first = x->first;
-    x->n.all = p->all_v;
+    x->n.vocab = p->all_v;
     for (int s = 0; s < p->n.n_split; id += p->v[s++]) {
         int64_t begin = p->v[s] * i / PARTS, end = p->v[s] * (i + 1) / PARTS;
         size_t at = (size_t)(begin * p->n.h);
@@ -390,18 +396,19 @@ static void part_make(const call *p, int i, part *x)
 /* lse and loss [2, T] of a part. */
 static void part_run(const call *p, part *x, float *stats)
 {
-    assert_int_equal(host_kernels()->xent(NULL, &x->n, stats + p->n.rows, stats, x->unit, p->hidden,
-                                          x->w, p->targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &x->n, stats + p->n.rows, stats,
+                                                          x->unit, p->hidden, x->w, p->targets),
                      D9D_OK);
 }
 
 static void part_join(const call *p, part *x, const float *stats, int i)
 {
-    assert_int_equal(host_kernels()->xent_join(NULL, &x->n, x->loss, x->lse, x->unit, stats, PARTS,
-                                               i, x->w, p->targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy_combine(
+                         NULL, &x->n, x->loss, x->lse, x->unit, stats, PARTS, i, x->w, p->targets),
                      D9D_OK);
-    assert_int_equal(host_kernels()->xent_dw(NULL, &x->n, p->gt, x->dw, p->beta, p->dloss, x->lse,
-                                             p->hidden, x->w, p->targets),
+    assert_int_equal(host_kernels()->linear_cross_entropy_wgrad(NULL, &x->n, p->gt, x->dw, p->beta,
+                                                                p->dloss, x->lse, p->hidden, x->w,
+                                                                p->targets),
                      D9D_OK);
 }
 
@@ -482,31 +489,31 @@ static void test_parts_far_apart(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const d9d_xent_dims n = {.t = D9D_F32,
-                                 .rows = 2,
-                                 .h = 1,
-                                 .n_split = 1,
-                                 .v = v,
-                                 .ignore = -1,
-                                 .first = first[i],
-                                 .all = 2};
+        const d9d_linear_cross_entropy_dims n = {.t = D9D_F32,
+                                                 .rows = 2,
+                                                 .h = 1,
+                                                 .n_split = 1,
+                                                 .v = v,
+                                                 .ignore = -1,
+                                                 .first = first[i],
+                                                 .vocab = 2};
 
-        assert_int_equal(host_kernels()->xent(NULL, &n, parts[i][1], parts[i][0], unit[i], hidden,
-                                              w[i], targets),
+        assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &n, parts[i][1], parts[i][0],
+                                                              unit[i], hidden, w[i], targets),
                          D9D_OK);
     }
     for (int i = 0; i < 2; i++) {
-        const d9d_xent_dims n = {.t = D9D_F32,
-                                 .rows = 2,
-                                 .h = 1,
-                                 .n_split = 1,
-                                 .v = v,
-                                 .ignore = -1,
-                                 .first = first[i],
-                                 .all = 2};
+        const d9d_linear_cross_entropy_dims n = {.t = D9D_F32,
+                                                 .rows = 2,
+                                                 .h = 1,
+                                                 .n_split = 1,
+                                                 .v = v,
+                                                 .ignore = -1,
+                                                 .first = first[i],
+                                                 .vocab = 2};
 
-        assert_int_equal(host_kernels()->xent_join(NULL, &n, loss, lse, unit[i], &parts[0][0][0], 2,
-                                                   i, w[i], targets),
+        assert_int_equal(host_kernels()->linear_cross_entropy_combine(
+                             NULL, &n, loss, lse, unit[i], &parts[0][0][0], 2, i, w[i], targets),
                          D9D_OK);
         assert_true(loss[0] == 0.0f && loss[1] == 1000.0f && lse[0] == 500.0f);
         assert_true(unit[i][0] == 0.0f && unit[i][1] == 500.0f); /* p W - W[target], p 1 or 0 */

@@ -25,25 +25,25 @@ static void test_exp(void **state)
 
     (void)state;
     for (float x = -110.0f; x < 95.0f; x += 0.000731f) {
-        double e = ulps(d9di_expf(x), exp((double)x));
+        double e = ulps(d9di_cpu_expf(x), exp((double)x));
 
         worst = e > worst ? e : worst;
     }
     assert_true(worst < 2.0);
-    assert_true(d9di_expf(0.0f) == 1.0f);
-    assert_true(d9di_expf(-INFINITY) == 0.0f);
-    assert_true(d9di_expf(INFINITY) == INFINITY);
-    assert_true(isnan(d9di_expf(NAN)));
-    assert_true(isnan(d9di_expf(-NAN)));
+    assert_true(d9di_cpu_expf(0.0f) == 1.0f);
+    assert_true(d9di_cpu_expf(-INFINITY) == 0.0f);
+    assert_true(d9di_cpu_expf(INFINITY) == INFINITY);
+    assert_true(isnan(d9di_cpu_expf(NAN)));
+    assert_true(isnan(d9di_cpu_expf(-NAN)));
 }
 
 static void test_sigmoid(void **state)
 {
     (void)state;
     for (float x = -80.0f; x < 80.0f; x += 0.00131f)
-        assert_true(ulps(d9di_sigmoid(x), 1.0 / (1.0 + exp(-(double)x))) < 3.0);
-    assert_true(d9di_sigmoid(-INFINITY) == 0.0f);
-    assert_true(d9di_sigmoid(INFINITY) == 1.0f);
+        assert_true(ulps(d9di_cpu_sigmoid(x), 1.0 / (1.0 + exp(-(double)x))) < 3.0);
+    assert_true(d9di_cpu_sigmoid(-INFINITY) == 0.0f);
+    assert_true(d9di_cpu_sigmoid(INFINITY) == 1.0f);
 }
 
 static void test_sine_cosine(void **state)
@@ -52,7 +52,7 @@ static void test_sine_cosine(void **state)
     for (double x = -3e5; x < 1e7; x = x * (x < 0 ? 0.9999 : 1.0001) + 0.0123) {
         float a = (float)x, s, c;
 
-        d9di_sincosf(a, &s, &c);
+        d9di_cpu_sincosf(a, &s, &c);
         assert_true(fabs((double)s - sin((double)a)) < 1e-7);
         assert_true(fabs((double)c - cos((double)a)) < 1e-7);
     }
@@ -66,9 +66,9 @@ static void test_vectors_are_scalars(void **state)
     (void)state;
     for (int64_t first = 0; first < 17; first++)
         for (int64_t n = 0; n < 64; n++) {
-            (void)d9di_row_exp(y, x + first, 1.0f, n);
+            (void)d9di_cpu_row_exp(y, x + first, 1.0f, n);
             for (int64_t i = 0; i < n; i++)
-                assert_true(y[i] == d9di_expf(x[first + i] - 1.0f));
+                assert_true(y[i] == d9di_cpu_expf(x[first + i] - 1.0f));
         }
     free(x);
 }
@@ -86,9 +86,9 @@ static void test_rows(void **state)
             dot += (double)x[i] * (double)y[i];
             most = (double)x[i] > most ? (double)x[i] : most;
         }
-        assert_true(fabs((double)d9di_row_sum(x, n) - sum) <= 1e-5 * sqrt((double)n + 1.0));
-        assert_true(fabs((double)d9di_row_dot(x, y, n) - dot) <= 1e-5 * sqrt((double)n + 1.0));
-        assert_true((double)d9di_row_max(x, n) == most);
+        assert_true(fabs((double)d9di_cpu_row_sum(x, n) - sum) <= 1e-5 * sqrt((double)n + 1.0));
+        assert_true(fabs((double)d9di_cpu_row_dot(x, y, n) - dot) <= 1e-5 * sqrt((double)n + 1.0));
+        assert_true((double)d9di_cpu_row_max(x, n) == most);
         free(x);
         free(y);
     }
@@ -102,20 +102,20 @@ static void test_bf16(void **state)
     (void)state;
     for (uint32_t i = 0; i < 100000; i++) {
         uint32_t bits = i < 10 ? special[i] : i * 42949u;
-        float x = d9di_bits_float(bits), back;
+        float x = d9di_cpu_bits_to_float(bits), back;
         uint16_t y;
 
-        d9di_to_bf16(&y, &x, 1);
-        assert_int_equal(y, d9d_f32_to_bf16(x));
-        d9di_from_bf16(&back, &y, 1);
-        assert_int_equal(d9di_float_bits(back), (uint32_t)y << 16);
+        d9di_cpu_to_bf16(&y, &x, 1);
+        assert_int_equal(y, d9d_bf16_from_f32(x));
+        d9di_cpu_from_bf16(&back, &y, 1);
+        assert_int_equal(d9di_cpu_float_to_bits(back), (uint32_t)y << 16);
     }
 }
 
 /* Every element of a box is in one run, at the index that its coordinates say. */
 static void check_box(int ndim, const int64_t *box, const int64_t *start, const int64_t *whole)
 {
-    d9di_box b = d9di_box_make(ndim, box, start, whole);
+    d9di_subarray b = d9di_subarray_make(ndim, box, start, whole);
     int64_t n = 1;
 
     for (int d = 0; d < ndim; d++)
@@ -129,7 +129,7 @@ static void check_box(int ndim, const int64_t *box, const int64_t *start, const 
             rest /= box[d];
             stride *= whole[d];
         }
-        assert_int_equal(d9di_box_index(&b, i / b.run) + i % b.run, index);
+        assert_int_equal(d9di_subarray_index(&b, i / b.run) + i % b.run, index);
     }
 }
 
@@ -147,7 +147,7 @@ static void test_boxes(void **state)
             int64_t first[4];
 
             for (int d = 0; d < 4; d++)
-                first[d] = d9di_min(start[d], whole[d] - boxes[i][d]);
+                first[d] = d9di_i64_min(start[d], whole[d] - boxes[i][d]);
             check_box(ndim, boxes[i], zero, whole);
             check_box(ndim, boxes[i], first, whole);
         }

@@ -26,8 +26,8 @@ static void run_norm(void *arg)
 }
 static d9d_status norm_grad(norm *p, void *dx, const void *plus, void *dw)
 {
-    return host_kernels()->rms_norm_grad(NULL, p->t, dx, plus, p->gt, dw, p->beta, p->dy, p->x,
-                                         p->w, p->inv, p->m, p->n, p->zero_centred);
+    return host_kernels()->rms_norm_bwd(NULL, p->t, dx, plus, p->gt, dw, p->beta, p->dy, p->x, p->w,
+                                        p->inv, p->m, p->n, p->zero_centred);
 }
 static void run_norm_din(void *arg)
 {
@@ -226,7 +226,7 @@ static void test_rope(void **state)
 /* --- both ----------------------------------------------------------------------- */
 
 typedef struct both {
-    d9d_norm_rope_dims n;
+    d9d_qk_norm_rope_dims n;
     d9d_dtype gt;
     float beta;
     void *x, *w, *dy, *y, *dx, *dw;
@@ -241,8 +241,8 @@ static void run_both(void *arg)
 }
 static d9d_status both_grad(both *p, void *dx, void *dw)
 {
-    return host_kernels()->norm_rope_grad(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x, p->w,
-                                          p->inv);
+    return host_kernels()->norm_rope_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x, p->w,
+                                         p->inv);
 }
 static void run_both_din(void *arg)
 {
@@ -258,7 +258,7 @@ static void run_both_dw(void *arg)
 }
 
 /* A head of doubles turned by its token's angles, forward or back. */
-static void naive_turn(const d9d_norm_rope_dims *n, int64_t token, double sign, double *v)
+static void naive_turn(const d9d_qk_norm_rope_dims *n, int64_t token, double sign, double *v)
 {
     for (int64_t f = 0; f < n->r / 2; f++) {
         double *a = v + (n->interleaved ? 2 * f : f), *b = a + (n->interleaved ? 1 : n->r / 2);
@@ -380,17 +380,17 @@ static void test_norm_rope(void **state)
 enum { ARRAYS = 3, CELLS = 11 };
 
 /* As norm_rope by itself, which gives other rows than put_rows sends them to; or as they are. */
-static void expect(const d9d_norm_rope_dims *d, const d9d_turned_heads *h, void *y)
+static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads *h, void *y)
 {
     const int64_t row = h->heads * d->d;
-    d9d_norm_rope_dims n = *d;
+    d9d_qk_norm_rope_dims n = *d;
     void *turned = array_poison(d->t, d->m * row), *inv = array_poison(D9D_F32, d->m * h->heads);
 
     n.heads = h->heads;
     if (h->w != NULL)
         assert_int_equal(host_kernels()->norm_rope(NULL, &n, turned, inv, h->x, h->w), D9D_OK);
-    assert_int_equal(host_kernels()->put_rows(NULL, d->t, y, row, 0, h->at,
-                                              h->w != NULL ? turned : h->x, d->m, row),
+    assert_int_equal(host_kernels()->scatter_rows(NULL, d->t, y, row, 0, h->row_index,
+                                                  h->w != NULL ? turned : h->x, d->m, row),
                      D9D_OK);
     free(turned);
     free(inv);
@@ -400,16 +400,17 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
 {
     static const int32_t positions[] = {0, 7, 3, 4000, 5}, at[] = {7, 0, -1, 3, 10};
     float freq[64];
-    const d9d_norm_rope_dims n = {.t = t,
-                                  .m = m,
-                                  .d = d,
-                                  .r = r,
-                                  .eps = 1e-3f,
-                                  .mscale = 1.0f,
-                                  .interleaved = interleaved,
-                                  .positions = positions,
-                                  .inv_freq = freq};
-    d9d_turned_heads list[ARRAYS] = {{.heads = 4}, {.heads = 2, .at = at}, {.heads = 2, .at = at}};
+    const d9d_qk_norm_rope_dims n = {.t = t,
+                                     .m = m,
+                                     .d = d,
+                                     .r = r,
+                                     .eps = 1e-3f,
+                                     .mscale = 1.0f,
+                                     .interleaved = interleaved,
+                                     .positions = positions,
+                                     .inv_freq = freq};
+    d9d_qk_norm_rope_heads list[ARRAYS] = {
+        {.heads = 4}, {.heads = 2, .row_index = at}, {.heads = 2, .row_index = at}};
     void *w = array_random(t, d, 9, 1.0), *want[ARRAYS], *x[ARRAYS];
 
     for (int i = 0; i < 64; i++)
@@ -424,7 +425,7 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
         want[j] = array_random(t, all, 5, 1.0);
         expect(&n, &list[j], want[j]);
     }
-    assert_int_equal(host_kernels()->new_heads(NULL, &n, ARRAYS, list), D9D_OK);
+    assert_int_equal(host_kernels()->qk_norm_rope_append(NULL, &n, ARRAYS, list), D9D_OK);
     for (int j = 0; j < ARRAYS; j++) {
         assert_memory_equal(want[j], list[j].y,
                             (size_t)(CELLS * list[j].heads * d) * d9d_dtype_size(t));

@@ -132,7 +132,8 @@ static void adam_by_the_book(const d9d_adam_step *s, double g, double value[LOW]
     value[V] = s->beta2 * value[V] + (1.0 - s->beta2) * g * g;
     value[X] = s->amsgrad ? fmax(value[X], value[V]) : value[X];
     second = s->amsgrad ? value[X] : value[V];
-    value[P] -= s->lr / s->bias1 * value[M] / (sqrt(second / s->bias2) + s->eps);
+    value[P] -=
+        s->lr / s->bias_correction1 * value[M] / (sqrt(second / s->bias_correction2) + s->eps);
 }
 
 static void sgd_by_the_book(const d9d_sgd_step *s, double g, double value[LOW])
@@ -200,8 +201,8 @@ static void test_adam(void **state)
                            .beta2 = 0.999,
                            .eps = 1e-8,
                            .weight_decay = 0.1,
-                           .bias1 = 1.0 - pow(0.9, 3.0),
-                           .bias2 = 1.0 - pow(0.999, 3.0),
+                           .bias_correction1 = 1.0 - pow(0.9, 3.0),
+                           .bias_correction2 = 1.0 - pow(0.999, 3.0),
                            .decoupled = (how & 8) != 0,
                            .amsgrad = (how & 16) != 0,
                            .maximize = (how & 32) != 0};
@@ -254,7 +255,7 @@ static void check_same_as_float32(int64_t n, d9d_dtype gt, bool momentum)
     for (int i = 0; i < 4; i++)
         assert_non_null(state[i] = calloc((size_t)n + 1, sizeof(float)));
     for (int64_t i = 0; i < n; i++) {
-        w[i] = d9d_f32_to_bf16(p[i]);
+        w[i] = d9d_bf16_from_f32(p[i]);
         low[i] = 0;
         p[i] = d9d_bf16_to_f32(w[i]);
     }
@@ -266,8 +267,8 @@ static void check_same_as_float32(int64_t n, d9d_dtype gt, bool momentum)
             .p = w, .g = g, .m = state[2], .v = state[3], .n = n, .residual = low};
 
         adam.lr = 1e-5;
-        adam.bias1 = 1 - pow(0.9, step);
-        adam.bias2 = 1 - pow(0.99, step);
+        adam.bias_correction1 = 1 - pow(0.9, step);
+        adam.bias_correction2 = 1 - pow(0.99, step);
         assert_int_equal(host_kernels()->adam(NULL, &adam, &scale, D9D_F32, gt, D9D_F32, &plain, 1),
                          D9D_OK);
         assert_int_equal(
@@ -344,8 +345,8 @@ static void test_stochastic(void **state)
                        .beta2 = 0.999,
                        .eps = 1e-8,
                        .weight_decay = 0.1,
-                       .bias1 = 0.1,
-                       .bias2 = 0.001,
+                       .bias_correction1 = 0.1,
+                       .bias_correction2 = 0.001,
                        .decoupled = true};
 
     (void)state;
@@ -403,8 +404,8 @@ static void test_stochastic_box(void **state)
                              .beta1 = 0.9,
                              .beta2 = 0.99,
                              .eps = 1e-8,
-                             .bias1 = 0.1,
-                             .bias2 = 0.01,
+                             .bias_correction1 = 0.1,
+                             .bias_correction2 = 0.01,
                              .decoupled = true};
     const d9d_rng r = {.seed = 1, .stream = 2};
     uint16_t *p[2], *m[2], *v[2], *g = array_random(D9D_BF16, 1200, 4, 1.0), part_g[63];
@@ -453,8 +454,8 @@ static void test_stochastic_mean(void **state)
     const d9d_adam_step s = {.lr = 0.3 / 128.0,
                              .beta1 = 0.0,
                              .beta2 = 0.0,
-                             .bias1 = 1.0,
-                             .bias2 = 1.0,
+                             .bias_correction1 = 1.0,
+                             .bias_correction2 = 1.0,
                              .decoupled = true};
     uint16_t *p = array_poison(D9D_BF16, N);
     float *g = array_poison(D9D_F32, N), *m = calloc(N, 4), *v = calloc(N, 4), scale = 1.0f;
@@ -497,7 +498,7 @@ static void run_sums(void *arg)
 {
     reduction *p = arg;
 
-    const d9d_array x = {p->x, p->n};
+    const d9d_sum_squares_array x = {p->x, p->n};
 
     assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->t, &x, 1), D9D_OK);
     assert_int_equal(host_kernels()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
@@ -556,10 +557,10 @@ static void test_list_of_squares(void **state)
         const d9d_dtype t = array_types[how];
         char *x = array_random(t, all, 1, 1.0);
         double out[LIST + 1] = {[LIST] = 3.0}, alone;
-        d9d_array list[LIST];
+        d9d_sum_squares_array list[LIST];
 
         for (int i = 0; i < LIST; i++)
-            list[i] = (d9d_array){x + (size_t)at[i] * d9d_dtype_size(t), n[i]};
+            list[i] = (d9d_sum_squares_array){x + (size_t)at[i] * d9d_dtype_size(t), n[i]};
         assert_int_equal(host_kernels()->sum_squares(NULL, out, t, list, LIST), D9D_OK);
         for (int i = 0; i < LIST; i++) {
             double sum = 0;
@@ -589,7 +590,7 @@ static void test_add_up(void **state)
             x[i] = pow(-1.1, (double)(i * 7 % 61)) / 3;
             sum += x[i];
         }
-        assert_int_equal(host_kernels()->add_up(NULL, &out, x, counts[k]), D9D_OK);
+        assert_int_equal(host_kernels()->sum_ordered(NULL, &out, x, counts[k]), D9D_OK);
         assert_memory_equal(&out, &sum, sizeof(sum));
         free(x);
     }
@@ -602,8 +603,8 @@ static void check_list(bool masters)
                              .beta1 = 0.9,
                              .beta2 = 0.999,
                              .eps = 1e-8,
-                             .bias1 = 0.1,
-                             .bias2 = 0.001,
+                             .bias_correction1 = 0.1,
+                             .bias_correction2 = 0.001,
                              .weight_decay = 0.1,
                              .decoupled = true};
     int64_t n[LIST], at[LIST];
@@ -690,7 +691,7 @@ static void test_step_scale(void **state)
         double report[2] = {-1, -1};
         float scale = 7.0f;
 
-        assert_int_equal(host_kernels()->step_scale(NULL, &scale, report, loss, 4, &rows[i].weight,
+        assert_int_equal(host_kernels()->grad_scale(NULL, &scale, report, loss, 4, &rows[i].weight,
                                                     &rows[i].squares, rows[i].max_norm),
                          D9D_OK);
         assert_true(report[0] == 0.5); /* in their order: 1e16 + 1 is 1e16 */
@@ -712,13 +713,13 @@ static void test_step_scale_stays_nan(void **state)
 
         *(i < 3 ? &loss[1] : &squares) = bad[i % 3];
         assert_int_equal(
-            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
+            host_kernels()->grad_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
             D9D_OK);
         assert_true(isnan(scale));
         assert_true(!isfinite(report[i / 3]) && isfinite(report[1 - i / 3]));
         loss[1] = squares = 4.0;
         assert_int_equal(
-            host_kernels()->step_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
+            host_kernels()->grad_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
             D9D_OK);
         assert_true(isnan(scale));
         assert_true(isfinite(report[0]) && isfinite(report[1]));
@@ -733,15 +734,15 @@ static void test_nan_scale(void **state)
                                         .beta2 = 0.5,
                                         .eps = 1e-8,
                                         .weight_decay = 0.5,
-                                        .bias1 = 0.5,
-                                        .bias2 = 0.5,
+                                        .bias_correction1 = 0.5,
+                                        .bias_correction2 = 0.5,
                                         .decoupled = true};
     static const d9d_adam_step other = {.lr = 1,
                                         .beta1 = 0.5,
                                         .beta2 = 0.5,
                                         .eps = 1e-8,
-                                        .bias1 = 0.5,
-                                        .bias2 = 0.5,
+                                        .bias_correction1 = 0.5,
+                                        .bias_correction2 = 0.5,
                                         .amsgrad = true,
                                         .maximize = true};
     static const d9d_sgd_step sgd = {.lr = 1, .weight_decay = 0.5, .momentum = 0.5};

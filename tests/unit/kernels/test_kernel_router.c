@@ -26,7 +26,7 @@ static void run_router_din(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->router_din(NULL, &c->n, c->dlogits, c->dprob, c->p, c->prob,
+    assert_int_equal(host_kernels()->router_bwd(NULL, &c->n, c->dlogits, c->dprob, c->p, c->prob,
                                                 c->expert,
                                                 c->even.weight != NULL ? &c->even : NULL),
                      D9D_OK);
@@ -199,8 +199,8 @@ static void check_counts(call *c)
         want[(FIRST + i / c->n.k) / LENGTH * c->n.e + c->expert[i]] +=
             c->weight[i / c->n.k] > 0.0f ? 1.0f : 0.0f;
     for (int twice = 0; twice < 2; twice++)
-        assert_int_equal(host_kernels()->router_count(NULL, &c->n, twice ? NULL : c->load, total,
-                                                      c->expert, &c->even),
+        assert_int_equal(host_kernels()->expert_load(NULL, &c->n, twice ? NULL : c->load, total,
+                                                     c->expert, &c->even),
                          D9D_OK);
     for (int64_t i = 0; i < batch_rows(c) * c->n.e; i++)
         assert_true(c->load[i] == want[i]);

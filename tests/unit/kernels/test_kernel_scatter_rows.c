@@ -19,7 +19,7 @@ static void run(void *arg)
     call *c = arg;
 
     assert_int_equal(
-        host_kernels()->put_rows(NULL, c->t, c->y, c->ld, c->first, c->at, c->x, c->m, c->n),
+        host_kernels()->scatter_rows(NULL, c->t, c->y, c->ld, c->first, c->at, c->x, c->m, c->n),
         D9D_OK);
 }
 

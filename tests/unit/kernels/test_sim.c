@@ -10,15 +10,15 @@
 
 static int open_gpu(void **state)
 {
-    return d9d_device_imagine("h200", (d9d_device **)state) == D9D_OK ? 0 : -1;
+    return d9d_device_simulate("h200", (d9d_device **)state) == D9D_OK ? 0 : -1;
 }
 static int open_ampere(void **state)
 {
-    return d9d_device_imagine("a100", (d9d_device **)state) == D9D_OK ? 0 : -1;
+    return d9d_device_simulate("a100", (d9d_device **)state) == D9D_OK ? 0 : -1;
 }
 static int open_cpu(void **state)
 {
-    return d9d_device_imagine("cpu", (d9d_device **)state) == D9D_OK ? 0 : -1;
+    return d9d_device_simulate("cpu", (d9d_device **)state) == D9D_OK ? 0 : -1;
 }
 static int close_any(void **state)
 {
@@ -63,7 +63,7 @@ static void large_blocks_are_nowhere(void **state)
 
     assert_ok(d9d_device_alloc(dev, UINT64_C(1) << 40, &a));
     assert_ok(d9d_device_alloc(dev, UINT64_C(1) << 40, &b));
-    assert_false(d9d_paper_is_real(a));
+    assert_false(d9d_sim_is_real(a));
     assert_true((char *)a + (UINT64_C(1) << 40) <= (char *)b);
     assert_ok(d9d_device_upload(dev, b, &byte, 1));
     assert_ok(d9d_device_copy(dev, a, b, 1));
@@ -95,15 +95,15 @@ static void names_of_chips(void **state)
     d9d_device *dev;
 
     (void)state;
-    for (const char *const *name = d9d_paper_chip_names(); *name != NULL; name++) {
-        const d9d_paper_chip *c = d9d_paper_chip_find(*name);
+    for (const char *const *name = d9d_sim_chip_names(); *name != NULL; name++) {
+        const d9d_sim_chip *c = d9d_sim_chip_find(*name);
 
         assert_non_null(c);
-        assert_true(c->flops > 0 && c->memory_rate > 0 && c->node > 0);
-        for (int k = 0; k < D9D_PAPER_KIND_COUNT; k++)
-            assert_true(c->rate[k] > 0 && c->rate[k] < 1);
+        assert_true(c->flops > 0 && c->memory_rate > 0 && c->per_node > 0);
+        for (int k = 0; k < D9D_SIM_KIND_COUNT; k++)
+            assert_true(c->efficiency[k] > 0 && c->efficiency[k] < 1);
     }
-    assert_fails(d9d_device_imagine("h300", &dev), D9D_ECONFIG,
+    assert_fails(d9d_device_simulate("h300", &dev), D9D_ECONFIG,
                  "nothing is known of a \"h300\": expected one of h200, h100, a100, b200, cpu");
 }
 
@@ -112,69 +112,69 @@ static void names_of_chips(void **state)
 static void a_product_takes_its_time(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_chip *c = d9d_paper_chip_find("h200");
+    const d9d_sim_chip *c = d9d_sim_chip_find("h200");
     const d9d_gemm g = {.t = D9D_BF16, .ct = D9D_BF16, .m = 8192, .n = 8192, .k = 8192};
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
 
     assert_ok(dev->kernels->gemm(dev->stream, &g, NULL, NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_PRODUCTS].calls, 1);
-    assert_true(t->work[D9D_PAPER_PRODUCTS].flops == 2.0 * 8192 * 8192 * 8192);
-    assert_true(fabs(d9d_paper_now(dev->stream) -
-                     2.0 * 8192 * 8192 * 8192 / (c->flops * c->rate[D9D_PAPER_PRODUCTS])) < 1e-9);
-    assert_true(t->scratch >= 2 * 8192 * 8192 * 2); /* a trial */
+    assert_int_equal(t->work[D9D_SIM_GEMM].calls, 1);
+    assert_true(t->work[D9D_SIM_GEMM].flops == 2.0 * 8192 * 8192 * 8192);
+    assert_true(fabs(d9d_sim_now(dev->stream) -
+                     2.0 * 8192 * 8192 * 8192 / (c->flops * c->efficiency[D9D_SIM_GEMM])) < 1e-9);
+    assert_true(t->max_scratch >= 2 * 8192 * 8192 * 2); /* a trial */
     assert_int_equal(d9d_device_memory(dev).in_use, 0);
     d9d_device_reset_peak(dev);
     assert_ok(dev->kernels->gemm(dev->stream, &g, NULL, NULL, NULL));
     assert_true(d9d_device_memory(dev).peak <= 64 << 20); /* no second one */
-    d9d_paper_begin(d9d_paper_of(dev->stream));
-    assert_int_equal(t->work[D9D_PAPER_PRODUCTS].calls, 0);
+    d9d_sim_reset_tally(d9d_sim_of_stream(dev->stream));
+    assert_int_equal(t->work[D9D_SIM_GEMM].calls, 0);
 }
 
 /* Small, it takes as long as a launch; a copy as long as its bytes. */
 static void a_kernel_takes_at_least_a_launch(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_chip *c = d9d_paper_chip_find("h200");
+    const d9d_sim_chip *c = d9d_sim_chip_find("h200");
     double before;
 
     assert_ok(dev->kernels->fill(dev->stream, D9D_F32, NULL, 1, 0));
-    assert_true(fabs(d9d_paper_now(dev->stream) - c->launch_s) < 1e-12);
-    before = d9d_paper_now(dev->stream);
+    assert_true(fabs(d9d_sim_now(dev->stream) - c->launch_s) < 1e-12);
+    before = d9d_sim_now(dev->stream);
     assert_ok(dev->kernels->add(dev->stream, D9D_BF16, NULL, NULL, 2, 1 << 30));
-    assert_true(fabs(d9d_paper_now(dev->stream) - before -
-                     6.0 * (1 << 30) / (c->memory_rate * c->memory_part)) < 1e-9);
+    assert_true(fabs(d9d_sim_now(dev->stream) - before -
+                     6.0 * (1 << 30) / (c->memory_rate * c->memory_efficiency)) < 1e-9);
 }
 
 /* Documents of a pack see less than a row. */
 static void attention_counts_what_is_seen(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     const d9d_segment two[] = {{0, 2, 0, 2}, {2, 2, 2, 2}};
     d9d_attention_dims n = {
         .t = D9D_F32, .b = 1, .s = 4, .z = 4, .a = 1, .kv = 1, .d = 8, .causal = true};
     void *list;
 
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * 10);
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * 10);
     assert_ok(d9d_device_alloc(dev, sizeof(two), &list));
     assert_ok(d9d_device_upload(dev, list, two, sizeof(two)));
     n.segments = 2;
     n.segment = list;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * (10 + 6));
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * (10 + 6));
     n.window = 1;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4));
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4));
     n.segment = NULL;
     n.segments = 0;
     for (n.window = 2; n.window < 9; n.window += 2) /* 7 pairs, then all 10 */
         assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4 + 7 + 3 * 10));
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4 + 7 + 3 * 10));
     n.z = 9;
     for (n.window = 2; n.window < 14; n.window += 5) /* 8, 27 and all 30 */
         assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION_OWN].flops == 4.0 * 8 * (8 + 27 + 30));
+    assert_true(t->work[D9D_SIM_ATTENTION_BUILTIN].flops == 4.0 * 8 * (8 + 27 + 30));
     d9d_device_free(dev, list, sizeof(two));
 }
 
@@ -182,7 +182,7 @@ static void attention_counts_what_is_seen(void **state)
 static void attention_of_pieces(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     const d9d_segment two[] = {{0, 2, 0, 2}, {2, 2, 0, 8}};
     d9d_attention_dims n = {.t = D9D_BF16,
                             .b = 1,
@@ -193,24 +193,24 @@ static void attention_of_pieces(void **state)
                             .d = 64,
                             .causal = true,
                             .segments = 2,
-                            .pieces = 2};
+                            .chunks = 2};
     void *list;
 
     assert_ok(d9d_device_alloc(dev, sizeof(two), &list));
     assert_ok(d9d_device_upload(dev, list, two, sizeof(two)));
     n.segment = list;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 2 * 64 * (3 + 15));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 0);
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 2 * 64 * (3 + 15));
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 0);
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 1);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 1);
     /* Scores of two documents of 128, two sums of a query; gradients of keys of each head, and of
      * the second piece. */
-    assert_int_equal(t->scratch, 2 * 2 * 2 * 128 * 128 + 2 * 32 + 2 * 2048 + 2048);
-    n.pieces = 0;
+    assert_int_equal(t->max_scratch, 2 * 2 * 2 * 128 * 128 + 2 * 32 + 2 * 2048 + 2048);
+    n.chunks = 0;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
     d9d_device_free(dev, list, sizeof(two));
 }
 
@@ -218,7 +218,7 @@ static void attention_of_pieces(void **state)
 static void attention_of_pieces_of_rows(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     d9d_attention_dims n = {.t = D9D_BF16,
                             .b = 3,
                             .s = 256,
@@ -227,40 +227,40 @@ static void attention_of_pieces_of_rows(void **state)
                             .kv = 1,
                             .d = 64,
                             .causal = true,
-                            .pieces = 2,
-                            .end = {128, 512}};
+                            .chunks = 2,
+                            .chunk_end = {128, 512}};
     const double pairs = 128 * 129 / 2.0 + 128 * 384 + 128 * 129 / 2.0;
 
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 2 * 64 * 3 * pairs);
-    assert_int_equal(t->scratch, 0);
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 2 * 64 * 3 * pairs);
+    assert_int_equal(t->max_scratch, 0);
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
     /* Scores of the second piece with the keys before it, a sum of a query, gradients of keys of
      * the first piece, and of queries. */
-    assert_int_equal(t->scratch, 3 * 2 * 2 * 128 * 384 + 3 * 256 * 2 * 4 + 2 * 3 * 512 * 64 * 2 +
-                                     3 * 256 * 2 * 64 * 2);
-    n.end[0] = 32;
+    assert_int_equal(t->max_scratch, 3 * 2 * 2 * 128 * 384 + 3 * 256 * 2 * 4 +
+                                         2 * 3 * 512 * 64 * 2 + 3 * 256 * 2 * 64 * 2);
+    n.chunk_end[0] = 32;
     n.s = 64;
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
 }
 
 /* Of lengths that have no plan, as documents. */
 static void attention_of_any_length(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     d9d_attention_dims n = {
         .t = D9D_BF16, .b = 3, .s = 300, .z = 300, .a = 2, .kv = 1, .d = 64, .causal = true};
 
     assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
-    assert_int_equal(t->scratch, 4 * 3 * 300 * 2);
-    assert_true(t->work[D9D_PAPER_ATTENTION].flops == 4.0 * 2 * 64 * 3 * 300 * 301 / 2.0);
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_int_equal(t->max_scratch, 4 * 3 * 300 * 2);
+    assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 2 * 64 * 3 * 300 * 301 / 2.0);
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
     /* Scores of 320 x 320, two sums of a query, gradients of keys of each head. */
-    assert_int_equal(t->scratch,
+    assert_int_equal(t->max_scratch,
                      3 * 2 * 2 * 320 * 320 + 2 * 4 * 3 * 300 * 2 + 2 * 4 * 3 * 300 * 64);
 }
 
@@ -269,30 +269,30 @@ static void attention_of_any_length(void **state)
 static void gradients_of_attention_by_tiles(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     d9d_attention_dims n = {
         .t = D9D_BF16, .b = 3, .s = 300, .z = 700, .a = 2, .kv = 1, .d = 64, .causal = true};
 
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 1);
-    assert_int_equal(t->scratch, 2 * 4 * 3 * 300 * 2 + 26 * 3 * 2 * 64 * 128 * 2);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 1);
+    assert_int_equal(t->max_scratch, 2 * 4 * 3 * 300 * 2 + 26 * 3 * 2 * 64 * 128 * 2);
     n.d = 80;
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 2);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 2);
     n.d = 256; /* of which none are kept */
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
     n.window = 70;
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 4);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 4);
     n.d = 264;
-    assert_ok(dev->kernels->attention_din(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                           NULL, NULL));
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_OWN].calls, 1);
-    assert_int_equal(t->work[D9D_PAPER_ATTENTION_GRAD].calls, 4);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
+    assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 4);
 }
 
 static void experts_get_the_same(void **state)
@@ -301,27 +301,29 @@ static void experts_get_the_same(void **state)
     const d9d_kernels *k = dev->kernels;
     int32_t offset[5], rank[16];
 
-    assert_ok(k->route(dev->stream, offset, NULL, NULL, NULL, 10, 4, 2));
+    assert_ok(k->sort_by_expert(dev->stream, offset, NULL, NULL, NULL, 10, 4, 2));
     assert_int_equal(offset[0], 0);
     assert_int_equal(offset[1], 5);
     assert_int_equal(offset[4], 20);
     /* 2 of 4 experts on 2 ranks with 2 each: a rank has none of them once in 6 times. */
-    assert_ok(k->route_ranks(dev->stream, rank, NULL, 12, 2, 2, 2));
-    assert_ok(k->route(dev->stream, offset, NULL, NULL, rank, 12, 2, 2));
+    assert_ok(k->expert_ranks(dev->stream, rank, NULL, 12, 2, 2, 2));
+    assert_ok(k->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2, 2));
     assert_int_equal(offset[2], 20);
-    assert_ok(k->route(dev->stream, offset, NULL, NULL, rank, 12, 2, 2)); /* another array there */
+    assert_ok(k->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2,
+                                2)); /* another array there */
     assert_int_equal(offset[2], 24);
 }
 
 /* --- ranks ----------------------------------------------------------------------------------- */
 
-static d9d_mesh *imagine(d9d_device *dev, const d9d_degrees *d, int rank, d9d_boot **boot)
+static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int rank,
+                         d9d_bootstrap **boot)
 {
-    const d9d_mesh_how how = {0};
+    const d9d_mesh_opts how = {0};
     d9d_mesh *m;
 
-    assert_ok(d9d_boot_imagine(rank, (int)d9d_degrees_ranks(d), boot));
-    assert_true(d9d_boot_is_imagined(*boot));
+    assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), boot));
+    assert_true(d9d_bootstrap_is_simulated(*boot));
     assert_ok(d9d_mesh_open(*boot, d, "paper", dev->stream, &how, &m));
     return m;
 }
@@ -330,11 +332,11 @@ static d9d_mesh *imagine(d9d_device *dev, const d9d_degrees *d, int rank, d9d_bo
 static void groups_count_what_they_move(void **state)
 {
     d9d_device *dev = *state;
-    const d9d_degrees d = {1, 1, 8, 1, 1, 2, 1};
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(dev->stream));
+    const d9d_parallel_degrees d = {1, 1, 8, 1, 1, 2, 1};
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
     const int64_t eight[8] = {100, 100, 100, 100, 100, 100, 100, 100};
     d9d_comm *tp, *shard;
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *m = imagine(dev, &d, 5, &boot);
     double before;
 
@@ -343,43 +345,44 @@ static void groups_count_what_they_move(void **state)
     assert_int_equal(d9d_comm_rank(shard), 2);
     assert_int_equal(d9d_comm_size(shard), 8);
     assert_ok(d9d_comm_all_reduce(tp, dev->stream, "x", D9D_F32, NULL, 50, D9D_COMM_SUM));
-    assert_ok(d9d_comm_fork(shard, dev->stream));
-    before = d9d_paper_now(dev->stream);
-    assert_ok(d9d_comm_all_gather(shard, d9d_comm_queue(shard), "w", D9D_BF16, NULL, NULL, eight));
-    assert_true(d9d_paper_now(dev->stream) == before); /* beside it */
-    assert_ok(d9d_comm_join(shard, dev->stream));
-    assert_true(d9d_paper_now(dev->stream) > before);
-    assert_int_equal(t->n_talk, 2);
-    assert_string_equal(t->talk[0].group, "tp");
-    assert_int_equal(t->talk[0].link, D9D_PAPER_NODE);
-    assert_true(t->talk[0].bytes == 200);
-    assert_string_equal(t->talk[1].verb, "all_gather");
-    assert_int_equal(t->talk[1].link, D9D_PAPER_NET);
-    assert_true(t->talk[1].bytes == 1400);
+    assert_ok(d9d_comm_wait_stream(shard, dev->stream));
+    before = d9d_sim_now(dev->stream);
+    assert_ok(d9d_comm_all_gather(shard, d9d_comm_stream(shard), "w", D9D_BF16, NULL, NULL, eight));
+    assert_true(d9d_sim_now(dev->stream) == before); /* beside it */
+    assert_ok(d9d_stream_wait_comm(shard, dev->stream));
+    assert_true(d9d_sim_now(dev->stream) > before);
+    assert_int_equal(t->n_traffic, 2);
+    assert_string_equal(t->traffic[0].group, "tp");
+    assert_int_equal(t->traffic[0].link, D9D_SIM_LINK_NODE);
+    assert_true(t->traffic[0].bytes == 200);
+    assert_string_equal(t->traffic[1].coll, "all_gather");
+    assert_int_equal(t->traffic[1].link, D9D_SIM_LINK_NETWORK);
+    assert_true(t->traffic[1].bytes == 1400);
     d9d_mesh_close(m);
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
 }
 
 static void others_say_the_same(void **state)
 {
-    const d9d_degrees d = {1, 4, 1, 1, 1, 1, 1};
-    d9d_comm_word words[4];
-    d9d_boot_word all[4];
+    const d9d_parallel_degrees d = {1, 4, 1, 1, 1, 1, 1};
+    d9d_comm_blob words[4];
+    d9d_bootstrap_blob all[4];
     d9d_comm *world;
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_arena a = {0};
     d9d_mesh *m = imagine(*state, &d, 3, &boot);
 
-    assert_ok(d9d_boot_gather(boot, "hello", 5, &a, all));
+    assert_ok(d9d_bootstrap_allgather(boot, "hello", 5, &a, all));
     assert_string_equal(all[0].data, "hello");
-    assert_fails(d9d_boot_agree(boot, D9D_FAIL(D9D_ECONFIG, "mine")), D9D_ECONFIG, "mine");
+    assert_fails(d9d_bootstrap_agree_status(boot, D9D_FAIL(D9D_ECONFIG, "mine")), D9D_ECONFIG,
+                 "mine");
     assert_ok(d9d_mesh_group(m, D9D_AXES_WORLD, &world));
-    assert_ok(d9d_comm_gather_words(world, "names", "abc", 3, &a, words));
+    assert_ok(d9d_comm_allgather_bytes(world, "names", "abc", 3, &a, words));
     assert_string_equal(words[0].data, "abc");
     assert_int_equal(words[2].n, 3);
     assert_ok(d9d_comm_barrier(world, "all"));
     d9d_mesh_close(m);
-    d9d_boot_close(boot);
+    d9d_bootstrap_close(boot);
     d9d_arena_release(&a);
 }
 

@@ -238,13 +238,13 @@ static void state_is_all_there_is(void **state)
     (void)state;
     assert_ok(make("{\"name\": \"binary_auroc\", \"num_bins\": 10000}", &a, &m));
     assert_ok(make("{\"name\": \"binary_auroc\", \"num_bins\": 10000}", &a, &n));
-    assert_int_equal(d9d_metric_form_of(m)->cells, 20000);
+    assert_int_equal(d9d_metric_form_of(m)->state_size, 20000);
     assert_ok(d9d_metric_update(m, &all));
     d9d_metric_compute(m, &want);
     d9d_metric_reset(m);
     assert_ok(d9d_metric_update(m, &first));
-    d9d_metric_state(m, cells);
-    d9d_metric_restore(n, cells);
+    d9d_metric_save_state(m, cells);
+    d9d_metric_load_state(n, cells);
     assert_ok(d9d_metric_update(n, &rest));
     d9d_metric_compute(n, &got);
     assert_true(got == want && want == 1);

@@ -12,13 +12,14 @@ typedef struct layer {
     d9d_block_norm norm;
 } layer;
 
-static d9d_status init(d9d_decoder_layer *base, const d9d_block_how *how)
+static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *how)
 {
     D9D_BLOCK_ADD(&base->module, "norm", norm, &((layer *)base)->norm, how, HIDDEN, 1e-6f, false);
     return D9D_OK;
 }
 
-static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in, d9d_var **y)
+static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
+                          d9d_var **y)
 {
     return d9d_block_norm_forward(&((layer *)base)->norm, t, in->x, y);
 }
@@ -41,7 +42,7 @@ static d9d_model *make(const d9d_decoder_kind *kind, const d9d_decoder_shape *ho
     shape.hidden = HIDDEN;
     shape.vocab = 7;
     assert_ok(
-        d9d_decoder_create(kind, &shape, NULL, stage, &(d9d_model_options){.dtype = D9D_F32}, &m));
+        d9d_decoder_create(kind, &shape, NULL, stage, &(d9d_model_opts){.dtype = D9D_F32}, &m));
     assert_ok(d9d_module_bind(m->module));
     return m;
 }
@@ -82,7 +83,7 @@ static void a_tied_head_is_the_embedding(void **state)
 
 static void without_a_head_it_ends_with_the_norm(void **state)
 {
-    static const d9d_decoder_shape shape = {.headless = true, .tied = true};
+    static const d9d_decoder_shape shape = {.no_head = true, .tied = true};
 
     (void)state;
     check(make(&plain, &shape, D9D_WHOLE_MODEL), LAYERS + 2, LAYERS + 2, false);

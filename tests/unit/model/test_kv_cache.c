@@ -15,7 +15,7 @@
 
 enum { ROWS = 3, ROOM = 150, V = 23, CELLS = ROWS * ROOM + 1 };
 
-static const d9d_vocab_split splits[] = {{"regular", 17}, {"special", V - 17}};
+static const d9d_block_vocab_split splits[] = {{"regular", 17}, {"special", V - 17}};
 static const int64_t lengths[ROWS] = {7, ROOM, 40};
 
 typedef struct fixture {
@@ -23,7 +23,7 @@ typedef struct fixture {
     d9d_model *model;
     d9d_arena arena;
     d9d_tape *tape;
-    d9d_cache cache;
+    d9d_kv_cache cache;
     bool exact;
 } fixture;
 
@@ -49,7 +49,7 @@ static d9d_qwen3_config config_of(bool moe)
 
 static d9d_status qwen3_create(bool moe, d9d_dtype t, d9d_model **out)
 {
-    const d9d_model_options options = {.dtype = t};
+    const d9d_model_opts options = {.dtype = t};
     static d9d_qwen3_config configs[2];
 
     configs[moe] = config_of(moe);
@@ -104,14 +104,14 @@ static void fixture_open(fixture *f, const kind *k, d9d_dtype t)
     assert_ok(d9d_module_reset(f->model->module, 5));
     assert_ok(d9d_tape_create(f->dev, &f->tape));
     d9d_tape_set_recording(f->tape, false);
-    assert_int_equal(d9d_cache_bytes(f->model, CELLS, ROWS),
+    assert_int_equal(d9d_kv_cache_bytes(f->model, CELLS, ROWS),
                      CELLS * k->of_token * size + ROWS * (k->of_row * size + k->states * 4));
-    assert_ok(d9d_cache_create(f->model, f->dev, CELLS, ROWS, &f->cache));
+    assert_ok(d9d_kv_cache_create(f->model, f->dev, CELLS, ROWS, &f->cache));
 }
 
 static void fixture_close(fixture *f)
 {
-    d9d_cache_release(&f->cache);
+    d9d_kv_cache_release(&f->cache);
     d9d_tape_free(f->tape);
     d9d_model_free(f->model);
     assert_int_equal(d9d_device_memory(f->dev).in_use, 0);
@@ -166,9 +166,9 @@ static void run(fixture *f, const piece *pieces, int n, bool cached, float *logi
                              .positions = &x[1],
                              .segments = &x[3],
                              .cache = cached ? &f->cache : NULL,
-                             .at = &x[2],
+                             .token_slots = &x[2],
                              .pick = &x[4],
-                             .rows = &x[5]};
+                             .seq_slots = &x[5]};
 
     assert_ok(f->model->ops->forward(f->model, f->tape, &in, &out));
     assert_int_equal(d9d_tensor_numel(d9d_var_tensor(out.logits)), n * V);
@@ -246,16 +246,17 @@ static void pieces_give_what_whole_rows_do(void **state)
 static void models_without_a_cache_are_refused(void **state)
 {
     const d9d_model_ops none = {.size = sizeof(none), .name = "mine"};
-    const d9d_model_ops old = {.size = offsetof(d9d_model_ops, cells), .name = "old"};
+    const d9d_model_ops old = {.size = offsetof(d9d_model_ops, cache_spec), .name = "old"};
     const d9d_model models[] = {{.ops = &none, .layers = 2}, {.ops = &old, .layers = 2}};
-    d9d_cache c;
+    d9d_kv_cache c;
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        assert_fails_like(d9d_cache_check(&models[i]), D9D_ENOTSUP, "keeps nothing of the tokens");
-        assert_fails_like(d9d_cache_create(&models[i], NULL, 8, 2, &c), D9D_ENOTSUP,
+        assert_fails_like(d9d_kv_cache_check(&models[i]), D9D_ENOTSUP,
+                          "keeps nothing of the tokens");
+        assert_fails_like(d9d_kv_cache_create(&models[i], NULL, 8, 2, &c), D9D_ENOTSUP,
                           i == 0 ? "mine: " : "old: ");
-        assert_int_equal(d9d_cache_bytes(&models[i], 8, 2), 0);
+        assert_int_equal(d9d_kv_cache_bytes(&models[i], 8, 2), 0);
     }
 }
 

@@ -26,7 +26,7 @@
 static const char *const families[] = {"\"model_type\": \"qwen3\"",
                                        "\"model_type\": \"qwen3_moe\""};
 static const char *const classes[] = {"ForCausalLM", "ForSequenceClassification", "Model"};
-static const d9d_layout layouts[] = {D9D_LAYOUT_D9D, D9D_LAYOUT_HF, D9D_LAYOUT_HF_FUSED};
+static const d9d_weights_layout layouts[] = {D9D_LAYOUT_D9D, D9D_LAYOUT_HF, D9D_LAYOUT_HF_FUSED};
 enum { N_FAMILIES = 2, N_CLASSES = 3, N_LAYOUTS = 3 };
 
 /* config.json in the current directory. */
@@ -46,11 +46,11 @@ static void write_config(int family, int class, bool tied)
 /* --- a source that counts ------------------------------------------------------------- */
 
 struct counter {
-    d9d_source inner;
+    d9d_tensor_source inner;
     uint64_t *bytes; /* of each tensor */
 };
 
-static const d9d_st_tensor *counted_at(void *self, size_t i)
+static const d9d_safetensors_tensor *counted_at(void *self, size_t i)
 {
     const struct counter *c = self;
 
@@ -61,7 +61,7 @@ static const char *counted_place(void *self, size_t i)
 {
     const struct counter *c = self;
 
-    return c->inner.place(c->inner.self, i);
+    return c->inner.path(c->inner.self, i);
 }
 
 static d9d_status counted_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
@@ -72,20 +72,20 @@ static d9d_status counted_read(void *self, size_t i, uint64_t at, void *dst, uin
     return c->inner.read(c->inner.self, i, at, dst, n);
 }
 
-static d9d_source counted(struct counter *c, d9d_source inner)
+static d9d_tensor_source counted(struct counter *c, d9d_tensor_source inner)
 {
     c->inner = inner;
     c->bytes = calloc(inner.n, sizeof(*c->bytes));
     assert_non_null(c->bytes);
-    return (d9d_source){
-        .self = c, .n = inner.n, .at = counted_at, .place = counted_place, .read = counted_read};
+    return (d9d_tensor_source){
+        .self = c, .n = inner.n, .at = counted_at, .path = counted_place, .read = counted_read};
 }
 
 /* A sink that makes every output and keeps none; self is where they are listed. */
-static d9d_status take_any(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
-                           uint64_t *bytes)
+static d9d_status take_any(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                           size_t *pieces, uint64_t *bytes)
 {
-    const d9d_st_tensor **list = self;
+    const d9d_safetensors_tensor **list = self;
 
     *list = outputs;
     *pieces = n;
@@ -93,33 +93,34 @@ static d9d_status take_any(void *self, const d9d_st_tensor *outputs, size_t n, s
     return D9D_OK;
 }
 
-static d9d_status forget(void *self, size_t piece, d9d_maker *make)
+static d9d_status forget(void *self, size_t piece, d9d_map_reader *make)
 {
-    const d9d_st_tensor *const *list = self;
+    const d9d_safetensors_tensor *const *list = self;
     const uint64_t n = (*list)[piece].bytes;
     void *room;
 
-    D9D_TRY(d9d_maker_room(make, n, &room));
-    return d9d_make(make, piece, 0, room, n);
+    D9D_TRY(d9d_map_reader_scratch(make, n, &room));
+    return d9d_map_read(make, piece, 0, room, n);
 }
 
 /* --- making checkpoints ------------------------------------------------------------------ */
 
 /* Random weights of config.json here, in `layout`, by files of so many bytes. */
-static void make_by(const char *dir, d9d_layout layout, uint64_t shard_bytes)
+static void make_by(const char *dir, d9d_weights_layout layout, uint64_t shard_bytes)
 {
-    const d9d_convert_options opt = {
-        .to = layout == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
-        .experts = layout == D9D_LAYOUT_HF_FUSED ? D9D_EXPERTS_FUSED : D9D_EXPERTS_EACH,
-        .shard_bytes = shard_bytes};
+    const d9d_convert_opts opt = {.to = layout == D9D_LAYOUT_D9D ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
+                                  .expert_layout = layout == D9D_LAYOUT_HF_FUSED
+                                                       ? D9D_CONVERT_EXPERTS_FUSED
+                                                       : D9D_CONVERT_EXPERTS_SEPARATE,
+                                  .shard_bytes = shard_bytes};
     d9d_convert *c;
 
-    assert_ok(d9d_convert_random("config.json", 17, &opt, &c));
-    assert_ok(d9d_convert_run(c, dir, &(d9d_convert_run_options){.replace = true, .jobs = 1}));
+    assert_ok(d9d_convert_open_random("config.json", 17, &opt, &c));
+    assert_ok(d9d_convert_run(c, dir, &(d9d_convert_run_opts){.replace = true, .jobs = 1}));
     d9d_convert_close(c);
 }
 
-static void make(const char *dir, d9d_layout layout)
+static void make(const char *dir, d9d_weights_layout layout)
 {
     make_by(dir, layout, 3000);
 }
@@ -147,28 +148,28 @@ static unsigned owners(const d9d_qwen3_config *c, const char *name, int count)
 }
 
 /* The tensors that a stage's mapping reads: all of each of its own, and nothing of another's. */
-static void check_stage(const d9d_qwen3_config *c, const d9d_source *disk, d9d_stage stage)
+static void check_stage(const d9d_qwen3_config *c, const d9d_tensor_source *disk, d9d_stage stage)
 {
-    const d9d_plan_options opt = {.allow_unused = true};
-    const d9d_st_tensor *outputs = NULL;
-    const d9d_sink nowhere = {.self = &outputs, .begin = take_any, .fill = forget};
+    const d9d_map_plan_opts opt = {.allow_unused = true};
+    const d9d_safetensors_tensor *outputs = NULL;
+    const d9d_tensor_sink nowhere = {.self = &outputs, .begin = take_any, .fill = forget};
     struct counter counter;
-    d9d_source src = counted(&counter, *disk);
+    d9d_tensor_source src = counted(&counter, *disk);
     d9d_map_plan *plan;
     d9d_mapper *m;
 
     assert_ok(d9d_qwen3_mapper(c, stage, &src, D9D_LAYOUT_D9D, &m));
-    assert_ok(d9d_plan_create(m, &src, &opt, &plan));
-    assert_ok(d9d_plan_run(plan, &nowhere, 2, NULL));
+    assert_ok(d9d_map_plan_create(m, &src, &opt, &plan));
+    assert_ok(d9d_map_plan_run(plan, &nowhere, 2, NULL));
     for (size_t i = 0; i < src.n; i++) {
-        const d9d_st_tensor *t = src.at(src.self, i);
+        const d9d_safetensors_tensor *t = src.at(src.self, i);
         bool own = (owners(c, t->name, stage.count) >> stage.index & 1) != 0;
 
         if (counter.bytes[i] != (own ? t->bytes : 0))
             fail_msg("stage %d of %d read %llu of %llu bytes of %s", stage.index, stage.count,
                      (unsigned long long)counter.bytes[i], (unsigned long long)t->bytes, t->name);
     }
-    d9d_plan_free(plan);
+    d9d_map_plan_free(plan);
     d9d_mapper_free(m);
     free(counter.bytes);
 }
@@ -181,7 +182,7 @@ static void a_stage_reads_its_own_tensors_once_and_no_other(void **state)
         d9d_arena a = {0};
         d9d_qwen3_config c;
         d9d_checkpoint *ckpt;
-        d9d_source src;
+        d9d_tensor_source src;
 
         write_config(family, class, tied);
         make_by("m", layouts[(form >> 2) / N_CLASSES], 1 << 20);
@@ -235,9 +236,8 @@ static const struct cut whole_model = {1, 0, false};
  * seeds. */
 static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut cut)
 {
-    const d9d_model_options options = {.dtype = D9D_F32};
-    const d9d_model_spec spec = {
-        .provider = &d9d_qwen3_moe_provider, .config = c, .options = options};
+    const d9d_model_opts options = {.dtype = D9D_F32};
+    const d9d_model_spec spec = {.provider = &d9d_qwen3_moe_provider, .config = c, .opts = options};
     struct cost cost;
     d9d_arena a = {0};
     d9d_device *dev;
@@ -252,7 +252,8 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
         assert_ok(d9d_module_bind(m[i]->module));
         assert_ok(d9d_module_params(m[i]->module, &a, &p[i]));
         for (size_t k = 0; k < p[i].n; k++)
-            d9d_param_cut(p[i].p[k], cut.last ? p[i].p[k]->whole.ndim - 1 : 0, cut.parts, cut.i);
+            d9d_param_partition(p[i].p[k], cut.last ? p[i].p[k]->global_shape.ndim - 1 : 0,
+                                cut.parts, cut.i);
         assert_ok(d9d_module_materialise(m[i]->module, dev, false));
     }
     assert_ok(d9d_module_reset(m[1]->module, 17));
@@ -282,11 +283,11 @@ static struct cost needed(const d9d_qwen3_config *c, d9d_stage stage)
     d9d_checkpoint *ckpt;
 
     cost.read = 0;
-    assert_ok(d9d_fs_size("m/" D9D_INDEX_NAME, &cost.open));
+    assert_ok(d9d_fs_size("m/" D9D_CHECKPOINT_INDEX_NAME, &cost.open));
     assert_ok(d9d_checkpoint_open("m", &ckpt));
     for (size_t i = 0; i < d9d_checkpoint_count(ckpt); i++) {
-        const d9d_st_tensor *t = d9d_checkpoint_at(ckpt, i);
-        const char *file = d9d_checkpoint_place(ckpt, i);
+        const d9d_safetensors_tensor *t = d9d_checkpoint_at(ckpt, i);
+        const char *file = d9d_checkpoint_file_path(ckpt, i);
 
         if ((owners(c, t->name, stage.count) >> stage.index & 1) == 0)
             continue;
@@ -430,11 +431,11 @@ static void a_base_model_gives_a_tied_language_model(void **state)
  */
 
 struct list {
-    d9d_st_tensor t[512];
+    d9d_safetensors_tensor t[512];
     size_t n;
 };
 
-static const d9d_st_tensor *list_at(void *self, size_t i)
+static const d9d_safetensors_tensor *list_at(void *self, size_t i)
 {
     return &((struct list *)self)->t[i];
 }
@@ -452,55 +453,56 @@ static d9d_status list_read(void *self, size_t i, uint64_t at, void *dst, uint64
     return D9D_EIO;
 }
 
-static d9d_source list_source(struct list *l)
+static d9d_tensor_source list_source(struct list *l)
 {
-    return (d9d_source){
-        .self = l, .n = l->n, .at = list_at, .place = list_place, .read = list_read};
+    return (d9d_tensor_source){
+        .self = l, .n = l->n, .at = list_at, .path = list_place, .read = list_read};
 }
 
 /* All tensors of the configuration in a layout. */
-static void list_make(const d9d_qwen3_config *c, d9d_layout layout, d9d_arena *a, struct list *l)
+static void list_make(const d9d_qwen3_config *c, d9d_weights_layout layout, d9d_arena *a,
+                      struct list *l)
 {
-    d9d_qwen3_random *r;
+    d9d_qwen3_init *r;
     d9d_map_plan *plan;
     d9d_mapper *m;
-    d9d_source src;
+    d9d_tensor_source src;
 
-    assert_ok(d9d_qwen3_random_open(c, D9D_F32, 0, &r));
-    src = d9d_qwen3_random_source(r);
+    assert_ok(d9d_qwen3_init_open(c, D9D_F32, 0, &r));
+    src = d9d_qwen3_init_source(r);
     assert_ok(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, layout, &m));
-    assert_ok(d9d_plan_create(m, &src, NULL, &plan));
-    l->n = d9d_plan_output_count(plan);
+    assert_ok(d9d_map_plan_create(m, &src, NULL, &plan));
+    l->n = d9d_map_plan_output_count(plan);
     assert_true(l->n < 512);
     for (size_t i = 0; i < l->n; i++) {
-        l->t[i] = *d9d_plan_output(plan, i);
+        l->t[i] = *d9d_map_plan_output(plan, i);
         l->t[i].name = d9d_arena_strdup(a, l->t[i].name);
     }
-    d9d_plan_free(plan);
+    d9d_map_plan_free(plan);
     d9d_mapper_free(m);
-    d9d_qwen3_random_close(r);
+    d9d_qwen3_init_close(r);
 }
 
 /* Each makes a tensor wrong; false where it cannot. */
-static bool lose(d9d_st_tensor *t)
+static bool lose(d9d_safetensors_tensor *t)
 {
     t->name = "of another model";
     return true;
 }
 
-static bool grow(d9d_st_tensor *t)
+static bool grow(d9d_safetensors_tensor *t)
 {
     t->shape[t->ndim - 1]++;
     return true;
 }
 
-static bool shrink(d9d_st_tensor *t)
+static bool shrink(d9d_safetensors_tensor *t)
 {
     t->shape[0]--;
     return true;
 }
 
-static bool flatten(d9d_st_tensor *t)
+static bool flatten(d9d_safetensors_tensor *t)
 {
     for (int d = 1; d < t->ndim; d++)
         t->shape[0] *= t->shape[d];
@@ -508,13 +510,13 @@ static bool flatten(d9d_st_tensor *t)
     return t->ndim > 0;
 }
 
-static bool wrap(d9d_st_tensor *t)
+static bool wrap(d9d_safetensors_tensor *t)
 {
     t->shape[t->ndim++] = 1;
     return true;
 }
 
-static bool turn(d9d_st_tensor *t)
+static bool turn(d9d_safetensors_tensor *t)
 {
     int64_t last = t->ndim > 1 ? t->shape[t->ndim - 1] : 0;
 
@@ -525,14 +527,14 @@ static bool turn(d9d_st_tensor *t)
     return true;
 }
 
-static bool make_whole(d9d_st_tensor *t)
+static bool make_whole(d9d_safetensors_tensor *t)
 {
     t->dtype = D9D_I32;
     return true;
 }
 
-static bool (*const faults[])(d9d_st_tensor *t) = {lose, grow, shrink,    flatten,
-                                                   wrap, turn, make_whole};
+static bool (*const faults[])(d9d_safetensors_tensor *t) = {lose, grow, shrink,    flatten,
+                                                            wrap, turn, make_whole};
 enum { N_FAULTS = sizeof(faults) / sizeof(faults[0]) };
 
 struct heard {
@@ -552,13 +554,13 @@ static void hear(void *arg, const char *sentence)
 static void refused(const d9d_qwen3_config *c, struct list *l, const char *const *names, size_t n)
 {
     struct heard heard = {0};
-    const d9d_plan_options opt = {.floating = true, .problem = hear, .arg = &heard};
-    const d9d_source src = list_source(l);
+    const d9d_map_plan_opts opt = {.floating = true, .on_problem = hear, .arg = &heard};
+    const d9d_tensor_source src = list_source(l);
     d9d_mapper *m;
     d9d_map_plan *plan;
 
     assert_ok(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
-    if (d9d_plan_create(m, &src, &opt, &plan) != D9D_EMISMATCH)
+    if (d9d_map_plan_create(m, &src, &opt, &plan) != D9D_EMISMATCH)
         fail_msg("%s was accepted", n > 0 ? names[0] : "a list");
     assert_true(heard.n >= n);
     for (size_t i = 0; i < n; i++)
@@ -567,9 +569,9 @@ static void refused(const d9d_qwen3_config *c, struct list *l, const char *const
     d9d_buf_release(&heard.text);
 }
 
-static d9d_layout layout_of(struct list *l)
+static d9d_weights_layout layout_of(struct list *l)
 {
-    const d9d_source src = list_source(l);
+    const d9d_tensor_source src = list_source(l);
 
     return d9d_qwen3_layout(&src);
 }
@@ -578,7 +580,7 @@ static d9d_layout layout_of(struct list *l)
 static void check_faults(const d9d_qwen3_config *c, struct list *whole)
 {
     static struct list broken;
-    const d9d_layout layout = layout_of(whole);
+    const d9d_weights_layout layout = layout_of(whole);
     const char *names[512], *extra = "model.layers.0.self_attn.q_proj.bias";
     size_t n_unknown = 0;
     bool known;
@@ -612,7 +614,7 @@ static void whatever_does_not_fit_is_listed_before_anything_is_read(void **state
 
     (void)state;
     for (int form = 0; form < N_FAMILIES * N_CLASSES * N_LAYOUTS; form++) {
-        const d9d_layout layout = layouts[form / (N_FAMILIES * N_CLASSES)];
+        const d9d_weights_layout layout = layouts[form / (N_FAMILIES * N_CLASSES)];
         d9d_arena a = {0};
         d9d_qwen3_config c;
 

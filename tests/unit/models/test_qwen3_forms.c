@@ -22,8 +22,8 @@ typedef struct fixture {
     d9d_tensor ids, positions, labels;
 } fixture;
 
-static const d9d_vocab_split one_split[] = {{"all", V}};
-static const d9d_vocab_split two_splits[] = {{"regular", 17}, {"special", V - 17}};
+static const d9d_block_vocab_split one_split[] = {{"all", V}};
+static const d9d_block_vocab_split two_splits[] = {{"regular", 17}, {"special", V - 17}};
 
 static d9d_qwen3_config base_config(void)
 {
@@ -65,7 +65,7 @@ static void upload(fixture *f, uint64_t stream, int32_t below, d9d_tensor *out)
 
 static void fixture_open(fixture *f, const d9d_qwen3_config *c, d9d_stage stage)
 {
-    const d9d_model_options options = {.dtype = D9D_F32};
+    const d9d_model_opts options = {.dtype = D9D_F32};
 
     *f = (fixture){0};
     assert_ok(d9d_device_open("cpu", &f->dev));

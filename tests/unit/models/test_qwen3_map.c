@@ -361,8 +361,8 @@ static void made_configurations_are_read_back(void **state)
         back.windowed = c.windowed;
         back.moe_layer = c.moe_layer;
         back.splits = c.splits;
-        assert_true(c.head_open && !back.head_open && back.head == c.head);
-        back.head_open = true;
+        assert_true(c.head_unknown && !back.head_unknown && back.head == c.head);
+        back.head_unknown = true;
         assert_memory_equal(&c, &back, sizeof(c));
         json_decref(doc);
         d9d_arena_release(&a);
@@ -393,30 +393,30 @@ static void stages_map_their_own_tensors(void **state)
 {
     d9d_arena a = {0};
     d9d_qwen3_config c = small(&a, false);
-    d9d_qwen3_random *r;
-    d9d_source src;
+    d9d_qwen3_init *r;
+    d9d_tensor_source src;
     size_t total = 0;
 
     (void)state;
-    assert_ok(d9d_qwen3_random_open(&c, D9D_F32, 1, &r));
-    src = d9d_qwen3_random_source(r);
+    assert_ok(d9d_qwen3_init_open(&c, D9D_F32, 1, &r));
+    src = d9d_qwen3_init_source(r);
     for (int s = 0; s < 3; s++) {
-        d9d_plan_options opt = {.allow_unused = true};
+        d9d_map_plan_opts opt = {.allow_unused = true};
         d9d_map_plan *p;
         d9d_mapper *m;
 
         assert_ok(d9d_qwen3_mapper(&c, (d9d_stage){s, 3}, &src, D9D_LAYOUT_HF, &m));
-        assert_ok(d9d_plan_create(m, &src, &opt, &p));
+        assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
         assert_int_equal(has(m, "embed_tokens"), s == 0);
         assert_int_equal(has(m, "lm_head"), s == 2);
         assert_int_equal(has(m, "layers.0."), s == 0 ? 11 : 0);
-        total += d9d_plan_output_count(p);
-        d9d_plan_free(p);
+        total += d9d_map_plan_output_count(p);
+        d9d_map_plan_free(p);
         d9d_mapper_free(m);
     }
     /* Embedding, norm, head; 8 of attention a layer; 3 of a dense FFN, 1 + 3 E of a mixture. */
     assert_int_equal(total, 3 + 5 * 8 + 3 + 4 * (1 + 3 * 4));
-    d9d_qwen3_random_close(r);
+    d9d_qwen3_init_close(r);
     d9d_arena_release(&a);
 }
 
@@ -425,9 +425,9 @@ struct shapes {
     const d9d_map_plan *plan;
 };
 
-static const d9d_st_tensor *shape_at(void *self, size_t i)
+static const d9d_safetensors_tensor *shape_at(void *self, size_t i)
 {
-    return d9d_plan_output(((const struct shapes *)self)->plan, i);
+    return d9d_map_plan_output(((const struct shapes *)self)->plan, i);
 }
 
 static const char *shape_place(void *self, size_t i)
@@ -436,7 +436,7 @@ static const char *shape_place(void *self, size_t i)
     return "nowhere";
 }
 
-static uint64_t bytes_from(const d9d_source *src)
+static uint64_t bytes_from(const d9d_tensor_source *src)
 {
     uint64_t n = 0;
 
@@ -455,7 +455,7 @@ static void a_large_model_is_planned_without_its_bytes(void **state)
         "\"moe_intermediate_size\": 768, \"intermediate_size\": 6144, "
         "\"architectures\": [\"Qwen3MoeForCausalLM\"]}";
     const struct {
-        d9d_layout to;
+        d9d_weights_layout to;
         size_t n; /* of tensors: outside layers, and in each of 48 */
     } steps[] = {{D9D_LAYOUT_HF, 3 + 48 * (9 + 3 * 128)},
                  {D9D_LAYOUT_HF_FUSED, 3 + 48 * (9 + 2)},
@@ -465,38 +465,39 @@ static void a_large_model_is_planned_without_its_bytes(void **state)
     enum { N = sizeof(steps) / sizeof(steps[0]) };
     d9d_arena a = {0};
     d9d_qwen3_config c;
-    d9d_qwen3_random *r;
-    d9d_source src[N + 1];
+    d9d_qwen3_init *r;
+    d9d_tensor_source src[N + 1];
     d9d_mapper *m[N];
     d9d_map_plan *p[N];
     struct shapes shapes[N];
 
     (void)state;
     assert_ok(parse(config, &a, &c));
-    assert_ok(d9d_qwen3_random_open(&c, D9D_BF16, 0, &r));
-    src[0] = d9d_qwen3_random_source(r);
+    assert_ok(d9d_qwen3_init_open(&c, D9D_BF16, 0, &r));
+    src[0] = d9d_qwen3_init_source(r);
     for (size_t i = 0; i < N; i++) {
         assert_ok(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src[i], steps[i].to, &m[i]));
-        assert_ok(d9d_plan_create(m[i], &src[i], NULL, &p[i]));
-        assert_int_equal(d9d_plan_output_count(p[i]), steps[i].n);
-        assert_int_equal(d9d_plan_bytes(p[i]), 61064245248);
+        assert_ok(d9d_map_plan_create(m[i], &src[i], NULL, &p[i]));
+        assert_int_equal(d9d_map_plan_output_count(p[i]), steps[i].n);
+        assert_int_equal(d9d_map_plan_bytes(p[i]), 61064245248);
         assert_int_equal(bytes_from(&src[i]), 61064245248);
         shapes[i].plan = p[i];
-        src[i + 1] =
-            (d9d_source){.self = &shapes[i], .n = steps[i].n, .at = shape_at, .place = shape_place};
+        src[i + 1] = (d9d_tensor_source){
+            .self = &shapes[i], .n = steps[i].n, .at = shape_at, .path = shape_place};
     }
     /* What began in the suite's layout is itself again. */
     for (size_t i = 0; i < src[0].n; i++) {
-        const d9d_st_tensor *t = src[0].at(src[0].self, i), *u = shape_at(&shapes[N - 1], i);
+        const d9d_safetensors_tensor *t = src[0].at(src[0].self, i),
+                                     *u = shape_at(&shapes[N - 1], i);
 
         assert_string_equal(t->name, u->name);
         assert_memory_equal(t->shape, u->shape, sizeof(t->shape));
     }
     for (size_t i = 0; i < N; i++) {
-        d9d_plan_free(p[i]);
+        d9d_map_plan_free(p[i]);
         d9d_mapper_free(m[i]);
     }
-    d9d_qwen3_random_close(r);
+    d9d_qwen3_init_close(r);
     d9d_arena_release(&a);
 }
 
@@ -504,23 +505,23 @@ static void what_huggingface_cannot_say_is_not_mapped(void **state)
 {
     d9d_arena a = {0};
     d9d_qwen3_config c = small(&a, false);
-    const d9d_vocab_split splits[] = {{"a", 5}, {"b", 6}};
-    d9d_qwen3_random *r;
-    d9d_source src;
+    const d9d_block_vocab_split splits[] = {{"a", 5}, {"b", 6}};
+    d9d_qwen3_init *r;
+    d9d_tensor_source src;
     d9d_mapper *m;
 
     (void)state;
     c.splits = splits;
     c.n_splits = 2;
-    assert_ok(d9d_qwen3_random_open(&c, D9D_F32, 1, &r));
-    src = d9d_qwen3_random_source(r);
+    assert_ok(d9d_qwen3_init_open(&c, D9D_F32, 1, &r));
+    src = d9d_qwen3_init_source(r);
     assert_fails(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_HF, &m), D9D_ENOTSUP,
                  "qwen3: a HuggingFace checkpoint has one vocabulary, this model 2 splits");
     assert_ok(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
     assert_int_equal(has(m, "token_embedding"), 2);
     assert_int_equal(has(m, "lm_head.lm_head"), 2);
     d9d_mapper_free(m);
-    d9d_qwen3_random_close(r);
+    d9d_qwen3_init_close(r);
     d9d_arena_release(&a);
 }
 
@@ -528,15 +529,15 @@ static void random_weights_are_a_function_of_name_and_element(void **state)
 {
     d9d_arena a = {0};
     d9d_qwen3_config c = small(&a, true);
-    d9d_qwen3_random *r;
-    d9d_source src;
+    d9d_qwen3_init *r;
+    d9d_tensor_source src;
 
     (void)state;
-    assert_ok(d9d_qwen3_random_open(&c, D9D_F32, 9, &r));
-    src = d9d_qwen3_random_source(r);
+    assert_ok(d9d_qwen3_init_open(&c, D9D_F32, 9, &r));
+    src = d9d_qwen3_init_source(r);
     for (size_t i = 0; i < src.n; i++) {
-        const d9d_st_tensor *t = src.at(src.self, i);
-        d9d_rng rng = {9, d9d_hash64(t->name, strlen(t->name))};
+        const d9d_safetensors_tensor *t = src.at(src.self, i);
+        d9d_rng rng = {9, d9d_hash_u64(t->name, strlen(t->name))};
         bool norm = strstr(t->name, "norm.weight") != NULL;
         float v[3];
 
@@ -545,8 +546,8 @@ static void random_weights_are_a_function_of_name_and_element(void **state)
             assert_true(v[k] == (norm ? 1.0f : 0.02f * d9d_rng_normal(rng, 2 + k)));
         assert_null(strstr(t->name, "lm_head"));
     }
-    d9d_qwen3_random_close(r);
-    assert_fails_like(d9d_qwen3_random_open(&c, D9D_F16, 9, &r), D9D_ENOTSUP, "float16");
+    d9d_qwen3_init_close(r);
+    assert_fails_like(d9d_qwen3_init_open(&c, D9D_F16, 9, &r), D9D_ENOTSUP, "float16");
     d9d_arena_release(&a);
 }
 

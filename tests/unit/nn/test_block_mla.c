@@ -10,13 +10,13 @@
 enum { H = 12, S = 9, FIRST = 5, PARAMS = 8 };
 
 #define SHAPE                                                                                      \
-    .hidden = H, .heads = 2, .q_rank = 7, .kv_rank = 6, .plain = 5, .turned = 4, .v = 6,           \
+    .hidden = H, .heads = 2, .q_rank = 7, .kv_rank = 6, .nope_dim = 5, .rope_dim = 4, .v = 6,           \
     .norm_eps = 1e-6f
 
 typedef struct fixture {
     d9d_device *dev;
     d9d_block_rope rope;
-    d9d_block_latent block;
+    d9d_block_mla block;
     d9d_arena arena;
     d9d_params params;
     float y[S * H], dx[S * H], x[S * H], dy[S * H];
@@ -24,13 +24,13 @@ typedef struct fixture {
 
 static void open_block(fixture *f)
 {
-    const d9d_block_how how = {D9D_F32, 0.4, NULL};
-    const d9d_latent_shape shape = {SHAPE, .rope = &f->rope};
+    const d9d_block_opts how = {D9D_F32, 0.4, NULL};
+    const d9d_block_mla_shape shape = {SHAPE, .rope = &f->rope};
 
     *f = (fixture){.rope = {.base = 100, .features = 4, .style = D9D_ROPE_INTERLEAVED}};
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_block_rope_prepare(&f->rope, f->dev));
-    assert_ok(d9d_block_latent_init(&f->block, &how, &shape));
+    assert_ok(d9d_block_mla_init(&f->block, &how, &shape));
     assert_ok(d9d_module_bind(&f->block.module));
     assert_ok(d9d_module_materialise(&f->block.module, f->dev, true));
     assert_ok(d9d_module_reset(&f->block.module, 3));
@@ -67,8 +67,8 @@ static void run(fixture *f, int64_t first, int64_t n, const int32_t *position, c
     if (list != NULL)
         assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(segments, 4), list, &some));
     assert_ok(d9d_tape_leaf(t, &x, true, &in));
-    assert_ok(d9d_block_latent_forward(&f->block, t, in, &positions, list != NULL ? &some : NULL,
-                                       NULL, in, &out));
+    assert_ok(d9d_block_mla_forward(&f->block, t, in, &positions, list != NULL ? &some : NULL, NULL,
+                                    in, &out));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out), f->y + first * H));
     assert_ok(d9d_tape_backward(t, &out, &dy, 1, D9D_BACKWARD_FULL));
     d9d_var_grad(in, &g);
@@ -128,17 +128,17 @@ static void documents_do_not_see_each_other(void **state)
 
 static void refuses(void **state)
 {
-    const d9d_block_how how = {D9D_F32, 0, NULL};
+    const d9d_block_opts how = {D9D_F32, 0, NULL};
     d9d_block_rope rope = {.base = 100, .features = 6};
-    d9d_latent_shape shape = {SHAPE, .rope = &rope};
-    d9d_block_latent b;
+    d9d_block_mla_shape shape = {SHAPE, .rope = &rope};
+    d9d_block_mla b;
 
     (void)state;
-    assert_fails(d9d_block_latent_init(&b, &how, &shape), D9D_ECONFIG,
+    assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
                  "latent attention: 4 features of a head turn, a rope turns 6");
     rope.features = 4;
     shape.v = 10;
-    assert_fails(d9d_block_latent_init(&b, &how, &shape), D9D_ECONFIG,
+    assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
                  "latent attention: values of 10 features are wider than keys of 9");
 }
 

@@ -64,7 +64,7 @@ static void names_are_dotted_and_in_order(void **state)
     assert_ptr_equal(d9d_module_find(&m.root, "top"), &m.top);
     assert_null(d9d_module_find(&m.root, "w"));
     assert_null(d9d_module_find(&m.root, "a"));
-    assert_true(m.aw.id == d9d_hash64("a.w", 3));
+    assert_true(m.aw.id == d9d_hash_u64("a.w", 3));
     assert_int_equal(m.aw.grad_dtype, D9D_F32);
     assert_true(m.aw.trainable);
     d9d_arena_release(&a);
@@ -143,13 +143,13 @@ static void memory_comes_late_and_goes(void **state)
     assert_ok(d9d_module_materialise(&m.root, dev, false));
     assert_int_equal(d9d_device_memory(dev).in_use, 4 * 256);
     assert_null(m.aw.grad.storage);
-    assert_false(d9d_param_wants(&m.aw));
+    assert_false(d9d_param_needs_grad(&m.aw));
     assert_ok(d9d_module_materialise(&m.root, dev, true)); /* adds the gradients alone */
     assert_int_equal(d9d_device_memory(dev).in_use, 7 * 256);
     assert_null(m.av.grad.storage);
     assert_int_equal(m.bw.grad.dtype, D9D_BF16);
     assert_true(d9d_shape_equal(&m.bw.grad.shape, &D9D_SHAPE(2, 5, 3)));
-    assert_true(d9d_param_wants(&m.aw) && !d9d_param_wants(&m.av));
+    assert_true(d9d_param_needs_grad(&m.aw) && !d9d_param_needs_grad(&m.av));
     assert_true(d9d_param_grad_beta(&m.aw) == 0 && d9d_param_grad_beta(&m.aw) == 1);
     d9d_module_clear_grads(&m.root);
     assert_true(d9d_param_grad_beta(&m.aw) == 0);
@@ -183,8 +183,8 @@ static void values_of_box(d9d_device *dev, d9d_dtype t, int dim, int64_t first, 
     build(&m);
     m.bw.dtype = t;
     assert_ok(d9d_module_bind(&m.root));
-    m.bw.box.dim[dim] = n;
-    m.bw.start[dim] = first;
+    m.bw.shard_shape.dim[dim] = n;
+    m.bw.shard_offset[dim] = first;
     assert_ok(d9d_module_materialise(&m.root, dev, false));
     assert_ok(d9d_module_reset(&m.root, seed));
     assert_ok(d9d_tensor_to_f32(&m.bw.data, out));
@@ -236,16 +236,16 @@ static void what_is_kept_is_a_part_of_what_is_computed_with(void **state)
 
             build(&m);
             assert_ok(d9d_module_bind(&m.root));
-            d9d_param_cut(&m.bw, 2, 2, tp);
+            d9d_param_partition(&m.bw, 2, 2, tp);
             d9d_param_shard(&m.bw, others, 1, 3, rank);
-            assert_true(d9d_shape_equal(&m.bw.work, &D9D_SHAPE(2, 5, columns)));
-            assert_true(d9d_shape_equal(&m.bw.box, &D9D_SHAPE(2, rows[rank], columns)));
+            assert_true(d9d_shape_equal(&m.bw.local_shape, &D9D_SHAPE(2, 5, columns)));
+            assert_true(d9d_shape_equal(&m.bw.shard_shape, &D9D_SHAPE(2, rows[rank], columns)));
             assert_ok(d9d_module_materialise(&m.root, dev, true));
             assert_null(m.bw.data.storage);
             assert_null(m.bw.grad.storage);
-            assert_true(d9d_param_wants(&m.bw) && m.aw.data.storage == m.aw.own.storage);
+            assert_true(d9d_param_needs_grad(&m.bw) && m.aw.data.storage == m.aw.shard.storage);
             assert_ok(d9d_module_reset(&m.root, 42));
-            assert_ok(d9d_tensor_to_f32(&m.bw.own, part));
+            assert_ok(d9d_tensor_to_f32(&m.bw.shard, part));
             for (int64_t k = 0; k < 2 * rows[rank] * columns; k++) {
                 const int64_t e = k / (rows[rank] * columns), row = k / columns % rows[rank];
 

@@ -9,11 +9,11 @@
 /* Writes down what it is asked: "o" open, "i" for an input half, "O" for gradients; "c", "j" and
  * "C" close. */
 typedef struct diary {
-    d9d_unit base;
+    d9d_param_unit base;
     char text[64];
 } diary;
 
-static d9d_status note(d9d_unit *u, char what)
+static d9d_status note(d9d_param_unit *u, char what)
 {
     char *text = ((diary *)u)->text;
     const size_t n = strlen(text);
@@ -23,17 +23,17 @@ static d9d_status note(d9d_unit *u, char what)
     return D9D_OK;
 }
 
-static d9d_status open(d9d_unit *u, d9d_unit_pass pass)
+static d9d_status open(d9d_param_unit *u, d9d_param_unit_pass pass)
 {
     return note(u, "oiO"[pass]);
 }
 
-static d9d_status close(d9d_unit *u, d9d_unit_pass pass)
+static d9d_status close(d9d_param_unit *u, d9d_param_unit_pass pass)
 {
     return note(u, "cjC"[pass]);
 }
 
-static const d9d_unit_ops ops = {open, close};
+static const d9d_param_unit_ops ops = {open, close};
 
 static d9d_status inner(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                         size_t n_out)
@@ -43,9 +43,9 @@ static d9d_status inner(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in
     return d9d_block_linear_forward(self, t, in[0], out);
 }
 
-/* y = W x in a unit; `replay`: by d9d_tape_checkpoint(). */
+/* y = W x in a unit; `replay`: by d9d_tape_recompute(). */
 static void run(d9d_block_linear *b, d9d_device *dev, bool record, bool replay,
-                const d9d_backward_mode *modes, int n_modes)
+                const d9d_tape_backward_mode *modes, int n_modes)
 {
     d9d_tensor x, seed;
     d9d_var *vx, *y;
@@ -56,12 +56,12 @@ static void run(d9d_block_linear *b, d9d_device *dev, bool record, bool replay,
     assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(2, 3), &x));
     memset(d9d_tensor_data(&x), 0, 24);
     assert_ok(d9d_tape_leaf(t, &x, true, &vx));
-    assert_ok(d9d_unit_open(&b->module, t));
+    assert_ok(d9d_param_unit_unshard(&b->module, t));
     if (replay)
-        assert_ok(d9d_tape_checkpoint(t, inner, b, &vx, 1, &y, 1));
+        assert_ok(d9d_tape_recompute(t, inner, b, &vx, 1, &y, 1));
     else
         assert_ok(inner(b, t, &vx, 1, &y, 1));
-    assert_ok(d9d_unit_close(&b->module, t));
+    assert_ok(d9d_param_unit_reshard(&b->module, t));
     for (int i = 0; i < n_modes; i++) {
         seed = d9d_tensor_ref(d9d_var_tensor(y));
         assert_ok(d9d_tape_backward(t, &y, &seed, 1, modes[i]));
@@ -73,11 +73,11 @@ static void run(d9d_block_linear *b, d9d_device *dev, bool record, bool replay,
 
 static void backward_opens_what_forward_closed(void **state)
 {
-    static const d9d_backward_mode full[] = {D9D_BACKWARD_FULL};
-    static const d9d_backward_mode split[] = {D9D_BACKWARD_INPUT, D9D_BACKWARD_WEIGHT};
+    static const d9d_tape_backward_mode full[] = {D9D_BACKWARD_FULL};
+    static const d9d_tape_backward_mode split[] = {D9D_BACKWARD_DGRAD, D9D_BACKWARD_WGRAD};
     static const struct {
         bool record, replay;
-        const d9d_backward_mode *modes;
+        const d9d_tape_backward_mode *modes;
         int n_modes;
         const char *want;
     } cases[] = {
@@ -85,7 +85,7 @@ static void backward_opens_what_forward_closed(void **state)
         {true, false, split, 2, "oxcijOC"}, {true, true, full, 1, "oxcOxC"},
         {true, true, split, 2, "oxcixjOC"},
     };
-    const d9d_block_how how = {.dtype = D9D_F32};
+    const d9d_block_opts how = {.dtype = D9D_F32};
     d9d_block_linear b;
     d9d_device *dev;
     diary d = {.base = {.ops = &ops}};

@@ -17,11 +17,12 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const attention_arg *a = e->of->arg;
-    const d9d_attention how = {.scale = a->scale,
-                               .causal = a->causal,
-                               .window = a->window,
-                               .sinks = e->n_param > 0 ? e->param[0] : NULL,
-                               .segments = e->constant[0].storage != NULL ? &e->constant[0] : NULL};
+    const d9d_op_attention_opts how = {.scale = a->scale,
+                                       .causal = a->causal,
+                                       .window = a->window,
+                                       .sinks = e->n_param > 0 ? e->param[0] : NULL,
+                                       .segments =
+                                           e->constant[0].storage != NULL ? &e->constant[0] : NULL};
 
     (void)n_in, (void)n_out;
     return d9d_op_attention(t, in[0], in[1], in[2], &how, out);
@@ -181,7 +182,7 @@ static d9d_tensor numbers(const op_fixture *f, d9d_shape shape, uint64_t stream)
     return x;
 }
 
-static float *attend(const op_fixture *f, const d9d_tensor in[3], const d9d_attention *how)
+static float *attend(const op_fixture *f, const d9d_tensor in[3], const d9d_op_attention_opts *how)
 {
     d9d_var *v[3], *y;
     float *host;
@@ -205,7 +206,7 @@ static void a_cache_is_the_row(void **state)
                         numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 2),
                         numbers(f, D9D_SHAPE(1, CELLS, KEYS, WIDE), 3)};
     const size_t size = HEADS * WIDE * sizeof(float);
-    d9d_attention how = {.scale = 0.3f, .causal = true, .window = 40, .sinks = sinks};
+    d9d_op_attention_opts how = {.scale = 0.3f, .causal = true, .window = 40, .sinks = sinks};
     d9d_tensor some[] = {{0}, row[1], row[2]};
     d9d_segment list[STEPS];
     float *want, *got;
@@ -244,11 +245,12 @@ static void refuses(void **state)
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 8)),
             *w = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 2, 6));
     d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(2, 2, 2, 8));
-    const d9d_attention how = {.scale = 1, .causal = true};
-    const d9d_attention cut = {.scale = 1, .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
-    const d9d_attention past = {.scale = 1, .causal = true, .window = -1};
-    const d9d_attention open = {.scale = 1, .window = 2};
-    const d9d_attention sunk = {
+    const d9d_op_attention_opts how = {.scale = 1, .causal = true};
+    const d9d_op_attention_opts cut = {.scale = 1,
+                                       .segments = op_tensor(f, D9D_I32, D9D_SHAPE(3, 2))};
+    const d9d_op_attention_opts past = {.scale = 1, .causal = true, .window = -1};
+    const d9d_op_attention_opts open = {.scale = 1, .window = 2};
+    const d9d_op_attention_opts sunk = {
         .scale = 1, .causal = true, .sinks = op_param(f, "sinks", D9D_F32, D9D_SHAPE(2))};
     d9d_var *y;
 

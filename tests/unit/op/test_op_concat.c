@@ -13,12 +13,12 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const join_arg *a = e->of->arg;
-    d9d_piece pieces[3];
+    d9d_op_concat_input pieces[3];
 
     (void)n_out;
     for (size_t i = 0; i < n_in; i++)
-        pieces[i] = (d9d_piece){in[i], a->first[i], a->n[i]};
-    return d9d_op_join(t, pieces, n_in, a->shape, out);
+        pieces[i] = (d9d_op_concat_input){in[i], a->first[i], a->n[i]};
+    return d9d_op_concat(t, pieces, n_in, a->shape, out);
 }
 
 static void keeps_its_promises(void **state)
@@ -48,20 +48,25 @@ static void refuses(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3)), *half = op_var(f, D9D_BF16, D9D_SHAPE(2, 3));
     d9d_var *y;
 
-    assert_refused(f, d9d_op_join(f->tape, &(d9d_piece){x, 1, 3}, 1, D9D_SHAPE(2, 4), &y),
+    assert_refused(f,
+                   d9d_op_concat(f->tape, &(d9d_op_concat_input){x, 1, 3}, 1, D9D_SHAPE(2, 4), &y),
                    "join: x [2, 3] does not fit y [2, 4]: pieces are columns of x, and fit side by "
                    "side into y");
-    assert_refused(f, d9d_op_join(f->tape, &(d9d_piece){x, 0, 3}, 1, D9D_SHAPE(5, 4), &y),
+    assert_refused(f,
+                   d9d_op_concat(f->tape, &(d9d_op_concat_input){x, 0, 3}, 1, D9D_SHAPE(5, 4), &y),
                    "join: x [2, 3] does not fit y [5, 4]: pieces are columns of x, and fit side by "
                    "side into y");
     assert_refused(
-        f, d9d_op_join(f->tape, (d9d_piece[]){{x, 0, 3}, {x, 0, 2}}, 2, D9D_SHAPE(2, 4), &y),
+        f,
+        d9d_op_concat(f->tape, (d9d_op_concat_input[]){{x, 0, 3}, {x, 0, 2}}, 2, D9D_SHAPE(2, 4),
+                      &y),
         "join: x [2, 3] does not fit y [2, 4]: pieces are columns of x, and fit side by side into "
         "y");
-    assert_refused(
-        f, d9d_op_join(f->tape, (d9d_piece[]){{x, 0, 3}, {half, 0, 1}}, 2, D9D_SHAPE(2, 4), &y),
-        "join: x is bfloat16, expected float32");
-    assert_refused(f, d9d_op_join(f->tape, NULL, 0, D9D_SHAPE(2, 4), &y),
+    assert_refused(f,
+                   d9d_op_concat(f->tape, (d9d_op_concat_input[]){{x, 0, 3}, {half, 0, 1}}, 2,
+                                 D9D_SHAPE(2, 4), &y),
+                   "join: x is bfloat16, expected float32");
+    assert_refused(f, d9d_op_concat(f->tape, NULL, 0, D9D_SHAPE(2, 4), &y),
                    "join: 0 pieces, from 1 to 8 are possible");
 }
 

@@ -8,7 +8,7 @@ static void one_rank_has_all_pieces(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4)), *y = NULL;
     const size_t mark = d9d_tape_mark(f->tape);
 
-    assert_ok(d9d_op_gather_pieces(f->tape, x, NULL, "x", &y));
+    assert_ok(d9d_op_cp_gather(f->tape, x, NULL, "x", &y));
     assert_ptr_equal(y, x);
     assert_int_equal(d9d_tape_mark(f->tape), mark);
 }

@@ -24,7 +24,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     d9d_routing r;
-    d9d_dispatch there = {0};
+    d9d_op_moe_dispatch there = {0};
     d9d_status st;
 
     (void)n_in, (void)n_out;
@@ -33,7 +33,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     D9D_TRY_OR(st, experts(t, there.x, there.prob, &there.routing, e->param[0], out), out);
     st = d9d_op_combine(t, out[0], &there, out);
 out:
-    d9d_dispatch_release(&there);
+    d9d_op_moe_dispatch_release(&there);
     d9d_routing_release(&r);
     return st;
 }
@@ -66,7 +66,7 @@ static void alone_nothing_moves(void **state)
 {
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *p = op_var(f, D9D_F32, D9D_SHAPE(4, 2)), *y;
-    d9d_dispatch there;
+    d9d_op_moe_dispatch there;
     d9d_routing r;
     size_t mark;
 
@@ -79,8 +79,8 @@ static void alone_nothing_moves(void **state)
     assert_ok(d9d_op_combine(f->tape, x, &there, &y));
     assert_ptr_equal(y, x);
     assert_int_equal(d9d_tape_mark(f->tape), mark);
-    d9d_dispatch_release(&there);
-    d9d_dispatch_release(&there);
+    d9d_op_moe_dispatch_release(&there);
+    d9d_op_moe_dispatch_release(&there);
     d9d_routing_release(&r);
 }
 
@@ -90,7 +90,7 @@ static void refuses(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *p = op_var(f, D9D_F32, D9D_SHAPE(4, 2));
     d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(3, 5)),
             *half = op_var(f, D9D_BF16, D9D_SHAPE(4, 2));
-    d9d_dispatch there, none = {0};
+    d9d_op_moe_dispatch there, none = {0};
     d9d_routing r;
     d9d_var *y;
 
@@ -109,7 +109,7 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_combine(f->tape, few, &there, &y),
                    "combine: part [3, 5] does not fit the choices that came [4, 2]: a part is [N, "
                    "H], choices are [N, k]");
-    d9d_dispatch_release(&there);
+    d9d_op_moe_dispatch_release(&there);
     d9d_routing_release(&r);
 }
 

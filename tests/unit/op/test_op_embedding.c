@@ -69,10 +69,10 @@ static void parts_have_their_own_ids(void **state)
     float got[7];
     d9d_var *y;
 
-    p[0]->whole = D9D_SHAPE(3, 1); /* id 2 of 0 to 2 */
-    p[0]->work_start[0] = 2;
-    p[1]->whole = D9D_SHAPE(4, 1); /* ids 4 and 5 of 3 to 6 */
-    p[1]->work_start[0] = 1;
+    p[0]->global_shape = D9D_SHAPE(3, 1); /* id 2 of 0 to 2 */
+    p[0]->local_offset[0] = 2;
+    p[1]->global_shape = D9D_SHAPE(4, 1); /* ids 4 and 5 of 3 to 6 */
+    p[1]->local_offset[0] = 1;
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[0]->data), &a, sizeof(a)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[1]->data), b, sizeof(b)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(which), all, sizeof(all)));

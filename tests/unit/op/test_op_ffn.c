@@ -3,15 +3,15 @@
 #include "support/moe.h"
 #include "support/op_fixture.h"
 
-static d9d_ffn_weights weights(const fd_env *e)
+static d9d_op_ffn_weights weights(const fd_env *e)
 {
-    return (d9d_ffn_weights){e->param[0], e->param[1], e->param[2]};
+    return (d9d_op_ffn_weights){e->param[0], e->param[1], e->param[2]};
 }
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                       size_t n_out)
 {
-    const d9d_ffn_weights w = weights(self);
+    const d9d_op_ffn_weights w = weights(self);
 
     (void)n_out;
     return d9d_op_ffn(t, in[0], &w, NULL, NULL, n_in > 1 ? in[1] : NULL, out);
@@ -21,12 +21,12 @@ static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_
                               d9d_var **out, size_t n_out)
 {
     fd_env *e = self;
-    const d9d_ffn_weights w = weights(e);
+    const d9d_op_ffn_weights w = weights(e);
     d9d_routing r;
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard_shape.dim[0], &r));
     st = d9d_op_ffn(t, in[0], &w, &r, NULL, NULL, out);
     d9d_routing_release(&r);
     return st;
@@ -93,8 +93,8 @@ static void refuses(void **state)
     d9d_param *gate = op_param(f, "g", D9D_F32, D9D_SHAPE(6, 5));
     d9d_param *up = op_param(f, "u", D9D_F32, D9D_SHAPE(7, 5));
     d9d_param *down = op_param(f, "d", D9D_F32, D9D_SHAPE(5, 6));
-    const d9d_ffn_weights odd = {gate, up, down}, turned = {gate, gate, gate},
-                          good = {gate, gate, down};
+    const d9d_op_ffn_weights odd = {gate, up, down}, turned = {gate, gate, gate},
+                             good = {gate, gate, down};
 
     assert_refused(f, d9d_op_ffn(f->tape, x, &odd, NULL, NULL, NULL, &y),
                    "ffn: u [7, 5] does not fit g [6, 5]: gate and up have one shape");

@@ -30,7 +30,7 @@ static d9d_status run_conv(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     fd_env *e = self;
 
     (void)n_in, (void)n_out;
-    return d9d_op_conv(t, in[0], e->param[0], segments_of(e), NULL, out);
+    return d9d_op_causal_conv1d(t, in[0], e->param[0], segments_of(e), NULL, out);
 }
 
 static void conv(void **state)
@@ -67,7 +67,7 @@ static d9d_status run_decay(void *self, d9d_tape *t, d9d_var *const *in, size_t 
     fd_env *e = self;
 
     (void)n_in, (void)n_out;
-    return d9d_op_decay(t, in[0], e->param[0], e->param[1], out);
+    return d9d_op_gdn_gate(t, in[0], e->param[0], e->param[1], out);
 }
 
 static void decay(void **state)
@@ -91,16 +91,16 @@ static d9d_status run_delta(void *self, d9d_tape *t, d9d_var *const *in, size_t 
                             size_t n_out)
 {
     fd_env *e = self;
-    const d9d_delta x = {.q = in[0],
-                         .k = in[1],
-                         .v = in[2],
-                         .g = in[3],
-                         .b = in[4],
-                         .scale = 0.5f,
-                         .segments = segments_of(e)};
+    const d9d_op_gated_delta_args x = {.q = in[0],
+                                       .k = in[1],
+                                       .v = in[2],
+                                       .g = in[3],
+                                       .b = in[4],
+                                       .scale = 0.5f,
+                                       .segments = segments_of(e)};
 
     (void)n_in, (void)n_out;
-    return d9d_op_delta(t, &x, out);
+    return d9d_op_gated_delta(t, &x, out);
 }
 
 /* Of either sign, which a decay need not be for its gradient to be right. */
@@ -147,7 +147,7 @@ static d9d_status run_norm(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     fd_env *e = self;
 
     (void)n_in, (void)n_out;
-    return d9d_op_gated_norm(t, in[0], in[1], e->param[0], 1e-5f, out);
+    return d9d_op_rms_norm_gated(t, in[0], in[1], e->param[0], 1e-5f, out);
 }
 
 static void gated_norm(void **state)
@@ -184,47 +184,48 @@ static void refuses_weights(void **state)
               *fine = op_param(f, "fine", D9D_F32, D9D_SHAPE(4, 4));
     const d9d_tensor *list = op_tensor(f, D9D_I32, D9D_SHAPE(4));
 
-    assert_refused(f, d9d_op_conv(f->tape, x, narrow, NULL, NULL, &y),
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, narrow, NULL, NULL, &y),
                    "conv: x [2, 3, 4] does not fit narrow [3, 4]: x is [B, S, N], a weight [N, W]");
-    assert_refused(f, d9d_op_conv(f->tape, x, wide, NULL, NULL, &y),
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, wide, NULL, NULL, &y),
                    "conv: wide is 9 tokens wide, from 1 to 8 are possible");
-    assert_refused(f, d9d_op_conv(f->tape, x, fine, list, NULL, &y),
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, fine, list, NULL, &y),
                    "conv: segments [4] does not fit x [2, 3, 4]: segments are [N, 4]");
-    assert_refused(f, d9d_op_decay(f->tape, x, four, five, &y),
+    assert_refused(f, d9d_op_gdn_gate(f->tape, x, four, five, &y),
                    "decay: x [2, 3, 4] does not fit five [5]: x is [..., N], rate and bias [N]");
-    assert_refused(f, d9d_op_gated_norm(f->tape, x, x, five, 1, &y),
+    assert_refused(f, d9d_op_rms_norm_gated(f->tape, x, x, five, 1, &y),
                    "gated_norm: x [2, 3, 4] does not fit five [5]: x is [..., N], a weight [N]");
-    assert_refused(f, d9d_op_gated_norm(f->tape, x, z, four, 1, &y),
+    assert_refused(f, d9d_op_rms_norm_gated(f->tape, x, z, four, 1, &y),
                    "gated_norm: z [2, 4] does not fit x [2, 3, 4]: shapes must be equal");
 }
 
 static void refuses_heads(void **state)
 {
     op_fixture *f = *state;
-    d9d_delta x = {.q = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 4)),
-                   .k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 4)),
-                   .v = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)),
-                   .g = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 4)),
-                   .b = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2))};
+    d9d_op_gated_delta_args x = {.q = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 4)),
+                                 .k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 4)),
+                                 .v = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)),
+                                 .g = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 4)),
+                                 .b = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2))};
     d9d_var *y;
 
-    assert_refused(f, d9d_op_delta(f->tape, &x, &y),
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
                    "delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: heads of values must be a "
                    "multiple of those of keys");
     x.v = op_var(f, D9D_F32, D9D_SHAPE(1, 3, 2, 4));
-    assert_refused(f, d9d_op_delta(f->tape, &x, &y),
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
                    "delta: v [1, 3, 2, 4] does not fit q [1, 2, 2, 4]: q and k are [B, S, K, D], v "
                    "[B, S, A, F]");
     x.v = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 4, 4));
-    assert_refused(f, d9d_op_delta(f->tape, &x, &y),
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
                    "delta: b [1, 2, 2] does not fit v [1, 2, 4, 4]: v is [B, S, A, F], a gate [B, "
                    "S, A]");
     x.k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 5));
-    assert_refused(f, d9d_op_delta(f->tape, &x, &y),
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
                    "delta: k [1, 2, 2, 5] does not fit q [1, 2, 2, 4]: shapes must be equal");
     x.g = op_var(f, D9D_BF16, D9D_SHAPE(1, 2, 4));
     x.k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 4));
-    assert_refused(f, d9d_op_delta(f->tape, &x, &y), "delta: g is bfloat16, expected float32");
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
+                   "delta: g is bfloat16, expected float32");
 }
 
 static void refuses_what_is_kept(void **state)
@@ -234,23 +235,23 @@ static void refuses_what_is_kept(void **state)
     d9d_param *w = op_param(f, "conv", D9D_F32, D9D_SHAPE(4, 4));
     const d9d_tensor *list = op_tensor(f, D9D_I32, D9D_SHAPE(2, 4)),
                      *one = op_tensor(f, D9D_I32, D9D_SHAPE(1));
-    d9d_kept kept = {op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)),
-                     op_tensor(f, D9D_I32, D9D_SHAPE(2))};
+    d9d_op_state_cache kept = {op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)),
+                               op_tensor(f, D9D_I32, D9D_SHAPE(2))};
 
-    assert_refused(f, d9d_op_conv(f->tape, x, w, NULL, &kept, &y),
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, NULL, &kept, &y),
                    "conv: what is kept is that of segments, of which none are given");
-    assert_refused(f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
                    "conv: has no backward through what is kept");
     d9d_tape_set_recording(f->tape, false);
-    kept.cells = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
+    kept.slots = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
     assert_refused(
-        f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+        f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
         "conv: what is kept [5, 2, 4] does not fit a cell [3, 4]: it is [R, ...] of cells");
-    kept.cells = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
-    assert_refused(f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+    kept.slots = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
                    "conv: what is kept is bfloat16, expected float32");
-    kept = (d9d_kept){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
-    assert_refused(f, d9d_op_conv(f->tape, x, w, list, &kept, &y),
+    kept = (d9d_op_state_cache){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
                    "conv: at [1] does not fit segments [2, 4]: one cell for each segment");
 }
 

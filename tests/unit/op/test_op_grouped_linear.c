@@ -11,7 +11,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     d9d_status st;
 
     (void)n_in;
-    D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard_shape.dim[0], &r));
     st = d9d_op_grouped_linear(t, in[0], e->param, n_out, &r, out);
     d9d_routing_release(&r);
     return st;
@@ -40,7 +40,7 @@ static d9d_status run_two(void *self, d9d_tape *t, d9d_var *const *in, size_t n_
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(moe_route(&e->constant[0], e->param[0]->box.dim[0], &r));
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard_shape.dim[0], &r));
     st = d9d_op_grouped_linear(t, in[0], e->param, 2, &r, y);
     d9d_routing_release(&r);
     return st == D9D_OK ? d9d_op_swiglu(t, y[0], y[1], out) : st;

@@ -14,7 +14,7 @@ static d9d_status contrast(d9d_tape *t, d9d_var *x, d9d_var **loss)
         d9d_tensor_from_host(d9d_tape_device(t), D9D_I32, D9D_SHAPE(pairs), targets, &labels);
 
     if (st == D9D_OK)
-        st = d9d_op_contrast(t, x, 0.5f, &labels, -100, loss);
+        st = d9d_op_info_nce(t, x, 0.5f, &labels, -100, loss);
     d9d_tensor_release(&labels);
     return st;
 }

@@ -14,17 +14,17 @@ static void cache_refuses(void **state)
     d9d_tensor *half = op_tensor(f, D9D_BF16, D9D_SHAPE(8, 3, 4));
     d9d_var *y;
 
-    assert_refused(f, d9d_op_cache(f->tape, x, at, half, &y),
+    assert_refused(f, d9d_op_kv_append(f->tape, x, at, half, &y),
                    "cache: the cache is bfloat16, expected float32");
-    assert_refused(f, d9d_op_cache(f->tape, x, at, thin, &y),
+    assert_refused(f, d9d_op_kv_append(f->tape, x, at, thin, &y),
                    "cache: x [1, 2, 3, 4] does not fit the cache [8, 3, 2]: x is [1, T, K, D], a "
                    "cache [Z, K, D]");
-    assert_refused(f, d9d_op_cache(f->tape, two, at, cache, &y),
+    assert_refused(f, d9d_op_kv_append(f->tape, two, at, cache, &y),
                    "cache: x [2, 1, 3, 4] does not fit the cache [8, 3, 4]: x is [1, T, K, D], a "
                    "cache [Z, K, D]");
-    assert_refused(f, d9d_op_cache(f->tape, x, few, cache, &y),
+    assert_refused(f, d9d_op_kv_append(f->tape, x, few, cache, &y),
                    "cache: at [1] does not fit x [1, 2, 3, 4]: one place for each of T tokens");
-    assert_refused(f, d9d_op_cache(f->tape, x, at, cache, &y), "cache: has no backward");
+    assert_refused(f, d9d_op_kv_append(f->tape, x, at, cache, &y), "cache: has no backward");
 }
 
 static void heads_refuse(void **state)
@@ -32,19 +32,19 @@ static void heads_refuse(void **state)
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 3, 4)), *y;
     d9d_param *w = op_param(f, "up", D9D_F32, D9D_SHAPE(18, 5));
-    const d9d_heads_how behind = {6, 3, 5, false}, turned = {6, 0, 5, true},
-                        fine = {6, 2, 5, false};
+    const d9d_op_linear_per_head_opts behind = {6, 3, 5, false}, turned = {6, 0, 5, true},
+                                      fine = {6, 2, 5, false};
     d9d_adapter adapter = {0};
 
-    assert_refused(f, d9d_op_heads(f->tape, x, w, &behind, &y),
+    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &behind, &y),
                    "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
                    "step, out], or [n step, in] turned");
-    assert_refused(f, d9d_op_heads(f->tape, x, w, &turned, &y),
+    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &turned, &y),
                    "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
                    "step, out], or [n step, in] turned");
-    assert_refused(f, d9d_op_heads(f->tape, x, w, &fine, &y), "heads: have no backward");
+    assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &fine, &y), "heads: have no backward");
     w->adapter = &adapter;
-    assert_fails(d9d_op_heads(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
+    assert_fails(d9d_op_linear_per_head(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
                  "heads: up has an adapter, which is to be merged before");
     w->adapter = NULL;
 }

@@ -18,7 +18,7 @@ static d9d_status run_onto(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     fd_env *e = self;
 
     (void)n_in, (void)n_out;
-    return d9d_op_linear_onto(t, in[0], e->param[0], in[1], out);
+    return d9d_op_linear_residual(t, in[0], e->param[0], in[1], out);
 }
 
 /* Some rows of the weight. */
@@ -29,7 +29,7 @@ static d9d_status run_rows(void *self, d9d_tape *t, d9d_var *const *in, size_t n
     const int64_t *rows = e->of->arg;
 
     (void)n_in, (void)n_out;
-    return d9d_op_linear_rows(t, in[0], e->param[0], rows[0], rows[1], out);
+    return d9d_op_linear_slice(t, in[0], e->param[0], rows[0], rows[1], out);
 }
 
 /* With an adapter, whose factors are two parameters more. */
@@ -44,7 +44,7 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     (void)n_in, (void)n_out;
     e->param[0]->adapter = &adapter;
     st = rows == NULL ? d9d_op_linear(t, in[0], e->param[0], out)
-                      : d9d_op_linear_rows(t, in[0], e->param[0], rows[0], rows[1], out);
+                      : d9d_op_linear_slice(t, in[0], e->param[0], rows[0], rows[1], out);
     e->param[0]->adapter = NULL;
     return st;
 }
@@ -55,11 +55,11 @@ static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_
 {
     fd_env *e = self;
     d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 1.5f, .dropout = 0.4f};
-    const d9d_draws draws = {.seed = 3, .token = e->constant[0]};
+    const d9d_dropout_rng draws = {.seed = 3, .token = e->constant[0]};
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    d9d_tape_set_draws(t, &draws);
+    d9d_tape_set_dropout_rng(t, &draws);
     e->param[0]->adapter = &adapter;
     st = d9d_op_linear(t, in[0], e->param[0], out);
     e->param[0]->adapter = NULL;
@@ -175,16 +175,16 @@ static void refuses(void **state)
                    "linear: o.weight has no data: it was released or never filled");
     assert_refused(f, d9d_op_linear(f->tape, x, &nameless, &y),
                    "linear: the parameter has no data: it was released or never filled");
-    assert_refused(f, d9d_op_linear_onto(f->tape, x, fits, x, &y),
+    assert_refused(f, d9d_op_linear_residual(f->tape, x, fits, x, &y),
                    "linear: plus [2, 3] does not fit y [2, 4]: what is added has the result's "
                    "shape");
-    assert_refused(f, d9d_op_linear_onto(f->tape, x, fits, half, &y),
+    assert_refused(f, d9d_op_linear_residual(f->tape, x, fits, half, &y),
                    "linear: plus is bfloat16, expected float32");
-    assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, 3, 2, &y),
+    assert_refused(f, d9d_op_linear_slice(f->tape, x, fits, 3, 2, &y),
                    "linear: rows [3, 3 + 2) of k.weight, which has 4");
-    assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, -1, 2, &y),
+    assert_refused(f, d9d_op_linear_slice(f->tape, x, fits, -1, 2, &y),
                    "linear: rows [-1, -1 + 2) of k.weight, which has 4");
-    assert_refused(f, d9d_op_linear_rows(f->tape, x, fits, 1, INT64_MAX, &y),
+    assert_refused(f, d9d_op_linear_slice(f->tape, x, fits, 1, INT64_MAX, &y),
                    "linear: rows [1, 1 + 9223372036854775807) of k.weight, which has 4");
     assert_null(y);
     d9d_tape_release_since(f->tape, 0, &half, 1);

@@ -148,13 +148,13 @@ enum { SEEDED, ROOT, ROOT_HALVES, ROOT_SHARDED, ROOT_FROZEN_HEAD, ROOT_FROZEN_BO
 /* Between forward and backward the gradient of a sharded head has no memory. */
 static void hide(d9d_param *p, d9d_tensor *grad)
 {
-    *grad = p->own_grad = p->grad;
+    *grad = p->shard_grad = p->grad;
     p->grad.storage = NULL;
 }
 
 static void train(op_fixture *f, int how, results *r)
 {
-    static const d9d_backward_mode modes[] = {D9D_BACKWARD_INPUT, D9D_BACKWARD_WEIGHT};
+    static const d9d_tape_backward_mode modes[] = {D9D_BACKWARD_DGRAD, D9D_BACKWARD_WGRAD};
     d9d_tensor *target = op_tensor(f, D9D_I32, D9D_SHAPE(9)),
                *x = op_tensor(f, D9D_F32, D9D_SHAPE(9, 5)),
                *ones = op_tensor(f, D9D_F32, D9D_SHAPE(9)), dh;
@@ -185,7 +185,7 @@ static void train(op_fixture *f, int how, results *r)
     for (int i = 0; i < 2 && how == ROOT_SHARDED; i++) {
         assert_false(w[i]->has_grad);
         w[i]->grad = grad[i];
-        w[i]->own_grad = (d9d_tensor){0};
+        w[i]->shard_grad = (d9d_tensor){0};
     }
     for (int i = 0; i < 2 && how == ROOT_HALVES; i++)
         assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, modes[i]));
@@ -247,7 +247,7 @@ static void a_root_takes_no_seed(void **state)
     d9d_var *h = op_var(f, D9D_F32, D9D_SHAPE(9, 5)), *loss;
     void *arg[] = {w, target};
 
-    assert_fails(d9d_tape_checkpoint(f->tape, root_in_checkpoint, arg, &h, 1, &loss, 1), D9D_EINVAL,
+    assert_fails(d9d_tape_recompute(f->tape, root_in_checkpoint, arg, &h, 1, &loss, 1), D9D_EINVAL,
                  "linear_cross_entropy: a root of the backward cannot be inside a checkpoint");
     d9d_tape_reset(f->tape);
     h = op_var(f, D9D_F32, D9D_SHAPE(9, 5));

@@ -9,9 +9,9 @@ static void is_trained_on(void **state)
     d9d_tensor dx;
 
     assert_ok(d9d_op_add(f->tape, x, x, &y)); /* y = 2x, so dx = 2 */
-    assert_ok(d9d_op_root(f->tape, y, &z));
+    assert_ok(d9d_op_loss_root(f->tape, y, &z));
     assert_true(d9d_var_is_root(z));
-    assert_ok(d9d_op_root(f->tape, z, &y));
+    assert_ok(d9d_op_loss_root(f->tape, z, &y));
     assert_ptr_equal(y, z);
     assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, D9D_BACKWARD_FULL));
     d9d_var_grad(x, &dx);
@@ -26,7 +26,7 @@ static void takes_no_seed(void **state)
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(5)), *y;
 
-    assert_ok(d9d_op_root(f->tape, x, &y));
+    assert_ok(d9d_op_loss_root(f->tape, x, &y));
     assert_refused(f, d9d_tape_backward(f->tape, &y, d9d_var_tensor(x), 1, D9D_BACKWARD_FULL),
                    "backward: root makes its own gradient and takes no other");
 }

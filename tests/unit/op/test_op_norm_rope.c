@@ -6,7 +6,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
                       size_t n_out)
 {
     fd_env *e = self;
-    d9d_norm_rope how = *(const d9d_norm_rope *)e->of->arg;
+    d9d_op_norm_rope_opts how = *(const d9d_op_norm_rope_opts *)e->of->arg;
 
     (void)n_in, (void)n_out;
     how.positions = &e->constant[0];
@@ -28,11 +28,13 @@ static const float inv_freq[] = {1, 0.3f, 0.01f, 0.0001f, 0.7f, 0.5f, 0.2f, 0.1f
 
 static void keeps_its_promises(void **state)
 {
-    static const d9d_norm_rope half = {.eps = 1e-5f, .style = D9D_ROPE_HALF, .mscale = 1.0f},
-                               pairs = {.eps = 0.5f,
-                                        .style = D9D_ROPE_INTERLEAVED,
-                                        .mscale = 1.3f,
-                                        .zero_centred = true};
+    static const d9d_op_norm_rope_opts half = {.eps = 1e-5f,
+                                               .style = D9D_ROPE_HALF,
+                                               .mscale = 1.0f},
+                                       pairs = {.eps = 0.5f,
+                                                .style = D9D_ROPE_INTERLEAVED,
+                                                .mscale = 1.3f,
+                                                .zero_centred = true};
     static const fd_case cases[] = {
         {.name = "half",
          .run = run,
@@ -68,9 +70,9 @@ static void refuses(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 1, 8)), *y;
     d9d_param *w = op_param(f, "norm.weight", D9D_F32, D9D_SHAPE(8)),
               *other = op_param(f, "norm.weight", D9D_F32, D9D_SHAPE(4));
-    d9d_norm_rope how = {.positions = op_tensor(f, D9D_I32, D9D_SHAPE(2, 3)),
-                         .inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(4)),
-                         .mscale = 1};
+    d9d_op_norm_rope_opts how = {.positions = op_tensor(f, D9D_I32, D9D_SHAPE(2, 3)),
+                                 .inv_freq = op_tensor(f, D9D_F32, D9D_SHAPE(4)),
+                                 .mscale = 1};
 
     assert_refused(f, d9d_op_norm_rope(f->tape, x, other, &how, &y),
                    "norm_rope: x [2, 3, 1, 8] does not fit norm.weight [4]: x is [B, S, heads, D], "

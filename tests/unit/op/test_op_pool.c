@@ -10,24 +10,24 @@ static const float share[N * K] = {1 / 3.0f, 1 / 3.0f, 1 / 3.0f, 0, 0, 0, 0, 0, 
 static const int32_t owner[T] = {-1, 0, 0, -1, -1, 0, 2};
 static const float part[T] = {0, 1 / 3.0f, 1 / 3.0f, 0, 0, 1 / 3.0f, 1};
 
-static d9d_status make(d9d_device *dev, d9d_pool *p)
+static d9d_status make(d9d_device *dev, d9d_op_pool_index *p)
 {
     D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(N, K), token, &p->token));
     D9D_TRY(d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(N, K), share, &p->share));
     D9D_TRY(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(T, 1), owner, &p->owner));
-    return d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(T, 1), part, &p->part);
+    return d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(T, 1), part, &p->owner_share);
 }
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                       size_t n_out)
 {
-    d9d_pool p = {0};
+    d9d_op_pool_index p = {0};
     d9d_status st = make(d9d_tape_device(t), &p);
 
     (void)self, (void)n_in, (void)n_out;
     if (st == D9D_OK)
         st = d9d_op_pool(t, in[0], &p, out);
-    d9d_pool_release(&p);
+    d9d_op_pool_index_release(&p);
     return st;
 }
 
@@ -48,7 +48,7 @@ static void pools(void **state)
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(T, 2)), *y;
     float in[T * 2], got[N * 2];
-    d9d_pool p = {0};
+    d9d_op_pool_index p = {0};
 
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(x), in));
     assert_ok(make(d9d_tape_device(f->tape), &p));
@@ -59,19 +59,19 @@ static void pools(void **state)
         assert_true(got[2 + i] == 0);
         assert_true(got[4 + i] == in[12 + i]);
     }
-    d9d_pool_release(&p);
+    d9d_op_pool_index_release(&p);
 }
 
 static void refuses(void **state)
 {
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(T + 1, 2)), *y;
-    d9d_pool p = {0};
+    d9d_op_pool_index p = {0};
 
     assert_ok(make(d9d_tape_device(f->tape), &p));
     assert_refused(f, d9d_op_pool(f->tape, x, &p, &y),
                    "pool: x [8, 2] does not fit owners [7, 1]: x is [T, H], owners are [T, 1]");
-    d9d_pool_release(&p);
+    d9d_op_pool_index_release(&p);
 }
 
 int main(void)

@@ -35,7 +35,7 @@ static void shares_storage(void **state)
     assert_ok(d9d_op_reshape(f->tape, x, D9D_SHAPE(6), &y));
     assert_ptr_equal(d9d_tensor_data(d9d_var_tensor(x)), d9d_tensor_data(d9d_var_tensor(y)));
     d9d_tape_release_since(f->tape, 0, &y, 1);
-    assert_true(d9d_tensor_is_sole(d9d_var_tensor(y)));
+    assert_true(d9d_tensor_is_unique(d9d_var_tensor(y)));
 }
 
 static void refuses(void **state)

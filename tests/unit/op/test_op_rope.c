@@ -5,7 +5,7 @@
 #include "support/op_fixture.h"
 
 typedef struct rope_arg {
-    d9d_rope_style style;
+    d9d_op_rope_style style;
     float mscale;
 } rope_arg;
 
@@ -89,7 +89,7 @@ static void turns_by_position_times_frequency(void **state)
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(inv), freq, sizeof(freq)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(v)), x, sizeof(x)));
     for (int style = 0; style < 2; style++) {
-        assert_ok(d9d_op_rope(f->tape, v, position, inv, (d9d_rope_style)style, 2, &y));
+        assert_ok(d9d_op_rope(f->tape, v, position, inv, (d9d_op_rope_style)style, 2, &y));
         assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), got));
         for (int i = 0; i < 2; i++) {
             const int *p = pair[style][i];

@@ -15,7 +15,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const router_arg *a = e->of->arg;
-    const d9d_router_how how = {
+    const d9d_op_router_opts how = {
         .k = a->k,
         .renormalise = a->renormalise,
         .bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL,
@@ -91,7 +91,7 @@ static void chooses_and_orders(void **state)
                               0, 0, 0, 0, 9, 8, 0, 7};
     static const int expert[] = {1, 3, 0, 1, 0, 1}, offset[] = {0, 2, 5, 5, 6},
                      row[] = {2, 5, 0, 3, 1, 4}, source[] = {2, 4, 0, 3, 5, 1};
-    const d9d_router_how two = {.k = 2, .renormalise = true};
+    const d9d_op_router_opts two = {.k = 2, .renormalise = true};
     op_fixture *f = *state;
     d9d_var *v = op_var(f, D9D_F32, D9D_SHAPE(3, 4)), *prob;
     d9d_routing r;
@@ -121,18 +121,18 @@ static void refuses(void **state)
     d9d_routing r;
 
     assert_refused(
-        f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 4}, &p, &r),
+        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 4}, &p, &r),
         "router: logits [2, 3] does not fit a choice of [4]: logits are [T, E], from 1 to "
         "E experts can be chosen");
     assert_refused(
-        f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 0}, &p, &r),
+        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 0}, &p, &r),
         "router: logits [2, 3] does not fit a choice of [0]: logits are [T, E], from 1 to "
         "E experts can be chosen");
     assert_refused(
-        f, d9d_op_router(f->tape, deep, &(d9d_router_how){.k = 1}, &p, &r),
+        f, d9d_op_router(f->tape, deep, &(d9d_op_router_opts){.k = 1}, &p, &r),
         "router: logits [2, 3, 4] does not fit a choice of [1]: logits are [T, E], from 1 "
         "to E experts can be chosen");
-    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 1, .bias = b}, &p, &r),
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 1, .bias = b}, &p, &r),
                    "router: bias [4] does not fit logits [2, 3]: logits are [T, E], a bias [E]");
 }
 
@@ -156,10 +156,11 @@ static d9d_status even_router(void *self, d9d_tape *t, d9d_var *const *in, size_
 }
 
 /* sum of prob dprob, and both losses; with `grad` their gradient. */
-static double even_run(op_fixture *f, d9d_router_how *how, const float *x, bool again, float *grad)
+static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, bool again,
+                       float *grad)
 {
     d9d_tensor host, seed, counted, g;
-    d9d_shares shares = {.first = 2};
+    d9d_token_weights shares = {.first = 2};
     double sums[2 + E], loss = 0, choices = 0;
     float prob[T * K];
     d9d_var *in, *out;
@@ -171,9 +172,9 @@ static double even_run(op_fixture *f, d9d_router_how *how, const float *x, bool 
         d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(2 + E), (double[2 + E]){0}, &counted));
     how->counted = &counted;
     d9d_tape_reset(f->tape);
-    d9d_tape_set_shares(f->tape, &shares);
+    d9d_tape_set_token_weights(f->tape, &shares);
     assert_ok(d9d_tape_leaf(f->tape, &host, true, &in));
-    assert_ok(again ? d9d_tape_checkpoint(f->tape, even_router, how, &in, 1, &out, 1)
+    assert_ok(again ? d9d_tape_recompute(f->tape, even_router, how, &in, 1, &out, 1)
                     : even_router(how, f->tape, &in, 1, &out, 1));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out), prob));
     assert_ok(d9d_tape_backward(f->tape, &out, &seed, 1, D9D_BACKWARD_FULL));
@@ -198,7 +199,7 @@ static double even_run(op_fixture *f, d9d_router_how *how, const float *x, bool 
 
 static void losses_have_their_gradients(void **state)
 {
-    d9d_router_how cases[] = {
+    d9d_op_router_opts cases[] = {
         {.k = K, .renormalise = true, .aux = 0.5f, .z = 0.1f},
         {.k = K, .aux = 2, .scale = 3},
         {.k = K, .sigmoid = true, .renormalise = true, .aux = 1, .z = 0.2f, .scale = 2.5f},
@@ -235,16 +236,19 @@ static void refuses_shares_that_do_not_fit(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 5)), *p;
     d9d_routing r;
 
-    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_router_how){.k = 2, .counted = few}, &p, &r),
+    assert_refused(f,
+                   d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .counted = few}, &p, &r),
                    "router: counted [6] does not fit logits [4, 5]: what is counted is at least "
                    "[2 + E]");
     assert_refused(
         f,
-        d9d_op_router(f->tape, x, &(d9d_router_how){.k = 2, .groups = 2, .top_groups = 1}, &p, &r),
+        d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .groups = 2, .top_groups = 1}, &p,
+                      &r),
         "router: logits [4, 5] does not fit groups [2, 1]: E is a multiple of the groups, at most "
         "32, and the best of them have k experts");
-    d9d_tape_set_shares(f->tape, &(d9d_shares){.weight = *flat});
-    assert_fails(d9d_op_router(f->tape, x, &(d9d_router_how){.k = 2, .z = 1}, &p, &r), D9D_EINVAL,
+    d9d_tape_set_token_weights(f->tape, &(d9d_token_weights){.weight = *flat});
+    assert_fails(d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .z = 1}, &p, &r),
+                 D9D_EINVAL,
                  "router: tokens [4] does not fit shares [6]: shares are [B, S], tokens a part of "
                  "them");
 }

@@ -8,10 +8,10 @@ static void one_rank_has_all_rows(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(2, 3, 4)), *y = NULL;
     const size_t mark = d9d_tape_mark(f->tape);
 
-    assert_ok(d9d_op_gather_rows(f->tape, x, NULL, "x", &y));
+    assert_ok(d9d_op_all_gather_rows(f->tape, x, NULL, "x", &y));
     assert_ptr_equal(y, x);
     y = NULL;
-    assert_ok(d9d_op_scatter_rows(f->tape, x, NULL, "x", &y));
+    assert_ok(d9d_op_reduce_scatter_rows(f->tape, x, NULL, "x", &y));
     assert_ptr_equal(y, x);
     assert_int_equal(d9d_tape_mark(f->tape), mark);
 }
@@ -22,9 +22,9 @@ static void refuses(void **state)
     d9d_var *ids = op_var(f, D9D_I32, D9D_SHAPE(2, 3)), *y = NULL;
     d9d_var *scalar = op_var(f, D9D_F32, D9D_SCALAR);
 
-    assert_refused(f, d9d_op_gather_rows(f->tape, ids, NULL, "x", &y),
+    assert_refused(f, d9d_op_all_gather_rows(f->tape, ids, NULL, "x", &y),
                    "gather_rows: x is int32, expected float32 or bfloat16");
-    assert_refused(f, d9d_op_scatter_rows(f->tape, scalar, NULL, "x", &y),
+    assert_refused(f, d9d_op_reduce_scatter_rows(f->tape, scalar, NULL, "x", &y),
                    "scatter_rows: x [] has no rows");
     assert_null(y);
 }

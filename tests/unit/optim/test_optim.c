@@ -353,7 +353,7 @@ static void test_states_and_counts(void **state)
             assert_int_equal(s.residual, strstr(s.name, ".master_residual") != NULL);
             assert_int_equal(s.tensor->dtype, s.residual ? D9D_I16 : rows[i].want);
             assert_ptr_equal(s.param, &r.param[s.name[0] == 'w' ? WIDE : SHORT]);
-            assert_true(d9d_shape_equal(&s.tensor->shape, &s.param->box));
+            assert_true(d9d_shape_equal(&s.tensor->shape, &s.param->shard_shape));
             for (uint64_t b = 0; b < d9d_tensor_bytes(s.tensor); b++)
                 assert_int_equal(bytes[b], 0);
         }
@@ -461,8 +461,8 @@ static double weight_of(rig *r, int64_t i)
     float f;
 
     if (p->dtype == D9D_F32)
-        return (double)((const float *)d9d_tensor_data(&p->own))[i];
-    bits = (uint32_t)((const uint16_t *)d9d_tensor_data(&p->own))[i] << 16;
+        return (double)((const float *)d9d_tensor_data(&p->shard))[i];
+    bits = (uint32_t)((const uint16_t *)d9d_tensor_data(&p->shard))[i] << 16;
     for (size_t k = 0; k < d9d_optimizer_state_count(r->opt); k++) {
         const d9d_optimizer_state s = d9d_optimizer_state_at(r->opt, k);
 
@@ -480,8 +480,8 @@ static void set_slope(d9d_param *p)
 
     for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++) {
         const float at = p->dtype == D9D_F32
-                             ? ((const float *)d9d_tensor_data(&p->own))[i]
-                             : d9d_bf16_to_f32(((const uint16_t *)d9d_tensor_data(&p->own))[i]);
+                             ? ((const float *)d9d_tensor_data(&p->shard))[i]
+                             : d9d_bf16_to_f32(((const uint16_t *)d9d_tensor_data(&p->shard))[i]);
 
         g[i] = at - 0.5f * (float)(i % 5);
     }
@@ -501,9 +501,9 @@ static double went(const char *config, d9d_dtype t, const double *from, double *
         const float start = 1 + (float)(i % 16) / 16;
 
         if (t == D9D_F32)
-            ((float *)d9d_tensor_data(&r.param[WIDE].own))[i] = start;
+            ((float *)d9d_tensor_data(&r.param[WIDE].shard))[i] = start;
         else
-            ((uint16_t *)d9d_tensor_data(&r.param[WIDE].own))[i] = d9d_f32_to_bf16(start);
+            ((uint16_t *)d9d_tensor_data(&r.param[WIDE].shard))[i] = d9d_bf16_from_f32(start);
     }
     for (int k = 0; k < FOLLOWED; k++) {
         set_slope(&r.param[WIDE]);
@@ -646,8 +646,8 @@ static void test_noise_knows_no_boxes(void **state)
         assert_ok(d9d_module_param(&m, "wide", &p, D9D_BF16, D9D_SHAPE(ROWS, COLUMNS),
                                    D9D_INIT_NORMAL, 1.0f));
         assert_ok(d9d_module_bind(&m));
-        p.box.dim[1] = n;
-        p.start[1] = first;
+        p.shard_shape.dim[1] = n;
+        p.shard_offset[1] = first;
         assert_ok(d9d_module_materialise(&m, r.dev, true));
         assert_ok(d9d_module_reset(&m, 7));
         assert_ok(d9d_optimizer_create(&r.section, r.dev, &params, 1, &opt));
@@ -681,7 +681,7 @@ typedef struct turns {
 
 static float first_of(const d9d_param *p)
 {
-    return *(const float *)d9d_tensor_data(&p->own);
+    return *(const float *)d9d_tensor_data(&p->shard);
 }
 
 /* SHORT is updated when it is heard of, and WIDE is not. */
@@ -709,7 +709,7 @@ static void test_some_first(void **state)
     create(&r, 1);
     listed[0] = &r.param[SHORT];
     listed[1] = &r.param[FROZEN];
-    assert_ok(d9d_optimizer_first(r.opt, first, 2, hear, &t));
+    assert_ok(d9d_optimizer_set_order(r.opt, first, 2, hear, &t));
     for (int k = 0; k < 3; k++) {
         rig *both[] = {&plain, &r};
 
@@ -723,8 +723,9 @@ static void test_some_first(void **state)
     }
     assert_int_equal(t.heard, 6);
     for (int i = WIDE; i < PARAMS; i += SHORT)
-        assert_memory_equal(d9d_tensor_data(&plain.param[i].own), d9d_tensor_data(&r.param[i].own),
-                            d9d_tensor_bytes(&r.param[i].own));
+        assert_memory_equal(d9d_tensor_data(&plain.param[i].shard),
+                            d9d_tensor_data(&r.param[i].shard),
+                            d9d_tensor_bytes(&r.param[i].shard));
     rig_close(&plain);
     rig_close(&r);
 }
@@ -732,7 +733,7 @@ static void test_some_first(void **state)
 /* What update_list was called with, and how often. */
 static size_t listed_n, listed_calls;
 
-static d9d_status list_all(const void *config, const d9d_update *u, size_t n)
+static d9d_status list_all(const void *config, const d9d_optimizer_update *u, size_t n)
 {
     (void)config;
     assert_string_equal(u[0].param->name, "wide");
@@ -767,7 +768,7 @@ static void test_all_at_once(void **state)
     r.section.choice = &table;
     create(&r, 1);
     listed[0] = &r.param[SHORT];
-    assert_ok(d9d_optimizer_first(r.opt, first, 1, hear_behind, &heard));
+    assert_ok(d9d_optimizer_set_order(r.opt, first, 1, hear_behind, &heard));
     set_grad(&r.param[WIDE], 1);
     set_grad(&r.param[SHORT], 1);
     listed_calls = 0;
@@ -782,16 +783,16 @@ static void test_all_at_once(void **state)
 /* Norm of the gradients times `mean`, as a step finds it. */
 static double step_norm(rig *r, double mean)
 {
-    const d9d_step_own own = {.targets = 1.0 / mean};
+    const d9d_grad_finalize_local own = {.targets = 1.0 / mean};
     double zero = 0;
-    d9d_step_report report;
-    d9d_step_end end;
+    d9d_grad_finalize_report report;
+    d9d_grad_finalize end;
 
-    assert_ok(d9d_step_end_open(r->dev, 1, 0, NULL, &end));
+    assert_ok(d9d_grad_finalize_init(r->dev, 1, 0, NULL, &end));
     *(double *)d9d_tensor_data(&end.loss) = zero;
-    assert_ok(d9d_step_end_queue(&end, &r->params, &own, 0));
+    assert_ok(d9d_grad_finalize_enqueue(&end, &r->params, &own, 0));
     assert_ok(d9d_device_download(r->dev, &report, d9d_tensor_data(&end.report), sizeof(report)));
-    d9d_step_end_release(&end);
+    d9d_grad_finalize_release(&end);
     assert_true(report.targets == own.targets && report.loss == 0);
     return report.norm;
 }
@@ -830,16 +831,16 @@ static void test_nonfinite(void **state)
     set_grad(&r.param[WIDE], 1);
     set_grad(&r.param[SHORT], 1);
     found = &r.param[WIDE];
-    assert_ok(d9d_grad_find_nonfinite(r.dev, &r.params, &found, &at));
+    assert_ok(d9d_optimizer_find_nonfinite_grad(r.dev, &r.params, &found, &at));
     assert_null(found);
     for (size_t i = 0; i < 3; i++) {
         set_grad(&r.param[WIDE], 1);
         ((float *)d9d_tensor_data(&r.param[SHORT].grad))[2] = bad[i];
-        assert_ok(d9d_grad_find_nonfinite(r.dev, &r.params, &found, &at));
+        assert_ok(d9d_optimizer_find_nonfinite_grad(r.dev, &r.params, &found, &at));
         assert_ptr_equal(found, &r.param[SHORT]);
         assert_int_equal(at, 2);
         ((float *)d9d_tensor_data(&r.param[WIDE].grad))[77] = bad[i];
-        assert_ok(d9d_grad_find_nonfinite(r.dev, &r.params, &found, &at));
+        assert_ok(d9d_optimizer_find_nonfinite_grad(r.dev, &r.params, &found, &at));
         assert_ptr_equal(found, &r.param[WIDE]);
         assert_int_equal(at, 77);
     }

@@ -29,47 +29,48 @@ static void build(small *m, d9d_comm *others)
         return;
     d9d_param_shard(&m->aw, others, 0, 4, 1);
     d9d_param_shard(&m->bw, others, 0, 4, 3);
-    m->av.counts = false;
+    m->av.is_primary = false;
 }
 
-static uint64_t bytes(const small *m, d9d_sharded_how how)
+static uint64_t bytes(const small *m, d9d_fsdp_opts how)
 {
     uint64_t n = 1;
 
-    assert_ok(d9d_sharded_bytes(&m->model, &how, &n));
+    assert_ok(d9d_fsdp_bytes(&m->model, &how, &n));
     return n;
 }
 
 static void the_largest_unit_or_all_gradients(void **state)
 {
     d9d_comm others = {.size = 4};
-    d9d_sharded *s = (d9d_sharded *)state;
-    const d9d_params *first[D9D_SHARDED_AHEAD];
+    d9d_fsdp *s = (d9d_fsdp *)state;
+    const d9d_params *first[D9D_FSDP_PREFETCH_MAX];
     d9d_device *dev;
     small m;
 
     build(&m, NULL);
-    assert_int_equal(bytes(&m, (d9d_sharded_how){true, true, true, 0}), 0);
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){true, true, true, 0}), 0);
     assert_ok(d9d_device_open("cpu", &dev));
-    assert_ok(d9d_sharded_create(&m.model, dev, &(d9d_sharded_how){.with_grads = true}, &s));
+    assert_ok(d9d_fsdp_create(&m.model, dev, &(d9d_fsdp_opts){.with_grads = true}, &s));
     assert_null(s); /* nothing to keep, and every call takes that */
-    d9d_sharded_forward(s, true, true);
-    d9d_sharded_backward(s, true);
-    assert_ok(d9d_sharded_done(s));
-    assert_ok(d9d_sharded_end(s));
-    assert_int_equal(d9d_sharded_first(s, first), 0);
-    assert_ok(d9d_sharded_ahead(s, 0));
-    assert_ok(d9d_sharded_drop(s));
-    d9d_sharded_free(s);
+    d9d_fsdp_pre_forward(s, true, true);
+    d9d_fsdp_pre_backward(s, true);
+    assert_ok(d9d_fsdp_post_backward(s));
+    assert_ok(d9d_fsdp_wait_grads(s));
+    assert_int_equal(d9d_fsdp_first_units(s, first), 0);
+    assert_ok(d9d_fsdp_prefetch(s, 0));
+    assert_ok(d9d_fsdp_reshard(s));
+    d9d_fsdp_free(s);
     d9d_device_close(dev);
     d9d_module_release(&m.root);
     build(&m, &others);
-    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = false}), 24 * 2);
-    assert_int_equal(bytes(&m, (d9d_sharded_how){.keep = true}), 24 * 2); /* nothing learns */
-    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = true}), 24 * (2 + 4));
-    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = true, .keep = true}),
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = false}), 24 * 2);
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.keep_unsharded = true}),
+                     24 * 2); /* nothing learns */
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true}), 24 * (2 + 4));
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true, .keep_unsharded = true}),
                      (24 + 8) * 2 + 24 * 4);
-    assert_int_equal(bytes(&m, (d9d_sharded_how){.with_grads = true, .reduce_once = true}),
+    assert_int_equal(bytes(&m, (d9d_fsdp_opts){.with_grads = true, .reduce_once = true}),
                      24 * 2 + (24 + 8) * 4);
     d9d_module_release(&m.root);
 }
@@ -77,17 +78,17 @@ static void the_largest_unit_or_all_gradients(void **state)
 static void empty_parts_and_copies_are_saved_elsewhere(void **state)
 {
     d9d_comm others = {.rank = 1, .size = 4};
-    d9d_save_set all, here;
+    d9d_checkpointer_set all, here;
     d9d_arena a = {0};
     d9d_params params;
     small m;
 
     build(&m, &others);
-    assert_true(d9d_shape_equal(&m.aw.box, &D9D_SHAPE(2, 4)) && m.aw.start[0] == 2);
-    assert_true(d9d_shape_equal(&m.bw.box, &D9D_SHAPE(0, 4)));
+    assert_true(d9d_shape_equal(&m.aw.shard_shape, &D9D_SHAPE(2, 4)) && m.aw.shard_offset[0] == 2);
+    assert_true(d9d_shape_equal(&m.bw.shard_shape, &D9D_SHAPE(0, 4)));
     assert_ok(d9d_module_params(&m.root, &a, &params));
-    assert_ok(d9d_save_set_make(&params, NULL, false, &a, &all));
-    assert_ok(d9d_save_set_here(&all, &a, &here));
+    assert_ok(d9d_checkpointer_set_make(&params, NULL, false, &a, &all));
+    assert_ok(d9d_checkpointer_set_local(&all, &a, &here));
     assert_int_equal(all.n, 3);
     assert_int_equal(here.n, 1);
     assert_string_equal(here.items[0].name, "a.w");

@@ -17,7 +17,7 @@
 enum { CALLS = 64, EVENTS = 512 };
 
 typedef struct late_call {
-    d9di_call call;
+    d9di_comm_call call;
     void *source; /* as it was when the call was made */
     size_t bytes;
     int64_t counts[2];
@@ -40,39 +40,39 @@ static void say(char what, const char *of)
     strcat(wire.said, " ");
 }
 
-static d9d_status later(d9d_comm *c, const d9di_call *k)
+static d9d_status later(d9d_comm *c, const d9di_comm_call *k)
 {
     late_call *l = &wire.calls[wire.made++];
-    const int64_t *counts = k->verb == D9DI_ALL_GATHER ? k->recv : k->send;
+    const int64_t *counts = k->coll == D9DI_COLL_ALL_GATHER ? k->recv : k->send;
     int64_t all = k->n;
 
     assert_true(wire.made < CALLS && c->size == 2);
     *l = (late_call){.call = *k};
     if (counts != NULL) {
         memcpy(l->counts, counts, sizeof(l->counts));
-        all = k->verb == D9DI_ALL_GATHER ? counts[0] : counts[0] + counts[1];
+        all = k->coll == D9DI_COLL_ALL_GATHER ? counts[0] : counts[0] + counts[1];
     }
     l->bytes = (size_t)all * sizeof(float);
     l->source = malloc(l->bytes + 1);
     memcpy(l->source, k->src, l->bytes);
     assert_int_equal(k->t, D9D_F32);
-    say(k->verb == D9DI_ALL_GATHER ? 'g' : 's', k->what);
+    say(k->coll == D9DI_COLL_ALL_GATHER ? 'g' : 's', k->label);
     return D9D_OK;
 }
 
 /* Both ranks have the same, so that sums are twice this one's. */
 static void run(late_call *l)
 {
-    const d9di_call *k = &l->call;
+    const d9di_comm_call *k = &l->call;
     const float *src = l->source;
     float *dst = k->dst;
 
     assert_memory_equal(k->src, l->source, l->bytes); /* nobody has touched it since */
-    if (k->verb == D9DI_ALL_GATHER) {
+    if (k->coll == D9DI_COLL_ALL_GATHER) {
         memcpy(dst, src, (size_t)l->counts[0] * sizeof(float));
         memcpy(dst + l->counts[0], src, (size_t)l->counts[1] * sizeof(float));
     } else {
-        const int64_t n = k->verb == D9DI_ALL_REDUCE ? k->n : l->counts[0];
+        const int64_t n = k->coll == D9DI_COLL_ALL_REDUCE ? k->n : l->counts[0];
 
         for (int64_t i = 0; i < n; i++)
             dst[i] = 2 * src[i];
@@ -89,43 +89,45 @@ static d9d_status fork_queue(d9d_comm *c, d9d_stream s)
     (void)c, (void)s;
     return D9D_OK;
 }
-static d9d_status point_set(d9d_comm *c, d9d_comm_point **at)
+static d9d_status point_set(d9d_comm *c, d9d_comm_event **at)
 {
     int *n = *at != NULL ? (int *)*at : malloc(sizeof(*n));
 
     (void)c;
     *n = wire.made;
-    *at = (d9d_comm_point *)n;
+    *at = (d9d_comm_event *)n;
     return D9D_OK;
 }
-static d9d_status join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s)
+static d9d_status join_at(d9d_comm *c, d9d_comm_event *at, d9d_stream s)
 {
     (void)c, (void)s;
     while (wire.done < *(const int *)at) {
         late_call *l = &wire.calls[wire.done++];
 
         run(l);
-        say('.', l->call.what);
+        say('.', l->call.label);
     }
     return D9D_OK;
 }
 static d9d_status join_queue(d9d_comm *c, d9d_stream s)
 {
-    return join_at(c, (d9d_comm_point *)&wire.made, s);
+    return join_at(c, (d9d_comm_event *)&wire.made, s);
 }
-static void point_free(d9d_comm_point *at)
+static void point_free(d9d_comm_event *at)
 {
     free(at);
 }
 
-static const d9di_wire late_wire = {
-    .run = {[D9DI_ALL_REDUCE] = later, [D9DI_ALL_GATHER] = later, [D9DI_REDUCE_SCATTER] = later},
-    .queue = queue,
-    .fork = fork_queue,
-    .join = join_queue,
-    .point_set = point_set,
-    .join_at = join_at,
-    .point_free = point_free,
+static const d9di_comm_backend_ops late_wire = {
+    .run = {[D9DI_COLL_ALL_REDUCE] = later,
+            [D9DI_COLL_ALL_GATHER] = later,
+            [D9DI_COLL_REDUCE_SCATTER] = later},
+    .stream = queue,
+    .wait_stream = fork_queue,
+    .stream_wait = join_queue,
+    .event_record = point_set,
+    .stream_wait_event = join_at,
+    .event_free = point_free,
 };
 
 /* --- a model of three units: "a.w", "b.w" and "c.w" [4, 3] in parts, "b.v" [5] whole ---------- */
@@ -141,9 +143,9 @@ typedef struct rig {
     d9d_param w[UNITS], v;
     d9d_params params;
     d9d_model model;
-    d9d_sharded *sharded;
+    d9d_fsdp *sharded;
     d9d_optimizer *opt;
-    d9d_step_end end;
+    d9d_grad_finalize end;
     d9d_arena arena;
     json_t *doc;
 } rig;
@@ -154,14 +156,14 @@ static rig *now;
 static const char *name_of(const void *own)
 {
     for (size_t i = 0; i < now->params.n; i++)
-        if (d9d_tensor_data(&now->params.p[i]->own) == own ||
-            d9d_tensor_data(&now->params.p[i]->own_grad) == own)
+        if (d9d_tensor_data(&now->params.p[i]->shard) == own ||
+            d9d_tensor_data(&now->params.p[i]->shard_grad) == own)
             return now->params.p[i]->name;
     return "?";
 }
 
-static d9d_status say_squares(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
-                              int64_t count)
+static d9d_status say_squares(d9d_stream s, double *out, d9d_dtype t,
+                              const d9d_sum_squares_array *list, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         say('n', name_of(list[i].x));
@@ -197,12 +199,12 @@ static void optimizer_open(rig *r)
 
 static d9d_comm group(rig *r, char *name)
 {
-    return (d9d_comm){.wire = &late_wire, .name = name, .size = 2, .failed = &r->failed};
+    return (d9d_comm){.ops = &late_wire, .name = name, .size = 2, .failed = &r->failed};
 }
 
 static void rig_open(rig *r, bool frozen)
 {
-    const d9d_sharded_how how = {.with_grads = true, .bucket_bytes = 1 << 20};
+    const d9d_fsdp_opts how = {.with_grads = true, .bucket_bytes = 1 << 20};
     static char parts[] = "parts", copies[] = "copies";
 
     *r = (rig){.failed = false};
@@ -230,24 +232,24 @@ static void rig_open(rig *r, bool frozen)
     assert_ok(d9d_module_bind(&r->root));
     for (int i = 0; i < UNITS; i++)
         d9d_param_shard(&r->w[i], &r->parts, 0, 2, 0);
-    r->v.sum = &r->copies;
+    r->v.grad_group = &r->copies;
     for (int i = 0; i < UNITS; i++)
-        r->w[i].counts = true;
+        r->w[i].is_primary = true;
     r->model = (d9d_model){.module = &r->root, .units = r->units, .n_units = UNITS};
-    assert_ok(d9d_sharded_create(&r->model, r->dev, &how, &r->sharded));
+    assert_ok(d9d_fsdp_create(&r->model, r->dev, &how, &r->sharded));
     assert_ok(d9d_module_materialise(&r->root, r->dev, true));
     assert_ok(d9d_module_reset(&r->root, 7));
     assert_ok(d9d_module_params(&r->root, &r->arena, &r->params));
-    assert_ok(d9d_step_end_open(r->dev, 1, 0, NULL, &r->end));
+    assert_ok(d9d_grad_finalize_init(r->dev, 1, 0, NULL, &r->end));
     *(double *)d9d_tensor_data(&r->end.loss) = 0;
     optimizer_open(r);
 }
 
 static void rig_close(rig *r)
 {
-    d9d_sharded_free(r->sharded);
+    d9d_fsdp_free(r->sharded);
     d9d_optimizer_free(r->opt);
-    d9d_step_end_release(&r->end);
+    d9d_grad_finalize_release(&r->end);
     d9d_module_release(&r->root);
     for (int i = 0; i < UNITS; i++)
         d9d_module_release(&r->module[i]);
@@ -259,24 +261,24 @@ static void rig_close(rig *r)
 
 /* --- steps --------------------------------------------------------------------------------- */
 
-static void pass(d9d_module *m, d9d_unit_pass pass, bool open)
+static void pass(d9d_module *m, d9d_param_unit_pass pass, bool open)
 {
-    assert_ok((open ? m->unit->ops->open : m->unit->ops->close)(m->unit, pass));
+    assert_ok((open ? m->unit->ops->unshard : m->unit->ops->reshard)(m->unit, pass));
 }
 
 /* Whole weights are both ranks' parts as these are now. */
 static void forward(rig *r)
 {
-    d9d_sharded_forward(r->sharded, true, false);
+    d9d_fsdp_pre_forward(r->sharded, true, false);
     for (int i = 0; i < UNITS; i++) {
         const float *own, *data;
 
-        pass(&r->module[i], D9D_UNIT_FORWARD, true);
-        own = d9d_tensor_data(&r->w[i].own);
+        pass(&r->module[i], D9D_PARAM_UNIT_FORWARD, true);
+        own = d9d_tensor_data(&r->w[i].shard);
         data = d9d_tensor_data(&r->w[i].data);
         assert_memory_equal(data, own, 6 * sizeof(float));
         assert_memory_equal(data + 6, own, 6 * sizeof(float));
-        pass(&r->module[i], D9D_UNIT_FORWARD, false);
+        pass(&r->module[i], D9D_PARAM_UNIT_FORWARD, false);
     }
 }
 
@@ -284,32 +286,33 @@ static void grad_fill(d9d_param *p, float v)
 {
     float *g = d9d_tensor_data(&p->grad);
 
-    if (!d9d_param_wants(p))
+    if (!d9d_param_needs_grad(p))
         return;
     for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++)
         g[i] = v + (float)i;
     (void)d9d_param_grad_beta(p);
-    if (p->shard != NULL && d9d_tensor_numel(&p->own_grad) > 0 && !p->has_own_grad)
-        ((float *)d9d_tensor_data(&p->own_grad))[0] = NAN; /* until the sum is there */
+    if (p->shard_group != NULL && d9d_tensor_numel(&p->shard_grad) > 0 && !p->has_shard_grad)
+        ((float *)d9d_tensor_data(&p->shard_grad))[0] = NAN; /* until the sum is there */
 }
 
 static void backward(rig *r)
 {
-    d9d_sharded_backward(r->sharded, true);
+    d9d_fsdp_pre_backward(r->sharded, true);
     for (int i = UNITS; i-- > 0;) {
-        pass(&r->module[i], D9D_UNIT_BACKWARD, true);
+        pass(&r->module[i], D9D_PARAM_UNIT_BACKWARD, true);
         grad_fill(&r->w[i], (float)i);
         if (i == 1)
             grad_fill(&r->v, 9);
-        pass(&r->module[i], D9D_UNIT_BACKWARD, false);
+        pass(&r->module[i], D9D_PARAM_UNIT_BACKWARD, false);
     }
 }
 
 static double norm(rig *r)
 {
-    d9d_step_report report;
+    d9d_grad_finalize_report report;
 
-    assert_ok(d9d_step_end_queue(&r->end, &r->params, &(d9d_step_own){.targets = 1}, 0));
+    assert_ok(d9d_grad_finalize_enqueue(&r->end, &r->params,
+                                        &(d9d_grad_finalize_local){.targets = 1}, 0));
     assert_ok(
         d9d_device_download(r->dev, &report, d9d_tensor_data(&r->end.report), sizeof(report)));
     return report.norm;
@@ -339,14 +342,16 @@ static void norm_beside_sums(void **state)
     forward(&r);
     backward(&r);
     wire.said[0] = '\0';
-    assert_ok(d9d_sharded_done(r.sharded));
-    assert_null(r.w[2].late);
-    assert_true(r.w[0].late != NULL && r.w[1].late != NULL && r.v.late != NULL);
+    assert_ok(d9d_fsdp_post_backward(r.sharded));
+    assert_null(r.w[2].pending_reduce);
+    assert_true(r.w[0].pending_reduce != NULL && r.w[1].pending_reduce != NULL &&
+                r.v.pending_reduce != NULL);
     late = norm(&r);
     assert_string_equal(wire.said, "nc.w .b.w .b.v nb.v nb.w .a.w na.w ");
     assert_true(late == norm_wanted(false));
-    assert_ok(d9d_sharded_end(r.sharded));
-    assert_true(r.w[0].late == NULL && r.w[1].late == NULL && r.v.late == NULL);
+    assert_ok(d9d_fsdp_wait_grads(r.sharded));
+    assert_true(r.w[0].pending_reduce == NULL && r.w[1].pending_reduce == NULL &&
+                r.v.pending_reduce == NULL);
     early = norm(&r);
     assert_memory_equal(&early, &late, sizeof(late));
     rig_close(&r);
@@ -354,16 +359,16 @@ static void norm_beside_sums(void **state)
 
 static d9d_status gather(void *arg, size_t i)
 {
-    return d9d_sharded_ahead(((rig *)arg)->sharded, i);
+    return d9d_fsdp_prefetch(((rig *)arg)->sharded, i);
 }
 
 static void look_ahead(rig *r)
 {
-    const d9d_params *first[D9D_SHARDED_AHEAD];
+    const d9d_params *first[D9D_FSDP_PREFETCH_MAX];
 
-    assert_int_equal(d9d_sharded_first(r->sharded, first), 2);
+    assert_int_equal(d9d_fsdp_first_units(r->sharded, first), 2);
     assert_true(first[0]->p[0] == &r->w[0] && first[1]->p[0] == &r->w[1]);
-    assert_ok(d9d_optimizer_first(r->opt, first, 2, gather, r));
+    assert_ok(d9d_optimizer_set_order(r->opt, first, 2, gather, r));
 }
 
 static void step(rig *r)
@@ -371,9 +376,9 @@ static void step(rig *r)
     d9d_module_clear_grads(&r->root);
     forward(r);
     backward(r);
-    assert_ok(d9d_sharded_done(r->sharded));
+    assert_ok(d9d_fsdp_post_backward(r->sharded));
     (void)norm(r);
-    assert_ok(d9d_sharded_end(r->sharded));
+    assert_ok(d9d_fsdp_wait_grads(r->sharded));
     wire.said[0] = '\0';
     assert_ok(d9d_optimizer_step(r->opt, 0.5, &r->end.scale));
 }
@@ -394,7 +399,7 @@ static void weights_beside_the_update(void **state)
         forward(&r);
         assert_string_equal(wire.said, ".a.w .b.w gc.w .c.w ");
         step(&r);
-        assert_ok(d9d_sharded_drop(r.sharded)); /* and for nobody */
+        assert_ok(d9d_fsdp_reshard(r.sharded)); /* and for nobody */
         assert_int_equal(wire.made, wire.done);
         wire.said[0] = '\0';
         forward(&r);

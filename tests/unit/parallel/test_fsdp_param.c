@@ -10,18 +10,18 @@ enum { RANKS = 4, ME = 1 };
 
 typedef struct job {
     d9d_device *dev;
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_comm *shard;
 } job;
 
 static void job_open(job *j)
 {
-    const d9d_degrees d = {1, 1, RANKS, 1, 1, 1, 1};
-    const d9d_mesh_how how = {0};
+    const d9d_parallel_degrees d = {1, 1, RANKS, 1, 1, 1, 1};
+    const d9d_mesh_opts how = {0};
 
-    assert_ok(d9d_device_imagine("h100", &j->dev));
-    assert_ok(d9d_boot_imagine(ME, RANKS, &j->boot));
+    assert_ok(d9d_device_simulate("h100", &j->dev));
+    assert_ok(d9d_bootstrap_simulate(ME, RANKS, &j->boot));
     assert_ok(d9d_mesh_open(j->boot, &d, "paper", j->dev->stream, &how, &j->mesh));
     assert_ok(d9d_mesh_group(j->mesh, D9D_AXES_SHARD, &j->shard));
 }
@@ -29,7 +29,7 @@ static void job_open(job *j)
 static void job_close(job *j)
 {
     d9d_mesh_close(j->mesh);
-    d9d_boot_close(j->boot);
+    d9d_bootstrap_close(j->boot);
     d9d_device_close(j->dev);
 }
 
@@ -37,9 +37,9 @@ static void job_close(job *j)
  * that a gather takes from other ranks. */
 static int64_t sent(job *j, d9d_shape shape, int dim, double *bytes)
 {
-    const d9d_paper_tally *t = d9d_paper_done(d9d_paper_of(j->dev->stream));
+    const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(j->dev->stream));
     int64_t counts[2 * RANKS];
-    d9di_parts parts;
+    d9di_fsdp_param parts;
     d9d_module m;
     d9d_param p;
 
@@ -47,17 +47,17 @@ static int64_t sent(job *j, d9d_shape shape, int dim, double *bytes)
     assert_ok(d9d_module_param(&m, "w", &p, D9D_BF16, shape, D9D_INIT_ONES, 0));
     assert_ok(d9d_module_bind(&m));
     d9d_param_shard(&p, j->shard, dim, RANKS, ME);
-    assert_ok(d9d_tensor_alloc(j->dev, D9D_BF16, p.box, &p.own));
-    d9di_parts_init(&parts, &p, counts);
-    assert_ok(d9d_comm_fork(j->shard, j->dev->stream));
-    assert_ok(d9di_gather_start(&parts, &p, j->dev));
-    assert_ok(d9d_comm_join(j->shard, j->dev->stream));
-    assert_ok(d9di_gather_finish(&parts, &p, j->dev));
-    *bytes = t->talk[t->n_talk - 1].bytes;
+    assert_ok(d9d_tensor_alloc(j->dev, D9D_BF16, p.shard_shape, &p.shard));
+    d9di_fsdp_param_init(&parts, &p, counts);
+    assert_ok(d9d_comm_wait_stream(j->shard, j->dev->stream));
+    assert_ok(d9di_fsdp_param_unshard_start(&parts, &p, j->dev));
+    assert_ok(d9d_stream_wait_comm(j->shard, j->dev->stream));
+    assert_ok(d9di_fsdp_param_unshard_finish(&parts, &p, j->dev));
+    *bytes = t->traffic[t->n_traffic - 1].bytes;
     d9d_tensor_release(&p.data);
-    d9d_tensor_release(&p.own);
+    d9d_tensor_release(&p.shard);
     d9d_module_release(&m);
-    return parts.alike == NULL ? 0 : parts.alike[0];
+    return parts.padded_counts == NULL ? 0 : parts.padded_counts[0];
 }
 
 /* A library has one call for parts that are alike, and for others one a rank. */

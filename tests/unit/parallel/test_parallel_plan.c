@@ -8,7 +8,7 @@
 static d9d_status check(int64_t heads, int64_t kv_heads, int64_t tp)
 {
     const d9d_qwen3_config c = {.heads = heads, .kv_heads = kv_heads};
-    const d9d_degrees d = {1, 1, 1, 1, 1, tp, 1};
+    const d9d_parallel_degrees d = {1, 1, 1, 1, 1, tp, 1};
 
     return d9d_qwen3_plan_check(&c, &d);
 }
@@ -34,7 +34,7 @@ static void heads_are_dealt_over_ranks(void **state)
 static d9d_status check_experts(int64_t experts, int64_t ep)
 {
     const d9d_qwen3_config c = {.heads = 4, .kv_heads = 2, .experts = experts};
-    const d9d_degrees d = {1, 1, ep, 1, 1, 1, ep};
+    const d9d_parallel_degrees d = {1, 1, ep, 1, 1, 1, ep};
 
     return d9d_qwen3_plan_check(&c, &d);
 }

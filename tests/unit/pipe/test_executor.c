@@ -27,16 +27,16 @@ static d9d_status ones(d9d_node *n)
     D9D_TRY(d9d_node_alloc(n, D9D_F32, D9D_SHAPE(ROWS, 1), &g));
     for (int i = 0; i < ROWS; i++)
         ((float *)d9d_tensor_data(&g))[i] = 1;
-    return d9d_node_give(n, 0, &g);
+    return d9d_node_accumulate_grad(n, 0, &g);
 }
 
 static d9d_status train_on(d9d_tape *t, d9d_var *y)
 {
-    static const d9d_node_ops root = {.name = "sum", .input = ones};
+    static const d9d_node_ops root = {.name = "sum", .dgrad = ones};
     d9d_var *sum;
     d9d_node *n;
 
-    if (!d9d_tape_wants(t, &y, 1, NULL, 0))
+    if (!d9d_tape_should_record(t, &y, 1, NULL, 0))
         return D9D_OK;
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SCALAR, &sum));
     D9D_TRY(d9d_tape_record(t, &root, &y, 1, &sum, 1, NULL, 0, 0, &n));
@@ -108,7 +108,7 @@ static void open_weights(chain *c, d9d_module *m)
 static d9d_status create(chain *c)
 {
     return d9d_executor_create(
-        &(d9d_executor_how){.program = &c->program, .dev = c->dev, .ops = &ops, .self = c}, &c->x);
+        &(d9d_executor_opts){.program = &c->program, .dev = c->dev, .ops = &ops, .self = c}, &c->x);
 }
 
 static void check_gradients(const chain *c)
@@ -124,11 +124,11 @@ static void check_gradients(const chain *c)
 
 static int live_of(const d9d_program *p)
 {
-    const d9d_stage_price prices[STAGES] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
+    const d9d_stage_costs prices[STAGES] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
     d9d_timeline t;
     int live;
 
-    assert_ok(d9d_timeline_make(p, &(d9d_pipe_prices){.stages = prices}, &t));
+    assert_ok(d9d_timeline_make(p, &(d9d_pipe_costs){.stages = prices}, &t));
     live = t.live[0];
     d9d_timeline_release(&t);
     return live;
@@ -136,13 +136,13 @@ static int live_of(const d9d_program *p)
 
 static void every_schedule_of_one_rank(void **state)
 {
-    static const d9d_pipe_how hows[] = {
+    static const d9d_pipe_schedule_opts hows[] = {
         {.kind = D9D_PIPE_GPIPE},
         {.kind = D9D_PIPE_LOOPED_BFS, .stages_per_rank = 4},
         {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
         {.kind = D9D_PIPE_1F1B, .stages_per_rank = 3},
         {.kind = D9D_PIPE_1F1B, .stages_per_rank = 4, .zero_bubble = true},
-        {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2, .deep = true},
+        {.kind = D9D_PIPE_1F1B, .stages_per_rank = 2, .deep_warmup = true},
         {.kind = D9D_PIPE_ZERO_BUBBLE_V},
         {.kind = D9D_PIPE_DUAL_PIPE_V},
     };
@@ -153,18 +153,18 @@ static void every_schedule_of_one_rank(void **state)
     open_weights(&c, &m);
     for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++) {
         assert_ok(d9d_program_build(&hows[i], 1, MICROS, &c.program));
-        assert_ok(d9d_program_connect(&c.program));
+        assert_ok(d9d_program_insert_p2p(&c.program));
         assert_ok(create(&c));
         for (int play = 1; play <= 2; play++) {
             d9d_module_clear_grads(&m);
             c.backwards = c.lasts = 0;
-            assert_ok(d9d_executor_play(c.x));
+            assert_ok(d9d_executor_run(c.x));
             check_gradients(&c);
             assert_int_equal(c.lasts, c.program.stages);
             for (int k = 0; k < MICROS; k++)
                 assert_int_equal(c.done[k], play);
         }
-        assert_int_equal(d9d_executor_live(c.x), live_of(&c.program));
+        assert_int_equal(d9d_executor_max_live(c.x), live_of(&c.program));
         d9d_executor_free(c.x);
         d9d_program_release(&c.program);
         memset(c.done, 0, sizeof(c.done));
@@ -180,12 +180,12 @@ static void inference_holds_one_tape(void **state)
 
     (void)state;
     open_weights(&c, &m);
-    assert_ok(
-        d9d_program_build(&(d9d_pipe_how){.kind = D9D_PIPE_INFERENCE}, 1, MICROS, &c.program));
-    assert_ok(d9d_program_connect(&c.program));
+    assert_ok(d9d_program_build(&(d9d_pipe_schedule_opts){.kind = D9D_PIPE_INFERENCE}, 1, MICROS,
+                                &c.program));
+    assert_ok(d9d_program_insert_p2p(&c.program));
     assert_ok(create(&c));
-    assert_ok(d9d_executor_play(c.x));
-    assert_int_equal(d9d_executor_live(c.x), 1);
+    assert_ok(d9d_executor_run(c.x));
+    assert_int_equal(d9d_executor_max_live(c.x), 1);
     assert_int_equal(c.backwards, 0);
     d9d_executor_free(c.x);
     d9d_program_release(&c.program);
@@ -196,18 +196,19 @@ static void inference_holds_one_tape(void **state)
 /* A failure leaves what can be freed, wherever it comes. */
 static void a_forward_that_fails(void **state)
 {
-    const d9d_pipe_how how = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 3, .zero_bubble = true};
+    const d9d_pipe_schedule_opts how = {
+        .kind = D9D_PIPE_1F1B, .stages_per_rank = 3, .zero_bubble = true};
     d9d_module m;
     chain c = {0};
 
     (void)state;
     open_weights(&c, &m);
     assert_ok(d9d_program_build(&how, 1, MICROS, &c.program));
-    assert_ok(d9d_program_connect(&c.program));
+    assert_ok(d9d_program_insert_p2p(&c.program));
     for (c.fails = 1; c.fails <= 3 * MICROS; c.fails++) {
         c.forwards = 0;
         assert_ok(create(&c));
-        assert_int_equal(d9d_executor_play(c.x), D9D_EINVAL);
+        assert_int_equal(d9d_executor_run(c.x), D9D_EINVAL);
         d9d_executor_free(c.x);
     }
     d9d_program_release(&c.program);
@@ -220,7 +221,7 @@ static void refuse(chain *c, const char *lane, const char *why)
     assert_ok(d9d_program_init(1, 2, 1, D9D_PIPE_LOOP, true, &c->program));
     assert_ok(d9d_program_parse(&c->program, 0, lane));
     assert_ok(create(c));
-    assert_int_equal(d9d_executor_play(c->x), D9D_EINVAL);
+    assert_int_equal(d9d_executor_run(c->x), D9D_EINVAL);
     if (strstr(d9d_err_message(), why) == NULL)
         fail_msg("%s: %s", lane, d9d_err_message());
     d9d_executor_free(c->x);

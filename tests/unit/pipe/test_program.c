@@ -11,11 +11,11 @@
 /* A built-in schedule. */
 #define HOW(k, stages, zero, twice)                                                                \
     {                                                                                              \
-        .kind = (k), .stages_per_rank = (stages), .zero_bubble = (zero), .deep = (twice)           \
+        .kind = (k), .stages_per_rank = (stages), .zero_bubble = (zero), .deep_warmup = (twice)           \
     }
 
 typedef struct golden {
-    d9d_pipe_how how;
+    d9d_pipe_schedule_opts how;
     int ranks, micros, rank;
     bool connected;
     const char *text;
@@ -118,7 +118,7 @@ static void golden_programs_to_the_letter(void **state)
 
         assert_ok(d9d_program_build(&g->how, g->ranks, g->micros, &p));
         if (g->connected)
-            assert_ok(d9d_program_connect_in_turns(&p));
+            assert_ok(d9d_program_insert_p2p_round_robin(&p));
         assert_ok(d9d_program_print(&p, g->rank, &text));
         assert_string_equal(text.data, g->text);
         assert_ok(d9d_program_init(p.ranks, p.stages / p.ranks, p.micros, p.layout, true, &again));
@@ -132,7 +132,7 @@ static void golden_programs_to_the_letter(void **state)
     }
 }
 
-static const d9d_pipe_how hows[] = {
+static const d9d_pipe_schedule_opts hows[] = {
     HOW(D9D_PIPE_INFERENCE, 1, false, false),   HOW(D9D_PIPE_GPIPE, 1, false, false),
     HOW(D9D_PIPE_LOOPED_BFS, 1, false, false),  HOW(D9D_PIPE_LOOPED_BFS, 3, false, false),
     HOW(D9D_PIPE_1F1B, 1, false, false),        HOW(D9D_PIPE_1F1B, 1, false, true),
@@ -145,12 +145,12 @@ static const d9d_pipe_how hows[] = {
 /* Prices of any sizes, so that no order is there by chance. */
 static void play(const d9d_program *p, d9d_timeline *out)
 {
-    d9d_stage_price *prices = calloc((size_t)p->stages, sizeof(*prices));
+    d9d_stage_costs *prices = calloc((size_t)p->stages, sizeof(*prices));
 
     assert_non_null(prices);
     for (int s = 0; s < p->stages; s++)
-        prices[s] = (d9d_stage_price){1 + s % 3, 1 + s % 2, 0.5};
-    assert_ok(d9d_timeline_make(p, &(d9d_pipe_prices){prices, 0.1, 0.5}, out));
+        prices[s] = (d9d_stage_costs){1 + s % 3, 1 + s % 2, 0.5};
+    assert_ok(d9d_timeline_make(p, &(d9d_pipe_costs){prices, 0.1, 0.5}, out));
     free(prices);
 }
 
@@ -171,7 +171,7 @@ static void every_builder_passes_the_checker(void **state)
                     refused++;
                     continue;
                 }
-                assert_ok(d9d_program_connect(&p));
+                assert_ok(d9d_program_insert_p2p(&p));
                 assert_ok(d9d_program_check(&p));
                 play(&p, &t);
                 assert_true(t.total > 0 && t.bubble >= -1e-12 && t.bubble < 1);
@@ -201,7 +201,7 @@ static void forwards_pass_on_every_layout(void **state)
                     for (int r = 0; r < ranks; r++)
                         n += p.lanes[r].len;
                     assert_int_equal(n, ranks * each * micros);
-                    assert_ok(d9d_program_connect(&p));
+                    assert_ok(d9d_program_insert_p2p(&p));
                     assert_ok(d9d_program_check(&p));
                     d9d_program_release(&p);
                 }
@@ -211,7 +211,7 @@ static void forwards_pass_on_every_layout(void **state)
 static void live_activations_are_as_counted(void **state)
 {
     static const struct {
-        d9d_pipe_how how;
+        d9d_pipe_schedule_opts how;
         int live[4];
     } cases[] = {
         {HOW(D9D_PIPE_GPIPE, 1, false, false), {16, 16, 16, 16}},
@@ -232,7 +232,7 @@ static void live_activations_are_as_counted(void **state)
         d9d_timeline t;
 
         assert_ok(d9d_program_build(&cases[i].how, 4, 16, &p));
-        assert_ok(d9d_program_connect(&p));
+        assert_ok(d9d_program_insert_p2p(&p));
         play(&p, &t);
         for (int r = 0; r < 4; r++)
             assert_int_equal(t.live[r], cases[i].live[r]);
@@ -244,10 +244,10 @@ static void live_activations_are_as_counted(void **state)
 /* The bubbles of theory, with stages of one price and transfers for nothing. */
 static void bubbles_are_those_of_theory(void **state)
 {
-    static const d9d_stage_price thirds[8] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
+    static const d9d_stage_costs thirds[8] = {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
                                               {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}};
     static const struct {
-        d9d_pipe_how how;
+        d9d_pipe_schedule_opts how;
         double bubble;
     } cases[] = {
         {HOW(D9D_PIPE_GPIPE, 1, false, false), 3.0 / 11},
@@ -262,8 +262,8 @@ static void bubbles_are_those_of_theory(void **state)
         d9d_timeline t;
 
         assert_ok(d9d_program_build(&cases[i].how, 4, 8, &p));
-        assert_ok(d9d_timeline_make(&p, &(d9d_pipe_prices){thirds, 0, 0}, &t));
-        print_message("%s: bubble %.4f\n", d9d_pipe_kind_word(cases[i].how.kind), t.bubble);
+        assert_ok(d9d_timeline_make(&p, &(d9d_pipe_costs){thirds, 0, 0}, &t));
+        print_message("%s: bubble %.4f\n", d9d_pipe_schedule_name(cases[i].how.kind), t.bubble);
         assert_true(t.bubble <= cases[i].bubble + 1e-9);
         d9d_timeline_release(&t);
         d9d_program_release(&p);
@@ -272,7 +272,7 @@ static void bubbles_are_those_of_theory(void **state)
 
 static void joined_actions_hide_one_another(void **state)
 {
-    static const d9d_stage_price price[2] = {{2, 1, 1}, {2, 1, 1}};
+    static const d9d_stage_costs price[2] = {{2, 1, 1}, {2, 1, 1}};
     double total[2];
 
     (void)state;
@@ -284,7 +284,7 @@ static void joined_actions_hide_one_another(void **state)
         p.micros = 2;
         assert_ok(d9d_program_parse(&p, 0, "0F0 1F0 1B0 0F1|0B0 1F1 1B1 0B1"));
         assert_ok(d9d_program_check(&p));
-        assert_ok(d9d_timeline_make(&p, &(d9d_pipe_prices){price, 0, hidden}, &t));
+        assert_ok(d9d_timeline_make(&p, &(d9d_pipe_costs){price, 0, hidden}, &t));
         total[hidden] = t.total;
         d9d_timeline_release(&t);
         d9d_program_release(&p);
@@ -344,8 +344,8 @@ static void words_that_are_no_action_are_named(void **state)
 
 static void impossible_numbers_are_refused(void **state)
 {
-    const d9d_pipe_how one = HOW(D9D_PIPE_1F1B, 1, false, false),
-                       dual = HOW(D9D_PIPE_DUAL_PIPE_V, 0, false, false);
+    const d9d_pipe_schedule_opts one = HOW(D9D_PIPE_1F1B, 1, false, false),
+                                 dual = HOW(D9D_PIPE_DUAL_PIPE_V, 0, false, false);
     d9d_program p;
 
     (void)state;

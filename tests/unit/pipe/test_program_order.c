@@ -26,17 +26,18 @@ static size_t cell(const play *x, int way, int stage, int micro)
     return (size_t)((way * x->p->stages + stage) * x->p->micros + micro);
 }
 
-static int way_of(const d9d_action *a)
+static int way_of(const d9d_pipe_action *a)
 {
-    return a->verb == D9D_FORWARD || a->verb == D9D_SEND_FORWARD || a->verb == D9D_RECV_FORWARD
+    return a->kind == D9D_PIPE_FORWARD || a->kind == D9D_PIPE_SEND_FORWARD ||
+                   a->kind == D9D_PIPE_RECV_FORWARD
                ? DOWN
                : UP;
 }
 
 /* When what an action takes is here. */
-static double input_of(const play *x, int rank, const d9d_action *a)
+static double input_of(const play *x, int rank, const d9d_pipe_action *a)
 {
-    const int from = d9di_feeder(x->p, a);
+    const int from = d9di_pipe_action_source_stage(x->p, a);
     size_t i;
 
     if (from < 0)
@@ -47,27 +48,27 @@ static double input_of(const play *x, int rank, const d9d_action *a)
 
 static bool compute(play *x, int rank)
 {
-    const d9d_lane *lane = &x->p->lanes[rank];
+    const d9d_pipe_lane *lane = &x->p->lanes[rank];
     size_t first = x->at[rank], end;
     double begin = x->now[rank], sum = 0;
 
-    while (first < lane->len && !d9di_verb_computes(lane->data[first].verb))
+    while (first < lane->len && !d9di_pipe_action_computes(lane->data[first].kind))
         first++;
     if (first == lane->len)
         return false;
-    end = d9di_group_end(lane, first);
+    end = d9di_pipe_lane_group_end(lane, first);
     for (size_t i = first; i < end; i++) {
         const double here = input_of(x, rank, &lane->data[i]);
 
         if (here == NOT_YET)
             return false;
         begin = here > begin ? here : begin;
-        sum += x->takes[lane->data[i].verb];
+        sum += x->takes[lane->data[i].kind];
     }
     x->now[rank] = begin + sum;
     x->at[rank] = end;
     for (size_t i = first; i < end; i++)
-        if (lane->data[i].verb != D9D_WEIGHT)
+        if (lane->data[i].kind != D9D_PIPE_WGRAD)
             x->made[cell(x, way_of(&lane->data[i]), lane->data[i].stage, lane->data[i].micro)] =
                 x->now[rank];
     return true;
@@ -76,20 +77,20 @@ static bool compute(play *x, int rank)
 /* The next transfer of a queue, in the order of the lane. */
 static bool transfer(play *x, int rank, int way)
 {
-    const d9d_lane *lane = &x->p->lanes[rank];
+    const d9d_pipe_lane *lane = &x->p->lanes[rank];
     size_t *at = &x->posted[rank][way];
-    const d9d_action *a;
+    const d9d_pipe_action *a;
     bool sends;
     double when;
     size_t i;
 
     while (*at < lane->len &&
-           (d9di_verb_computes(lane->data[*at].verb) || way_of(&lane->data[*at]) != way))
+           (d9di_pipe_action_computes(lane->data[*at].kind) || way_of(&lane->data[*at]) != way))
         ++*at;
     if (*at == lane->len)
         return false;
     a = &lane->data[*at];
-    sends = a->verb == D9D_SEND_FORWARD || a->verb == D9D_SEND_BACKWARD;
+    sends = a->kind == D9D_PIPE_SEND_FORWARD || a->kind == D9D_PIPE_SEND_BACKWARD;
     i = cell(x, way, sends ? a->stage : way == DOWN ? a->stage - 1 : a->stage + 1, a->micro);
     when = sends ? x->made[i] : x->sent[i];
     if (when == NOT_YET)
@@ -125,7 +126,7 @@ static double total_of(const d9d_program *p, const double *takes)
     }
     for (int r = 0; r < p->ranks; r++) {
         for (size_t i = x.at[r]; i < p->lanes[r].len; i++)
-            assert_false(d9di_verb_computes(p->lanes[r].data[i].verb));
+            assert_false(d9di_pipe_action_computes(p->lanes[r].data[i].kind));
         total = x.now[r] > total ? x.now[r] : total;
     }
     free(x.made);
@@ -137,21 +138,22 @@ static double total_of(const d9d_program *p, const double *takes)
 /* With transfers that wait for nothing. */
 static double free_total(const d9d_program *p, const double *takes)
 {
-    d9d_stage_price *prices = calloc((size_t)p->stages, sizeof(*prices));
+    d9d_stage_costs *prices = calloc((size_t)p->stages, sizeof(*prices));
     d9d_timeline t;
     double total;
 
     assert_non_null(prices);
     for (int s = 0; s < p->stages; s++)
-        prices[s] = (d9d_stage_price){takes[D9D_FORWARD], takes[D9D_INPUT], takes[D9D_WEIGHT]};
-    assert_ok(d9d_timeline_make(p, &(d9d_pipe_prices){prices, 0, 0}, &t));
+        prices[s] = (d9d_stage_costs){takes[D9D_PIPE_FORWARD], takes[D9D_PIPE_DGRAD],
+                                      takes[D9D_PIPE_WGRAD]};
+    assert_ok(d9d_timeline_make(p, &(d9d_pipe_costs){prices, 0, 0}, &t));
     total = t.total;
     d9d_timeline_release(&t);
     free(prices);
     return total;
 }
 
-static const d9d_pipe_how hows[] = {
+static const d9d_pipe_schedule_opts hows[] = {
     {.kind = D9D_PIPE_GPIPE},
     {.kind = D9D_PIPE_LOOPED_BFS, .stages_per_rank = 2},
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
@@ -164,7 +166,7 @@ static const d9d_pipe_how hows[] = {
 enum { HOWS = sizeof(hows) / sizeof(hows[0]) };
 
 /* What a step takes longer than with free transfers; *in_turns: in the order of turns. */
-static double longer(const d9d_pipe_how *how, int ranks, int micros, const double *takes,
+static double longer(const d9d_pipe_schedule_opts *how, int ranks, int micros, const double *takes,
                      double *in_turns)
 {
     d9d_program p, q;
@@ -172,9 +174,9 @@ static double longer(const d9d_pipe_how *how, int ranks, int micros, const doubl
 
     assert_ok(d9d_program_build(how, ranks, micros, &p));
     assert_ok(d9d_program_build(how, ranks, micros, &q));
-    assert_ok(d9d_program_connect(&p));
+    assert_ok(d9d_program_insert_p2p(&p));
     assert_ok(d9d_program_check(&p));
-    assert_ok(d9d_program_connect_in_turns(&q));
+    assert_ok(d9d_program_insert_p2p_round_robin(&q));
     least = free_total(&p, takes);
     total = total_of(&p, takes) / least - 1;
     *in_turns = total_of(&q, takes) / least - 1;
@@ -186,7 +188,7 @@ static double longer(const d9d_pipe_how *how, int ranks, int micros, const doubl
 /* Stages that take what they were ordered by: nobody waits for a queue. */
 static void nobody_waits_for_a_queue(void **state)
 {
-    static const double takes[D9D_VERB_COUNT] = {8, 19, 12, 7};
+    static const double takes[D9D_PIPE_ACTION_COUNT] = {8, 19, 12, 7};
     double turns;
 
     (void)state;
@@ -199,7 +201,7 @@ static void nobody_waits_for_a_queue(void **state)
 /* Other layers: a step on 4 ranks takes at most 8 % longer, and never more than in turns. */
 static void little_where_stages_take_otherwise(void **state)
 {
-    static const double others[][D9D_VERB_COUNT] = {
+    static const double others[][D9D_PIPE_ACTION_COUNT] = {
         {6.2, 14.3, 9.6, 5.3}, {1, 2, 1, 1}, {1, 3, 2, 1}, {1, 2.2, 1.4, 0.8}, {2, 3, 2, 1}};
     double turns, most = 0, most_in_turns = 0;
 

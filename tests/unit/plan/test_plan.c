@@ -34,9 +34,10 @@ static void bench_open(bench *b)
 
     memset(b, 0, sizeof(*b));
     assert_ok(d9d_json_parse("model", model, sizeof(model) - 1, &doc));
-    assert_ok(d9d_config_resolve(&d9d_train_table, doc, "model", &b->full));
+    assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "model", &b->full));
     json_decref(doc);
-    assert_ok(d9d_config_bind(&d9d_train_table, b->full, "model", NULL, &b->arena, &b->config));
+    assert_ok(
+        d9d_config_bind(&d9d_train_config_table, b->full, "model", NULL, &b->arena, &b->config));
     assert_ok(d9d_model_spec_read(&b->config.model_provider, &b->arena, &b->spec));
 }
 
@@ -49,8 +50,8 @@ static void bench_release(bench *b)
 /* The schedule takes as many micro-batches. */
 static bool is_played(const bench *b)
 {
-    const d9d_degrees *d = &b->config.mesh;
-    const d9d_pipe_how how = d9d_job_pipe(&b->config.trainer.pipelining);
+    const d9d_parallel_degrees *d = &b->config.mesh;
+    const d9d_pipe_schedule_opts how = d9d_job_pipe_schedule_opts(&b->config.trainer.pipelining);
     const int64_t replicas = d->data_parallel_replicate * d->data_parallel_shard;
     d9d_program p;
 
@@ -67,22 +68,23 @@ static bool is_played(const bench *b)
 /* As training checks them before it takes memory; a stage needs a layer. */
 static bool is_allowed(const bench *b)
 {
-    const d9d_degrees *d = &b->config.mesh;
+    const d9d_parallel_degrees *d = &b->config.mesh;
 
-    return d9d_degrees_check(d, d9d_degrees_ranks(d)) == D9D_OK &&
+    return d9d_parallel_degrees_check(d, d9d_parallel_degrees_ranks(d)) == D9D_OK &&
            d9d_job_check_batching(d, &b->config.trainer.batching) == D9D_OK &&
-           d9d_model_plan_check(&b->spec, d) == D9D_OK && d->pipeline_parallel <= 4 && is_played(b);
+           d9d_parallel_plan_check(&b->spec, d) == D9D_OK && d->pipeline_parallel <= 4 &&
+           is_played(b);
 }
 
-static void check_mesh(bench *b, const d9d_degrees *d)
+static void check_mesh(bench *b, const d9d_parallel_degrees *d)
 {
-    d9d_forecast_how how = {.chip = "cpu", .length = 64};
+    d9d_plan_opts how = {.chip = "cpu", .length = 64};
     d9d_arena a = {0};
-    d9d_forecast f;
+    d9d_plan f;
     d9d_status st;
 
     b->config.mesh = *d;
-    st = d9d_forecast_make(&b->config, &how, &a, &f);
+    st = d9d_plan_estimate(&b->config, &how, &a, &f);
     if ((st == D9D_OK) != is_allowed(b))
         fail_msg("pp %d dpr %d dps %d cps %d cpr %d tp %d ep %d: %s", (int)d->pipeline_parallel,
                  (int)d->data_parallel_replicate, (int)d->data_parallel_shard,
@@ -90,11 +92,11 @@ static void check_mesh(bench *b, const d9d_degrees *d)
                  (int)d->tensor_parallel, (int)d->expert_parallel,
                  st == D9D_OK ? "is planned and would be refused" : d9d_err_message());
     if (st == D9D_OK) {
-        f.asked = true;
-        f.memory = d9d_forecast_bytes(d9d_forecast_largest(&f));
-        assert_ok(d9d_forecast_verdict(&f));
+        f.memory_requested = true;
+        f.memory = d9d_plan_rank_bytes(d9d_plan_largest_rank(&f));
+        assert_ok(d9d_plan_check_memory(&f));
         f.memory--;
-        assert_fails_like(d9d_forecast_verdict(&f), D9D_ECONFIG, "it does not fit");
+        assert_fails_like(d9d_plan_check_memory(&f), D9D_ECONFIG, "it does not fit");
         assert_int_equal(f.n_stages, d->pipeline_parallel);
         assert_true(f.step_s > 0 && f.bubble >= 0 && f.bubble < 1);
         b->planned++;
@@ -108,7 +110,7 @@ static void check_mesh(bench *b, const d9d_degrees *d)
 /* All degrees whose product is n, and every expert degree that divides a stage; one more, too. */
 static void check_ranks(bench *b, int64_t n)
 {
-    d9d_degrees d = {0};
+    d9d_parallel_degrees d = {0};
 
 #define EACH(field, of)                                                                            \
     for (d.field = 1; d.field <= (of); d.field++)                                                  \
@@ -166,13 +168,13 @@ static void experts_are_cut_in_a_pipeline(void **state)
 
     (void)state;
     bench_open(&b);
-    check_mesh(&b, &(d9d_degrees){.pipeline_parallel = 2,
-                                  .data_parallel_replicate = 1,
-                                  .data_parallel_shard = 1,
-                                  .context_parallel_replicate = 3,
-                                  .context_parallel_shard = 3,
-                                  .tensor_parallel = 1,
-                                  .expert_parallel = 1});
+    check_mesh(&b, &(d9d_parallel_degrees){.pipeline_parallel = 2,
+                                           .data_parallel_replicate = 1,
+                                           .data_parallel_shard = 1,
+                                           .context_parallel_replicate = 3,
+                                           .context_parallel_shard = 3,
+                                           .tensor_parallel = 1,
+                                           .expert_parallel = 1});
     assert_int_equal(b.planned, 1);
     bench_release(&b);
 }
@@ -180,22 +182,22 @@ static void experts_are_cut_in_a_pipeline(void **state)
 /* No suggestion needs more than there is, and each is allowed. */
 static void suggestions_fit(void **state)
 {
-    d9d_forecast_how how = {.chip = "h200", .length = 64};
-    d9d_suggestions free_choice, narrow;
+    d9d_plan_opts how = {.chip = "h200", .length = 64};
+    d9d_mesh_search_results free_choice, narrow;
     bench b;
 
     (void)state;
     bench_open(&b);
-    assert_ok(d9d_suggest(&b.config, &how, 4, NULL, &b.arena, &free_choice));
+    assert_ok(d9d_mesh_search(&b.config, &how, 4, NULL, &b.arena, &free_choice));
     how.memory = free_choice.item[0].bytes - 1;
-    assert_ok(d9d_suggest(&b.config, &how, 4, NULL, &b.arena, &narrow));
+    assert_ok(d9d_mesh_search(&b.config, &how, 4, NULL, &b.arena, &narrow));
     assert_true(narrow.n > 0 && narrow.n <= free_choice.n);
     for (size_t i = 0; i < narrow.n; i++) {
         assert_true(narrow.item[i].bytes <= how.memory);
         b.config.mesh = narrow.item[i].mesh;
         b.config.trainer.batching.microbatch_size = narrow.item[i].rows;
         assert_true(is_allowed(&b));
-        assert_int_equal(d9d_degrees_ranks(&narrow.item[i].mesh), 4);
+        assert_int_equal(d9d_parallel_degrees_ranks(&narrow.item[i].mesh), 4);
         assert_true(i == 0 || narrow.item[i].tokens_per_hour <= narrow.item[i - 1].tokens_per_hour);
     }
     bench_release(&b);

@@ -14,8 +14,8 @@
 static const double x[] = {0, 1, 2, 3, 4};
 static const double y[] = {0, 1, 4, 9, 16};
 static const double gap[] = {1, 2, NAN, 2, 1};
-static const d9d_series squares = {"squares", x, y, 5};
-static const d9d_series two[] = {{"squares", x, y, 5}, {"a<b> & \xff\n", x, gap, 5}};
+static const d9d_chart_series squares = {"squares", x, y, 5};
+static const d9d_chart_series two[] = {{"squares", x, y, 5}, {"a<b> & \xff\n", x, gap, 5}};
 static const d9d_chart plain = {
     .title = "Squares", .x_label = "step", .series = &squares, .n_series = 1};
 static const d9d_chart both = {.title = "Two", .series = two, .n_series = 2};
@@ -97,7 +97,7 @@ static void cairo_draws_the_same_file_twice(void **state)
 
 static void a_terminal_shows_braille(void **state)
 {
-    const d9d_text_style style = {.columns = 30, .rows = 10, .utf8 = true};
+    const d9d_chart_text_style style = {.columns = 30, .rows = 10, .utf8 = true};
     d9d_buf b = {0};
 
     (void)state;
@@ -117,7 +117,7 @@ static void a_terminal_shows_braille(void **state)
 
 static void a_plain_terminal_shows_letters(void **state)
 {
-    const d9d_text_style style = {.columns = 30, .rows = 12};
+    const d9d_chart_text_style style = {.columns = 30, .rows = 12};
     d9d_buf b = {0};
 
     (void)state;
@@ -142,11 +142,11 @@ static void odd_data_is_drawn(void **state)
 {
     static const double ones[] = {1e300, -1e300, 1e-300, NAN, INFINITY};
     static const double zeros[5];
-    const d9d_series series[] = {
+    const d9d_chart_series series[] = {
         {"none", x, y, 0},     {"one", x, y, 1},     {"odd", x, ones, 5},
         {"flat", x, zeros, 5}, {"back", ones, y, 5}, {"nothing", x, ones + 3, 2},
     };
-    const d9d_text_style style = {.columns = 1, .rows = 1, .utf8 = true, .colour = true};
+    const d9d_chart_text_style style = {.columns = 1, .rows = 1, .utf8 = true, .colour = true};
 
     (void)state;
     for (size_t i = 0; i < sizeof(series) / sizeof(series[0]); i++)
@@ -181,7 +181,7 @@ static void ticks_are_round(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const double ends[] = {rows[i].lo, rows[i].hi};
-        const d9d_series s = {"s", ends, y, 2};
+        const d9d_chart_series s = {"s", ends, y, 2};
         const d9d_chart c = {.title = "", .series = &s, .n_series = 1};
         char labels[256] = "";
         d9di_axis a;

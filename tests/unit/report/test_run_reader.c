@@ -39,11 +39,11 @@ static void append(const struct place *p, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-static d9d_run *opened(const struct place *p)
+static d9d_run_reader *opened(const struct place *p)
 {
-    d9d_run *r = NULL;
+    d9d_run_reader *r = NULL;
 
-    if (d9d_run_open(p->dir, NULL, &r) != D9D_OK)
+    if (d9d_run_reader_open(p->dir, NULL, &r) != D9D_OK)
         fail_msg("%s", d9d_err_message());
     return r;
 }
@@ -51,7 +51,7 @@ static d9d_run *opened(const struct place *p)
 static void columns_are_what_was_logged(void **state)
 {
     struct place p;
-    d9d_run *r;
+    d9d_run_reader *r;
 
     (void)state;
     place_init(&p);
@@ -60,20 +60,20 @@ static void columns_are_what_was_logged(void **state)
     r = opened(&p);
     assert_int_equal(r->n, 2);
     assert_int_equal(r->n_columns, 2);
-    assert_true(d9d_run_values(r, "loss")[0] == 2.5);
-    assert_true(isnan(d9d_run_values(r, "loss")[1]));
-    assert_true(isnan(d9d_run_values(r, "mine")[0]));
-    assert_true(d9d_run_values(r, "mine")[1] == 7);
-    assert_null(d9d_run_values(r, "note"));
+    assert_true(d9d_run_reader_values(r, "loss")[0] == 2.5);
+    assert_true(isnan(d9d_run_reader_values(r, "loss")[1]));
+    assert_true(isnan(d9d_run_reader_values(r, "mine")[0]));
+    assert_true(d9d_run_reader_values(r, "mine")[1] == 7);
+    assert_null(d9d_run_reader_values(r, "note"));
     assert_false(r->torn);
-    d9d_run_close(r);
+    d9d_run_reader_close(r);
     place_release(&p);
 }
 
 static void a_line_that_is_being_written_waits(void **state)
 {
     struct place p;
-    d9d_run *r;
+    d9d_run_reader *r;
 
     (void)state;
     place_init(&p);
@@ -82,22 +82,22 @@ static void a_line_that_is_being_written_waits(void **state)
     assert_int_equal(r->n, 1);
     assert_true(r->torn);
     append(&p, "ss\": 2}\n{\"step\": 3, \"loss\": 1}\n");
-    assert_int_equal(d9d_run_poll(r), D9D_OK);
+    assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
     assert_int_equal(r->n, 3);
     assert_int_equal(r->fresh, 1);
     assert_false(r->torn);
-    assert_true(d9d_run_values(r, "loss")[1] == 2);
-    assert_int_equal(d9d_run_poll(r), D9D_OK);
+    assert_true(d9d_run_reader_values(r, "loss")[1] == 2);
+    assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
     assert_int_equal(r->fresh, 3);
-    d9d_run_close(r);
+    d9d_run_reader_close(r);
     place_release(&p);
 }
 
 static void a_restart_takes_the_place_of_later_steps(void **state)
 {
     struct place p;
-    d9d_run *r;
-    d9d_run_summary s;
+    d9d_run_reader *r;
+    d9d_report_run_summary s;
 
     (void)state;
     place_init(&p);
@@ -112,35 +112,35 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
     r = opened(&p);
     assert_string_equal(r->end, "saved");
     assert_int_equal(r->n, 3); /* what a checkpoint cost is no step */
-    assert_true(d9d_run_values(r, "bubble")[0] == 0.25);
-    assert_true(isnan(d9d_run_values(r, "bubble")[2]));
-    assert_null(d9d_run_values(r, "rows"));
+    assert_true(d9d_run_reader_values(r, "bubble")[0] == 0.25);
+    assert_true(isnan(d9d_run_reader_values(r, "bubble")[2]));
+    assert_null(d9d_run_reader_values(r, "rows"));
     assert_int_equal(r->n_pipelines, 2);
-    assert_null(d9d_run_values(r, "blocked_ms"));
+    assert_null(d9d_run_reader_values(r, "blocked_ms"));
     append(&p, "{\"restart\": 1, \"step\": 1, \"time\": \"2026-01-31T12:00:00Z\"}\n"
                "{\"step\": 3, \"loss\": 1, \"step_ms\": 500}\n");
-    assert_int_equal(d9d_run_poll(r), D9D_OK);
+    assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
     assert_null(r->end);
     assert_int_equal(r->restarts, 1);
     assert_int_equal(r->n, 2);
     assert_int_equal(r->fresh, 1);
     assert_int_equal(r->step[1], 3);
-    assert_true(d9d_run_values(r, "loss")[1] == 1);
+    assert_true(d9d_run_reader_values(r, "loss")[1] == 1);
     assert_true(r->wall[0] == 1);
     assert_true(r->wall[1] == 1769860800.0 + 2 * 0.5);
-    assert_int_equal(d9d_run_summarise(r, &s), D9D_OK);
+    assert_int_equal(d9d_report_summarise_run(r, &s), D9D_OK);
     assert_true(s.seconds == 2);
     assert_true(s.min_loss == 1);
     assert_int_equal(s.min_loss_step, 3);
-    d9d_run_close(r);
+    d9d_run_reader_close(r);
     place_release(&p);
 }
 
 static void evaluations_stand_with_their_steps(void **state)
 {
     struct place p;
-    d9d_run *r;
-    d9d_run_summary s;
+    d9d_run_reader *r;
+    d9d_report_run_summary s;
     const double *loss, *valid;
 
     (void)state;
@@ -154,26 +154,26 @@ static void evaluations_stand_with_their_steps(void **state)
                "{\"evaluation\": \"valid\", \"step\": 5, \"valid/loss\": 3}\n");
     r = opened(&p);
     assert_int_equal(r->n, 5);
-    loss = d9d_run_values(r, "loss");
-    valid = d9d_run_values(r, "valid/loss");
+    loss = d9d_run_reader_values(r, "loss");
+    valid = d9d_run_reader_values(r, "valid/loss");
     assert_true(isnan(loss[0]) && valid[0] == 5 && r->step[0] == 0);
     assert_true(loss[1] == 4 && valid[1] == 4.5);
-    assert_true(d9d_run_values(r, "other/loss")[1] == 7);
+    assert_true(d9d_run_reader_values(r, "other/loss")[1] == 7);
     assert_true(isnan(loss[2]) && valid[2] == 4 && r->step[2] == 3);
     assert_true(loss[3] == 3 && isnan(valid[3]));
-    assert_int_equal(d9d_run_summarise(r, &s), D9D_OK);
+    assert_int_equal(d9d_report_summarise_run(r, &s), D9D_OK);
     assert_true(s.first_loss == 4 && s.last_loss == 3 && s.seconds == 4);
     assert_true(s.records == 2 && s.first_step == 2 && s.last_step == 4);
     assert_int_equal(r->n_evaluations, 2);
-    assert_int_equal(d9d_run_sources(r, "other/loss"), 4);
-    assert_int_equal(r->sources[1], D9D_RUN_TRAINING | 2 | 4);
+    assert_int_equal(d9d_run_reader_sources(r, "other/loss"), 4);
+    assert_int_equal(r->sources[1], D9D_RUN_READER_TRAINING | 2 | 4);
     append(&p, "{\"restart\": 1, \"step\": 2}\n{\"evaluation\": \"valid\", \"step\": 3, "
                "\"valid/loss\": 6}\n{\"evaluation\": \"valid\", \"step\": -1}\n");
-    assert_int_equal(d9d_run_poll(r), D9D_OK);
+    assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
     assert_int_equal(r->damaged, 1); /* the last */
     assert_int_equal(r->n, 3);
-    assert_true(d9d_run_values(r, "valid/loss")[2] == 6);
-    d9d_run_close(r);
+    assert_true(d9d_run_reader_values(r, "valid/loss")[2] == 6);
+    d9d_run_reader_close(r);
     place_release(&p);
 }
 
@@ -196,11 +196,11 @@ static void bad_lines_are_named(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct place p;
-        d9d_run *r = NULL;
+        d9d_run_reader *r = NULL;
 
         place_init(&p);
         append(&p, rows[i].text);
-        assert_int_equal(d9d_run_open(p.dir, NULL, &r), D9D_EFORMAT);
+        assert_int_equal(d9d_run_reader_open(p.dir, NULL, &r), D9D_EFORMAT);
         assert_null(r);
         assert_string_equal(d9d_err_message() + strlen(p.dir) + 1, rows[i].sentence);
         place_release(&p);
@@ -210,7 +210,7 @@ static void bad_lines_are_named(void **state)
 static void lines_without_end_are_refused(void **state)
 {
     struct place p;
-    d9d_run *r = NULL;
+    d9d_run_reader *r = NULL;
     FILE *f;
 
     (void)state;
@@ -220,7 +220,7 @@ static void lines_without_end_are_refused(void **state)
     for (int i = 0; i < (1 << 20) + 1; i++)
         (void)fputc('x', f);
     assert_int_equal(fclose(f), 0);
-    assert_int_equal(d9d_run_open(p.file, NULL, &r), D9D_EFORMAT);
+    assert_int_equal(d9d_run_reader_open(p.file, NULL, &r), D9D_EFORMAT);
     assert_non_null(strstr(d9d_err_message(), "line 1: it is longer than 1048576 bytes"));
     place_release(&p);
 }
@@ -228,7 +228,7 @@ static void lines_without_end_are_refused(void **state)
 static void a_step_that_repeats_counts_once(void **state)
 {
     struct place p;
-    d9d_run *r;
+    d9d_run_reader *r;
 
     (void)state;
     place_init(&p);
@@ -236,8 +236,8 @@ static void a_step_that_repeats_counts_once(void **state)
            "{\"step\": 1, \"loss\": 3}\n{\"step\": 2, \"loss\": 3}\n{\"step\": 2, \"loss\": 4}\n");
     r = opened(&p);
     assert_int_equal(r->n, 2);
-    assert_true(d9d_run_values(r, "loss")[1] == 4);
-    d9d_run_close(r);
+    assert_true(d9d_run_reader_values(r, "loss")[1] == 4);
+    d9d_run_reader_close(r);
     place_release(&p);
 }
 
@@ -245,7 +245,7 @@ static void runs_compare_at_common_steps(void **state)
 {
     struct place p[2];
     char *paths[2];
-    d9d_runs runs;
+    d9d_run_reader_list runs;
     d9d_buf out = {0};
 
     (void)state;
@@ -258,7 +258,7 @@ static void runs_compare_at_common_steps(void **state)
     append(
         &p[1],
         "{\"step\": 2, \"loss\": 3.5}\n{\"step\": 3, \"loss\": 0}\n{\"step\": 4, \"loss\": 1}\n");
-    assert_int_equal(d9d_runs_open(paths, 2, NULL, &runs), D9D_OK);
+    assert_int_equal(d9d_run_reader_list_open(paths, 2, NULL, &runs), D9D_OK);
     /* Names of equal width keep the expected text simple. */
     strcpy(runs.run[0]->name, "a");
     strcpy(runs.run[1]->name, "b");
@@ -272,7 +272,7 @@ static void runs_compare_at_common_steps(void **state)
     assert_int_equal(d9d_report_csv(&runs, &out), D9D_OK);
     assert_string_equal(out.data, "run,step,loss\na,1,3\na,2,3\na,4,1\nb,2,3.5\nb,3,0\nb,4,1\n");
     d9d_buf_release(&out);
-    d9d_runs_close(&runs);
+    d9d_run_reader_list_close(&runs);
     place_release(&p[0]);
     place_release(&p[1]);
 }

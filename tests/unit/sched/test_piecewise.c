@@ -18,7 +18,7 @@ static const char reference[] =
     "{\"mode\": \"percentage\", \"percentage\": 0.5, \"target_multiplier\": 0.1, " LINEAR "},"
     "{\"mode\": \"rest\", \"target_multiplier\": 0.01, " LINEAR "}]}";
 
-static d9d_status make(const char *text, int64_t total, d9d_schedule **out)
+static d9d_status make(const char *text, int64_t total, d9d_piecewise **out)
 {
     d9d_arena a = {0};
     d9d_piecewise_config c;
@@ -28,7 +28,7 @@ static d9d_status make(const char *text, int64_t total, d9d_schedule **out)
     assert_non_null(doc);
     st = d9d_config_bind(&d9d_piecewise_table, doc, "s", NULL, &a, &c);
     if (st == D9D_OK)
-        st = d9d_schedule_create(&c, "s", total, out);
+        st = d9d_piecewise_create(&c, "s", total, out);
     d9d_arena_release(&a);
     json_decref(doc);
     return st;
@@ -37,21 +37,21 @@ static d9d_status make(const char *text, int64_t total, d9d_schedule **out)
 static void the_reference_schedule_is_followed(void **state)
 {
     static const double lr[] = {0, .05, .1, .07, .04, .01, .0082, .0064, .0046, .0028, .001, .001};
-    d9d_schedule *s = NULL;
+    d9d_piecewise *s = NULL;
 
     (void)state;
     assert_int_equal(make(reference, 10, &s), D9D_OK);
-    assert_int_equal(d9d_schedule_steps(s), 10);
+    assert_int_equal(d9d_piecewise_steps(s), 10);
     for (int k = 0; k < 12; k++)
-        assert_true(fabs(0.1 * d9d_schedule_at(s, k) - lr[k]) < 1e-12);
-    assert_true(d9d_schedule_at(s, -1) == 0.0);
-    d9d_schedule_free(s);
+        assert_true(fabs(0.1 * d9d_piecewise_at(s, k) - lr[k]) < 1e-12);
+    assert_true(d9d_piecewise_at(s, -1) == 0.0);
+    d9d_piecewise_free(s);
 }
 
 static void curves_have_their_shapes(void **state)
 {
     static const struct {
-        d9d_curve_kind kind;
+        d9d_piecewise_curve_kind kind;
         double at[3]; /* at 1/4, 1/2, 3/4 of the way from 1 to 100 */
     } rows[] = {
         {D9D_CURVE_LINEAR, {25.75, 50.5, 75.25}},
@@ -62,17 +62,17 @@ static void curves_have_their_shapes(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        assert_true(fabs(d9d_curve_at(rows[i].kind, 2.0, 1, 100, 0) - 1) < 1e-9);
+        assert_true(fabs(d9d_piecewise_curve_at(rows[i].kind, 2.0, 1, 100, 0) - 1) < 1e-9);
         for (int q = 0; q < 3; q++)
-            assert_true(fabs(d9d_curve_at(rows[i].kind, 2.0, 1, 100, 0.25 * (q + 1)) -
+            assert_true(fabs(d9d_piecewise_curve_at(rows[i].kind, 2.0, 1, 100, 0.25 * (q + 1)) -
                              rows[i].at[q]) < 1e-3);
     }
-    assert_true(fabs(d9d_curve_at(D9D_CURVE_EXPONENTIAL, 2.0, 0, 1, 0) - 1e-8) < 1e-15);
+    assert_true(fabs(d9d_piecewise_curve_at(D9D_CURVE_EXPONENTIAL, 2.0, 0, 1, 0) - 1e-8) < 1e-15);
 }
 
 static void phases_without_steps_are_skipped(void **state)
 {
-    d9d_schedule *s = NULL;
+    d9d_piecewise *s = NULL;
 
     (void)state;
     assert_int_equal(make("{\"initial_multiplier\": 1, \"phases\": ["
@@ -81,13 +81,13 @@ static void phases_without_steps_are_skipped(void **state)
                           4, &s),
                      D9D_OK);
     for (int k = 0; k < 6; k++)
-        assert_true(d9d_schedule_at(s, k) == 5.0);
-    d9d_schedule_free(s);
+        assert_true(d9d_piecewise_at(s, k) == 5.0);
+    d9d_piecewise_free(s);
 }
 
 static void steps_alone_need_no_total(void **state)
 {
-    d9d_schedule *s = NULL;
+    d9d_piecewise *s = NULL;
 
     (void)state;
     assert_int_equal(
@@ -95,9 +95,9 @@ static void steps_alone_need_no_total(void **state)
              " \"target_multiplier\": 0, \"curve\": {\"type\": \"poly\", \"power\": 1}}]}",
              D9D_STEPS_UNKNOWN, &s),
         D9D_OK);
-    assert_true(d9d_schedule_at(s, 1) == 0.75);
-    assert_true(d9d_schedule_at(s, 1000000) == 0.0);
-    d9d_schedule_free(s);
+    assert_true(d9d_piecewise_at(s, 1) == 0.75);
+    assert_true(d9d_piecewise_at(s, 1000000) == 0.0);
+    d9d_piecewise_free(s);
 }
 
 static void mistakes_are_named(void **state)
@@ -140,7 +140,7 @@ static void mistakes_are_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        d9d_schedule *s = NULL;
+        d9d_piecewise *s = NULL;
 
         assert_int_equal(make(rows[i].text, rows[i].total, &s), D9D_ECONFIG);
         assert_string_equal(d9d_err_message(), rows[i].sentence);

@@ -20,7 +20,7 @@ void array_set(d9d_dtype t, void *x, int64_t i, double v)
     if (t == D9D_F32)
         ((float *)x)[i] = (float)v;
     else
-        ((uint16_t *)x)[i] = d9d_f32_to_bf16((float)v);
+        ((uint16_t *)x)[i] = d9d_bf16_from_f32((float)v);
 }
 
 static void *bytes(d9d_dtype t, int64_t n)
@@ -70,7 +70,7 @@ void array_close(const char *name, d9d_dtype t, const void *got, const double *w
             allowed += fabs(w) / 256.0;
         if (!(fabs(g - w) <= allowed))
             fail_msg("%s[%lld] of %lld, %s: got %.9g, expected %.9g", name, (long long)i,
-                     (long long)n, d9d_dtype_word(t), g, w);
+                     (long long)n, d9d_dtype_name(t), g, w);
     }
 }
 

@@ -51,7 +51,7 @@ typedef struct fd_constant {
 
 typedef struct fd_case {
     const char *name;
-    d9d_forward_fn run;                 /* self is an fd_env; one output */
+    d9d_tape_forward_fn run;            /* self is an fd_env; one output */
     fd_array in[FD_MAX], param[FD_MAX]; /* the first without dimensions ends the list */
     fd_constant constant[FD_MAX];       /* the first without host ends the list */
     const void *arg;

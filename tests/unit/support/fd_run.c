@@ -67,7 +67,7 @@ static float *new_floats(int64_t n)
 
 static float round_bf16(float x)
 {
-    return d9d_bf16_to_f32(d9d_f32_to_bf16(x));
+    return d9d_bf16_to_f32(d9d_bf16_from_f32(x));
 }
 
 static float *draw(d9d_rng r, int64_t n, float scale)
@@ -81,7 +81,7 @@ static float *draw(d9d_rng r, int64_t n, float scale)
 
 void fd_numbers_draw(fd_env *e, fd_numbers *x)
 {
-    const uint64_t seed = d9d_hash64(e->of->name, strlen(e->of->name));
+    const uint64_t seed = d9d_hash_u64(e->of->name, strlen(e->of->name));
     fd_numbers out;
 
     memset(x, 0, sizeof(*x));
@@ -128,7 +128,7 @@ static d9d_status upload(d9d_device *dev, d9d_dtype t, d9d_shape shape, const fl
     half = malloc(sizeof(*half) * (size_t)(n + 1));
     assert_non_null(half);
     for (int64_t i = 0; i < n; i++)
-        half[i] = d9d_f32_to_bf16(x[i]);
+        half[i] = d9d_bf16_from_f32(x[i]);
     st = d9d_tensor_from_host(dev, t, shape, half, out);
     free(half);
     return st;
@@ -155,8 +155,8 @@ static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
         d9d_param *p = e->param[i];
 
         *p = (d9d_param){.name = "w",
-                         .whole = a->shape,
-                         .box = a->shape,
+                         .global_shape = a->shape,
+                         .shard_shape = a->shape,
                          .dtype = type_of(a, how),
                          .grad_dtype = how->grad_dtype,
                          .trainable = wants(how, e->n_in + i)};
@@ -188,19 +188,19 @@ static d9d_status run_checkpoint(void *self, d9d_tape *t, d9d_var *const *in, si
 {
     fd_env *e = self;
 
-    return d9d_tape_checkpoint(t, e->of->run, e, in, n_in, out, n_out);
+    return d9d_tape_recompute(t, e->of->run, e, in, n_in, out, n_out);
 }
 
 static d9d_status run_nested(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                              d9d_var **out, size_t n_out)
 {
-    return d9d_tape_checkpoint(t, run_checkpoint, self, in, n_in, out, n_out);
+    return d9d_tape_recompute(t, run_checkpoint, self, in, n_in, out, n_out);
 }
 
 static d9d_status run_wrapped(fd_env *e, fd_wrap wrap, d9d_tape *t, d9d_var *const *in,
                               d9d_var **out)
 {
-    const d9d_forward_fn ways[FD_WRAPS] = {e->of->run, run_checkpoint, run_nested};
+    const d9d_tape_forward_fn ways[FD_WRAPS] = {e->of->run, run_checkpoint, run_nested};
 
     return ways[wrap](e, t, in, e->n_in, out, 1);
 }
@@ -243,9 +243,9 @@ static d9d_status pass(fd_env *e, const fd_numbers *x, const fd_how *how, d9d_ta
     out->out_len = d9d_tensor_numel(d9d_var_tensor(y));
     out->out = download(d9d_var_tensor(y));
     d9d_tape_release_since(t, 0, NULL, 0);
-    st = d9d_tape_backward(t, &y, &seed, 1, how->halves ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL);
+    st = d9d_tape_backward(t, &y, &seed, 1, how->halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
     if (st == D9D_OK && how->halves)
-        st = d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT);
+        st = d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD);
     /* The seed is the caller's: it must be as it was. */
     if (st == D9D_OK) {
         float *again = download(&seed);

@@ -139,10 +139,10 @@ static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *const *
                          int64_t n)
 {
     call c = begin();
-    const void *there[D9D_ADDENDS] = {0};
+    const void *there[D9D_ADD_MAX_ARRAYS] = {0};
 
     (void)s;
-    for (int i = 0; i < of && i < D9D_ADDENDS; i++)
+    for (int i = 0; i < of && i < D9D_ADD_MAX_ARRAYS; i++)
         there[i] = in(&c, t, x[i], n);
     return end(&c, c.k->add(c.s, t, out(&c, t, y, n), there, of, n));
 }
@@ -165,13 +165,13 @@ static d9d_status on_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate
     return end(&c, c.k->swiglu(c.s, t, out(&c, t, y, n), in(&c, t, gate, n), in(&c, t, up, n), n));
 }
 
-static d9d_status on_swiglu_din(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
+static d9d_status on_swiglu_bwd(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
                                 const void *gate, const void *up, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->swiglu_din(c.s, t, out(&c, t, dgate, n), out(&c, t, dup, n),
+    return end(&c, c.k->swiglu_bwd(c.s, t, out(&c, t, dgate, n), out(&c, t, dup, n),
                                    in(&c, t, dy, n), in(&c, t, gate, n), in(&c, t, up, n), n));
 }
 
@@ -185,13 +185,13 @@ static d9d_status on_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void
                                      in(&c, t, g, m), m, n));
 }
 
-static d9d_status on_sigmoid_gate_din(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+static d9d_status on_sigmoid_gate_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
                                       const void *x, const void *g, int64_t m, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sigmoid_gate_din(c.s, t, out(&c, t, dx, m * n), out(&c, t, dg, m),
+    return end(&c, c.k->sigmoid_gate_bwd(c.s, t, out(&c, t, dx, m * n), out(&c, t, dg, m),
                                          in(&c, t, dy, m * n), in(&c, t, x, m * n), in(&c, t, g, m),
                                          m, n));
 }
@@ -227,13 +227,13 @@ static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const 
     d9d_gemm d = *g;
 
     (void)s;
-    d.plus = in(&c, g->ct, g->plus, g->m * g->n);
+    d.addend = in(&c, g->ct, g->addend, g->m * g->n);
     return end(&c, c.k->gemm(c.s, &d, in(&c, g->t, a, g->m * g->k), in(&c, g->t, b, g->k * g->n),
                              out(&c, g->ct, y, g->m * g->n)));
 }
 
-static d9d_status on_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a,
-                           const void *const *b, void *const *y)
+static d9d_status on_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,
+                                const void *const *b, void *const *y)
 {
     const void *bs[MOST_SPLITS];
     void *ys[MOST_SPLITS];
@@ -245,11 +245,11 @@ static d9d_status on_gemms(d9d_stream s, int n, const d9d_gemm *g, const void *a
         abort();
     for (int i = 0; i < n; i++) {
         d[i] = g[i];
-        d[i].plus = in(&c, g->ct, g[i].plus, g[i].m * g[i].n);
+        d[i].addend = in(&c, g->ct, g[i].addend, g[i].m * g[i].n);
         bs[i] = in(&c, g->t, b[i], g[i].k * g[i].n);
         ys[i] = out(&c, g->ct, y[i], g[i].m * g[i].n);
     }
-    return end(&c, c.k->gemms(c.s, n, d, in(&c, g->t, a, g->m * g->k), bs, ys));
+    return end(&c, c.k->gemm_multi(c.s, n, d, in(&c, g->t, a, g->m * g->k), bs, ys));
 }
 
 static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
@@ -264,10 +264,10 @@ static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void
                                      e, n_in, n_out));
 }
 
-static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
-                                      const void *const *dy, const void *const *w,
-                                      const int32_t *offset, int64_t rows, int64_t e, int64_t n_in,
-                                      int64_t n_out)
+static d9d_status on_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                        const void *const *dy, const void *const *w,
+                                        const int32_t *offset, int64_t rows, int64_t e,
+                                        int64_t n_in, int64_t n_out)
 {
     const void *dys[2], *ws[2];
     call c = begin();
@@ -277,56 +277,57 @@ static d9d_status on_grouped_gemm_din(d9d_stream s, d9d_dtype t, void *dx, float
         dys[i] = in(&c, t, dy[i], rows * n_out);
         ws[i] = in(&c, t, w[i], e * n_in * n_out);
     }
-    return end(&c, c.k->grouped_gemm_din(c.s, t, out(&c, t, dx, rows * n_in), beta, n, dys, ws,
-                                         ints(&c, offset, e + 1), rows, e, n_in, n_out));
+    return end(&c, c.k->grouped_gemm_dgrad(c.s, t, out(&c, t, dx, rows * n_in), beta, n, dys, ws,
+                                           ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
-static d9d_status on_grouped_gemm_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                                     const void *x, const void *dy, const int32_t *offset,
-                                     int64_t rows, int64_t e, int64_t n_in, int64_t n_out)
+static d9d_status on_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw,
+                                        float beta, const void *x, const void *dy,
+                                        const int32_t *offset, int64_t rows, int64_t e,
+                                        int64_t n_in, int64_t n_out)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->grouped_gemm_dw(c.s, t, gt, out(&c, gt, dw, e * n_in * n_out), beta,
-                                        in(&c, t, x, rows * n_in), in(&c, t, dy, rows * n_out),
-                                        ints(&c, offset, e + 1), rows, e, n_in, n_out));
+    return end(&c, c.k->grouped_gemm_wgrad(c.s, t, gt, out(&c, gt, dw, e * n_in * n_out), beta,
+                                           in(&c, t, x, rows * n_in), in(&c, t, dy, rows * n_out),
+                                           ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
-static d9d_gated_dims gated_dims(call *c, const d9d_gated_dims *n)
+static d9d_gemm_swiglu_dims gated_dims(call *c, const d9d_gemm_swiglu_dims *n)
 {
-    d9d_gated_dims there = *n;
+    d9d_gemm_swiglu_dims there = *n;
 
     there.offset = ints(c, n->offset, n->e + 1);
     return there;
 }
 
-static d9d_status on_gated_gemm(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate,
-                                void *up, const void *x, const void *w_gate, const void *w_up)
+static d9d_status on_gemm_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+                                 void *up, const void *x, const void *w_gate, const void *w_up)
 {
     const int64_t wide = n->rows * n->i, weights = n->e * n->h * n->i;
     call c = begin();
-    const d9d_gated_dims there = gated_dims(&c, n);
+    const d9d_gemm_swiglu_dims there = gated_dims(&c, n);
 
     (void)s;
-    return end(&c, c.k->gated_gemm(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
-                                   out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
-                                   in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
+    return end(&c, c.k->gemm_swiglu(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
+                                    out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
+                                    in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
 }
 
-static d9d_status on_gated_gemm_din(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
-                                    const void *dout, const void *w, const void *gate,
-                                    const void *up)
+static d9d_status on_gemm_swiglu_bwd(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
+                                     void *dup, const void *dout, const void *w, const void *gate,
+                                     const void *up)
 {
     const int64_t wide = n->rows * n->i;
     call c = begin();
-    const d9d_gated_dims there = gated_dims(&c, n);
+    const d9d_gemm_swiglu_dims there = gated_dims(&c, n);
 
     (void)s;
-    return end(&c, c.k->gated_gemm_din(c.s, &there, out(&c, n->t, dgate, wide),
-                                       out(&c, n->t, dup, wide), in(&c, n->t, dout, n->rows * n->h),
-                                       in(&c, n->t, w, n->e * n->h * n->i),
-                                       in(&c, n->t, gate, wide), in(&c, n->t, up, wide)));
+    return end(&c, c.k->gemm_swiglu_bwd(
+                       c.s, &there, out(&c, n->t, dgate, wide), out(&c, n->t, dup, wide),
+                       in(&c, n->t, dout, n->rows * n->h), in(&c, n->t, w, n->e * n->h * n->i),
+                       in(&c, n->t, gate, wide), in(&c, n->t, up, wide)));
 }
 
 /* --- norm, position, attention ---------------------------------------------------------- */
@@ -341,35 +342,35 @@ static d9d_status on_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, co
                                  in(&c, t, x, m * n), in(&c, t, w, n), m, n, eps, zero_centred));
 }
 
-static d9d_status on_rms_norm_grad(d9d_stream s, d9d_dtype t, void *dx, const void *plus,
-                                   d9d_dtype gt, void *dw, float beta, const void *dy,
-                                   const void *x, const void *w, const float *inv, int64_t m,
-                                   int64_t n, bool zero_centred)
+static d9d_status on_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const void *plus,
+                                  d9d_dtype gt, void *dw, float beta, const void *dy, const void *x,
+                                  const void *w, const float *inv, int64_t m, int64_t n,
+                                  bool zero_centred)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rms_norm_grad(c.s, t, out(&c, t, dx, m * n), in(&c, t, plus, m * n), gt,
-                                      out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
-                                      in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m,
-                                      n, zero_centred));
+    return end(&c, c.k->rms_norm_bwd(c.s, t, out(&c, t, dx, m * n), in(&c, t, plus, m * n), gt,
+                                     out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
+                                     in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m, n,
+                                     zero_centred));
 }
 
-static d9d_norm_rope_dims norm_rope_of(call *c, const d9d_norm_rope_dims *n)
+static d9d_qk_norm_rope_dims norm_rope_of(call *c, const d9d_qk_norm_rope_dims *n)
 {
-    d9d_norm_rope_dims d = *n;
+    d9d_qk_norm_rope_dims d = *n;
 
     d.positions = ints(c, n->positions, n->m);
     d.inv_freq = floats(c, n->inv_freq, n->r / 2);
     return d;
 }
 
-static d9d_status on_norm_rope(d9d_stream s, const d9d_norm_rope_dims *n, void *y, float *inv,
+static d9d_status on_norm_rope(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
                                const void *x, const void *w)
 {
     const int64_t all = n->m * n->heads * n->d;
     call c = begin();
-    const d9d_norm_rope_dims d = norm_rope_of(&c, n);
+    const d9d_qk_norm_rope_dims d = norm_rope_of(&c, n);
 
     (void)s;
     return end(&c, c.k->norm_rope(c.s, &d, out(&c, n->t, y, all),
@@ -377,18 +378,18 @@ static d9d_status on_norm_rope(d9d_stream s, const d9d_norm_rope_dims *n, void *
                                   in(&c, n->t, w, n->d)));
 }
 
-static d9d_status on_norm_rope_grad(d9d_stream s, const d9d_norm_rope_dims *n, void *dx,
-                                    d9d_dtype gt, void *dw, float beta, const void *dy,
-                                    const void *x, const void *w, const float *inv)
+static d9d_status on_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *dx,
+                                   d9d_dtype gt, void *dw, float beta, const void *dy,
+                                   const void *x, const void *w, const float *inv)
 {
     const int64_t all = n->m * n->heads * n->d;
     call c = begin();
-    const d9d_norm_rope_dims d = norm_rope_of(&c, n);
+    const d9d_qk_norm_rope_dims d = norm_rope_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->norm_rope_grad(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, n->d),
-                                       beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
-                                       in(&c, n->t, w, n->d), floats(&c, inv, n->m * n->heads)));
+    return end(&c, c.k->norm_rope_bwd(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, n->d),
+                                      beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
+                                      in(&c, n->t, w, n->d), floats(&c, inv, n->m * n->heads)));
 }
 
 static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,
@@ -423,7 +424,7 @@ static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *
                                   in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk)));
 }
 
-static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+static d9d_status on_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                    void *dv, const void *dout, const void *q, const void *k,
                                    const void *v, const void *o, const float *lse)
 {
@@ -432,7 +433,7 @@ static d9d_status on_attention_din(d9d_stream s, const d9d_attention_dims *n, vo
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention_din(c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk),
+    return end(&c, c.k->attention_bwd(c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk),
                                       out(&c, n->t, dv, nk), in(&c, n->t, dout, nq),
                                       in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk),
                                       in(&c, n->t, o, nq), floats(&c, lse, rows)));
@@ -450,48 +451,50 @@ static d9d_status on_attention_sink(d9d_stream s, const d9d_attention_dims *n, v
                                        out(&c, D9D_F32, lse, rows), in(&c, n->t, sink, n->a)));
 }
 
-static d9d_status on_attention_sink_dw(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
-                                       void *dsink, float beta, const void *dout, const void *o,
-                                       const float *lse, const void *sink)
+static d9d_status on_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                          void *dsink, float beta, const void *dout, const void *o,
+                                          const float *lse, const void *sink)
 {
     const int64_t rows = n->b * n->s * n->a;
     call c = begin();
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c,
-               c.k->attention_sink_dw(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
-                                      in(&c, n->t, dout, rows * n->d), in(&c, n->t, o, rows * n->d),
-                                      floats(&c, lse, rows), in(&c, n->t, sink, n->a)));
+    return end(&c, c.k->attention_sink_wgrad(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
+                                             in(&c, n->t, dout, rows * n->d),
+                                             in(&c, n->t, o, rows * n->d), floats(&c, lse, rows),
+                                             in(&c, n->t, sink, n->a)));
 }
 
-static d9d_status on_pieces(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
-                            int64_t p, int64_t w, bool in_order)
+static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n,
+                               int64_t b, int64_t p, int64_t w, bool in_order)
 {
     const int64_t size = 2 * n * b * p * w;
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->pieces(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b, p, w, in_order));
+    return end(
+        &c, c.k->cp_zigzag(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b, p, w, in_order));
 }
 
-static d9d_status on_columns(d9d_stream s, const d9d_columns_dims *n, void *y, const void *x)
+static d9d_status on_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, void *y,
+                                  const void *x)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->columns(c.s, n, out(&c, n->t, y, n->m * n->heads * n->y),
-                                in(&c, n->t, x, n->m * n->x)));
+    return end(&c, c.k->copy_strided(c.s, n, out(&c, n->t, y, n->m * n->heads * n->y_cols),
+                                     in(&c, n->t, x, n->m * n->x_cols)));
 }
 
-static d9d_status on_columns_din(d9d_stream s, const d9d_columns_dims *n, void *x, const void *y)
+static d9d_status on_copy_strided_bwd(d9d_stream s, const d9d_copy_strided_dims *n, void *x,
+                                      const void *y)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->columns_din(c.s, n, out(&c, n->t, x, n->m * n->x),
-                                    in(&c, n->t, y, n->m * n->heads * n->y)));
+    return end(&c, c.k->copy_strided_bwd(c.s, n, out(&c, n->t, x, n->m * n->x_cols),
+                                         in(&c, n->t, y, n->m * n->heads * n->y_cols)));
 }
 
 /* Rows up to the last of those that `at` [m] names. */
@@ -504,226 +507,235 @@ static int64_t rows_reached(const int32_t *at, int64_t m)
     return rows;
 }
 
-static d9d_status on_put_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
-                              const int32_t *at, const void *x, int64_t m, int64_t n)
+static d9d_status on_scatter_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
+                                  const int32_t *at, const void *x, int64_t m, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->put_rows(c.s, t, out(&c, t, y, rows_reached(at, m) * ld), ld, first,
+    return end(&c,
+               c.k->scatter_rows(c.s, t, out(&c, t, y, rows_reached(at, m) * ld), ld, first,
                                  at == NULL ? NULL : ints(&c, at, m), in(&c, t, x, m * n), m, n));
 }
 
-static d9d_status on_new_heads(d9d_stream s, const d9d_norm_rope_dims *n, int count,
-                               const d9d_turned_heads *list)
+static d9d_status on_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *n, int count,
+                                         const d9d_qk_norm_rope_heads *list)
 {
-    d9d_turned_heads there[MOST_SPLITS];
+    d9d_qk_norm_rope_heads there[MOST_SPLITS];
     call c = begin();
-    const d9d_norm_rope_dims d = norm_rope_of(&c, n);
+    const d9d_qk_norm_rope_dims d = norm_rope_of(&c, n);
 
     (void)s;
     if (count > MOST_SPLITS)
         abort();
     for (int j = 0; j < count; j++) {
-        const d9d_turned_heads *h = &list[j];
+        const d9d_qk_norm_rope_heads *h = &list[j];
         const int64_t row = h->heads * n->d;
-        const int64_t rows = rows_reached(h->at, n->m);
+        const int64_t rows = rows_reached(h->row_index, n->m);
 
-        there[j] = (d9d_turned_heads){in(&c, n->t, h->x, n->m * row), in(&c, n->t, h->w, n->d),
-                                      out(&c, n->t, h->y, rows * row), h->heads,
-                                      h->at == NULL ? NULL : ints(&c, h->at, n->m)};
+        there[j] =
+            (d9d_qk_norm_rope_heads){in(&c, n->t, h->x, n->m * row), in(&c, n->t, h->w, n->d),
+                                     out(&c, n->t, h->y, rows * row), h->heads,
+                                     h->row_index == NULL ? NULL : ints(&c, h->row_index, n->m)};
     }
-    return end(&c, c.k->new_heads(c.s, &d, count, there));
+    return end(&c, c.k->qk_norm_rope_append(c.s, &d, count, there));
 }
 
-static d9d_documents documents_of(call *c, const d9d_documents *x)
+static d9d_varlen documents_of(call *c, const d9d_varlen *x)
 {
-    d9d_documents d = *x;
+    d9d_varlen d = *x;
 
     d.segment = in(c, D9D_I32, x->segment, 4 * x->segments);
     return d;
 }
 
-static d9d_status on_conv(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x,
-                          const void *w)
+static d9d_status on_causal_conv1d(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
+                                   const void *x, const void *w)
 {
-    const int64_t all = n->of.b * n->of.s * n->n;
+    const int64_t all = n->docs.b * n->docs.s * n->n;
     call c = begin();
-    d9d_conv_dims d = *n;
+    d9d_causal_conv1d_dims d = *n;
 
     (void)s;
-    d.of = documents_of(&c, &n->of);
-    return end(&c, c.k->conv(c.s, &d, out(&c, n->t, y, all), in(&c, n->t, x, all),
-                             in(&c, n->t, w, n->n * n->w)));
+    d.docs = documents_of(&c, &n->docs);
+    return end(&c, c.k->causal_conv1d(c.s, &d, out(&c, n->t, y, all), in(&c, n->t, x, all),
+                                      in(&c, n->t, w, n->n * n->w)));
 }
 
-static d9d_status on_conv_grad(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt,
-                               void *dw, float beta, const void *dy, const void *x, const void *w)
+static d9d_status on_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
+                                       d9d_dtype gt, void *dw, float beta, const void *dy,
+                                       const void *x, const void *w)
 {
-    const int64_t all = n->of.b * n->of.s * n->n, weights = n->n * n->w;
+    const int64_t all = n->docs.b * n->docs.s * n->n, weights = n->n * n->w;
     call c = begin();
-    d9d_conv_dims d = *n;
+    d9d_causal_conv1d_dims d = *n;
 
     (void)s;
-    d.of = documents_of(&c, &n->of);
-    return end(&c, c.k->conv_grad(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, weights),
-                                  beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
-                                  in(&c, n->t, w, weights)));
+    d.docs = documents_of(&c, &n->docs);
+    return end(&c, c.k->causal_conv1d_bwd(c.s, &d, out(&c, n->t, dx, all), gt,
+                                          out(&c, gt, dw, weights), beta, in(&c, n->t, dy, all),
+                                          in(&c, n->t, x, all), in(&c, n->t, w, weights)));
 }
 
-static d9d_status on_decay(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
-                           const void *bias, int64_t m, int64_t n)
-{
-    call c = begin();
-
-    (void)s;
-    return end(&c, c.k->decay(c.s, t, out(&c, D9D_F32, g, m * n), in(&c, t, x, m * n),
-                              in(&c, t, rate, n), in(&c, t, bias, n), m, n));
-}
-
-static d9d_status on_decay_din(d9d_stream s, d9d_dtype t, void *dx, const float *dg, const void *x,
-                               const void *rate, const void *bias, int64_t m, int64_t n)
-{
-    call c = begin();
-
-    (void)s;
-    return end(&c,
-               c.k->decay_din(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
-                              in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m, n));
-}
-
-static d9d_status on_decay_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                              bool of_bias, const float *dg, const void *x, const void *rate,
+static d9d_status on_gdn_gate(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
                               const void *bias, int64_t m, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->decay_dw(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias, floats(&c, dg, m * n),
-                             in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+    return end(&c, c.k->gdn_gate(c.s, t, out(&c, D9D_F32, g, m * n), in(&c, t, x, m * n),
+                                 in(&c, t, rate, n), in(&c, t, bias, n), m, n));
 }
 
-static d9d_delta_dims delta_of(call *c, const d9d_delta_dims *n)
+static d9d_status on_gdn_gate_dgrad(d9d_stream s, d9d_dtype t, void *dx, const float *dg,
+                                    const void *x, const void *rate, const void *bias, int64_t m,
+                                    int64_t n)
 {
-    d9d_delta_dims d = *n;
+    call c = begin();
 
-    d.of = documents_of(c, &n->of);
+    (void)s;
+    return end(&c, c.k->gdn_gate_dgrad(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
+                                       in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n),
+                                       m, n));
+}
+
+static d9d_status on_gdn_gate_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                    bool of_bias, const float *dg, const void *x, const void *rate,
+                                    const void *bias, int64_t m, int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->gdn_gate_wgrad(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias,
+                                       floats(&c, dg, m * n), in(&c, t, x, m * n),
+                                       in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+}
+
+static d9d_gated_delta_dims delta_of(call *c, const d9d_gated_delta_dims *n)
+{
+    d9d_gated_delta_dims d = *n;
+
+    d.docs = documents_of(c, &n->docs);
     return d;
 }
 
-static d9d_status on_delta(d9d_stream s, const d9d_delta_dims *n, void *o, float *states,
-                           const void *q, const void *k, const void *v, const float *g,
-                           const void *b)
+static d9d_status on_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *o,
+                                 float *states, const void *q, const void *k, const void *v,
+                                 const float *g, const void *b)
 {
-    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->k * n->d;
+    const int64_t tokens = n->docs.b * n->docs.s, keys = tokens * n->k * n->d;
     const int64_t values = tokens * n->a * n->f;
     call c = begin();
-    const d9d_delta_dims d = delta_of(&c, n);
+    const d9d_gated_delta_dims d = delta_of(&c, n);
 
     (void)s;
     return end(&c,
-               c.k->delta(c.s, &d, out(&c, n->t, o, values),
-                          out(&c, D9D_F32, states, d9d_delta_slots(&n->of) * n->a * n->d * n->f),
-                          in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
-                          floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
+               c.k->gated_delta(
+                   c.s, &d, out(&c, n->t, o, values),
+                   out(&c, D9D_F32, states, d9d_gated_delta_states(&n->docs) * n->a * n->d * n->f),
+                   in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                   floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
 }
 
-static d9d_status on_delta_din(d9d_stream s, const d9d_delta_dims *n, void *dq, void *dk, void *dv,
-                               float *dg, void *db, const void *dout, const void *q, const void *k,
-                               const void *v, const float *g, const void *b, const float *states)
+static d9d_status on_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, void *dq,
+                                     void *dk, void *dv, float *dg, void *db, const void *dout,
+                                     const void *q, const void *k, const void *v, const float *g,
+                                     const void *b, const float *states)
 {
-    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->k * n->d;
-    const int64_t values = tokens * n->a * n->f, slots = d9d_delta_slots(&n->of);
+    const int64_t tokens = n->docs.b * n->docs.s, keys = tokens * n->k * n->d;
+    const int64_t values = tokens * n->a * n->f, slots = d9d_gated_delta_states(&n->docs);
     call c = begin();
-    const d9d_delta_dims d = delta_of(&c, n);
+    const d9d_gated_delta_dims d = delta_of(&c, n);
 
     (void)s;
-    return end(&c,
-               c.k->delta_din(c.s, &d, out(&c, n->t, dq, keys), out(&c, n->t, dk, keys),
-                              out(&c, n->t, dv, values), out(&c, D9D_F32, dg, tokens * n->a),
-                              out(&c, n->t, db, tokens * n->a), in(&c, n->t, dout, values),
-                              in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
-                              floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a),
-                              floats(&c, states, slots * n->a * n->d * n->f)));
+    return end(&c, c.k->gated_delta_bwd(
+                       c.s, &d, out(&c, n->t, dq, keys), out(&c, n->t, dk, keys),
+                       out(&c, n->t, dv, values), out(&c, D9D_F32, dg, tokens * n->a),
+                       out(&c, n->t, db, tokens * n->a), in(&c, n->t, dout, values),
+                       in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                       floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a),
+                       floats(&c, states, slots * n->a * n->d * n->f)));
 }
 
 /* Cells of so many elements. */
-static d9d_past past_of(call *c, const d9d_documents *of, const d9d_past *x, d9d_dtype t,
-                        int64_t each)
+static d9d_state_slots past_of(call *c, const d9d_varlen *of, const d9d_state_slots *x, d9d_dtype t,
+                               int64_t each)
 {
     int64_t cells = 0;
 
     for (int64_t i = 0; i < of->segments; i++)
-        cells = x->at[i] >= cells ? x->at[i] + 1 : cells;
-    return (d9d_past){out(c, t, x->cell, cells * each), ints(c, x->at, of->segments)};
+        cells = x->slot_index[i] >= cells ? x->slot_index[i] + 1 : cells;
+    return (d9d_state_slots){out(c, t, x->slots, cells * each),
+                             ints(c, x->slot_index, of->segments)};
 }
 
-static d9d_status on_conv_on(d9d_stream s, const d9d_conv_dims *n, const d9d_past *past, void *y,
-                             const void *x, const void *w)
+static d9d_status on_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,
+                                          const d9d_state_slots *past, void *y, const void *x,
+                                          const void *w)
 {
-    const int64_t all = n->of.b * n->of.s * n->n;
+    const int64_t all = n->docs.b * n->docs.s * n->n;
     call c = begin();
-    const d9d_past p = past_of(&c, &n->of, past, n->t, (n->w - 1) * n->n);
-    d9d_conv_dims d = *n;
+    const d9d_state_slots p = past_of(&c, &n->docs, past, n->t, (n->w - 1) * n->n);
+    d9d_causal_conv1d_dims d = *n;
 
     (void)s;
-    d.of = documents_of(&c, &n->of);
-    return end(&c, c.k->conv_on(c.s, &d, &p, out(&c, n->t, y, all), in(&c, n->t, x, all),
-                                in(&c, n->t, w, n->n * n->w)));
+    d.docs = documents_of(&c, &n->docs);
+    return end(&c, c.k->causal_conv1d_update(c.s, &d, &p, out(&c, n->t, y, all),
+                                             in(&c, n->t, x, all), in(&c, n->t, w, n->n * n->w)));
 }
 
-static d9d_status on_delta_on(d9d_stream s, const d9d_delta_dims *n, const d9d_past *past, void *o,
-                              const void *q, const void *k, const void *v, const float *g,
-                              const void *b)
+static d9d_status on_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
+                                      const d9d_state_slots *past, void *o, const void *q,
+                                      const void *k, const void *v, const float *g, const void *b)
 {
-    const int64_t tokens = n->of.b * n->of.s, keys = tokens * n->k * n->d;
+    const int64_t tokens = n->docs.b * n->docs.s, keys = tokens * n->k * n->d;
     const int64_t values = tokens * n->a * n->f;
     call c = begin();
-    const d9d_past p = past_of(&c, &n->of, past, D9D_F32, n->a * n->d * n->f);
-    const d9d_delta_dims d = delta_of(&c, n);
+    const d9d_state_slots p = past_of(&c, &n->docs, past, D9D_F32, n->a * n->d * n->f);
+    const d9d_gated_delta_dims d = delta_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->delta_on(c.s, &d, &p, out(&c, n->t, o, values), in(&c, n->t, q, keys),
-                                 in(&c, n->t, k, keys), in(&c, n->t, v, values),
-                                 floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
+    return end(&c,
+               c.k->gated_delta_step(c.s, &d, &p, out(&c, n->t, o, values), in(&c, n->t, q, keys),
+                                     in(&c, n->t, k, keys), in(&c, n->t, v, values),
+                                     floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
 }
 
-static d9d_status on_heads_gemm(d9d_stream s, const d9d_heads_dims *n, void *y, const void *x,
-                                const void *w)
+static d9d_status on_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y,
+                                   const void *x, const void *w)
 {
-    const int64_t rows = n->heads * n->m, wide = n->turned ? n->in : n->out;
+    const int64_t rows = n->heads * n->m, wide = n->trans_w ? n->in : n->out;
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->heads_gemm(c.s, n, out(&c, n->t, y, rows * n->out),
-                                   in(&c, n->t, x, rows * n->in),
-                                   in(&c, n->t, w, n->heads * n->step * wide)));
+    return end(&c, c.k->gemm_per_head(c.s, n, out(&c, n->t, y, rows * n->out),
+                                      in(&c, n->t, x, rows * n->in),
+                                      in(&c, n->t, w, n->heads * n->w_head_rows * wide)));
 }
 
-static d9d_status on_gated_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
-                                const void *z, const void *w, int64_t m, int64_t n, float eps)
-{
-    call c = begin();
-
-    (void)s;
-    return end(&c, c.k->gated_norm(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
-                                   in(&c, t, x, m * n), in(&c, t, z, m * n), in(&c, t, w, n), m, n,
-                                   eps));
-}
-
-static d9d_status on_gated_norm_grad(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
-                                     void *dw, float beta, const void *dy, const void *x,
-                                     const void *z, const void *w, const float *inv, int64_t m,
-                                     int64_t n)
+static d9d_status on_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                                    const void *z, const void *w, int64_t m, int64_t n, float eps)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->gated_norm_grad(c.s, t, out(&c, t, dx, m * n), out(&c, t, dz, m * n), gt,
-                                        out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
-                                        in(&c, t, x, m * n), in(&c, t, z, m * n), in(&c, t, w, n),
-                                        floats(&c, inv, m), m, n));
+    return end(&c, c.k->rms_norm_gated(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
+                                       in(&c, t, x, m * n), in(&c, t, z, m * n), in(&c, t, w, n), m,
+                                       n, eps));
+}
+
+static d9d_status on_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
+                                        void *dw, float beta, const void *dy, const void *x,
+                                        const void *z, const void *w, const float *inv, int64_t m,
+                                        int64_t n)
+{
+    call c = begin();
+
+    (void)s;
+    return end(&c, c.k->rms_norm_gated_bwd(c.s, t, out(&c, t, dx, m * n), out(&c, t, dz, m * n), gt,
+                                           out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
+                                           in(&c, t, x, m * n), in(&c, t, z, m * n),
+                                           in(&c, t, w, n), floats(&c, inv, m), m, n));
 }
 
 /* --- embedding and loss ------------------------------------------------------------------ */
@@ -739,84 +751,76 @@ static d9d_status on_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t
                                   in(&c, t, table, v * h), rows, first, v, h, clear));
 }
 
-static d9d_status on_embedding_dw(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
-                                  const int32_t *ids, const void *dy, int64_t rows, int64_t first,
-                                  int64_t v, int64_t h)
+static d9d_status on_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable,
+                                     float beta, const int32_t *ids, const void *dy, int64_t rows,
+                                     int64_t first, int64_t v, int64_t h)
 {
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->embedding_dw(c.s, t, gt, out(&c, gt, dtable, v * h), beta, ints(&c, ids, rows),
-                                 in(&c, t, dy, rows * h), rows, first, v, h));
+    return end(&c, c.k->embedding_wgrad(c.s, t, gt, out(&c, gt, dtable, v * h), beta,
+                                        ints(&c, ids, rows), in(&c, t, dy, rows * h), rows, first,
+                                        v, h));
 }
 
 /* The parts of a split vocabulary. */
-static void splits(call *c, const d9d_xent_dims *n, const void *const *w, const void *on[])
+static void splits(call *c, const d9d_linear_cross_entropy_dims *n, const void *const *w,
+                   const void *on[])
 {
     for (int i = 0; i < n->n_split; i++)
         on[i] = in(c, n->t, w[i], n->v[i] * n->h);
 }
 
-static d9d_status on_xent(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
-                          const void *hidden, const void *const *w, const int32_t *targets)
+static d9d_status on_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                          float *loss, float *lse, void *unit, const void *hidden,
+                                          const void *const *w, const int32_t *targets)
 {
     const void *head[MOST_SPLITS];
     call c = begin();
 
     (void)s;
     splits(&c, n, w, head);
-    return end(&c,
-               c.k->xent(c.s, n, out(&c, D9D_F32, loss, n->rows), out(&c, D9D_F32, lse, n->rows),
-                         out(&c, n->t, unit, n->rows * n->h), in(&c, n->t, hidden, n->rows * n->h),
-                         head, ints(&c, targets, n->rows)));
+    return end(&c, c.k->linear_cross_entropy(
+                       c.s, n, out(&c, D9D_F32, loss, n->rows), out(&c, D9D_F32, lse, n->rows),
+                       out(&c, n->t, unit, n->rows * n->h), in(&c, n->t, hidden, n->rows * n->h),
+                       head, ints(&c, targets, n->rows)));
 }
 
-static d9d_status on_xent_join(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
-                               void *unit, const float *parts, int64_t n, int64_t mine,
-                               const void *const *w, const int32_t *targets)
+static d9d_status on_linear_cross_entropy_combine(d9d_stream s,
+                                                  const d9d_linear_cross_entropy_dims *d,
+                                                  float *loss, float *lse, void *unit,
+                                                  const float *parts, int64_t n, int64_t mine,
+                                                  const void *const *w, const int32_t *targets)
 {
     const void *head[MOST_SPLITS];
     call c = begin();
 
     (void)s;
     splits(&c, d, w, head);
-    return end(
-        &c, c.k->xent_join(c.s, d, out(&c, D9D_F32, loss, d->rows), out(&c, D9D_F32, lse, d->rows),
-                           out(&c, d->t, unit, d->rows * d->h), floats(&c, parts, 2 * n * d->rows),
-                           n, mine, head, ints(&c, targets, d->rows)));
+    return end(&c, c.k->linear_cross_entropy_combine(
+                       c.s, d, out(&c, D9D_F32, loss, d->rows), out(&c, D9D_F32, lse, d->rows),
+                       out(&c, d->t, unit, d->rows * d->h), floats(&c, parts, 2 * n * d->rows), n,
+                       mine, head, ints(&c, targets, d->rows)));
 }
 
-static d9d_status on_xent_din(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
-                              const void *unit, int64_t rows, int64_t h)
+static d9d_status on_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void *dhidden,
+                                                const float *dloss, const void *unit, int64_t rows,
+                                                int64_t h)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->xent_din(c.s, t, out(&c, t, dhidden, rows * h), floats(&c, dloss, rows),
-                                 in(&c, t, unit, rows * h), rows, h));
+    return end(&c, c.k->linear_cross_entropy_dgrad(c.s, t, out(&c, t, dhidden, rows * h),
+                                                   floats(&c, dloss, rows),
+                                                   in(&c, t, unit, rows * h), rows, h));
 }
 
-static d9d_status on_xent_dw(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
-                             const float *beta, const float *dloss, const float *lse,
-                             const void *hidden, const void *const *w, const int32_t *targets)
-{
-    const void *head[MOST_SPLITS];
-    void *grad[MOST_SPLITS];
-    call c = begin();
-
-    (void)s;
-    splits(&c, n, w, head);
-    for (int i = 0; i < n->n_split; i++)
-        grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
-    return end(&c, c.k->xent_dw(c.s, n, gt, grad, beta, floats(&c, dloss, n->rows),
-                                floats(&c, lse, n->rows), in(&c, n->t, hidden, n->rows * n->h),
-                                head, ints(&c, targets, n->rows)));
-}
-
-static d9d_status on_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
-                               void *unit, void *const *dw, const float *beta, const void *hidden,
-                               const void *const *w, const int32_t *targets)
+static d9d_status on_linear_cross_entropy_wgrad(d9d_stream s,
+                                                const d9d_linear_cross_entropy_dims *n,
+                                                d9d_dtype gt, void *const *dw, const float *beta,
+                                                const float *dloss, const float *lse,
+                                                const void *hidden, const void *const *w,
+                                                const int32_t *targets)
 {
     const void *head[MOST_SPLITS];
     void *grad[MOST_SPLITS];
@@ -826,10 +830,30 @@ static d9d_status on_xent_once(d9d_stream s, const d9d_xent_dims *n, d9d_dtype g
     splits(&c, n, w, head);
     for (int i = 0; i < n->n_split; i++)
         grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
-    return end(&c, c.k->xent_once(c.s, n, gt, out(&c, D9D_F32, loss, n->rows),
-                                  out(&c, n->t, unit, n->rows * n->h), grad, beta,
-                                  in(&c, n->t, hidden, n->rows * n->h), head,
-                                  ints(&c, targets, n->rows)));
+    return end(&c, c.k->linear_cross_entropy_wgrad(
+                       c.s, n, gt, grad, beta, floats(&c, dloss, n->rows), floats(&c, lse, n->rows),
+                       in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
+}
+
+static d9d_status on_linear_cross_entropy_fwd_bwd(d9d_stream s,
+                                                  const d9d_linear_cross_entropy_dims *n,
+                                                  d9d_dtype gt, float *loss, void *unit,
+                                                  void *const *dw, const float *beta,
+                                                  const void *hidden, const void *const *w,
+                                                  const int32_t *targets)
+{
+    const void *head[MOST_SPLITS];
+    void *grad[MOST_SPLITS];
+    call c = begin();
+
+    (void)s;
+    splits(&c, n, w, head);
+    for (int i = 0; i < n->n_split; i++)
+        grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
+    return end(&c, c.k->linear_cross_entropy_fwd_bwd(c.s, n, gt, out(&c, D9D_F32, loss, n->rows),
+                                                     out(&c, n->t, unit, n->rows * n->h), grad,
+                                                     beta, in(&c, n->t, hidden, n->rows * n->h),
+                                                     head, ints(&c, targets, n->rows)));
 }
 
 /* --- mixture of experts -------------------------------------------------------------------- */
@@ -849,7 +873,7 @@ static d9d_status on_router(d9d_stream s, const d9d_router_dims *n, float *p, fl
 /* The same with its arrays on the device. */
 static d9d_router_balance balance(call *c, const d9d_router_dims *n, const d9d_router_balance *b)
 {
-    const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->length + 1 : 0;
+    const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->seq_len + 1 : 0;
     d9d_router_balance d = *b;
 
     d.weight = floats(c, b->weight, n->rows);
@@ -858,7 +882,7 @@ static d9d_router_balance balance(call *c, const d9d_router_dims *n, const d9d_r
     return d;
 }
 
-static d9d_status on_router_din(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+static d9d_status on_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogits,
                                 const float *dprob, const float *p, const float *prob,
                                 const int32_t *expert, const d9d_router_balance *b)
 {
@@ -868,23 +892,23 @@ static d9d_status on_router_din(d9d_stream s, const d9d_router_dims *n, void *dl
     (void)s;
     if (b != NULL)
         d = balance(&c, n, b);
-    return end(&c, c.k->router_din(c.s, n, out(&c, n->t, dlogits, n->rows * n->e),
+    return end(&c, c.k->router_bwd(c.s, n, out(&c, n->t, dlogits, n->rows * n->e),
                                    floats(&c, dprob, n->rows * n->k), floats(&c, p, n->rows * n->e),
                                    floats(&c, prob, n->rows * n->k),
                                    ints(&c, expert, n->rows * n->k), b != NULL ? &d : NULL));
 }
 
-static d9d_status on_router_count(d9d_stream s, const d9d_router_dims *n, float *load,
-                                  double *total, const int32_t *expert, const d9d_router_balance *b)
+static d9d_status on_expert_load(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
+                                 const int32_t *expert, const d9d_router_balance *b)
 {
-    const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->length + 1 : 0;
+    const int64_t batch = n->rows > 0 ? (b->first + n->rows - 1) / b->seq_len + 1 : 0;
     call c = begin();
     const d9d_router_balance d = balance(&c, n, b);
 
     (void)s;
-    return end(&c, c.k->router_count(c.s, n, out(&c, D9D_F32, load, batch * n->e),
-                                     out(&c, D9D_F64, total, n->e),
-                                     ints(&c, expert, n->rows * n->k), &d));
+    return end(&c, c.k->expert_load(c.s, n, out(&c, D9D_F32, load, batch * n->e),
+                                    out(&c, D9D_F64, total, n->e), ints(&c, expert, n->rows * n->k),
+                                    &d));
 }
 
 static d9d_status on_router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
@@ -909,18 +933,18 @@ static d9d_status on_router_bias(d9d_stream s, float *bias, const double *load, 
                                     floats(&c, scale, 1), rate, first, n, e));
 }
 
-static d9d_status on_route(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
-                           const int32_t *expert, int64_t rows, int64_t e, int64_t k)
+static d9d_status on_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                                    const int32_t *expert, int64_t rows, int64_t e, int64_t k)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->route(c.s, out(&c, D9D_I32, offset, e + 1), out(&c, D9D_I32, row, rows * k),
-                              out(&c, D9D_I32, source, rows * k), ints(&c, expert, rows * k), rows,
-                              e, k));
+    return end(&c, c.k->sort_by_expert(
+                       c.s, out(&c, D9D_I32, offset, e + 1), out(&c, D9D_I32, row, rows * k),
+                       out(&c, D9D_I32, source, rows * k), ints(&c, expert, rows * k), rows, e, k));
 }
 
-static d9d_status on_permute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+static d9d_status on_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
                              const int32_t *row)
 {
     call c = begin();
@@ -930,17 +954,17 @@ static d9d_status on_permute(d9d_stream s, const d9d_permute_dims *n, void *y, c
                                 in(&c, n->t, x, n->rows * n->h), ints(&c, row, n->rows * n->k)));
 }
 
-static d9d_status on_permute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
-                                 const int32_t *row)
+static d9d_status on_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
+                                 const void *dy, const int32_t *row)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->permute_din(c.s, n, out(&c, n->t, dx, n->rows * n->h),
+    return end(&c, c.k->permute_bwd(c.s, n, out(&c, n->t, dx, n->rows * n->h),
                                     in(&c, n->t, dy, n->n * n->h), ints(&c, row, n->rows * n->k)));
 }
 
-static d9d_status on_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+static d9d_status on_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
                                const float *prob, const int32_t *row)
 {
     call c = begin();
@@ -951,61 +975,61 @@ static d9d_status on_unpermute(d9d_stream s, const d9d_permute_dims *n, void *y,
                                   ints(&c, row, n->rows * n->k)));
 }
 
-static d9d_status on_unpermute_din(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
-                                   const void *dy, const void *x, const float *prob,
+static d9d_status on_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
+                                   float *dprob, const void *dy, const void *x, const float *prob,
                                    const int32_t *row)
 {
     call c = begin();
 
     (void)s;
     return end(&c,
-               c.k->unpermute_din(c.s, n, out(&c, n->t, dx, n->n * n->h),
+               c.k->unpermute_bwd(c.s, n, out(&c, n->t, dx, n->n * n->h),
                                   out(&c, D9D_F32, dprob, n->rows * n->k),
                                   in(&c, n->t, dy, n->rows * n->h), in(&c, n->t, x, n->n * n->h),
                                   floats(&c, prob, n->rows * n->k), ints(&c, row, n->rows * n->k)));
 }
 
-static d9d_status on_route_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
-                                 int64_t k, int64_t ranks, int64_t per)
+static d9d_status on_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                                  int64_t k, int64_t ranks, int64_t per)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->route_ranks(c.s, out(&c, D9D_I32, rank, rows * ranks),
-                                    ints(&c, expert, rows * k), rows, k, ranks, per));
+    return end(&c, c.k->expert_ranks(c.s, out(&c, D9D_I32, rank, rows * ranks),
+                                     ints(&c, expert, rows * k), rows, k, ranks, per));
 }
 
-static d9d_status on_route_local(d9d_stream s, int32_t *local, const int32_t *source,
-                                 const int32_t *expert, int64_t n, int64_t rows, int64_t k,
-                                 int64_t ranks, int64_t per)
+static d9d_status on_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *source,
+                                      const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                                      int64_t ranks, int64_t per)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->route_local(c.s, out(&c, D9D_I32, local, n * k), ints(&c, source, n),
-                                    ints(&c, expert, rows * k), n, rows, k, ranks, per));
+    return end(&c, c.k->expert_local_ids(c.s, out(&c, D9D_I32, local, n * k), ints(&c, source, n),
+                                         ints(&c, expert, rows * k), n, rows, k, ranks, per));
 }
 
 /* --- reductions ---------------------------------------------------------------------------- */
 
-static d9d_status on_sum_squares(d9d_stream s, double *y, d9d_dtype t, const d9d_array *list,
-                                 int64_t count)
+static d9d_status on_sum_squares(d9d_stream s, double *y, d9d_dtype t,
+                                 const d9d_sum_squares_array *list, int64_t count)
 {
-    d9d_array there[MOST_ARRAYS];
+    d9d_sum_squares_array there[MOST_ARRAYS];
     call c = begin();
 
     (void)s;
     for (int64_t i = 0; i < count; i++)
-        there[i] = (d9d_array){in(&c, t, list[i].x, list[i].n), list[i].n};
+        there[i] = (d9d_sum_squares_array){in(&c, t, list[i].x, list[i].n), list[i].n};
     return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, count), t, there, count));
 }
 
-static d9d_status on_add_up(d9d_stream s, double *y, const double *x, int64_t n)
+static d9d_status on_sum_ordered(d9d_stream s, double *y, const double *x, int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->add_up(c.s, out(&c, D9D_F64, y, 1), in(&c, D9D_F64, x, n), n));
+    return end(&c, c.k->sum_ordered(c.s, out(&c, D9D_F64, y, 1), in(&c, D9D_F64, x, n), n));
 }
 
 static d9d_status on_sum(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,
@@ -1025,14 +1049,14 @@ static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const
     return end(&c, c.k->find_nonfinite(c.s, out(&c, D9D_I64, y, 1), t, in(&c, t, x, n), n));
 }
 
-static d9d_status on_step_scale(d9d_stream s, float *scale, double *report, const double *loss,
+static d9d_status on_grad_scale(d9d_stream s, float *scale, double *report, const double *loss,
                                 int64_t n, const double *weight, const double *squares,
                                 double max_norm)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->step_scale(c.s, out(&c, D9D_F32, scale, 1), out(&c, D9D_F64, report, 2),
+    return end(&c, c.k->grad_scale(c.s, out(&c, D9D_F32, scale, 1), out(&c, D9D_F64, report, 2),
                                    in(&c, D9D_F64, loss, n), n, in(&c, D9D_F64, weight, 1),
                                    in(&c, D9D_F64, squares, 1), max_norm));
 }
@@ -1090,14 +1114,14 @@ static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, vo
                         in(&c, gt, g, n), floats(&c, scale, 1), st, out(&c, st, momentum, n), n));
 }
 
-static d9d_status on_largest(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
-                             int64_t n)
+static d9d_status on_argmax(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                            int64_t n)
 {
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->largest(c.s, out(&c, D9D_I32, at, m), out(&c, D9D_F32, value, m),
-                                floats(&c, x, m * n), m, n));
+    return end(&c, c.k->argmax(c.s, out(&c, D9D_I32, at, m), out(&c, D9D_F32, value, m),
+                               floats(&c, x, m * n), m, n));
 }
 
 const d9d_kernels *host_kernels(void)

@@ -12,10 +12,10 @@ mem_tensor *mem_tensors_add(mem_tensors *m, const char *name, d9d_dtype t, int n
 
     assert_true(m->n <= MEM_TENSORS);
     (void)snprintf(a->name, sizeof(a->name), "%s", name);
-    a->t = (d9d_st_tensor){.name = a->name, .dtype = t, .ndim = ndim};
+    a->t = (d9d_safetensors_tensor){.name = a->name, .dtype = t, .ndim = ndim};
     for (int d = 0; d < ndim; d++)
         a->t.shape[d] = shape[d];
-    assert_true(d9d_st_shape_bytes(t, ndim, shape, &a->t.bytes));
+    assert_true(d9d_safetensors_shape_bytes(t, ndim, shape, &a->t.bytes));
     a->data = calloc(1, a->t.bytes + 1);
     assert_non_null(a->data);
     return a;
@@ -28,7 +28,7 @@ void mem_tensors_free(mem_tensors *m)
     m->n = 0;
 }
 
-static const d9d_st_tensor *mem_at(void *self, size_t i)
+static const d9d_safetensors_tensor *mem_at(void *self, size_t i)
 {
     return &((mem_tensors *)self)->a[i].t;
 }
@@ -49,8 +49,8 @@ static d9d_status mem_read(void *self, size_t i, uint64_t at, void *dst, uint64_
     return D9D_OK;
 }
 
-static d9d_status mem_begin(void *self, const d9d_st_tensor *outputs, size_t n, size_t *pieces,
-                            uint64_t *bytes)
+static d9d_status mem_begin(void *self, const d9d_safetensors_tensor *outputs, size_t n,
+                            size_t *pieces, uint64_t *bytes)
 {
     *pieces = n;
     *bytes = 0;
@@ -62,7 +62,7 @@ static d9d_status mem_begin(void *self, const d9d_st_tensor *outputs, size_t n, 
     return D9D_OK;
 }
 
-static d9d_status mem_fill(void *self, size_t i, d9d_maker *make)
+static d9d_status mem_fill(void *self, size_t i, d9d_map_reader *make)
 {
     mem_tensors *m = self;
     mem_tensor *a = &m->a[i];
@@ -70,32 +70,33 @@ static d9d_status mem_fill(void *self, size_t i, d9d_maker *make)
 
     for (uint64_t at = 0, n; at < a->t.bytes; at += n) {
         n = a->t.bytes - at < each ? a->t.bytes - at : each;
-        d9d_make_soon(make, i, at, n);
-        D9D_TRY(d9d_make(make, i, at, a->data + at, n));
+        d9d_map_prefetch(make, i, at, n);
+        D9D_TRY(d9d_map_read(make, i, at, a->data + at, n));
     }
-    d9d_maker_done(make, a->t.bytes);
+    d9d_map_reader_add_progress(make, a->t.bytes);
     return D9D_OK;
 }
 
-d9d_source mem_tensors_source(mem_tensors *m)
+d9d_tensor_source mem_tensors_source(mem_tensors *m)
 {
-    return (d9d_source){.self = m, .n = m->n, .at = mem_at, .place = mem_place, .read = mem_read};
+    return (d9d_tensor_source){
+        .self = m, .n = m->n, .at = mem_at, .path = mem_place, .read = mem_read};
 }
 
-d9d_sink mem_tensors_sink(mem_tensors *m)
+d9d_tensor_sink mem_tensors_sink(mem_tensors *m)
 {
-    return (d9d_sink){m, mem_begin, mem_fill};
+    return (d9d_tensor_sink){m, mem_begin, mem_fill};
 }
 
 void mem_tensors_run(const d9d_mapper *m, mem_tensors *from, mem_tensors *to, int jobs)
 {
-    d9d_source src = mem_tensors_source(from);
-    d9d_sink sink = mem_tensors_sink(to);
+    d9d_tensor_source src = mem_tensors_source(from);
+    d9d_tensor_sink sink = mem_tensors_sink(to);
     d9d_map_plan *p;
 
-    assert_ok(d9d_plan_create(m, &src, NULL, &p));
-    assert_ok(d9d_plan_run(p, &sink, jobs, NULL));
-    d9d_plan_free(p);
+    assert_ok(d9d_map_plan_create(m, &src, NULL, &p));
+    assert_ok(d9d_map_plan_run(p, &sink, jobs, NULL));
+    d9d_map_plan_free(p);
 }
 
 mem_tensor *mem_tensors_find(mem_tensors *m, const char *name)

@@ -9,7 +9,7 @@ enum { MEM_TENSORS = 256 };
 
 typedef struct mem_tensor {
     char name[64];
-    d9d_st_tensor t;
+    d9d_safetensors_tensor t;
     unsigned char *data;
 } mem_tensor;
 
@@ -26,8 +26,8 @@ mem_tensor *mem_tensors_add(mem_tensors *m, const char *name, d9d_dtype t, int n
 mem_tensor *mem_tensors_find(mem_tensors *m, const char *name);
 void mem_tensors_free(mem_tensors *m);
 
-d9d_source mem_tensors_source(mem_tensors *m);
-d9d_sink mem_tensors_sink(mem_tensors *m);
+d9d_tensor_source mem_tensors_source(mem_tensors *m);
+d9d_tensor_sink mem_tensors_sink(mem_tensors *m);
 /* Plan and run: neither fails. */
 void mem_tensors_run(const d9d_mapper *m, mem_tensors *from, mem_tensors *to, int jobs);
 

@@ -62,8 +62,8 @@ d9d_param *op_param(op_fixture *f, const char *name, d9d_dtype t, d9d_shape shap
 
     assert_true(f->n_param <= 16);
     *p = (d9d_param){.name = name,
-                     .whole = shape,
-                     .box = shape,
+                     .global_shape = shape,
+                     .shard_shape = shape,
                      .dtype = t,
                      .grad_dtype = D9D_F32,
                      .trainable = true};

@@ -8,13 +8,15 @@
 #include "d9d/base/rng.h"
 #include "unit_device.h"
 
-d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out)
+d9d_status ranks_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees, unsigned axes,
+                      ranks *out)
 {
-    const d9d_mesh_how how = {.timeout_s = 600};
+    const d9d_mesh_opts how = {.timeout_s = 600};
     const char *kind = unit_device_name();
     char which[32];
 
-    *out = (ranks){.boot = boot, .rank = d9d_boot_rank(boot), .size = d9d_boot_size(boot)};
+    *out =
+        (ranks){.boot = boot, .rank = d9d_bootstrap_rank(boot), .size = d9d_bootstrap_size(boot)};
     if (unit_device_is_cpu())
         (void)snprintf(which, sizeof(which), "%s", kind);
     else
@@ -26,11 +28,11 @@ d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes,
 
 void ranks_open_tensor(ranks *out)
 {
-    d9d_degrees d = {1, 1, 1, 1, 1, 1, 1};
-    d9d_boot *boot;
+    d9d_parallel_degrees d = {1, 1, 1, 1, 1, 1, 1};
+    d9d_bootstrap *boot;
 
-    assert_ok(d9d_boot_open(&boot));
-    d.tensor_parallel = d9d_boot_size(boot);
+    assert_ok(d9d_bootstrap_open(&boot));
+    d.tensor_parallel = d9d_bootstrap_size(boot);
     assert_ok(ranks_open(boot, &d, D9D_AXIS(TP), out));
 }
 
@@ -38,7 +40,7 @@ void ranks_close(ranks *r)
 {
     d9d_mesh_close(r->mesh);
     d9d_device_close(r->dev);
-    d9d_boot_close(r->boot);
+    d9d_bootstrap_close(r->boot);
 }
 
 int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t n)
@@ -47,7 +49,7 @@ int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t
 
     printf("rank %d of %d: %d failed\n", r->rank, r->size, failed);
     if (failed > 0)
-        d9d_boot_abort(r->boot, 1, "a test failed");
+        d9d_bootstrap_abort(r->boot, 1, "a test failed");
     ranks_close(r);
     return failed > 0;
 }
@@ -64,7 +66,7 @@ d9d_tensor ranks_numbers(const ranks *r, d9d_dtype t, d9d_shape shape, uint64_t 
         if (t == D9D_F32)
             host[i] = v;
         else
-            ((uint16_t *)(void *)host)[i] = d9d_f32_to_bf16(v);
+            ((uint16_t *)(void *)host)[i] = d9d_bf16_from_f32(v);
     }
     assert_ok(d9d_tensor_from_host(r->dev, t, shape, host, &x));
     free(host);

@@ -7,7 +7,7 @@
 #include "unit.h"
 
 typedef struct ranks {
-    d9d_boot *boot;
+    d9d_bootstrap *boot;
     d9d_mesh *mesh;
     d9d_comm *comm; /* of the axes that were asked for; NULL in a world of one */
     d9d_device *dev;
@@ -16,7 +16,8 @@ typedef struct ranks {
 
 /* All ranks of `boot`, which is taken: `degrees` make their number.  On the tests' device; of GPUs
  * rank r has number r. */
-d9d_status ranks_open(d9d_boot *boot, const d9d_degrees *degrees, unsigned axes, ranks *out);
+d9d_status ranks_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees, unsigned axes,
+                      ranks *out);
 /* All that were started, as tensor-parallel ranks; ends the program where that fails. */
 void ranks_open_tensor(ranks *out);
 void ranks_close(ranks *r);

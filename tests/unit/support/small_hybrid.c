@@ -22,7 +22,7 @@ d9d_status small_hybrid_create(d9d_dtype t, int64_t vocab, int64_t positions, d9
                      .linear_conv_kernel_dim = 4,
                      .rms_norm_eps = 1e-6,
                      .rope_theta = 1e4};
-    const d9d_model_options options = {.dtype = t};
+    const d9d_model_opts options = {.dtype = t};
 
     c.vocab_size = vocab;
     c.max_position_embeddings = positions;

@@ -13,7 +13,7 @@ enum { V = 61, H = 32, IGNORE = -100 };
 
 #define HEADS  .hidden = H, .heads = 4, .kv_heads = 2, .head_dim = 16
 
-#define LATENT .hidden = H, .heads = 4, .kv_rank = 16, .plain = 10, .turned = 8, .norm_eps = 1e-6f
+#define LATENT .hidden = H, .heads = 4, .kv_rank = 16, .nope_dim = 10, .rope_dim = 8, .norm_eps = 1e-6f
 
 const stack_of stacks[] = {
     {.name = "next",
@@ -60,11 +60,11 @@ const int n_stacks = sizeof(stacks) / sizeof(stacks[0]);
 
 /* --- structure --------------------------------------------------------------------------- */
 
-static d9d_status layer_init(stack *s, int i, const d9d_block_how *how)
+static d9d_status layer_init(stack *s, int i, const d9d_block_opts *how)
 {
     stack_layer *l = &s->layer[i];
-    d9d_attention_shape attention = s->of->attention;
-    d9d_latent_shape latent = s->of->latent;
+    d9d_block_attention_shape attention = s->of->attention;
+    d9d_block_mla_shape latent = s->of->latent;
     char name[32];
 
     attention.rope = &s->rope;
@@ -72,7 +72,7 @@ static d9d_status layer_init(stack *s, int i, const d9d_block_how *how)
     d9d_module_init(&l->module);
     latent.rope = &s->rope;
     if (latent.heads > 0)
-        D9D_BLOCK_ADD(&l->module, "self_attn", latent, &l->latent, how, &latent);
+        D9D_BLOCK_ADD(&l->module, "self_attn", mla, &l->latent, how, &latent);
     else
         D9D_BLOCK_ADD(&l->module, "self_attn", attention, &l->attn, how, &attention);
     if (s->of->moe.experts > 0)
@@ -89,8 +89,8 @@ static d9d_status layer_init(stack *s, int i, const d9d_block_how *how)
 
 static d9d_status structure(stack *s)
 {
-    static const d9d_vocab_split all = {"all", V};
-    const d9d_block_how how = {D9D_F32, 0.02, &s->cut};
+    static const d9d_block_vocab_split all = {"all", V};
+    const d9d_block_opts how = {D9D_F32, 0.02, &s->cut};
 
     d9d_module_init(&s->root);
     D9D_BLOCK_ADD(&s->root, "embed", vocab, &s->embed, &how, D9D_VOCAB_EMBEDDING, &all, 1, H);
@@ -103,14 +103,14 @@ static d9d_status structure(stack *s)
 
 /* --- over tp ranks --------------------------------------------------------------------------- */
 
-static const d9d_placing whole = {0, 0, 0, D9D_AXIS(TP)};
-static const d9d_placing columns = {D9D_AXIS(TP), 0, 0, 0}, rows = {D9D_AXIS(TP), 1, 0, 0};
+static const d9d_param_sharding whole = {0, 0, 0, D9D_AXIS(TP)};
+static const d9d_param_sharding columns = {D9D_AXIS(TP), 0, 0, 0}, rows = {D9D_AXIS(TP), 1, 0, 0};
 
 /* The first part that is in a name counts; few: there are more ranks than key-value heads. */
 static const struct rule {
     const char *part;
     bool few;
-    const d9d_placing *how;
+    const d9d_param_sharding *how;
 } rules[] = {
     {".grouped_experts.", false, &whole},
     {".shared_expert.", false, &whole},
@@ -140,7 +140,7 @@ static void place(stack *s, d9d_mesh *mesh)
 
         while (strstr(s->params.p[i]->name, r->part) == NULL || (r->few && !few))
             r++;
-        assert_ok(d9d_param_place(s->params.p[i], mesh, r->how));
+        assert_ok(d9d_param_sharding_apply(s->params.p[i], mesh, r->how));
     }
 }
 
@@ -149,10 +149,10 @@ static void place(stack *s, d9d_mesh *mesh)
 /* This rank's part of tensor "KIND.NAME". */
 static float *part_of(const stack *s, const char *kind, const d9d_param *p)
 {
-    const d9d_shape *w = &p->work, *all = &p->whole;
+    const d9d_shape *w = &p->local_shape, *all = &p->global_shape;
     const int64_t inner = w->ndim == 2 ? w->dim[1] : d9d_shape_numel(w) / w->dim[0];
     const int64_t stride = d9d_shape_numel(all) / all->dim[0];
-    const int64_t first = w->ndim == 2 ? p->work_start[1] : 0;
+    const int64_t first = w->ndim == 2 ? p->local_offset[1] : 0;
     float *part = calloc((size_t)d9d_shape_numel(w) + 1, sizeof(*part)), *host;
     char name[160];
     size_t n;
@@ -161,7 +161,7 @@ static float *part_of(const stack *s, const char *kind, const d9d_param *p)
     host = vectors_f32(s->want, name, &n);
     assert_int_equal(n, d9d_shape_numel(all));
     for (int64_t i = 0; i < w->dim[0]; i++)
-        memcpy(part + i * inner, host + (p->work_start[0] + i) * stride + first,
+        memcpy(part + i * inner, host + (p->local_offset[0] + i) * stride + first,
                (size_t)inner * sizeof(*part));
     free(host);
     return part;
@@ -185,7 +185,7 @@ void stack_open(const stack_of *of, d9d_device *dev, d9d_mesh *mesh, stack *s)
 
     *s = (stack){.of = of, .dev = dev, .rope = of->rope};
     (void)snprintf(file, sizeof(file), "%s.safetensors", of->name);
-    assert_ok(d9d_st_open(vectors_path("blocks", file), &s->want));
+    assert_ok(d9d_safetensors_open(vectors_path("blocks", file), &s->want));
     assert_ok(structure(s));
     assert_ok(d9d_module_params(&s->root, &s->arena, &s->params));
     if (mesh != NULL)
@@ -200,7 +200,7 @@ void stack_close(stack *s)
     d9d_module_release(&s->root);
     d9d_block_rope_release(&s->rope);
     d9d_arena_release(&s->arena);
-    d9d_st_close(s->want);
+    d9d_safetensors_close(s->want);
     free(s->loss);
     free(s->logits);
 }
@@ -211,7 +211,7 @@ static d9d_status attend(stack_layer *l, d9d_tape *t, d9d_var *h, const d9d_tens
                          d9d_var *plus, d9d_var **x)
 {
     if (l->latent.shape.heads > 0)
-        return d9d_block_latent_forward(&l->latent, t, h, positions, NULL, NULL, plus, x);
+        return d9d_block_mla_forward(&l->latent, t, h, positions, NULL, NULL, plus, x);
     return d9d_block_attention_forward(&l->attn, t, h, positions, NULL, NULL, plus, x);
 }
 
@@ -252,7 +252,7 @@ static d9d_status forward(stack *s, d9d_tape *t, bool recomputed, const d9d_tens
     D9D_TRY(d9d_tape_leaf(t, positions, false, &x[1]));
     D9D_TRY(d9d_block_vocab_embed(&s->embed, t, ids, &x[0]));
     for (int i = 0; i < STACK_LAYERS; i++)
-        D9D_TRY(recomputed ? d9d_tape_checkpoint(t, layer_forward, &s->layer[i], x, 2, &x[0], 1)
+        D9D_TRY(recomputed ? d9d_tape_recompute(t, layer_forward, &s->layer[i], x, 2, &x[0], 1)
                            : layer_forward(&s->layer[i], t, x, 2, &x[0], 1));
     D9D_TRY(d9d_block_norm_forward(&s->norm, t, x[0], &h));
     D9D_TRY(d9d_op_reshape(t, h, D9D_SHAPE(rows_here, H), &h));
@@ -284,7 +284,7 @@ static d9d_tensor seed_of(const stack *s)
 
 void stack_learn(stack *s, bool recomputed)
 {
-    const d9d_st_tensor *of = vectors_find(s->want, "input_ids");
+    const d9d_safetensors_tensor *of = vectors_find(s->want, "input_ids");
     const d9d_shape shape = D9D_SHAPE(of->shape[0], of->shape[1]);
     d9d_tensor ids = whole_numbers(s, "input_ids", shape), seed = seed_of(s);
     d9d_tensor positions = whole_numbers(s, "position_ids", shape);
@@ -304,10 +304,10 @@ void stack_learn(stack *s, bool recomputed)
     for (size_t i = 0; i < s->params.n; i++) {
         d9d_param *p = s->params.p[i];
 
-        assert_true(p->has_grad || p->buffer);
-        if (p->buffer)
+        assert_true(p->has_grad || p->is_buffer);
+        if (p->is_buffer)
             continue;
-        assert_ok(d9d_comm_all_reduce(p->sum, s->dev->stream, p->name, D9D_F32,
+        assert_ok(d9d_comm_all_reduce(p->grad_group, s->dev->stream, p->name, D9D_F32,
                                       d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
                                       D9D_COMM_SUM));
     }
@@ -339,7 +339,7 @@ void stack_check(const stack *s, double tolerance)
         float *got, *want;
         char text[200];
 
-        if (p->buffer)
+        if (p->is_buffer)
             continue;
         got = ranks_host(&p->grad);
         want = part_of(s, "grad", p);

@@ -20,12 +20,12 @@ enum { STACK_LAYERS = 3 };
 
 typedef struct stack_of {
     const char *name; /* of the golden file */
-    d9d_attention_shape attention;
-    d9d_latent_shape latent; /* with heads: in its place */
+    d9d_block_attention_shape attention;
+    d9d_block_mla_shape latent; /* with heads: in its place */
     int64_t window[STACK_LAYERS];
-    d9d_moe_shape moe;    /* no experts: an FFN */
-    int64_t intermediate; /* of that */
-    bool zero_centred;    /* the norms of layers */
+    d9d_block_moe_shape moe; /* no experts: an FFN */
+    int64_t intermediate;    /* of that */
+    bool zero_centred;       /* the norms of layers */
     d9d_block_rope rope;
 } stack_of;
 extern const stack_of stacks[];
@@ -34,7 +34,7 @@ extern const int n_stacks;
 typedef struct stack_layer {
     d9d_module module;
     d9d_block_attention attn;
-    d9d_block_latent latent;
+    d9d_block_mla latent;
     d9d_block_moe moe;
     d9d_block_ffn ffn;
     d9d_block_norm norm, ffn_norm;
@@ -43,11 +43,11 @@ typedef struct stack_layer {
 typedef struct stack {
     const stack_of *of;
     d9d_device *dev;
-    d9d_st_file *want;
+    d9d_safetensors_file *want;
     d9d_module root;
     d9d_params params;
     d9d_arena arena;
-    d9d_cut cut;
+    d9d_groups cut;
     d9d_block_vocab embed, head;
     d9d_block_norm norm;
     d9d_block_rope rope;

@@ -7,39 +7,40 @@
 
 #include "unit.h"
 
-const d9d_st_tensor *vectors_find(const d9d_st_file *f, const char *name)
+const d9d_safetensors_tensor *vectors_find(const d9d_safetensors_file *f, const char *name)
 {
-    const d9d_st_tensor *t = d9d_st_find(f, name);
+    const d9d_safetensors_tensor *t = d9d_safetensors_find(f, name);
 
     if (t == NULL)
-        fail_msg("%s: no tensor %s", d9d_st_path(f), name);
+        fail_msg("%s: no tensor %s", d9d_safetensors_path(f), name);
     return t;
 }
 
-static void *read_all(const d9d_st_file *f, const char *name, const d9d_st_tensor **t, size_t *n)
+static void *read_all(const d9d_safetensors_file *f, const char *name,
+                      const d9d_safetensors_tensor **t, size_t *n)
 {
     void *raw;
 
     *t = vectors_find(f, name);
     raw = malloc((*t)->bytes + 8);
     assert_non_null(raw);
-    assert_ok(d9d_st_read(f, *t, 0, raw, (*t)->bytes));
+    assert_ok(d9d_safetensors_read(f, *t, 0, raw, (*t)->bytes));
     *n = (*t)->bytes / d9d_dtype_size((*t)->dtype);
     return raw;
 }
 
-float *vectors_f32(const d9d_st_file *f, const char *name, size_t *n)
+float *vectors_f32(const d9d_safetensors_file *f, const char *name, size_t *n)
 {
-    const d9d_st_tensor *t;
+    const d9d_safetensors_tensor *t;
     float *raw = read_all(f, name, &t, n);
 
     assert_int_equal(t->dtype, D9D_F32);
     return raw;
 }
 
-int32_t *vectors_i32(const d9d_st_file *f, const char *name, size_t *n)
+int32_t *vectors_i32(const d9d_safetensors_file *f, const char *name, size_t *n)
 {
-    const d9d_st_tensor *t;
+    const d9d_safetensors_tensor *t;
     void *raw = read_all(f, name, &t, n);
     int32_t *out = malloc((*n + 1) * sizeof(*out));
 

@@ -9,9 +9,9 @@
 
 /* The tensor's elements as float or int32 (I64 and I32 files); malloc'd, count in *n.  A file or
  * tensor that is not there fails the test. */
-float *vectors_f32(const d9d_st_file *f, const char *name, size_t *n);
-int32_t *vectors_i32(const d9d_st_file *f, const char *name, size_t *n);
-const d9d_st_tensor *vectors_find(const d9d_st_file *f, const char *name);
+float *vectors_f32(const d9d_safetensors_file *f, const char *name, size_t *n);
+int32_t *vectors_i32(const d9d_safetensors_file *f, const char *name, size_t *n);
+const d9d_safetensors_tensor *vectors_find(const d9d_safetensors_file *f, const char *name);
 
 /* |a - b| / |b| in the 2-norm; when |b| is below floor, |a - b| / floor. */
 double vectors_distance(const float *a, const float *b, size_t n, double floor);

@@ -19,10 +19,10 @@ static d9d_status copy_input(d9d_node *n)
         p[i] *= 1.001f;
     if (f == ONE_ELEMENT)
         p[7] += 0.02f;
-    return d9d_node_give(n, 0, &dx);
+    return d9d_node_accumulate_grad(n, 0, &dx);
 }
 
-static const d9d_node_ops copy_ops = {.name = "copy", .input = copy_input};
+static const d9d_node_ops copy_ops = {.name = "copy", .dgrad = copy_input};
 
 static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, d9d_var **out,
                       size_t n_out)
@@ -34,7 +34,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     (void)n_in, (void)n_out;
     D9D_TRY(d9d_tape_output(t, x->dtype, x->shape, out));
     memcpy(d9d_tensor_data(d9d_var_tensor(*out)), d9d_tensor_data(x), d9d_tensor_bytes(x));
-    if (!d9d_tape_wants(t, in, 1, NULL, 0))
+    if (!d9d_tape_should_record(t, in, 1, NULL, 0))
         return D9D_OK;
     D9D_TRY(d9d_tape_record(t, &copy_ops, in, 1, out, 1, NULL, 0, sizeof(fault), &n));
     *(fault *)n->attr = *(const fault *)e->of->arg;

@@ -36,17 +36,17 @@ static void a_plan_takes_its_cost(void **state)
 {
     const d9d_tensor x = {.dtype = D9D_F32, .shape = D9D_SHAPE(1 << 12, 1 << 10)};
     arrays a = {.x = &x};
-    d9d_kernel_cost cost = {D9D_F32, 0, 1e9};
+    d9d_device_kernel_cost cost = {D9D_F32, 0, 1e9};
     d9d_device *dev;
     double before;
 
     (void)state;
-    assert_ok(d9d_device_imagine("cpu", &dev));
-    before = d9d_paper_now(dev->stream);
+    assert_ok(d9d_device_simulate("cpu", &dev));
+    before = d9d_sim_now(dev->stream);
     assert_ok(d9d_device_launch(dev, &forward_kernel, &a, cost));
-    assert_true(d9d_paper_now(dev->stream) > before + 1e-4);
+    assert_true(d9d_sim_now(dev->stream) > before + 1e-4);
     d9d_device_close(dev);
-    assert_ok(d9d_device_imagine("h200", &dev));
+    assert_ok(d9d_device_simulate("h200", &dev));
     assert_fails(d9d_device_launch(dev, &forward_kernel, &a, cost), D9D_ENOTSUP,
                  "gelu: has no kernel for GPUs");
     d9d_device_close(dev);

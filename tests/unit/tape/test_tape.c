@@ -13,7 +13,7 @@ enum { T = 5, H = 6, I = 8, BLOCKS = 2, PARAMS = 4 * BLOCKS };
 typedef struct net {
     op_fixture f;
     d9d_param *p[PARAMS];
-    d9d_forward_fn block; /* how each block runs: plain or replayed */
+    d9d_tape_forward_fn block; /* how each block runs: plain or replayed */
     d9d_tensor x, seed;
 } net;
 
@@ -81,13 +81,13 @@ static d9d_status block(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in
 static d9d_status block_again(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                               d9d_var **out, size_t n_out)
 {
-    return d9d_tape_checkpoint(t, block, self, in, n_in, out, n_out);
+    return d9d_tape_recompute(t, block, self, in, n_in, out, n_out);
 }
 
 static d9d_status block_twice_again(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                     d9d_var **out, size_t n_out)
 {
-    return d9d_tape_checkpoint(t, block_again, self, in, n_in, out, n_out);
+    return d9d_tape_recompute(t, block_again, self, in, n_in, out, n_out);
 }
 
 /* Both blocks, and x once more at the end, so that its gradient is a sum of sums. */
@@ -123,10 +123,10 @@ static d9d_status net_backward(net *n, back how, grads *g)
     D9D_TRY(net_forward(n, x, &y));
     d9d_tape_release_since(t, 0, NULL, 0);
     if (how == PUT_OFF)
-        d9d_tape_may_put_off(t);
-    D9D_TRY(d9d_tape_backward(t, &y, &n->seed, 1, halves ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+        d9d_tape_defer_wgrad(t);
+    D9D_TRY(d9d_tape_backward(t, &y, &n->seed, 1, halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
     if (halves)
-        D9D_TRY(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+        D9D_TRY(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     d9d_var_grad(x, &dx);
     assert_ok(d9d_tensor_to_f32(&dx, g->x));
     d9d_tensor_release(&dx);
@@ -136,7 +136,7 @@ static d9d_status net_backward(net *n, back how, grads *g)
     return D9D_OK;
 }
 
-static const d9d_forward_fn ways[] = {block, block_again, block_twice_again};
+static const d9d_tape_forward_fn ways[] = {block, block_again, block_twice_again};
 enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
 static void all_ways_give_the_same_bits(void **state)
@@ -183,20 +183,20 @@ static d9d_status write_great(d9d_node *n)
 }
 static d9d_status write_late(d9d_node *n)
 {
-    return d9d_node_put_off(n, write_small);
+    return d9d_node_defer(n, write_small);
 }
 static d9d_status write_and_wait(d9d_node *n)
 {
     D9D_TRY(write_small(n));
-    return d9d_tape_catch_up(n->tape);
+    return d9d_tape_run_deferred(n->tape);
 }
 
 /* Letters are nodes with two halves, digits come behind weight halves, < is a wait for others. */
 static void put_off(const char *nodes, bool may, const char *want)
 {
-    static const d9d_node_ops both = {.name = "both", .input = write_small, .weight = write_great},
-                              late = {.name = "late", .full = write_late},
-                              wait = {.name = "wait", .full = write_and_wait};
+    static const d9d_node_ops both = {.name = "both", .dgrad = write_small, .wgrad = write_great},
+                              late = {.name = "late", .bwd = write_late},
+                              wait = {.name = "wait", .bwd = write_and_wait};
     char log[64] = "";
     d9d_device *dev;
     d9d_tape *t;
@@ -205,15 +205,15 @@ static void put_off(const char *nodes, bool may, const char *want)
     assert_ok(d9d_device_open("cpu", &dev));
     assert_ok(d9d_tape_create(dev, &t));
     if (may)
-        d9d_tape_may_put_off(t);
+        d9d_tape_defer_wgrad(t);
     for (size_t i = strlen(nodes); i-- > 0;) {
         const char c = nodes[i];
 
-        assert_ok(d9d_tape_record_point(t,
-                                        c == '<'   ? &wait
-                                        : c <= '9' ? &late
-                                                   : &both,
-                                        sizeof(letter), &n));
+        assert_ok(d9d_tape_record_hook(t,
+                                       c == '<'   ? &wait
+                                       : c <= '9' ? &late
+                                                  : &both,
+                                       sizeof(letter), &n));
         *(letter *)n->attr = (letter){c, log};
     }
     assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_FULL));
@@ -306,11 +306,11 @@ static void each_mode_keeps_what_it_must(void **state)
     d9d_tape_release_since(t, 0, NULL, 0);
     /* inv; h of the norm for gate and up; gate, up; the product.  x is the test's. */
     assert_int_equal(in_use(&n) - before, arrays(5));
-    assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_INPUT));
+    assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD));
     /* inv, h, the product for the weight halves; gradients of down (the test's seed), gate, up,
      * the norm's output; and of x. */
     assert_int_equal(in_use(&n) - before, arrays(3 + 3 + 1));
-    assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+    assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     assert_int_equal(in_use(&n) - before, arrays(1)); /* the gradient of x */
     d9d_tape_reset(t);
     assert_int_equal(in_use(&n), before);
@@ -326,7 +326,7 @@ static void each_mode_keeps_what_it_must(void **state)
     assert_ok(block_again(n.p, t, &x, 1, &y, 1));
     d9d_tape_release_since(t, 0, NULL, 0);
     assert_int_equal(in_use(&n), before); /* x is the test's */
-    assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_INPUT));
+    assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD));
     assert_int_equal(in_use(&n) - before, arrays(3 + 3 + 1));
     d9d_tape_reset(t); /* without the weight half */
     assert_int_equal(in_use(&n), before);
@@ -338,7 +338,7 @@ static d9d_status give_seed(d9d_node *n)
 {
     d9d_tensor dx = d9d_tensor_ref(&n->dout[0]);
 
-    return d9d_node_give(n, 0, &dx);
+    return d9d_node_accumulate_grad(n, 0, &dx);
 }
 
 static d9d_status no_weight(d9d_node *n)
@@ -347,11 +347,11 @@ static d9d_status no_weight(d9d_node *n)
     return D9D_OK;
 }
 
-static const d9d_node_ops saver_ops = {.name = "saver", .input = give_seed, .weight = no_weight};
+static const d9d_node_ops saver_ops = {.name = "saver", .dgrad = give_seed, .wgrad = no_weight};
 
 static d9d_var *save_three(net *n, d9d_var *x)
 {
-    static const d9d_need needs[] = {D9D_NEED_INPUT, D9D_NEED_WEIGHT, D9D_NEED_BOTH};
+    static const d9d_node_need needs[] = {D9D_NEED_DGRAD, D9D_NEED_WGRAD, D9D_NEED_BOTH};
     d9d_node *node;
     d9d_var *y;
 
@@ -380,9 +380,9 @@ static void what_no_half_reads_is_not_kept(void **state)
     assert_ok(d9d_tape_leaf(n.f.tape, &n.x, true, &x));
     y = save_three(&n, x);
     assert_int_equal(in_use(&n) - before, arrays(3));
-    assert_ok(d9d_tape_backward(n.f.tape, &y, &n.seed, 1, D9D_BACKWARD_INPUT));
+    assert_ok(d9d_tape_backward(n.f.tape, &y, &n.seed, 1, D9D_BACKWARD_DGRAD));
     assert_int_equal(in_use(&n) - before, arrays(2)); /* the gradient of x is the seed */
-    assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+    assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     assert_int_equal(in_use(&n), before);
 
     d9d_tape_reset(n.f.tape);
@@ -620,10 +620,10 @@ static void a_checkpoint_may_return_its_inputs_and_repeat_itself(void **state)
         in[0] = leaf_of(&n, &n.x);
         in[1] = leaf_of(&n, &n.x);
         in[2] = in[0];
-        assert_ok(d9d_tape_checkpoint(n.f.tape, odd, NULL, in, 3, out, 3));
+        assert_ok(d9d_tape_recompute(n.f.tape, odd, NULL, in, 3, out, 3));
         assert_ptr_not_equal(out[1], in[1]);
         assert_ok(d9d_tape_backward(n.f.tape, out, seeds, 3,
-                                    halves ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+                                    halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
         expect_multiple(in[0], &n.seed, 4);
         expect_multiple(in[1], &n.seed, 3);
     }
@@ -640,7 +640,7 @@ static void outputs_without_gradient_are_passed_over(void **state)
     net_open(&n);
     in[0] = in[2] = leaf_of(&n, &n.x);
     in[1] = leaf_of(&n, &n.x);
-    assert_ok(d9d_tape_checkpoint(n.f.tape, odd, NULL, in, 3, out, 3));
+    assert_ok(d9d_tape_recompute(n.f.tape, odd, NULL, in, 3, out, 3));
     assert_ok(d9d_tape_backward(n.f.tape, &out[1], &n.seed, 1, D9D_BACKWARD_FULL));
     expect_multiple(in[1], &n.seed, 1);
     net_close(&n);
@@ -679,9 +679,9 @@ static void a_checkpoint_of_fixed_inputs_trains_its_parameters(void **state)
         assert_ok(d9d_tape_leaf(n.f.tape, &n.x, false, &x));
         assert_ok(ways[way / 2](n.p, n.f.tape, &x, 1, &y, 1));
         assert_ok(d9d_tape_backward(n.f.tape, &y, &n.seed, 1,
-                                    way & 1 ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+                                    way & 1 ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
         if (way & 1)
-            assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+            assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
         for (int i = 0; i < 4; i++) {
             assert_true(n.p[i]->has_grad);
             assert_ok(d9d_tensor_to_f32(&n.p[i]->grad, way == 0 ? want[i] : got));
@@ -712,12 +712,12 @@ static void a_function_that_fails_is_reported(void **state)
     (void)state;
     net_open(&n);
     x = leaf_of(&n, &n.x);
-    assert_fails(d9d_tape_checkpoint(n.f.tape, fails_at, &now, &x, 1, &y, 1), D9D_EIO,
+    assert_fails(d9d_tape_recompute(n.f.tape, fails_at, &now, &x, 1, &y, 1), D9D_EIO,
                  "this function fails");
     assert_null(y);
     assert_ok(d9d_op_add(n.f.tape, x, x, &y));
     assert_true(d9d_var_needs_grad(y)); /* still recording */
-    assert_ok(d9d_tape_checkpoint(n.f.tape, fails_at, &later, &x, 1, &y, 1));
+    assert_ok(d9d_tape_recompute(n.f.tape, fails_at, &later, &x, 1, &y, 1));
     assert_fails(d9d_tape_backward(n.f.tape, &y, &n.seed, 1, D9D_BACKWARD_FULL), D9D_EIO,
                  "this function fails");
     d9d_tape_reset(n.f.tape);
@@ -733,7 +733,7 @@ static void limits_are_told(void **state)
     net_open(&n);
     for (int i = 0; i <= D9D_NODE_MAX; i++)
         in[i] = leaf_of(&n, &n.x);
-    assert_fails(d9d_tape_checkpoint(n.f.tape, odd, NULL, in, 9, out, 3), D9D_EINVAL,
+    assert_fails(d9d_tape_recompute(n.f.tape, odd, NULL, in, 9, out, 3), D9D_EINVAL,
                  "checkpoint: 9 inputs and 3 outputs, at most 8 of each");
     net_close(&n);
 }
@@ -753,21 +753,21 @@ static void backward_runs_once(void **state)
     t = n.f.tape;
     x = leaf_of(&n, &n.x);
     assert_ok(d9d_op_add(t, x, x, &y));
-    assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT), D9D_EINVAL,
+    assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD), D9D_EINVAL,
                  "weight backward: no input backward came before it");
     assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_FULL));
     assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_FULL), D9D_EINVAL, once);
-    assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT), D9D_EINVAL,
+    assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD), D9D_EINVAL,
                  "weight backward: the tape went backward already");
     assert_fails(d9d_op_add(t, x, x, &y), D9D_EINVAL,
                  "add: the tape went backward; reset it before recording again");
     d9d_tape_reset(t);
     x = leaf_of(&n, &n.x);
     assert_ok(d9d_op_add(t, x, x, &y));
-    assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_INPUT));
-    assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_INPUT), D9D_EINVAL,
+    assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD));
+    assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD), D9D_EINVAL,
                  "input backward: the input backward has run; only the weight backward may follow");
-    assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+    assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     net_close(&n);
 }
 
@@ -817,9 +817,9 @@ static void a_tied_parameter_is_one_sum(void **state)
         assert_ok(ways[way / 2](n.p, n.f.tape, &x, 1, &x, 1));
         assert_ok(d9d_op_linear_cross_entropy(n.f.tape, x, &table, 1, &target, -100, NULL, &y));
         assert_ok(d9d_tape_backward(n.f.tape, &y, &seed, 1,
-                                    way & 1 ? D9D_BACKWARD_INPUT : D9D_BACKWARD_FULL));
+                                    way & 1 ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
         if (way & 1)
-            assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WEIGHT));
+            assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
         assert_ok(d9d_tensor_to_f32(&table->grad, way == 0 ? want : got));
         if (way > 0)
             assert_memory_equal(got, want, sizeof(got));

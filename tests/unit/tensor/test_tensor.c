@@ -62,15 +62,15 @@ static void views_share_storage(void **state)
     float got[6];
 
     assert_ok(d9d_tensor_from_host(dev, D9D_F32, D9D_SHAPE(3, 2), host, &x));
-    assert_true(d9d_tensor_is_sole(&x));
+    assert_true(d9d_tensor_is_unique(&x));
     rows = d9d_tensor_rows(&x, 1, 2);
-    assert_false(d9d_tensor_is_sole(&x));
+    assert_false(d9d_tensor_is_unique(&x));
     flat = d9d_tensor_reshape(&rows, D9D_SHAPE(4));
     d9d_tensor_release(&rows);
     d9d_tensor_release(&x);
     assert_null(x.storage);
     d9d_tensor_release(&x);
-    assert_true(d9d_tensor_is_sole(&flat));
+    assert_true(d9d_tensor_is_unique(&flat));
     assert_int_equal(d9d_tensor_numel(&flat), 4);
     assert_int_equal(d9d_tensor_bytes(&flat), 16);
     assert_ptr_equal(d9d_tensor_device(&flat), dev);
@@ -239,7 +239,7 @@ static void every_type_is_read_as_floats(void **state)
         assert_ok(d9d_tensor_to_f32(&x, got));
         for (int k = 0; k < all[i].n; k++)
             if (memcmp(&got[k], &all[i].want[k], sizeof(float)) != 0)
-                fail_msg("%s %d: %g, expected %g", d9d_dtype_word(all[i].dtype), k, (double)got[k],
+                fail_msg("%s %d: %g, expected %g", d9d_dtype_name(all[i].dtype), k, (double)got[k],
                          (double)all[i].want[k]);
         d9d_tensor_release(&x);
     }

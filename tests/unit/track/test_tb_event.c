@@ -18,10 +18,11 @@ static void crc32c_has_its_known_values(void **state)
     static const unsigned char zeros[32];
 
     (void)state;
-    assert_int_equal(d9d_crc32c(0, "", 0), 0);
-    assert_int_equal(d9d_crc32c(0, "123456789", 9), 0xe3069283u);
-    assert_int_equal(d9d_crc32c(0, zeros, 32), 0x8a9136aau); /* RFC 3720, B.4 */
-    assert_int_equal(d9d_crc32c(d9d_crc32c(0, "1234", 4), "56789", 5), 0xe3069283u);
+    assert_int_equal(d9d_tb_event_crc32c(0, "", 0), 0);
+    assert_int_equal(d9d_tb_event_crc32c(0, "123456789", 9), 0xe3069283u);
+    assert_int_equal(d9d_tb_event_crc32c(0, zeros, 32), 0x8a9136aau); /* RFC 3720, B.4 */
+    assert_int_equal(d9d_tb_event_crc32c(d9d_tb_event_crc32c(0, "1234", 4), "56789", 5),
+                     0xe3069283u);
 }
 
 static void the_bytes_are_these(void **state)
@@ -39,8 +40,8 @@ static void the_bytes_are_these(void **state)
     d9d_buf b = {0};
 
     (void)state;
-    assert_int_equal(d9d_event_version(&b, 1.5), D9D_OK);
-    assert_int_equal(d9d_event_scalars(&b, 2.0, 300, tags, values, 2), D9D_OK);
+    assert_int_equal(d9d_tb_event_version(&b, 1.5), D9D_OK);
+    assert_int_equal(d9d_tb_event_scalars(&b, 2.0, 300, tags, values, 2), D9D_OK);
     assert_int_equal(b.len, sizeof(golden));
     assert_memory_equal(b.data, golden, sizeof(golden));
     d9d_buf_release(&b);
@@ -51,7 +52,7 @@ static void a_record_without_values_is_an_empty_summary(void **state)
     d9d_buf b = {0};
 
     (void)state;
-    assert_int_equal(d9d_event_scalars(&b, 0, 1, NULL, NULL, 0), D9D_OK);
+    assert_int_equal(d9d_tb_event_scalars(&b, 0, 1, NULL, NULL, 0), D9D_OK);
     assert_int_equal(b.len, 12 + 9 + 2 + 2 + 4);
     d9d_buf_release(&b);
 }
@@ -63,7 +64,7 @@ static void a_start_has_its_step(void **state)
     d9d_buf b = {0};
 
     (void)state;
-    assert_int_equal(d9d_event_start(&b, 1.5, 5), D9D_OK);
+    assert_int_equal(d9d_tb_event_start(&b, 1.5, 5), D9D_OK);
     assert_int_equal(b.len, 12 + sizeof(event) + 4);
     assert_memory_equal(b.data + 12, event, sizeof(event));
     d9d_buf_release(&b);

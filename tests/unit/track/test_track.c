@@ -8,17 +8,17 @@
 #include "d9d/track/track.h"
 #include "support/unit.h"
 
-static const d9d_step_record plain = {.step = 3,
-                                      .loss = 2.5,
-                                      .grad_norm = 0.1,
-                                      .lr = 1e-3,
-                                      .tokens = 300,
-                                      .samples = 12,
-                                      .step_ms = 10.25,
-                                      .data_ms = 0.25,
-                                      .tokens_per_s = 9756.5,
-                                      .mfu = NAN,
-                                      .mem_bytes = 1 << 20};
+static const d9d_track_step_record plain = {.step = 3,
+                                            .loss = 2.5,
+                                            .grad_norm = 0.1,
+                                            .lr = 1e-3,
+                                            .tokens = 300,
+                                            .samples = 12,
+                                            .step_ms = 10.25,
+                                            .data_ms = 0.25,
+                                            .tokens_per_s = 9756.5,
+                                            .mfu = NAN,
+                                            .mem_bytes = 1 << 20};
 static const char plain_line[] =
     "{\"step\": 3, \"loss\": 2.5, \"grad_norm\": 0.1, \"lr\": 0.001, \"tokens\": 300, "
     "\"samples\": 12, \"step_ms\": 10.25, \"tokens_per_s\": 9756.5, \"data_ms\": 0.25, "
@@ -55,7 +55,7 @@ static int64_t add_one(void)
 
 static void test_resumable_lines(void **state)
 {
-    d9d_step_record r = plain;
+    d9d_track_step_record r = plain;
     d9d_tracker *t;
     char want[1024];
 
@@ -81,7 +81,7 @@ static void test_resumable_lines(void **state)
 /* A number reads back as the same double. */
 static void test_full_precision(void **state)
 {
-    d9d_step_record r = plain;
+    d9d_track_step_record r = plain;
     d9d_tracker *t;
     json_t *line;
     double loss;
@@ -218,18 +218,18 @@ static void test_end(void **state)
 static void test_pipeline(void **state)
 {
     const double busy[] = {80, 60.5}, prices[] = {1, 2, 3, 4};
-    const d9d_pipeline_record r = {.step = 5,
-                                   .schedule = "1f1b x2",
-                                   .micro_batches = 8,
-                                   .rows = 2,
-                                   .play_ms = 100,
-                                   .bubble = 0.25,
-                                   .ranks = 2,
-                                   .stages = 4,
-                                   .busy_ms = busy,
-                                   .forward_ms = prices,
-                                   .input_ms = prices,
-                                   .weight_ms = prices};
+    const d9d_track_pipeline_record r = {.step = 5,
+                                         .schedule = "1f1b x2",
+                                         .micro_batches = 8,
+                                         .rows = 2,
+                                         .step_ms = 100,
+                                         .bubble = 0.25,
+                                         .ranks = 2,
+                                         .stages = 4,
+                                         .compute_ms = busy,
+                                         .forward_ms = prices,
+                                         .dgrad_ms = prices,
+                                         .wgrad_ms = prices};
     d9d_buf text = {0};
     d9d_tracker *t;
 
@@ -249,9 +249,10 @@ static void test_pipeline(void **state)
 
 static void test_documents(void **state)
 {
-    const d9d_document_loss worst[] = {{.sample = 7, .place = 2, .targets = 4, .sum = 10},
-                                       {.sample = 9, .dataset = 1, .targets = 1, .sum = 1}};
-    d9d_documents_record r = {.step = 5, .targets = 64, .blended = true, .worst = worst, .n = 2};
+    const d9d_track_document_loss worst[] = {{.sample = 7, .document = 2, .targets = 4, .sum = 10},
+                                             {.sample = 9, .dataset = 1, .targets = 1, .sum = 1}};
+    d9d_track_documents_record r = {
+        .step = 5, .targets = 64, .blended = true, .worst = worst, .n = 2};
     d9d_tracker *t;
 
     (void)state;

@@ -5,7 +5,7 @@
  * on the same stream runs later, so nothing waits.  It also hears which kernels were chosen.
  *
  *     const d9d_cuda_owner owner = {self, take, give, say};
- *     D9D_TRY(d9d_cuda_stream_create(0, &owner, &(d9d_cuda_options){0}, &s));
+ *     D9D_TRY(d9d_cuda_stream_create(0, &owner, &(d9d_cuda_opts){0}, &s));
  *     D9D_TRY(d9d_kernels_cuda()->fill(s, D9D_F32, y, n, 1.0f));
  *     d9d_cuda_stream_free(s);
  *
@@ -24,35 +24,37 @@ extern "C" {
 
 typedef struct d9d_cuda_owner {
     void *self;
-    d9d_status (*take)(void *self, uint64_t n, void **out); /* aligned to 256 bytes */
-    void (*give)(void *self, void *p, uint64_t n);
-    void (*say)(void *self, d9d_log_level level, const char *line);
+    d9d_status (*alloc)(void *self, uint64_t n, void **out); /* aligned to 256 bytes */
+    void (*free)(void *self, void *p, uint64_t n);
+    void (*log)(void *self, d9d_log_level level, const char *line);
 } d9d_cuda_owner;
 
 /* Zeros are the defaults. */
 typedef enum d9d_cuda_attention {
-    D9D_CUDA_CUDNN, /* where it is found and takes the shape; else our own */
-    D9D_CUDA_OWN
+    D9D_CUDA_ATTENTION_CUDNN, /* where it is found and takes the shape; else our own */
+    D9D_CUDA_ATTENTION_BUILTIN
 } d9d_cuda_attention;
 
-typedef struct d9d_cuda_options {
+typedef struct d9d_cuda_opts {
     d9d_cuda_attention attention;
-    bool inexact;    /* the gradient of cuDNN's attention may differ in the last bits between runs,
-                      * for 6 to 14 % of its time and its scratch memory */
-    bool urgent;     /* its kernels start before those of other streams: for what others wait for */
-    int64_t scratch; /* bytes that it may take for the scores, by working in pieces; 0: 4 GiB */
-} d9d_cuda_options;
+    bool nondeterministic; /* the gradient of cuDNN's attention may differ in the last bits between
+                            * runs, for 6 to 14 % of its time and its scratch memory */
+    bool high_priority; /* its kernels start before those of other streams: for what others wait for
+                         */
+    int64_t
+        max_score_bytes; /* bytes that it may take for the scores, by working in pieces; 0: 4 GiB */
+} d9d_cuda_opts;
 
 /* A stream on GPU `index`, which is there.  ENOTFOUND when its compute capability is below 8.0;
  * ENOTSUP names the library that is missing. */
 D9D_API D9D_MUST_USE d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
-                                                       const d9d_cuda_options *options,
+                                                       const d9d_cuda_opts *options,
                                                        d9d_stream *out);
 /* All of its work must be done. */
 D9D_API void d9d_cuda_stream_free(d9d_stream s);
 
 /* The CUstream_st * inside, for copies in the same order. */
-D9D_API struct CUstream_st *d9d_cuda_stream_queue(d9d_stream s);
+D9D_API struct CUstream_st *d9d_cuda_stream_handle(d9d_stream s);
 
 D9D_API const d9d_kernels *d9d_kernels_cuda(void);
 

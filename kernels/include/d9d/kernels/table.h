@@ -55,24 +55,24 @@ typedef struct d9d_gemm {
     bool trans_a, trans_b;
     int64_t m, n, k;
     float beta;
-    const void *plus;
-    bool b_still;
+    const void *addend;
+    bool b_constant;
 } d9d_gemm;
 
 /* n columns of M rows: x [M, X] from column `from` on, y [M heads, Y] from column `to` on, where a
  * row of x is that of so many heads. */
-typedef struct d9d_columns_dims {
+typedef struct d9d_copy_strided_dims {
     d9d_dtype t;
     int64_t m, heads, n;
-    int64_t x, from, y, to;
-} d9d_columns_dims;
+    int64_t x_cols, x_first, y_cols, y_first;
+} d9d_copy_strided_dims;
 
 /* How T tokens choose k of E experts, by scores that are a softmax of the token's logits, or
  * sigmoids of each.  With groups above 1 the experts are as many groups of one size: a group is
  * worth the sum of its two largest keys (score + bias), and only the best top_groups of them are
  * chosen from.  The weight of a choice is its score, divided by the sum of the token's chosen ones
  * + 1e-20 where `renormalise`, times `scale`. */
-enum { D9D_ROUTER_GROUPS = 32 }; /* at most */
+enum { D9D_ROUTER_MAX_GROUPS = 32 }; /* at most */
 typedef struct d9d_router_dims {
     d9d_dtype t; /* of logits */
     int64_t rows, e, k;
@@ -93,41 +93,41 @@ typedef struct d9d_router_balance {
     const float *weight; /* [T]; 0: the token does not count */
     const float *load;   /* [rows of the batch, E]; may be NULL where aux is 0 */
     const void *logits;  /* [T, E]; may be NULL where z is 0 */
-    int64_t first, length;
+    int64_t first, seq_len;
     float aux, z;
 } d9d_router_balance;
 
 /* The gated half of a feed-forward layer: x [R, H] by two matrices to [R, I] each.  A matrix is
  * [I, H], and that of the way down [H, I]; or, with offset, there is one for each of E experts,
  * [E, H, I] and [E, I, H], for rows offset[e] <= r < offset[e+1]. */
-typedef struct d9d_gated_dims {
+typedef struct d9d_gemm_swiglu_dims {
     d9d_dtype t;
     int64_t rows, h, i, e; /* e is 1 without offset */
     const int32_t *offset;
-    bool still; /* of both matrices, as d9d_gemm's b_still */
-} d9d_gated_dims;
+    bool weights_constant; /* of both matrices, as d9d_gemm's b_still */
+} d9d_gemm_swiglu_dims;
 
 /* Heads to be normed and turned: x [M, heads, D], of which the first R features turn, by
  * positions [M] times inv_freq [R/2]. */
-typedef struct d9d_norm_rope_dims {
+typedef struct d9d_qk_norm_rope_dims {
     d9d_dtype t;
     int64_t m, heads, d, r;
     float eps, mscale;
     bool zero_centred, interleaved;
     const int32_t *positions;
     const float *inv_freq;
-} d9d_norm_rope_dims;
+} d9d_qk_norm_rope_dims;
 
 /* Heads on their way to attention, x [M, heads, D]: normed by w [D] and turned, or as they are
  * where w is NULL.  Those of token i go to row at[i] of y, to none where that is -1, or to row i
  * where at is NULL.  at, positions and frequencies were there before any call that may still be
  * under way. */
-typedef struct d9d_turned_heads {
+typedef struct d9d_qk_norm_rope_heads {
     const void *x, *w;
     void *y;
     int64_t heads;
-    const int32_t *at;
-} d9d_turned_heads;
+    const int32_t *row_index;
+} d9d_qk_norm_rope_heads;
 
 /* Attention: S queries and Z keys a row; q o [B, S, A, D], k v [B, Z, K, D], lse [B, A, S] float32.
  *
@@ -193,7 +193,7 @@ typedef struct d9d_segment {
     int32_t q, nq, k, nk;
 } d9d_segment;
 
-enum { D9D_PIECES = 2 }; /* of a row, the most */
+enum { D9D_ATTENTION_MAX_CHUNKS = 2 }; /* of a row, the most */
 typedef struct d9d_attention_dims {
     d9d_dtype t;
     int64_t b, s, z, a, kv, d;
@@ -201,29 +201,30 @@ typedef struct d9d_attention_dims {
     bool causal;
     int64_t segments;
     const d9d_segment *segment; /* [segments], or NULL */
-    bool cached; /* k and v are a cache, and most segments have a query or a few: it may be done in
+    bool decode; /* k and v are a cache, and most segments have a query or a few: it may be done in
                     another way, whose last bits differ; forward alone.  The list was there before
                     any call that may still be under way, and so it may be read ahead */
-    int64_t window;          /* most keys that a query sees, its own position counted; 0: all */
-    int64_t pieces;          /* of a row of queries; 0: one, or with a list not known */
-    int64_t end[D9D_PIECES]; /* without a list: how many of the row's keys each piece sees */
+    int64_t window; /* most keys that a query sees, its own position counted; 0: all */
+    int64_t chunks; /* of a row of queries; 0: one, or with a list not known */
+    int64_t chunk_end[D9D_ATTENTION_MAX_CHUNKS]; /* without a list: how many of the row's keys each
+                                                    piece sees */
 } d9d_attention_dims;
 
 /* B rows of S tokens and the documents in them: those of a list of segments with Z = S, of which
  * q and nq alone are read; without a list a row is one.  The list lies in device memory. */
-typedef struct d9d_documents {
+typedef struct d9d_varlen {
     int64_t b, s, segments;
     const d9d_segment *segment; /* [segments], or NULL */
-} d9d_documents;
+} d9d_varlen;
 
 /* A sum over the last W tokens of a document, of each of N channels by itself: x y [B, S, N],
  * w [N, W]. */
-enum { D9D_CONV_WIDTH = 8 }; /* the widest */
-typedef struct d9d_conv_dims {
+enum { D9D_CAUSAL_CONV1D_MAX_WIDTH = 8 }; /* the widest */
+typedef struct d9d_causal_conv1d_dims {
     d9d_dtype t;
-    d9d_documents of;
+    d9d_varlen docs;
     int64_t n, w;
-} d9d_conv_dims;
+} d9d_causal_conv1d_dims;
 
 /* The gated delta rule: q k [B, S, K, D], v o [B, S, A, F], decay g [B, S, A] float32 and at most
  * 0, write strength before its sigmoid b [B, S, A]; head h of A reads head h / (A/K) of K.  With
@@ -233,85 +234,86 @@ typedef struct d9d_conv_dims {
  *     X_t = e^g X_(t-1) + k (sigmoid(b) (v - (e^g X_(t-1))' k))'        o_t = X_t' q
  *
  * Tokens of a document are worked on in chunks.  What backward keeps is the state that each chunk
- * but the first of a document starts with: [d9d_delta_slots(), A, D, F] float32, the one that
- * starts with token t, counted over B and S, in slot t / D9D_DELTA_CHUNK - 1.  Other slots hold
- * anything. */
-enum { D9D_DELTA_CHUNK = 64 };
-typedef struct d9d_delta_dims {
+ * but the first of a document starts with: [d9d_gated_delta_states(), A, D, F] float32, the one
+ * that starts with token t, counted over B and S, in slot t / D9D_GATED_DELTA_CHUNK - 1.  Other
+ * slots hold anything. */
+enum { D9D_GATED_DELTA_CHUNK = 64 };
+typedef struct d9d_gated_delta_dims {
     d9d_dtype t;
-    d9d_documents of;
+    d9d_varlen docs;
     int64_t k, a, d, f;
     float scale;
-} d9d_delta_dims;
-static inline int64_t d9d_delta_slots(const d9d_documents *of)
+} d9d_gated_delta_dims;
+static inline int64_t d9d_gated_delta_states(const d9d_varlen *of)
 {
-    return of->b * of->s / D9D_DELTA_CHUNK;
+    return of->b * of->s / D9D_GATED_DELTA_CHUNK;
 }
 
 /* What documents keep from call to call, in generation: document i goes on from cell at[i] and
  * leaves there what its next tokens need.  Of its tokens nk - nq were before this call; where none
  * were it begins anew, whatever is there.  No two documents with tokens have one cell. */
-typedef struct d9d_past {
-    void *cell;        /* [R, ...] */
-    const int32_t *at; /* [segments] */
-} d9d_past;
+typedef struct d9d_state_slots {
+    void *slots;               /* [R, ...] */
+    const int32_t *slot_index; /* [segments] */
+} d9d_state_slots;
 
 /* A product for each head: y [M, heads, out], x [M, heads, in]; the matrix of head h has the rows
  * of w from h * step + first on, `in` of them or, `turned`, `out`. */
-typedef struct d9d_heads_dims {
+typedef struct d9d_gemm_per_head_dims {
     d9d_dtype t;
-    int64_t m, heads, in, out, step, first;
-    bool turned;
-} d9d_heads_dims;
+    int64_t m, heads, in, out, w_head_rows, w_first;
+    bool trans_w;
+} d9d_gemm_per_head_dims;
 
 /* Ranks that each have a part of a vocabulary. */
-typedef struct d9d_xent_ranks {
-    int64_t n, mine;
-    int64_t most; /* rows of the largest part */
+typedef struct d9d_linear_cross_entropy_ranks {
+    int64_t n, rank;
+    int64_t max_rows; /* rows of the largest part */
     /* all [n, count] of what is at its place `mine`, queued; the same calls on every rank. */
-    d9d_status (*gather)(void *arg, float *all, int64_t count);
+    d9d_status (*all_gather)(void *arg, float *all, int64_t count);
     void *arg;
-} d9d_xent_ranks;
+} d9d_linear_cross_entropy_ranks;
 
 /* Fused head and loss; hidden [T, H], split heads w[i] [v[i], H], targets [T].  The ids of the
  * splits follow each other from 0, or, of a part of a vocabulary, row j of split i is
  * id first[i] + j of `all`; the logit of a target that is not in this part counts as 0, and the lse
  * and loss of a part without rows are -inf. */
-typedef struct d9d_xent_dims {
+typedef struct d9d_linear_cross_entropy_dims {
     d9d_dtype t;
     int64_t rows, h;
     int n_split;
     const int64_t *v; /* host */
     int32_t ignore;
-    int64_t room; /* bytes of scratch that xent_once may take, as long as a few tokens fit; 0: 768
-                     MiB */
-    const int64_t *first;        /* host; NULL: this is the whole vocabulary */
-    int64_t all;                 /* ids of the whole, where this is a part */
-    const d9d_xent_ranks *ranks; /* of xent_once: who has the other parts */
-} d9d_xent_dims;
+    int64_t scratch; /* bytes of scratch that linear_cross_entropy_fwd_bwd may take, as long as a
+                     few tokens fit; 0: 768 MiB */
+    const int64_t *first; /* host; NULL: this is the whole vocabulary */
+    int64_t vocab;        /* ids of the whole, where this is a part */
+    const d9d_linear_cross_entropy_ranks
+        *ranks; /* of linear_cross_entropy_fwd_bwd: who has the other parts */
+} d9d_linear_cross_entropy_dims;
 
 /* Rows to the order of experts and back: T tokens of k choices each, N rows in that order (T k, or
  * fewer where some choices are -1), H columns. */
-typedef struct d9d_permute_dims {
+typedef struct d9d_moe_permute_dims {
     d9d_dtype t;
     int64_t rows, k, n, h;
-} d9d_permute_dims;
+} d9d_moe_permute_dims;
 
 /* One optimizer's constants for one step; see d9d/optim/optim.h for the formulas.  They are
  * double so that 1 - beta and 1 - lr*wd are rounded once, as PyTorch does. */
 typedef struct d9d_adam_step {
     double lr, beta1, beta2, eps, weight_decay;
-    double bias1, bias2; /* 1 - beta^step */
-    bool decoupled;      /* AdamW: p *= 1 - lr*wd; else g += wd*p */
+    double bias_correction1, bias_correction2; /* 1 - beta^step */
+    bool decoupled;                            /* AdamW: p *= 1 - lr*wd; else g += wd*p */
     bool amsgrad, maximize;
 } d9d_adam_step;
 
 /* One of the arrays that are worked on together: a list is in host memory, and costs as many
  * launches as one long array. */
-typedef struct d9d_array {
+typedef struct d9d_sum_squares_array {
     const void *x;
     int64_t n;
-} d9d_array;
+} d9d_sum_squares_array;
 
 /* A bfloat16 weight and its residual are a float32 master weight, to the bit: the weight is the
  * master rounded to nearest, ties away from zero, and
@@ -336,7 +338,7 @@ typedef struct d9d_sgd_step {
     bool nesterov, maximize, first; /* first: momentum buffer = gradient */
 } d9d_sgd_step;
 
-enum { D9D_ADDENDS = 16 };
+enum { D9D_ADD_MAX_ARRAYS = 16 };
 
 typedef struct d9d_kernels {
     const char *name; /* "cpu", "cuda"; "paper" of plans, whose arrays nobody may touch (sim.h) */
@@ -344,7 +346,8 @@ typedef struct d9d_kernels {
     /* --- elementwise ------------------------------------------------------- */
     d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);
     d9d_status (*cast)(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n);
-    /* y = the sum of `of` arrays x, from 1 to D9D_ADDENDS, in their order; y may be one of them. */
+    /* y = the sum of `of` arrays x, from 1 to D9D_ADD_MAX_ARRAYS, in their order; y may be one of
+     * them. */
     d9d_status (*add)(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n);
     /* y = beta y + x, types may differ. */
     d9d_status (*accumulate)(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
@@ -352,12 +355,12 @@ typedef struct d9d_kernels {
     d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
                          int64_t n);
     /* dgate may be dy. */
-    d9d_status (*swiglu_din)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
+    d9d_status (*swiglu_bwd)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
                              const void *gate, const void *up, int64_t n);
     /* y = x * sigmoid(g); x [M, N], g [M].  Backward gives dx and dg. */
     d9d_status (*sigmoid_gate)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
                                int64_t m, int64_t n);
-    d9d_status (*sigmoid_gate_din)(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+    d9d_status (*sigmoid_gate_bwd)(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
                                    const void *x, const void *g, int64_t m, int64_t n);
     /* Element i of a box in a whole array gets the number of its index in the whole:
      * index = sum_d (start[d] + box index) * stride of whole. */
@@ -377,20 +380,21 @@ typedef struct d9d_kernels {
                                const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                int64_t out);
     /* dx = beta dx + the sum over n matrices, at most 2, of dy_i w_i'. */
-    d9d_status (*grouped_gemm_din)(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
-                                   const void *const *dy, const void *const *w,
-                                   const int32_t *offset, int64_t rows, int64_t e, int64_t in,
-                                   int64_t out);
-    d9d_status (*grouped_gemm_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                                  const void *x, const void *dy, const int32_t *offset,
-                                  int64_t rows, int64_t e, int64_t in, int64_t out);
+    d9d_status (*grouped_gemm_dgrad)(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
+                                     const void *const *dy, const void *const *w,
+                                     const int32_t *offset, int64_t rows, int64_t e, int64_t in,
+                                     int64_t out);
+    d9d_status (*grouped_gemm_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                     const void *x, const void *dy, const int32_t *offset,
+                                     int64_t rows, int64_t e, int64_t in, int64_t out);
 
     /* gate = x Wg, up = x Wu, y = silu(gate) up, a matrix turned where it is [I, H]. */
-    d9d_status (*gated_gemm)(d9d_stream s, const d9d_gated_dims *n, void *y, void *gate, void *up,
-                             const void *x, const void *w_gate, const void *w_up);
+    d9d_status (*gemm_swiglu)(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
+                              void *up, const void *x, const void *w_gate, const void *w_up);
     /* The gradients of gate and up, where that of y is dout [R, H] by the way down, w. */
-    d9d_status (*gated_gemm_din)(d9d_stream s, const d9d_gated_dims *n, void *dgate, void *dup,
-                                 const void *dout, const void *w, const void *gate, const void *up);
+    d9d_status (*gemm_swiglu_bwd)(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
+                                  void *dup, const void *dout, const void *w, const void *gate,
+                                  const void *up);
 
     /* --- norm, position, attention --------------------------------------------- */
     /* inv [M] float32 is 1/sqrt(mean(x^2) + eps). */
@@ -398,111 +402,126 @@ typedef struct d9d_kernels {
                            const void *w, int64_t m, int64_t n, float eps, bool zero_centred);
     /* Either of dx and dw, or both in one pass, with the same bits: what is NULL is not wanted.
      * plus, where not NULL, is added to dx before it is rounded, and may be dx. */
-    d9d_status (*rms_norm_grad)(d9d_stream s, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt,
-                                void *dw, float beta, const void *dy, const void *x, const void *w,
-                                const float *inv, int64_t m, int64_t n, bool zero_centred);
+    d9d_status (*rms_norm_bwd)(d9d_stream s, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt,
+                               void *dw, float beta, const void *dy, const void *x, const void *w,
+                               const float *inv, int64_t m, int64_t n, bool zero_centred);
     /* x [M, heads, D], positions [M]; r features turn; sign -1 turns back (the gradient). */
     d9d_status (*rope)(d9d_stream s, d9d_dtype t, void *y, const void *x, const int32_t *positions,
                        const float *inv_freq, int64_t m, int64_t heads, int64_t d, int64_t r,
                        bool interleaved, float mscale, float sign);
     /* A norm of each head, then the turn; inv [M heads].  dx or dw may be NULL, as above. */
-    d9d_status (*norm_rope)(d9d_stream s, const d9d_norm_rope_dims *n, void *y, float *inv,
+    d9d_status (*norm_rope)(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
                             const void *x, const void *w);
-    d9d_status (*norm_rope_grad)(d9d_stream s, const d9d_norm_rope_dims *n, void *dx, d9d_dtype gt,
-                                 void *dw, float beta, const void *dy, const void *x, const void *w,
-                                 const float *inv);
+    d9d_status (*norm_rope_bwd)(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *dx,
+                                d9d_dtype gt, void *dw, float beta, const void *dy, const void *x,
+                                const void *w, const float *inv);
     d9d_status (*attention)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                             const void *q, const void *k, const void *v);
-    d9d_status (*attention_din)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
+    d9d_status (*attention_bwd)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
                                 void *dv, const void *dout, const void *q, const void *k,
                                 const void *v, const void *o, const float *lse);
     /* A logit of each head, sink [A] of type t, that takes part in the softmax of every query and
      * has no value: what attention() gave becomes, in place, o times exp(lse) / exp(lse'), with
-     * lse' = log(exp(lse) + exp(sink)), rounded once more.  attention_din() of these o and lse is
+     * lse' = log(exp(lse) + exp(sink)), rounded once more.  attention_bwd() of these o and lse is
      * the gradient under the sink. */
     d9d_status (*attention_sink)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                                  const void *sink);
     /* dsink = beta dsink - the sum over queries of exp(sink - lse') dout . o' */
-    d9d_status (*attention_sink_dw)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
-                                    void *dsink, float beta, const void *dout, const void *o,
-                                    const float *lse, const void *sink);
+    d9d_status (*attention_sink_wgrad)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
+                                       void *dsink, float beta, const void *dout, const void *o,
+                                       const float *lse, const void *sink);
     /* Rows in 2n pieces of P cells of W, as they are dealt to n ranks (d9d/nn/parallel_groups.h).
      * in_order: y [B, 2n, P, W] from x [n, B, 2, P, W], where rank r has pieces r and 2n - 1 - r;
      * else the way back. */
-    d9d_status (*pieces)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
-                         int64_t p, int64_t w, bool in_order);
+    d9d_status (*cp_zigzag)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
+                            int64_t p, int64_t w, bool in_order);
 
     /* x [M, N] into y, whose rows have `ld` elements: y[at[i]][first + j] = x[i][j].  at NULL: row
      * i; a row of at -1 goes nowhere, and no two go to one place. */
-    d9d_status (*put_rows)(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
-                           const int32_t *at, const void *x, int64_t m, int64_t n);
+    d9d_status (*scatter_rows)(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
+                               const int32_t *at, const void *x, int64_t m, int64_t n);
     /* y[(i heads + h) Y + to + j] = x[i X + from + j]; other columns of y are left alone. */
-    d9d_status (*columns)(d9d_stream s, const d9d_columns_dims *n, void *y, const void *x);
+    d9d_status (*copy_strided)(d9d_stream s, const d9d_copy_strided_dims *n, void *y,
+                               const void *x);
     /* Back, summed over heads in float32: x[i X + from + j] = sum over h of that place of y. */
-    d9d_status (*columns_din)(d9d_stream s, const d9d_columns_dims *n, void *x, const void *y);
+    d9d_status (*copy_strided_bwd)(d9d_stream s, const d9d_copy_strided_dims *n, void *x,
+                                   const void *y);
 
     /* y = silu(z), z the sum of w[j] times the token W - 1 - j before. */
-    d9d_status (*conv)(d9d_stream s, const d9d_conv_dims *n, void *y, const void *x, const void *w);
+    d9d_status (*causal_conv1d)(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
+                                const void *x, const void *w);
     /* dx or dw may be NULL, here and below. */
-    d9d_status (*conv_grad)(d9d_stream s, const d9d_conv_dims *n, void *dx, d9d_dtype gt, void *dw,
-                            float beta, const void *dy, const void *x, const void *w);
+    d9d_status (*causal_conv1d_bwd)(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
+                                    d9d_dtype gt, void *dw, float beta, const void *dy,
+                                    const void *x, const void *w);
     /* g = -exp(rate) log(1 + exp(x + bias)); x [M, N], rate bias [N], g float32. */
-    d9d_status (*decay)(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
-                        const void *bias, int64_t m, int64_t n);
-    d9d_status (*decay_din)(d9d_stream s, d9d_dtype t, void *dx, const float *dg, const void *x,
-                            const void *rate, const void *bias, int64_t m, int64_t n);
-    /* The gradient of rate, or of bias. */
-    d9d_status (*decay_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
-                           bool of_bias, const float *dg, const void *x, const void *rate,
+    d9d_status (*gdn_gate)(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
                            const void *bias, int64_t m, int64_t n);
-    d9d_status (*delta)(d9d_stream s, const d9d_delta_dims *n, void *o, float *states,
-                        const void *q, const void *k, const void *v, const float *g, const void *b);
-    d9d_status (*delta_din)(d9d_stream s, const d9d_delta_dims *n, void *dq, void *dk, void *dv,
-                            float *dg, void *db, const void *dout, const void *q, const void *k,
-                            const void *v, const float *g, const void *b, const float *states);
+    d9d_status (*gdn_gate_dgrad)(d9d_stream s, d9d_dtype t, void *dx, const float *dg,
+                                 const void *x, const void *rate, const void *bias, int64_t m,
+                                 int64_t n);
+    /* The gradient of rate, or of bias. */
+    d9d_status (*gdn_gate_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
+                                 bool of_bias, const float *dg, const void *x, const void *rate,
+                                 const void *bias, int64_t m, int64_t n);
+    d9d_status (*gated_delta)(d9d_stream s, const d9d_gated_delta_dims *n, void *o, float *states,
+                              const void *q, const void *k, const void *v, const float *g,
+                              const void *b);
+    d9d_status (*gated_delta_bwd)(d9d_stream s, const d9d_gated_delta_dims *n, void *dq, void *dk,
+                                  void *dv, float *dg, void *db, const void *dout, const void *q,
+                                  const void *k, const void *v, const float *g, const void *b,
+                                  const float *states);
     /* y = x inv w silu(z), inv [M] as in rms_norm. */
-    d9d_status (*gated_norm)(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
-                             const void *z, const void *w, int64_t m, int64_t n, float eps);
+    d9d_status (*rms_norm_gated)(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
+                                 const void *z, const void *w, int64_t m, int64_t n, float eps);
     /* dx and dz both, or neither. */
-    d9d_status (*gated_norm_grad)(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
-                                  void *dw, float beta, const void *dy, const void *x,
-                                  const void *z, const void *w, const float *inv, int64_t m,
-                                  int64_t n);
+    d9d_status (*rms_norm_gated_bwd)(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
+                                     void *dw, float beta, const void *dy, const void *x,
+                                     const void *z, const void *w, const float *inv, int64_t m,
+                                     int64_t n);
 
     /* --- embedding and loss --------------------------------------------------- */
     /* One split: rows ids - first in [0, v); others leave y alone unless `clear` zeroes them. */
     d9d_status (*embedding)(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,
                             const void *table, int64_t rows, int64_t first, int64_t v, int64_t h,
                             bool clear);
-    d9d_status (*embedding_dw)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
-                               const int32_t *ids, const void *dy, int64_t rows, int64_t first,
-                               int64_t v, int64_t h);
+    d9d_status (*embedding_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
+                                  const int32_t *ids, const void *dy, int64_t rows, int64_t first,
+                                  int64_t v, int64_t h);
     /* loss, lse [T] float32 of any alignment, 0 where the target is to be ignored.  unit [T, H] of
      * type t, or NULL: the gradient of each token's loss by its hidden row, cheap while the logits
      * are there. */
-    d9d_status (*xent)(d9d_stream s, const d9d_xent_dims *n, float *loss, float *lse, void *unit,
-                       const void *hidden, const void *const *w, const int32_t *targets);
+    d9d_status (*linear_cross_entropy)(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                       float *loss, float *lse, void *token_grad,
+                                       const void *hidden, const void *const *w,
+                                       const int32_t *targets);
     /* A vocabulary of which each of n ranks has a part: parts [n, 2, T] are the lse and the loss
      * that xent gave for each.  loss and lse become those of the
      * whole, and unit, which xent gave for part `mine`, that part's share in the gradient of the
      * whole: the units of all parts add up to it.  unit may be NULL. */
-    d9d_status (*xent_join)(d9d_stream s, const d9d_xent_dims *d, float *loss, float *lse,
-                            void *unit, const float *parts, int64_t n, int64_t mine,
-                            const void *const *w, const int32_t *targets);
+    d9d_status (*linear_cross_entropy_combine)(d9d_stream s, const d9d_linear_cross_entropy_dims *d,
+                                               float *loss, float *lse, void *token_grad,
+                                               const float *parts, int64_t n, int64_t mine,
+                                               const void *const *w, const int32_t *targets);
     /* dhidden[t] = dloss[t] unit[t]. */
-    d9d_status (*xent_din)(d9d_stream s, d9d_dtype t, void *dhidden, const float *dloss,
-                           const void *unit, int64_t rows, int64_t h);
+    d9d_status (*linear_cross_entropy_dgrad)(d9d_stream s, d9d_dtype t, void *dhidden,
+                                             const float *dloss, const void *token_grad,
+                                             int64_t rows, int64_t h);
     /* Makes the logits again, by blocks.  dw[i] NULL: that split's gradient is not wanted. */
-    d9d_status (*xent_dw)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, void *const *dw,
-                          const float *beta, const float *dloss, const float *lse,
-                          const void *hidden, const void *const *w, const int32_t *targets);
+    d9d_status (*linear_cross_entropy_wgrad)(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                             d9d_dtype gt, void *const *dw, const float *beta,
+                                             const float *dloss, const float *lse,
+                                             const void *hidden, const void *const *w,
+                                             const int32_t *targets);
     /* Loss and both gradients where the gradient of every loss is 1: logits are made once, and the
      * softmax of as many tokens as n->room allows is kept for both products.  Of a part, n->ranks
      * have the others: loss is the whole's, unit this part's share in it.  Any of unit and dw[i]
      * may be NULL. */
-    d9d_status (*xent_once)(d9d_stream s, const d9d_xent_dims *n, d9d_dtype gt, float *loss,
-                            void *unit, void *const *dw, const float *beta, const void *hidden,
-                            const void *const *w, const int32_t *targets);
+    d9d_status (*linear_cross_entropy_fwd_bwd)(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
+                                               d9d_dtype gt, float *loss, void *token_grad,
+                                               void *const *dw, const float *beta,
+                                               const void *hidden, const void *const *w,
+                                               const int32_t *targets);
 
     /* --- mixture of experts ------------------------------------------------------ */
     /* p [T, E] float32 is the score of every expert, kept for the backward; prob and expert [T, k];
@@ -510,13 +529,13 @@ typedef struct d9d_kernels {
     d9d_status (*router)(d9d_stream s, const d9d_router_dims *n, float *p, float *prob,
                          int32_t *expert, const void *logits, const float *bias);
     /* balance NULL: of prob alone. */
-    d9d_status (*router_din)(d9d_stream s, const d9d_router_dims *n, void *dlogits,
+    d9d_status (*router_bwd)(d9d_stream s, const d9d_router_dims *n, void *dlogits,
                              const float *dprob, const float *p, const float *prob,
                              const int32_t *expert, const d9d_router_balance *balance);
     /* For each choice of a token that counts (b->weight above 0) one more of its expert: in the
      * token's row of b->load, and in total [E]; either may be NULL. */
-    d9d_status (*router_count)(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
-                               const int32_t *expert, const d9d_router_balance *b);
+    d9d_status (*expert_load)(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
+                              const int32_t *expert, const d9d_router_balance *b);
     /* What each token weighs in the two losses, [T] each, without their coefficients. */
     d9d_status (*router_losses)(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
                                 const float *p, const d9d_router_balance *b);
@@ -526,38 +545,38 @@ typedef struct d9d_kernels {
                               float rate, int64_t first, int64_t n, int64_t e);
     /* Numbers the choices that are not -1 by (expert, token): row [T, k] is -1 for the others,
      * source [T k] for the places that are left. */
-    d9d_status (*route)(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
-                        const int32_t *expert, int64_t rows, int64_t e, int64_t k);
+    d9d_status (*sort_by_expert)(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
+                                 const int32_t *expert, int64_t rows, int64_t e, int64_t k);
     /* y [N, H], x [T, H], row [T, k] as route gives it; a row of y that is no choice's is left
      * alone.
      */
-    d9d_status (*permute)(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+    d9d_status (*permute)(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
                           const int32_t *row);
-    d9d_status (*permute_din)(d9d_stream s, const d9d_permute_dims *n, void *dx, const void *dy,
+    d9d_status (*permute_bwd)(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, const void *dy,
                               const int32_t *row);
     /* A choice of row -1 adds nothing, and dprob is 0 there. */
-    d9d_status (*unpermute)(d9d_stream s, const d9d_permute_dims *n, void *y, const void *x,
+    d9d_status (*unpermute)(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
                             const float *prob, const int32_t *row);
-    d9d_status (*unpermute_din)(d9d_stream s, const d9d_permute_dims *n, void *dx, float *dprob,
+    d9d_status (*unpermute_bwd)(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, float *dprob,
                                 const void *dy, const void *x, const float *prob,
                                 const int32_t *row);
     /* Rank d of R has experts [d per, (d + 1) per).  rank [T, R]: d where it has one of the
      * token's, else -1. */
-    d9d_status (*route_ranks)(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
-                              int64_t k, int64_t ranks, int64_t per);
+    d9d_status (*expert_ranks)(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
+                               int64_t k, int64_t ranks, int64_t per);
     /* For N rows, token source[i] / R to rank source[i] % R: the choices as that rank numbers its
      * experts, -1 for those of others, and for all of a row of source -1.  local [N, k]. */
-    d9d_status (*route_local)(d9d_stream s, int32_t *local, const int32_t *source,
-                              const int32_t *expert, int64_t n, int64_t rows, int64_t k,
-                              int64_t ranks, int64_t per);
+    d9d_status (*expert_local_ids)(d9d_stream s, int32_t *local, const int32_t *source,
+                                   const int32_t *expert, int64_t n, int64_t rows, int64_t k,
+                                   int64_t ranks, int64_t per);
 
     /* --- reductions: results in device memory -------------------------------------- */
     /* out[i] = the sum of squares of array i, in float64 over blocks that its length alone decides.
      */
-    d9d_status (*sum_squares)(d9d_stream s, double *out, d9d_dtype t, const d9d_array *list,
-                              int64_t count);
+    d9d_status (*sum_squares)(d9d_stream s, double *out, d9d_dtype t,
+                              const d9d_sum_squares_array *list, int64_t count);
     /* out[0] = x[0] + x[1] + ..., in this order. */
-    d9d_status (*add_up)(d9d_stream s, double *out, const double *x, int64_t n);
+    d9d_status (*sum_ordered)(d9d_stream s, double *out, const double *x, int64_t n);
     d9d_status (*sum)(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x,
                       int64_t n);
     /* out[0] = index of the first element that is not finite, or -1. */
@@ -567,7 +586,7 @@ typedef struct d9d_kernels {
      * sqrt(*squares), and *scale = mean min(1, max_norm / (report[1] + 1e-6)), not clipped unless
      * max_norm > 0, as torch's clip_grad_norm_ has it.  Where one of the two is not finite *scale
      * becomes NaN, and stays so. */
-    d9d_status (*step_scale)(d9d_stream s, float *scale, double *report, const double *loss,
+    d9d_status (*grad_scale)(d9d_stream s, float *scale, double *report, const double *loss,
                              int64_t n, const double *weight, const double *squares,
                              double max_norm);
 
@@ -591,47 +610,48 @@ typedef struct d9d_kernels {
 
     /* --- generation: documents of a list, which go on from a past ------------------------- */
     /* As conv; cells [W - 1, N] of type t are the last tokens. */
-    d9d_status (*conv_on)(d9d_stream s, const d9d_conv_dims *n, const d9d_past *past, void *y,
-                          const void *x, const void *w);
+    d9d_status (*causal_conv1d_update)(d9d_stream s, const d9d_causal_conv1d_dims *n,
+                                       const d9d_state_slots *past, void *y, const void *x,
+                                       const void *w);
     /* As delta; cells [A, D, F] float32 are the states.  On the CPU a document's numbers do not
      * depend, to the bit, on how it was cut into calls. */
-    d9d_status (*delta_on)(d9d_stream s, const d9d_delta_dims *n, const d9d_past *past, void *o,
-                           const void *q, const void *k, const void *v, const float *g,
-                           const void *b);
+    d9d_status (*gated_delta_step)(d9d_stream s, const d9d_gated_delta_dims *n,
+                                   const d9d_state_slots *past, void *o, const void *q,
+                                   const void *k, const void *v, const float *g, const void *b);
     /* y = x W of each head, or, turned, x W'. */
-    d9d_status (*heads_gemm)(d9d_stream s, const d9d_heads_dims *n, void *y, const void *x,
-                             const void *w);
+    d9d_status (*gemm_per_head)(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y,
+                                const void *x, const void *w);
 
     /* --- several at once, with the bits of each by itself ------------------------------ */
     /* gemm of one A by each of n matrices. */
-    d9d_status (*gemms)(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
-                        void *const *c);
+    d9d_status (*gemm_multi)(d9d_stream s, int n, const d9d_gemm *g, const void *a,
+                             const void *const *b, void *const *c);
     /* n arrays of heads of the same tokens; all of d but its heads is said of each. */
-    d9d_status (*new_heads)(d9d_stream s, const d9d_norm_rope_dims *d, int n,
-                            const d9d_turned_heads *list);
+    d9d_status (*qk_norm_rope_append)(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
+                                      const d9d_qk_norm_rope_heads *list);
 
     /* Of each row of x [M, N], N at least 1, the first of its largest numbers: where it is, at [M],
      * and what it is, value [M].  What is not a number is larger than any. */
-    d9d_status (*largest)(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
-                          int64_t n);
+    d9d_status (*argmax)(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                         int64_t n);
 } d9d_kernels;
 
 /* Every entry by name, for code that goes through them all. */
 /* clang-format off */
 #define D9D_KERNEL_ENTRIES(X)                                                                      \
-    X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_din) X(sigmoid_gate)                   \
-    X(sigmoid_gate_din) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_din) X(grouped_gemm_dw)   \
-    X(gated_gemm) X(gated_gemm_din)                                                               \
-    X(rms_norm) X(rms_norm_grad) X(rope) X(norm_rope) X(norm_rope_grad) X(attention)               \
-    X(attention_din) X(attention_sink) X(attention_sink_dw) X(pieces) X(put_rows)                  \
-    X(conv) X(conv_grad) X(decay) X(decay_din) X(decay_dw) X(delta) X(delta_din) X(gated_norm)     \
-    X(gated_norm_grad) X(columns) X(columns_din)                                                   \
-    X(embedding) X(embedding_dw) X(xent) X(xent_join) X(xent_din) X(xent_dw) X(xent_once)          \
-    X(router) X(router_din) X(router_count) X(router_losses) X(router_bias)                           \
-    X(route) X(permute) X(permute_din) X(unpermute) X(unpermute_din)       \
-    X(route_ranks) X(route_local) X(sum_squares) X(add_up) X(sum) X(find_nonfinite) X(step_scale)  \
-    X(adam) X(adam_stochastic) X(sgd) X(conv_on) X(delta_on) X(heads_gemm) \
-    X(gemms) X(new_heads) X(largest)
+    X(fill) X(cast) X(add) X(accumulate) X(swiglu) X(swiglu_bwd) X(sigmoid_gate)                   \
+    X(sigmoid_gate_bwd) X(random) X(dropout) X(gemm) X(grouped_gemm) X(grouped_gemm_dgrad) X(grouped_gemm_wgrad)   \
+    X(gemm_swiglu) X(gemm_swiglu_bwd)                                                               \
+    X(rms_norm) X(rms_norm_bwd) X(rope) X(norm_rope) X(norm_rope_bwd) X(attention)               \
+    X(attention_bwd) X(attention_sink) X(attention_sink_wgrad) X(cp_zigzag) X(scatter_rows)                  \
+    X(causal_conv1d) X(causal_conv1d_bwd) X(gdn_gate) X(gdn_gate_dgrad) X(gdn_gate_wgrad) X(gated_delta) X(gated_delta_bwd) X(rms_norm_gated)     \
+    X(rms_norm_gated_bwd) X(copy_strided) X(copy_strided_bwd)                                                   \
+    X(embedding) X(embedding_wgrad) X(linear_cross_entropy) X(linear_cross_entropy_combine) X(linear_cross_entropy_dgrad) X(linear_cross_entropy_wgrad) X(linear_cross_entropy_fwd_bwd)          \
+    X(router) X(router_bwd) X(expert_load) X(router_losses) X(router_bias)                           \
+    X(sort_by_expert) X(permute) X(permute_bwd) X(unpermute) X(unpermute_bwd)       \
+    X(expert_ranks) X(expert_local_ids) X(sum_squares) X(sum_ordered) X(sum) X(find_nonfinite) X(grad_scale)  \
+    X(adam) X(adam_stochastic) X(sgd) X(causal_conv1d_update) X(gated_delta_step) X(gemm_per_head) \
+    X(gemm_multi) X(qk_norm_rope_append) X(argmax)
 /* clang-format on */
 
 D9D_API const d9d_kernels *d9d_kernels_cpu(void);

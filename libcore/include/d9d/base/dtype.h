@@ -40,7 +40,7 @@ typedef enum d9d_dtype {
 } d9d_dtype;
 
 D9D_API size_t d9d_dtype_size(d9d_dtype t);
-D9D_API const char *d9d_dtype_word(d9d_dtype t);        /* "float32" */
+D9D_API const char *d9d_dtype_name(d9d_dtype t);        /* "float32" */
 D9D_API const char *d9d_dtype_safetensors(d9d_dtype t); /* "F32" */
 /* From either word; -1 when unknown. */
 D9D_API int d9d_dtype_find(const char *word);
@@ -55,7 +55,7 @@ static inline float d9d_bf16_to_f32(uint16_t h)
 }
 
 /* Round to nearest even; NaN stays NaN. */
-static inline uint16_t d9d_f32_to_bf16(float f)
+static inline uint16_t d9d_bf16_from_f32(float f)
 {
     uint32_t u;
 

@@ -5,7 +5,7 @@
  *     d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv, &env); // looks, and changes nothing
  *     D9D_TRY(d9d_environment_check(&env));                    // a value that cannot be used
  *     d9d_environment_apply(&env);                             // before the library reads them
- *     d9d_environment_say(&env, D9D_ENVIRONMENT_GPU, log);     // one line each
+ *     d9d_environment_log(&env, D9D_ENVIRONMENT_GPU, log);     // one line each
  *
  * Variables that are fine, or not set, are not in the list.
  */
@@ -30,22 +30,22 @@ enum {
     D9D_ENVIRONMENT_MPI = 16,
 };
 
-typedef enum d9d_environment_act {
+typedef enum d9d_environment_action {
     D9D_ENVIRONMENT_KEPT,    /* it stays, and what it does is said */
     D9D_ENVIRONMENT_CHANGED, /* it gets `value`; said where something else was there */
     D9D_ENVIRONMENT_REFUSED  /* nothing begins */
-} d9d_environment_act;
+} d9d_environment_action;
 
-typedef struct d9d_environment_ruling {
+typedef struct d9d_environment_var {
     unsigned use;
-    d9d_environment_act act;
+    d9d_environment_action action;
     const char *name;
     char value[32];
     char text[384]; /* what is said; "" : nothing */
-} d9d_environment_ruling;
+} d9d_environment_var;
 
 typedef struct d9d_environment {
-    d9d_environment_ruling of[24];
+    d9d_environment_var vars[24];
     size_t n;
 } d9d_environment;
 
@@ -58,7 +58,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_environment_check(const d9d_environment *e);
 /* Set those that change.  Not thread-safe, as setenv() is not. */
 D9D_API void d9d_environment_apply(const d9d_environment *e);
 /* A line, a warning, for each of `uses` that is kept or changed and has something to say. */
-D9D_API void d9d_environment_say(const d9d_environment *e, unsigned uses, const d9d_log *log);
+D9D_API void d9d_environment_log(const d9d_environment *e, unsigned uses, const d9d_log *log);
 
 #ifdef __cplusplus
 }

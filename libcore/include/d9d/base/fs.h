@@ -29,7 +29,7 @@ D9D_API char *d9d_fs_join(d9d_arena *a, const char *dir, const char *name);
 D9D_API bool d9d_fs_exists(const char *path);
 D9D_API bool d9d_fs_is_dir(const char *path);
 /* True for a directory without entries, and where nothing is or what is cannot be looked at. */
-D9D_API bool d9d_fs_is_vacant(const char *path);
+D9D_API bool d9d_fs_is_empty(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
 /* EPATH for a directory, a pipe or a device, which opening or reading might wait for. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
@@ -39,7 +39,7 @@ D9D_API bool d9d_fs_head_has(const char *dir, const char *name, const char *text
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_readable(const char *path);
 /* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
  * exists is no directory, or may not be written to. */
-D9D_API D9D_MUST_USE d9d_status d9d_fs_check_place(const char *path);
+D9D_API D9D_MUST_USE d9d_status d9d_fs_check_creatable(const char *path);
 /* Can a file be made there?  ECONFIG where something is already, also a link to nothing; else what
  * its directory says. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_new(const char *path);
@@ -86,8 +86,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_rename_new(const char *from, const char *
  * "<path>.tmp-<pid>-<n>" that no process holds.  Only where a lock tells of every writer: on file
  * systems of this host, and files of NFS.  Elsewhere another host may be writing, and they stay.
  * Best effort: says nothing. */
-D9D_API void d9d_fs_sweep(const char *path);
-D9D_API void d9d_fs_sweep_in(const char *dir); /* likewise, beside every name in a directory */
+D9D_API void d9d_fs_remove_stale(const char *path);
+D9D_API void d9d_fs_remove_stale_in(
+    const char *dir); /* likewise, beside every name in a directory */
 
 /* Copy a regular file, in the kernel where it can; `dst` must not exist. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
@@ -98,7 +99,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
 typedef struct d9d_file {
     int fd; /* -1 when closed */
     char *path;
-    uint64_t at; /* bytes written so far by d9d_file_write */
+    uint64_t offset; /* bytes written so far by d9d_file_write */
 } d9d_file;
 
 /* Create for writing (an existing file is truncated) or open for reading.  What is written to is
@@ -115,19 +116,19 @@ D9D_API D9D_MUST_USE d9d_status d9d_file_open_regular(const char *path, d9d_file
 /* Create for writing where nothing has the name, no link either. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create_new(const char *path, d9d_file *out);
 /* Open for reading and writing as it is; make it, empty, where it is absent. */
-D9D_API D9D_MUST_USE d9d_status d9d_file_edit(const char *path, d9d_file *out);
+D9D_API D9D_MUST_USE d9d_status d9d_file_open_rw(const char *path, d9d_file *out);
 /* The same of a file that must be this user's own: EPATH for a symbolic link, which is not
  * followed, for what is no regular file, and for the file of another user.  Writing begins at its
  * start. */
-D9D_API D9D_MUST_USE d9d_status d9d_file_edit_own(const char *path, d9d_file *out);
+D9D_API D9D_MUST_USE d9d_status d9d_file_open_rw_owned(const char *path, d9d_file *out);
 /* Take the file's lock, which is kept until it is closed: EIO when another process has it.  File
  * systems without locks are fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_lock(const d9d_file *f);
 /* Open for writing behind the first `at` bytes, making the file if it is absent; what is
  * beyond `at` is cut off.  EFORMAT when the file is shorter. */
-D9D_API D9D_MUST_USE d9d_status d9d_file_append(const char *path, uint64_t at, d9d_file *out);
+D9D_API D9D_MUST_USE d9d_status d9d_file_open_append(const char *path, uint64_t at, d9d_file *out);
 /* The same of one that is open. */
-D9D_API D9D_MUST_USE d9d_status d9d_file_cut(d9d_file *f, uint64_t at);
+D9D_API D9D_MUST_USE d9d_status d9d_file_truncate(d9d_file *f, uint64_t at);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n,
                                                   uint64_t at);
@@ -153,11 +154,11 @@ D9D_API void d9d_file_release(d9d_file *f);
 
 /* What a directory is of, so that nothing else is emptied or replaced. */
 typedef struct d9d_outdir_kind {
-    const char *what; /* "checkpoint": in sentences */
+    const char *label; /* "checkpoint": in sentences */
     /* Is the directory one of these, which may be replaced? */
-    bool (*is_whole)(const char *dir);
+    bool (*is_complete)(const char *dir);
     /* Is it an unfinished one, of a version that left no mark? */
-    bool (*is_begun)(const char *dir);
+    bool (*is_partial)(const char *dir);
 } d9d_outdir_kind;
 
 typedef struct d9d_outdir {
@@ -194,7 +195,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);
 D9D_API void d9d_outdir_release(d9d_outdir *o);
 /* ECONFIG when `input` is the directory `path` or inside it, which would take it along when it is
  * replaced.  What does not exist, or "-", is inside nothing. */
-D9D_API D9D_MUST_USE d9d_status d9d_outdir_spares(const char *path, const char *input);
+D9D_API D9D_MUST_USE d9d_status d9d_outdir_check_disjoint(const char *path, const char *input);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,7 @@ typedef struct d9d_hash {
 #define D9D_HASH_HEX 33 /* 32 lower-case digits, high half first, and a NUL */
 
 D9D_API d9d_hash d9d_hash_bytes(const void *p, size_t n);
-D9D_API uint64_t d9d_hash64(const void *p, size_t n);
+D9D_API uint64_t d9d_hash_u64(const void *p, size_t n);
 D9D_API int d9d_hash_equal(d9d_hash a, d9d_hash b);
 D9D_API void d9d_hash_hex(d9d_hash h, char out[D9D_HASH_HEX]);
 /* EFORMAT unless `hex` is 32 hexadecimal digits. */

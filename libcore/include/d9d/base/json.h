@@ -96,9 +96,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int in
  * so that a change of any byte is found, of those too that nobody reads. */
 
 /* Add that member to the text of an object, which ends in a line with its brace. */
-D9D_API D9D_MUST_USE d9d_status d9d_json_seal(d9d_buf *b);
+D9D_API D9D_MUST_USE d9d_status d9d_json_checksum_append(d9d_buf *b);
 /* EFORMAT when a byte of the text is not as it was sealed. */
-D9D_API D9D_MUST_USE d9d_status d9d_json_check_seal(const char *name, const char *text, size_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_json_checksum_verify(const char *name, const char *text,
+                                                         size_t n);
 
 #ifdef __cplusplus
 }

@@ -53,7 +53,7 @@ D9D_API void d9d_log_write(const d9d_log *log, d9d_log_level level, const char *
 
 typedef struct d9d_progress {
     const d9d_log *log;
-    const char *what;            /* borrowed: "map", "train" */
+    const char *label;           /* borrowed: "map", "train" */
     const char *unit;            /* borrowed: "B" is scaled to kB, MB, GB; else shown as it is */
     uint64_t done, total, first; /* total 0: unknown; first: done at the start (a resume) */
     int64_t start_ns, last_ns;

@@ -20,18 +20,18 @@ extern "C" {
 #endif
 
 /* Checked arithmetic: false on overflow. */
-static inline bool d9d_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
+static inline bool d9d_checked_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
 }
-static inline bool d9d_add_u64(uint64_t a, uint64_t b, uint64_t *out)
+static inline bool d9d_checked_add_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
     return !__builtin_add_overflow(a, b, out);
 }
 
 /* Bytes that this process may still take: what the host has available, and what the limits of its
  * control groups leave, files that are only cached not counted. */
-D9D_API uint64_t d9d_mem_left(void);
+D9D_API uint64_t d9d_mem_available(void);
 
 /* --- arena: many small blocks, released together ----------------------- */
 

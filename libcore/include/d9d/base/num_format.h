@@ -16,9 +16,9 @@ extern "C" {
 #endif
 
 /* vsnprintf, snprintf and strtod of the locale "C". */
-D9D_API int d9d_point_vformat(char *out, size_t size, const char *fmt, va_list ap) D9D_PRINTF(3, 0);
-D9D_API int d9d_point_format(char *out, size_t size, const char *fmt, ...) D9D_PRINTF(3, 4);
-D9D_API double d9d_point_number(const char *text, char **end);
+D9D_API int d9d_num_vformat(char *out, size_t size, const char *fmt, va_list ap) D9D_PRINTF(3, 0);
+D9D_API int d9d_num_format(char *out, size_t size, const char *fmt, ...) D9D_PRINTF(3, 4);
+D9D_API double d9d_num_parse(const char *text, char **end);
 
 #ifdef __cplusplus
 }

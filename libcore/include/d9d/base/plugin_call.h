@@ -1,6 +1,6 @@
 /* plugin_call.h - calls of functions that others have written, a plugin's for instance.
  *
- *     D9D_TRY(D9D_CALL(kind->table->name, kind, update, config, &u));
+ *     D9D_TRY(D9D_PLUGIN_CALL(kind->table->name, kind, update, config, &u));
  *
  * Such a function may fail without a sentence, or with a number that is no status.  Here it gets a
  * sentence, so that nobody reads the one of an earlier failure: "lion: its update() failed and does
@@ -16,12 +16,12 @@ extern "C" {
 #endif
 
 /* The function `fn` of a table, which belongs to `who`. */
-#define D9D_CALL(who, table, fn, ...)                                                              \
-    (d9d_call_begin(), d9d_call_end((table)->fn(__VA_ARGS__), (who), #fn))
+#define D9D_PLUGIN_CALL(who, table, fn, ...)                                                       \
+    (d9d_plugin_call_begin(), d9d_plugin_call_end((table)->fn(__VA_ARGS__), (who), #fn))
 
 /* Implementation of the macro. */
-D9D_API void d9d_call_begin(void);
-D9D_API d9d_status d9d_call_end(d9d_status st, const char *who, const char *fn);
+D9D_API void d9d_plugin_call_begin(void);
+D9D_API d9d_status d9d_plugin_call_end(d9d_status st, const char *who, const char *fn);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
  *
  * A number is a function of (seed, stream, index) and of nothing else: not of the
  * thread, the shard or what was drawn before.  A stream is a 64-bit id, such as
- * d9d_hash64() of a tensor's dotted name; the index is the element's number in
+ * d9d_hash_u64() of a tensor's dotted name; the index is the element's number in
  * the whole (unsharded) tensor.
  *
  * Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011.
@@ -34,7 +34,7 @@ D9D_API float d9d_rng_uniform(d9d_rng r, uint64_t index);
 /* Box-Muller on words a = 2i and b = 2i+1 in double, rounded once to float:
  * sqrt(-2 ln((a + 1) 2^-32)) cos(2 pi b 2^-32). */
 D9D_API float d9d_rng_normal(d9d_rng r, uint64_t index);
-D9D_API float d9d_rng_normal_of(uint32_t a, uint32_t b); /* of those words */
+D9D_API float d9d_rng_box_muller(uint32_t a, uint32_t b); /* of those words */
 /* Unbiased in [0, n), n > 0: multiply-shift on u64, rejecting within blocks that
  * start at block number `index`, so that neighbours never overlap.  It shares that
  * block with u32 and its like: give it a stream of its own. */

@@ -23,11 +23,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_thread_run(int jobs, size_t n, d9d_thread_fn
 
 /* Threads that are begun between these two hear no signal: signals are for the thread that waits.
  * Their own faults they hear, for whoever says what happened. */
-typedef struct d9d_heard {
+typedef struct d9d_thread_sigmask {
     uint64_t signals[16]; /* a sigset_t */
-} d9d_heard;
-D9D_API void d9d_thread_deaf_begin(d9d_heard *before);
-D9D_API void d9d_thread_deaf_end(const d9d_heard *before);
+} d9d_thread_sigmask;
+D9D_API void d9d_thread_block_signals(d9d_thread_sigmask *before);
+D9D_API void d9d_thread_restore_signals(const d9d_thread_sigmask *before);
 
 /* Nanoseconds of a clock that never goes back. */
 D9D_API int64_t d9d_clock_ns(void);

@@ -26,7 +26,7 @@
  * Failure.  What a library reports is ECOMM with the group, the call and `what`.  A rank that
  * dies or stands still does not fail the calls of others: a watchdog ends the process when a call
  * has taken longer than the timeout, and says which call, of which group, and which ranks have
- * not come (d9d/comm/flight.h).  A rank that fails alone calls d9d_boot_abort().
+ * not come (d9d/comm/flight.h).  A rank that fails alone calls d9d_bootstrap_abort().
  *
  * Messages between threads of control: a group belongs to one thread at a time.
  */
@@ -82,27 +82,28 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const c
 /* Calls between begin and end, on one queue, may be handed over together, which takes less time: no
  * result is there before the end.  All that is sent and received between them is one call, and may
  * cross.  End comes also where a call between them failed. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_begin(d9d_comm *c);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_end(d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_group_start(d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_group_end(d9d_comm *c);
 
 /* --- beside the computation -------------------------------------------------------- *
  *
- *     d9d_comm_fork(c, dev->stream);       // the group's own queue goes on from here
- *     d9d_comm_all_gather(c, d9d_comm_queue(c), ...);
+ *     d9d_comm_wait_stream(c, dev->stream);       // the group's own queue goes on from here
+ *     d9d_comm_all_gather(c, d9d_comm_stream(c), ...);
  *     ...                                  // computation that does not need it
- *     d9d_comm_join(c, dev->stream);       // from here on the result is there
+ *     d9d_stream_wait_comm(c, dev->stream);       // from here on the result is there
  *
  * A point is a place in the group's queue, for a join that does not wait for what was queued behind
  * it.  On the CPU the queue is NULL, points are NULL and everything is done in turn. */
-D9D_API d9d_stream d9d_comm_queue(d9d_comm *c);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_fork(d9d_comm *c, d9d_stream s);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_join(d9d_comm *c, d9d_stream s);
+D9D_API d9d_stream d9d_comm_stream(d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_comm_wait_stream(d9d_comm *c, d9d_stream s);
+D9D_API D9D_MUST_USE d9d_status d9d_stream_wait_comm(d9d_comm *c, d9d_stream s);
 
-typedef struct d9d_comm_point d9d_comm_point;
+typedef struct d9d_comm_event d9d_comm_event;
 /* Put the point, made where it is NULL, behind what is queued now. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_point_set(d9d_comm *c, d9d_comm_point **at);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_join_at(d9d_comm *c, d9d_comm_point *at, d9d_stream s);
-D9D_API void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at); /* NULL is fine */
+D9D_API D9D_MUST_USE d9d_status d9d_comm_event_record(d9d_comm *c, d9d_comm_event **at);
+D9D_API D9D_MUST_USE d9d_status d9d_stream_wait_event(d9d_comm *c, d9d_comm_event *at,
+                                                      d9d_stream s);
+D9D_API void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at); /* NULL is fine */
 
 /* --- memory that others read -------------------------------------------------------- *
  *
@@ -110,38 +111,39 @@ D9D_API void d9d_comm_point_free(d9d_comm *c, d9d_comm_point *at); /* NULL is fi
  * what computes, and no rank waits for another.  For arrays that are gathered often and change
  * rarely:
  *
- *     D9D_TRY(d9d_comm_share(c, "weights", mine, n, &shared));
+ *     D9D_TRY(d9d_peer_map(c, "weights", mine, n, &shared));
  *     each time before the first is read, and before one changes:
- *         D9D_TRY(d9d_comm_shared_fence(shared, s));    // behind it everyone has come here
- *     D9D_TRY(d9d_comm_shared_gather(shared, s, i, D9D_BF16, dst, counts));
+ *         D9D_TRY(d9d_peer_barrier(shared, s));    // behind it everyone has come here
+ *     D9D_TRY(d9d_peer_gather(shared, s, i, D9D_BF16, dst, counts));
  */
-typedef struct d9d_comm_shared d9d_comm_shared;
+typedef struct d9d_peer_memory d9d_peer_memory;
 /* Of each rank n arrays, the i-th of which are gathered together, each with counts[rank] elements;
  * they stay where they are.  NULL where not every rank can read every other's: on processors,
  * between hosts, or with D9D_COMM_SHARE=0 in some rank's environment. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_share(d9d_comm *c, const char *what, void *const *mine,
-                                               size_t n, d9d_comm_shared **out);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_fence(d9d_comm_shared *x, d9d_stream s);
+D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine,
+                                             size_t n, d9d_peer_memory **out);
+D9D_API D9D_MUST_USE d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s);
 /* dst [sum of counts] becomes the i-th arrays of all ranks in order. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_shared_gather(d9d_comm_shared *x, d9d_stream s, size_t i,
-                                                       d9d_dtype t, void *dst,
-                                                       const int64_t *counts);
+D9D_API D9D_MUST_USE d9d_status d9d_peer_gather(d9d_peer_memory *x, d9d_stream s, size_t i,
+                                                d9d_dtype t, void *dst, const int64_t *counts);
 /* Collective, unless a call of the mesh has failed: behind it the arrays may go.  NULL is fine. */
-D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
+D9D_API void d9d_peer_unmap(d9d_peer_memory *x);
 
 /* --- rooms that others take from ------------------------------------------------------ *
  *
  * For rows that change from call to call: memory of each rank in which it puts what others get, and
  * from which each takes its own by itself, with the copy engines of a GPU.  There are two, in turn:
  *
- *     D9D_TRY(d9d_comm_rooms_want(c, bytes));               // all ask for as much
- *     char *room = d9d_comm_room(c);                        // this rank's, to be written on s
+ *     D9D_TRY(d9d_symm_buffer_reserve(c, bytes));               // all ask for as much
+ *     char *room = d9d_symm_buffer_local(c);                        // this rank's, to be written
+ * on s
  *     ...
- *     D9D_TRY(d9d_comm_fork(c, s));
- *     D9D_TRY(d9d_comm_room_open(c, "rows"));  // on the group's queue: all have written, and the
+ *     D9D_TRY(d9d_comm_wait_stream(c, s));
+ *     D9D_TRY(d9d_symm_buffer_barrier(c, "rows"));  // on the group's queue: all have written, and
+ * the
  *                                              // other room is the next
- *     D9D_TRY(d9d_comm_room_take(c, d9d_comm_queue(c), from, offset, dst, n));
- *     D9D_TRY(d9d_comm_join(c, s));
+ *     D9D_TRY(d9d_symm_buffer_get(c, d9d_comm_stream(c), from, offset, dst, n));
+ *     D9D_TRY(d9d_stream_wait_comm(c, s));
  *
  * A room is written again two openings later, behind a join with the one between: by then the
  * others have taken what they wanted, for their queues have come as far. */
@@ -150,61 +152,62 @@ D9D_API void d9d_comm_unshare(d9d_comm_shared *x);
  * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost.
  * Where some rank has no memory for so many, which is said once, those that there were stay, and
  * a later asking, the 64th and then ever rarer, tries again. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_want(d9d_comm *c, uint64_t bytes);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes);
 /* Where what ranks do in turns depends on rooms, as calls of other groups come between it: from
  * here on this group has rooms only where all the groups over its axes have, small ones at least,
  * and agreed() is whether they do, the same on all ranks; before, it is false.  Later ones may
  * still be refused, for want of memory.  Collective: over the world, with the same axes. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_rooms_agree(d9d_comm *c, d9d_comm *world);
-D9D_API bool d9d_comm_rooms_agreed(const d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world);
+D9D_API bool d9d_symm_buffer_agreed(const d9d_comm *c);
 /* Are there rooms that are worth it where so many bytes go to a rank?  Not few, unless all ranks
  * have D9D_COMM_SHARE=1, which is for tests: then always.  The same on all ranks. */
-D9D_API bool d9d_comm_rooms_suit(const d9d_comm *c, uint64_t bytes);
-D9D_API bool d9d_comm_rooms_always(const d9d_comm *c);
+D9D_API bool d9d_symm_buffer_is_worthwhile(const d9d_comm *c, uint64_t bytes);
+D9D_API bool d9d_symm_buffer_is_forced(const d9d_comm *c);
 /* Bytes of a room, the same on all ranks; 0: there is none. */
-D9D_API uint64_t d9d_comm_room_bytes(const d9d_comm *c);
-D9D_API void *d9d_comm_room(const d9d_comm *c);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_open(d9d_comm *c, const char *what);
+D9D_API uint64_t d9d_symm_buffer_bytes(const d9d_comm *c);
+D9D_API void *d9d_symm_buffer_local(const d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_barrier(d9d_comm *c, const char *what);
 /* n bytes at an offset of the room that was opened last, of rank `from`; this rank's own too.  On
  * another queue behind a point of the group's, and before the group's next fork from it. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take(d9d_comm *c, d9d_stream s, int from,
-                                                   uint64_t offset, void *dst, uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_get(d9d_comm *c, d9d_stream s, int from,
+                                                    uint64_t offset, void *dst, uint64_t n);
 
 /* Rank by rank: what one of the others takes is told of as soon as it is written, and comes while
  * the rest is computed.
  *
- *     D9D_TRY(d9d_comm_fork(c, s));                         // dst is free
+ *     D9D_TRY(d9d_comm_wait_stream(c, s));                         // dst is free
  *     for each other rank, in any order:
  *         ... write its part of the room on s ...
- *         D9D_TRY(d9d_comm_room_tell(c, s, to));
- *     D9D_TRY(d9d_comm_room_take_each(c, "rows", parts, n)); // in place of an opening
+ *         D9D_TRY(d9d_symm_buffer_signal(c, s, to));
+ *     D9D_TRY(d9d_symm_buffer_get_on_signal(c, "rows", parts, n)); // in place of an opening
  *     for each of the parts:
- *         D9D_TRY(d9d_comm_room_join(c, from, s));          // from here on it is there
+ *         D9D_TRY(d9d_symm_buffer_wait(c, from, s));          // from here on it is there
  *
  * All others are told before the call.  Behind a join with the opening before, s may write the room
- * and tell of it; the group's own queue always may, with d9d_comm_room_put(), so that several
+ * and tell of it; the group's own queue always may, with d9d_symm_buffer_put(), so that several
  * openings are under way, one behind the other. */
-typedef struct d9d_room_part {
+typedef struct d9d_symm_buffer_slice {
     int from; /* not this rank; one part of each at most */
     uint64_t offset;
     void *dst;
     uint64_t n; /* bytes */
-} d9d_room_part;
+} d9d_symm_buffer_slice;
 /* n bytes to an offset of the room that is opened next. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_put(d9d_comm *c, d9d_stream s, uint64_t offset,
-                                                  const void *src, uint64_t n);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_tell(d9d_comm *c, d9d_stream s, int to);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_put(d9d_comm *c, d9d_stream s, uint64_t offset,
+                                                    const void *src, uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_signal(d9d_comm *c, d9d_stream s, int to);
 /* On the group's queue, each when it is there, in the order of the list. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_take_each(d9d_comm *c, const char *what,
-                                                        const d9d_room_part *parts, int n);
-D9D_API D9D_MUST_USE d9d_status d9d_comm_room_join(d9d_comm *c, int from, d9d_stream s);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_get_on_signal(d9d_comm *c, const char *what,
+                                                              const d9d_symm_buffer_slice *parts,
+                                                              int n);
+D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_wait(d9d_comm *c, int from, d9d_stream s);
 
 /* --- messages under way ------------------------------------------------------------------- *
  *
- *     D9D_TRY(d9d_comm_fork(c, dev->stream));      // src is ready by then
+ *     D9D_TRY(d9d_comm_wait_stream(c, dev->stream));      // src is ready by then
  *     D9D_TRY(d9d_comm_post_send(c, "forward of stage 0, micro-batch 3", t, src, n, to, &m));
  *     ...                                          // computation, other messages
- *     D9D_TRY(d9d_message_end(m, dev->stream));    // src may be used again
+ *     D9D_TRY(d9d_message_wait(m, dev->stream));    // src may be used again
  *
  * Posted messages go over the group's own queue and return at once; those of one pair of ranks
  * arrive in the order in which they are posted, so both post them in one order.  Where that order
@@ -215,7 +218,7 @@ typedef struct d9d_message d9d_message;
  * MiB a rank.  Does nothing where not all of the group are GPUs of one host that can reach each
  * other, or where D9D_COMM_SHARE=0 is in some rank's environment, and when called again.
  * Collective. */
-D9D_API D9D_MUST_USE d9d_status d9d_comm_mail_want(d9d_comm *c);
+D9D_API D9D_MUST_USE d9d_status d9d_p2p_ring_enable(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t,
                                                    const void *src, int64_t n, int to,
                                                    d9d_message **out);
@@ -223,24 +226,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_comm_post_recv(d9d_comm *c, const char *what
                                                    void *dst, int64_t n, int from,
                                                    d9d_message **out);
 /* Is it done?  Waits for nothing. */
-D9D_API bool d9d_message_done(d9d_message *m);
+D9D_API bool d9d_message_test(d9d_message *m);
 /* What is queued on `s` from here on comes behind the message; on the CPU waits for it.  Takes the
  * message, also where it fails; NULL is fine. */
-D9D_API D9D_MUST_USE d9d_status d9d_message_end(d9d_message *m, d9d_stream s);
+D9D_API D9D_MUST_USE d9d_status d9d_message_wait(d9d_message *m, d9d_stream s);
 /* Forget one that is not waited for any more, because something has failed.  Its memory stays its
  * own: it may still be written. */
-D9D_API void d9d_message_drop(d9d_message *m);
+D9D_API void d9d_message_cancel(d9d_message *m);
 
 /* --- words on the host ---------------------------------------------------------------- */
 
 /* all[r] becomes what rank r of the group gave, any number of bytes; from the arena. */
-typedef struct d9d_comm_word {
+typedef struct d9d_comm_blob {
     const void *data; /* followed by a NUL */
     size_t n;
-} d9d_comm_word;
-D9D_API D9D_MUST_USE d9d_status d9d_comm_gather_words(d9d_comm *c, const char *what,
-                                                      const void *mine, size_t n, d9d_arena *a,
-                                                      d9d_comm_word *all /* [size] */);
+} d9d_comm_blob;
+D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_bytes(d9d_comm *c, const char *what,
+                                                         const void *mine, size_t n, d9d_arena *a,
+                                                         d9d_comm_blob *all /* [size] */);
 /* No rank returns before every rank has called. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_barrier(d9d_comm *c, const char *what);
 

@@ -9,20 +9,21 @@
 extern "C" {
 #endif
 
-/* Collective: over the job (d9d_boot_gather()).  (*all)[k] is what rank k gives, in the arena. */
-D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather_arena(d9d_boot *boot, const void *mine,
+/* Collective: over the job (d9d_bootstrap_allgather()).  (*all)[k] is what rank k gives, in the
+ * arena. */
+D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *boot, const void *mine,
                                                               size_t n, d9d_arena *a,
-                                                              d9d_boot_word **all);
+                                                              d9d_bootstrap_blob **all);
 
 /* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
-D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_broadcast_text(d9d_boot *boot, d9d_arena *a,
+D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a,
                                                              const char **text);
 
-/* Collective: over `world` (d9d_comm_gather_words()).  (*all)[k] is what rank k gives, in the
+/* Collective: over `world` (d9d_comm_allgather_bytes()).  (*all)[k] is what rank k gives, in the
  * arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what,
                                                          const void *mine, size_t n, d9d_arena *a,
-                                                         d9d_comm_word **all);
+                                                         d9d_comm_blob **all);
 
 #ifdef __cplusplus
 }

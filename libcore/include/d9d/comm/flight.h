@@ -45,7 +45,7 @@ D9D_API bool d9d_flight_remove(const char *dir, int rank);
 D9D_API int d9d_flight_size(const d9d_flight *f);
 
 typedef enum d9d_flight_fault {
-    D9D_FLIGHT_WELL,     /* nobody waits, or since a moment for ranks that run */
+    D9D_FLIGHT_HEALTHY,  /* nobody waits, or since a moment for ranks that run */
     D9D_FLIGHT_MISMATCH, /* ranks make different calls */
     D9D_FLIGHT_MISSING,  /* ranks have not come, and do not wait themselves */
     D9D_FLIGHT_CYCLE,    /* ranks wait for each other, in different calls */
@@ -53,17 +53,17 @@ typedef enum d9d_flight_fault {
     D9D_FLIGHT_STUCK     /* all have come, and it does not end */
 } d9d_flight_fault;
 
-typedef struct d9d_flight_verdict {
+typedef struct d9d_flight_diagnosis {
     d9d_flight_fault fault;
-    int culprits;    /* ranks to blame ... */
+    int n_culprits;  /* ranks to blame ... */
     int *culprit;    /* ... in order; freed with the flight */
     double waited_s; /* by the oldest call that waits; 0: none does */
     int reporter;    /* the first rank that waits; -1: none does */
-} d9d_flight_verdict;
+} d9d_flight_diagnosis;
 
 /* One sentence without a full stop, and what it says in numbers. */
-D9D_API D9D_MUST_USE d9d_status d9d_flight_judge(d9d_flight *f, d9d_flight_verdict *out,
-                                                 d9d_buf *sentence);
+D9D_API D9D_MUST_USE d9d_status d9d_flight_diagnose(d9d_flight *f, d9d_flight_diagnosis *out,
+                                                    d9d_buf *sentence);
 
 /* A line a rank: where it is, what it does, its last call. */
 D9D_API D9D_MUST_USE d9d_status d9d_flight_text(d9d_flight *f, d9d_buf *out);

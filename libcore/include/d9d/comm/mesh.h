@@ -33,22 +33,23 @@ extern "C" {
 #endif
 
 /* Of a configuration's "mesh" section; all at least 1. */
-typedef struct d9d_degrees {
+typedef struct d9d_parallel_degrees {
     int64_t pipeline_parallel, data_parallel_replicate, data_parallel_shard;
     int64_t context_parallel_replicate, context_parallel_shard, tensor_parallel;
     int64_t expert_parallel;
-} d9d_degrees;
+} d9d_parallel_degrees;
 
 /* Degrees against the number of ranks: ECONFIG shows the product, and whether expert_parallel
  * divides the ranks of a stage. */
-D9D_API D9D_MUST_USE d9d_status d9d_degrees_check(const d9d_degrees *d, int64_t ranks);
+D9D_API D9D_MUST_USE d9d_status d9d_parallel_degrees_check(const d9d_parallel_degrees *d,
+                                                           int64_t ranks);
 
 /* "dps 4 tp 2": the degrees above 1, "local" without any; cut to fit; returns buf. */
-D9D_API char *d9d_degrees_text(const d9d_degrees *d, char *buf, size_t n);
+D9D_API char *d9d_parallel_degrees_text(const d9d_parallel_degrees *d, char *buf, size_t n);
 /* How many ranks they make, but at most 2^31 - 1. */
-D9D_API int64_t d9d_degrees_ranks(const d9d_degrees *d);
+D9D_API int64_t d9d_parallel_degrees_ranks(const d9d_parallel_degrees *d);
 
-typedef enum d9d_axis {
+typedef enum d9d_mesh_axis {
     D9D_AXIS_PP,
     D9D_AXIS_DP_REPLICATE,
     D9D_AXIS_DP_SHARD,
@@ -56,7 +57,7 @@ typedef enum d9d_axis {
     D9D_AXIS_CP_REPLICATE,
     D9D_AXIS_TP,
     D9D_AXIS_COUNT
-} d9d_axis;
+} d9d_mesh_axis;
 
 /* A set of axes is a sum of these. */
 #define D9D_AXIS(name)     (1u << D9D_AXIS_##name)
@@ -72,7 +73,7 @@ typedef enum d9d_axis {
 #define D9D_AXES_EXPERT_REPLICATE (1u << 17)
 
 /* The number of a rank of the world in its group of `axes`. */
-D9D_API int d9d_degrees_index(const d9d_degrees *d, unsigned axes, int64_t rank);
+D9D_API int d9d_parallel_degrees_index(const d9d_parallel_degrees *d, unsigned axes, int64_t rank);
 
 typedef struct d9d_mesh d9d_mesh;
 
@@ -80,34 +81,36 @@ typedef struct d9d_mesh d9d_mesh;
  * the limit ends the job: the log gets one sentence, which names the ranks that have not come, all
  * ranks are ended through the launcher, and this process by `end`, or by SIGKILL where that is NULL
  * or returns. */
-typedef struct d9d_mesh_how {
-    double timeout_s;       /* of one collective call; 0: none */
-    const char *limit;      /* what that is called: see d9d_mesh_set_timeout() */
-    double stopped_s;       /* the same while a rank of this host is stopped (SIGSTOP) for as long,
-                             * where it is less; 0: no less */
-    const char *flight_dir; /* where the flight recorder writes, or NULL (d9d/comm/flight.h) */
+typedef struct d9d_mesh_opts {
+    double timeout_s;         /* of one collective call; 0: none */
+    const char *timeout_name; /* what that is called: see d9d_mesh_set_timeout() */
+    double stopped_timeout_s; /* the same while a rank of this host is stopped (SIGSTOP) for as
+                               * long, where it is less; 0: no less */
+    const char *flight_dir;   /* where the flight recorder writes, or NULL (d9d/comm/flight.h) */
     const d9d_log *log;
-    void (*end)(int code); /* _exit */
+    void (*exit_fn)(int code); /* _exit */
     /* NULL, or: gives memory of the device that is only kept for later back to the driver. */
     void (*trim)(void *arg);
     void *trim_arg;
-} d9d_mesh_how;
+} d9d_mesh_opts;
 
 /* Collective: over the world.  `net` is "cpu" (MPI), "cuda" (NCCL, on `stream`'s GPU) or
- * "paper", of an imagined boot, on `stream`'s d9d_paper; a world of one needs none.  A process
+ * "paper", of an imagined boot, on `stream`'s d9d_sim; a world of one needs none.  A process
  * opens one mesh on the CPU in its life: MPI starts once. ECONFIG when the degrees do not make the
  * boot's number of ranks, ENOTSUP when this build or machine has no MPI or NCCL. */
-D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_boot *boot, const d9d_degrees *degrees,
-                                              const char *net, d9d_stream stream,
-                                              const d9d_mesh_how *how, d9d_mesh **out);
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_bootstrap *boot,
+                                              const d9d_parallel_degrees *degrees, const char *net,
+                                              d9d_stream stream, const d9d_mesh_opts *how,
+                                              d9d_mesh **out);
 /* This rank fails alone: closing waits for nobody.  Where there is a flight recorder and a rank
- * before this one fails too, a second later at most, that one speaks: d9d_boot_hushed(). */
-D9D_API void d9d_mesh_forsake(d9d_mesh *m);
+ * before this one fails too, a second later at most, that one speaks:
+ * d9d_bootstrap_failure_reported(). */
+D9D_API void d9d_mesh_abandon(d9d_mesh *m);
 /* Collective: over the world, unless a call has failed. */
 D9D_API void d9d_mesh_close(d9d_mesh *m);
 
-D9D_API const d9d_degrees *d9d_mesh_degrees(const d9d_mesh *m);
-D9D_API d9d_boot *d9d_mesh_boot(const d9d_mesh *m);
+D9D_API const d9d_parallel_degrees *d9d_mesh_degrees(const d9d_mesh *m);
+D9D_API d9d_bootstrap *d9d_mesh_bootstrap(const d9d_mesh *m);
 D9D_API int d9d_mesh_rank(const d9d_mesh *m); /* in the world */
 D9D_API int d9d_mesh_size(const d9d_mesh *m);
 
@@ -121,8 +124,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_mesh_group(d9d_mesh *m, unsigned axes, d9d_c
 
 /* Another group of the same ranks with a queue of its own: number 1 and on; 0 is
  * d9d_mesh_group()'s. Collective, as that. */
-D9D_API D9D_MUST_USE d9d_status d9d_mesh_group_beside(d9d_mesh *m, unsigned axes, int number,
-                                                      d9d_comm **out);
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_group_dup(d9d_mesh *m, unsigned axes, int number,
+                                                   d9d_comm **out);
 
 /* "dps 1 tp 0": the coordinates of the axes that have more than one rank, "local" without any;
  * into buf, cut to fit; returns buf.  What a log calls a rank. */
@@ -130,17 +133,17 @@ D9D_API char *d9d_mesh_text(const d9d_mesh *m, char *buf, size_t n);
 
 /* What the groups hold of the devices is given back; no call may be made or under way until
  * wake() has made it anew.  The groups stay what they are.  Collective: over the world. */
-D9D_API void d9d_mesh_sleep(d9d_mesh *m);
-D9D_API D9D_MUST_USE d9d_status d9d_mesh_wake(d9d_mesh *m);
+D9D_API void d9d_mesh_suspend(d9d_mesh *m);
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_resume(d9d_mesh *m);
 
 /* Another limit for calls from here on, 0: none, and what a job that it ends says of it, borrowed:
  * "trainer.timeout.save_timeout".  NULL: nothing. */
 D9D_API void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit);
 
 /* Collective: over the world.  Rank 0 returns at once, the others when rank 0 has called
- * d9d_mesh_first_done().  Every rank calls both. */
-D9D_API D9D_MUST_USE d9d_status d9d_mesh_first(d9d_mesh *m);
-D9D_API D9D_MUST_USE d9d_status d9d_mesh_first_done(d9d_mesh *m);
+ * d9d_mesh_root_first_end().  Every rank calls both. */
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_root_first_begin(d9d_mesh *m);
+D9D_API D9D_MUST_USE d9d_status d9d_mesh_root_first_end(d9d_mesh *m);
 
 #ifdef __cplusplus
 }

@@ -102,7 +102,7 @@ struct d9d_key {
     size_t offset;   /* of the field, or D9D_NO_FIELD: checked, then dropped */
     const char *def; /* JSON text, or D9D_REQUIRED */
     double min, max;
-    const char *const *words;        /* ENUM words, or the UNION's discriminator; NULL-ended */
+    const char *const *names;        /* ENUM words, or the UNION's discriminator; NULL-ended */
     const d9d_table *table;          /* TABLE */
     const d9d_table *const *choices; /* UNION; each table's `name` is its word; NULL-ended */
     const d9d_key *elem;             /* LIST; its name, offset and default are ignored */
@@ -169,7 +169,7 @@ enum {
     }
 #define D9D_KEY_ENUM(S, f, d, w, ...)                                                              \
     {                                                                                              \
-        .name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .words = (w),     \
+        .name = #f, .kind = D9D_KIND_ENUM, .offset = offsetof(S, f), .def = (d), .names = (w),     \
         .doc = __VA_ARGS__                                                                         \
     }
 #define D9D_KEY_TABLE(S, f, t, ...)                                                                \
@@ -179,7 +179,7 @@ enum {
     }
 #define D9D_KEY_UNION(S, f, d, tag, cs, ...)                                                       \
     {                                                                                              \
-        .name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .words = (tag),  \
+        .name = #f, .kind = D9D_KIND_UNION, .offset = offsetof(S, f), .def = (d), .names = (tag),  \
         .choices = (cs), .doc = __VA_ARGS__                                                        \
     }
 #define D9D_KEY_LIST(S, f, d, e, ...)                                                              \
@@ -237,18 +237,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const 
  * bound by the one has the same meaning in the other.  `n` may be 0.  ECONFIG for a table that
  * cannot be one: without keys, a key without what its kind needs, or beyond the end of the struct.
  */
-typedef struct d9d_config_more {
+typedef struct d9d_config_extension {
     const d9d_table *const *choices;
     const d9d_table *const *more;
-} d9d_config_more;
+} d9d_config_extension;
 D9D_API D9D_MUST_USE d9d_status d9d_config_extend(const d9d_table *table,
-                                                  const d9d_config_more *more, size_t n,
+                                                  const d9d_config_extension *more, size_t n,
                                                   d9d_arena *a, d9d_table **out);
 
 /* The nearest of `words` (NULL-ended) to `given`, the first of equals, or NULL when
  * more than a third of the longer one would have to change: what "did you mean" says.
  * A change is a letter added, dropped, replaced or swapped with the next; case is free. */
-D9D_API const char *d9d_config_nearest(const char *given, const char *const *words);
+D9D_API const char *d9d_config_did_you_mean(const char *given, const char *const *words);
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,11 @@
 /* async_host_reduce.h - numbers of the host that all ranks together make, joined behind what the
  * device has queued, so that the host waits for them no earlier than it wants them.
  *
- *     d9d_crossing c = {0};
- *     D9D_TRY(d9d_crossing_begin(&c, dev, world, "accuracy", D9D_F64, mine, n, D9D_COMM_SUM));
+ *     d9d_async_host_reduce c = {0};
+ *     D9D_TRY(d9d_async_host_reduce_start(&c, dev, world, "accuracy", D9D_F64, mine, n,
+ * D9D_COMM_SUM));
  *     ... queue the next step ...
- *     D9D_TRY(d9d_crossing_end(&c, all));       // [n]: the sums over the ranks
+ *     D9D_TRY(d9d_async_host_reduce_wait(&c, all));       // [n]: the sums over the ranks
  *
  * The memory that they cross in is taken at the first begin and kept: each is for one n and type.
  */
@@ -18,20 +19,23 @@
 extern "C" {
 #endif
 
-typedef struct d9d_crossing {
+typedef struct d9d_async_host_reduce {
     d9d_device *dev; /* NULL: nothing has crossed yet */
     uint64_t bytes;
-    void *pinned, *device;
-    d9d_readback *back;
-} d9d_crossing; /* zero-initialised is ready to use */
+    void *pinned, *device_buf;
+    d9d_readback *readback;
+} d9d_async_host_reduce; /* zero-initialised is ready to use */
 
 /* mine [n] may change when it returns.  Collective: over `world`. */
-D9D_API D9D_MUST_USE d9d_status d9d_crossing_begin(d9d_crossing *c, d9d_device *dev,
-                                                   d9d_comm *world, const char *what, d9d_dtype t,
-                                                   const void *mine, int64_t n, d9d_comm_op op);
+D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_start(d9d_async_host_reduce *c,
+                                                            d9d_device *dev, d9d_comm *world,
+                                                            const char *what, d9d_dtype t,
+                                                            const void *mine, int64_t n,
+                                                            d9d_comm_op op);
 /* What was begun last, once. */
-D9D_API D9D_MUST_USE d9d_status d9d_crossing_end(d9d_crossing *c, void *all);
-D9D_API void d9d_crossing_release(d9d_crossing *c); /* before the device; zeroes it */
+D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_wait(d9d_async_host_reduce *c, void *all);
+D9D_API void d9d_async_host_reduce_release(
+    d9d_async_host_reduce *c); /* before the device; zeroes it */
 
 #ifdef __cplusplus
 }

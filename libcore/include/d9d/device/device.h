@@ -51,15 +51,15 @@ typedef struct d9d_device {
     void *self;        /* the backend's own */
     double peak_flops; /* of dense bfloat16 products a second, from the data sheet; 0: unknown */
     struct d9d_trace *trace; /* d9d/device/trace.h; NULL: none */
-    uint64_t expected;       /* d9d_device_expect() */
-    uint64_t waits; /* times that the host stood still until the device had come somewhere */
-    struct d9d_storage *storages; /* of the tensors on it: d9d/tensor/tensor.h */
-    struct d9d_readback *idle;    /* freed ones, for the next that is created */
+    uint64_t required;       /* d9d_device_require() */
+    uint64_t host_waits; /* times that the host stood still until the device had come somewhere */
+    struct d9d_storage *storages;        /* of the tensors on it: d9d/tensor/tensor.h */
+    struct d9d_readback *idle_readbacks; /* freed ones, for the next that is created */
     const d9d_log *log; /* set by who opened it: hears which kernels are chosen; NULL: nobody */
     /* There is something else to compute while what an op has queued aside goes on: the op calls it
      * before it has the stream wait.  NULL: nothing. */
-    d9d_status (*pause)(void *arg);
-    void *pause_arg;
+    d9d_status (*on_wait)(void *arg);
+    void *on_wait_arg;
     char id[33]; /* of a GPU, the same in every process that sees it; "" of others */
 } d9d_device;
 
@@ -74,7 +74,7 @@ D9D_API void d9d_device_close(d9d_device *dev);
 
 /* So many bytes will be in use at least; n 0 takes it back.  EOOM when the limit, or what the
  * processor has, says that this cannot be; and what allocation says when it fails names n. */
-D9D_API D9D_MUST_USE d9d_status d9d_device_expect(d9d_device *dev, uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_require(d9d_device *dev, uint64_t n);
 /* n bytes (0 gives a valid pointer too).  EOOM names what was asked, what is in use, what may be
  * used and what is expected. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_alloc(d9d_device *dev, uint64_t n, void **out);
@@ -94,14 +94,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_sync(d9d_device *dev);
  * pinned where that matters.  EOOM.  Free it when the device is done with it. */
 D9D_API D9D_MUST_USE d9d_status d9d_device_pin(d9d_device *dev, uint64_t n, void **out);
 D9D_API void d9d_device_unpin(d9d_device *dev, void *pinned); /* NULL is fine */
-D9D_API D9D_MUST_USE d9d_status d9d_device_fetch(d9d_device *dev, void *pinned, const void *src,
-                                                 uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_d2h_async(d9d_device *dev, void *pinned, const void *src,
+                                                     uint64_t n);
 /* Copies now, beside what is queued, and returns when the bytes are there; from any thread.  They
  * must have been written: who has read back something that was queued later knows that. */
-D9D_API D9D_MUST_USE d9d_status d9d_device_peek(d9d_device *dev, void *pinned, const void *src,
-                                                uint64_t n);
-D9D_API D9D_MUST_USE d9d_status d9d_device_send(d9d_device *dev, void *dst, const void *pinned,
-                                                uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_d2h(d9d_device *dev, void *pinned, const void *src,
+                                               uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_device_h2d_async(d9d_device *dev, void *dst, const void *pinned,
+                                                     uint64_t n);
 
 /* --- kernels that stand in no table --------------------------------------------------------- *
  *
@@ -110,28 +110,28 @@ D9D_API D9D_MUST_USE d9d_status d9d_device_send(d9d_device *dev, void *dst, cons
  * who reads or writes arrays does it in a kernel, and nowhere else.
  *
  *     static d9d_status relu_cpu(d9d_stream s, void *args) { ... }
- *     static const d9d_custom_kernel relu = {sizeof(relu), "relu", .cpu = relu_cpu};
+ *     static const d9d_device_kernel relu = {sizeof(relu), "relu", .cpu = relu_cpu};
  *
- *     D9D_TRY(d9d_device_launch(dev, &relu, &args, (d9d_kernel_cost){D9D_F32, n, 8.0 * n}));
+ *     D9D_TRY(d9d_device_launch(dev, &relu, &args, (d9d_device_kernel_cost){D9D_F32, n, 8.0 * n}));
  */
-typedef struct d9d_custom_kernel {
-    size_t size;      /* sizeof(d9d_custom_kernel) */
+typedef struct d9d_device_kernel {
+    size_t size;      /* sizeof(d9d_device_kernel) */
     const char *name; /* in sentences */
     /* `args` is the caller's, and lives until the call returns: what a GPU needs later is copied
      * into its launch.  On a GPU `s` is the CUDA stream (d9d/kernels/cuda.h).  NULL: it has none.
      */
     d9d_status (*cpu)(d9d_stream s, void *args);
     d9d_status (*cuda)(d9d_stream s, void *args);
-} d9d_custom_kernel;
+} d9d_device_kernel;
 
-typedef struct d9d_kernel_cost {
+typedef struct d9d_device_kernel_cost {
     d9d_dtype dtype;     /* of most elements */
     double flops, bytes; /* operations; bytes read and written */
-} d9d_kernel_cost;
+} d9d_device_kernel_cost;
 
 /* ENOTSUP where the kernel has no function for this device, or for the one that a plan is of. */
-D9D_API D9D_MUST_USE d9d_status d9d_device_launch(d9d_device *dev, const d9d_custom_kernel *kernel,
-                                                  void *args, d9d_kernel_cost cost);
+D9D_API D9D_MUST_USE d9d_status d9d_device_launch(d9d_device *dev, const d9d_device_kernel *kernel,
+                                                  void *args, d9d_device_kernel_cost cost);
 
 D9D_API d9d_device_stats d9d_device_memory(const d9d_device *dev);
 D9D_API void d9d_device_reset_peak(d9d_device *dev);

@@ -9,9 +9,9 @@
  *     device                              copy     copy ...
  *
  *     D9D_TRY(d9d_staging_open(dev, 24, 4 << 20, &s));
- *     D9D_TRY(d9d_staging_take(s, dst, n, &room));      // n <= 4 << 20
+ *     D9D_TRY(d9d_staging_acquire(s, dst, n, &room));      // n <= 4 << 20
  *     D9D_TRY_OR(st, read(file, room, n), ...);
- *     D9D_TRY(d9d_staging_send(s, dst, n, room));       // or d9d_staging_drop(s, room)
+ *     D9D_TRY(d9d_staging_submit(s, dst, n, room));       // or d9d_staging_cancel(s, room)
  *     ...
  *     d9d_staging_close(s);
  *
@@ -29,20 +29,21 @@ extern "C" {
 
 typedef struct d9d_staging d9d_staging;
 
-/* `parts` > 0 of `bytes` > 0 each, pinned when they are first taken.  A thread has one at a time;
+/* `buffers` > 0 of `bytes` > 0 each, pinned when they are first taken.  A thread has one at a time;
  * with fewer parts than threads they wait for each other. */
-D9D_API D9D_MUST_USE d9d_status d9d_staging_open(d9d_device *dev, int parts, uint64_t bytes,
+D9D_API D9D_MUST_USE d9d_status d9d_staging_open(d9d_device *dev, int buffers, uint64_t bytes,
                                                  d9d_staging **out);
 /* Waits for what is under way; every room was sent or dropped.  NULL is fine. */
 D9D_API void d9d_staging_close(d9d_staging *s);
 
 /* Thread-safe.  A room for n <= bytes, which are to go to `dst`; waits for a free part.  EOOM when
  * the host cannot lend it. */
-D9D_API D9D_MUST_USE d9d_status d9d_staging_take(d9d_staging *s, void *dst, uint64_t n,
-                                                 void **room);
+D9D_API D9D_MUST_USE d9d_status d9d_staging_acquire(d9d_staging *s, void *dst, uint64_t n,
+                                                    void **buffer);
 /* Both give the room back, in the thread that took it, send also where it fails. */
-D9D_API D9D_MUST_USE d9d_status d9d_staging_send(d9d_staging *s, void *dst, uint64_t n, void *room);
-D9D_API void d9d_staging_drop(d9d_staging *s, void *room);
+D9D_API D9D_MUST_USE d9d_status d9d_staging_submit(d9d_staging *s, void *dst, uint64_t n,
+                                                   void *buffer);
+D9D_API void d9d_staging_cancel(d9d_staging *s, void *buffer);
 
 #ifdef __cplusplus
 }

@@ -47,7 +47,7 @@ extern "C" {
  * trainer.model_stage_factory.source_checkpoint are required: ECONFIG.  EINTR after a signal, when
  * what was done is kept (logprobs). */
 D9D_API D9D_MUST_USE d9d_status d9d_infer(const d9d_infer_config *config, const json_t *resolved,
-                                          const d9d_job *where, d9d_infer_summary *out);
+                                          const d9d_job *where, d9d_infer_task_summary *out);
 
 #ifdef __cplusplus
 }

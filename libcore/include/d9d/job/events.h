@@ -1,11 +1,12 @@
 /* events.h - what happens in a job, told to those who asked, when it happens.
  *
- *     static d9d_status after_step(void *self, const d9d_event *e)
+ *     static d9d_status after_step(void *self, const d9d_job_event *e)
  *     {
  *         ... e->step ...
  *         return D9D_OK;
  *     }
- *     static const d9d_subscription events[] = {{"train.step.post", after_step}, {NULL, NULL}};
+ *     static const d9d_job_event_handler events[] = {{"train.step.post", after_step}, {NULL,
+ * NULL}};
  *
  *     D9D_PLUGIN(.events = events);
  *
@@ -54,7 +55,7 @@
  * Other ids are whoever's who triggers them, not beginning with "train." or "inference.", with
  * `user` for what is in them:
  *
- *     D9D_TRY(d9d_events_trigger(e->events, &(d9d_event){.size = sizeof(d9d_event),
+ *     D9D_TRY(d9d_job_events_trigger(e->events, &(d9d_job_event){.size = sizeof(d9d_job_event),
  *                                                        .id = "mine.thing", .user = &thing}));
  */
 #ifndef D9D_JOB_EVENTS_H
@@ -71,41 +72,42 @@
 extern "C" {
 #endif
 
-typedef struct d9d_events d9d_events;
+typedef struct d9d_job_events d9d_job_events;
 
 /* What is not in an event is NULL or 0; everything is borrowed. */
-typedef struct d9d_event {
-    size_t size; /* sizeof(d9d_event) */
+typedef struct d9d_job_event {
+    size_t size; /* sizeof(d9d_job_event) */
     const char *id;
-    d9d_events *events; /* that it was triggered in */
-    d9d_boot *boot;
+    d9d_job_events *events; /* that it was triggered in */
+    d9d_bootstrap *boot;
     d9d_loader *loader;
     d9d_model *const *models; /* n_models of them, this rank's stages */
     size_t n_models;
     d9d_optimizer *optimizer;
-    const d9d_lr *lr;
+    const d9d_lr_schedule *lr;
     d9d_tracker *tracker; /* of rank 0 */
     int64_t step, total_steps;
     const void *user;
     const char *name; /* of an evaluation */
-} d9d_event;
+} d9d_job_event;
 
 /* Ends with {NULL, NULL}. */
-typedef struct d9d_subscription {
+typedef struct d9d_job_event_handler {
     const char *id;
-    d9d_status (*handle)(void *self, const d9d_event *e);
-} d9d_subscription;
+    d9d_status (*handle)(void *self, const d9d_job_event *e);
+} d9d_job_event_handler;
 
-D9D_API D9D_MUST_USE d9d_status d9d_events_create(d9d_events **out);
-D9D_API void d9d_events_free(d9d_events *v);
+D9D_API D9D_MUST_USE d9d_status d9d_job_events_create(d9d_job_events **out);
+D9D_API void d9d_job_events_free(d9d_job_events *v);
 /* Every row of a table, NULL too; table and `self` must outlive the job.  ECONFIG for a row without
  * a function, and for a "train." or "inference." that is not listed above. */
-D9D_API D9D_MUST_USE d9d_status d9d_events_subscribe(d9d_events *v, const d9d_subscription *table,
-                                                     void *self);
+D9D_API D9D_MUST_USE d9d_status d9d_job_events_subscribe(d9d_job_events *v,
+                                                         const d9d_job_event_handler *table,
+                                                         void *self);
 /* Has somebody subscribed to it? */
-D9D_API bool d9d_events_heard(const d9d_events *v, const char *id);
+D9D_API bool d9d_job_events_has_subscriber(const d9d_job_events *v, const char *id);
 /* Also from within a handler, up to 16 deep: EINVAL.  `e->events` is filled in. */
-D9D_API D9D_MUST_USE d9d_status d9d_events_trigger(d9d_events *v, const d9d_event *e);
+D9D_API D9D_MUST_USE d9d_status d9d_job_events_trigger(d9d_job_events *v, const d9d_job_event *e);
 
 #ifdef __cplusplus
 }

@@ -62,11 +62,11 @@ typedef struct d9d_predictions {
 } d9d_predictions;
 
 typedef struct d9d_metric_form {
-    d9d_dtype dtype;  /* of the cells: D9D_F64, or D9D_I64 for counts */
-    int64_t cells;    /* at least 1 */
-    d9d_comm_op join; /* how the cells of two ranks become those of both: they begin at 0, and where
-                         the largest counts at the least number there is */
-    size_t width;     /* values that it computes, at least 1 */
+    d9d_dtype dtype;       /* of the cells: D9D_F64, or D9D_I64 for counts */
+    int64_t state_size;    /* at least 1 */
+    d9d_comm_op reduce_op; /* how the cells of two ranks become those of both: they begin at 0, and
+                         where the largest counts at the least number there is */
+    size_t width;          /* values that it computes, at least 1 */
 } d9d_metric_form;
 
 typedef struct d9d_metric_kind {
@@ -76,8 +76,8 @@ typedef struct d9d_metric_kind {
     d9d_status (*form)(const void *config, const char *where, d9d_metric_form *out);
     /* Add a batch, which may have no rows: so a form is asked about before there are any.  EINVAL
      * for one of another form, and then no cell has changed. */
-    d9d_status (*update)(const void *config, const d9d_predictions *b, void *cells);
-    void (*compute)(const void *config, const void *cells, double *values);
+    d9d_status (*update)(const void *config, const d9d_predictions *b, void *state);
+    void (*compute)(const void *config, const void *state, double *values);
     /* The name of value i behind the metric's own, "tp/3"; NULL: "" of one value, else its
      * number. */
     void (*label)(const void *config, size_t i, char *out, size_t n);
@@ -124,11 +124,11 @@ D9D_API char *d9d_metric_label(const d9d_metric *m, size_t i, char *out, size_t 
  * takes them while the others begin anew. */
 D9D_API const d9d_metric_form *d9d_metric_form_of(const d9d_metric *m);
 /* [cells] of its type. */
-D9D_API void d9d_metric_state(const d9d_metric *m, void *cells);
-D9D_API void d9d_metric_restore(d9d_metric *m, const void *cells);
+D9D_API void d9d_metric_save_state(const d9d_metric *m, void *state);
+D9D_API void d9d_metric_load_state(d9d_metric *m, const void *state);
 /* Or each rank keeps its own: the cells of its rows, as long as the metric lives.  To be written to
  * before the first update alone. */
-D9D_API void *d9d_metric_here(const d9d_metric *m);
+D9D_API void *d9d_metric_local_state(const d9d_metric *m);
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@
  *         d9d_block_ffn ffn;
  *     } layer;
  *
- *     static d9d_status init(d9d_decoder_layer *base, const d9d_block_how *how)
+ *     static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *how)
  *     {
  *         const dims *c = base->config;
  *         layer *l = (layer *)base;
@@ -22,7 +22,7 @@
  *         return D9D_OK;
  *     }
  *
- *     static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_layer_in *in,
+ *     static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
  *                               d9d_var **y)
  *     {
  *         layer *l = (layer *)base;
@@ -60,7 +60,7 @@ typedef struct d9d_decoder_layer {
     const void *config;                  /* the model's */
     const d9d_block_rope *rope;          /* one for all layers */
     int64_t number;                      /* from 0, over all stages */
-    bool replay_ffn;                     /* its kind's ffn() alone is computed again in backward */
+    bool recompute_ffn;                  /* its kind's ffn() alone is computed again in backward */
 } d9d_decoder_layer;
 
 /* What its parts are called in the root; a layer's number follows a point. */
@@ -73,13 +73,14 @@ typedef struct d9d_decoder_kind {
     const char *name; /* of the model, in messages */
     size_t layer;     /* bytes of a layer, which begins with a d9d_decoder_layer; zeroed at first */
     /* Declare its parameters: structure alone, no memory.  They are released with the model. */
-    d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_how *how);
+    d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_opts *how);
     /* in->x to y, [B, S, H] both, the residual included.  Where activations are computed again it
      * is called a second time, in backward. */
-    d9d_status (*forward)(d9d_decoder_layer *l, d9d_tape *t, const d9d_layer_in *in, d9d_var **y);
+    d9d_status (*forward)(d9d_decoder_layer *l, d9d_tape *t, const d9d_model_layer_in *in,
+                          d9d_var **y);
     /* NULL, or what the layer keeps in generation: usually what its block does
-     * (d9d_block_attention_cells()), which in->cache then gives to it. */
-    void (*cells)(const d9d_decoder_layer *l, d9d_cells *out);
+     * (d9d_block_attention_cache_spec()), which in->cache then gives to it. */
+    void (*cache_spec)(const d9d_decoder_layer *l, d9d_block_cache_spec *out);
     /* NULL, or the layer's second half, to which forward() is the first: x to y, the residual
      * included.  Selective recomputation is of it alone; NULL: of the whole layer. */
     d9d_status (*ffn)(d9d_decoder_layer *l, d9d_tape *t, d9d_var *x, d9d_var **y);
@@ -93,16 +94,16 @@ typedef struct d9d_decoder_kind {
 /* Its dimensions, and what its ends are made with. */
 typedef struct d9d_decoder_shape {
     int64_t layers, hidden, vocab, max_positions;
-    double init_std;     /* of matrices: N(0, init_std); 0: 0.02; below: as a d9d_block_how of 0 */
+    double init_std;     /* of matrices: N(0, init_std); 0: 0.02; below: as a d9d_block_opts of 0 */
     double norm_eps;     /* of the final norm */
     bool zero_centred;   /* likewise */
     d9d_block_rope rope; /* base, features, style, scaling; features 0: nothing turns */
     /* Ranges of ids that are parameters of their own, `vocab` in sum; borrowed.  NULL: one, "all".
      */
-    const d9d_vocab_split *splits;
+    const d9d_block_vocab_split *splits;
     size_t n_splits;
-    bool headless; /* ends with the norm: another head stands there (d9d/model/head.h) */
-    bool tied;     /* the head is the embedding, which the last stage then has too */
+    bool no_head; /* ends with the norm: another head stands there (d9d/model/head.h) */
+    bool tied;    /* the head is the embedding, which the last stage then has too */
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
 } d9d_decoder_shape;
 
@@ -111,12 +112,11 @@ typedef struct d9d_decoder_shape {
 D9D_API D9D_MUST_USE d9d_status d9d_decoder_create(const d9d_decoder_kind *kind,
                                                    const d9d_decoder_shape *shape,
                                                    const void *config, d9d_stage stage,
-                                                   const d9d_model_options *options,
-                                                   d9d_model **out);
+                                                   const d9d_model_opts *options, d9d_model **out);
 
 /* For a provider's hf_names: "model.embed_tokens.", "model.layers.", "model.norm." and "lm_head.",
  * where HuggingFace's files have the parts of such a model. */
-D9D_API extern const d9d_name_pair d9d_decoder_hf_names[];
+D9D_API extern const d9d_hf_name_pair d9d_decoder_hf_names[];
 
 #ifdef __cplusplus
 }

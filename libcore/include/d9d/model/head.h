@@ -20,10 +20,10 @@ typedef enum d9d_head_kind {
 } d9d_head_kind;
 
 /* "causal_lm", "classification", "embedding". */
-D9D_API const char *d9d_head_word(d9d_head_kind kind);
+D9D_API const char *d9d_head_name(d9d_head_kind kind);
 
 /* The head that a task wants.  A model computes its own, of a language model; others are matrices
- * that a task adds (d9d_model_linear()), of these names in the suite's layout:
+ * that a task adds (d9d_model_add_linear()), of these names in the suite's layout:
  *
  *     cls_head.score.weight [labels, H]       embedding_head.projection.weight [features, H]
  */

@@ -10,11 +10,11 @@
  *     of rows    | row 0 | row 1 |
  *     segments   {0, 1, 0, 5} {1, 1, 8, 6}      rows {0, 1}               one query a row
  *
- *     D9D_TRY(d9d_cache_create(model, dev, tokens, rows, &cache));
+ *     D9D_TRY(d9d_kv_cache_create(model, dev, tokens, rows, &cache));
  *     const d9d_model_in in = {.ids = &ids, .positions = &positions, .segments = &segments,
  *                              .cache = &cache, .at = &at, .rows = &rows, .pick = &last};
  *     D9D_TRY(model->ops->forward(model, tape, &in, &out));      // out.logits [N, V]
- *     d9d_cache_release(&cache);
+ *     d9d_kv_cache_release(&cache);
  *
  * A row of which nothing was before begins anew in any cell.  What comes out for a token does not
  * depend, on the CPU to the bit, on how its row was cut into calls; where attention is all that
@@ -30,14 +30,15 @@ extern "C" {
 #endif
 
 /* ENOTSUP for a model that takes no cache. */
-D9D_API D9D_MUST_USE d9d_status d9d_cache_check(const d9d_model *m);
+D9D_API D9D_MUST_USE d9d_status d9d_kv_cache_check(const d9d_model *m);
 /* Bytes that cells of so many tokens and rows take here, before there is memory: a model on its
  * mesh. */
-D9D_API uint64_t d9d_cache_bytes(const d9d_model *m, int64_t tokens, int64_t rows);
+D9D_API uint64_t d9d_kv_cache_bytes(const d9d_model *m, int64_t tokens, int64_t rows);
 /* EOOM, ENOTSUP. */
-D9D_API D9D_MUST_USE d9d_status d9d_cache_create(const d9d_model *m, d9d_device *dev,
-                                                 int64_t tokens, int64_t rows, d9d_cache *out);
-D9D_API void d9d_cache_release(d9d_cache *c); /* a zeroed one is fine */
+D9D_API D9D_MUST_USE d9d_status d9d_kv_cache_create(const d9d_model *m, d9d_device *dev,
+                                                    int64_t tokens, int64_t rows,
+                                                    d9d_kv_cache *out);
+D9D_API void d9d_kv_cache_release(d9d_kv_cache *c); /* a zeroed one is fine */
 
 #ifdef __cplusplus
 }

@@ -23,19 +23,19 @@ extern "C" {
 #endif
 
 /* What every layer keeps of the tokens that were seen: d9d/model/kv_cache.h. */
-typedef struct d9d_cache {
-    int64_t layers, tokens, rows;       /* tokens: Z of them, of any rows */
-    d9d_tensor (*cell)[D9D_CELLS_MOST]; /* [layers], as ops->cells() lists them */
-} d9d_cache;
+typedef struct d9d_kv_cache {
+    int64_t layers, tokens, seqs;             /* tokens: Z of them, of any rows */
+    d9d_tensor (*entry)[D9D_BLOCK_CACHE_MAX]; /* [layers], as ops->cells() lists them */
+} d9d_kv_cache;
 
 #define D9D_IGNORE_INDEX (-100) /* a label that does not count */
 
 /* Hears what comes out of the embedding (layer 0) and of layer l (l + 1, counted over all stages),
  * as it goes into the next: [B, S, H], with tp ranks [T/tp, H]. */
-typedef struct d9d_tap {
-    d9d_status (*hear)(void *arg, d9d_tape *t, int64_t layer, d9d_var *x);
+typedef struct d9d_hidden_state_hook {
+    d9d_status (*call)(void *arg, d9d_tape *t, int64_t layer, d9d_var *x);
     void *arg;
-} d9d_tap;
+} d9d_hidden_state_hook;
 
 typedef struct d9d_model_in {
     const d9d_tensor *ids;       /* [B, S] int32; first stage */
@@ -48,19 +48,20 @@ typedef struct d9d_model_in {
     /* Generation, with recording off: B is 1, the keys of `segments` [N, 4] are cells of the cache,
      * those of the T tokens go to cells `at` [T] int32, and what is of rows is in `rows` [N] int32.
      * cache NULL: there is none. */
-    const d9d_cache *cache;
-    const d9d_tensor *at;
+    const d9d_kv_cache *cache;
+    const d9d_tensor *token_slots;
     const d9d_tensor *pick; /* [N] int32: tokens of which logits are wanted; NULL: none */
-    const d9d_pool *pool;   /* the batch's documents, for tasks that ask for them; NULL: others */
-    const d9d_tap *tap;     /* NULL, and for models without ops->taps: nobody hears */
-    const d9d_tensor *rows; /* see cache */
+    const d9d_op_pool_index
+        *pool; /* the batch's documents, for tasks that ask for them; NULL: others */
+    const d9d_hidden_state_hook *hook; /* NULL, and for models without ops->taps: nobody hears */
+    const d9d_tensor *seq_slots;       /* see cache */
 } d9d_model_in;
 
 /* Some columns of what a task makes of each document, [N, n]. */
-typedef struct d9d_values {
+typedef struct d9d_model_columns {
     d9d_var *v;
-    int64_t at; /* the first of them */
-} d9d_values;
+    int64_t first; /* the first of them */
+} d9d_model_columns;
 
 typedef struct d9d_model_out {
     /* As it came in: what the next stage takes; after the final norm on the last. */
@@ -72,21 +73,21 @@ typedef struct d9d_model_out {
     /* int32 on the device, of the rows of a task's logits, where they are not those of positions;
      * read before forward() is called again. */
     const d9d_tensor *labels;
-    const d9d_values *values; /* of a task in inference: its rows, from any stage; or NULL */
+    const d9d_model_columns *values; /* of a task in inference: its rows, from any stage; or NULL */
     size_t n_values;
 } d9d_model_out;
 
-typedef enum d9d_checkpointing {
+typedef enum d9d_model_recompute_mode {
     D9D_RECOMPUTE_OFF,
     D9D_RECOMPUTE_FULL,
     D9D_RECOMPUTE_SELECTIVE
-} d9d_checkpointing;
+} d9d_model_recompute_mode;
 
-typedef struct d9d_model_options {
-    d9d_dtype dtype;                 /* of parameters and activations */
-    d9d_checkpointing checkpointing; /* FULL: each layer; SELECTIVE: each layer's FFN half */
-    d9d_head head;                   /* the task's, with its size */
-} d9d_model_options;
+typedef struct d9d_model_opts {
+    d9d_dtype dtype;                    /* of parameters and activations */
+    d9d_model_recompute_mode recompute; /* FULL: each layer; SELECTIVE: each layer's FFN half */
+    d9d_head head;                      /* the task's, with its size */
+} d9d_model_opts;
 
 typedef struct d9d_model d9d_model;
 typedef struct d9d_model_ops {
@@ -101,8 +102,8 @@ typedef struct d9d_model_ops {
     void (*free)(d9d_model *m);
     /* NULL, or: what a layer of this stage, from 0, keeps.  Such a model takes a cache and `pick`.
      */
-    void (*cells)(const d9d_model *m, int64_t layer, d9d_cells *out);
-    bool taps; /* forward tells in->tap */
+    void (*cache_spec)(const d9d_model *m, int64_t layer, d9d_block_cache_spec *out);
+    bool hooks; /* forward tells in->tap */
 } d9d_model_ops;
 
 struct d9d_model {
@@ -112,52 +113,57 @@ struct d9d_model {
     int64_t hidden, vocab, layers; /* layers: of this stage */
     int64_t max_positions;         /* of a row */
     d9d_dtype dtype;               /* of activations */
-    d9d_cut cut;        /* what its blocks read; a plan fills it (d9d/parallel/parallel_plan.h) */
+    d9d_groups groups;  /* what its blocks read; a plan fills it (d9d/parallel/parallel_plan.h) */
     d9d_module **units; /* that forward opens, in its order; one may be opened twice */
     size_t n_units;
     d9d_block_moe **mixtures; /* of this stage, where loads of experts are to be known */
     size_t n_mixtures;
     d9d_module *tied; /* a module that the first and the last stage both have, under one name: its
                        * gradients are summed over the two; NULL: none, or one stage has it */
-    struct d9d_model_added *added; /* d9d_model_linear() */
+    struct d9d_model_added *added; /* d9d_model_add_linear() */
 };
 
 /* --- for authors of models ------------------------------------------------------------ */
 
 /* `child` is part of the model's root under this name, and a unit, opened after those before; one
  * that is a unit already, again. */
-D9D_API D9D_MUST_USE d9d_status d9d_model_unit(d9d_model *m, const char *name, d9d_module *child);
+D9D_API D9D_MUST_USE d9d_status d9d_model_add_unit(d9d_model *m, const char *name,
+                                                   d9d_module *child);
 /* A matrix [out, in] besides the model's own, such as a task's head: a unit of this name, freed
  * with the model.  init_std 0: 0.02. */
-D9D_API D9D_MUST_USE d9d_status d9d_model_linear(d9d_model *m, const char *name, d9d_dtype dtype,
-                                                 double init_std, int64_t in, int64_t out);
+D9D_API D9D_MUST_USE d9d_status d9d_model_add_linear(d9d_model *m, const char *name,
+                                                     d9d_dtype dtype, double init_std, int64_t in,
+                                                     int64_t out);
 /* The one of this name; NULL: there is none, as on other stages. */
-D9D_API d9d_block_linear *d9d_model_linear_of(const d9d_model *m, const char *name);
+D9D_API d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name);
 /* What goes into a layer: the inputs of its unit, of which each layer's begin with its x, and the
  * same inside it.
  *
- *     d9d_var *v[D9D_LAYER_INPUTS];
- *     D9D_TRY(d9d_layer_inputs(t, in, i, v, &n));       // v[1] and on
- *     D9D_TRY(d9d_unit_run(..., v, n, &v[0]));
+ *     d9d_var *v[D9D_MODEL_LAYER_INPUTS];
+ *     D9D_TRY(d9d_model_layer_pack(t, in, i, v, &n));       // v[1] and on
+ *     D9D_TRY(d9d_param_unit_run(..., v, n, &v[0]));
  *
- * A member of d9d_layer_in that came later is at the end. */
-enum { D9D_LAYER_INPUTS = 5 + D9D_CELLS_MOST };
-typedef struct d9d_layer_in {
+ * A member of d9d_model_layer_in that came later is at the end. */
+enum { D9D_MODEL_LAYER_INPUTS = 5 + D9D_BLOCK_CACHE_MAX };
+typedef struct d9d_model_layer_in {
     d9d_var *x;                   /* [B, S, H] */
     const d9d_tensor *positions;  /* [B, S] int32 */
     const d9d_tensor *segments;   /* as d9d_op_attention() takes them; NULL: rows are whole */
     const d9d_block_cache *cache; /* generation: for the layer's block; NULL: there is none */
-} d9d_layer_in;
-D9D_API D9D_MUST_USE d9d_status d9d_layer_inputs(d9d_tape *t, const d9d_model_in *in, int64_t layer,
-                                                 d9d_var *v[D9D_LAYER_INPUTS], size_t *n);
+} d9d_model_layer_in;
+D9D_API D9D_MUST_USE d9d_status d9d_model_layer_pack(d9d_tape *t, const d9d_model_in *in,
+                                                     int64_t layer,
+                                                     d9d_var *v[D9D_MODEL_LAYER_INPUTS], size_t *n);
 /* out->cache is `room`, or NULL. */
-D9D_API void d9d_layer_in_of(d9d_var *const *v, size_t n, d9d_block_cache *room, d9d_layer_in *out);
+D9D_API void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *room,
+                                    d9d_model_layer_in *out);
 
 /* out->hidden, or what a tap hears, as one row for each of the batch's documents: [M, H], M of them
  * on the first of the ranks that share them, as many rows of zeros on the others
- * (d9d/data/loader/pooling.h). Collective: over the tp and cp ranks, as d9d_op_scatter_rows(). */
+ * (d9d/data/loader/pooling.h). Collective: over the tp and cp ranks, as
+ * d9d_op_reduce_scatter_rows(). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
-                                               const d9d_pool *pool, d9d_var **y);
+                                               const d9d_op_pool_index *pool, d9d_var **y);
 /* The end of a language model, from out->hidden [B, S, H] under the head as a unit: out->loss of
  * in->labels, and out->logits of in->pick.  Without either nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t,

@@ -25,12 +25,12 @@
 extern "C" {
 #endif
 
-typedef struct d9d_block_how {
+typedef struct d9d_block_opts {
     d9d_dtype dtype;
     /* Of matrices, N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1). */
     double init_std;
-    const d9d_cut *cut; /* kept; NULL: no rank but this one */
-} d9d_block_how;
+    const d9d_groups *groups; /* kept; NULL: no rank but this one */
+} d9d_block_opts;
 
 /* Init a block of a kind (linear, norm, ...), and declare it under a name; returns on failure. */
 #define D9D_BLOCK_ADD(parent, name, kind, block, ...)                                              \
@@ -46,8 +46,9 @@ typedef struct d9d_block_linear {
     d9d_param weight;
 } d9d_block_linear;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_how *how,
-                                                      int64_t in, int64_t out);
+D9D_API D9D_MUST_USE d9d_status d9d_block_linear_init(d9d_block_linear *b,
+                                                      const d9d_block_opts *how, int64_t in,
+                                                      int64_t out);
 D9D_API D9D_MUST_USE d9d_status d9d_block_linear_forward(d9d_block_linear *b, d9d_tape *t,
                                                          d9d_var *x, d9d_var **y);
 
@@ -60,7 +61,7 @@ typedef struct d9d_block_norm {
     bool zero_centred; /* starts at 0 and scales by 1 + w */
 } d9d_block_norm;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_how *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *how,
                                                     int64_t n, float eps, bool zero_centred);
 D9D_API D9D_MUST_USE d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x,
                                                        d9d_var **y);
@@ -70,25 +71,25 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_ta
  * The splits are separate parameters so that one may train alone; ids count through them in
  * order.  The language-model head is cut the same way, "lm_head.<split>.weight", and gives the
  * loss of each token without ever holding all logits. */
-typedef struct d9d_vocab_split {
+typedef struct d9d_block_vocab_split {
     const char *name; /* "regular" */
     int64_t size;
-} d9d_vocab_split;
+} d9d_block_vocab_split;
 
 typedef struct d9d_block_vocab {
     d9d_module module;
     d9d_param **table; /* n_splits of them */
     size_t n_splits;
-    const d9d_cut *cut;
+    const d9d_groups *groups;
 } d9d_block_vocab;
 
 /* `kind` is the middle of the name, "token_embedding" or "lm_head"; `init_scale` of N(0, scale)
  * or, for a head without init_std, of U(+-scale). */
-typedef enum d9d_vocab_kind { D9D_VOCAB_EMBEDDING, D9D_VOCAB_HEAD } d9d_vocab_kind;
-D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_how *how,
-                                                     d9d_vocab_kind kind,
-                                                     const d9d_vocab_split *splits, size_t n_splits,
-                                                     int64_t hidden);
+typedef enum d9d_block_vocab_kind { D9D_VOCAB_EMBEDDING, D9D_VOCAB_HEAD } d9d_block_vocab_kind;
+D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
+                                                     d9d_block_vocab_kind kind,
+                                                     const d9d_block_vocab_split *splits,
+                                                     size_t n_splits, int64_t hidden);
 /* ids [...] int32 to y [..., H]; with tp ranks, all ids to [T/tp, H], the rows of this one. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t,
                                                       const d9d_tensor *ids, d9d_var **y);
@@ -107,22 +108,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_t
  * a state is, which its tokens change in place.  Whoever has memory (d9d/model/kv_cache.h) gives it
  * them in that order.  Batches are one row of T tokens then, of which segments say which belong
  * together and how many were before: nk - nq. */
-enum { D9D_CELLS_MOST = 4 };
-typedef struct d9d_cell {
+enum { D9D_BLOCK_CACHE_MAX = 4 };
+typedef struct d9d_block_cache_entry {
     const char *name; /* "k" */
-    bool of_row;
+    bool per_seq;
     d9d_dtype dtype;
     d9d_shape shape; /* of one */
-} d9d_cell;
-typedef struct d9d_cells {
+} d9d_block_cache_entry;
+typedef struct d9d_block_cache_spec {
     size_t n;
-    d9d_cell item[D9D_CELLS_MOST];
-} d9d_cells;
+    d9d_block_cache_entry item[D9D_BLOCK_CACHE_MAX];
+} d9d_block_cache_spec;
 
 typedef struct d9d_block_cache {
-    const d9d_tensor *cell[D9D_CELLS_MOST]; /* [Z, ...] of tokens, [R, ...] of rows */
-    const d9d_tensor *at;                   /* [T] int32: the cell of each token */
-    const d9d_tensor *rows;                 /* [N] int32: that of each segment's row */
+    const d9d_tensor *entry[D9D_BLOCK_CACHE_MAX]; /* [Z, ...] of tokens, [R, ...] of rows */
+    const d9d_tensor *token_slots;                /* [T] int32: the cell of each token */
+    const d9d_tensor *seq_slots;                  /* [N] int32: that of each segment's row */
 } d9d_block_cache;
 
 /* --- rotary position embedding: frequencies, no parameters ----------------------- */
@@ -130,7 +131,7 @@ typedef struct d9d_block_cache {
 typedef struct d9d_block_rope {
     double base;
     int64_t features; /* of each head that turn; even */
-    d9d_rope_style style;
+    d9d_op_rope_style style;
     d9d_rope_scaling scaling;
     d9d_tensor inv_freq; /* [features / 2] float32, d9d_rope_frequencies(); made by prepare */
 } d9d_block_rope;
@@ -150,7 +151,7 @@ D9D_API void d9d_block_rope_release(d9d_block_rope *b);
  * Members that are left zero ask for nothing.  `.window = 128, .sinks = true, .no_norm = true,
  * .qkv_bias = true, .o_bias = true` is a layer of gpt-oss, `.zero_centred = true, .output_gate =
  * true` one of Qwen3-Next. */
-typedef struct d9d_attention_shape {
+typedef struct d9d_block_attention_shape {
     int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
     const d9d_block_rope *rope;                /* shared by the layers */
     float norm_eps;
@@ -161,22 +162,23 @@ typedef struct d9d_attention_shape {
     int64_t window;    /* likewise; 0: none */
     bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], from 0 */
     bool o_bias;       /* "o_proj.bias" [H]; whole on each rank */
-} d9d_attention_shape;
+} d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
     d9d_module module;
     d9d_block_linear q_proj, k_proj, v_proj, o_proj, gate_proj;
     d9d_block_norm q_norm, k_norm;
     d9d_param q_bias, k_bias, v_bias, o_bias, sinks;
-    d9d_attention_shape shape;
-    const d9d_cut *cut;
+    d9d_block_attention_shape shape;
+    const d9d_groups *groups;
 } d9d_block_attention;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
-                                                         const d9d_block_how *how,
-                                                         const d9d_attention_shape *shape);
+                                                         const d9d_block_opts *how,
+                                                         const d9d_block_attention_shape *shape);
 /* Keys and values of tokens, of the heads that this rank computes. */
-D9D_API void d9d_block_attention_cells(const d9d_block_attention *b, d9d_cells *out);
+D9D_API void d9d_block_attention_cache_spec(const d9d_block_attention *b,
+                                            d9d_block_cache_spec *out);
 
 /* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
  * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
@@ -195,46 +197,45 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention 
  *     x --q,k,v_proj--> conv --> q, k, v    b_proj --> b    a_proj --decay--> g
  *     q k v g b --delta--> y    out_norm(y) * silu(g_proj x) --o_proj-->
  *
- * Attention with a state in place of keys and values (d9d_op_delta()), as in Qwen3-Next, whose
- * in_proj_qkvz and in_proj_ba are these projections a head of keys after the other, with the values
- * of its group.  Heads of keys are dealt over tp ranks, those of values with them. */
-typedef struct d9d_delta_shape {
+ * Attention with a state in place of keys and values (d9d_op_gated_delta()), as in Qwen3-Next,
+ * whose in_proj_qkvz and in_proj_ba are these projections a head of keys after the other, with the
+ * values of its group.  Heads of keys are dealt over tp ranks, those of values with them. */
+typedef struct d9d_block_gated_delta_shape {
     int64_t hidden;
     int64_t key_heads, value_heads; /* the second a multiple of the first */
     int64_t key_dim, value_dim;     /* of a head */
-    int64_t conv_width;             /* tokens, up to D9D_CONV_WIDTH */
+    int64_t conv_width;             /* tokens, up to D9D_CAUSAL_CONV1D_MAX_WIDTH */
     float norm_eps;
-} d9d_delta_shape;
+} d9d_block_gated_delta_shape;
 
 /* A weight of channels by tokens: "weight" [N, W]. */
-typedef struct d9d_block_conv {
+typedef struct d9d_block_causal_conv1d {
     d9d_module module;
     d9d_param weight;
-} d9d_block_conv;
+} d9d_block_causal_conv1d;
 
-typedef struct d9d_block_delta {
+typedef struct d9d_block_gated_delta {
     d9d_module module;
     d9d_block_linear q_proj, k_proj, v_proj, g_proj, b_proj, a_proj, o_proj;
-    d9d_block_conv q_conv, k_conv, v_conv;
-    d9d_param rate, bias; /* "A_log", "dt_bias" [value_heads] */
+    d9d_block_causal_conv1d q_conv, k_conv, v_conv;
+    d9d_param a_log, dt_bias; /* "A_log", "dt_bias" [value_heads] */
     d9d_block_norm out_norm;
-    d9d_delta_shape shape;
-    const d9d_cut *cut;
-} d9d_block_delta;
+    d9d_block_gated_delta_shape shape;
+    const d9d_groups *groups;
+} d9d_block_gated_delta;
 
 /* EINVAL for a shape that is none. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_delta_init(d9d_block_delta *b, const d9d_block_how *how,
-                                                     const d9d_delta_shape *shape);
+D9D_API D9D_MUST_USE d9d_status d9d_block_gated_delta_init(
+    d9d_block_gated_delta *b, const d9d_block_opts *how, const d9d_block_gated_delta_shape *shape);
 /* The state of the heads that this rank computes, and the last tokens of the convolutions: of a
  * row, so that memory does not grow with it. */
-D9D_API void d9d_block_delta_cells(const d9d_block_delta *b, d9d_cells *out);
+D9D_API void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b,
+                                              d9d_block_cache_spec *out);
 /* x y [B, S, H], with tp ranks [T/tp, H]; rows are those of positions [B, S]; segments, cache and
  * plus as above.  ENOTSUP with cp ranks, whose rows are in pieces. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_tape *t, d9d_var *x,
-                                                        const d9d_tensor *positions,
-                                                        const d9d_tensor *segments,
-                                                        const d9d_block_cache *cache, d9d_var *plus,
-                                                        d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_block_gated_delta_forward(
+    d9d_block_gated_delta *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
+    const d9d_tensor *segments, const d9d_block_cache *cache, d9d_var *plus, d9d_var **y);
 
 /* --- multi-head latent attention: q_proj kv_down_proj kv_down_norm kv_up_proj o_proj -------- *
  *
@@ -249,46 +250,47 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_delta_forward(d9d_block_delta *b, d9d_
  * have at most as many features as keys.  A plan cuts up-projections and o_proj by heads, and
  * leaves the down-projections and their norms whole: each tp rank makes the few features of its own
  * tokens, and these are gathered in place of x. */
-typedef struct d9d_latent_shape {
+typedef struct d9d_block_mla_shape {
     int64_t hidden, heads;
-    int64_t q_rank, kv_rank;    /* q_rank 0: queries are made of x at once */
-    int64_t plain, turned, v;   /* features of a head: without and with positions; of its values */
+    int64_t q_rank, kv_rank; /* q_rank 0: queries are made of x at once */
+    int64_t nope_dim, rope_dim,
+        v;                      /* features of a head: without and with positions; of its values */
     const d9d_block_rope *rope; /* of `turned` features; shared by the layers */
     float norm_eps;
     float scale; /* of the scores; 0: (plain + turned)^-1/2 */
-} d9d_latent_shape;
+} d9d_block_mla_shape;
 
-typedef struct d9d_block_latent {
+typedef struct d9d_block_mla {
     d9d_module module, q_proj;
     d9d_block_linear q_down, q_up, kv_down, kv_up, o_proj; /* q_up: q_proj without q_rank */
     d9d_block_norm q_norm, kv_norm;
-    d9d_latent_shape shape;
-    const d9d_cut *cut;
-} d9d_block_latent;
+    d9d_block_mla_shape shape;
+    const d9d_groups *groups;
+} d9d_block_mla;
 
 /* ECONFIG for values that are wider than keys, or a rope of other features. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_latent_init(d9d_block_latent *b, const d9d_block_how *how,
-                                                      const d9d_latent_shape *shape);
+D9D_API D9D_MUST_USE d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
+                                                   const d9d_block_mla_shape *shape);
 /* The features that all heads share, and the turned ones: [1, kv_rank + turned] of a token, on each
  * of the tp ranks. */
-D9D_API void d9d_block_latent_cells(const d9d_block_latent *b, d9d_cells *out);
+D9D_API void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out);
 /* As d9d_block_attention_forward().  With a cache neither keys nor values are made: queries go down
  * to the shared features, and what they see goes up from there. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_latent_forward(d9d_block_latent *b, d9d_tape *t,
-                                                         d9d_var *x, const d9d_tensor *positions,
-                                                         const d9d_tensor *segments,
-                                                         const d9d_block_cache *cache,
-                                                         d9d_var *plus, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
+                                                      const d9d_tensor *positions,
+                                                      const d9d_tensor *segments,
+                                                      const d9d_block_cache *cache, d9d_var *plus,
+                                                      d9d_var **y);
 
 /* --- SwiGLU feed-forward: gate_proj up_proj down_proj ------------------------------- */
 
 typedef struct d9d_block_ffn {
     d9d_module module;
     d9d_block_linear gate_proj, up_proj, down_proj;
-    const d9d_cut *cut;
+    const d9d_groups *groups;
 } d9d_block_ffn;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_how *how,
+D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *how,
                                                    int64_t hidden, int64_t intermediate);
 /* plus as above. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape *t, d9d_var *x,
@@ -302,67 +304,68 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
  *
  * With experts on several ranks (parallel_groups.h) rows are permuted on the ranks of their
  * experts: d9d_op_dispatch(). */
-typedef struct d9d_block_grouped {
+typedef struct d9d_block_grouped_linear {
     d9d_module module;
     d9d_param weight; /* [E, in, out] */
-} d9d_block_grouped;
+} d9d_block_grouped_linear;
 
-typedef enum d9d_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d_router_score;
+typedef enum d9d_block_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d_block_router_score;
 
 /* Beyond the softmax of all experts; zeros are without any of it.  See d9d_op_router().
  *
  * expert_bias is added to the scores for the choice alone, and evens it out without a loss: after
  * each step, that of every expert goes by bias_rate towards the mean load of the step, up where the
- * expert had less and down where it had more (d9d_block_moe_even()).  It is a parameter that no
- * gradient reaches, float32, of zeros at first, and moves unless it is frozen. */
-typedef struct d9d_router {
-    int score; /* d9d_router_score */
+ * expert had less and down where it had more (d9d_block_moe_update_expert_bias()).  It is a
+ * parameter that no gradient reaches, float32, of zeros at first, and moves unless it is frozen. */
+typedef struct d9d_block_router {
+    int score; /* d9d_block_router_score */
     int64_t groups, top_groups;
     double scale;
     bool expert_bias;
     double bias_rate;
     double aux_loss, z_loss; /* coefficients */
-} d9d_router;
+} d9d_block_router;
 
 #define D9D_ROUTER_BIAS "expert_bias"
 
 /* Does it choose or weigh otherwise than by the best of a softmax? */
-static inline bool d9d_router_is_own(const d9d_router *r)
+static inline bool d9d_block_router_is_custom(const d9d_block_router *r)
 {
     return r->score != D9D_SCORE_SOFTMAX || r->groups > 1 || (r->scale != 0 && r->scale != 1) ||
            r->expert_bias;
 }
 
-typedef struct d9d_moe_shape {
+typedef struct d9d_block_moe_shape {
     int64_t hidden, intermediate, experts, top_k;
     bool renormalise;
     int64_t shared_intermediate; /* 0: no shared expert */
     bool shared_gate;
-    d9d_router router;
+    d9d_block_router router;
     int64_t layer; /* its number, for people */
-} d9d_moe_shape;
+} d9d_block_moe_shape;
 
 typedef struct d9d_block_moe {
     d9d_module module;
     d9d_module router, grouped_experts, shared_expert;
     d9d_block_linear gate;
     d9d_param expert_bias; /* "router.expert_bias" [E]; declared where the router has one */
-    d9d_tensor counted; /* d9d_router_how.counted; whoever counts sets it, storage NULL: nobody */
-    d9d_block_grouped gate_proj, up_proj, down_proj;
+    d9d_tensor
+        counted; /* d9d_op_router_opts.counted; whoever counts sets it, storage NULL: nobody */
+    d9d_block_grouped_linear gate_proj, up_proj, down_proj;
     d9d_block_ffn shared;
     d9d_block_linear shared_gate;
-    d9d_moe_shape shape;
-    const d9d_cut *cut;
+    d9d_block_moe_shape shape;
+    const d9d_groups *groups;
 } d9d_block_moe;
 
-D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_how *how,
-                                                   const d9d_moe_shape *shape);
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
+                                                   const d9d_block_moe_shape *shape);
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var **y);
 /* After a step: the bias by the load of all ranks in `counted`; where there is none, or it is
  * frozen, nothing.  `scale` as in d9d_optimizer_step(): NaN for a step that does not count. */
-D9D_API D9D_MUST_USE d9d_status d9d_block_moe_even(d9d_block_moe *b, d9d_device *dev,
-                                                   const d9d_tensor *scale);
+D9D_API D9D_MUST_USE d9d_status d9d_block_moe_update_expert_bias(d9d_block_moe *b, d9d_device *dev,
+                                                                 const d9d_tensor *scale);
 
 #ifdef __cplusplus
 }

@@ -29,11 +29,11 @@
 extern "C" {
 #endif
 
-typedef struct d9d_lora_how {
+typedef struct d9d_lora_opts {
     int64_t r;
     double alpha;
     double dropout; /* of what goes into A, while training; 0 for a stack */
-} d9d_lora_how;
+} d9d_lora_opts;
 
 /* The matrix of a module that can be adapted: its own parameter "weight", where operations of
  * linear layers alone use it; NULL: none. */
@@ -41,7 +41,7 @@ D9D_API d9d_param *d9d_lora_matrix(const d9d_module *m);
 
 /* Adapt it; the adapter lives as long as the module.  EINVAL for a module without such a matrix, or
  * with an adapter, and for dropout beside a stack. */
-D9D_API D9D_MUST_USE d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_how *how);
+D9D_API D9D_MUST_USE d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how);
 
 #ifdef __cplusplus
 }

@@ -33,7 +33,7 @@ extern "C" {
 typedef struct d9d_module {
     D9D_VEC(struct d9d_module_entry) entries; /* parameters and children, as declared */
     d9d_arena names;                          /* of the entries; of the whole tree at the root */
-    struct d9d_unit *unit;                    /* d9d/nn/param_unit.h; NULL: needs no keeper */
+    struct d9d_param_unit *unit;              /* d9d/nn/param_unit.h; NULL: needs no keeper */
 } d9d_module;
 
 struct d9d_module_entry {
@@ -57,8 +57,9 @@ D9D_API void d9d_module_release(d9d_module *m);
 D9D_API D9D_MUST_USE d9d_status d9d_module_bind(d9d_module *root);
 
 /* Every parameter in order; stops at the first failure. */
-typedef d9d_status (*d9d_param_fn)(void *arg, d9d_param *p);
-D9D_API D9D_MUST_USE d9d_status d9d_module_each(d9d_module *root, d9d_param_fn fn, void *arg);
+typedef d9d_status (*d9d_module_param_fn)(void *arg, d9d_param *p);
+D9D_API D9D_MUST_USE d9d_status d9d_module_each(d9d_module *root, d9d_module_param_fn fn,
+                                                void *arg);
 /* Every module in order, itself first and its name "", before the names are bound. */
 typedef d9d_status (*d9d_module_fn)(void *arg, const char *name, d9d_module *m);
 D9D_API D9D_MUST_USE d9d_status d9d_module_walk(d9d_module *root, d9d_module_fn fn, void *arg);
@@ -74,7 +75,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_module_params(d9d_module *root, d9d_arena *a
 D9D_API D9D_MUST_USE d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev,
                                                        bool with_grads);
 D9D_API D9D_MUST_USE d9d_status d9d_module_reset(d9d_module *root, uint64_t seed);
-D9D_API D9D_MUST_USE d9d_status d9d_param_reset(d9d_param *p, uint64_t seed); /* one of them */
+D9D_API D9D_MUST_USE d9d_status d9d_module_reset_param(d9d_param *p,
+                                                       uint64_t seed); /* one of them */
 /* Forget accumulated gradients; costs nothing, see d9d_param_grad_beta(). */
 D9D_API void d9d_module_clear_grads(d9d_module *root);
 

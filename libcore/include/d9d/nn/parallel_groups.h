@@ -28,19 +28,19 @@
 extern "C" {
 #endif
 
-typedef struct d9d_cut {
+typedef struct d9d_groups {
     d9d_comm *tp, *cp, *ep;
-} d9d_cut;
+} d9d_groups;
 
-static inline d9d_comm *d9d_cut_tp(const d9d_cut *c)
+static inline d9d_comm *d9d_groups_tp(const d9d_groups *c)
 {
     return c != NULL ? c->tp : NULL;
 }
-static inline d9d_comm *d9d_cut_cp(const d9d_cut *c)
+static inline d9d_comm *d9d_groups_cp(const d9d_groups *c)
 {
     return c != NULL ? c->cp : NULL;
 }
-static inline d9d_comm *d9d_cut_ep(const d9d_cut *c)
+static inline d9d_comm *d9d_groups_ep(const d9d_groups *c)
 {
     return c != NULL ? c->ep : NULL;
 }

@@ -47,7 +47,7 @@ typedef struct d9d_rope_scaling {
 } d9d_rope_scaling;
 
 /* "plain", "linear", "ntk", "yarn", "llama3". */
-D9D_API const char *d9d_rope_kind_word(d9d_rope_kind kind);
+D9D_API const char *d9d_rope_kind_name(d9d_rope_kind kind);
 /* ECONFIG names the number that is out of its range. */
 D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const d9d_rope_scaling *s);
 

@@ -21,27 +21,29 @@ extern "C" {
 /* y = x W^T.  x [..., in], w [out, in], y [..., out]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y);
 /* y = x W^T + plus, of y's shape, which is added before y is rounded. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_linear_onto(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                   d9d_var *plus, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                       d9d_var *plus, d9d_var **y);
 /* y = x W^T with rows [first, first + n) of W alone: y [..., n]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_linear_rows(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                   int64_t first, int64_t n, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                    int64_t first, int64_t n, d9d_var **y);
 /* That for each of n weights at once: what the first read of x can be used for all.  Rows of x may
- * be on their way (d9d_op_gather_rows_go); coming may be NULL. */
-enum { D9D_LINEARS = 4 };
-typedef struct d9d_linear_rows {
+ * be on their way (d9d_op_all_gather_rows_start); coming may be NULL. */
+enum { D9D_OP_LINEAR_MULTI_MAX = 4 };
+typedef struct d9d_op_weight_slice {
     d9d_param *w;
     int64_t first, n;
-} d9d_linear_rows;
-typedef struct d9d_coming d9d_coming;
-D9D_API D9D_MUST_USE d9d_status d9d_op_linears(d9d_tape *t, d9d_var *x, d9d_coming *coming,
-                                               const d9d_linear_rows *of, size_t n, d9d_var **y);
-/* d9d_op_linear(), then d9d_op_scatter_rows() over comm, of several ranks, then + plus unless that
- * is NULL: rows of other ranks go to them while the rest is computed.  x [T, in], plus and y
- * [T / ranks, out]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_linear_scatter(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                      d9d_comm *comm, const char *what,
-                                                      d9d_var *plus, d9d_var **y);
+} d9d_op_weight_slice;
+typedef struct d9d_op_pending_rows d9d_op_pending_rows;
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x,
+                                                    d9d_op_pending_rows *coming,
+                                                    const d9d_op_weight_slice *of, size_t n,
+                                                    d9d_var **y);
+/* d9d_op_linear(), then d9d_op_reduce_scatter_rows() over comm, of several ranks, then + plus
+ * unless that is NULL: rows of other ranks go to them while the rest is computed.  x [T, in], plus
+ * and y [T / ranks, out]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                             d9d_comm *comm, const char *what,
+                                                             d9d_var *plus, d9d_var **y);
 
 /* y = a + b, of one shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y);
@@ -58,12 +60,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_reshape(d9d_tape *t, d9d_var *x, d9d_shap
  * next n columns, [first, first + n) of x.  An x with as many rows as y has gives each its own; one
  * with a row for each of y's [..., A, M] gives that to all A heads.  At most D9D_NODE_MAX pieces.
  */
-typedef struct d9d_piece {
+typedef struct d9d_op_concat_input {
     d9d_var *x;
     int64_t first, n;
-} d9d_piece;
-D9D_API D9D_MUST_USE d9d_status d9d_op_join(d9d_tape *t, const d9d_piece *pieces, size_t n,
-                                            d9d_shape shape, d9d_var **y);
+} d9d_op_concat_input;
+D9D_API D9D_MUST_USE d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces,
+                                              size_t n, d9d_shape shape, d9d_var **y);
 
 /* y = x / sqrt(mean(x^2) + eps) * w, over the last dimension; zero_centred: * (1 + w).
  * float32 inside, one rounding at the end.  x [..., N], w [N]. */
@@ -89,22 +91,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *
  * features of each head turn by position * inv_freq, the others pass.  HALF pairs feature i
  * with i + R/2, INTERLEAVED with its neighbour; mscale multiplies sine and cosine.
  * x [B, S, heads, D], positions [B, S] int32. */
-typedef enum d9d_rope_style { D9D_ROPE_HALF, D9D_ROPE_INTERLEAVED } d9d_rope_style;
+typedef enum d9d_op_rope_style { D9D_ROPE_HALF, D9D_ROPE_INTERLEAVED } d9d_op_rope_style;
 D9D_API D9D_MUST_USE d9d_status d9d_op_rope(d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
-                                            const d9d_tensor *inv_freq, d9d_rope_style style,
+                                            const d9d_tensor *inv_freq, d9d_op_rope_style style,
                                             float mscale, d9d_var **y);
 
 /* Both at once: each head of x [B, S, heads, D] normed by w [D], then turned.  Between the two
  * nothing is rounded. */
-typedef struct d9d_norm_rope {
+typedef struct d9d_op_norm_rope_opts {
     float eps;
     bool zero_centred;
     const d9d_tensor *positions, *inv_freq;
-    d9d_rope_style style;
+    d9d_op_rope_style style;
     float mscale;
-} d9d_norm_rope;
+} d9d_op_norm_rope_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                                 const d9d_norm_rope *how, d9d_var **y);
+                                                 const d9d_op_norm_rope_opts *how, d9d_var **y);
 
 /* Softmax attention of S queries to Z >= S keys a row.  q [B, S, A, D], k v [B, Z, K, D], A a
  * multiple of K: query head h reads head h / (A/K).  causal: query i of a row sees j <= Z - S + i.
@@ -114,24 +116,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  *
  * Over several ranks of `cp` k and v are [B, S, K, D], this rank's pieces of rows, and Z is S times
  * the ranks: gathered here, and again in backward, so that no rank keeps the keys of all.  Segments
- * are of pieces then (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_gather_pieces().
+ * are of pieces then (d9d/data/loader/cp_slice.h).  Collective over cp, as d9d_op_cp_gather().
  *
  * window, where not 0, leaves each query the last `window` of the keys that the causal mask shows
  * it, its own among them: in packed documents, pieces and caches alike.  EINVAL without the mask.
  * sinks, where not NULL, are [A], of the type of q: a learnt logit of each query head that is one
  * term more in the denominator of its softmax, exp(sink), and has no value. */
-typedef struct d9d_attention {
+typedef struct d9d_op_attention_opts {
     float scale; /* of the scores; usually D^-1/2 */
     bool causal;
     const d9d_tensor *segments;
-    d9d_comm *cp;     /* NULL: alone */
-    const char *what; /* of what is gathered */
-    bool cached;      /* k and v are a cache: see d9d_attention_dims */
-    int64_t window;   /* 0: none */
-    d9d_param *sinks; /* NULL: none */
-} d9d_attention;
+    d9d_comm *cp;      /* NULL: alone */
+    const char *label; /* of what is gathered */
+    bool cached;       /* k and v are a cache: see d9d_attention_dims */
+    int64_t window;    /* 0: none */
+    d9d_param *sinks;  /* NULL: none */
+} d9d_op_attention_opts;
 D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,
-                                                 const d9d_attention *how, d9d_var **y);
+                                                 const d9d_op_attention_opts *how, d9d_var **y);
 
 /* --- linear attention: state instead of keys and values ---------------------------
  *
@@ -146,36 +148,37 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_va
  * were before, goes on from cell at[i] and leaves there what its next tokens need; where none were
  * before it begins anew, whatever is there.  EINVAL without segments, and where something would be
  * recorded. */
-typedef struct d9d_kept {
-    const d9d_tensor *cells; /* [R, ...] */
-    const d9d_tensor *at;    /* [N] int32, each another */
-} d9d_kept;
+typedef struct d9d_op_state_cache {
+    const d9d_tensor *slots;      /* [R, ...] */
+    const d9d_tensor *slot_index; /* [N] int32, each another */
+} d9d_op_state_cache;
 
 /* y = silu(sum over j of w[:, j] x[t - W + 1 + j]), channel by channel, tokens before the document
- * being 0.  x y [B, S, N], w [N, W], W up to D9D_CONV_WIDTH; kept NULL or with cells [W - 1, N]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_conv(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                            const d9d_tensor *segments, const d9d_kept *kept,
-                                            d9d_var **y);
+ * being 0.  x y [B, S, N], w [N, W], W up to D9D_CAUSAL_CONV1D_MAX_WIDTH; kept NULL or with cells
+ * [W - 1, N]. */
+D9D_API D9D_MUST_USE d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                     const d9d_tensor *segments,
+                                                     const d9d_op_state_cache *kept, d9d_var **y);
 /* g = -exp(rate) log(1 + exp(x + bias)): log of the factor of a state.  x [..., N], rate bias [N],
  * g [..., N] float32. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_decay(d9d_tape *t, d9d_var *x, d9d_param *rate,
-                                             d9d_param *bias, d9d_var **g);
-/* The gated delta rule, as d9d_delta_dims says: each of A heads has a state [D, F], which fades by
- * e^g, has what it holds for the key k moved towards v, by sigmoid(b) of the way, and is read by q.
- * q and k are brought to length 1, q then to `scale`.  Memory is that of the inputs and one state
- * for every D9D_DELTA_CHUNK tokens.
- * q k [B, S, K, D], v y [B, S, A, F], A a multiple of K; g [B, S, A] float32, at most 0; b as g, of
- * the type of q. */
-typedef struct d9d_delta {
+D9D_API D9D_MUST_USE d9d_status d9d_op_gdn_gate(d9d_tape *t, d9d_var *x, d9d_param *rate,
+                                                d9d_param *bias, d9d_var **g);
+/* The gated delta rule, as d9d_gated_delta_dims says: each of A heads has a state [D, F], which
+ * fades by e^g, has what it holds for the key k moved towards v, by sigmoid(b) of the way, and is
+ * read by q. q and k are brought to length 1, q then to `scale`.  Memory is that of the inputs and
+ * one state for every D9D_GATED_DELTA_CHUNK tokens. q k [B, S, K, D], v y [B, S, A, F], A a
+ * multiple of K; g [B, S, A] float32, at most 0; b as g, of the type of q. */
+typedef struct d9d_op_gated_delta_args {
     d9d_var *q, *k, *v, *g, *b;
-    float scale;                /* usually D^-1/2 */
-    const d9d_tensor *segments; /* NULL: each row is one */
-    const d9d_kept *kept;       /* NULL, or with cells [A, D, F] float32 */
-} d9d_delta;
-D9D_API D9D_MUST_USE d9d_status d9d_op_delta(d9d_tape *t, const d9d_delta *x, d9d_var **y);
+    float scale;                    /* usually D^-1/2 */
+    const d9d_tensor *segments;     /* NULL: each row is one */
+    const d9d_op_state_cache *kept; /* NULL, or with cells [A, D, F] float32 */
+} d9d_op_gated_delta_args;
+D9D_API D9D_MUST_USE d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x,
+                                                   d9d_var **y);
 /* y = x / sqrt(mean(x^2) + eps) * w * silu(z), over the last dimension.  x z [..., N], w [N]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_gated_norm(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param *w,
-                                                  float eps, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm_gated(d9d_tape *t, d9d_var *x, d9d_var *z,
+                                                      d9d_param *w, float eps, d9d_var **y);
 
 /* --- mixture of experts -------------------------------------------- */
 
@@ -192,7 +195,7 @@ typedef struct d9d_routing {
 D9D_API void d9d_routing_release(d9d_routing *r);
 
 /* How, and what keeps it even. */
-typedef struct d9d_router_how {
+typedef struct d9d_op_router_opts {
     int k;
     bool sigmoid, renormalise;
     int groups, top_groups; /* 0: any expert */
@@ -204,8 +207,8 @@ typedef struct d9d_router_how {
      */
     const d9d_tensor *counted;
     d9d_comm *tp, *cp; /* ranks with other tokens of the same rows; NULL: none */
-    const char *what;  /* of what is summed over them */
-} d9d_router_how;
+    const char *label; /* of what is summed over them */
+} d9d_op_router_opts;
 
 /* Scores of every expert in float32, softmax or sigmoid; the k largest of score + bias, by groups
  * where there are (d9d_router_dims); prob = scores of those, divided by their sum + 1e-20 when
@@ -221,7 +224,7 @@ typedef struct d9d_router_how {
  * is where all experts have the same.  A row is what it is whatever the micro-batches and ranks,
  * so the losses are too: its counts are summed over the ranks that have a part of it. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_router(d9d_tape *t, d9d_var *logits,
-                                              const d9d_router_how *how, d9d_var **prob,
+                                              const d9d_op_router_opts *how, d9d_var **prob,
                                               d9d_routing *routing);
 /* x [T, H] to rows in permuted order [R, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_permute(d9d_tape *t, d9d_var *x, const d9d_routing *r,
@@ -234,17 +237,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d
  * with d9d_op_swiglu() between, and without some of its traffic.  x [..., H], gate and up [I, H],
  * down [H, I]; plus may be NULL.  With a routing, of the rows of each expert: x [R, H], gate and up
  * [E, H, I], down [E, I, H], and plus NULL.  With ranks, of several, it ends as
- * d9d_op_linear_scatter() does, and rows of x may be on their way; ranks may be NULL. */
-typedef struct d9d_ffn_weights {
+ * d9d_op_linear_reduce_scatter() does, and rows of x may be on their way; ranks may be NULL. */
+typedef struct d9d_op_ffn_weights {
     d9d_param *gate, *up, *down;
-} d9d_ffn_weights;
-typedef struct d9d_ffn_ranks {
+} d9d_op_ffn_weights;
+typedef struct d9d_op_ffn_tp {
     d9d_comm *comm;
-    const char *what;
-    d9d_coming *coming; /* NULL: x is there */
-} d9d_ffn_ranks;
-D9D_API D9D_MUST_USE d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_ffn_weights *w,
-                                           const d9d_routing *r, const d9d_ffn_ranks *ranks,
+    const char *label;
+    d9d_op_pending_rows *pending; /* NULL: x is there */
+} d9d_op_ffn_tp;
+D9D_API D9D_MUST_USE d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w,
+                                           const d9d_routing *r, const d9d_op_ffn_tp *ranks,
                                            d9d_var *plus, d9d_var **y);
 /* y[t] = sum over j of prob[t, j] * x[row(t, j)], j ascending, in float32; choices without a row
  * add nothing.  x [R, H]. */
@@ -261,11 +264,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_va
  *                     permute, experts, unpermute over there.routing -> part [N, H]
  *     y[t] = sum over ranks d, ascending, of part of t on d, in float32 <--combine-- part
  *
- *     d9d_dispatch there;
+ *     d9d_op_moe_dispatch there;
  *     D9D_TRY(d9d_op_dispatch(t, ep, "layers.3.mlp", x, prob, &routing, &there));
  *     ...                                               // experts on there.x, there.routing
  *     D9D_TRY_OR(st, d9d_op_combine(t, part, &there, &y), out);
- *     out: d9d_dispatch_release(&there);
+ *     out: d9d_op_moe_dispatch_release(&there);
  *
  * What comes to a rank is ordered by (rank, token), so the rows of an expert are too, and nothing
  * depends on timing.  Gradients go the other way: those of rows as combine sends them, those of
@@ -278,22 +281,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_va
  * that it does not wait, and all arrays have the size that they need.  (With the numbers on the
  * device alone they would have to have room for all that could come, n times as much.)  An op that
  * works on `there` reads offsets on the device all the same, and passes over choices of -1. */
-typedef struct d9d_dispatch {
-    d9d_var *x, *prob;        /* [N, H], [N, k] of what came */
-    d9d_routing routing;      /* of that over the experts here */
-    d9d_routing sent;         /* of the tokens here over ranks; none in a group of one */
-    struct d9d_exchange *way; /* rows from and to each rank; NULL in a group of one */
-} d9d_dispatch;
-D9D_API void d9d_dispatch_release(d9d_dispatch *d);
+typedef struct d9d_op_moe_dispatch {
+    d9d_var *x, *prob;   /* [N, H], [N, k] of what came */
+    d9d_routing routing; /* of that over the experts here */
+    d9d_routing sent;    /* of the tokens here over ranks; none in a group of one */
+    struct d9d_op_moe_exchange *exchange; /* rows from and to each rank; NULL in a group of one */
+} d9d_op_moe_dispatch;
+D9D_API void d9d_op_moe_dispatch_release(d9d_op_moe_dispatch *d);
 
 /* The routing is one of all E experts, as the router makes it; n divides E, else EINVAL.  `what`
  * says to people what is moved, as in comm.h, and lives as long as the tape. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_dispatch(d9d_tape *t, d9d_comm *ep, const char *what,
                                                 d9d_var *x, d9d_var *prob, const d9d_routing *r,
-                                                d9d_dispatch *out);
+                                                d9d_op_moe_dispatch *out);
 /* part [N, H] to y [T, H]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const d9d_dispatch *d,
-                                               d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part,
+                                               const d9d_op_moe_dispatch *d, d9d_var **y);
 
 /* --- loss --------------------------------------------------------------------- */
 
@@ -306,7 +309,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_combine(d9d_tape *t, d9d_var *part, const
  * Over the ranks of `comm` (NULL: this one) the heads are parts of the rows of their splits,
  * together all of them; h and targets are the same on each, and so is the loss, to the bit.  The
  * gradient of h is this part's: their sum is the whole's, which the backward of
- * d9d_op_gather_rows() makes.
+ * d9d_op_all_gather_rows() makes.
  * h [T, H], heads [V_s, H], targets [T] int32, loss [T] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h,
                                                             d9d_param *const *heads, size_t n,
@@ -327,25 +330,25 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9
  *
  * What of a batch's tokens makes the row of each of its documents (d9d/data/loader/pooling.h): the
  * last token's, the first one's, the mean of all.  A token belongs to at most one document. */
-typedef struct d9d_pool {
-    d9d_tensor token;  /* [N, k] int32: rows of x that go into document n, or -1 */
-    d9d_tensor share;  /* [N, k] float32: what each counts */
-    d9d_tensor owner;  /* [T, 1] int32: the document that a row of x goes into, or -1 */
-    d9d_tensor part;   /* [T, 1] float32: its share there */
+typedef struct d9d_op_pool_index {
+    d9d_tensor token;       /* [N, k] int32: rows of x that go into document n, or -1 */
+    d9d_tensor share;       /* [N, k] float32: what each counts */
+    d9d_tensor owner;       /* [T, 1] int32: the document that a row of x goes into, or -1 */
+    d9d_tensor owner_share; /* [T, 1] float32: its share there */
     d9d_tensor labels; /* [M] int32: of the documents that are this rank's once parts of all ranks
                           are summed; or none */
-} d9d_pool;
-D9D_API void d9d_pool_release(d9d_pool *p);
+} d9d_op_pool_index;
+D9D_API void d9d_op_pool_index_release(d9d_op_pool_index *p);
 /* y[n] = sum over j of share[n, j] x[token[n, j]], in float32 and rounded once; 0 for a document
  * without tokens here.  x [T, H], y [N, H]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_pool *pool,
+D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_op_pool_index *pool,
                                             d9d_var **y);
 
 /* Row i belongs to row P + i and to none of the others of the second half, P = N / 2:
  * loss[i] = logsumexp_j(s_ij) - s_i targets[i], s_ij = cos(x_i, x_(P+j)) / temperature, 0 where the
  * target is `ignore` (InfoNCE).  Of an odd N the last row is alone.
  * x [N, H], H a multiple of 8, targets [P] int32, loss [P] float32. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_contrast(d9d_tape *t, d9d_var *x, float temperature,
+D9D_API D9D_MUST_USE d9d_status d9d_op_info_nce(d9d_tape *t, d9d_var *x, float temperature,
                                                 const d9d_tensor *targets, int32_t ignore,
                                                 d9d_var **loss);
 
@@ -353,27 +356,30 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_contrast(d9d_tape *t, d9d_var *x, float t
 
 /* Keys or values beside those of earlier positions: x [1, T, K, D] goes to rows at [T] (int32, none
  * twice) of a cache [Z, K, D], and y is all of it as [1, Z, K, D], without a copy. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_cache(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
-                                             const d9d_tensor *cache, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_kv_append(d9d_tape *t, d9d_var *x, const d9d_tensor *at,
+                                                 const d9d_tensor *cache, d9d_var **y);
 /* Each head by a matrix of its own: the `in` rows of w from h * step + first on, y = x W, or,
  * turned, `out` of them, y = x W'.  x [B, S, n, in], y [B, S, n, out], w [n step, out or, turned,
  * in]. */
-typedef struct d9d_heads_how {
+typedef struct d9d_op_linear_per_head_opts {
     int64_t step, first, out;
-    bool turned;
-} d9d_heads_how;
-D9D_API D9D_MUST_USE d9d_status d9d_op_heads(d9d_tape *t, d9d_var *x, d9d_param *w,
-                                             const d9d_heads_how *how, d9d_var **y);
+    bool transposed;
+} d9d_op_linear_per_head_opts;
+D9D_API D9D_MUST_USE d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
+                                                       const d9d_op_linear_per_head_opts *how,
+                                                       d9d_var **y);
 /* All that new tokens' heads need before attention to a cache, at once: q becomes what
- * d9d_op_norm_rope() makes of it, k what that and then d9d_op_cache() do, v what the latter does.
+ * d9d_op_norm_rope() makes of it, k what that and then d9d_op_kv_append() do, v what the latter
+ * does.
  */
-typedef struct d9d_new_heads {
+typedef struct d9d_op_qk_norm_rope_append_args {
     d9d_var *q, *k, *v;         /* [1, T, A, D], [1, T, K, D] */
     d9d_param *q_norm, *k_norm; /* [D] */
-    const d9d_tensor *at, *k_cache, *v_cache;
-} d9d_new_heads;
-D9D_API D9D_MUST_USE d9d_status d9d_op_new_heads(d9d_tape *t, const d9d_norm_rope *how,
-                                                 d9d_new_heads *h);
+    const d9d_tensor *slots, *k_cache, *v_cache;
+} d9d_op_qk_norm_rope_append_args;
+D9D_API D9D_MUST_USE d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t,
+                                                           const d9d_op_norm_rope_opts *how,
+                                                           d9d_op_qk_norm_rope_append_args *h);
 /* Logits of the tokens `pick` [N] (int32), for a head split as in d9d_op_linear_cross_entropy():
  * y[i] = h[pick[i]] W^T, in float32 and not rounded to the type of h.  Over the ranks of `comm` the
  * heads are parts of the rows of their splits; h is the same on each, and so is y.
@@ -384,7 +390,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d
 
 /* y = x, of which the sum is trained on: a root of the backward, which takes no seed then.  What is
  * a root already is given back.  x of any shape. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_root(d9d_tape *t, d9d_var *x, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_loss_root(d9d_tape *t, d9d_var *x, d9d_var **y);
 
 /* --- between ranks ------------------------------------------------------------------
  *
@@ -397,31 +403,34 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_root(d9d_tape *t, d9d_var *x, d9d_var **y
 
 /* The rows of all ranks, in order.  The gradient of a rank's rows is the sum of what all ranks have
  * for them.  x [..., N] with as many rows on every rank, y [rows * ranks, N]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_gather_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
-                                                   const char *what, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_all_gather_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                       const char *what, d9d_var **y);
 /* The same, where what follows can begin with some rows: y's rows of other ranks come while it is
- * computed, from those ranks' memory (d9d_comm_rooms_want()); where they cannot, y is there at
- * once.  Whoever uses y next takes `coming` with it or calls d9d_op_rows_end() first, before
- * anything else is moved over `comm`. */
-struct d9d_coming {
+ * computed, from those ranks' memory (d9d_symm_buffer_reserve()); where they cannot, y is there at
+ * once.  Whoever uses y next takes `coming` with it or calls d9d_op_all_gather_rows_wait() first,
+ * before anything else is moved over `comm`. */
+struct d9d_op_pending_rows {
     d9d_comm *comm; /* NULL: all rows are there */
-    const char *what;
-    const d9d_var *mine;
+    const char *label;
+    const d9d_var *local;
 };
-D9D_API D9D_MUST_USE d9d_status d9d_op_gather_rows_go(d9d_tape *t, d9d_var *x, d9d_comm *comm,
-                                                      const char *what, d9d_coming *coming,
-                                                      d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_all_gather_rows_start(d9d_tape *t, d9d_var *x,
+                                                             d9d_comm *comm, const char *what,
+                                                             d9d_op_pending_rows *coming,
+                                                             d9d_var **y);
 /* What is queued from here on has all rows of y.  NULL is fine. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_rows_end(d9d_tape *t, d9d_coming *coming, const d9d_var *y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_all_gather_rows_wait(d9d_tape *t,
+                                                            d9d_op_pending_rows *coming,
+                                                            const d9d_var *y);
 /* This rank's part of the rows of the sum of x over all ranks.  The gradient of x is that of all
  * rows.  x [..., N], its rows a multiple of the ranks, y [rows / ranks, N]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_scatter_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
-                                                    const char *what, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_reduce_scatter_rows(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                           const char *what, d9d_var **y);
 /* The positions of all ranks in the order of the sequence, where each has pieces r and 2n - 1 - r
  * of 2n of every row (d9d/nn/parallel_groups.h).  The gradient of a rank's positions is the sum of
  * what all ranks have for them.  EINVAL for an odd S.  x [B, S, ...], y [B, n S, ...]. */
-D9D_API D9D_MUST_USE d9d_status d9d_op_gather_pieces(d9d_tape *t, d9d_var *x, d9d_comm *comm,
-                                                     const char *what, d9d_var **y);
+D9D_API D9D_MUST_USE d9d_status d9d_op_cp_gather(d9d_tape *t, d9d_var *x, d9d_comm *comm,
+                                                 const char *what, d9d_var **y);
 
 #ifdef __cplusplus
 }

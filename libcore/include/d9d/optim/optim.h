@@ -55,14 +55,14 @@ D9D_API double d9d_optimizer_lr(const d9d_union *section);
 enum { D9D_OPTIMIZER_STATES = 3 };
 
 /* What becomes of an updated bfloat16 parameter: see above. */
-typedef enum d9d_weight_update {
+typedef enum d9d_optimizer_weight_update {
     D9D_UPDATE_MASTER,
     D9D_UPDATE_STOCHASTIC,
     D9D_UPDATE_NEAREST
-} d9d_weight_update;
+} d9d_optimizer_weight_update;
 
 /* One update of one parameter. */
-typedef struct d9d_update {
+typedef struct d9d_optimizer_update {
     const d9d_device *dev;
     const d9d_param *param;
     /* The kind's arrays, in the order of `states`; then, with D9D_UPDATE_MASTER, the residual of a
@@ -73,7 +73,7 @@ typedef struct d9d_update {
     double lr;
     int64_t step; /* from 1 */
     uint64_t seed;
-} d9d_update;
+} d9d_optimizer_update;
 
 /* `config` is the section's struct, whose first member is the base rate, a double. */
 typedef struct d9d_optimizer_kind {
@@ -87,13 +87,14 @@ typedef struct d9d_optimizer_kind {
     /* May this parameter be updated so?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
     /* own of the parameter from own_grad times *scale, and the state. */
-    d9d_status (*update)(const void *config, const d9d_update *u);
+    d9d_status (*update)(const void *config, const d9d_optimizer_update *u);
     /* The same of all parameters of a step.  NULL: one after the other. */
-    d9d_status (*update_list)(const void *config, const d9d_update *u, size_t n);
-    bool in_turns; /* update_list may be called several times a step, for some of them each time */
+    d9d_status (*update_list)(const void *config, const d9d_optimizer_update *u, size_t n);
+    bool partial_lists_ok; /* update_list may be called several times a step, for some of them each
+                              time */
     /* Of bfloat16 parameters.  With D9D_UPDATE_MASTER each has a state "master_residual" besides,
      * int16, zero at first.  NULL: not said. */
-    d9d_weight_update (*weight_update)(const void *config);
+    d9d_optimizer_weight_update (*weight_update)(const void *config);
 } d9d_optimizer_kind;
 
 /* --- optimizers -------------------------------------------------------------------------- */
@@ -123,10 +124,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d
  * them; when the updates of list i are queued, queued(arg, i) is called.  No bit depends on it.  A
  * kind whose update_list is for a whole step updates all at once, and the calls come behind that.
  * Parameters that are not the optimizer's are passed over.  Once, before the first step. */
-typedef d9d_status d9d_optimizer_queued(void *arg, size_t i);
-D9D_API D9D_MUST_USE d9d_status d9d_optimizer_first(d9d_optimizer *o,
-                                                    const d9d_params *const *first, size_t n,
-                                                    d9d_optimizer_queued *queued, void *arg);
+typedef d9d_status d9d_optimizer_enqueued_fn(void *arg, size_t i);
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_order(d9d_optimizer *o,
+                                                        const d9d_params *const *first, size_t n,
+                                                        d9d_optimizer_enqueued_fn *queued,
+                                                        void *arg);
 /* One update at learning rate `lr`; `scale` is one float32 on the device. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
                                                    const d9d_tensor *scale);
@@ -147,11 +149,12 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
 
 /* The end of a step, without a word from the host:
  *
- *     D9D_TRY(d9d_step_end_open(dev, n_micro, 0, world, &end));
+ *     D9D_TRY(d9d_grad_finalize_init(dev, n_micro, 0, world, &end));
  *     ... backward of every micro-batch, the sum of its losses in end.loss ...
- *     D9D_TRY(d9d_step_end_queue(&end, &params, &(d9d_step_own){.targets = targets}, max_norm));
- *     D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
- *     D9D_TRY(d9d_readback_begin(back, d9d_tensor_data(&end.report)));    // a d9d_step_report
+ *     D9D_TRY(d9d_grad_finalize_enqueue(&end, &params, &(d9d_grad_finalize_local){.targets =
+ * targets}, max_norm)); D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
+ *     D9D_TRY(d9d_readback_enqueue(back, d9d_tensor_data(&end.report)));    // a
+ * d9d_grad_finalize_report
  *
  * Losses, targets and squares are summed over the ranks of the world, on the device, in one call.
  * The norm is the 2-norm over all gradients divided by the number of targets, summed in float64
@@ -159,40 +162,47 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
  * Gradients may be late (d9d/tape/param.h): the squares of the others are summed meanwhile.  A
  * step whose loss or norm is not finite updates nothing, on no rank, and neither does any after
  * it: see step_scale in d9d/kernels/table.h. */
-typedef struct d9d_step_report {
+typedef struct d9d_grad_finalize_report {
     double targets, squares, flags, saved; /* sums over ranks */
     double loss, norm;                     /* the sum of all losses; of the mean gradient */
-} d9d_step_report;
+} d9d_grad_finalize_report;
 
 /* What this rank has of a step. */
-typedef struct d9d_step_own {
-    double targets;     /* that no other rank counts */
-    bool shadow;        /* another rank has the losses: what is here does not count */
-    double flag, saved; /* any numbers, to be summed */
-    const double *more; /* more of them, as many as were spoken of when it was opened */
-} d9d_step_own;
+typedef struct d9d_grad_finalize_local {
+    double targets;      /* that no other rank counts */
+    bool is_replica;     /* another rank has the losses: what is here does not count */
+    double flag, saved;  /* any numbers, to be summed */
+    const double *extra; /* more of them, as many as were spoken of when it was opened */
+} d9d_grad_finalize_local;
 
-typedef struct d9d_step_end {
+typedef struct d9d_grad_finalize {
     d9d_tensor loss;   /* [micro-batches] float64; on many ranks queue sums it in place */
-    d9d_tensor more;   /* float64: the sums of d9d_step_own's, right before the report */
-    d9d_tensor report; /* float64: a d9d_step_report */
+    d9d_tensor extra;  /* float64: the sums of d9d_grad_finalize_local's, right before the report */
+    d9d_tensor report; /* float64: a d9d_grad_finalize_report */
     d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by; also clips */
     d9d_tensor all;    /* these, one behind the other */
     d9d_comm *world;   /* NULL: alone */
-} d9d_step_end;
-D9D_API D9D_MUST_USE d9d_status d9d_step_end_open(d9d_device *dev, int64_t micro_batches,
-                                                  int64_t more, d9d_comm *world, d9d_step_end *out);
-D9D_API void d9d_step_end_release(d9d_step_end *e); /* zeroes it */
+} d9d_grad_finalize;
+D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches,
+                                                       int64_t more, d9d_comm *world,
+                                                       d9d_grad_finalize *out);
+D9D_API void d9d_grad_finalize_release(d9d_grad_finalize *e); /* zeroes it */
 /* Collective: over the world. */
-D9D_API D9D_MUST_USE d9d_status d9d_step_end_queue(d9d_step_end *e, const d9d_params *params,
-                                                   const d9d_step_own *own, double max_norm);
+D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e,
+                                                          const d9d_params *params,
+                                                          const d9d_grad_finalize_local *own,
+                                                          double max_norm);
 
 /* The first parameter whose gradient, or whose data, holds a NaN or an infinity, or NULL, and
  * where. */
-D9D_API D9D_MUST_USE d9d_status d9d_grad_find_nonfinite(d9d_device *dev, const d9d_params *params,
-                                                        const d9d_param **out, int64_t *index);
-D9D_API D9D_MUST_USE d9d_status d9d_data_find_nonfinite(d9d_device *dev, const d9d_params *params,
-                                                        const d9d_param **out, int64_t *index);
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_find_nonfinite_grad(d9d_device *dev,
+                                                                  const d9d_params *params,
+                                                                  const d9d_param **out,
+                                                                  int64_t *index);
+D9D_API D9D_MUST_USE d9d_status d9d_optimizer_find_nonfinite_param(d9d_device *dev,
+                                                                   const d9d_params *params,
+                                                                   const d9d_param **out,
+                                                                   int64_t *index);
 
 #ifdef __cplusplus
 }

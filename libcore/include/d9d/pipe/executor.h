@@ -1,11 +1,11 @@
 /* executor.h - a program played: what one rank of a pipeline does in a step.
  *
  *     D9D_TRY(d9d_program_build(&how, ranks, micros, &program));
- *     D9D_TRY(d9d_program_connect(&program));
- *     D9D_TRY(d9d_executor_create(&(d9d_executor_how){.program = &program, .rank = rank,
+ *     D9D_TRY(d9d_program_insert_p2p(&program));
+ *     D9D_TRY(d9d_executor_create(&(d9d_executor_opts){.program = &program, .rank = rank,
  *                                 .dev = dev, .down = down, .up = up, .ops = &ops, .self = me},
  *                                 &x));
- *     each step:  D9D_TRY(d9d_executor_play(x));
+ *     each step:  D9D_TRY(d9d_executor_run(x));
  *
  * It knows nothing of models: whoever has the stages gives it a table of functions.  A rank alone
  * with one stage plays "0F0 0B0 0F1 0B1 ..." and sends nothing.
@@ -28,7 +28,7 @@
  *
  * On a GPU the two directions have queues of their own, so that a transfer which waits for its peer
  * holds up neither the computation nor the other direction; between GPUs of one host it takes no
- * multiprocessor from the computation either (d9d_comm_mail_want()).
+ * multiprocessor from the computation either (d9d_p2p_ring_enable()).
  *
  * After a failure an executor is good for free alone.
  */
@@ -62,7 +62,7 @@ typedef struct d9d_executor_ops {
 
 typedef struct d9d_executor d9d_executor;
 
-typedef struct d9d_executor_how {
+typedef struct d9d_executor_opts {
     const d9d_program *program; /* connected; borrowed */
     int rank;                   /* whose lane is played */
     d9d_device *dev;
@@ -70,22 +70,22 @@ typedef struct d9d_executor_how {
                           * two may be one group.  NULL: a program of one rank */
     const d9d_executor_ops *ops;
     void *self;
-} d9d_executor_how;
+} d9d_executor_opts;
 
 /* EINVAL where the groups are not of the program's ranks.  Collective: over the groups. */
-D9D_API D9D_MUST_USE d9d_status d9d_executor_create(const d9d_executor_how *how,
+D9D_API D9D_MUST_USE d9d_status d9d_executor_create(const d9d_executor_opts *how,
                                                     d9d_executor **out);
 D9D_API void d9d_executor_free(d9d_executor *x);
 
 /* Do the rank's lane once.  On a GPU everything is queued then, and the device's stream goes on
  * behind all transfers.  Collective: over the groups. */
-D9D_API D9D_MUST_USE d9d_status d9d_executor_play(d9d_executor *x);
+D9D_API D9D_MUST_USE d9d_status d9d_executor_run(d9d_executor *x);
 
 /* From now on plays begin the meter anew and mark their computations; NULL: none.  Borrowed. */
-D9D_API void d9d_executor_measure(d9d_executor *x, d9d_meter *m);
+D9D_API void d9d_executor_set_timer(d9d_executor *x, d9d_stage_timer *m);
 
 /* The most forwards at once that had a tape, of all plays so far. */
-D9D_API int d9d_executor_live(const d9d_executor *x);
+D9D_API int d9d_executor_max_live(const d9d_executor *x);
 
 #ifdef __cplusplus
 }

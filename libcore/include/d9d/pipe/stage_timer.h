@@ -1,11 +1,11 @@
 /* stage_timer.h - what a device has computed in a play, and how long it waited.
  *
- *     D9D_TRY(d9d_meter_create(dev, &m));
- *     d9d_executor_measure(x, m);
- *     D9D_TRY(d9d_executor_play(x));
+ *     D9D_TRY(d9d_stage_timer_create(dev, &m));
+ *     d9d_executor_set_timer(x, m);
+ *     D9D_TRY(d9d_executor_run(x));
  *     ...                                          // the host goes on
- *     if (d9d_meter_passed(m))                     // the device has come to the end
- *         D9D_TRY(d9d_meter_read(m, &reading));
+ *     if (d9d_stage_timer_is_done(m))                     // the device has come to the end
+ *         D9D_TRY(d9d_stage_timer_read(m, &reading));
  *
  *     marks     | nothing |   0F0   | nothing |  0B0  |
  *               ^ the play begins              the last one ends ^
@@ -27,31 +27,33 @@
 extern "C" {
 #endif
 
-typedef struct d9d_meter d9d_meter;
+typedef struct d9d_stage_timer d9d_stage_timer;
 
-D9D_API D9D_MUST_USE d9d_status d9d_meter_create(d9d_device *dev, d9d_meter **out);
-D9D_API void d9d_meter_free(d9d_meter *m); /* NULL is fine */
+D9D_API D9D_MUST_USE d9d_status d9d_stage_timer_create(d9d_device *dev, d9d_stage_timer **out);
+D9D_API void d9d_stage_timer_free(d9d_stage_timer *m); /* NULL is fine */
 
 /* Forget all marks, and set the first. */
-D9D_API D9D_MUST_USE d9d_status d9d_meter_begin(d9d_meter *m);
+D9D_API D9D_MUST_USE d9d_status d9d_stage_timer_begin(d9d_stage_timer *m);
 /* From here on the device computes the action; NULL: nothing. */
-D9D_API D9D_MUST_USE d9d_status d9d_meter_mark(d9d_meter *m, const d9d_action *a);
+D9D_API D9D_MUST_USE d9d_status d9d_stage_timer_record(d9d_stage_timer *m,
+                                                       const d9d_pipe_action *a);
 
 /* Has the device come to the last mark?  False where there is none. */
-D9D_API bool d9d_meter_passed(const d9d_meter *m);
+D9D_API bool d9d_stage_timer_is_done(const d9d_stage_timer *m);
 
-/* Seconds of a stage, by d9d_verb: forward, whole backward and both halves. */
-typedef struct d9d_stage_work {
-    double seconds[D9D_WEIGHT + 1];
-} d9d_stage_work;
+/* Seconds of a stage, by d9d_pipe_action_kind: forward, whole backward and both halves. */
+typedef struct d9d_stage_times {
+    double seconds[D9D_PIPE_WGRAD + 1];
+} d9d_stage_times;
 
 /* All marks have passed.  work[0..stages) is written. */
-D9D_API D9D_MUST_USE d9d_status d9d_meter_read(const d9d_meter *m, int stages, d9d_stage_work *work,
-                                               double *busy, double *total);
+D9D_API D9D_MUST_USE d9d_status d9d_stage_timer_read(const d9d_stage_timer *m, int stages,
+                                                     d9d_stage_times *work, double *busy,
+                                                     double *total);
 
 /* Prices of a stage that has worked through the program once: means over its micro-batches.  Where
  * no half was done alone both are half of the whole. */
-D9D_API d9d_stage_price d9d_stage_work_price(const d9d_stage_work *w, const d9d_program *p,
+D9D_API d9d_stage_costs d9d_stage_times_cost(const d9d_stage_times *w, const d9d_program *p,
                                              int stage);
 
 #ifdef __cplusplus

@@ -19,32 +19,32 @@ extern "C" {
 #endif
 
 /* Seconds, or any unit, of one micro-batch. */
-typedef struct d9d_stage_price {
-    double forward, input, weight; /* a whole backward is input + weight */
-} d9d_stage_price;
+typedef struct d9d_stage_costs {
+    double forward, dgrad, wgrad; /* a whole backward is input + weight */
+} d9d_stage_costs;
 
-typedef struct d9d_pipe_prices {
-    const d9d_stage_price *stages; /* [stages] */
+typedef struct d9d_pipe_costs {
+    const d9d_stage_costs *stages; /* [stages] */
     double transfer;               /* of a micro-batch's hidden states between two ranks */
     double overlap; /* of joined actions the shorter's part, 0 to 1, that is hidden */
-} d9d_pipe_prices;
+} d9d_pipe_costs;
 
-typedef struct d9d_span {
+typedef struct d9d_timeline_span {
     double begin, end; /* a transfer begins and ends when it is done with */
-} d9d_span;
+} d9d_timeline_span;
 
 typedef struct d9d_timeline {
     int ranks;
-    d9d_span **spans; /* [ranks][actions of the lane] */
-    double total;     /* end of the last action */
-    double bubble;    /* share of ranks x total in which a rank computes nothing */
-    double *busy;     /* [ranks] */
+    d9d_timeline_span **spans; /* [ranks][actions of the lane] */
+    double total;              /* end of the last action */
+    double bubble;             /* share of ranks x total in which a rank computes nothing */
+    double *busy;              /* [ranks] */
     int *live; /* [ranks]: most forwards at once whose backward is not through; B and W free */
 } d9d_timeline;
 
 /* EINVAL for a program that cannot end. */
 D9D_API D9D_MUST_USE d9d_status d9d_timeline_make(const d9d_program *p,
-                                                  const d9d_pipe_prices *prices, d9d_timeline *out);
+                                                  const d9d_pipe_costs *prices, d9d_timeline *out);
 D9D_API void d9d_timeline_release(d9d_timeline *t);
 
 #ifdef __cplusplus

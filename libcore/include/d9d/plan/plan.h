@@ -1,9 +1,9 @@
 /* plan.h - what a training job will take, before it is queued: memory, time, messages.
  *
- *     const d9d_forecast_how how = {.chip = "h200", .memory = 141000000000};
- *     D9D_TRY(d9d_forecast_make(&config, &how, &arena, &f));
- *     D9D_TRY(d9d_forecast_print(&f, &text));
- *     D9D_TRY(d9d_forecast_verdict(&f));            // ECONFIG when it does not fit
+ *     const d9d_plan_opts how = {.chip = "h200", .memory = 141000000000};
+ *     D9D_TRY(d9d_plan_estimate(&config, &how, &arena, &f));
+ *     D9D_TRY(d9d_plan_print_text(&f, &text));
+ *     D9D_TRY(d9d_plan_check_memory(&f));            // ECONFIG when it does not fit
  *
  * Neither a GPU nor a launcher is needed.  One rank of every pipeline stage goes through a step on
  * paper, with the very code of training (libcore/plan/plan_simulate.h): its memory is what training
@@ -26,15 +26,16 @@
 extern "C" {
 #endif
 
-typedef struct d9d_forecast_how {
-    const char *chip;  /* d9d/kernels/sim.h */
-    uint64_t memory;   /* that a rank may take; 0: no verdict is asked for */
-    int64_t length;    /* positions of every row; 0: the dataset says, which must be there */
-    const char *costs; /* a run whose pipeline has measured the prices of these stages, or NULL */
-} d9d_forecast_how;
+typedef struct d9d_plan_opts {
+    const char *chip; /* d9d/kernels/sim.h */
+    uint64_t memory;  /* that a rank may take; 0: no verdict is asked for */
+    int64_t length;   /* positions of every row; 0: the dataset says, which must be there */
+    const char
+        *measured_run; /* a run whose pipeline has measured the prices of these stages, or NULL */
+} d9d_plan_opts;
 
 /* A rank of a pipeline stage; bytes of its pool, but for `outside`. */
-typedef struct d9d_forecast_rank {
+typedef struct d9d_plan_rank {
     int64_t rank;  /* its number in the world: the stage's first */
     int64_t ranks; /* that are like it */
     uint64_t weights, gradients, optimizer;
@@ -46,19 +47,19 @@ typedef struct d9d_forecast_rank {
     uint64_t outside;     /* of libraries */
     double step_s;        /* of its own, waiting for no other */
     int live; /* most forwards at once whose backward is not through; 1 without pipeline */
-    d9d_paper_tally tally; /* of a step */
+    d9d_sim_tally tally; /* of a step */
     /* Of the host: the copy from which checkpoints are written behind, 0 where none is; batches
      * that are read ahead, those of the largest evaluation too. */
     uint64_t copy, batches;
     uint64_t saved; /* of a checkpoint, by all ranks of the stage */
-} d9d_forecast_rank;
+} d9d_plan_rank;
 
-typedef struct d9d_forecast {
-    d9d_degrees mesh;
+typedef struct d9d_plan {
+    d9d_parallel_degrees mesh;
     char mesh_text[96]; /* "dps 4 tp 2", "local" */
-    const d9d_paper_chip *chip;
+    const d9d_sim_chip *chip;
     uint64_t memory; /* as asked for, or the chip's; 0: unknown */
-    bool asked;
+    bool memory_requested;
     int64_t ranks;
     int64_t parameters;            /* of the model */
     int64_t rows, micro_batches;   /* of a micro-batch; of a step on each rank */
@@ -71,40 +72,40 @@ typedef struct d9d_forecast {
     uint64_t checkpoint, exported; /* bytes of one */
     const char *updates;           /* d9d_optimizer_describe() of the first stage, in the arena */
     uint64_t manifest;             /* of a checkpoint's, at most */
-    d9d_forecast_rank *stages; /* [n_stages], in the arena: a rank of each pipeline coordinate */
+    d9d_plan_rank *stages; /* [n_stages], in the arena: a rank of each pipeline coordinate */
     size_t n_stages;
     /* Of a pipeline. */
     char schedule[48]; /* "1f1b x2 zero bubble"; "" without a pipeline */
-    d9d_pipe_how pipe;
-    d9d_stage_price *prices; /* [program's stages], in the arena */
-    double transfer_s;       /* of hidden states between neighbours */
-    const char *costs;       /* the run that has measured the prices; NULL: the model has */
+    d9d_pipe_schedule_opts pipe;
+    d9d_stage_costs *stage_costs; /* [program's stages], in the arena */
+    double transfer_s;            /* of hidden states between neighbours */
+    const char *measured_run;     /* the run that has measured the prices; NULL: the model has */
     /* `copy` and `batches` of all ranks of the host that needs most, and how many these are. */
     uint64_t host;
     int64_t host_ranks;
-} d9d_forecast;
+} d9d_plan;
 
 /* ECONFIG and ENOTSUP for what training would refuse before it takes memory. */
-D9D_API D9D_MUST_USE d9d_status d9d_forecast_make(const d9d_train_config *config,
-                                                  const d9d_forecast_how *how, d9d_arena *a,
-                                                  d9d_forecast *out);
+D9D_API D9D_MUST_USE d9d_status d9d_plan_estimate(const d9d_train_config *config,
+                                                  const d9d_plan_opts *how, d9d_arena *a,
+                                                  d9d_plan *out);
 /* The rank that takes most. */
-D9D_API const d9d_forecast_rank *d9d_forecast_largest(const d9d_forecast *p);
+D9D_API const d9d_plan_rank *d9d_plan_largest_rank(const d9d_plan *p);
 /* Bytes that a rank takes in all. */
-D9D_API uint64_t d9d_forecast_bytes(const d9d_forecast_rank *r);
+D9D_API uint64_t d9d_plan_rank_bytes(const d9d_plan_rank *r);
 /* Is the memory enough, as far as it is known? */
-D9D_API bool d9d_forecast_fits(const d9d_forecast *p);
+D9D_API bool d9d_plan_fits(const d9d_plan *p);
 /* ECONFIG with both numbers when the memory that was asked for is too little. */
-D9D_API D9D_MUST_USE d9d_status d9d_forecast_verdict(const d9d_forecast *p);
-D9D_API double d9d_forecast_tokens_per_hour(const d9d_forecast *p);
+D9D_API D9D_MUST_USE d9d_status d9d_plan_check_memory(const d9d_plan *p);
+D9D_API double d9d_plan_tokens_per_hour(const d9d_plan *p);
 
 /* The pipeline's timeline as an image, by the name's ending: d9d/plot/pipeline_chart.h.  ECONFIG
  * without a pipeline. */
-D9D_API D9D_MUST_USE d9d_status d9d_forecast_draw(const d9d_forecast *p, const char *path);
+D9D_API D9D_MUST_USE d9d_status d9d_plan_write_timeline(const d9d_plan *p, const char *path);
 
 /* For people, appended; and as d9d.plan.v1. */
-D9D_API D9D_MUST_USE d9d_status d9d_forecast_print(const d9d_forecast *p, d9d_buf *out);
-D9D_API json_t *d9d_forecast_json(const d9d_forecast *p); /* NULL when memory is out */
+D9D_API D9D_MUST_USE d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out);
+D9D_API json_t *d9d_plan_json(const d9d_plan *p); /* NULL when memory is out */
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* chart.h - line charts: for the terminal, and as SVG, PNG and PDF.
  *
- *     const d9d_series lr = {"lr", steps, rates, n};
+ *     const d9d_chart_series lr = {"lr", steps, rates, n};
  *     const d9d_chart chart = {.title = "learning rate", .x_label = "step",
  *                              .series = &lr, .n_series = 1};
  *     const d9d_figure figure = {.charts = &chart, .n = 1};
@@ -24,16 +24,16 @@
 extern "C" {
 #endif
 
-typedef struct d9d_series {
+typedef struct d9d_chart_series {
     const char *name; /* in the legend */
     const double *x, *y;
     size_t n;
-} d9d_series;
+} d9d_chart_series;
 
 typedef struct d9d_chart {
     const char *title;
     const char *x_label; /* may be NULL */
-    const d9d_series *series;
+    const d9d_chart_series *series;
     size_t n_series;
     bool log_y;
 } d9d_chart;
@@ -59,14 +59,14 @@ D9D_API D9D_MUST_USE d9d_status d9d_figure_render(const d9d_figure *f, d9d_image
 D9D_API D9D_MUST_USE d9d_status d9d_figure_write(const d9d_figure *f, const char *path);
 
 /* How a terminal is drawn on: braille dots in UTF-8, else letters. */
-typedef struct d9d_text_style {
+typedef struct d9d_chart_text_style {
     int columns, rows; /* of the whole chart; at least 24 x 8 are used */
     bool utf8, colour;
-} d9d_text_style;
+} d9d_chart_text_style;
 
 /* Append the chart as lines of text. */
-D9D_API D9D_MUST_USE d9d_status d9d_chart_text(const d9d_chart *c, const d9d_text_style *style,
-                                               d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_chart_text(const d9d_chart *c,
+                                               const d9d_chart_text_style *style, d9d_buf *out);
 
 #ifdef __cplusplus
 }

@@ -20,21 +20,23 @@
 extern "C" {
 #endif
 
-typedef struct d9d_samples_how {
+typedef struct d9d_report_samples_opts {
     const char *run; /* a run directory or a file in it */
     int64_t step;
     bool text;                   /* each sample as text, as d9d_sample_print_text() has it */
     const char *const *datasets; /* directories in place of those of the configuration; */
     size_t n_datasets;           /* 0: those */
-} d9d_samples_how;
+} d9d_report_samples_opts;
 
 /* For people, appended.  ENOTFOUND for a run without the file, and for a dataset that is not there;
  * EINVAL for a step that it has not done; EFORMAT; ECONFIG for another number of datasets than the
  * run had, and for text of one without a tokenizer. */
-D9D_API D9D_MUST_USE d9d_status d9d_report_samples(const d9d_samples_how *how, d9d_buf *out);
+D9D_API D9D_MUST_USE d9d_status d9d_report_samples(const d9d_report_samples_opts *how,
+                                                   d9d_buf *out);
 /* {"step", "first", "samples": [{"dataset", "split", "sample", "text"}], "skipped": [...]}, "text"
  * and "skipped" where there is such. */
-D9D_API D9D_MUST_USE d9d_status d9d_report_samples_json(const d9d_samples_how *how, json_t **out);
+D9D_API D9D_MUST_USE d9d_status d9d_report_samples_json(const d9d_report_samples_opts *how,
+                                                        json_t **out);
 
 #ifdef __cplusplus
 }

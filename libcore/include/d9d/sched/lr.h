@@ -1,7 +1,7 @@
 /* lr.h - the learning rate's factor at every step, of whatever kind the configuration names.
  *
- *     D9D_TRY(d9d_lr_create(&config.lr_scheduler, "lr_scheduler", total, &lr));
- *     rate = base * d9d_lr_at(lr, step);
+ *     D9D_TRY(d9d_lr_schedule_create(&config.lr_scheduler, "lr_scheduler", total, &lr));
+ *     rate = base * d9d_lr_schedule_at(lr, step);
  *
  * Steps count from 0: the first one that a run takes has the factor of step 0.  A kind is a table;
  * piecewise.h is the one that is built in.
@@ -17,8 +17,8 @@ extern "C" {
 
 enum { D9D_STEPS_UNKNOWN = -1 }; /* a total, where a kind needs none */
 
-typedef struct d9d_lr_kind {
-    size_t size;            /* sizeof(d9d_lr_kind) */
+typedef struct d9d_lr_schedule_kind {
+    size_t size;            /* sizeof(d9d_lr_schedule_kind) */
     const d9d_table *table; /* of its section */
     /* `config` is the section, bound, as long as *self is; `where` begins sentences; total: steps
      * of the run.  ECONFIG. */
@@ -28,25 +28,25 @@ typedef struct d9d_lr_kind {
     /* What is known without a total: steps that it speaks of, and whether it needs the total
      * besides.  NULL: none, and it does. */
     int64_t (*steps)(const void *config, bool *needs_total);
-} d9d_lr_kind;
+} d9d_lr_schedule_kind;
 
 /* What a configuration without the section has: the rate stays as it is. */
-#define D9D_LR_CONSTANT                                                                            \
+#define D9D_LR_SCHEDULE_CONSTANT                                                                   \
     "{\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 1.0, \"phases\": "          \
     "[{\"mode\": "                                                                                 \
     "\"rest\", \"target_multiplier\": 1.0, \"curve\": {\"type\": \"linear\"}}]}}"
 
 /* A section is a union of kinds' tables. */
-D9D_API extern const char *const d9d_lr_scheduler_tag[];
-D9D_API extern const d9d_table *const d9d_lr_scheduler_choices[]; /* NULL-ended */
+D9D_API extern const char *const d9d_lr_schedule_tag[];
+D9D_API extern const d9d_table *const d9d_lr_schedule_choices[]; /* NULL-ended */
 
-typedef struct d9d_lr d9d_lr;
+typedef struct d9d_lr_schedule d9d_lr_schedule;
 
-D9D_API D9D_MUST_USE d9d_status d9d_lr_create(const d9d_union *section, const char *where,
-                                              int64_t total, d9d_lr **out);
-D9D_API void d9d_lr_free(d9d_lr *lr);
-D9D_API double d9d_lr_at(const d9d_lr *lr, int64_t step);
-D9D_API int64_t d9d_lr_fixed_steps(const d9d_union *section, bool *needs_total);
+D9D_API D9D_MUST_USE d9d_status d9d_lr_schedule_create(const d9d_union *section, const char *where,
+                                                       int64_t total, d9d_lr_schedule **out);
+D9D_API void d9d_lr_schedule_free(d9d_lr_schedule *lr);
+D9D_API double d9d_lr_schedule_at(const d9d_lr_schedule *lr, int64_t step);
+D9D_API int64_t d9d_lr_schedule_fixed_steps(const d9d_union *section, bool *needs_total);
 
 #ifdef __cplusplus
 }

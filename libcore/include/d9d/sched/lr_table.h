@@ -1,9 +1,9 @@
 /* lr_table.h - the learning rate of every step of a run, from its configuration alone.
  *
- *     D9D_TRY(d9d_rates_load(&d9d_rates_table, doc, "config.json", 0, log, &v));
+ *     D9D_TRY(d9d_lr_table_load(&d9d_lr_table_section, doc, "config.json", 0, log, &v));
  *     for (int64_t k = 0; k < v.steps; k++)
- *         printf("%g\n", d9d_rates_at(&v, k));
- *     d9d_rates_release(&v);
+ *         printf("%g\n", d9d_lr_table_at(&v, k));
+ *     d9d_lr_table_release(&v);
  */
 #ifndef D9D_SCHED_LR_TABLE_H
 #define D9D_SCHED_LR_TABLE_H
@@ -14,29 +14,29 @@
 extern "C" {
 #endif
 
-enum { D9D_RATES_STEPS_MAX = 100000000 };
+enum { D9D_LR_TABLE_STEPS_MAX = 100000000 };
 
-typedef struct d9d_rates {
-    d9d_lr *lr;
+typedef struct d9d_lr_table {
+    d9d_lr_schedule *lr;
     double base; /* the learning rate, or 1 where the configuration has none */
     bool is_lr;  /* it has one */
     int64_t steps;
     d9d_arena arena; /* of the section */
-} d9d_rates;
+} d9d_lr_table;
 
 /* The sections that matter here, for d9d_plugins_table(). */
-D9D_API extern const d9d_table d9d_rates_table;
+D9D_API extern const d9d_table d9d_lr_table_section;
 
-/* `table` is d9d_rates_table or one made from it; `doc` is the configuration of a training run, of
- * which lr_scheduler and optimizer.lr are read, or the lr_scheduler section alone, or the scheduler
- * within it alone; one with an optimizer and no lr_scheduler has a constant rate.  steps 0 takes
- * trainer.run.steps; without it the steps of the phases; and where a phase is a share of the run,
- * 1000 or twice those of the others, and says so in the log.  ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_rates_load(const d9d_table *table, const json_t *doc,
-                                               const char *where, int64_t steps, const d9d_log *log,
-                                               d9d_rates *out);
-D9D_API double d9d_rates_at(const d9d_rates *v, int64_t k);
-D9D_API void d9d_rates_release(d9d_rates *v);
+/* `table` is d9d_lr_table_section or one made from it; `doc` is the configuration of a training
+ * run, of which lr_scheduler and optimizer.lr are read, or the lr_scheduler section alone, or the
+ * scheduler within it alone; one with an optimizer and no lr_scheduler has a constant rate.  steps
+ * 0 takes trainer.run.steps; without it the steps of the phases; and where a phase is a share of
+ * the run, 1000 or twice those of the others, and says so in the log.  ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_lr_table_load(const d9d_table *table, const json_t *doc,
+                                                  const char *where, int64_t steps,
+                                                  const d9d_log *log, d9d_lr_table *out);
+D9D_API double d9d_lr_table_at(const d9d_lr_table *v, int64_t k);
+D9D_API void d9d_lr_table_release(d9d_lr_table *v);
 
 #ifdef __cplusplus
 }

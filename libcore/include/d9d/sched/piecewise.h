@@ -10,7 +10,7 @@
  * its curve.  "steps" lasts so many steps, "percentage" lasts until floor(total * share),
  * "rest" until the total.  After the last phase the multiplier stays.
  *
- * lr(k) = base lr * d9d_schedule_at(s, k) is for optimizer step k counted from 0: the
+ * lr(k) = base lr * d9d_piecewise_at(s, k) is for optimizer step k counted from 0: the
  * first step that a run takes uses factor 0.
  *
  * In a configuration it is one kind of d9d/sched/lr.h.
@@ -27,65 +27,66 @@ extern "C" {
 /* With p in [0, 1), the share of the phase that is done, from s to e:
  * linear s + (e-s)p; cosine e + (s-e)(1 + cos(pi p))/2; poly s + (e-s)p^power;
  * exponential exp(ln s' + (ln e' - ln s')p) where x' = max(x, 1e-8). */
-typedef enum d9d_curve_kind {
+typedef enum d9d_piecewise_curve_kind {
     D9D_CURVE_LINEAR,
     D9D_CURVE_COSINE,
     D9D_CURVE_EXPONENTIAL,
     D9D_CURVE_POLY
-} d9d_curve_kind;
+} d9d_piecewise_curve_kind;
 
-D9D_API double d9d_curve_at(d9d_curve_kind kind, double power, double s, double e, double p);
+D9D_API double d9d_piecewise_curve_at(d9d_piecewise_curve_kind kind, double power, double s,
+                                      double e, double p);
 
 /* --- configuration ---------------------------------------------------------- */
 
-typedef enum d9d_phase_mode {
+typedef enum d9d_piecewise_phase_mode {
     D9D_PHASE_STEPS,
     D9D_PHASE_PERCENTAGE,
     D9D_PHASE_REST
-} d9d_phase_mode;
+} d9d_piecewise_phase_mode;
 
-/* What the tables fill: which is a d9d_phase_mode, value a d9d_phase_config. */
-typedef struct d9d_phase_config {
+/* What the tables fill: which is a d9d_piecewise_phase_mode, value a d9d_piecewise_phase_config. */
+typedef struct d9d_piecewise_phase_config {
     int64_t steps;     /* D9D_PHASE_STEPS */
     double percentage; /* D9D_PHASE_PERCENTAGE, of 1 */
     double target_multiplier;
-    d9d_union curve; /* which is a d9d_curve_kind, value a d9d_curve_config */
-} d9d_phase_config;
+    d9d_union curve; /* which is a d9d_piecewise_curve_kind, value a d9d_piecewise_curve_config */
+} d9d_piecewise_phase_config;
 
-typedef struct d9d_curve_config {
+typedef struct d9d_piecewise_curve_config {
     double power; /* D9D_CURVE_POLY */
-} d9d_curve_config;
+} d9d_piecewise_curve_config;
 
 typedef struct d9d_piecewise_config {
     double initial_multiplier;
     d9d_list phases; /* of d9d_union, see above */
 } d9d_piecewise_config;
 
-typedef struct d9d_lr_scheduler_config {
+typedef struct d9d_lr_schedule_config {
     d9d_piecewise_config scheduler;
-} d9d_lr_scheduler_config;
+} d9d_lr_schedule_config;
 
 D9D_API extern const d9d_table d9d_piecewise_table;
-D9D_API extern const d9d_lr_kind d9d_lr_piecewise;
+D9D_API extern const d9d_lr_schedule_kind d9d_piecewise_kind;
 
 /* --- schedules ------------------------------------------------------------------ */
 
-typedef struct d9d_schedule d9d_schedule;
+typedef struct d9d_piecewise d9d_piecewise;
 
 /* Lay out a bound configuration over `total` steps.  `where` begins every sentence:
  * "config.json: lr_scheduler.scheduler".  ECONFIG when a phase would end before it
  * begins, when the phases are longer than the total, when a phase needs a total that
  * is not known, and without phases. */
-D9D_API D9D_MUST_USE d9d_status d9d_schedule_create(const d9d_piecewise_config *config,
-                                                    const char *where, int64_t total,
-                                                    d9d_schedule **out);
-D9D_API void d9d_schedule_free(d9d_schedule *s);
+D9D_API D9D_MUST_USE d9d_status d9d_piecewise_create(const d9d_piecewise_config *config,
+                                                     const char *where, int64_t total,
+                                                     d9d_piecewise **out);
+D9D_API void d9d_piecewise_free(d9d_piecewise *s);
 
 /* The factor of step k; below 0 it is the initial multiplier.  Cannot fail. */
-D9D_API double d9d_schedule_at(const d9d_schedule *s, int64_t k);
+D9D_API double d9d_piecewise_at(const d9d_piecewise *s, int64_t k);
 
 /* Steps that the phases cover. */
-D9D_API int64_t d9d_schedule_steps(const d9d_schedule *s);
+D9D_API int64_t d9d_piecewise_steps(const d9d_piecewise *s);
 
 /* What a configuration says without a total: the steps of its "steps" phases, and
  * whether another phase needs to know the total. */

@@ -33,24 +33,25 @@ extern "C" {
 typedef struct d9d_adapter d9d_adapter;
 
 /* A place in a group's queue behind which gradients are. */
-typedef struct d9d_late {
+typedef struct d9d_pending_reduce {
     d9d_comm *comm;
-    d9d_comm_point *at; /* NULL: everything is done in turn */
-} d9d_late;
+    d9d_comm_event *event; /* NULL: everything is done in turn */
+} d9d_pending_reduce;
 
 typedef struct d9d_param {
-    const char *name; /* dotted, from the root module once bound; before that local or NULL */
-    uint64_t id;      /* d9d_hash64 of the name: the stream of its random numbers */
-    d9d_shape whole;  /* shape of the whole parameter */
-    d9d_shape box;    /* shape of the part kept here */
-    int64_t start[D9D_MAX_DIMS]; /* first index of the box in the whole */
-    d9d_shape work;              /* shape of the part computed with here */
-    int64_t work_start[D9D_MAX_DIMS];
-    d9d_comm *shard; /* whose ranks keep the parts of `work` in their order; NULL: box is work */
-    int shard_dim;   /* along which they are cut */
-    d9d_comm *sum;   /* whose ranks see other tokens with the same box; NULL: none do */
-    bool counts;     /* on one of the ranks that keep this box; true where there is one */
-    d9d_dtype dtype; /* of data */
+    const char *name;       /* dotted, from the root module once bound; before that local or NULL */
+    uint64_t id;            /* d9d_hash_u64 of the name: the stream of its random numbers */
+    d9d_shape global_shape; /* shape of the whole parameter */
+    d9d_shape shard_shape;  /* shape of the part kept here */
+    int64_t shard_offset[D9D_MAX_DIMS]; /* first index of the box in the whole */
+    d9d_shape local_shape;              /* shape of the part computed with here */
+    int64_t local_offset[D9D_MAX_DIMS];
+    d9d_comm
+        *shard_group; /* whose ranks keep the parts of `work` in their order; NULL: box is work */
+    int shard_dim;    /* along which they are cut */
+    d9d_comm *grad_group; /* whose ranks see other tokens with the same box; NULL: none do */
+    bool is_primary;      /* on one of the ranks that keep this box; true where there is one */
+    d9d_dtype dtype;      /* of data */
     d9d_dtype grad_dtype; /* of grad: D9D_F32 by default, whatever dtype is */
     d9d_init_kind init;
     float init_scale;
@@ -58,16 +59,17 @@ typedef struct d9d_param {
     bool adaptable;                 /* used by d9d_op_linear*() and d9d_op_grouped_linear() alone */
     d9d_adapter *adapter;           /* what they add; NULL: nothing */
     const struct d9d_param *adapts; /* the matrix of whose adapter it is a factor; NULL: none */
-    bool added;                     /* by a task: a checkpoint of the model need not have it */
-    bool buffer;                    /* never `trainable`: a rule of its own moves it */
-    bool moves;                     /* a buffer that is not frozen */
+    bool from_task;                 /* by a task: a checkpoint of the model need not have it */
+    bool is_buffer;                 /* never `trainable`: a rule of its own moves it */
+    bool is_mutable_buffer;         /* a buffer that is not frozen */
     bool has_grad;                  /* something was accumulated since the gradient was forgotten */
-    bool has_own_grad;              /* of own_grad, where `shard` makes it another array */
-    d9d_tensor data;      /* [work]; storage NULL until materialised, or while no unit is open */
-    d9d_tensor grad;      /* [work]; also NULL unless trainable and materialised for training */
-    d9d_tensor own;       /* [box]; data, but with `shard` */
-    d9d_tensor own_grad;  /* [box]; grad, but with `shard` */
-    const d9d_late *late; /* own_grad is there behind it; NULL: behind what the stream has */
+    bool has_shard_grad;            /* of own_grad, where `shard` makes it another array */
+    d9d_tensor data;       /* [work]; storage NULL until materialised, or while no unit is open */
+    d9d_tensor grad;       /* [work]; also NULL unless trainable and materialised for training */
+    d9d_tensor shard;      /* [box]; data, but with `shard` */
+    d9d_tensor shard_grad; /* [box]; grad, but with `shard` */
+    const d9d_pending_reduce
+        *pending_reduce; /* own_grad is there behind it; NULL: behind what the stream has */
 } d9d_param;
 
 /* A matrix's low-rank companion (LoRA): what a linear operation adds to x W^T,
@@ -79,13 +81,13 @@ struct d9d_adapter {
     d9d_param *a, *b; /* [r, in], [out, r]; of a stack [E, in, r], [E, r, out] */
     double alpha;     /* with r makes `scale`, alpha / r */
     float scale;
-    float dropout; /* of what goes into A, where numbers are drawn (d9d_tape_set_draws()) */
+    float dropout; /* of what goes into A, where numbers are drawn (d9d_tape_set_dropout_rng()) */
 };
 
 /* Is a gradient to be computed for it? */
-static inline bool d9d_param_wants(const d9d_param *p)
+static inline bool d9d_param_needs_grad(const d9d_param *p)
 {
-    return p->trainable && (p->grad.storage != NULL || p->own_grad.storage != NULL);
+    return p->trainable && (p->grad.storage != NULL || p->shard_grad.storage != NULL);
 }
 
 /* Accumulation rule: the first contribution after a clear overwrites, later ones add, in
@@ -99,21 +101,24 @@ static inline float d9d_param_grad_beta(d9d_param *p)
 }
 
 /* Does own_grad hold a gradient? */
-static inline bool d9d_param_has_own_grad(const d9d_param *p)
+static inline bool d9d_param_has_shard_grad(const d9d_param *p)
 {
-    return p->trainable && (p->shard != NULL ? p->has_own_grad : p->has_grad);
+    return p->trainable && (p->shard_group != NULL ? p->has_shard_grad : p->has_grad);
 }
 
 /* What is queued on `s` from here on comes behind own_grad. */
-static inline d9d_status d9d_param_await(const d9d_param *p, d9d_stream s)
+static inline d9d_status d9d_param_wait_grad(const d9d_param *p, d9d_stream s)
 {
-    return p->late == NULL ? D9D_OK : d9d_comm_join_at(p->late->comm, p->late->at, s);
+    return p->pending_reduce == NULL
+               ? D9D_OK
+               : d9d_stream_wait_event(p->pending_reduce->comm, p->pending_reduce->event, s);
 }
 
 /* --- placement, before there is memory ------------------------------------------------ */
 
 /* Part i when n indices are dealt over `parts`: all of one length, or the first ones one longer. */
-static inline void d9d_part_of(int64_t n, int64_t parts, int64_t i, int64_t *first, int64_t *count)
+static inline void d9d_param_split_even(int64_t n, int64_t parts, int64_t i, int64_t *first,
+                                        int64_t *count)
 {
     const int64_t more = n % parts;
 
@@ -122,7 +127,7 @@ static inline void d9d_part_of(int64_t n, int64_t parts, int64_t i, int64_t *fir
 }
 
 /* Compute with part i of `parts` of dimension `dim`: cuts work and box. */
-D9D_API void d9d_param_cut(d9d_param *p, int dim, int64_t parts, int64_t i);
+D9D_API void d9d_param_partition(d9d_param *p, int dim, int64_t parts, int64_t i);
 /* Keep part i of `parts` of work along `dim`; the ranks of `shard` keep one each, in their order.
  */
 D9D_API void d9d_param_shard(d9d_param *p, d9d_comm *shard, int dim, int64_t parts, int64_t i);

@@ -39,15 +39,15 @@ extern "C" {
 #endif
 
 /* The section of any of them; what one has no key for stays at 0. */
-typedef struct d9d_heads_section {
-    d9d_output_section output; /* of inference */
-    int64_t num_labels;        /* D9D_INT_NULL: the model's */
-    int64_t embedding_dim;     /* D9D_INT_NULL: the model's, or no projection */
-    int pooling;               /* d9d_pooling_words */
+typedef struct d9d_head_task_section {
+    d9d_job_output_section output; /* of inference */
+    int64_t num_labels;            /* D9D_INT_NULL: the model's */
+    int64_t embedding_dim;         /* D9D_INT_NULL: the model's, or no projection */
+    int pooling;                   /* d9d_pooling_names */
     bool normalize;
     double temperature; /* of pairs */
     d9d_list layers;    /* int64_t */
-} d9d_heads_section;
+} d9d_head_task_section;
 
 #ifdef __cplusplus
 }

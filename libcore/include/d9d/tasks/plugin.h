@@ -46,29 +46,29 @@ enum { D9D_PLUGIN_ABI = 3 }; /* another number: the meaning of a table has chang
     X(d9d_param)                                                                                   \
     X(d9d_module)                                                                                  \
     X(d9d_model)                                                                                   \
-    X(d9d_model_head)                                                                              \
+    X(d9d_model_section)                                                                           \
     X(d9d_block_linear)                                                                            \
     X(d9d_block_norm)                                                                              \
     X(d9d_block_vocab)                                                                             \
     X(d9d_block_rope)                                                                              \
     X(d9d_block_attention)                                                                         \
     X(d9d_block_ffn)                                                                               \
-    X(d9d_block_grouped)                                                                           \
+    X(d9d_block_grouped_linear)                                                                    \
     X(d9d_block_moe)                                                                               \
-    X(d9d_attention)                                                                               \
-    X(d9d_attention_shape)                                                                         \
-    X(d9d_block_delta)                                                                             \
-    X(d9d_delta_shape)                                                                             \
-    X(d9d_block_latent)                                                                            \
-    X(d9d_latent_shape)                                                                            \
-    X(d9d_moe_shape)                                                                               \
-    X(d9d_block_how)                                                                               \
+    X(d9d_op_attention_opts)                                                                       \
+    X(d9d_block_attention_shape)                                                                   \
+    X(d9d_block_gated_delta)                                                                       \
+    X(d9d_block_gated_delta_shape)                                                                 \
+    X(d9d_block_mla)                                                                               \
+    X(d9d_block_mla_shape)                                                                         \
+    X(d9d_block_moe_shape)                                                                         \
+    X(d9d_block_opts)                                                                              \
     X(d9d_decoder_layer)                                                                           \
     X(d9d_decoder_shape)                                                                           \
     X(d9d_block_cache)                                                                             \
-    X(d9d_cells)                                                                                   \
-    X(d9d_cache)                                                                                   \
-    X(d9d_delta)                                                                                   \
+    X(d9d_block_cache_spec)                                                                        \
+    X(d9d_kv_cache)                                                                                \
+    X(d9d_op_gated_delta_args)                                                                     \
     X(d9d_rope_scaling)                                                                            \
     X(d9d_hf_field)
 
@@ -82,11 +82,11 @@ typedef struct d9d_plugin {
     const d9d_train_task *const *train_tasks;
     const d9d_infer_task_kind *const *infer_tasks;
     const d9d_optimizer_kind *const *optimizers;
-    const d9d_lr_kind *const *lr_schedulers;
-    const d9d_schedule_kind *const *schedules; /* of a pipeline */
+    const d9d_lr_schedule_kind *const *lr_schedulers;
+    const d9d_pipe_schedule_kind *const *schedules; /* of a pipeline */
     const d9d_metric_kind *const *metrics;
     const d9d_sink_kind *const *trackers;
-    const d9d_subscription *events; /* whatever the configuration names; self is NULL */
+    const d9d_job_event_handler *events; /* whatever the configuration names; self is NULL */
     const d9d_dataset_kind *const *datasets;
 } d9d_plugin;
 
@@ -111,7 +111,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_plugins_open(const json_t *doc, const char *
 /* Key tables and their rows live until then; the code stays. */
 D9D_API void d9d_plugins_close(d9d_plugins *p);
 
-/* A table (d9d_train_table, d9d_infer_table) with the plugins' choices in it. */
+/* A table (d9d_train_config_table, d9d_infer_config_table) with the plugins' choices in it. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table,
                                                   const d9d_table **out);
 
@@ -120,7 +120,7 @@ D9D_API size_t d9d_plugins_count(const d9d_plugins *p);
 D9D_API const char *d9d_plugins_file(const d9d_plugins *p, size_t i);
 
 /* Subscribe what the plugins want to hear of, in their order; NULL: nobody. */
-D9D_API D9D_MUST_USE d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_events *v);
+D9D_API D9D_MUST_USE d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_job_events *v);
 
 #ifdef __cplusplus
 }

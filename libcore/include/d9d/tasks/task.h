@@ -32,10 +32,10 @@ typedef struct d9d_train_task {
     /* `config` is the section, bound.  NULL: `self` is the section. */
     d9d_status (*open)(const void *config, void **self);
     void (*close)(void *self); /* before the device is closed; NULL: nothing to free */
-    /* Units besides the model's, of the last stage for instance; d9d_model_linear() makes one,
+    /* Units besides the model's, of the last stage for instance; d9d_model_add_linear() makes one,
      * which the model owns.  For the model as a whole first, whose structure alone is looked at
      * where it is a pipeline, then for each stage of this rank.  NULL: none. */
-    d9d_status (*extend)(void *self, d9d_model *m, const d9d_model_options *options);
+    d9d_status (*extend)(void *self, d9d_model *m, const d9d_model_opts *options);
     /* Call m->ops->forward(), and on the last stage set out->loss: float32, of any shape; what is
      * not root yet becomes it.  `in->labels` are what the data have.  out->logits [B*S, C], if it
      * is set, is what metrics see, at the positions whose label counts.  NULL: the model's own. */
@@ -46,13 +46,13 @@ typedef struct d9d_train_task {
     int64_t (*targets)(void *self, const d9d_batch *b);
     /* When all steps are done.  NULL: nothing. */
     d9d_status (*finalize)(void *self);
-    const d9d_subscription *events; /* with `self`; NULL: none */
+    const d9d_job_event_handler *events; /* with `self`; NULL: none */
     /* What it keeps from step to step, besides parameters: *n arrays in its own memory, which live
      * with it.  They are in checkpoints, and are filled from one before "train.ready"; in the run
      * they begin as open left them.  A rank reads and writes its own; on another number of ranks
      * rank 0 has all of it, joined, and the others what open left.  Changed no later than
      * "train.step.post" of a step, and not by evaluation.  NULL: nothing. */
-    const d9d_save_cells *(*state)(void *self, size_t *n);
+    const d9d_checkpointer_rank_state *(*state)(void *self, size_t *n);
     /* The head that it has in place of the model's own: its parameters are the task's, and forward
      * ends with the final norm.  Its size comes back as options->head of extend().  NULL: none. */
     void (*head)(void *self, d9d_head *out);
@@ -68,27 +68,27 @@ typedef struct d9d_train_task {
 /* --- inference -------------------------------------------------------------------------- *
  *
  * What is made of each row: of its losses, or of what a task's own forward makes of it.  Text goes
- * to the file `output` of the section, whose struct begins with a d9d_output_section: a line a row,
- * in the order of samples whatever the ranks, and an interrupted run goes on behind the last; or
- * one text at the end. */
+ * to the file `output` of the section, whose struct begins with a d9d_job_output_section: a line a
+ * row, in the order of samples whatever the ranks, and an interrupted run goes on behind the last;
+ * or one text at the end. */
 
 /* What was made of samples: losses, tokens, or rows of a task's own, of positions without losses.
  */
-typedef enum d9d_infer_what {
-    D9D_INFER_SCORED,
-    D9D_INFER_GENERATED,
-    D9D_INFER_ROWS
-} d9d_infer_what;
+typedef enum d9d_infer_task_output {
+    D9D_INFER_TASK_SCORES,
+    D9D_INFER_TASK_TOKENS,
+    D9D_INFER_TASK_VALUES
+} d9d_infer_task_output;
 
-typedef struct d9d_infer_summary {
+typedef struct d9d_infer_task_summary {
     int64_t samples, first_sample; /* of the whole task; where this life began */
     int64_t tokens;                /* targets, what was generated, or positions, of this life */
     double loss, perplexity;       /* over this life; NaN without a target */
     double tokens_per_s;
-    d9d_infer_what what;
-} d9d_infer_summary;
+    d9d_infer_task_output output;
+} d9d_infer_task_summary;
 
-typedef struct d9d_infer_row {
+typedef struct d9d_infer_task_row {
     int64_t sample;    /* number in its split */
     int32_t dataset;   /* of a blend */
     bool blended;      /* there are several datasets */
@@ -101,15 +101,15 @@ typedef struct d9d_infer_row {
     const float *values;               /* [width] of a task with a body, and no losses then */
     int64_t width;
     int32_t label; /* the row's class, or -100 */
-} d9d_infer_row;
+} d9d_infer_task_row;
 
 typedef struct d9d_infer_task_kind {
     size_t size;            /* sizeof(d9d_infer_task_kind) */
     const d9d_table *table; /* of its section */
     /* Append the line of a row, with its newline; on the rank that has it.  NULL: none. */
-    d9d_status (*row)(const void *config, const d9d_infer_row *x, d9d_buf *line);
+    d9d_status (*row)(const void *config, const d9d_infer_task_row *x, d9d_buf *line);
     /* Append what the file has, where there are no lines; on rank 0.  NULL: nothing. */
-    d9d_status (*end)(const void *config, const d9d_infer_summary *s, d9d_buf *text);
+    d9d_status (*end)(const void *config, const d9d_infer_task_summary *s, d9d_buf *text);
     /* What is computed: its open, close, extend, forward, head and pooling are called, with the
      * section of inference, and forward sets out->values, a row for each document.  A row of the
      * dataset is one document.  NULL: the model's losses. */

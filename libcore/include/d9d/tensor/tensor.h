@@ -68,7 +68,7 @@ D9D_API d9d_device *d9d_tensor_device(const d9d_tensor *t);
 D9D_API int64_t d9d_tensor_numel(const d9d_tensor *t);
 D9D_API uint64_t d9d_tensor_bytes(const d9d_tensor *t);
 /* True when no other counted reference shares the storage. */
-D9D_API bool d9d_tensor_is_sole(const d9d_tensor *t);
+D9D_API bool d9d_tensor_is_unique(const d9d_tensor *t);
 
 /* Counted views.  The number of elements must agree; rows [first, first + n). */
 D9D_API d9d_tensor d9d_tensor_reshape(const d9d_tensor *t, d9d_shape shape);
@@ -92,13 +92,13 @@ D9D_API bool d9d_tensor_is_offloaded(const d9d_tensor *t);
 
 /* The same of every tensor on the device that is not there yet, or that is.  Where offloading fails
  * all of them are back; where restoring fails some are, and it may be tried again. */
-D9D_API D9D_MUST_USE d9d_status d9d_tensors_offload(d9d_device *dev);
-D9D_API D9D_MUST_USE d9d_status d9d_tensors_restore(d9d_device *dev);
+D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload_all(d9d_device *dev);
+D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore_all(d9d_device *dev);
 
 /* All elements to host memory, each converted to the nearest float, whatever the dtype. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host);
 /* The same of n elements that are on the host. */
-D9D_API void d9d_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out);
+D9D_API void d9d_tensor_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out);
 
 #ifdef __cplusplus
 }

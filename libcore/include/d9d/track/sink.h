@@ -71,7 +71,7 @@ typedef struct d9d_sinks d9d_sinks;
 /* Fails for want of memory alone. */
 D9D_API D9D_MUST_USE d9d_status d9d_sinks_open(const d9d_list *configs, const d9d_sink_run *run,
                                                d9d_sinks **out);
-D9D_API void d9d_sinks_put(d9d_sinks *s, const d9d_sink_record *r);
+D9D_API void d9d_sinks_write(d9d_sinks *s, const d9d_sink_record *r);
 /* Waits for what is slow, as far as it has patience.  NULL is fine. */
 D9D_API void d9d_sinks_close(d9d_sinks *s);
 

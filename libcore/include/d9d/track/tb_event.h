@@ -21,19 +21,19 @@
 extern "C" {
 #endif
 
-D9D_API D9D_MUST_USE d9d_status d9d_event_version(d9d_buf *out, double wall_time);
+D9D_API D9D_MUST_USE d9d_status d9d_tb_event_version(d9d_buf *out, double wall_time);
 
 /* From here on steps are counted from `step`: readers forget those from there on that earlier
  * files have. */
-D9D_API D9D_MUST_USE d9d_status d9d_event_start(d9d_buf *out, double wall_time, int64_t step);
+D9D_API D9D_MUST_USE d9d_status d9d_tb_event_start(d9d_buf *out, double wall_time, int64_t step);
 
 /* One record with n values of one step; those that are not finite are kept as they are. */
-D9D_API D9D_MUST_USE d9d_status d9d_event_scalars(d9d_buf *out, double wall_time, int64_t step,
-                                                  const char *const *tags, const double *values,
-                                                  size_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_tb_event_scalars(d9d_buf *out, double wall_time, int64_t step,
+                                                     const char *const *tags, const double *values,
+                                                     size_t n);
 
 /* CRC-32C (Castagnoli), continued from `crc`; 0 begins. */
-D9D_API uint32_t d9d_crc32c(uint32_t crc, const void *p, size_t n);
+D9D_API uint32_t d9d_tb_event_crc32c(uint32_t crc, const void *p, size_t n);
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,7 @@
 extern "C" {
 #endif
 
-typedef struct d9d_step_record {
+typedef struct d9d_track_step_record {
     int64_t step;
     double loss, grad_norm, lr; /* grad_norm NaN: not computed, left out */
     int64_t tokens, samples;    /* since the beginning of the run */
@@ -48,35 +48,35 @@ typedef struct d9d_step_record {
     const char *const *names; /* n of them: values besides, such as metrics of a task */
     const double *values;
     size_t n;
-} d9d_step_record;
+} d9d_track_step_record;
 
 /* Of a step of a pipeline: d9d/pipe/stage_timer.h. */
-typedef struct d9d_pipeline_record {
+typedef struct d9d_track_pipeline_record {
     int64_t step;
     const char *schedule;        /* in words */
     int64_t micro_batches, rows; /* of a rank's step; of a micro-batch */
-    double play_ms;              /* the longest that a rank's micro-batches took, with waiting */
+    double step_ms;              /* the longest that a rank's micro-batches took, with waiting */
     double bubble;               /* share of all ranks' play_ms in which they computed nothing */
     size_t ranks, stages;
-    const double *busy_ms;                           /* [ranks] */
-    const double *forward_ms, *input_ms, *weight_ms; /* [stages], of a micro-batch */
-} d9d_pipeline_record;
+    const double *compute_ms;                       /* [ranks] */
+    const double *forward_ms, *dgrad_ms, *wgrad_ms; /* [stages], of a micro-batch */
+} d9d_track_pipeline_record;
 
 /* A document of a step. */
-typedef struct d9d_document_loss {
+typedef struct d9d_track_document_loss {
     int64_t stream, sample; /* number in the stream, and in its split */
     int32_t dataset;        /* of a blend */
-    int64_t place;          /* among the documents of its sample */
+    int64_t document;       /* among the documents of its sample */
     int64_t targets;
     double sum; /* of its losses */
-} d9d_document_loss;
+} d9d_track_document_loss;
 
-typedef struct d9d_documents_record {
+typedef struct d9d_track_documents_record {
     int64_t step, targets; /* of the whole step */
     bool blended;          /* datasets are said */
-    const d9d_document_loss *worst;
+    const d9d_track_document_loss *worst;
     int64_t n;
-} d9d_documents_record;
+} d9d_track_documents_record;
 
 typedef struct d9d_tracker d9d_tracker;
 
@@ -84,22 +84,24 @@ typedef struct d9d_tracker d9d_tracker;
  * has it open, where the file system has locks. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_open(const char *path, d9d_tracker **out);
 /* From here on every line goes to these too; NULL: to none.  Borrowed. */
-D9D_API void d9d_tracker_attach(d9d_tracker *t, d9d_sinks *sinks);
+D9D_API void d9d_tracker_set_sinks(d9d_tracker *t, d9d_sinks *sinks);
 /* From here on a thread writes the lines, and nobody waits for the file system but flush and sync;
  * a failure is the next record's.  Once. */
-D9D_API D9D_MUST_USE d9d_status d9d_tracker_write_behind(d9d_tracker *t, const d9d_writer_how *how);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_start_writer(d9d_tracker *t,
+                                                         const d9d_writer_opts *how);
 /* Number of lines that were there and are no objects of text, which readers leave out; `first`,
  * from 1, is the first of them. */
-D9D_API int64_t d9d_tracker_damaged(const d9d_tracker *t, int64_t *first);
+D9D_API int64_t d9d_tracker_damaged_lines(const d9d_tracker *t, int64_t *first);
 /* Number of restart lines in the file. */
 D9D_API int64_t d9d_tracker_restarts(const d9d_tracker *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_restart(d9d_tracker *t, int64_t from_step);
-D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_step_record *r);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_track_step_record *r);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_save(d9d_tracker *t, int64_t step, double blocked_ms,
                                                  double total_ms);
-D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_pipeline_record *r);
+D9D_API D9D_MUST_USE d9d_status d9d_tracker_pipeline(d9d_tracker *t,
+                                                     const d9d_track_pipeline_record *r);
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_documents(d9d_tracker *t,
-                                                      const d9d_documents_record *r);
+                                                      const d9d_track_documents_record *r);
 /* What an evaluation says after a step: n values by name, the first `whole` of them whole. */
 D9D_API D9D_MUST_USE d9d_status d9d_tracker_evaluation(d9d_tracker *t, const char *name,
                                                        int64_t step, const char *const *names,

@@ -34,7 +34,8 @@ typedef struct d9d_train_summary {
     int64_t first_step; /* steps done before this life */
     int64_t steps, total_steps;
     int64_t tokens, samples;
-    uint64_t waits; /* times that the host stood still for the device while it queued a step, the
+    uint64_t
+        host_waits; /* times that the host stood still for the device while it queued a step, the
                      * first two of this life not counted: 0, or the device is idle meanwhile */
     uint64_t mem_bytes;                   /* peak of this rank's device */
     double first_loss, last_loss;         /* of this life; NaN when no step was done */
@@ -42,8 +43,8 @@ typedef struct d9d_train_summary {
 } d9d_train_summary;
 
 /* `resolved` is what config.json of the run will hold.  The summary is filled also when the status
- * is D9D_EINTR.  Collective: over the job; of a failure that d9d_boot_agreed() does not know the
- * other ranks know nothing, and may wait for this one. */
+ * is D9D_EINTR.  Collective: over the job; of a failure that d9d_bootstrap_failure_is_collective()
+ * does not know the other ranks know nothing, and may wait for this one. */
 D9D_API D9D_MUST_USE d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved,
                                           const d9d_job *where, d9d_train_summary *out);
 

@@ -17,7 +17,7 @@
  * was made on purpose.  A sampled checkpoint of 60 GB is some 16 000 reads of one page, from as
  * many threads as there are processors: well below a second from the page cache.
  *
- * What many ranks compare is less, since each of them reads it: d9d_identity_glance().
+ * What many ranks compare is less, since each of them reads it: d9d_content_hash_quick().
  */
 #ifndef D9D_CKPT_DIR_CONTENT_HASH_H
 #define D9D_CKPT_DIR_CONTENT_HASH_H
@@ -29,15 +29,16 @@ extern "C" {
 #endif
 
 /* Errors are those of reading: ENOTFOUND, EPATH, EIO, EFORMAT. */
-D9D_API D9D_MUST_USE d9d_status d9d_identity_file(const char *path, d9d_hash *out);
+D9D_API D9D_MUST_USE d9d_status d9d_content_hash_file(const char *path, d9d_hash *out);
 /* By `jobs` threads; 0: one a processor.  The hash is the same. */
-D9D_API D9D_MUST_USE d9d_status d9d_identity_checkpoint(const char *dir, int jobs, d9d_hash *out);
-D9D_API D9D_MUST_USE d9d_status d9d_identity_adapter(const char *dir, d9d_hash *out);
+D9D_API D9D_MUST_USE d9d_status d9d_content_hash_checkpoint(const char *dir, int jobs,
+                                                            d9d_hash *out);
+D9D_API D9D_MUST_USE d9d_status d9d_content_hash_adapter(const char *dir, d9d_hash *out);
 
 /* Of a directory: names and sizes of its .safetensors and .json files, and the last 64 KiB of each.
  * Enough to see that two hosts do not have the same; too little for a key, since a merged adapter
  * may leave the last tensor of each file as it was. */
-D9D_API D9D_MUST_USE d9d_status d9d_identity_glance(const char *dir, d9d_hash *out);
+D9D_API D9D_MUST_USE d9d_status d9d_content_hash_quick(const char *dir, d9d_hash *out);
 
 #ifdef __cplusplus
 }

@@ -49,8 +49,8 @@ typedef struct d9d_manifest d9d_manifest;
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_write(const char *dir, const json_t *extra, int jobs,
                                                    const d9d_log *log);
 /* The same for files that were hashed while they were written. */
-D9D_API D9D_MUST_USE d9d_status d9d_manifest_put(const char *dir, const json_t *extra,
-                                                 const d9d_manifest_file *files, size_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_manifest_write_hashed(const char *dir, const json_t *extra,
+                                                          const d9d_manifest_file *files, size_t n);
 
 /* Its text alone, appended. */
 D9D_API D9D_MUST_USE d9d_status d9d_manifest_text(const json_t *extra,
@@ -82,7 +82,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_manifest_check(const d9d_manifest *m, int jo
                                                    void *arg);
 /* Of `parts` that are alike in bytes, to a chunk, this one alone: together they are all of it.  A
  * file that is missing or has another size is found by each.  *bytes: how many were read. */
-D9D_API D9D_MUST_USE d9d_status d9d_manifest_check_part(
+D9D_API D9D_MUST_USE d9d_status d9d_manifest_check_share(
     const d9d_manifest *m, size_t part, size_t parts, int jobs, const d9d_log *log,
     void (*found)(void *arg, const char *sentence), void *arg, uint64_t *bytes);
 

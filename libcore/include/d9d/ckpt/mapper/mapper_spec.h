@@ -76,7 +76,8 @@ D9D_API const json_t *d9d_mapper_spec_config(const d9d_mapper_spec *s);
 /* The mapper for the tensors of a source.  ECONFIG for a pattern that matches nothing, or names
  * that collide; EMISMATCH for a shape that is not as expected. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_build(const d9d_mapper_spec *s,
-                                                      const d9d_source *src, d9d_mapper **out);
+                                                      const d9d_tensor_source *src,
+                                                      d9d_mapper **out);
 
 #ifdef __cplusplus
 }

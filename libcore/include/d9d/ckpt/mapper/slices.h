@@ -31,7 +31,7 @@ D9D_API int64_t d9d_box_volume(const d9d_box *b);
 /* Nothing negative and no index beyond the whole. */
 D9D_API bool d9d_box_fits(const d9d_box *b, const d9d_shape *whole);
 /* What two boxes of one whole share; false when that is nothing. */
-D9D_API bool d9d_box_meet(const d9d_box *a, const d9d_box *b, d9d_box *out);
+D9D_API bool d9d_box_intersect(const d9d_box *a, const d9d_box *b, d9d_box *out);
 /* "[0:4, 8:16]" into buf, cut to fit; returns buf. */
 #define D9D_BOX_TEXT 280
 D9D_API char *d9d_box_text(const d9d_box *b, char buf[D9D_BOX_TEXT]);
@@ -50,16 +50,16 @@ typedef struct d9d_slice {
     d9d_box box;
 } d9d_slice;
 
-typedef struct d9d_sliced {
+typedef struct d9d_sliced_tensor {
     const char *name;
     d9d_dtype dtype;
     d9d_shape whole;
     d9d_slice *slices; /* disjoint, in order of their first index */
     size_t n_slices;
-} d9d_sliced;
+} d9d_sliced_tensor;
 
 typedef struct d9d_slices {
-    d9d_sliced *tensors;
+    d9d_sliced_tensor *tensors;
     size_t n;
     d9d_map by_name;
     d9d_arena arena;
@@ -67,10 +67,11 @@ typedef struct d9d_slices {
 
 /* What a manifest says, which is borrowed; `path` of it is for sentences.  EFORMAT unless every
  * slice fits its whole, overlaps no other, and lies in a file that the manifest lists. */
-D9D_API D9D_MUST_USE d9d_status d9d_slices_take(const d9d_manifest *m, const char *path,
-                                                d9d_slices *out);
+D9D_API D9D_MUST_USE d9d_status d9d_slices_parse(const d9d_manifest *m, const char *path,
+                                                 d9d_slices *out);
 D9D_API void d9d_slices_release(d9d_slices *s);
-D9D_API const d9d_sliced *d9d_slices_find(const d9d_slices *s, const char *name); /* or NULL */
+D9D_API const d9d_sliced_tensor *d9d_slices_find(const d9d_slices *s,
+                                                 const char *name); /* or NULL */
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,7 @@
  * Reading trusts nothing: a header over 100 MB, a duplicate name, an unknown dtype,
  * a product that overflows, a span that differs from shape times dtype, overlaps,
  * holes, bytes past the end, and a name with control characters or broken UTF-8 are
- * each EFORMAT with one sentence that names file and tensor, found by d9d_st_open()
+ * each EFORMAT with one sentence that names file and tensor, found by d9d_safetensors_open()
  * before any tensor is read.  Memory is a small multiple of the header.
  */
 #ifndef D9D_CKPT_SAFETENSORS_SAFETENSORS_H
@@ -21,68 +21,76 @@
 extern "C" {
 #endif
 
-#define D9D_ST_MAX_HEADER 100000000u /* bytes; the format's own limit */
+#define D9D_SAFETENSORS_MAX_HEADER 100000000u /* bytes; the format's own limit */
 
-typedef struct d9d_st_tensor {
+typedef struct d9d_safetensors_tensor {
     const char *name; /* borrowed from the file */
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
     uint64_t offset; /* of the first byte, from the start of the file */
     uint64_t bytes;
-} d9d_st_tensor;
+} d9d_safetensors_tensor;
 
-typedef struct d9d_st_file d9d_st_file;
+typedef struct d9d_safetensors_file d9d_safetensors_file;
 
-D9D_API D9D_MUST_USE d9d_status d9d_st_open(const char *path, d9d_st_file **out);
-D9D_API void d9d_st_close(d9d_st_file *f);
-D9D_API const char *d9d_st_path(const d9d_st_file *f);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_open(const char *path, d9d_safetensors_file **out);
+D9D_API void d9d_safetensors_close(d9d_safetensors_file *f);
+D9D_API const char *d9d_safetensors_path(const d9d_safetensors_file *f);
 /* Tensors in order of offset. */
-D9D_API size_t d9d_st_count(const d9d_st_file *f);
-D9D_API const d9d_st_tensor *d9d_st_at(const d9d_st_file *f, size_t i);
-D9D_API const d9d_st_tensor *d9d_st_find(const d9d_st_file *f, const char *name);
+D9D_API size_t d9d_safetensors_count(const d9d_safetensors_file *f);
+D9D_API const d9d_safetensors_tensor *d9d_safetensors_at(const d9d_safetensors_file *f, size_t i);
+D9D_API const d9d_safetensors_tensor *d9d_safetensors_find(const d9d_safetensors_file *f,
+                                                           const char *name);
 /* The value of a __metadata__ key, or NULL. */
-D9D_API const char *d9d_st_metadata(const d9d_st_file *f, const char *key);
+D9D_API const char *d9d_safetensors_metadata(const d9d_safetensors_file *f, const char *key);
 /* Read n bytes at `at` bytes into the tensor.  Thread-safe. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_read(const d9d_st_file *f, const d9d_st_tensor *t,
-                                            uint64_t at, void *dst, uint64_t n);
-D9D_API int d9d_st_fd(const d9d_st_file *f); /* for advice to the kernel */
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_read(const d9d_safetensors_file *f,
+                                                     const d9d_safetensors_tensor *t, uint64_t at,
+                                                     void *dst, uint64_t n);
+D9D_API int d9d_safetensors_fd(const d9d_safetensors_file *f); /* for advice to the kernel */
 
 /* The bytes of a shape, checked: false when a dimension is negative or a product overflows. */
-D9D_API bool d9d_st_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape, uint64_t *out);
+D9D_API bool d9d_safetensors_shape_bytes(d9d_dtype t, int ndim, const int64_t *shape,
+                                         uint64_t *out);
 /* "BF16 [151936, 1024]", as sentences and tables show a tensor.  Returns `out`. */
-#define D9D_ST_DESCRIBE 160
-D9D_API const char *d9d_st_describe(const d9d_st_tensor *t, char out[D9D_ST_DESCRIBE]);
+#define D9D_SAFETENSORS_DESCRIBE 160
+D9D_API const char *d9d_safetensors_describe(const d9d_safetensors_tensor *t,
+                                             char out[D9D_SAFETENSORS_DESCRIBE]);
 
 /* --- writing ------------------------------------------------------------ */
 
 /* Declare every tensor (they count from 0), then write bytes in any order, then end: the header is
  * known before the first byte, so a file is written in one pass.  In the file tensors follow the
  * order of declaration, wider elements first, so that all are aligned. */
-typedef struct d9d_st_writer d9d_st_writer;
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_create(d9d_st_writer **out);
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_metadata(d9d_st_writer *w, const char *key,
-                                                       const char *value);
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_declare(d9d_st_writer *w, const char *name,
-                                                      d9d_dtype t, int ndim, const int64_t *shape);
+typedef struct d9d_safetensors_writer d9d_safetensors_writer;
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_create(d9d_safetensors_writer **out);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_metadata(d9d_safetensors_writer *w,
+                                                                const char *key, const char *value);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_declare(d9d_safetensors_writer *w,
+                                                               const char *name, d9d_dtype t,
+                                                               int ndim, const int64_t *shape);
 /* Lay the file out, without making one; `path` is for sentences.  No declarations after this. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_place(d9d_st_writer *w, const char *path);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_layout(d9d_safetensors_writer *w,
+                                                              const char *path);
 /* Then: the header as it is written, with its length before it (borrowed); which tensor lies
  * k-th in the file, where the i-th declared one begins, and the bytes of the file. */
-D9D_API const char *d9d_st_writer_header(const d9d_st_writer *w, size_t *n);
-D9D_API size_t d9d_st_writer_order(const d9d_st_writer *w, size_t k);
-D9D_API uint64_t d9d_st_writer_offset(const d9d_st_writer *w, size_t i);
-D9D_API uint64_t d9d_st_writer_bytes(const d9d_st_writer *w);
+D9D_API const char *d9d_safetensors_writer_header(const d9d_safetensors_writer *w, size_t *n);
+D9D_API size_t d9d_safetensors_writer_order(const d9d_safetensors_writer *w, size_t k);
+D9D_API uint64_t d9d_safetensors_writer_offset(const d9d_safetensors_writer *w, size_t i);
+D9D_API uint64_t d9d_safetensors_writer_bytes(const d9d_safetensors_writer *w);
 /* Or lay it out and create the file, write its header and set its length. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_begin(d9d_st_writer *w, const char *path);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_begin(d9d_safetensors_writer *w,
+                                                             const char *path);
 /* n bytes at `at` bytes into the i-th declared tensor.  Thread-safe for disjoint spans. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_put(d9d_st_writer *w, size_t i, uint64_t at,
-                                                  const void *src, uint64_t n);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_write(d9d_safetensors_writer *w, size_t i,
+                                                             uint64_t at, const void *src,
+                                                             uint64_t n);
 /* Make what was put durable, where d9d_outdir_commit() comes too late for that: on another host. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_sync(d9d_st_writer *w);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_sync(d9d_safetensors_writer *w);
 /* Every byte of every tensor must have been written once: close.  Does not sync. */
-D9D_API D9D_MUST_USE d9d_status d9d_st_writer_end(d9d_st_writer *w);
-D9D_API void d9d_st_writer_free(d9d_st_writer *w);
+D9D_API D9D_MUST_USE d9d_status d9d_safetensors_writer_end(d9d_safetensors_writer *w);
+D9D_API void d9d_safetensors_writer_free(d9d_safetensors_writer *w);
 
 #ifdef __cplusplus
 }

@@ -39,10 +39,10 @@
  * that is changed between the beginning of a run and its last byte is EIO, and nothing is kept.
  * Memory is bounded, whatever the size of the inputs and of the index.
  *
- * Bad records.  A record that cannot become ids ends the run, or with D9D_ON_ERROR_SKIP is left
- * out, counted by reason in the report and in manifest.json, and listed in skipped.jsonl of the
- * dataset, the first 1000 of all inputs.  What damages more than a record ends the run in any case:
- * an input that cannot be read or decompressed, a line of more than 256 MiB, options that
+ * Bad records.  A record that cannot become ids ends the run, or with D9D_SHARD_ON_ERROR_SKIP is
+ * left out, counted by reason in the report and in manifest.json, and listed in skipped.jsonl of
+ * the dataset, the first 1000 of all inputs.  What damages more than a record ends the run in any
+ * case: an input that cannot be read or decompressed, a line of more than 256 MiB, options that
  * contradict what records have.
  */
 #ifndef D9D_DATA_BUILD_SHARD_H
@@ -68,35 +68,39 @@ typedef enum d9d_shard_format {
     D9D_SHARD_MEGATRON /* NAME.bin with NAME.idx beside it: token files of Megatron-LM */
 } d9d_shard_format;
 
-typedef enum d9d_pack_mode {
-    D9D_PACK_BEST_FIT, /* whole documents, so that little room is left */
-    D9D_PACK_CONCAT    /* documents one behind the other, cut where a sample is full */
-} d9d_pack_mode;
+typedef enum d9d_shard_pack_mode {
+    D9D_SHARD_PACK_BEST_FIT, /* whole documents, so that little room is left */
+    D9D_SHARD_PACK_CONCAT    /* documents one behind the other, cut where a sample is full */
+} d9d_shard_pack_mode;
 
-typedef enum d9d_overflow {
-    D9D_OVERFLOW_BY_FORMAT, /* chats are truncated, other documents split */
-    D9D_OVERFLOW_SPLIT,
-    D9D_OVERFLOW_TRUNCATE, /* a chat behind the last trained turn that fits */
-    D9D_OVERFLOW_DROP
-} d9d_overflow;
+typedef enum d9d_shard_overflow {
+    D9D_SHARD_OVERFLOW_BY_FORMAT, /* chats are truncated, other documents split */
+    D9D_SHARD_OVERFLOW_SPLIT,
+    D9D_SHARD_OVERFLOW_TRUNCATE, /* a chat behind the last trained turn that fits */
+    D9D_SHARD_OVERFLOW_DROP
+} d9d_shard_overflow;
 
-typedef enum d9d_on_error { D9D_ON_ERROR_STOP, D9D_ON_ERROR_SKIP } d9d_on_error;
+typedef enum d9d_shard_on_error {
+    D9D_SHARD_ON_ERROR_STOP,
+    D9D_SHARD_ON_ERROR_SKIP
+} d9d_shard_on_error;
 
 /* Why a record is bad. */
-typedef enum d9d_bad_record {
-    D9D_BAD_UTF8,   /* its text is no UTF-8 */
-    D9D_BAD_JSON,   /* its line is not one JSON object */
-    D9D_BAD_MEMBER, /* a member that is read is not there */
-    D9D_BAD_VALUE,  /* a member has a value that cannot be used, an id above the vocabulary say */
-    D9D_BAD_CHAT,   /* the template does not say how to render it */
-    D9D_BAD_TEXT,   /* the tokenizer refuses its text */
-    D9D_BAD_REASONS
-} d9d_bad_record;
+typedef enum d9d_shard_bad_record {
+    D9D_SHARD_BAD_UTF8,   /* its text is no UTF-8 */
+    D9D_SHARD_BAD_JSON,   /* its line is not one JSON object */
+    D9D_SHARD_BAD_MEMBER, /* a member that is read is not there */
+    D9D_SHARD_BAD_VALUE, /* a member has a value that cannot be used, an id above the vocabulary say
+                          */
+    D9D_SHARD_BAD_CHAT,  /* the template does not say how to render it */
+    D9D_SHARD_BAD_TEXT,  /* the tokenizer refuses its text */
+    D9D_SHARD_BAD_REASONS
+} d9d_shard_bad_record;
 /* "not_utf8", "not_json", "no_member", "bad_value", "chat_not_rendered", "not_tokenized". */
-D9D_API const char *d9d_bad_record_name(d9d_bad_record reason);
+D9D_API const char *d9d_shard_bad_record_name(d9d_shard_bad_record reason);
 
 /* Strings and arrays are borrowed. */
-typedef struct d9d_shard_how {
+typedef struct d9d_shard_opts {
     const char *const *inputs; /* paths; "-" is stdin; gzip and zstd are told by content */
     size_t n_inputs;
     const char *out;
@@ -109,11 +113,11 @@ typedef struct d9d_shard_how {
     const char *append_eos; /* token behind every document; NULL: none */
     const char *chat;       /* template of chats (d9d/data/chat/chat.h) */
     int64_t max_length;     /* positions of a sample; 0: any, or `pack` */
-    d9d_overflow overflow;
+    d9d_shard_overflow overflow;
     const int64_t *edges; /* ascending lengths that bound the buckets */
     size_t n_edges;
     int64_t pack; /* 0: a sample is one document or a part of it */
-    d9d_pack_mode pack_mode;
+    d9d_shard_pack_mode pack_mode;
     int64_t pack_window; /* documents that best fit chooses among; 0: 10000 */
     int64_t seed;        /* of shuffling; -1: samples in the order of their documents */
     /* "train=0.99,valid=0.01", shares that add up to 1; or about how many samples, 2 or more, such
@@ -121,25 +125,25 @@ typedef struct d9d_shard_how {
      * that has a number.  NULL: all train */
     const char *split;
     int64_t shard_bytes; /* of a tokens file; 0: 1 GB */
-    int64_t part_bytes;  /* of input, after which a shard ends in any case; 0: 256 MiB */
+    int64_t unit_bytes;  /* of input, after which a shard ends in any case; 0: 256 MiB */
     int64_t task, tasks; /* make the part of this task alone; tasks 0: all */
     int64_t jobs;        /* threads; 0: one a processor */
     bool replace;        /* a directory that is there */
-    d9d_on_error on_error;
-} d9d_shard_how;
+    d9d_shard_on_error on_error;
+} d9d_shard_opts;
 
 typedef struct d9d_shard_report {
     int64_t documents, too_short, dropped, truncated, split;
     int64_t turns_lost, targets_lost; /* of documents that were dropped or truncated */
     int64_t samples, tokens, positions;
     uint32_t shards;
-    int64_t skipped[D9D_BAD_REASONS];
+    int64_t skipped[D9D_SHARD_BAD_REASONS];
 } d9d_shard_report;
 
 /* ECONFIG for options that contradict each other and for an `out` that is not empty; what
  * is wrong with an input names its file, line and byte.  A run without one sample is
  * EFORMAT, but not a task. */
-D9D_API D9D_MUST_USE d9d_status d9d_shard_run(const d9d_shard_how *how, const d9d_log *log,
+D9D_API D9D_MUST_USE d9d_status d9d_shard_run(const d9d_shard_opts *how, const d9d_log *log,
                                               d9d_shard_report *out);
 
 /* One dataset of the directories that runs with `task` 0, 1, ... made, given in any order: the

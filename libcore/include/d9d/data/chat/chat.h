@@ -88,19 +88,19 @@ typedef struct d9d_chat_role {
     const char *name, *prefix, *suffix, *after, *open, *close;
     d9d_chat_thoughts *thoughts; /* NULL: a part of the content */
     d9d_chat_calls *calls;       /* NULL: not rendered */
-    d9d_list train;              /* int: d9d_chat_part */
+    d9d_list train;              /* int: d9d_chat_field */
     d9d_list tokens; /* const char *: added tokens that contents of this role may have */
 } d9d_chat_role;
 
-typedef enum d9d_chat_part {
+typedef enum d9d_chat_field {
     D9D_CHAT_PREFIX,
     D9D_CHAT_CONTENT,
     D9D_CHAT_SUFFIX,
     D9D_CHAT_AFTER,
     D9D_CHAT_CALLS,
     D9D_CHAT_THOUGHTS,
-    D9D_CHAT_PARTS /* how many there are */
-} d9d_chat_part;
+    D9D_CHAT_FIELDS /* how many there are */
+} d9d_chat_field;
 
 typedef struct d9d_chat_template {
     const char *bos, *end;

@@ -21,25 +21,25 @@
 extern "C" {
 #endif
 
-typedef struct d9d_prompts_how {
+typedef struct d9d_prompts_opts {
     const char *path;
     const d9d_tokenizer *tokenizer; /* NULL: there are ids alone */
     const char *chat_template;      /* a d9d.chat.v1; NULL: there are no chats */
     const char *speaker;            /* the role that goes on, */
     bool no_thoughts;               /* behind empty thoughts */
     int64_t vocab;                  /* ids must be below */
-} d9d_prompts_how;
+} d9d_prompts_opts;
 
 typedef struct d9d_prompts {
     int64_t n, longest;
-    d9d_ids ids;   /* of all of them, one behind the other */
-    size_t *start; /* [n + 1] */
-    d9d_hash hash; /* of all of it */
+    d9d_token_ids ids; /* of all of them, one behind the other */
+    size_t *start;     /* [n + 1] */
+    d9d_hash hash;     /* of all of it */
 } d9d_prompts;
 
 /* EFORMAT names the line that is at fault, or that has no token; ECONFIG where a tokenizer or a
  * template is wanted and not there. */
-D9D_API D9D_MUST_USE d9d_status d9d_prompts_read(const d9d_prompts_how *how, d9d_prompts *out);
+D9D_API D9D_MUST_USE d9d_status d9d_prompts_read(const d9d_prompts_opts *how, d9d_prompts *out);
 D9D_API void d9d_prompts_release(d9d_prompts *p); /* a zeroed one is fine */
 
 #ifdef __cplusplus

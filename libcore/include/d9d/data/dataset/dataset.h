@@ -72,7 +72,7 @@ D9D_API int64_t d9d_dataset_positions(const d9d_dataset *ds);
 D9D_API bool d9d_dataset_has_labels(const d9d_dataset *ds);
 /* From here on a document without labels has all its tokens for positions, and no targets: for
  * what looks at texts as a whole.  Before its samples are looked at. */
-D9D_API void d9d_dataset_take_whole(d9d_dataset *ds);
+D9D_API void d9d_dataset_set_no_targets(d9d_dataset *ds);
 /* Whether a sample may have several segments. */
 D9D_API bool d9d_dataset_is_packed(const d9d_dataset *ds);
 
@@ -120,7 +120,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_sample_print_text(d9d_dataset *ds, int64_t k
 /* The first words of document `place` of sample k of the split, in at most so many bytes, on one
  * line, behind which stands "\u2026" where there are more; nothing without a tokenizer.  EINVAL
  * where the sample has no such document. */
-D9D_API D9D_MUST_USE d9d_status d9d_document_print_words(d9d_dataset *ds, int64_t k, int64_t place,
+D9D_API D9D_MUST_USE d9d_status d9d_sample_print_excerpt(d9d_dataset *ds, int64_t k, int64_t place,
                                                          size_t bytes, d9d_buf *out);
 /* The share of padding in batches of `batch` samples whose lengths are rounded up to a
  * multiple, in each order of d9d/data/loader/loader.h, and with every sample padded to the edge of

@@ -34,12 +34,12 @@ typedef struct d9d_blend d9d_blend;
 D9D_API D9D_MUST_USE d9d_status d9d_blend_create(const double *weights, size_t n, d9d_blend **out);
 D9D_API void d9d_blend_free(d9d_blend *b);
 
-typedef struct d9d_blend_draw {
+typedef struct d9d_blend_ref {
     int32_t source;
     int64_t number; /* of the draws of this source, from 0 */
-} d9d_blend_draw;
+} d9d_blend_ref;
 /* Draw k >= 0. */
-D9D_API d9d_blend_draw d9d_blend_at(const d9d_blend *b, int64_t k);
+D9D_API d9d_blend_ref d9d_blend_at(const d9d_blend *b, int64_t k);
 /* The k at which `source` gives its draw `number`; at most 2^62. */
 D9D_API int64_t d9d_blend_find(const d9d_blend *b, int32_t source, int64_t number);
 

@@ -38,30 +38,34 @@
 extern "C" {
 #endif
 
-typedef enum d9d_order { D9D_ORDER_SEQUENTIAL, D9D_ORDER_SHUFFLED, D9D_ORDER_BUCKETED } d9d_order;
+typedef enum d9d_loader_order {
+    D9D_LOADER_SEQUENTIAL,
+    D9D_LOADER_SHUFFLED,
+    D9D_LOADER_BUCKETED
+} d9d_loader_order;
 
 /* One dataset of the stream; what is pointed to is borrowed. */
-typedef struct d9d_data_source {
+typedef struct d9d_loader_source {
     d9d_dataset *dataset; /* for the loader alone as long as it is open */
-    d9d_order order;
+    d9d_loader_order order;
     uint64_t seed;
-    int64_t epochs;          /* 0: as many as the others need */
-    double weight;           /* share of the samples; one source may leave it 0 */
-    const d9d_numbers *skip; /* samples of the split; NULL: none */
-} d9d_data_source;
+    int64_t epochs;            /* 0: as many as the others need */
+    double weight;             /* share of the samples; one source may leave it 0 */
+    const d9d_index_set *skip; /* samples of the split; NULL: none */
+} d9d_loader_source;
 
-typedef struct d9d_loader_how {
-    int64_t pack;     /* bucketed: samples of about one length in a row; the global batch size */
-    int64_t multiple; /* sequences are padded to a multiple of this; 1: to the longest */
-} d9d_loader_how;
+typedef struct d9d_loader_opts {
+    int64_t pack; /* bucketed: samples of about one length in a row; the global batch size */
+    int64_t pad_to_multiple_of; /* sequences are padded to a multiple of this; 1: to the longest */
+} d9d_loader_opts;
 
 typedef struct d9d_loader d9d_loader;
 
 /* ECONFIG when a split has no samples, the stream would have more than 2^62, some sources are
  * bucketed and others not, or one is to skip what it has not.  EMISMATCH for datasets of two
  * tokenizers.  A loader may be used by several threads at once, but for d9d_loader_batch(). */
-D9D_API D9D_MUST_USE d9d_status d9d_loader_open(const d9d_data_source *sources, size_t n,
-                                                const d9d_loader_how *how, d9d_loader **out);
+D9D_API D9D_MUST_USE d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n,
+                                                const d9d_loader_opts *how, d9d_loader **out);
 D9D_API void d9d_loader_close(d9d_loader *l);
 
 /* Length of the stream: until the first source with a number of epochs is through; 2^62 when
@@ -76,48 +80,49 @@ D9D_API d9d_hash d9d_loader_data_hash(const d9d_loader *l);
 D9D_API D9D_MUST_USE d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out);
 
 /* One sample of the stream. */
-typedef struct d9d_draw {
+typedef struct d9d_sample_ref {
     int32_t source;
     bool skipped;
     int64_t sample; /* number in the split */
-} d9d_draw;
+} d9d_sample_ref;
 /* Sample k of the stream; EINVAL when it is not in it, EFORMAT for a damaged index. */
-D9D_API D9D_MUST_USE d9d_status d9d_loader_draw(d9d_loader *l, int64_t k, d9d_draw *out);
+D9D_API D9D_MUST_USE d9d_status d9d_loader_sample_ref(d9d_loader *l, int64_t k,
+                                                      d9d_sample_ref *out);
 
 /* Bytes of host memory that a batch of so many rows takes at least, however short they are. */
-D9D_API double d9d_loader_least_bytes(const d9d_loader *l, int64_t rows);
+D9D_API double d9d_loader_min_bytes(const d9d_loader *l, int64_t rows);
 
 /* Cells that rows of `rows` samples each would take for samples [first, first + n), cut to
  * whole groups, and the positions among them: the difference is padding. */
-D9D_API D9D_MUST_USE d9d_status d9d_loader_measure(d9d_loader *l, int64_t first, int64_t n,
-                                                   int64_t rows, int64_t *cells,
-                                                   int64_t *positions);
+D9D_API D9D_MUST_USE d9d_status d9d_loader_measure_padding(d9d_loader *l, int64_t first, int64_t n,
+                                                           int64_t rows, int64_t *n_padded,
+                                                           int64_t *positions);
 
 /* Rows padded on the right to one length: ids with 0, labels with -100, positions with 0.
  * Arrays are [rows, length] int32; rows that are all empty have one position of padding. */
 typedef struct d9d_batch {
     int64_t first; /* number in the stream of row 0 */
-    int64_t rows, length;
+    int64_t seqs, length;
     const int32_t *ids, *labels, *positions;
     /* Packed documents, and the padding of each row as one more: cell bounds[i] is the first of
      * number i, bounds[documents] = rows * length.  NULL unless documents are packed. */
     int64_t documents;
-    const int32_t *bounds;
-    const int64_t *lengths; /* [rows], without padding; 0: skipped */
-    const d9d_draw *draws;  /* [rows] */
-    int64_t tokens;         /* without padding */
-    int64_t targets;        /* labels that count */
+    const int32_t *cu_seqlens;
+    const int64_t *lengths;     /* [rows], without padding; 0: skipped */
+    const d9d_sample_ref *refs; /* [rows] */
+    int64_t tokens;             /* without padding */
+    int64_t targets;            /* labels that count */
 } d9d_batch;
 
 /* Where a batch is made: memory that is used again. */
-typedef struct d9d_batch_room d9d_batch_room;
-D9D_API D9D_MUST_USE d9d_status d9d_batch_room_create(d9d_batch_room **out);
-D9D_API void d9d_batch_room_free(d9d_batch_room *room);
+typedef struct d9d_batch_buffer d9d_batch_buffer;
+D9D_API D9D_MUST_USE d9d_status d9d_batch_buffer_create(d9d_batch_buffer **out);
+D9D_API void d9d_batch_buffer_free(d9d_batch_buffer *buf);
 
 /* Samples [first, first + rows) of the stream; EINVAL when they are not all in it.  The batch is
- * in `room`, one a thread, until that is used again. */
+ * in `buf`, one a thread, until that is used again. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows,
-                                                d9d_batch_room *room, d9d_batch *out);
+                                                d9d_batch_buffer *buf, d9d_batch *out);
 /* The same in a room of the loader's own. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows,
                                                  d9d_batch *out);

@@ -1,7 +1,7 @@
 /* sampler.h - which sample is number k of a loader's stream, from numbers alone: the datasets need
  * not be there.
  *
- *     const d9d_sampler_source one = {.order = D9D_ORDER_SHUFFLED, .seed = 7, .samples = 1000};
+ *     const d9d_sampler_source one = {.order = D9D_LOADER_SHUFFLED, .seed = 7, .samples = 1000};
  *     D9D_TRY(d9d_sampler_create(&one, 1, &s));
  *     draw = d9d_sampler_at(s, k);              // draw.source is 0, draw.sample below 1000
  *
@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 typedef struct d9d_sampler_source {
-    d9d_order order;
+    d9d_loader_order order;
     uint64_t seed;
     int64_t samples; /* of the split, at least 1 */
     double weight;   /* one source may leave it 0 */
@@ -30,12 +30,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_sampler_create(const d9d_sampler_source *sou
                                                    d9d_sampler **out);
 D9D_API void d9d_sampler_free(d9d_sampler *s);
 /* Sample k >= 0; `skipped` is false. */
-D9D_API d9d_draw d9d_sampler_at(const d9d_sampler *s, int64_t k);
+D9D_API d9d_sample_ref d9d_sampler_at(const d9d_sampler *s, int64_t k);
 
 /* Those of a loader, into out[D9D_BLEND_SOURCES]; how many, 0 where it is bucketed. */
-D9D_API size_t d9d_loader_sampler(const d9d_loader *l, d9d_sampler_source *out);
+D9D_API size_t d9d_loader_sampler_sources(const d9d_loader *l, d9d_sampler_source *out);
 /* Has the loader samples to skip? */
-D9D_API bool d9d_loader_skips(const d9d_loader *l);
+D9D_API bool d9d_loader_has_skips(const d9d_loader *l);
 
 #ifdef __cplusplus
 }

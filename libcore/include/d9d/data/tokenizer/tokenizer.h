@@ -2,7 +2,7 @@
  *
  *     d9d_tokenizer *tok;
  *     d9d_tokenizer_scratch *s;             // one a thread
- *     d9d_ids ids = {0};
+ *     d9d_token_ids ids = {0};
  *
  *     D9D_TRY(d9d_tokenizer_load("tokenizer.json", &tok));
  *     D9D_TRY(d9d_tokenizer_scratch_create(tok, &s));
@@ -63,7 +63,7 @@ extern "C" {
 typedef struct d9d_tokenizer d9d_tokenizer;
 typedef struct d9d_tokenizer_scratch d9d_tokenizer_scratch;
 
-typedef D9D_VEC(uint32_t) d9d_ids; /* zero-initialised is empty; D9D_VEC_RELEASE() it */
+typedef D9D_VEC(uint32_t) d9d_token_ids; /* zero-initialised is empty; D9D_VEC_RELEASE() it */
 
 /* A file of at most 64 MiB.  ENOTFOUND, EFORMAT, ENOTSUP; sentences begin with the path. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_load(const char *path, d9d_tokenizer **out);
@@ -96,9 +96,9 @@ D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
  * `out` has its old length. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
                                                      d9d_tokenizer_scratch *s, const char *text,
-                                                     size_t n, d9d_ids *out);
+                                                     size_t n, d9d_token_ids *out);
 
-enum { D9D_DECODE_SKIP_SPECIAL = 1 }; /* leave special tokens out */
+enum { D9D_TOKENIZER_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
 /* Append the bytes that `ids` stand for.  They are what was encoded, after
  * normalisation, or, where the file has no decoder, the tokens as they are spelled in it with

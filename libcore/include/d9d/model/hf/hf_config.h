@@ -25,8 +25,8 @@ extern "C" {
 /* Where the configuration lies that `path` names, as a file or as a directory: the file, which need
  * not be there, and the directory with the model's other files, NULL beside a file of another name
  * than config.json.  Both in the arena. */
-D9D_API D9D_MUST_USE d9d_status d9d_hf_config_place(const char *path, d9d_arena *a,
-                                                    const char **file, const char **beside);
+D9D_API D9D_MUST_USE d9d_status d9d_hf_config_locate(const char *path, d9d_arena *a,
+                                                     const char **file, const char **beside);
 
 /* The document itself, checked to be an object; a new reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_load(const char *path, json_t **out);

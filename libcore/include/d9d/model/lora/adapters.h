@@ -1,6 +1,6 @@
 /* adapters.h - low-rank adapters in host memory: between models, files and merged weights.
  *
- *     of a model or its checkpoint   d9d_adapters_take() --.       .--> _write()  files
+ *     of a model or its checkpoint   d9d_adapters_from_model() --.       .--> _write()  files
  *     of a directory                 d9d_adapters_read() --+- A, B +--> _fill()   a model
  *                                                                  '--> _merge()  W + s B A
  *
@@ -30,8 +30,9 @@ D9D_API void d9d_adapters_free(d9d_adapters *ad);
 
 /* Those of a bound model: `params` has their factors, and `src` has these by name, whole.  With
  * them goes a classifier's head among the parameters that is trained. */
-D9D_API D9D_MUST_USE d9d_status d9d_adapters_take(const d9d_params *params, const d9d_source *src,
-                                                  d9d_adapters **out);
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_from_model(const d9d_params *params,
+                                                        const d9d_tensor_source *src,
+                                                        d9d_adapters **out);
 /* A directory, for a model that has these matrices.  ENOTSUP for what changes weights in another
  * way than B A: DoRA, biases, modules saved whole but a classifier's head, another method, factors
  * that were begun from the matrix (PiSSA and its like) and not converted, layers used twice;
@@ -54,8 +55,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapters_write(const d9d_adapters *ad,
 D9D_API D9D_MUST_USE d9d_status d9d_adapters_check(const d9d_adapters *ad,
                                                    const d9d_params *params);
 /* Into the adapters of a model that has been checked, or of a stage of it, which have memory. */
-D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill(const d9d_adapters *ad, const d9d_params *params,
-                                                  const d9d_log *log);
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_to_model(const d9d_adapters *ad,
+                                                      const d9d_params *params, const d9d_log *log);
 
 /* Is a parameter of this name among the heads? */
 D9D_API bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param);
@@ -63,20 +64,22 @@ D9D_API bool d9d_adapters_have_head(const d9d_adapters *ad, const char *param);
 /* Heads that were trained whole beside adapters: what peft calls modules_to_save, "score".  They go
  * into the parameters of their names, of which a stage may have none.  EMISMATCH for another
  * shape. */
-D9D_API D9D_MUST_USE d9d_status d9d_adapters_fill_heads(const d9d_adapters *ad,
-                                                        const d9d_params *params,
-                                                        const d9d_log *log);
+D9D_API D9D_MUST_USE d9d_status d9d_adapters_heads_to_model(const d9d_adapters *ad,
+                                                            const d9d_params *params,
+                                                            const d9d_log *log);
 
 /* The tensors of `src`, which is in this layout, without factors of adapters and with matrices
  * merged: W + alpha / r B A, in float32 and rounded once, the same bits in every layout.  Heads
  * that were trained whole take the place of those that `src` has.  `ad` and `src` are borrowed.
  * EMISMATCH for an adapter whose matrix is not there. */
-typedef struct d9d_merged d9d_merged;
-D9D_API D9D_MUST_USE d9d_status d9d_adapters_merge(const d9d_adapters *ad,
-                                                   const d9d_model_matrices *of, d9d_layout layout,
-                                                   const d9d_source *src, d9d_merged **out);
-D9D_API d9d_source d9d_merged_source(d9d_merged *m);
-D9D_API void d9d_merged_free(d9d_merged *m);
+typedef struct d9d_lora_merge d9d_lora_merge;
+D9D_API D9D_MUST_USE d9d_status d9d_lora_merge_create(const d9d_adapters *ad,
+                                                      const d9d_model_matrices *of,
+                                                      d9d_weights_layout layout,
+                                                      const d9d_tensor_source *src,
+                                                      d9d_lora_merge **out);
+D9D_API d9d_tensor_source d9d_lora_merge_source(d9d_lora_merge *m);
+D9D_API void d9d_lora_merge_free(d9d_lora_merge *m);
 
 #ifdef __cplusplus
 }

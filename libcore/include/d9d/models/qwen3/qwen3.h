@@ -36,7 +36,7 @@ typedef struct d9d_qwen3_config {
     bool shared_gate;            /* the shared expert's output times sigmoid(gate(x)) */
     int64_t experts, top_k;      /* 0 in a dense model */
     bool renormalise;            /* top-k probabilities divided by their sum */
-    d9d_router router;           /* of every mixture */
+    d9d_block_router router;     /* of every mixture */
     const bool *moe_layer;       /* [layers]: which are mixtures; NULL: all when experts > 0 */
     float norm_eps;
     double rope_base;
@@ -45,7 +45,7 @@ typedef struct d9d_qwen3_config {
     int64_t window;        /* most keys that a query sees, its own counted; 0: all before it */
     const bool *windowed;  /* [layers]: in which; NULL: in all, where there is a window */
     int64_t max_positions;
-    const d9d_vocab_split *splits; /* in order of ids */
+    const d9d_block_vocab_split *splits; /* in order of ids */
     size_t n_splits;
     d9d_head_kind head;
     int64_t labels;        /* of classification */
@@ -56,8 +56,8 @@ typedef struct d9d_qwen3_config {
      * embedding */
     double init_std;
     int64_t virtual_pre, virtual_post; /* d9d/pipe/stage.h */
-    /* Of files of this model; see d9d_qwen3_fit(). */
-    bool head_open; /* config.json does not say which head it is */
+    /* Of files of this model; see d9d_qwen3_infer_config(). */
+    bool head_unknown; /* config.json does not say which head it is */
     bool prefixed;  /* a base model's names begin with "model." there, like those of the others */
     bool tied_copy; /* they have the head of a tied model: the embedding once more */
     bool new_head;  /* the head is a task's: a source may have another, which is left, or none */
@@ -78,8 +78,8 @@ D9D_API int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c);
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_check(const d9d_qwen3_config *c);
 
 /* The same model with another head, in the arena: d9d_model_provider's rehead(). */
-D9D_API D9D_MUST_USE d9d_status d9d_qwen3_rehead(const d9d_qwen3_config *c, d9d_arena *a,
-                                                 d9d_head *head, const d9d_qwen3_config **out);
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_set_head(const d9d_qwen3_config *c, d9d_arena *a,
+                                                   d9d_head *head, const d9d_qwen3_config **out);
 
 /* Can it be trained as it says?  ENOTSUP: not with dropout. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_trainable(const d9d_qwen3_config *c);
@@ -87,11 +87,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_qwen3_trainable(const d9d_qwen3_config *c);
 /* Build this stage's layers: structure only, no memory for parameters.  `config` must live as
  * long. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_create(const d9d_qwen3_config *config, d9d_stage stage,
-                                                 const d9d_model_options *options, d9d_model **out);
+                                                 const d9d_model_opts *options, d9d_model **out);
 
 /* Can ranks share it so?  ECONFIG names the degree and the dimension that it does not divide. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c,
-                                                     const d9d_degrees *d);
+                                                     const d9d_parallel_degrees *d);
 /* How its parameters lie on the ranks.  Collective: over the world. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_plan(const d9d_qwen3_config *c, d9d_mesh *mesh,
                                                d9d_model *m);

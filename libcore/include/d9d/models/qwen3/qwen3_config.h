@@ -18,7 +18,7 @@
  * The head is that of the class in `architectures`, which is known by its end: ...ForCausalLM,
  * ...ForSequenceClassification (num_labels, or as many as id2label has, or 2), ...Qwen3Model and
  * ...Qwen3MoeModel.  Another class is ENOTSUP.  Without a class it is open, and a language
- * model's until d9d_qwen3_fit() has seen the tensors' names.
+ * model's until d9d_qwen3_infer_config() has seen the tensors' names.
  *
  * In the suite's own layout (d9d/model/hf/hf_config.h) the member "d9d" may say with the head
  * "embedding" also "prefixed": true (its names began with "model.") and "embedding_dim": the

@@ -7,9 +7,9 @@
  *     HF         mlp.experts.{e}.{gate,up}_proj.weight [N,H], ...down_proj.weight [H,N]
  *     HF_FUSED   mlp.experts.gate_up_proj [E,2N,H], mlp.experts.down_proj [E,H,N]
  *
- *     d9d_source src = d9d_checkpoint_source(ckpt);
+ *     d9d_tensor_source src = d9d_checkpoint_source(ckpt);
  *     D9D_TRY(d9d_qwen3_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
- *     D9D_TRY(d9d_plan_create(m, &src, &opt, &plan));
+ *     D9D_TRY(d9d_map_plan_create(m, &src, &opt, &plan));
  *
  * and of every head:
  *
@@ -39,34 +39,34 @@ extern "C" {
 #endif
 
 /* The layout of a source, told by its tensors' names. */
-D9D_API d9d_layout d9d_qwen3_layout(const d9d_source *src);
+D9D_API d9d_weights_layout d9d_qwen3_layout(const d9d_tensor_source *src);
 
 /* What the source's names say of its configuration: for conversions, which take a checkpoint
  * for what it is.  Sets `prefixed`, `tied_copy`, and the head where config.json left it open,
  * or where names without "model." show a base model (Qwen3-Embedding's config.json says
  * Qwen3ForCausalLM). */
-D9D_API void d9d_qwen3_fit(const d9d_source *src, d9d_qwen3_config *c);
+D9D_API void d9d_qwen3_infer_config(const d9d_tensor_source *src, d9d_qwen3_config *c);
 
 /* From a source in any layout to `to`, for the tensors of one stage: on a stage that is not
  * the whole model the source has more, so plan with allow_unused.  Of the source only names
  * are looked at.  ENOTSUP for what HuggingFace's format cannot say (several vocabulary splits,
  * a shared expert, a projection). */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_stage stage,
-                                                 const d9d_source *src, d9d_layout to,
-                                                 d9d_mapper **out);
+                                                 const d9d_tensor_source *src,
+                                                 d9d_weights_layout to, d9d_mapper **out);
 
 /* Every matrix of linear layers and experts that HuggingFace's files have, in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_matrices(const d9d_qwen3_config *c, d9d_arena *a,
                                                    d9d_model_matrices *out);
 
 /* A source in the layout D9D with random weights: ones in norms, N(0, init_std) elsewhere
- * (0.02 when init_std is 0).  Element i of a tensor is a function of (seed, d9d_hash64 of
+ * (0.02 when init_std is 0).  Element i of a tensor is a function of (seed, d9d_hash_u64 of
  * its name, i): the weights that d9d_module_reset() gives a model with the same init_std. */
-typedef struct d9d_qwen3_random d9d_qwen3_random;
-D9D_API D9D_MUST_USE d9d_status d9d_qwen3_random_open(const d9d_qwen3_config *c, d9d_dtype dtype,
-                                                      uint64_t seed, d9d_qwen3_random **out);
-D9D_API void d9d_qwen3_random_close(d9d_qwen3_random *r);
-D9D_API d9d_source d9d_qwen3_random_source(d9d_qwen3_random *r); /* borrows r */
+typedef struct d9d_qwen3_init d9d_qwen3_init;
+D9D_API D9D_MUST_USE d9d_status d9d_qwen3_init_open(const d9d_qwen3_config *c, d9d_dtype dtype,
+                                                    uint64_t seed, d9d_qwen3_init **out);
+D9D_API void d9d_qwen3_init_close(d9d_qwen3_init *r);
+D9D_API d9d_tensor_source d9d_qwen3_init_source(d9d_qwen3_init *r); /* borrows r */
 
 #ifdef __cplusplus
 }
