@@ -7,7 +7,7 @@
 
 enum { FORMAT_CSV, FORMAT_TFEVENTS };
 
-struct metrics_opts {
+struct opts {
     tool_list keys;
     int64_t rows, idle;
     const char *key, *out;
@@ -15,50 +15,49 @@ struct metrics_opts {
     int format;
 };
 
-static const struct metrics_opts defaults = {
-    .rows = 20, .idle = D9D_REPORT_FOLLOW_FOREVER, .key = "loss"};
+static const struct opts defaults = {.rows = 20, .idle = D9D_REPORT_FOLLOW_FOREVER, .key = "loss"};
 static const char *const formats[] = {"csv", "tfevents", NULL};
 
 #define KEYS_OPTION                                                                                \
-    TOOL_OPT(struct metrics_opts, keys, COMMAS, "keys", 'k', "NAME,...", "the columns to show")
+    TOOL_OPT(struct opts, keys, COMMAS, "keys", 'k', "NAME,...", "the columns to show")
 #define ROWS_OPTION                                                                                \
-    TOOL_OPT(struct metrics_opts, rows, INT, "rows", 'r', "N",                                     \
+    TOOL_OPT(struct opts, rows, INT, "rows", 'r', "N",                                             \
              "at most N records, evenly spread (default 20; 0: all)", .max = 1e15)
 #define LOG_OPTION                                                                                 \
-    TOOL_OPT(struct metrics_opts, log_y, FLAG, "log", 0, NULL, "a logarithmic scale of the values")
+    TOOL_OPT(struct opts, log_y, FLAG, "log", 0, NULL, "a logarithmic scale of the values")
 
 static const tool_option show_options[] = {KEYS_OPTION, ROWS_OPTION, LOG_OPTION, TOOL_END};
-static const tool_option compare_options[] = {TOOL_OPT(struct metrics_opts, key, STRING, "key", 'k',
-                                                       "NAME", "what to compare (default: loss)"),
-                                              ROWS_OPTION, TOOL_END};
+static const tool_option compare_options[] = {
+    TOOL_OPT(struct opts, key, STRING, "key", 'k', "NAME", "what to compare (default: loss)"),
+    ROWS_OPTION, TOOL_END};
 static const tool_option follow_options[] = {
     KEYS_OPTION,
-    TOOL_OPT(struct metrics_opts, idle, INT, "idle", 0, "SECONDS",
+    TOOL_OPT(struct opts, idle, INT, "idle", 0, "SECONDS",
              "stop when nothing was logged for so long (default: never)", .max = 1e9),
     TOOL_END};
 static const tool_option plot_options[] = {
     KEYS_OPTION, LOG_OPTION,
-    TOOL_OPT(struct metrics_opts, out, STRING, "out", 'o', "FILE",
+    TOOL_OPT(struct opts, out, STRING, "out", 'o', "FILE",
              "draw into FILE, which ends in .svg, .png or .pdf", .required = true),
     TOOL_END};
 static const tool_option export_options[] = {
-    TOOL_OPT(struct metrics_opts, format, WORD, "to", 't', "FORMAT", "csv or tfevents",
-             .names = formats, .required = true),
-    TOOL_OPT(struct metrics_opts, out, STRING, "out", 'o', "PATH",
+    TOOL_OPT(struct opts, format, WORD, "to", 't', "FORMAT", "csv or tfevents", .names = formats,
+             .required = true),
+    TOOL_OPT(struct opts, out, STRING, "out", 'o', "PATH",
              "csv: write to this file, not to standard output; tfevents: make a directory a run "
              "in this directory"),
     TOOL_END};
 
-static d9d_report_columns key_list(const struct metrics_opts *o)
+static d9d_report_columns key_list(const struct opts *o)
 {
     return (d9d_report_columns){o->keys.item, o->keys.n};
 }
 
 /* A command's work on open runs; text in `out` goes to stdout. */
-typedef d9d_status (*runs_fn)(tool_run *r, const struct metrics_opts *o,
-                              const d9d_run_reader_list *runs, d9d_buf *out);
+typedef d9d_status (*runs_fn)(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
+                              d9d_buf *out);
 
-static d9d_status with_runs(tool_run *r, const struct metrics_opts *o, runs_fn fn)
+static d9d_status with_runs(tool_run *r, const struct opts *o, runs_fn fn)
 {
     d9d_run_reader_list runs;
     d9d_buf out = {0};
@@ -66,8 +65,7 @@ static d9d_status with_runs(tool_run *r, const struct metrics_opts *o, runs_fn f
 
     D9D_TRY(d9d_run_reader_list_open(r->args, (size_t)r->n_args, r->log, &runs));
     st = d9d_run_reader_list_check_columns(&runs, o->keys.item, o->keys.n);
-    if (st == D9D_OK)
-        st = fn(r, o, &runs, &out);
+    st = st == D9D_OK ? fn(r, o, &runs, &out) : st;
     if (st == D9D_OK)
         tool_put(&out);
     d9d_buf_release(&out);
@@ -75,7 +73,7 @@ static d9d_status with_runs(tool_run *r, const struct metrics_opts *o, runs_fn f
     return st;
 }
 
-static d9d_status show(tool_run *r, const struct metrics_opts *o, const d9d_run_reader_list *runs,
+static d9d_status show(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
                        d9d_buf *out)
 {
     const tool_screen s = tool_screen_get();
@@ -95,8 +93,8 @@ static d9d_status show(tool_run *r, const struct metrics_opts *o, const d9d_run_
     return D9D_OK;
 }
 
-static d9d_status summary(tool_run *r, const struct metrics_opts *o,
-                          const d9d_run_reader_list *runs, d9d_buf *out)
+static d9d_status summary(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
+                          d9d_buf *out)
 {
     json_t *v;
 
@@ -107,8 +105,8 @@ static d9d_status summary(tool_run *r, const struct metrics_opts *o,
     return tool_put_json(v);
 }
 
-static d9d_status compare(tool_run *r, const struct metrics_opts *o,
-                          const d9d_run_reader_list *runs, d9d_buf *out)
+static d9d_status compare(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
+                          d9d_buf *out)
 {
     json_t *v;
 
@@ -119,7 +117,7 @@ static d9d_status compare(tool_run *r, const struct metrics_opts *o,
     return tool_put_json(v);
 }
 
-static d9d_status plot(tool_run *r, const struct metrics_opts *o, const d9d_run_reader_list *runs,
+static d9d_status plot(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
                        d9d_buf *out)
 {
     (void)out;
@@ -128,7 +126,7 @@ static d9d_status plot(tool_run *r, const struct metrics_opts *o, const d9d_run_
     return D9D_OK;
 }
 
-static d9d_status export(tool_run *r, const struct metrics_opts *o, const d9d_run_reader_list *runs,
+static d9d_status export(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
                          d9d_buf *out)
 {
     if (o->format == FORMAT_TFEVENTS && o->out == NULL)
@@ -162,7 +160,7 @@ static d9d_status put_now(void *arg, const d9d_buf *lines)
 
 static d9d_status run_follow(tool_run *r, const void *options)
 {
-    const struct metrics_opts *o = options;
+    const struct opts *o = options;
     const d9d_report_follow_opts f = {key_list(o), r->json, o->idle, put_now, NULL};
 
     return d9d_report_follow(r->args[0], &f, r->log);
@@ -171,7 +169,7 @@ static d9d_status run_follow(tool_run *r, const void *options)
 #define COMMAND(word, operand, min_operands, max_operands, opts_table, ...)                        \
     {                                                                                              \
         .name = #word, .operands = (operand), .min = (min_operands), .max = (max_operands),        \
-        .options = (opts_table), .size = sizeof(struct metrics_opts), .defaults = &defaults,       \
+        .options = (opts_table), .size = sizeof(struct opts), .defaults = &defaults,               \
         .run = run_##word, .about = __VA_ARGS__                                                    \
     }
 

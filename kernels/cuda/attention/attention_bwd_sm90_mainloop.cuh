@@ -97,7 +97,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             *here = (int)stage.i;
             mbarrier_wait(at.full + 8 * stage.i, stage.parity);
             stage.next();
-            if (any && !mask_of((uint32_t)*here).none_seen()) {
+            if (any && !mask_of((uint32_t)*here).none_visible()) {
                 clear_streamed_tail((uint32_t)*here, arrays);
                 return true;
             }
@@ -215,7 +215,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         }
         const score_mask of = mask_of(s);
 
-        if (of.all_seen())
+        if (of.all_visible())
             return;
 #pragma unroll
         for (int j = 0; j < 8; j++)

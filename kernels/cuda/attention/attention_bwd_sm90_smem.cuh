@@ -212,7 +212,7 @@ template <int D, bool KEYS> struct producer {
         bool any[CONSUMERS];
 
         for (int i = 0; i < CONSUMERS; i++)
-            any[i] = !score_mask_of<KEYS>(x, i, p.n.window).none_seen();
+            any[i] = !score_mask_of<KEYS>(x, i, p.n.window).none_visible();
         mbarrier_arrive_expect_tx(full, L::TILE + (any[0] + any[1]) * TILE_BYTES);
         load(streamed_tile_at<D>(at, stage, 0), &m.streamed[0], full, head, w.streamed());
         for (int i = 0; i < CONSUMERS; i++)
@@ -259,7 +259,7 @@ template <int D, bool KEYS> struct producer {
         ds_block_cursor<KEYS> cursor(p.n, p.kept);
 
         for (tile_iterator<KEYS> w(p.n, t); w.next(); stage->next()) {
-            const int head = w.moving_head(o.head);
+            const int head = w.streamed_head(o.head);
             stage_info x = stage_info_of(w);
             float2 rows[2];
 

@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(THREADS) output_kernel(gated_delta_call
             sum.add(m.sh, scaled_matrix_make(v.q + at.key, at.key_step, 1, m.g.q_up), 0, x.n,
                     scaled_matrix_make((const float *)at.state, 1, v.n.f), c, v.n.f, v.n.d);
         sum.add(m.sh, scaled_matrix_make(&m.one[0][0], TILE + PAD, 1), 0, x.n,
-                scaled_matrix_make((const float *)v.u + at.value, 1, at.step_token), c, v.n.f, x.n);
+                scaled_matrix_make((const float *)v.u + at.value, 1, at.step), c, v.n.f, x.n);
         sum.store(m.two);
         store_values(v.o, m.two, v, x, at, c);
     }

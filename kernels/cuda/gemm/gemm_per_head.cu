@@ -14,8 +14,8 @@ static __global__ void __launch_bounds__(THREADS) heads_kernel(per_head_args<T> 
     __shared__ smem_operands<TILE> sh;
     __shared__ float out[TILE][TILE + PAD];
     const int64_t h = blockIdx.y, c0 = (int64_t)blockIdx.x * TILE, r0 = (int64_t)blockIdx.z * TILE;
-    const int64_t wide = v.n.trans_w ? v.n.in : v.n.out, row = v.n.per_head_args * v.n.in;
-    const T *w = v.w + (h * v.n.step + v.n.first) * wide;
+    const int64_t wide = v.n.trans_w ? v.n.in : v.n.out, row = v.n.heads * v.n.in;
+    const T *w = v.w + (h * v.n.w_head_rows + v.n.w_first) * wide;
     tile_sum<TENSOR, TILE> sum;
 
     sum.clear();
@@ -27,7 +27,7 @@ static __global__ void __launch_bounds__(THREADS) heads_kernel(per_head_args<T> 
         const int64_t i = r0 + e / TILE, j = c0 + e % TILE;
 
         if (i < v.n.m && j < v.n.out)
-            store_float(v.y + (i * v.n.per_head_args + h) * v.n.out + j, out[e / TILE][e % TILE]);
+            store_float(v.y + (i * v.n.heads + h) * v.n.out + j, out[e / TILE][e % TILE]);
     }
 }
 
@@ -35,7 +35,7 @@ template <class T>
 static d9d_status launch(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y, const void *x,
                          const void *w)
 {
-    const dim3 grid((unsigned)d9di_i64_ceil_div(n->out, TILE), (unsigned)n->per_head_args,
+    const dim3 grid((unsigned)d9di_i64_ceil_div(n->out, TILE), (unsigned)n->heads,
                     (unsigned)d9di_i64_ceil_div(n->m, TILE));
 
     heads_kernel<std::is_same_v<T, bf16>><<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(
@@ -47,7 +47,7 @@ d9d_status d9d_k_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, vo
                                const void *x, const void *w)
 {
     D9D_TRY(d9di_args_check_float("heads_gemm", n->t));
-    if (n->m * n->per_head_args * n->out == 0)
+    if (n->m * n->heads * n->out == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, launch<T>(s, n, y, x, w));
 }

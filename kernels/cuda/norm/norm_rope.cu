@@ -84,9 +84,9 @@ template <class T, int G>
 static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_list<T> all)
 {
     const norm_rope_args<T> &p = all.of[blockIdx.y];
-    const int64_t per = d9di_i64_max(1, d9di_i64_ceil_div(p.n.norm_rope_args, p.rounds)), d = p.n.d;
+    const int64_t per = d9di_i64_max(1, d9di_i64_ceil_div(p.n.heads, p.rounds)), d = p.n.d;
     const int64_t i = group_row<G>() / per, first = group_row<G>() % per * p.rounds;
-    const int64_t end = d9di_i64_min(p.n.norm_rope_args, first + p.rounds);
+    const int64_t end = d9di_i64_min(p.n.heads, first + p.rounds);
     float v[8], w[8];
     raw8<T> next;
 
@@ -102,9 +102,9 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
     pdl_wait();
     if (p.w != NULL)
         load_weights(w, p, t.at);
-    fetch8(next, p.x + (i * p.n.norm_rope_args + first) * d + t.at, here);
+    fetch8(next, p.x + (i * p.n.heads + first) * d + t.at, here);
     for (int64_t h = first; h < end; h++) {
-        const int64_t row = i * p.n.norm_rope_args + h;
+        const int64_t row = i * p.n.heads + h;
         float sum = 0.0f, scale;
 
         unpack8(v, next);
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
             rotate<G>(v, t);
         }
         if (here > 0 && to >= 0)
-            store8(p.y + (to * p.n.norm_rope_args + h) * d + t.at, v, here);
+            store8(p.y + (to * p.n.heads + h) * d + t.at, v, here);
     }
 }
 
@@ -139,18 +139,17 @@ static __global__ void __launch_bounds__(THREADS, 3) norm_rope_bwd_kernel(norm_r
             break;
         const rope_lane t = rope_lane_of<G>(p.n, i, -1.0f);
         const int64_t here = d - t.at;
-        fetch8(x_next, p.x + i * p.n.norm_rope_args * d + t.at, p.n.norm_rope_args > 0 ? here : 0);
-        fetch8(dy_next, p.dy + i * p.n.norm_rope_args * d + t.at,
-               p.n.norm_rope_args > 0 ? here : 0);
-        for (int64_t h = 0; h < p.n.norm_rope_args; h++) {
-            const int64_t row = i * p.n.norm_rope_args + h;
+        fetch8(x_next, p.x + i * p.n.heads * d + t.at, p.n.heads > 0 ? here : 0);
+        fetch8(dy_next, p.dy + i * p.n.heads * d + t.at, p.n.heads > 0 ? here : 0);
+        for (int64_t h = 0; h < p.n.heads; h++) {
+            const int64_t row = i * p.n.heads + h;
             const float inv = p.inv[row];
             float dot = 0.0f, c;
 
             unpack8(v, x_next);
             unpack8(g, dy_next);
-            fetch8(x_next, p.x + (row + 1) * d + t.at, h + 1 < p.n.norm_rope_args ? here : 0);
-            fetch8(dy_next, p.dy + (row + 1) * d + t.at, h + 1 < p.n.norm_rope_args ? here : 0);
+            fetch8(x_next, p.x + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
+            fetch8(dy_next, p.dy + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
             rotate<G>(g, t);
             for (int j = 0; j < 8; j++) {
                 sum[0][j] = fmaf(g[j], v[j] * inv, sum[0][j]);
@@ -186,9 +185,8 @@ static bool is_fused(const d9d_qk_norm_rope_dims *n)
 static d9d_status run_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
                               const void *x, const void *w)
 {
-    D9D_TRY(d9d_k_rms_norm(s, n->t, y, inv, x, w, n->m * n->norm_rope_args, n->d, n->eps,
-                           n->zero_centred));
-    return d9d_k_rope(s, n->t, y, y, n->positions, n->inv_freq, n->m, n->norm_rope_args, n->d, n->r,
+    D9D_TRY(d9d_k_rms_norm(s, n->t, y, inv, x, w, n->m * n->heads, n->d, n->eps, n->zero_centred));
+    return d9d_k_rope(s, n->t, y, y, n->positions, n->inv_freq, n->m, n->heads, n->d, n->r,
                       n->interleaved, n->mscale, 1.0f);
 }
 
@@ -196,14 +194,14 @@ static d9d_status run_bwd_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n, 
                                   d9d_dtype gt, void *dw, float beta, const void *dy, const void *x,
                                   const void *w, const float *inv)
 {
-    const int64_t m = n->m * n->norm_rope_args,
+    const int64_t m = n->m * n->heads,
                   bytes = d9di_i64_max(m * n->d, 1) * (n->t == D9D_F32 ? 4 : 2);
     d9d_status st;
     void *back;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &back));
-    st = d9d_k_rope(s, n->t, back, dy, n->positions, n->inv_freq, n->m, n->norm_rope_args, n->d,
-                    n->r, n->interleaved, n->mscale, -1.0f);
+    st = d9d_k_rope(s, n->t, back, dy, n->positions, n->inv_freq, n->m, n->heads, n->d, n->r,
+                    n->interleaved, n->mscale, -1.0f);
     if (st == D9D_OK)
         st = d9d_k_rms_norm_bwd(s, n->t, dx, NULL, gt, dw, beta, back, x, w, inv, m, n->d,
                                 n->zero_centred);
@@ -220,8 +218,8 @@ static d9d_status run_fused(d9d_stream s, const char *op, norm_rope_list<T> all,
     for (int j = 0; j < arrays; j++) {
         norm_rope_args<T> *p = &all.of[j];
 
-        p->rounds = p->n.m <= MAX_SINGLE_ROUND_TOKENS ? 1 : d9di_i64_max(1, p->n.norm_rope_args);
-        most = d9di_i64_max(most, p->n.m * d9di_i64_ceil_div(p->n.norm_rope_args, p->rounds));
+        p->rounds = p->n.m <= MAX_SINGLE_ROUND_TOKENS ? 1 : d9di_i64_max(1, p->n.heads);
+        most = d9di_i64_max(most, p->n.m * d9di_i64_ceil_div(p->n.heads, p->rounds));
     }
     if (most == 0)
         return D9D_OK;
@@ -297,14 +295,13 @@ d9d_status d9d_k_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, voi
 static d9d_status append_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *d,
                                  const d9d_qk_norm_rope_heads *h)
 {
-    const int64_t row = h->norm_rope_args * d->d,
-                  inv_bytes = d9di_i64_max(d->m * h->norm_rope_args, 1) * 4;
+    const int64_t row = h->heads * d->d, inv_bytes = d9di_i64_max(d->m * h->heads, 1) * 4;
     const int64_t bytes = d9di_i64_max(d->m * row, 1) * (int64_t)d9d_dtype_size(d->t);
     d9d_qk_norm_rope_dims n = *d;
     void *inv = NULL, *y = NULL;
     d9d_status st;
 
-    n.norm_rope_args = h->norm_rope_args;
+    n.heads = h->heads;
     if (h->w == NULL)
         return d9d_k_scatter_rows(s, n.t, h->y, row, 0, h->row_index, h->x, n.m, row);
     D9D_TRY(d9di_cuda_scratch_alloc(s, inv_bytes, &inv));
@@ -331,7 +328,7 @@ static d9d_status append_fused(d9d_stream s, const d9d_qk_norm_rope_dims *d, int
 
         all.of[j] = {(T *)h->y, NULL, (const T *)h->x, (const T *)h->w, NULL, NULL,
                      *d,        1,    h->row_index};
-        all.of[j].n.norm_rope_args = h->norm_rope_args;
+        all.of[j].n.heads = h->heads;
     }
     return run_fused(s, "new_heads", all, n);
 }

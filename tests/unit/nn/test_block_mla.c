@@ -10,7 +10,7 @@
 enum { H = 12, S = 9, FIRST = 5, PARAMS = 8 };
 
 #define SHAPE                                                                                      \
-    .hidden = H, .heads = 2, .q_rank = 7, .kv_rank = 6, .nope_dim = 5, .rope_dim = 4, .v = 6,           \
+    .hidden = H, .heads = 2, .q_rank = 7, .kv_rank = 6, .nope_dim = 5, .rope_dim = 4, .v = 6,      \
     .norm_eps = 1e-6f
 
 typedef struct fixture {

@@ -11,7 +11,7 @@
 /* A built-in schedule. */
 #define HOW(k, stages, zero, twice)                                                                \
     {                                                                                              \
-        .kind = (k), .stages_per_rank = (stages), .zero_bubble = (zero), .deep_warmup = (twice)           \
+        .kind = (k), .stages_per_rank = (stages), .zero_bubble = (zero), .deep_warmup = (twice)    \
     }
 
 typedef struct golden {

@@ -11,9 +11,10 @@
 
 enum { V = 61, H = 32, IGNORE = -100 };
 
-#define HEADS  .hidden = H, .heads = 4, .kv_heads = 2, .head_dim = 16
+#define HEADS .hidden = H, .heads = 4, .kv_heads = 2, .head_dim = 16
 
-#define LATENT .hidden = H, .heads = 4, .kv_rank = 16, .nope_dim = 10, .rope_dim = 8, .norm_eps = 1e-6f
+#define LATENT                                                                                     \
+    .hidden = H, .heads = 4, .kv_rank = 16, .nope_dim = 10, .rope_dim = 8, .norm_eps = 1e-6f
 
 const stack_of stacks[] = {
     {.name = "next",
