@@ -1,6 +1,7 @@
 #!/bin/bash
-# A type of the suite (d9d_*, d9di_*) is defined in one place, and so is a function: where a name is
-# that of two, one passes for the other without a warning.
+# Names: a type of the suite (d9d_*, d9di_*) is defined in one place, and so is a function, since one
+# of two passes for the other without a warning; what a header declares begins with a module of its
+# layer (libcore/MODULES); and no identifier has a word that docs/GLOSSARY.md bans.
 . "$(dirname "$0")/meta.bash"
 
 # KIND<TAB>NAME<TAB>FILE of every struct, union and enum with a body, and of every typedef, once a file.  An
@@ -40,6 +41,71 @@ several() {
         END { for (k in n) if (n[k] > 1) print k ": in" at[k] }' | sort
 }
 
+# FILE: NAME of every function and type that headers declare and that begins with no module of their
+# layer; and modules that two layers have.
+strangers() {
+    awk '
+        function layer(path,   p) {
+            if (path ~ /^kernels\//) return "kernels"
+            sub(/^libcore\/include\/d9d\//, "libcore/", path); split(path, p, "/"); return p[2]
+        }
+        function take(name,   w, i, n, k) {
+            w = name; sub(/^d9di?_/, "", w); n = split(w, k, "_"); w = ""
+            for (i = 1; i <= n; i++) {
+                w = w (i > 1 ? "_" : "") k[i]
+                if ((layer(FILENAME), w) in module) return
+            }
+            if (!seen[FILENAME, name]++) print FILENAME ": " name " begins with no module of " layer(FILENAME)
+        }
+        FILENAME == "libcore/MODULES" {
+            if (/^#/) next
+            from = 1
+            if ($1 ~ /:$/) { own = $1; sub(/:/, "", own); from = 2 }
+            for (i = from; i <= NF; i++) {
+                if ($i in owner) print "libcore/MODULES: " $i " is a module of " owner[$i] " and of " own
+                owner[$i] = own; module[own, $i] = 1
+            }
+            next
+        }
+        FNR == 1 { depth = 0; comment = 0; macro = 0 }
+        { was = macro; macro = (macro || /^#/) && /\\$/ }
+        was { next }
+        {
+            line = $0
+            if (comment) { if (!match(line, /\*\//)) next; line = substr(line, RSTART + 2); comment = 0 }
+            gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line); gsub(/\/\/.*/, "", line); gsub(/"[^"]*"/, "", line)
+            if (i = index(line, "/*")) { line = substr(line, 1, i - 1); comment = 1 }
+            if (line ~ /^#/ || line ~ /^extern "C"|^}$/ && depth == 0) next
+            if (depth == 0 && match(line, /d9di?_[a-z0-9_]+\(/)) take(substr(line, RSTART, RLENGTH - 1))
+            if (match(line, /^(typedef )?(struct|union|enum) d9di?_[a-z0-9_]+ \{/)) {
+                split(line, w, " "); take(w[1] == "typedef" ? w[3] : w[2])
+            }
+            if (match(line, /^} d9di?_[a-z0-9_]+;/)) take(substr(line, 3, RLENGTH - 3))
+            depth += gsub(/\{/, "{", line) - gsub(/\}/, "}", line)
+            if (depth < 0) depth = 0
+        }' "$@"
+}
+
+# FILE: WORD in NAME, for the words in the first column of "Banned" in docs/GLOSSARY.md.
+banned() {
+    local words
+    words=$(awk -F'|' '/^## /{ on = /^## Banned/ } on && $2 ~ /^ `/ { gsub(/[` ]/, "", $2); print $2 }' docs/GLOSSARY.md)
+    [ -n "$words" ] || return 0
+    awk -v words="$words" '
+        BEGIN { n = split(words, w, "\n"); for (i = 1; i <= n; i++) bad[w[i]] = 1 }
+        FNR == 1 { comment = 0 }
+        {
+            line = $0
+            if (comment) { if (!match(line, /\*\//)) next; line = substr(line, RSTART + 2); comment = 0 }
+            gsub(/"([^"\\]|\\.)*"/, "", line); gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line); sub(/\/\/.*/, "", line)
+            if (i = index(line, "/*")) { line = substr(line, 1, i - 1); comment = 1 }
+            m = split(tolower(line), part, /[^a-z0-9]+/)
+            for (i = 1; i <= m; i++)
+                if (part[i] in bad && !seen[FILENAME, part[i]]++)
+                    print FILENAME ":" FNR ": \"" part[i] "\" is banned by docs/GLOSSARY.md"
+        }' "$@"
+}
+
 check() {
     local -a headers sources
     cd "$1" || return 1
@@ -47,6 +113,12 @@ check() {
     mapfile -t sources < <(find libcore kernels tools -name '*.c' -o -name '*.cu' 2>/dev/null)
     [ ${#headers[@]} -eq 0 ] || types "${headers[@]}" | several
     [ ${#sources[@]} -eq 0 ] || functions "${sources[@]}" | several
+    if [ -e libcore/MODULES ]; then
+        mapfile -t headers < <(find libcore kernels -name '*.h' -o -name '*.cuh' 2>/dev/null)
+        strangers libcore/MODULES "${headers[@]}"
+    fi
+    [ ! -e docs/GLOSSARY.md ] || [ ${#sources[@]} -eq 0 ] ||
+        banned $(find libcore kernels tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 }
 
 plant_typedef() {
@@ -63,6 +135,23 @@ plant_enum() {
 plant_function() {
     printf 'int d9di_do(int x)\n{\n    return x;\n}\n' | put "$1/libcore/a/a.c"
     printf 'int d9di_do(int x,\n            int y)\n{\n    return x + y;\n}\n' | put "$1/libcore/b/b.c"
+}
+modules() { printf '# a comment\na: thing\n   other_thing\nb: %s\n' "$2" | put "$1/libcore/MODULES"; }
+plant_stranger() { modules "$1" b && put "$1/libcore/include/d9d/a/a.h" <<<'int d9d_do_it(int x);'; }
+plant_foreign_module() { modules "$1" b && put "$1/libcore/a/a.h" <<<'int d9di_b_do(int x);'; }
+plant_stranger_type() { modules "$1" b && printf 'typedef struct d9d_odd {\n    int x;\n} d9d_odd;\n' | put "$1/libcore/a/a.h"; }
+plant_module_of_two() { modules "$1" thing && put "$1/libcore/a/a.h" <<<'int d9d_thing(int x);'; }
+plant_banned() {
+    printf '## Banned\n\n| word | say |\n|---|---|\n| `crew` | consumer |\n' | put "$1/docs/GLOSSARY.md"
+    put "$1/libcore/a/a.c" <<<'static int crew_size;'
+}
+allow_modules() {
+    modules "$1" b
+    printf '/* d9d_odd() is\n * no declaration */\nint d9d_other_thing_do(int x); /* of d9d_odd(x) */\nstatic inline int d9d_thing(void)\n{\n    return d9d_odd(1);\n}\n' | put "$1/libcore/a/a.h"
+}
+allow_banned_in_prose() {
+    printf '## Banned\n\n| word | say |\n|---|---|\n| `crew` | consumer |\n' | put "$1/docs/GLOSSARY.md"
+    printf '/* The crew. */\nstatic const char *a = "crew"; /* crew */\n' | put "$1/libcore/a/a.c"
 }
 allow_opaque() {
     put "$1/libcore/a/a.h" <<<'typedef struct d9d_thing d9d_thing;'
