@@ -219,7 +219,7 @@ d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims
  * linear_cross_entropy_fwd_bwd.cu ----------------------- */
 
 enum { TOKENS = 2048, COLUMNS = 8192, MIN_COLUMNS = 256, STEP = 128, MAX_SPLIT_PARTS = 32 };
-enum { TILE = 256, SIDE = 64 }; /* of the kernel of compute capability 9.0 */
+enum { TILE = 256, SIDE = 8 }; /* of the kernel of compute capability 9.0 */
 #define WGRAD_SCRATCH ((int64_t)128 << 20)
 
 static int64_t vocab_size(const d9d_linear_cross_entropy_dims *n)

@@ -144,6 +144,26 @@ stop_after() {
     done
     { wait "$3" || true; } 2>/dev/null
 }
+# timed_run MODEL RUN_DIR DATASET STEPS [OPTION...]: train a random model RUN_DIR.config.json, with more
+# options of d9d-train, and print the median milliseconds of a step, the peak of GPU memory in GiB, and
+# the seconds to the end of the first step.  Ended after its last step, before it writes the model.
+timed_run() {
+    local run=$2 steps=$4 start n first=''
+    run_config "$1" "$run" "$3" "$steps" >"$run.train.json"
+    start=$(date +%s.%N)
+    ${D9D_WRAP:-} d9d-train --quiet --device "${D9D_TEST_DEVICE:-cuda}" "${@:5}" "$run.train.json" >&2 &
+    local pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        n=$(steps_of "$run")
+        if [ "$n" -gt 0 ] && [ -z "$first" ]; then first=$(since "$start"); fi
+        if [ "$n" -ge "$steps" ] && [ -z "${D9D_WRAP:-}" ]; then kill -KILL $pid; break; fi
+        sleep 0.05
+    done
+    { wait $pid || true; } 2>/dev/null
+    printf '%s %s %s\n' \
+        "$(grep '"loss"' "$run/metrics.jsonl" | sed 's/.*"step_ms": \([0-9.]*\).*/\1/' | tail -n +4 | median)" \
+        "$(last_of "$run" mem_bytes | awk '{print $1 / 2^30}')" "${first:-0}"
+}
 # last_of RUN_DIR KEY: a number of a record.
 last_of() { grep '"loss"' "$1/metrics.jsonl" | tail -n 1 | sed 's/.*"'"$2"'": \([-0-9.e+]*\).*/\1/'; }
 median() { sort -n | awk '{v[NR] = $1} END {print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }

@@ -31,6 +31,7 @@ struct d9d_stream_state {
     d9d_cuda_opts opts;
     d9di_cublaslt *cublaslt;
     d9di_cudnn_attention *cudnn_attention; /* NULL until it is needed */
+    unsigned said;                         /* bits of d9di_notice */
 };
 
 /* The queue to launch on, its GPU made current for this thread. */
@@ -42,6 +43,12 @@ void d9di_cuda_scratch_free(d9d_stream s, void *p, int64_t bytes);
 
 /* A line to the owner's log. */
 void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_PRINTF(3, 4);
+
+/* Which products do not run on the fast kernel, and why: "OP: IN x OUT in bfloat16 by slower
+ * kernels: WHY", of each kind of product the first. */
+typedef enum d9di_notice { D9DI_SLOW_GROUPED, D9DI_SLOW_GATED, D9DI_SLOW_HEAD } d9di_notice;
+void d9di_say_slow(d9d_stream s, d9di_notice kind, const char *op, int64_t in, int64_t out,
+                   const char *why);
 
 /* "OP: what CUDA says", as ECUDA, or EOOM when memory is out. */
 d9d_status d9di_cuda_fail(const char *op, cudaError_t e);

@@ -279,14 +279,6 @@ DEVICE void tma_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y
                  : "memory");
 }
 
-DEVICE void tma_load_multicast(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y, int z)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-                 "l"(m), "r"(b), "r"(x), "r"(y), "r"(z), "h"((uint16_t)3)
-                 : "memory");
-}
-
 DEVICE void tma_store(const CUtensorMap *m, uint32_t from, int x, int y)
 {
     asm volatile(

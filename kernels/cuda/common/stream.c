@@ -41,6 +41,16 @@ void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...)
     s->owner.log(s->owner.self, level, text);
 }
 
+void d9di_say_slow(d9d_stream s, d9di_notice kind, const char *op, int64_t in, int64_t out,
+                   const char *why)
+{
+    if ((s->said & 1u << kind) != 0)
+        return;
+    s->said |= 1u << kind;
+    d9di_cuda_log(s, D9D_LOG_INFO, "%s: %lld x %lld in bfloat16 by slower kernels: %s", op,
+                  (long long)in, (long long)out, why);
+}
+
 d9d_status d9di_cuda_set_max_smem(const char *op, const void *kernel, int64_t bytes)
 {
     const cudaError_t e =

@@ -13,7 +13,9 @@
  *     };
  *
  * Nothing is aligned: a load may run into the next expert's rows, which go to rows that are not
- * stored; where rows are summed over (dW) the last step's rows outside are set to zero.
+ * stored; where rows are summed over (dW) the last step's rows outside are set to zero.  Sides are
+ * multiples of 8: of what lies behind the end of a row the copy engine brings zeros, so that the
+ * last step of a sum needs no care, and stores nothing.
  */
 #ifndef D9DI_CUDA_COMMON_WGMMA_CUH
 #define D9DI_CUDA_COMMON_WGMMA_CUH
@@ -45,14 +47,14 @@ DEVICE void load_operand_tile(uint32_t to, uint32_t bytes, const CUtensorMap *le
 
         if (shared && h != (int)cluster_rank())
             continue;
-        if (MN_MAJOR && shared)
-            tma_load_multicast(at, map, full, 0, k, j / 64);
-        else if (MN_MAJOR)
-            tma_load(at, map, full, 0, k, j / 64);
-        else if (shared)
-            tma_load_multicast(at, map, full, k, j);
-        else
-            tma_load(at, map, full, k, j);
+        for (uint32_t i = 0; i < (MN_MAJOR ? bytes / 2 / SLAB : 1); i++) {
+            const int x = MN_MAJOR ? j + 64 * (int)i : k, y = MN_MAJOR ? k : j;
+
+            if (shared)
+                tma_load_multicast(at + i * SLAB, map, full, x, y);
+            else
+                tma_load(at + i * SLAB, map, full, x, y);
+        }
     }
 }
 
@@ -61,7 +63,7 @@ template <int FORM, bool TWO>
 DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma_descriptors &m)
 {
     const int each =
-        FORM == D9DI_GROUPED_GEMM_DGRAD ? p.m / BK : INT32_MAX; /* steps of one product */
+        FORM == D9DI_GROUPED_GEMM_DGRAD ? up(p.m, BK) : INT32_MAX; /* steps of one product */
     pipeline_state<STAGES> stage = {0, 1};
     pipeline_state<WORK_TILE_STAGES> slot = {0, 0};
 
@@ -148,16 +150,25 @@ struct consumer_warpgroup {
         }
     }
 
-    /* What is in a buffer, to rows `row` and columns x of `c`: bfloat16, and the expert ends
-     * inside. */
+    /* What is in a buffer, sixteen bytes at a time, to rows `row` and columns x of `c` of type T:
+     * the rows of an expert, or the matrix, end inside.  put(place, value). */
+    template <class T, class F>
+    __device__ __forceinline__ void each_of_rows(uint32_t from, void *c, int row, int x, int live,
+                                                 F put) const
+    {
+        constexpr int EACH = 16 / sizeof(T);
+        const int part = thread % 8,
+                  at = x + part * EACH; /* a thread has the same of all its rows */
+        T *to = (T *)c + (int64_t)row * p.n + at;
+
+        for (int r = thread / 8; at < p.n && r < live; r += GROUP / 8)
+            put((int4 *)(to + (int64_t)r * p.n), smem_load4(swizzle_128b(from, r, part)));
+    }
+
     __device__ __forceinline__ void store_rows(uint32_t from, void *c, int row, int x,
                                                int live) const
     {
-        bf16 *to = (bf16 *)c + (int64_t)row * p.n + x;
-
-        for (int j = thread; x < p.n && j < live * 8; j += GROUP)
-            *(int4 *)(to + (int64_t)(j / 8) * p.n + j % 8 * 8) =
-                smem_load4(swizzle_128b(from, j / 8, j % 8));
+        each_of_rows<bf16>(from, c, row, x, live, [](int4 *to, int4 v) { *to = v; });
     }
 
     /* 64 columns of 64 rows of bfloat16, in a buffer, to array i, `live` of the rows real. */
@@ -380,21 +391,16 @@ __global__ void __launch_bounds__(BLOCK, 1)
  */
 
 struct tma_descriptor_encoder : tensor_map_encoder {
-    /* A matrix [rows, columns] of bfloat16 as an operand, `side` of whose rows or columns are
-     * loaded at a time: boxes of 64 in the dimension that is contiguous, 128 bytes wide. */
+    /* A matrix [rows, columns] of bfloat16 as an operand: boxes of 64 in the dimension that is
+     * contiguous, 128 bytes wide, and of `side` rows, or sideways of one step of the sum. */
     void encode_operand(CUtensorMap *m, const void *p, int64_t rows, int64_t columns, bool sideways,
                         int side)
     {
-        const cuuint64_t flat[] = {(cuuint64_t)columns, (cuuint64_t)rows};
-        const cuuint64_t deep[] = {64, (cuuint64_t)rows, (cuuint64_t)columns / 64};
-        const cuuint64_t stride[] = {(cuuint64_t)columns * 2, 128};
-        const cuuint32_t flat_box[] = {64, (cuuint32_t)side},
-                         deep_box[] = {64, BK, (cuuint32_t)side / 64};
+        const cuuint64_t dim[] = {(cuuint64_t)columns, (cuuint64_t)rows};
+        const cuuint64_t stride[] = {(cuuint64_t)columns * 2};
+        const cuuint32_t box[] = {64, sideways ? +BK : (cuuint32_t)side};
 
-        if (sideways)
-            make(m, D9D_BF16, p, 3, deep, stride, deep_box);
-        else
-            make(m, D9D_BF16, p, 2, flat, stride, flat_box);
+        make(m, D9D_BF16, p, 2, dim, stride, box);
     }
 
     /* What is stored, or read beside the products. */
@@ -408,13 +414,31 @@ struct tma_descriptor_encoder : tensor_map_encoder {
     }
 };
 
-/* Sizes that fit a product [rows, out] of [rows, in], or those turned; matrices of e experts. */
-static inline bool wgmma_gemm_supported(d9d_stream s, d9d_dtype t, int64_t rows, int64_t e,
-                                        int64_t in, int64_t out)
+/* Why not a product [rows, out] of [rows, in], or those turned, of matrices of e experts; NULL: it
+ * can be. */
+static inline const char *wgmma_refuses(d9d_stream s, int64_t rows, int64_t e, int64_t in,
+                                        int64_t out)
 {
-    return s->tensor_map_encode != NULL && t == D9D_BF16 && in > 0 && in % 64 == 0 && out > 0 &&
-           out % 64 == 0 && e <= MAX_EXPERTS && rows > 0 && rows <= INT32_MAX - BM &&
-           e * d9di_i64_max(in, out) <= INT32_MAX - BN;
+    if (s->tensor_map_encode == NULL)
+        return "the GPU, or this build, has not compute capability 9.0";
+    if (in <= 0 || in % 8 != 0 || out <= 0 || out % 8 != 0)
+        return "sides are no multiples of 8";
+    return e <= MAX_EXPERTS && rows <= INT32_MAX - BM && e * d9di_i64_max(in, out) <= INT32_MAX - BN
+               ? NULL
+               : "it is too large";
+}
+
+static inline bool wgmma_gemm_supported(d9d_stream s, d9di_notice kind, const char *op, d9d_dtype t,
+                                        int64_t rows, int64_t e, int64_t in, int64_t out)
+{
+    const char *why;
+
+    if (t != D9D_BF16 || rows <= 0)
+        return false;
+    why = wgmma_refuses(s, rows, e, in, out);
+    if (why != NULL)
+        d9di_say_slow(s, kind, op, in, out, why);
+    return why == NULL;
 }
 
 /* p without its counter. */

@@ -35,6 +35,7 @@ enum {
 enum { BLOCK = 384, GROUP = 128, PAIR = 2, HALF = BM / 2 };
 enum { A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_BYTES };
 enum { CHUNK = HALF * 128 }; /* 64 rows of 128 bytes on their way out */
+enum { SLAB = BK * 128 };    /* 64 columns of an operand that lies sideways */
 
 /* How the two blocks of a pair work together on what they are told; DEAD: block 1 of ALONE. */
 enum pair_mode { SINGLE, MULTICAST_B, MULTICAST_A, IDLE };
@@ -172,7 +173,7 @@ DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
                           ceil_div_int(rows, BK))};
     return {make_int4(start + m * BM, column + (FORM == D9DI_GROUPED_GEMM_DGRAD ? x * p.n : 0), 0,
                       FORM == D9DI_GROUPED_GEMM_FWD ? x * p.m : 0),
-            make_int4(start + m * BM, column, live | how << 16, p.sums * (p.m / BK))};
+            make_int4(start + m * BM, column, live | how << 16, p.sums * ceil_div_int(p.m, BK))};
 }
 
 template <int FORM, int COLUMNS>

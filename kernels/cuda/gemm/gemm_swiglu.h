@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* bfloat16, h and i multiples of 64, on compute capability 9.0. */
+/* bfloat16, h and i multiples of 8, on compute capability 9.0. */
 bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_swiglu_dims *n);
 
 /* gate = x Wg, up = x Wu, y = silu(gate) up */

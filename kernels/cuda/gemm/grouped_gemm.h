@@ -35,7 +35,7 @@ typedef struct d9di_grouped_gemm_call {
     const void *a2, *b2; /* for D9DI_GROUPED_GEMM_DGRAD, or NULL */
 } d9di_grouped_gemm_call;
 
-/* wgmma and TMA in bfloat16, on compute capability 9.0: sides that are multiples of 64. */
+/* wgmma and TMA in bfloat16, on compute capability 9.0: sides that are multiples of 8. */
 bool d9di_grouped_gemm_sm90_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
 d9d_status d9di_grouped_gemm_sm90(d9d_stream s, const d9di_grouped_gemm_call *g);
 

@@ -24,6 +24,22 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
     {
     }
 
+    /* 32 columns of C in float32, of the last rows of a matrix. */
+    __device__ __forceinline__ void store_wide(uint32_t from, int row, int at, int live) const
+    {
+        each_of_rows<float>(from, x.c, row, at, live, [](int4 *to, int4 v) {
+            float4 output_kind = __builtin_bit_cast(float4, v);
+
+            if (SUM == F32_ADD) {
+                const float4 old = *(const float4 *)to;
+
+                output_kind = {old.x + output_kind.x, old.y + output_kind.y, old.z + output_kind.z,
+                               old.w + output_kind.w};
+            }
+            *(float4 *)to = output_kind;
+        });
+    }
+
     /* Chunk i of the columns of 64 rows of C, `live` of them real. */
     __device__ __forceinline__ void store_columns(const uint32_t *v, int i, int row, int column,
                                                   int live)
@@ -39,8 +55,14 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
         smem_store_f32(from, v);
         fence_proxy_async();
         named_barrier_sync(1 + group, GROUP);
+        if (live < HALF)
+            store_wide(from, row, at, live);
         if (thread != 0)
             return;
+        if (live < HALF) {
+            tma_store_commit();
+            return;
+        }
         if (at < p.n && SUM == F32_ADD)
             tma_reduce_add(&m.c[0], from, at, row);
         else if (at < p.n)
@@ -96,7 +118,7 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
 #pragma unroll
             for (int j = 0; j < 16; j++)
                 v[j] = none ? 0 : __float_as_uint(d[i * 16 + j]);
-            store_columns(v, i, row, column, HALF);
+            store_columns(v, i, row, column, live);
         }
 #pragma unroll
         for (int j = 0; j < (WIDE ? 64 : 0); j++)
@@ -106,7 +128,7 @@ template <int SUM> struct store_epilogue : consumer_warpgroup {
         if (live < HALF) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                store_columns(held + i * 16, i, row, column, live);
+                store_columns(held + i * 16, (WIDE ? 4 : 0) + i, row, column, live);
             return;
         }
         held_next = 0;
@@ -171,7 +193,7 @@ void *d9di_cuda_tensor_map_encode(int major)
 
 bool d9di_grouped_gemm_sm90_supported(d9d_stream s, const d9di_grouped_gemm_call *g)
 {
-    return wgmma_gemm_supported(s, g->t, g->rows, g->e, g->in, g->out) &&
+    return wgmma_gemm_supported(s, D9DI_SLOW_GROUPED, g->op, g->t, g->rows, g->e, g->in, g->out) &&
            (g->beta == 0.0f || g->beta == 1.0f);
 }
 

@@ -30,9 +30,9 @@ enum {
     STEP = 128
 };
 
-/* p is kept by pieces [tokens, n] of the vocabulary, so that what is read by products begins at
- * multiples of 64 columns: of each split all but its last columns, and those.  A piece's parts are
- * `first` and so on of a token, each for `tile` columns. */
+/* p is kept by pieces [tokens, n] of the vocabulary, so that rows of what is read by products begin
+ * at multiples of 16 bytes: of each split all but its last columns, fewer than 8, and those.  A
+ * piece's parts are `first` and so on of a token, each for `tile` columns. */
 template <class T> struct vocab_parts {
     int n;
     struct {
@@ -282,7 +282,7 @@ static bool vocab_part_next(const d9d_linear_cross_entropy_dims *d, vocab_block 
 {
     if (!vocab_block_next(d, INT64_MAX, c))
         return false;
-    c->n = c->n >= 64 ? c->n / 64 * 64 : c->n;
+    c->n = c->n >= 8 ? c->n / 8 * 8 : c->n;
     return true;
 }
 

@@ -33,7 +33,7 @@ typedef struct d9di_softmax_exp_args {
     int64_t stride;
 } d9di_softmax_exp_args;
 
-/* On compute capability 9.0: h and n that are multiples of 64, in bfloat16. */
+/* On compute capability 9.0: h and n that are multiples of 8, in bfloat16. */
 bool d9di_softmax_exp_sm90_supported(d9d_stream s, d9d_dtype t, int64_t rows, int64_t h, int64_t n);
 d9d_status d9di_softmax_exp_sm90(d9d_stream s, const char *op, const d9di_softmax_exp_args *c,
                                  void *p, const void *hidden, const void *w);

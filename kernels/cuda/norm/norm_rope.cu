@@ -3,10 +3,11 @@
  *
  * G threads have a token, eight features each of one head after the other, so that the angles are
  * made once a token; where there are few tokens, the forward's have one head each.  A feature's
- * partner, R/2 away, is with another of them: it comes by a shuffle.  Backward turns dy back and is
- * the gradient of the norm then, dw summed along.
+ * partner, R/2 away, is with another of them: it comes by a shuffle, of an odd multiple of four as
+ * R/2 from two of them, ACROSS.  Backward turns dy back and is the gradient of the norm then, dw
+ * summed along.
  *
- * So for halves, R and D multiples of 16 and D up to 256; else the two kernels run one after the
+ * So for halves, R and D multiples of 8 and D up to 256; else the two kernels run one after the
  * other.
  */
 #include "cuda/norm/norm.cuh"
@@ -29,9 +30,10 @@ template <class T> struct norm_rope_list {
     bool still;
 };
 
-/* The features of a thread: where they begin, which lane has their partners, their angles. */
+/* The features of a thread: where they begin, which lanes have the partners of the first four and
+ * of the others, their angles. */
 struct rope_lane {
-    int at, partner;
+    int at, partner[2];
     float co[8], si[8];
 };
 
@@ -40,32 +42,42 @@ static __device__ __forceinline__ rope_lane rope_lane_of(const d9d_qk_norm_rope_
                                                          int64_t token, float sign)
 {
     const int lane = threadIdx.x % G, half = (int)n.r / 2, base = threadIdx.x % WARP - lane;
-    rope_lane t = {lane * 8, base + lane, {}, {}};
+    rope_lane t = {lane * 8, {base + lane, base + lane}, {}, {}};
 
     for (int j = 0; j < 8; j++)
         t.co[j] = 1.0f;
     if (t.at >= n.r) /* these pass */
         return t;
-    t.partner += t.at < half ? half / 8 : -half / 8;
-    for (int j = 0; j < 8; j++) {
-        const int f = t.at % half + j;
+    for (int j = 0; j < 2; j++) {
+        const int f = t.at + 4 * j;
 
-        sincosf((float)n.positions[token] * n.inv_freq[f], &t.si[j], &t.co[j]);
+        t.partner[j] = base + (f < half ? f + half : f - half) / 8;
+    }
+    for (int j = 0; j < 8; j++) {
+        const int f = t.at + j;
+        const bool left = f < half;
+
+        sincosf((float)n.positions[token] * n.inv_freq[left ? f : f - half], &t.si[j], &t.co[j]);
         t.co[j] *= n.mscale;
-        t.si[j] *= n.mscale * (t.at < half ? -sign : sign);
+        t.si[j] *= n.mscale * (left ? -sign : sign);
     }
     return t;
 }
 
-template <int G> static __device__ __forceinline__ void rotate(float (&v)[8], const rope_lane &t)
+template <int G, bool ACROSS>
+static __device__ __forceinline__ void rotate(float (&v)[8], const rope_lane &t)
 {
     const unsigned sharing = G >= WARP ? ~0u : ((1u << G % WARP) - 1) << threadIdx.x % WARP / G * G;
 
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        const float other = __shfl_sync(sharing, v[j], t.partner);
+    for (int j = 0; j < (ACROSS ? 4 : 8); j++) { /* what is sent is not yet turned */
+        const int k = ACROSS ? j + 4 : j;
+        const float one = __shfl_sync(sharing, v[k], t.partner[0]);
+        const float two = ACROSS ? __shfl_sync(sharing, v[j], t.partner[1]) : 0.0f;
 
-        v[j] = v[j] * t.co[j] + other * t.si[j];
+        v[j] = v[j] * t.co[j] + one * t.si[j];
+        if (ACROSS)
+            v[k] = v[k] * t.co[k] + two * t.si[k];
     }
 }
 
@@ -80,7 +92,7 @@ static __device__ __forceinline__ void load_weights(float (&w)[8], const norm_ro
 }
 
 /* Grid: blocks of rows, arrays. */
-template <class T, int G>
+template <class T, int G, bool ACROSS>
 static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_list<T> all)
 {
     const norm_rope_args<T> &p = all.of[blockIdx.y];
@@ -88,7 +100,8 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
     const int64_t i = group_row<G>() / per, first = group_row<G>() % per * p.rounds;
     const int64_t end = d9di_i64_min(p.n.heads, first + p.rounds);
     float v[8], w[8];
-    raw8<T> next;
+    constexpr int AHEAD = G == WARP / 4 ? 2 : 1; /* heads with loads under way */
+    raw8<T> next[AHEAD];
 
     pdl_launch_dependents();
     if (!all.still || i >= p.n.m)
@@ -102,29 +115,35 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
     pdl_wait();
     if (p.w != NULL)
         load_weights(w, p, t.at);
-    fetch8(next, p.x + (i * p.n.heads + first) * d + t.at, here);
-    for (int64_t h = first; h < end; h++) {
-        const int64_t row = i * p.n.heads + h;
-        float sum = 0.0f, scale;
+    for (int k = 0; k < AHEAD; k++)
+        fetch8(next[k], p.x + (i * p.n.heads + first + k) * d + t.at,
+               first + k < end ? here : 0);
+    for (int64_t h0 = first; h0 < end; h0 += AHEAD)
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int64_t h = h0 + k, row = i * p.n.heads + h;
+            float sum = 0.0f, scale;
 
-        unpack8(v, next);
-        fetch8(next, p.x + (row + 1) * d + t.at, h + 1 < end ? here : 0);
-        if (p.w != NULL) {
-            for (int j = 0; j < 8; j++)
-                sum = fmaf(v[j], v[j], sum);
-            scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)d + p.n.eps);
-            if (t.at == 0 && p.inv != NULL)
-                p.inv[row] = scale;
-            for (int j = 0; j < 8; j++)
-                v[j] = v[j] * scale * w[j];
-            rotate<G>(v, t);
+            if (h >= end)
+                break;
+            unpack8(v, next[k]);
+            fetch8(next[k], p.x + (row + AHEAD) * d + t.at, h + AHEAD < end ? here : 0);
+            if (p.w != NULL) {
+                for (int j = 0; j < 8; j++)
+                    sum = fmaf(v[j], v[j], sum);
+                scale = 1.0f / sqrtf(group_sum<G>(sum) / (float)d + p.n.eps);
+                if (t.at == 0 && p.inv != NULL)
+                    p.inv[row] = scale;
+                for (int j = 0; j < 8; j++)
+                    v[j] = v[j] * scale * w[j];
+                rotate<G, ACROSS>(v, t);
+            }
+            if (here > 0 && to >= 0)
+                store8(p.y + (to * p.n.heads + h) * d + t.at, v, here);
         }
-        if (here > 0 && to >= 0)
-            store8(p.y + (to * p.n.heads + h) * d + t.at, v, here);
-    }
 }
 
-template <class T, int G>
+template <class T, int G, bool ACROSS>
 static __global__ void __launch_bounds__(THREADS, 3) norm_rope_bwd_kernel(norm_rope_args<T> p)
 {
     const int64_t d = p.n.d, first = (int64_t)blockIdx.x * p.rounds * (THREADS / G);
@@ -150,7 +169,7 @@ static __global__ void __launch_bounds__(THREADS, 3) norm_rope_bwd_kernel(norm_r
             unpack8(g, dy_next);
             fetch8(x_next, p.x + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
             fetch8(dy_next, p.dy + (row + 1) * d + t.at, h + 1 < p.n.heads ? here : 0);
-            rotate<G>(g, t);
+            rotate<G, ACROSS>(g, t);
             for (int j = 0; j < 8; j++) {
                 sum[0][j] = fmaf(g[j], v[j] * inv, sum[0][j]);
                 g[j] *= w[j];
@@ -169,14 +188,23 @@ static __global__ void __launch_bounds__(THREADS, 3) norm_rope_bwd_kernel(norm_r
         part_store<G, 1>(p.part, sum, d);
 }
 
-/* Half a warp has a head of up to HEAD_ROW. */
-#define BY_HEAD(d, G, ...)                                                                         \
-    ((d) <= HEAD_ROW ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                   \
-                     : [&] { constexpr int G = WARP; return __VA_ARGS__; }())
+/* Lanes of a head: those that have features of it, and few others. */
+static int lanes_of(int64_t d)
+{
+    return d <= HEAD_ROW / 2 ? WARP / 4 : d <= HEAD_ROW ? WARP / 2 : WARP;
+}
+#define BY_LANES(d, G, ...)                                                                        \
+    (lanes_of(d) == WARP / 4   ? [&] { constexpr int G = WARP / 4; return __VA_ARGS__; }()         \
+     : lanes_of(d) == WARP / 2 ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()         \
+                               : [&] { constexpr int G = WARP; return __VA_ARGS__; }())
+#define BY_HEAD(n, G, ACROSS, ...)                                                                 \
+    ((n)->r % 16 != 0                                                                              \
+         ? [&] { constexpr bool ACROSS = true; return BY_LANES((n)->d, G, __VA_ARGS__); }()        \
+         : [&] { constexpr bool ACROSS = false; return BY_LANES((n)->d, G, __VA_ARGS__); }())
 
 static bool is_fused(const d9d_qk_norm_rope_dims *n)
 {
-    return !n->interleaved && n->r % 16 == 0 && n->r > 0 && n->d % 16 == 0 && n->d <= MAX_HEAD_SIZE;
+    return !n->interleaved && n->r % 8 == 0 && n->r > 0 && n->d % 8 == 0 && n->d <= MAX_HEAD_SIZE;
 }
 
 /* --- the two ways ------------------------------------------------------------------------- */
@@ -223,15 +251,15 @@ static d9d_status run_fused(d9d_stream s, const char *op, norm_rope_list<T> all,
     }
     if (most == 0)
         return D9D_OK;
-    return BY_HEAD(n->d, G,
-                   pdl_launch(s, op, norm_rope_kernel<T, G>,
+    return BY_HEAD(n, G, ACROSS,
+                   pdl_launch(s, op, norm_rope_kernel<T, G, ACROSS>,
                               dim3(grid_for_rows(most, G), (unsigned)arrays), THREADS, all));
 }
 
 template <class T, class W>
 static d9d_status run_bwd_fused(d9d_stream s, norm_rope_args<T> p, W *dw, float beta)
 {
-    const int64_t append_fused = p.n.d <= HEAD_ROW ? 2 * WARPS : WARPS;
+    const int64_t append_fused = THREADS / lanes_of(p.n.d);
     int64_t parts, bytes;
     void *part = NULL;
 
@@ -242,8 +270,8 @@ static d9d_status run_bwd_fused(d9d_stream s, norm_rope_args<T> p, W *dw, float 
         D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &part));
     p.part = (float *)part;
     if (parts > 0)
-        BY_HEAD(p.n.d, G,
-                norm_rope_bwd_kernel<T, G>
+        BY_HEAD(&p.n, G, ACROSS,
+                norm_rope_bwd_kernel<T, G, ACROSS>
                 <<<(unsigned)parts, THREADS, 0, d9di_cuda_stream(s)>>>(p));
     if (dw == NULL)
         return d9di_cuda_check_launch("norm_rope_grad");

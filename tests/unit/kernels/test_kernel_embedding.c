@@ -70,8 +70,9 @@ static void check(call *p)
 
 static void test_embedding(void **state)
 {
-    const int64_t shapes[][4] = {{0, 0, 5, 3},  {1, 0, 1, 1},       {17, 100, 3, 33},
-                                 {33, 0, 0, 4}, {700, 10, 50, 130}, {90, 0, 1000, 1030}};
+    const int64_t shapes[][4] = {{0, 0, 5, 3},     {1, 0, 1, 1},       {17, 100, 3, 33},
+                                 {33, 0, 0, 4},    {700, 10, 50, 130}, {90, 0, 1000, 1030},
+                                 {2000, 5, 3, 72}, {1999, 0, 1, 12}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)

@@ -208,7 +208,8 @@ static void test_shapes(void **state)
     } shapes[] = {
         {0, 3, 1, {5}},          {1, 1, 1, {1}},           {2, 4, 2, {3, 2}},
         {17, 33, 3, {1, 70, 3}}, {300, 9, 2, {90, 41}},    {35, 6, 2, {4100, 4096}},
-        {3, 2, 2, {70, 8259}},   {200, 64, 2, {576, 321}},
+        {3, 2, 2, {70, 8259}},   {200, 64, 2, {576, 321}}, {150, 72, 2, {584, 325}},
+        {131, 200, 1, {1003}},
     };
 
     (void)state;
@@ -313,6 +314,7 @@ static void test_rising(void **state)
     (void)state;
     check_rising(D9D_F32, 3, 1, 1);
     check_rising(D9D_BF16, 5, 64, 32);
+    check_rising(D9D_BF16, 5, 72, 32);
 }
 
 static void test_bad_targets(void **state)
