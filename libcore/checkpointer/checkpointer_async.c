@@ -20,35 +20,35 @@ struct d9di_checkpointer_async {
     d9di_checkpointer_async_opts how;
     int ranks;
     d9d_checkpointer_set local;  /* what this rank writes */
-    d9d_checkpointer_set staged; /* the same, as it was when the save began */
-    int64_t *counts;             /* of it */
-    void *host;                  /* its bytes; NULL: every save is waited for */
+    d9d_checkpointer_set staged; /* the same, as of the beginning of the save */
+    int64_t *counts;             /* its step counts */
+    void *host;                  /* its bytes; NULL: every save is synchronous */
     d9d_arena arena;
 
     save_phase current_phase;
-    bool synchronous;      /* this save is, from its beginning: done by the caller, uncopied */
-    int64_t queued, since; /* the newest step; the first whose number speaks of this phase */
+    bool synchronous;      /* this save is written by the caller, without a copy */
+    int64_t queued, since; /* newest enqueued step; first step whose number refers to this phase */
     d9di_checkpointer_save save; /* unless IDLE */
-    int64_t begun, blocked;      /* ns: when; how long training stood still for it */
+    int64_t begun, blocked;      /* in ns: start of the save; how long it blocked training */
 
     pthread_t thread;
     bool running;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* guards all below */
     pthread_cond_t changed;
     bool copied, ended;
-    int64_t end;         /* ns: when the phase's work ended */
-    d9d_err_copy result; /* of it */
+    int64_t end;         /* in ns: end of the phase's work */
+    d9d_err_copy result; /* of the phase */
 };
 
 /* --- opening ---------------------------------------------------------------------------- */
 
-/* What a rank asks its node for. */
+/* The host memory that a rank asks its node for. */
 typedef struct copy_request {
     uint64_t bytes;
     char node[256];
 } copy_request;
 
-/* Is there memory for what the ranks of this node ask for? */
+/* Checks that the node has memory for the copies of its ranks. */
 static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t bytes, d9d_arena *a)
 {
     d9d_bootstrap *boot = s->how.mesh != NULL ? d9d_mesh_bootstrap(s->how.mesh) : NULL;
@@ -67,7 +67,7 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
     for (int r = 0; r < s->ranks; r++) {
         copy_request one;
 
-        memcpy(&one, all[r].data, sizeof(one)); /* words lie anywhere */
+        memcpy(&one, all[r].data, sizeof(one)); /* blobs may be unaligned */
         sum += strcmp(one.node, mine.node) == 0 ? one.bytes : 0;
     }
     if (sum > left)
@@ -79,7 +79,7 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
     return D9D_OK;
 }
 
-/* The memory, touched: what the host does not have shows now. */
+/* Allocates and touches the copy, so that a lack of memory shows now. */
 static d9d_status alloc_host_copy(d9di_checkpointer_async *s, uint64_t bytes)
 {
     d9d_arena a = {0};
@@ -102,7 +102,7 @@ static d9d_status alloc_host_copy(d9di_checkpointer_async *s, uint64_t bytes)
     return D9D_OK;
 }
 
-/* The set again, with its bytes in the copy. */
+/* The set again, with its bytes in the host copy. */
 static d9d_status layout_host_copy(d9di_checkpointer_async *s)
 {
     d9d_checkpointer_set *to = &s->staged;
@@ -165,7 +165,7 @@ out:
     return st;
 }
 
-/* --- work: of this rank alone ------------------------------------------------------------- */
+/* --- this rank's work --------------------------------------------------------------------- */
 
 static d9d_status copy_to_host(d9di_checkpointer_async *s)
 {
@@ -188,7 +188,7 @@ static d9d_status copy_to_host(d9di_checkpointer_async *s)
 static d9d_status write_rank_files(d9di_checkpointer_async *s)
 {
     const d9d_checkpointer_set *set = s->synchronous ? &s->local : &s->staged;
-    const bool tells = s->synchronous && s->save.rank == 0; /* else the steps do */
+    const bool tells = s->synchronous && s->save.rank == 0; /* otherwise the steps' reports do */
     d9d_progress progress;
     char label[64];
 
@@ -225,7 +225,7 @@ static void *run_phase(void *arg)
     return NULL;
 }
 
-/* Begin a phase: by a thread, for which signals are not, or here. */
+/* Starts a phase in a thread with all signals blocked, or else inline. */
 static void start_phase(d9di_checkpointer_async *s, save_phase next)
 {
     const bool much = !s->synchronous && (next == WRITING || s->save.rank == 0);
@@ -239,12 +239,12 @@ static void start_phase(d9di_checkpointer_async *s, save_phase next)
     s->running = much && pthread_create(&s->thread, NULL, run_phase, s) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!s->running)
-        (void)run_phase(s); /* a thread fewer is slower, not wrong */
+        (void)run_phase(s); /* without a thread it is slower, but correct */
 }
 
-/* --- together ------------------------------------------------------------------------------ */
+/* --- collective ---------------------------------------------------------------------------- */
 
-/* The work of this phase, waited for. */
+/* Waits for the work of this phase. */
 static d9d_status join_worker(d9di_checkpointer_async *s)
 {
     if (s->running)
@@ -265,7 +265,7 @@ static d9d_status record_save(const d9di_checkpointer_async *s)
                : d9d_tracker_save(s->how.tracker, s->save.state.step, blocked, total);
 }
 
-/* All ranks are here.  `well`: all of them know that all have done their work. */
+/* Called by all ranks.  `well`: all ranks know that all have done their work. */
 static d9d_status finish_phase(d9di_checkpointer_async *s, bool well)
 {
     d9d_status st = join_worker(s);
@@ -288,7 +288,7 @@ static d9d_status finish_phases(d9di_checkpointer_async *s)
     return D9D_OK;
 }
 
-/* Training stood still from `since` on for the save that is under way, or has just ended. */
+/* Adds the time since `since`, in which the current or latest save blocked training. */
 static d9d_status add_blocked_time(d9di_checkpointer_async *s, int64_t since, d9d_status st)
 {
     s->blocked += d9d_clock_ns() - since;
@@ -317,7 +317,8 @@ d9d_status d9di_checkpointer_async_begin(d9di_checkpointer_async *s,
     return add_blocked_time(s, s->begun, begin_save(s, state));
 }
 
-/* 1 from each that has done its work makes their number; one that cannot do it makes it more. */
+/* Each rank that has finished its work adds 1, so the sum is then the number of ranks; a rank that
+ * failed adds more. */
 double d9di_checkpointer_async_progress(d9di_checkpointer_async *s, int64_t step)
 {
     double mine = 0;
@@ -332,7 +333,7 @@ double d9di_checkpointer_async_progress(d9di_checkpointer_async *s, int64_t step
     return mine;
 }
 
-/* Training stands still where the device has nothing more to do. */
+/* Called where the device has nothing enqueued. */
 static d9d_status wait_host_copy(d9di_checkpointer_async *s, d9d_device_event *queued)
 {
     const int64_t since = d9d_clock_ns();
@@ -366,7 +367,7 @@ d9d_status d9di_checkpointer_async_advance(d9di_checkpointer_async *s, int64_t s
 
     if (s == NULL || s->current_phase == IDLE || step < s->since || sum < s->ranks)
         return D9D_OK;
-    if (sum > s->ranks && s->how.mesh != NULL) /* some may write for long yet */
+    if (sum > s->ranks && s->how.mesh != NULL) /* others may write for long */
         d9d_mesh_set_timeout(s->how.mesh, s->how.timeout_s, s->how.timeout_name);
     return add_blocked_time(s, since, finish_phase(s, sum == s->ranks));
 }

@@ -1,4 +1,4 @@
-/* checkpointer_dir.c - names in a checkpoint directory, and the right to write there.  See
+/* checkpointer_dir.c - names in a checkpoint directory, and its lock.  See
  * checkpointer/checkpointer_private.h. */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 static const char prefix[] = "step-", unfinished[] = ".tmp-";
 enum { PREFIX = sizeof(prefix) - 1, MIN_DIGITS = 8, STEP_NAME = 32 };
 
-/* The step of a name that begins with "step-00001000", and what follows it; -1 for others. */
+/* The step of a name that begins with "step-00001000", and its rest; -1 for other names. */
 static int64_t parse_step_name(const char *name, const char **rest)
 {
     char again[STEP_NAME];
@@ -30,7 +30,7 @@ static int64_t parse_step_name(const char *name, const char **rest)
     step = strtoll(name + PREFIX, NULL, 10);
     if (digits < MIN_DIGITS || errno != 0)
         return -1;
-    /* One number has one name. */
+    /* each step has exactly one valid name */
     (void)snprintf(again, sizeof(again), "%s%0*" PRId64, prefix, MIN_DIGITS, step);
     if (strlen(again) != PREFIX + digits)
         return -1;
@@ -38,7 +38,8 @@ static int64_t parse_step_name(const char *name, const char **rest)
     return step;
 }
 
-/* "PID-n", as a directory that is being written has it, or "PID-old", one that is being removed. */
+/* True for "PID-n", the suffix of a directory being written, and "PID-old", of one being
+ * removed. */
 static bool is_tmp_suffix(const char *tail)
 {
     static const char digits[] = "0123456789";
@@ -59,10 +60,10 @@ bool d9di_checkpointer_is_unfinished(const char *name)
            is_tmp_suffix(rest + sizeof(unfinished) - 1);
 }
 
-/* --- what may be replaced, and removed ------------------------------------------------------- */
+/* --- what may be replaced or removed --------------------------------------------------------- */
 
-/* A damaged one has lost its manifest.json, or a sound head of it, but not both that and its
- * first rank's file. */
+/* A damaged checkpoint may have lost its manifest.json or the manifest's valid head, but not also
+ * the first rank's file. */
 static bool looks_saved(const char *dir)
 {
     d9d_arena a = {0};

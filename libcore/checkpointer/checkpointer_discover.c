@@ -1,4 +1,4 @@
-/* checkpointer_discover.c - which checkpoints there are, and which of them stay.  See
+/* checkpointer_discover.c - finds checkpoints, and removes old ones.  See
  * d9d/checkpointer/checkpointer.h. */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 
 enum { ABANDONED_S = 24 * 3600 };
 
-/* --- is it usable? ------------------------------------------------------------------ */
+/* --- validation --------------------------------------------------------------------- */
 
 static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t step)
 {
@@ -26,7 +26,7 @@ static d9d_status check_manifest(const d9di_checkpointer_manifest *s, int64_t st
     return d9d_manifest_check_sizes(s->manifest);
 }
 
-/* All but the bytes.  A failure says why it is not, but for ENOMEM. */
+/* Checks everything but the hashes.  An error other than ENOMEM says why it is not usable. */
 static d9d_status check_usable(const char *path, int64_t step)
 {
     d9di_checkpointer_manifest s;
@@ -38,7 +38,7 @@ static d9d_status check_usable(const char *path, int64_t step)
     return st;
 }
 
-/* --- which is the newest? --------------------------------------------------------------- */
+/* --- the newest checkpoint -------------------------------------------------------------- */
 
 typedef struct candidate_search {
     const char *dir;
@@ -46,7 +46,7 @@ typedef struct candidate_search {
     d9d_arena *a;
     d9di_checkpointer_steps steps;
     size_t next;
-    d9d_err_copy first; /* why the newest is not usable */
+    d9d_err_copy first; /* why the newest one is not usable */
 } candidate_search;
 
 static void skip_candidate(candidate_search *s, d9d_status why)
@@ -56,7 +56,8 @@ static void skip_candidate(candidate_search *s, d9d_status why)
         d9d_err_save(&s->first, why);
 }
 
-/* The next that is usable but for its bytes; *path is NULL where there has been none at all. */
+/* The next candidate that is usable apart from its hashes; *path is NULL if there was none at
+ * all. */
 static d9d_status next_usable(candidate_search *s, const char **path)
 {
     *path = NULL;
@@ -90,7 +91,7 @@ d9d_status d9d_checkpointer_latest_unverified(const char *dir, d9d_arena *a, con
     return next_usable(&s, path);
 }
 
-/* --- is every byte as it was written? ------------------------------------------------------ */
+/* --- verification of the hashes ------------------------------------------------------------ */
 
 static void record_first_error(void *arg, const char *sentence)
 {
@@ -114,7 +115,7 @@ static d9d_status verify_rank_part(const char *path, size_t index, size_t count,
     return st == D9D_EVERIFY && first.text[0] != '\0' ? d9d_err_restore(&first) : st;
 }
 
-/* What each has read, in the log. */
+/* Logs how much each rank has read. */
 static d9d_status log_bytes_read(d9d_bootstrap *boot, const char *path, uint64_t bytes,
                                  const d9d_log *log, d9d_arena *a)
 {
@@ -150,7 +151,7 @@ static d9d_status verify_on_all_ranks(d9d_bootstrap *boot, const char *path, con
     return log_bytes_read(boot, path, bytes, log, a);
 }
 
-/* Rank 0 looks for all of them. */
+/* Rank 0 searches and broadcasts. */
 static d9d_status broadcast_candidate(candidate_search *s, d9d_bootstrap *boot, const char **path)
 {
     d9d_status st = D9D_OK;
@@ -180,16 +181,16 @@ d9d_status d9d_checkpointer_latest(const char *dir, d9d_bootstrap *boot, const d
         if (st == D9D_EVERIFY) {
             skip_candidate(&s, st);
             if (boot != NULL)
-                d9d_bootstrap_clear_failure(boot); /* for the next */
+                d9d_bootstrap_clear_failure(boot); /* before the next candidate */
         }
     } while (st == D9D_EVERIFY);
     *path = one;
     return st;
 }
 
-/* --- removing ------------------------------------------------------------------------- */
+/* --- removal -------------------------------------------------------------------------- */
 
-/* Seconds since something in the directory changed; 0 when that cannot be said. */
+/* Seconds since the last change in the directory; 0 if unknown. */
 static int64_t idle_seconds(const char *path, d9d_arena *a)
 {
     d9d_fs_names names;
@@ -209,7 +210,7 @@ static int64_t idle_seconds(const char *path, d9d_arena *a)
     return (int64_t)(time(NULL) - last);
 }
 
-/* What killed saves and removals left behind. */
+/* Removes leftovers of killed saves and removals. */
 static d9d_status remove_leftovers(const char *dir, const d9di_checkpointer_lock *lock,
                                    d9d_arena *a, const d9d_log *log)
 {
@@ -230,7 +231,7 @@ static d9d_status remove_leftovers(const char *dir, const d9di_checkpointer_lock
     return D9D_OK;
 }
 
-/* Out of sight in one step, then piece by piece: what is called step-N is never half gone. */
+/* Renames first, then deletes file by file, so that a step-N is never partly removed. */
 static d9d_status remove_step(const char *path, d9d_arena *a, const d9d_log *log)
 {
     const char *aside = d9d_arena_printf(a, "%s.tmp-%ld-old", path, (long)getpid());
@@ -260,7 +261,7 @@ d9d_status d9d_checkpointer_remove(const char *dir, int64_t step, const d9d_log 
     return st;
 }
 
-/* Everything older than the `keep` newest usable ones. */
+/* Removes everything older than the `keep` newest usable checkpoints. */
 static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const d9d_log *log)
 {
     d9di_checkpointer_steps steps;

@@ -1,8 +1,7 @@
-/* checkpointer_file.c - one file of a checkpoint, hashed while it is written.  See
+/* checkpointer_file.c - writes one file of a checkpoint and hashes it.  See
  * checkpointer/checkpointer_private.h.
  *
- * Tensors are taken in the order in which they lie in the file, so that every byte passes the
- * hash once and nothing is read back. */
+ * Tensors are written in file order, so every byte is hashed once and nothing is read back. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,7 @@
 
 typedef struct file_output {
     d9d_safetensors_writer *writer;
-    const d9d_checkpointer_tensor **items; /* as declared */
+    const d9d_checkpointer_tensor **items; /* in the order of declaration */
     size_t n;
     uint64_t bytes; /* hashed so far */
     const d9di_checkpointer_save *save;
@@ -20,7 +19,7 @@ typedef struct file_output {
     d9d_progress *progress;
 } file_output;
 
-/* The next bytes of the file. */
+/* Hashes the next bytes of the file. */
 static d9d_status hash_update(file_output *o, const char *p, uint64_t n)
 {
     while (n > 0) {
@@ -68,7 +67,7 @@ static d9d_status declare_tensors(file_output *o, const char *group,
     return D9D_OK;
 }
 
-/* The n bytes at `at` of an item, in host memory. */
+/* Copies n bytes at `at` of an item to host memory. */
 static d9d_status read_item_bytes(file_output *o, const d9d_checkpointer_tensor *item, uint64_t at,
                                   uint64_t n, const void **out)
 {
@@ -112,8 +111,7 @@ static d9d_status write_all(file_output *o)
     for (size_t k = 0; k < o->n; k++)
         D9D_TRY(write_tensor(o, d9d_safetensors_writer_order(o->writer, k)));
     D9D_TRY(hash_finish(o));
-    D9D_TRY(
-        d9d_safetensors_writer_sync(o->writer)); /* here: rank 0 cannot do it for another host */
+    D9D_TRY(d9d_safetensors_writer_sync(o->writer)); /* rank 0 cannot sync for another host */
     return d9d_safetensors_writer_end(o->writer);
 }
 

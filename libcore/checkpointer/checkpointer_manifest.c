@@ -1,4 +1,4 @@
-/* checkpointer_manifest.c - a checkpoint's members of its manifest, and back.  See
+/* checkpointer_manifest.c - writes and parses a checkpoint's manifest.  See
  * checkpointer/checkpointer_private.h. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "checkpointer/checkpointer_private.h"
 
-/* No run counts so far; what goes on from there still can, without an overflow. */
+/* Upper bound of all counters; a resumed run can continue from it without overflow. */
 static const int64_t MAX_VALUE = INT64_C(1) << 60;
 
 static const struct state_number {
@@ -25,7 +25,7 @@ enum { N_NUMBERS = sizeof(state_numbers) / sizeof(state_numbers[0]) };
 static const struct state_hash {
     const char *key;
     size_t offset; /* of a d9d_hash */
-    bool optional; /* zero: left out */
+    bool optional; /* left out if zero */
 } state_hashes[] = {
     {"config", offsetof(d9d_checkpointer_state, config), false},
     {"dataset", offsetof(d9d_checkpointer_state, dataset), false},
@@ -53,7 +53,7 @@ d9d_status d9di_checkpointer_file_name(const char *group, size_t rank,
 
 /* --- writing ---------------------------------------------------------------------- */
 
-/* Add a member; false when memory is out. */
+/* Adds a member; false if out of memory. */
 static bool json_add(json_t *obj, const char *key, json_t *value)
 {
     return json_object_set_new(obj, key, value) == 0;
@@ -125,7 +125,7 @@ static d9d_status add_slice(json_t *slices, const d9d_checkpointer_tensor *t, co
     return ok ? D9D_OK : fail_no_memory(t->name);
 }
 
-/* The entry of a tensor, with the one slice that is here. */
+/* The entry of a tensor, with the slice of this rank. */
 static d9d_status add_tensor(json_t *tensors, const d9d_checkpointer_tensor *t, size_t rank)
 {
     json_t *tensor = json_object(), *slices = json_array();
@@ -154,7 +154,7 @@ static d9d_status add_counts(json_t *counts, const d9d_checkpointer_set *set)
     return D9D_OK;
 }
 
-/* The list of this rank's one file. */
+/* The list with this rank's file. */
 static d9d_status add_rank_state(json_t *root, size_t rank)
 {
     json_t *list = json_array();
@@ -166,7 +166,7 @@ static d9d_status add_rank_state(json_t *root, size_t rank)
     return ok ? D9D_OK : fail_no_memory(D9DI_CHECKPOINTER_RANK_STATE);
 }
 
-/* An object with the two members that name tensors, both empty and borrowed. */
+/* An object with two empty members for tensors and counts, both borrowed. */
 static d9d_status add_empty_lists(json_t *root, json_t **counts, json_t **tensors)
 {
     bool held;
@@ -174,7 +174,7 @@ static d9d_status add_empty_lists(json_t *root, json_t **counts, json_t **tensor
     *counts = json_object();
     *tensors = json_array();
     held = json_add(root, "optimizer_steps", *counts);
-    held = json_add(root, "tensors", *tensors) && held; /* both are given away, whatever happens */
+    held = json_add(root, "tensors", *tensors) && held; /* json_add() takes both, even on failure */
     return held ? D9D_OK : fail_no_memory("checkpoint");
 }
 
@@ -197,7 +197,7 @@ out:
     return st;
 }
 
-/* The slices of tensors that others have begun go to those; the rest is added. */
+/* Appends slices to tensors that other ranks have listed, and adds the remaining tensors. */
 static d9d_status merge_tensors(json_t *tensors, const json_t *share, d9d_map *lists)
 {
     json_t *tensor;
@@ -240,7 +240,7 @@ d9d_status d9di_checkpointer_manifest_merge(const d9d_checkpointer_state *state,
                                             const json_t *const *shares, size_t n, json_t **out)
 {
     json_t *root = json_object(), *counts, *tensors;
-    d9d_map lists = {0}; /* of slices, by tensor */
+    d9d_map lists = {0}; /* slices by tensor name */
     d9d_status st;
 
     D9D_TRY_OR(st, add_state(root, state), out);

@@ -1,10 +1,10 @@
-/* checkpointer_optimizer.c - is the optimizer state of a checkpoint that of this run's optimizer?
+/* checkpointer_optimizer.c - checks that a checkpoint's optimizer state fits the run's optimizer.
  * See d9d/checkpointer/checkpointer.h. */
 #include <string.h>
 
 #include "checkpointer/checkpointer_private.h"
 
-/* Names of states, as "exp_avg" of "model.norm.weight.exp_avg": each once, borrowed. */
+/* The distinct names of states, such as "exp_avg" in "model.norm.weight.exp_avg"; borrowed. */
 enum { MAX_SLOTS = 16 };
 typedef struct slot_names {
     const char *names[MAX_SLOTS];
@@ -91,7 +91,7 @@ static bool kind_has_slots(const d9d_optimizer_kind *kind, const slot_names *w)
     return w->n > 0;
 }
 
-/* " (adamw, adam or ...)": those that are built in and keep such. */
+/* Appends " (adamw, adam or ...)": the built-in kinds that have these states. */
 static d9d_status print_kinds(const slot_names *w, d9d_buf *out)
 {
     bool any = false;

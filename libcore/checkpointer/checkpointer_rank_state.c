@@ -1,5 +1,4 @@
-/* checkpointer_rank_state.c - numbers of which every rank has its own, in checkpoints.  See
- * d9d/checkpointer/checkpointer.h. */
+/* checkpointer_rank_state.c - rank state in checkpoints.  See d9d/checkpointer/checkpointer.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,7 +97,7 @@ MERGE(double, max_f64, a[i] < b[i] ? b[i] : a[i])
 MERGE(int64_t, sum_i64, (int64_t)((uint64_t)a[i] + (uint64_t)b[i]))
 MERGE(int64_t, max_i64, a[i] < b[i] ? b[i] : a[i])
 
-/* What a rank had becomes this rank's, or is joined with what is there. */
+/* Restores a rank's values, or reduces them into the present ones. */
 static d9d_status read_entry(const d9d_safetensors_file *f, const d9d_safetensors_tensor *t,
                              const d9d_checkpointer_rank_state *c, bool first)
 {
@@ -141,7 +140,7 @@ static d9d_status read_file(const char *path, const d9d_checkpointer_set *set, b
     return st;
 }
 
-/* A rank that finds one file a rank has its own; else rank 0 has all. */
+/* With as many files as ranks, each rank reads its own; else rank 0 reads all. */
 static d9d_status read_files(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set,
                              int rank, int ranks, const d9d_log *log)
 {

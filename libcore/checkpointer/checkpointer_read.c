@@ -1,4 +1,4 @@
-/* checkpointer_read.c - filling a run's arrays from the slices that meet them.  See
+/* checkpointer_read.c - fills a run's tensors from the slices that intersect them.  See
  * d9d/checkpointer/checkpointer.h. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 
 #include "checkpointer/checkpointer_private.h"
 
-/* --- what is there against what is wanted ------------------------------------------- */
+/* --- the set against the manifest --------------------------------------------------- */
 
-/* Are all elements of the box in slices?  They do not overlap, so counting is enough. */
+/* Checks that slices cover the box.  They do not overlap, so counting elements is enough. */
 static d9d_status check_covered(const d9di_checkpointer_manifest *s, const d9d_sliced_tensor *t,
                                 const d9d_box *box)
 {
@@ -27,13 +27,13 @@ static d9d_status check_covered(const d9di_checkpointer_manifest *s, const d9d_s
     return D9D_OK;
 }
 
-/* Of an older checkpoint, which kept optimizer state in the weights' type. */
+/* True for an older checkpoint, which stored optimizer state in the dtype of the weights. */
 static bool is_widened(const d9d_sliced_tensor *t, const d9d_checkpointer_tensor *item)
 {
     return item->widens && t->dtype == D9D_BF16 && item->tensor->dtype == D9D_F32;
 }
 
-/* `older`: the checkpoint knows no master weights. */
+/* `older`: the checkpoint has no master weights. */
 static d9d_status check_item(const d9di_checkpointer_manifest *s,
                              const d9d_checkpointer_tensor *item, bool older)
 {
@@ -59,7 +59,7 @@ static d9d_status check_item(const d9di_checkpointer_manifest *s,
     return check_covered(s, t, &box);
 }
 
-/* Everything in the checkpoint must be in the set. */
+/* Checks that everything in the checkpoint is in the set. */
 static d9d_status check_unused(const d9di_checkpointer_manifest *s, const d9d_checkpointer_set *set)
 {
     d9d_map wanted = {0};
@@ -96,7 +96,7 @@ static d9d_status check_set(const d9di_checkpointer_manifest *s, const d9d_check
 
 typedef struct slice_reader {
     const d9di_checkpointer_manifest *saved;
-    d9d_map files; /* name to d9d_safetensors_file */
+    d9d_map files; /* d9d_safetensors_file by name */
     char *buffer;
 } slice_reader;
 
@@ -131,7 +131,7 @@ out:
     return st;
 }
 
-/* The tensor of a slice in its file, which must be what the manifest says. */
+/* The tensor of a slice in its file; it must agree with the manifest. */
 static d9d_status find_slice(slice_reader *r, const d9d_sliced_tensor *t, const d9d_slice *slice,
                              d9d_safetensors_file **file, const d9d_safetensors_tensor **out)
 {
@@ -156,7 +156,7 @@ static d9d_status find_slice(slice_reader *r, const d9d_sliced_tensor *t, const 
     return D9D_OK;
 }
 
-/* Call fn for every slice that holds something of the item's box. */
+/* Calls fn for every slice that intersects the item's box. */
 typedef struct slice_overlap {
     const d9d_checkpointer_tensor *item;
     d9d_safetensors_file *file;
@@ -188,7 +188,7 @@ typedef struct copy_target {
     const slice_overlap *overlap;
 } copy_target;
 
-/* bfloat16 to float32 in place, from the last to the first. */
+/* Widens bfloat16 to float32 in place, from the last element to the first. */
 static void widen_bf16(void *buffer, uint64_t n)
 {
     char *at = buffer;
@@ -237,7 +237,7 @@ static void reader_release(slice_reader *r)
     free(r->buffer);
 }
 
-/* What an older checkpoint lets begin differently from how it was. */
+/* Logs what starts differently because the checkpoint is older. */
 static void log_older_checkpoint(const d9di_checkpointer_manifest *s,
                                  const d9d_checkpointer_set *set, const d9d_log *log)
 {

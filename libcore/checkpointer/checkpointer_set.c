@@ -1,10 +1,11 @@
-/* checkpointer_set.c - the arrays and counts that a run keeps.  See
+/* checkpointer_set.c - builds the set of tensors and counts of a run.  See
  * d9d/checkpointer/checkpointer.h. */
 #include <string.h>
 
 #include "d9d/checkpointer/checkpointer.h"
 
-/* How many parts the whole is kept in: `work` is cut alike, what is left of it by the group. */
+/* Number of boxes of a parameter over all ranks: the local shape divides the global one evenly, and
+ * the shard group divides the local shape. */
 static int64_t count_boxes(const d9d_param *p)
 {
     int64_t n = 1;

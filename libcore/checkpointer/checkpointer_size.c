@@ -1,15 +1,15 @@
-/* checkpointer_size.c - how large a checkpoint's manifest will be, before anything is written.  See
+/* checkpointer_size.c - bounds the size of a checkpoint's manifest before anything is written.  See
  * d9d/checkpointer/checkpointer.h. */
 #include <string.h>
 
 #include "checkpointer/checkpointer_private.h"
 
 enum {
-    FIXED_BYTES = 4096,    /* the state's numbers and hashes, and names of members */
-    FILE_BYTES = 128,      /* of the list of files, without its name and hashes */
+    FIXED_BYTES = 4096,    /* the state's numbers and hashes, and member names */
+    FILE_BYTES = 128,      /* an entry in the list of files, without name and hashes */
     HASH_BYTES = 36,       /* "<32 hex digits>", and a comma */
-    COUNT_BYTES = 32,      /* a number behind a name */
-    HEADER_BYTES = 256,    /* of a file of tensors, for each of them, without its name */
+    COUNT_BYTES = 32,      /* a number after a name */
+    HEADER_BYTES = 256,    /* per tensor in a file's header, without its name */
     SEPARATOR_BYTES = 4,   /* between members of a list */
     RANK_SUFFIX_BYTES = 20 /* of "-r00000.safetensors" */
 };
@@ -31,8 +31,8 @@ static d9d_status json_length(const json_t *v, d9d_buf *b, uint64_t *out)
     return D9D_OK;
 }
 
-/* The entry as the writer makes it has the first box; all others are as long, but for where they
- * begin. */
+/* The entry as the writer makes it for the first box; all others have the same length, except for
+ * `start`. */
 static d9d_status tensor_bytes(const d9d_checkpointer_tensor *t, d9d_buf *b, uint64_t *sum)
 {
     const d9d_checkpointer_set one = {.items = (d9d_checkpointer_tensor *)(uintptr_t)t, .n = 1};
@@ -69,7 +69,7 @@ static uint64_t file_bytes(const char *group, uint64_t bytes)
            (bytes / D9D_MANIFEST_CHUNK + 1) * HASH_BYTES;
 }
 
-/* The files of this rank: of each group, and of cells. */
+/* This rank's files: one per group, and rank state. */
 static uint64_t files_bytes(const d9d_checkpointer_set *here)
 {
     uint64_t sum = 0, bytes = 0;

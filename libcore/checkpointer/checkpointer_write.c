@@ -1,5 +1,5 @@
-/* checkpointer_write.c - one checkpoint, whole or not at all.  See d9d/checkpointer/checkpointer.h
- * and checkpointer/checkpointer_private.h.
+/* checkpointer_write.c - writes one checkpoint atomically.  See d9d/checkpointer/checkpointer.h and
+ * checkpointer/checkpointer_private.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct file_list {
 
 /* --- the directory -------------------------------------------------------------------- */
 
-/* Rank 0 makes it. */
+/* Rank 0 creates it. */
 static d9d_status open_dir(d9di_checkpointer_save *s, const char *dir)
 {
     const char *path = d9d_checkpointer_path(&s->arena, dir, s->state.step);
@@ -33,13 +33,13 @@ static d9d_status open_dir(d9di_checkpointer_save *s, const char *dir)
     return D9D_OK;
 }
 
-/* The first failure of any rank, on all of them. */
+/* The first failure of any rank, on all ranks. */
 static d9d_status agree_status(const d9di_checkpointer_save *s, d9d_status st)
 {
     return s->mesh != NULL ? d9d_bootstrap_agree_status(d9d_mesh_bootstrap(s->mesh), st) : st;
 }
 
-/* All learn where it is, or why it is not. */
+/* Broadcasts its path, or why there is none. */
 static d9d_status broadcast_dir(d9di_checkpointer_save *s, d9d_status st)
 {
     const char *mine = st == D9D_OK && s->rank == 0 ? s->tmp : "";
@@ -93,7 +93,7 @@ static const char *rank_manifest_name(int rank, char out[RANK_MANIFEST_NAME_MAX]
     return out;
 }
 
-/* A file for each group of the set. */
+/* Writes one file per group of the set. */
 static d9d_status write_files(const d9di_checkpointer_save *s, const d9d_checkpointer_set *set,
                               d9d_progress *progress, d9d_arena *a, file_list *files)
 {
@@ -144,9 +144,9 @@ out:
     return st;
 }
 
-/* --- all of them ---------------------------------------------------------------------- */
+/* --- merging -------------------------------------------------------------------------- */
 
-/* The share of a rank, whose file is not needed any more. */
+/* Reads the share of a rank and removes its file. */
 static d9d_status read_rank_manifest(const d9di_checkpointer_save *s, int rank, d9d_arena *a,
                                      d9d_manifest **out)
 {
@@ -159,7 +159,7 @@ static d9d_status read_rank_manifest(const d9di_checkpointer_save *s, int rank, 
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", s->tmp);
     D9D_TRY_OR(st, d9d_fs_read(path, D9D_MANIFEST_MAX, &text), out);
     D9D_TRY_OR(st, d9d_manifest_parse(s->tmp, text.data, text.len, out), out);
-    (void)unlink(path); /* the name says that it is no part of a checkpoint */
+    (void)unlink(path); /* its name shows that it is not part of a checkpoint */
 out:
     d9d_buf_release(&text);
     return st;
@@ -172,7 +172,7 @@ static d9d_status append_files(const d9d_manifest *share, file_list *files)
     return D9D_OK;
 }
 
-/* The manifest of all, from the shares of all ranks in their order. */
+/* The complete manifest, from the shares of all ranks in rank order. */
 static d9d_status merge_rank_manifests(const d9di_checkpointer_save *s)
 {
     const size_t n = (size_t)s->ranks;
@@ -213,7 +213,7 @@ d9d_status d9di_checkpointer_save_commit(d9di_checkpointer_save *s)
     return d9d_outdir_commit(&s->dest);
 }
 
-/* --- at once ------------------------------------------------------------------------------ */
+/* --- the whole save ----------------------------------------------------------------------- */
 
 uint64_t d9d_checkpointer_set_bytes(const d9d_checkpointer_set *set)
 {

@@ -14,7 +14,8 @@
 
 /* --- the program ---------------------------------------------------------------------- */
 
-/* Alone there is one stage, and micro-batches go through it one by one whatever the schedule. */
+/* Without a pipeline there is one stage, and micro-batches run one by one, whatever the
+ * schedule. */
 static d9d_pipe_schedule_opts pipe_opts(const d9di_engine_opts *how)
 {
     const d9d_pipe_schedule_opts alone = {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1};
@@ -26,7 +27,7 @@ static d9d_pipe_schedule_opts pipe_opts(const d9di_engine_opts *how)
 
 static d9d_status program_make(const d9di_engine *e, int64_t micros, d9d_program *out)
 {
-    const int64_t max_group = D9D_PIPE_MAX_MICROS + 1; /* is refused with its number */
+    const int64_t max_group = D9D_PIPE_MAX_MICROS + 1; /* more is refused by number */
     const int n = (int)(micros < max_group ? micros : max_group);
     d9d_program p;
     d9d_status st;
@@ -73,7 +74,7 @@ d9d_status d9di_engine_build_pipe(d9di_engine *e, int64_t micros)
     return executor_make(e);
 }
 
-/* The training's program stands aside meanwhile. */
+/* Saves the training program. */
 d9d_status d9di_engine_eval_begin(d9di_engine *e, int64_t micros)
 {
     d9d_status st;
@@ -107,7 +108,7 @@ static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *how)
     e->pipe_rank =
         d9d_parallel_degrees_index(how->mesh, D9D_AXIS(PP), d9d_bootstrap_rank(how->where->boot));
     st = program_make(e, e->pipe_ranks > 1 && how->train ? how->micros : 1, &e->program);
-    if (st == D9D_EINVAL && e->pipe.custom != NULL) /* a plugin's */
+    if (st == D9D_EINVAL && e->pipe.custom != NULL) /* a plugin's schedule */
         return D9D_FAIL(D9D_ECONFIG, "schedule %s: %s", e->pipe.custom->table->name,
                         d9d_err_message());
     D9D_TRY(st);
@@ -119,7 +120,7 @@ static d9d_status program_open(d9di_engine *e, const d9di_engine_opts *how)
 
 /* --- opening ------------------------------------------------------------------------ */
 
-/* A stage's structure, and its parameters. */
+/* Builds a stage's structure, and its parameters. */
 static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *how, d9d_stage stage,
                              d9d_model **model, d9d_params *params)
 {
@@ -156,7 +157,7 @@ d9d_status d9di_engine_check_adapter(const d9di_engine *e, const char *adapter, 
     return D9D_OK;
 }
 
-/* The adapters to begin with, if any. */
+/* Opens the adapters to start from, if any. */
 static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *how)
 {
     d9d_model_matrices of;
@@ -171,7 +172,7 @@ static d9d_status adapter_open(d9di_engine *e, const d9di_engine_opts *how)
     return e->adapters.n > 0 ? d9d_adapters_check(e->given_adapters, &e->adapters) : D9D_OK;
 }
 
-/* Weights are read from the source; adapters that are not trained are merged into them. */
+/* True if weights are read from the source; adapters that are not trained are merged into them. */
 static bool reads_source(const d9di_engine_opts *how)
 {
     return how->source != NULL && how->initialise;
@@ -191,7 +192,7 @@ static bool is_in_source(const d9d_weights *w, const char *name)
     return false;
 }
 
-/* What a task has added is in the checkpoint, or in the adapters, or is trained. */
+/* Parameters that a task has added must be in the checkpoint or in the adapters, or be trained. */
 static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts *how,
                                     const d9di_engine_stage *s)
 {
@@ -297,7 +298,7 @@ static d9d_status weights_read(d9di_engine_stage *s, const d9d_log *log)
     return st;
 }
 
-/* What is known before a batch is: activations come on top. */
+/* A lower bound that is known before a batch is; activations come on top. */
 static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *how)
 {
     uint64_t sum = how->optimizer != NULL ? d9d_optimizer_bytes(how->optimizer) : 0;
@@ -329,7 +330,7 @@ static void trim_device_pool(void *dev)
     d9d_device_trim(dev);
 }
 
-/* The ranks, and what each of them has of the model. */
+/* Builds the mesh, and this rank's part of the model. */
 static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *how)
 {
     const d9d_mesh_opts mesh = {.timeout_s = how->timeout_s,
@@ -354,7 +355,7 @@ static d9d_status join_ranks(d9di_engine *e, const d9di_engine_opts *how)
         max_group = group_bytes > max_group ? group_bytes : max_group;
     }
     D9D_TRY(d9d_device_require(e->dev, bytes_needed(e, how) + max_group));
-    if (e->pipe_ranks > 1) /* then two of its actions may be done in turns */
+    if (e->pipe_ranks > 1) /* then actions of two micro-batches may be interleaved */
         D9D_TRY(d9d_symm_buffer_agree(e->models[0]->groups.ep, e->world));
     for (size_t k = 0; k < e->n_stages; k++)
         D9D_TRY(d9d_fsdp_create(e->stages[k].model, e->dev, &sharded, &e->stages[k].sharded));
@@ -406,8 +407,8 @@ static void log_engine(const d9di_engine *e, const d9d_log *log)
                  d9d_dtype_name(e->spec.opts.dtype), ranks);
 }
 
-/* What adapts a model, or a task has added, begins at random; the latter only where the checkpoint
- * does not have it. */
+/* Initialises adapters and parameters that a task has added at random; the latter only if the
+ * checkpoint lacks them. */
 static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *how,
                                     d9di_engine_stage *s)
 {
@@ -420,7 +421,7 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *how,
     return s->weights != NULL ? weights_read(s, how->where->log) : D9D_OK;
 }
 
-/* Adapters that are not trained have been merged, but for heads beside them. */
+/* Adapters that are not trained were merged, except for heads among them. */
 static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s,
                                       const d9d_log *log)
 {
@@ -431,11 +432,11 @@ static d9d_status load_stage_adapters(d9di_engine *e, const d9di_engine_stage *s
     return d9d_adapters_heads_to_model(e->given_adapters, &s->params, log);
 }
 
-/* What of the environment concerns the device that was found. */
+/* Logs environment variables that concern the device. */
 static void log_environment(const d9d_device *dev, const d9d_job *where, const d9d_environment *env)
 {
     const bool gpu = strcmp(dev->kernels->name, "cuda") == 0;
-    const bool could = d9d_device_check("cuda") == D9D_OK; /* this build */
+    const bool could = d9d_device_check("cuda") == D9D_OK; /* this build supports it */
     unsigned uses = 0;
 
     if (gpu)
@@ -503,5 +504,5 @@ int64_t d9di_engine_param_count(const d9di_engine *e, bool trainable_only)
 
 bool d9di_engine_has_last_stage(const d9di_engine *e)
 {
-    return d9d_stage_is_last(e->stages[e->n_stages - 1].model->stage); /* they ascend */
+    return d9d_stage_is_last(e->stages[e->n_stages - 1].model->stage); /* in ascending order */
 }

@@ -1,4 +1,4 @@
-/* engine_adapters.c - the adapters of a model that was trained, whole.  See engine/engine.h. */
+/* engine_adapters.c - the complete adapters of a trained model.  See engine/engine.h. */
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "engine/engine.h"
 

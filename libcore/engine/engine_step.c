@@ -1,15 +1,15 @@
-/* engine_step.c - micro-batches through the stages of a rank.  See engine/engine.h. */
+/* engine_step.c - runs micro-batches through the stages of a rank.  See engine/engine.h. */
 #include "d9d/device/trace.h"
 #include "d9d/parallel/tied_weights.h"
 #include "engine/dropout_rng.h"
 #include "engine/engine.h"
 #include "engine/token_weights.h"
 
-/* What goes through the stages, of one call. */
+/* One call's execution. */
 typedef struct d9di_engine_run {
     const d9di_engine_callbacks *callbacks;
-    int64_t first, n; /* the first micro-batch of the program, of n in all */
-    int loaded;       /* micro-batches of the program that were asked for */
+    int64_t first, n; /* first micro-batch of the program; n in all */
+    int loaded;       /* micro-batches of the program that were requested */
     d9d_batch host;   /* the newest of them */
     const d9d_tensor *sums;
 } engine_run;
@@ -48,7 +48,7 @@ static d9d_status cp_slice_upload(d9di_engine *e, const d9d_cp_slice *b,
     return D9D_OK;
 }
 
-/* What stands for each document, where the task asks for that. */
+/* Uploads the pooling index, if the task pools documents. */
 static d9d_status pool_upload(d9di_engine *e, const d9d_batch *b, d9d_op_pool_index *out)
 {
     const d9d_groups *cut = &e->stages[0].model->groups;
@@ -79,14 +79,14 @@ static bool needs_token_weights(const d9di_engine *e)
     return false;
 }
 
-/* Do documents hear of the losses of this play? */
+/* True if this execution's losses are attributed to documents. */
 static bool needs_loss_attribution(const d9di_engine *e)
 {
     return e->loss_attribution != NULL && e->loss_attribution->max_n > 0 && e->program.backward &&
            d9di_engine_has_last_stage(e);
 }
 
-/* Micro-batches up to this one, as far as they were not there: what this rank computes with. */
+/* Loads micro-batches up to `micro` that are not loaded yet. */
 static d9d_status load_micro_batches(d9di_engine *e, int micro)
 {
     const d9d_comm *cp = e->stages[0].model->groups.cp;
@@ -115,14 +115,14 @@ static d9d_status load_micro_batches(d9di_engine *e, int micro)
     return D9D_OK;
 }
 
-/* --- what the executor asks for -------------------------------------------------------- */
+/* --- callbacks of the executor -------------------------------------------------------- */
 
 static d9di_engine_stage *stage_by_index(const d9di_engine *e, int stage)
 {
     return &e->stages[stage / e->program.ranks];
 }
 
-/* Of one number on the device: the sum of all losses. */
+/* Sums all losses into one number on the device. */
 static d9d_status sum_losses(d9di_engine *e, int micro, const d9d_tensor *loss)
 {
     double *sums = d9d_tensor_data(e->run->sums);
@@ -132,7 +132,8 @@ static d9d_status sum_losses(d9di_engine *e, int micro, const d9d_tensor *loss)
                                 loss != NULL ? d9d_tensor_numel(loss) : 0);
 }
 
-/* The losses of whole rows, of which other ranks have pieces too; or what the task makes of them.
+/* Passes on the losses of whole rows, gathered over context-parallel ranks, or the task's
+ * values.
  */
 static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const d9d_model_out *o)
 {
@@ -152,7 +153,7 @@ static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const 
     return p->callbacks->loss(p->callbacks->arg, &p->host, d9d_var_tensor(loss));
 }
 
-/* A task's losses of whole rows, in the order of positions, or those of documents. */
+/* Passes on the losses of whole rows, in the order of positions, or of documents. */
 static d9d_status attribute_losses(d9di_engine *e, int micro, d9d_tape *t, const d9d_tensor *loss)
 {
     const d9d_groups *cut = &e->stages[0].model->groups;
@@ -209,7 +210,7 @@ static d9d_status stage_forward(void *self, int stage, int micro, d9d_tape *t, d
     return sum_losses(e, micro, d9d_var_tensor(o.loss));
 }
 
-/* As d9d_model_in says. */
+/* As described in d9d_model_in. */
 static d9d_status hidden_shape(void *self, int micro, d9d_dtype *dtype, d9d_shape *shape)
 {
     d9di_engine *e = self;
@@ -245,9 +246,9 @@ const d9d_executor_ops d9di_engine_executor_ops = {.forward = stage_forward,
                                                    .backward = stage_backward,
                                                    .done = release_micro_batch};
 
-/* --- many micro-batches ----------------------------------------------------------------- */
+/* --- steps of several micro-batches --------------------------------------------------- */
 
-/* Has nothing to learn from, and nobody who waits for it. */
+/* True if the step has no targets and no other rank waits for it. */
 static d9d_status step_is_idle(d9di_engine *e, bool *out)
 {
     *out = false;
@@ -289,7 +290,7 @@ static d9d_status run_all(d9di_engine *e, engine_run *p)
     return st;
 }
 
-/* Sum what the first and the last stage both have. */
+/* Sums the gradients of weights that the first and the last stage share. */
 static d9d_status sum_tied_grads(d9di_engine *e)
 {
     const d9d_model *first = e->stages[0].model, *last = e->stages[e->n_stages - 1].model;
@@ -327,7 +328,7 @@ d9d_status d9di_engine_wait_grads(d9di_engine *e)
     return D9D_OK;
 }
 
-/* --- weights ahead of their turn ---------------------------------------------------------- */
+/* --- prefetch of weights -------------------------------------------------------------- */
 
 static d9d_status on_param_updated(void *arg, size_t i)
 {

@@ -19,7 +19,7 @@ static d9d_status check_name(const char *name)
                     name);
 }
 
-/* How many samples: some or all of a stream that has an end. */
+/* The number of samples: some or all of a finite stream. */
 static d9d_status count_samples(d9di_evaluation *v)
 {
     const int64_t all = d9d_loader_samples(v->data.loader), wanted = v->c->samples;
@@ -55,7 +55,7 @@ static d9d_status names_make(d9di_evaluation *v, d9d_arena *a)
     return D9D_OK;
 }
 
-/* What the section says by itself, against those before it and the task. */
+/* Checks a section by itself, against the earlier ones, and against the task. */
 static d9d_status check_section(const d9di_evaluations *list, const d9di_task *task, d9d_arena *a,
                                 d9di_evaluation *v)
 {
@@ -149,17 +149,17 @@ bool d9di_evaluation_is_due(const d9di_evaluation *v, int64_t step, int64_t tota
 typedef struct eval_pass {
     d9di_evaluation *v;
     const d9di_evaluation_opts *how;
-    int64_t at;    /* the next batch of all ranks begins at this sample */
-    int64_t round; /* batches that go through the model together */
+    int64_t at;    /* the next global batch begins at this sample */
+    int64_t round; /* batches that run through the pipeline together */
     d9d_prefetcher *prefetcher;
-    d9d_batch_buffer *idle_buffer; /* of a rank that is left without samples */
+    d9d_batch_buffer *idle_buffer; /* of a rank without samples */
     D9D_VEC(int32_t) unlabelled;
     d9d_tensor sums; /* [round] */
-    int64_t targets; /* of this rank, in a round */
-    double sum, all; /* of losses and targets of all ranks */
+    int64_t targets; /* of this rank, in one round */
+    double sum, all; /* losses and targets of all ranks */
 } eval_pass;
 
-/* A batch that computes along and counts for nothing. */
+/* A batch that is computed but counts for nothing. */
 static d9d_status make_idle_batch(eval_pass *p, d9d_batch *b)
 {
     D9D_TRY(d9d_loader_fill(p->v->data.loader, 0, 1, p->idle_buffer, b));
@@ -187,14 +187,14 @@ static d9d_status next_batch(void *arg, d9d_batch *b)
 
 /* --- rounds -------------------------------------------------------------------------- */
 
-/* What a rank has of a round. */
+/* A rank's result of a round. */
 typedef struct round_result {
     double sum;
     int64_t targets;
-    bool stop_requested; /* to leave */
+    bool stop_requested; /* this rank was told to exit */
 } round_result;
 
-/* Of ranks that have the same losses, or the same samples, one counts. */
+/* Among ranks with the same losses or samples, only one contributes. */
 static d9d_status make_round_result(eval_pass *p, int64_t n, round_result *out)
 {
     const d9di_engine *e = p->how->engine;
@@ -219,7 +219,7 @@ static d9d_status make_round_result(eval_pass *p, int64_t n, round_result *out)
     return D9D_OK;
 }
 
-/* The words of all ranks; *cut: one was told to leave. */
+/* Adds the results of all ranks; *cut: one was told to exit. */
 static d9d_status add_round_results(eval_pass *p, const round_result *mine, bool *cut)
 {
     d9d_comm *world = p->how->engine->world;
@@ -270,7 +270,7 @@ static d9d_status run_rounds(eval_pass *p, bool *cut)
                           p->all > 0 ? p->sum / p->all : (double)NAN);
         d9d_progress_add(&progress, (uint64_t)((p->at < v->samples ? p->at : v->samples) - from));
     }
-    if (*cut) /* some samples have no loss that could be compared */
+    if (*cut) /* the values would cover only some of the samples */
         d9d_progress_note(&progress, "step %lld, cut short: no loss", (long long)p->how->step);
     d9d_progress_end(&progress);
     return st;
@@ -287,7 +287,7 @@ static d9d_status eval_pass_open(eval_pass *p)
         v->loading_section, 0, v->micro * replicas, d9d_mesh_index(e->mesh, D9D_AXES_DP), replicas,
         v->micro, v->samples);
 
-    p->round = pipe > 1 ? 4 * (int64_t)pipe : 8; /* a pipeline is mostly full */
+    p->round = pipe > 1 ? 4 * (int64_t)pipe : 8; /* keeps a pipeline mostly full */
     D9D_TRY(d9d_batch_buffer_create(&p->idle_buffer));
     D9D_TRY(d9d_prefetcher_open(v->data.loader, &how, &p->prefetcher));
     D9D_TRY(d9d_tensor_alloc(e->dev, D9D_F64, D9D_SHAPE(p->round), &p->sums));
@@ -304,7 +304,7 @@ static void eval_pass_close(eval_pass *p)
     D9D_VEC_RELEASE(&p->unlabelled);
 }
 
-/* Also after a pass that was cut: the next one begins anew. */
+/* Also resets the metrics after a pass that was cut short. */
 static d9d_status collect_values(eval_pass *p)
 {
     d9di_evaluation *v = p->v;

@@ -1,17 +1,17 @@
-/* evaluate.h - another dataset, on which a model is measured between two steps of its training.
+/* evaluate.h - evaluation of a model on another dataset, between two training steps.
  *
  *     D9D_TRY(d9di_evaluations_open(config, &task, &config->mesh, &arena, &list));
  *     D9D_TRY(d9di_evaluations_check(&list, engine.whole));
- *     of each v, when d9di_evaluation_is_due(v, step, total):
- *         D9D_TRY(d9di_evaluation_run(v, &how, &cut));      // v->values, unless it was cut
+ *     for each v with d9di_evaluation_is_due(v, step, total):
+ *         D9D_TRY(d9di_evaluation_run(v, &opts, &cut));     // v->values, unless it was cut
  *
- * Samples are dealt over the ranks as a step's are, batch by batch; ranks that are left without one
- * compute along.  The forward is the training's without its backward, on the same stages, and
- * touches nothing of it: no gradient, no random number, no position in the data.  Losses are summed
- * on the host, in float64, in the order of ranks.
+ * Samples are distributed over the ranks batch by batch, as in a training step; ranks without
+ * samples compute an idle batch.  The forward is training's, on the same stages.  It changes no
+ * training state: no gradient, random number or data position.  The host sums losses in float64, in
+ * rank order.
  *
- * The step at which it was last done is a cell of checkpoints: one that a signal has cut is done
- * where the run goes on, and none is done twice.
+ * The step of the last evaluation is rank state in checkpoints.  So an evaluation that a signal cut
+ * short is repeated after the restart, and a complete one is not.
  */
 #ifndef D9DI_ENGINE_EVALUATE_H
 #define D9DI_ENGINE_EVALUATE_H
@@ -19,11 +19,11 @@
 #include "d9d/job/preemption.h"
 #include "engine/engine.h"
 
-/* "valid/tokens" ... "valid/ms", and those of metrics. */
+/* Values "valid/tokens" ... "valid/ms", then those of metrics. */
 enum {
     D9DI_EVALUATION_TOKENS,
     D9DI_EVALUATION_SAMPLES,
-    D9DI_EVALUATION_INTEGERS, /* numbers until here */
+    D9DI_EVALUATION_INTEGERS, /* values before this one are integers */
     D9DI_EVALUATION_LOSS = D9DI_EVALUATION_INTEGERS,
     D9DI_EVALUATION_MS,
     D9DI_EVALUATION_VALUES
@@ -34,19 +34,19 @@ typedef struct d9di_evaluation {
     const struct d9d_job_data_loading_section *loading_section;
     d9di_run_data data;
     d9di_run_metrics metrics;
-    const char *where;      /* of these: "evaluation.valid.metrics"; in the arena */
-    int64_t samples, micro; /* of all; of a micro-batch */
+    const char *where;      /* prefix of metric errors, "evaluation.valid.metrics"; in the arena */
+    int64_t samples, micro; /* of the evaluation; of a micro-batch */
     const char **names;     /* [n], in the arena */
     double *values;         /* [n] */
     size_t n;
-    int64_t done_step; /* the step at which it was done last; -1: never */
+    int64_t done_step; /* step of the last evaluation; -1: none */
 } d9di_evaluation;
 
 typedef struct d9di_evaluation_opts {
     d9di_engine *engine;
-    d9di_task *task; /* of the engine; its metrics see these predictions meanwhile */
+    d9di_task *task; /* the engine's; its predictions go to the evaluation's metrics meanwhile */
     d9d_preemption *preemption;
-    int64_t step; /* that the weights are of, for the log */
+    int64_t step; /* the training step, for the log */
     const d9d_log *log;
 } d9di_evaluation_opts;
 
@@ -55,21 +55,21 @@ typedef struct d9di_evaluations {
     size_t n;
 } d9di_evaluations;
 
-/* All of a configuration, which is borrowed.  Data are opened, padded for the ranks of `mesh`, and
- * no memory for a model is taken; NULL: what the sections say is checked, without data.  A failure
- * leaves what is to be released. */
+/* Opens all evaluations of a configuration, which is borrowed.  Datasets are opened and padded for
+ * the ranks of `mesh`; no model memory is allocated.  With mesh NULL only the sections are checked.
+ * After a failure the list must still be released. */
 d9d_status d9di_evaluations_open(const d9d_train_config *c, const d9di_task *task,
                                  const d9d_parallel_degrees *mesh, d9d_arena *a,
                                  d9di_evaluations *out);
 void d9di_evaluations_release(d9di_evaluations *list);
-/* EMISMATCH for data that do not fit the model. */
+/* EMISMATCH for datasets that do not fit the model. */
 d9d_status d9di_evaluations_check(const d9di_evaluations *list, const d9d_model *m);
-/* ECONFIG for metrics that do not take the scores of this head: before any is evaluated. */
+/* ECONFIG for metrics that do not accept this head's scores.  Call before the first evaluation. */
 d9d_status d9di_evaluations_check_head(d9di_evaluations *list, const d9d_head *head);
 
-/* After `step` of `total` steps, and not done there yet. */
+/* True if it is due after `step` of `total` steps, and was not done at this step. */
 bool d9di_evaluation_is_due(const d9di_evaluation *v, int64_t step, int64_t total);
-/* *cut: a rank was told to leave meanwhile, and nothing has come of it.  Collective. */
+/* Runs it.  *cut: a rank was told to exit meanwhile, and there are no values.  Collective. */
 d9d_status d9di_evaluation_run(d9di_evaluation *v, const d9di_evaluation_opts *how, bool *cut);
 
 #endif /* D9DI_ENGINE_EVALUATE_H */

@@ -15,7 +15,7 @@ d9d_status d9di_job_start_runtime_status(d9d_status st)
     return st == D9D_ENOTFOUND || st == D9D_EPATH ? D9D_FAIL(D9D_EIO, "%s", d9d_err_message()) : st;
 }
 
-/* How many ranks of lower number run on this rank's node. */
+/* The number of ranks with lower numbers on this rank's node. */
 static d9d_status local_rank(d9d_bootstrap *boot, int *out)
 {
     const char *node = d9d_bootstrap_node(boot);
@@ -52,7 +52,7 @@ d9d_status d9di_job_start_check_distinct(const d9di_job_start_device_id *all, in
     return D9D_OK;
 }
 
-/* All of them, one behind the other. */
+/* Gathers the device ids of all ranks. */
 static d9d_status gather_device_ids(d9d_bootstrap *boot, const d9d_device *dev, d9d_arena *a,
                                     d9di_job_start_device_id **out)
 {
@@ -87,10 +87,10 @@ static d9d_status check_distinct_devices(d9d_bootstrap *boot, const d9d_device *
     return st;
 }
 
-/* A task that sees one GPU alone is given it as number 0. */
+/* A process that sees a single GPU gets it as number 0. */
 static d9d_status open_local_device(d9d_bootstrap *boot, const char *which, d9d_device **out)
 {
-    const size_t n = strcspn(which, "@"); /* a limit of memory follows */
+    const size_t n = strcspn(which, "@"); /* a memory limit follows */
     char word[64];
     int local;
     d9d_status st;
@@ -157,7 +157,7 @@ d9d_status d9di_job_start_flight_dir(const d9d_bootstrap *boot, const char *outp
     return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", output);
 }
 
-/* An interrupted life may have had more ranks. */
+/* An earlier, interrupted start may have had more ranks. */
 void d9di_job_start_remove_flight_dir(const d9d_bootstrap *boot, const char *output)
 {
     const int size = d9d_bootstrap_size(boot);

@@ -1,8 +1,8 @@
 /* loss_attribution.c - see engine/loss_attribution.h.
  *
- * What crosses is WIDTH numbers a document: its place in the stream and in its row, its sample and
- * dataset, its targets and the sum of its losses.  A group of ranks fills its own slot, where no
- * targets end the list; sums over ranks put them side by side.
+ * A document is WIDTH numbers in the reduction: its number in the stream and index in its row,
+ * sample and dataset, targets, and sum of losses.  Each group fills its own slot, zero targets
+ * ending the list; the sum over ranks concatenates the slots.
  */
 #include "engine/loss_attribution.h"
 
@@ -71,7 +71,7 @@ static d9d_status list_positions(const d9d_batch *b, d9di_loss_attribution_docum
     return D9D_OK;
 }
 
-/* A target is the class of a document, or the other one of its pair. */
+/* A target is a document's class, or the partner in its pair. */
 static d9d_status list_texts(const d9d_batch *b, bool paired, d9di_loss_attribution_documents *out)
 {
     d9d_batch_document first, d = D9D_BATCH_DOCUMENT_NONE;
@@ -116,9 +116,9 @@ d9d_status d9di_loss_attribution_enqueue(d9di_loss_attribution *d,
     return d9d_readback_enqueue(h.loss, d9d_tensor_data(loss));
 }
 
-/* --- of a step --------------------------------------------------------------------------- */
+/* --- of a step ------------------------------------------------------------------------ */
 
-/* How much a document raises the mean of a step. */
+/* How much a document raises the step's mean loss, times the step's targets. */
 static double excess_loss(const d9d_track_document_loss *x, double mean)
 {
     return x->sum - mean * (double)x->targets;
@@ -134,7 +134,7 @@ static bool is_worse(const d9d_track_document_loss *x, const d9d_track_document_
     return x->stream != y->stream ? x->stream < y->stream : x->document < y->document;
 }
 
-/* Into the n worst so far, of which there are at most `max_n`. */
+/* Inserts into the n worst so far, at most `max_n`. */
 static void insert_worst(d9d_track_document_loss *worst, int64_t *n, int64_t max_n,
                          const d9d_track_document_loss *x, double mean)
 {
@@ -186,7 +186,7 @@ d9d_status d9di_loss_attribution_update(d9di_loss_attribution *d, size_t n, doub
     return D9D_OK;
 }
 
-/* --- over the ranks ------------------------------------------------------------------------ */
+/* --- reduction over ranks ------------------------------------------------------------- */
 
 static void pack_record(double *c, const d9d_track_document_loss *x)
 {

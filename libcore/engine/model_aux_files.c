@@ -7,7 +7,7 @@
 
 #define MAX_FILE (UINT64_C(1) << 20)
 
-/* The folders of the weights and of the provider's hf_config; NULL where there is none. */
+/* The folders of the weights and of the provider's hf_config; NULL if there is none. */
 enum { FOLDERS = 2 };
 
 static d9d_status list_folders(const d9d_infer_config *c, d9d_arena *a, const char *out[FOLDERS])
@@ -23,7 +23,7 @@ static d9d_status list_folders(const d9d_infer_config *c, d9d_arena *a, const ch
     return D9D_OK;
 }
 
-/* *out is NULL where the file is not there. */
+/* *out is NULL if the file does not exist. */
 static d9d_status find_file(const char *folder, const char *name, d9d_arena *a, const char **out)
 {
     *out = NULL;

@@ -3,17 +3,17 @@
 
 #include <math.h>
 
-/* --- what is said -------------------------------------------------------------------------- */
+/* --- the values ----------------------------------------------------------------------- */
 
 enum { IMBALANCE, ENTROPY, AUX_LOSS, Z_LOSS, N_STAT_KINDS };
 
-/* Of one mixture, and of all of them. */
+/* One kind of statistic, per MoE layer and over all layers. */
 static const struct stat_kind {
     const char *name;
-    bool worst, least; /* of all: the largest, the smallest, or else the mean */
+    bool worst, least; /* over all layers: the maximum, the minimum, or else the mean */
 } stat_kinds[N_STAT_KINDS] = {
     [IMBALANCE] = {.name = "expert_imbalance", .worst = true}, /* most loaded expert / mean */
-    [ENTROPY] = {.name = "expert_entropy", .least = true},     /* of the load, / log E: 1 is even */
+    [ENTROPY] = {.name = "expert_entropy", .least = true},     /* over log E; 1: uniform load */
     [AUX_LOSS] = {.name = "router_aux_loss"},
     [Z_LOSS] = {.name = "router_z_loss"},
 };
@@ -61,7 +61,7 @@ static d9d_status names_make(d9di_moe_stats *x, d9d_arena *a)
     return D9D_OK;
 }
 
-/* A mixture's numbers from its counts: two losses, then the load of each expert. */
+/* The statistics of one layer from its two losses and its expert counts. */
 static void compute_stats(const double *counts, int64_t experts, double targets, double *out)
 {
     const double *load = counts + 2;
@@ -80,7 +80,7 @@ static void compute_stats(const double *counts, int64_t experts, double targets,
     out[Z_LOSS] = counts[1] / targets;
 }
 
-/* One more into what is said of all n. */
+/* Accumulates one layer's statistics into those over all n layers. */
 static void accumulate_stat(const double *one, size_t i, size_t n, double *all)
 {
     for (int k = 0; k < N_STAT_KINDS; k++) {
@@ -141,7 +141,7 @@ static bool needs_stats(const d9d_model *m, int level)
     return m->n_mixtures > 0 && (biased || level != D9DI_MOE_STATS_OFF);
 }
 
-/* The routers of this rank count into the rows of their layers. */
+/* Makes this rank's routers count into the rows of their layers. */
 static void attach_counters(d9di_moe_stats *x)
 {
     const d9di_engine *e = x->engine;

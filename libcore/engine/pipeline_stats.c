@@ -1,7 +1,8 @@
 /* pipeline_stats.c - see engine/pipeline_stats.h.
  *
- * A rank's numbers: 1; of each rank of the pipeline its seconds of computation and of the whole
- * play; of each stage the prices of a forward and of both backward halves.  It fills in its own.
+ * The numbers of a rank: 1; for each rank of the pipeline its compute time and the total time in
+ * seconds; for each stage the times of forward, dgrad and wgrad.  A rank fills only its own; the
+ * rest is 0.
  */
 #include "engine/pipeline_stats.h"
 
@@ -57,7 +58,7 @@ void d9di_pipeline_stats_release(d9di_pipeline_stats *b)
     *b = (d9di_pipeline_stats){0};
 }
 
-/* What this rank did in the step of this meter. */
+/* Fills this rank's numbers from the timer of its step. */
 static d9d_status fill_local(d9di_pipeline_stats *b, const d9d_stage_timer *m)
 {
     const d9di_engine *e = b->engine;

@@ -1,17 +1,17 @@
-/* pipeline_stats.h - how long the ranks of a pipeline compute and how long they wait, measured in
- * every step of training and heard by all ranks without a call of its own.
+/* pipeline_stats.h - compute and wait times of a pipeline's ranks, measured in every training step
+ * and shared with all ranks without a collective of their own.
  *
  *     D9D_TRY(d9di_pipeline_stats_open(&engine, n_micro, &arena, &b));
  *     d9d_grad_finalize_init(..., b.n, ...);
  *     each step k:
- *         D9D_TRY(d9di_pipeline_stats_begin(&b, k));       // its plays are measured
- *         ... the micro-batches, then the step's end with b.mine ...
+ *         D9D_TRY(d9di_pipeline_stats_begin(&b, k));       // times this step's executions
+ *         ... the micro-batches, then the end of the step with b.local ...
  *     when the sums of step k are there:
  *         d9di_pipeline_stats_receive(&b, k, sums);
  *         if (d9di_pipeline_stats_poll(&b, &record))       // of step k - 2
  *
- * What a step took is known when the device is through with it, one step later, and rides on the
- * sums of the step after that.
+ * The times of a step are known when the device has finished it, one step later.  They are then
+ * summed with the report of the step after that.
  */
 #ifndef D9DI_ENGINE_PIPELINE_STATS_H
 #define D9DI_ENGINE_PIPELINE_STATS_H
@@ -21,15 +21,15 @@
 
 typedef struct d9di_pipeline_stats {
     d9di_engine *engine;
-    int64_t n; /* numbers of a rank; 0 without a pipeline: nothing is measured */
+    int64_t n;                       /* numbers per rank; 0 without a pipeline: off */
     d9d_stage_timer *stage_timer[2]; /* of step k: [k % 2] */
-    int64_t step[2];                 /* whose marks they have; -1: none's */
-    int64_t reported[2];             /* by step k's report: [k % 2]; -1: none */
-    double *local;                   /* [n]: what goes with this step's report */
+    int64_t step[2];                 /* the step that each timer has; -1: none */
+    int64_t reported[2];             /* the step that step k's report carries: [k % 2]; -1: none */
+    double *local;                   /* [n]: added to this step's report */
     d9d_stage_times *times;
     int64_t micros;
     d9d_track_pipeline_record record;
-    double *values; /* of it */
+    double *values; /* of the record */
     bool has_record;
 } d9di_pipeline_stats;
 
@@ -38,11 +38,11 @@ d9d_status d9di_pipeline_stats_open(d9di_engine *e, int64_t n_micro, d9d_arena *
                                     d9di_pipeline_stats *out);
 void d9di_pipeline_stats_release(d9di_pipeline_stats *b);
 
-/* Steps in their order; before the second the one two before it is done. */
+/* Call for every step in order; the timer's previous step, k - 2, must have completed. */
 d9d_status d9di_pipeline_stats_begin(d9di_pipeline_stats *b, int64_t step);
-/* sums [n]: of all ranks' `mine` of that step. */
+/* sums [n]: the sum of all ranks' `local` in that step's report. */
 void d9di_pipeline_stats_receive(d9di_pipeline_stats *b, int64_t step, const double *sums);
-/* What was heard last, once; valid until the next is heard. */
+/* Returns the newest received record once; valid until the next receive. */
 bool d9di_pipeline_stats_poll(d9di_pipeline_stats *b, d9d_track_pipeline_record *out);
 
 #endif /* D9DI_ENGINE_PIPELINE_STATS_H */

@@ -26,7 +26,8 @@ static d9d_status hash_manifest(const char *dir, d9d_hash *out)
     return st;
 }
 
-/* A list of samples, or a file of one: absent is what no rank has, or what one alone lacks. */
+/* A list of samples, or a file with one: a missing file hashes differently from any content, so it
+ * must be missing everywhere. */
 static d9d_status hash_if_there(const char *path, d9d_hash *out)
 {
     *out = (d9d_hash){0};
@@ -116,7 +117,7 @@ static d9d_status hash_all(d9di_rank_consistency *s)
     return D9D_OK;
 }
 
-/* All hashes in a row of digits. */
+/* Formats all hashes as a row of digits. */
 static d9d_status format_hashes(const d9di_rank_consistency *s, d9d_buf *out)
 {
     char hex[D9D_HASH_HEX];
@@ -128,7 +129,7 @@ static d9d_status format_hashes(const d9di_rank_consistency *s, d9d_buf *out)
     return d9d_buf_append(out, "", 1);
 }
 
-/* Is it all ranks'? */
+/* True if all ranks have the same hash. */
 static d9d_status hash_is_uniform(d9d_bootstrap *boot, d9d_hash mine, d9d_arena *a, bool *same)
 {
     d9d_bootstrap_blob *all;
@@ -154,7 +155,7 @@ static d9d_status compare_hashes(const d9di_rank_consistency *s, const char *min
     return D9D_OK;
 }
 
-/* Rank 0's hashes, of which this rank's differ somewhere, or another's do. */
+/* Compares rank 0's hashes with each rank's, after the combined hash has differed. */
 static d9d_status compare_all_ranks(const d9di_rank_consistency *s, d9d_bootstrap *boot,
                                     const char *mine, d9d_arena *a)
 {
@@ -164,7 +165,7 @@ static d9d_status compare_all_ranks(const d9di_rank_consistency *s, d9d_bootstra
     return d9d_bootstrap_agree_status(boot, compare_hashes(s, mine, first));
 }
 
-/* All tell the hash of what they have, and the hashes only where those differ. */
+/* Compares one combined hash first, and the single hashes only if that differs. */
 d9d_status d9di_rank_consistency_check(d9di_rank_consistency *s, d9d_bootstrap *boot)
 {
     d9d_buf mine = {0};
@@ -227,7 +228,7 @@ static d9d_status fail_config_differs(json_t *mine, const char *first)
     return st;
 }
 
-/* Behind a gather of what all have, of which rank 0's is `first`. */
+/* Called after a gather of all ranks' documents; `first` is rank 0's. */
 static d9d_status check_uniform(d9d_bootstrap *boot, const char *label, const d9d_hash *mine,
                                 const d9d_bootstrap_blob *first, json_t *doc, d9d_arena *a)
 {

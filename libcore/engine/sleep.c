@@ -20,7 +20,7 @@ d9d_status d9di_sleep_begin(const d9di_sleep_opts *how)
     return D9D_OK;
 }
 
-/* The others wait for a word of rank 0, however long it takes. */
+/* The other ranks wait for a broadcast of rank 0, without a timeout. */
 d9d_status d9di_sleep_wait(const d9di_sleep_opts *how)
 {
     const double patience = d9d_bootstrap_set_timeout(how->boot, 0);

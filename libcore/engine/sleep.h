@@ -1,14 +1,14 @@
-/* sleep.h - a job that gives its devices to others and takes them back, between two steps.
+/* sleep.h - a job that yields its devices to other jobs, and resumes, between two steps.
  *
- *     D9D_TRY(d9di_sleep_begin(&how));      // all tensors to the host, groups closed
- *     D9D_TRY(d9di_sleep_wait(&how));    // until rank 0 has SIGUSR2, or is told to leave
- *     D9D_TRY(d9di_sleep_end(&how));        // all is where it was, bit for bit
+ *     D9D_TRY(d9di_sleep_begin(&opts));     // all tensors to the host, process groups closed
+ *     D9D_TRY(d9di_sleep_wait(&opts));      // until rank 0 gets SIGUSR2, or is told to exit
+ *     D9D_TRY(d9di_sleep_end(&opts));       // everything restored, bit for bit
  *
- * Every tensor keeps its identity and has another address.  What stays on a GPU is what its driver
- * needs for the process.  The host must have room for what the device had: EOOM, and then nothing
- * has moved.  Where the device has no room any more the job fails, and its checkpoints are good.
+ * Tensors keep their identity and change their address.  Only the driver's context stays on a GPU.
+ * The host needs memory for what the device held: EOOM otherwise, and nothing has moved.  If the
+ * device has too little memory at wake-up, the job fails; its checkpoints are valid.
  *
- * Collective: over the job. */
+ * Collective over the job. */
 #ifndef D9DI_ENGINE_SLEEP_H
 #define D9DI_ENGINE_SLEEP_H
 

@@ -1,8 +1,8 @@
-/* token_weights.h - what the tokens of a batch weigh where routers count them and are kept even.
+/* token_weights.h - weights of a batch's tokens in router statistics and auxiliary losses.
  *
- * The tokens of a row weigh the same, and together as much as the row has labels that count; those
- * of padding, and of rows without such labels, 0.  A mean over the tokens of a row then has the
- * part in a step's mean loss that the row has, in whatever micro-batch and on whatever ranks it is.
+ * All tokens of a row have the same weight; their sum is the number of the row's labels that count.
+ * Padding, and rows without such labels, have weight 0.  A mean over tokens then weights each row
+ * as the step's mean loss does, whatever its micro-batch and rank.
  */
 #ifndef D9DI_ENGINE_TOKEN_WEIGHTS_H
 #define D9DI_ENGINE_TOKEN_WEIGHTS_H
@@ -10,10 +10,10 @@
 #include "d9d/data/loader/loader.h"
 #include "d9d/model/model.h"
 
-/* Does a forward of this model ask for them? */
+/* True if the model's forward needs them. */
 bool d9di_engine_needs_token_weights(const d9d_model *m);
-/* Of the tokens that this rank has of a batch, as its model is cut.  weight.storage is NULL before;
- * whoever calls releases it. */
+/* The weights of this rank's tokens of a batch, given the model's parallel groups.  weight.storage
+ * must be NULL before; the caller releases it. */
 d9d_status d9di_engine_make_token_weights(const d9d_model *m, d9d_device *dev, const d9d_batch *b,
                                           d9d_token_weights *out);
 

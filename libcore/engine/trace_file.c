@@ -12,7 +12,7 @@ enum { MAX_WAIT_S = 10, TICK_MS = 2 };
 
 struct d9di_trace_file {
     const d9d_log *log;
-    d9d_arena arena; /* of the names */
+    d9d_arena arena; /* owns the names */
     const char *dir, *path;
     d9d_buf text, top;
     pthread_t thread;
@@ -34,14 +34,14 @@ static d9d_status write_trace(const d9di_trace_file *f)
     return st;
 }
 
-/* A trace that cannot be written is no reason to end the run. */
+/* A trace that cannot be written does not end the run. */
 static void *writer_main(void *arg)
 {
     d9di_trace_file *f = arg;
     const d9d_status st = write_trace(f);
 
     if (__atomic_load_n(&f->left, __ATOMIC_ACQUIRE))
-        return NULL; /* whoever began it has gone */
+        return NULL; /* the owner detached: free it here */
     if (st == D9D_OK)
         d9d_log_info(f->log, "%s: %s", f->path, f->top.data);
     else

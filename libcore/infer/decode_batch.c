@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { PREFILL_TOKENS = 2048 }; /* tokens of a prompt that are computed at once */
+enum { PREFILL_TOKENS = 2048 }; /* prefill chunk: tokens of a prompt per call */
 
 d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
 {
@@ -41,8 +41,7 @@ static int64_t max_length(const d9di_decode_batch_seq *row)
     return (int64_t)row->ids.len;
 }
 
-/* --- places --------------------------------------------------------------------------------------
- */
+/* --- sequences ------------------------------------------------------------------------ */
 
 static d9d_status start_seq(d9di_decode_batch *a, d9di_decode_batch_seq *row)
 {
@@ -77,8 +76,7 @@ static d9d_status fill_free_slots(d9di_decode_batch *a, d9di_decode_batch_done_f
     return D9D_OK;
 }
 
-/* --- a step
- * --------------------------------------------------------------------------------------- */
+/* --- a step ---- */
 
 static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t i)
 {
@@ -89,7 +87,7 @@ static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t i)
                                    row->ids.data + row->n_cached};
 }
 
-/* A prompt goes alone, so that what is computed for it does not depend on others. */
+/* A prompt is prefilled alone, so that its result does not depend on other sequences. */
 static size_t choose_inputs(d9di_decode_batch *a)
 {
     size_t n = 0;
@@ -116,7 +114,7 @@ static bool is_stop_token(const d9di_decode_batch *a, uint32_t token)
     return found;
 }
 
-/* The next token of a row: what the stepper has chosen, or one of its logits. */
+/* The next token of a sequence: chosen by the decoder, or sampled here from its logits. */
 static d9d_status next_token(d9di_decode_batch *a, const d9di_decode_batch_seq *row,
                              const d9di_kv_decoder_output *next, size_t i, uint32_t *out)
 {
@@ -149,8 +147,8 @@ static d9d_status append_token(d9di_decode_batch *a, d9di_decode_batch_seq *row,
     return D9D_OK;
 }
 
-/* Does each row that the call under way is of go on behind it, unless it stops, and no other
- * begins? */
+/* True if, unless it stops, each sequence of the call in flight continues after it, and no other
+ * begins. */
 static bool can_decode_ahead(const d9di_decode_batch *a)
 {
     size_t going = 0, alive = 0;
@@ -167,7 +165,7 @@ static bool can_decode_ahead(const d9di_decode_batch *a)
            (alive == (size_t)a->n || a->next >= a->source->n);
 }
 
-/* The call behind that under way: of each row the token that it chooses. */
+/* Enqueues the call after the one in flight, with the tokens that it chooses. */
 static d9d_status enqueue_ahead(d9di_decode_batch *a)
 {
     for (size_t i = 0; i < a->n_in_flight; i++) {

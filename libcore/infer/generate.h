@@ -4,7 +4,7 @@
 
 #include "d9d/infer/infer.h"
 
-/* As d9d_infer(). */
+/* As d9d_infer(), for this task. */
 d9d_status d9di_generate(const d9d_infer_config *config, const json_t *resolved,
                          const d9d_job *where, d9d_infer_task_summary *out);
 

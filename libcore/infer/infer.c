@@ -20,22 +20,22 @@ typedef struct infer_run {
     int rank;
     d9d_preemption *stop;
     d9d_job_events *events;
-    int64_t step, total_steps; /* batches of all ranks */
+    int64_t step, total_steps; /* in global batches */
     d9di_run_data data;
     d9d_prefetcher *feed;
     d9di_engine engine;
     const d9d_infer_task_kind *task;
     const d9d_job_output_section *output;
-    d9di_task body; /* kind NULL: the model's losses */
+    d9di_task body; /* kind NULL: the model's own losses */
     d9di_infer_rows rows;
-    d9d_hash key;     /* of rank 0: what all is made from */
-    int64_t at, end;  /* the batch that is asked for next begins at this sample; of how many */
-    int64_t requests; /* batches that were asked for, of those that go through together */
-    bool has_rows;    /* the batch that was asked for last has samples of this rank */
-    d9d_batch_buffer *idle; /* of a rank that is left without samples */
+    d9d_hash key;           /* on rank 0: hash of everything the output depends on */
+    int64_t at, end;        /* first sample of the next batch; number of samples */
+    int64_t requests;       /* batches requested, of those that run together */
+    bool has_rows;          /* the newest batch has samples of this rank */
+    d9d_batch_buffer *idle; /* of a rank without samples */
 } infer_run;
 
-/* --- telling ---------------------------------------------------------------------------------- */
+/* --- events --------------------------------------------------------------------------- */
 
 static d9d_status trigger_event(const infer_run *r, const char *id, d9d_job_event e)
 {
@@ -56,7 +56,7 @@ static d9di_engine_opts engine_opts(const infer_run *r)
     return d9di_infer_engine_opts(r->c, r->where, &r->data, r->body.kind != NULL ? &r->body : NULL);
 }
 
-/* All that can be wrong without memory for a model. */
+/* Runs all checks that need no model memory. */
 static d9d_status run_check(infer_run *r)
 {
     d9di_engine_opts how;
@@ -82,7 +82,7 @@ static d9d_status run_check(infer_run *r)
     return d9di_infer_rows_check(&r->rows);
 }
 
-/* All that is read is the same on all ranks. */
+/* Checks that all inputs are the same on all ranks. */
 static d9d_status check_sources_uniform(infer_run *r, const json_t *resolved)
 {
     const d9di_engine_opts opts = engine_opts(r);
@@ -94,7 +94,7 @@ static d9d_status check_sources_uniform(infer_run *r, const json_t *resolved)
                                     d9di_infer_rows_are_written(&r->rows) ? &r->key : NULL);
 }
 
-/* Rank 0 opens the output, which says where to go on, and tells the others. */
+/* Rank 0 opens the output, and broadcasts where to resume. */
 static d9d_status output_open(infer_run *r, int64_t *first)
 {
     char number[32];
@@ -126,7 +126,7 @@ static d9d_status run_open(infer_run *r, int64_t *first)
 
 static void run_close(infer_run *r)
 {
-    d9di_task_close(&r->body); /* which may have memory of the engine's device */
+    d9di_task_close(&r->body); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9di_infer_rows_release(&r->rows);
     d9d_prefetcher_close(r->feed);
@@ -136,8 +136,8 @@ static void run_close(infer_run *r)
     d9d_job_events_free(r->events);
 }
 
-/* This rank's part of the next batch of all ranks.  One without a sample computes along with the
- * others, of whose parameters it may keep a part. */
+/* This rank's part of the next global batch.  A rank without a sample computes along, since it may
+ * hold a shard of the other ranks' parameters. */
 static d9d_status next_batch(void *arg, d9d_batch *b)
 {
     infer_run *r = arg;
@@ -165,13 +165,13 @@ static d9d_status add_values(void *arg, const d9d_batch *b, const d9d_tensor *v,
     return r->has_rows ? d9di_infer_rows_add_values(&r->rows, r->requests - 1, b, v, at) : D9D_OK;
 }
 
-/* Samples of a batch of all ranks. */
+/* Samples of a global batch. */
 static int64_t global_batch(const infer_run *r)
 {
     return r->c->trainer.batching.microbatch_size * d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
 }
 
-/* n batches of all ranks through the model together. */
+/* Runs n global batches through the model together. */
 static d9d_status run_round(infer_run *r, int64_t n)
 {
     const d9di_engine_callbacks flow = {
@@ -188,7 +188,7 @@ static d9d_status run_round(infer_run *r, int64_t n)
     return D9D_OK;
 }
 
-/* A signal to any rank ends all of them. */
+/* After a signal to any rank, all ranks exit. */
 static d9d_status check_preemption(infer_run *r, int64_t done, int64_t n)
 {
     const char *reason = r->stop != NULL ? d9d_preemption_reason(r->stop) : NULL;
@@ -207,7 +207,7 @@ static d9d_status check_preemption(infer_run *r, int64_t done, int64_t n)
     return st;
 }
 
-/* What begins at r->at: so many batches that a pipeline is mostly full, or those that are left. */
+/* Runs the batches from r->at on: enough to keep a pipeline mostly full, or the remaining ones. */
 static d9d_status run_step(infer_run *r, int64_t max_batches)
 {
     const int64_t global = global_batch(r), batches = (r->end - r->at + global - 1) / global;

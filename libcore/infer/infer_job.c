@@ -31,10 +31,10 @@ d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job
     };
 }
 
-/* Paths whose content the key has, and that of the output, beside which the key is used.  "data" is
- * one object or a list of them. */
+/* Paths whose files' content is in the key, and the output's path, which the key accompanies.
+ * "data" is one object or a list. */
 static const struct {
-    const char *of[3]; /* a member of a member; NULL ends it */
+    const char *of[3]; /* nested keys; NULL ends them */
 } paths[] = {
     {{"plugin"}},
     {{"data", "dataset"}},
@@ -44,7 +44,7 @@ static const struct {
     {{"task", "output"}},
     {{"task", "prompts"}},
     {{"task", "tokenizer"}},
-    {{"task", "chat_template"}}, /* of which the prompts are made */
+    {{"task", "chat_template"}}, /* the prompts depend on it */
 };
 
 static void remove_path(json_t *at, const char *const *of, size_t n)

@@ -1,22 +1,21 @@
-/* infer_job.h - what every task of inference asks of its job, so that none of them can forget a
- * part of it: the scoring loop (infer.c) and generation (generate.c) have this from here alone. */
+/* infer_job.h - start-up that scoring (infer.c) and generation (generate.c) share. */
 #ifndef D9DI_INFER_INFER_JOB_H
 #define D9DI_INFER_INFER_JOB_H
 
 #include "engine/engine.h"
 #include "engine/rank_consistency.h"
 
-/* What can be wrong with mesh, weights and output (NULL: none) before anything is read.  Rank 0
- * looks at the output, which must not exist. */
+/* Checks mesh, weights and output (NULL: none) before anything is read.  Rank 0 checks that the
+ * output does not exist. */
 d9d_status d9di_infer_check(const d9d_infer_config *c, const d9d_job *where, const char *output);
-/* What the engine is given: weights, adapters, mesh and time limits of the configuration; `data`
- * and `task` may be NULL. */
+/* The engine's options from the configuration: weights, adapters, mesh and timeouts.  `data` and
+ * `task` may be NULL. */
 d9di_engine_opts d9di_infer_engine_opts(const d9d_infer_config *c, const d9d_job *where,
                                         const d9di_run_data *data, const d9di_task *task);
 
-/* Collective: over the job.  All that is read is the same on all ranks: what `same` has, which is
- * released, and what the open engine is made from.  On rank 0 *key (NULL: not asked for) becomes a
- * hash of it all, by content, and of the resolved configuration without the paths that lead to it.
+/* Checks that all input files are the same on all ranks: the items of `same`, which is released,
+ * and the inputs of the open engine.  On rank 0, *key (NULL: not wanted) becomes a hash of their
+ * content and of the resolved configuration without paths.  Collective over the job.
  */
 d9d_status d9di_infer_check_sources(const d9d_job *where, const d9di_engine *e,
                                     const d9di_engine_opts *opts, const json_t *resolved,

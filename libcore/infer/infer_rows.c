@@ -1,4 +1,4 @@
-/* infer_rows.c - see infer_rows.h. */
+/* infer_rows.c - see infer/infer_rows.h. */
 #include "infer/infer_rows.h"
 
 #include <math.h>
@@ -9,17 +9,17 @@
 #include "d9d/comm/exchange.h"
 #include "infer/npy_writer.h"
 
-/* What stands before the line, or before columns of the record, of a row. */
+/* Precedes a row's line, or columns of its record. */
 typedef struct message_head {
     double sum;
     int64_t targets;
-    uint64_t bytes; /* behind this */
-    int64_t sample; /* where the sum is not finite */
-    int64_t at;     /* of a record: its number in the stream, */
-    uint64_t from;  /* and where in it the bytes belong */
+    uint64_t bytes; /* that follow */
+    int64_t sample; /* if the sum is not finite */
+    int64_t at;     /* of a record: its number in the stream */
+    uint64_t from;  /* and the offset of the bytes in it */
 } message_head;
 
-enum { REPLICA_AXES = D9D_AXES_CP | D9D_AXIS(TP) }; /* that have the same losses and values */
+enum { REPLICA_AXES = D9D_AXES_CP | D9D_AXIS(TP) }; /* these have equal losses and values */
 
 static const d9d_job_output_section *output_section(const d9di_infer_rows *r)
 {
@@ -60,7 +60,7 @@ d9d_status d9di_infer_rows_check(d9di_infer_rows *r)
     return D9D_OK;
 }
 
-/* Of a .npy, of so many rows of the task's shape. */
+/* The .npy header, for all rows of the task's shape. */
 static d9d_status make_npy_header(d9di_infer_rows *r)
 {
     int64_t shape[8 + 1] = {r->samples};
@@ -109,7 +109,7 @@ void d9di_infer_rows_release(d9di_infer_rows *r)
     d9di_resumable_lines_release(&r->lines);
 }
 
-/* --- saying --------------------------------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------------------- */
 
 d9d_status d9di_infer_rows_prepare(d9di_infer_rows *r, int64_t batch, int64_t max_batches)
 {
@@ -127,7 +127,7 @@ void d9di_infer_rows_begin(d9di_infer_rows *r)
         r->messages[i].len = 0;
 }
 
-/* Losses or values into r->host. */
+/* Copies losses or values to r->host. */
 static d9d_status copy_to_host(d9di_infer_rows *r, const d9d_tensor *x)
 {
     const size_t n = (size_t)d9d_tensor_numel(x);
@@ -143,7 +143,7 @@ static d9d_status copy_to_host(d9di_infer_rows *r, const d9d_tensor *x)
     return d9d_tensor_to_f32(x, r->host);
 }
 
-/* One line, as a run that goes on counts them. */
+/* Makes one line; resuming counts lines, so a row must be exactly one. */
 static d9d_status make_line(d9di_infer_rows *r, const d9d_infer_task_row *x)
 {
     const char *end;
@@ -156,7 +156,7 @@ static d9d_status make_line(d9di_infer_rows *r, const d9d_infer_task_row *x)
     return D9D_OK;
 }
 
-/* The head, and what r->line has. */
+/* Appends a head and the content of r->line. */
 static d9d_status append_message(const d9di_infer_rows *r, message_head h, d9d_buf *messages)
 {
     h.bytes = r->line.len;
@@ -212,7 +212,7 @@ static d9d_status append_values(d9di_infer_rows *r, const d9d_infer_task_row *x,
     return append_message(r, h, messages);
 }
 
-/* The class that the dataset gives a row, where it gives any. */
+/* The class that the dataset gives a row, if any. */
 static int32_t row_label(const d9d_batch *b, int64_t i)
 {
     const int32_t *labels = b->labels + i * b->length;
@@ -252,9 +252,9 @@ d9d_status d9di_infer_rows_add_values(d9di_infer_rows *r, int64_t k, const d9d_b
     return D9D_OK;
 }
 
-/* --- taking ------------------------------------------------------------------------------- */
+/* --- gathering ------------------------------------------------------------------------ */
 
-/* The records of a batch, which come in columns of any order. */
+/* Counts the records of a batch; their columns may arrive in any order. */
 static uint64_t count_records(const d9di_infer_rows *r, int64_t first)
 {
     const int64_t left = r->samples - first;
@@ -296,7 +296,7 @@ static d9d_status store_bytes(d9di_infer_rows *r, const message_head *h, const c
     return D9D_OK;
 }
 
-/* What one rank has said. */
+/* Parses the messages of one rank. */
 static d9d_status parse_message(d9di_infer_rows *r, const char *at, size_t n, int64_t first)
 {
     const char *end = at + n;

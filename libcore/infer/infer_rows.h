@@ -1,13 +1,12 @@
-/* infer_rows.h - what is made of the rows of batches, on the ranks that have computed them.
+/* infer_rows.h - turns the rows of batches into output, from the ranks that have computed them.
  *
  *     rank 0   losses --row()--> head line, head line, ...     \
- *     rank 1   values ---------> head columns, head columns    -- gathered --> sums;  rank 0: the
- * file
- *     ...                                                      /
+ *     rank 1   values ---------> head columns, head columns    -- gathered --> sums on all ranks,
+ *     ...                                                      /               the file on rank 0
  *
- * Every rank adds up all rows in the order of samples, so that all have the same sums.  The file
- * has a line a row or, where the task says a shape, is a .npy of records, whose columns come from
- * any stage of a pipeline; of ranks that have the same losses or values the first one speaks.
+ * Every rank adds up all rows in sample order, so that all have the same sums.  The file has one
+ * line per row.  If the task defines a shape, it is a .npy of records, whose columns may come from
+ * any pipeline stage.  Among ranks with the same losses or values, only the first contributes.
  */
 #ifndef D9DI_INFER_INFER_ROWS_H
 #define D9DI_INFER_INFER_ROWS_H
@@ -16,48 +15,49 @@
 #include "infer/resumable_lines.h"
 
 typedef struct d9di_infer_rows {
-    /* Whose they are; set first. */
+    /* The task; set before any call. */
     const d9d_infer_task_kind *task;
     const d9d_union *section; /* the task's, a d9d_job_output_section */
     const d9d_job *where;
     const d9di_engine *engine;
     const d9di_run_data *data;
-    const d9di_task *body; /* of a task with values */
+    const d9di_task *body; /* NULL: a task without values */
 
     int64_t samples;            /* of the dataset */
-    int64_t width;              /* values of a record; 0: there are none */
-    int64_t batch;              /* samples of a batch of all ranks */
-    d9di_resumable_lines lines; /* of rank 0 */
-    d9d_buf line, records;      /* records: of a batch of all ranks */
-    d9d_buf *messages;          /* [most]: of each batch that goes through the model with others */
+    int64_t width;              /* values per record; 0: no records */
+    int64_t batch;              /* samples of a global batch */
+    d9di_resumable_lines lines; /* on rank 0 */
+    d9d_buf line, records;      /* records: of a global batch */
+    d9d_buf *messages; /* [max_batches]: one per batch that runs through the pipeline together with
+                          others */
     int64_t max_batches;
-    float *host; /* a batch's losses or values */
+    float *host; /* host copy of a batch's losses or values */
     size_t host_cap;
-    double sum; /* of losses, and targets, so far */
+    double sum; /* of losses; of targets; so far */
     int64_t targets;
 } d9di_infer_rows;
 
-/* Does the task write something of each row? */
+/* True if the task writes output per row. */
 bool d9di_infer_rows_are_written(const d9di_infer_rows *r);
-/* The engine and the data are open: how wide a record is.  ECONFIG where it is too wide. */
+/* Computes the width of a record; call after the engine and the data are open.  ECONFIG if it is
+ * too large. */
 d9d_status d9di_infer_rows_check(d9di_infer_rows *r);
-/* Rank 0: the file of what this key stands for, to go on with behind what it has, which `first`
- * says. */
+/* On rank 0: opens the output for this key, and resumes it; *first is the first missing sample. */
 d9d_status d9di_infer_rows_open(d9di_infer_rows *r, d9d_hash key, int64_t *first);
 
-/* Up to `max_batches` batches go through the model together, of `batch` samples each. */
+/* Prepares for up to `max_batches` global batches of `batch` samples that run together. */
 d9d_status d9di_infer_rows_prepare(d9di_infer_rows *r, int64_t batch, int64_t max_batches);
-/* Before each time: nothing has been said. */
+/* Clears the messages; call before each group of batches. */
 void d9di_infer_rows_begin(d9di_infer_rows *r);
-/* Of batch k of them: its losses, or columns of its values from `at` on. */
+/* Adds batch k's losses, or columns of its values from `at` on. */
 d9d_status d9di_infer_rows_add_losses(d9di_infer_rows *r, int64_t k, const d9d_batch *b,
                                       const d9d_tensor *loss);
 d9d_status d9di_infer_rows_add_values(d9di_infer_rows *r, int64_t k, const d9d_batch *b,
                                       const d9d_tensor *v, int64_t at);
-/* Collective: over the world.  Batch k, which begins at sample `first`, is what all have said. */
+/* Gathers batch k, which begins at sample `first`, from all ranks.  Collective over the world. */
 d9d_status d9di_infer_rows_gather(d9di_infer_rows *r, int64_t k, int64_t first);
 
-/* Rank 0: the file is whole. */
+/* On rank 0: completes the file. */
 d9d_status d9di_infer_rows_finish(d9di_infer_rows *r, const d9d_infer_task_summary *s);
 void d9di_infer_rows_release(d9di_infer_rows *r);
 

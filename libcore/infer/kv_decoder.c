@@ -1,8 +1,9 @@
 /* kv_decoder.c - see infer/kv_decoder.h.
  *
- * What a call's kernels read is one block of integers, sent at once: T tokens, their positions and
- * cells, N segments and their rows, and the last token of each piece.  With tp ranks tokens are
- * filled up to whole rows a rank; those have cells of their own behind those of all rows.
+ * The integer inputs of a call are one block, uploaded in one copy: T tokens with their positions
+ * and KV cache slots, N segments with their sequences, and the last token of each input.  With
+ * tensor parallelism, tokens are padded to a multiple of the tp ranks; padding has slots of its own
+ * after those of all sequences.
  */
 #include "infer/kv_decoder.h"
 
@@ -14,7 +15,7 @@
 #include "d9d/device/readback.h"
 
 enum {
-    ALIGN_INTS = 64,  /* integers: kernels want 16 bytes, a GPU's memory likes 256 */
+    ALIGN_INTS = 64,  /* integers: kernels require 16-byte alignment; 256 bytes suit GPU memory */
     MAX_IN_FLIGHT = 2 /* calls */
 };
 
@@ -22,24 +23,24 @@ struct d9di_kv_decoder {
     d9di_engine *engine;
     d9d_tape *tape;
     d9d_kv_cache cache;
-    int64_t rows, max_tokens; /* a row's cells are [row * room, (row + 1) * room) */
-    int64_t fill;             /* tokens are a multiple of this */
+    int64_t rows, max_tokens; /* slots of a sequence: [row * max_tokens, (row + 1) * max_tokens) */
+    int64_t fill;             /* tokens of a call are padded to a multiple of this */
     D9D_VEC(int32_t) host;
     d9d_tensor block;
-    void *pinned;                      /* [rows, V] floats: logits, unless it chooses */
-    int64_t max_chosen;                /* tokens of a call that takes those chosen */
-    d9d_tensor chosen;                 /* [2 most]: tokens, and logits, which are floats */
-    d9d_readback *read[MAX_IN_FLIGHT]; /* of all of chosen */
-    unsigned n_enqueued, n_waited;     /* calls */
+    void *pinned;       /* [rows, V] floats: logits, unless the decoder chooses tokens */
+    int64_t max_chosen; /* maximum tokens of a call that takes chosen ones */
+    d9d_tensor chosen;  /* [2 max_chosen]: tokens, then logits as floats */
+    d9d_readback *read[MAX_IN_FLIGHT]; /* readbacks of `chosen` */
+    unsigned n_enqueued, n_waited;     /* number of calls */
 };
 
-/* Where the arrays of a call are in its block. */
+/* Offsets of a call's arrays in its block. */
 typedef struct input_layout {
-    int64_t tokens, inputs, filled; /* filled: of the tokens, to make a whole */
+    int64_t tokens, inputs, filled; /* filled: tokens including padding */
     int64_t ids, positions, at, segments, rows, pick, all;
 } input_layout;
 
-/* Of a pipeline this rank's one stage. */
+/* This rank's only stage of the pipeline. */
 static d9d_model *stage_model(const d9di_engine *e)
 {
     return e->stages[0].model;
@@ -50,7 +51,7 @@ static int64_t token_multiple(const d9di_engine *e)
     return d9d_comm_size(stage_model(e)->groups.tp);
 }
 
-/* Cells of tokens: those that are filled up with have some, and a row, of their own. */
+/* Number of cache slots; padding tokens have some of their own, as one more sequence. */
 static int64_t cache_tokens(const d9di_engine *e, int64_t rows, int64_t max_tokens)
 {
     return rows * max_tokens + token_multiple(e);
@@ -66,7 +67,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Room for what is chosen: of the rows, and of tokens that are filled up with any. */
+/* Allocates for the chosen tokens: those of the sequences, and padding. */
 static d9d_status alloc_chosen(d9di_kv_decoder *d)
 {
     d9d_device *dev = d->engine->dev;
@@ -130,8 +131,7 @@ void d9di_kv_decoder_close(d9di_kv_decoder *d)
     free(d);
 }
 
-/* --- what is sent ------------------------------------------------------------------------------
- */
+/* --- the input block ------------------------------------------------------------------ */
 
 static input_layout make_layout(const d9di_kv_decoder *d, const d9di_kv_decoder_input *inputs,
                                 size_t n)
@@ -201,7 +201,7 @@ static d9d_tensor subview(const d9d_tensor *of, int64_t first, d9d_shape shape)
     return t;
 }
 
-/* The hidden states that the stage before has made; none for the first. */
+/* Receives the hidden states of the previous stage; the first stage receives none. */
 static d9d_status recv_hidden(d9di_kv_decoder *d, const input_layout *l, d9d_var **out)
 {
     const d9di_engine *e = d->engine;
@@ -223,7 +223,7 @@ static d9d_status recv_hidden(d9di_kv_decoder *d, const input_layout *l, d9d_var
     return st;
 }
 
-/* Of logits [n, V] what is wanted, on its way to the host. */
+/* Enqueues the argmax, or the readback of logits [n, V]. */
 static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_t n)
 {
     const d9di_engine *e = d->engine;
@@ -238,7 +238,7 @@ static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_
     return d9d_readback_enqueue(d->read[d->n_enqueued % MAX_IN_FLIGHT], token);
 }
 
-/* To the next stage; or of the last one's logits a copy to every stage, which all choose by. */
+/* Sends to the next stage; the last stage sends its logits to every stage, as all choose tokens. */
 static d9d_status send_output(d9di_kv_decoder *d, const input_layout *l, const d9d_model_out *out)
 {
     const d9di_engine *e = d->engine;
@@ -263,7 +263,7 @@ static d9d_status send_output(d9di_kv_decoder *d, const input_layout *l, const d
     return st;
 }
 
-/* Tokens are in the block, or what the call before has chosen. */
+/* Forward; token ids are in the block, or were chosen by the previous call. */
 static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen,
                           d9d_model_out *out)
 {

@@ -1,15 +1,14 @@
-/* kv_decoder.h - a model that goes on with rows: each row has its cells of one cache.
+/* kv_decoder.h - incremental decoding: each sequence has its slots in one KV cache.
  *
- *     D9D_TRY(d9di_kv_decoder_open(&engine, rows, room, true, &stepper));
- *     piece = {.row = 0, .first = 0, .n = 5, .ids = prompt};
- *     D9D_TRY(d9di_kv_decoder_enqueue(stepper, &piece, 1));
- *     piece = {.row = 0, .first = 5, .n = 1, .ids = NULL};     // what that call will have chosen
- *     D9D_TRY(d9di_kv_decoder_enqueue(stepper, &piece, 1));
- *     D9D_TRY(d9di_kv_decoder_wait(stepper, &next));              // of the first, while the second
- * goes
+ *     D9D_TRY(d9di_kv_decoder_open(&engine, rows, max_tokens, true, &decoder));
+ *     input = {.row = 0, .first = 0, .n = 5, .ids = prompt};      // prefill
+ *     D9D_TRY(d9di_kv_decoder_enqueue(decoder, &input, 1));
+ *     input = {.row = 0, .first = 5, .n = 1, .ids = NULL};        // decode: that call's token
+ *     D9D_TRY(d9di_kv_decoder_enqueue(decoder, &input, 1));
+ *     D9D_TRY(d9di_kv_decoder_wait(decoder, &output));            // of the first call
  *
- * Pieces of one call do not see each other, and on the CPU what follows a piece is the same, to
- * the bit, with any others beside it and however its row was cut.
+ * Inputs of one call do not attend to each other.  On the CPU an output has the same bits with any
+ * other inputs in the call, and however its sequence was divided into calls.
  */
 #ifndef D9DI_INFER_KV_DECODER_H
 #define D9DI_INFER_KV_DECODER_H
@@ -19,35 +18,35 @@
 
 typedef struct d9di_kv_decoder d9di_kv_decoder;
 
-/* Some tokens of a row, behind the `first` that it has. */
+/* n tokens of a sequence that already has `first` tokens. */
 typedef struct d9di_kv_decoder_input {
     int64_t row, first, n;
     const uint32_t *ids; /* [n] */
 } d9di_kv_decoder_input;
 
-/* What may follow each piece of a call; the arrays are the host's. */
+/* The output for the last token of each input; host memory. */
 typedef struct d9di_kv_decoder_output {
-    const int32_t *token; /* [n]: the likeliest, by d9d_kernels' largest */
+    const int32_t *token; /* [n]: argmax of the logits, as the kernel argmax finds it */
     const float *largest; /* [n]: its logit */
-    const float *logits;  /* [n, V] in place of both where the stepper does not choose */
+    const float *logits;  /* [n, V] instead of both, if the decoder does not choose tokens */
 } d9di_kv_decoder_output;
 
-/* What `rows` rows of at most `max_tokens` tokens keep. */
+/* Bytes of the KV cache for `rows` sequences of at most `max_tokens` tokens. */
 uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, int64_t rows, int64_t max_tokens);
 
-/* chooses: the likeliest token is found where the logits are, which stay there.  EOOM. */
+/* `chooses`: the argmax is computed on the device, and logits stay there.  EOOM. */
 d9d_status d9di_kv_decoder_open(d9di_engine *e, int64_t rows, int64_t max_tokens, bool chooses,
                                 d9di_kv_decoder **out);
 void d9di_kv_decoder_close(d9di_kv_decoder *d); /* NULL is fine */
 
-/* Queue a call.  Rows ascending, each at most once.  A stepper that chooses takes a second call
- * while one is under way, with the same rows, one token each and no ids: those that it chooses.
- * Collective: over the ranks that share the model's parameters, stages or experts; one that has
- * nothing to do calls with n = 0. */
+/* Enqueues a call.  Rows ascend, each at most once.  A decoder that chooses tokens accepts a second
+ * call while one is in flight: with the same rows, one token each and no ids, it takes the tokens
+ * that the first call chooses.  Collective over the ranks that share the model's parameters, stages
+ * or experts; a rank with nothing to do calls with n = 0. */
 d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_input *inputs,
                                    size_t n);
-/* What the oldest call under way has made, valid until the next send; the same on all tp ranks and
- * all stages of a pipeline, which have it one after the other. */
+/* Waits for the oldest call in flight.  The output is valid until the next enqueue.  It is the same
+ * on all tensor-parallel ranks and all pipeline stages, which get it one after the other. */
 d9d_status d9di_kv_decoder_wait(d9di_kv_decoder *d, d9di_kv_decoder_output *out);
 
 #endif /* D9DI_INFER_KV_DECODER_H */

@@ -1,6 +1,6 @@
 /* npy_writer.c - see infer/npy_writer.h.
  *
- *     "\x93NUMPY" 1 0, the length of what follows as u16, a Python dictionary, blanks, a newline
+ *     "\x93NUMPY" 1 0, u16 length of the rest, a Python dictionary, blanks, a newline
  */
 #include "infer/npy_writer.h"
 

@@ -56,7 +56,7 @@ static bool parse_line(const char *line, journal_line *out)
     return true;
 }
 
-/* The block behind what is proven, up to the claim's end: a file that is shorter has none. */
+/* Hashes the block from the proven end to the claimed one; false if the file is shorter. */
 static bool hash_block(d9di_output_journal *j, const d9d_file *output, uint64_t end)
 {
     char buffer[READ_BYTES];
@@ -75,7 +75,7 @@ static bool verify_line(d9di_output_journal *j, const d9d_file *output, const jo
     return hash_block(j, output, c->bytes) && d9d_hash_equal(block_end(j, c->records), c->hash);
 }
 
-/* The lines behind the head; *keep: bytes of the journal up to the last one that holds. */
+/* Verifies the lines after the head; *keep: bytes of the journal up to the last valid line. */
 static void verify_lines(d9di_output_journal *j, const d9d_file *output, char *line, char *stop,
                          uint64_t *valid_bytes, d9di_output_journal_proof *proof)
 {
@@ -106,7 +106,7 @@ static int format_header(d9d_hash key, char line[LINE_MAX_BYTES])
     return snprintf(line, LINE_MAX_BYTES, MAGIC " %s\n", hex);
 }
 
-/* Where it ends behind what is proven, later lines are cut off. */
+/* Truncates the journal after the last proven line. */
 static d9d_status verify_journal(d9di_output_journal *j, const d9d_file *output,
                                  d9di_output_journal_proof *proof)
 {
@@ -120,7 +120,7 @@ static d9d_status verify_journal(d9di_output_journal *j, const d9d_file *output,
     proof->key_matches = text.len >= valid_bytes && memcmp(text.data, head, valid_bytes) == 0;
     block_begin(j, j->key);
     if (proof->key_matches) {
-        d9d_err_save(&before, D9D_OK); /* a part that is too short is no failure */
+        d9d_err_save(&before, D9D_OK); /* a short output is not an error */
         verify_lines(j, output, text.data + valid_bytes, text.data + text.len, &valid_bytes, proof);
         (void)d9d_err_restore(&before);
         block_begin(j, j->chain);

@@ -1,16 +1,17 @@
-/* output_journal.h - which bytes of an unfinished file are as they were written.
+/* output_journal.h - proves which bytes of an unfinished output are as they were written.
  *
  *     d9d.part.v1 <key>
  *     203 81234 <32 hex digits>
  *     406 162410 <32 hex digits>
  *
- * Lies beside the file, and is appended to while that grows: a line a block, with the records and
- * the bytes of the file up to the block's end, and a hash over the hash of the line before (the
- * first: the key), these two numbers and the block's bytes.  A line is a claim, not a proof:
- * whoever goes on reads the file along the lines, and believes it up to the last block that hashes
- * to what its line says.  So zeros that a node left which lost its power, bytes that were edited, a
- * file that was cut and one of somebody else's are never believed, whichever of both files reached
- * the disk first.  A line that is not whole ends the journal.
+ * The journal lies beside the output and grows with it.  It has one line per block: the records and
+ * bytes of the output up to the block's end, and a hash.  The hash chains the hash of the line
+ * before (at first the key), these two numbers, and the block's bytes.
+ *
+ * A line is a claim and not a proof: whoever resumes rereads the output, and trusts it up to the
+ * last block whose hash matches.  So zeros after a power failure, edited bytes, a truncated file
+ * and a foreign one are never trusted, whichever of the two files reached the disk first.  An
+ * incomplete line ends the journal.
  */
 #ifndef D9DI_INFER_OUTPUT_JOURNAL_H
 #define D9DI_INFER_OUTPUT_JOURNAL_H
@@ -20,27 +21,27 @@
 
 typedef struct d9di_output_journal {
     d9d_file file;
-    d9d_hasher *block; /* of the chain and the bytes that came since the last line */
+    d9d_hasher *block; /* hash of the chain and of the bytes since the last line */
     d9d_hash key, chain;
-    uint64_t bytes; /* of the part, with those */
+    uint64_t bytes; /* of the output, including those */
 } d9di_output_journal;
 
-/* What a journal proves of its part. */
+/* What a journal proves of its output. */
 typedef struct d9di_output_journal_proof {
-    bool key_matches;         /* its key is this one */
-    int64_t records, claimed; /* that check out; of the last line */
-    uint64_t bytes;           /* where those that check out end */
+    bool key_matches;         /* the journal has the given key */
+    int64_t records, claimed; /* records that are proven; records that the last line claims */
+    uint64_t bytes;           /* end of the proven records */
 } d9di_output_journal_proof;
 
-/* Open the journal at `path`, of a file that must be this user's own, and check `output` against
- * it. A journal that is not `mine` is not touched. */
+/* Opens the journal at `path`, a file that must belong to this user, and verifies `output` against
+ * it.  A journal with another key is not changed. */
 d9d_status d9di_output_journal_open(const char *path, d9d_hash key, const d9d_file *output,
                                     d9di_output_journal *out, d9di_output_journal_proof *proof);
-/* Begin anew: the journal is on the disk, and its name, when this returns. */
+/* Starts a new journal; it and its name are durable when this returns. */
 d9d_status d9di_output_journal_begin(d9di_output_journal *j);
-/* These bytes were written to the part. */
+/* Call after writing these bytes to the output. */
 void d9di_output_journal_add(d9di_output_journal *j, const void *p, size_t n);
-/* A line: so many records are whole in what was added. */
+/* Appends a line: the output now has `records` complete records in total. */
 d9d_status d9di_output_journal_write_line(d9di_output_journal *j, int64_t records);
 void d9di_output_journal_close(d9di_output_journal *j);
 

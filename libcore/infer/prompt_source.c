@@ -70,7 +70,7 @@ void d9di_prompt_source_release(d9di_prompt_source *a)
     *a = (d9di_prompt_source){0};
 }
 
-/* Of a sample's n tokens: those before the first that is to be learned. */
+/* Of a sample's n tokens, those before the first target. */
 static int64_t prompt_length(const d9di_prompt_source *a, const d9d_batch *b)
 {
     const int64_t n = b->lengths[0];

@@ -14,7 +14,7 @@ static const int64_t journal_period_ns = INT64_C(1000000000), sync_period_ns = I
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/* "<path>.<what>-<16 digits>", to be freed. */
+/* "<path>.<label>-<16 digits>"; the caller frees it. */
 static d9d_status make_name(const char *path, const char *label, d9d_hash key, char **out)
 {
     char hex[D9D_HASH_HEX];
@@ -26,7 +26,7 @@ static d9d_status make_name(const char *path, const char *label, d9d_hash key, c
     return D9D_OK;
 }
 
-/* The part may have got its final name between our opening it and the lock. */
+/* The part may have been renamed between open and lock. */
 static d9d_status lock_partial(const d9d_file *f)
 {
     struct stat a, b;
@@ -43,7 +43,7 @@ static bool is_hex_digits(const char *s)
     return strspn(s, "0123456789abcdef") == 16 && s[16] == '\0';
 }
 
-/* Where this part is new, what is made from other things is told of. */
+/* For a new part: warns about parts with other keys. */
 static void warn_other_partials(const char *path, const char *mine, const d9d_log *log)
 {
     d9d_arena a = {0};
@@ -76,7 +76,7 @@ static d9d_status fail_unknown_owner(const d9d_file *partial, const char *journa
                     partial->path, (unsigned long long)size, journal);
 }
 
-/* What the part has, as far as its journal proves it; nothing is changed before that is known. */
+/* Resumes the part as far as its journal proves it; verifies before changing anything. */
 static d9d_status resume_partial(d9di_resumable_lines *l, const char *journal, d9d_hash key,
                                  const d9d_log *log)
 {
@@ -108,7 +108,7 @@ static d9d_status write_bytes(d9di_resumable_lines *l, const char *p, size_t n)
     return D9D_OK;
 }
 
-/* Without a record there is no head either. */
+/* Without a record there is no header either. */
 static d9d_status open_files(d9di_resumable_lines *l, d9d_hash key, const d9d_buf *head,
                              const d9d_log *log)
 {
@@ -148,7 +148,7 @@ d9d_status d9di_resumable_lines_open(const char *path, d9d_hash key, const d9d_b
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* Say in the journal what there is; sync both where that was long ago, or is wanted. */
+/* Updates the journal; syncs both files if the last sync is long ago or `sync` is set. */
 static d9d_status write_journal(d9di_resumable_lines *l, bool sync)
 {
     sync = sync || d9d_clock_ns() - l->synced_ns >= sync_period_ns;
@@ -186,7 +186,7 @@ d9d_status d9di_resumable_lines_commit(d9di_resumable_lines *l)
         return D9D_FAIL(D9D_ENOMEM, "%s: its directory's name", l->path);
     st = d9d_fs_sync_dir(dirname(dir));
     free(dir);
-    (void)unlink(l->journal.file.path); /* of a part that is no more */
+    (void)unlink(l->journal.file.path); /* its part is gone */
     return st;
 }
 
@@ -194,7 +194,7 @@ void d9di_resumable_lines_release(d9di_resumable_lines *l)
 {
     d9d_err_copy first;
 
-    /* The sentence of what went wrong before is worth more than ours. */
+    /* The earlier error is more useful than ours. */
     d9d_err_save(&first, D9D_OK);
     if (l->n_journaled < l->done && write_journal(l, true) != D9D_OK)
         (void)d9d_err_restore(&first);

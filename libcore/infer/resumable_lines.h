@@ -1,14 +1,14 @@
-/* resumable_lines.h - a file with one line or one record a sample, which an interrupted job goes on
- * with.
+/* resumable_lines.h - an output with one line or record per sample, which an interrupted job
+ * resumes.
  *
- *     out.jsonl.part-<16 hex digits>       what there is, while it grows
- *     out.jsonl.journal-<16 hex digits>    how much of that is as it was written (output_journal.h)
- *     out.jsonl                            all of it, in one rename; the journal goes
+ *     out.jsonl.part-<16 hex digits>       the unfinished output ("part")
+ *     out.jsonl.journal-<16 hex digits>    proof of its content (output_journal.h)
+ *     out.jsonl                            complete, after one rename; the journal is removed
  *
- * The digits are of the key, which tells what the lines are made from.  Going on, the part is cut
- * back to what its journal proves.  The journal has a line for the first of them and about one a
- * second from there on; part and journal are synced every few seconds, when it is released, and
- * before the file gets its name.
+ * The digits are those of the key, a hash of everything that the lines depend on.  On resume, the
+ * part is truncated to what its journal proves.  The journal gets a line for the first record and
+ * then about one per second.  Part and journal are synced every few seconds, at release, and before
+ * the rename.
  */
 #ifndef D9DI_INFER_RESUMABLE_LINES_H
 #define D9DI_INFER_RESUMABLE_LINES_H
@@ -17,25 +17,25 @@
 #include "infer/output_journal.h"
 
 typedef struct d9di_resumable_lines {
-    d9d_file file; /* the part, locked: one process at a time writes it */
+    d9d_file file; /* the part, locked: one process writes it */
     d9di_output_journal journal;
     char *path;
-    int64_t done;        /* whole ones in it */
-    int64_t n_journaled; /* of these, in the journal */
+    int64_t done;        /* complete records in it */
+    int64_t n_journaled; /* records that the journal covers */
     int64_t journaled_ns, synced_ns;
 } d9di_resumable_lines;
 
-/* Lines, or with `head` records behind it.  There must be no finished file of that name.  EIO when
- * another process is writing it; EPATH for a link, and for the file of another user; ECONFIG for a
- * part that has something and no journal of this key: whose it is nobody knows.  A warning says
- * where less checks out than there was, and that parts of other keys are not gone on with. */
+/* Opens the output for lines, or with `head` for records after this header.  ECONFIG if the
+ * finished file exists, or if a part has content but no journal of this key, since its origin is
+ * unknown.  EIO if another process is writing it; EPATH for a link, or another user's file.  Warns
+ * if less is proven than was written, and about parts with other keys, which are not resumed. */
 d9d_status d9di_resumable_lines_open(const char *path, d9d_hash key, const d9d_buf *head,
                                      const d9d_log *log, d9di_resumable_lines *out);
-/* `line` with its newline, or a record. */
+/* Adds a line with its newline, or a record. */
 d9d_status d9di_resumable_lines_add(d9di_resumable_lines *l, const char *line, size_t n);
-/* Sync, and give the file its name: ECONFIG, and the part stays, where something has it already. */
+/* Syncs and renames.  ECONFIG, and the part stays, if the final name is taken. */
 d9d_status d9di_resumable_lines_commit(d9di_resumable_lines *l);
-/* What was added is kept for the next time. */
+/* Everything that was added is kept for the next start. */
 void d9di_resumable_lines_release(d9di_resumable_lines *l);
 
 #endif /* D9DI_INFER_RESUMABLE_LINES_H */

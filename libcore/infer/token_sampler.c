@@ -17,13 +17,13 @@ static double token_weight(const softmax_draw *d, uint32_t token)
     return exp((double)(d->logits[token] - d->largest) / d->how->temperature);
 }
 
-/* Is a likelier than b? */
+/* True if a is more likely than b. */
 static bool is_likelier(const softmax_draw *d, uint32_t a, uint32_t b)
 {
     return d->logits[a] > d->logits[b] || (d->logits[a] == d->logits[b] && a < b);
 }
 
-/* --- the likeliest, one at a time: a heap in front, those taken from it behind ---------------- */
+/* --- partial heap sort: a heap in front, the popped tokens after it ------------------- */
 
 static void heap_sift_down(const softmax_draw *d, uint32_t *heap, int64_t n, int64_t i)
 {
@@ -39,7 +39,7 @@ static void heap_sift_down(const softmax_draw *d, uint32_t *heap, int64_t n, int
     heap[i] = x;
 }
 
-/* The likeliest of the n that are left goes behind them. */
+/* Pops the most likely of the heap's n tokens to index n - 1. */
 static uint32_t heap_pop(const softmax_draw *d, uint32_t *heap, int64_t n)
 {
     const uint32_t best = heap[0];
@@ -76,8 +76,8 @@ static d9d_status find_last_kept(d9di_token_sampler *c, const softmax_draw *d, u
     return D9D_OK;
 }
 
-/* Of the tokens that are not less likely than `last`, where it is not NULL, the one at which the
- * sum of weights passes `share` of all of it. */
+/* Draws among the tokens not less likely than `last` (NULL: all): the token at which the cumulative
+ * weight passes `share` of the sum. */
 static d9d_status draw_token(d9di_token_sampler *c, const softmax_draw *d, const uint32_t *last,
                              double share, uint32_t *out)
 {

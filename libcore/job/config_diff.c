@@ -1,7 +1,7 @@
 /* config_diff.c - see job/config_diff.h. */
 #include "job/config_diff.h"
 
-enum { MAX_VALUE_BYTES = 60 }; /* bytes of a value that are shown */
+enum { MAX_VALUE_BYTES = 60 }; /* limit of a formatted value, in bytes */
 
 const char *d9di_config_diff_format(const json_t *v, d9d_buf *b)
 {
@@ -20,7 +20,7 @@ typedef struct diff_walk {
     d9d_buf path;
 } diff_walk;
 
-/* The path goes on with `key`; its length until then. */
+/* Appends `key` to the path; returns the previous length. */
 static size_t path_push(diff_walk *s, const char *key)
 {
     const size_t len = s->path.len;
@@ -34,7 +34,7 @@ static bool report_difference(const diff_walk *s, const json_t *a, const json_t 
     return s->path.len > 0 && s->on_difference(s->self, s->path.data, a, b);
 }
 
-/* 12 and 12.0 are one value. */
+/* 12 and 12.0 are equal. */
 static bool values_equal(const json_t *a, const json_t *b)
 {
     if (json_is_number(a) && json_is_number(b))

@@ -35,7 +35,7 @@ void d9d_job_events_free(d9d_job_events *v)
     free(v);
 }
 
-/* All that the loops tell of, as the header lists them; others have other names. */
+/* All events that the loops trigger, in the header's order. */
 static const char *const event_names[] = {
     "train.configuration.start",
     "train.configuration.data_loader",
@@ -68,7 +68,7 @@ static const char *const event_names[] = {
     NULL,
 };
 
-/* A word that is nearly one of these would be waited for in vain. */
+/* Refuses a misspelt id, whose handler would never be called. */
 static d9d_status check_handler(const d9d_job_event_handler *row)
 {
     const char *near = NULL;

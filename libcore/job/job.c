@@ -1,4 +1,4 @@
-/* job.c - checking a job's configuration.  See d9d/job/job.h. */
+/* job.c - checks of a job's configuration.  See d9d/job/job.h. */
 #include "d9d/job/job.h"
 
 /* --- mesh and batch -------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* preemption.c - signals read between steps, and Slurm's time limit.  See d9d/job/preemption.h. */
+/* preemption.c - polled signals, and Slurm's time limit.  See d9d/job/preemption.h. */
 #include "d9d/job/preemption.h"
 
 #include <errno.h>
@@ -11,13 +11,13 @@
 
 #include "d9d/base/thread.h"
 
-enum { NO_LIMIT_S = 1 << 30 }; /* seconds that are no limit */
+enum { NO_LIMIT_S = 1 << 30 }; /* seconds that count as no limit */
 
 struct d9d_preemption {
     sigset_t signals, old_mask;
     bool limited;
-    int64_t leave_ns;     /* when limited: leave at this time of d9d_clock_ns() */
-    bool received;        /* a signal to leave */
+    int64_t leave_ns;     /* if limited: exit at this d9d_clock_ns() */
+    bool received;        /* a signal to exit */
     bool sleep_requested; /* SIGUSR2 came */
     char reason[64];
 };
@@ -28,7 +28,7 @@ static const struct {
 } stop_signals[] = {{SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGINT, "SIGINT"}};
 enum { N_STOP_SIGNALS = sizeof(stop_signals) / sizeof(stop_signals[0]), MAX_DIGITS = 8 };
 
-/* A number of at most MAX_DIGITS digits; moves *p behind it. */
+/* Parses a number of at most MAX_DIGITS digits; advances *p. */
 static bool parse_number(const char **p, int64_t *out)
 {
     const size_t env_digits = strspn(*p, "0123456789");
@@ -40,7 +40,7 @@ static bool parse_number(const char **p, int64_t *out)
     return true;
 }
 
-/* Numbers with colons between them, at most three; how many there are, or 0. */
+/* Parses up to three colon-separated numbers; returns how many, or 0. */
 static int parse_clock(const char **p, int64_t fields[3])
 {
     for (int n = 0; n < 3; n++) {
@@ -70,7 +70,7 @@ int64_t d9d_preemption_parse_slurm_time(const char *text)
     return ((days * 24 + clock[0]) * 60 + clock[1]) * 60 + clock[2];
 }
 
-/* A variable of up to 18 digits, or NULL. */
+/* An environment variable of up to 18 digits, or NULL. */
 static const char *env_digits(const char *name)
 {
     const char *v = getenv(name);
@@ -79,8 +79,8 @@ static const char *env_digits(const char *name)
     return n > 0 && n <= 18 && strspn(v, "0123456789") == n ? v : NULL;
 }
 
-/* The job's name for the controller: of an array the task's, since the last task's own number is
- * the array's, and means all of them.  False outside a job. */
+/* The job id for the controller.  For an array job this is the task's id, since the number of the
+ * last task is the array's id and names all tasks.  False outside a job. */
 static bool slurm_job_name(char *out, size_t size)
 {
     const char *job = env_digits("SLURM_JOB_ID"), *array = env_digits("SLURM_ARRAY_JOB_ID");
@@ -95,8 +95,8 @@ static bool slurm_job_name(char *out, size_t size)
     return true;
 }
 
-/* The controller's answer; -1 when there is none.  The command is killed in the end, as it inherits
- * a mask of blocked signals. */
+/* Asks the controller; -1 without an answer.  The command inherits the blocked signals, so a
+ * timeout kills it with SIGKILL. */
 static int64_t query_slurm_end(const char *job)
 {
     char command[160], line[64] = "";
@@ -113,7 +113,7 @@ static int64_t query_slurm_end(const char *job)
     return d9d_preemption_parse_slurm_time(line);
 }
 
-/* What the job's environment says, or else the controller; -1 when there is no answer. */
+/* From the environment, or else from the controller; -1 without an answer. */
 static int64_t slurm_seconds_left(const d9d_log *log)
 {
     const char *says = getenv("SLURM_JOB_END_TIME"), *end = env_digits("SLURM_JOB_END_TIME");
@@ -131,7 +131,7 @@ static int64_t slurm_seconds_left(const d9d_log *log)
     return query_slurm_end(job);
 }
 
-/* Leave `margin_s` before the end, which must be later than now. */
+/* Sets the deadline `margin_s` before the end; it must be in the future. */
 static d9d_status set_deadline(d9d_preemption *s, int64_t left, int64_t margin_s,
                                const d9d_log *log)
 {
@@ -172,7 +172,7 @@ d9d_status d9d_preemption_open(int64_t margin_s, const d9d_log *log, d9d_preempt
     return st;
 }
 
-/* The signals that have come, or come within a time. */
+/* Consumes the signals that are pending or arrive within a time. */
 static void consume_signals(d9d_preemption *s, struct timespec within)
 {
     int got;

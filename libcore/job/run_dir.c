@@ -44,9 +44,9 @@ d9d_status d9di_run_dir_set_paths(const d9d_job_trainer_section *t, d9d_arena *a
     return D9D_OK;
 }
 
-/* --- places apart --------------------------------------------------------------------------- */
+/* --- overlapping paths ---------------------------------------------------------------------- */
 
-/* The next name in a path, of *n bytes; NULL: there is none. */
+/* The next component of a path, of *n bytes; NULL at the end. */
 static const char *next_component(const char *p, size_t *n)
 {
     for (;; p += *n) {
@@ -57,8 +57,8 @@ static const char *next_component(const char *p, size_t *n)
     }
 }
 
-/* Are these names of one directory, or of one in it?  Then what is left of the path, which may be
- * ""; else NULL.  Links are not looked at. */
+/* If `path` is `dir` or inside it by name, returns the rest of the path, which may be ""; else
+ * NULL. Does not resolve links. */
 static const char *path_inside(const char *path, const char *dir)
 {
     size_t n = 0, k = 0;
@@ -80,7 +80,7 @@ static const char *absolute_path(const char *path, d9d_arena *a)
     return path[0] == '/' || getcwd(here, sizeof(here)) == NULL ? path : d9d_fs_join(a, here, path);
 }
 
-/* Does what is written to `path` come into `dir`, there under a name that begins with `first`? */
+/* True if `path` is inside `dir`, under a name that begins with `first`. */
 static bool path_leads_into(const char *path, const char *dir, const char *first)
 {
     d9d_arena a = {0};
@@ -135,10 +135,10 @@ d9d_status d9di_run_dir_check(const d9d_train_config *c, const d9di_run_dir *r)
     return st;
 }
 
-/* --- is it there still ----------------------------------------------------------------------- */
+/* --- watching the directory ------------------------------------------------------------------ */
 
 struct d9di_run_dir_watch {
-    dev_t device; /* the directory itself, whatever has its name later */
+    dev_t device; /* identity of the directory, whatever its name is later */
     ino_t inode;
     char path[];
 };
@@ -162,7 +162,7 @@ d9d_status d9di_run_dir_watch_open(const char *path, d9di_run_dir_watch **out)
     return D9D_OK;
 }
 
-/* A file system that gives no answer now may give one when a checkpoint is due. */
+/* A file system error is ignored: it may be gone when a checkpoint is due. */
 d9d_status d9di_run_dir_watch_check(void *held)
 {
     const d9di_run_dir_watch *h = held;
@@ -179,7 +179,7 @@ void d9di_run_dir_watch_free(void *held)
     free(held);
 }
 
-/* --- what describes it ------------------------------------------------------------------------ */
+/* --- manifest and configuration --------------------------------------------------------------- */
 
 static d9d_status write_json(d9d_arena *a, const char *dir, const char *name, const json_t *v)
 {
@@ -204,7 +204,7 @@ static json_t *env_json(const char *name)
     return d9d_json_str(getenv(name));
 }
 
-/* The id that a manifest says, or "". */
+/* The id in the manifest, or "". */
 static d9d_status read_manifest_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     d9d_arena a = {0};
@@ -224,7 +224,7 @@ static d9d_status read_manifest_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_I
     return D9D_OK;
 }
 
-/* That of an earlier life, whose manifest may be gone or another's: then a new one. */
+/* The id of an earlier start.  A new one if its manifest is missing or foreign. */
 static d9d_status find_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
 {
     unsigned char bytes[(D9DI_RUN_DIR_ID_SIZE - 1) / 2];
@@ -239,7 +239,7 @@ static d9d_status find_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
     return D9D_OK;
 }
 
-/* --- ranks of one directory ------------------------------------------------------------- */
+/* --- files of the ranks ----------------------------------------------------------------- */
 
 static char *rank_file_path(const d9di_run_dir *r, int rank, d9d_arena *a)
 {
@@ -265,7 +265,7 @@ void d9di_run_dir_remove_rank_file(const d9di_run_dir *r, int rank)
     const char *path = rank_file_path(r, rank, &a);
 
     if (path != NULL)
-        (void)unlink(path); /* one that stays is written anew by the next life */
+        (void)unlink(path); /* if this fails, the next start rewrites the file */
     d9d_arena_release(&a);
 }
 
@@ -286,8 +286,8 @@ static d9d_status read_rank_file_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_
     return D9D_OK;
 }
 
-/* A network file system may remember for a minute that a name was not there; of a directory that is
- * opened it asks again what is in it. */
+/* A network file system may cache a missing name for a minute; opening the directory revalidates
+ * it. */
 static void refresh_nfs_cache(const char *path)
 {
     char dir_part[PATH_MAX];
@@ -330,7 +330,7 @@ d9d_status d9di_run_dir_check_id(const d9di_run_dir *r, const char *id)
                     strcmp(run, id) != 0 ? "run" : "checkpoint");
 }
 
-/* --- making one --------------------------------------------------------------------------- */
+/* --- creation ----------------------------------------------------------------------------- */
 
 static json_t *make_manifest(const d9d_job_run_section *run, const json_t *hosts, int64_t restarts,
                              const char *id)

@@ -1,4 +1,4 @@
-/* run_dir_foreign.c - whose files a run directory has.  See job/run_dir.h. */
+/* run_dir_foreign.c - checks that a run directory has no foreign files.  See job/run_dir.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +62,8 @@ static size_t number_span(const char *text, size_t n)
     return k;
 }
 
-/* Does the text begin like this?  "#" is a number and "*" anything; CUT: as far as it goes. */
+/* Matches the start of the text; "#" is a number and "*" anything.  MATCH_PREFIX: the text ends
+ * within the pattern. */
 static match_result match_pattern(const char *like, const char *text, size_t n)
 {
     for (; *like != '\0'; like++) {
@@ -86,8 +87,8 @@ static match_result match_pattern(const char *like, const char *text, size_t n)
     return MATCH_YES;
 }
 
-/* Is a line like one of these?  Damage may be anywhere, but not everywhere at the front of what a
- * run wrote.  One that is cut is all that there is. */
+/* True if any line matches a pattern.  Single damaged lines are accepted, but a run's file has a
+ * valid line near its front.  A truncated line is accepted only if it is the whole file. */
 static bool has_matching_line(const file_head *f, const char *const *likes)
 {
     for (size_t at = 0; at < f->n;) {
@@ -106,7 +107,7 @@ static bool has_matching_line(const file_head *f, const char *const *likes)
     return f->n == 0;
 }
 
-/* As d9d/track/track.h writes them. */
+/* The records of d9d/track/track.h. */
 static bool is_metrics(const file_head *f)
 {
     static const char *const likes[] = {
@@ -122,7 +123,7 @@ static bool is_metrics(const file_head *f)
     return has_matching_line(f, likes);
 }
 
-/* As train/samples_log.h does. */
+/* The lines of train/samples_log.h. */
 static bool is_samples(const file_head *f)
 {
     static const char *const likes[] = {"{\"step\": #, \"first\": #, \"samples\": [",
@@ -131,7 +132,7 @@ static bool is_samples(const file_head *f)
     return has_matching_line(f, likes);
 }
 
-/* Rings begin with a word, or with what a file has that nothing was written to. */
+/* A ring begins with a magic word, or with zeros if nothing was written yet. */
 static bool is_ring(const file_head *f)
 {
     static const char word[] = "d9dflit", none[sizeof(word) - 1];
@@ -143,7 +144,7 @@ static bool is_ring(const file_head *f)
 
 /* --- the files -------------------------------------------------------------------------------- */
 
-/* *empty: nothing is there, or nothing is in it. */
+/* *empty: the file does not exist or has no bytes. */
 static d9d_status check_file(const char *path, bool (*is_run)(const file_head *f), char *buffer,
                              bool *empty)
 {
@@ -175,8 +176,8 @@ d9d_status d9di_run_dir_check_foreign(const d9di_run_dir *r)
     static const struct {
         const char *name;
         bool (*is_run)(const file_head *f);
-        bool tells;   /* a run has been here, if there is something in it */
-        bool of_none; /* looked at where none has been */
+        bool tells;   /* its content shows that the directory is a run's */
+        bool of_none; /* checked only if nothing shows that */
     } files[] = {{"metrics.jsonl", is_metrics, true, false},
                  {"samples.jsonl", is_samples, false, false},
                  {"flight/rank-0.bin", is_ring, false, false},

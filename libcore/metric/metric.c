@@ -1,4 +1,4 @@
-/* metric.c - cells of a metric over ranks.  See d9d/metric/metric.h. */
+/* metric.c - the state of a metric, and its reduction over ranks.  See d9d/metric/metric.h. */
 #include "d9d/metric/metric.h"
 
 #include <math.h>
@@ -14,10 +14,10 @@ struct d9d_metric {
     const void *config;
     d9d_metric_form form;
     uint64_t bytes;
-    void *local;  /* cells of this rank's rows */
-    void *global; /* of all ranks' */
-    bool synced;  /* whole is what counts */
-    bool syncing; /* they are on their way */
+    void *local;  /* state of this rank's rows */
+    void *global; /* reduced state of all ranks */
+    bool synced;  /* `global` is the current state */
+    bool syncing; /* a reduction is in flight */
     d9d_async_host_reduce reduce;
 };
 
@@ -33,7 +33,7 @@ static void state_clear(const d9d_metric_form *f, void *state)
             sums[i] = f->reduce_op == D9D_COMM_MAX ? -INFINITY : 0;
 }
 
-enum { MAX_COUNT = INT32_MAX }; /* cells or values */
+enum { MAX_COUNT = INT32_MAX }; /* elements of a state, or values */
 
 static d9d_status check_form(const d9d_metric *m, const char *where)
 {
@@ -101,7 +101,7 @@ void d9d_metric_reset(d9d_metric *m)
     m->synced = false;
 }
 
-/* --- over the ranks ------------------------------------------------------------------ */
+/* --- reduction over ranks ------------------------------------------------------------ */
 
 d9d_status d9d_metric_sync_begin(d9d_metric *m, d9d_device *dev, d9d_comm *world)
 {

@@ -1,10 +1,11 @@
-/* metric_auroc.c - area under the ROC curve, of histograms of both classes.
+/* metric_auroc.c - area under the ROC curve from histograms of both classes.
  *
- * The share of pairs of a positive and a negative row in which the positive has the higher score; a
- * pair in the same bin counts one half.  The area asks for the order of scores alone, so bins are
- * as fine as scores lie: STEPS an octave of x below 1/2 and from 1 on, of 1 - x between, and of -x.
- * Logits, probabilities near 0 and near 1 are all told apart to about a thousandth of themselves.
- * Magnitudes beyond 2^-64 and 2^64 count as equal. */
+ * The area is the share of (positive, negative) pairs in which the positive row has the higher
+ * score; a pair in the same bin counts one half.  Only the order of scores matters, so the bins
+ * follow a logarithmic scale with OCTAVE_STEPS bins per octave.  The scale applies to x below 1/2
+ * and from 1 on, to 1 - x between 1/2 and 1, and to -x for negative x.  The relative resolution is
+ * about a thousandth for logits, and for probabilities near 0 and near 1.  Magnitudes beyond 2^-64
+ * and 2^64 count as equal. */
 #include <math.h>
 
 #include "metric/metric_kinds.h"
@@ -20,7 +21,7 @@ static const d9d_key auroc_keys[] = {
     D9D_KEY_END,
 };
 
-/* Octaves of a segment begin at 2^LEAST; segments lie behind each other. */
+/* Octaves of a segment begin at 2^MIN_EXPONENT; the segments are stored one after the other. */
 enum { OCTAVE_STEPS = 1024, MIN_EXPONENT = -64, MAX_EXPONENT = 64, MIN_EXPONENT_NEAR_1 = -53 };
 enum {
     BINS_NEGATIVE = (MAX_EXPONENT - MIN_EXPONENT) * OCTAVE_STEPS, /* below 0 */
@@ -35,7 +36,7 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The step of x >= 0 within octaves that begin at 2^least, `steps` in all. */
+/* Index of x >= 0 in octaves that begin at 2^least, clamped to [0, steps). */
 static int64_t log_step_index(double x, int least, int64_t steps)
 {
     int exponent;
@@ -69,7 +70,7 @@ static int64_t num_bins_or_default(const auroc_config *c)
     return c->num_bins > 0 ? c->num_bins : BINS;
 }
 
-/* cells: rows of class 0 in each bin, then of class 1 */
+/* state: rows of class 0 per bin, then of class 1 */
 static d9d_status auroc_form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)where;
@@ -77,7 +78,7 @@ static d9d_status auroc_form(const void *config, const char *where, d9d_metric_f
     return D9D_OK;
 }
 
-/* Numbers, and of equal steps probabilities. */
+/* Scores must be numbers; with equal bins they must be probabilities. */
 static d9d_status scores_check(const auroc_config *c, const d9d_predictions *b)
 {
     for (int64_t i = 0; i < b->rows; i++) {

@@ -1,11 +1,12 @@
-/* metric_confusion.c - statistics of right and wrong decisions.  See d9d/metric/metric.h.
+/* metric_confusion.c - metrics of binary decisions: accuracy, precision, recall, F-beta, confusion
+ * matrix.  See d9d/metric/metric.h.
  *
- * Each class is a question with the answers yes and no.  Of N rows it has
+ * Each class is one binary decision per row.  Over N rows it counts
  *
- *                      said yes   said no
- *     target is yes      TP         FN        precision TP / (TP + FP)
- *     target is no       FP         TN        recall    TP / (TP + FN)
- *                                             accuracy  (TP + TN) / N
+ *                     predicted yes  predicted no
+ *     target is yes      TP             FN        precision TP / (TP + FP)
+ *     target is no       FP             TN        recall    TP / (TP + FN)
+ *                                                 accuracy  (TP + TN) / N
  *     F_beta = (1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP)
  */
 #include <math.h>
@@ -20,13 +21,13 @@ typedef struct decision_config {
     int problem;
     int64_t num_classes;
     double threshold;
-    int64_t top_k; /* accuracy alone; else 0 */
+    int64_t top_k; /* for accuracy; 0: off */
     int average;
-    double beta;          /* fbeta alone */
+    double beta;          /* for fbeta */
     double zero_division; /* NaN: leave such classes out */
 } decision_config;
 
-/* What happened with a class; a cell each. */
+/* The outcome of one decision; one counter each. */
 typedef enum outcome { TP, FP, FN, TN, OUTCOMES } outcome;
 
 enum { MAX_CLASSES = 1 << 20, MAX_MATRIX = 1 << 12 };
@@ -92,9 +93,9 @@ static d9d_status matrix_check(const void *value, const char *path)
     return D9D_OK;
 }
 
-/* --- what a row says ------------------------------------------------------------------- */
+/* --- decisions of a row ---------------------------------------------------------------- */
 
-/* Questions that are asked of each row. */
+/* Number of decisions per row. */
 static int64_t num_decisions(const decision_config *c)
 {
     return c->problem == BINARY || c->top_k > 1 ? 1 : c->num_classes;
@@ -110,13 +111,13 @@ static int64_t argmax(const double *x, int64_t n)
     return best;
 }
 
-/* A class, or the largest of scores. */
+/* The class itself, or the argmax of scores. */
 static int64_t predicted_class(const double *x, int64_t columns)
 {
     return columns == 1 ? (int64_t)x[0] : argmax(x, columns);
 }
 
-/* Is class k among the n highest of the scores, of equal ones the first? */
+/* True if class k is among the n highest scores; of equal scores the first counts as higher. */
 static bool is_in_top_k(const double *score, int64_t classes, int64_t k, int64_t n)
 {
     int64_t before = 0;
@@ -135,7 +136,7 @@ static d9d_status check_finite(const char *name, const d9d_predictions *b)
     return D9D_OK;
 }
 
-/* Classes that were predicted rather than scores. */
+/* Checks predictions that are classes rather than scores. */
 static d9d_status check_classes(const char *name, const decision_config *c,
                                 const d9d_predictions *b)
 {
@@ -297,11 +298,11 @@ static double micro_average(const decision_config *c, const int64_t *counts, sta
             all[j] += n[j];
     }
     if (fn == accuracy && c->problem == MULTICLASS)
-        fn = recall; /* of one class among many: the rows that are right */
+        fn = recall; /* multiclass accuracy is the share of correct rows, which is recall */
     return ratio_value(c, fn(c, all));
 }
 
-/* Of the classes that have a value. */
+/* Mean over the classes that have a value. */
 static double macro_average(const decision_config *c, const int64_t *counts, statistic_fn fn)
 {
     double sum = 0, weights = 0, n[OUTCOMES];
@@ -361,9 +362,9 @@ STATISTIC(recall, statistic_keys, "share of what is to be found that was");
 STATISTIC(f1, statistic_keys, "harmonic mean of precision and recall");
 STATISTIC(fbeta, fbeta_keys, "mean of precision and recall, one of them more important");
 
-/* --- the matrix itself: a row a target, a column a prediction ----------------------------- */
+/* --- the confusion matrix: a row per target, a column per prediction ---------------------- */
 
-/* Sides of a matrix, and matrices. */
+/* Classes per side, and the number of matrices. */
 static int64_t matrix_size(const decision_config *c)
 {
     return c->problem == MULTICLASS ? c->num_classes : 2;
@@ -412,7 +413,7 @@ static void matrix_compute(const void *config, const void *counts, double *value
         values[i] = (double)count[i];
 }
 
-/* "target/prediction", behind the label of several */
+/* "target/prediction", after the label's index if there are several matrices */
 static void matrix_label(const void *config, size_t i, char *out, size_t n)
 {
     const decision_config *c = config;

@@ -1,4 +1,4 @@
-/* metric_kinds.c - the metrics there are.  See d9d/metric/metric.h. */
+/* metric_kinds.c - the list of built-in metrics.  See d9d/metric/metric.h. */
 #include "metric/metric_kinds.h"
 
 #define CHOICE(name) &d9di_metric_##name##_table,

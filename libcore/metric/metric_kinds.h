@@ -1,4 +1,4 @@
-/* metric_kinds.h - the metrics that are built in, and what they ask of a batch. */
+/* metric_kinds.h - the built-in metrics, and their checks of a batch. */
 #ifndef D9DI_METRIC_METRIC_KINDS_H
 #define D9DI_METRIC_METRIC_KINDS_H
 
@@ -14,12 +14,12 @@
 D9DI_METRIC_KINDS(D9DI_METRIC_DECLARE)
 #undef D9DI_METRIC_DECLARE
 
-/* Is v one of the classes 0 to n - 1? */
+/* True if v is one of the classes 0 to n - 1. */
 static inline bool d9di_metric_is_class(double v, int64_t n)
 {
     return v >= 0 && v < (double)n && v == (double)(int64_t)v;
 }
-/* EINVAL unless predictions and targets have so many columns; -1: any number. */
+/* EINVAL unless predictions and targets have these numbers of columns; -1: any number. */
 d9d_status d9di_metric_check_columns(const char *name, const d9d_predictions *b,
                                      int64_t predictions, int64_t targets);
 /* EINVAL unless every target is one of n classes. */

@@ -1,17 +1,18 @@
-/* metric_plain.c - sums, means and extremes of numbers.  See d9d/metric/metric.h. */
+/* metric_plain.c - sum, mean, minimum and maximum.  See d9d/metric/metric.h. */
 #include <math.h>
 
 #include "metric/metric_kinds.h"
 
 static const d9d_key no_keys[] = {D9D_KEY_END};
 
-/* A row's numbers all have its weight. */
+/* All numbers of a row have the row's weight. */
 static double row_weight(const d9d_predictions *b, int64_t row)
 {
     return b->weight != NULL ? b->weight[row] : 1;
 }
 
-/* A sum whose rounding is kept beside it (Neumaier), so that it does not show how rows were dealt.
+/* Compensated (Neumaier) summation, so that the result does not depend on how rows are
+ * distributed.
  */
 typedef struct neumaier_sum {
     double sum, compensation;
@@ -31,7 +32,7 @@ static double neumaier_value(const neumaier_sum *e)
     return e->sum + e->compensation;
 }
 
-/* cells: of p w, of w */
+/* the state: sums of p w, and of w */
 enum { SUM_VALUES, SUM_WEIGHTS, NUM_SUMS };
 
 static d9d_status sums_form(const void *config, const char *where, d9d_metric_form *out)
@@ -70,7 +71,7 @@ static void mean_compute(const void *config, const void *state, double *values)
     values[0] = weights != 0 ? neumaier_value(&sums[SUM_VALUES]) / weights : NAN;
 }
 
-/* cells: the largest; of min the largest of the negated */
+/* state: the maximum; for min the maximum of the negated values */
 static d9d_status extreme_form(const void *config, const char *where, d9d_metric_form *out)
 {
     (void)config, (void)where;
@@ -81,7 +82,7 @@ static d9d_status extreme_form(const void *config, const char *where, d9d_metric
 static void extreme_update(const d9d_predictions *b, double sign, double *extreme)
 {
     for (int64_t i = 0; i < b->rows * b->prediction_columns; i++)
-        if (!(sign * b->prediction[i] <= *extreme)) /* NaN is kept */
+        if (!(sign * b->prediction[i] <= *extreme)) /* a NaN is kept */
             *extreme = isnan(*extreme) ? *extreme : sign * b->prediction[i];
 }
 

@@ -4,7 +4,7 @@
 #include "d9d/base/json.h"
 #include "d9d/report/run_reader.h"
 
-/* The middle of n numbers, at least one. */
+/* The median of n numbers, n at least 1. */
 static double median(double *v, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -17,7 +17,7 @@ static double median(double *v, size_t n)
     return v[n / 2];
 }
 
-/* Milliseconds of a stage in the lines that have it. */
+/* A stage's median over the pipeline lines that have the key, in milliseconds. */
 static double median_stage_ms(const d9d_run_reader *r, const char *key, size_t stage)
 {
     double v[D9D_RUN_READER_PIPELINES_MAX];

@@ -1,11 +1,12 @@
-/* measured_costs.h - prices of a pipeline's stages as a run has measured them, for a plan. */
+/* measured_costs.h - stage times that a run has measured, as costs of a plan. */
 #ifndef D9DI_PLAN_MEASURED_COSTS_H
 #define D9DI_PLAN_MEASURED_COSTS_H
 
 #include "d9d/plan/plan.h"
 
-/* Medians over the newest steps of the run, a directory or its metrics.jsonl, into the plan's
- * prices.  ECONFIG where the run has no pipeline line, or of another number of stages or rows. */
+/* Sets the plan's costs to the medians of the newest steps of a run, given by its directory or
+ * metrics.jsonl.  ECONFIG if the run has no pipeline lines, or another number of stages or
+ * sequences. */
 d9d_status d9di_measured_costs_apply(const char *run, d9d_plan *p);
 
 #endif /* D9DI_PLAN_MEASURED_COSTS_H */

@@ -13,12 +13,12 @@
 #include "plan/plan_private.h"
 
 enum {
-    MIN_CP_POSITIONS = 256,  /* positions of a row's part on a rank of context parallelism */
+    MIN_CP_POSITIONS = 256,  /* positions of a sequence on one context-parallel rank */
     MAX_POSITIONS = 1 << 16, /* positions of a micro-batch */
-    MAX_SIZES = 8            /* of micro-batches */
+    MAX_SIZES = 8            /* of a micro-batch */
 };
 
-/* Schedules of pipelines, the first for all and the others for the best meshes. */
+/* Pipeline schedules: the first for all meshes, the others for the best ones. */
 static const d9d_pipe_schedule_opts pipe_schedules[] = {
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1},
     {.kind = D9D_PIPE_1F1B, .stages_per_rank = 1, .zero_bubble = true},
@@ -28,16 +28,16 @@ static const d9d_pipe_schedule_opts pipe_schedules[] = {
 };
 enum {
     N_SCHEDULES = sizeof(pipe_schedules) / sizeof(pipe_schedules[0]),
-    REFINED_MESHES = 8 /* meshes with a pipeline */
+    REFINED_MESHES = 8 /* number of best meshes with a pipeline */
 };
 
-/* A mesh with a size of micro-batches and a schedule. */
+/* A mesh with a micro-batch size and a schedule. */
 typedef struct candidate {
     d9d_parallel_degrees mesh;
     int size, pipe; /* indices */
 } candidate;
 
-/* What came of one. */
+/* The result for a candidate. */
 typedef struct plan_result {
     d9d_mesh_search_result best;
     bool fits;
@@ -50,17 +50,17 @@ typedef struct search_state {
     const d9d_plan_opts *how;
     d9d_model_spec spec;
     d9di_plan_data data;
-    /* Of micro-batches, in rows: 1, 2, 4, ...; of pairs that are told apart the one that the
-     * configuration says, for with another one something else is learned. */
+    /* Micro-batch sizes in sequences: 1, 2, 4, ...; for a task on pairs only the configured size,
+     * since another one changes what is learned. */
     int64_t sizes[MAX_SIZES];
     int n_sizes;
     d9di_plan_lengths rows[MAX_SIZES];
     D9D_VEC(candidate) candidates;
     plan_result *results;
-    size_t done; /* candidates that have one */
+    size_t done; /* candidates that have been planned */
     int64_t meshes;
     const d9d_log *log;
-    d9d_progress progress; /* under the lock */
+    d9d_progress progress; /* guarded by the lock */
     pthread_mutex_t lock;
     d9d_arena arena;
 } search_state;
@@ -79,7 +79,7 @@ static bool is_allowed(const search_state *s, const d9d_parallel_degrees *d, int
            d9d_parallel_plan_check(&s->spec, d) == D9D_OK;
 }
 
-/* Sizes from `first` on, below `end`. */
+/* Adds sizes from `first` up to, but excluding, `end`. */
 static d9d_status add_sizes(search_state *s, const d9d_parallel_degrees *d, int first, int end,
                             int pipe)
 {
@@ -93,7 +93,7 @@ static d9d_status add_sizes(search_state *s, const d9d_parallel_degrees *d, int 
     return D9D_OK;
 }
 
-/* Pipelines take long to plan: the best are looked at more closely later. */
+/* Pipelines are slow to plan: only the best get more candidates later. */
 static d9d_status add_mesh(search_state *s, const d9d_parallel_degrees *d)
 {
     const size_t before = s->candidates.len;
@@ -103,7 +103,7 @@ static d9d_status add_mesh(search_state *s, const d9d_parallel_degrees *d)
     return D9D_OK;
 }
 
-/* Experts over neighbours. */
+/* Adds expert parallelism over neighbouring ranks. */
 static d9d_status add_expert_parallel(search_state *s, d9d_parallel_degrees d)
 {
     const int64_t stage = d.data_parallel_replicate * d.data_parallel_shard *
@@ -116,7 +116,7 @@ static d9d_status add_expert_parallel(search_state *s, d9d_parallel_degrees d)
     return D9D_OK;
 }
 
-/* Samples over ranks whose weights are whole, or cut. */
+/* Adds data parallelism, replicated or sharded. */
 static d9d_status add_data_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
     const int node = d9d_sim_chip_find(s->how->chip)->per_node;
@@ -171,9 +171,9 @@ static d9d_status add_meshes(search_state *s, int64_t ranks)
     return D9D_OK;
 }
 
-/* --- planning --------------------------------------------------------------------------------- */
+/* --- planning ------------------------------------------------------------------------- */
 
-/* The configuration with a candidate's choices; the model's section is a copy. */
+/* The configuration of a candidate, with its own copy of the model's section. */
 static d9d_status make_config(const search_state *s, const candidate *c, d9d_arena *a,
                               d9d_train_config *out)
 {
@@ -219,8 +219,8 @@ static void update_best(plan_result *r, const d9d_plan *f, int checkpointing)
     memcpy(best->schedule, f->schedule, sizeof(best->schedule));
 }
 
-/* With the least checkpointing that fits.  What cannot be, such as a pipeline of more stages than
- * layers, is no failure. */
+/* Plans with the least checkpointing that fits.  An impossible candidate, such as more stages than
+ * layers, is not an error. */
 static d9d_status plan_one(search_state *s, const candidate *c, plan_result *r, d9d_arena *a)
 {
     static const int modes[] = {D9D_RECOMPUTE_OFF, D9D_RECOMPUTE_SELECTIVE, D9D_RECOMPUTE_FULL};
@@ -258,10 +258,9 @@ static d9d_status plan_candidate(void *arg, int worker, size_t i)
     return st;
 }
 
-/* --- ranking -----------------------------------------------------------------------------------
- */
+/* --- ranking -------------------------------------------------------------------------- */
 
-/* Of equals the one that needs less memory, then the one that was found first. */
+/* Of equal rates the one that needs less memory, then the one found first. */
 static int compare_rate(const void *a, const void *b)
 {
     const d9d_mesh_search_result *x = a, *y = b;
@@ -273,7 +272,7 @@ static int compare_rate(const void *a, const void *b)
     return memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
 }
 
-/* The best of each mesh, of what has been planned so far. */
+/* The best candidate of each mesh, among those planned so far. */
 static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
     const size_t n = s->candidates.len;
@@ -303,7 +302,8 @@ static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_sea
     return D9D_OK;
 }
 
-/* Where all were refused: what the first one without a pipeline hears, if that is it. */
+/* If all were refused: the error of the first candidate without a pipeline, if that is the
+ * cause. */
 static d9d_status first_error(const search_state *s)
 {
     d9d_arena a = {0};
@@ -345,8 +345,7 @@ static d9d_status fail_none_fits(const search_state *s, const d9d_mesh_search_re
                     (long long)out->ranks, (double)least / 0x1p30, (double)out->memory / 0x1p30);
 }
 
-/* --- all of it -----------------------------------------------------------------------------------
- */
+/* --- the search ----------------------------------------------------------------------- */
 
 static d9d_status search_open(search_state *s)
 {
@@ -364,7 +363,7 @@ static d9d_status search_open(search_state *s)
     return D9D_OK;
 }
 
-/* Candidates from number `done` on. */
+/* Plans candidates from index `done` on. */
 static d9d_status plan_candidates(search_state *s, size_t done)
 {
     plan_result *all = d9d_arena_alloc(&s->arena, (s->candidates.len + 1) * sizeof(*all));
@@ -384,7 +383,7 @@ static d9d_status plan_candidates(search_state *s, size_t done)
     return st;
 }
 
-/* The best meshes with a pipeline: other micro-batches, other schedules. */
+/* Adds the best meshes with a pipeline, with other micro-batches and schedules. */
 static d9d_status add_refined(search_state *s, const d9d_mesh_search_results *so_far)
 {
     int left = REFINED_MESHES;
@@ -437,14 +436,13 @@ d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *
     return st;
 }
 
-/* --- saying it -----------------------------------------------------------------------------------
- */
+/* --- output --------------------------------------------------------------------------- */
 
 static const char *const recompute_names[] = {[D9D_RECOMPUTE_OFF] = "off",
                                               [D9D_RECOMPUTE_FULL] = "full",
                                               [D9D_RECOMPUTE_SELECTIVE] = "selective"};
 
-/* The best one as options of the command that trains. */
+/* Prints the best result as options of d9d-train. */
 static d9d_status print_best_options(const d9d_mesh_search_result *g, d9d_buf *out)
 {
     json_t *mesh = d9di_plan_mesh_json(&g->mesh);

@@ -15,7 +15,7 @@ static uint64_t sub_or_zero(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Are checkpoints written behind, as far as is known?  As train_open.c has it. */
+/* True if checkpoints will be asynchronous, as far as is known; as in train_open.c. */
 static bool saves_async(const d9d_train_config *c, int64_t steps)
 {
     const struct d9d_job_checkpointing_section *s = &c->trainer.checkpointing;
@@ -23,7 +23,7 @@ static bool saves_async(const d9d_train_config *c, int64_t steps)
     return s->asynchronous && s->period_steps > 0 && (steps < 0 || s->period_steps < steps);
 }
 
-/* Ids, labels and positions of the batches that a feed holds. */
+/* Bytes of ids, labels and positions that a prefetcher holds. */
 static uint64_t batch_bytes(const d9d_train_config *c, int64_t n_tokens)
 {
     const struct d9d_job_data_loading_section *l = &c->trainer.data_loading;
@@ -32,7 +32,7 @@ static uint64_t batch_bytes(const d9d_train_config *c, int64_t n_tokens)
     return (uint64_t)((ahead + 1) * n_tokens) * 3 * sizeof(int32_t);
 }
 
-/* Ranks lie on hosts one after the other. */
+/* Consecutive ranks are on the same host. */
 static void find_largest_host(d9d_plan *p)
 {
     const int64_t node = p->chip->per_node < p->ranks ? p->chip->per_node : p->ranks;
@@ -48,7 +48,7 @@ static void find_largest_host(d9d_plan *p)
 
             stop = (r / each + 1) * each;
             stop = stop < first + n ? stop : first + n;
-            copies = (uint64_t)(stop - r) * s->copy; /* but of replicas one alone writes */
+            copies = (uint64_t)(stop - r) * s->copy; /* only one replica writes */
             sum += (uint64_t)(stop - r) * s->batches + (copies < s->saved ? copies : s->saved);
         }
         if (sum > p->host) {
@@ -58,7 +58,7 @@ static void find_largest_host(d9d_plan *p)
     }
 }
 
-/* What is of the longest rows, and what of those of the mean length. */
+/* Memory from the longest sequences, time from those of mean length. */
 static d9d_status simulate_stage(const d9di_plan_simulate_opts *how, const d9di_plan_lengths *r,
                                  d9d_arena *a, d9d_plan_rank *stage, d9di_plan_simulation *sim)
 {
@@ -94,7 +94,7 @@ static d9d_status simulate_stage(const d9di_plan_simulate_opts *how, const d9di_
     return D9D_OK;
 }
 
-/* What the ranks of one coordinate add to the whole. */
+/* Adds the ranks of one pipeline coordinate to the totals. */
 static void add_stage(d9d_plan *p, const d9di_plan_simulation *sim, double *flops, double *once_s)
 {
     p->parameters += sim->parameters;
@@ -214,7 +214,7 @@ d9d_status d9d_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *how
     return st;
 }
 
-/* --- what it says ----------------------------------------------------------------------------- */
+/* --- queries -------------------------------------------------------------------------- */
 
 uint64_t d9d_plan_rank_bytes(const d9d_plan_rank *r)
 {

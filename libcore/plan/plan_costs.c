@@ -1,4 +1,4 @@
-/* plan_costs.c - what the actions of a pipeline take.  See plan/plan_simulate.h. */
+/* plan_costs.c - costs of a pipeline's actions.  See plan/plan_simulate.h. */
 #include <string.h>
 
 #include "engine/engine.h"

@@ -1,7 +1,7 @@
 /* plan_lengths.c - see plan/plan_lengths.h. */
 #include "plan/plan_lengths.h"
 
-enum { MAX_SAMPLES = 4096 }; /* samples whose lengths are looked at */
+enum { MAX_SAMPLES = 4096 }; /* samples whose lengths are read */
 
 /* Mean positions of a packed document. */
 static d9d_status mean_document_length(const d9di_run_data *d, int64_t *out)
@@ -32,7 +32,7 @@ static int64_t longest_sample(const d9di_run_data *d)
     return longest;
 }
 
-/* The batch of an evaluation, if it is larger than that of those before. */
+/* Keeps the evaluation's batch if it is the largest so far. */
 static void add_evaluation(const d9di_evaluation *v, d9di_plan_data *out)
 {
     const int64_t wanted = v->c->samples != D9D_INT_NULL ? v->c->samples : INT64_MAX;
@@ -60,7 +60,7 @@ static d9d_status check_metrics(const d9d_train_config *c, const d9d_head *head,
     return st;
 }
 
-/* The task's head, with the size that the model's configuration says where the task's does not. */
+/* The task's head; if the task leaves its size open, the size in the model's configuration. */
 static d9d_status find_head(const d9d_train_config *c, d9di_plan_data *d, d9d_head *out)
 {
     const d9d_head wanted = d9di_task_head(&d->task);
@@ -95,7 +95,7 @@ static d9d_status dataset_open(const d9d_train_config *c, const d9d_parallel_deg
                           d9d_err_message());
 }
 
-/* In the order of training: train_check.c. */
+/* In the order of train_check.c. */
 static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 {
     const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;

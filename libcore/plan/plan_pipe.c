@@ -1,4 +1,4 @@
-/* plan_pipe.c - the pipeline of a plan, played with its prices.  See d9d/plan/plan.h. */
+/* plan_pipe.c - simulates a plan's pipeline schedule with its stage costs.  See d9d/plan/plan.h. */
 #include <stdio.h>
 
 #include "d9d/plot/pipeline_chart.h"
@@ -19,8 +19,8 @@ static d9d_status run_timeline(const d9d_plan *p, int64_t micros, d9d_program *p
     return st;
 }
 
-/* As many micro-batches as show what all take: in between a pipeline repeats itself.  Of a plugin's
- * schedule nothing is known. */
+/* A number of micro-batches that represents more, since a pipeline repeats in its steady state.
+ * Nothing is assumed about a plugin's schedule. */
 static int64_t representative_micro_batches(const d9d_plan *p)
 {
     enum { MIN_MICRO_BATCHES = 256, PER_STAGE = 16 };
@@ -28,12 +28,12 @@ static int64_t representative_micro_batches(const d9d_plan *p)
     const int64_t max_micros =
         PER_STAGE * ranks > MIN_MICRO_BATCHES ? PER_STAGE * ranks : MIN_MICRO_BATCHES;
 
-    if (n > D9D_PIPE_MAX_MICROS) /* is refused with its number */
+    if (n > D9D_PIPE_MAX_MICROS) /* a larger number is refused with its value */
         return n < INT32_MAX ? n : INT32_MAX;
     return n < max_micros || p->pipe.custom != NULL ? n : n - (n - max_micros) / ranks * ranks;
 }
 
-/* `by` times what so many micro-batches take is added. */
+/* Adds `by` times the duration of this many micro-batches. */
 static d9d_status add_timeline(d9d_plan *p, int64_t micros, double by, double *total, double *busy)
 {
     d9d_program program;
@@ -49,7 +49,7 @@ static d9d_status add_timeline(d9d_plan *p, int64_t micros, double by, double *t
     return D9D_OK;
 }
 
-/* Waiting in the pipeline, then what a rank does once a step. */
+/* The pipeline's duration, plus the cost once per step. */
 d9d_status d9di_plan_simulate_pipe(d9d_plan *p, double once_s)
 {
     const int64_t ranks = p->mesh.pipeline_parallel, few = representative_micro_batches(p);
@@ -66,7 +66,7 @@ d9d_status d9di_plan_simulate_pipe(d9d_plan *p, double once_s)
     return D9D_OK;
 }
 
-/* Of very many micro-batches as many as show all. */
+/* With very many micro-batches, draws a representative number. */
 d9d_status d9d_plan_write_timeline(const d9d_plan *p, const char *path)
 {
     const int64_t few = representative_micro_batches(p);

@@ -11,7 +11,7 @@ typedef struct amount {
     char text[32];
 } amount;
 
-/* Bytes in the unit in which `max_bytes` is a number of people's size. */
+/* GiB, MiB or KiB. */
 typedef struct byte_unit {
     const char *name;
     double bytes;
@@ -82,11 +82,11 @@ static amount format_duration(double s)
 /* --- memory ------------------------------------------------------------------------------------
  */
 
-/* Columns: bytes of a rank. */
+/* Columns: bytes per rank. */
 #define MEMORY_COLUMNS(X)                                                                          \
     X(weights) X(gradients) X(optimizer) X(units) X(activations) X(scratch) X(outside)
 
-/* Of the ranks of the host that needs most. */
+/* The host that needs most. */
 static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
 {
     uint64_t copy = 0, batches = 0;
@@ -284,7 +284,7 @@ json_t *d9di_plan_mesh_json(const d9d_parallel_degrees *d)
                      (json_int_t)d->expert_parallel);
 }
 
-/* Of a pipeline's stages, in order. */
+/* The costs of a pipeline's stages, in order. */
 static json_t *costs_json(const d9d_plan *p)
 {
     const int n =
@@ -301,7 +301,7 @@ static json_t *costs_json(const d9d_plan *p)
     return list;
 }
 
-/* null where there is none. */
+/* null if unknown. */
 static json_t *int_or_null(int64_t v, bool known)
 {
     return known ? json_integer(v) : json_null();

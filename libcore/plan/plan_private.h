@@ -1,21 +1,21 @@
-/* plan_private.h - a plan of one configuration among many, on data that are open already. */
+/* plan_private.h - planning many configurations on data that are open already. */
 #ifndef D9DI_PLAN_PLAN_PRIVATE_H
 #define D9DI_PLAN_PLAN_PRIVATE_H
 
 #include "d9d/plan/plan.h"
 #include "plan/plan_lengths.h"
 
-/* As d9d_plan_estimate(); `measured` is d9di_plan_lengths_measure() of the configuration's
+/* As d9d_plan_estimate(); `measured` comes from d9di_plan_lengths_measure() for the configuration's
  * micro-batches.
  */
 d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *how,
                               const d9di_plan_data *data, const d9di_plan_lengths *measured,
                               d9d_arena *a, d9d_plan *out);
 
-/* The pipeline's time and bubble, when prices are known; once_s: what comes once a step. */
+/* Computes the pipeline's time and bubble from the stage costs; once_s is added once per step. */
 d9d_status d9di_plan_simulate_pipe(d9d_plan *p, double once_s);
 
-/* Degrees as a configuration has them; NULL when memory is out. */
+/* The degrees in the form of a configuration; NULL if out of memory. */
 json_t *d9di_plan_mesh_json(const d9d_parallel_degrees *d);
 
 #endif /* D9DI_PLAN_PLAN_PRIVATE_H */

@@ -22,13 +22,13 @@ typedef struct simulation {
     d9d_arena arena;
     d9d_batch batch;
     int64_t n_micro; /* of a step */
-    int64_t few;     /* that are played: the others are like these */
-    int64_t period;  /* so many more make no other kind of step */
+    int64_t few;     /* micro-batches that are executed; the others cost the same */
+    int64_t period;  /* steps with this many more micro-batches have the same form */
 } simulation;
 
 /* --- a batch ---------------------------------------------------------------------------- */
 
-/* Every position a target, positions from 0 in each document. */
+/* Every position is a target; positions restart at 0 in each document. */
 static d9d_status make_batch(simulation *r, const d9di_plan_simulate_batch *b)
 {
     const int64_t n_tokens = b->rows * b->length,
@@ -87,7 +87,7 @@ static d9di_engine_opts engine_opts(const simulation *r)
     };
 }
 
-/* As a run is opened and filled: train.c. */
+/* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
     const d9d_train_config *c = r->how->config;
@@ -130,7 +130,7 @@ static void close_rank(simulation *r)
     d9d_arena_release(&r->arena);
 }
 
-/* --- what it keeps --------------------------------------------------------------------------- */
+/* --- memory --------------------------------------------------------------------------- */
 
 static uint64_t shape_bytes(const d9d_shape *s, d9d_dtype t)
 {
@@ -200,7 +200,7 @@ static d9d_status next_micro_batch(void *arg, d9d_batch *b)
     return D9D_OK;
 }
 
-/* As train.c does it. */
+/* As in train.c. */
 static d9d_status run_step(simulation *r, int64_t n_micro)
 {
     d9di_engine *e = &r->engine;
@@ -222,7 +222,7 @@ static d9d_status run_step(simulation *r, int64_t n_micro)
     return d9d_optimizer_step(r->optimizer, 1e-3, &r->grad_finalize.scale);
 }
 
-/* Steps of many micro-batches differ by the number of those that are not the last. */
+/* Measurements of a step; with more micro-batches, cost grows linearly with all but the last. */
 typedef struct step_sample {
     double step_s;
     d9d_sim_tally tally;
@@ -256,7 +256,7 @@ static int64_t extrapolate_count(int64_t few, int64_t more, double by)
     return (int64_t)(extrapolate((double)few, (double)more, by) + 0.5);
 }
 
-/* *few becomes few + by (more - few). */
+/* Linear extrapolation: *few becomes few + by (more - few). */
 static void extrapolate_sample(step_sample *few, const step_sample *more, double by)
 {
     few->step_s = extrapolate(few->step_s, more->step_s, by);
@@ -279,10 +279,13 @@ static void extrapolate_sample(step_sample *few, const step_sample *more, double
     }
 }
 
-/* How many micro-batches show all: alone the last one and two before it, of which the second finds
- * the first one's gradients added up and the last of them under way.  A pipeline that fills and
- * empties holds no more of them at once than some for each of its ranks; breadth first it holds
- * all, so that each more takes as much memory; of a plugin's schedule nothing is known. */
+/* Chooses how many micro-batches to execute.  Without a pipeline: the last one and two before it.
+ * The second accumulates into the first one's gradients, and the last one overlaps the second's
+ * reduction.
+ *
+ * A pipeline in steady state holds a bounded number of micro-batches per rank.  A breadth-first
+ * schedule holds all, so that each additional one takes the same memory.  Nothing is assumed about
+ * a plugin's schedule. */
 static void choose_micro_batches(simulation *r)
 {
     enum { MICROS_WITHOUT_PIPE = 3, MICROS_PER_STAGE = 3, MAX_PERIOD = 128 };
@@ -300,7 +303,7 @@ static void choose_micro_batches(simulation *r)
         r->few -= (r->n_micro - max_bytes) / ranks * ranks;
 }
 
-/* Two steps: what is kept from the first is there in the second. */
+/* Runs two steps: what persists from the first is there in the second. */
 static d9d_status simulate_steps(simulation *r, d9d_arena *a, d9di_plan_simulation *out)
 {
     step_sample s, more;
@@ -327,7 +330,7 @@ static d9d_status simulate_steps(simulation *r, d9d_arena *a, d9di_plan_simulati
     return D9D_OK;
 }
 
-/* An evaluation between two steps, where it takes more than they do: as evaluate.c does it. */
+/* An evaluation between two steps, if it needs more than they do; as in evaluate.c. */
 static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
 {
     const uint64_t before = d9d_device_memory(r->engine.dev).peak;

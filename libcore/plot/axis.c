@@ -7,7 +7,7 @@
 
 #include "d9d/base/num_format.h"
 
-/* The difference of two values that are drawn is a number. */
+/* Bounds drawn values, so that the difference of two is finite. */
 #define DRAWN_MAX 1e300
 
 struct range {
@@ -19,7 +19,7 @@ static bool is_drawable(double v, bool positive)
     return fabs(v) < DRAWN_MAX && (!positive || v > 0);
 }
 
-/* Of the points that can be drawn; [0, 1] or [1, 10] when there are none. */
+/* The range of the points that can be drawn; [0, 1], or [1, 10] on a log axis, without any. */
 static struct range data_range(const d9d_chart *c, bool of_y)
 {
     struct range r = {INFINITY, -INFINITY};
@@ -38,7 +38,7 @@ static struct range data_range(const d9d_chart *c, bool of_y)
     return r;
 }
 
-/* 1, 2 or 5 times a power of ten, the smallest that gives at most `ticks` steps. */
+/* 1, 2 or 5 times a power of ten: the smallest step that gives at most `ticks` steps. */
 static double round_step(double span, int ticks)
 {
     const double raw = span / ticks, power = pow(10, floor(log10(raw)));
@@ -54,7 +54,7 @@ static int decimals_for(double step)
     return n < 0 ? 0 : n < 9 ? n : 9;
 }
 
-/* "5e-4", "2.5e-4": mantissas without the zeros that the other ticks need. */
+/* "5e-4", "2.5e-4": mantissas without the trailing zeros that no tick needs. */
 static void format_exponent(char out[D9DI_AXIS_LABEL_MAX], double v, double step)
 {
     const int e = (int)floor(log10(fabs(v)) + 1e-9);
@@ -71,7 +71,7 @@ static void format_exponent(char out[D9DI_AXIS_LABEL_MAX], double v, double step
     (void)snprintf(out, D9DI_AXIS_LABEL_MAX, "%.16se%d", mantissa, e);
 }
 
-/* One scale for all labels of an axis: thousands as k, M, G; tiny ones with exponents. */
+/* One scale for all labels of an axis: k, M, G for thousands; exponents for tiny values. */
 static void format_label(char out[D9DI_AXIS_LABEL_MAX], double v, double largest, double step)
 {
     static const struct {
@@ -117,8 +117,7 @@ static void linear_ticks(d9di_axis *a, int ticks)
     }
 }
 
-/* Decades, every second or third one where there are many; 1, 2 and 5 of each where
- * there are few. */
+/* Decades, or every second or third one if there are many; 1, 2 and 5 of each if there are few. */
 static void log_ticks(d9di_axis *a, int ticks)
 {
     const double lo = log10(a->lo), hi = log10(a->hi);
@@ -152,7 +151,7 @@ static void pad_log(struct range *r)
     r->hi = fmin(r->hi * factor, 1e300);
 }
 
-/* A little air; and from 0 where the values come near it. */
+/* Adds a margin; extends the range to 0 if the values come near it. */
 static void pad_linear(struct range *r)
 {
     const double span = r->hi - r->lo, size = fmax(fabs(r->lo), fabs(r->hi));

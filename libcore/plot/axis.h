@@ -14,11 +14,11 @@ typedef struct d9di_axis {
     char label[D9DI_AXIS_TICKS_MAX][D9DI_AXIS_LABEL_MAX];
 } d9di_axis;
 
-/* The axes that hold every point of the chart, with about so many ticks. */
+/* The axes that hold every point of the chart, with about `ticks` ticks. */
 void d9di_axis_x(const d9d_chart *c, int ticks, d9di_axis *out);
 void d9di_axis_y(const d9d_chart *c, int ticks, d9di_axis *out);
 
-/* Where v is, 0 at lo and 1 at hi; NaN for what cannot be shown. */
+/* The position of v, 0 at lo and 1 at hi; NaN if it cannot be drawn. */
 double d9di_axis_position(const d9di_axis *a, double v);
 
 /* Width of the widest label in characters. */

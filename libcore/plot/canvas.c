@@ -1,4 +1,4 @@
-/* canvas.c - what the kinds of canvas share. */
+/* canvas.c - what all kinds of canvas share. */
 #include "plot/canvas.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* canvas.h - the few strokes that a chart is made of, on SVG, PNG or PDF.
+/* canvas.h - the drawing primitives of a chart, on SVG, PNG or PDF.
  *
- * y grows downwards; units are pixels.  Strokes cannot fail: what went wrong is kept
- * and returned by finish().
+ * y grows downwards; units are pixels.  Drawing calls return no status: the first error is stored,
+ * and finish() returns it.
  */
 #ifndef D9DI_PLOT_CANVAS_H
 #define D9DI_PLOT_CANVAS_H
@@ -40,21 +40,21 @@ void d9di_canvas_rect(d9di_canvas *c, double x, double y, double w, double h,
 /* xy: n pairs. */
 void d9di_canvas_line(d9di_canvas *c, const double *xy, size_t n, d9di_canvas_pen pen);
 void d9di_canvas_dot(d9di_canvas *c, double x, double y, double radius, d9di_canvas_colour fill);
-/* (x, y) is on the base line. */
+/* (x, y) is on the baseline. */
 void d9di_canvas_text(d9di_canvas *c, double x, double y, const char *text, d9di_canvas_font font);
 
-/* Append the image to `out`, and free the canvas in any case. */
+/* Appends the image to `out`.  Frees the canvas in any case. */
 d9d_status d9di_canvas_finish(d9di_canvas *c, d9d_buf *out);
 
-/* --- what a kind of canvas provides ------------------------------------------- */
+/* --- operations of a kind of canvas ------------------------------------------- */
 
 typedef struct d9di_canvas_ops {
     void (*rect)(d9di_canvas *c, double x, double y, double w, double h, d9di_canvas_colour fill);
     void (*line)(d9di_canvas *c, const double *xy, size_t n, d9di_canvas_pen pen);
     void (*dot)(d9di_canvas *c, double x, double y, double radius, d9di_canvas_colour fill);
     void (*text)(d9di_canvas *c, double x, double y, const char *text, d9di_canvas_font font);
-    void (*finish)(d9di_canvas *c);  /* complete c->bytes */
-    void (*release)(d9di_canvas *c); /* what is beside the bytes */
+    void (*finish)(d9di_canvas *c);  /* completes c->bytes */
+    void (*release)(d9di_canvas *c); /* frees everything except the bytes */
 } d9di_canvas_ops;
 
 struct d9di_canvas {
@@ -62,7 +62,7 @@ struct d9di_canvas {
     d9d_image_kind kind;
     double width, height;
     d9d_buf bytes;
-    d9d_status st; /* of the first stroke that failed */
+    d9d_status st; /* the first error */
     void *cairo;
 };
 

@@ -1,4 +1,4 @@
-/* canvas_cairo.c - PNG (at twice the pixels, for sharp text) and PDF by cairo. */
+/* canvas_cairo.c - PNG (at 2x resolution, for sharp text) and PDF with cairo. */
 #include <cairo-pdf.h>
 #include <cairo.h>
 
@@ -102,7 +102,7 @@ static cairo_surface_t *create_surface(d9di_canvas *c)
         return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)(c->width * PNG_SCALE),
                                           (int)(c->height * PNG_SCALE));
     s = cairo_pdf_surface_create_for_stream(append_png_bytes, c, c->width, c->height);
-    /* No date, so that equal charts are equal files. */
+    /* No date, so that equal charts give equal files. */
     cairo_pdf_surface_set_metadata(s, CAIRO_PDF_METADATA_CREATE_DATE, "");
     return s;
 }

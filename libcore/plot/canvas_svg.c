@@ -1,4 +1,4 @@
-/* canvas_svg.c - SVG as text, with two decimals and no fonts: the same bytes anywhere. */
+/* canvas_svg.c - SVG as text, with two decimals and no fonts: byte-identical on every machine. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct number_text {
     char text[32];
 };
 
-/* At most two decimals, none that are zero. */
+/* At most two decimals, without trailing zeros. */
 static struct number_text format_number(double v)
 {
     struct number_text n;

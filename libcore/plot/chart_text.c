@@ -10,8 +10,8 @@
 
 enum { COLUMNS_MIN = 24, COLUMNS_MAX = 400, ROWS_MIN = 8, ROWS_MAX = 200 };
 
-/* Cells of the plot.  A cell has sx by sy dots; `dots` are bits of a braille letter,
- * `owner` is the series drawn last, plus one. */
+/* The plot area in characters.  A character has sx by sy dots; `dots` holds braille bits, `owner`
+ * the series drawn last, plus one. */
 struct dot_grid {
     int w, h, sx, sy;
     unsigned char *dots, *owner;
@@ -19,7 +19,7 @@ struct dot_grid {
 };
 
 static const char series_marks[] = "*+ox#@%&";
-static const int colours[] = {34, 33, 32, 35, 36, 31, 94, 90}; /* SGR foreground */
+static const int colours[] = {34, 33, 32, 35, 36, 31, 94, 90}; /* SGR foreground colours */
 enum { N_MARKS = sizeof(series_marks) - 1 };
 
 /* --- dots ------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ static d9d_status append_glyph(d9d_buf *b, const struct dot_grid *g, int glyph)
 
     if (dots == 0)
         return d9d_buf_append(b, " ", 1);
-    if (g->sx == 2) { /* U+2800 and its dots, in UTF-8 */
+    if (g->sx == 2) { /* U+2800 plus the dots, in UTF-8 */
         text[0] = (char)0xe2;
         text[1] = (char)(0xa0 | dots >> 6);
         text[2] = (char)(0x80 | (dots & 0x3f));
@@ -111,7 +111,7 @@ static d9d_status append_glyph(d9d_buf *b, const struct dot_grid *g, int glyph)
     return append_coloured(b, g->style, (size_t)g->owner[glyph] - 1, text);
 }
 
-/* The tick of a row, or -1: ticks go to the row nearest to them. */
+/* The tick of a text row, or -1; a tick goes to the nearest row. */
 static int tick_of_row(const d9di_axis *ay, int row, int rows)
 {
     for (int i = 0; i < ay->n; i++)
@@ -120,7 +120,7 @@ static int tick_of_row(const d9di_axis *ay, int row, int rows)
     return -1;
 }
 
-/* Trailing blanks are not worth their bytes. */
+/* Removes trailing blanks. */
 static void trim_line(d9d_buf *b)
 {
     while (b->len > 0 && b->data[b->len - 1] == ' ')
@@ -157,7 +157,7 @@ static bool is_tick_column(const d9di_axis *ax, int column, int w)
     return false;
 }
 
-/* The base line with its marks, then the labels centred below, as far as they fit. */
+/* The axis line with its marks, then the labels, centred below as far as they fit. */
 static d9d_status append_x_axis(d9d_buf *b, const struct dot_grid *g, const d9di_axis *ax,
                                 int labels, const char *x_label)
 {
@@ -237,7 +237,7 @@ d9d_status d9d_chart_text(const d9d_chart *c, const d9d_chart_text_style *style,
 {
     const int columns = clamp_int(style->columns, COLUMNS_MIN, COLUMNS_MAX);
     const int rows = clamp_int(style->rows, ROWS_MIN, ROWS_MAX);
-    /* Dots cannot tell lines apart where there is no colour. */
+    /* Without colour, dots cannot tell series apart. */
     const bool braille = style->utf8 && (style->colour || c->n_series < 2);
     struct dot_grid g = {.sx = braille ? 2 : 1, .sy = braille ? 4 : 1, .style = style};
     d9d_arena a = {0};

@@ -12,7 +12,7 @@
 static const d9di_canvas_colour white = {255, 255, 255}, ink = {31, 41, 55}, grey = {107, 114, 128},
                                 faint = {229, 231, 235}, rule = {156, 163, 175};
 
-/* Apart for most eyes, also the colour-blind; lines beyond them are dashed. */
+/* Colours distinct for most eyes, colour-blind ones included; further series are dashed. */
 static const d9di_canvas_colour palette[] = {{37, 99, 175},  {217, 95, 14},  {34, 139, 98},
                                              {184, 56, 128}, {124, 92, 191}, {161, 116, 20},
                                              {20, 150, 180}, {90, 90, 90}};
@@ -21,7 +21,7 @@ enum { N_PALETTE = sizeof(palette) / sizeof(palette[0]) };
 enum { MARGIN = 20, TITLE_ROW = 30, LEGEND_ROW = 20, X_ROW = 22, X_LABEL_ROW = 20 };
 
 static const double LABEL_SIZE = 11, NAME_SIZE = 12, TITLE_SIZE = 15, FIGURE_TITLE_SIZE = 18;
-static const double CHAR_WIDTH = 0.64; /* of the font's size: the width of a digit */
+static const double CHAR_WIDTH = 0.64; /* of the font size: the width of a digit */
 
 struct frame {
     double x, y, w, h;
@@ -40,7 +40,7 @@ static double name_width(const char *name)
     return 26 + CHAR_WIDTH * NAME_SIZE * (double)d9d_text_width(name) + 16;
 }
 
-/* Rows that the legend takes; draws it from (x, y) when there is a canvas. */
+/* Rows that the legend takes; draws it from (x, y) if there is a canvas. */
 static int draw_legend(d9di_canvas *c, const d9d_chart *chart, double x, double y, double w)
 {
     const d9di_canvas_font font = {.colour = ink, .size = NAME_SIZE};
@@ -73,8 +73,8 @@ static int draw_legend(d9di_canvas *c, const d9d_chart *chart, double x, double 
 
 /* --- lines ---------------------------------------------------------------------- */
 
-/* Points of one stretch without gaps.  Those that share a pixel column are thinned to
- * the first, the lowest, the highest and the last: the line looks the same. */
+/* Points of one stretch without gaps.  Points that share a pixel column are reduced to the first,
+ * lowest, highest and last, which looks the same. */
 struct polyline {
     D9D_VEC(double) xy;
     double column;                 /* of the points below */

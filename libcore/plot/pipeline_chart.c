@@ -15,7 +15,7 @@ enum { WIDTH = 1200, LEFT = 76, RIGHT = 24, TOP = 66, LANE = 26, GAP = 6, BOTTOM
 
 static const double LABEL = 11, TITLE = 15, NUMBER = 10;
 
-/* What is done: how it is called, and its colour. */
+/* Name and colour of each action. */
 static const struct action_style {
     d9d_pipe_action_kind verb;
     const char *name;
@@ -43,7 +43,7 @@ static const struct action_style *action_style_of(d9d_pipe_action_kind v)
     return NULL;
 }
 
-/* Of the rank's k-th stage: every other one is lighter. */
+/* The colour of the rank's k-th stage: every other one is lighter. */
 static d9di_canvas_colour stage_colour(d9di_canvas_colour c, int k)
 {
     return k % 2 == 0 ? c
@@ -57,7 +57,7 @@ static double lane_top(int rank)
     return TOP + (double)rank * (LANE + GAP);
 }
 
-/* Joined actions lie over each other: the i-th of n has its part of the lane's height. */
+/* Boxes of a fused action share the lane's height: box i of n has its part. */
 static void draw_box(const chart_state *d, int rank, size_t at, int i, int n)
 {
     const d9d_pipe_action *a = &d->p->lanes[rank].data[at];

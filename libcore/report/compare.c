@@ -1,4 +1,4 @@
-/* compare.c - one key of several runs, side by side. */
+/* compare.c - compares one key over several runs. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -6,13 +6,13 @@
 #include "report/rows.h"
 #include "report/text_table.h"
 
-/* Steps at which all runs log the key, each with the record's number in every run. */
+/* The steps at which all runs log the key, with the record's index in every run. */
 struct common_steps {
     d9d_arena arena;
     d9di_report_rows *rows; /* [runs]: records that log the key */
     size_t n;               /* steps */
     size_t runs;
-    size_t *at; /* [n][runs], places in `rows` */
+    size_t *at; /* [n][runs], indices into `rows` */
 };
 
 static size_t shortest_run(const struct common_steps *c)
@@ -26,7 +26,7 @@ static size_t shortest_run(const struct common_steps *c)
 
 static void intersect_steps(const d9d_run_reader_list *r, struct common_steps *c)
 {
-    size_t *at = c->at; /* the row that is being filled, always within bounds: n + 1 of them */
+    size_t *at = c->at; /* the entry being filled; always in bounds, as n + 1 are allocated */
 
     memset(at, 0, r->n * sizeof(*at));
     for (size_t k = 0; k < r->n;) {
@@ -119,7 +119,8 @@ static d9d_status fill_table(d9di_text_table *g, const d9d_run_reader_list *r,
     return D9D_OK;
 }
 
-/* The step at which run k is farthest from the first one; NaN when none can be compared. */
+/* The step with the largest difference between run k and the first run; NaN if none is
+ * comparable. */
 static double max_difference(const d9d_run_reader_list *r, const struct common_steps *c,
                              const char *key, size_t k, int64_t *step)
 {

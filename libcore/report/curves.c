@@ -4,7 +4,7 @@
 static const char *const terminal_keys[] = {"loss"};
 static const char *const file_keys[] = {"loss", "grad_norm", "lr", "tokens_per_s"};
 
-/* A key's line: the records of what logs it, so that those between are no gaps. */
+/* The series of a key: only records of sources that log it, so that other records cause no gaps. */
 static bool chart_series_make(const d9d_run_reader *r, const char *key, d9d_arena *a,
                               d9d_chart_series *out)
 {
@@ -53,10 +53,10 @@ static bool chart_make(const d9d_run_reader_list *r, const char *key, bool log_y
     return true;
 }
 
-/* Which keys, where the caller named none: those that were logged are drawn. */
+/* The keys if the caller names none: those that were logged. */
 typedef struct default_keys {
     d9d_report_columns usual;
-    bool all; /* metrics of evaluations too, not their losses alone */
+    bool all; /* metrics of evaluations as well as losses */
 } default_keys;
 
 static d9d_status charts_make(const d9d_run_reader_list *r, d9d_report_columns keys,

@@ -1,4 +1,4 @@
-/* eval_predictions.c - metrics of files of predictions.  See d9d/report/eval_predictions.h. */
+/* eval_predictions.c - computes metrics of prediction files.  See d9d/report/eval_predictions.h. */
 #include "d9d/report/eval_predictions.h"
 
 #include <errno.h>
@@ -16,11 +16,11 @@ enum { BATCH_ROWS = 4096, READ_BYTES = 1 << 16, MAX_LINE = 1 << 26 };
 
 typedef D9D_VEC(double) number_vec;
 
-/* One key of the lines, and what was read there. */
+/* One key of the lines, and the values read. */
 typedef struct column {
     const char *key;
     number_vec values; /* [rows, width] of the batch */
-    int64_t width;     /* of the first row; 0: none was read */
+    int64_t width;     /* of the first row; 0: not yet known */
 } column;
 
 typedef struct evaluator {
@@ -30,9 +30,9 @@ typedef struct evaluator {
     json_t *resolved;
     d9d_metric **metrics;
     column prediction, target, weight;
-    int64_t rows; /* of the batch */
-    int64_t all;  /* of batches before */
-    int64_t none; /* lines that have null for one of the columns, and are no rows */
+    int64_t rows; /* in the current batch */
+    int64_t all;  /* in the batches before */
+    int64_t none; /* lines with a null column, which are left out */
     d9d_progress progress;
 } evaluator;
 
@@ -51,7 +51,7 @@ static const d9d_key spec_keys[] = {
     D9D_KEY_END};
 static const d9d_table specs_table = D9D_TABLE(metric_specs, "metrics", spec_keys, "metrics");
 
-/* "f1,problem=multiclass,num_classes=3" as an object. */
+/* Parses "f1,problem=multiclass,num_classes=3" into an object. */
 static d9d_status parse_spec(const char *spec, d9d_arena *a, json_t **out)
 {
     char *pairs = d9d_arena_strdup(a, spec), *rest = pairs, *word;
@@ -148,7 +148,7 @@ static d9d_status read_column(const char *where, const json_t *row, column *c)
     return D9D_OK;
 }
 
-/* Give the rows that were read to all metrics. */
+/* Updates all metrics with the batch. */
 static d9d_status flush_batch(evaluator *e, const char *path)
 {
     const d9d_predictions b = {
@@ -177,7 +177,7 @@ static d9d_status flush_batch(evaluator *e, const char *path)
     return D9D_OK;
 }
 
-/* All columns of a row, or of none where one of them is null. */
+/* Reads all columns of a row; if one of them is null, the row is left out. */
 static d9d_status read_row(evaluator *e, const char *where, const json_t *row)
 {
     column *const columns[] = {&e->prediction, &e->target, &e->weight};
@@ -216,7 +216,7 @@ static bool is_blank(const char *p, size_t n)
     return strspn(p, " \t\r") >= n;
 }
 
-/* Whole lines of `text`; at the end of the file also one without its newline. */
+/* Reads the complete lines of `text`; at the end of the file also one without a newline. */
 static d9d_status read_lines(evaluator *e, const char *path, d9d_buf *text, bool end, int64_t *line)
 {
     size_t at = 0;
@@ -289,7 +289,7 @@ static json_t *number_json(double v)
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-/* {"values": [...], "labels": [...]}, or {"value": v}, into `o`. */
+/* Adds {"values": [...], "labels": [...]}, or {"value": v}, to `o`. */
 static int metric_values_json(json_t *o, const d9d_metric *m, const double *values)
 {
     const size_t n = d9d_metric_width(m);

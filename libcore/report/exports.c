@@ -7,7 +7,7 @@
 #include "d9d/track/tb_event.h"
 #include "report/rows.h"
 
-/* The columns of all runs, in the order in which they appear. */
+/* The union of all runs' columns, in order of appearance. */
 static d9d_status collect_columns(const d9d_run_reader_list *r, d9d_map *out)
 {
     for (size_t k = 0; k < r->n; k++)
@@ -20,7 +20,7 @@ static d9d_status collect_columns(const d9d_run_reader_list *r, d9d_map *out)
     return D9D_OK;
 }
 
-/* Quoted where it must be (RFC 4180); control characters become "?", for the table may go to a
+/* Quotes as RFC 4180 requires.  Control characters become "?", since the table may go to a
  * terminal. */
 static d9d_status append_csv_text(d9d_buf *out, const char *text)
 {

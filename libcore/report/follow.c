@@ -1,4 +1,4 @@
-/* follow.c - a run that goes on, line by line. */
+/* follow.c - prints a running job's records as they come. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -18,7 +18,7 @@ static d9d_status append_heading(d9d_report_columns keys, d9d_buf *out)
     return d9d_buf_append(out, "\n", 1);
 }
 
-/* What of record i is new. */
+/* The sources of record i that are new. */
 static uint32_t fresh_sources(const d9d_run_reader *r, size_t i)
 {
     return i < r->known ? r->sources[i] & ~(uint32_t)D9D_RUN_READER_TRAINING : r->sources[i];
@@ -71,7 +71,7 @@ static d9d_status append_json(const d9d_run_reader *r, d9d_buf *out)
     return D9D_OK;
 }
 
-/* The fresh records, under a heading where there is none with their columns. */
+/* Prints the fresh records, with a new heading if there are new columns. */
 static d9d_status append_table(const d9d_report_follow_opts *f, d9d_run_reader *r, size_t *columns,
                                d9d_buf *out)
 {
@@ -91,7 +91,7 @@ static d9d_status append_table(const d9d_report_follow_opts *f, d9d_run_reader *
     return st;
 }
 
-/* The fresh records, handed out; *columns are those of the newest heading. */
+/* Passes the fresh records to f->put(); *columns is the number of columns in the last heading. */
 static d9d_status write_fresh_lines(const d9d_report_follow_opts *f, d9d_run_reader *r,
                                     size_t *columns)
 {

@@ -1,4 +1,4 @@
-/* line_reader.h - the lines of a file in turn, however long the file is. */
+/* line_reader.h - reads a file of any length line by line. */
 #ifndef D9DI_REPORT_LINE_READER_H
 #define D9DI_REPORT_LINE_READER_H
 
@@ -6,13 +6,14 @@
 
 #include "d9d/base/mem.h"
 
-/* One line without its end; *enough ends it.  A last one that has no end is none. */
+/* Called with one line without its newline; set *enough to stop.  A last line without a newline is
+ * not passed. */
 typedef d9d_status (*d9di_line_reader_fn)(void *arg, const d9d_buf *line, int64_t number,
                                           bool *enough);
 
 d9d_status d9di_line_reader_read(const char *path, d9di_line_reader_fn fn, void *arg);
 
-/* What is behind `begin` at the beginning of a line, as a number; -1: it begins otherwise. */
+/* The number that follows `begin` at the start of a line; -1 if the line starts differently. */
 int64_t d9di_line_reader_number_after(const d9d_buf *line, const char *begin);
 
 #endif /* D9DI_REPORT_LINE_READER_H */

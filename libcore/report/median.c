@@ -1,4 +1,4 @@
-/* median.c - see metric/median.h. */
+/* median.c - see report/median.h. */
 #include "report/median.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* rows.c - which records and values a report shows. */
+/* rows.c - selects the records and columns of a report. */
 #include "report/rows.h"
 
 #include <string.h>
@@ -101,7 +101,8 @@ uint32_t d9di_report_rows_sources(const d9d_run_reader *r, d9d_report_columns ke
     return all;
 }
 
-/* Of the records list[lo..hi) the nearest to `at` with an evaluation; without any, `at`. */
+/* The index in [lo, hi) of the record with an evaluation that is nearest to `at`; without any,
+ * `at`. */
 static size_t nearest_evaluation(const d9d_run_reader *r, const size_t *list, size_t lo, size_t hi,
                                  size_t at, uint32_t evaluations)
 {
@@ -126,7 +127,7 @@ d9d_status d9di_report_rows_select(const d9d_run_reader *r, uint32_t sources, si
         if ((r->sources[i] & sources) != 0)
             list[n++] = i;
     count = d9di_report_rows_count(rows, n);
-    for (size_t i = 0; count < n && i < count; i++) { /* in place: none is taken before its turn */
+    for (size_t i = 0; count < n && i < count; i++) { /* in place: reads before it writes */
         const size_t at = d9di_report_rows_spread(i, count, n);
         const size_t next = i + 1 < count ? d9di_report_rows_spread(i + 1, count, n) : n;
         const size_t end = at + (next - at + 1) / 2;

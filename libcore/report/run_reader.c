@@ -1,4 +1,4 @@
-/* run_reader.c - reading metrics.jsonl, also while it grows. */
+/* run_reader.c - reads metrics.jsonl, also while it grows. */
 #include "d9d/report/run_reader.h"
 
 #include <inttypes.h>
@@ -16,15 +16,15 @@ enum { LINE_MAX_BYTES = 1 << 20, READ_BYTES = 4 << 20 };
 
 struct d9di_run_reader_state {
     const d9d_log *log;
-    uint64_t offset;          /* where the first line begins that was not read */
+    uint64_t offset;          /* where the first unread line begins */
     uint64_t line;            /* its number, from 1 */
-    size_t cap;               /* records that there is room for */
-    int64_t from;             /* the step before the next record, for its share of the time */
+    size_t cap;               /* records allocated */
+    int64_t from;             /* the step of the record before, to weight its time */
     double time;              /* of the last record or restart */
-    bool columns_full_logged; /* too many columns: said once */
-    uint64_t n_parsed;        /* lines that were records or events */
-    uint64_t n_logged;        /* damaged lines that the log has heard of, */
-    d9d_err_copy first;       /* and what is wrong with the first of all */
+    bool columns_full_logged; /* logged once */
+    uint64_t n_parsed;        /* lines that were valid */
+    uint64_t n_logged;        /* damaged lines that were logged already, */
+    d9d_err_copy first;       /* and the error of the first one */
 };
 
 static d9d_status fail_no_memory(const d9d_run_reader *r)
@@ -72,7 +72,7 @@ static d9d_run_reader_column *find_column(const d9d_run_reader *r, const char *k
     return NULL;
 }
 
-/* A new column is NaN in all records until now. */
+/* A new column is NaN in all existing records. */
 static d9d_status add_column(d9d_run_reader *r, const char *key)
 {
     d9d_run_reader_column c = {.name = NULL};
@@ -112,7 +112,7 @@ static void truncate_after_step(d9d_run_reader *r, int64_t step)
     r->known = r->known < r->n ? r->known : r->n;
 }
 
-/* "2026-01-31T12:00:00Z" in seconds since 1970. */
+/* "2026-01-31T12:00:00Z" as seconds since 1970. */
 static void parse_time(d9d_run_reader *r, const json_t *obj)
 {
     const char *text = json_string_value(json_object_get(obj, "time"));
@@ -159,7 +159,7 @@ static bool is_event_key(const char *key)
            strcmp(key, "time") == 0;
 }
 
-/* A new record, behind those that are there: NaN in all columns. */
+/* Appends a record with NaN in all columns. */
 static d9d_status record_begin(d9d_run_reader *r)
 {
     D9D_TRY(grow_columns(r));
@@ -169,7 +169,7 @@ static d9d_status record_begin(d9d_run_reader *r)
     return D9D_OK;
 }
 
-/* Into record `at`. */
+/* Parses the values into record `at`. */
 static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32_t source)
 {
     const char *key;
@@ -222,7 +222,7 @@ static d9d_status parse_record(d9d_run_reader *r, json_t *obj)
     return D9D_OK;
 }
 
-/* The newest of them. */
+/* Keeps the newest lines. */
 static void push_pipeline(d9d_run_reader *r, json_t *obj)
 {
     if (r->n_pipelines == D9D_RUN_READER_PIPELINES_MAX) {
@@ -232,7 +232,7 @@ static void push_pipeline(d9d_run_reader *r, json_t *obj)
     r->pipeline[r->n_pipelines++] = json_incref(obj);
 }
 
-/* What the pipeline did in a step whose record is there already. */
+/* Adds the pipeline's times to the existing record of the step. */
 static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
 {
     static const char *const keys[] = {"bubble", "play_ms"};
@@ -263,7 +263,7 @@ static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
     return D9D_OK;
 }
 
-/* The bit of an evaluation, which is known from here on. */
+/* The bit of an evaluation, which is assigned at its first appearance. */
 static d9d_status evaluation_source(d9d_run_reader *r, const char *name, uint32_t *out)
 {
     size_t i = 0;
@@ -282,8 +282,8 @@ static d9d_status evaluation_source(d9d_run_reader *r, const char *name, uint32_
     return D9D_OK;
 }
 
-/* Values besides: of the record of their step, which is fresh again, or of one that has no
- * others. */
+/* Adds values to the record of their step, which becomes fresh, or to a new record without training
+ * values. */
 static d9d_status parse_evaluation(d9d_run_reader *r, json_t *obj)
 {
     const json_t *step = json_object_get(obj, "step");
@@ -326,7 +326,7 @@ static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
     else if (json_object_get(obj, "evaluation") != NULL)
         st = parse_evaluation(r, obj);
     else if (json_object_get(obj, "save") != NULL || json_object_get(obj, "worst") != NULL)
-        st = D9D_OK; /* what a checkpoint cost, a step's documents: no record of a step */
+        st = D9D_OK; /* save and documents lines are not step records */
     else if (json_object_get(obj, "pipeline") != NULL)
         st = parse_pipeline(r, obj);
     else
@@ -335,7 +335,7 @@ static d9d_status parse_line(d9d_run_reader *r, const char *text, size_t n)
     return st;
 }
 
-/* One that is damaged is left out, and counted. */
+/* A damaged line is skipped and counted. */
 static d9d_status try_parse_line(d9d_run_reader *r, const char *text, size_t n)
 {
     const d9d_status st = n > LINE_MAX_BYTES ? fail_line(r, "it is longer than 1048576 bytes")
@@ -347,7 +347,7 @@ static d9d_status try_parse_line(d9d_run_reader *r, const char *text, size_t n)
     return st == D9D_EFORMAT ? D9D_OK : st;
 }
 
-/* A file of damaged lines alone is none of a run. */
+/* A file that has damaged lines only is not a run's. */
 static d9d_status log_damage(d9d_run_reader *r)
 {
     struct d9di_run_reader_state *rd = r->reader;
@@ -366,7 +366,7 @@ static d9d_status log_damage(d9d_run_reader *r)
     return D9D_OK;
 }
 
-/* The whole lines at the front of `data`; *used is their bytes. */
+/* Parses the complete lines at the front of `data`; *used is their size in bytes. */
 static d9d_status parse_lines(d9d_run_reader *r, const char *data, size_t n, size_t *used)
 {
     const char *end;
@@ -391,8 +391,8 @@ static size_t read_size(uint64_t left)
     return left < READ_BYTES ? (size_t)left : READ_BYTES;
 }
 
-/* Lines that begin in [reader->at, size).  Bytes of a line that is not complete are read
- * again the next time: a restarted run may have replaced them. */
+/* Reads the lines in [reader->offset, size).  An incomplete line is read again the next time, since
+ * a restarted run may have replaced it. */
 static d9d_status read_new_lines(d9d_run_reader *r, const d9d_file *f, uint64_t size, char *buffer)
 {
     struct d9di_run_reader_state *rd = r->reader;
@@ -432,7 +432,7 @@ d9d_status d9d_run_reader_poll(d9d_run_reader *r)
     return st;
 }
 
-/* The last part of a path; "runs/demo/" and "runs/demo/metrics.jsonl" are called "demo". */
+/* The last component of a path; both "runs/demo/" and "runs/demo/metrics.jsonl" give "demo". */
 static char *last_component(const char *path)
 {
     size_t n = strlen(path), from;
@@ -447,7 +447,7 @@ static char *last_component(const char *path)
     return from < n ? strndup(path + from, n - from) : strdup("run");
 }
 
-/* A name that can be that of a file: what "." and ".." stand for is looked up. */
+/* A name that is valid as a file name; "." and ".." are resolved. */
 static char *run_name(const char *path)
 {
     char *name = last_component(path), *real;
@@ -461,7 +461,7 @@ static char *run_name(const char *path)
     return name;
 }
 
-/* The records of a run's directory, or the file itself. */
+/* metrics.jsonl of a run directory, or the file itself. */
 static char *metrics_path(const char *path)
 {
     d9d_arena a = {0};

@@ -22,7 +22,7 @@ d9d_status d9di_run_sources_file_path(d9d_arena *a, const char *run, const char 
     return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: no memory", run);
 }
 
-/* "data" of a configuration is one dataset or a list of them. */
+/* "data" of a configuration is one dataset or a list. */
 d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *const *dirs,
                                  size_t n_dirs, d9di_run_sources *out)
 {

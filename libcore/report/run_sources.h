@@ -1,32 +1,32 @@
-/* run_sources.h - the datasets of a run, as its directory tells of them. */
+/* run_sources.h - the datasets of a run, from its config.json. */
 #ifndef D9DI_REPORT_RUN_SOURCES_H
 #define D9DI_REPORT_RUN_SOURCES_H
 
 #include "d9d/base/json.h"
 #include "d9d/data/dataset/dataset.h"
 
-/* The names are borrowed from the run's configuration or from what stands in their place. */
+/* Names are borrowed from the run's configuration, or from the caller's directories. */
 typedef struct d9di_run_source {
     const char *dir, *split;
-    const char *made; /* by what, in the place of a directory; NULL: `dir` is one */
-    d9d_dataset *ds;  /* from d9di_run_source_open() on */
+    const char *made; /* the kind of a synthetic dataset; NULL: `dir` is a directory */
+    d9d_dataset *ds;  /* set by d9di_run_source_open() */
 } d9di_run_source;
 
 typedef struct d9di_run_sources {
     json_t *config;
     d9di_run_source *sources;
     size_t n;
-} d9di_run_sources; /* zero-initialised is empty */
+} d9di_run_sources; /* zero-initialised: empty */
 
-/* A file of the run directory; `run` is that or a file in it. */
+/* The path of a file in the run directory; `run` is the directory or a file in it. */
 d9d_status d9di_run_sources_file_path(d9d_arena *a, const char *run, const char *name,
                                       const char **out);
-/* config.json's, `dirs` in place of its directories unless there are none.  ENOTFOUND, EFORMAT;
- * ECONFIG for another number of them than the run had. */
+/* Reads the datasets of config.json; `dirs`, if any, replace their directories.  ENOTFOUND,
+ * EFORMAT; ECONFIG if the number of `dirs` differs from the run's. */
 d9d_status d9di_run_sources_read(d9d_arena *a, const char *run, const char *const *dirs,
                                  size_t n_dirs, d9di_run_sources *out);
 void d9di_run_sources_release(d9di_run_sources *s);
-/* Once.  ENOTFOUND also where samples are made. */
+/* Call once.  ENOTFOUND also for a synthetic dataset. */
 d9d_status d9di_run_source_open(d9di_run_source *s);
 
 #endif /* D9DI_REPORT_RUN_SOURCES_H */

@@ -9,7 +9,7 @@
 #include "report/line_reader.h"
 #include "report/run_sources.h"
 
-enum { MAX_SAMPLER_BYTES = 1 << 16 /* bytes of a line with one */, MAX_SAMPLES = 1 << 30 };
+enum { MAX_SAMPLER_BYTES = 1 << 16 /* of a line with a sampler */, MAX_SAMPLES = 1 << 30 };
 
 struct samples_report {
     const d9d_report_samples_opts *how;
@@ -22,9 +22,9 @@ struct samples_report {
 
 struct step_search {
     const char *path;
-    int64_t step, first, last; /* steps that are there; 0: none */
+    int64_t step, first, last; /* steps that are recorded; 0: none */
     json_t **out;
-    d9d_buf rule; /* the last line that has one */
+    d9d_buf rule; /* the last line with a sampler */
 };
 
 static d9d_status search_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
@@ -78,7 +78,7 @@ static d9d_status make_sampler(const char *path, const json_t *list, d9d_sampler
     return d9d_sampler_create(from, n, out);
 }
 
-/* The lists that the rule stands for. */
+/* Expands the sampler of a line into lists of samples. */
 static d9d_status make_sample_lists(json_t *line, const d9d_sampler *s, int64_t first,
                                     int64_t count)
 {
@@ -157,7 +157,7 @@ static d9d_status add_sample_text(d9di_run_source *s, int64_t sample, json_t *to
     return st;
 }
 
-/* Element i of a list of the line that must be below `end`. */
+/* Element i of a list of the line, which must be below `end`. */
 static d9d_status read_list_number(const json_t *list, size_t i, int64_t end, int64_t *out)
 {
     const json_t *v = json_array_get(list, i);
@@ -187,7 +187,7 @@ static d9d_status add_row(struct samples_report *r, size_t row, json_t *rows)
     return r->how->text ? add_sample_text(s, sample, v) : D9D_OK;
 }
 
-/* --- all of them -------------------------------------------------------------------------- */
+/* --- all samples -------------------------------------------------------------------------- */
 
 static d9d_status make_report(struct samples_report *r, json_t **out)
 {

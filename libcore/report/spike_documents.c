@@ -8,7 +8,7 @@
 #include "report/line_reader.h"
 #include "report/rows.h"
 
-enum { TEXT_BYTES = 60 }; /* bytes of a document's text */
+enum { TEXT_BYTES = 60 }; /* limit of a document's text, in bytes */
 
 void d9di_spike_documents_release(d9di_spike_documents *d)
 {
@@ -16,7 +16,7 @@ void d9di_spike_documents_release(d9di_spike_documents *d)
     d9d_arena_release(&d->arena);
 }
 
-/* --- what was recorded ------------------------------------------------------------------------ */
+/* --- reading the records ---------------------------------------------------------------------- */
 
 struct steps_wanted {
     const d9d_run_reader *run;
@@ -25,7 +25,7 @@ struct steps_wanted {
     json_t **line;
 };
 
-/* A later life of the run says it again. */
+/* A later line for the same step, after a restart, replaces the earlier one. */
 static d9d_status collect_line(void *arg, const d9d_buf *line, int64_t number, bool *enough)
 {
     const struct steps_wanted *w = arg;
@@ -43,9 +43,9 @@ static d9d_status collect_line(void *arg, const d9d_buf *line, int64_t number, b
     return D9D_OK;
 }
 
-/* --- what it means ---------------------------------------------------------------------------- */
+/* --- evaluating them -------------------------------------------------------------------------- */
 
-/* Those of the run; none where there is no configuration beside its records. */
+/* The run's datasets; none if there is no config.json. */
 static d9d_status read_sources(d9di_spike_documents *d)
 {
     const char *path;
@@ -57,7 +57,7 @@ static d9d_status read_sources(d9di_spike_documents *d)
                                  &d->sources);
 }
 
-/* The loss of the step of `all` targets, had it not had this one. */
+/* The step's loss without this document. */
 static double loss_without(const d9di_spike_documents *d, int64_t step, int64_t all, double loss,
                            int64_t targets)
 {
@@ -69,7 +69,7 @@ static double loss_without(const d9di_spike_documents *d, int64_t step, int64_t 
     return (double)NAN;
 }
 
-/* First words, where the dataset is there: those that were asked for must be. */
+/* Adds the first words.  A missing dataset is an error only if the caller named it. */
 static d9d_status add_document_text(d9di_spike_documents *d, d9di_run_source *s, int64_t sample,
                                     int64_t place, json_t *to)
 {
@@ -153,7 +153,7 @@ out:
     return st;
 }
 
-/* --- for people ------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 static d9d_status append_real(const json_t *x, const char *key, d9d_buf *out)
 {

@@ -1,4 +1,4 @@
-/* spike_documents.h - the documents of steps that stand out. */
+/* spike_documents.h - the recorded documents of spikes. */
 #ifndef D9DI_REPORT_SPIKE_DOCUMENTS_H
 #define D9DI_REPORT_SPIKE_DOCUMENTS_H
 
@@ -10,13 +10,14 @@ typedef struct d9di_spike_documents {
     const d9d_report_spikes_opts *how;
     d9d_arena arena;
     d9di_run_sources sources;
-} d9di_spike_documents; /* zero-initialised but for `run` and `how` */
+} d9di_spike_documents; /* zero-initialise all but `run` and `how` */
 
-/* What the run recorded of step[i], as report.h has it in JSON, in out[i]; NULL where it did not.
+/* Sets out[i] to the recorded documents of step[i], as JSON in report.h's form; NULL without a
+ * record.
  */
 d9d_status d9di_spike_documents_find(d9di_spike_documents *d, const int64_t *step, size_t n,
                                      json_t **out);
-/* For people, appended. */
+/* Appends them as text. */
 d9d_status d9di_spike_documents_print(const json_t *documents, d9d_buf *out);
 void d9di_spike_documents_release(d9di_spike_documents *d);
 

@@ -1,4 +1,4 @@
-/* spikes.c - steps that stand out.  See d9d/report/report.h. */
+/* spikes.c - finds the steps that are spikes.  See d9d/report/report.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ typedef struct spike {
 
 typedef D9D_VEC(spike) spikes;
 
-/* The newest values that did not stand out, oldest first, and room to sort them. */
+/* The newest values that were no spikes, oldest first, and scratch space to sort them. */
 typedef struct spike_window {
     double *values, *sorted;
     size_t n, capacity;
@@ -38,7 +38,7 @@ static void window_push(spike_window *w, double v)
     w->values[w->n++] = v;
 }
 
-/* Does record i stand out? */
+/* Checks whether record i is a spike. */
 static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
                                const d9d_report_spikes_opts *how, spike_window *w, spikes *out)
 {

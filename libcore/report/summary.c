@@ -1,4 +1,4 @@
-/* summary.c - a run in a dozen numbers. */
+/* summary.c - summary of a run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "report/rows.h"
 #include "report/text_table.h"
 
-/* NaN of none. */
+/* NaN if there is none. */
 static d9d_status median_of_finite(const double *v, size_t n, double *out)
 {
     double *sorted;
@@ -107,18 +107,18 @@ d9d_status d9d_report_summarise_run(const d9d_run_reader *r, d9d_report_run_summ
 /* --- evaluations ------------------------------------------------------------------- */
 
 typedef struct evaluation_best {
-    double last, best; /* NaN where nothing was logged, or nothing says which is better */
+    double last, best; /* NaN if nothing was logged, or if neither direction is better */
     int64_t last_step, best_step;
 } evaluation_best;
 
-/* Which values are better; of other metrics nobody knows. */
+/* The metrics for which a direction is better. */
 static const struct {
     const char *metric;
-    int sign; /* 1: higher */
+    int sign; /* 1: higher is better */
 } betters[] = {{"loss", -1}, {"accuracy", 1}, {"precision", 1},   {"recall", 1},
                {"f1", 1},    {"fbeta", 1},    {"binary_auroc", 1}};
 
-/* Of "valid/f1" or "valid/f1[1]". */
+/* The direction of a key such as "valid/f1" or "valid/f1[1]". */
 static int better_direction(const char *key)
 {
     const char *metric = strrchr(key, '/') + 1;

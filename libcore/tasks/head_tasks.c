@@ -1,8 +1,8 @@
-/* head_tasks.c - tasks over whole texts: classes, embeddings, hidden states.  See
+/* head_tasks.c - tasks over whole texts: classification, embedding, hidden states.  See
  * d9d/tasks/head_tasks.h.
  *
- * One struct is the section of all of them, in training and in inference, so that one table of
- * functions serves both. */
+ * All of them share one section struct, in training and inference, so one table of functions serves
+ * both. */
 #include "d9d/tasks/head_tasks.h"
 
 #include <math.h>
@@ -12,15 +12,15 @@
 #include "d9d/base/json.h"
 #include "tasks/tasks.h"
 
-/* A task at work; of the first kinds there is one value, the last one has one for each layer. */
+/* An open task; hidden_states has one value per layer, the others one. */
 typedef struct head_task {
     const d9d_head_task_section *c;
-    int64_t size; /* of its matrix */
+    int64_t size; /* number of outputs of its matrix */
     int64_t *layers;
     size_t n_layers;
     d9d_model_columns *values; /* [n_layers] */
     size_t n_values;
-    const d9d_model *m; /* that is told from, and what its documents are, while forward runs */
+    const d9d_model *m; /* the model and its pooling while forward runs */
     const d9d_op_pool_index *pool;
 } head_task;
 
@@ -62,7 +62,7 @@ static bool is_inference(const head_task *h)
     return h->c->output.output != NULL;
 }
 
-/* The one row of values in inference. */
+/* Sets the values of inference. */
 static void set_values(head_task *h, d9d_var *v, d9d_model_out *out)
 {
     if (!is_inference(h))
@@ -72,7 +72,7 @@ static void set_values(head_task *h, d9d_var *v, d9d_model_out *out)
     out->n_values = 1;
 }
 
-/* The model without losses of its own; on the last stage a row for each document. */
+/* Runs the model without its losses; on the last stage, pools to a row per document. */
 static d9d_status forward_pooled(d9d_model *m, d9d_tape *t, const d9d_model_in *in,
                                  d9d_model_out *out, d9d_var **rows)
 {
@@ -84,7 +84,7 @@ static d9d_status forward_pooled(d9d_model *m, d9d_tape *t, const d9d_model_in *
     return d9d_stage_is_last(m->stage) ? d9d_model_pool(m, t, out->hidden, in->pool, rows) : D9D_OK;
 }
 
-/* The head's matrix on the last stage. */
+/* Adds the head's matrix to the last stage. */
 static d9d_status add_head_weight(head_task *h, d9d_model *m, const char *name,
                                   const d9d_model_opts *options)
 {
@@ -115,7 +115,7 @@ static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_opts 
     D9D_TRY(add_head_weight(self, m, D9D_HEAD_SCORE, options));
     score = d9d_model_find_linear(m, D9D_HEAD_SCORE);
     if (score != NULL)
-        score->weight.adaptable = false; /* the loss takes the matrix alone */
+        score->weight.adaptable = false; /* the loss bypasses LoRA */
     return D9D_OK;
 }
 
@@ -151,8 +151,8 @@ static d9d_status classes_forward(void *self, d9d_model *m, d9d_tape *t, const d
     return D9D_OK;
 }
 
-/* {"sample": 0, "label": 2, "prediction": [0.1, 0.2, 0.7], "target": 2}, null for what there is
- * none of: d9d-metrics leaves such rows out. */
+/* {"sample": 0, "label": 2, "prediction": [0.1, 0.2, 0.7], "target": 2}; null for missing values,
+ * which makes d9d-metrics leave the row out. */
 static d9d_status classes_row(const void *config, const d9d_infer_task_row *x, d9d_buf *b)
 {
     int64_t best = 0;
@@ -250,7 +250,7 @@ static int embedding_shape(void *self, const d9d_model *whole, int64_t *shape)
     return 1;
 }
 
-/* Spec 12.4: of at least 1e-12. */
+/* The norm is at least 1e-12. */
 static void embedding_finish(void *self, float *row, int64_t n)
 {
     double sum = 0;
@@ -287,7 +287,7 @@ static void states_head(void *self, d9d_head *out)
     *out = (d9d_head){.kind = D9D_HEAD_EMBEDDING};
 }
 
-/* Of the whole model: the numbers of the layers, of which those below 0 count from its end. */
+/* Layer numbers of the whole model; negative ones count from its end. */
 static d9d_status resolve_layers(head_task *h, const d9d_model *whole)
 {
     const int64_t *given = h->c->layers.items, all = whole->layers + 1;
@@ -323,7 +323,7 @@ static d9d_status states_extend(void *self, d9d_model *m, const d9d_model_opts *
     return m->stage.count == 1 ? resolve_layers(self, m) : D9D_OK;
 }
 
-/* The first of the ranks that share documents has them. */
+/* The first of the context-parallel ranks has them. */
 static d9d_status states_collect_layer(void *self, d9d_tape *t, int64_t layer, d9d_var *x)
 {
     head_task *h = self;

@@ -154,8 +154,8 @@ static const d9d_key logging_keys[] = {
 static const d9d_table logging_table =
     D9D_TABLE(logging_section, "logging", logging_keys, "what is recorded, and when");
 
-/* Schedules, in the order of d9d_pipe_schedule, matter with more than one pipeline rank; they are
- * checked all the same. */
+/* Pipeline schedules, in the order of d9d_pipe_schedule.  They are checked even with one pipeline
+ * rank. */
 typedef d9d_job_stages_section stages_section;
 #define STAGES_KEY                                                                                 \
     D9D_KEY_INT(stages_section, num_stages_per_rank, "1", 1, 1 << 16, "stages on each rank")
@@ -245,7 +245,8 @@ static const d9d_key clipping_keys[] = {
     D9D_KEY_PERIOD(clipping_section, log_total_steps, "1", "steps between records of the norm"),
     D9D_KEY_END,
 };
-/* Squares of less vanish in float32: clipped to it, no gradient would move a weight. */
+/* The square of a smaller norm underflows float32: with such a limit no gradient would change a
+ * weight. */
 static d9d_status clipping_check(const void *value, const char *path)
 {
     const double max_norm_value = ((const clipping_section *)value)->max_norm, least = 1e-12;
@@ -384,7 +385,7 @@ static const d9d_table train_loop_table =
 static const d9d_table infer_loop_table =
     D9D_TABLE(d9d_job_trainer_section, "infer_loop", infer_loop_keys, "the loop");
 
-/* --- tasks of inference ------------------------------------------------------------ */
+/* --- inference tasks --------------------------------------------------------------- */
 
 static const d9d_key logprobs_keys[] = {
     D9D_KEY_STR(d9d_job_output_section, output, D9D_REQUIRED, "JSONL file to write", .min = 1),
@@ -452,7 +453,7 @@ const d9d_table *const d9d_infer_task_choices[] = {&logprobs_table,
                                                    &d9di_head_task_infer_hidden_states_table,
                                                    NULL};
 
-/* --- the whole ----------------------------------------------------------------------- */
+/* --- the configurations -------------------------------------------------------------- */
 
 static const d9d_key plugin_elem = {
     .kind = D9D_KIND_STR, .min = 1, .doc = "a shared library: a name or a path"};

@@ -10,28 +10,28 @@
 
 #include "d9d/base/fs.h"
 
-/* What each table begins with. */
+/* The first members of every table. */
 typedef struct plugin_row {
     size_t size;
     const d9d_table *table;
 } plugin_row;
 
-/* --- kinds of tables ------------------------------------------------------------------- */
+/* --- kinds of tables ------------------------------------------------------------------ */
 
-/* A member without which a table is of no use. */
+/* A required member of a table. */
 typedef struct required_member {
     const char *name;
     size_t offset;
-    const char *reason; /* what it is, in parentheses; NULL: its name says it */
+    const char *reason; /* explains it in parentheses; NULL: its name is enough */
 } required_member;
 
 typedef struct plugin_kind {
-    const char *label; /* in sentences */
-    size_t size;       /* of a row, as this library knows it */
-    size_t list;       /* offset in d9d_plugin */
+    const char *label; /* its name in messages */
+    size_t size;       /* of a row in this library */
+    size_t list;       /* offset of the list in d9d_plugin */
     const d9d_table *const *built_in;
-    required_member needs[4]; /* ends with a NULL name */
-    size_t tables[2];         /* offsets of its other key tables; ends with 0 */
+    required_member needs[4]; /* terminated by a NULL name */
+    size_t tables[2];         /* offsets of further key tables, ending in 0 */
 } plugin_kind;
 
 #define REQUIRED_BECAUSE(type, member, label)                                                      \
@@ -102,23 +102,23 @@ enum { N_PLUGIN_KINDS = sizeof(plugin_kinds) / sizeof(plugin_kinds[0]), PLUGINS_
 
 struct d9d_plugins {
     d9d_arena arena;
-    D9D_VEC(const d9d_table *) choices[N_PLUGIN_KINDS]; /* NULL-ended where there are some */
+    D9D_VEC(const d9d_table *) choices[N_PLUGIN_KINDS]; /* NULL-terminated, if there are any */
     D9D_VEC(const d9d_job_event_handler *) events;
     D9D_VEC(const char *) files;
 };
 
-/* --- what a library says -------------------------------------------------------------------- */
+/* --- checks of a library -------------------------------------------------------------- */
 
 static const size_t embeds[] = {D9D_PLUGIN_EMBEDS(D9D_PLUGIN_SIZE) 0};
 #define EMBED_NAME(type) #type,
 static const char *const embed_names[] = {D9D_PLUGIN_EMBEDS(EMBED_NAME) NULL};
 
-/* Structs that both sides have in their own memory. */
+/* Checks the sizes of structs that both sides allocate. */
 static d9d_status check_embeds(const char *path, const size_t *sizes)
 {
     for (size_t i = 0; embed_names[i] != NULL; i++) {
         if (sizes == NULL || sizes[i] == 0)
-            return D9D_OK; /* it knows no more of them */
+            return D9D_OK; /* an older plugin, which knows no more structs */
         if (sizes[i] != embeds[i])
             return D9D_FAIL(D9D_ECONFIG,
                             "%s: was built where %s has %zu bytes, here it has %zu; build it again",
@@ -127,9 +127,9 @@ static d9d_status check_embeds(const char *path, const size_t *sizes)
     return D9D_OK;
 }
 
-enum { MAX_TABLE_BYTES = 64 << 10 }; /* bytes: of a table that says more none is read */
+enum { MAX_TABLE_BYTES = 64 << 10 }; /* bytes: larger tables are refused */
 
-/* `from` as this library lays it out: what it does not have is zero, what is not known must be. */
+/* Copies `from` into this library's layout: missing members are zero, unknown ones must be zero. */
 static d9d_status copy_table(const char *path, const char *label, const void *from, size_t given,
                              size_t known, void *to)
 {
@@ -148,8 +148,8 @@ static d9d_status copy_table(const char *path, const char *label, const void *fr
 extern const ElfW(Ehdr) __ehdr_start /* the linker's; NOLINT(bugprone-reserved-identifier) */
     __attribute__((visibility("hidden")));
 
-/* What dlopen() says badly, waits for or dies of: a pipe, a library for another kind of machine,
- * and one that was cut short while it was copied.  Everything else it says itself. */
+/* Checks what dlopen() reports badly, blocks on or crashes on: a pipe, a library for another
+ * architecture, and a truncated library. */
 static d9d_status check_file(const char *path)
 {
     ElfW(Ehdr) h;
@@ -180,7 +180,7 @@ static d9d_status check_file(const char *path)
     return st;
 }
 
-/* dlsym() gives what is no function, too. */
+/* dlsym() also finds symbols that are not functions. */
 static d9d_status find_symbol(const char *path, d9d_plugin *out, const void **inside)
 {
     const d9d_plugin *given;
@@ -214,7 +214,7 @@ static bool has_choice(const d9d_table *const *choices, const char *name)
     return false;
 }
 
-/* As a configuration names it. */
+/* True for a name that a configuration can use. */
 static bool is_config_name(const char *name)
 {
     static const char letters[] =
@@ -250,7 +250,7 @@ static d9d_status check_row(const d9d_plugins *p, size_t k, const char *path, co
     return D9D_OK;
 }
 
-/* The key table in the member at `offset` of a row, as this library lays it out. */
+/* Copies the key table in the member at `offset` of a row into this library's layout. */
 static d9d_status copy_key_table(d9d_plugins *p, const char *path, plugin_row *r, size_t offset,
                                  d9d_table **out)
 {
@@ -269,7 +269,7 @@ static d9d_status copy_key_table(d9d_plugins *p, const char *path, plugin_row *r
     return D9D_OK;
 }
 
-/* A row and its key tables, likewise. */
+/* Copies a row and its key tables into this library's layout. */
 static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const void *given)
 {
     plugin_row *r = d9d_arena_alloc(&p->arena, plugin_kinds[k].size);
@@ -291,11 +291,11 @@ static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const voi
         D9D_TRY(copy_key_table(p, path, r, *at, &other));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
-    p->choices[k].len--; /* the NULL ends it */
+    p->choices[k].len--; /* drop the terminating NULL */
     return D9D_OK;
 }
 
-/* Where the loader has found it. */
+/* The path where the dynamic loader found it. */
 static d9d_status store_file_path(d9d_plugins *p, const char *path, const void *inside)
 {
     Dl_info of;
@@ -323,9 +323,9 @@ static d9d_status load_plugin(d9d_plugins *p, const char *path)
     return table.events != NULL ? D9D_VEC_PUSH(&p->events, table.events) : D9D_OK;
 }
 
-/* --- all of a configuration ------------------------------------------------------------------ */
+/* --- the plugins of a configuration --------------------------------------------------- */
 
-/* Where a library of this name is, or what dlopen() is to look for. */
+/* The path of a library, or the name that dlopen() should search for. */
 static const char *find_library(d9d_arena *a, const char *config, const char *name)
 {
     const char *slash = strrchr(config, '/');

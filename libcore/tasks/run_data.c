@@ -35,7 +35,7 @@ static d9d_status loader_open(const d9di_run_data *d, int order, const d9d_loade
     return st;
 }
 
-/* The least multiple of both. */
+/* Least common multiple. */
 static int64_t lcm_i64(int64_t a, int64_t b)
 {
     int64_t x = a, y = b;
@@ -139,7 +139,7 @@ d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t po
     return D9D_OK;
 }
 
-/* What is available is an estimate: a few MB are there, whatever it says. */
+/* The available memory is an estimate; this much is always assumed to be there. */
 #define SMALL_BATCH_BYTES 64e6
 
 d9d_status d9di_run_data_check_rows(const d9di_run_data *d, int64_t rows)
@@ -194,7 +194,7 @@ d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t w
     return D9D_OK;
 }
 
-/* Share of padding in percent. */
+/* The share of padding in percent. */
 static d9d_status padding_percent(d9d_loader *l, int64_t n, int64_t rows, double *out)
 {
     int64_t padded, positions;

@@ -1,4 +1,4 @@
-/* run_data.h - the datasets of a configuration's data section, and the stream they make. */
+/* run_data.h - the datasets of a configuration's data section, blended into one sample stream. */
 #ifndef D9DI_TASKS_RUN_DATA_H
 #define D9DI_TASKS_RUN_DATA_H
 
@@ -14,41 +14,41 @@ typedef struct d9di_run_data {
     d9d_loader *loader;
 } d9di_run_data;
 
-/* `pack`: samples of about one length in a row, for the bucketed order.  Rows are padded so that
- * the ranks of `mesh` can share out their positions. */
+/* Opens the datasets.  `pack`: group samples of similar length, for the bucketed order.  Rows are
+ * padded so that the ranks of `mesh` can split the positions. */
 d9d_status d9di_run_data_open(const d9d_list *sections,
                               const struct d9d_job_data_loading_section *c,
                               const d9d_parallel_degrees *mesh, int64_t pack, d9di_run_data *out);
 void d9di_run_data_release(d9di_run_data *d);
 
-/* Texts are looked at as a whole: d9d_dataset_set_no_targets().  ECONFIG for a dataset whose
- * samples are packed, where `single`, or have no labels, where they are needed. */
+/* Uses texts as a whole: d9d_dataset_set_no_targets().  ECONFIG for a dataset with packed samples
+ * if `single`, or without labels if they are required. */
 d9d_status d9di_run_data_set_no_targets(const d9di_run_data *d, bool single, bool labelled,
                                         const char *task);
 
-/* What the positions of a row are padded to a multiple of: `wanted`, and whole numbers of them for
- * each rank, as d9d/nn/parallel_groups.h says. */
+/* The multiple to which the positions of a row are padded: a multiple of `wanted` that divides
+ * evenly over the ranks (d9d/nn/parallel_groups.h). */
 int64_t d9di_run_data_pad_multiple(const d9d_parallel_degrees *mesh, int64_t wanted);
 
-/* EMISMATCH unless ids are below the vocabulary and samples within the positions of a model. */
+/* EMISMATCH unless token ids are below `vocab` and samples fit into the model's positions. */
 d9d_status d9di_run_data_check(const d9di_run_data *d, int64_t vocab, int64_t positions);
-/* ECONFIG where this host has no memory for a micro-batch of so many rows, however short they are.
- */
+/* ECONFIG if this host has no memory for a micro-batch of this many rows, however short. */
 d9d_status d9di_run_data_check_rows(const d9di_run_data *d, int64_t rows);
-/* How rank `rank` of `ranks` takes the stream from sample `first` on, until `end`. */
+/* Prefetcher options for rank `rank` of `ranks`: the stream from sample `first` up to `end`. */
 d9d_prefetcher_opts d9di_run_data_prefetch_opts(const struct d9d_job_data_loading_section *c,
                                                 int64_t first, int64_t global, int64_t rank,
                                                 int64_t ranks, int64_t rows, int64_t end);
-/* Steps of `global` samples: `wanted`, or as many as there are when that is D9D_INT_NULL. */
+/* Number of steps of `global` samples: `wanted`, or the whole stream if that is D9D_INT_NULL. */
 d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t wanted,
                                int64_t *out);
-/* What is padding of rows of `rows` samples in the bucketed order, and had they been shuffled, of
- * the beginning of the stream, as a sentence; nothing for other orders. */
+/* Logs the padding in batches of `rows` samples at the beginning of the stream, for the bucketed
+ * order and for a shuffled one.  Logs nothing for other orders. */
 d9d_status d9di_run_data_log_padding(const d9di_run_data *d, int64_t rows, const d9d_log *log);
 
-/* "samples 3, 17, 4 of the split train": numbers as d9d-shard inspect takes them. */
+/* Text such as "samples 3, 17, 4 of the split train", with numbers that d9d-shard inspect
+ * accepts. */
 typedef struct d9di_run_data_samples_text {
-    char text[512]; /* eight numbers with their datasets, whatever these are */
+    char text[512]; /* room for eight numbers with their datasets */
 } d9di_run_data_samples_text;
 d9di_run_data_samples_text d9di_run_data_describe_samples(const d9di_run_data *d, int64_t first,
                                                           int64_t n);

@@ -7,7 +7,7 @@
 
 #include "d9d/model/model.h"
 
-/* Does metric i have a value that would be called as one of an earlier metric's? */
+/* True if metric i has a value with the same name as one of an earlier metric. */
 static bool is_name_taken(const d9di_run_metrics *m, const d9d_union *section, size_t i)
 {
     char mine[64], other[64];
@@ -24,7 +24,7 @@ static bool is_name_taken(const d9di_run_metrics *m, const d9d_union *section, s
     return false;
 }
 
-/* Names of the values of metric i, which begin at `at`. */
+/* Sets the value names of metric i, beginning at index `at`. */
 static d9d_status names_make(d9di_run_metrics *m, const d9d_union *section, size_t i, size_t at,
                              d9d_arena *a)
 {
@@ -69,7 +69,7 @@ d9d_status d9di_run_metrics_open(const d9d_list *list, const char *where, d9d_ar
     return D9D_OK;
 }
 
-/* No rows of that form: a metric says that it is another one than its own, or nothing. */
+/* An update with no rows checks the columns: EINVAL if the metric does not accept them. */
 d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const char *where, const d9d_head *head)
 {
     static const double none[1];
@@ -110,7 +110,7 @@ void d9di_run_metrics_release(d9di_run_metrics *m)
     *m = (d9di_run_metrics){0};
 }
 
-/* --- predictions, when they are there ------------------------------------------------ */
+/* --- pending predictions ------------------------------------------------------------- */
 
 static d9d_status enqueue_readback(const d9d_tensor *t, d9d_readback **out)
 {
@@ -146,7 +146,7 @@ out:
     return st;
 }
 
-/* The rows that count, as metrics take them. */
+/* Collects the rows that count, in the form of d9d_predictions. */
 static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
     const size_t n_scores = (size_t)(w->rows * w->classes);

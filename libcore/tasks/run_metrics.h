@@ -1,12 +1,12 @@
-/* run_metrics.h - the metrics of a training run: what its task's predictions are worth.
+/* run_metrics.h - the metrics of a training run, updated without blocking the host.
  *
- * Predictions come back behind the step that has made them, and are counted when that step's report
- * is taken; what all ranks have counted is summed behind the step that is queued by then, and is
- * there with that one's report.  So the host waits for nothing that it would not wait for without:
+ * A step's predictions are read back asynchronously, and counted when the step's report is
+ * collected.  The reduction over ranks is enqueued after the newest step, and its result arrives
+ * with that step's report.  So metrics add no synchronization:
  *
- *     queue     k-1             k                 k+1
- *     device        k-1             k             ranks(k-1)   k+1
- *     host      watch(k-1)   watch(k), update(k-1), begin(k-1)   watch(k+1), end(k-1), update(k)
+ *     enqueue   k-1             k                                    k+1
+ *     device        k-1             k               reduce(k-1)          k+1
+ *     host      enqueue(k-1)    enqueue(k), update(k-1), begin(k-1)  enqueue(k+1), end(k-1), ...
  */
 #ifndef D9DI_TASKS_RUN_METRICS_H
 #define D9DI_TASKS_RUN_METRICS_H
@@ -17,7 +17,7 @@
 #include "d9d/model/head.h"
 #include "d9d/tensor/tensor.h"
 
-/* Predictions of a micro-batch, on their way. */
+/* Predictions of a micro-batch whose readback is pending. */
 typedef struct d9di_run_metrics_pending {
     d9d_readback *logits, *labels;
     d9d_dtype dtype;
@@ -25,10 +25,10 @@ typedef struct d9di_run_metrics_pending {
 } d9di_run_metrics_pending;
 
 typedef struct d9di_run_metrics {
-    size_t n, width; /* metrics; values of all of them */
+    size_t n, width; /* number of metrics; values of all metrics */
     d9d_metric **metric;
-    const char **names; /* [width] "accuracy", "f1/3"; "accuracy[1]" of metrics[1] where an earlier
-                           metric has that name; in the arena */
+    const char **names; /* [width] value names such as "accuracy", "f1/3"; metrics[1] is called
+                           "accuracy[1]" if an earlier metric has its name; in the arena */
     double *values;     /* [width] */
     D9D_VEC(d9di_run_metrics_pending) watched;
     D9D_VEC(float) logits;      /* of a micro-batch */
@@ -36,26 +36,26 @@ typedef struct d9di_run_metrics {
     D9D_VEC(double) target;
 } d9di_run_metrics;
 
-/* `list` of d9d_union is borrowed; `where` begins sentences: "metrics". */
+/* `list` of d9d_union is borrowed; error messages begin with `where`, such as "metrics". */
 d9d_status d9di_run_metrics_open(const d9d_list *list, const char *where, d9d_arena *a,
                                  d9di_run_metrics *out);
 void d9di_run_metrics_release(d9di_run_metrics *m);
-/* ECONFIG, after `where`, for one that does not take the scores of this head.  Before anything is
- * counted. */
+/* ECONFIG, beginning with `where`, for a metric that does not accept this head's scores.  Call
+ * before the first update. */
 d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const char *where,
                                        const d9d_head *head);
 
-/* logits [T, C], labels of T int32: what is in them now is read back. */
+/* Enqueues the readback of logits [T, C] and labels [T] int32. */
 d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, const d9d_tensor *logits,
                                     const d9d_tensor *labels);
-/* The n oldest that were watched are counted: rows whose label counts.  Waits for these alone. */
+/* Counts the n oldest pending micro-batches: the rows whose label counts.  Waits for these only. */
 d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n);
-/* What all ranks have counted since the last end, between which there is no update.  Collective:
- * over `world`. */
+/* Starts the reduction over all ranks of everything counted since the last sync_end.  No update may
+ * come before sync_end.  Collective over `world`. */
 d9d_status d9di_run_metrics_sync_begin(d9di_run_metrics *m, d9d_device *dev, d9d_comm *world);
-/* ... is in m->values, and counting begins anew. */
+/* Stores the values in m->values, and resets the metrics. */
 d9d_status d9di_run_metrics_sync_end(d9di_run_metrics *m);
-/* As cells of a checkpoint, in the arena; appended. */
+/* Appends the metrics' states as rank state of a checkpoint; in the arena. */
 d9d_status d9di_run_metrics_rank_state(const d9di_run_metrics *m, const char *where, d9d_arena *a,
                                        d9d_checkpointer_set *set);
 

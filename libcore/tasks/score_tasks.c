@@ -1,4 +1,4 @@
-/* score_tasks.c - the tasks of inference over the model's own losses: logprobs and perplexity.  See
+/* score_tasks.c - the inference tasks logprobs and perplexity, over the model's own losses.  See
  * d9d/tasks/task.h. */
 #include <math.h>
 
@@ -7,7 +7,7 @@
 
 /* --- logprobs --------------------------------------------------------------------------- */
 
-/* How many of the targets each packed document has. */
+/* The number of targets of each packed document. */
 static d9d_status append_documents(d9d_buf *b, const d9d_infer_task_row *x)
 {
     int64_t targets = 0;

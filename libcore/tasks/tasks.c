@@ -1,4 +1,4 @@
-/* tasks.c - tasks of training: the one that is built in, and running any.  See d9d/tasks/task.h. */
+/* tasks.c - the built-in training task, and calls into any task.  See d9d/tasks/task.h. */
 #include "tasks/tasks.h"
 
 #include "d9d/base/plugin_call.h"
@@ -15,7 +15,7 @@ const d9d_table *const d9d_train_task_choices[] = {&causal_lm_table,
                                                    &d9di_head_task_train_classification_table,
                                                    &d9di_head_task_train_embedding_table, NULL};
 
-/* The body of a task of inference has the section, and so the name, of that. */
+/* The body of an inference task is named by the inference section. */
 static const char *task_name(const d9d_train_task *kind)
 {
     return kind->table != NULL ? kind->table->name : "task";
@@ -64,8 +64,8 @@ d9d_pooling d9di_task_pooling(const d9di_task *t)
     return t != NULL && t->kind->pooling != NULL ? t->kind->pooling(t->self) : D9D_POOLING_NONE;
 }
 
-/* Pairs are neighbours in the dataset; other orders would tear them, and so would a pass that
- * begins at an odd place of the stream. */
+/* Pairs are neighbours in the dataset.  Other orders separate them, and so does an epoch that
+ * begins at an odd position of the stream. */
 static d9d_status check_pairs(const d9di_task *t, const d9di_run_data *d, int64_t taken)
 {
     static const char rule[] = "learns from samples 2k and 2k + 1, which stand side by side where";
@@ -146,7 +146,7 @@ d9d_status d9di_task_check_metrics(const d9di_task *t, const char *where, const 
     return m->n > 0 && t->kind->forward == NULL ? fail_no_logits(t, where) : D9D_OK;
 }
 
-/* What the last stage predicts, on one of the ranks that have the same of it. */
+/* Enqueues the last stage's predictions, on one of the ranks that have the same ones. */
 static d9d_status enqueue_metrics(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                                   const d9d_model_out *out)
 {
@@ -159,7 +159,7 @@ static d9d_status enqueue_metrics(const d9di_task *t, const d9d_model *m, const 
                                     out->labels != NULL ? out->labels : in->labels);
 }
 
-/* Is there what the loops go on with? */
+/* Checks that forward has set what the loops need. */
 static d9d_status check_output(const d9di_task *t, const d9d_model *m, const d9d_model_in *in,
                                const d9d_model_out *out)
 {

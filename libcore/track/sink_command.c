@@ -1,4 +1,5 @@
-/* sink_command.c - records to a program.  See d9d/track/sink.h. */
+/* sink_command.c - the sink `command`: records to a program's standard input.  See
+ * d9d/track/sink.h. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -31,21 +32,23 @@ static const d9d_key command_keys[] = {
 };
 
 typedef struct command {
-    const char *name; /* in the configuration */
+    const char *name; /* its name in log messages */
     const d9d_log *log;
     int64_t patience;
     pid_t pid;
-    int fd;          /* its standard input: a socket, so that writing to a dead one is no signal */
-    d9d_buf waiting; /* [sent, len) is to be sent */
+    int fd; /* its standard input: a socket, so that writing to an exited program raises no SIGPIPE
+             */
+    d9d_buf waiting; /* bytes [sent, len) are still to be sent */
     size_t sent;
-    int64_t lost; /* lines left out since it was last said */
+    int64_t lost; /* lines dropped since the last warning */
 } command;
 
 extern char **environ;
 
 /* --- starting --------------------------------------------------------------------------- */
 
-/* The child has its end as standard input, our standard error as its output, and all signals. */
+/* The child gets its end as standard input, our standard error as its output, and no blocked
+ * signals. */
 static int fork_child(const command_config *c, int input, pid_t *pid)
 {
     char **args = calloc(c->command.n + 1, sizeof(*args));
@@ -88,7 +91,7 @@ static d9d_status program_start(command *p, const command_config *c)
 
 /* --- lines ------------------------------------------------------------------------------ */
 
-/* What the program takes without waiting for it.  EIO when it has left. */
+/* Sends as much as the program accepts without blocking.  EIO if it has exited. */
 static d9d_status send_pending(command *p)
 {
     while (p->sent < p->waiting.len) {
@@ -116,7 +119,7 @@ static d9d_status queue_line(command *p, const char *line, size_t n)
         d9d_log_warn(p->log, "tracker command: %s: has not read for long; %lld lines were left out",
                      p->name, (long long)p->lost);
     p->lost = 0;
-    if (p->sent > MAX_PENDING_BYTES / 2) { /* what was sent makes room */
+    if (p->sent > MAX_PENDING_BYTES / 2) { /* compact the buffer */
         p->waiting.len -= p->sent;
         memmove(p->waiting.data, p->waiting.data + p->sent, p->waiting.len);
         p->sent = 0;
@@ -144,7 +147,7 @@ static d9d_status queue_run_info(command *p, const d9d_sink_run *run)
     return st;
 }
 
-/* --- leaving ------------------------------------------------------------------------------ */
+/* --- exit --------------------------------------------------------------------------------- */
 
 static bool child_has_exited(command *p)
 {
@@ -170,7 +173,7 @@ static bool child_exits_within(command *p, int64_t ms)
     return child_has_exited(p);
 }
 
-/* Send the rest for as long as there is patience; what is left of it, in milliseconds. */
+/* Sends the rest within `patience`; returns the remaining patience in milliseconds. */
 static int64_t send_rest(command *p)
 {
     const int64_t end = d9d_clock_ns() + p->patience * 1000000000;
@@ -198,7 +201,7 @@ static void command_close(void *self)
         (void)kill(p->pid, SIGTERM);
         if (!child_exits_within(p, GRACE_MS)) {
             (void)kill(p->pid, SIGKILL);
-            (void)child_exits_within(p, GRACE_MS); /* one that a file system keeps stays with it */
+            (void)child_exits_within(p, GRACE_MS); /* otherwise it is left behind */
         }
     }
     d9d_buf_release(&p->waiting);
@@ -233,7 +236,7 @@ static d9d_status command_put(void *self, const d9d_sink_record *r)
     const d9d_status st = queue_line(p, r->line, r->bytes);
 
     if (st != D9D_OK)
-        p->patience = 0; /* the run does not wait for it now */
+        p->patience = 0; /* the program failed: do not wait for it at close */
     return st;
 }
 

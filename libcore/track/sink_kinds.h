@@ -1,4 +1,4 @@
-/* sink_kinds.h - the sinks that are built in. */
+/* sink_kinds.h - the built-in sinks. */
 #ifndef D9DI_TRACK_SINK_KINDS_H
 #define D9DI_TRACK_SINK_KINDS_H
 

@@ -1,4 +1,5 @@
-/* sink_tensorboard.c - event files while a run goes on.  See d9d/track/sink.h. */
+/* sink_tensorboard.c - the sink `tensorboard`: event files of a running job.  See
+ * d9d/track/sink.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static const d9d_key tensorboard_keys[] = {
 };
 
 typedef struct tensorboard {
-    d9d_file file; /* until the writer has it */
+    d9d_file file; /* owned until the writer takes it */
     d9d_writer *writer;
     d9d_buf bytes;
     const char **tags;
@@ -46,7 +47,7 @@ static d9d_status flush_bytes(tensorboard *t)
     return st;
 }
 
-/* Emptied, where no other tracker writes it. */
+/* Opens and truncates the file, unless another tracker holds its lock. */
 static d9d_status open_locked_file(const char *path, d9d_file *out)
 {
     D9D_TRY(d9d_file_open_rw(path, out));

@@ -7,7 +7,7 @@
 #include "track/sink_kinds.h"
 
 typedef struct sink {
-    const d9d_sink_kind *kind; /* NULL: closed, because it failed */
+    const d9d_sink_kind *kind; /* NULL: closed after a failure */
     void *self;
 } sink;
 
@@ -32,7 +32,7 @@ static void sink_close(sink *s)
     s->kind = NULL;
 }
 
-/* A copy that does not work is not worth a run. */
+/* A failing copy does not stop the run. */
 static void warn_sink_failed(const d9d_sinks *all, const sink *s)
 {
     d9d_log_warn(all->log, "tracker %s: %s; the run goes on without it", s->kind->table->name,

@@ -5,7 +5,7 @@
 
 /* --- framing ------------------------------------------------------------------ */
 
-/* Bit by bit: an event is a few dozen bytes. */
+/* Bit by bit; an event has only a few dozen bytes. */
 uint32_t d9d_tb_event_crc32c(uint32_t crc, const void *p, size_t n)
 {
     const unsigned char *s = p;
@@ -94,7 +94,7 @@ static d9d_status build_version(d9d_buf *event, double wall_time)
     return append_bytes(event, 3, version, sizeof(version) - 1);
 }
 
-/* Give the record of an event that was built, and release it. */
+/* Appends the record of a built event, and releases the event. */
 static d9d_status append_built_event(d9d_buf *out, d9d_status st, d9d_buf *event)
 {
     if (st == D9D_OK)

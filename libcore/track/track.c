@@ -11,13 +11,13 @@
 #include "d9d/track/sink.h"
 
 struct d9d_tracker {
-    d9d_file file, lock; /* the same: one process at a time writes it */
-    d9d_writer *writer;  /* which has the file; NULL: it is written at once */
+    d9d_file file, lock; /* the same file; the lock admits one writing process */
+    d9d_writer *writer;  /* owns the file once started; NULL: lines are written immediately */
     d9d_buf line;
     int64_t restarts;
-    int64_t damaged, first_damaged; /* lines that were there; the number of the first */
+    int64_t damaged, first_damaged; /* damaged lines that were there; line number of the first */
     d9d_sinks *sinks;
-    D9D_VEC(const char *) keys; /* of the numbers in the line, for the sinks */
+    D9D_VEC(const char *) keys; /* names of the numbers in the line, for the sinks */
     D9D_VEC(double) values;
 };
 
@@ -25,13 +25,13 @@ static const char restart_key[] = "{\"restart\":";
 
 enum { READ_BYTES = 1 << 16, RESTART_KEY = sizeof(restart_key) - 1 };
 
-/* A file that is read line by line, however long it is. */
+/* State of a line-by-line scan of a file of any length. */
 typedef struct file_scan {
     int64_t restarts;
-    uint64_t at, end; /* bytes seen; behind the last whole line */
-    uint64_t line;    /* where this line begins */
+    uint64_t at, end; /* bytes seen; end of the last complete line */
+    uint64_t line;    /* offset at which the current line begins */
     bool is_restart;  /* so far */
-    bool is_whole;    /* so far: an object, of text */
+    bool is_whole;    /* so far: a JSON object of text */
     char last;        /* byte of it */
     int64_t lines, damaged, first;
 } file_scan;
@@ -61,7 +61,7 @@ static void scan_bytes(file_scan *s, const char *p, size_t n)
     }
 }
 
-/* What is there already: count the restart lines; say where the last whole line ends. */
+/* Scans the existing file: counts restart lines, and finds the end of the last complete line. */
 static d9d_status scan_existing(const char *path, file_scan *out)
 {
     d9d_file f = {.fd = -1};
@@ -90,7 +90,7 @@ out:
     return st;
 }
 
-/* A directory that is not there is no mistake in the configuration: it was made. */
+/* A missing directory is not a configuration error here: the run created it earlier. */
 static d9d_status open_locked(const char *path, d9d_file *out)
 {
     if (d9d_file_open_rw(path, out) != D9D_OK)
@@ -160,7 +160,7 @@ static d9d_status append_text(d9d_buf *b, const char *key, const char *v)
     return d9d_json_put_str(b, v, strlen(v));
 }
 
-/* A number into the line, and for the sinks. */
+/* Appends a number to the line, and records it for the sinks. */
 static d9d_status append_number(d9d_tracker *t, const char *key, double v, bool whole)
 {
     if (D9D_VEC_PUSH(&t->keys, key) != D9D_OK || D9D_VEC_PUSH(&t->values, v) != D9D_OK)
@@ -190,7 +190,7 @@ static d9d_status line_write(d9d_tracker *t, int64_t step)
     return D9D_OK;
 }
 
-/* The end of a line about something else than a step: when. */
+/* Ends a line that is not a step record: adds the time. */
 static d9d_status finish_timed_line(d9d_tracker *t, int64_t step)
 {
     char now[24];
@@ -200,7 +200,7 @@ static d9d_status finish_timed_line(d9d_tracker *t, int64_t step)
     return line_write(t, step);
 }
 
-/* The rest of a line about a life of the run: at which step. */
+/* Ends a restart or end line: adds step and time. */
 static d9d_status finish_life_line(d9d_tracker *t, int64_t step)
 {
     D9D_TRY(append_int(&t->line, "step", step));
@@ -249,7 +249,7 @@ d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_track_pipeline_record 
     return finish_timed_line(t, r->step);
 }
 
-/* Not for the sinks, whose values have names. */
+/* Not for the sinks, whose values need names. */
 static d9d_status append_document(d9d_tracker *t, const d9d_track_document_loss *x, bool blended)
 {
     D9D_TRY(d9d_buf_printf(&t->line, "{\"sample\": %lld, ", (long long)x->sample));
@@ -300,7 +300,7 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_track_step_record *r)
     const struct {
         const char *key;
         double value;
-        bool whole, always; /* else left out where it is NaN */
+        bool whole, always; /* always: written also if NaN; else left out */
     } members[] = {
         {"loss", r->loss, false, true},
         {"grad_norm", r->grad_norm, false, false},

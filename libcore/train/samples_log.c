@@ -9,18 +9,18 @@
 
 static const char line_prefix[] = "{\"step\": ", sampler_key[] = ", \"sampler\": ";
 
-enum { SAMPLER_PERIOD = 1024 /* steps between rules */, LINE_HEAD_MAX = 40 };
+enum { SAMPLER_PERIOD = 1024 /* steps between two samplers in the log */, LINE_HEAD_MAX = 40 };
 
-/* --- what is there already, from its end --------------------------------------------------- */
+/* --- the existing file, scanned from its end ------------------------------------------ */
 
-/* A piece of the file, which is walked backwards. */
+/* A chunk of the file, which is scanned backwards. */
 typedef struct file_tail {
     d9d_file file;
     uint64_t from, n;
     char chunk_buf[1 << 16];
 } file_tail;
 
-/* Where the line begins whose newline is at end - 1. */
+/* Finds the start of the line whose newline is at end - 1. */
 static d9d_status find_line_start(file_tail *t, uint64_t end, uint64_t *out)
 {
     for (uint64_t at = end - 1; at > 0; at--) {
@@ -38,7 +38,7 @@ static d9d_status find_line_start(file_tail *t, uint64_t end, uint64_t *out)
     return D9D_OK;
 }
 
-/* The step of the line [from, end); -1: it is none of ours. */
+/* The step of the line [from, end); -1 if it is not a line of this format. */
 static d9d_status parse_step(const file_tail *t, uint64_t from, uint64_t end, int64_t *out)
 {
     char head[LINE_HEAD_MAX + 1] = "";
@@ -51,7 +51,7 @@ static d9d_status parse_step(const file_tail *t, uint64_t from, uint64_t end, in
     return D9D_OK;
 }
 
-/* The rule of a line, if it has one. */
+/* The sampler of a line, if it has one. */
 static d9d_status parse_sampler(const file_tail *t, uint64_t from, uint64_t end, d9d_buf *out)
 {
     d9d_buf line = {0};
@@ -70,7 +70,7 @@ out:
     return st;
 }
 
-/* Bytes of the lines up to and with step `done`, and the last rule among them. */
+/* The size of the lines up to and including step `done`, and the last sampler among them. */
 static d9d_status find_end_in_tail(file_tail *t, uint64_t size, int64_t done, uint64_t *end,
                                    d9d_buf *was)
 {
@@ -80,7 +80,7 @@ static d9d_status find_end_in_tail(file_tail *t, uint64_t size, int64_t done, ui
     *end = 0;
     if (done == 0 || size == 0)
         return D9D_OK;
-    D9D_TRY(find_line_start(t, size + 1, &at)); /* behind the last newline */
+    D9D_TRY(find_line_start(t, size + 1, &at)); /* after the last newline */
     for (; at > 0; at = from) {
         D9D_TRY(find_line_start(t, at, &from));
         D9D_TRY(parse_step(t, from, at, &step));
@@ -132,7 +132,7 @@ d9d_status d9di_samples_log_open(const char *path, int64_t done, const d9d_log *
 
 /* --- a step ---------------------------------------------------------------------------------- */
 
-/* One list of a line; `sample_field` of a draw, of those that are skipped or of all. */
+/* Appends one list of a line: the `sample_field` of the skipped samples, or of all. */
 enum sample_field { SAMPLE, DATASET };
 
 static d9d_status append_list(d9d_buf *b, const char *name, const d9d_sample_ref *draws, int64_t n,
@@ -152,7 +152,7 @@ static d9d_status append_list(d9d_buf *b, const char *name, const d9d_sample_ref
     return d9d_buf_append(b, "]", 1);
 }
 
-/* What makes the stream: nothing where it does not follow from numbers. */
+/* The stream's sampler; nothing for an order that is not a function of the numbers. */
 static d9d_status append_sampler(d9d_buf *b, const d9d_loader *l)
 {
     static const char *const orders[] = {"sequential", "shuffled", "bucketed"};
@@ -171,7 +171,7 @@ static d9d_status append_sampler(d9d_buf *b, const d9d_loader *l)
     return n > 0 ? d9d_buf_append(b, "]", 1) : D9D_OK;
 }
 
-/* A step whose samples follow from numbers: how many there are, and the rule now and then. */
+/* Appends a step by its count, with the sampler when it is due. */
 static d9d_status append_count(d9di_samples_log *g, int64_t step, int64_t n)
 {
     const bool same = g->last_sampler.len == g->sampler.len &&

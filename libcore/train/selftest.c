@@ -1,4 +1,4 @@
-/* selftest.c - see d9d/train/selftest.h.  Two trainings, and their records side by side. */
+/* selftest.c - runs two trainings and compares their records.  See d9d/train/selftest.h. */
 #include "d9d/train/selftest.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 /* --- two trainings ---------------------------------------------------------------------- */
 
-/* The same training with the records that are compared, in a directory of its own. */
+/* The same training without other outputs, with its records in the scratch directory. */
 static d9d_train_config make_short_config(const d9d_train_config *c, const char *dir)
 {
     d9d_train_config copy = *c;
@@ -57,7 +57,7 @@ static d9d_status train_on_one_rank(const d9d_train_config *c, const json_t *res
     return st;
 }
 
-/* --- and their records -------------------------------------------------------------------- */
+/* --- comparison of the records -------------------------------------------------------- */
 
 static double relative_difference(const double v[2])
 {
@@ -66,7 +66,7 @@ static double relative_difference(const double v[2])
     return d == 0 ? 0 : d / fabs(v[1]);
 }
 
-/* A NaN is larger than everything. */
+/* NaN counts as larger than any number. */
 static double max_or_nan(double a, double b)
 {
     return isnan(a) || a > b ? a : b;
@@ -118,7 +118,7 @@ static void describe_mesh(const d9d_train_config *c, const d9d_job *where, d9d_s
     (void)d9d_parallel_degrees_text(&c->mesh, s->mesh, sizeof(s->mesh));
 }
 
-/* Rank 0's part, when all have trained. */
+/* Rank 0's part after the common training: trains alone and compares. */
 static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resolved,
                                   const d9d_job *where, const char *together, const char *alone,
                                   d9d_selftest_summary *s)
@@ -129,7 +129,7 @@ static d9d_status compare_on_root(const d9d_train_config *c, const json_t *resol
     return d9d_selftest_compare(together, alone, s);
 }
 
-/* The others wait for rank 0 as long as it takes to do all of the work alone. */
+/* The other ranks wait for rank 0 without a timeout, as it does the work of all alone. */
 static d9d_status broadcast_result(const d9d_job *where, d9d_status mine)
 {
     const double was = d9d_bootstrap_set_timeout(where->boot, 0);
@@ -152,13 +152,13 @@ static d9d_status run_in_dir(const d9d_train_config *c, const json_t *resolved,
     return broadcast_result(where, compare_on_root(c, resolved, where, together, alone, s));
 }
 
-/* --- where ------------------------------------------------------------------------------------ */
+/* --- the scratch directory ------------------------------------------------------------ */
 
-/* A directory beside the run's that the next self-test sweeps where this one is killed. */
+/* A directory beside the run's; the next self-test removes it if this one is killed. */
 typedef struct scratch_dir {
-    d9d_outdir out;   /* rank 0's, which is never given its name */
-    const char *path; /* that name */
-    size_t made;      /* length of the first directory above it that was not there; 0: all were */
+    d9d_outdir out;   /* of rank 0; never renamed */
+    const char *path; /* the path it would be renamed to */
+    size_t made;      /* length of the first parent path that did not exist; 0: all existed */
 } scratch_dir;
 
 static size_t find_missing(const char *path)
@@ -186,7 +186,7 @@ static d9d_status scratch_dir_create(const d9d_train_config *c, d9d_arena *a, sc
     return d9d_outdir_begin(&b->out, b->path, D9D_OUTDIR_REPLACE, NULL);
 }
 
-/* With the directories above it that were made for it, where nothing else has come into them. */
+/* Also removes the parent directories created for it, if they are empty. */
 static void scratch_dir_remove(scratch_dir *b, const d9d_log *log)
 {
     char *above = b->made > 0 ? strdup(b->path) : NULL, *end;
@@ -228,7 +228,7 @@ out:
     return st;
 }
 
-/* --- words ---------------------------------------------------------------------------------- */
+/* --- text output ---------------------------------------------------------------------- */
 
 static d9d_status print_pair(const double v[2], d9d_buf *out)
 {

@@ -9,7 +9,7 @@
 #include "engine/sleep.h"
 #include "train/train_run.h"
 
-/* `last`: nothing follows that could be done meanwhile. */
+/* `last`: synchronous, as no step follows. */
 static d9d_status save_checkpoint(d9di_train *r, bool last)
 {
     if (r->where->trial)
@@ -26,7 +26,7 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     return D9D_OK;
 }
 
-/* All ranks fail together: the checkpoint that is being written was not to blame. */
+/* All ranks fail together: the checkpoint being written is valid, so finish it. */
 static d9d_status finish_saves(d9di_train *r, d9d_status st)
 {
     d9d_err_copy why;
@@ -41,14 +41,15 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
     return d9d_bootstrap_agree_status(r->where->boot, d9d_err_restore(&why));
 }
 
-/* The loop, and what it tells people. */
+/* The loop's output to people: progress and summary. */
 typedef struct loop_output {
     d9d_progress progress;
     d9d_train_summary *summary;
 } loop_output;
 
-/* Take what queued steps have given, oldest first; all of them, or those that are older than the
- * newest, and alone whatever is there without waiting: many ranks learn of a step at one point. */
+/* Collects the reports of enqueued steps, oldest first: all of them, or all but the newest.  A
+ * single rank also collects the newest if it is ready.  Several ranks do not, since all must
+ * collect a step at the same point of the program. */
 static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
 {
     for (int64_t i = 2; i > 0; i--) {
@@ -74,14 +75,14 @@ static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
     return all || r->engine.world == NULL ? d9di_train_record_held(r) : D9D_OK;
 }
 
-/* Alone a signal counts at once; of many ranks some have none, so it counts when all have heard of
- * it, with the report of a step. */
+/* A single rank reacts to a signal at once.  With several ranks, a signal counts when all ranks
+ * know of it, through a step's report. */
 static bool should_exit(const d9di_train *r)
 {
     return r->engine.world != NULL ? r->should_exit : d9d_preemption_reason(r->preemption) != NULL;
 }
 
-/* Told to leave: everything that was done is kept. */
+/* Saves everything done so far, and exits. */
 static d9d_status save_and_exit(d9di_train *r)
 {
     const char *reason = d9d_preemption_reason(r->preemption);
@@ -95,7 +96,7 @@ static d9d_status save_and_exit(d9di_train *r)
     return d9d_bootstrap_agree_status(r->where->boot, st);
 }
 
-/* Rank 0 is asked to sleep, or has said so to all. */
+/* True if rank 0 was asked to sleep, or has told the other ranks so. */
 static bool should_sleep(d9di_train *r)
 {
     if (r->engine.world == NULL)
@@ -103,7 +104,7 @@ static bool should_sleep(d9di_train *r)
     return r->should_sleep;
 }
 
-/* What the job holds of its devices goes to the host until SIGUSR2 comes again. */
+/* Moves device memory to the host until the next SIGUSR2. */
 static d9d_status sleep_until_woken(d9di_train *r)
 {
     const d9di_sleep_opts how = {.dev = r->engine.dev,
@@ -147,7 +148,7 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
             D9D_TRY(sleep_until_woken(r));
             continue;
         }
-        if (d9di_train_evaluation_is_due(r)) { /* before the first step of a life */
+        if (d9di_train_evaluation_is_due(r)) { /* before the first step of this start */
             D9D_TRY(d9di_train_evaluate(r));
             continue;
         }
@@ -192,13 +193,13 @@ static void fill_summary(const d9di_train *r, d9d_train_summary *out)
         (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->dir.path);
 }
 
-/* Nothing is left to do: every step is done and the model was exported. */
+/* True if nothing is left to do: all steps are done and the model is exported. */
 static bool is_complete(const d9di_train *r)
 {
     return d9di_train_is_done(r) && d9di_train_is_exported(r);
 }
 
-/* From the first step to the end. */
+/* Runs from the first step to the end. */
 static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
@@ -206,14 +207,14 @@ static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
     return d9di_train_export(r, out);
 }
 
-/* From the memory of the model to the end. */
+/* Runs from the allocation of the model to the end. */
 static d9d_status open_and_run(d9di_train *r, const char *resume_from, d9d_train_summary *out)
 {
     D9D_TRY(d9di_train_open(r, resume_from));
     return d9di_job_start_runtime_status(run_to_end(r, out));
 }
 
-/* A life of the run that has something to do. */
+/* Runs a start of the run that has work to do. */
 static d9d_status run_life(d9di_train *r, const json_t *resolved, const char *resume_from,
                            d9d_train_summary *out)
 {

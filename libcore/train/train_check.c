@@ -1,4 +1,4 @@
-/* train_check.c - what training says before it takes memory, cheapest first.  See
+/* train_check.c - the checks of training before memory is allocated, cheapest first.  See
  * train/train_run.h.
  */
 #include <string.h>
@@ -38,7 +38,8 @@ static bool hash_is_zero(d9d_hash h)
     return d9d_hash_equal(h, (d9d_hash){0});
 }
 
-/* Its numbers may be others, as a base of rope is, and every shape fit. */
+/* Warns if hf_config has changed: a number such as the RoPE base may differ although every shape
+ * fits. */
 static void check_hf_config(const d9di_train *r, const char *path,
                             const struct d9d_checkpointer_origin *was)
 {
@@ -51,8 +52,8 @@ static void check_hf_config(const d9di_train *r, const char *path,
                                                       : "model_provider.hf_config");
 }
 
-/* What is frozen lies outside of checkpoints: it must be what the run has learned over.  Another
- * path in the configuration is a choice, which the run's records warn of (train_record.c). */
+/* Frozen weights are not in checkpoints, so they must be the ones the run was trained on.  Another
+ * path with the same content is allowed; the run's records warn of it (train_record.c). */
 static d9d_status check_source(const d9di_train *r, const char *path,
                                const struct d9d_checkpointer_origin *was)
 {
@@ -76,7 +77,7 @@ static d9d_status check_source(const d9di_train *r, const char *path,
                     path, source, then, now);
 }
 
-/* Where a checkpoint stands, and whether it is of this model and this stream of samples. */
+/* Checks that a checkpoint belongs to this model and this sample stream, and takes its position. */
 static d9d_status check_state(d9di_train *r, const char *path, const d9d_checkpointer_set *set)
 {
     const d9d_checkpointer_state fresh = r->state;
@@ -113,7 +114,7 @@ d9d_status d9di_train_checkpoint_set(d9di_train *r, const d9d_params *params, d9
     return d9di_task_rank_state(&r->task, &r->arena, out);
 }
 
-/* All of it against all of the model, whatever of that will be here. */
+/* Checks the whole checkpoint against the whole model, whatever this rank has of it. */
 static d9d_status check_state_whole(d9di_train *r, const char *path)
 {
     d9d_optimizer *opt;
@@ -128,7 +129,7 @@ static d9d_status check_state_whole(d9di_train *r, const char *path)
     return st;
 }
 
-/* A directory that holds a run is gone on with, or refused. */
+/* Resumes or refuses a directory that already holds a run. */
 static d9d_status check_run_dir(d9di_train *r)
 {
     const d9d_job_trainer_section *t = &r->c->trainer;
@@ -143,8 +144,8 @@ static d9d_status check_run_dir(d9di_train *r)
     return D9D_OK;
 }
 
-/* The checkpoint that will be gone on with, of which each rank reads a part; or, for rank 0 to
- * tell at once, the one that is likely to be. */
+/* The checkpoint to resume from, with each rank verifying a share of it.  For rank 0's quick check:
+ * the one that is probably the newest, unverified. */
 static d9d_status find_checkpoint(d9di_train *r, bool whole, const char **path)
 {
     d9d_status st = D9D_OK;
@@ -160,7 +161,7 @@ static d9d_status find_checkpoint(d9di_train *r, bool whole, const char **path)
     return d9d_bootstrap_broadcast_text(r->where->boot, &r->arena, path);
 }
 
-/* What the end of the run would refuse is refused at its beginning. */
+/* Refuses now what the export at the end would refuse. */
 static d9d_status check_export_dir(const d9di_train *r)
 {
     d9d_status st = d9d_model_export_check(&r->engine.spec);
@@ -180,7 +181,7 @@ static d9d_status check_export_dir(const d9di_train *r)
         d9di_train_export_dir(r));
 }
 
-/* Where the run stands, and what that leaves of it. */
+/* The position of the run, and the remaining steps. */
 static d9d_status check_start(d9di_train *r, const char *resume_from)
 {
     D9D_TRY(init_state(r));
@@ -189,7 +190,7 @@ static d9d_status check_start(d9di_train *r, const char *resume_from)
     return check_export_dir(r);
 }
 
-/* Rank 0 makes the run directory later, checkpoints later still, and the finished model last. */
+/* Rank 0 creates the run directory later, checkpoints after that, and the finished model last. */
 static d9d_status check_output_paths(const d9di_train *r)
 {
     const char *const places[] = {r->dir.path, r->dir.checkpoints, d9di_train_export_dir(r)};
@@ -227,7 +228,7 @@ d9di_engine_opts d9di_train_engine_opts(const d9di_train *r, bool resumes)
     };
 }
 
-/* What the configuration says, against the data and the run directory. */
+/* Checks the configuration against the data and the run directory. */
 static d9d_status check_config(d9di_train *r)
 {
     const d9d_job_trainer_section *t = &r->c->trainer;
@@ -257,7 +258,7 @@ static d9d_status check_config(d9di_train *r)
     return check_run_dir(r);
 }
 
-/* The model, whole and without memory, against its sources. */
+/* Checks the model, built whole and without memory, against its sources. */
 static d9d_status check_model(d9di_train *r, const char *resume_from)
 {
     const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);
@@ -269,7 +270,7 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     return d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer);
 }
 
-/* Weights that checkpoints leave out, and adapters that are merged into them. */
+/* Content hash of weights that checkpoints leave out, and of adapters merged into them. */
 static d9d_status source_content_hash(const d9di_train *r, d9d_hash *out)
 {
     const struct d9d_job_factory_section *f = &r->c->trainer.model_stage_factory;
@@ -295,7 +296,7 @@ static d9d_status origin_make(const d9di_train *r, struct d9d_checkpointer_origi
     return source_content_hash(r, &out->source);
 }
 
-/* Collective: over the job.  Rank 0 looks, and tells the others. */
+/* Rank 0 computes the origin and broadcasts it.  Collective over the job. */
 static d9d_status broadcast_origin(d9di_train *r)
 {
     d9d_arena a = {0};
@@ -310,14 +311,14 @@ static d9d_status broadcast_origin(d9di_train *r)
     return st;
 }
 
-/* Where the run stands, and where it is to go. */
+/* The position of the run, and its output paths. */
 static d9d_status check_run(d9di_train *r, const char *resume_from)
 {
     D9D_TRY(check_start(r, resume_from));
     return r->rank == 0 ? check_output_paths(r) : D9D_OK;
 }
 
-/* All that is read is the same on all ranks, on whatever disks it lies. */
+/* Checks that all input files are the same on all ranks, on shared or local disks. */
 static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
 {
     const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);

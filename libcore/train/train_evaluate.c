@@ -21,7 +21,7 @@ d9d_status d9di_train_evaluation_rank_state(d9di_train *r, d9d_checkpointer_set 
     return D9D_OK;
 }
 
-/* Of another number of ranks rank 0 alone has read it. */
+/* After a change of the number of ranks, only rank 0 has read it. */
 d9d_status d9di_train_evaluation_sync(d9di_train *r)
 {
     const int ranks = d9d_bootstrap_size(r->where->boot);
@@ -42,7 +42,7 @@ d9d_status d9di_train_evaluation_sync(d9di_train *r)
     return st;
 }
 
-/* Of a trial the steps are what counts; what it would not open is refused all the same. */
+/* A trial runs no evaluations, but their configuration is still checked. */
 bool d9di_train_evaluation_is_due(const d9di_train *r)
 {
     for (size_t i = 0; r->where->trial == 0 && i < r->evaluations.n; i++)

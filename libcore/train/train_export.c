@@ -1,11 +1,11 @@
-/* train_export.c - the finished model, written.  See train/train_run.h. */
+/* train_export.c - exports the finished model.  See train/train_run.h. */
 #include <stdio.h>
 
 #include "d9d/convert/model_export.h"
 #include "engine/job_start.h"
 #include "train/train_run.h"
 
-/* Parameters alone, for a run that keeps no checkpoints, or not with all of them. */
+/* Saves parameters only, for a run whose checkpoints are disabled or partial. */
 static d9d_status save_params(d9di_train *r, const char *dir)
 {
     d9d_arena a = {0};
@@ -20,8 +20,8 @@ out:
     return st;
 }
 
-/* Those of the model, or of its checkpoint `saved`, into the run directory; *out is NULL where
- * there are none. */
+/* Writes the model's adapters, or those of its checkpoint `saved`, to the run directory; *out is
+ * NULL if there are none. */
 static d9d_status adapters_export(d9di_train *r, const char *saved, d9d_adapters **out)
 {
     const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
@@ -35,7 +35,7 @@ static d9d_status adapters_export(d9di_train *r, const char *saved, d9d_adapters
     return d9di_engine_adapters_write(&r->engine, *out, source, r->dir.adapter, r->log);
 }
 
-/* This process has all weights. */
+/* Exports on a process that has all weights. */
 static d9d_status export_local(d9di_train *r, const char *dir)
 {
     d9d_adapters *ad = NULL;
@@ -47,7 +47,7 @@ static d9d_status export_local(d9di_train *r, const char *dir)
     return st;
 }
 
-/* No rank has all weights: the model is made of what all have saved. */
+/* Exports from the ranks' checkpoint, as no rank has all weights. */
 static d9d_status export_from_checkpoint(d9di_train *r, const char *dir)
 {
     const bool saved = r->saved_step == r->state.step && !r->set.partial;
@@ -69,13 +69,13 @@ static d9d_status export_from_checkpoint(d9di_train *r, const char *dir)
     D9D_TRY(st);
     if (saved)
         return D9D_OK;
-    /* A file that another rank has open is under another name in its directory until it is closed,
-     * on NFS, and the directory could not be removed. */
+    /* On NFS, a removed file that another rank has open keeps a temporary name in the directory
+     * until it is closed, and the directory could not be removed. */
     D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, D9D_OK));
     return r->rank == 0 ? d9d_checkpointer_remove(params_set, r->state.step, r->log) : D9D_OK;
 }
 
-/* It was when the run began. */
+/* It was empty when the run began. */
 static d9d_status check_empty(const char *dir)
 {
     if (d9d_fs_is_empty(dir))

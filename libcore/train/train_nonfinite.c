@@ -1,13 +1,12 @@
-/* train_nonfinite.c - whose fault it is that a step is not finite.  Nothing has been updated since
- * it began, so doing it again shows what is wrong with it, and on which rank.  See
- * train/train_run.h.
+/* train_nonfinite.c - finds the cause of a step that is not finite.  Nothing was updated since the
+ * step began, so running it again shows the tensor and the rank.  See train/train_run.h.
  */
 #include <math.h>
 #include <stdio.h>
 
 #include "train/train_run.h"
 
-/* The loss of micro-batch i of this rank is not finite: is it the weights? */
+/* The loss of micro-batch i of this rank is not finite: checks whether the weights are. */
 static d9d_status diagnose_loss(d9di_train *r, int64_t i, double loss)
 {
     const int64_t micro = r->c->trainer.batching.microbatch_size;
@@ -26,7 +25,7 @@ static d9d_status diagnose_loss(d9di_train *r, int64_t i, double loss)
                     weights);
 }
 
-/* Is there anything in this rank's gradients? */
+/* Looks for values that are not finite in this rank's gradients. */
 static d9d_status diagnose_gradients(d9di_train *r)
 {
     const d9d_param *culprit;
@@ -42,7 +41,7 @@ static d9d_status diagnose_gradients(d9di_train *r)
                     d9di_train_describe_samples(r).text);
 }
 
-/* What this rank finds wrong with the step that it has just done again. */
+/* What this rank finds wrong with the step that was just run again. */
 static d9d_status diagnose_local(d9di_train *r, const d9d_grad_finalize_report *report)
 {
     double *sums = d9d_arena_alloc(&r->arena, (size_t)r->n_micro * sizeof(double));

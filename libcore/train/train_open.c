@@ -1,10 +1,10 @@
-/* train_open.c - a run that has its memory, until it is closed.  See train/train_run.h. */
+/* train_open.c - allocates and releases a run.  See train/train_run.h. */
 #include <string.h>
 
 #include "d9d/comm/exchange.h"
 #include "train/train_run.h"
 
-/* Saves other than the last are to be written behind, where there are any. */
+/* Saves are asynchronous if there is any besides the last. */
 static d9d_status checkpointer_open(d9di_train *r)
 {
     const struct d9d_job_checkpointing_section *c = &r->c->trainer.checkpointing;
@@ -25,7 +25,8 @@ static d9d_status checkpointer_open(d9di_train *r)
     return r->where->trial ? D9D_OK : d9di_checkpointer_async_open(&how, &r->checkpointer);
 }
 
-/* What no checkpoint could say of itself is refused before there is anything to save. */
+/* Refuses a model whose checkpoint manifest would be too large, before there is anything to
+ * save. */
 static d9d_status check_manifest_size(d9di_train *r)
 {
     d9d_bootstrap *boot = r->where->boot;
@@ -64,7 +65,7 @@ static d9d_status state_resume(d9di_train *r, const char *path)
     return D9D_OK;
 }
 
-/* What records have besides. */
+/* Collects the names of additional values in records. */
 static d9d_status collect_value_names(d9di_train *r)
 {
     const size_t width = r->metrics.width, n = width + r->moe_stats.n_values;
@@ -78,7 +79,7 @@ static d9d_status collect_value_names(d9di_train *r)
     return D9D_OK;
 }
 
-/* The losses of rows are gathered on the first of the ranks that have positions of them. */
+/* The losses of rows are gathered on the first of the context-parallel ranks. */
 static d9d_status loss_attribution_open(d9di_train *r)
 {
     const d9di_engine *e = &r->engine;
@@ -125,7 +126,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_train_trigger_event(r, "train.configuration.lr_scheduler",
                                      (d9d_job_event){.lr = r->lr}));
     D9D_TRY(d9di_train_checkpoint_set(r, &e->params, r->optimizer, &r->set));
-    r->set.partial = r->set.partial || e->program.ranks > 1; /* other stages' */
+    r->set.partial = r->set.partial || e->program.ranks > 1; /* other ranks have the other stages */
     D9D_TRY(check_manifest_size(r));
     D9D_TRY(d9di_pipeline_stats_open(e, r->n_micro, &r->arena, &r->pipeline_stats));
     D9D_TRY(d9d_grad_finalize_init(e->dev, r->n_micro, r->pipeline_stats.n, e->world,
@@ -168,7 +169,7 @@ void d9di_train_close(d9di_train *r)
     d9di_pipeline_stats_release(&r->pipeline_stats);
     d9di_evaluations_release(&r->evaluations);
     d9di_moe_stats_release(&r->moe_stats);
-    d9di_task_close(&r->task); /* which may have memory of the engine's device */
+    d9di_task_close(&r->task); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9d_prefetcher_close(r->prefetcher);
     d9di_run_data_release(&r->data);

@@ -1,4 +1,4 @@
-/* train_record.c - what a run writes about itself.  See train/train_run.h. */
+/* train_record.c - the records of a run.  See train/train_run.h. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "job/config_diff.h"
 #include "train/train_run.h"
 
-enum { MAX_CONFIG_BYTES = 16 << 20 }; /* bytes */
+enum { MAX_CONFIG_BYTES = 16 << 20 }; /* limit of a config.json */
 
 static d9d_status sinks_open(d9di_train *r, const char *id)
 {
@@ -27,18 +27,18 @@ static d9d_status sinks_open(d9di_train *r, const char *id)
     return D9D_OK;
 }
 
-/* --- what was another configuration before ------------------------------------------- */
+/* --- changes since the last start ---------------------------------------------------- */
 
 typedef struct config_change {
     const d9di_train *r;
-    const char *path; /* of the configuration until now */
+    const char *path; /* of the previous configuration */
 } config_change;
 
-/* What is learned is another thing with another value of these. */
+/* True if a change of this key changes what is trained. */
 static bool changes_training(const d9di_train *r, const char *key)
 {
-    /* The first that a key begins with.  What hf_config has is compared by its content, dtype with
-     * the checkpoint's, and the name of a family says nothing that hf_config does not. */
+    /* The first matching prefix decides.  hf_config is compared by content, dtype by the
+     * checkpoint's, and a model family's name adds nothing to hf_config. */
     static const struct {
         const char *begin;
         bool meaning;
@@ -80,7 +80,7 @@ static bool log_change(void *self, const char *key, const json_t *was, const jso
     return false;
 }
 
-/* Where a run goes on from a checkpoint. */
+/* Logs the changes when a run resumes from a checkpoint. */
 static void log_changes(const d9di_train *r, const json_t *resolved)
 {
     d9d_arena a = {0};
@@ -97,7 +97,7 @@ static void log_changes(const d9di_train *r, const json_t *resolved)
 
 /* --- opening ------------------------------------------------------------------------- */
 
-/* The nodes of the job, each once, in the order of its ranks. */
+/* The nodes of the job, each once, in rank order. */
 static d9d_status hosts_list(d9d_bootstrap *boot, json_t **out)
 {
     const char *node = d9d_bootstrap_node(boot);
@@ -127,7 +127,7 @@ out:
     return st;
 }
 
-/* From here on no step waits for the directory's file system. */
+/* Starts the writer thread, so that no step waits for the file system. */
 static d9d_status start_writer(d9di_train *r)
 {
     d9di_run_dir_watch *held;
@@ -179,7 +179,8 @@ static d9d_status open_on_root(d9di_train *r, const json_t *resolved, const char
     return d9di_run_dir_write_rank_file(&r->dir, r->rank, id);
 }
 
-/* Another rank's: what it writes would be in no checkpoint on a disk of its own. */
+/* On other ranks: a checkpoint directory on a local disk would be missing from rank 0's
+ * checkpoint. */
 static d9d_status check_run_dir(const d9di_train *r, const char *id)
 {
     D9D_TRY(d9di_run_dir_check_id(&r->dir, id));
@@ -299,7 +300,7 @@ d9d_status d9di_train_record_sync(d9di_train *r)
     return r->c->trainer.logging.samples ? d9di_samples_log_sync(&r->samples_log) : D9D_OK;
 }
 
-/* All of it is in the files. */
+/* Returns when all records are in the files. */
 static d9d_status flush_records(d9di_train *r)
 {
     D9D_TRY(d9d_tracker_flush(r->tracker));

@@ -1,4 +1,4 @@
-/* train_run.c - what a training run says of itself.  See train/train_run.h. */
+/* train_run.c - queries about a training run, and its timeouts.  See train/train_run.h. */
 #include "train/train_run.h"
 
 #include "d9d/base/fs.h"
@@ -53,7 +53,7 @@ int d9di_train_dp_rank(const d9di_train *r)
     return d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
 }
 
-/* What a rank writes takes its time. */
+/* The time that a rank's write may take. */
 static double write_seconds(const d9di_train *r)
 {
     return (double)d9d_checkpointer_set_bytes(&r->set) / 100e6;

@@ -1,14 +1,14 @@
-/* train_step.c - one step: queued whole, its report taken one step late.  See train/train_run.h. */
+/* train_step.c - enqueues a step; collects its report one step later.  See train/train_run.h. */
 #include <math.h>
 
 #include "d9d/base/thread.h"
 #include "train/train_run.h"
 
-/* A rank's flag in a step's report is 1 where it is told to leave, and TIRED more where it is to
- * sleep: sums say of both whether there is one. */
+/* A rank's flag in a step's report is 1 if it was told to exit, plus SLEEP_FLAG if it is to sleep.
+ * The sum over ranks shows whether any rank has either. */
 enum { SLEEP_FLAG = 1 << 20 };
 
-/* This rank's share of them. */
+/* This rank's share of the batch's model FLOP. */
 static double batch_flops(const d9di_train *r, const d9d_batch *b)
 {
     const d9d_model *m = r->engine.whole;
@@ -32,7 +32,7 @@ d9d_status d9di_train_open_prefetcher(d9di_train *r)
     return d9d_prefetcher_open(r->data.loader, &how, &r->prefetcher);
 }
 
-/* Targets and operations of this rank's part of a step. */
+/* Targets and FLOP of this rank's share of a step. */
 typedef struct step_tally {
     d9di_train *r;
     int64_t targets;
@@ -79,8 +79,8 @@ d9di_run_data_samples_text d9di_train_describe_samples(const d9di_train *r)
                                           r->c->trainer.batching.global_batch_size);
 }
 
-/* Has some rank a target in this step?  One that has none itself looks at what the others have, so
- * that all know without a word. */
+/* True if some rank has a target in this step.  A rank without any looks at the other ranks'
+ * samples, so that all ranks know without communication. */
 static d9d_status step_has_targets(d9di_train *r, int64_t targets, bool *out)
 {
     const int64_t g = r->c->trainer.batching.global_batch_size;
@@ -101,8 +101,8 @@ static d9d_status step_has_targets(d9di_train *r, int64_t targets, bool *out)
     return st;
 }
 
-/* May weights of the next step be gathered while those of this one are updated?  Where there is
- * one, and nobody hears of what comes between, who could change them. */
+/* True if weights of the next step may be unsharded while this step's are updated: there is a next
+ * step, and no event handler in between could change them. */
 static bool can_prefetch(const d9di_train *r)
 {
     static const char *const between[] = {
@@ -122,8 +122,8 @@ static d9d_status record_step_end(d9di_train *r, d9di_train_pending_step *p)
     return d9d_device_event_record(p->end_event);
 }
 
-/* Divided by the targets, clipped and updated with one factor.  Gradients that are late come beside
- * the norm, and weights of the next step beside the update. */
+/* Normalises by targets, clips and updates in one pass.  Pending gradient reductions overlap with
+ * the norm, and the prefetch of the next step's weights overlaps with the update. */
 static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int64_t targets)
 {
     const d9d_mesh *m = r->engine.mesh;
@@ -157,7 +157,7 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
     return d9d_readback_enqueue(p->report, d9d_tensor_data(&r->grad_finalize.extra));
 }
 
-/* Nothing is updated, but who hears of the step's end may change what is being saved. */
+/* Updates nothing; but handlers of the step's end may change tensors that are being saved. */
 static d9d_status skip_update(d9di_train *r, d9di_train_pending_step *p)
 {
     d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
@@ -167,15 +167,15 @@ static d9d_status skip_update(d9di_train *r, d9di_train_pending_step *p)
     return record_step_end(r, p);
 }
 
-/* A trial is to move weights: where the rate rises from nothing, first steps would show no update
- * that went wrong. */
+/* In a trial, weights must move: at a warm-up's rate of zero, the first steps would hide a wrong
+ * update. */
 static double lr_factor(const d9di_train *r)
 {
     return r->where->trial > 0 ? 1 : d9d_lr_schedule_at(r->lr, r->state.step);
 }
 
-/* A step lasts from the end of the one before it, or where the host knew of that already, and may
- * have done something else, from its own beginning. */
+/* A step is timed from the end of the previous one.  If the host has already waited for that end,
+ * and may have done other work since, it is timed from its own beginning. */
 static d9d_status record_step_begin(d9di_train *r, d9di_train_pending_step *p)
 {
     p->start = r->pending[(r->state.step + 1) % 2].open ? r->ends[(r->state.step + 3) % 4]
@@ -183,7 +183,7 @@ static d9d_status record_step_begin(d9di_train *r, d9di_train_pending_step *p)
     return d9d_device_event_record(p->start_event);
 }
 
-/* Both have passed, or will without the host. */
+/* Both events have passed, or will pass without further host work. */
 static d9d_status measure_step_ms(const d9di_train_pending_step *p, double *out)
 {
     D9D_TRY(d9d_device_event_wait(p->end_event));
@@ -199,7 +199,7 @@ d9d_status d9di_train_enqueue_step(d9di_train *r)
     p->state_before = r->state;
     D9D_TRY(record_step_begin(r, p));
     p->lr = d9d_optimizer_lr(&r->c->optimizer) * lr_factor(r);
-    if (!isfinite((float)p->lr)) /* a kind of a plugin; steps use float32 */
+    if (!isfinite((float)p->lr)) /* possible with a plugin's schedule; the update uses float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)r->state.step + 1, p->lr);
     p->data_ns = -d9d_prefetcher_wait_ns(r->prefetcher);

@@ -1,7 +1,7 @@
-/* train_trace.c - steps that are traced.  See train/train_run.h. */
+/* train_trace.c - profiled steps.  See train/train_run.h. */
 #include "train/train_run.h"
 
-/* Is step k, counted from 1, one of those to trace? */
+/* True if step k, counted from 1, is to be traced. */
 static bool is_traced_step(const d9di_train *r, int64_t k)
 {
     const d9d_job_profiling_section *p = r->c->trainer.profiling;
@@ -10,15 +10,15 @@ static bool is_traced_step(const d9di_train *r, int64_t k)
            (k - 1) % p->period_steps >= p->period_steps - p->active_steps;
 }
 
-/* Is the step that was queued last the last one of a trace?  One ends with its period, also where
- * the next one is traced from its first step on: what a trace holds is in memory. */
+/* True if the last enqueued step ends a trace.  A trace ends with its period even if the next
+ * period begins traced, since a trace is held in memory. */
 static bool is_trace_end(const d9di_train *r)
 {
     return r->state.step == r->total_steps ||
            r->state.step % r->c->trainer.profiling->period_steps == 0;
 }
 
-/* Behind the one before it, which no file system may keep for long. */
+/* Starts writing after the previous trace; a slow file system delays it for a limited time. */
 static d9d_status start_trace_write(d9di_train *r, const char *dir, d9d_buf *text, d9d_buf *top)
 {
     if (dir == NULL)
@@ -28,7 +28,7 @@ static d9d_status start_trace_write(d9di_train *r, const char *dir, d9d_buf *tex
     return d9di_trace_file_begin(dir, r->rank, text, top, r->log, &r->traced);
 }
 
-/* A trace that cannot be kept is no reason to end the run. */
+/* A trace that cannot be written does not end the run. */
 static void trace_write(d9di_train *r)
 {
     const d9d_job_profiling_section *p = r->c->trainer.profiling;

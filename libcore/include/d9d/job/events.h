@@ -1,21 +1,21 @@
-/* events.h - what happens in a job, told to those who asked, when it happens.
+/* events.h - hooks into a job: handlers of a model provider, a task or a plugin.
  *
  *     static d9d_status after_step(void *self, const d9d_job_event *e)
  *     {
  *         ... e->step ...
  *         return D9D_OK;
  *     }
- *     static const d9d_job_event_handler events[] = {{"train.step.post", after_step}, {NULL,
- * NULL}};
+ *     static const d9d_job_event_handler events[] = {{"train.step.post", after_step},
+ *                                                    {NULL, NULL}};
  *
  *     D9D_PLUGIN(.events = events);
  *
- * A model provider, a task and a plugin each bring such a table, and are subscribed in that order.
- * Handlers run on every rank, in the order of subscription, before the job goes on.  The first
- * that fails ends the job with its sentence; no other hears of the event then, nor of the end of
- * what it began.
+ * The model provider's table is subscribed first, then the task's, then each plugin's.  Handlers
+ * run synchronously on every rank, in the order of subscription.  The first handler that fails ends
+ * the job with its error.  No further handler is called then, not even for the matching .post
+ * event.
  *
- *     in this order                          what is in it
+ *     events in this order                   members that are set
  *     train.configuration.start              boot
  *     train.configuration.data_loader        loader
  *     train.configuration.model_stages       models
@@ -43,17 +43,17 @@
  *     inference.step.post
  *     inference.finished                     nothing
  *
- * The model's stages have their memory and weights when they are told of; the weights of a
- * checkpoint come between the schedule and "ready".  Steps count from 0: the number of those that
- * are done before this one.  On a device a step is queued: what it computes is there when somebody
- * waits for it.  Who changes parameters or the optimizer's state does so from optimizer_step.pre
- * on: before that a checkpoint of the last step may still be read from them.  Where somebody hears
- * of an event between optimizer_step.pre and the next forward, ranks that keep weights in parts
- * gather none of them before it (docs/design/fsdp.md).  A run with nothing left to do ends behind
- * the data loader.
+ * At model_stages, the stages have their memory and initial weights.  The weights of a checkpoint
+ * are loaded between lr_scheduler and "ready".  `step` is the number of completed steps, from 0.  A
+ * GPU step is only enqueued: its results are available after a synchronization.
  *
- * Other ids are whoever's who triggers them, not beginning with "train." or "inference.", with
- * `user` for what is in them:
+ * A handler may change parameters or optimizer state from optimizer_step.pre on.  Before that, a
+ * checkpoint of the last step may still be read from them.  If any handler subscribes to an event
+ * between optimizer_step.pre and the next forward, FSDP prefetches no weights before it
+ * (docs/design/fsdp.md).  A run whose steps are all done ends after the data_loader event.
+ *
+ * Events with other ids belong to the code that triggers them.  They must not begin with "train."
+ * or "inference."; `user` carries their data:
  *
  *     D9D_TRY(d9d_job_events_trigger(e->events, &(d9d_job_event){.size = sizeof(d9d_job_event),
  *                                                        .id = "mine.thing", .user = &thing}));
@@ -74,18 +74,18 @@ extern "C" {
 
 typedef struct d9d_job_events d9d_job_events;
 
-/* What is not in an event is NULL or 0; everything is borrowed. */
+/* Members that an event does not set are NULL or 0; everything is borrowed. */
 typedef struct d9d_job_event {
     size_t size; /* sizeof(d9d_job_event) */
     const char *id;
-    d9d_job_events *events; /* that it was triggered in */
+    d9d_job_events *events; /* the registry that it was triggered in */
     d9d_bootstrap *boot;
     d9d_loader *loader;
-    d9d_model *const *models; /* n_models of them, this rank's stages */
+    d9d_model *const *models; /* [n_models], this rank's stages */
     size_t n_models;
     d9d_optimizer *optimizer;
     const d9d_lr_schedule *lr;
-    d9d_tracker *tracker; /* of rank 0 */
+    d9d_tracker *tracker; /* on rank 0; NULL on others */
     int64_t step, total_steps;
     const void *user;
     const char *name; /* of an evaluation */
@@ -99,14 +99,16 @@ typedef struct d9d_job_event_handler {
 
 D9D_API D9D_MUST_USE d9d_status d9d_job_events_create(d9d_job_events **out);
 D9D_API void d9d_job_events_free(d9d_job_events *v);
-/* Every row of a table, NULL too; table and `self` must outlive the job.  ECONFIG for a row without
- * a function, and for a "train." or "inference." that is not listed above. */
+/* Subscribes every row of a table; NULL is an empty table.  Table and `self` must outlive the job.
+ * ECONFIG for a row without a function, and for a "train." or "inference." id that is not listed
+ * above. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_events_subscribe(d9d_job_events *v,
                                                          const d9d_job_event_handler *table,
                                                          void *self);
-/* Has somebody subscribed to it? */
+/* True if a handler is subscribed to `id`. */
 D9D_API bool d9d_job_events_has_subscriber(const d9d_job_events *v, const char *id);
-/* Also from within a handler, up to 16 deep: EINVAL.  `e->events` is filled in. */
+/* Calls the handlers of e->id.  A handler may trigger events, up to 16 levels deep; deeper is
+ * EINVAL.  Sets `e->events` for the handlers. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_events_trigger(d9d_job_events *v, const d9d_job_event *e);
 
 #ifdef __cplusplus

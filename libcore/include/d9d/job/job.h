@@ -1,11 +1,11 @@
 /* job.h - the configuration of d9d-train and d9d-infer, as structs.
  *
- * The sections and field names are those of d9d of PyTorch (0.16), the reference framework;
- * fields that it requires without need have defaults here.  One table (d9d_train_config_table,
- * d9d_infer_config_table) gives the parser, --print-config, the schema and the documentation.
+ * Sections and field names are those of the reference framework, d9d for PyTorch (0.16).  Fields
+ * that it requires unnecessarily have defaults here.  The parser, --print-config, the schema and
+ * the documentation all come from one key table (d9d_train_config_table, d9d_infer_config_table).
  *
- * A bound configuration is plain data in an arena: no file has been opened, no memory for
- * a model taken.  d9d_job_check_*() then say what can be said without data.
+ * A bound configuration is plain data in an arena: binding opens no file and allocates no model
+ * memory.  d9d_job_check_*() then check everything that needs no data.
  */
 #ifndef D9D_JOB_JOB_H
 #define D9D_JOB_JOB_H
@@ -23,13 +23,13 @@ extern "C" {
 
 typedef struct d9d_job_data_section {
     const char *dataset; /* directory made by d9d-shard */
-    d9d_union source; /* d9d/data/dataset/dataset_kind.h, in the place of a directory; choice NULL:
-                         none */
+    d9d_union source;    /* a synthetic dataset instead of a directory,
+                            d9d/data/dataset/dataset_kind.h; choice NULL: none */
     const char *split;
     int order; /* d9d_loader_order, see d9d/data/loader/loader.h */
     int64_t seed;
     int64_t epochs;           /* D9D_INT_NULL: as many as the run takes */
-    double weight;            /* among the datasets of a blend */
+    double weight;            /* sampling weight in a blend of datasets */
     const char *skip_samples; /* as d9d_index_set_read() takes them, or NULL */
 } d9d_job_data_section;
 
@@ -42,17 +42,17 @@ typedef struct d9d_job_run_section {
 /* "profiling": of every period_steps, the last active_steps are traced. */
 typedef struct d9d_job_profiling_section {
     bool enabled;
-    const char *traces_dir; /* in the run directory, unless absolute */
+    const char *traces_dir; /* relative to the run directory, unless absolute */
     int64_t period_steps, warmup_steps, active_steps;
 } d9d_job_profiling_section;
 
-/* When gradients of parts are summed and scattered. */
+/* When sharded gradients are reduce-scattered: after each micro-batch, or once per step. */
 typedef enum d9d_job_grad_reduce {
     D9D_JOB_GRAD_REDUCE_MICRO_BATCH,
     D9D_JOB_GRAD_REDUCE_STEP
 } d9d_job_grad_reduce;
 
-/* A schedule's own keys; those that it does not have stay at 0. */
+/* Keys of a pipeline schedule; keys that it does not have stay 0. */
 typedef struct d9d_job_stages_section {
     int64_t num_stages_per_rank;
     bool zero_bubble, deep_warmup;
@@ -65,17 +65,17 @@ typedef struct d9d_job_trainer_section {
     } batching;
     struct d9d_job_data_loading_section {
         int64_t num_workers, prefetch_factor;
-        int64_t multiple; /* rows are padded to a multiple of this */
+        int64_t multiple; /* pad the sequence length to a multiple of this */
     } data_loading;
     struct d9d_job_logging_section {
         d9d_step_period period_steps;
         bool samples;
         d9d_list tracker; /* d9d_union: d9d/track/sink.h */
-        int experts;      /* off, a summary, numbers of each layer, all counts */
+        int experts;      /* MoE statistics: off, summary, per layer, all counts */
         int64_t documents;
     } logging;
     struct d9d_job_pipelining_section {
-        d9d_union schedule; /* which: d9d_pipe_schedule */
+        d9d_union schedule; /* the choice is a d9d_pipe_schedule */
     } pipelining;
     struct d9d_job_factory_section {
         const char *source_checkpoint, *source_adapter;
@@ -95,7 +95,7 @@ typedef struct d9d_job_trainer_section {
         d9d_step_period log_total_steps;
     } gradient_clipping;
     struct d9d_job_gradients_section {
-        int grad_dtype; /* -1: the parameters' own; else as dtype above */
+        int grad_dtype; /* -1: the parameters' own; else an index into d9d_model_dtype_names */
         int64_t bucket_size_mb;
         int reduce; /* d9d_job_grad_reduce */
     } gradient_manager;
@@ -103,23 +103,24 @@ typedef struct d9d_job_trainer_section {
         bool reshard_after_forward;
     } sharding;
     struct d9d_job_timeout_section {
-        int64_t init_timeout, step_timeout; /* seconds of a collective call */
-        /* The same while that is done; 0: as init_timeout, and in a save what its bytes take. */
+        int64_t init_timeout, step_timeout; /* of collective calls, in seconds */
+        /* Timeouts during an evaluation, save or export; 0: init_timeout, and for a save longer
+         * with its size. */
         int64_t evaluation_timeout, save_timeout, export_timeout;
-        int64_t save_margin; /* seconds before the Slurm time limit */
+        int64_t save_margin; /* save this many seconds before the Slurm time limit */
     } timeout;
     d9d_job_profiling_section *profiling; /* NULL: none */
 } d9d_job_trainer_section;
 
-/* Another dataset that the model is measured on while it is trained. */
+/* An evaluation dataset, on which the model is measured during training. */
 typedef struct d9d_job_evaluation_section {
-    const char *name; /* before its values: "valid/loss" */
+    const char *name; /* prefix of its values: "valid/loss" */
     d9d_list data;    /* d9d_job_data_section, at least one */
     d9d_step_period period_steps;
-    bool at_start, at_end;   /* before the first step, and after the last one whatever the period */
+    bool at_start, at_end;   /* before the first step; after the last one, whatever the period */
     int64_t samples;         /* of the stream; D9D_INT_NULL: all */
-    int64_t microbatch_size; /* D9D_INT_NULL: training's */
-    d9d_list metrics;        /* as training's */
+    int64_t microbatch_size; /* D9D_INT_NULL: as in training */
+    d9d_list metrics;        /* as in training */
 } d9d_job_evaluation_section;
 
 typedef struct d9d_train_config {
@@ -131,20 +132,20 @@ typedef struct d9d_train_config {
     d9d_union lr_scheduler; /* d9d/sched/lr.h */
     d9d_union task;         /* d9d/tasks/task.h */
     d9d_list metrics;       /* d9d_union: d9d/metric/metric.h */
-    d9d_union peft;         /* d9d/model/lora/peft.h; which -1: all is trained */
+    d9d_union peft;         /* d9d/model/lora/peft.h; which -1: full fine-tuning */
     const char *export_to;
     d9d_list evaluation; /* d9d_job_evaluation_section */
 } d9d_train_config;
 
 typedef struct d9d_infer_config {
     d9d_parallel_degrees mesh;
-    d9d_list data; /* d9d_job_data_section; none where the task has prompts of its own */
+    d9d_list data; /* d9d_job_data_section; empty if the task has prompts */
     d9d_union model_provider;
     d9d_job_trainer_section trainer;
     d9d_union task;
 } d9d_infer_config;
 
-/* What a section of inference's task begins with. */
+/* The first member of every inference task's section. */
 typedef struct d9d_job_output_section {
     const char *output; /* file to write; NULL: none */
 } d9d_job_output_section;
@@ -153,15 +154,16 @@ typedef struct d9d_job_output_section {
 typedef struct d9d_job_generate_section {
     const char *output;        /* JSONL file to write */
     const char *prompts;       /* d9d/data/chat/prompts.h; NULL: samples of the data section */
-    const char *tokenizer;     /* tokenizer.json; NULL: that beside the weights, if there is one */
+    const char *tokenizer;     /* tokenizer.json; NULL: the one in the model folder, if any */
     const char *chat_template; /* d9d.chat.v1, or NULL */
-    const char *role;          /* that speaks next in chats */
-    bool enable_thinking;      /* false: it goes on behind empty thoughts */
-    int64_t prompt_tokens; /* of a sample; D9D_INT_NULL: those before the first that is learned */
+    const char *role;          /* the role that speaks next in a chat */
+    bool enable_thinking;      /* false: an empty thinking block precedes the answer */
+    int64_t prompt_tokens; /* length of a prompt from a sample; D9D_INT_NULL: the tokens before its
+                              first target */
     int64_t max_new_tokens;
-    double temperature; /* 0: the likeliest token */
-    int64_t top_k;      /* 0: all */
-    double top_p;       /* 1: all */
+    double temperature; /* 0: greedy */
+    int64_t top_k;      /* 0: no limit */
+    double top_p;       /* 1: no limit */
     int64_t seed;
     bool stop_at_eos;
     d9d_list stop_tokens; /* int64_t */
@@ -169,38 +171,41 @@ typedef struct d9d_job_generate_section {
 
 typedef struct d9d_plugins d9d_plugins; /* d9d/tasks/plugin.h */
 
-/* Where a job runs: all of it borrowed. */
+/* Where a job runs; everything is borrowed. */
 typedef struct d9d_job {
     d9d_bootstrap *boot; /* its ranks */
-    const char *device;  /* as d9d_device_open(); "auto" and "cuda" are each rank's own GPU */
-    const d9d_log *log;  /* of rank 0; on the others NULL, or one that has errors alone */
-    int64_t trial; /* not 0: the run's first steps, so many at most, at the learning rate before
-                    * the schedule, without evaluations; nothing but records is written: no
-                    * checkpoint, no model */
-    const d9d_plugins *plugins; /* who hear of events; NULL: none */
+    const char *device;  /* as for d9d_device_open(); "auto" and "cuda" select a GPU per rank */
+    const d9d_log *log;  /* on rank 0; NULL or errors only on the others */
+    /* 0: a normal run.  Else a trial of at most this many first steps, at the learning rate before
+     * the schedule, without evaluations.  It writes records, but no checkpoint and no model. */
+    int64_t trial;
+    const d9d_plugins *plugins; /* their event handlers; NULL: none */
 } d9d_job;
 
+/* The key tables of both configurations, with the built-in choices. */
 D9D_API extern const d9d_table d9d_train_config_table, d9d_infer_config_table;
 
-/* The models and the pipeline's schedules that are built in. */
-D9D_API extern const d9d_table *const d9d_job_pipe_schedule_choices[]; /* NULL-ended */
-D9D_API extern const d9d_table *const d9d_job_model_choices[];         /* NULL-ended */
+/* The built-in pipeline schedules and models. */
+D9D_API extern const d9d_table *const d9d_job_pipe_schedule_choices[]; /* NULL-terminated */
+D9D_API extern const d9d_table *const d9d_job_model_choices[];         /* NULL-terminated */
 
+/* The options of the configured pipeline schedule. */
 D9D_API d9d_pipe_schedule_opts
 d9d_job_pipe_schedule_opts(const struct d9d_job_pipelining_section *s);
 
-/* Batch sizes against each other and the mesh: ECONFIG. */
+/* ECONFIG if the batch sizes do not fit each other or the mesh. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_batching(const d9d_parallel_degrees *mesh,
                                                        const struct d9d_job_batching_section *b);
-/* No more steps to trace than a period has: ECONFIG.  NULL is fine. */
+/* ECONFIG if more steps are traced than a period has.  NULL is fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_profiling(const d9d_job_profiling_section *p);
 
-/* Collective: ECONFIG unless every rank is the same program, `label` with its version, with the
- * same resolved configuration; the sentence has a rank that is not as rank 0 is, and the key. */
+/* ECONFIG unless all ranks run the same program (`label` includes its version) with the same
+ * resolved configuration.  The message names the first differing rank and key.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_same_config(d9d_bootstrap *boot, const char *label,
                                                           json_t *doc);
-/* Collective: ECONFIG unless each of these files and checkpoint directories (NULL: none) is the
- * same on every rank, on whatever disks they lie; the sentence has the first that is not. */
+/* ECONFIG unless each of these files and checkpoint directories (NULL entries are skipped) has the
+ * same content on every rank, on shared or local disks.  The message names the first that differs.
+ * Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_job_check_same_files(d9d_bootstrap *boot,
                                                          const char *const *paths, size_t n);
 

@@ -7,10 +7,9 @@
  *
  *     D9D_TRY(d9d_figure_write(&figure, "lr.svg"));
  *
- * Points follow each other in x; one that is not finite, or not above 0 on a log
- * axis, is a gap in its line.  Text is UTF-8; what is not is shown as U+FFFD.
- * An SVG has the same bytes everywhere: it is text with numbers of two decimals, and
- * leaves the fonts to its viewer.  PNG and PDF are drawn by cairo.
+ * x is ascending.  A value that is not finite, or not above 0 on a log axis, is a gap in its line.
+ * Text is UTF-8; invalid bytes are shown as U+FFFD. SVG output is byte-identical on every machine:
+ * numbers have two decimals, and the viewer chooses the fonts.  PNG and PDF are drawn by cairo.
  */
 #ifndef D9D_PLOT_CHART_H
 #define D9D_PLOT_CHART_H
@@ -38,7 +37,7 @@ typedef struct d9d_chart {
     bool log_y;
 } d9d_chart;
 
-/* Charts in rows of `columns`, under a title of their own when it is not NULL. */
+/* Charts in rows of `columns`; `title`, if not NULL, stands above them. */
 typedef struct d9d_figure {
     const char *title;
     const d9d_chart *charts;
@@ -49,22 +48,22 @@ typedef struct d9d_figure {
 
 typedef enum d9d_image_kind { D9D_IMAGE_SVG, D9D_IMAGE_PNG, D9D_IMAGE_PDF } d9d_image_kind;
 
-/* What a file's name ends in: .svg, .png or .pdf; else ECONFIG. */
+/* The image kind by the file name's extension, .svg, .png or .pdf; else ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_image_kind_of(const char *path, d9d_image_kind *out);
 
-/* Append the whole image to `out`. */
+/* Appends the complete image to `out`. */
 D9D_API D9D_MUST_USE d9d_status d9d_figure_render(const d9d_figure *f, d9d_image_kind kind,
                                                   d9d_buf *out);
-/* By the name's ending; the file appears whole or not at all. */
+/* Writes the image in the format of the extension.  The file is replaced atomically. */
 D9D_API D9D_MUST_USE d9d_status d9d_figure_write(const d9d_figure *f, const char *path);
 
-/* How a terminal is drawn on: braille dots in UTF-8, else letters. */
+/* The terminal: braille dots if UTF-8, else letters. */
 typedef struct d9d_chart_text_style {
-    int columns, rows; /* of the whole chart; at least 24 x 8 are used */
+    int columns, rows; /* of the whole chart; at least 24 x 8 is used */
     bool utf8, colour;
 } d9d_chart_text_style;
 
-/* Append the chart as lines of text. */
+/* Appends the chart as lines of text. */
 D9D_API D9D_MUST_USE d9d_status d9d_chart_text(const d9d_chart *c,
                                                const d9d_chart_text_style *style, d9d_buf *out);
 

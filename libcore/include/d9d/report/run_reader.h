@@ -1,22 +1,21 @@
 /* run_reader.h - reading the metrics of a run, finished or still running.
  *
  *     D9D_TRY(d9d_run_reader_open("runs/demo", log, &run));
- *     loss = d9d_run_reader_values(run, "loss");            // NULL: nobody logged it
+ *     loss = d9d_run_reader_values(run, "loss");            // NULL: not logged
  *     for (size_t i = 0; i < run->n; i++)
  *         printf("%" PRId64 " %g\n", run->step[i], loss[i]);
  *     d9d_run_reader_close(run);
  *
- * metrics.jsonl has one object a line (d9d/track/track.h).  A key with numbers is a
- * column, known or not; null, or a record without the key, is NaN.  Steps rise: after
- * {"restart": n, "step": s} the records beyond step s are forgotten, and so are those
- * that a later record repeats, which the log hears of.  A last line without its newline
- * is being written: it is left for the next poll.  Any other line that is no object is
- * left out, and the log hears of the first of them and how many there are; a file that has
- * no others is EFORMAT.
+ * metrics.jsonl has one object per line (d9d/track/track.h).  Any key with numbers is a column;
+ * null, or a record without the key, is NaN.  Steps ascend: {"restart": n, "step": s} discards the
+ * records beyond step s.  A record that repeats a step replaces the earlier one, with a log
+ * message.  A last line without a newline is still being written: the next poll reads it.  Any
+ * other line that is not an object is skipped; the log names the first one and their number.  A
+ * file without any valid line is EFORMAT.
  *
- * A record holds what a step logged, what evaluations logged at that step, or both; `sources` says
- * of each record and of each column which: bit 0 is training, bit 1 + i evaluation i.  So a value
- * that is null is told from one that nobody asked for.
+ * A record holds the values of a training step, of the evaluations at that step, or both.
+ * `sources` is a bit mask for each record and each column: bit 0 is training, bit 1 + i is
+ * evaluation i.  It tells a value that was logged as null from one that was not logged.
  */
 #ifndef D9D_REPORT_RUN_READER_H
 #define D9D_REPORT_RUN_READER_H
@@ -33,40 +32,39 @@
 extern "C" {
 #endif
 
-enum { D9D_RUN_READER_COLUMNS_MAX = 64 };   /* further keys are left out */
-enum { D9D_RUN_READER_PIPELINES_MAX = 32 }; /* lines about a pipeline that are kept */
+enum { D9D_RUN_READER_COLUMNS_MAX = 64 };   /* further keys are ignored */
+enum { D9D_RUN_READER_PIPELINES_MAX = 32 }; /* newest pipeline lines that are kept */
 
 enum {
     D9D_RUN_READER_TRAINING = 1,
     D9D_RUN_READER_EVALUATIONS_MAX = 31
-}; /* further ones count as the last */
+}; /* further evaluations share the last bit */
 
 typedef struct d9d_run_reader_column {
     char *name;
-    double *values;   /* n of them */
-    uint32_t sources; /* that have logged it */
+    double *values;   /* [n] */
+    uint32_t sources; /* mask of the sources that logged it */
 } d9d_run_reader_column;
 
-/* To be read only; the arrays move when the run is polled. */
+/* Read only; a poll may move the arrays. */
 typedef struct d9d_run_reader {
-    char *name;        /* of its directory, or of a file that is not called metrics.jsonl */
+    char *name;        /* of the run directory, or of a file that is not called metrics.jsonl */
     char *path;        /* of the file */
     size_t n;          /* records */
-    size_t fresh;      /* those from here on have something new since the last poll but one, */
-    size_t known;      /* those before here evaluations alone */
-    int64_t *step;     /* rising */
-    double *wall;      /* seconds since 1970 where the file has times, else since the start */
-    uint32_t *sources; /* what each record holds */
-    d9d_run_reader_column *columns; /* in the order in which they appeared */
+    size_t fresh;      /* first record that the last poll added or changed */
+    size_t known;      /* records [fresh, known) got evaluation values only */
+    int64_t *step;     /* ascending */
+    double *wall;      /* seconds since 1970 if the file has times, else since the start */
+    uint32_t *sources; /* mask of the sources of each record */
+    d9d_run_reader_column *columns; /* in order of first appearance */
     size_t n_columns;
-    char *evaluations[D9D_RUN_READER_EVALUATIONS_MAX]; /* their names, in the order in which they
-                                                          appeared */
+    char *evaluations[D9D_RUN_READER_EVALUATIONS_MAX]; /* names, in order of first appearance */
     size_t n_evaluations;
     int64_t restarts;
-    char *end;        /* "done", "saved" or another word once {"end": word} was read; else NULL */
-    bool torn;        /* the last line is not complete */
-    uint64_t damaged; /* lines that were left out */
-    /* The newest lines about a pipeline; `bubble` and `play_ms` are columns too. */
+    char *end;        /* "done", "saved" or "failed", once {"end": word} was read; else NULL */
+    bool torn;        /* the last line is incomplete */
+    uint64_t damaged; /* lines that were skipped */
+    /* The newest pipeline lines; `bubble` and `play_ms` are columns as well. */
     json_t *pipeline[D9D_RUN_READER_PIPELINES_MAX];
     size_t n_pipelines;
     struct d9di_run_reader_state *reader;
@@ -75,18 +73,18 @@ typedef struct d9d_run_reader {
 /* `path` is a run directory or the file.  ENOTFOUND, EFORMAT. */
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_open(const char *path, const d9d_log *log,
                                                     d9d_run_reader **out);
-/* Read what was appended since. */
+/* Reads the lines appended since the last call. */
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_poll(d9d_run_reader *r);
 D9D_API void d9d_run_reader_close(d9d_run_reader *r);
 
 /* A column's values, borrowed, or NULL. */
 D9D_API const double *d9d_run_reader_values(const d9d_run_reader *r, const char *key);
 
-/* The sources that have logged a key; all bits for a key that is no column. */
+/* Mask of the sources that logged a key; all bits for a key that is not a column. */
 D9D_API uint32_t d9d_run_reader_sources(const d9d_run_reader *r, const char *key);
 
-/* Which evaluation's loss or metric a column is; -1: another column.  What an evaluation says of
- * itself (NAME/tokens, samples, ms) and metrics of many values (NAME/METRIC/...) are others. */
+/* The index of the evaluation whose loss or metric this column is, or -1.  The columns NAME/tokens,
+ * NAME/samples, NAME/ms and those of multi-valued metrics (NAME/METRIC/...) give -1. */
 D9D_API int d9d_run_reader_evaluation_of(const d9d_run_reader *r, const d9d_run_reader_column *c);
 
 /* --- several runs ----------------------------------------------------------- */
@@ -96,15 +94,16 @@ typedef struct d9d_run_reader_list {
     size_t n;
 } d9d_run_reader_list;
 
+/* Opens all, and logs which have an incomplete last line; after a failure none stays open. */
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_list_open(char *const *paths, size_t n,
                                                          const d9d_log *log,
                                                          d9d_run_reader_list *out);
-/* ECONFIG where `out`, a file that is to be replaced, is the record of one of them. */
+/* ECONFIG if `out`, an output file, is the record of one of the runs. */
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_list_check_output(const d9d_run_reader_list *runs,
                                                                  const char *out);
 D9D_API void d9d_run_reader_list_close(d9d_run_reader_list *r);
 
-/* ECONFIG for a key that none of the runs has as a column; the sentence has the nearest. */
+/* ECONFIG for a key that no run has as a column; the message suggests the nearest. */
 D9D_API D9D_MUST_USE d9d_status d9d_run_reader_list_check_columns(const d9d_run_reader_list *r,
                                                                   const char *const *keys,
                                                                   size_t n);

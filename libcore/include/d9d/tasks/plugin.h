@@ -1,25 +1,26 @@
-/* plugin.h - models and other parts of a job that are loaded from a shared library.
+/* plugin.h - shared libraries that add models, tasks and other parts to a job.
  *
  *     {"plugin": "libmine.so", "model_provider": {"name": "mine", ...}, ...}
  *
- * A plugin is one shared library with one symbol, a table of tables:
+ * A plugin is a shared library with one symbol, a table of tables:
  *
  *     static const d9d_model_provider *const models[] = {&mine, NULL};
  *     D9D_PLUGIN(.models = models);
  *
- * and is built against an installed tree:
+ * It is built against an installed tree:
  *
  *     cc -shared -fPIC -o libmine.so mine.c $(pkg-config --cflags --libs d9d)
  *
- * It is loaded before the rest of the configuration is bound.  What it brings stands among the
- * built-in choices of its kind: same tables, same strict parser, --print-config, --print-schema.
+ * A plugin is loaded before the rest of the configuration is bound.  Its rows join the built-in
+ * choices of their kind, with the same key tables, strict parser, --print-config and
+ * --print-schema.
  *
- * Old plugins go on loading.  Every table begins with its size and is read as far as that goes;
- * members that came later count as zero, which always means what was done before there was the
- * member.  Structs that a plugin embeds (modules, blocks) have one size on both sides, which is
- * checked.  A plugin that was built for something newer is refused where it uses it.
+ * ABI.  Older plugins keep loading.  Every table begins with its size, and only that many bytes are
+ * read.  Members that were added later count as zero, which always selects the earlier behaviour.
+ * Structs that a plugin embeds (modules, blocks) must have the same size on both sides, which is
+ * checked. A plugin that needs something newer than this library is refused.
  *
- * A plugin's code runs in the job's process, with all its rights, and stays until it ends.
+ * A plugin's code runs in the job's process with all its rights, and is never unloaded.
  */
 #ifndef D9D_TASKS_PLUGIN_H
 #define D9D_TASKS_PLUGIN_H
@@ -38,9 +39,9 @@
 extern "C" {
 #endif
 
-enum { D9D_PLUGIN_ABI = 3 }; /* another number: the meaning of a table has changed */
+enum { D9D_PLUGIN_ABI = 3 }; /* changes when the meaning of a table changes */
 
-/* The structs of this library that plugins embed in their own, or fill for a call. */
+/* Structs of this library that plugins embed in their own, or fill for a call. */
 #define D9D_PLUGIN_EMBEDS(X)                                                                       \
     X(d9d_tensor)                                                                                  \
     X(d9d_param)                                                                                   \
@@ -75,18 +76,18 @@ enum { D9D_PLUGIN_ABI = 3 }; /* another number: the meaning of a table has chang
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */
     int abi;              /* D9D_PLUGIN_ABI */
-    const size_t *embeds; /* sizes of D9D_PLUGIN_EMBEDS where it was compiled, 0 at the end */
-    /* Lists that end in NULL; NULL: none.  Each table begins with its size and the key table of its
-     * section, whose name is the word by which a configuration asks for it. */
+    const size_t *embeds; /* sizes of D9D_PLUGIN_EMBEDS at compile time, ending in 0 */
+    /* NULL-terminated lists; NULL: none.  Each table begins with its size and its section's key
+     * table, whose name selects it in a configuration. */
     const d9d_model_provider *const *models;
     const d9d_train_task *const *train_tasks;
     const d9d_infer_task_kind *const *infer_tasks;
     const d9d_optimizer_kind *const *optimizers;
     const d9d_lr_schedule_kind *const *lr_schedulers;
-    const d9d_pipe_schedule_kind *const *schedules; /* of a pipeline */
+    const d9d_pipe_schedule_kind *const *schedules; /* of pipelines */
     const d9d_metric_kind *const *metrics;
     const d9d_sink_kind *const *trackers;
-    const d9d_job_event_handler *events; /* whatever the configuration names; self is NULL */
+    const d9d_job_event_handler *events; /* subscribed for any configuration; `self` is NULL */
     const d9d_dataset_kind *const *datasets;
 } d9d_plugin;
 
@@ -102,24 +103,26 @@ typedef struct d9d_plugin {
 
 /* --- loading ----------------------------------------------------------------------------- */
 
-/* The plugins that the key "plugin" of a configuration names, one or a list.  A name with a slash
- * is a path, relative ones beginning where the configuration `path` lies ("-": here); a name
- * without one is looked for beside the configuration, then as dlopen() does.  ECONFIG with what
- * dlopen() says; what is missing, of another ABI or size, or there already. */
+/* Loads the plugins under the configuration's key "plugin", one name or a list.  A name with a
+ * slash is a path, relative to the configuration file at `path` ("-": to the working directory).
+ * Other names are searched beside the configuration, then as by dlopen().  ECONFIG with dlopen()'s
+ * message, and for a missing member, another ABI or struct size, or a choice that already
+ * exists. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_open(const json_t *doc, const char *path,
                                                  d9d_plugins **out);
-/* Key tables and their rows live until then; the code stays. */
+/* Frees the key tables and their rows; the code stays loaded. */
 D9D_API void d9d_plugins_close(d9d_plugins *p);
 
-/* A table (d9d_train_config_table, d9d_infer_config_table) with the plugins' choices in it. */
+/* A copy of a table (d9d_train_config_table, d9d_infer_config_table) with the plugins' choices
+ * added. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table,
                                                   const d9d_table **out);
 
-/* How many there are (NULL: none), and the file of one, which is to be the same on all ranks. */
+/* Number of plugins (NULL: 0), and the file of one, which must be the same on all ranks. */
 D9D_API size_t d9d_plugins_count(const d9d_plugins *p);
 D9D_API const char *d9d_plugins_file(const d9d_plugins *p, size_t i);
 
-/* Subscribe what the plugins want to hear of, in their order; NULL: nobody. */
+/* Subscribes the plugins' event handlers, in plugin order.  NULL is fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_subscribe(const d9d_plugins *p, d9d_job_events *v);
 
 #ifdef __cplusplus

@@ -1,16 +1,15 @@
-/* task.h - what a model is trained on, as a table of functions.
+/* task.h - training and inference tasks, as tables of functions.
  *
  *     "task": {"name": "causal_lm"}
  *
- * A task runs the model's forward with the inputs that it wants, and makes the losses that are
- * trained on; next-token prediction, which is built in, takes the model's own.  It may give the
- * model parameters besides, such as a head: they lie as the model's plan says, begin at random
- * where the checkpoint that is loaded has none of that name, and are saved and exported with the
- * rest under their own names.
+ * A task runs the model's forward with its own inputs, and computes the losses.  The built-in
+ * causal_lm uses the model's own losses for next-token prediction.  A task may add parameters, such
+ * as a head. They are placed by the model's parallel plan, initialised at random if the loaded
+ * checkpoint lacks them, and saved and exported under their own names.
  *
  *     loss of a step = sum of out->loss over all micro-batches and ranks / sum of targets()
  *
- * Others come from plugins: {"plugin": "libclassify.so", "task": {"name": "classify", ...}}.
+ * Plugins can add tasks: {"plugin": "libclassify.so", "task": {"name": "classify", ...}}.
  */
 #ifndef D9D_TASKS_TASK_H
 #define D9D_TASKS_TASK_H
@@ -25,55 +24,58 @@
 extern "C" {
 #endif
 
-/* A member that may be NULL says so.  Every function runs on every rank. */
+/* Members that may be NULL say so.  Every function runs on every rank. */
 typedef struct d9d_train_task {
     size_t size;            /* sizeof(d9d_train_task) */
     const d9d_table *table; /* of its section */
-    /* `config` is the section, bound.  NULL: `self` is the section. */
+    /* `config` is the bound section; *self becomes the task's state.  NULL: `self` is the
+     * section. */
     d9d_status (*open)(const void *config, void **self);
-    void (*close)(void *self); /* before the device is closed; NULL: nothing to free */
-    /* Units besides the model's, of the last stage for instance; d9d_model_add_linear() makes one,
-     * which the model owns.  For the model as a whole first, whose structure alone is looked at
-     * where it is a pipeline, then for each stage of this rank.  NULL: none. */
+    void (*close)(void *self); /* called before the device is closed; NULL: nothing to free */
+    /* Adds parameter units to the model, usually to the last stage: d9d_model_add_linear() makes
+     * one, which the model owns.  Called first for the whole model (with a pipeline only its
+     * structure is used), then for each stage of this rank.  NULL: adds none. */
     d9d_status (*extend)(void *self, d9d_model *m, const d9d_model_opts *options);
-    /* Call m->ops->forward(), and on the last stage set out->loss: float32, of any shape; what is
-     * not root yet becomes it.  `in->labels` are what the data have.  out->logits [B*S, C], if it
-     * is set, is what metrics see, at the positions whose label counts.  NULL: the model's own. */
+    /* Calls m->ops->forward(), and on the last stage sets out->loss: float32, of any shape, and a
+     * root of the backward unless it is one already.  `in->labels` are the dataset's.  out->logits
+     * [B*S, C], if set, is passed to the metrics at the positions whose label counts.  NULL: the
+     * model's own forward. */
     d9d_status (*forward)(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
                           d9d_model_out *out);
-    /* How many things a batch trains on, which its losses count for; all that weighs more or less
-     * than one is in the losses themselves.  NULL: the labels that count. */
+    /* The number of targets of a batch, the divisor of its losses; other weights belong into the
+     * losses. NULL: the number of labels that count. */
     int64_t (*targets)(void *self, const d9d_batch *b);
-    /* When all steps are done.  NULL: nothing. */
+    /* Called after all steps.  NULL: nothing. */
     d9d_status (*finalize)(void *self);
-    const d9d_job_event_handler *events; /* with `self`; NULL: none */
-    /* What it keeps from step to step, besides parameters: *n arrays in its own memory, which live
-     * with it.  They are in checkpoints, and are filled from one before "train.ready"; in the run
-     * they begin as open left them.  A rank reads and writes its own; on another number of ranks
-     * rank 0 has all of it, joined, and the others what open left.  Changed no later than
-     * "train.step.post" of a step, and not by evaluation.  NULL: nothing. */
+    const d9d_job_event_handler *events; /* called with `self`; NULL: none */
+    /* The task's own state that checkpoints store: *n arrays in the task's memory, valid as long as
+     * the task.  They are loaded before "train.ready"; without a checkpoint they keep open()'s
+     * values.  Each rank saves and loads its own; on another number of ranks, rank 0 gets the
+     * reduction of all and the others keep open()'s values.  A step may change them until
+     * "train.step.post"; evaluations must not. NULL: no state. */
     const d9d_checkpointer_rank_state *(*state)(void *self, size_t *n);
-    /* The head that it has in place of the model's own: its parameters are the task's, and forward
-     * ends with the final norm.  Its size comes back as options->head of extend().  NULL: none. */
+    /* The head that replaces the model's own: its parameters are the task's, and the model's
+     * forward ends after the final norm.  extend() receives its size as options->head.  NULL: the
+     * model's own head. */
     void (*head)(void *self, d9d_head *out);
-    /* What stands for a document, so that in->pool is there.  NULL: nothing. */
+    /* How the positions of a document are pooled; in->pool is then set.  NULL: no pooling. */
     d9d_pooling (*pooling)(void *self);
-    /* Is this batch one to learn from?  Before it is computed with, on each rank that has samples
-     * of it.  NULL: any is. */
+    /* Checks a batch before it is used, on each rank that has samples of it.  NULL: any batch is
+     * valid. */
     d9d_status (*check)(void *self, const d9d_batch *b);
-    bool labels; /* it needs a dataset that was given labels, and is refused one without */
-    bool paired; /* of in->pool: samples 2k and 2k + 1 belong together, two pairs or more */
+    bool labels; /* needs a dataset with labels; others are refused */
+    bool paired; /* in->pool: samples 2k and 2k + 1 form a pair; a micro-batch has at least two
+                    pairs */
 } d9d_train_task;
 
-/* --- inference -------------------------------------------------------------------------- *
+/* --- inference ------------------------------------------------------------------------ *
  *
- * What is made of each row: of its losses, or of what a task's own forward makes of it.  Text goes
- * to the file `output` of the section, whose struct begins with a d9d_job_output_section: a line a
- * row, in the order of samples whatever the ranks, and an interrupted run goes on behind the last;
- * or one text at the end. */
+ * An inference task turns each row (sample) into output: from its losses, or from the values that
+ * the task's own forward computes.  Output goes to the file `output` of the section, whose struct
+ * begins with a d9d_job_output_section.  It is a line per row, in sample order on any mesh, and an
+ * interrupted run resumes after the last line; or a single text at the end. */
 
-/* What was made of samples: losses, tokens, or rows of a task's own, of positions without losses.
- */
+/* What a task computes of its samples: losses, generated tokens, or values of its own. */
 typedef enum d9d_infer_task_output {
     D9D_INFER_TASK_SCORES,
     D9D_INFER_TASK_TOKENS,
@@ -81,51 +83,52 @@ typedef enum d9d_infer_task_output {
 } d9d_infer_task_output;
 
 typedef struct d9d_infer_task_summary {
-    int64_t samples, first_sample; /* of the whole task; where this life began */
-    int64_t tokens;                /* targets, what was generated, or positions, of this life */
-    double loss, perplexity;       /* over this life; NaN without a target */
+    int64_t samples, first_sample; /* of the whole task; where this process began */
+    int64_t tokens;                /* targets, generated tokens, or positions; of this process */
+    double loss, perplexity;       /* over this process's samples; NaN without a target */
     double tokens_per_s;
     d9d_infer_task_output output;
 } d9d_infer_task_summary;
 
 typedef struct d9d_infer_task_row {
-    int64_t sample;    /* number in its split */
-    int32_t dataset;   /* of a blend */
-    bool blended;      /* there are several datasets */
-    bool packed;       /* there may be several documents; positions restart with each */
-    int64_t length;    /* positions */
-    const float *loss; /* [length] -log p of each label, 0 without one */
+    int64_t sample;                    /* number in its split */
+    int32_t dataset;                   /* its number in a blend */
+    bool blended;                      /* there are several datasets */
+    bool packed;                       /* may have several documents, each with positions from 0 */
+    int64_t length;                    /* positions */
+    const float *loss;                 /* [length] -log p of each label; 0 without a label */
     const int32_t *labels, *positions; /* [length] */
     double sum;                        /* of losses */
-    int64_t targets;                   /* labels that count */
-    const float *values;               /* [width] of a task with a body, and no losses then */
+    int64_t targets;                   /* number of labels that count */
+    const float *values;               /* [width], for a task with a body; `loss` is then NULL */
     int64_t width;
-    int32_t label; /* the row's class, or -100 */
+    int32_t label; /* the row's class; -100: none */
 } d9d_infer_task_row;
 
 typedef struct d9d_infer_task_kind {
     size_t size;            /* sizeof(d9d_infer_task_kind) */
     const d9d_table *table; /* of its section */
-    /* Append the line of a row, with its newline; on the rank that has it.  NULL: none. */
+    /* Appends the line of a row, with its newline; called on the rank that has the row.  NULL: no
+     * lines. */
     d9d_status (*row)(const void *config, const d9d_infer_task_row *x, d9d_buf *line);
-    /* Append what the file has, where there are no lines; on rank 0.  NULL: nothing. */
+    /* Appends the file's content if there are no lines; called on rank 0.  NULL: nothing. */
     d9d_status (*end)(const void *config, const d9d_infer_task_summary *s, d9d_buf *text);
-    /* What is computed: its open, close, extend, forward, head and pooling are called, with the
-     * section of inference, and forward sets out->values, a row for each document.  A row of the
-     * dataset is one document.  NULL: the model's losses. */
+    /* Computes values instead of losses: its open, close, extend, forward, head and pooling are
+     * called with the inference section.  forward sets out->values, one row per document; a dataset
+     * row is one document.  NULL: the model's losses. */
     const d9d_train_task *body;
-    /* The shape of a row's values, in `shape` of 8 at most; returns how many dimensions.  They are
-     * the rows of a .npy file then, and there are no lines.  NULL: row() makes lines of them. */
+    /* Writes the shape of a row's values to `shape`, at most 8 dimensions; returns their number.
+     * The output is then a .npy file with one record per row.  NULL: row() makes lines of them. */
     int (*shape)(void *self, const d9d_model *whole, int64_t *shape);
-    void (*finish)(void *self, float *row, int64_t n); /* each row in place; NULL: as it is */
+    void (*finish)(void *self, float *row, int64_t n); /* modifies a row; NULL: unchanged */
 } d9d_infer_task_kind;
 
-D9D_API extern const d9d_table *const d9d_infer_task_choices[]; /* NULL-ended */
+D9D_API extern const d9d_table *const d9d_infer_task_choices[]; /* NULL-terminated */
 
 /* --- training's choices --------------------------------------------------------------------- */
 
 D9D_API extern const char *const d9d_train_task_tag[];
-D9D_API extern const d9d_table *const d9d_train_task_choices[]; /* NULL-ended */
+D9D_API extern const d9d_table *const d9d_train_task_choices[]; /* NULL-terminated */
 
 #ifdef __cplusplus
 }

@@ -1,14 +1,14 @@
 /* tb_event.h - TensorBoard event files, written byte by byte.
  *
- * A file is a row of TFRecords: length (u64), masked CRC-32C of it (u32), the data,
- * masked CRC-32C of the data; all little-endian.  The data is a protobuf "Event":
+ * A file is a sequence of TFRecords: length (u64), masked CRC-32C of it (u32), the data, masked
+ * CRC-32C of the data; all little-endian.  The data is a protobuf "Event":
  *
  *     1 wall_time double     2 step int64     3 file_version string
  *     5 summary { 1 value { 1 tag string, 2 simple_value float } ... }
  *     7 session_log { 1 status enum: 1 is START }
  *
- * The first record is the version "brain.Event:2".  Every function appends to `out`
- * exactly what belongs into the file next.
+ * The first record is the version "brain.Event:2".  Every function appends the next bytes of the
+ * file to `out`.
  */
 #ifndef D9D_TRACK_TB_EVENT_H
 #define D9D_TRACK_TB_EVENT_H
@@ -23,16 +23,15 @@ extern "C" {
 
 D9D_API D9D_MUST_USE d9d_status d9d_tb_event_version(d9d_buf *out, double wall_time);
 
-/* From here on steps are counted from `step`: readers forget those from there on that earlier
- * files have. */
+/* Appends a session log START: readers drop the steps from `step` on that earlier files have. */
 D9D_API D9D_MUST_USE d9d_status d9d_tb_event_start(d9d_buf *out, double wall_time, int64_t step);
 
-/* One record with n values of one step; those that are not finite are kept as they are. */
+/* Appends one record with n scalars of one step.  NaN and infinities are written unchanged. */
 D9D_API D9D_MUST_USE d9d_status d9d_tb_event_scalars(d9d_buf *out, double wall_time, int64_t step,
                                                      const char *const *tags, const double *values,
                                                      size_t n);
 
-/* CRC-32C (Castagnoli), continued from `crc`; 0 begins. */
+/* CRC-32C (Castagnoli), continued from `crc`; begin with 0. */
 D9D_API uint32_t d9d_tb_event_crc32c(uint32_t crc, const void *p, size_t n);
 
 #ifdef __cplusplus
