@@ -53,7 +53,7 @@ typedef enum d9d_key_kind {
     D9D_KIND_REAL,  /* double; null: NaN */
     D9D_KIND_STR,   /* const char *, in the arena; min and max bound the bytes, max 0: any;
                        null: NULL */
-    D9D_KIND_ENUM,  /* int: index into `words`; null: -1 */
+    D9D_KIND_ENUM,  /* int: index into `names`; null: -1 */
     D9D_KIND_TABLE, /* an embedded struct of `table`; D9D_NULLABLE: a pointer to one */
     D9D_KIND_UNION, /* d9d_union: one of `choices`, selected by the key `names[0]`; null: which is
                        -1 */
