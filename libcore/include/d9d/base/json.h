@@ -75,10 +75,11 @@ D9D_MUST_USE int json_array_extend(json_t *array, json_t *other);
 D9D_MUST_USE int json_object_set_new(json_t *object, const char *key, json_t *value);
 D9D_MUST_USE int json_object_update(json_t *object, json_t *other);
 
-/* Append a string with its quotes; a number in the shortest form that reads back to the same double
- * (NaN and infinities as null); or a whole value with an indent (-1: on one line), keys in their
- * order.  Bytes that are not UTF-8 become U+FFFD; a real number stays one ("3.0").  EINVAL if
- * nested too deep.  A NULL value, Jansson's result when memory is out, is ENOMEM. */
+/* Append a string with its quotes; a number; or a whole value with an indent (-1: on one line),
+ * keys in their order.  A number has the shortest form that reads back to the same double; NaN and
+ * infinities are null.  A real number stays one ("3.0"), and bytes that are not UTF-8 become
+ * U+FFFD.  EINVAL if nested too deep.  A NULL value, Jansson's result when memory is out, is
+ * ENOMEM. */
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_f64(d9d_buf *b, double v);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent);
