@@ -68,8 +68,8 @@ typedef struct d9di_comm_call {
     int n_gets;
 } d9di_comm_call;
 
-/* Staging buffers of one backend: see d9d_symm_buffer_reserve().  `buffers` is the `peer_memory` of
- * a PEER_BARRIER call; `turn` is 0 or 1, which of the two buffers. */
+/* Staging buffers of one backend: see d9d_symm_buffer_reserve().  The handle that create() makes is
+ * the `peer_memory` of a PEER_BARRIER call; `turn`, 0 or 1, selects one of the two buffers. */
 typedef struct d9di_symm_buffer_ops {
     /* Collective; *out is NULL on all ranks if one rank cannot. */
     d9d_status (*create)(d9d_comm *c, uint64_t bytes, void **out);
@@ -194,7 +194,7 @@ struct d9d_comm {
     D9D_VEC(d9di_comm_pending) pending;
     char msgs_label[64]; /* label of the first message */
     struct {
-        void *handle; /* the wire's; NULL: none */
+        void *handle; /* the backend's handle; NULL: none */
         uint64_t bytes;
         int current;              /* 0 or 1: the buffer that is written */
         bool disabled;            /* some group over these axes has no buffers */
@@ -204,7 +204,7 @@ struct d9d_comm {
         d9d_comm_event **arrived; /* [size]: recorded when a rank's slice has arrived */
     } symm;
     enum { D9DI_HOSTS_UNKNOWN, D9DI_HOSTS_ONE, D9DI_HOSTS_MORE } hosts;
-    void *p2p_ring;       /* the wire's; NULL: none */
+    void *p2p_ring;       /* the backend's handle; NULL: none */
     bool p2p_ring_wanted; /* d9d_p2p_ring_enable() was called */
     d9d_stream stream;
     D9D_VEC(d9di_comm_msg) msgs;

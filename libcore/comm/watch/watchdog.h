@@ -1,9 +1,8 @@
-/* watchdog.h - the watchdog thread: shows that this process lives, and ends it when a collective
- * exceeds the timeout, or when a rank of this host is dead and the launcher does not end the
- * job.
+/* watchdog.h - the watchdog thread: shows that this process lives, and ends it after a timeout.
  *
- * It touches no file system: rings of this host are shared memory, and for the files of other hosts
- * it asks the writer thread, with a timeout. */
+ * It ends the process when a collective exceeds the timeout, or when a rank of this host is dead
+ * and the launcher does not end the job.  It touches no file system.  Rings of this host are shared
+ * memory; for the files of other hosts it asks the writer thread, with a timeout. */
 #ifndef D9DI_COMM_WATCH_WATCHDOG_H
 #define D9DI_COMM_WATCH_WATCHDOG_H
 

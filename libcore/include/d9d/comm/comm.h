@@ -150,11 +150,13 @@ D9D_API void d9d_peer_unmap(d9d_peer_memory *x);
  *
  * A buffer may be overwritten two barriers later, on a stream that waits for the barrier in
  * between.  When the peers' streams pass that barrier, they have read the buffer. */
-/* Allocate two staging buffers of at least `bytes` each, on GPUs of one host with P2P access
- * (unless D9D_COMM_SHARE=0 is in the environment of some rank), and on CPUs of one host if all
- * ranks have D9D_COMM_SHARE=1.  Collective if the buffers must grow; their contents are then lost.
- * If some rank has not enough memory, a warning says so once, the old buffers remain, and only a
- * later call tries again: the 64th, then ever fewer.  Check d9d_symm_buffer_bytes() afterwards. */
+/* Allocate two staging buffers of at least `bytes` each.  On GPUs this needs one host with P2P
+ * access, and no rank with D9D_COMM_SHARE=0 in its environment.  On CPUs it needs one host, and
+ * D9D_COMM_SHARE=1 on all ranks.  Check d9d_symm_buffer_bytes() afterwards.
+ *
+ * Collective if the buffers must grow; their contents are then lost.  If some rank has not enough
+ * memory, a warning says so once and the old buffers remain.  Only a later call tries again: the
+ * 64th, then ever fewer. */
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes);
 /* Makes the choice between staging buffers and messages the same in all groups over these mesh
  * axes.  Interleaved pipeline actions need this because they order the collectives of several
