@@ -62,8 +62,8 @@ D9D_API bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p);
 D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 
 /* Dropout's random numbers.  Each belongs to an element of a global array [all tokens of the run,
- * features]: it does not depend on which rank has the token, nor on its batch, and a recomputation
- * draws it again. */
+ * features].  It depends neither on the rank that has the token nor on the token's batch, and a
+ * recomputation draws it again. */
 typedef struct d9d_dropout_rng {
     uint64_t seed;
     d9d_tensor token; /* [T] int64: global numbers of the tokens of a forward */
