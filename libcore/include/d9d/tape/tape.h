@@ -67,7 +67,7 @@ D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 typedef struct d9d_dropout_rng {
     uint64_t seed;
     d9d_tensor token; /* [T] int64: global numbers of the tokens of a forward */
-    int64_t first; /* first feature of an op that sees a part of them (d9d/nn/parallel_groups.h) */
+    int64_t first;    /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
 } d9d_dropout_rng;
 /* Valid until reset; takes its own reference.  Without it nothing is dropped. */
 D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws);
