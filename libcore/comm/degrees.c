@@ -1,5 +1,5 @@
-/* degrees.c - the check that the degrees of parallelism give the number of ranks, and their text.
- * See d9d/comm/mesh.h. */
+/* degrees.c - the check that the degrees of parallelism give the number of ranks.  See
+ * d9d/comm/mesh.h. */
 #include <stdio.h>
 
 #include "d9d/comm/mesh.h"

@@ -248,8 +248,8 @@ static int mark_missing(const struct query *q, char *mark)
     return missing;
 }
 
-/* A rank counts as down if it died or stopped this long before the others' last sign of life; a
- * file may be older than that. */
+/* A rank is down if it is stopped, or if its last sign of life is this much older than that of any
+ * rank.  Its file may lag by max_lag more. */
 #define DOWN_NS INT64_C(350000000)
 static bool is_down(const d9d_flight *f, const d9di_flight_record *r)
 {

@@ -21,8 +21,9 @@ D9D_API int d9d_thread_cpus(void);
 typedef d9d_status (*d9d_thread_fn)(void *arg, int worker, size_t item);
 D9D_API D9D_MUST_USE d9d_status d9d_thread_run(int jobs, size_t n, d9d_thread_fn fn, void *arg);
 
-/* Block signals in threads that are created between these two calls, so that signals reach the main
- * thread.  Signals of a thread's own faults (SIGSEGV, SIGBUS, ...) stay unblocked. */
+/* Block signals in threads that are created between these two calls, so that the thread that
+ * handles signals gets them.  Signals of a thread's own faults (SIGSEGV, SIGBUS, ...) stay
+ * unblocked. */
 typedef struct d9d_thread_sigmask {
     uint64_t signals[16]; /* a sigset_t */
 } d9d_thread_sigmask;
