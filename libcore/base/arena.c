@@ -1,4 +1,4 @@
-/* arena.c - many small blocks in a few chunks.  See d9d/base/mem.h. */
+/* arena.c - the arena allocator: many small blocks in a few chunks.  See d9d/base/mem.h. */
 #include "d9d/base/mem.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 enum { ALIGN = 16, FIRST_CHUNK = 4096, LAST_CHUNK = 1 << 20 };
 
-/* Under the address sanitizer every block is its own chunk, and its ends are watched. */
+/* Under AddressSanitizer every block is a chunk of its own, with poisoned ends. */
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define WATCHED 1
@@ -38,7 +38,7 @@ static struct d9d_arena_chunk *new_chunk(size_t cap)
     return c;
 }
 
-/* A chunk of its own, behind the head so that the head's room stays in use. */
+/* A chunk for one large block, linked after the head so that the head's free space stays in use. */
 static void *alloc_large(d9d_arena *a, size_t n)
 {
     struct d9d_arena_chunk *c = new_chunk(n);

@@ -1,4 +1,4 @@
-/* buf.c - bytes that grow.  See d9d/base/mem.h. */
+/* buf.c - growable bytes.  See d9d/base/mem.h. */
 #include "d9d/base/mem.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* coroutine.c - see d9d/base/coroutine.h. */
+/* coroutine.c - coroutines by ucontext.  See d9d/base/coroutine.h. */
 #include "d9d/base/coroutine.h"
 
 #include <stdbool.h>
@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-/* Pages that are touched are what a stack takes; below it is one that nobody may touch. */
+/* Only touched pages of a stack take memory; a guard page is below it. */
 enum { STACK = 8 << 20, GUARD = 1 << 16 };
 
 struct d9d_co {
@@ -42,7 +42,7 @@ static void run_fn(d9d_co *t, int i)
     t->finished[i] = true;
 }
 
-/* makecontext() hands over integers. */
+/* makecontext() passes integers: the pointer is in two halves. */
 static void second_entry(unsigned high, unsigned low)
 {
     d9d_co *t = (void *)(((uintptr_t)high << 16 << 16) | low); /* NOLINT */

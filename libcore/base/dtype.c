@@ -1,4 +1,4 @@
-/* dtype.c - see d9d/base/dtype.h. */
+/* dtype.c - sizes and names of dtypes.  See d9d/base/dtype.h. */
 #include "d9d/base/dtype.h"
 
 static const struct {

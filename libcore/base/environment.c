@@ -1,4 +1,4 @@
-/* environment.c - see d9d/base/environment.h. */
+/* environment.c - the table of environment variables.  See d9d/base/environment.h. */
 #include "d9d/base/environment.h"
 
 #include <ctype.h>
@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* libgomp keeps a record for each thread on the stack of the one that begins them: 8 MiB are used
- * up by some 80,000. */
+/* libgomp keeps a record for each thread on the stack of the thread that starts them: some 80,000
+ * threads use up 8 MiB. */
 #define MAX_THREADS 4096
 
-/* Is this value to be spoken about? */
+/* True if the row applies to this value. */
 typedef bool predicate_fn(const char *value);
 
 typedef struct env_rule {
@@ -18,14 +18,15 @@ typedef struct env_rule {
     unsigned use;
     d9d_environment_action act;
     predicate_fn *judge;
-    const char *set;  /* CHANGED: to what; also where nothing is set */
-    const char *keep; /* CHANGED: a variable of ours whose value, from 1 to `set`, comes first */
+    const char *set; /* CHANGED: the new value, also if the variable is not set */
+    const char
+        *keep; /* CHANGED: a variable of d9d whose value, from 1 to `set`, takes precedence */
     const char *why;
 } env_rule;
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* Of all of the text, which may have spaces around; -1: no number. */
+/* The number that is the whole text, except for spaces; -1 if it is none. */
 static long parse_number(const char *text)
 {
     char *end;
@@ -41,7 +42,7 @@ static long parse_number(const char *text)
     return *end == '\0' || *end == ',' ? n : -1;
 }
 
-/* A list of numbers is one for each level of nested threads. */
+/* A list of numbers has one for each level of nested threads. */
 static bool has_too_many(const char *v)
 {
     for (; v != NULL; v = strchr(v, ',') != NULL ? strchr(v, ',') + 1 : NULL)
@@ -71,7 +72,7 @@ static bool is_below_100(const char *v)
     return is_not_empty(v) && atof(v) < 100;
 }
 
-/* What a job without GPUs is given: nothing, a number that no GPU has, or a word of Slurm's. */
+/* Values that a job without GPUs gets: empty, a number that no GPU has, or a word of Slurm's. */
 static bool hides_all_gpus(const char *v)
 {
     return v[0] == '\0' || v[0] == '-' || strcmp(v, "NoDevFiles") == 0;
@@ -81,8 +82,8 @@ static const env_rule env_rules[] = {
     {"OMP_NUM_THREADS", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, has_too_many, NULL, NULL,
      "at most 4096 threads compute"},
 
-    /* Queues that share a way to the GPU wait for each other, and one that waits for a message must
-     * not hold up what the message waits for. */
+    /* Streams that share a hardware queue wait for each other, and one that waits for a message
+     * must not block what the message waits for. */
     {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_CHANGED, is_not_32, "32",
      "D9D_CUDA_MAX_CONNECTIONS",
      "messages and computation would wait for each other on one way to the GPU; 32 is used in its "
@@ -101,7 +102,7 @@ static const env_rule env_rules[] = {
 
     {"NCCL_COMM_BLOCKING", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_CHANGED, is_off, "1", NULL,
      "calls would return before they are made; 1 is used in its place"},
-    /* Multicast of the switch is one more way to hang, and is not needed for the speed. */
+    /* NVLink SHARP multicast is one more way to hang, and is not needed for the speed. */
     {"NCCL_NVLS_ENABLE", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_CHANGED, NULL, "0", NULL, NULL},
     {"NCCL_P2P_DISABLE", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
      "messages between GPUs of one host go through the host's memory"},
@@ -114,7 +115,7 @@ static const env_rule env_rules[] = {
     {"NCCL_PROTO", D9D_ENVIRONMENT_NCCL, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
      "it decides how messages go, whatever is fastest"},
 
-    /* Ranks that share a processor must not spin while they wait. */
+    /* Ranks that share a core must not spin while they wait. */
     {"OMPI_MCA_mpi_yield_when_idle", D9D_ENVIRONMENT_MPI, D9D_ENVIRONMENT_CHANGED, NULL, "1", NULL,
      NULL},
 };
@@ -123,9 +124,9 @@ enum { N_RULES = sizeof(env_rules) / sizeof(env_rules[0]) };
 _Static_assert(N_RULES <= sizeof(((d9d_environment *)0)->vars) / sizeof(d9d_environment_var),
                "every row has a place");
 
-/* --- rulings -------------------------------------------------------------------------------- */
+/* --- decisions ----------------------------------------------------------------------- */
 
-/* A wish of the user's own comes before whatever a site has set. */
+/* A user's own setting takes precedence over the site's. */
 static void apply_user_value(const env_rule *r, const char *wish, d9d_environment_var *out)
 {
     const long most = parse_number(r->set), n = parse_number(wish);
@@ -139,7 +140,7 @@ static void apply_user_value(const env_rule *r, const char *wish, d9d_environmen
                    "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, most);
 }
 
-/* A row without a judge is a default: it gives way to whatever is set. */
+/* A row without a predicate is a default: it gives way to any value that is set. */
 static bool apply_rule(const env_rule *r, char *(*get)(const char *), d9d_environment_var *out)
 {
     const char *was = get(r->name), *wish = r->keep != NULL ? get(r->keep) : NULL;

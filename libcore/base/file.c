@@ -14,7 +14,7 @@
 
 enum { COPY_BLOCK = 1 << 20 };
 
-/* Says why open() left errno: links that are not followed and sockets have no other word for it. */
+/* The message for open()'s errno: links that are not followed and sockets have misleading ones. */
 static d9d_status fail_open(const char *path, int flags, const char *what)
 {
     const int why = errno;
@@ -62,7 +62,7 @@ d9d_status d9d_file_open_stream(const char *path, d9d_file *out)
     return open_file(path, O_RDONLY, "cannot open", out);
 }
 
-/* Without waiting for who writes to a pipe. */
+/* Does not block on a pipe without a writer. */
 static d9d_status open_regular(const char *path, int flags, d9d_file *out, uint64_t *bytes)
 {
     struct stat s;
@@ -184,7 +184,7 @@ d9d_status d9d_file_open_append(const char *path, uint64_t at, d9d_file *out)
     return st;
 }
 
-/* One write(2) or pwrite(2) that is not lost to a signal. */
+/* One write(2) or pwrite(2), repeated after a signal. */
 static ssize_t write_some(int fd, const void *p, size_t n, const uint64_t *at)
 {
     ssize_t put;
@@ -199,8 +199,8 @@ static ssize_t write_some(int fd, const void *p, size_t n, const uint64_t *at)
     return put;
 }
 
-/* All n bytes, at `at` where `seek`, else at the file's position; `at` is where the
- * sentence says that they were to go.  Says in *done how many were written. */
+/* Write all n bytes, at `at` if `seek`, else at the file's position; `at` is the offset in the
+ * message.  *done is how many were written. */
 static d9d_status write_all(const d9d_file *f, const void *p, size_t n, uint64_t at, bool seek,
                             size_t *done)
 {
@@ -300,8 +300,8 @@ void d9d_file_release(d9d_file *f)
 
 /* --- copies ------------------------------------------------------------- */
 
-/* As much as the kernel copies by itself, from the positions of both files on: all
- * of it, or nothing where the file systems cannot. */
+/* Copy in the kernel, from the positions of both files on: all of it, or nothing if the file
+ * systems cannot. */
 static void copy_in_kernel(const d9d_file *src, d9d_file *dst)
 {
     for (;;) {
@@ -314,7 +314,7 @@ static void copy_in_kernel(const d9d_file *src, d9d_file *dst)
     }
 }
 
-/* What is left, through memory; it also finds out what stopped the kernel. */
+/* Copy the rest through user memory; this also finds the error that stopped the kernel. */
 static d9d_status copy_in_userspace(const d9d_file *src, d9d_file *dst)
 {
     char *piece = malloc(COPY_BLOCK);

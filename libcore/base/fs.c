@@ -109,7 +109,7 @@ d9d_status d9di_fs_parent(const char *path, char **out)
     return D9D_OK;
 }
 
-/* --- what is there ------------------------------------------------------ */
+/* --- queries ------------------------------------------------------------------------- */
 
 bool d9d_fs_exists(const char *path)
 {
@@ -133,7 +133,7 @@ bool d9d_fs_is_empty(const char *path)
     DIR *d;
 
     if (lstat(path, &s) != 0)
-        return true; /* whoever makes it will hear why it cannot be looked at */
+        return true; /* creating it will report the error */
     d = opendir(path);
     if (d == NULL)
         return false;
@@ -193,7 +193,7 @@ d9d_status d9d_fs_check_readable(const char *path)
     return access(path, R_OK) == 0 ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot open");
 }
 
-/* A name that is taken, by a link, and leads nowhere. */
+/* True for a dangling link. */
 static bool is_dangling_link(const char *path)
 {
     struct stat s;
@@ -414,13 +414,13 @@ static d9d_status read_all(int fd, const char *path, uint64_t max, d9d_buf *b)
     return D9D_OK;
 }
 
-/* What a name of this process's own streams is of may be anything. */
+/* A name of this process's streams may refer to any kind of file. */
 static bool is_stream(const char *path)
 {
     return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
 }
 
-/* Opened without waiting for who writes to a pipe; then read as it is. */
+/* Open without blocking on a pipe without a writer; then read in blocking mode. */
 static d9d_status open_to_read(const char *path, int *fd, struct stat *s)
 {
     int opened;
@@ -458,7 +458,7 @@ d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out)
                       (uint64_t)s.st_size, max);
         goto out;
     }
-    /* Room past the size, so that the end is seen without growing. */
+    /* One byte more than the size, so that the end is found without growing. */
     if (S_ISREG(s.st_mode))
         D9D_TRY_OR(st, d9d_buf_reserve(&b, (size_t)s.st_size + READ_BLOCK), out);
     D9D_TRY_OR(st, read_all(fd, path, max, &b), out);
@@ -470,7 +470,7 @@ out:
     return st;
 }
 
-/* A new file beside `path`: the pid tells processes apart, n threads. */
+/* Create a temporary file next to `path`: the pid distinguishes processes, n threads. */
 static d9d_status create_temp(const char *path, d9d_file *f)
 {
     for (unsigned n = 0; n < D9DI_FS_TEMP_MAX; n++) {
@@ -488,7 +488,7 @@ static d9d_status create_temp(const char *path, d9d_file *f)
     return D9D_FAIL(D9D_EIO, "%s: %d temporary files are there already", path, D9DI_FS_TEMP_MAX);
 }
 
-/* The file that `path` is or links to.  A rename would put a file in the place of a device. */
+/* The file that `path` is or links to.  Renaming over a device would replace it. */
 static d9d_status resolve_target(const char *path, char **out)
 {
     struct stat s, name;
@@ -503,8 +503,8 @@ static d9d_status resolve_target(const char *path, char **out)
     return *out != NULL ? D9D_OK : D9DI_FAIL_ERRNO(path, "cannot resolve its name");
 }
 
-/* 0 or an errno.  A file system that cannot rename without replacing may have links; the last way
- * looks first. */
+/* Returns 0 or an errno.  A file system without RENAME_NOREPLACE may have links; the last resort
+ * checks first. */
 static int rename_noreplace(const char *from, const char *to)
 {
     struct stat s;
@@ -537,7 +537,7 @@ static d9d_status rename_into_place(const char *from, const char *to, bool fresh
     return rename(from, to) == 0 ? D9D_OK : D9DI_FAIL_ERRNO(to, "cannot replace");
 }
 
-/* Beside `target`, then in its place. */
+/* Write a temporary file next to `target`, then rename it. */
 static d9d_status write_and_rename(const char *target, const void *data, size_t n, bool fresh)
 {
     d9d_file f = {.fd = -1};

@@ -20,26 +20,26 @@ d9d_status d9di_fs_check_type(const char *path, mode_t mode);
 /* "PATH.TAG-PID-n", malloc'ed, for n = 0, 1, ... of a search for a free name. */
 d9d_status d9di_fs_temp_path(const char *path, const char *tag, unsigned n, char **out);
 enum { D9DI_FS_TEMP_MAX = 1000 };
-/* A descriptor that holds this file or directory against d9d_fs_remove_stale() until it is closed;
- * -1 when another process holds it or the file system knows no locks. */
+/* Lock this file or directory against d9d_fs_remove_stale() until the descriptor is closed.  -1 if
+ * another process has the lock or the file system has no locks. */
 int d9di_fs_try_lock(const char *path);
 
-/* Whose an unfinished directory is (partial_dir.c).  ECONFIG where something that is not ours lies
- * at `path`: a link, or a directory with files and without a mark. */
+/* Check an unfinished directory (partial_dir.c).  ECONFIG if something else is at `path`: a link,
+ * or a directory with files and without a mark. */
 d9d_status d9di_partial_check(const char *path, const d9d_outdir_kind *kind);
 bool d9di_partial_is_marked(const char *dir);
-/* Lock and mark it: descriptors of both, closed by the caller.  EIO when another process has it. */
+/* Lock and mark it: the caller closes both descriptors.  EIO if another process has the lock. */
 d9d_status d9di_partial_lock(const char *path, int *dir, int *mark);
-/* The mark alone, in a directory that is to be removed. */
+/* Write the mark only, in a directory that is to be removed. */
 d9d_status d9di_partial_mark(const char *path);
 char *d9di_partial_mark_path(const char *dir); /* malloc'ed; NULL when memory is out */
-/* Not through a link; -1 and errno. */
+/* Open without following a link; -1 and errno. */
 int d9di_partial_open_dir(const char *dir);
 
 /* The directory that holds the path's last component: "." for "a", "/" for "/a". */
 d9d_status d9di_fs_parent(const char *path, char **out);
 
-/* fsync that survives signals; file systems that cannot sync a directory are fine. */
+/* fsync, repeated after a signal; file systems that cannot sync a directory are fine. */
 d9d_status d9di_fs_fsync(int fd, const char *path);
 
 /* Sorted names of an open directory. */

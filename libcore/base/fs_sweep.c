@@ -1,4 +1,4 @@
-/* fs_sweep.c - what killed processes left beside a name.  See d9d/base/fs.h. */
+/* fs_sweep.c - removal of temporary files of killed processes.  See d9d/base/fs.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static bool is_temp_suffix(const char *tail)
 
 int d9di_fs_try_lock(const char *path)
 {
-    /* A lock that is to reach other hosts needs a file that is open for writing. */
+    /* A lock that other hosts see (NFS) needs a file that is open for writing. */
     const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     int fd = open(path, O_RDWR | flags);
 
@@ -43,9 +43,9 @@ int d9di_fs_try_lock(const char *path)
     return -1;
 }
 
-/* File systems of one host, whose locks all that write there know; and NFS, which asks the server
- * for the lock of a file, not of a directory.  Of others, such as Lustre, it depends on how they
- * are mounted: what another host may be writing stays. */
+/* Local file systems, whose locks every writer sees; and NFS, which asks the server for the lock of
+ * a file, not of a directory.  On others, such as Lustre, it depends on the mount options: what
+ * another host may be writing stays. */
 static bool has_reliable_locks(int fd)
 {
     static const struct {
@@ -73,7 +73,7 @@ static bool has_reliable_locks(int fd)
     return false;
 }
 
-/* What is added to this name, or to any (NULL); "" where nothing is. */
+/* The suffix after this name, or after any name (NULL); "" if there is none. */
 static const char *suffix_after(const char *name, const char *base)
 {
     const char *tail = base == NULL ? strstr(name, temp_tag) : NULL;
@@ -100,7 +100,7 @@ static void remove_stale_in_dir(const char *parent, const char *base)
         fd = d9di_fs_try_lock(path);
         if (fd < 0)
             continue;
-        /* What cannot be removed is in nobody's way. */
+        /* A failed removal is ignored. */
         if (has_reliable_locks(fd) && d9d_fs_remove_tree(path) != D9D_OK)
             path = NULL;
         (void)close(fd);

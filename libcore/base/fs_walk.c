@@ -1,7 +1,7 @@
-/* fs_walk.c - walks over a directory tree, leaves first.  See base/fs_private.h.
+/* fs_walk.c - post-order walks over a directory tree.  See base/fs_private.h.
  *
- * A walk goes by directory descriptors and never follows a link, so a tree that
- * changes under it cannot lead it elsewhere. */
+ * A walk uses directory descriptors and never follows a link, so a tree that changes meanwhile
+ * cannot lead it elsewhere. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,13 +13,13 @@
 
 enum { MAX_DEPTH = 256 };
 
-/* What to do with one entry: `dir` is its directory's descriptor.  A directory's
- * entries were visited before. */
+/* Visit one entry; `dir` is its directory's descriptor.  A directory's entries were visited before
+ * it. */
 typedef d9d_status (*visit_fn)(int dir, const char *name, mode_t mode, const char *path);
 
 static d9d_status walk_dir(int dir, const char *name, d9d_buf *path, visit_fn visit, int depth);
 
-/* What says whose a directory is goes last, so that one half removed still says it. */
+/* The mark goes last, so that a half-removed directory still has it. */
 static void move_mark_last(d9d_fs_names *names)
 {
     for (size_t i = 0; i + 1 < names->n; i++)
@@ -31,7 +31,7 @@ static void move_mark_last(d9d_fs_names *names)
         }
 }
 
-/* Visit every entry of the directory `fd`, which is closed. */
+/* Visit every entry of the directory `fd`, then close it. */
 static d9d_status walk_entries(int fd, d9d_buf *path, visit_fn visit, int depth)
 {
     const size_t len = path->len;

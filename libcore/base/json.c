@@ -50,7 +50,7 @@ static bool is_blank(const char *text, size_t n)
     return true;
 }
 
-/* What other languages and files have, and JSON has not. */
+/* Constructs that JSON lacks and other languages have. */
 static const struct {
     const char *token, *hint;
 } common_mistakes[] = {
@@ -68,7 +68,7 @@ static const struct {
     {"version https://git-lfs", "; it is a pointer of Git LFS, and git lfs pull brings the file"},
 };
 
-/* Where the parser stopped, at the end of a token: how that came about, if it is one of these. */
+/* A hint if the text where the parser stopped is one of these. */
 static const char *hint(const char *text, size_t n, const json_error_t *e)
 {
     const char *near = strstr(e->text, " near '");
@@ -81,7 +81,7 @@ static const char *hint(const char *text, size_t n, const json_error_t *e)
     if (len > (size_t)e->position)
         return "";
     at = (size_t)e->position - len;
-    if (memcmp(text + at, near, len) != 0) /* cut short */
+    if (memcmp(text + at, near, len) != 0) /* truncated */
         return "";
     for (size_t i = 0; i < sizeof(common_mistakes) / sizeof(common_mistakes[0]); i++) {
         const size_t m = strlen(common_mistakes[i].token);
@@ -101,7 +101,7 @@ static d9d_status fail_parse(const char *name, const char *text, size_t n, const
     enum json_error_code code = json_error_code(e);
     const char *why = e->text;
 
-    /* Jansson's own words for it name a flag of its interface. */
+    /* Jansson's own message names a flag of its interface. */
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         why = "a string has the character U+0000";
     return D9D_FAIL(code == json_error_out_of_memory ? D9D_ENOMEM : D9D_EFORMAT,
@@ -152,7 +152,7 @@ static const char *kind_name(const json_t *v)
     return "nothing known";
 }
 
-/* What a member may be, and how a sentence calls it. */
+/* The kinds of a member, and their names in messages. */
 typedef enum json_kind { INTEGER, NUMBER, STRING, BOOLEAN, OBJECT, ARRAY } json_kind;
 static const struct {
     const char *name;

@@ -1,5 +1,4 @@
-/* json_put.c - plain writing of JSON, one way to print each kind of value.  See
- * d9d/base/json.h. */
+/* json_put.c - printing of JSON, one way for each kind of value.  See d9d/base/json.h. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +9,7 @@
 #include "d9d/base/json.h"
 #include "d9d/base/num_format.h"
 
-/* Bytes at the front of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
+/* Bytes at the start of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
 static size_t unescaped_length(const char *s, size_t n)
 {
     size_t i = 0;
@@ -100,7 +99,7 @@ d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
 
 d9d_status d9d_json_put_f64(d9d_buf *b, double v)
 {
-    /* 15 digits are always right to begin with, but for subnormals. */
+    /* Begin with 15 digits, which a double always keeps, except for subnormals. */
     int digits = fpclassify(v) == FP_SUBNORMAL ? 1 : 15;
     char text[40];
 
@@ -116,7 +115,7 @@ d9d_status d9d_json_put_f64(d9d_buf *b, double v)
 
 static d9d_status put_value(d9d_buf *b, const json_t *v, int indent, int depth);
 
-/* What goes before a member: a comma after the one before, a new line or a space. */
+/* The separator before a member: a comma after the previous one, a newline or a space. */
 static d9d_status put_separator(d9d_buf *b, bool first, int indent, int depth)
 {
     if (!first)

@@ -1,4 +1,4 @@
-/* json_seal.c - documents that know their own hash.  See d9d/base/json.h. */
+/* json_seal.c - documents with a checksum of their own.  See d9d/base/json.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { CHECKSUM_SIZE = sizeof("  \"xxh3\": \"\"\n}\n") - 1 + D9D_HASH_HEX - 1 };
 
-/* The last two lines of a document that begins with these n bytes. */
+/* The last two lines of a document whose text so far is these n bytes. */
 static void make_checksum_line(const void *text, size_t n, char seal[CHECKSUM_SIZE + 1])
 {
     char hex[D9D_HASH_HEX];

@@ -1,4 +1,4 @@
-/* log.c - lines for people.  See d9d/base/log.h. */
+/* log.c - log lines.  See d9d/base/log.h. */
 #include "d9d/base/log.h"
 
 #include <stdarg.h>

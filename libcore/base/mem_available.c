@@ -1,4 +1,4 @@
-/* mem_available.c - how much memory the host can still give.  See d9d/base/mem.h. */
+/* mem_available.c - memory that this process may still allocate.  See d9d/base/mem.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 
 enum { TEXT_MAX = 1 << 20, PATH_SIZE = 4096 + 64 };
 
-/* Control groups, of either version: where /proc/self/cgroup says which one this process is in,
- * and what its files are called. */
+/* Control groups of version 1 and 2: the prefix in /proc/self/cgroup that names this process's
+ * group, and the names of its files. */
 static const struct cgroup_version {
     const char *line, *root, *max, *used, *cached;
 } cgroup_versions[] = {
@@ -17,7 +17,7 @@ static const struct cgroup_version {
      "cache "},
 };
 
-/* The text of a file; "" where it cannot be read, which is nobody's mistake. */
+/* The text of a file; "" if it cannot be read, which is no error. */
 static void read_text(const char *path, d9d_buf *out)
 {
     d9d_err_copy before;
@@ -27,7 +27,7 @@ static void read_text(const char *path, d9d_buf *out)
         (void)d9d_err_restore(&before);
 }
 
-/* The number behind the first `key` of a file; `none` where there is none. */
+/* The number after the first `key` of a file; `none` if there is none. */
 static uint64_t read_number(const char *path, const char *key, uint64_t none)
 {
     d9d_buf text = {0};
@@ -51,7 +51,7 @@ static uint64_t cgroup_number(const struct cgroup_version *v, const char *group,
     return read_number(path, key, none);
 }
 
-/* What a group's limit leaves; files that are only cached do not count. */
+/* What a group's limit leaves; page cache does not count as used. */
 static uint64_t cgroup_available(const struct cgroup_version *v, const char *group)
 {
     const uint64_t max = cgroup_number(v, group, v->max, "", UINT64_MAX);
@@ -62,7 +62,7 @@ static uint64_t cgroup_available(const struct cgroup_version *v, const char *gro
     return max == UINT64_MAX ? max : max > held ? max - held : 0;
 }
 
-/* The least that the group of this process, and those that it is in, leave. */
+/* The least that the process's group and its ancestors leave. */
 static uint64_t cgroups_available(const struct cgroup_version *v, const char *groups)
 {
     const char *line = strstr(groups, v->line);

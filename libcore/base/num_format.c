@@ -1,11 +1,11 @@
-/* num_format.c - see d9d/base/num_format.h. */
+/* num_format.c - number formatting in the "C" locale.  See d9d/base/num_format.h. */
 #include "d9d/base/num_format.h"
 
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* This thread's locale is "C" until the other is called with what it was. */
+/* Set this thread's locale to "C"; the other function restores the one that this returns. */
 static locale_t enter_c_locale(void)
 {
     const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);

@@ -1,4 +1,4 @@
-/* outdir.c - a directory that appears whole.  See d9d/base/fs.h. */
+/* outdir.c - a directory that is committed atomically.  See d9d/base/fs.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,8 +40,8 @@ static d9d_status final_name(const char *path, char **out)
     return D9D_OK;
 }
 
-/* In a directory with the sticky bit only the owner of an entry, or of the directory, replaces it:
- * known before the work, not after it. */
+/* In a directory with the sticky bit only the owner of an entry, or of the directory, can replace
+ * it.  Check before the work, not after it. */
 static d9d_status check_owner(const char *path)
 {
     char *parent = NULL;
@@ -190,7 +190,7 @@ d9d_status d9d_outdir_lock(d9d_outdir *o)
     return D9D_OK;
 }
 
-/* A kept directory is whole when it has its name, whether or not its mark is gone. */
+/* A kept directory is complete when it has its final name, whether or not its mark is removed. */
 static d9d_status remove_mark(const d9d_outdir *o)
 {
     if (o->lock > 0 && o->mark > 0 && unlinkat(o->lock - 1, D9D_PARTIAL_MARK, 0) != 0 &&
@@ -199,7 +199,7 @@ static d9d_status remove_mark(const d9d_outdir *o)
     return D9D_OK;
 }
 
-/* The new name takes the place of nothing or of an empty directory. */
+/* Rename to a name that is free or an empty directory. */
 static d9d_status rename_into_place(const d9d_outdir *o, bool *moved)
 {
     *moved = rename(o->tmp, o->path) == 0;
@@ -210,8 +210,8 @@ static d9d_status rename_into_place(const d9d_outdir *o, bool *moved)
     return D9DI_FAIL_ERRNO(o->path, "cannot give the directory its name");
 }
 
-/* Without an exchange in one step: the old directory steps aside first, and comes
- * back when the new one cannot take its place. */
+/* Without RENAME_EXCHANGE: move the old directory aside first, and back if the new one cannot be
+ * renamed. */
 static d9d_status replace_by_renames(const d9d_outdir *o, char **old)
 {
     char *aside = NULL;
@@ -235,7 +235,7 @@ out:
     return st;
 }
 
-/* The new directory for the old one, whose new name goes to *old. */
+/* Replace the old directory by the new one; *old is the old one's new name. */
 static d9d_status replace_dir(const d9d_outdir *o, char **old)
 {
     if (renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->path, RENAME_EXCHANGE) != 0)
@@ -257,7 +257,7 @@ d9d_status d9d_outdir_commit(d9d_outdir *o)
     D9D_TRY_OR(st, rename_into_place(o, &moved), out);
     if (!moved) {
         D9D_TRY_OR(st, check_available(o->path, true, o->kind), out);
-        /* The old one has the name of the unfinished one while it is removed. */
+        /* The old directory has the name of the unfinished one while it is removed. */
         if (o->keep)
             D9D_TRY_OR(st, d9di_partial_mark(o->path), out);
         D9D_TRY_OR(st, replace_dir(o, &old), out);
@@ -278,7 +278,7 @@ void d9d_outdir_release(d9d_outdir *o)
 {
     d9d_err_copy first;
 
-    /* The sentence of what went wrong before is worth more than ours. */
+    /* An earlier failure's message is worth more than this one's. */
     d9d_err_save(&first, D9D_OK);
     if (o->tmp != NULL && !o->keep && d9d_fs_remove_tree(o->tmp) != D9D_OK)
         (void)d9d_err_restore(&first);

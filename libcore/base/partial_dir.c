@@ -1,10 +1,10 @@
-/* partial_dir.c - whose an unfinished directory is: its mark, which is its lock.  See
+/* partial_dir.c - ownership of an unfinished directory: its mark, which is its lock.  See
  * d9d/base/fs.h.
  *
  *     DST.partial/.d9d-partial      d9d.partial.v1
- *                                   HOST PID        of who writes, or wrote last
+ *                                   HOST PID        of the process that writes, or wrote last
  *
- * A directory is opened by descriptor and without following a link, and the mark by that. */
+ * The directory is opened without following a link, and the mark relative to its descriptor. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ int d9di_partial_open_dir(const char *dir)
     return open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Its own by content: or empty, as it is before that is written. */
+/* True for a mark: by its content, or empty, as it is before that is written. */
 static bool is_mark(int fd)
 {
     char text[sizeof(MAGIC) - 1];
@@ -100,7 +100,7 @@ static d9d_status fail_busy(const char *dir)
     return D9D_FAIL(D9D_EIO, "%s: another process is writing it", dir);
 }
 
-/* The directory may have got its final name between our finding it and the lock. */
+/* The directory may have been renamed to its final name between finding and locking it. */
 static bool is_same_inode(int fd, const char *path)
 {
     struct stat a, b;
@@ -114,8 +114,8 @@ static bool is_locked_elsewhere(int fd)
     return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-/* Both: the mark's lock reaches other hosts where the file system's locks do; that of the directory
- * is what earlier versions take. */
+/* Lock both: the mark's lock reaches other hosts if the file system's locks do; the directory's is
+ * what earlier versions take. */
 static d9d_status lock_dir_and_mark(int dir, int mark, const char *path)
 {
     if (is_locked_elsewhere(dir) || is_locked_elsewhere(mark) || !is_same_inode(dir, path))

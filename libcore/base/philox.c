@@ -90,10 +90,9 @@ float d9d_rng_normal(d9d_rng r, uint64_t index)
     return d9d_rng_box_muller((uint32_t)w, (uint32_t)(w >> 32));
 }
 
-/* Lemire, "Fast random integer generation in an interval", 2019.  The u64s tried
- * are the halves of block `index`, then of the block whose counter is that block's
- * output, and so on: the cipher is a bijection, so the first steps of two indices
- * never meet. */
+/* Lemire, "Fast random integer generation in an interval", 2019.  The u64s tried are the halves of
+ * block `index`, then of the block whose counter is that block's output, and so on.  The cipher is
+ * a bijection, so the first steps of two indices never meet. */
 uint64_t d9d_rng_below(d9d_rng r, uint64_t index, uint64_t n)
 {
     const uint64_t reject = n > 0 ? (0 - n) % n : 0;

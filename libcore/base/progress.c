@@ -1,4 +1,4 @@
-/* progress.c - done, rate and time left of long work.  See d9d/base/log.h. */
+/* progress.c - progress lines: done, rate and time left.  See d9d/base/log.h. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -78,7 +78,7 @@ static void format_line(char out[LINE_SIZE], const d9d_progress *p, int64_t now)
     char done[FIELD_SIZE], total[2 * FIELD_SIZE] = "", speed[FIELD_SIZE], left[2 * FIELD_SIZE] = "",
                                      word[FIELD_SIZE];
 
-    /* A unit that is not scaled is said once. */
+    /* Print a unit that is not scaled once. */
     format_amount(done, (double)p->done, p->total > 0 && strcmp(p->unit, "B") != 0 ? "" : p->unit,
                   0);
     format_rate(speed, p, rate);
@@ -110,7 +110,7 @@ static void show_line(d9d_progress *p, int64_t now)
 void d9d_progress_start(d9d_progress *p, const d9d_log *log, const char *what, const char *unit,
                         uint64_t total)
 {
-    /* A log that drops lines of information shows no progress either. */
+    /* A log that drops D9D_LOG_INFO lines shows no progress either. */
     const bool is_shown = log != NULL && log->level >= D9D_LOG_INFO;
 
     *p = (d9d_progress){.log = is_shown ? log : NULL, .label = what, .unit = unit, .total = total};

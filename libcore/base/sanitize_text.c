@@ -1,11 +1,11 @@
-/* sanitize_text.c - text from files, made fit to be shown. */
+/* sanitize_text.c - text from files made safe to print.  See d9d/base/sanitize_text.h. */
 #include "d9d/base/sanitize_text.h"
 
 #include <utf8proc.h>
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
-/* Bytes of the character at p, or 0 for one that is not shown; *width is its columns. */
+/* Bytes of the character at p, or 0 for one that is replaced; *width is its columns. */
 static size_t decode_char(const utf8proc_uint8_t *p, int *width)
 {
     utf8proc_int32_t code;

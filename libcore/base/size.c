@@ -1,4 +1,4 @@
-/* size.c - see d9d/base/size.h. */
+/* size.c - parsing of byte sizes.  See d9d/base/size.h. */
 #include "d9d/base/size.h"
 
 #include <math.h>

@@ -64,7 +64,7 @@ static void add_trace(const char *file, int line)
 d9d_status d9d_err_set(d9d_status st, const char *file, int line, const char *fmt, ...)
 {
     const int saved = errno;
-    char text[sizeof(record.message)]; /* an argument may be the old sentence */
+    char text[sizeof(record.message)]; /* an argument may be the old message */
     va_list ap;
 
     va_start(ap, fmt);

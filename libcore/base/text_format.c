@@ -1,4 +1,4 @@
-/* text_format.c - see base/text_format.h. */
+/* text_format.c - formatting of text for people.  See base/text_format.h. */
 #include "base/text_format.h"
 
 #include <stdlib.h>
@@ -6,8 +6,7 @@
 
 #include "d9d/base/num_format.h"
 
-/* How many bytes the control character there has, those of C1 (U+0080 to U+009F) among them; 0: it
- * is none. */
+/* Bytes of the control character at s, C1 (U+0080 to U+009F) included; 0 if it is none. */
 static size_t control_at(const char *s)
 {
     const unsigned char c = (unsigned char)s[0];
@@ -39,8 +38,8 @@ static void put_ellipsis(char *s, size_t size)
     memcpy(s + end, "...", sizeof("..."));
 }
 
-/* Of a sentence that does not fit the middle goes, which is of some long path: what it is about and
- * why stay. */
+/* Drop the middle of a message that does not fit: it is usually a long path.  The subject and the
+ * reason stay. */
 D9D_PRINTF(4, 0)
 static bool cut_middle(char *out, size_t size, size_t n, const char *fmt, va_list ap)
 {

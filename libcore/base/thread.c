@@ -1,4 +1,4 @@
-/* thread.c - a few workers over a list of items.  See d9d/base/thread.h. */
+/* thread.c - a thread pool over a list of items.  See d9d/base/thread.h. */
 #include "d9d/base/thread.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ struct team {
     void *arg;
     size_t n;
 
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all below */
     size_t next;
     bool failed;
     size_t failed_item; /* lowest so far */
@@ -68,8 +68,8 @@ static void note_failure(struct team *t, size_t item, d9d_status st)
     (void)pthread_mutex_unlock(&t->lock);
 }
 
-/* Every item below a failed one was handed out before it and runs to its end, so
- * the failure with the lowest number does not depend on timing. */
+/* Every item below a failed one was assigned before it and runs to its end, so the failure with the
+ * lowest number does not depend on timing. */
 static void *worker_main(void *arg)
 {
     const struct team_worker *w = arg;
@@ -106,7 +106,7 @@ void d9d_thread_restore_signals(const d9d_thread_sigmask *before)
     (void)pthread_sigmask(SIG_SETMASK, &heard, NULL);
 }
 
-/* Start workers 1 .. jobs-1.  Fewer than asked for is slower, not wrong.  Returns how many run. */
+/* Start workers 1 .. jobs-1; returns how many run.  Fewer than asked for is slower, not wrong. */
 static int start_workers(struct team_worker *workers, pthread_t *threads, int jobs)
 {
     d9d_thread_sigmask before;

@@ -1,10 +1,10 @@
-/* vec.c - growth of typed arrays.  See d9d/base/mem.h. */
+/* vec.c - growable typed arrays.  See d9d/base/mem.h. */
 #include "d9d/base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What is large grows by a quarter, not twofold: half of it would be for nothing. */
+/* Large arrays grow by a quarter instead of doubling, which would waste up to half. */
 enum { FIRST_CAP = 8, DOUBLING_LIMIT = 1 << 20 };
 
 static size_t next_cap(size_t cap, size_t elem)
@@ -31,7 +31,7 @@ d9d_status d9d_vec_grow(void **data, size_t *cap, size_t len, size_t extra, size
     if (__builtin_mul_overflow(room, elem, &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return D9D_FAIL(D9D_ENOMEM, "array: %zu elements of %zu bytes overflow", need, elem);
 
-    /* The caller's pointer is a T *, read and written here by its bytes. */
+    /* The caller's pointer is a T *: access it by its bytes (aliasing). */
     memcpy(&p, data, sizeof(p));
     p = realloc(p, bytes);
     if (p == NULL)

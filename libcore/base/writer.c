@@ -8,21 +8,21 @@
 
 #include "d9d/base/thread.h"
 
-enum { MAX_PENDING = 16 << 20 /* bytes that wait */, STALL_S = 10 };
+enum { MAX_PENDING = 16 << 20 /* bytes in memory */, STALL_S = 10 };
 
 struct d9d_writer {
     d9d_file file;
     d9d_writer_opts opts;
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
-    pthread_cond_t wake;  /* for the thread: there is something to do */
-    pthread_cond_t done;  /* for the others: it was done */
-    d9d_buf next;         /* what waits */
-    bool sync, stop;      /* to be done behind it */
+    pthread_mutex_t lock; /* protects what follows */
+    pthread_cond_t wake;  /* signals the thread: work is pending */
+    pthread_cond_t done;  /* signals callers: work is done */
+    d9d_buf next;         /* pending data */
+    bool sync, stop;      /* requested after the pending data */
     bool busy;
-    int64_t since;     /* when the thread began what it does */
-    bool stall_logged; /* that this takes long */
-    d9d_status st;     /* the first failure, and why */
+    int64_t since;     /* start of the current write */
+    bool stall_logged; /* a line said that it takes long */
+    d9d_status st;     /* the first failure; err: its message */
     d9d_err_copy err;
 };
 
@@ -84,7 +84,7 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
-/* --- the others, under the lock -------------------------------------------------------------- */
+/* --- callers, under the lock --------------------------------------------------------- */
 
 static d9d_status first_failure(const d9d_writer *w)
 {
@@ -191,8 +191,7 @@ d9d_status d9d_writer_sync(d9d_writer *w)
     return wait_flushed(w, true);
 }
 
-/* --- its life ----------------------------------------------------------------------------------
- */
+/* --- open and close ------------------------------------------------------------------ */
 
 static void writer_destroy(d9d_writer *w)
 {

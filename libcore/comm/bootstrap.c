@@ -1,4 +1,4 @@
-/* bootstrap.c - see d9d/comm/bootstrap.h. */
+/* bootstrap.c - the launch by environment and PMIx, and exchanges.  See d9d/comm/bootstrap.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,20 +9,20 @@
 #include "d9d/base/thread.h"
 
 struct d9d_bootstrap {
-    d9di_bootstrap_backend backend; /* without functions in a world of one */
-    bool failure_is_collective;     /* on a failure */
+    d9di_bootstrap_backend backend; /* functions are NULL in a world of one */
+    bool failure_is_collective;     /* all ranks know the last failure */
     bool failure_reported;
     d9di_bootstrap_transport transport;
 };
 
 /* --- the launch -------------------------------------------------------------------- */
 
-/* What launchers put into the environment of a task: how many there are, and which one it is.  The
- * innermost comes first: mpirun starts its daemons through srun.  The last names are of anybody's
- * scripts too, who rarely set both. */
+/* Environment variables by which launchers tell a task how many tasks there are, and its number.
+ * The innermost launcher comes first: mpirun starts its daemons through srun.  The last names may
+ * be set by any script, but rarely both. */
 static const struct {
     const char *count, *rank, *launcher, *advice;
-    bool both; /* one of the two says nothing */
+    bool both; /* one of the two alone means nothing */
 } launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun", "use the mpirun of Open MPI 4 or 5",
      false},
@@ -35,7 +35,7 @@ static const struct {
 };
 enum { N_LAUNCHERS = sizeof(launchers) / sizeof(launchers[0]) };
 
-/* A variable, or NULL: one that is empty was meant to be taken away. */
+/* The value of a variable; NULL if unset or empty. */
 static const char *env_value(const char *name)
 {
     const char *text = getenv(name);
@@ -43,7 +43,7 @@ static const char *env_value(const char *name)
     return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-/* -1: no number from 0 to 2^31. */
+/* A number from 0 to 2^31 - 1; -1 for any other text. */
 static int64_t parse_count(const char *text)
 {
     char *end = NULL;
@@ -59,7 +59,7 @@ static void init_single(d9di_bootstrap_backend *out)
         (void)snprintf(out->node, sizeof(out->node), "localhost");
 }
 
-/* The launcher of this task by its environment; N_LAUNCHERS: none. */
+/* The launcher of this task by its environment; N_LAUNCHERS if none. */
 static size_t find_launcher(const char **count, const char **rank)
 {
     size_t i;
@@ -69,13 +69,13 @@ static size_t find_launcher(const char **count, const char **rank)
         *rank = env_value(launchers[i].rank);
         if ((*count == NULL && (*rank == NULL || parse_count(*rank) == 0)) ||
             (launchers[i].both && (*count == NULL || *rank == NULL)))
-            continue; /* rank 0 of nothing is what Slurm's batch scripts are */
+            continue; /* Slurm's batch scripts have rank 0 and no task count */
         break;
     }
     return i;
 }
 
-/* Of a task that PMIx is not told of. */
+/* A process without PMIx: a world of one, or an error if the launcher started several tasks. */
 static d9d_status init_without_pmix(d9di_bootstrap_backend *out)
 {
     const char *count, *rank;
@@ -115,7 +115,7 @@ d9d_status d9d_bootstrap_single(d9d_bootstrap **out)
     return D9D_OK;
 }
 
-/* Every rank says what this one does. */
+/* As if every rank sent what this one sends. */
 static d9d_status simulated_allgather(void *self, double timeout_s, const void *mine, size_t n,
                                       d9d_arena *a, d9d_bootstrap_blob *all)
 {
@@ -147,7 +147,7 @@ bool d9d_bootstrap_is_simulated(const d9d_bootstrap *b)
     return b->backend.allgather == simulated_allgather;
 }
 
-/* Threads of the launcher's library get no signal that is for the thread which opens. */
+/* Block signals in the threads of the launcher's library: signals are for the calling thread. */
 static d9d_status init_pmix(d9di_bootstrap_backend *out)
 {
     d9d_thread_sigmask before;
@@ -206,7 +206,7 @@ double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds)
     return was;
 }
 
-/* --- exchanging ---------------------------------------------------------------------- */
+/* --- exchanges ----------------------------------------------------------------------- */
 
 void d9di_bootstrap_set_transport(d9d_bootstrap *b, const d9di_bootstrap_transport *by)
 {
@@ -236,7 +236,7 @@ d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine, size_t n,
     return D9D_OK;
 }
 
-/* No longer than what is left of one gather when all ranks say as much. */
+/* Truncated so that one all-gather has room for it from all ranks. */
 size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
                                    d9di_bootstrap_failure *out)
 {
@@ -250,7 +250,7 @@ size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
     n = strlen(out->text);
     if (head + n > most)
         n = most - head;
-    while (n > 0 && ((unsigned char)out->text[n] & 0xc0) == 0x80) /* within a character */
+    while (n > 0 && ((unsigned char)out->text[n] & 0xc0) == 0x80) /* inside a UTF-8 character */
         n--;
     return head + n;
 }
@@ -262,7 +262,7 @@ static d9d_status failure_to_status(const d9d_bootstrap *b, int rank,
     const size_t head = sizeof(v->st);
 
     if (rank == b->backend.rank)
-        return mine; /* whose sentence is this thread's record already */
+        return mine; /* whose message is this thread's error record already */
     if (blob->n < head || blob->n > sizeof(*v))
         return D9D_FAIL(D9D_ECOMM, "rank %d sent %zu bytes as its status, not %zu to %zu", rank,
                         blob->n, head, sizeof(*v));

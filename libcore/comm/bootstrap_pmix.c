@@ -1,11 +1,11 @@
 /* bootstrap_pmix.c - the tasks of a job, through PMIx (version 3 and newer).
  *
- * Facts that shaped this, of servers in use:
+ * Observed behaviour of PMIx servers that this file works around:
  *   - a fence without PMIX_COLLECT_DATA is no barrier across the nodes of Slurm 22.05;
- *   - asking for a key that nobody gave takes seconds, so every rank gives one at each step;
- *   - after the death of a rank a fence may succeed, fail or wait for ever: any answer but
- *     success is final here, and killing the rest is the launcher's part.
- * Values are freed by hand: how the header does it differs between versions.
+ *   - asking for a key that no rank has put takes seconds, so every rank puts one in each exchange;
+ *   - after the death of a rank a fence may succeed, fail or never return: any result but success
+ *     is final here, and the launcher has to kill the other ranks.
+ * Values are freed by hand, because the header's way differs between versions.
  */
 #include "comm/bootstrap_private.h"
 
@@ -40,8 +40,8 @@ struct pmix {
     void *library;
     pmix_proc_t me;
     int size;
-    unsigned long seq;    /* of the gathers: names their keys */
-    pthread_mutex_t lock; /* of a fence under way: */
+    unsigned long seq;    /* number of the all-gather: part of its keys */
+    pthread_mutex_t lock; /* protects the state of the pending fence: */
     pthread_cond_t done_cond;
     bool done;
     pmix_status_t result;
@@ -113,7 +113,7 @@ static pmix_info_t bool_info(const char *key)
     return info;
 }
 
-/* What the launcher says of the job: the type differs between launchers. */
+/* A number that the launcher knows of the job; its type differs between launchers. */
 static bool get_job_u64(const struct pmix *p, const char *key, uint64_t *out)
 {
     const pmix_proc_t job = make_proc(p, PMIX_RANK_WILDCARD);
@@ -135,7 +135,7 @@ static bool get_job_u64(const struct pmix *p, const char *key, uint64_t *out)
     return known;
 }
 
-/* The launcher's name of the node, else its own. */
+/* The launcher's name of the node, else the host name. */
 static void get_node_name(const struct pmix *p, char *out, size_t n)
 {
     const pmix_info_t now = bool_info(PMIX_OPTIONAL);
@@ -153,9 +153,9 @@ static void get_node_name(const struct pmix *p, char *out, size_t n)
     free(v);
 }
 
-/* --- gathering ------------------------------------------------------------------------------ */
+/* --- all-gather ---------------------------------------------------------------------- */
 
-/* Called by a thread of the library. */
+/* Called by a thread of the PMIx library. */
 static void on_fence_done(pmix_status_t rc, void *arg)
 {
     struct pmix *p = arg;
@@ -167,7 +167,7 @@ static void on_fence_done(pmix_status_t rc, void *arg)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* A fence whose wait has an end, which servers do not give theirs. */
+/* A fence with a timeout, which servers do not implement. */
 static d9d_status meet(struct pmix *p, double timeout_s)
 {
     const pmix_proc_t all = make_proc(p, PMIX_RANK_WILDCARD);
@@ -200,7 +200,7 @@ static d9d_status publish_and_fence(struct pmix *p, const char *key, const void 
                                     double timeout_s)
 {
     pmix_value_t v;
-    char *bytes = malloc(n + 1); /* an empty message is one byte too: servers drop nothing */
+    char *bytes = malloc(n + 1); /* one byte more, so that no value is empty: servers drop none */
     pmix_status_t rc;
 
     if (bytes == NULL)
@@ -274,8 +274,8 @@ static void abort_job(void *self, int code, const char *why)
     struct pmix *p = self;
 
     (void)p->abort(code, why, NULL, 0);
-    (void)nanosleep(&a_while, NULL); /* killed here: a server from which tasks part while it ends
-                                      * them has crashed, or hung */
+    (void)nanosleep(&a_while, NULL); /* wait to be killed: servers have crashed or hung when tasks
+                                        disconnect during an abort */
 }
 
 static void finalize_client(void *self)
@@ -283,7 +283,7 @@ static void finalize_client(void *self)
     struct pmix *p = self;
 
     (void)p->finalize(NULL, 0);
-    /* The library stays: its threads may still be on their way out. */
+    /* The library stays loaded: its threads may still be running. */
     free(p);
 }
 

@@ -1,45 +1,47 @@
-/* bootstrap_private.h - what bootstrap.c asks of a launcher. */
+/* bootstrap_private.h - the interface that a launcher's backend implements for bootstrap.c. */
 #ifndef D9DI_COMM_BOOTSTRAP_PRIVATE_H
 #define D9DI_COMM_BOOTSTRAP_PRIVATE_H
 
 #include "d9d/comm/bootstrap.h"
 
-enum { D9DI_BOOTSTRAP_MAX_BYTES = 16 << 20 }; /* bytes of one gather, over all ranks */
+enum { D9DI_BOOTSTRAP_MAX_BYTES = 16 << 20 }; /* bytes of one all-gather, over all ranks */
 
 typedef struct d9di_bootstrap_backend {
     void *self;
     int rank, size;
     char node[256];
-    double timeout_s; /* of a gather; 0: for ever */
+    double timeout_s; /* of an all-gather, in seconds; 0: none */
     d9d_status (*allgather)(void *self, double timeout_s, const void *mine, size_t n, d9d_arena *a,
                             d9d_bootstrap_blob *all);
     void (*abort)(void *self, int code, const char *why);
     void (*close)(void *self);
 } d9di_bootstrap_backend;
 
-/* What a rank says of its failure: words lie anywhere, and are as long as what is said. */
+/* A rank's failure as it is sent.  Packed: received blobs have any alignment and only the length of
+ * the text. */
 typedef struct __attribute__((packed)) d9di_bootstrap_failure {
     int32_t st;
     char text[sizeof(((d9di_bootstrap_backend *)0)->node) + sizeof(((d9d_err_copy *)0)->text) + 4];
 } d9di_bootstrap_failure;
-/* One of `size` ranks on a node fails with this thread's record.  Returns the bytes to be sent. */
+/* Pack `st` and this thread's error message, of one of `size` ranks, on `node`.  Returns the bytes
+ * to send. */
 size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
                                    d9di_bootstrap_failure *out);
 
-/* Who carries exchanges in the launcher's place: a mesh, while it is open.  What goes through the
- * launcher waits for ever for a rank that stands still or a cable that is out, unseen by a
- * watchdog, and Open MPI's launcher may break when ranks end meanwhile. */
+/* A transport that replaces the launcher's all-gather: a mesh, while it is open.  The launcher's
+ * all-gather waits without limit for a hung rank or a broken link, unseen by the watchdog, and Open
+ * MPI's launcher may break when ranks end meanwhile. */
 typedef struct d9di_bootstrap_transport {
     d9d_status (*allgather)(void *self, const void *mine, size_t n, d9d_arena *a,
                             d9d_bootstrap_blob *all);
     void *self;
 } d9di_bootstrap_transport;
-/* NULL: the launcher again. */
+/* NULL: use the launcher again. */
 void d9di_bootstrap_set_transport(d9d_bootstrap *b, const d9di_bootstrap_transport *by);
-/* Another rank says what this one has met: see d9d_bootstrap_failure_reported(). */
+/* Another rank reports this failure: see d9d_bootstrap_failure_reported(). */
 void d9di_bootstrap_set_failure_reported(d9d_bootstrap *b);
 
-/* Join the tasks that PMIx knows of. */
+/* Connect to the PMIx server of the launcher. */
 d9d_status d9di_bootstrap_pmix(d9di_bootstrap_backend *out);
 
 #endif /* D9DI_COMM_BOOTSTRAP_PRIVATE_H */

@@ -1,4 +1,5 @@
-/* comm.c - see d9d/comm/comm.h. */
+/* comm.c - the calls of a process group: check, record, submit to the backend.  See
+ * d9d/comm/comm.h. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -72,7 +73,8 @@ void d9di_comm_close(d9d_comm *c)
     free(c);
 }
 
-/* Made by all of its ranks, it is their first call: the watchdog sees those who do not come. */
+/* Creating a group is recorded as its first call, so that the watchdog sees ranks that do not
+ * come. */
 static d9d_status create_group(const d9di_comm_backend *backend, d9d_comm *c)
 {
     const d9di_comm_call k = {
@@ -136,7 +138,7 @@ d9d_status d9di_comm_open(const d9di_comm_backend *backend, const d9di_comm_memb
 
 /* --- calls --------------------------------------------------------------------------- */
 
-/* The backend has it, or it failed. */
+/* After submission: track the call, or record that it is complete or failed. */
 static void finish_submit(d9d_comm *c, const d9di_comm_call *k, d9di_flight_call *x, d9d_status st)
 {
     if (st != D9D_OK || x == NULL || c->ops->track == NULL || !c->ops->track(c, k, x))
@@ -164,7 +166,7 @@ d9d_status d9di_comm_submit(d9d_comm *c, const d9di_comm_call *k)
     return st;
 }
 
-/* In a group of one: dst becomes src, which may be the same. */
+/* A group of one: copy src to dst, unless they are the same. */
 static d9d_status copy_local(d9d_stream s, d9d_dtype t, void *dst, const void *src, int64_t n)
 {
     const size_t bytes = (size_t)n * d9d_dtype_size(t);
@@ -263,7 +265,7 @@ d9d_status d9d_comm_broadcast(d9d_comm *c, d9d_stream s, const char *what, d9d_d
                                                  .root = root});
 }
 
-/* --- one to another -------------------------------------------------------------------- */
+/* --- point-to-point messages --------------------------------------------------------- */
 
 static d9d_status flush_msgs(d9d_comm *c)
 {
@@ -301,7 +303,7 @@ static d9di_comm_msg make_send_msg(d9d_dtype t, const void *src, int64_t n, int 
 {
     d9di_comm_msg p = {.t = t, .n = n, .peer = to};
 
-    memcpy(&p.data, &src, sizeof(p.data)); /* a piece that is sent is not written */
+    memcpy(&p.data, &src, sizeof(p.data)); /* const: a message that is sent is only read */
     return p;
 }
 
@@ -320,7 +322,8 @@ d9d_status d9d_comm_recv(d9d_comm *c, d9d_stream s, const char *what, d9d_dtype 
                    &(d9di_comm_msg){.t = t, .data = dst, .n = n, .peer = from, .receive = true});
 }
 
-/* A check is a call of its own before each: then they go one by one. */
+/* Each desynchronisation check is a call before another call: calls are then submitted one by
+ * one. */
 d9d_status d9d_comm_group_start(d9d_comm *c)
 {
     if (c == NULL)
@@ -353,7 +356,7 @@ d9d_status d9d_comm_group_end(d9d_comm *c)
     return st != D9D_OK ? st : held;
 }
 
-/* --- messages under way ---------------------------------------------------------------- */
+/* --- posted messages ----------------------------------------------------------------- */
 
 d9d_status d9d_p2p_ring_enable(d9d_comm *c)
 {
@@ -366,7 +369,7 @@ d9d_status d9d_p2p_ring_enable(d9d_comm *c)
 struct d9d_message {
     d9d_comm *comm;
     d9di_comm_msg msg;
-    void *posted; /* the wire's; NULL: it is done */
+    void *posted; /* the backend's state; NULL: complete */
     char label[64];
 };
 
@@ -376,7 +379,7 @@ static d9di_comm_call message_call(const d9d_message *m, d9d_stream s)
         .coll = D9DI_COLL_SEND_RECV, .label = m->label, .stream = s, .n = 1, .msgs = &m->msg};
 }
 
-/* A device says when it is done with a call; the others are known to wait where they end it. */
+/* Backends that track calls report completion; for the others, d9d_message_wait() knows it. */
 static d9d_status submit_message(d9d_message *m)
 {
     d9d_comm *c = m->comm;
@@ -464,7 +467,7 @@ void d9d_message_cancel(d9d_message *m)
     free(m);
 }
 
-/* --- beside the computation ------------------------------------------------------------ */
+/* --- overlap with computation -------------------------------------------------------- */
 
 d9d_stream d9d_comm_stream(d9d_comm *c)
 {
@@ -523,7 +526,7 @@ void d9d_peer_unmap(d9d_peer_memory *x)
 }
 #endif
 
-/* --- words ----------------------------------------------------------------------------- */
+/* --- bytes on the host --------------------------------------------------------------- */
 
 static d9d_status submit_allgather(d9d_comm *c, const char *what, void *dst, const void *src,
                                    const int64_t *counts)
@@ -536,7 +539,7 @@ static d9d_status submit_allgather(d9d_comm *c, const char *what, void *dst, con
                                                  .recv = counts});
 }
 
-/* counts [size], parts [sum + a NUL each], both from the arena. */
+/* counts [size] and parts [sum + a NUL each], both from the arena. */
 static d9d_status allgather_lengths(d9d_comm *c, const char *what, size_t n, d9d_arena *a,
                                     int64_t **counts)
 {
@@ -569,7 +572,7 @@ static d9d_status allgather_blobs(d9d_comm *c, const char *what, const void *min
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: no memory for %llu bytes", c->name, what,
                         (unsigned long long)sum);
     D9D_TRY(submit_allgather(c, what, data, n > 0 ? mine : "", counts));
-    at = ends; /* each with a NUL behind it: the arena's bytes are zero */
+    at = ends; /* each followed by a NUL: the arena's bytes are zero */
     for (int r = 0; r < c->size; r++) {
         all[r] = (d9d_comm_blob){memcpy(at, data, (size_t)counts[r]), (size_t)counts[r]};
         at += counts[r] + 1;

@@ -1,9 +1,10 @@
-/* degrees.c - do the degrees of parallelism make the job?  See d9d/comm/mesh.h. */
+/* degrees.c - the check that the degrees of parallelism give the number of ranks.  See
+ * d9d/comm/mesh.h. */
 #include <stdio.h>
 
 #include "d9d/comm/mesh.h"
 
-/* The product of degrees, each below 2^20, or INT64_MAX when it is beyond. */
+/* The product of the degrees, each below 2^20; INT64_MAX if it overflows. */
 static int64_t degrees_product(const int64_t *degrees, int n)
 {
     int64_t product = 1;

@@ -1,4 +1,4 @@
-/* exchange.c - see d9d/comm/exchange.h. */
+/* exchange.c - all-gather and broadcast into an arena.  See d9d/comm/exchange.h. */
 #include "d9d/comm/exchange.h"
 
 #include <string.h>
@@ -12,11 +12,11 @@ d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *boot, const void *mine, 
     return d9d_bootstrap_allgather(boot, mine, n, a, *all);
 }
 
-/* Ahead of a piece of what rank 0 tells: bytes of all of it. */
+/* Header of each chunk of a broadcast: the bytes of the whole text. */
 enum { TOTAL_BYTES = sizeof(uint64_t) };
 #define NO_TEXT UINT64_MAX
 
-/* One piece, from `at` on; what has come is in *word. */
+/* Broadcast one chunk, from `at` on; *blob is what arrived. */
 static d9d_status broadcast_chunk(d9d_bootstrap *boot, const char *text, uint64_t total,
                                   uint64_t at, d9d_arena *a, d9d_bootstrap_blob *blob)
 {
@@ -38,7 +38,7 @@ static d9d_status broadcast_chunk(d9d_bootstrap *boot, const char *text, uint64_
     return D9D_OK;
 }
 
-/* However many ranks there are, and however little each may then say at once. */
+/* In chunks, because the bytes that a rank may send shrink with the number of ranks. */
 d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a, const char **text)
 {
     const bool tells = d9d_bootstrap_rank(boot) == 0 && *text != NULL;
@@ -50,7 +50,7 @@ d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a, const
         D9D_TRY(broadcast_chunk(boot, *text, tells ? total : NO_TEXT, at, a, &blob));
         if (blob.n >= TOTAL_BYTES)
             memcpy(&total, blob.data, TOTAL_BYTES);
-        if (blob.n < TOTAL_BYTES || total == NO_TEXT) /* the first of imagined ranks says nothing */
+        if (blob.n < TOTAL_BYTES || total == NO_TEXT) /* a simulated rank 0 sends no text */
             break;
         if (received == NULL)
             received = d9d_arena_alloc(a, total + 1);

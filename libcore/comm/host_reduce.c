@@ -1,10 +1,11 @@
-/* host_reduce.c - sums and maxima over the arrays of several ranks.  See comm/comm_private.h. */
+/* host_reduce.c - sums and maxima over the arrays of several ranks, on the host.  See
+ * comm/comm_private.h. */
 #include "comm/comm_private.h"
 
-enum { BLOCK = 1024 }; /* elements of the accumulator, which stays in the cache */
+enum { BLOCK = 1024 }; /* elements of the accumulator, which fits the L1 cache */
 
-/* A block of one part, as the accumulator's first value, added to it, or the greater of both.  NaN
- * stays, whichever side it is on. */
+/* Reduce a block of one part into the accumulator: first value, sum or maximum.  NaN propagates
+ * from either side. */
 #define REDUCER(name, T, ACC, LOAD, STORE)                                                         \
     static void first_##name(ACC *acc, const T *x, int64_t n)                                      \
     {                                                                                              \
@@ -48,7 +49,7 @@ REDUCER(f32, float, float, SAME, SAME)
 REDUCER(bf16, uint16_t, float, d9d_bf16_to_f32, d9d_bf16_from_f32)
 REDUCER(f64, double, double, SAME, SAME)
 REDUCER(i32, int32_t, int64_t, SAME, I32)
-/* Sums of int64 are made without signs: they wrap too. */
+/* int64 is summed as unsigned, so that it wraps. */
 static void reduce_i64(d9d_comm_op op, void *dst, const void *parts, int n_parts, int64_t stride,
                        int64_t n)
 {

@@ -1,4 +1,4 @@
-/* mesh.c - see d9d/comm/mesh.h. */
+/* mesh.c - opening a mesh, its groups, its watchdog and flight recorder.  See d9d/comm/mesh.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 struct group {
     unsigned axes;
-    int number; /* among those of the same axes */
+    int number; /* 0, or the number of a dup */
     d9d_comm *comm;
 };
 
@@ -19,7 +19,7 @@ struct d9d_mesh {
     d9d_parallel_degrees degrees;
     d9d_bootstrap *boot;
     d9d_mesh_opts opts;
-    d9di_comm_backend backend; /* without a wire in a world of one */
+    d9di_comm_backend backend; /* ops are NULL in a world of one */
     d9d_comm *world;
     bool failed, check;
     d9di_flight_ring *ring; /* NULL in a world of one */
@@ -40,7 +40,7 @@ d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_c
 typedef struct backend {
     const char *name;
     d9d_status (*open)(d9d_bootstrap *boot, d9d_stream stream, d9di_comm_backend *out);
-    bool recorded; /* there are others, who can keep us waiting */
+    bool recorded; /* use the flight recorder and the watchdog: this backend has several ranks */
 } backend;
 
 static const backend backends[] = {{"cpu", d9di_comm_backend_mpi, true},
@@ -49,7 +49,7 @@ static const backend backends[] = {{"cpu", d9di_comm_backend_mpi, true},
 
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
-/* --- what is known without communication ----------------------------------------------- */
+/* --- without communication ----------------------------------------------------------- */
 
 int d9d_parallel_degrees_index(const d9d_parallel_degrees *d, unsigned axes, int64_t rank)
 {
@@ -141,7 +141,7 @@ d9d_status d9d_mesh_group_dup(d9d_mesh *m, unsigned axes, int number, d9d_comm *
             *out = m->groups.data[i].comm;
             return D9D_OK;
         }
-    if (set == 0) { /* alone */
+    if (set == 0) { /* a group of one */
         *out = NULL;
         return D9D_OK;
     }
@@ -164,7 +164,7 @@ static d9d_status find_backend(const char *name, const backend **out)
     return D9D_FAIL(D9D_EINVAL, "mesh: no backend \"%s\" between ranks", name);
 }
 
-/* What all ranks meet at once - no memory, no disk - one of them says. */
+/* A failure that all ranks have at once, such as a full disk, is reported by one of them. */
 void d9d_mesh_abandon(d9d_mesh *m)
 {
     d9d_err_copy why;
@@ -172,7 +172,7 @@ void d9d_mesh_abandon(d9d_mesh *m)
     if (m == NULL)
         return;
     m->failed = true;
-    d9d_err_save(&why, D9D_ECOMM); /* what is looked for may not be there */
+    d9d_err_save(&why, D9D_ECOMM); /* the look-up may overwrite the error record */
     if (d9di_watchdog_report_failure(m->watchdog))
         d9di_bootstrap_set_failure_reported(m->boot);
     (void)d9d_err_restore(&why);
@@ -198,8 +198,8 @@ void d9d_mesh_close(d9d_mesh *m)
     free(m);
 }
 
-/* What ranks say first: rank 0's time of day tells jobs of one directory apart; where one asks for
- * checks of calls, all check; and where each and its ring are. */
+/* The first exchange of the ranks.  Rank 0's time of day distinguishes jobs in one directory; if
+ * one rank asks for checks of calls, all check; and the address of each process and its ring. */
 struct hello {
     int64_t time, check;
     d9di_local_peers_address address;
@@ -262,7 +262,7 @@ out:
     return st;
 }
 
-/* What the boot's ranks tell each other is a call of the world like others, */
+/* The bootstrap's all-gather as a call of the world group. */
 static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d_arena *a,
                                      d9d_bootstrap_blob *all)
 {
@@ -277,7 +277,7 @@ static d9d_status allgather_on_world(void *self, const void *mine, size_t n, d9d
     return D9D_OK;
 }
 
-/* where there are others and from here on. */
+/* Route the bootstrap's exchanges through the world group from here on. */
 static void use_world_transport(d9d_mesh *m)
 {
     if (m->ring != NULL)
@@ -289,7 +289,7 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
     const backend *b;
 
     D9D_TRY(find_backend(name, &b));
-    /* A rank that cannot must not leave the others waiting. */
+    /* A rank that fails here must not leave the others waiting. */
     if (b->recorded)
         D9D_TRY(d9d_bootstrap_agree_status(m->boot, open_flight_recorder(m)));
     d9di_watchdog_set_initializing(m->watchdog, true);
@@ -345,7 +345,7 @@ void d9d_mesh_set_timeout(d9d_mesh *m, double seconds, const char *limit)
     d9di_watchdog_set_timeout(m->watchdog, seconds, limit);
 }
 
-/* --- one before the others ------------------------------------------------------------------ */
+/* --- rank 0 first -------------------------------------------------------------------- */
 
 d9d_status d9d_mesh_root_first_begin(d9d_mesh *m)
 {

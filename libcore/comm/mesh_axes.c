@@ -1,11 +1,11 @@
-/* mesh_axes.c - the arithmetic of a mesh: see comm/mesh_axes.h. */
+/* mesh_axes.c - index arithmetic of a mesh.  See comm/mesh_axes.h. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "comm/mesh_axes.h"
 
-/* The ranks in one of two ways: as the dense axes, and as those of experts; outermost first. */
+/* A layout of the ranks, outermost axis first: the dense axes, or those of experts. */
 struct layout {
     int n;
     struct {

@@ -1,11 +1,11 @@
-/* assign.c - "a.b[2].c=VALUE" into a document. */
+/* assign.c - d9d_config_set(): "a.b[2].c=VALUE" applied to a document. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "d9d/config/config.h"
 
-/* One step of the way: the text between two dots or inside brackets. */
+/* One component of the path: the text between two dots or inside brackets. */
 struct path_step {
     const char *at;
     size_t n;
@@ -14,7 +14,7 @@ struct path_step {
 
 #define BAD(text, fmt, ...) D9D_FAIL(D9D_ECONFIG, "--set %s: " fmt, (text), __VA_ARGS__)
 
-/* The next step at *p, which is moved past it; false at the end or at an empty one. */
+/* The next component at *p, which is advanced; false at the end or at an empty one. */
 static bool next_step(const char **p, const char *end, struct path_step *out)
 {
     const bool bracket = *p < end && **p == '[';
@@ -27,7 +27,7 @@ static bool next_step(const char **p, const char *end, struct path_step *out)
     *out = (struct path_step){from, (size_t)(to - from), bracket};
     to += bracket;
     if (to < end && *to == '.')
-        to += to + 1 < end; /* a dot at the very end stays, and is an error */
+        to += to + 1 < end; /* a trailing dot stays, and is an error */
     *p = to;
     return true;
 }
@@ -44,7 +44,7 @@ static json_t *parse_value(const char *text)
     return v != NULL || begins_like_json(text) ? v : json_string(text);
 }
 
-/* The element of `list` that a step names; its length stands for the one to append. */
+/* The index in `list` that a component names; the length of the list means append. */
 static d9d_status element_index(const char *text, const json_t *list, const struct path_step *s,
                                 size_t *out)
 {
@@ -62,7 +62,7 @@ static d9d_status element_index(const char *text, const json_t *list, const stru
     return D9D_OK;
 }
 
-/* What the step names within `in`, or NULL where there is nothing yet. */
+/* What the component names in `in`; NULL if absent. */
 static d9d_status find_child(const char *text, json_t *in, const struct path_step *s, json_t **out)
 {
     size_t i;
@@ -81,7 +81,7 @@ static d9d_status find_child(const char *text, json_t *in, const struct path_ste
     return D9D_OK;
 }
 
-/* Put `v` (stolen) under the step, in the place of what is there. */
+/* Set the component to `v` (reference stolen), replacing what is there. */
 static d9d_status set_child(const char *text, json_t *in, const struct path_step *s, json_t *v)
 {
     size_t i = 0;

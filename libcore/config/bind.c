@@ -1,4 +1,5 @@
-/* bind.c - one walk over a document and its table: checks, fills, resolves. */
+/* bind.c - d9d_config_bind() and d9d_config_resolve(): one walk over a document and its table
+ * checks, fills and resolves. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,11 +15,11 @@ struct bind_walk {
     d9d_arena *a;
     const d9d_log *log;
     int depth;
-    int in_default; /* inside a default's text, which ends with the walk */
+    int in_default; /* inside a default, whose text is freed after the walk */
 };
 
-/* What is bound: a key, its value, where that is, where it goes.  `resolved` is NULL
- * where nobody asked; it receives a new reference. */
+/* A key, its value, its path, and the field to fill.  `resolved` receives a new reference; NULL if
+ * not wanted. */
 struct bind_slot {
     const d9d_key *key;
     json_t *value;
@@ -32,14 +33,14 @@ struct bind_slot {
 
 static d9d_status bind_value(struct bind_walk *w, const struct bind_slot *s);
 
-/* --- sentences ----------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------------------ */
 
 static d9d_status no_memory(const struct bind_walk *w, const d9di_path *at)
 {
     return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its value", d9di_path_text(at, w->a));
 }
 
-/* The JSON text of a plain value, cut to fit a sentence. */
+/* The JSON text of a plain value, truncated to fit a message. */
 static const char *value_text(struct bind_walk *w, const json_t *v)
 {
     d9d_buf b = {0};
@@ -88,7 +89,7 @@ static const char *join_names(struct bind_walk *w, const char *const *words)
     return text != NULL ? text : "...";
 }
 
-/* The end of a sentence about a word that is not among `words`. */
+/* The end of a message about a word that is not among `words`: a suggestion, or the list. */
 static const char *suggest_name(struct bind_walk *w, const char *given, const char *const *words)
 {
     const char *near = d9d_config_did_you_mean(given, words);
@@ -108,7 +109,8 @@ static d9d_status bind_bool(struct bind_walk *w, const struct bind_slot *s)
     return D9D_OK;
 }
 
-/* Is v below the bound?  Not all integers are doubles: those beyond 2^53 are compared as integers.
+/* True if v is below the bound.  Not all integers are doubles: those beyond 2^53 are compared as
+ * integers.
  */
 static bool is_below(int64_t v, double bound)
 {
@@ -142,7 +144,7 @@ static d9d_status bind_int(struct bind_walk *w, const struct bind_slot *s)
     return D9D_OK;
 }
 
-/* A number of a range, or one that is not 0, is that after rounding too. */
+/* Check that a number in range, or not 0, is so after rounding to float32 too. */
 static d9d_status check_float32(struct bind_walk *w, const struct bind_slot *s, double v)
 {
     const d9d_key *k = s->key;
@@ -258,9 +260,9 @@ static d9d_status bind_custom(struct bind_walk *w, const struct bind_slot *s)
     return D9D_OK;
 }
 
-/* --- kinds made of kinds ----------------------------------------------------- */
+/* --- compound kinds ------------------------------------------------------------------ */
 
-/* Every name of a table and the discriminator before them, for a suggestion. */
+/* The discriminator and every name of a table, for a suggestion. */
 static const char *const *key_names(struct bind_walk *w, const d9d_table *t, const char *tag)
 {
     static const char *const none[] = {NULL};
@@ -363,7 +365,7 @@ static d9d_status bind_keys(struct bind_walk *w, const d9d_table *t, const char 
     return D9D_OK;
 }
 
-/* `tag` is the discriminator that stands among the table's keys, or NULL. */
+/* `tag` is the discriminator that is allowed besides the table's keys, or NULL. */
 static d9d_status bind_table(struct bind_walk *w, const d9d_table *t, const char *tag,
                              const json_t *doc, const d9di_path *at, void *out, json_t **resolved)
 {
@@ -524,7 +526,7 @@ static void null_union(void *field, size_t size)
     (void)size, *(d9d_union *)field = (d9d_union){.which = -1};
 }
 
-/* size 0: it depends on the key.  No `null`: the kind sees null itself. */
+/* size 0: depends on the key.  `null` NULL: the kind handles null itself. */
 static const struct bind_kind {
     size_t size;
     d9d_status (*bind)(struct bind_walk *w, const struct bind_slot *s);

@@ -1,10 +1,10 @@
-/* did_you_mean.c - the word that was probably meant. */
+/* did_you_mean.c - the nearest word to a misspelled one, by edit distance. */
 #include <ctype.h>
 #include <string.h>
 
 #include "d9d/config/config.h"
 
-enum { MAX_LENGTH = 64 }; /* words beyond it are not compared */
+enum { MAX_LENGTH = 64 }; /* longer words are not compared */
 
 static size_t min3(size_t a, size_t b, size_t c)
 {
@@ -18,7 +18,7 @@ static int same_letter(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Optimal string alignment: edits and swaps of neighbours, three rows of the matrix. */
+/* Optimal string alignment distance (Damerau-Levenshtein): three rows of the matrix. */
 static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb)
 {
     size_t row[3][MAX_LENGTH + 1];

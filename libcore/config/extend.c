@@ -1,9 +1,10 @@
-/* extend.c - key tables with more choices than they were written with.  See d9d/config/config.h. */
+/* extend.c - copies of key tables with more choices in their unions, for plugins.  See
+ * d9d/config/config.h. */
 #include <string.h>
 
 #include "d9d/config/config.h"
 
-/* A table that was copied, so that one that contains itself still does. */
+/* A table that was copied, so that a table which contains itself is copied once. */
 typedef struct table_copy {
     const d9d_table *from;
     d9d_table *to;
@@ -63,7 +64,7 @@ static d9d_status copy_choices(extend *e, const d9d_table *t, d9d_key *k)
     return D9D_OK;
 }
 
-/* Key `i` of t, where its compiler put it. */
+/* Key `i` of t, by the key size with which t was compiled. */
 static const d9d_key *key_at(const d9d_table *t, size_t i)
 {
     const size_t step = t->bytes.key > 0 ? t->bytes.key : sizeof(d9d_key);
@@ -87,7 +88,7 @@ static size_t field_size(const d9d_key *k)
     return k->kind == D9D_KIND_CUSTOM ? k->custom->size : sizes[k->kind];
 }
 
-/* What a kind of key cannot be without; NULL: it has all. */
+/* The name of a member that the kind of the key needs and that is missing; NULL: none. */
 static const char *missing_member(const d9d_key *k)
 {
     const struct {
@@ -106,7 +107,7 @@ static const char *missing_member(const d9d_key *k)
     return NULL;
 }
 
-/* `field`: it is one of t's struct, not an element of a list. */
+/* `field`: the key is a field of t's struct, not an element of a list. */
 static d9d_status check_key(const d9d_table *t, const d9d_key *k, bool field)
 {
     const char *name = field ? k->name : "an element", *lack;

@@ -7,7 +7,7 @@
 
 #include "d9d/base/json.h"
 
-enum { KEY_MAX = 80 }; /* bytes of a key that are shown */
+enum { KEY_MAX = 80 }; /* the most bytes of a key that are shown */
 
 static bool is_plain(const char *key)
 {

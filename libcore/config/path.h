@@ -1,4 +1,4 @@
-/* path.h - where in a document a walk is: a chain on the stack, text when asked. */
+/* path.h - the position of a walk in a document: a chain on the stack, text on demand. */
 #ifndef D9D_CONFIG_PATH_H
 #define D9D_CONFIG_PATH_H
 
@@ -12,8 +12,8 @@ typedef struct d9di_path {
     size_t index;
 } d9di_path;
 
-/* "config.json: trainer.phases[2].mode"; keys that are not plain words are quoted.
- * Never NULL: without memory it is the document's name. */
+/* "config.json: trainer.phases[2].mode"; keys that are not plain words are quoted.  Never NULL: if
+ * memory is out it is the document's name. */
 const char *d9di_path_text(const d9di_path *p, d9d_arena *a);
 
 #endif /* D9D_CONFIG_PATH_H */

@@ -1,4 +1,4 @@
-/* period.c - step periods. */
+/* period.c - step periods.  See d9d/config/period.h. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -5,8 +5,8 @@
 
 #include "d9d/config/config.h"
 
-/* A table is described once for each way it is told apart: by itself, or as a choice
- * of a union, where the discriminator stands among its keys. */
+/* A table is described once for each discriminator: by itself, or as a choice of a union, where the
+ * discriminator is among its keys. */
 struct schema_def {
     const d9d_table *table;
     const char *tag;
@@ -16,13 +16,13 @@ struct schema_def {
 struct schema_build {
     d9d_arena arena;
     D9D_VEC(struct schema_def) defs; /* described in this order; grows while they are */
-    bool failed;                     /* memory was out somewhere; said once, at the end */
-    const char *not_json;            /* the first key whose default is no JSON */
+    bool failed;                     /* out of memory somewhere; reported once, at the end */
+    const char *not_json;            /* the first key whose default is not JSON */
 };
 
 static json_t *key_schema(struct schema_build *b, const d9d_key *k);
 
-/* --- building, with one check for memory ------------------------------------ */
+/* --- building, with one check for memory at the end ---------------------------------- */
 
 static json_t *check_value(struct schema_build *b, json_t *v)
 {
@@ -65,7 +65,7 @@ static json_t *enum_values(struct schema_build *b, const char *const *words)
     return list;
 }
 
-/* Integers are written as such; bounds that no 64-bit number reaches are none. */
+/* Write a bound, integers as such; omit bounds that no 64-bit number reaches. */
 static void put_bound(struct schema_build *b, json_t *s, const char *key, double v)
 {
     if (!isfinite(v) || fabs(v) >= 0x1p63)
@@ -84,7 +84,7 @@ static bool name_taken(const struct schema_build *b, const char *name)
     return false;
 }
 
-/* The name of a table's entry; two tables of one name are "x" and "x-2". */
+/* The name of a table in "$defs"; two tables with one name are "x" and "x-2". */
 static const char *def_name(struct schema_build *b, const d9d_table *t, const char *tag)
 {
     char *name;
@@ -111,7 +111,7 @@ static json_t *table_ref(struct schema_build *b, const d9d_table *t, const char 
     return s;
 }
 
-/* --- one kind each ------------------------------------------------------------------ */
+/* --- kinds --------------------------------------------------------------------------- */
 
 static json_t *bool_schema(struct schema_build *b, const d9d_key *k)
 {
@@ -257,7 +257,7 @@ static json_t *property_schema(struct schema_build *b, const d9d_key *k)
     return s;
 }
 
-/* Fill `s` with what an object of the table must be. */
+/* Fill `s` with the schema of the table's objects. */
 static void describe_table(struct schema_build *b, const d9d_table *t, const char *tag, json_t *s)
 {
     json_t *properties = check_value(b, json_object()), *required = check_value(b, json_array());

@@ -1,4 +1,5 @@
-/* device.c - opening a device by its name, and copies.  See d9d/device/device.h. */
+/* device.c - opening a device by its name, copies, and kernel launches.  See
+ * d9d/device/device.h. */
 #include "d9d/device/device.h"
 
 #include <stdbool.h>
@@ -72,7 +73,7 @@ static d9d_status open_auto(d9d_device **out)
     return st;
 }
 
-/* The backend that a word other than "auto" names. */
+/* The backend that a name other than "auto" selects. */
 static d9d_status find_backend(const char *which, const backend **out, int *index)
 {
     for (int i = 0; i < BACKENDS; i++) {
@@ -88,7 +89,7 @@ static d9d_status find_backend(const char *which, const backend **out, int *inde
     return D9D_FAIL(D9D_ECONFIG, "device \"%s\": expected auto, cpu, cuda or cuda:N", which);
 }
 
-/* "auto@20GiB" is the word "auto" and 20 x 2^30 bytes. */
+/* "auto@20GiB" is the name "auto" and a limit of 20 x 2^30 bytes. */
 typedef struct device_spec {
     char word[64];
     uint64_t limit;
@@ -200,7 +201,7 @@ d9d_status d9d_device_h2d_async(d9d_device *dev, void *dst, const void *pinned, 
     return n == 0 ? D9D_OK : dev->ops->h2d_async(dev, dst, pinned, n);
 }
 
-/* --- kernels that stand in no table ----------------------------------------------------------- */
+/* --- kernels outside the kernel table ------------------------------------------------ */
 
 d9d_status d9d_device_launch(d9d_device *dev, const d9d_device_kernel *kernel, void *args,
                              d9d_device_kernel_cost cost)

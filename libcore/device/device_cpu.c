@@ -1,4 +1,4 @@
-/* device_cpu.c - the processor that runs us: host memory, work done when a call returns. */
+/* device_cpu.c - the CPU backend: host memory; work is complete when a call returns. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ static void *cpu_alloc(d9d_device *dev, uint64_t n)
     if (posix_memalign(&p, n >= HUGE_FROM ? HUGE_PAGE : ALIGN, n) != 0)
         return NULL;
     if (n >= HUGE_FROM)
-        (void)madvise(p, n, MADV_HUGEPAGE); /* a wish; the kernel may lack them */
+        (void)madvise(p, n, MADV_HUGEPAGE); /* a hint; the kernel may lack huge pages */
     return p;
 }
 
@@ -27,8 +27,8 @@ static void cpu_free(d9d_device *dev, void *p, uint64_t n)
     free(p);
 }
 
-/* In a sanitized build cached blocks and the ends of handed-out ones trap, and fresh memory is
- * all NaNs, so that nothing comes to rely on zeros. */
+/* In a sanitizer build cached blocks and the slack of blocks in use are poisoned, and fresh memory
+ * is all NaNs, so that nothing comes to rely on zeros. */
 #ifdef __has_feature
 #if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
 #define __SANITIZE_ADDRESS__ 1
@@ -67,7 +67,7 @@ static d9d_status cpu_sync(d9d_device *dev)
     return D9D_OK;
 }
 
-/* --- reading back: everything has happened when a call returns -------------------------- */
+/* --- events and readback: work is complete when a call returns ----------------------- */
 
 static d9d_status cpu_pin(d9d_device *dev, uint64_t n, void **out)
 {
@@ -86,7 +86,7 @@ static void cpu_unpin(d9d_device *dev, void *host)
     free(host);
 }
 
-/* A mark is the time when it was set. */
+/* An event is the time at which it was recorded. */
 static d9d_status cpu_event_create(d9d_device *dev, void **out)
 {
     int64_t *at = calloc(1, sizeof(*at));

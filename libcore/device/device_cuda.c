@@ -1,14 +1,15 @@
-/* device_cuda.c - an NVIDIA GPU: one stream for work and copies, in the order of the calls.
+/* device_cuda.c - the CUDA backend: one compute stream for work and copies, in the order of the
+ * calls.
  *
- * Copies go through pinned memory of our own, so that they are fast whatever memory the caller
- * has.  An upload is done when its bytes are in the ring; the GPU fetches them in its own time:
+ * Copies go through a pinned ring buffer of our own, so that they are fast from and to pageable
+ * memory too.  An upload returns when its bytes are in the ring; the GPU copies them later:
  *
- *     | in flight | in flight | being filled ... | free |    a part is filled again when the
- *                                                            GPU has passed its event
+ *     | in flight | in flight | being filled ... | free |    a part is reused when the GPU has
+ *                                                           reached its event
  *
- * so small uploads between steps wait for nothing.  A download waits for its bytes, a chunk
- * copied out while the next one comes.  Threads that load a checkpoint copy side by side: a lock
- * keeps each copy whole in its ring.
+ * Small uploads between steps therefore do not block.  A download blocks until its bytes have
+ * arrived; a chunk is copied out of the ring while the next one arrives.  Threads that load a
+ * checkpoint copy concurrently: a lock keeps each copy whole in its ring.
  */
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
@@ -23,7 +24,7 @@
 
 enum { RING_BUFFERS = 4, RING_BUFFER_BYTES = 8 << 20, RING_ALIGN = 256 };
 
-/* Giving memory back waits for the GPU, which small models whose steps differ would do all the
+/* cudaFree() waits for the GPU, which small models whose steps differ in size would do all the
  * time. */
 #define CACHE_SLACK (UINT64_C(256) << 20)
 
@@ -37,8 +38,8 @@ typedef struct ring {
 typedef struct cuda_device {
     int index;
     char name[16];
-    cudaStream_t stream; /* the stream's own */
-    cudaStream_t side_stream;  /* of copies that wait for nothing in it */
+    cudaStream_t stream;      /* the compute stream */
+    cudaStream_t side_stream; /* for copies outside the compute stream's order */
     ring up, down;
     pthread_mutex_t copy_lock; /* held while a ring is used */
 } cuda_device;
@@ -77,7 +78,7 @@ static void cuda_free(d9d_device *dev, void *p, uint64_t n)
     (void)n;
     (void)set_current(dev);
     d9di_device_count_wait(dev);
-    (void)cudaStreamSynchronize(self->stream); /* what is queued may still use it */
+    (void)cudaStreamSynchronize(self->stream); /* pending work may still use it */
     (void)cudaFree(p);
 }
 
@@ -95,7 +96,8 @@ static void cuda_mem_info(d9d_device *dev, uint64_t *has, uint64_t *left)
 
 static cudaError_t ring_open(ring *r)
 {
-    cudaError_t e = cudaHostAlloc((void **)&r->data, (size_t)RING_BUFFERS * RING_BUFFER_BYTES, cudaHostAllocDefault);
+    cudaError_t e = cudaHostAlloc((void **)&r->data, (size_t)RING_BUFFERS * RING_BUFFER_BYTES,
+                                  cudaHostAllocDefault);
 
     for (int i = 0; i < RING_BUFFERS && e == cudaSuccess; i++)
         e = cudaEventCreateWithFlags(&r->copied[i], cudaEventDisableTiming);
@@ -111,7 +113,7 @@ static void ring_close(ring *r)
         (void)cudaFreeHost(r->data);
 }
 
-/* Room for at least one byte: where, and how much of n fits. */
+/* Reserve ring space of at least one byte: *at is where, *fits how much of n fits. */
 static cudaError_t ring_reserve(d9d_device *dev, uint64_t n, char **at, uint64_t *fits)
 {
     cuda_device *self = dev->self;
@@ -125,7 +127,8 @@ static cudaError_t ring_reserve(d9d_device *dev, uint64_t n, char **at, uint64_t
         if (cudaEventQuery(r->copied[r->current]) == cudaErrorNotReady)
             d9di_device_count_wait(dev);
         if (e == cudaSuccess)
-            e = cudaEventSynchronize(r->copied[r->current]); /* at once if it was never recorded */
+            e = cudaEventSynchronize(
+                r->copied[r->current]); /* returns at once if it was never recorded */
     }
     *fits = n < RING_BUFFER_BYTES - r->used ? n : RING_BUFFER_BYTES - r->used;
     *at = r->data + (size_t)r->current * RING_BUFFER_BYTES + r->used;
@@ -152,12 +155,13 @@ static d9d_status cuda_upload(d9d_device *dev, void *dst, const void *host, uint
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "upload", e);
 }
 
-/* Chunk i of a download: queue it into its part, or take it out of there. */
+/* Chunk i of a download: enqueue the copy into its part, or copy it out. */
 static cudaError_t chunk_enqueue(cuda_device *self, const char *src, uint64_t i, uint64_t n)
 {
     ring *r = &self->down;
-    cudaError_t e = cudaMemcpyAsync(r->data + i % RING_BUFFERS * RING_BUFFER_BYTES, src + i * RING_BUFFER_BYTES, n,
-                                    cudaMemcpyDeviceToHost, self->stream);
+    cudaError_t e =
+        cudaMemcpyAsync(r->data + i % RING_BUFFERS * RING_BUFFER_BYTES, src + i * RING_BUFFER_BYTES,
+                        n, cudaMemcpyDeviceToHost, self->stream);
 
     return e == cudaSuccess ? cudaEventRecord(r->copied[i % RING_BUFFERS], self->stream) : e;
 }
@@ -174,12 +178,14 @@ static cudaError_t chunk_copy_out(cuda_device *self, char *host, uint64_t i, uin
 
 static uint64_t chunk_size(uint64_t i, uint64_t n)
 {
-    return n - i * RING_BUFFER_BYTES < RING_BUFFER_BYTES ? n - i * RING_BUFFER_BYTES : RING_BUFFER_BYTES;
+    return n - i * RING_BUFFER_BYTES < RING_BUFFER_BYTES ? n - i * RING_BUFFER_BYTES
+                                                         : RING_BUFFER_BYTES;
 }
 
 static d9d_status cuda_download(d9d_device *dev, void *host, const void *src, uint64_t n)
 {
-    const uint64_t chunks = (n + RING_BUFFER_BYTES - 1) / RING_BUFFER_BYTES, ahead = RING_BUFFERS - 1;
+    const uint64_t chunks = (n + RING_BUFFER_BYTES - 1) / RING_BUFFER_BYTES,
+                   ahead = RING_BUFFERS - 1;
     cuda_device *self = dev->self;
     cudaError_t e = set_current(dev);
 
@@ -212,7 +218,7 @@ static d9d_status cuda_sync(d9d_device *dev)
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "work on the GPU", e);
 }
 
-/* --- reading back -------------------------------------------------------------------- */
+/* --- events and readback ------------------------------------------------------------- */
 
 static d9d_status cuda_pin(d9d_device *dev, uint64_t n, void **out)
 {
@@ -230,7 +236,7 @@ static void cuda_unpin(d9d_device *dev, void *host)
 }
 
 static d9d_status cuda_d2h_async(d9d_device *dev, void *pinned, const void *src, uint64_t n,
-                             d9d_stream stream)
+                                 d9d_stream stream)
 {
     const cuda_device *self = dev->self;
     cudaError_t e = set_current(dev);
@@ -283,13 +289,13 @@ static void cuda_event_free(d9d_device *dev, void *event_handle)
 static d9d_status cuda_event_record(d9d_device *dev, void *event_handle, d9d_stream stream)
 {
     const cuda_device *self = dev->self;
-    const cudaError_t e =
-        cudaEventRecord(event_handle, stream != NULL ? d9d_cuda_stream_handle(stream) : self->stream);
+    const cudaError_t e = cudaEventRecord(
+        event_handle, stream != NULL ? d9d_cuda_stream_handle(stream) : self->stream);
 
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "an event", e);
 }
 
-/* A failure shows where it is waited for. */
+/* A failure is reported by the wait. */
 static bool cuda_event_query(d9d_device *dev, void *event_handle)
 {
     return set_current(dev) == cudaSuccess && cudaEventQuery(event_handle) == cudaSuccess;
@@ -313,9 +319,9 @@ static d9d_status cuda_event_elapsed_ms(d9d_device *dev, void *from, void *to, d
     return e == cudaSuccess ? D9D_OK : cuda_fail(dev, "the time between events", e);
 }
 
-/* --- what it is ----------------------------------------------------------------------- */
+/* --- properties ---------------------------------------------------------------------- */
 
-/* Dense bfloat16 products a second, in 1e12, by what the name contains; the first that fits. */
+/* Dense bfloat16 TFLOP/s by a part of the device's name; the first match counts. */
 static const struct {
     const char *name;
     double tflops;
@@ -338,7 +344,7 @@ static double find_peak(int index)
     return 0;
 }
 
-/* One of zeros says nothing. */
+/* The UUID of GPU `index` in hexadecimal; "" if it is all zeros. */
 static void find_uuid(int index, char out[33])
 {
     static const char none[16];
@@ -365,7 +371,7 @@ static void cuda_range_pop(d9d_device *dev)
 
 /* --- opening ------------------------------------------------------------------------- */
 
-/* Scratch of kernels comes from the device's pool, so limits and peaks count it. */
+/* Kernels' scratch comes from the device's pool, so limits and peaks count it. */
 static d9d_status scratch_alloc(void *self, uint64_t n, void **out)
 {
     return d9d_device_alloc(self, n, out);
@@ -398,7 +404,7 @@ static void cuda_close(d9d_device *dev)
     free(self);
 }
 
-/* ENOTFOUND unless there is a GPU of this number. */
+/* ENOTFOUND unless there is a GPU `index`. */
 static d9d_status check_index(int index)
 {
     int n = 0;
@@ -446,7 +452,8 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     cuda_device *self;
     cudaError_t e;
 
-    d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv, &environment); /* the driver does, next */
+    d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv,
+                         &environment); /* before the driver reads it, next */
     D9D_TRY(d9d_environment_check(&environment));
     d9d_environment_apply(&environment);
     D9D_TRY(check_index(index));
@@ -459,7 +466,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     (void)snprintf(self->name, sizeof(self->name), "cuda:%d", index);
     dev->name = self->name;
     dev->self = self;
-    dev->ops = &ops; /* from here on close undoes what was made */
+    dev->ops = &ops; /* from here on close frees what was made */
     dev->kernels = d9d_kernels_cuda();
     dev->peak_flops = find_peak(index);
     find_uuid(index, dev->id);

@@ -1,4 +1,5 @@
-/* device_sim.c - see d9d/device/simulated.h. */
+/* device_sim.c - the simulated backend: accounts for memory and time.  See
+ * d9d/device/simulated.h. */
 #include "d9d/device/simulated.h"
 
 #include <stdio.h>
@@ -10,18 +11,18 @@
 #include "device/backend.h"
 #include "device/pool.h"
 
-/* Blocks up to here are memory, of which what nobody writes costs nothing: numbers per expert and
- * rank that the host waits for.  Of these arrays copies are made up to COPY_MAX. */
+/* Blocks up to this size are real memory, of which untouched pages cost nothing: the host reads
+ * counts per expert and rank from them.  Copies of such arrays are made up to COPY_MAX. */
 #define REAL_MAX (UINT64_C(4) << 20)
 #define MAP_FROM (UINT64_C(32) << 10)
 #define COPY_MAX (UINT64_C(64) << 10)
-/* As of the chip: device_cuda.c. */
+/* CACHE_SLACK of device_cuda.c. */
 #define GPU_SLACK (UINT64_C(256) << 20)
 
 typedef struct sim_device {
     d9d_sim *sim;
-    uint64_t next;          /* address of the next block that is none */
-    uint64_t scratch, peak; /* the last scratch that reached a peak, and which */
+    uint64_t next;          /* next address of a block without memory */
+    uint64_t scratch, peak; /* scratch in the last peak, and that peak */
 } sim_device;
 
 static void *sim_alloc(d9d_device *dev, uint64_t n)
@@ -61,7 +62,7 @@ static d9d_status sim_copy(d9d_device *dev, void *dst, const void *src, uint64_t
     return d9d_kernels_sim()->cast(d9d_sim_stream(self->sim), D9D_U8, dst, D9D_U8, src, (int64_t)n);
 }
 
-/* Between the host and the device. */
+/* A copy between host and device. */
 static d9d_status sim_transfer(d9d_device *dev, void *dst, const void *src, uint64_t n)
 {
     (void)dev;
@@ -102,7 +103,7 @@ static void sim_unpin(d9d_device *dev, void *host)
     free(host);
 }
 
-/* --- marks: the time when one was set ------------------------------------------------------ */
+/* --- events: the simulated time at which one was recorded ---------------------------- */
 
 static d9d_status sim_event_create(d9d_device *dev, void **out)
 {
@@ -184,7 +185,7 @@ static d9d_status sim_open(const d9d_sim_chip *chip, d9d_device *dev)
     self->next = D9D_SIM_FAKE_BASE;
     dev->name = chip->name;
     dev->self = self;
-    dev->ops = chip->is_gpu ? &gpu_ops : &cpu_ops; /* from here on close undoes what was made */
+    dev->ops = chip->is_gpu ? &gpu_ops : &cpu_ops; /* from here on close frees what was made */
     dev->kernels = d9d_kernels_sim();
     dev->peak_flops = chip->is_gpu ? chip->flops : 0;
     D9D_TRY(d9d_sim_create(chip, &owner, &self->sim));

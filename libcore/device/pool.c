@@ -1,4 +1,4 @@
-/* pool.c - see device/pool.h. */
+/* pool.c - the caching allocator.  See device/pool.h. */
 #include "device/pool.h"
 
 #include <assert.h>
@@ -16,18 +16,18 @@ enum {
     STEPS = 1 << STEP_SHIFT,
     MAX_SHIFT = 48, /* units of the largest class: 2^56 bytes */
     CLASSES = STEPS * (MAX_SHIFT - STEP_SHIFT + 1),
-    NEAR_CLASSES = STEPS / 4, /* classes above one whose blocks may serve it, */
-    EXCESS_SHARE = 64,        /* of what is reserved one part in so many may be lost to that */
+    NEAR_CLASSES = STEPS / 4, /* a block may be up to so many classes too large, */
+    EXCESS_SHARE = 64,        /* and 1/64 of what is reserved may be wasted so */
     CRUMB_SHARE = 16
 };
 
 typedef struct cached {
     void *p;
-    uint64_t since; /* frees before this one */
+    uint64_t since; /* age: frees before this one */
 } cached;
 
 typedef struct size_class {
-    D9D_VEC(cached) cached; /* the oldest first */
+    D9D_VEC(cached) cached; /* oldest first */
     size_t blocks;  /* cached or handed out; `cached` has room for all, so a free cannot fail */
     uint64_t block; /* bytes of one */
 } size_class;
@@ -41,11 +41,11 @@ typedef struct oversized {
 struct d9d_device_pool {
     size_class class[CLASSES];
     D9D_VEC(oversized) oversized;
-    uint64_t excess; /* bytes of those beyond what was asked */
+    uint64_t excess; /* bytes of oversized blocks beyond their requests */
     uint64_t frees;
-    bool full; /* the system had nothing left, and nothing was given back since */
+    bool full; /* the system had nothing left, and nothing was freed since */
     d9d_device_stats stats;
-    uint64_t max_in_use; /* in use at once, ever, but for the excess */
+    uint64_t max_in_use; /* the most ever in use at once, without the excess */
 };
 
 int d9di_pool_class(uint64_t n, uint64_t *block)
@@ -81,7 +81,7 @@ static void mark_block(d9d_device *dev, void *p, uint64_t n, uint64_t block)
         dev->ops->mark_block(p, n, block);
 }
 
-/* The oldest block of class c back to the system. */
+/* Return the oldest cached block of class c to the system. */
 static void free_oldest(d9d_device *dev, int c)
 {
     struct d9d_device_pool *pool = dev->pool;
@@ -96,8 +96,8 @@ static void free_oldest(d9d_device *dev, int c)
     pool->full = false;
 }
 
-/* The class whose oldest cached block was not asked for the longest, of blocks of at least `least`
- * bytes; -1: there are none. */
+/* The class with the least recently used cached block, of blocks of at least `least` bytes; -1:
+ * none. */
 static int oldest_class(const struct d9d_device_pool *pool, uint64_t least)
 {
     int oldest = -1;
@@ -112,9 +112,8 @@ static int oldest_class(const struct d9d_device_pool *pool, uint64_t least)
     return oldest;
 }
 
-/* Give cached blocks back until at most `goal` bytes are reserved: those that were not asked for
- * the longest, of sizes that are more than crumbs of what is to go; the others where those are too
- * little. */
+/* Return least recently used blocks to the system until at most `goal` bytes are reserved.  Blocks
+ * that are a small part of what must be freed come last. */
 static void trim_to(d9d_device *dev, uint64_t goal)
 {
     const d9d_device_stats *s = &dev->pool->stats;
@@ -143,8 +142,8 @@ void d9di_pool_free(d9d_device *dev)
     dev->pool = NULL;
 }
 
-/* What may be reserved when `block` bytes more come: the limit, and as much in the cache as was
- * ever in use or costs nobody much, so that sizes that change from step to step do not pile up. */
+/* The most that may be reserved when `block` bytes more are in use.  It is the limit, or less: the
+ * cache may hold as much as was ever in use or `slack`, so that changing sizes do not pile up. */
 static uint64_t reserve_ceiling(const struct d9d_device_pool *pool, uint64_t slack, uint64_t block)
 {
     const uint64_t next = pool->stats.in_use + block;
@@ -156,7 +155,7 @@ static uint64_t reserve_ceiling(const struct d9d_device_pool *pool, uint64_t sla
                                                                          : most + cache;
 }
 
-/* A new block from the system; NULL when there is none, or it would be more than `most`. */
+/* A new block from the system; NULL if there is none, or more than `most` would be reserved. */
 static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t most)
 {
     struct d9d_device_pool *pool = dev->pool;
@@ -173,8 +172,8 @@ static void *alloc_block(d9d_device *dev, uint64_t block, uint64_t most)
     return p;
 }
 
-/* The same once old blocks were given back: what is beyond `most`, then as much as is asked for,
- * then all. */
+/* The same after trimming: first what exceeds `most`, then as much as is requested, then
+ * everything. */
 static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t most)
 {
     const d9d_device_stats *s = &dev->pool->stats;
@@ -192,8 +191,8 @@ static void *alloc_after_trim(d9d_device *dev, uint64_t block, uint64_t most)
     return p;
 }
 
-/* May so much more be lost to blocks that are too large?  Little of all, and only of what was never
- * in use. */
+/* True if so many more bytes may be wasted in oversized blocks: a small part of all, and only of
+ * memory that was never in use at once. */
 static bool may_waste(const struct d9d_device_pool *pool, uint64_t excess)
 {
     const uint64_t all = pool->excess + excess;
@@ -202,7 +201,7 @@ static bool may_waste(const struct d9d_device_pool *pool, uint64_t excess)
            all <= pool->stats.reserved - pool->max_in_use;
 }
 
-/* A cached block of a class that is little larger. */
+/* A cached block of a slightly larger class. */
 static void *alloc_oversized(d9d_device *dev, int c, uint64_t block, int *of)
 {
     struct d9d_device_pool *pool = dev->pool;
@@ -223,7 +222,7 @@ static void *alloc_oversized(d9d_device *dev, int c, uint64_t block, int *of)
     return NULL;
 }
 
-/* The class that p, which serves class c, goes back to. */
+/* The class that p belongs to, which served a request of class c. */
 static int block_class(struct d9d_device_pool *pool, const void *p, int c)
 {
     for (size_t i = pool->oversized.len; i-- > 0;)
@@ -237,7 +236,7 @@ static int block_class(struct d9d_device_pool *pool, const void *p, int c)
     return c;
 }
 
-/* "a limit of 5 bytes", "10 bytes, 3 of them free"; 0 and "" where nobody can tell. */
+/* "a limit of 5 bytes", "10 bytes, 3 of them free"; 0 and "" if unknown. */
 static uint64_t describe_capacity(d9d_device *dev, char *text, size_t n)
 {
     const uint64_t limit = dev->pool->stats.limit;
@@ -281,7 +280,7 @@ d9d_status d9d_device_require(d9d_device *dev, uint64_t n)
     return D9D_OK;
 }
 
-/* A block for class c, and the class that it is of. */
+/* Find a block for class c; *of is the class that it belongs to. */
 static d9d_status find_block(d9d_device *dev, int c, uint64_t n, void **out, int *of)
 {
     struct d9d_device_pool *pool = dev->pool;

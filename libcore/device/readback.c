@@ -1,21 +1,21 @@
-/* readback.c - see d9d/device/readback.h. */
+/* readback.c - events and asynchronous readback.  See d9d/device/readback.h. */
 #include "d9d/device/readback.h"
 
 #include <stdlib.h>
 
 #include "device/backend.h"
 
-enum { MAX_IDLE = 64 }; /* kept for the next that asks for as many bytes: pinning takes long */
+enum { MAX_IDLE = 64 }; /* the most idle readbacks: pinning memory is slow */
 
 struct d9d_device_event {
     d9d_device *dev;
-    void *event; /* the backend's */
+    void *event; /* the backend's event */
 };
 
 struct d9d_readback {
     d9d_device_event *copied;
     d9d_device *dev;
-    void *host; /* memory that the device can write to on its own */
+    void *host; /* pinned host memory */
     uint64_t bytes;
     struct d9d_readback *next; /* idle one */
 };
@@ -83,7 +83,7 @@ static void readback_close(d9d_readback *r)
     free(r);
 }
 
-/* Idle ones beyond the first n go. */
+/* Free idle readbacks beyond the first n. */
 static void readback_trim_idle(d9d_device *dev, int n)
 {
     d9d_readback **at = &dev->idle_readbacks, *r;
@@ -142,7 +142,7 @@ void d9d_readback_free(d9d_readback *r)
 {
     if (r == NULL)
         return;
-    (void)!d9d_device_event_wait(r->copied); /* a copy under way still writes there */
+    (void)!d9d_device_event_wait(r->copied); /* a pending copy still writes there */
     r->next = r->dev->idle_readbacks;
     r->dev->idle_readbacks = r;
     readback_trim_idle(r->dev, MAX_IDLE);

@@ -1,8 +1,8 @@
 /* staging.c - see d9d/device/staging.h.
  *
- * Threads take parts in turn, each under the part's own lock from take to send: there are more
- * parts than threads, so that nobody waits for another thread, and no lock is common to all.  What
- * all would share, with some microseconds of the driver under it, costs more than the copies.
+ * Threads use the buffers round robin, each under the buffer's own lock from acquire to submit.
+ * With more buffers than threads no thread waits for another, and no lock is common to all.  A
+ * common lock, held for some microseconds of the driver, costs more than the copies.
  */
 #include "d9d/device/staging.h"
 
@@ -14,14 +14,14 @@
 #include "device/backend.h"
 
 typedef struct staging_buffer {
-    pthread_mutex_t lock;         /* held from take to send or drop */
-    void *data;                   /* pinned when the part is first taken */
-    d9d_device_event *read_event; /* the device has come behind its last copy */
+    pthread_mutex_t lock;         /* held from acquire to submit or cancel */
+    void *data;                   /* pinned when first acquired */
+    d9d_device_event *read_event; /* recorded after the buffer's last copy */
 } staging_buffer;
 
 struct d9d_staging {
     d9d_device *dev;
-    staging_buffer *buffers; /* NULL where the host writes to the device's memory */
+    staging_buffer *buffers; /* NULL if the host can write device memory */
     unsigned n, next;
     uint64_t bytes;
 };
@@ -64,14 +64,15 @@ void d9d_staging_close(d9d_staging *s)
     free(s);
 }
 
-/* Memory that the device has read. */
+/* Wait until the device has read the buffer; pin it at its first use. */
 static d9d_status buffer_ready(d9d_staging *s, staging_buffer *p)
 {
     if (p->data == NULL) {
         void *data;
 
         D9D_TRY(d9d_device_pin(s->dev, s->bytes, &data));
-        __atomic_store_n(&p->data, data, __ATOMIC_RELAXED); /* others look for theirs */
+        __atomic_store_n(&p->data, data,
+                         __ATOMIC_RELAXED); /* buffer_of() of other threads reads it */
     }
     if (p->read_event == NULL)
         D9D_TRY(d9d_device_event_create(s->dev, &p->read_event));

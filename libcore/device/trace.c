@@ -1,4 +1,4 @@
-/* trace.c - see d9d/device/trace.h. */
+/* trace.c - recording and writing a timeline.  See d9d/device/trace.h. */
 #include "d9d/device/trace.h"
 
 #include <inttypes.h>
@@ -14,16 +14,16 @@
 
 enum { TOP_COUNT = 6, NAME_BYTES = 128 };
 
-/* A point on both timelines: the end of a lap, or an end of a range. */
+/* A point on the host's and the device's timeline: a mark, or the begin or end of a range. */
 typedef struct trace_point {
     enum { MARK, BEGIN, END } kind;
     const char *name, *what;
     d9d_device_event *event;
     int64_t host_ns;
-    double device_us; /* once all have passed */
+    double device_us; /* known when the device has reached all points */
 } trace_point;
 
-/* What another queue did. */
+/* A range of another stream. */
 typedef struct stream_range {
     const char *name, *what;
     d9d_stream stream;
@@ -36,7 +36,7 @@ struct d9d_trace {
     D9D_VEC(trace_point) points;
     D9D_VEC(stream_range) stream_ranges;
     int depth;
-    d9d_status failed; /* the first thing that could not be kept */
+    d9d_status failed; /* the first recording failure */
     d9d_err_copy why;
 };
 
@@ -105,7 +105,7 @@ void d9d_trace_end(d9d_device *dev)
     if (dev->ops->range_pop != NULL)
         dev->ops->range_pop(dev);
     if (dev->trace == NULL || dev->trace->depth == 0)
-        return; /* it began before the trace did */
+        return; /* its begin was before the trace's */
     dev->trace->depth--;
     add_point(dev->trace, (trace_point){.kind = END});
 }
@@ -171,7 +171,7 @@ void d9d_trace_discard(d9d_trace *t)
 
 /* --- writing ----------------------------------------------------------------------------- */
 
-/* When the device came to each point, from the first. */
+/* Resolve the device times of all points, relative to the first. */
 static d9d_status resolve_times(d9d_trace *t)
 {
     D9D_TRY(d9d_device_sync(t->dev));
@@ -224,7 +224,7 @@ static d9d_status append_spans(const d9d_trace *t, d9d_buf *b, int rank, size_t 
     return D9D_OK;
 }
 
-/* Lanes of other queues are numbered as these come up. */
+/* Lanes of other streams are numbered in order of appearance. */
 static int lane_of(const d9d_trace *t, size_t i)
 {
     int lane = 2;
@@ -290,7 +290,7 @@ out:
     return st;
 }
 
-/* --- the longest ----------------------------------------------------------------------------- */
+/* --- the longest marks --------------------------------------------------------------- */
 
 typedef struct label_time {
     const char *name, *what;
@@ -304,7 +304,7 @@ static int compare_time(const void *a, const void *b)
     return x->us > y->us ? -1 : x->us < y->us;
 }
 
-/* Sum laps by name; there are as many names as ops. */
+/* Sum marks by name; there are as many names as ops. */
 static size_t sum_marks(const d9d_trace *t, label_time *s, double *total)
 {
     size_t n = 0;

@@ -1,4 +1,5 @@
-/* backward.c - running a tape backward, whole or in halves.  See d9d/tape/tape.h. */
+/* backward.c - the backward pass of a tape: full, dgrad only or wgrad only.  See
+ * d9d/tape/tape.h. */
 #include <assert.h>
 
 #include "d9d/device/trace.h"
@@ -23,7 +24,7 @@ static d9d_status add_to_new(d9d_device *dev, d9d_tensor *sum, const d9d_tensor 
                              d9d_tensor_numel(a));
 }
 
-/* A gradient that someone else holds is never written to.  The three ways give the same bits. */
+/* A gradient with other references is never written to.  The three ways give the same bits. */
 static d9d_status accumulate_grad(d9d_device *dev, d9d_tensor *slot, d9d_tensor *grad)
 {
     d9d_tensor sum = {0};
@@ -126,14 +127,14 @@ static d9d_status run_wgrad(d9d_node *n)
     return D9D_OK;
 }
 
-/* --- what is put off ------------------------------------------------------------------- */
+/* --- deferred wgrad ------------------------------------------------------------------ */
 
 void d9d_tape_defer_wgrad(d9d_tape *t)
 {
     t->can_defer_wgrad = true;
 }
 
-/* The first n of those that were put off. */
+/* Run the first n deferred ones. */
 static d9d_status run_deferred(d9d_tape *t, size_t n)
 {
     d9di_tape_deferred *const all = t->deferred.data;
@@ -192,7 +193,7 @@ static d9d_status run_bwd(d9d_node *n)
     return D9D_OK;
 }
 
-/* What a mode does with a node, and where in a tape's life it belongs. */
+/* What a mode runs for a node, and the phases of the tape before and after it. */
 static const struct mode {
     const char *name;
     d9di_tape_phase from, to;

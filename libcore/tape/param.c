@@ -1,4 +1,4 @@
-/* param.c - placing a parameter on the ranks.  See d9d/tape/param.h. */
+/* param.c - placement of a parameter on the ranks.  See d9d/tape/param.h. */
 #include "d9d/tape/param.h"
 
 #include <string.h>

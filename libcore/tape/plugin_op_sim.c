@@ -1,12 +1,12 @@
-/* plugin_op_sim.c - operations of plugins on a device that is only imagined.  What they compute
- * there goes through d9d_device_launch(), or a plan would leave it out. */
+/* plugin_op_sim.c - the check for plugins' operations on a simulated device: they must compute by
+ * d9d_device_launch(), or a plan would miss their cost. */
 #include <dlfcn.h>
 #include <string.h>
 
 #include "d9d/kernels/sim.h"
 #include "tape/record.h"
 
-/* The file of an operation that is not this library's; NULL: it is. */
+/* The shared object of a plugin's operation; NULL if the operation is this library's. */
 static const char *plugin_path(const d9d_node_ops *ops)
 {
     Dl_info its, ours;

@@ -1,8 +1,8 @@
-/* recompute.c - d9d_tape_recompute(): forward now, again when backward comes.  See
- * d9d/tape/tape.h.
+/* recompute.c - activation checkpointing, d9d_tape_recompute(): forward now without saving
+ * activations, and again when backward comes.  See d9d/tape/tape.h.
  *
- * The node keeps the inputs.  Backward makes a tape inside the tape, replays the function on it
- * and runs it in the same mode; after an INPUT backward the inner tape waits for WEIGHT.
+ * The node saves the inputs.  Backward records the function on an inner tape and runs that in the
+ * same mode; after a DGRAD backward the inner tape stays for WGRAD.
  */
 #include <stdlib.h>
 
@@ -11,12 +11,12 @@
 typedef struct recompute {
     d9d_tape_forward_fn fn;
     void *self;
-    d9d_tape *inner;               /* NULL before the replay and after its end */
-    d9d_var *leaf[D9D_NODE_MAX];   /* on it, one a distinct input */
-    d9d_var *result[D9D_NODE_MAX]; /* on it, one an output */
+    d9d_tape *inner;               /* NULL before and after the recomputation */
+    d9d_var *leaf[D9D_NODE_MAX];   /* on the inner tape, one for each distinct input */
+    d9d_var *result[D9D_NODE_MAX]; /* on the inner tape, one for each output */
 } recompute;
 
-/* Same var, same leaf: its gradient is one sum, as it is without replay. */
+/* Same var, same leaf: its gradient is one sum, as it is without recomputation. */
 static d9d_status make_leaf(d9d_node *n, int i)
 {
     recompute *r = n->attr;
@@ -43,7 +43,7 @@ static d9d_status rerecord_forward(d9d_node *n)
     for (int i = 0; i < n->n_in; i++)
         D9D_TRY(make_leaf(n, i));
     D9D_TRY(r->fn(r->self, r->inner, r->leaf, (size_t)n->n_in, r->result, (size_t)n->n_out));
-    /* Only what inner nodes saved stays. */
+    /* Keep only what inner nodes saved. */
     d9d_tape_release_since(r->inner, 0, NULL, 0);
     for (int i = 0; i < n->n_saved; i++)
         d9d_tensor_release(&n->saved[i]);
@@ -58,7 +58,7 @@ static void swap_tensors(d9d_tensor *a, d9d_tensor *b)
     *b = c;
 }
 
-/* The sums of the inputs' gradients move between the outer vars and the leaves. */
+/* Swap the gradient sums of the inputs between the outer vars and the leaves. */
 static void swap_grads(d9d_node *n)
 {
     recompute *r = n->attr;
@@ -109,7 +109,7 @@ static d9d_status recompute_bwd(d9d_node *n)
     return run_recompute(n, D9D_BACKWARD_FULL);
 }
 
-/* Without inputs that need a gradient the input half never ran. */
+/* If no input needs a gradient, the dgrad half never ran. */
 static d9d_status recompute_wgrad(d9d_node *n)
 {
     recompute *r = n->attr;
@@ -126,7 +126,7 @@ static const d9d_node_ops recompute_ops = {
     .release = recompute_release,
 };
 
-/* Without recording; `halves` says what recording would have wanted. */
+/* Run without recording; *halves are those that recording would have needed. */
 static d9d_status run_probe(d9d_tape *t, d9d_tape_forward_fn fn, void *self, d9d_var *const *in,
                             size_t n_in, d9d_var **out, size_t n_out, unsigned *halves)
 {
@@ -140,7 +140,7 @@ static d9d_status run_probe(d9d_tape *t, d9d_tape_forward_fn fn, void *self, d9d
     return st;
 }
 
-/* An output that was there before, or that is named twice, becomes a var of its own. */
+/* Give an output that existed before, or that is named twice, a var of its own. */
 static d9d_status make_outputs_unique(d9d_tape *t, size_t mark, d9d_var **out, size_t n_out)
 {
     for (size_t i = 0; i < n_out; i++) {

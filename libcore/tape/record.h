@@ -1,4 +1,4 @@
-/* record.h - what a tape is made of, for the files that record it and run it backward. */
+/* record.h - the structs of a tape, for the files that record it and run it backward. */
 #ifndef D9D_TAPE_RECORD_H
 #define D9D_TAPE_RECORD_H
 
@@ -7,27 +7,28 @@
 
 struct d9d_var {
     d9d_tensor value;   /* storage NULL once released */
-    d9d_tensor grad;    /* of a leaf; the others' is their maker's dout */
+    d9d_tensor grad;    /* of a leaf; that of others is dout of their producer */
     d9d_node *producer; /* NULL: a leaf, or made without recording */
-    int output;         /* which one of the maker's */
+    int output;         /* index among the producer's outputs */
     bool needs_grad;
     size_t number; /* in the tape's list */
 };
 
 typedef enum d9di_tape_recording {
     D9DI_RECORD_OFF,
-    D9DI_RECORD_PROBE, /* off, but wants() notes which halves it would have recorded */
+    D9DI_RECORD_PROBE, /* off, but should_record() collects the halves that it would have recorded
+                        */
     D9DI_RECORD_ON
 } d9di_tape_recording;
 
-/* Where a tape is in its life. */
+/* What a tape has done since reset. */
 typedef enum d9di_tape_phase {
     D9DI_PHASE_FORWARD,
     D9DI_PHASE_DGRAD_DONE,
     D9DI_PHASE_DONE
 } d9di_tape_phase;
 
-/* What FULL has put off. */
+/* A wgrad half or hook that FULL deferred. */
 typedef struct d9di_tape_deferred {
     d9d_node *node;
     d9d_status (*run)(d9d_node *n);
@@ -43,12 +44,12 @@ struct d9d_tape {
     bool weights_constant;
     d9di_tape_phase phase;
     bool can_defer_wgrad;
-    D9D_VEC(d9di_tape_deferred) deferred; /* in their order */
-    bool hook_deferred;                   /* one of them is a node without arrays */
+    D9D_VEC(d9di_tape_deferred) deferred; /* in order of deferral */
+    bool hook_deferred;                   /* one of them is a hook */
     d9d_dropout_rng dropout_rng;          /* token.storage NULL: none */
     d9d_token_weights token_weights;      /* weight.storage NULL: none */
     bool is_recompute;
-    int64_t launches; /* of an imagined device, when the last node was recorded */
+    int64_t launches; /* kernel launches of a simulated device when the last node was recorded */
 };
 
 /* d9d_tape_record() with the halves given. */
@@ -56,23 +57,23 @@ d9d_status d9di_tape_record(d9d_tape *t, const d9d_node_ops *ops, unsigned halve
                             d9d_var *const *in, size_t n_in, d9d_var *const *out, size_t n_out,
                             size_t attr_size, d9d_node **node);
 
-/* On a device that is only imagined: ENOTSUP for an operation of a plugin that has launched nothing
- * since `*launches`, which is then what has been launched. */
+/* On a simulated device: ENOTSUP for a plugin's operation that has launched nothing since
+ * `*launches`; sets *launches to the number now. */
 d9d_status d9di_tape_check_simulated(const d9d_tape *t, const d9d_node_ops *ops, int64_t *launches);
 
-/* Release all that a node holds: it has run, or never will. */
+/* Release the tensors and attributes of a node that has run or never will. */
 void d9di_node_release(d9d_node *n);
 
-/* Where the gradient of a var is summed. */
+/* Where the gradient of a var is accumulated. */
 static inline d9d_tensor *d9di_var_grad_slot(d9d_var *v)
 {
     return v->producer != NULL ? &v->producer->dout[v->output] : &v->grad;
 }
 
-/* Add a gradient of v; takes the reference over, also where it fails. */
+/* Accumulate a gradient of v; takes the reference over, also if it fails. */
 d9d_status d9di_var_accumulate_grad(d9d_tape *t, d9d_var *v, d9d_tensor *grad);
 
-/* Run the nodes backward; the roots were given their gradients. */
+/* Run the nodes backward; the roots have their gradients already. */
 d9d_status d9di_tape_run_backward(d9d_tape *t, d9d_tape_backward_mode mode);
 
 #endif /* D9D_TAPE_RECORD_H */

@@ -1,4 +1,4 @@
-/* tape.c - recording: vars, nodes, and what they keep.  See d9d/tape/tape.h. */
+/* tape.c - recording: vars, nodes, and what they save.  See d9d/tape/tape.h. */
 #include "d9d/tape/tape.h"
 
 #include <assert.h>
@@ -124,7 +124,7 @@ d9d_status d9d_tape_output_take(d9d_tape *t, d9d_tensor *x, d9d_var **out)
     d9d_tensor mine = *x;
     d9d_status st = add_var(t, &mine, false, out);
 
-    d9d_tensor_release(&mine); /* where it was not taken */
+    d9d_tensor_release(&mine); /* if add_var() failed */
     *x = (d9d_tensor){0};
     return st;
 }

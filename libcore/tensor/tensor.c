@@ -1,4 +1,4 @@
-/* tensor.c - counted storage and views of it.  See d9d/tensor/tensor.h. */
+/* tensor.c - reference-counted storage and views of it.  See d9d/tensor/tensor.h. */
 #include "d9d/tensor/tensor.h"
 
 #include <assert.h>
@@ -10,11 +10,11 @@
 
 struct d9d_storage {
     d9d_device *dev;
-    void *data; /* NULL: on the host */
-    void *host; /* pinned, while it is */
+    void *data; /* NULL: offloaded */
+    void *host; /* pinned copy while offloaded */
     uint64_t bytes;
     size_t refs;
-    struct d9d_storage *prev, *next; /* on the device's list */
+    struct d9d_storage *prev, *next; /* in the device's list */
 };
 
 int64_t d9d_shape_numel(const d9d_shape *s)
@@ -133,7 +133,7 @@ void d9d_tensor_release(d9d_tensor *t)
     if (s == NULL || --s->refs > 0)
         return;
     if (s->host != NULL)
-        (void)!d9d_device_sync(s->dev); /* a copy may be under way */
+        (void)!d9d_device_sync(s->dev); /* a copy may be pending */
     storage_unlink(s);
     d9d_device_unpin(s->dev, s->host);
     d9d_device_free(s->dev, s->data, s->bytes);
@@ -187,7 +187,7 @@ d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n)
     return y;
 }
 
-/* --- leaving the device ------------------------------------------------------------------ */
+/* --- offload to the host ------------------------------------------------------------- */
 
 bool d9d_tensor_is_offloaded(const d9d_tensor *t)
 {
@@ -207,7 +207,7 @@ static d9d_status check_offloaded(const d9d_tensor *t, bool want)
     return D9D_OK;
 }
 
-/* The block may be handed out at once: who writes to it is queued behind the copy. */
+/* The block may be reused at once: later writes are enqueued after the copy. */
 d9d_status d9d_tensor_offload(const d9d_tensor *t)
 {
     d9d_storage *s = t->storage;
@@ -237,7 +237,7 @@ d9d_status d9d_tensor_restore(const d9d_tensor *t)
     D9D_TRY(d9d_device_alloc(s->dev, s->bytes, &data));
     st = d9d_device_h2d_async(s->dev, data, s->host, s->bytes);
     if (st == D9D_OK)
-        st = d9d_device_sync(s->dev); /* before the host's memory goes */
+        st = d9d_device_sync(s->dev); /* before the host memory is freed */
     if (st != D9D_OK) {
         d9d_device_free(s->dev, data, s->bytes);
         return st;

@@ -1,4 +1,5 @@
-/* tensor_read.c - elements of any type as floats on the host.  See d9d/tensor/tensor.h. */
+/* tensor_read.c - conversion of elements of any dtype to float on the host.  See
+ * d9d/tensor/tensor.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static float small_float(unsigned bits, int e, int m, bool infinities)
     return (bits >> (e + m)) & 1 ? -v : v;
 }
 
-/* One function a type: element i of p.  p is as aligned as malloc's memory. */
+/* One function for each dtype: element i of p.  p is aligned as malloc()'s memory is. */
 #define PLAIN(name, type)                                                                          \
     static float from_##name(const void *p, int64_t i)                                             \
     {                                                                                              \

@@ -1,8 +1,8 @@
-/* comm_mpi.c - groups of ranks that compute on processors: messages through MPI.
+/* comm_mpi.c - the CPU backend: collectives over MPI point-to-point messages.
  *
- * MPI carries messages only; which rank sends what to whom, and every sum, is made here.  So a
- * sum is added in the order of ranks whatever the library, and bfloat16 is a type like others.
- * A group is a part of the tag: two ranks share at most one group of a set of axes.
+ * MPI carries messages only; the algorithms and every sum are here.  So a sum is added in rank
+ * order with every MPI library, and bfloat16 is a type like the others.  The group is part of the
+ * MPI tag: two ranks share at most one group over a set of axes.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,9 +14,8 @@
 #include "d9d/base/environment.h"
 
 enum {
-    DIRECT_BYTES =
-        16 << 10, /* bytes of an mpi_all_reduce up to which everyone gets all parts at once */
-    SCRATCH_BYTES = 16 << 20 /* bytes of the parts that a sum holds at a time, about */
+    DIRECT_BYTES = 16 << 10, /* bytes up to which an all-reduce is one all-gather and a local sum */
+    SCRATCH_BYTES = 16 << 20 /* approximate bytes of parts that a reduction receives at a time */
 };
 
 struct mpi {
@@ -25,9 +24,9 @@ struct mpi {
     d9di_mpi_world world;
 };
 
-/* --- exchanges --------------------------------------------------------------------------- */
+/* --- batches of messages ------------------------------------------------------------- */
 
-/* Messages that are being collected for one exchange. */
+/* Messages that are collected for one exchange. */
 struct msg_batch {
     const d9d_comm *c;
     const d9di_comm_call *k;
@@ -58,12 +57,13 @@ static void msg_batch_send(struct msg_batch *p, const void *src, size_t bytes, i
 {
     void *data;
 
-    memcpy(&data, &src, sizeof(data)); /* one type of piece for both; a sent one is only read */
+    memcpy(&data, &src,
+           sizeof(data)); /* one message type for both directions; a sent one is only read */
     msg_batch_add(p, data, bytes, to, false);
 }
 
-/* Messages of different calls do not match, so that ranks which make different ones wait, and the
- * watchdog says so, instead of taking one for the other.  MPI has tags up to 32767 at least. */
+/* Tags differ between calls, so messages of different calls never match.  Desynchronised ranks then
+ * wait until the watchdog reports them.  MPI guarantees tags up to 32767. */
 static int mpi_tag(const d9d_comm *c, const d9di_comm_call *k)
 {
     const int phase = k->coll == D9DI_COLL_SEND_RECV ? 0 : (int)(c->calls % 32);
@@ -71,7 +71,7 @@ static int mpi_tag(const d9d_comm *c, const d9di_comm_call *k)
     return (c->tag * 8 + (int)k->coll) * 32 + phase;
 }
 
-/* Send and receive; the post is used up. */
+/* Send and receive all of the batch, and free it. */
 static d9d_status msg_batch_exchange(struct msg_batch *p)
 {
     const struct mpi *self = p->c->backend;
@@ -89,7 +89,7 @@ static void copy_bytes(void *dst, const void *src, size_t n)
         memmove(dst, src, n);
 }
 
-/* dst becomes the parts of all ranks in order, of bytes[r] each; mine may lie in its place. */
+/* All-gather of bytes[r] from rank r; src may be this rank's place in dst. */
 static d9d_status mpi_all_gather_bytes(const d9d_comm *c, const d9di_comm_call *k, char *dst,
                                        const void *mine, const size_t *bytes)
 {
@@ -162,8 +162,8 @@ static d9d_status mpi_all_to_all(d9d_comm *c, const d9di_comm_call *k)
     return st;
 }
 
-/* Rank r has part r of a sum: elements [start[r], start[r + 1]) of src.  A slice of it, elements
- * [from, from + most) of each part, goes to its rank, which adds what came in the order of ranks.
+/* Rank r reduces part r: elements [start[r], start[r + 1]) of src.  It receives one slice at a
+ * time, elements [from, from + max_n) of the part, from each rank, and adds them in rank order.
  */
 struct slice {
     const int64_t *start;
@@ -201,7 +201,7 @@ static d9d_status reduce_slice(d9d_comm *c, const d9di_comm_call *k, const struc
     return D9D_OK;
 }
 
-/* dst [of this rank's part] = the sum; it may be this rank's place in src. */
+/* dst [this rank's part] = the sum; dst may be this rank's place in src. */
 static d9d_status reduce_parts(d9d_comm *c, const d9di_comm_call *k, const int64_t *start,
                                void *dst, const void *src)
 {
@@ -230,7 +230,7 @@ static d9d_status part_starts(const d9d_comm *c, const int64_t *counts, int64_t 
 
     if (start == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %d counts", c->name, c->size);
-    for (int r = 0; r < c->size; r++) /* without counts: n, cut evenly */
+    for (int r = 0; r < c->size; r++) /* without counts: n, divided evenly */
         start[r + 1] =
             start[r] + (counts != NULL ? counts[r] : n / c->size + (r < n % c->size ? 1 : 0));
     *out = start;
@@ -248,7 +248,7 @@ static d9d_status mpi_reduce_scatter(d9d_comm *c, const d9di_comm_call *k)
     return st;
 }
 
-/* Everyone gets everything and adds it: one round of messages. */
+/* All-gather and local sum: one round of messages. */
 static d9d_status all_reduce_small(d9d_comm *c, const d9di_comm_call *k)
 {
     const size_t bytes = (size_t)k->n * d9d_dtype_size(k->t), ranks = (size_t)c->size;
@@ -271,7 +271,7 @@ out:
     return st;
 }
 
-/* Each sums a piece, and all gather the pieces. */
+/* Reduce-scatter, then all-gather. */
 static d9d_status all_reduce_large(d9d_comm *c, const d9di_comm_call *k)
 {
     const size_t e = d9d_dtype_size(k->t);
@@ -300,7 +300,7 @@ static d9d_status mpi_all_reduce(d9d_comm *c, const d9di_comm_call *k)
     return small ? all_reduce_small(c, k) : all_reduce_large(c, k);
 }
 
-/* A binomial tree: in round i the first 2^i ranks, counted from the root, have it and pass it on.
+/* A binomial tree: in round i the first 2^i ranks, counted from the root, send to the next 2^i.
  */
 static d9d_status mpi_broadcast(d9d_comm *c, const d9di_comm_call *k)
 {
@@ -335,7 +335,7 @@ static d9d_status mpi_send_recv(d9d_comm *c, const d9di_comm_call *k)
     return msg_batch_exchange(&p);
 }
 
-/* --- posted ones --------------------------------------------------------------------------- */
+/* --- posted messages ----------------------------------------------------------------- */
 
 static d9d_status mpi_post(d9d_comm *c, const d9di_comm_call *k, void **out)
 {
@@ -393,7 +393,7 @@ static d9d_status mpi_load(struct mpi *m)
 
     d9d_environment_read(D9D_ENVIRONMENT_MPI, getenv, &environment);
     d9d_environment_apply(&environment);
-    /* Global: MPI's own plugins look for its symbols there. */
+    /* RTLD_GLOBAL: MPI's plugins look up its symbols. */
     m->library = dlopen("libd9d_mpi.so.0", RTLD_NOW | RTLD_GLOBAL);
     if (m->library == NULL)
         return D9D_FAIL(D9D_ENOTSUP,
@@ -422,12 +422,12 @@ static d9d_status mpi_open(struct mpi *m, const d9d_bootstrap *boot)
     return D9D_OK;
 }
 
-/* The library stays: what it has started may still be on its way out. */
+/* The library stays loaded: its threads may still be running. */
 static void mpi_close(void *self, bool failed)
 {
     struct mpi *m = self;
 
-    if (!failed) /* otherwise it would wait for those who have failed */
+    if (!failed) /* MPI_Finalize() would wait for failed ranks */
         m->module->close();
     free(m);
 }

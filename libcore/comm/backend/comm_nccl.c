@@ -1,9 +1,10 @@
-/* comm_nccl.c - groups of ranks that compute on GPUs: NCCL, which is looked for at run time.
+/* comm_nccl.c - the GPU backend: NCCL, loaded at run time.
  *
- * Communicators are blocking: their calls cost the host a sixth of what others do, and a thread
- * that hangs in one ends with the process.  Calls are queued on the caller's stream; an event
- * behind each tells the watchdog when the GPU has passed it.  What is only moved is moved as
- * bytes; where parts differ in size, a gather is a group of broadcasts and a scatter of reductions.
+ * Communicators are blocking: their calls cost the host a sixth of what nonblocking ones cost, and
+ * a thread that hangs in one ends with the process.  Calls are enqueued on the caller's stream; an
+ * event recorded after each tells the watchdog when the GPU has completed it.  Data that are only
+ * moved are moved as bytes.  If shards differ in size, an all-gather is a group of broadcasts and a
+ * reduce-scatter a group of reductions.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -68,11 +69,11 @@ struct nccl {
     d9d_bootstrap *boot;
     int gpu;
     ncclComm_t world;
-    pthread_mutex_t lock; /* of the list of groups */
+    pthread_mutex_t lock; /* protects the list of groups */
     struct group *groups;
 };
 
-/* A call that the GPU has not passed yet, as far as is known. */
+/* A call that the GPU has not completed, as far as is known. */
 struct pending {
     d9di_flight_call *call;
     int64_t number;
@@ -85,11 +86,11 @@ struct group {
     ncclComm_t comm;
     d9d_stream stream;
     cudaEvent_t wait_event, done_event;
-    void *stage, *pinned; /* of words */
+    void *stage, *pinned; /* staging of d9d_comm_allgather_bytes() */
     size_t stage_bytes;
-    pthread_mutex_t lock; /* of what follows: the group's thread adds, the watchdog takes */
+    pthread_mutex_t lock; /* protects what follows: the group's thread pushes, the watchdog pops */
     struct pending pending[MAX_PENDING];
-    unsigned n_pushed, n_done; /* those between are pending */
+    unsigned n_pushed, n_done; /* calls between the two are pending */
 };
 
 static const struct nccl *nccl_of(const d9d_comm *c)
@@ -111,7 +112,7 @@ static d9d_status check_nccl(const d9d_comm *c, const d9di_comm_call *k, ncclRes
 
     return rc == ncclSuccess ? D9D_OK
                              : d9di_comm_call_fail(c, k, "NCCL: %s: %s", n->ncclGetErrorString(rc),
-                                              n->ncclGetLastError(g->comm));
+                                                   n->ncclGetLastError(g->comm));
 }
 
 static d9d_status cuda_fail(const d9d_comm *c, const d9di_comm_call *k, cudaError_t e)
@@ -128,7 +129,7 @@ static ncclDataType_t nccl_dtype(d9d_dtype t)
     case D9D_BF16: return ncclBfloat16;
     case D9D_F64: return ncclFloat64;
     case D9D_I32: return ncclInt32;
-    default: return ncclInt64; /* d9di_host_reduce_supports() lets no other through */
+    default: return ncclInt64; /* d9di_host_reduce_supports() excludes others */
     }
 }
 
@@ -151,11 +152,11 @@ static d9d_status nccl_all_reduce(d9d_comm *c, const d9di_comm_call *k)
     const struct group *g = c->self;
 
     return check_nccl(c, k,
-                  n->ncclAllReduce(k->dst, k->dst, (size_t)k->n, nccl_dtype(k->t), nccl_op(k->op),
-                                   g->comm, stream_of(c, k)));
+                      n->ncclAllReduce(k->dst, k->dst, (size_t)k->n, nccl_dtype(k->t),
+                                       nccl_op(k->op), g->comm, stream_of(c, k)));
 }
 
-/* A group of calls: the end says what is wrong with any of them. */
+/* End a group of calls; returns the first error of any of them. */
 static ncclResult_t nccl_group_end(const struct nccl *n, ncclResult_t rc)
 {
     const ncclResult_t nccl_calls_end = n->ncclGroupEnd();
@@ -163,8 +164,8 @@ static ncclResult_t nccl_group_end(const struct nccl *n, ncclResult_t rc)
     return rc != ncclSuccess ? rc : nccl_calls_end;
 }
 
-static ncclResult_t nccl_all_gather_bytes(const d9d_comm *c, char *dst, const void *src, const int64_t *counts,
-                           size_t e, cudaStream_t s)
+static ncclResult_t nccl_all_gather_bytes(const d9d_comm *c, char *dst, const void *src,
+                                          const int64_t *counts, size_t e, cudaStream_t s)
 {
     const struct nccl *n = nccl_of(c);
     const struct group *g = c->self;
@@ -185,7 +186,9 @@ static ncclResult_t nccl_all_gather_bytes(const d9d_comm *c, char *dst, const vo
 
 static d9d_status nccl_all_gather(d9d_comm *c, const d9di_comm_call *k)
 {
-    return check_nccl(c, k, nccl_all_gather_bytes(c, k->dst, k->src, k->recv, d9d_dtype_size(k->t), stream_of(c, k)));
+    return check_nccl(
+        c, k,
+        nccl_all_gather_bytes(c, k->dst, k->src, k->recv, d9d_dtype_size(k->t), stream_of(c, k)));
 }
 
 static d9d_status nccl_reduce_scatter(d9d_comm *c, const d9di_comm_call *k)
@@ -210,7 +213,7 @@ static d9d_status nccl_reduce_scatter(d9d_comm *c, const d9di_comm_call *k)
     return check_nccl(c, k, nccl_group_end(n, rc));
 }
 
-/* What stays here goes along, beside what goes. */
+/* The local share is copied in the same group as the messages. */
 static d9d_status nccl_all_to_all(d9d_comm *c, const d9di_comm_call *k)
 {
     const struct nccl *n = nccl_of(c);
@@ -240,8 +243,8 @@ static d9d_status nccl_broadcast(d9d_comm *c, const d9di_comm_call *k)
     const size_t bytes = (size_t)k->n * d9d_dtype_size(k->t);
 
     return check_nccl(c, k,
-                  nccl_of(c)->ncclBroadcast(k->dst, k->dst, bytes, ncclUint8, k->root, g->comm,
-                                           stream_of(c, k)));
+                      nccl_of(c)->ncclBroadcast(k->dst, k->dst, bytes, ncclUint8, k->root, g->comm,
+                                                stream_of(c, k)));
 }
 
 static d9d_status nccl_send_recv(d9d_comm *c, const d9di_comm_call *k)
@@ -262,7 +265,7 @@ static d9d_status nccl_send_recv(d9d_comm *c, const d9di_comm_call *k)
     return check_nccl(c, k, nccl_group_end(n, rc));
 }
 
-/* --- posted ones: an event behind each -------------------------------------------------- */
+/* --- posted messages: an event recorded after each ----------------------------------- */
 
 static d9d_status nccl_post(d9d_comm *c, const d9di_comm_call *k, void **out)
 {
@@ -274,7 +277,8 @@ static d9d_status nccl_post(d9d_comm *c, const d9di_comm_call *k, void **out)
     if (e != cudaSuccess)
         return cuda_fail(c, k, e);
     if (c->p2p_ring != NULL && c->ops->p2p_ring->connects(c, k->msgs->peer))
-        st = c->ops->p2p_ring->transfer(c, c->p2p_ring, k, k->stream != NULL ? k->stream : g->stream);
+        st = c->ops->p2p_ring->transfer(c, c->p2p_ring, k,
+                                        k->stream != NULL ? k->stream : g->stream);
     else
         st = nccl_send_recv(c, k);
     if (st == D9D_OK && (e = cudaEventRecord(behind, stream_of(c, k))) != cudaSuccess)
@@ -300,7 +304,7 @@ static d9d_status nccl_wait(d9d_comm *c, const d9di_comm_call *k, void *posted)
     return e == cudaSuccess ? D9D_OK : cuda_fail(c, k, e);
 }
 
-/* --- words ------------------------------------------------------------------------------ */
+/* --- bytes on the host --------------------------------------------------------------- */
 
 static void stage_free(struct group *g)
 {
@@ -328,8 +332,8 @@ static cudaError_t stage_reserve(struct group *g, size_t bytes)
     return e;
 }
 
-/* The host's bytes go by way of the GPU.  What only the words of a start need is not kept
- * for good: it is memory that no plan knows of. */
+/* Host bytes go through GPU memory.  Large staging buffers, needed at start-up only, are freed: no
+ * memory plan accounts for them. */
 static d9d_status nccl_allgather_host(d9d_comm *c, const d9di_comm_call *k)
 {
     struct group *g = c->self;
@@ -349,7 +353,8 @@ static d9d_status nccl_allgather_host(d9d_comm *c, const d9di_comm_call *k)
     e = cudaMemcpyAsync(g->stage, g->pinned, sum, cudaMemcpyHostToDevice, s);
     if (e != cudaSuccess)
         return cuda_fail(c, k, e);
-    D9D_TRY(check_nccl(c, k, nccl_all_gather_bytes(c, g->stage, (char *)g->stage + from, k->recv, 1, s)));
+    D9D_TRY(check_nccl(c, k,
+                       nccl_all_gather_bytes(c, g->stage, (char *)g->stage + from, k->recv, 1, s)));
     e = cudaMemcpyAsync(g->pinned, g->stage, sum, cudaMemcpyDeviceToHost, s);
     if (e == cudaSuccess)
         e = cudaStreamSynchronize(s);
@@ -361,7 +366,7 @@ static d9d_status nccl_allgather_host(d9d_comm *c, const d9di_comm_call *k)
     return D9D_OK;
 }
 
-/* --- beside the computation --------------------------------------------------------------- */
+/* --- overlap with computation -------------------------------------------------------- */
 
 static d9d_stream group_stream(d9d_comm *c)
 {
@@ -374,8 +379,9 @@ static d9d_status check_cuda(const d9d_comm *c, cudaError_t e)
                             : D9D_FAIL(D9D_ECUDA, "%s: queue: %s", c->name, cudaGetErrorString(e));
 }
 
-/* What is queued on `to` from here on comes after what is queued on `from`. */
-static d9d_status make_stream_wait(const d9d_comm *c, d9d_stream from, d9d_stream to, cudaEvent_t point)
+/* Stream `to` waits for the work enqueued on `from` so far. */
+static d9d_status make_stream_wait(const d9d_comm *c, d9d_stream from, d9d_stream to,
+                                   cudaEvent_t point)
 {
     cudaError_t e = cudaEventRecord(point, d9d_cuda_stream_handle(from));
 
@@ -397,7 +403,7 @@ static d9d_status nccl_stream_wait(d9d_comm *c, d9d_stream s)
     return make_stream_wait(c, g->stream, s, g->done_event);
 }
 
-/* A point is an event. */
+/* A d9d_comm_event is a cudaEvent_t. */
 static d9d_status event_record(d9d_comm *c, d9d_comm_event **at)
 {
     const struct group *g = c->self;
@@ -420,7 +426,7 @@ static void event_free(d9d_comm_event *at)
     (void)cudaEventDestroy((cudaEvent_t)at);
 }
 
-/* --- together -------------------------------------------------------------------------------- */
+/* --- grouped calls ------------------------------------------------------------------- */
 
 static d9d_status check_group(d9d_comm *c, ncclResult_t rc)
 {
@@ -440,7 +446,7 @@ static d9d_status nccl_calls_end(d9d_comm *c)
     return check_group(c, nccl_of(c)->ncclGroupEnd());
 }
 
-/* --- what the GPU has passed ----------------------------------------------------------------- */
+/* --- completion ---------------------------------------------------------------------- */
 
 static void pending_reap(struct group *g)
 {
@@ -454,8 +460,8 @@ static void pending_reap(struct group *g)
     }
 }
 
-/* A place for one more, which nobody looks at until it counts as made; where there is none the last
- * one's, whose call then counts as done: that which comes after it stands for both. */
+/* A slot for one more pending call, which is ignored until it is pushed.  If all are used, the last
+ * one is reused and its call counts as complete: completion of the later call implies it. */
 static struct pending *pending_slot(struct group *g)
 {
     const struct pending *last;
@@ -470,7 +476,8 @@ static struct pending *pending_slot(struct group *g)
     return &g->pending[g->n_pushed % MAX_PENDING];
 }
 
-/* An event waits for room where a queue is full: the watchdog, which takes the lock, must not. */
+/* Record the event outside the lock: recording blocks while the stream's queue is full, and the
+ * watchdog, which takes the lock, must not block. */
 static bool track_call(d9d_comm *c, const d9di_comm_call *k, d9di_flight_call *x)
 {
     struct group *g = c->self;
@@ -484,14 +491,14 @@ static bool track_call(d9d_comm *c, const d9di_comm_call *k, d9di_flight_call *x
     p->call = x;
     p->number = x->number;
     __atomic_store_n(&x->state, (int32_t)D9DI_FLIGHT_CALL_ENQUEUED, __ATOMIC_RELEASE);
-    (void)cudaEventRecord(p->event, stream_of(c, k)); /* if it cannot, it counts as passed */
+    (void)cudaEventRecord(p->event, stream_of(c, k)); /* on failure it counts as complete */
     (void)pthread_mutex_lock(&g->lock);
     g->n_pushed++;
     (void)pthread_mutex_unlock(&g->lock);
     return true;
 }
 
-/* Of the watchdog's thread. */
+/* Runs in the watchdog's thread. */
 static bool nccl_poll(void *self, char *why, size_t why_n)
 {
     struct nccl *n = self;
@@ -580,11 +587,12 @@ static d9d_status group_stream_create(struct group *g)
                : D9D_FAIL(D9D_ECUDA, "cuda:%d: events: %s", g->backend->gpu, cudaGetErrorString(e));
 }
 
-/* Rank 0's identity of the new world, on every rank. */
+/* Broadcast rank 0's ncclUniqueId to every rank. */
 static d9d_status broadcast_unique_id(const struct nccl *n, ncclUniqueId *id)
 {
     d9d_arena a = {0};
-    d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(n->boot) * sizeof(*all));
+    d9d_bootstrap_blob *all =
+        d9d_arena_alloc(&a, (size_t)d9d_bootstrap_size(n->boot) * sizeof(*all));
     const bool first = d9d_bootstrap_rank(n->boot) == 0;
     ncclResult_t rc = first ? n->ncclGetUniqueId(id) : ncclSuccess;
     d9d_status st = D9D_OK;
@@ -604,7 +612,7 @@ static d9d_status broadcast_unique_id(const struct nccl *n, ncclUniqueId *id)
     return st;
 }
 
-/* The first group is the world; the others are parts of it. */
+/* The first communicator is the world; the others are split from it. */
 static d9d_status nccl_comm_create(struct nccl *n, const d9d_comm *c, ncclComm_t *out)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -626,7 +634,7 @@ static d9d_status nccl_comm_create(struct nccl *n, const d9d_comm *c, ncclComm_t
                           c->size, n->ncclGetErrorString(rc), n->ncclGetLastError(NULL));
 }
 
-/* What a rank has of a group by itself. */
+/* The local state of a group. */
 static d9d_status group_alloc(struct nccl *n, d9d_comm *c)
 {
     struct group *g = calloc(1, sizeof(*g));
@@ -635,12 +643,12 @@ static d9d_status group_alloc(struct nccl *n, d9d_comm *c)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a group", c->name);
     g->backend = n;
     (void)pthread_mutex_init(&g->lock, NULL);
-    c->self = g; /* closed with the comm, whatever of it there is */
+    c->self = g; /* freed with the comm, even if incomplete */
     (void)cudaSetDevice(n->gpu);
     return group_stream_create(g);
 }
 
-/* A rank that cannot must not leave the others within the library, nor in another agreement. */
+/* A rank that fails here must not leave the others inside NCCL or in another agreement. */
 static d9d_status group_open(void *self, d9d_comm *c)
 {
     struct nccl *n = self;
@@ -656,32 +664,33 @@ static d9d_status group_open(void *self, d9d_comm *c)
     return D9D_OK;
 }
 
-static const d9di_comm_backend_ops nccl_ops = {.host_local = true,
-                               .p2p_default = true,
-                               .run = {[D9DI_COLL_ALL_REDUCE] = nccl_all_reduce,
-                                       [D9DI_COLL_ALL_GATHER] = nccl_all_gather,
-                                       [D9DI_COLL_REDUCE_SCATTER] = nccl_reduce_scatter,
-                                       [D9DI_COLL_ALL_TO_ALL] = nccl_all_to_all,
-                                       [D9DI_COLL_BROADCAST] = nccl_broadcast,
-                                       [D9DI_COLL_SEND_RECV] = nccl_send_recv,
-                                       [D9DI_COLL_ALLGATHER_BYTES] = nccl_allgather_host,
-                                       [D9DI_COLL_PEER_BARRIER] = d9di_peer_barrier_cuda},
-                               .track = track_call,
-                               .stream = group_stream,
-                               .wait_stream = nccl_wait_stream,
-                               .stream_wait = nccl_stream_wait,
-                               .event_record = event_record,
-                               .stream_wait_event = stream_wait_event,
-                               .event_free = event_free,
-                               .group_start = nccl_calls_start,
-                               .group_end = nccl_calls_end,
-                               .peer_map = d9di_peer_map_cuda,
-                               .symm_buffer = &d9di_symm_buffer_cuda,
-                               .p2p_ring = &d9di_p2p_ring_cuda,
-                               .post = nccl_post,
-                               .test = nccl_test,
-                               .wait = nccl_wait,
-                               .close = group_close};
+static const d9di_comm_backend_ops nccl_ops = {
+    .host_local = true,
+    .p2p_default = true,
+    .run = {[D9DI_COLL_ALL_REDUCE] = nccl_all_reduce,
+            [D9DI_COLL_ALL_GATHER] = nccl_all_gather,
+            [D9DI_COLL_REDUCE_SCATTER] = nccl_reduce_scatter,
+            [D9DI_COLL_ALL_TO_ALL] = nccl_all_to_all,
+            [D9DI_COLL_BROADCAST] = nccl_broadcast,
+            [D9DI_COLL_SEND_RECV] = nccl_send_recv,
+            [D9DI_COLL_ALLGATHER_BYTES] = nccl_allgather_host,
+            [D9DI_COLL_PEER_BARRIER] = d9di_peer_barrier_cuda},
+    .track = track_call,
+    .stream = group_stream,
+    .wait_stream = nccl_wait_stream,
+    .stream_wait = nccl_stream_wait,
+    .event_record = event_record,
+    .stream_wait_event = stream_wait_event,
+    .event_free = event_free,
+    .group_start = nccl_calls_start,
+    .group_end = nccl_calls_end,
+    .peer_map = d9di_peer_map_cuda,
+    .symm_buffer = &d9di_symm_buffer_cuda,
+    .p2p_ring = &d9di_p2p_ring_cuda,
+    .post = nccl_post,
+    .test = nccl_test,
+    .wait = nccl_wait,
+    .close = group_close};
 
 /* --- the library ------------------------------------------------------------------------------ */
 
@@ -725,14 +734,17 @@ d9d_status d9di_comm_backend_nccl(d9d_bootstrap *boot, d9d_stream stream, d9di_c
         return D9D_FAIL(D9D_ENOMEM, "NCCL: out of memory");
     n->boot = boot;
     (void)pthread_mutex_init(&n->lock, NULL);
-    (void)d9d_cuda_stream_handle(stream); /* makes its GPU the current one */
+    (void)d9d_cuda_stream_handle(stream); /* makes the stream's GPU current */
     (void)cudaGetDevice(&n->gpu);
     d9d_environment_read(D9D_ENVIRONMENT_NCCL, getenv, &environment);
     d9d_environment_apply(&environment);
     st = nccl_load(n);
     if (st == D9D_OK)
-        *out = (d9di_comm_backend){
-            .ops = &nccl_ops, .self = n, .group_create = group_open, .poll = nccl_poll, .close = nccl_close};
+        *out = (d9di_comm_backend){.ops = &nccl_ops,
+                                   .self = n,
+                                   .group_create = group_open,
+                                   .poll = nccl_poll,
+                                   .close = nccl_close};
     else
         nccl_close(n, true);
     return st;

@@ -1,8 +1,8 @@
-/* comm_sim.c - groups of ranks of which one is there: calls are counted, and come back at once.
+/* comm_sim.c - the simulated backend for plans: one rank exists; calls add their cost and return.
  *
- * A rank hears what it says itself, as if all others were like it, where the arrays are real
- * (d9d/kernels/sim.h).  Time is that of rings: each rank sends what it has to its neighbour until
- * all have it, over the network if the group spans nodes.
+ * If arrays are real (d9d/kernels/sim.h), a rank receives its own data, as if all ranks sent the
+ * same.  The cost model is that of ring algorithms: each rank passes on what it has to its
+ * neighbour until all have it, over the network if the group spans nodes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "comm/comm_private.h"
 #include "d9d/kernels/sim.h"
 
-/* Of the world: the processor that calls are counted on. */
+/* The simulated processor whose clock a call advances. */
 static d9d_stream call_stream(const d9d_comm *c, const d9di_comm_call *k)
 {
     return k->stream != NULL ? k->stream : (d9d_stream)c->backend;
@@ -26,7 +26,7 @@ static d9d_sim_link call_link(const d9d_comm *c, const d9di_comm_call *k)
     return D9D_SIM_LINK_NODE;
 }
 
-/* So many bytes leave this rank, or come. */
+/* Add the time of a transfer of these elements from or to this rank. */
 static d9d_status charge_transfer(d9d_comm *c, const d9di_comm_call *k, double elements,
                                   d9d_dtype t)
 {
@@ -48,8 +48,8 @@ static double max_f64(double a, double b)
     return a > b ? a : b;
 }
 
-/* What this rank says, from every rank, where it may be read: numbers for the host.  `src` may be
- * its place in dst. */
+/* Fill dst with this rank's data from every rank, if the arrays are real.  `src` may be its place
+ * in dst. */
 static void echo_local(const d9d_comm *c, const d9di_comm_call *k)
 {
     const size_t size = d9d_dtype_size(k->t);
@@ -100,8 +100,7 @@ static d9d_status sim_send_recv(d9d_comm *c, const d9di_comm_call *k)
     return charge_transfer(c, k, max_f64(bytes[0], bytes[1]), D9D_U8);
 }
 
-/* --- rooms: where a GPU's node has all ranks; their memory is outside the pool
- * -------------------- */
+/* --- staging buffers: if one GPU node has all ranks; their memory is outside the pool  */
 
 static d9d_status symm_buffer_create(d9d_comm *c, uint64_t bytes, void **out)
 {
@@ -116,7 +115,7 @@ static d9d_status symm_buffer_create(d9d_comm *c, uint64_t bytes, void **out)
     return D9D_OK;
 }
 
-/* All in one place, which nobody reads. */
+/* One address for all, which is never read. */
 static void *symm_buffer_ptr(const void *symm, int which, int rank)
 {
     (void)symm, (void)which, (void)rank;
@@ -135,7 +134,7 @@ static d9d_status symm_buffer_copy(d9d_comm *c, d9d_stream s, void *dst, const v
     const d9di_comm_call k = {.coll = D9DI_COLL_PEER_BARRIER, .stream = s};
 
     if (dst == symm_buffer_ptr(NULL, 0, 0))
-        return D9D_OK; /* to its own room, beside the rest */
+        return D9D_OK; /* a copy to the local buffer overlaps and costs nothing */
     (void)src;
     return charge_transfer(c, &k, (double)n, D9D_U8);
 }
@@ -156,14 +155,14 @@ static d9d_status sim_peer_barrier(d9d_comm *c, const d9di_comm_call *k)
     return D9D_OK;
 }
 
-/* In the host's memory, before and behind the steps. */
+/* In host memory, outside the steps: costs nothing. */
 static d9d_status sim_allgather_bytes(d9d_comm *c, const d9di_comm_call *k)
 {
     echo_local(c, k);
     return D9D_OK;
 }
 
-/* --- beside the computation: where the chip can ---------------------------------------------- */
+/* --- overlap with computation: if the chip has several streams ----------------------- */
 
 static d9d_stream sim_stream(d9d_comm *c)
 {
@@ -182,7 +181,7 @@ static d9d_status sim_stream_wait(d9d_comm *c, d9d_stream s)
     return D9D_OK;
 }
 
-/* A point is a time. */
+/* An event is a simulated time. */
 static d9d_status event_record(d9d_comm *c, d9d_comm_event **at)
 {
     double *when = (double *)*at;
@@ -216,7 +215,7 @@ static d9d_status group_open(void *self, d9d_comm *c)
     if (d9d_sim_get_chip(sim_device)->is_gpu)
         D9D_TRY(d9d_sim_stream_create(sim_device, &own));
     c->self = own;
-    c->check = false; /* nobody is there to make another call */
+    c->check = false; /* there is no other rank to compare with */
     return D9D_OK;
 }
 

@@ -8,13 +8,12 @@
 
 #include "comm/backend/mpi_module.h"
 
-enum { MESSAGE_MAX = 1 << 30 }; /* bytes of one message at most: MPI counts in int */
-/* A wait polls for a while, longer where each rank has a processor, then sleeps between polls for
- * what a wait this long does not feel.  It does not yield, which beside busy processes takes a turn
- * of each of them. */
+enum { MESSAGE_MAX = 1 << 30 }; /* the most bytes of one MPI message, whose count is an int */
+/* A wait first polls, longer if each rank has a core to itself, then sleeps between polls.  It does
+ * not yield: beside busy processes sched_yield() costs a time slice of each. */
 enum { POLL_NS = 1000 * 1000, OVERSUBSCRIBED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
 
-/* Whatever was opened last: MPI itself is one to a process. */
+/* The MPI world communicator: MPI is initialised once for each process. */
 static MPI_Comm world(void)
 {
     return MPI_COMM_WORLD;
@@ -30,7 +29,7 @@ static bool fail_mpi(int rc, char *why, size_t why_n)
     return false;
 }
 
-/* Whether the ranks of this host have fewer processors among them than they are. */
+/* True if the ranks of this host outnumber the processors that they may use. */
 static bool is_oversubscribed(void)
 {
     cpu_set_t own, all;
@@ -81,7 +80,7 @@ static void close_world(void)
 
 /* --- an exchange ------------------------------------------------------------------------- */
 
-/* A piece goes as messages of at most PART bytes. */
+/* A d9di_mpi_msg is sent as MPI messages of at most MESSAGE_MAX bytes. */
 static size_t messages(const d9di_mpi_msg *p)
 {
     return (p->n + MESSAGE_MAX - 1) / MESSAGE_MAX;
@@ -119,7 +118,7 @@ static int wait_all(const d9di_mpi_world *w, int n, MPI_Request *requests, MPI_S
     }
 }
 
-/* What came, against what was waited for. */
+/* Compare the received sizes with the expected ones. */
 static bool check_sizes(const d9di_mpi_msg *msgs, int n, int rc, MPI_Status *statuses, char *why,
                         size_t why_n)
 {
@@ -152,7 +151,7 @@ static bool check_sizes(const d9di_mpi_msg *msgs, int n, int rc, MPI_Status *sta
     return rc == MPI_SUCCESS ? true : fail_mpi(rc, why, why_n);
 }
 
-/* Receives first: what arrives has a place then. */
+/* Receives first, so that messages arrive in posted buffers. */
 static int post_all(const d9di_mpi_msg *msgs, int n, int tag, MPI_Request *out)
 {
     for (int receive = 1; receive >= 0; receive--) {
@@ -195,7 +194,7 @@ static bool send_recv(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, 
     return ok;
 }
 
-/* --- one piece that goes on by itself ------------------------------------------------------- */
+/* --- posted messages ----------------------------------------------------------------- */
 
 struct d9di_mpi_post {
     const d9di_mpi_world *world;
@@ -222,7 +221,7 @@ static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_ms
     p->requests = (MPI_Request *)(p + 1);
     p->statuses = (MPI_Status *)(p->requests + n);
     p->rc = post_all(&p->msg, 1, tag, p->requests);
-    if (p->rc != MPI_SUCCESS) { /* what was posted before stays with MPI */
+    if (p->rc != MPI_SUCCESS) { /* requests posted so far stay with MPI */
         (void)fail_mpi(p->rc, why, why_n);
         return NULL;
     }

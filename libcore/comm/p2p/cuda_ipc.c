@@ -1,7 +1,7 @@
-/* cuda_ipc.c - GPUs of one host that read each other's memory: CUDA's handles between processes.
+/* cuda_ipc.c - peer memory: GPUs of one host map each other's memory by CUDA IPC handles.
  *
- * A handle is of a whole allocation, so a place in it goes along.  Ranks tell each other what they
- * share, open it, and agree on whether all could.
+ * An IPC handle names a whole allocation, so the offset in it is sent too.  Ranks exchange their
+ * handles, open them, and agree whether all could.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -11,30 +11,30 @@
 #include "d9d/kernels/cuda.h"
 #include "comm/comm_private.h"
 
-/* Of the driver; streams and addresses are as the runtime's. */
+/* A function of the CUDA driver; it takes the runtime's streams and addresses. */
 typedef int stream_signal_fn(cudaStream_t s, unsigned long long at, uint32_t value, unsigned flags);
 
-/* The last array is of words: how many fences each of the others has told this rank of. */
+/* The last array has the signals: how many barriers each peer has signaled to this rank. */
 struct d9d_peer_memory {
     d9d_comm *comm;
     char *label;
     size_t n;
     void **local;     /* [n] */
     const void **ptr; /* [ranks, n] */
-    void **imported;   /* [ranks, n], what is to be closed; NULL where nothing is */
-    int32_t *dummy;   /* on the GPU, for fences of ranks that have no words */
+    void **imported;  /* [ranks, n], handles to close; NULL: none */
+    int32_t *dummy;   /* on the GPU, for barriers without signals */
     stream_signal_fn *wait, *write;
-    uint32_t n_barriers; /* come to so far */
-    bool in_use;       /* others may be reading */
-    bool has_signals;     /* by words */
-    bool owned;      /* all of mine goes with it; else the words alone */
+    uint32_t n_barriers; /* barriers so far */
+    bool in_use;         /* peers may be reading */
+    bool has_signals;    /* the streams of all ranks support signals */
+    bool owned;          /* unmap frees all local arrays; else the signals only */
 };
 
-enum { SIGNAL_STRIDE = 256 }; /* bytes from one word to the next */
+enum { SIGNAL_STRIDE = 256 }; /* bytes from one signal to the next */
 
-/* --- words ------------------------------------------------------------------------------------ */
+/* --- signals ------------------------------------------------------------------------- */
 
-/* NULL: this driver has none. */
+/* A driver function; NULL if this driver lacks it. */
 static stream_signal_fn *find_driver_fn(const char *name)
 {
     enum cudaDriverEntryPointQueryResult found;
@@ -70,13 +70,13 @@ bool d9di_peer_has_signals(const d9d_peer_memory *x)
     return x->has_signals;
 }
 
-/* What rank `from` writes at rank `to`. */
+/* The signal that rank `from` writes at rank `to`. */
 static const char *signal_of(const d9d_peer_memory *x, int to, int from)
 {
     return (const char *)x->ptr[(size_t)to * x->n + x->n - 1] + (size_t)from * SIGNAL_STRIDE;
 }
 
-/* Each writes into its words, as fences will. */
+/* Write every signal once, as barriers will, to test that the streams can. */
 static bool write_test_signals(const d9d_peer_memory *x, d9d_stream s)
 {
     const int me = x->comm->rank;
@@ -105,24 +105,25 @@ static d9d_status probe_signals(d9d_peer_memory *x)
 {
     d9d_comm *c = x->comm;
 
-    D9D_TRY(d9di_comm_all_true(c, x->label, write_test_signals(x, d9d_comm_stream(c)), &x->has_signals));
+    D9D_TRY(d9di_comm_all_true(c, x->label, write_test_signals(x, d9d_comm_stream(c)),
+                               &x->has_signals));
     if (x->has_signals)
         D9D_TRY(d9di_comm_all_true(c, x->label, check_test_signals(x), &x->has_signals));
     x->n_barriers = 1;
-    (void)cudaGetLastError(); /* what cannot be is no failure */
+    (void)cudaGetLastError(); /* an unsupported function is not an error */
     return D9D_OK;
 }
 
-/* What a rank says of an array; all zeros where it cannot be shared. */
+/* An array as it is sent to the peers; all zeros if it cannot be exported. */
 typedef struct exported {
     cudaIpcMemHandle_t handle;
     uint64_t offset;
     int32_t fine;
 } exported;
 
-/* --- what is here ------------------------------------------------------------------------ */
+/* --- exporting ----------------------------------------------------------------------- */
 
-/* The driver knows where an allocation begins. */
+/* The offset of p in its allocation, from the driver. */
 static bool find_offset(const void *p, uint64_t *offset)
 {
     typedef int range_fn(unsigned long long *base, size_t *size, unsigned long long p);
@@ -151,7 +152,7 @@ static void export_handle(void *mine, exported *out)
     out->fine = cudaIpcGetMemHandle(&out->handle, (char *)mine - out->offset) == cudaSuccess;
 }
 
-/* --- what is there ------------------------------------------------------------------------ */
+/* --- importing ----------------------------------------------------------------------- */
 
 static bool import_handle(d9d_peer_memory *x, size_t at, const exported *theirs)
 {
@@ -200,12 +201,12 @@ static d9d_status exchange_handles(d9d_peer_memory *x, d9d_arena *a, bool *fine)
     D9D_TRY(d9d_comm_allgather_bytes(c, x->label, here, x->n * sizeof(*here), a, all));
     *fine = import_handles(x, all, here) && cudaMalloc((void **)&x->dummy, 4) == cudaSuccess &&
             cudaMemset(x->dummy, 0, 4) == cudaSuccess;
-    (void)cudaGetLastError(); /* what cannot be shared is no failure */
+    (void)cudaGetLastError(); /* an allocation that cannot be exported is not an error */
     D9D_TRY(d9di_comm_all_true(c, x->label, *fine, fine));
     return *fine ? probe_signals(x) : D9D_OK;
 }
 
-/* NULL where there is no memory: then it cannot be shared. */
+/* NULL if out of memory: then nothing is mapped. */
 static void *signals_alloc(const d9d_comm *c)
 {
     const size_t bytes = (size_t)c->size * SIGNAL_STRIDE;
@@ -221,7 +222,7 @@ static void *signals_alloc(const d9d_comm *c)
 }
 
 static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const *mine, size_t n,
-                         d9d_peer_memory **out)
+                                     d9d_peer_memory **out)
 {
     const size_t all = (size_t)c->size * (n + 1);
     d9d_peer_memory *x = calloc(1, sizeof(*x));
@@ -246,7 +247,7 @@ static d9d_status peer_memory_create(d9d_comm *c, const char *what, void *const 
 }
 
 d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *what, void *const *mine, size_t n,
-                           d9d_peer_memory **out)
+                              d9d_peer_memory **out)
 {
     d9d_peer_memory *x;
     d9d_arena a = {0};
@@ -265,11 +266,11 @@ d9d_status d9di_peer_map_cuda(d9d_comm *c, const char *what, void *const *mine, 
     return st;
 }
 
-/* Memory may go when nobody has it open any more. */
+/* Close the imported handles; memory may be freed when no peer has it open. */
 static void close_handles(const d9d_peer_memory *x)
 {
     if (x->in_use)
-        (void)cudaDeviceSynchronize(); /* what is still read */
+        (void)cudaDeviceSynchronize(); /* wait for pending reads */
     for (size_t i = 0; x->imported != NULL && i < (size_t)x->comm->size * x->n; i++)
         if (x->imported[i] != NULL)
             (void)cudaIpcCloseMemHandle(x->imported[i]);
@@ -281,7 +282,7 @@ void d9d_peer_unmap(d9d_peer_memory *x)
 {
     if (x == NULL)
         return;
-    if (!*x->comm->failed) { /* else freeing could wait for ever, and the process ends soon */
+    if (!*x->comm->failed) { /* else freeing could block for ever, and the process ends soon */
         close_handles(x);
         for (size_t i = x->owned ? 0 : x->n - 1; x->local != NULL && i < x->n; i++)
             (void)cudaFree(x->local[i]);
@@ -305,36 +306,38 @@ static d9d_status check_cuda(const d9d_comm *c, const char *what, int rc)
 
 static d9d_status signal_peer(const d9d_peer_memory *x, d9d_stream s, int to)
 {
-    return check_cuda(x->comm, x->label,
-                  d9di_peer_signal_write(x, s, signal_of(x, to, x->comm->rank), x->n_barriers + 1));
+    return check_cuda(
+        x->comm, x->label,
+        d9di_peer_signal_write(x, s, signal_of(x, to, x->comm->rank), x->n_barriers + 1));
 }
 
 static d9d_status wait_peer(const d9d_peer_memory *x, d9d_stream s, int from)
 {
-    return check_cuda(x->comm, x->label,
-                  d9di_peer_signal_wait(x, s, signal_of(x, x->comm->rank, from), x->n_barriers));
+    return check_cuda(
+        x->comm, x->label,
+        d9di_peer_signal_wait(x, s, signal_of(x, x->comm->rank, from), x->n_barriers));
 }
 
 static d9d_status copy(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n)
 {
-    return check_cuda(c, "copy",
-                  (int)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_handle(s)));
+    return check_cuda(
+        c, "copy", (int)cudaMemcpyAsync(dst, src, n, cudaMemcpyDefault, d9d_cuda_stream_handle(s)));
 }
 
-/* Ranks without words come together all at once. */
+/* Signal and wait for the peers; without signals, an all-reduce. */
 static d9d_status arrive(d9d_peer_memory *x, const d9di_comm_call *k)
 {
     d9d_comm *c = x->comm;
 
     if (!x->has_signals)
         return c->ops->run[D9DI_COLL_ALL_REDUCE](c, &(d9di_comm_call){.coll = D9DI_COLL_ALL_REDUCE,
-                                                             .t = D9D_I32,
-                                                             .op = D9D_COMM_MAX,
-                                                             .label = k->label,
-                                                             .stream = k->stream,
-                                                             .dst = x->dummy,
-                                                             .src = x->dummy,
-                                                             .n = 1});
+                                                                      .t = D9D_I32,
+                                                                      .op = D9D_COMM_MAX,
+                                                                      .label = k->label,
+                                                                      .stream = k->stream,
+                                                                      .dst = x->dummy,
+                                                                      .src = x->dummy,
+                                                                      .n = 1});
     for (int i = 1; i < c->size && !k->signaled; i++)
         D9D_TRY(signal_peer(x, k->stream, (c->rank + i) % c->size));
     x->n_barriers++;
@@ -361,14 +364,16 @@ d9d_status d9di_peer_barrier_cuda(d9d_comm *c, const d9di_comm_call *k)
 
 d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s)
 {
-    return d9di_comm_submit(
-        x->comm,
-        &(d9di_comm_call){.coll = D9DI_COLL_PEER_BARRIER, .t = D9D_U8, .label = x->label, .stream = s, .peer_memory = x});
+    return d9di_comm_submit(x->comm, &(d9di_comm_call){.coll = D9DI_COLL_PEER_BARRIER,
+                                                       .t = D9D_U8,
+                                                       .label = x->label,
+                                                       .stream = s,
+                                                       .peer_memory = x});
 }
 
-/* Each rank begins with its neighbour, so that no two read from one at a time. */
-d9d_status d9d_peer_gather(d9d_peer_memory *x, d9d_stream s, size_t i, d9d_dtype t,
-                                  void *dst, const int64_t *counts)
+/* Each rank begins with its neighbour, so that at no time two ranks read from the same one. */
+d9d_status d9d_peer_gather(d9d_peer_memory *x, d9d_stream s, size_t i, d9d_dtype t, void *dst,
+                           const int64_t *counts)
 {
     const int size = x->comm->size, me = x->comm->rank;
     const size_t e = d9d_dtype_size(t);
@@ -390,10 +395,9 @@ void *d9di_peer_ptr(const d9d_peer_memory *x, int rank)
     return (void *)(uintptr_t)x->ptr[(size_t)rank * x->n];
 }
 
-/* --- rooms: two arrays that are shared, and go with it
- * -------------------------------------------- */
+/* --- staging buffers: two peer-mapped arrays, which unmap frees ---------------------- */
 
-/* What the pool keeps for later comes back to the driver where that has too little.  NULL: none. */
+/* Allocate; if that fails, trim the device's memory pool and try again.  NULL: out of memory. */
 static void *alloc_or_trim(const d9d_comm *c, uint64_t bytes)
 {
     void *p = NULL;
@@ -413,7 +417,7 @@ static d9d_status symm_buffer_create(d9d_comm *c, uint64_t bytes, void **out)
     d9d_status st;
 
     for (int i = 0; i < 2; i++)
-        mine[i] = alloc_or_trim(c, bytes); /* NULL: then they cannot be shared */
+        mine[i] = alloc_or_trim(c, bytes); /* NULL: then nothing is mapped */
     (void)cudaGetLastError();
     st = d9d_peer_map(c, "rooms", mine, 2, &x);
     if (x != NULL)
@@ -443,4 +447,5 @@ static void symm_buffer_close(void *self)
     d9d_peer_unmap(self);
 }
 
-const d9di_symm_buffer_ops d9di_symm_buffer_cuda = {symm_buffer_create, symm_buffer_ptr, symm_buffer_signal, copy, symm_buffer_close};
+const d9di_symm_buffer_ops d9di_symm_buffer_cuda = {symm_buffer_create, symm_buffer_ptr,
+                                                    symm_buffer_signal, copy, symm_buffer_close};

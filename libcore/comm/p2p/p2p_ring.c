@@ -1,20 +1,20 @@
 /* p2p_ring.c - posted messages between neighbours on GPUs of one host: d9d_p2p_ring_enable().
  *
- * Each rank has two rings of slots, of which the one before it in the group fills the first and the
- * one behind it the second; in a group of two the other rank fills the first.  Beside them are
- * words that count:
+ * Each rank has two rings of slots.  Its predecessor in the group fills the first, its successor
+ * the second; in a group of two the other rank fills the first.  Two signals for each ring count
+ * chunks:
  *
  *     rank a                                          rank b
- *     wait until b has taken what was in the slot
- *     copy a piece over the link          ------->    slot
- *     write how many there are            ------->    arrived
+ *     wait until b has consumed the slot's last chunk
+ *     copy a chunk over the link          ------->    slot
+ *     signal the number of chunks sent    ------->    ARRIVED
  *                                                     wait until there is one more
- *                                                     copy the slot to where it belongs
- *     taken                               <-------    write how many are taken
+ *                                                     copy the slot to its destination
+ *     CONSUMED                            <-------    signal the number of chunks consumed
  *
- * Waiting is done by what feeds the GPU (cuStreamWaitValue32 of the driver) and copying by its copy
- * engines, while a message of NCCL's keeps multiprocessors from the moment it is queued until the
- * other rank comes: products beside one that waits take up to a third longer.
+ * Streams wait by cuStreamWaitValue32() of the driver, and copy engines copy, so no SM is used.  A
+ * pending NCCL message occupies SMs from its launch until the peer arrives; GEMMs that run
+ * meanwhile take up to a third longer.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -25,21 +25,21 @@
 
 enum {
     CHUNK_BYTES = 4 << 20,
-    RING_SLOTS = 8, /* of a ring, a power of two: counts of pieces may pass 2^32 */
+    RING_SLOTS = 8, /* of a ring; a power of two, because counts of chunks wrap at 2^32 */
     RINGS = 2,
-    SIGNAL_STRIDE = 256,  /* bytes from one word to the next */
-    SIGNALS_BYTES = 4096, /* of words */
-    FROM_PREV = 0,   /* of a rank's two neighbours, or of its rings: what is before it fills it */
-    FROM_NEXT = 1,  /* ... or behind it */
+    SIGNAL_STRIDE = 256,  /* bytes from one signal to the next */
+    SIGNALS_BYTES = 4096, /* bytes of all signals */
+    FROM_PREV = 0,        /* the ring that the predecessor fills */
+    FROM_NEXT = 1,        /* the ring that the successor fills */
     NO_RING = -1,
 };
-/* Words of each ring. */
+/* The signals of each ring. */
 enum { ARRIVED, CONSUMED };
 
 typedef struct p2p_rings {
     char *local;
     d9d_peer_memory *peers;
-    uint32_t sent[RINGS], received[RINGS]; /* pieces: through the neighbour's ring, from one's own */
+    uint32_t sent[RINGS], received[RINGS]; /* chunks: into the neighbour's ring, out of the own */
 } p2p_rings;
 
 static const char *signal_at(const void *base, int word, int ring)
@@ -49,7 +49,8 @@ static const char *signal_at(const void *base, int word, int ring)
 
 static char *slot_at(const void *base, int ring, uint32_t piece)
 {
-    return (char *)(uintptr_t)base + SIGNALS_BYTES + (size_t)(ring * RING_SLOTS + (int)(piece % RING_SLOTS)) * CHUNK_BYTES;
+    return (char *)(uintptr_t)base + SIGNALS_BYTES +
+           (size_t)(ring * RING_SLOTS + (int)(piece % RING_SLOTS)) * CHUNK_BYTES;
 }
 
 /* The ring of `to` that `from` fills. */
@@ -60,7 +61,7 @@ static int ring_between(const d9d_comm *c, int from, int to)
     return (to + 1) % c->size == from ? FROM_NEXT : NO_RING;
 }
 
-/* --- making it ------------------------------------------------------------------------------ */
+/* --- creation ------------------------------------------------------------------------ */
 
 static d9d_status ring_alloc(d9d_comm *c, p2p_rings *m, bool *fine)
 {
@@ -72,7 +73,7 @@ static d9d_status ring_alloc(d9d_comm *c, p2p_rings *m, bool *fine)
                       cudaStreamSynchronize(s) == cudaSuccess;
 
     m->local = mine;
-    (void)cudaGetLastError(); /* what cannot be is no failure */
+    (void)cudaGetLastError(); /* out of memory is not an error: messages then use NCCL */
     D9D_TRY(d9di_comm_all_true(c, "mail", well, fine));
     if (!*fine)
         return D9D_OK;
@@ -86,7 +87,7 @@ static void p2p_ring_close(d9d_comm *c, void *self)
     p2p_rings *m = self;
 
     d9d_peer_unmap(m->peers);
-    if (!*c->failed) /* else freeing could wait for ever */
+    if (!*c->failed) /* else freeing could block for ever */
         (void)cudaFree(m->local);
     free(m);
 }
@@ -109,7 +110,8 @@ static d9d_status p2p_ring_create(d9d_comm *c, void **out)
 
 /* --- messages --------------------------------------------------------------------------------- */
 
-/* One piece: when `gate` has come to `when`, n bytes, then `told` is `now`. */
+/* One chunk: when *wait_signal is at least wait_value, copy n bytes, then set *done_signal to
+ * done_value. */
 typedef struct chunk_copy {
     const void *wait_signal, *done_signal;
     uint32_t wait_value, done_value;
@@ -122,20 +124,23 @@ static chunk_copy chunk_send(p2p_rings *m, int ring, char *theirs, char *src)
     const uint32_t piece = m->sent[ring]++;
 
     return (chunk_copy){signal_at(m->local, CONSUMED, ring),
-                     signal_at(theirs, ARRIVED, ring),
-                     piece + 1 - RING_SLOTS,
-                     piece + 1,
-                     slot_at(theirs, ring, piece),
-                     src};
+                        signal_at(theirs, ARRIVED, ring),
+                        piece + 1 - RING_SLOTS,
+                        piece + 1,
+                        slot_at(theirs, ring, piece),
+                        src};
 }
 
 static chunk_copy chunk_recv(p2p_rings *m, int ring, char *theirs, char *dst)
 {
     const uint32_t piece = m->received[ring]++;
 
-    return (chunk_copy){
-        signal_at(m->local, ARRIVED, ring), signal_at(theirs, CONSUMED, ring), piece + 1, piece + 1, dst,
-        slot_at(m->local, ring, piece)};
+    return (chunk_copy){signal_at(m->local, ARRIVED, ring),
+                        signal_at(theirs, CONSUMED, ring),
+                        piece + 1,
+                        piece + 1,
+                        dst,
+                        slot_at(m->local, ring, piece)};
 }
 
 static bool p2p_ring_connects(const d9d_comm *c, int peer)
@@ -143,7 +148,8 @@ static bool p2p_ring_connects(const d9d_comm *c, int peer)
     return ring_between(c, c->rank, peer) != NO_RING;
 }
 
-static d9d_status p2p_ring_transfer(d9d_comm *c, void *self, const d9di_comm_call *k, d9d_stream stream)
+static d9d_status p2p_ring_transfer(d9d_comm *c, void *self, const d9di_comm_call *k,
+                                    d9d_stream stream)
 {
     p2p_rings *m = self;
     const d9di_comm_msg *p = k->msgs;
@@ -170,4 +176,5 @@ static d9d_status p2p_ring_transfer(d9d_comm *c, void *self, const d9di_comm_cal
     return D9D_OK;
 }
 
-const d9di_p2p_ring_ops d9di_p2p_ring_cuda = {p2p_ring_create, p2p_ring_connects, p2p_ring_transfer, p2p_ring_close};
+const d9di_p2p_ring_ops d9di_p2p_ring_cuda = {p2p_ring_create, p2p_ring_connects, p2p_ring_transfer,
+                                              p2p_ring_close};

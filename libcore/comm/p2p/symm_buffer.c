@@ -1,4 +1,5 @@
-/* symm_buffer.c - two rooms of memory a rank, from which the others take: d9d/comm/comm.h. */
+/* symm_buffer.c - staging buffers (symmetric memory): two buffers for each rank that its peers
+ * read.  See d9d/comm/comm.h. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +9,11 @@
 #include "d9d/base/hash.h"
 #include "d9d/comm/mesh.h"
 
-enum { MIN_BYTES = 256 << 10 }; /* bytes to a rank: with fewer a collective call is as fast */
-enum { RETRY_AFTER = 64 };      /* askings after a refusal, before one is tried again */
-enum { SIZE_ALIGN = 2 << 20 };  /* of a room's size: sizes that grow little by little are few */
+enum { MIN_BYTES = 256 << 10 }; /* bytes to a rank: below it a collective is as fast */
+enum { RETRY_AFTER = 64 };      /* requests that are ignored after a refusal */
+enum {
+    SIZE_ALIGN = 2 << 20
+}; /* of a buffer's size, so that slowly growing sizes rarely reallocate */
 
 bool d9di_peer_is_allowed(bool by_default)
 {
@@ -54,7 +57,7 @@ d9d_status d9di_comm_all_true(d9d_comm *c, const char *what, bool mine, bool *ou
     return st;
 }
 
-/* What a rank says of where it lives: zeros where nobody may read its memory. */
+/* A hash of this host; zeros if this rank's memory may not be read. */
 static d9d_hash host_hash(const d9d_comm *c)
 {
     char host[D9DI_COMM_HOST_ID_MAX];
@@ -90,7 +93,7 @@ d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *what, bool *out)
     return st;
 }
 
-/* --- rooms ------------------------------------------------------------------------------- */
+/* --- staging buffers ----------------------------------------------------------------- */
 
 void d9di_symm_buffer_close(d9d_comm *c)
 {
@@ -104,7 +107,7 @@ void d9di_symm_buffer_close(d9d_comm *c)
     c->symm.bytes = 0;
 }
 
-/* Of the next asking that is tried: the first, and then twice as many as the time before. */
+/* True if this request is to be tried: exponential backoff after refusals. */
 static bool retry_is_due(d9d_comm *c)
 {
     if (c->symm.n_refused == 0)
@@ -116,7 +119,7 @@ static bool retry_is_due(d9d_comm *c)
     return true;
 }
 
-/* Larger ones before those that there are go, where there is memory for both. */
+/* Allocate the larger buffers before the old ones are freed, if there is memory for both. */
 static d9d_status buffers_create(d9d_comm *c, uint64_t bytes)
 {
     void *more = NULL;
@@ -129,13 +132,13 @@ static d9d_status buffers_create(d9d_comm *c, uint64_t bytes)
     return D9D_OK;
 }
 
-/* All ranks come to the same. */
+/* All ranks get the same result. */
 static d9d_status buffers_grow(d9d_comm *c, uint64_t bytes)
 {
     const uint64_t had = c->symm.bytes;
 
     D9D_TRY(buffers_create(c, bytes));
-    if (c->symm.handle == NULL && had > 0) /* without the others there is more memory */
+    if (c->symm.handle == NULL && had > 0) /* the old buffers are freed by now: try again */
         D9D_TRY(buffers_create(c, bytes));
     if (c->symm.handle != NULL) {
         c->symm.n_refused = 0;
@@ -146,7 +149,7 @@ static d9d_status buffers_grow(d9d_comm *c, uint64_t bytes)
                      "%s: two times %llu MiB that its %d ranks could read from cannot be had on "
                      "all of them: rows go as messages, which is slower, until they can",
                      c->name, (unsigned long long)(bytes >> 20), c->size);
-    return had > 0 ? buffers_create(c, had) : D9D_OK; /* what there was serves what is as small */
+    return had > 0 ? buffers_create(c, had) : D9D_OK; /* back to the old size */
 }
 
 d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes)
@@ -210,7 +213,7 @@ void *d9d_symm_buffer_local(const d9d_comm *c)
                : c->ops->symm_buffer->ptr(c->symm.handle, c->symm.current, c->rank);
 }
 
-/* The room that is written now is taken from, and the other is the next. */
+/* Publish the buffer that was written, and make the other one current. */
 static d9d_status swap_and_barrier(d9d_comm *c, const char *what, bool signaled,
                                    const d9di_peer_get *gets, int n)
 {

@@ -1,5 +1,5 @@
-/* symm_buffer_host.c - rooms of processors of one host: memory without a name that each rank opens
- * at the others' and maps, where the environment of all has D9D_COMM_SHARE=1. */
+/* symm_buffer_host.c - staging buffers of CPU ranks on one host: a memfd of each rank that the
+ * others map, if all ranks have D9D_COMM_SHARE=1 in their environment. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +13,18 @@
 
 typedef struct symm_buffers {
     d9d_comm *comm;
-    uint64_t bytes;      /* of one of the two */
-    uint32_t n_barriers; /* come to so far */
-    char *base[];        /* [size], each rank's words, then its two */
+    uint64_t bytes;      /* of one buffer */
+    uint32_t n_barriers; /* barriers so far */
+    char *base[];        /* [size], each rank's signals, then its two buffers */
 } symm_buffers;
 
-enum { SPIN_POLLS = 1000 }; /* of a word, before sleeping between them */
+enum { SPIN_POLLS = 1000 }; /* polls of a signal before sleeping between them */
 enum {
     SIGNAL_STRIDE = 64,
     PAGE = 4096
-}; /* bytes from one word to the next; rooms begin at a page */
+}; /* bytes from one signal to the next; buffers are page-aligned */
 
-/* How many fences `from` has told `to` of. */
+/* The number of barriers that `from` has signaled to `to`. */
 static uint32_t *signal_of(const symm_buffers *r, int to, int from)
 {
     return (uint32_t *)(void *)(r->base[to] + (size_t)from * SIGNAL_STRIDE);
@@ -40,7 +40,7 @@ static uint64_t mapping_bytes(const symm_buffers *r)
     return signals_bytes(r) + 2 * r->bytes;
 }
 
-/* What a rank says of its memory: another container's is another file. */
+/* A rank's memfd as it is sent.  Device and inode tell it from a file of another container. */
 typedef struct memfd_info {
     int64_t pid, fd, device, file;
 } memfd_info;
@@ -53,7 +53,7 @@ static bool map_memfd(symm_buffers *r, int rank, int fd)
     return r->base[rank] != NULL;
 }
 
-/* -1 where it cannot be. */
+/* Create this rank's memfd; -1 on failure. */
 static int create_local(symm_buffers *r, memfd_info *out)
 {
     const int fd = memfd_create("d9d rooms", MFD_CLOEXEC);
@@ -115,7 +115,7 @@ static void buffers_unmap(symm_buffers *r)
     free(r);
 }
 
-/* Memory stays for as long as somebody has it. */
+/* The memory lives while any rank maps it. */
 static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
 {
     symm_buffers *r = calloc(1, sizeof(*r) + (size_t)c->size * sizeof(*r->base));
@@ -137,7 +137,7 @@ static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
     st = d9di_comm_all_true(c, "rooms", open_peers(r, all), &fine);
 out:
     if (fd >= 0)
-        (void)close(fd); /* all have opened it, or never will */
+        (void)close(fd); /* all have opened it, or failed */
     d9d_arena_release(&a);
     if (st == D9D_OK && fine)
         *out = r;
@@ -162,7 +162,7 @@ static d9d_status signal_peer(void *self, d9d_stream s, int to)
     return D9D_OK;
 }
 
-/* The watchdog ends a process that waits too long. */
+/* Wait for a peer's signal; the watchdog ends a process that waits too long. */
 static void wait_peer(const symm_buffers *r, int from)
 {
     const struct timespec nap = {0, 50000};

@@ -1,6 +1,7 @@
-/* desync_check.c - with D9D_COMM_CHECK=1 every rank says what it is about to call, and all compare.
+/* desync_check.c - the desynchronisation check: with D9D_COMM_CHECK=1 all ranks of a group compare
+ * the call that each is about to make.
  *
- * Costs two small calls before each; for tests and for the search of a fault.
+ * It costs two small collectives before each call; for tests and for debugging.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 
 #include "comm/comm_private.h"
 
-/* What a rank says: this, then the counts of what it sends to each rank, and of what it receives
- * from each, -1 where the verb has none. */
+/* A call as it is sent to the other ranks.  The counts of elements sent to each rank and received
+ * from each follow; -1 where the collective has none. */
 struct call_desc {
     int32_t coll, t, op, root;
     int64_t n;
@@ -54,8 +55,8 @@ static const char *call_desc_text(const struct call_desc *s, char *buf, size_t n
     return buf;
 }
 
-/* Where the counts of two ranks differ, or -1: in a gather or scatter they are the same lists; in
- * an all_to_all what one sends the other receives. */
+/* The first rank whose counts differ between two ranks, or -1.  In an all-gather or reduce-scatter
+ * both have the same lists; in an all-to-all what one sends is what the other receives. */
 static int find_count_mismatch(const d9d_comm *c, const struct call_desc *mine,
                                const struct call_desc *other, int rank)
 {

@@ -1,8 +1,9 @@
-/* flight_analysis.c - who keeps whom waiting.  See d9d/comm/flight.h.
+/* flight_analysis.c - the diagnosis: which ranks keep the others waiting.  See d9d/comm/flight.h.
  *
- * Call n of a group is looked for in the rings of all of the group's ranks.  What they hold either
- * differs, or some have not come.  Those who have not come and do not wait themselves are to blame;
- * if all of them wait, one of them is asked next, until a rank is asked a second time.
+ * Look up call n of a group in the rings of all of the group's ranks.  Either the records differ (a
+ * mismatch), or some ranks have not made the call.  Missing ranks that do not wait themselves are
+ * the culprits.  If all missing ranks wait elsewhere, follow one of them, until a rank is met twice
+ * (a cycle).
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -11,15 +12,15 @@
 #include "comm/mesh_axes.h"
 #include "comm/watch/flight_ring.h"
 
-enum { MAX_NAMED_RANKS = 8 }; /* ranks of a list that are named */
+enum { MAX_NAMED_RANKS = 8 }; /* the most ranks that a list names */
 
-/* Where an argument stands: the call of a rank, and what its group's ranks have to it. */
+/* The state of the analysis: a rank's pending call, and its group. */
 struct query {
     const d9d_flight *f;
     int rank;
     const d9di_flight_call *call;
     d9di_flight_group_id group;
-    int64_t place; /* which of the groups over these axes has the rank */
+    int64_t place; /* which of the groups over these axes the rank is in */
 };
 
 static struct query make_query(const d9d_flight *f, int rank, const d9di_flight_call *x)
@@ -35,7 +36,7 @@ static bool is_member(const struct query *q, int rank)
     return d9di_mesh_axes_place(&q->f->degrees, q->group.axes, rank).group == q->place;
 }
 
-/* Names of the ranks whose mark is `want`, and how many. */
+/* Append the ranks whose mark is `want`, and their number. */
 static d9d_status append_ranks(const char *mark, int n, char want, d9d_buf *out)
 {
     int many = 0;
@@ -91,7 +92,7 @@ static d9d_status append_culprit(const d9d_flight *f, int rank, d9d_buf *out)
                           x->end > 0 ? " ago" : "");
 }
 
-/* --- a call that differs ---------------------------------------------------------------------- */
+/* --- mismatches ---------------------------------------------------------------------- */
 
 static bool same_call(const d9di_flight_call *a, const d9di_flight_call *b)
 {
@@ -99,10 +100,10 @@ static bool same_call(const d9di_flight_call *a, const d9di_flight_call *b)
            (a->n == b->n || a->coll == D9DI_COLL_ALL_TO_ALL) && strcmp(a->label, b->label) == 0;
 }
 
-/* What the ranks of a group have to one of its calls. */
+/* The records of one call on all ranks of a group. */
 typedef struct group_calls {
-    int *rank;                  /* [n], of the group */
-    const d9di_flight_call **x; /* [size], by rank: NULL where it is not known */
+    int *rank;                  /* [n], world ranks of the group */
+    const d9di_flight_call **x; /* [size], by world rank; NULL: unknown */
     int n;
 } group_calls;
 
@@ -127,8 +128,8 @@ static d9d_status group_calls_init(const struct query *q, group_calls *a)
     return D9D_OK;
 }
 
-/* To call `seq`: the number of ranks whose call is like the first one's, and how many are known at
- * all. */
+/* Look up call `seq`: returns how many ranks' calls equal the first one's; *known is how many have
+ * a record. */
 static int group_calls_find(const struct query *q, int64_t seq, const group_calls *a, int *known)
 {
     const d9di_flight_call *first = NULL;
@@ -148,12 +149,12 @@ static int group_calls_find(const struct query *q, int64_t seq, const group_call
     return like;
 }
 
-/* Of the calls in x, the one that most ranks make is right. */
+/* Report a mismatch: the call that most ranks make counts as right. */
 static d9d_status report_mismatch(const struct query *q, const d9di_flight_call **x, char *mark,
                                   d9d_flight_diagnosis *v, d9d_buf *out)
 {
     const d9d_flight *f = q->f;
-    const d9di_flight_call *right = x[q->rank]; /* known: it asks */
+    const d9di_flight_call *right = x[q->rank]; /* known: the rank that the query is about */
     int most = 0;
     char group[128];
 
@@ -187,7 +188,7 @@ static d9d_status report_mismatch(const struct query *q, const d9di_flight_call 
     return d9di_flight_call_text(right, out);
 }
 
-/* The first call of the group that differs, as far back as the rings reach. */
+/* Find the first call of the group that differs, as far back as the rings reach. */
 static d9d_status find_mismatch(const struct query *q, char *mark, d9d_flight_diagnosis *v,
                                 d9d_buf *out)
 {
@@ -198,7 +199,7 @@ static d9d_status find_mismatch(const struct query *q, char *mark, d9d_flight_di
 
     D9D_TRY(group_calls_init(q, &a));
     for (int64_t seq = from < 1 ? 1 : from; seq <= q->call->seq; seq++) {
-        /* What this rank has no more is not looked for. */
+        /* Skip calls that this rank's ring no longer has. */
         if (d9di_flight_record_find_call(&q->f->record[q->rank], q->group, seq) == NULL ||
             group_calls_find(q, seq, &a, &known) == known)
             continue;
@@ -209,8 +210,7 @@ static d9d_status find_mismatch(const struct query *q, char *mark, d9d_flight_di
     return st;
 }
 
-/* --- ranks that have not come --------------------------------------------------------------------
- */
+/* --- missing ranks ------------------------------------------------------------------- */
 
 static bool has_p2p_with(const d9di_flight_call *x, int rank)
 {
@@ -232,7 +232,8 @@ static bool has_arrived(const struct query *q, int rank)
     return d9di_flight_record_group_seq(r, q->group) >= q->call->seq;
 }
 
-/* Marks the ranks of the call: 'm' is missing, 'w' has come and waits; returns how many miss. */
+/* Mark the ranks of the call: 'm' is missing, 'w' has made the call and waits.  Returns how many
+ * are missing. */
 static int mark_missing(const struct query *q, char *mark)
 {
     int missing = 0;
@@ -247,7 +248,8 @@ static int mark_missing(const struct query *q, char *mark)
     return missing;
 }
 
-/* Died or was stopped, while others went on; what a file says may be older than that. */
+/* A rank is down if it is stopped, or if its last sign of life is this much older than that of any
+ * rank.  Its file may lag by max_lag more. */
 #define DOWN_NS INT64_C(350000000)
 static bool is_down(const d9d_flight *f, const d9di_flight_record *r)
 {
@@ -278,8 +280,7 @@ static d9d_status report_waiting(const struct query *q, const char *mark, d9d_bu
                           d9di_flight_seconds_since(q->f, r, q->call->begin));
 }
 
-/* A job at work is seen in the middle of a call, too: then some have come a moment ago, and others
- * are about to. */
+/* A running job may be read in the middle of a call, when some ranks have just made it. */
 #define TRANSIENT_S 1.0
 
 static bool is_transient(const d9d_flight *f, const d9d_flight_diagnosis *v)
@@ -290,7 +291,7 @@ static bool is_transient(const d9d_flight *f, const d9d_flight_diagnosis *v)
     return v->waited_s < TRANSIENT_S;
 }
 
-/* Then nobody is to blame. */
+/* Clear a diagnosis that is younger than that. */
 static void clear_if_transient(const d9d_flight *f, d9d_flight_diagnosis *v)
 {
     if (!is_transient(f, v))
@@ -332,17 +333,17 @@ static d9d_status report_cycle(const struct query *q, const struct query *next, 
     return v->n_culprits > 0 ? d9d_buf_printf(out, ": they wait for each other") : D9D_OK;
 }
 
-/* --- a rank that fell silent though it had come ------------------------------------------------
- */
+/* --- lost ranks that nobody waits for ------------------------------------------------ */
 
-/* In a call, as of one whose others are no more. */
+/* Failed inside a call, as happens when its peers are gone. */
 static bool has_failed_in_call(const d9di_flight_record *r)
 {
     return r->liveness == D9DI_LIVENESS_FAILED && r->n > 0 &&
            r->call[r->n - 1].state == D9DI_FLIGHT_CALL_FAILED;
 }
 
-/* The one that failed by itself, else that fell first, else that failed in a call. */
+/* The rank that failed by itself; else the first that died or was stopped; else one that failed in
+ * a call. */
 static int find_lost(const d9d_flight *f)
 {
     int fallen = -1, failed = -1;
@@ -369,10 +370,9 @@ static d9d_status report_lost(const d9d_flight *f, int rank, d9d_flight_diagnosi
     return append_culprit(f, rank, out);
 }
 
-/* --- the argument
- * ---------------------------------------------------------------------------------- */
+/* --- the analysis -------------------------------------------------------------------- */
 
-/* The rank that has waited longest. */
+/* The rank whose pending call is oldest. */
 static int find_waiting(const d9d_flight *f, d9d_flight_diagnosis *v)
 {
     double most = -1;
@@ -393,7 +393,8 @@ static int find_waiting(const d9d_flight *f, d9d_flight_diagnosis *v)
     return who;
 }
 
-/* A missing rank that waits elsewhere, or -1: one is to blame, or none is missing. */
+/* A missing rank that waits in another group; -1 if some missing rank does not wait, or none is
+ * missing. */
 static int next_waiting(const d9d_flight *f, const char *mark)
 {
     int next = -1;
@@ -450,7 +451,7 @@ static d9d_status follow_chain(const d9d_flight *f, int rank, char *visited, cha
     }
 }
 
-/* Where nobody waits: do the calls of any group differ? */
+/* If no rank waits: find a mismatch in any group. */
 static d9d_status find_any_mismatch(const d9d_flight *f, char *mark, d9d_flight_diagnosis *v,
                                     d9d_buf *out)
 {
@@ -460,7 +461,7 @@ static d9d_status find_any_mismatch(const d9d_flight *f, char *mark, d9d_flight_
         for (int g = 0; x->known && g < x->header.groups && v->fault == D9D_FLIGHT_HEALTHY; g++) {
             const int last = x->group_start[g + 1] - 1;
 
-            /* The group's first rank asks for all of them. */
+            /* Query each group once, by its first rank. */
             if (last < x->group_start[g] ||
                 d9di_mesh_axes_place(&f->degrees, x->header.group[g].axes, r).index != 0)
                 continue;

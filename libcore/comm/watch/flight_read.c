@@ -1,4 +1,4 @@
-/* flight_read.c - reading the rings of a job.  See d9d/comm/flight.h. */
+/* flight_read.c - reading and validating the rings of a job.  See d9d/comm/flight.h. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +10,12 @@
 #include "comm/watch/flight_ring.h"
 #include "d9d/base/fs.h"
 
-/* A process that shows itself every 100 ms, on a host that may be busy, is silent after: */
+/* A process has a heartbeat every 100 ms; it counts as silent after this time, since the host may
+ * be busy. */
 #define SILENCE_NS INT64_C(1000000000)
 
-/* Times and counts stay where a sum of two does not overflow; the time of day does until 2043. */
+/* The most that times and counts may be, so that a sum of two does not overflow; enough until
+ * 2043. */
 #define MAX_TIME (INT64_C(1) << 61)
 
 /* --- one file ------------------------------------------------------------------------------ */
@@ -80,7 +82,7 @@ static int compare_number(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-/* Calls of all ranks, by group. */
+/* Index the calls of a rank by group. */
 static int group_index(const d9di_flight_record *r, const d9di_flight_call *x)
 {
     return x->coll == D9DI_COLL_SEND_RECV ? r->header.groups : x->group;
@@ -122,7 +124,7 @@ const d9di_flight_call *d9di_flight_record_find_call(const d9di_flight_record *r
     const int g = r->known ? find_group(r, group) : -1;
     int low = g < 0 ? 0 : r->group_start[g], high = g < 0 ? 0 : r->group_start[g + 1];
 
-    while (low < high) { /* numbers of a group rise with those of all calls */
+    while (low < high) { /* sequence numbers in a group rise with call numbers */
         const int middle = low + (high - low) / 2;
         const d9di_flight_call *x = &r->call[r->by_group[middle]];
 
@@ -196,7 +198,7 @@ void d9di_flight_record_release(d9di_flight_record *r)
 
 /* --- all files -------------------------------------------------------------------------- */
 
-/* What a process of this host keeps in memory is newer than its file. */
+/* Use the shared ring of a process of this host, which is newer than its file. */
 static void refresh_from_memory(d9di_flight_record *r, d9di_flight_ring *ring)
 {
     const d9di_flight_header was = r->header;
@@ -241,7 +243,8 @@ out:
     return st;
 }
 
-/* Any rank's head says how many there are; rank 0's is the newest where several jobs left some. */
+/* Find the job: any rank's header has the number of ranks; if several jobs left files, rank 0's is
+ * of the newest. */
 static d9d_status find_job(const char *dir, d9d_flight *f)
 {
     d9d_fs_names names;
@@ -299,7 +302,7 @@ static d9di_flight_liveness liveness_of(const d9d_flight *f, const d9di_flight_r
                                                                   : D9DI_LIVENESS_RUNNING;
 }
 
-/* Where nobody lives, time stands at the last sign of life. */
+/* Determine which ranks live.  If none does, `now` is the last sign of life. */
 static void set_liveness(d9d_flight *f)
 {
     struct timespec t = {0};
@@ -331,7 +334,7 @@ static d9d_status alloc_records(d9d_flight *f, const char *what)
     return D9D_OK;
 }
 
-/* Of this job, or none. */
+/* Read a rank's file if it is of this job. */
 static void read_rank_file(d9d_flight *f, const char *dir, int rank)
 {
     d9di_flight_record *x = &f->record[rank];

@@ -1,4 +1,4 @@
-/* flight_ring.c - writing a ring of calls.  See comm/watch/flight_file.h. */
+/* flight_ring.c - writing call records into a ring.  See comm/watch/flight_file.h. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -11,7 +11,7 @@
 _Static_assert(sizeof(d9di_flight_call) == 128, "the ring's format");
 _Static_assert(sizeof(d9di_flight_header) <= D9DI_FLIGHT_HEADER_BYTES, "the ring's format");
 
-/* When the kernel says that this process started, or 0. */
+/* The kernel's start time of a process, or 0. */
 static int64_t process_start_time(int64_t pid, char *state)
 {
     char path[64], text[1024], *at;
@@ -27,7 +27,7 @@ static int64_t process_start_time(int64_t pid, char *state)
     n = fread(text, 1, sizeof(text) - 1, f);
     (void)fclose(f);
     text[n] = '\0';
-    at = strrchr(text, ')'); /* the name before it may have anything in it */
+    at = strrchr(text, ')'); /* the process name before it may contain anything */
     if (at == NULL ||
         sscanf(at + 1,
                " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
@@ -47,7 +47,7 @@ bool d9di_flight_process_is_gone(int64_t pid, int64_t started, char *state)
     return other || now == 'Z' || now == 'X';
 }
 
-/* In containers of one host a number is another process in each. */
+/* The pid namespace is part of the identity: containers of one host reuse pids. */
 void d9di_flight_process_self(d9di_flight_process *out)
 {
     char state, name[65] = "", space[32] = "", both[sizeof(name) + sizeof(space)];
@@ -60,7 +60,7 @@ void d9di_flight_process_self(d9di_flight_process *out)
     d9d_hash_hex(d9d_hash_bytes(both, strlen(both)), out->host);
 }
 
-/* --- what a ring says ------------------------------------------------------------------- */
+/* --- header -------------------------------------------------------------------------- */
 
 static int64_t time_of_day(void)
 {
@@ -146,7 +146,7 @@ static void record_peers(const d9d_comm *c, const d9di_comm_call *k, d9di_flight
     }
 }
 
-/* The watchdog ends this process: what it waited for may come now, and be too late. */
+/* Block for ever if the watchdog is ending this process: a late completion must not be acted on. */
 static void block_if_aborted(const d9di_flight_ring *r)
 {
     while (d9di_flight_ring_state(r) == D9DI_FLIGHT_ABORTED)

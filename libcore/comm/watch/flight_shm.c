@@ -1,4 +1,4 @@
-/* flight_shm.c - where a ring of calls lies while it is written.  See comm/watch/flight_file.h. */
+/* flight_shm.c - shared memory for a ring that is written.  See comm/watch/flight_file.h. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@
 #define SHM         "/dev/shm"
 #define NAME_PREFIX "d9d-flight-"
 
-enum { SUFFIX_LEN = 6 };                /* of mkostemp() */
-#define STALE_NS INT64_C(3600000000000) /* of one that nobody asked for */
+enum { SUFFIX_LEN = 6 };                /* length of mkostemp()'s suffix */
+#define STALE_NS INT64_C(3600000000000) /* age at which rings of other directories are removed */
 
-/* Which directory it is, for whoever looks for rings of an earlier life. */
+/* A hash of the directory's name, by which a restarted job finds its stale rings. */
 static void dir_hash(const char *dir, char out[40])
 {
     char *whole = dir[0] != '/' ? getcwd(NULL, 0) : NULL;
@@ -30,9 +30,10 @@ static void dir_hash(const char *dir, char out[40])
     free(whole);
 }
 
-/* --- making ---------------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------ */
 
-/* Its pages are taken now: those that are not there later would kill the process. */
+/* Allocate the pages now: a page that cannot be allocated later would kill the process with
+ * SIGBUS. */
 static d9di_flight_ring *map_shared(int fd)
 {
     void *p = MAP_FAILED;
@@ -59,7 +60,7 @@ static d9di_flight_ring *create_named(void)
     return r;
 }
 
-/* The descriptor stays open, for others to come by it. */
+/* The descriptor stays open so that others can open it through /proc. */
 static d9di_flight_ring *create_memfd(void)
 {
     const int fd = memfd_create(NAME_PREFIX, MFD_CLOEXEC);
@@ -81,7 +82,7 @@ static d9di_flight_ring *create_private(void)
     return p != MAP_FAILED ? p : NULL;
 }
 
-/* --- others' ------------------------------------------------------------------------------- */
+/* --- rings of other processes -------------------------------------------------------- */
 
 static bool is_named(const char *path)
 {
@@ -91,7 +92,7 @@ static bool is_named(const char *path)
            strlen(name) == sizeof(NAME_PREFIX) - 1 + SUFFIX_LEN && strchr(name, '/') == NULL;
 }
 
-/* What a damaged file says may be any name: only those that make_*() gives are opened. */
+/* A damaged file may contain any path: only those that the create functions make are opened. */
 static int open_peer_ring(const char *path)
 {
     int pid, number, end = 0;
@@ -152,7 +153,7 @@ bool d9di_flight_ring_read(const char *path, d9di_flight_ring *out)
     return true;
 }
 
-/* Word by word, beside the thread that stores them, which is no mistake here. */
+/* Copy word by word while another thread stores: an intended race. */
 __attribute__((no_sanitize("thread"))) static void copy_u64_atomic(void *dst, const void *src,
                                                                    size_t n)
 {
@@ -180,7 +181,7 @@ void d9di_flight_ring_copy(const d9di_flight_ring *r, d9di_flight_ring *out)
     }
 }
 
-/* --- what others left ------------------------------------------------------------------------ */
+/* --- stale rings --------------------------------------------------------------------- */
 
 static bool is_stale(const char *path, const char *host, const char *dir)
 {
@@ -218,8 +219,7 @@ static void remove_stale_rings(const char *dir)
     (void)d9d_err_restore(&first);
 }
 
-/* --- its life ----------------------------------------------------------------------------------
- */
+/* --- creation and release ------------------------------------------------------------ */
 
 d9d_status d9di_flight_ring_create(const char *dir, d9di_flight_ring **out)
 {

@@ -1,4 +1,4 @@
-/* flight_store.c - the file of a ring.  See comm/watch/flight_file.h. */
+/* flight_store.c - the file of a ring, DIR/rank-N.bin.  See comm/watch/flight_file.h. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@ static d9d_status store_path(const char *dir, int rank, char path[PATH_MAX])
     return D9D_OK;
 }
 
-/* A recorder's, whole, or as a process leaves it that ends before its first write.  A file of this
- * name that is somebody's is neither replaced nor removed. */
+/* True for a file of the flight recorder, complete or empty from a process that ended before its
+ * first write.  Any other file of this name is neither replaced nor removed. */
 static bool is_ring(const char *path)
 {
     static const char nothing[sizeof(D9DI_FLIGHT_MAGIC) - 1];
@@ -51,7 +51,7 @@ d9d_status d9di_flight_store_open(const char *dir, int rank, d9di_flight_store *
     D9D_TRY(d9d_fs_mkdirs(dir));
     if (access(path, F_OK) == 0 && !is_ring(path))
         return D9D_FAIL(D9D_EPATH, "%s: is no record of a rank; move it away", path);
-    (void)unlink(path); /* whoever has an older job's open keeps that */
+    (void)unlink(path); /* a reader of an older job's file keeps it */
     D9D_TRY_OR(st, d9d_file_open_rw(path, &s.file), out);
     s.written = calloc(1, sizeof(*s.written));
     if (s.written == NULL) {
@@ -67,7 +67,7 @@ out:
     return st;
 }
 
-/* The calls that differ, from the first to the last of them. */
+/* Write the calls that differ, from the first to the last of them. */
 static d9d_status write_calls(d9di_flight_store *s, const d9di_flight_ring *now)
 {
     const size_t size = sizeof(*now->call);
@@ -119,7 +119,7 @@ static d9d_status salvage_ring(const char *dir, const d9di_flight_ring *r)
     D9D_TRY_OR(st, d9d_file_resize(&s.file, sizeof(*ring)), out);
     memcpy(ring, r, sizeof(*ring));
     ring->header.max_lag = 0;
-    memset(s.written, 0xff, sizeof(*s.written)); /* all of it is written */
+    memset(s.written, 0xff, sizeof(*s.written)); /* so that everything differs and is written */
     st = d9di_flight_store_write(&s, ring);
 out:
     d9di_flight_store_close(&s);

@@ -44,7 +44,7 @@ d9d_status d9d_flight_text(d9d_flight *f, d9d_buf *out)
 {
     d9d_flight_diagnosis v;
 
-    /* What was seen while it stood still comes before what can be seen now. */
+    /* What the watchdog logged while the job hung comes before what the rings show now. */
     for (int r = 0; r < f->size; r++)
         if (f->record[r].known && f->record[r].header.abort_message[0] != '\0')
             D9D_TRY(d9d_buf_printf(out, "rank %d's watchdog: %s\n\n", r,

@@ -1,4 +1,4 @@
-/* flight_writer.c - see comm/watch/flight_writer.h. */
+/* flight_writer.c - the writer thread of the flight recorder.  See comm/watch/flight_writer.h. */
 #include "comm/watch/flight_writer.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "comm/watch/flight_ring.h"
 #include "d9d/base/thread.h"
 
-enum { SALVAGE_MS = 500 }; /* between looks for neighbours that are gone */
+enum { SALVAGE_MS = 500 }; /* between checks for dead local peers */
 
 typedef enum writer_task {
     TASK_NONE,
@@ -27,18 +27,17 @@ struct d9di_flight_writer {
     char *dir; /* NULL: no files */
     const d9d_log *log;
     pthread_t thread;
-    /* The thread's own. */
+    /* Used by the writer thread only. */
     d9di_flight_store store;
     int64_t synced_at, salvaged_at;
     bool warned;
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects what follows */
     pthread_cond_t wake, answer;
     writer_task pending_task;
-    int64_t n_asked,
-        n_answered; /* numbers of questions: one that came too late is of no interest */
-    d9d_buf text;   /* the answer to LOOK */
-    bool result;    /* ... was it said already; to SYNC and STOP: it is written */
+    int64_t n_asked, n_answered; /* numbers of requests: a reply after its timeout is ignored */
+    d9d_buf text;                /* the diagnosis */
+    bool result;                 /* already reported; or, for a sync or stop: written */
 };
 
 /* --- the thread ------------------------------------------------------------------------------ */
@@ -79,7 +78,7 @@ static bool lower_rank_failed(const d9di_flight_writer *s)
     return false;
 }
 
-/* A job goes on without the files of its flight recorder. */
+/* A failed write does not fail the job. */
 static bool write_ring(d9di_flight_writer *s)
 {
     d9d_status st = D9D_OK;
@@ -108,7 +107,7 @@ static struct timespec deadline_after_ms(int ms)
     return t;
 }
 
-/* The next task, for which it waits a beat. */
+/* Wait for the next request, or until a periodic write is due. */
 static writer_task next_task(d9di_flight_writer *s, int64_t *number)
 {
     const struct timespec beat = deadline_after_ms(D9DI_FLIGHT_HEARTBEAT_MS);
@@ -181,9 +180,9 @@ static void *writer_main(void *arg)
     return NULL;
 }
 
-/* --- questions ---------------------------------------------------------------------------- */
+/* --- requests ------------------------------------------------------------------------ */
 
-/* Under the lock: the answer is there, by then. */
+/* Wait for the reply, with a timeout; under the lock. */
 static bool wait_reply(d9di_flight_writer *s, int ms)
 {
     const struct timespec until = deadline_after_ms(ms);
@@ -202,7 +201,7 @@ static void post_task(d9di_flight_writer *s, writer_task t)
     (void)pthread_cond_signal(&s->wake);
 }
 
-/* What needs yes or no. */
+/* A request whose reply is yes or no. */
 static bool request(d9di_flight_writer *s, writer_task t, int ms, bool *is)
 {
     bool in_time;
@@ -239,7 +238,7 @@ bool d9di_flight_writer_diagnose(d9di_flight_writer *s, d9d_buf *text, bool *alr
     return in_time;
 }
 
-/* --- its life ------------------------------------------------------------------------------- */
+/* --- start and stop ------------------------------------------------------------------ */
 
 static void writer_free(d9di_flight_writer *s)
 {

@@ -1,4 +1,4 @@
-/* local_peers.c - see comm/watch/local_peers.h. */
+/* local_peers.c - liveness of the ranks on this host.  See comm/watch/local_peers.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 struct local_peer {
     int rank;
     int64_t pid, started;
-    const d9di_flight_ring *ring; /* NULL: cannot be seen */
+    const d9di_flight_ring *ring; /* NULL: not visible */
     bool salvaged;
 };
 
@@ -16,8 +16,8 @@ struct d9di_local_peers {
     struct local_peer list[];
 };
 
-/* Hosts may have one name and, as containers, processes of their own: only who is seen now can be
- * missed later. */
+/* Two hosts may have one name, and containers have pids of their own.  A process that is not
+ * visible now cannot be reported dead later. */
 static bool is_on_this_host(const d9di_flight_process *x, const d9di_flight_process *self)
 {
     return strcmp(x->host, self->host) == 0 && x->started != 0 &&

@@ -1,9 +1,9 @@
-/* local_peers.h - the ranks whose processes can be seen from here: those of this host.
+/* local_peers.h - the ranks on this host, whose processes and rings this process can see.
  *
- * A launcher ends a job of which a rank has died, or it does not: srun without --kill-on-bad-exit,
- * mpirun with --enable-recovery.  Then the others would wait for as long as a call may take.  One
- * on the same host need not: the kernel knows who is gone, and the ring of a rank that left says
- * so. That lies in memory: nothing here asks a file system, but d9di_local_peers_salvage().
+ * Not every launcher ends a job in which a rank has died: srun without --kill-on-bad-exit and
+ * mpirun with --enable-recovery do not.  The other ranks would then wait until the timeout.  A rank
+ * on the same host need not: the kernel knows which process is gone, and the ring of a rank that
+ * left says so.  All of this is memory; only d9di_local_peers_salvage() touches a file system.
  */
 #ifndef D9DI_COMM_WATCH_LOCAL_PEERS_H
 #define D9DI_COMM_WATCH_LOCAL_PEERS_H
@@ -12,27 +12,27 @@
 
 typedef struct d9di_local_peers d9di_local_peers;
 
-/* Where a rank is, and where its ring is. */
+/* The host and process of a rank, and the path of its shared ring. */
 typedef struct d9di_local_peers_address {
     d9di_flight_process self;
     char shm_path[D9DI_FLIGHT_SHM_PATH_MAX];
 } d9di_local_peers_address;
 
-/* Of the `size` ranks those that live here, without rank `self`; none, NULL, where nobody does. */
+/* Open the rings of the ranks that are on this host, without rank `self`; *out is NULL if there are
+ * none. */
 d9d_status d9di_local_peers_open(const d9di_local_peers_address *all, int size, int self,
                                  d9di_local_peers **out);
 void d9di_local_peers_close(d9di_local_peers *n);
 
-/* Is there one that died without a word, its mesh open; one that a signal has stopped?  One that a
- * debugger holds is not. */
+/* Whether a local peer died with its mesh open, or is stopped by a signal (not by a debugger). */
 typedef struct d9di_local_peers_health {
     bool died, stopped;
 } d9di_local_peers_health;
 d9di_local_peers_health d9di_local_peers_poll(const d9di_local_peers *n);
 
-/* The ring of a rank of this host; NULL: it is not to be seen, or none of those.  NULL has none. */
+/* The ring of a local peer; NULL if it is not visible or not on this host.  `n` may be NULL. */
 const d9di_flight_ring *d9di_local_peers_ring(const d9di_local_peers *n, int rank);
-/* Those that are gone are written to their files, once each. */
+/* Write the rings of dead local peers to their files, once each. */
 void d9di_local_peers_salvage(d9di_local_peers *n, const char *dir);
 
 #endif /* D9DI_COMM_WATCH_LOCAL_PEERS_H */

@@ -1,4 +1,4 @@
-/* watchdog.c - see comm/watch/watchdog.h. */
+/* watchdog.c - the watchdog thread.  See comm/watch/watchdog.h. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,13 +13,13 @@
 #include "d9d/base/thread.h"
 
 enum {
-    SETTLE_MS = 300,        /* until others have shown themselves once more */
-    GRACE_MS = 2000,        /* that a launcher has to end the job of a dead rank, */
-    POLL_PEERS_MS = 500,    /* who is looked for this often, */
-    MAX_PAUSE_MS = 5000,    /* and what was seen before a pause of so long is of no interest */
-    REPORT_DELAY_MS = 1500, /* that a rank leaves to the one that should speak */
-    FAIL_DELAY_MS = 1000,   /* between ranks that fail of one cause */
-    EXIT_S = 3              /* until the process ends by itself whatever the launcher does */
+    SETTLE_MS = 300,        /* until others have had another heartbeat */
+    GRACE_MS = 2000,        /* that a launcher has to end the job of a dead rank */
+    POLL_PEERS_MS = 500,    /* between checks of the local peers */
+    MAX_PAUSE_MS = 5000,    /* after a pause of this length earlier observations are void */
+    REPORT_DELAY_MS = 1500, /* that a rank leaves to the one that should report */
+    FAIL_DELAY_MS = 1000,   /* within which ranks fail of one cause */
+    EXIT_S = 3              /* until the process ends by itself, whatever the launcher does */
 };
 
 struct d9di_watchdog {
@@ -28,22 +28,22 @@ struct d9di_watchdog {
     d9d_bootstrap *boot;
     d9d_mesh_opts opts;
     int64_t timeout;          /* ns, atomic; 0: none */
-    const char *timeout_name; /* atomic: what the limit is; NULL: nobody has said */
+    const char *timeout_name; /* atomic: configuration key of the timeout; NULL: none */
     d9di_local_peers *local_peers;
-    int64_t dead_since, stopped_since; /* since when one is, 0: none, */
-    int64_t polled_at;                 /* when that was looked at last */
-    int64_t init_since;                /* since when the network opens, atomic; 0: it does not */
+    int64_t dead_since, stopped_since; /* since when a local peer is dead or stopped; 0: none */
+    int64_t polled_at;                 /* when the local peers were checked last */
+    int64_t init_since; /* since when the network initialises, atomic; 0: it does not */
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects what follows */
     pthread_cond_t wake;  /* when `stop` is set */
     bool stop;
-    d9di_comm_backend backend; /* without a poll where nothing is to be asked */
+    d9di_comm_backend backend; /* poll NULL: nothing to ask */
 };
 
-/* --- a call that is overdue ------------------------------------------------------------ */
+/* --- overdue calls ------------------------------------------------------------------- */
 
-/* The call that waits longest, and since when: one that a device has not done since the device was
- * last seen to do something.  NULL: none. */
+/* The oldest pending call, and since when it waits.  The wait of an enqueued call counts from the
+ * device's last progress.  NULL: none. */
 static const d9di_flight_call *oldest_call(const d9di_flight_ring *r, int64_t *since)
 {
     const d9di_flight_call *found = NULL;
@@ -78,7 +78,7 @@ static void sleep_ms(int ms)
     (void)nanosleep(&t, NULL);
 }
 
-/* Without the rings: this rank's own call. */
+/* The message without a diagnosis: this rank's own pending call. */
 static void describe_own_call(const d9di_watchdog *w, bool answers, d9d_buf *text)
 {
     int64_t begin = 0;
@@ -97,20 +97,20 @@ static void describe_own_call(const d9di_watchdog *w, bool answers, d9d_buf *tex
                               why);
 }
 
-/* Whatever this thread then waits for, and whatever mask and habits a process has from whoever
- * started it. */
+/* An alarm that ends the process even if this thread blocks, whatever signal mask and dispositions
+ * the process inherited. */
 static void arm_exit_alarm(void)
 {
     sigset_t bell;
 
     (void)sigemptyset(&bell);
     (void)sigaddset(&bell, SIGALRM);
-    (void)signal(SIGALRM, SIG_DFL); /* which ends a process */
+    (void)signal(SIGALRM, SIG_DFL); /* the default ends the process */
     (void)pthread_sigmask(SIG_UNBLOCK, &bell, NULL);
     (void)alarm(EXIT_S);
 }
 
-/* All ranks are told to end; this one ends. */
+/* Abort the job through the launcher, then end this process. */
 static void abort_job(const d9di_watchdog *w, const char *why)
 {
     d9di_flight_header *h = &w->ring->header;
@@ -129,7 +129,7 @@ static void abort_job(const d9di_watchdog *w, const char *why)
     (void)kill(getpid(), SIGKILL);
 }
 
-/* What a call may take now, ns; 0: as long as it does. */
+/* The timeout in ns now; 0: none. */
 static int64_t current_timeout(const d9di_watchdog *w, int64_t now)
 {
     const int64_t limit = __atomic_load_n(&w->timeout, __ATOMIC_RELAXED);
@@ -152,7 +152,7 @@ static bool call_is_overdue(const d9di_watchdog *w, int64_t now)
            (oldest_call(w->ring, &begin) != NULL && now - begin > limit);
 }
 
-/* Since when something is so that was since `before`; 0: it is not, or was not. */
+/* The start of a condition that held since `before`; 0: it does not hold, or did not. */
 static int64_t since(bool is, int64_t before, int64_t now)
 {
     if (!is)
@@ -160,8 +160,8 @@ static int64_t since(bool is, int64_t before, int64_t now)
     return before != 0 ? before : now;
 }
 
-/* The ranks of this host, now and then.  Where all of them were stopped, this one too, and go on
- * one after the other, none was for long. */
+/* Check the local peers at intervals.  If all ranks were stopped, this one too, and continue one
+ * after the other, none counts as stopped for long. */
 static void poll_peers(d9di_watchdog *w, int64_t now)
 {
     const int64_t pause = now - w->polled_at;
@@ -177,20 +177,20 @@ static void poll_peers(d9di_watchdog *w, int64_t now)
     w->stopped_since = since(t.stopped, w->stopped_since, now);
 }
 
-/* A rank of this host is dead, and has been for long enough. */
+/* True if a local peer has been dead for the grace time. */
 static bool peer_lost(const d9di_watchdog *w, int64_t now)
 {
     return w->dead_since != 0 && now - w->dead_since > (int64_t)GRACE_MS * 1000000;
 }
 
-/* One voice is enough: it ends the others too.  Where the first rank is the one that is waited for,
- * the next one speaks. */
+/* One rank reports and ends the others.  If rank 0 is the one that is missing, the next one
+ * reports. */
 static int report_delay_ms(int rank)
 {
     return rank == 0 ? 0 : REPORT_DELAY_MS + 100 * (rank < 16 ? rank : 16);
 }
 
-/* Where all ranks are of this host no file is needed. */
+/* If all ranks are on this host, no file is needed. */
 static bool diagnose(d9di_watchdog *w, bool near, bool answers, d9d_buf *text,
                      bool *already_reported)
 {
@@ -200,7 +200,7 @@ static bool diagnose(d9di_watchdog *w, bool near, bool answers, d9d_buf *text,
     return answers && d9di_flight_writer_diagnose(w->writer, text, already_reported);
 }
 
-/* Which limit it was, where none but a limit ends the job. */
+/* Append which timeout ended the job, if one did. */
 static void append_timeout(const d9di_watchdog *w, d9d_buf *text)
 {
     const char *called = __atomic_load_n(&w->timeout_name, __ATOMIC_RELAXED);
@@ -223,7 +223,8 @@ static void on_timeout(d9di_watchdog *w)
     if (!already_reported && text.len == 0)
         describe_own_call(w, answers, &text);
     append_timeout(w, &text);
-    if (w->dead_since != 0 || call_is_overdue(w, d9d_clock_ns())) /* not if it went on meanwhile */
+    if (w->dead_since != 0 ||
+        call_is_overdue(w, d9d_clock_ns())) /* not if it made progress meanwhile */
         abort_job(w, already_reported || text.len == 0 ? "" : text.data);
     d9d_buf_release(&text);
 }
@@ -336,7 +337,7 @@ d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
         return D9D_FAIL(D9D_ENOMEM, "mesh: no thread for a watchdog: %s", strerror(rc));
     }
     (void)d9di_flight_writer_sync(w->writer, D9DI_FLIGHT_WRITER_FILES_MS,
-                                  &written); /* the first ring is there at once */
+                                  &written); /* so that the first file exists at once */
     *out = w;
     return D9D_OK;
 }
@@ -350,7 +351,7 @@ bool d9di_watchdog_report_failure(d9di_watchdog *w)
     d9di_flight_ring_set_state(w->ring, D9DI_FLIGHT_FAILED);
     (void)d9di_flight_writer_sync(w->writer, D9DI_FLIGHT_WRITER_EXIT_MS, &one);
     if (w->ring->header.rank > 0)
-        sleep_ms(FAIL_DELAY_MS); /* those before this one may be about to fail */
+        sleep_ms(FAIL_DELAY_MS); /* lower ranks may be about to fail */
     return d9di_flight_writer_lower_rank_failed(w->writer, &one) && one;
 }
 

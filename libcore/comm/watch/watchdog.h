@@ -1,7 +1,8 @@
-/* watchdog.h - the thread beside the computation: shows that this process lives, and ends it when
- * a call between ranks has taken too long, or a rank of this host is dead and the launcher lets the
- * others be.  It asks no file system: rings of this host are memory, and for others' files it asks
- * the scribe, with a limit. */
+/* watchdog.h - the watchdog thread: shows that this process lives, and ends it after a timeout.
+ *
+ * It ends the process when a collective exceeds the timeout, or when a rank of this host is dead
+ * and the launcher does not end the job.  It touches no file system.  Rings of this host are shared
+ * memory; for the files of other hosts it asks the writer thread, with a timeout. */
 #ifndef D9DI_COMM_WATCH_WATCHDOG_H
 #define D9DI_COMM_WATCH_WATCHDOG_H
 
@@ -9,20 +10,21 @@
 
 typedef struct d9di_watchdog d9di_watchdog;
 
-/* What `how` points to must live as long.  The ring and `local_peers` (or NULL) are its own from
- * then on; where it cannot be started they stay the caller's. */
+/* Start the watchdog.  What `how` points to must outlive it.  It takes over the ring and
+ * `local_peers` (or NULL); if it cannot be started they stay the caller's. */
 d9d_status d9di_watchdog_start(d9di_flight_ring *ring, d9d_bootstrap *boot,
                                const d9d_mesh_opts *how, d9di_local_peers *local_peers,
                                d9di_watchdog **out);
-/* Calls that are queued on a device are asked for there; NULL: none are. */
+/* The backend to poll for completion of enqueued calls; NULL: none. */
 void d9di_watchdog_set_backend(d9di_watchdog *w, const d9di_comm_backend *backend);
-/* The ring's last state, which is written to its file. */
+/* Stop the watchdog; `state` becomes the ring's last state and is written to its file. */
 void d9di_watchdog_stop(d9di_watchdog *w, d9di_flight_state state);
-/* This process fails, which others may see before it is gone.  Did one before it, too? */
+/* Record that this process fails, so that others can see it before it is gone.  True if a lower
+ * rank failed too. */
 bool d9di_watchdog_report_failure(d9di_watchdog *w);
 /* See d9d_mesh_set_timeout(). */
 void d9di_watchdog_set_timeout(d9di_watchdog *w, double seconds, const char *limit);
-/* What is no call of a ring and may wait for others as well: the network opens, or it has. */
+/* Mark the network as initialising, which may wait for others without a call in the ring. */
 void d9di_watchdog_set_initializing(d9di_watchdog *w, bool initializing);
 
 #endif /* D9DI_COMM_WATCH_WATCHDOG_H */

@@ -1,18 +1,18 @@
-/* coroutine.h - two pieces of work of one thread, in turns.
+/* coroutine.h - two coroutines that share a thread and alternate where they yield.
  *
  *     static d9d_status work(void *arg, d9d_co *t)
  *     {
- *         ... queue what goes on by itself ...
- *         D9D_TRY(d9d_co_yield(t));        // the other one goes on, until it says so too
- *         ... use what has been done meanwhile ...
+ *         ... enqueue asynchronous work ...
+ *         D9D_TRY(d9d_co_yield(t));        // the other one runs, until it yields too
+ *         ... use the results ...
  *     }
  *     D9D_TRY(d9d_co_run(work, &a, &b));
  *
- *     a  ====next        ====next        ===
- *     b          ====next        ========
+ *     a  ====yield       ====yield       ===
+ *     b          ====yield       ========
  *
- * Which goes on when is decided by the calls alone, not by time: the same calls give the same order
- * on every run, and on every rank.  Each has a stack of its own; all else, the error record too, is
+ * The calls alone decide which one runs when, not time: the same calls give the same order in every
+ * run and on every rank.  Each has a stack of its own; everything else, the error record too, is
  * the thread's.
  */
 #ifndef D9D_BASE_COROUTINE_H
@@ -27,10 +27,11 @@ extern "C" {
 typedef struct d9d_co d9d_co;
 typedef d9d_status (*d9d_co_fn)(void *arg, d9d_co *t);
 
-/* fn(a) and fn(b), the first begins; returns when both have.  The first failure is returned. */
+/* Run fn(a) and fn(b), the first one first; returns when both have returned.  Returns the first
+ * failure. */
 D9D_API D9D_MUST_USE d9d_status d9d_co_run(d9d_co_fn fn, void *a, void *b);
-/* From one of the two: let the other go on.  Where that one is through it returns at once; where it
- * has failed, with its failure, for this one to end with too. */
+/* Called by one of the two: run the other.  Returns at once if the other has returned, and with its
+ * failure if it has failed, so that this one ends too. */
 D9D_API D9D_MUST_USE d9d_status d9d_co_yield(d9d_co *t);
 
 #ifdef __cplusplus

@@ -42,7 +42,7 @@ typedef enum d9d_dtype {
 D9D_API size_t d9d_dtype_size(d9d_dtype t);
 D9D_API const char *d9d_dtype_name(d9d_dtype t);        /* "float32" */
 D9D_API const char *d9d_dtype_safetensors(d9d_dtype t); /* "F32" */
-/* From either word; -1 when unknown. */
+/* The dtype of either name; -1 if unknown. */
 D9D_API int d9d_dtype_find(const char *word);
 
 static inline float d9d_bf16_to_f32(uint16_t h)

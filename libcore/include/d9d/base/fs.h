@@ -1,9 +1,9 @@
-/* fs.h - files that appear whole or not at all.
+/* fs.h - files and directories, written atomically: they appear complete or not at all.
  *
- * Errors name the path, what was being done and, for a write, the offset and the
- * bytes that did not fit ("runs/a/metrics.jsonl: cannot write 4096 bytes at
- * 81920: No space left on device").  ENOTFOUND where nothing is, EPATH where what is
- * there is of another kind or not allowed, else EIO.  New files follow the umask.
+ * Errors name the path, the operation and, for a write, the offset and the bytes that did not fit
+ * ("runs/a/metrics.jsonl: cannot write 4096 bytes at 81920: No space left on device").  ENOTFOUND
+ * if nothing is there, EPATH if it is of another kind or access is denied, else EIO.  New files
+ * follow the umask.
  */
 #ifndef D9D_BASE_FS_H
 #define D9D_BASE_FS_H
@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-/* Names found inside files (an index, a manifest) must be one plain path
- * component: not empty, not "." or "..", no '/', no control characters, at most
- * 255 bytes of UTF-8, no NUL.  `where` begins the sentence.  EFORMAT. */
+/* Check a name that was read from a file (an index, a manifest).  It must be one plain path
+ * component: not empty, not "." or "..", no '/', no control characters, at most 255 bytes of UTF-8,
+ * no NUL.  `where` begins the message.  EFORMAT. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_name(const char *name, size_t len, const char *where);
 
 /* "dir/name" from the arena; NULL when memory is out. */
@@ -28,23 +28,23 @@ D9D_API char *d9d_fs_join(d9d_arena *a, const char *dir, const char *name);
 
 D9D_API bool d9d_fs_exists(const char *path);
 D9D_API bool d9d_fs_is_dir(const char *path);
-/* True for a directory without entries, and where nothing is or what is cannot be looked at. */
+/* True for a directory without entries, and if nothing is there or it cannot be examined. */
 D9D_API bool d9d_fs_is_empty(const char *path);
 D9D_API D9D_MUST_USE d9d_status d9d_fs_size(const char *path, uint64_t *out);
-/* EPATH for a directory, a pipe or a device, which opening or reading might wait for. */
+/* EPATH for a directory, a pipe or a device: opening or reading those might block. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_regular(const char *path);
-/* Is `name` in `dir` a regular file, with this text in its first 4096 bytes? */
+/* True if `name` in `dir` is a regular file with this text in its first 4096 bytes. */
 D9D_API bool d9d_fs_head_has(const char *dir, const char *name, const char *text);
-/* Is something there that may be read? */
+/* Fails unless something is there that may be read. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_readable(const char *path);
-/* EPATH where a directory `path` could not be made, or nothing in the one that is there: what of it
- * exists is no directory, or may not be written to. */
+/* EPATH if a directory `path` could not be created, or nothing created in the one that is there.  A
+ * component may be no directory, or not writable. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_creatable(const char *path);
-/* Can a file be made there?  ECONFIG where something is already, also a link to nothing; else what
- * its directory says. */
+/* Fails unless a file could be created at `path`: ECONFIG if something is there already, also a
+ * dangling link; else the error of its directory. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_check_new(const char *path);
 
-/* Create a directory and its parents; existing ones are fine. */
+/* Create a directory and its parents; existing ones are fine (mkdir -p). */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_mkdirs(const char *path);
 /* The same for the directory that `path` is in. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_make_parents(const char *path);
@@ -53,42 +53,41 @@ D9D_API D9D_MUST_USE d9d_status d9d_fs_remove_tree(const char *path);
 /* Make the directory's entries durable. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_sync_dir(const char *path);
 
-/* Names in a directory without ".", ".." and the mark of an unfinished directory
- * (D9D_PARTIAL_MARK), which is nobody's but its own; sorted by strcmp, in the arena. */
+/* Names in a directory, sorted by strcmp, in the arena.  They exclude ".", ".." and the mark of an
+ * unfinished directory (D9D_PARTIAL_MARK), which only this layer reads. */
 typedef struct d9d_fs_names {
     char **name;
     size_t n;
 } d9d_fs_names;
 D9D_API D9D_MUST_USE d9d_status d9d_fs_list(const char *dir, d9d_arena *a, d9d_fs_names *out);
 
-/* The whole file into `out` (released by the caller).  A file of more than `max`
- * bytes is EFORMAT before it is read, naming both numbers.  An absent one is
- * ENOTFOUND; what is no regular file EPATH, but for streams of this process
- * ("/dev/stdin", "/dev/fd/63"): nothing waits for a pipe that nobody writes to. */
+/* Read a whole file into `out`, which the caller releases.  A file of more than `max` bytes is
+ * EFORMAT before it is read, with both numbers.  An absent one is ENOTFOUND, anything but a regular
+ * file EPATH.  The exception are streams of this process ("/dev/stdin", "/dev/fd/63").  Never
+ * blocks on a pipe without a writer. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_read(const char *path, uint64_t max, d9d_buf *out);
 
-/* Write beside, sync, rename over.  Readers see the old file or the new one.  A link is followed;
- * a device, a pipe or a directory there is ECONFIG, a link to nothing EPATH. */
+/* Atomic replacement: write a temporary file in the same directory, sync it, rename it.  Readers
+ * see the old file or the new one.  A link is followed; a device, a pipe or a directory is ECONFIG,
+ * a dangling link EPATH. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_atomic(const char *path, const void *data, size_t n);
-/* The same to the file `name` of a directory. */
+/* The same for the file `name` in a directory. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data,
                                                 size_t n);
 
-/* The same where nothing may be there: ECONFIG, and nothing is changed, for whatever appeared. */
+/* The same for a new file: ECONFIG, without any change, if something is there. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_write_new(const char *path, const void *data, size_t n);
 
-/* Give the file `from` the name `to`, which nothing may have: ECONFIG, and `from` stays, where
- * something has it, whoever was first.  Where the file system knows neither this nor links, one
- * that comes between looking and renaming is replaced.  Does not sync the directory. */
+/* Rename `from` to `to` without replacing: ECONFIG, and `from` stays, if something has the name,
+ * whoever created it first.  On a file system that supports neither RENAME_NOREPLACE nor links, a
+ * file that appears between the check and the rename is replaced.  Does not sync the directory. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_rename_new(const char *from, const char *to);
 
-/* Remove what was left beside `path` by writers of it that were killed: files and directories
- * "<path>.tmp-<pid>-<n>" that no process holds.  Only where a lock tells of every writer: on file
- * systems of this host, and files of NFS.  Elsewhere another host may be writing, and they stay.
- * Best effort: says nothing. */
+/* Remove temporary files and directories of killed writers of `path`: "<path>.tmp-<pid>-<n>" that
+ * no process has locked.  Only where locks are reliable: on local file systems, and for files on
+ * NFS.  Elsewhere another host may be writing, and they stay.  Best effort: reports nothing. */
 D9D_API void d9d_fs_remove_stale(const char *path);
-D9D_API void d9d_fs_remove_stale_in(
-    const char *dir); /* likewise, beside every name in a directory */
+D9D_API void d9d_fs_remove_stale_in(const char *dir); /* the same for every name in a directory */
 
 /* Copy a regular file, in the kernel where it can; `dst` must not exist. */
 D9D_API D9D_MUST_USE d9d_status d9d_fs_copy(const char *src, const char *dst);
@@ -102,62 +101,60 @@ typedef struct d9d_file {
     uint64_t offset; /* bytes written so far by d9d_file_write */
 } d9d_file;
 
-/* Create for writing (an existing file is truncated) or open for reading.  What is written to is
- * never a link, what is read is a regular file or a link to one: EPATH.  Nothing waits for a pipe
- * that nobody writes to. */
+/* Create for writing (an existing file is truncated) or open for reading.  A written file is never
+ * a link; a read one is a regular file or a link to one: else EPATH.  Never blocks on a pipe
+ * without a writer. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create(const char *path, d9d_file *out);
 D9D_API D9D_MUST_USE d9d_status d9d_file_open(const char *path, d9d_file *out);
-/* The same where it may also be a pipe or a device: waits for who writes to a pipe. */
+/* The same, also for a pipe or a device: blocks until a pipe has a writer. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_stream(const char *path, d9d_file *out);
-/* Open for reading where a regular file has the name, and how many bytes that has: EPATH for a
- * link, which is not followed. */
+/* Open a regular file for reading, and return its size: EPATH for a link, which is not followed. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_regular(const char *path, d9d_file *out,
                                                       uint64_t *bytes);
-/* Create for writing where nothing has the name, no link either. */
+/* Create a new file for writing; fails if the name exists, also as a link. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_create_new(const char *path, d9d_file *out);
-/* Open for reading and writing as it is; make it, empty, where it is absent. */
+/* Open for reading and writing without truncating; create it, empty, if it is absent. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_rw(const char *path, d9d_file *out);
-/* The same of a file that must be this user's own: EPATH for a symbolic link, which is not
- * followed, for what is no regular file, and for the file of another user.  Writing begins at its
- * start. */
+/* The same for a file that must be this user's: EPATH for a symbolic link, which is not followed,
+ * for anything but a regular file, and for another user's file.  Writing begins at its start. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_rw_owned(const char *path, d9d_file *out);
-/* Take the file's lock, which is kept until it is closed: EIO when another process has it.  File
- * systems without locks are fine. */
+/* Lock the file until it is closed: EIO if another process has the lock.  Succeeds on file systems
+ * without locks. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_lock(const d9d_file *f);
-/* Open for writing behind the first `at` bytes, making the file if it is absent; what is
- * beyond `at` is cut off.  EFORMAT when the file is shorter. */
+/* Open for writing after the first `at` bytes, creating the file if it is absent; the rest is
+ * truncated.  EFORMAT if the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_append(const char *path, uint64_t at, d9d_file *out);
-/* The same of one that is open. */
+/* The same for an open file. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_truncate(d9d_file *f, uint64_t at);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write(d9d_file *f, const void *p, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_file_write_at(d9d_file *f, const void *p, size_t n,
                                                   uint64_t at);
-/* Make the file n bytes long, if it is not. */
+/* Set the file's size to n bytes. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_resize(d9d_file *f, uint64_t n);
-/* All n bytes at `at`, or EFORMAT when the file ends before. */
+/* Read all n bytes at `at`; EFORMAT if the file ends before. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_read_at(const d9d_file *f, void *p, size_t n, uint64_t at);
 D9D_API D9D_MUST_USE d9d_status d9d_file_sync(d9d_file *f);
 /* Close; a failing close is an error too.  Closing twice is fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_close(d9d_file *f);
-/* Close on an error path: says nothing. */
+/* Close on an error path: reports nothing. */
 D9D_API void d9d_file_release(d9d_file *f);
 
-/* --- one directory that appears whole ----------------------------------- *
+/* --- one directory, committed atomically --------------------------------------------- *
  *
- *     D9D_TRY(d9d_outdir_begin(&o, "out/step-00001000", 0));
+ *     D9D_TRY(d9d_outdir_begin(&o, "out/step-00001000", 0, NULL));
  *     ... create files in o.tmp ...
  *     st = d9d_outdir_commit(&o);      // syncs every file and directory, renames
  *     d9d_outdir_release(&o);          // removes o.tmp if it was not committed
  *
- * The work is done in "<path>.tmp-<pid>-<n>" beside the final name; beginning sweeps those of
- * killed processes. */
+ * The work is done in "<path>.tmp-<pid>-<n>" next to the final name; begin removes those of killed
+ * processes. */
 
-/* What a directory is of, so that nothing else is emptied or replaced. */
+/* The kind of a directory, so that nothing else is emptied or replaced. */
 typedef struct d9d_outdir_kind {
-    const char *label; /* "checkpoint": in sentences */
-    /* Is the directory one of these, which may be replaced? */
+    const char *label; /* "checkpoint": in messages */
+    /* True if the directory is a complete one of this kind, which may be replaced. */
     bool (*is_complete)(const char *dir);
-    /* Is it an unfinished one, of a version that left no mark? */
+    /* True if it is an unfinished one, of a version that wrote no mark. */
     bool (*is_partial)(const char *dir);
 } d9d_outdir_kind;
 
@@ -165,36 +162,35 @@ typedef struct d9d_outdir {
     char *path, *tmp;
     bool replace, keep;
     int lock; /* descriptor of tmp, plus 1 */
-    int mark; /* and of its mark, plus 1; with D9D_OUTDIR_KEEP */
+    int mark; /* descriptor of its mark, plus 1; with D9D_OUTDIR_KEEP */
     const d9d_outdir_kind *kind;
 } d9d_outdir;
 
-/* In an unfinished "<path>.partial": the file that says so, and is its lock. */
+/* In an unfinished "<path>.partial": the file that marks it, and its lock. */
 #define D9D_PARTIAL_MARK ".d9d-partial"
 
 enum {
-    D9D_OUTDIR_REPLACE = 1, /* allow a non-empty directory there; it is swapped out whole */
-    D9D_OUTDIR_KEEP = 2 /* work in "<path>.partial", which may be there from an earlier run, with
-                         * its mark, and which release leaves for the next one */
+    D9D_OUTDIR_REPLACE = 1, /* a non-empty directory may be there; it is replaced whole */
+    D9D_OUTDIR_KEEP = 2 /* work in "<path>.partial", which may remain from an earlier run, with its
+                           mark, and which release leaves for the next one */
 };
 
-/* ECONFIG where `path` has files: without D9D_OUTDIR_REPLACE, naming --force; and with it, unless
- * it is of the kind (borrowed; NULL: any directory).  EPATH where the commit could not replace it.
- * ECONFIG where "<path>.partial" has files and neither a mark nor what the kind begins with, or is
- * a link. */
+/* ECONFIG if `path` has files: without D9D_OUTDIR_REPLACE, naming --force; with it, unless it is of
+ * the kind (borrowed; NULL: any directory).  EPATH if the commit could not replace it.  ECONFIG if
+ * "<path>.partial" is a link, or has files, no mark, and kind->is_partial() is false. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_begin(d9d_outdir *o, const char *path, unsigned flags,
                                                  const d9d_outdir_kind *kind);
-/* Only the names, for those who work in a directory that another process begins and commits;
- * with D9D_OUTDIR_KEEP. */
+/* Fill in the names only, for a process that works in a directory which another process begins and
+ * commits; with D9D_OUTDIR_KEEP. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_join(d9d_outdir *o, const char *path);
-/* Take the lock of o->tmp until release, and mark it: EIO when another process has it.  The lock is
- * that of a file in it, which reaches other hosts where those of the file system do (NFS; Lustre
- * mounted with flock).  File systems without locks are fine. */
+/* Lock and mark o->tmp until release: EIO if another process has the lock.  The lock is on a file
+ * in it, so it reaches other hosts if the file system's locks do (NFS; Lustre mounted with flock).
+ * Succeeds on file systems without locks. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_lock(d9d_outdir *o);
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_commit(d9d_outdir *o);
 D9D_API void d9d_outdir_release(d9d_outdir *o);
-/* ECONFIG when `input` is the directory `path` or inside it, which would take it along when it is
- * replaced.  What does not exist, or "-", is inside nothing. */
+/* ECONFIG if `input` is the directory `path` or inside it, because replacing `path` would remove
+ * it.  Something absent, or "-", is inside nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_outdir_check_disjoint(const char *path, const char *input);
 
 #ifdef __cplusplus

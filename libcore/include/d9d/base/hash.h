@@ -1,4 +1,4 @@
-/* hash.h - XXH3-128, whole and streamed; names of tensors as 64-bit ids. */
+/* hash.h - XXH3 hashes, 128-bit (whole or streamed) and 64-bit. */
 #ifndef D9D_BASE_HASH_H
 #define D9D_BASE_HASH_H
 
@@ -31,7 +31,7 @@ D9D_API void d9d_hasher_add(d9d_hasher *h, const void *p, size_t n);
 D9D_API d9d_hash d9d_hasher_digest(const d9d_hasher *h);
 D9D_API void d9d_hasher_free(d9d_hasher *h);
 
-/* Hash of a file's bytes, read in pieces of 1 MiB; also its size. */
+/* Hash and size of a file, read in blocks of 1 MiB. */
 D9D_API D9D_MUST_USE d9d_status d9d_hash_file(const char *path, d9d_hash *out, uint64_t *size);
 
 #ifdef __cplusplus

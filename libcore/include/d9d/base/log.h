@@ -1,8 +1,7 @@
-/* log.h - talk for people, and progress of long work.
+/* log.h - log lines, and progress of long work.
  *
- * The library prints nothing by itself.  A d9d_log says where its talk goes; the
- * tools pass one that writes to stderr, tests pass NULL or one that records.
- * NULL is a log that is silent, everywhere.
+ * The library prints nothing by itself.  A d9d_log says where lines go: the tools pass one that
+ * writes to stderr, tests pass NULL or one that records.  NULL is a silent log everywhere.
  *
  *     d9d_log_info(log, "sharding %zu files", n);
  *
@@ -11,9 +10,9 @@
  *     ... d9d_progress_add(&p, n); ...        // from one thread
  *     d9d_progress_end(&p);
  *
- * On a terminal progress is one line redrawn at most ten times a second; anywhere
- * else a plain line every `every_s` seconds (30 by default), so that a Slurm log
- * stays readable.  A line has done/total, rate and time left.
+ * On a terminal, progress is one line that is redrawn at most ten times a second.  Anywhere else it
+ * is a plain line every `every_s` seconds (30 by default), so that a Slurm log stays readable.  A
+ * line has done/total, rate and time left.
  */
 #ifndef D9D_BASE_LOG_H
 #define D9D_BASE_LOG_H
@@ -64,7 +63,7 @@ D9D_API void d9d_progress_start(d9d_progress *p, const d9d_log *log, const char 
                                 const char *unit, uint64_t total);
 D9D_API void d9d_progress_add(d9d_progress *p, uint64_t n);
 D9D_API void d9d_progress_note(d9d_progress *p, const char *fmt, ...) D9D_PRINTF(2, 3);
-/* Clear the line; say the total and the mean rate, unless nothing was done. */
+/* Clear the line; log the total and the mean rate, unless nothing was done. */
 D9D_API void d9d_progress_end(d9d_progress *p);
 
 #ifdef __cplusplus

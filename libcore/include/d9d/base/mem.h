@@ -29,8 +29,8 @@ static inline bool d9d_checked_add_u64(uint64_t a, uint64_t b, uint64_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
-/* Bytes that this process may still take: what the host has available, and what the limits of its
- * control groups leave, files that are only cached not counted. */
+/* Bytes that this process may still allocate: what the host has available, bounded by the limits of
+ * its control groups (cgroups).  Page cache does not count as used. */
 D9D_API uint64_t d9d_mem_available(void);
 
 /* --- arena: many small blocks, released together ----------------------- */

@@ -1,10 +1,10 @@
-/* plugin_call.h - calls of functions that others have written, a plugin's for instance.
+/* plugin_call.h - calls of functions of a plugin, checked for a missing message.
  *
  *     D9D_TRY(D9D_PLUGIN_CALL(kind->table->name, kind, update, config, &u));
  *
- * Such a function may fail without a sentence, or with a number that is no status.  Here it gets a
- * sentence, so that nobody reads the one of an earlier failure: "lion: its update() failed and does
- * not say why".
+ * Such a function may fail without an error message, or return a number that is no status.  The
+ * macro then records a message, so that no earlier failure's message is shown: "lion: its update()
+ * failed and does not say why".
  */
 #ifndef D9D_BASE_PLUGIN_CALL_H
 #define D9D_BASE_PLUGIN_CALL_H
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* The function `fn` of a table, which belongs to `who`. */
+/* Call function `fn` of a table that belongs to `who`. */
 #define D9D_PLUGIN_CALL(who, table, fn, ...)                                                       \
     (d9d_plugin_call_begin(), d9d_plugin_call_end((table)->fn(__VA_ARGS__), (who), #fn))
 

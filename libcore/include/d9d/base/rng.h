@@ -34,10 +34,10 @@ D9D_API float d9d_rng_uniform(d9d_rng r, uint64_t index);
 /* Box-Muller on words a = 2i and b = 2i+1 in double, rounded once to float:
  * sqrt(-2 ln((a + 1) 2^-32)) cos(2 pi b 2^-32). */
 D9D_API float d9d_rng_normal(d9d_rng r, uint64_t index);
-D9D_API float d9d_rng_box_muller(uint32_t a, uint32_t b); /* of those words */
-/* Unbiased in [0, n), n > 0: multiply-shift on u64, rejecting within blocks that
- * start at block number `index`, so that neighbours never overlap.  It shares that
- * block with u32 and its like: give it a stream of its own. */
+D9D_API float d9d_rng_box_muller(uint32_t a, uint32_t b); /* Box-Muller of two words */
+/* Unbiased in [0, n), n > 0: multiply-shift on u64 with rejection, in blocks that begin at block
+ * number `index`, so that neighbouring indices never overlap.  It shares that block with
+ * d9d_rng_u32() and the others: use a stream of its own. */
 D9D_API uint64_t d9d_rng_below(d9d_rng r, uint64_t index, uint64_t n);
 
 /* Position of `index` in a pseudo-random permutation of [0, n): a Feistel walk,

@@ -1,4 +1,4 @@
-/* size.h - amounts of bytes as people write them: 4096, 512kB, 4GB, 1.5GiB. */
+/* size.h - parsing of byte sizes: 4096, 512kB, 4GB, 1.5GiB. */
 #ifndef D9D_BASE_SIZE_H
 #define D9D_BASE_SIZE_H
 
@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* A number below 2^62 and, of powers of 1000, one of "kB MB GB TB" with or without the B, or, of
- * powers of 1024, of "KiB MiB GiB TiB". */
+/* Parse a number below 2^62 with an optional unit: "kB MB GB TB", with or without the B (powers of
+ * 1000), or "KiB MiB GiB TiB" (powers of 1024).  False for anything else. */
 D9D_API bool d9d_size_parse(const char *text, uint64_t *out);
 
 #ifdef __cplusplus

@@ -1,21 +1,20 @@
-/* bootstrap.h - who this process is among the tasks of its job, and the few words that they
- * exchange before, or instead of, anything faster.
+/* bootstrap.h - rank, size and node of this process, and small out-of-band exchanges between the
+ * tasks of a job before MPI or NCCL is running.
  *
  *     d9d_bootstrap *b;
  *     D9D_TRY(d9d_bootstrap_open(&b));
  *     st = d9d_bootstrap_rank(b) == 0 ? make_directory(dst) : D9D_OK;
- *     D9D_TRY_OR(st, d9d_bootstrap_agree_status(b, st), out);      // on every rank the same status
+ *     D9D_TRY_OR(st, d9d_bootstrap_agree_status(b, st), out);   // the same on every rank
  *     ...
  *
- * Under `srun --mpi=pmix` and `mpirun` every task is a rank, told by PMIx; the library is
- * loaded only then.  Without a launcher the process is a world of one, in which every call
- * is immediate.  A launch that is not understood - several tasks without PMIx - is an error,
- * never many worlds of one that write the same files.
+ * Under `srun --mpi=pmix` and `mpirun` every task is a rank, and PMIx says which; the library is
+ * loaded only then.  Without a launcher the process is a world of one, in which every call returns
+ * at once.  A launch that d9d does not understand - several tasks without PMIx - is an error: it
+ * must never become several worlds of one that write the same files.
  *
- * Collective calls are made by every rank, in the same order.  Messages are copied through
- * the launcher's servers: kilobytes, not tensors.  A rank that dies does not reliably fail the
- * calls of the others: launch with `srun --kill-on-bad-exit=1` (mpirun always kills).  Not
- * thread-safe.
+ * Every rank makes the collective calls, in the same order.  The launcher's servers copy the
+ * messages: send kilobytes, not tensors.  A rank that dies does not reliably fail the calls of the
+ * others: launch with `srun --kill-on-bad-exit=1` (mpirun always kills).  Not thread-safe.
  */
 #ifndef D9D_COMM_BOOTSTRAP_H
 #define D9D_COMM_BOOTSTRAP_H
@@ -31,21 +30,23 @@ typedef struct d9d_bootstrap d9d_bootstrap;
 /* ECONFIG for a launch that is not understood, ENOTSUP when this build or machine has no
  * PMIx, ECOMM when the launcher's server does not answer.  Every rank must open. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_open(d9d_bootstrap **out);
-/* Is this another task than the first of several, by what their launcher has put into its
- * environment?  The ECONFIG that all have met is said by the first. */
+/* True if the launcher's environment says that this process is not task 0.  A configuration error
+ * that every task meets is printed by task 0 only. */
 D9D_API bool d9d_bootstrap_is_nonroot_task(void);
-/* A world of one, whoever launched this process. */
+/* A world of one, even under a launcher. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_single(d9d_bootstrap **out);
-/* Rank `rank` of `size`, of which the others are imagined: they say what this one says. */
+/* Rank `rank` of `size` simulated ranks: every exchange acts as if the other ranks had sent what
+ * this one sends. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_simulate(int rank, int size, d9d_bootstrap **out);
-/* Leave: not collective, and no collective call of another rank may need this one any more. */
+/* Close the connection to the launcher.  Not collective: no collective call of another rank may
+ * still need this rank. */
 D9D_API void d9d_bootstrap_close(d9d_bootstrap *b);
 
 D9D_API int d9d_bootstrap_rank(const d9d_bootstrap *b);
 D9D_API int d9d_bootstrap_size(const d9d_bootstrap *b);
-/* By d9d_bootstrap_simulate()? */
+/* True for one that d9d_bootstrap_simulate() made. */
 D9D_API bool d9d_bootstrap_is_simulated(const d9d_bootstrap *b);
-/* The node's name as the launcher knows it: several nodes of one host have several. */
+/* The launcher's name of this node; several nodes on one host have different names.  Borrowed. */
 D9D_API const char *d9d_bootstrap_node(const d9d_bootstrap *b);
 
 typedef struct d9d_bootstrap_blob {
@@ -53,29 +54,30 @@ typedef struct d9d_bootstrap_blob {
     size_t n;
 } d9d_bootstrap_blob;
 
-/* Seconds that this rank waits for others in the launcher's calls, before that is ECOMM; 0, as at
- * the first: for ever.  Returns what it was. */
+/* Timeout of the launcher's calls in seconds: a call that takes longer fails with ECOMM.  0, the
+ * default, means no timeout.  Returns the previous value. */
 D9D_API double d9d_bootstrap_set_timeout(d9d_bootstrap *b, double seconds);
 
-/* Bytes that each rank may give to one gather. */
+/* The most bytes that a rank may send in one all-gather. */
 D9D_API size_t d9d_bootstrap_max_bytes(const d9d_bootstrap *b);
-/* Collective: all[r] becomes what rank r gave, up to 16 MiB in all; from the arena.  No rank
- * returns before every rank has called. */
+/* All-gather: all[r] becomes the n bytes that rank r sent, in the arena; at most 16 MiB over all
+ * ranks.  Collective.  No rank returns before every rank has called. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine,
                                                         size_t n, d9d_arena *a,
                                                         d9d_bootstrap_blob *all /* [size] */);
-/* Collective: the status of the first rank that has not D9D_OK, with its sentence, on every
- * rank; another rank's sentence begins with "rank 3 (node): ". */
+/* Returns, on every rank, the status and the message of the first rank whose status is not D9D_OK.
+ * The message of another rank begins with "rank 3 (node): ".  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status mine);
-/* Have all ranks agreed on a failure?  One that they have not may leave the others waiting: it ends
- * with d9d_bootstrap_abort(). */
+/* True if the last failure is one that all ranks know of.  After any other failure the other ranks
+ * may be waiting: end the job with d9d_bootstrap_abort(). */
 D9D_API bool d9d_bootstrap_failure_is_collective(const d9d_bootstrap *b);
-/* That failure ends nothing, all go on: the next one is another, which all may not agree on. */
+/* Forget the collective failure because all ranks continue; the next failure is a new one, which
+ * may not be collective. */
 D9D_API void d9d_bootstrap_clear_failure(d9d_bootstrap *b);
-/* Does another rank say what both have met, and end the job? */
+/* True if another rank reports this failure and ends the job. */
 D9D_API bool d9d_bootstrap_failure_reported(const d9d_bootstrap *b);
-/* End all ranks with this exit code, at once, this one among them.  Returns after two seconds if
- * the launcher has not done it, and at once in a world of one, which is left to its caller. */
+/* Ask the launcher to end all ranks, this one too, with this exit code.  Returns after two seconds
+ * if the launcher has not done so, and at once in a world of one. */
 D9D_API void d9d_bootstrap_abort(d9d_bootstrap *b, int code, const char *why);
 
 #ifdef __cplusplus

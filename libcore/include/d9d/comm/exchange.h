@@ -1,4 +1,5 @@
-/* exchange.h - small data that ranks exchange at a start and beside a step, in an arena. */
+/* exchange.h - all-gather and broadcast of small host data, at start-up and between steps; results
+ * are in an arena. */
 #ifndef D9D_COMM_EXCHANGE_H
 #define D9D_COMM_EXCHANGE_H
 
@@ -9,18 +10,19 @@
 extern "C" {
 #endif
 
-/* Collective: over the job (d9d_bootstrap_allgather()).  (*all)[k] is what rank k gives, in the
- * arena. */
+/* All-gather over the job (d9d_bootstrap_allgather()).  (*all)[k] is what rank k sent, in the
+ * arena.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_allgather_arena(d9d_bootstrap *boot, const void *mine,
                                                               size_t n, d9d_arena *a,
                                                               d9d_bootstrap_blob **all);
 
-/* Collective: over the job.  *text becomes rank 0's, in the arena; NULL is told too. */
+/* Broadcast: *text becomes rank 0's text, in the arena; NULL is broadcast too.  Collective over the
+ * job. */
 D9D_API D9D_MUST_USE d9d_status d9d_bootstrap_broadcast_text(d9d_bootstrap *boot, d9d_arena *a,
                                                              const char **text);
 
-/* Collective: over `world` (d9d_comm_allgather_bytes()).  (*all)[k] is what rank k gives, in the
- * arena. */
+/* All-gather over `world` (d9d_comm_allgather_bytes()).  (*all)[k] is what rank k sent, in the
+ * arena.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_comm_allgather_arena(d9d_comm *world, const char *what,
                                                          const void *mine, size_t n, d9d_arena *a,
                                                          d9d_comm_blob **all);

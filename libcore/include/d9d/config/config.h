@@ -1,5 +1,5 @@
-/* config.h - key tables: one table is the parser, the defaults, the help and the
- * schema of a configuration struct.
+/* config.h - key tables: one table is the parser, the defaults, the help and the schema of a
+ * configuration struct.
  *
  *     struct batching { int64_t global_batch_size, microbatch_size; };
  *
@@ -14,21 +14,21 @@
  *                                                "how samples make a step");
  *
  *     struct batching b;
- *     D9D_TRY(d9d_config_bind(&batching_table, json, "config.json", &arena, &b));
+ *     D9D_TRY(d9d_config_bind(&batching_table, json, "config.json", &log, &arena, &b));
  *
- * Binding is strict.  An unknown key, a wrong type, a value out of range, a missing
- * required key or a union without its discriminator is D9D_ECONFIG and one sentence
- * with the JSON path, and for unknown keys and enum words the nearest right one:
+ * Binding is strict.  An unknown key, a wrong type, a value out of range, a missing required key or
+ * a union without its discriminator is D9D_ECONFIG.  The message has the JSON path and, for unknown
+ * keys and enum words, the nearest right one:
  *
  *     config.json: trainer.batching.global_batchsize: unknown key; did you mean
  *     "global_batch_size"?
  *
- * Defaults are JSON text and go through the same checks.  Whatever a macro does not
- * say goes after the doc line: `"where to", .flags = D9D_NULLABLE`.  A table may
- * contain itself through a list, a union or a nullable key; nesting stops at 64.
+ * Defaults are JSON text and go through the same checks.  Members that a macro does not set follow
+ * the doc line: `"where to", .flags = D9D_NULLABLE`.  A table may contain itself through a list, a
+ * union or a nullable key; nesting stops at 64.
  *
- * A tool reads a document, applies --set, resolves, and binds the result: one walk
- * does both, so what resolves also binds.
+ * A tool reads a document, applies --set, resolves it, and binds the result.  One walk does both,
+ * so what resolves also binds.
  */
 #ifndef D9D_CONFIG_CONFIG_H
 #define D9D_CONFIG_CONFIG_H
@@ -45,23 +45,23 @@
 extern "C" {
 #endif
 
-/* The C type that each kind fills; "null:" says what null becomes where the key is
- * D9D_NULLABLE.  [min, max] bounds numbers, and the values of a map. */
+/* The C type of each kind; "null:" is the value that null becomes if the key is D9D_NULLABLE.
+ * [min, max] bounds numbers, and the values of a map. */
 typedef enum d9d_key_kind {
-    D9D_KIND_BOOL,        /* bool; never null */
-    D9D_KIND_INT,         /* int64_t; null: D9D_INT_NULL */
-    D9D_KIND_REAL,        /* double; null: NaN */
-    D9D_KIND_STR,         /* const char *, in the arena; min and max bound the bytes, max 0: any;
-                             null: NULL */
-    D9D_KIND_ENUM,        /* int: index into `words`; null: -1 */
-    D9D_KIND_TABLE,       /* an embedded struct of `table`; D9D_NULLABLE: a pointer to one */
-    D9D_KIND_UNION,       /* d9d_union: one of `choices`, told by the key `words[0]`; null:
-                             which is -1 */
-    D9D_KIND_LIST,        /* d9d_list of `elem`; min and max bound n, max 0: any; null: empty */
+    D9D_KIND_BOOL,  /* bool; never null */
+    D9D_KIND_INT,   /* int64_t; null: D9D_INT_NULL */
+    D9D_KIND_REAL,  /* double; null: NaN */
+    D9D_KIND_STR,   /* const char *, in the arena; min and max bound the bytes, max 0: any;
+                       null: NULL */
+    D9D_KIND_ENUM,  /* int: index into `names`; null: -1 */
+    D9D_KIND_TABLE, /* an embedded struct of `table`; D9D_NULLABLE: a pointer to one */
+    D9D_KIND_UNION, /* d9d_union: one of `choices`, selected by the key `names[0]`; null: which is
+                       -1 */
+    D9D_KIND_LIST,  /* d9d_list of `elem`; min and max bound n, max 0: any; null: empty */
     D9D_KIND_STR_INT_MAP, /* d9d_str_int_map: object of integers, order kept; null: empty */
     D9D_KIND_JSON,        /* json_t *, borrowed from the document; NULL where the key is not
                              given (its default shows in the resolved document only) */
-    D9D_KIND_CUSTOM       /* filled by `custom`; null is its own affair */
+    D9D_KIND_CUSTOM       /* read by `custom`, null too */
 } d9d_key_kind;
 
 #define D9D_INT_NULL INT64_MIN
@@ -78,7 +78,7 @@ typedef struct d9d_union {
     int which;                       /* index into choices */
     void *value;                     /* struct of that choice's table, in the arena */
     const d9d_table *choice;         /* the table */
-    const d9d_table *const *choices; /* all that there were; ends with NULL */
+    const d9d_table *const *choices; /* all choices; ends with NULL */
 } d9d_union;
 
 typedef struct d9d_str_int_map {
@@ -87,9 +87,10 @@ typedef struct d9d_str_int_map {
     size_t n;
 } d9d_str_int_map;
 
-/* A kind that the generic ones cannot say, such as a step period (int or word). */
+/* A kind of its own for values that the generic ones cannot describe, such as a step period (a
+ * number or a word). */
 typedef struct d9d_key_custom {
-    /* Read `v` into `field`.  `path` is the whole JSON path for the sentence. */
+    /* Read `v` into `field`.  `path` is the whole JSON path for error messages. */
     d9d_status (*parse)(const json_t *v, const char *path, d9d_arena *a, void *field);
     const char *schema; /* JSON text of its schema, without the description */
     size_t size;        /* of the field */
@@ -99,7 +100,7 @@ struct d9d_key {
     const char *name; /* NULL ends the table */
     d9d_key_kind kind;
     unsigned flags;
-    size_t offset;   /* of the field, or D9D_NO_FIELD: checked, then dropped */
+    size_t offset;   /* of the field; D9D_NO_FIELD: checked, then dropped */
     const char *def; /* JSON text, or D9D_REQUIRED */
     double min, max;
     const char *const *names;        /* ENUM words, or the UNION's discriminator; NULL-ended */
@@ -118,28 +119,28 @@ struct d9d_table {
     /* Checks across keys, after binding; NULL when there are none.  Fails with
      * D9D_ECONFIG and a sentence that begins with `path`. */
     d9d_status (*check)(const void *value, const char *path);
-    /* What the struct configures, for a choice of a union: code that has bound one goes on with
-     * `choice->row`.  A d9d_model_provider, d9d_optimizer_kind, ...; NULL: nothing. */
+    /* What the struct configures, for a choice of a union: a d9d_model_provider,
+     * d9d_optimizer_kind, ...  Code that has bound the union uses `choice->row`.  NULL: nothing. */
     const void *row;
-    /* sizeof(d9d_table) and sizeof(d9d_key) where this table was compiled, for one of a plugin,
-     * which may have been built when they were smaller (d9d/tasks/plugin.h): D9D_TABLE sets it.  0:
-     * as here. */
+    /* sizeof(d9d_table) and sizeof(d9d_key) where this table was compiled; D9D_TABLE sets them.  A
+     * plugin may have been built when they were smaller (d9d/tasks/plugin.h).  0: the current
+     * sizes. */
     struct {
         uint32_t table, key;
     } bytes;
-    const d9d_key *others; /* what a key of another name must be, which is checked and not kept;
-                              NULL: there is no other */
+    const d9d_key *others; /* schema of keys with other names, which are checked and dropped; NULL:
+                              other keys are errors */
 };
 
 enum {
     D9D_NULLABLE = 1,  /* null is a value */
-    D9D_NO_EFFECT = 2, /* accepted and checked for compatibility; binding says in the log that it
-                          does nothing, when given; resolving does not add it */
+    D9D_NO_EFFECT = 2, /* accepted and checked for compatibility; binding logs that it has no
+                          effect, when given; resolving does not add it */
     D9D_ABOVE_MIN = 4, /* REAL: min itself is out of range */
     D9D_BELOW_MAX = 8, /* REAL: max itself is out of range */
-    D9D_OR_ONE = 16,   /* LIST: what is not a list is its one element */
-    D9D_FLOAT32 = 32,  /* REAL: used in float32, and must not be rounded there to 0, to infinity,
-                          nor to a bound that is out of range */
+    D9D_OR_ONE = 16,   /* LIST: a value that is not a list is the only element */
+    D9D_FLOAT32 = 32,  /* REAL: used as float32; rounding must not make it 0, infinite, or a bound
+                          that is out of range */
 };
 
 #define D9D_REQUIRED ((const char *)0)
@@ -208,17 +209,17 @@ enum {
         .bytes = {sizeof(d9d_table), sizeof(d9d_key)}, .doc = __VA_ARGS__                          \
     }
 
-/* Fill *out (table->size bytes) from `doc`.  Strings and nested structs live in the
- * arena; json_t fields are borrowed from `doc`.  `where` begins every sentence; `log`
- * hears of keys without effect.  ECONFIG; *out is then undefined. */
+/* Fill *out (table->size bytes) from `doc`.  Strings and nested structs are in the arena; json_t
+ * fields are borrowed from `doc`.  `where` begins every message; `log` gets a line for keys without
+ * effect.  ECONFIG; *out is then undefined. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc,
                                                 const char *where, const d9d_log *log, d9d_arena *a,
                                                 void *out);
 
-/* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Objects on
- * the way are made, also in the place of a null, and lists where a bracket follows.
- * A list element is named by its number, phases.0.steps or phases[0].steps; the
- * number after the last appends.  ECONFIG. */
+/* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Missing objects on the
+ * path are created, also in place of a null, and lists where a bracket follows.  A list element is
+ * named by its number, phases.0.steps or phases[0].steps; the number after the last appends.
+ * ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_set(json_t *doc, const char *assignment);
 
 /* The document with every default filled in, keys in the table's order, checked as
@@ -232,10 +233,10 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_resolve(const d9d_table *table, const
 D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const char *id,
                                                   d9d_buf *out);
 
-/* A copy of a table and of all below it, in the arena, as this library lays them out, in which the
- * unions that have `choices` have those of `more` behind them; both lists end in NULL.  What was
- * bound by the one has the same meaning in the other.  `n` may be 0.  ECONFIG for a table that
- * cannot be one: without keys, a key without what its kind needs, or beyond the end of the struct.
+/* Copy a table and all below it to the arena, in this library's layout, with more choices: a union
+ * that has `choices` gets those of `more` after them; both lists end in NULL.  What one table bound
+ * has the same meaning in the other.  `n` may be 0.  ECONFIG for an invalid table: one without
+ * keys, a key without a member that its kind needs, or a field beyond the end of the struct.
  */
 typedef struct d9d_config_extension {
     const d9d_table *const *choices;
@@ -245,9 +246,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_extend(const d9d_table *table,
                                                   const d9d_config_extension *more, size_t n,
                                                   d9d_arena *a, d9d_table **out);
 
-/* The nearest of `words` (NULL-ended) to `given`, the first of equals, or NULL when
- * more than a third of the longer one would have to change: what "did you mean" says.
- * A change is a letter added, dropped, replaced or swapped with the next; case is free. */
+/* The nearest of `words` (NULL-ended) to `given`, the first of equals, for "did you mean".  NULL if
+ * more than a third of the longer one would have to change.  A change is a letter added, dropped,
+ * replaced or swapped with the next; case is ignored. */
 D9D_API const char *d9d_config_did_you_mean(const char *given, const char *const *words);
 
 #ifdef __cplusplus

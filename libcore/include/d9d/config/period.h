@@ -1,14 +1,14 @@
-/* period.h - when something is due that is done every so many steps.
+/* period.h - the period in steps of an action such as logging or saving.
  *
  *     { "period_steps": 100 }              after steps 100, 200, 300, ...
  *     { "period_steps": "last_step" }      after the last one
  *     { "period_steps": "disable" }        never
  *
- * Steps are counted from 1 to total.  Before or during a step, `done` steps are
- * behind and the question is about step done + 1; after it, about step done:
+ * Steps are counted from 1 to total.  `done` steps are complete.  Before or during a step the
+ * question is about step done + 1; after it, about step done:
  *
  *     d9d_step_period_due(p, done, total, 0)                   while step done + 1 runs
- *     d9d_step_period_due(p, done, total, D9D_DUE_AFTER_STEP)  when `done` was just raised
+ *     d9d_step_period_due(p, done, total, D9D_DUE_AFTER_STEP)  when `done` was just increased
  */
 #ifndef D9D_CONFIG_PERIOD_H
 #define D9D_CONFIG_PERIOD_H

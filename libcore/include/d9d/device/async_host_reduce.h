@@ -1,13 +1,14 @@
-/* async_host_reduce.h - numbers of the host that all ranks together make, joined behind what the
- * device has queued, so that the host waits for them no earlier than it wants them.
+/* async_host_reduce.h - an asynchronous all-reduce of host numbers: it runs after the work that the
+ * device has enqueued, and the host waits only when it needs the result.
  *
  *     d9d_async_host_reduce c = {0};
  *     D9D_TRY(d9d_async_host_reduce_start(&c, dev, world, "accuracy", D9D_F64, mine, n,
- * D9D_COMM_SUM));
- *     ... queue the next step ...
+ *                                         D9D_COMM_SUM));
+ *     ... enqueue the next step ...
  *     D9D_TRY(d9d_async_host_reduce_wait(&c, all));       // [n]: the sums over the ranks
  *
- * The memory that they cross in is taken at the first begin and kept: each is for one n and type.
+ * The first start allocates pinned and device memory, which stays: use one object for each n and
+ * type.  One reduction may be pending.
  */
 #ifndef D9D_DEVICE_ASYNC_HOST_REDUCE_H
 #define D9D_DEVICE_ASYNC_HOST_REDUCE_H
@@ -20,19 +21,19 @@ extern "C" {
 #endif
 
 typedef struct d9d_async_host_reduce {
-    d9d_device *dev; /* NULL: nothing has crossed yet */
+    d9d_device *dev; /* NULL: not started yet */
     uint64_t bytes;
     void *pinned, *device_buf;
     d9d_readback *readback;
 } d9d_async_host_reduce; /* zero-initialised is ready to use */
 
-/* mine [n] may change when it returns.  Collective: over `world`. */
+/* Copies mine [n] and starts the all-reduce.  Collective over `world`. */
 D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_start(d9d_async_host_reduce *c,
                                                             d9d_device *dev, d9d_comm *world,
                                                             const char *what, d9d_dtype t,
                                                             const void *mine, int64_t n,
                                                             d9d_comm_op op);
-/* What was begun last, once. */
+/* Wait for the last start; all [n] gets the result.  Call it once for each start. */
 D9D_API D9D_MUST_USE d9d_status d9d_async_host_reduce_wait(d9d_async_host_reduce *c, void *all);
 D9D_API void d9d_async_host_reduce_release(
     d9d_async_host_reduce *c); /* before the device; zeroes it */

@@ -1,25 +1,25 @@
-/* trace.h - what a device spends its time on, as a timeline that browsers show.
+/* trace.h - a timeline of what a device spends its time on, in Chrome's trace format.
  *
  *     d9d_trace *t;
  *     D9D_TRY(d9d_trace_open(dev, &t));              // from here on dev->trace is t
  *     d9d_trace_begin(dev, "step 12");
- *     ... queue a product ...
- *     d9d_trace_mark(dev, "linear", "");              // what was queued since the last mark
+ *     ... enqueue a GEMM ...
+ *     d9d_trace_mark(dev, "linear", "");             // names the work since the last mark
  *     d9d_trace_end(dev);
  *     D9D_TRY(d9d_trace_close(t, "trace.json", 0, &top));
  *
- * Ranges nest; laps fill the innermost one.  Each is shown twice: when the device did it, and
- * when the host queued it.  What other queues of the device do beside has a lane a queue:
+ * Ranges nest; marks divide the innermost one.  Each is shown twice: when the device executed it,
+ * and when the host enqueued it.  Each other stream of the device has a lane of its own:
  *
- *     d9d_trace_stream_range_begin(dev, queue, "gather", "layers.3");
- *     ... queue it there ...
- *     d9d_trace_stream_range_end(dev, queue);
+ *     d9d_trace_stream_range_begin(dev, stream, "gather", "layers.3");
+ *     ... enqueue it there ...
+ *     d9d_trace_stream_range_end(dev, stream);
  *
-  The file is Chrome's trace format (chrome://tracing, Perfetto), one
- * process a rank.  Ranges are also given to NVIDIA's tools (NVTX), trace or not.
+ * Perfetto and chrome://tracing read the file; each rank is one process in it.  Ranges are also
+ * given to NVIDIA's tools (NVTX), with or without a trace.
  *
- * Without an open trace begin, end and lap cost next to nothing.  They belong to the device's
- * thread and never fail: what could not be kept is said by close.
+ * Without an open trace begin, end and mark cost next to nothing.  They belong to the device's
+ * thread and never fail: close reports what could not be recorded.
  */
 #ifndef D9D_DEVICE_TRACE_H
 #define D9D_DEVICE_TRACE_H
@@ -34,21 +34,21 @@ extern "C" {
 typedef struct d9d_trace d9d_trace;
 
 D9D_API D9D_MUST_USE d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out);
-/* Wait for the device, write the file and end the trace, also where writing fails.  `top` (may be
- * NULL) gets the laps that took longest, in words: "linear dw 31 %, attention 22 %, ...". */
+/* Wait for the device, write the file and free the trace, also if writing fails.  `top` (may be
+ * NULL) gets the marks that took longest as text: "linear dw 31 %, attention 22 %, ...". */
 D9D_API D9D_MUST_USE d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank,
                                                 d9d_buf *top);
-/* The same into memory: what the file would have is appended to `text`. */
+/* The same into memory: appends the content of the file to `text`. */
 D9D_API D9D_MUST_USE d9d_status d9d_trace_text(d9d_trace *t, int rank, d9d_buf *text, d9d_buf *top);
-/* End the trace without a file; NULL is fine. */
+/* Free the trace without writing a file; NULL is fine. */
 D9D_API void d9d_trace_discard(d9d_trace *t);
 
-/* Names are copied by begin and borrowed, for as long as the trace, by lap. */
+/* begin copies its name; mark borrows its names until the trace is freed. */
 D9D_API void d9d_trace_begin(d9d_device *dev, const char *fmt, ...) D9D_PRINTF(2, 3);
 D9D_API void d9d_trace_end(d9d_device *dev);
-/* "linear" and "dw" are shown as "linear dw"; the second may be "". */
+/* "linear" and "dw" are shown as "linear dw"; `what` may be "". */
 D9D_API void d9d_trace_mark(d9d_device *dev, const char *name, const char *what);
-/* Names as of laps.  Of one queue they do not nest. */
+/* Names are borrowed as mark's are.  Ranges of one stream do not nest. */
 D9D_API void d9d_trace_stream_range_begin(d9d_device *dev, d9d_stream queue, const char *name,
                                           const char *what);
 D9D_API void d9d_trace_stream_range_end(d9d_device *dev, d9d_stream queue);

@@ -1,8 +1,8 @@
-/* tape.h - operations recorded as they run, and their backward in two halves.
+/* tape.h - autograd: operations recorded as they run, and their backward in two halves.
  *
- * A model's forward is plain code that calls ops; an op computes its outputs at once
- * and records a node: what it needs to compute the gradient of its inputs (the input
- * half) and of its parameters (the weight half).
+ * A model's forward is plain code that calls ops.  An op computes its outputs at once and records a
+ * node: what it needs to compute the gradient of its inputs (the dgrad half) and of its parameters
+ * (the wgrad half).
  *
  *     D9D_TRY(d9d_tape_leaf(tape, &x, true, &vx));
  *     D9D_TRY(d9d_op_linear(tape, vx, w, &vy));
@@ -11,27 +11,28 @@
  *
  * Backward runs in one of three modes, nodes in reverse order of recording:
  *
- *     FULL    input half, then weight half of each node; what it saved is dropped
- *     INPUT   input halves alone; a node with parameters keeps its output gradient
- *             and what its weight half needs, everything else is dropped
- *     WEIGHT  the weight halves that INPUT left, in the same order
+ *     FULL    dgrad, then wgrad of each node; then frees what it saved
+ *     DGRAD   dgrad only; a node with parameters keeps its output gradient and what its wgrad
+ *             needs, everything else is freed
+ *     WGRAD   the wgrad halves that DGRAD left, in the same order
  *
- * FULL equals INPUT then WEIGHT bit for bit, because the halves are the same functions
- * in the same order per parameter.  A tape goes through backward once: FULL, or INPUT
- * and later WEIGHT; after that only d9d_tape_reset() makes it ready to record again.
+ * FULL equals DGRAD then WGRAD bit for bit, because the halves are the same functions in the same
+ * order for each parameter.  Zero-bubble pipeline schedules use the two separately.  A tape goes
+ * through backward once: FULL, or DGRAD and later WGRAD.  After that only d9d_tape_reset() makes it
+ * ready to record again.
  *
- * d9d_tape_recompute() runs a function without recording and replays it when
- * backward reaches it: the replay records a tape inside the tape, which takes part in
- * the three modes like everything else.  Its gradients are added to where the outer
- * sum stands, so that recompute equals no recompute bit for bit.
+ * Activation checkpointing: d9d_tape_recompute() runs a function without recording and runs it
+ * again when backward reaches it.  The recomputation records an inner tape, which takes part in the
+ * three modes.  Its gradients are accumulated into the outer sums, so that recompute equals no
+ * recompute bit for bit.
  *
- * A var lives as long as its tape (until free or reset); the array in it lives while
- * something needs it: d9d_tape_release_since() drops the arrays of vars made since a
- * mark, except those to keep, so that only what backward saved stays alive.  Gradients
- * of inner vars are dropped as soon as their node has run.
+ * A var lives as long as its tape (until free or reset); its array lives while something needs it.
+ * d9d_tape_release_since() frees the arrays of vars made since a mark, except those in `keep`, so
+ * that only what backward needs stays.  Gradients of inner vars are freed as soon as their node has
+ * run.
  *
- * After any failure, forward or backward, the tape is good for reset and free alone.
- * Tapes belong to one thread at a time.
+ * After any failure, forward or backward, a tape may only be reset or freed.  A tape belongs to one
+ * thread at a time.
  */
 #ifndef D9D_TAPE_TAPE_H
 #define D9D_TAPE_TAPE_H
@@ -42,58 +43,59 @@
 extern "C" {
 #endif
 
-#define D9D_NODE_MAX 8 /* inputs, outputs, parameters and saved arrays of one node, each */
+#define D9D_NODE_MAX 8 /* the most inputs, outputs, parameters, and saved arrays of a node */
 
 typedef struct d9d_tape d9d_tape;
 typedef struct d9d_var d9d_var;
 
 D9D_API D9D_MUST_USE d9d_status d9d_tape_create(d9d_device *dev, d9d_tape **out);
 D9D_API void d9d_tape_free(d9d_tape *t);
-/* Forget every var and node, and be ready to record. */
+/* Free every var and node, and be ready to record. */
 D9D_API void d9d_tape_reset(d9d_tape *t);
 /* Off: ops compute and record nothing (inference).  On at creation; reset does not change it. */
 D9D_API void d9d_tape_set_recording(d9d_tape *t, bool on);
-/* On: a promise that parameters stay as they are while what the tape's ops queue is under way, so
- * that kernels may read them ahead of their turn.  Off at creation; reset does not change it. */
+/* On: the caller promises not to change parameters while work that the tape's ops enqueued is
+ * pending, so that kernels may prefetch weights.  Off at creation; reset does not change it. */
 D9D_API void d9d_tape_set_weights_constant(d9d_tape *t, bool on);
-/* Is that promised of this one?  Not of one that is gathered when it is needed. */
+/* True if that is promised for this parameter: not for one that FSDP unshards when it is needed. */
 D9D_API bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p);
 D9D_API d9d_device *d9d_tape_device(const d9d_tape *t);
 
-/* Where random numbers of a forward come from.  Each belongs to an element of an array of the whole
- * run, [every token there is, features]: which ranks have the token, and with which others, is all
- * the same, and a replay draws the same again. */
+/* Dropout's random numbers.  Each belongs to an element of a global array [all tokens of the run,
+ * features].  It depends neither on the rank that has the token nor on the token's batch, and a
+ * recomputation draws it again. */
 typedef struct d9d_dropout_rng {
     uint64_t seed;
-    d9d_tensor token; /* [T] int64: numbers of the tokens that a forward has */
-    int64_t first;    /* where an op that sees a part of them (d9d/nn/parallel_groups.h) begins */
+    d9d_tensor token; /* [T] int64: global numbers of the tokens of a forward */
+    int64_t first;    /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
 } d9d_dropout_rng;
-/* Until reset; takes a reference of its own.  Without them nothing is dropped. */
+/* Valid until reset; takes its own reference.  Without it nothing is dropped. */
 D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws);
 D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL: none */
 
-/* What the tokens of a forward weigh where an op counts them (d9d_op_router()): padding 0, others
- * so that a row's weights add up to what the row trains on. */
+/* Weights of a forward's tokens where an op counts them (d9d_op_router()): 0 for padding; the
+ * others of a sample sum to the number of its targets. */
 typedef struct d9d_token_weights {
     d9d_tensor weight; /* [B, S] float32 */
     int64_t first;     /* as above */
 } d9d_token_weights;
-/* Until reset, and as above; without them nothing is counted. */
+/* Valid until reset; takes its own reference.  Without them nothing is counted. */
 D9D_API void d9d_tape_set_token_weights(d9d_tape *t, const d9d_token_weights *shares);
 D9D_API const d9d_token_weights *d9d_tape_token_weights(const d9d_tape *t); /* NULL: none */
-/* Is this a second forward, d9d_tape_recompute()'s?  What counts has counted it already. */
+/* True in the second forward of d9d_tape_recompute(), in which statistics must not be counted
+ * again. */
 D9D_API bool d9d_tape_is_recompute(const d9d_tape *t);
 
-/* A var over an array that no op made; takes its own reference. */
+/* A leaf: a var over an array that no op made; takes its own reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_leaf(d9d_tape *t, const d9d_tensor *x, bool needs_grad,
                                               d9d_var **out);
-/* Borrowed; once released storage is NULL, dtype and shape stay. */
+/* The array, borrowed; once released its storage is NULL, dtype and shape stay. */
 D9D_API const d9d_tensor *d9d_var_tensor(const d9d_var *v);
 D9D_API bool d9d_var_needs_grad(const d9d_var *v);
-/* After backward: a counted reference to a leaf's gradient (same shape and dtype as
- * the leaf); storage NULL when nothing reached it. */
+/* After backward: a counted reference to a leaf's gradient (same shape and dtype as the leaf);
+ * storage NULL if no gradient reached it. */
 D9D_API void d9d_var_grad(const d9d_var *v, d9d_tensor *out);
-/* The same, and the tape holds it no more. */
+/* The same, and the tape drops its own reference. */
 D9D_API void d9d_var_move_grad(d9d_var *v, d9d_tensor *out);
 
 D9D_API size_t d9d_tape_mark(const d9d_tape *t);
@@ -106,44 +108,46 @@ typedef enum d9d_tape_backward_mode {
 } d9d_tape_backward_mode;
 
 /* seeds[i] is the gradient of root i, of its shape and dtype; it is not changed.  A root that needs
- * no gradient is passed over.  EINVAL for another shape or dtype, and for a second backward. */
+ * no gradient is skipped.  EINVAL for another shape or dtype, and for a second backward. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_backward(d9d_tape *t, d9d_var *const *roots,
                                                   const d9d_tensor *seeds, size_t n,
                                                   d9d_tape_backward_mode mode);
 
-/* A piece of a model's forward.  `self` must outlive the backward; the function may
- * depend on nothing but self, the inputs and parameters, and must give the same each time. */
+/* A part of a model's forward.  `self` must outlive the backward.  The function may depend only on
+ * self, the inputs and parameters, and must compute the same each time. */
 typedef d9d_status (*d9d_tape_forward_fn)(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
                                           d9d_var **out, size_t n_out);
-/* Run `fn` keeping only its inputs and outputs; replay it in backward.  Nests.  At most
- * D9D_NODE_MAX outputs and, where something is recorded, as many inputs. */
+/* Activation checkpointing: run `fn` and save only its inputs; recompute it in backward.  Nests.
+ * At most D9D_NODE_MAX outputs and, if something is recorded, as many inputs. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_recompute(d9d_tape *t, d9d_tape_forward_fn fn, void *self,
                                                    d9d_var *const *in, size_t n_in, d9d_var **out,
                                                    size_t n_out);
 
-/* --- for authors of ops ----------------------------------------------------- *
+/* --- for authors of ops -------------------------------------------------------------- *
  *
- * An op checks its shapes, calls d9d_tape_output() for each result, computes it (one of a plugin by
- * d9d_device_launch() or the device's kernels, or it cannot be planned), and,
- * if d9d_tape_should_record() says so, records a node and saves what its halves need.  A save
- * that no half will read (a frozen parameter, an input without gradient) keeps nothing.
+ * An op checks its shapes, calls d9d_tape_output() for each result, and computes it.  An op of a
+ * plugin computes by d9d_device_launch() or the device's kernels, or it cannot be planned.  If
+ * d9d_tape_should_record() says so, it records a node and saves what the two halves need.  Saving
+ * something that neither half will read (a frozen parameter, an input without gradient) is free.
  *
- *     static d9d_status linear_input(d9d_node *n)  { ... return d9d_node_accumulate_grad(n, 0,
- * &dx); } static d9d_status linear_weight(d9d_node *n) { ... into n->param[0]->grad ... } static
- * const d9d_node_ops linear_ops = { .name = "linear", .input = linear_input, .weight =
- * linear_weight};
+ *     static d9d_status linear_dgrad(d9d_node *n)
+ *     {
+ *         ... return d9d_node_accumulate_grad(n, 0, &dx);
+ *     }
+ *     static d9d_status linear_wgrad(d9d_node *n) { ... into n->param[0]->grad ... }
+ *     static const d9d_node_ops linear_ops = {
+ *         .name = "linear", .dgrad = linear_dgrad, .wgrad = linear_wgrad};
  *
- * A half runs when a gradient has reached one of the outputs.  The weight half passes
- * over parameters for which d9d_param_needs_grad() is false, and begins each of the others
- * with d9d_param_grad_beta().
+ * A half runs if a gradient has reached one of the outputs.  The wgrad half skips parameters for
+ * which d9d_param_needs_grad() is false, and begins each of the others with d9d_param_grad_beta().
  */
 typedef struct d9d_node d9d_node;
 typedef struct d9d_node_ops {
     const char *name;
     d9d_status (*dgrad)(d9d_node *n); /* NULL: no input has a gradient */
     d9d_status (*wgrad)(d9d_node *n); /* NULL: no parameters */
-    d9d_status (*bwd)(d9d_node *n);   /* NULL: input, then weight */
-    void (*release)(d9d_node *n);     /* NULL, or: release what attr owns; a second call is fine */
+    d9d_status (*bwd)(d9d_node *n);   /* both halves at once; NULL: dgrad, then wgrad */
+    void (*release)(d9d_node *n); /* release what attr owns; a second call is fine; may be NULL */
 } d9d_node_ops;
 
 typedef enum d9d_node_need {
@@ -157,67 +161,69 @@ struct d9d_node {
     d9d_tape *tape;
     int n_in, n_out, n_param, n_saved;
     d9d_var *in[D9D_NODE_MAX];
-    d9d_tensor dout[D9D_NODE_MAX]; /* output gradients; storage NULL where none arrived: zero */
+    d9d_tensor dout[D9D_NODE_MAX]; /* output gradients; storage NULL: none arrived, zero */
     d9d_param *param[D9D_NODE_MAX];
     d9d_tensor saved[D9D_NODE_MAX];
     d9d_node_need need[D9D_NODE_MAX]; /* which half needs saved[i] */
-    d9d_node_need halves;             /* that will run, decided when it was recorded; may be 0 */
-    bool reached;                     /* by a gradient */
-    bool is_root;                     /* makes the gradient of its outputs itself */
+    d9d_node_need halves;             /* halves that will run, decided when recorded; may be 0 */
+    bool reached;                     /* a gradient has reached it */
+    bool is_root;                     /* computes the gradient of its outputs itself */
     void *attr;                       /* constants of the op, in the tape's arena */
 };
 
-/* True when a node must be recorded: recording is on, and an input needs a gradient or
- * d9d_param_needs_grad() one of the parameters. */
+/* True if a node must be recorded: recording is on, and an input needs a gradient or
+ * d9d_param_needs_grad() is true for a parameter. */
 D9D_API bool d9d_tape_should_record(d9d_tape *t, d9d_var *const *in, size_t n_in,
                                     d9d_param *const *param, size_t n_param);
-/* A new var with fresh, uncleared memory. */
+/* A new var with newly allocated memory that is not cleared. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_output(d9d_tape *t, d9d_dtype dtype, d9d_shape shape,
                                                 d9d_var **out);
 /* A new var that takes over one reference to `x` (views, fused outputs). */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_output_take(d9d_tape *t, d9d_tensor *x, d9d_var **out);
-/* Record; `attr_size` zeroed bytes are at node->attr.  Outputs then need a gradient. */
+/* Record a node; node->attr has `attr_size` zeroed bytes.  The outputs then need a gradient. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_record(d9d_tape *t, const d9d_node_ops *ops,
                                                 d9d_var *const *in, size_t n_in,
                                                 d9d_var *const *out, size_t n_out,
                                                 d9d_param *const *param, size_t n_param,
                                                 size_t attr_size, d9d_node **node);
-/* A node without arrays, both of whose halves run when backward comes by, whatever gradients there
- * are.  NULL where nothing is recorded. */
+/* Record a hook: a node without arrays whose two halves always run when backward comes to it.  NULL
+ * if nothing is recorded. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_record_hook(d9d_tape *t, const d9d_node_ops *ops,
                                                      size_t attr_size, d9d_node **node);
-/* Ops that wait for other ranks in their backward say so when they are recorded.  FULL then puts
- * weight halves off, and each such op has them run between the beginning and the end of its wait;
- * the order per parameter is the same, and so are the bits. */
+/* Overlap of communication with wgrad.  An op whose backward waits for other ranks calls
+ * d9d_tape_defer_wgrad() when it is recorded.  FULL then defers wgrad halves, and each such op runs
+ * them between the start and the end of its communication.  The order for each parameter is the
+ * same, and so are the bits. */
 D9D_API void d9d_tape_defer_wgrad(d9d_tape *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tape_run_deferred(d9d_tape *t);
-/* Leaves the last weight half, and what is behind it, to the next wait. */
+/* Leaves the last wgrad half, and hooks deferred after it, to the next wait. */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_run_deferred_keep_one(d9d_tape *t);
-/* For a node without arrays: `run` comes behind all weight halves of before, with them where they
- * are put off.  Of two such nodes the second runs at once. */
+/* For a hook: `run` comes after all earlier wgrad halves, and is deferred with them.  A second hook
+ * first runs everything that is deferred. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_defer(d9d_node *n, d9d_status (*run)(d9d_node *n));
-/* Keep a counted reference to `x` until the halves named have run.  Returns its index. */
+/* Save a counted reference to `x` until the halves named have run.  Returns its index in
+ * n->saved. */
 D9D_API int d9d_node_save(d9d_node *n, const d9d_tensor *x, d9d_node_need need);
-/* The node knew in its forward that the sum of its outputs is what is trained on, and worked with
- * ones as their gradient: it runs in every backward, which needs no root then, and a gradient given
- * to it is EINVAL.  Not inside a checkpoint: the op asks d9d_tape_check_root() first, which is
+/* Make the node a root: the sum of its outputs is the loss, and its forward computed with ones as
+ * their gradient.  It runs in every backward, which then needs no root; a gradient for it is
+ * EINVAL.  Not inside d9d_tape_recompute(): the op first calls d9d_tape_check_root(), which is
  * EINVAL there. */
 D9D_API void d9d_node_make_root(d9d_node *n);
-D9D_API bool d9d_var_is_root(const d9d_var *v); /* an output of such a node */
+D9D_API bool d9d_var_is_root(const d9d_var *v); /* an output of a root node */
 D9D_API D9D_MUST_USE d9d_status d9d_tape_check_root(const d9d_tape *t, const char *op);
-/* Does input i want a gradient? */
+/* True if input i needs a gradient. */
 D9D_API bool d9d_node_input_needs_grad(const d9d_node *n, int i);
-/* Give the gradient of input i, of its shape and dtype; takes the reference over, also where it
- * fails.  It may share storage with dout or anything else.  The first gift is kept as it is, later
- * ones are added. */
+/* Accumulate the gradient of input i, of its shape and dtype; takes the reference over, also if it
+ * fails.  It may share storage with dout or anything else.  The first gradient is stored as it is,
+ * later ones are added. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_accumulate_grad(d9d_node *n, int i, d9d_tensor *grad);
-/* The same for a gradient that is added up while it is made: *sum is where the sum goes and *plus
- * what was given before, NULL for nothing; both are one memory unless somebody else holds the
- * latter.  After sum = plus + gradient, d9d_node_accumulate_end() takes the reference over. */
+/* The same for a kernel that accumulates: *sum is where the sum goes, and *plus is the sum so far,
+ * NULL for none.  Both are the same memory unless somebody else has a reference to the latter.
+ * After sum = plus + gradient, d9d_node_accumulate_end() takes the reference over. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_accumulate_begin(d9d_node *n, int i, d9d_tensor *sum,
                                                           const void **plus);
 D9D_API void d9d_node_accumulate_end(d9d_node *n, int i, d9d_tensor *sum);
-/* Uncleared scratch or gradient memory on the tape's device. */
+/* Allocate scratch or gradient memory on the tape's device; not cleared. */
 D9D_API D9D_MUST_USE d9d_status d9d_node_alloc(d9d_node *n, d9d_dtype t, d9d_shape s,
                                                d9d_tensor *out);
 

@@ -40,10 +40,10 @@ typedef struct d9d_shape {
 /* Product of the dimensions; -1 when one is negative or the product does not fit. */
 D9D_API int64_t d9d_shape_numel(const d9d_shape *s);
 D9D_API bool d9d_shape_equal(const d9d_shape *a, const d9d_shape *b);
-/* "[4, 8]" into buf, cut to fit; returns buf. */
+/* "[4, 8]", truncated to fit buf; returns buf. */
 D9D_API char *d9d_shape_text(const d9d_shape *s, char *buf, size_t n);
 
-typedef struct d9d_storage d9d_storage; /* counted bytes on a device */
+typedef struct d9d_storage d9d_storage; /* reference-counted bytes on a device */
 
 typedef struct d9d_tensor {
     d9d_storage *storage; /* NULL: shape only */
@@ -52,8 +52,8 @@ typedef struct d9d_tensor {
     d9d_shape shape;
 } d9d_tensor;
 
-/* Uncleared memory.  EINVAL when the bytes of the shape cannot be counted, EOOM when there is no
- * room for them. */
+/* Allocate; the memory is not cleared.  EINVAL if the bytes of the shape overflow, EOOM if the
+ * device has not enough memory. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_alloc(d9d_device *dev, d9d_dtype t, d9d_shape shape,
                                                  d9d_tensor *out);
 /* Allocate and upload numel elements of dtype t from host memory. */
@@ -70,34 +70,34 @@ D9D_API uint64_t d9d_tensor_bytes(const d9d_tensor *t);
 /* True when no other counted reference shares the storage. */
 D9D_API bool d9d_tensor_is_unique(const d9d_tensor *t);
 
-/* Counted views.  The number of elements must agree; rows [first, first + n). */
+/* Views, each a counted reference.  reshape keeps the number of elements; rows() is rows [first,
+ * first + n) of the first dimension. */
 D9D_API d9d_tensor d9d_tensor_reshape(const d9d_tensor *t, d9d_shape shape);
 D9D_API d9d_tensor d9d_tensor_rows(const d9d_tensor *t, int64_t first, int64_t n);
 
-/* The bytes of the storage leave for the host and come back, to wherever there is room then:
+/* Offload the bytes of the storage to the host, and restore them, maybe at another address:
  *
  *     D9D_TRY(d9d_tensor_offload(&x));
  *     d9d_device_trim(dev);
  *     ...
  *     D9D_TRY(d9d_tensor_restore(&x));
  *
- * Every tensor and view of x's storage stays what it is and has no data meanwhile:
- * d9d_tensor_data() is NULL.
- * Offloading is queued behind what the device has to do and waits for nothing; restoring waits
- * until the bytes are there.  Offloading twice, and restoring what is not offloaded, is EINVAL.
- * What fails for memory (EOOM) leaves the storage as it was. */
+ * Every tensor and view of x's storage stays valid but has no data meanwhile: d9d_tensor_data() is
+ * NULL.  Offloading is enqueued on the compute stream and does not block; restoring blocks until
+ * the bytes have arrived.  Offloading twice, and restoring what is not offloaded, is EINVAL.  After
+ * EOOM the storage is as it was. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload(const d9d_tensor *t);
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore(const d9d_tensor *t);
 D9D_API bool d9d_tensor_is_offloaded(const d9d_tensor *t);
 
-/* The same of every tensor on the device that is not there yet, or that is.  Where offloading fails
- * all of them are back; where restoring fails some are, and it may be tried again. */
+/* The same for every tensor on the device that is not offloaded, or that is.  If offloading fails,
+ * all of them are restored; if restoring fails, some are, and the call may be repeated. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_offload_all(d9d_device *dev);
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_restore_all(d9d_device *dev);
 
-/* All elements to host memory, each converted to the nearest float, whatever the dtype. */
+/* Copy all elements to host memory, each converted to the nearest float from any dtype. */
 D9D_API D9D_MUST_USE d9d_status d9d_tensor_to_f32(const d9d_tensor *t, float *host);
-/* The same of n elements that are on the host. */
+/* The same for n elements in host memory. */
 D9D_API void d9d_tensor_elements_to_f32(d9d_dtype dtype, const void *host, int64_t n, float *out);
 
 #ifdef __cplusplus
