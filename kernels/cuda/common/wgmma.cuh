@@ -62,8 +62,8 @@ DEVICE void load_operand_tile(uint32_t to, uint32_t bytes, const CUtensorMap *le
 template <int FORM, bool TWO>
 DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma_descriptors &m)
 {
-    const int each =
-        FORM == D9DI_GROUPED_GEMM_DGRAD ? up(p.m, BK) : INT32_MAX; /* steps of one product */
+    const int each = FORM == D9DI_GROUPED_GEMM_DGRAD ? ceil_div_int(p.m, BK)
+                                                     : INT32_MAX; /* steps of one product */
     pipeline_state<STAGES> stage = {0, 1};
     pipeline_state<WORK_TILE_STAGES> slot = {0, 0};
 

@@ -116,8 +116,7 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
     if (p.w != NULL)
         load_weights(w, p, t.at);
     for (int k = 0; k < AHEAD; k++)
-        fetch8(next[k], p.x + (i * p.n.heads + first + k) * d + t.at,
-               first + k < end ? here : 0);
+        fetch8(next[k], p.x + (i * p.n.heads + first + k) * d + t.at, first + k < end ? here : 0);
     for (int64_t h0 = first; h0 < end; h0 += AHEAD)
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
