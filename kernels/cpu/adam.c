@@ -97,8 +97,8 @@ d9d_status d9d_ref_adam(d9d_stream s, const d9d_adam_step *c, const float *scale
     return D9D_OK;
 }
 
-/* bits = (float32 bits + random & 0xffff) >> 16: up with the probability of what is cut off.
- * NaN and infinity stay. */
+/* bits = (float32 bits + random & 0xffff) >> 16: rounds up with the probability of the fraction
+ * that is dropped. NaN and infinity are kept. */
 D9DI_CLONES static void round_stochastic(uint16_t *restrict y, const float *restrict x,
                                          const uint32_t *restrict bits, int64_t n)
 {
