@@ -1,8 +1,8 @@
 /* attention.c - softmax attention by blocks, forward.
  *
  * A block of queries iterates over the blocks of keys with an online softmax: a running maximum m,
- * a running sum l of exp(score - m), and the unscaled output, all rescaled when m grows (Milakov
- * and Gimelshein, "Online normalizer calculation for softmax", 2018).
+ * a running sum l of exp(score - m), and the unscaled output. They are rescaled when m grows
+ * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
  */
 #include "cpu/attention.h"
 #include "cpu/math.h"

@@ -14,9 +14,9 @@
  *            and of the last token also the sum of w and e^(b_C) <X, dX'>
  *     dX = e^(b_C) dX' + (e^b Q)' dO - (e^b K)' beta Y
  *
- * dg is the sum of db from a token to the chunk's last, where most of it goes out again: in double,
- * and with one number for both places of each E and w, that leaves no trace.  One thread has a head
- * of keys and the heads of values that read it, so that their gradients are added in one order.
+ * dg is the suffix sum of db within the chunk, in which most terms cancel. Sums are double, and
+ * both places of each E and w add the same number, so that they cancel exactly. One thread has a
+ * key head and the value heads that read it, so that their gradients are added in one order.
  */
 #include "cpu/gated_delta.h"
 #include "cpu/math.h"

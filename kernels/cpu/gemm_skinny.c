@@ -1,9 +1,9 @@
 /* gemm_skinny.c - skinny GEMM for decode: a few rows.
  *
  * B is read once, unpacked, in long contiguous chunks. The sums are those of d9di_sgemm(): over
- * panels of k, by fused multiply-adds in order. Where rows of B are columns of the product
- * (trans_b), CHUNK_BYTES of COLS of them at a time are copied to where they do not conflict in the
- * cache, and four elements of k are transposed in registers:
+ * panels of k, by fused multiply-adds in order. With trans_b, rows of B are columns of the product.
+ * CHUNK_BYTES of COLS rows at a time are copied to where they do not conflict in the cache. Four
+ * elements of k are transposed in registers:
  *
  *     row 0   a b c d                  a e i m
  *     row 1   e f g h    transposed    b f j n     one k, consecutive columns

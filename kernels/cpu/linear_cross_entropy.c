@@ -2,8 +2,9 @@
  *
  * loss = logsumexp(h W') - (h W')[target]. Logits are computed for a block of tokens by a block of
  * vocabulary at a time. Ignored tokens are removed before any GEMM. With p = exp(logits - lse):
- * dloss/dh = p W - W[target] (computed by the forward while it has the logits, as attention
- * computes p V), dW = sum over tokens of dloss (p - [target])' h.
+ *
+ *     dloss/dh = p W - W[target]     computed by the forward, as attention computes p V
+ *     dW = sum over tokens of dloss (p - [target])' h
  *
  * Vocabulary parallelism: with f = exp(lse of this part - lse of all), this part's share of
  * dloss/dh is f (p W) - W[target] = f unit - (1 - f) W[target].

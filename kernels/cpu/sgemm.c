@@ -9,9 +9,9 @@
  * multiply-adds.
  *
  * d9di_sgemm_skinny() computes a few rows. Otherwise panels of op(A) and op(B) are packed into
- * slices of ROWS rows and COLS columns, in the order in which the microkernel reads them (Goto and
- * van de Geijn, "Anatomy of high-performance matrix multiplication", 2008; BLIS). Slices are padded
- * with zeros.
+ * slices of ROWS rows and COLS columns. The microkernel reads slices in order (Goto and van de
+ * Geijn, "Anatomy of high-performance matrix multiplication", 2008; BLIS). Slices are padded with
+ * zeros.
  */
 #include "cpu/sgemm.h"
 

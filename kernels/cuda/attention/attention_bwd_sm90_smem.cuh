@@ -101,8 +101,8 @@ struct work_tile {
     int steps;        /* streamed tiles, over all segments and heads */
 };
 
-/* A stage's tile: the first query and the first key, counted from the segment such that query i
- * sees keys up to i; the segment's number of queries; the dS block of the tile, or NONE. */
+/* A stage's tile. query, key: its first ones, counted from the segment such that query i sees keys
+ * up to i. nq: the segment's queries. ds_block: the tile's dS block, or NONE. */
 enum { NONE = -1 };
 struct stage_info {
     int query, key, nq, ds_block;

@@ -1,7 +1,7 @@
 /* attention_simt.cu - forward of softmax attention in float32 tiles (SIMT), for any shape and type.
  *
  * A tile of queries iterates over the tiles of keys with an online softmax: a running maximum m, a
- * running sum l of exp(score - m), and the unscaled output, which are rescaled when m grows.
+ * running sum l of exp(score - m), and the unscaled output. All are rescaled when m grows.
  */
 #include "cuda/attention/attention_simt.cuh"
 

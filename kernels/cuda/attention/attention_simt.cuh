@@ -1,7 +1,7 @@
 /* attention_simt.cuh - what the SIMT forward and backward of attention share.
  *
  * A block of THREADS computes tiles of SIDE queries by SIDE keys of one head. Thread (ty, tx) of 16
- * x 16 has the R x R scores of rows ty R + r and columns tx + 16 c, and of feature arrays the
+ * x 16 has the R x R scores of rows ty R + r and columns tx + 16 c. Of feature arrays it has the
  * columns tx + 16 c, c < DV. Tiles are float32 in shared memory. Their rows are WIDTH = 16 DV
  * features long, padded with zeros, at an odd stride that avoids bank conflicts.
  *

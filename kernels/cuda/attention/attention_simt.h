@@ -63,13 +63,13 @@ d9d_status d9di_attention_varlen_list(d9d_stream s, const d9di_attention_call *c
 
 /* Where documents lie and how long they are, on the GPU. Offsets count elements. */
 typedef struct d9di_attention_varlen_offsets {
-    int32_t *len_q, *len_k;                    /* [room]: queries and keys of each document */
-    int64_t *offset_q, *offset_k, *offset_lse; /* [room + 1] */
+    int32_t *len_q, *len_k;                    /* [capacity]: queries and keys of each document */
+    int64_t *offset_q, *offset_k, *offset_lse; /* [capacity + 1] */
 } d9di_attention_varlen_offsets;
 
-/* Documents in cuDNN's varlen form: `room` entries, of which missing ones have length 0. They have
- * as many keys as queries, or `longer`: more keys. Their number of queries is within [shortest,
- * longest]. They begin in rows [row, row + rows), at positions [from, from + positions) of a row of
+/* Documents in cuDNN's varlen form: `capacity` entries, of which missing ones have length 0. They
+ * have as many keys as queries or, if `longer`, more. Their number of queries is within [min_len,
+ * max_len]. They begin in rows [row, row + rows), at positions [from, from + positions) of a row of
  * queries. */
 typedef struct d9di_attention_varlen {
     bool longer;

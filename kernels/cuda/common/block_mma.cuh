@@ -10,7 +10,7 @@
  *     tile_sum<TENSOR, 64> c;                  // a block of THREADS has one
  *     c.clear();
  *     c.add(sh, a, b, rows, columns, depth);   // once per product
- *     c.give(out, sh);                         // to shared memory, [64][N + PAD]; c is unchanged
+ *     c.store(out);                            // to shared memory, [64][N + PAD]; c is unchanged
  *
  * TENSOR uses tensor cores: operands are rounded to ten bits (TF32), sums are float32. Every thread
  * of the block makes each call; the calls end with a block barrier.

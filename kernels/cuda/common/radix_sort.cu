@@ -13,7 +13,7 @@
  *     upsweep: BlockRadixRank, histogram       count_kernel, count_digits()
  *     DeviceScan::ExclusiveSum                 scan_kernel
  *     downsweep (scatter)                      move_kernel
- *     BlockRadixRankMatch (WarpMatchAny)       __match_any_sync() in count_digits(), move_kernel
+ *     BlockRadixRankMatch (MatchAny)           __match_any_sync() in count_digits(), move_kernel
  *     RADIX_BITS, ITEMS_PER_THREAD             BITS, ITEMS_PER_THREAD
  *     onesweep, decoupled look-back            none: three launches per pass
  *

@@ -376,8 +376,8 @@ DEVICE void wgmma_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
                  : D9DI_R16(0), D9DI_R16(16)
                  : "l"(a), "l"(b), "r"(keep));
 }
-/* The same with A in registers, 4 per thread: of rows r and r + 8, elements 2 c and 2 c + 1, and of
- * both those 8 further; r = lane / 4, c = lane % 4. D [64, N] has COUNT = N / 2 registers per
+/* The same with A in registers, 4 per thread: rows r and r + 8, elements 2 c and 2 c + 1, and both
+ * again 8 further, where r = lane / 4 and c = lane % 4. D [64, N] has COUNT = N / 2 registers per
  * thread, asm operands 0 on, which LIST names; the following ones A .. F are those of A, B and B's
  * major-ness. */
 #define D9DI_TEN(t)                                                                                \

@@ -23,7 +23,7 @@ static __device__ __forceinline__ uint64_t pack_value_index(float x, int64_t at)
     return (uint64_t)order << 32 | (uint32_t) ~(uint32_t)at;
 }
 
-/* Each thread has ONCE values, WIDE_BLOCK apart, in flight. */
+/* Each thread has LOADS_IN_FLIGHT values, WIDE_BLOCK apart, in flight. */
 static __device__ __forceinline__ uint64_t block_argmax(const float *x, int64_t n)
 {
     uint64_t best = 0;

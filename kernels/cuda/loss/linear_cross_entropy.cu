@@ -1,9 +1,9 @@
 /* linear_cross_entropy.cu - linear head and cross entropy, forward, without storing the logits.
  *
- * loss = logsumexp(h W') - (h W')[target], over a block of tokens by a block of columns at a time:
- * cuBLASLt computes the logits, and a kernel updates an online softmax, a running maximum m and sum
- * l. With p = exp(logits - lse), dloss/dh = p W - W[target] is summed while the logits are there,
- * and rescaled when m grows. For bfloat16, p is rounded to bfloat16 before that GEMM.
+ * loss = logsumexp(h W') - (h W')[target], over a block of tokens by a block of columns at a time.
+ * cuBLASLt computes the logits. A kernel updates an online softmax, a running maximum m and sum l.
+ * With p = exp(logits - lse), dloss/dh = p W - W[target] is summed while the logits are there, and
+ * rescaled when m grows. For bfloat16, p is rounded to bfloat16 before that GEMM.
  */
 #include <math_constants.h>
 

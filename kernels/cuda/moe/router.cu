@@ -137,8 +137,12 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
 /* --- the losses ----------------------------------------------------------------------------- */
 
 /* The warp's token's terms of the losses. With g_i = E load_i / (sum of load) and S the sum of
- * scores: aux = w (sum of p_i g_i) / S, whose gradient by p_i is slope (load_i scale - mean); z = w
- * lse^2, whose gradient by logit i is pull exp(logit_i - lse). All 0 without losses. */
+ * scores:
+ *
+ *     aux = w (sum of p_i g_i) / S     gradient by p_i: slope (load_i scale - mean)
+ *     z = w lse^2                      gradient by logit i: pull exp(logit_i - lse)
+ *
+ * All 0 without losses. */
 struct balance_terms {
     const float *load;
     float aux, scale, mean, slope;
@@ -205,9 +209,10 @@ static __device__ __forceinline__ float balance_dscore(const balance_terms &x, i
     return x.load != NULL ? x.slope * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
 }
 
-/* With S = sum + 1e-20 and q = p / S of the chosen experts: ds_j = scale (dprob_j - sum_i dprob_i
- * q_i) / S, others 0, plus the losses' terms; dlogits = p (ds - sum_j p_j ds_j), or for sigmoids p
- * (1 - p) ds. */
+/* With S = sum + 1e-20 and q = p / S of the chosen experts:
+ *
+ *     ds_j = scale (dprob_j - sum_i dprob_i q_i) / S, others 0, plus the losses' terms
+ *     dlogits = p (ds - sum_j p_j ds_j), or for sigmoids p (1 - p) ds */
 template <class T>
 static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const float *dprob,
                                          const float *p, const float *prob, const int32_t *expert,

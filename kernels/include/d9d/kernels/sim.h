@@ -8,9 +8,9 @@
  *
  * This is the cost model (roofline) behind --plan. Entries of its table take the same arguments as
  * any other table's and access no array. Each advances the clock of its stream by the time that the
- * chip would need: the longer of FLOP over the rate of such kernels and bytes over the memory rate,
- * and at least a launch. Scratch that the CUDA kernels would allocate is allocated from the owner
- * and freed, so that its peak counts.
+ * chip would need. That is the longer of FLOP over the rate of such kernels and bytes over the
+ * memory rate, and at least a launch. Scratch that the CUDA kernels would allocate is allocated
+ * from the owner and freed, so that its peak counts.
  *
  * Streams of one chip have separate clocks, which wait for each other as events require
  * (d9d_sim_wait_until()): overlapped work costs nothing until something waits for it. Nothing is

@@ -189,9 +189,9 @@ typedef struct d9d_qk_norm_rope_heads {
  *     one that begins with the same key as the last has more keys than queries.
  *
  * Batch invariance: the results of segments that begin with the same key, such as a document's,
- * have the same bits wherever they lie and whatever lies around them, on the same device and with
- * the same D. The last bits may differ between rows without a list, rows with a list and Z = S, and
- * rows with more keys than queries, if a library computes some of them. */
+ * have the same bits wherever they lie and whatever lies around them. This holds on the same device
+ * and with the same D. The last bits may differ between rows without a list, rows with a list and Z
+ * = S, and rows with more keys than queries, if a library computes some of them. */
 typedef struct d9d_segment {
     int32_t q, nq, k, nk;
 } d9d_segment;
@@ -229,10 +229,10 @@ typedef struct d9d_causal_conv1d_dims {
     int64_t n, w;
 } d9d_causal_conv1d_dims;
 
-/* Gated delta rule: q k [B, S, K, D], v o [B, S, A, F], log gate g [B, S, A] float32 and at most 0,
- * b [B, S, A] the logit of the write strength beta = sigmoid(b). Head h of A reads head h / (A/K)
- * of K. q and k are L2-normalised (|x|^2 + 1e-6 under the root), and q is multiplied by `scale`. A
- * head's state X [D, F] is 0 at the beginning of a document and follows
+/* Gated delta rule: q k [B, S, K, D], v o [B, S, A, F]. The log gate g [B, S, A] is float32 and at
+ * most 0; b [B, S, A] is the logit of the write strength beta = sigmoid(b). Head h of A reads head
+ * h / (A/K) of K. q and k are L2-normalised (|x|^2 + 1e-6 under the root), and q is multiplied by
+ * `scale`. A head's state X [D, F] is 0 at the beginning of a document and follows
  *
  *     X_t = e^g X_(t-1) + k (sigmoid(b) (v - (e^g X_(t-1))' k))'        o_t = X_t' q
  *
@@ -281,8 +281,8 @@ typedef struct d9d_linear_cross_entropy_ranks {
 
 /* Fused linear head and cross entropy: hidden [T, H], the head in splits w[i] [v[i], H], targets
  * [T]. Without `first` the ids of the splits follow each other from 0. In a part of a vocabulary,
- * row j of split i is id first[i] + j of `vocab`; the logit of a target that this part lacks counts
- * as 0, and the lse and loss of a part without rows are -inf. */
+ * row j of split i is id first[i] + j of `vocab`. The logit of a target that this part lacks counts
+ * as 0. The lse and loss of a part without rows are -inf. */
 typedef struct d9d_linear_cross_entropy_dims {
     d9d_dtype t;
     int64_t rows, h;
@@ -580,9 +580,9 @@ typedef struct d9d_kernels {
      * experts, else -1. */
     d9d_status (*expert_ranks)(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
                                int64_t k, int64_t ranks, int64_t per);
-    /* For N rows, of which row i is token source[i] / R for rank source[i] % R: local [N, k] are
-     * the token's choices in that rank's numbering of experts, -1 for experts of other ranks and
-     * for rows of source -1. */
+    /* Row i of N is token source[i] / R for rank source[i] % R. local [N, k] are the token's
+     * choices in that rank's numbering of experts; -1 for experts of other ranks and for rows of
+     * source -1. */
     d9d_status (*expert_local_ids)(d9d_stream s, int32_t *local, const int32_t *source,
                                    const int32_t *expert, int64_t n, int64_t rows, int64_t k,
                                    int64_t ranks, int64_t per);
@@ -598,10 +598,14 @@ typedef struct d9d_kernels {
     /* out[0] = index of the first element that is NaN or infinite, or -1. */
     d9d_status (*find_nonfinite)(d9d_stream s, int64_t *out, d9d_dtype t, const void *x, int64_t n);
 
-    /* Gradient clipping and the step's report. With mean = 1 / *weight: report[0] = sum of loss[n],
-     * report[1] = |mean| sqrt(*squares) (the gradient norm), and *scale = mean min(1, max_norm /
-     * (report[1] + 1e-6)), unclipped unless max_norm > 0, as in torch's clip_grad_norm_. If either
-     * is not finite, *scale becomes NaN and stays so. */
+    /* Gradient clipping and the step's report. With mean = 1 / *weight:
+     *
+     *     report[0] = sum of loss[n]
+     *     report[1] = |mean| sqrt(*squares)                          the gradient norm
+     *     *scale = mean min(1, max_norm / (report[1] + 1e-6))        as torch's clip_grad_norm_
+     *
+     * *scale = mean unless max_norm > 0. If either report is not finite, *scale becomes NaN and
+     * stays so. */
     d9d_status (*grad_scale)(d9d_stream s, float *scale, double *report, const double *loss,
                              int64_t n, const double *weight, const double *squares,
                              double max_norm);
@@ -612,7 +616,7 @@ typedef struct d9d_kernels {
      * nearest. Either all arrays of a list have residuals, or none. */
     d9d_status (*adam)(d9d_stream s, const d9d_adam_step *c, const float *scale, d9d_dtype t,
                        d9d_dtype gt, d9d_dtype st, const d9d_adam_arrays *list, int64_t count);
-    /* The same for one parameter, without amsgrad, with stochastic rounding to bfloat16: element i
+    /* The same for one parameter, without amsgrad, with stochastic rounding to bfloat16. Element i
      * of the box draws its 16 bits from streams r, r+42, r+67 (parameter, m, v) at its index in the
      * whole array. float32 arrays draw none, nor do parameters with residuals. */
     d9d_status (*adam_stochastic)(d9d_stream s, const d9d_adam_step *c, const float *scale,
