@@ -377,8 +377,8 @@ DEVICE void wgmma_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
                  : "l"(a), "l"(b), "r"(keep));
 }
 /* The same with A in registers, 4 per thread: rows r and r + 8, elements 2 c and 2 c + 1, and both
- * again 8 further, where r = lane / 4 and c = lane % 4. D [64, N] has COUNT = N / 2 registers per
- * thread, asm operands 0 on, which LIST names; the following ones A .. F are those of A, B and B's
+ * again 8 further. r = lane / 4, c = lane % 4. D [64, N] has COUNT = N / 2 registers per thread,
+ * asm operands 0 on, which LIST names; the following ones A .. F are those of A, B and B's
  * major-ness. */
 #define D9DI_TEN(t)                                                                                \
     "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9"

@@ -1,10 +1,11 @@
 /* adam.cu - Adam, AdamW and AdamW with stochastic rounding.
  *
  *     g = scale grad, negated to maximize
- *     decoupled: p -= lr wd p; else g += wd p
+ *     decoupled (AdamW): p -= lr wd p; else g += wd p
  *     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
- *     p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps)
- * with the largest v so far in place of v for amsgrad.
+ *     p -= lr / bias_correction1 * m / (sqrt(v) / sqrt(bias_correction2) + eps)
+ *
+ * With amsgrad, the largest v so far takes the place of v.
  */
 #include <math.h>
 
