@@ -9,24 +9,27 @@
  *
  * dK and dV of the query heads of a group (GQA) are added in float32, from bfloat16.
  *
- *     cuDNN frontend: SDPA_attributes          here
- *     set_causal_mask_bottom_right()           d9di_cudnn_graph_causal_mask(), has_key_offset()
- *     set_sliding_window_length()              d9di_cudnn_graph_window_mask()
+ *     cuDNN frontend: SDPA_attributes              here
+ *     set_causal_mask_bottom_right()               d9di_cudnn_graph_causal_mask(), has_key_offset()
+ *     set_sliding_window_length()                  d9di_cudnn_graph_window_mask()
  *     set_padding_mask(), seq_len_q, seq_len_kv    len_q, len_k (LENGTH, LENGTH_K)
- *     set_ragged_offset()                      offset_q, ... (OFFSET_Q, ...)
- *     generate_stats: Stats                    lse
- *     set_deterministic_algorithm()            plan_key.deterministic
- *     execution plan, workspace                plan, plan_key; g->workspace
+ *     set_ragged_offset()                          offset_q, ... (OFFSET_Q, ...)
+ *     generate_stats: Stats                        lse
+ *     set_deterministic_algorithm()                plan_key.deterministic
+ *     execution plan, workspace                    plan, plan_key; g->workspace
  *
- * Which calls cuDNN computes, and how each is split:
+ * How a call is split (attention_dispatch.c decides which calls come here; on Hopper the causal
+ * backward goes to attention_bwd_sm90.cu):
  *
- *     rows                  one call; split by rows, then key heads, if dS exceeds the scratch
- *     rows in CP chunks     forward: a call per chunk    | x x x|x . |     chunk's own keys: causal
- *                           backward: two slices         | full |causal|    earlier keys: no mask
- *     packed documents      one plan for up to b documents of up to s tokens (varlen);
- *                           deterministic backward: classes of length, halving
- *                           s  |========|====|==|=|     scores of a class at its longest document
- *     others                attention_bwd_sm90.cu, attention_simt.cu
+ *     whole rows           one call; by rows, then by key heads, if dS exceeds the scratch
+ *
+ *     context-parallel     keys of the row     0 ............. earlier | own chunk
+ *     chunk of a row       forward             |====== causal, bottom right =====|
+ *                          backward, slice 1                           |= causal =|
+ *                          backward, slice 2   |====== no mask ========|
+ *
+ *     packed documents     one plan, with a capacity of b documents of s tokens (varlen)
+ *                          deterministic backward: classes of length  (s/2, s], (s/4, s/2], ...
  *
  * Deterministic: dS goes through scratch, 2 A S Z bytes per row, and dQ is one GEMM. Otherwise many
  * blocks add to dQ with atomics, 6 to 14 % faster. Scratch is bounded: larger calls are split by
@@ -45,8 +48,8 @@
  * results of all but the first are added.
  *
  * Heads of more than 128 features: cuDNN 9.19 computes wrong gradients of documents, of chunks and
- * with a window, for some head sizes. It is used for whole rows only, each length with its own
- * plan.
+ * with a window, for some head sizes. Their backward uses cuDNN for whole rows only, each length
+ * with its own plan.
  *
  * cuDNN recognises only what is written here: P and the full dV, dK must be bfloat16, the sum of dQ
  * a real float32 tensor, and the mask as d9di_cudnn_graph_causal_mask() and _window_mask() build

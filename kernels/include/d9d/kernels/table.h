@@ -304,8 +304,8 @@ typedef struct d9d_moe_permute_dims {
     int64_t rows, k, n, h;
 } d9d_moe_permute_dims;
 
-/* Constants of Adam for one step; see d9d/optim/optim.h for the formulas. They are double so that 1
- * - beta and 1 - lr*wd are rounded once, as in PyTorch. */
+/* Constants of Adam for one step; see d9d/optim/optim.h for the formulas. They are double, so that
+ * 1 - beta and 1 - lr*wd are rounded once, as in PyTorch. */
 typedef struct d9d_adam_step {
     double lr, beta1, beta2, eps, weight_decay;
     double bias_correction1, bias_correction2; /* 1 - beta^step */
