@@ -1,4 +1,4 @@
-/* gemm_each.c - products of one matrix by others, one after the other. */
+/* gemm_each.c - gemm_multi() as a loop: one matrix times each of several. */
 #include "common/kernel_common.h"
 
 d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_gemm *g,

@@ -1,4 +1,4 @@
-/* gemm_swiglu_parts.c - the gated half of a feed-forward layer by its parts. */
+/* gemm_swiglu_parts.c - SwiGLU half of a feed-forward layer, unfused. */
 #include "common/kernel_common.h"
 
 static d9d_status projection_gemm(const d9d_kernels *k, d9d_stream s, const d9d_gemm_swiglu_dims *n,

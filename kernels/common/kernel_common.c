@@ -38,7 +38,7 @@ d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *st
     int64_t stride = 1;
     int d = ndim - 1;
 
-    /* Dimensions held whole melt into the run; the first that is not ends it. */
+    /* Dimensions that the box covers entirely merge into the run; the first other one ends it. */
     for (; d >= 0; d--) {
         b.run *= box[d];
         b.first += start[d] * stride;
@@ -57,13 +57,14 @@ d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *st
     return b;
 }
 
-/* --- xent_once ------------------------------------------------------------------------------- */
+/* --- linear_cross_entropy_fwd_bwd ---------------------------------------------------------------
+ */
 
 enum { TOKEN_STEP = 128, LOGIT_COLUMNS = 8192 };
-enum { TOKEN_ALIGN = 1024 }; /* where there is room for it: tiles of products come out even */
+enum { TOKEN_ALIGN = 1024 }; /* if the scratch allows: avoids partial tiles of the GEMMs */
 #define DEFAULT_SCRATCH ((int64_t)768 << 20)
 
-/* What a token takes of the rank with the largest part, about. */
+/* Approximate bytes per token on the rank with the largest part. */
 static double max_token_bytes(const d9d_linear_cross_entropy_dims *n)
 {
     const double most = (double)n->ranks->max_rows, size = (double)d9d_dtype_size(n->t);

@@ -1,5 +1,4 @@
-/* kernel_common.h - what the kernels of all backends share: checks, and boxes inside whole
- * arrays. */
+/* kernel_common.h - what the kernels of all backends share: argument checks, and subarrays. */
 #ifndef D9D_KERNEL_COMMON_H
 #define D9D_KERNEL_COMMON_H
 
@@ -32,14 +31,13 @@ D9DI_HOST_DEVICE static inline int64_t d9di_i64_round_up(int64_t a, int64_t to)
     return d9di_i64_ceil_div(a, to) * to;
 }
 
-/* Queries of a row that follow each other, of rows that cuDNN's attention takes. */
+/* Length of a context-parallel chunk, in rows that cuDNN's attention supports. */
 static inline int64_t d9di_attention_chunk_len(const d9d_attention_dims *n)
 {
     return n->s == n->z ? n->s : n->s / n->chunks;
 }
 
-/* The lengths for which it is planned, of which there are eight from a power of two to the next:
- * the least that n fits in. */
+/* cuDNN attention is planned for eight lengths per power of two: the least that is at least n. */
 enum { D9DI_ATTENTION_PLAN_MIN_LEN = 128 };
 static inline int64_t d9di_attention_plan_len(int64_t n)
 {
@@ -49,7 +47,7 @@ static inline int64_t d9di_attention_plan_len(int64_t n)
         step *= 2;
     return d9di_i64_max(D9DI_ATTENTION_PLAN_MIN_LEN, d9di_i64_round_up(n, step));
 }
-/* Rows without a list: is a piece of such a length?  Others are done as documents. */
+/* Without a list: true if chunks have exactly such a length. Others run as packed documents. */
 static inline bool d9di_attention_plan_fits(const d9d_attention_dims *n)
 {
     const int64_t piece = d9di_attention_chunk_len(n);
@@ -57,11 +55,11 @@ static inline bool d9di_attention_plan_fits(const d9d_attention_dims *n)
     return d9di_attention_plan_len(piece) == piece;
 }
 
-/* The most scratch for gradients of scores, where the options do not say. */
+/* Most scratch for scores, unless the options set it. */
 #define D9DI_ATTENTION_MAX_SCORE_BYTES ((int64_t)4 << 30)
 
-/* Units of the gradients of scores that the gradient on Hopper has, if each row, or each piece of
- * one, is one document: of so many queries and keys, of which some see each other. */
+/* dS blocks of the Hopper backward, if each row, or each chunk, is one document: the number of
+ * BLOCK_QUERIES x BLOCK_KEYS blocks with visible scores. */
 enum { D9DI_DS_BLOCK_QUERIES = 64, D9DI_DS_BLOCK_KEYS = 128, D9DI_DS_BLOCK_BYTES = 64 * 128 * 2 };
 static inline int64_t d9di_attention_ds_blocks(const d9d_attention_dims *n)
 {
@@ -87,18 +85,18 @@ static inline int64_t d9di_attention_ds_blocks(const d9d_attention_dims *n)
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);
 d9d_status d9di_args_check_addends(int of);
 
-/* Tokens that xent_once takes at a time, for scratch of `empty` bytes and `each` for a token; where
- * ranks have parts, the same on all of them. */
+/* Tokens per block of linear_cross_entropy_fwd_bwd, for scratch of `empty` bytes plus `each` per
+ * token; with vocabulary parallelism the same on all ranks. */
 int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n, int64_t empty,
                                          double each);
-/* And unless that many experts can be chosen, of groups that can be. */
+/* EINVAL unless t is float and that many experts and groups can be chosen. */
 d9d_status d9di_args_check_router(const char *op, const d9d_router_dims *n);
 
-/* gemms by a table's gemm. */
+/* gemm_multi() as a loop over a table's gemm(). */
 d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_gemm *g,
                           const void *a, const void *const *b, void *const *c);
 
-/* gated_gemm and gated_gemm_din by the products and the SwiGLU of a table. */
+/* gemm_swiglu() and gemm_swiglu_bwd() from a table's GEMM and SwiGLU entries. */
 d9d_status d9di_gemm_swiglu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_swiglu_dims *n,
                                   void *y, void *gate, void *up, const void *x, const void *w_gate,
                                   const void *w_up);
@@ -117,17 +115,17 @@ static inline const void *d9di_elem_cat(d9d_dtype t, const void *x, int64_t i)
     return (const char *)x + i * (t == D9D_F32 ? 4 : 2);
 }
 
-/* A box inside a whole array, as runs of elements that are neighbours in both. */
+/* A box within a whole array, as runs of elements that are contiguous in both. */
 typedef struct d9di_subarray {
-    int64_t run, n_runs; /* elements of a run; runs */
+    int64_t run, n_runs; /* elements per run; number of runs */
     int ndim;            /* dimensions above the run */
     int64_t box[D9D_MAX_DIMS], start[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
-    int64_t first; /* index of the first element within the run dimension */
+    int64_t first; /* index of the first element along the run dimension */
 } d9di_subarray;
 d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *start,
                                  const int64_t *whole);
 
-/* Index in the whole of the first element of run i. */
+/* Index in the whole array of the first element of run i. */
 D9DI_HOST_DEVICE static inline int64_t d9di_subarray_index(const d9di_subarray *b, int64_t i)
 {
     int64_t index = b->first;

@@ -1,10 +1,11 @@
 /* adam.c - Adam, AdamW and AdamW with stochastic rounding.
  *
  *     g = scale grad, negated to maximize
- *     decoupled: p -= lr wd p; else g += wd p
+ *     decoupled (AdamW): p -= lr wd p; else g += wd p
  *     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
- *     p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps)
- * with the largest v so far in place of v for amsgrad.
+ *     p -= lr / bias_correction1 * m / (sqrt(v) / sqrt(bias_correction2) + eps)
+ *
+ * With amsgrad, the largest v so far takes the place of v.
  */
 #include "cpu/common.h"
 #include "cpu/math.h"
@@ -97,8 +98,8 @@ d9d_status d9d_ref_adam(d9d_stream s, const d9d_adam_step *c, const float *scale
     return D9D_OK;
 }
 
-/* bits = (float32 bits + random & 0xffff) >> 16: up with the probability of what is cut off.
- * NaN and infinity stay. */
+/* bits = (float32 bits + random & 0xffff) >> 16: rounds up with the probability of the fraction
+ * that is dropped. NaN and infinity are kept. */
 D9DI_CLONES static void round_stochastic(uint16_t *restrict y, const float *restrict x,
                                          const uint32_t *restrict bits, int64_t n)
 {

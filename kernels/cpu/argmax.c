@@ -1,11 +1,11 @@
-/* argmax.c - the largest number of each row, and where it is. */
+/* argmax.c - argmax of each row. */
 #include <math.h>
 
 #include "cpu/common.h"
 
 enum { LANES = 16, BLOCK = 1024 };
 
-/* x is larger than y, or not a number where y is one. */
+/* True if x is larger than y, or x is NaN and y is not. */
 static bool is_larger(float x, float y)
 {
     return !isnan(y) && !(x <= y);
@@ -21,7 +21,7 @@ static int64_t block_argmax(const float *x, int64_t first, int64_t end)
     return best;
 }
 
-/* Is any of a block not at most `best`? */
+/* True if some element of a block is not at most `best`. */
 static bool block_has_larger(const float *x, int64_t first, int64_t end, float best)
 {
     int lane[LANES] = {0}, any = 0;

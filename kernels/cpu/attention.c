@@ -1,13 +1,14 @@
 /* attention.c - softmax attention by blocks, forward.
  *
- * A block of queries walks over the blocks of keys with a running maximum m, a running sum
- * l of exp(score - m), and the unscaled output, all rescaled when m grows (Milakov and
- * Gimelshein, "Online normalizer calculation for softmax", 2018).
+ * A block of queries iterates over the blocks of keys with an online softmax: a running maximum m,
+ * a running sum l of exp(score - m), and the unscaled output. They are rescaled when m grows
+ * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
  */
 #include "cpu/attention.h"
 #include "cpu/math.h"
 
-/* The queries of segment i follow those of the last; they and their keys lie in one row. */
+/* Checks that segment i's queries follow those of the last, and that they and its keys lie in one
+ * row. */
 static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n, int64_t i,
                                      int64_t end)
 {
@@ -28,7 +29,7 @@ static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n
     return D9D_OK;
 }
 
-/* The keys of segment i fit its queries, and those of the last segment. */
+/* Checks that segment i's keys fit its queries and the last segment's keys. */
 static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n, int64_t i)
 {
     const d9di_attention_segment x = d9di_attention_segment_at(n, i);
@@ -50,7 +51,7 @@ static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n
     return D9D_OK;
 }
 
-/* Segment i is of one piece of a row, and shares keys only as the first of it. */
+/* Checks that segment i lies in one chunk of a row, and shares keys only as the first of it. */
 static d9d_status check_segment_chunk(const char *op, const d9d_attention_dims *n, int64_t i)
 {
     const d9di_attention_segment x = d9di_attention_segment_at(n, i);
@@ -88,10 +89,10 @@ d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dim
     return D9D_OK;
 }
 
-/* What one thread needs. */
+/* A thread's scratch. */
 typedef struct attention_scratch {
-    float *score, *out, *q, *k, *v; /* blocks; q, k, v where bfloat16 is converted */
-    float *gemm_scratch;            /* of products */
+    float *score, *out, *q, *k, *v; /* blocks; q, k, v if bfloat16 is converted */
+    float *gemm_scratch;            /* of d9di_sgemm() */
     float m[D9DI_Q_BLOCK], l[D9DI_Q_BLOCK];
 } attention_scratch;
 
@@ -115,7 +116,7 @@ static void scratch_init(attention_scratch *w, float *p, int64_t d)
     }
 }
 
-/* Scores of query i to probabilities relative to the running maximum. */
+/* Scores of query i become probabilities relative to the running maximum. */
 static void row_online_softmax(const d9d_attention_dims *n, const d9di_attention_tile *t, int64_t i,
                                attention_scratch *w)
 {
@@ -125,7 +126,7 @@ static void row_online_softmax(const d9d_attention_dims *n, const d9di_attention
 
     m = d9di_cpu_row_max(p, count);
     m = w->m[i] > m ? w->m[i] : m;
-    if (m == -INFINITY) { /* nothing seen so far, or NaN only, which the sum shows */
+    if (m == -INFINITY) { /* nothing visible yet, or only NaN, which the sum propagates */
         keep = 0.0f;
         for (int64_t j = 0; j < count; j++) {
             p[j] = p[j] == p[j] ? 0.0f : p[j];
@@ -183,7 +184,7 @@ static void query_block_forward(const d9d_attention_dims *n, const query_block *
     }
 }
 
-/* The blocks of all segments; late queries see more keys, so they go first. */
+/* The blocks of all segments. Late queries see more keys, so they start first. */
 static int64_t query_blocks_list(const d9d_attention_dims *n, query_block *out)
 {
     int64_t count = 0;

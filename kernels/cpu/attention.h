@@ -1,8 +1,8 @@
 /* attention.h - what the forward and the backward of attention share.
  *
- * Segments are worked on one by one.  Queries and keys of a segment are taken in blocks from
- * its first ones on; a block of scores, its softmax and its products stay in the cache.
- * Blocks that a causal mask or a window hides are skipped.
+ * Segments are processed one by one, in blocks of queries and keys that begin with the segment. A
+ * block of scores, its softmax and its GEMMs stay in the cache. Blocks that a causal mask or a
+ * window hides are skipped.
  */
 #ifndef D9DI_CPU_ATTENTION_H
 #define D9DI_CPU_ATTENTION_H
@@ -10,11 +10,11 @@
 #include "cpu/common.h"
 
 enum {
-    D9DI_Q_BLOCK = 64, /* query rows of a block of scores */
-    D9DI_K_BLOCK = 128 /* key rows */
+    D9DI_Q_BLOCK = 64, /* queries of a block of scores */
+    D9DI_K_BLOCK = 128 /* its keys */
 };
 
-/* Rows of one head as a float32 matrix: where they are, or converted into a buffer. */
+/* Rows of one head as a float32 matrix: in place, or converted into a buffer. */
 typedef struct d9di_attention_rows {
     const float *x;
     int64_t ld;
@@ -32,7 +32,7 @@ static inline d9di_attention_rows d9di_attention_rows_load(d9d_dtype t, const vo
     return (d9di_attention_rows){buf, d};
 }
 
-/* A segment, of a list, a whole row or a piece of one. */
+/* A segment of a list, a whole row, or a chunk of one. */
 typedef struct d9di_attention_segment {
     int64_t q, nq, k, nk;
 } d9di_attention_segment;
@@ -52,30 +52,30 @@ static inline d9di_attention_segment d9di_attention_segment_at(const d9d_attenti
                                         n->chunks > 0 ? n->chunk_end[i % pieces] : n->z};
     return (d9di_attention_segment){x[i].q, x[i].nq, x[i].k, x[i].nk};
 }
-/* EINVAL for segments that are none; the most keys of one. */
+/* EINVAL for a malformed list; returns the most keys of a segment. */
 d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
                                          int64_t *most);
 
-/* Where query i [B, S] of head h has its number in lse [B, A, S]. */
+/* Index in lse [B, A, S] of query i [B, S] and head h. */
 static inline int64_t d9di_attention_lse_index(const d9d_attention_dims *n, int64_t h, int64_t i)
 {
     return (i / n->s * n->a + h) * n->s + i % n->s;
 }
 
-/* Floats that the products of blocks of D features need. */
+/* Floats of scratch for the GEMMs of blocks with D features. */
 static inline int64_t d9di_attention_gemm_scratch(int64_t d)
 {
     return d9di_i64_max(d9di_sgemm_scratch(D9DI_Q_BLOCK, D9DI_K_BLOCK, d),
                         d9di_sgemm_scratch(D9DI_K_BLOCK, d, D9DI_K_BLOCK));
 }
 
-/* One block of scores: keys [k, k + nk) of a segment, and nq queries of which the first stands
- * beside key q. */
+/* A block of scores: keys [k, k + nk) of a segment, and nq queries, of which the first is on the
+ * diagonal with key q. */
 typedef struct d9di_attention_tile {
     int64_t q, nq, k, nk;
 } d9di_attention_tile;
 
-/* The tile's keys that query i of it may see, counted from its first: [first, end). */
+/* The tile's keys that its query i may see, counted from its first: [first, end). */
 typedef struct d9di_attention_key_range {
     int64_t first, end;
 } d9di_attention_key_range;
@@ -90,8 +90,8 @@ static inline d9di_attention_key_range d9di_attention_tile_visible(const d9d_att
     return (d9di_attention_key_range){d9di_i64_min(d9di_i64_max(first, 0), t->nk),
                                       d9di_i64_min(d9di_i64_max(end, 0), t->nk)};
 }
-/* The tile of nq queries of a segment from its query q on, and of all keys that they may see, from
- * the beginning of a block on. */
+/* The tile of nq queries of a segment from its query q on, and of all keys that they may see,
+ * rounded down to a block. */
 static inline d9di_attention_tile d9di_attention_tile_make(const d9d_attention_dims *n,
                                                            const d9di_attention_segment *x,
                                                            int64_t q, int64_t nq)

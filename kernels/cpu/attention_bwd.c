@@ -2,8 +2,9 @@
  *
  * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
  *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
- * One thread has one key head of the segments that begin with one key, and its query heads, so
- * that sums over heads, segments and blocks run in one order.
+ *
+ * One thread has a key head of the segments that begin with the same key, and its query heads. So
+ * sums over heads, segments and blocks have one order.
  */
 #include "cpu/attention.h"
 #include "cpu/math.h"
@@ -15,12 +16,12 @@ typedef struct attention_bwd_args {
     const float *lse;
 } attention_bwd_args;
 
-/* What one thread needs. */
+/* A thread's scratch. */
 typedef struct attention_bwd_scratch {
     float *p, *dp;          /* a block of probabilities, of their gradients */
     float *q, *dout, *dq;   /* a block of queries */
     float *k, *v, *dk, *dv; /* all keys of the segments' head */
-    float *gemm_scratch;    /* of products */
+    float *gemm_scratch;    /* of d9di_sgemm() */
     float delta[D9DI_Q_BLOCK];
 } attention_bwd_scratch;
 
@@ -44,7 +45,7 @@ static void scratch_init(attention_bwd_scratch *w, float *p, int64_t d, int64_t 
     w->gemm_scratch = p;
 }
 
-/* P from scores, and dS = scale P (dP - delta) in place of dP, for query i of a tile. */
+/* For query i of a tile: P from scores, and dS = scale P (dP - delta) in place of dP. */
 D9DI_CLONES static void softmax_bwd_row(float *p, float *dp, float lse, float delta, float scale,
                                         int64_t n)
 {
@@ -71,7 +72,7 @@ static void row_dscore(const attention_bwd_args *g, const d9di_attention_tile *t
     memset(dp + seen.end, 0, behind);
 }
 
-/* One tile, lse of its queries: add to dk, dv and to the block of dq. */
+/* Backward of one tile, with lse of its queries: adds to dk, dv and to the block of dq. */
 static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t, const float *lse,
                      d9di_attention_rows q, d9di_attention_rows dout, attention_bwd_scratch *w)
 {
@@ -92,7 +93,7 @@ static void tile_bwd(const attention_bwd_args *g, const d9di_attention_tile *t, 
                w->gemm_scratch);
 }
 
-/* Queries [q0, q0 + nq) of a segment's query head h. */
+/* Backward of queries [q0, q0 + nq) of a segment's query head h. */
 static void query_block_bwd(const attention_bwd_args *g, const d9di_attention_segment *x, int64_t h,
                             int64_t q0, attention_bwd_scratch *w)
 {
@@ -119,7 +120,7 @@ static void query_block_bwd(const attention_bwd_args *g, const d9di_attention_se
         d9di_cpu_store(n->t, g->dq, ((row + i) * n->a + h) * d, d, w->dq + i * d);
 }
 
-/* Segments [i, end) that begin with one key, the last of which has all the keys. */
+/* Segments [i, end) that begin with the same key; the last of them has all the keys. */
 typedef struct key_segments {
     int64_t i, end;
 } key_segments;
@@ -134,7 +135,7 @@ static key_segments key_segments_at(const d9d_attention_dims *n, int64_t i)
     return (key_segments){i, end};
 }
 
-/* Key head kh of a span, and the query heads that read it. */
+/* Backward of key head kh of some segments, and the query heads that read it. */
 static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh, float *scratch)
 {
     const d9d_attention_dims *n = g->n;
@@ -166,7 +167,7 @@ static void key_head_bwd(const attention_bwd_args *g, key_segments s, int64_t kh
     }
 }
 
-/* Keys may be left out where there are more of them than queries. */
+/* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
 static void dkv_clear(const attention_bwd_args *g)
 {
     const d9d_attention_dims *n = g->n;

@@ -1,4 +1,4 @@
-/* attention_cp_zigzag.c - pieces of rows in order, or as they are dealt to ranks. */
+/* attention_cp_zigzag.c - context-parallel chunks between sequence order and zigzag rank order. */
 #include "cpu/common.h"
 
 d9d_status d9d_ref_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n,

@@ -1,13 +1,14 @@
-/* attention_sink.c - a logit of each head in the softmax's sum that has no value.
+/* attention_sink.c - attention sink: a learned logit per head in the softmax's denominator, without
+ * a value.
  *
- * With z = exp(lse), and s = exp(sink): lse' = log(z + s), o' = o z / (z + s).  In the gradient the
- * sink is a key whose value is 0: dsink = - sum over queries of P_sink delta, where
- * P_sink = exp(sink - lse') and delta = dout . o'.
+ * With z = exp(lse), and s = exp(sink): lse' = log(z + s), o' = o z / (z + s). In the gradient the
+ * sink is a key whose value is 0: dsink = - sum over queries of P_sink delta, where P_sink =
+ * exp(sink - lse') and delta = dout . o'.
  */
 #include "cpu/attention.h"
 #include "cpu/math.h"
 
-/* Where row r of o [B, S, A, D] has its number in lse. */
+/* Index in lse [B, A, S] of row r of o [B, S, A, D]. */
 static int64_t row_lse_index(const d9d_attention_dims *n, int64_t r)
 {
     return d9di_attention_lse_index(n, r % n->a, r / n->a);
@@ -45,7 +46,7 @@ d9d_status d9d_ref_attention_sink(d9d_stream s, const d9d_attention_dims *n, voi
     return D9D_OK;
 }
 
-/* Of one head and one row of the batch. */
+/* Sum over the queries of one head and one row of the batch. */
 static double sink_dgrad_row(const d9d_attention_dims *n, int64_t b, int64_t h, const void *dout,
                              const void *o, const float *lse, float sink)
 {

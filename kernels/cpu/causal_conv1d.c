@@ -1,4 +1,5 @@
-/* causal_conv1d.c - each channel's sum over the last W tokens of a document, then SiLU.
+/* causal_conv1d.c - causal depthwise convolution: each channel's sum over the last W tokens of a
+ * document, then SiLU.
  *
  *     z[t] = sum_j w[j] x[t - W + 1 + j]        y = z sigmoid(z)
  *     dz = dy s (1 + z (1 - s)),  dx[t] = sum_j w[j] dz[t + W - 1 - j],
@@ -7,7 +8,7 @@
 #include "cpu/causal_conv1d.h"
 #include "cpu/math.h"
 
-enum { MIN_PART_TOKENS = 64 }; /* fewest of a partial sum of dw */
+enum { MIN_PART_TOKENS = 64 }; /* fewest tokens of a partial sum of dw */
 
 d9d_status d9di_causal_conv1d_check(const char *op, const d9d_causal_conv1d_dims *n)
 {
@@ -40,12 +41,12 @@ D9DI_CLONES void d9di_cpu_row_silu(float *restrict y, const float *restrict z, i
         y[i] = z[i] * d9di_cpu_sigmoid(z[i]);
 }
 
-/* What all loops over tokens read. */
+/* Arguments of all loops over tokens. */
 typedef struct conv {
     const d9d_causal_conv1d_dims *n;
-    int64_t tokens, *start; /* of the document of each token */
+    int64_t tokens, *start; /* start: the first token of each token's document */
     float *w;               /* [W, N] */
-    float *rows;            /* two rows of each thread */
+    float *rows;            /* two rows per thread */
 } conv;
 
 static void conv_fini(conv *c)
@@ -70,7 +71,7 @@ static d9d_status conv_init(const char *op, const d9d_causal_conv1d_dims *n, con
     return D9D_OK;
 }
 
-/* z = dy times the slope at z. */
+/* z = dy times the derivative of silu at z. */
 D9DI_CLONES static void row_silu_bwd(float *restrict z, const float *restrict dy, int64_t n)
 {
 #pragma omp simd
@@ -81,7 +82,7 @@ D9DI_CLONES static void row_silu_bwd(float *restrict z, const float *restrict dy
     }
 }
 
-/* The sum of token t; `row` is room for one. */
+/* z of token t; `row` is scratch for one row. */
 static void token_conv(const conv *c, float *z, const void *x, int64_t t, float *row)
 {
     const int64_t n = c->n->n, w = c->n->w;

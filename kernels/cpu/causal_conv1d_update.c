@@ -1,10 +1,10 @@
-/* causal_conv1d_update.c - the convolution of documents that go on from their last tokens; the sums
- * are those of causal_conv1d.c, to the bit. */
+/* causal_conv1d_update.c - the convolution of documents that continue from saved tokens (decode).
+ * The sums have the bits of causal_conv1d.c. */
 #include "cpu/causal_conv1d.h"
 #include "cpu/math.h"
 
-/* Token t of a document, counted from its first of this call on, as a row of floats: before that
- * one of the past; NULL where there is none. */
+/* Token t of a document, counted from the first of this call, as a row of floats. Negative ones
+ * come from the slot; NULL if there is none. */
 static const float *token_load(const d9d_causal_conv1d_dims *n, const void *x, const void *cell,
                                int64_t first, int64_t t, int64_t before, float *row)
 {
@@ -32,7 +32,7 @@ static void document_conv(const d9d_causal_conv1d_dims *n, d9di_varlen_document 
     }
 }
 
-/* The last W - 1 tokens of the past and of x. */
+/* Saves the last W - 1 tokens of the slot and of x. */
 static void conv_state_update(const d9d_causal_conv1d_dims *n, d9di_varlen_document d, void *cell,
                               const void *x)
 {

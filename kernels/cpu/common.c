@@ -111,7 +111,7 @@ float *d9di_cpu_scratch_alloc(const char *op, int64_t n)
     return p;
 }
 
-/* Whole cache lines, so that threads do not share one. */
+/* Rounded up to cache lines, so that threads share none. */
 static int64_t padded_floats(int64_t n)
 {
     return d9di_i64_ceil_div(n, 16) * 16;
@@ -164,7 +164,7 @@ D9DI_CLONES float d9di_cpu_row_dot(const float *x, const float *y, int64_t n)
     return fold_lanes(&acc);
 }
 
-/* NaN is passed over; -inf for no elements. */
+/* Ignores NaN; -inf for no elements. */
 D9DI_CLONES float d9di_cpu_row_max(const float *x, int64_t n)
 {
     float lane[16], m = -INFINITY;

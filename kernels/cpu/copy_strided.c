@@ -1,4 +1,5 @@
-/* copy_strided.c - some columns of an array beside those of others, for each head. */
+/* copy_strided.c - copies some columns of an array into columns of another, repeated for each head.
+ */
 #include "cpu/common.h"
 
 d9d_status d9d_ref_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, void *y,
@@ -18,7 +19,7 @@ d9d_status d9d_ref_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, vo
     return D9D_OK;
 }
 
-/* One row of x: columns in blocks. */
+/* One row of x: sums over heads, in blocks of columns. */
 static void row_sum_heads(const d9d_copy_strided_dims *n, int64_t i, void *x, const void *y)
 {
     float sum[D9DI_BLOCK], one[D9DI_BLOCK];

@@ -1,7 +1,7 @@
-/* dropout.c - elements left out by number, the others scaled. */
+/* dropout.c - dropout by counter-based random numbers. */
 #include "cpu/common.h"
 
-/* At most D9DI_BLOCK elements, those from number `index` on. */
+/* At most D9DI_BLOCK elements, with random numbers from `index` on. */
 static void block_dropout(float *y, const float *x, float p, float factor, d9d_rng r,
                           uint64_t index, int64_t n)
 {

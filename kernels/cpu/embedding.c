@@ -1,7 +1,7 @@
-/* embedding.c - rows of a table by id, and their gradient. */
+/* embedding.c - embedding lookup, and its wgrad. */
 #include "cpu/common.h"
 
-/* Row of the table for an id, or -1 when the id is not in this split. */
+/* Row of the table for an id, or -1 if this split lacks the id. */
 static inline int64_t table_row(int32_t id, int64_t first, int64_t v)
 {
     int64_t row = (int64_t)id - first;
@@ -47,12 +47,12 @@ static void sort_by_row(const int32_t *ids, int64_t rows, int64_t first, int64_t
         if (row >= 0)
             order[start[row]++] = i;
     }
-    /* Filling moved each start to the next one's place. */
+    /* Placing moved each start to the next one's place. */
     memmove(start + 1, start, (size_t)v * sizeof(*start));
     start[0] = 0;
 }
 
-/* One row of the gradient, in pieces that fit the stack. */
+/* One row of the gradient, in parts that fit the stack. */
 static void row_wgrad(d9d_dtype t, d9d_dtype gt, void *dtable, float beta, int64_t row,
                       const void *dy, const int64_t *tokens, int64_t n, int64_t h)
 {

@@ -11,7 +11,7 @@ d9d_status d9di_gated_delta_check(const char *op, const d9d_gated_delta_dims *n)
     return d9di_varlen_check(op, &n->docs);
 }
 
-/* --- memory of a thread ------------------------------------------------------------------- */
+/* --- a thread's arrays -------------------------------------------------------------------- */
 
 enum { N_ARRAYS = 14 };
 
@@ -69,7 +69,7 @@ void d9di_gated_delta_work_init(d9di_gated_delta_work *w, const d9d_gated_delta_
 
 /* --- a chunk ---------------------------------------------------------------------------------- */
 
-/* Rows of head `h` of heads x [B, S, heads, width]. */
+/* Loads rows of head `h` of x [B, S, heads, width]. */
 static void chunk_load_rows(d9d_dtype t, float *y, const void *x, const d9di_gated_delta_chunk *at,
                             int64_t heads, int64_t h, int64_t width)
 {
@@ -77,7 +77,7 @@ static void chunk_load_rows(d9d_dtype t, float *y, const void *x, const d9di_gat
         d9di_cpu_load(t, y + i * width, x, ((at->first + i) * heads + h) * width, width);
 }
 
-/* Rows to the length `scale`. */
+/* Normalises rows to the length `scale`; inv receives the inverse lengths. */
 static void rows_l2_normalize(float *x, float *inv, float scale, int64_t c, int64_t d)
 {
     for (int64_t i = 0; i < c; i++) {
@@ -86,7 +86,7 @@ static void rows_l2_normalize(float *x, float *inv, float scale, int64_t c, int6
     }
 }
 
-/* Sums in double: their differences are small where they are not. */
+/* Sums in double: small differences of large sums matter. */
 static void chunk_decays(const float *g, int64_t step, int64_t c, d9di_gated_delta_work *w)
 {
     double b[D9DI_GATED_DELTA_CHUNK], sum = 0.0;
@@ -144,7 +144,7 @@ void d9di_gated_delta_solve_chunk(const d9di_gated_delta_args *c, const d9di_gat
 /* --- forward -----------------------------------------------------------------------------------
  */
 
-/* Output of a chunk; the state goes on behind it. */
+/* Output of a chunk; then the state is advanced past it. */
 static void chunk_output(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x, void *o,
                          float *state, d9di_gated_delta_work *w)
 {

@@ -14,25 +14,25 @@
  *            and of the last token also the sum of w and e^(b_C) <X, dX'>
  *     dX = e^(b_C) dX' + (e^b Q)' dO - (e^b K)' beta Y
  *
- * dg is the sum of db from a token to the chunk's last, where most of it goes out again: in double,
- * and with one number for both places of each E and w, that leaves no trace.  One thread has a head
- * of keys and the heads of values that read it, so that their gradients are added in one order.
+ * dg is the suffix sum of db within the chunk, in which most terms cancel. Sums are double, and
+ * both places of each E and w add the same number, so that they cancel exactly. One thread has a
+ * key head and the value heads that read it, so that their gradients are added in one order.
  */
 #include "cpu/gated_delta.h"
 #include "cpu/math.h"
 
-/* Memory of a thread behind the forward's. */
+/* A thread's scratch, after the forward's. */
 typedef struct gated_delta_bwd_scratch {
     void *dq, *dk, *dv, *db;
     float *dg;
     float *dstate;                    /* [A/K, D, F] */
-    float *sum_q, *sum_k;             /* [C, D]: of the heads so far */
+    float *sum_q, *sum_k;             /* [C, D]: sums over the heads so far */
     float *one_q, *one_k, *n;         /* [C, D] of one head */
     float *dout, *y;                  /* [C, F] */
     float *f, *h;                     /* [C, C] */
     float *zero;                      /* [D, F] */
     double b[D9DI_GATED_DELTA_CHUNK]; /* db */
-    double last;                      /* of the last token besides */
+    double last;                      /* of the last token, in addition */
 } gated_delta_bwd_scratch;
 
 enum { N_ARRAYS = 11 };
@@ -71,7 +71,7 @@ static void scratch_init(gated_delta_bwd_scratch *g, d9di_gated_delta_work *w,
     d9di_gated_delta_work_init(w, n, p);
 }
 
-/* What pairs of tokens have for b, from dO U' and -Y U' in f and h. */
+/* Adds to db what pairs of tokens contribute, from dO U' and -Y U' in f and h. */
 static void dgate_add_pairs(const d9di_gated_delta_chunk *x, gated_delta_bwd_scratch *g,
                             const d9di_gated_delta_work *w)
 {
@@ -86,7 +86,7 @@ static void dgate_add_pairs(const d9di_gated_delta_chunk *x, gated_delta_bwd_scr
         }
 }
 
-/* What rows of arrays have for it: b_i += sign by_i x_i y_i. */
+/* Adds to db what rows of arrays contribute: b_i += sign by_i x_i y_i. */
 static double dgate_add_rows(gated_delta_bwd_scratch *g, const float *by, const float *x,
                              const float *y, double sign, int64_t n, int64_t d)
 {
@@ -149,7 +149,7 @@ static void dqk_head(const d9di_gated_delta_chunk *x, const float *state, const 
     d9di_gated_delta_gemm(true, false, m, d, m, 1.0f, g->h, w->k, 1.0f, g->one_k, w->gemm_scratch);
 }
 
-/* Gradients of v, b and g. */
+/* Writes the gradients of v, b and g. */
 static void store_dv_db_dg(const d9di_gated_delta_args *c, const d9di_gated_delta_chunk *x,
                            gated_delta_bwd_scratch *g, d9di_gated_delta_work *w)
 {
@@ -171,7 +171,7 @@ static void store_dv_db_dg(const d9di_gated_delta_args *c, const d9di_gated_delt
     }
 }
 
-/* The gradient of the state before the chunk in place of the one after it. */
+/* Replaces the gradient of the state after the chunk by that of the state before it. */
 static void dstate_update(const d9di_gated_delta_chunk *x, float *dstate, int64_t d, int64_t f,
                           gated_delta_bwd_scratch *g, d9di_gated_delta_work *w)
 {
@@ -204,7 +204,7 @@ static void head_bwd(const d9di_gated_delta_args *c, const d9di_gated_delta_chun
     d9di_cpu_row_axpy(g->sum_k, 1.0f, g->one_k, x->n * d);
 }
 
-/* Through the length of a row u = scale unit, unit = x inv: dx = scale inv (du - unit (unit du)).
+/* Backward of L2 normalisation, u = scale unit, unit = x inv: dx = scale inv (du - unit (unit du)).
  */
 static void l2_normalize_bwd_row(d9d_dtype t, void *dx, int64_t at, float *du, const float *u,
                                  float scale, float inv, int64_t d)

@@ -1,11 +1,12 @@
-/* gated_delta_step.c - the gated delta rule of documents that go on from a state, token by token:
+/* gated_delta_step.c - recurrent gated delta rule, token by token, for documents that continue from
+ * a saved state (decode):
  *
  *     X <- e^g X        u = sigmoid(b) (v - X' k)        X <- X + k u'        o = X' q
  */
 #include "cpu/gated_delta.h"
 #include "cpu/math.h"
 
-/* Row `at` of D features to the length `scale`. */
+/* Row `at` of D features, normalised to the length `scale`. */
 static void row_l2_normalize(const d9d_gated_delta_dims *n, float *y, const void *x, int64_t at,
                              float scale)
 {
@@ -13,7 +14,7 @@ static void row_l2_normalize(const d9d_gated_delta_dims *n, float *y, const void
     d9di_cpu_row_scale(y, scale / sqrtf(d9di_cpu_row_dot(y, y, n->d) + D9DI_QK_NORM_EPS), y, n->d);
 }
 
-/* Token t of head h: o [F] from its value u [F], which becomes what it writes. */
+/* Token t of head h: o [F] from its value u [F], which becomes what the token writes. */
 static void token_step(const d9di_gated_delta_args *c, int64_t t, int64_t h, float *state, float *q,
                        float *k, float *u, float *o)
 {

@@ -1,11 +1,12 @@
-/* gdn_gate.c - g = -exp(rate) p, p = log(1 + exp(x + bias)), of each of N heads.
+/* gdn_gate.c - gate of the gated delta rule (Gated DeltaNet): g = -exp(rate) p, p = log(1 + exp(x +
+ * bias)), for each of N heads.
  *
  *     dx = dbias = -dg exp(rate) sigmoid(x + bias)        drate = dg g
  */
 #include "cpu/common.h"
 #include "cpu/math.h"
 
-enum { MIN_PART_ROWS = 64 }; /* fewest of a partial sum */
+enum { MIN_PART_ROWS = 64 }; /* fewest rows of a partial sum */
 
 static float scalar_load(d9d_dtype t, const void *x, int64_t i)
 {
@@ -21,7 +22,7 @@ static float softplus(float x)
     return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x)));
 }
 
-/* What each of the entries makes of one element. */
+/* What an entry computes for one element. */
 typedef float gate_fn(float x, float rate, float bias, float dg);
 
 static float gate_value(float x, float rate, float bias, float dg)

@@ -1,8 +1,8 @@
-/* gemm.c - matrix products: tiles over the threads.
+/* gemm.c - GEMM: tiles over the threads.
  *
- * A product is cut, by its sizes alone, into tiles of C; each tile is one call of d9di_sgemm()
- * over the whole of K, and the tiles of all products of a call are handed out to the threads.
- * bfloat16 panels become float32 on the way in, K_PANEL columns at a time, and C is rounded once.
+ * A GEMM is divided, by its sizes only, into tiles of C. Each tile is one call of d9di_sgemm() over
+ * the whole of K, and the tiles of all GEMMs of a call are distributed over the threads. bfloat16
+ * panels are converted to float32, K_PANEL columns at a time, and C is rounded once.
  */
 #include "cpu/sgemm.h"
 
@@ -13,10 +13,10 @@ enum {
     K_PANEL = 512,  /* depth of a converted panel */
     PANEL_FLOATS = TILE_MAX * TILE_MAX + 2 * TILE_MAX * K_PANEL
 };
-static const double MIN_PARALLEL_WORK = 1e6; /* multiply-adds that are not worth a second thread */
-static const double MIN_TILE_WORK = 2e6;     /* nor a tile of less */
+static const double MIN_PARALLEL_WORK = 1e6; /* fewer multiply-adds are not worth a second thread */
+static const double MIN_TILE_WORK = 2e6;     /* nor a tile of fewer */
 
-/* Large tiles are faster each, many tiles keep many threads busy: while there are fewer than
+/* Large tiles are faster each; many tiles keep many threads busy. While there are fewer than
  * `tiles`, their sides are halved down to `side`. */
 static const struct {
     int64_t tiles, side;
@@ -27,10 +27,10 @@ static bool needs_convert(const d9di_gemm_desc *g)
     return g->at != D9D_F32 || g->bt != D9D_F32 || g->ct != D9D_F32;
 }
 
-/* How one product is cut. */
+/* How one GEMM is divided. */
 typedef struct gemm_tiling {
     int64_t rows, cols;         /* of a tile */
-    int64_t n_cols, first_tile; /* tiles in a row of tiles; number of the first tile */
+    int64_t n_cols, first_tile; /* tiles per row of tiles; number of the first tile */
 } gemm_tiling;
 
 static bool tile_is_too_large(const d9di_gemm_job *j, int64_t rows, int64_t cols)
@@ -54,7 +54,7 @@ static gemm_tiling tiling_make(const d9di_gemm_job *j)
         return t;
     while (tile_is_too_large(j, rows, cols))
         *(rows >= cols ? &rows : &cols) /= 2;
-    /* Even tiles, in multiples of the widest kernel. */
+    /* Equal tiles, in multiples of the widest microkernel. */
     t.rows = d9di_i64_round_up(d9di_i64_ceil_div(j->m, d9di_i64_ceil_div(j->m, rows)), 16);
     t.cols = d9di_i64_round_up(d9di_i64_ceil_div(j->n, d9di_i64_ceil_div(j->n, cols)), 16);
     t.n_cols = d9di_i64_ceil_div(j->n, t.cols);
@@ -66,7 +66,7 @@ static int64_t tiling_count(const gemm_tiling *t, const d9di_gemm_job *j)
     return j->m == 0 || j->n == 0 ? 0 : d9di_i64_ceil_div(j->m, t->rows) * t->n_cols;
 }
 
-/* rows x cols at (r, c) of a dense matrix of row length ld, to dense float32. */
+/* Converts rows x cols at (r, c) of a matrix with row length ld to dense float32. */
 static void panel_load(d9d_dtype t, float *y, const void *x, int64_t ld, int64_t r, int64_t c,
                        int64_t rows, int64_t cols)
 {
@@ -74,7 +74,7 @@ static void panel_load(d9d_dtype t, float *y, const void *x, int64_t ld, int64_t
         d9di_cpu_load(t, y + i * cols, x, (r + i) * ld + c, cols);
 }
 
-/* sum = beta sum + A B of a tile where some type is not float32, by panels of K. */
+/* sum = beta sum + A B of a tile if some type is not float32, in panels of K. */
 static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const void *a,
                         const void *b, int64_t r, int64_t c, int64_t rows, int64_t cols, float beta,
                         float *sum)
@@ -105,7 +105,7 @@ static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const v
     }
 }
 
-/* The sum is in scratch, in float32. */
+/* The sum is in float32 scratch. */
 static void tile_run_convert(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t r, int64_t c,
                              int64_t rows, int64_t cols, float *sum)
 {
@@ -148,8 +148,8 @@ static void tile_run(const d9di_gemm_desc *g, const d9di_gemm_job *j, const gemm
         tile_run_f32(g, j, r, c, rows, cols, scratch);
 }
 
-/* The last job whose first tile is not after this one; empty jobs share a first tile with
- * their successor and are passed over. */
+/* The last job whose first tile is not after `tile`. Empty jobs share a first tile with their
+ * successor and are skipped. */
 static int64_t tile_job_index(const gemm_tiling *cuts, int64_t n, int64_t tile)
 {
     int64_t lo = 0, hi = n - 1;
@@ -165,7 +165,7 @@ static int64_t tile_job_index(const gemm_tiling *cuts, int64_t n, int64_t tile)
     return lo;
 }
 
-/* What a thread needs for the largest tile. */
+/* Scratch of a thread for the largest tile. */
 static int64_t scratch_floats(const d9di_gemm_desc *g, const d9di_gemm_job *jobs,
                               const gemm_tiling *cuts, int64_t n_jobs)
 {

@@ -1,4 +1,5 @@
-/* gemm_per_head.c - a product for each head, whose matrices are some rows of one. */
+/* gemm_per_head.c - per-head linear layer (block-diagonal): a GEMM per head, whose matrix is some
+ * rows of w. */
 #include "cpu/common.h"
 
 static void rows_load_strided(d9d_dtype t, float *y, const void *x, int64_t first, int64_t step,

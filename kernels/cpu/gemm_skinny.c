@@ -1,17 +1,17 @@
-/* gemm_skinny.c - products of a few rows: what generation is made of, a token at a time.
+/* gemm_skinny.c - skinny GEMM for decode: a few rows.
  *
- * B is read once, as it lies, in long pieces; the sums are those of d9di_sgemm(): over panels of k,
- * by fused multiply-adds in order.  Where rows of B are columns of the product (trans_b), PIECE
- * bytes of COLS of them at a time are copied to where they do not fight for the cache, and four
- * elements of k are turned in registers:
+ * B is read once, unpacked, in long contiguous chunks. The sums are those of d9di_sgemm(): over
+ * panels of k, by fused multiply-adds in order. With trans_b, rows of B are columns of the product.
+ * CHUNK_BYTES of COLS rows at a time are copied to where they do not conflict in the cache. Four
+ * elements of k are transposed in registers:
  *
- *     row 0   a b c d              a e i m
- *     row 1   e f g h    turned    b f j n     one k, neighbouring columns
- *     row 2   i j k l              c g k o
- *     row 3   m n o p              d h l p
+ *     row 0   a b c d                  a e i m
+ *     row 1   e f g h    transposed    b f j n     one k, consecutive columns
+ *     row 2   i j k l                  c g k o
+ *     row 3   m n o p                  d h l p
  *
- * with rows 4, 8, 12, ... beside them in the other lanes; of bfloat16 the elements are pairs.
- * Otherwise sums of WIDE columns stay in the cache, and four rows of B are added at a time.
+ * with rows 4, 8, 12, ... in the other lanes; bfloat16 elements are transposed in pairs. Otherwise
+ * the sums of STRAIGHT_COLS columns stay in the cache, and four rows of B are added at a time.
  */
 #include "cpu/sgemm.h"
 
@@ -21,20 +21,20 @@
 enum {
     PANEL = D9DI_SGEMM_PANEL,
     MAX_ROWS = 8,       /* rows */
-    COLS = 16,          /* turned: as many streams as memory likes */
+    COLS = 16,          /* transposed: as many streams as memory sustains */
     CHUNK_BYTES = 256,  /* bytes of each */
-    STRAIGHT_COLS = 256 /* columns, straight */
+    STRAIGHT_COLS = 256 /* columns, not transposed */
 };
 
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* --- turned: y[H][COLS] = A [H, n] times COLS rows of B ------------------------------------------
+/* --- transposed: y[H][COLS] = A [H, n] times COLS rows of B --------------------------------------
  */
 
 typedef void transposed_fn(int64_t n, const float *a, int64_t lda, const char *b, int64_t ldb,
                            float *y);
 
-/* One k of W vectors: sums of H rows. */
+/* One k for W vectors: adds to H rows of sums. */
 #define STEP(op, H, W, at, x)                                                                      \
     UNROLL for (int i_ = 0; i_ < (H); i_++)                                                        \
     {                                                                                              \
@@ -42,7 +42,7 @@ typedef void transposed_fn(int64_t n, const float *a, int64_t lda, const char *b
             op##_fmadd_ps(op##_set1_ps(a[i_ * lda + (at)]), (x)[w_], sum[i_][w_]);                 \
     }
 
-/* `bytes` of each row, zeros behind: up to the end of a group of four elements. */
+/* Copies `bytes` of each row, zero-padded to a group of four elements. */
 static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes)
 {
     for (int j = 0; j < COLS; j++, y += CHUNK_BYTES, b += ldb)
@@ -54,7 +54,7 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
         }
 }
 
-/* EACH elements of k are 16 bytes; GATHER and TURN are below; ldb in bytes. */
+/* EACH elements of k are 16 bytes; GATHER and TURN are defined below; ldb in bytes. */
 #define TRANSPOSED(name, isa, op, vec, V, H, T, EACH, GATHER, TURN)                                \
     __attribute__((target(isa))) static void name(int64_t n, const float *a, int64_t lda,          \
                                                   const char *b, int64_t ldb, float *y)            \
@@ -89,13 +89,13 @@ static inline void chunk_load(char *y, const char *b, int64_t ldb, int64_t bytes
             op##_storeu_ps(y + i * COLS + w * (V), sum[i][w]);                                     \
     }
 
-/* --- straight: y[cols] += a[0] b[0][cols], then a[1] b[1][cols], ... -----------------------------
+/* --- not transposed: y[cols] += a[0] b[0][cols], then a[1] b[1][cols], ... -----------------------
  */
 
 typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, int64_t cols,
                          float *y);
 
-/* N rows of B. */
+/* Adds N rows of B. */
 #define ADD(op, vec, V, N, LOAD)                                                                   \
     for (int64_t j = 0; j < cols; j += (V)) {                                                      \
         vec v = op##_loadu_ps(y + j);                                                              \
@@ -117,7 +117,8 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
             ADD(op, vec, V, 1, LOAD)                                                               \
     }
 
-/* --- how vectors are made of B --------------------------------------------------------------- */
+/* --- loading vectors of B -----------------------------------------------------------------------
+ */
 
 #define F512(p) _mm512_loadu_ps(p)
 #define F256(p) _mm256_loadu_ps(p)
@@ -128,7 +129,7 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
     _mm256_castsi256_ps(                                                                           \
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
 
-/* 16 bytes at p and at each of the next places, a lane each. */
+/* 16 bytes at p and at each of the next addresses, one per lane. */
 #define LANE(p)        _mm_loadu_ps((const float *)(p))
 #define LANES256(p, d) _mm256_insertf128_ps(_mm256_castps128_ps256(LANE(p)), LANE((p) + (d)), 1)
 #define LANES512(p, d)                                                                             \
@@ -185,8 +186,8 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
     TRANSPOSE_BF16(_mm256, r, x, w, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_slli_epi32,   \
                    UPPER256)
 
-/* --- the functions of a width
- * --------------------------------------------------------------------- */
+/* --- functions per vector width -----------------------------------------------------------------
+ */
 
 #define ROWS(width, isa, op, vec, V, H)                                                            \
     TRANSPOSED(turned_f32_##width##_##H, isa, op, vec, V, H, float, 4, LANES##width,               \
@@ -204,7 +205,7 @@ typedef void straight_fn(int64_t n, const float *a, const void *b, int64_t ldb, 
 WIDTH(512, "avx512f", _mm512, __m512, 16)
 WIDTH(256, "avx2,fma", _mm256, __m256, 8)
 
-/* By type; turned by 1, 2, 4 or 8 rows. */
+/* Per type; transposed for 1, 2, 4 or 8 rows. */
 typedef struct skinny_kernels {
     straight_fn *straight[2];
     transposed_fn *turned[2][4];
@@ -231,8 +232,8 @@ static const skinny_kernels *kernels_for_cpu(void)
     return NULL;
 }
 
-/* --- the product
- * ---------------------------------------------------------------------------------- */
+/* --- GEMM ----------------------------------------------------------------------------------------
+ */
 
 typedef struct skinny_args {
     const skinny_kernels *by;
@@ -242,7 +243,7 @@ typedef struct skinny_args {
     const float *a;
 } skinny_args;
 
-/* COLS columns, which are rows of B. */
+/* COLS columns of the product, which are rows of B. */
 static void gemm_transposed(const skinny_args *p, const char *b, float *c)
 {
     const int64_t size = d9d_dtype_size(p->bt);
@@ -262,7 +263,7 @@ static void gemm_transposed(const skinny_args *p, const char *b, float *c)
         }
 }
 
-/* At most WIDE columns. */
+/* At most STRAIGHT_COLS columns. */
 static void gemm_straight(const skinny_args *p, const char *b, int64_t cols, float *c)
 {
     straight_fn *by = p->by->straight[p->bt != D9D_F32];

@@ -1,4 +1,4 @@
-/* gemm_swiglu.c - the gated half of a feed-forward layer: its parts. */
+/* gemm_swiglu.c - SwiGLU half of a feed-forward layer, unfused. */
 #include "cpu/common.h"
 
 d9d_status d9d_ref_gemm_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,

@@ -1,4 +1,5 @@
-/* grad_scale.c - the end of a step: its loss, its norm, and what gradients are multiplied by. */
+/* grad_scale.c - gradient clipping: a step's loss, gradient norm, and the factor for the gradients.
+ */
 #include "cpu/common.h"
 
 d9d_status d9d_ref_grad_scale(d9d_stream s, float *scale, double *report, const double *loss,

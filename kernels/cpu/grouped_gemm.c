@@ -1,16 +1,16 @@
-/* grouped_gemm.c - one product per expert, all in one pool of tiles. */
+/* grouped_gemm.c - grouped GEMM of all experts, in one pool of tiles. */
 #include "cpu/common.h"
 
-/* The product of every expert; what each side is in rows of x, of w, of dy. */
+/* The GEMM of each expert, and how x, w and dy map to its operands. */
 typedef struct grouped_args {
     const char *op;
     d9di_gemm_desc desc;
-    int64_t m, n, k; /* the one that is the rows of an expert is not set */
+    int64_t m, n, k; /* the dimension that is the expert's rows is not set */
     const void *a, *b;
     void *c;
-    int64_t a_row, b_row; /* elements in a row of a and of b; 0: b or a is not by rows */
-    int64_t w_size;       /* elements of one expert's matrix */
-    bool c_is_w;          /* the result is the matrix: dw */
+    int64_t a_row, b_row; /* elements per row of a and of b; 0: not indexed by rows */
+    int64_t w_size;       /* elements of an expert's matrix */
+    bool c_is_w;          /* wgrad: the result is an expert's matrix */
     const void *a2, *b2;  /* of a second product to be added, or NULL */
 } grouped_args;
 

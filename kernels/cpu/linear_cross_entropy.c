@@ -1,11 +1,12 @@
-/* linear_cross_entropy.c - a linear head and the cross-entropy of its logits, without the logits.
+/* linear_cross_entropy.c - linear head and cross entropy, without storing the logits.
  *
- * loss = logsumexp(h W') - (h W')[target].  Logits are made a block of tokens by a block of
- * vocabulary at a time.  Tokens to be ignored are left out before any product.  With
- * p = exp(logits - lse):  dloss/dh = p W - W[target] (made by the forward while it has the
- * logits, as attention makes p V),  dW = sum over tokens of dloss (p - [target])' h.
+ * loss = logsumexp(h W') - (h W')[target]. Logits are computed for a block of tokens by a block of
+ * vocabulary at a time. Ignored tokens are removed before any GEMM. With p = exp(logits - lse):
  *
- * Of a vocabulary in parts, with f = exp(lse of this part - lse of all), this part's share of
+ *     dloss/dh = p W - W[target]     computed by the forward, as attention computes p V
+ *     dW = sum over tokens of dloss (p - [target])' h
+ *
+ * Vocabulary parallelism: with f = exp(lse of this part - lse of all), this part's share of
  * dloss/dh is f (p W) - W[target] = f unit - (1 - f) W[target].
  */
 #include "cpu/common.h"
@@ -16,16 +17,16 @@ enum {
     V_BLOCK = 4096 /* columns */
 };
 
-/* A call: its sizes, its tokens that count, and memory for one block. */
+/* A call: its sizes, its tokens that are not ignored, and scratch for one block. */
 typedef struct cross_entropy_call {
     const char *op;
     const d9d_linear_cross_entropy_dims *n;
     const void *hidden;
     const void *const *w;
     const int32_t *targets;
-    int64_t *row; /* tokens that count, ascending */
+    int64_t *row; /* tokens that are not ignored, ascending */
     int64_t n_rows;
-    void *h;       /* their hidden rows: a block, of type t */
+    void *h;       /* hidden rows of a block of them, of type t */
     float *logits; /* [T_BLOCK, V_BLOCK] */
 } cross_entropy_call;
 
@@ -35,7 +36,8 @@ typedef struct vocab_block {
     int64_t base, first, n;
 } vocab_block;
 
-/* Id of the first row of a split; of the end of them all, where it is the whole vocabulary. */
+/* Id of the first row of a split; with split == n_split, the size, if this is the whole vocabulary.
+ */
 static int64_t split_first_id(const d9d_linear_cross_entropy_dims *n, int split)
 {
     int64_t id = 0;
@@ -52,7 +54,7 @@ static int64_t vocabulary(const d9d_linear_cross_entropy_dims *n)
     return n->first != NULL ? n->vocab : split_first_id(n, n->n_split);
 }
 
-/* W[id], or NULL when it is not in this part. */
+/* W[id], or NULL if this part lacks it. */
 static const void *target_row(const d9d_linear_cross_entropy_dims *n, const void *const *w,
                               int64_t id)
 {
@@ -107,7 +109,7 @@ static d9d_status call_init(cross_entropy_call *x, const char *op,
     return collect_targets(x);
 }
 
-/* Bring together the hidden rows of tokens [first, first + n) of those that count. */
+/* Gathers the hidden rows of tokens [first, first + n) of those that are not ignored. */
 static void gather_hidden(cross_entropy_call *x, int64_t first, int64_t n)
 {
     size_t bytes = (size_t)x->n->h * d9d_dtype_size(x->n->t);
@@ -117,7 +119,7 @@ static void gather_hidden(cross_entropy_call *x, int64_t first, int64_t n)
                d9di_elem_cat(x->n->t, x->hidden, x->row[first + i] * x->n->h), bytes);
 }
 
-/* Step to the next block of columns; start from {.split = 0, .n = 0}. */
+/* Advances to the next block of columns; start from {.split = 0, .n = 0}. */
 static bool vocab_block_next(const cross_entropy_call *x, vocab_block *c)
 {
     c->first += c->n;
@@ -157,9 +159,9 @@ static int64_t target_column(const cross_entropy_call *x, const vocab_block *c, 
 
 /* --- forward ---------------------------------------------------------------- */
 
-/* Running maximum and sum of exp(logit - m) of a token, and the logit of its target. */
+/* A token's running maximum and sum of exp(logit - m), and the logit of its target. */
 typedef struct online_softmax {
-    float m, l, target, keep; /* keep: by how much the last block shrank what was summed */
+    float m, l, target, keep; /* keep: the factor by which the last block rescales earlier sums */
 } online_softmax;
 
 static void online_softmax_add(online_softmax *o, float *logit, int64_t n, int64_t target)
@@ -188,7 +190,7 @@ static d9d_status token_grad_accumulate(cross_entropy_call *x, const vocab_block
     return d9di_gemm_run(x->op, &how, &job, 1);
 }
 
-/* y[i ..] = a x + b w for a row of h numbers, x float32 or y itself; w NULL: it is zero. */
+/* y[i ..] = a x + b w for a row of h numbers; x is float32, or y itself; w NULL counts as zero. */
 static void row_combine(d9d_dtype t, void *y, int64_t at, float a, const float *x, float b,
                         const void *w, int64_t h)
 {
@@ -269,9 +271,9 @@ out:
     return st;
 }
 
-/* --- parts of a vocabulary ---------------------------------------------------- */
+/* --- vocabulary parallelism --------------------------------------------------- */
 
-/* lse and loss of token r.  A part's logit of the target is lse - loss, 0 where it is not. */
+/* lse and loss of token r. A part's logit of the target is lse - loss, 0 if the part lacks it. */
 static void token_combine(const float *parts, int64_t n, int64_t rows, int64_t r, float *loss,
                           float *lse)
 {
@@ -419,9 +421,9 @@ out:
     return st;
 }
 
-/* --- both ------------------------------------------------------------------- */
+/* --- forward and backward --------------------------------------------------- */
 
-/* This part's lse and loss in their place of parts [ranks, 2, T], then those of all. */
+/* All-gathers this part's lse and loss into parts [ranks, 2, T], and combines them. */
 static d9d_status fwd_bwd_of_ranks(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
                                    float *loss, float *lse, void *token_grad, const void *hidden,
                                    const void *const *w, const int32_t *targets)

@@ -1,8 +1,8 @@
 /* math.h - exp, sigmoid, sine and cosine that a compiler can vectorise.
  *
- * Straight-line float32 code without branches, so a loop over it becomes vector code
- * and a vector gives the bits that a scalar would.  Errors are under 2 units in the
- * last place; tests/unit/kernels/test_kernel_math.c measures them.
+ * Straight-line float32 code without branches, so that a loop over it vectorises and gives the bits
+ * of the scalar code. Errors are under 2 units in the last place;
+ * tests/unit/kernels/test_kernel_math.c measures them.
  */
 #ifndef D9DI_CPU_MATH_H
 #define D9DI_CPU_MATH_H
@@ -25,9 +25,9 @@ static inline uint32_t d9di_cpu_float_to_bits(float f)
     return u;
 }
 
-/* exp(x) = 2^k exp(r), r = x - k ln 2 in two parts, |r| <= ln 2 / 2; a polynomial fitted to
- * (exp(r) - 1 - r) / r^2.  2^k is applied in two steps, so denormals and overflow come out
- * right.  NaN stays NaN. */
+/* exp(x) = 2^k exp(r), r = x - k ln 2 in two parts, |r| <= ln 2 / 2; a polynomial fitted to (exp(r)
+ * - 1 - r) / r^2. 2^k is applied in two steps, so that denormals and overflow are right. NaN stays
+ * NaN. */
 static inline float d9di_cpu_expf(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -56,8 +56,8 @@ static inline float d9di_cpu_sigmoid(float x)
     return 1.0f / (1.0f + d9di_cpu_expf(-x));
 }
 
-/* The multiple of pi/2 is taken off in double, what is left has |r| <= pi/4.  For angles up to
- * ten million the result is within 1e-7 of the truth. */
+/* Subtracts the multiple of pi/2 in double, which leaves |r| <= pi/4. For angles up to ten million
+ * the error is at most 1e-7. */
 static inline void d9di_cpu_sincosf(float x, float *sine, float *cosine)
 {
     const double magic = 6755399441055744.0; /* 1.5 * 2^52 */

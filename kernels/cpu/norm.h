@@ -1,10 +1,10 @@
-/* norm.h - rows of norms and turns in float32, for the kernels that do one of them or both. */
+/* norm.h - rows of norms and RoPE in float32, for the kernels that compute one or both. */
 #ifndef D9DI_CPU_NORM_H
 #define D9DI_CPU_NORM_H
 
 #include "cpu/common.h"
 
-/* w or 1 + w; NULL when memory is out. */
+/* w or 1 + w in float32; the caller frees it. NULL if memory is out. */
 float *d9di_cpu_norm_weights(const char *op, d9d_dtype t, const void *w, int64_t n,
                              bool zero_centred);
 
@@ -15,10 +15,10 @@ void d9di_cpu_norm_dx_row(float *dx, const float *g, const float *x, float inv, 
 /* dw += dy x inv */
 void d9di_cpu_norm_dw_row(float *dw, const float *dy, const float *x, float inv, int64_t n);
 
-/* Cosine and sine, times mscale, of n angles; sign -1 turns back. */
+/* Cosine and sine, times mscale, of n angles; sign -1 rotates back. */
 void d9di_cpu_rope_angles(float *co, float *si, const float *inv_freq, float position, float mscale,
                           float sign, int64_t n);
-/* n pairs: features i and i + n, or 2 i and 2 i + 1; y is not x. */
+/* Rotates n pairs: features i and i + n or, interleaved, 2 i and 2 i + 1. y is not x. */
 void d9di_cpu_rope_rotate(bool interleaved, float *y, const float *x, const float *co,
                           const float *si, int64_t n);
 

@@ -1,10 +1,10 @@
-/* norm_rope.c - a norm of each head, then the turn; see rms_norm.c and rope.c.
- * Backward: dy is turned back, then it is the gradient of the norm. */
+/* norm_rope.c - norm of each head, then RoPE; see rms_norm.c and rope.c. Backward rotates dy back,
+ * and then computes the norm's gradient. */
 #include "cpu/norm.h"
 
-enum { MIN_PART_TOKENS = 16 }; /* fewest of a partial sum of dw */
+enum { MIN_PART_TOKENS = 16 }; /* fewest tokens of a partial sum of dw */
 
-/* Memory of a thread: the angles of a token, and rows. */
+/* A thread's scratch: the angles of a token, and rows. */
 typedef struct norm_rope_rows {
     float *co, *si, *a, *b, *c;
 } norm_rope_rows;
@@ -68,7 +68,7 @@ out:
     return st;
 }
 
-/* A row: dw += ... where not NULL, dx = ... where not NULL. */
+/* Backward of a row: adds to dw and writes dx; either may be NULL. */
 static void row_bwd(const d9d_qk_norm_rope_dims *n, const norm_rope_rows *m, int64_t r, void *dx,
                     float *dw, const void *dy, const void *x, const float *wf, float inv)
 {
@@ -92,7 +92,7 @@ d9d_status d9d_ref_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, v
 {
     const int64_t tokens = d9di_i64_max(MIN_PART_TOKENS, d9di_i64_ceil_div(n->m, D9DI_MAX_PARTS));
     const int64_t parts = d9di_i64_ceil_div(n->m, tokens), size = n->d + rows_alloc(n);
-    float *wf = NULL, *scratch = NULL; /* each part: its sum, then rows */
+    float *wf = NULL, *scratch = NULL; /* per part: its sum, then rows */
     d9d_status st = D9D_ENOMEM;
 
     (void)s;

@@ -1,5 +1,5 @@
-/* permute.c - rows to expert order and back: choice j of token t is row[t k + j] there, -1 for
- * none. */
+/* permute.c - MoE permute (dispatch) and unpermute (combine): choice j of token t is row[t k + j]
+ * in expert order, -1 for none. */
 #include "cpu/common.h"
 
 static bool is_serial(const d9d_moe_permute_dims *n)

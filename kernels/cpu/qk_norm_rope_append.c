@@ -1,4 +1,5 @@
-/* qk_norm_rope_append.c - heads on their way to attention, a token at a time; see norm_rope.c. */
+/* qk_norm_rope_append.c - QK norm, RoPE and KV-cache append of several arrays (decode); see
+ * norm_rope.c. */
 #include "cpu/common.h"
 
 extern __typeof__(*((d9d_kernels *)0)->norm_rope) d9d_ref_norm_rope;

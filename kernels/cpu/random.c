@@ -1,9 +1,9 @@
 /* random.c - arrays filled by the counter-based generator of d9d/base/rng.h. */
 #include "cpu/common.h"
 
-enum { LANES = 64 }; /* cipher blocks worked on at once */
+enum { LANES = 64 }; /* cipher blocks processed together */
 
-/* d9d_philox() on LANES neighbouring blocks; a loop over lanes vectorises. */
+/* d9d_philox() on LANES consecutive blocks; the loop over lanes vectorises. */
 D9DI_CLONES static void philox_lanes(uint32_t out[LANES * 4], d9d_rng r, uint64_t block)
 {
     uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
@@ -50,7 +50,7 @@ void d9di_cpu_random_bits(uint32_t *out, d9d_rng r, uint64_t index, int64_t n)
     }
 }
 
-/* At most D9DI_BLOCK elements: those of d9d_rng_normal() or of 2 d9d_rng_uniform() - 1, scaled. */
+/* At most D9DI_BLOCK elements, of d9d_rng_normal() or of 2 d9d_rng_uniform() - 1, scaled. */
 static void block_draw(float *y, d9d_init_kind kind, float scale, d9d_rng r, uint64_t index,
                        int64_t n)
 {

@@ -1,13 +1,14 @@
-/* reduce.c - sums in float64, and the search for what is not finite.
+/* reduce.c - float64 sums, and the search for NaN and infinity.
  *
- * An array is cut into at most D9DI_MAX_PARTS parts by its length; a part is summed in
- * eight lanes, and parts are added in order. */
+ * An array is divided into at most D9DI_MAX_PARTS parts by its length. A part is summed in eight
+ * lanes, and parts are added in order.
+ */
 #include "cpu/common.h"
 #include "cpu/math.h"
 
 enum { LANES = 8 };
 
-/* Elements of a part: a multiple of a block. */
+/* Elements per part: a multiple of a block. */
 static int64_t part_len(int64_t n)
 {
     int64_t blocks = d9di_i64_ceil_div(n, D9DI_BLOCK);
@@ -98,7 +99,7 @@ d9d_status d9d_ref_sum(d9d_stream s, double *out, double beta, d9d_dtype t, cons
     return reduce_array("sum", out, beta, t, x, n, lanes_add_sum);
 }
 
-/* Whether an element has all bits of the exponent set. */
+/* True if any element has all exponent bits set. */
 D9DI_CLONES static bool block_has_nonfinite(const float *x, int64_t n)
 {
     uint32_t found = 0;

@@ -1,8 +1,8 @@
-/* rms_norm.c - y = x inv w', inv = 1/sqrt(mean(x^2) + eps), w' = w or 1 + w.
- * With x^ = x inv: dx = inv (dy w' - x^ mean(dy w' x^)), dw = sum over rows of dy x^. */
+/* rms_norm.c - RMSNorm: y = x inv w', inv = 1/sqrt(mean(x^2) + eps), w' = w or 1 + w. With x^ = x
+ * inv: dx = inv (dy w' - x^ mean(dy w' x^)), dw = sum over rows of dy x^. */
 #include "cpu/norm.h"
 
-enum { MIN_PART_ROWS = 64 }; /* fewest rows in a partial sum of dw */
+enum { MIN_PART_ROWS = 64 }; /* fewest rows of a partial sum of dw */
 
 D9DI_CLONES void d9di_cpu_norm_scale_row(float *y, const float *x, const float *w, float inv,
                                          int64_t n)
@@ -36,7 +36,7 @@ D9DI_CLONES void d9di_cpu_norm_dw_row(float *dw, const float *dy, const float *x
         dw[i] += dy[i] * (x[i] * inv);
 }
 
-/* w' in float32; NULL when memory is out. */
+/* w' in float32; NULL if memory is out. */
 float *d9di_cpu_norm_weights(const char *op, d9d_dtype t, const void *w, int64_t n,
                              bool zero_centred)
 {
@@ -78,7 +78,7 @@ out:
     return st;
 }
 
-/* dx of each row, added to plus where not NULL. */
+/* dx of each row, plus `plus` if not NULL. */
 static d9d_status rows_dgrad(d9d_dtype t, void *dx, const void *plus, const void *dy, const void *x,
                              const void *w, const float *inv, int64_t m, int64_t n,
                              bool zero_centred)
@@ -108,7 +108,7 @@ out:
     return st;
 }
 
-/* Sum of a block of rows; buf has 2 n floats. */
+/* dw of a block of rows; buf has 2 n floats. */
 static void wgrad_partial(d9d_dtype t, float *part, const void *dy, const void *x, const float *inv,
                           int64_t first, int64_t end, int64_t n, float *buf)
 {
@@ -123,7 +123,7 @@ static d9d_status rows_wgrad(d9d_dtype t, d9d_dtype gt, void *dw, float beta, co
 {
     int64_t rows = d9di_i64_max(MIN_PART_ROWS, d9di_i64_ceil_div(m, D9DI_MAX_PARTS)),
             parts = d9di_i64_ceil_div(m, rows);
-    float *scratch = NULL; /* each block: its sum, then two rows */
+    float *scratch = NULL; /* per block: its sum, then two rows */
 
     if ((scratch = d9di_cpu_scratch_alloc("rms_norm_grad", d9di_i64_max(parts, 1) * 3 * n)) == NULL)
         return D9D_ENOMEM;

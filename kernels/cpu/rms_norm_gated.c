@@ -1,4 +1,4 @@
-/* rms_norm_gated.c - y = x inv w silu(z): a norm, then a gate.  See rms_norm.c.
+/* rms_norm_gated.c - RMSNormGated: y = x inv w silu(z), a norm, then a gate. See rms_norm.c.
  *
  * With u = x inv w, s = sigmoid(z): dz = dy u s (1 + z (1 - s)), and the norm's gradients are those
  * at dy z s.
@@ -6,7 +6,7 @@
 #include "cpu/math.h"
 #include "cpu/norm.h"
 
-enum { MIN_PART_ROWS = 64 }; /* fewest in a partial sum of dw */
+enum { MIN_PART_ROWS = 64 }; /* fewest rows of a partial sum of dw */
 
 /* y = x silu(z) */
 D9DI_CLONES static void row_gate(float *y, const float *x, const float *z, int64_t n)
@@ -16,7 +16,7 @@ D9DI_CLONES static void row_gate(float *y, const float *x, const float *z, int64
         y[i] = x[i] * (z[i] * d9di_cpu_sigmoid(z[i]));
 }
 
-/* dz = dy x inv w times the slope at z */
+/* dz = dy x inv w times the derivative of silu at z */
 D9DI_CLONES static void row_dgate(float *dz, const float *dy, const float *x, const float *z,
                                   const float *w, float inv, int64_t n)
 {
@@ -56,7 +56,7 @@ out:
     return st;
 }
 
-/* What the loops over rows read, and where they write. */
+/* Arguments of the loops over rows. */
 typedef struct rms_norm_gated_bwd_args {
     d9d_dtype t;
     void *dx, *dz;
@@ -65,7 +65,7 @@ typedef struct rms_norm_gated_bwd_args {
     int64_t n;
 } rms_norm_gated_bwd_args;
 
-/* A row; room for 5. */
+/* Backward of a row; `room` has 5 rows of scratch. */
 static void row_bwd(const rms_norm_gated_bwd_args *g, int64_t r, float *dw, float *room)
 {
     const int64_t n = g->n;

@@ -1,9 +1,9 @@
-/* rope.c - rotary position embedding: pairs of features turn by position * inv_freq.
- * (a, b) -> (a cos - b sin, b cos + a sin); sign -1 turns back. */
+/* rope.c - rotary position embedding (RoPE): pairs of features rotate by position * inv_freq. (a,
+ * b) -> (a cos - b sin, b cos + a sin); sign -1 rotates back. */
 #include "cpu/math.h"
 #include "cpu/norm.h"
 
-enum { MAX_PAIRS = 512 }; /* pairs of a head turned at once */
+enum { MAX_PAIRS = 512 }; /* pairs of a head that are rotated at a time */
 
 D9DI_CLONES void d9di_cpu_rope_angles(float *co, float *si, const float *inv_freq, float position,
                                       float mscale, float sign, int64_t n)
@@ -46,7 +46,7 @@ void d9di_cpu_rope_rotate(bool interleaved, float *y, const float *x, const floa
         rotate_halves(y, y + n, x, x + n, co, si, n);
 }
 
-/* Where the pairs [first, first + n) of a head are: at ia and ib, n each, or 2 n at ia. */
+/* Pairs [first, first + n) of a head: n each at ia and ib, or 2 n at ia (interleaved). */
 typedef struct rope_args {
     d9d_dtype t;
     void *y;

@@ -1,14 +1,14 @@
-/* router.c - which expert: scores and top-k, the losses that keep choices even, their counts.
- */
+/* router.c - MoE router: scores and top-k, load-balancing and z losses, load counts, and the bias
+ * of loss-free balancing. */
 #include "cpu/common.h"
 #include "cpu/math.h"
 
-enum { ROWS = 64 }; /* handed to a thread at once */
+enum { ROWS = 64 }; /* rows per task of a thread */
 
-/* --- the choice --------------------------------------------------------------------------- */
+/* --- top-k -------------------------------------------------------------------------------- */
 
-/* The index after (value, index) `last` in falling order of key, ties to the lower index; a NaN
- * key counts as -inf, so there is always one while fewer than n were taken. */
+/* The index after (last_key, last) in the order of descending key, ties by ascending index. NaN
+ * counts as -inf, so there is always one while fewer than n were taken. */
 static int32_t topk_next(const float *key, int64_t n, float last_key, int32_t last)
 {
     int32_t best = -1;
@@ -39,7 +39,7 @@ static void row_topk(const float *key, int64_t n, int32_t *out, int64_t k)
     }
 }
 
-/* Keys of the groups that are not the best become -inf. */
+/* Sets the keys of all but the best groups to -inf. */
 static void mask_groups(float *key, const d9d_router_dims *n)
 {
     const int64_t each = n->e / n->groups;
@@ -75,7 +75,7 @@ static void row_scores(float *p, const d9d_router_dims *n)
     d9di_cpu_row_scale(p, 1.0f / sum, p, n->e);
 }
 
-/* prob = p of the chosen, divided by their sum + 1e-20 when renormalised, and scaled. */
+/* prob = p of the chosen experts, divided by their sum + 1e-20 if renormalised, and scaled. */
 static void gather_probs(float *prob, const float *p, const int32_t *expert,
                          const d9d_router_dims *n)
 {
@@ -121,13 +121,13 @@ d9d_status d9d_ref_router(d9d_stream s, const d9d_router_dims *n, float *p, floa
 
 /* --- the losses ----------------------------------------------------------------------------- */
 
-/* The row of the batch that token r is of. */
+/* Load counts of the sequence that token r belongs to. */
 static const float *seq_load(const d9d_router_balance *b, int64_t r, int64_t e)
 {
     return b->load + (b->first + r) / b->seq_len * e;
 }
 
-/* log of the sum of exp of x [n]; x becomes the softmax. */
+/* Returns log of the sum of exp of x [n]; x becomes the softmax. */
 static float row_softmax(float *x, int64_t n)
 {
     const float most = d9di_cpu_row_max(x, n), sum = d9di_cpu_row_exp(x, x, most, n);
@@ -136,7 +136,7 @@ static float row_softmax(float *x, int64_t n)
     return most + logf(sum);
 }
 
-/* d += coefficient w times the gradient of z by the logits; `room` [e]. */
+/* d += coefficient w times the gradient of z by the logits; `room` is scratch [e]. */
 static void z_loss_bwd(float *d, int64_t r, const d9d_router_dims *n, const d9d_router_balance *b,
                        float *room)
 {
@@ -148,7 +148,7 @@ static void z_loss_bwd(float *d, int64_t r, const d9d_router_dims *n, const d9d_
 }
 
 /* ds += coefficient w times the gradient of aux by the scores: (g_e - sum of q g) / sum of s, where
- * g = E load / (sum of load), and the sum of s is 1 of a softmax. */
+ * g = E load / (sum of load). For a softmax the sum of s is 1. */
 static void aux_loss_bwd(float *ds, const float *p, int64_t r, const d9d_router_dims *n,
                          const d9d_router_balance *b)
 {
@@ -162,8 +162,8 @@ static void aux_loss_bwd(float *ds, const float *p, int64_t r, const d9d_router_
         ds[i] += c * (load[i] * scale - mean);
 }
 
-/* ds from the gradient of the chosen: with S = sum + 1e-20 and q = p / S,
- * ds_j = scale (dprob_j - sum_i dprob_i q_i) / S. */
+/* ds from the gradient of the chosen experts: with S = sum + 1e-20 and q = p / S, ds_j = scale
+ * (dprob_j - sum_i dprob_i q_i) / S. */
 static void topk_bwd(float *ds, const float *dprob, const float *p, const float *prob,
                      const int32_t *expert, const d9d_router_dims *n)
 {
@@ -179,8 +179,8 @@ static void topk_bwd(float *ds, const float *dprob, const float *p, const float 
             n->renormalise ? (n->scale * dprob[j] - mean) / (sum + 1e-20f) : n->scale * dprob[j];
 }
 
-/* From the gradient of scores to that of logits, in place: p (ds - sum_j p_j ds_j), or of sigmoids
- * p (1 - p) ds. */
+/* Gradient of the logits from that of the scores, in place: p (ds - sum_j p_j ds_j), or for
+ * sigmoids p (1 - p) ds. */
 static void row_scores_bwd(float *d, const float *p, const d9d_router_dims *n)
 {
     const float dot = n->sigmoid ? 0.0f : d9di_cpu_row_dot(p, d, n->e);
@@ -250,7 +250,7 @@ d9d_status d9d_ref_router_losses(d9d_stream s, const d9d_router_dims *n, float *
     return D9D_OK;
 }
 
-/* --- counts, and the bias that follows them ----------------------------------------------------
+/* --- load counts, and the bias that follows them ------------------------------------------------
  */
 
 d9d_status d9d_ref_expert_load(d9d_stream s, const d9d_router_dims *n, float *load, double *total,

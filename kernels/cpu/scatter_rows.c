@@ -1,4 +1,4 @@
-/* scatter_rows.c - rows of a small array into a larger one. */
+/* scatter_rows.c - writes rows of an array to indexed rows of another (index_put). */
 #include "cpu/common.h"
 
 d9d_status d9d_ref_scatter_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,

@@ -9,7 +9,7 @@
 
 typedef struct sgd_consts {
     float scale, weight_decay, lr, old, new,
-        nesterov_momentum; /* b = old b + new g; g = ahead ? g + ahead b : b */
+        nesterov_momentum; /* b = old b + new g; g = g + nesterov_momentum b, or b if that is 0 */
 } sgd_consts;
 
 static sgd_consts sgd_consts_make(const d9d_sgd_step *c, const float *scale)

@@ -1,17 +1,17 @@
-/* sgemm.c - float32 products on one thread, where an element depends on its row and its
- * column alone.
+/* sgemm.c - float32 GEMM on one thread, in which an element depends only on its row and its column
+ * (batch-invariant).
  *
  *     c = alpha (sum over a panel of k of a[k] b[k], by fused multiply-adds in order) + beta c
  *
- * and so on for the next panel with beta 1.  Libraries of products use other orders at the edges
- * of their blocks and for small products, so that a row of the result depends on how many others
- * there are; here a document's numbers are the same to the bit whatever is computed beside it,
- * and on any processor with fused multiply-adds.
+ * and likewise for the next panel, with beta 1. BLAS libraries use other orders at block edges and
+ * for small products, so that a row of the result depends on the number of rows. Here a document's
+ * results have the same bits whatever is computed with it, and on any processor with fused
+ * multiply-adds.
  *
- * A few rows go through d9di_sgemm_skinny() first.  Panels of op(A) and op(B) are brought into
- * slices of ROWS rows and COLS columns, in the order in which the innermost loop wants them (Goto
- * and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008); slices are filled
- * up with zeros.
+ * d9di_sgemm_skinny() computes a few rows. Otherwise panels of op(A) and op(B) are packed into
+ * slices of ROWS rows and COLS columns. The microkernel reads slices in order (Goto and van de
+ * Geijn, "Anatomy of high-performance matrix multiplication", 2008; BLIS). Slices are padded with
+ * zeros.
  */
 #include "cpu/sgemm.h"
 
@@ -20,16 +20,16 @@
 #endif
 
 enum {
-    ROWS = 12,                /* of a slice of op(A) */
-    COLS = D9DI_SGEMM_COLS,   /* of a slice of op(B) */
-    K_MAX = D9DI_SGEMM_PANEL, /* of a panel */
-    M_MAX = 96,               /* rows of op(A) in the cache */
+    ROWS = 12,                /* rows of a slice of op(A) */
+    COLS = D9DI_SGEMM_COLS,   /* columns of a slice of op(B) */
+    K_MAX = D9DI_SGEMM_PANEL, /* depth of a panel */
+    M_MAX = 96,               /* rows of op(A) that stay in the cache */
     N_MAX = 512               /* columns of op(B) */
 };
 
-/* --- a tile: y[rows][COLS] = slice of A, [n][ROWS], times slice of B, [n][COLS] --------------- */
+/* --- microkernel: y[rows][COLS] = slice of A, [n][ROWS], times slice of B, [n][COLS] ---------- */
 
-/* At least the first `rows` rows and `cols` columns of y are made. */
+/* Computes at least the first `rows` rows and `cols` columns of y. */
 typedef void tile_fn(int64_t n, const float *a, const float *b, float *y, int64_t rows,
                      int64_t cols);
 
@@ -44,7 +44,7 @@ static void tile_plain(int64_t n, const float *a, const float *b, float *y, int6
 }
 
 #if defined(__x86_64__)
-/* H rows of W vectors of V floats, held in registers. */
+/* A microkernel: H rows of W vectors of V floats, in registers. */
 #define TILE_PART(name, isa, vec, V, H, W, op)                                                     \
     __attribute__((target(isa))) static void name(int64_t n, const float *a, const float *b,       \
                                                   float *y)                                        \
@@ -104,10 +104,10 @@ static tile_fn *tile_fn_for_cpu(void)
     return tile_plain;
 }
 
-/* --- slices ------------------------------------------------------------------------------------
+/* --- packing -----------------------------------------------------------------------------------
  */
 
-/* y[k][i] = x[i][k] for 4 x 4 numbers; rows of y are `width` long, of x `across`. */
+/* Transposes 4 x 4 numbers, y[k][i] = x[i][k]; rows of y are `width` long, of x `across`. */
 static inline void transpose_4x4(float *y, int64_t width, const float *x, int64_t across)
 {
 #if defined(__x86_64__)
@@ -126,7 +126,7 @@ static inline void transpose_4x4(float *y, int64_t width, const float *x, int64_
 #endif
 }
 
-/* y[k][i] = x[i * across + k] for i < count of `width`, zeros behind. */
+/* y[k][i] = x[i * across + k] for i < count of `width`, zeros beyond. */
 static void pack_transposed(float *y, const float *x, int64_t across, int64_t count, int64_t width,
                             int64_t n)
 {
@@ -159,7 +159,7 @@ static void pack_straight(float *y, const float *x, int64_t along, int64_t count
         }
 }
 
-/* All slices of a panel, `width` of `total` at a time; one of the steps of x is 1. */
+/* Packs all slices of a panel, `width` of `total` at a time; one of x's strides is 1. */
 static void pack_panel(float *y, const float *x, int64_t across, int64_t along, int64_t total,
                        int64_t width, int64_t n)
 {
@@ -185,7 +185,7 @@ D9DI_CLONES void d9di_sgemm_tile_store(float *c, int64_t ldc, const float *tile,
                 c[j] = alpha * tile[j] + beta * c[j];
 }
 
-/* --- the product ---------------------------------------------------------------------------------
+/* --- GEMM ----------------------------------------------------------------------------------------
  */
 
 typedef struct sgemm_panel {
@@ -195,7 +195,7 @@ typedef struct sgemm_panel {
     int64_t ldc;
 } sgemm_panel;
 
-/* Slices of A [m, k] by slices of B [k, n]. */
+/* Multiplies slices of A [m, k] by slices of B [k, n]. */
 static void block_multiply(const sgemm_panel *p, tile_fn *tile, const float *a, const float *b,
                            int64_t m, int64_t n, float *c)
 {

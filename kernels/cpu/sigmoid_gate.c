@@ -1,4 +1,4 @@
-/* sigmoid_gate.c - y = x sigmoid(g), one g a row; rows of one element are worked on in blocks.
+/* sigmoid_gate.c - y = x sigmoid(g), one g per row; rows of one element are processed in blocks.
  * With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
 #include "cpu/common.h"
 #include "cpu/math.h"

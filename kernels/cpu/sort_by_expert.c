@@ -1,7 +1,7 @@
-/* sort_by_expert.c - the permuted order, and which rank has a choice. */
+/* sort_by_expert.c - expert order for MoE dispatch, and the ranks that own the chosen experts. */
 #include "cpu/common.h"
 
-/* A counting sort: stable, so tokens ascend inside an expert. */
+/* A stable counting sort: tokens ascend within an expert. */
 d9d_status d9d_ref_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
                                   const int32_t *expert, int64_t rows, int64_t e, int64_t k)
 {
@@ -28,7 +28,7 @@ d9d_status d9d_ref_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, i
         if (row[i] >= 0)
             source[row[i]] = (int32_t)i;
     }
-    /* Filling moved each offset to the next one's place. */
+    /* Placing moved each offset to the next one's start. */
     memmove(offset + 1, offset, (size_t)e * sizeof(*offset));
     offset[0] = 0;
     return D9D_OK;

@@ -1,12 +1,12 @@
-/* sim_chip.c - what processors can do.  See d9d/kernels/sim.h and docs/design/cost-model.md. */
+/* sim_chip.c - data sheets of chips. See d9d/kernels/sim.h and docs/design/cost-model.md. */
 #include <string.h>
 
 #include "sim/sim_private.h"
 
 #define MIB(n) (UINT64_C(n) << 20)
 
-/* Parts of the data sheet's rate, measured on an H200: docs/benchmarks/kernels.md.  Other NVIDIA
- * GPUs are taken to reach the same parts. */
+/* Fractions of the data sheet's rate, measured on an H200: docs/benchmarks/kernels.md. Other NVIDIA
+ * GPUs are assumed to reach the same fractions. */
 #define MEASURED                                                                                   \
     {                                                                                              \
         [D9D_SIM_GEMM] = 0.73, [D9D_SIM_GROUPED_GEMM] = 0.66, [D9D_SIM_ATTENTION] = 0.55,          \
@@ -14,8 +14,8 @@
         [D9D_SIM_LINEAR_CROSS_ENTROPY] = 0.63, [D9D_SIM_MEMORY] = 0.05                             \
     }
 
-/* A row of NVIDIA GPUs, 8 a node: rates in tera, memory in GB/s and MiB, links in GB/s.  A link
- * between nodes is one adapter a GPU. */
+/* A row of NVIDIA GPUs, 8 per node: FLOP rates in tera, memory in GB/s and MiB, links in GB/s.
+ * Between nodes each GPU has one adapter. */
 #define NVIDIA(word, says, of_hopper, tflops, tflops_f32, gb_s, mib, nvlink, adapter)              \
     {                                                                                              \
         .name = (word), .title = (says), .is_gpu = true, .is_sm90 = (of_hopper),                   \

@@ -1,28 +1,28 @@
-/* sim_private.h - what the files of the paper backend share. */
+/* sim_private.h - what the files of the simulated backend share. */
 #ifndef D9DI_SIM_SIM_PRIVATE_H
 #define D9DI_SIM_SIM_PRIVATE_H
 
 #include "d9d/kernels/sim.h"
 
-/* A kernel of kind `kind` on elements of type `t` was queued. */
+/* Charges a kernel of kind `kind` on elements of type `t`. */
 d9d_status d9di_sim_charge(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, double flops,
                            double bytes);
-/* It borrows so many bytes, and gives them back at once. */
+/* Allocates that many bytes of scratch and frees them at once, for the peak. */
 d9d_status d9di_sim_use_scratch(d9d_stream s, int64_t bytes);
 
-/* How many choices of an array are not -1: noted by who makes it, until the next is; or what its
- * reader takes for it. */
+/* set: the producer of an array of choices notes how many of them are not -1, until the next array.
+ * get: its reader's number of choices, noted or assumed. */
 void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, double choices);
 double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwise);
 
 /* --- scratch of the CUDA kernels ------------------------------------------------------------ */
 
-/* The first of a shape borrows room for trials too, and remembers it: kernels/cuda/gemm/cublaslt.c.
- */
+/* The first GEMM of a shape also needs scratch for its trial: kernels/cuda/gemm/cublaslt.c. The
+ * shape is remembered. */
 d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g);
-/* cuDNN's, or the gradient of our own on Hopper. */
+/* True if cuDNN or the Hopper backward computes the call. */
 bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *n, bool backward);
-/* Numbers of rows; of cuDNN's gradient scores too. */
+/* Per-row statistics, and the scores of cuDNN's backward. */
 d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n, bool backward);
 
 d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims *n, bool backward);
@@ -35,10 +35,10 @@ typedef enum d9di_sim_cross_entropy_pass {
 } d9di_sim_cross_entropy_pass;
 d9d_status d9di_sim_cross_entropy_scratch(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
                                           d9di_sim_cross_entropy_pass what);
-/* Tokens that xent_once takes at a time. */
+/* Tokens per block of linear_cross_entropy_fwd_bwd. */
 int64_t d9di_sim_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n);
 
-/* Shapes that were seen: true for the first time. */
+/* True for the first GEMM of a shape, which is remembered. */
 d9d_status d9di_sim_is_new_shape(d9d_stream s, const d9d_gemm *g, bool *out);
 
 #endif /* D9DI_SIM_SIM_PRIVATE_H */

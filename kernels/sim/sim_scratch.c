@@ -1,6 +1,6 @@
-/* sim_scratch.c - what the CUDA kernels borrow, by their own rules.  See sim_private.h.
+/* sim_scratch.c - the scratch memory of the CUDA kernels, by their own rules. See sim_private.h.
  *
- * Each rule stands beside the file that it repeats; what is some MiB at most is left out.
+ * Each rule repeats that of the file named above it. Scratch of a few MiB is ignored.
  */
 #include "common/kernel_common.h"
 #include "sim/sim_private.h"
@@ -10,13 +10,14 @@ static bool on_gpu(d9d_stream s)
     return s != NULL && d9d_sim_get_chip(d9d_sim_of_stream(s))->is_gpu;
 }
 
-/* --- products: cublaslt.c ------------------------------------------------------------------ */
+/* --- GEMM: cuda/gemm/cublaslt.c ------------------------------------------------------------- */
 
 #define MAX_SCRATCH ((int64_t)64 << 20)
 #define TRIAL_BYTES ((int64_t)256 << 20)
 #define TRIAL_FLOP  1e10
 
-/* Algorithms that cut K keep float32 parts, of few sides alone. */
+/* Split-K algorithms keep float32 partial results; the heuristic chooses them for small outputs
+ * only. */
 d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g)
 {
     const int64_t result = g->m * g->n * (int64_t)d9d_dtype_size(g->ct);
@@ -31,7 +32,7 @@ d9d_status d9di_sim_gemm_scratch(d9d_stream s, const d9d_gemm *g)
     return d9di_sim_use_scratch(s, d9di_i64_min(MAX_SCRATCH, 16 * g->m * g->n));
 }
 
-/* --- attention: attention_cudnn.c, attention_bwd_simt.cu, attention_bwd_sm90.cu ---- */
+/* --- attention: attention_cudnn.c, attention_bwd_simt.cu, attention_bwd_sm90.cu --------------- */
 
 enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };
 
@@ -44,8 +45,8 @@ static int64_t largest_divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* Scores of `b` rows of `s` queries and `z` keys, in pieces that fit: of rows where they may be
- * apart, and of heads. */
+/* Bytes of the scores of `b` rows of `s` queries and `z` keys, split until they fit: by rows,
+ * unless `together`, then by heads. */
 static int64_t score_bytes(const d9d_attention_dims *n, int64_t b, int64_t s, int64_t z,
                            bool together)
 {
@@ -56,8 +57,8 @@ static int64_t score_bytes(const d9d_attention_dims *n, int64_t b, int64_t s, in
     return rows * head * largest_divisor(n->kv, D9DI_ATTENTION_MAX_SCORE_BYTES / head / rows);
 }
 
-/* Documents by classes of length, halving; each class has room for as many as there can be.  Of
- * pieces of rows, besides, those with more keys than queries. */
+/* Documents in classes of length, halving; each class has the capacity for as many as there can be.
+ * Chunks of rows also have documents with more keys than queries. */
 static int64_t score_bytes_packed(const d9d_attention_dims *n)
 {
     const int64_t piece = d9di_attention_chunk_len(n);
@@ -80,14 +81,13 @@ static int64_t score_bytes_packed(const d9d_attention_dims *n)
                                           d9di_attention_plan_len(n->z), false));
 }
 
-/* Are pieces of whole rows done in two slices backward, with their own keys and with those before?
- */
+/* True if chunks of whole rows run as two slices in backward: their own keys, and earlier keys. */
 static bool splits_bwd(const d9d_attention_dims *n)
 {
     return n->segments == 0 && n->chunks > 0 && n->window == 0;
 }
 
-/* Of whole rows, or of their slices, one after the other. */
+/* Whole rows, or their slices one after the other. */
 static int64_t score_bytes_rows(const d9d_attention_dims *n)
 {
     int64_t most = n->chunks > 0 ? 0 : score_bytes(n, n->b, n->s, n->s, false);
@@ -111,19 +111,19 @@ static bool keys_supported(const d9d_attention_dims *n)
     return n->s % n->chunks == 0 && (n->segments > 0 || n->s / n->chunks >= MIN_CHUNK);
 }
 
-/* Causal, in bfloat16, of heads with so many features by 8. */
+/* Causal, in bfloat16, with a head size that is a multiple of 8 up to `most`. */
 static bool head_supported(const d9d_attention_dims *n, int64_t most)
 {
     return n->t == D9D_BF16 && n->causal && n->d % 8 == 0 && n->d <= most;
 }
 
-/* A gradient that cuDNN has for whole rows alone? */
+/* True if cuDNN's gradient is right for whole rows only. */
 static bool needs_whole_rows(const d9d_attention_dims *n, bool backward)
 {
     return backward && n->d > 128;
 }
 
-/* Of rows or of their pieces on ranks. */
+/* True if cuDNN supports these rows or context-parallel chunks. */
 static bool cudnn_supported(const d9d_attention_dims *n, bool backward)
 {
     return head_supported(n, 256) && keys_supported(n) &&
@@ -131,7 +131,7 @@ static bool cudnn_supported(const d9d_attention_dims *n, bool backward)
             (n->segments == 0 && n->chunks == 0 && n->window == 0));
 }
 
-/* The gradient on Hopper, of any rows. */
+/* True if the Hopper backward supports the call. */
 static bool sm90_bwd_supported(d9d_stream s, const d9d_attention_dims *n)
 {
     return d9d_sim_get_chip(d9d_sim_of_stream(s))->is_sm90 && head_supported(n, 256);
@@ -142,7 +142,7 @@ bool d9di_sim_attention_on_tensor_cores(d9d_stream s, const d9d_attention_dims *
     return cudnn_supported(n, backward) || (backward && sm90_bwd_supported(s, n));
 }
 
-/* Rows without a list, as they are done. */
+/* Rows without a list, as the kernels process them. */
 static d9d_attention_dims as_segments(const d9d_attention_dims *n, bool backward)
 {
     d9d_attention_dims x = *n;
@@ -165,7 +165,7 @@ static int64_t attention_scratch(const d9d_attention_dims *n, bool backward)
            (grouped ? keys * n->a : 0) + (added ? keys * n->kv : 0) + slices;
 }
 
-/* That the gradient on Hopper keeps. */
+/* dS that the Hopper backward stores. */
 static int64_t ds_bytes(const d9d_attention_dims *n)
 {
     return n->d > 128 ? 0
@@ -188,14 +188,13 @@ d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n,
     return d9di_sim_use_scratch(s, attention_scratch(&x, backward));
 }
 
-/* --- the delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu
- * ----------------------
+/* --- gated delta rule: gated_delta.cu, gated_delta_scan.cu, gated_delta_bwd.cu -----------------
  */
 
-/* Of each token: lengths of its keys and queries; backward also what its heads write and would have
- * written, gradients of queries and keys of each head, and of the states.  Besides in bfloat16 what
- * chunks have without a state: three squares and four rows, some of it twice; else of each token
- * what it reads of the state, forward what it writes, backward a row of a square. */
+/* Per token: inverse lengths of keys and queries; backward also values written and without decay,
+ * gradients of queries and keys per head, and of the states. In bfloat16 also the state-independent
+ * results of chunks: three C x C matrices and four rows, some of it twice. Otherwise, per token,
+ * what it reads from the state; forward what it writes; backward a row of a C x C matrix. */
 d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims *n, bool backward)
 {
     const int64_t tokens = n->docs.b * n->docs.s, keys = tokens * n->a * n->d;
@@ -215,8 +214,8 @@ d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims
     return d9di_sim_use_scratch(s, 4 * (2 * tokens * n->k + more + rest));
 }
 
-/* --- head and loss: linear_cross_entropy.cu, linear_cross_entropy_bwd.cu,
- * linear_cross_entropy_fwd_bwd.cu ----------------------- */
+/* --- linear cross entropy: linear_cross_entropy.cu, _bwd.cu, _fwd_bwd.cu ------------------------
+ */
 
 enum { TOKENS = 2048, COLUMNS = 8192, MIN_COLUMNS = 256, STEP = 128, MAX_SPLIT_PARTS = 32 };
 enum { TILE = 256, SIDE = 8 }; /* of the kernel of compute capability 9.0 */
@@ -254,7 +253,7 @@ static int64_t wgrad_bytes(const d9d_linear_cross_entropy_dims *n)
                                                 elements / d9di_i64_max(tokens, 1)));
 }
 
-/* What a piece of the vocabulary takes of a token besides its p: sums, and logits in float32. */
+/* What a part of the vocabulary needs per token besides its p: sums, and float32 logits. */
 static void fwd_bwd_add_piece(const d9d_linear_cross_entropy_dims *n, int64_t v, int64_t *parts,
                               int64_t *width)
 {

@@ -1,4 +1,4 @@
-/* sim_stream.c - clocks and tallies.  See d9d/kernels/sim.h. */
+/* sim_stream.c - clocks and tallies of simulated streams. See d9d/kernels/sim.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 typedef struct stream {
     d9d_sim *paper;
     double now;
-    struct stream *next; /* to free them all */
+    struct stream *next; /* list of all streams, to free them */
 } stream;
 
-/* What decides about a product's algorithm. */
+/* What selects a GEMM algorithm. */
 typedef struct gemm_shape {
     int64_t m, n, k;
     d9d_dtype t, ct;
@@ -27,7 +27,7 @@ struct d9d_sim {
     d9d_sim_tally tally;
     D9D_VEC(d9d_sim_traffic) traffic;
     D9D_VEC(gemm_shape) shapes;
-    const int32_t *choices_array; /* an array of choices, and how many there are */
+    const int32_t *choices_array; /* the noted array of choices, and their number */
     double choices;
     int64_t launches;
 };
@@ -138,7 +138,7 @@ d9d_status d9di_sim_charge(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, double 
     d9d_sim_work *w;
     double seconds;
 
-    if (at == NULL) /* beside the computation, where a chip has nothing beside it */
+    if (at == NULL) /* an overlapped stream, on a chip that cannot overlap */
         return D9D_OK;
     w = &at->paper->tally.work[kind];
     seconds = kernel_seconds(at->paper->chip, kind, t, flops, bytes);

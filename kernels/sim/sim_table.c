@@ -1,14 +1,14 @@
-/* sim_table.c - every kernel as a number of operations and of bytes.  See d9d/kernels/sim.h.
+/* sim_table.c - every kernel as a number of FLOP and of bytes. See d9d/kernels/sim.h.
  *
- * A product of M by K and K by N is 2 M N K operations; bytes are those of arrays read and written
- * once.  Shape letters as in d9d/kernels/table.h.
+ * A GEMM of M by K and K by N is 2 M N K FLOP. Bytes are those of each array, read or written once.
+ * Shape letters as in d9d/kernels/table.h.
  */
 #include <string.h>
 
 #include "common/kernel_common.h"
 #include "sim/sim_private.h"
 
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays, of which none is read */
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays are never read */
 
 #define ENTRY(op, ...) static d9d_status op##_(d9d_stream s, __VA_ARGS__)
 
@@ -17,7 +17,7 @@ static double dtype_bytes(d9d_dtype t)
     return (double)d9d_dtype_size(t);
 }
 
-/* n elements read or written. */
+/* Charges n elements read or written. */
 static d9d_status charge_memory(d9d_stream s, d9d_dtype t, double n)
 {
     return d9di_sim_charge(s, D9D_SIM_MEMORY, t, 0, n * dtype_bytes(t));
@@ -64,10 +64,10 @@ ENTRY(sigmoid_gate_bwd, d9d_dtype t, void *dx, void *dg, const void *dy, const v
 ENTRY(random, d9d_dtype t, void *y, d9d_init_kind kind, float scale, d9d_rng r, int ndim,
       const int64_t *box, const int64_t *start, const int64_t *whole)
 {
-    return D9D_OK; /* of no step */
+    return D9D_OK; /* initialisation is not part of a step */
 }
 
-/* --- products ------------------------------------------------------------------------------ */
+/* --- GEMM ---------------------------------------------------------------------------------- */
 
 static d9d_status charge_gemm(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, d9d_dtype ct, double m,
                               double n, double k)
@@ -82,7 +82,7 @@ ENTRY(gemm, const d9d_gemm *g, const void *a, const void *b, void *c)
     return charge_gemm(s, D9D_SIM_GEMM, g->t, g->ct, (double)g->m, (double)g->n, (double)g->k);
 }
 
-/* Rows of E experts, whose matrices are read or written whole. */
+/* Rows of E experts, whose weight matrices are read or written entirely. */
 static d9d_status charge_grouped_gemm(d9d_stream s, d9d_dtype t, d9d_dtype wt, int64_t rows,
                                       int64_t e, int64_t in, int64_t out)
 {
@@ -111,7 +111,7 @@ ENTRY(grouped_gemm_wgrad, d9d_dtype t, d9d_dtype gt, void *dw, float beta, const
     return charge_grouped_gemm(s, t, gt, rows, e, in, out);
 }
 
-/* As their parts. */
+/* Charged as its parts. */
 ENTRY(gemm_swiglu, const d9d_gemm_swiglu_dims *n, void *y, void *gate, void *up, const void *x,
       const void *w_gate, const void *w_up)
 {
@@ -157,7 +157,7 @@ static double triangular_number(double n)
     return n > 0 ? n * (n + 1) / 2 : 0;
 }
 
-/* Of a segment: all but what the mask hides of each query and what lies before its window. */
+/* Visible pairs of a segment: all, less those that the mask or the window hides. */
 static double visible_pairs_segment(const d9d_attention_dims *n, double nq, double nk)
 {
     const double w = n->window > 0 ? (double)n->window : nk;
@@ -185,7 +185,7 @@ static double visible_pairs(const d9d_attention_dims *n)
     return sum;
 }
 
-/* `products` of D for each pair. */
+/* `products` GEMMs of depth D over the visible pairs. */
 static d9d_status charge_attention(d9d_stream s, const d9d_attention_dims *n, d9d_sim_kind kind,
                                    double products)
 {
@@ -243,7 +243,8 @@ ENTRY(scatter_rows, d9d_dtype t, void *y, int64_t ld, int64_t first, const int32
     return charge_memory(s, t, 2.0 * (double)m * (double)n);
 }
 
-/* --- delta rule ------------------------------------------------------------------------------ */
+/* --- gated delta rule --------------------------------------------------------------------------
+ */
 
 ENTRY(causal_conv1d, const d9d_causal_conv1d_dims *n, void *y, const void *x, const void *w)
 {
@@ -270,8 +271,8 @@ ENTRY(gdn_gate_wgrad, d9d_dtype t, d9d_dtype gt, void *dw, float beta, bool of_b
     return charge_memory(s, D9D_F32, 2.0 * (double)m * (double)n);
 }
 
-/* For each token and head: `inner` products with the tokens of its chunk, `outer` with the state;
- * what chunks give to each other is float32. */
+/* Per token and head: `inner` products with the tokens of its chunk, `outer` with the state. What
+ * is passed between chunks is float32. */
 static d9d_status charge_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, double inner,
                                      double outer, double passes)
 {
@@ -336,7 +337,7 @@ ENTRY(embedding_wgrad, d9d_dtype t, d9d_dtype gt, void *dtable, float beta, cons
                                ((double)rows * dtype_bytes(t) + (double)v * dtype_bytes(gt)));
 }
 
-/* `products` of the hidden rows and the vocabulary. */
+/* `products` GEMMs of the hidden rows and the vocabulary. */
 static d9d_status charge_cross_entropy(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
                                        double products)
 {
@@ -374,7 +375,7 @@ ENTRY(linear_cross_entropy_wgrad, const d9d_linear_cross_entropy_dims *n, d9d_dt
     D9D_TRY(d9di_sim_cross_entropy_scratch(s, n, D9DI_SIM_CROSS_ENTROPY_WGRAD));
     return charge_cross_entropy(s, n, 2);
 }
-/* What ranks with parts tell each other. */
+/* The all-gather of vocabulary-parallel ranks. */
 static d9d_status gather_rank_parts(const d9d_linear_cross_entropy_dims *n, float *any)
 {
     const int64_t tokens = n->ranks != NULL ? d9di_sim_cross_entropy_tokens(n) : 0;
@@ -403,7 +404,7 @@ ENTRY(linear_cross_entropy_fwd_bwd, const d9d_linear_cross_entropy_dims *n, d9d_
 /* --- mixture of experts ------------------------------------------------------------------------
  */
 
-/* Scores, read or written `times`. */
+/* Scores, read or written `times` times. */
 static d9d_status charge_scores(d9d_stream s, const d9d_router_dims *n, double times)
 {
     return charge_memory(s, D9D_F32, times * (double)n->rows * (double)n->e);
@@ -434,8 +435,8 @@ ENTRY(router_bias, float *bias, const double *load, const float *scale, float ra
     return charge_memory(s, D9D_F64, (double)e);
 }
 
-/* As if every one of E got the same of all choices; how many there are of an array from
- * expert_ranks, it has noted. */
+/* As if all E experts had the same load; the number of choices of an array from expert_ranks was
+ * noted. */
 ENTRY(sort_by_expert, int32_t *offset, int32_t *row, int32_t *source, const int32_t *expert,
       int64_t rows, int64_t e, int64_t k)
 {
@@ -464,8 +465,8 @@ ENTRY(unpermute_bwd, const d9d_moe_permute_dims *n, void *dx, float *dprob, cons
     return charge_memory(s, n->t, 3.0 * (double)n->n * (double)n->h);
 }
 
-/* A rank has `per` of the experts: it has none of a token's k with the chance that k drawn without
- * return are all others. */
+/* A rank owns `per` of the experts. It has none of a token's k with the probability that k draws
+ * without replacement are all from the others. */
 ENTRY(expert_ranks, int32_t *rank, const int32_t *expert, int64_t rows, int64_t k, int64_t ranks,
       int64_t per)
 {
@@ -513,7 +514,7 @@ ENTRY(grad_scale, float *scale, double *report, const double *loss, int64_t n, c
 {
     return charge_memory(s, D9D_F64, (double)n);
 }
-/* A weight, and its residual where there is one, read and written. */
+/* A weight, and its residual if any, read and written. */
 static double weight_bytes(d9d_dtype t, const int16_t *residual)
 {
     return 2 * (dtype_bytes(t) + (residual != NULL ? dtype_bytes(D9D_I16) : 0));

@@ -1,10 +1,12 @@
-/* attention_bwd_simt.cu - softmax attention by tiles, backward, for any shape.
+/* attention_bwd_simt.cu - backward of softmax attention in float32 tiles (SIMT), for any shape and
+ * type.
  *
  * With P = exp(scale Q K' - lse) recomputed and delta = sum over features of dO O:
  *     dV = P' dO,  dP = dO V',  dS = scale P (dP - delta),  dQ = dS K,  dK = dS' Q.
- * One launch gives each tile of queries to a block, which sums dQ over keys; another gives each
- * tile of keys to a block, which sums dK and dV over the query heads and queries that read it.  So
- * every sum runs in one order, for the price of the scores made twice.
+ *
+ * One launch gives each tile of queries to a block, which sums dQ over keys. A second launch gives
+ * each tile of keys to a block, which sums dK and dV over the query heads and queries that read it.
+ * So every sum has one order, at the price of computing the scores twice.
  */
 #include "cuda/attention/attention_simt.cuh"
 
@@ -16,7 +18,7 @@ template <class T> struct attention_bwd_args {
     float *delta; /* [B, A, S] */
 };
 
-/* A warp has a row of a head. */
+/* A warp computes delta of one query and head. */
 template <class T> static __global__ void row_dot_kernel(attention_bwd_args<T> g)
 {
     const d9d_attention_dims &n = g.n;
@@ -32,7 +34,7 @@ template <class T> static __global__ void row_dot_kernel(attention_bwd_args<T> g
         g.delta[(b * n.a + h) * n.s + i] = sum;
 }
 
-/* What a block has in shared memory. */
+/* A block's tiles in shared memory. */
 template <class Z> struct smem_tiles {
     float *q, *dout, *k, *v; /* rows */
     float *p, *ds;           /* scores */
@@ -79,7 +81,7 @@ static __device__ __forceinline__ void tile_p_ds(const attention_bwd_args<T> &g,
     }
 }
 
-/* A tile of queries of a head. */
+/* dQ of a tile of queries of a head. */
 template <class Z, class T>
 static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T> g)
 {
@@ -114,13 +116,13 @@ static __global__ void __launch_bounds__(THREADS) dq_kernel(attention_bwd_args<T
     } while (segment_next(n, b, q0 + nq, &x));
 }
 
-/* Segments [first, end) begin with one key; the last of them has all their keys. */
+/* Segments [first, end) that begin with the same key; the last of them has all their keys. */
 struct key_segments {
     int64_t first, end;
     token_range k;
 };
 
-/* The one of segment i. */
+/* The key_segments that segment i belongs to. */
 static __device__ __forceinline__ key_segments key_segments_of(const d9d_attention_dims &n,
                                                                int64_t i, int64_t b)
 {
@@ -134,7 +136,7 @@ static __device__ __forceinline__ key_segments key_segments_of(const d9d_attenti
     return x;
 }
 
-/* Go to the next one; whether it has keys before `end`. */
+/* Advances to the next one; true if it has keys before `end`. */
 static __device__ __forceinline__ bool key_segments_next(const d9d_attention_dims &n, int64_t b,
                                                          int64_t end, key_segments *x)
 {
@@ -144,7 +146,7 @@ static __device__ __forceinline__ bool key_segments_next(const d9d_attention_dim
     return true;
 }
 
-/* dK and dV of a tile of keys at k0 from one query head and one segment. */
+/* Adds to dK and dV of the tile of keys at k0, from one query head and one segment. */
 template <class Z, class T>
 static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<T> &g,
                                                        const smem_tiles<Z> &sh, const segment &x,
@@ -153,7 +155,7 @@ static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<
                                                        float (&dv)[Z::R][Z::DV])
 {
     const d9d_attention_dims &n = g.n;
-    /* Queries in front of key k0 are hidden, by whole tiles, and those whose windows are past. */
+    /* Whole tiles of queries before key k0 are hidden, and those whose windows have passed. */
     const int64_t hidden = n.causal ? d9di_i64_max(k0 - diagonal_key(x, x.q.first), 0) : 0;
     const int64_t past = k0 + Z::SIDE - 1 + n.window - diagonal_key(x, 0);
     const int64_t end = n.window > 0 ? d9di_i64_min(x.q.end, past) : x.q.end;
@@ -172,7 +174,7 @@ static __device__ __forceinline__ void add_query_tiles(const attention_bwd_args<
     }
 }
 
-/* A tile of keys of a key head. */
+/* dK and dV of a tile of keys of a key head. */
 template <class Z, class T>
 static __global__ void __launch_bounds__(THREADS) dkv_kernel(attention_bwd_args<T> g)
 {

@@ -1,27 +1,57 @@
-/* attention_bwd_sm90.cu - the gradient of causal attention on Hopper, in bfloat16, for any
- * rows, packed documents and pieces of them.
+/* attention_bwd_sm90.cu - backward of causal attention on Hopper (sm_90a), in bfloat16: whole rows,
+ * packed documents (varlen), context-parallel chunks, sliding windows. Deterministic.
+ *
+ * Algorithm: FlashAttention's backward from a recomputed softmax.
  *
  *     P = exp(scale Q K' - lse)        dS = P (dO V' - delta)        delta = rows of dO O
  *
- *     of queries    dQ = scale dS K
- *     of keys       dK = scale dS' Q          dV = P' dO
+ *     dQ launch      dQ = scale dS K
+ *     dK, dV launch  dK = scale dS' Q          dV = P' dO
  *
- * One launch for keys and one for queries; every sum is made by one block in one order.  The first
- * makes the scores and keeps dS in memory, for as many heads as there is room for; of the others
- * the second makes the scores again, 7 products in all where 5 would do.  The bits are the same.
+ * FlashAttention-3 has one launch, which owns keys and adds dQ with atomics in changing order. Here
+ * one launch owns keys (KEYS) and a second owns queries, so that one block computes each sum in one
+ * order. The first stores dS in scratch for as many heads as fit. For the others the second launch
+ * recomputes S and dP: 7 GEMMs in place of 5, with the same bits.
  *
- * A block has BLOCK_ROWS cells of one side of the scores, `still`, half for each of its two warp
- * groups, and walks along the other side's tiles of 64, which the producer brings into a ring:
+ *     FlashAttention-3 (hopper/)               here (attention_bwd_sm90_...)
+ *     flash_bwd_preprocess: dPsum, LSE_log2    preprocess_kernel: delta, lse2
+ *     TileScheduler (persistent)               tile_tasks, tile_iterator       scheduler.cuh
+ *     BlockMN, seqlen_info                     streamed_range(), segment_range scheduler.cuh
+ *     SmemLayout, SharedStorage                layout<D>, smem_offsets         smem.cuh
+ *     PipelineTmaAsync, PipelineState          at.full, at.empty, pipeline_state<STAGES>
+ *     mainloop load(): producer warp           producer<D, KEYS>::run()        smem.cuh
+ *     mainloop mma(): consumer warpgroups      consumer_warpgroup              mainloop.cuh
+ *     CollectiveEpilogueBwd                    epilogue(), store_grad()
+ *     dQaccum, flash_bwd_postprocess           none; ds_buffer and 2nd launch  ds.cuh
  *
- *     still     Q dO     K V        X = still[0] moving[0]'    Y = still[1] moving[1]'
- *     moving    K V      Q dO       sum[0] += dS moving[0]     sum[1] += P moving[1], of keys
+ * Tile of a block, heads of up to 128 features: 128 stationary tokens, half for each consumer
+ * warpgroup, against a stream of tiles of 64 (SIDE).
  *
- * Heads of more than 128 features have no room for that: their blocks have 64 cells, one warp group
- * makes X and P, the other Y and dS, each its sums, and no dS is kept.
+ *                      streamed tiles of 64, a ring of STAGES = 4
+ *                      .------.------.------.
+ *     warpgroup 0   64 | P dS | P dS | P dS |  -->    X = stationary[0] streamed[0]'
+ *     warpgroup 1   64 | P dS | P dS | P dS |  -->    Y = stationary[1] streamed[1]'
+ *                      '------'------'------'         sum[0] += dS streamed[0]
+ *                                                     sum[1] += P streamed[1]      (KEYS only)
  *
- * Tiles begin with a segment, so that what comes out is the same wherever it lies.  Keys of
- * segments that begin with one key have queries in all of them, and in all heads of their group.
- * Blocks stay for the launch and claim cells from a list, that which is the most work first.
+ *     launch     stationary   streamed   X    Y    sum[0]   sum[1]
+ *     dK, dV     K V          Q dO       S'   dP'  dK       dV
+ *     dQ         Q dO         K V        S    dP   dQ
+ *
+ * Pipeline of a tile: TMA (producer warp) -> full barrier -> wgmma X, Y -> exp2 -> wgmma sums,
+ * while the next X runs -> empty barrier.
+ *
+ * Heads of more than 128 features exceed the registers: a block has 64 stationary tokens. One
+ * warpgroup computes X and P, the other Y and dS, and no dS is stored
+ * (attention_bwd_sm90_d256.cuh).
+ *
+ * Tiles begin with a segment, so that a segment's bits do not depend on its position. The keys of
+ * segments that begin with the same key are read by queries of all of them and of all query heads
+ * of their group. The grid is persistent: blocks claim tasks from a list, largest first (LPT).
+ *
+ * Measured (docs/benchmarks/kernels.md), one H200, 16 and 8 heads of 128, sequences of 4096: 485 to
+ * 495 TFLOP/s, 420 held at the power limit; cuDNN deterministic 430 and 386. Documents of 1024:
+ * 325, cuDNN 158. docs/design/attention-backward.md has more.
  */
 #include "cuda/attention/attention_bwd_sm90_d128.cuh"
 #include "cuda/attention/attention_bwd_sm90_d256.cuh"
@@ -29,20 +59,21 @@
 namespace
 {
 
-/* --- before the two launches ----------------------------------------------------------------- */
+/* --- preprocess ----------------------------------------------------------------------------- */
 
-/* Blocks of the launch before: the lists, and what of each row the kernels want. */
+/* Blocks 0, 1 and 2 of the preprocess launch make the task lists and place the dS blocks. The other
+ * blocks compute delta and lse2. */
 enum { LIST_BLOCKS = 3 };
 
-/* Of [B S, A, D], and lse [B, A, S]. */
+/* dout and o [B S, A, D], lse [B, A, S]. */
 struct preprocess_args {
     const bf16 *dout, *o;
     const float *lse;
-    float *lse2, *delta; /* out */
+    float *lse2, *delta; /* [A, B S]: lse times log2(e); rows of dO O (FlashAttention's dPsum) */
     int d;
 };
 
-/* A warp has a row of a head. */
+/* A warp computes delta and lse2 of one query and head. */
 DEVICE void preprocess_row(const bwd_sizes &n, const preprocess_args &x, int64_t row)
 {
     const int h = (int)(row % n.a), token = (int)(row / n.a);
@@ -136,9 +167,11 @@ __global__ void __launch_bounds__(BLOCK, 1)
     }
 }
 
-/* --- launching ------------------------------------------------------------------------------- */
+/* TMA descriptor of [tokens, heads, d]: boxes of SIDE tokens, 64 features of one head. TMA pads
+ * smaller heads with zeros. */
 
-/* Of [cells, heads, d]: slabs of 64 features of one head, zeros where it has fewer. */
+/* TMA descriptor of [tokens, heads, d]: boxes of SIDE tokens, 64 features of one head. TMA pads
+ * smaller heads with zeros. */
 void encode_descriptor(tensor_map_encoder *e, CUtensorMap *m, const void *x, int64_t cells,
                        int64_t heads, int64_t d)
 {
@@ -159,7 +192,7 @@ d9d_status launch(d9d_stream s, const char *op, const tma_descriptors &m, const 
     return d9di_cuda_check_launch(op);
 }
 
-/* Keys, and then queries, which may find slopes. */
+/* Launches the dK, dV kernel, and then the dQ kernel, which may find dS in scratch. */
 template <int D>
 d9d_status launch_dkv_dq(d9d_stream s, const d9di_attention_call *c, bwd_params p,
                          tile_tasks of_queries)
@@ -181,9 +214,9 @@ d9d_status launch_dkv_dq(d9d_stream s, const d9di_attention_call *c, bwd_params 
         s, c->op, {{m.streamed[0], m.streamed[1]}, {m.stationary[0], m.stationary[1]}}, p);
 }
 
-/* By the features of a tile. */
+/* One instance of the kernels, for heads of at most `features`. */
 struct head_size_launcher {
-    int features, rows; /* of a block's tiles */
+    int features, rows; /* features of a tile; stationary tokens of a block */
     d9d_status (*launch)(d9d_stream s, const d9di_attention_call *c, bwd_params p,
                          tile_tasks of_queries);
 };
@@ -194,7 +227,7 @@ const head_size_launcher head_size_launchers[] = {
     launcher_of<160>, launcher_of<192>, launcher_of<224>, launcher_of<256>};
 enum { MAX_HEAD_SIZE = 256 };
 
-/* The first that a head fits in. */
+/* The first instance that a head fits in. */
 const head_size_launcher &launcher_for(const d9d_attention_dims &n)
 {
     const head_size_launcher *by = head_size_launchers;
@@ -204,13 +237,13 @@ const head_size_launcher &launcher_for(const d9d_attention_dims &n)
     return *by;
 }
 
-/* An array of n. */
+/* An array of n elements. */
 template <class T> T *arena_alloc(d9di_cuda_arena *r, int64_t n)
 {
     return (T *)d9di_cuda_arena_alloc(r, n * (int64_t)sizeof(T));
 }
 
-/* Segments, and units of slopes that there is room for. */
+/* Number of segments, and of dS blocks that the scratch may hold. */
 struct scratch_counts {
     int64_t segments, ds_blocks;
 };

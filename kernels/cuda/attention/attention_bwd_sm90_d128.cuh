@@ -1,6 +1,5 @@
-/* attention_bwd_sm90_d128.cuh - attention's gradient on Hopper, heads of up to 128 features: each
- * crew has 64 cells of its own.  See attention_bwd_sm90.cu.
- */
+/* attention_bwd_sm90_d128.cuh - attention backward on Hopper, heads of up to 128 features: each
+ * consumer warpgroup has 64 stationary tokens of its own. See attention_bwd_sm90.cu. */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D128_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D128_CUH
 
@@ -49,7 +48,7 @@ template <int D, bool KEYS> struct bwd_d128 : consumer_warpgroup<D, KEYS> {
 #pragma unroll
         for (int i = 0; i < (KEYS ? D / 2 : 1); i++)
             b[i] = 0.0f;
-        /* Slopes are kept of what is not there, too. */
+        /* Missing keys are cleared too, because the dS of their rows is stored. */
         for (int i = 0; KEYS && any && i < 2; i++)
             clear_rows(stationary_tile_at(i), 1, o.cells - group * SIDE);
         load_stationary_regs(first, 0);
@@ -84,7 +83,7 @@ template <int D, bool KEYS> struct bwd_d128 : consumer_warpgroup<D, KEYS> {
         epilogue(a, b);
     }
 
-    /* Of queries, with slopes that are kept. */
+    /* dQ of a head whose dS the first launch stored: one GEMM a tile. */
     __device__ __forceinline__ void compute_tile_from_ds(const work_tile &o)
     {
         const bool any = o.cells > group * SIDE;

@@ -1,13 +1,14 @@
-/* attention_bwd_sm90_d256.cuh - attention's gradient on Hopper, heads of more than 128
- * features: both crews have the same 64 cells.  See attention_bwd_sm90.cu.
+/* attention_bwd_sm90_d256.cuh - attention backward on Hopper, heads of more than 128 features: both
+ * consumer warpgroups share the same 64 stationary tokens. See attention_bwd_sm90.cu.
  *
- * A tile of 64 x 64 scores, P and dS, and what is added by them:
+ * A tile of 64 x 64 scores, P and dS, and the sums:
  *
- *     crew 0    X = still[0] moving[0]'    P = exp(scale X - lse)    of keys dV += P' dO
- *     crew 1    Y = still[1] moving[1]'    dS = P (Y - delta)        dQ or dK += dS moving[0]
+ *     warpgroup 0  X = stationary[0] streamed[0]'  P = exp(scale X - lse)  KEYS: dV += P' dO
+ *     warpgroup 1  Y = stationary[1] streamed[1]'  dS = P (Y - delta)      dQ, dK += dS streamed[0]
  *
- * so that each has 64 x D sums.  A thread of crew 1 needs of P what its like in crew 0 has, rounded
- * to bfloat16: each gives 64 bytes in one of BUFFERS, and warps wait for their like alone.
+ * so that each warpgroup has 64 x D accumulators. A thread of warpgroup 1 needs the P of the same
+ * thread of warpgroup 0, rounded to bfloat16. P is passed in shared memory, 64 bytes a thread,
+ * double-buffered (BUFFERS); a warp waits only for its counterpart.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D256_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_D256_CUH
@@ -17,15 +18,15 @@
 namespace
 {
 
-/* The way of weights from crew 0 to crew 1, as one of their threads has it. */
+/* Hands P from warpgroup 0 to warpgroup 1: the view of one thread. */
 template <int D> struct p_handoff {
     typedef layout<D> L;
     const smem_offsets &at;
     int thread, warp, lane;
     pipeline_state<BUFFERS> buffer = {0, 0};
 
-    /* What is this warp's of a kind of barrier, given or taken; this thread's sixteen bytes, number
-     * j of four, of the buffer. */
+    /* warp_barrier(): this warp's barrier of a kind, full or empty. p_smem_at(): the j-th of this
+     * thread's four 16-byte parts of the buffer. */
     __device__ __forceinline__ uint32_t warp_barrier(uint32_t barriers) const
     {
         return barriers + 8 * (buffer.i * (GROUP / WARP) + warp);
@@ -35,7 +36,7 @@ template <int D> struct p_handoff {
         return at.base + L::OFFSET_P + buffer.i * TILE_BYTES + (j * GROUP + thread) * 16;
     }
 
-    /* This warp has done with the buffer. */
+    /* Releases the buffer for this warp's counterpart. */
     __device__ __forceinline__ void buffer_release(uint32_t barriers)
     {
         __syncwarp();
@@ -44,7 +45,7 @@ template <int D> struct p_handoff {
         buffer.next();
     }
 
-    /* To crew 1. */
+    /* Called by warpgroup 0. */
     __device__ __forceinline__ void send_p(const uint32_t (&x)[16])
     {
         mbarrier_wait(warp_barrier(at.p_empty), buffer.parity ^ 1);
@@ -54,7 +55,7 @@ template <int D> struct p_handoff {
         buffer_release(at.p_full);
     }
 
-    /* From crew 0. */
+    /* Called by warpgroup 1. */
     __device__ __forceinline__ void receive_p(uint32_t (&x)[16])
     {
         mbarrier_wait(warp_barrier(at.p_full), buffer.parity);
@@ -92,7 +93,7 @@ template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
 
     p_handoff<D> weights = {this->at, this->thread, this->warp, this->lane};
 
-    /* Pairs of P. */
+    /* P in pairs of bfloat16. */
     __device__ __forceinline__ void pack_p(uint32_t (&pairs)[16], const float (&x)[32]) const
     {
 #pragma unroll
@@ -100,7 +101,7 @@ template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
             pairs[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
     }
 
-    /* Of P, and Y: dS in its place. */
+    /* dS = P (Y - delta), in place of P. */
     __device__ __forceinline__ void make_ds_in_place(uint32_t (&x)[16], const float (&y)[32],
                                                      const float (&delta)[2], uint32_t s) const
     {
@@ -120,7 +121,7 @@ template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
         }
     }
 
-    /* Crew 0. */
+    /* Warpgroup 0: softmax, and dV. */
     __device__ __forceinline__ void softmax_warpgroup(const work_tile &o)
     {
         enum { ACCUMULATORS = KEYS ? D / 2 : 1 };
@@ -163,7 +164,7 @@ template <int D, bool KEYS> struct bwd_d256 : consumer_warpgroup<D, KEYS> {
             store_grad(done, 1, sum, 1.0f);
     }
 
-    /* Crew 1. */
+    /* Warpgroup 1: dS, and dQ or dK. */
     __device__ __forceinline__ void ds_warpgroup(const work_tile &o)
     {
         float sum[D / 2], y[32], delta[2];

@@ -1,10 +1,12 @@
-/* attention_bwd_sm90_ds.cuh - dS in memory, from the launch for keys to that for queries.
+/* attention_bwd_sm90_ds.cuh - the layout of dS in scratch, which the dK, dV launch writes and the
+ * dQ launch reads.
  *
- * A unit is what BLOCK_ROWS keys and SIDE queries of a segment have, of a head: two tiles, of SIDE
- * keys each, of 8 x 8 matrices, 128 bytes, keys by queries, those of the same keys behind each
- * other. The units of a segment are those that a block of keys goes along, block after block;
- * segments follow each other, and then heads.  There is room for so many key heads with their
- * groups; of crews that share a tile, for none.
+ * A dS block is the part of dS of BLOCK_ROWS keys and SIDE queries of a segment, for one head. It
+ * consists of two tiles of SIDE keys each. A tile consists of 8 x 8 matrices of 128 bytes, keys by
+ * queries, in key-major order. A segment's blocks follow in the order in which the blocks of keys
+ * stream its queries; segments follow each other, then heads. The scratch holds the blocks of a
+ * number of key heads with all query heads of their groups; none if the warpgroups share a tile
+ * (heads above 128).
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_DS_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_DS_CUH
@@ -21,14 +23,14 @@ static_assert(SIDE == +D9DI_DS_BLOCK_QUERIES && BLOCK_ROWS == +D9DI_DS_BLOCK_KEY
 
 struct ds_buffer {
     char *at;
-    int64_t room; /* units */
-    int32_t
-        *first; /* [segments] the unit with which a segment begins, of a head; and, behind them, */
-    int32_t *each;  /* units of a head */
-    int32_t *heads; /* key heads that are kept */
+    int64_t room;   /* capacity, in dS blocks */
+    int32_t *first; /* [segments] index of each segment's first dS block, within a head */
+    int32_t *each;  /* dS blocks per head */
+    int32_t *heads; /* key heads whose dS is stored */
 };
 
-/* The first unit of a block of keys, of head 0, and the tile of queries that it is of. */
+/* The dS blocks of a block of keys: index of the first, within head 0, and the tile of queries that
+ * it belongs to. */
 struct ds_blocks {
     int first, tile;
 
@@ -38,7 +40,7 @@ struct ds_blocks {
     }
 };
 
-/* Of keys from `key` on, counted from the segment. */
+/* The queries that see the block of keys that begins with `key`, counted from the segment. */
 DEVICE int2 queries_of(const bwd_sizes &n, const segment_range &x, int key)
 {
     return streamed_range<true>(n, x, x.k + key, BLOCK_ROWS);
@@ -48,8 +50,8 @@ DEVICE int ds_blocks_count(const bwd_sizes &n, const segment_range &x, int key)
     return tiles_in_range(queries_of(n, x, key));
 }
 
-/* All threads of a warp.  In a list that is not well-formed a block may be none of the segment's.
- */
+/* Finds the dS blocks of a block of keys. Called by all threads of a warp. False if the list of
+ * segments is not well-formed and the key is not in the segment. */
 DEVICE bool ds_blocks_find(const bwd_sizes &n, const ds_buffer &to, int segment,
                            const segment_range &x, int key, ds_blocks *out)
 {
@@ -63,7 +65,7 @@ DEVICE bool ds_blocks_find(const bwd_sizes &n, const ds_buffer &to, int segment,
     return true;
 }
 
-/* Goes with a walk: the units of the keys of its tile. */
+/* Follows a tile_iterator: the dS blocks of the keys of its tile. */
 template <bool KEYS> struct ds_block_cursor {
     const bwd_sizes &n;
     const ds_buffer &to;
@@ -76,7 +78,7 @@ template <bool KEYS> struct ds_block_cursor {
     {
     }
 
-    /* Are there any?  All threads of a warp. */
+    /* True if there are any. Called by all threads of a warp. */
     __device__ __forceinline__ bool seek(const tile_iterator<KEYS> &w)
     {
         const int mine = KEYS ? w.stationary() : w.tile / BLOCK_ROWS * BLOCK_ROWS;
@@ -89,10 +91,11 @@ template <bool KEYS> struct ds_block_cursor {
     }
 };
 
-/* Sums that no memory has room for are all the same. */
+/* Clamps sums, which then exceed any scratch. */
 enum { MAX_DS_BLOCKS = 1 << 20 };
 
-/* One block places the units of all segments, each thread of some that follow each other. */
+/* One block assigns the dS blocks of all segments; each thread has a contiguous range of segments.
+ */
 DEVICE void place_ds_blocks(const bwd_sizes &n, const ds_buffer &out)
 {
     __shared__ int begin[LIST_BLOCK];

@@ -1,6 +1,5 @@
-/* attention_bwd_sm90_mainloop.cuh - attention's gradient on Hopper: what consumers are made of,
- * each a warp group.  See attention_bwd_sm90.cu.
- */
+/* attention_bwd_sm90_mainloop.cuh - attention backward on Hopper: the parts of the consumers'
+ * mainloop and epilogue. See attention_bwd_sm90.cu. */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_MAINLOOP_CUH
 
@@ -25,7 +24,7 @@ DEVICE float2 smem_load2(uint32_t a)
     return v;
 }
 
-/* A warp group, with 64 cells of the still side: those of its own, or TOGETHER the block's. */
+/* A consumer warpgroup and its 64 stationary tokens: its own, or the block's (SHARED_TILE). */
 template <int D, bool KEYS> struct consumer_warpgroup {
     typedef layout<D> L;
     const bwd_params &p;
@@ -33,10 +32,10 @@ template <int D, bool KEYS> struct consumer_warpgroup {
     int group, thread, warp, lane;
     pipeline_state<L::STAGES> stage = {0, 0};
 
-    /* Which of the block's tiles of still cells. */
+    /* Index of this warpgroup's stationary tile within the block. */
     __device__ __forceinline__ int tile(void) const { return L::SHARED_TILE ? 0 : group; }
 
-    /* This warp has done with a stage. */
+    /* Signals the producer that this warp no longer reads stage i. */
     __device__ __forceinline__ void stage_release(uint32_t i) const
     {
         __syncwarp();
@@ -44,7 +43,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             mbarrier_arrive(at.empty + 8 * i);
     }
 
-    /* The stage whose products may be under way, or NONE. */
+    /* Releases the stage whose wgmma may have been in flight, unless NONE. */
     __device__ __forceinline__ void held_stage_release(int *held) const
     {
         if (*held != NONE)
@@ -52,7 +51,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         *held = NONE;
     }
 
-    /* Read each time: there are no registers to keep them in. */
+    /* The current work tile, read from shared memory each time to save registers. */
     __device__ __forceinline__ work_tile current_work_tile(void) const
     {
         return read_published<work_tile>(at.base + L::OFFSET_WORK_TILE);
@@ -66,8 +65,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         return score_mask_of<KEYS>(stage_info_of(s), tile(), p.n.window);
     }
 
-    /* Rows from `live` on of so many arrays.  They would still be multiplied, by 0, and may be no
-     * numbers. */
+    /* Zeroes rows from `live` on of that many arrays. Their scores are 0, but 0 times NaN is NaN.
+     */
     __device__ __forceinline__ void clear_rows(uint32_t from, int arrays, int live) const
     {
         if (live >= SIDE)
@@ -79,7 +78,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         named_barrier_sync(1 + group, GROUP);
     }
 
-    /* Behind the segment's last.  Both groups clear them, for one may not look at this tile. */
+    /* Clears rows after the segment's end. Both warpgroups do, since one of them may skip this
+     * tile. */
     __device__ __forceinline__ void clear_streamed_tail(uint32_t s, int arrays) const
     {
         const stage_info x = stage_info_of(s);
@@ -87,9 +87,9 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         clear_rows(streamed_tile_at<D>(at, s, 0), arrays, x.nq - (KEYS ? x.query : x.key));
     }
 
-    /* To the next tile of which something is seen, in stage *here, which is full, of that many
-     * arrays.  What is hidden may be more than there are stages: then what is held is done first.
-     */
+    /* Advances to the next tile with visible scores, which becomes stage *here; its `arrays` arrays
+     * are loaded. Skipped tiles may outnumber the stages, so the held stage is released before
+     * waiting for one. */
     __device__ __forceinline__ bool next_tile(bool any, int arrays, int *steps, int *here,
                                               int *held)
     {
@@ -113,7 +113,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
     {
         return at.base + L::OFFSET_STATIONARY + (i * L::TILES + tile()) * L::TILE;
     }
-    /* Where this thread's four matrices of 8 x 8 lie in a tile of cells, of features 16 j on. */
+    /* Address of this thread's row of four 8 x 8 matrices in a tile, features 16 j on (ldmatrix).
+     */
     __device__ __forceinline__ uint32_t matrices_at(uint32_t tile, int j) const
     {
         const int r = warp * 16 + lane % 16;
@@ -121,8 +122,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         return swizzle_128b(tile + j / 4 * SIDE * 128, r, j % 4 * 2 + lane / 16);
     }
 
-    /* A still array in registers, of queries: as a product has it, 4 of 16 features; or, N = 1,
-     * none. */
+    /* A stationary array in registers as the A operand of wgmma, 4 registers for 16 features. Only
+     * the dQ launch (not KEYS) has the registers; N = 1: not held. */
     enum { HELD = KEYS ? 1 : D / 4 };
     template <int N>
     __device__ __forceinline__ void load_stationary_regs(uint32_t (&x)[N], int i) const
@@ -138,7 +139,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         }
     }
 
-    /* x = still[i] moving[i]', with still[i] in registers if they hold it. */
+    /* x = stationary[i] streamed[i]', with stationary[i] from registers if they hold it (N > 1). */
     template <int N>
     __device__ __forceinline__ void gemm_scores(float (&x)[32], const uint32_t (&held)[N],
                                                 uint32_t s, int i) const
@@ -159,7 +160,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         wgmma_commit();
     }
 
-    /* sum += x moving[i] */
+    /* sum += x streamed[i] */
     __device__ __forceinline__ void gemm_accumulate(float (&sum)[D / 2], const uint32_t (&x)[16],
                                                     uint32_t s, int i) const
     {
@@ -172,7 +173,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         wgmma_commit();
     }
 
-    /* Of scores 4 j + i of a thread: its row of 64, and its column. */
+    /* Row and column within the 64 x 64 tile of a thread's score 4 j + i. */
     __device__ __forceinline__ int row_of(int i) const
     {
         return warp * 16 + lane / 4 + i / 2 * 8;
@@ -182,7 +183,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         return j * 8 + lane % 4 * 2 + i % 2;
     }
 
-    /* The numbers of rows, of columns of a stage: lse, or delta. */
+    /* lse (which 0) or delta (which 1) of scores 4 j + i: from the stage if the queries are
+     * streamed (KEYS), else this thread's own. */
     __device__ __forceinline__ void row_stats_of(float (&v)[4], const float (&mine)[2], uint32_t s,
                                                  int which, int j) const
     {
@@ -198,7 +200,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         }
     }
 
-    /* x becomes P. */
+    /* x, scores, becomes P = exp2(scale log2(e) x - lse2), 0 where masked. */
     __device__ __forceinline__ void softmax_recompute(float (&x)[32], const float (&lse)[2],
                                                       uint32_t s) const
     {
@@ -228,7 +230,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             }
     }
 
-    /* Pairs of x, and of x (y - delta). */
+    /* Packs P = x and dS = x (y - delta) to pairs of bfloat16. */
     __device__ __forceinline__ void make_p_ds(uint32_t (&weights)[16], uint32_t (&ds)[16],
                                               const float (&x)[32], const float (&y)[32],
                                               const float (&delta)[2], uint32_t s) const
@@ -248,8 +250,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         }
     }
 
-    /* To memory, where they are kept: register r of a thread is of matrix r % 2 of the warp's keys,
-     * r / 2 of the queries. */
+    /* Stores dS to scratch if the tile has a dS block: register r of a thread belongs to matrix r %
+     * 2 of the warp's keys and matrix r / 2 of the queries. */
     __device__ __forceinline__ void store_ds(const uint32_t (&x)[16], uint32_t s) const
     {
         const int ds_block = stage_info_of(s).ds_block;
@@ -264,7 +266,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             __stcs((uint32_t *)(to + (r % 2 * (SIDE / 8) + r / 2) * 128), x[r]);
     }
 
-    /* What store_ds() kept, turned: 16 queries of the warp, and all keys. */
+    /* Loads what store_ds() stored, transposed: the warp's 16 queries by all keys of the tile. */
     __device__ __forceinline__ void load_ds_transposed(uint32_t (&x)[16], uint32_t s) const
     {
         const uint32_t from = streamed_tile_at<D>(at, s, 1) + group * TILE_BYTES +
@@ -282,7 +284,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         }
     }
 
-    /* The group's rows of `to`, `live` of them, scale times x. */
+    /* Epilogue: writes scale times x, `live` rows of it, through shared memory to `to`. */
     __device__ __forceinline__ void store(bf16 *to, const float (&x)[D / 2], float scale, int cell,
                                           int live, int head) const
     {
@@ -294,7 +296,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         for (int from = 0; from < L::SLABS; from += L::OUT_SLABS) {
             const int chunks = min(p.d / 8 - from * 8, L::OUT_SLABS * 8); /* of 16 bytes */
 
-            named_barrier_sync(1 + group, GROUP); /* what was there has been read */
+            named_barrier_sync(1 + group, GROUP); /* the previous chunk has been read */
 #pragma unroll
             for (int j = from * 4; j < D / 16 && j < (from + L::OUT_SLABS) * 4; j++) {
                 uint32_t v[4];
@@ -314,7 +316,8 @@ template <int D, bool KEYS> struct consumer_warpgroup {
         }
     }
 
-    /* Of still cell `still` on: the numbers of this thread's two rows. */
+    /* lse or delta of this thread's two rows, of the stationary tile that begins with token
+     * `still`. */
     __device__ __forceinline__ void load_row_stats_regs(float (&v)[2], const float *from, int still,
                                                         int head) const
     {
@@ -324,7 +327,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             v[i] = from[head * tokens + d9di_i64_min(tokens - 1, still + row_of(2 * i))];
     }
 
-    /* This warp has done with the still side. */
+    /* Signals the producer that this warp no longer reads the stationary tiles. */
     __device__ __forceinline__ void stationary_release() const
     {
         __syncwarp();
@@ -332,7 +335,7 @@ template <int D, bool KEYS> struct consumer_warpgroup {
             mbarrier_arrive(at.stationary_empty);
     }
 
-    /* What o's cells have of p.to[i], scale times x. */
+    /* Writes scale times x to p.to[i], for this warpgroup's tokens of work tile o. */
     __device__ __forceinline__ void store_grad(const work_tile &o, int i, const float (&x)[D / 2],
                                                float scale) const
     {

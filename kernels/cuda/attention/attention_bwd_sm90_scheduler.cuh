@@ -1,9 +1,9 @@
-/* attention_bwd_sm90_scheduler.cuh - attention's gradient by blocks: which cells a block takes, and
- * which tiles of the other side of the scores it goes along.
+/* attention_bwd_sm90_scheduler.cuh - attention backward on Hopper: the tile scheduler. Which
+ * stationary tokens a block owns, and which tiles of the other side of the scores it streams.
  *
- * A block takes `rows` cells of one side, `still`, queries or KEYS, and goes along the tiles of
- * SIDE cells of the other that they see or are seen by.  Tiles begin with a segment, so that sums
- * are the same wherever it lies.
+ * A block owns `rows` tokens of one side, queries or keys (KEYS), and streams the tiles of SIDE
+ * tokens of the other side that can see them or be seen. Tiles begin with a segment, so that a
+ * segment's sums do not depend on its position.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
@@ -16,18 +16,18 @@ namespace
 {
 
 enum { SIDE = 64, CONSUMERS = 2, BLOCK_ROWS = CONSUMERS * SIDE };
-enum { NO_WINDOW = 1 << 29 }; /* more than any row has */
+enum { NO_WINDOW = 1 << 29 }; /* larger than any row */
 
-/* Cells [first, first + rows) of the still side, of the segments [from, end) that begin with
- * one key; of queries one segment. */
+/* Stationary tokens [first, first + rows) and the segments [from, end) that involve them: those
+ * that begin with the same key; one segment if the tokens are queries. */
 struct tile_task {
     int32_t from, end, first;
 };
 
-/* All of them, on the GPU. */
+/* All tasks, on the GPU. */
 struct tile_tasks {
-    int32_t *count;  /* how many there are, and how many of these times heads are claimed */
-    tile_task *list; /* [most], by falling work */
+    int32_t *count;  /* [2]: number of tasks; number of (task, head) pairs claimed so far */
+    tile_task *list; /* [most], by descending work */
     int32_t most;
 };
 
@@ -35,16 +35,16 @@ struct bwd_sizes {
     const d9d_segment *segment;
     int segments, b, s, z, a, kv;
     int group;  /* A / KV */
-    int window; /* FAR: none */
-    int rows;   /* cells that a block has of the still side: SIDE, or BLOCK_ROWS */
+    int window; /* NO_WINDOW: none */
+    int rows;   /* stationary tokens of a block: SIDE or BLOCK_ROWS */
 };
 
-/* A segment: query i is cell q + i, and sees keys before i + beyond + 1, counted from cell k. */
+/* A segment in tokens counted over the batch: query q + i sees keys before k + i + beyond + 1. */
 struct segment_range {
     int q, nq, k, nk, beyond;
 };
 
-/* Of a list that is not well-formed, what lies in one row. */
+/* Clamped to one row, in case the list is not well-formed. */
 DEVICE segment_range segment_range_of(const bwd_sizes &n, int i)
 {
     const d9d_segment x = n.segment[i];
@@ -57,8 +57,8 @@ DEVICE segment_range segment_range_of(const bwd_sizes &n, int i)
     return {q, nq, k, nk, nk - nq};
 }
 
-/* The tiles along which `rows` cells from `first` on of the still side go, [x, y), counted from the
- * segment. */
+/* The tokens [x, y) of the streamed side, counted from the segment, that `rows` stationary tokens
+ * from `first` on stream. */
 template <bool KEYS>
 DEVICE int2 streamed_range(const bwd_sizes &n, const segment_range &x, int first, int rows)
 {
@@ -80,7 +80,7 @@ DEVICE int tiles_in_range(int2 range)
     return ceil_div_int(range.y - range.x, SIDE);
 }
 
-/* Of the still side: a segment's cells. */
+/* First token and number of tokens of a segment on the stationary side. */
 template <bool KEYS> DEVICE int2 stationary_range(const segment_range &x)
 {
     return KEYS ? make_int2(x.k, x.nk) : make_int2(x.q, x.nq);
@@ -95,7 +95,7 @@ template <bool KEYS> DEVICE int count_tiles(const bwd_sizes &n, const tile_task 
     return steps;
 }
 
-/* Call f for each task that begins with segment i. */
+/* Calls f for each task that begins with segment i. */
 template <bool KEYS, class F> DEVICE void for_each_task(const bwd_sizes &n, int i, F f)
 {
     int end = i + 1;
@@ -112,11 +112,11 @@ template <bool KEYS, class F> DEVICE void for_each_task(const bwd_sizes &n, int 
         f(tile_task{i, end, cells.x + first});
 }
 
-/* --- the list -------------------------------------------------------------------------------- */
+/* --- the task list --------------------------------------------------------------------------- */
 
 enum { LIST_BLOCK = 1024 };
 
-/* Of counts where each begins; all threads of a block. */
+/* Exclusive prefix sum, in place; *all is the total. Called by all threads of a block. */
 DEVICE void block_exclusive_scan(int *count, int *all)
 {
     const int me = (int)threadIdx.x, mine = count[me];
@@ -134,7 +134,8 @@ DEVICE void block_exclusive_scan(int *count, int *all)
     __syncthreads();
 }
 
-/* One block makes a list: counts tasks by steps, then puts each behind those of more. */
+/* One block makes the list by a counting sort: descending number of tiles, so that the longest
+ * tasks start first. */
 template <bool KEYS> DEVICE void make_task_list(const bwd_sizes &n, const tile_tasks &out)
 {
     __shared__ int bin[LIST_BLOCK];
@@ -166,14 +167,14 @@ template <bool KEYS> DEVICE void make_task_list(const bwd_sizes &n, const tile_t
         });
 }
 
-/* --- the way --------------------------------------------------------------------------------- */
+/* --- the iteration over tiles ---------------------------------------------------------------- */
 
-/* The way of a block along a task's tiles: segments, heads of the group, tiles; next() is called
- * before each. */
+/* Iterates over a task's tiles: segments, query heads of the group, tiles. next() is called before
+ * each tile. */
 template <bool KEYS> struct tile_iterator {
     const bwd_sizes &n;
     tile_task t;
-    int heads, head; /* of those, which */
+    int heads, head; /* number of heads to stream, and the current one */
     int segment, tile;
     segment_range x;
     int2 range;
@@ -202,10 +203,11 @@ template <bool KEYS> struct tile_iterator {
         return true;
     }
 
-    /* The task's first cell, counted from the segment; the tile's. */
+    /* Stationary: the task's first token, counted from the segment. Streamed: the tile's first
+     * token, counted over the batch. */
     __device__ __forceinline__ int stationary() const { return t.first - (KEYS ? x.k : x.q); }
     __device__ __forceinline__ int streamed() const { return tile + (KEYS ? x.q : x.k); }
-    /* Of head `still` of the still side. */
+    /* The streamed head that belongs to stationary head `still`. */
     __device__ __forceinline__ int streamed_head(int still) const
     {
         return KEYS ? still * n.group + head : still / n.group;

@@ -1,6 +1,5 @@
-/* attention_bwd_sm90_smem.cuh - attention's gradient on Hopper: a block's shared memory, what is
- * told of it, and the producer.  See attention_bwd_sm90.cu.
- */
+/* attention_bwd_sm90_smem.cuh - attention backward on Hopper: shared memory layout, work
+ * descriptions, and the producer warp. See attention_bwd_sm90.cu. */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SMEM_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SMEM_CUH
 
@@ -18,38 +17,38 @@ struct bwd_params {
     float scale;
     const float *lse;   /* [A, B S], times log2(e) */
     const float *delta; /* [A, B S] */
-    bf16 *to[2];        /* dq; dk and dv */
+    bf16 *to[2];        /* gradients of the stationary side: dq; dk and dv */
     tile_tasks of;
     ds_buffer kept;
     int d; /* features of a head: at most those of a tile */
 };
 
-/* --- a block's shared memory ------------------------------------------------------------------ */
+/* --- shared memory layout -------------------------------------------------------------------- */
 
-/* Tiles of 64 cells and D features: slabs of 64 features, 64 rows of 128 bytes each, swizzled. What
- * a head does not have of a slab the copy engine fills with zeros.  A stage has one of each array,
- * or one of keys and of slopes one for each crew.  Of large heads the crews work TOGETHER, on one
- * tile of still cells, and pass weights through shared memory. */
+/* Tiles of 64 tokens and D features: slabs of 64 features, 64 rows of 128 bytes each, swizzled. TMA
+ * fills features that a head lacks with zeros. A stage has one tile of each streamed array, or one
+ * of keys and a dS tile for each warpgroup. Above 128 features (SHARED_TILE) the warpgroups share
+ * one stationary tile and pass P through shared memory. */
 enum { BUFFERS = 2 };
 template <int D> struct layout {
     enum {
         SHARED_TILE = D > 128,
-        TILES = SHARED_TILE ? 1 : +CONSUMERS, /* of a still array */
+        TILES = SHARED_TILE ? 1 : +CONSUMERS, /* per stationary array */
         SLABS = (D + 63) / 64,
         TILE = SIDE * SLABS * 128,
         STAGES = !SHARED_TILE ? 4
                  : SLABS <= 3 ? 3
                               : 2,
-        OUT_SLABS = SHARED_TILE ? 1 : SLABS, /* that are stored at a time */
+        OUT_SLABS = SHARED_TILE ? 1 : SLABS, /* stored at a time */
         OUT = SIDE * OUT_SLABS * 128,
         OFFSET_STATIONARY = 0, /* [2, TILES] */
         OFFSET_STAGES = 2 * TILES * TILE,
         STAGE = TILE + (TILE > DS_BLOCK_BYTES ? TILE : +DS_BLOCK_BYTES),
-        OFFSET_OUT = OFFSET_STAGES + STAGES * STAGE, /* [CREWS] */
+        OFFSET_OUT = OFFSET_STAGES + STAGES * STAGE, /* [CONSUMERS] */
         OFFSET_P = OFFSET_OUT + CONSUMERS * OUT,     /* [BUFFERS] */
         OFFSET_ROW_STATS =
-            OFFSET_P + (SHARED_TILE ? BUFFERS * TILE_BYTES : 0), /* of keys: lse and delta of a
-                                                          stage, [STAGES, 2, SIDE] */
+            OFFSET_P + (SHARED_TILE ? BUFFERS * TILE_BYTES : 0), /* KEYS: lse and delta of a stage,
+                                                               [STAGES, 2, SIDE] */
         OFFSET_STAGE_INFO = OFFSET_ROW_STATS + STAGES * 2 * SIDE * 4,
         OFFSET_WORK_TILE = OFFSET_STAGE_INFO + STAGES * 16,
         OFFSET_BARRIERS = OFFSET_WORK_TILE + 16,
@@ -59,8 +58,8 @@ template <int D> struct layout {
     static_assert(BYTES <= 232448, "shared memory of a block");
 };
 
-/* Barriers: a stage is full or free; the still side is there, or used; and, of crews together, of
- * a buffer and a warp of each crew, weights are given, or taken. */
+/* Addresses of the mbarriers: a stage is full or empty; the stationary tiles are loaded or
+ * released; with SHARED_TILE, a P buffer is full or empty, per buffer and pair of warps. */
 struct smem_offsets {
     uint32_t base, full, empty, stationary_full, stationary_empty, p_full, p_empty;
 };
@@ -73,7 +72,7 @@ template <int D> DEVICE smem_offsets smem_offsets_make(uint32_t base)
         base, b, b + 8 * STAGES, rest, rest + 8, rest + 16, rest + 16 + 8 * BUFFERS * GROUP / WARP};
 }
 
-/* Array i of a stage's tiles; what is told of it. */
+/* Tile of streamed array i in a stage; the stage's stage_info. */
 template <int D> DEVICE uint32_t streamed_tile_at(const smem_offsets &at, uint32_t stage, int i)
 {
     return at.base + layout<D>::OFFSET_STAGES + stage * layout<D>::STAGE + i * layout<D>::TILE;
@@ -83,10 +82,9 @@ template <int D> DEVICE uint32_t stage_info_at(const smem_offsets &at, uint32_t 
     return at.base + layout<D>::OFFSET_STAGE_INFO + stage * 16;
 }
 
-/* --- what the producer tells
- * ------------------------------------------------------------------------ */
+/* --- what the producer publishes -------------------------------------------------------------- */
 
-/* Of the still side. */
+/* Heads of the stationary side. */
 template <bool KEYS> DEVICE int heads_of(const bwd_sizes &n)
 {
     return KEYS ? n.kv : n.a;
@@ -96,16 +94,15 @@ struct tma_descriptors {
     CUtensorMap stationary[2], streamed[2];
 };
 
-/* What is told of a task. */
+/* A block's current task and head. */
 struct work_tile {
-    int first, cells; /* of the still side: where it begins, and how many there are */
-    int head;         /* of the still side; -1: there is no more */
-    int steps;        /* tiles along which to go */
+    int first, cells; /* stationary tokens: the first, and how many are left in the segment */
+    int head;         /* of the stationary side; -1: no more work */
+    int steps;        /* streamed tiles, over all segments and heads */
 };
 
-/* What is told of a stage: the first query and the first key, counted from the segment so that
- * query i sees keys up to i; how many queries there are; and the unit in which slopes are kept, or
- * NONE. */
+/* A stage's tile. query, key: its first ones, counted from the segment such that query i sees keys
+ * up to i. nq: the segment's queries. ds_block: the tile's dS block, or NONE. */
 enum { NONE = -1 };
 struct stage_info {
     int query, key, nq, ds_block;
@@ -123,7 +120,7 @@ template <class T> DEVICE T read_published(uint32_t at)
     return __builtin_bit_cast(T, smem_load4(at));
 }
 
-/* 64 x 64 scores, from query i and key j on. */
+/* The mask of 64 x 64 scores, from query i and key j on. */
 struct score_mask {
     int i, j, nq, window;
 
@@ -141,7 +138,7 @@ struct score_mask {
     }
 };
 
-/* Those of a crew. */
+/* The mask of one warpgroup's scores. */
 template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int crew, int window)
 {
     const int more = crew * SIDE;
@@ -149,9 +146,10 @@ template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int cr
     return {x.query + (KEYS ? 0 : more), x.key + (KEYS ? more : 0), x.nq, window};
 }
 
-/* --- the producers --------------------------------------------------------------------------- */
+/* --- the producer warp -------------------------------------------------------------------------
+ */
 
-/* The order that number i of those claimed is, and its task. */
+/* Work tile number i of those claimed, and its task. */
 template <bool KEYS> DEVICE work_tile work_tile_of(const bwd_params &p, int i, tile_task *t)
 {
     const int heads = heads_of<KEYS>(p.n);
@@ -165,13 +163,13 @@ template <bool KEYS> DEVICE work_tile work_tile_of(const bwd_params &p, int i, t
             count_tiles<KEYS>(p.n, *t) * (KEYS ? p.n.group : 1)};
 }
 
-/* Are the slopes of an order's head kept? */
+/* True if the first launch stores the dS of the work tile's head. */
 template <int D, bool KEYS> DEVICE bool has_stored_ds(const bwd_params &p, const work_tile &o)
 {
     return !layout<D>::SHARED_TILE && (KEYS ? o.head : o.head / p.n.group) < *p.kept.heads;
 }
 
-/* A warp: claims tasks, and brings both sides. */
+/* The producer warp: claims tasks and loads both sides with TMA. */
 template <int D, bool KEYS> struct producer {
     typedef layout<D> L;
     const bwd_params &p;
@@ -204,7 +202,7 @@ template <int D, bool KEYS> struct producer {
             load(streamed_tile_at<D>(at, stage, i), &m.streamed[i], full, head, w.streamed());
     }
 
-    /* Of queries whose slopes are kept: keys, and what each crew has of slopes. */
+    /* dQ from stored dS: loads the keys, and each warpgroup's tile of dS. */
     __device__ __forceinline__ void load_ds(uint32_t stage, const tile_iterator<KEYS> &w, int head,
                                             const stage_info &x) const
     {
@@ -223,8 +221,8 @@ template <int D, bool KEYS> struct producer {
                                    TILE_BYTES, full);
     }
 
-    /* Of keys, lse and delta of the tile's queries, two a lane; those that are not there weigh
-     * nothing. */
+    /* KEYS: lse and delta of the tile's queries, two per lane. Missing queries get lse = inf, so
+     * that their P is 0. */
     __device__ __forceinline__ void load_row_stats(float2 (&v)[2], const tile_iterator<KEYS> &w,
                                                    int head) const
     {
@@ -252,7 +250,7 @@ template <int D, bool KEYS> struct producer {
         return {query, key - w.x.beyond, w.x.nq, NONE};
     }
 
-    /* All of a task's tiles. */
+    /* Loads all tiles of a task. */
     __device__ __forceinline__ void load_streamed(const work_tile &o, const tile_task &t, bool kept,
                                                   pipeline_state<L::STAGES> *stage) const
     {

@@ -1,4 +1,4 @@
-/* attention_cp_zigzag.cu - pieces of rows in order, or as they are dealt to ranks. */
+/* attention_cp_zigzag.cu - context-parallel chunks between sequence order and zigzag rank order. */
 #include "cuda/common/common.cuh"
 
 template <class T>

@@ -1,39 +1,62 @@
-/* attention_cudnn.c - attention by cuDNN: graphs that it knows as attention and runs as one
- * kernel each way, planned once a shape.
+/* attention_cudnn.c - attention by cuDNN: graphs that cuDNN recognises as fused attention (SDPA)
+ * and runs as one kernel each way, planned once per shape. In bfloat16.
  *
  *     forward     S = scale Q K', masked     P = exp(S - max) / sum     O = P V
  *                 lse = max + log(sum)
- *     backward    P = exp(S - lse)           sum = rows of dO O
- *                 dV = P' dO                 dS = scale P (dO V' - sum)
+ *     backward    P = exp(S - lse)           delta = rows of dO O
+ *                 dV = P' dO                 dS = scale P (dO V' - delta)
  *                 dK = dS' Q                 dQ = dS K
  *
- * with dK and dV of the query heads of a group added, in float32 from bfloat16.
+ * dK and dV of the query heads of a group (GQA) are added in float32, from bfloat16.
  *
- * Deterministic: dS goes through scratch, 2 A S Z bytes a row, and dQ is one product.  Otherwise
- * dQ is added to by many blocks in no order, 6 to 14 % faster.  Scratch is bounded: what would
- * need more is done in pieces, of rows and then of key heads; an array of heads is entered in its
- * middle.
+ *     cuDNN frontend: SDPA_attributes              here
+ *     set_causal_mask_bottom_right()               d9di_cudnn_graph_causal_mask(), has_key_offset()
+ *     set_sliding_window_length()                  d9di_cudnn_graph_window_mask()
+ *     set_padding_mask(), seq_len_q, seq_len_kv    len_q, len_k (LENGTH, LENGTH_K)
+ *     set_ragged_offset()                          offset_q, ... (OFFSET_Q, ...)
+ *     generate_stats: Stats                        lse
+ *     set_deterministic_algorithm()                plan_key.deterministic
+ *     execution plan, workspace                    plan, plan_key; g->workspace
  *
- * Packed documents: a plan has room for so many documents of so many tokens, and reads on the GPU
- * where each begins and how long it is.  Deterministic, room for scores is room for all
- * documents at the longest, so that they are done by classes of length, halving.
+ * How a call is split (attention_dispatch.c decides which calls come here; on Hopper the causal
+ * backward goes to attention_bwd_sm90.cu):
  *
- * Pieces of rows, which ranks share.  A piece of a whole row sees the row's keys up to its own, a
- * number that the host knows: the mask's diagonal ends where both do.  Backward that is done in two
- * slices where there is no window: with the piece's own keys, and with all before them, which need
- * no mask; together they are a fifth faster.  Of packed documents, most in pieces are ones whose
- * keys lie elsewhere; the first of a piece may have more keys than queries.  Two pieces of a row
- * may see the same keys, and two slices have the same queries, and gradients are written: each has
- * its turn, and what all but the first give is added to what is there.
+ *     whole rows           one call; by rows, then by key heads, if dS exceeds the scratch
  *
- * Other rows with more keys than queries go to slower kernels.
+ *     context-parallel     keys of the row     0 ............. earlier | own chunk
+ *     chunk of a row       forward             |====== causal, bottom right =====|
+ *                          backward, slice 1                           |= causal =|
+ *                          backward, slice 2   |====== no mask ========|
  *
- * Heads of more than 128 features: gradients of documents, of pieces and under a window come out
- * wrong (cuDNN 9.19, some by their own size), so cuDNN has those of whole rows alone, each length
- * by a plan of its own.
+ *     packed documents     one plan, with a capacity of b documents of s tokens (varlen)
+ *                          deterministic backward: classes of length  (s/2, s], (s/4, s/2], ...
  *
- * cuDNN takes what is written here and nothing like it: P and the full dV, dK must be bfloat16,
- * the sum of dQ a real float32 tensor, and the mask as d9di_cudnn_graph_causal_mask() and _window() have it.
+ * Deterministic: dS goes through scratch, 2 A S Z bytes per row, and dQ is one GEMM. Otherwise many
+ * blocks add to dQ with atomics, 6 to 14 % faster. Scratch is bounded: larger calls are split by
+ * rows, then by key heads, with pointers into the middle of the arrays.
+ *
+ * Packed documents: a plan has a capacity of documents and tokens, and reads on the GPU where each
+ * document begins and how long it is. The deterministic backward allocates scores for all documents
+ * at the longest one's length, hence the classes of length.
+ *
+ * Context-parallel chunks: a chunk of a whole row sees the row's keys up to its own last one. The
+ * host knows that number, and the mask's diagonal is aligned to the end. Without a window the
+ * backward runs in two slices, which together are a fifth faster: the chunk's own keys, and all
+ * earlier keys, which need no mask. Of packed documents, most within chunks have keys elsewhere,
+ * and the first of a chunk may have more keys than queries. Two chunks may share keys, and two
+ * slices share queries. Since cuDNN overwrites gradients, the calls run one after the other, and
+ * results of all but the first are added.
+ *
+ * Heads of more than 128 features: cuDNN 9.19 computes wrong gradients of documents, of chunks and
+ * with a window, for some head sizes. Their backward uses cuDNN for whole rows only, each length
+ * with its own plan.
+ *
+ * cuDNN recognises only what is written here: P and the full dV, dK must be bfloat16, the sum of dQ
+ * a real float32 tensor, and the mask as d9di_cudnn_graph_causal_mask() and _window_mask() build
+ * it.
+ *
+ * Measured (docs/benchmarks/kernels.md), one H200, 16 and 8 heads of 128, sequences of 4096:
+ * forward 594 TFLOP/s; backward deterministic 430, otherwise 473. Documents of 1024: 417; 158, 266.
  */
 #include "cuda/attention/attention_simt.h"
 
@@ -46,7 +69,7 @@
 
 extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
 
-/* Of the tensors of a graph. */
+/* Ids of the graphs' tensors. */
 enum {
     Q = 1,
     K,
@@ -78,26 +101,28 @@ enum {
     IDS
 };
 
-/* Queries of a piece of a whole row: fewer are quick in any way; and of a prompt, which may be the
- * only one: fewer are there before a plan is. */
+/* Fewest queries of a chunk of a whole row, below which any kernel is fast; and of a prompt, below
+ * which building a plan takes longer than the call. */
 enum { MIN_CHUNK = 64, MIN_PROMPT = 256 };
 
-/* Of a head, which are a multiple of 8; and of one whose gradient is right however rows lie. */
+/* Head sizes are multiples of 8. MAX_HEAD_SIZE_PACKED: the largest whose gradients are right for
+ * varlen calls too. */
 enum { MAX_HEAD_SIZE = 256, MAX_HEAD_SIZE_PACKED = 128 };
 
-/* What decides about a plan; no padding, since it is a key of bytes. */
+/* What selects a plan. Without padding, since its bytes are a hash key. */
 typedef struct plan_key {
-    int64_t b, s, z, d, a, kv; /* of the piece; packed: room for b documents of s queries, z keys */
+    int64_t b, s, z, d, a, kv; /* of the call; packed: capacity, b documents of s queries and z
+                                  keys */
     int64_t all_a, all_kv;     /* heads of the arrays, */
-    int64_t row_s, row_z;      /* and their rows of queries and keys, where they are not packed */
+    int64_t row_s, row_z;      /* and queries and keys of their rows, if not packed */
     int64_t packed, backward, deterministic;
-    int64_t longer; /* packed: documents have more keys than queries */
-    int64_t no_mask;   /* no mask */
+    int64_t longer;  /* packed: documents have more keys than queries */
+    int64_t no_mask; /* all keys are visible */
     int64_t window;
 } plan_key;
 
 typedef struct plan {
-    d9di_cudnn_graph graph; /* without a plan: refused */
+    d9di_cudnn_graph graph; /* without a plan: cuDNN refused */
     struct plan *next;
 } plan;
 
@@ -110,7 +135,7 @@ struct d9di_cudnn_attention {
 
 /* --- graphs ------------------------------------------------------------------------------- */
 
-/* A graph, and where documents lie; NULLs for whole rows. */
+/* A graph under construction, and its varlen tensors; NULLs for whole rows. */
 typedef struct graph_builder {
     d9di_cudnn_graph *g;
     const plan_key *n;
@@ -144,9 +169,10 @@ static void graph_documents(graph_builder *w)
         *at[i].x = d9di_cudnn_graph_tensor(w->g, at[i].id, CUDNN_DATA_INT64, bounds, NULL);
 }
 
-/* Heads of [B, cells, heads, D] as [B, heads, cells, D], or as [B, heads, D, cells]. */
+/* Shape of heads of [B, tokens, heads, D], seen as [B, heads, tokens, D] or [B, heads, D, tokens].
+ */
 static d9di_cudnn_shape heads_shape(const plan_key *n, int64_t cells, int64_t row, int64_t heads,
-                            int64_t all)
+                                    int64_t all)
 {
     return (d9di_cudnn_shape){{n->b, heads, cells, n->d}, {row * all * n->d, n->d, all * n->d, 1}};
 }
@@ -161,15 +187,16 @@ static d9di_cudnn_shape keys_shape(const plan_key *n)
 static d9di_cudnn_shape transposed_shape(d9di_cudnn_shape x)
 {
     return (d9di_cudnn_shape){{x.dim[0], x.dim[1], x.dim[3], x.dim[2]},
-                         {x.stride[0], x.stride[1], x.stride[3], x.stride[2]}};
+                              {x.stride[0], x.stride[1], x.stride[3], x.stride[2]}};
 }
 
-static d9di_cudnn_tensor heads_tensor(graph_builder *w, int64_t id, d9di_cudnn_shape shape, const d9di_cudnn_tensor *at)
+static d9di_cudnn_tensor heads_tensor(graph_builder *w, int64_t id, d9di_cudnn_shape shape,
+                                      const d9di_cudnn_tensor *at)
 {
     return d9di_cudnn_graph_tensor(w->g, id, CUDNN_DATA_BFLOAT16, shape, packed_only(w, at));
 }
 
-/* A float32 a row: [B, heads, S], packed [T, heads]. */
+/* A float32 per query: [B, heads, S], packed [T, heads]. */
 static d9di_cudnn_tensor row_stats_tensor(graph_builder *w, int64_t id, int64_t all, int64_t row)
 {
     const plan_key *n = w->n;
@@ -177,42 +204,42 @@ static d9di_cudnn_tensor row_stats_tensor(graph_builder *w, int64_t id, int64_t 
     const d9di_cudnn_shape packed = {{n->b, n->a, n->s, 1}, {n->all_a * n->s, 1, n->all_a, 1}};
 
     return d9di_cudnn_graph_tensor(w->g, id, CUDNN_DATA_FLOAT, n->packed ? packed : rows,
-                             packed_only(w, &w->offset_lse));
+                                   packed_only(w, &w->offset_lse));
 }
 
-/* C = A B: of queries by keys, of queries summed over keys, of keys summed over queries. */
+/* The GEMMs C = A B: queries by keys; queries, summed over keys; keys, summed over queries. */
 typedef enum matmul_kind { SCORES, OVER_KEYS, OVER_QUERIES, N_MATMULS } matmul_kind;
 
-static void graph_matmul(graph_builder *w, const d9di_cudnn_tensor *a, const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *c,
-                     matmul_kind what)
+static void graph_matmul(graph_builder *w, const d9di_cudnn_tensor *a, const d9di_cudnn_tensor *b,
+                         const d9di_cudnn_tensor *c, matmul_kind what)
 {
     const d9di_cudnn_tensor *q = packed_only(w, &w->len_q), *k = packed_only(w, &w->len_k);
     const d9di_cudnn_extent extent[N_MATMULS] = {[SCORES] = {.m = q, .n = k},
-                                          [OVER_KEYS] = {.m = q, .k = k},
-                                          [OVER_QUERIES] = {.m = k, .k = q}};
+                                                 [OVER_KEYS] = {.m = q, .k = k},
+                                                 [OVER_QUERIES] = {.m = k, .k = q}};
 
     d9di_cudnn_graph_matmul(w->g, a, b, c, extent[what]);
 }
 
 /* scale Q K' */
-static d9di_cudnn_tensor graph_scores(graph_builder *w, const d9di_cudnn_tensor *q, const d9di_cudnn_tensor *k,
-                         const d9di_cudnn_tensor *scale)
+static d9di_cudnn_tensor graph_scores(graph_builder *w, const d9di_cudnn_tensor *q,
+                                      const d9di_cudnn_tensor *k, const d9di_cudnn_tensor *scale)
 {
     const plan_key *n = w->n;
-    d9di_cudnn_tensor x =
-        d9di_cudnn_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_cudnn_shape_dense(n->b, n->a, n->s, n->z));
+    d9di_cudnn_tensor x = d9di_cudnn_graph_virtual(w->g, CUDNN_DATA_FLOAT,
+                                                   d9di_cudnn_shape_dense(n->b, n->a, n->s, n->z));
 
     graph_matmul(w, q, k, &x, SCORES);
     return d9di_cudnn_graph_pointwise(w->g, CUDNN_POINTWISE_MUL, &x, scale);
 }
 
-/* A row with other than its own keys, whose number the host knows? */
+/* True if a row's number of keys differs from its queries and the host knows it. */
 static bool has_key_offset(const plan_key *n)
 {
     return !n->packed && !n->no_mask && n->s != n->z;
 }
 
-/* What the mask and the window hide is -infinity. */
+/* Sets masked scores to -infinity. */
 static d9di_cudnn_tensor graph_mask(graph_builder *w, const d9di_cudnn_tensor *x)
 {
     const d9di_cudnn_extent lengths =
@@ -225,7 +252,8 @@ static d9di_cudnn_tensor graph_mask(graph_builder *w, const d9di_cudnn_tensor *x
     if (has_key_offset(w->n)) {
         queries = d9di_cudnn_graph_scalar_i32(w->g, QUERIES);
         keys = d9di_cudnn_graph_scalar_i32(w->g, KEYS);
-        y = d9di_cudnn_graph_causal_mask(w->g, x, &hidden, (d9di_cudnn_extent){.m = &queries, .n = &keys});
+        y = d9di_cudnn_graph_causal_mask(w->g, x, &hidden,
+                                         (d9di_cudnn_extent){.m = &queries, .n = &keys});
     } else {
         y = d9di_cudnn_graph_causal_mask(w->g, x, &hidden, lengths);
     }
@@ -241,9 +269,12 @@ static void graph_forward(graph_builder *w)
     const plan_key *n = w->n;
     d9di_cudnn_graph *g = w->g;
     const d9di_cudnn_shape queries = queries_shape(n), keys = keys_shape(n);
-    d9di_cudnn_tensor q = heads_tensor(w, Q, queries, &w->offset_q), k = heads_tensor(w, K, transposed_shape(keys), &w->offset_k);
-    d9di_cudnn_tensor v = heads_tensor(w, V, keys, &w->offset_v), o = heads_tensor(w, O, queries, &w->offset_o);
-    d9di_cudnn_tensor lse = row_stats_tensor(w, LSE, n->all_a, n->row_s), scale = d9di_cudnn_graph_scalar_f32(g, SCALE);
+    d9di_cudnn_tensor q = heads_tensor(w, Q, queries, &w->offset_q),
+                      k = heads_tensor(w, K, transposed_shape(keys), &w->offset_k);
+    d9di_cudnn_tensor v = heads_tensor(w, V, keys, &w->offset_v),
+                      o = heads_tensor(w, O, queries, &w->offset_o);
+    d9di_cudnn_tensor lse = row_stats_tensor(w, LSE, n->all_a, n->row_s),
+                      scale = d9di_cudnn_graph_scalar_f32(g, SCALE);
     d9di_cudnn_tensor x = graph_scores(w, &q, &k, &scale), most, sum, log, p;
 
     x = graph_mask(w, &x);
@@ -258,9 +289,9 @@ static void graph_forward(graph_builder *w)
     graph_matmul(w, &p, &v, &o, OVER_KEYS);
 }
 
-/* dX = W' Y, added over the query heads of a group.  Packed, the full one must be in memory. */
+/* dX = W' Y, added over the query heads of a group. Packed, the full one must be a real tensor. */
 static void graph_dkv(graph_builder *w, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *y,
-                          const d9di_cudnn_tensor *dx, int64_t id, const d9di_cudnn_tensor *at)
+                      const d9di_cudnn_tensor *dx, int64_t id, const d9di_cudnn_tensor *at)
 {
     const plan_key *n = w->n;
     const int64_t group = n->a / n->kv;
@@ -283,7 +314,7 @@ static void graph_dkv(graph_builder *w, const d9di_cudnn_tensor *x, const d9di_c
 
 /* dQ = dS K */
 static void graph_dq(graph_builder *w, const d9di_cudnn_tensor *ds, const d9di_cudnn_tensor *k,
-                          const d9di_cudnn_tensor *dq)
+                     const d9di_cudnn_tensor *dq)
 {
     const plan_key *n = w->n;
     d9di_cudnn_tensor t = d9di_cudnn_graph_transpose(w->g, k, packed_only(w, &w->offset_k)), sum;
@@ -293,19 +324,22 @@ static void graph_dq(graph_builder *w, const d9di_cudnn_tensor *ds, const d9di_c
         return;
     }
     sum = d9di_cudnn_graph_tensor(w->g, DQ_SUM, CUDNN_DATA_FLOAT,
-                            n->packed ? dq->shape : d9di_cudnn_shape_dense(n->b, n->a, n->s, n->d),
-                            packed_only(w, &w->offset_q));
+                                  n->packed ? dq->shape
+                                            : d9di_cudnn_shape_dense(n->b, n->a, n->s, n->d),
+                                  packed_only(w, &w->offset_q));
     graph_matmul(w, ds, &t, &sum, OVER_KEYS);
     d9di_cudnn_graph_pointwise_to(w->g, CUDNN_POINTWISE_IDENTITY, &sum, NULL, dq);
 }
 
-/* sum = rows of dO O */
-static d9di_cudnn_tensor graph_delta(graph_builder *w, const d9di_cudnn_tensor *dout, const d9di_cudnn_tensor *o)
+/* delta = rows of dO O */
+static d9di_cudnn_tensor graph_delta(graph_builder *w, const d9di_cudnn_tensor *dout,
+                                     const d9di_cudnn_tensor *o)
 {
     const plan_key *n = w->n;
-    d9di_cudnn_tensor sum = row_stats_tensor(w, SUM, n->a, n->s), one = d9di_cudnn_graph_scalar_f32(w->g, ONE);
-    d9di_cudnn_tensor x =
-        d9di_cudnn_graph_virtual(w->g, CUDNN_DATA_FLOAT, d9di_cudnn_shape_dense(n->b, n->a, n->s, n->d));
+    d9di_cudnn_tensor sum = row_stats_tensor(w, SUM, n->a, n->s),
+                      one = d9di_cudnn_graph_scalar_f32(w->g, ONE);
+    d9di_cudnn_tensor x = d9di_cudnn_graph_virtual(w->g, CUDNN_DATA_FLOAT,
+                                                   d9di_cudnn_shape_dense(n->b, n->a, n->s, n->d));
 
     d9di_cudnn_graph_pointwise_to(w->g, CUDNN_POINTWISE_MUL, dout, o, &x);
     x = d9di_cudnn_graph_reduce_row(w->g, CUDNN_REDUCE_TENSOR_ADD, &x);
@@ -318,11 +352,16 @@ static void graph_backward(graph_builder *w)
     const plan_key *n = w->n;
     d9di_cudnn_graph *g = w->g;
     const d9di_cudnn_shape queries = queries_shape(n), keys = keys_shape(n);
-    d9di_cudnn_tensor q = heads_tensor(w, Q, queries, &w->offset_q), k = heads_tensor(w, K, transposed_shape(keys), &w->offset_k);
-    d9di_cudnn_tensor v = heads_tensor(w, V, transposed_shape(keys), &w->offset_v), o = heads_tensor(w, O, queries, &w->offset_o);
-    d9di_cudnn_tensor dout = heads_tensor(w, DOUT, queries, &w->offset_o), dq = heads_tensor(w, DQ, queries, &w->offset_q);
-    d9di_cudnn_tensor dk = heads_tensor(w, DK, keys, &w->offset_k), dv = heads_tensor(w, DV, keys, &w->offset_v);
-    d9di_cudnn_tensor lse = row_stats_tensor(w, LSE, n->all_a, n->row_s), scale = d9di_cudnn_graph_scalar_f32(g, SCALE);
+    d9di_cudnn_tensor q = heads_tensor(w, Q, queries, &w->offset_q),
+                      k = heads_tensor(w, K, transposed_shape(keys), &w->offset_k);
+    d9di_cudnn_tensor v = heads_tensor(w, V, transposed_shape(keys), &w->offset_v),
+                      o = heads_tensor(w, O, queries, &w->offset_o);
+    d9di_cudnn_tensor dout = heads_tensor(w, DOUT, queries, &w->offset_o),
+                      dq = heads_tensor(w, DQ, queries, &w->offset_q);
+    d9di_cudnn_tensor dk = heads_tensor(w, DK, keys, &w->offset_k),
+                      dv = heads_tensor(w, DV, keys, &w->offset_v);
+    d9di_cudnn_tensor lse = row_stats_tensor(w, LSE, n->all_a, n->row_s),
+                      scale = d9di_cudnn_graph_scalar_f32(g, SCALE);
     d9di_cudnn_tensor sum = graph_delta(w, &dout, &o), p = graph_scores(w, &q, &k, &scale), ds;
 
     p = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_SUB, &p, &lse);
@@ -340,7 +379,7 @@ static void graph_backward(graph_builder *w)
 
 /* --- plans ---------------------------------------------------------------------------------- */
 
-/* Loaded when the first call comes that it could take; why it is not is said once. */
+/* Loads cuDNN at the first call that it may support; logs once why it is unavailable. */
 static d9d_status cudnn_attention_get(d9d_stream s, d9di_cudnn_attention **out)
 {
     d9di_cudnn_attention *x = s->cudnn_attention;
@@ -355,10 +394,11 @@ static d9d_status cudnn_attention_get(d9d_stream s, d9di_cudnn_attention **out)
     if (d9di_cudnn_open(s, &x->lib) == D9D_OK) {
         x->loaded = true;
         d9di_cuda_log(s, D9D_LOG_INFO, "attention: cuDNN %zu, %s", x->lib.cudnnGetVersion(),
-                 s->opts.nondeterministic ? "gradients in any order" : "deterministic");
+                      s->opts.nondeterministic ? "gradients in any order" : "deterministic");
     } else {
-        d9di_cuda_log(s, D9D_LOG_WARN, "attention: kernels of our own, many times slower than cuDNN: %s",
-                 d9d_err_message());
+        d9di_cuda_log(s, D9D_LOG_WARN,
+                      "attention: kernels of our own, many times slower than cuDNN: %s",
+                      d9d_err_message());
     }
     return D9D_OK;
 }
@@ -377,9 +417,9 @@ void d9di_cudnn_attention_free(d9di_cudnn_attention *x)
     free(x);
 }
 
-/* A plan that is refused is kept too, so that it is asked for once. */
-static d9d_status plan_find(d9d_stream s, d9di_cudnn_attention *x, const char *op, const plan_key *key,
-                            plan **out)
+/* A refused plan is cached too, so that cuDNN is asked once. */
+static d9d_status plan_find(d9d_stream s, d9di_cudnn_attention *x, const char *op,
+                            const plan_key *key, plan **out)
 {
     plan *p = d9d_map_get(&x->plans, (const char *)key, sizeof(*key));
     graph_builder w;
@@ -404,9 +444,9 @@ static d9d_status plan_find(d9d_stream s, d9di_cudnn_attention *x, const char *o
     (key->backward ? graph_backward : graph_forward)(&w);
     if (d9di_cudnn_graph_build(&p->graph, op) != D9D_OK)
         d9di_cuda_log(s, D9D_LOG_WARN,
-                 "%s; %lld x %lld tokens of %lld and %lld heads of %lld go to slower kernels",
-                 d9d_err_message(), (long long)key->b, (long long)key->s, (long long)key->all_a,
-                 (long long)key->all_kv, (long long)key->d);
+                      "%s; %lld x %lld tokens of %lld and %lld heads of %lld go to slower kernels",
+                      d9d_err_message(), (long long)key->b, (long long)key->s,
+                      (long long)key->all_a, (long long)key->all_kv, (long long)key->d);
     *out = p;
     return D9D_OK;
 }
@@ -434,7 +474,7 @@ static plan_key plan_key_make(d9d_stream s, const d9di_attention_call *c)
                       .window = n->window};
 }
 
-/* The largest divisor of n that is at most `most`, and 1 at least. */
+/* The largest divisor of n that is at most `most`; at least 1. */
 static int64_t largest_divisor(int64_t n, int64_t most)
 {
     int64_t d = d9di_i64_max(1, d9di_i64_min(n, most));
@@ -444,7 +484,7 @@ static int64_t largest_divisor(int64_t n, int64_t most)
     return d;
 }
 
-/* Cut to a piece whose scores fit: rows, which documents that may lie in one are not cut to, then
+/* Splits the call until its scores fit: first by rows, unless documents may lie in any row; then by
  * key heads. */
 static void split_to_fit(d9d_stream s, plan_key *key)
 {
@@ -459,22 +499,23 @@ static void split_to_fit(d9d_stream s, plan_key *key)
     key->a = key->kv * group;
 }
 
-/* What the graphs want in memory besides the call's arrays. */
+/* What the graphs need in memory besides the call's arrays. */
 typedef struct extra_arrays {
     float *lse; /* packed: [T, heads] */
     float *sum, *dq_sum;
     void *dk_full, *dv_full;
-    void *dk, *dv; /* where keys have gradients already: what is added to those */
+    void *dk, *dv; /* results to be added to existing gradients of keys */
     void *dq;      /* of a second slice, with other keys */
 } extra_arrays;
 
-/* Are pieces of rows done in two slices? */
+/* True if chunks of rows run as two slices in backward. */
 static bool splits_bwd(const d9di_attention_call *c)
 {
     return c->dout != NULL && c->n.segment == NULL && c->n.chunks > 0 && c->n.window == 0;
 }
 
-static extra_arrays extra_arrays_alloc(const d9di_attention_call *c, const plan_key *key, d9di_cuda_arena *r)
+static extra_arrays extra_arrays_alloc(const d9di_attention_call *c, const plan_key *key,
+                                       d9di_cuda_arena *r)
 {
     const d9d_attention_dims *n = &c->n;
     const int64_t rows = d9di_i64_round_up(n->b * n->s, 64) * n->a;
@@ -505,9 +546,9 @@ static void *ptr_offset(const void *p, int64_t bytes)
     return (void *)((uintptr_t)p + (uintptr_t)bytes);
 }
 
-/* Where a piece lies: rows from b on, key heads from kv on, of a row queries from q and keys from k
- * on; and where its documents do, if it is packed.  `more`: keys may have gradients of pieces
- * before it; `second`: queries have been with other keys. */
+/* Where a call's part lies: rows from b on, key heads from kv on, in a row queries from q and keys
+ * from k on; and its documents, if packed. `more`: keys may have gradients of earlier parts;
+ * `second`: these queries ran with other keys before. */
 typedef struct subcall_offset {
     int64_t b, kv, q, k;
     bool more, second;
@@ -515,7 +556,7 @@ typedef struct subcall_offset {
 } subcall_offset;
 
 static d9d_status subcall_run(d9d_stream s, const d9di_attention_call *c, const plan_key *key,
-                            const plan *p, const subcall_offset *here, const extra_arrays *x)
+                              const plan *p, const subcall_offset *here, const extra_arrays *x)
 {
     const d9di_attention_varlen_offsets *at = &here->at;
     const int64_t h = here->kv * (key->all_a / key->all_kv);
@@ -574,7 +615,7 @@ static d9d_status subcall_run(d9d_stream s, const d9di_attention_call *c, const 
     return d9di_cudnn_graph_run(&p->graph, c->op, s, id, where, n);
 }
 
-/* Queries of every row, and keys: from q and k on. */
+/* A part of every row: queries from q on, keys from k on. */
 typedef struct slice {
     plan_key key;
     plan *plan;
@@ -594,7 +635,7 @@ static slice *slice_add(d9d_stream s, const d9di_attention_call *c, slice *x, in
     return x + 1;
 }
 
-/* The last piece sees the most keys, and goes first. */
+/* The last chunk sees the most keys, and goes first. */
 static int slices_list(d9d_stream s, const d9di_attention_call *c, slice *out)
 {
     const d9d_attention_dims *n = &c->n;
@@ -618,9 +659,10 @@ static int slices_list(d9d_stream s, const d9di_attention_call *c, slice *out)
     return (int)(x - out);
 }
 
-/* y += x, cells [from, from + n) of each row of `row`, of `heads` heads. */
-static d9d_status rows_accumulate(d9d_stream s, const d9di_attention_call *c, void *y, const void *x,
-                            int64_t row, int64_t from, int64_t n, int64_t heads)
+/* y += x, for tokens [from, from + n) of each row of `row` tokens, of `heads` heads. */
+static d9d_status rows_accumulate(d9d_stream s, const d9di_attention_call *c, void *y,
+                                  const void *x, int64_t row, int64_t from, int64_t n,
+                                  int64_t heads)
 {
     const int64_t cell = heads * c->n.d;
 
@@ -633,8 +675,9 @@ static d9d_status rows_accumulate(d9d_stream s, const d9di_attention_call *c, vo
     return D9D_OK;
 }
 
-/* What a slice gives beside others. */
-static d9d_status slice_accumulate(d9d_stream s, const d9di_attention_call *c, const slice *of, const extra_arrays *x)
+/* Adds a slice's results to those of earlier slices. */
+static d9d_status slice_accumulate(d9d_stream s, const d9di_attention_call *c, const slice *of,
+                                   const extra_arrays *x)
 {
     const d9d_attention_dims *n = &c->n;
 
@@ -646,7 +689,8 @@ static d9d_status slice_accumulate(d9d_stream s, const d9di_attention_call *c, c
     return rows_accumulate(s, c, c->dv, x->dv, n->z, of->k, of->key.z, n->kv);
 }
 
-static d9d_status slice_run(d9d_stream s, const d9di_attention_call *c, const slice *of, const extra_arrays *x)
+static d9d_status slice_run(d9d_stream s, const d9di_attention_call *c, const slice *of,
+                            const extra_arrays *x)
 {
     subcall_offset i = {.q = of->q, .k = of->k, .more = of->more, .second = of->second};
 
@@ -656,7 +700,8 @@ static d9d_status slice_run(d9d_stream s, const d9di_attention_call *c, const sl
     return of->key.backward ? slice_accumulate(s, c, of, x) : D9D_OK;
 }
 
-static d9d_status rows_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_attention_call *c, bool *done)
+static d9d_status rows_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_attention_call *c,
+                           bool *done)
 {
     slice of[MAX_SLICES];
     const int n = slices_list(s, c, of);
@@ -680,7 +725,7 @@ static d9d_status rows_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_att
     return st;
 }
 
-/* --- packed documents, and pieces of them ------------------------------------------------------
+/* --- packed documents, and their chunks --------------------------------------------------------
  */
 
 enum { MAX_LEN_CLASSES = 32 };
@@ -692,22 +737,22 @@ static int64_t round_up_pow2(int64_t least, int64_t n)
     return least;
 }
 
-/* Documents that one plan is for. */
-typedef struct len_class
-{
+/* A class of documents that share a plan. */
+typedef struct len_class {
     plan_key key;
     plan *plan;
-    d9di_attention_varlen docs; /* its rows and positions at a time */
+    d9di_attention_varlen docs; /* per call: rows and positions */
 } len_class;
 
-/* As many keys as queries: all lengths at once unless the plan needs room for scores. */
+/* As many keys as queries: one class for all lengths, unless the plan needs scratch for scores. */
 static int len_classes_square(d9d_stream s, const d9di_attention_call *c, len_class *out)
 {
     const d9d_attention_dims *x = &c->n;
     const int64_t piece = d9di_attention_chunk_len(x);
-    const bool whole = x->segments == x->b * x->s / piece; /* each is a piece */
+    const bool whole = x->segments == x->b * x->s / piece; /* each segment is a chunk */
     const plan_key key = plan_key_make(s, c);
-    int64_t longest = whole ? d9di_attention_plan_len(piece) : round_up_pow2(D9DI_ATTENTION_PLAN_MIN_LEN, piece);
+    int64_t longest =
+        whole ? d9di_attention_plan_len(piece) : round_up_pow2(D9DI_ATTENTION_PLAN_MIN_LEN, piece);
     int n = 0;
 
     for (;; longest /= 2, n++) {
@@ -720,17 +765,17 @@ static int len_classes_square(d9d_stream s, const d9di_attention_call *c, len_cl
                        : last ? round_up_pow2(16, x->segments)
                               : d9di_i64_round_up(x->b * x->s / shortest, 8);
         out[n].docs = (d9di_attention_varlen){.min_len = shortest,
-                                       .max_len = longest,
-                                       .rows = x->b,
-                                       .positions = x->s,
-                                       .capacity = out[n].key.b};
+                                              .max_len = longest,
+                                              .rows = x->b,
+                                              .positions = x->s,
+                                              .capacity = out[n].key.b};
         split_to_fit(s, &out[n].key);
         if (last)
             return n + 1;
     }
 }
 
-/* More keys than queries: one at most in a piece of a row, and each piece has its turn. */
+/* More keys than queries: at most one per chunk of a row; each chunk is a call. */
 static len_class len_class_longer(d9d_stream s, const d9di_attention_call *c)
 {
     const d9d_attention_dims *x = &c->n;
@@ -742,11 +787,11 @@ static len_class len_class_longer(d9d_stream s, const d9di_attention_call *c)
     k.key.z = k.key.row_z = d9di_attention_plan_len(x->z);
     split_to_fit(s, &k.key);
     k.docs = (d9di_attention_varlen){.longer = true,
-                              .min_len = 1,
-                              .max_len = piece,
-                              .capacity = k.key.b,
-                              .rows = k.key.b,
-                              .positions = piece};
+                                     .min_len = 1,
+                                     .max_len = piece,
+                                     .capacity = k.key.b,
+                                     .rows = k.key.b,
+                                     .positions = piece};
     return k;
 }
 
@@ -772,7 +817,7 @@ static d9di_attention_varlen_offsets varlen_offsets_alloc(int64_t most, d9di_cud
     return x;
 }
 
-/* Those that `docs` says. */
+/* Runs the documents that `docs` selects. */
 static d9d_status documents_run(d9d_stream s, const d9di_attention_call *c, const len_class *k,
                                 const extra_arrays *x, const d9di_attention_varlen *docs)
 {
@@ -781,12 +826,13 @@ static d9d_status documents_run(d9d_stream s, const d9di_attention_call *c, cons
     D9D_TRY(d9di_attention_varlen_find(s, c, docs));
     for (; i.kv < c->n.kv; i.kv += k->key.kv)
         D9D_TRY(subcall_run(s, c, &k->key, k->plan, &i, x));
-    return k->key.backward && docs->from > 0 ? d9di_attention_varlen_add_dkv(s, c, docs, x->dk, x->dv)
-                                             : D9D_OK;
+    return k->key.backward && docs->from > 0
+               ? d9di_attention_varlen_add_dkv(s, c, docs, x->dk, x->dv)
+               : D9D_OK;
 }
 
-static d9d_status len_class_run(d9d_stream s, const d9di_attention_call *c, const len_class *k, const extra_arrays *x,
-                            const d9di_attention_varlen_offsets *at)
+static d9d_status len_class_run(d9d_stream s, const d9di_attention_call *c, const len_class *k,
+                                const extra_arrays *x, const d9di_attention_varlen_offsets *at)
 {
     d9di_attention_varlen docs = k->docs;
 
@@ -797,8 +843,9 @@ static d9d_status len_class_run(d9d_stream s, const d9di_attention_call *c, cons
     return D9D_OK;
 }
 
-static d9d_status len_classes_run(d9d_stream s, const d9di_attention_call *c, const len_class *k, int n,
-                              const extra_arrays *x, const d9di_attention_varlen_offsets *at)
+static d9d_status len_classes_run(d9d_stream s, const d9di_attention_call *c, const len_class *k,
+                                  int n, const extra_arrays *x,
+                                  const d9di_attention_varlen_offsets *at)
 {
     if (k->key.backward)
         D9D_TRY(d9di_attention_lse_transpose(s, c, x->lse, true));
@@ -807,7 +854,8 @@ static d9d_status len_classes_run(d9d_stream s, const d9di_attention_call *c, co
     return k->key.backward ? D9D_OK : d9di_attention_lse_transpose(s, c, x->lse, false);
 }
 
-static d9d_status packed_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_attention_call *c, bool *done)
+static d9d_status packed_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_attention_call *c,
+                             bool *done)
 {
     len_class k[MAX_LEN_CLASSES];
     const int n = len_classes_list(s, c, k);
@@ -836,8 +884,9 @@ static d9d_status packed_run(d9d_stream s, d9di_cudnn_attention *x, const d9di_a
     return st;
 }
 
-/* Whole rows, or known pieces of them, as a list of segments. */
-static d9d_status rows_run_as_list(d9d_stream s, d9di_cudnn_attention *x, const d9di_attention_call *c, bool *done)
+/* Runs whole rows, or known chunks of them, as a list of segments. */
+static d9d_status rows_run_as_list(d9d_stream s, d9di_cudnn_attention *x,
+                                   const d9di_attention_call *c, bool *done)
 {
     const int64_t pieces = d9di_i64_max(1, c->n.chunks);
     const int64_t bytes = c->n.b * pieces * (int64_t)sizeof(d9d_segment);
@@ -855,7 +904,7 @@ static d9d_status rows_run_as_list(d9d_stream s, d9di_cudnn_attention *x, const 
     return st;
 }
 
-/* What it takes besides sizes: rows with their keys, or known pieces of them. */
+/* True if the rows have as many keys as queries, or consist of known chunks. */
 static bool keys_supported(const d9d_attention_dims *n)
 {
     if (n->chunks == 0)
@@ -865,7 +914,7 @@ static bool keys_supported(const d9d_attention_dims *n)
     return n->s % n->chunks == 0 && (n->segment != NULL || n->s / n->chunks >= MIN_CHUNK);
 }
 
-/* A gradient that is right for whole rows alone? */
+/* True if cuDNN's gradient is right for whole rows only. */
 static bool needs_whole_rows(const d9di_attention_call *c)
 {
     return c->dout != NULL && c->n.d > MAX_HEAD_SIZE_PACKED;
@@ -875,7 +924,8 @@ static bool is_supported(const d9di_attention_call *c)
 {
     const d9d_attention_dims *n = &c->n;
 
-    if (n->t != D9D_BF16 || n->d % 8 != 0 || n->d > MAX_HEAD_SIZE || !n->causal || !keys_supported(n))
+    if (n->t != D9D_BF16 || n->d % 8 != 0 || n->d > MAX_HEAD_SIZE || !n->causal ||
+        !keys_supported(n))
         return false;
     return !needs_whole_rows(c) || (n->segment == NULL && n->chunks == 0 && n->window == 0);
 }
@@ -893,7 +943,7 @@ d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool
     if (c->n.segment != NULL)
         return packed_run(s, x, c, done);
     return needs_whole_rows(c) || d9di_attention_plan_fits(&c->n) ? rows_run(s, x, c, done)
-                                                       : rows_run_as_list(s, x, c, done);
+                                                                  : rows_run_as_list(s, x, c, done);
 }
 #else
 struct d9di_cudnn_attention {

@@ -1,5 +1,5 @@
-/* attention_dispatch.c - attention: by splits for a few queries, cuDNN where it is chosen and
- * takes the call, else our own tiles. */
+/* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
+ * it is selected and supports the call; the Hopper backward; else the SIMT kernels. */
 #include "cuda/attention/attention_simt.h"
 
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
@@ -7,7 +7,7 @@ ENTRY(attention);
 ENTRY(attention_bwd);
 ENTRY(fill);
 
-/* Keys may be left out where there are more of them than queries. */
+/* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
 static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 {
     const int64_t size = c->n.b * c->n.z * c->n.kv * c->n.d;
@@ -51,16 +51,16 @@ d9d_status d9d_k_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *
                                const void *v, const void *o, const float *lse)
 {
     const d9di_attention_call c = {.op = "attention_din",
-                              .n = *n,
-                              .q = q,
-                              .k = k,
-                              .v = v,
-                              .dout = dout,
-                              .o = (void *)(uintptr_t)o,
-                              .dq = dq,
-                              .dk = dk,
-                              .dv = dv,
-                              .lse = (float *)(uintptr_t)lse};
+                                   .n = *n,
+                                   .q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .dout = dout,
+                                   .o = (void *)(uintptr_t)o,
+                                   .dq = dq,
+                                   .dk = dk,
+                                   .dv = dv,
+                                   .lse = (float *)(uintptr_t)lse};
 
     return attention_run(s, &c);
 }

@@ -1,11 +1,11 @@
-/* attention_simt.cu - softmax attention by tiles, forward, for any shape.
+/* attention_simt.cu - forward of softmax attention in float32 tiles (SIMT), for any shape and type.
  *
- * A tile of queries walks over the tiles of keys with a running maximum m, a running sum l of
- * exp(score - m), and the unscaled output, all rescaled when m grows.
+ * A tile of queries iterates over the tiles of keys with an online softmax: a running maximum m, a
+ * running sum l of exp(score - m), and the unscaled output. All are rescaled when m grows.
  */
 #include "cuda/attention/attention_simt.cuh"
 
-/* Over the 16 threads of a row. */
+/* Reduces over the 16 threads that share a row. */
 template <class F> static __device__ __forceinline__ float row_reduce(float v, F f)
 {
 #pragma unroll
@@ -14,12 +14,12 @@ template <class F> static __device__ __forceinline__ float row_reduce(float v, F
     return v;
 }
 
-/* Running state of the R rows of a thread. */
+/* Running state of a thread's R rows. */
 template <class Z> struct online_softmax {
     float m[Z::R], l[Z::R], o[Z::R][Z::DV];
 };
 
-/* Scores of row r to probabilities relative to the running maximum; a hidden score is -inf. */
+/* Scores of row r become probabilities relative to the running maximum; a hidden score is -inf. */
 template <class Z>
 static __device__ __forceinline__ void row_online_softmax(online_softmax<Z> &w, int r,
                                                           float (&s)[Z::R])
@@ -33,7 +33,7 @@ static __device__ __forceinline__ void row_online_softmax(online_softmax<Z> &w, 
     keep = m == -CUDART_INF_F ? 1.0f : expf(w.m[r] - m);
 #pragma unroll
     for (int c = 0; c < Z::R; c++) {
-        /* Nothing seen so far, or NaN only, which the sum shows. */
+        /* Nothing visible yet, or only NaN, which the sum propagates. */
         s[c] = m == -CUDART_INF_F ? (s[c] == s[c] ? 0.0f : s[c]) : expf(s[c] - m);
         sum += s[c];
     }
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void row_online_softmax(online_softmax<Z> &w, 
         w.o[r][c] *= keep;
 }
 
-/* The queries at q0 and the keys of one segment. */
+/* Adds the keys of one segment to the queries at q0. */
 template <class Z, class T>
 static __device__ __forceinline__ void segment_forward(const d9d_attention_dims &n,
                                                        const segment &x, online_softmax<Z> &w,
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t heads = n.b * n.a, tiles = d9di_i64_ceil_div(n.s, Z::SIDE);
     const int64_t b = blockIdx.x % heads / n.a, h = blockIdx.x % heads % n.a;
     const int64_t kh = h / (n.a / n.kv);
-    /* Late queries see more keys, so they go first. */
+    /* Late queries see more keys, so their tiles start first. */
     const int64_t row = (tiles - 1 - blockIdx.x / heads) * Z::SIDE, q0 = b * n.s + row;
     const int64_t nq = d9di_i64_min(Z::SIDE, n.s - row);
     segment x = segment_of(n, segment_find(n, false, q0), b);

@@ -1,14 +1,14 @@
-/* attention_simt.cuh - what the forward and the backward of attention share.
+/* attention_simt.cuh - what the SIMT forward and backward of attention share.
  *
- * A block of THREADS works on tiles of SIDE queries by SIDE keys of one head; thread (ty, tx) of
- * 16 x 16 has the R x R scores of rows ty R + r and columns tx + 16 c, and of arrays of features
- * the columns tx + 16 c, c < DV.  Tiles are float32 in shared memory, rows WIDTH = 16 DV features
- * long with zeros after the last, in steps of an odd number so that columns meet no bank twice.
+ * A block of THREADS computes tiles of SIDE queries by SIDE keys of one head. Thread (ty, tx) of 16
+ * x 16 has the R x R scores of rows ty R + r and columns tx + 16 c. Of feature arrays it has the
+ * columns tx + 16 c, c < DV. Tiles are float32 in shared memory. Their rows are WIDTH = 16 DV
+ * features long, padded with zeros, at an odd stride that avoids bank conflicts.
  *
- * A block has one side of the scores, some cells of a row, and walks along the other side of
- * each segment that lies in them, in tiles that begin with the segment: so the sums of a
- * segment are the same wherever it lies.  Other segments' cells in its own side are
- * worked on meanwhile, and not stored.  Tiles that a causal mask or a window hides are skipped.
+ * A block owns some tokens of one side of the scores and streams the other side of each segment
+ * that these tokens touch, in tiles that begin with the segment. So a segment's sums do not depend
+ * on its position. Tokens of other segments within the block's own side are computed too, and not
+ * stored. Tiles that a causal mask or a window hides are skipped.
  */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_SIMT_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_SIMT_CUH
@@ -27,7 +27,7 @@ template <int SIDE_, int DV_> struct tile_shape {
         R = SIDE / THREAD_GRID,
         WIDTH = THREAD_GRID * DV,
         STEP = WIDTH + 1,
-        SCORES = SIDE + 1, /* step of a tile of scores */
+        SCORES = SIDE + 1, /* row stride of a tile of scores */
         ROWS_BYTES = SIDE * STEP * 4,
         SCORES_BYTES = SIDE * SCORES * 4
     };
@@ -42,7 +42,7 @@ static __device__ __forceinline__ int thread_col(void)
     return threadIdx.x % THREAD_GRID;
 }
 
-/* Cells [first, first + n) of head h of x [cells, heads, D]. */
+/* Loads tokens [first, first + n) of head h of x [tokens, heads, D]. */
 template <class Z, class T>
 static __device__ void load_rows(float *to, const T *x, int64_t first, int64_t n, int64_t heads,
                                  int64_t h, int64_t d)
@@ -79,8 +79,8 @@ static __device__ __forceinline__ void dot_rows(float (&s)[Z::R][Z::R], const fl
     }
 }
 
-/* y[r][c] += sum over j of w(ty R + r, j) x[j][tx + 16 c]; element (i, j) of w is
- * w[i * across + j * along]. */
+/* y[r][c] += sum over j of w(ty R + r, j) x[j][tx + 16 c], with w(i, j) = w[i * across + j *
+ * along]. */
 template <class Z>
 static __device__ __forceinline__ void add_rows(float (&y)[Z::R][Z::DV], const float *w, int across,
                                                 int along, const float *x)
@@ -111,7 +111,7 @@ template <class Z> static __device__ __forceinline__ void clear_acc(float (&y)[Z
             y[r][c] = 0.0f;
 }
 
-/* Cells [first, end) of q or k, counted over the batch. */
+/* Tokens [first, end) of q or k, counted over the batch. */
 struct token_range {
     int64_t first, end;
 };
@@ -121,7 +121,7 @@ static __device__ __forceinline__ bool range_contains(const token_range &x, int6
     return cell >= x.first && cell < x.end;
 }
 
-/* Row i of y is cell first + i of x; those of a segment alone are stored. */
+/* Stores rows of y, of which row i is token first + i of x; only those within the segment. */
 template <class Z, class T>
 static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t first,
                                   const token_range &mine, int64_t heads, int64_t h, int64_t d)
@@ -137,7 +137,7 @@ static __device__ void store_rows(T *x, const float (&y)[Z::R][Z::DV], int64_t f
         }
 }
 
-/* Segment number `i` of the list, or piece i of a whole row. */
+/* Segment `i` of the list or, without a list, chunk i of a whole row. */
 struct segment {
     int64_t i;
     token_range q, k;
@@ -149,13 +149,13 @@ static __device__ __forceinline__ token_range token_range_in_row(int64_t first, 
     return {d9di_i64_max(first, row * size), d9di_i64_min(first + n, (row + 1) * size)};
 }
 
-/* How many segments there are at most: without a list, of a row. */
+/* Most segments that there can be: of the list, or of a row without one. */
 static __device__ __forceinline__ int64_t segments_max(const d9d_attention_dims &n)
 {
     return n.segment != NULL ? n.segments : d9di_i64_max(1, n.chunks);
 }
 
-/* Segments that are none lead to no other row of the batch. */
+/* Malformed segments do not lead to another row of the batch. */
 static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n, int64_t i,
                                                      int64_t b)
 {
@@ -170,7 +170,8 @@ static __device__ __forceinline__ segment segment_of(const d9d_attention_dims &n
     return {i, token_range_in_row(x.q, x.nq, b, n.s), token_range_in_row(x.k, x.nk, b, n.z)};
 }
 
-/* The last segment whose queries, or keys, do not begin behind `cell`, or the first one. */
+/* Binary search: the last segment whose queries (or keys) begin at or before `cell`, or the first
+ * one. */
 static __device__ __forceinline__ int64_t segment_find(const d9d_attention_dims &n, bool keys,
                                                        int64_t cell)
 {
@@ -179,7 +180,7 @@ static __device__ __forceinline__ int64_t segment_find(const d9d_attention_dims 
     if (n.segment == NULL)
         return keys ? high : cell % n.s / (n.s / segments_max(n));
     if (!keys && cell < high && n.segment[cell].q == cell && n.segment[cell + 1].q > cell)
-        return cell; /* of one query each, as in generation */
+        return cell; /* one query each, as in decode */
     while (low < high) {
         const int64_t mid = (low + high + 1) / 2;
 
@@ -191,7 +192,7 @@ static __device__ __forceinline__ int64_t segment_find(const d9d_attention_dims 
     return low;
 }
 
-/* Go to the next one; whether it may have queries before `end`. */
+/* Advances to the next segment; true if it may have queries before `end`. */
 static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n, int64_t b,
                                                     int64_t end, segment *x)
 {
@@ -201,7 +202,7 @@ static __device__ __forceinline__ bool segment_next(const d9d_attention_dims &n,
     return true;
 }
 
-/* The key that stands beside query q: the last one that it may see under a causal mask. */
+/* The key on the diagonal at query q: the last one that it may see under a causal mask. */
 static __device__ __forceinline__ int64_t diagonal_key(const segment &x, int64_t q)
 {
     return q + x.k.end - x.q.end;
@@ -212,7 +213,7 @@ static __device__ __forceinline__ int64_t first_visible_key(const d9d_attention_
 {
     return n.window > 0 ? d9di_i64_max(x.k.first, diagonal_key(x, q) + 1 - n.window) : x.k.first;
 }
-/* The same of all queries from q on, to the beginning of a tile. */
+/* The same for all queries from q on, rounded down to a tile. */
 template <class Z>
 static __device__ __forceinline__ int64_t first_visible_tile(const d9d_attention_dims &n,
                                                              const segment &x, int64_t q)
@@ -221,7 +222,7 @@ static __device__ __forceinline__ int64_t first_visible_tile(const d9d_attention
 
     return x.k.first + hidden / Z::SIDE * Z::SIDE;
 }
-/* Whether query q may see key k of this segment. */
+/* True if query q may see key k of this segment. */
 static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, const segment &x,
                                                int64_t q, int64_t k)
 {
@@ -231,14 +232,15 @@ static __device__ __forceinline__ bool visible(const d9d_attention_dims &n, cons
            !hidden;
 }
 
-/* Where query i, counted over B and S, of head h has its number in an array [B, A, S]. */
+/* Index in an array [B, A, S] of query i, counted over B and S, and head h. */
 static __device__ __forceinline__ int64_t row_stat_index(const d9d_attention_dims &n, int64_t b,
                                                          int64_t h, int64_t i)
 {
     return (b * n.a + h) * n.s + i - b * n.s;
 }
 
-/* ENOTSUP for a head that no shape takes, or too much for this GPU. */
+/* ENOTSUP if the head size fits no kernel instance, or its tiles exceed this GPU's shared memory.
+ */
 static inline d9d_status head_size_check(const char *op, const d9d_attention_dims *n)
 {
     if (n->d > MAX_HEAD_SIZE)

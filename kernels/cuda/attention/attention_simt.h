@@ -1,4 +1,4 @@
-/* attention_simt.h - softmax attention: the call, and the ways to do it. */
+/* attention_simt.h - the arguments of an attention call, and the kernels that compute it. */
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_SIMT_H
 #define D9DI_CUDA_ATTENTION_ATTENTION_SIMT_H
 
@@ -8,22 +8,22 @@
 extern "C" {
 #endif
 
-/* Forward: o and lse from q k v.  Backward, where dout is given: dq dk dv from all others. */
+/* Arguments. Forward: o and lse from q k v. Backward, if dout is set: dq dk dv from all others. */
 typedef struct d9di_attention_call {
     const char *op;
     d9d_attention_dims n;
     const void *q, *k, *v, *dout;
-    void *o, *dq, *dk, *dv; /* o is read by the backward */
-    float *lse;             /* likewise */
+    void *o, *dq, *dk, *dv; /* the backward reads o */
+    float *lse;             /* the backward reads lse */
 } d9di_attention_call;
 
-/* Bytes that gradients of scores may take. */
+/* Most bytes of scratch for dS. */
 static inline int64_t d9di_attention_max_score_bytes(d9d_stream s)
 {
     return s->opts.max_score_bytes > 0 ? s->opts.max_score_bytes : D9DI_ATTENTION_MAX_SCORE_BYTES;
 }
 
-/* Arrays of a call in scratch, of a size that the call decides; without `at` it measures. */
+/* Bump allocator for the arrays of a call in one scratch block. With `at` NULL it only measures. */
 typedef struct d9di_cuda_arena {
     char *base;
     int64_t used;
@@ -37,38 +37,40 @@ static inline void *d9di_cuda_arena_alloc(d9di_cuda_arena *r, int64_t bytes)
     return p;
 }
 
-/* By cuDNN in bfloat16, heads of up to 256 features by 8, rows with as many keys as queries or
- * pieces of rows; *done is false when it does not take the call. */
+/* cuDNN, in bfloat16: head sizes up to 256 that are multiples of 8; rows with as many keys as
+ * queries, packed documents, and context-parallel chunks. *done is false if cuDNN does not support
+ * the call. */
 d9d_status d9di_attention_cudnn(d9d_stream s, const d9di_attention_call *c, bool *done);
-/* By tiles of our own in float32, for any shape and type. */
+/* SIMT tiles in float32, any shape and type. */
 d9d_status d9di_attention_simt(d9d_stream s, const d9di_attention_call *c);
 d9d_status d9di_attention_bwd_simt(d9d_stream s, const d9di_attention_call *c);
 
-/* The gradient on Hopper by tensor cores, causal, in bfloat16, heads of up to 256 features by 8,
- * where plain kernels are not asked for. */
+/* Backward with wgmma on Hopper: causal, bfloat16, head sizes up to 256 that are multiples of 8,
+ * unless the built-in SIMT kernels were selected. */
 bool d9di_attention_bwd_sm90_supported(d9d_stream s, const d9di_attention_call *c);
 d9d_status d9di_attention_bwd_sm90(d9d_stream s, const d9di_attention_call *c);
 
-/* By splits over the keys, where there are few queries and more keys: for any type and shape. */
+/* Split-KV decode, for a few queries and more keys: any type and shape. */
 bool d9di_attention_decode_supported(const d9di_attention_call *c);
 d9d_status d9di_attention_decode(d9d_stream s, const d9di_attention_call *c);
 
-/* What cuDNN's way keeps: the library, and plans by shape. */
+/* Frees the cuDNN handle and the plans by shape. */
 void d9di_cudnn_attention_free(d9di_cudnn_attention *x);
 
-/* The segments of rows that have no list, [B, max(1, pieces)]. */
+/* Writes the segments of rows that have no list, [B, max(1, chunks)]. */
 d9d_status d9di_attention_varlen_list(d9d_stream s, const d9di_attention_call *c,
                                       d9d_segment *list);
 
-/* Where documents lie and how long they are, on the GPU.  Offsets are of elements. */
+/* Where documents lie and how long they are, on the GPU. Offsets count elements. */
 typedef struct d9di_attention_varlen_offsets {
-    int32_t *len_q, *len_k;                    /* queries and keys, [room] */
-    int64_t *offset_q, *offset_k, *offset_lse; /* [room + 1] */
+    int32_t *len_q, *len_k;                    /* [capacity]: queries and keys of each document */
+    int64_t *offset_q, *offset_k, *offset_lse; /* [capacity + 1] */
 } d9di_attention_varlen_offsets;
 
-/* Documents as cuDNN wants them: `room` of them, those that are not there of length 0.
- * They have as many keys as queries, or are `longer`; of shortest to longest queries; and begin in
- * rows [row, row + rows), in positions [from, from + positions) of a row of queries. */
+/* Documents in cuDNN's varlen form: `capacity` entries, of which missing ones have length 0. They
+ * have as many keys as queries or, if `longer`, more. Their number of queries is within [min_len,
+ * max_len]. They begin in rows [row, row + rows), at positions [from, from + positions) of a row of
+ * queries. */
 typedef struct d9di_attention_varlen {
     bool longer;
     int64_t min_len, max_len, capacity;
@@ -78,13 +80,13 @@ typedef struct d9di_attention_varlen {
 d9d_status d9di_attention_varlen_find(d9d_stream s, const d9di_attention_call *c,
                                       const d9di_attention_varlen *d);
 
-/* To the gradients of these documents' keys and values those in dk and dv, arrays like c's, in
- * bfloat16. */
+/* Adds dk and dv, arrays like c's in bfloat16, to the gradients of these documents' keys and
+ * values. */
 d9d_status d9di_attention_varlen_add_dkv(d9d_stream s, const d9di_attention_call *c,
                                          const d9di_attention_varlen *d, const void *dk,
                                          const void *dv);
 
-/* c->lse [B, A, S] to `packed` [B S, A], or back. */
+/* Transposes c->lse [B, A, S] to `packed` [B S, A], or back. */
 d9d_status d9di_attention_lse_transpose(d9d_stream s, const d9di_attention_call *c, float *packed,
                                         bool to_packed);
 

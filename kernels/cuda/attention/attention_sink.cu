@@ -1,18 +1,19 @@
-/* attention_sink.cu - a logit of each head in the softmax's sum that has no value.
+/* attention_sink.cu - attention sink: a learned logit per head in the softmax's denominator,
+ * without a value.
  *
- * With z = exp(lse), and s = exp(sink): lse' = log(z + s), o' = o z / (z + s).  In the gradient the
- * sink is a key whose value is 0: dsink = - sum over queries of P_sink delta, where
- * P_sink = exp(sink - lse') and delta = dout . o'.
+ * With z = exp(lse), and s = exp(sink): lse' = log(z + s), o' = o z / (z + s). In the gradient the
+ * sink is a key whose value is 0: dsink = - sum over queries of P_sink delta, where P_sink =
+ * exp(sink - lse') and delta = dout . o'.
  *
- * Half a warp has a head of a query.  For the gradient a block has a head of some queries, whose
- * sums are added in order.
+ * Half a warp computes one query and head. For the gradient a block has a head of some queries,
+ * whose sums are added in order.
  */
 #include "cuda/attention/attention_simt.cuh"
 #include "cuda/norm/norm.cuh"
 
 enum { LANES = WARP / 2, GROUPS = THREADS / LANES, MAX_PARTS = 256 };
 
-/* Where row r of o [B, S, A, D] has its number in lse. */
+/* Index in lse [B, A, S] of row r of o [B, S, A, D]. */
 static __device__ __forceinline__ int64_t row_lse_index(const d9d_attention_dims &n, int64_t r)
 {
     const int64_t i = r / n.a;
@@ -29,7 +30,7 @@ static __global__ void sink_kernel(d9d_attention_dims n, T *o, float *lse, const
     if (r >= n.b * n.s * n.a)
         return;
     at = lse + row_lse_index(n, r);
-    /* One number for all, which each has read before one of them changes it. */
+    /* All threads read lse before one of them changes it. */
     above = group_reduce<LANES>(to_float(sink[r % n.a]) - *at, max_op());
     keep = 1.0f / (1.0f + expf(above));
     D9DI_ROW8 (f, n.d, LANES) {
@@ -44,7 +45,7 @@ static __global__ void sink_kernel(d9d_attention_dims n, T *o, float *lse, const
         *at += above > 0.0f ? above + log1pf(expf(-above)) : log1pf(expf(above));
 }
 
-/* Grid: heads, parts of `each` queries.  part [parts, A]. */
+/* Grid: heads, parts of `each` queries. part [parts, A]. */
 template <class T>
 static __global__ void sink_wgrad_kernel(d9d_attention_dims n, float *part, const T *dout,
                                          const T *o, const float *lse, const T *sink, int64_t each)

@@ -1,4 +1,5 @@
-/* attention_varlen.cu - packed documents, and pieces of rows, as cuDNN's attention wants them. */
+/* attention_varlen.cu - packed documents and context-parallel chunks, in the varlen form that
+ * cuDNN's attention expects. */
 #include "cuda/attention/attention_simt.h"
 #include "cuda/common/common.cuh"
 
@@ -22,7 +23,7 @@ d9d_status d9di_attention_varlen_list(d9d_stream s, const d9di_attention_call *c
     return d9di_cuda_check_launch(c->op);
 }
 
-/* How many threads of the block before this one say yes; *all of them. */
+/* Number of threads before this one in the block that say yes; *all is the block's total. */
 static __device__ int block_exclusive_count(bool yes, int *all)
 {
     __shared__ int count[WARPS];
@@ -42,7 +43,7 @@ static __device__ int block_exclusive_count(bool yes, int *all)
     return before;
 }
 
-/* A document's cells: first ones, and how many. */
+/* A document's tokens: the first query and key, and how many of each. */
 struct document_extent {
     int64_t q, nq, k, nk;
 };
@@ -52,7 +53,7 @@ static __device__ int64_t clamp_to(int64_t x, int64_t most)
     return d9di_i64_max(0, d9di_i64_min(x, most));
 }
 
-/* Of a list that is not well-formed, what lies in the arrays. */
+/* Clamped to the arrays, in case the list is not well-formed. */
 static __device__ document_extent document_extent_of(const d9d_attention_dims &n,
                                                      const d9d_segment &x)
 {
@@ -83,7 +84,7 @@ static __device__ void document_store(const d9di_attention_varlen &d, const d9d_
     d.at.offset_lse[i] = x.q * n.a;
 }
 
-/* One block; documents stay in order. */
+/* One block selects documents; they stay in order. */
 static __global__ void varlen_find_kernel(d9d_attention_dims n, d9di_attention_varlen d)
 {
     const document_extent end = {n.b * n.s, 0, n.b * n.z, 0};
@@ -111,7 +112,8 @@ d9d_status d9di_attention_varlen_find(d9d_stream s, const d9di_attention_call *c
     return d9di_cuda_check_launch(c->op);
 }
 
-/* Of each document as many eights as a row of keys has at most, 8 `row`. */
+/* A document has at most as many vectors of eight elements as a row of keys, of `row` elements 8.
+ */
 static __global__ void add_dkv_kernel(d9d_attention_dims n, d9di_attention_varlen d, bf16 *to,
                                       const bf16 *from, int64_t row)
 {
@@ -151,7 +153,7 @@ d9d_status d9di_attention_varlen_add_dkv(d9d_stream s, const d9di_attention_call
     return D9D_OK;
 }
 
-/* In the order of the packed one. */
+/* Enumerates elements in the order of the packed array. */
 static __global__ void lse_transpose_kernel(float *lse, float *packed, int64_t s, int64_t a,
                                             int64_t n, bool to_packed)
 {

@@ -1,19 +1,19 @@
-/* block_mma.cuh - products of small matrices inside a kernel, from wherever they lie.
+/* block_mma.cuh - GEMM of small matrices by a thread block, with operands of any strides and scale
+ * factors.
  *
  *     C[r, c] = sum_k A[r, k] B[k, c]        r < 64, c < N of 64 or 32, k < depth
  *
- * Operands are given by strides, one of which is 1, and may have their rows, columns and whole
- * multiplied by numbers on the way in: so that what is a diagonal matrix in a formula costs
- * nothing. They are brought to shared memory STEP of k at a time, the next ones being fetched
- * meanwhile.
+ * Operands are given by strides, one of which is 1. Rows, columns and whole operands may be scaled
+ * as they are loaded, so that a diagonal matrix in a formula costs nothing. They are loaded into
+ * shared memory STEP of k at a time, double-buffered in registers.
  *
  *     tile_sum<TENSOR, 64> c;                  // a block of THREADS has one
  *     c.clear();
- *     c.add(sh, a, b, rows, columns, depth);   // as often as there are products to be added
- *     c.give(out, sh);                         // to shared memory, [64][N + PAD]; c is as it was
+ *     c.add(sh, a, b, rows, columns, depth);   // once per product
+ *     c.store(out);                            // to shared memory, [64][N + PAD]; c is unchanged
  *
- * TENSOR multiplies on tensor cores: operands are rounded to ten bits (TF32), sums are float32.
- * Every thread of the block calls each of them; they end with the block together.
+ * TENSOR uses tensor cores: operands are rounded to ten bits (TF32), sums are float32. Every thread
+ * of the block makes each call; the calls end with a block barrier.
  */
 #ifndef D9DI_CUDA_COMMON_BLOCK_MMA_CUH
 #define D9DI_CUDA_COMMON_BLOCK_MMA_CUH
@@ -45,10 +45,10 @@ template <int N> struct smem_operands {
     float a[TILE][ROW], b[N][ROW];
 };
 
-/* A thread's eight elements of SIDE x STEP; with many threads some have none. */
+/* A thread's eight elements of SIDE x STEP; in large blocks some threads have none. */
 template <int SIDE, class T> struct operand_loader {
     raw8<T> raw;
-    int i, k; /* of the first; i < 0: none */
+    int i, k; /* of the first element; i < 0: none */
 
     __device__ __forceinline__ void fetch(const scaled_matrix<T> &x, int64_t i0, int64_t n,
                                           int64_t k0, int64_t depth)
@@ -58,7 +58,7 @@ template <int SIDE, class T> struct operand_loader {
         i = -1;
         if (e >= SIDE * STEP / 8)
             return;
-        /* Lanes put what they have into banks of their own. */
+        /* Each lane writes to a bank of its own. */
         i = x.along == 1 ? e / (STEP / 8) : e / STEP * 8;
         k = x.along == 1 ? e % (STEP / 8) * 8 : e % STEP;
         const bool inside = x.along == 1 ? i0 + i < n : k0 + k < depth;
@@ -97,7 +97,7 @@ template <int SIDE, class T> struct operand_loader {
     }
 };
 
-/* The two ways to multiply: what a thread holds of a sum. */
+/* The two kinds of accumulator: what a thread holds of a sum. */
 template <bool TENSOR, int N> struct thread_acc;
 
 template <int N> struct thread_acc<false, N> {
@@ -193,7 +193,7 @@ template <bool TENSOR, int N> struct tile_sum {
 
     __device__ __forceinline__ void clear() { v.clear(); }
 
-    /* The product from row r0 of A, of m, and column c0 of B, of n, on. */
+    /* Adds the product from row r0 of A, of m, and column c0 of B, of n, on. */
     template <class A, class B>
     __device__ __forceinline__ void add(smem_operands<N> &sh, const scaled_matrix<A> &a, int64_t r0,
                                         int64_t m, const scaled_matrix<B> &b, int64_t c0, int64_t n,

@@ -1,7 +1,7 @@
-/* common.cuh - what the CUDA kernels share on the GPU.
+/* common.cuh - what the CUDA kernels share on the device.
  *
- * Arithmetic is float32 whatever the type of the arrays.  A thread reads and writes eight
- * elements at a time, in 16-byte accesses where address and length allow:
+ * Arithmetic is float32 whatever the type of the arrays. A thread reads and writes vectors of eight
+ * elements, in 16-byte accesses where address and length allow:
  *
  *     D9DI_EACH8(i, n) {
  *         float v[8];
@@ -10,8 +10,8 @@
  *         store8(y + i, v, n - i);
  *     }
  *
- * The compiler does not contract a * b + c on its own (-fmad=false): what is meant to be one
- * rounding says fmaf, so that a kernel gives the same bits wherever its code is inlined.
+ * The compiler does not contract a * b + c (-fmad=false). Code that needs one rounding calls fmaf,
+ * so that it gives the same bits wherever it is inlined.
  */
 #ifndef D9DI_CUDA_COMMON_COMMON_CUH
 #define D9DI_CUDA_COMMON_COMMON_CUH
@@ -22,14 +22,14 @@
 
 #include "cuda/common/common.h"
 
-/* Every entry has the type that the table gives it. */
+/* Every entry of the table, declared with its type there. */
 #define X(op) extern "C" std::remove_pointer_t<decltype(d9d_kernels::op)> d9d_k_##op;
 D9D_KERNEL_ENTRIES(X)
 #undef X
 
 typedef __nv_bfloat16 bf16;
 
-/* Evaluate an expression with T the type that a checked dtype names. */
+/* Evaluates an expression with T the type that a checked dtype names. */
 #define D9DI_DISPATCH_DTYPE(t, T, ...)                                                             \
     ((t) == D9D_F32 ? [&] { typedef float T; return __VA_ARGS__; }()                               \
                     : [&] { typedef bf16 T; return __VA_ARGS__; }())
@@ -58,14 +58,14 @@ static __device__ __forceinline__ float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-/* --- eight at a time ------------------------------------------------------------------ */
+/* --- vectors of eight elements --------------------------------------------------------- */
 
 static __device__ __forceinline__ bool can_vectorize(const void *p, int64_t n)
 {
     return n >= 8 && ((uintptr_t)p & 15) == 0;
 }
 
-/* The first n elements at p, zeros for what is missing of eight. */
+/* Loads the first n elements at p; zeros for the rest of eight. */
 static __device__ __forceinline__ void load8(float (&v)[8], const float *p, int64_t n)
 {
     if (can_vectorize(p, n)) {
@@ -135,7 +135,7 @@ static __device__ __forceinline__ void store8(bf16 *p, const float (&v)[8], int6
     store8_bits(p, b, n);
 }
 
-/* Eight elements as they lie in memory, fetched long before they are used; zeros beyond n. */
+/* Eight elements as they are stored, fetched long before they are unpacked; zeros beyond n. */
 template <class T> struct raw8 {
     uint4 part[sizeof(T) / 2];
 };
@@ -158,18 +158,18 @@ template <class T> static __device__ __forceinline__ void unpack8(float (&v)[8],
     load8(v, (const T *)&r, 8);
 }
 
-/* The eights of an array, shared among all threads of a launch. */
+/* Grid-stride loop over an array's vectors of eight. */
 #define D9DI_EACH8(i, n)                                                                           \
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < (n);                \
          i += (int64_t)gridDim.x * blockDim.x * 8)
 
-/* A launch over the eights of m rows of h; `r` and `at` are the row and the place in it. */
+/* Grid-stride loop over the vectors of m rows of h; `r` is the row and `at` the index within it. */
 #define EACH_ROW8(r, at, m, h)                                                                     \
     for (int64_t e_ = (int64_t)blockIdx.x * THREADS + threadIdx.x, per_ = d9di_i64_ceil_div(h, 8), \
                  r, at;                                                                            \
          r = e_ / per_, at = e_ % per_ * 8, r < (m); e_ += (int64_t)gridDim.x * THREADS)
 
-/* Blocks of THREADS for `work` threads, as many as keep the GPU busy. */
+/* Blocks of THREADS for `work` threads, at most as many as fill the GPU. */
 static inline unsigned grid_for(const d9d_stream s, int64_t work)
 {
     const int64_t blocks = d9di_i64_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
@@ -177,20 +177,8 @@ static inline unsigned grid_for(const d9d_stream s, int64_t work)
     return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, most));
 }
 
-/* --- kernels that are brought up before the last one has ended ---------------------------------
- *
- * From compute capability 9.0 on.  Where small kernels follow each other, what each waits for is
- * mostly its own start:
- *
- *     pdl_launch_dependents();        // the next one's blocks may come as soon as all of these
- * have
- *     ... reads what lies still: no kernel writes it ...
- *     pdl_wait();         // in every thread; from here on the last kernel's results are there
- *
- * and those of all before it, because that one has waited too: some thread of each kernel must.
- * pdl_launch() launches such a kernel; the one before it needs to know nothing of that, but the
- * earlier it lets the next begin, the better.  All ask for the same share of a multiprocessor's
- * memory to be shared memory, which cannot change while another kernel is there. */
+/* --- programmatic dependent launch (PDL) --------------------------------------------------------
+ */
 static __device__ __forceinline__ void pdl_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -234,7 +222,7 @@ static inline d9d_status pdl_launch(d9d_stream s, const char *op, void (*kernel)
     return pdl_launch_smem(s, op, 0, kernel, grid, threads, args...);
 }
 
-/* --- sums over the G threads that share a row: part of a warp, a warp, or the block ----------- */
+/* --- reductions over the G threads that share a row: part of a warp, a warp, or the block ----- */
 
 struct plus {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
@@ -243,7 +231,7 @@ struct max_op {
     __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-/* Combined in a fixed tree; every thread gets the result. */
+/* Reduces in a fixed tree; every thread gets the result. */
 template <int G, class T, class F> static __device__ __forceinline__ T group_reduce(T v, F f)
 {
     const unsigned sharing = G >= WARP ? ~0u : ((1u << G % WARP) - 1) << threadIdx.x % WARP / G * G;
@@ -254,7 +242,7 @@ template <int G, class T, class F> static __device__ __forceinline__ T group_red
     if (G > WARP) {
         __shared__ T part[G > WARP ? G / WARP : 1];
 
-        __syncthreads(); /* the last fold has been read */
+        __syncthreads(); /* the previous reduction has been read */
         if (threadIdx.x % WARP == 0)
             part[threadIdx.x / WARP] = v;
         __syncthreads();
@@ -271,14 +259,14 @@ template <int G> static __device__ __forceinline__ float group_sum(float v)
     return group_reduce<G>(v, plus());
 }
 
-/* Rows of n elements: half a warp each where they are as a head is, a warp where they are short,
- * else a block. */
+/* Which threads share a row of n elements: half a warp up to HEAD_ROW, a warp up to SHORT_ROW, else
+ * a block. */
 enum { HEAD_ROW = 128, SHORT_ROW = 1024 };
 #define D9DI_BY_ROWS(n, G, ...)                                                                    \
     ((n) <= HEAD_ROW    ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                \
      : (n) <= SHORT_ROW ? [&] { constexpr int G = WARP; return __VA_ARGS__; }()                    \
                         : [&] { constexpr int G = THREADS; return __VA_ARGS__; }())
-/* The row of this thread's group, with `m` rows in the launch; its place in the group. */
+/* group_row(): the row of this thread's group, in a launch over `m` rows. */
 template <int G> static __device__ __forceinline__ int64_t group_row(void)
 {
     return (int64_t)blockIdx.x * (THREADS / G) + threadIdx.x / G;
@@ -287,7 +275,7 @@ static inline unsigned grid_for_rows(int64_t m, int g)
 {
     return (unsigned)d9di_i64_ceil_div(m, THREADS / g);
 }
-/* The eights of a row of n, shared among its group. */
+/* Loop over the vectors of a row of n, shared among its group. */
 #define D9DI_ROW8(i, n, G) for (int64_t i = threadIdx.x % (G)*8; i < (n); i += (G)*8)
 
 #endif /* D9DI_CUDA_COMMON_COMMON_CUH */

@@ -12,7 +12,7 @@
 
 /* --- the library ------------------------------------------------------------------------ */
 
-/* It opens its parts, and the run-time compiler, by itself. */
+/* cuDNN loads its sub-libraries and the run-time compiler itself. */
 static d9d_status library_load(d9di_cudnn *lib)
 {
     static const char *const places[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
@@ -68,7 +68,7 @@ static void graph_fail(d9di_cudnn_graph *g, cudnnStatus_t st, const char *where)
 }
 
 static cudnnBackendDescriptor_t desc_create(d9di_cudnn_graph *g, cudnnBackendDescriptorType_t type,
-                                     const char *what)
+                                            const char *what)
 {
     cudnnBackendDescriptor_t d = NULL;
 
@@ -84,28 +84,29 @@ static cudnnBackendDescriptor_t desc_create(d9di_cudnn_graph *g, cudnnBackendDes
     return d;
 }
 
-static void desc_set(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t n, const void *v)
+static void desc_set(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d,
+                     cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
+                     const void *v)
 {
     if (g->st == CUDNN_STATUS_SUCCESS)
         graph_fail(g, g->lib->cudnnBackendSetAttribute(d, name, type, n, v), "an attribute");
 }
 
-static void desc_set_desc(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                     cudnnBackendDescriptor_t v)
+static void desc_set_desc(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d,
+                          cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t v)
 {
     desc_set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &v);
 }
 
-static void desc_set_tensor(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                     const d9di_cudnn_tensor *v)
+static void desc_set_tensor(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d,
+                            cudnnBackendAttributeName_t name, const d9di_cudnn_tensor *v)
 {
     if (v != NULL)
         desc_set_desc(g, d, name, v->desc);
 }
 
-static void desc_set_type(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                     cudnnDataType_t t)
+static void desc_set_type(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d,
+                          cudnnBackendAttributeName_t name, cudnnDataType_t t)
 {
     desc_set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &t);
 }
@@ -120,15 +121,16 @@ static void op_finalize(d9di_cudnn_graph *g, cudnnBackendDescriptor_t d, const c
 {
     desc_finalize(g, d, what);
     if (g->st == CUDNN_STATUS_SUCCESS)
-        g->ops[g->n_ops++] = d; /* no more than were made */
+        g->ops[g->n_ops++] = d; /* never exceeds the capacity */
 }
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
 enum storage_kind { IN_MEMORY, VIRTUAL, VALUE };
 
-static d9di_cudnn_tensor tensor(d9di_cudnn_graph *g, enum storage_kind storage_kind, int64_t id, cudnnDataType_t t,
-                         d9di_cudnn_shape shape, const d9di_cudnn_tensor *offset)
+static d9di_cudnn_tensor tensor(d9di_cudnn_graph *g, enum storage_kind storage_kind, int64_t id,
+                                cudnnDataType_t t, d9di_cudnn_shape shape,
+                                const d9di_cudnn_tensor *offset)
 {
     const int64_t aligned = 16;
     const bool yes = true;
@@ -153,13 +155,14 @@ d9di_cudnn_shape d9di_cudnn_shape_dense(int64_t a, int64_t b, int64_t c, int64_t
     return (d9di_cudnn_shape){{a, b, c, d}, {b * c * d, c * d, d, 1}};
 }
 
-d9di_cudnn_tensor d9di_cudnn_graph_tensor(d9di_cudnn_graph *g, int64_t id, cudnnDataType_t t, d9di_cudnn_shape shape,
-                             const d9di_cudnn_tensor *offset)
+d9di_cudnn_tensor d9di_cudnn_graph_tensor(d9di_cudnn_graph *g, int64_t id, cudnnDataType_t t,
+                                          d9di_cudnn_shape shape, const d9di_cudnn_tensor *offset)
 {
     return tensor(g, IN_MEMORY, id, t, shape, offset);
 }
 
-d9di_cudnn_tensor d9di_cudnn_graph_virtual(d9di_cudnn_graph *g, cudnnDataType_t t, d9di_cudnn_shape shape)
+d9di_cudnn_tensor d9di_cudnn_graph_virtual(d9di_cudnn_graph *g, cudnnDataType_t t,
+                                           d9di_cudnn_shape shape)
 {
     return tensor(g, VIRTUAL, D9DI_CUDNN_GRAPH_MAX_IDS + g->next_id++, t, shape, NULL);
 }
@@ -177,8 +180,9 @@ d9di_cudnn_tensor d9di_cudnn_graph_scalar_i32(d9di_cudnn_graph *g, int64_t id)
 /* --- operations ---------------------------------------------------------------------------------
  */
 
-void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a, const d9di_cudnn_tensor *b,
-                         const d9di_cudnn_tensor *c, d9di_cudnn_extent extent)
+void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a,
+                             const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *c,
+                             d9di_cudnn_extent extent)
 {
     cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "a product"), d;
 
@@ -195,12 +199,13 @@ void d9di_cudnn_graph_matmul(d9di_cudnn_graph *g, const d9di_cudnn_tensor *a, co
     op_finalize(g, d, "a product");
 }
 
-/* y = mode(x, b, t), computed in the type `in`; `axis` is of CUDNN_POINTWISE_GEN_INDEX. */
-static void op_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t in, int64_t axis,
-                      const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *t,
-                      const d9di_cudnn_tensor *y)
+/* y = mode(x, b, t), computed in type `in`; `axis` applies to CUDNN_POINTWISE_GEN_INDEX. */
+static void op_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t in,
+                         int64_t axis, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b,
+                         const d9di_cudnn_tensor *t, const d9di_cudnn_tensor *y)
 {
-    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a function"), d;
+    cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "a function"),
+                             d;
 
     desc_set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     desc_set_type(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, in);
@@ -216,21 +221,23 @@ static void op_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, cudnnDa
     op_finalize(g, d, "a function");
 }
 
-void d9di_cudnn_graph_pointwise_to(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *x,
-                         const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *y)
+void d9di_cudnn_graph_pointwise_to(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode,
+                                   const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b,
+                                   const d9di_cudnn_tensor *y)
 {
     op_pointwise(g, mode, CUDNN_DATA_FLOAT, 0, x, b, NULL, y);
 }
 
-static d9di_cudnn_tensor tensor_like(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, cudnnDataType_t t)
+static d9di_cudnn_tensor tensor_like(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                     cudnnDataType_t t)
 {
     const int64_t *n = x->shape.dim;
 
     return d9di_cudnn_graph_virtual(g, t, d9di_cudnn_shape_dense(n[0], n[1], n[2], n[3]));
 }
 
-d9di_cudnn_tensor d9di_cudnn_graph_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *x,
-                            const d9di_cudnn_tensor *b)
+d9di_cudnn_tensor d9di_cudnn_graph_pointwise(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode,
+                                             const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *b)
 {
     d9di_cudnn_tensor y = tensor_like(g, x, CUDNN_DATA_FLOAT);
 
@@ -238,7 +245,7 @@ d9di_cudnn_tensor d9di_cudnn_graph_pointwise(d9di_cudnn_graph *g, cudnnPointwise
     return y;
 }
 
-/* The row or the column of each element. */
+/* The row or column index of each element. */
 static d9di_cudnn_tensor scalar_of(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, int64_t axis)
 {
     d9di_cudnn_tensor y = tensor_like(g, x, CUDNN_DATA_INT32);
@@ -248,19 +255,21 @@ static d9di_cudnn_tensor scalar_of(d9di_cudnn_graph *g, const d9di_cudnn_tensor 
 }
 
 /* x where mode(a, b), else `other`. */
-static d9di_cudnn_tensor op_select(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *a,
-                               const d9di_cudnn_tensor *b, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *other)
+static d9di_cudnn_tensor op_select(d9di_cudnn_graph *g, cudnnPointwiseMode_t mode,
+                                   const d9di_cudnn_tensor *a, const d9di_cudnn_tensor *b,
+                                   const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *other)
 {
-    d9di_cudnn_tensor seen = tensor_like(g, x, CUDNN_DATA_BOOLEAN), y = tensor_like(g, x, CUDNN_DATA_FLOAT);
+    d9di_cudnn_tensor seen = tensor_like(g, x, CUDNN_DATA_BOOLEAN),
+                      y = tensor_like(g, x, CUDNN_DATA_FLOAT);
 
     op_pointwise(g, mode, CUDNN_DATA_BOOLEAN, 0, a, b, NULL, &seen);
     op_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, 0, x, other, &seen, &y);
     return y;
 }
 
-/* Each element's number, more or less that of its entry, where there is one. */
-static d9di_cudnn_tensor tensor_set_offset(d9di_cudnn_graph *g, d9di_cudnn_tensor x, cudnnPointwiseMode_t mode,
-                               const d9di_cudnn_tensor *by)
+/* Each index, plus or minus the entry's offset, if there is one. */
+static d9di_cudnn_tensor tensor_set_offset(d9di_cudnn_graph *g, d9di_cudnn_tensor x,
+                                           cudnnPointwiseMode_t mode, const d9di_cudnn_tensor *by)
 {
     d9di_cudnn_tensor y;
 
@@ -271,11 +280,11 @@ static d9di_cudnn_tensor tensor_set_offset(d9di_cudnn_graph *g, d9di_cudnn_tenso
     return y;
 }
 
-/* In just these forms, columns added before rows are taken away, cuDNN knows the mask as causal,
- * with a window or not, and skips what it hides; column <= row is right too, and takes twice as
- * long. */
-d9di_cudnn_tensor d9di_cudnn_graph_causal_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *other,
-                             d9di_cudnn_extent of)
+/* cuDNN recognises only these forms as causal, with or without a window, and then skips masked
+ * tiles: columns are added before rows are subtracted. `column <= row` is correct too, and takes
+ * twice as long. */
+d9di_cudnn_tensor d9di_cudnn_graph_causal_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                               const d9di_cudnn_tensor *other, d9di_cudnn_extent of)
 {
     d9di_cudnn_tensor row = scalar_of(g, x, 2), column = scalar_of(g, x, 3);
 
@@ -284,8 +293,9 @@ d9di_cudnn_tensor d9di_cudnn_graph_causal_mask(d9di_cudnn_graph *g, const d9di_c
     return op_select(g, CUDNN_POINTWISE_CMP_GE, &row, &column, x, other);
 }
 
-d9di_cudnn_tensor d9di_cudnn_graph_window_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *window,
-                             const d9di_cudnn_tensor *other, d9di_cudnn_extent of)
+d9di_cudnn_tensor d9di_cudnn_graph_window_mask(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                               const d9di_cudnn_tensor *window,
+                                               const d9di_cudnn_tensor *other, d9di_cudnn_extent of)
 {
     d9di_cudnn_tensor row = scalar_of(g, x, 2), column = scalar_of(g, x, 3);
     d9di_cudnn_tensor end = d9di_cudnn_graph_pointwise(g, CUDNN_POINTWISE_ADD, &column, window);
@@ -295,8 +305,8 @@ d9di_cudnn_tensor d9di_cudnn_graph_window_mask(d9di_cudnn_graph *g, const d9di_c
     return op_select(g, CUDNN_POINTWISE_CMP_GT, &end, &row, x, other);
 }
 
-void d9di_cudnn_graph_reduce_to(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op, const d9di_cudnn_tensor *x,
-                          const d9di_cudnn_tensor *y)
+void d9di_cudnn_graph_reduce_to(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op,
+                                const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *y)
 {
     cudnnBackendDescriptor_t how = desc_create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, "a sum"), d;
 
@@ -310,22 +320,27 @@ void d9di_cudnn_graph_reduce_to(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op, c
     op_finalize(g, d, "a sum");
 }
 
-d9di_cudnn_tensor d9di_cudnn_graph_reduce_row(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op, const d9di_cudnn_tensor *x)
+d9di_cudnn_tensor d9di_cudnn_graph_reduce_row(d9di_cudnn_graph *g, cudnnReduceTensorOp_t op,
+                                              const d9di_cudnn_tensor *x)
 {
     const int64_t *n = x->shape.dim;
-    d9di_cudnn_tensor y = d9di_cudnn_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_cudnn_shape_dense(n[0], n[1], n[2], 1));
+    d9di_cudnn_tensor y =
+        d9di_cudnn_graph_virtual(g, CUDNN_DATA_FLOAT, d9di_cudnn_shape_dense(n[0], n[1], n[2], 1));
 
     d9di_cudnn_graph_reduce_to(g, op, x, &y);
     return y;
 }
 
-d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x, const d9di_cudnn_tensor *offset)
+d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cudnn_tensor *x,
+                                             const d9di_cudnn_tensor *offset)
 {
     const int64_t *n = x->shape.dim, *step = x->shape.stride;
-    const d9di_cudnn_shape turned = {{n[0], n[1], n[3], n[2]}, {step[0], step[1], step[3], step[2]}};
-    d9di_cudnn_tensor y =
-        tensor(g, VIRTUAL, D9DI_CUDNN_GRAPH_MAX_IDS + g->next_id++, CUDNN_DATA_BFLOAT16, turned, offset);
-    cudnnBackendDescriptor_t d = desc_create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
+    const d9di_cudnn_shape turned = {{n[0], n[1], n[3], n[2]},
+                                     {step[0], step[1], step[3], step[2]}};
+    d9di_cudnn_tensor y = tensor(g, VIRTUAL, D9DI_CUDNN_GRAPH_MAX_IDS + g->next_id++,
+                                 CUDNN_DATA_BFLOAT16, turned, offset);
+    cudnnBackendDescriptor_t d =
+        desc_create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transpose");
 
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     desc_set_tensor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y);
@@ -335,7 +350,7 @@ d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cud
 
 /* --- plans ------------------------------------------------------------------------------------ */
 
-/* Why, in the library's words: the reason that it found first. */
+/* The reason in cuDNN's words: the first that it found. */
 static d9d_status plan_unsupported(const d9di_cudnn_graph *g, const char *op)
 {
     char text[4096] = "", *why, *end;
@@ -347,7 +362,8 @@ static d9d_status plan_unsupported(const d9di_cudnn_graph *g, const char *op)
     if (end != NULL)
         *end = '\0';
     return D9D_FAIL(D9D_ENOTSUP, "%s: cuDNN %zu, %s: %s%s%s", op, g->lib->cudnnGetVersion(),
-                    g->failed_at, g->lib->cudnnGetErrorString(g->st), *why != '\0' ? ": " : "", why);
+                    g->failed_at, g->lib->cudnnGetErrorString(g->st), *why != '\0' ? ": " : "",
+                    why);
 }
 
 /* A plan of the engine and its settings in `config`. */
@@ -378,11 +394,13 @@ static cudnnStatus_t plan_from_engine(d9di_cudnn_graph *g, cudnnBackendDescripto
     return st;
 }
 
-/* The first of the heuristics' engines that builds; one that is listed may not. */
-static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
+/* The first of the heuristic's engines that builds; a listed engine may fail. */
+static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph,
+                          cudnnBackendHeurMode_t mode)
 {
     enum { MAX_ENGINES = 8 };
-    cudnnBackendDescriptor_t ask = desc_create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the choice");
+    cudnnBackendDescriptor_t ask =
+        desc_create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the choice");
     cudnnBackendDescriptor_t config[MAX_ENGINES];
     int64_t n = 0;
 
@@ -394,9 +412,10 @@ static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph, c
     if (g->st != CUDNN_STATUS_SUCCESS)
         return;
     graph_fail(g,
-         g->lib->cudnnBackendGetAttribute(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &n, config),
-         "the choice of an engine");
+               g->lib->cudnnBackendGetAttribute(ask, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &n,
+                                                config),
+               "the choice of an engine");
     for (int64_t i = 0; i < n && i < MAX_ENGINES && g->plan == NULL; i++)
         (void)plan_from_engine(g, config[i]);
     if (g->plan == NULL)
@@ -405,9 +424,11 @@ static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph, c
 
 d9d_status d9di_cudnn_graph_build(d9di_cudnn_graph *g, const char *op)
 {
-    cudnnBackendDescriptor_t graph = desc_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
+    cudnnBackendDescriptor_t graph =
+        desc_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
 
-    desc_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
+    desc_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops,
+             g->ops);
     desc_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->lib->handle);
     desc_finalize(g, graph, "the graph");
     if (g->st == CUDNN_STATUS_SUCCESS)
@@ -415,8 +436,8 @@ d9d_status d9di_cudnn_graph_build(d9di_cudnn_graph *g, const char *op)
     return g->plan != NULL ? D9D_OK : plan_unsupported(g, op);
 }
 
-static cudnnStatus_t graph_execute(const d9di_cudnn_graph *g, const int64_t *id, void *const *at, int n,
-                             void *scratch)
+static cudnnStatus_t graph_execute(const d9di_cudnn_graph *g, const int64_t *id, void *const *at,
+                                   int n, void *scratch)
 {
     const d9di_cudnn *lib = g->lib;
     cudnnBackendDescriptor_t pack;
@@ -441,8 +462,8 @@ static cudnnStatus_t graph_execute(const d9di_cudnn_graph *g, const int64_t *id,
     return st;
 }
 
-d9d_status d9di_cudnn_graph_run(const d9di_cudnn_graph *g, const char *op, d9d_stream s, const int64_t *id,
-                          void *const *at, int n)
+d9d_status d9di_cudnn_graph_run(const d9di_cudnn_graph *g, const char *op, d9d_stream s,
+                                const int64_t *id, void *const *at, int n)
 {
     void *scratch = NULL;
     cudnnStatus_t e;
@@ -465,5 +486,5 @@ void d9di_cudnn_graph_release(d9di_cudnn_graph *g)
     *g = (d9di_cudnn_graph){0};
 }
 #else
-typedef int d9di_cudnn_absent; /* a file is not empty */
+typedef int d9di_cudnn_absent; /* avoids an empty translation unit */
 #endif

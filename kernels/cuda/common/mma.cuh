@@ -1,17 +1,17 @@
-/* mma.cuh - products of a warp in bfloat16 with float32 sums, as of compute capability 8.0.
+/* mma.cuh - mma.m16n8k16 in bfloat16 with float32 accumulators, from compute capability 8.0 on.
  *
  *     C [16, 8] += A [16, 16] B [16, 8]
  *
- * Lane l has of C the elements (l / 4, 2 (l % 4)), the one beside it, and both eight rows below;
- * so that two such pieces of a sum, side by side, are an A, once they are rounded.  twin is one
- * that is not rounded but split: hi + lo has sixteen bits.
+ * Lane l holds elements (l / 4, 2 (l % 4)) of C, the one to the right of it, and both eight rows
+ * below. So two adjacent C tiles, once rounded, are an A tile. bf16_split is an A tile that is not
+ * rounded but split: hi + lo has sixteen bits of mantissa.
  */
 #ifndef D9DI_CUDA_COMMON_MMA_CUH
 #define D9DI_CUDA_COMMON_MMA_CUH
 
 #include "cuda/common/common.cuh"
 
-/* Where b0 and b1 are the two halves of B. */
+/* b0 and b1 are the two halves of B. */
 static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                            uint32_t b1)
 {
@@ -37,7 +37,7 @@ static __device__ __forceinline__ void split_bf16x2(bf16_split &y, int i, float 
     y.lo[i] =
         pack_bf16x2(a - __uint_as_float(y.hi[i] << 16), b - __uint_as_float(y.hi[i] & 0xffff0000u));
 }
-/* Two pieces of C, side by side. */
+/* Splits two adjacent C tiles into an A tile. */
 static __device__ __forceinline__ bf16_split split_bf16(const float (&a)[4], const float (&b)[4])
 {
     bf16_split y;
@@ -50,9 +50,7 @@ static __device__ __forceinline__ bf16_split split_bf16(const float (&a)[4], con
 }
 
 /* --- from shared memory, rows 16-byte aligned and STRIDE elements apart --------------------------
- *
- * A square of 16 by 16 elements at p as four of 8 by 8, each element pair of a lane from one row
- * or, TURNED, one column. */
+ */
 template <bool TRANS>
 static __device__ __forceinline__ void ldmatrix_16x16(uint32_t (&v)[4], const bf16 *p)
 {
@@ -69,7 +67,7 @@ static __device__ __forceinline__ void ldmatrix_16x16(uint32_t (&v)[4], const bf
                      : "r"(a)
                      : "memory");
 }
-/* Two B side by side, v[0] v[1] and v[2] v[3]: from rows of n, or, TURNED, from rows of k. */
+/* Two adjacent B tiles, v[0] v[1] and v[2] v[3]: from rows of n or, with TRANS, rows of k. */
 template <bool TRANS, int STRIDE>
 static __device__ __forceinline__ void load_b(uint32_t (&v)[4], const bf16 *p)
 {
@@ -77,7 +75,7 @@ static __device__ __forceinline__ void load_b(uint32_t (&v)[4], const bf16 *p)
 
     ldmatrix_16x16<TRANS>(v, p + ((TRANS ? near : far) + l % 8) * STRIDE + (TRANS ? far : near));
 }
-/* An A from rows of k. */
+/* An A tile from rows of k. */
 template <int STRIDE>
 static __device__ __forceinline__ void load_a_trans(uint32_t (&v)[4], const bf16 *p)
 {
@@ -86,7 +84,7 @@ static __device__ __forceinline__ void load_a_trans(uint32_t (&v)[4], const bf16
     ldmatrix_16x16<true>(v, p + (l / 16 * 8 + l % 8) * STRIDE + l / 8 % 2 * 8);
 }
 
-/* Two pieces of C, the second eight columns on, of the square at p. */
+/* Two C tiles, the second eight columns to the right, from the tile at p. */
 template <bool TRANS, int STRIDE>
 static __device__ __forceinline__ void mma_accumulate(float (&c)[4], float (&d)[4],
                                                       const uint32_t (&a)[4], const bf16 *p)
@@ -110,10 +108,10 @@ static __device__ __forceinline__ void mma_accumulate(float (&c)[4], float (&d)[
     mma(d, a.lo, b[2], b[3]);
 }
 
-/* --- to shared memory, while others compute ------------------------------------------------------
+/* --- asynchronous copies to shared memory --------------------------------------------------------
  */
 
-/* 16 bytes, or zeros. */
+/* Copies 16 bytes, or writes zeros. */
 static __device__ __forceinline__ void cp_async_16(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -121,7 +119,7 @@ static __device__ __forceinline__ void cp_async_16(void *to, const void *from, b
                  "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
-/* Those of this thread are there; of others after __syncthreads(). */
+/* Waits for this thread's copies; those of others are visible after __syncthreads(). */
 static __device__ __forceinline__ void cp_async_wait_all(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");

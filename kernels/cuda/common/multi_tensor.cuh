@@ -1,7 +1,7 @@
-/* multi_tensor.cuh - one launch over a list of arrays.
+/* multi_tensor.cuh - one launch over a list of arrays (multi-tensor apply).
  *
- * The list goes along as an argument of the kernel.  Each array is cut into parts of a size
- * of its own, and a block has a part:
+ * The list is passed as a kernel argument. Each array is divided into chunks of a size of its own,
+ * and a block has a chunk:
  *
  *     blocks    0 1 2 3 | 4 | 5 6 | ...        first[] = 0, 4, 5, 7, ...
  *     arrays    a       | b | c   | ...
@@ -11,7 +11,7 @@
 
 #include "cuda/common/common.cuh"
 
-/* Where parts of up to MOST arrays begin. */
+/* First block of each of up to MAX_TENSORS arrays. */
 template <int MAX_TENSORS> struct chunk_map {
     int count, parts;
     int first[MAX_TENSORS];
@@ -31,17 +31,17 @@ template <int MAX_TENSORS> struct chunk_map {
         }
         return low;
     }
-    /* Where this block begins in it, of parts of that size. */
+    /* First element of this block's chunk in array i, for chunks of `size`. */
     __device__ __forceinline__ int64_t chunk_begin(int i, int64_t size) const
     {
         return (int64_t)((int)blockIdx.x - first[i]) * size;
     }
-    /* The parts of array i end here. */
+    /* The block after the last chunk of array i. */
     __device__ __forceinline__ int chunk_end(int i) const
     {
         return i + 1 < count ? first[i + 1] : parts;
     }
-    /* One more array, of n elements in parts of `size`. */
+    /* Appends an array of n elements, in chunks of `size`. */
     void append_tensor(int64_t n, int64_t size)
     {
         first[count++] = parts;

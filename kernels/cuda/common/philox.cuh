@@ -37,7 +37,7 @@ static __device__ __forceinline__ uint32_t random_u32(d9d_rng r, uint64_t index)
     }
 }
 
-/* Eight neighbours' numbers, in two blocks of the cipher where they fill them. */
+/* Random numbers of eight consecutive indices, in two cipher blocks if they are aligned. */
 static __device__ __forceinline__ void random8(uint32_t (&v)[8], d9d_rng r, uint64_t index)
 {
     if (index % 4 != 0) {

@@ -1,8 +1,32 @@
-/* radix_sort.cu - positions by key, stable: a radix sort from the lowest digit up.
+/* radix_sort.cu - stable radix sort of int32 keys, which returns positions and the start of each
+ * key. Deterministic.
  *
- * A pass counts the digits of every tile of items, scans the counts by digit, then by tile, and
- * moves each item to the place that its tile and its rank there give.  A warp takes its items 32
- * at a time in order and ranks equal digits by lane, so nothing depends on timing.
+ * Algorithm: least significant digit first, BITS = 8 per pass, as many passes as the largest key
+ * needs; MoE with up to 255 experts needs one. A pass has three launches:
+ *
+ *     count_kernel   digits of every tile                 total[digit][tile]
+ *     scan_kernel    exclusive prefix sum, digit-major    where each tile's items of a digit go
+ *     move_kernel    item -> its tile's place for its digit + its rank within the tile
+ *
+ *     cub                                      here
+ *     DeviceRadixSort::SortPairs               d9di_radix_sort()
+ *     upsweep: BlockRadixRank, histogram       count_kernel, count_digits()
+ *     DeviceScan::ExclusiveSum                 scan_kernel
+ *     downsweep (scatter)                      move_kernel
+ *     BlockRadixRankMatch (MatchAny)           __match_any_sync() in count_digits(), move_kernel
+ *     RADIX_BITS, ITEMS_PER_THREAD             BITS, ITEMS_PER_THREAD
+ *     onesweep, decoupled look-back            none: three launches per pass
+ *
+ *     tile       | warp 0: 4 x 32 items | warp 1 | ...        THREADS x ITEMS_PER_THREAD items
+ *     a round    lanes  0  1  2  3 ...                         items in order, one per lane
+ *                digit  5  2  5  5
+ *                rank   0  0  1  2                             equal digits ranked by lane
+ *
+ * Items are taken 32 at a time in order and equal digits ranked by lane, so nothing depends on
+ * timing.
+ *
+ * Measured: no separate benchmark. docs/benchmarks/several-gpus.md has the effect of fewer passes
+ * on a training step of Qwen3-30B-A3B.
  */
 #include "cuda/common/common.cuh"
 
@@ -14,13 +38,13 @@ enum {
     SCAN = 1024
 };
 
-/* A key as it is sorted: negative ones become `keys`. */
+/* The key that is sorted: negative ones become `keys`, too large ones keys - 1. */
 static __device__ __forceinline__ int32_t clamp_key(const int32_t *key, int64_t i, int64_t keys)
 {
     return (int32_t)(key[i] < 0 ? keys : d9di_i64_min(key[i], keys - 1));
 }
 
-/* Item i of a pass: where it was at first, and its digit. */
+/* A pass. Item i has a position in the input and a digit. */
 struct radix_pass {
     const int32_t *key, *in; /* in NULL: item i is position i */
     int64_t n, keys;
@@ -35,14 +59,14 @@ static __device__ __forceinline__ int item_digit(const radix_pass &p, int64_t i)
     return clamp_key(p.key, pass_item(p, i), p.keys) >> p.shift & (BINS - 1);
 }
 
-/* The first item of this warp's share of the tile. */
+/* The first item of this thread; its next ones are WARP apart. */
 static __device__ __forceinline__ int64_t thread_first_item(void)
 {
     return (int64_t)blockIdx.x * TILE + threadIdx.x / WARP * (WARP * ITEMS_PER_THREAD) +
            threadIdx.x % WARP;
 }
 
-/* How often each warp has each digit. */
+/* Counts the digits of each warp's items. */
 static __device__ void count_digits(const radix_pass &p, int (*count)[BINS])
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -76,7 +100,7 @@ static __global__ void __launch_bounds__(THREADS) count_kernel(radix_pass p, int
     }
 }
 
-/* Sums of what comes before, in place; one block, a stretch of the array a thread. */
+/* Exclusive prefix sum in place, by one block; a thread has a contiguous range. */
 static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
 {
     __shared__ int sums[SCAN];
@@ -103,7 +127,7 @@ static __global__ void __launch_bounds__(SCAN) scan_kernel(int *x, int64_t n)
     }
 }
 
-/* start NULL, or where the items of each key begin: of a pass that knows whole keys. */
+/* start, if not NULL, receives where each key begins; only if one pass sees whole keys. */
 static __global__ void __launch_bounds__(THREADS)
     move_kernel(radix_pass p, const int *before, int32_t *out, int32_t *start)
 {
@@ -138,7 +162,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* The first place in the order whose key is not below x. */
+/* Binary search: the first place in the order whose key is not below x. */
 static __global__ void start_kernel(int32_t *start, const int32_t *key, const int32_t *order,
                                     int64_t n, int64_t keys)
 {
@@ -183,7 +207,7 @@ d9d_status d9di_radix_sort(d9d_stream s, const char *op, const int32_t *key, int
         other = (int32_t *)scratch;
         total = other + n;
         for (int i = 0; i < passes; i++, p.shift += BITS) {
-            int32_t *out = (passes - i) % 2 ? order : other; /* the last one goes to `order` */
+            int32_t *out = (passes - i) % 2 ? order : other; /* the last pass writes to `order` */
 
             count_kernel<<<(unsigned)tiles, THREADS, 0, queue>>>(p, total);
             scan_kernel<<<1, SCAN, 0, queue>>>(total, passes == 1 ? (keys + 1) * tiles : counts);

@@ -1,18 +1,19 @@
-/* reduce.cu - sums in float64, and the search for what is not finite.
+/* reduce.cu - float64 sums, and the search for NaN and infinity.
  *
- * An array is cut into at most PARTS parts, by its length alone; a block folds a part in a fixed
- * tree, and one block of each array folds the parts. */
+ * An array is divided into at most PARTS parts, by its length only. A block reduces a part in a
+ * fixed tree, and one block per array reduces the parts.
+ */
 #include "cuda/common/multi_tensor.cuh"
 
 enum { PARTS = 2048, STEP = THREADS * 8, MIN_PART = 8 * STEP, MAX_ARRAYS = 128 };
 
-/* Elements of a part of n. */
+/* Elements per part. */
 static __host__ __device__ int64_t part_len(int64_t n)
 {
     return d9di_i64_max(MIN_PART, d9di_i64_round_up(d9di_i64_ceil_div(n, PARTS), STEP));
 }
 
-/* Eight of these go through a part side by side. */
+/* Eight of these run through a part in parallel. */
 struct add_values {
     typedef double value;
     static __device__ double identity() { return 0.0; }
@@ -56,7 +57,7 @@ static __global__ void part_kernel(typename F::value *part, const __grid_constan
     for (int64_t i = first + threadIdx.x * 8; i < end; i += STEP) {
         float e[8];
 
-        load8(e, x + i, end - i); /* zeros behind the end change nothing */
+        load8(e, x + i, end - i); /* zeros beyond the end change nothing */
         for (int j = 0; j < 8; j++)
             v[j] = F::accumulate(v[j], e[j], i + j);
     }
@@ -93,7 +94,7 @@ static __global__ void parts_fold_kernel(Y *out, double beta, const typename F::
         store_result(out + mine, beta, v);
 }
 
-/* Of each of up to MAX_ARRAYS arrays. */
+/* For each of up to MAX_ARRAYS arrays. */
 template <class F, class T, class Y>
 static d9d_status reduce_batch(d9d_stream s, const char *op, Y *out, double beta,
                                const d9d_sum_squares_array *arrays, int64_t count)
@@ -138,7 +139,7 @@ d9d_status d9d_k_sum_squares(d9d_stream s, double *out, d9d_dtype t,
     return reduce_arrays<add_squares>(s, "sum_squares", out, 0.0, t, array_list, count);
 }
 
-/* One thread adds, in order, what the block has fetched. */
+/* One thread adds in order what the block has loaded. */
 static __global__ void sum_ordered_kernel(double *out, const double *x, int64_t n)
 {
     __shared__ double here[THREADS];

@@ -1,8 +1,8 @@
-/* sm90.cuh - instructions of compute capability 9.0a: barriers in shared memory, the
- * tensor copy engine (TMA), and products of a warp group (wgmma).
+/* sm90.cuh - PTX of compute capability 9.0a: mbarriers, tensor copies (TMA), and warpgroup matrix
+ * multiply (wgmma).
  *
- * Addresses of shared memory are 32-bit.  A cluster is a pair of blocks, 0 and 1, which reach into
- * each other's shared memory.
+ * Addresses of shared memory are 32-bit. A cluster is a pair of blocks, 0 and 1, which access each
+ * other's shared memory.
  */
 #ifndef D9DI_CUDA_COMMON_SM90_CUH
 #define D9DI_CUDA_COMMON_SM90_CUH
@@ -12,7 +12,7 @@
 #include "cuda/common/common.cuh"
 
 #ifdef D9D_HANGS
-enum { TRAP_ON_HANG = 1 }; /* a build that finds hangs: make HANGS=1 */
+enum { TRAP_ON_HANG = 1 }; /* a debug build: make HANGS=1 */
 #else
 enum { TRAP_ON_HANG = 0 };
 #endif
@@ -22,8 +22,8 @@ enum { TRAP_ON_HANG = 0 };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 enum { HAVE_WGMMA = 1 };
 #else
-enum { HAVE_WGMMA = 0 }; /* other targets get an empty kernel, which is never launched, */
-#pragma nv_diag_suppress 177 /* and use nothing of what is here */
+enum { HAVE_WGMMA = 0 }; /* other targets compile an empty kernel, which is never launched, */
+#pragma nv_diag_suppress 177 /* and use nothing of this file */
 #endif
 
 DEVICE int ceil_div_int(int n, int by)
@@ -31,7 +31,7 @@ DEVICE int ceil_div_int(int n, int by)
     return (n + by - 1) / by;
 }
 
-/* --- the cluster ------------------------------------------------------------------------ */
+/* --- cluster ---------------------------------------------------------------------------- */
 
 DEVICE uint32_t smem_address(const void *p)
 {
@@ -62,13 +62,13 @@ DEVICE void cluster_sync(void)
                      : "memory");
 }
 
-/* Some warps of a block. */
+/* Barrier over some warps of a block. */
 DEVICE void named_barrier_sync(int barrier, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/* --- barriers that count arrivals and bytes ------------------------------------------------ */
+/* --- mbarriers: count arrivals and bytes ---------------------------------------------------- */
 
 DEVICE void mbarrier_create(uint32_t b, uint32_t arrivals)
 {
@@ -91,8 +91,8 @@ DEVICE void mbarrier_arrive_expect_tx(uint32_t b, uint32_t bytes)
                  : "memory");
 }
 
-/* In a block of the cluster.  Without .release.cluster, which costs a quarter of a kernel's speed:
- * nothing that ordinary stores wrote may be handed over so. */
+/* Arrives at a barrier in another block of the cluster. Without .release.cluster, which costs a
+ * quarter of a kernel's speed: data of ordinary stores must not be handed over this way. */
 DEVICE void mbarrier_arrive_cluster(uint32_t b, uint32_t rank)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(b, rank))
@@ -128,9 +128,9 @@ DEVICE uint64_t global_timer_ns(void)
     return t;
 }
 
-/* For threads without many registers: a hang becomes an error, of an IMPATIENT build after two
- * seconds.  Where the accumulators are, the mere presence of __trap() would spill them; a producer
- * that waits for them before its last word finds their hangs. */
+/* For threads with few registers: with TRAP_ON_HANG a hang becomes an error after two seconds. In
+ * threads with accumulators the mere presence of __trap() would spill them; the producer, which
+ * waits for them at the end, detects their hangs. */
 DEVICE void mbarrier_wait_or_trap(uint32_t b, uint32_t parity)
 {
     const uint64_t since = TRAP_ON_HANG ? global_timer_ns() : 0;
@@ -146,7 +146,7 @@ DEVICE void mbarrier_wait(uint32_t b, uint32_t parity)
     }
 }
 
-/* Where one stands in a ring of n. */
+/* Position in a ring of N stages: index and parity (CUTLASS: PipelineState). */
 template <int N> struct pipeline_state {
     uint32_t i, parity;
 
@@ -161,7 +161,7 @@ template <int N> struct pipeline_state {
 
 /* --- shared memory --------------------------------------------------------------------------- */
 
-/* Sixteen bytes, number i, of a row of 128 whose like are swizzled, as copies bring them. */
+/* Address of the i-th sixteen bytes of a 128-byte row, in TMA's 128-byte swizzle. */
 DEVICE uint32_t swizzle_128b(uint32_t rows, int row, int i)
 {
     return rows + row * 128 + ((i ^ (row & 7)) << 4);
@@ -194,7 +194,7 @@ DEVICE void smem_store2(uint32_t a, uint32_t x, uint32_t y)
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(a), "r"(x), "r"(y) : "memory");
 }
 
-/* Four 8 x 8 matrices of 16-bit elements from a warp's registers. */
+/* stmatrix: stores four 8 x 8 matrices of 16-bit elements from a warp's registers. */
 DEVICE void stmatrix_x4(uint32_t a, const uint32_t *v)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(a),
@@ -202,7 +202,7 @@ DEVICE void stmatrix_x4(uint32_t a, const uint32_t *v)
                  : "memory");
 }
 
-/* The same way back. */
+/* The inverse, a load. */
 DEVICE void ldmatrix_x4(uint32_t (&v)[4], uint32_t a)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -211,7 +211,7 @@ DEVICE void ldmatrix_x4(uint32_t (&v)[4], uint32_t a)
                  : "memory");
 }
 
-/* Each of them turned. */
+/* The same, each matrix transposed. */
 DEVICE void ldmatrix_x4_trans(uint32_t (&v)[4], uint32_t a)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -220,7 +220,7 @@ DEVICE void ldmatrix_x4_trans(uint32_t (&v)[4], uint32_t a)
                  : "memory");
 }
 
-/* Into a block of the cluster; its barrier counts the bytes. */
+/* Stores to a block of the cluster; its mbarrier counts the bytes. */
 DEVICE void st_async_cluster(uint32_t a, uint32_t b, uint32_t rank, int4 v)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], "
@@ -229,15 +229,16 @@ DEVICE void st_async_cluster(uint32_t a, uint32_t b, uint32_t rank, int4 v)
                  : "memory");
 }
 
-/* What this thread stored before is seen by copies and products after. */
+/* Orders this thread's earlier stores before later TMA copies and wgmma reads. */
 DEVICE void fence_proxy_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* --- tensor copies ---------------------------------------------------------------------------- */
+/* --- tensor copies (TMA) -----------------------------------------------------------------------
+ */
 
-/* Bytes that follow each other, a multiple of 16, to shared memory; nobody will read them again. */
+/* Copies contiguous bytes, a multiple of 16, to shared memory; marked evict-first in L2. */
 DEVICE void tma_bulk_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t b)
 {
     uint64_t first;
@@ -254,7 +255,7 @@ DEVICE void tma_prefetch_descriptor(const CUtensorMap *m)
     asm volatile("prefetch.tensormap [%0];" ::"l"(m) : "memory");
 }
 
-/* A box at (x, y) to shared memory, of this block or of both. */
+/* Loads the box at (x, y) into shared memory, of this block or (multicast) of both. */
 DEVICE void tma_load(uint32_t to, const CUtensorMap *m, uint32_t b, int x, int y)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -300,7 +301,7 @@ DEVICE void tma_store_commit(void)
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until all but the last N groups of stores have left shared memory, or are done. */
+/* Waits until all but the last N groups of stores have read shared memory, or have completed. */
 template <int N> DEVICE void tma_store_wait_read(void)
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
@@ -310,7 +311,7 @@ DEVICE void tma_store_wait(void)
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* --- products -------------------------------------------------------------------------------- */
+/* --- wgmma ----------------------------------------------------------------------------------- */
 
 DEVICE void wgmma_fence(void)
 {
@@ -325,8 +326,8 @@ template <int N> DEVICE void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* An operand in shared memory with rows of 128 bytes, swizzled.  SIDEWAYS: its M or N is
- * contiguous, 64 at a time, 8 KiB from one 64 to the next; else its K. */
+/* Descriptor of an operand in shared memory with rows of 128 bytes, swizzled. MN_MAJOR: its M or N
+ * dimension is contiguous, 64 at a time, 8 KiB between groups of 64; else K is. */
 template <bool MN_MAJOR> DEVICE uint64_t smem_descriptor(uint32_t address)
 {
     const uint64_t next = MN_MAJOR ? 8192 >> 4 : 1;
@@ -335,7 +336,7 @@ template <bool MN_MAJOR> DEVICE uint64_t smem_descriptor(uint32_t address)
            1ull << 62;
 }
 
-/* D [64, 256] = A [64, 16] B [16, 256] (+ D if `keep`), D in the registers of a warp group. */
+/* D [64, 256] = A [64, 16] B [16, 256] (+ D if `keep`), with D in the registers of a warpgroup. */
 #define D9DI_R4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D9DI_R16(i) D9DI_R4(i), D9DI_R4(i + 4), D9DI_R4(i + 8), D9DI_R4(i + 12)
 template <bool A_MN_MAJOR, bool B_MN_MAJOR>
@@ -356,7 +357,7 @@ DEVICE void wgmma_64x256x16(float (&d)[128], uint64_t a, uint64_t b, int keep)
                    D9DI_R16(80), D9DI_R16(96), D9DI_R16(112)
                  : "l"(a), "l"(b), "r"(keep), "n"(A_MN_MAJOR), "n"(B_MN_MAJOR));
 }
-/* The same with D [64, 64] and both operands upright. */
+/* The same with D [64, 64] and both operands K-major. */
 DEVICE void wgmma_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
 {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n"
@@ -367,9 +368,10 @@ DEVICE void wgmma_64x64x16(float (&d)[32], uint64_t a, uint64_t b, int keep)
                  : D9DI_R16(0), D9DI_R16(16)
                  : "l"(a), "l"(b), "r"(keep));
 }
-/* And with A in registers, 4 of a thread: of rows r and r + 8, elements 2 c and 2 c + 1, and of
- * both those 8 on; r = lane / 4, c = lane % 4.  D [64, N] has COUNT = N / 2 numbers of a thread,
- * operands 0 on, which LIST names; those behind them are A .. F and whether B is sideways. */
+/* The same with A in registers, 4 per thread: rows r and r + 8, elements 2 c and 2 c + 1, and both
+ * again 8 further. r = lane / 4, c = lane % 4. D [64, N] has COUNT = N / 2 registers per thread,
+ * asm operands 0 on, which LIST names; the following ones A .. F are those of A, B and B's
+ * major-ness. */
 #define D9DI_TEN(t)                                                                                \
     "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9"
 #define D9DI_40 D9DI_TEN() "," D9DI_TEN(1) "," D9DI_TEN(2) "," D9DI_TEN(3)
@@ -415,7 +417,7 @@ D9DI_WGMMA_RS(256, 128,
 #undef D9DI_R16
 #undef D9DI_R4
 
-/* The products that were waited for are in d: no use of it may move before this. */
+/* Keeps the compiler from moving uses of d before the wait for wgmma. */
 template <int N> DEVICE void wgmma_fence_operand(float (&d)[N])
 {
 #pragma unroll
@@ -431,18 +433,19 @@ DEVICE uint32_t pack_bf16(float low, float high)
     return r;
 }
 
-/* --- tensor maps, on the host ---------------------------------------------------------------- */
+/* --- TMA descriptors, on the host --------------------------------------------------------------
+ */
 
 typedef __typeof__(cuTensorMapEncodeTiled) tensor_map_encode_fn;
 
-/* Makes them; the first failure stays. */
+/* Encodes TMA descriptors; keeps the first failure. */
 struct tensor_map_encoder {
     const char *op;
     tensor_map_encode_fn *f;
     d9d_status st;
 
-    /* Of an array with dim[0] contiguous and steps of stride[i] bytes in dimension i + 1; what does
-     * not lie in it is loaded as 0. */
+    /* Of an array with dim[0] contiguous and strides of stride[i] bytes in dimension i + 1.
+     * Elements outside of it are loaded as 0. */
     void make(CUtensorMap *m, d9d_dtype t, const void *p, unsigned ndim, const cuuint64_t *dim,
               const cuuint64_t *stride, const cuuint32_t *box)
     {

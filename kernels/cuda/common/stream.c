@@ -1,4 +1,4 @@
-/* stream.c - a stream and what belongs to it.  See d9d/kernels/cuda.h. */
+/* stream.c - CUDA streams and what belongs to them. See d9d/kernels/cuda.h. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ d9d_status d9di_cuda_fail(const char *op, cudaError_t e)
 
 cudaStream_t d9di_cuda_stream(d9d_stream s)
 {
-    (void)cudaSetDevice(s->index); /* it was set before, when the stream was made */
+    (void)cudaSetDevice(s->index); /* cannot fail: it succeeded when the stream was created */
     return s->stream;
 }
 

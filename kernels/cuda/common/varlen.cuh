@@ -1,5 +1,5 @@
-/* varlen.cuh - the documents in rows of tokens, for kernels that begin anew at each.  A list
- * that is none leads to no place outside the rows. */
+/* varlen.cuh - documents packed in rows of tokens (varlen), for kernels that restart at each
+ * document. A malformed list never leads outside the rows. */
 #ifndef D9DI_CUDA_COMMON_VARLEN_CUH
 #define D9DI_CUDA_COMMON_VARLEN_CUH
 
@@ -25,7 +25,7 @@ static __device__ __forceinline__ document document_of(const d9d_varlen &x, int6
     return {first, d9di_i64_max(0, d9di_i64_min(tokens - first, x.segment[i].nq))};
 }
 
-/* The last document, of those for which `before` says yes; it does so for the first ones. */
+/* Binary search: the last document for which `before` is true; it is true for a prefix of them. */
 template <class F>
 static __device__ __forceinline__ int64_t last_document(const d9d_varlen &x, F before)
 {

@@ -1,15 +1,16 @@
-/* wgmma.cuh - products on Hopper, in bfloat16, and what is done with them.
+/* wgmma.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and launch,
+ * for any epilogue.
  *
- * Blocks, tiles and the scheduler are in gemm_sm90_mainloop.cuh.  A finished tile is packed into 64
- * registers and stored under the products of the next one; what becomes of it is an END:
+ * The tile shape and the scheduler are in gemm_sm90_mainloop.cuh. A finished tile is packed into 64
+ * registers and stored during the next tile's mainloop. The EPILOGUE argument decides how:
  *
- *     struct END : crew {
- *         struct args;                    // to the kernel, by value
- *         static constexpr int COLUMNS;   // of C in a tile: BN, or half where B is of two matrices
- *         static constexpr bool ADDS;     // C is added to: nothing to do for an empty sum
- *         void finish(d, held, row, column, live, none);   // from the sums to what is held
- *         bool holds();                   // there is something left
- *         void step(held);                // do a part of it
+ *     struct EPILOGUE : consumer_warpgroup {
+ *         struct args;                    // passed to the kernel by value
+ *         static constexpr int COLUMNS;   // of C in a tile: BN, or half if B is two matrices
+ *         static constexpr bool ADDS;     // adds to C: nothing to do for an empty sum
+ *         void epilogue_begin(d, held, row, column, live, none);   // accumulators -> held
+ *         bool epilogue_pending();        // some of `held` is not stored yet
+ *         void epilogue_step(held);       // stores a part of it
  *     };
  *
  * Nothing is aligned: a load may run into the next expert's rows, which go to rows that are not
@@ -25,7 +26,8 @@
 namespace
 {
 
-/* Operands, those of a second product or the right half of B, and what the END stores and reads. */
+/* TMA descriptors: the operands, those of a second product or the right half of B, and the arrays
+ * that the epilogue stores and reads. */
 enum { MAX_EPILOGUE_ARRAYS = 4 };
 struct tma_descriptors {
     CUtensorMap a, b, a2, b2, c[MAX_EPILOGUE_ARRAYS];
@@ -33,8 +35,8 @@ struct tma_descriptors {
 
 /* --- the producer ---------------------------------------------------------------------------- */
 
-/* Two halves of an operand: rows or columns at i and i + half, of a map each, summed over from k.
- * SHARED: this block brings one of them, to both blocks. */
+/* Loads two halves of an operand: rows or columns at i and i + half, each from its own descriptor,
+ * from k on. shared: this block loads one of them, for both blocks (multicast). */
 template <bool MN_MAJOR>
 DEVICE void load_operand_tile(uint32_t to, uint32_t bytes, const CUtensorMap *left,
                               const CUtensorMap *right, uint32_t full, int i, int half, int k,
@@ -58,7 +60,7 @@ DEVICE void load_operand_tile(uint32_t to, uint32_t bytes, const CUtensorMap *le
     }
 }
 
-/* TWO: B is of two matrices, half a tile each. */
+/* TWO: B is two matrices, half a tile each. */
 template <int FORM, bool TWO>
 DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma_descriptors &m)
 {
@@ -102,20 +104,21 @@ DEVICE void run_producer(const gemm_params &p, const smem_offsets &at, const tma
 /* --- the consumers -----------------------------------------------------------------------------
  */
 
-/* A warp group: rows 64 g .. 64 g + 63 of each tile. */
+/* A consumer warpgroup: rows 64 g .. 64 g + 63 of each tile. */
 struct consumer_warpgroup {
     const gemm_params &p;
     const smem_offsets &at;
     const tma_descriptors &m;
-    int group, thread, warp, lane; /* in the group; in the warp */
+    int group, thread, warp, lane; /* thread and warp within the warpgroup */
 
-    /* Buffer i for 64 rows of 128 bytes of C, rows swizzled. */
+    /* Output buffer i: 64 rows of 128 bytes of C, swizzled. */
     __device__ __forceinline__ uint32_t out_buffer(int i) const
     {
         return at.base + OFFSET_OUT + (group * BUFFERS + i % BUFFERS) * CHUNK;
     }
 
-    /* The whole group, behind the copies that read the last but N of its buffers. */
+    /* Waits until all but the last N TMA stores have read their buffers. Called by the whole
+     * warpgroup. */
     template <int N> __device__ __forceinline__ void wait_out_buffers() const
     {
         if (thread == 0)
@@ -123,7 +126,8 @@ struct consumer_warpgroup {
         named_barrier_sync(1 + group, GROUP);
     }
 
-    /* Where this thread's four matrices of 8 x 8 in 16-bit elements lie, of columns 16 j on. */
+    /* Address of this thread's row of four 8 x 8 matrices of 16-bit elements, columns 16 j on
+     * (stmatrix). */
     __device__ __forceinline__ uint32_t matrices_at(uint32_t to, int j) const
     {
         return swizzle_128b(to, warp * 16 + lane % 16, j * 2 + lane / 16);
@@ -171,7 +175,7 @@ struct consumer_warpgroup {
         each_of_rows<bf16>(from, c, row, x, live, [](int4 *to, int4 v) { *to = v; });
     }
 
-    /* 64 columns of 64 rows of bfloat16, in a buffer, to array i, `live` of the rows real. */
+    /* Stores a buffer of 64 x 64 bfloat16 to array i, `live` of its rows. */
     __device__ __forceinline__ void tma_store_bf16(uint32_t from, int i, void *c, int row, int x,
                                                    int live) const
     {
@@ -182,7 +186,7 @@ struct consumer_warpgroup {
         else if (thread == 0 && x < p.n)
             tma_store(&m.c[i], from, x, row);
         if (thread == 0)
-            tma_store_commit(); /* an empty one too: the waits count them */
+            tma_store_commit(); /* an empty group too, since the waits count groups */
     }
 
     __device__ __forceinline__ void store_bf16_columns(const uint32_t *v, uint32_t from, int i,
@@ -194,7 +198,7 @@ struct consumer_warpgroup {
     }
 };
 
-/* What is held of a tile, bfloat16 in pairs: columns 64 i on are in 16 i on. */
+/* Packs the accumulators in pairs of bfloat16: columns 64 i on are in registers 16 i on. */
 DEVICE void pack_accumulators(uint32_t (&held)[64], const float (&d)[128], bool none)
 {
 #pragma unroll
@@ -229,14 +233,14 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
         return o;
     }
 
-    /* A stage may be filled again, as far as this warp goes; both blocks' producers hear it. */
+    /* Releases a stage for this warp, in both blocks: their producers multicast into both. */
     __device__ __forceinline__ void stage_release(uint32_t i)
     {
         if (this->lane < PAIR)
             mbarrier_arrive_cluster(this->at.empty + 8 * i, this->lane);
     }
 
-    /* The last step of a sum over rows: what belongs to other experts counts as zero. */
+    /* The last step of a sum over rows (WGRAD): rows of other experts become zero. */
     __device__ __forceinline__ void clear_foreign_rows(int from)
     {
         const uint32_t here = this->at.base + stage.i * STAGE_BYTES;
@@ -252,7 +256,7 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
         named_barrier_sync(3, 2 * GROUP);
     }
 
-    /* No row of ours: only keep the ring moving. */
+    /* The warpgroup has no rows of this tile: it only releases the stages. */
     __device__ __forceinline__ void skip_tile(int steps)
     {
         for (int k = 0; k < steps; k++) {
@@ -263,7 +267,7 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
         }
     }
 
-    /* The stage of the last step, whose products are not waited for. */
+    /* Returns the stage of the last step, whose wgmma may still be in flight. */
     __device__ __forceinline__ uint32_t mainloop(float (&d)[128], uint32_t (&held)[64], int steps,
                                                  int odd)
     {
@@ -303,7 +307,7 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
             const int steps = o.w, how = o.z >> 16, odd = o.z >> 8 & 0xff;
             const int live = min(+HALF, (o.z & 0xff) - HALF * this->group);
 
-            /* In dW both groups clear rows, so a group without rows of C multiplies too. */
+            /* In WGRAD both groups clear rows, so a group without rows of C takes part too. */
             if (FORM == D9DI_GROUPED_GEMM_WGRAD ? how == IDLE : live <= 0) {
                 skip_tile(steps);
                 o = next_work_tile();
@@ -317,7 +321,8 @@ template <int FORM, class EPILOGUE> struct consumer : EPILOGUE {
                 stage_release(last);
             if (live > 0 && !(EPILOGUE::ADDS && steps == 0)) {
                 while (this->epilogue_pending())
-                    this->epilogue_step(held); /* after fewer steps than it has parts */
+                    this->epilogue_step(held); /* the tile had fewer steps than the epilogue has
+                                                  parts */
                 this->epilogue_begin(d, held, o.x + HALF * this->group, o.y, live, steps == 0);
             }
             o = next;
@@ -383,7 +388,7 @@ __global__ void __launch_bounds__(BLOCK, 1)
                 .run();
         }
         __syncwarp();
-        cluster_sync(); /* neither leaves while the other may still reach into it */
+        cluster_sync(); /* neither block may exit while the other accesses its shared memory */
     }
 }
 
@@ -403,7 +408,7 @@ struct tma_descriptor_encoder : tensor_map_encoder {
         make(m, D9D_BF16, p, 2, dim, stride, box);
     }
 
-    /* What is stored, or read beside the products. */
+    /* An array that the epilogue stores or loads. */
     void encode_output(CUtensorMap *m, d9d_dtype t, const void *p, int64_t rows, int64_t columns)
     {
         const cuuint64_t dim[] = {(cuuint64_t)columns, (cuuint64_t)rows};
@@ -441,7 +446,7 @@ static inline bool wgmma_gemm_supported(d9d_stream s, d9di_notice kind, const ch
     return why == NULL;
 }
 
-/* p without its counter. */
+/* p without its counter, which the launch allocates. */
 template <int FORM, class EPILOGUE>
 d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors &m, gemm_params p,
                              const typename EPILOGUE::args &x)

@@ -5,7 +5,7 @@ template <class T> struct add_inputs {
     const T *x[D9D_ADD_MAX_ARRAYS];
 };
 
-/* N is how many there are, 0 where the compiler does not know. */
+/* N arrays; 0 if the number is not known at compile time. */
 template <class T, int N>
 static __global__ void add_kernel(T *y, const add_inputs<T> a, int of, int64_t n)
 {
@@ -47,7 +47,7 @@ d9d_status d9d_k_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, i
     return n == 0 ? D9D_OK : D9DI_DISPATCH_DTYPE(t, T, launch_add<T>(s, y, x, of, n));
 }
 
-/* What y held is not read when beta is 0. */
+/* y is not read if beta is 0. */
 template <class Y, class X>
 static __global__ void accumulate_kernel(Y *y, float beta, const X *x, int64_t n)
 {

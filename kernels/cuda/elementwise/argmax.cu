@@ -1,8 +1,8 @@
-/* argmax.cu - the largest number of each row, and where it is.
+/* argmax.cu - argmax of each row.
  *
- * A number and its place are one word, of which the largest is wanted: the upper half are the
- * number's bits in an order that is that of numbers, with all that is not a number on top, and the
- * lower half is the larger the sooner it comes.
+ * A value and its index are one 64-bit key, of which the largest wins. The upper half are the
+ * value's bits in an order-preserving form, with NaN on top. The lower half is larger for a smaller
+ * index.
  */
 #include "cuda/common/common.cuh"
 
@@ -23,7 +23,7 @@ static __device__ __forceinline__ uint64_t pack_value_index(float x, int64_t at)
     return (uint64_t)order << 32 | (uint32_t) ~(uint32_t)at;
 }
 
-/* Each thread has ONCE numbers of every ONCE WIDE_BLOCK on their way. */
+/* Each thread has LOADS_IN_FLIGHT values, WIDE_BLOCK apart, in flight. */
 static __device__ __forceinline__ uint64_t block_argmax(const float *x, int64_t n)
 {
     uint64_t best = 0;

@@ -1,4 +1,5 @@
-/* copy_strided.cu - some columns of an array beside those of others, for each head. */
+/* copy_strided.cu - copies some columns of an array into columns of another, repeated for each
+ * head. */
 #include "cuda/common/common.cuh"
 
 template <class T>

@@ -1,4 +1,4 @@
-/* dropout.cu - elements left out by number, the others scaled. */
+/* dropout.cu - dropout by counter-based random numbers. */
 #include "cuda/common/philox.cuh"
 
 template <class T>

@@ -1,7 +1,7 @@
-/* embedding.cu - rows of a table by id, and their gradient. */
+/* embedding.cu - embedding lookup, and its wgrad. */
 #include "cuda/common/common.cuh"
 
-/* Row of the table for an id, or -1 when the id is not in this split. */
+/* Row of the table for an id, or -1 if this split lacks the id. */
 static __device__ __forceinline__ int64_t table_row(int32_t id, int64_t first, int64_t v)
 {
     const int64_t row = (int64_t)id - first;
@@ -55,7 +55,7 @@ d9d_status d9d_k_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t *id
 
 enum { PIECE = 32 };
 
-/* Keys of the sort: rows, and v for tokens of other splits. */
+/* Sort keys: table rows, and v for tokens of other splits. */
 static __global__ void row_keys_kernel(int32_t *key, const int32_t *ids, int64_t rows,
                                        int64_t first, int64_t v)
 {

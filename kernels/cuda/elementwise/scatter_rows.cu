@@ -1,4 +1,4 @@
-/* scatter_rows.cu - rows of a small array into a larger one. */
+/* scatter_rows.cu - writes rows of an array to indexed rows of another (index_put). */
 #include "cuda/common/common.cuh"
 
 template <class T>

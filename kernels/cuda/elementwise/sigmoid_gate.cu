@@ -1,5 +1,5 @@
-/* sigmoid_gate.cu - y = x sigmoid(g), one g a row; rows of one element are worked on by
- * eights. With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
+/* sigmoid_gate.cu - y = x sigmoid(g), one g per row; rows of one element are processed in vectors
+ * of eight. With s = sigmoid(g): dx = dy s, dg = s (1 - s) sum(dy x). */
 #include "cuda/common/common.cuh"
 
 template <class T>

@@ -2,8 +2,9 @@
  *
  *     du = dy g s        dg = dy u s (1 + g (1 - s))
  *
- * T is the type that results are rounded to: of float32 the exponential and the quotient are exact
- * to the last bits, of bfloat16 to 2^-20, wherever it is done. */
+ * T is the type that results are rounded to. For float32 the exponential and the quotient are
+ * accurate to the last bits, for bfloat16 to 2^-20, in every kernel that uses them.
+ */
 #ifndef D9DI_CUDA_ELEMENTWISE_SWIGLU_CUH
 #define D9DI_CUDA_ELEMENTWISE_SWIGLU_CUH
 

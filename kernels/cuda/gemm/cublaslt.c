@@ -1,23 +1,23 @@
-/* cublaslt.c - products by cuBLASLt, which is loaded when a device is opened.
+/* cublaslt.c - GEMM by cuBLASLt, which is loaded with dlopen when a device is opened.
  *
- * cuBLASLt is column-major: our row-major C [M, N] is its C' [N, M], so it is asked for
- * C' = op(B)' op(A)', which needs no transposed copy.  Sums run in float32, and TF32 is never
- * used.  The algorithms for a product are asked for once: the same shape gives the same bits every
- * time.  Algorithms that cut K must add the parts in float32 in scratch.
+ * cuBLASLt is column-major: our row-major C [M, N] is its C' [N, M]. So it computes C' = op(B)'
+ * op(A)', which needs no transposed copy. Sums are float32; TF32 is never used. The heuristic is
+ * queried once per shape, so that the same shape always gives the same bits. Split-K algorithms
+ * must reduce in float32 in scratch.
  *
- * The library's first choice is not always its fastest, so the first large product of a shape is a
- * trial: the library's first few algorithms compute it one after the other into scratch, between
- * events, and a kernel says whether the bits are those of the first.  Nothing waits for
- * that.  Once the events have passed, the fastest of those that gave the same bits is taken where
- * it is much faster than the first: which one it is changes no result.
+ * Autotuning: the heuristic's first choice is not always the fastest. So the first large product of
+ * a shape is a trial: the heuristic's first few algorithms compute it in turn into scratch, between
+ * events, and a kernel compares their bits with those of the first. Nothing waits for the trial.
+ * Once its events have completed, the fastest algorithm with the same bits replaces the first
+ * choice if it is much faster. So tuning never changes a result.
  */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/common/common.h"
 #include "cuda/attention/bitwise_compare.h"
+#include "cuda/common/common.h"
 #include "d9d/base/mem.h"
 
 #define STR_(x) #x
@@ -27,11 +27,11 @@
 enum {
     MAX_SCRATCH = 64 << 20,
     MAX_ALIGNMENT = 256,
-    MAX_ALGOS = 7,            /* algorithms in a trial */
-    MAX_TRIALS = 256,           /* of a stream; later shapes take the first choice */
-    TRIAL_BYTES = 256 << 20 /* the largest result */
+    MAX_ALGOS = 7,          /* algorithms in a trial */
+    MAX_TRIALS = 256,       /* per stream; later shapes use the first choice */
+    TRIAL_BYTES = 256 << 20 /* largest result that is tried */
 };
-static const double TRIAL_FLOP = 1e10; /* what takes longer than some launches */
+static const double TRIAL_FLOP = 1e10; /* enough to take longer than a few launches */
 
 /* clang-format off */
 #define FUNCTIONS(X)                                                                               \
@@ -44,7 +44,7 @@ static const double TRIAL_FLOP = 1e10; /* what takes longer than some launches *
                     X(cublasLtMatmulPreferenceSetAttribute)
 /* clang-format on */
 
-/* What decides about an algorithm; no padding, since it is a key of bytes. */
+/* What selects an algorithm. Without padding, since its bytes are a hash key. */
 typedef struct plan_key {
     int64_t m, n, k;
     int32_t t, ct, trans_a, trans_b, accumulate, align_a, align_b, align_c;
@@ -57,13 +57,13 @@ typedef struct choice {
 
 typedef struct plan {
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, c; /* in its terms: a is our B */
+    cublasLtMatrixLayout_t a, b, c; /* in cuBLASLt's terms: a is our B */
     choice choice[MAX_ALGOS];
-    int n, best;                   /* choices, none: the library has no algorithm; the one to use */
-    bool trial_done;                    /* or not to be tried */
-    cudaEvent_t events[2 * MAX_ALGOS]; /* before and after each choice of a trial under way */
-    int *mismatch;                   /* 1 for those whose bits are not the first choice's */
-    struct plan *next;             /* to free them all */
+    int n, best;                       /* number of choices, 0: no algorithm; the choice to use */
+    bool trial_done;                   /* finished, or not to be tried */
+    cudaEvent_t events[2 * MAX_ALGOS]; /* before and after each choice of a trial in flight */
+    int *mismatch;                     /* 1 for choices whose bits differ from the first's */
+    struct plan *next;                 /* list of all plans, to free them */
 } plan;
 
 struct d9di_cublaslt {
@@ -71,15 +71,16 @@ struct d9di_cublaslt {
     cublasLtHandle_t handle;
     d9d_map plans;
     plan *first;
-    int *mismatch; /* of the trials, [TRIALS, CHOICES] in host memory that the GPU writes; NULL: no
-                    trials */
+    int *mismatch; /* [MAX_TRIALS, MAX_ALGOS] of all trials, pinned host memory that the GPU
+                      writes; NULL: no trials */
     int n_trials;
 #define X(f) __typeof__(f) *f;
     FUNCTIONS(X)
 #undef X
 };
 
-static d9d_status cublaslt_fail(const d9di_cublaslt *b, const char *op, const char *what, cublasStatus_t e)
+static d9d_status cublaslt_fail(const d9di_cublaslt *b, const char *op, const char *what,
+                                cublasStatus_t e)
 {
     const d9d_status st = e == CUBLAS_STATUS_ALLOC_FAILED ? D9D_EOOM : D9D_ECUDA;
 
@@ -121,8 +122,8 @@ d9d_status d9di_cublaslt_open(d9di_cublaslt **out)
         st = cublaslt_fail(b, "cuda", "cublasLtCreate", e);
         goto out;
     }
-    if (cudaHostAlloc((void **)&b->mismatch, MAX_TRIALS * MAX_ALGOS * sizeof(int), cudaHostAllocMapped) !=
-        cudaSuccess)
+    if (cudaHostAlloc((void **)&b->mismatch, MAX_TRIALS * MAX_ALGOS * sizeof(int),
+                      cudaHostAllocMapped) != cudaSuccess)
         b->mismatch = NULL;
     *out = b;
     b = NULL;
@@ -155,7 +156,7 @@ static void plan_free(const d9di_cublaslt *b, plan *p)
     free(p);
 }
 
-/* The library stays loaded: unloading it would run its teardown beside a live CUDA context. */
+/* The library stays loaded: unloading it would run its teardown while a CUDA context is alive. */
 void d9di_cublaslt_close(d9di_cublaslt *b)
 {
     if (b == NULL)
@@ -177,7 +178,7 @@ static cudaDataType_t cuda_type(d9d_dtype t)
     return t == D9D_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* How far an address is aligned, as the heuristic wants to know it. */
+/* The largest power of two that divides an address, which the heuristic takes as a hint. */
 static int32_t ptr_alignment(const void *p)
 {
     const uintptr_t bits = (uintptr_t)p | MAX_ALIGNMENT;
@@ -185,9 +186,9 @@ static int32_t ptr_alignment(const void *p)
     return (int32_t)(bits & -bits);
 }
 
-/* A stored matrix of rows x cols, row-major: cols x rows to the library. */
-static cublasStatus_t layout_create(const d9di_cublaslt *b, cublasLtMatrixLayout_t *out, d9d_dtype t,
-                             int64_t rows, int64_t cols)
+/* Layout of a row-major rows x cols matrix: cols x rows to the library. */
+static cublasStatus_t layout_create(const d9di_cublaslt *b, cublasLtMatrixLayout_t *out,
+                                    d9d_dtype t, int64_t rows, int64_t cols)
 {
     return b->cublasLtMatrixLayoutCreate(out, cuda_type(t), (uint64_t)cols, (uint64_t)rows, cols);
 }
@@ -206,16 +207,18 @@ static cublasStatus_t plan_describe(const d9di_cublaslt *b, const d9d_gemm *g, p
         e = b->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb,
                                               sizeof(tb));
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_b ? layout_create(b, &p->a, g->t, g->n, g->k) : layout_create(b, &p->a, g->t, g->k, g->n);
+        e = g->trans_b ? layout_create(b, &p->a, g->t, g->n, g->k)
+                       : layout_create(b, &p->a, g->t, g->k, g->n);
     if (e == CUBLAS_STATUS_SUCCESS)
-        e = g->trans_a ? layout_create(b, &p->b, g->t, g->k, g->m) : layout_create(b, &p->b, g->t, g->m, g->k);
+        e = g->trans_a ? layout_create(b, &p->b, g->t, g->k, g->m)
+                       : layout_create(b, &p->b, g->t, g->m, g->k);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = layout_create(b, &p->c, g->ct, g->m, g->n);
     return e;
 }
 
 static cublasStatus_t preference_set(const d9di_cublaslt *b, const plan_key *key,
-                             cublasLtMatmulPreference_t pref)
+                                     cublasLtMatmulPreference_t pref)
 {
     const size_t scratch = MAX_SCRATCH;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -241,7 +244,7 @@ static cublasStatus_t preference_set(const d9di_cublaslt *b, const plan_key *key
     return e;
 }
 
-/* Ask for algorithms; that there is none is an answer too. */
+/* Queries the heuristic; finding no algorithm is not an error. */
 static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *key, plan *p)
 {
     cublasLtMatmulHeuristicResult_t found[MAX_ALGOS];
@@ -259,7 +262,7 @@ static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *ke
                                               MAX_ALGOS, found, &n);
     (void)b->cublasLtMatmulPreferenceDestroy(pref);
     if (e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE)
-        return CUBLAS_STATUS_SUCCESS; /* such types or layouts it does not know */
+        return CUBLAS_STATUS_SUCCESS; /* the library does not support such types or layouts */
     for (int i = 0; i < n && e == CUBLAS_STATUS_SUCCESS; i++)
         if (found[i].state == CUBLAS_STATUS_SUCCESS)
             p->choice[p->n++] = (choice){found[i].algo, (int64_t)found[i].workspaceSize};
@@ -267,7 +270,7 @@ static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *ke
 }
 
 static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, const plan_key *key,
-                            plan **out)
+                           plan **out)
 {
     cublasStatus_t e;
     d9d_status st;
@@ -295,9 +298,9 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, 
     return D9D_OK;
 }
 
-/* --- products ------------------------------------------------------------------------ */
+/* --- GEMM ---------------------------------------------------------------------------- */
 
-/* One product, as it is asked for; `to` is where its result goes. */
+/* One call's arguments; `to` is where its result goes. */
 typedef struct product {
     d9d_stream s;
     const char *op;
@@ -338,7 +341,8 @@ static bool trial_is_worthwhile(const d9di_cublaslt *b, const plan *p, const d9d
            2.0 * (double)g->m * (double)g->n * (double)g->k >= TRIAL_FLOP;
 }
 
-/* One choice twice, the second time between marks, and compared with the first's result. */
+/* Runs one choice twice, the second time between events, and compares it with the first's result.
+ */
 static d9d_status trial_run_algo(const product *x, int i, void *to, const void *first)
 {
     plan *p = x->p;
@@ -351,11 +355,12 @@ static d9d_status trial_run_algo(const product *x, int i, void *to, const void *
     (void)cudaEventRecord(p->events[2 * i], queue);
     D9D_TRY(gemm_run(x, &p->choice[i], to));
     (void)cudaEventRecord(p->events[2 * i + 1], queue);
-    return to == first ? D9D_OK
-                       : d9di_bitwise_compare(x->s, x->op, first, to, result_bytes(x->g), &p->mismatch[i]);
+    return to == first
+               ? D9D_OK
+               : d9di_bitwise_compare(x->s, x->op, first, to, result_bytes(x->g), &p->mismatch[i]);
 }
 
-/* A trial that finds no memory is none. */
+/* Starts a trial; without memory for it the shape has none. */
 static void trial_begin(d9di_cublaslt *b, const product *x)
 {
     const int64_t half = d9di_i64_round_up(result_bytes(x->g), 256);
@@ -376,9 +381,9 @@ static void trial_begin(d9di_cublaslt *b, const product *x)
         trial_end(p);
 }
 
-/* The first choice, unless another takes less than this part of its time.  A trial is too short to
- * be held to the power limit: what is a little faster in it are smaller tiles, which move more
- * bytes a FLOP and are up to 6 % slower when the limit holds. */
+/* Another choice replaces the first only below this fraction of its time. A trial is too short to
+ * reach the power limit. Smaller tiles are a little faster in it, move more bytes per FLOP, and are
+ * up to 6 % slower once the power limit holds. */
 #define TRIAL_WIN_RATIO 0.87f
 
 static void trial_conclude(plan *p)
@@ -386,7 +391,7 @@ static void trial_conclude(plan *p)
     float best, ms;
 
     if (cudaEventQuery(p->events[2 * p->n - 1]) != cudaSuccess)
-        return; /* under way */
+        return; /* in flight */
     if (cudaEventElapsedTime(&best, p->events[0], p->events[1]) == cudaSuccess) {
         best *= TRIAL_WIN_RATIO;
         for (int i = 1; i < p->n; i++)
@@ -401,7 +406,7 @@ static void trial_conclude(plan *p)
 }
 
 d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, const void *a,
-                          const void *b, void *c, bool *done)
+                              const void *b, void *c, bool *done)
 {
     const plan_key key = {.m = g->m,
                           .n = g->n,
@@ -413,7 +418,8 @@ d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm *g, c
                           .accumulate = g->beta != 0.0f,
                           .align_a = ptr_alignment(a),
                           .align_b = ptr_alignment(b),
-                          .align_c = ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend))};
+                          .align_c =
+                              ptr_alignment((const void *)((uintptr_t)c | (uintptr_t)g->addend))};
     d9di_cublaslt *lib = s->cublaslt;
     product x = {s, op, g, a, b, g->addend != NULL ? g->addend : c, NULL};
 

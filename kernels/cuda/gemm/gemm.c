@@ -1,5 +1,5 @@
-/* gemm.c - C = op(A) op(B) + beta C: cuBLASLt, and our own kernels where it has nothing, and
- * for a few rows. */
+/* gemm.c - C = op(A) op(B) + beta C: skinny kernels for a few rows, else cuBLASLt, else SIMT tiles.
+ */
 #include "cuda/gemm/gemm_skinny.h"
 
 d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
@@ -7,7 +7,7 @@ extern __typeof__(*((d9d_kernels *)0)->gemm_multi) d9d_k_gemm_multi;
 extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
 extern __typeof__(*((d9d_kernels *)0)->fill) d9d_k_fill;
 
-/* C = plus, for those who add to C in place. */
+/* C = addend, for kernels that add to C in place. */
 static d9d_status copy_addend(d9d_stream s, const char *op, const d9d_gemm *g, void *c)
 {
     cudaError_t e = cudaSuccess;
@@ -55,8 +55,8 @@ d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void
     return d9di_gemm(s, "gemm", g, a, b, c);
 }
 
-d9d_status d9d_k_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a, const void *const *b,
-                       void *const *c)
+d9d_status d9d_k_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,
+                            const void *const *b, void *const *c)
 {
     bool few = d9di_gemm_skinny_mma_supported(n, g) && g->m > 0 && g->k > 0;
 

@@ -1,4 +1,5 @@
-/* gemm_per_head.cu - a product for each head, whose matrices are some rows of one. */
+/* gemm_per_head.cu - per-head linear layer (block-diagonal): a GEMM per head, whose matrix is some
+ * rows of w. */
 #include "cuda/common/block_mma.cuh"
 
 template <class T> struct per_head_args {
@@ -7,7 +8,7 @@ template <class T> struct per_head_args {
     const T *x, *w;
 };
 
-/* A block has a tile of a head's rows and columns. */
+/* A block has a tile of rows and columns of one head. */
 template <bool TENSOR, class T>
 static __global__ void __launch_bounds__(THREADS) heads_kernel(per_head_args<T> v)
 {

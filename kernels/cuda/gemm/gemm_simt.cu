@@ -1,4 +1,4 @@
-/* gemm_simt.cu - one matrix product by our own tiles, for what cuBLASLt does not do. */
+/* gemm_simt.cu - GEMM in SIMT tiles, for what cuBLASLt does not support. */
 #include "cuda/gemm/simt_tile.cuh"
 
 template <class T, class C>

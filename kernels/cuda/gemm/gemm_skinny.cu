@@ -1,10 +1,29 @@
-/* gemm_skinny.cu - y = x W^T, plus perhaps another array, for a few rows of x: what generation is
- * made of, a token at a time.
+/* gemm_skinny.cu - skinny GEMM for decode: y = x W' (+ addend), for a few rows of x.
+ * Bandwidth-bound: W is read once.
  *
- * In float32 a warp has one or two rows of W, which it reads once, 1 KiB at a time and some pieces
- * ahead - the first of them, where it may, before the last kernel has made x - and all rows of x.
- * bfloat16 has a kernel of its own (gemm_skinny_mma.cu).  What is added in which order is in both
- * a matter of K alone: a row of the result does not depend on how many others there are.
+ * Algorithm (float32; gemm_skinny_mma.cu has bfloat16): a warp owns one or two rows of W and all
+ * rows of x. It keeps AHEAD = 4 vectors of 8 floats per lane and row in flight, and reduces over
+ * its lanes at the end.
+ *
+ *     known elsewhere as                          here
+ *     vLLM skinny GEMM (wvSplitK), ggml mmvf      gemm_skinny_kernel
+ *     cublasSgemv                                 m = 1
+ *     griddepcontrol.launch_dependents, .wait     pdl_launch_dependents(), pdl_wait()
+ *     L2 or shared-memory weight prefetch         weight_prefetch::fetch() before pdl_wait()
+ *
+ *     row of W    |-- 1 KiB --|-- 1 KiB --|-- 1 KiB --|-- 1 KiB --| ...
+ *                   lane 0..31, 8 floats    4 loads in flight per lane
+ *
+ *     previous kernel   ==== computes x =====|
+ *     this kernel           | fetch W ...    | pdl_wait | x . W | warp reduce | store
+ *                           needs b_constant: no kernel in flight writes W
+ *
+ * Batch-invariant: the order of a sum depends on K only, so that a row's bits do not depend on the
+ * number of rows.
+ *
+ * Measured: a GEMV alone reads at 104 % of a copy's bandwidth (docs/design/decode.md). Qwen3-8B in
+ * bfloat16 decodes a token in 4.06 to 4.17 ms on one H200, with weights read at 3.63 to 3.73 TB/s
+ * (docs/benchmarks/one-gpu.md).
  */
 #include "cuda/common/common.cuh"
 #include "cuda/gemm/gemm_skinny.h"
@@ -18,7 +37,8 @@ enum {
     BLOCK_WARPS = 4
 };
 
-/* Some pieces of each column, of which those that are not there keep what they hold. */
+/* A lane's loads of W in flight, per column of the result. Loads beyond K keep the previous
+ * content. */
 template <int COLS> struct weight_prefetch {
     raw8<float> at[AHEAD][COLS];
 
@@ -99,7 +119,7 @@ static d9d_status launch(d9d_stream s, const d9d_gemm *g, const void *x, const v
                       (const C *)d9di_gemm_addend(g, y), g->m, g->n, g->k, g->b_constant);
 }
 
-/* Narrow matrices are shared among more warps. */
+/* Narrow matrices use one column per warp, so that more warps share the work. */
 template <class C, int M>
 static d9d_status launch_by_columns(d9d_stream s, const d9d_gemm *g, const void *x, const void *w,
                                     void *y)
@@ -119,7 +139,7 @@ static d9d_status launch_by_rows(d9d_stream s, const d9d_gemm *g, const void *x,
                      : launch_by_columns<C, 8>(s, g, x, w, y);
 }
 
-/* Rows and K that are taken, at these addresses. */
+/* Limits on rows, K and alignment. */
 static bool is_supported(d9d_dtype t, int64_t m, int64_t k, uintptr_t addresses)
 {
     return m <= (t == D9D_BF16 ? MAX_ROWS_BF16 : MAX_ROWS) && k % EIGHT == 0 && addresses % 16 == 0;

@@ -1,21 +1,22 @@
-/* gemm_skinny_mma.cu - gemm_skinny.cu's products in bfloat16, of up to sixteen rows of x.
+/* gemm_skinny_mma.cu - skinny GEMM for decode in bfloat16 on tensor cores, up to 16 rows of x. See
+ * gemm_skinny.cu.
  *
- * A product of warps takes sixteen rows of W and eight of x, so that eight rows cost nearly what
- * one does: W is read once, at the speed of memory.  A block takes one tile of sixteen rows after
- * the other, eight of one place and eight of another: where gate and up are made these are a
- * feature's rows of both, and SwiGLU follows at once.  The block's warps share K: each has every
- * eighth piece of 64, of which a lane has twice 16 bytes a row.  Those are eight neighbours, where
- * a product of warps would have others; x comes in the same order, and sums do not mind.
+ * mma.m16n8k16 takes sixteen rows of W and eight of x, so that eight rows cost nearly as much as
+ * one: W is read once, at memory bandwidth. A block processes one tile of sixteen rows of W after
+ * the other. The two halves of a tile, of eight rows, come from different places: with GATED they
+ * are the same features of gate and up, and SwiGLU follows at once. The block's warps split K: each
+ * has every eighth chunk of 64, of which a lane loads twice 16 bytes per row. These are eight
+ * consecutive elements where mma expects others; x is permuted alike, which does not change the
+ * sums.
  *
- * Memory is to be busy all the time, also while one kernel ends, the next begins, and smaller ones
- * between them make x:
+ * Memory must stay busy, also between kernels and during the small kernels that compute x:
  *
- *   - What a lane will need of W it copies itself to a ring of its own, DEPTH pieces ahead, over
- *     the ends of tiles and, where W lies still, before x is there: then one piece after the other
- *     has come, which keeps memory busy too, as what makes x would wait behind all of them.
- *   - x comes from the caches, which takes as long as a few pieces: AHEAD pieces of it are on their
- *     way to registers.
- *   - BLOCKS blocks share a multiprocessor: while one adds up a tile or ends the other reads on.
+ *  - A lane copies its part of W into its own ring in shared memory (cp.async), STAGES chunks
+ *    ahead, across tiles and, with b_constant, before x is ready (PDL). It requests chunks one
+ *    after the other; a full ring requested at once would delay the kernels that compute x.
+ *  - x comes from L2, with a latency of a few chunks: AHEAD chunks of it are in flight to
+ *    registers.
+ *  - BLOCKS blocks share an SM: while one reduces a tile or ends, the other reads.
  */
 #include "cuda/common/mma.cuh"
 #include "cuda/elementwise/swiglu.cuh"
@@ -25,19 +26,17 @@ enum {
     EIGHT = 8,
     K_CHUNK = 64,
     BLOCK_WARPS = 8, /* warps of a block */
-    HALF = 8,        /* rows of a tile that lie together */
-    PARTS = 4,       /* of a piece: 16 bytes of each half, twice */
+    HALF = 8,        /* rows of half a tile, which are contiguous */
+    PARTS = 4,       /* of a chunk: 16 bytes of each half, twice */
     STEP = BLOCK_WARPS * K_CHUNK,
     BLOCKS = 2,
-    DEEP_STAGES = 6, /* the ring, where there is room for BLOCKS of it; else */
+    DEEP_STAGES = 6, /* depth of the ring if shared memory has space for BLOCKS of it; else */
     SHALLOW_STAGES = 4,
     MAX_MATRICES = 3
 };
 
 /* --- copies to shared memory -------------------------------------------------------------------
- *
- * Of memory a whole line is read, whose other half another copy takes next.  The GPU's cache is
- * left to what is read again. */
+ */
 static __device__ __forceinline__ uint64_t evict_first_policy(void)
 {
     uint64_t policy;
@@ -46,7 +45,7 @@ static __device__ __forceinline__ uint64_t evict_first_policy(void)
     return policy;
 }
 
-/* 16 bytes, or zeros. */
+/* Copies 16 bytes, or writes zeros. */
 static __device__ __forceinline__ void cp_async_16(uint4 *to, const bf16 *from, bool there,
                                                    uint64_t policy)
 {
@@ -59,19 +58,18 @@ static __device__ __forceinline__ void cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* All but the last N groups of copies are there. */
+/* Waits for all but the last N groups of copies. */
 template <int N> static __device__ __forceinline__ void cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* --- what there is to do ------------------------------------------------------------------------
- *
- * x [M, K] times matrices one after the other; or, gated, times two of them side by side. */
+/* --- work ---------------------------------------------------------------------------------------
+ */
 template <class C> struct weight_matrix {
     const bf16 *w;
     C *y;
-    const C *plus; /* NULL: nothing is added */
+    const C *plus; /* addend, or NULL */
     int64_t n, tiles;
 };
 template <class C> struct skinny_params {
@@ -82,7 +80,7 @@ template <class C> struct skinny_params {
     C *gated;
 };
 
-/* The matrix of tile t, which becomes its number there. */
+/* The matrix of tile t; t becomes the tile's number within it. */
 template <bool GATED, class C>
 static __device__ __forceinline__ int matrix_of(const skinny_params<C> &p, int64_t *t)
 {
@@ -94,11 +92,11 @@ static __device__ __forceinline__ int matrix_of(const skinny_params<C> &p, int64
     return i;
 }
 
-/* A lane's way through W: its warp's pieces of each tile of its block. */
+/* A lane's iteration over W: its warp's chunks of each tile of its block. */
 template <bool GATED, class C> struct weight_iterator {
     const skinny_params<C> &p;
     int64_t t;
-    int at;           /* of the piece, in a row */
+    int at;           /* of the chunk, within a row */
     const bf16 *w[2]; /* the lane's row of each half */
     bool there[2];
     uint64_t policy;
@@ -123,7 +121,7 @@ template <bool GATED, class C> struct weight_iterator {
             w[h] = m.w + (there[h] ? r * p.k + lane : 0);
         }
     }
-    /* Send for a piece, or for zeros beyond W, and go on. */
+    /* Requests a chunk (zeros beyond W), and advances. */
     __device__ __forceinline__ void load_chunk(uint4 (&to)[PARTS][WARP], int first)
     {
         const int lane = threadIdx.x % 4 * EIGHT;
@@ -147,7 +145,7 @@ template <bool GATED, class C> struct weight_iterator {
 
 /* --- x ------------------------------------------------------------------------------------- */
 
-/* Of each eight rows one, as products take them: both halves of a piece. */
+/* Loads one of each eight rows of x in the layout of mma: both halves of a chunk. */
 template <int X>
 static __device__ __forceinline__ void load_x(uint4 (&v)[2][X], const bf16 *x, int at, int64_t m,
                                               int64_t k)
@@ -169,7 +167,7 @@ static __device__ __forceinline__ void load_x(uint4 (&v)[2][X], const bf16 *x, i
 
 template <int X> using parts = float[BLOCK_WARPS][2 * HALF][X * EIGHT];
 
-/* The warps' parts added in their order. */
+/* The sum of the warps' parts, in their order. */
 template <int X>
 static __device__ __forceinline__ float sum_warps(const parts<X> &part, int row, int r)
 {
@@ -189,7 +187,7 @@ template <class C> static __device__ __forceinline__ float store_rounded(C *to, 
     return to_float(c);
 }
 
-/* A thread has one row of x and one of the tile. */
+/* A thread has one row of x and one row of the tile. */
 template <int X, bool GATED, class C>
 static __device__ __forceinline__ void store_tile(const skinny_params<C> &p, int64_t t,
                                                   const parts<X> &part)
@@ -216,7 +214,7 @@ static __device__ __forceinline__ void store_tile(const skinny_params<C> &p, int
 
 template <int X, int DEPTH> struct skinny_smem {
     uint4 ring[BLOCK_WARPS][DEPTH][PARTS][WARP];
-    parts<X> part[2]; /* of a tile, while that before it is read */
+    parts<X> part[2]; /* partial sums of a tile, double-buffered */
 };
 
 template <int X, int DEPTH, bool GATED, class C>

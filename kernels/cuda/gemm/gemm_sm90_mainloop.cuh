@@ -1,17 +1,40 @@
-/* gemm_sm90_mainloop.cuh - products on Hopper: shared memory, and which block makes which tile.
+/* gemm_sm90_mainloop.cuh - GEMM on Hopper in bfloat16: tile shape, shared memory and the tile
+ * scheduler. The producer, the consumers' mainloop and the launch are in cuda/common/wgmma.cuh.
  *
- * A block an SM, in pairs, for the whole launch.  A tile of C is BM x BN, made in steps of BK:
+ * Algorithm: a persistent, warp-specialised GEMM with TMA multicast in clusters of two blocks, as
+ * CUTLASS's KernelTmaWarpSpecializedCooperative. One block per SM stays for the whole launch. A
+ * tile of C is BM x BN = 128 x 256, computed in steps of BK = 64:
  *
- *     scheduler warp   claims a pair of tiles from a counter, tells both blocks of the pair
- *     producer warp    copies operands by TMA into a ring of STAGES
- *     2 warp groups    half the tile's rows each: 128 sums a thread, in registers
+ *     scheduler warp   of block 0 claims a pair of tiles from a counter, publishes one per block
+ *     producer warp    loads A and B by TMA into a ring of STAGES = 4
+ *     2 warpgroups     64 rows of the tile each: 64 x 256, 128 accumulators per thread
  *
- * The pair takes two row tiles of an expert with the same columns and shares B; an odd last row
- * tile is taken with two neighbouring column tiles, sharing A; a single one left over goes to
- * block 0 alone.  What is shared is read once, a half by each block, for both.
+ *     CUTLASS 3.x                                  here
+ *     PipelineTmaAsync, PipelineState              at.full, at.empty, pipeline_state<STAGES>
+ *     producer_acquire / _commit                   mbarrier_wait(empty), _arrive_expect_tx(full)
+ *     consumer_wait / _release                     mbarrier_wait(full), stage_release()
+ *     PersistentTileSchedulerSm90Group             run_scheduler(), work_tile, tile_pairs_of()
+ *     ClusterShape 2x1x1, SM90_TMA_LOAD_MULTICAST  PAIR, pair_mode, tma_load_multicast()
+ *     TileShape, SharedStorage                     BM, BN, BK, OFFSET_...
+ *     CollectiveMma, SM90_64x256x16_F32BF16BF16    consumer::mainloop(), wgmma_64x256x16()
+ *     CollectiveEpilogue                           the EPILOGUE argument: epilogue_begin(), _step()
  *
- * No sum is split, and every element has one writer: which block takes a tile does not show.  The
- * scheduler is here, the rest is in wgmma.cuh.
+ *     time -->
+ *     producer     | k0 | k1 | k2 | k3 |    | k4 | ...     TMA -> full[stage]
+ *     warpgroup 0       | wgmma k0 | wgmma k1 | ...        wait full; release empty one step later
+ *     warpgroup 1       | wgmma k0 | wgmma k1 | ...
+ *     epilogue          [ the previous tile, a part per step: stmatrix -> TMA store ]
+ *
+ * A pair of blocks computes two row tiles of an expert with the same columns and shares B
+ * (MULTICAST_B). An odd last row tile is computed as two neighbouring column tiles that share A
+ * (MULTICAST_A). A single tile left over goes to block 0 (SINGLE); block 1 is IDLE. Each block
+ * loads half of what is shared, for both.
+ *
+ * Deterministic: no split-K, and every element has one writer, so that the order of claims does not
+ * affect results.
+ *
+ * Measured (docs/benchmarks/kernels.md), one H200, grouped GEMM of Qwen3-30B-A3B: 649 to 760
+ * TFLOP/s, 82 to 96 % of a dense GEMM (793). gemm/grouped_gemm_sm90.cu has the rest.
  */
 #ifndef D9DI_CUDA_GEMM_GEMM_SM90_MAINLOOP_CUH
 #define D9DI_CUDA_GEMM_GEMM_SM90_MAINLOOP_CUH
@@ -37,26 +60,27 @@ enum { A_BYTES = BM * BK * 2, B_BYTES = BN * BK * 2, STAGE_BYTES = A_BYTES + B_B
 enum { CHUNK = HALF * 128 }; /* 64 rows of 128 bytes on their way out */
 enum { SLAB = BK * 128 };    /* 64 columns of an operand that lies sideways */
 
-/* How the two blocks of a pair work together on what they are told; DEAD: block 1 of ALONE. */
+/* How a pair of blocks shares the operands of its two tiles; see above. IDLE: block 1 of SINGLE. */
 enum pair_mode { SINGLE, MULTICAST_B, MULTICAST_A, IDLE };
 
 struct gemm_params {
-    const int32_t *offset; /* NULL: all rows are of one expert */
-    int *counter;          /* 0 */
+    const int32_t *offset; /* NULL: one expert has all rows */
+    int *counter;          /* next pair of tiles; starts at 0 */
     int64_t rows;
     int e, n; /* experts; columns of C */
-    int m;    /* dW: rows of C, else what is summed over */
-    int sums; /* dX: how many products are added up, else 1 */
+    int m;    /* WGRAD: rows of C; else the dimension that is summed over */
+    int sums; /* DGRAD: number of products that are added, else 1 */
 };
 
-/* What a block is told of a tile. */
+/* A tile as the scheduler publishes it to a block. */
 struct work_tile {
     int4 load;  /* row or column of A, of B; first k of A, of B */
-    int4 store; /* row of C, column, live rows | odd k << 8 | mode << 16, steps; -1: the end */
+    int4 store; /* row of C, column, live rows | odd k << 8 | mode << 16, steps; steps -1: no
+                   more work */
 };
 enum { WORK_TILE_BYTES = sizeof(work_tile) };
 
-/* Shared memory, as offsets from its start. */
+/* Shared memory layout: offsets in bytes. */
 enum {
     OFFSET_OUT = STAGES * STAGE_BYTES,
     OFFSET_BARRIERS = OFFSET_OUT + 2 * BUFFERS * CHUNK,
@@ -66,8 +90,8 @@ enum {
 };
 static_assert(SHARED_BYTES <= 232448, "shared memory of a block");
 
-/* Addresses of the barriers; a stage is full or free, an order is told or taken, what a warp group
- * asked for is brought. */
+/* Addresses of the mbarriers: a stage is full or empty; a work tile is published or read; what a
+ * warpgroup's epilogue loads has arrived. */
 struct smem_offsets {
     uint32_t base, full, empty, order_full, order_empty, epilogue_full;
 };
@@ -83,7 +107,7 @@ DEVICE smem_offsets smem_offsets_make(uint32_t base)
             b + 16 * STAGES + 16 * WORK_TILE_STAGES};
 }
 
-/* The rows of an expert, whatever the offsets say. */
+/* The rows of an expert, clamped in case the offsets are invalid. */
 DEVICE int first_row(const gemm_params &p, int x)
 {
     return p.offset == NULL ? 0 : (int)d9di_i64_max(0, d9di_i64_min(p.rows, p.offset[x]));
@@ -96,7 +120,7 @@ DEVICE int count_rows(const gemm_params &p, int x)
                  first_row(p, x));
 }
 
-/* Units, each for a pair of blocks, of a product of `rows` rows in tiles of COLUMNS. */
+/* Number of pairs of tiles of a product of `rows` rows, in tiles of COLUMNS columns. */
 template <int COLUMNS> DEVICE int tile_pairs_of(const gemm_params &p, int rows)
 {
     const int mt = ceil_div_int(rows, BM), nt = ceil_div_int(p.n, COLUMNS);
@@ -106,7 +130,8 @@ template <int COLUMNS> DEVICE int tile_pairs_of(const gemm_params &p, int rows)
 
 /* --- the scheduler ------------------------------------------------------------------------- */
 
-/* Experts by falling count of rows, so that long sums begin first; all threads of the block. */
+/* Sorts experts by descending number of rows, so that long sums start first. Called by all threads
+ * of the block. */
 DEVICE void sort_experts(const gemm_params &p, int *sorted, int *count)
 {
     for (int x = threadIdx.x; x < p.e; x += BLOCK)
@@ -119,10 +144,10 @@ DEVICE void sort_experts(const gemm_params &p, int *sorted, int *count)
             before += count[y] > count[x] || (count[y] == count[x] && y < x);
         sorted[before] = x;
     }
-    fence_proxy_async(); /* copies come to where the counts are */
+    fence_proxy_async(); /* later async-proxy writes reuse the memory of the counts */
 }
 
-/* The unit at which each expert begins, and the end; all threads of a warp. */
+/* Prefix sum: each expert's first pair of tiles, and the total. Called by all threads of a warp. */
 template <int COLUMNS> DEVICE int expert_first_pairs(const gemm_params &p, int *first)
 {
     const int lane = threadIdx.x % WARP;
@@ -147,11 +172,11 @@ template <int COLUMNS> DEVICE int expert_first_pairs(const gemm_params &p, int *
     return end;
 }
 
-/* Pairs of row tiles at a time, so that the blocks at work share columns of B too: these pairs
- * times some columns, and then the next columns. */
+/* Tile order (CUTLASS: swizzle): GROUP_ROWS pairs of row tiles by some columns, then the next
+ * columns, so that concurrent blocks also share columns of B in L2. */
 enum { GROUP_ROWS = 8 };
 
-/* What block `rank` is to do of a unit of expert x. */
+/* The tile of block `rank` in pair number `unit` of expert x. */
 template <int FORM, int COLUMNS>
 DEVICE work_tile work_tile_of(const gemm_params &p, int x, int unit, int rank)
 {
@@ -188,7 +213,7 @@ DEVICE void run_scheduler(const gemm_params &p, const smem_offsets &at, int *fir
     if (threadIdx.x % WARP != 0)
         return;
     do {
-        /* Claimed as late as can be, so that all end together. */
+        /* Claimed as late as possible, so that all blocks end together. */
         mbarrier_wait_or_trap(at.order_empty + 8 * slot.i, slot.parity);
         unit = atomicAdd(p.counter, 1);
         while (FORM != D9DI_GROUPED_GEMM_WGRAD && unit < total && unit >= first[x + 1])

@@ -1,4 +1,4 @@
-/* gemm_swiglu.h - products with SwiGLU in their end, on Hopper. */
+/* gemm_swiglu.h - GEMM with a SwiGLU epilogue on Hopper. */
 #ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_H
 #define D9DI_CUDA_GEMM_GEMM_SWIGLU_H
 
@@ -15,7 +15,7 @@ bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_swiglu_dims *n
 d9d_status d9di_gemm_swiglu_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
                                  void *up, const void *x, const void *w_gate, const void *w_up);
 
-/* dh = dy Wd', rounded to bfloat16 but not stored, to dgate and dup */
+/* dh = dy Wd', rounded to bfloat16 but not stored, becomes dgate and dup. */
 d9d_status d9di_gemm_swiglu_bwd_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
                                      void *dup, const void *dy, const void *w, const void *gate,
                                      const void *up);

@@ -1,8 +1,26 @@
-/* gemm_swiglu_bwd_sm90.cu - the product before the gradient of SwiGLU, which is in its end, on
- * Hopper: wgmma.cuh.
+/* gemm_swiglu_bwd_sm90.cu - dgrad of the down projection with the backward of SwiGLU in the
+ * epilogue, on Hopper in bfloat16; dense or grouped (experts). On the mainloop of
+ * gemm_sm90_mainloop.cuh.
  *
- * A tile of dh is held; for each 64 columns gate and up are copied to where dgate and dup are then
- * put, and dh is never stored.
+ * Algorithm: dh = dout Wd' is computed in tiles of 128 x 256, rounded to bfloat16 and never stored.
+ * The epilogue loads gate and up, and stores dgate and dup:
+ *
+ *     dup = dh gate s        dgate = dh up s (1 + gate (1 - s))        s = sigmoid(gate)
+ *
+ *     CUTLASS, Liger                            here
+ *     epilogue visitor (EVT), AuxLoad           load_gate_up(): TMA into the output buffers
+ *     TMA store of D and aux outputs            store_gradients()
+ *     LigerSiLUMulFunction.backward (Triton)    swiglu_bwd_columns(), swiglu_bwd_of()
+ *
+ *     a quarter of the tile (64 columns) takes 7 of the next tile's first 28 steps:
+ *
+ *     tick   0              4                    5                      7
+ *            TMA load       first 32 columns,    other 32 columns,      next quarter
+ *            gate, up  ...  in place             TMA store dgate, dup
+ *            `------------- two buffers of 64 x 64 bfloat16 ----------'
+ *
+ * Measured (docs/benchmarks/kernels.md), one H200, held at the power limit: dense 550, experts 450
+ * TFLOP/s (69 and 57 % of a dense GEMM).
  */
 #include "cuda/gemm/gemm_swiglu_sm90.cuh"
 
@@ -14,7 +32,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
     static constexpr bool ADDS = false;
 
     struct args {
-        void *dgate, *dup; /* c[0] and c[1] of the maps; gate and up are c[2] and c[3] */
+        void *dgate, *dup; /* in m.c[0] and m.c[1]; gate and up are in m.c[2] and m.c[3] */
     };
     const args &x;
     uint32_t parity = 0;
@@ -24,7 +42,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
     {
     }
 
-    /* Gate and up of 64 columns to the two buffers. */
+    /* Loads gate and up of 64 columns into the two output buffers. */
     __device__ __forceinline__ void load_gate_up(int row, int at)
     {
         const uint32_t b = this->at.epilogue_full + 8 * group;
@@ -32,7 +50,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
         if (thread != 0)
             return;
         tma_store_wait_read<0>();
-        if (at >= p.n) { /* behind the last column */
+        if (at >= p.n) { /* beyond the last column */
             mbarrier_arrive(b);
             return;
         }
@@ -41,7 +59,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
         tma_load(out_buffer(1), &m.c[3], b, at, row);
     }
 
-    /* 32 of them in place, since a warp has the same rows of all. */
+    /* 32 columns, in place: a warp reads and writes the same rows of all three arrays. */
     template <int PART> __device__ __forceinline__ void swiglu_bwd_columns(const uint32_t *dh)
     {
         const uint32_t gates = out_buffer(0), ups = out_buffer(1);
@@ -72,7 +90,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
         }
     }
 
-    /* Of the quarter of the tile's columns; registers have no numbers at run time. */
+    /* The same for a quarter of the tile's columns. The switch keeps register indices constant. */
     template <int PART>
     __device__ __forceinline__ void swiglu_bwd_columns(int quarter, const uint32_t (&held)[64])
     {
@@ -84,7 +102,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
         }
     }
 
-    /* dgate and dup of the 64. */
+    /* Stores dgate and dup of the 64 columns. */
     __device__ __forceinline__ void store_gradients(int row, int at, int live)
     {
         const uint32_t gates = out_buffer(0), ups = out_buffer(1);
@@ -94,7 +112,7 @@ struct swiglu_bwd_epilogue : spread_epilogue<swiglu_bwd_epilogue> {
         if (live < HALF) {
             store_rows(gates, x.dgate, row, at, live);
             store_rows(ups, x.dup, row, at, live);
-            named_barrier_sync(1 + group, GROUP); /* before more is fetched */
+            named_barrier_sync(1 + group, GROUP); /* before the buffers are loaded again */
         } else if (thread == 0 && at < p.n) {
             tma_store(&m.c[0], gates, at, row);
             tma_store(&m.c[1], ups, at, row);

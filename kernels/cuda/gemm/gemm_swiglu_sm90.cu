@@ -1,7 +1,26 @@
-/* gemm_swiglu_sm90.cu - products with SwiGLU in their end on Hopper: wgmma.cuh.
+/* gemm_swiglu_sm90.cu - gate and up projections with SwiGLU in the epilogue, on Hopper in bfloat16;
+ * dense or grouped (experts). An epilogue on the mainloop of gemm_sm90_mainloop.cuh.
  *
- * A tile has the same 128 columns of the gate and of the up product; both are stored, and y of what
- * was rounded.
+ * Algorithm: B is two matrices, and a tile has the same 128 columns of gate = x Wg and of up = x
+ * Wu. Both are stored, because the backward pass needs them, and so is y = silu(gate) up of the
+ * rounded values. x is read once, and y needs no kernel of its own.
+ *
+ *     CUTLASS dual GEMM (example 45), Liger     here
+ *     DualGemm: B0, B1                          m.b, m.b2: halves of the B tile
+ *     LeftSiLUAndMul epilogue                   swiglu_epilogue::store_activation()
+ *     StoreD0, StoreD1                          store_projection(): gate, up
+ *     LigerSiLUMulFunction (Triton)             cuda/elementwise/swiglu.cuh: swiglu_of()
+ *
+ *     tile of a warpgroup    | gate, 128 columns | up, 128 columns |   x 64 rows
+ *                                   \________ _________/
+ *     three stores                    y = silu(gate) up, 128 columns
+ *
+ *     during the next tile's first 28 steps (TICKS), per half of 64 columns:
+ *     tick 0  store gate   3  store up   6, 8  y   12  store up   15  store gate   18, 20  y
+ *     warpgroup 1 is GROUP_DELAY = 3 steps later, so that one computes while the other feeds wgmma
+ *
+ * Measured (docs/benchmarks/kernels.md), one H200, held at the power limit: dense 676, experts 602
+ * TFLOP/s (85 and 76 % of a dense GEMM).
  */
 #include "cuda/gemm/gemm_swiglu_sm90.cuh"
 
@@ -13,7 +32,7 @@ struct swiglu_epilogue : spread_epilogue<swiglu_epilogue> {
     static constexpr bool ADDS = false;
 
     struct args {
-        void *gate, *up, *y; /* c[0], c[1] and c[2] of the maps */
+        void *gate, *up, *y; /* in m.c[0], m.c[1] and m.c[2] */
     };
     const args &x;
 
@@ -22,7 +41,7 @@ struct swiglu_epilogue : spread_epilogue<swiglu_epilogue> {
     {
     }
 
-    /* Gate or up of 64 columns, which are half of the tile's. */
+    /* Stores gate (WHAT 0) or up (1) of half of the tile's columns, 64. */
     template <int HALF_OF, int WHAT>
     __device__ __forceinline__ void store_projection(const uint32_t (&held)[64], int row,
                                                      int column, int live)
@@ -31,7 +50,7 @@ struct swiglu_epilogue : spread_epilogue<swiglu_epilogue> {
                            WHAT == 0 ? x.gate : x.up, row, column + 64 * HALF_OF, live);
     }
 
-    /* y of 32 of them, four registers at a time, since there are few; the last sends all 64. */
+    /* y of 32 columns, four registers at a time to save registers; PART 1 then stores all 64. */
     template <int HALF_OF, int PART>
     __device__ __forceinline__ void store_activation(const uint32_t (&held)[64], int row,
                                                      int column, int live)
@@ -58,7 +77,7 @@ struct swiglu_epilogue : spread_epilogue<swiglu_epilogue> {
             tma_store_bf16(to, 2, x.y, row, column + 64 * HALF_OF, live);
     }
 
-    /* In an order that takes the buffers in turn. */
+    /* This order alternates between the two output buffers. */
     __device__ __forceinline__ void epilogue_part(int i, const uint32_t (&held)[64], int row,
                                                   int column, int live)
     {
@@ -77,7 +96,7 @@ struct swiglu_epilogue : spread_epilogue<swiglu_epilogue> {
 
 } // namespace
 
-/* Of few rows other ways are faster. */
+/* Below this the other kernels are faster. */
 enum { MIN_ROWS = 2 * BM };
 
 bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_swiglu_dims *n)
@@ -86,7 +105,8 @@ bool d9di_gemm_swiglu_sm90_supported(d9d_stream s, const d9d_gemm_swiglu_dims *n
            wgmma_gemm_supported(s, D9DI_SLOW_GATED, "gated_gemm", n->t, n->rows, n->e, n->h, n->i);
 }
 
-/* A matrix is [H, I] in the sense of FORM Y, or turned. */
+/* A dense matrix is stored [I, H], which is the DGRAD form (transposed); an expert's is [H, I], the
+ * FWD form. */
 d9d_status d9di_gemm_swiglu_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
                                  void *up, const void *x, const void *w_gate, const void *w_up)
 {

@@ -1,4 +1,4 @@
-/* gemm_swiglu_sm90.cuh - what the ends of products with SwiGLU share, forward and backward. */
+/* gemm_swiglu_sm90.cuh - what the SwiGLU epilogues, forward and backward, share. */
 #ifndef D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 #define D9DI_CUDA_GEMM_GEMM_SWIGLU_SM90_CUH
 
@@ -18,21 +18,20 @@ DEVICE float bf16_high(uint32_t two)
     return __uint_as_float(two & 0xffff0000u);
 }
 
-/* A value that is computed from here on: else the compiler takes what is computed of it out of the
- * loop over steps, for all parts at once, to registers that are not there. */
+/* Makes a value opaque to the compiler. Otherwise it hoists the epilogue's computation out of the
+ * mainloop, for all parts at once, and spills. */
 DEVICE uint32_t materialize(uint32_t x)
 {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-/* A crew whose END does what is held in small parts at some of the next tile's first TICKS steps,
- * and its two groups at different ones: while one computes, the other keeps the tensor cores busy.
- * END has
+/* An epilogue that is spread over the next tile's first TICKS steps, with a delay between the two
+ * warpgroups: while one computes, the other keeps the tensor cores busy. EPILOGUE has
  *
- *     part(i, held, row, column, live)     one of TICKS
+ *     epilogue_part(i, held, row, column, live)     i < TICKS
  *
- * Of a tile at the last rows, of which some are not there, all parts are done at once. */
+ * A tile with missing rows runs all parts at once. */
 template <class EPILOGUE> struct spread_epilogue : consumer_warpgroup {
     static constexpr int TICKS = 28, GROUP_DELAY = 3;
     int tick = TICKS, held_row, held_column;

@@ -1,12 +1,11 @@
-/* grouped_gemm.h - one product per expert: the call, and the ways to do it.
+/* grouped_gemm.h - grouped GEMM (one product per expert): the arguments, and the kernels.
  *
- * Rows of expert x are offset[x] .. offset[x + 1] - 1, numbers that the GPU alone knows.
+ * Rows of expert x are offset[x] .. offset[x + 1] - 1, numbers that only the GPU knows.
  *
- *     D9DI_GROUPED_GEMM_FWD    c [rows, out] = a [rows, in]  W_x        b = w [E, in, out]
- *     D9DI_GROUPED_GEMM_DGRAD   c [rows, in]  = a [rows, out] W_x' + beta c    b = w [E, in, out]
- *               and the same of a second a and b, where there are any, in one sum
- *     D9DI_GROUPED_GEMM_WGRAD   c [E, in, out] = a_x' b_x + beta c       a [rows, in], b [rows,
- * out]
+ *     FWD      c [rows, out] = a [rows, in]  W_x             b = w [E, in, out]
+ *     DGRAD    c [rows, in]  = a [rows, out] W_x' + beta c   b = w [E, in, out]
+ *              plus the product of a2 and b2, if any, in the same sum
+ *     WGRAD    c [E, in, out] = a_x' b_x + beta c            a [rows, in], b [rows, out]
  */
 #ifndef D9DI_CUDA_GEMM_GROUPED_GEMM_H
 #define D9DI_CUDA_GEMM_GROUPED_GEMM_H
@@ -27,19 +26,19 @@ typedef struct d9di_grouped_gemm_call {
     const char *op;
     d9di_grouped_gemm_form form;
     d9d_dtype t, ct; /* of a and b; of c */
-    float beta;      /* 0 for D9DI_GROUPED_GEMM_FWD */
+    float beta;      /* 0 for FWD */
     void *c;
     const void *a, *b;
     const int32_t *offset;
     int64_t rows, e, in, out;
-    const void *a2, *b2; /* for D9DI_GROUPED_GEMM_DGRAD, or NULL */
+    const void *a2, *b2; /* for DGRAD, or NULL */
 } d9di_grouped_gemm_call;
 
 /* wgmma and TMA in bfloat16, on compute capability 9.0: sides that are multiples of 8. */
 bool d9di_grouped_gemm_sm90_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
 d9d_status d9di_grouped_gemm_sm90(d9d_stream s, const d9di_grouped_gemm_call *g);
 
-/* Tiles in float32, any sizes and types. */
+/* SIMT tiles in float32, any sizes and types. */
 bool d9di_grouped_gemm_simt_supported(d9d_stream s, const d9di_grouped_gemm_call *g);
 d9d_status d9di_grouped_gemm_simt(d9d_stream s, const d9di_grouped_gemm_call *g);
 

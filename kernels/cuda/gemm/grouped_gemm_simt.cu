@@ -1,12 +1,12 @@
-/* grouped_gemm_simt.cu - one product per expert by plain tiles, for any sizes and types.
+/* grouped_gemm_simt.cu - grouped GEMM in SIMT tiles, for any sizes and types.
  *
- * A launch has a block for every tile that there could be: the rows' tiles, and one more for
- * each expert, whose last tile may be ragged.  tile_list_kernel() tells each what it is.
+ * A launch has a block for every tile that there could be: the tiles of all rows, and one more for
+ * each expert, whose last tile may be ragged. tile_list_kernel() assigns the tiles.
  */
 #include "cuda/gemm/grouped_gemm.h"
 #include "cuda/gemm/simt_tile.cuh"
 
-/* The rows of an expert, whatever the offsets say. */
+/* The rows of an expert, clamped in case the offsets are invalid. */
 static __device__ __forceinline__ void expert_rows(const int32_t *offset, int64_t rows, int64_t x,
                                                    int64_t *first, int64_t *end)
 {
@@ -19,12 +19,12 @@ static int64_t max_tiles(int64_t rows, int64_t e)
     return d9di_i64_ceil_div(rows, SIDE) + e;
 }
 
-/* A tile of rows: the expert, -1 for none, and the first row. */
+/* A tile of rows: its expert, -1 for none, and its first row. */
 struct row_tile {
     int32_t expert, row;
 };
 
-/* One block: tiles of the experts, THREADS experts at a time, in order. */
+/* One block lists the experts' tiles in order, THREADS experts at a time. */
 static __global__ void tile_list_kernel(row_tile *tile, int64_t most, const int32_t *offset,
                                         int64_t rows, int64_t e)
 {
@@ -51,7 +51,7 @@ static __global__ void tile_list_kernel(row_tile *tile, int64_t most, const int3
         tile[at] = {-1, 0};
 }
 
-/* Y = X W_e or X W_e', and the same of a second X and W where there are any: `w` strides within one
+/* Y = X W_e or X W_e', plus the product of a second X and W, if any. w is the strides within an
  * expert's matrix of `size` elements. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
@@ -141,7 +141,7 @@ bool d9di_grouped_gemm_simt_supported(d9d_stream s, const d9di_grouped_gemm_call
     return true;
 }
 
-/* What a launch can number: blocks across in y, rows in 31 bits. */
+/* Checks the grid limits: 65535 blocks in y, 2^31 - 1 rows. */
 d9d_status d9di_grouped_gemm_simt(d9d_stream s, const d9di_grouped_gemm_call *g)
 {
     enum { MAX_GRID_Y = 65535 };

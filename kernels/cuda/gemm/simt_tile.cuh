@@ -1,9 +1,9 @@
-/* simt_tile.cuh - a tile of a matrix product, for any sizes and layouts, in float32.
+/* simt_tile.cuh - a GEMM tile in float32 on CUDA cores (SIMT), for any sizes and layouts.
  *
  *     C[r, c] = sum_k A[r, k] B[k, c] + beta C[r, c]      r < m, c < n, k < depth
  *
- * A block of THREADS makes a SIDE x SIDE tile of C, a thread MICRO x MICRO of its elements, with
- * DEPTH of k at a time in shared memory.  Operands are given by their strides.
+ * A block of THREADS computes a SIDE x SIDE tile of C, a thread MICRO x MICRO of its elements, with
+ * DEPTH of k at a time in shared memory. Operands are given by their strides.
  */
 #ifndef D9DI_CUDA_GEMM_SIMT_TILE_CUH
 #define D9DI_CUDA_GEMM_SIMT_TILE_CUH
@@ -22,7 +22,7 @@ struct tile_shared {
     float a[DEPTH][SIDE + 4], b[DEPTH][SIDE + 4];
 };
 
-/* Bring in SIDE x DEPTH elements, zeros outside; neighbours in memory go to neighbour threads. */
+/* Loads SIDE x DEPTH elements, zeros outside. Consecutive threads read consecutive addresses. */
 template <class T>
 static __device__ __forceinline__ void tile_load(float (*to)[SIDE + 4], const operand<T> &x,
                                                  int64_t i0, int64_t n, int64_t k0, int64_t depth)

@@ -1,9 +1,9 @@
-/* linear_cross_entropy.cu - a linear head and the cross-entropy of its logits, without the logits.
+/* linear_cross_entropy.cu - linear head and cross entropy, forward, without storing the logits.
  *
- * loss = logsumexp(h W') - (h W')[target], over a block of tokens by a block of columns at a
- * time: cuBLASLt makes the logits, a kernel folds them into a running maximum m and sum l.  With
- * p = exp(logits - lse), dloss/dh = p W - W[target] is summed along while the logits are there,
- * rescaled when m grows.  For bfloat16 p is rounded to bfloat16 before that product.
+ * loss = logsumexp(h W') - (h W')[target], over a block of tokens by a block of columns at a time.
+ * cuBLASLt computes the logits. A kernel updates an online softmax, a running maximum m and sum l.
+ * With p = exp(logits - lse), dloss/dh = p W - W[target] is summed while the logits are there, and
+ * rescaled when m grows. For bfloat16, p is rounded to bfloat16 before that GEMM.
  */
 #include <math_constants.h>
 
@@ -11,7 +11,7 @@
 
 enum { TOKENS = 2048, COLUMNS = 8192 };
 
-/* A token's running state; keep: by how much the last block shrank what was summed. */
+/* A token's running state; keep: the factor by which the last block rescales earlier sums. */
 struct online_softmax {
     float m, l, target, keep;
 };
@@ -24,7 +24,7 @@ static __global__ void online_init_kernel(online_softmax *state, int64_t n)
         state[i] = {-CUDART_INF_F, 0.0f, 0.0f, 1.0f};
 }
 
-/* A block has a token.  p NULL: exp(logits - m) is not wanted; it may lie over the logits. */
+/* A block has a token. p, or NULL, receives exp(logits - m), and may overlap the logits. */
 template <class T>
 static __global__ void online_softmax_kernel(online_softmax *state, const float *logits, T *p,
                                              const int32_t *targets, int64_t split_first_id,
@@ -36,7 +36,8 @@ static __global__ void online_softmax_kernel(online_softmax *state, const float 
     float m = -CUDART_INF_F, sum = 0.0f, v[8];
 
     if (target >= 0 && target < n)
-        o.target = z[target]; /* before the fold, whose barrier every thread passes before p */
+        o.target = z[target]; /* before the reduction, whose barrier orders this read before the
+                                 writes of p */
     D9DI_ROW8 (i, n, THREADS) {
         load8(v, z + i, n - i);
         for (int j = 0; j < 8; j++)
@@ -61,7 +62,7 @@ static __global__ void online_softmax_kernel(online_softmax *state, const float 
     state[blockIdx.x] = o;
 }
 
-/* sum = keep sum, a block a token. */
+/* sum = keep sum; a block has a token. */
 static __global__ void rescale_sum_kernel(float *sum, const online_softmax *state, int64_t h)
 {
     const float keep = state[blockIdx.x].keep;
@@ -100,7 +101,7 @@ static __global__ void loss_dgrad_kernel(float *loss, float *lse, T *token_grad,
     }
 }
 
-/* A call, and its scratch: state, sums, logits. */
+/* A call's arguments, and its scratch: state, sums, logits. */
 struct forward_call {
     d9d_stream s;
     const d9d_linear_cross_entropy_dims *n;

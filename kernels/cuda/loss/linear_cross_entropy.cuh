@@ -1,5 +1,5 @@
-/* linear_cross_entropy.cuh - what the forward and the backward of the fused head and loss share:
- * how logits are cut into blocks, and where a column of a block is in the split vocabulary. */
+/* linear_cross_entropy.cuh - what the linear cross entropy kernels share: blocks of logits, and
+ * where a block's columns lie in the split vocabulary. */
 #ifndef D9DI_CUDA_LOSS_LINEAR_CROSS_ENTROPY_CUH
 #define D9DI_CUDA_LOSS_LINEAR_CROSS_ENTROPY_CUH
 
@@ -11,7 +11,8 @@ struct vocab_block {
     int64_t base, first, n;
 };
 
-/* Id of the first row of a split; of the end of them all, where it is the whole vocabulary. */
+/* Id of the first row of a split; with split == n_split, the size, if this is the whole vocabulary.
+ */
 static inline int64_t split_first_id(const d9d_linear_cross_entropy_dims *d, int split)
 {
     int64_t id = 0;
@@ -28,7 +29,7 @@ static inline int64_t vocab_size(const d9d_linear_cross_entropy_dims *d)
     return d->first != NULL ? d->vocab : split_first_id(d, d->n_split);
 }
 
-/* Step to the next block of at most `most` columns; start from all zeros. */
+/* Advances to the next block of at most `most` columns; start from all zeros. */
 static inline bool vocab_block_next(const d9d_linear_cross_entropy_dims *d, int64_t most,
                                     vocab_block *c)
 {
@@ -44,7 +45,7 @@ static inline bool vocab_block_next(const d9d_linear_cross_entropy_dims *d, int6
     return true;
 }
 
-/* The rows that are here and their ids, for a kernel. */
+/* The rows of W on this rank and their ids, as a kernel argument. */
 enum { MAX_SPLITS = 16 };
 struct vocab_splits {
     int n;
@@ -68,7 +69,7 @@ static inline d9d_status vocab_splits_make(const char *op, const d9d_linear_cros
     return D9D_OK;
 }
 
-/* W[id], or NULL when it is not here. */
+/* W[id], or NULL if this rank lacks it. */
 template <class T>
 static __device__ const T *target_row(const vocab_splits &w, int64_t id, int64_t h)
 {
@@ -78,7 +79,7 @@ static __device__ const T *target_row(const vocab_splits &w, int64_t id, int64_t
     return NULL;
 }
 
-/* logits = hidden rows W' of some columns, float32 [tokens, c.n] */
+/* logits = hidden W' of some columns, float32 [tokens, c.n] */
 static inline d9d_status logits_compute(d9d_stream s, const char *op,
                                         const d9d_linear_cross_entropy_dims *d,
                                         const vocab_block &c, const void *hidden, int64_t tokens,
@@ -95,8 +96,8 @@ static inline d9d_status logits_compute(d9d_stream s, const char *op,
     return d9di_gemm(s, op, &g, hidden, d9di_elem_cat(d->t, w[c.split], c.first * d->h), logits);
 }
 
-/* A block of n logits, and the n numbers of type T that a product reads: these lie over the
- * logits where they are float32 too, else behind them. */
+/* Buffer for n values of type T next to n logits: in place if T is float32, else after the logits.
+ */
 template <class T> static inline T *probs_buffer(float *logits, int64_t n)
 {
     return sizeof(T) == 4 ? (T *)logits : (T *)(logits + d9di_i64_round_up(n, 64));
@@ -106,7 +107,7 @@ template <class T> static inline int64_t logit_block_bytes(int64_t n)
     return d9di_i64_round_up(n, 64) * (sizeof(T) == 4 ? 4 : 6);
 }
 
-/* Without tokens a gradient that is not added to is zero. */
+/* Without tokens, dW = beta dW. */
 static inline d9d_status wgrad_clear(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
                                      d9d_dtype gt, void *const *dw, const float *beta)
 {

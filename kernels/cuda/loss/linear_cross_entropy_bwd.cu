@@ -1,8 +1,9 @@
-/* linear_cross_entropy_bwd.cu - gradients of the fused head and loss.
+/* linear_cross_entropy_bwd.cu - dgrad and wgrad of the linear head and cross entropy, with
+ * recomputed logits.
  *
- * dh = dloss unit, which the forward made.  dW = dz' h with dz = (exp(z - lse) - [target]) dloss:
- * the logits of some columns are made again for as many tokens as fit, so that the product sums
- * over all of them and dW is rounded once.  For bfloat16 dz is rounded to bfloat16 before it.
+ * dh = dloss unit, where the forward computed unit. dW = dz' h with dz = (exp(z - lse) - [target])
+ * dloss. The logits of some columns are recomputed for as many tokens as fit, so that the GEMM sums
+ * over all of them and dW is rounded once. For bfloat16, dz is rounded to bfloat16 before the GEMM.
  */
 #include "cuda/loss/linear_cross_entropy.cuh"
 
@@ -10,7 +11,7 @@ static const char op[] = "cross-entropy gradient";
 
 enum { SCRATCH_BYTES = 128 << 20, MIN_COLUMNS = 256, MAX_COLUMNS = 8192 };
 
-/* A row of dhidden each. */
+/* A thread group has a row of dhidden. */
 template <class T>
 static __global__ void dgrad_kernel(T *y, const float *by, const T *x, int64_t rows, int64_t h)
 {
@@ -47,7 +48,7 @@ d9d_status d9d_k_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void *dhi
                : D9DI_DISPATCH_DTYPE(t, T, launch_dgrad<T>(s, dhidden, dloss, token_grad, rows, h));
 }
 
-/* dz of a token, which may lie over its logits; zeros where it is ignored. */
+/* dz of a token, which may overwrite its logits; zeros if the token is ignored. */
 template <class T>
 static __global__ void dlogits_kernel(T *dz, const float *logits, const float *dloss,
                                       const float *lse, const int32_t *targets, int32_t ignore,
@@ -69,7 +70,7 @@ static __global__ void dlogits_kernel(T *dz, const float *logits, const float *d
     }
 }
 
-/* A call: tokens and columns of a block, and room for it. */
+/* A call: its blocks of tokens and columns, and their scratch. */
 struct wgrad_call {
     d9d_stream s;
     const d9d_linear_cross_entropy_dims *n;
@@ -82,7 +83,7 @@ struct wgrad_call {
     float *logits;
 };
 
-/* As many tokens as fit beside MIN_COLUMNS columns, then as many columns as fit. */
+/* As many tokens as fit with MIN_COLUMNS columns, then as many columns as fit. */
 template <class T> static void choose_blocks(wgrad_call *b)
 {
     const int64_t elements = SCRATCH_BYTES / (logit_block_bytes<T>(64) / 64), v = vocab_size(b->n);

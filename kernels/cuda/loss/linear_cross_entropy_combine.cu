@@ -1,9 +1,9 @@
-/* linear_cross_entropy_combine.cu - the cross-entropy of a vocabulary in parts, from those of the
- * parts.
+/* linear_cross_entropy_combine.cu - vocabulary-parallel cross entropy from the results of each
+ * part.
  *
- * lse = logsumexp over parts; a part's logit of the target is its lse - loss, 0 where it is not.
- * With f = exp(lse of this part - lse), its share in dloss/dh is f unit - (1 - f) W[target].
- * A block has a token; reads 8 n bytes and, once each way, a row of unit.
+ * lse = logsumexp over parts. A part's logit of the target is its lse - loss, 0 if the part lacks
+ * it. With f = exp(lse of this part - lse), its share of dloss/dh is f unit - (1 - f) W[target]. A
+ * block has a token; it reads 8 n bytes, and reads and writes a row of unit.
  */
 #include <math_constants.h>
 

@@ -1,5 +1,5 @@
-/* linear_cross_entropy_sm90.cu - softmax_exp.h on Hopper: wgmma.cuh, and powers of what comes out.
- */
+/* linear_cross_entropy_sm90.cu - softmax_exp.h on Hopper: an epilogue for cuda/common/wgmma.cuh
+ * that exponentiates the logits. */
 #include <math_constants.h>
 
 #include "cuda/common/wgmma.cuh"
@@ -16,7 +16,7 @@ DEVICE float exp2_approx(float x)
     return y;
 }
 
-/* The largest, or the sum, over the four threads that share rows. */
+/* The maximum, or the sum, over the four threads that share rows. */
 template <class F> DEVICE float quad_reduce(float v, F f)
 {
     v = f(v, __shfl_xor_sync(~0u, v, 1));
@@ -57,7 +57,7 @@ struct softmax_exp_epilogue : consumer_warpgroup {
         }
     }
 
-    /* Columns behind the last. */
+    /* Columns beyond the last. */
     __device__ __forceinline__ void mask_columns(float (&d)[128], int column)
     {
 #pragma unroll
@@ -69,7 +69,7 @@ struct softmax_exp_epilogue : consumer_warpgroup {
             }
     }
 
-    /* One of a thread's two rows: n, powers in place of logits, and their sum. */
+    /* One of a thread's two rows: n, the exponentials in place of the logits, and their sum. */
     template <int ROW>
     __device__ __forceinline__ void exponentiate_row(float (&d)[128], int row, int column,
                                                      bool real)

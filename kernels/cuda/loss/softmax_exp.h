@@ -1,10 +1,12 @@
-/* softmax_exp.h - the softmax of a head's logits before its sum is known, in one product.
+/* softmax_exp.h - exponentials of a head's logits before the softmax's maximum and sum are known,
+ * in one GEMM.
  *
  *     p = 2^(hidden W' log2(e) - n)        n a whole number for each row and TILE columns
  *
- * n is reference[row], or near the largest logit of the tile where one is SLACK above that, so that
- * nothing overflows.  A power of two times what is bfloat16 is exact, so that tiles can be brought
- * to one n later.  A reference of +inf is for a row that is ignored: its p are 0.
+ * n is reference[row]; or near the largest logit of the tile if that exceeds the reference by
+ * SLACK, so that nothing overflows. Multiplying a bfloat16 by a power of two is exact, so that
+ * tiles can be rescaled to a common n later. A reference of +inf marks an ignored row, whose p are
+ * 0.
  */
 #ifndef D9DI_CUDA_LOSS_SOFTMAX_EXP_H
 #define D9DI_CUDA_LOSS_SOFTMAX_EXP_H
@@ -15,17 +17,16 @@
 extern "C" {
 #endif
 
-/* n, and the sum of the tile's p of a row, in float32 before they are rounded. */
+/* Per row and tile: n, and the sum of p in float32 before rounding. */
 typedef struct d9di_softmax_exp_part {
     float n, sum;
 } d9di_softmax_exp_part;
 
 enum { D9DI_SOFTMAX_EXP_TILE = 256 };
-#define D9DI_SOFTMAX_EXP_SLACK                                                                     \
-    43.0f /* 2^43 is far from the end of float32, with every vocabulary */
+#define D9DI_SOFTMAX_EXP_SLACK 43.0f /* 2^43 leaves float32 enough range for any vocabulary */
 
-/* p [rows, n] of type bfloat16 of rows [rows, h] and w [n, h]; part [rows, stride], a column for
- * each TILE columns of p. */
+/* p [rows, n] in bfloat16, from rows [rows, h] and w [n, h]; part [rows, stride], one per TILE
+ * columns of p. */
 typedef struct d9di_softmax_exp_args {
     int64_t rows, h, n;
     const float *reference;

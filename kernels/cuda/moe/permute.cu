@@ -1,5 +1,5 @@
-/* permute.cu - rows to expert order and back: choice j of token t is row[t k + j] there, -1
- * for none.  G threads have a token, whose own row is touched once. */
+/* permute.cu - MoE permute (dispatch) and unpermute (combine): choice j of token t is row[t k + j]
+ * in expert order, -1 for none. G threads have a token, whose own row is read or written once. */
 #include "cuda/common/common.cuh"
 
 template <class T, int G>
@@ -22,8 +22,8 @@ static __global__ void permute_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
     }
 }
 
-/* Which of the next 32 choices of a token have a row: those of experts on other ranks have none,
- * and cost nothing.  All threads of a token agree. */
+/* Bit mask of those of a token's next 32 choices that have a row. Experts on other ranks have none,
+ * and cost nothing. All threads of a token agree. */
 enum { MASK_ROWS = 32 };
 static __device__ __forceinline__ unsigned present_mask(const int32_t *row, int64_t n)
 {
@@ -36,7 +36,7 @@ static __device__ __forceinline__ unsigned present_mask(const int32_t *row, int6
     return mask;
 }
 
-/* The next C of them, in their order; -1 behind the last. */
+/* The next C rows of the mask, in order; -1 after the last. */
 template <int C> struct picked_rows {
     int at[C];
 };
@@ -52,7 +52,8 @@ template <int C> static __device__ __forceinline__ picked_rows<C> pick_rows(unsi
     return p;
 }
 
-/* Eights at `i` of their rows, all on their way at once.  W: rows lie as wide loads want them. */
+/* Loads vectors of eight elements at `i` of the rows, all in flight together. W: rows are aligned
+ * for wide loads. */
 template <bool W, class T, int C>
 static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x,
                                                     const int32_t *row, const picked_rows<C> &p,
@@ -71,8 +72,7 @@ static __device__ __forceinline__ void fetch_picked(raw8<T> (&to)[C], const T *x
     }
 }
 
-/* As many as are on their way at once, measured: sums have registers for more threads with fewer.
- */
+/* Loads in flight, measured: fewer leave registers for more threads. */
 enum { GATHER_IN_FLIGHT = 4, SCATTER_IN_FLIGHT = 8 };
 
 /* y[t] = sum over j ascending of w_j x[row(t, j)]; w NULL: all ones. */
@@ -115,7 +115,7 @@ static __global__ void gather_kernel(d9d_moe_permute_dims n, T *__restrict__ y,
     }
 }
 
-/* dx[row(t, j)] = prob dy[t], dprob[t, j] = dy[t] . x[row(t, j)], of the choices picked. */
+/* dx[row(t, j)] = prob dy[t] and dprob[t, j] = dy[t] . x[row(t, j)], for the picked choices. */
 template <class T, int G, bool W>
 static __device__ __forceinline__ void scatter_rows_of(const picked_rows<SCATTER_IN_FLIGHT> &p,
                                                        int64_t h, T *__restrict__ dx, float *dprob,
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void scatter_rows_of(const picked_rows<SCATTER
     }
 }
 
-/* G is a warp at most. */
+/* G is at most a warp. */
 template <class T, int G, bool W>
 static __global__ void scatter_kernel(d9d_moe_permute_dims n, T *__restrict__ dx, float *dprob,
                                       const T *__restrict__ dy, const T *__restrict__ x,
@@ -160,7 +160,7 @@ static __global__ void scatter_kernel(d9d_moe_permute_dims n, T *__restrict__ dx
                                       const int32_t *__restrict__ row)
 {
     const int64_t t = group_row<G>();
-    const bool mine = t < n.rows; /* all threads of a warp meet in its sums */
+    const bool mine = t < n.rows; /* all threads of a warp take part in its reductions */
     const int64_t at = mine ? t * n.k : 0;
 
     for (int64_t c = at; c < at + n.k; c += MASK_ROWS) {
@@ -190,7 +190,7 @@ static d9d_status launch_permute(d9d_stream s, const d9d_moe_permute_dims *n, vo
     return d9di_cuda_check_launch("permute");
 }
 
-/* Threads that share a row whose sums stay in a warp. */
+/* The number of threads that share a row, such that its sums stay within a warp. */
 #define DISPATCH_GROUP(n, G, ...)                                                                  \
     ((n) <= HEAD_ROW ? [&] { constexpr int G = WARP / 2; return __VA_ARGS__; }()                   \
                      : [&] { constexpr int G = WARP; return __VA_ARGS__; }())

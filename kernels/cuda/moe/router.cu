@@ -1,12 +1,12 @@
-/* router.cu - scores and top-k of the router, the losses that keep choices even, their counts
- * and the bias that follows them.  A warp has a token. */
+/* router.cu - MoE router: scores and top-k, load-balancing and z losses, load counts, and the bias
+ * of loss-free balancing. A warp has a token. */
 #include <math_constants.h>
 
 #include "cuda/common/common.cuh"
 
-/* --- the choice --------------------------------------------------------------------------- */
+/* --- top-k -------------------------------------------------------------------------------- */
 
-/* A key and who has it; choice_is_before() is falling order of key, ties to the lower index. */
+/* A key and its expert; choice_is_before() orders by descending key, ties by ascending index. */
 struct expert_choice {
     float key;
     int32_t i;
@@ -30,8 +30,8 @@ static __device__ __forceinline__ expert_choice warp_best_choice(expert_choice b
     return best;
 }
 
-/* Keys of a token, p + bias, a NaN counting as -inf; experts of groups that are not in `open` have
- * none.  each: experts of a group, 0 where there are no groups. */
+/* Keys of a token, p + bias; NaN counts as -inf. Experts of groups that are not in `open` have
+ * none. each: experts per group, 0 without groups. */
 struct router_keys {
     const float *p, *bias;
     int64_t each;
@@ -44,7 +44,7 @@ static __device__ __forceinline__ float router_key_of(const router_keys &k, int6
     return v == v ? v : -CUDART_INF_F;
 }
 
-/* The first after `last`, or {-inf, INT32_MAX}. */
+/* The first choice after `last`, or {-inf, INT32_MAX}. */
 static __device__ expert_choice topk_next(const router_keys &k, int64_t e, expert_choice last)
 {
     expert_choice best = choice_none();
@@ -60,7 +60,7 @@ static __device__ expert_choice topk_next(const router_keys &k, int64_t e, exper
     return warp_best_choice(best);
 }
 
-/* The best groups: a lane has one, worth its two largest keys. */
+/* Bit mask of the best groups: a lane has a group, which is worth its two largest keys. */
 static __device__ unsigned best_groups(const router_keys &k, int groups, int top)
 {
     const int g = threadIdx.x % WARP;
@@ -100,7 +100,7 @@ template <class T> static __device__ void softmax(float *p, const T *logits, int
         p[i] *= scale;
 }
 
-/* prob = p of the chosen, divided by their sum + 1e-20 when renormalised, and scaled. */
+/* prob = p of the chosen experts, divided by their sum + 1e-20 if renormalised, and scaled. */
 template <class T>
 static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, int32_t *expert,
                                      const T *logits, const float *bias)
@@ -136,9 +136,13 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
 
 /* --- the losses ----------------------------------------------------------------------------- */
 
-/* What the warp's token r adds to a loss for balance: with g_i = E load_i / (sum of load) and S the
- * sum of scores,  aux = w (sum of p_i g_i) / S,  its gradient by p_i  slope (load_i scale - mean);
- * z = w lse^2, its gradient by logit i  pull exp(logit_i - lse).  All 0 without. */
+/* The warp's token's terms of the losses. With g_i = E load_i / (sum of load) and S the sum of
+ * scores:
+ *
+ *     aux = w (sum of p_i g_i) / S     gradient by p_i: slope (load_i scale - mean)
+ *     z = w lse^2                      gradient by logit i: pull exp(logit_i - lse)
+ *
+ * All 0 without losses. */
 struct balance_terms {
     const float *load;
     float aux, scale, mean, slope;
@@ -199,15 +203,16 @@ static __global__ void losses_kernel(d9d_router_dims n, float *aux, float *z, co
     }
 }
 
-/* ds of score i without what comes from the choice. */
+/* Gradient of score i from the balancing loss. */
 static __device__ __forceinline__ float balance_dscore(const balance_terms &x, int64_t i)
 {
     return x.load != NULL ? x.slope * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
 }
 
-/* With S = sum + 1e-20 and q = p / S of the chosen:  ds_j = scale (dprob_j - sum_i dprob_i q_i) /
- * S, others 0, and what keeps the router even;  dlogits = p (ds - sum_j p_j ds_j), or of sigmoids
- * p (1 - p) ds. */
+/* With S = sum + 1e-20 and q = p / S of the chosen experts:
+ *
+ *     ds_j = scale (dprob_j - sum_i dprob_i q_i) / S, others 0, plus the losses' terms
+ *     dlogits = p (ds - sum_j p_j ds_j), or for sigmoids p (1 - p) ds */
 template <class T>
 static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const float *dprob,
                                          const float *p, const float *prob, const int32_t *expert,
@@ -247,12 +252,12 @@ static __global__ void router_bwd_kernel(d9d_router_dims n, T *dlogits, const fl
         give(expert[j], balance_dscore(x, expert[j]) + (n.scale * dprob[j] - less) / size);
 }
 
-/* --- counts, and the bias that follows them ----------------------------------------------------
+/* --- load counts, and the bias that follows them ------------------------------------------------
  */
 
-enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts whose counts a block keeps */
+enum { COUNT_SHARED = 8192, COUNT_BLOCKS = 128 }; /* experts that a block counts in shared memory */
 
-/* Whole numbers, whose sums are the same in any order. */
+/* Counts are whole numbers, so atomics in any order give the same sums. */
 static __global__ void expert_load_kernel(d9d_router_dims n, float *load, double *total,
                                           const int32_t *expert, d9d_router_balance b, bool shared)
 {
@@ -295,7 +300,7 @@ static __global__ void bias_kernel(float *bias, const double *load, const float 
     }
 }
 
-/* --- the table ----------------------------------------------------------------------------------
+/* --- table entries ------------------------------------------------------------------------------
  */
 
 template <class T>

@@ -1,8 +1,19 @@
-/* sort_by_expert.cu - the permuted order: choices by expert, tokens ascending inside one; and the
- * ranks that the choices are on. */
+/* sort_by_expert.cu - expert order for MoE dispatch: choices sorted by expert, tokens ascending
+ * within one; and the ranks that own the chosen experts. The sort is cuda/common/radix_sort.cu.
+ *
+ *     Megatron, vLLM, SGLang                   here
+ *     permute: sorted_indices, argsort(stable) sort_by_expert: source, row
+ *     moe_align_block_size, expert_offsets     offset [E + 1]; tiles need no padding (grouped GEMM)
+ *     tokens_per_expert                        offset[e + 1] - offset[e]
+ *     routing map of an EP rank                expert_ranks, expert_local_ids
+ *
+ *     choices  expert [T, k]    2 0 | 1 2 | 0 -1           T = 3, k = 2
+ *     sorted   source           1 4 | 2 | 0 3 | -1         offset 0 2 3 5
+ *     inverse  row [T, k]       3 0 | 2 4 | 1 -1
+ */
 #include "cuda/common/common.cuh"
 
-/* Places from *used on are of choices that are -1. */
+/* Numbers from *used on belong to choices of -1. */
 static __global__ void rows_kernel(int32_t *row, int32_t *source, int64_t n, const int32_t *used)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -30,7 +41,7 @@ d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int
     return d9di_cuda_check_launch("route");
 }
 
-/* --- over ranks --------------------------------------------------------------------------- */
+/* --- expert parallelism ------------------------------------------------------------------- */
 
 static __global__ void expert_ranks_kernel(int32_t *rank, const int32_t *expert, int64_t n,
                                            int64_t k, int64_t ranks, int64_t per)

@@ -1,14 +1,14 @@
-/* norm.cuh - the gradient of a norm's weights: sums of some rows by each block, then the sum
- * of those, all in an order that sizes alone decide. */
+/* norm.cuh - wgrad of norms: each block sums some rows, then the blocks' partial sums are added,
+ * all in an order that only sizes decide. */
 #ifndef D9DI_CUDA_NORM_NORM_CUH
 #define D9DI_CUDA_NORM_NORM_CUH
 
 #include "cuda/common/common.cuh"
 
-/* Where eight c of this thread begins in a row that G threads share. */
+/* First element of vector c of this thread, in a row that G threads share. */
 #define EIGHT(c, G) (((c) * (G) + (int)threadIdx.x % (G)) * 8)
 
-/* The sums of the groups of a block, added in order, to its row of `part`. */
+/* Adds the sums of a block's groups in order, into the block's row of `part`. */
 template <int G, int CH>
 static __device__ void part_store(float *part, const float (&sum)[CH][8], int64_t n)
 {
@@ -28,7 +28,7 @@ static __device__ void part_store(float *part, const float (&sum)[CH][8], int64_
     }
 }
 
-/* The parts of a column, a warp's lanes each some, in one order. */
+/* Sums the parts of a column: each lane of a warp some of them, in one order. */
 template <class G>
 static __global__ void parts_sum_kernel(G *dw, float beta, const float *part, int64_t n,
                                         int64_t parts)

@@ -1,5 +1,5 @@
-/* norm_rope.cu - a norm of each head, then the turn: one pass over the array, both ways;
- * forward also of several arrays at once, to rows of caches.
+/* norm_rope.cu - QK norm and RoPE in one pass, forward and backward; and the fused forward of
+ * several arrays into KV-cache slots (decode).
  *
  * G threads have a token, eight features each of one head after the other, so that the angles are
  * made once a token; where there are few tokens, the forward's have one head each.  A feature's
@@ -19,12 +19,12 @@ template <class T> struct norm_rope_args {
     const T *dy, *x, *w;
     float *inv, *part;
     d9d_qk_norm_rope_dims n;
-    int64_t rounds;    /* tokens of a group of threads, or heads in the forward */
-    const int32_t *to; /* the forward's rows of y; NULL: in order */
+    int64_t rounds;    /* tokens of a thread group; in the forward, heads */
+    const int32_t *to; /* forward: rows of y; NULL: in order */
 };
 
-/* Arrays of one forward.  Those of integers and frequencies lie still: see d9d_qk_norm_rope_heads.
- */
+/* The arrays of one forward. No kernel in flight writes its indices and frequencies: see
+ * d9d_qk_norm_rope_heads. */
 template <class T> struct norm_rope_list {
     norm_rope_args<T> of[ARRAYS];
     bool still;
@@ -46,7 +46,7 @@ static __device__ __forceinline__ rope_lane rope_lane_of(const d9d_qk_norm_rope_
 
     for (int j = 0; j < 8; j++)
         t.co[j] = 1.0f;
-    if (t.at >= n.r) /* these pass */
+    if (t.at >= n.r) /* these do not rotate */
         return t;
     for (int j = 0; j < 2; j++) {
         const int f = t.at + 4 * j;
@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(THREADS) norm_rope_kernel(norm_rope_lis
     if (i >= p.n.m)
         return;
     const rope_lane t = rope_lane_of<G>(p.n, i, 1.0f);
-    const int64_t here = d - t.at; /* features of this thread and behind */
+    const int64_t here = d - t.at; /* features from this thread's first to the head's end */
     const int64_t to = p.to != NULL ? p.to[i] : i;
 
     pdl_wait();
@@ -206,9 +206,9 @@ static bool is_fused(const d9d_qk_norm_rope_dims *n)
     return !n->interleaved && n->r % 8 == 0 && n->r > 0 && n->d % 8 == 0 && n->d <= MAX_HEAD_SIZE;
 }
 
-/* --- the two ways ------------------------------------------------------------------------- */
+/* --- fused and unfused -------------------------------------------------------------------- */
 
-/* A turn in place: each thread reads its pairs before it writes them. */
+/* RoPE runs in place: each thread reads its pairs before it writes them. */
 static d9d_status run_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
                               const void *x, const void *w)
 {
@@ -318,7 +318,7 @@ d9d_status d9d_k_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, voi
 
 /* --- several arrays ----------------------------------------------------------------------- */
 
-/* One array, in steps. */
+/* One array, in separate kernels. */
 static d9d_status append_unfused(d9d_stream s, const d9d_qk_norm_rope_dims *d,
                                  const d9d_qk_norm_rope_heads *h)
 {

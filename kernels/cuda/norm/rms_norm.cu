@@ -1,11 +1,13 @@
-/* rms_norm.cu - y = x inv w', inv = 1/sqrt(mean(x^2) + eps), w' = w or 1 + w.
- * With x^ = x inv: dx = inv (dy w' - x^ mean(dy w' x^)), dw = sum over rows of dy x^.
+/* rms_norm.cu - RMSNorm: y = x inv w', inv = 1/sqrt(mean(x^2) + eps), w' = w or 1 + w. With x^ = x
+ * inv: dx = inv (dy w' - x^ mean(dy w' x^)), dw = sum over rows of dy x^.
  *
- * G threads have a row, each CH eights of it, which they keep: an array is read once. */
+ * G threads have a row and hold it in registers, CH vectors of eight elements each: an array is
+ * read once.
+ */
 #include "cuda/norm/norm.cuh"
 
-/* Eights of a row of n for each of the threads that share it; rows of more than WIDEST are read
- * twice instead, by other kernels. */
+/* Longest row that fits the registers of its threads. Longer rows are read twice, by other kernels.
+ */
 enum { MAX_FUSED = 8192 };
 #define BY_EIGHTS(n, G, CH, ...)                                                                   \
     ((n) <= HEAD_ROW    ? [&] { constexpr int G = WARP / 2, CH = 1; return __VA_ARGS__; }()        \
@@ -104,9 +106,9 @@ d9d_status d9d_k_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, const 
                   : D9DI_DISPATCH_DTYPE(t, T, launch_norm<T>(s, y, inv, x, w, m, n, eps, centre));
 }
 
-/* --- both gradients: of w sums over parts of the rows, then the sum of the parts -------------- */
+/* --- backward: dx, and dw as sums over parts of the rows ------------------------------------- */
 
-/* What is wanted: dx, part, or both.  A block has rows [first, first + rows). */
+/* Outputs: dx, part, or both. A block has rows [first, first + rows). */
 template <class T> struct rms_norm_bwd_args {
     T *dx;
     const T *plus;
@@ -117,8 +119,8 @@ template <class T> struct rms_norm_bwd_args {
     float centre;
 };
 
-/* dx = inv (g - x c) + plus, g = dy w', c = inv^2 mean(g x).  All of the next row is on its way
- * while the threads of this one add up. */
+/* dx = inv (g - x c) + plus, g = dy w', c = inv^2 mean(g x). The next row is in flight while the
+ * threads reduce this one. */
 template <class T, int G, int CH>
 static __global__ void __launch_bounds__(THREADS, CH == 1 ? 3 : 1)
     bwd_kernel(rms_norm_bwd_args<T> p)
@@ -241,7 +243,7 @@ static void launch_bwd(cudaStream_t queue, const rms_norm_bwd_args<T> &p, int64_
         wide_dgrad_kernel<T><<<(unsigned)p.m, THREADS, 0, queue>>>(p);
 }
 
-/* The most parts: as many blocks as a large GPU has at a time, of which sizes alone may decide. */
+/* Most parts: the blocks of a large GPU. Only sizes may decide, for the sake of the same bits. */
 static int64_t max_parts(int64_t n)
 {
     return n <= HEAD_ROW ? 384 : n <= SHORT_ROW ? 128 : n <= 2048 ? 384 : n <= 4096 ? 256 : 128;

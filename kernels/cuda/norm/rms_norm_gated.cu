@@ -1,4 +1,5 @@
-/* rms_norm_gated.cu - y = x inv w silu(z): a norm, then a gate; see rms_norm_gated.c. */
+/* rms_norm_gated.cu - RMSNormGated: y = x inv w silu(z), a norm, then a gate; see
+ * cpu/rms_norm_gated.c. */
 #include "cuda/norm/norm.cuh"
 
 enum { ROWS = 64, MAX_PARTS = 256, LANES = THREADS / WARP };

@@ -1,5 +1,5 @@
-/* rope.cu - rotary position embedding: pairs of features turn by position * inv_freq.
- * (a, b) -> (a cos - b sin, b cos + a sin); sign -1 turns back. */
+/* rope.cu - rotary position embedding (RoPE): pairs of features rotate by position * inv_freq. (a,
+ * b) -> (a cos - b sin, b cos + a sin); sign -1 rotates back. */
 #include "cuda/common/common.cuh"
 
 struct rope_dims {
@@ -8,7 +8,7 @@ struct rope_dims {
     float mscale, sign;
 };
 
-/* A warp has a token: its lanes have pairs, whose angle serves all heads. */
+/* A warp has a token, and its lanes pairs of features, whose angle serves all heads. */
 template <class T>
 static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
                                    const float *inv_freq, rope_dims n)
@@ -38,7 +38,8 @@ static __global__ void rope_kernel(T *y, const T *x, const int32_t *positions,
             y[(i * n.heads + h) * n.d + f] = x[(i * n.heads + h) * n.d + f];
 }
 
-/* The same where halves turn and are multiples of eight: a lane has eight pairs of some heads. */
+/* The same if half-heads rotate and are multiples of eight: a lane has eight pairs of some heads.
+ */
 template <class T>
 static __global__ void rope_halves_kernel(T *y, const T *x, const int32_t *positions,
                                           const float *inv_freq, rope_dims n)

@@ -1,10 +1,11 @@
 /* adam.cu - Adam, AdamW and AdamW with stochastic rounding.
  *
  *     g = scale grad, negated to maximize
- *     decoupled: p -= lr wd p; else g += wd p
+ *     decoupled (AdamW): p -= lr wd p; else g += wd p
  *     m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
- *     p -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps)
- * with the largest v so far in place of v for amsgrad.
+ *     p -= lr / bias_correction1 * m / (sqrt(v) / sqrt(bias_correction2) + eps)
+ *
+ * With amsgrad, the largest v so far takes the place of v.
  */
 #include <math.h>
 
@@ -47,7 +48,7 @@ static __device__ __forceinline__ void adam_update(const adam_consts &k, float s
     p = p * k.keep - k.size * m / (sqrtf(most) * k.root + k.eps);
 }
 
-/* Arrays of one launch, and how they are cut: an argument of 4 KiB at most. */
+/* Arrays of one launch and their chunks: a kernel argument of at most 4 KiB. */
 enum { MAX_ARRAYS = 64, CHUNK = 64 * THREADS };
 struct adam_list {
     chunk_map<MAX_ARRAYS> cut;
@@ -128,8 +129,8 @@ d9d_status d9d_k_adam(d9d_stream s, const d9d_adam_step *c, const float *scale, 
 
 /* --- stochastic rounding ---------------------------------------------------------------- */
 
-/* (float32 bits + random & 0xffff) >> 16: up with the probability of what is cut off.  NaN and
- * infinity stay. */
+/* (float32 bits + random & 0xffff) >> 16: rounds up with the probability of the fraction that is
+ * dropped. NaN and infinity are kept. */
 static __device__ __forceinline__ uint16_t round_stochastic(float x, uint32_t bits)
 {
     const uint32_t u = __float_as_uint(x), up = u + (bits & 0xffffu), nan = u | 0x00400000u;
@@ -137,7 +138,7 @@ static __device__ __forceinline__ uint16_t round_stochastic(float x, uint32_t bi
     return (uint16_t)(((u & 0x7fffffffu) > 0x7f800000u ? nan : up) >> 16);
 }
 
-/* The c elements at y, whose index in the whole is `index`. */
+/* Stores the c elements at y, whose index in the whole array is `index`. */
 static __device__ __forceinline__ void store_stochastic(bf16 *y, const float (&x)[8], int64_t c,
                                                         d9d_rng r, uint64_t offset, uint64_t index)
 {
@@ -158,7 +159,7 @@ static __device__ __forceinline__ void store_stochastic(float *y, const float (&
     store8(y, x, c);
 }
 
-/* Weights without residuals draw, as moments do. */
+/* Weights without residuals are rounded stochastically, as moments are. */
 template <class T>
 static __device__ __forceinline__ void store_stochastic(const plain_weights<T> &w, int64_t i,
                                                         const float (&x)[8], int64_t c, d9d_rng r,

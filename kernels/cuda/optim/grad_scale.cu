@@ -1,5 +1,5 @@
-/* grad_scale.cu - the end of a step: its loss, its norm, and what gradients are multiplied by.
- * One thread: the sum is in the order of the micro-batches, as on the CPU. */
+/* grad_scale.cu - gradient clipping: a step's loss, gradient norm, and the factor for the
+ * gradients. One thread: the sum is in the order of the micro-batches, as on the CPU. */
 #include "cuda/common/common.cuh"
 
 static __global__ void grad_scale_kernel(float *scale, double *report, const double *loss,

@@ -1,11 +1,11 @@
-/* master_weights.cuh - weights as an optimizer reads and writes them: as they are, or as float32
- * masters of bfloat16 weights and their residuals.  See d9d_adam_arrays in d9d/kernels/table.h. */
+/* master_weights.cuh - weights as an optimizer reads and writes them: as stored, or as float32
+ * master weights of bfloat16 weights and residuals. See d9d_adam_arrays in d9d/kernels/table.h. */
 #ifndef D9DI_CUDA_OPTIM_MASTER_WEIGHTS_CUH
 #define D9DI_CUDA_OPTIM_MASTER_WEIGHTS_CUH
 
 #include "cuda/common/common.cuh"
 
-/* Eight residuals are 16 bytes, as eight bfloat16 are, and go the same way. */
+/* Eight residuals are 16 bytes, like eight bfloat16, and use the same accesses. */
 static __device__ __forceinline__ void load8_bits(uint16_t (&b)[8], const bf16 *p, int64_t n)
 {
     if (can_vectorize(p, n)) {
@@ -68,7 +68,7 @@ struct master_weights {
     }
 };
 
-/* Evaluate an expression with W the weights of a checked dtype, which have residuals or not. */
+/* Evaluates an expression with W the weights of a checked dtype, with residuals or without. */
 #define D9DI_WEIGHTS(t, residual, W, ...)                                                          \
     ((residual) != NULL ? [&] { typedef master_weights W; return __VA_ARGS__; }()                  \
      : (t) == D9D_F32   ? [&] { typedef plain_weights<float> W; return __VA_ARGS__; }()            \

@@ -9,7 +9,7 @@
 
 struct sgd_consts {
     bool maximize;
-    float wd, lr, old, fresh, ahead; /* b = old b + fresh g; g = ahead ? g + ahead b : b */
+    float wd, lr, old, fresh, ahead; /* b = old b + fresh g; g = g + ahead b, or b if ahead is 0 */
 };
 
 static sgd_consts sgd_consts_make(const d9d_sgd_step *c)

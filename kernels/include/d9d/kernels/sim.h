@@ -1,23 +1,24 @@
-/* sim.h - a processor that computes nothing and counts what it would have done.
+/* sim.h - the simulated backend: computes nothing, and adds up what a chip would have done.
  *
  *     const d9d_sim_chip *chip = d9d_sim_chip_find("h200");
- *     D9D_TRY(d9d_sim_create(chip, &owner, &paper));
- *     d9d_kernels_sim()->gemm(d9d_sim_stream(paper), &g, a, b, c);
- *     printf("%g s\n", d9d_sim_now(d9d_sim_stream(paper)));
- *     d9d_sim_free(paper);
+ *     D9D_TRY(d9d_sim_create(chip, &owner, &sim));
+ *     d9d_kernels_sim()->gemm(d9d_sim_stream(sim), &g, a, b, c);
+ *     printf("%g s\n", d9d_sim_now(d9d_sim_stream(sim)));
+ *     d9d_sim_free(sim);
  *
- * Entries of its table take the arguments of any other's and touch no array.  Each moves the clock
- * of its stream on by what the chip would need: the longer of operations over the rate of such
- * kernels and bytes over that of memory, and a launch.  Scratch that the chip's own kernels would
- * borrow is taken from the owner and given back, so that its peaks count it.
+ * This is the cost model (roofline) behind --plan. Entries of its table take the same arguments as
+ * any other table's and access no array. Each advances the clock of its stream by the time that the
+ * chip would need. That is the longer of FLOP over the rate of such kernels and bytes over the
+ * memory rate, and at least a launch. Scratch that the CUDA kernels would allocate is allocated
+ * from the owner and freed, so that its peak counts.
  *
- * On a stream that is NULL, the queue of a group of ranks on a processor that does nothing beside
- * its computation, nothing is counted.  Streams of one chip have clocks of their own, which wait
- * for each other as events make them (d9d_sim_wait_until()): what is beside computation costs
- * nothing until something waits for it.
+ * Streams of one chip have separate clocks, which wait for each other as events require
+ * (d9d_sim_wait_until()): overlapped work costs nothing until something waits for it. Nothing is
+ * counted on a NULL stream: that of a process group on a processor which cannot overlap.
  *
- * What the host reads back must be there: an array that lies in real memory (d9d_sim_is_real())
- * holds what `route` writes, offsets as if every expert got the same, and copies of it.
+ * Arrays that the host reads back must exist. An array in real memory (d9d_sim_is_real()) receives
+ * what sort_by_expert() writes, with offsets as if every expert had the same load, and copies of
+ * it.
  */
 #ifndef D9D_KERNELS_SIM_H
 #define D9D_KERNELS_SIM_H
@@ -30,16 +31,16 @@ extern "C" {
 
 /* --- chips ------------------------------------------------------------------------------ */
 
-/* Kinds of kernels, each with a rate of its own. */
+/* Kinds of kernels, each with its own efficiency. */
 #define D9D_SIM_KIND_MAP(X)                                                                        \
-    X(GEMM, "products")        /* of matrices */                                                   \
-    X(GROUPED_GEMM, "experts") /* of experts, with their weights' gradients */                     \
+    X(GEMM, "products")        /* dense GEMM */                                                    \
+    X(GROUPED_GEMM, "experts") /* experts, forward, dgrad and wgrad */                             \
     X(ATTENTION, "attention")  /* forward */                                                       \
     X(ATTENTION_BWD, "attention gradient")                                                         \
     X(ATTENTION_BUILTIN,                                                                           \
-      "attention by own kernels") /* what no library takes; the gated delta rule */                \
+      "attention by own kernels") /* shapes that no library supports; the gated delta rule */      \
     X(LINEAR_CROSS_ENTROPY, "head and loss")                                                       \
-    X(MEMORY, "memory") /* the rest: bytes decide */
+    X(MEMORY, "memory") /* everything else: bandwidth-bound */
 
 typedef enum d9d_sim_kind {
 #define X(name, text) D9D_SIM_##name,
@@ -50,7 +51,7 @@ typedef enum d9d_sim_kind {
 
 D9D_API const char *d9d_sim_kind_name(d9d_sim_kind kind);
 
-/* How messages go: within a node, and between nodes. */
+/* Which link a message takes: within a node, or between nodes. */
 typedef enum d9d_sim_link {
     D9D_SIM_LINK_NODE,
     D9D_SIM_LINK_NETWORK,
@@ -58,26 +59,29 @@ typedef enum d9d_sim_link {
 } d9d_sim_link;
 D9D_API const char *d9d_sim_link_name(d9d_sim_link link);
 
-/* Rates are per processor; docs/design/cost-model.md says where the numbers come from. */
+/* A chip's data sheet. Rates are per processor; docs/design/cost-model.md says where the numbers
+ * come from. */
 typedef struct d9d_sim_chip {
     const char *name, *title; /* "h200", "NVIDIA H200" */
-    bool is_gpu;              /* scratch, streams and libraries of the CUDA backend */
-    bool is_sm90;             /* kernels of compute capability 9.0 */
-    double flops, flops_f32;  /* dense products a second on the data sheet: bfloat16, float32 */
-    double efficiency[D9D_SIM_KIND_COUNT]; /* the part of it that kernels of a kind reach */
-    double memory_rate, memory_efficiency; /* bytes a second on the data sheet; the part reached */
+    bool is_gpu;              /* has the CUDA backend's scratch, streams and libraries */
+    bool is_sm90;             /* has the kernels of compute capability 9.0 (Hopper) */
+    double flops, flops_f32;  /* FLOP per second on the data sheet: dense bfloat16, float32 */
+    double efficiency[D9D_SIM_KIND_COUNT]; /* fraction of it that each kind of kernel reaches */
+    double memory_rate, memory_efficiency; /* bytes per second on the data sheet; the fraction
+                                              reached */
     uint64_t memory;                       /* bytes; 0: unknown */
-    uint64_t library_memory;               /* of these, what libraries take beside the pool */
-    double launch_s;                       /* least time of a kernel */
-    int per_node;                          /* processors of a node */
+    uint64_t library_memory;               /* of these, bytes that libraries take outside the
+                                              pool */
+    double launch_s;                       /* shortest time of a kernel */
+    int per_node;                          /* processors per node */
     struct {
-        double rate, latency_s; /* bytes a second, each way at once; of a call */
+        double rate, latency_s; /* bytes per second and direction; seconds per call */
     } link[D9D_SIM_LINK_COUNT];
 } d9d_sim_chip;
 
-/* NULL when there is none of this name. */
+/* NULL if no chip has this name. */
 D9D_API const d9d_sim_chip *d9d_sim_chip_find(const char *name);
-/* Names, ended by NULL, the first is the default. */
+/* Names, terminated by NULL; the first is the default. */
 D9D_API const char *const *d9d_sim_chip_names(void);
 
 /* --- one processor ------------------------------------------------------------------------- */
@@ -95,19 +99,19 @@ D9D_API D9D_MUST_USE d9d_status d9d_sim_create(const d9d_sim_chip *chip, const d
 D9D_API void d9d_sim_free(d9d_sim *p);
 D9D_API const d9d_sim_chip *d9d_sim_get_chip(const d9d_sim *p);
 
-/* Its own stream, and another one, which lives as long as the processor. */
+/* The processor's first stream, and further ones, which live as long as the processor. */
 D9D_API d9d_stream d9d_sim_stream(d9d_sim *p);
 D9D_API D9D_MUST_USE d9d_status d9d_sim_stream_create(d9d_sim *p, d9d_stream *out);
 D9D_API d9d_sim *d9d_sim_of_stream(d9d_stream s);
 
-/* Seconds since it was made. */
+/* Seconds on the stream's clock since the processor was created. */
 D9D_API double d9d_sim_now(d9d_stream s);
-/* What is queued on `s` from here on comes after that time. */
+/* Work that is enqueued on `s` from now on starts no earlier than that time. */
 D9D_API void d9d_sim_wait_until(d9d_stream s, double until);
 
-/* Does the array lie in memory that may be read and written? */
+/* True if the array lies in memory that may be accessed. */
 D9D_API bool d9d_sim_is_real(const void *p);
-/* Where arrays lie that may not. */
+/* Where the addresses of fake arrays begin. */
 #define D9D_SIM_FAKE_BASE (UINT64_C(1) << 60)
 
 /* --- what was done ---------------------------------------------------------------------------- */
@@ -117,7 +121,7 @@ typedef struct d9d_sim_work {
     double flops, bytes, seconds; /* bytes read and written */
 } d9d_sim_work;
 
-/* Messages of one group, verb and link; bytes that this rank sends or receives, the larger. */
+/* Messages of one group, collective and link; bytes are the larger of sent and received. */
 typedef struct d9d_sim_traffic {
     char group[48];
     const char *coll;
@@ -128,23 +132,22 @@ typedef struct d9d_sim_traffic {
 
 typedef struct d9d_sim_tally {
     d9d_sim_work work[D9D_SIM_KIND_COUNT];
-    d9d_sim_traffic *traffic; /* [n_talk] */
+    d9d_sim_traffic *traffic; /* [n_traffic] */
     size_t n_traffic;
-    uint64_t max_scratch; /* most that one kernel has borrowed */
+    uint64_t max_scratch; /* most bytes of scratch that one kernel allocated */
 } d9d_sim_tally;
 
-/* Since it was made, or began anew; borrowed. */
+/* Counts since creation or the last reset; borrowed. */
 D9D_API const d9d_sim_tally *d9d_sim_get_tally(const d9d_sim *p);
 D9D_API void d9d_sim_reset_tally(d9d_sim *p);
 
-/* For a kernel that stands in no table: elements of type `t`, operations, bytes read and written.
- */
+/* Charges a kernel that no table has: elements of type `t`, FLOP, bytes read and written. */
 D9D_API D9D_MUST_USE d9d_status d9d_sim_launch(d9d_stream s, d9d_dtype t, double flops,
                                                double bytes);
-/* Kernels of all kinds since it was made; it only grows. */
+/* Kernel launches of all kinds since creation; never reset. */
 D9D_API int64_t d9d_sim_launches(const d9d_sim *p);
 
-/* For who moves messages: one call on `s`. */
+/* Charges a collective or message on `s`, for the simulated transport. */
 D9D_API D9D_MUST_USE d9d_status d9d_sim_transfer(d9d_stream s, const char *group, const char *verb,
                                                  d9d_sim_link link, double bytes);
 
