@@ -63,7 +63,7 @@ mbarrier|common/sm90.cuh
 SwiGLU epilogue|gemm_swiglu_sm90.cu
 PDL|common/sm90.cuh
 linear cross entropy|linear_cross_entropy
-KV cache|model/kv_cache.c
+KV cache|model/kv_cache.c|attention_decode.cu
 prefill|infer/kv_decoder.c
 continuous batching|infer/decode_batch.c
 top-p|infer/token_sampler.c
