@@ -14,7 +14,7 @@ void d9d_tied_weights_set_primary(d9d_model *m)
 
     if (m->tied != NULL && !d9d_stage_is_first(m->stage))
         st = d9d_module_each(m->tied, clear_primary, NULL);
-    (void)st; /* uncount cannot fail */
+    (void)st; /* clear_primary cannot fail */
 }
 
 /* Two instances, of which the second is here or at another rank. */
