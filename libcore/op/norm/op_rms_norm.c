@@ -11,7 +11,7 @@ typedef struct rms_attr {
 
 enum { SAVED_X, SAVED_INV };
 
-/* The halves that are wanted, in one pass. */
+/* The wanted halves, in one pass. */
 static d9d_status rms_norm_bwd(d9d_node *n, unsigned halves)
 {
     const rms_attr *a = n->attr;
