@@ -1,6 +1,7 @@
 /* fsdp.c - FSDP: the state machine of a model's units.  See d9d/parallel/fsdp.h.
  *
- *     SHARDED --unshard_start--> UNSHARDING --wait--> UNSHARDED --reshard--> SHARDED
+ *     SHARDED --unit_unshard_start--> UNSHARDING --unit_unshard_wait--> UNSHARDED
+ *        '<---------------- unit_free_unsharded -------------------------'
  *
  * Each unit's sharded parameters are bundled by process group (param_group), so that one coalesced
  * all-gather or reduce-scatter moves them.

@@ -209,7 +209,7 @@ static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *o
     return D9D_OK;
 }
 
-/* Parts of a sequence: two chunks on cp ranks; in a KV cache each token is one. */
+/* d9d_attention_dims.chunks: two on cp ranks; one for a KV cache with one segment; else 0. */
 static int64_t cache_splits(const d9d_op_attention_opts *how)
 {
     if (d9d_comm_size(how->cp) > 1)
