@@ -12,13 +12,13 @@
 #define STAGING_BYTES (UINT64_C(512) << 20)
 enum { IN_FLIGHT = 16 };
 
-/* Rows [first, first + n) of this rank's box of an output; without dimensions, one row. */
+/* Rows [first, first + n) of this rank's slice of an output; without dimensions, one row. */
 typedef struct row_range {
     size_t output;
     int64_t first, n;
 } row_range;
 
-/* This rank's box of a tensor. */
+/* This rank's slice of a tensor. */
 typedef struct io_entry {
     const d9d_param *param;
     const d9d_tensor *tensor; /* [box] */

@@ -197,7 +197,7 @@ d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_de
                                    t->padded_counts != NULL ? t->padded_counts : t->counts);
 }
 
-/* Store or add the reduced shard in own_grad; nothing to do if it was reduced in place. */
+/* Store or add the reduced shard in shard_grad; nothing to do if it was reduced in place. */
 static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_param *p,
                                         d9d_device *dev)
 {

@@ -19,7 +19,7 @@ typedef struct d9d_op_moe_exchange {
     int64_t choices;         /* choices of local experts among the received rows */
     int64_t max_packed_rows; /* largest number of rows that any rank reserved for packing */
     int64_t max_rows;        /* largest number of rows that any rank sends or receives */
-    int64_t rows[];          /* [d9di_rows, n], then [2, n] of scratch */
+    int64_t rows[];          /* [D9DI_MOE_ROWS_COUNT, n], then [2, n] of scratch */
 } d9d_op_moe_exchange;
 
 typedef enum d9di_op_moe_rows_kind {
