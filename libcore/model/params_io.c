@@ -21,14 +21,14 @@ typedef struct row_range {
 /* This rank's slice of a tensor. */
 typedef struct io_entry {
     const d9d_param *param;
-    const d9d_tensor *tensor; /* [box] */
+    const d9d_tensor *tensor; /* [slice] */
 } io_entry;
 
 struct d9d_params_io {
     d9d_safetensors_tensor *tensors; /* their global shapes */
     io_entry *entries;
     size_t n;
-    size_t *target;            /* sink: output i goes to held[target[i]] */
+    size_t *target;            /* sink: output i goes to entries[target[i]] */
     D9D_VEC(row_range) ranges; /* sink: ranges that are filled at once */
     uint64_t largest;          /* bytes of the largest range */
     d9d_staging *staging;      /* sink: staging memory for copies to the device */

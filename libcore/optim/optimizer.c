@@ -297,8 +297,7 @@ int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
     return o->steps;
 }
 
-/* --- description --------------------------------------------------------------------------------
- */
+/* --- description ----------------------------------------------------------------------------- */
 
 static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
 {

@@ -62,8 +62,7 @@ static int64_t next_end(const p2p_inserter *g, int rank)
     return begin + sum;
 }
 
-/* --- an action ---------------------------------------------------------------------------------
- */
+/* --- an action ------------------------------------------------------------------------------- */
 
 /* Append a send to this rank's lane and a receive to the other's. */
 static d9d_status transfer_insert(p2p_inserter *g, int rank, const d9d_pipe_action *a)
@@ -114,8 +113,7 @@ static d9d_status lane_advance(p2p_inserter *g, int rank, int64_t end)
     return D9D_OK;
 }
 
-/* --- the simulations ----------------------------------------------------------------------------
- */
+/* --- the simulations ------------------------------------------------------------------------- */
 
 static d9d_status run_round_robin(p2p_inserter *g)
 {

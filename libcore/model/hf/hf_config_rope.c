@@ -196,8 +196,7 @@ d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_sca
     return D9D_OK;
 }
 
-/* --- a key of a family's dimensions ------------------------------------------------------------
- */
+/* --- a key of a family's dimensions ---------------------------------------------------------- */
 
 /* Parse an object that d9di_hf_rope_to_json() made; null is none. */
 static d9d_status scaling_parse(const json_t *v, const char *path, d9d_arena *a, void *field)

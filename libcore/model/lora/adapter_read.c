@@ -33,8 +33,7 @@ typedef struct adapter_reader {
     size_t used;
 } adapter_reader;
 
-/* --- adapter_config.json ------------------------------------------------------------------------
- */
+/* --- adapter_config.json --------------------------------------------------------------------- */
 
 /* Refuse a field that is not false, null, empty or absent: it changes weights in another way. */
 static d9d_status require_unset(const adapter_reader *r, const char *key)
@@ -287,8 +286,7 @@ static d9d_status modules_read(adapter_reader *r, const d9d_model_matrix *m)
     return D9D_OK;
 }
 
-/* --- fused experts ------------------------------------------------------------------------------
- */
+/* --- fused experts --------------------------------------------------------------------------- */
 
 /* Unpack rows [first, first + f->out) of peft's fused B. */
 static void fused_unpack(d9di_adapters_factors *f, const float *a, const float *b, int64_t first)
@@ -346,8 +344,7 @@ static d9d_status fused_visit(adapter_reader *r, const d9d_model_matrix *m)
     return D9D_OK;
 }
 
-/* --- heads -------------------------------------------------------------------------------------
- */
+/* --- heads ----------------------------------------------------------------------------------- */
 
 /* Read a head that peft saved in full, under its own name. */
 static d9d_status head_read(adapter_reader *r, const d9d_model_matrix *m)
@@ -462,8 +459,7 @@ static void warn_other_base(const adapter_reader *r, const char *base, const d9d
     free(real);
 }
 
-/* --- all ---------------------------------------------------------------------------------------
- */
+/* --- all ------------------------------------------------------------------------------------- */
 
 static d9d_status matrix_visit(adapter_reader *r, const d9d_model_matrix *m)
 {

@@ -130,8 +130,7 @@ out:
     return st;
 }
 
-/* --- adapter_config.json ------------------------------------------------------------------------
- */
+/* --- adapter_config.json --------------------------------------------------------------------- */
 
 static const char *leaf_name(const char *module)
 {

@@ -272,8 +272,7 @@ d9d_status d9d_adapters_from_model(const d9d_params *params, const d9d_tensor_so
     return st;
 }
 
-/* --- into a model ------------------------------------------------------------------------------
- */
+/* --- into a model ---------------------------------------------------------------------------- */
 
 /* Factors as a tensor source, with a model's names and shapes. */
 typedef struct memory_source {

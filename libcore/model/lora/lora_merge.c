@@ -185,8 +185,7 @@ static const d9di_adapters_head *head_find(const d9d_lora_merge *m, const d9d_mo
     return NULL;
 }
 
-/* --- the source --------------------------------------------------------------------------------
- */
+/* --- the source ------------------------------------------------------------------------------ */
 
 /* Find a tensor; a base model's names lack the prefix "model.". */
 static merged_tensor *tensor_find(const d9d_lora_merge *m, const char *name)
@@ -366,8 +365,7 @@ static void merged_identify(void *self, d9d_hasher *h)
     }
 }
 
-/* --- creation
- * ------------------------------------------------------------------------------------- */
+/* --- creation -------------------------------------------------------------------------------- */
 
 /* Check types and shapes against the adapters; tensors of a file whose header was not read are
  * skipped. */

@@ -185,8 +185,7 @@ static d9d_status full_tune_apply(const peft_method *m, const char *name, d9d_mo
     return d9d_module_each(module, set_trainable, &yes);
 }
 
-/* --- one method --------------------------------------------------------------------------------
- */
+/* --- one method ------------------------------------------------------------------------------ */
 
 static d9d_status pattern_compile(peft_method *m)
 {

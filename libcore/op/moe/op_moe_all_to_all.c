@@ -212,8 +212,7 @@ d9d_status d9di_op_moe_transfer_wait(const d9di_op_moe_transfer *l, d9d_tape *t)
     return D9D_OK;
 }
 
-/* --- dispatch: rows, and gradients of combined rows ----------------------------------------------
- */
+/* --- dispatch: rows, and gradients of combined rows ------------------------------------------ */
 
 static d9d_status dispatch_rows(d9di_op_moe_transfer *l, d9d_tape *t, d9d_op_moe_exchange *e,
                                 const d9d_tensor *row, const d9d_tensor *x, const d9d_tensor *y)
@@ -244,8 +243,7 @@ d9d_status d9di_op_moe_dispatch_rows(d9d_tape *t, d9d_op_moe_exchange *e, const 
     return st;
 }
 
-/* --- combine, and the sums over ranks ----------------------------------------------------------
- */
+/* --- combine, and the sums over ranks -------------------------------------------------------- */
 
 /* Copy what peers read, to the same rows of this rank's staging buffer. */
 static d9d_status peers_stage(const d9di_op_moe_payload *c, d9d_device *dev,

@@ -100,7 +100,7 @@ typedef struct d9di_op_moe_transfer {
     int64_t max_rows;            /* rows of all arrays that fit a staging buffer; -1: no buffer */
     bool two_waits;              /* the first wait is for all arrays except the last */
     d9d_comm_event *first_event; /* then: recorded after these arrays */
-    bool overlaps;               /* other work runs before the wait: d9d_device's pause */
+    bool overlaps;               /* other work runs before the wait: d9d_device.on_wait */
     d9d_comm_event *last_event;  /* then: recorded after all arrays */
 } d9di_op_moe_transfer;
 

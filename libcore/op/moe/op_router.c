@@ -184,8 +184,7 @@ static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *how, const
                                                           : D9D_OK;
 }
 
-/* --- forward ------------------------------------------------------------------------------------
- */
+/* --- forward --------------------------------------------------------------------------------- */
 
 /* Fill p, prob and the routing, all allocated. */
 static d9d_status experts_choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *logits,

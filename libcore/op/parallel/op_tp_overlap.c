@@ -109,8 +109,7 @@ static d9d_status rows_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *con
     return D9D_OK;
 }
 
-/* --- all-gather --------------------------------------------------------------------------------
- */
+/* --- all-gather ------------------------------------------------------------------------------ */
 
 static d9d_status rows_check(const d9d_node_ops *ops, const d9d_tensor *x)
 {
@@ -211,8 +210,7 @@ d9d_status d9di_op_tp_for_each_rank(d9d_tape *t, d9d_op_pending_rows *coming, co
     return d9d_op_all_gather_rows_wait(t, coming, all);
 }
 
-/* --- reduce-scatter ----------------------------------------------------------------------------
- */
+/* --- reduce-scatter -------------------------------------------------------------------------- */
 
 static d9d_status ranks_check(const d9d_shape *s, const d9d_comm *comm)
 {

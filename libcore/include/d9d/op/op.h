@@ -70,12 +70,12 @@ typedef struct d9d_op_concat_input {
 D9D_API D9D_MUST_USE d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces,
                                               size_t n, d9d_shape shape, d9d_var **y);
 
-/* y = x / sqrt(mean(x^2) + eps) * w, over the last dimension; zero_centred: * (1 + w).
+/* RMSNorm: y = x / sqrt(mean(x^2) + eps) * w, over the last dimension; zero_centred: * (1 + w).
  * float32 inside, one rounding at the end.  x [..., N], w [N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_param *w, float eps,
                                                 bool zero_centred, d9d_var **y);
 
-/* y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
+/* SwiGLU: y = silu(gate) * up, elementwise; silu(x) = x / (1 + exp(-x)). */
 D9D_API D9D_MUST_USE d9d_status d9d_op_swiglu(d9d_tape *t, d9d_var *gate, d9d_var *up, d9d_var **y);
 
 /* y = x * sigmoid(gate), with one gate for each row or one for each element.  x [..., H],
@@ -356,8 +356,8 @@ typedef struct d9d_op_pool_index {
                                reduce-scatter over ranks; or none */
 } d9d_op_pool_index;
 D9D_API void d9d_op_pool_index_release(d9d_op_pool_index *p);
-/* y[n] = sum over j of share[n, j] x[token[n, j]], in float32 and rounded once; 0 for a document
- * without tokens here.  x [T, H], y [N, H]. */
+/* Pooling: y[n] = sum over j of share[n, j] x[token[n, j]], in float32 and rounded once; 0 for a
+ * document without tokens here.  x [T, H], y [N, H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_op_pool_index *pool,
                                             d9d_var **y);
 
