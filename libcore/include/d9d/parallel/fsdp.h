@@ -11,8 +11,7 @@
  *             backward
  *         D9D_TRY(d9d_fsdp_post_backward(s));    // the last reductions are enqueued
  *         ... read shard_grad, after d9d_param_wait_grad() for each ...
- *         D9D_TRY(d9d_fsdp_wait_grads(s));       // shard_grad of every parameter: the sum over
- * ranks
+ *         D9D_TRY(d9d_fsdp_wait_grads(s));       // shard_grad of all is the sum over ranks
  *         ... update the unit that forward needs first ...
  *         D9D_TRY(d9d_fsdp_prefetch(s, 0));      // its weights, for the next step
  *         ... update the others ...
@@ -65,7 +64,7 @@ typedef struct d9d_fsdp_opts {
 
 typedef struct d9d_fsdp d9d_fsdp;
 
-/* Peak bytes of unsharded units at least once in every step: the largest unit's parameters and
+/* Peak bytes of unsharded units, reached in every step: the largest unit's parameters and
  * gradients, or with `reduce_once` all gradients and with `keep_unsharded` all parameters.  The
  * shards themselves are not counted.  0 where nothing is sharded. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how,

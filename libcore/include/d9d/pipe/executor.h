@@ -11,11 +11,11 @@
  * single rank with one stage runs "0F0 0B0 0F1 0B1 ..." and sends nothing.
  *
  *     F     the stage's forward on a tape of that micro-batch, from the hidden states of the
- * previous stage; afterwards only the arrays that backward needs stay alive B     its backward,
- * from the gradient of the next stage; the tape is free afterwards I W   dgrad and wgrad, the two
- * halves of B; the tape is free after W SEND  hidden states travel down the pipeline, their
- * gradients up: posted asynchronously RECV  likewise; the action that needs a transfer waits for
- * it, else the end of the step
+ *           previous stage; then only the arrays that backward needs stay alive
+ *     B     its backward, from the gradient of the next stage; the tape is free afterwards
+ *     I W   dgrad and wgrad, the two halves of B; the tape is free after W
+ *     SEND  hidden states travel down the pipeline, their gradients up: posted asynchronously
+ *     RECV  likewise; the action that needs a transfer waits for it, else the end of the step
  *
  * Between two stages of one rank arrays are handed over without a copy.  Joined actions ("F|B") of
  * two stages are interleaved by coroutines (d9d/base/coroutine.h).  While one waits for an
