@@ -14,19 +14,19 @@
 struct d9d_convert {
     d9d_convert_opts opt;
     d9d_arena arena;
-    const char *src;             /* NULL: random weights */
-    const char *aux_dir;         /* whose other files go along; NULL: none do */
-    const char *config_path;     /* or NULL */
-    json_t *doc;                 /* config.json of the source; with a description it may be NULL */
-    d9d_mapper_spec *spec;       /* or NULL */
-    const d9d_model_spec *model; /* NULL: Qwen3, of this configuration */
+    const char *src;         /* NULL: random weights */
+    const char *aux_dir;     /* whose auxiliary files (tokenizer, ...) are copied; NULL: none */
+    const char *config_path; /* or NULL */
+    json_t *doc;             /* config.json of the source; may be NULL with a mapper description */
+    d9d_mapper_spec *spec;   /* or NULL */
+    const d9d_model_spec *model; /* NULL: Qwen3, with this configuration */
     d9d_qwen3_config config;
     d9d_weights_layout from, to;
-    d9d_dtype dtype; /* of most of the output, for config.json */
+    d9d_dtype dtype; /* dtype of most of the output, for config.json */
     d9d_checkpoint *ckpt;
     d9d_qwen3_init *random;
-    d9d_convert *shapes;    /* whose outputs are a source without bytes */
-    d9d_adapters *adapters; /* of opt.adapter */
+    d9d_convert *shapes;    /* a conversion whose outputs are a source with shapes only */
+    d9d_adapters *adapters; /* read from opt.adapter */
     d9d_lora_merge *merged; /* NULL without adapters */
     d9d_tensor_source source;
     d9d_mapper *mapper;
@@ -35,7 +35,7 @@ struct d9d_convert {
 
 /* --- layouts --------------------------------------------------------------------------- */
 
-/* The HuggingFace layout of the source, or of the checkpoint behind it. */
+/* The HuggingFace layout of the source, or of the checkpoint that it was converted from. */
 static d9d_weights_layout hf_layout(const d9d_convert *c)
 {
     if (c->from != D9D_LAYOUT_D9D)
@@ -59,11 +59,11 @@ static d9d_weights_layout output_layout(const d9d_convert *c)
     return hf_layout(c);
 }
 
-/* Experts in another layout are for another generation of transformers. */
+/* Another expert layout belongs to another generation of transformers. */
 static d9d_status set_layout_mark(const d9d_convert *c, json_t *doc)
 {
     if (c->model != NULL)
-        return D9D_OK; /* it was made for the layout */
+        return D9D_OK; /* it was made for this layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
         return d9d_qwen3_config_mark(doc, &c->config, hf_layout(c) == D9D_LAYOUT_HF_FUSED);
@@ -116,7 +116,7 @@ static d9d_status plan_model(d9d_convert *c, const char *name)
     return make_plan(c, name, c->config.experts > 0 ? "qwen3_moe" : "qwen3");
 }
 
-/* The same for a model that is known already. */
+/* Plan for a model that the caller gave. */
 static d9d_status plan_given_model(d9d_convert *c, const char *name)
 {
     c->from = d9d_model_layout(c->model, &c->source);
@@ -131,7 +131,7 @@ static d9d_status plan_spec(d9d_convert *c, const char *name)
     return make_plan(c, name, c->opt.mapper);
 }
 
-/* config.json where there is one. */
+/* Read config.json if there is one. */
 static d9d_status read_any_config(d9d_convert *c)
 {
     const char *file = d9d_fs_join(&c->arena, c->src, D9D_HF_CONFIG_NAME);
@@ -144,7 +144,7 @@ static d9d_status read_any_config(d9d_convert *c)
     return d9d_hf_config_load(file, &c->doc);
 }
 
-/* The source with adapters merged, where there are some. */
+/* Merge adapters into the source, if there are any. */
 static d9d_status merge_adapters(d9d_convert *c)
 {
     const d9d_adapters *ad = c->opt.adapters;
@@ -216,7 +216,7 @@ static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
     return plan_model(c, config);
 }
 
-/* --- shapes alone ------------------------------------------------------------------------- */
+/* --- shapes only -------------------------------------------------------------------------- */
 
 static const d9d_safetensors_tensor *shape_at(void *self, size_t i)
 {
@@ -254,7 +254,7 @@ static d9d_status open_shapes(d9d_convert *c, const char *config)
     return c->spec != NULL ? plan_spec(c, config) : plan_model(c, config);
 }
 
-/* --- one of them ---------------------------------------------------------------------------- */
+/* --- open and close -------------------------------------------------------------------------- */
 
 static d9d_status create_convert(const d9d_convert_opts *opt, d9d_convert **out)
 {
@@ -288,7 +288,7 @@ static d9d_status finish_open(d9d_convert *c, d9d_status st, d9d_convert **out)
     return st;
 }
 
-/* What was asked for and would be passed over. */
+/* Refuse an expert layout that would have no effect. */
 static d9d_status check_experts(const d9d_convert *c, const char *src)
 {
     if (c->opt.expert_layout == D9D_CONVERT_EXPERTS_UNCHANGED || c->to != D9D_LAYOUT_D9D)
@@ -400,7 +400,7 @@ static d9d_status change_config(const d9d_convert *c, json_t *doc)
     return c->opt.cast && now != c->opt.dtype ? d9d_hf_config_set_dtype(doc, c->opt.dtype) : D9D_OK;
 }
 
-/* config.json as it goes with the weights. */
+/* Add the config.json that belongs to the weights. */
 static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
 {
     json_t *doc = c->doc != NULL ? json_deep_copy(c->doc) : json_object();
@@ -452,9 +452,9 @@ static d9d_status agree_status(const d9d_convert_run_opts *opt, d9d_status st)
     return opt->boot != NULL ? d9d_bootstrap_agree_status(opt->boot, st) : st;
 }
 
-/* --- what it is made of ------------------------------------------------------------------- */
+/* --- fingerprint of the inputs ------------------------------------------------------------ */
 
-/* The content of the files that go along. */
+/* Hash the content of the auxiliary files. */
 static d9d_status hash_aux_files(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
 {
     d9d_fs_names names = {0};
@@ -472,7 +472,7 @@ static d9d_status hash_aux_files(const d9d_convert *c, d9d_arena *a, d9d_hasher 
     return D9D_OK;
 }
 
-/* The plan, with sizes and times of the files that it reads, and their content. */
+/* Hash the plan, and size, time and content of the files that it reads. */
 static d9d_status hash_inputs(const d9d_convert *c, int jobs, d9d_hash *out)
 {
     d9d_arena a = {0};
@@ -496,7 +496,7 @@ out:
     return st;
 }
 
-/* Collective: the first rank reads, and tells the others. */
+/* Collective: the first rank computes the hash and broadcasts it. */
 static d9d_status share_input_hash(const d9d_convert *c, const d9d_convert_run_opts *opt,
                                    d9d_hash *out)
 {
@@ -519,7 +519,7 @@ static d9d_status share_input_hash(const d9d_convert *c, const d9d_convert_run_o
     return st;
 }
 
-/* What was read is what is there: else the outputs may be of two contents. */
+/* Check that the inputs did not change meanwhile: else the outputs would mix two contents. */
 static d9d_status check_inputs(const d9d_convert *c, int jobs, d9d_hash before)
 {
     d9d_hash now;
@@ -532,7 +532,8 @@ static d9d_status check_inputs(const d9d_convert *c, int jobs, d9d_hash before)
 
 /* --- running ------------------------------------------------------------------------------ */
 
-/* What the outputs are made of, alike on every rank: `inputs`, and what this rank sees of them. */
+/* Fingerprint of the outputs, equal on every rank: a hash of `inputs` and the plan's fingerprint.
+ */
 static d9d_status make_fingerprint(const d9d_convert *c, d9d_hash inputs, d9d_hash *out)
 {
     d9d_hash all[2] = {inputs};
@@ -564,7 +565,8 @@ out:
     return st;
 }
 
-/* Threads that copy wait for a disk, each with a chunk of memory; those that draw compute. */
+/* Default number of threads: copying threads wait for a disk and hold a chunk of memory each;
+ * threads that draw random weights compute. */
 static int default_jobs(const d9d_convert *c)
 {
     enum { MAX_COPY_JOBS = 6 };
@@ -583,7 +585,7 @@ static d9d_status fill_sink(const d9d_convert *c, d9d_shard_sink *s,
     return d9d_shard_sink_end(s);
 }
 
-/* The first rank makes and commits the directory; the others know its name. */
+/* The first rank creates and commits the directory; the others know its name. */
 static d9d_status open_dir(const d9d_convert *c, const char *dst, const d9d_convert_run_opts *opt,
                            d9d_outdir *o)
 {

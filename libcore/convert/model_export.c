@@ -8,7 +8,7 @@
 #include "d9d/model/hf/hf_config.h"
 #include "model/weights_merge.h"
 
-/* A configuration for a model that was not read from one; ENOTSUP where there is none. */
+/* Make a config.json for a model that was not read from one; ENOTSUP if there is none. */
 static d9d_status config_create(const d9d_model_spec *m, json_t **doc)
 {
     if (m->provider->hf_config != NULL)
@@ -18,7 +18,7 @@ static d9d_status config_create(const d9d_model_spec *m, json_t **doc)
                     m->provider->table->name);
 }
 
-/* The configuration that the model was read from, with the head that it has now. */
+/* Load the config.json that the model was read from, with the head that it has now. */
 static d9d_status config_reload(const d9d_model_spec *m, json_t **doc)
 {
     D9D_TRY(d9d_hf_config_load(m->hf_config, doc));
@@ -27,8 +27,8 @@ static d9d_status config_reload(const d9d_model_spec *m, json_t **doc)
                : D9D_OK;
 }
 
-/* The configuration to write, and the layout that goes with it; none (NULL) for a model that
- * HuggingFace's format cannot say and that was not read from one. */
+/* The config.json to write, and its layout.  NULL for a model that HuggingFace's format cannot
+ * express and that was not read from one. */
 static d9d_status config_build(const d9d_model_spec *m, json_t **doc, d9d_weights_layout *layout)
 {
     d9d_status reloaded;
@@ -53,7 +53,7 @@ static d9d_status config_build(const d9d_model_spec *m, json_t **doc, d9d_weight
     return d9d_hf_config_set_dtype(*doc, m->opts.dtype);
 }
 
-/* config.json, and what goes with it there. */
+/* Write config.json and copy the auxiliary files. */
 static d9d_status config_write(const json_t *doc, const char *hf_config, const char *dir,
                                const d9d_log *log)
 {
@@ -119,7 +119,7 @@ out:
     return st;
 }
 
-/* What goes with config.json can be copied. */
+/* Check that the auxiliary files can be copied. */
 static d9d_status aux_files_check(const char *hf_config)
 {
     d9d_arena a = {0};

@@ -8,9 +8,9 @@
 
 typedef struct decoder {
     d9d_model base;
-    d9d_model_ops ops;     /* under its kind's name */
-    d9d_decoder_kind kind; /* zeros where its author's header ended before */
-    bool recompute;        /* whole layers */
+    d9d_model_ops ops;     /* with its kind's name */
+    d9d_decoder_kind kind; /* members that are newer than the author's header are zero */
+    bool recompute;        /* recompute whole layers */
     d9d_module root;
     d9d_block_vocab embed, own_head;
     d9d_block_vocab *head; /* one of the two, or NULL */
@@ -87,7 +87,7 @@ static d9d_status vocab_init(decoder *m, const d9d_decoder_shape *s, const d9d_b
         &m->base, kind == D9D_VOCAB_HEAD ? m->kind.names->head : m->kind.names->embed, &b->module);
 }
 
-/* A tied head is the embedding, where it is made or where a last stage makes it again. */
+/* A tied head is the embedding: this stage's own, or on a last stage a second instance. */
 static d9d_status head_init(decoder *m, const d9d_decoder_shape *s, const d9d_block_opts *how)
 {
     m->head = s->tied ? &m->embed : &m->own_head;
@@ -228,7 +228,7 @@ static void decoder_free(d9d_model *base)
     free(m);
 }
 
-/* What the author's header knows of it, and what stands for the rest. */
+/* Copy the members that the author's header has, and fill in defaults for the others. */
 static void kind_copy(decoder *m, const d9d_decoder_kind *kind)
 {
     memcpy(&m->kind, kind, kind->size < sizeof(m->kind) ? kind->size : sizeof(m->kind));

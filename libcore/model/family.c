@@ -5,9 +5,9 @@
 
 #include "model/hf/hf_config_fields.h"
 
-/* PretrainedConfig of transformers 4 and 5, trainers' marks, and this suite's own. */
+/* Fields of PretrainedConfig in transformers 4 and 5, of trainers, and of this suite. */
 const d9d_hf_field d9d_hf_common[] = {
-    /* where it comes from */
+    /* provenance */
     D9D_HF_IGNORED("model_type"),
     D9D_HF_IGNORED("architectures"),
     D9D_HF_IGNORED("_name_or_path"),
@@ -19,7 +19,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("unsloth_version"),
     D9D_HF_IGNORED("unsloth_fixed"),
     D9D_HF_IGNORED("d9d"),
-    /* how it is kept and run */
+    /* storage and execution */
     D9D_HF_IGNORED("dtype"),
     D9D_HF_IGNORED("torch_dtype"),
     D9D_HF_IGNORED("use_bfloat16"),
@@ -52,7 +52,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("num_labels"),
     D9D_HF_IGNORED("id2label"),
     D9D_HF_IGNORED("label2id"),
-    /* settings of generation, which old files have here */
+    /* generation settings, which old files have here */
     D9D_HF_IGNORED("max_length"),
     D9D_HF_IGNORED("min_length"),
     D9D_HF_IGNORED("do_sample"),
@@ -76,7 +76,7 @@ const d9d_hf_field d9d_hf_common[] = {
     D9D_HF_IGNORED("exponential_decay_length_penalty"),
     D9D_HF_IGNORED("suppress_tokens"),
     D9D_HF_IGNORED("begin_suppress_tokens"),
-    /* another model than one decoder of weights as they are */
+    /* models other than a plain decoder */
     D9D_HF_ONLY("tie_word_embeddings", "[false]"),
     D9D_HF_ONLY("quantization_config", "[]"),
     D9D_HF_ONLY("partial_rotary_factor", "[1]"),
@@ -107,7 +107,7 @@ static bool is_dim_key(const d9d_table *dims, const char *name)
     return false;
 }
 
-/* How it counts; NULL: it is not declared. */
+/* The rule of a field; NULL: not declared. */
 static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
 {
     static const d9d_hf_field read = D9D_HF_READ("");
@@ -158,7 +158,7 @@ static d9d_status fail_unknown_field(const d9d_hf_family *f, const char *where, 
     return st;
 }
 
-/* `path` is where it stands, in sentences. */
+/* Check one field; `path` is its place, for messages. */
 static d9d_status field_check(const d9d_hf_family *f, const char *where, const char *path,
                               const char *name, const json_t *v)
 {
@@ -175,9 +175,9 @@ static d9d_status field_check(const d9d_hf_family *f, const char *where, const c
     return fine ? D9D_OK : d9di_hf_refuse(&r, path, v);
 }
 
-/* --- objects of the rotary embedding --------------------------------------------------------- */
+/* --- RoPE objects ----------------------------------------------------------------------------- */
 
-/* Members that are fields of their own in the other generation. */
+/* Members that are separate fields in the other generation. */
 static bool is_moved(const char *name)
 {
     return strcmp(name, "rope_theta") == 0 || strcmp(name, "partial_rotary_factor") == 0;
@@ -293,7 +293,7 @@ d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc, const
 
 /* --- dimensions ------------------------------------------------------------------------------ */
 
-/* rope_theta and rope_scaling of either generation under the older names, which `dims` have. */
+/* Convert rope_theta and rope_scaling of either generation to the older names, which `dims` use. */
 static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
 {
     const d9di_hf_reader r = {doc, where, false};

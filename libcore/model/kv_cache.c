@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* A table of an older header ends before. */
+/* A table built with an older header has no cache_spec. */
 static bool has_cache_spec(const d9d_model_ops *ops)
 {
     return ops->size > offsetof(d9d_model_ops, cache_spec) && ops->cache_spec != NULL;
@@ -19,7 +19,7 @@ d9d_status d9d_kv_cache_check(const d9d_model *m)
                           m->ops->name);
 }
 
-/* All cells of a kind: [Z or R, ...]. */
+/* Shape of all slots of an entry: [Z or R, ...]. */
 static d9d_shape entry_shape(const d9d_block_cache_entry *c, int64_t tokens, int64_t rows)
 {
     d9d_shape s = {.ndim = c->shape.ndim + 1, .dim = {c->per_seq ? rows : tokens}};

@@ -1,4 +1,5 @@
-/* model.c - what any model is made with.  See d9d/model/model.h. */
+/* model.c - functions that all models share.  See d9d/model/model.h.
+ */
 #include "d9d/model/model.h"
 
 #include <stdlib.h>
@@ -33,7 +34,7 @@ d9d_status d9d_model_add_unit(d9d_model *m, const char *name, d9d_module *child)
     return again ? D9D_OK : d9d_module_child(m->module, name, child);
 }
 
-/* --- what is added to a model ------------------------------------------------------------ */
+/* --- added matrices ---------------------------------------------------------------------- */
 
 struct d9d_model_added {
     struct d9d_model_added *next;
@@ -66,7 +67,7 @@ d9d_block_linear *d9d_model_find_linear(const d9d_model *m, const char *name)
     return NULL;
 }
 
-/* The model's tree goes over its parts as it is freed, and they go after it. */
+/* Freeing the model walks its tree, so the added parts are freed after it. */
 void d9d_model_free(d9d_model *m)
 {
     struct d9d_model_added *a = m != NULL ? m->added : NULL, *next;
@@ -94,7 +95,7 @@ d9d_status d9d_model_pool(const d9d_model *m, d9d_tape *t, d9d_var *x,
     return d9d_op_reduce_scatter_rows(t, rows, m->groups.cp, what, y);
 }
 
-/* Of hidden rows [T, H]. */
+/* Loss and logits of hidden rows [T, H]. */
 static d9d_status head_forward(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in *in,
                                d9d_var *h, d9d_model_out *out)
 {
@@ -129,7 +130,7 @@ d9d_status d9d_model_loss(d9d_block_vocab *head, d9d_tape *t, const d9d_model_in
 
 /* --- layers --------------------------------------------------------------------------------- */
 
-/* Inputs behind x; those of a cache end with its cells. */
+/* Inputs after x; with a cache they end with its slots. */
 enum { IN_POSITIONS = 1, IN_SEGMENTS, IN_TOKEN_SLOTS, IN_SEQ_SLOTS, IN_CACHE_ENTRIES };
 
 d9d_status d9d_model_layer_pack(d9d_tape *t, const d9d_model_in *in, int64_t layer,

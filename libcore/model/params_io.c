@@ -7,32 +7,31 @@
 #include "d9d/base/thread.h"
 #include "d9d/device/staging.h"
 
-/* A few parts under way while each processor fills one; of rows of any size, as many as this
- * holds. */
+/* Bytes of a range that is filled at once: small enough that every processor has a few. */
 #define RANGE_BYTES   (UINT64_C(2) << 20)
 #define STAGING_BYTES (UINT64_C(512) << 20)
 enum { IN_FLIGHT = 16 };
 
-/* Rows [first, first + n) of what is kept of an output; of no dimensions, one row. */
+/* Rows [first, first + n) of this rank's slice of an output; without dimensions, one row. */
 typedef struct row_range {
     size_t output;
     int64_t first, n;
 } row_range;
 
-/* What is kept of a tensor. */
+/* This rank's slice of a tensor. */
 typedef struct io_entry {
     const d9d_param *param;
-    const d9d_tensor *tensor; /* [box] */
+    const d9d_tensor *tensor; /* [slice] */
 } io_entry;
 
 struct d9d_params_io {
-    d9d_safetensors_tensor *tensors; /* the whole of each */
+    d9d_safetensors_tensor *tensors; /* their global shapes */
     io_entry *entries;
     size_t n;
-    size_t *target;            /* sink: output i goes to held[target[i]] */
-    D9D_VEC(row_range) ranges; /* sink: what is filled at once */
-    uint64_t largest;          /*   the bytes of the largest */
-    d9d_staging *staging;      /* sink: the way to the device */
+    size_t *target;            /* sink: output i goes to entries[target[i]] */
+    D9D_VEC(row_range) ranges; /* sink: ranges that are filled at once */
+    uint64_t largest;          /* bytes of the largest range */
+    d9d_staging *staging;      /* sink: staging memory for copies to the device */
     d9d_map by_name;
 };
 
@@ -145,8 +144,8 @@ static d9d_status output_check(const d9d_safetensors_tensor *here,
                     d9d_dtype_name(given->dtype), d9d_shape_text(&got, b, sizeof(b)));
 }
 
-/* Rows of some MiB; of a stack they are whole matrices, because half of one that lies transposed
- * would be read with the other. */
+/* Divide an output into ranges of some MiB.  A range of a stack is whole matrices, because reading
+ * half of a transposed matrix would read the other half too. */
 static d9d_status ranges_add(d9d_params_io *io, size_t output, const d9d_tensor *t)
 {
     const int64_t rows = t->shape.ndim > 0 ? t->shape.dim[0] : 1;

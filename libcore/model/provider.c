@@ -29,7 +29,7 @@ static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *
 const d9d_key_custom d9d_model_recompute_key = {
     recompute_parse, "{\"enum\": [false, true, \"off\", \"full\", \"selective\"]}", sizeof(int)};
 
-/* The dimensions of a model that has no read(). */
+/* Read the dimensions of a provider without read(). */
 static d9d_status dims_read(const d9d_hf_family *f, const json_t *doc, const char *path,
                             d9d_arena *a, const void **config)
 {
@@ -54,7 +54,7 @@ static bool accepts_type(const d9d_model_provider *p, const char *type)
     return false;
 }
 
-/* A config.json of another provider among those that the section could have named. */
+/* Refuse a config.json that belongs to another of the providers that the section could name. */
 static d9d_status name_check(const d9d_union *section, const json_t *doc, const char *path)
 {
     const char *type = json_string_value(json_object_get(doc, "model_type"));
@@ -65,14 +65,15 @@ static d9d_status name_check(const d9d_union *section, const json_t *doc, const 
     while (c != NULL && *c != NULL && !accepts_type((*c)->row, type))
         c++;
     return c == NULL || *c == NULL
-               ? D9D_OK /* the family says it */
+               ? D9D_OK /* the family's check reports it */
                : D9D_FAIL(D9D_ECONFIG,
                           "model_provider.name: \"%s\" does not read model_type \"%s\" of %s; "
                           "\"%s\" does",
                           section->choice->name, type, path, (*c)->name);
 }
 
-/* No provider sees a config.json of another family, or with what its own does not declare. */
+/* Read config.json and check it: a provider never sees a file of another family or with undeclared
+ * fields. */
 static d9d_status config_read(const d9d_union *section, const char *path, d9d_arena *a,
                               const void **config)
 {
@@ -130,7 +131,7 @@ d9d_status d9d_model_spec_trainable(const d9d_model_spec *m)
                : D9D_OK;
 }
 
-/* --- weights under other names -------------------------------------------------------------- */
+/* --- weights with other names ----------------------------------------------------------------- */
 
 static bool has_prefix(const char *name, const char *part)
 {
@@ -145,7 +146,8 @@ static bool is_own_name(const d9d_hf_name_pair *pairs, const char *name)
     return false;
 }
 
-/* Where no name changes both layouts are one: this suite's, which adapters of any matrix have. */
+/* If no name changes, both layouts are equal; the suite's is returned, in which any matrix may have
+ * an adapter. */
 d9d_weights_layout d9d_model_layout(const d9d_model_spec *m, const d9d_tensor_source *src)
 {
     const d9d_hf_name_pair *pairs = m->provider->hf_names;
@@ -160,7 +162,7 @@ d9d_weights_layout d9d_model_layout(const d9d_model_spec *m, const d9d_tensor_so
     return D9D_LAYOUT_HF;
 }
 
-/* A tensor's name there: that of the first pair that fits, or its own. */
+/* A tensor's name in the other layout: by the first pair whose prefix matches, or unchanged. */
 static d9d_status name_map(const d9d_hf_name_pair *pairs, bool to_own, const char *name,
                            d9d_arena *a, const char **out)
 {

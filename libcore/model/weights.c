@@ -51,7 +51,7 @@ d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
     return st;
 }
 
-/* What there is, by name, and what the model makes of it. */
+/* Open the source by names, and the mapping to the model's parameters. */
 static d9d_status source_open(d9d_weights *w, const d9d_model_spec *m, d9d_stage stage,
                               const char *dir)
 {

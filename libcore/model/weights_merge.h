@@ -5,8 +5,8 @@
 #include "d9d/model/lora/adapters.h"
 #include "d9d/model/provider.h"
 
-/* *src becomes the merged source, which lives as long as *out; without adapters (NULL) it stays and
- * *out is NULL. */
+/* Replace *src by a source with the adapters merged, which is valid as long as *out.  Without
+ * adapters (NULL) *src is unchanged and *out is NULL. */
 d9d_status d9di_weights_merge(const d9d_model_spec *m, const d9d_adapters *ad,
                               d9d_tensor_source *src, d9d_lora_merge **out);
 

@@ -1,4 +1,5 @@
-/* attention_block.c - grouped-query attention, rotary frequencies.  See d9d/nn/block.h. */
+/* attention_block.c - grouped-query attention (GQA).  See d9d/nn/block.h.
+ */
 #include <math.h>
 #include <stdlib.h>
 
@@ -74,21 +75,22 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     return D9D_OK;
 }
 
-/* Some heads of a projection. */
+/* A range of heads of a projection. */
 typedef struct proj_heads {
     d9d_block_linear *proj;
     d9d_param *bias;
-    int64_t first, n; /* of those whose rows of the weight are here */
+    int64_t first, n; /* among the heads whose weight rows this rank has */
 } proj_heads;
 
-/* The key-value heads that the query heads here read.  There may be more of them here: with more
- * ranks than key-value heads all ranks have all, and each needs one. */
+/* The key-value heads that this rank's query heads read.  The rank may have more: with more tp
+ * ranks than key-value heads, all ranks have all of them, and each needs one. */
 static proj_heads kv_heads_here(const d9d_block_attention *b, d9d_block_linear *proj,
                                 d9d_param *bias)
 {
     const d9d_param *q = &b->q_proj.weight, *kv = &b->k_proj.weight;
     const int64_t d = b->shape.head_dim;
-    const int64_t group = b->shape.heads / b->shape.kv_heads * d; /* rows that read one head */
+    const int64_t group =
+        b->shape.heads / b->shape.kv_heads * d; /* rows of q that read one key-value head */
     const int64_t first = q->local_offset[0] / group;
     const int64_t end = (q->local_offset[0] + q->local_shape.dim[0] - 1) / group + 1;
 
@@ -97,7 +99,7 @@ static proj_heads kv_heads_here(const d9d_block_attention *b, d9d_block_linear *
 
 enum { Q, K, V, QKV };
 
-/* x, all tokens, to heads [B, S, n, D]: queries, keys and values. */
+/* Project x, all tokens, to heads [B, S, n, D]: queries, keys and values. */
 static d9d_status qkv_project(d9d_block_attention *b, d9d_tape *t, d9d_var *x,
                               d9d_op_pending_rows *coming, const proj_heads *of, const d9d_shape *s,
                               d9d_var **y)
@@ -129,7 +131,7 @@ static d9d_op_norm_rope_opts norm_rope_opts(const d9d_block_attention *b,
                                    .mscale = d9d_rope_mscale(&rope->scaling)};
 }
 
-/* Heads normed, unless they are not, and turned. */
+/* QK norm, unless switched off, and RoPE. */
 static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                                   const d9d_op_norm_rope_opts *how, d9d_block_norm *norm,
                                   d9d_var **y)
@@ -139,7 +141,7 @@ static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                : d9d_op_norm_rope(t, *y, &norm->weight, how, y);
 }
 
-/* Heads as attention takes them: queries and keys turned, keys and values beside those of a
+/* Prepare heads for attention: QK norm and RoPE of queries and keys; append keys and values to a KV
  * cache. */
 static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_tensor *positions,
                                 const d9d_block_cache *cache, d9d_var **y)
@@ -168,7 +170,8 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
     return d9d_op_kv_append(t, y[V], cache->token_slots, cache->entry[1], &y[V]);
 }
 
-/* o [B, S, n, D] as [B, S, n D], times its gate of x, all tokens. */
+/* o [B, S, n, D] as [B, S, n D], times the sigmoid of its gate, which is projected from x, all
+ * tokens. */
 static d9d_status gate_heads(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9d_var *x,
                              d9d_var **y)
 {

@@ -1,10 +1,12 @@
-/* block_init.h - how the blocks declare what they hold, and end; shared inside nn. */
+/* block_init.h - declaration of parameters and the tensor-parallel output projection, shared inside
+ * nn.
+ */
 #ifndef D9DI_NN_BLOCK_INIT_H
 #define D9DI_NN_BLOCK_INIT_H
 
 #include "d9d/nn/block.h"
 
-/* N(0, init_std), or U(+-1/sqrt(in)) where none is given: kind, and its scale. */
+/* Initialisation kind and scale: N(0, init_std), or U(+-1/sqrt(in)) if init_std is 0. */
 d9d_init_kind d9di_block_init(const d9d_block_opts *how, int64_t in, float *scale);
 
 /* Declare n child modules in order. */
@@ -14,8 +16,8 @@ struct d9di_block_child {
 };
 d9d_status d9di_block_children(d9d_module *m, const struct d9di_block_child *children, size_t n);
 
-/* The end of a block: x W^T of this rank's columns, summed over the tp ranks, rows scattered, and
- * added to `plus` where that is not NULL. */
+/* The output projection of a block: x W^T over this rank's columns, reduce-scattered over the tp
+ * ranks, plus `plus` unless that is NULL. */
 d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,
                                     d9d_var *plus, d9d_var **y);
 

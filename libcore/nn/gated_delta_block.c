@@ -17,7 +17,7 @@ static d9d_status shape_check(const d9d_block_gated_delta_shape *s)
     return D9D_OK;
 }
 
-/* U(+-1/sqrt(W)): each channel sees the W numbers of its own. */
+/* U(+-1/sqrt(W)): the fan-in of a channel is W. */
 static d9d_status conv_init(d9d_block_causal_conv1d *b, const d9d_block_opts *how, int64_t channels,
                             int64_t width)
 {
@@ -29,7 +29,7 @@ static d9d_status conv_init(d9d_block_causal_conv1d *b, const d9d_block_opts *ho
                             D9D_SHAPE(channels, width), kind, scale);
 }
 
-/* What the block has of each kind, in the order of its declaration. */
+/* The block's modules and parameters, in the order of declaration. */
 static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *how)
 {
     const d9d_block_gated_delta_shape *s = &b->shape;
@@ -66,7 +66,7 @@ d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_
     b->groups = how->groups;
     d9d_module_init(&b->module);
     D9D_TRY(parts_init(b, how));
-    /* States fade by e^-0.2 to e^-10 a token where the projection gives 0. */
+    /* The decay of a state is e^-0.2 to e^-10 a token where the projection gives 0. */
     D9D_TRY(d9d_module_param(&b->module, "A_log", &b->a_log, how->dtype, heads, D9D_INIT_UNIFORM,
                              2.0f));
     D9D_TRY(
@@ -74,7 +74,7 @@ d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_
     return d9di_block_children(&b->module, children, sizeof(children) / sizeof(children[0]));
 }
 
-/* Rows of heads here, [B, S, heads, D]. */
+/* x of this rank's heads as [B, S, heads, D]. */
 static d9d_status heads_split(d9d_tape *t, d9d_var *x, int64_t d, d9d_var **y)
 {
     const d9d_shape *s = &d9d_var_tensor(x)->shape;
@@ -82,7 +82,7 @@ static d9d_status heads_split(d9d_tape *t, d9d_var *x, int64_t d, d9d_var **y)
     return d9d_op_reshape(t, x, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2] / d, d), y);
 }
 
-/* Cells, in their order. */
+/* Cache entries, in their order. */
 enum { STATE, Q_LAST, K_LAST, V_LAST, CACHE_ENTRIES };
 
 void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b, d9d_block_cache_spec *out)
@@ -100,7 +100,7 @@ void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b, d9d_block_
                                     D9D_SHAPE(s->conv_width - 1, of[i]->weight.local_shape.dim[0])};
 }
 
-/* Where documents begin, and what is kept of those before; NULL: nothing. */
+/* Where documents begin, and their state cache; NULL: none. */
 typedef struct seq_state {
     const d9d_tensor *segments;
     const d9d_block_cache *cache;
@@ -115,7 +115,7 @@ static const d9d_op_state_cache *state_cache_at(const seq_state *r, int cell,
     return room;
 }
 
-/* x [B, S, H] by a projection to heads of d features, or, with d 0, as they are. */
+/* Project x [B, S, H] to heads of d features, or, with d 0, without a split into heads. */
 static d9d_status heads_project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj, int64_t d,
                                 d9d_var **y)
 {
@@ -123,7 +123,7 @@ static d9d_status heads_project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
     return d != 0 ? heads_split(t, *y, d, y) : D9D_OK;
 }
 
-/* The same of the last tokens. */
+/* Likewise, followed by the causal convolution. */
 static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
                              d9d_block_causal_conv1d *conv, const seq_state *r, int cell, int64_t d,
                              d9d_var **y)

@@ -1,4 +1,6 @@
-/* linear_block.c - linear layers and norms; how every block initialises matrices, and ends. */
+/* linear_block.c - linear layers and norms; initialisation of matrices and output projection of
+ * every block.
+ */
 #include <math.h>
 
 #include "nn/block_init.h"

@@ -1,7 +1,7 @@
-/* mla_block.c - multi-head latent attention.  See d9d/nn/block.h.
+/* mla_block.c - multi-head latent attention (MLA).  See d9d/nn/block.h.
  *
- * A head's features lie as [turned, plain] here, because the first of them turn: queries and keys
- * agree, so the scores are the same.
+ * A head's features are stored as [rope, nope] here, because RoPE rotates the first features of a
+ * head. Queries and keys agree in that order, so the scores are the same.
  */
 #include <math.h>
 
@@ -55,7 +55,7 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
     return D9D_OK;
 }
 
-/* Heads of `width` features whose rows of an up-projection are here. */
+/* Number of heads, `width` features each, whose up-projection rows this rank has. */
 static int64_t heads_here(const d9d_block_linear *up, int64_t width)
 {
     return up->weight.local_shape.dim[0] / width;
@@ -69,7 +69,7 @@ static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_rope(t, x, positions, &r->inv_freq, r->style, d9d_rope_mscale(&r->scaling), y);
 }
 
-/* Of all tokens, the heads here [B, S, n, turned + plain]. */
+/* Queries of all tokens for this rank's heads: [B, S, n, rope_dim + nope_dim]. */
 static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                   const d9d_tensor *positions, d9d_var **q)
 {
@@ -91,7 +91,7 @@ static d9d_status queries_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return apply_rope(b, t, h, positions, q);
 }
 
-/* The one key of positions, turned: [B, S, 1, turned]. */
+/* The rotated key that all heads share: [B, S, 1, rope_dim]. */
 static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
                            d9d_var **key)
 {
@@ -105,7 +105,7 @@ static d9d_status rope_key(d9d_block_mla *b, d9d_tape *t, d9d_var *x, const d9d_
     return apply_rope(b, t, h, positions, key);
 }
 
-/* The features that heads share, of all tokens: [.., kv_rank]. */
+/* The latent features, of all tokens: [.., kv_rank]. */
 static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
     D9D_TRY(d9d_op_linear_slice(t, x, &b->kv_down.weight, 0, b->shape.kv_rank, y));
@@ -113,7 +113,7 @@ static d9d_status kv_down_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_all_gather_rows(t, *y, d9d_groups_tp(b->groups), b->kv_up.weight.name, y);
 }
 
-/* Both of the heads here; values with zeros up to the width of keys. */
+/* Keys and values of this rank's heads; values are zero-padded to the size of keys. */
 static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                 const d9d_tensor *positions, d9d_var **k, d9d_var **v)
 {
@@ -132,15 +132,15 @@ static d9d_status kv_up_project(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_concat(t, &(d9d_op_concat_input){h, s->nope_dim, s->v}, 1, heads, v);
 }
 
-/* --- generation --- *
+/* --- generation: weight absorption --- *
  *
- * With W_k and W_v the rows of kv_up_proj that make a head's key and value of the shared features
- * c, and p the probabilities:
+ * With W_k and W_v the rows of kv_up_proj that project the latent features c to a head's key and
+ * value, and p the probabilities:
  *
  *     q . (W_k c) = (q W_k) . c        sum_j p_j W_v c_j = W_v (sum_j p_j c_j)
  *
- * so that all heads attend to one row [c, turned key] a token, of 576 numbers in DeepSeek-V3 where
- * keys and values are 40,960. */
+ * So all heads attend to one row [c, rotated key] for each token: 576 numbers in DeepSeek-V3, where
+ * keys and values would be 40,960. */
 
 void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out)
 {
@@ -150,7 +150,7 @@ void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out)
         1, {{"latent", false, b->kv_down.weight.dtype, D9D_SHAPE(1, s->kv_rank + s->rope_dim)}}};
 }
 
-/* What is kept of the tokens here, beside that of those before. */
+/* Append the latent features and rotated keys of the new tokens to the KV cache. */
 static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                 const d9d_tensor *positions, const d9d_block_cache *cache,
                                 d9d_var **all)
@@ -167,7 +167,7 @@ static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
     return d9d_op_kv_append(t, h, cache->token_slots, cache->entry[0], all);
 }
 
-/* o [B, S, n, v] of queries [B, S, n, turned + plain]. */
+/* o [B, S, n, v] from queries [B, S, n, rope_dim + nope_dim]. */
 static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *kept,
                                 const d9d_op_attention_opts *how, d9d_var **o)
 {
@@ -190,7 +190,7 @@ static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_v
     return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);
 }
 
-/* o [B, S, n, D] without the zeros: [B, S, n v]. */
+/* o [B, S, n, D] without the zero padding: [B, S, n v]. */
 static d9d_status heads_merge(const d9d_block_mla *b, d9d_tape *t, d9d_var *o, d9d_var **y)
 {
     const d9d_shape *s = &d9d_var_tensor(o)->shape;

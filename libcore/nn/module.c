@@ -39,7 +39,7 @@ d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_d
     return D9D_OK;
 }
 
-/* The child of this name: what the first part of a dotted name means. */
+/* Find or create the child of this name, a prefix of a dotted name. */
 static d9d_module *child_group(d9d_module *m, const char *name, size_t n)
 {
     const char *own;
@@ -100,7 +100,7 @@ d9d_status d9d_module_each(d9d_module *root, d9d_module_param_fn fn, void *arg)
     return D9D_OK;
 }
 
-/* Names are of one arena, released when the walk is over. */
+/* Names are in one arena, which is released after the walk. */
 static d9d_status modules_walk(d9d_arena *names, const char *name, d9d_module *m, d9d_module_fn fn,
                                void *arg)
 {

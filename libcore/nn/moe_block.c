@@ -14,7 +14,7 @@ static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts
     return D9D_OK;
 }
 
-/* Replicated: it works on the tokens here, as the router does. */
+/* The shared expert is replicated: like the router, it computes this rank's tokens. */
 static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *how)
 {
     const d9d_block_opts alone = {how->dtype, how->init_std, NULL};
@@ -29,7 +29,7 @@ static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *how)
     return d9d_module_child(&b->module, "shared_expert", &b->shared_expert);
 }
 
-/* A checkpoint of a model without one is read all the same. */
+/* Checkpoints without the bias still load. */
 static d9d_status bias_init(d9d_block_moe *b)
 {
     d9d_param *p = &b->expert_bias;
@@ -69,7 +69,7 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
     return shape->shared_intermediate > 0 ? shared_init(b, how) : D9D_OK;
 }
 
-/* The rows of each expert through its own SwiGLU, back to tokens weighted by prob. */
+/* SwiGLU of each expert's rows, then back to tokens, weighted by prob. */
 static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
                                   const d9d_routing *r, d9d_var **y)
 {
@@ -81,7 +81,7 @@ static d9d_status experts_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d
     return d9d_op_unpermute(t, out, prob, r, y);
 }
 
-/* The same on the ranks that have the experts. */
+/* The same with expert parallelism: dispatch, experts, combine. */
 static d9d_status experts_forward_ep(d9d_block_moe *b, d9d_tape *t, d9d_var *x, d9d_var *prob,
                                      const d9d_routing *r, d9d_var **y)
 {

@@ -1,8 +1,8 @@
-/* param_unit.c - opening and closing, in forward and by the tape in backward.  See
- * d9d/nn/param_unit.h.
+/* param_unit.c - unshard and reshard of FSDP units: directly in forward, by the tape in backward.
+ * See d9d/nn/param_unit.h.
  *
- * A forward's close is what backward meets first, so it opens.  An input half opens and closes for
- * data alone; the weight half, later, is a backward of its own.
+ * Backward meets a forward's reshard first, so there it unshards.  A dgrad pass unshards and
+ * reshards data only; the later wgrad pass is a backward of its own.
  */
 #include "d9d/nn/param_unit.h"
 

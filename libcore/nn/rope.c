@@ -1,4 +1,5 @@
-/* rope.c - frequencies of rotary embedding.  See d9d/nn/rope.h. */
+/* rope.c - frequencies of RoPE and their scaling.  See d9d/nn/rope.h.
+ */
 #include "d9d/nn/rope.h"
 
 #include <math.h>
@@ -47,13 +48,13 @@ static double clamp_unit(double v)
     return v < 0 ? 0 : v > 1 ? 1 : v;
 }
 
-/* The pair that turns so many times over the original positions, as a real number. */
+/* The pair that makes so many turns over the original positions, as a real number. */
 static double pair_at_turns(const d9d_rope_scaling *s, double turns, double base, int64_t features)
 {
     return (double)features * log(s->original / (turns * TWO_PI)) / (2 * log(base));
 }
 
-/* How much of pair i's own frequency is left, 1: all of it, 0: that of longer rows. */
+/* Weight of pair i's unscaled frequency: 1 unscaled, 0 fully scaled. */
 static double yarn_keep_share(const d9d_rope_scaling *s, double base, int64_t features, int64_t i)
 {
     double low = pair_at_turns(s, s->fast, base, features),

@@ -1,4 +1,5 @@
-/* vocab_block.c - split embedding and split language-model head.  See d9d/nn/block.h. */
+/* vocab_block.c - embedding and language-model head in several tables.  See d9d/nn/block.h.
+ */
 #include "nn/block_init.h"
 
 d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,

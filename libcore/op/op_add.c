@@ -1,4 +1,5 @@
-/* op_add.c - y = a + b.  Both gradients are dy itself. */
+/* op_add.c - elementwise sum y = a + b (residual).  Both gradients are dy itself.
+ */
 #include "op/op_common.h"
 
 static d9d_status add_dgrad(d9d_node *n)

@@ -8,8 +8,8 @@
 #define D9DI_KERNEL(tape, entry, ...)                                                              \
     (d9d_tape_device(tape)->kernels->entry(d9d_tape_device(tape)->stream, __VA_ARGS__))
 
-/* GRAD_input, GRAD_weight and GRAD_full of node ops whose halves are one function of the node and
- * of those that are wanted, d9d_node_need bits. */
+/* Define GRAD_dgrad, GRAD_wgrad and GRAD_full of node ops from one function GRAD of the node and
+ * the wanted halves, d9d_node_need bits. */
 #define D9DI_HALVES(grad)                                                                          \
     static d9d_status grad##_dgrad(d9d_node *n)                                                    \
     {                                                                                              \
@@ -33,16 +33,17 @@ d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t);
 /* EINVAL: "OP: A [4, 5] does not fit B [6]: RULE". */
 d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
                           const char *b_name, const d9d_shape *b, const char *rule);
-/* The misfit, unless both shapes are the same. */
+/* EINVAL as above unless both shapes are equal. */
 d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tensor *a,
                               const char *b_name, const d9d_tensor *b);
 
-/* A vocabulary cut into tables [V_s, H]: at least one and at most D9D_NODE_MAX, all of type t and
- * of H columns, at most INT32_MAX rows together, with the rows of all their parts. */
+/* Check a vocabulary in tables [V_s, H]: at least one and at most D9D_NODE_MAX tables, all of type
+ * t and with H columns.  With the rows of other ranks' parts they have at most INT32_MAX rows in
+ * total. */
 d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
                                 int64_t h);
 
-/* Id of the first row of table i that is here, of tables that are parts of their splits. */
+/* Id of the first row of table i that this rank has, for vocabulary-parallel tables. */
 static inline int64_t d9di_op_split_first_id(d9d_param *const *tables, size_t i)
 {
     int64_t first = tables[i]->local_offset[0];
@@ -52,12 +53,12 @@ static inline int64_t d9di_op_split_first_id(d9d_param *const *tables, size_t i)
     return first;
 }
 
-/* The whole routing, for x [T, ...] or, permuted, [R, ...]. */
+/* Check all arrays of a routing against x [T, ...] or, permuted, [R, ...]. */
 d9d_status d9di_op_check_routing(const char *op, const d9d_tensor *x, const d9d_routing *r,
                                  bool permuted);
 
-/* Empty arrays of a routing of T tokens over E experts, T * k rows; what was made stays in r where
- * it fails. */
+/* Allocate the arrays of a routing of T tokens over E experts, T * k rows.  On failure r owns what
+ * was allocated so far. */
 d9d_status d9di_routing_alloc(d9d_device *dev, int64_t tokens, int64_t experts, int64_t k,
                               d9d_routing *r);
 /* Counted references to the same arrays. */
@@ -67,7 +68,7 @@ static inline int64_t d9di_routing_rows(const d9d_routing *r)
 {
     return r->source.shape.dim[0];
 }
-/* Of permuted rows [R, H] and the place of each choice in them [T, k]. */
+/* Dimensions from permuted rows [R, H] and the row of each choice [T, k]. */
 static inline d9d_moe_permute_dims d9di_op_permute_dims(const d9d_tensor *permuted,
                                                         const d9d_tensor *row)
 {
@@ -80,7 +81,7 @@ static inline const char *d9di_op_param_name(const d9d_param *p)
     return p->name != NULL ? p->name : "the parameter";
 }
 
-/* x [..., N]: N, and the product of the others. */
+/* x [..., N]: N, and the product of the leading dimensions. */
 static inline int64_t d9di_op_last_dim(const d9d_shape *s)
 {
     return s->dim[s->ndim - 1];
@@ -92,7 +93,7 @@ static inline int64_t d9di_op_rows(const d9d_shape *s)
     return d9d_shape_numel(&lead);
 }
 
-/* Where rows of x [..., N] begin. */
+/* Pointer to row `first` of x [..., N]. */
 static inline void *d9di_op_row_ptr(const d9d_tensor *x, int64_t first)
 {
     return (char *)d9d_tensor_data(x) +
@@ -105,7 +106,7 @@ d9d_status d9di_op_collective_even(d9d_tape *t, d9di_op_collective_fn *by, d9d_c
                                    const char *what, d9d_dtype type, void *dst, const void *src,
                                    int64_t each);
 
-/* The input as it was; its data may be gone. */
+/* Input i of a node in forward; its data may have been freed. */
 static inline const d9d_tensor *d9di_op_input(const d9d_node *n, int i)
 {
     return d9d_var_tensor(n->in[i]);
@@ -115,10 +116,10 @@ static inline d9d_status d9di_op_grad_alloc(d9d_node *n, int i, d9d_tensor *out)
 {
     return d9d_node_alloc(n, d9di_op_input(n, i)->dtype, d9di_op_input(n, i)->shape, out);
 }
-/* Give it when `st` is fine, else drop it. */
+/* Add the gradient to the node's input if `st` is D9D_OK; release it in either case. */
 d9d_status d9di_op_grad_finish(d9d_node *n, int i, d9d_tensor *grad, d9d_status st);
 
-/* The same for a sum, of d9d_node_accumulate_begin(). */
+/* The same for an accumulated gradient, from d9d_node_accumulate_begin(). */
 d9d_status d9di_op_grad_finish_sum(d9d_node *n, int i, d9d_tensor *sum, d9d_status st);
 
 #endif /* D9D_OP_OP_COMMON_H */

@@ -1,7 +1,7 @@
-/* op_concat.c - columns of some arrays side by side.  y [R, M], piece i of x_i [R, N_i], or of
- * [R / A, N_i] for A heads.
+/* op_concat.c - concatenation along the last dimension.  y [R, M], input i is columns of
+ * x_i [R, N_i], or of [R / A, N_i], broadcast to A heads.
  *
- *     dx_i = those columns of dy, summed over the heads that had the same; 0 elsewhere
+ *     dx_i = those columns of dy, summed over the heads of a broadcast; 0 elsewhere
  */
 #include "op/op_common.h"
 
@@ -33,7 +33,7 @@ static d9d_status concat_dgrad(d9d_node *n)
 
 static const d9d_node_ops concat_node_ops = {.name = "join", .dgrad = concat_dgrad};
 
-/* Where a piece comes from and goes to. */
+/* Source and destination columns of an input. */
 static d9d_status input_dims(const d9d_op_concat_input *p, const d9d_shape *y, int64_t to,
                              d9d_dtype t, d9d_copy_strided_dims *out)
 {

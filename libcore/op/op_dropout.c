@@ -1,6 +1,7 @@
-/* op_dropout.c - elements left out by number, the others scaled.  See op/linear/op_adapter.h.
+/* op_dropout.c - dropout of the input of an adapter.  See op/linear/op_adapter.h.
  *
- * The gradient goes the same way: the numbers are drawn again and nothing of the size of x is kept.
+ * The gradient applies the same mask: it is drawn again by Philox, so nothing of the size of x is
+ * saved.
  */
 #include "d9d/base/hash.h"
 #include "op/linear/op_adapter.h"

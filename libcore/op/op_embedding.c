@@ -1,4 +1,5 @@
-/* op_embedding.c - rows of tables that a vocabulary is split into.  ids [M], table s [V_s, H]. */
+/* op_embedding.c - embedding lookup in a vocabulary of several tables.  ids [M], table s [V_s, H].
+ */
 #include "op/op_common.h"
 
 static d9d_status embedding_wgrad(d9d_node *n)

@@ -1,4 +1,5 @@
-/* op_reshape.c - the same elements in another shape: a view, both ways. */
+/* op_reshape.c - the same elements in another shape: a view, in forward and in backward.
+ */
 #include "op/op_common.h"
 
 static d9d_status reshape_dgrad(d9d_node *n)

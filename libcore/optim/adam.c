@@ -1,4 +1,5 @@
-/* adam.c - AdamW and Adam, on weights of float32 and of bfloat16.  Formulas: d9d/optim/optim.h. */
+/* adam.c - AdamW and Adam, for float32 and bfloat16 weights.  Formulas: d9d/optim/optim.h.
+ */
 #include <math.h>
 
 #include "d9d/base/hash.h"
@@ -59,7 +60,7 @@ static bool is_stochastic(const adam_config *c, d9d_optimizer_weight_update how)
     return how == D9D_UPDATE_STOCHASTIC || (how == D9D_UPDATE_MASTER && c->state_dtype != 0);
 }
 
-/* The largest of numbers with noise is biased by it. */
+/* A maximum of stochastically rounded numbers is biased, so amsgrad is refused with it. */
 static d9d_status adam_check(const void *value, const char *path)
 {
     const adam_config *c = value;
@@ -103,7 +104,7 @@ static d9d_adam_step step_constants(const adam_config *c, const d9d_optimizer_up
     };
 }
 
-/* Updates that one call of the kernel can make. */
+/* Can one kernel call make both updates? */
 static bool same_batch(const d9d_optimizer_update *a, const d9d_optimizer_update *b)
 {
     return a->step == b->step && a->param->dtype == b->param->dtype &&
@@ -131,7 +132,7 @@ static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_up
     };
 }
 
-/* As many of the first updates as one call of the kernel can make. */
+/* Make as many of the first updates as one kernel call can (multi-tensor apply). */
 static d9d_status update_batch(const adam_config *c, bool decoupled,
                                d9d_optimizer_weight_update how, const d9d_optimizer_update *u,
                                size_t n, size_t *done)
@@ -149,7 +150,7 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
                                  u->param->grad_dtype, u->state_dtype, list, (int64_t)count);
 }
 
-/* The noise of a step: one stream a parameter and step. */
+/* Stochastic rounding: one Philox stream for each parameter and step. */
 static d9d_status update_stochastic(const adam_config *c, bool decoupled,
                                     d9d_optimizer_weight_update how, const d9d_optimizer_update *u)
 {

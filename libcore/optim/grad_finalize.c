@@ -1,4 +1,5 @@
-/* grad_finalize.c - the gradient as a whole: norm, clipping, finiteness.  See d9d/optim/optim.h. */
+/* grad_finalize.c - gradient norm, clipping, finiteness.  See d9d/optim/optim.h.
+ */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -7,7 +8,7 @@
 
 enum {
     REPORT = sizeof(d9d_grad_finalize_report) / sizeof(double),
-    SUMMED = 4 /* of them, over ranks */
+    SUMMED = 4 /* of these, summed over ranks */
 };
 
 d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches, int64_t more,
@@ -42,17 +43,18 @@ void d9d_grad_finalize_release(d9d_grad_finalize *e)
 
 /* --- the norm ----------------------------------------------------------------------------- *
  *
- * Every gradient has a number of its own, its sum of squares, and these are added in the order of
- * parameters, so that no bit depends on which were there first.  They are made from the last
- * parameter to the first, as backward goes and gradients arrive: some at a time, so that those of
- * one launch, which awaits all of its own, are a small share of all. */
+ * Each gradient's sum of squares has a place of its own.  They are added in the order of
+ * parameters, so the result does not depend on the order in which gradients arrive, bit by bit.
+ *
+ * They are computed from the last parameter to the first, as backward finishes them, in many
+ * launches.  A launch waits for all of its own gradients, so each covers a small share. */
 enum { MAX_ARRAYS = 128, LAUNCHES = 32 };
 
 typedef struct norm_work {
     d9d_device *dev;
-    const d9d_param **p; /* [n] those that count */
+    const d9d_param **p; /* [n] those in the norm */
     size_t n;
-    int64_t n_elements; /* elements of them */
+    int64_t n_elements; /* number of their elements */
     double *squares;    /* [n] on the device */
 } norm_work;
 
@@ -70,7 +72,7 @@ static void norm_collect(norm_work *q, const d9d_params *params)
         }
 }
 
-/* Where the launch begins that ends before `end`. */
+/* First array of the launch that ends before `end`. */
 static size_t launch_first(const norm_work *q, size_t end)
 {
     const d9d_param *last = q->p[end - 1];
@@ -162,7 +164,7 @@ d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *par
                          n, targets, squares, max_norm);
 }
 
-/* The array of a parameter to look at, or NULL. */
+/* Selects the array of a parameter to check, or NULL. */
 typedef const d9d_tensor *array_fn(const d9d_param *p);
 
 static const d9d_tensor *shard_grad_of(const d9d_param *p)

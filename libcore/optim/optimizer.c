@@ -1,4 +1,5 @@
-/* optimizer.c - state beside each parameter, and the step.  See d9d/optim/optim.h. */
+/* optimizer.c - optimizer state of each parameter, and the step.  See d9d/optim/optim.h.
+ */
 #include "optim/optimizer.h"
 
 #include <stdlib.h>
@@ -12,18 +13,18 @@ struct d9d_optimizer {
     d9d_device *dev;
     d9d_params params;
     uint64_t seed;
-    int n_states;                  /* the kind's */
-    int n_kept;                    /* with the residual of a master weight, which is the last */
+    int n_states;                  /* states of the kind */
+    int n_kept;                    /* with the residual of a master weight, which is last */
     d9d_tensor *state;             /* [params.n * n_kept]; storage NULL for frozen parameters */
     int64_t *steps;                /* [params.n] */
-    d9d_optimizer_update *updates; /* [params.n], of the turn under way */
-    size_t *order;                 /* [params.n], of updates: as indices into params */
-    size_t *end; /* [n_first], of the parameters that are updated first: in `order` */
+    d9d_optimizer_update *updates; /* [params.n], of the current call */
+    size_t *order;                 /* [params.n]: order of updates, as indices into params */
+    size_t *end; /* [n_first]: end of each list of parameters that are updated first, in `order` */
     size_t n_first;
     d9d_optimizer_enqueued_fn *enqueued;
     void *enqueued_arg;
     size_t *index; /* the states that exist, as indices into `state` */
-    char **names;  /* of those */
+    char **names;  /* their names */
     size_t n_index;
     d9d_arena arena;
 };
@@ -70,7 +71,7 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, cons
     return D9D_OK;
 }
 
-/* The states of parameter i: names, types and shapes. */
+/* Declare the states of parameter i: names, types and shapes. */
 static d9d_status states_add(d9d_optimizer *o, size_t i)
 {
     const d9d_param *p = o->params.p[i];
@@ -171,7 +172,7 @@ void d9d_optimizer_free(d9d_optimizer *o)
 
 /* --- a step ------------------------------------------------------------------------------- */
 
-/* The parameter goes to place *to, if it stands behind that. */
+/* Move the parameter up to place *to, if it is behind it. */
 static void order_move_up(d9d_optimizer *o, const d9d_param *p, size_t *to)
 {
     for (size_t i = *to; i < o->params.n; i++) {
@@ -205,7 +206,7 @@ d9d_status d9d_optimizer_set_order(d9d_optimizer *o, const d9d_params *const *fi
     return D9D_OK;
 }
 
-/* Those from `begin` to `end` in the order. */
+/* Update the parameters from `begin` to `end` in the order. */
 static d9d_status update_range(d9d_optimizer *o, double lr, const d9d_tensor *scale, size_t begin,
                                size_t end)
 {
@@ -296,8 +297,7 @@ int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n)
     return o->steps;
 }
 
-/* --- what it is --------------------------------------------------------------------------------
- */
+/* --- description ----------------------------------------------------------------------------- */
 
 static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
 {
@@ -332,7 +332,7 @@ static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
     return d9d_buf_printf(out, ", in all %zu", sum);
 }
 
-/* The first of each type stands for all of it. */
+/* One line for each type of parameter, from the first of that type. */
 d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
 {
     bool said[D9D_DTYPE_COUNT] = {false};

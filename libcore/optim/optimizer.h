@@ -1,4 +1,5 @@
-/* optimizer.h - the optimizers that are built in. */
+/* optimizer.h - the built-in optimizers.
+ */
 #ifndef D9DI_OPTIM_OPTIMIZER_H
 #define D9DI_OPTIM_OPTIMIZER_H
 
@@ -8,14 +9,14 @@
     "how bfloat16 weights are updated: as float32 master weights, of which the bits that the "     \
     "weights lack are kept beside them, or by rounding; to nearest small updates are lost"
 
-/* The residual of a master weight, behind the kind's own `states`; NULL where there is none. */
+/* The residual of a master weight, after the kind's own `states`; NULL if there is none. */
 static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
                                                d9d_optimizer_weight_update how, int states)
 {
     return how == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
 }
 
-/* The words of the key state_dtype, and what they mean. */
+/* The values of the key state_dtype, and their types. */
 extern const char *const d9di_optimizer_state_dtype_names[];
 d9d_dtype d9di_optimizer_state_dtype(int word);
 

@@ -1,4 +1,5 @@
-/* registry.c - the optimizers there are.  See d9d/optim/optim.h. */
+/* registry.c - the table of built-in optimizers.  See d9d/optim/optim.h.
+ */
 #include "optim/optimizer.h"
 
 extern const d9d_table d9di_optimizer_adamw_table, d9di_optimizer_adam_table,

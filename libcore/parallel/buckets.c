@@ -3,7 +3,7 @@
 
 #include "d9d/device/trace.h"
 
-enum { ALIGN = 256 }; /* bytes, as of an array of its own */
+enum { ALIGN = 256 }; /* bytes: alignment of a separate array */
 
 static uint64_t param_bytes(const d9d_param *p)
 {
@@ -17,7 +17,7 @@ static bool is_summed(const d9d_param *p)
     return p->trainable && p->grad_group != NULL;
 }
 
-/* The newest bucket of that kind, if there is room for the parameter in it. */
+/* The newest bucket of that kind, if the parameter fits in it. */
 static d9di_bucket *bucket_for(d9di_buckets *b, const d9d_param *p)
 {
     for (size_t i = b->list.len; i-- > 0;) {
@@ -48,7 +48,7 @@ d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p)
     return D9D_VEC_PUSH(&k->units, unit);
 }
 
-/* What lies between the gradients is zero, and stays so. */
+/* The padding between gradients is zero and stays so. */
 static d9d_status bucket_alloc(d9di_bucket *k, d9d_device *dev)
 {
     const int64_t size = (int64_t)d9d_dtype_size(k->dtype);
@@ -101,7 +101,7 @@ void d9di_buckets_begin(d9di_buckets *b)
         b->list.data[i].done = 0;
 }
 
-/* Behind what the device has done, and behind the sums of parts. */
+/* All-reduce, after the device's work so far and after the reduce-scatters of shards. */
 static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
 {
     d9d_stream queue = d9d_comm_stream(k->sum);

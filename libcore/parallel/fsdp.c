@@ -1,4 +1,11 @@
-/* fsdp.c - the keeper of a model's units.  See d9d/parallel/fsdp.h. */
+/* fsdp.c - FSDP: the state machine of a model's units.  See d9d/parallel/fsdp.h.
+ *
+ *     SHARDED --unit_unshard_start--> UNSHARDING --unit_unshard_wait--> UNSHARDED
+ *        '<---------------- unit_free_unsharded -------------------------'
+ *
+ * Each unit's sharded parameters are bundled by process group (param_group), so that one coalesced
+ * all-gather or reduce-scatter moves them.
+ */
 #include "d9d/parallel/fsdp.h"
 
 #include <stdlib.h>
@@ -8,23 +15,23 @@
 #include "parallel/buckets.h"
 #include "parallel/fsdp_param.h"
 
-/* Where the whole parameters of a unit are. */
+/* State of a unit's full parameters. */
 typedef enum shard_state { SHARDED, UNSHARDING, UNSHARDED } shard_state;
 
-/* Ranks over which parameters lie, and whether they read each other's parts by themselves. */
+/* A process group over which parameters are sharded, and its peer memory. */
 typedef struct peer_memory {
     d9d_comm *comm;
-    d9d_peer_memory *shared;      /* NULL: parts are sent */
-    bool peers_ready;             /* all ranks' parts are what they will be in this step */
-    bool was_read;                /* and some may have been read by others since they changed */
-    d9d_comm_event *readers_done; /* behind it nobody reads them any more */
+    d9d_peer_memory *shared;      /* NULL: all-gather instead of peer reads */
+    bool peers_ready;             /* all ranks' shards are final for this step */
+    bool was_read;                /* peers may have read some since they changed */
+    d9d_comm_event *readers_done; /* recorded after the last peer's read */
 } peer_memory;
 
-/* Parameters of a unit that lie over the same ranks: one behind the other, moved together. */
+/* Parameters of a unit that are sharded over the same ranks: contiguous, moved together. */
 typedef struct param_group {
     d9d_comm *comm;
     peer_memory *peer_memory;
-    size_t first, n; /* of the unit's parts */
+    size_t first, n; /* range in the unit's sharded parameters */
     d9d_comm_event *unsharded_event;
     d9d_pending_reduce reduced;
 } param_group;
@@ -33,17 +40,17 @@ typedef struct fsdp_unit {
     d9d_param_unit base;
     d9d_fsdp *owner;
     d9d_module *module;
-    size_t number;              /* among the units */
-    d9d_params all;             /* of the module */
-    d9d_params sharded;         /* of those, the ones that are kept in parts */
-    d9di_fsdp_param *transfers; /* [parts.n] */
+    size_t number;              /* index of the unit */
+    d9d_params all;             /* all parameters of the module */
+    d9d_params sharded;         /* those that are sharded */
+    d9di_fsdp_param *transfers; /* [sharded.n] */
     param_group *groups;
     size_t n_groups;
     shard_state shard_state;
-    int open;            /* how many times, now */
-    int visits, visited; /* by a forward; by this micro-batch's backward */
-    bool done;           /* with the step's last backward */
-    bool reducing;       /* sums of gradients are under way */
+    int open;            /* nesting depth of unshard */
+    int visits, visited; /* visits by a forward; visited by this micro-batch's backward */
+    bool done;           /* the step's last backward is done with it */
+    bool reducing;       /* reductions of its gradients are in flight */
 } fsdp_unit;
 
 struct d9d_fsdp {
@@ -51,23 +58,23 @@ struct d9d_fsdp {
     d9d_device *dev;
     fsdp_unit *units;
     size_t n_units;
-    fsdp_unit **order; /* as forward opens them; a unit may stand there twice */
+    fsdp_unit **order; /* in the order of forward; a unit may occur twice */
     size_t n_order, at;
     peer_memory *peers;
     size_t n_peers;
-    bool peers_mapped;     /* what can be shared is */
-    bool with_backward;    /* a backward follows this forward, */
-    bool backward_follows; /* and right behind it */
-    bool last;             /* this backward is the step's last one */
+    bool peers_mapped;     /* peer memory is mapped where possible */
+    bool with_backward;    /* a backward follows this forward */
+    bool backward_follows; /* and directly after it */
+    bool last;             /* this backward is the step's last */
     d9di_buckets buckets;
     d9d_arena arena;
 };
 
-/* --- moving ------------------------------------------------------------------------------ */
+/* --- collectives of a group ----------------------------------------------------------------- */
 
 typedef d9d_status part_fn(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 
-/* Of those that have a gradient, or of all. */
+/* Call fn for the group's parameters that have a gradient, or for all. */
 static d9d_status group_for_each(fsdp_unit *u, const param_group *b, bool with_grad, part_fn *fn)
 {
     for (size_t i = b->first; i < b->first + b->n; i++)
@@ -76,7 +83,7 @@ static d9d_status group_for_each(fsdp_unit *u, const param_group *b, bool with_g
     return D9D_OK;
 }
 
-/* As one call of the bundle's ranks, on their queue; the first failure counts. */
+/* The same as one coalesced collective on the group's stream; the first failure counts. */
 static d9d_status group_coalesced(fsdp_unit *u, const param_group *b, bool with_grad, part_fn *fn)
 {
     d9d_err_copy why;
@@ -91,9 +98,10 @@ static d9d_status group_coalesced(fsdp_unit *u, const param_group *b, bool with_
     return d9d_err_restore(&why);
 }
 
-/* --- reading others' parts ---------------------------------------------------------------- */
+/* --- peer memory -------------------------------------------------------------------------- */
 
-/* Every part that lies over these ranks, in the order of units: the places of all, or `mine`. */
+/* Enumerate the shards over these ranks in the order of units: set their indices, and their
+ * addresses in `mine` unless NULL. */
 static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **mine)
 {
     size_t n = 0;
@@ -128,7 +136,7 @@ static d9d_status peer_memory_map(d9d_fsdp *s, peer_memory *r)
     return st;
 }
 
-/* When they have their memory. */
+/* Map peer memory, once the shards are allocated. */
 static d9d_status peer_memory_map_all(d9d_fsdp *s)
 {
     for (size_t i = 0; !s->peers_mapped && i < s->n_peers; i++)
@@ -137,7 +145,7 @@ static d9d_status peer_memory_map_all(d9d_fsdp *s)
     return D9D_OK;
 }
 
-/* Before others' parts are read: all ranks have theirs. */
+/* Before peers' shards are read: wait until all ranks' shards are final. */
 static d9d_status peers_wait_ready(peer_memory *r, d9d_stream queue)
 {
     if (r->shared == NULL)
@@ -149,7 +157,8 @@ static d9d_status peers_wait_ready(peer_memory *r, d9d_stream queue)
     return d9d_peer_barrier(r->shared, queue);
 }
 
-/* Before this rank's parts change: all ranks have read them.  Their reads are in the same queue. */
+/* Before this rank's shards change: wait until all peers have read them.  Their reads are on the
+ * same stream. */
 static d9d_status peers_wait_readers(peer_memory *r)
 {
     if (!r->was_read)
@@ -159,7 +168,7 @@ static d9d_status peers_wait_readers(peer_memory *r)
     return d9d_comm_event_record(r->comm, &r->readers_done);
 }
 
-/* --- gathering -------------------------------------------------------------------------- */
+/* --- unshard ----------------------------------------------------------------------------- */
 
 static d9d_status group_unshard(fsdp_unit *u, param_group *b)
 {
@@ -212,7 +221,7 @@ static void unit_free_unsharded(fsdp_unit *u)
     u->shard_state = SHARDED;
 }
 
-/* One that was gathered for nobody. */
+/* Reshard a unit that was prefetched and not used. */
 static d9d_status unit_reshard(fsdp_unit *u)
 {
     if (u->shard_state == SHARDED)
@@ -222,7 +231,8 @@ static d9d_status unit_reshard(fsdp_unit *u)
     return D9D_OK;
 }
 
-/* Where in the order the unit is that is opened now, looked for from the last one on. */
+/* Update s->at, the position in the order of the unit that is unsharded now; search from the last
+ * position on. */
 static void order_follow(d9d_fsdp *s, const fsdp_unit *u, d9d_param_unit_pass pass)
 {
     for (size_t k = 0; k < s->n_order; k++) {
@@ -236,7 +246,7 @@ static void order_follow(d9d_fsdp *s, const fsdp_unit *u, d9d_param_unit_pass pa
     }
 }
 
-/* The unit that is opened next, where something can be done beside the computation. */
+/* Prefetch the next unit, if it can overlap with computation. */
 static d9d_status prefetch_next(d9d_fsdp *s, d9d_param_unit_pass pass)
 {
     fsdp_unit *next = NULL;
@@ -263,7 +273,8 @@ static d9d_status grads_alloc(fsdp_unit *u)
     return D9D_OK;
 }
 
-/* The device's stream is behind the bundle's sums; those of buckets may follow. */
+/* The device's stream has waited for the group's reduce-scatter; all-reduces of buckets may follow.
+ */
 static void group_reduce_done(fsdp_unit *u, const param_group *b)
 {
     for (size_t i = b->first; i < b->first + b->n; i++) {
@@ -288,7 +299,7 @@ static d9d_status unit_reduce_wait(fsdp_unit *u)
     return D9D_OK;
 }
 
-/* Of the units before: their rooms are free again. */
+/* Wait for the reductions of earlier units, whose buffers are then free. */
 static d9d_status units_reduce_wait(d9d_fsdp *s)
 {
     for (size_t i = 0; i < s->n_units; i++)
@@ -321,8 +332,9 @@ static d9d_status unit_reduce_start(fsdp_unit *u)
     return D9D_OK;
 }
 
-/* Backward has closed the unit for the last time in this micro-batch.  Behind the first unit it
- * computes nothing: there the sums of the unit before go on, and the norm begins beside them. */
+/* Backward has resharded the unit for the last time in this micro-batch.  After the first unit
+ * there is no computation left: reductions of the previous unit continue there, and the norm
+ * overlaps with them. */
 static d9d_status unit_backward_done(fsdp_unit *u)
 {
     d9d_fsdp *s = u->owner;
@@ -337,10 +349,10 @@ static d9d_status unit_backward_done(fsdp_unit *u)
     return s->last ? d9di_buckets_unit_done(&s->buckets, u->number, s->dev) : D9D_OK;
 }
 
-/* --- the unit's table --------------------------------------------------------------------- */
+/* --- unshard and reshard of a unit ---------------------------------------------------------- */
 
-/* The last unit of a forward is the first of a backward that follows at once, and may make
- * gradients in the one as in the other. */
+/* The last unit of a forward is the first of a backward that follows directly; its gradients may be
+ * computed in either. */
 static bool is_last_before_backward(const fsdp_unit *u, d9d_param_unit_pass pass)
 {
     const d9d_fsdp *s = u->owner;
@@ -364,7 +376,8 @@ static d9d_status unit_hook_unshard(d9d_param_unit *base, d9d_param_unit_pass pa
     return prefetch_next(u->owner, pass);
 }
 
-/* Do whole parameters wait for backward, which comes at once or at the price of their memory? */
+/* Do the full parameters stay unsharded until backward, because it follows directly or because of
+ * keep_unsharded? */
 static bool stays_unsharded(const fsdp_unit *u, d9d_param_unit_pass pass)
 {
     const d9d_fsdp *s = u->owner;
@@ -387,7 +400,7 @@ static d9d_status unit_hook_reshard(d9d_param_unit *base, d9d_param_unit_pass pa
 
 static const d9d_param_unit_ops unit_ops = {unit_hook_unshard, unit_hook_reshard};
 
-/* --- making it ---------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------------ */
 
 static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
 {
@@ -409,7 +422,7 @@ static bool has_group(const fsdp_unit *u, const d9d_comm *c)
     return false;
 }
 
-/* The parameters that lie as the k-th one does. */
+/* Add the group of the parameters that are sharded like the k-th. */
 static d9d_status group_add(fsdp_unit *u, size_t k, d9d_arena *a)
 {
     param_group *b = &u->groups[u->n_groups++];
@@ -435,7 +448,7 @@ static d9d_status params_list(fsdp_unit *u, d9d_arena *a)
     return D9D_OK;
 }
 
-/* The unit of a module, made at its first place in the order. */
+/* The unit of a module, created at its first place in the order. */
 static d9d_status unit_at(d9d_fsdp *s, d9d_module *m, fsdp_unit **out)
 {
     fsdp_unit *u = &s->units[s->n_units];
@@ -452,7 +465,7 @@ static d9d_status unit_at(d9d_fsdp *s, d9d_module *m, fsdp_unit **out)
     return D9D_OK;
 }
 
-/* In the order of backward. */
+/* Build the gradient buckets in the order of backward. */
 static d9d_status buckets_build(d9d_fsdp *s)
 {
     s->buckets.max_bytes = s->how.bucket_bytes;
@@ -467,7 +480,7 @@ static uint64_t unsharded_bytes(const d9d_param *p, d9d_dtype t)
     return (uint64_t)d9d_shape_numel(&p->local_shape) * d9d_dtype_size(t);
 }
 
-/* Of parameters that are put together for a unit. */
+/* Bytes of a unit's full parameters and gradients. */
 typedef struct buffer_bytes {
     uint64_t data, grads;
 } buffer_bytes;
@@ -503,7 +516,7 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how, uint64_t
     return D9D_OK;
 }
 
-/* The ranks of every bundle, once. */
+/* The process group of every param_group, once each. */
 static d9d_status peers_build(d9d_fsdp *s)
 {
     size_t most = 0;
@@ -527,7 +540,7 @@ static d9d_status peers_build(d9d_fsdp *s)
     return D9D_OK;
 }
 
-/* How many parameters are kept in parts, or have gradients to be summed. */
+/* Count parameters that are sharded or whose gradients are reduced. */
 static d9d_status count_managed(void *arg, d9d_param *p)
 {
     *(size_t *)arg += p->shard_group != NULL || p->grad_group != NULL;
@@ -640,8 +653,8 @@ void d9d_fsdp_pre_backward(d9d_fsdp *s, bool last)
         d9di_buckets_begin(&s->buckets);
 }
 
-/* A unit that the step did not use, or not as often as the model might have: a head in whose place
- * a task has another. */
+/* Finish units that the step did not use, or used less often than the order says, such as a head
+ * that a task replaces. */
 static d9d_status unused_units_finish(d9d_fsdp *s)
 {
     for (size_t i = 0; s->last && i < s->n_units; i++) {
@@ -681,9 +694,9 @@ d9d_status d9d_fsdp_wait_grads(d9d_fsdp *s)
     return D9D_OK;
 }
 
-/* --- the next one ------------------------------------------------------------------------- */
+/* --- prefetch for the next step -------------------------------------------------------------- */
 
-/* The i-th of different units with parts in the order of forward, or NULL. */
+/* The i-th distinct unit with shards in the order of forward, or NULL. */
 static fsdp_unit *first_unit(const d9d_fsdp *s, size_t i)
 {
     const fsdp_unit *before = NULL;
@@ -710,7 +723,7 @@ size_t d9d_fsdp_first_units(const d9d_fsdp *s, const d9d_params *first[D9D_FSDP_
     return n;
 }
 
-/* Parts of the others are not what they will be, so that a gather of those asks again. */
+/* Peers' shards are not final yet, so an unshard must wait for them again. */
 d9d_status d9d_fsdp_prefetch(d9d_fsdp *s, size_t i)
 {
     fsdp_unit *u = first_unit(s, i);

@@ -1,7 +1,7 @@
 /* fsdp_param.c - see parallel/fsdp_param.h. */
 #include "parallel/fsdp_param.h"
 
-/* Indices before, and elements behind, the dimension that is cut. */
+/* Product of the dimensions before the sharded one, and of those after it. */
 static void dim_extents(const d9d_param *p, int64_t *outer, int64_t *inner)
 {
     *outer = *inner = 1;
@@ -10,11 +10,10 @@ static void dim_extents(const d9d_param *p, int64_t *outer, int64_t *inner)
             *(d < p->shard_dim ? outer : inner) *= p->local_shape.dim[d];
 }
 
-/* What is small may be some times as long when all parts are as the largest, what is large twice.
- */
+/* Padding limit: small parameters may grow several times, large ones to twice their size. */
 enum { SMALL_NUMEL = 1 << 16 };
 
-/* The first ranks have the larger parts. */
+/* Pad counts to the largest; the first ranks have the larger shards. */
 static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
 {
     const int ranks = d9d_comm_size(p->shard_group);
@@ -42,7 +41,8 @@ void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *count
     counts_pad(t, p, counts + ranks);
 }
 
-/* How many ranks from this one on have as much of the cut dimension, and where theirs begins. */
+/* Number of ranks from `rank` on with as much of the sharded dimension, and where their shards
+ * begin. */
 static int64_t equal_ranks(int64_t extent, int64_t ranks, int64_t rank, int64_t *first,
                            int64_t *count)
 {
@@ -57,9 +57,9 @@ static int64_t equal_ranks(int64_t extent, int64_t ranks, int64_t rank, int64_t 
     return n;
 }
 
-/* Between the room, where parts lie rank by rank, `each` elements apart or, if that is 0, one
- * behind the other, and the whole: for each index before the cut the parts of ranks that have as
- * much are rows of one copy, however many ranks there are. */
+/* Copy between the staging buffer and the full parameter.  In staging the shards are in rank order,
+ * `each` elements apart, or contiguous if that is 0.  Ranks with shards of equal size are the rows
+ * of one strided copy, however many ranks there are. */
 static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *room, int64_t each,
                                char *whole, d9d_dtype t, bool to_whole)
 {
@@ -98,13 +98,13 @@ static bool is_contiguous(const d9d_param *p)
     return outer == 1;
 }
 
-/* From one part to the next on their way; 0: they lie one behind the other. */
+/* Distance between shards in staging; 0: contiguous. */
 static int64_t padded_count(const d9di_fsdp_param *t)
 {
     return t->padded_counts == NULL ? 0 : t->padded_counts[0];
 }
 
-/* Memory for all parts on their way. */
+/* Allocate staging for all shards. */
 static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
                                 d9d_dtype dtype, d9d_tensor *out)
 {
@@ -114,7 +114,7 @@ static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9
     return d9d_tensor_alloc(dev, dtype, D9D_SHAPE(all), out);
 }
 
-/* n elements, on a queue of the device's. */
+/* Copy n elements on a stream of the device. */
 static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t, void *to,
                                  const void *from, int64_t n)
 {
@@ -126,7 +126,7 @@ static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t,
 
 /* --- data ------------------------------------------------------------------------------- */
 
-/* Each sends from its place among all. */
+/* In-place all-gather: each rank sends from its own place. */
 static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
 {
     const int me = d9d_comm_rank(p->shard_group);
@@ -197,7 +197,7 @@ d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_de
                                    t->padded_counts != NULL ? t->padded_counts : t->counts);
 }
 
-/* What came, to the parameter's own; where it is there already there is nothing to do. */
+/* Store or add the reduced shard in shard_grad; nothing to do if it was reduced in place. */
 static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_param *p,
                                         d9d_device *dev)
 {

@@ -1,40 +1,41 @@
-/* fsdp_param.h - one parameter between the parts that ranks keep and the whole that they compute
- * with.
+/* fsdp_param.h - one parameter: unshard (shards to the full parameter) and reduce-scatter (full
+ * gradient to shards).
  *
- * Where the parts do not lie one behind the other in the whole (a cut along an inner dimension)
- * they pass through `room` or `packed`, rank by rank; likewise where ranks have more and less, for
- * which a library has no call but one a rank: there all are as far apart as the largest is long,
- * and what lies between is anything.  `start` queues on the queue of the parameter's group, which
- * must have been forked; `finish` works on the device's stream, which must have been joined.
+ * If the shards are not contiguous in the full parameter (sharded along an inner dimension), they
+ * pass through `staging` or `packed`, in rank order.  The same holds for shards of unequal size:
+ * they are padded to the largest, because collectives need equal counts.  Padding is uninitialised.
+ * `start` enqueues on the stream of the parameter's group, which must have been forked; `finish`
+ * works on the device's stream, which must have been joined.
  */
 #ifndef D9DI_PARALLEL_FSDP_PARAM_H
 #define D9DI_PARALLEL_FSDP_PARAM_H
 
 #include "d9d/tape/param.h"
 
-/* A transfer under way. */
+/* A transfer in flight. */
 typedef struct d9di_fsdp_param {
-    /* Parts in order of ranks, of data and of gradients, which may be under way at once: a forward
-     * can follow a backward closely.  Storage NULL where they are so in the whole. */
+    /* Shards in rank order, of data and of gradients; both may be in flight, since a forward can
+     * follow a backward closely.  Storage NULL if the shards are contiguous in the full parameter.
+     */
     d9d_tensor staging, packed;
-    d9d_tensor grad; /* of reduce: what was the parameter's, which has none from its start on */
-    d9d_tensor sum;  /* of reduce: this rank's part, where it is not made in own_grad */
-    int64_t *counts; /* elements of each part */
-    int64_t *padded_counts;  /* those that are sent: all as the largest; NULL where they are so */
-    d9d_peer_memory *shared; /* where ranks read each other's own; NULL: they are sent */
-    size_t shared_index;     /* among what is shared */
+    d9d_tensor grad; /* reduce: the full gradient, taken from the parameter at start */
+    d9d_tensor sum;  /* reduce: this rank's shard of the sum, if it is not made in shard_grad */
+    int64_t *counts; /* elements of each shard */
+    int64_t *padded_counts;  /* counts that are sent, all equal to the largest; NULL: `counts` */
+    d9d_peer_memory *shared; /* ranks read each other's shards from peer memory; NULL: all-gather */
+    size_t shared_index;     /* index in `shared` */
 } d9di_fsdp_param;
 
-/* `counts` has room for the group's ranks twice; kept. */
+/* `counts` has 2 * ranks elements; borrowed. */
 void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts);
 
-/* data becomes the whole of all ranks' own. */
+/* Unshard: `data` becomes the full parameter from all ranks' shards. */
 d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 
-/* The sum over ranks of this part of grad becomes own_grad, or is added to it.  Before start the
- * group forks behind d9di_fsdp_param_reduce_pack(); d9di_fsdp_param_reduce_accumulate() comes when
- * the call of start is handed over. */
+/* Reduce-scatter: the sum over ranks of this shard of grad becomes shard_grad, or is added to it.
+ * Order: d9di_fsdp_param_reduce_pack(), fork of the group, start;
+ * d9di_fsdp_param_reduce_accumulate() when the collective of start has been submitted. */
 d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_fsdp_param_reduce_accumulate(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);

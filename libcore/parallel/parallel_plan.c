@@ -1,12 +1,13 @@
-/* parallel_plan.c - plans of providers, and the one that any model has.  See
- * d9d/parallel/parallel_plan.h. */
+/* parallel_plan.c - plans of providers, and the default plan (data parallelism).  See
+ * d9d/parallel/parallel_plan.h.
+ */
 #include "d9d/parallel/parallel_plan.h"
 
 #include "d9d/base/plugin_call.h"
 
 /* --- one parameter ---------------------------------------------------------------------- */
 
-/* A stack of few experts is shared out by rows of its matrices. */
+/* A stack with fewer experts than ranks is sharded by rows of its matrices. */
 static int shard_dim(const d9d_param *p, int ranks)
 {
     return p->local_shape.ndim > 2 && p->local_shape.dim[0] < ranks ? 1 : 0;
@@ -30,7 +31,7 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
     return D9D_OK;
 }
 
-/* A factor of an adapter, which has dimension `dim` of the matrix: B 0, A 1. */
+/* A factor of an adapter; dimension `dim` of it is a dimension of the matrix: 0 for B, 1 for A. */
 static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_param_sharding *how)
 {
     const d9d_param_sharding whole = {.shard_axes = how->shard_axes,
@@ -51,7 +52,7 @@ d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh, const d9d_para
     return factor_shard(p->adapter->b, 0, mesh, how);
 }
 
-/* --- any model ----------------------------------------------------------------------------- */
+/* --- default plan -------------------------------------------------------------------------- */
 
 d9d_status d9d_parallel_plan_check_dp(const char *name, bool stages, const d9d_parallel_degrees *d)
 {
@@ -86,7 +87,7 @@ d9d_status d9d_parallel_plan_apply_dp(d9d_mesh *mesh, d9d_model *m)
     return d9d_module_each(m->module, param_shard_dp, mesh);
 }
 
-/* --- whose plan? ------------------------------------------------------------------------------ */
+/* --- choice of the plan ----------------------------------------------------------------------- */
 
 d9d_status d9d_parallel_plan_check(const d9d_model_spec *m, const d9d_parallel_degrees *d)
 {

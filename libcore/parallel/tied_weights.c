@@ -14,15 +14,15 @@ void d9d_tied_weights_set_primary(d9d_model *m)
 
     if (m->tied != NULL && !d9d_stage_is_first(m->stage))
         st = d9d_module_each(m->tied, clear_primary, NULL);
-    (void)st; /* uncount cannot fail */
+    (void)st; /* clear_primary cannot fail */
 }
 
-/* Two instances, of which the second is here or at another rank. */
+/* Two instances; the second is on this rank or on another. */
 typedef struct tied_pair {
     d9d_comm *comm;
     int peer;
     d9d_device *dev;
-    d9d_params others; /* those here */
+    d9d_params others; /* parameters of the other instance, if local */
     size_t at;
 } tied_pair;
 
@@ -48,7 +48,8 @@ static d9d_status sum_local(void *arg, d9d_param *p)
                            d9d_tensor_data(&p->shard_grad), d9d_tensor_bytes(&p->shard_grad));
 }
 
-/* Both send and both add: of two numbers the sum has one value, whatever their order. */
+/* Both ranks send and both add.  Addition of two numbers is commutative, so both get the same bits.
+ */
 static d9d_status sum_remote(void *arg, d9d_param *p)
 {
     tied_pair *x = arg;

@@ -1,4 +1,6 @@
-/* build.c - the schedules by name, and those that need few words.  See d9d/pipe/program.h. */
+/* build.c - schedules by name, and the breadth-first ones (GPipe, looped BFS, inference).  See
+ * d9d/pipe/program.h.
+ */
 #include "pipe/program_private.h"
 
 #include "d9d/base/plugin_call.h"
@@ -6,7 +8,7 @@
 static const struct {
     const char *word;
     d9d_status (*build)(const d9d_pipe_schedule_opts *how, d9d_program *p);
-    int stages_per_rank; /* 0: as many as asked for */
+    int stages_per_rank; /* 0: as configured */
     d9d_pipe_layout layout;
     bool backward;
 } schedules[D9D_PIPE_SCHEDULE_COUNT] = {
@@ -31,7 +33,7 @@ int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *how)
 
     if (how->custom != NULL && how->custom->stages_per_rank != NULL) {
         own = how->custom->stages_per_rank(how->config);
-        return own < 0 ? 0 : own > most ? most + 1 : own; /* is refused with its number */
+        return own < 0 ? 0 : own > most ? most + 1 : own; /* too many: refused with that number */
     }
     if (how->custom != NULL)
         return how->custom->layout == D9D_PIPE_V ? 2 : 1;
@@ -59,7 +61,7 @@ d9d_status d9d_program_build(const d9d_pipe_schedule_opts *how, int ranks, int m
     return st;
 }
 
-/* Every stage's forwards, first stage first; then every stage's backwards, last of all first. */
+/* Forwards of every stage, first stage first; then backwards of every stage, last stage first. */
 static d9d_status breadth_first_rank(d9d_program *p, int rank)
 {
     const int n = p->stages / p->ranks;

@@ -1,7 +1,7 @@
-/* build_interleaved.c - one forward, one backward, interleaved over a rank's stages; with the
- * weight halves put off, ZB1P.
+/* build_interleaved.c - 1F1B, interleaved over a rank's stages; with deferred wgrad, zero bubble
+ * (ZB1P).
  *
- *     warm-up   F F F F                      so many that the first gradient has come back
+ *     warm-up   F F F F                      until the first gradient has come back
  *     steady            F B F B F B
  *     cool-down                    B B B B
  */
@@ -11,11 +11,11 @@
 typedef struct interleaved_builder {
     d9d_program *p;
     int rank, n;       /* stages of this rank */
-    int round;         /* micro-batches that go through one stage in a row */
-    int warmup, total; /* of forwards */
+    int round;         /* consecutive micro-batches of one stage */
+    int warmup, total; /* numbers of forwards */
     bool split;
     int *next_forward, *next_backward; /* [n]: next micro-batch of each stage */
-    d9d_pipe_lane deferred;            /* weight halves that were put off */
+    d9d_pipe_lane deferred;            /* deferred W */
     size_t first_deferred;
 } interleaved_builder;
 
@@ -64,9 +64,9 @@ static d9d_status build_lane(interleaved_builder *b)
     return D9D_OK;
 }
 
-/* How many forwards a rank does ahead.  A gradient is back after one trip down and one up; the
- * trip up is as long as the trip down, which a rank with one stage need not have filled, nor one
- * whose weight halves fill it. */
+/* Number of warm-up forwards.  A gradient returns after one trip down the pipeline and one up.  The
+ * trip up is as long as the trip down; a rank with one stage, or one that fills it with W, need not
+ * cover it. */
 static int warmup_count(const d9d_pipe_schedule_opts *how, const interleaved_builder *b)
 {
     const int trips = how->deep_warmup || (b->n > 1 && !b->split) ? 2 : 1;

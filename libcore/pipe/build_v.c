@@ -1,4 +1,6 @@
-/* build_v.c - the two schedules over a V of stages: rank r has stages r and 2P - 1 - r. */
+/* build_v.c - schedules over a V of stages: zero bubble V (ZBV) and DualPipeV.  Rank r has stages r
+ * and 2P - 1 - r.
+ */
 #include "pipe/program_private.h"
 
 /* One rank's lane while it is built; side 0 goes down the V, side 1 comes back. */
@@ -8,7 +10,7 @@ typedef struct v_builder {
     int stage[2];
     int next_forward[2], next_dgrad[2], next_wgrad[2]; /* next micro-batch of each */
     int limit;              /* micro-batches from here on are not pushed */
-    d9d_pipe_lane deferred; /* dual_pipe_v: weight halves that were put off */
+    d9d_pipe_lane deferred; /* dual_pipe_v: deferred W */
     size_t first_deferred;
 } v_builder;
 
@@ -50,7 +52,7 @@ static d9d_status push_both_halves(v_builder *b, int side)
     return push_wgrad(b, side);
 }
 
-/* As many forwards as fill the V, then forwards and backwards of its two sides in turn. */
+/* Warm-up: as many forwards as fill the V, then forwards and backwards of both sides alternate. */
 static d9d_status zbv_fill(v_builder *b, int micros)
 {
     const int rank = b->rank, ranks = b->p->ranks;
@@ -89,7 +91,7 @@ static d9d_status zbv_drain(v_builder *b)
     return D9D_OK;
 }
 
-/* Built for as many micro-batches as fill the V at least; those that do not exist are left out. */
+/* Built for at least as many micro-batches as fill the V; those that do not exist are left out. */
 d9d_status d9di_pipe_build_zero_bubble_v(const d9d_pipe_schedule_opts *how, d9d_program *p)
 {
     const int fill = 2 * p->ranks - 1, micros = p->micros > fill ? p->micros : fill;
@@ -127,7 +129,7 @@ static d9d_status push_deferred_wgrad(v_builder *b)
     return d9d_program_push(b->p, b->rank, b->deferred.data[b->first_deferred++]);
 }
 
-/* The forward of one side beside the backward of the other. */
+/* The forward of one side overlapped with the backward of the other. */
 static d9d_status push_overlapped(v_builder *b, int side)
 {
     D9D_TRY(push_action(b, D9D_PIPE_FORWARD, side, b->next_forward[side]++, true));
@@ -157,7 +159,7 @@ static d9d_status dual_steady(v_builder *b)
     const int rank = b->rank, ranks = b->p->ranks;
 
     for (int i = 0; i < b->p->micros - 2 * ranks + rank + 1; i++) {
-        if (i == 0 && rank == ranks - 1) { /* nobody has given the other side anything yet */
+        if (i == 0 && rank == ranks - 1) { /* the other side has no input yet */
             D9D_TRY(push_forward(b, 0));
             D9D_TRY(push_backward(b, 1));
         } else {
@@ -172,7 +174,7 @@ static d9d_status dual_steady(v_builder *b)
     return D9D_OK;
 }
 
-/* From half-way on the weight halves are put off, to where the rank would wait. */
+/* From half-way on W is deferred to where the rank would wait. */
 static d9d_status dual_drain(v_builder *b)
 {
     const int n = b->rank + 1;

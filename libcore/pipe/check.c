@@ -1,12 +1,13 @@
-/* check.c - is a program whole, and does it come to its end?  See d9d_program_check(). */
+/* check.c - validates a program: complete, and free of deadlock.  See d9d_program_check().
+ */
 #include <string.h>
 
 #include "pipe/program_private.h"
 
 typedef struct program_checker {
     const d9d_program *p;
-    uint8_t *count; /* by cell: how often it stands in a lane */
-    uint8_t *done;  /* by cell: while it is played */
+    uint8_t *count; /* by program index: occurrences in lanes */
+    uint8_t *done;  /* by program index: executed in the simulation */
     size_t *at;     /* [ranks] */
 } program_checker;
 
@@ -18,9 +19,9 @@ static d9d_status fail_action(const d9d_pipe_action *a, int rank, const char *wh
                     d9di_pipe_action_text(a, text, sizeof(text)), why);
 }
 
-/* --- what stands in the lanes -------------------------------------------------------------- */
+/* --- content of the lanes -------------------------------------------------------------------- */
 
-/* What must stand before a verb in the same lane: the forward of a backward, and so on. */
+/* The action that must precede a kind in the same lane: the forward of a backward, and so on. */
 static bool has_before(const program_checker *c, const d9d_pipe_action *a)
 {
     const d9d_pipe_action_kind before =
@@ -55,7 +56,7 @@ static int count_of(const program_checker *c, d9d_pipe_action_kind v, int stage,
     return c->count[d9di_program_index(c->p, v, stage, micro)];
 }
 
-/* How many of each verb stage and micro-batch must have. */
+/* Check the number of actions of each kind for a stage and micro-batch. */
 static d9d_status check_micro(const program_checker *c, int s, int m)
 {
     const d9d_program *p = c->p;
@@ -90,9 +91,9 @@ static d9d_status check_lanes(program_checker *c)
     return D9D_OK;
 }
 
-/* --- played with transfers that block -------------------------------------------------------- */
+/* --- simulation with blocking transfers ------------------------------------------------------- */
 
-/* The other end of a transfer. */
+/* The peer's end of a transfer. */
 static d9d_pipe_action transfer_peer(const d9d_pipe_action *a)
 {
     static const struct {
@@ -138,7 +139,7 @@ static void mark_done(program_checker *c, int rank, const d9d_pipe_action *a)
     c->at[rank]++;
 }
 
-/* One action of a rank, with the other end's of a transfer. */
+/* Execute one action of a rank; a transfer together with the peer's end. */
 static bool action_simulate(program_checker *c, int rank)
 {
     const d9d_pipe_lane *lane = &c->p->lanes[rank];

@@ -12,22 +12,22 @@
 /* Hidden states go down the pipeline, their gradients up. */
 enum direction { DOWN, UP, DIRECTIONS };
 
-/* What a stage of this rank has of a micro-batch. */
+/* State of a stage of this rank for one micro-batch. */
 typedef struct slot {
     d9d_tape *tape;
     d9d_var *in, *out;
-    d9d_tensor recv[DIRECTIONS];       /* from the stage before, and from the one behind */
-    d9d_message *recv_msg[DIRECTIONS]; /* NULL: what has come is there */
+    d9d_tensor recv[DIRECTIONS];       /* from the previous stage, and from the next */
+    d9d_message *recv_msg[DIRECTIONS]; /* NULL: received */
     d9d_tensor to_send[DIRECTIONS];    /* for another rank, until it is sent */
 } slot;
 
-/* What is being sent. */
+/* A send in flight. */
 typedef struct pending_send {
     d9d_message *message;
     d9d_tensor data;
 } pending_send;
 
-/* Memory for what is received; idle when nobody else holds it. */
+/* A receive buffer; idle when nobody else holds a reference. */
 typedef struct recv_buffer {
     d9d_tensor bytes; /* [n] */
     bool idle;
@@ -38,16 +38,16 @@ struct d9d_executor {
     const d9d_pipe_lane *lane;
     int n_stages;              /* stages of this rank */
     slot *slots;               /* [here][micros] */
-    size_t *last;              /* [here]: place of the stage's last B or W */
+    size_t *last;              /* [here]: position of the stage's last B or W */
     int *todo;                 /* [micros]: computations of this rank */
-    int *left;                 /* [micros]: of those, in this play */
+    int *left;                 /* [micros]: of those, left in this run */
     D9D_VEC(d9d_tape *) tapes; /* idle ones */
     D9D_VEC(recv_buffer) buffers;
     D9D_VEC(pending_send) pending;
     int live, max_live;
     d9d_stage_timer *timer;     /* or NULL */
-    d9d_co *co;                 /* of two joined actions, while they are under way */
-    const d9d_pipe_action *now; /* which of them */
+    d9d_co *co;                 /* coroutine of two joined actions, while they run */
+    const d9d_pipe_action *now; /* the action that runs now */
 };
 
 static slot *slot_at(const d9d_executor *x, int stage, int micro)
@@ -70,7 +70,7 @@ static d9d_status fail_action(const d9d_pipe_action *a, const char *why)
                     why);
 }
 
-/* What the device does from here on; NULL: nothing. */
+/* Record in the timer what the device does from here on; NULL: idle. */
 static d9d_status timer_record(const d9d_executor *x, const d9d_pipe_action *a)
 {
     return x->timer != NULL ? d9d_stage_timer_record(x->timer, a) : D9D_OK;
@@ -104,9 +104,9 @@ static d9d_status tape_return(d9d_executor *x, slot *c)
     return D9D_FAIL(D9D_ENOMEM, "pipeline: a tape");
 }
 
-/* --- memory of what is received ---------------------------------------------------------- */
+/* --- receive buffers --------------------------------------------------------------------- */
 
-/* The smallest idle one that is large enough. */
+/* The smallest idle buffer that is large enough. */
 static recv_buffer *buffer_find(d9d_executor *x, int64_t bytes)
 {
     recv_buffer *best = NULL;
@@ -121,7 +121,7 @@ static recv_buffer *buffer_find(d9d_executor *x, int64_t bytes)
     return best;
 }
 
-/* All idle ones are too small. */
+/* All idle buffers are too small. */
 static d9d_status buffer_alloc(d9d_executor *x, int64_t bytes, recv_buffer **out)
 {
     recv_buffer b = {.idle = true};
@@ -156,7 +156,8 @@ static d9d_status buffer_acquire(d9d_executor *x, d9d_dtype t, d9d_shape shape, 
     return D9D_OK;
 }
 
-/* What a computation has let go of may be written again when it is through. */
+/* A buffer that a computation has released may be written again when the computation is complete.
+ */
 static d9d_status buffers_reclaim(d9d_executor *x)
 {
     bool freed = false;
@@ -173,7 +174,7 @@ static d9d_status buffers_reclaim(d9d_executor *x)
     return d9d_comm_wait_stream(x->how.up, x->how.dev->stream);
 }
 
-/* --- what goes between stages ------------------------------------------------------------ */
+/* --- transfers between stages ------------------------------------------------------------ */
 
 /* The stage to which a stage's results go. */
 static int target_stage(const d9d_pipe_action *a, enum direction direction)
@@ -181,7 +182,7 @@ static int target_stage(const d9d_pipe_action *a, enum direction direction)
     return direction == DOWN ? a->stage + 1 : a->stage - 1;
 }
 
-/* To a stage that is here, or to wait for its SEND; takes the reference. */
+/* Hand an output to a stage of this rank, or store it for its SEND; takes the reference. */
 static void output_deliver(d9d_executor *x, const d9d_pipe_action *a, enum direction direction,
                            d9d_tensor *t)
 {
@@ -203,7 +204,7 @@ static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, slot *c,
     return d9d_message_wait(m, x->how.dev->stream);
 }
 
-/* "stage 1 forward of micro-batch 3": whose result it is. */
+/* "stage 1 forward of micro-batch 3": the label of a transfer. */
 static const char *transfer_name(char *buf, size_t n, int stage, enum direction direction,
                                  int micro)
 {
@@ -248,8 +249,9 @@ static d9d_status action_recv(d9d_executor *x, const d9d_pipe_action *a, enum di
                               d9d_program_rank_of(x->how.program, stage), &c->recv_msg[direction]);
 }
 
-/* Let go of what was sent: of all, or of what is done.  Where no backward holds a rank back, of all
- * but the last: it does not run ahead of the next one with all that it makes. */
+/* Release sends: all, or those that are complete.  In a program without backward nothing else
+ * limits a rank.  It then waits for all but the last send, so that it does not run ahead of the
+ * next rank. */
 static d9d_status sends_complete(d9d_executor *x, bool all)
 {
     enum { MAX_UNSENT = 2 };
@@ -292,11 +294,11 @@ static d9d_status action_forward(d9d_executor *x, const d9d_pipe_action *a)
         out = d9d_tensor_ref(d9d_var_tensor(c->out));
         output_deliver(x, a, DOWN, &out);
     }
-    d9d_tape_release_since(c->tape, 0, NULL, 0); /* but what backward needs */
+    d9d_tape_release_since(c->tape, 0, NULL, 0); /* all but what backward needs */
     return x->how.program->backward ? D9D_OK : tape_return(x, c);
 }
 
-/* The gradient of what came in. */
+/* Deliver the gradient of a stage's input. */
 static d9d_status input_grad_deliver(d9d_executor *x, const d9d_pipe_action *a, slot *c)
 {
     d9d_tensor grad;
@@ -330,7 +332,7 @@ static d9d_status action_backward(d9d_executor *x, const d9d_pipe_action *a,
     return mode == D9D_BACKWARD_DGRAD ? D9D_OK : tape_return(x, c);
 }
 
-/* --- the lane ------------------------------------------------------------------------------ */
+/* --- the run of a lane --------------------------------------------------------------------- */
 
 static d9d_status action_dispatch(d9d_executor *x, const d9d_pipe_action *a, bool last)
 {
@@ -347,7 +349,7 @@ static d9d_status action_dispatch(d9d_executor *x, const d9d_pipe_action *a, boo
     }
 }
 
-/* In traces: "1F3" or "1F3|0B2", and where there is one stage what it is in words. */
+/* Label in traces: "1F3" or "1F3|0B2"; with one stage, words. */
 static void trace_begin(const d9d_executor *x, const d9d_pipe_action *a, size_t n)
 {
     char text[64], other[64];
@@ -373,7 +375,7 @@ static d9d_status action_compute(d9d_executor *x, size_t i)
     return buffers_reclaim(x);
 }
 
-/* --- two at once ----------------------------------------------------------------------------- */
+/* --- joined actions ------------------------------------------------------------------------ */
 
 /* One of two joined actions. */
 typedef struct joined_half {
@@ -389,7 +391,8 @@ static d9d_status half_compute(void *arg, d9d_co *t)
     return action_compute(h->x, h->i);
 }
 
-/* An action has queued a transfer aside: the other one goes on until it does. */
+/* An action has enqueued an asynchronous transfer: the other one continues until it does the same.
+ */
 static d9d_status half_yield(void *arg)
 {
     d9d_executor *x = arg;
@@ -400,7 +403,8 @@ static d9d_status half_yield(void *arg)
     return timer_record(x, mine);
 }
 
-/* Of one stage they are done in turn: its units are open for one at a time. */
+/* Are action i and the next a joined pair of different stages?  Two actions of one stage run in
+ * order, because its units are unsharded for one at a time. */
 static bool is_joined_pair(const d9d_executor *x, size_t i)
 {
     const d9d_pipe_action *a = &x->lane->data[i];
@@ -421,7 +425,7 @@ static d9d_status pair_run(d9d_executor *x, size_t i)
     return st;
 }
 
-/* Action i, and what is done together with it: *n. */
+/* Run action i and those joined with it; *n is their number. */
 static d9d_status group_run(d9d_executor *x, size_t i, size_t *n)
 {
     const d9d_pipe_action *a = &x->lane->data[i];
@@ -458,7 +462,7 @@ int d9d_executor_max_live(const d9d_executor *x)
     return x->max_live;
 }
 
-/* --- making it ------------------------------------------------------------------------------ */
+/* --- creation ------------------------------------------------------------------------------- */
 
 static d9d_status state_alloc(d9d_executor *x)
 {

@@ -1,16 +1,18 @@
-/* insert_p2p.c - sends and receives between ranks, by playing the program.
+/* insert_p2p.c - inserts sends and receives between ranks, by simulating the program.
  *
- * When an action makes something that another rank wants, the send goes behind it and the receive
- * to the other's lane, both at that moment: so all transfers of the job have one order that every
- * lane agrees with.  The moments are those of a game in which ranks take turns, one action each if
- * what it needs has been made, or those of a clock, where actions that end at one time
- * are over before what they made is sent.
+ * When an action makes a payload for another rank, the send is appended after it and the receive to
+ * the other's lane, at the same moment.  So all transfers of the job have one global order that
+ * every lane agrees with.
+ *
+ * The moments come from one of two simulations.  Round robin: ranks take turns, one action each if
+ * its inputs are ready.  By clock: actions have durations, and actions that end at one time are
+ * complete before their payloads are sent.
  */
 #include <string.h>
 
 #include "pipe/program_private.h"
 
-/* What actions take, to each other, of layers of Qwen3 on an H200. */
+/* Relative durations of actions, measured for layers of Qwen3 on an H200. */
 static const int64_t durations[D9D_PIPE_ACTION_COUNT] = {
     [D9D_PIPE_FORWARD] = 8, [D9D_PIPE_BACKWARD] = 19, [D9D_PIPE_DGRAD] = 12, [D9D_PIPE_WGRAD] = 7};
 
@@ -19,10 +21,10 @@ enum { UNKNOWN = -1 };
 typedef struct p2p_inserter {
     const d9d_program *in;
     d9d_program *out;
-    size_t *from, *at; /* [ranks]: of each lane of `in`, the last actions and those behind them */
-    int64_t
-        *made_at; /* [2, stages, micros]: when a forward, or a gradient, was; UNKNOWN: not yet */
-    int64_t *now; /* [ranks]: when the last action has ended */
+    size_t *from, *at; /* [ranks]: start and end of the last actions in each lane of `in` */
+    int64_t *made_at;  /* [2, stages, micros]: time at which a forward, or a gradient, is ready;
+                          UNKNOWN: not yet */
+    int64_t *now;      /* [ranks]: end of the last action */
 } p2p_inserter;
 
 static int64_t *made_time_of(const p2p_inserter *g, bool forward, int stage, int micro)
@@ -33,7 +35,7 @@ static int64_t *made_time_of(const p2p_inserter *g, bool forward, int stage, int
     return &g->made_at[row * (size_t)p->micros + (size_t)micro];
 }
 
-/* When what an action needs has been made; UNKNOWN: not yet. */
+/* Time at which an action's inputs are ready; UNKNOWN: not yet. */
 static int64_t ready_time(const p2p_inserter *g, const d9d_pipe_action *a)
 {
     const int from = d9di_pipe_action_source_stage(g->in, a);
@@ -41,7 +43,7 @@ static int64_t ready_time(const p2p_inserter *g, const d9d_pipe_action *a)
     return from < 0 ? 0 : *made_time_of(g, a->kind == D9D_PIPE_FORWARD, from, a->micro);
 }
 
-/* When the next actions of a rank, which are joined, end. */
+/* End of the next joined actions of a rank. */
 static int64_t next_end(const p2p_inserter *g, int rank)
 {
     const d9d_pipe_lane *lane = &g->in->lanes[rank];
@@ -60,10 +62,9 @@ static int64_t next_end(const p2p_inserter *g, int rank)
     return begin + sum;
 }
 
-/* --- an action ---------------------------------------------------------------------------------
- */
+/* --- an action ------------------------------------------------------------------------------- */
 
-/* Of something made for another rank: a send here, a receive there. */
+/* Append a send to this rank's lane and a receive to the other's. */
 static d9d_status transfer_insert(p2p_inserter *g, int rank, const d9d_pipe_action *a)
 {
     const d9d_program *p = g->in;
@@ -82,7 +83,7 @@ static d9d_status transfer_insert(p2p_inserter *g, int rank, const d9d_pipe_acti
     return d9d_program_push(g->out, other, (d9d_pipe_action){recv, to, a->micro, false});
 }
 
-/* What a rank's last actions have made is there for others. */
+/* Publish what a rank's last actions have made. */
 static d9d_status lane_deliver(p2p_inserter *g, int rank)
 {
     const d9d_pipe_lane *lane = &g->in->lanes[rank];
@@ -94,7 +95,7 @@ static d9d_status lane_deliver(p2p_inserter *g, int rank)
     return D9D_OK;
 }
 
-/* The next action of a rank, with those joined to it, which can be done. */
+/* Execute the next action of a rank, with those joined to it, if its inputs are ready. */
 static d9d_status lane_advance(p2p_inserter *g, int rank, int64_t end)
 {
     const d9d_pipe_lane *lane = &g->in->lanes[rank];
@@ -112,8 +113,7 @@ static d9d_status lane_advance(p2p_inserter *g, int rank, int64_t end)
     return D9D_OK;
 }
 
-/* --- the game ----------------------------------------------------------------------------------
- */
+/* --- the simulations ------------------------------------------------------------------------- */
 
 static d9d_status run_round_robin(p2p_inserter *g)
 {
@@ -132,7 +132,7 @@ static d9d_status run_round_robin(p2p_inserter *g)
     return D9D_OK;
 }
 
-/* When the first of all next actions ends; UNKNOWN: there is none that can be done. */
+/* Earliest end of all next actions; UNKNOWN: none is ready. */
 static int64_t earliest_end(const p2p_inserter *g)
 {
     int64_t first = UNKNOWN;
@@ -146,7 +146,7 @@ static int64_t earliest_end(const p2p_inserter *g)
     return first;
 }
 
-/* Every action takes some time: of a rank at most one ends at a time. */
+/* Durations are positive: at one time at most one action of a rank ends. */
 static d9d_status run_by_clock(p2p_inserter *g)
 {
     for (int64_t now; (now = earliest_end(g)) != UNKNOWN;) {
@@ -201,7 +201,7 @@ static d9d_status insert_p2p(d9d_program *p, d9d_status (*schedule)(p2p_inserter
         st = schedule(&g);
     if (st == D9D_OK)
         st = fail_deadlock(&g);
-    if (st == D9D_OK) { /* the new lanes for the old */
+    if (st == D9D_OK) { /* replace the old lanes */
         const d9d_program old = *p;
 
         *p = connected;

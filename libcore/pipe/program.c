@@ -105,7 +105,7 @@ d9d_status d9d_program_print(const d9d_program *p, int rank, d9d_buf *out)
     return D9D_OK;
 }
 
-/* A number below `end`, moving *at behind it; -1 where there is none. */
+/* Parse a number below `end` and advance *at; -1: no such number. */
 static int parse_number(const char **at, int end)
 {
     int n = 0;

@@ -1,4 +1,5 @@
-/* program_private.h - what the files of pipe share. */
+/* program_private.h - helpers shared by the files of pipe.
+ */
 #ifndef D9DI_PIPE_PROGRAM_PRIVATE_H
 #define D9DI_PIPE_PROGRAM_PRIVATE_H
 
@@ -13,8 +14,8 @@ static inline bool d9di_pipe_action_has_dgrad(d9d_pipe_action_kind v)
     return v == D9D_PIPE_BACKWARD || v == D9D_PIPE_DGRAD;
 }
 
-/* The stage that an action waits for, if it is computed there too: the one before for F, the one
- * behind for B and I.  -1: none, it begins the chain. */
+/* The stage whose action this one depends on: the previous stage for F, the next stage for B and I.
+ * -1: none, the first of the chain. */
 static inline int d9di_pipe_action_source_stage(const d9d_program *p, const d9d_pipe_action *a)
 {
     if (a->kind == D9D_PIPE_FORWARD)
@@ -32,7 +33,7 @@ static inline size_t d9di_pipe_lane_group_end(const d9d_pipe_lane *lane, size_t 
     return i + 1;
 }
 
-/* One flag, or number, for each (verb, stage, micro-batch). */
+/* Index of (kind, stage, micro-batch) in an array of d9di_program_index_count() elements. */
 static inline size_t d9di_program_index(const d9d_program *p, d9d_pipe_action_kind v, int stage,
                                         int micro)
 {

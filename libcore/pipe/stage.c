@@ -1,4 +1,5 @@
-/* stage.c - dealing layers out to stages.  See d9d/pipe/stage.h. */
+/* stage.c - distribution of layers over stages.  See d9d/pipe/stage.h.
+ */
 #include "d9d/pipe/stage.h"
 
 /* Layers, virtual ones included, of the stages before `index`: the first total % count stages

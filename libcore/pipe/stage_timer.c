@@ -16,8 +16,8 @@ typedef struct timer_mark {
 
 struct d9d_stage_timer {
     d9d_device *dev;
-    D9D_VEC(timer_mark) marks; /* all that ever were at once; events are used again */
-    size_t n;                  /* of this play */
+    D9D_VEC(timer_mark) marks; /* most that one run used; events are reused */
+    size_t n;                  /* marks of this run */
 };
 
 d9d_status d9d_stage_timer_create(d9d_device *dev, d9d_stage_timer **out)

@@ -9,7 +9,7 @@ typedef struct timeline_sim {
     const d9d_program *p;
     const d9d_pipe_costs *costs;
     d9d_timeline *t;
-    double *end; /* by cell of FORWARD and BACKWARD: when it was done; NaN before */
+    double *end; /* by program index of FORWARD and BACKWARD: end time; NaN: not yet */
     double *now; /* [ranks] */
     size_t *at;  /* [ranks] */
     int *live;   /* [ranks] */
@@ -26,7 +26,7 @@ static double action_cost(const timeline_sim *w, const d9d_pipe_action *a)
     return prices[a->kind];
 }
 
-/* When what an action needs is here; NaN while it has not been made. */
+/* Time at which an action's inputs are ready; NaN: not yet. */
 static double ready_time(const timeline_sim *w, const d9d_pipe_action *a)
 {
     const int from = d9di_pipe_action_source_stage(w->p, a);
@@ -40,7 +40,7 @@ static double ready_time(const timeline_sim *w, const d9d_pipe_action *a)
     return w->end[d9di_program_index(w->p, made, from, a->micro)] + (here ? 0 : w->costs->transfer);
 }
 
-/* Beginning of a group of joined actions; NaN while one cannot begin. */
+/* Begin of a group of joined actions; NaN: one of them is not ready. */
 static double group_begin(const timeline_sim *w, int rank, size_t first, size_t end)
 {
     double begin = w->now[rank];
@@ -55,7 +55,8 @@ static double group_begin(const timeline_sim *w, int rank, size_t first, size_t 
     return begin;
 }
 
-/* The longest, and of the others what is not hidden beside it. */
+/* Duration of a group: the longest action, and the parts of the others that overlap does not hide.
+ */
 static double group_duration(const timeline_sim *w, int rank, size_t first, size_t end)
 {
     double sum = 0, longest = 0;

@@ -1,11 +1,12 @@
-/* lr_table.c - the learning rates that a configuration means. */
+/* lr_table.c - the learning rates of a configuration, step by step.
+ */
 #include "d9d/sched/lr_table.h"
 
 #include <inttypes.h>
 
 enum { STEPS_DEFAULT = 1000 };
 
-/* The part of a training configuration that matters here. */
+/* The sections of a training configuration that are read. */
 struct lr_section {
     d9d_union lr_scheduler;
 };
@@ -18,7 +19,7 @@ static const d9d_key section_keys[] = {
 const d9d_table d9d_lr_table_section =
     D9D_TABLE(struct lr_section, "rates", section_keys, "the learning rate of a run");
 
-/* A document with only the lr_scheduler section of `doc`, whichever of the three it is. */
+/* Wrap or extract the lr_scheduler section of `doc`, whichever of the three forms it has. */
 static json_t *section_extract(const json_t *doc)
 {
     json_t *whole = (json_t *)(uintptr_t)doc, *lr_section = json_object_get(doc, "lr_scheduler");
@@ -46,7 +47,7 @@ static d9d_status base_find(const json_t *doc, const char *where, d9d_lr_table *
     return D9D_OK;
 }
 
-/* trainer.run.steps, or 0 where it is not given. */
+/* trainer.run.steps, or 0 if absent. */
 static int64_t steps_of_run(const json_t *doc)
 {
     const json_t *run = json_object_get(json_object_get(doc, "trainer"), "run");

@@ -1,4 +1,5 @@
-/* piecewise.c - piecewise schedules: their tables, and their layout over a run. */
+/* piecewise.c - piecewise schedules: their key tables, and their phases over a run.
+ */
 #include "d9d/sched/piecewise.h"
 
 #include <inttypes.h>
@@ -7,7 +8,7 @@
 
 /* --- curves ---------------------------------------------------------------- */
 
-static const double MIN_EXPONENTIAL = 1e-8; /* exponentials begin and end no lower */
+static const double MIN_EXPONENTIAL = 1e-8; /* lower bound of both ends of an exponential */
 
 static double linear_at(double s, double e, double p, double power)
 {
@@ -74,7 +75,7 @@ static const d9d_table *const curve_choices[] = {
     NULL,
 };
 
-/* With the largest rate of an optimizer still a number of float32, in which it is used. */
+/* With the largest base rate the product is still finite in float32. */
 #define MOST 1e6
 
 #define TARGET_AND_CURVE                                                                           \
@@ -153,7 +154,7 @@ struct d9d_piecewise {
     struct phase phase[];
 };
 
-/* Where the phase ends that begins at `begin`. */
+/* End of the phase that begins at `begin`. */
 static d9d_status phase_end(const d9d_union *u, const char *where, size_t i, int64_t total,
                             int64_t begin, int64_t *out)
 {

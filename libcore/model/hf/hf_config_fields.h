@@ -1,5 +1,6 @@
-/* hf_config_fields.h - config.json read member by member, for those who read and make it.  A member
- * that is null counts as absent.  Sentences begin with the file's name and name the member. */
+/* hf_config_fields.h - reading config.json member by member, shared by its readers and writers.  A
+ * member that is null counts as absent.  Messages begin with the file's name and name the member.
+ */
 #ifndef D9DI_MODEL_HF_HF_CONFIG_FIELDS_H
 #define D9DI_MODEL_HF_HF_CONFIG_FIELDS_H
 
@@ -8,40 +9,40 @@
 
 typedef struct d9di_hf_reader {
     const json_t *doc; /* the object whose members are read */
-    const char *where; /* begins sentences */
-    bool moe;          /* of a mixture of experts */
+    const char *where; /* prefix of messages */
+    bool moe;          /* the model is a mixture of experts */
 } d9di_hf_reader;
 
-/* A member that is there and not null; NULL: none, or no name. */
+/* A member that is present and not null; NULL: absent, or no name. */
 const json_t *d9di_hf_member(const json_t *doc, const char *name);
 
-/* A number that is not negative; `otherwise` of one that is absent.  ECONFIG. */
+/* A non-negative integer; `otherwise` if absent.  ECONFIG. */
 enum { D9DI_HF_REQUIRED = -2 };
 d9d_status d9di_hf_i64(const d9di_hf_reader *r, const char *name, int64_t otherwise, int64_t *out);
-/* A finite number of the object `from`. */
+/* A finite number in the object `from`; `otherwise` if absent. */
 d9d_status d9di_hf_f64(const d9di_hf_reader *r, const json_t *from, const char *name,
                        double otherwise, double *out);
-/* False of one that is absent. */
+/* false if absent. */
 d9d_status d9di_hf_bool(const d9di_hf_reader *r, const char *name, bool *out);
 
 /* Is it one of a NULL-ended list? */
 bool d9di_hf_is_among(const char *const *names, const char *name);
 
-/* ENOTSUP: `field` has a value that is not built. */
+/* ENOTSUP: `field` has a value that is not supported. */
 d9d_status d9di_hf_refuse(const d9di_hf_reader *r, const char *field, const json_t *v);
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-/* The base and the scaling of rotary embedding, zeroed before; of a model of so many positions. */
+/* Read base and scaling of RoPE for a model of so many positions; the caller zeroes them before. */
 d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s,
                         double *base);
-/* The object of a scaling, which reads back as the same; JSON null of one that is plain. */
+/* The JSON object of a scaling, which reads back equal; JSON null for a plain one. */
 json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s);
-/* The members that the object `from`, at `field`, may have by its type, NULL-ended.  ENOTSUP for a
- * type that is not built. */
+/* The members that the object `from`, at `field`, may have for its type, NULL-ended.  ENOTSUP for a
+ * type that is not supported. */
 d9d_status d9di_hf_rope_members(const d9di_hf_reader *r, const char *field, const json_t *from,
                                 const char *const **out);
-/* Does it leave the frequencies as they are? */
+/* Are the frequencies unscaled? */
 bool d9di_hf_rope_is_plain(const json_t *from);
 
 #endif /* D9DI_MODEL_HF_HF_CONFIG_FIELDS_H */

@@ -1,5 +1,6 @@
-/* hf_config_rewrite.c - config.json from one layout of weights to another.  See
- * d9d/model/hf/hf_config.h. */
+/* hf_config_rewrite.c - rewrites config.json from one layout of weights to another.  See
+ * d9d/model/hf/hf_config.h.
+ */
 #include <string.h>
 
 #include "d9d/base/fs.h"
@@ -25,7 +26,7 @@ bool d9d_hf_config_was_fused(const json_t *doc)
     const json_t *mark = json_object_get(doc, mark_name);
     const char *word = json_string_value(json_object_get(mark, "experts"));
 
-    if (mark == NULL) /* experts are fused in files of the generation that has this word */
+    if (mark == NULL) /* files of the generation with this field have fused experts */
         return json_object_get(doc, "num_local_experts") != NULL;
     return word != NULL && strcmp(word, expert_names[true]) == 0;
 }
@@ -44,7 +45,7 @@ d9d_status d9d_hf_config_mark(json_t *doc, const char *head, bool fused, json_t 
 
 /* --- bytes --------------------------------------------------------------------------------- */
 
-/* The mark as it stands in a file, after the last of the other members; nothing without one. */
+/* Append the mark as text, to follow the last of the other members; nothing without a mark. */
 static d9d_status mark_text(const json_t *doc, d9d_buf *out)
 {
     const json_t *mark = json_object_get(doc, mark_name);
@@ -56,7 +57,7 @@ static d9d_status mark_text(const json_t *doc, d9d_buf *out)
     return d9d_json_put(out, mark, -1);
 }
 
-/* `text`, which says `before`, with the mark of `doc` for its own. */
+/* Replace the mark in `text`, the text of `before`, by that of `doc`. */
 static d9d_status mark_replace(const d9d_buf *text, const json_t *before, const json_t *doc,
                                d9d_buf *out)
 {
@@ -97,7 +98,7 @@ static bool text_equals(const d9d_buf *text, const json_t *doc)
     return same;
 }
 
-/* The file's bytes with another mark; *kept tells whether they say what `doc` does. */
+/* The file's bytes with another mark; *kept: they mean the same as `doc`. */
 static d9d_status text_preserve(const json_t *doc, const char *from, d9d_buf *out, bool *kept)
 {
     d9d_buf text = {0};
@@ -141,7 +142,7 @@ d9d_status d9d_hf_config_write(const char *dir, const json_t *doc, const char *f
 
 /* --- generations ------------------------------------------------------------------------ */
 
-/* A member that is there and not null, or NULL. */
+/* A member that is present and not null, or NULL. */
 static json_t *member_get(const json_t *doc, const char *key)
 {
     json_t *v = json_object_get(doc, key);
@@ -149,8 +150,8 @@ static json_t *member_get(const json_t *doc, const char *key)
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
-/* What rope_scaling and rope_parameters say but for the base, by its newer name: a new reference,
- * NULL: nothing.  Is memory out? */
+/* The scaling without the base, from rope_scaling and rope_parameters, with the newer names: a new
+ * reference; NULL: none.  Returns true if out of memory. */
 static bool scaling_get(const json_t *before, json_t **out)
 {
     static const char *const names[] = {"rope_parameters", "rope_scaling"};
@@ -219,14 +220,14 @@ static int rope_put(json_t *out, const json_t *before, const char *key, json_t *
     const bool others = params || theta_get(before) != NULL;
 
     if (scaling && ((new &&others) || ((new || params) && json_is_null(value))))
-        return 0;                 /* comes with those */
+        return 0;                 /* handled with rope_parameters */
     if (scaling ? !new : !others) /* nulls */
         return json_object_set(out, key, value);
     return new ? rope_put_new(out, before) : rope_put_old(out, before, key);
 }
 
-/* A field in its place under its name of the other generation.  A file may have both names, of
- * which one is null, or both say the same; then the other name goes. */
+/* Put a field in its place with its name in the other generation.  A file may have both names, if
+ * one is null or both are equal; then the other name is dropped. */
 static int field_put(json_t *out, const json_t *before, const char *key, json_t *value, bool new)
 {
     static const char *const renamed[][2] = {{"num_experts", "num_local_experts"},

@@ -1,11 +1,12 @@
-/* hf_config_rope.c - rotary embedding as config.json has it, by the names of either generation. */
+/* hf_config_rope.c - RoPE in config.json, with the names of either generation.
+ */
 #include "d9d/model/family.h"
 #include "model/hf/hf_config_fields.h"
 
 #include <math.h>
 #include <string.h>
 
-/* A number of the scaling's object; it may be absent unless `otherwise` is NaN. */
+/* Read a number of the scaling's object; it may be absent unless `otherwise` is NaN. */
 static d9d_status get_scaling(const d9di_hf_reader *r, const json_t *from, const char *name,
                               double otherwise, double *out)
 {
@@ -16,7 +17,7 @@ static d9d_status get_scaling(const d9di_hf_reader *r, const json_t *from, const
     return D9D_OK;
 }
 
-/* cosines and sines of yarn: given, of two more numbers, or by its own formula */
+/* the factor of cosines and sines of yarn: given, from two more numbers, or by its own formula */
 static d9d_status read_yarn_mscale(const d9di_hf_reader *r, const json_t *from, d9d_rope_scaling *s)
 {
     double over, under;
@@ -89,7 +90,7 @@ static const json_t *type_value(const json_t *from)
     return scaling_type != NULL ? scaling_type : d9di_hf_member(from, "type");
 }
 
-/* The type that stands under either name; without one it is the first. */
+/* The type, by either name; without one, the first type. */
 static d9d_status type_find(const d9di_hf_reader *r, const char *field, const json_t *from,
                             const struct scaling_type **out)
 {
@@ -124,7 +125,7 @@ bool d9di_hf_rope_is_plain(const json_t *from)
     return word == NULL || strcmp(word, scaling_types[0].word) == 0;
 }
 
-/* Rotary embedding for longer rows. */
+/* Read a RoPE scaling. */
 static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, d9d_rope_scaling *s)
 {
     const json_t *from = d9di_hf_member(r->doc, field);
@@ -138,7 +139,7 @@ static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, d9d_r
     return scaling_type->read(r, from, s);
 }
 
-/* The positions that the model was trained on: of the scaling, or beside it, or all there are. */
+/* The original positions: in the scaling, next to it, or the model's maximum. */
 static d9d_status read_original(const d9di_hf_reader *r, const char *field, int64_t positions,
                                 d9d_rope_scaling *s)
 {
@@ -155,7 +156,7 @@ static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
            a->mscale == b->mscale;
 }
 
-/* rope_scaling of the one generation, or rope_parameters of the other; not both different. */
+/* Read rope_scaling of the one generation, or rope_parameters of the other; both only if equal. */
 static d9d_status read_scalings(const d9di_hf_reader *r, int64_t positions, d9d_rope_scaling *s)
 {
     static const char *const fields[] = {"rope_scaling", "rope_parameters"};
@@ -195,10 +196,9 @@ d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_sca
     return D9D_OK;
 }
 
-/* --- a key of a family's dimensions ------------------------------------------------------------
- */
+/* --- a key of a family's dimensions ---------------------------------------------------------- */
 
-/* Of an object that d9di_hf_rope_to_json() has made; null is none. */
+/* Parse an object that d9di_hf_rope_to_json() made; null is none. */
 static d9d_status scaling_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
     json_t *doc = json_pack("{s:O}", "rope_scaling", v);

@@ -1,4 +1,4 @@
-/* adapter_private.h - adapters in memory and their names in files, for those who make and use them.
+/* adapter_private.h - adapters in memory and their names in files, shared by the files of lora.
  */
 #ifndef D9DI_MODEL_LORA_ADAPTER_PRIVATE_H
 #define D9DI_MODEL_LORA_ADAPTER_PRIVATE_H
@@ -9,7 +9,7 @@
  * B [E, out, r]. */
 typedef struct d9di_adapters_factors {
     const char *name; /* of the matrix in the suite's layout, without ".weight" */
-    bool stack;       /* which has it [E, in, out] */
+    bool stack;       /* the matrix is a stack [E, in, out] */
     int64_t experts, in, out, r;
     double alpha; /* the scale is alpha / r */
     double dropout;
@@ -17,7 +17,7 @@ typedef struct d9di_adapters_factors {
     float *a, *b;
 } d9di_adapters_factors;
 
-/* A task's head, which is trained whole: [rows, columns]. */
+/* A task's head, trained in full: [rows, columns]. */
 typedef struct d9di_adapters_head {
     const char *name; /* as above */
     int64_t rows, columns;
@@ -28,30 +28,30 @@ typedef struct d9di_adapters_head {
 struct d9d_adapters {
     D9D_VEC(d9di_adapters_factors) list;
     D9D_VEC(d9di_adapters_head) heads;
-    d9d_arena arena; /* names and numbers */
+    d9d_arena arena; /* owns names and numbers */
 };
 
 d9d_status d9di_adapters_create(d9d_adapters **out);
-/* One more, with zeroed numbers; the name is copied. */
+/* Append an adapter with zeroed numbers; the name is copied. */
 d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
                              d9di_adapters_factors **out);
 
-/* Likewise. */
+/* Append a head; likewise. */
 d9d_status d9di_adapters_add_head(d9d_adapters *ad, const d9di_adapters_head *like,
                                   d9di_adapters_head **out);
-/* Is it one that has modules of its own in files of adapters? */
+/* Is it a head, whose module adapter files save in full? */
 bool d9di_adapters_is_head(const d9d_model_matrix *m);
 
-/* Tensor i of a source, n numbers, as float32. */
+/* Read tensor i of a source, n numbers, as float32. */
 d9d_status d9di_adapters_read_f32(const d9d_tensor_source *src, size_t i, int64_t n, float *out);
 
-/* The adapter of a matrix, the matrix of an adapter; NULL: none. */
+/* Find the adapter of a matrix, or the matrix of an adapter; NULL: none. */
 const d9di_adapters_factors *d9di_adapters_find(const d9d_adapters *ad, const d9d_model_matrix *m);
 const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
                                                 const d9di_adapters_factors *f);
 const d9d_model_matrix *d9di_adapters_find_matrix(const d9d_model_matrices *of, const char *name);
 
-/* Is it the name of a factor? */
+/* Is it the name of a LoRA factor? */
 bool d9di_adapters_is_factor(const char *name);
 
 /* --- files -------------------------------------------------------------------------------- */

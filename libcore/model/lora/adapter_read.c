@@ -1,12 +1,11 @@
-/* adapter_read.c - a directory of peft's.  See d9d/model/lora/adapters.h.
+/* adapter_read.c - reads an adapter directory of peft.  See d9d/model/lora/adapters.h.
  *
- * The model says which tensors could be there; those that are there and that it did not ask for are
- * refused.  Fused experts, whose factors peft has in one matrix each, lie so (e expert, k column of
- * rank r):
+ * The model determines which tensors may be present; any other tensor is refused.  peft has the
+ * factors of fused experts in one matrix each (e expert, k column of rank r):
  *
  *     A [r E, in]: row e r + k        B [out, r E]: column k E + e
  *
- * and a fused gate and up have one A.
+ * and a fused gate and up share one A.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <math.h>
@@ -27,17 +26,16 @@ typedef struct adapter_reader {
     const char *config_path;
     d9d_adapters *ad;
     json_t *doc;
-    double alpha; /* of modules that no pattern names */
+    double alpha; /* for modules that no pattern matches */
     bool by_root; /* the scale is alpha / sqrt(r) */
     d9d_safetensors_file *file;
-    bool *taken; /* of its tensors */
+    bool *taken; /* which of its tensors were read */
     size_t used;
 } adapter_reader;
 
-/* --- adapter_config.json ------------------------------------------------------------------------
- */
+/* --- adapter_config.json --------------------------------------------------------------------- */
 
-/* What must be false, null, empty or absent, for it changes weights in another way. */
+/* Refuse a field that is not false, null, empty or absent: it changes weights in another way. */
 static d9d_status require_unset(const adapter_reader *r, const char *key)
 {
     const json_t *v = json_object_get(r->doc, key);
@@ -49,8 +47,9 @@ static d9d_status require_unset(const adapter_reader *r, const char *key)
                     r->config_path, key);
 }
 
-/* Some ways to begin take what the factors are from the matrix, so that they belong to what is left
- * of it.  peft says so until it has converted them; the other words leave the matrix as it was. */
+/* Refuse initialisations that take the factors from the matrix, so that they belong to the
+ * remainder of the matrix.  peft records them until it has converted the adapter; its other
+ * initialisations leave the matrix unchanged. */
 static d9d_status init_check(const adapter_reader *r)
 {
     static const char *const taking[] = {"pissa", "olora", "corda", "loftq", "lora_ga", NULL};
@@ -99,7 +98,8 @@ static d9d_status config_check(adapter_reader *r)
     return D9D_OK;
 }
 
-/* Does peft's pattern match a name, of which `before` may stand before it? */
+/* Does peft's pattern match a whole name?  `before` is a regular expression that is put before it.
+ */
 static d9d_status pattern_matches(const adapter_reader *r, const char *field, const char *before,
                                   const char *pattern, const char *module, bool *out)
 {
@@ -129,7 +129,7 @@ static d9d_status pattern_matches(const adapter_reader *r, const char *field, co
     return st;
 }
 
-/* The number of the first pattern of a field that the module matches; else it stays. */
+/* The value of the first pattern of a field that matches the module; else *out is unchanged. */
 static d9d_status pattern_value(const adapter_reader *r, const char *field, const char *module,
                                 double *value)
 {
@@ -152,8 +152,8 @@ static d9d_status pattern_value(const adapter_reader *r, const char *field, cons
     return D9D_OK;
 }
 
-/* alpha such that alpha / r is the scale of the module's adapter of rank `rank`, which must be what
- * the configuration says. */
+/* alpha such that alpha / r is the scale of the module's adapter.  Its rank must be the configured
+ * one. */
 static d9d_status alpha_of(const adapter_reader *r, const char *module, int64_t rank, double *out)
 {
     double alpha = r->alpha, said = (double)rank;
@@ -191,7 +191,7 @@ static d9d_status file_read(void *self, size_t i, uint64_t at, void *dst, uint64
     return d9d_safetensors_read(self, d9d_safetensors_at(self, i), at, dst, n);
 }
 
-/* All of a tensor, which is taken by that. */
+/* Read a whole tensor and mark it as read. */
 static d9d_status tensor_read_f32(adapter_reader *r, const d9d_safetensors_tensor *t, float *out)
 {
     const d9d_tensor_source src = {
@@ -205,7 +205,7 @@ static d9d_status tensor_read_f32(adapter_reader *r, const d9d_safetensors_tenso
     return d9di_adapters_read_f32(&src, i, t->shape[0] * t->shape[1], out);
 }
 
-/* Both factors of a module: [r, in] and [out, r], r a multiple of `experts`.  `a` NULL: neither. */
+/* Both factors of a module: [r, in] and [out, r], r a multiple of `experts`.  `a` NULL: none. */
 typedef struct factor_pair {
     const d9d_safetensors_tensor *a, *b;
 } factor_pair;
@@ -240,7 +240,7 @@ static d9d_status pair_check_shape(const adapter_reader *r, const factor_pair *p
                     (long long)p->a->shape[1], (long long)out, (long long)in);
 }
 
-/* Room for the adapter of a matrix. */
+/* Add an adapter for a matrix. */
 static d9d_status factors_add(adapter_reader *r, const d9d_model_matrix *m, const factor_pair *p,
                               int64_t rank, double alpha, d9di_adapters_factors **out)
 {
@@ -256,7 +256,7 @@ static d9d_status factors_add(adapter_reader *r, const d9d_model_matrix *m, cons
     return d9di_adapters_add(r->ad, &f, out);
 }
 
-/* One module, or those of all experts. */
+/* Read one module, or those of all experts. */
 static d9d_status modules_read(adapter_reader *r, const d9d_model_matrix *m)
 {
     d9di_adapters_factors *f = NULL;
@@ -286,10 +286,9 @@ static d9d_status modules_read(adapter_reader *r, const d9d_model_matrix *m)
     return D9D_OK;
 }
 
-/* --- fused experts ------------------------------------------------------------------------------
- */
+/* --- fused experts --------------------------------------------------------------------------- */
 
-/* Rows [first, first + f->out) of what peft has as B. */
+/* Unpack rows [first, first + f->out) of peft's fused B. */
 static void fused_unpack(d9di_adapters_factors *f, const float *a, const float *b, int64_t first)
 {
     const int64_t E = f->experts, R = f->r;
@@ -323,7 +322,7 @@ static d9d_status fused_read(adapter_reader *r, const d9d_model_matrix *m, const
     return st;
 }
 
-/* Which tensor an adapter of "experts" is for shows in its shape: peft nests them. */
+/* The shape tells which fused tensor an adapter of "experts" is for: peft nests them. */
 static d9d_status fused_visit(adapter_reader *r, const d9d_model_matrix *m)
 {
     static const char *const nested[] = {"", ".base_layer"};
@@ -345,10 +344,9 @@ static d9d_status fused_visit(adapter_reader *r, const d9d_model_matrix *m)
     return D9D_OK;
 }
 
-/* --- heads -------------------------------------------------------------------------------------
- */
+/* --- heads ----------------------------------------------------------------------------------- */
 
-/* A head that peft saved whole, under its name alone. */
+/* Read a head that peft saved in full, under its own name. */
 static d9d_status head_read(adapter_reader *r, const d9d_model_matrix *m)
 {
     char name[2 * D9DI_HF_MODULE_MAX];
@@ -369,11 +367,9 @@ static d9d_status head_read(adapter_reader *r, const d9d_model_matrix *m)
     return tensor_read_f32(r, t, w->v);
 }
 
-/* --- what is not there ------------------------------------------------------------------------
- */
+/* --- missing adapters ------------------------------------------------------------------------ */
 
-/* Does peft's configuration say that there is an adapter of it?  Where it says more than names, no.
- */
+/* Does peft's configuration list this module as a target?  False if it uses more than names. */
 static bool is_target(const adapter_reader *r, const char *module)
 {
     const json_t *targets = json_object_get(r->doc, "target_modules"), *v;
@@ -401,7 +397,7 @@ static bool is_target(const adapter_reader *r, const char *module)
     return false;
 }
 
-/* peft goes on as if these were zero, with a warning; so do we. */
+/* peft treats these as zero, with a warning; so do we. */
 static void warn_missing(const adapter_reader *r, const d9d_log *log)
 {
     const char *first = NULL;
@@ -427,7 +423,7 @@ static void warn_missing(const adapter_reader *r, const d9d_log *log)
                      d9d_safetensors_path(r->file), first, n - 1, r->config_path);
 }
 
-/* Whether a part of the path is called so, also as a cache of the Hub calls a model. */
+/* Is a component of the path this name, also in the Hub cache's form? */
 static bool path_has(const char *path, const char *name, size_t n)
 {
     static const char hub[] = "--";
@@ -442,7 +438,7 @@ static bool path_has(const char *path, const char *name, size_t n)
     return false;
 }
 
-/* Factors say nothing of the weights that they were learned over but a name of them. */
+/* Warn if the adapter names another base model; the factors themselves do not tell. */
 static void warn_other_base(const adapter_reader *r, const char *base, const d9d_log *log)
 {
     const char *name = json_string_value(json_object_get(r->doc, "base_model_name_or_path"));
@@ -463,8 +459,7 @@ static void warn_other_base(const adapter_reader *r, const char *base, const d9d
     free(real);
 }
 
-/* --- all ---------------------------------------------------------------------------------------
- */
+/* --- all ------------------------------------------------------------------------------------- */
 
 static d9d_status matrix_visit(adapter_reader *r, const d9d_model_matrix *m)
 {

@@ -1,4 +1,5 @@
-/* adapter_write.c - adapters as a directory that peft reads.  See d9d/model/lora/adapters.h. */
+/* adapter_write.c - writes adapters as a directory that peft reads.  See d9d/model/lora/adapters.h.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,10 @@ typedef struct adapter_writer {
     const d9d_adapters *ad;
     const d9d_model_matrices *matrices;
     d9d_safetensors_writer *tensors;
-    size_t n_tensors; /* tensors put */
+    size_t n_tensors; /* tensors written */
     json_t *doc, *targets, *ranks, *alphas, *heads;
-    d9d_map leaves; /* last parts of names; value: not all modules of that name are adapted */
+    d9d_map
+        leaves; /* last components of names; value: not all modules of that name have an adapter */
 } adapter_writer;
 
 static const char partly_adapted[] = "partly";
@@ -128,8 +130,7 @@ out:
     return st;
 }
 
-/* --- adapter_config.json ------------------------------------------------------------------------
- */
+/* --- adapter_config.json --------------------------------------------------------------------- */
 
 static const char *leaf_name(const char *module)
 {
@@ -138,7 +139,7 @@ static const char *leaf_name(const char *module)
     return dot != NULL ? dot + 1 : module;
 }
 
-/* Which last parts of names stand for adapted modules alone? */
+/* Find the last components of names whose modules all have adapters. */
 static d9d_status leaf_add(adapter_writer *w, const d9d_model_matrix *m)
 {
     const char *leaf = leaf_name(m->hf);
@@ -158,7 +159,8 @@ static d9d_status target_add(adapter_writer *w, const char *name)
     return json_array_append_new(w->targets, json_string(name)) == 0 ? D9D_OK : no_memory();
 }
 
-/* A module that is not adapted as most are says so by its whole name. */
+/* Add a pattern with the whole name of a module whose rank or alpha differs from the first
+ * adapter's. */
 static d9d_status patterns_add(adapter_writer *w, const d9di_adapters_factors *f,
                                const char *module)
 {
@@ -205,7 +207,7 @@ static d9d_status targets_build(adapter_writer *w)
     return D9D_OK;
 }
 
-/* The heads, which peft trains and saves whole. */
+/* List the heads, which peft trains and saves in full. */
 static d9d_status heads_note(adapter_writer *w)
 {
     if (w->ad->heads.len == 0)
@@ -224,7 +226,7 @@ static d9d_status heads_note(adapter_writer *w)
     return D9D_OK;
 }
 
-/* An integer where it is one, as peft writes it. */
+/* An integer if the value is one, as peft writes it. */
 static json_t *json_number_of(double v)
 {
     return v == floor(v) && fabs(v) < 1e9 ? json_integer((json_int_t)v) : json_real(v);

@@ -1,4 +1,6 @@
-/* adapters.c - adapters of a model into memory, and back.  See d9d/model/lora/adapters.h. */
+/* adapters.c - copies adapters from a model to host memory, and back.  See
+ * d9d/model/lora/adapters.h.
+ */
 #include "model/lora/adapter_private.h"
 
 #include <stdio.h>
@@ -167,7 +169,7 @@ static d9d_status source_find(const d9d_tensor_source *src, const char *name, si
     return D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", name);
 }
 
-/* A factor, of a stack [E, rows, columns], for `to` [E, columns, rows]. */
+/* Read a factor; of a stack [E, rows, columns] into `to` [E, columns, rows]. */
 static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, float *to)
 {
     const int64_t n = d9d_shape_numel(&p->global_shape), *d = p->global_shape.dim;
@@ -188,7 +190,7 @@ static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, 
     return st;
 }
 
-/* What is known of an adapter without its numbers. */
+/* Describe an adapter without its numbers. */
 static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapters_factors *out)
 {
     const bool stack = w->global_shape.ndim == 3;
@@ -270,10 +272,9 @@ d9d_status d9d_adapters_from_model(const d9d_params *params, const d9d_tensor_so
     return st;
 }
 
-/* --- into a model ------------------------------------------------------------------------------
- */
+/* --- into a model ---------------------------------------------------------------------------- */
 
-/* Factors as a source, called and shaped as a model's. */
+/* Factors as a tensor source, with a model's names and shapes. */
 typedef struct memory_source {
     d9d_safetensors_tensor *tensors;
     const float **values;
@@ -298,7 +299,7 @@ static d9d_status memory_read(void *self, size_t i, uint64_t at, void *dst, uint
     return D9D_OK;
 }
 
-/* One factor: "name.lora_A.weight", of a stack transposed. */
+/* Add one factor, "name.lora_A.weight"; of a stack transposed. */
 static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f, char which,
                              const float *from, int64_t rows, int64_t columns)
 {
@@ -325,7 +326,7 @@ static d9d_status memory_add(memory_source *m, const d9di_adapters_factors *f, c
     return D9D_OK;
 }
 
-/* The parameter of a model that an adapter is of, and the adapter of a parameter; NULL: none. */
+/* Is f the adapter of matrix w?  The two functions below find one by the other; NULL: none. */
 static bool is_adapter_of(const d9di_adapters_factors *f, const d9d_param *w)
 {
     const size_t n = strlen(f->name);
@@ -347,7 +348,7 @@ static const d9di_adapters_factors *factors_of(const d9d_adapters *ad, const d9d
     return NULL;
 }
 
-/* Those of these parameters, which may be one stage's. */
+/* Collect the factors of these parameters, which may be those of one stage. */
 static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9d_params *params)
 {
     m->tensors = d9d_arena_alloc(&m->arena, (2 * ad->list.len + 1) * sizeof(*m->tensors));

@@ -1,9 +1,9 @@
-/* lora_merge.c - a source whose matrices have their adapters added.  See d9d/model/lora/adapters.h.
+/* lora_merge.c - a tensor source with LoRA adapters merged.  See d9d/model/lora/adapters.h.
  *
- * Whatever its layout, a matrix of the source is rows of one or several products: a linear layer of
- * one, a stack of experts of one an expert, gate and up in one tensor of two an expert.  Each is
- * left [rows, r] times right [r, columns], so that any span of any tensor is made by itself.  A
- * head that was trained whole takes the place of its tensor.
+ * In any layout, a tensor's rows belong to one or several products: a linear layer to one, a stack
+ * of experts to one for each expert, fused gate and up to two for each expert.  A product is
+ * left [rows, r] times right [r, columns], so that any span of any tensor can be computed by
+ * itself.  A head that was trained in full replaces its tensor.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #include "model/lora/adapter_private.h"
 
-enum { MAX_COLUMNS = 1024 }; /* made at a time */
+enum { MAX_COLUMNS = 1024 }; /* columns computed at a time */
 
 /* Rows [first, first + rows) of a tensor. */
 typedef struct lora_product {
@@ -25,19 +25,19 @@ typedef struct lora_product {
 } lora_product;
 
 typedef struct merged_tensor {
-    size_t index; /* in the source */
+    size_t index; /* index in the source */
     int64_t columns;
-    lora_product *products; /* NULL: as it is, */
+    lora_product *products; /* NULL: unchanged */
     size_t n;
-    const d9di_adapters_head *head; /* or where this is not NULL: this in its place */
+    const d9di_adapters_head *head; /* or, if not NULL, the head that replaces it */
 } merged_tensor;
 
 struct d9d_lora_merge {
     const d9d_adapters *ad;
     d9d_tensor_source src;
-    d9d_map by_name; /* of what has products: merged_tensor */
+    d9d_map by_name; /* tensors with products: merged_tensor */
     merged_tensor *tensors;
-    size_t n, used; /* used: of by_name */
+    size_t n, used; /* used: entries of by_name that were found */
     d9d_arena arena;
 };
 
@@ -48,7 +48,7 @@ static d9d_status no_memory(const d9di_adapters_factors *f)
     return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory to merge it", f->name);
 }
 
-/* Room for n more products of the tensor `name`, made where it is new. */
+/* Reserve n more products for the tensor `name`, which is added if new. */
 static d9d_status products_reserve(d9d_lora_merge *m, const d9di_adapters_factors *f,
                                    const char *name, size_t n, int64_t columns, merged_tensor **out)
 {
@@ -85,7 +85,7 @@ static lora_product product_of(const d9di_adapters_factors *f, int64_t e, int64_
                           .scale = (float)(f->alpha / (double)f->r)};
 }
 
-/* The same transposed [in, out], which takes B transposed. */
+/* The same transposed [in, out]; needs B transposed. */
 static d9d_status product_transposed(d9d_lora_merge *m, const d9di_adapters_factors *f, int64_t e,
                                      int64_t first, lora_product *out)
 {
@@ -108,7 +108,7 @@ static d9d_status product_transposed(d9d_lora_merge *m, const d9di_adapters_fact
     return D9D_OK;
 }
 
-/* In the suite's layout: a matrix, or a stack [E, in, out]. */
+/* Add products in the suite's layout: a matrix, or a stack [E, in, out]. */
 static d9d_status own_add(d9d_lora_merge *m, const d9di_adapters_factors *f, const char *name)
 {
     merged_tensor *t;
@@ -125,7 +125,7 @@ static d9d_status own_add(d9d_lora_merge *m, const d9di_adapters_factors *f, con
     return D9D_OK;
 }
 
-/* Of stacks as transformers fuses them: [E, rows, in], of which these are some rows. */
+/* Add products for fused stacks of transformers: [E, rows, in], of which these are some rows. */
 static d9d_status fused_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
                             const d9d_model_matrix *at)
 {
@@ -137,7 +137,7 @@ static d9d_status fused_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
     return D9D_OK;
 }
 
-/* A tensor a module. */
+/* Add products for layouts with one tensor for each module. */
 static d9d_status modules_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
                               const d9d_model_matrix *at)
 {
@@ -169,7 +169,7 @@ static d9d_status factors_add(d9d_lora_merge *m, const d9di_adapters_factors *f,
     return f->stack && layout == D9D_LAYOUT_HF_FUSED ? fused_add(m, f, at) : modules_add(m, f, at);
 }
 
-/* The head that takes the place of a tensor; NULL: none. */
+/* The head that replaces a tensor; NULL: none. */
 static const d9di_adapters_head *head_find(const d9d_lora_merge *m, const d9d_model_matrices *of,
                                            d9d_weights_layout layout, const char *tensor)
 {
@@ -185,10 +185,9 @@ static const d9di_adapters_head *head_find(const d9d_lora_merge *m, const d9d_mo
     return NULL;
 }
 
-/* --- the source --------------------------------------------------------------------------------
- */
+/* --- the source ------------------------------------------------------------------------------ */
 
-/* A base model's names are without "model.". */
+/* Find a tensor; a base model's names lack the prefix "model.". */
 static merged_tensor *tensor_find(const d9d_lora_merge *m, const char *name)
 {
     merged_tensor *t = d9d_map_get(&m->by_name, name, strlen(name));
@@ -224,7 +223,7 @@ static d9d_status tensors_list(d9d_lora_merge *m, const d9d_model_matrices *of,
     return D9D_OK;
 }
 
-/* A row of left right, of columns [from, from + n): the same bits as those of its transpose. */
+/* One row of left times right, columns [from, from + n): bit for bit that of its transpose. */
 static void product_row(const lora_product *p, int64_t columns, int64_t row, int64_t from,
                         int64_t n, float *sum)
 {
@@ -238,7 +237,7 @@ static void product_row(const lora_product *p, int64_t columns, int64_t row, int
     }
 }
 
-/* The product that a row is of; NULL: none. */
+/* The product that a row belongs to; NULL: none. */
 static const lora_product *product_at(const merged_tensor *t, int64_t row)
 {
     for (size_t i = 0; i < t->n; i++)
@@ -260,14 +259,14 @@ static void value_put(d9d_dtype t, void *p, int64_t i, float v)
         ((uint16_t *)p)[i] = d9d_bf16_from_f32(v);
 }
 
-/* From here on a magnitude is infinite in this type. */
+/* The smallest magnitude that is infinite in this type. */
 static float overflow_from(d9d_dtype t)
 {
     return t == D9D_BF16 ? 0x1.ffp127f : INFINITY;
 }
 
-/* Elements [from, from + n) of one row of a tensor, which are at dst.  Returns how many of them
- * were finite and are not. */
+/* Add to elements [from, from + n) of one row of a tensor, at dst.  Returns how many finite ones
+ * became infinite. */
 static int64_t row_add(const merged_tensor *t, d9d_dtype type, int64_t row, int64_t from, int64_t n,
                        void *dst)
 {
@@ -366,11 +365,10 @@ static void merged_identify(void *self, d9d_hasher *h)
     }
 }
 
-/* --- making it -----------------------------------------------------------------------------------
- */
+/* --- creation -------------------------------------------------------------------------------- */
 
-/* Of these types and of the adapter's shape; of a file whose header was not read nothing is known.
- */
+/* Check types and shapes against the adapters; tensors of a file whose header was not read are
+ * skipped. */
 static d9d_status shapes_check(const d9d_lora_merge *m)
 {
     for (size_t i = 0; i < m->n; i++) {

@@ -1,4 +1,6 @@
-/* peft.c - what is trained.  See d9d/model/lora/peft.h. */
+/* peft.c - parameter-efficient fine-tuning: which parameters are trained.  See
+ * d9d/model/lora/peft.h.
+ */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "d9d/model/lora/peft.h"
 
@@ -6,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MATCH_LIMIT = 1000000, MAX_NAME = 256 /* bytes of names in a sentence */ };
+enum { MATCH_LIMIT = 1000000, MAX_NAME = 256 /* bytes of names in a message */ };
 
 /* --- configuration ------------------------------------------------------------------------- */
 
@@ -54,18 +56,18 @@ const d9d_table *const d9d_peft_choices[] = {&lora_table, &full_table, &stack_ta
 
 /* --- modules by name ------------------------------------------------------------------------ */
 
-/* A method at work. */
+/* A method and its progress. */
 typedef struct peft_method {
     const d9d_peft_section *section;
     d9d_status (*apply)(const struct peft_method *m, const char *name, d9d_module *module);
-    bool (*fits)(const d9d_module *module); /* what it can be applied to */
-    bool params;                            /* also to a parameter alone, such as a split */
+    bool (*fits)(const d9d_module *module); /* can it be applied to the module? */
+    bool params; /* also to single parameters, such as a table of the vocabulary */
     pcre2_code *code;
     pcre2_match_data *data;
     pcre2_match_context *limits;
     size_t matched, applied;
     d9d_arena arena;
-    D9D_VEC(const char *) names; /* of all modules that it fits */
+    D9D_VEC(const char *) names; /* of all modules that it can be applied to */
 } peft_method;
 
 static d9d_status name_matches(const peft_method *m, const char *name, bool *out)
@@ -80,8 +82,8 @@ static d9d_status name_matches(const peft_method *m, const char *name, bool *out
     return D9D_OK;
 }
 
-/* A parameter that a module has under a dotted name, token_embedding.special.weight, is matched as
- * a module of its own would be: by its whole name, or by what comes before one of the points. */
+/* A parameter with a dotted name, token_embedding.special.weight, is matched like a module of its
+ * own: by its whole name, or by a prefix that ends before a dot. */
 static d9d_status param_visit(peft_method *m, const char *owner, const char *local, d9d_param *p)
 {
     char *name = d9d_arena_printf(&m->arena, "%s%s%s", owner, owner[0] != '\0' ? "." : "", local);
@@ -137,7 +139,7 @@ static d9d_status module_visit(void *arg, const char *name, d9d_module *module)
     return m->apply(m, name, module);
 }
 
-/* --- what the methods do --------------------------------------------------------------------- */
+/* --- the methods ----------------------------------------------------------------------------- */
 
 static bool has_matrix(const d9d_module *module)
 {
@@ -183,8 +185,7 @@ static d9d_status full_tune_apply(const peft_method *m, const char *name, d9d_mo
     return d9d_module_each(module, set_trainable, &yes);
 }
 
-/* --- one method --------------------------------------------------------------------------------
- */
+/* --- one method ------------------------------------------------------------------------------ */
 
 static d9d_status pattern_compile(peft_method *m)
 {
@@ -215,8 +216,8 @@ static const char *last_component(const char *name)
     return dot != NULL ? dot + 1 : name;
 }
 
-/* The name, or else the end of a name, that the pattern looks most like; of one whose end is right
- * all of it. */
+/* The name, or the end of a name, that is most similar to the pattern; the whole name if its end
+ * matches. */
 static const char *nearest_name(const peft_method *m, const char *pattern)
 {
     const char *near = d9d_config_did_you_mean(pattern, m->names.data);
@@ -231,7 +232,7 @@ static const char *nearest_name(const peft_method *m, const char *pattern)
     return near;
 }
 
-/* With the name that was probably meant, or the first and the last there are. */
+/* Fail with the name that was probably meant, or the first and the last of all. */
 static d9d_status fail_unmatched(peft_method *m)
 {
     const char *pattern = m->section->module_name_pattern, *near;
@@ -273,7 +274,7 @@ out:
     return st;
 }
 
-/* In the order of d9d_peft_choices; "stack" is several of them. */
+/* In the order of d9d_peft_choices; "stack" applies several. */
 static d9d_status apply(const d9d_union *peft, d9d_module *root, bool part)
 {
     const d9d_peft_section *section = peft->value;

@@ -17,8 +17,8 @@ int64_t d9d_qwen3_vocab(const d9d_qwen3_config *c)
 
 /* --- checks ------------------------------------------------------------------ */
 
-/* One number of the configuration: its name in config.json, its value, its range.  The upper
- * bounds keep every product of dimensions far from overflow. */
+/* One number of the configuration: its name in config.json, value and range.  The upper bounds keep
+ * products of dimensions far from overflow. */
 typedef struct dimension {
     const char *name;
     int64_t value, min, max;
@@ -60,7 +60,7 @@ static d9d_status check_ranges(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-/* A base of zero or below makes every angle, and with it every number, no number. */
+/* A base of zero or below would make every angle, and so every result, NaN. */
 static d9d_status check_reals(const d9d_qwen3_config *c)
 {
     if (!(c->rope_base > 0 && isfinite(c->rope_base)))
@@ -107,7 +107,7 @@ static d9d_status check_router(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-/* May names of tensors have it between their dots? */
+/* Can it be a component of a tensor's name? */
 static bool is_part_of_name(const char *s)
 {
     if (s[0] == '\0')
@@ -207,8 +207,8 @@ typedef struct qwen3_layer {
     d9d_block_norm input_layernorm, post_attention_layernorm;
     d9d_block_attention self_attn;
     bool is_moe;
-    d9d_block_ffn dense; /* where it is not */
-    d9d_block_moe moe;   /* where it is */
+    d9d_block_ffn dense; /* in a layer that is not a mixture */
+    d9d_block_moe moe;   /* in a layer that is one */
 } qwen3_layer;
 
 static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
@@ -261,7 +261,7 @@ static d9d_status attention_forward(d9d_decoder_layer *base, d9d_tape *t,
                                        in->x, y);
 }
 
-/* x + ffn_forward(norm(x)); with tp ranks x is of this rank's tokens. */
+/* x + ffn(norm(x)); with tp ranks x has this rank's tokens. */
 static d9d_status ffn_forward(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y)
 {
     qwen3_layer *l = (qwen3_layer *)base;
@@ -286,8 +286,8 @@ static void layer_cache_spec(const d9d_decoder_layer *base, d9d_block_cache_spec
     d9d_block_attention_cache_spec(&((const qwen3_layer *)base)->self_attn, out);
 }
 
-/* Keys that the queries of a row of s see, on average, times two; without a window s, as the mean
- * of 1 ... s is counted everywhere. */
+/* Twice the mean number of keys that a query of a sequence of s tokens sees.  Without a window it
+ * is s, as the mean of 1 ... s is usually counted. */
 static double keys_seen(int64_t window, int64_t s)
 {
     const double w = (double)window;

@@ -1,10 +1,11 @@
-/* qwen3_config_head.c - the head, its labels and the routers that config.json says. */
+/* qwen3_config_head.c - reads head, labels and router from config.json.
+ */
 #include "models/qwen3/qwen3_config_parts.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Classes of transformers by their ends: trainers put words before them. */
+/* Classes of transformers by suffix: trainers prepend words. */
 static const struct {
     const char *end;
     d9d_head_kind head;
@@ -35,7 +36,8 @@ static d9d_status head_of_class(const d9di_hf_reader *r, d9d_qwen3_config *c)
     return d9di_hf_refuse(r, "architectures", list);
 }
 
-/* Routers that HuggingFace's format cannot say; rates and coefficients are no part of a model. */
+/* Router options that HuggingFace's format cannot express, from the member "d9d"; rates and
+ * coefficients are not part of a model. */
 static d9d_status router_of_mark(const d9di_hf_reader *r, d9d_block_router *out)
 {
     const json_t *mark = json_object_get(r->doc, "d9d");
@@ -52,12 +54,12 @@ static d9d_status router_of_mark(const d9di_hf_reader *r, d9d_block_router *out)
     D9D_TRY(d9di_hf_i64(&router, "top_groups", 1, &out->top_groups));
     D9D_TRY(d9di_hf_f64(&router, router.doc, "scale", 1, &out->scale));
     D9D_TRY(d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias));
-    if (!d9d_block_router_is_custom(out)) /* nothing that is to be said again */
+    if (!d9d_block_router_is_custom(out)) /* nothing to record */
         *out = (d9d_block_router){0};
     return D9D_OK;
 }
 
-/* What a directory of ours says of itself; it wins over the class. */
+/* Read the head from the member "d9d", which overrides the class. */
 static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_qwen3_config *c)
 {
     const d9di_hf_reader mark = {json_object_get(r->doc, "d9d"), r->where, r->moe};
@@ -75,7 +77,7 @@ static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_qwen3_config *c)
     return head == NULL ? D9D_OK : d9di_hf_refuse(&mark, "d9d.head", head);
 }
 
-/* Two labels where nothing is said, as in transformers. */
+/* Two labels by default, as in transformers. */
 static d9d_status read_labels(const d9di_hf_reader *r, d9d_qwen3_config *c)
 {
     const json_t *names = d9di_hf_member(r->doc, "id2label");

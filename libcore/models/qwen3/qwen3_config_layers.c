@@ -1,11 +1,11 @@
-/* qwen3_config_layers.c - what config.json says of each layer: its window, its kind of
- * feed-forward. */
+/* qwen3_config_layers.c - reads each layer's sliding window and kind of FFN from config.json.
+ */
 #include "models/qwen3/qwen3_config_parts.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Layer types by name, or those behind the first max_window_layers. */
+/* Windowed layers: by layer_types, or those after the first max_window_layers. */
 static d9d_status read_windowed(const d9di_hf_reader *r, int64_t layers, int64_t behind,
                                 bool *windowed)
 {
@@ -27,7 +27,7 @@ static d9d_status read_windowed(const d9di_hf_reader *r, int64_t layers, int64_t
     return D9D_OK;
 }
 
-/* As transformers 5 has it: a mixture's window is in every layer, whatever its types. */
+/* As in transformers 5: in a mixture every layer has the window, whatever layer_types says. */
 d9d_status d9di_qwen3_config_window(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     bool used, *windowed = d9d_arena_alloc(a, (size_t)c->layers), any = false;

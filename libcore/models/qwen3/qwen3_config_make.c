@@ -1,4 +1,5 @@
-/* qwen3_config_make.c - config.json of a model that has none, or that changed its head. */
+/* qwen3_config_make.c - makes config.json for a model that has none, or whose head changed.
+ */
 #include "models/qwen3/qwen3_config_parts.h"
 
 #include <inttypes.h>
@@ -39,7 +40,7 @@ static double short_double(float f)
     return strtof(text, NULL) == f ? strtod(text, NULL) : (double)f;
 }
 
-/* Both ways between numbers and names of labels, as transformers writes them. */
+/* id2label and label2id, as transformers writes them. */
 static json_t *labels_build(int64_t n)
 {
     json_t *names = json_object(), *ids = json_object();
@@ -55,7 +56,7 @@ static json_t *labels_build(int64_t n)
     return json_pack("{s:o, s:o}", "id2label", names, "label2id", ids);
 }
 
-/* `more` is released. */
+/* Merge `more`, which is released, into `doc`. */
 static json_t *objects_merge(json_t *doc, json_t *more)
 {
     bool fine = doc != NULL && more != NULL && json_object_update(doc, more) == 0;
@@ -84,7 +85,7 @@ json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
         json_pack("{s:s, s:f}", "rope_type", d9d_rope_kind_name(s->kind), "factor", s->factor);
     const bool yarn = s->kind == D9D_ROPE_YARN;
 
-    if (s->kind == D9D_ROPE_PLAIN || s->kind == D9D_ROPE_NTK) { /* ntk is another base */
+    if (s->kind == D9D_ROPE_PLAIN || s->kind == D9D_ROPE_NTK) { /* ntk changes only the base */
         json_decref(o);
         return json_null();
     }
@@ -100,13 +101,13 @@ json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
                : o;
 }
 
-/* Of ntk the one that it stands for. */
+/* The base to write; for ntk the changed one. */
 static double rope_base_of(const d9d_qwen3_config *c)
 {
     return d9d_rope_base(&c->rope_scaling, c->rope_base, c->head_dim);
 }
 
-/* What says of a dense model which layers have the window; of a mixture all have. */
+/* layer_types of a dense model with a window; in a mixture every layer has it. */
 static json_t *layer_types_build(const d9d_qwen3_config *c)
 {
     json_t *types = json_array();
@@ -156,7 +157,7 @@ d9d_status d9d_qwen3_config_make(const d9d_qwen3_config *c, d9d_dtype dtype, jso
     return D9D_OK;
 }
 
-/* The number of labels that a document of a classifier says; -1: it is none. */
+/* The number of labels of a classifier's document; -1: not a classifier. */
 static int64_t labels_count(const json_t *doc, const d9d_qwen3_config *c)
 {
     const d9di_hf_reader r = {doc, D9D_HF_CONFIG_NAME, c->experts > 0};

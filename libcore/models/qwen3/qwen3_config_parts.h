@@ -5,11 +5,11 @@
 #include "d9d/models/qwen3/qwen3_config.h"
 #include "model/hf/hf_config_fields.h"
 
-/* window and windowed of the layers, which have been counted and are not too many. */
+/* Read `window` and `windowed`; c->layers is known and within bounds. */
 d9d_status d9di_qwen3_config_window(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c);
-/* Likewise moe_layer. */
+/* Read `moe_layer`; likewise. */
 d9d_status d9di_qwen3_config_moe_layers(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c);
-/* The head, its labels and the router. */
+/* Read the head, its labels and the router. */
 d9d_status d9di_qwen3_config_head(const d9di_hf_reader *r, d9d_qwen3_config *c);
 
 #endif /* D9DI_MODELS_QWEN3_QWEN3_CONFIG_PARTS_H */

@@ -1,5 +1,7 @@
-/* qwen3_config_read.c - see d9d/models/qwen3/qwen3_config.h.  Fields are rows of tables: what a
- * file may say, and numbers that are read. */
+/* qwen3_config_read.c - see d9d/models/qwen3/qwen3_config.h.
+ *
+ * Fields are rows of tables: accepted fields, and numbers that are read.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,7 +10,7 @@
 enum { ABSENT = -1 };
 
 struct number_field {
-    const char *name, *other; /* of either generation */
+    const char *name, *other; /* names in either generation */
     size_t offset;
     int64_t otherwise; /* value when absent, or D9DI_HF_REQUIRED */
     enum { EVERY, MIXTURE } models;
@@ -53,9 +55,9 @@ static d9d_status read_number(const d9di_hf_reader *r, const struct number_field
     return d9di_hf_i64(r, name, n->otherwise, field);
 }
 
-/* --- what it may say --------------------------------------------------------------------- */
+/* --- accepted fields --------------------------------------------------------------------- */
 
-/* Losses of routers are a job's, not a model's: of what the file says of them nothing is read. */
+/* Balancing losses of routers belong to a job, not to a model, so the file's values are ignored. */
 const d9d_hf_field d9d_qwen3_fields[] = {
     D9D_HF_READ("architectures"),
     D9D_HF_READ("d9d"),
@@ -121,14 +123,14 @@ static void fill_absent(const d9di_hf_reader *r, d9d_qwen3_config *c)
 {
     if (c->kv_heads == ABSENT)
         c->kv_heads = c->heads;
-    /* A dense model's class says 128; null, and a mixture, share hidden_size out. */
+    /* The default of a dense model's class is 128; null, and a mixture, use hidden_size / heads. */
     if (c->head_dim == ABSENT)
         c->head_dim = r->moe || json_object_get(r->doc, "head_dim") != NULL
                           ? (c->heads > 0 ? c->hidden / c->heads : 0)
                           : 128;
 }
 
-/* Of a document that has nothing but what is declared to be read. */
+/* Read a document whose fields have all been checked. */
 static d9d_status config_read(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_config *c)
 {
     double eps;
@@ -145,7 +147,7 @@ static d9d_status config_read(const d9di_hf_reader *r, d9d_arena *a, d9d_qwen3_c
     D9D_TRY(d9di_hf_bool(r, "tie_word_embeddings", &c->tied));
     D9D_TRY(d9di_qwen3_config_head(r, c));
     c->norm_eps = (float)eps;
-    /* The number of layers is checked before anything is made for each. */
+    /* Check the number of layers before anything is allocated for each. */
     if (c->layers > 1 << 16)
         return D9D_FAIL(D9D_ECONFIG, "%s: num_hidden_layers is %" PRId64 ", at most 65536",
                         r->where, c->layers);

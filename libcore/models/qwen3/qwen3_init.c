@@ -1,4 +1,5 @@
-/* qwen3_init.c - random weights as a source.  See d9d/models/qwen3/qwen3_map.h. */
+/* qwen3_init.c - random weights as a tensor source.  See d9d/models/qwen3/qwen3_map.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ d9d_status d9d_qwen3_init_open(const d9d_qwen3_config *c, d9d_dtype dtype, uint6
     if (dtype != D9D_F32 && dtype != D9D_BF16)
         return D9D_FAIL(D9D_ENOTSUP, "random weights: %s; float32 and bfloat16 are made",
                         d9d_dtype_name(dtype));
-    /* No draw is seven deviations from zero. */
+    /* No draw exceeds seven standard deviations. */
     if (c->init_std > 1e37)
         return D9D_FAIL(D9D_ECONFIG,
                         "random weights: initializer_range is %g, at most 1e+37: numbers of %s end "
@@ -90,7 +91,7 @@ static const char *tensor_place(void *self, size_t i)
     return "random weights";
 }
 
-/* By blocks that a kernel does without threads of its own: we are one of many already. */
+/* In blocks small enough that the kernel starts no threads: this thread is one of many already. */
 static d9d_status tensor_read(void *self, size_t i, uint64_t from, void *dst, uint64_t n)
 {
     const d9d_qwen3_init *r = self;

@@ -1,7 +1,8 @@
 /* qwen3_map.c - mappings between the layouts of Qwen3's weights.  See d9d/models/qwen3/qwen3_map.h.
  *
- * Every mapping goes through the suite's own layout: into it, out of it, or both.  Each half
- * is two mappers, one after the other, because experts take two steps. */
+ * Every mapping goes through the suite's own layout: into it, out of it, or both.  Each half is two
+ * composed mappers, because experts take two steps.
+ */
 #include "d9d/models/qwen3/qwen3_map.h"
 
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #include "models/qwen3/qwen3_names.h"
 
-/* --- what names tell ------------------------------------------------------------------ */
+/* --- detection by names --------------------------------------------------------------- */
 
 static const char hf_prefix[] = "model.";
 
@@ -44,7 +45,7 @@ d9d_weights_layout d9d_qwen3_layout(const d9d_tensor_source *src)
                                                                 : D9D_LAYOUT_HF;
 }
 
-/* The names of a base model: "layers.0.mlp..." for "model.layers.0.mlp...". */
+/* Does the source have a base model's names: "layers.0.mlp..." for "model.layers.0.mlp..."? */
 static bool is_bare(const d9d_tensor_source *src)
 {
     return any_name(src, has_prefix, "layers.") || any_name(src, has_prefix, "embed_tokens.");
@@ -85,12 +86,12 @@ struct half_mapping {
     const d9d_qwen3_config *c;
     d9d_weights_layout layout;         /* the HuggingFace side */
     bool bare;                         /* its names are a base model's */
-    d9d_mapper *first, *second;        /* one after the other */
+    d9d_mapper *first, *second;        /* composed, in this order */
     const char **names;                /* [experts]: scratch */
-    char (*text)[D9DI_QWEN3_NAME_MAX]; /* what names point at */
+    char (*text)[D9DI_QWEN3_NAME_MAX]; /* storage of names */
 };
 
-/* A name on the HuggingFace side. */
+/* The HuggingFace name of a tensor. */
 static void hf_name(const struct half_mapping *h, const d9di_qwen3_tensor *t, const char *pattern,
                     int64_t expert, char out[D9DI_QWEN3_NAME_MAX])
 {
@@ -108,7 +109,7 @@ static d9d_status shape_expect(struct half_mapping *h, const d9di_qwen3_tensor *
     return d9d_mapper_expect(h->first, name, n, shape);
 }
 
-/* Names of the E tensors that one grouped tensor is in a file. */
+/* Names of the E tensors in a file that form one grouped tensor. */
 static void expert_names(struct half_mapping *h, const d9di_qwen3_tensor *t)
 {
     for (int64_t e = 0; e < h->c->experts; e++) {
@@ -122,7 +123,7 @@ static bool is_expert(const d9di_qwen3_tensor *t)
     return t->row->fused != NULL;
 }
 
-/* gate and up are one fused tensor, which the row of gate stands for. */
+/* gate and up are one fused tensor, which the row of gate represents. */
 static bool is_up(const d9di_qwen3_tensor *t)
 {
     return is_expert(t) && strstr(t->row->d9d, ".up_proj.") != NULL;
@@ -133,7 +134,7 @@ static bool is_gate(const d9di_qwen3_tensor *t)
     return is_expert(t) && strstr(t->row->d9d, ".gate_proj.") != NULL;
 }
 
-/* The grouped tensor beside gate in the fused one. */
+/* Name of the grouped tensor `up` that is fused with gate. */
 static void up_name(const d9di_qwen3_tensor *gate, char out[D9DI_QWEN3_NAME_MAX])
 {
     d9di_qwen3_tensor up = *gate;
@@ -219,7 +220,7 @@ static d9d_status own_to_hf(void *arg, const d9di_qwen3_tensor *t)
     char name[D9DI_QWEN3_NAME_MAX], hf[D9DI_QWEN3_NAME_MAX];
 
     if (t->again)
-        return D9D_OK; /* the stage of the embedding gives it */
+        return D9D_OK; /* the stage with the embedding exports it */
     d9di_qwen3_name(t, t->row->d9d, 0, name);
     if (is_expert(t) && h->layout == D9D_LAYOUT_HF_FUSED)
         return own_to_fused(h, t, name);
@@ -254,7 +255,7 @@ static d9d_status build_half(const d9d_qwen3_config *c, d9d_stage stage, d9d_wei
     D9D_TRY_OR(st, d9d_mapper_create(&h.second), out);
     D9D_TRY_OR(st, d9di_qwen3_each(c, stage, fn, &h), out);
     second = h.second;
-    h.second = NULL; /* taken over */
+    h.second = NULL; /* now owned by the mapper */
     D9D_TRY_OR(st, d9d_mapper_compose(h.first, second), out);
     *out = h.first;
     h.first = NULL;
@@ -284,7 +285,7 @@ static d9d_status check_hf(const d9d_qwen3_config *c)
     return D9D_OK;
 }
 
-/* Biases of routers, of a source that has them; a stage's are those of its parameters. */
+/* Keep router biases of a source that has them; on a stage those of its parameters. */
 static d9d_status biases_keep(const d9d_qwen3_config *c, d9d_stage stage,
                               const d9d_tensor_source *src, d9d_mapper *m)
 {
@@ -300,7 +301,7 @@ static d9d_status biases_keep(const d9d_qwen3_config *c, d9d_stage stage,
     return D9D_OK;
 }
 
-/* transformers ignores the head of a tied model; so does a model of ours, explicitly. */
+/* Drop the head of a tied model: transformers ignores it implicitly, we do so explicitly. */
 static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_tensor_source *src,
                                  d9d_mapper *m)
 {
@@ -314,7 +315,7 @@ static d9d_status drop_tied_head(const d9d_qwen3_config *c, const d9d_tensor_sou
     return D9D_OK;
 }
 
-/* A task's head takes the place of the source's. */
+/* Drop the source's head, which a task's head replaces. */
 static d9d_status drop_other_heads(const d9d_qwen3_config *c, const d9d_tensor_source *src,
                                    d9d_mapper *m)
 {
@@ -348,7 +349,8 @@ d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage,
 {
     const d9d_qwen3_config there = without_head(model, src), *c = &there;
     const d9d_weights_layout from = d9d_qwen3_layout(src);
-    const bool bare = c->head == D9D_HEAD_EMBEDDING && !c->prefixed; /* what is written */
+    const bool bare =
+        c->head == D9D_HEAD_EMBEDDING && !c->prefixed; /* the written names are bare */
     const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
     d9d_mapper *m = NULL, *rest;
     d9d_status st;

@@ -1,4 +1,6 @@
-/* qwen3_matrices.c - what of Qwen3 can be adapted.  See d9d/models/qwen3/qwen3_map.h. */
+/* qwen3_matrices.c - Qwen3's matrices that can have LoRA adapters.  See
+ * d9d/models/qwen3/qwen3_map.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +15,7 @@ typedef struct matrix_list {
 
 static const char weight[] = ".weight";
 
-/* A pattern with the tensor's layer; "{e}" stays.  Without ".weight", where it ends so. */
+/* Expand the layer in a pattern; "{e}" stays, and a suffix ".weight" is removed. */
 static const char *pattern_expand(const matrix_list *l, const d9di_qwen3_tensor *t,
                                   const char *pattern)
 {

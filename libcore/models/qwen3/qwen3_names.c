@@ -24,7 +24,7 @@
         where, LAYER name, shape, NULL, NULL, NULL, false                                          \
     }
 
-/* The embedding is the first row: the one of the first stage, and of a tied head. */
+/* The embedding is the first row: that of the first stage, and of a tied head. */
 static const d9di_qwen3_row qwen3_rows[] = {
     {D9DI_FIRST, "model.embed_tokens.token_embedding.{v}.weight", "VH", "model.embed_tokens.weight",
      "VH", NULL, false},
@@ -68,7 +68,8 @@ static bool in_layer(const d9d_qwen3_config *c, const d9di_qwen3_row *r, int64_t
     }
 }
 
-/* A tied head is the embedding: of its own where a stage or a file has it nevertheless. */
+/* A tied head is the embedding; a separate one exists only if a stage or a file has it
+ * nevertheless. */
 static bool has_lm_head(const d9d_qwen3_config *c, d9d_stage stage)
 {
     return c->head == D9D_HEAD_CAUSAL_LM &&

@@ -1,12 +1,14 @@
-/* qwen3_plan.c - Qwen3 over a mesh.  See d9d/models/qwen3/qwen3.h. */
+/* qwen3_plan.c - Qwen3's parallel plan: tensor, context, expert and data parallelism.  See
+ * d9d/models/qwen3/qwen3.h.
+ */
 #include <string.h>
 
 #include "d9d/models/qwen3/qwen3.h"
 
-/* --- what is refused ------------------------------------------------------------------ */
+/* --- checks --------------------------------------------------------------------------- */
 
-/* Key-value heads are dealt over tp ranks, or tp ranks over key-value heads: of those that share
- * one each computes it.  Columns of an FFN and rows of a vocabulary need not divide. */
+/* tp must divide the key-value heads or be a multiple of them; then each rank that shares a head
+ * computes it.  Columns of an FFN and rows of a vocabulary need not be divisible. */
 static d9d_status check_heads(const d9d_qwen3_config *c, int64_t tp)
 {
     if (c->heads % tp != 0)
@@ -39,20 +41,20 @@ d9d_status d9d_qwen3_plan_check(const d9d_qwen3_config *c, const d9d_parallel_de
     return D9D_OK;
 }
 
-/* --- how parameters lie --------------------------------------------------------------- */
+/* --- placement ------------------------------------------------------------------------ */
 
 #define REPLICATE_AXES D9D_AXES_REPLICATE
 static const d9d_param_sharding replicated = {0, 0, D9D_AXES_SHARD, REPLICATE_AXES | D9D_AXIS(TP)};
 static const d9d_param_sharding column_parallel = {D9D_AXIS(TP), 0, D9D_AXES_SHARD,
-                                                   REPLICATE_AXES}; /* of the output */
+                                                   REPLICATE_AXES}; /* columns: along the output */
 static const d9d_param_sharding row_parallel = {D9D_AXIS(TP), 1, D9D_AXES_SHARD,
-                                                REPLICATE_AXES}; /* of the input */
+                                                REPLICATE_AXES}; /* rows: along the input */
 static const d9d_param_sharding experts_sharded = {D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE,
                                                    0};
 static const d9d_param_sharding experts_replicated = {D9D_AXES_EXPERT, 0, 0,
                                                       D9D_AXES_EXPERT_REPLICATE};
 
-/* A model and the ranks that it is for. */
+/* A model's configuration and its mesh. */
 typedef struct plan_context {
     const d9d_qwen3_config *config;
     d9d_mesh *mesh;
@@ -67,8 +69,9 @@ static bool heads_are_few(const plan_context *s)
     return d9d_mesh_count(s->mesh, D9D_AXIS(TP)) > s->config->kv_heads;
 }
 
-/* Parameters whose name has this part, where that is so; the first row that fits counts.  Few
- * key-value heads are whole on every tp rank, which computes with the one that it needs. */
+/* Placement of parameters by a part of their name; the first row that matches and whose condition
+ * holds counts.  Few key-value heads are replicated on the tp ranks, and each computes the one that
+ * it needs. */
 static const struct sharding_rule {
     const char *part;
     const d9d_param_sharding *how;
@@ -103,7 +106,7 @@ static d9d_status param_shard(void *arg, d9d_param *p)
     return d9d_param_sharding_apply(p, s->mesh, sharding_of(p, s));
 }
 
-/* All groups there are, on every rank in one order, whatever parameters its stages have. */
+/* Create all groups, on every rank in one order, whatever parameters its stages have. */
 static d9d_status groups_create(const d9d_qwen3_config *c, d9d_mesh *mesh)
 {
     static const unsigned sets[] = {D9D_AXIS(TP),

@@ -11,11 +11,11 @@ typedef struct shared_section {
     bool enable_gate;
 } shared_section;
 
-/* "model_provider": {"name": "qwen3_moe", "hf_config_build": FILE} or with "model": {...}. */
+/* "model_provider": {"name": "qwen3_moe", "hf_config": FILE}, or with "model": {...}. */
 typedef struct layer_section {
     int64_t hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
     double rms_norm_eps;
-    int64_t num_experts, experts_top_k; /* mixture alone */
+    int64_t num_experts, experts_top_k; /* for a mixture only */
     shared_section *shared_expert;      /* NULL: none */
 } layer_section;
 
@@ -34,8 +34,8 @@ typedef struct model_section {
 
 typedef struct provider_section {
     d9d_model_section head;
-    model_section *model;    /* or head.hf_config: one of the two is given */
-    d9d_block_router router; /* of a mixture */
+    model_section *model;    /* either this or head.hf_config */
+    d9d_block_router router; /* for a mixture */
 } provider_section;
 
 /* --- the section ---------------------------------------------------------------- */
@@ -81,7 +81,7 @@ static const d9d_table dense_layer_table =
 static const d9d_table moe_layer_table =
     D9D_TABLE(layer_section, "qwen3_moe_layer", moe_layer_keys, "one decoder layer");
 
-/* --- rows longer than those that it was trained on ------------------------------------------ */
+/* --- RoPE scaling ----------------------------------------------------------------------------- */
 
 static const char *const scaling_tag[] = {"type", NULL};
 #define FACTOR_KEY                                                                                 \
@@ -233,7 +233,7 @@ static const d9d_table moe_provider_table = {.name = "qwen3_moe",
                                              .row = &d9d_qwen3_moe_provider};
 const d9d_table *const d9d_job_model_choices[] = {&dense_provider_table, &moe_provider_table, NULL};
 
-/* --- what it says --------------------------------------------------------------------- */
+/* --- reading the section ---------------------------------------------------------------- */
 
 static int64_t *split_size(const d9d_str_int_map *sizes, const char *name)
 {
@@ -296,7 +296,7 @@ static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen
         .shared_gate = shared != NULL && shared->enable_gate,
         .experts = l->num_experts,
         .top_k = l->experts_top_k,
-        .renormalise = true, /* always, in this family's parameters */
+        .renormalise = true, /* always, in this family */
         .norm_eps = (float)l->rms_norm_eps,
         .rope_base = m->rope_base,
         .max_positions = m->max_position_ids,
@@ -312,7 +312,8 @@ static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen
     return splits_read(m, a, c);
 }
 
-/* The section's, but of what kind they are where the model's file says it. */
+/* The section's router options; those that determine the model come from its file, if that has
+ * them. */
 static void router_read(const d9d_block_router *section, d9d_block_router *out)
 {
     const d9d_block_router file = *out;
@@ -392,7 +393,7 @@ static d9d_status check_trainable(const void *config)
     return d9d_qwen3_trainable(config);
 }
 
-/* Both are d9d_qwen3_model_types, which maps read alike. */
+/* Both are in d9d_qwen3_model_types, which maps read alike. */
 static const char *const dense_types[] = {"qwen3", NULL};
 static const char *const moe_types[] = {"qwen3_moe", NULL};
 

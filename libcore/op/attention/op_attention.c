@@ -1,12 +1,12 @@
 /* op_attention.c - softmax attention.  q y [B, S, A, D], k v [B, Z, K, D], lse [B, A, S].
  *
- * The backward recomputes probabilities from q, k and the log of the sum of exponentials.  Where
- * ranks have pieces of rows, k and v are gathered for the forward, and again for the backward.  A
- * sink is in that log, so that the input half knows nothing of it; the weight half is its own.
+ * The backward recomputes probabilities from q, k and lse, the log-sum-exp of the scores.  Under
+ * context parallelism k and v are gathered in forward and again in backward.  An attention sink is
+ * part of lse, so dgrad needs no further term for it; its wgrad is a kernel of its own.
  */
 #include "op/attention/op_cp_gather.h"
 
-/* Saved; the first three are the inputs.  Segments, where given, follow: attr points into them. */
+/* Saved; the first three are the inputs.  Segments, if any, follow: attr points into them. */
 enum { Q, K, V, O, LSE };
 
 typedef struct attention_attr {
@@ -14,7 +14,7 @@ typedef struct attention_attr {
     d9di_op_cp cp;
 } attention_attr;
 
-/* Keys and values of whole rows, or their gradients. */
+/* Keys and values of whole sequences, or their gradients. */
 typedef struct kv_rows {
     d9d_tensor k, v;
 } kv_rows;
@@ -25,7 +25,7 @@ static void kv_release(kv_rows *r)
     d9d_tensor_release(&r->v);
 }
 
-/* Keys and values on their way, or their gradients: both at once, one behind the other. */
+/* A transfer of keys and values, or of their gradients, in one array. */
 typedef struct kv_transfer {
     d9di_op_cp_transfer k, v;
 } kv_transfer;
@@ -36,7 +36,7 @@ static void kv_transfer_release(kv_transfer *m)
     d9di_op_cp_transfer_release(&m->v);
 }
 
-/* A backward leaves one weight half for the gradients; a forward has put none off. */
+/* A backward leaves one deferred wgrad to overlap with the gradients; a forward has none. */
 static d9d_status kv_gather(d9d_tape *t, const d9di_op_cp *p, const d9d_tensor *k,
                             const d9d_tensor *v, kv_rows *out)
 {
@@ -71,7 +71,7 @@ out:
     return st;
 }
 
-/* dq, and dk, dv of whole rows. */
+/* dq, and dk and dv of whole sequences. */
 static d9d_status attention_bwd(d9d_node *n, const kv_rows *all, d9d_tensor *dq, kv_rows *d)
 {
     const attention_attr *a = n->attr;
@@ -108,7 +108,7 @@ out:
     return st;
 }
 
-/* Of the sinks. */
+/* Wgrad of the attention sinks. */
 static d9d_status attention_sink_wgrad(d9d_node *n)
 {
     const attention_attr *a = n->attr;
@@ -204,12 +204,12 @@ static d9d_status attention_record(d9d_tape *t, d9d_var *const in[3], d9d_var *o
     (void)d9d_node_save(n, lse, D9D_NEED_BOTH);
     if (how->segments != NULL)
         (void)d9d_node_save(n, how->segments, D9D_NEED_DGRAD);
-    if (d9d_comm_size(how->cp) > 1) /* with rooms or without: op_tp_overlap.c */
+    if (d9d_comm_size(how->cp) > 1) /* with or without symmetric memory: see op_tp_overlap.c */
         d9d_tape_defer_wgrad(t);
     return D9D_OK;
 }
 
-/* On ranks a row of queries is two; the tokens of one row of a cache are one. */
+/* d9d_attention_dims.chunks: two on cp ranks; one for a KV cache with one segment; else 0. */
 static int64_t cache_splits(const d9d_op_attention_opts *how)
 {
     if (d9d_comm_size(how->cp) > 1)

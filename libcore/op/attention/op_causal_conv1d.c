@@ -1,15 +1,16 @@
-/* op_causal_conv1d.c - each channel's sum over the last W tokens of a document, then SiLU.
- * x y [B, S, N], w [N, W]. */
+/* op_causal_conv1d.c - depthwise causal convolution over the last W tokens of a document, then
+ * SiLU. x y [B, S, N], w [N, W].
+ */
 #include "op/attention/op_documents.h"
 
-/* Saved; segments, where given, follow: attr points into them. */
+/* Saved; segments, if any, follow: attr points into them. */
 enum { X };
 
 typedef struct conv1d_attr {
     d9d_causal_conv1d_dims dims;
 } conv1d_attr;
 
-/* The halves that are wanted, in one pass. */
+/* The wanted halves, in one pass. */
 static d9d_status conv1d_bwd(d9d_node *n, unsigned halves)
 {
     const d9d_causal_conv1d_dims *dims = &((const conv1d_attr *)n->attr)->dims;

@@ -1,7 +1,8 @@
-/* op_cp_gather.c - rows of all ranks in order.  x [B, S, ...] of each of n ranks, y [B, n S, ...].
+/* op_cp_gather.c - context-parallel all-gather of sequences.  x [B, S, ...] of each of n ranks,
+ * y [B, n S, ...].
  *
- *     gather      all-gather to [n, B, S, ...], pieces into order
- *     scatter     pieces to their ranks, reduce-scatter
+ *     gather             all-gather to [n, B, S, ...], then zigzag chunks into sequence order
+ *     reduce_scatter     chunks into rank order, then reduce-scatter
  */
 #include "op/attention/op_cp_gather.h"
 
@@ -23,7 +24,7 @@ d9d_status d9di_op_cp_check(const char *op, const char *name, const d9di_op_cp *
                     d9d_shape_text(&x->shape, text, sizeof(text)));
 }
 
-/* Put pieces in order, or back; x [B, S, ...] is one rank's. */
+/* Permute zigzag chunks into sequence order, or back; x [B, S, ...] is one rank's. */
 static d9d_status zigzag_permute(d9d_tape *t, const d9di_op_cp *p, const d9d_tensor *x, void *to,
                                  const void *from, bool in_order)
 {
@@ -47,7 +48,7 @@ void d9di_op_cp_transfer_release(d9di_op_cp_transfer *m)
     d9d_tensor_release(&m->gathered);
 }
 
-/* Of several ranks, each with so many elements. */
+/* Start a collective of several ranks, each with n elements. */
 static d9d_status transfer_init(d9d_tape *t, const d9di_op_cp *p, d9di_op_row_coll_kind kind,
                                 d9d_dtype type, int64_t each, d9di_op_cp_transfer *m)
 {

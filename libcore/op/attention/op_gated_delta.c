@@ -1,11 +1,13 @@
-/* op_gated_delta.c - the gated delta rule.  q k [B, S, K, D], v y [B, S, A, F], g b [B, S, A].
+/* op_gated_delta.c - the gated delta rule, chunked.  q k [B, S, K, D], v y [B, S, A, F], g
+ * b [B, S, A].
  *
- * The node keeps its inputs and the state that each chunk of tokens starts with; what lies inside a
- * chunk is made again in backward.
+ * The node saves its inputs and the state at the start of each chunk of tokens; backward recomputes
+ * the states inside a chunk.
  */
 #include "op/attention/op_documents.h"
 
-/* Inputs, and saved first; the states follow, and segments where given: attr points into them. */
+/* Inputs, which are saved first; the states follow, then segments, if any: attr points into them.
+ */
 enum { Q, K, V, G, B, INPUTS, STATES = INPUTS };
 
 typedef struct gated_delta_attr {
@@ -50,7 +52,7 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *v)
     return D9D_OK;
 }
 
-/* One number of each head of values. */
+/* Check an array with one number for each value head. */
 static d9d_status check_gate(const char *name, const d9d_tensor *x, d9d_dtype t,
                              const d9d_tensor *v)
 {
@@ -102,7 +104,7 @@ static const void *var_data(d9d_var *v)
     return d9d_tensor_data(d9d_var_tensor(v));
 }
 
-/* From what is kept: there is no state to be remembered for a backward. */
+/* Generation, from the state cache: no states are saved for a backward. */
 static d9d_status gated_delta_step(d9d_tape *t, const d9d_op_gated_delta_args *x,
                                    const d9d_gated_delta_dims *n, d9d_var *out)
 {

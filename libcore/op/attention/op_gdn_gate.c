@@ -1,5 +1,5 @@
-/* op_gdn_gate.c - g = -exp(rate) log(1 + exp(x + bias)), of each of N heads.  x [..., N], g
- * float32.
+/* op_gdn_gate.c - log decay of the gated delta rule: g = -exp(rate) log(1 + exp(x + bias)), for
+ * each of N heads.  x [..., N], g float32.
  */
 #include "op/op_common.h"
 

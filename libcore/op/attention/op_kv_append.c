@@ -1,5 +1,6 @@
-/* op_kv_append.c - keys or values beside those of earlier positions.  x [1, T, K, D], at [T], cache
- * [Z, K, D], y [1, Z, K, D]. */
+/* op_kv_append.c - append keys or values to a KV cache.  x [1, T, K, D], at [T], cache [Z, K, D],
+ * y [1, Z, K, D].
+ */
 #include "op/norm/op_qk_heads.h"
 
 d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at,

@@ -1,5 +1,6 @@
-/* op_qk_norm_rope_append.c - q, k and v of new tokens on their way to attention to a cache; see
- * op_norm_rope.c and op_kv_append.c. */
+/* op_qk_norm_rope_append.c - QK norm, RoPE and KV-cache append of new tokens, fused; see
+ * op_norm_rope.c and op_kv_append.c.
+ */
 #include "op/norm/op_qk_heads.h"
 
 static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *how,

@@ -1,15 +1,17 @@
-/* op_adapter.h - what linear operations need beside products, to add what an adapter adds. */
+/* op_adapter.h - helpers of linear ops to add a LoRA adapter's product.
+ */
 #ifndef D9DI_OP_LINEAR_OP_ADAPTER_H
 #define D9DI_OP_LINEAR_OP_ADAPTER_H
 
 #include "op/op_common.h"
 
-/* y = factor x; x itself where that is 1. */
+/* y = factor x; y is x itself for a factor of 1. */
 d9d_status d9di_op_scale(d9d_tape *t, d9d_var *x, float factor, d9d_var **y);
 
-/* What goes into an adapter: x / (1 - dropout), or 0, by the tape's draws; x itself where there are
- * none, or nothing is dropped.  Each adapter has a stream of its own; the element of a token is
- * that of the whole of its features.  EINVAL for rows that are not those of the draws. */
+/* The input of an adapter with dropout: each element is 0 or x / (1 - dropout), by the tape's
+ * dropout RNG.  y is x itself if the tape has none, or the dropout is 0.  Each adapter has an RNG
+ * stream of its own; an element's offset in it is its index over all tokens.  EINVAL if the rows of
+ * x are not those of the RNG. */
 d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *adapter, d9d_var **y);
 
 #endif /* D9DI_OP_LINEAR_OP_ADAPTER_H */

@@ -1,8 +1,8 @@
-/* op_add_bias.c - y = x + b, to each row.  x [M, N], b some N elements of a parameter.
+/* op_add_bias.c - y = x + b for each row.  x [M, N], b is N elements of a parameter.
  *
  *     dx = dy        db = sum of the rows of dy
  *
- * Both are products with ones, which every device is fast at and has one order for.
+ * Both are products with ones: GEMM is fast on every device and sums in one fixed order.
  */
 #include "op/op_common.h"
 
@@ -52,7 +52,7 @@ static d9d_status add_bias_wgrad(d9d_node *n)
     d9d_tensor ones;
     d9d_status st;
 
-    if (g.beta == 0.0f && g.n < all) /* what nothing reaches */
+    if (g.beta == 0.0f && g.n < all) /* elements without a gradient */
         D9D_TRY(D9DI_KERNEL(n->tape, fill, g.ct, d9d_tensor_data(&b->grad), all, 0.0f));
     D9D_TRY(ones_alloc(n->tape, g.t, g.k, &ones));
     st = D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),

@@ -1,11 +1,11 @@
-/* op_ffn.c - y = h Wd' (+ plus), h = silu(gate) up, gate = x Wg', up = x Wu': of one matrix each,
- * or of those of experts.
+/* op_ffn.c - SwiGLU FFN: y = h Wd' (+ plus), h = silu(gate) up, gate = x Wg', up = x Wu'; dense, or
+ * grouped by expert.
  *
  *     dgate, dup = the gradients of SwiGLU for dy Wd        dWd = dy' h        dplus = dy
  *
- * Gate and up are products of one input; what follows is one node, so that no kernel of its own
- * makes h, and the gradient of h is never in memory.  Where a matrix has an adapter they are
- * operations of their own.
+ * Gate and up are one fused GEMM with a SwiGLU epilogue.  SwiGLU and down are one node, so that h
+ * needs no kernel of its own and the gradient of h is never in memory.  If a matrix has an adapter,
+ * the ops run unfused.
  */
 #include "op/linear/op_gemm.h"
 #include "op/parallel/op_tp_overlap.h"
@@ -13,7 +13,7 @@
 enum { GATE, UP, PLUS }; /* inputs; the first two are saved */
 enum { SAVED_H = 2, SAVED_OFFSET };
 
-/* Rows of experts, not of one matrix. */
+/* Is it a grouped FFN, with several experts? */
 static bool has_experts(const d9d_node *n)
 {
     return n->n_saved > SAVED_OFFSET;
@@ -58,20 +58,20 @@ static d9d_status ffn_wgrad(d9d_node *n)
 
 static const d9d_node_ops ffn_node_ops = {.name = "ffn", .dgrad = ffn_dgrad, .wgrad = ffn_wgrad};
 
-/* What a call works on, and its arrays in between. */
+/* Arguments of one call, and its intermediate arrays. */
 typedef struct ffn_call {
     d9d_tape *t;
     d9d_var *x;
     const d9d_op_ffn_weights *w;
     const d9d_routing *r;       /* NULL: no experts */
-    const d9d_op_ffn_tp *ranks; /* NULL: y is not summed over ranks */
+    const d9d_op_ffn_tp *ranks; /* NULL: no tensor parallelism */
     d9d_var *plus;
     d9d_var *both[2], *h;      /* gate and up */
-    d9d_gemm_swiglu_dims gate; /* of both */
-    d9d_gemm down;             /* of h */
+    d9d_gemm_swiglu_dims gate; /* of gate and up */
+    d9d_gemm down;             /* h times Wd */
 } ffn_call;
 
-/* Features of the result of w. */
+/* Output features of w. */
 static int64_t out_features(const ffn_call *c, const d9d_param *w)
 {
     return w->data.shape.dim[c->r != NULL ? 2 : 0];
@@ -90,7 +90,7 @@ static d9d_status weight_check(const ffn_call *c, const d9d_tensor *x, const d9d
     return c->r != NULL ? d9di_op_grouped_linear_check(x, w, c->r) : d9di_op_linear_check(x, w);
 }
 
-/* What is added has y's shape; of a sum over ranks that is checked with it. */
+/* plus must have y's shape; with tensor parallelism d9di_op_tp_reduce_scatter() checks it. */
 static d9d_status plus_check(const ffn_call *c)
 {
     const d9d_tensor *x = d9d_var_tensor(c->x), *plus = d9d_var_tensor(c->plus);
@@ -122,7 +122,7 @@ static d9d_status ffn_check(const ffn_call *c)
     return c->plus != NULL ? plus_check(c) : D9D_OK;
 }
 
-/* The same by operations of their own. */
+/* The same by separate ops. */
 static d9d_status ffn_unfused(ffn_call *c, d9d_var **y)
 {
     d9d_param *const down = c->w->down;
@@ -157,7 +157,7 @@ static d9d_status gate_up_rows(void *arg, const d9di_op_tp_rows *part)
                        d9d_tensor_data(&c->w->gate->data), d9d_tensor_data(&c->w->up->data));
 }
 
-/* Gate, up and h of x. */
+/* Compute gate, up and h from x. */
 static d9d_status gate_up_forward(ffn_call *c)
 {
     const d9d_tensor *x = d9d_var_tensor(c->x);
@@ -185,7 +185,7 @@ static d9d_status gate_up_forward(ffn_call *c)
     return d9di_op_linear_record(c->t, c->x, w[1], c->both[1]);
 }
 
-/* Rows of h Wd' (+ plus) */
+/* Rows [first, first + n) of h Wd' (+ plus). */
 static d9d_status down_rows(void *arg, int64_t first, int64_t n, void *y)
 {
     ffn_call *c = arg;
@@ -210,7 +210,7 @@ static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9
                                       d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
 }
 
-/* What is added to a sum over ranks is not an input of this. */
+/* With tensor parallelism `plus` is an input of the reduce-scatter, not of this node. */
 static d9d_status down_record(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var *y)
 {
     d9d_var *const in[] = {c->both[0], c->both[1], c->plus};

@@ -1,4 +1,5 @@
-/* op_grouped_linear.c - y_i = x W_ie for the rows of each expert.  x [R, in], w_i [E, in, out].
+/* op_grouped_linear.c - grouped GEMM: y_i = x W_ie for the rows of each expert.  x [R, in],
+ * w_i [E, in, out].
  *
  *     dx = sum over i of dy_i W_ie^T        dW_ie = x_e^T dy_ie, zero for an expert without rows
  */
@@ -123,7 +124,7 @@ static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size
     return D9D_OK;
 }
 
-/* What the adapter adds to y. */
+/* Add the adapter's product to y. */
 static d9d_status add_adapter(d9d_tape *t, d9d_var *x, const d9d_adapter *a, const d9d_routing *r,
                               d9d_var **y)
 {

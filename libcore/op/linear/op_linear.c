@@ -1,8 +1,10 @@
-/* op_linear.c - y = x W^T (+ plus).  x [M, in], w [out, in]; M is every leading dimension.
+/* op_linear.c - y = x W^T (+ plus).  x [M, in], w [out, in]; M is the product of the leading
+ * dimensions.
  *
  *     dx = dy W        dW = dy^T x        dplus = dy
  *
- * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add in place.
+ * W may be some rows of a parameter; the gradient of the others is zero.  Adapters add to y in
+ * place.
  */
 #include "op/linear/op_adapter.h"
 #include "op/linear/op_gemm.h"
@@ -47,7 +49,7 @@ static d9d_status linear_dgrad(d9d_node *n)
     return d9d_node_accumulate_grad(n, PLUS, &dy);
 }
 
-/* Rows of a gradient that nothing reaches. */
+/* Clear the rows of a gradient that this op does not write. */
 static d9d_status rows_clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
 {
     return D9DI_KERNEL(n->tape, fill, grad->dtype, d9di_op_row_ptr(grad, first),
@@ -143,7 +145,7 @@ static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_pa
                       .b_constant = d9d_tape_is_weight_constant(t, w)};
 }
 
-/* plus may be NULL.  In place: nobody else reads it, and y is made there. */
+/* plus may be NULL.  If no other op reads plus, y is computed in its memory. */
 static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
                              d9d_var *plus, bool in_place, d9d_var **y)
 {
@@ -165,7 +167,7 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     return D9D_OK;
 }
 
-/* The matrix, then what its adapter adds. */
+/* x W^T, then the adapter's product. */
 static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, const linear_attr *a,
                                      d9d_var *plus, d9d_var **y)
 {
@@ -198,7 +200,7 @@ d9d_status d9d_op_linear_slice(d9d_tape *t, d9d_var *x, d9d_param *w, int64_t fi
     return linear_run_adapted(t, x, w, &(linear_attr){first, n}, NULL, y);
 }
 
-/* Products of one x, of the same rows of each. */
+/* GEMMs of one x, with the same number of rows of each weight. */
 typedef struct multi_gemm {
     d9d_tape *t;
     int n;
@@ -219,7 +221,7 @@ static d9d_status multi_gemm_rows(void *arg, const d9di_op_tp_rows *part)
     return D9DI_KERNEL(p->t, gemm_multi, p->n, p->g, part->x, p->w, out);
 }
 
-/* Of parameters without adapters. */
+/* For parameters without adapters. */
 static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming,
                             const d9d_op_weight_slice *of, size_t n, d9d_var **y)
 {
@@ -280,7 +282,7 @@ d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var
     return linear_run_adapted(t, x, w, &a, plus, y);
 }
 
-/* --- summed over ranks ------------------------------------------------------------------------ */
+/* --- GEMM and reduce-scatter ------------------------------------------------------------------ */
 
 typedef struct partial_gemm {
     d9d_tape *t;

@@ -1,5 +1,6 @@
-/* op_linear_per_head.c - each head by a matrix of its own, for generation.  x [B, S, n, in], y [B,
- * S, n, out], w [n step, wide]. */
+/* op_linear_per_head.c - per-head GEMM: each head times a matrix of its own, for generation with
+ * MLA. x [B, S, n, in], y [B, S, n, out], w [n step, wide].
+ */
 #include "op/op_common.h"
 
 d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,

@@ -1,4 +1,4 @@
-/* op_swiglu.c - y = silu(gate) * up, elementwise; s = sigmoid(gate), silu(g) = g s.
+/* op_swiglu.c - SwiGLU: y = silu(gate) * up, elementwise; s = sigmoid(gate), silu(g) = g s.
  *
  *     dup = dy g s        dgate = dy up s (1 + g (1 - s))
  */

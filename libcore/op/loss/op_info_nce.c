@@ -1,9 +1,9 @@
-/* op_info_nce.c - texts that belong together, told from those beside them.  x [N, H], P = N / 2.
+/* op_info_nce.c - InfoNCE: contrastive loss with in-batch negatives.  x [N, H], P = N / 2.
  *
  *     e = x / |x| / sqrt(temperature)    loss[i] = logsumexp_j e_i . e_(P+j) - e_i . e_(P+i)
  *
- * The second half of the rows is to the first what a head is to hidden states, so the kernels are
- * those of norm, head and loss; the gradient of that head is that of its rows.
+ * The second half of the rows acts as a language-model head for the first half.  So the kernels are
+ * those of RMSNorm and linear cross entropy, and the wgrad of that head is the dgrad of its rows.
  */
 #include <math.h>
 
@@ -27,14 +27,14 @@ static d9d_linear_cross_entropy_dims info_nce_dims(d9d_dtype t, const info_nce_a
                                            .vocab = a->pairs};
 }
 
-/* Where the second half begins. */
+/* Pointer to the second half. */
 static void *second_half(const d9d_tensor *e, const info_nce_attr *a)
 {
     return (char *)d9d_tensor_data(e) +
            (uint64_t)(a->pairs * a->h) * (uint64_t)d9d_dtype_size(e->dtype);
 }
 
-/* Of e [N, H] both halves; a last row without another has none. */
+/* Gradient of both halves of e [N, H]; a last row without a pair has none. */
 static d9d_status halves_bwd(d9d_node *n, const d9d_tensor *de)
 {
     const info_nce_attr *a = n->attr;
@@ -87,11 +87,11 @@ static d9d_status info_nce_check(const d9d_tensor *x, const d9d_tensor *targets)
     return D9D_OK;
 }
 
-/* The weight of a norm that makes rows of length 1 / sqrt(temperature). */
+/* Normalise rows to length 1 / sqrt(temperature), by an RMSNorm with that weight. */
 static d9d_status rows_normalize(d9d_tape *t, const d9d_tensor *x, float temperature,
                                  d9d_tensor *saved)
 {
-    enum { LOG10_MIN_SQUARE = 24 }; /* of squares: 1e-24, a length of 1e-12 */
+    enum { LOG10_MIN_SQUARE = 24 }; /* smallest sum of squares: 1e-24, a length of 1e-12 */
     d9d_device *dev = d9d_tape_device(t);
     const int64_t n = x->shape.dim[0], h = x->shape.dim[1];
 

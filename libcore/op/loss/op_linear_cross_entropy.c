@@ -1,27 +1,29 @@
-/* op_linear_cross_entropy.c - head and loss in one, logits by blocks.  h [T, H], heads [V_s, H].
+/* op_linear_cross_entropy.c - language-model head and cross entropy in one, logits by blocks.
+ * h [T, H], heads [V_s, H].
  *
  *     z = h W^T    lse = log(sum exp z)    loss = lse - z[target]
  *     unit = (exp(z - lse) - onehot(target)) W    dh = dloss unit
  *     dz = (exp(z - lse) - onehot(target)) dloss  dW = dz^T h
  *
- * The forward has z a block at a time and makes `unit` along with the loss where a gradient of
- * h is wanted; the weight half computes z again.  As a root dloss is 1: the forward makes dW too,
- * and dh is `unit` itself.
+ * Forward computes z one block at a time.  If a gradient of h is wanted, it computes `unit` along
+ * with the loss; wgrad recomputes z.  As a root of the backward dloss is 1: forward computes dW
+ * too, and dh is `unit` itself.
  *
- * Over n ranks each makes lse and loss of its part of the vocabulary, in its place of
- * parts [n, 2, T]; all have all of them then, and the same sums.  A root's kernel does so itself.
+ * Vocabulary parallel over n ranks: each rank computes lse and loss of its part of the vocabulary
+ * in its place of parts [n, 2, T].  An all-gather gives every rank all parts, and all compute the
+ * same sums.  A root's kernel does the all-gather itself.
  */
 #include "op/op_common.h"
 
 typedef struct lce_attr {
     int32_t ignore;
-    int64_t v[D9D_NODE_MAX];     /* rows of each split here */
+    int64_t v[D9D_NODE_MAX];     /* rows of each table that this rank has */
     int64_t first[D9D_NODE_MAX]; /* ids of their first rows */
     int64_t all;                 /* ids of the whole vocabulary */
-    bool part;                   /* that is not all of it */
+    bool part;                   /* this rank has a part of it only */
 } lce_attr;
 
-/* The unit comes last: it is there only where a gradient of h is wanted. */
+/* `unit` is last because it exists only if a gradient of h is wanted. */
 enum { SAVED_H, SAVED_LSE, SAVED_TARGETS, SAVED_UNIT };
 
 /* The kernel's view of an op: dimensions, and the tables as pointers. */
@@ -60,7 +62,7 @@ static d9d_status lce_dgrad(d9d_node *n)
                                            unit->shape.dim[1]));
 }
 
-/* Where the gradients of the heads go; dw[i] NULL: not wanted. */
+/* Gradients of the heads; dw[i] NULL: not wanted. */
 typedef struct lce_grads {
     d9d_dtype t;
     void *dw[D9D_NODE_MAX];
@@ -132,7 +134,7 @@ static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t
     return lce_check_grads(heads, n);
 }
 
-/* *node is NULL where nothing is to be recorded. */
+/* *node is NULL if nothing is recorded. */
 static d9d_status lce_record(d9d_tape *t, d9d_var *h, d9d_param *const *heads, size_t n_heads,
                              d9d_var *loss, const d9d_tensor *lse, const d9d_tensor *targets,
                              const d9d_tensor *unit, const lce_attr *attr, d9d_node **node)
@@ -251,7 +253,7 @@ d9d_status d9d_op_linear_cross_entropy(d9d_tape *t, d9d_var *h, d9d_param *const
     return lce_forward(t, h, heads, n, targets, ignore, comm, loss, &node);
 }
 
-/* --- as a root ---------------------------------------------------------------------- */
+/* --- as a root of the backward -------------------------------------------------------- */
 
 static d9d_status lce_root_dgrad(d9d_node *n)
 {
@@ -263,7 +265,7 @@ static d9d_status lce_root_dgrad(d9d_node *n)
 static const d9d_node_ops lce_root_node_ops = {.name = "linear_cross_entropy",
                                                .dgrad = lce_root_dgrad};
 
-/* Ranks with the other parts of the vocabulary. */
+/* The vocabulary-parallel group. */
 typedef struct vocab_ranks {
     d9d_tape *t;
     d9d_comm *comm;
@@ -335,7 +337,7 @@ out:
     return st;
 }
 
-/* Ones as the gradient of every loss. */
+/* Seed the backward with ones as the gradient of every loss. */
 static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
 {
     D9D_TRY(d9d_node_alloc(n, D9D_F32, *shape, &n->dout[0]));
@@ -343,7 +345,7 @@ static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
                        1.0f);
 }
 
-/* Where the gradients of the heads have no memory yet their turn comes in the backward. */
+/* If the gradients of the heads have no memory yet, backward computes them. */
 d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *const *heads,
                                             size_t n, const d9d_tensor *targets, int32_t ignore,
                                             d9d_comm *comm, d9d_var **loss)

@@ -1,7 +1,8 @@
-/* op_logits.c - logits of some tokens.  h [T, H], pick [N], heads [V_s, H], y [N, V] float32.
+/* op_logits.c - logits of selected tokens.  h [T, H], pick [N], heads [V_s, H], y [N, V] float32.
  *
- * Each split, and over several ranks each part of one, is a product of its own that goes to its
- * columns of y; where a rank has no columns there are zeros, and the sum over ranks is y. */
+ * Each table, or under vocabulary parallelism each rank's part of it, is a GEMM of its own into its
+ * columns of y.  Columns of other ranks are zero, and y is the all-reduce (sum) over ranks.
+ */
 #include "op/op_common.h"
 
 static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
@@ -20,7 +21,7 @@ static d9d_status logits_check(d9d_tape *t, d9d_var *h, const d9d_tensor *pick,
     return D9D_OK;
 }
 
-/* Rows of h by their numbers, as of a table of embeddings. */
+/* Gather rows of h by index, with the kernel of embeddings. */
 static d9d_status rows_select(d9d_tape *t, const d9d_tensor *h, const d9d_tensor *pick,
                               d9d_tensor *rows)
 {
@@ -31,7 +32,7 @@ static d9d_status rows_select(d9d_tape *t, const d9d_tensor *h, const d9d_tensor
                        d9d_tensor_data(h), n, 0, from, wide, false);
 }
 
-/* The columns of one split. */
+/* The columns of one table. */
 static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
                                int64_t first, const d9d_tensor *y)
 {

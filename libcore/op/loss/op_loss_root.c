@@ -1,4 +1,5 @@
-/* op_loss_root.c - the end of a forward: what comes is what is trained on. */
+/* op_loss_root.c - mark an array as a root of the backward: training minimises its sum.
+ */
 #include "op/op_common.h"
 
 static d9d_status loss_root_dgrad(d9d_node *n)

@@ -1,8 +1,9 @@
-/* op_pool.c - rows of tokens to one row a document, weighted.  x [T, H], y [N, H].
+/* op_pool.c - pooling: weighted rows of tokens to one row for each document.  x [T, H], y [N, H].
  *
  *     y[n] = sum over j of share[n, j] x[token(n, j)]        dx[t] = part[t] dy[owner(t)]
  *
- * Both are the sum of chosen rows that experts' outputs are, one choice a token on the way back.
+ * Both use the kernel of op_unpermute.c, a weighted sum of chosen rows; in backward with one choice
+ * for each token.
  */
 #include "op/op_common.h"
 

@@ -1,4 +1,5 @@
-/* op_combine.c - the parts of tokens, back from the ranks of their experts.  part [N, H], y [T, H].
+/* op_combine.c - expert-parallel combine: an all-to-all of expert outputs back to their tokens'
+ * ranks. part [N, H], y [T, H].
  *
  *     y[t] = sum over ranks d of the part of t on d        dpart = dy[t] on each of them
  */

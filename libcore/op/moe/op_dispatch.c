@@ -1,8 +1,9 @@
-/* op_dispatch.c - tokens to the ranks of their experts.  x [T, H], prob [T, k] to [N, H], [N, k].
+/* op_dispatch.c - expert-parallel dispatch: an all-to-all of tokens to the ranks of their experts.
+ * x [T, H], prob [T, k] to [N, H], [N, k].
  *
  *     dx[t] = sum over ranks d of dx of t on d        dprob[t, j] = dprob of (t, j) on its rank
  *
- * A rank leaves dprob 0 where a choice is not its own, so that both are sums over ranks.
+ * dprob of a choice is 0 on ranks without its expert, so both gradients are sums over ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static d9d_status accumulate_combined(d9d_node *n, const d9di_op_moe_transfer *l
         n, i, &grad, d9di_op_moe_combine_sum(l, n->tape, n->attr, &n->saved[0], of_load, &grad));
 }
 
-/* Weight halves that were put off run while the rows are on their way. */
+/* Deferred wgrad overlaps with the transfer of the rows. */
 static d9d_status combine_grads(d9d_node *n, d9di_op_moe_transfer *l)
 {
     static const int last_first[] = {PROB, X}; /* rows come last */
@@ -103,7 +104,7 @@ static d9d_status route_ranks(d9d_tape *t, int n, const d9d_routing *r, d9d_rout
                        d9d_tensor_data(&sent->expert), tokens, n, n);
 }
 
-/* What goes, rows last: the other two are needed first. */
+/* Payloads; rows are last because the other two are needed first. */
 enum { CHOICES, PROBS, ROWS };
 
 static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t room, const d9d_var *in,
@@ -116,7 +117,7 @@ static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t room, 
     return D9DI_KERNEL(t, permute, &dims, out, d9d_tensor_data(x), d9d_tensor_data(&sent->row));
 }
 
-/* The choices, as the experts there are numbered. */
+/* The choices, renumbered to the local experts of each rank. */
 static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t room,
                                const d9d_routing *r, void *out)
 {
@@ -127,8 +128,8 @@ static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t roo
                        d9d_tensor_data(&r->expert), room, tokens, k, n, expert_count(r) / n);
 }
 
-/* Rows for each rank, in the order of ranks; room for all there could be, as nobody here knows yet
- * how many there are. */
+/* Pack the rows for each rank, in rank order, into buffers for the largest possible number: the
+ * counts are not known yet. */
 static d9d_status payload_pack(d9d_tape *t, d9d_comm *ep, const d9d_routing *sent,
                                d9d_var *const *in, const d9d_routing *r, d9di_op_moe_transfer *l)
 {
@@ -161,8 +162,8 @@ static d9d_status recv_alloc(d9d_tape *t, int64_t experts, d9di_op_moe_transfer 
     return D9D_OK;
 }
 
-/* Everything that comes here, and d->routing, with as many rows as there are choices of experts
- * here; choices are sorted while rows are on their way. */
+/* Receive all payloads and make d->routing, with one row for each choice of a local expert.
+ * Choices are sorted while the rows are in flight. */
 static d9d_status payload_recv(d9d_tape *t, int64_t experts, d9di_op_moe_transfer *l,
                                d9d_op_moe_dispatch *d)
 {
@@ -199,7 +200,7 @@ static d9d_status dispatch_record(d9d_tape *t, d9d_var *const *in, const d9d_op_
     return D9D_OK;
 }
 
-/* A GPU packs while the host learns how many rows go where. */
+/* A GPU packs while the host waits for the row counts. */
 static d9d_status dispatch_run(d9d_tape *t, d9d_comm *ep, const char *what, d9d_var *const *in,
                                const d9d_routing *r, d9d_op_moe_dispatch *d)
 {

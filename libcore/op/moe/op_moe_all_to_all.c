@@ -1,7 +1,7 @@
 /* op_moe_all_to_all.c - see op/moe/op_moe_all_to_all.h.
  *
- * A routing over ranks is one of n choices a token, choice d of rank d: packing is its permute, and
- * the sum of what comes back is that one's backward.
+ * A routing over ranks has n choices for each token; choice d is rank d.  So packing is its
+ * permute, and the sum of the returned rows is the backward of that permute.
  */
 #include "op/moe/op_moe_all_to_all.h"
 
@@ -9,9 +9,10 @@
 
 #include "d9d/device/trace.h"
 
-enum { ALIGN = 256 }; /* of arrays in a room */
+enum { ALIGN = 256 }; /* bytes, of arrays in a staging buffer */
 
-/* The rows that go, those that come, and where those for this rank begin at the others. */
+/* Row counts that are sent and received, and this rank's offsets in its peers' rows, by direction.
+ */
 static const struct direction_rows {
     d9di_op_moe_rows_kind from, to, at;
 } directions[] = {
@@ -33,7 +34,7 @@ static int64_t rows_before(const int64_t *rows, int rank)
     return sum;
 }
 
-/* --- a load --------------------------------------------------------------------------------- */
+/* --- a transfer ------------------------------------------------------------------------------- */
 
 uint64_t d9di_op_moe_transfer_bytes(const d9di_op_moe_transfer *l, int64_t rows)
 {
@@ -88,9 +89,10 @@ void d9di_op_moe_transfer_release(d9di_op_moe_transfer *l)
     l->first_event = l->last_event = NULL;
 }
 
-/* --- moving it -------------------------------------------------------------------------------- */
+/* --- in flight -------------------------------------------------------------------------------- */
 
-/* From the others' rooms; each rank begins with its neighbour, so that no two take from one. */
+/* Read from the peers' staging buffers.  Each rank begins with its next neighbour, so that no two
+ * read from one peer at the same time. */
 static d9d_status peers_get(const d9di_op_moe_payload *c, d9d_stream s,
                             const d9d_op_moe_exchange *e,
                             const struct direction_rows *direction_rows)
@@ -124,8 +126,7 @@ static d9d_status local_copy(const d9di_op_moe_payload *c, d9d_device *dev,
                            (uint64_t)to[me] * row);
 }
 
-/* One array behind the other: in parts, what is needed first does not share an engine with the
- * rest. */
+/* One array after the other: the first arrays do not share a copy engine with the rest. */
 static d9d_status start_symm(d9di_op_moe_transfer *l, d9d_device *dev, d9d_op_moe_exchange *e,
                              const struct direction_rows *direction_rows)
 {
@@ -140,7 +141,7 @@ static d9d_status start_symm(d9di_op_moe_transfer *l, d9d_device *dev, d9d_op_mo
     return D9D_OK;
 }
 
-/* n counts of rows as counts of elements. */
+/* Convert n row counts to element counts. */
 static const int64_t *counts_in_elements(int64_t *out, const int64_t *rows, int n, int64_t width)
 {
     for (int i = 0; i < n; i++)
@@ -211,7 +212,7 @@ d9d_status d9di_op_moe_transfer_wait(const d9di_op_moe_transfer *l, d9d_tape *t)
     return D9D_OK;
 }
 
-/* --- there: the gradient of parts ---------------------------------------------------------- */
+/* --- dispatch: rows, and gradients of combined rows ------------------------------------------ */
 
 static d9d_status dispatch_rows(d9di_op_moe_transfer *l, d9d_tape *t, d9d_op_moe_exchange *e,
                                 const d9d_tensor *row, const d9d_tensor *x, const d9d_tensor *y)
@@ -242,10 +243,9 @@ d9d_status d9di_op_moe_dispatch_rows(d9d_tape *t, d9d_op_moe_exchange *e, const 
     return st;
 }
 
-/* --- back, and their sums ----------------------------------------------------------------------
- */
+/* --- combine, and the sums over ranks -------------------------------------------------------- */
 
-/* What others take, at the same rows of this rank's room. */
+/* Copy what peers read, to the same rows of this rank's staging buffer. */
 static d9d_status peers_stage(const d9di_op_moe_payload *c, d9d_device *dev,
                               const d9d_op_moe_exchange *e)
 {

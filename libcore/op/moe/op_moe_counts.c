@@ -1,10 +1,11 @@
-/* op_moe_counts.c - how many rows go from rank to rank.  See op/moe/op_moe_all_to_all.h. */
+/* op_moe_counts.c - row counts between ranks.  See op/moe/op_moe_all_to_all.h.
+ */
 #include <stdlib.h>
 
 #include "d9d/device/trace.h"
 #include "op/moe/op_moe_all_to_all.h"
 
-/* What was gathered, on the host: of each rank its offsets over ranks, then over experts. */
+/* The gathered counts on the host: each rank's offsets over ranks, then over experts. */
 typedef struct rank_offsets {
     int n, me;
     int64_t experts;
@@ -32,8 +33,8 @@ static int64_t rows_to(const rank_offsets *o, int to)
     return sum;
 }
 
-/* Where in what `from` sends the rows for `to` begin; where in what has come to `to` those of
- * `from` do. */
+/* Offset of the rows for `to` in what `from` sends; and of the rows from `from` in what `to`
+ * receives. */
 static int64_t send_offset(const rank_offsets *o, int from, int to)
 {
     return offsets_of(o, from)[to];
@@ -60,8 +61,8 @@ static int64_t local_choices(const rank_offsets *o)
     return sum;
 }
 
-/* c->all becomes what every rank has, one behind the other: on the group's own queue, so that the
- * device goes on beside it, and behind rows of something else that are on their way. */
+/* All-gather the counts into c->all, in rank order.  It runs on the group's own stream: the device
+ * continues meanwhile, and earlier transfers on that stream come first. */
 static d9d_status offsets_all_gather(const d9di_op_moe_counts *c, d9d_device *dev)
 {
     const int n = d9d_comm_size(c->ep);
@@ -83,7 +84,7 @@ static d9d_status offsets_all_gather(const d9di_op_moe_counts *c, d9d_device *de
     return st;
 }
 
-/* Two arrays of int32 as one. */
+/* Concatenate two arrays of int32. */
 static d9d_status offsets_concat(d9d_device *dev, const d9d_tensor *a, const d9d_tensor *b,
                                  d9d_tensor *out)
 {
@@ -124,7 +125,8 @@ static d9d_status counts_check(const rank_offsets *o, int64_t k)
     return D9D_OK;
 }
 
-/* What decides on all ranks whether a room is large enough: see d9d_op_moe_exchange. */
+/* Set the maxima by which all ranks decide alike whether the staging buffers are large enough: see
+ * d9d_op_moe_exchange. */
 static void exchange_set_max(const rank_offsets *o, int64_t k, d9d_op_moe_exchange *e)
 {
     for (int r = 0; r < o->n; r++) {
@@ -176,7 +178,7 @@ d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **
 
 void d9di_op_moe_counts_release(d9di_op_moe_counts *c)
 {
-    d9d_readback_free(c->readback); /* waits: the queue may be at it */
+    d9d_readback_free(c->readback); /* waits: the stream may still use it */
     d9d_tensor_release(&c->local);
     d9d_tensor_release(&c->all);
     c->readback = NULL;

@@ -1,6 +1,6 @@
-/* op_permute.c - tokens to rows by expert.  x [T, H], y [R, H].
+/* op_permute.c - tokens to rows sorted by expert.  x [T, H], y [R, H].
  *
- * y[row[t, j]] = x[t]; the gradient of a token is the sum of those of its rows.
+ *     y[row[t, j]] = x[t]        dx[t] = sum of the gradients of its rows
  */
 #include "op/op_common.h"
 

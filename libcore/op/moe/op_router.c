@@ -1,19 +1,19 @@
-/* op_router.c - which experts a token goes to, with what weight, and what keeps that even.
- * logits [T, E], prob [T, k]; B rows of the batch.
+/* op_router.c - MoE router: top-k experts and weights of each token, and the load-balancing losses.
+ * logits [T, E], prob [T, k]; B sequences in the batch.
  *
- * The choice has no gradient; prob has, through all scores, and so have the losses for balance.
+ * The choice has no gradient.  prob has one, through all scores, and so have the balancing losses.
  */
 #include "op/op_common.h"
 
 typedef struct router_attr {
     d9d_router_dims dims;
-    d9d_router_balance balance; /* without pointers; weight says whether there is one */
+    d9d_router_balance balance; /* without pointers; its weight is nonzero if there is one */
     bool balanced;
 } router_attr;
 
 enum { SAVED_P, SAVED_PROB, SAVED_EXPERT, SAVED_WEIGHT, SAVED_LOAD, SAVED_LOGITS };
 
-/* What the losses are made of; storage NULL where it is not needed. */
+/* Arrays of the balancing losses; storage NULL if not needed. */
 typedef struct balance_state {
     d9d_router_balance how;
     d9d_tensor weight, load, logits;
@@ -105,7 +105,7 @@ static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opt
 
 /* --- balance ---------------------------------------------------------------------------------- */
 
-/* How often each row chose each expert, on all ranks that have a part of it. */
+/* Load of each expert in each sequence, summed over all ranks that have a part of the sequence. */
 static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *how, const d9d_router_dims *n,
                              const d9d_tensor *expert, double *total, balance_state *b)
 {
@@ -129,7 +129,7 @@ static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *how, const d
                                D9D_COMM_SUM);
 }
 
-/* Sums of the losses to sums[0] and [1]. */
+/* Add the sums of the two losses to sums[0] and sums[1]. */
 static d9d_status losses_accumulate(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *p,
                                     const balance_state *b, double *sums)
 {
@@ -150,7 +150,7 @@ out:
     return st;
 }
 
-/* The part of the shares that is of these tokens: all, or of a tp rank. */
+/* The token weights of these tokens: all, or those of a tp rank. */
 static d9d_status weight_slice(const d9d_token_weights *s, int64_t rows, balance_state *b)
 {
     const int64_t all = d9d_tensor_numel(&s->weight);
@@ -184,8 +184,7 @@ static d9d_status balance_init(d9d_tape *t, const d9d_op_router_opts *how, const
                                                           : D9D_OK;
 }
 
-/* --- forward ------------------------------------------------------------------------------------
- */
+/* --- forward --------------------------------------------------------------------------------- */
 
 /* Fill p, prob and the routing, all allocated. */
 static d9d_status experts_choose(d9d_tape *t, const d9d_router_dims *n, const d9d_tensor *logits,

@@ -1,4 +1,5 @@
-/* op_routing.c - the arrays of a routing. */
+/* op_routing.c - the arrays of a routing: allocation, references, release.
+ */
 #include "op/op_common.h"
 
 void d9d_routing_release(d9d_routing *r)

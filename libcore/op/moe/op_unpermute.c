@@ -1,4 +1,5 @@
-/* op_unpermute.c - rows by expert back to tokens.  x [R, H], prob [T, k], y [T, H].
+/* op_unpermute.c - rows sorted by expert back to tokens, weighted.  x [R, H], prob [T, k],
+ * y [T, H].
  *
  *     y[t] = sum over j of prob[t, j] x[row(t, j)]
  *     dx[row(t, j)] = prob[t, j] dy[t]        dprob[t, j] = dy[t] . x[row(t, j)]

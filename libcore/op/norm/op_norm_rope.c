@@ -1,6 +1,7 @@
-/* op_norm_rope.c - a norm of each head, then the turn; see op_rms_norm.c and op_rope.c.
+/* op_norm_rope.c - QK norm and RoPE fused: RMSNorm of each head, then the rotation; see
+ * op_rms_norm.c and op_rope.c.
  *
- *     y = turn(norm(x))        dx, dw = those of the norm at dy turned back
+ *     y = rotate(norm(x))        dx, dw = those of the norm at dy rotated back
  */
 #include "op/norm/op_qk_heads.h"
 
@@ -29,7 +30,7 @@ d9d_qk_norm_rope_dims d9di_op_norm_rope_dims(const d9d_tensor *x, const d9d_op_n
     };
 }
 
-/* The halves that are wanted, in one pass. */
+/* The wanted halves, in one pass. */
 static d9d_status norm_rope_bwd(d9d_node *n, unsigned halves)
 {
     const norm_rope_attr *a = n->attr;

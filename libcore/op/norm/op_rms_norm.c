@@ -1,7 +1,8 @@
-/* op_rms_norm.c - root-mean-square norm over the last dimension.  x [M, N], w [N], inv [M].
+/* op_rms_norm.c - RMSNorm (root-mean-square norm) over the last dimension.  x [M, N], w [N],
+ * inv [M].
  *
- *     inv = 1 / sqrt(mean(x^2) + eps)    y = x inv w'    w' = w or 1 + w
- *     dx  = inv (dy w' - x^ mean(dy w' x^))    dw = sum over rows of dy x^    x^ = x inv
+ *     inv = 1 / sqrt(mean(x^2) + eps)        y = x inv w'        w' = w or 1 + w
+ *     dx = inv (dy w' - x^ mean(dy w' x^))   dw = sum over rows of dy x^        x^ = x inv
  */
 #include "op/op_common.h"
 
@@ -11,7 +12,7 @@ typedef struct rms_attr {
 
 enum { SAVED_X, SAVED_INV };
 
-/* The halves that are wanted, in one pass. */
+/* The wanted halves, in one pass. */
 static d9d_status rms_norm_bwd(d9d_node *n, unsigned halves)
 {
     const rms_attr *a = n->attr;

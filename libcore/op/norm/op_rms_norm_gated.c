@@ -1,9 +1,11 @@
-/* op_rms_norm_gated.c - y = x / sqrt(mean(x^2) + eps) * w * silu(z), over the last dimension. */
+/* op_rms_norm_gated.c - RMSNormGated: y = x / sqrt(mean(x^2) + eps) * w * silu(z), over the last
+ * dimension.
+ */
 #include "op/op_common.h"
 
 enum { X, Z, INV }; /* inputs, then saved */
 
-/* The halves that are wanted, in one pass. */
+/* The wanted halves, in one pass. */
 static d9d_status rms_norm_gated_bwd(d9d_node *n, unsigned halves)
 {
     const d9d_tensor *x = &n->saved[X];

@@ -1,10 +1,10 @@
 /* op_rope.c - rotary position embedding.  x [B, S, heads, D], positions [B, S], inv_freq [R/2].
  *
- * A pair (u, v) of features turns by a = position * inv_freq:
+ * A pair (u, v) of features is rotated by a = position * inv_freq:
  *
  *     u' = m (u cos a - v sin a)        v' = m (v cos a + u sin a)
  *
- * The gradient turns back by the same angle with the same factor m.
+ * The gradient is rotated back by the same angle, with the same factor m.
  */
 #include "op/op_common.h"
 

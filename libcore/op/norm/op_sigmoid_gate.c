@@ -1,5 +1,5 @@
-/* op_sigmoid_gate.c - y = x * sigmoid(gate), one gate a row.  x [M, N], gate [M, 1]; a gate of
- * each element is one of each row of M N rows of one.
+/* op_sigmoid_gate.c - y = x * sigmoid(gate), one gate for each row.  x [M, N], gate [M, 1];
+ * elementwise gates are the case of M N rows of one element.
  *
  *     dx = dy s        dgate = s (1 - s) * sum over the row of dy x
  */

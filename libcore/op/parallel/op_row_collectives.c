@@ -3,7 +3,8 @@
 
 #include "d9d/device/trace.h"
 
-/* Sizes of rooms, eight to an octave: rows of ever-new lengths make few of them. */
+/* Round up the size of a staging buffer, to one of eight sizes for each power of two: rows of
+ * ever-new lengths need few sizes. */
 static uint64_t bytes_round_up(uint64_t bytes)
 {
     uint64_t step = 1;
@@ -23,7 +24,7 @@ static d9d_stream compute_stream(const d9di_op_row_coll *m)
     return d9d_tape_device(m->tape)->stream;
 }
 
-/* Which part of `whose` array without its own rank's is that of `rank`. */
+/* Index of rank `rank` among the peers of `whose`. */
 static uint64_t peer_index(int rank, int whose)
 {
     return (uint64_t)(rank < whose ? rank : rank - 1);
@@ -53,7 +54,7 @@ void d9di_op_row_coll_release(d9di_op_row_coll *m)
     d9d_tensor_release(&m->recv);
 }
 
-/* On the group's queue, behind what an earlier move takes. */
+/* Signal the peers on the group's stream, after the reads of an earlier transfer. */
 static d9d_status peers_signal(const d9di_op_row_coll *m)
 {
     d9d_comm *c = m->rows.comm;
@@ -63,7 +64,7 @@ static d9d_status peers_signal(const d9di_op_row_coll *m)
     return D9D_OK;
 }
 
-/* Shown in a trace while parts are taken. */
+/* Fetch the peers' parts; a trace shows `name` meanwhile. */
 static d9d_status parts_get(const d9di_op_row_coll *m, const char *name,
                             const d9d_symm_buffer_slice *parts)
 {
@@ -79,20 +80,21 @@ static d9d_status parts_get(const d9di_op_row_coll *m, const char *name,
     return D9D_OK;
 }
 
-/* Products of parts come before what waits for the next. */
+/* Trace the wait; GEMMs of the parts come before the wait for the next part. */
 static void trace_wait(const d9di_op_row_coll *m, bool waited)
 {
     d9d_trace_mark(d9d_tape_device(m->tape), waited ? "wait" : "rows", waited ? "for rows" : "");
 }
 
-/* --- gather --------------------------------------------------------------------------------- */
+/* --- all-gather ------------------------------------------------------------------------------- */
 
 static char *rank_rows_at(const d9di_op_row_coll *m, const void *all, int rank)
 {
     return (char *)(uintptr_t)all + (uint64_t)rank * rank_bytes(m);
 }
 
-/* Those of this rank come last: who needs them soon has them. */
+/* Read the peers' rows; the copy of this rank's own rows is last, because its next user has them
+ * already. */
 static d9d_status peers_get(const d9di_op_row_coll *m)
 {
     d9d_comm *c = m->rows.comm;
@@ -148,9 +150,9 @@ d9d_status d9di_op_all_gather_wait(const d9di_op_row_coll *m)
     return D9D_OK;
 }
 
-/* --- sum ------------------------------------------------------------------------------------ */
+/* --- reduce-scatter --------------------------------------------------------------------------- */
 
-/* In this rank's room. */
+/* Offset in this rank's staging buffer. */
 static uint64_t symm_offset(const d9di_op_row_coll *m, int to)
 {
     return peer_index(to, d9d_comm_rank(m->rows.comm)) * rank_bytes(m);
@@ -172,7 +174,7 @@ static char *recv_from(const d9di_op_row_coll *m, int rank)
            peer_index(rank, d9d_comm_rank(m->rows.comm)) * rank_bytes(m);
 }
 
-/* Each rank makes the part of the one behind it first, so that of the one before this is there
+/* Each rank computes the part of the next rank first, so the part from the previous rank is ready
  * first. */
 d9d_status d9di_op_reduce_scatter_get(const d9di_op_row_coll *m)
 {

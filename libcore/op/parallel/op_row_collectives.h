@@ -1,17 +1,17 @@
-/* op_row_collectives.h - rows of the ranks of a group on their way: gathered, or summed.
+/* op_row_collectives.h - asynchronous all-gather and reduce-scatter of rows in a group.
  *
- * Of n ranks, R rows each: a gather makes [n R, W] of what each has, [R, W], in the order of ranks;
- * a sum makes of each rank's [n R, W] the sums of this rank's rows, [R, W], added in the order of
- * ranks.  They come from the rooms of the group (d9d/comm/comm.h), rank by rank, beside what is
- * computed; where it has none, by its collectives when the move ends.
+ * With n ranks of R rows each, an all-gather makes [n R, W] from each rank's [R, W], in rank order.
+ * A reduce-scatter makes, from each rank's [n R, W], the sum of this rank's rows, [R, W], added in
+ * rank order.  With symmetric memory (d9d/comm/comm.h) the rows come from staging buffers, rank by
+ * rank, overlapped with computation.  Without it the group's collectives run in the wait.
  *
  *     D9D_TRY_OR(st, d9di_op_row_coll_init(&m, t, D9DI_ROW_ALL_GATHER, &rows), out);
  *     D9D_TRY_OR(st, d9di_op_all_gather_start(&m, all, mine), out);
- *     ...                                        // computation beside it
- *     st = d9di_op_all_gather_wait(&m);                  // from here on all is there
+ *     ...                                          // computation, overlapped
+ *     st = d9di_op_all_gather_wait(&m);            // from here on `all` is valid
  *
  *     D9D_TRY_OR(st, d9di_op_row_coll_init(&m, t, D9DI_ROW_REDUCE_SCATTER, &rows), out);
- *     D9D_TRY_OR(st, d9di_op_reduce_scatter_start(&m, all), out); // what the others need of it
+ *     D9D_TRY_OR(st, d9di_op_reduce_scatter_start(&m, all), out); // publishes other ranks' rows
  *     ...
  *     st = d9di_op_reduce_scatter_wait(&m, all, NULL, y);
  * out:
@@ -31,47 +31,48 @@ typedef struct d9di_op_row_coll_args {
     d9d_comm *comm; /* of several ranks */
     const char *label;
     d9d_dtype t;
-    int64_t n; /* elements of one rank's, the same on all */
+    int64_t n; /* elements of one rank's rows, equal on all ranks */
 } d9di_op_row_coll_args;
 
 typedef struct d9di_op_row_coll {
     d9d_tape *tape;
     d9di_op_row_coll_args rows;
-    bool uses_symm; /* the same on all ranks */
-    void *all;      /* of a gather */
+    bool uses_symm; /* staging buffers are used; equal on all ranks */
+    void *all;      /* of an all-gather */
     const void *local;
-    d9d_tensor recv; /* of a sum: the parts of the others, [ranks - 1, n] */
+    d9d_tensor recv; /* of a reduce-scatter: the other ranks' rows, [ranks - 1, n] */
 } d9di_op_row_coll;
 
-/* Collective: makes rooms where there are none so large. */
+/* Collective: reserves staging buffers if they are too small. */
 d9d_status d9di_op_row_coll_init(d9di_op_row_coll *m, d9d_tape *t, d9di_op_row_coll_kind kind,
                                  const d9di_op_row_coll_args *r);
 void d9di_op_row_coll_release(d9di_op_row_coll *m);
 
-/* The i-th of the group's ranks behind this one, which is number 0 and the last. */
+/* The i-th rank after this one in ring order; 0 is this rank. */
 static inline int d9di_op_row_coll_next_rank(const d9di_op_row_coll *m, int i)
 {
     return (d9d_comm_rank(m->rows.comm) + i) % d9d_comm_size(m->rows.comm);
 }
 
-/* mine [n] stays until the end; all [ranks, n]. */
+/* mine [n] must live until the wait; all [ranks, n]. */
 d9d_status d9di_op_all_gather_start(d9di_op_row_coll *m, void *all, const void *mine);
-/* By rooms: what is queued from here on has the rows of rank `from` of the group, at *rows; those
- * of this rank are there at once. */
+/* With staging buffers: work enqueued from here on sees the rows of rank `from` of the group, at
+ * *rows. This rank's own rows are there at once. */
 d9d_status d9di_op_all_gather_wait_rank(const d9di_op_row_coll *m, int from, const void **rows);
 d9d_status d9di_op_all_gather_wait(const d9di_op_row_coll *m);
 
-/* By rooms, in place of go where parts are made one by one: where the part of another rank is to be
- * written, that it has been queued, and that all others have.  No other move is under way then; of
- * those that go whole several may be, of one size. */
+/* With staging buffers, in place of start when parts are computed one by one: dst is the address
+ * for the part of rank `to`, signal publishes that part, and get fetches those of the others.  No
+ * other transfer may be in flight then.  Of those with start several may be, if they have one size.
+ */
 void *d9di_op_reduce_scatter_dst(const d9di_op_row_coll *m, int to);
 d9d_status d9di_op_reduce_scatter_signal(const d9di_op_row_coll *m, int to);
 d9d_status d9di_op_reduce_scatter_get(const d9di_op_row_coll *m);
 
 /* all [ranks, n] */
 d9d_status d9di_op_reduce_scatter_start(const d9di_op_row_coll *m, const void *all);
-/* y [n] = the sum, + plus [n] unless it is NULL, rounded once where it came by rooms.  all NULL: by
- * rooms, and this rank's part is in y. */
+/* y [n] = the sum, + plus [n] unless that is NULL; rounded once with staging buffers.  all NULL:
+ * staging buffers were used, and this rank's part is in y. */
 d9d_status d9di_op_reduce_scatter_wait(const d9di_op_row_coll *m, const void *all, const void *plus,
                                        void *y);
 

@@ -1,15 +1,18 @@
-/* op_tp_overlap.c - rows that go between ranks, and their gradients, which come back the other way.
+/* op_tp_overlap.c - all-gather and reduce-scatter of rows, overlapped with GEMMs (tensor parallel).
  *
- *     gather_rows:   y = all-gather(x)                dx = reduce-scatter(dy)
- *     scatter_rows:  y = reduce-scatter(x) (+ plus)   dx = all-gather(dy)        dplus = dy
+ *     all_gather_rows:      y = all-gather(x)                dx = reduce-scatter(dy)
+ *     reduce_scatter_rows:  y = reduce-scatter(x) (+ plus)   dx = all-gather(dy)        dplus = dy
  *
- * Weight halves that were put off run while gradients are on their way: all of them while dy comes
- * to what a product begins with, and all but one while dx goes, which is left for the next dy.
- * Beside them they run where rows come from rooms alone, but they are put off without rooms as
- * well: of groups some may have rooms and others not, as where one lies over two hosts, and the
- * calls of other groups, which have ranks of both, come between these halves.  In forward products
- * are made rank by rank, unless a rank has so few rows that a GPU would spend its time on reading
- * weights once for each.
+ * In backward deferred wgrad runs while gradients are in flight.  All of it runs while dy arrives
+ * for a GEMM; while dx is sent, all but one run, and that one is left for the next dy.
+ *
+ * wgrad overlaps only if rows come from staging buffers, but it is deferred without them as well.
+ * Of several groups some may have symmetric memory and others not, as where one spans two hosts.
+ * Collectives of other groups, with ranks of both, are enqueued between these wgrads, so all ranks
+ * must keep one order.
+ *
+ * In forward GEMMs run rank by rank.  They do not if a rank has so few rows that a GPU would mostly
+ * read the weights again for each.
  */
 #include "op/parallel/op_tp_overlap.h"
 
@@ -106,7 +109,7 @@ static d9d_status rows_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *con
     return D9D_OK;
 }
 
-/* --- gather ----------------------------------------------------------------------------------- */
+/* --- all-gather ------------------------------------------------------------------------------ */
 
 static d9d_status rows_check(const d9d_node_ops *ops, const d9d_tensor *x)
 {
@@ -148,7 +151,7 @@ d9d_status d9d_op_all_gather_rows_start(d9d_tape *t, d9d_var *x, d9d_comm *comm,
     return D9D_OK;
 }
 
-/* The move that brings them, once more. */
+/* The transfer that is in flight, once more. */
 static d9di_op_row_coll pending_coll(d9d_tape *t, const d9d_op_pending_rows *coming,
                                      const d9d_var *all)
 {
@@ -207,7 +210,7 @@ d9d_status d9di_op_tp_for_each_rank(d9d_tape *t, d9d_op_pending_rows *coming, co
     return d9d_op_all_gather_rows_wait(t, coming, all);
 }
 
-/* --- sum -------------------------------------------------------------------------------------- */
+/* --- reduce-scatter -------------------------------------------------------------------------- */
 
 static d9d_status ranks_check(const d9d_shape *s, const d9d_comm *comm)
 {
@@ -217,7 +220,7 @@ static d9d_status ranks_check(const d9d_shape *s, const d9d_comm *comm)
                     (long long)d9di_op_rows(s), d9d_comm_size(comm));
 }
 
-/* This rank's rows of what has the type and shape of x. */
+/* Allocate this rank's rows, of the type and row shape of x. */
 static d9d_status local_rows_output(d9d_tape *t, const d9d_tensor *x, const d9d_comm *comm,
                                     d9d_var **y)
 {
@@ -256,7 +259,7 @@ out:
     return st;
 }
 
-/* Rank by rank: the others' parts go while the rest is made. */
+/* Rank by rank: the peers' parts are sent while the rest is computed. */
 static d9d_status produce_by_rank(const d9di_op_tp_reduce_scatter_args *s,
                                   const d9di_op_row_coll *m, int64_t rows, void *y)
 {

@@ -1,4 +1,6 @@
-/* model_export.h - a model's parameters, or a training checkpoint, as a HuggingFace checkpoint. */
+/* model_export.h - export a model's parameters, or a training checkpoint, as a HuggingFace
+ * checkpoint.
+ */
 #ifndef D9D_CONVERT_MODEL_EXPORT_H
 #define D9D_CONVERT_MODEL_EXPORT_H
 
@@ -11,25 +13,26 @@
 extern "C" {
 #endif
 
-/* Has this model a HuggingFace form?  ENOTSUP says what is in the way: a shared expert, several
- * vocabulary splits, interleaved RoPE.  One that came from a config.json has.  And what goes with
- * that config.json can be copied: EPATH or ENOTFOUND. */
+/* Can this model be exported in HuggingFace's format?  ENOTSUP names what prevents it: a shared
+ * expert, several vocabulary splits, interleaved RoPE.  A model that came from a config.json can.
+ * Also checks that the files next to that config.json can be copied: EPATH or ENOTFOUND. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_export_check(const d9d_model_spec *m);
 
-/* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears whole: weights,
- * config.json, and the other files of the model beside m->hf_config (a config.json, or a directory
- * that has one; NULL: none), which d9d_checkpoint_aux_files() finds, byte for byte.  A
- * configuration file of another name brings nothing with it.  The expert layout is that of
- * hf_config.  A model without a HuggingFace form is written in the suite's own layout, without a
- * config.json.  Adapters (NULL: none) are merged. */
+/* Write a HuggingFace checkpoint to `dir`, which must be vacant and appears atomically: weights,
+ * config.json, and the model's other files.  Those are the files next to m->hf_config (a
+ * config.json, or a directory with one; NULL: none) that d9d_checkpoint_aux_files() finds, copied
+ * byte for byte. A configuration file of another name has no other files.
+ *
+ * The expert layout is that of hf_config.  A model without a HuggingFace form is written in the
+ * suite's own layout, without a config.json.  Adapters (NULL: none) are merged. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_export_params(const d9d_model_spec *m,
                                                         const d9d_params *params,
                                                         const d9d_adapters *ad, const char *dir,
                                                         const d9d_log *log);
 
-/* The same of a training checkpoint of this model (d9d/checkpointer/checkpointer.h), whoever wrote
- * it: what several ranks do, none of which has all weights.  Each makes a share of the files.
- * Collective: over all ranks of `boot` (NULL: alone). */
+/* The same for a training checkpoint of this model (d9d/checkpointer/checkpointer.h), whoever wrote
+ * it; for jobs of several ranks, none of which has all weights.  Each rank makes a share of the
+ * files. Collective: over all ranks of `boot` (NULL: one process). */
 D9D_API D9D_MUST_USE d9d_status d9d_model_export_checkpoint(const d9d_model_spec *m,
                                                             const char *saved,
                                                             const d9d_adapters *ad, const char *dir,

@@ -1,4 +1,5 @@
-/* head.h - what stands behind a model's final norm. */
+/* head.h - the head of a model: language model, classification or embedding.
+ */
 #ifndef D9D_MODEL_HEAD_H
 #define D9D_MODEL_HEAD_H
 
@@ -10,8 +11,8 @@
 extern "C" {
 #endif
 
-/* In HuggingFace's words ...ForCausalLM, ...ForSequenceClassification, and a base model: nothing,
- * or here a projection. */
+/* In HuggingFace's terms: ...ForCausalLM, ...ForSequenceClassification, and a base model, which has
+ * no head or, here, a projection. */
 typedef enum d9d_head_kind {
     D9D_HEAD_CAUSAL_LM,
     D9D_HEAD_CLASSIFICATION,
@@ -22,15 +23,15 @@ typedef enum d9d_head_kind {
 /* "causal_lm", "classification", "embedding". */
 D9D_API const char *d9d_head_name(d9d_head_kind kind);
 
-/* The head that a task wants.  A model computes its own, of a language model; others are matrices
- * that a task adds (d9d_model_add_linear()), of these names in the suite's layout:
+/* The head that a task needs.  A model computes its own language-model head.  The other heads are
+ * matrices that a task adds (d9d_model_add_linear()), with these names in the suite's layout:
  *
  *     cls_head.score.weight [labels, H]       embedding_head.projection.weight [features, H]
  */
 typedef struct d9d_head {
     d9d_head_kind kind;
-    int64_t size; /* labels, or features that an embedding is projected to; 0: what the model's
-                     configuration says */
+    int64_t size; /* number of labels, or of features of an embedding's projection; 0: from the
+                     model's configuration */
 } d9d_head;
 #define D9D_HEAD_SCORE      "cls_head.score"
 #define D9D_HEAD_PROJECTION "embedding_head.projection"

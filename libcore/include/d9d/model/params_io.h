@@ -1,9 +1,8 @@
-/* params_io.h - the parameters of a model as a source of tensors and as a sink.
+/* params_io.h - the parameters of a model as a tensor source and as a tensor sink.
  *
- * So that a checkpoint mapping can end in a model or begin there: loading, export, and
- * comparing gradients under another framework's names are one mechanism.  The sink takes of each
- * tensor the box that is kept here, and nothing else is made or read; a source gives whole
- * tensors.
+ * Loading, export, and the comparison of gradients under another framework's names then are one
+ * mechanism, a checkpoint mapping that ends or begins in a model.  The sink takes the box of each
+ * tensor that this rank stores; nothing else is computed or read.  A source gives whole tensors.
  *
  *     D9D_TRY(d9d_map_plan_create(mapper, &from_disk, &opt, &plan));
  *     D9D_TRY(d9d_params_io_open(&params, D9D_PARAMS_DATA, &io));
@@ -29,11 +28,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_params_io_open(const d9d_params *params,
                                                    d9d_params_io_kind which, d9d_params_io **out);
 D9D_API void d9d_params_io_close(d9d_params_io *io);
 
-/* Borrows io.  ENOTSUP names a parameter of which only a part is kept here. */
+/* Borrows io.  ENOTSUP names a parameter of which this rank stores a shard only. */
 D9D_API D9D_MUST_USE d9d_status d9d_params_io_source(d9d_params_io *io, d9d_tensor_source *out);
-/* Borrows io.  Its begin wants every parameter but those that were added, in its dtype and whole
- * shape, and nothing else:
- * EMISMATCH names the first that is missing, strange or different. */
+/* Borrows io.  Its begin requires exactly the model's own parameters, each with its dtype and
+ * global shape; parameters that a task added are not expected.  EMISMATCH names the first that is
+ * missing, unknown or different. */
 D9D_API d9d_tensor_sink d9d_params_io_sink(d9d_params_io *io);
 
 #ifdef __cplusplus

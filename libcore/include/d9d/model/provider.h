@@ -1,8 +1,8 @@
 /* provider.h - a family of models, as a table of functions.
  *
  * A provider reads its section of the configuration, builds the model or a pipeline stage of it,
- * says how it lies on ranks, and maps its weights from and to HuggingFace's files.  Some are built
- * in (d9d/models/models.h); others come from plugins (d9d/tasks/plugin.h).
+ * places it on ranks, and maps its weights from and to HuggingFace's files.  Some are built in
+ * (d9d/models/models.h); others come from plugins (d9d/tasks/plugin.h).
  *
  *     typedef struct section {
  *         d9d_model_section head;
@@ -16,9 +16,9 @@
  *
  *     "model_provider": {"name": "mine", "dtype": "bfloat16", "hidden_size": 512}
  *
- * What the loops do with one, in this order: read, check, create, the names and shapes of its
- * weights against a source, place; then memory is taken, weights are read or made, and forward is
- * called (d9d/model/model.h).
+ * Order of use: read, check, create, compare the names and shapes of its weights with a source,
+ * place.  Only then memory is allocated, weights are read or initialised, and forward is called
+ * (d9d/model/model.h).
  */
 #ifndef D9D_MODEL_PROVIDER_H
 #define D9D_MODEL_PROVIDER_H
@@ -33,14 +33,14 @@
 extern "C" {
 #endif
 
-/* What every provider's section begins with. */
+/* The base of every provider's section. */
 typedef struct d9d_model_section {
-    const char *hf_config; /* a config.json, or NULL: the section has the dimensions itself */
+    const char *hf_config; /* a config.json, or NULL: the section has the dimensions */
     int dtype;             /* of parameters and activations: d9d_dtype, F32 or BF16 */
     int checkpointing;     /* d9d_model_recompute_mode; true is full, false is off */
 } d9d_model_section;
 
-/* Their keys. */
+/* The keys of d9d_model_section. */
 #define D9D_MODEL_SECTION_KEYS                                                                     \
     D9D_KEY_STR(d9d_model_section, hf_config, "null", "a HuggingFace config.json",                 \
                 .flags = D9D_NULLABLE, .min = 1),                                                  \
@@ -52,26 +52,26 @@ typedef struct d9d_model_section {
 D9D_API extern const char *const d9d_model_dtype_names[]; /* {"float32", "bfloat16", NULL} */
 D9D_API extern const d9d_key_custom d9d_model_recompute_key;
 
-/* How the tensors of a checkpoint are called and shaped. */
+/* Names and shapes of a checkpoint's tensors. */
 typedef enum d9d_weights_layout {
-    D9D_LAYOUT_D9D, /* as the model's own parameters */
+    D9D_LAYOUT_D9D, /* those of the model's parameters */
     D9D_LAYOUT_HF,
-    D9D_LAYOUT_HF_FUSED /* HuggingFace's newer one, where experts are one tensor */
+    D9D_LAYOUT_HF_FUSED /* HuggingFace's newer layout, with all experts in one tensor */
 } d9d_weights_layout;
 
 typedef struct d9d_hf_name_pair {
     const char *own, *hf; /* "head.norm.", "model.norm." */
 } d9d_hf_name_pair;
 
-/* A matrix to which an adapter can be added (d9d/nn/lora.h), and where HuggingFace's files have it.
- */
+/* A matrix that can have an adapter (d9d/nn/lora.h), and its place in HuggingFace's files. */
 typedef struct d9d_model_matrix {
-    const char *name; /* of its module here */
+    const char *name; /* name of its module in the suite's layout */
     int64_t in, out;
     int64_t experts; /* a stack [experts, in, out]; 0: one matrix [out, in] */
-    const char *hf;  /* of the module there; of a stack with "{e}", one an expert */
-    /* Of a stack in the layout HF_FUSED: its tensor, in which an expert has fused_rows rows of
-     * [in], and these are [fused_row, fused_row + out). */
+    const char *hf;  /* name of its module in HuggingFace's layout; for a stack with "{e}", one
+                        module for each expert */
+    /* For a stack in the layout HF_FUSED: the fused tensor, in which each expert has fused_rows
+     * rows of [in]; this matrix is the rows [fused_row, fused_row + out). */
     const char *fused;
     int64_t fused_row, fused_rows;
 } d9d_model_matrix;
@@ -80,94 +80,95 @@ typedef struct d9d_model_matrices {
     size_t n;
 } d9d_model_matrices;
 
-/* `config` is what read() has made, everywhere.  A member that may be NULL says so. */
+/* `config` is always the result of read().  Members that may be NULL say so. */
 typedef struct d9d_model_provider {
     size_t size;            /* sizeof(d9d_model_provider) */
-    const d9d_table *table; /* its section: "name" and what else "model_provider" has */
+    const d9d_table *table; /* its section: "name" and the other keys of "model_provider" */
 
-    /* The dimensions of a bound section, in the arena, checked.  ECONFIG, ENOTSUP.  NULL: they are
-     * the struct of `dims`, all from hf_config, which is required then. */
+    /* Read the dimensions of a bound section, checked, into the arena.  ECONFIG, ENOTSUP.  NULL:
+     * they are the struct of `dims`, all from hf_config, which is then required. */
     d9d_status (*read)(const void *section, d9d_arena *a, const void **config);
-    /* What is taken of a config.json; see d9d/model/family.h.  NULL with read(). */
+    /* Fields read from a config.json; see d9d/model/family.h.  NULL with read(). */
     const d9d_table *dims;
-    /* Can ranks share it so?  NULL: d9d_parallel_plan_check_dp(), by `stages`. */
+    /* Can this mesh divide the model?  NULL: d9d_parallel_plan_check_dp(), by `stages`. */
     d9d_status (*check)(const void *config, const d9d_parallel_degrees *mesh);
-    /* One stage's layers: structure alone, no memory for parameters. */
+    /* Create one stage's layers: structure only, no memory for parameters. */
     d9d_status (*create)(const void *config, d9d_stage stage, const d9d_model_opts *options,
                          d9d_model **out);
-    /* Collective: over the world.  How its parameters lie, once they are bound; see
-     * d9d/parallel/parallel_plan.h.  NULL: d9d_parallel_plan_apply_dp(). */
+    /* Place the bound parameters on the mesh; see d9d/parallel/parallel_plan.h.  Collective: over
+     * the world.  NULL: d9d_parallel_plan_apply_dp(). */
     d9d_status (*place)(const void *config, d9d_mesh *mesh, d9d_model *m);
 
-    /* Where HuggingFace's tensors are the same under other names: how these begin, and how those
-     * here do; a name is that of the first row that fits, else the same.  Ends with NULL. */
+    /* For models whose HuggingFace tensors differ in name only: pairs of prefixes.  The first pair
+     * whose prefix matches a name renames it; other names stay.  Ends with NULL. */
     const d9d_hf_name_pair *hf_names;
-    /* What no change of names can say; NULL where hf_names does.  The layout of a source, told by
-     * its tensors' names; and from a source in any layout to `to`, for the tensors of one stage,
-     * as d9d_model_mapper().  ENOTSUP for what HuggingFace's format cannot say. */
+    /* For mappings that renaming cannot express; NULL with hf_names.  layout() finds a source's
+     * layout by its tensors' names.  mapper() maps a source in any layout to `to`, for the tensors
+     * of one stage, as d9d_model_mapper().  ENOTSUP for what HuggingFace's format cannot express.
+     */
     d9d_weights_layout (*layout)(const d9d_tensor_source *src);
     d9d_status (*mapper)(const void *config, d9d_stage stage, const d9d_tensor_source *src,
                          d9d_weights_layout to, d9d_mapper **out);
-    /* A config.json for a model that was not read from one; a new reference.  ENOTSUP where there
-     * can be none.  NULL: never. */
+    /* Make a config.json for a model that was not read from one; a new reference.  ENOTSUP if
+     * HuggingFace's format cannot express it.  NULL: never. */
     d9d_status (*hf_config)(const void *config, d9d_dtype dtype, json_t **doc);
-    /* What it wants to hear of (d9d/job/events.h); self is the bound section.  NULL: nothing. */
+    /* Its event handlers (d9d/job/events.h); self is the bound section.  NULL: none. */
     const struct d9d_job_event_handler *events;
 
-    /* All matrices that have a place in HuggingFace's files, in the arena: those whose adapters can
-     * be read and written as peft does.  NULL: there are none. */
+    /* All matrices with a place in HuggingFace's files, in the arena: their adapters can be read
+     * and written as peft does.  NULL: none. */
     d9d_status (*matrices)(const void *config, d9d_arena *a, d9d_model_matrices *out);
 
-    /* The same model, in the arena, with the head that a task wants in place of its own; head->size
-     * is set where it was 0.  A source may then have another head, which is left, or none.  ECONFIG
-     * where no size is known, ENOTSUP for a head that it has not.  NULL: it has the head of a
-     * language model, beside which a task's stands. */
+    /* Make, in the arena, the configuration of the same model with the task's head instead of its
+     * own; sets head->size if it was 0.  The source's weights may then have another head, which is
+     * ignored, or none.  ECONFIG if no size is known, ENOTSUP for a head that it does not have.
+     * NULL: the model has a language-model head only, and a task adds its own. */
     d9d_status (*set_head)(const void *config, d9d_arena *a, d9d_head *head, const void **out);
-    /* A config.json of a model with another head, made to say this one's.  ENOTSUP where
-     * HuggingFace's format has none such: it then goes with the suite's own layout.  NULL: it does
-     * not say. */
+    /* Change the config.json of a model with another head to this model's head.  ENOTSUP if
+     * HuggingFace's format has no such head; the suite's own layout then records it.  NULL:
+     * config.json does not name the head. */
     d9d_status (*hf_head)(const void *config, json_t *doc);
 
-    /* create() makes the layers of any stage alone; false: without `check` pipelines are refused.
+    /* create() can build any pipeline stage; if false and `check` is NULL, pipelines are refused.
      */
     bool stages;
 
-    /* Can it be trained as it says?  ENOTSUP for what is of training alone and not built; maps and
-     * inference do not ask.  NULL: it can. */
+    /* Can it be trained as configured?  ENOTSUP for features of training that are not implemented;
+     * maps and inference do not ask.  NULL: yes. */
     d9d_status (*trainable)(const void *config);
 
-    /* What a config.json may say beside `dims`: d9d/model/family.h.  It is checked before read(),
-     * and a file with anything else is refused.  The values of "model_type" end with NULL; none:
+    /* Accepted "model_type" values (NULL-ended) and the fields beyond `dims`: d9d/model/family.h.
+     * The file is checked before read(), and one with any other field is refused.  No model_types:
      * it takes no config.json.  A plugin's provider without model_types is not loaded. */
     const char *const *model_types;
-    const d9d_hf_field *fields; /* NULL: no more than dims and what every family has */
+    const d9d_hf_field *fields; /* NULL: only dims and d9d_hf_common */
 } d9d_model_provider;
 
-/* A model that is described and not built: a bound section and its provider. */
+/* A model that is described but not built: a bound section and its provider. */
 typedef struct d9d_model_spec {
     const d9d_model_provider *provider;
     const void *config;
     d9d_model_opts opts;
-    const char *hf_config;    /* which it was read from, or NULL */
-    const d9d_params *params; /* of the model or stage that was built: those that were added keep
-                                 their names in every layout; NULL: none were */
+    const char *hf_config;    /* the file that it was read from, or NULL */
+    const d9d_params *params; /* parameters of the model or stage that was built: those that a task
+                                 added keep their names in every layout; NULL: none were added */
 } d9d_model_spec;
 
-/* `section` is a bound union whose choices are providers' sections. */
+/* Read a spec from `section`, a bound union whose choices are providers' sections. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
                                                     d9d_model_spec *out);
-/* With this head: options.head, with its size.  ENOTSUP where a provider has no other head than its
- * own and the size is not given. */
+/* Change the head: opts.head, with its size.  ENOTSUP if the provider has only its own head and the
+ * size is not given. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a,
                                                         const d9d_head *head);
-/* Likewise ENOTSUP for a model that is not to be trained. */
+/* ENOTSUP for a model that cannot be trained. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_trainable(const d9d_model_spec *m);
-/* The provider's, or none. */
+/* The provider's matrices, or none. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_matrices(const d9d_model_spec *m, d9d_arena *a,
                                                         d9d_model_matrices *out);
 
-/* Its weights' layout and mapping, by what the provider has.  By names, a stage that is one of
- * several gets what `params` has. */
+/* Layout of its weights, and the mapping between layouts, from the provider's functions or
+ * prefixes. With prefixes, one stage of several maps the tensors of `params`. */
 D9D_API d9d_weights_layout d9d_model_layout(const d9d_model_spec *m, const d9d_tensor_source *src);
 D9D_API D9D_MUST_USE d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage,
                                                  const d9d_tensor_source *src,

@@ -1,8 +1,9 @@
-/* block.h - the blocks that models are composed of.
+/* block.h - the blocks that models are composed of: linear, RMSNorm, embedding and head, attention,
+ * gated delta net, MLA, FFN, mixture of experts.
  *
- * Each block is a struct that a model embeds, an init that declares its parameters
- * (structure only, no memory), and a forward that calls ops.  Models compose them in
- * plain code; no block knows of another's flags.
+ * Each block is a struct that a model embeds, an init that declares its parameters (structure only,
+ * no memory), and a forward that calls ops.  Models compose them in plain code; no block depends on
+ * the options of another.
  *
  *     d9d_block_ffn ffn;
  *     D9D_TRY(d9d_block_ffn_init(&ffn, &how, hidden, intermediate));
@@ -10,8 +11,8 @@
  *     ...
  *     D9D_TRY(d9d_block_ffn_forward(&ffn, tape, x, NULL, &y));
  *
- * Shape letters as in op.h.  Every init takes the element type and the way matrices are
- * initialised; d9d_module_release() on the root releases what they declare.
+ * Shape letters are those of op.h.  Every init takes the element type and the initialisation of
+ * matrices.  d9d_module_release() on the root releases what the inits declare.
  */
 #ifndef D9D_NN_BLOCK_H
 #define D9D_NN_BLOCK_H
@@ -27,12 +28,13 @@ extern "C" {
 
 typedef struct d9d_block_opts {
     d9d_dtype dtype;
-    /* Of matrices, N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1). */
+    /* initialisation of matrices: N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
     double init_std;
-    const d9d_groups *groups; /* kept; NULL: no rank but this one */
+    const d9d_groups *groups; /* borrowed as long as the block; NULL: one rank */
 } d9d_block_opts;
 
-/* Init a block of a kind (linear, norm, ...), and declare it under a name; returns on failure. */
+/* Initialise a block of a kind (linear, norm, ...) and declare it under a name; returns on failure.
+ */
 #define D9D_BLOCK_ADD(parent, name, kind, block, ...)                                              \
     do {                                                                                           \
         D9D_TRY(d9d_block_##kind##_init((block), __VA_ARGS__));                                    \
@@ -58,7 +60,7 @@ typedef struct d9d_block_norm {
     d9d_module module;
     d9d_param weight;
     float eps;
-    bool zero_centred; /* starts at 0 and scales by 1 + w */
+    bool zero_centred; /* the weight starts at 0 and scales by 1 + w */
 } d9d_block_norm;
 
 D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d_block_opts *how,
@@ -66,11 +68,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_norm_init(d9d_block_norm *b, const d9d
 D9D_API D9D_MUST_USE d9d_status d9d_block_norm_forward(d9d_block_norm *b, d9d_tape *t, d9d_var *x,
                                                        d9d_var **y);
 
-/* --- token embedding, split by ranges of ids: "token_embedding.<split>.weight" [V_s, H] --- *
+/* --- token embedding and head, in tables by ranges of ids: "token_embedding.<split>.weight"
+ * [V_s, H]
  *
- * The splits are separate parameters so that one may train alone; ids count through them in
- * order.  The language-model head is cut the same way, "lm_head.<split>.weight", and gives the
- * loss of each token without ever holding all logits. */
+ * The tables are separate parameters so that one may be trained alone; ids count through them in
+ * order.  The language-model head is divided in the same way, "lm_head.<split>.weight".  It
+ * computes the loss of each token without storing all logits. */
 typedef struct d9d_block_vocab_split {
     const char *name; /* "regular" */
     int64_t size;
@@ -83,37 +86,38 @@ typedef struct d9d_block_vocab {
     const d9d_groups *groups;
 } d9d_block_vocab;
 
-/* `kind` is the middle of the name, "token_embedding" or "lm_head"; `init_scale` of N(0, scale)
- * or, for a head without init_std, of U(+-scale). */
+/* `kind` is the middle of the name, "token_embedding" or "lm_head".  Initialisation is that of
+ * d9d_block_opts.init_std. */
 typedef enum d9d_block_vocab_kind { D9D_VOCAB_EMBEDDING, D9D_VOCAB_HEAD } d9d_block_vocab_kind;
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
                                                      d9d_block_vocab_kind kind,
                                                      const d9d_block_vocab_split *splits,
                                                      size_t n_splits, int64_t hidden);
-/* ids [...] int32 to y [..., H]; with tp ranks, all ids to [T/tp, H], the rows of this one. */
+/* ids [...] int32 to y [..., H].  With tp ranks: all ids to [T/tp, H], the rows of this rank. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_embed(d9d_block_vocab *b, d9d_tape *t,
                                                       const d9d_tensor *ids, d9d_var **y);
-/* h [T/tp, H], targets [T] int32 to loss [T] float32, the same on all tp ranks; root:
+/* h [T/tp, H], targets [T] int32 to loss [T] float32, equal on all tp ranks.  root: use
  * d9d_op_linear_cross_entropy_root(). */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_loss(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                      const d9d_tensor *targets, int32_t ignore,
                                                      bool root, d9d_var **loss);
-/* h [T/tp, H] to the logits [N, V] float32 of tokens `pick` [N] int32, on all tp ranks. */
+/* h [T/tp, H] to the logits [N, V] float32 of the tokens `pick` [N] int32, on all tp ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                                        const d9d_tensor *pick, d9d_var **logits);
 
-/* --- what generation keeps of earlier tokens -------------------------------------- *
+/* --- KV cache: what generation stores of earlier tokens -----------------------------
  *
- * A block names the cells that it wants: of each token, as keys and values are, or of each row, as
- * a state is, which its tokens change in place.  Whoever has memory (d9d/model/kv_cache.h) gives it
- * them in that order.  Batches are one row of T tokens then, of which segments say which belong
- * together and how many were before: nk - nq. */
+ * A block lists the cache entries that it needs.  An entry is stored either for each token, such as
+ * keys and values, or for each sequence, such as a recurrent state, which is updated in place.
+ * d9d/model/kv_cache.h allocates the slots and passes them to the block in that order.  A batch in
+ * generation is one row of T tokens; its segments say which tokens belong together, and how many
+ * came in earlier calls: nk - nq. */
 enum { D9D_BLOCK_CACHE_MAX = 4 };
 typedef struct d9d_block_cache_entry {
     const char *name; /* "k" */
     bool per_seq;
     d9d_dtype dtype;
-    d9d_shape shape; /* of one */
+    d9d_shape shape; /* of one slot */
 } d9d_block_cache_entry;
 typedef struct d9d_block_cache_spec {
     size_t n;
@@ -121,47 +125,48 @@ typedef struct d9d_block_cache_spec {
 } d9d_block_cache_spec;
 
 typedef struct d9d_block_cache {
-    const d9d_tensor *entry[D9D_BLOCK_CACHE_MAX]; /* [Z, ...] of tokens, [R, ...] of rows */
-    const d9d_tensor *token_slots;                /* [T] int32: the cell of each token */
-    const d9d_tensor *seq_slots;                  /* [N] int32: that of each segment's row */
+    const d9d_tensor *entry[D9D_BLOCK_CACHE_MAX]; /* [Z, ...] for tokens, [R, ...] for sequences */
+    const d9d_tensor *token_slots;                /* [T] int32: slot of each token */
+    const d9d_tensor *seq_slots;                  /* [N] int32: slot of each segment's sequence */
 } d9d_block_cache;
 
 /* --- rotary position embedding: frequencies, no parameters ----------------------- */
 
 typedef struct d9d_block_rope {
     double base;
-    int64_t features; /* of each head that turn; even */
+    int64_t features; /* rotated features of each head; even */
     d9d_op_rope_style style;
     d9d_rope_scaling scaling;
-    d9d_tensor inv_freq; /* [features / 2] float32, d9d_rope_frequencies(); made by prepare */
+    d9d_tensor inv_freq; /* [features / 2] float32, d9d_rope_frequencies(); d9d_block_rope_prepare()
+                            makes it */
 } d9d_block_rope;
 
-/* Make the frequencies on a device; a second call does nothing. */
+/* Compute the frequencies on a device; a second call does nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_rope_prepare(d9d_block_rope *b, d9d_device *dev);
 D9D_API void d9d_block_rope_release(d9d_block_rope *b);
 
 /* --- grouped-query attention: q_proj k_proj v_proj o_proj q_norm k_norm ------------------- *
  *
- *     x --q_proj--> [A heads of D] --q_norm, turn--\
- *     x --k_proj--> [K heads of D] --k_norm, turn--- softmax attention --(gate)-- o_proj --> y
+ *     x --q_proj--> [A heads of D] --q_norm, rope--\
+ *     x --k_proj--> [K heads of D] --k_norm, rope--- softmax attention --(gate)-- o_proj --> y
  *     x --v_proj--> [K heads of D] ----------------/                        |
  *     x --gate_proj--> sigmoid, where there is an output gate --------------'
  *
- * Where a rope turns fewer features than a head has (d9d_block_rope), the first of them turn.
- * Members that are left zero ask for nothing.  `.window = 128, .sinks = true, .no_norm = true,
- * .qkv_bias = true, .o_bias = true` is a layer of gpt-oss, `.zero_centred = true, .output_gate =
- * true` one of Qwen3-Next. */
+ * A rope with fewer features than the head size rotates the first features of each head.  Members
+ * that are zero switch the option off.  `.window = 128, .sinks = true, .no_norm = true, .qkv_bias =
+ * true, .o_bias = true` is a layer of gpt-oss; `.zero_centred = true, .output_gate = true` is one
+ * of Qwen3-Next. */
 typedef struct d9d_block_attention_shape {
     int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
     const d9d_block_rope *rope;                /* shared by the layers */
     float norm_eps;
-    bool no_norm;      /* queries and keys are turned alone: there is no q_norm, k_norm */
-    bool zero_centred; /* q_norm and k_norm are, as in d9d_block_norm */
-    bool output_gate;  /* o * sigmoid(gate), element by element: "gate_proj.weight" [A D, H] */
-    bool sinks;        /* "sinks" [A], from 0: d9d_op_attention() */
-    int64_t window;    /* likewise; 0: none */
-    bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], from 0 */
-    bool o_bias;       /* "o_proj.bias" [H]; whole on each rank */
+    bool no_norm;      /* no QK norm: q_norm and k_norm do not exist */
+    bool zero_centred; /* of q_norm and k_norm, as in d9d_block_norm */
+    bool output_gate;  /* o * sigmoid(gate), elementwise: "gate_proj.weight" [A D, H] */
+    bool sinks;        /* attention sinks: "sinks" [A], initially 0: d9d_op_attention() */
+    int64_t window;    /* sliding window, as d9d_op_attention(); 0: none */
+    bool qkv_bias;     /* "q_proj.bias" [A D], "k_proj.bias", "v_proj.bias" [K D], initially 0 */
+    bool o_bias;       /* "o_proj.bias" [H]; replicated over tp */
 } d9d_block_attention_shape;
 
 typedef struct d9d_block_attention {
@@ -176,15 +181,15 @@ typedef struct d9d_block_attention {
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_init(d9d_block_attention *b,
                                                          const d9d_block_opts *how,
                                                          const d9d_block_attention_shape *shape);
-/* Keys and values of tokens, of the heads that this rank computes. */
+/* Cache entries: keys and values of each token, for the heads that this rank computes. */
 D9D_API void d9d_block_attention_cache_spec(const d9d_block_attention *b,
                                             d9d_block_cache_spec *out);
 
-/* Causal.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as
- * d9d_op_attention() takes them, or NULL.  With cp ranks S is of this one's pieces and segments say
- * what they are of all ranks' rows (d9d/data/loader/cp_slice.h): EINVAL without.  With a cache
- * (else NULL) B is 1, and the segments' keys are rows of the cache.  plus, like y, is added to it
- * where it is not NULL: the residual. */
+/* Causal attention.  x y [B, S, H], with tp ranks [T/tp, H]; positions [B, S] int32; segments as in
+ * d9d_op_attention(), or NULL.  With cp ranks, S counts the positions of this rank's chunks.  The
+ * segments then place the chunks in the sequences of all ranks (d9d/data/loader/cp_slice.h);
+ * without segments EINVAL.  With a cache (else NULL) B is 1, and the segments' keys are slots of
+ * the cache. plus is the residual, of y's shape, which is added to y; NULL: none. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t,
                                                             d9d_var *x, const d9d_tensor *positions,
                                                             const d9d_tensor *segments,
@@ -194,21 +199,22 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_attention_forward(d9d_block_attention 
 /* --- gated delta net: q_proj k_proj v_proj g_proj b_proj a_proj o_proj, q_conv k_conv v_conv,
  * A_log dt_bias, out_norm ------------------------------------------------------------------- *
  *
- *     x --q,k,v_proj--> conv --> q, k, v    b_proj --> b    a_proj --decay--> g
- *     q k v g b --delta--> y    out_norm(y) * silu(g_proj x) --o_proj-->
+ *     x --q,k,v_proj--> causal_conv1d --> q, k, v    b_proj --> b    a_proj --gdn_gate--> g
+ *     q k v g b --gated_delta--> y    out_norm(y) * silu(g_proj x) --o_proj-->
  *
- * Attention with a state in place of keys and values (d9d_op_gated_delta()), as in Qwen3-Next,
- * whose in_proj_qkvz and in_proj_ba are these projections a head of keys after the other, with the
- * values of its group.  Heads of keys are dealt over tp ranks, those of values with them. */
+ * Linear attention with a recurrent state in place of keys and values (d9d_op_gated_delta()), as in
+ * Qwen3-Next.  in_proj_qkvz and in_proj_ba of Qwen3-Next are these projections, interleaved by key
+ * head; each key head is followed by the values of its group.  Tensor parallelism divides the key
+ * heads over the tp ranks, and the value heads with them. */
 typedef struct d9d_block_gated_delta_shape {
     int64_t hidden;
-    int64_t key_heads, value_heads; /* the second a multiple of the first */
+    int64_t key_heads, value_heads; /* value_heads is a multiple of key_heads */
     int64_t key_dim, value_dim;     /* of a head */
     int64_t conv_width;             /* tokens, up to D9D_CAUSAL_CONV1D_MAX_WIDTH */
     float norm_eps;
 } d9d_block_gated_delta_shape;
 
-/* A weight of channels by tokens: "weight" [N, W]. */
+/* Weight of a depthwise convolution, channels by taps: "weight" [N, W]. */
 typedef struct d9d_block_causal_conv1d {
     d9d_module module;
     d9d_param weight;
@@ -224,58 +230,60 @@ typedef struct d9d_block_gated_delta {
     const d9d_groups *groups;
 } d9d_block_gated_delta;
 
-/* EINVAL for a shape that is none. */
+/* EINVAL for an impossible shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_gated_delta_init(
     d9d_block_gated_delta *b, const d9d_block_opts *how, const d9d_block_gated_delta_shape *shape);
-/* The state of the heads that this rank computes, and the last tokens of the convolutions: of a
- * row, so that memory does not grow with it. */
+/* Cache entries of each sequence: the state of the heads that this rank computes, and the last
+ * tokens of the convolutions.  Their size does not grow with the sequence. */
 D9D_API void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b,
                                               d9d_block_cache_spec *out);
-/* x y [B, S, H], with tp ranks [T/tp, H]; rows are those of positions [B, S]; segments, cache and
- * plus as above.  ENOTSUP with cp ranks, whose rows are in pieces. */
+/* x y [B, S, H], with tp ranks [T/tp, H]; B and S are those of positions [B, S]; segments, cache
+ * and plus as in d9d_block_attention_forward().  ENOTSUP with cp ranks, which have chunks of
+ * sequences. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_gated_delta_forward(
     d9d_block_gated_delta *b, d9d_tape *t, d9d_var *x, const d9d_tensor *positions,
     const d9d_tensor *segments, const d9d_block_cache *cache, d9d_var *plus, d9d_var **y);
 
-/* --- multi-head latent attention: q_proj kv_down_proj kv_down_norm kv_up_proj o_proj -------- *
+/* --- multi-head latent attention (MLA): q_proj kv_down_proj kv_down_norm kv_up_proj o_proj -- *
  *
- * Keys and values are made of a few features that all heads share (DeepSeek-V2, V3); positions are
- * in features of their own, of which there is one key for all heads:
+ * Keys and values are projected up from a few features that all heads share (DeepSeek-V2, V3).
+ * Positions are in separate features (rope), whose key is the same for all heads:
  *
- *     x --q_proj----------------------------> A heads of [plain, turned] --turn--\
- *     x --kv_down_proj--> [kv_rank] --norm, kv_up_proj--> A heads of [plain, v]    softmax
- *                    \-> [turned] --turn--> the key of every head                  attention
+ *     x --q_proj----------------------------> A heads of [nope, rope] --rotate--\
+ *     x --kv_down_proj--> [kv_rank] --norm, kv_up_proj--> A heads of [nope, v]    softmax
+ *                    \-> [rope] --rotate--> the key of every head                 attention
  *
- * With q_rank q_proj is itself such a pair: q_proj.down_proj, q_proj.norm, q_proj.up_proj.  Values
- * have at most as many features as keys.  A plan cuts up-projections and o_proj by heads, and
- * leaves the down-projections and their norms whole: each tp rank makes the few features of its own
- * tokens, and these are gathered in place of x. */
+ * With q_rank, q_proj is such a low-rank pair itself: q_proj.down_proj, q_proj.norm,
+ * q_proj.up_proj. Values have at most as many features as keys.  Tensor parallelism divides the
+ * up-projections and o_proj by heads and replicates the down-projections and their norms.  Each tp
+ * rank computes the latent features of its own tokens, and these are all-gathered in place of x. */
 typedef struct d9d_block_mla_shape {
     int64_t hidden, heads;
-    int64_t q_rank, kv_rank; /* q_rank 0: queries are made of x at once */
+    int64_t q_rank, kv_rank; /* q_rank 0: queries are projected from x directly */
     int64_t nope_dim, rope_dim,
-        v;                      /* features of a head: without and with positions; of its values */
-    const d9d_block_rope *rope; /* of `turned` features; shared by the layers */
+        v; /* features of a head: without positions; with positions; of its values */
+    const d9d_block_rope *rope; /* over rope_dim features; shared by the layers */
     float norm_eps;
-    float scale; /* of the scores; 0: (plain + turned)^-1/2 */
+    float scale; /* softmax scale; 0: (nope_dim + rope_dim)^-1/2 */
 } d9d_block_mla_shape;
 
 typedef struct d9d_block_mla {
     d9d_module module, q_proj;
-    d9d_block_linear q_down, q_up, kv_down, kv_up, o_proj; /* q_up: q_proj without q_rank */
+    d9d_block_linear q_down, q_up, kv_down, kv_up, o_proj; /* q_up: without q_rank it is q_proj */
     d9d_block_norm q_norm, kv_norm;
     d9d_block_mla_shape shape;
     const d9d_groups *groups;
 } d9d_block_mla;
 
-/* ECONFIG for values that are wider than keys, or a rope of other features. */
+/* ECONFIG for values with more features than keys, or a rope of another size than rope_dim. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
                                                    const d9d_block_mla_shape *shape);
-/* The features that all heads share, and the turned ones: [1, kv_rank + turned] of a token, on each
- * of the tp ranks. */
+/* Cache entry of each token: the latent features and the rotated key, [1, kv_rank + rope_dim], on
+ * each of the tp ranks. */
 D9D_API void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out);
-/* As d9d_block_attention_forward().  With a cache neither keys nor values are made: queries go down
- * to the shared features, and what they see goes up from there. */
+/* As d9d_block_attention_forward().  With a cache, keys and values are not computed (weight
+ * absorption): queries are projected down to the latent features, and the result of attention is
+ * projected up. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_mla_forward(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
                                                       const d9d_tensor *positions,
                                                       const d9d_tensor *segments,
@@ -302,8 +310,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_ffn_forward(d9d_block_ffn *b, d9d_tape
  *      \-permute--> rows by expert --gate, up--> silu(g) u --down--> rows --unpermute--> y
  *      \-shared expert (optional, always on) ------------------------------------------> + y
  *
- * With experts on several ranks (parallel_groups.h) rows are permuted on the ranks of their
- * experts: d9d_op_dispatch(). */
+ * With expert parallelism (parallel_groups.h) rows are permuted on the ranks of their experts:
+ * d9d_op_dispatch(). */
 typedef struct d9d_block_grouped_linear {
     d9d_module module;
     d9d_param weight; /* [E, in, out] */
@@ -311,12 +319,12 @@ typedef struct d9d_block_grouped_linear {
 
 typedef enum d9d_block_router_score { D9D_SCORE_SOFTMAX, D9D_SCORE_SIGMOID } d9d_block_router_score;
 
-/* Beyond the softmax of all experts; zeros are without any of it.  See d9d_op_router().
+/* Options beyond a softmax over all experts; zero switches each off.  See d9d_op_router().
  *
- * expert_bias is added to the scores for the choice alone, and evens it out without a loss: after
- * each step, that of every expert goes by bias_rate towards the mean load of the step, up where the
- * expert had less and down where it had more (d9d_block_moe_update_expert_bias()).  It is a
- * parameter that no gradient reaches, float32, of zeros at first, and moves unless it is frozen. */
+ * expert_bias balances the load without a loss (DeepSeek-V3): it is added to the scores for the
+ * choice only.  After each step d9d_block_moe_update_expert_bias() changes each expert's bias by
+ * bias_rate: up if its load was below the mean of the step, down if above.  It is a float32
+ * parameter without gradient, initially zero, and is updated unless it is frozen. */
 typedef struct d9d_block_router {
     int score; /* d9d_block_router_score */
     int64_t groups, top_groups;
@@ -328,7 +336,7 @@ typedef struct d9d_block_router {
 
 #define D9D_ROUTER_BIAS "expert_bias"
 
-/* Does it choose or weigh otherwise than by the best of a softmax? */
+/* Does the router differ from the k best of a softmax? */
 static inline bool d9d_block_router_is_custom(const d9d_block_router *r)
 {
     return r->score != D9D_SCORE_SOFTMAX || r->groups > 1 || (r->scale != 0 && r->scale != 1) ||
@@ -341,7 +349,7 @@ typedef struct d9d_block_moe_shape {
     int64_t shared_intermediate; /* 0: no shared expert */
     bool shared_gate;
     d9d_block_router router;
-    int64_t layer; /* its number, for people */
+    int64_t layer; /* its number, for messages */
 } d9d_block_moe_shape;
 
 typedef struct d9d_block_moe {
@@ -349,8 +357,8 @@ typedef struct d9d_block_moe {
     d9d_module router, grouped_experts, shared_expert;
     d9d_block_linear gate;
     d9d_param expert_bias; /* "router.expert_bias" [E]; declared where the router has one */
-    d9d_tensor
-        counted; /* d9d_op_router_opts.counted; whoever counts sets it, storage NULL: nobody */
+    d9d_tensor counted; /* d9d_op_router_opts.counted; set by the user of the counts; storage NULL:
+                           not counted */
     d9d_block_grouped_linear gate_proj, up_proj, down_proj;
     d9d_block_ffn shared;
     d9d_block_linear shared_gate;
@@ -362,8 +370,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_b
                                                    const d9d_block_moe_shape *shape);
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_forward(d9d_block_moe *b, d9d_tape *t, d9d_var *x,
                                                       d9d_var **y);
-/* After a step: the bias by the load of all ranks in `counted`; where there is none, or it is
- * frozen, nothing.  `scale` as in d9d_optimizer_step(): NaN for a step that does not count. */
+/* After a step: update the bias by the load of all ranks in `counted`.  Does nothing without a
+ * bias, or if it is frozen.  `scale` as in d9d_optimizer_step(): NaN for a step that does not
+ * count. */
 D9D_API D9D_MUST_USE d9d_status d9d_block_moe_update_expert_bias(d9d_block_moe *b, d9d_device *dev,
                                                                  const d9d_tensor *scale);
 

@@ -1,8 +1,7 @@
 /* module.h - named parameters in a tree, initialised late.
  *
- * A model is plain structs.  Each embeds a d9d_module, adds its parameters and its
- * children under local names, and nothing else is needed: dotted names, traversal,
- * allocation and filling follow from the tree.
+ * A model is plain structs.  Each embeds a d9d_module and adds its parameters and its children
+ * under local names.  Dotted names, traversal, allocation and initialisation follow from the tree.
  *
  *     struct swiglu { d9d_module module; d9d_param gate, up, down; };
  *
@@ -13,12 +12,14 @@
  *     D9D_TRY(d9d_module_child(&layer->module, "mlp", &m->module));
  *
  * Then, on the root and in this order:
- *     d9d_module_bind()         gives every parameter its dotted name and id
- *     (a plan places parameters here: d9d/parallel/parallel_plan.h)
- *     d9d_module_materialise()  allocates what is kept here, and gradients of what is trainable
+ *
+ *     d9d_module_bind()         assigns every parameter its dotted name and id
+ *     (a parallel plan shards parameters here: d9d/parallel/parallel_plan.h)
+ *     d9d_module_materialise()  allocates this rank's shards, and gradients of trainable ones
  *     d9d_module_reset()        fills by Philox keyed by (seed, id, element), or a
  *                               checkpoint is streamed in
- * The tree is walked in the order of declaration, always.
+ *
+ * The tree is always walked in the order of declaration.
  */
 #ifndef D9D_NN_MODULE_H
 #define D9D_NN_MODULE_H
@@ -33,7 +34,7 @@ extern "C" {
 typedef struct d9d_module {
     D9D_VEC(struct d9d_module_entry) entries; /* parameters and children, as declared */
     d9d_arena names;                          /* of the entries; of the whole tree at the root */
-    struct d9d_param_unit *unit;              /* d9d/nn/param_unit.h; NULL: needs no keeper */
+    struct d9d_param_unit *unit; /* FSDP unit, d9d/nn/param_unit.h; NULL: not sharded */
 } d9d_module;
 
 struct d9d_module_entry {
@@ -47,20 +48,21 @@ D9D_API void d9d_module_init(d9d_module *m);
 D9D_API D9D_MUST_USE d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p,
                                                  d9d_dtype t, d9d_shape shape, d9d_init_kind init,
                                                  float init_scale);
-/* Of a dotted name ("model.layers.3") those before the last point are modules too, which patterns
- * can name; they are made with the first of their children, and stand where that was declared. */
+/* Declare a child.  In a dotted name ("model.layers.3") the prefixes "model" and "model.layers"
+ * become modules too, which patterns can match.  Each is created with its first child, and its
+ * place in the order is that child's. */
 D9D_API D9D_MUST_USE d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c);
 /* Release the tensors of every parameter below, and the records. */
 D9D_API void d9d_module_release(d9d_module *m);
 
-/* Name everything; a duplicate dotted name is EINVAL.  Call once, on the root. */
+/* Assign all names and ids; a duplicate dotted name is EINVAL.  Call once, on the root. */
 D9D_API D9D_MUST_USE d9d_status d9d_module_bind(d9d_module *root);
 
 /* Every parameter in order; stops at the first failure. */
 typedef d9d_status (*d9d_module_param_fn)(void *arg, d9d_param *p);
 D9D_API D9D_MUST_USE d9d_status d9d_module_each(d9d_module *root, d9d_module_param_fn fn,
                                                 void *arg);
-/* Every module in order, itself first and its name "", before the names are bound. */
+/* Every module in order, the root first with the name ""; may be called before names are bound. */
 typedef d9d_status (*d9d_module_fn)(void *arg, const char *name, d9d_module *m);
 D9D_API D9D_MUST_USE d9d_status d9d_module_walk(d9d_module *root, d9d_module_fn fn, void *arg);
 /* By dotted name; NULL when absent. */
@@ -76,7 +78,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_module_materialise(d9d_module *root, d9d_dev
                                                        bool with_grads);
 D9D_API D9D_MUST_USE d9d_status d9d_module_reset(d9d_module *root, uint64_t seed);
 D9D_API D9D_MUST_USE d9d_status d9d_module_reset_param(d9d_param *p,
-                                                       uint64_t seed); /* one of them */
+                                                       uint64_t seed); /* for one parameter */
 /* Forget accumulated gradients; costs nothing, see d9d_param_grad_beta(). */
 D9D_API void d9d_module_clear_grads(d9d_module *root);
 

@@ -1,23 +1,25 @@
-/* parallel_groups.h - the groups of ranks over which a layer's work is cut.
+/* parallel_groups.h - the process groups over which a layer's work is divided: tensor, context and
+ * expert parallel.
  *
- * Blocks ask it where their tokens, heads, positions and experts lie; a plan (d9d/parallel/) fills
- * it once for the model, and everything that is NULL is not cut.  Blocks are straight-line code:
- * operations between ranks do nothing in a group of one.
+ * Blocks read from it where their tokens, heads, positions and experts are.  A plan (d9d/parallel/)
+ * fills it once for the model; a NULL group means that this dimension is not divided.  Blocks are
+ * straight-line code: ops between ranks do nothing in a group of one.
  *
- * With tp ranks the tokens between blocks are cut too (sequence parallel): of T = B S tokens in a
- * row each rank has T / tp, in order, so that norms, the router and residual sums work on their
- * part alone.  Inside attention and the dense FFN every rank has all T tokens, of a part of the
- * heads or columns:
+ * With tp ranks the tokens between blocks are divided too (sequence parallel): of T = B S tokens
+ * each rank has T / tp, in order.  Norms, the router and residual sums work on that part only.
+ * Inside attention and the dense FFN every rank has all T tokens and a part of the heads or
+ * columns:
  *
- *     x [T/tp, H] -norm- gather -> [T, H] - q k v (A/tp heads) - o_proj -> sums [T, H] - reduce
- *     and scatter -> [T/tp, H] + x
+ *     x [T/tp, H] -norm- all-gather -> [T, H] - q k v (A/tp heads) - o_proj -> sums [T, H] -
+ *     reduce-scatter -> [T/tp, H] + x
  *
- * With cp ranks each has S / cp positions of every row, two pieces that cost about the same under
- * a causal mask (rank r of n: pieces r and 2n - 1 - r of 2n); attention gathers keys and values.
+ * With cp ranks each has S / cp positions of every sequence, as two zigzag chunks whose cost is
+ * about equal under a causal mask (rank r of n: chunks r and 2n - 1 - r of 2n).  Attention gathers
+ * keys and values.
  *
- * Experts are dealt over `ep`, whose ranks all have different tokens.
+ * Experts are divided over `ep`, whose ranks all have different tokens.
  *
- * Batches are padded so that T / tp and S / (2 cp) are whole numbers.
+ * Batches are padded so that T / tp and S / (2 cp) are integers.
  */
 #ifndef D9D_NN_PARALLEL_GROUPS_H
 #define D9D_NN_PARALLEL_GROUPS_H

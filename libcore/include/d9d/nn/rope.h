@@ -1,8 +1,8 @@
-/* rope.h - frequencies of rotary embedding, and how they are stretched for longer rows.
+/* rope.h - frequencies of rotary position embedding (RoPE), and their scaling for longer sequences.
  *
- * Feature pair i of d rotated features turns by position * f_i, plainly f_i = base^(-2i / d).  A
- * model that is to see rows longer than those it was trained on, which had `original` positions,
- * turns slower:
+ * Feature pair i of d rotated features is rotated by position * f_i; unscaled, f_i = base^(-2i /
+ * d). A model for sequences longer than the `original` positions that it was trained on uses lower
+ * frequencies:
  *
  *     linear    f_i / factor
  *     ntk       base * factor^(d / (d - 2)) in place of base
@@ -10,10 +10,10 @@
  *               f_i / factor where it turns less than `slow` times, between them in proportion
  *               to i; cosines and sines times 0.1 ln(factor) + 1  (Peng et al., arXiv:2309.00071)
  *     llama3    the same with bounds of the wave's length, original / fast and original / slow,
- *               and between them in proportion to original / length; cosines and sines as they are
+ *               and between them in proportion to original / length; cosines and sines unscaled
  *
- * The last two are those of HuggingFace's configurations, to the last bit of what they mean: bounds
- * of yarn are rounded outwards to whole pairs where `whole` is set.
+ * yarn and llama3 are bit for bit those of HuggingFace's configurations.  `whole` rounds the bounds
+ * of yarn outwards to whole pairs.
  */
 #ifndef D9D_NN_ROPE_H
 #define D9D_NN_ROPE_H
@@ -36,28 +36,28 @@ typedef enum d9d_rope_kind {
     D9D_ROPE_KIND_COUNT
 } d9d_rope_kind;
 
-/* Zeroed it is plain.  What a kind has no use for is not looked at. */
+/* Zeroed it is plain.  Members that a kind does not use are ignored. */
 typedef struct d9d_rope_scaling {
     d9d_rope_kind kind;
     double factor;     /* at least 1 */
     double original;   /* positions; above 0 */
     double fast, slow; /* fast above slow, both above 0 */
     bool whole;
-    double mscale; /* of cosines and sines; 0: as the kind says */
+    double mscale; /* multiplies cosines and sines; 0: the kind's default */
 } d9d_rope_scaling;
 
 /* "plain", "linear", "ntk", "yarn", "llama3". */
 D9D_API const char *d9d_rope_kind_name(d9d_rope_kind kind);
-/* ECONFIG names the number that is out of its range. */
+/* ECONFIG names the member that is out of range. */
 D9D_API D9D_MUST_USE d9d_status d9d_rope_check(const d9d_rope_scaling *s);
 
-/* The base of the frequencies, another one with ntk; not finite where that has none, such as of two
+/* The base of the frequencies, changed by ntk.  Not finite where ntk has none, such as for two
  * features. */
 D9D_API double d9d_rope_base(const d9d_rope_scaling *s, double base, int64_t features);
 /* f [features / 2]. */
 D9D_API void d9d_rope_frequencies(const d9d_rope_scaling *s, double base, int64_t features,
                                   float *f);
-/* What cosines and sines are multiplied by. */
+/* The factor of cosines and sines. */
 D9D_API float d9d_rope_mscale(const d9d_rope_scaling *s);
 
 #ifdef __cplusplus

@@ -1,35 +1,35 @@
-/* optim.h - optimizers: AdamW, Adam and SGD, on weights of float32 and of bfloat16.
+/* optim.h - optimizers: AdamW, Adam and SGD, for float32 and bfloat16 weights.
  *
  *     d9d_optimizer *opt;
  *     D9D_TRY(d9d_optimizer_create(&config, dev, &params, seed, &opt));
  *     ...
  *     D9D_TRY(d9d_optimizer_step(opt, lr, scale));
  *
- * A step multiplies every gradient by *scale, a float32 on the device (the loss weight and
- * the clipping factor in one), and updates each trainable parameter that has a gradient;
- * others keep their state and their own step count, as in torch.optim.  Per parameter with
- * gradient g and step count n from 1,
+ * A step multiplies every gradient by *scale, a float32 on the device: the loss weight and the
+ * clipping factor in one.  It updates each trainable parameter that has a gradient.  The others
+ * keep their state and their step count, as in torch.optim.  Per parameter with gradient g and step
+ * count n from 1,
  *
  *   adamw  p -= lr wd p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
  *          p -= lr (m / (1-b1^n)) / (sqrt(v / (1-b2^n)) + eps)
  *   adam   g += wd p first, instead of the decay (or the same with decoupled_weight_decay)
  *   sgd    g += wd p;  u = mom u + (1-damp) g (u = g at first);  p -= lr u  (or g + mom u)
  *
- * in float32.  What becomes of p in a bfloat16 parameter says the key weight_update:
+ * in float32.  The key weight_update says how a bfloat16 parameter is updated:
  *
- *   master      p is a float32 master weight: the 16 bits that the parameter lacks are kept beside
- *               it, in an int16 state "master_residual" (d9d_adam_arrays in d9d/kernels/table.h)
- *   stochastic  rounded by Philox noise keyed by (seed, tensor, element, step), so that a replica
- *               rounds as its twin does
+ *   master      p is a float32 master weight: the 16 bits that the parameter lacks are stored in
+ *               an int16 state "master_residual" (d9d_adam_arrays in d9d/kernels/table.h)
+ *   stochastic  stochastic rounding by Philox keyed by (seed, tensor, element, step), so that all
+ *               replicas round alike
  *   nearest     rounded to nearest: an update under half of a weight's last bit is lost
  *
- * Other states are float32, or bfloat16 where state_dtype says so: adam's are then rounded by noise
- * too, but for nearest, and sgd's to nearest.  stochastic_adamw is adamw with "stochastic", for
- * bfloat16 parameters alone.
+ * Other states are float32, or bfloat16 by the key state_dtype.  States of adam in bfloat16 are
+ * rounded stochastically too, except with nearest; those of sgd to nearest.  stochastic_adamw is
+ * adamw with "stochastic", for bfloat16 parameters only.
  *
- * State lives beside the parameter, in the same box, and is saved like a parameter under
- * "<parameter>.<state>".  A kind of optimizer is a table, d9d_optimizer_kind; those that are built
- * in are rows of libcore/optim/registry.c.
+ * State is sharded like its parameter and is saved like a parameter, as "<parameter>.<state>".  A
+ * kind of optimizer is a table, d9d_optimizer_kind; the built-in kinds are rows of
+ * libcore/optim/registry.c.
  */
 #ifndef D9D_OPTIM_OPTIM_H
 #define D9D_OPTIM_OPTIM_H
@@ -54,7 +54,7 @@ D9D_API double d9d_optimizer_lr(const d9d_union *section);
 
 enum { D9D_OPTIMIZER_STATES = 3 };
 
-/* What becomes of an updated bfloat16 parameter: see above. */
+/* How a bfloat16 parameter is updated: see above. */
 typedef enum d9d_optimizer_weight_update {
     D9D_UPDATE_MASTER,
     D9D_UPDATE_STOCHASTIC,
@@ -65,35 +65,35 @@ typedef enum d9d_optimizer_weight_update {
 typedef struct d9d_optimizer_update {
     const d9d_device *dev;
     const d9d_param *param;
-    /* The kind's arrays, in the order of `states`; then, with D9D_UPDATE_MASTER, the residual of a
-     * bfloat16 parameter, which has no data for another. */
+    /* The kind's arrays, in the order of `states`.  With D9D_UPDATE_MASTER the residual of a
+     * bfloat16 parameter follows; for other types it has no data. */
     d9d_tensor *state;
     d9d_dtype state_dtype;
-    const float *scale; /* on the device; NaN: the step does not count, nothing is to change */
+    const float *scale; /* on the device; NaN: skip the step, change nothing */
     double lr;
     int64_t step; /* from 1 */
     uint64_t seed;
 } d9d_optimizer_update;
 
-/* `config` is the section's struct, whose first member is the base rate, a double. */
+/* `config` is the section's struct, whose first member is the base learning rate, a double. */
 typedef struct d9d_optimizer_kind {
     size_t size;                                  /* sizeof(d9d_optimizer_kind) */
-    const d9d_table *table;                       /* of its section */
+    const d9d_table *table;                       /* of its configuration section */
     const char *states[D9D_OPTIMIZER_STATES + 1]; /* names; NULL-ended */
-    /* How many of `states` this configuration has.  NULL: all. */
+    /* How many of `states` this configuration uses.  NULL: all. */
     int (*n_states)(const void *config);
-    /* NULL: the parameter's. */
+    /* Type of the states of a parameter.  NULL: the parameter's type. */
     d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
-    /* May this parameter be updated so?  NULL: any. */
+    /* Can this optimizer update the parameter?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
-    /* own of the parameter from own_grad times *scale, and the state. */
+    /* Update the parameter's shard from shard_grad times *scale, and the state. */
     d9d_status (*update)(const void *config, const d9d_optimizer_update *u);
-    /* The same of all parameters of a step.  NULL: one after the other. */
+    /* update() for all parameters of a step in one call (multi-tensor apply).  NULL: one by one. */
     d9d_status (*update_list)(const void *config, const d9d_optimizer_update *u, size_t n);
-    bool partial_lists_ok; /* update_list may be called several times a step, for some of them each
-                              time */
-    /* Of bfloat16 parameters.  With D9D_UPDATE_MASTER each has a state "master_residual" besides,
-     * int16, zero at first.  NULL: not said. */
+    bool partial_lists_ok; /* update_list may be called several times a step, each time for a part
+                              of the parameters */
+    /* How bfloat16 parameters are updated.  With D9D_UPDATE_MASTER each also has a state
+     * "master_residual", int16, initially zero.  NULL: unknown. */
     d9d_optimizer_weight_update (*weight_update)(const void *config);
 } d9d_optimizer_kind;
 
@@ -101,29 +101,31 @@ typedef struct d9d_optimizer_kind {
 
 typedef struct d9d_optimizer d9d_optimizer;
 
-/* Without a device, dev NULL: state has shapes and no memory until d9d_optimizer_fill().  With one
- * it also allocates zeroed state for every trainable parameter.  `params` and what it names must
- * outlive the optimizer.  ECONFIG: stochastic_adamw over a parameter that is not bfloat16. */
+/* Create an optimizer.  With a device it allocates zeroed state for every trainable parameter. With
+ * dev NULL state has shapes and no memory until d9d_optimizer_fill().  `params` and all that it
+ * refers to must outlive the optimizer.  ECONFIG: stochastic_adamw for a parameter that is not
+ * bfloat16. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_create(const d9d_union *section, d9d_device *dev,
                                                      const d9d_params *params, uint64_t seed,
                                                      d9d_optimizer **out);
-/* Zeroed state on a device; once. */
+/* Allocate zeroed state on a device; once. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev);
 D9D_API void d9d_optimizer_free(d9d_optimizer *o);
 D9D_API const char *d9d_optimizer_name(const d9d_optimizer *o); /* "adamw" */
-/* Of its state on this rank, also before it is filled. */
+/* Bytes of its state on this rank; also valid before it is allocated. */
 D9D_API uint64_t d9d_optimizer_bytes(const d9d_optimizer *o);
-/* Of these, the residuals of master weights. */
+/* Of these, the bytes of master-weight residuals. */
 D9D_API uint64_t d9d_optimizer_residual_bytes(const d9d_optimizer *o);
-/* How parameters are updated and what is kept for each, a line: "adamw: bfloat16 weights updated as
- * float32 master weights; bytes a parameter: weights 2, gradients 4, exp_avg 4, exp_avg_sq 4,
- * master_residual 2, in all 16"; as many of these as trainable parameters have types.  ENOMEM. */
+/* Append one line for each type of trainable parameter, with the update and its memory: "adamw:
+ * bfloat16 weights updated as float32 master weights; bytes a parameter: weights 2, gradients 4,
+ * exp_avg 4, exp_avg_sq 4, master_residual 2, in all 16".  ENOMEM. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out);
 
-/* In each step from here on these parameters are updated first, list by list, and the others behind
- * them; when the updates of list i are queued, queued(arg, i) is called.  No bit depends on it.  A
- * kind whose update_list is for a whole step updates all at once, and the calls come behind that.
- * Parameters that are not the optimizer's are passed over.  Once, before the first step. */
+/* Order of updates, so that the first units' weights can be prefetched early.  In each step from
+ * here on, the parameters of first[0..n) are updated first, list by list, then the others.  When
+ * the updates of list i are enqueued, queued(arg, i) is called.  No bit of the result depends on
+ * the order.  A kind without partial_lists_ok updates all at once, and the calls follow.
+ * Parameters that are not the optimizer's are ignored.  Once, before the first step. */
 typedef d9d_status d9d_optimizer_enqueued_fn(void *arg, size_t i);
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_order(d9d_optimizer *o,
                                                         const d9d_params *const *first, size_t n,
@@ -133,54 +135,59 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_set_order(d9d_optimizer *o,
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_step(d9d_optimizer *o, double lr,
                                                    const d9d_tensor *scale);
 
-/* What a checkpoint must hold: state arrays with the parameter whose box they share, and the
- * step counts, one int64 a parameter in the order of `params` (0 for frozen ones). */
+/* What a checkpoint must hold: state arrays, with the parameter whose sharding they have, and the
+ * step counts, one int64 for each of `params` in order (0 for frozen ones). */
 typedef struct d9d_optimizer_state {
     const char *name; /* "model.norm.weight.exp_avg"; borrowed */
     const d9d_param *param;
     d9d_tensor *tensor;
-    bool residual; /* of a master weight: where it is not known it is zero */
+    bool residual; /* of a master weight; zero if a checkpoint lacks it */
 } d9d_optimizer_state;
 D9D_API size_t d9d_optimizer_state_count(const d9d_optimizer *o);
 D9D_API d9d_optimizer_state d9d_optimizer_state_at(d9d_optimizer *o, size_t i);
 D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
 
-/* --- gradients as a whole ---------------------------------------------------------- */
+/* --- gradient norm and clipping ----------------------------------------------------- */
 
-/* The end of a step, without a word from the host:
+/* The end of a step: gradient norm, clipping factor and loss, without a device-to-host
+ * synchronisation:
  *
  *     D9D_TRY(d9d_grad_finalize_init(dev, n_micro, 0, world, &end));
- *     ... backward of every micro-batch, the sum of its losses in end.loss ...
- *     D9D_TRY(d9d_grad_finalize_enqueue(&end, &params, &(d9d_grad_finalize_local){.targets =
- * targets}, max_norm)); D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
- *     D9D_TRY(d9d_readback_enqueue(back, d9d_tensor_data(&end.report)));    // a
- * d9d_grad_finalize_report
+ *     ... backward of every micro-batch; it adds its losses to end.loss ...
+ *     D9D_TRY(d9d_grad_finalize_enqueue(&end, &params,
+ *                 &(d9d_grad_finalize_local){.targets = targets}, max_norm));
+ *     D9D_TRY(d9d_optimizer_step(opt, lr, &end.scale));
+ *     D9D_TRY(d9d_readback_enqueue(back, d9d_tensor_data(&end.report)));
+ *     // later: a d9d_grad_finalize_report
  *
- * Losses, targets and squares are summed over the ranks of the world, on the device, in one call.
- * The norm is the 2-norm over all gradients divided by the number of targets, summed in float64
- * in the order of `params` and then of the ranks; parameters without a gradient count as zero.
- * Gradients may be late (d9d/tape/param.h): the squares of the others are summed meanwhile.  A
- * step whose loss or norm is not finite updates nothing, on no rank, and neither does any after
- * it: see step_scale in d9d/kernels/table.h. */
+ * One all-reduce over the world, on the device, sums losses, targets and squares.  The norm is the
+ * 2-norm of all gradients divided by the number of targets.  It is summed in float64, in the order
+ * of `params` and then of the ranks; parameters without a gradient count as zero.  Gradients may
+ * still be in flight (d9d/tape/param.h): the squares of the others are summed meanwhile.
+ *
+ * A step whose loss or norm is not finite updates nothing, on any rank, and neither does any step
+ * after it: see grad_scale in d9d/kernels/table.h. */
 typedef struct d9d_grad_finalize_report {
     double targets, squares, flags, saved; /* sums over ranks */
-    double loss, norm;                     /* the sum of all losses; of the mean gradient */
+    double loss, norm;                     /* sum of all losses; norm of the mean gradient */
 } d9d_grad_finalize_report;
 
-/* What this rank has of a step. */
+/* This rank's contribution to a step. */
 typedef struct d9d_grad_finalize_local {
-    double targets;      /* that no other rank counts */
-    bool is_replica;     /* another rank has the losses: what is here does not count */
-    double flag, saved;  /* any numbers, to be summed */
-    const double *extra; /* more of them, as many as were spoken of when it was opened */
+    double targets;      /* targets that no other rank counts */
+    bool is_replica;     /* another rank has the same losses; ignore those here */
+    double flag, saved;  /* any numbers; summed over ranks */
+    const double *extra; /* as many more as init was told (`more`) */
 } d9d_grad_finalize_local;
 
 typedef struct d9d_grad_finalize {
-    d9d_tensor loss;   /* [micro-batches] float64; on many ranks queue sums it in place */
-    d9d_tensor extra;  /* float64: the sums of d9d_grad_finalize_local's, right before the report */
+    d9d_tensor
+        loss; /* [micro-batches] float64; d9d_grad_finalize_enqueue() sums it over ranks in place */
+    d9d_tensor
+        extra; /* float64: sums of d9d_grad_finalize_local.extra, directly before the report */
     d9d_tensor report; /* float64: a d9d_grad_finalize_report */
-    d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by; also clips */
-    d9d_tensor all;    /* these, one behind the other */
+    d9d_tensor scale;  /* float32: what the optimizer multiplies gradients by, clipping included */
+    d9d_tensor all;    /* these, contiguous */
     d9d_comm *world;   /* NULL: alone */
 } d9d_grad_finalize;
 D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_init(d9d_device *dev, int64_t micro_batches,
@@ -193,8 +200,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e,
                                                           const d9d_grad_finalize_local *own,
                                                           double max_norm);
 
-/* The first parameter whose gradient, or whose data, holds a NaN or an infinity, or NULL, and
- * where. */
+/* The first parameter whose gradient (or whose data) has a NaN or an infinity, and its index there;
+ * NULL if none has. */
 D9D_API D9D_MUST_USE d9d_status d9d_optimizer_find_nonfinite_grad(d9d_device *dev,
                                                                   const d9d_params *params,
                                                                   const d9d_param **out,

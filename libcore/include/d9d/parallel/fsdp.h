@@ -1,4 +1,5 @@
-/* fsdp.h - parameters that ranks keep in parts, whole while they are needed; gradients summed.
+/* fsdp.h - fully sharded data parallelism (FSDP): sharded parameters, unsharded while a layer needs
+ * them; gradients reduce-scattered.
  *
  *     D9D_TRY(d9d_fsdp_create(model, dev, &how, &s));
  *     D9D_TRY(d9d_module_materialise(model->module, dev, true));
@@ -8,40 +9,41 @@
  *             forward
  *             d9d_fsdp_pre_backward(s, it_is_the_last);
  *             backward
- *         D9D_TRY(d9d_fsdp_post_backward(s));        // the last sums are queued,
- *         ... what reads own_grad behind d9d_param_wait_grad() ...
- *         D9D_TRY(d9d_fsdp_wait_grads(s));         // own_grad of every parameter is the sum over
- * ranks
+ *         D9D_TRY(d9d_fsdp_post_backward(s));    // the last reductions are enqueued
+ *         ... read shard_grad, after d9d_param_wait_grad() for each ...
+ *         D9D_TRY(d9d_fsdp_wait_grads(s));       // shard_grad of all is the sum over ranks
  *         ... update the unit that forward needs first ...
- *         D9D_TRY(d9d_fsdp_prefetch(s, 0));    // its weights, for the next step
+ *         D9D_TRY(d9d_fsdp_prefetch(s, 0));      // its weights, for the next step
  *         ... update the others ...
  *
- * The keeper of a model's units (d9d/nn/param_unit.h).  A unit's parameters are gathered when it is
- * opened, for forward and again for backward, while the unit before it computes; they are dropped
- * when it is closed, with `keep` by backward.  Gradients of parts are summed and scattered when
- * backward closes the unit: after every micro-batch, or with `reduce_once` after the last one,
- * until when they are kept whole.  Gradients that several ranks have whole are summed in buckets,
- * as soon as backward has finished the last one of a bucket.
+ * FSDP owns the model's units (d9d/nn/param_unit.h).  A unit's parameters are unsharded by an
+ * all-gather for forward and again for backward, overlapped with the previous unit's computation.
+ * They are resharded after each pass, or with `keep_unsharded` after backward only.  Gradients of
+ * sharded parameters are reduce-scattered when backward leaves the unit: after every micro-batch,
+ * or with `reduce_once` after the last one; until then the full gradients are accumulated.
+ * Gradients of replicated parameters are all-reduced in buckets, as soon as backward has finished
+ * the last gradient of a bucket.
  *
- *     backward of     | unit 4  | unit 3  | unit 2  | unit 1  |
- *     beside it         gather 3  gather 2  gather 1
- *                                 sum 4     sum 3     sum 2     sum 1
+ *     backward of      | unit 4   | unit 3   | unit 2   | unit 1  |
+ *     concurrently       unshard 3  unshard 2  unshard 1
+ *                                   reduce 4   reduce 3   reduce 2   reduce 1
  *
- * At the edges of a step nothing of the model computes that could be beside.  The norm begins with
- * the gradients that are there, the last units', and awaits each sum before it reads it; the first
- * units' weights are gathered as soon as their update is queued, beside that of the others:
+ * At the edges of a step no computation of the model is left to overlap with.  The gradient norm
+ * starts with the gradients that are ready, those of the last units, and waits for each reduction
+ * before it reads it.  The first units' weights are prefetched as soon as their update is enqueued,
+ * overlapped with the updates of the others:
  *
  *     norm of          4 | 3 | 2 | 1 |   update of  1 | 2 | 3, 4 |     forward of  1 | 2 ...
- *     beside it        sum 2  sum 1                     gather 1   gather 2
+ *     concurrently     reduce 2 reduce 1                unshard 1  unshard 2
  *
- * Weights that are gathered ahead are used by whatever forward comes next; where parts change
- * otherwise, or nothing comes, they are dropped.
+ * The next forward uses prefetched weights, whichever it is.  If the shards change otherwise, or no
+ * forward comes, they are dropped.
  *
- * GPUs of one host gather by reading each other's parts (d9d/comm/comm.h); between
- * d9d_fsdp_wait_grads() and the next forward these may change, but for those gathered ahead.
+ * GPUs of one host unshard by reading peer memory (d9d/comm/comm.h).  Between d9d_fsdp_wait_grads()
+ * and the next forward the shards may change, except those that were prefetched.
  *
- * On the CPU everything is done in turn.  Without parts and sums there is nothing to keep: create
- * gives NULL, which every call takes.
+ * On the CPU all of this runs in order.  If nothing is sharded and nothing is reduced, create
+ * returns NULL, which every call accepts.
  */
 #ifndef D9D_PARALLEL_FSDP_H
 #define D9D_PARALLEL_FSDP_H
@@ -55,50 +57,53 @@ extern "C" {
 typedef struct d9d_fsdp_opts {
     bool with_grads;
     bool reduce_once;
-    bool keep_unsharded; /* whole parameters from forward to backward: half as many are gathered */
+    bool keep_unsharded; /* parameters stay unsharded from forward to backward: half as many
+                            all-gathers */
     uint64_t bucket_bytes;
 } d9d_fsdp_opts;
 
 typedef struct d9d_fsdp d9d_fsdp;
 
-/* Bytes that units have beside what is kept, at least once in every step: the largest unit's
- * parameters and gradients, or with `reduce_once` all gradients and with `keep` all parameters; 0
- * where all is whole. */
+/* Peak bytes of unsharded units, reached in every step: the largest unit's parameters and
+ * gradients, or with `reduce_once` all gradients and with `keep_unsharded` all parameters.  The
+ * shards themselves are not counted.  0 where nothing is sharded. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how,
                                                uint64_t *out);
 
-/* Keep model->units, whose parameters are placed and have no memory yet; takes that of gradients
- * which are summed.  EINVAL for a placed parameter that is in no unit. */
+/* Take over model->units.  Their parameters are placed (d9d/parallel/parallel_plan.h) and have no
+ * memory yet; this allocates the gradients that are reduced.  EINVAL for a placed parameter that is
+ * in no unit.  d9d_fsdp_free() it before the model. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev,
                                                 const d9d_fsdp_opts *how, d9d_fsdp **out);
-/* Between steps: parameters that are kept go to other places; drops what was gathered ahead.
+/* Between steps: the shards are about to move to other addresses; drops what was prefetched.
  * Collective: over their groups. */
 D9D_API void d9d_fsdp_invalidate(d9d_fsdp *s);
-/* While the model stands. */
+/* Call before the model is freed. */
 D9D_API void d9d_fsdp_free(d9d_fsdp *s);
 
-/* A forward comes next; `learns`: its backward too; `back_at_once`: and right behind it. */
+/* A forward comes next.  `learns`: a backward of it follows; `back_at_once`: directly after it. */
 D9D_API void d9d_fsdp_pre_forward(d9d_fsdp *s, bool learns, bool back_at_once);
-/* A backward comes next, or one half of one; `last`: of the gradients of parameters in this step.
- */
+/* A backward comes next, or its dgrad or wgrad alone.  `last`: the last one of this step that adds
+ * to gradients of parameters. */
 D9D_API void d9d_fsdp_pre_backward(d9d_fsdp *s, bool last);
-/* Behind the last backward: all sums are queued, and own_grad is there behind
- * d9d_param_wait_grad(). Collective: over the groups of the parameters. */
+/* After the last backward: all reductions are enqueued, and shard_grad is valid after
+ * d9d_param_wait_grad().  Collective: over the groups of the parameters. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_post_backward(d9d_fsdp *s);
-/* The same, if it was not called, and the device's stream goes on when all sums are there and
- * nobody reads this rank's parts any more: they may change. */
+/* d9d_fsdp_post_backward() if it was not called; then the device's stream waits for all reductions,
+ * and until no peer reads this rank's shards: they may change.  Collective: as
+ * d9d_fsdp_post_backward(). */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_wait_grads(d9d_fsdp *s);
 
-/* So many units are gathered ahead at most: as many as forward has whole at once, the one that
+/* Most units that are prefetched at once: as many as forward has unsharded at once, the one that
  * computes and the next. */
 enum { D9D_FSDP_PREFETCH_MAX = 2 };
-/* How many there are, and their parameters, in the order of forward. */
+/* The number of units that can be prefetched, and their parameters, in the order of forward. */
 D9D_API size_t d9d_fsdp_first_units(const d9d_fsdp *s,
                                     const d9d_params *first[D9D_FSDP_PREFETCH_MAX]);
-/* The update of first[i] is queued: gather the unit beside what follows.  Collective: over the
- * groups of its parameters. */
+/* The update of first[i] is enqueued: unshard the unit while the other updates run.  Collective:
+ * over the groups of its parameters. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_prefetch(d9d_fsdp *s, size_t i);
-/* Let go of what was gathered ahead; a forward gathers it again. */
+/* Drop what was prefetched; the next forward unshards it again. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_reshard(d9d_fsdp *s);
 
 #ifdef __cplusplus

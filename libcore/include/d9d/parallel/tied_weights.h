@@ -1,9 +1,11 @@
-/* tied_weights.h - parameters that the first and the last stage of a pipeline both have.
+/* tied_weights.h - tied weights over a pipeline: parameters that the first and the last stage both
+ * have.
  *
- * The embedding of a tied model is read by the first stage and is the head of the last.  Each stage
- * has an instance of it: one name, one placement, one initial value.  The gradient of both is the
- * sum of the two, made after all other sums of a step, so that one optimizer makes the same update
- * of both.  One of them counts (d9d_param.counts): in norms, and in what is saved.
+ * A tied model's embedding is read by the first stage and is the head of the last stage.  Each
+ * stage has an instance with the same name, placement and initial value.  Their gradients are
+ * summed over the two, after all other reductions of a step, so that the same optimizer makes the
+ * same update of both.  One of them is primary (d9d_param.is_primary): the one in norms and in
+ * checkpoints.
  *
  *     first stage   embedding   grad a   -> a + b -.
  *                                                   one update
@@ -18,10 +20,10 @@
 extern "C" {
 #endif
 
-/* The last stage's instance does not count.  When it is placed; NULL is fine. */
+/* Mark the last stage's instance as not counted.  Call when it is placed; NULL is fine. */
 D9D_API void d9d_tied_weights_set_primary(d9d_model *m);
-/* own_grad of the module's parameters becomes the sum over both instances: `other` is the second
- * one, or NULL where the rank `peer` of the group has it.  Collective: over the two ranks. */
+/* shard_grad of the module's parameters becomes the sum over both instances.  `other` is the second
+ * instance, or NULL if rank `peer` of the group has it.  Collective: over the two ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_tied_weights_sum_grads(d9d_module *mine, d9d_module *other,
                                                            d9d_comm *comm, int peer,
                                                            d9d_device *dev);

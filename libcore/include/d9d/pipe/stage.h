@@ -1,10 +1,9 @@
 /* stage.h - which layers a pipeline stage owns.
  *
- * A model builds only the layers of its stage; names keep the layer's number in the
- * whole.  Virtual layers before and after stand for the cost of the embedding and the
- * head when layers are dealt out: of V layers, virtual ones among them, each of S stages
- * gets V / S, the first V % S stages one more, and the virtual ones are then left out of
- * the first and the last.
+ * A model builds only the layers of its stage; parameter names keep the layer's number in the whole
+ * model.  Virtual layers before and after the real ones stand for the cost of the embedding and the
+ * head.  Of V layers, virtual ones included, each of S stages gets V / S, and the first V % S
+ * stages one more.  The virtual layers are then removed from the first and the last stage.
  */
 #ifndef D9D_PIPE_STAGE_H
 #define D9D_PIPE_STAGE_H
@@ -33,7 +32,7 @@ static inline bool d9d_stage_is_last(d9d_stage s)
     return s.index == s.count - 1;
 }
 
-/* Layers [first, end) of this stage.  ECONFIG when any stage would get none, naming it. */
+/* Layers [first, end) of this stage.  ECONFIG names a stage that would get no layer. */
 D9D_API D9D_MUST_USE d9d_status d9d_stage_layers(int64_t n_layers, int64_t virtual_pre,
                                                  int64_t virtual_post, d9d_stage s, int64_t *first,
                                                  int64_t *end);

@@ -1,9 +1,10 @@
-/* lr.h - the learning rate's factor at every step, of whatever kind the configuration names.
+/* lr.h - learning-rate schedules: the factor of the base rate at every step, of any configured
+ * kind.
  *
  *     D9D_TRY(d9d_lr_schedule_create(&config.lr_scheduler, "lr_scheduler", total, &lr));
  *     rate = base * d9d_lr_schedule_at(lr, step);
  *
- * Steps count from 0: the first one that a run takes has the factor of step 0.  A kind is a table;
+ * Steps count from 0: the first step of a run has the factor of step 0.  A kind is a table;
  * piecewise.h is the one that is built in.
  */
 #ifndef D9D_SCHED_LR_H
@@ -15,28 +16,28 @@
 extern "C" {
 #endif
 
-enum { D9D_STEPS_UNKNOWN = -1 }; /* a total, where a kind needs none */
+enum { D9D_STEPS_UNKNOWN = -1 }; /* a total, for kinds that need none */
 
 typedef struct d9d_lr_schedule_kind {
     size_t size;            /* sizeof(d9d_lr_schedule_kind) */
-    const d9d_table *table; /* of its section */
-    /* `config` is the section, bound, as long as *self is; `where` begins sentences; total: steps
-     * of the run.  ECONFIG. */
+    const d9d_table *table; /* of its configuration section */
+    /* `config` is the bound section and outlives *self; `where` is the prefix of messages; total:
+     * steps of the run.  ECONFIG. */
     d9d_status (*create)(const void *config, const char *where, int64_t total, void **self);
     double (*at)(const void *self, int64_t step); /* cannot fail */
     void (*free)(void *self);                     /* NULL: nothing to free */
-    /* What is known without a total: steps that it speaks of, and whether it needs the total
-     * besides.  NULL: none, and it does. */
+    /* What is known without a total: the number of steps that the section fixes, and whether it
+     * also needs the total.  NULL: no step, and it does. */
     int64_t (*steps)(const void *config, bool *needs_total);
 } d9d_lr_schedule_kind;
 
-/* What a configuration without the section has: the rate stays as it is. */
+/* The default without the section: a constant rate. */
 #define D9D_LR_SCHEDULE_CONSTANT                                                                   \
     "{\"name\": \"piecewise\", \"scheduler\": {\"initial_multiplier\": 1.0, \"phases\": "          \
     "[{\"mode\": "                                                                                 \
     "\"rest\", \"target_multiplier\": 1.0, \"curve\": {\"type\": \"linear\"}}]}}"
 
-/* A section is a union of kinds' tables. */
+/* The "lr_scheduler" section is a union of the kinds' tables. */
 D9D_API extern const char *const d9d_lr_schedule_tag[];
 D9D_API extern const d9d_table *const d9d_lr_schedule_choices[]; /* NULL-ended */
 

@@ -1,4 +1,4 @@
-/* piecewise.h - learning-rate schedules: phases laid end to end.
+/* piecewise.h - piecewise learning-rate schedules: warm-up, hold and decay as consecutive phases.
  *
  *     1.0        .-------.                {"name": "piecewise", "scheduler": {
  *              ,'  hold   `.                "initial_multiplier": 0.0, "phases": [
@@ -6,12 +6,11 @@
  *     0.0  -'  linear         `---            {"mode": "percentage", "percentage": 0.9, ...},
  *          0   100       900  1000 step       {"mode": "rest", ...}]}}
  *
- * A phase takes the multiplier from where the one before it ended to its target, along
- * its curve.  "steps" lasts so many steps, "percentage" lasts until floor(total * share),
- * "rest" until the total.  After the last phase the multiplier stays.
+ * A phase moves the multiplier from the previous phase's target to its own, along its curve.
+ * "steps" lasts a number of steps, "percentage" until floor(total * share), "rest" until the total.
+ * After the last phase the multiplier is constant.
  *
- * lr(k) = base lr * d9d_piecewise_at(s, k) is for optimizer step k counted from 0: the
- * first step that a run takes uses factor 0.
+ * lr(k) = base lr * d9d_piecewise_at(s, k) for optimizer step k counted from 0.
  *
  * In a configuration it is one kind of d9d/sched/lr.h.
  */
@@ -24,9 +23,9 @@
 extern "C" {
 #endif
 
-/* With p in [0, 1), the share of the phase that is done, from s to e:
- * linear s + (e-s)p; cosine e + (s-e)(1 + cos(pi p))/2; poly s + (e-s)p^power;
- * exponential exp(ln s' + (ln e' - ln s')p) where x' = max(x, 1e-8). */
+/* Curves from s to e, with p in [0, 1) the elapsed fraction of the phase: linear s + (e-s)p; cosine
+ * e + (s-e)(1 + cos(pi p))/2; poly s + (e-s)p^power; exponential exp(ln s' + (ln e' - ln s')p)
+ * where x' = max(x, 1e-8). */
 typedef enum d9d_piecewise_curve_kind {
     D9D_CURVE_LINEAR,
     D9D_CURVE_COSINE,
@@ -73,23 +72,23 @@ D9D_API extern const d9d_lr_schedule_kind d9d_piecewise_kind;
 
 typedef struct d9d_piecewise d9d_piecewise;
 
-/* Lay out a bound configuration over `total` steps.  `where` begins every sentence:
- * "config.json: lr_scheduler.scheduler".  ECONFIG when a phase would end before it
- * begins, when the phases are longer than the total, when a phase needs a total that
- * is not known, and without phases. */
+/* Create a schedule over `total` steps from a bound configuration.  `where` is the prefix of
+ * messages: "config.json: lr_scheduler.scheduler".  ECONFIG when a phase would end before it
+ * begins, when the phases are longer than the total, when a phase needs a total that is not known,
+ * and without phases. */
 D9D_API D9D_MUST_USE d9d_status d9d_piecewise_create(const d9d_piecewise_config *config,
                                                      const char *where, int64_t total,
                                                      d9d_piecewise **out);
 D9D_API void d9d_piecewise_free(d9d_piecewise *s);
 
-/* The factor of step k; below 0 it is the initial multiplier.  Cannot fail. */
+/* The factor of step k; for k below 0, the initial multiplier.  Cannot fail. */
 D9D_API double d9d_piecewise_at(const d9d_piecewise *s, int64_t k);
 
-/* Steps that the phases cover. */
+/* The number of steps that the phases cover. */
 D9D_API int64_t d9d_piecewise_steps(const d9d_piecewise *s);
 
-/* What a configuration says without a total: the steps of its "steps" phases, and
- * whether another phase needs to know the total. */
+/* What is known without a total: the sum of its "steps" phases, and whether another phase needs the
+ * total. */
 D9D_API int64_t d9d_piecewise_fixed_steps(const d9d_piecewise_config *config, bool *needs_total);
 
 #ifdef __cplusplus

@@ -1,12 +1,11 @@
-/* hf_config.h - config.json of a HuggingFace checkpoint: where it lies, its dtype, and how it is
- * rewritten from one layout of the weights to another.  What a family reads of it:
- * d9d/model/family.h.
+/* hf_config.h - config.json of a HuggingFace checkpoint: its place, its dtype, and rewriting it
+ * from one layout of the weights to another.  d9d/model/family.h has what a family reads from it.
  *
  * A directory in the suite's own layout has the same config.json with one more member:
  *
  *     "d9d": {"layout": "d9d", "head": "causal_lm", "experts": "per-expert"}
  *
- * where `experts` remembers how the HuggingFace checkpoint that it came from kept them.
+ * `experts` records the expert layout of the HuggingFace checkpoint that it was converted from.
  */
 #ifndef D9D_MODEL_HF_HF_CONFIG_H
 #define D9D_MODEL_HF_HF_CONFIG_H
@@ -22,43 +21,42 @@ extern "C" {
 #define D9D_HF_CONFIG_NAME "config.json"
 #define D9D_HF_CONFIG_MAX  (4u << 20) /* bytes; a larger config.json is EFORMAT */
 
-/* Where the configuration lies that `path` names, as a file or as a directory: the file, which need
- * not be there, and the directory with the model's other files, NULL beside a file of another name
- * than config.json.  Both in the arena. */
+/* Find the configuration that `path` names as a file or as a directory.  *file need not exist.
+ * *beside is the directory with the model's other files; NULL if the file's name is not
+ * config.json. Both are in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_locate(const char *path, d9d_arena *a,
                                                      const char **file, const char **beside);
 
-/* The document itself, checked to be an object; a new reference. */
+/* Load the document, checked to be an object; a new reference. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_load(const char *path, json_t **out);
-/* The dtype that it names; `otherwise` when it names none.  ECONFIG for an unknown one. */
+/* The dtype that it names; `otherwise` if it names none.  ECONFIG for an unknown one. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_dtype(const json_t *doc, const char *where,
                                                     d9d_dtype otherwise, d9d_dtype *out);
 
-/* Put `dtype` where the document has its own, or under "torch_dtype". */
+/* Set the document's dtype, in the field that it has, or in "torch_dtype". */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_dtype(json_t *doc, d9d_dtype dtype);
-/* Its text.  Of a document that was made from the file `from` (else NULL) all else keeps its
- * bytes where nothing but the member "d9d" comes, goes or changes. */
+/* Append its text.  If the document was made from the file `from` (else NULL) and only the member
+ * "d9d" was added, removed or changed, all other bytes of the file are kept. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_text(const json_t *doc, const char *from,
                                                    d9d_buf *out);
-/* The same into config.json of `dir`. */
+/* Write that text to config.json in `dir`. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_write(const char *dir, const json_t *doc,
                                                     const char *from);
 
-/* --- from layout to layout ---------------------------------------------------------- */
+/* --- between layouts ------------------------------------------------------------------ */
 
-/* Put the member "d9d" there, with the head's name and what else the family says of itself in
- * `more` (stolen; NULL: nothing); or take it away.  `fused`: the checkpoint behind it fused
- * experts. */
+/* Set the member "d9d", with the head's name and the family's own members in `more` (stolen; NULL:
+ * none).  `fused`: the original checkpoint has fused experts.  Unmark removes the member. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_mark(json_t *doc, const char *head, bool fused,
                                                    json_t *more);
 D9D_API void d9d_hf_config_unmark(json_t *doc);
-/* Had the checkpoint that this document comes from fused experts?  Without the mark, its generation
- * says so. */
+/* Did the original checkpoint have fused experts?  Without the mark, the generation of its names
+ * decides. */
 D9D_API bool d9d_hf_config_was_fused(const json_t *doc);
 
-/* The names of fields that transformers writes in `generation` 4 or 5; each field keeps its
- * place.  Generation 5 reads both; 4 takes its defaults for what has names of 5, and cannot
- * read fused experts. */
+/* Rename fields to those that transformers writes in `generation` 4 or 5; each field keeps its
+ * place.  Generation 5 reads both.  Generation 4 takes its defaults for fields with names of 5, and
+ * cannot read fused experts. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_set_generation(json_t *doc, int generation);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* qwen3_map.h - how Qwen3's tensors are called and shaped, here and in HuggingFace files.
+/* qwen3_map.h - names and shapes of Qwen3's tensors, here and in HuggingFace files, and the mapping
+ * between them.
  *
  * Three layouts of the same weights (H hidden features, E experts, N the size of an expert; all
  * names and shapes are one table, libcore/models/qwen3/qwen3_names.c):
@@ -22,10 +23,10 @@
  *                                        with HuggingFace's weights, map with embedding_dim 0
  *                                        and initialise it
  *
- * Mappings know the shape that each of their inputs must have.  A tied language model has no
- * head of its own, and files that have one (some do) lose it on the way into a model; between
- * files it is kept (`tied_copy`).  A pipeline stage that is last and not first has the embedding of
- * a tied model too, under its own name; it is given to files by the first stage alone.
+ * Mappings know the shape of each input.  A tied language model has no head of its own.  Files that
+ * have one (some do) lose it on the way into a model; between files it is kept (`tied_copy`).  A
+ * pipeline's last stage also has the embedding of a tied model, under its own name; only the first
+ * stage exports it.
  */
 #ifndef D9D_MODELS_QWEN3_QWEN3_MAP_H
 #define D9D_MODELS_QWEN3_QWEN3_MAP_H
@@ -38,24 +39,23 @@
 extern "C" {
 #endif
 
-/* The layout of a source, told by its tensors' names. */
+/* The layout of a source, found by its tensors' names. */
 D9D_API d9d_weights_layout d9d_qwen3_layout(const d9d_tensor_source *src);
 
-/* What the source's names say of its configuration: for conversions, which take a checkpoint
- * for what it is.  Sets `prefixed`, `tied_copy`, and the head where config.json left it open,
- * or where names without "model." show a base model (Qwen3-Embedding's config.json says
- * Qwen3ForCausalLM). */
+/* Complete the configuration from the source's names, for conversions, which take a checkpoint as
+ * it is.  Sets `prefixed` and `tied_copy`.  Sets the head if config.json left it open, or if names
+ * without "model." show a base model (Qwen3-Embedding's config.json says Qwen3ForCausalLM). */
 D9D_API void d9d_qwen3_infer_config(const d9d_tensor_source *src, d9d_qwen3_config *c);
 
-/* From a source in any layout to `to`, for the tensors of one stage: on a stage that is not
- * the whole model the source has more, so plan with allow_unused.  Of the source only names
- * are looked at.  ENOTSUP for what HuggingFace's format cannot say (several vocabulary splits,
- * a shared expert, a projection). */
+/* Map a source in any layout to `to`, for the tensors of one stage.  On a stage that is not the
+ * whole model the source has more tensors, so plan with allow_unused.  Only the source's names are
+ * read. ENOTSUP for what HuggingFace's format cannot express (several vocabulary splits, a shared
+ * expert, a projection). */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *c, d9d_stage stage,
                                                  const d9d_tensor_source *src,
                                                  d9d_weights_layout to, d9d_mapper **out);
 
-/* Every matrix of linear layers and experts that HuggingFace's files have, in the arena. */
+/* All matrices of linear layers and experts that HuggingFace's files have, in the arena. */
 D9D_API D9D_MUST_USE d9d_status d9d_qwen3_matrices(const d9d_qwen3_config *c, d9d_arena *a,
                                                    d9d_model_matrices *out);
 
