@@ -88,11 +88,11 @@ static void log_line(void *arg, d9d_log_level level, const char *text)
 static void log_status(void *arg, const char *text)
 {
     struct talk *t = arg;
-    int n = (int)strlen(text), room = terminal_columns(STDERR_FILENO) - 1, drawn = 0;
+    int n = (int)strlen(text), columns = terminal_columns(STDERR_FILENO) - 1, drawn = 0;
     char line[LINE_SIZE];
 
-    if (n > room)
-        n = room;
+    if (n > columns)
+        n = columns;
     while (n > 0 && text[n] != '\0' && ((unsigned char)text[n] & 0xc0) == 0x80)
         n--;
     pthread_mutex_lock(&t->lock);
@@ -222,12 +222,12 @@ d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
 {
     if (st != D9D_OK && d9d_bootstrap_size(boot) > 1) {
         const bool agreed = d9d_bootstrap_failure_is_collective(boot),
-                   hushed = d9d_bootstrap_failure_reported(boot);
-        const struct timespec a_while = {.tv_sec = hushed ? 3 : 0}; /* until the other ends it */
+                   reported = d9d_bootstrap_failure_reported(boot);
+        const struct timespec a_while = {.tv_sec = reported ? 3 : 0}; /* until the other ends it */
 
         if (r->log != NULL && r->log->status != NULL)
             r->log->status(r->log->arg, "");
-        if (!hushed && (!r->mute || !agreed))
+        if (!reported && (!r->mute || !agreed))
             (void)report_status(r->talk, st, false);
         r->mute = true;
         (void)nanosleep(&a_while, NULL);

@@ -76,8 +76,8 @@ static double max_token_bytes(const d9d_linear_cross_entropy_dims *n)
 int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n, int64_t empty,
                                          double each)
 {
-    const int64_t room = n->scratch > 0 ? n->scratch : DEFAULT_SCRATCH;
-    const double left = n->ranks != NULL ? (double)room : (double)(room - empty);
+    const int64_t scratch_bytes = n->scratch > 0 ? n->scratch : DEFAULT_SCRATCH;
+    const double left = n->ranks != NULL ? (double)scratch_bytes : (double)(scratch_bytes - empty);
     const double one = (n->ranks != NULL ? max_token_bytes(n) : each) * TOKEN_STEP;
     const int64_t steps = one > 0 && left > one ? (int64_t)(left / one) : 1;
     const int64_t fit = steps * TOKEN_STEP;

@@ -15,9 +15,10 @@ static const float *token_load(const d9d_causal_conv1d_dims *n, const void *x, c
 }
 
 static void document_conv(const d9d_causal_conv1d_dims *n, d9di_varlen_document d, int64_t before,
-                          const void *cell, void *y, const void *x, const float *w, float *room)
+                          const void *cell, void *y, const void *x, const float *w,
+                          float *workspace)
 {
-    float *z = room, *row = room + n->n;
+    float *z = workspace, *row = workspace + n->n;
 
     for (int64_t t = 0; t < d.n; t++) {
         memset(z, 0, (size_t)n->n * sizeof(*z));
@@ -48,14 +49,14 @@ d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_di
                                         const d9d_state_slots *past, void *y, const void *x,
                                         const void *w)
 {
-    float *turned, *room;
+    float *turned, *workspace;
 
     (void)s;
     D9D_TRY(d9di_causal_conv1d_check("conv_on", n));
     D9D_TRY(d9di_varlen_check_past("conv_on", &n->docs));
     if ((turned = d9di_cpu_scratch_alloc("conv_on", n->w * n->n)) == NULL)
         return D9D_ENOMEM;
-    if ((room = d9di_cpu_scratch_alloc_threads("conv_on", 2 * n->n)) == NULL) {
+    if ((workspace = d9di_cpu_scratch_alloc_threads("conv_on", 2 * n->n)) == NULL) {
         free(turned);
         return D9D_ENOMEM;
     }
@@ -68,10 +69,10 @@ d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_di
         if (d.n == 0)
             continue;
         document_conv(n, d, d9di_varlen_past_tokens(&n->docs, i), slots, y, x, turned,
-                      d9di_cpu_scratch_of_thread(room, 2 * n->n));
+                      d9di_cpu_scratch_of_thread(workspace, 2 * n->n));
         conv_state_update(n, d, slots, x);
     }
-    free(room);
+    free(workspace);
     free(turned);
     return D9D_OK;
 }

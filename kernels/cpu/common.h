@@ -109,7 +109,7 @@ float d9di_cpu_row_exp(float *y, const float *x, float m, int64_t n);
  * floats for the same sizes, or for larger ones. */
 void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                 const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-                int64_t ldc, float *room);
+                int64_t ldc, float *workspace);
 int64_t d9di_sgemm_scratch(int64_t m, int64_t n, int64_t k);
 
 /* Several GEMMs that share types and layout, as one pool of tiles over all threads. Each is dense:

@@ -162,14 +162,14 @@ static void chunk_output(const d9di_gated_delta_args *c, const d9di_gated_delta_
 }
 
 static void document_forward(const d9di_gated_delta_args *c, d9di_varlen_document at, int64_t h,
-                             void *o, float *states, float *room)
+                             void *o, float *states, float *workspace)
 {
     const d9d_gated_delta_dims *n = c->n;
     const int64_t size = n->d * n->f;
-    float *state = room;
+    float *state = workspace;
     d9di_gated_delta_work w;
 
-    d9di_gated_delta_work_init(&w, n, room + size);
+    d9di_gated_delta_work_init(&w, n, workspace + size);
     memset(state, 0, (size_t)size * sizeof(*state));
     for (int64_t i = 0; i < at.n; i += D9DI_GATED_DELTA_CHUNK) {
         const d9di_gated_delta_chunk x = {at.first + i,
@@ -190,17 +190,17 @@ d9d_status d9d_ref_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void
 {
     const d9di_gated_delta_args c = {.n = n, .q = q, .k = k, .v = v, .g = g, .b = b};
     const int64_t floats = n->d * n->f + d9di_gated_delta_work_floats(n);
-    float *room;
+    float *workspace;
 
     (void)s;
     D9D_TRY(d9di_gated_delta_check("delta", n));
-    if ((room = d9di_cpu_scratch_alloc_threads("delta", floats)) == NULL)
+    if ((workspace = d9di_cpu_scratch_alloc_threads("delta", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->docs.b * n->docs.s * n->a * n->d >               \
                                                D9DI_MIN_PARALLEL / 16)
     for (int64_t i = 0; i < d9di_varlen_n_documents(&n->docs) * n->a; i++)
         document_forward(&c, d9di_varlen_document_at(&n->docs, i / n->a), i % n->a, o, states,
-                         d9di_cpu_scratch_of_thread(room, floats));
-    free(room);
+                         d9di_cpu_scratch_of_thread(workspace, floats));
+    free(workspace);
     return D9D_OK;
 }

@@ -57,10 +57,10 @@ void d9di_gated_delta_solve_chunk(const d9di_gated_delta_args *c, const d9di_gat
 /* y = beta y + alpha op(A) op(B), dense. */
 static inline void d9di_gated_delta_gemm(bool trans_a, bool trans_b, int64_t m, int64_t n,
                                          int64_t k, float alpha, const float *a, const float *b,
-                                         float beta, float *y, float *room)
+                                         float beta, float *y, float *workspace)
 {
     d9di_sgemm(trans_a, trans_b, m, n, k, alpha, a, trans_a ? m : k, b, trans_b ? k : n, beta, y, n,
-               room);
+               workspace);
 }
 
 /* Row i of y [C, n] = row i of x times s[i]. */

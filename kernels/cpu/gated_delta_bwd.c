@@ -160,8 +160,8 @@ static void store_dv_db_dg(const d9di_gated_delta_args *c, const d9di_gated_delt
     for (int64_t i = x->n - 1; i >= 0; i--) {
         const int64_t at = (x->first + i) * n->a + x->h;
         const float r = d9di_cpu_row_dot(w->k + i * d, g->n + i * d, d), beta = w->beta[i];
-        const float slope = beta * (1.0f - beta);
-        const float db = (d9di_cpu_row_dot(g->y + i * f, w->v + i * f, f) + r) * slope;
+        const float dsigmoid = beta * (1.0f - beta);
+        const float db = (d9di_cpu_row_dot(g->y + i * f, w->v + i * f, f) + r) * dsigmoid;
 
         sum += g->b[i];
         g->dg[at] = (float)sum;

@@ -45,19 +45,20 @@ d9d_status d9d_ref_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
 {
     const d9di_gated_delta_args c = {.n = n, .q = q, .k = k, .v = v, .g = g, .b = b};
     const int64_t floats = 2 * n->d + 2 * n->f, size = n->d * n->f;
-    float *room;
+    float *workspace;
 
     (void)s;
     D9D_TRY(d9di_gated_delta_check("delta_on", n));
     D9D_TRY(d9di_varlen_check_past("delta_on", &n->docs));
-    if ((room = d9di_cpu_scratch_alloc_threads("delta_on", floats)) == NULL)
+    if ((workspace = d9di_cpu_scratch_alloc_threads("delta_on", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->docs.s * n->a * size > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n->docs.segments * n->a; i++) {
         const d9di_varlen_document d = d9di_varlen_document_at(&n->docs, i / n->a);
         const int64_t h = i % n->a;
         float *state = (float *)past->slots + (past->slot_index[i / n->a] * n->a + h) * size;
-        float *mine = d9di_cpu_scratch_of_thread(room, floats), *u = mine + 2 * n->d, *y = u + n->f;
+        float *mine = d9di_cpu_scratch_of_thread(workspace, floats), *u = mine + 2 * n->d,
+              *y = u + n->f;
 
         if (d.n > 0 && d9di_varlen_past_tokens(&n->docs, i / n->a) == 0)
             memset(state, 0, (size_t)size * sizeof(*state));
@@ -66,6 +67,6 @@ d9d_status d9d_ref_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
             d9di_cpu_store(n->t, o, (t * n->a + h) * n->f, n->f, y);
         }
     }
-    free(room);
+    free(workspace);
     return D9D_OK;
 }

@@ -79,7 +79,7 @@ static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const v
                         const void *b, int64_t r, int64_t c, int64_t rows, int64_t cols, float beta,
                         float *sum)
 {
-    float *pa = sum + rows * cols, *pb = pa + rows * K_PANEL, *room = sum + PANEL_FLOATS;
+    float *pa = sum + rows * cols, *pb = pa + rows * K_PANEL, *workspace = sum + PANEL_FLOATS;
 
     for (int64_t k = 0; k < j->k; k += K_PANEL, beta = 1.0f) {
         const int64_t depth = d9di_i64_min(j->k - k, K_PANEL);
@@ -101,7 +101,7 @@ static void gemm_panels(const d9di_gemm_desc *g, const d9di_gemm_job *j, const v
         else
             panel_load(g->bt, pb, b, j->n, k, c + made, depth, left);
         d9di_sgemm(g->trans_a, g->trans_b, rows, left, depth, 1.0f, pa, g->trans_a ? rows : depth,
-                   pb, g->trans_b ? depth : left, beta, sum + made, cols, room);
+                   pb, g->trans_b ? depth : left, beta, sum + made, cols, workspace);
     }
 }
 
@@ -119,7 +119,7 @@ static void tile_run_convert(const d9di_gemm_desc *g, const d9di_gemm_job *j, in
 }
 
 static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_t r, int64_t c,
-                         int64_t rows, int64_t cols, float *room)
+                         int64_t rows, int64_t cols, float *workspace)
 {
     const struct {
         const void *a, *b;
@@ -131,7 +131,7 @@ static void tile_run_f32(const d9di_gemm_desc *g, const d9di_gemm_job *j, int64_
         d9di_sgemm(g->trans_a, g->trans_b, rows, cols, j->k, 1.0f,
                    (const float *)sums[i].a + (g->trans_a ? r : r * j->k), g->trans_a ? j->m : j->k,
                    (const float *)sums[i].b + (g->trans_b ? c * j->k : c), g->trans_b ? j->k : j->n,
-                   sums[i].beta, y, j->n, room);
+                   sums[i].beta, y, j->n, workspace);
     for (int64_t i = 0; i < rows && j->k == 0 && g->beta == 0.0f; i++)
         memset(y + i * j->n, 0, (size_t)cols * sizeof(float));
 }

@@ -15,15 +15,15 @@ d9d_status d9d_ref_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, 
     const int64_t rows = n->trans_w ? n->out : n->in, wide = n->trans_w ? n->in : n->out;
     const int64_t mx = n->m * n->in, my = n->m * n->out, mw = rows * wide;
     const int64_t floats = mx + my + mw + d9di_sgemm_scratch(n->m, n->out, n->in);
-    float *room;
+    float *workspace;
 
     (void)s;
     D9D_TRY(d9di_args_check_float("heads_gemm", n->t));
-    if ((room = d9di_cpu_scratch_alloc_threads("heads_gemm", floats)) == NULL)
+    if ((workspace = d9di_cpu_scratch_alloc_threads("heads_gemm", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->heads * n->m * mw > D9DI_MIN_PARALLEL)
     for (int64_t h = 0; h < n->heads; h++) {
-        float *a = d9di_cpu_scratch_of_thread(room, floats), *c = a + mx, *b = c + my;
+        float *a = d9di_cpu_scratch_of_thread(workspace, floats), *c = a + mx, *b = c + my;
 
         rows_load_strided(n->t, a, x, h * n->in, n->heads * n->in, n->m, n->in);
         rows_load_strided(n->t, b, w, (h * n->w_head_rows + n->w_first) * wide, wide, rows, wide);
@@ -32,6 +32,6 @@ d9d_status d9d_ref_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, 
         for (int64_t i = 0; i < n->m; i++)
             d9di_cpu_store(n->t, y, (i * n->heads + h) * n->out, n->out, c + i * n->out);
     }
-    free(room);
+    free(workspace);
     return D9D_OK;
 }

@@ -66,13 +66,13 @@ typedef struct rms_norm_gated_bwd_args {
 } rms_norm_gated_bwd_args;
 
 /* Backward of a row; `room` has 5 rows of scratch. */
-static void row_bwd(const rms_norm_gated_bwd_args *g, int64_t r, float *dw, float *room)
+static void row_bwd(const rms_norm_gated_bwd_args *g, int64_t r, float *dw, float *workspace)
 {
     const int64_t n = g->n;
-    float *gated = room + 3 * n, *out = room + 4 * n;
-    const float *dy = d9di_cpu_read(g->t, g->dy, r * n, n, room);
-    const float *x = d9di_cpu_read(g->t, g->x, r * n, n, room + n);
-    const float *z = d9di_cpu_read(g->t, g->z, r * n, n, room + 2 * n);
+    float *gated = workspace + 3 * n, *out = workspace + 4 * n;
+    const float *dy = d9di_cpu_read(g->t, g->dy, r * n, n, workspace);
+    const float *x = d9di_cpu_read(g->t, g->x, r * n, n, workspace + n);
+    const float *z = d9di_cpu_read(g->t, g->z, r * n, n, workspace + 2 * n);
     const float inv = g->inv[r];
 
     row_gate(gated, dy, z, n);
@@ -95,7 +95,7 @@ d9d_status d9d_ref_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void 
 {
     const int64_t rows = d9di_i64_max(MIN_PART_ROWS, d9di_i64_ceil_div(m, D9DI_MAX_PARTS));
     const int64_t parts = d9di_i64_ceil_div(m, rows);
-    float *wf = NULL, *sums = NULL, *room = NULL;
+    float *wf = NULL, *sums = NULL, *workspace = NULL;
     d9d_status st = D9D_ENOMEM;
 
     (void)s;
@@ -103,7 +103,7 @@ d9d_status d9d_ref_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void 
     D9D_TRY(d9di_args_check_float("gated_norm_grad", gt));
     if ((wf = d9di_cpu_norm_weights("gated_norm_grad", t, w, n, false)) == NULL ||
         (sums = d9di_cpu_scratch_alloc("gated_norm_grad", d9di_i64_max(parts, 1) * n)) == NULL ||
-        (room = d9di_cpu_scratch_alloc_threads("gated_norm_grad", 5 * n)) == NULL)
+        (workspace = d9di_cpu_scratch_alloc_threads("gated_norm_grad", 5 * n)) == NULL)
         goto out;
     memset(sums, 0, (size_t)(d9di_i64_max(parts, 1) * n) * sizeof(*sums));
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)
@@ -112,7 +112,7 @@ d9d_status d9d_ref_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void 
 
         for (int64_t r = p * rows; r < d9di_i64_min(m, (p + 1) * rows); r++)
             row_bwd(&g, r, dw != NULL ? sums + p * n : NULL,
-                    d9di_cpu_scratch_of_thread(room, 5 * n));
+                    d9di_cpu_scratch_of_thread(workspace, 5 * n));
     }
     for (int64_t p = 1; p < parts; p++)
         d9di_cpu_row_axpy(sums, 1.0f, sums + p * n, n);
@@ -120,7 +120,7 @@ d9d_status d9d_ref_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void 
         d9di_cpu_store_add(gt, dw, 0, n, beta, sums);
     st = D9D_OK;
 out:
-    free(room);
+    free(workspace);
     free(sums);
     free(wf);
     return st;

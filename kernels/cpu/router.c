@@ -138,13 +138,13 @@ static float row_softmax(float *x, int64_t n)
 
 /* d += coefficient w times the gradient of z by the logits; `room` is scratch [e]. */
 static void z_loss_bwd(float *d, int64_t r, const d9d_router_dims *n, const d9d_router_balance *b,
-                       float *room)
+                       float *workspace)
 {
     float lse;
 
-    d9di_cpu_load(n->t, room, b->logits, r * n->e, n->e);
-    lse = row_softmax(room, n->e);
-    d9di_cpu_row_axpy(d, 2.0f * b->z * b->weight[r] * lse, room, n->e);
+    d9di_cpu_load(n->t, workspace, b->logits, r * n->e, n->e);
+    lse = row_softmax(workspace, n->e);
+    d9di_cpu_row_axpy(d, 2.0f * b->z * b->weight[r] * lse, workspace, n->e);
 }
 
 /* ds += coefficient w times the gradient of aux by the scores: (g_e - sum of q g) / sum of s, where
@@ -202,8 +202,8 @@ d9d_status d9d_ref_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlog
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < n->rows; r++) {
-        float *room = d9di_cpu_scratch_of_thread(scratch, 2 * e),
-              *d = d9di_cpu_write_ptr(n->t, dlogits, r * e, room);
+        float *workspace = d9di_cpu_scratch_of_thread(scratch, 2 * e),
+              *d = d9di_cpu_write_ptr(n->t, dlogits, r * e, workspace);
         const bool counts = b != NULL && b->weight[r] > 0.0f;
 
         topk_bwd(d, dprob + r * k, p + r * e, prob + r * k, expert + r * k, n);
@@ -211,7 +211,7 @@ d9d_status d9d_ref_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlog
             aux_loss_bwd(d, p + r * e, r, n, b);
         row_scores_bwd(d, p + r * e, n);
         if (counts && b->z != 0.0f)
-            z_loss_bwd(d, r, n, b, room + e);
+            z_loss_bwd(d, r, n, b, workspace + e);
         d9di_cpu_write(n->t, dlogits, r * e, e, d);
     }
     free(scratch);

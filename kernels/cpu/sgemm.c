@@ -228,14 +228,14 @@ int64_t d9di_sgemm_scratch(int64_t m, int64_t n, int64_t k)
 
 void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                 const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
-                int64_t ldc, float *room)
+                int64_t ldc, float *workspace)
 {
     const int64_t a_across = trans_a ? 1 : lda, a_along = trans_a ? lda : 1;
     const int64_t b_across = trans_b ? ldb : 1, b_along = trans_b ? 1 : ldb;
     const int64_t made =
         trans_a ? 0
                 : d9di_sgemm_skinny(D9D_F32, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    float *b_slices = room + a_scratch(m, k);
+    float *b_slices = workspace + a_scratch(m, k);
     tile_fn *tile = tile_fn_for_cpu();
 
     b += made * b_across;
@@ -252,9 +252,9 @@ void d9di_sgemm(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, flo
             for (int64_t i = 0; i < m; i += M_MAX) {
                 const int64_t rows = d9di_i64_min(m - i, M_MAX);
 
-                pack_panel(room, a + i * a_across + p * a_along, a_across, a_along, rows, ROWS,
+                pack_panel(workspace, a + i * a_across + p * a_along, a_across, a_along, rows, ROWS,
                            how.k);
-                block_multiply(&how, tile, room, b_slices, rows, cols, c + i * ldc + j);
+                block_multiply(&how, tile, workspace, b_slices, rows, cols, c + i * ldc + j);
             }
         }
 }

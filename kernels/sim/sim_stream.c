@@ -7,7 +7,7 @@
 #include "sim/sim_private.h"
 
 typedef struct stream {
-    d9d_sim *paper;
+    d9d_sim *sim;
     double now;
     struct stream *next; /* list of all streams, to free them */
 } stream;
@@ -45,7 +45,7 @@ d9d_status d9d_sim_create(const d9d_sim_chip *chip, const d9d_sim_owner *owner, 
         return D9D_FAIL(D9D_ENOMEM, "paper: out of memory");
     p->chip = chip;
     p->owner = *owner;
-    p->main_stream.paper = p;
+    p->main_stream.sim = p;
     *out = p;
     return D9D_OK;
 }
@@ -81,7 +81,7 @@ d9d_status d9d_sim_stream_create(d9d_sim *p, d9d_stream *out)
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "paper: out of memory");
-    *s = (stream){.paper = p, .next = p->side_streams};
+    *s = (stream){.sim = p, .next = p->side_streams};
     p->side_streams = s;
     *out = (d9d_stream)(void *)s;
     return D9D_OK;
@@ -89,7 +89,7 @@ d9d_status d9d_sim_stream_create(d9d_sim *p, d9d_stream *out)
 
 d9d_sim *d9d_sim_of_stream(d9d_stream s)
 {
-    return stream_cast(s)->paper;
+    return stream_cast(s)->sim;
 }
 
 double d9d_sim_now(d9d_stream s)
@@ -140,10 +140,10 @@ d9d_status d9di_sim_charge(d9d_stream s, d9d_sim_kind kind, d9d_dtype t, double 
 
     if (at == NULL) /* an overlapped stream, on a chip that cannot overlap */
         return D9D_OK;
-    w = &at->paper->tally.work[kind];
-    seconds = kernel_seconds(at->paper->chip, kind, t, flops, bytes);
+    w = &at->sim->tally.work[kind];
+    seconds = kernel_seconds(at->sim->chip, kind, t, flops, bytes);
     at->now += seconds;
-    at->paper->launches++;
+    at->sim->launches++;
     w->calls++;
     w->flops += flops;
     w->bytes += bytes;
@@ -163,13 +163,13 @@ int64_t d9d_sim_launches(const d9d_sim *p)
 
 d9d_status d9di_sim_use_scratch(d9d_stream s, int64_t bytes)
 {
-    d9d_sim *p = stream_cast(s)->paper;
-    void *room;
+    d9d_sim *p = stream_cast(s)->sim;
+    void *block;
 
     if (bytes == 0)
         return D9D_OK;
-    D9D_TRY(p->owner.alloc(p->owner.self, (uint64_t)bytes, &room));
-    p->owner.free(p->owner.self, room, (uint64_t)bytes);
+    D9D_TRY(p->owner.alloc(p->owner.self, (uint64_t)bytes, &block));
+    p->owner.free(p->owner.self, block, (uint64_t)bytes);
     if ((uint64_t)bytes > p->tally.max_scratch)
         p->tally.max_scratch = (uint64_t)bytes;
     return D9D_OK;
@@ -198,11 +198,11 @@ d9d_status d9d_sim_transfer(d9d_stream s, const char *group, const char *verb, d
                             double bytes)
 {
     stream *at = stream_cast(s);
-    const d9d_sim_chip *c = at->paper->chip;
+    const d9d_sim_chip *c = at->sim->chip;
     const double seconds = c->link[link].latency_s + bytes / c->link[link].rate;
     d9d_sim_traffic *t = NULL;
 
-    D9D_TRY(traffic_find(at->paper, group, verb, link, &t));
+    D9D_TRY(traffic_find(at->sim, group, verb, link, &t));
     at->now += seconds;
     t->calls++;
     t->bytes += bytes;
@@ -212,7 +212,7 @@ d9d_status d9d_sim_transfer(d9d_stream s, const char *group, const char *verb, d
 
 d9d_status d9di_sim_is_new_shape(d9d_stream s, const d9d_gemm *g, bool *out)
 {
-    d9d_sim *p = stream_cast(s)->paper;
+    d9d_sim *p = stream_cast(s)->sim;
 
     *out = true;
     for (size_t i = 0; i < p->shapes.len && *out; i++) {
@@ -230,13 +230,13 @@ d9d_status d9di_sim_is_new_shape(d9d_stream s, const d9d_gemm *g, bool *out)
 
 void d9di_sim_set_choices(d9d_stream s, const int32_t *expert, double choices)
 {
-    stream_cast(s)->paper->choices_array = expert;
-    stream_cast(s)->paper->choices = choices;
+    stream_cast(s)->sim->choices_array = expert;
+    stream_cast(s)->sim->choices = choices;
 }
 
 double d9di_sim_get_choices(d9d_stream s, const int32_t *expert, double otherwise)
 {
-    d9d_sim *p = stream_cast(s)->paper;
+    d9d_sim *p = stream_cast(s)->sim;
     const bool known = p->choices_array == expert && expert != NULL;
 
     p->choices_array = NULL;

@@ -43,8 +43,8 @@ static void put_ellipsis(char *s, size_t size)
 D9D_PRINTF(4, 0)
 static bool cut_middle(char *out, size_t size, size_t n, const char *fmt, va_list ap)
 {
-    const size_t room = size - sizeof("...");
-    size_t head = room / 2, tail = n - (room - head);
+    const size_t width = size - sizeof("...");
+    size_t head = width / 2, tail = n - (width - head);
     char *whole = malloc(n + 1);
 
     if (whole == NULL)

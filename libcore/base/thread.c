@@ -89,21 +89,21 @@ _Static_assert(sizeof(sigset_t) <= sizeof(d9d_thread_sigmask), "a set of signals
 void d9d_thread_block_signals(d9d_thread_sigmask *before)
 {
     static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
-    sigset_t others, heard;
+    sigset_t others, old_mask;
 
     (void)sigfillset(&others);
     for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
         (void)sigdelset(&others, faults[i]);
-    (void)pthread_sigmask(SIG_SETMASK, &others, &heard);
-    memcpy(before, &heard, sizeof(heard));
+    (void)pthread_sigmask(SIG_SETMASK, &others, &old_mask);
+    memcpy(before, &old_mask, sizeof(old_mask));
 }
 
 void d9d_thread_restore_signals(const d9d_thread_sigmask *before)
 {
-    sigset_t heard;
+    sigset_t old_mask;
 
-    memcpy(&heard, before, sizeof(heard));
-    (void)pthread_sigmask(SIG_SETMASK, &heard, NULL);
+    memcpy(&old_mask, before, sizeof(old_mask));
+    (void)pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
 }
 
 /* Start workers 1 .. jobs-1; returns how many run.  Fewer than asked for is slower, not wrong. */

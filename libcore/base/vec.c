@@ -16,27 +16,28 @@ static size_t next_cap(size_t cap, size_t elem)
 
 d9d_status d9d_vec_grow(void **data, size_t *cap, size_t len, size_t extra, size_t elem)
 {
-    size_t need, room, bytes;
+    size_t need, capacity, bytes;
     void *p;
 
     if (extra <= *cap - len)
         return D9D_OK;
     if (__builtin_add_overflow(len, extra, &need))
         return D9D_FAIL(D9D_ENOMEM, "array: %zu and %zu more elements overflow", len, extra);
-    room = next_cap(*cap, elem);
-    if (room < FIRST_CAP)
-        room = FIRST_CAP;
-    if (room < need)
-        room = need;
-    if (__builtin_mul_overflow(room, elem, &bytes) || bytes > (size_t)PTRDIFF_MAX)
+    capacity = next_cap(*cap, elem);
+    if (capacity < FIRST_CAP)
+        capacity = FIRST_CAP;
+    if (capacity < need)
+        capacity = need;
+    if (__builtin_mul_overflow(capacity, elem, &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return D9D_FAIL(D9D_ENOMEM, "array: %zu elements of %zu bytes overflow", need, elem);
 
     /* The caller's pointer is a T *: access it by its bytes (aliasing). */
     memcpy(&p, data, sizeof(p));
     p = realloc(p, bytes);
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "array: cannot allocate %zu elements of %zu bytes", room, elem);
+        return D9D_FAIL(D9D_ENOMEM, "array: cannot allocate %zu elements of %zu bytes", capacity,
+                        elem);
     memcpy(data, &p, sizeof(p));
-    *cap = room;
+    *cap = capacity;
     return D9D_OK;
 }

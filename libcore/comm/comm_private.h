@@ -73,12 +73,12 @@ typedef struct d9di_comm_call {
 typedef struct d9di_symm_buffer_ops {
     /* Collective; *out is NULL on all ranks if one rank cannot. */
     d9d_status (*create)(d9d_comm *c, uint64_t bytes, void **out);
-    void *(*ptr)(const void *rooms, int turn, int rank);
+    void *(*ptr)(const void *self, int which, int rank);
     /* Signal rank `to` when the work enqueued on s is done; the next PEER_BARRIER has `signaled`
      * set. */
-    d9d_status (*signal)(void *rooms, d9d_stream s, int to);
+    d9d_status (*signal)(void *self, d9d_stream s, int to);
     d9d_status (*copy)(d9d_comm *c, d9d_stream s, void *dst, const void *src, uint64_t n);
-    void (*close)(void *rooms); /* collective, unless a call of the mesh has failed */
+    void (*close)(void *self); /* collective, unless a call of the mesh has failed */
 } d9di_symm_buffer_ops;
 
 /* Posted messages through peer memory instead of NCCL: see d9d_p2p_ring_enable(). */

@@ -72,13 +72,14 @@ static const char *const event_names[] = {
 static d9d_status check_handler(const d9d_job_event_handler *row)
 {
     const char *near = NULL;
-    bool is_told = false;
+    bool is_notified = false;
 
     if (row->handle == NULL)
         return D9D_FAIL(D9D_ECONFIG, "event %s: its subscription has no function", row->id);
     for (size_t i = 0; event_names[i] != NULL; i++)
-        is_told = is_told || strcmp(event_names[i], row->id) == 0;
-    if (is_told || (strncmp(row->id, "train.", 6) != 0 && strncmp(row->id, "inference.", 10) != 0))
+        is_notified = is_notified || strcmp(event_names[i], row->id) == 0;
+    if (is_notified ||
+        (strncmp(row->id, "train.", 6) != 0 && strncmp(row->id, "inference.", 10) != 0))
         return D9D_OK;
     near = d9d_config_did_you_mean(row->id, event_names);
     return D9D_FAIL(D9D_ECONFIG, "event %s: there is none of this name%s%s%s", row->id,

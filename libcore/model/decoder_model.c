@@ -133,11 +133,11 @@ static d9d_status layer_forward(void *self, d9d_tape *t, d9d_var *const *in, siz
                                 d9d_var **out, size_t n_out)
 {
     d9d_decoder_layer *l = self;
-    d9d_block_cache room;
+    d9d_block_cache cache;
     d9d_model_layer_in what;
     d9d_var *x;
 
-    d9d_model_layer_unpack(in, n_in, &room, &what);
+    d9d_model_layer_unpack(in, n_in, &cache, &what);
     if (l->kind->ffn == NULL)
         return D9D_PLUGIN_CALL(l->kind->name, l->kind, forward, l, t, &what, &out[0]);
     D9D_TRY(D9D_PLUGIN_CALL(l->kind->name, l->kind, forward, l, t, &what, &x));

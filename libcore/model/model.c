@@ -149,7 +149,7 @@ d9d_status d9d_model_layer_pack(d9d_tape *t, const d9d_model_in *in, int64_t lay
     return D9D_OK;
 }
 
-void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *room,
+void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *entries,
                             d9d_model_layer_in *out)
 {
     *out =
@@ -158,11 +158,11 @@ void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *room,
                              .segments = n > IN_SEGMENTS ? d9d_var_tensor(v[IN_SEGMENTS]) : NULL};
     if (n <= IN_SEQ_SLOTS)
         return;
-    *room = (d9d_block_cache){.token_slots = d9d_var_tensor(v[IN_TOKEN_SLOTS]),
-                              .seq_slots = d9d_var_tensor(v[IN_SEQ_SLOTS])};
+    *entries = (d9d_block_cache){.token_slots = d9d_var_tensor(v[IN_TOKEN_SLOTS]),
+                                 .seq_slots = d9d_var_tensor(v[IN_SEQ_SLOTS])};
     for (size_t i = IN_CACHE_ENTRIES; i < n; i++)
-        room->entry[i - IN_CACHE_ENTRIES] = d9d_var_tensor(v[i]);
-    out->cache = room;
+        entries->entry[i - IN_CACHE_ENTRIES] = d9d_var_tensor(v[i]);
+    out->cache = entries;
 }
 
 static d9d_status matrix_elements_add(void *sum, d9d_param *p)

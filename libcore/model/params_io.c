@@ -229,19 +229,19 @@ static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *make)
     const uint64_t n = (uint64_t)p->n * row;
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
     d9d_status st;
-    void *room;
+    void *buffer;
 
     memcpy(start, to->param->shard_offset, sizeof(start));
     memcpy(size, box->dim, sizeof(size));
     start[0] += p->first;
     size[0] = p->n;
-    D9D_TRY(d9d_staging_acquire(io->staging, at, n, &room));
-    st = d9d_map_read_slice(make, p->output, start, size, room);
+    D9D_TRY(d9d_staging_acquire(io->staging, at, n, &buffer));
+    st = d9d_map_read_slice(make, p->output, start, size, buffer);
     if (st != D9D_OK) {
-        d9d_staging_cancel(io->staging, room);
+        d9d_staging_cancel(io->staging, buffer);
         return st;
     }
-    D9D_TRY(d9d_staging_submit(io->staging, at, n, room));
+    D9D_TRY(d9d_staging_submit(io->staging, at, n, buffer));
     d9d_map_reader_add_progress(make, n);
     return D9D_OK;
 }

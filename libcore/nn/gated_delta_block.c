@@ -107,12 +107,12 @@ typedef struct seq_state {
 } seq_state;
 
 static const d9d_op_state_cache *state_cache_at(const seq_state *r, int cell,
-                                                d9d_op_state_cache *room)
+                                                d9d_op_state_cache *state)
 {
     if (r->cache == NULL)
         return NULL;
-    *room = (d9d_op_state_cache){r->cache->entry[cell], r->cache->seq_slots};
-    return room;
+    *state = (d9d_op_state_cache){r->cache->entry[cell], r->cache->seq_slots};
+    return state;
 }
 
 /* Project x [B, S, H] to heads of d features, or, with d 0, without a split into heads. */
@@ -128,11 +128,11 @@ static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
                              d9d_block_causal_conv1d *conv, const seq_state *r, int cell, int64_t d,
                              d9d_var **y)
 {
-    d9d_op_state_cache room;
+    d9d_op_state_cache state;
 
     D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
-    D9D_TRY(
-        d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments, state_cache_at(r, cell, &room), y));
+    D9D_TRY(d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments, state_cache_at(r, cell, &state),
+                                 y));
     return heads_split(t, *y, d, y);
 }
 
@@ -161,10 +161,10 @@ d9d_status d9d_block_gated_delta_forward(d9d_block_gated_delta *b, d9d_tape *t, 
     const int64_t B = positions->shape.dim[0], S = positions->shape.dim[1];
     const seq_state r = {segments, cache};
     d9d_comm *tp = d9d_groups_tp(b->groups);
-    d9d_op_state_cache room;
+    d9d_op_state_cache state;
     d9d_op_gated_delta_args n = {.scale = 1.0f / sqrtf((float)dk),
                                  .segments = segments,
-                                 .kept = state_cache_at(&r, STATE, &room)};
+                                 .kept = state_cache_at(&r, STATE, &state)};
     d9d_var *all, *z, *o, *a = NULL;
 
     D9D_TRY(ranks_check(b));

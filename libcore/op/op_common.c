@@ -48,7 +48,7 @@ d9d_status d9di_op_check_same(const char *op, const char *a_name, const d9d_tens
 d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t n, d9d_dtype t,
                                 int64_t h)
 {
-    int64_t room = INT32_MAX;
+    int64_t limit = INT32_MAX;
 
     if (n < 1 || n > D9D_NODE_MAX)
         return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary of %zu splits, from 1 to %d are possible", op,
@@ -60,11 +60,11 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
         if (s->ndim != 2 || s->dim[1] != h)
             return d9di_op_misfit(op, d9di_op_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
                                   "a split is [V, H]");
-        if (tables[i]->global_shape.dim[0] > room)
+        if (tables[i]->global_shape.dim[0] > limit)
             return D9D_FAIL(D9D_EINVAL, "%s: %s has %lld rows, at most %lld more ids are possible",
                             op, d9di_op_param_name(tables[i]),
-                            (long long)tables[i]->global_shape.dim[0], (long long)room);
-        room -= tables[i]->global_shape.dim[0];
+                            (long long)tables[i]->global_shape.dim[0], (long long)limit);
+        limit -= tables[i]->global_shape.dim[0];
     }
     return D9D_OK;
 }

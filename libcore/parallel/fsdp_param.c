@@ -60,7 +60,7 @@ static int64_t equal_ranks(int64_t extent, int64_t ranks, int64_t rank, int64_t 
 /* Copy between the staging buffer and the full parameter.  In staging the shards are in rank order,
  * `each` elements apart, or contiguous if that is 0.  Ranks with shards of equal size are the rows
  * of one strided copy, however many ranks there are. */
-static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *room, int64_t each,
+static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *buffer, int64_t each,
                                char *whole, d9d_dtype t, bool to_whole)
 {
     const int64_t extent = p->local_shape.dim[p->shard_dim], ranks = d9d_comm_size(p->shard_group);
@@ -74,7 +74,7 @@ static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *room, 
         const int64_t begin = each > 0 ? r * each : first * outer * inner;
 
         for (int64_t o = 0; o < outer; o++) {
-            char *in_room = room + (uint64_t)(begin + o * row) * size;
+            char *in_buffer = buffer + (uint64_t)(begin + o * row) * size;
             char *in_whole = whole + (uint64_t)((o * extent + first) * inner) * size;
             const d9d_copy_strided_dims dims = {.t = t,
                                                 .m = n,
@@ -83,8 +83,8 @@ static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *room, 
                                                 .x_cols = to_whole ? of_rank : row,
                                                 .y_cols = to_whole ? row : of_rank};
 
-            D9D_TRY(dev->kernels->copy_strided(dev->stream, &dims, to_whole ? in_whole : in_room,
-                                               to_whole ? in_room : in_whole));
+            D9D_TRY(dev->kernels->copy_strided(dev->stream, &dims, to_whole ? in_whole : in_buffer,
+                                               to_whole ? in_buffer : in_whole));
         }
     }
     return D9D_OK;
@@ -131,11 +131,11 @@ static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p
 {
     const int me = d9d_comm_rank(p->shard_group);
     d9d_stream queue = d9d_comm_stream(p->shard_group);
-    char *room = d9d_tensor_data(&t->staging);
-    char *mine = room + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->dtype);
+    char *buffer = d9d_tensor_data(&t->staging);
+    char *mine = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->dtype);
 
     D9D_TRY(copy_on_stream(dev, queue, p->dtype, mine, d9d_tensor_data(&p->shard), t->counts[me]));
-    return d9d_comm_all_gather(p->shard_group, queue, p->name, p->dtype, room, mine,
+    return d9d_comm_all_gather(p->shard_group, queue, p->name, p->dtype, buffer, mine,
                                t->padded_counts);
 }
 

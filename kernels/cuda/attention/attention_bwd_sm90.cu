@@ -250,10 +250,11 @@ struct scratch_counts {
 
 scratch_counts scratch_counts_of(d9d_stream s, const d9d_attention_dims &n)
 {
-    const int64_t room = launcher_for(n).rows == BLOCK_ROWS ? d9di_attention_max_score_bytes(s) : 0;
+    const int64_t workspace =
+        launcher_for(n).rows == BLOCK_ROWS ? d9di_attention_max_score_bytes(s) : 0;
 
     return {n.segment != NULL ? n.segments : n.b * d9di_i64_max(1, n.chunks),
-            d9di_i64_min(room / DS_BLOCK_BYTES, d9di_attention_ds_blocks(&n))};
+            d9di_i64_min(workspace / DS_BLOCK_BYTES, d9di_attention_ds_blocks(&n))};
 }
 
 struct bwd_scratch {

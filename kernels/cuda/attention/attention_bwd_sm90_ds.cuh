@@ -23,10 +23,10 @@ static_assert(SIDE == +D9DI_DS_BLOCK_QUERIES && BLOCK_ROWS == +D9DI_DS_BLOCK_KEY
 
 struct ds_buffer {
     char *at;
-    int64_t room;   /* capacity, in dS blocks */
-    int32_t *first; /* [segments] index of each segment's first dS block, within a head */
-    int32_t *each;  /* dS blocks per head */
-    int32_t *heads; /* key heads whose dS is stored */
+    int64_t workspace; /* capacity, in dS blocks */
+    int32_t *first;    /* [segments] index of each segment's first dS block, within a head */
+    int32_t *each;     /* dS blocks per head */
+    int32_t *heads;    /* key heads whose dS is stored */
 };
 
 /* The dS blocks of a block of keys: index of the first, within head 0, and the tile of queries that
@@ -120,9 +120,10 @@ DEVICE void place_ds_blocks(const bwd_sizes &n, const ds_buffer &out)
     if (me != 0)
         return;
     *out.each = all;
-    *out.heads = all >= MAX_DS_BLOCKS
-                     ? 0
-                     : (int)d9di_i64_min(n.kv, out.room / d9di_i64_max(1, (int64_t)all * n.group));
+    *out.heads =
+        all >= MAX_DS_BLOCKS
+            ? 0
+            : (int)d9di_i64_min(n.kv, out.workspace / d9di_i64_max(1, (int64_t)all * n.group));
 }
 
 } // namespace

@@ -139,9 +139,9 @@ struct score_mask {
 };
 
 /* The mask of one warpgroup's scores. */
-template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int crew, int window)
+template <bool KEYS> DEVICE score_mask score_mask_of(const stage_info &x, int warpgroup, int window)
 {
-    const int more = crew * SIDE;
+    const int more = warpgroup * SIDE;
 
     return {x.query + (KEYS ? 0 : more), x.key + (KEYS ? more : 0), x.nq, window};
 }

@@ -30,7 +30,7 @@ struct d9d_stream_state {
     d9d_cuda_opts opts;
     d9di_cublaslt *cublaslt;
     d9di_cudnn_attention *cudnn_attention; /* NULL until it is needed */
-    unsigned said;                         /* bits of d9di_notice */
+    unsigned said;                         /* bits of d9di_cuda_notice */
 };
 
 /* The CUDA stream to launch on; makes its GPU current for this thread. */
@@ -45,8 +45,8 @@ void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_
 
 /* Which products do not run on the fast kernel, and why: "OP: IN x OUT in bfloat16 by slower
  * kernels: WHY", of each kind of product the first. */
-typedef enum d9di_notice { D9DI_SLOW_GROUPED, D9DI_SLOW_GATED, D9DI_SLOW_HEAD } d9di_notice;
-void d9di_say_slow(d9d_stream s, d9di_notice kind, const char *op, int64_t in, int64_t out,
+typedef enum d9di_cuda_notice { D9DI_SLOW_GROUPED, D9DI_SLOW_GATED, D9DI_SLOW_HEAD } d9di_cuda_notice;
+void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why);
 
 /* "OP: what CUDA says", as ECUDA, or EOOM when memory is out. */

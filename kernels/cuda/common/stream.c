@@ -41,7 +41,7 @@ void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...)
     s->owner.log(s->owner.self, level, text);
 }
 
-void d9di_say_slow(d9d_stream s, d9di_notice kind, const char *op, int64_t in, int64_t out,
+void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why)
 {
     if ((s->said & 1u << kind) != 0)

@@ -366,17 +366,17 @@ static void trial_begin(d9di_cublaslt *b, const product *x)
     const int64_t half = d9di_i64_round_up(result_bytes(x->g), 256);
     plan *p = x->p;
     d9d_status st = D9D_OK;
-    void *room;
+    void *workspace;
 
-    if (d9di_cuda_scratch_alloc(x->s, 2 * half, &room) != D9D_OK) {
+    if (d9di_cuda_scratch_alloc(x->s, 2 * half, &workspace) != D9D_OK) {
         p->trial_done = true;
         return;
     }
     p->mismatch = b->mismatch + MAX_ALGOS * b->n_trials++;
     memset(p->mismatch, 0, MAX_ALGOS * sizeof(int));
     for (int i = 0; i < p->n && st == D9D_OK; i++)
-        st = trial_run_algo(x, i, i == 0 ? room : (char *)room + half, room);
-    d9di_cuda_scratch_free(x->s, room, 2 * half);
+        st = trial_run_algo(x, i, i == 0 ? workspace : (char *)workspace + half, workspace);
+    d9di_cuda_scratch_free(x->s, workspace, 2 * half);
     if (st != D9D_OK)
         trial_end(p);
 }

@@ -445,7 +445,7 @@ template <class T> static int64_t scratch_layout(fwd_bwd_call<T> *o, int64_t tok
     const struct {
         void **array;
         int64_t bytes;
-    } room[] = {
+    } workspace[] = {
         {(void **)&o->logits, tokens * o->width * 4},
         {(void **)&o->sum, tokens * h * 4},
         {(void **)&o->reference, tokens * 4},
@@ -458,9 +458,9 @@ template <class T> static int64_t scratch_layout(fwd_bwd_call<T> *o, int64_t tok
     };
     int64_t bytes = 0;
 
-    for (size_t i = 0; i < sizeof(room) / sizeof(*room); i++) {
-        *room[i].array = at == NULL ? NULL : at + bytes;
-        bytes += align_bytes(room[i].bytes);
+    for (size_t i = 0; i < sizeof(workspace) / sizeof(*workspace); i++) {
+        *workspace[i].array = at == NULL ? NULL : at + bytes;
+        bytes += align_bytes(workspace[i].bytes);
     }
     return bytes;
 }

@@ -139,13 +139,13 @@ static __global__ void router_kernel(d9d_router_dims n, float *p, float *prob, i
 /* The warp's token's terms of the losses. With g_i = E load_i / (sum of load) and S the sum of
  * scores:
  *
- *     aux = w (sum of p_i g_i) / S     gradient by p_i: slope (load_i scale - mean)
+ *     aux = w (sum of p_i g_i) / S     gradient by p_i: aux_grad (load_i scale - mean)
  *     z = w lse^2                      gradient by logit i: pull exp(logit_i - lse)
  *
  * All 0 without losses. */
 struct balance_terms {
     const float *load;
-    float aux, scale, mean, slope;
+    float aux, scale, mean, aux_grad;
     float z, lse, pull;
 };
 
@@ -169,7 +169,7 @@ static __device__ balance_terms balance_terms_of(const d9d_router_dims &n,
         all = group_sum<WARP>(all) + 1e-20f;
         x.scale = (float)n.e / group_sum<WARP>(loads);
         x.mean = group_sum<WARP>(dot) * x.scale / all;
-        x.slope = b.aux * w / all;
+        x.aux_grad = b.aux * w / all;
         x.aux = w * x.mean;
     }
     if (w > 0.0f && b.z != 0.0f) {
@@ -206,7 +206,7 @@ static __global__ void losses_kernel(d9d_router_dims n, float *aux, float *z, co
 /* Gradient of score i from the balancing loss. */
 static __device__ __forceinline__ float balance_dscore(const balance_terms &x, int64_t i)
 {
-    return x.load != NULL ? x.slope * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
+    return x.load != NULL ? x.aux_grad * fmaf(x.load[i], x.scale, -x.mean) : 0.0f;
 }
 
 /* With S = sum + 1e-20 and q = p / S of the chosen experts:

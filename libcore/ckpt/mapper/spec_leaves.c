@@ -195,12 +195,12 @@ static d9d_status count_parts(const d9di_mapper_spec_context *x,
                               const char *out, size_t *total)
 {
     const uint64_t there = strtoull(first[n - 1].value[key], NULL, 10) + 1;
-    const bool told = x->s->count != D9D_INT_NULL;
+    const bool known = x->s->count != D9D_INT_NULL;
 
-    if (told && there > (uint64_t)x->s->count)
+    if (known && there > (uint64_t)x->s->count)
         return D9D_FAIL(D9D_ECONFIG, "%s: %s has a part %s, count is %lld", x->where, out,
                         first[n - 1].value[key], (long long)x->s->count);
-    *total = told ? (size_t)x->s->count : (size_t)there;
+    *total = known ? (size_t)x->s->count : (size_t)there;
     if (*total > D9DI_SPEC_TENSORS)
         return D9D_FAIL(D9D_ECONFIG, "%s: more than %d tensors", x->where, (int)D9DI_SPEC_TENSORS);
     return D9D_OK;

@@ -243,7 +243,7 @@ static int compare_offsets(const void *a, const void *b)
 /* Tensors follow each other from 0 to the end of the file; offsets become the file's. */
 static d9d_status check_layout(d9d_safetensors_file *f)
 {
-    uint64_t at = 0, room = f->size - f->data;
+    uint64_t at = 0, data_bytes = f->size - f->data;
 
     if (f->tensors.len > 0)
         qsort(f->tensors.data, f->tensors.len, sizeof(f->tensors.data[0]), compare_offsets);
@@ -251,11 +251,11 @@ static d9d_status check_layout(d9d_safetensors_file *f)
         d9d_safetensors_tensor *t = f->tensors.data[i];
         uint64_t end = t->offset + t->bytes; /* both came from one u64 */
 
-        if (end > room)
+        if (end > data_bytes)
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: tensor %s ends at %" PRIu64 ", the file has %" PRIu64
                             " bytes of tensors",
-                            f->file.path, t->name, end, room);
+                            f->file.path, t->name, end, data_bytes);
         if (t->offset < at)
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: tensor %s starts at %" PRIu64 ", inside %s which ends at %" PRIu64,
@@ -267,11 +267,11 @@ static d9d_status check_layout(d9d_safetensors_file *f)
         at = end;
         t->offset += f->data;
     }
-    if (at != room)
+    if (at != data_bytes)
         return D9D_FAIL(D9D_EFORMAT,
                         "%s: the tensors end at %" PRIu64 ", the file has %" PRIu64
                         " bytes of tensors",
-                        f->file.path, at, room);
+                        f->file.path, at, data_bytes);
     return D9D_OK;
 }
 

@@ -142,7 +142,7 @@ d9d_status d9di_sample_order_at(d9di_sample_order *o, int64_t k, d9d_sample_ref 
 static d9d_status make_buffer(d9di_sample_order *o)
 {
     const int64_t packs = (BUFFER_SAMPLES + o->pack - 1) / o->pack;
-    const int64_t capacity = o->pack * packs, room = o->total < capacity ? o->total : capacity;
+    const int64_t capacity = o->pack * packs, n_slots = o->total < capacity ? o->total : capacity;
     bool good = (o->buffer = calloc(2, sizeof(*o->buffer))) != NULL;
 
     for (int i = 0; i < 2 && good; i++) {
@@ -150,8 +150,8 @@ static d9d_status make_buffer(d9di_sample_order *o)
 
         b->number = -1;
         b->capacity = capacity;
-        b->order = calloc((size_t)room, sizeof(*b->order));
-        b->keyed = calloc((size_t)room, sizeof(*b->keyed));
+        b->order = calloc((size_t)n_slots, sizeof(*b->order));
+        b->keyed = calloc((size_t)n_slots, sizeof(*b->keyed));
         good = b->order && b->keyed;
     }
     return good ? D9D_OK

@@ -279,16 +279,16 @@ static d9d_status encode_group(const d9di_bpe *b, d9di_bpe_scratch *s,
                                d9d_token_ids *out)
 {
     struct lookup lookups[LOOKUP_GROUP];
-    size_t room = 2 * D9DI_BPE_CACHE_LONG, i, count;
+    size_t capacity = 2 * D9DI_BPE_CACHE_LONG, i, count;
 
     for (i = 0; i < n; i++) {
-        room += pretokens[i].n; /* no id is of less than a byte */
+        capacity += pretokens[i].n; /* no id is of less than a byte */
         if (pretokens[i].n < 8 * D9DI_BPE_CACHE_SHORT)
             begin_lookup(&s->short_cache, D9DI_BPE_CACHE_SHORT, &pretokens[i], end, &lookups[i]);
         else if (pretokens[i].n < 8 * D9DI_BPE_CACHE_LONG)
             begin_lookup(&s->long_cache, D9DI_BPE_CACHE_LONG, &pretokens[i], end, &lookups[i]);
     }
-    D9D_TRY(D9D_VEC_RESERVE(out, room));
+    D9D_TRY(D9D_VEC_RESERVE(out, capacity));
     for (i = 0; i < n; i++) {
         if (pretokens[i].n < 8 * D9DI_BPE_CACHE_SHORT) {
             D9D_TRY(end_lookup(b, s, D9DI_BPE_CACHE_SHORT, &pretokens[i], &lookups[i], out));

@@ -130,11 +130,11 @@ static size_t decode_token_text(struct d9di_bpe_token *t, bool chars, char *byte
 
 static d9d_status load_token_bytes(d9di_bpe *b, const char *where)
 {
-    size_t room = D9DI_BPE_SLACK, n = 0;
+    size_t capacity = D9DI_BPE_SLACK, n = 0;
 
     for (uint32_t id = 0; id < b->n_tokens; id++)
-        room += b->tokens[id].len;
-    b->bytes = calloc(room, 1);
+        capacity += b->tokens[id].len;
+    b->bytes = calloc(capacity, 1);
     b->byte_offset = calloc((size_t)b->n_tokens + 1, sizeof(*b->byte_offset));
     if (!b->bytes || !b->byte_offset)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %u tokens", where, b->n_tokens);

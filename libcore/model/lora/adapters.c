@@ -174,19 +174,19 @@ static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, 
 {
     const int64_t n = d9d_shape_numel(&p->global_shape), *d = p->global_shape.dim;
     const bool stack = p->global_shape.ndim == 3;
-    float *room = stack ? malloc((size_t)n * sizeof(float) + 1) : to;
+    float *buffer = stack ? malloc((size_t)n * sizeof(float) + 1) : to;
     size_t i = 0;
     d9d_status st;
 
-    if (room == NULL)
+    if (buffer == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %lld numbers", p->name, (long long)n);
     st = source_find(src, p->name, &i);
     if (st == D9D_OK)
-        st = d9di_adapters_read_f32(src, i, n, room);
+        st = d9di_adapters_read_f32(src, i, n, buffer);
     if (st == D9D_OK && stack)
-        transpose(room, to, d[0], d[1], d[2]);
+        transpose(buffer, to, d[0], d[1], d[2]);
     if (stack)
-        free(room);
+        free(buffer);
     return st;
 }
 

@@ -153,12 +153,12 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     d9d_var *in[] = {x, plus};
     const size_t n_in = plus == NULL ? 1 : 2;
     d9d_gemm g = linear_gemm(t, tx, w, a);
-    d9d_tensor room = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
+    d9d_tensor reused = in_place ? d9d_tensor_ref(d9d_var_tensor(plus)) : (d9d_tensor){0};
     d9d_var *out;
 
     g.beta = plus == NULL ? 0.0f : 1.0f;
     g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
-    D9D_TRY(in_place ? d9d_tape_output_take(t, &room, &out)
+    D9D_TRY(in_place ? d9d_tape_output_take(t, &reused, &out)
                      : d9d_tape_output(t, tx->dtype, output_shape(tx, a), &out));
     D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9di_op_row_ptr(&w->data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));

@@ -107,25 +107,25 @@ static d9d_status route_ranks(d9d_tape *t, int n, const d9d_routing *r, d9d_rout
 /* Payloads; rows are last because the other two are needed first. */
 enum { CHOICES, PROBS, ROWS };
 
-static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t room, const d9d_var *in,
-                            void *out)
+static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t max_rows,
+                            const d9d_var *in, void *out)
 {
     const d9d_tensor *x = d9d_var_tensor(in);
-    const d9d_moe_permute_dims dims = {x->dtype, x->shape.dim[0], sent->row.shape.dim[1], room,
+    const d9d_moe_permute_dims dims = {x->dtype, x->shape.dim[0], sent->row.shape.dim[1], max_rows,
                                        x->shape.dim[1]};
 
     return D9DI_KERNEL(t, permute, &dims, out, d9d_tensor_data(x), d9d_tensor_data(&sent->row));
 }
 
 /* The choices, renumbered to the local experts of each rank. */
-static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t room,
+static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t max_rows,
                                const d9d_routing *r, void *out)
 {
     const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
     const int64_t n = sent->row.shape.dim[1];
 
     return D9DI_KERNEL(t, expert_local_ids, out, d9d_tensor_data(&sent->source),
-                       d9d_tensor_data(&r->expert), room, tokens, k, n, expert_count(r) / n);
+                       d9d_tensor_data(&r->expert), max_rows, tokens, k, n, expert_count(r) / n);
 }
 
 /* Pack the rows for each rank, in rank order, into buffers for the largest possible number: the
@@ -134,17 +134,17 @@ static d9d_status payload_pack(d9d_tape *t, d9d_comm *ep, const d9d_routing *sen
                                d9d_var *const *in, const d9d_routing *r, d9di_op_moe_transfer *l)
 {
     const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
-    const int64_t room = d9di_op_moe_max_send_rows(tokens, d9d_comm_size(ep), k);
+    const int64_t max_rows = d9di_op_moe_max_send_rows(tokens, d9d_comm_size(ep), k);
     const d9d_tensor *x = d9d_var_tensor(in[X]);
 
     d9di_op_moe_transfer_add(l, ep, D9D_I32, k);
     d9di_op_moe_transfer_add(l, ep, D9D_F32, k);
     d9di_op_moe_transfer_add(l, ep, x->dtype, x->shape.dim[1]);
     for (int i = CHOICES; i <= ROWS; i++)
-        D9D_TRY(d9di_op_moe_transfer_alloc(l, d9d_tape_device(t), i, room));
-    D9D_TRY(pack_choices(t, sent, room, r, l->payload[CHOICES].src));
-    D9D_TRY(pack_rows(t, sent, room, in[PROB], l->payload[PROBS].src));
-    return pack_rows(t, sent, room, in[X], l->payload[ROWS].src);
+        D9D_TRY(d9di_op_moe_transfer_alloc(l, d9d_tape_device(t), i, max_rows));
+    D9D_TRY(pack_choices(t, sent, max_rows, r, l->payload[CHOICES].src));
+    D9D_TRY(pack_rows(t, sent, max_rows, in[PROB], l->payload[PROBS].src));
+    return pack_rows(t, sent, max_rows, in[X], l->payload[ROWS].src);
 }
 
 static d9d_status recv_alloc(d9d_tape *t, int64_t experts, d9di_op_moe_transfer *l,

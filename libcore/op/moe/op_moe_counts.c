@@ -131,10 +131,10 @@ static void exchange_set_max(const rank_offsets *o, int64_t k, d9d_op_moe_exchan
 {
     for (int r = 0; r < o->n; r++) {
         const int64_t tokens = offsets_of(o, r)[o->n + 1 + o->experts] / k;
-        const int64_t room = d9di_op_moe_max_send_rows(tokens, o->n, k);
+        const int64_t max_rows = d9di_op_moe_max_send_rows(tokens, o->n, k);
         const int64_t sent = offsets_of(o, r)[o->n], came = rows_to(o, r);
 
-        e->max_packed_rows = room > e->max_packed_rows ? room : e->max_packed_rows;
+        e->max_packed_rows = max_rows > e->max_packed_rows ? max_rows : e->max_packed_rows;
         e->max_rows = sent > e->max_rows ? sent : e->max_rows;
         e->max_rows = came > e->max_rows ? came : e->max_rows;
     }

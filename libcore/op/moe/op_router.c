@@ -134,17 +134,17 @@ static d9d_status losses_accumulate(d9d_tape *t, const d9d_router_dims *n, const
                                     const balance_state *b, double *sums)
 {
     const d9d_router_balance own = balance_of(&b->how, &b->weight, &b->load, &b->logits);
-    const int64_t room = (n->rows + 3) / 4 * 4; /* 16 bytes */
+    const int64_t padded = (n->rows + 3) / 4 * 4; /* 16 bytes */
     d9d_tensor each;
     float *aux;
     d9d_status st;
 
-    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(2, room), &each));
+    D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(2, padded), &each));
     aux = d9d_tensor_data(&each);
-    D9D_TRY_OR(st, D9DI_KERNEL(t, router_losses, n, aux, aux + room, d9d_tensor_data(p), &own),
+    D9D_TRY_OR(st, D9DI_KERNEL(t, router_losses, n, aux, aux + padded, d9d_tensor_data(p), &own),
                out);
     for (int i = 0; i < 2; i++)
-        D9D_TRY_OR(st, D9DI_KERNEL(t, sum, sums + i, 1.0, D9D_F32, aux + i * room, n->rows), out);
+        D9D_TRY_OR(st, D9DI_KERNEL(t, sum, sums + i, 1.0, D9D_F32, aux + i * padded, n->rows), out);
 out:
     d9d_tensor_release(&each);
     return st;

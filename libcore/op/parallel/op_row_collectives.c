@@ -34,14 +34,14 @@ d9d_status d9di_op_row_coll_init(d9di_op_row_coll *m, d9d_tape *t, d9di_op_row_c
                                  const d9di_op_row_coll_args *r)
 {
     const int ranks = d9d_comm_size(r->comm);
-    uint64_t room;
+    uint64_t total;
 
     *m = (d9di_op_row_coll){.tape = t, .rows = *r};
-    room = (uint64_t)(ranks - 1) * rank_bytes(m);
-    if (ranks >= D9D_ADD_MAX_ARRAYS || room == 0)
+    total = (uint64_t)(ranks - 1) * rank_bytes(m);
+    if (ranks >= D9D_ADD_MAX_ARRAYS || total == 0)
         return D9D_OK;
-    D9D_TRY(d9d_symm_buffer_reserve(r->comm, bytes_round_up(room)));
-    m->uses_symm = d9d_symm_buffer_bytes(r->comm) >= room &&
+    D9D_TRY(d9d_symm_buffer_reserve(r->comm, bytes_round_up(total)));
+    m->uses_symm = d9d_symm_buffer_bytes(r->comm) >= total &&
                    d9d_symm_buffer_is_worthwhile(r->comm, rank_bytes(m));
     if (!m->uses_symm || kind == D9DI_ROW_ALL_GATHER)
         return D9D_OK;
