@@ -19,8 +19,8 @@
 const char *d9di_chunk_journal_path(d9d_arena *a, const char *dir, int rank);
 bool d9di_chunk_journal_is(const char *name);
 
-/* Calls `fn` for every line with a chunk below n.  *mine: the key agrees; otherwise `fn` is not
- * called. */
+/* Calls `found` for every line with a chunk below n.  *mine: the key agrees; otherwise `found` is
+ * not called. */
 typedef void (*d9di_chunk_journal_fn)(void *arg, size_t chunk, d9d_hash hash);
 d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
                                    d9di_chunk_journal_fn found, void *arg);

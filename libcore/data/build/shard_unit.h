@@ -76,8 +76,8 @@ d9d_status d9di_shard_unit_create(const d9di_shard_unit_opts *how, int64_t input
 d9d_status d9di_shard_unit_add(d9di_shard_unit *u, size_t split, uint32_t key,
                                const uint32_t *tokens, const int32_t *labels, size_t n,
                                const uint32_t *segments, size_t n_segments);
-/* The state, in which the caller fills `last`, `next`, `documents`, `ended`, `skipped` and
- * `passed`. */
+/* The state, in which the caller fills `last`, `next`, `documents`, `source_ends`, `skipped` and
+ * `lines_read`. */
 d9di_shard_unit_state *d9di_shard_unit_get_state(d9di_shard_unit *u);
 /* Makes the unit durable (fsync), its state last. */
 d9d_status d9di_shard_unit_commit(d9di_shard_unit *u);
