@@ -5,10 +5,10 @@
  *              "data_offsets": [0, 24]}, ...} padded with spaces][bytes]
  *
  * Reading trusts nothing. d9d_safetensors_open() checks everything before any tensor is read.
- * EFORMAT, with one sentence that names file and tensor: a header over 100 MB, a duplicate name, an
- * unknown dtype, a product that overflows, a span that differs from shape times dtype, overlaps,
- * holes, bytes past the end, a name with control characters or invalid UTF-8.  Memory is a small
- * multiple of the header.
+ * EFORMAT, with one sentence that names file and tensor, for these errors: a header over 100 MB; a
+ * duplicate name; an unknown dtype; a product that overflows; a span that differs from shape times
+ * dtype; overlaps; holes; bytes past the end; a name with control characters or invalid UTF-8.
+ * Memory is a small multiple of the header.
  */
 #ifndef D9D_CKPT_SAFETENSORS_SAFETENSORS_H
 #define D9D_CKPT_SAFETENSORS_SAFETENSORS_H
