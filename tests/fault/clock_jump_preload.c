@@ -5,8 +5,8 @@
  *                        processes of a host at the same moment
  *     JUMP_FILE=path     instead, the clock is ahead by the seconds that the file holds
  *
- * CLOCK_MONOTONIC and relative sleeps are unchanged.  Absolute waits end by the changed clock.  Times
- * of files are right. */
+ * CLOCK_MONOTONIC and relative sleeps are unchanged.  Absolute waits end by the changed clock.
+ * Times of files are right. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -48,10 +48,10 @@ extern "C" {
 
 typedef struct d9d_dataset d9d_dataset;
 
-/* Opens one split; NULL: the first.  The first thousands of shard files are mapped; further ones
- * are opened when a sample is read.  Checks the manifest, the sizes of all files and the hash of
- * the index; d9d_dataset_verify() checks the hashes of the shards.  ENOTFOUND, EFORMAT, ECONFIG (no
- * such split).  A handle is for one thread at a time. */
+/* Opens one split; NULL: the first.  Up to 8192 shard files are mapped; further ones are opened
+ * when a sample is read.  Checks the manifest, the sizes of all files and the hash of the index;
+ * d9d_dataset_verify() checks the hashes of the shards.  ENOTFOUND, EFORMAT, ECONFIG (no such
+ * split).  A handle is for one thread at a time. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_open(const char *dir, const char *split,
                                                  d9d_dataset **out);
 D9D_API void d9d_dataset_close(d9d_dataset *ds);
