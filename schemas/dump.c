@@ -1,9 +1,9 @@
-/* dump.c - write the JSON Schemas of all formats from their key tables, or check a file.
+/* dump.c - writes the JSON Schemas of all formats from their key tables, or checks files.
  *
  *     dump DIR                    DIR/d9d.train.v1.json, ...
- *     dump d9d.run.v1 FILE...     that each is of this format, .jsonl line by line
+ *     dump d9d.run.v1 FILE...     check that each file has this format, .jsonl line by line
  *
- * `make schemas` runs it; a meta check compares what it writes with what is kept, and a test of
+ * `make schemas` runs it.  A meta check compares its output with the stored schemas, and a test of
  * the tools checks what they write.
  */
 #include <stdio.h>
@@ -45,7 +45,7 @@ static d9d_status dump_schema(const char *dir, const char *id, const d9d_table *
     return st;
 }
 
-/* One document: it binds, so it has what the table asks for and nothing else. */
+/* Checks one document: it must bind, so it has all required keys and no others. */
 static d9d_status check_text(const d9d_table *table, const char *where, const char *text, size_t n)
 {
     d9d_arena a = {0};

@@ -1,9 +1,9 @@
-/* formats.c - see formats.h.  A key that not every such file has is null where it is absent. */
+/* formats.c - see formats.h.  Optional keys are null if they are absent. */
 #include "formats.h"
 
 #include <math.h>
 
-/* What is bound is only checked; a struct has what a check across keys asks for. */
+/* Bound values are only checked and never read; these fields exist for checks across keys. */
 struct unread_fields {
     char none;
 };
@@ -172,7 +172,7 @@ static const d9d_key tensor_keys[] = {
 static const d9d_table tensor_table = TABLE("tensor", tensor_keys, "a tensor and where it is");
 static const d9d_key a_tensor = {.kind = D9D_KIND_TABLE, .table = &tensor_table};
 
-/* What training saves stands between the identification and the files. */
+/* Members of a training checkpoint, between identification and files. */
 struct checkpoint {
     int64_t step;
     d9d_list tensors;
@@ -302,7 +302,7 @@ static const d9d_key metrics_keys[] = {
     D9D_KEY_END,
 };
 
-/* Metrics, experts and evaluations have numbers of their own names. */
+/* Metrics, experts and evaluations have numbers under names of their own. */
 static const d9d_key metrics_other = REAL(NULL, "of a metric, of experts or of an evaluation");
 
 static d9d_status check_metrics(const void *value, const char *path)

@@ -1,5 +1,5 @@
-/* formats.h - the files that the tools write for others to read, as key tables: what they are
- * dumped from, and what a file is checked against. */
+/* formats.h - key tables of the files that the tools write for other programs: the source of their
+ * JSON Schemas, and of checks of such files. */
 #ifndef D9D_SCHEMAS_FORMATS_H
 #define D9D_SCHEMAS_FORMATS_H
 

@@ -1,14 +1,14 @@
 #!/bin/bash
-# load.sh [-n BUSY] [-r RUNS] [-c LIBRARY] [-o LOGDIR] COMMAND... - run tests again and again, beside
-# processes that keep the processors busy.
+# load.sh [-n BUSY] [-r RUNS] [-c LIBRARY] [-o LOGDIR] COMMAND... - runs tests again and again on a
+# loaded machine, to find flaky ones.
 #
-# A test that measures how fast the machine is fails here.  COMMAND ends with the totals of run.sh.
-# Its output is kept in LOGDIR; what is shown is one line a run, below it what failed:
+# A test that depends on the machine's speed fails here.  COMMAND ends with the totals of run.sh.
+# Its output is kept in LOGDIR; this script prints one line per run, followed by the failures:
 #
 #     run 1 of 3, beside 16 busy processes: 212 passed, 0 failed, 1 skipped  310 s
 #
-# The busy processes belong to the session of the tests, for the kernel shares processors among
-# sessions first.  They end with this script, whatever ends it.  -c: the tests see the clock of that
+# The busy processes belong to the session of the tests, since the kernel shares processors among
+# sessions first.  They end with this script, however it ends. -c: the tests see the clock of that
 # library (tests/fault/clock_jump_preload.c).  Exit status 1 if anything failed.
 set -u
 busy=16 runs=3 logs=build/load

@@ -1,11 +1,10 @@
 #!/bin/bash
-# run.sh [-j N] [-o LOGDIR] TEST... - run test files side by side, print one line a file.
+# run.sh [-j N] [-o LOGDIR] TEST... - runs test files concurrently and prints one line per file.
 #
-# A test file is a program, a script, or a .bats file; each prints TAP ("ok 1 - name",
-# "not ok 2 - name", "ok 3 # SKIP why").  One that prints no such line counts as one test,
-# judged by its exit status.  A script with the line "# run.sh: alone" measures time and runs after
-# the others, beside none.  The output of failures is shown, every skip is named, and
-# the last line has the totals:
+# A test file is a program, a script, or a .bats file; each prints TAP ("ok 1 - name", "not ok 2 -
+# name", "ok 3 # SKIP why").  A file without such a line counts as one test, judged by its exit
+# status.  A script with the line "# run.sh: alone" measures time and runs alone after the others.
+# The output of failures is shown, every skip is named, and the last line has the totals:
 #
 #     212 passed, 0 failed, 1 skipped
 #

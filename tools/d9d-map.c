@@ -1,4 +1,4 @@
-/* d9d-map - checkpoint to checkpoint: convert, plan, verify, compare, make. */
+/* d9d-map - converts, plans, verifies, compares and initialises checkpoints. */
 #include "map_convert.h"
 
 static const char *const layout_names[] = {"other", "d9d", "hf", NULL};
@@ -65,7 +65,7 @@ static const tool_option init_options[] = {
     TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
     MAP_OPTIONS, WRITE_OPTIONS, TOOL_END};
 
-/* What was found goes to stdout also where it makes the status a failure. */
+/* Prints the findings also if the status is a failure because of them. */
 static d9d_status put_report(d9d_buf *text, d9d_status st)
 {
     tool_put_sanitized(text);

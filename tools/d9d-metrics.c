@@ -53,7 +53,7 @@ static d9d_report_columns key_list(const struct opts *o)
     return (d9d_report_columns){o->keys.item, o->keys.n};
 }
 
-/* A command's work on open runs; text in `out` goes to stdout. */
+/* A command's function for open runs; text in `out` is printed to stdout. */
 typedef d9d_status (*runs_fn)(tool_run *r, const struct opts *o, const d9d_run_reader_list *runs,
                               d9d_buf *out);
 

@@ -1,8 +1,8 @@
-/* d9d-shard - text to dataset. */
+/* d9d-shard - builds, inspects and verifies datasets. */
 #include "d9d/data/dataset/dataset.h"
 #include "shard_make.h"
 
-/* --- looking at one ------------------------------------------------------------ */
+/* --- inspecting a dataset ------------------------------------------------------------ */
 
 struct inspect_opts {
     int64_t sample, batch, multiple;

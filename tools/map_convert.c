@@ -32,7 +32,8 @@ static d9d_status report_written(const tool_run *r, const d9d_convert *c, const 
     return D9D_OK;
 }
 
-/* What is to be made, which all ranks know alike: each makes a part of it. */
+/* Opens the conversion on all ranks.  All have the same plan; each makes its share of the
+ * output. */
 static d9d_status open_on_all_ranks(tool_run *r, const struct map_opts *o, const char *src,
                                     d9d_bootstrap *boot, d9d_convert **out)
 {

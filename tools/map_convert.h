@@ -1,11 +1,11 @@
-/* map_convert.h - a checkpoint made by one rank or several: d9d-map SRC DST, and init. */
+/* map_convert.h - d9d-map SRC DST and d9d-map init: make a checkpoint on one or several ranks. */
 #ifndef D9D_MAP_CONVERT_H
 #define D9D_MAP_CONVERT_H
 
 #include "d9d/convert/convert.h"
 #include "tool.h"
 
-/* Of every command of d9d-map. */
+/* Options of all commands of d9d-map. */
 struct map_opts {
     int to, experts, dtype, overflow;
     int64_t shard_size, jobs, seed;
@@ -15,7 +15,8 @@ struct map_opts {
 
 d9d_convert_opts map_convert_opts(const tool_run *r, const struct map_opts *o);
 
-/* "SRC DST", or of random weights "DST".  Under a launcher every task is a rank with its share. */
+/* Operands are "SRC DST", or "DST" for random weights.  Under a launcher each task is a rank and
+ * makes its share. */
 d9d_status map_convert(tool_run *r, const void *options);
 
 #endif /* D9D_MAP_CONVERT_H */

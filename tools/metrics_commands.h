@@ -4,9 +4,9 @@
 
 #include "tool.h"
 
-extern const tool_command metrics_samples; /* which samples made a step, and what they say */
-extern const tool_command metrics_flight;  /* which rank keeps the others of a job waiting */
-extern const tool_command metrics_spikes;  /* steps that stand out */
+extern const tool_command metrics_samples; /* the samples of a step, and their text */
+extern const tool_command metrics_flight;  /* which rank the others of a job wait for */
+extern const tool_command metrics_spikes;  /* steps with unusual values */
 extern const tool_command metrics_eval;    /* metrics of files of predictions */
 
 #endif /* D9D_TOOLS_METRICS_COMMANDS_H */

@@ -34,7 +34,7 @@ static d9d_status show_flight(const tool_run *r, const struct flight_opts *o, d9
     return st;
 }
 
-/* RUN/flight, or the directory of the rings itself. */
+/* RUN/flight, or the flight recorder's directory itself. */
 static d9d_status run_flight(tool_run *r, const void *o)
 {
     char inside[PATH_MAX];

@@ -72,7 +72,7 @@ const tool_option shard_make_options[] = {
     TOOL_END,
 };
 
-/* The numbers of --bucket-edges. */
+/* Parses the numbers of --bucket-edges. */
 static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
 {
     size_t i;
@@ -91,7 +91,7 @@ static d9d_status read_edges(tool_run *r, const tool_list *words, int64_t **out)
     return D9D_OK;
 }
 
-/* Digits up to `end`, moved behind it; false where there is another number or none. */
+/* Parses digits up to `end` and advances *text past it; false if there is no such number. */
 static bool parse_number_until(const char **text, char end, int64_t *out)
 {
     char *behind;
@@ -104,7 +104,7 @@ static bool parse_number_until(const char **text, char end, int64_t *out)
     return errno == 0 && *behind == end;
 }
 
-/* A number that Slurm says of an array. */
+/* Reads a Slurm array variable from the environment. */
 static d9d_status read_array(const char *what, int64_t *out)
 {
     char name[32];
@@ -137,7 +137,7 @@ static d9d_status read_array_task(d9d_shard_opts *how)
     return D9D_OK;
 }
 
-/* Task and tasks from --task I/N, or from what Slurm says of an array. */
+/* Sets task and tasks from --task I/N, or from Slurm's array variables. */
 static d9d_status read_task(const shard_make *o, d9d_shard_opts *how)
 {
     const char *rest = o->task;
@@ -183,7 +183,7 @@ static d9d_status put_report(const tool_run *r, const char *dir, const d9d_shard
         (json_int_t)s->positions, "shards", (json_int_t)s->shards, "skipped", skipped_json(s)));
 }
 
-/* The tokenizer.json of a directory. */
+/* Finds tokenizer.json if the path is a directory. */
 static d9d_status find_tokenizer(tool_run *r, const char **path)
 {
     if (*path && d9d_fs_is_dir(*path) && !(*path = d9d_fs_join(&r->arena, *path, "tokenizer.json")))
@@ -211,7 +211,7 @@ d9d_status shard_make_run(tool_run *r, const void *given)
     return put_report(r, how.out, &made);
 }
 
-/* --- parts to a dataset -------------------------------------------------------- */
+/* --- merging parts -------------------------------------------------------- */
 
 const tool_option shard_merge_options[] = {
     TOOL_OPT(shard_merge, force, FLAG, "force", 0, NULL, "replace a directory that is there"),

@@ -1,4 +1,4 @@
-/* tool.c - what every d9d-* program shares: talk, output, ranks, leaving.  See tool.h. */
+/* tool.c - the common parts of all d9d-* programs: log, output, ranks, exit.  See tool.h. */
 #include "tool.h"
 
 #include <errno.h>
@@ -22,15 +22,16 @@
 #include "tool_line.h"
 #include "tool_torn.h"
 
-/* --- talk ------------------------------------------------------------------------- */
+/* --- log ------------------------------------------------------------------------- */
 
-enum { LINE_SIZE = 4096, STDERR_TIMEOUT_MS = 1000 /* of a rank that has something to say */ };
+enum { LINE_SIZE = 4096, STDERR_TIMEOUT_MS = 1000 /* longest log line; longest wait for stderr */ };
 
 struct talk {
-    pthread_mutex_t lock; /* of `shown` */
+    pthread_mutex_t lock; /* guards `shown` */
     const char *name;
-    bool shown;         /* a status line stands on the terminal */
-    d9d_writer *behind; /* of a job; NULL: who speaks waits until it is said */
+    bool shown; /* the terminal shows a status line */
+    d9d_writer
+        *behind; /* asynchronous writer of a job; NULL: logging blocks until the line is written */
 };
 
 void tool_log_async(tool_run *r)
@@ -40,7 +41,7 @@ void tool_log_async(tool_run *r)
 
     if (r->talk->behind != NULL || f.fd < 0 || f.path == NULL ||
         d9d_writer_open(&f, &(d9d_writer_opts){.ignore_errors = true}, &r->talk->behind) != D9D_OK)
-        d9d_file_release(&f); /* then it waits */
+        d9d_file_release(&f); /* then logging blocks */
 }
 
 static void write_stderr(struct talk *t, const char *text, size_t n)
@@ -123,7 +124,7 @@ void tool_put(const d9d_buf *b)
         (void)!fwrite(b->data, 1, b->len, stdout);
 }
 
-/* In place; line ends and tabs stay. */
+/* Replaces control characters in place, except line ends and tabs. */
 void tool_put_sanitized(d9d_buf *b)
 {
     for (size_t i = 0; i < b->len; i++)
@@ -167,7 +168,7 @@ tool_screen tool_screen_get(void)
     return s;
 }
 
-/* A full disk shows up here, not in printf(). */
+/* A full disk is reported here, not by printf(). */
 static d9d_status close_stdout(void)
 {
     const bool pending = __fpending(stdout) > 0, failed = ferror(stdout) != 0;
@@ -206,7 +207,7 @@ d9d_status tool_join(tool_run *r, d9d_bootstrap **out)
         tool_log_async(r);
     if (d9d_bootstrap_rank(*out) > 0) {
         r->mute = true;
-        r->errors = *r->log; /* of a watchdog: the first rank may be the one that stands still */
+        r->errors = *r->log; /* for the watchdog: rank 0 may be the one that hangs */
         r->errors.level = D9D_LOG_ERROR;
         r->errors.status = NULL;
         r->log = &r->errors;
@@ -214,10 +215,10 @@ d9d_status tool_join(tool_run *r, d9d_bootstrap **out)
     return D9D_OK;
 }
 
-/* None leaves before a failure that all know is said, and that all are about to: launchers end the
- * rest of a job by SIGTERM when a task fails, and the status of a rank that is long in giving its
- * device back would be that signal's in place of, say, 75.  Of another failure the others know
- * nothing, and may wait for this rank: it speaks and ends them. */
+/* Leaves the job.  If all ranks know of the failure, none exits before it is reported: launchers
+ * send SIGTERM to the rest of a job when a task fails.  A rank that is slow to release its device
+ * would then exit with that signal's status instead of, say, 75.  If only this rank knows of the
+ * failure, the others may wait for it, so it reports the failure and aborts the job. */
 d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
 {
     if (st != D9D_OK && d9d_bootstrap_size(boot) > 1) {
@@ -242,8 +243,8 @@ d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st)
     return st;
 }
 
-/* A closed standard stream would lend its number to the next file that is opened, and what is
- * said would go into that file.  Opened the wrong way round, input and output still fail. */
+/* Opens closed standard streams, since the next opened file would get their number and receive the
+ * output.  They are opened in the wrong direction, so input and output still fail. */
 static d9d_status open_std_streams(void)
 {
     static const int how[] = {O_WRONLY, O_RDONLY, O_WRONLY};
@@ -254,8 +255,9 @@ static d9d_status open_std_streams(void)
     return D9D_OK;
 }
 
-/* A checkpoint has as many files as its writer liked; 1024 at once is a limit for select().  A
- * write beyond the limit of a file's size fails, with a sentence, as one on a full disk does. */
+/* Raises the limit of open files: a checkpoint may have any number of files, and the usual 1024
+ * exists only for select().  Ignores SIGXFSZ, so that a write beyond the file size limit fails like
+ * one on a full disk. */
 static void raise_file_limits(void)
 {
     struct rlimit files;
@@ -267,7 +269,7 @@ static void raise_file_limits(void)
     }
 }
 
-/* What libraries would stumble over before they are used. */
+/* Checks environment variables that libraries fail on. */
 static d9d_status check_environment(void)
 {
     d9d_environment e;

@@ -1,4 +1,4 @@
-/* tool.h - what every d9d-* program shares: options, help, talk, leaving.
+/* tool.h - the common parts of all d9d-* programs: command line, help, log, ranks, output, exit.
  *
  * A program is a table of commands, a command is a table of options and a function:
  *
@@ -18,9 +18,9 @@
  *
  *     int main(int argc, char **argv) { return tool_main(&lrplot, argc, argv); }
  *
- * Every command also has --help, --version, --quiet and --json; --help is made from
- * the tables.  Options and operands may be mixed, "--" ends the options, "-" is an
- * operand, values are "--steps 5", "--steps=5", "-n 5" or "-n5".
+ * Every command also has --help, --version, --quiet and --json; --help is generated from the
+ * tables.  Options and operands may be mixed, "--" ends the options, and "-" is an operand.  Values
+ * are "--steps 5", "--steps=5", "-n 5" or "-n5".
  */
 #ifndef D9D_TOOL_H
 #define D9D_TOOL_H
@@ -34,7 +34,7 @@
 #include "d9d/job/job.h"
 #include "d9d/tasks/plugin.h"
 
-/* What an option's value becomes in the struct of options. */
+/* The type of an option's value in the struct of options. */
 typedef enum tool_kind {
     TOOL_FLAG,   /* bool, set to true; no value */
     TOOL_STRING, /* const char * */
@@ -42,8 +42,8 @@ typedef enum tool_kind {
     TOOL_REAL,   /* double within [min, max]; both 0: any */
     TOOL_SIZE,   /* int64_t bytes: 4096, 512kB, 4GB, 1.5GiB; at least min */
     TOOL_WORD,   /* int, index into `words` */
-    TOOL_LIST,   /* tool_list: the option may be repeated */
-    TOOL_COMMAS  /* tool_list: words between commas; may be repeated too */
+    TOOL_LIST,   /* tool_list; the option may be repeated */
+    TOOL_COMMAS  /* tool_list of comma-separated words; may be repeated */
 } tool_kind;
 
 typedef struct tool_list {
@@ -51,7 +51,7 @@ typedef struct tool_list {
     size_t n;
 } tool_list;
 
-/* At most 64 of them are a command's. */
+/* A command has at most 64 options. */
 typedef struct tool_option {
     const char *name; /* "steps"; NULL ends the table */
     char letter;      /* 'n', or 0 */
@@ -60,8 +60,8 @@ typedef struct tool_option {
     const char *arg; /* "N"; NULL for a flag */
     const char *help;
     double min, max;
-    const char *const *names; /* WORD: NULL-ended */
-    bool no_operands;         /* FLAG: operands and required options need not be there */
+    const char *const *names; /* WORD: the values, NULL-terminated */
+    bool no_operands;         /* FLAG: operands and required options may be missing */
     bool required;
 } tool_option;
 
@@ -75,22 +75,22 @@ typedef struct tool_option {
         .name = NULL                                                                               \
     }
 
-/* What a command's function is given. */
+/* The argument of a command's function. */
 typedef struct tool_run {
     const struct tool *tool;
     const struct tool_command *command;
     char **args; /* the operands */
     int n_args;
     bool quiet, json;
-    bool mute;          /* what fails is said already, or by another rank */
-    struct talk *talk;  /* where the log goes */
+    bool mute;          /* the failure is reported already, or by another rank */
+    struct talk *talk;  /* state of the log */
     const d9d_log *log; /* to stderr; one redrawn status line on a terminal */
-    d9d_log errors;     /* the log of a rank that is not the first */
-    d9d_arena arena;    /* lives as long as the run */
+    d9d_log errors;     /* log of a rank other than 0 */
+    d9d_arena arena;    /* valid during the run */
 } tool_run;
 
 typedef struct tool_command {
-    const char *name;     /* "plan"; NULL for the one that needs no word */
+    const char *name;     /* "plan"; NULL for the command without a name */
     const char *operands; /* "SRC DST", for the synopsis */
     int min, max;         /* how many operands; max -1: any number */
     const char *about;    /* one or more sentences for --help */
@@ -106,38 +106,40 @@ typedef struct tool {
     const tool_command *commands;
 } tool;
 
-/* Parse, run, report a failure, check that stdout was written; main()'s exit code:
- * 0 done, 1 failed, 2 usage or configuration, 75 state saved, requeue. */
+/* Parses the command line, runs the command, reports a failure and checks that stdout was written.
+ * Returns main()'s exit code: 0 done, 1 failed, 2 usage or configuration, 75 state saved,
+ * requeue. */
 int tool_main(const tool *t, int argc, char **argv);
 
 /* --- ranks -------------------------------------------------------------- */
 
-/* Under a launcher every task is a rank.  From here on the first one talks for all, but for a
- * failure on which they have not agreed.  Then leave, with it or without: that one ends all. */
+/* Joins the job: under a launcher each task is a rank.  From here on rank 0 logs for all, except
+ * for failures on which the ranks have not agreed. tool_leave() leaves the job; without agreement
+ * it aborts the job. */
 d9d_status tool_join(tool_run *r, d9d_bootstrap **out);
 d9d_status tool_leave(tool_run *r, d9d_bootstrap *boot, d9d_status st);
 
-/* From here on nobody waits for long for a terminal, a pipe or a file system that takes nothing of
- * what is said: ranks wait for each other, and a long run is to hear signals. */
+/* From here on logging does not block for long on a terminal, pipe or file system that is stuck:
+ * other ranks wait for this one, and a long run must react to signals. */
 void tool_log_async(tool_run *r);
 
-/* Collective: ECONFIG unless all ranks are this program, started as `as` ("--selftest", ""), with
- * this document; with these operands and options. */
+/* Collective: ECONFIG unless all ranks run this program in the mode `as` ("--selftest", ""), with
+ * the same document, operands and options. */
 d9d_status rank_args_check(const tool_run *r, d9d_bootstrap *boot, const char *as, json_t *doc);
 d9d_status rank_args_check_options(const tool_run *r, d9d_bootstrap *boot, const void *options);
 
 /* --- output --------------------------------------------------------------- */
 
-/* All of `b` to stdout.  tool_main() reports what could not be written. */
+/* Writes all of `b` to stdout. tool_main() reports write errors. */
 void tool_put(const d9d_buf *b);
-/* The same of a report for people, in which control characters of names become "?". */
+/* The same for text for people: control characters in names become "?". */
 void tool_put_sanitized(d9d_buf *b);
-/* A value and a newline to stdout; takes over the reference. */
+/* Writes a value and a newline to stdout; takes ownership of the reference. */
 d9d_status tool_put_json(json_t *v);
-/* A number as JSON can say it: null where it is not finite. */
+/* A JSON number; null if it is not finite. */
 json_t *tool_json_real(double v);
 
-/* What stdout can show.  Without a terminal it is 80 columns without colour. */
+/* Capabilities of stdout.  Without a terminal: 80 columns, no colour. */
 typedef struct tool_screen {
     int columns, rows;
     bool terminal, colour, utf8;
@@ -151,7 +153,7 @@ typedef struct tool_config_options {
     bool print_config, print_schema;
 } tool_config_options;
 
-/* Rows for a command whose operand is a configuration. */
+/* Option table rows of a command whose operand is a configuration. */
 #define TOOL_CONFIG_OPTIONS(S, field)                                                              \
     TOOL_OPT(S, field.set, LIST, "set", 0, "KEY=VALUE",                                            \
              "override a.b.c of the configuration; VALUE is JSON or a word; may be repeated"),     \
@@ -160,16 +162,16 @@ typedef struct tool_config_options {
         TOOL_OPT(S, field.print_schema, FLAG, "print-schema", 0, NULL,                             \
                  "print the configuration's JSON Schema, and stop", .no_operands = true)
 
-/* How an operand stands in sentences: "-" is "standard input". */
+/* The name of an operand in messages: "-" is "standard input". */
 const char *tool_input_name(const char *path);
 
-/* Read a JSON document ("-" is stdin) and apply --set.  What is wrong with it, or with
- * its path, is ECONFIG. */
+/* Reads a JSON document ("-" is stdin) and applies --set.  Errors in it or in its path are
+ * ECONFIG. */
 d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out);
 
-/* The same, then load its plugins and resolve; *out is NULL when --print-config or --print-schema
- * was asked for and has been served: there is nothing left to do.  *table becomes the one to bind
- * with, as long as *plugins is open; the caller closes it, also after a failure.
+/* The same, then loads its plugins and resolves it.  *out is NULL if --print-config or
+ * --print-schema was given and has been printed: nothing remains to do.  *table becomes the table
+ * to bind with while *plugins is open.  The caller closes *plugins, also after a failure.
  *
  *     D9D_TRY_OR(st, tool_config_load(r, "d9d.train.v1", &o->config, &table, &plugins, &doc), out);
  *     if (doc != NULL)
@@ -179,12 +181,12 @@ d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_confi
 
 /* --- jobs --------------------------------------------------------------------- */
 
-/* A program whose operand is a configuration and that computes on a device. */
+/* Options of a program whose operand is a configuration and that computes on a device. */
 typedef struct tool_job_options {
     tool_config_options config;
     const char *device, *skip_samples;
 } tool_job_options;
-/* Rows for such a command; the device is "auto" before one is given. */
+/* Option table rows of such a command; the default device is "auto". */
 #define TOOL_JOB_OPTIONS(S, field)                                                                 \
     TOOL_CONFIG_OPTIONS(S, field.config),                                                          \
         TOOL_OPT(S, field.skip_samples, STRING, "skip-samples", 0, "LIST|FILE",                    \
@@ -194,7 +196,7 @@ typedef struct tool_job_options {
                  "cpu, cuda, cuda:N or auto (the GPU if there is one); NAME@SIZE limits its "      \
                  "memory")
 
-/* Both structs are made by tool_job_run(), zeroed; `run` fills the summary. */
+/* tool_job_run() allocates both structs, zeroed; `run` fills the summary. */
 typedef struct tool_job {
     const d9d_table *table;
     const char *schema_id;
@@ -202,10 +204,10 @@ typedef struct tool_job {
     d9d_status (*run)(const void *config, const json_t *doc, const d9d_job *where, void *summary);
     json_t *(*json)(const void *summary);
     d9d_status (*text)(const void *summary, d9d_buf *out); /* whole lines */
-    bool prints_everify; /* of what ends in EVERIFY the summary is printed too */
+    bool prints_everify; /* also print the summary if the status is EVERIFY */
 } tool_job;
 
-/* Load the configuration, bind it, run, print. */
+/* Loads and binds the configuration, runs the job and prints the summary. */
 d9d_status tool_job_run(tool_run *r, const tool_job *job, const tool_job_options *o);
 
 #endif /* D9D_TOOL_H */

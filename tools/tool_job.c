@@ -1,4 +1,4 @@
-/* tool_job.c - configurations of d9d-* programs, and the jobs that have one.  See tool.h. */
+/* tool_job.c - loads configurations and runs the jobs of d9d-* programs.  See tool.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { CONFIG_MAX = 64 << 20 };
 
 /* --- configurations ------------------------------------------------------------------ */
 
-/* A configuration that is no JSON is a wrong request, not a failed one. */
+/* A configuration that is not JSON is a usage error, not a failure. */
 static d9d_status to_econfig(d9d_status st)
 {
     d9d_err_copy copy;
@@ -83,7 +83,7 @@ static d9d_status print_schema(const d9d_table *table, const char *schema_id)
     return st;
 }
 
-/* The document, and the table with what its plugins bring. */
+/* Opens the document, and the table including its plugins' keys. */
 static d9d_status open_config(tool_run *r, const tool_config_options *o, const d9d_table **table,
                               d9d_plugins **plugins, json_t **doc)
 {
@@ -113,7 +113,7 @@ d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_confi
 
 /* --- jobs ------------------------------------------------------------------------ */
 
-/* --skip-samples is one more --set, behind those that were given. */
+/* --skip-samples becomes one more --set after the given ones. */
 static d9d_status set_skip_samples(tool_run *r, tool_job_options *o)
 {
     const char **all = d9d_arena_alloc(&r->arena, (o->config.set.n + 1) * sizeof(*all));
@@ -147,7 +147,7 @@ static d9d_status put_text(const tool_job *job, const void *summary)
     return st;
 }
 
-/* From the configuration to what is printed. */
+/* Runs a job, from its configuration to the printed summary. */
 static d9d_status run_job(tool_run *r, const tool_job *job, const tool_job_options *o,
                           d9d_bootstrap *boot, const d9d_table *table, const d9d_plugins *plugins,
                           json_t *doc)

@@ -1,4 +1,5 @@
-/* cli_line.c - options, operands and help of every d9d-* program.  See cli_line.h. */
+/* tool_line.c - parses options and operands, and prints help, for every d9d-* program.  See
+ * tool_line.h. */
 #include "tool_line.h"
 
 #include <errno.h>
@@ -38,7 +39,8 @@ static void print_usage(const tool *t, const tool_command *c, const char *lead)
            c->operands != NULL ? c->operands : "");
 }
 
-/* Words of `text` after `at` columns, broken at the width, lines indented by `indent`. */
+/* Prints the words of `text`, beginning at column `at`, wrapped at the width and indented by
+ * `indent`. */
 static void print_wrapped(const char *text, int at, int indent)
 {
     int col = at;
@@ -256,7 +258,7 @@ static d9d_status unknown_option(cli_line *p, const char *name, size_t n)
     return D9D_FAIL(D9D_ECONFIG, "unknown option --%.*s", (int)n, name);
 }
 
-/* Take option `o`; `value` is what stood behind "=" or the letter, or NULL. */
+/* Handles option `o`; `value` is the text after "=" or after the letter, or NULL. */
 static d9d_status take_value(cli_line *p, const tool_option *o, bool common, const char *value)
 {
     if (o->kind != TOOL_FLAG && value == NULL) {
@@ -283,7 +285,7 @@ static d9d_status parse_long(cli_line *p, const char *arg)
     return take_value(p, o, common, arg[n] == '=' ? arg + n + 1 : NULL);
 }
 
-/* "-qn5": flags may be joined, the rest of the word is the value of another kind. */
+/* "-qn5": flags may be joined; the rest of the word is the value of another option. */
 static d9d_status parse_letters(cli_line *p, const char *arg)
 {
     for (; *arg != '\0'; arg++) {
@@ -299,7 +301,7 @@ static d9d_status parse_letters(cli_line *p, const char *arg)
     return D9D_OK;
 }
 
-/* Where a command was needed and none was given. */
+/* Used if a required command is missing. */
 static const tool_command no_command = {.max = -1};
 
 static d9d_status check_operands(const cli_line *p)
@@ -361,7 +363,7 @@ static const char *suggest_command(const tool *t, const char *given)
     return d9d_config_did_you_mean(given, words);
 }
 
-/* A word that is no command: an operand of the nameless one, unless it is no file either and
+/* An unknown command is an operand of the nameless command, unless it is not a file either and
  * looks like a command. */
 static d9d_status unknown_command(const cli_line *p, const char *given)
 {
@@ -383,9 +385,8 @@ static bool is_common(const char *word)
     return false;
 }
 
-/* The command is the first word behind options that every command has, when it is the name of
- * one.  A tool without a nameless command takes no other first word.  The word is removed from
- * argv. */
+/* Finds the command: the first word after options that every command has, if it names a command.  A
+ * tool without a nameless command accepts no other first word.  Removes the word from argv. */
 static d9d_status choose_command(cli_line *p)
 {
     const tool *t = p->run->tool;

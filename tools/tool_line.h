@@ -1,10 +1,10 @@
-/* cli_line.h - a command line, read by the tables of tool.h. */
+/* tool_line.h - parses a command line by the tables of tool.h. */
 #ifndef D9D_TOOL_LINE_H
 #define D9D_TOOL_LINE_H
 
 #include "tool.h"
 
-/* What every command has. */
+/* Options of every command. */
 typedef struct cli_common {
     bool help, version, quiet, json;
 } cli_common;
@@ -16,14 +16,14 @@ typedef struct cli_line {
     int argc;
     char **argv;
     int at;           /* next argument: 1 at first */
-    bool no_operands; /* something was asked that needs no operands */
-    uint64_t seen;    /* bits of the command's options */
+    bool no_operands; /* an option was given that needs no operands */
+    uint64_t seen;    /* bit set of the options given */
 } cli_line;
 
-/* The command, its options and operands.  A command's word is removed from argv.  ECONFIG. */
+/* Parses the command, its options and operands.  Removes the command's word from argv.  ECONFIG. */
 d9d_status cli_parse(cli_line *p);
 
-/* On standard output, for all commands, or one. */
+/* Prints the help of all commands, or of one, on stdout. */
 void cli_help(const tool *t, const tool_command *only);
 
 #endif /* D9D_TOOL_LINE_H */

@@ -1,5 +1,5 @@
-/* rank_args_check.c - ranks that were started as several things would make nothing that anybody
- * asked for.  See tool.h. */
+/* tool_same.c - rank_args_check(): checks that all ranks were started with the same command line,
+ * since otherwise the result would be meaningless.  See tool.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ static json_t *value_json(const tool_option *o, const void *field)
     return NULL;
 }
 
-/* By their places, from 1. */
+/* Operands by position, from 1. */
 static json_t *operands_json(const tool_run *r)
 {
     json_t *operands = json_object();
@@ -53,7 +53,7 @@ static json_t *operands_json(const tool_run *r)
     return operands;
 }
 
-/* All options, and what they are of. */
+/* All options, and the command that they belong to. */
 static json_t *command_json(const tool_run *r, const void *options)
 {
     json_t *line = json_object();

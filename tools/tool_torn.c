@@ -1,5 +1,5 @@
-/* tool_torn.c - see tool_torn.h.  The handler takes no memory and keeps nothing: what is mapped
- * where, the kernel says. */
+/* tool_torn.c - see tool_torn.h.  The handler allocates no memory and keeps no state; it reads the
+ * process's maps from the kernel. */
 #include "tool_torn.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 enum { LINE_SIZE = PATH_MAX + 128 };
 
-/* The next line of a file, without its end; what does not fit is left out. */
+/* Reads the next line of a file without its end; truncates it to fit. */
 static bool next_line(int fd, char *line)
 {
     size_t n = 0;
@@ -48,7 +48,7 @@ static const char *find_mapped_file(uintptr_t at, char *line)
     return file;
 }
 
-/* "rank 1 (node7): ", "" where there is no launcher. */
+/* "rank 1 (node7): "; "" without a launcher. */
 static void rank_text(char *out, size_t n)
 {
     const char *rank = getenv("PMIX_RANK");
@@ -61,7 +61,7 @@ static void rank_text(char *out, size_t n)
     (void)snprintf(out, n, "rank %s (%s): ", rank, node);
 }
 
-/* What is no file's is a fault like any other: it comes again, and nobody catches it. */
+/* An address outside mapped files is an ordinary fault: it is raised again without a handler. */
 static void on_sigbus(int number, siginfo_t *info, void *context)
 {
     char line[LINE_SIZE], rank[HOST_NAME_MAX + 32], text[LINE_SIZE + sizeof(rank) + 128];

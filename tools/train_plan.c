@@ -6,7 +6,7 @@
 #include "d9d/plan/mesh_search.h"
 #include "train_planned.h"
 
-enum { MAX_SHOWN = 12 }; /* suggestions */
+enum { MAX_SHOWN = 12 }; /* most suggestions shown */
 
 static void put_text(const tool_run *r, const d9d_buf *text)
 {

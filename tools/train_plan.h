@@ -29,7 +29,7 @@ typedef struct train_plan_options {
                  "plan: the best meshes, micro-batches and schedules for N ranks", .min = 1,       \
                  .max = 1 << 16)
 
-/* ECONFIG for options that say something about a plan where there is none to be made. */
+/* ECONFIG for options of a plan without --plan. */
 d9d_status train_plan_options_check(const train_plan_options *o, bool selftest);
 d9d_status train_plan(tool_run *r, const tool_job_options *job, const train_plan_options *o);
 

@@ -1,4 +1,4 @@
-/* train_planned.c - see train_planned.h.  The handler runs where a plugin's own code has failed,
+/* train_planned.c - see train_planned.h.  The handler runs when a plugin's own code has faulted,
  * and never returns to it. */
 #include "train_planned.h"
 
@@ -21,7 +21,7 @@ static bool is_plugin(const char *file)
     return library != NULL && dlsym(library, "d9d_plugin_table") != NULL;
 }
 
-/* The innermost function of a plugin; false: none is running. */
+/* Finds the innermost function of a plugin on the stack; false if there is none. */
 static bool find_running_plugin(Dl_info *out)
 {
     void *frames[MAX_FRAMES];
@@ -33,8 +33,9 @@ static bool find_running_plugin(Dl_info *out)
     return false;
 }
 
-/* An operation's threads fail together: the first speaks for the process, the others wait for its
- * end.  The signal keeps its handler until then, or the second thread would end it by default. */
+/* The threads of an operation fault together: the first reports for the process, the others wait
+ * for it to exit.  The handler stays installed until then, since otherwise the second thread would
+ * kill the process. */
 static void on_sigsegv(int number, siginfo_t *info, void *context)
 {
     static atomic_flag spoken_for = ATOMIC_FLAG_INIT;
@@ -46,7 +47,7 @@ static void on_sigsegv(int number, siginfo_t *info, void *context)
     while (atomic_flag_test_and_set(&spoken_for))
         (void)pause();
     if (!find_running_plugin(&at)) {
-        (void)signal(number, SIG_DFL); /* this thread fails again, and ends the process */
+        (void)signal(number, SIG_DFL); /* this thread faults again and kills the process */
         return;
     }
     n = snprintf(text, sizeof(text),
@@ -63,6 +64,6 @@ void plan_fault_handler_install(void)
     const struct sigaction how = {.sa_sigaction = on_sigsegv, .sa_flags = SA_SIGINFO};
     void *first[1];
 
-    (void)backtrace(first, 1); /* loads what it needs now, not in the handler */
+    (void)backtrace(first, 1); /* loads backtrace's library now, not in the handler */
     (void)sigaction(SIGSEGV, &how, NULL);
 }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# demo.sh - the whole chain in minutes: C headers in, a trained model and its report out.
+# demo.sh - the whole workflow in minutes: from C headers to a trained model and its report.
 #
 #   D9D_BIN         folder of the tools                          build/bin
 #   D9D_DEMO_DIR    folder to make, replaced if a demo made it   demo
@@ -30,7 +30,7 @@ fail() {
 }
 trap 'fail "step $step failed (see above); what was made so far is in $D9D_DEMO_DIR"' ERR
 
-# The folder: new, or one that an earlier demo made.
+# The folder must be new or made by an earlier demo.
 if [ -e "$D9D_DEMO_DIR" ]; then
     [ -e "$D9D_DEMO_DIR/.d9d-demo" ] || fail "$D9D_DEMO_DIR exists and is not a demo's; set D9D_DEMO_DIR"
     rm -rf "$D9D_DEMO_DIR"

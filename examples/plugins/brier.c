@@ -1,9 +1,10 @@
-/* brier.c - a metric of one's own: how far probabilities are from the truth.
+/* brier.c - a custom metric as a plugin: the Brier score, the squared error of predicted
+ * probabilities.
  *
  *     {"plugin": "libbrier.so", "metrics": [{"name": "brier"}], ...}
  *
- * The mean over rows of sum_c (softmax(scores)_c - [c is the target])^2, between 0 and 2.  Cells of
- * ranks and of restarts are added up, so that every row counts once.
+ * The mean over predictions of sum_c (softmax(scores)_c - [c is the target])^2, between 0 and 2.
+ * The states of ranks and of earlier runs are summed, so every prediction counts once.
  */
 #include <math.h>
 

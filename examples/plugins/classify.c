@@ -1,11 +1,10 @@
-/* classify.c - a task of one's own: which of a few classes is a text of?
+/* classify.c - a custom task as a plugin: text classification.
  *
  *     {"plugin": "libclassify.so", "task": {"name": "classify", "num_labels": 3},
  *      "metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 3}], ...}
  *
- * Any model gets a head, "score.weight" [labels, H], over its last hidden states.  A sample's class
- * is the label of the position that is judged, its last one for instance, and the other positions
- * have none:
+ * Any model gets a head, "score.weight" [labels, H], on its last hidden states.  A sample's class
+ * is the label of the judged position, such as the last; the other positions have label -100:
  *
  *     {"input_ids": [17, 4, 9], "labels": [-100, -100, 2]}
  */
@@ -21,18 +20,19 @@ static const d9d_key keys[] = {
 };
 static const d9d_table table = D9D_TABLE(section, "classify", keys, "the class of a text");
 
-/* The head belongs to the last stage, whose model owns it. */
+/* Adds the head to the last pipeline stage, whose model owns it. */
 static d9d_status extend(void *self, d9d_model *m, const d9d_model_opts *options)
 {
     if (!d9d_stage_is_last(m->stage))
         return D9D_OK;
     D9D_TRY(d9d_model_add_linear(m, "score", options->dtype, 0.02, m->hidden,
                                  ((const section *)self)->num_labels));
-    d9d_model_find_linear(m, "score")->weight.adaptable = false; /* the loss takes it alone */
+    d9d_model_find_linear(m, "score")->weight.adaptable =
+        false; /* the loss needs the plain matrix, without LoRA */
     return D9D_OK;
 }
 
-/* The losses of positions that have a class, and what metrics see. */
+/* Computes the losses of positions that have a class, and the scores for metrics. */
 static d9d_status judge(d9d_block_linear *score, d9d_tape *t, d9d_var *h, const d9d_model_in *in,
                         d9d_model_out *out)
 {
@@ -55,10 +55,10 @@ out:
 static d9d_status forward(void *self, d9d_model *m, d9d_tape *t, const d9d_model_in *in,
                           d9d_model_out *out)
 {
-    d9d_model_in unlabelled = *in; /* the model has no losses of its own then */
+    d9d_model_in unlabelled = *in; /* so the model computes no loss of its own */
     d9d_var *h;
 
-    (void)self; /* the section, as there is no open() */
+    (void)self; /* the configuration section, as there is no open() */
     unlabelled.labels = NULL;
     D9D_TRY(m->ops->forward(m, t, &unlabelled, out));
     if (!d9d_stage_is_last(m->stage))

@@ -1,10 +1,10 @@
-/* gelu.c - an operation of one's own, and a model with it, as a plugin of d9d.
+/* gelu.c - a custom operation, and a model that uses it, as a plugin.
  *
  *     {"plugin": "libgelu.so", "model_provider": {"name": "gelu", "hf_config": "config.json"}}
  *
- * The operation is y = w * gelu(x): GELU by tanh, each feature with a gain w that is trained.
- * Three kernels compute it, forward and both backward halves.  They alone touch arrays, and are
- * launched with their cost: so `d9d-train --plan` plans the model as any other.
+ * The operation is y = w * gelu(x): tanh GELU with a trained gain w per feature.  Three kernels
+ * compute forward, dgrad and wgrad.  Only they touch arrays, and they are launched with their cost,
+ * so `d9d-train --plan` can plan the model like any other.
  */
 #include <math.h>
 
@@ -35,7 +35,7 @@ static void set(const d9d_tensor *t, int64_t i, float v)
         ((uint16_t *)p)[i] = d9d_bf16_from_f32(v);
 }
 
-/* gelu(x), and its slope: x s(u) with u = k (x + 0.044715 x^3) and s = (1 + tanh) / 2. */
+/* gelu(x) and its derivative: x s(u) with u = k (x + 0.044715 x^3) and s = (1 + tanh) / 2. */
 static double gelu(double x, double *slope)
 {
     const double k = 0.7978845608028654, th = tanh(k * (x + 0.044715 * x * x * x));
@@ -70,7 +70,7 @@ static d9d_status input_cpu(d9d_stream s, void *args)
     return D9D_OK;
 }
 
-/* Rows in their order, whatever else runs. */
+/* Sums rows in order, so the result is deterministic. */
 static d9d_status weight_cpu(d9d_stream s, void *args)
 {
     const arrays *a = args;
@@ -87,12 +87,14 @@ static d9d_status weight_cpu(d9d_stream s, void *args)
     return D9D_OK;
 }
 
-/* A GPU's functions would stand under .cuda; without them it is refused, also by a plan. */
+/* A GPU kernel would be set in .cuda.  Without it the operation is rejected on GPUs, also by a
+ * plan. */
 static const d9d_device_kernel forward_kernel = {sizeof(forward_kernel), "gelu", forward_cpu, NULL};
 static const d9d_device_kernel input_kernel = {sizeof(input_kernel), "gelu", input_cpu, NULL};
 static const d9d_device_kernel weight_kernel = {sizeof(weight_kernel), "gelu", weight_cpu, NULL};
 
-/* `moved` arrays of x's size are read or written; some 20 operations an element. */
+/* Launches a kernel that reads or writes `moved` arrays of x's size, with about 20 operations per
+ * element. */
 static d9d_status launch(d9d_tape *t, const d9d_device_kernel *kernel, arrays *a, double moved)
 {
     const double n = (double)d9d_shape_numel(&a->x->shape);
@@ -102,7 +104,7 @@ static d9d_status launch(d9d_tape *t, const d9d_device_kernel *kernel, arrays *a
     return d9d_device_launch(d9d_tape_device(t), kernel, a, cost);
 }
 
-/* --- the operation: shapes, memory, what is kept for backward ----------------------------------
+/* --- the operation: shapes, memory, saved tensors ----------------------------------
  */
 
 /* saved: x, w */
@@ -115,7 +117,7 @@ static d9d_status gelu_input(d9d_node *n)
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(n->tape), a.x->dtype, a.x->shape, &dx));
     st = launch(n->tape, &input_kernel, &a, 3);
     if (st == D9D_OK)
-        return d9d_node_accumulate_grad(n, 0, &dx); /* takes it over */
+        return d9d_node_accumulate_grad(n, 0, &dx); /* takes ownership of dx */
     d9d_tensor_release(&dx);
     return st;
 }
@@ -131,7 +133,7 @@ static d9d_status gelu_weight(d9d_node *n)
 
 static const d9d_node_ops gelu_ops = {.name = "gelu", .dgrad = gelu_input, .wgrad = gelu_weight};
 
-/* x [..., N], w [N] of the same type; y as x. */
+/* x [..., N], w [N] of the same dtype; y has the shape of x. */
 static d9d_status op_gelu(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
@@ -154,7 +156,8 @@ static d9d_status op_gelu(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
     return D9D_OK;
 }
 
-/* --- a model with it -----------------------------------------------------------------------------
+/* --- a model that uses it
+ * -----------------------------------------------------------------------------
  */
 
 typedef struct dims {

@@ -1,9 +1,10 @@
-/* hybrid.c - a model of one's own: a state in most layers, attention in some, as a plugin of d9d.
+/* hybrid.c - a custom hybrid model as a plugin: linear attention in most layers, attention in some.
  *
  *     {"plugin": "libhybrid.so", "model_provider": {"name": "hybrid", "hf_config": "hybrid.json"}}
  *
- * A small relative of Qwen3-Next: of every full_attention_interval layers the last one has gated
- * attention (half of a head turns), the others a gated delta net, whose memory does not grow.
+ * A small relative of Qwen3-Next.  Every full_attention_interval-th layer has gated attention
+ * (partial RoPE: half of a head is rotated).  The others have a gated delta net, whose state has a
+ * fixed size.
  */
 #include <d9d/tasks/plugin.h>
 
@@ -40,7 +41,7 @@ static const d9d_key dims_keys[] = {
 };
 static const d9d_table dims_table = D9D_TABLE(dims, "hybrid_config", dims_keys, "Hybrid");
 
-/* What config.json says it is; beside the dimensions there is nothing to say. */
+/* model_type of config.json. */
 static const char *const types[] = {"hybrid", NULL};
 
 /* --- a layer ------------------------------------------------------------------------------- */
@@ -49,8 +50,8 @@ typedef struct layer {
     d9d_decoder_layer base;
     d9d_block_norm norm, ffn_norm;
     bool attends;
-    d9d_block_attention attn;    /* where it does */
-    d9d_block_gated_delta delta; /* where it does not */
+    d9d_block_attention attn;    /* if the layer has attention */
+    d9d_block_gated_delta delta; /* otherwise */
     d9d_block_ffn ffn;
 } layer;
 
@@ -87,7 +88,7 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
     return D9D_OK;
 }
 
-/* Over tokens. */
+/* The token mixer: attention or gated delta net. */
 static d9d_status mix(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
                       d9d_var **out)
 {
@@ -111,7 +112,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_block_ffn_forward(&l->ffn, t, h, x, out);
 }
 
-/* What generation keeps of the tokens that were seen. */
+/* The cache that generation needs for past tokens. */
 static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const layer *l = (const layer *)base;

@@ -1,10 +1,10 @@
-/* llama.c - models of one's own: Llama and Mistral, as a plugin of d9d.
+/* llama.c - custom models as a plugin: Llama and Mistral.
  *
  *     {"plugin": "libllama.so", "model_provider": {"name": "llama", "hf_config": "config.json"}}
  *
- * A layer is plain code over operations and blocks: attention without a norm of queries and keys.
- * Nothing speaks of ranks: any model is replicated and sharded by its units, and cut into stages
- * between its layers.  Mistral is the same layer; its queries may see a window of keys.
+ * A layer is plain code over operations and blocks: attention without QK norm.  No code here deals
+ * with ranks: any model is replicated and sharded by its FSDP units, and divided into pipeline
+ * stages between its layers.  Mistral is the same layer with optional sliding-window attention.
  */
 #include <math.h>
 
@@ -48,7 +48,7 @@ static const d9d_hf_field fields[] = {
     D9D_HF_ONLY("attention_bias", "[false]"),
     D9D_HF_ONLY("mlp_bias", "[false]"),
     D9D_HF_ONLY("attention_dropout", "[0]"),
-    D9D_HF_IGNORED("pretraining_tp"), /* slices of the same products */
+    D9D_HF_IGNORED("pretraining_tp"), /* slices of the same matrix products */
     D9D_HF_END,
 };
 
@@ -88,7 +88,7 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
     return D9D_OK;
 }
 
-/* Queries and keys are turned, values are not. */
+/* RoPE rotates queries and keys, not values. */
 static d9d_status attend(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
                          d9d_var **out)
 {
@@ -129,7 +129,7 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     return d9d_block_ffn_forward(&l->ffn, t, h, x, out);
 }
 
-/* Generation keeps keys and values. */
+/* Generation caches keys and values. */
 static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const dims *c = base->config;

@@ -1,11 +1,11 @@
-/* sums.c - a dataset of one's own: additions, made when they are asked for.
+/* sums.c - a custom synthetic dataset as a plugin: additions, generated on demand.
  *
  *     {"plugin": "libsums.so",
  *      "data": {"dataset": "sums", "source": {"name": "sums", "digits": 2, "samples": 9999}}, ...}
  *
- * A sample is "3+9=12" or "17+25=042", a token a character: ten digits, plus, equals.  The answer
- * has a digit more than its terms, and it alone is learned.  Sample k follows from the seed and k,
- * so that any rank makes any of them, and nothing has to be stored or saved.
+ * A sample is "3+9=12" or "17+25=042", one token per character: ten digits, plus, equals.  The
+ * answer has one digit more than its terms and is the only target.  Sample k is a function of the
+ * seed and k, so any rank can generate it, and nothing is stored or saved.
  */
 #include <d9d/base/rng.h>
 #include <d9d/tasks/plugin.h>
@@ -23,7 +23,8 @@ static const d9d_key keys[] = {
 };
 static const d9d_table table = D9D_TABLE(section, "sums", keys, "additions");
 
-/* Terms of n digits make "a+b=c" of 3 n + 3 tokens, and a position for each but the last. */
+/* Positions of a sample with terms of n digits: "a+b=c" has 3 n + 3 tokens, and a position for each
+ * but the last. */
 static int64_t positions(int64_t n)
 {
     return 3 * n + 2;
@@ -51,7 +52,7 @@ static d9d_status length(void *self, int64_t k, int64_t *out)
     return D9D_OK;
 }
 
-/* The last n digits of v, with leading zeros; where the next token goes. */
+/* Writes the last n digits of v with leading zeros; returns the position after them. */
 static int32_t *put(int32_t *at, int64_t n, uint64_t v)
 {
     for (int64_t i = n - 1; i >= 0; i--, v /= 10)
@@ -63,7 +64,7 @@ static d9d_status sample(void *self, int64_t k, int64_t length, int32_t *ids, in
 {
     const section *s = self;
     const d9d_rng r = {.seed = (uint64_t)s->seed, .stream = (uint64_t)k};
-    const int64_t n = digits_of(s, k), answer = 2 * n + 2; /* the place of its first digit */
+    const int64_t n = digits_of(s, k), answer = 2 * n + 2; /* index of the answer's first digit */
     int32_t text[3 * DIGITS_MAX + 3], *at = text;
     uint64_t below = 1, a, b;
 

@@ -3,8 +3,8 @@
 
     "logging": {"tracker": {"provider": "command", "command": ["python3", "to_wandb.py", "my-project"]}}
 
-The run's id makes a run that goes on the same one there.  Any other client is fed alike: the first line is about the
-run, those with a "loss" are steps, those with an "evaluation" what the model is worth after one.
+The run's id makes a resumed run continue there.  Any other client works the same way: the first line describes the
+run, lines with a "loss" are steps, lines with an "evaluation" are evaluations.
 """
 import json
 import sys

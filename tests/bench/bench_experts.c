@@ -1,11 +1,11 @@
-/* bench_experts.c - what it costs to send tokens to the ranks of their experts.
+/* bench_experts.c - benchmark of expert parallelism: sending tokens to the ranks of their experts
+ * (all-to-all).
  *
  *     mpirun -n 2 build/tests/bench/bench_experts [TOKENS ...]
  *
- * Dispatch and combine alone, with the GB/s of rows that a rank sends to others and gets back; and
- * the whole block, forward and backward, of which that is a part.  On the device that
- * D9D_TEST_DEVICE names: the layer of Qwen3-30B-A3B on a GPU, a small one on the CPU.  By the
- * slowest rank.
+ * Measures dispatch and combine alone, with the GB/s of rows that a rank sends and receives; then
+ * the whole block, forward and backward.  Uses the device that D9D_TEST_DEVICE names: the layer of
+ * Qwen3-30B-A3B on a GPU, a small one on the CPU.  Times are those of the slowest rank.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,13 @@
-/* bench_kernels.c - the speed of each kernel beside what the machine can do.
+/* bench_kernels.c - benchmark of each kernel, relative to the machine's rates.
  *
- * Products are given in GFLOP/s beside one large product of the same type, the others in GB/s of
- * what they must read and write beside a copy of the same size.  Best of a few runs on random data.
+ * Matrix products are given in GFLOP/s, relative to one large product of the same type.  The others
+ * are given in GB/s of necessary reads and writes, relative to a copy of the same size.  Best of a
+ * few runs on random data.
  *
  *     OMP_NUM_THREADS=2 build/tests/bench/bench_kernels [part of a name | =name ...]
  *
- * On the device that D9D_TEST_DEVICE names; LARGE is for one that a small model's step would not
- * keep busy (tests/gpu/bench_large.c).
+ * Uses the device that D9D_TEST_DEVICE names.  LARGE selects sizes for devices that a small model's
+ * step would not keep busy (tests/gpu/bench_large.c).
  */
 #include <math.h>
 #include <omp.h>

@@ -1,7 +1,7 @@
 #!/bin/bash
-# d9d-map beside `cp -r` of the same bytes: a pure rename, and experts that are stacked and
-# transposed and taken apart again; sources in the page cache and, as root, not.  cp leaves its
-# bytes to be written later; `cp, sync` is what has reached the disk, as d9d-map's have.
+# d9d-map compared with `cp -r` of the same bytes: a pure rename, and experts that are stacked and
+# transposed, and the reverse.  Sources are in the page cache and, as root, not. cp leaves its bytes
+# to writeback; `cp, sync` includes it, as d9d-map does.
 #
 #     D9D_BIN=build/bin tests/bench/map.sh [rename|stack|unstack ...]
 #     BENCH_LAYERS=7 BENCH_EXPERT_LAYERS=1 BENCH_RUNS=3    smaller than the 4 GB each, and fewer

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What planning costs: a model of Qwen3-30B-A3B's shape, 18867 tensors, from shapes alone.
+# The time of planning a conversion: a model of Qwen3-30B-A3B's shape, 18867 tensors, from shapes
+# alone.
 #
 #     D9D_BIN=build/bin tests/bench/map_plan.sh
 set -euo pipefail

@@ -1,8 +1,9 @@
 #!/bin/sh
-# JSONL file to finished dataset, beside a Python pipeline on the same file, tokenizer and number
-# of threads: json.loads, the batch call of HuggingFace tokenizers, numpy's tofile.  The tokens
-# must be equal, byte for byte.  Ours also splits, hashes, indexes and syncs.  Without a Python
-# that has tokenizers and numpy (D9D_PYTHON, else python3) only our side is measured.
+# From a JSONL file to a finished dataset, compared with a Python pipeline on the same file,
+# tokenizer and number of threads: json.loads, the batch call of HuggingFace tokenizers, numpy's
+# tofile.  The tokens must be equal, byte for byte.  Ours also splits, hashes, indexes and syncs.
+# Without a Python that has tokenizers and numpy (D9D_PYTHON, else python3) only our side is
+# measured.
 #
 #     D9D_BIN=build/bin tests/bench/shard.sh [MB [JOBS]]
 #

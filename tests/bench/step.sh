@@ -1,7 +1,7 @@
 #!/bin/sh
-# A training step on the CPU beside PyTorch eager: the same weights, tokens, threads and
-# optimizer; the losses must agree, then the medians are compared.  Without a Python that has
-# torch and transformers (D9D_PYTHON, else python3) only our side is measured.
+# A training step on the CPU, compared with PyTorch eager: the same weights, tokens, threads and
+# optimizer.  The losses must agree; then the medians are compared.  Without a Python that has torch
+# and transformers (D9D_PYTHON, else python3) only our side is measured.
 #
 #     D9D_BIN=build/bin tests/bench/step.sh [dense|moe ...]
 set -eu

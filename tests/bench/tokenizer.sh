@@ -1,19 +1,20 @@
 #!/bin/sh
-# The tokenizer beside HF tokenizers and quicktok: one thread each, the same documents, the same
-# vocabulary; ids must be equal, then the best rates of a few rounds in turn are compared, in MB (10^6
-# bytes) of text a second of CPU time.
+# The tokenizer, compared with HF tokenizers and quicktok: one thread each, the same documents, the
+# same vocabulary.  Ids must be equal; then the best rates of a few alternating rounds are compared,
+# in MB (10^6 bytes) of text per second of CPU time.
 #
 #     D9D_PYTHON=venv/bin/python tests/bench/tokenizer.sh [TOKENIZER.json] [MEGABYTES]
 #
 # TOKENIZER.json is Qwen3's (D9D_QWEN3_TOKENIZER, or beside the checkout); 20 MB are measured.
 #
-# The peers run only where D9D_PYTHON names a Python that has them: tokenizers 0.23 (the faster of
-# encode and of encode_batch by 256, without parallelism) and quicktok-v1 0.4 from PyPI (the faster of
-# encode_with_special and of encode_batch on one thread; its own copy of Qwen3's vocabulary).  quicktok
-# has Unicode tables of its own: how many documents it sees differently is said, not held against it.
+# The peers run only if D9D_PYTHON names a Python that has them: tokenizers 0.23 (the faster of
+# encode and of encode_batch by 256, without parallelism) and quicktok-v1 0.4 from PyPI (the faster
+# of encode_with_special and of encode_batch on one thread; its own copy of Qwen3's vocabulary).
+# quicktok has its own Unicode tables: the number of differing documents is printed and does not
+# count as a failure.
 #
-# The text is mixed by corpus.py from what the machine has: English prose, code, other languages,
-# random Unicode.  Last come texts of a million bytes made to be slow, beside the mixed text.
+# corpus.py mixes the text from what the machine has: English prose, code, other languages, random
+# Unicode.  Last come adversarial texts of a million bytes.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 build=${D9D_BIN:-$here/../../build/bin}/..

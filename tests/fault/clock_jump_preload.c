@@ -1,13 +1,12 @@
-/* clock_jump_preload.c - before a program: somebody sets the clock of the host, an hour ahead and
- * an hour back.
+/* clock_jump_preload.c - LD_PRELOAD library: the host's clock jumps an hour ahead and an hour back.
  *
- *     JUMP_S=3           every so many seconds, three by default, the time of day is right, an hour
- *                        ahead, right, an hour behind, and so on: by CLOCK_MONOTONIC, so at one
- *                        moment for all processes of a host
- *     JUMP_FILE=path     or it is ahead by as many seconds as that file says now
+ *     JUMP_S=3           every JUMP_S seconds (default 3) the time of day is right, an hour ahead,
+ *                        right, an hour behind, and so on; by CLOCK_MONOTONIC, so for all
+ *                        processes of a host at the same moment
+ *     JUMP_FILE=path     instead, the clock is ahead by the seconds that the file holds
  *
- * CLOCK_MONOTONIC is as it was, and so is who sleeps for a while.  Waits until a time of day end by
- * the clock as it then is.  Times of files are those of a clock that is right. */
+ * CLOCK_MONOTONIC and relative sleeps are unchanged.  Absolute waits end by the changed clock.
+ * Times of files are right. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

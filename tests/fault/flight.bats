@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# A rank dies, stands still, or makes another call: all ranks are gone within the limit, and the
-# rank and the call are named, by the watchdog and by d9d-metrics.
+# A rank dies, hangs, or makes another collective (desync).  All ranks end within the limit; the
+# watchdog and d9d-metrics name the rank and the call.
 
 load ../slurm/helper
 load ../multirank/launch

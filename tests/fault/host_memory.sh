@@ -1,6 +1,6 @@
 #!/bin/bash
-# host_memory.sh - one request for host memory after another is refused: a conversion, a check, a
-# dataset and what reads them end in an error that says so, with nothing made, or in the same result.
+# host_memory.sh - refuses one request for host memory after another: a conversion, a check, a
+# dataset and its readers either report out of memory and make nothing, or give the same result.
 #
 # Requests are counted in a run without faults; every so many-th is refused, D9D_LONG refuses all.
 set -u

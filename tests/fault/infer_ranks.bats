@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of topology.bash
-# A rank of d9d-infer is killed or stands still: the others are gone soon, it is named with its call,
-# and what was written is gone on with.
+# A rank of d9d-infer is killed or hangs.  The others end soon, the rank is named with its call, and
+# a rerun resumes from what was written.
 
 load ../slurm/helper
 

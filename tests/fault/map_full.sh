@@ -1,6 +1,6 @@
 #!/bin/bash
-# map_full.sh - the disk is full at each write of a conversion: exit 1 with a sentence, what was
-# at the destination is untouched, and once there is room a rerun gives the same bytes.
+# map_full.sh - the disk is full at each write of a conversion: exit code 1 with a message, the
+# destination is unchanged, and once there is space a rerun gives the same bytes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/maps.bash

@@ -1,6 +1,6 @@
 #!/bin/bash
-# map_kill.sh - kill -9 at every system call of a conversion: what was there is there, or the
-# result is; and a rerun gives the bytes of an uninterrupted run and leaves nothing else.
+# map_kill.sh - kill -9 at every system call of a conversion: either the old content is there, or
+# the result.  A rerun gives the bytes of an uninterrupted run and leaves nothing else.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/maps.bash

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# maps.bash - what the tests of interrupted conversions share.
+# maps.bash - shared by the tests of interrupted conversions.
 #
 # strace counts the calls of one conversion, of which the tests then spoil one after another,
 # each in a copy of the same directory: what is done is the same, so are the counts.  Of all

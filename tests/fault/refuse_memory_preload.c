@@ -1,6 +1,6 @@
-/* refuse_memory_preload.c - the n-th request for host memory of a process is refused:
- * D9D_POOR_AT=n; 0 for none.  How many there were, and were refused, goes to the file
- * D9D_POOR_COUNT.  Jansson's parser, which does not look at what it gets, is spared. */
+/* refuse_memory_preload.c - LD_PRELOAD library: refuses a process's n-th request for host memory,
+ * D9D_POOR_AT=n; 0: none.  Writes the number of requests and of refusals to the file
+ * D9D_POOR_COUNT.  Jansson's parser, which does not check its allocations, is exempt. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <jansson.h>

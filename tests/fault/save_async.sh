@@ -1,7 +1,7 @@
 #!/bin/bash
-# save_async.sh - saves that a thread writes while the run goes on: killed at every system call of
-# the thread, and on a disk that is full at each that needs room.  The newest complete checkpoint is
-# good, the run goes on to the same bytes, and nothing is left over.
+# save_async.sh - asynchronous checkpoints: kill -9 at every system call of the writer thread, and a
+# full disk at each call that needs space.  The newest complete checkpoint is good, the run resumes
+# to the same bytes, and nothing is left over.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/saves.bash

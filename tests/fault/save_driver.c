@@ -1,8 +1,8 @@
-/* save_driver.c - a training run in small, to be killed: save_driver DIR STEPS [behind]
+/* save_driver.c - a small training run, to be killed: save_driver DIR STEPS [behind]
  *
- * It goes on from the newest checkpoint in DIR/checkpoints (or starts), takes steps until
- * STEPS are done, saves after each and keeps the two newest.  Behind: while it takes the next
- * steps.  What it computes depends on every number that a checkpoint holds, and on nothing else.
+ * It resumes from the newest checkpoint in DIR/checkpoints (or starts), takes steps until STEPS
+ * are done, saves after each and keeps the two newest.  With `behind` it saves asynchronously,
+ * during the next steps.  Its results depend on every number in a checkpoint, and on nothing else.
  * Exit codes are those of the tools. */
 #include <stdio.h>
 #include <stdlib.h>

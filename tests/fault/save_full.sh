@@ -1,7 +1,7 @@
 #!/bin/bash
-# save_full.sh - the disk is full at each write of a save: exit 1, the path and the bytes are
-# named, the older checkpoints are as they were, and once there is room the run goes on to the
-# same bytes.
+# save_full.sh - the disk is full at each write of a save: exit code 1, the message names path and
+# bytes, and older checkpoints are unchanged.  Once there is space the run resumes to the same
+# bytes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/saves.bash

@@ -1,6 +1,6 @@
 #!/bin/bash
 # save_kill.sh - kill -9 at every system call of a save: the newest complete checkpoint is found,
-# and the run goes on to the same bytes.
+# and the run resumes to the same bytes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/fault/saves.bash

@@ -1,6 +1,6 @@
 #!/bin/bash
-# save_train.sh - the interrupted saves of the other tests, with d9d-train and a small model of
-# experts.  A run takes a while, so only some of the calls are tried; with D9D_LONG, many.
+# save_train.sh - the tests of interrupted saves with d9d-train and a small MoE model.  A run takes
+# a while, so only some calls are tried; with D9D_LONG, many.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 bin=${D9D_BIN:-$PWD/build/bin}

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# saves.bash - what the tests of interrupted saves share.
+# saves.bash - shared by the tests of interrupted saves.
 #
 # They need a program that trains: RUNNER DIR STEPS goes on from the newest checkpoint in
 # DIR/checkpoints, or starts, takes steps until STEPS are done, saves after each and keeps

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2034,SC2086 # variables of bats and of the helpers
-# A file system that takes its time, or stands still: ranks that have nothing to ask of it go on.
+# A slow or hanging file system: ranks that do not need it continue.
 
 load ../slurm/helper
 load ../multirank/launch

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of topology.bash
-# Ranks that take rows from each other's memory: one is killed or stands still at a random moment of
-# training.  The others are gone soon, it is named with its call, and what was saved is good.
+# Ranks that read each other's memory through symmetric staging buffers: one is killed or hangs at a
+# random moment of training.  The others end soon, the rank is named with its call, and the
+# checkpoints are good.
 
 load ../slurm/helper
 

@@ -1,6 +1,6 @@
-/* test_shard_memory.c - d9d-shard holds little memory, whatever the size of its input: the peak
- * of the resident set, the making of the index included.  D9D_LONG makes the input 1 GB;
- * D9D_SHARD_MB says another size, such as 20000. */
+/* test_shard_memory.c - d9d-shard's memory is bounded, whatever the size of its input: checks the
+ * peak resident set, including the making of the index.  D9D_LONG makes the input 1 GB;
+ * D9D_SHARD_MB sets another size, such as 20000. */
 #include "support/unit.h"
 
 #include <stdbool.h>

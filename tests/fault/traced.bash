@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# traced.bash - what the tests that spoil system calls share: a verdict, and a probe of strace.
-# Before it is included `work` is a directory and `what` says what is interrupted.
+# traced.bash - shared by the tests that inject faults into system calls: a verdict, and a probe of
+# strace.  Before it is included, `work` is a directory and `what` names what is interrupted.
 
 failures=0 tests=0 failed=0
 # A traced process cannot look for leaks.

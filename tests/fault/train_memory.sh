@@ -1,7 +1,7 @@
 #!/bin/bash
-# train_memory.sh - the device's memory ends at one request of a training run after another: exit 1
-# and one sentence with what was asked, in use, the limit and what is needed at least; the older
-# checkpoints are as they were, newer ones whole; and with enough memory the run goes on to the same
+# train_memory.sh - device memory runs out at one request of a training run after another: exit code
+# 1 and one message with the request, the memory in use, the limit and the minimum needed.  Older
+# checkpoints are unchanged, newer ones complete; with enough memory the run resumes to the same
 # bytes.
 #
 # Each run has a little more memory than the last: just what its failing request wanted.

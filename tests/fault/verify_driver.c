@@ -1,9 +1,9 @@
-/* verify_driver.c - spoil a checkpoint directory in one way after another: verify finds each, and
- * nothing when it is whole again.
+/* verify_driver.c - damages a checkpoint directory in many ways: verify must find each, and nothing
+ * after the damage is repaired.
  *
  *     verify_driver SEED TIMES DIR...
  *
- * DIR is left as it was. */
+ * DIR is unchanged at the end. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* fuzz_adapter.c - any bytes as a directory of peft's: adapter_config.json, a zero byte, and the
- * header of adapter_model.safetensors, behind which are as many zeros as its tensors ask for. */
+/* fuzz_adapter.c - any bytes as a peft adapter directory: adapter_config.json, a zero byte, and the
+ * header of adapter_model.safetensors, followed by as many zeros as its tensors need. */
 #include <endian.h>
 #include <stdint.h>
 #include <stdlib.h>

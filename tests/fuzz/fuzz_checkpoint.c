@@ -1,5 +1,4 @@
-/* fuzz_checkpoint.c - any bytes as the manifest of a training checkpoint, with the hash that
- * makes them believable. */
+/* fuzz_checkpoint.c - any bytes as the manifest of a training checkpoint, with a valid hash. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
-/* fuzz_dataset_manifest.c - any bytes as manifest.json of a dataset, with the hash that
- * makes them believable; what is accepted must be
- * what it seems to be. */
+/* fuzz_dataset_manifest.c - any bytes as manifest.json of a dataset, with a valid hash; an accepted
+ * manifest must be consistent. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* fuzz_hf_config.c - any bytes as config.json: refused, or dimensions that are in range, which it
- * keeps when it is rewritten for another layout. */
+/* fuzz_hf_config.c - any bytes as config.json: rejected, or parsed to dimensions in range, which
+ * survive a rewrite for another layout. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* fuzz_jsonl.c - any bytes as a line of JSON: what the scanner takes, the parser takes. */
+/* fuzz_jsonl.c - any bytes as a line of JSON: what the scanner accepts, a JSON parser accepts. */
 #include <jansson.h>
 #include <stdint.h>
 #include <stdlib.h>

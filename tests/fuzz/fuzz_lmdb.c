@@ -1,4 +1,5 @@
-/* fuzz_lmdb.c - any bytes as index.lmdb: refused with a sentence, or records within the file.
+/* fuzz_lmdb.c - any bytes as index.lmdb: rejected with an error, or records within the file.  The
+ * manifest's hash does not authenticate the writer.
  *
  * The hash beside it says nothing of who wrote it. */
 #include <stdint.h>

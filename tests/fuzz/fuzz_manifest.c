@@ -1,5 +1,4 @@
-/* fuzz_manifest.c - any bytes as manifest.json, as they are and with the hash that makes
- * them believable. */
+/* fuzz_manifest.c - any bytes as manifest.json, unchanged and with a valid hash. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

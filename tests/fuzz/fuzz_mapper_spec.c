@@ -1,7 +1,9 @@
-/* fuzz_mapper_spec.c - a description of a mapping meets tensors: matched, planned, printed, run.
+/* fuzz_mapper_spec.c - any text as a mapper description, for given tensors: matched, planned,
+ * printed, run.
  *
  * The first line names the source's tensors, "a.0.w=F32:2,3 n=I64:4"; the rest is the description.
- * What runs must read within its tensors and give an output the same bytes whole and in halves. */
+ * A plan that runs must read inside its tensors, and an output must have the same bytes whether it
+ * is read whole or in halves. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file: refused with a sentence, or sound.
+/* fuzz_safetensors.c - any bytes as a safetensors file: rejected with an error, or valid.
  *
- * The input is taken as a file, and as a header: with the length before it, and as many bytes
- * behind it as its tensors ask for. */
+ * The input is used as a file, and as a header: with its length before it, and followed by as many
+ * bytes as its tensors need. */
 #include <endian.h>
 #include <stdint.h>
 #include <stdlib.h>

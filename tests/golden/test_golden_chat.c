@@ -1,5 +1,5 @@
-/* test_golden_chat.c - chats to ids and labels against HF transformers, and what a template
- * and messages may say. */
+/* test_golden_chat.c - chat templates compared with HF transformers: ids and labels; and which
+ * templates and messages are accepted. */
 #include "support/unit.h"
 
 #include <jansson.h>

@@ -1,8 +1,8 @@
 /* test_golden_ops.c - outputs and gradients of ops against PyTorch, for every case of ops.json: in
  * float32 to its rounding, in bfloat16 to half as much again as PyTorch's own bfloat16 (bf16.json).
  *
- * A row of the table says which golden tensors are the inputs, the parameters and the output of an
- * op; dX is the gradient of X. */
+ * A table row names the golden tensors of an op's inputs, parameters and output; dX is the gradient
+ * of X. */
 #include "support/unit.h"
 
 #include <math.h>

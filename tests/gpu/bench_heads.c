@@ -1,11 +1,11 @@
-/* bench_heads.c - attention by head size, forward and backward.
+/* bench_heads.c - benchmark of attention by head size, forward and backward.
  *
  *     bench_heads [window] [documents] [FEATURES ...]
  *
- * Causal, bfloat16, random data, 4 rows of 4096 tokens, 16 query heads over 8 key heads; of whole
- * rows, under a window of 1024, or of packed documents.  A line a size, 32 to 256 by 8 when none is
- * named: its features, microseconds forward and backward, and TFLOP/s of the products that the mask
- * leaves.  The best of five series of ten calls.
+ * Causal attention, bfloat16, random data, 4 sequences of 4096 tokens, 16 query heads over 8 key
+ * heads (GQA).  Either full attention, a sliding window of 1024, or packed documents (varlen).
+ * Prints a line per head size, by default 32 to 256 in steps of 8: its features, microseconds
+ * forward and backward, and TFLOP/s of the unmasked products.  Best of five series of ten calls.
  */
 #include <math.h>
 #include <stdio.h>

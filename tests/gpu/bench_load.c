@@ -2,9 +2,9 @@
  *
  *     bench_load DIR [TIMES]
  *
- * Reads the weights of DIR in their own type into the device that D9D_TEST_DEVICE names, TIMES
- * times, and prints a line each: the bytes, the seconds until the last of them is there, GB/s. Then
- * what bounds it: reading and arranging them without a device, and the way to the device alone.
+ * Reads the weights of DIR in their own dtype into the device that D9D_TEST_DEVICE names, TIMES
+ * times.  Prints a line each: bytes, seconds until the last byte is there, GB/s.  Then prints the
+ * bounds: reading and arranging without a device, and the transfer to the device alone.
  */
 #include <stdio.h>
 #include <stdlib.h>

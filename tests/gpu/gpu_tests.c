@@ -1,9 +1,8 @@
-/* gpu_tests.c - the tests and benches that run on a GPU, as one program to be carried there.
+/* gpu_tests.c - the GPU tests and benchmarks as one program, for copying to a GPU machine.
  *
- * Called by the name of a test, as a link to this program is, it runs that test; by another name
- * it lists them.  The Makefile gives GPU_TESTS(X), which has the names, and renames the main() of
- * each.  D9D_TEST_ONLY names the functions of a test that are to run, of which * stands for any
- * part.
+ * Called by a test's name, through a link, it runs that test; otherwise it lists the tests.  The
+ * Makefile defines GPU_TESTS(X) with the names, and renames the main() of each.  D9D_TEST_ONLY
+ * names the functions of a test to run; "*" matches any part of a name.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Every line of a test counts.  In a list "A && B" a shell goes on where A fails, and where "! A"
-# does, unless that is the last line of the test: then nothing is checked.
+# Every line of a test counts.  A shell continues after a failing A in "A && B" or "! A", unless
+# that is the last line of the test: such a line checks nothing.
 . "$(dirname "$0")/meta.bash"
 
 check() {

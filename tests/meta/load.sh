@@ -1,6 +1,6 @@
 #!/bin/bash
-# tests/load.sh: its load is there, in the session of the tests, and outlives it by no means; a run
-# that fails is named, and so is one that says nothing.
+# tests/load.sh: its load runs in the tests' session and ends with it; a failing run is named, and
+# so is a run without output.
 . "$(dirname "$0")/meta.bash"
 . "$meta_root/tests/workplace.bash"
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034 # variables are for those that source it
-# meta.bash - what the meta checks share.  A check is a script that defines
+# meta.bash - shared by the meta checks.  A check is a script that defines
 #
 #     check ROOT          prints one line for each fault in the tree ROOT
 #     plant_NAME DIR      makes in DIR a small tree with one fault of the kind NAME

@@ -1,5 +1,5 @@
-/* blocks_driver.c - what tests/multirank/blocks.bats launches: golden stacks of blocks over tp
- * ranks. */
+/* blocks_driver.c - launched by tests/multirank/blocks.bats: golden stacks of blocks over
+ * tensor-parallel ranks. */
 #include "support/ranks.h"
 #include "support/stack.h"
 #include "support/unit.h"

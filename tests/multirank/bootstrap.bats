@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Tasks that find each other: under mpirun, and under srun on the nodes of a real Slurm.
+# Bootstrap: tasks find each other under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
 load two_nodes

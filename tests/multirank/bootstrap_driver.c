@@ -1,10 +1,10 @@
-/* bootstrap_driver.c - what tests/multirank/bootstrap.bats launches: `bootstrap_driver WORD
- * [RANK]`.
+/* bootstrap_driver.c - launched by tests/multirank/bootstrap.bats:
+ * `bootstrap_driver WORD [RANK]`.
  *
  *     gather    100 gathers of growing messages, each checked by every rank; prints its rank
  *     agree     RANK fails; every rank prints what was agreed on
- *     die       RANK is killed before the others meet it
- *     abort     RANK ends all with status 3
+ *     die       RANK is killed before it meets the others
+ *     abort     RANK aborts the job with status 3
  */
 #include <signal.h>
 #include <stdio.h>

@@ -1,21 +1,21 @@
-/* comm_driver.c - what tests/multirank/comm.bats launches: `comm_driver ACT DEGREES [RANK]`.
+/* comm_driver.c - launched by tests/multirank/comm.bats: `comm_driver ACT DEGREES [RANK]`.
  *
  * DEGREES are seven numbers, "1,1,2,1,1,2,1": pipeline, replicate, shard, context replicate,
- * context shard, tensor, expert.  D9D_TEST_DEVICE says what the ranks compute with; on GPUs each
- * takes the one of its rank.
+ * context shard, tensor, expert.  D9D_TEST_DEVICE names the device; on GPUs each rank
+ * takes the GPU of its number.
  *
  *     all       every call, type and kind of counts, on every group of the mesh
  *     order     sums of floats that do not commute; prints a hash of the bits
  *     first     rank 0 goes first: prints who was there before it was done
  *     groups    prints each group's name and ranks
  *     bandwidth bus bandwidth of bfloat16, as nccl-tests counts it, at 16, 256 and 1024 MiB
- *     busy      calls of all kinds for ever
- *     late      RANK does not come to a call
- *     mute      RANK does not come to an exchange of the boot's
- *     other     RANK makes another call than the others
- *     short     RANK counts less than the others
- *     cross     two groups of each rank, in the other order on RANK
- *     fail      RANK leaves with a failure
+ *     busy      calls of all kinds without end
+ *     late      RANK does not join a call
+ *     mute      RANK does not join an exchange of the bootstrap
+ *     other     RANK makes a different call (desync)
+ *     short     RANK passes a smaller count than the others
+ *     cross     two groups per rank, in the opposite order on RANK
+ *     fail      RANK exits with a failure
  *
  * D9D_TEST_TIMEOUT is the limit of a call, D9D_TEST_FLIGHT where the flight recorder writes.
  */

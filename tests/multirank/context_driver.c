@@ -3,7 +3,7 @@
  *
  *     context_driver REPLICATE     so many of the ranks are context_parallel_replicate
  *
- * Each rank also computes alone what all compute together, and compares.
+ * Each rank also computes alone what all ranks compute together, and compares.
  */
 #include "support/ranks.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# A second dataset, on which a model is measured between its steps: on every mesh what one rank
-# says, and of the training not a bit changed.
+# Evaluation on a second dataset during training: on every mesh its results are those of one rank,
+# and not a bit of the training changes.
 
 load workroom
 

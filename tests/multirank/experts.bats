@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Experts on several ranks: the block over a group gives what one rank with all tokens gives.
+# Expert parallelism: the block over a group computes what one rank with all tokens computes.
 
 load ../slurm/helper
 load launch

@@ -1,9 +1,10 @@
-/* experts_driver.c - what tests/multirank/experts.bats launches: `experts_driver [EP]`.
+/* experts_driver.c - launched by tests/multirank/experts.bats: `experts_driver [EP]`.
  *
- * Each rank has tokens of its own and its part of the experts; EP neighbours (all ranks without)
- * are a group.  Every trial runs the block over the group, and alone with all experts and all
- * tokens of the group, and compares the output and every gradient; then the slope of the loss
- * along a random line against its finite difference.
+ * Expert parallelism: each rank has its own tokens and its share of the experts.  Groups have EP
+ * neighbouring ranks (default: all).  Each trial runs the block over the group, and alone with all
+ * experts and all tokens of the group, and compares the output and every gradient.  Then it
+ * compares the directional derivative of the loss along a random direction with its finite
+ * difference.
  */
 #include <math.h>
 #include <stdio.h>

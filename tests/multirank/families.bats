@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# What config.json may say of a family: what a family of a plugin honours, it computes as
-# transformers does; what it does not know is refused, by name, before anything is computed.
+# A model family's config.json: a plugin's family computes what it supports as transformers does.
+# It rejects other fields by name before anything is computed.
 
 golden=$BATS_TEST_DIRNAME/../golden
 

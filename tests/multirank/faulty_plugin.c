@@ -1,4 +1,4 @@
-/* faulty_plugin.c - a plugin whose parts do what $D9D_FAULT says, which no part should. */
+/* faulty_plugin.c - a plugin whose parts fail in the way that $D9D_FAULT names. */
 #include <d9d/tasks/plugin.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2034 # variables of bats and of topology.bash
-# Features in company: what each is tested for alone, several at once, on meshes of several degrees;
-# losses, norms, evaluations and weights are those of one rank.
+# Combinations of features that are also tested alone, on meshes of several degrees: losses, norms,
+# evaluations and weights are those of one rank.
 
 load ../slurm/helper
 layers=4 batch=12 steps=4 eps=1e-3

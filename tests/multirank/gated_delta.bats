@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# A gated delta net whose heads are dealt over ranks, against the whole one.
+# A gated delta net with its heads sharded over ranks (tensor parallelism), compared with the whole
+# one.
 
 load ../slurm/helper
 load launch

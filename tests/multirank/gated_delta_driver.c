@@ -1,6 +1,5 @@
-/* gated_delta_driver.c - what tests/multirank/gated_delta.bats launches: a gated delta net whose
- * heads are dealt over all ranks, against the whole one that each has as well: output and
- * gradients. */
+/* gated_delta_driver.c - launched by tests/multirank/gated_delta.bats: a gated delta net with its
+ * heads sharded over all ranks, compared with the whole net on each rank: output and gradients. */
 #include "support/ranks.h"
 #include "support/unit.h"
 #include "support/unit_device.h"

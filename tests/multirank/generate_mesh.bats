@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Generation by blocks whose heads are dealt over ranks: a gated delta net, latent attention.
+# Generation by blocks with heads sharded over ranks: a gated delta net, multi-head latent
+# attention.
 
 load ../slurm/helper
 load launch

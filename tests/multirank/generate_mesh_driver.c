@@ -1,6 +1,6 @@
-/* generate_mesh_driver.c - what tests/multirank/generate_mesh.bats launches: rows that are gone on
- * with in parts, by a block whose heads are dealt over all ranks, against the whole block that has
- * them at once. */
+/* generate_mesh_driver.c - launched by tests/multirank/generate_mesh.bats: prefill and decode in
+ * several steps by a block with its heads sharded over all ranks, compared with the whole block on
+ * the whole sequences. */
 #include "support/ranks.h"
 #include "support/unit.h"
 #include "support/unit_device.h"

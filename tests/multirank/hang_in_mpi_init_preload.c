@@ -1,4 +1,4 @@
-/* hang_in_mpi_init_preload.c - before a program: the rank $HALT stands still where MPI begins. */
+/* hang_in_mpi_init_preload.c - LD_PRELOAD library: the rank $HALT hangs in MPI_Init. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

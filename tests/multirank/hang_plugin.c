@@ -1,5 +1,5 @@
-/* hang_plugin.c - before a program: rank HANG_RANK opens no file whose name has HANG_AT in it, and
- * never says so. */
+/* hang_plugin.c - LD_PRELOAD library: rank HANG_RANK hangs, silently, when it opens a file whose
+ * name contains HANG_AT. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>

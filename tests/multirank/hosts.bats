@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2034,SC2086 # variables of bats and of topology.bash; options
-# Ranks on several hosts, of which some groups lie on one and others on two: those have rooms
-# (d9d/comm/comm.h) and these have not, and all compute what one rank does.  A host is a name space.
+# Ranks on several hosts.  Groups within one host use symmetric staging buffers (d9d/comm/comm.h),
+# groups across two hosts cannot; the results are those of one rank.  A host is a namespace.
 
 load ../slurm/helper
 

@@ -1,9 +1,9 @@
-/* hosts_driver.c - how ranks come to read each other's memory: `hosts_driver ACT`.
+/* hosts_driver.c - how ranks agree on symmetric staging buffers: `hosts_driver ACT`.
  *
- *     bytes     asks for rooms of growing size; prints the bytes that each of the world's ranks was
- *               told for them, how often rooms were made, and how large they are
- *     refuse    rooms beyond a size are refused on all ranks, for a while: prints what is left,
- *               what is said, and when they are tried again
+ *     bytes     requests staging buffers of growing size; prints the bytes that the ranks of the
+ *               world exchanged for them, how often buffers were created, and their size
+ *     refuse    buffers beyond a size fail on all ranks, for a while: prints what remains, the
+ *               messages, and when the ranks try again
  */
 #include <stdio.h>
 #include <stdlib.h>

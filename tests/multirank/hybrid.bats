@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# A model of states and attention, examples/plugins/hybrid.c: trained, gone on with, on ranks; and
-# what it generates.
+# A hybrid model of linear attention and attention, examples/plugins/hybrid.c: training, resuming,
+# ranks, generation.
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
 

@@ -1,7 +1,7 @@
-/* known_predictions_plugin.c - a plugin for metric_state_restart.bats: a task whose predictions are
- * known beforehand, whatever the model, the mesh or the step: those of a position are numbers of
- * its ids alone.  It also counts, and says at the end what it has counted, a line a rank, in
- * `counted`. */
+/* known_predictions_plugin.c - a plugin for metric_state_restart.bats: a task with predictions that
+ * are known in advance, whatever the model, mesh or step.  The predictions of a position are
+ * functions of its ids alone.  The task also counts, and at the end writes its counts to `counted`,
+ * one line per rank. */
 #include <stdio.h>
 #include <stdlib.h>
 

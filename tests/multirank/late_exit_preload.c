@@ -1,5 +1,5 @@
-/* late_exit_preload.c - before a program: the task of $LAST_OUT is a second later than the others
- * in leaving, as one is whose device takes long to give its memory back. */
+/* late_exit_preload.c - LD_PRELOAD library: the task $LAST_OUT exits a second later than the
+ * others, like a rank whose device is slow to release its memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

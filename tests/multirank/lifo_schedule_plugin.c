@@ -1,5 +1,5 @@
-/* lifo_schedule_plugin.c - a plugin for plugin.bats: a pipeline schedule that takes back the newest
- * micro-batch first, all forwards before all backwards. */
+/* lifo_schedule_plugin.c - a plugin for plugin.bats: a pipeline schedule that runs all forwards
+ * before all backwards, and backwards in reverse order of micro-batches (last in, first out). */
 #include <d9d/tasks/plugin.h>
 
 typedef struct section {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helpers
-# Two hosts, which are network namespaces with a cable between them: ranks on both, and the cable is
-# pulled out.
+# Two hosts, which are network namespaces connected by a virtual cable, with ranks on both: the link
+# goes down.
 
 load ../slurm/helper
 load launch

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of the helper
-# Adapters on many ranks: the losses, norms and weights of one, and saved on one mesh, gone on with
-# on another.
+# LoRA on many ranks: losses, norms and weights are those of one rank; saved on one mesh, resumed on
+# another.
 
 load ../slurm/helper
 load topology

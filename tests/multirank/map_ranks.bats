@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2086,SC2154 # a command is words; variables of bats
-# d9d-map as many ranks: under mpirun, and under srun on the nodes of a real Slurm.
+# d9d-map on many ranks: under mpirun, and under srun on the nodes of a real Slurm.
 
 load ../slurm/helper
 load two_nodes

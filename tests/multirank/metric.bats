@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Metrics of 100,000 rows, dealt over ranks and saved in the middle, against those of one rank.
+# Metrics of 100,000 predictions, distributed over ranks and saved in the middle, compared with
+# those of one rank.
 
 load ../slurm/helper
 load launch

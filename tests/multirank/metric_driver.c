@@ -1,7 +1,7 @@
-/* metric_driver.c - what tests/multirank/metric.bats launches: metrics over all ranks.
+/* metric_driver.c - launched by tests/multirank/metric.bats: metrics over all ranks.
  *
- * Rows are dealt over the ranks, in the middle the cells are saved and one rank goes on with them:
- * every value must be that of all rows on one rank. */
+ * Predictions are distributed over the ranks.  In the middle the metric state is saved, and a
+ * single rank continues with it.  Every value must be that of all predictions on one rank. */
 #include "support/ranks.h"
 
 #include <math.h>

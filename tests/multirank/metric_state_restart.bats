@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# What metrics and a task have counted, over restarts in the middle of a window: 100,000 predictions
-# that are known beforehand, on one rank and several, against d9d-metrics eval of all of them.
+# The counts of metrics and of a task across restarts in the middle of a window: 100,000 known
+# predictions, on one rank and several, compared with d9d-metrics eval of all of them.
 
 load workroom
 

@@ -1,4 +1,4 @@
-/* no_memory_preload.c - before a program: a host that has no memory left to give. */
+/* no_memory_preload.c - LD_PRELOAD library: a host without free memory. */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2034 # variables of bats and of topology.bash
-# Training over pipelines: every schedule, alone and with every other way to share the work, gives
-# the losses, norms and weights of one rank.  A few are run on every change; D9D_LONG=1 runs all.
+# Pipeline parallelism: every schedule, alone and combined with every other kind of parallelism,
+# gives the losses, norms and weights of one rank.  A few combinations run on every change; all with
+# D9D_LONG=1.
 
 load ../slurm/helper
 

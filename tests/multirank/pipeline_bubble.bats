@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# The bubble that is measured is the one that is planned, within 2 points: of every schedule with
-# stages that take their time asleep; and of a run of d9d-train, in its metrics.jsonl.
+# The measured bubble is the planned one, within 2 points: for every schedule with stages that
+# sleep, and for a run of d9d-train, from its metrics.jsonl.
 #
 # run.sh: alone
 

@@ -1,16 +1,16 @@
-/* pipeline_bubble_driver.c - the bubble that a pipeline has beside the one that its timeline says:
- * `pipeline_bubble_driver MICROS KIND [STAGES [FLAG...]]`.
+/* pipeline_bubble_driver.c - compares a pipeline's measured bubble with the one that its timeline
+ * predicts: `pipeline_bubble_driver MICROS KIND [STAGES [FLAG...]]`.
  *
- * Programs are played by the executor over real messages, by as many ranks as they are for; but a
- * stage computes nothing and takes its time asleep, so that many ranks are what they seem on a few
- * processors.  Flags: split and deep as of pipeline_driver; uneven: some stages take longer than
- * others, and their halves are not alike.
+ * The executor runs programs with real messages on their full number of ranks.  A stage computes
+ * nothing and sleeps for its duration instead, so that many ranks behave realistically on a few
+ * processors.  Flags: split and deep as in pipeline_driver; uneven: some stages take longer than
+ * others, and their forward and backward times differ.
  *
- * Of several plays the quickest, which other processes have disturbed least, is compared with a
- * timeline of the prices that were measured in it, as d9d-train --plan --costs makes it: the
- * bubbles must be within 2 points.  Where the processors are busy with other things more plays are
- * made until one is quick enough for that, up to a limit; if in none of them ranks woke in time,
- * exit 77 says that nothing can be measured here.
+ * Of several runs, the fastest one, which other processes disturbed least, is compared with a
+ * timeline from the costs measured in it, as d9d-train --plan --costs makes it.  The bubbles must
+ * be within 2 points.  On busy processors more runs are made, up to a limit, until one is fast
+ * enough.  If ranks did not wake in time in any run, exit code 77 means that nothing can be
+ * measured here.
  */
 #include <math.h>
 #include <stdio.h>

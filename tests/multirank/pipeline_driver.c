@@ -1,16 +1,16 @@
-/* pipeline_driver.c - programs played by as many ranks as they are for, and the same model in one
- * piece beside them: `pipeline_driver KIND [STAGES [FLAG...]]`.
+/* pipeline_driver.c - runs a schedule's program on its ranks and compares the result with the
+ * undivided model: `pipeline_driver KIND [STAGES [FLAG...]]`.
  *
  * KIND is a schedule's name, STAGES of 1f1b and looped_bfs are those of a rank, flags are
  *
  *     split    1f1b: zero_bubble          deep     1f1b: the deeper warm-up
  *     tied     one embedding              frozen   the first stage trains nothing
- *     again    layers computed again
+ *     again    activation checkpointing
  *
- * Micro-batches are of different lengths, and the program is played three times.  Gradients and
- * losses must be those of the whole model, computed by every rank alone, to 1e-5 (2-norms of each
- * parameter), and no rank may hold more tapes than the timeline says.  D9D_TEST_DEVICE says what
- * ranks compute with; on GPUs each takes the one of its rank.
+ * Micro-batches have different lengths, and the program runs three times.  Gradients and losses
+ * must equal those of the whole model, which every rank computes alone, to 1e-5 (2-norms of each
+ * parameter).  No rank may hold more tapes than the timeline says.  D9D_TEST_DEVICE names the
+ * device; on GPUs each rank takes the GPU of its number.
  */
 #include <math.h>
 #include <stdio.h>

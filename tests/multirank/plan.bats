@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# The memory that d9d-train --plan says is what every rank measures, on many meshes.
+# The memory that d9d-train --plan predicts is the memory that every rank measures, on many meshes.
 #
 # Where tokens choose experts ranks differ a little; all else is to the byte.
 

@@ -1,5 +1,5 @@
-/* plan_driver.c - what tests/multirank/plan.bats measures memory with: `plan_driver CONFIG
- * [KEY=VALUE...]` trains, and every rank prints its number and the peak of its device. */
+/* plan_driver.c - measures memory for tests/multirank/plan.bats: `plan_driver CONFIG
+ * [KEY=VALUE...]` trains; every rank prints its number and the peak memory of its device. */
 #include <stdio.h>
 
 #include "d9d/base/fs.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Plugins from an installed tree: found, refused, trained with, alone and on several ranks.
+# Plugins built against an installed tree: found, rejected, trained with, alone and on several
+# ranks.
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
 

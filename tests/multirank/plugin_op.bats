@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# A model with an operation of its own, examples/plugins/gelu.c: trained, on ranks, planned; and one
-# whose operation cannot be planned, which is a sentence.
+# A model with a custom operation, examples/plugins/gelu.c: training, ranks, planning; and one whose
+# operation cannot be planned, which is an error.
 
 golden=$BATS_TEST_DIRNAME/../golden/llama
 

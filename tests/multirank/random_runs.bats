@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Runs drawn at random, saved on one mesh and gone on with on another, are those of one rank: draws
-# says what is drawn.  D9D_DRAWS="FIRST N" are others.
+# Random training runs, saved on one mesh and resumed on another, are those of one rank; random_runs
+# says what is drawn.  D9D_DRAWS="FIRST N" selects others.
 
 load ../slurm/helper
 load launch

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helpers
-# Ranks that were started as different jobs, or have other files under the same names, are refused
-# before anything is made.
+# Ranks that were started with different command lines, or see different files under the same names,
+# are rejected before anything is made.
 
 load ../slurm/helper
 load launch

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of the helper
-# The model that several ranks export, none of which has all of it.
+# Several ranks export a model that none of them holds completely.
 
 load ../slurm/helper
 load launch

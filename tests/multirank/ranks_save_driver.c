@@ -1,14 +1,14 @@
 /* ranks_save_driver.c - a checkpoint of several ranks: `ranks_save_driver ACT DIR [N]`.
  *
- *     write     every rank writes its boxes as step N (1)
- *     read      every rank reads its boxes of the newest checkpoint and says "well"; rank 0 says
- *               what the search says
+ *     write     every rank writes its slices as step N (1)
+ *     read      every rank reads its slices of the newest checkpoint and prints "well"; rank 0
+ *               prints the result of the search
  *     spoil     the same as write, but rank N's state cannot be written
  *     die       the same as write, but rank N, not 0, is killed when it has written its files
  *
- * A box holds at each element its index in the whole, so that any number of ranks reads what any
- * other number has written.  "rows" and "columns" are cut, "small" has fewer rows than ranks, and
- * "same" is kept by all and written by rank 0.
+ * Each element of a slice is its index in the global tensor, so any number of ranks can read what
+ * any other number wrote.  "rows" and "columns" are sharded, "small" has fewer rows than ranks, and
+ * "same" is replicated and written by rank 0.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* record_events_plugin.c - a plugin for plugin.bats: writes what each rank hears to events.RANK,
- * with what was in it; fails at the event D9D_FAIL_AT. */
+/* record_events_plugin.c - a plugin for plugin.bats: writes each rank's lifecycle events and their
+ * fields to events.RANK; fails at the event D9D_FAIL_AT. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of the helper
-# Saved on one mesh, gone on with on another: as if nothing had happened.
+# A checkpoint saved on one mesh resumes on another (resharding) with identical results.
 
 load ../slurm/helper
 load topology

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Routers that are kept even, on many meshes: losses, norms, weights, loads of experts and biases are
-# those of one rank.  A mesh is a line as in topology.bats, with the pipeline's degree behind.
+# MoE load balancing on many meshes: losses, norms, weights, expert loads and biases are those of
+# one rank.  A mesh is a line as in topology.bats, followed by the pipeline's degree.
 
 load ../slurm/helper
 

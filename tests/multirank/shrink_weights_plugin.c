@@ -1,5 +1,5 @@
-/* shrink_weights_plugin.c - a plugin for plugin.bats: makes all weights a tenth smaller when a step
- * is done, by an event behind the optimizer. */
+/* shrink_weights_plugin.c - a plugin for plugin.bats: an event handler that shrinks all weights by
+ * a tenth after each optimizer step. */
 #include <d9d/tasks/plugin.h>
 
 static d9d_model *const *models; /* of this process */

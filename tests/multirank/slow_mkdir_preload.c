@@ -1,5 +1,5 @@
-/* slow_mkdir_preload.c - before a program: a directory that is called "alone" takes three seconds
- * to make.
+/* slow_mkdir_preload.c - LD_PRELOAD library: creating a directory named "alone" takes three
+ * seconds.
  */
 #include <string.h>
 #include <sys/stat.h>

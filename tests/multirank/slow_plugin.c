@@ -1,12 +1,12 @@
-/* slow_plugin.c - before a program: a file system that takes its time with chosen files.
+/* slow_plugin.c - LD_PRELOAD library: a file system that is slow for chosen files.
  *
  *     SLOW="write:rank-1.bin:3000,open:metrics.jsonl:60000" SLOW_WHEN=file
  *
- * What is done (open, write, stat, sync) to files whose names contain the second word takes so many
- * milliseconds more, from when SLOW_WHEN is there; with 0 it takes until SLOW_WHEN is gone again.
- * Memory that such a file keeps is written out as on file systems that let nobody change it
- * meanwhile: who stores into it waits.  SLOW_LOG: a file that gets a line for each who waits,
- * "main" or "other", which thread it is, and the path. */
+ * Operations (open, write, stat, sync) on files whose names contain the second word take the given
+ * milliseconds longer, once SLOW_WHEN exists; with 0 they block until SLOW_WHEN is removed.  Mapped
+ * memory of such a file is written back as on file systems with stable pages: a thread that stores
+ * into it waits.  SLOW_LOG: a file that gets one line per waiting thread, with "main" or "other"
+ * and the path. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>

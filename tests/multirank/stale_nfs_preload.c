@@ -1,8 +1,7 @@
-/* stale_nfs_preload.c - before a program: a network file system that remembers which names are not
- * there.
+/* stale_nfs_preload.c - LD_PRELOAD library: NFS with a negative lookup cache.
  *
- * As NFS does for half a minute and more, a name that was missing once goes on missing, whatever
- * other hosts have made, until the directory that it is in is opened. */
+ * Like NFS for half a minute and more: a name that was missing once stays missing, whatever other
+ * hosts have created, until its directory is opened. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>

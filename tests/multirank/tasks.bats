@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Tasks over whole texts on ranks: what one rank trains and writes.
+# Tasks on whole texts on several ranks: they train and write what one rank does.
 
 golden=$BATS_TEST_DIRNAME/../golden/tasks
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Tensor parallelism: what ranks compute together against what each computes alone.
+# Tensor parallelism: the result of all ranks together is that of each rank alone.
 
 load ../slurm/helper
 load launch

@@ -1,7 +1,8 @@
-/* tensor_driver.c - what tests/multirank/tensor.bats launches: tensor parallelism over all ranks.
+/* tensor_driver.c - launched by tests/multirank/tensor.bats: tensor parallelism over all ranks.
  *
- * Each rank also computes alone what all compute together, and compares: values and gradients of
- * the operations between ranks, of the loss over a vocabulary in parts, and of whole small models.
+ * Each rank also computes alone what all ranks compute together, and compares.  It covers values
+ * and gradients of the operations between ranks, of the vocabulary-parallel loss, and of small
+ * whole models.
  */
 #include "support/fd.h"
 #include "support/ranks.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of the helper
-# A rank that hangs ends the job after the limit of the phase that it hangs in, which is named.
+# A rank that hangs ends the job after the timeout of the phase in which it hangs; the message names
+# the phase.
 
 load ../slurm/helper
 load topology

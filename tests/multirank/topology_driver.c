@@ -1,6 +1,6 @@
-/* topology_driver.c - what tests/multirank/topology.bats compares models with: `topology_driver A
- * B` prints the largest |a - b| / |b| of a tensor (2-norms, float32); status 1 when that is above
- * 1e-5 or the checkpoints do not have the same tensors. */
+/* topology_driver.c - compares models for tests/multirank/topology.bats: `topology_driver A B`
+ * prints the largest |a - b| / |b| of a tensor (2-norms, float32).  Status 1 if that is above 1e-5
+ * or the checkpoints have different tensors. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

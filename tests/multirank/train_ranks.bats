@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031,SC2034 # variables of bats and of the helpers
-# d9d-train and d9d-infer as many ranks: stopped, gone on with, refused, failing, killed.
+# d9d-train and d9d-infer on many ranks: stopping, resuming, rejecting, failing, being killed.
 
 load ../slurm/helper
 load launch

@@ -1,5 +1,5 @@
-/* unkillable_preload.c - before a program: what it kills stays, as a process does that a file
- * system keeps. */
+/* unkillable_preload.c - LD_PRELOAD library: processes survive this program's kill(), like a
+ * process blocked in a file system. */
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,10 +1,11 @@
 # shellcheck shell=bash disable=SC2154 # variables of bats
-# workroom.bash - one directory for all tests of a file, with plugins and ranks, for files that load it.
+# workroom.bash - one working directory for all tests of a file, with plugins and ranks; load it.
 load ../multirank/launch
 load ../tools/helper
 root=$BATS_TEST_DIRNAME/../..
 
-# workroom, first in setup_file: a directory $work, and there.  enter, first in setup: there again.
+# workroom, first in setup_file: makes the directory $work and enters it.  enter, first in setup:
+# enters it again.
 workroom() {
     no_launcher
     work=$(workplace)

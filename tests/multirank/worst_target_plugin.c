@@ -1,5 +1,5 @@
-/* worst_target_plugin.c - a plugin for plugin.bats: a task of inference that says of each sample
- * how badly its worst target is predicted. */
+/* worst_target_plugin.c - a plugin for plugin.bats: an inference task that reports the
+ * log-probability of each sample's worst predicted target. */
 #include <d9d/tasks/plugin.h>
 
 static const d9d_key keys[] = {

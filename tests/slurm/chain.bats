@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The real chain with the real tools under a real Slurm of two nodes on this host: text and
-# a HuggingFace checkpoint in, a trained and exported model, its perplexity and a report out.
-# Training is stopped by a signal on the way and goes on in a second life.
+# The whole workflow with the real tools under a real Slurm of two nodes on this host.  Inputs are
+# text and a HuggingFace checkpoint; outputs are a trained and exported model, its perplexity and a
+# report.  A signal stops training on the way, and a restart resumes it.
 
 load helper
 load cluster

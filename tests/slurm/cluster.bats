@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The batch scripts under a real Slurm of two nodes on this host, with stand-in tools: what
-# only Slurm can show - dependencies, signals, requeues, exit codes.
+# The batch scripts under a real Slurm of two nodes on this host, with stand-in tools: dependencies,
+# signals, requeues and exit codes, which only Slurm can show.
 
 load helper
 load cluster

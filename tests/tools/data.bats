@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# The data section: blends, packed documents, samples left out, the ledger, threads that read ahead.
+# The data section of a configuration: blends, packed documents, skipped samples, samples.jsonl,
+# prefetch threads.
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2030,SC2031 # output is set by run
-# Variables of the environment that no tool can work with.
+# Environment variables with which no tool can work.
 
 setup() {
     load helper

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# What lies where a tool works and is not its own stays as it is, and is said.
+# Foreign files in a tool's directories stay unchanged and are reported.
 
 setup() {
     load helper

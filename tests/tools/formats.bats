@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# What the tools write is what schemas/ says, key by key.
+# The files that the tools write match schemas/, key by key.
 
 setup() {
     load helper

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
 # d9d-infer's task "generate": the tokens of transformers, sampling, prompts of all kinds,
-# interrupted and gone on with.
+# interruption and resuming.
 
 setup() {
     load helper

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# d9d-infer: log-probabilities and perplexity, interrupted and gone on with.
+# d9d-infer: log-probabilities and perplexity, interruption and resuming.
 
 load train_bench
 

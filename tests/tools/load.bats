@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# What d9d-train and d9d-infer read of a checkpoint: every byte of its weights once, and nothing
-# before the rest of the configuration is known to be right.
+# d9d-train and d9d-infer read every byte of a checkpoint's weights once, and only after the rest of
+# the configuration has been checked.
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2059 # variables of bats and of the helper; bytes are printed by number
-# d9d-map and what it must refuse: each with its exit status and sentence, nothing written.
+# Requests that d9d-map must reject: exit status and message, and nothing is written.
 
 setup() {
     load helper

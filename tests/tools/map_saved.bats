@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# d9d-map takes a training checkpoint as it takes any other.
+# d9d-map reads a training checkpoint like any other.
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# Weights of bfloat16: that they learn as float32 does, go on where they stopped, and say how.
+# bfloat16 weights: they learn as float32 weights do, resume exactly, and report their type.
 
 load train_bench
 

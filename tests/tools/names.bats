@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Names that are no UTF-8, or control a terminal: the work is done, and said as well as it can be.
+# File names that are not UTF-8 or contain terminal control characters: the work is done, and the
+# names are printed as well as possible.
 
 setup() {
     load helper

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2059 # variables of bats; bytes are printed by number
-# Finite numbers that a type has no room for are never infinite without a word.
+# Cast overflow: finite numbers outside a type's range never become infinite silently.
 
 setup() {
     load helper

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# A model that is given by its dimensions and has no HuggingFace form: several vocabulary splits
-# and a shared expert, trained, exported in d9d's layout, and read again.
+# A model given by its dimensions, without a HuggingFace form: several vocabulary splits and a
+# shared expert, trained, exported in d9d's layout, and read again.
 
 setup() {
     load helper

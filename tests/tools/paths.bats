@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# Paths that cannot be used are refused by every tool: exit status 2, one sentence with the path,
-# and nothing is made.
+# Every tool rejects unusable paths: exit status 2, one message with the path, and nothing is made.
 
 load train_bench
 

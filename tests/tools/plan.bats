@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# d9d-train --plan: memory as measured, verdicts, what is refused.
+# d9d-train --plan: predicted memory as measured, verdicts, rejected requests.
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of the helper
-# Routers of another kind than HuggingFace's format has, from a checkpoint of it and back.
+# Routers that HuggingFace's format does not have: from a HuggingFace checkpoint, and exported back.
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats and of the helper
-# d9d-shard with chats: what is cut, what is said of lines that are none, what is trained.
+# d9d-shard with chats: truncation, malformed lines, which tokens are trained.
 
 setup() {
     load helper

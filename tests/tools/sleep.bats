@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# d9d-train gives its device up and takes it back (SIGUSR2).
+# d9d-train releases its device and takes it back (SIGUSR2).
 
 load train_bench
 teardown() {

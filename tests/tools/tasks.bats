@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# Tasks over whole texts, in both programs: classes, embeddings, hidden states.  golden/tasks has what
-# transformers computes (make_tasks.py).
+# Tasks on whole texts in both programs: classification, embeddings, hidden states. golden/tasks
+# holds what transformers computes (make_tasks.py).
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# Where the records of d9d-train go besides metrics.jsonl.
+# Trackers: where d9d-train writes its records besides metrics.jsonl.
 
 load train_bench
 

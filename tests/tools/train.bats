@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# d9d-train: a run from its configuration to an exported model, stopped, killed and gone on with.
+# d9d-train: a run from its configuration to an exported model; stopping, killing, resuming.
 
 load train_bench
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2030,SC2031 # variables of bats and of the helper
-# What d9d-train and d9d-infer refuse: the sentence, the exit status, and that nothing was touched.
+# Requests that d9d-train and d9d-infer reject: message, exit status, and nothing is changed.
 
 load train_bench
 teardown() {

@@ -1,4 +1,5 @@
-/* checkpoint.c - a directory as one source.  See d9d/ckpt/dir/checkpoint.h. */
+/* checkpoint.c - reads a model folder or a training checkpoint as a tensor source.  See
+ * d9d/ckpt/dir/checkpoint.h. */
 #include "d9d/ckpt/dir/checkpoint.h"
 
 #include <fcntl.h>
@@ -12,20 +13,21 @@
 /* One of the directory's safetensors files. */
 struct file {
     const char *name, *path;
-    d9d_safetensors_file *st;       /* NULL: its header is not read */
-    d9d_safetensors_tensor *listed; /* then: names from the index */
+    d9d_safetensors_file *st;       /* NULL: its header is not read yet */
+    d9d_safetensors_tensor *listed; /* used while st is NULL: names from the index */
     size_t n_listed;
 };
 
-/* Where a tensor, or a box of it, is. */
+/* Location of a tensor, or of a slice of one. */
 struct stored_slice {
     size_t file;
-    const d9d_safetensors_tensor *stored; /* as its file has it; NULL: the header is not read */
-    d9d_box box;                          /* of a tensor in several pieces */
+    const d9d_safetensors_tensor
+        *stored; /* as stored in its file; NULL: the header is not read yet */
+    d9d_box box; /* region, if the tensor has several slices */
 };
 
 struct tensor_location {
-    const d9d_safetensors_tensor *tensor; /* the whole */
+    const d9d_safetensors_tensor *tensor; /* the global tensor */
     struct stored_slice *pieces;
     size_t n;
 };
@@ -35,7 +37,7 @@ struct d9d_checkpoint {
     d9d_arena arena;
     d9di_safetensors_index index;
     bool indexed;
-    d9d_manifest *manifest; /* of what ranks have written, else NULL; and its tensors */
+    d9d_manifest *manifest; /* of a training checkpoint, with `slices`; otherwise NULL */
     d9d_slices slices;
     struct file *files; /* by name */
     size_t n_files;
@@ -73,7 +75,7 @@ static d9d_status set_files(d9d_checkpoint *c, char *const *names, size_t n)
     return D9D_OK;
 }
 
-/* n_files for a name that is none of theirs. */
+/* The file's index; n_files if no file has this name. */
 static size_t file_number(const d9d_checkpoint *c, const char *name)
 {
     const uintptr_t found = (uintptr_t)d9d_map_get(&c->numbers, name, strlen(name));
@@ -81,7 +83,7 @@ static size_t file_number(const d9d_checkpoint *c, const char *name)
     return found != 0 ? (size_t)found - 1 : c->n_files;
 }
 
-/* The index's names, file by file. */
+/* Lists the names of the index, grouped by file. */
 static d9d_status list_names(d9d_checkpoint *c)
 {
     const d9d_map *map = &c->index.map;
@@ -106,13 +108,13 @@ static d9d_status list_names(d9d_checkpoint *c)
     return D9D_OK;
 }
 
-/* The file of a tensor's first piece. */
+/* The file of a tensor's first slice. */
 static const struct file *tensor_file(const d9d_checkpoint *c, size_t i)
 {
     return &c->files[c->tensors.data[i].pieces[0].file];
 }
 
-/* A tensor of one piece. */
+/* Adds a tensor stored as a single slice. */
 static d9d_status add_tensor(d9d_checkpoint *c, size_t file, const d9d_safetensors_tensor *t)
 {
     uintptr_t before = (uintptr_t)d9d_map_get(&c->by_name, t->name, strlen(t->name));
@@ -129,7 +131,7 @@ static d9d_status add_tensor(d9d_checkpoint *c, size_t file, const d9d_safetenso
     return d9d_map_put(&c->by_name, t->name, strlen(t->name), to_pointer(c->tensors.len - 1));
 }
 
-/* Index and headers say the same. */
+/* Checks that index and headers agree. */
 static d9d_status check_index(const d9d_checkpoint *c)
 {
     const d9d_map *map = &c->index.map;
@@ -152,16 +154,16 @@ static d9d_status check_index(const d9d_checkpoint *c)
     return D9D_OK;
 }
 
-/* --- what ranks have written ------------------------------------------------------- */
+/* --- training checkpoints (slices) ------------------------------------------------------- */
 
-static const char model_group[] = "model-r"; /* files of parameters; others are an optimizer's */
+static const char model_group[] = "model-r"; /* parameter files; the others hold optimizer state */
 
 static bool is_parameter(const d9d_sliced_tensor *t)
 {
     return t->n_slices > 0 && strncmp(t->slices[0].file, model_group, sizeof(model_group) - 1) == 0;
 }
 
-/* The stored tensor of a slice must be what the manifest says. */
+/* Finds the stored tensor of a slice and checks it against the manifest. */
 static d9d_status find_stored_slice(const d9d_checkpoint *c, const d9d_sliced_tensor *t,
                                     const d9d_slice *slice, struct stored_slice *out)
 {
@@ -217,7 +219,7 @@ static d9d_status add_all_sliced(d9d_checkpoint *c)
     return D9D_OK;
 }
 
-/* Does the directory have a manifest with tensors? */
+/* Lists a training checkpoint.  *found: the directory has a manifest with tensors. */
 static d9d_status list_sliced(d9d_checkpoint *c, bool *found)
 {
     char *path = d9d_fs_join(&c->arena, c->dir, D9D_MANIFEST_NAME);
@@ -246,7 +248,7 @@ static d9d_status list_sliced(d9d_checkpoint *c, bool *found)
     return set_files(c, names, n);
 }
 
-/* Number the tensors anew: those of headers that are read, else the index's. */
+/* Renumbers the tensors: from headers that are read, otherwise from the index. */
 static d9d_status number(d9d_checkpoint *c)
 {
     c->tensors.len = 0;
@@ -362,7 +364,7 @@ void d9d_checkpoint_close(d9d_checkpoint *c)
     free(c);
 }
 
-/* --- looking ------------------------------------------------------------------------ */
+/* --- lookup ------------------------------------------------------------------------ */
 
 const char *d9d_checkpoint_dir(const d9d_checkpoint *c)
 {
@@ -390,11 +392,11 @@ const char *d9d_checkpoint_file_path(const d9d_checkpoint *c, size_t i)
     return tensor_file(c, i)->path;
 }
 
-/* A span of a tensor in pieces, while it is put together. */
+/* State of reading a span of a sliced tensor. */
 struct read_span {
     const d9d_checkpoint *c;
     const struct stored_slice *slice;
-    int64_t first, end; /* elements of the whole */
+    int64_t first, end; /* element range in the global tensor */
     uint64_t width;
     char *dst;
 };
@@ -412,7 +414,7 @@ static d9d_status read_run(void *arg, int64_t src, int64_t dst, int64_t n)
         s->dst + (uint64_t)(from - s->first) * s->width, (uint64_t)(to - from) * s->width);
 }
 
-/* Of the rows that the span touches, what each piece has. */
+/* Copies what each slice holds of the rows that the span touches. */
 static d9d_status read_slices(const struct tensor_location *p, struct read_span *s)
 {
     d9d_box whole = {.ndim = p->tensor->ndim}, rows, part;
@@ -464,14 +466,15 @@ static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint
     return d9d_checkpoint_read(self, i, at, dst, n);
 }
 
-/* A request is cut short at what a device takes at once: many small ones are heard. */
+/* The kernel shortens a request to the device's maximal transfer, so it is issued as many small
+ * ones. */
 static void source_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 {
     enum { READAHEAD_BYTES = 256 << 10 };
     const d9d_checkpoint *c = self;
     const struct stored_slice *p = &c->tensors.data[i].pieces[0];
 
-    if (c->tensors.data[i].n > 1) /* a span of the whole is many of theirs */
+    if (c->tensors.data[i].n > 1) /* one span of the global tensor is many spans of its slices */
         return;
     for (uint64_t done = 0; done < n; done += READAHEAD_BYTES)
         (void)posix_fadvise(
@@ -488,7 +491,7 @@ static void hash_tensor(const d9d_safetensors_tensor *t, d9d_hasher *h)
     d9d_hasher_add(h, t->shape, (size_t)t->ndim * sizeof(t->shape[0]));
 }
 
-/* Files by name, size and time of their last change; and where tensors are in them. */
+/* Hashes the name, size and modification time of each file, and the location of each tensor. */
 static void source_fingerprint(void *self, d9d_hasher *h)
 {
     const d9d_checkpoint *c = self;

@@ -1,9 +1,9 @@
-/* checkpoint_kind.c - whether a directory is a checkpoint, or was to become one.  See
+/* checkpoint_kind.c - recognises a directory that is a checkpoint, or an unfinished one.  See
  * d9d/ckpt/dir/checkpoint.h. */
 #include "ckpt/dir/chunk_journal.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 
-/* As this suite or HuggingFace's libraries make it. */
+/* True for a complete checkpoint of this suite or of HuggingFace's libraries. */
 static bool is_complete(const char *dir)
 {
     static const struct {

@@ -50,14 +50,14 @@ static bool read_line(const char *line, size_t n, size_t *chunk, d9d_hash *hash)
 d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, bool *mine,
                                    d9di_chunk_journal_fn found, void *arg)
 {
-    const uint64_t most = ((uint64_t)n + 64) * LINE_SIZE * 4; /* every chunk again, a few times */
+    const uint64_t most = ((uint64_t)n + 64) * LINE_SIZE * 4; /* each chunk a few times */
     char head[LINE_SIZE];
     d9d_buf text = {0};
     d9d_status st;
 
     *mine = false;
     st = d9d_fs_read(path, most, &text);
-    if (st == D9D_EFORMAT) /* larger than any of ours */
+    if (st == D9D_EFORMAT) /* larger than any journal of ours */
         return D9D_OK;
     D9D_TRY(st);
     (void)format_key(head, key);
@@ -75,7 +75,7 @@ d9d_status d9di_chunk_journal_read(const char *path, d9d_hash key, size_t n, boo
     return D9D_OK;
 }
 
-/* One write, which the system appends as a whole; from any thread. */
+/* Appends with one write(), which is atomic under O_APPEND; thread-safe. */
 static d9d_status append_line(const d9d_file *f, const char *p, int n)
 {
     size_t left = (size_t)n;
@@ -107,7 +107,7 @@ d9d_status d9di_chunk_journal_open(const char *path, d9d_hash key, d9d_file *out
         st = D9D_FAIL(D9D_EIO, "%s: cannot append to it: %s", path, strerror(errno));
         goto out;
     }
-    /* What is there may end within a line. */
+    /* The existing file may end within a line. */
     D9D_TRY_OR(st,
                size > 0 ? append_line(&f, "\n", 1) : append_line(&f, line, format_key(line, key)),
                out);

@@ -17,9 +17,9 @@ struct read_worker {
 struct chunk_reading {
     d9di_chunks *c;
     struct read_worker *workers;
-    bool *skip;           /* of every file: it is known what is wrong */
-    size_t *said_at;      /* of every file: the chunk that `said` is about, or SIZE_MAX */
-    pthread_mutex_t lock; /* of what is said, and of the progress */
+    bool *skip;           /* [n] a problem with the file is already known */
+    size_t *said_at;      /* [n] the chunk that messages[f] is about, or SIZE_MAX */
+    pthread_mutex_t lock; /* guards the messages and the progress */
     d9d_progress progress;
 };
 
@@ -88,7 +88,7 @@ static uint64_t count_share_chunks(const d9di_chunks *c)
 
 /* --- reading -------------------------------------------------------------------------- */
 
-/* Chunk `i` belongs to the last file that begins at or before it. */
+/* The file of chunk i: the last file that begins at or before it. */
 static size_t file_of_chunk(const d9di_chunks *c, size_t i)
 {
     size_t lo = 0, hi = c->n;
@@ -151,7 +151,7 @@ out:
     return st;
 }
 
-/* Keep the sentence about the first chunk of a file that could not be read. */
+/* Records the message about the first chunk of a file that could not be read. */
 static d9d_status record_failure(struct chunk_reading *r, size_t f, size_t i)
 {
     d9di_chunks *c = r->c;

@@ -1,4 +1,5 @@
-/* ckpt_diff.c - two checkpoint directories, tensor by tensor.  See d9d/ckpt/dir/checkpoint.h. */
+/* ckpt_diff.c - compares two checkpoint directories tensor by tensor.  See
+ * d9d/ckpt/dir/checkpoint.h. */
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -13,25 +14,25 @@ enum {
     WORK_BYTES = 1 << 20,
     COMPARE_BYTES = 1 << 16,
     BLOCK = 1024
-}; /* elements dealt out, read, compared */
+}; /* elements per work item, per read, per comparison */
 
 struct tensor_pair {
     const char *name;
-    int64_t at[2]; /* number in either checkpoint, or NOWHERE */
+    int64_t at[2]; /* index in each checkpoint, or NOWHERE */
     bool same_shape, same_dtype;
 };
 
-struct diff_item { /* of a pair: what a worker takes */
+struct diff_item { /* work item: a range of one pair */
     size_t pair_index;
     uint64_t at, n; /* elements */
 };
 
-struct diff_result { /* of a piece */
+struct diff_result { /* result of one work item */
     uint64_t n_different;
     double max_abs;
 };
 
-struct diff_scratch { /* of a worker */
+struct diff_scratch { /* buffers of one worker */
     unsigned char *raw[2];
 };
 
@@ -122,7 +123,7 @@ out:
 
 /* --- numbers ------------------------------------------------------------------------------ */
 
-/* How many of n elements have other bits. */
+/* Counts the elements whose bits differ. */
 #define COUNT_DIFFERENT(T)                                                                         \
     do {                                                                                           \
         T x, y;                                                                                    \
@@ -148,7 +149,7 @@ static uint64_t count_different(const unsigned char *a, const unsigned char *b, 
     return others;
 }
 
-/* One NaN is as good as another; infinities of one sign are equal. */
+/* NaNs count as equal; so do infinities of one sign. */
 static uint64_t compare_numbers(const double *a, const double *b, size_t n, double *max_abs)
 {
     uint64_t others = 0;
@@ -170,7 +171,7 @@ static uint64_t compare_numbers(const double *a, const double *b, size_t n, doub
     return others;
 }
 
-/* n elements, a block at a time so that the numbers stay in the nearest cache. */
+/* Compares n elements in blocks, so that the numbers stay in the L1 cache. */
 static void compare_blocks(const struct diff *d, const struct tensor_pair *p,
                            const struct diff_scratch *s, size_t n, struct diff_result *r)
 {
@@ -269,7 +270,7 @@ static d9d_checkpoint_diff_kind diff_kind_of(const struct tensor_pair *p, uint64
     return p->same_dtype ? D9D_CHECKPOINT_DIFF_EQUAL : D9D_CHECKPOINT_DIFF_DTYPE;
 }
 
-/* Pieces are in the order of the pairs. */
+/* Work items are in the order of the pairs. */
 static uint64_t report_diffs(const struct diff *d, d9d_checkpoint_diff_fn fn, void *arg)
 {
     uint64_t n = 0;

@@ -1,14 +1,15 @@
-/* ckpt_report.c - what verify and diff found, as text or JSON.  See d9d/ckpt/dir/checkpoint.h. */
+/* ckpt_report.c - prints the results of verify and diff as text or JSON.  See
+ * d9d/ckpt/dir/checkpoint.h. */
 #include <inttypes.h>
 
 #include "d9d/base/json.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 
-/* Callbacks cannot fail; the first failure is kept and stops the writing. */
+/* Callbacks return nothing, so the first failure is kept here and stops the output. */
 struct report_writer {
     d9d_buf *out;
     bool json;
-    size_t start; /* of the report in `out` */
+    size_t start; /* offset of the report in `out` */
     uint64_t n, equal;
     d9d_status st;
 };
@@ -30,8 +31,8 @@ static void put_separator(struct report_writer *r)
     PUT(r, "%s\n  ", r->n++ > 0 ? "," : "");
 }
 
-/* A failure of the work itself comes first, then one of the writing; neither leaves half a
- * report. */
+/* Returns a failure of the verification or comparison first, then one of the output.  After either,
+ * `out` holds no partial report. */
 static d9d_status put_summary(const struct report_writer *r, d9d_status st)
 {
     if (st == D9D_OK || st == D9D_EVERIFY)

@@ -19,7 +19,7 @@ d9d_status d9d_content_hash_file(const char *path, d9d_hash *out)
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
-/* Where tensors are read from. */
+/* Sources of the tensors to hash. */
 typedef struct tensor_list {
     size_t n;
     const void *from;
@@ -118,7 +118,7 @@ static bool has_suffix(const char *name, const char *end)
     return n > k && strcmp(name + n - k, end) == 0;
 }
 
-/* A manifest.json of another kind, or a damaged one, says nothing about the tensors. */
+/* Adds the manifest's hashes.  A damaged manifest, or one of another kind, is ignored. */
 static void add_manifest(d9d_hasher *h, const char *dir)
 {
     d9d_manifest *m;
@@ -195,10 +195,11 @@ d9d_status d9d_content_hash_adapter(const char *dir, d9d_hash *out)
     return st;
 }
 
-/* --- at a glance -------------------------------------------------------------------------------
+/* --- quick hash -------------------------------------------------------------------------------
  */
 
-/* Weights that were trained on end in other bytes, whatever their headers say. */
+/* Hashes the end of a file: further training changes the last bytes of the weights, but not the
+ * header. */
 static d9d_status add_tail(d9d_hasher *h, const char *path)
 {
     char tail[TAIL];

@@ -15,13 +15,14 @@ d9d_status d9di_direct_file_open(const char *path, d9di_direct_file *out)
     return D9D_OK;
 }
 
-/* Whole blocks at the front of a piece. */
+/* Bytes of the whole blocks at the start of a write. */
 static size_t direct_bytes(const d9di_direct_file *f, size_t n)
 {
     return f->direct > 0 ? n - n % D9DI_DIRECT_FILE_BLOCK : 0;
 }
 
-/* As much as goes past the cache; what is left, the other way tells why. */
+/* Writes as much as possible with O_DIRECT and the rest through the page cache, which also reports
+ * the errors. */
 d9d_status d9di_direct_file_write(d9di_direct_file *f, const void *p, size_t n, uint64_t at)
 {
     const char *bytes = p;

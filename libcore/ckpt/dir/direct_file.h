@@ -1,9 +1,9 @@
-/* direct_file.h - a file that is written by large pieces, past the page cache where it can.
+/* direct_file.h - a file written in large blocks with direct I/O (O_DIRECT), where possible.
  *
- * What is written so is not in memory afterwards and costs no copy, and is on the device when
- * the call returns.  Whole blocks of a page-aligned piece at an aligned offset go that way; the
- * rest, and everything on a file system that refuses, goes through the page cache, from where
- * its way to the device begins at once. */
+ * Direct writes bypass the page cache: no copy, no memory afterwards, and the data are on the
+ * device when the call returns.  They need whole blocks, a page-aligned buffer and an aligned
+ * offset.  The rest, and everything on a file system without O_DIRECT, goes through the page cache,
+ * and writeback is started at once. */
 #ifndef D9DI_CKPT_DIR_DIRECT_FILE_H
 #define D9DI_CKPT_DIR_DIRECT_FILE_H
 
@@ -11,14 +11,14 @@
 
 typedef struct d9di_direct_file {
     d9d_file file;
-    int direct; /* another descriptor of it, plus 1; 0: none */
+    int direct; /* second descriptor with O_DIRECT, plus 1; 0: none */
 } d9di_direct_file;
 
-enum { D9DI_DIRECT_FILE_BLOCK = 4096 }; /* pieces and their offsets are multiples of it */
+enum { D9DI_DIRECT_FILE_BLOCK = 4096 }; /* buffers and offsets are aligned to it */
 
-/* Open a file that is there. */
+/* Opens an existing file. */
 d9d_status d9di_direct_file_open(const char *path, d9di_direct_file *out);
-/* n bytes at `at`; `p` and `at` are aligned, n is what it is. */
+/* Writes n bytes at offset `at`.  `p` and `at` must be aligned, n need not be. */
 d9d_status d9di_direct_file_write(d9di_direct_file *f, const void *p, size_t n, uint64_t at);
 d9d_status d9di_direct_file_read(const d9di_direct_file *f, void *p, size_t n, uint64_t at);
 d9d_status d9di_direct_file_close(d9di_direct_file *f);

@@ -4,10 +4,10 @@
 
 #include "d9d/base/fs.h"
 
-/* Paths within `dir` of all that is no directory, "1_Pooling/config.json", sorted by strcmp.
- * Neither links to directories nor directories whose name begins with a dot are entered. */
+/* Lists everything but directories, as paths relative to `dir` ("1_Pooling/config.json"), sorted by
+ * strcmp.  Links to directories and directories whose name begins with a dot are not entered. */
 d9d_status d9di_list_recursive(const char *dir, d9d_arena *a, d9d_fs_names *out);
-/* A path within a directory: plain names (d9d_fs_check_name) with "/" between.  EFORMAT. */
+/* Checks a relative path: plain names (d9d_fs_check_name) separated by "/".  EFORMAT. */
 d9d_status d9di_list_recursive_check_path(const char *path, const char *where);
 
 #endif /* D9DI_CKPT_DIR_LIST_RECURSIVE_H */

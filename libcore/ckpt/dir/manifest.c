@@ -102,7 +102,7 @@ out:
     return st;
 }
 
-/* Every file of the directory but the manifest. */
+/* Lists every file of the directory except the manifest. */
 static d9d_status list_files(d9di_chunks *c, d9d_manifest_file **out)
 {
     d9d_fs_names names = {0};
@@ -136,7 +136,7 @@ static d9d_status hash_files(d9di_chunks *c, int jobs, const d9d_log *log, d9d_m
     D9D_TRY(list_files(c, &files));
     D9D_TRY(d9di_chunks_read(c, "hash", jobs, log));
     for (size_t f = 0; f < c->n; f++) {
-        if (c->messages[f] != NULL) /* it changed under us */
+        if (c->messages[f] != NULL) /* the file changed while it was read */
             return D9D_FAIL(D9D_EIO, "%s", c->messages[f]);
         files[f].chunks = &c->hashes[c->first_chunk[f]];
         files[f].n_chunks = c->first_chunk[f + 1] - c->first_chunk[f];
@@ -319,7 +319,7 @@ d9d_status d9d_manifest_check_size(const d9d_manifest *m, const d9d_manifest_fil
     return check_sizes(m, file, 1);
 }
 
-/* The chunks of one file that is there and has its size. */
+/* Reports the changed chunks of one file that exists with its size. */
 static size_t report_chunks(const d9di_chunks *c, size_t f, const d9d_manifest_file *file,
                             void (*found)(void *arg, const char *sentence), void *arg)
 {

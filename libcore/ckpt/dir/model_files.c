@@ -1,4 +1,5 @@
-/* model_files.c - what goes with the tensors.  See d9d/ckpt/dir/checkpoint.h. */
+/* model_files.c - auxiliary files: the files beside the weights that a conversion copies.  See
+ * d9d/ckpt/dir/checkpoint.h. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +8,10 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"
 
-/* The files of a HuggingFace model besides config.json, which is rewritten, and weights.  Nothing
- * else is copied.  Patterns of glob(7), in any case. */
+/* The files of a HuggingFace model besides weights and config.json, which is rewritten.  Nothing
+ * else is copied.  Patterns of glob(7), case-insensitive. */
 static const struct {
-    const char *dir, *name; /* dir: of a directory in the model's; NULL: the model's */
+    const char *dir, *name; /* dir: subdirectory of the model folder; NULL: the folder itself */
 } model_files[] = {
     {NULL, "generation_config.json"},
     {NULL, "configuration.json"},
@@ -36,12 +37,12 @@ static const struct {
     {"additional_chat_templates", "*.jinja"},
     /* processors */
     {NULL, "*processor_config.json"},
-    /* sentence-transformers: its modules lie in 1_Pooling and the like */
+    /* sentence-transformers: module folders such as 1_Pooling */
     {NULL, "modules.json"},
     {NULL, "config_sentence_transformers.json"},
     {NULL, "sentence_*_config.json"},
     {"[0-9]_*", "config.json"},
-    /* code of the model's own */
+    /* custom model code */
     {NULL, "modeling_*.py"},
     {NULL, "modular_*.py"},
     {NULL, "configuration_*.py"},
@@ -49,7 +50,7 @@ static const struct {
     {NULL, "processing_*.py"},
     {NULL, "*_processing_*.py"},
     {NULL, "*generation_utils.py"},
-    /* what its users must read */
+    /* documents and licences */
     {NULL, "README*"},
     {NULL, "MODEL_CARD*"},
     {NULL, "LICENSE*"},
@@ -61,19 +62,19 @@ static const struct {
 
 struct finder {
     d9d_arena *arena;
-    d9d_buf left; /* names, in a line */
+    d9d_buf left; /* names that are left out, for one log line */
     size_t n_left;
     D9D_VEC(char *) found;
 };
 
-enum { MAX_NAMED = 8 }; /* of what is left behind */
+enum { MAX_NAMED = 8 }; /* names in that line */
 
 static bool glob_matches(const char *pattern, const char *name)
 {
     return fnmatch(pattern, name, FNM_CASEFOLD | FNM_PERIOD) == 0;
 }
 
-/* Of a file of the directory `dir`, NULL: of the model's. */
+/* Matches a file of subdirectory `dir`; NULL: of the model folder. */
 static bool is_model_file(const char *dir, const char *name)
 {
     for (size_t i = 0; i < sizeof(model_files) / sizeof(model_files[0]); i++)
@@ -99,7 +100,7 @@ static bool ends_with(const char *name, const char *tail)
     return n >= k && strcmp(name + n - k, tail) == 0;
 }
 
-/* What is not missed: it is written anew, or nobody sees it. */
+/* Files left out without a message: hidden, or written anew. */
 static bool is_silently_skipped(const char *name)
 {
     return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
@@ -107,7 +108,7 @@ static bool is_silently_skipped(const char *name)
            name[0] == '.';
 }
 
-/* A manifest holds no others. */
+/* True for names that a manifest can hold. */
 static bool is_plain(const char *name)
 {
     return d9d_fs_check_name(name, strlen(name), "") == D9D_OK;
@@ -123,7 +124,7 @@ static d9d_status note_skipped(struct finder *f, const char *within, const char 
                           *why != '\0' ? " (" : "", why, *why != '\0' ? ")" : "");
 }
 
-/* EPATH or ENOTFOUND for a model's file that cannot be one. */
+/* Adds a file.  EPATH or ENOTFOUND if it is not a regular file. */
 static d9d_status add_found(struct finder *f, const char *path, const char *within,
                             const char *name)
 {
@@ -147,7 +148,7 @@ static bool is_link(const char *path)
     return lstat(path, &s) == 0 && S_ISLNK(s.st_mode);
 }
 
-/* `dir` is within the model's, NULL: that. */
+/* Searches subdirectory `dir`; NULL: the model folder. */
 static d9d_status find_in_dir(struct finder *f, const char *path, const char *dir)
 {
     const char *within = dir == NULL ? "" : d9d_arena_printf(f->arena, "%s/", dir);

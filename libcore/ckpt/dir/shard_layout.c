@@ -21,7 +21,7 @@ void d9di_shard_layout_release(d9di_shard_layout *l)
 
 /* --- files --------------------------------------------------------------------------------- */
 
-/* A file of n parts, which lie side by side; `extents` is in the arena. */
+/* Adds a file of n contiguous extents; `extents` is in the arena. */
 static d9d_status add_file(d9di_shard_layout *l, const char *name,
                            d9di_shard_layout_extent *extents, size_t n)
 {
@@ -86,9 +86,9 @@ d9d_status d9di_shard_layout_add_copy(d9di_shard_layout *l, const char *name, co
 
 /* --- shards ---------------------------------------------------------------------------------- */
 
-typedef D9D_VEC(size_t) shard_starts; /* output that begins each shard, and the end */
+typedef D9D_VEC(size_t) shard_starts; /* first output of each shard, then the end */
 
-/* A new shard where the last would become too large. */
+/* Starts a new shard where the current one would become too large. */
 static d9d_status split_shards(const char *dir, uint64_t shard_bytes,
                                const d9d_safetensors_tensor *outputs, size_t n, shard_starts *out)
 {
@@ -112,7 +112,7 @@ static d9d_status split_shards(const char *dir, uint64_t shard_bytes,
     return D9D_VEC_PUSH(out, n);
 }
 
-/* The header, then the tensors in the order of the file. */
+/* Lists the header and then the tensors in file order. */
 static d9d_status list_extents(d9di_shard_layout *l, const d9d_safetensors_writer *w, size_t first,
                                size_t n, d9di_shard_layout_extent **out)
 {
@@ -212,12 +212,13 @@ out:
     return st;
 }
 
-/* --- looking --------------------------------------------------------------------------------- */
+/* --- lookup --------------------------------------------------------------------------------- */
 
 size_t d9di_shard_layout_find_chunk(const d9di_shard_layout *l, size_t chunk, uint64_t *at,
                                     uint64_t *n)
 {
-    size_t lo = 0, hi = l->files.len; /* the last file that does not begin after it */
+    size_t lo = 0,
+           hi = l->files.len; /* binary search for the last file that begins at or before it */
     const d9di_shard_layout_file *f;
 
     while (hi - lo > 1) {

@@ -1,7 +1,7 @@
-/* shard_layout.h - every byte of an output directory, before the first is written.
+/* shard_layout.h - the layout of every byte of an output directory, before the first is written.
  *
- * A file is a list of parts side by side: text that is known, another file's bytes, an output
- * of a plan.  Files are cut into chunks of D9D_MANIFEST_CHUNK, those of the manifest, and chunks
+ * A file is a list of contiguous extents: known text, another file's bytes, or an output of a plan.
+ * Files are divided into chunks of D9D_MANIFEST_CHUNK bytes, the chunks of the manifest.  Chunks
  * are numbered through all files in order:
  *
  *     model-00001-of-00002.safetensors  [header|q_proj     |k_proj|v_proj   ]
@@ -16,7 +16,7 @@
 
 typedef struct d9di_shard_layout_extent {
     uint64_t offset, bytes;  /* in its file */
-    const char *text, *path; /* what is there; neither: output `output` */
+    const char *text, *path; /* the extent's content; both NULL: output number `output` */
     size_t output;
 } d9di_shard_layout_extent;
 
@@ -35,23 +35,23 @@ typedef struct d9di_shard_layout {
     uint64_t bytes;
 } d9di_shard_layout; /* zero-initialised is ready to use */
 
-/* A file of this text, which is copied; a file with the bytes of another: EINVAL unless that
- * is a regular one. */
+/* Adds a file with this text, which is copied, or with the bytes of the file `path`.  EINVAL unless
+ * that is a regular file. */
 d9d_status d9di_shard_layout_add_text(d9di_shard_layout *l, const char *name, const char *text,
                                       size_t n);
 d9d_status d9di_shard_layout_add_copy(d9di_shard_layout *l, const char *name, const char *path);
-/* Outputs in shards of at most `shard_bytes` (one that is larger has a shard of its own), and
- * their index where there are several.  `dir` is for sentences. */
+/* Adds the outputs in shards of at most `shard_bytes` (a larger output gets its own shard) and, if
+ * there are several shards, their index.  `dir` is for messages. */
 d9d_status d9di_shard_layout_add_shards(d9di_shard_layout *l, const char *dir, uint64_t shard_bytes,
                                         const d9d_safetensors_tensor *outputs, size_t n);
 void d9di_shard_layout_release(d9di_shard_layout *l);
 
-/* The file of a chunk, and which bytes of it are the chunk's. */
+/* The file of a chunk, and the byte range of the chunk in it. */
 size_t d9di_shard_layout_find_chunk(const d9di_shard_layout *l, size_t chunk, uint64_t *at,
                                     uint64_t *n);
-/* The first part of a file that reaches beyond `at`. */
+/* The first extent of a file that ends after `at`. */
 size_t d9di_shard_layout_find_extent(const d9di_shard_layout_file *f, uint64_t at);
-/* All of it, and which files are to be copied as they are now: EIO when one is gone. */
+/* Hashes the layout and the identity of the files to be copied.  EIO if one is gone. */
 d9d_status d9di_shard_layout_hash(const d9di_shard_layout *l, d9d_hasher *h);
 
 #endif /* D9DI_CKPT_DIR_SHARD_LAYOUT_H */

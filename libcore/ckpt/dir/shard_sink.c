@@ -1,4 +1,5 @@
-/* shard_sink.c - a directory as one sink.  See d9d/ckpt/dir/checkpoint.h. */
+/* shard_sink.c - writes a plan's outputs as a model folder, chunk by chunk, resumable.  See
+ * d9d/ckpt/dir/checkpoint.h. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,11 +11,11 @@
 
 struct chunk {
     d9d_hash hash;
-    bool claimed; /* by a journal: still to be checked */
+    bool claimed; /* a journal lists it: its hash must still be checked */
     bool done;
 };
 
-struct sink_output { /* a file that is written to */
+struct sink_output { /* state of one output file */
     d9di_direct_file file;
     bool open;
     size_t left; /* chunks */
@@ -26,13 +27,13 @@ struct d9d_shard_sink {
     d9d_arena arena;
     d9di_shard_layout layout;
     struct chunk *chunks;
-    struct sink_output *outputs; /* of every file */
-    pthread_mutex_t lock;        /* of opening and closing outputs */
+    struct sink_output *outputs; /* [files] */
+    pthread_mutex_t lock;        /* guards opening and closing of outputs */
     bool resume;
     d9d_hash key;
     const d9d_log *log;
-    d9d_file journal;    /* closed without resume */
-    d9d_bootstrap *boot; /* NULL: alone */
+    d9d_file journal;    /* not open without resume */
+    d9d_bootstrap *boot; /* NULL: a single process */
     int rank, size;
     size_t first, n_mine; /* chunks of this rank */
 };
@@ -98,9 +99,9 @@ void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *boot)
     s->size = d9d_bootstrap_size(boot);
 }
 
-/* --- what an earlier run left ------------------------------------------------------------- */
+/* --- resuming an earlier run ------------------------------------------------------------- */
 
-/* The caller's key, and what is known here. */
+/* Completes the caller's key with the sink's own parameters. */
 static d9d_status add_layout_key(d9d_shard_sink *s)
 {
     d9d_hasher *h;
@@ -122,7 +123,7 @@ static void claim_chunk(void *arg, size_t chunk, d9d_hash hash)
         s->chunks[chunk] = (struct chunk){.hash = hash, .claimed = true};
 }
 
-/* Read the journals of all ranks in `dir`: *other when one has another key. */
+/* Reads the journals of all ranks in `dir`.  *other: one has a different key. */
 static d9d_status read_journals(d9d_shard_sink *s, d9d_fs_names *names, bool *other)
 {
     *other = false;
@@ -141,7 +142,7 @@ static d9d_status read_journals(d9d_shard_sink *s, d9d_fs_names *names, bool *ot
     return D9D_OK;
 }
 
-/* Remove the files of `names` that are not ours; all of them when nothing is to be kept. */
+/* Removes the files of `names` that are not outputs; all files if nothing is kept. */
 static d9d_status remove_foreign_files(d9d_shard_sink *s, const d9d_fs_names *names, bool all)
 {
     d9d_map ours = {0};
@@ -150,7 +151,7 @@ static d9d_status remove_foreign_files(d9d_shard_sink *s, const d9d_fs_names *na
     for (size_t i = 0; i < s->layout.files.len; i++) {
         const char *name = s->layout.files.data[i].name;
 
-        /* With "a/b" goes the directory a. */
+        /* "a/b" implies the directory "a". */
         D9D_TRY_OR(st, d9d_map_put(&ours, name, strcspn(name, "/"), NULL), out);
     }
     for (size_t i = 0; i < names->n; i++) {
@@ -186,7 +187,7 @@ static void log_resumed(const d9d_shard_sink *s)
                      s->dir, claimed, s->layout.n_chunks, bytes, s->layout.bytes);
 }
 
-/* For all ranks: nothing stays but what they go on from. */
+/* Rank 0 for all ranks: removes everything except what the run resumes from. */
 static d9d_status prepare_resume(d9d_shard_sink *s)
 {
     d9d_fs_names names = {0};
@@ -218,7 +219,7 @@ static d9d_status open_journal(d9d_shard_sink *s)
 
 /* --- beginning ------------------------------------------------------------------------------ */
 
-/* Every file, in its length. */
+/* Creates every file with its final length. */
 static d9d_status create_files(d9d_shard_sink *s)
 {
     for (size_t i = 0; i < s->layout.files.len; i++) {
@@ -248,7 +249,7 @@ static d9d_status plan_layout(d9d_shard_sink *s, const d9d_safetensors_tensor *o
     return s->resume ? add_layout_key(s) : D9D_OK;
 }
 
-/* What one does for all ranks before they begin. */
+/* Rank 0 for all ranks, before they begin. */
 static d9d_status prepare_dir(d9d_shard_sink *s)
 {
     if (s->resume)
@@ -256,7 +257,7 @@ static d9d_status prepare_dir(d9d_shard_sink *s)
     return create_files(s);
 }
 
-/* Chunks by ranks, in order: of as many bytes each as chunks allow. */
+/* Assigns contiguous ranges of chunks to ranks, with about equal bytes. */
 static uint64_t assign_chunks(d9d_shard_sink *s)
 {
     const uint64_t each = s->layout.bytes / (uint64_t)s->size + 1;
@@ -295,7 +296,7 @@ static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, 
 /* --- a chunk -----------------------------------------------------------------------------------
  */
 
-/* The file, opened by the first who comes. */
+/* Returns the output file; the first caller opens it. */
 static d9d_status open_output(d9d_shard_sink *s, size_t file)
 {
     struct sink_output *o = &s->outputs[file];
@@ -314,8 +315,8 @@ static d9d_status open_output(d9d_shard_sink *s, size_t file)
     return st;
 }
 
-/* A chunk of it is done: synced and closed by the last, whom nobody opens it after.  The rank that
- * commits cannot do it for another host. */
+/* Counts a finished chunk.  The last one syncs and closes the file; no one opens it afterwards.
+ * Each rank must sync itself, because the committing rank cannot sync for another host. */
 static d9d_status release_output(d9d_shard_sink *s, size_t file)
 {
     struct sink_output *o = &s->outputs[file];
@@ -342,7 +343,7 @@ static d9d_status copy_extent(const d9di_shard_layout_extent *p, uint64_t at, vo
     return st;
 }
 
-/* n bytes at `at` of a file, put together at `dst`; or, without dst, asked for ahead. */
+/* Assembles n bytes at offset `at` of a file into `dst`; with dst NULL only prefetches them. */
 static d9d_status assemble_bytes(const d9di_shard_layout_file *f, uint64_t at, uint64_t n,
                                  unsigned char *dst, d9d_map_reader *make)
 {
@@ -367,7 +368,7 @@ static d9d_status assemble_bytes(const d9di_shard_layout_file *f, uint64_t at, u
     return D9D_OK;
 }
 
-/* What the threads will come to next. */
+/* Prefetches the chunk that a thread will reach next. */
 static void prefetch_chunk(const d9d_shard_sink *s, size_t chunk, d9d_map_reader *make)
 {
     const size_t ahead = chunk + (size_t)d9d_map_reader_jobs(make);
@@ -393,7 +394,7 @@ static d9d_status write_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint
                              : d9di_chunk_journal_put(&s->journal, chunk, s->chunks[chunk].hash);
 }
 
-/* A chunk that a journal claims has its hash. */
+/* Checks the hash of a chunk that a journal lists. */
 static bool verify_chunk(d9d_shard_sink *s, size_t chunk, size_t file, uint64_t at, uint64_t n,
                          void *buf)
 {
@@ -435,7 +436,7 @@ d9d_status d9d_shard_sink_end(d9d_shard_sink *s)
     return s->journal.fd < 0 ? D9D_OK : d9d_file_close(&s->journal);
 }
 
-/* What the other ranks have written. */
+/* Reads the journals of the other ranks. */
 static d9d_status merge_journals(d9d_shard_sink *s)
 {
     d9d_fs_names names = {0};

@@ -1,4 +1,4 @@
-/* verify.c - is a checkpoint directory what it should be?  See d9d/ckpt/dir/checkpoint.h. */
+/* verify.c - checks a checkpoint directory.  See d9d/ckpt/dir/checkpoint.h. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,10 +12,10 @@
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"
 
-/* What is known of a safetensors file that is read. */
+/* Header and findings of one safetensors file. */
 struct file_header {
-    d9d_safetensors_file *st; /* NULL: another file, or one whose header is wrong */
-    uint64_t *bad; /* of every tensor: its first element that is not finite, or UINT64_MAX */
+    d9d_safetensors_file *st; /* NULL: not a safetensors file, or its header is invalid */
+    uint64_t *bad;            /* [tensors] the first non-finite element, or UINT64_MAX */
 };
 
 struct verify {
@@ -23,12 +23,12 @@ struct verify {
     const d9d_checkpoint_verify_opts *opt;
     d9d_checkpoint_verify_report report;
     d9d_arena arena;
-    d9d_fs_names names; /* in the directory */
+    d9d_fs_names names; /* names in the directory */
     d9d_manifest *manifest;
-    d9d_manifest_file *files;  /* to be read: those of the manifest, then the others */
-    struct file_header *heads; /* of each */
+    d9d_manifest_file *files;  /* files to read: those of the manifest, then the others */
+    struct file_header *heads; /* [files] */
     size_t n;
-    pthread_mutex_t lock; /* of what is bad */
+    pthread_mutex_t lock; /* guards `bad` */
 };
 
 static d9d_status no_memory(const struct verify *v)
@@ -45,7 +45,7 @@ static void report_finding(void *arg, const char *sentence)
         v->opt->on_finding(v->opt->arg, sentence);
 }
 
-/* A failure that is about the directory, not about us, is a finding. */
+/* Turns a failure caused by the directory into a finding; other failures are returned. */
 static d9d_status report_failure(struct verify *v, d9d_status st)
 {
     if (st == D9D_OK || st == D9D_ENOMEM)
@@ -84,7 +84,7 @@ static bool is_listed(const struct verify *v, const char *name)
     return v->manifest != NULL && d9d_manifest_find(v->manifest, name) != NULL;
 }
 
-/* The manifest's files, then safetensors files that it does not list. */
+/* Lists the manifest's files, then safetensors files that it does not list. */
 static d9d_status list_files(struct verify *v)
 {
     size_t listed = v->manifest != NULL ? d9d_manifest_count(v->manifest) : 0;
@@ -135,7 +135,7 @@ static d9d_status open_headers(struct verify *v)
         if (!is_safetensors(name))
             continue;
         n++;
-        if (i >= listed || file_exists(v, name)) /* else said to be missing */
+        if (i >= listed || file_exists(v, name)) /* otherwise reported as missing */
             D9D_TRY(report_failure(v, open_header(v, i, path)));
         if (i < listed)
             v->files[i].bytes = bytes;
@@ -145,7 +145,7 @@ static d9d_status open_headers(struct verify *v)
     return D9D_OK;
 }
 
-/* The index agrees with the headers, where all of them can be read. */
+/* Checks the index against the headers, if all of them can be read. */
 static d9d_status check_index(struct verify *v)
 {
     d9d_checkpoint *c = NULL;
@@ -178,7 +178,7 @@ static size_t tensor_at(const d9d_safetensors_file *st, uint64_t at)
     return lo;
 }
 
-/* Those elements of a tensor that begin in the `own` bytes at `at`. */
+/* Checks the elements of a tensor that begin in the `own` bytes at `at`. */
 static void check_finite(struct verify *v, const d9d_safetensors_tensor *t, uint64_t *bad,
                          uint64_t at, const unsigned char *p, size_t own)
 {
@@ -215,7 +215,7 @@ static void visit_bytes(void *arg, size_t f, uint64_t at, const unsigned char *p
     }
 }
 
-/* One finding a tensor: its first element that is not finite. */
+/* Reports one finding per tensor: its first non-finite element. */
 static void report_nonfinite(struct verify *v, const struct file_header *h)
 {
     for (size_t k = 0; h->st != NULL && k < d9d_safetensors_count(h->st); k++) {
@@ -229,9 +229,11 @@ static void report_nonfinite(struct verify *v, const struct file_header *h)
     }
 }
 
-/* --- what is not in the manifest ----------------------------------------------------------- */
+/* --- files that the manifest does not list
+ * -----------------------------------------------------------
+ */
 
-/* Hidden files, such as NFS leaves, are nobody's part of a checkpoint. */
+/* Hidden files, such as NFS's .nfs files, are never part of a checkpoint. */
 static bool is_hidden(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -256,10 +258,11 @@ static d9d_status report_unlisted(struct verify *v)
     return D9D_OK;
 }
 
-/* --- all of it ---------------------------------------------------------------------------------
+/* --- the whole check
+ * ---------------------------------------------------------------------------------
  */
 
-/* Every byte once: hashes and numbers. */
+/* Reads every byte once, for hashes and numbers. */
 static d9d_status read_files(struct verify *v)
 {
     d9di_chunks c = {.dir = v->dir, .files = v->files, .n = v->n, .visit = visit_bytes, .arg = v};

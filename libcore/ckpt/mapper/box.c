@@ -1,4 +1,5 @@
-/* box.c - boxes of a whole tensor: what they share, and its runs.  See d9d/ckpt/mapper/slices.h. */
+/* box.c - boxes (hyperrectangles) of a global tensor: intersection and contiguous runs.  See
+ * d9d/ckpt/mapper/slices.h. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -43,8 +44,8 @@ char *d9d_box_text(const d9d_box *b, char buf[D9D_BOX_TEXT])
 {
     int at = snprintf(buf, D9D_BOX_TEXT, "[");
 
-    /* Two numbers of 20 digits a dimension always fit.  A box that does not fit its whole is
-     * shown too, so its end may be beyond all numbers. */
+    /* Two numbers of 20 digits per dimension always fit.  Invalid boxes are printed too, so the end
+     * may overflow. */
     for (int d = 0; d < b->ndim; d++) {
         int64_t end;
 
@@ -57,7 +58,7 @@ char *d9d_box_text(const d9d_box *b, char buf[D9D_BOX_TEXT])
     return buf;
 }
 
-/* Where the element `index` of the whole is in a dense array of box b. */
+/* Offset of element `index` of the global tensor in a dense array of box b. */
 static int64_t offset_in(const d9d_box *b, const int64_t *index)
 {
     int64_t at = 0;
@@ -87,8 +88,8 @@ d9d_status d9d_box_runs(const d9d_box *part, const d9d_box *from, const d9d_box 
 
     if (d9d_box_volume(part) == 0)
         return D9D_OK;
-    /* Inner dimensions that the part covers in both arrays join the run, and the first
-     * that it covers in part ends it. */
+    /* The run includes inner dimensions that the part covers fully in both arrays; it ends with the
+     * first that it does not. */
     while (outer > 0 && whole) {
         outer--;
         run *= part->size[outer];

@@ -1,5 +1,5 @@
-/* dtype_convert.c - see dtype_convert.h.  One row a dtype: how to read it as a double or a float,
- * and where it is floating, how to write one and which bit patterns are not finite. */
+/* dtype_convert.c - see dtype_convert.h.  One table row per dtype: how to read it as double or
+ * float and, for floating types, how to write it and which bit patterns are not finite. */
 #include "ckpt/mapper/dtype_convert.h"
 
 #include <math.h>
@@ -13,7 +13,8 @@ enum { BLOCK = 2048 };
 
 /* --- small formats ------------------------------------------------------------ */
 
-/* sign, exponent and mantissa bits; `bias`; formats whose largest exponent is a number. */
+/* Decodes sign, exponent and mantissa bits.  `ieee`: the largest exponent means infinity or NaN;
+ * otherwise it is a number. */
 static float small_to_float(unsigned bits, int exp_bits, int man_bits, bool ieee)
 {
     int bias = (1 << (exp_bits - 1)) - 1;
@@ -47,8 +48,8 @@ static uint32_t bits_of(float f)
     return u;
 }
 
-/* Without branches, so that loops over it vectorise.  The half's bits, moved to those of a float,
- * are its value times 2^-112, also where it is subnormal. */
+/* Branch-free, so that loops vectorise.  The half's bits, moved to the position of a float's, are
+ * its value times 2^-112, also for subnormals. */
 static float half_to_float(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, u = (uint32_t)(h & 0x7fffu) << 13;
@@ -57,8 +58,8 @@ static float half_to_float(uint16_t h)
     return float_of(sign | ((h & 0x7c00u) == 0x7c00u ? u | 0x7f800000u : number));
 }
 
-/* Round to nearest even; over 65504 and a half step is infinite.  Beside 0.5 the step of a float
- * is that of subnormal halves. */
+/* Rounds to nearest even; above 65504 plus half a step becomes infinity.  Adding 0.5 makes a
+ * float's step that of subnormal halves. */
 static uint16_t float_to_half(float f)
 {
     const uint32_t all = bits_of(f), sign = (all >> 16) & 0x8000u, u = all & 0x7fffffffu;
@@ -121,10 +122,10 @@ WRITER(float_f16, uint16_t, float_to_half(x))
 
 static const struct {
     void (*to_float)(const void *src, float *dst, size_t n);   /* floating types */
-    void (*to_double)(const void *src, double *dst, size_t n); /* the others, and float64 */
+    void (*to_double)(const void *src, double *dst, size_t n); /* other types, and float64 */
     void (*from_float)(const float *src, void *dst, size_t n); /* types to cast to */
-    uint64_t nonfinite; /* all of these bits set: NaN or infinite; 0: never */
-    double largest;     /* that comes of a cast, which goes by floats */
+    uint64_t nonfinite; /* all of these bits set: NaN or infinity; 0: never */
+    double largest;     /* largest finite result of a cast, which goes through float */
 } float_types[D9D_DTYPE_COUNT] = {
     [D9D_F32] = {f32_float, NULL, float_f32, 0x7f800000u, 0x1.fffffep127},
     [D9D_BF16] = {bf16_float, NULL, float_bf16, 0x7f80u, 0x1.fep127},
@@ -194,9 +195,9 @@ void d9di_cast_to_f64(const void *src, d9d_dtype t, double *dst, size_t n)
     }
 }
 
-/* Whether any of n bytes' elements, `width` bytes each, has all bits of the mask; eight bytes at
- * a time: what a lane lacks of the mask, less one, borrows from the lane's own high bit, which no
- * mask has, only where it lacks nothing. */
+/* True if any element in n bytes, `width` bytes each, has all bits of the mask set.  Tests eight
+ * bytes at a time.  A lane's missing mask bits, minus one, borrow from its own high bit only if no
+ * bit is missing; the mask never includes that bit. */
 static bool any_nonfinite(const unsigned char *p, size_t n, size_t width, uint64_t mask)
 {
     const uint64_t ones = width == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * width) - 1);

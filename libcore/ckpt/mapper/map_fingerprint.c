@@ -1,8 +1,8 @@
-/* map_fingerprint.c - what decides the bytes of a plan's outputs, as a hash.  See
+/* map_fingerprint.c - hashes everything that decides the bytes of a plan's outputs.  See
  * d9d/ckpt/mapper/mapper.h. */
 #include "ckpt/mapper/map_plan.h"
 
-/* A change of how outputs are computed from their boxes needs another word. */
+/* Change this string whenever outputs are computed differently from their boxes. */
 static const char fingerprint_version[] = "d9d.plan.v1";
 
 static void add_dims(d9d_hasher *h, const int64_t *dims, int ndim)

@@ -1,12 +1,12 @@
-/* map_graph.h - what declaring, planning and running a mapper share.
+/* map_graph.h - the graph of a mapper, shared by declaring, planning and running.
  *
- * A mapper is an array of steps and an array of values; a value is a tensor with a name,
- * made by one step or taken from the source, and used by one step or given to the sink.
- * Steps are in an order in which they can be done.
+ * A mapper is an array of steps and an array of values.  A value is a named tensor, produced by one
+ * step or read from the source, and consumed by one step or written to the sink.  Steps are in
+ * topological order.
  *
- * Planning gives every value a view: its shape and the boxes of source tensors that tile
- * it.  In a box, the element at index x of the value (start <= x < start + size) is
- * element base + sum (x - start) * stride of the source tensor, cast as listed:
+ * Planning gives every value a view: its shape and the boxes of source tensors that tile it.  In a
+ * box, the element at index x of the value (start <= x < start + size) is element base + sum (x -
+ * start) * stride of the source tensor, cast as listed:
  *
  *     stack(0) of 2 tensors [3,4], then transpose(1,2), gives [2,4,3]:
  *       box 0: source 0, start 0 0 0, size 1 4 3, stride 0 1 4
@@ -20,8 +20,8 @@
 enum {
     D9DI_MAX_CASTS = 4,
     D9DI_NONE = -1,
-    D9DI_MAX_BOXES = 1 << 19, /* of one view */
-    D9DI_ALL_BOXES = 1 << 21  /* of a plan */
+    D9DI_MAX_BOXES = 1 << 19, /* boxes of one view */
+    D9DI_ALL_BOXES = 1 << 21  /* boxes of all views of a plan */
 };
 
 typedef struct d9di_mapper_box {
@@ -36,21 +36,21 @@ typedef struct d9di_mapper_view {
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
-    size_t n; /* boxes; none in a view of no elements, or that could not be inferred */
+    size_t n; /* boxes; 0 in a view without elements or one that could not be inferred */
     d9di_mapper_box *boxes;
     bool known;
 } d9di_mapper_view;
 
 typedef struct d9di_mapper_op d9di_mapper_op;
 
-/* What an operation is told besides its tensors. */
+/* Parameters of an operation. */
 typedef struct d9di_mapper_args {
     int a, b;            /* dimensions, or the dtype of a cast */
     const int64_t *list; /* sizes, or d9di_mapper_axis of each dimension of a mesh */
     size_t n;
 } d9di_mapper_args;
 
-/* A dimension of a mesh as it stands in the list: parts, dim or D9DI_REPLICATED, coordinate. */
+/* Layout of one mesh dimension in the list: size, dim or D9DI_REPLICATED, coordinate. */
 enum { D9DI_AXIS_SIZE, D9DI_AXIS_DIM, D9DI_AXIS_COORD, D9DI_AXIS_LEN };
 #define D9DI_REPLICATED INT64_MIN
 
@@ -58,23 +58,24 @@ typedef struct d9di_mapper_step {
     const d9di_mapper_op *op;
     d9di_mapper_args args;
     uint32_t n_in, n_out;
-    uint32_t *in, *out; /* values */
+    uint32_t *in, *out; /* indices of values */
 } d9di_mapper_step;
 
 typedef struct d9di_mapper_value {
     const char *name;
-    int32_t producer, consumer;           /* steps, or D9DI_NONE */
-    const d9d_safetensors_tensor *expect; /* shape that it must have, or NULL */
+    int32_t producer, consumer;           /* indices of steps, or D9DI_NONE */
+    const d9d_safetensors_tensor *expect; /* required shape, or NULL */
 } d9di_mapper_value;
 
 struct d9d_mapper {
     d9d_arena arena;
     D9D_VEC(d9di_mapper_value) values;
     D9D_VEC(d9di_mapper_step) steps;
-    d9d_map inputs, outputs; /* name to number of the value, plus 1, as a pointer */
+    d9d_map inputs, outputs; /* name to index of the value, plus 1, as a pointer */
 };
 
-/* Views of a step's outputs from those of its inputs: EMISMATCH when they do not fit. */
+/* Shape inference: computes the views of a step's outputs from those of its inputs.  EMISMATCH if
+ * they do not fit. */
 typedef struct d9di_mapper_infer {
     const d9d_mapper *m;
     const d9di_mapper_step *step;
@@ -110,26 +111,27 @@ typedef enum d9di_mapper_op_kind {
 
 extern const d9di_mapper_op d9di_mapper_ops[D9DI_N_OPS];
 
-/* One more step.  What the public functions of d9d/ckpt/mapper/mapper.h call. */
+/* Adds a step.  The public functions of d9d/ckpt/mapper/mapper.h call it. */
 d9d_status d9di_mapper_add(d9d_mapper *m, d9di_mapper_op_kind kind, const char *const *in,
                            size_t n_in, const char *const *out, size_t n_out,
                            const d9di_mapper_args *args);
-/* The list of args for a mesh; `at` may be NULL.  `list` has room for n * D9DI_AXIS_LEN. */
+/* Fills the args of a mesh operation; `at` may be NULL.  `list` must hold n * D9DI_AXIS_LEN
+ * numbers. */
 d9di_mapper_args d9di_mapper_mesh_args(const d9d_mapper_placement *mesh, const int64_t *at, int n,
                                        int64_t *list);
-/* Steps that a value joins are one group.  The group of every step, numbered by their first
- * steps; the array is in `a`. */
+/* Connected components: steps that share a value are one group.  Writes the group of each step,
+ * numbered in the order of their first steps; the array is in `a`. */
 d9d_status d9di_mapper_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **group,
                               uint32_t *n_groups);
-/* Outputs in the order of their names, numbers in them by value. */
+/* Sorts outputs by name, numbers in names by value. */
 d9d_status d9di_mapper_sort_outputs(d9d_mapper *m);
-/* -1, 0 or 1: byte by byte, but runs of digits by value, "x.9" before "x.10". */
+/* Returns -1, 0 or 1.  Compares bytes, but runs of digits by value: "x.9" before "x.10". */
 int d9di_mapper_name_compare(const char *a, const char *b);
 
-/* The whole of source tensor `source` as a view. */
+/* Makes the view of all of source tensor `source`. */
 d9d_status d9di_mapper_view_tensor(const d9d_safetensors_tensor *t, uint32_t source, d9d_arena *a,
                                    d9di_mapper_view *out);
-/* `in` cast to `to`; the same boxes when it has that type. */
+/* Makes the view of `in` cast to `to`; keeps the boxes if it already has that type. */
 d9d_status d9di_mapper_view_cast(const d9di_mapper_view *in, d9d_dtype to, d9d_arena *a,
                                  d9di_mapper_view *out);
 bool d9di_cast_is_float(d9d_dtype t);

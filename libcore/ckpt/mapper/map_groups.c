@@ -1,5 +1,5 @@
-/* map_groups.c - the groups of a mapper: finding them, keeping some, the order of outputs.
- * See map_graph.h. */
+/* map_groups.c - the groups of a mapper: finding them, selecting some, sorting outputs.  See
+ * map_graph.h. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -47,10 +47,10 @@ d9d_status d9di_mapper_groups(const d9d_mapper *m, d9d_arena *a, uint32_t **grou
     return D9D_OK;
 }
 
-/* --- keeping some ----------------------------------------------------------------- */
+/* --- selecting groups ----------------------------------------------------------------- */
 
 struct assigned_group {
-    const char *first; /* the least name of its inputs */
+    const char *first; /* least input name */
     bool keep;
 };
 
@@ -61,8 +61,7 @@ static int compare_first_input(const void *a, const void *b)
     return strcmp((*x)->first, (*y)->first);
 }
 
-/* An input is of one group alone, so the least names differ and order the groups as their
- * sorted inputs do. */
+/* Each input belongs to one group, so the least names are distinct and order the groups. */
 static d9d_status assign_groups(const d9d_mapper *m, const uint32_t *group, uint32_t n,
                                 uint64_t total, uint64_t current, d9d_arena *a,
                                 struct assigned_group **out)
@@ -90,7 +89,7 @@ static d9d_status assign_groups(const d9d_mapper *m, const uint32_t *group, uint
     return D9D_OK;
 }
 
-/* Close the gaps that steps and values of other groups leave. */
+/* Compacts the arrays after other groups' steps and values are removed. */
 static d9d_status remove_other_groups(d9d_mapper *m, const uint32_t *group,
                                       const struct assigned_group *groups, d9d_arena *a)
 {
@@ -124,7 +123,7 @@ static d9d_status remove_other_groups(d9d_mapper *m, const uint32_t *group,
     return D9D_OK;
 }
 
-/* A map of names in the given order, of values [n]. */
+/* Builds a map of the names of values [n], in the given order. */
 static d9d_status map_names(const d9d_mapper *m, const uint32_t *values, size_t n, d9d_map *out)
 {
     d9d_map names = {0};
@@ -144,7 +143,7 @@ static d9d_status map_names(const d9d_mapper *m, const uint32_t *values, size_t 
     return st;
 }
 
-/* Of the inputs, or of the outputs, those that are left; in their order. */
+/* Keeps the remaining inputs or outputs, in their order. */
 static d9d_status filter_names(d9d_mapper *m, d9d_map *names, bool inputs, d9d_arena *a)
 {
     uint32_t *values = d9d_arena_alloc(a, (names->len + 1) * sizeof(*values));
@@ -193,7 +192,7 @@ out:
 
 /* --- order ------------------------------------------------------------------------- */
 
-/* Length of the run of digits at s, and where it begins to count. */
+/* Length of the run of digits at s; *first is its first significant digit. */
 static size_t parse_number(const char *s, const char **first)
 {
     size_t n = 0;

@@ -1,4 +1,4 @@
-/* map_lower.c - what each operation does to views.  See map_graph.h. */
+/* map_lower.c - lowering: what each operation does to views.  See map_graph.h. */
 #include <inttypes.h>
 
 #include "ckpt/mapper/map_graph.h"
@@ -27,7 +27,7 @@ static const char *view_text(const d9di_mapper_view *v, char text[D9D_SAFETENSOR
     return d9d_safetensors_describe(&t, text);
 }
 
-/* A dimension of [0, ndim), counted from the end when negative. */
+/* Resolves a dimension to [0, ndim); negative ones count from the end. */
 static d9d_status pick_dim(const d9di_mapper_infer *x, int dim, int ndim, int *out)
 {
     char text[D9D_SAFETENSORS_DESCRIBE];
@@ -41,7 +41,7 @@ static d9d_status pick_dim(const d9di_mapper_infer *x, int dim, int ndim, int *o
 
 /* --- views, boxes and dimensions --------------------------------------------------- */
 
-/* `out` as `in` with room for n boxes. */
+/* Copies the shape of `in` to `out` and allocates n boxes. */
 static d9d_status begin_view(d9di_mapper_view *out, const d9di_mapper_view *in, size_t n,
                              d9d_arena *a)
 {
@@ -142,7 +142,7 @@ static d9d_status infer_transpose(const d9di_mapper_infer *x)
     return D9D_OK;
 }
 
-/* Parts must have one dtype and, but for dimension `except`, one shape. */
+/* Inputs must have one dtype and, except in dimension `except`, one shape. */
 static d9d_status check_inputs_alike(const d9di_mapper_infer *x, int except, size_t *n_boxes)
 {
     const d9di_mapper_view *first = in_view(x, 0);
@@ -198,7 +198,7 @@ static size_t first_bound_after(const int64_t *bounds, size_t n, int64_t x)
     return lo;
 }
 
-/* Cut box `from` at the bounds: count what falls to each part, or add it there. */
+/* Splits box `from` at the bounds: counts the boxes of each part, or adds them. */
 static void split_box(const d9di_mapper_box *from, int dim, const int64_t *bounds, size_t n,
                       bool add, d9di_mapper_view *out)
 {
@@ -222,7 +222,7 @@ static void split_box(const d9di_mapper_box *from, int dim, const int64_t *bound
     }
 }
 
-/* n parts of `in` along `dim`. */
+/* Splits `in` along `dim` into n parts. */
 static d9d_status split_view(const d9di_mapper_view *in, int dim, const int64_t *bounds, size_t n,
                              d9d_arena *a, d9di_mapper_view *out)
 {
@@ -239,7 +239,7 @@ static d9d_status split_view(const d9di_mapper_view *in, int dim, const int64_t 
     return D9D_OK;
 }
 
-/* Bounds of n parts of size `each`, the last one up to `size`. */
+/* Computes the bounds of n parts of size `each`; the last part ends at `size`. */
 static d9d_status equal_bounds(const d9di_mapper_infer *x, int64_t each, int64_t size,
                                int64_t **out)
 {
@@ -341,7 +341,7 @@ static d9d_status infer_split(const d9di_mapper_infer *x)
 
 /* --- placements ---------------------------------------------------------------------- */
 
-/* Narrow [*start, *start + *size) to the piece of coordinate `at` of `parts`. */
+/* Narrows [*start, *start + *size) to the shard of coordinate `at` of `parts`. */
 static void shard_bounds(int64_t parts, int64_t at, int64_t *start, int64_t *size)
 {
     int64_t each = ceil_div(*size, parts);
@@ -375,13 +375,14 @@ static d9d_status infer_distribute(const d9di_mapper_infer *x)
     return D9D_OK;
 }
 
-/* A part of what is gathered: where its coordinate has it in the whole. */
+/* One input of a gather: its position in the global tensor. */
 struct mesh_shard {
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-    bool read_event; /* replicas are not */
+    bool read_event; /* false for replicas, which are not read */
 };
 
-/* The dimensions of the tensor that the axes of the mesh cut, and coordinates of part `i`. */
+/* The mesh as a list: the tensor dimension that each mesh dimension shards, and the coordinates of
+ * input i. */
 struct mesh_list {
     size_t n;
     int dim[D9D_MAX_MESH]; /* -1: replicated */
@@ -417,7 +418,8 @@ static void find_shard(struct mesh_list *m, const int64_t *whole, size_t i, stru
             out->read_event = out->read_event && m->at[k] == 0;
 }
 
-/* Along each dimension the whole is the sum over the parts that differ in it alone. */
+/* In each dimension the global size is the sum over the shards that differ only in that
+ * dimension. */
 static d9d_status find_whole_shape(const d9di_mapper_infer *x, struct mesh_list *m, int64_t *whole)
 {
     const d9di_mapper_view *first = in_view(x, 0);
@@ -538,7 +540,7 @@ static d9d_status infer_cast(const d9di_mapper_infer *x)
     return d9di_mapper_view_cast(in_view(x, 0), to, x->arena, x->out);
 }
 
-/* --- what is printed ------------------------------------------------------------------ */
+/* --- printing ------------------------------------------------------------------ */
 
 static d9d_status print_dim(const d9di_mapper_args *args, d9d_buf *b)
 {
@@ -591,7 +593,7 @@ static d9d_status print_mesh(const d9di_mapper_args *args, d9d_buf *b)
     return print_axes(args, false, b);
 }
 
-/* unsqueeze is a stack of one. */
+/* unsqueeze is a stack of one tensor. */
 const d9di_mapper_op d9di_mapper_ops[D9DI_N_OPS] = {
     [D9DI_IDENTITY] = {"identity", NULL, infer_identity},
     [D9DI_RENAME] = {"rename", NULL, infer_identity},

@@ -1,7 +1,8 @@
-/* map_overflow.c - finite numbers that a cast has no room for.  See d9d/ckpt/mapper/mapper.h.
+/* map_overflow.c - cast overflow: finite numbers outside the range of a cast's type.  See
+ * d9d/ckpt/mapper/mapper.h.
  *
- * A cast sees, while a band is in the cache, whether any result is not finite; only then the span
- * is read once more as float64, which tells what was finite before. */
+ * While a band is in the cache, the cast notes whether any result is not finite.  Only then the
+ * span is read again as float64, which shows which values were finite before. */
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -11,7 +12,7 @@
 #include "ckpt/mapper/dtype_convert.h"
 #include "ckpt/mapper/map_plan.h"
 
-enum { BLOCK = 1 << 17 }; /* elements that are looked at at once */
+enum { BLOCK = 1 << 17 }; /* elements checked at a time */
 
 static void add_overflow(d9di_cast_overflow *to, const d9di_cast_overflow *more)
 {
@@ -19,7 +20,7 @@ static void add_overflow(d9di_cast_overflow *to, const d9di_cast_overflow *more)
     to->largest = more->largest > to->largest ? more->largest : to->largest;
 }
 
-/* Of all types that an output is cast to, the one that ends first. */
+/* The type with the smallest range among those that an output is cast to. */
 static d9d_dtype narrowest_dtype(const d9di_mapper_view *v)
 {
     d9d_dtype least = v->dtype;
@@ -31,8 +32,8 @@ static d9d_dtype narrowest_dtype(const d9di_mapper_view *v)
     return least;
 }
 
-/* n elements of output i from `first` on: what of them overflowed; `made` (NULL: they are made
- * anew) becomes the largest numbers of the type where `saturate`. */
+/* Finds overflows among n elements of output i from `first` on.  `made` holds the results, which
+ * `saturate` replaces by the largest finite numbers of the type; NULL: they are computed again. */
 static d9d_status find_overflow(d9d_map_reader *m, size_t i, uint64_t first, uint64_t n,
                                 unsigned char *made, bool saturate, d9di_cast_overflow *out)
 {
@@ -67,7 +68,8 @@ out:
     return st;
 }
 
-/* All of an output, whichever span was made: the same sentence on every thread and rank. */
+/* Checks the whole output, whichever span overflowed: so every thread and rank reports the same
+ * message. */
 static d9d_status fail_overflow(d9d_map_reader *m, size_t i)
 {
     const d9d_safetensors_tensor *t = &m->p->outputs[i];
@@ -85,7 +87,7 @@ static d9d_status fail_overflow(d9d_map_reader *m, size_t i)
                     d9di_cast_max_finite(type), all.largest);
 }
 
-/* What was accepted, for the end of the run. */
+/* Counts accepted overflows, for the warning at the end of the run. */
 static void note_accepted(d9d_map_reader *m, size_t i, const d9di_cast_overflow *o)
 {
     if (m->run != NULL && o->n > 0)

@@ -1,4 +1,5 @@
-/* map_plan.c - a mapper meets a source.  See d9d/ckpt/mapper/mapper.h. */
+/* map_plan.c - planning: binds a mapper to a source and infers shapes.  See
+ * d9d/ckpt/mapper/mapper.h. */
 #include "ckpt/mapper/map_plan.h"
 
 #include <inttypes.h>
@@ -6,7 +7,7 @@
 
 #include "d9d/base/thread.h"
 
-static const uint32_t NOWHERE = UINT32_MAX; /* of an input that the source has not */
+static const uint32_t NOWHERE = UINT32_MAX; /* an input that the source lacks */
 
 static d9d_status no_memory(void)
 {
@@ -20,7 +21,7 @@ enum plan_problem { MISSING, UNUSED, MISSHAPED, N_PROBLEMS };
 struct problem_list {
     const d9d_map_plan_opts *opt;
     size_t n[N_PROBLEMS];
-    d9d_buf first; /* the sentences of the first few */
+    d9d_buf first; /* messages of the first few */
 };
 
 static size_t problem_count(const struct problem_list *ps)
@@ -98,7 +99,7 @@ static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct pro
                         d9d_dtype_safetensors(t), p->mapper);
 }
 
-/* Where each input is in the source. */
+/* Finds each input in the source. */
 static d9d_status find_sources(d9d_map_plan *p)
 {
     d9d_map names = {0};
@@ -161,7 +162,7 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_map_plan_opts *opt,
     return opt->allow_unused ? D9D_OK : note_unused(p, ps);
 }
 
-/* Views of the outputs of one step; left unknown where an input is. */
+/* Infers the views of one step's outputs; unknown if an input is unknown. */
 static d9d_status infer_step(d9d_map_plan *p, const d9di_mapper_step *s, struct problem_list *ps)
 {
     d9di_mapper_infer x = {p->m, s, p->views, NULL, &p->arena};

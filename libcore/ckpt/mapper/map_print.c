@@ -1,6 +1,6 @@
-/* map_print.c - a plan for people, programs and graphviz.  See d9d/ckpt/mapper/mapper.h.
+/* map_print.c - prints a plan as text, JSON or DOT (graphviz).  See d9d/ckpt/mapper/mapper.h.
  *
- * The formats walk the same groups; a format is a table of functions. */
+ * All formats walk the same groups; a format is a table of functions. */
 #include "ckpt/mapper/map_print.h"
 
 #include <inttypes.h>
@@ -34,7 +34,7 @@ static d9d_status print_nothing(d9di_map_print *x)
     return D9D_OK;
 }
 
-/* The kinds of steps in the order in which they are done. */
+/* Prints the kinds of steps in the order of execution. */
 d9d_status d9di_map_print_operations(const d9d_map_plan *p, const d9di_map_print_group *g,
                                      d9d_buf *b)
 {
@@ -283,7 +283,7 @@ static d9d_status dot_end(d9di_map_print *x)
 
 /* --- walking the groups ----------------------------------------------------------------- */
 
-/* Numbers sorted by group, and where each group's begin: a counting sort. */
+/* Indices sorted by group (counting sort), and the first one of each group. */
 struct sorted {
     uint32_t *items, *first; /* [n], [n_groups + 1] */
 };
@@ -307,7 +307,7 @@ static d9d_status sort_by_group(const uint32_t *group, size_t n, uint32_t n_grou
     return D9D_OK;
 }
 
-/* The group of the step that takes each input, or that gives each output. */
+/* The group of the step that consumes each input or produces each output. */
 static d9d_status groups_of(const d9d_map_plan *p, const d9d_map *names, bool inputs, d9d_arena *a,
                             struct sorted *out)
 {
@@ -323,7 +323,7 @@ static d9d_status groups_of(const d9d_map_plan *p, const d9d_map *names, bool in
     return sort_by_group(group, names->len, p->n_groups, a, out);
 }
 
-/* Bytes that an output is read from. */
+/* Source bytes that an output is read from. */
 static uint64_t bytes_read(const d9d_map_plan *p, const d9di_mapper_view *v)
 {
     uint64_t n = 0;

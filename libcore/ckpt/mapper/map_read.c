@@ -1,17 +1,17 @@
-/* map_read.c - any span of an output from the boxes that tile it.  See map_plan.h.
+/* map_read.c - reads any span of an output from the boxes that tile it.  See map_plan.h.
  *
- * A span of an output is a few boxes of its index space, each contiguous in the output; each
- * of them meets a few boxes of the view; and each meeting is fetched from one source tensor:
- * read to its place when it is one run on both sides, else by bands, which are read as they
- * lie in the source and spread from there. */
+ * A span of an output is a few boxes of its index space, each contiguous in the output.  Each of
+ * them intersects a few boxes of the view.  Each intersection is read from one source tensor:
+ * directly to its destination if it is one run on both sides, otherwise in bands.  A band is read
+ * as it lies in the source and copied with strides from there. */
 #include <stdlib.h>
 
 #include "ckpt/mapper/map_plan.h"
 #include "ckpt/mapper/strided.h"
 
 enum {
-    BAND = 1 << 20, /* bytes of a source that are held at once: they stay in the cache */
-    MAX_GAP = 2048  /* bytes between two runs that cost less to read than another call */
+    BAND = 1 << 20, /* bytes of a source held at a time: they stay in the cache */
+    MAX_GAP = 2048  /* bytes between two runs that are cheaper to read than a second call */
 };
 
 /* --- memory ----------------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ void d9di_map_reader_release(d9d_map_reader *m)
 
 /* --- boxes ------------------------------------------------------------------------------- */
 
-/* The part of box `b` inside [start, start + size): false when there is none. */
+/* Intersects box `b` with [start, start + size); false if empty. */
 static bool box_intersect(const d9di_mapper_box *b, int ndim, const int64_t *start,
                           const int64_t *size, d9di_mapper_box *out)
 {
@@ -60,7 +60,7 @@ static bool box_intersect(const d9di_mapper_box *b, int ndim, const int64_t *sta
     return true;
 }
 
-/* Elements of the source from the first to the last that a box reads. */
+/* Source elements from the first to the last that a box reads. */
 static uint64_t box_extent(const d9di_mapper_box *b, int ndim)
 {
     uint64_t last = 0;
@@ -79,7 +79,7 @@ static uint64_t box_count(const d9di_mapper_box *b, int ndim)
     return n;
 }
 
-/* How many runs of neighbours in the source a box is made of. */
+/* Number of contiguous source runs in a box. */
 static uint64_t box_runs(const d9di_mapper_box *b, int ndim)
 {
     uint64_t run = 1;
@@ -87,19 +87,20 @@ static uint64_t box_runs(const d9di_mapper_box *b, int ndim)
     for (int d = 0; d < ndim; d++)
         if (b->size[d] > 1 && (uint64_t)b->stride[d] == run) {
             run *= (uint64_t)b->size[d];
-            d = -1; /* another dimension may go on from here */
+            d = -1; /* another dimension may extend the run */
         }
     return box_count(b, ndim) / run;
 }
 
-/* Reading everything from the first element to the last costs less than each run alone. */
+/* True if one read from the first to the last element costs less than a read per run. */
 static bool reads_span(const d9di_mapper_box *b, int ndim, uint64_t width)
 {
     return box_extent(b, ndim) * width <=
            box_count(b, ndim) * width + (box_runs(b, ndim) - 1) * (uint64_t)MAX_GAP;
 }
 
-/* One run in the source and in a destination of these strides (NULL: packed). */
+/* True if the box is one run in the source and in a destination with these strides (NULL:
+ * packed). */
 static bool is_run(const d9di_mapper_box *b, int ndim, const int64_t *stride)
 {
     int64_t step = 1;
@@ -117,9 +118,9 @@ static bool is_run(const d9di_mapper_box *b, int ndim, const int64_t *stride)
 struct read_target {
     d9d_map_reader *m;
     int ndim;
-    uint64_t width;               /* of an element, here */
-    bool exact;                   /* float64, in place of the casts */
-    int64_t stride[D9D_MAX_DIMS]; /* elements, of the destination */
+    uint64_t width;               /* bytes of an element in the destination */
+    bool exact;                   /* convert to float64 instead of applying the casts */
+    int64_t stride[D9D_MAX_DIMS]; /* of the destination, in elements */
 };
 
 static uint64_t source_width(const d9d_map_reader *m, const d9di_mapper_box *b)
@@ -127,7 +128,7 @@ static uint64_t source_width(const d9d_map_reader *m, const d9di_mapper_box *b)
     return d9d_dtype_size(m->p->src.at(m->p->src.self, b->source)->dtype);
 }
 
-/* n elements of the source from the box's first on, as they lie there, cast: to `dst`. */
+/* Reads n source elements from the box's first on, contiguous, and casts them to `dst`. */
 static d9d_status read_cast(const struct read_target *t, const d9di_mapper_box *b, uint64_t n,
                             void *dst)
 {
@@ -152,7 +153,7 @@ static d9d_status read_cast(const struct read_target *t, const d9di_mapper_box *
     return D9D_OK;
 }
 
-/* A box that fits a band: read all between its ends, then spread. */
+/* Reads a box that fits in a band: one read of its whole extent, then a strided copy. */
 static d9d_status fetch_band(const struct read_target *t, const d9di_mapper_box *b,
                              unsigned char *dst)
 {
@@ -174,7 +175,7 @@ static int outermost_dim(const d9di_mapper_box *b, int ndim)
     return found;
 }
 
-/* Bring a box to `dst`, the place of its first element. */
+/* Reads a box to `dst`, the place of its first element. */
 static d9d_status fetch_box(const struct read_target *t, const d9di_mapper_box *b,
                             unsigned char *dst)
 {
@@ -187,7 +188,7 @@ static d9d_status fetch_box(const struct read_target *t, const d9di_mapper_box *
         return read_cast(t, b, box_count(b, t->ndim), dst);
     if (whole && box_extent(b, t->ndim) * width <= BAND)
         return fetch_band(t, b, dst);
-    /* Cut it: into bands, or into what lies together. */
+    /* Split it into bands, or into contiguous runs. */
     d = outermost_dim(b, t->ndim);
     if (whole && BAND / width > (uint64_t)b->stride[d])
         step = BAND / (int64_t)width / b->stride[d];
@@ -204,12 +205,12 @@ static d9d_status fetch_box(const struct read_target *t, const d9di_mapper_box *
 
 /* --- spans of an output ---------------------------------------------------------------------- */
 
-/* The largest box of the view that is contiguous in it, begins at its element `first` and
- * holds at most n: returns how many it holds. */
+/* The largest box of at most n elements that begins at element `first` and is contiguous in the
+ * view.  Returns its number of elements. */
 static uint64_t next_span_box(const d9di_mapper_view *v, uint64_t first, uint64_t n, int64_t *start,
                               int64_t *size)
 {
-    uint64_t inner[D9D_MAX_DIMS + 1]; /* elements of one step along a dimension */
+    uint64_t inner[D9D_MAX_DIMS + 1]; /* elements per step along each dimension */
     int cut = 0;
 
     inner[v->ndim] = 1;
@@ -223,7 +224,7 @@ static uint64_t next_span_box(const d9di_mapper_view *v, uint64_t first, uint64_
         size[d] = d < cut ? 1 : v->shape[d];
     }
     if (cut >= v->ndim)
-        return 1; /* of no dimensions */
+        return 1; /* no dimensions */
     if ((uint64_t)(size[cut] - start[cut]) > n / inner[cut + 1])
         size[cut] = (int64_t)(n / inner[cut + 1]);
     else
@@ -234,7 +235,7 @@ static uint64_t next_span_box(const d9di_mapper_view *v, uint64_t first, uint64_
 typedef d9d_status (*visit_fn)(const struct read_target *t, const d9di_mapper_box *b,
                                unsigned char *dst);
 
-/* Call `visit` for every box of the view that meets this one, with its place. */
+/* Calls `visit` for every box of the view that intersects this one, with its destination. */
 static d9d_status visit_boxes(struct read_target *t, const d9di_mapper_view *v,
                               const int64_t *start, const int64_t *size, unsigned char *dst,
                               visit_fn visit)
@@ -258,7 +259,7 @@ static d9d_status visit_boxes(struct read_target *t, const d9di_mapper_view *v,
     return D9D_OK;
 }
 
-/* `left` elements of output i from `first` on, `t->width` bytes each. */
+/* Visits `left` elements of output i from `first` on, `t->width` bytes each. */
 static d9d_status for_each_box(struct read_target *t, size_t i, uint64_t first, uint64_t left,
                                unsigned char *dst, visit_fn visit)
 {

@@ -1,4 +1,5 @@
-/* map_run.c - filling a sink on threads.  See d9d/ckpt/mapper/mapper.h and map_plan.h. */
+/* map_run.c - runs a plan: fills a sink on several threads.  See d9d/ckpt/mapper/mapper.h and
+ * map_plan.h. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -8,10 +9,10 @@
 struct d9di_map_plan_job {
     const d9d_tensor_sink *sink;
     int jobs;
-    d9d_map_reader *readers; /* of every worker */
-    pthread_mutex_t lock;    /* of the progress */
+    d9d_map_reader *readers; /* [workers] */
+    pthread_mutex_t lock;    /* guards the progress and the overflows */
     d9d_progress progress;
-    d9di_cast_overflow overflow; /* that the plan accepts */
+    d9di_cast_overflow overflow; /* accepted overflows */
     size_t overflow_first;       /* the first output with any */
 };
 

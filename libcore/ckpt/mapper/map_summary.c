@@ -1,11 +1,13 @@
-/* map_summary.c - a plan for people: groups that differ by numbers in names are one entry.
+/* map_summary.c - the summary format of a plan: groups whose names differ only by numbers are one
+ * entry.
  *
  *     48 x stack(0), transpose(1, 2)                                  9.66 GB
  *       < model.layers.{0-47}.mlp.experts.{0-127}.up_proj.weight      6144 x BF16 [768, 2048]
  *       > model.layers.{0-47}.mlp.grouped_experts.up_proj.weight        48 x BF16 [128, 2048, 768]
  *
- * A group's signature is its operations and, of each run of like tensors, the name without
- * numbers, type and shape.  Groups of one signature are one entry, in order of the first. */
+ * A group's signature is its operations and, for each run of similar tensors, the name without
+ * numbers, the dtype and the shape.  Groups with one signature are one entry, in the order of the
+ * first. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,14 +18,14 @@
 
 enum { MAX_NUMBERS = 8, MAX_RUNS = 4, WIDEST = 88 };
 
-/* Tensors whose names differ by numbers. */
+/* Tensors whose names differ only by numbers. */
 struct summary_row {
     char mark; /* '<' or '>' */
     const d9d_safetensors_tensor *first;
     uint64_t count;
-    D9D_VEC(uint64_t) numbers[MAX_NUMBERS]; /* of every name, at each place */
+    D9D_VEC(uint64_t) numbers[MAX_NUMBERS]; /* numbers of all names, by position in the name */
     d9d_map files;                          /* of inputs */
-    const char *name;                       /* for printing */
+    const char *name;                       /* shown name */
 };
 
 struct entry {
@@ -33,7 +35,7 @@ struct entry {
 };
 
 struct d9di_map_summary {
-    d9d_map signatures; /* number of the entry, plus 1 */
+    d9d_map signatures; /* index of the entry, plus 1 */
     D9D_VEC(struct entry) entries;
     D9D_VEC(struct summary_row) rows;
     d9d_buf signature, operations;
@@ -64,7 +66,7 @@ static d9d_status summary_begin(d9di_map_print *x)
 
 /* --- names and their numbers --------------------------------------------------------- */
 
-/* The number at s, whose digits *n are; false where none begins, or it is too long. */
+/* Parses the number at s, of *n digits; false if there is none or it is too long. */
 static bool read_number(const char *s, size_t *n, uint64_t *out)
 {
     *n = strspn(s, "0123456789");
@@ -74,8 +76,8 @@ static bool read_number(const char *s, size_t *n, uint64_t *out)
     return true;
 }
 
-/* The name with # for its first MAX_NUMBERS numbers, which are put into `summary_row` if there is
- * one. */
+/* Appends the name with # for its first MAX_NUMBERS numbers, and adds the numbers to `summary_row`
+ * unless it is NULL. */
 static d9d_status put_name_pattern(const char *name, d9d_buf *b, struct summary_row *summary_row)
 {
     uint64_t value;
@@ -283,7 +285,7 @@ static const char *format_bytes(uint64_t bytes, char out[24])
     return out;
 }
 
-/* Where the tensors of a row are: "model.safetensors at 1234", "3 files". */
+/* Prints the location of a row's tensors: "model.safetensors at 1234", "3 files". */
 static d9d_status put_path(d9di_map_print *x, const struct summary_row *r)
 {
     if (r->files.len == 0 || r->files.entries[0].key_len == 0)

@@ -74,7 +74,7 @@ static size_t find_value(const d9d_map *map, const char *name, bool *found)
 
 /* --- steps --------------------------------------------------------------------- */
 
-/* The list is copied: it may be the caller's, or of another mapper's arena. */
+/* Copies the list, which may belong to the caller or to another mapper's arena. */
 static d9d_status copy_list(d9d_mapper *m, d9di_mapper_args *args)
 {
     int64_t *copy;
@@ -98,7 +98,7 @@ static d9d_status check_sizes(const char *name, const d9di_mapper_args *args)
     return D9D_OK;
 }
 
-/* A mesh, its coordinate, and how many parts its coordinates have. */
+/* Checks a mesh and a coordinate; *size: number of coordinates. */
 static d9d_status check_mesh(const char *name, const d9di_mapper_args *args, uint64_t *size)
 {
     *size = 1;
@@ -171,7 +171,7 @@ d9d_status d9di_mapper_add(d9d_mapper *m, d9di_mapper_op_kind kind, const char *
     return D9D_VEC_PUSH(&m->steps, s);
 }
 
-/* One tensor under its own name. */
+/* Adds a step from a tensor to one of the same name. */
 static d9d_status add_inplace(d9d_mapper *m, d9di_mapper_op_kind kind, const char *name, int a,
                               int b)
 {
@@ -324,14 +324,14 @@ d9d_status d9d_mapper_expect(d9d_mapper *m, const char *input, int ndim, const i
 
 /* --- composing ------------------------------------------------------------------- */
 
-/* A name of `part` as it is known in `m`. */
+/* The name in `m` of a name of `part`, with the prefix. */
 static d9d_status prefix_name(d9d_mapper *m, const char *prefix, const char *name, const char **out)
 {
     *out = d9d_arena_printf(&m->arena, "%s%s", prefix, name);
     return *out == NULL ? no_memory() : D9D_OK;
 }
 
-/* Append the steps of `part`, whose value v is number[v] here. */
+/* Appends the steps of `part`; its value v is number[v] here. */
 static d9d_status append_steps(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     for (size_t i = 0; i < part->steps.len; i++) {
@@ -370,7 +370,7 @@ static d9d_status copy_expect(d9d_mapper *m, const d9di_mapper_value *from, uint
     return D9D_OK;
 }
 
-/* Values of `part` become values here, except its inputs that this mapper gives. */
+/* Imports the values of `part`, except inputs that this mapper produces. */
 static d9d_status import_values(d9d_mapper *m, const d9d_mapper *part, bool join,
                                 const char *from_prefix, const char *to_prefix, uint32_t *number)
 {
@@ -391,8 +391,8 @@ static d9d_status import_values(d9d_mapper *m, const d9d_mapper *part, bool join
     return D9D_OK;
 }
 
-/* Add value v, or where a step takes it, what becomes of it: so that the outputs of a mapper
- * that follows stand where those that it takes stood. */
+/* Adds value v or, if a step consumes it, the outputs that derive from it: so outputs of a composed
+ * mapper take the place of their inputs. */
 static d9d_status add_remaining_output(const d9d_mapper *m, size_t v, bool *done, d9d_map *outputs)
 {
     int32_t step = m->values.data[v].consumer;
@@ -409,7 +409,7 @@ static d9d_status add_remaining_output(const d9d_mapper *m, size_t v, bool *done
     return D9D_OK;
 }
 
-/* The outputs of m, then those that only stem from the inputs of `part`. */
+/* Lists the outputs of m, then those that derive only from inputs of `part`. */
 static d9d_status find_outputs(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number,
                                bool *done, d9d_map *outputs)
 {
@@ -424,7 +424,7 @@ static d9d_status find_outputs(d9d_mapper *m, const d9d_mapper *part, const uint
     return D9D_OK;
 }
 
-/* The inputs and outputs of m beside those of `part`. */
+/* Parallel composition: the inputs and outputs of m and of `part`. */
 static d9d_status add_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     for (size_t i = 0; i < part->inputs.len; i++) {
@@ -440,7 +440,7 @@ static d9d_status add_names(d9d_mapper *m, const d9d_mapper *part, const uint32_
     return D9D_OK;
 }
 
-/* The inputs and outputs of m followed by those of `part`. */
+/* Sequential composition: the inputs and outputs of m followed by `part`. */
 static d9d_status connect_names(d9d_mapper *m, const d9d_mapper *part, const uint32_t *number)
 {
     bool *done = calloc(m->steps.len + 1, sizeof(*done));
@@ -502,7 +502,7 @@ d9d_status d9d_mapper_identities(d9d_mapper *m, const d9d_mapper *of)
     return D9D_OK;
 }
 
-/* --- looking ------------------------------------------------------------------------ */
+/* --- lookup ------------------------------------------------------------------------ */
 
 bool d9d_mapper_is_empty(const d9d_mapper *m)
 {

@@ -1,7 +1,8 @@
-/* mapper_spec.c - a description meets the names of a source.  See d9d/ckpt/mapper/mapper_spec.h.
+/* mapper_spec.c - builds a mapper from a description and the names of a source.  See
+ * d9d/ckpt/mapper/mapper_spec.h.
  *
- * Stage by stage: each step's patterns are matched against the names that are there, every
- * match becomes a leaf of the stage's mapper, and the stage follows those before it. */
+ * Stage by stage, each step's patterns are matched against the current names.  Every match becomes
+ * a leaf step of the stage's mapper, which is composed with the stages before it. */
 #include "d9d/ckpt/mapper/mapper_spec.h"
 
 #include <stdlib.h>
@@ -26,7 +27,7 @@ d9d_status d9di_mapper_spec_locate_failure(const char *where, d9d_status st)
                     e.text + (strncmp(e.text, said, sizeof(said) - 1) == 0 ? sizeof(said) - 1 : 0));
 }
 
-/* Names are kept in maps, with the tensor of the source that each is, or NULL. */
+/* Names are keys of maps; the value is the source tensor of that name, or NULL. */
 static void *tensor_value(const d9d_safetensors_tensor *t)
 {
     return (void *)(uintptr_t)t;
@@ -48,12 +49,12 @@ d9d_status d9di_mapper_spec_check_templates(const d9di_mapper_spec_context *x,
     return D9D_OK;
 }
 
-/* --- stages within stages --------------------------------------------------------------------- */
+/* --- nested stages --------------------------------------------------------------------- */
 
 static d9d_status build_body(d9di_mapper_spec_builder *b, const d9di_mapper_spec_body *body,
                              const char *where, const d9d_map *live, d9d_mapper **out);
 
-/* The names that a prefix is taken off of, for one reading of it. */
+/* Strips a prefix from the names that have it, for one match of the prefix pattern. */
 static d9d_status scope_prefix(d9di_mapper_spec_context *x, const d9di_mapper_spec_match *first,
                                size_t n, const char *to_prefix)
 {
@@ -121,7 +122,7 @@ static d9d_status declare_scope(d9di_mapper_spec_context *x)
     return st;
 }
 
-/* What other workers take is dropped here, so that it counts as used. */
+/* Drops what other workers take, so that it counts as used. */
 static d9d_status select_share(d9di_mapper_spec_context *x, d9d_mapper *part)
 {
     const size_t n = part->inputs.len;
@@ -159,7 +160,7 @@ static int to_dim(int64_t dim)
     return dim == D9D_INT_NULL ? D9D_SQUEEZE_ALL : (int)dim;
 }
 
-/* The args of a leaf; `list` has room for a mesh. */
+/* Computes the args of a leaf; `list` must hold a mesh. */
 static d9di_mapper_args leaf_args(const d9di_mapper_spec_step *s, d9di_mapper_op_kind kind,
                                   int64_t *list)
 {
@@ -205,7 +206,7 @@ static d9d_status build_stage(d9di_mapper_spec_builder *b, const d9d_list *steps
     return D9D_OK;
 }
 
-/* The names that are there after a stage. */
+/* Computes the names that exist after a stage. */
 static d9d_status next_names(const d9d_map *live, const d9d_mapper *stage, const char *where,
                              d9d_map *out)
 {
@@ -291,7 +292,7 @@ out:
     return st;
 }
 
-/* What a checkpoint can hold. */
+/* Checks that a checkpoint can hold the output names. */
 static d9d_status check_names(const d9d_mapper *m, const char *where)
 {
     for (size_t i = 0; i < m->outputs.len; i++) {

@@ -6,7 +6,7 @@
 #include <pcre2.h>
 #include <string.h>
 
-enum { MATCH_LIMIT = 100000 }; /* steps of a match: what honest patterns need is some hundreds */
+enum { MATCH_LIMIT = 100000 }; /* steps of one match; reasonable patterns need some hundreds */
 
 static d9d_status no_memory(const char *where)
 {
@@ -34,7 +34,7 @@ static bool is_word(const char *s, size_t n)
     return true;
 }
 
-/* What stands between braces: "l", "l:int". */
+/* Parses the text between braces: "l", "l:int". */
 static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_arena *a,
                                 d9di_glob_token *piece)
 {
@@ -60,7 +60,7 @@ static d9d_status parse_capture(const char *s, size_t n, const char *where, d9d_
     return D9D_OK;
 }
 
-/* Text up to a capture or the end; *at is then behind it. */
+/* Parses literal text up to a capture or the end, and advances *at. */
 static d9d_status parse_text(const char **at, const char *where, d9d_arena *a, const char **out)
 {
     const char *s = *at;
@@ -126,7 +126,7 @@ static d9d_status put_literal(d9d_buf *b, const char *s)
     return D9D_OK;
 }
 
-/* That it is clear what each capture is. */
+/* Checks that each capture is unambiguous. */
 static d9d_status check_captures(const d9di_glob *p, const char *where)
 {
     for (size_t i = 0; i < p->n; i++) {
@@ -227,7 +227,9 @@ d9d_status d9di_glob_match(const d9di_glob *p, const char *name, d9d_arena *a,
     return D9D_OK;
 }
 
-/* --- filling in --------------------------------------------------------------------------- */
+/* --- expanding templates
+ * ---------------------------------------------------------------------------
+ */
 
 const char *d9di_glob_bindings_get(const d9di_glob_bindings *b, const char *name)
 {

@@ -67,7 +67,7 @@ static int compare_starts(const void *a, const void *b)
     return 0;
 }
 
-/* Slices in order of their start: one can meet only those that start before it ends. */
+/* Slices are sorted by start, so a slice can overlap only those that start before it ends. */
 static d9d_status check_disjoint(const d9d_sliced_tensor *t, const char *where)
 {
     for (size_t i = 0; i < t->n_slices; i++) {

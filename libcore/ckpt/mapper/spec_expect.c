@@ -1,7 +1,6 @@
-/* spec_expect.c - the shapes that a mapper's description expects.  See
- * d9d/ckpt/mapper/mapper_spec.h.
+/* spec_expect.c - checks the shapes that a description expects.  See d9d/ckpt/mapper/mapper_spec.h.
  *
- * A letter is bound by the first size that has no other unknown, and holds from there. */
+ * The first size with no other unknown letter binds a letter; the value holds from there on. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +10,22 @@
 
 struct size_letters {
     d9d_arena *a;
-    d9d_map known; /* word to struct letter */
+    d9d_map known; /* name to struct letter */
 };
 
 struct size_letter {
     int64_t value;
-    const char *tensor; /* that says so */
+    const char *tensor; /* the tensor that bound it */
 };
 
-/* The known factors of a size, and the one that is not. */
+/* The product of a size's known factors, and its unknown letter. */
 struct size_product {
     int64_t known;
     const char *unknown;
     size_t length;
 };
 
-/* Every letter with its size and the tensor that gave it: "with H = 64 (a.weight)". */
+/* Appends each letter with its size and the tensor that bound it: "with H = 64 (a.weight)". */
 static void put_letters(const struct size_letters *l, d9d_buf *b)
 {
     for (size_t i = 0; i < l->known.len; i++) {
@@ -57,7 +56,7 @@ static d9d_status fail_shape(const struct size_letters *l, const char *where,
     return st;
 }
 
-/* false where the product overflows. */
+/* False if the product overflows. */
 static bool parse_product(const struct size_letters *l, const char *size, struct size_product *out,
                           size_t *n_unknown)
 {

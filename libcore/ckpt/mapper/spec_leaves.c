@@ -1,4 +1,4 @@
-/* spec_leaves.c - the steps that take tensors and give tensors.  See spec_step.h. */
+/* spec_leaves.c - expands a described step into leaf steps of a mapper.  See spec_step.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static d9d_status add_leaf(d9di_mapper_spec_context *x, const char *const *in, s
         x->where, d9di_mapper_add(x->m, kind, in, n_in, out, n_out, &x->args));
 }
 
-/* The patterns of a list, ready for matching or for filling in. */
+/* Parses and compiles the patterns of a list. */
 static d9d_status parse_all(d9di_mapper_spec_context *x, const d9di_mapper_spec_names *names,
                             const char *key, bool compile, d9di_glob **out)
 {
@@ -53,14 +53,14 @@ static void release_all(d9di_glob *p, size_t n)
         d9di_glob_release(&p[i]);
 }
 
-/* --- one into one, one into several ---------------------------------------------------------- */
+/* --- one to one, one to several ---------------------------------------------------------- */
 
 static bool is_numbered(const d9di_mapper_spec_context *x)
 {
     return x->op->arity == D9DI_SPREAD && x->s->over != NULL;
 }
 
-/* How many tensors a match gives; what is unstacked has as many as its shape says. */
+/* Number of tensors that a match produces; for unstack it may come from the shape. */
 static d9d_status count_outputs(const d9di_mapper_spec_context *x, const d9di_mapper_spec_match *m,
                                 size_t n_to, size_t *n)
 {
@@ -80,7 +80,7 @@ static d9d_status count_outputs(const d9di_mapper_spec_context *x, const d9di_ma
     return D9D_OK;
 }
 
-/* The names that one match gives. */
+/* Expands the output names of one match. */
 static d9d_status expand_outputs(d9di_mapper_spec_context *x, const d9di_glob *to,
                                  const d9di_glob_bindings *bound, const char **out, size_t n)
 {
@@ -132,7 +132,7 @@ out:
     return st;
 }
 
-/* What numbers the parts stands in their template, and nowhere else. */
+/* Checks that the numbering capture occurs in the parts' template and nowhere else. */
 static d9d_status check_numbering(const d9di_mapper_spec_context *x, const d9di_glob *from,
                                   size_t n, const d9di_glob *to)
 {
@@ -148,7 +148,7 @@ static d9d_status check_numbering(const d9di_mapper_spec_context *x, const d9di_
     return D9D_OK;
 }
 
-/* The patterns to take: under their parent where there is one. */
+/* The full input patterns, prefixed with the parent if there is one. */
 static d9d_status full_names(const d9di_mapper_spec_context *x, d9di_mapper_spec_names *out)
 {
     *out = x->s->from;
@@ -165,7 +165,7 @@ static d9d_status full_names(const d9di_mapper_spec_context *x, d9di_mapper_spec
 
 d9d_status d9di_mapper_spec_declare_each(d9di_mapper_spec_context *x)
 {
-    const bool own = x->s->to.n == 0; /* names stay, or lose their parent */
+    const bool own = x->s->to.n == 0; /* names are unchanged, or without their parent */
     d9di_mapper_spec_names from;
     d9di_glob *p = NULL, *to = NULL;
     d9d_status st;
@@ -187,9 +187,9 @@ out:
     return st;
 }
 
-/* --- several into one ------------------------------------------------------------------------- */
+/* --- several to one ------------------------------------------------------------------------- */
 
-/* How many parts there are to be: as many as said, or up to the last one that is there. */
+/* Number of parts: `count`, or up to the last existing one. */
 static d9d_status count_parts(const d9di_mapper_spec_context *x,
                               const d9di_mapper_spec_match *first, size_t n, size_t key,
                               const char *out, size_t *total)
@@ -206,8 +206,8 @@ static d9d_status count_parts(const d9di_mapper_spec_context *x,
     return D9D_OK;
 }
 
-/* One output: `first` is the first of its matches, which are n.  A part that is not there is
- * named all the same: the plan lists what is missing. */
+/* Declares one output from n matches, of which `first` is the first.  A missing part is declared
+ * too; the plan lists what is missing. */
 static d9d_status join_numbered(d9di_mapper_spec_context *x, const d9di_glob *from,
                                 const d9di_glob *to, const char *const *order,
                                 const d9di_mapper_spec_match *first, size_t n)
@@ -268,7 +268,7 @@ static d9d_status check_parts(const d9di_mapper_spec_context *x, d9di_glob *from
                     from->text);
 }
 
-/* Matches of all patterns, sorted by their captures; each run of equal ones is an output. */
+/* Sorts the matches of all patterns by their captures; each run of equal captures is one output. */
 static d9d_status join_matches(d9di_mapper_spec_context *x, d9di_glob *from, const d9di_glob *to)
 {
     const char *order[D9DI_MAX_CAPTURES];

@@ -1,4 +1,4 @@
-/* spec_tables.c - the key tables of d9d.mapper.v1, and reading it.  See
+/* spec_tables.c - the key tables of d9d.mapper.v1, and parsing.  See
  * d9d/ckpt/mapper/mapper_spec.h. */
 #include "ckpt/mapper/spec_tables.h"
 
@@ -348,7 +348,7 @@ static d9d_status check_gather(const void *value, const char *path)
 
 /* --- the union ------------------------------------------------------------------------------ */
 
-/* word, how it stands for leaves, which, its keys, the check across them, its line of help */
+/* Columns: name, arity, operation, key table, check across keys, help line. */
 #define OPS(X)                                                                                     \
     X(identity, EACH, IDENTITY, each_keys, check_to, "pass tensors on")                            \
     X(rename, EACH, RENAME, rename_keys, check_to, "give tensors other names")                     \
@@ -460,7 +460,7 @@ static d9d_status bind_spec(const char *name, json_t *doc, d9d_mapper_spec **out
     return st;
 }
 
-/* Whatever is wrong with what a user wrote, retrying does not help. */
+/* Errors in what a user wrote are ECONFIG: a retry does not help. */
 static d9d_status to_econfig(d9d_status st)
 {
     d9d_err_copy e;

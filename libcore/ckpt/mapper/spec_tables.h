@@ -1,5 +1,4 @@
-/* spec_tables.h - a mapper's description as its key tables leave it.  See
- * d9d/ckpt/mapper/mapper_spec.h.
+/* spec_tables.h - a description as parsed by its key tables.  See d9d/ckpt/mapper/mapper_spec.h.
  */
 #ifndef D9DI_CKPT_MAPPER_SPEC_TABLES_H
 #define D9DI_CKPT_MAPPER_SPEC_TABLES_H
@@ -19,19 +18,19 @@ typedef enum d9di_mapper_spec_rest {
 } d9di_mapper_spec_rest;
 
 typedef struct d9di_mapper_spec_body {
-    d9d_list stages; /* of d9d_list of d9d_union: which is of d9di_mapper_spec_ops, value a step */
+    d9d_list stages; /* d9d_list of d9d_union: index into d9di_mapper_spec_ops, value a step */
     int rest;        /* d9di_mapper_spec_rest */
 } d9di_mapper_spec_body;
 
-/* One struct for every op; what an op does not have is zero. */
+/* One struct for all ops; members that an op does not use are zero. */
 typedef struct d9di_mapper_spec_step {
-    d9di_mapper_spec_names from, to; /* to.n is 0 where it is as from */
+    d9di_mapper_spec_names from, to; /* to.n is 0 if names are unchanged */
     bool optional;
     const char *over;                       /* or NULL */
     int64_t count;                          /* or D9D_INT_NULL */
     int64_t dim;                            /* or D9D_INT_NULL */
     d9d_list dims, sizes, mesh, coordinate; /* of int64_t */
-    d9d_list placements;                    /* of d9d_mapper_placement, parts not filled */
+    d9d_list placements;                    /* d9d_mapper_placement, mesh_size not set */
     int dtype;                              /* d9d_dtype: the floating ones come first */
     const char *parent;
     const char *from_prefix, *to_prefix;
@@ -58,13 +57,13 @@ struct d9d_mapper_spec {
     d9di_mapper_spec_expect expect;
     json_t *config;
 
-    /* Not from the table. */
+    /* Not from the key table. */
     const char *name;
     json_t *doc;
     d9d_arena arena;
 };
 
-/* How a step stands for others: one tensor each; several into one; one into several. */
+/* How a step expands: one tensor each; several to one; one to several. */
 typedef enum d9di_mapper_spec_arity {
     D9DI_EACH,
     D9DI_JOIN,
@@ -76,12 +75,12 @@ typedef enum d9di_mapper_spec_arity {
 typedef struct d9di_mapper_spec_op {
     const char *name;
     d9di_mapper_spec_arity arity;
-    d9di_mapper_op_kind kind; /* of the leaves */
+    d9di_mapper_op_kind kind; /* operation of the leaves */
 } d9di_mapper_spec_op;
 
 extern const d9di_mapper_spec_op d9di_mapper_spec_ops[]; /* in the order of the union's choices */
 
-/* That the tensors of `src` have the shapes that its description expects (spec_expect.c). */
+/* Checks that the tensors of `src` have the expected shapes (spec_expect.c). */
 d9d_status d9di_mapper_spec_check_shapes(const d9d_mapper_spec *s, const d9d_tensor_source *src,
                                          const d9d_map *names);
 

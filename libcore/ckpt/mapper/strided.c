@@ -12,8 +12,8 @@ struct stride_dim {
 
 /* --- square blocks in registers ----------------------------------------------------------- */
 
-/* A block of N x N elements at s, in rows that are ss apart, transposed to d, in rows ds apart:
- * vectors are interleaved with those half a block away until rows are columns. */
+/* Transposes a block of N x N elements from s (row stride ss) to d (row stride ds): vectors are
+ * interleaved with those half a block away until rows are columns. */
 #define BLOCK(name, T, N, PASSES, LOW, HIGH)                                                       \
     static inline void name(const T *s, int64_t ss, T *d, int64_t ds)                              \
     {                                                                                              \
@@ -46,18 +46,18 @@ BLOCK(block8, uint64_t, 2, 1, LOW2, HIGH2)
 
 /* --- planes ----------------------------------------------------------------------------------- */
 
-/* Two inner dimensions: `row` in steps of its strides, `col` likewise. */
+/* Copies the two inner dimensions; `row` and `col` have their sizes and strides. */
 typedef void (*plane_fn)(const unsigned char *src, unsigned char *dst, struct stride_dim row,
                          struct stride_dim col);
 
-/* The element at i, j of T s[] to d[], for [i, i1) x [j, j1). */
+/* Copies element i, j from T s[] to d[], for [i, i1) x [j, j1). */
 #define EACH(i, i1, j, j1)                                                                         \
     for (int64_t y = (i); y < (i1); y++)                                                           \
         for (int64_t x = (j); x < (j1); x++)                                                       \
     d[y * row.dst + x * col.dst] = s[y * row.src + x * col.src]
 
-/* A transposition, by tiles of a cache line of the source and the destination each, of blocks
- * of N x N; what they leave, and other strides, element by element. */
+/* Transposes by tiles of one cache line on both sides, made of N x N blocks.  The remainder, and
+ * other strides, are copied element by element. */
 #define PLANE(name, T, N, block)                                                                   \
     static void name(const unsigned char *src, unsigned char *dst, struct stride_dim row,          \
                      struct stride_dim col)                                                        \
@@ -87,7 +87,7 @@ PLANE(plane2, uint16_t, 8, block2)
 PLANE(plane4, uint32_t, 4, block4)
 PLANE(plane8, uint64_t, 2, block8)
 
-/* Drop dimensions of one element, join neighbours that are one run on both sides. */
+/* Drops dimensions of size 1 and merges dimensions that are contiguous on both sides. */
 static int simplify_dims(int ndim, const int64_t *size, const int64_t *src, const int64_t *dst,
                          struct stride_dim *out)
 {
@@ -107,7 +107,7 @@ static int simplify_dims(int ndim, const int64_t *size, const int64_t *src, cons
     return n;
 }
 
-/* Rows of contiguous elements, where the innermost dimension is one on both sides. */
+/* Copies rows of contiguous elements, if the innermost dimension has stride 1 on both sides. */
 static void copy_rows(const unsigned char *src, unsigned char *dst, struct stride_dim row,
                       struct stride_dim col, size_t width)
 {
@@ -134,7 +134,7 @@ void d9di_strided_copy(int ndim, const int64_t *size, size_t width, const void *
     }
     col = dims[--n];
     rows = col.src == 1 && col.dst == 1;
-    /* The other dimension of the plane: the innermost of the source, for tiles to pay. */
+    /* The plane's other dimension: the innermost of the source, so that tiles pay off. */
     inner = n - 1;
     for (int k = 0; k < n && !rows; k++)
         if (dims[k].n > 1 && dims[k].src < dims[inner].src)

@@ -16,7 +16,7 @@ static void skip_blanks(d9di_json_scan *s)
         s->p++;
 }
 
-/* The next byte that is not blank, or -1 at the end. */
+/* The next byte that is not white space, or -1 at the end. */
 static int peek_char(d9di_json_scan *s)
 {
     skip_blanks(s);
@@ -50,7 +50,7 @@ d9d_status d9di_json_scan_more(d9di_json_scan *s, char bracket, bool first, bool
     return D9D_OK;
 }
 
-/* Bytes of the UTF-8 sequence at p, or 0: shortest form, no surrogates, up to U+10FFFF. */
+/* Length of the UTF-8 sequence at p; 0: invalid.  Shortest form, no surrogates, up to U+10FFFF. */
 static size_t utf8_length(const unsigned char *p, size_t n)
 {
     static const struct {
@@ -122,7 +122,7 @@ static bool read_hex4(d9di_json_scan *s, unsigned *out)
     return true;
 }
 
-/* After the backslash and the u; a pair of surrogates is one character. */
+/* Reads an escape after "\u"; a surrogate pair is one character. */
 static d9d_status read_unicode_escape(d9di_json_scan *s, char *out, size_t *len)
 {
     unsigned c, low;
@@ -143,7 +143,7 @@ static d9d_status read_unicode_escape(d9di_json_scan *s, char *out, size_t *len)
     return D9D_OK;
 }
 
-/* After the backslash. */
+/* Reads an escape after the backslash. */
 static d9d_status read_escape(d9di_json_scan *s, char *out, size_t *len)
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
@@ -245,7 +245,7 @@ d9d_status d9di_json_scan_u64(d9di_json_scan *s, uint64_t *out)
     return D9D_OK;
 }
 
-/* A string whose text does not matter: no escapes are decoded. */
+/* Skips a string without decoding its escapes. */
 static d9d_status skip_string(d9di_json_scan *s)
 {
     for (s->p++; s->p < s->end && *s->p != '"'; s->p++)
@@ -259,7 +259,7 @@ static d9d_status skip_string(d9di_json_scan *s)
     return D9D_OK;
 }
 
-/* true, false, null or a number, loosely: it is thrown away. */
+/* Skips true, false, null or a number, loosely checked. */
 static d9d_status skip_word(d9di_json_scan *s)
 {
     const char *start = s->p;

@@ -25,7 +25,7 @@ static d9d_status read_weight_map(d9di_json_scan *s, d9di_safetensors_index *x, 
         D9D_TRY(d9d_fs_check_name(file, k, x->path));
         if (d9d_map_has(&x->map, name, n))
             return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is listed twice", x->path, name);
-        /* One copy of each file name. */
+        /* Keeps one copy of each file name. */
         if (!d9d_map_has(files, file, k))
             D9D_TRY(d9d_map_put(files, file, k, file));
         D9D_TRY(d9d_map_put(&x->map, name, n, d9d_map_get(files, file, k)));

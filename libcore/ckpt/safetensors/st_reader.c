@@ -12,7 +12,7 @@
 
 struct d9d_safetensors_file {
     d9d_file file;
-    uint64_t size, data; /* of the file; where tensors begin */
+    uint64_t size, data; /* file size; offset of the first tensor */
     d9d_arena arena;
     D9D_VEC(d9d_safetensors_tensor *) tensors;
     d9d_map by_name, metadata;
@@ -183,7 +183,7 @@ static d9d_status read_metadata(d9di_json_scan *s, d9d_safetensors_file *f)
     if (f->has_metadata)
         return D9D_FAIL(D9D_EFORMAT, "%s: __metadata__ is there twice", f->file.path);
     f->has_metadata = true;
-    if (d9di_json_scan_null(s)) /* as good as absent for HuggingFace's reader */
+    if (d9di_json_scan_null(s)) /* HuggingFace's reader treats null as absent */
         return D9D_OK;
     D9D_TRY(d9di_json_scan_open(s, '{'));
     for (bool first = true;; first = false) {
@@ -208,7 +208,7 @@ static d9d_status read_header(d9d_safetensors_file *f, const char *text, size_t 
 
     if (where == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", f->file.path);
-    if (n == 0 || text[0] != '{') /* blanks may follow, not come before */
+    if (n == 0 || text[0] != '{') /* white space may follow the header, not precede it */
         return D9D_FAIL(D9D_EFORMAT, "%s: byte 0: expected '{'", where);
     D9D_TRY(d9di_json_scan_open(&s, '{'));
     for (bool first = true;; first = false) {
@@ -240,7 +240,8 @@ static int compare_offsets(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Tensors follow each other from 0 to the end of the file; offsets become the file's. */
+/* Checks that tensors are contiguous up to the end of the file, and makes their offsets file
+ * offsets. */
 static d9d_status check_layout(d9d_safetensors_file *f)
 {
     uint64_t at = 0, data_bytes = f->size - f->data;
@@ -249,7 +250,7 @@ static d9d_status check_layout(d9d_safetensors_file *f)
         qsort(f->tensors.data, f->tensors.len, sizeof(f->tensors.data[0]), compare_offsets);
     for (size_t i = 0; i < f->tensors.len; i++) {
         d9d_safetensors_tensor *t = f->tensors.data[i];
-        uint64_t end = t->offset + t->bytes; /* both came from one u64 */
+        uint64_t end = t->offset + t->bytes; /* cannot overflow: both were computed from one u64 */
 
         if (end > data_bytes)
             return D9D_FAIL(D9D_EFORMAT,
@@ -275,7 +276,7 @@ static d9d_status check_layout(d9d_safetensors_file *f)
     return D9D_OK;
 }
 
-/* The bytes of the header, by the length before it. */
+/* Checks the header length in the first 8 bytes. */
 static d9d_status check_length(d9d_safetensors_file *f, uint64_t prefix, uint64_t *out)
 {
     static const char pointer[] = "version ";

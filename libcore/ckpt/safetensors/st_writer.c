@@ -1,4 +1,4 @@
-/* st_writer.c - safetensors files in one pass.  See d9d/ckpt/safetensors/safetensors.h. */
+/* st_writer.c - writes safetensors files in one pass.  See d9d/ckpt/safetensors/safetensors.h. */
 #include "d9d/ckpt/safetensors/safetensors.h"
 
 #include <assert.h>
@@ -17,7 +17,7 @@ struct tensor_span {
     d9d_dtype dtype;
     int ndim;
     int64_t shape[D9D_MAX_DIMS];
-    uint64_t offset, bytes; /* in the file, once placed */
+    uint64_t offset, bytes; /* in the file, after layout */
     _Atomic uint64_t written;
 };
 
@@ -25,11 +25,11 @@ struct d9d_safetensors_writer {
     d9d_file file;
     bool placed, begun;
     d9d_arena arena;
-    D9D_VEC(struct tensor_span *) spans; /* as declared */
-    D9D_VEC(size_t) order;               /* as in the file, once placed */
+    D9D_VEC(struct tensor_span *) spans; /* in order of declaration */
+    D9D_VEC(size_t) order;               /* in file order, after layout */
     d9d_map names, metadata;
-    d9d_buf header; /* its length and text, once placed */
-    uint64_t total; /* bytes of the file, once placed */
+    d9d_buf header; /* length prefix and text, after layout */
+    uint64_t total; /* bytes of the file, after layout */
 };
 
 d9d_status d9d_safetensors_writer_create(d9d_safetensors_writer **out)
@@ -68,7 +68,7 @@ d9d_status d9d_safetensors_writer_metadata(d9d_safetensors_writer *w, const char
     return d9d_map_put(&w->metadata, key, strlen(key), copy);
 }
 
-/* What no reader would take back is not written. */
+/* Rejects names that no reader accepts. */
 static d9d_status check_name(const char *name)
 {
     for (const char *p = name; *p != '\0'; p++)
@@ -117,7 +117,8 @@ static d9d_status put_span(d9d_buf *b, const struct tensor_span *s)
                           s->offset + s->bytes);
 }
 
-/* Wider elements first, else as declared; offsets from the first byte of tensors. */
+/* Orders spans by element width, wider first, otherwise as declared; offsets count from the first
+ * tensor byte. */
 static d9d_status layout_spans(d9d_safetensors_writer *w, uint64_t *total)
 {
     uint64_t at = 0;
@@ -162,7 +163,7 @@ static d9d_status put_header_text(d9d_buf *b, const d9d_safetensors_writer *w)
     return D9D_OK;
 }
 
-/* The length, which is known last, and the text. */
+/* Writes the header: length prefix and text. */
 static d9d_status write_header(d9d_safetensors_writer *w, const char *path)
 {
     d9d_buf *b = &w->header;

@@ -15,24 +15,24 @@
 
 enum { RECORDS_PER_READ = 512 };
 
-/* A sample in the spool of its split, by the shards of the dataset. */
+/* A sample in the spool of its split; shards are numbered in the dataset. */
 struct assembled_record {
     uint32_t shard, bucket;
     uint64_t offset;
     uint32_t stored, n_segments;
-    uint64_t segments_at; /* in the spool of segments, unless there is one */
+    uint64_t segments_at; /* offset in the spool of segments, if there are several */
 };
 
 struct assembly {
     const d9di_assemble_opts *how;
-    d9di_assemble_opts packed; /* of packs that were made here */
+    d9di_assemble_opts packed; /* options for the packed units that were made here */
     d9di_dataset_manifest *m;
     d9di_out_file records[D9DI_MAX_SPLITS], segments;
     uint64_t n_segments;
     d9di_shard_split_stats split[D9DI_MAX_SPLITS];
-    d9di_assemble_splits sized_splits; /* of units whose samples are not dealt yet */
+    d9di_assemble_splits sized_splits; /* of units whose samples are not assigned to splits yet */
     D9D_VEC(d9di_dataset_file) files;
-    D9D_VEC(const char *) from; /* [files.len] where shards were, for sentences */
+    D9D_VEC(const char *) from; /* [files.len] original paths of the shards, for messages */
 };
 
 static bool has_prefix(const char *name, const char *prefix)
@@ -96,7 +96,7 @@ struct count {
     d9di_dataset_manifest *m;
     d9di_shard_split_stats *split;
     int64_t bound, labels;
-    int64_t input_split; /* whose documents have or have no labels */
+    int64_t input_split; /* the unit's documents have labels, or have none */
     uint64_t shards;
 };
 
@@ -125,7 +125,7 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_s
     return D9D_OK;
 }
 
-/* Splits follow each other. */
+/* Assigns consecutive sample ranges to the splits. */
 static void assign_split_ranges(const d9di_shard_split_stats *split, d9di_dataset_manifest *m)
 {
     m->samples = m->positions = 0;
@@ -175,7 +175,7 @@ static d9d_status move_file(const char *from, const char *to, bool own)
 {
     if (own) {
         if (rename(from, to) == 0 || (errno == ENOENT && d9d_fs_exists(to)))
-            return D9D_OK; /* or done by a join that was interrupted */
+            return D9D_OK; /* or moved by an interrupted assembly */
         return D9D_FAIL(D9D_EIO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
     }
     D9D_TRY(d9d_fs_remove_tree(to));
@@ -353,7 +353,8 @@ bool d9di_assemble_defers_packing(int64_t pack, const int64_t *counts, size_t n_
     return given && pack > 0;
 }
 
-/* Settle which documents splits of given size have, and pack them where that was waited for. */
+/* Decides which documents the splits of given size take, and packs documents if that had to
+ * wait. */
 static d9d_status assign_documents(struct assembly *j, const d9d_log *log)
 {
     D9D_TRY(d9di_assemble_choose_splits(j->how, j->m, &j->sized_splits));
@@ -362,11 +363,11 @@ static d9d_status assign_documents(struct assembly *j, const d9d_log *log)
     d9d_log_info(log, "packing %lld documents", (long long)j->m->samples);
     D9D_TRY(d9di_assemble_pack(j->how, &j->sized_splits, &j->m->arena, &j->packed));
     j->how = &j->packed;
-    j->sized_splits.n = 0; /* units of packs have them */
+    j->sized_splits.n = 0; /* packed units have their splits already */
     return count_units(j->how, j->split, j->m);
 }
 
-/* Documents are whole and copies together, so a number may be missed. */
+/* Logs splits that miss their number: documents are not divided, and copies stay together. */
 static void log_missed_counts(const struct assembly *j, const d9d_log *log)
 {
     for (size_t i = 0; i < j->m->n_splits; i++)
@@ -449,7 +450,7 @@ static d9d_status install_units(struct assembly *j)
         D9D_TRY(open_spool(j, name, &j->records[i]));
     }
     j->m->n_shards = 0;
-    memset(j->split, 0, sizeof(j->split)); /* units do not know of splits of given size */
+    memset(j->split, 0, sizeof(j->split)); /* units have no counts for splits of given size */
     D9D_TRY(d9di_assemble_each_unit(j->how, install_unit, j));
     for (i = 0; i < j->m->n_splits; i++)
         D9D_TRY(d9di_out_file_flush(&j->records[i]));
@@ -481,7 +482,7 @@ static d9d_status check_shard(void *arg, int worker, size_t item)
                     have, want);
 }
 
-/* Token files of other runs, which are here by now. */
+/* Checks token files of other runs, which are in place by now. */
 static d9d_status check_shards(struct assembly *j)
 {
     return j->how->check ? d9d_thread_run(0, j->files.len, check_shard, j) : D9D_OK;
@@ -490,7 +491,7 @@ static d9d_status check_shards(struct assembly *j)
 /* --- the index ---------------------------------------------------------------------------------
  */
 
-/* Reads records of a spool: in order by the buffer, or here and there. */
+/* Reads records of a spool: sequentially through the buffer, or at random. */
 struct record_reader {
     d9d_file file;
     struct assembled_record buffer[RECORDS_PER_READ];

@@ -1,7 +1,7 @@
-/* assemble_packs.c - packs of documents whose splits are known.
+/* assemble_packs.c - packs documents once their splits are known.
  *
- *     units           | 0-0 | 0-1 | 1-0 |            documents as they are
- *     units of packs  | 0-0 | 0-1 | 1-0 | 2-0 |      2-0: those of the first split of given size
+ *     units           | 0-0 | 0-1 | 1-0 |            unpacked documents
+ *     packed units    | 0-0 | 0-1 | 1-0 | 2-0 |      2-0: the first split of given size
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "d9d/base/thread.h"
 #include "data/build/assemble_private.h"
 
-enum { MAX_JOBS = 8 }; /* each has windows of documents in memory */
+enum { MAX_JOBS = 8 }; /* each thread holds windows of documents in memory */
 
 struct unit_id {
     int64_t input_split, unit;
@@ -20,11 +20,11 @@ struct unit_id {
 struct packing {
     const d9di_assemble_opts *how;
     const d9di_assemble_splits *sized_splits;
-    d9di_shard_unit_opts out; /* of packs */
+    d9di_shard_unit_opts out; /* options of packed units */
     D9D_VEC(struct unit_id) units;
 };
 
-/* A unit of packs that is being made, and packers of some or all splits. */
+/* A packed unit being written, with packers for some or all splits. */
 struct pack_writer {
     d9di_shard_unit *unit;
     d9di_packer *packers[D9DI_MAX_SPLITS];
@@ -36,8 +36,8 @@ struct pack_writer {
 struct reader {
     const char *dir;
     bool wide;
-    bool check;   /* the hashes of shards */
-    size_t shard; /* that is open, plus one */
+    bool check;   /* check the hashes of shards */
+    size_t shard; /* index of the open shard, plus one */
     d9d_file tokens, labels;
     d9d_token_ids ids;
     d9di_token_labels targets;
@@ -120,7 +120,7 @@ static d9d_status check_record(const char *path, const d9di_shard_unit_state *un
                     x->split, x->shard, x->stored, (unsigned long long)x->offset);
 }
 
-/* The document goes to the packer. */
+/* Passes the document to the packer. */
 static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *unit,
                                 const struct d9di_shard_unit_record *x, d9di_packer *to)
 {
@@ -135,7 +135,7 @@ static d9d_status pack_document(struct reader *r, const d9di_shard_unit_state *u
                            x->stored, d9di_assemble_sample_length(unit, x));
 }
 
-/* --- units of packs ----------------------------------------------------------------------------
+/* --- packed units ----------------------------------------------------------------------------
  */
 
 static void pack_writer_release(struct pack_writer *m)
@@ -168,7 +168,8 @@ static d9d_status commit_pack_unit(struct pack_writer *m)
     return d9di_shard_unit_commit(m->unit);
 }
 
-/* --- what no cut takes: each unit's own --------------------------------------------------------
+/* --- documents outside splits of given size: packed unit by unit
+ * --------------------------------------------------------
  */
 
 struct rest_packing {
@@ -190,7 +191,7 @@ static d9d_status pack_rest_document(void *arg, const char *path, const d9di_sha
     return pack_document(&l->reader, unit, x, to);
 }
 
-/* What is to be told of the documents is told of this unit. */
+/* Copies the document counts of a unit to its packed unit. */
 static d9d_status copy_counts(const d9di_shard_unit_state *from, d9di_shard_unit_state *to)
 {
     to->documents = from->documents;
@@ -227,12 +228,13 @@ out:
     return st;
 }
 
-/* --- what cuts take: together ------------------------------------------------------------------
+/* --- splits of given size: packed as a whole
+ * ------------------------------------------------------------------
  */
 
 struct sized_packing {
     const struct packing *p;
-    struct reader reader; /* of one unit after another */
+    struct reader reader; /* reads one unit after another */
     struct pack_writer writers[D9DI_MAX_SPLITS];
 };
 
@@ -301,7 +303,7 @@ static d9d_status list_unit(void *arg, const char *dir, const d9di_shard_unit_st
 
 static d9d_status make_packs_dir(const char *path)
 {
-    D9D_TRY(d9d_fs_remove_tree(path)); /* of a run that was interrupted here */
+    D9D_TRY(d9d_fs_remove_tree(path)); /* left by an interrupted run */
     return mkdir(path, 0777) == 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "%s: cannot be made: %m", path);
 }
 
@@ -326,7 +328,7 @@ d9d_status d9di_assemble_pack(const d9di_assemble_opts *how, const d9di_assemble
     if (!dir || !folder)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", how->unit.dir);
     p.out.dir = folder;
-    p.out.find_bound = false; /* is what the documents' units say */
+    p.out.find_bound = false; /* known from the units of documents */
     for (size_t i = 0; i <= how->n_input_splits; i++)
         dir[i] = folder;
     st = pack_all(&p);
@@ -335,7 +337,7 @@ d9d_status d9di_assemble_pack(const d9di_assemble_opts *how, const d9di_assemble
     out->dir = dir;
     out->n_input_splits++;
     out->move_files = true;
-    out->check = false; /* they are this run's own */
+    out->check = false; /* this run made them */
     out->packer.size = 0;
     return st;
 }

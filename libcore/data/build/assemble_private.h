@@ -1,32 +1,36 @@
-/* assemble_private.h - what joining consists of: walking units, dealing documents, packing them. */
+/* assemble_private.h - parts of assembling: iterating over units, assigning documents to splits,
+ * packing. */
 #ifndef D9DI_DATA_BUILD_ASSEMBLE_PRIVATE_H
 #define D9DI_DATA_BUILD_ASSEMBLE_PRIVATE_H
 
 #include "data/build/assemble.h"
 
-/* --- walking units, in order ------------------------------------------------------------------ */
+/* --- iterating over units, in order
+ * ------------------------------------------------------------------
+ */
 
 typedef d9d_status (*d9di_assemble_unit_fn)(void *arg, const char *dir,
                                             const d9di_shard_unit_state *unit);
 d9d_status d9di_assemble_each_unit(const d9di_assemble_opts *how, d9di_assemble_unit_fn fn,
                                    void *arg);
 
-/* n bytes of a file of the unit, one behind the other; `path` is for sentences. */
+/* Receives consecutive bytes of a unit's file; `path` is for messages. */
 typedef d9d_status (*d9di_assemble_bytes_fn)(void *arg, const char *path,
                                              const d9di_shard_unit_state *unit, const void *p,
                                              size_t n);
-/* Pass the unit's file `end` on, in pieces of whole records; it must have `bytes` bytes. */
+/* Reads the unit's file with suffix `end` in blocks of whole records.  The file must have `bytes`
+ * bytes. */
 d9d_status d9di_assemble_each_bytes(const char *dir, const d9di_shard_unit_state *unit,
                                     const char *end, uint64_t bytes, d9di_assemble_bytes_fn fn,
                                     void *arg);
-/* The same of its ".records". */
+/* The same for its ".records". */
 typedef d9d_status (*d9di_assemble_record_fn)(void *arg, const char *path,
                                               const d9di_shard_unit_state *unit,
                                               const struct d9di_shard_unit_record *r);
 d9d_status d9di_assemble_each_record(const char *dir, const d9di_shard_unit_state *unit,
                                      d9di_assemble_record_fn fn, void *arg);
 
-/* Positions of a sample of the unit. */
+/* Number of positions of a sample of the unit. */
 int64_t d9di_assemble_sample_length(const d9di_shard_unit_state *unit,
                                     const struct d9di_shard_unit_record *r);
 
@@ -34,35 +38,37 @@ int64_t d9di_assemble_sample_length(const d9di_shard_unit_state *unit,
 
 enum { D9DI_ASSEMBLE_KEY_BITS = 32 };
 
-/* Documents with keys in [from, upto) go to the split. */
+/* The split that takes documents with keys in [from, upto). */
 typedef struct d9di_assemble_split {
     size_t split;
     uint64_t from, upto;
 } d9di_assemble_split;
 typedef struct d9di_assemble_splits {
-    d9di_assemble_split list[D9DI_MAX_SPLITS]; /* without gaps, from key 0 on */
+    d9di_assemble_split list[D9DI_MAX_SPLITS]; /* contiguous key ranges, from key 0 on */
     size_t n;
 } d9di_assemble_splits;
 
-/* Where the splits of given size end: each takes the documents of the least keys that those before
- * it leave, so many that its samples come as close to its number as whole keys allow, and at least
- * one key.  EFORMAT when all documents make fewer samples. */
+/* Chooses the key ranges of the splits of given size.  Each takes the documents with the least
+ * remaining keys, at least one key, so that its samples come as close to its number as whole keys
+ * allow.  EFORMAT if all documents make fewer samples. */
 d9d_status d9di_assemble_choose_splits(const d9di_assemble_opts *how,
                                        const d9di_dataset_manifest *m, d9di_assemble_splits *out);
-/* The cut that a key is in; NULL for the others. */
+/* The split of given size that contains a key; NULL: none. */
 const d9di_assemble_split *d9di_assemble_splits_find(const d9di_assemble_splits *cuts,
                                                      uint32_t key);
 
 /* --- records that were skipped ---------------------------------------------------------------- */
 
-/* Write skipped.jsonl of the units, if the manifest, which has counts, says that there are any. */
+/* Writes skipped.jsonl from the units, if the manifest's counts say that records were skipped. */
 d9d_status d9di_assemble_skipped(const d9di_assemble_opts *how, const d9di_dataset_manifest *m);
 
-/* --- packing what was dealt ------------------------------------------------------------------- */
+/* --- packing assigned documents
+ * -------------------------------------------------------------------
+ */
 
-/* Make packs of documents that units have as they are, in units of a folder below how->unit.dir:
- * those of a cut together, the others unit by unit.  *out, which borrows from `how`, is how these
- * are joined; its arrays are the arena's. */
+/* Packs the unpacked documents of units into packed units in a subdirectory of how->unit.dir: a
+ * split of given size as a whole, the rest unit by unit.  *out holds the options for assembling the
+ * packed units; it borrows from `how`, and its arrays belong to the arena. */
 d9d_status d9di_assemble_pack(const d9di_assemble_opts *how, const d9di_assemble_splits *cuts,
                               d9d_arena *arena, d9di_assemble_opts *out);
 

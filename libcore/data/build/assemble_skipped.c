@@ -1,4 +1,4 @@
-/* assemble_skipped.c - skipped.jsonl of what the units of all pieces skipped. */
+/* assemble_skipped.c - writes skipped.jsonl from the skipped records of all units. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,11 +8,11 @@
 struct skips {
     const d9di_dataset_manifest *m;
     d9di_out_file *out;
-    int64_t source, before; /* lines of this source in the pieces that are behind */
+    int64_t source, before; /* lines of this source in earlier input splits */
     size_t n;
 };
 
-/* Lines of a source that is in several pieces are counted from its beginning. */
+/* Converts line numbers of an input split to line numbers of the source. */
 static d9d_status write_unit_skipped(void *arg, const char *dir, const d9di_shard_unit_state *s)
 {
     struct skips *k = arg;

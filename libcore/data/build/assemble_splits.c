@@ -1,10 +1,10 @@
-/* assemble_splits.c - splits of given size: which documents they take.
+/* assemble_splits.c - splits of given size: chooses the documents that they take.
  *
- * Documents have random keys, copies the same.  A split takes all keys below a bound, which is
- * found in two steps.  A histogram of the keys' digits finds the key at which samples, or of packs
- * the positions that they hold at most, come to the number asked for.  Packs are never quite full,
- * so there are no fewer of them than that: the bound is at or below this key.  The few documents
- * below it are then packed, without their tokens, for one bound and another, halving. */
+ * Documents have random keys; copies have equal keys.  A split takes all keys below a bound, which
+ * is found in two steps.  First, a radix histogram of the keys finds the key at which the samples
+ * reach the number asked for; for packs, the positions that they can hold.  Packs are never quite
+ * full, so there are at least as many, and the bound is at or below this key.  Second, the few
+ * documents below it are packed without their tokens for different bounds, by bisection. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,12 +25,12 @@ struct candidate {
 struct split_search {
     const d9di_assemble_opts *how;
     bool labels;
-    uint64_t from; /* keys below are taken */
-    /* How much there is of each digit behind a prefix of keys. */
+    uint64_t from; /* lower keys are taken already */
+    /* Weight of each digit after a prefix of keys. */
     uint64_t prefix, weight[DIGITS];
-    int shift; /* of the digit, in the key */
+    int shift; /* bit position of the digit in the key */
     uint64_t upto;
-    d9di_out_file candidates; /* with keys in [from, upto) */
+    d9di_out_file candidates; /* documents with keys in [from, upto) */
     uint64_t n_candidates;
 };
 
@@ -59,8 +59,8 @@ static d9d_status add_unit_weights(void *arg, const char *dir, const d9di_shard_
     return d9di_assemble_each_record(dir, unit, add_weight, arg);
 }
 
-/* The key whose documents bring the weight of those from c->from on to `n` or more, or ALL_KEYS;
- * *lacks is what those below it lack of n, *has the key's own. */
+/* Finds the key at which the weight from c->from on reaches `n`, or ALL_KEYS.  *lacks: what lower
+ * keys lack of n; *has: the key's own weight. */
 static d9d_status find_key(struct split_search *c, uint64_t n, uint64_t *key, uint64_t *lacks,
                            uint64_t *has)
 {
@@ -138,7 +138,7 @@ static d9d_status pack_candidates(const struct split_search *c, uint64_t upto, d
     return d9di_packer_flush(p);
 }
 
-/* Packs of the documents with keys in [from, upto). */
+/* Counts the packs of documents with keys in [from, upto). */
 static d9d_status count_packs(const struct split_search *c, uint64_t upto, int64_t *out)
 {
     d9di_packer *p = NULL;
@@ -151,13 +151,14 @@ static d9d_status count_packs(const struct split_search *c, uint64_t upto, int64
     return st;
 }
 
-/* What both bounds make: the nearer one, but never nothing. */
+/* True if the higher bound is nearer to `want`, or the lower one gives nothing. */
 static bool more_is_nearer(int64_t want, int64_t less, int64_t more)
 {
     return less == 0 || more - want <= want - less;
 }
 
-/* The bound in (from, upto] whose packs come closest to `want`; *made is how many these are. */
+/* Bisects for the bound in (from, upto] whose number of packs is closest to `want`; *made is that
+ * number. */
 static d9d_status bisect_bound(const struct split_search *c, int64_t want, uint64_t *upto,
                                int64_t *made)
 {
@@ -183,10 +184,11 @@ static d9d_status bisect_bound(const struct split_search *c, int64_t want, uint6
     return D9D_OK;
 }
 
-/* --- all of it ---------------------------------------------------------------------------------
+/* --- the bound of a split
+ * ---------------------------------------------------------------------------------
  */
 
-/* The bound for `want` samples; *made 0: there are not so many. */
+/* Finds the bound for `want` samples; *made 0: there are not enough. */
 static d9d_status find_bound(struct split_search *c, int64_t want, int64_t *made)
 {
     const uint64_t size = is_packed(c) ? (uint64_t)c->how->packer.size : 1;

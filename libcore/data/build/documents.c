@@ -18,14 +18,14 @@ struct d9di_documents_reader {
     size_t input_split;
     int64_t unit;
     d9di_document_pos pos;
-    int64_t block;             /* parts of the source that are behind */
-    d9di_input_stream *source; /* NULL: the next is not open yet, or it is */
+    int64_t block;             /* units of the source already read */
+    d9di_input_stream *source; /* NULL: the next source is not open yet, or it is */
     d9di_megatron *megatron;
-    d9d_buf pending; /* read but not yet a document, from `used` on */
+    d9d_buf pending; /* bytes read but not yet returned as documents, from `used` on */
     size_t used;
-    bool end;          /* of the source */
-    uint64_t consumed; /* of sources that are behind */
-    uint64_t skipped;  /* of this one */
+    bool end;          /* end of the source */
+    uint64_t consumed; /* bytes of finished sources */
+    uint64_t skipped;  /* bytes of this source */
     struct d9di_document_source_lines lines_read;
 };
 
@@ -164,7 +164,7 @@ static bool is_megatron(const d9di_documents_reader *r)
     return d9di_documents_format(r->how, (size_t)r->pos.source) == D9D_SHARD_MEGATRON;
 }
 
-/* A piece that begins in the middle of a file begins with the first line that does. */
+/* An input split that begins inside a file begins with the first line that starts in it. */
 static d9d_status open_source(d9di_documents_reader *r)
 {
     const char *path = r->how->inputs[r->pos.source];
@@ -204,7 +204,7 @@ static d9d_status finish_source(d9di_documents_reader *r, d9di_document_chunk *c
     return D9D_OK;
 }
 
-/* More bytes behind `b`. */
+/* Appends more bytes to `b`. */
 static d9d_status read_more(d9di_documents_reader *r, d9d_buf *b)
 {
     size_t got;
@@ -244,8 +244,8 @@ static d9d_status read_whole_file(d9di_documents_reader *r, d9di_document_chunk 
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
-/* The next line in pending[used, used + *len), its end of line taken off but counted in *all;
- * *found false at the end of the source. */
+/* Finds the next line in pending[used, used + *len), without its end of line, which *all counts.
+ * *found is false at the end of the source. */
 static d9d_status find_line(d9di_documents_reader *r, size_t *len, size_t *all, bool *found)
 {
     size_t looked = 0;
@@ -326,7 +326,7 @@ static d9d_status read_line_document(d9di_documents_reader *r, d9di_document_chu
     return D9D_VEC_PUSH(&c->docs, doc);
 }
 
-/* Documents of token files are counted as lines, and their bytes are what was read so far. */
+/* Documents of token files count as lines; their bytes are what was read so far. */
 static d9d_status read_token_document(d9di_documents_reader *r, d9di_document_chunk *c)
 {
     d9di_document_record doc = {.offset = c->text.len, .pos = r->pos};
@@ -347,7 +347,7 @@ static d9d_status read_document(d9di_documents_reader *r, d9di_document_chunk *c
     return reads_lines(r) ? read_line_document(r, c) : read_whole_file(r, c);
 }
 
-/* Whether the next document is one of the chunk's unit; *out says so otherwise. */
+/* True if the next document belongs to the chunk's unit; otherwise sets *out to end the unit. */
 static bool is_in_unit(d9di_documents_reader *r, d9di_document_chunk *out)
 {
     const d9di_input_split *p = current_split(r);

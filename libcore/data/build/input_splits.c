@@ -36,7 +36,7 @@ static d9d_status split_file(d9di_input_splits *p, int64_t source, int64_t bytes
     return D9D_OK;
 }
 
-/* Whether the input is cut: whatever is wrong with it is said when it is opened. */
+/* True if the input is divided.  Errors of the input are reported when it is opened. */
 static bool is_split(const d9d_shard_opts *how, size_t source, int64_t bytes, int64_t unit_bytes)
 {
     return bytes > unit_bytes && d9di_documents_are_lines(how, source) &&
@@ -80,7 +80,7 @@ d9d_status d9di_input_split_check(const d9d_shard_opts *how, const d9di_input_sp
 d9d_status d9di_input_splits_make(const d9d_shard_opts *how, int64_t unit_bytes,
                                   d9di_input_splits *out)
 {
-    d9di_input_split open = {.upto = INT64_MAX}; /* whole sources that are together so far */
+    d9di_input_split open = {.upto = INT64_MAX}; /* whole sources grouped so far */
     size_t i;
 
     memset(out, 0, sizeof(*out));
@@ -106,7 +106,7 @@ d9d_status d9di_input_splits_make(const d9d_shard_opts *how, int64_t unit_bytes,
         if (open.n_sources == 0)
             open = (d9di_input_split){.source = (int64_t)i, .upto = INT64_MAX};
         open.n_sources++;
-        open.bytes += file ? bytes : unit_bytes; /* what is no file stays alone */
+        open.bytes += file ? bytes : unit_bytes; /* what is not a regular file stays alone */
     }
     return open.n_sources > 0 ? add_split(out, open) : D9D_OK;
 }

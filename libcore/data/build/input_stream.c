@@ -19,7 +19,7 @@ struct codec {
     unsigned char magic[4];
     size_t magic_len;
     d9d_status (*start)(d9di_input_stream *r);
-    /* Decode from raw[at, len) into p[0, n); *got 0 only when more raw bytes are needed. */
+    /* Decodes raw[at, len) into p[0, n); *got is 0 only if more raw bytes are needed. */
     d9d_status (*decode)(d9di_input_stream *r, void *p, size_t n, size_t *got);
     void (*stop)(d9di_input_stream *r);
 };
@@ -32,8 +32,8 @@ struct d9di_input_stream {
     size_t pos, len;
     uint64_t consumed;
     bool raw_end;
-    d9di_input_stat stat; /* when it was opened */
-    bool between;         /* compressed: a member or frame has ended and no other has begun */
+    d9di_input_stat stat; /* state when it was opened */
+    bool between;         /* compressed: a member or frame has ended and the next has not begun */
     z_stream gz;
     ZSTD_DStream *zstd;
 };
@@ -139,7 +139,7 @@ static const struct codec codecs[] = {
     {"plain", {0}, 0, start_plain, decode_plain, stop_plain},
 };
 
-/* What people have their texts in besides, by its first bytes: none that a text has. */
+/* Other common formats, by their first bytes, which no text begins with. */
 static const struct unsupported_format {
     const char *advice;
     const char *magic;
@@ -165,7 +165,7 @@ static d9d_status check_kind(const char *path)
                                : D9D_OK;
 }
 
-/* --- what has changed --------------------------------------------------------------------------
+/* --- detecting changes --------------------------------------------------------------------------
  */
 
 static d9di_input_stat stat_of(const struct stat *s)
@@ -190,7 +190,7 @@ static d9d_status compare_stats(const char *path, const d9di_input_stat *before,
     return D9D_FAIL(D9D_EIO, "%s: was changed while it was read", path);
 }
 
-/* Of standard input the descriptor is looked at, and it may be read from anywhere on. */
+/* For standard input this examines the descriptor, which may be at any offset. */
 d9d_status d9di_input_stream_stat(const char *path, d9di_input_stat *out)
 {
     const bool in = is_stdin(path);
@@ -216,7 +216,7 @@ d9d_status d9di_input_stream_check(const char *path, const d9di_input_stat *seen
     return compare_stats(is_stdin(path) ? "standard input" : path, seen, &now);
 }
 
-/* Of the file that is open. */
+/* State of the open file. */
 static d9d_status stat_fd(const d9di_input_stream *r, d9di_input_stat *out)
 {
     struct stat s;
@@ -237,7 +237,7 @@ static d9d_status check_end(const d9di_input_stream *r)
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* More raw bytes behind those that are left. */
+/* Appends raw bytes to those that are left. */
 static d9d_status refill_raw(d9di_input_stream *r)
 {
     ssize_t got;

@@ -30,7 +30,7 @@ static d9d_status fail_record(struct scan *p, d9d_shard_bad_record reason, const
     p->error->reason = reason;
     return D9D_EFORMAT;
 }
-/* What is no JSON, what is not there, and what cannot be used. */
+/* Failures: not JSON, a missing member, an unusable value. */
 #define fail_json(p, ...)    fail_record(p, D9D_SHARD_BAD_JSON, __VA_ARGS__)
 #define fail_missing(p, ...) fail_record(p, D9D_SHARD_BAD_MEMBER, __VA_ARGS__)
 #define fail_value(p, ...)   fail_record(p, D9D_SHARD_BAD_VALUE, __VA_ARGS__)
@@ -75,7 +75,7 @@ static d9d_status parse_hex4(struct scan *p, uint32_t *out)
     return D9D_OK;
 }
 
-/* What follows \u, surrogate pairs joined. */
+/* Parses an escape after \u; joins surrogate pairs. */
 static d9d_status parse_unicode_escape(struct scan *p, uint32_t *out)
 {
     uint32_t low;
@@ -109,9 +109,9 @@ static d9d_status parse_escape(struct scan *p, uint32_t *out)
     return D9D_OK;
 }
 
-/* The first byte of s[at, n) that is a quote, a backslash or a control character.  Eight bytes
- * at a time: (x - k) & ~x has the top bit of each byte below k <= 0x80 and, for bytes behind the
- * first such one, perhaps others; so the lowest bit is right. */
+/* The first byte of s[at, n) that is a quote, a backslash or a control character.  Tests eight
+ * bytes at a time: (x - k) & ~x sets the top bit of each byte below k <= 0x80.  Bytes after the
+ * first such byte may be set wrongly, so only the lowest bit counts. */
 static size_t find_special(const char *s, size_t at, size_t n)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), top = ones << 7;
@@ -132,7 +132,7 @@ static size_t find_special(const char *s, size_t at, size_t n)
     return at;
 }
 
-/* The string that begins here; into `out` unless that is NULL. */
+/* Parses a string into `out`, unless that is NULL. */
 static d9d_status parse_string(struct scan *p, d9d_buf *out)
 {
     if (!accept_char(p, '"'))
@@ -204,7 +204,7 @@ static d9d_status append_text(d9d_buf *out, const char *text, size_t n)
     return out ? d9d_buf_append(out, text, n) : D9D_OK;
 }
 
-/* Text as it is between the quotes of a string. */
+/* Appends text escaped as in a JSON string. */
 static d9d_status append_escaped(d9d_buf *out, const char *text, size_t n)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
@@ -238,7 +238,7 @@ out:
 
 static d9d_status parse_value(struct scan *p, int depth, d9d_buf *out);
 
-/* An array or an object behind its opening bracket. */
+/* Parses an array or an object after its opening bracket. */
 static d9d_status parse_values(struct scan *p, char open, char close, int depth, d9d_buf *out)
 {
     bool more = false;
@@ -266,7 +266,7 @@ static d9d_status parse_values(struct scan *p, char open, char close, int depth,
                                  : fail_json(p, "',' or '%c' is expected", close);
 }
 
-/* The value that begins here; into `out`, as Python writes it, unless that is NULL. */
+/* Parses a value; appends it to `out` as Python writes it, unless that is NULL. */
 static d9d_status parse_value(struct scan *p, int depth, d9d_buf *out)
 {
     const size_t from = p->at;
@@ -292,10 +292,10 @@ static d9d_status skip_value(struct scan *p)
 
 /* --- the object ------------------------------------------------------------------------------ */
 
-/* Called with the scan at a member's value; passes over it. */
+/* Called at a member's value, which it must consume. */
 typedef d9d_status (*member_fn)(struct scan *p, void *arg, const char *key, size_t len);
 
-/* The members of the object that begins here. */
+/* Parses an object, calling `fn` for each member. */
 static d9d_status parse_object(struct scan *p, member_fn fn, void *arg)
 {
     d9d_buf key = {0};
@@ -328,10 +328,10 @@ out:
     return st;
 }
 
-/* Called with the scan at an element; passes over it. */
+/* Called at an element, which it must consume. */
 typedef d9d_status (*element_fn)(struct scan *p, void *arg);
 
-/* The elements of the array `name` that begins here. */
+/* Parses the array `name`, calling `fn` for each element. */
 static d9d_status parse_array(struct scan *p, const char *name, element_fn fn, void *arg)
 {
     if (!accept_char(p, '['))
@@ -347,7 +347,7 @@ static d9d_status parse_array(struct scan *p, const char *name, element_fn fn, v
     return accept_char(p, ']') ? D9D_OK : fail_json(p, "',' or ']' is expected");
 }
 
-/* The object that is the whole line. */
+/* Parses a line that is one object. */
 static d9d_status parse_line(struct scan *p, member_fn fn, void *arg)
 {
     skip_space(p);
@@ -361,15 +361,15 @@ static bool is_key(const char *key, size_t len, const char *name)
     return len == strlen(name) && memcmp(key, name, len) == 0;
 }
 
-/* A member that is asked for is there once; nobody could say which of two counts. */
+/* A requested member must occur once; a duplicate would be ambiguous. */
 static d9d_status check_once(struct scan *p, bool before, const char *key)
 {
     return before ? fail_value(p, "\"%.60s\" is given twice", key) : D9D_OK;
 }
 
-/* --- what is not there ----------------------------------------------------------------------- */
+/* --- missing members ----------------------------------------------------------------------- */
 
-/* How lines that have a member are read. */
+/* Which option reads lines with a given member. */
 static const struct hint {
     const char *key, *advice;
 } hints[] = {
@@ -382,7 +382,7 @@ static const struct hint {
 };
 enum { HINTS = sizeof(hints) / sizeof(hints[0]), LISTED = 6 };
 
-/* The members of a line. */
+/* The names of a line's members, for messages. */
 struct listing {
     char names[160];
     size_t len, n;
@@ -403,8 +403,8 @@ static d9d_status listed_member(struct scan *p, void *arg, const char *key, size
     return skip_value(p);
 }
 
-/* The line has no member `key`: what it has, and the option that reads it.  `other` is one that
- * names another member, or NULL. */
+/* Fails because the line has no member `key`.  The message lists its members and the option that
+ * reads them.  `other`: an option that names another member, or NULL. */
 static d9d_status fail_missing_key(struct scan *p, const char *key, const char *other)
 {
     struct scan again = {p->s, p->n, 0, p->error};
@@ -602,7 +602,8 @@ void d9di_chat_messages_release(d9di_chat_messages *m)
     D9D_VEC_RELEASE(&m->tools);
 }
 
-/* null, false, "", [] and {} say nothing; other values of such members would be lost. */
+/* Skips null, false, "", [] and {}.  Other values of unsupported members would be lost, so they
+ * fail. */
 static d9d_status skip_empty(struct scan *p, const char *key)
 {
     const size_t at = p->at;
@@ -614,7 +615,7 @@ static d9d_status skip_empty(struct scan *p, const char *key)
     return fail_value(p, "\"%s\" is not rendered by chat templates", key);
 }
 
-/* A string appended to the text; null adds nothing. */
+/* Appends a string to the text; null adds nothing. */
 static d9d_status parse_text_or_null(struct scan *p, d9d_buf *text, const char *what)
 {
     if (peek_char(p) == '"')
@@ -648,7 +649,7 @@ static d9d_status parse_content(struct scan *p, d9d_buf *text)
                                : parse_text_or_null(p, text, "\"content\"");
 }
 
-/* What was appended to the text since it had that length. */
+/* The span of the text after `before`. */
 static d9di_chat_span span_since(const d9d_buf *text, size_t before)
 {
     return (d9di_chat_span){before, text->len - before};
@@ -709,7 +710,7 @@ static d9d_status parse_tool(struct scan *p, void *arg)
     return D9D_VEC_PUSH(&to->tools, span_since(&to->text, before));
 }
 
-/* How much a message counts in the loss: all of it or nothing. */
+/* Parses a message's weight in the loss: 0 or 1. */
 static d9d_status parse_weight(struct scan *p, bool *untrained)
 {
     static const struct {
@@ -821,7 +822,7 @@ static d9d_status chat_member(struct scan *p, void *arg, const char *key, size_t
     return skip_value(p);
 }
 
-/* Put the system text in front as a message. */
+/* Inserts the system text as the first message. */
 static d9d_status prepend_system(struct want_chat *w)
 {
     d9di_chat_messages *m = w->to;

@@ -8,48 +8,49 @@
 
 #define NONE UINT32_MAX
 
-/* Documents one behind the other. */
+/* Concatenated documents. */
 struct token_run {
     d9d_token_ids tokens;
-    d9di_token_labels labels; /* as many, or none */
+    d9di_token_labels labels; /* one per token, or none */
     D9D_VEC(uint32_t) segments;
-    uint32_t key; /* of a sample */
+    uint32_t key; /* key of the sample */
 };
 
-/* Documents of a window, of ids of two bytes where these are enough: most of what packing keeps. */
+/* Documents of a window.  Ids take two bytes if that is enough, since they are most of a packer's
+ * memory. */
 struct window {
     D9D_VEC(uint16_t) narrow;
-    struct token_run wide; /* or of four; labels in any case */
-    d9d_token_ids one;     /* a narrow document as it goes on */
+    struct token_run wide; /* four-byte ids; holds the labels in either case */
+    d9d_token_ids one;     /* one narrow document, widened for output */
 };
 
 struct document {
     size_t offset;
     uint32_t key, n, length, bin;
-    uint32_t next; /* document of the same sample */
+    uint32_t next; /* next document of the same sample */
 };
 
-/* A sample that is being filled. */
+/* A sample being filled (bin packing). */
 struct bin {
     uint32_t space;
-    uint32_t other; /* bin with the same room */
-    uint32_t first; /* document */
+    uint32_t other; /* next bin with the same free space */
+    uint32_t first; /* first document */
 };
 
 struct d9di_packer {
-    d9di_shard_unit *unit; /* NULL: samples are counted only */
+    d9di_shard_unit *unit; /* NULL: samples are only counted */
     size_t split;
     d9di_packer_opts how;
     struct window window;
-    size_t window_tokens; /* of all documents in it */
+    size_t window_tokens; /* tokens of all documents in the window */
     D9D_VEC(struct document) docs;
     D9D_VEC(struct bin) bins;
-    uint32_t *bin_by_space; /* [size + 1] a bin with so much room, or NONE */
-    uint64_t *has_space;    /* [words] a bit for each room that a bin has */
+    uint32_t *bin_by_space; /* [size + 1] a bin with this free space, or NONE */
+    uint64_t *has_space;    /* [words] one bit per free space that some bin has */
     size_t words;
     struct token_run sample;
-    int64_t filled;  /* positions of the sample; concatenated */
-    int64_t samples; /* so far */
+    int64_t filled;  /* concat mode: positions of the current sample */
+    int64_t samples; /* samples so far */
 };
 
 d9d_status d9di_packer_create(d9di_shard_unit *unit, size_t split, const d9di_packer_opts *how,
@@ -109,7 +110,7 @@ static d9d_status append_labels(struct token_run *r, const int32_t *labels, size
     return D9D_OK;
 }
 
-/* Without tokens nothing is kept. */
+/* Does nothing when only samples are counted. */
 static d9d_status append_tokens(struct token_run *r, const uint32_t *tokens, const int32_t *labels,
                                 size_t n)
 {
@@ -145,7 +146,7 @@ static d9d_status add_segment(d9di_packer *p, uint32_t key, const uint32_t *toke
     return D9D_VEC_PUSH(&p->sample.segments, (uint32_t)n);
 }
 
-/* --- concatenated ------------------------------------------------------------------------------
+/* --- concat ------------------------------------------------------------------------------
  */
 
 static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *tokens,
@@ -171,7 +172,7 @@ static d9d_status concatenate(d9di_packer *p, uint32_t key, const uint32_t *toke
 /* --- best fit ----------------------------------------------------------------------------------
  */
 
-/* The least room of `length` or more that a bin has; size + 1 when none has. */
+/* The least free space >= length of any bin; size + 1 if there is none. */
 static size_t find_space(const d9di_packer *p, uint32_t length)
 {
     size_t w = length / 64;
@@ -287,7 +288,7 @@ static void window_clear(d9di_packer *p)
     p->window.wide.tokens.len = p->window.wide.labels.len = 0;
 }
 
-/* Write the sample that begins with the document. */
+/* Writes the sample that begins with the document. */
 static d9d_status write_bin(d9di_packer *p, uint32_t doc)
 {
     const d9di_token_labels *labels = &p->window.wide.labels;
@@ -321,7 +322,8 @@ static d9d_status pack_window(d9di_packer *p)
     return D9D_OK;
 }
 
-/* --- either ------------------------------------------------------------------------------------
+/* --- both modes
+ * ------------------------------------------------------------------------------------
  */
 
 d9d_status d9di_packer_add(d9di_packer *p, uint32_t key, const uint32_t *tokens,

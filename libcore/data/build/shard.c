@@ -1,4 +1,4 @@
-/* shard.c - a run from inputs to a dataset directory, or to a part of one. */
+/* shard.c - a run from inputs to a dataset directory, or to one task's part of it. */
 #include "d9d/data/build/shard.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ struct shard_run {
     d9di_shard_plan plan;
     d9d_outdir work;
     const d9d_log *log;
-    const char **split_dir; /* [n_pieces] */
+    const char **split_dir; /* [input splits] */
     d9di_assemble_opts assemble;
     bool progressed;
 };
@@ -32,7 +32,7 @@ static bool file_exists(const char *dir, const char *name)
     return is;
 }
 
-/* Go on if the directory is of the same plan, else start over. */
+/* Resumes if the directory has the same plan; otherwise starts over. */
 static d9d_status open_workdir(struct shard_run *r, const char *out, bool replace)
 {
     d9di_shard_plan_file before = {0};
@@ -89,7 +89,7 @@ static void log_losses(const d9di_dataset_documents *d, const d9d_log *log)
                      (long long)d->split, (long long)d->turns_lost, (long long)d->targets_lost);
 }
 
-/* The last line, so that nobody misses it. */
+/* Logs skipped records as the last line, where it is seen. */
 static void log_skipped(const d9di_dataset_manifest *m, const char *out, const d9d_log *log)
 {
     const int64_t n = d9di_skipped_total(m->documents.skipped);
@@ -112,7 +112,7 @@ void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, cons
 
     d9d_log_info(log, "%s: %lld samples, %lld tokens in %u shards from %lld documents", out,
                  (long long)m->samples, (long long)m->tokens, m->n_shards, (long long)d->read);
-    if (m->recipe.pack > 0 && m->samples > 0 && m->n_files > 0) /* not of a part */
+    if (m->recipe.pack > 0 && m->samples > 0 && m->n_files > 0) /* not for a task's part */
         d9d_log_info(log, "samples of %lld positions are %.2f %% full", (long long)m->recipe.pack,
                      100.0 * (double)m->positions / (double)m->samples / (double)m->recipe.pack);
     log_losses(d, log);
@@ -135,7 +135,7 @@ void d9di_shard_log_result(const d9di_dataset_manifest *m, const char *out, cons
     log_skipped(m, out, log);
 }
 
-/* The manifest of a run that was interrupted when nothing but cleaning up was left. */
+/* Reads the manifest of a run that was interrupted during cleanup. */
 static bool read_finished(const struct shard_run *r, d9di_dataset_manifest *m)
 {
     const char *dir = r->work.tmp;
@@ -152,7 +152,7 @@ static bool read_finished(const struct shard_run *r, d9di_dataset_manifest *m)
     return done;
 }
 
-/* Units of inputs that were changed are of no use. */
+/* Discards the units if inputs were changed. */
 static d9d_status process_inputs(struct shard_run *r)
 {
     const d9d_status st = d9di_shard_make_units(&r->plan, r->log, &r->progressed);
@@ -170,11 +170,11 @@ static d9d_status assemble_units(struct shard_run *r, d9di_dataset_manifest *m)
     const d9d_status st = d9di_assemble(&r->assemble, r->log, m);
 
     if (st == D9D_EFORMAT)
-        r->progressed = false; /* going on is of no use */
+        r->progressed = false; /* nothing to resume */
     return st;
 }
 
-/* Make a dataset of the units; of a task, leave them as they are. */
+/* Assembles a dataset from the units; a task leaves its units as they are. */
 static d9d_status finish_run(struct shard_run *r, d9d_shard_report *out)
 {
     const char *dir = r->work.tmp;
@@ -215,7 +215,7 @@ d9d_status d9d_shard_run(const d9d_shard_opts *how, const d9d_log *log, d9d_shar
     st = open_workdir(&r, how->out, how->replace);
     if (st == D9D_OK)
         st = finish_run(&r, out);
-    /* Without a unit there is nothing to go on from. */
+    /* Without a finished unit there is nothing to resume. */
     d9di_shard_workdir_release(&r.work, r.progressed);
     d9di_shard_plan_release(&r.plan);
     free(r.split_dir);

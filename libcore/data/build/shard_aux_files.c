@@ -1,11 +1,11 @@
-/* shard_aux_files.c - the files that a dataset has beside its tokens: the tokenizer's and the chat
- * template's, as they were when the run was planned. */
+/* shard_aux_files.c - auxiliary files of a dataset: the tokenizer's files and the chat template, as
+ * they were when the run was planned. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/build/shard_private.h"
 
-/* The tokenizer itself, what HF keeps beside it, and the template. */
+/* The tokenizer, HF's files beside it, and the template. */
 static const char *const names[] = {"tokenizer.json",
                                     "tokenizer_config.json",
                                     "special_tokens_map.json",
@@ -17,7 +17,7 @@ static const char *const names[] = {"tokenizer.json",
 enum { TOKENIZER = 0, CHAT = sizeof(names) / sizeof(names[0]) - 1 };
 _Static_assert(CHAT + 1 == D9DI_MAX_AUX_FILES, "room for each");
 
-/* Where the file is taken from; NULL: from nowhere. */
+/* Finds the source of a file; NULL: none. */
 static d9d_status find_source(const d9d_shard_opts *how, size_t i, d9d_arena *a, const char **out)
 {
     const char *slash = how->tokenizer ? strrchr(how->tokenizer, '/') : NULL;
@@ -46,7 +46,7 @@ static d9d_status hash_aux_file(d9di_shard_plan *p, size_t i, d9d_arena *a)
     D9D_TRY(d9d_hash_file(from, &f->hash, &bytes));
     f->name = names[i];
     f->bytes = (int64_t)bytes;
-    if (i == TOKENIZER) /* as it was loaded */
+    if (i == TOKENIZER) /* the bytes that were loaded */
         f->hash = d9d_tokenizer_hash(p->tokenizer.tok);
     if (i == CHAT)
         f->hash = d9di_chat_hash(p->tokenizer.chat);
@@ -71,7 +71,7 @@ d9d_status d9di_shard_aux_file_copy(const char *from, const char *to, d9d_hash w
     uint64_t bytes;
     d9d_hash hash;
 
-    D9D_TRY(d9d_fs_remove_tree(to)); /* of a run that was interrupted here */
+    D9D_TRY(d9d_fs_remove_tree(to)); /* left by an interrupted run */
     D9D_TRY(d9d_fs_copy(from, to));
     D9D_TRY(d9d_hash_file(to, &hash, &bytes));
     if (d9d_hash_equal(hash, want))

@@ -1,4 +1,4 @@
-/* shard_check.c - options of a run, and shares of the splits. */
+/* shard_check.c - checks the options of a run and parses the shares of splits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static d9d_status add_split(d9di_shard_splits *out, const char *name, size_t n, 
     d9d_err_copy copy;
 
     if (d9d_fs_check_name(name, n, "split") != D9D_OK) {
-        d9d_err_save(&copy, D9D_ECONFIG); /* of the command line, not of a file */
+        d9d_err_save(&copy, D9D_ECONFIG); /* an error of the command line, not of a file */
         return d9d_err_restore(&copy);
     }
     if (out->n == D9DI_MAX_SPLITS)
@@ -54,7 +54,7 @@ static bool has_train(const d9di_shard_splits *shares)
     return false;
 }
 
-/* What splits of given size leave. */
+/* Adds the split that takes what splits of given size leave. */
 static d9d_status add_rest(d9di_shard_splits *out)
 {
     const char *name = has_train(out) ? "rest" : "train";
@@ -62,7 +62,7 @@ static d9d_status add_rest(d9di_shard_splits *out)
     return add_split(out, name, strlen(name), 2, D9DI_ASSEMBLE_REST);
 }
 
-/* NAME=SHARE, which is added to *sum, or NAME=COUNT. */
+/* Parses NAME=SHARE, adding it to *sum, or NAME=COUNT. */
 static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shard_splits *out)
 {
     const char *eq = memchr(text, '=', n);
@@ -107,7 +107,7 @@ static d9d_status parse_shares(const char *text, d9di_shard_splits *out)
         return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
     for (size_t i = 0; i < out->n; i++)
         if (out->split[i].upto == sum)
-            out->split[i].upto = 2; /* whatever the rounding */
+            out->split[i].upto = 2; /* regardless of rounding */
     return D9D_OK;
 }
 
@@ -152,7 +152,7 @@ static d9d_status check_lengths(const d9d_shard_opts *how)
     return D9D_OK;
 }
 
-/* A class belongs to a whole text. */
+/* A class belongs to a whole document, so documents must not be split. */
 static d9d_status check_classes(const d9d_shard_opts *how)
 {
     const bool cut = d9di_shard_resolve_overflow(how) == D9D_SHARD_OVERFLOW_SPLIT &&
@@ -197,7 +197,7 @@ static d9d_status check_inputs(const d9d_shard_opts *how)
     return D9D_OK;
 }
 
-/* Files of tables that are told by their names, of which no first bytes tell. */
+/* Rejects table formats by file name, which cannot be recognised by their first bytes. */
 static d9d_status check_names(const d9d_shard_opts *how)
 {
     static const char *const ends[] = {".csv", ".tsv"};

@@ -1,4 +1,4 @@
-/* shard_merge.c - one dataset of the parts that the tasks of an array made. */
+/* shard_merge.c - merges the parts that the tasks of an array job made into one dataset. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +11,14 @@ struct merge {
     size_t n_parts;
     const char *out;
     bool replace;
-    d9di_shard_plan_file plan; /* of the first part */
-    const char **split_dir;    /* [n_pieces] the part that has it */
+    d9di_shard_plan_file plan; /* plan.json of the first part */
+    const char **split_dir;    /* [input splits] directory of the part that has it */
     d9di_assemble_opts assemble;
     d9d_outdir work;
     d9d_arena arena;
 };
 
-/* The piece whose first unit's state the name is; -1 for other names. */
+/* The input split whose first unit has this state file; -1 for other names. */
 static int64_t parse_unit_name(const char *name)
 {
     long long input_split;
@@ -93,7 +93,7 @@ static d9d_status copy_file(struct merge *m, const char *name, const d9d_hash *w
     return want ? d9di_shard_aux_file_copy(from, to, *want) : d9d_fs_copy(from, to);
 }
 
-/* Parts of 0.1 do not list them, but say which tokenizer they are of. */
+/* Copies auxiliary files of parts from 0.1, which do not list them but name their tokenizer. */
 static d9d_status copy_unlisted(struct merge *m)
 {
     const d9di_dataset_manifest *plan = &m->plan.manifest;
@@ -110,7 +110,7 @@ static d9d_status copy_unlisted(struct merge *m)
     return D9D_OK;
 }
 
-/* The tokenizer's files, as the plan of the first part lists them. */
+/* Copies the auxiliary files that the first part's plan lists. */
 static d9d_status copy_aux_files(struct merge *m)
 {
     const d9di_dataset_manifest *plan = &m->plan.manifest;
@@ -122,7 +122,7 @@ static d9d_status copy_aux_files(struct merge *m)
     return D9D_OK;
 }
 
-/* How packs are made of the parts' documents, if they are not packed yet. */
+/* Plans packing, if the parts' documents are not packed yet. */
 static d9d_status plan_packs(struct merge *m)
 {
     const d9di_dataset_manifest *made = &m->plan.manifest;

@@ -1,4 +1,4 @@
-/* shard_plan.c - what a run is to do: settled before anything is spent, and kept as plan.json. */
+/* shard_plan.c - the plan of a run: decided before any work, and stored as plan.json. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ d9di_packer_opts d9di_shard_plan_packer(const d9di_dataset_recipe *recipe, size_
         .wide = wide};
 }
 
-/* How it is made, but for the splits. */
+/* Makes the recipe, without the splits. */
 static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
 {
     const d9d_shard_opts *how = p->how;
@@ -56,7 +56,7 @@ static d9di_dataset_recipe make_recipe(const d9di_shard_plan *p)
                                  .on_error = on_errors[how->on_error]};
 }
 
-/* Packs are made by units, unless which documents a split takes is known only when all are there.
+/* Units are packed when they are made, unless the documents of a split are known only at the end.
  */
 static void plan_packs(d9di_shard_plan *p)
 {
@@ -78,7 +78,7 @@ static d9d_status append_stat(d9d_buf *b, const d9di_input_stat *s)
                       : D9D_OK;
 }
 
-/* Only what is a file is there for another run. */
+/* Hashes an input; only regular files can be read again by another run. */
 static d9d_status append_input(d9d_buf *b, const d9di_shard_plan *p, size_t i)
 {
     const d9di_input_stat *seen = p->input_splits.stats[i];
@@ -96,7 +96,7 @@ static d9d_status append_hash(d9d_buf *b, d9d_hash h)
     return d9d_buf_printf(b, "%s\n", hex);
 }
 
-/* The hash of everything that the content depends on. */
+/* Hashes everything that the content depends on. */
 static d9d_status hash_job(d9di_shard_plan *p)
 {
     const d9d_shard_opts *how = p->how;
@@ -138,7 +138,7 @@ out:
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-/* The other files that tokenizers come in are no JSON. */
+/* Rejects other tokenizer files, which are not JSON. */
 static d9d_status check_tokenizer(const char *path)
 {
     const size_t spaces = sizeof(" \t\r\n") - 1;
@@ -149,7 +149,7 @@ static d9d_status check_tokenizer(const char *path)
 
     D9D_TRY(d9d_fs_check_readable(path));
     if (d9d_fs_is_dir(path) || d9d_fs_size(path, &bytes) != D9D_OK || bytes == 0)
-        return D9D_OK; /* is said by who loads it */
+        return D9D_OK; /* reported by the loader */
     n = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
     D9D_TRY(d9d_file_open(path, &f));
     if (d9d_file_read_at(&f, head, n, 0) == D9D_OK)

@@ -1,4 +1,4 @@
-/* shard_tokens.c - documents of a chunk to ids. */
+/* shard_tokens.c - tokenises the documents of a chunk. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static bool is_tokens(const d9di_shard_tokenizer *t, const d9di_document_record 
     return d9di_documents_format(t->how, (size_t)doc->pos.source) == D9D_SHARD_MEGATRON;
 }
 
-/* Ends of lines of the document before byte `at`. */
+/* Counts the line ends of the document before byte `at`. */
 static int64_t lines_before(const d9di_document_chunk *c, const d9di_document_record *doc,
                             size_t at)
 {
@@ -29,7 +29,7 @@ static int64_t lines_before(const d9di_document_chunk *c, const d9di_document_re
     return n;
 }
 
-/* What is wrong at byte `at` of the document. */
+/* Fails with an error at byte `at` of the document. */
 static d9d_status fail_at(const d9di_shard_tokenizer *t, const d9di_document_chunk *c,
                           const d9di_document_record *doc, size_t at, const char *what)
 {
@@ -63,8 +63,8 @@ static d9d_status encode_text(const d9di_shard_tokenizer *t, d9d_tokenizer_scrat
     return d9d_tokenizer_encode(t->tok, s, n ? text : "", n, &c->ids);
 }
 
-/* A function for each format.  What is wrong with a record is in *error, unless the tokenizer says
- * it. */
+/* One function per format.  *error describes a bad record, unless the tokenizer recorded the
+ * error. */
 typedef d9d_status (*tokenize_fn)(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                   d9di_document_chunk *c, d9di_document_record *doc,
                                   const char *raw, d9di_jsonl_error *error);
@@ -131,8 +131,8 @@ static const tokenize_fn formats[] = {
     [D9D_SHARD_MEGATRON] = read_megatron_ids,
 };
 
-/* The ids of a document, and its class where there is one.  EFORMAT for a bad record, which *error
- * describes. */
+/* Computes the ids of a document, and its class if it has one.  EFORMAT for a bad record, which
+ * *error describes. */
 static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_worker *w,
                                   d9di_document_chunk *c, d9di_document_record *doc, int32_t *label,
                                   d9di_jsonl_error *error)
@@ -156,7 +156,8 @@ static d9d_status tokenize_record(const d9di_shard_tokenizer *t, d9di_shard_work
                : st;
 }
 
-/* Leave a bad record out: lines are those of the piece, as nobody knows the others yet. */
+/* Records a skipped bad record.  Line numbers count in the input split, since those in the source
+ * are not known yet. */
 static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk *c,
                               d9di_document_record *doc, size_t ids, size_t labels,
                               const d9di_jsonl_error *error)
@@ -179,7 +180,7 @@ static d9d_status skip_record(const d9di_shard_tokenizer *t, d9di_document_chunk
     return d9di_skipped_add(&c->skipped, &s);
 }
 
-/* The class of a document as the label of its last token. */
+/* Sets the class of a document as the label of its last token. */
 static d9d_status add_class(d9di_document_chunk *c, d9di_document_record *doc, int32_t label)
 {
     doc->has_labels = true;

@@ -134,7 +134,8 @@ static d9d_status write_tokens(d9di_shard_unit *u, const uint32_t *tokens, size_
     if (u->how.wide)
         return d9di_out_file_write(&u->tokens, tokens, n * sizeof(*tokens));
     D9D_TRY(d9d_buf_reserve(&u->tokens.buf, n * sizeof(*narrow)));
-    narrow = (uint16_t *)(void *)(u->tokens.buf.data + u->tokens.buf.len); /* an even length */
+    narrow = (uint16_t *)(void *)(u->tokens.buf.data +
+                                  u->tokens.buf.len); /* the length is even, so this is aligned */
     for (i = 0; i < n; i++)
         narrow[i] = (uint16_t)tokens[i];
     u->tokens.buf.len += n * sizeof(*narrow);

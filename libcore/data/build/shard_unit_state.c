@@ -1,4 +1,4 @@
-/* shard_unit_state.c - the state of a unit, between struct and JSON. */
+/* shard_unit_state.c - converts a unit's state between struct and JSON. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #member, offsetof(d9di_shard_unit_state, member)                                           \
     }
 
-/* Every number but those of lists. */
+/* All numbers except those in lists. */
 static const struct field {
     const char *name;
     size_t offset;
@@ -189,7 +189,7 @@ d9d_status d9di_shard_unit_check_sum(const json_t *root, const char *where, cons
     return d9d_json_checksum_verify(where, text->data, text->len);
 }
 
-/* Of the spools; v1 had none. */
+/* Reads the hashes of the spools; v1 had none. */
 static d9d_status read_hashes(const json_t *root, const char *where, d9di_shard_unit_state *s)
 {
     s->hashed = json_object_get(root, "records_hash") != NULL;
@@ -199,7 +199,7 @@ static d9d_status read_hashes(const json_t *root, const char *where, d9di_shard_
     return get_hash(root, where, "segments_hash", &s->segments_hash);
 }
 
-/* Bad records; units of 0.1 have none. */
+/* Reads the bad records; units of 0.1 have none. */
 static d9d_status read_skipped(const json_t *root, const char *where, d9di_shard_unit_state *s)
 {
     const json_t *passed = json_object_get(root, "passed");

@@ -1,8 +1,8 @@
-/* shard_work.c - from inputs to units, on several threads.
+/* shard_work.c - makes units from inputs on several threads.
  *
- * Every thread takes a chunk, tokenises it and adds it to its unit when it is that chunk's
- * turn, so that units get their documents in order.  Who ends a unit seals it, while the
- * others go on with the next one.
+ * Each thread reads a chunk, tokenises it and adds it to its unit when the chunk's ticket is due,
+ * so units get their documents in input order.  The thread that ends a unit seals it while the
+ * others continue with the next one.
  *
  *     thread 0   read 0 | tokenise 0      | add 0 | read 2 | tokenise 2 ...
  *     thread 1            read 1 | tokenise 1     | add 1  | seal unit | read 3 ...
@@ -16,16 +16,16 @@
 
 enum {
     MAX_JOBS = 1024,
-    MAX_TEXT_BYTES = 64 << 20,   /* of text in memory, or one chunk where documents are large */
-    LARGE_CHUNK_BYTES = 16 << 20 /* memory of chunks above it is not kept */
+    MAX_TEXT_BYTES = 64 << 20,   /* text in memory; or one chunk if documents are larger */
+    LARGE_CHUNK_BYTES = 16 << 20 /* the memory of larger chunks is freed after use */
 };
 
-/* The unit that documents are added to. */
+/* The unit to which documents are added. */
 struct current {
     d9di_shard_unit *unit;
     d9di_packer *packers[D9DI_MAX_SPLITS];
     size_t n_packers;
-    int64_t labels; /* of its documents: -1 not known, 0 none, 1 given */
+    int64_t labels; /* its documents' labels: -1 unknown, 0 none, 1 given */
 };
 
 struct unit_work {
@@ -34,22 +34,22 @@ struct unit_work {
     d9di_shard_worker *workers;  /* [jobs] */
     d9di_document_chunk *chunks; /* [jobs] */
 
-    pthread_mutex_t reading; /* the reader, the next piece and the next ticket */
+    pthread_mutex_t reading; /* guards the reader, the next input split and the next ticket */
     d9di_documents_reader *reader;
     size_t input_split;
-    bool inside; /* a piece is begun */
+    bool inside; /* an input split is begun */
     bool at_end;
     uint64_t next_ticket;
 
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* guards all members below */
     pthread_cond_t changed;
     uint64_t next_to_add; /* the ticket whose chunk is added next */
     size_t in_flight;
     bool failed, progressed;
     d9d_err_copy error;
-    uint64_t shards; /* made so far */
+    uint64_t shards; /* shards made so far */
 
-    struct current *current; /* of whose turn it is; NULL between units */
+    struct current *current; /* the unit of the due ticket; NULL between units */
     d9d_progress progress;
     uint64_t consumed;
     int64_t tokens;
@@ -104,7 +104,7 @@ static d9d_status current_seal(struct current *c)
 /* --- from documents to samples -----------------------------------------------------------------
  */
 
-/* Samples of at most `max_positions` positions that cover the document. */
+/* Splits the document into samples of at most `max_positions` positions that cover it. */
 static d9d_status split_document(d9di_packer *p, uint32_t key, const uint32_t *ids,
                                  const int32_t *labels, size_t n, int64_t max_positions)
 {
@@ -137,7 +137,7 @@ static d9d_status check_labels(const struct unit_work *w, const d9di_document_ch
     return D9D_OK;
 }
 
-/* Positions [from, n) of a document are left out. */
+/* Counts positions [from, n) of a document as lost. */
 static void count_lost(d9di_dataset_documents *d, const int32_t *labels, size_t from, size_t n)
 {
     for (size_t i = from; i < n; i++)
@@ -192,7 +192,7 @@ static d9d_status add_document(const struct unit_work *w, const d9di_document_ch
     }
     documents->kept++;
     d9di_shard_pick_split(&w->plan->splits, how->seed, ids, n, &split,
-                          &key); /* of what is kept of it */
+                          &key); /* computed from the kept tokens */
     return split_document(w->current->packers[split], key, ids, labels, n, max_positions);
 }
 
@@ -227,7 +227,7 @@ static d9d_status add_chunk(struct unit_work *w, const d9di_document_chunk *c)
 /* --- the next chunk ----------------------------------------------------------------------------
  */
 
-/* Go on behind the units of the piece that are there; *done when that is all of it. */
+/* Skips the finished units of the input split; *done if all are finished. */
 static void begin_input_split(struct unit_work *w, bool *done)
 {
     const d9di_shard_plan *p = w->plan;
@@ -252,7 +252,7 @@ static void begin_input_split(struct unit_work *w, bool *done)
         d9di_documents_seek(w->reader, w->input_split, unit, unit > 0 ? &from : NULL);
 }
 
-/* *found false at the end of the last piece. */
+/* Reads a chunk; *found is false at the end of the last input split. */
 static d9d_status read_chunk(struct unit_work *w, d9di_document_chunk *c, bool *found)
 {
     const size_t n = w->plan->input_splits.list.len;
@@ -280,7 +280,7 @@ static d9d_status read_chunk(struct unit_work *w, d9di_document_chunk *c, bool *
 /* --- threads -----------------------------------------------------------------------------------
  */
 
-/* Stop all threads; the first failure counts. */
+/* Stops all threads; the first failure is reported. */
 static void fail_locked(struct unit_work *w, d9d_status st)
 {
     if (!w->failed)
@@ -289,7 +289,7 @@ static void fail_locked(struct unit_work *w, d9d_status st)
     pthread_cond_broadcast(&w->changed);
 }
 
-/* Wait until there is room for another chunk; false after a failure. */
+/* Waits until there is memory for another chunk; false after a failure. */
 static bool wait_for_memory(struct unit_work *w)
 {
     bool go;
@@ -302,8 +302,8 @@ static bool wait_for_memory(struct unit_work *w)
     return go;
 }
 
-/* Take a chunk and its ticket; false when there is none left, and after a failure.  *st is
- * that of reading, which is said when it is the ticket's turn. */
+/* Reads a chunk and takes its ticket; false at the end or after a failure.  *st is the read error,
+ * which is reported when the ticket is due. */
 static bool claim_chunk(struct unit_work *w, d9di_document_chunk *c, uint64_t *ticket,
                         d9d_status *st)
 {
@@ -327,8 +327,8 @@ static bool claim_chunk(struct unit_work *w, d9di_document_chunk *c, uint64_t *t
     return found;
 }
 
-/* Add the chunk when it is its turn; *ended is its unit when that is to be sealed.  False
- * after a failure. */
+/* Adds the chunk when its ticket is due; *ended is its unit if that must be sealed.  False after a
+ * failure. */
 static bool submit_chunk(struct unit_work *w, const d9di_document_chunk *c, uint64_t ticket,
                          d9d_status st, struct current **ended)
 {
@@ -343,7 +343,7 @@ static bool submit_chunk(struct unit_work *w, const d9di_document_chunk *c, uint
     if (!go)
         return false;
     if (st == D9D_OK)
-        st = add_chunk(w, c); /* nobody else touches it: it is our turn */
+        st = add_chunk(w, c); /* no lock needed: only the due ticket uses it */
     if (st == D9D_OK && c->ends) {
         *ended = w->current;
         w->current = NULL;
@@ -361,7 +361,7 @@ static bool submit_chunk(struct unit_work *w, const d9di_document_chunk *c, uint
     return st == D9D_OK;
 }
 
-/* Whether a dataset may have so many shards. */
+/* Fails if a dataset cannot have this many shards. */
 static d9d_status check_shards(uint64_t n)
 {
     return n <= D9DI_MAX_SHARDS
@@ -409,7 +409,8 @@ static d9d_status unit_work(void *arg, int unused, size_t worker)
     return D9D_OK;
 }
 
-/* --- all of it ---------------------------------------------------------------------------------
+/* --- the whole run
+ * ---------------------------------------------------------------------------------
  */
 
 static d9d_status make_workers(struct unit_work *w)
@@ -449,7 +450,7 @@ static void release_work(struct unit_work *w)
     pthread_cond_destroy(&w->changed);
 }
 
-/* Bytes that are to be read; 0 when that is not known. */
+/* Total bytes to read; 0 if unknown. */
 static uint64_t total_bytes(const d9di_shard_plan *p)
 {
     uint64_t total = 0;

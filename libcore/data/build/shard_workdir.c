@@ -1,4 +1,4 @@
-/* shard_workdir.c - the directory in which a dataset is made, locked and kept for the next run. */
+/* shard_workdir.c - the working directory of a run: locked, and kept for a resume. */
 #include "data/build/shard_private.h"
 
 static bool is_whole(const char *dir)

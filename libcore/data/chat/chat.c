@@ -1,4 +1,4 @@
-/* chat.c - messages to ids and labels. */
+/* chat.c - encodes messages as ids and labels. */
 #include "data/chat/chat_private.h"
 
 #include <stdlib.h>
@@ -110,8 +110,8 @@ static d9d_status encode_text(const d9di_chat *c, d9d_tokenizer_scratch *s, d9di
                                        r->zones.data, r->zones.len, ids, &r->spans);
 }
 
-/* Labels of ids from `from` on: those of which a byte is trained, until shift_labels() makes them
- * the next ones. */
+/* Sets the labels of ids from `from` on: ids with a trained byte, otherwise -100. shift_labels()
+ * turns them into next-token targets. */
 static d9d_status append_labels(const d9di_chat_rendering *r, const d9d_token_ids *ids, size_t from,
                                 d9di_token_labels *labels)
 {
@@ -134,7 +134,7 @@ static d9d_status append_labels(const d9di_chat_rendering *r, const d9d_token_id
     return D9D_OK;
 }
 
-/* Labels become those of the next token; the last token is but a target. */
+/* Shifts labels to next-token targets; the last token is only a target. */
 static void shift_labels(d9d_token_ids *ids, d9di_token_labels *labels, size_t from)
 {
     const size_t n = ids->len - from;
@@ -149,14 +149,14 @@ static void shift_labels(d9d_token_ids *ids, d9di_token_labels *labels, size_t f
     ids->len -= any ? 1 : n;
 }
 
-/* Where the ids and labels of a chat go. */
+/* Destination of a chat's ids and labels. */
 struct output {
     d9d_token_ids *ids;
     d9di_token_labels *labels;
     size_t ids_before, labels_before;
 };
 
-/* The first n messages, in place of what was put out. */
+/* Encodes the first n messages, replacing earlier output. */
 static d9d_status encode_turns(const d9di_chat *c, d9d_tokenizer_scratch *s,
                                const d9di_chat_messages *m, size_t n,
                                d9di_chat_rendering *rendering, struct output *o,
@@ -176,7 +176,7 @@ static int64_t count_positions(const struct output *o)
     return (int64_t)(o->ids->len - o->ids_before);
 }
 
-/* The most first messages of the rendered chat whose tokens may fit. */
+/* Upper bound of the number of leading messages whose tokens fit. */
 static size_t max_fitting_turns(const d9di_chat_rendering *r, int64_t max_positions)
 {
     size_t turns = 0;
@@ -187,8 +187,8 @@ static size_t max_fitting_turns(const d9di_chat_rendering *r, int64_t max_positi
     return turns;
 }
 
-/* room->targets: how many targets each message of the rendered chat has.  A label is of the token
- * behind its own, so the first token is no target. */
+/* Counts the targets of each message of the rendered chat into rendering->targets.  A label belongs
+ * to the position before its token, so the first token is not a target. */
 static d9d_status count_targets(const struct output *o, d9di_chat_rendering *rendering)
 {
     const int32_t *labels = o->labels->data + o->labels_before;
@@ -217,8 +217,8 @@ static bool is_trained(const d9di_chat *c, const d9di_chat_messages *m, size_t i
     return role->from->train.n > 0 && !m->list.data[i].untrained;
 }
 
-/* The last tokens of a chat that is too long go, by whole turns.  What is left is rendered anew, as
- * a template may treat a last turn as no other; lost is what the turns that go had. */
+/* Truncates a chat that is too long by whole turns.  The rest is rendered again, since a template
+ * may treat the last turn differently.  `lost` counts what the removed turns had. */
 static d9d_status truncate_turns(const d9di_chat *c, d9d_tokenizer_scratch *s,
                                  const d9di_chat_messages *m, int64_t max_positions,
                                  d9di_chat_rendering *rendering, struct output *o,

@@ -7,10 +7,10 @@
 struct render_state {
     const d9di_chat_roles *roles;
     const d9di_chat_messages *from;
-    size_t n;                         /* messages */
-    const d9di_chat_speaker *speaker; /* of the last message; NULL: none */
+    size_t n;                         /* number of messages */
+    const d9di_chat_speaker *speaker; /* role of the last message; NULL: none */
     d9di_chat_rendering *out;
-    bool untrained; /* whatever its role says */
+    bool untrained; /* regardless of its role */
 };
 
 void d9di_chat_rendering_release(d9di_chat_rendering *r)
@@ -35,9 +35,11 @@ const d9di_chat_speaker *d9di_chat_find_role(const d9di_chat_roles *roles, const
     return NULL;
 }
 
-/* --- words ----------------------------------------------------------------------------------- */
+/* --- text views
+ * -----------------------------------------------------------------------------------
+ */
 
-/* A part of a message. */
+/* A view of part of a message. */
 struct text_view {
     const char *text;
     size_t n;
@@ -57,7 +59,7 @@ static struct text_view trim_trailing(struct text_view w)
     return w;
 }
 
-/* What is in front of the first `mark`; all of it where there is none. */
+/* The text before the first `mark`; all of it if there is none. */
 static struct text_view before_first(struct text_view w, const char *mark)
 {
     const char *at = *mark ? memmem(w.text, w.n, mark, strlen(mark)) : NULL;
@@ -65,7 +67,7 @@ static struct text_view before_first(struct text_view w, const char *mark)
     return at ? (struct text_view){w.text, (size_t)(at - w.text)} : w;
 }
 
-/* What is behind the last `mark`; all of it where there is none. */
+/* The text after the last `mark`; all of it if there is none. */
 static struct text_view after_last(struct text_view w, const char *mark)
 {
     const size_t len = strlen(mark);
@@ -100,7 +102,7 @@ static d9d_status append_text(struct render_state *r, const char *text, size_t n
     return D9D_OK;
 }
 
-/* Text of the template, whose added tokens are tokens; NULL is none. */
+/* Appends text of the template, where added tokens are tokens; NULL is nothing. */
 static d9d_status append_template(struct render_state *r, const char *text, bool trained)
 {
     d9di_chat_rendering *o = r->out;
@@ -114,7 +116,7 @@ static d9d_status append_template(struct render_state *r, const char *text, bool
     return D9D_OK;
 }
 
-/* Text of a message, in which nothing is an added token, or which is one. */
+/* Appends text of a message: either ordinary text without added tokens, or one allowed token. */
 static d9d_status append_message_text(struct render_state *r, const char *text, size_t n,
                                       bool added, bool trained)
 {
@@ -134,8 +136,8 @@ static d9d_status append_span(struct render_state *r, d9di_chat_span s, bool tra
     return append_message_text(r, span_text(r, s), s.n, false, trained);
 }
 
-/* The first of the role's tokens in the text, the longest where several begin, of *len bytes; n
- * when there is none. */
+/* Finds the first of the role's tokens in the text, the longest if several begin there; *len is its
+ * length. n if there is none. */
 static size_t find_role_token(const d9d_chat_role *role, const char *text, size_t n, size_t *len)
 {
     const char *const *names = role->tokens.items;
@@ -169,7 +171,7 @@ static d9d_status append_content(struct render_state *r, const d9d_chat_role *ro
     return D9D_OK;
 }
 
-/* Whether more than newlines is behind the last of the role's tokens. */
+/* True if anything but newlines follows the last of the role's tokens. */
 static bool has_more_text(const d9d_chat_role *role, struct text_view w)
 {
     size_t token = w.n, before = 0;
@@ -183,13 +185,14 @@ static bool has_more_text(const d9d_chat_role *role, struct text_view w)
 
 /* --- thoughts -------------------------------------------------------------------------------- */
 
-/* What a message of a role says. */
+/* The body of a message. */
 struct message_body {
     struct text_view thoughts, content;
-    bool thinks; /* they are rendered */
+    bool thinks; /* thoughts are rendered */
 };
 
-/* Whether message i is behind the last message that thoughts are left out in front of. */
+/* True if message i follows the last message of the role `behind`, so that its thoughts are
+ * rendered. */
 static bool keeps_thoughts(const struct render_state *r, const d9d_chat_thoughts *t, size_t i)
 {
     const bool some = *t->unless_prefix || *t->unless_suffix;
@@ -281,7 +284,7 @@ static d9d_status append_tools(struct render_state *r, bool behind_text)
     return append_template(r, t->suffix, trained);
 }
 
-/* What stands between messages of two roles, or of one and none. */
+/* Appends `close` and `open` between messages of different roles, or at either end. */
 static d9d_status change_speaker(struct render_state *r, const d9di_chat_speaker *next)
 {
     if (r->speaker == next)
@@ -294,8 +297,8 @@ static d9d_status change_speaker(struct render_state *r, const d9di_chat_speaker
     return D9D_OK;
 }
 
-/* With the chat's tools if it is the first; `m` NULL is a system message that is not there, its
- * content NULL or the default. */
+/* Appends a message, the first one with the chat's tools.  `m` NULL: a missing system message, with
+ * the default content or none. */
 static d9d_status append_message(struct render_state *r, const d9di_chat_speaker *role,
                                  const d9di_chat_message *m, const struct message_body *s)
 {
@@ -323,7 +326,7 @@ static d9d_status fail_not_rendered(d9di_jsonl_error *error, size_t at, const ch
     return D9D_EFORMAT;
 }
 
-/* The system message of a chat whose first is of another role. */
+/* Appends the system message of a chat that begins with another role. */
 static d9d_status append_default_system(struct render_state *r)
 {
     const char *text = r->roles->from->default_system;
@@ -332,7 +335,7 @@ static d9d_status append_default_system(struct render_state *r)
     return text || r->from->tools.len > 0 ? append_message(r, r->roles->system, NULL, &s) : D9D_OK;
 }
 
-/* What the template has no place for. */
+/* Fails if the template cannot render a member of the message. */
 static d9d_status check_message(const struct render_state *r, const d9di_chat_message *m,
                                 const d9di_chat_speaker *role, d9di_jsonl_error *error)
 {
@@ -376,7 +379,7 @@ static d9d_status append_messages(struct render_state *r, d9di_jsonl_error *erro
     return D9D_OK;
 }
 
-/* What the role goes on from, behind its empty thoughts where it is not to have any. */
+/* Appends the beginning of the next turn, with empty thoughts if it is to have none. */
 static d9d_status append_next_turn(struct render_state *r, const d9di_chat_next_turn *next)
 {
     const d9d_chat_role *role = next->role->from;

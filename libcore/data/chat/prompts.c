@@ -16,15 +16,15 @@ typedef struct reader {
     D9D_VEC(size_t) ends;
     d9d_tokenizer_scratch *scratch;
     d9di_chat *chat;
-    d9d_buf text; /* room */
+    d9d_buf text; /* scratch */
     d9di_chat_messages messages;
     d9di_chat_rendering rendering;
-    d9d_token_ids ids; /* of this line */
+    d9d_token_ids ids; /* ids of this line */
     d9di_token_labels labels;
     d9di_jsonl_error error;
 } reader;
 
-/* --- one line: a function for each key that it may have ------------------------------------- */
+/* --- one line: one function per key ------------------------------------- */
 
 static d9d_status fail_no_tokenizer(const reader *r, const char *what)
 {
@@ -74,7 +74,7 @@ static d9d_status read_line(reader *r, const char *line, size_t n)
 
 /* --- all lines -------------------------------------------------------------------------------- */
 
-/* The ids of the line behind those of the others. */
+/* Appends the ids of the line to those of the other lines. */
 static d9d_status append_ids(reader *r)
 {
     d9d_prompts *p = r->out;
@@ -109,7 +109,7 @@ static d9d_status add_line(reader *r, const char *line, size_t n)
     return append_ids(r);
 }
 
-/* The whole lines of b, and behind the end of the file what is left; `done` of its bytes. */
+/* Adds the complete lines of b and, at the end of the file, the rest; *done: bytes consumed. */
 static d9d_status add_lines(reader *r, const d9d_buf *b, bool end, int64_t *number, size_t *done)
 {
     while (*done < b->len) {

@@ -8,7 +8,10 @@
 
 #include "d9d/base/num_format.h"
 
-enum { DIGITS = 17, DIGITS_PLAIN = 16 }; /* of a double, and of one without an exponent */
+enum {
+    DIGITS = 17,
+    DIGITS_PLAIN = 16
+}; /* digits of a double; largest exponent printed without "e" */
 
 static bool is_integer(const char *text, size_t n)
 {
@@ -18,7 +21,7 @@ static bool is_integer(const char *text, size_t n)
     return true;
 }
 
-/* The fewest digits that are read as the double again, "d.ddde+xx". */
+/* Formats the shortest digits that read back as the same double, "d.ddde+xx". */
 static void format_shortest(double v, char *out, size_t size)
 {
     int digits = 0;
@@ -40,7 +43,7 @@ static d9d_status append_double(double v, d9d_buf *out)
     exponent = (int)strtol(e + 1, NULL, 10);
     if (exponent >= -4 && exponent < DIGITS_PLAIN) {
         const int have =
-            (int)(e - digits) - (digits[0] == '-') - 1; /* behind the first, with "." */
+            (int)(e - digits) - (digits[0] == '-') - 1; /* digits after the first, including "." */
         const int behind = (have > 0 ? have - 1 : 0) - exponent;
 
         return d9d_buf_printf(out, "%.*f", behind > 1 ? behind : 1, v);

@@ -1,4 +1,4 @@
-/* dataset.c - opening a dataset and reading its samples. */
+/* dataset.c - opens a dataset and reads its samples. */
 #include "d9d/data/dataset/dataset.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ d9d_status d9di_dataset_check_file(const d9d_dataset *ds, const d9di_dataset_fil
                     have, want);
 }
 
-/* The size of a file of the manifest, and of the index the hash. */
+/* Checks the size of a file of the manifest; for the index, also the hash. */
 static d9d_status check_file_size(const d9d_dataset *ds, const d9di_dataset_file *f)
 {
     const bool is_index = strcmp(f->name, "index.lmdb") == 0;
@@ -91,7 +91,7 @@ static d9d_status choose_split(d9d_dataset *ds, const char *name)
                     known);
 }
 
-/* Map the file, or note which it is. */
+/* Maps the file, or records its identity if it is not mapped. */
 static d9d_status map_file(d9d_dataset *ds, const char *name, struct d9di_dataset_map *out)
 {
     const size_t bytes = (size_t)d9di_dataset_manifest_file(&ds->manifest, name)->bytes;
@@ -147,7 +147,7 @@ static d9d_status open_index(d9d_dataset *ds)
     return st;
 }
 
-/* What d9d-shard has begun, or made with --task, has a plan and no manifest yet. */
+/* Rejects an unfinished dataset, or a task's part: it has a plan but no manifest yet. */
 static d9d_status check_finished(const d9d_dataset *ds)
 {
     char *plan = NULL, *manifest = NULL;
@@ -404,9 +404,9 @@ d9d_status d9di_sample_check_not_truncated(const d9d_dataset *ds, const d9d_samp
     return ds->manifest.labels ? check_not_truncated(&ds->labels[s->shard]) : D9D_OK;
 }
 
-/* --- their tokens ---------------------------------------------------------------------- */
+/* --- tokens ---------------------------------------------------------------------- */
 
-/* Of a file that is not mapped. */
+/* Reads a range of a file that is not mapped. */
 static d9d_status read_range(const struct d9di_dataset_map *m, uint64_t at, size_t bytes,
                              void **out)
 {
@@ -471,7 +471,7 @@ void d9di_dataset_tokens_release(d9di_dataset_tokens *t)
     t->read[0] = t->read[1] = NULL;
 }
 
-/* Token i of the sample; -1 when it is outside the vocabulary. */
+/* Token i of the sample; -1 if it is outside the vocabulary. */
 static int32_t token_at(const d9d_dataset *ds, const d9di_dataset_tokens *t, size_t i)
 {
     const uint32_t id =

@@ -17,7 +17,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored as
 
 enum { COMMIT_BYTES = 4 << 20, MAX_SEGMENTS = 1 << 20 };
 
-/* A record as it is stored, followed by its segments when they are not one. */
+/* A stored record, followed by its segments if there are several. */
 struct stored_record {
     uint32_t shard, bucket;
     uint64_t offset;
@@ -60,7 +60,7 @@ static d9d_status txn_commit(d9di_dataset_index_writer *w)
     return rc ? fail_lmdb(rc, w->work, "commit") : D9D_OK;
 }
 
-/* Room for the records with LMDB's overhead: pages half full at worst. */
+/* Map size for the records with LMDB's overhead; at worst pages are half full. */
 static size_t map_size(uint64_t records, uint64_t segments)
 {
     const uint64_t bytes = (records * 64 + segments * 4) * 3 + (UINT64_C(16) << 20);
@@ -93,7 +93,7 @@ d9d_status d9di_dataset_index_create(const char *dir, const char *path, uint64_t
         st = D9D_FAIL(D9D_ENOMEM, "%s: no memory", path);
         goto out;
     }
-    unlink(w->work); /* of a run that was interrupted here */
+    unlink(w->work); /* left by an interrupted run */
     unlink(w->path);
     D9D_TRY_OR(st, open_work(w, map_size(records, segments)), out);
     *out = w;
@@ -182,7 +182,7 @@ struct d9di_dataset_index {
     d9di_lmdb db;
     d9di_lmdb_tree samples, summary;
     char *path;
-    void *map; /* NULL: of borrowed bytes */
+    void *map; /* NULL: the bytes are borrowed */
     size_t bytes;
     D9D_VEC(uint32_t) segments;
 };
@@ -216,7 +216,7 @@ static d9d_status map_file(d9di_dataset_index *ix)
     return st;
 }
 
-/* With `p` NULL, the bytes of the file. */
+/* Opens the bytes at `p`; if that is NULL, the file. */
 static d9d_status open_index(const char *path, const void *p, size_t n, uint64_t records,
                              d9di_dataset_index **out)
 {

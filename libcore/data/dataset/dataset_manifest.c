@@ -12,7 +12,7 @@
 
 /* --- reading ------------------------------------------------------------------------ */
 
-/* The array at `key`, and zeroed space for its elements. */
+/* Gets the array at `key` and zeroed memory for its elements. */
 static d9d_status get_list(d9di_dataset_manifest *m, const json_t *root, const char *where,
                            const char *key, size_t elem, json_t **list, void *space, size_t *n)
 {
@@ -27,7 +27,7 @@ static d9d_status get_list(d9di_dataset_manifest *m, const json_t *root, const c
     return D9D_OK;
 }
 
-/* A name of the manifest, copied. */
+/* Copies a name of the manifest. */
 static d9d_status get_name(d9di_dataset_manifest *m, const json_t *v, const char *where,
                            const char *key, const char **out)
 {
@@ -97,7 +97,7 @@ static d9d_status parse_edges(d9di_dataset_manifest *m, const json_t *root, cons
     return D9D_OK;
 }
 
-/* Names, sizes and hashes. */
+/* Parses a list of names, sizes and hashes. */
 static d9d_status parse_list(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     json_t *list;
@@ -118,7 +118,7 @@ static d9d_status parse_list(d9di_dataset_manifest *m, const json_t *root, const
     return D9D_OK;
 }
 
-/* Files are listed by name, which also tells that none is listed twice. */
+/* Files must be sorted by name, which also excludes duplicates. */
 static d9d_status parse_files(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     D9D_TRY(parse_list(m, root, where));
@@ -129,7 +129,7 @@ static d9d_status parse_files(d9di_dataset_manifest *m, const json_t *root, cons
     return D9D_OK;
 }
 
-/* The sizes of the files must be those of `tokens` tokens in `n_shards` shards. */
+/* Checks that the files' sizes fit `tokens` tokens in `n_shards` shards. */
 static d9d_status check_shards(d9di_dataset_manifest *m, const char *where)
 {
     const int64_t elem = m->wide ? 4 : 2;
@@ -186,7 +186,7 @@ static d9d_status get_opt_name(d9di_dataset_manifest *m, const json_t *v, const 
     return json_is_string(json_object_get(v, key)) ? get_name(m, v, where, key, out) : D9D_OK;
 }
 
-/* A number, or `none` for null and for a key that is not there. */
+/* A number, or `none` for null and for a missing key. */
 static d9d_status get_opt_i64(const json_t *v, const char *where, const char *key, int64_t none,
                               int64_t *out)
 {
@@ -213,7 +213,7 @@ static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, con
     return get_opt_name(m, v, where, "append_eos", &r->append_eos);
 }
 
-/* Every number of `documents`, in the order in which they are written. */
+/* All numbers of `documents`, in the order in which they are written. */
 #define DOCUMENTS(key, member)                                                                     \
     {                                                                                              \
         key, offsetof(d9di_dataset_documents, member)                                              \
@@ -233,7 +233,7 @@ static const struct documents_number {
 };
 enum { N_DOCUMENTS_NUMBERS = sizeof(documents_numbers) / sizeof(documents_numbers[0]) };
 
-/* What older ones do not say is 0. */
+/* Numbers that older manifests lack are 0. */
 static d9d_status parse_documents(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     const json_t *v = json_object_get(root, "documents");
@@ -245,7 +245,7 @@ static d9d_status parse_documents(d9di_dataset_manifest *m, const json_t *root, 
     return d9di_skipped_counts_parse(json_object_get(v, "skipped"), where, m->documents.skipped);
 }
 
-/* What tokens are. */
+/* Parses the token type. */
 static d9d_status parse_token_type(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     const char *dtype, *targets;
@@ -276,7 +276,7 @@ static d9d_status parse_counts(d9di_dataset_manifest *m, const json_t *root, con
     return D9D_OK;
 }
 
-/* Names of splits or sources. */
+/* Parses names of splits or sources. */
 static d9d_status parse_names(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     json_t *list;
@@ -308,7 +308,7 @@ static d9d_status check_files(d9di_dataset_manifest *m, const json_t *root, cons
                : D9D_FAIL(D9D_EFORMAT, "%s: files: index.lmdb is not among them", where);
 }
 
-/* What a document has, in the order in which it is read. */
+/* The members of a manifest, in the order in which they are parsed. */
 typedef d9d_status parse_fn(d9di_dataset_manifest *m, const json_t *root, const char *where);
 static parse_fn *const manifest_parsers[] = {
     parse_token_type, parse_recipe, parse_counts,    parse_documents, parse_splits,
@@ -383,7 +383,7 @@ static json_t *hash_json(d9d_hash hash)
     return json_string(hex);
 }
 
-/* A number, or null in place of `none`. */
+/* A number, or null for `none`. */
 static json_t *number_or_null_json(int64_t v, int64_t none)
 {
     return v == none ? json_null() : json_integer(v);
@@ -401,7 +401,7 @@ static json_t *recipe_json(const d9di_dataset_manifest *m)
                      r->on_error);
 }
 
-/* Reasons are given where records may be skipped. */
+/* Reasons are written if records may be skipped. */
 static json_t *documents_json(const d9di_dataset_manifest *m)
 {
     const bool skips = m->recipe.on_error && strcmp(m->recipe.on_error, "skip") == 0;

@@ -1,4 +1,4 @@
-/* dataset_manifest.h - manifest.json of a dataset, between struct and text. */
+/* dataset_manifest.h - manifest.json of a dataset: parsing and writing. */
 #ifndef D9DI_DATA_DATASET_DATASET_MANIFEST_H
 #define D9DI_DATA_DATASET_DATASET_MANIFEST_H
 
@@ -9,8 +9,8 @@
 #include "d9d/base/mem.h"
 #include "data/build/skipped.h"
 
-enum { D9DI_MAX_SHARDS = 100000 };          /* of a dataset that is written or read */
-#define D9DI_MAX_LENGTH INT64_C(0x7fffffff) /* of a sample, in stored tokens */
+enum { D9DI_MAX_SHARDS = 100000 };          /* most shards of a dataset */
+#define D9DI_MAX_LENGTH INT64_C(0x7fffffff) /* longest sample, in stored tokens */
 
 typedef struct d9di_dataset_split {
     const char *name;
@@ -25,59 +25,60 @@ typedef struct d9di_dataset_file {
 
 typedef struct d9di_dataset_source {
     const char *name;
-    int64_t bytes; /* as read, after decompression */
+    int64_t bytes; /* bytes after decompression */
 } d9di_dataset_source;
 
-/* Documents by what became of them. */
+/* Counts of documents by outcome. */
 typedef struct d9di_dataset_documents {
     int64_t read, kept, empty, dropped, truncated, split;
-    int64_t turns_lost, targets_lost;       /* of those that were dropped or truncated */
-    int64_t skipped[D9D_SHARD_BAD_REASONS]; /* bad records; the others are those that are kept,
-                                         empty or dropped */
+    int64_t turns_lost, targets_lost;       /* of dropped or truncated documents */
+    int64_t skipped[D9D_SHARD_BAD_REASONS]; /* bad records by reason; the other documents are kept,
+                                               empty or dropped */
 } d9di_dataset_documents;
 
-/* How it was made. */
+/* The options with which a dataset was made. */
 typedef struct d9di_dataset_recipe {
     const char *overflow;   /* "split", "truncate", "drop" */
     int64_t max_length;     /* 0: none */
     int64_t pack;           /* 0: not packed */
-    const char *pack_mode;  /* "best-fit", "concat"; NULL where nothing is packed */
-    int64_t pack_window;    /* documents; 0 where nothing is packed */
+    const char *pack_mode;  /* "best-fit", "concat"; NULL: not packed */
+    int64_t pack_window;    /* documents; 0: not packed */
     int64_t seed;           /* -1: not shuffled */
-    int64_t unit_bytes;     /* of input, after which a shard ends; 0: not said */
+    int64_t unit_bytes;     /* input bytes of a unit, at whose end a shard ends; 0: unknown */
     const char *append_eos; /* NULL: none */
-    const char *on_error;   /* "stop", "skip"; NULL: not said */
+    const char *on_error;   /* "stop", "skip"; NULL: unknown */
 } d9di_dataset_recipe;
 
 typedef struct d9di_dataset_manifest {
     d9d_arena arena; /* holds every string and array */
     int64_t vocab_size, tokens, samples, positions;
-    bool wide;   /* u32 tokens */
-    bool labels; /* given, not the next token */
+    bool wide;   /* tokens are u32, otherwise u16 */
+    bool labels; /* labels are stored; otherwise the target is the next token */
     bool has_tokenizer;
     d9d_hash tokenizer_hash;
     d9di_dataset_recipe recipe;
     d9di_dataset_documents documents;
-    int64_t *edges; /* of buckets, ascending; bucket i holds lengths up to edges[i] */
+    int64_t *edges; /* upper bounds of the length buckets, ascending; bucket i holds lengths up to
+                       edges[i] */
     d9di_dataset_split *splits;
     d9di_dataset_file *files;
     d9di_dataset_source *sources;
     size_t n_edges, n_splits, n_files, n_sources;
     uint32_t n_shards;
-    int64_t *shard_tokens; /* [n_shards], from the sizes of the files */
+    int64_t *shard_tokens; /* [n_shards] tokens per shard, from the file sizes */
 } d9di_dataset_manifest;   /* zero-initialised may be released */
 
-/* `where` is the path, for sentences.  Everything is checked against everything else that
- * the manifest says. */
+/* Parses a manifest; `where` is its path for messages.  Checks all members for consistency. */
 d9d_status d9di_dataset_manifest_parse(const char *where, const char *text, size_t n,
                                        d9di_dataset_manifest *out);
-/* The same of what a run plans: no counts, no files, of splits and sources the names alone. */
+/* The same for a run's plan: it has no counts and no files, and only names of splits and
+ * sources. */
 d9d_status d9di_dataset_manifest_parse_plan(const char *where, const char *text, size_t n,
                                             d9di_dataset_manifest *out);
 d9d_status d9di_dataset_manifest_print(const d9di_dataset_manifest *m, d9d_buf *out);
 void d9di_dataset_manifest_release(d9di_dataset_manifest *m);
 
-/* NULL when there is none. */
+/* NULL if there is none. */
 const d9di_dataset_file *d9di_dataset_manifest_file(const d9di_dataset_manifest *m,
                                                     const char *name);
 

@@ -1,4 +1,4 @@
-/* dataset_synthetic.c - datasets that a table of functions gives.  See
+/* dataset_synthetic.c - synthetic datasets: samples computed by a table of functions.  See
  * d9d/data/dataset/dataset_kind.h. */
 #include "d9d/data/dataset/dataset_kind.h"
 
@@ -62,7 +62,8 @@ static const d9d_dataset_kind random_kind = {.size = sizeof(random_kind),
 const char *const d9d_dataset_tag[] = {"name", NULL};
 const d9d_table *const d9d_dataset_choices[] = {&random_table, NULL};
 
-/* --- any ---------------------------------------------------------------------------------- */
+/* --- any kind ----------------------------------------------------------------------------------
+ */
 
 static d9d_status load_info(d9d_dataset *ds)
 {
@@ -88,7 +89,7 @@ static d9d_status load_info(d9d_dataset *ds)
     all.name = d9d_hash_bytes(ds->kind->table->name, strlen(ds->kind->table->name));
     ds->hash = d9d_hash_bytes(&all, sizeof(all));
     ds->manifest.vocab_size = f.vocab;
-    ds->manifest.labels = true; /* given */
+    ds->manifest.labels = true; /* labels are given */
     ds->synthetic_split = (d9di_dataset_split){.name = ds->kind->table->name,
                                                .samples = f.samples,
                                                .longest = f.longest,

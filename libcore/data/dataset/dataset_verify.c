@@ -1,4 +1,4 @@
-/* dataset_verify.c - every byte and every record of a dataset, each read once. */
+/* dataset_verify.c - checks every byte and every record of a dataset, reading each once. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +14,11 @@ enum { READ_BYTES = 1 << 20 };
 
 struct files {
     const d9d_dataset *ds;
-    pthread_mutex_t lock; /* of the progress */
+    pthread_mutex_t lock; /* guards the progress */
     d9d_progress progress;
 };
 
-/* What the elements of a file are. */
+/* Element type of a file. */
 enum kind { BYTES, NARROW, WIDE, LABELS };
 
 static enum kind element_kind(const d9di_dataset_manifest *m, const char *name)
@@ -28,7 +28,7 @@ static enum kind element_kind(const d9di_dataset_manifest *m, const char *name)
     return m->labels && strncmp(name, "labels-", 7) == 0 ? LABELS : BYTES;
 }
 
-/* The first of n elements that is no id or label; n when all are. */
+/* The first of n elements that is not a valid id or label; n if all are valid. */
 static size_t find_invalid(enum kind kind, const void *p, size_t n, int64_t vocab)
 {
     const uint16_t *narrow = p;
@@ -72,7 +72,7 @@ static d9d_status check_block(const struct files *w, const d9di_dataset_file *f,
 static d9d_status read_file(struct files *w, const d9di_dataset_file *f, const d9d_file *file,
                             d9d_hasher *hasher, void *block)
 {
-    d9d_status values = D9D_OK; /* said only if the bytes are what they were */
+    d9d_status values = D9D_OK; /* reported only if the hash is right */
     d9d_err_copy why;
     d9d_hash hash;
     uint64_t at;
@@ -94,7 +94,7 @@ static d9d_status read_file(struct files *w, const d9di_dataset_file *f, const d
     return values == D9D_OK ? D9D_OK : d9d_err_restore(&why);
 }
 
-/* Opening has compared the sizes, and the hash of the index. */
+/* Checks one file.  Opening has already checked sizes and the hash of the index. */
 static d9d_status check_one_file(void *arg, int worker, size_t item)
 {
     struct files *w = arg;
@@ -192,7 +192,7 @@ d9d_status d9d_dataset_verify(const char *dir, const d9d_log *log)
     d9d_status st;
 
     st = d9d_dataset_open(dir, NULL, &ds);
-    if (st == D9D_ENOTFOUND && d9d_fs_is_dir(dir)) /* a file that is gone is damage */
+    if (st == D9D_ENOTFOUND && d9d_fs_is_dir(dir)) /* a missing file is damage */
         return D9D_FAIL(D9D_EVERIFY, "%s", d9d_err_message());
     D9D_TRY(st);
     st = check_files(ds, log);

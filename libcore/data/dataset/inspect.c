@@ -1,4 +1,4 @@
-/* inspect.c - a dataset and its samples for people and for programs. */
+/* inspect.c - prints a dataset and its samples, as text and JSON. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -50,7 +50,7 @@ d9d_status d9di_dataset_count_targets(d9d_dataset *ds, const d9di_dataset_split 
     return D9D_OK;
 }
 
-/* How many positions are trained, where that is not all of them. */
+/* Prints the number of trained positions, if not all are. */
 static d9d_status print_targets(d9d_dataset *ds, const d9di_dataset_split *s, d9d_buf *out)
 {
     int64_t n = 0;
@@ -107,7 +107,7 @@ struct expanded {
     int32_t *ids, *labels, *positions;
 };
 
-/* Loaded once; stays NULL where the dataset was made without one. */
+/* Loads the tokenizer once; NULL if the dataset was made without one. */
 static d9d_status load_tokenizer(d9d_dataset *ds)
 {
     char *path = NULL;
@@ -124,7 +124,7 @@ static d9d_status load_tokenizer(d9d_dataset *ds)
     return st;
 }
 
-/* Append bytes, with U+FFFD for each that is not part of UTF-8. */
+/* Appends bytes, with U+FFFD for each invalid byte. */
 static d9d_status append_valid_utf8(const char *p, size_t n, d9d_buf *out)
 {
     size_t at = 0;
@@ -142,7 +142,7 @@ static d9d_status append_valid_utf8(const char *p, size_t n, d9d_buf *out)
     return D9D_OK;
 }
 
-/* A token's text with quotes; part of a character becomes U+FFFD. */
+/* Appends a token's text in quotes; part of a character becomes U+FFFD. */
 static d9d_status append_token(const d9d_tokenizer *tok, uint32_t id, d9d_buf *scratch,
                                d9d_buf *out)
 {
@@ -244,7 +244,7 @@ out:
 /* --- a sample as text --------------------------------------------------------------------------
  */
 
-/* Text so far: tokens that are alike, trained or not, are decoded together. */
+/* State of printing: consecutive tokens, all trained or all not, are decoded together. */
 struct marking {
     const d9d_tokenizer *tok;
     d9d_token_ids run;
@@ -253,8 +253,8 @@ struct marking {
     d9d_buf *out;
 };
 
-/* What is shown in place of a control character, which a terminal might obey; others are shown
- * as they are. */
+/* The symbol shown for a control character, which a terminal might execute; other characters are
+ * unchanged. */
 static uint32_t visible_char(uint32_t c)
 {
     if (c < 0x20 && c != '\n' && c != '\t')
@@ -301,7 +301,8 @@ static d9d_status mark_token(struct marking *m, int32_t id, bool trained)
     return D9D_VEC_PUSH(&m->run, (uint32_t)id);
 }
 
-/* Positions [0, n) of a document: a token is trained when it is the target before it. */
+/* Prints positions [0, n) of a document.  A token is trained if the position before it has a
+ * target. */
 static d9d_status mark_document(struct marking *m, const int32_t *ids, const int32_t *labels,
                                 int64_t n)
 {
@@ -316,7 +317,7 @@ static d9d_status mark_document(struct marking *m, const int32_t *ids, const int
     return d9d_buf_append(m->out, "\n", 1);
 }
 
-/* Where document `from` of a sample ends. */
+/* The end of the document that begins at position `from` of a sample. */
 static int64_t document_end(const d9d_sample *s, const struct expanded *x, int64_t from)
 {
     int64_t to = from + 1;
@@ -355,9 +356,9 @@ out:
     return st;
 }
 
-/* --- the beginning of a document ------------------------------------------------------------- */
+/* --- excerpts ------------------------------------------------------------- */
 
-/* Whole characters of at most so many bytes, blanks for what parts lines. */
+/* Appends whole characters, at most `bytes` bytes; line breaks become spaces. */
 static d9d_status append_line(const d9d_buf *text, size_t bytes, d9d_buf *out)
 {
     size_t n = text->len;
@@ -373,7 +374,7 @@ static d9d_status append_line(const d9d_buf *text, size_t bytes, d9d_buf *out)
     return d9d_buf_append(out, "\xe2\x80\xa6", 3);
 }
 
-/* A token has at least one byte, but for some that have none: twice as many are enough. */
+/* Nearly every token has at least one byte, so twice as many tokens are enough. */
 static d9d_status decode_excerpt(const d9d_dataset *ds, const int32_t *ids, int64_t n, size_t bytes,
                                  d9d_buf *out)
 {

@@ -1,11 +1,11 @@
-/* inspect_padding.c - how much of a batch would be padding, by the order of samples. */
+/* inspect_padding.c - measures the padding of batches for each order of samples. */
 #include "d9d/data/loader/loader.h"
 #include "data/dataset/dataset_private.h"
 
 enum { SEED = 1 };
 
 struct padding {
-    int64_t positions, padded; /* with a target, and in all */
+    int64_t positions, padded; /* positions without and with padding */
 };
 
 static int64_t round_up(int64_t n, int64_t multiple)
@@ -18,7 +18,7 @@ static double padding_share(const struct padding *p)
     return p->padded > 0 ? 1 - (double)p->positions / (double)p->padded : 0;
 }
 
-/* Whole batches of one epoch in that order. */
+/* Measures the full batches of one epoch in this order. */
 static d9d_status measure_order(d9d_dataset *ds, d9d_loader_order order, int64_t batch,
                                 int64_t multiple, struct padding *out)
 {
@@ -38,7 +38,7 @@ static d9d_status measure_order(d9d_dataset *ds, d9d_loader_order order, int64_t
     return st;
 }
 
-/* Each sample padded to the edge of its bucket, those above the last one to themselves. */
+/* Measures samples padded to the edge of their bucket; longer ones are not padded. */
 static d9d_status measure_edges(d9d_dataset *ds, int64_t multiple, struct padding *out)
 {
     const d9di_dataset_manifest *m = &ds->manifest;

@@ -11,7 +11,7 @@ enum { HEADER = 16, NODE = 8, MIN_PAGE = 512, MAX_PAGE = 65536, MAX_DEPTH = 32 }
 #define MAGIC   UINT32_C(0xbeefc0de)
 #define NO_PAGE UINT64_MAX
 
-/* As LMDB has them in its files. */
+/* As stored by LMDB. */
 struct record {
     uint32_t pad;
     uint16_t flags, depth;
@@ -28,7 +28,7 @@ _Static_assert(sizeof(struct record) == 48 && sizeof(struct meta) == 136, "LMDB'
 struct node {
     const unsigned char *key, *data;
     size_t key_bytes, data_bytes;
-    uint64_t child; /* of a branch */
+    uint64_t child; /* child page of a branch node */
     uint16_t flags;
 };
 
@@ -109,7 +109,7 @@ static d9d_status fail_page(const d9di_lmdb *db, uint64_t page, const char *what
                     (unsigned long long)db->pages, what);
 }
 
-/* The page, which has nodes, and how many. */
+/* Gets a page and its number of nodes. */
 static d9d_status page_at(const d9di_lmdb *db, uint64_t page, uint16_t flag,
                           const unsigned char **out, size_t *nodes)
 {
@@ -156,8 +156,8 @@ static int compare_keys(const void *a, size_t na, const void *b, size_t nb)
     return c != 0 ? c : (na > nb) - (na < nb);
 }
 
-/* The last node, from `first` on, whose key is not above the one looked for; first - 1 without.
- * *same: it has that key. */
+/* The last node from `first` on whose key is <= the requested one; first - 1 if there is none.
+ * *same: the keys are equal. */
 static d9d_status search_page(const d9di_lmdb *db, uint64_t page, const unsigned char *p,
                               size_t first, size_t nodes, const void *key, size_t n, size_t *out,
                               bool *same)
@@ -182,10 +182,10 @@ static d9d_status search_page(const d9di_lmdb *db, uint64_t page, const unsigned
     return D9D_OK;
 }
 
-/* --- looking up ---------------------------------------------------------------------------------
+/* --- lookup ---------------------------------------------------------------------------------
  */
 
-/* The leaf that the key is in, or would be. */
+/* Finds the leaf page for a key. */
 static d9d_status find_leaf(const d9di_lmdb *db, const d9di_lmdb_tree *tree, const void *key,
                             size_t n, uint64_t *leaf)
 {
@@ -200,7 +200,8 @@ static d9d_status find_leaf(const d9di_lmdb *db, const d9di_lmdb_tree *tree, con
         D9D_TRY(page_at(db, page, BRANCH, &p, &nodes));
         if (nodes == 0)
             return fail_page(db, page, "a branch has no nodes");
-        D9D_TRY(search_page(db, page, p, 1, nodes, key, n, &i, &same)); /* the first has no key */
+        D9D_TRY(search_page(db, page, p, 1, nodes, key, n, &i,
+                            &same)); /* a branch page's first node has no key */
         D9D_TRY(node_at(db, page, p, i, &node));
         page = node.child;
     }
@@ -208,7 +209,7 @@ static d9d_status find_leaf(const d9di_lmdb *db, const d9di_lmdb_tree *tree, con
     return D9D_OK;
 }
 
-/* A value that has pages of its own. */
+/* Reads a value stored in overflow pages. */
 static d9d_status read_overflow_value(const d9di_lmdb *db, uint64_t leaf, const struct node *node,
                                       const void **value)
 {

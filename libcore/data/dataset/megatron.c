@@ -1,4 +1,4 @@
-/* megatron.c - reading Megatron-LM's token files. */
+/* megatron.c - reads Megatron-LM's token files. */
 #include "data/dataset/megatron.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ struct d9di_megatron {
     uint64_t bin_bytes;
     int type;
     uint64_t sequences, bounds;
-    uint64_t lengths_at, pointers_at, documents_at; /* in the .idx */
+    uint64_t lengths_at, pointers_at, documents_at; /* offsets in the .idx file */
 };
 
 const size_t d9di_megatron_sizes[D9DI_MEGATRON_TYPES] = {
@@ -22,7 +22,7 @@ const size_t d9di_megatron_sizes[D9DI_MEGATRON_TYPES] = {
 /* --- opening -----------------------------------------------------------------------------------
  */
 
-/* NAME.bin and NAME.idx of either. */
+/* Makes both NAME.bin and NAME.idx from either. */
 static d9d_status name_pair(const char *path, char *names[2])
 {
     const size_t n = strlen(path);
@@ -97,7 +97,7 @@ static d9d_status read_header(d9di_megatron *m, uint64_t bytes)
         want = UINT64_MAX;
     else
         want = sizeof(h) + h.sequences * 12 + h.bounds * 8;
-    if (bytes < want) /* what follows, such as modes, is of no matter */
+    if (bytes < want) /* what follows, such as modes, is ignored */
         return D9D_FAIL(D9D_EFORMAT, "%s: has %llu bytes for %llu sequences and %llu bounds",
                         m->idx.path, (unsigned long long)bytes, (unsigned long long)h.sequences,
                         (unsigned long long)h.bounds);

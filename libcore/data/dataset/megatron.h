@@ -1,5 +1,5 @@
-/* megatron.h - the indexed token files of Megatron-LM: NAME.bin with tokens, NAME.idx with
- * where sequences are.  All little endian:
+/* megatron.h - the indexed token files of Megatron-LM: tokens in NAME.bin, the locations of
+ * sequences in NAME.idx.  All little endian:
  *
  *     NAME.idx   "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 bounds D,
  *                i32 lengths[S] in tokens, i64 pointers[S] in bytes of NAME.bin,
@@ -15,19 +15,20 @@
 
 typedef struct d9di_megatron d9di_megatron;
 
-/* `path` is NAME.bin or NAME.idx, here and below.  ECONFIG for another name. */
+/* Examines both files.  `path` is NAME.bin or NAME.idx, here and below; ECONFIG for another
+ * name. */
 d9d_status d9di_megatron_stat(const char *path, d9di_input_stat seen[2]);
 d9d_status d9di_megatron_check(const char *path, const d9di_input_stat seen[2]);
-/* EFORMAT when the two do not fit each other; EIO unless they are what they were, where `seen` is
- * not NULL. */
+/* Opens both files.  EFORMAT: they are inconsistent.  EIO: they differ from `seen`, unless that is
+ * NULL. */
 d9d_status d9di_megatron_open(const char *path, const d9di_input_stat *seen, d9di_megatron **out);
 void d9di_megatron_close(d9di_megatron *m);
 int64_t d9di_megatron_documents(const d9di_megatron *m);
-/* Append a byte with the type of the tokens and the bytes of document d, at most `max_bytes`. */
+/* Appends one byte with the token type, then at most `max_bytes` bytes of document d. */
 d9d_status d9di_megatron_read(d9di_megatron *m, int64_t d, size_t max_bytes, d9d_buf *out);
 
-/* Ids of what was read so, each below `vocab`, appended; *bad is the first that is not, when
- * EFORMAT is returned. */
+/* Converts what d9di_megatron_read() appended to ids, each less than `vocab`.  EFORMAT: *bad is the
+ * first that is not. */
 d9d_status d9di_megatron_ids(const char *raw, size_t n, uint32_t vocab, d9d_token_ids *ids,
                              int64_t *bad);
 

@@ -1,4 +1,4 @@
-/* megatron_export.c - a dataset as Megatron-LM's token files. */
+/* megatron_export.c - exports a dataset as Megatron-LM's token files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,18 +12,18 @@
 #include "data/dataset/dataset_private.h"
 #include "data/dataset/megatron_format.h"
 
-enum { NARROW_BELOW = 65500 }; /* as Megatron-LM chooses */
+enum { NARROW_BELOW = 65500 }; /* Megatron-LM's own rule for u16 ids */
 
 struct export
 {
     d9d_dataset *ds;
     d9di_out_file bin, idx;
     bool narrow;
-    int64_t offset; /* bytes of the .bin so far */
+    int64_t offset; /* bytes written to the .bin so far */
     d9d_progress progress;
 };
 
-/* What is written for a segment of n tokens. */
+/* Writes a segment of n tokens. */
 typedef d9d_status (*segment_fn)(struct export *e, const d9d_sample *s, size_t from, uint32_t n);
 
 static d9d_status write_ids(struct export *e, const d9di_dataset_tokens *t, uint32_t n)
@@ -114,9 +114,9 @@ static d9d_status write_all(struct export *e)
  */
 
 struct pair {
-    char *path[2], *partial[2]; /* of the .bin and the .idx */
+    char *path[2], *partial[2]; /* paths of the .bin and the .idx */
     bool is_made[2];
-    int held[2]; /* descriptors that lock what is made until it has its name; -1 for none */
+    int held[2]; /* descriptors that lock the partial files until they are renamed; -1: none */
 };
 
 static d9d_status make_paths(const char *out, struct pair *p)
@@ -146,7 +146,8 @@ static void pair_release(struct pair *p)
     }
 }
 
-/* Links are there too, whatever they lead to; they and files are what can be replaced. */
+/* Checks that the outputs do not exist, or may be replaced: only regular files and links may.
+ * Dangling links exist too. */
 static d9d_status check_names(const struct pair *p, bool replace)
 {
     struct stat s;
@@ -163,7 +164,7 @@ static d9d_status check_names(const struct pair *p, bool replace)
     return D9D_OK;
 }
 
-/* Two exports to one name would finish each other's files. */
+/* Locks the file, since two exports to one name would corrupt each other. */
 static d9d_status lock_file(d9d_file *f)
 {
     const bool locked_out = flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -191,7 +192,8 @@ static d9d_status open_partial(const char *path, d9d_file *out)
     return st;
 }
 
-/* What a killed export left is taken over; what is no file is none of ours. */
+/* Creates a partial file, reusing one of a killed export.  Anything but a regular file is not
+ * ours. */
 static d9d_status create_partial(struct pair *p, int i, d9di_out_file *out)
 {
     struct stat s;
@@ -205,10 +207,11 @@ static d9d_status create_partial(struct pair *p, int i, d9di_out_file *out)
     return p->held[i] >= 0 ? D9D_OK : D9D_FAIL(D9D_EIO, "%s: cannot be held: %m", p->partial[i]);
 }
 
-/* An old index goes first: a .bin without one is nothing, one with another's would be read. */
+/* Removes the old index first: a .bin without index is not used, but one with a wrong index would
+ * be. */
 static d9d_status rename_files(struct pair *p, bool replace)
 {
-    D9D_TRY(check_names(p, replace)); /* nobody else was faster */
+    D9D_TRY(check_names(p, replace)); /* no one else created them meanwhile */
     if (replace && unlink(p->path[1]) != 0 && errno != ENOENT)
         return D9D_FAIL(D9D_EIO, "%s: cannot be removed: %m", p->path[1]);
     for (int i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-/* blend.c - a period of draws, laid out once.  See d9d/data/loader/blend.h. */
+/* blend.c - computes one period of draws.  See d9d/data/loader/blend.h. */
 #include "d9d/data/loader/blend.h"
 
 #include <math.h>
@@ -10,14 +10,14 @@ enum { MAX_PERIOD = 1 << 20, DECIMALS = 6 }; /* longest period; digits of exact 
 struct d9d_blend {
     size_t n;
     int64_t period;
-    int64_t *weight; /* [n] W: draws of each in a period */
+    int64_t *weight; /* [n] W: draws of each source per period */
     struct slot {
-        uint32_t number; /* of the source's draws in this period */
+        uint32_t number; /* index among the source's draws in this period */
         uint8_t source;
     } * slot; /* [period] */
 };
 
-/* --- whole numbers for weights ----------------------------------------------------------- */
+/* --- integer weights ----------------------------------------------------------- */
 
 static int64_t gcd(int64_t a, int64_t b)
 {
@@ -30,7 +30,8 @@ static int64_t gcd(int64_t a, int64_t b)
     return a;
 }
 
-/* W = w * scale where all are whole and the sum, in lowest terms, is small enough; else 0. */
+/* W = w * scale if all are integers and their sum, in lowest terms, is small enough; otherwise
+ * 0. */
 static int64_t scale_exactly(const double *w, size_t n, double scale, int64_t *out)
 {
     int64_t sum = 0, common = 0;
@@ -49,7 +50,7 @@ static int64_t scale_exactly(const double *w, size_t n, double scale, int64_t *o
     return sum / common <= MAX_PERIOD ? sum / common : 0;
 }
 
-/* Largest remainders: the sum is MOST whatever is rounded, as long as no share rounds to 0. */
+/* Rounds by largest remainders: the sum is exactly MOST, and no share becomes 0. */
 static int64_t scale_rounded(const double *w, size_t n, int64_t *out)
 {
     double total = 0, before = 0;

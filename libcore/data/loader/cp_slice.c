@@ -1,9 +1,9 @@
-/* cp_slice.c - a rank's part of a batch.  See d9d/data/loader/cp_slice.h. */
+/* cp_slice.c - a context-parallel rank's slice of a batch.  See d9d/data/loader/cp_slice.h. */
 #include "d9d/data/loader/cp_slice.h"
 
 #include <string.h>
 
-/* What a rank has of each row: `count` pieces of `size` positions. */
+/* What a rank holds of each sequence: `count` chunks of `size` positions. */
 typedef struct rank_chunks {
     int64_t first[2], count, size;
 } rank_chunks;
@@ -37,8 +37,8 @@ static d9d_status copy_tokens(const d9d_batch *b, const rank_chunks *d, d9d_cp_s
     return D9D_OK;
 }
 
-/* The parts of documents in positions [first, first + n) of the batch, which are queries from *q
- * on. *doc is one that does not begin behind, and goes on. */
+/* Adds the segments of documents in positions [first, first + n) of the batch, whose queries begin
+ * at *q.  *doc is the first document that may reach into the range, and is advanced. */
 static d9d_status add_segments(const d9d_batch *b, int64_t first, int64_t n, int64_t *doc,
                                int64_t *q, d9d_cp_slice_buffer *buffer)
 {

@@ -11,7 +11,7 @@ enum { MAX_BYTES = 64 << 20 };
 
 static const char separators[] = ", \t\r\n";
 
-/* A number at *p, which is moved behind it; false where there is none below 2^62. */
+/* Parses a number at *p and advances *p; false if there is none below 2^62. */
 static bool parse_number(const char **p, int64_t *out)
 {
     char *end;
@@ -60,7 +60,7 @@ static int compare_first(const void *pa, const void *pb)
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
-/* Sort, and join what overlaps or touches. */
+/* Sorts, and merges ranges that overlap or touch. */
 static void merge_ranges(d9d_index_set *s)
 {
     size_t n = 0;

@@ -1,4 +1,4 @@
-/* loader.c - batches.  S is the padded length of a batch.  See d9d/data/loader/loader.h. */
+/* loader.c - makes batches.  S is the padded length of a batch.  See d9d/data/loader/loader.h. */
 #include "d9d/data/loader/loader.h"
 
 #include <pthread.h>
@@ -11,12 +11,12 @@
 struct d9d_loader {
     d9di_sample_order order;
     d9d_loader_opts how;
-    bool packed;              /* some dataset is */
-    pthread_mutex_t lock;     /* of the order and the datasets' handles */
+    bool packed;              /* some dataset is packed */
+    pthread_mutex_t lock;     /* guards the order and the datasets' handles */
     d9d_batch_buffer *buffer; /* for d9d_loader_batch() */
 };
 
-/* A sample whose segments are [at, at + n) of the room's. */
+/* A sample whose segments are [at, at + n) of the buffer's. */
 struct batch_sample {
     d9d_sample sample;
     size_t first_segment;
@@ -116,7 +116,8 @@ void d9d_loader_close(d9d_loader *l)
     free(l);
 }
 
-/* --- facts ---------------------------------------------------------------------------------- */
+/* --- properties ----------------------------------------------------------------------------------
+ */
 
 int64_t d9d_loader_samples(const d9d_loader *l)
 {
@@ -200,7 +201,7 @@ d9d_status d9d_loader_sample_ref(d9d_loader *l, int64_t k, d9d_sample_ref *out)
     return st;
 }
 
-/* Sample k and its record; under the lock. */
+/* Looks up sample k and its record; the caller holds the lock. */
 static d9d_status look_up_sample(d9d_loader *l, int64_t k, d9d_sample_ref *draw, d9d_sample *out)
 {
     D9D_TRY(d9di_sample_order_at(&l->order, k, draw));
@@ -210,7 +211,7 @@ static d9d_status look_up_sample(d9d_loader *l, int64_t k, d9d_sample_ref *draw,
     return D9D_OK;
 }
 
-/* S of rows whose longest has that many positions. */
+/* S of a batch whose longest sequence has `longest` positions. */
 static int64_t padded_length(const d9d_loader *l, int64_t longest)
 {
     const int64_t multiple = l->how.pad_to_multiple_of, n = longest > 1 ? longest : 1;
@@ -244,7 +245,7 @@ d9d_status d9d_loader_measure_padding(d9d_loader *l, int64_t first, int64_t n, i
 
 /* --- batches ---------------------------------------------------------------------------- */
 
-/* The arrays of a batch, one behind the other. */
+/* The arrays of a batch, in consecutive memory. */
 enum batch_array { IDS, LABELS, POSITIONS, SEGMENTS, BATCH_ARRAYS };
 
 static const int32_t padding[BATCH_ARRAYS] = {
@@ -277,7 +278,7 @@ double d9d_loader_min_bytes(const d9d_loader *l, int64_t rows)
                            sizeof(d9d_sample_ref) + sizeof(int64_t) + sizeof(uint32_t));
 }
 
-/* Look up the rows, which is all that needs the lock. */
+/* Looks up the samples; only this needs the lock. */
 static d9d_status look_up_seqs(d9d_loader *l, int64_t first, int64_t rows, d9d_batch_buffer *buffer)
 {
     buffer->samples.len = buffer->refs.len = buffer->segments.len = buffer->lengths.len = 0;
@@ -323,7 +324,7 @@ static d9d_status fill_seq(const d9d_loader *l, d9d_batch_buffer *buffer, int64_
     return D9D_OK;
 }
 
-/* Where the numbers of segments change, and rows begin. */
+/* Finds where segment numbers change and sequences begin. */
 static d9d_status find_documents(d9d_batch_buffer *buffer, const int32_t *segments, d9d_batch *b)
 {
     buffer->cu_seqlens.len = 0;

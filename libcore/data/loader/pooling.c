@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-#define IGNORE (-100) /* a label that does not count */
+#define IGNORE (-100) /* label of an ignored position */
 
 const char *const d9d_pooling_names[] = {"last", "mean", "cls", NULL};
 
 /* --- documents ------------------------------------------------------------------------ */
 
-/* Packed documents come with the padding of each row as one more, which is none. */
+/* cu_seqlens lists each sequence's padding as one more document, which is skipped here. */
 static bool next_packed_document(const d9d_batch *b, int64_t next, d9d_batch_document *d)
 {
     for (; next < b->documents; next++) {
@@ -111,12 +111,14 @@ d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n)
     return D9D_OK;
 }
 
-/* --- where positions are ----------------------------------------------------------------- */
+/* --- layout of positions over ranks
+ * -----------------------------------------------------------------
+ */
 
 typedef struct rank_layout {
-    int64_t length, pieces, size; /* of a row; it is cut into `pieces` */
-    int64_t local;                /* positions of a row that this rank has */
-    int64_t first, tokens;        /* of its tensor ranks' tokens, this one's */
+    int64_t length, pieces, size; /* of a sequence, divided into `pieces` chunks of `size` */
+    int64_t local;                /* positions of a sequence on this rank */
+    int64_t first, tokens; /* this rank's range among the tokens of its tensor-parallel group */
     const d9d_pooling_opts *how;
 } rank_layout;
 
@@ -137,7 +139,7 @@ static d9d_status rank_layout_init(const d9d_batch *b, const d9d_pooling_opts *h
     return D9D_OK;
 }
 
-/* The token of a position here, or -1. */
+/* The local token of a position, or -1. */
 static int64_t local_token(const rank_layout *p, int64_t row, int64_t position)
 {
     const int64_t piece = position / p->size, rank = p->how->cp;
@@ -164,7 +166,7 @@ static d9d_batch_document pooled_positions(const d9d_batch_document *d, d9d_pool
     return c;
 }
 
-/* Tokens of a document here. */
+/* Counts the local tokens of a document. */
 static int64_t count_local(const rank_layout *p, const d9d_batch_document *d)
 {
     const d9d_batch_document c = pooled_positions(d, p->how->pooling);

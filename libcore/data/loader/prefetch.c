@@ -1,7 +1,7 @@
-/* prefetch.c - a ring of batches, filled by threads.  See d9d/data/loader/prefetch.h.
+/* prefetch.c - a ring buffer of batches that threads fill.  See d9d/data/loader/prefetch.h.
  *
- * Batch i of the feed is made in slot i mod n, by whichever thread takes number i next; a slot is
- * taken again when the batch in it has been used.
+ * Batch i is made in slot i mod n by the thread that takes number i.  A slot is reused once its
+ * batch has been consumed.
  */
 #include "d9d/data/loader/prefetch.h"
 
@@ -14,15 +14,15 @@ typedef struct slot {
     d9d_batch_buffer *buffer;
     d9d_batch batch;
     bool ready;
-    d9d_err_copy err; /* why there is no batch */
+    d9d_err_copy err; /* the error, if the batch failed */
 } slot;
 
 struct d9d_prefetcher {
     d9d_loader *loader;
     d9d_prefetcher_opts how;
-    int64_t per_step;  /* batches of a rank in a step */
+    int64_t per_step;  /* batches of this rank per step */
     int64_t started;   /* batches that threads have begun */
-    int64_t delivered; /* batches that the caller has had, the one in use counted */
+    int64_t delivered; /* batches returned to the caller, including the one in use */
     int64_t waited_ns;
     slot *slots;
     int64_t n_slots;
@@ -33,7 +33,7 @@ struct d9d_prefetcher {
     pthread_cond_t ready, slot_free;
 };
 
-/* Samples [*first, + *rows) of batch i; false behind the end. */
+/* The samples [*first, *first + *rows) of batch i; false past the end. */
 static bool batch_at(const d9d_prefetcher *f, int64_t i, int64_t *first, int64_t *rows)
 {
     const d9d_prefetcher_opts *h = &f->how;
@@ -65,7 +65,7 @@ static void *prefetch_thread(void *arg)
 
     (void)pthread_mutex_lock(&f->lock);
     while (!f->stop) {
-        /* The batch in use is number given - 1. */
+        /* The batch in use is number delivered - 1. */
         const int64_t i = f->started;
 
         if (i >= (f->delivered > 0 ? f->delivered - 1 : 0) + f->n_slots) {
@@ -95,7 +95,7 @@ static d9d_status check_opts(const d9d_prefetcher_opts *h)
                     (long long)h->rank, (long long)h->ranks, h->threads, h->ahead);
 }
 
-/* A thread fewer is slower, not wrong. */
+/* Starts the threads.  If one cannot be started, the others do its work. */
 static void start_threads(d9d_prefetcher *f)
 {
     d9d_thread_sigmask before;
@@ -143,7 +143,7 @@ static void wait_until_ready(d9d_prefetcher *f, int64_t i)
     slot *s = &f->slots[i % f->n_slots];
 
     (void)pthread_mutex_lock(&f->lock);
-    f->delivered++; /* the batch before is not used any more */
+    f->delivered++; /* the previous batch is no longer in use */
     (void)pthread_cond_broadcast(&f->slot_free);
     while (!s->ready)
         (void)pthread_cond_wait(&f->ready, &f->lock);

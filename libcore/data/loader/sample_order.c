@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-enum { BUFFER_SAMPLES = 4096 }; /* bucketed: at least so many, in whole packs */
+enum { BUFFER_SAMPLES = 4096 }; /* bucketed: least buffer size, rounded up to whole packs */
 #define ENDLESS (INT64_C(1) << 62)
 
-/* A buffer of the bucketed order, a function of (seed, number).  Two are kept, as threads
- * that read ahead are in the next one. */
+/* A buffer of the bucketed order, a function of (seed, number).  Two are cached, since prefetch
+ * threads are often in the next one. */
 struct d9di_sample_order_buffer {
     int64_t number;        /* -1: none */
     d9d_sample_ref *order; /* [capacity] */
@@ -29,7 +29,7 @@ d9d_rng d9di_sample_order_rng(uint64_t seed, d9di_sample_order_rng_purpose purpo
 
 /* --- before bucketing --------------------------------------------------------------------- */
 
-/* Draw `number` of a source. */
+/* The sample of draw `number` of a source. */
 static int64_t source_sample(const d9d_loader_source *s, int64_t number)
 {
     const d9d_sampler_source as = d9di_sample_order_source(s);
@@ -71,8 +71,8 @@ static int compare_length(const void *pa, const void *pb)
     return a->ref.source < b->ref.source ? -1 : a->ref.source > b->ref.source;
 }
 
-/* Put the samples of sorted keys into packs: the whole ones in a random order, what is left
- * over behind them, and each in a random order of its own. */
+/* Puts sorted samples into packs.  Full packs are in random order, the remainder follows; samples
+ * of each pack are shuffled. */
 static void shuffle_packs(const d9di_sample_order *o, d9di_sample_order_buffer *b, int64_t number,
                           int64_t count)
 {
@@ -159,7 +159,7 @@ static d9d_status make_buffer(d9di_sample_order *o)
                            d9d_dataset_dir(o->sources[0].dataset), (long long)o->pack);
 }
 
-/* A whole blend, bucketed or not. */
+/* Computes the length of the stream. */
 static d9d_status find_total(d9di_sample_order *o)
 {
     o->total = ENDLESS;

@@ -68,7 +68,7 @@ void d9di_added_tokens_release(d9di_added_tokens *set)
     D9D_VEC_RELEASE(&set->tokens);
 }
 
-/* Length of the longest token that begins text[0, n) and may; 0 when none does. */
+/* Length of the longest accepted token at the start of text[0, n); 0 if there is none. */
 static size_t match_longest(const d9di_added_tokens *set, const char *text, size_t n,
                             d9di_added_tokens_filter accepts, const void *arg,
                             const d9di_added_tokens_entry **token)
@@ -102,7 +102,7 @@ static bool is_whole_word(const char *text, size_t n, size_t start, size_t end)
            (end == n || !is_word_char(d9di_utf8_decode(text + end, &w)));
 }
 
-/* From `at`, the next place where a token may begin; n when there is none. */
+/* The next place from `at` on where a token may begin; n if there is none. */
 static size_t find_candidate(const d9di_added_tokens *set, const char *text, size_t n, size_t at)
 {
     if (set->n_firsts == 1) {
@@ -139,7 +139,7 @@ d9d_status d9di_added_tokens_split(const d9di_added_tokens *set, const char *tex
             end = d9di_unicode_skip_space(text, n, end);
         if (done < start)
             D9D_TRY(fn(arg, NULL, text + done, start - done));
-        if (start < end) /* else the token before has stripped all of it away */
+        if (start < end) /* otherwise the previous token has stripped all of it */
             D9D_TRY(fn(arg, token, text + end, 0));
         done = end;
     }

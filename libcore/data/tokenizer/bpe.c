@@ -1,8 +1,8 @@
-/* bpe.c - the ids of pieces: from the words seen lately, by a walk, or by merging.
+/* bpe.c - BPE: encodes pre-tokens from the cache, greedily, or by merging.
  *
- * Of all neighbours that merge, the pair of the lowest rank goes first, and of equal pairs
- * the leftmost.  Where a walk (bpe_greedy.c) cannot tell the outcome, short pieces scan for that
- * pair, and long ones keep candidates in a heap, which makes O(n log n).
+ * The neighbouring pair with the lowest rank is merged first; among equal pairs the leftmost.
+ * Where greedy encoding (bpe_greedy.c) does not apply, short pre-tokens scan for that pair.  Long
+ * ones keep candidates in a heap, which makes O(n log n).
  */
 #include "data/tokenizer/bpe.h"
 
@@ -15,25 +15,25 @@
 
 enum {
     SHORT_PRETOKEN = 48, /* bytes; longer ones use the heap */
-    LOOKUP_GROUP = 32    /* pieces that are looked up side by side */
+    LOOKUP_GROUP = 32    /* pre-tokens whose cache lookups are interleaved */
 };
 
 struct d9di_bpe_symbol {
-    uint32_t id; /* D9DI_NO_ID: merged into the one before */
+    uint32_t id; /* D9DI_NO_ID: merged into the symbol before */
     uint32_t prev, next;
 };
 
 struct d9di_bpe_candidate {
-    uint32_t rank, left; /* of the left symbol */
+    uint32_t rank, left; /* rank of the merge; index of the left symbol */
 };
 
 #define END UINT32_MAX
 
-/* The longest pieces that are taken: merging holds some 40 bytes a byte, walking 4. */
+/* Longest pre-tokens.  Merging needs about 40 bytes of memory per byte, greedy encoding 4. */
 #define MAX_MERGED ((size_t)16 << 20)
 #define MAX_GREEDY ((size_t)1 << 30)
 
-/* The symbols that a piece begins as, into ids[0, n); how many there are. */
+/* Splits a pre-token into its initial symbols ids[0, n); returns their number. */
 static size_t init_symbols(const d9di_bpe *b, const char *pretoken, size_t n, uint32_t *ids)
 {
     size_t count = 0, i = 0;
@@ -57,14 +57,14 @@ static size_t init_symbols(const d9di_bpe *b, const char *pretoken, size_t n, ui
     return count;
 }
 
-/* --- short pieces -------------------------------------------------------------- */
+/* --- short pre-tokens -------------------------------------------------------------- */
 
 static uint32_t pair_rank(const d9di_bpe *b, const uint32_t *ids, size_t n, size_t at)
 {
     return at + 1 < n ? d9di_bpe_rank(b, ids[at], ids[at + 1]) : D9DI_NO_ID;
 }
 
-/* Merge ids[0, n) in place, n at most SHORT_PRETOKEN; how many remain. */
+/* Merges ids[0, n) in place, n <= SHORT_PRETOKEN; returns the number that remains. */
 static size_t merge_short(const d9di_bpe *b, uint32_t *ids, size_t n)
 {
     uint32_t rank[SHORT_PRETOKEN];
@@ -91,7 +91,7 @@ static size_t merge_short(const d9di_bpe *b, uint32_t *ids, size_t n)
     return n;
 }
 
-/* --- long pieces ----------------------------------------------------------------- */
+/* --- long pre-tokens ----------------------------------------------------------------- */
 
 static bool candidate_before(const struct d9di_bpe_candidate *a, const struct d9di_bpe_candidate *b)
 {
@@ -128,7 +128,7 @@ static void sift_down(struct d9di_bpe_candidate *heap, size_t n, size_t at)
     heap[at] = moved;
 }
 
-/* Push the merge of the symbol at `at` with the next one, if they merge. */
+/* Pushes the merge of the symbol at `at` with the next one, if they merge. */
 static d9d_status push_candidate(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t at)
 {
     const struct d9di_bpe_symbol *left = &s->symbols.data[at];
@@ -193,9 +193,9 @@ static d9d_status merge_long(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t *i
     return D9D_OK;
 }
 
-/* --- pieces ---------------------------------------------------------------------- */
+/* --- pre-tokens ---------------------------------------------------------------------- */
 
-/* With ignore_merges a piece that is a token as a whole is that token. */
+/* With ignore_merges a pre-token that is a vocabulary entry is that token. */
 static d9d_status find_whole_token(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pretoken,
                                    size_t n, uint32_t *id)
 {
@@ -246,7 +246,7 @@ static d9d_status encode_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s,
                                                                     pretoken->n, ids, out_n);
 }
 
-/* --- groups of pieces -------------------------------------------------------------- */
+/* --- groups of pre-tokens -------------------------------------------------------------- */
 
 struct lookup {
     uint64_t key[D9DI_BPE_CACHE_LONG], *bucket;
@@ -315,9 +315,9 @@ d9d_status d9di_bpe_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const d9di_pr
     return D9D_OK;
 }
 
-/* --- what ids are of ---------------------------------------------------------------- */
+/* --- alignment of ids ---------------------------------------------------------------- */
 
-/* Of the first character, or byte, which may begin no token. */
+/* Width of the first character, or byte, which may begin no token. */
 static size_t first_char_width(const d9di_bpe *b, const char *text)
 {
     return b->chars ? d9di_utf8_width((unsigned char)text[0]) : 1;
@@ -356,7 +356,7 @@ size_t d9di_bpe_token_bytes(const d9di_bpe *b, const char *text, size_t n, uint3
         if (id == b->unk)
             return unknown_width(b, text + at, n - at);
     }
-    *skip = 0; /* of something between: a merge of bytes */
+    *skip = 0; /* inside: a merge of bytes */
     return n;
 }
 
@@ -366,7 +366,7 @@ d9d_status d9di_bpe_scratch_init(d9di_bpe_scratch *s, unsigned log2_words)
     s->pairs = malloc(D9DI_BPE_PAIRS * sizeof(*s->pairs));
     if (!s->pairs)
         return D9D_FAIL(D9D_ENOMEM, "no memory for pairs of tokens");
-    memset(s->pairs, 0xff, D9DI_BPE_PAIRS * sizeof(*s->pairs)); /* no pair's */
+    memset(s->pairs, 0xff, D9DI_BPE_PAIRS * sizeof(*s->pairs)); /* no valid pair */
     D9D_TRY(d9di_bpe_cache_init(&s->short_cache, D9DI_BPE_CACHE_SHORT, log2_words));
     return d9di_bpe_cache_init(&s->long_cache, D9DI_BPE_CACHE_LONG,
                                log2_words > 2 ? log2_words - 2 : 0);

@@ -14,7 +14,7 @@ d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_
     w->slots = aligned_alloc(CACHE_LINE, bytes);
     if (!w->slots)
         return D9D_FAIL(D9D_ENOMEM, "no memory for %zu bytes of words", bytes);
-    memset(w->slots, 0, bytes); /* no key is zero: lengths are not */
+    memset(w->slots, 0, bytes); /* zero marks free slots: no key is zero, since lengths are not */
     return D9D_OK;
 }
 

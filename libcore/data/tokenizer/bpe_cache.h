@@ -1,10 +1,11 @@
-/* bpe_cache.h - pieces seen lately and their ids, for one thread.
+/* bpe_cache.h - a cache of recent pre-tokens and their ids, for one thread.
  *
- * Two tables of one make, for pieces of up to 15 and up to 31 bytes.  A slot is a key of `words`
- * 64-bit words and as many bytes of ids; a bucket is two slots, the newer one first:
+ * Two tables of the same kind serve pre-tokens of up to 15 and up to 31 bytes.  A slot is a key of
+ * `words` 64-bit words and as many bytes of ids.  A bucket is two slots, the newer one first (2-way
+ * set associative):
  *
  *     key     the bytes, zeros, and the length in the last byte
- *     ids     2 * words of them; how many are there, in the top byte of the last
+ *     ids     2 * words ids; their number is in the top byte of the last
  */
 #ifndef D9DI_DATA_TOKENIZER_BPE_CACHE_H
 #define D9DI_DATA_TOKENIZER_BPE_CACHE_H
@@ -25,14 +26,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the last byte is the 
 
 typedef struct d9di_bpe_cache {
     uint64_t *slots;
-    uint64_t mask; /* of buckets */
+    uint64_t mask; /* mask of bucket numbers */
 } d9di_bpe_cache;  /* zero-initialised may be released */
 
-/* Room for 2^log2_slots pieces, two at least. */
+/* Allocates 2^log2_slots slots, at least two. */
 d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_slots);
 void d9di_bpe_cache_release(d9di_bpe_cache *w);
 
-/* The key of text[0, n), n < 8 * words.  Bytes before `end` may be read. */
+/* Makes the key of text[0, n), n < 8 * words.  Bytes before `end` may be read. */
 static inline void d9di_bpe_cache_key(uint64_t *key, unsigned words, const char *text, size_t n,
                                       const char *end)
 {
@@ -66,7 +67,7 @@ static inline uint64_t d9di_bpe_cache_mix(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* The bucket of a key, on its way into the cache. */
+/* The bucket of a key, which is also prefetched. */
 static inline uint64_t *d9di_bpe_cache_bucket(const d9di_bpe_cache *w, const uint64_t *key,
                                               unsigned words)
 {
@@ -88,7 +89,7 @@ static inline bool d9di_bpe_cache_equal(const uint64_t *slot, const uint64_t *ke
     return diff == 0;
 }
 
-/* Write the ids of `key` to ids[0, 2 * words); how many count, 0 when they are not known. */
+/* Writes the ids of `key` to ids[0, 2 * words); returns how many count, 0 on a miss. */
 static inline size_t d9di_bpe_cache_get(const uint64_t *bucket, const uint64_t *key, unsigned words,
                                         uint32_t *ids)
 {
@@ -106,7 +107,7 @@ static inline size_t d9di_bpe_cache_get(const uint64_t *bucket, const uint64_t *
     return n;
 }
 
-/* Remember ids[0, n), if they are few enough, in place of the older of the two. */
+/* Stores ids[0, n), if they fit, in place of the older slot. */
 void d9di_bpe_cache_put(uint64_t *bucket, const uint64_t *key, unsigned words, const uint32_t *ids,
                         size_t n);
 

@@ -1,18 +1,19 @@
-/* bpe_greedy.c - the tokens of a piece from left to right, without merging its bytes.
+/* bpe_greedy.c - greedy BPE: finds the tokens of a pre-token from left to right, without merging
+ * its bytes.
  *
- * Merging goes by rank, leftmost first, and is never undone.  So as long as no merge takes place
- * across a place, what is on its two sides does not know of each other: a sequence of tokens is the
- * result for a text exactly if each token is the result for its own bytes and each two neighbours
- * are the result for theirs.  Only one sequence is.  It is found by taking the longest token that
- * goes with the one before, and stepping back where none does; a place that was stepped back from
- * is dead, whatever leads to it, so that each is tried once.
+ * Merging goes by rank, leftmost first, and is never undone.  As long as no merge crosses a
+ * position, its two sides do not influence each other.  So a token sequence is the result for a
+ * text exactly if each token is the result for its own bytes, and each pair of neighbours is the
+ * result for theirs.  Exactly one sequence has this property.  To find it, take the longest token
+ * that is compatible with the previous one, and backtrack if none is.  A position from which the
+ * search backtracked is dead on every path, so each is tried once.
  *
- * A run of one token goes on without a search as long as the text that was looked at repeats
- * itself: what was found to lead nowhere then does so again.
+ * A run of one repeated token continues without a search as long as the examined text repeats
+ * itself, because dead ends then repeat too.
  *
- * Whether two tokens go together is told by their last merges, backwards in time.  Time is the
- * rank, where every merge has a higher rank than those that made its parts.  A vocabulary where
- * that is not so, or that lacks bytes or is spelled in characters, is merged in bpe.c.
+ * The last merges of two tokens, traced backwards in time, decide whether they are compatible.
+ * Time is the rank, provided that every merge has a higher rank than the merges of its parts.
+ * Other vocabularies, and those that lack bytes or are spelled in characters, are merged in bpe.c.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 
 /* --- two neighbours ---------------------------------------------------------------------- */
 
-/* When two tokens merge. */
+/* The time at which two tokens merge. */
 static inline uint32_t merge_time(const d9di_bpe *b, uint32_t left, uint32_t right)
 {
     if (!(b->derivation[left].as_left & d9di_bpe_filter_bit(right)) ||
@@ -32,10 +33,10 @@ static inline uint32_t merge_time(const d9di_bpe *b, uint32_t left, uint32_t rig
     return left == D9DI_NO_ID ? D9DI_BPE_NEVER : left + 1;
 }
 
-/* Whether no merge crosses the place between x and y before they are taken to be joined at
- * `joined`; D9DI_BPE_NEVER if they are not.  x lives from the merge that makes it until x_end,
- * when it becomes part of another token, and y until y_end.  Of merges of one rank that share a
- * symbol the left one goes first. */
+/* True if no merge crosses the position between x and y before they are joined at `joined`
+ * (D9DI_BPE_NEVER: they are not). x exists from its own merge until x_end, when it becomes part of
+ * another token; y until y_end.  Of two merges of one rank that share a symbol, the left one comes
+ * first. */
 static bool pair_is_valid(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t joined)
 {
     uint32_t x_end = joined, y_end = D9DI_BPE_NEVER;
@@ -58,7 +59,7 @@ static bool pair_is_valid(const d9di_bpe *b, uint32_t x, uint32_t y, uint32_t jo
     }
 }
 
-/* The same of tokens that are not joined, from memory if it was asked lately. */
+/* The same for tokens that are never joined, with a cache. */
 static inline bool pair_is_valid_cached(const d9di_bpe *b, d9di_bpe_scratch *s, uint32_t x,
                                         uint32_t y)
 {
@@ -70,9 +71,10 @@ static inline bool pair_is_valid_cached(const d9di_bpe *b, d9di_bpe_scratch *s, 
     return *slot & 1;
 }
 
-/* --- walking ------------------------------------------------------------------------------ */
+/* --- greedy search ------------------------------------------------------------------------------
+ */
 
-/* The longest token that text[0, n) begins with, how long it is, and how much was looked at. */
+/* The longest token at the start of text[0, n), its length, and the number of bytes examined. */
 static uint32_t longest_token(const d9di_bpe *b, const char *text, size_t n, size_t *len,
                               size_t *seen)
 {
@@ -116,8 +118,8 @@ static bool is_dead_end(const uint64_t *dead, size_t at)
     return dead[at / 64] >> at % 64 & 1;
 }
 
-/* How many times more the token piece[at, at + len), which follows its like, follows itself: as
- * long as the text from it to `reach`, behind all that was looked at, comes again. */
+/* How many more times the token pretoken[at, at + len), which follows its copy, repeats: as long as
+ * the text from it to `reach`, past everything examined, repeats. */
 static size_t count_repeats(const char *pretoken, size_t n, size_t at, size_t len, size_t reach,
                             const uint64_t *dead)
 {
@@ -150,7 +152,7 @@ d9d_status d9di_bpe_greedy_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const 
     }
     id = longest_token(b, pretoken, n, &len, &reach);
     while (at < n) {
-        if (id == D9DI_NO_ID) { /* nothing goes on from here: not even the token before is right */
+        if (id == D9DI_NO_ID) { /* dead end: the token before is wrong too */
             assert(count > 0);
             dead[at / 64] |= UINT64_C(1) << at % 64;
             id = ids[--count];
@@ -178,10 +180,10 @@ d9d_status d9di_bpe_greedy_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const 
     return D9D_OK;
 }
 
-/* --- learning ------------------------------------------------------------------------------ */
+/* --- preparation ------------------------------------------------------------------------------ */
 
-/* Fill in `time`, `left` and `right`.  False when a merge comes before one that makes a part of it:
- * ranks are not times then. */
+/* Computes `time`, `left` and `right`.  False if a merge precedes one that makes a part of it:
+ * ranks are then not times. */
 static bool compute_merge_times(d9di_bpe *b)
 {
     for (uint32_t id = 0; id < b->n_tokens; id++)
@@ -272,5 +274,5 @@ d9d_status d9di_bpe_greedy_prepare(d9di_bpe *b)
     if (st == D9D_OK)
         compute_shorter(b);
     b->is_greedy = st == D9D_OK;
-    return st == D9D_ENOTSUP ? D9D_OK : st; /* too large to be walked */
+    return st == D9D_ENOTSUP ? D9D_OK : st; /* too large for greedy encoding */
 }

@@ -1,4 +1,4 @@
-/* bpe_load.c - reading the model of a tokenizer.json. */
+/* bpe_load.c - reads the model of a tokenizer.json. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static uint64_t table_size(uint64_t n)
     return size;
 }
 
-/* The slot of a text, or the free one where it would go; what it holds but for the id, in *tag. */
+/* The slot of a text, or the free slot for it; *tag: its content without the id. */
 static uint32_t *vocab_slot(const d9di_bpe *b, const char *text, size_t n, uint32_t *tag)
 {
     const uint64_t hash = d9d_hash_u64(text, n);
@@ -48,7 +48,7 @@ uint32_t d9di_bpe_find_token(const d9di_bpe *b, const char *text, size_t n)
 
 /* --- vocabulary ---------------------------------------------------------------- */
 
-/* The largest id plus one, after every id was checked to be one. */
+/* The largest id plus one; checks every id. */
 static d9d_status count_ids(json_t *vocab, const char *where, uint32_t *out)
 {
     const char *text;
@@ -101,8 +101,8 @@ static d9d_status load_vocab(d9di_bpe *b, json_t *vocab, const char *where)
     return D9D_OK;
 }
 
-/* What a token stands for, into `bytes`, which has room for its text; how many.  A text that is not
- * spelled in the alphabet of bytes stands for itself. */
+/* Writes the bytes of a token to `bytes`, which has space for its text; returns their number.  A
+ * text that is not spelled in the byte alphabet stands for itself. */
 static size_t decode_token_text(struct d9di_bpe_token *t, bool chars, char *bytes)
 {
     size_t n = 0;
@@ -290,7 +290,7 @@ static d9d_status load_unk(d9di_bpe *b, const json_t *m, const char *where, bool
     D9D_TRY(d9di_tokenizer_component_get_flag(m, where, "fuse_unk", false, &b->fuse_unk));
     D9D_TRY(d9di_tokenizer_component_get_flag(m, where, "byte_fallback", false, &b->byte_fallback));
     if (complete && (b->byte_fallback || !b->chars))
-        return D9D_OK; /* nothing is ever unknown */
+        return D9D_OK; /* no character is ever unknown */
     if (b->byte_fallback)
         return D9D_FAIL(D9D_ENOTSUP,
                         "%s: byte_fallback is set and the vocabulary lacks some of the 256 bytes",

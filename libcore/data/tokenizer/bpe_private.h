@@ -1,4 +1,4 @@
-/* bpe_private.h - what bpe_load.c makes and bpe.c looks up. */
+/* bpe_private.h - lookup tables that bpe_load.c makes and bpe.c uses. */
 #ifndef D9DI_DATA_TOKENIZER_BPE_PRIVATE_H
 #define D9DI_DATA_TOKENIZER_BPE_PRIVATE_H
 
@@ -11,7 +11,7 @@ static inline uint64_t d9di_bpe_hash(uint64_t x)
     return x ^ x >> 29;
 }
 
-/* The slot of a pair, or the free one where it would go; what it holds but for the rank, in *tag.
+/* The slot of a pair, or the free slot for it; *tag: its content without the rank.
  */
 static inline uint32_t *d9di_bpe_merge_slot(const d9di_bpe *b, uint32_t left, uint32_t right,
                                             uint32_t *tag)
@@ -32,7 +32,7 @@ static inline uint32_t *d9di_bpe_merge_slot(const d9di_bpe *b, uint32_t left, ui
     return &b->merge_table[at];
 }
 
-/* The rank of a pair, D9DI_NO_ID when it does not merge. */
+/* The rank of a pair; D9DI_NO_ID if it does not merge. */
 static inline uint32_t d9di_bpe_rank(const d9di_bpe *b, uint32_t left, uint32_t right)
 {
     uint32_t tag;
@@ -40,17 +40,17 @@ static inline uint32_t d9di_bpe_rank(const d9di_bpe *b, uint32_t left, uint32_t 
     return (*d9di_bpe_merge_slot(b, left, right, &tag) & 0xffffff) - 1;
 }
 
-/* How a token comes about when the bytes it stands for are merged by themselves: its last merge
- * joins `left` and `right`. */
+/* How merging the bytes of a token by themselves produces it: the last merge joins `left` and
+ * `right`. */
 struct d9di_bpe_derivation {
     uint32_t time; /* 0 for a byte, the rank of the last merge + 1, D9DI_BPE_NEVER for others */
     uint32_t left, right;
-    uint32_t len;     /* bytes */
-    uint32_t shorter; /* the longest other token that it begins with; D9DI_NO_ID: none */
-    /* Ids that it merges with, as d9di_bpe_filter_bit(): no pair is looked up that is not in both
-     * sets. */
+    uint32_t len;     /* length in bytes */
+    uint32_t shorter; /* its longest proper prefix that is a token; D9DI_NO_ID: none */
+    /* Filters of the ids that it merges with (d9di_bpe_filter_bit()): only pairs in both filters
+     * are looked up. */
     uint32_t as_left, as_right;
-    uint32_t unused; /* half a cache line */
+    uint32_t unused; /* pads to half a cache line */
 };
 _Static_assert(sizeof(struct d9di_bpe_derivation) == 32, "half a cache line");
 #define D9DI_BPE_NEVER UINT32_MAX
@@ -60,13 +60,13 @@ static inline uint32_t d9di_bpe_filter_bit(uint32_t id)
     return UINT32_C(1) << (id * UINT32_C(0x9e3779b1) >> 27);
 }
 
-enum { D9DI_BPE_PAIRS = 1 << 13 }; /* remembered in a scratch */
+enum { D9DI_BPE_PAIRS = 1 << 13 }; /* pairs cached in a scratch */
 
-/* Find out how tokens are made and whether pieces can be walked; `made` and the trie are left out
- * when they cannot. */
+/* Computes the derivation of each token and whether greedy encoding applies.  If not, `derivation`
+ * and the trie stay empty. */
 d9d_status d9di_bpe_greedy_prepare(d9di_bpe *b);
 
-/* The ids of a piece, at most n of them, into `ids`; how many in *out_n. */
+/* Encodes a pre-token to at most n ids; *out_n is their number. */
 d9d_status d9di_bpe_greedy_encode(const d9di_bpe *b, d9di_bpe_scratch *s, const char *pretoken,
                                   size_t n, uint32_t *ids, size_t *out_n);
 

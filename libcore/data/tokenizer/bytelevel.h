@@ -18,7 +18,7 @@ static inline uint32_t d9di_bytelevel_char(unsigned char b)
     return b == 0xad ? 0x143u : b;
 }
 
-/* The byte of a character, -1 when it stands for none. */
+/* The byte of a character; -1 if it represents none. */
 static inline int d9di_bytelevel_byte(uint32_t c)
 {
     if (c >= 0x100 && c <= 0x120)

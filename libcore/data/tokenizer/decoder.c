@@ -18,7 +18,7 @@ static d9d_status add_replace(d9di_tokenizer_decoder *d, const char *from, const
     return d9d_buf_append(&r->to, to, strlen(to));
 }
 
-/* The alphabet of bytes is undone where the pre-tokeniser has it. */
+/* The pre-tokeniser decides whether the byte alphabet is decoded. */
 static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into)
 {
     (void)v;
@@ -128,7 +128,7 @@ void d9di_tokenizer_decoder_release(d9di_tokenizer_decoder *d)
 
 /* --- decoding ------------------------------------------------------------------ */
 
-/* out[from, len) with r applied. */
+/* Applies r to out[from, len). */
 static d9d_status apply_replace(const struct d9di_tokenizer_decoder_replace *r, size_t from,
                                 d9d_buf *out)
 {

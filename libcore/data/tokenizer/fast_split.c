@@ -16,12 +16,12 @@ enum class { OTHER, LETTER, NUMBER, SPACE, NEWLINE }; /* NEWLINE: \r and \n */
 
 struct rules {
     const char *pattern;
-    size_t numbers;     /* how many make a piece */
-    bool any_prefix;    /* of letters; else a space */
-    bool number_prefix; /* a space */
-    bool newlines;      /* ends of lines end white space and follow others */
-    bool fold;          /* contractions in any case */
-    bool marks;         /* count as letters */
+    size_t numbers;     /* most numbers of a match */
+    bool any_prefix;    /* any character may precede letters; otherwise only a space */
+    bool number_prefix; /* a space may precede numbers */
+    bool newlines;      /* line ends terminate white space and may follow other characters */
+    bool fold;          /* contractions are case-insensitive */
+    bool marks;         /* marks count as letters */
 };
 
 static const struct rules known_rules[] = {
@@ -72,7 +72,7 @@ static inline uint8_t class_at(const d9di_fast_split *s, cursor p, unsigned *wid
     return s->class_of[d9di_utf8_decode((const char *)p, width)];
 }
 
-/* How many of the 8 bytes at p, from the first on, are ASCII letters. */
+/* Number of leading ASCII letters among the 8 bytes at p. */
 static inline unsigned ascii_letters(cursor p)
 {
     const uint64_t each = UINT64_C(0x0101010101010101);
@@ -143,7 +143,7 @@ static cursor skip_space(const d9di_fast_split *s, cursor start, cursor end)
     return p < end && last > start ? last : p;
 }
 
-/* Behind the contraction that begins with the apostrophe at p; NULL when there is none. */
+/* The end of the contraction that begins with the apostrophe at p; NULL if there is none. */
 static cursor match_contraction(const d9di_fast_split *s, cursor p, cursor end)
 {
     const size_t n = (size_t)(end - p);
@@ -157,7 +157,7 @@ static cursor match_contraction(const d9di_fast_split *s, cursor p, cursor end)
         return p + 2;
     if (n < 3)
         return NULL;
-    if (fold && p[1] == 0xc5 && p[2] == 0xbf) /* the long s is an s in another case */
+    if (fold && p[1] == 0xc5 && p[2] == 0xbf) /* the long s (U+017F) folds to s */
         return p + 3;
     b = p[2] | fold;
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? p + 3
@@ -195,7 +195,7 @@ static cursor match_space(const d9di_fast_split *s, cursor p, cursor behind, cur
     return skip_space(s, p, end);
 }
 
-/* Behind the match that begins at p < end. */
+/* The end of the match that begins at p < end. */
 static inline cursor match_next(const d9di_fast_split *s, cursor p, cursor end)
 {
     unsigned w;
@@ -223,7 +223,7 @@ size_t d9di_fast_split_find(const d9di_fast_split *s, const char *text, size_t n
     return count;
 }
 
-/* --- making ------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------- */
 
 static void set_class(d9di_fast_split *s, const struct d9di_unicode_range *r, size_t n,
                       uint8_t class)

@@ -10,11 +10,11 @@
 #include "data/tokenizer/utf8.h"
 
 struct step {
-    /* Whether anything changed; the result is in `out`. */
+    /* Writes the result to `out`, and whether anything changed. */
     d9d_status (*apply)(const struct step *step, d9di_normalizer_scratch *s, const char *text,
                         size_t n, d9d_buf *out, bool *changed);
     int form;        /* utf8proc options */
-    uint64_t *plain; /* bits: characters below MAX_PLAIN that are normal wherever they stand */
+    uint64_t *plain; /* bit set: characters below MAX_PLAIN that are normalised in every context */
     d9di_split_pattern *pattern;
     d9d_buf content;
     bool strips_left, strips_right;
@@ -26,18 +26,19 @@ struct d9di_normalizer {
 
 enum {
     MAX_STEPS = 64,
-    MAX_PLAIN = 0x30000, /* behind there is little that is used, and nothing that is not plain */
+    MAX_PLAIN = 0x30000, /* few characters above are in use, and none is plain */
     MAX_DECOMPOSED = 32  /* characters; the longest decomposition has 18 */
 };
 
-/* --- origins --------------------------------------------------------------- *
+/* --- alignments (origins of bytes) ---------------------------------------------------------------
+ * *
  *
- * What a step writes comes from what it reads, each byte from some bytes; the functions below
- * write, and note it down where it is wanted.
+ * Each byte that a step writes comes from a range of the bytes that it reads.  The functions below
+ * write, and record this alignment if it is tracked.
  */
 
-/* The last n bytes written come from bytes [from, to) that the step reads; of a text without a
- * byte from none. */
+/* Records that the last n bytes written come from bytes [from, to) of the input; from none, if the
+ * text is empty. */
 static d9d_status trace_alignment(d9di_normalizer_scratch *s, size_t n, size_t from, size_t to)
 {
     const d9di_alignment *in = from < to ? s->input : NULL;
@@ -52,7 +53,7 @@ static d9d_status trace_alignment(d9di_normalizer_scratch *s, size_t n, size_t f
     return D9D_OK;
 }
 
-/* Copy bytes [from, to) of the text. */
+/* Copies bytes [from, to) of the text. */
 static d9d_status copy_bytes(d9di_normalizer_scratch *s, const char *text, size_t from, size_t to,
                              d9d_buf *out)
 {
@@ -61,7 +62,7 @@ static d9d_status copy_bytes(d9di_normalizer_scratch *s, const char *text, size_
     return d9d_buf_append(out, text + from, to - from);
 }
 
-/* Write `with` in place of bytes [from, to). */
+/* Writes `with` in place of bytes [from, to). */
 static d9d_status replace_bytes(d9di_normalizer_scratch *s, const d9d_buf *with, size_t from,
                                 size_t to, d9d_buf *out)
 {
@@ -69,7 +70,8 @@ static d9d_status replace_bytes(d9di_normalizer_scratch *s, const d9d_buf *with,
     return d9d_buf_append(out, with->data, with->len);
 }
 
-/* Write `what` between two bytes of n: it comes from the one behind it, or else before it. */
+/* Inserts `what` between two of n bytes; its alignment is the byte after it, or else the byte
+ * before it. */
 static d9d_status insert_bytes(d9di_normalizer_scratch *s, const d9d_buf *what, size_t at, size_t n,
                                d9d_buf *out)
 {
@@ -80,11 +82,10 @@ static d9d_status insert_bytes(d9di_normalizer_scratch *s, const d9d_buf *what, 
 
 /* --- Unicode forms -------------------------------------------------------- *
  *
- * A plain character stays as it is and is no second half of a composition; nothing is reordered
- * across it.  Only runs of others are looked at: such a run begins at the character before the
- * first one that is not plain, since that may compose with it, and ends before the next plain
- * one.  Marks are put in order by a counting sort on their combining class, so that a million of
- * them take no longer than their length.
+ * A plain character is unchanged, is never the second part of a composition, and is never reordered
+ * across.  So only runs of other characters are processed.  A run begins at the character before
+ * the first non-plain one, which may compose with it, and ends before the next plain one.  Marks
+ * are ordered by a counting sort on their combining class, so a million of them take linear time.
  */
 
 static bool is_inert(uint32_t c)
@@ -97,7 +98,7 @@ static uint8_t combining_class(int32_t c)
     return (uint8_t)utf8proc_get_property(c)->combining_class;
 }
 
-/* Stable order by class of chars[from, to), all of them marks. */
+/* Stable sort by combining class of chars[from, to), all of them marks. */
 static d9d_status sort_marks(d9di_normalizer_scratch *s, size_t from, size_t to)
 {
     size_t at[257] = {0}, i;
@@ -180,7 +181,7 @@ static inline bool is_plain(const struct step *step, uint32_t c)
     return c < MAX_PLAIN && (step->plain[c / 64] >> c % 64 & 1);
 }
 
-/* From `at`, the first character that is not plain; n when there is none. */
+/* The first non-plain character from `at` on; n if there is none. */
 static size_t skip_plain(const struct step *step, const char *text, size_t n, size_t at)
 {
     unsigned w;
@@ -207,8 +208,8 @@ static size_t skip_not_plain(const struct step *step, const char *text, size_t n
     return at;
 }
 
-/* What was written behind out[0, before) comes from a run: each byte from its own where the run was
- * normal already, else all from all of it. */
+/* Records the alignment of the bytes written after out[0, before) for one run: byte by byte if the
+ * run was normalised already, otherwise all from the whole run. */
 static d9d_status trace_run(d9di_normalizer_scratch *s, const char *text, size_t from, size_t to,
                             const d9d_buf *out, size_t before)
 {
@@ -308,7 +309,7 @@ static uint32_t to_lower(uint32_t c)
     return c;
 }
 
-/* Character by character, whatever is beside it. */
+/* Lowercases each character without context. */
 static d9d_status apply_lowercase(const struct step *step, d9di_normalizer_scratch *s,
                                   const char *text, size_t n, d9d_buf *out, bool *changed)
 {
@@ -317,7 +318,7 @@ static d9d_status apply_lowercase(const struct step *step, d9di_normalizer_scrat
 
     (void)step;
     *changed = true;
-    D9D_TRY(d9d_buf_reserve(out, n * 2)); /* two bytes become three at most */
+    D9D_TRY(d9d_buf_reserve(out, n * 2)); /* two bytes become at most three */
     while (i < n) {
         unsigned w;
         const uint32_t c = d9di_utf8_decode(text + i, &w);
@@ -359,8 +360,8 @@ static void clear_plain(struct step *step, uint32_t c)
         step->plain[c / 64] &= ~(UINT64_C(1) << c % 64);
 }
 
-/* Clear what `c` shows not to be plain: itself when it is a mark or is written differently in this
- * form, and all but the first of what it is composed of. */
+/* Clears the plain bits that `c` rules out: its own if it is a mark or is written differently in
+ * this form, and those of all but the first character of its decomposition. */
 static void clear_not_plain(struct step *step, uint32_t c)
 {
     int32_t as[MAX_DECOMPOSED];
@@ -381,7 +382,7 @@ static void clear_not_plain(struct step *step, uint32_t c)
         clear_plain(step, c);
 }
 
-/* Hangul is composed by rule: a vowel or a last consonant is a second half. */
+/* Hangul composes by rule: vowels and final consonants can be second parts. */
 static const struct d9di_unicode_range hangul_seconds[] = {{0x1161, 0x1175}, {0x11a8, 0x11c2}};
 
 static d9d_status compute_plain(struct step *step, const char *where)

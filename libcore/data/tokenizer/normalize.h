@@ -7,11 +7,11 @@
 
 typedef struct d9di_normalizer d9di_normalizer;
 
-/* `v` may be NULL or null: nothing is done then. */
+/* Parses a normaliser.  If `v` is NULL or null, it does nothing. */
 d9d_status d9di_normalizer_parse(const json_t *v, const char *where, d9di_normalizer **out);
 void d9di_normalizer_free(d9di_normalizer *nz);
 
-/* Where a byte of a rewritten text comes from: bytes [from, to) of the one before it. */
+/* Alignment of a byte of a rewritten text: bytes [from, to) of the text before. */
 typedef struct d9di_alignment {
     uint32_t from, to;
 } d9di_alignment;
@@ -20,9 +20,9 @@ typedef D9D_VEC(d9di_alignment) d9di_alignments;
 /* Buffers of one thread; zero-initialised is ready to use. */
 typedef struct d9di_normalizer_scratch {
     d9d_buf text[2], shadow;
-    bool tracks_alignments;        /* texts are shorter than 4 GiB, and origins are wanted */
+    bool tracks_alignments;        /* alignments are tracked; texts must be shorter than 4 GiB */
     d9di_alignments alignments[2]; /* of text[0] and text[1] */
-    const d9di_alignment *input;   /* of the text that a step reads; NULL: it is the first */
+    const d9di_alignment *input;   /* of the text that a step reads; NULL: the original text */
     d9di_alignments *output;       /* of the text that it writes */
     D9D_VEC(int32_t) chars;
     D9D_VEC(int32_t) marks;
@@ -30,8 +30,9 @@ typedef struct d9di_normalizer_scratch {
 } d9di_normalizer_scratch;
 void d9di_normalizer_scratch_release(d9di_normalizer_scratch *s);
 
-/* *out is `text` itself when it is normal already, else in the scratch until the next call.
- * Where origins are wanted, `input` then has one for each byte of *out, NULL: it is `text`. */
+/* Normalises a text.  *out is `text` itself if it is normalised already; otherwise it is in the
+ * scratch until the next call.  If alignments are tracked, `input` has one for each byte of *out;
+ * NULL: *out is `text`. */
 d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scratch *s,
                                  const char *text, size_t n, const char **out, size_t *out_n);
 

@@ -1,8 +1,8 @@
 /* pretok.c - see pretok.h.
  *
- * A stage finds stretches in a span (matches and what is between them) and joins them to
- * pieces by its behaviour.  Each piece goes straight to the next stage, so that the text is
- * never held as a list of pieces; they reach the caller some at a time.
+ * A stage finds stretches in a span (matches, and the text between them) and joins them to
+ * pre-tokens by its behaviour.  Each result goes straight to the next stage, so the text is never
+ * held as a list.  The caller receives the final pre-tokens in groups.
  */
 #include "data/tokenizer/pretok.h"
 
@@ -24,7 +24,7 @@ enum prepend { NEVER, FIRST, ALWAYS }; /* FIRST: at the beginning of the whole t
 
 static const char *const prepend_names[] = {"never", "first", "always", NULL};
 
-/* A span of the text and of its shadow. */
+/* A span of the text and of its shadow (see split_pattern.h). */
 struct span {
     const char *text, *shadow;
     size_t n;
@@ -34,15 +34,15 @@ struct run;
 struct joiner;
 
 struct stage {
-    /* Report the stretches of `span` to `j`; NULL: the span is one piece. */
+    /* Reports the stretches of `span` to `j`; NULL: the span is one pre-token. */
     d9d_status (*find)(const struct stage *stage, struct run *run, struct span span,
                        struct joiner *j);
     enum behaviour behaviour;
     bool invert;
     enum prepend prepend;
-    char replacement[5];          /* is what is prepended, where it is not there already, */
-    bool replaces_spaces;         /* and what stands for spaces */
-    bool encodes_bytes;           /* the stages behind it see the alphabet of bytes */
+    char replacement[5];          /* prepended, unless the text begins with it */
+    bool replaces_spaces;         /* and it replaces spaces */
+    bool encodes_bytes;           /* later stages see the byte alphabet */
     d9di_fast_split *fast_split;  /* for a known pattern, */
     d9di_split_pattern *pattern;  /* for another, */
     bool (*in_class)(uint32_t c); /* or for characters of a kind */
@@ -50,10 +50,10 @@ struct stage {
 
 struct d9di_pretok {
     D9D_VEC(struct stage) stages;
-    bool bytelevel; /* was there */
+    bool bytelevel; /* there is a ByteLevel */
     bool spelled;   /* and stages follow it */
-    bool rewrites;  /* some stage writes the text anew */
-    bool shadowed;  /* some stage matches an expression */
+    bool rewrites;  /* some stage rewrites the text */
+    bool shadowed;  /* some stage matches a regular expression */
 };
 
 enum { MAX_STAGES = 64 };
@@ -61,10 +61,10 @@ enum { MAX_STAGES = 64 };
 struct run {
     const d9di_pretok *pretok;
     d9di_pretok_scratch *scratch;
-    const char *first; /* where the whole text begins; the end of the buffer: not in it */
-    size_t n;          /* pieces that wait */
-    const char *end;   /* of the buffer they are in */
-    const char *raw;   /* the bytes that `spelled` spells from here on; NULL: nothing is spelled */
+    const char *first; /* start of the whole text; the end of the buffer: not in it */
+    size_t n;          /* pending pre-tokens */
+    const char *end;   /* end of their buffer */
+    const char *raw;   /* the raw bytes of `spelled` from here on; NULL: nothing is spelled */
     const char *spelled;
     d9di_pretok_fn fn;
     void *arg;
@@ -72,7 +72,7 @@ struct run {
 
 static d9d_status run_stage(struct run *run, size_t stage, struct span span);
 
-/* --- pieces that wait --------------------------------------------------------- */
+/* --- pending pre-tokens --------------------------------------------------------- */
 
 static d9d_status flush_pretokens(struct run *run)
 {
@@ -82,7 +82,7 @@ static d9d_status flush_pretokens(struct run *run)
     return n > 0 ? run->fn(run->arg, run->scratch->pretokens, n, run->end) : D9D_OK;
 }
 
-/* How many bytes so many bytes in their alphabet are. */
+/* Number of raw bytes that n bytes of the byte alphabet stand for. */
 static size_t count_bytes(const char *spelled, size_t n)
 {
     size_t count = 0;
@@ -92,7 +92,7 @@ static size_t count_bytes(const char *spelled, size_t n)
     return count;
 }
 
-/* The bytes that are spelled as text[0, n). */
+/* The raw bytes that are spelled as text[0, n). */
 static __attribute__((noinline, cold)) d9di_pretoken decode_bytelevel(struct run *run,
                                                                       const char *text, size_t n)
 {
@@ -115,7 +115,7 @@ static d9d_status push_pretoken(struct run *run, const char *text, size_t n)
     return D9D_OK;
 }
 
-/* --- joining stretches to pieces ------------------------------------------- */
+/* --- joining stretches to pre-tokens ------------------------------------------- */
 
 struct joiner {
     struct run *run;
@@ -124,7 +124,7 @@ struct joiner {
     enum behaviour behaviour;
     bool invert;
     bool held, last_match;
-    size_t start, end; /* the piece that is held back, as a later stretch may join it */
+    size_t start, end; /* the pending pre-token, which a later stretch may extend */
 };
 
 static d9d_status emit_span(const struct joiner *j, size_t start, size_t end)
@@ -143,7 +143,7 @@ static d9d_status emit_held(struct joiner *j)
     return held ? emit_span(j, j->start, j->end) : D9D_OK;
 }
 
-/* Whether a stretch joins the held piece. */
+/* True if a stretch extends the pending pre-token. */
 static bool joins_held(const struct joiner *j, bool match)
 {
     switch (j->behaviour) {
@@ -210,7 +210,7 @@ static d9d_status find_fast_split(const struct stage *stage, struct run *run, st
     return D9D_OK;
 }
 
-/* Every character of a kind is a match. */
+/* Every character of a class is a match. */
 static d9d_status find_char_class(const struct stage *stage, struct run *run, struct span span,
                                   struct joiner *j)
 {
@@ -247,7 +247,7 @@ static bool is_word(uint32_t c)
     return d9di_unicode_in(d9di_unicode_word, d9di_unicode_word_n, c);
 }
 
-/* n bytes that come from bytes [from, to). */
+/* Records n bytes that come from bytes [from, to). */
 static d9d_status trace_alignment(d9di_alignments *origins, size_t n, size_t from, size_t to)
 {
     D9D_TRY(D9D_VEC_RESERVE(origins, n));
@@ -256,7 +256,7 @@ static d9d_status trace_alignment(d9di_alignments *origins, size_t n, size_t fro
     return D9D_OK;
 }
 
-/* Where the bytes of rewrite_spaces() come from. */
+/* Records the alignment of what rewrite_spaces() writes. */
 static d9d_status trace_rewrite(const struct stage *stage, bool prepends, const char *text,
                                 size_t n, d9di_alignments *origins)
 {
@@ -271,7 +271,7 @@ static d9d_status trace_rewrite(const struct stage *stage, bool prepends, const 
     return D9D_OK;
 }
 
-/* text[0, n) with what the stage prepends and its spaces, into `out`. */
+/* Appends text[0, n) to `out` with the stage's prefix and its replacement for spaces. */
 static d9d_status rewrite_spaces(const struct stage *stage, bool prepends, const char *text,
                                  size_t n, d9d_buf *out)
 {
@@ -334,7 +334,8 @@ static d9d_status find_matches(const struct stage *stage, struct run *run, size_
     return emit_held(&j);
 }
 
-/* The span in the alphabet of bytes, for the stages from `at` on.  Its characters are all old. */
+/* Encodes the span in the byte alphabet for the stages from `at` on.  All its characters are known
+ * to PCRE2. */
 static d9d_status encode_bytelevel(struct run *run, size_t at, struct span span)
 {
     d9d_buf *spelled = &run->scratch->spelled;
@@ -526,7 +527,7 @@ static d9d_status parse_bytelevel(const json_t *v, const char *where, void *into
     return D9D_OK;
 }
 
-/* Spaces become a character of their own; pieces begin with it. */
+/* Spaces are replaced by a special character, with which pre-tokens begin. */
 static d9d_status parse_metaspace(const json_t *v, const char *where, void *into)
 {
     struct stage stage = {

@@ -1,4 +1,4 @@
-/* split_pattern.c - translating, compiling and running patterns. */
+/* split_pattern.c - translates, compiles and runs split patterns. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "data/tokenizer/split_pattern.h"
 
@@ -9,14 +9,14 @@
 #include "data/tokenizer/unicode_tables.h"
 #include "data/tokenizer/utf8.h"
 
-/* Characters that PCRE2 does not know as HF's engine does have aliases from Unicode 14 on, and it
- * knows none more up to 16, which is that engine's. */
+/* PCRE2 and HF's engine know different Unicode versions.  Characters added from Unicode 14 on, up
+ * to HF's version 16, are matched through aliases. */
 enum { UNICODE_FIRST = 14, UNICODE_LAST = 16 };
 
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_MAX = 16 << 20 };
 
-/* Steps back in one match: more than the bytes of any document that fits, and a second of work
- * for a pattern that takes exponential time. */
+/* Backtracking steps per match: more than the bytes of any document that fits, and about a second
+ * of work for a pattern of exponential cost. */
 enum { MATCH_LIMIT = 1 << 28 };
 
 struct d9di_split_pattern {
@@ -76,7 +76,7 @@ static d9d_status copy_chars(struct reader *r, size_t n)
     return D9D_OK;
 }
 
-/* \p{Lu}, \P{L}, \p{^N}: general categories mean the same to both. */
+/* \p{Lu}, \P{L}, \p{^N}: general categories have the same meaning in both. */
 static d9d_status translate_property(struct reader *r)
 {
     static const char *const names[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -123,8 +123,8 @@ static d9d_status translate_hex(struct reader *r)
     return d9d_buf_printf(r->out, "\\x{%x}", c);
 }
 
-/* What Oniguruma takes for a part of a word: what is alphabetic, marks, digits, connectors, and
- * some of Latin-1. */
+/* Oniguruma's word characters: alphabetic characters, marks, digits, connectors, and some of
+ * Latin-1. */
 #define WORD_CLASS                                                                                 \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}"     \
     "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
@@ -133,7 +133,7 @@ static d9d_status translate_escape(struct reader *r)
 {
     static const struct {
         char c;
-        const char *as, *as_in_class; /* NULL: not there */
+        const char *as, *as_in_class; /* NULL: not allowed there */
     } table[] = {
         {'r', "\\r", "\\r"},
         {'n', "\\n", "\\n"},
@@ -172,7 +172,7 @@ static d9d_status translate_escape(struct reader *r)
     return fail_unsupported(r, r->pos, 2, "the engines differ on it");
 }
 
-/* A character that stands for itself, as far as it is old enough to. */
+/* A literal character, if both engines know it. */
 static d9d_status translate_literal(struct reader *r)
 {
     unsigned w;
@@ -185,8 +185,8 @@ static d9d_status translate_literal(struct reader *r)
 
 static d9d_status translate_members(struct reader *r, size_t from);
 
-/* A class inside a class: its members are members of that.  They are not to make a range with what
- * is beside them. */
+/* A nested class: its members become members of the outer class, but must not form ranges with
+ * neighbours. */
 static d9d_status translate_nested_class(struct reader *r)
 {
     const size_t from = r->pos;
@@ -204,7 +204,7 @@ static d9d_status translate_nested_class(struct reader *r)
     return D9D_OK;
 }
 
-/* Up to the bracket that ends the class, which begins at `from`. */
+/* Translates up to the bracket that ends the class, which begins at `from`. */
 static d9d_status translate_members(struct reader *r, size_t from)
 {
     if (peek_char(r, 0) == ']')
@@ -252,7 +252,7 @@ static d9d_status translate_group(struct reader *r)
     return copy_chars(r, 1);
 }
 
-/* {n}, {n,}, {n,m}, as long as what follows does not make the engines differ. */
+/* {n}, {n,}, {n,m}, unless the following character makes the engines differ. */
 static d9d_status translate_brace(struct reader *r)
 {
     const size_t from = r->pos;
@@ -317,7 +317,7 @@ static d9d_status compile_pattern(const char *where, const char *src, size_t n, 
         pcre2_get_error_message(code, text, sizeof(text));
         return D9D_FAIL(D9D_ENOTSUP, "%s: pattern: %s at byte %zu", where, (const char *)text, at);
     }
-    /* Without JIT the interpreter does the same, slower. */
+    /* Without JIT the interpreter does the same, more slowly. */
     (void)pcre2_jit_compile(c, PCRE2_JIT_COMPLETE);
     *out = c;
     return D9D_OK;
@@ -394,7 +394,7 @@ d9d_status d9di_split_pattern_shadow(const char *text, size_t n, d9d_buf *buf, c
         unsigned w;
         uint32_t c, alias;
 
-        if ((unsigned char)text[i] < 0xe0) { /* every alias is of U+0800 or above */
+        if ((unsigned char)text[i] < 0xe0) { /* every alias is U+0800 or above */
             i++;
             continue;
         }

@@ -1,4 +1,4 @@
-/* tokenizer.c - a tokenizer.json as a whole: loading, encoding, decoding. */
+/* tokenizer.c - loads a tokenizer.json, encodes and decodes. */
 #include "d9d/data/tokenizer/tokenizer.h"
 
 #include <stdio.h>
@@ -18,20 +18,20 @@
 #define MAX_FILE (UINT64_C(64) << 20)
 
 enum {
-    LOG2_CACHE_SLOTS = 17, /* seen lately and kept by a thread: 6 MiB */
+    LOG2_CACHE_SLOTS = 17, /* cached pre-tokens of a thread: 6 MiB */
     READ_SLACK = D9DI_BPE_SLACK
 };
 
 struct added {
-    const char *text; /* as it is looked for: normalised, where the token is */
+    const char *text; /* search text: normalised if the token is */
     size_t len;
     uint32_t id;
     bool special;
 };
 
-/* What decoding writes for an id. */
+/* The bytes that decoding writes for an id. */
 struct decoded {
-    const char *bytes; /* NULL: no token has it; READ_SLACK more than `len` may be read */
+    const char *bytes; /* NULL: unused id; READ_SLACK bytes more than `len` are readable */
     uint32_t len;
     bool special;
 };
@@ -42,13 +42,13 @@ struct d9d_tokenizer {
     d9di_normalizer *normalizer;
     d9di_pretok *pretok;
     d9di_tokenizer_decoder decoder;
-    d9di_added_tokens raw, normalized; /* added tokens by the text they are looked for in */
+    d9di_added_tokens raw, normalized; /* added tokens, by the text in which they are searched */
     D9D_VEC(struct added) added;
     struct decoded *decoded; /* by id */
-    d9d_map by_content;      /* to index + 1 */
+    d9d_map by_content;      /* token text to index + 1 */
     d9d_arena arena;
     uint32_t vocab_size;
-    const char *ignored; /* parts of the file */
+    const char *ignored; /* ignored parts of the file */
 };
 
 struct d9d_tokenizer_scratch {
@@ -60,8 +60,8 @@ struct d9d_tokenizer_scratch {
 
 /* --- loading ---------------------------------------------------------------------- */
 
-/* The id that HF gives the next added token: that of its text if it has one, else one
- * behind all others. */
+/* The id that HF assigns to the next added token: that of its text if it has one, otherwise the
+ * next unused id. */
 static uint32_t expected_id(const d9d_tokenizer *tok, const char *content, size_t len)
 {
     uint32_t id = d9di_bpe_find_token(&tok->model, content, len), next = tok->model.n_entries;
@@ -119,7 +119,7 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
     token.id = (uint32_t)id;
     D9D_TRY(check_added_id(tok, where, content, len, token.id));
 
-    /* Only presence and the index are kept: the map borrows a number as a pointer. */
+    /* The map stores the index as a pointer value. */
     D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)(tok->added.len + 1)));
     if (normalized)
         D9D_TRY(d9di_normalizer_apply(tok->normalizer, s, content, len, &content, &len));
@@ -161,7 +161,7 @@ static d9d_status set_decoded(d9d_tokenizer *tok, uint32_t id, const char *bytes
     d9d_status st;
     char *copy;
 
-    if (!tok->model.chars && !tok->decoder.joins) { /* spelled out already */
+    if (!tok->model.chars && !tok->decoder.joins) { /* already spelled out */
         tok->decoded[id] = (struct decoded){bytes, (uint32_t)n, special};
         return D9D_OK;
     }
@@ -208,8 +208,8 @@ static d9d_status index_decoded(d9d_tokenizer *tok, const char *name)
     return D9D_OK;
 }
 
-/* Components that do not change the ids of a text by itself: their names are checked.  Texts are
- * cut and padded elsewhere. */
+/* Components that do not change the ids of a text: only their names are checked.  Truncation and
+ * padding happen elsewhere. */
 static d9d_status parse_ignored(const json_t *v, const char *where, void *into)
 {
     (void)v;
@@ -388,22 +388,23 @@ struct encoding {
     const d9d_tokenizer *tok;
     d9d_tokenizer_scratch *s;
     d9d_token_ids *out;
-    const char *raw;        /* where the whole text begins, */
-    const char *normalized; /* and its first stretch after normalisation; else NULL */
-    struct tracing *trace;  /* NULL: where tokens come from is of no matter */
+    const char *raw;        /* start of the whole text */
+    const char *normalized; /* its first stretch after normalisation; otherwise NULL */
+    struct tracing *trace;  /* NULL: alignments are not tracked */
 };
 
-/* Of a text with zones. */
+/* Alignment state for a text with zones. */
 struct tracing {
     const d9di_tokenizer_zone *zones;
     size_t n_zones;
     d9di_alignments *spans;
-    const char *raw_done;              /* the end of the last raw stretch or token, */
-    const char *stretch, *text, *done; /* a raw stretch, it normalised, and what of that is done */
+    const char *raw_done; /* end of the last raw stretch or token */
+    const char *stretch, *text,
+        *done; /* a raw stretch, its normalised text, and the processed part of that */
 };
 
-/* Bytes of the raw text that text[0, n) comes from, n > 0, of the normalised stretch or of what the
- * pre-tokenizer made of it. */
+/* The raw bytes that text[0, n), n > 0, comes from; it is part of the normalised stretch or of the
+ * pre-tokeniser's rewrite. */
 static d9di_alignment raw_range(const struct encoding *e, const char *text, size_t n)
 {
     const d9di_pretok_scratch *p = &e->s->pretok;
@@ -464,7 +465,7 @@ static d9d_status encode_traced(void *arg, const d9di_pretoken *pretokens, size_
     return D9D_OK;
 }
 
-/* An added token between `done` and `end`. */
+/* Appends an added token between `done` and `end`. */
 static d9d_status push_added_token(const struct encoding *e, uint32_t id, d9di_alignment span)
 {
     D9D_TRY(D9D_VEC_PUSH(e->out, id));
@@ -487,7 +488,7 @@ static d9d_status encode_normalized(void *arg, const d9di_added_tokens_entry *to
                            e->trace ? encode_traced : encode_pretokens, arg);
 }
 
-/* Whether the bytes lie in one zone of added tokens. */
+/* True if the bytes are inside one zone with added tokens. */
 static bool is_in_added_zone(const struct tracing *t, d9di_alignment bytes)
 {
     size_t lo = 0, hi = t->n_zones;
@@ -591,7 +592,7 @@ bool d9di_tokenizer_has_added(const d9d_tokenizer *tok, const char *text, size_t
 
 /* --- decoding ----------------------------------------------------------------------- */
 
-/* Take off the front of data[from, len) what the decoder says. */
+/* Strips what the decoder strips from the start of data[from, len). */
 static void strip_front(const d9di_tokenizer_decoder *d, size_t from, d9d_buf *out)
 {
     size_t n = 0;
@@ -622,12 +623,13 @@ d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids, s
         some = true;
         if (out->cap - out->len <= (size_t)d->len + READ_SLACK)
             D9D_TRY(d9d_buf_reserve(out, (size_t)d->len + READ_SLACK));
-        memcpy(out->data + out->len, d->bytes, READ_SLACK); /* mostly that is all, in one move */
+        memcpy(out->data + out->len, d->bytes,
+               READ_SLACK); /* usually the whole token, in one fixed-size copy */
         if (d->len > READ_SLACK)
             memcpy(out->data + out->len + READ_SLACK, d->bytes + READ_SLACK, d->len - READ_SLACK);
         out->len += d->len;
     }
     if (tok->model.chars && !tok->decoder.joins && out->len > from)
         strip_front(&tok->decoder, from, out);
-    return d9d_buf_append(out, "", 0); /* ends in NUL */
+    return d9d_buf_append(out, "", 0); /* NUL-terminates */
 }

@@ -1,4 +1,5 @@
-/* tokenizer_component.h - reading one component of a tokenizer.json: an object told by "type". */
+/* tokenizer_component.h - parses one component of a tokenizer.json: an object selected by
+ * "type". */
 #ifndef D9DI_DATA_TOKENIZER_TOKENIZER_COMPONENT_H
 #define D9DI_DATA_TOKENIZER_TOKENIZER_COMPONENT_H
 
@@ -6,15 +7,15 @@
 
 #include "d9d/base/json.h"
 
-/* One kind of component: its "type" and its other keys, each taken by `parse`. */
+/* One kind of component: its "type", its other keys, and its parser. */
 typedef struct d9di_tokenizer_component {
     const char *type;
     const char *keys; /* separated by single spaces */
     d9d_status (*parse)(const json_t *v, const char *where, void *into);
 } d9di_tokenizer_component;
 
-/* Find `v`'s type in `table` (ended by a NULL type), refuse keys that it does not have,
- * and parse.  An unknown type or key is ENOTSUP with its name. */
+/* Finds `v`'s type in `table` (terminated by a NULL type), rejects unknown keys, and parses.  An
+ * unknown type or key is ENOTSUP with its name. */
 d9d_status d9di_tokenizer_component_parse(const d9di_tokenizer_component *table, const json_t *v,
                                           const char *where, void *into);
 
@@ -22,11 +23,11 @@ d9d_status d9di_tokenizer_component_parse(const d9di_tokenizer_component *table,
 d9d_status d9di_tokenizer_component_check_keys(const json_t *v, const char *where,
                                                const char *keys);
 
-/* A boolean that may be absent. */
+/* Gets an optional boolean. */
 d9d_status d9di_tokenizer_component_get_flag(const json_t *v, const char *where, const char *key,
                                              bool absent, bool *out);
 
-/* The elements of v[key], each parsed by `table`. */
+/* Parses each element of v[key] with `table`. */
 d9d_status d9di_tokenizer_component_parse_sequence(const d9di_tokenizer_component *table,
                                                    const json_t *v, const char *where,
                                                    const char *key, void *into);

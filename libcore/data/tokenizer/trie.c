@@ -1,8 +1,8 @@
 /* trie.c - see trie.h.
  *
- * Keys are sorted, so the children of a node are stretches of the list.  A base is looked for
- * that puts the first child into a free cell of the last blocks of 256; what is left free behind
- * stays free.
+ * Keys are sorted, so the children of a node are consecutive ranges of the list.  The builder looks
+ * for a base that puts the first child into a free cell of the last blocks of 256.  Cells that stay
+ * free before these blocks remain unused.
  */
 #include "data/tokenizer/trie.h"
 
@@ -19,11 +19,11 @@ enum {
 struct builder {
     d9di_trie *trie;
     D9D_VEC(bool) is_base;
-    size_t first_free; /* no cell before is tried */
+    size_t first_free; /* cells before it are not tried */
     const struct d9di_trie_key *keys;
 };
 
-/* Keys [from, to) share their first `depth` bytes and hang below the base of `entry`. */
+/* Keys [from, to) share their first `depth` bytes; they are children of `entry`. */
 struct node {
     size_t from, to, entry;
     uint32_t depth;
@@ -62,7 +62,7 @@ static bool base_fits(const struct builder *m, uint32_t base, const unsigned cha
     return true;
 }
 
-/* A base whose cells for `labels` are free. */
+/* Finds a base whose cells for `labels` are free. */
 static d9d_status find_base(struct builder *m, const unsigned char *labels, size_t n, uint32_t *out)
 {
     const size_t end = m->trie->entries.len;
@@ -89,7 +89,7 @@ static d9d_status find_base(struct builder *m, const unsigned char *labels, size
     return D9D_OK;
 }
 
-/* The key that ends at depth + 1 is the first of a child's stretch. */
+/* Makes the entry of a child.  A key that ends at depth + 1 is the first of the child's range. */
 static uint64_t make_entry(const struct d9di_trie_key *first, uint32_t depth, unsigned char label)
 {
     const bool ends = first->n == depth + 1;

@@ -1,7 +1,7 @@
-/* trie.h - byte strings with a number each, walked a byte at a time.
+/* trie.h - a trie (double array) that maps byte strings to numbers, traversed byte by byte.
  *
- * A double array: the child of a node for byte c is the cell at base ^ c, if that cell's label is
- * c.  Each node with children has a base of its own, so a label is enough to know the parent:
+ * The child of a node for byte c is the cell at base ^ c, if that cell's label is c.  Each node
+ * with children has a unique base, so a label identifies the parent:
  *
  *     cell    base (24 bits) | value (24 bits) | flag, label (16 bits)
  */
@@ -15,7 +15,7 @@
 #include "d9d/base/mem.h"
 
 #define D9DI_TRIE_NONE UINT32_C(0xffffff) /* no value */
-#define D9DI_TRIE_FREE UINT64_C(0x100)    /* label of a free cell: no byte's */
+#define D9DI_TRIE_FREE UINT64_C(0x100)    /* label of a free cell, which no byte has */
 #define D9DI_TRIE_FLAG UINT64_C(0x8000)
 
 typedef struct d9di_trie {
@@ -26,15 +26,15 @@ typedef struct d9di_trie {
 struct d9di_trie_key {
     const char *text;
     uint32_t n, value;
-    bool flag; /* read with the value; what it means is up to the caller */
+    bool flag; /* stored with the value; its meaning is the caller's */
 };
 
-/* Keys are sorted in place; none is empty, no two are equal, values are below D9DI_TRIE_NONE.
- * ENOTSUP when it would have more than 2^24 cells. */
+/* Builds a trie.  Keys are sorted in place; they must be distinct and not empty, with values below
+ * D9DI_TRIE_NONE.  ENOTSUP if it needs more than 2^24 cells. */
 d9d_status d9di_trie_build(d9di_trie *trie, struct d9di_trie_key *keys, size_t n);
 void d9di_trie_release(d9di_trie *trie);
 
-/* The cell behind byte c from the node with this base. */
+/* The child cell for byte c of the node with this base. */
 static inline uint64_t d9di_trie_entry(const d9di_trie *trie, uint32_t base, unsigned char c)
 {
     return trie->entries.data[base ^ c];

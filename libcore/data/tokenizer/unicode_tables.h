@@ -1,5 +1,5 @@
-/* unicode_tables.h - where Unicode libraries disagree; see unicode_tables.py, which makes
- * unicode_tables.c. */
+/* unicode_tables.h - tables of the differences between Unicode libraries; unicode_tables.py
+ * generates unicode_tables.c. */
 #ifndef D9DI_DATA_TOKENIZER_UNICODE_TABLES_H
 #define D9DI_DATA_TOKENIZER_UNICODE_TABLES_H
 
@@ -16,7 +16,7 @@ struct d9di_unicode_alias {
     uint32_t first, last, alias;
 };
 
-/* Every step-th from `first` on; `lower` is that of the first. */
+/* Every step-th character from `first` on; `lower` is the lowercase of the first. */
 struct d9di_unicode_lower {
     uint32_t first, last, step, lower;
 };
@@ -33,7 +33,7 @@ extern const struct d9di_unicode_lower d9di_unicode_lower[];
 extern const size_t d9di_unicode_word_n, d9di_unicode_numeric_n, d9di_unicode_inert_n;
 extern const size_t d9di_unicode_punct_n, d9di_unicode_lower_n;
 
-/* Whether `c` is in one of `n` ascending ranges. */
+/* True if `c` is in one of `n` ascending ranges. */
 static inline bool d9di_unicode_in(const struct d9di_unicode_range *r, size_t n, uint32_t c)
 {
     size_t lo = 0, hi = n;
@@ -51,7 +51,7 @@ static inline bool d9di_unicode_in(const struct d9di_unicode_range *r, size_t n,
     return false;
 }
 
-/* White_Space: 25 code points, settled since Unicode 6.3. */
+/* White_Space: 25 code points, unchanged since Unicode 6.3. */
 static inline bool d9di_unicode_space(uint32_t c)
 {
     return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||

@@ -1,9 +1,9 @@
-/* utf8.c - finding what is not UTF-8. */
+/* utf8.c - UTF-8 validation. */
 #include "data/tokenizer/utf8.h"
 
 #include "d9d/data/tokenizer/tokenizer.h"
 
-/* Width of the well-formed character at s, 0 when there is none (Unicode, table 3-7). */
+/* Width of the well-formed character at s; 0 if there is none (Unicode, table 3-7). */
 static unsigned well_formed_width(const unsigned char *s, size_t n)
 {
     unsigned char lo = 0x80, hi = 0xbf;

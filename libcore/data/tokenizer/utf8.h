@@ -1,4 +1,4 @@
-/* utf8.h - stepping through UTF-8 that is known to be valid, and through ASCII. */
+/* utf8.h - iteration over valid UTF-8, and fast paths for ASCII. */
 #ifndef D9DI_DATA_TOKENIZER_UTF8_H
 #define D9DI_DATA_TOKENIZER_UTF8_H
 
@@ -6,13 +6,14 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Bytes of the byte order mark that a text begins with, 0 without one; no part of the text. */
+/* Length of the byte order mark at the start of a text, which is not part of the text; 0 without
+ * one. */
 static inline size_t d9di_utf8_bom(const char *text, size_t n)
 {
     return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
-/* Bytes of the character that begins with `lead`. */
+/* Width of the character that begins with `lead`. */
 static inline unsigned d9di_utf8_width(unsigned char lead)
 {
     return lead < 0x80 ? 1u : lead < 0xe0 ? 2u : lead < 0xf0 ? 3u : 4u;
@@ -33,7 +34,7 @@ static inline uint32_t d9di_utf8_decode(const char *text, unsigned *w)
     }
 }
 
-/* How many bytes from the first on are ASCII. */
+/* Number of leading ASCII bytes. */
 static inline size_t d9di_utf8_ascii_prefix(const char *text, size_t n)
 {
     const uint64_t high = UINT64_C(0x8080808080808080);
@@ -50,7 +51,7 @@ static inline size_t d9di_utf8_ascii_prefix(const char *text, size_t n)
     return i;
 }
 
-/* Write `c`; the number of bytes written, 1 to 4. */
+/* Writes `c`; returns the number of bytes, 1 to 4. */
 static inline unsigned d9di_utf8_encode(uint32_t c, char *text)
 {
     unsigned char *s = (unsigned char *)text;
@@ -77,7 +78,7 @@ static inline unsigned d9di_utf8_encode(uint32_t c, char *text)
     return 4;
 }
 
-/* Start of the character that ends before `at` > 0. */
+/* The start of the character that ends before `at` > 0. */
 static inline size_t d9di_utf8_prev(const char *text, size_t at)
 {
     do

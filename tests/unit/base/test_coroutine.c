@@ -1,4 +1,4 @@
-/* test_coroutine.c - two pieces of work in turns: their order, and what becomes of failures. */
+/* test_coroutine.c - two coroutines: order of execution, and failures. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>

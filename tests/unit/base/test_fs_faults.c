@@ -1,8 +1,8 @@
-/* test_fs_faults.c - a kernel that writes little, is interrupted, runs full, cannot
- * copy, cannot exchange, or stops in the middle.
+/* test_fs_faults.c - system call faults: short writes, interruption, full disk, no copy_file_range,
+ * no rename exchange, a stop in the middle.
  *
- * The wrappers below stand before libc's; each passes calls on to the kernel except
- * where the fault says otherwise. */
+ * The wrappers below stand before libc's; each passes calls on to the kernel except where the fault
+ * says otherwise. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>

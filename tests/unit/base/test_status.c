@@ -1,4 +1,4 @@
-/* test_status.c - codes, sentences, traces. */
+/* test_status.c - error codes, messages, traces. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
-/* test_checkpointer_async.c - checkpoints that are written while their arrays change: what they
- * hold, who waits for what, and disks that are full meanwhile.
- *
- * pwrite() stands before libc's, and copies to the host are slow: what is not waited for shows. */
+/* test_checkpointer_async.c - asynchronous checkpoints while their arrays change: content, waiting,
+ * full disks. pwrite() is interposed and copies to the host are slow, so that a missing wait
+ * shows. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,9 +1,7 @@
-/* test_checkpointer_faults.c - checkpoints on a disk that is full at any of the calls of a save,
- * and on a file system without locks.
- *
- * The wrappers below stand before libc's; each passes calls on to the kernel except where
- * the fault says otherwise.  What a process does that is killed there, and the same
- * faults from outside, is in tests/fault/. */
+/* test_checkpointer_faults.c - checkpoints on a disk that is full at any call of a save, and on a
+ * file system without locks.  The wrappers below interpose libc's functions; each passes calls on
+ * to the kernel except for the injected fault. tests/fault/ kills a process there and injects the
+ * same faults from outside. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>

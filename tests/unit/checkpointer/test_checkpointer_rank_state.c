@@ -1,5 +1,5 @@
-/* test_checkpointer_rank_state.c - what ranks have counted, in checkpoints: each its own again, or
- * all of it on one; what is not there, or is something else. */
+/* test_checkpointer_rank_state.c - rank state (counters) in checkpoints: restored on the same ranks
+ * or merged on one; missing or mismatched state. */
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>

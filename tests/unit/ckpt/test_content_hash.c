@@ -1,4 +1,4 @@
-/* test_content_hash.c - content by 128 bits: what changes it, and what does not. */
+/* test_content_hash.c - content hashes: what changes them, and what does not. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

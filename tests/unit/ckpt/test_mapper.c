@@ -1,4 +1,4 @@
-/* test_mapper.c - mappings: names, problems, pieces, casts, printing. */
+/* test_mapper.c - mappings: names, problems, slices, casts, printing. */
 #include "support/mem_tensors.h"
 
 #include <math.h>

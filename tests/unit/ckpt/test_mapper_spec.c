@@ -1,4 +1,4 @@
-/* test_mapper_spec.c - descriptions of mappings: what their patterns match, what they declare. */
+/* test_mapper_spec.c - mapper descriptions: patterns and the steps that they declare. */
 #include "support/mem_tensors.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* test_safetensors.c - the file format: what is read back, and what is refused. */
+/* test_safetensors.c - the safetensors format: round trips, and rejected files. */
 #include "support/unit.h"
 
 #include <endian.h>

@@ -1,4 +1,4 @@
-/* test_bootstrap.c - what ranks tell each other of a failure. */
+/* test_bootstrap.c - bootstrap: ranks agree on a failure. */
 #include <string.h>
 
 #include "comm/bootstrap_private.h"

@@ -1,4 +1,4 @@
-/* test_flight.c - what is said of rings: who keeps whom waiting. */
+/* test_flight.c - flight recorder: analysis of the rings, which rank the others wait for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

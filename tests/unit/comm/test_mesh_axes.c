@@ -1,4 +1,4 @@
-/* test_mesh_axes.c - which ranks the axes of a mesh join. */
+/* test_mesh_axes.c - mesh axes: the ranks of each process group. */
 #include <string.h>
 
 #include "comm/mesh_axes.h"

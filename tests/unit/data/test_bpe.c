@@ -1,5 +1,5 @@
-/* test_bpe.c - a walk finds what merging gives, with vocabularies of random merges; the cache of
- * words; tries. */
+/* test_bpe.c - BPE: greedy encoding equals merging, for vocabularies of random merges; the
+ * pre-token cache; tries. */
 #include "support/unit.h"
 
 #include <stdio.h>

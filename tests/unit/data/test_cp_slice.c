@@ -1,4 +1,4 @@
-/* test_cp_slice.c - what a rank of context parallelism has of a batch. */
+/* test_cp_slice.c - the slice of a batch of a context-parallel rank. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/* test_dataset.c - datasets made of given ids: samples, packing, and what is
- * said of damage. */
+/* test_dataset.c - datasets made of given ids: samples, packing, and messages about damage. */
 #include "support/unit.h"
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* test_fast_split.c - known patterns cut text where PCRE2 does: every character in some contexts,
+/* test_fast_split.c - hand-written split patterns equal PCRE2: every character in some contexts,
  * and random text. */
 #include "support/unit.h"
 

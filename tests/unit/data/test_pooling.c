@@ -1,4 +1,4 @@
-/* test_pooling.c - the documents of batches, on one rank and cut over several. */
+/* test_pooling.c - pooling of the documents of batches, on one rank and sharded over several. */
 #include "d9d/data/loader/pooling.h"
 
 #include "support/unit.h"

@@ -1,4 +1,4 @@
-/* test_trace.c - timelines: what is in the file, and that without one nothing is kept. */
+/* test_trace.c - traces (timelines): the content of the file; nothing is recorded without one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What ranks tell each other at a start, of which each may say little where there are many. */
+/* The messages that ranks exchange at start, which must be short if there are many ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

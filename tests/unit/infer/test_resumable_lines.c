@@ -1,5 +1,5 @@
-/* test_resumable_lines.c - an output that is gone on with: what of it is believed, and who gets its
- * name. */
+/* test_resumable_lines.c - resumable output files: which lines are trusted, and when the file is
+ * renamed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

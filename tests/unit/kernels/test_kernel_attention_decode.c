@@ -1,5 +1,5 @@
-/* test_kernel_attention_decode.c - documents that are gone on with in pieces, some beside each
- * other, against the kernels that have them whole; and the product of each head. */
+/* test_kernel_attention_decode.c - decode attention over a KV cache, several sequences at a time,
+ * compared with the kernels that see whole sequences; and the per-head product. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 #include "support/unit_device.h"

@@ -1,4 +1,4 @@
-/* Columns of an array beside others, for each head, and back. */
+/* Strided copies: columns of one array into another, per head, and back. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 

@@ -1,4 +1,4 @@
-/* Dropout: which elements are left out, by the numbers of d9d/base/rng.h, and how many. */
+/* Dropout: which elements are dropped, by the random numbers of d9d/base/rng.h, and how many. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 

@@ -1,5 +1,5 @@
-/* The gated delta rule and what stands around it, against their definitions in double: the rule by
- * its plain recurrence, token after token. */
+/* The gated delta rule and its auxiliary kernels, compared with their definitions in double: the
+ * rule as a plain recurrence, token by token. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 #include "support/unit_device.h"

@@ -1,4 +1,4 @@
-/* The permuted order, and rows to it and back. */
+/* Sorting tokens by expert: the permutation, permute and unpermute. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
 #include "support/unit_device.h"

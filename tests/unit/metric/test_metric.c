@@ -1,4 +1,4 @@
-/* test_metric.c - metrics: definitions by hand, what is refused, saving, joining. */
+/* test_metric.c - metrics: definitions, rejected input, saved state, merging over ranks. */
 #include "support/unit.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* test_decoder_model.c - what d9d_decoder_create() makes of a kind and a shape. */
+/* test_decoder_model.c - d9d_decoder_create(): the modules of each kind and shape. */
 #include "support/unit.h"
 
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* test_kv_cache.c - rows that are gone on with piece by piece, beside each other, against the
- * training forward of whole rows: on the CPU, where attention is all that looks back, to the bit.
+/* test_kv_cache.c - KV cache: sequences decoded in several steps, several at a time, compared with
+ * the training forward of whole sequences.  On the CPU, where only attention looks back, results
+ * are bitwise equal.
  */
 #include "support/unit.h"
 

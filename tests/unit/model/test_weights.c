@@ -1,4 +1,5 @@
-/* test_weights.c - checkpoints into models: what is read, what is refused before anything is. */
+/* test_weights.c - loading checkpoints into models: what is read, and what is rejected before
+ * anything is read. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* test_qwen3_forms.c - what no HuggingFace checkpoint has: shared experts, several vocabulary
- * splits, stages of a pipeline.  Each is held against a model that must compute the same. */
+/* test_qwen3_forms.c - forms of Qwen3 that no HuggingFace checkpoint has: shared experts, several
+ * vocabulary splits, pipeline stages.  Each is compared with a model that must compute the same. */
 #include "support/unit.h"
 
 #include <math.h>

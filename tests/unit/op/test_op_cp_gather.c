@@ -1,4 +1,5 @@
-/* test_op_cp_gather.c - pieces of rows, in a group of one; tests/multirank/context.bats has more.
+/* test_op_cp_gather.c - context-parallel all-gather of keys and values, in a group of one;
+ * tests/multirank/context.bats has more.
  */
 #include "support/op_fixture.h"
 

@@ -1,5 +1,5 @@
-/* test_op_dispatch.c - dispatch and combine in a group of one: nothing is copied, and what is
- * promised of the experts between them holds.  tests/multirank/experts.bats has more ranks. */
+/* test_op_dispatch.c - dispatch and combine in a group of one: nothing is copied, and the promises
+ * about the experts between them hold. tests/multirank/experts.bats has more ranks. */
 #include <string.h>
 
 #include "support/fd.h"

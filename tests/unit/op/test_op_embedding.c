@@ -1,4 +1,4 @@
-/* test_op_embedding.c - rows of split tables. */
+/* test_op_embedding.c - embedding with split tables. */
 #include "support/fd.h"
 #include "support/op_fixture.h"
 

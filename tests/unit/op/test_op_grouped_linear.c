@@ -1,4 +1,4 @@
-/* test_op_grouped_linear.c - each expert's rows through its own matrix. */
+/* test_op_grouped_linear.c - grouped GEMM: each expert's tokens through its own matrix. */
 #include "support/fd.h"
 #include "support/moe.h"
 #include "support/op_fixture.h"

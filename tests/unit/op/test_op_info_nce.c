@@ -1,4 +1,4 @@
-/* test_op_info_nce.c - rows that belong together, told from the others. */
+/* test_op_info_nce.c - the InfoNCE contrastive loss over pairs. */
 #include <math.h>
 
 #include "support/fd.h"

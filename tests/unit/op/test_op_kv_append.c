@@ -1,5 +1,5 @@
-/* test_op_kv_append.c - keys and values that stay, heads with matrices of their own, and the logits
- * of some tokens: what they refuse.  What they compute is in test_kv_cache.c. */
+/* test_op_kv_append.c - KV cache append, per-head linear, and logits of selected tokens: rejected
+ * input. test_kv_cache.c checks their results. */
 #include "support/op_fixture.h"
 
 static void cache_refuses(void **state)

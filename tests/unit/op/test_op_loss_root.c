@@ -1,4 +1,4 @@
-/* test_op_loss_root.c - the sum of what comes is trained on, and backward takes no seed. */
+/* test_op_loss_root.c - the root of several losses: it sums them, and backward needs no seed. */
 #include "support/op_fixture.h"
 
 static void is_trained_on(void **state)

@@ -1,4 +1,4 @@
-/* test_op_permute.c - tokens to rows by expert. */
+/* test_op_permute.c - permute: tokens to rows grouped by expert. */
 #include "support/fd.h"
 #include "support/moe.h"
 #include "support/op_fixture.h"

@@ -1,4 +1,4 @@
-/* test_op_pool.c - rows of tokens to one row a document. */
+/* test_op_pool.c - pooling: token rows to one row per document. */
 #include "support/fd.h"
 #include "support/op_fixture.h"
 

@@ -1,4 +1,4 @@
-/* test_op_router.c - which experts a token goes to, and with what weight. */
+/* test_op_router.c - MoE router: the experts of each token, and their weights. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* test_op_tp_overlap.c - rows between ranks, in a group of one; tests/multirank/tensor.bats has
- * more. */
+/* test_op_tp_overlap.c - tensor-parallel all-gather and reduce-scatter of rows, in a group of one;
+ * tests/multirank/tensor.bats has more. */
 #include "support/op_fixture.h"
 
 static void one_rank_has_all_rows(void **state)

@@ -1,4 +1,4 @@
-/* test_op_unpermute.c - rows by expert back to tokens. */
+/* test_op_unpermute.c - unpermute: rows grouped by expert back to tokens. */
 #include "support/fd.h"
 #include "support/moe.h"
 #include "support/op_fixture.h"

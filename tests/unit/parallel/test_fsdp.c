@@ -1,4 +1,5 @@
-/* test_fsdp.c - what units take beside what a rank keeps; saves of what it keeps alone. */
+/* test_fsdp.c - FSDP memory: unsharded units, and the sharded state that a rank keeps; saves of the
+ * sharded state. */
 #include "comm/comm_private.h"
 #include "d9d/checkpointer/checkpointer.h"
 #include "d9d/parallel/fsdp.h"

@@ -1,5 +1,6 @@
-/* test_fsdp_edges.c - the edges of a step, over a wire that is slow: what ranks sum or gather is
- * there when it is waited for and not before, and nothing that it uses may change or go until then.
+/* test_fsdp_edges.c - the ends of a step on a slow backend: reduced and gathered data are ready
+ * when waited for and not before, and nothing that a collective uses may change or be freed until
+ * then.
  */
 #include <math.h>
 #include <stdlib.h>

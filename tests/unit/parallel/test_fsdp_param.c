@@ -1,4 +1,4 @@
-/* test_fsdp_param.c - parts of a parameter on their way between ranks, on paper. */
+/* test_fsdp_param.c - shards of a parameter in transfers between ranks, on the simulated device. */
 #include "d9d/comm/mesh.h"
 #include "d9d/device/simulated.h"
 #include "d9d/kernels/sim.h"

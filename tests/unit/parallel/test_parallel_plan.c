@@ -1,5 +1,5 @@
-/* test_parallel_plan.c - which models may be cut over which meshes; tests/multirank/ has what comes
- * of it. */
+/* test_parallel_plan.c - which models can be sharded over which meshes; tests/multirank/ checks the
+ * results. */
 #include "support/unit.h"
 
 #include "d9d/models/qwen3/qwen3.h"

@@ -1,5 +1,5 @@
-/* test_executor.c - programs of one rank with several stages, and what is wrong with programs. Many
- * ranks: tests/multirank/pipeline_driver.c. */
+/* test_executor.c - pipeline programs of one rank with several stages, and malformed programs.
+ * Many ranks: tests/multirank/pipeline_driver.c. */
 #include <string.h>
 
 #include "d9d/nn/module.h"

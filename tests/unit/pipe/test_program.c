@@ -1,6 +1,5 @@
-/* test_program.c - schedules as text, their transfers, their checker and their prices.
- *
- * The golden programs are those that the reference framework's builders give. */
+/* test_program.c - pipeline schedules as text, their transfers, checker and costs.  The golden
+ * programs come from the reference framework's builders. */
 #include "d9d/pipe/program.h"
 
 #include <string.h>

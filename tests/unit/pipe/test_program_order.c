@@ -1,5 +1,5 @@
-/* test_program_order.c - the order of transfers where all of a rank that go one way, hidden states
- * or gradients, share a queue: one that has not come holds up those behind it. */
+/* test_program_order.c - the order of transfers if all transfers of a rank in one direction (hidden
+ * states or gradients) share a queue: a late one delays those after it. */
 #include "d9d/pipe/program.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* test_stage_timer.c - what marks in a device's queue say of a play.  On paper time is exact. */
+/* test_stage_timer.c - stage times from events in a device's stream.  On the simulated device time
+ * is exact. */
 #include <math.h>
 
 #include "d9d/device/simulated.h"

@@ -1,4 +1,4 @@
-/* test_run_reader.c - reading metrics.jsonl and what is said about it. */
+/* test_run_reader.c - reading metrics.jsonl, and the messages about it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

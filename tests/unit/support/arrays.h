@@ -1,4 +1,4 @@
-/* arrays.h - arrays for the tests of kernels: made at random, read as doubles, compared. */
+/* arrays.h - random arrays for kernel tests, conversion to double, and comparison. */
 #ifndef D9D_TEST_ARRAYS_H
 #define D9D_TEST_ARRAYS_H
 

@@ -1,4 +1,5 @@
-/* fd.h - everything that is promised of an op, checked from one description of it.
+/* fd.h - checks an op by finite differences, and everything else that every op promises, from one
+ * description of it.
  *
  *     static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in,
  *                           d9d_var **out, size_t n_out)

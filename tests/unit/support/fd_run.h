@@ -1,4 +1,4 @@
-/* fd_run.h - one forward and backward of an fd_case; what fd.c repeats in many ways. */
+/* fd_run.h - one forward and backward pass of an fd_case, which fd.c repeats in many variants. */
 #ifndef D9D_FD_RUN_H
 #define D9D_FD_RUN_H
 

@@ -1,8 +1,8 @@
 /* host_kernels.h - the kernel table of the tests' device, for arrays in host memory.
  *
- * On the CPU it is the CPU's own table.  On another device each entry copies its arrays there,
- * outputs too, so that an element that is not written shows; runs the device's kernel; and copies
- * the outputs back.  The stream that a test gives is passed over.
+ * On the CPU it is the CPU's own table.  On another device each entry copies its arrays to the
+ * device (outputs too, so that an unwritten element shows), runs the device's kernel, and copies
+ * the outputs back.  The stream argument is ignored.
  */
 #ifndef D9D_HOST_KERNELS_H
 #define D9D_HOST_KERNELS_H

@@ -1,4 +1,4 @@
-/* json_memory.h - Jansson's memory gives out at an allocation that a test names.
+/* json_memory.h - fault injection: Jansson runs out of memory at an allocation that a test chooses.
  *
  *     for (int left = 0; ; left++) {
  *         json_memory_begin(left);

@@ -1,4 +1,4 @@
-/* mem_tensors.h - tensors in memory as the source and the sink of a mapping. */
+/* mem_tensors.h - a tensor source and a tensor sink in memory. */
 #ifndef D9D_MEM_TENSORS_H
 #define D9D_MEM_TENSORS_H
 

@@ -1,4 +1,4 @@
-/* op_fixture.h - vars and parameters of given shapes, to see ops refuse them. */
+/* op_fixture.h - vars and parameters of given shapes, to check that ops reject them. */
 #ifndef D9D_OP_FIXTURE_H
 #define D9D_OP_FIXTURE_H
 

@@ -1,4 +1,5 @@
-/* ranks.h - a world of ranks for drivers, arrays that are the same on all of them, comparisons. */
+/* ranks.h - for multi-rank drivers: the world of ranks, arrays that are equal on all of them,
+ * comparisons. */
 #ifndef D9D_TEST_RANKS_H
 #define D9D_TEST_RANKS_H
 

@@ -1,4 +1,4 @@
-/* small_models.h - models of a few thousand parameters of other kinds than Qwen3. */
+/* small_models.h - models of a few thousand parameters, of families other than Qwen3. */
 #ifndef D9D_TEST_SMALL_MODELS_H
 #define D9D_TEST_SMALL_MODELS_H
 

@@ -1,5 +1,5 @@
-/* small_plugin.h - before an example plugin is included: its table, of which a program can have
- * one, is called what SMALL_PLUGIN is defined as. */
+/* small_plugin.h - include it before an example plugin: renames the plugin's table, of which a
+ * program can have only one, to SMALL_PLUGIN. */
 #ifndef D9D_TEST_SMALL_PLUGIN_H
 #define D9D_TEST_SMALL_PLUGIN_H
 

@@ -1,5 +1,5 @@
-/* unit.h - what every unit test needs: cmocka, checks of a status together with its
- * sentence, and a directory that is removed after the test. */
+/* unit.h - for every unit test: cmocka, checks of a status and its message, and a temporary
+ * directory. */
 #ifndef D9D_UNIT_H
 #define D9D_UNIT_H
 

@@ -1,5 +1,5 @@
-/* unit_device.h - the device that tests of arithmetic run on: the environment variable
- * D9D_TEST_DEVICE names it, "cpu" when it is not set. */
+/* unit_device.h - the device for tests of arithmetic, from the environment variable
+ * D9D_TEST_DEVICE; default "cpu". */
 #ifndef D9D_UNIT_DEVICE_H
 #define D9D_UNIT_DEVICE_H
 

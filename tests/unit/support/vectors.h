@@ -1,4 +1,4 @@
-/* vectors.h - arrays of golden files, and how far two arrays are apart. */
+/* vectors.h - arrays of golden files, and the distance of two arrays. */
 #ifndef D9D_TEST_VECTORS_H
 #define D9D_TEST_VECTORS_H
 

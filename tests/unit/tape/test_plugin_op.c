@@ -1,4 +1,4 @@
-/* test_plugin_op.c - the operation of examples/plugins/gelu.c keeps what is promised of the
+/* test_plugin_op.c - the custom operation of examples/plugins/gelu.c keeps the promises of the
  * library's own. */
 #define SMALL_PLUGIN own_op_plugin
 #include "support/small_plugin.h"

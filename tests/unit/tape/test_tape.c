@@ -1,4 +1,4 @@
-/* test_tape.c - recording, backward in halves, recompute, and what stays in memory. */
+/* test_tape.c - recording, dgrad and wgrad, recompute, and memory use. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* test_track.c - metrics.jsonl: its lines, and what a crash leaves of them. */
+/* test_track.c - metrics.jsonl: its lines, and its state after a crash. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* test_selftest.c - what a self-test lets pass, and what it does not. */
+/* test_selftest.c - the self-test: what passes, and what fails. */
 #include "d9d/train/selftest.h"
 
 #include <stdio.h>

@@ -1,16 +1,17 @@
-/* checkpoint.h - a directory of safetensors as one source, and as one sink.
+/* checkpoint.h - a model folder (a directory of safetensors files) as a tensor source and as a
+ * tensor sink.
  *
- * Reading takes model.safetensors.index.json and the files that it names, or else
- * model.safetensors.  Index and headers must agree: a tensor that the index places in a
- * file that lacks it, one that no index entry names, and a name that is not one plain
- * path component are EFORMAT.  A symbolic link at that component is fine (the HuggingFace
- * cache is made of them).  Where neither is there, a training checkpoint
- * (d9d/checkpointer/checkpointer.h) gives its parameters, put together from the slices of all
- * ranks.
+ * Reading uses model.safetensors.index.json and the files that it names; without an index it uses
+ * model.safetensors.  Index and headers must agree.  EFORMAT: the index places a tensor in a file
+ * that lacks it; a file holds a tensor that the index does not list; or a file name is not one
+ * plain path component.  That component may be a symbolic link, as in the HuggingFace cache.  If
+ * the directory has neither file but is a training checkpoint (d9d/checkpointer/checkpointer.h),
+ * its parameters are read, assembled from the slices of all ranks.
  *
- * Writing makes "model.safetensors" when everything fits one shard, else
- * model-0000i-of-0000n.safetensors and the index, in the order given, with header
- * metadata {"format": "pt"}; the layout of every file is known before the first byte.
+ * Writing makes "model.safetensors" when everything fits one shard; otherwise it makes
+ * model-0000i-of-0000n.safetensors and the index.  Tensors are written in the order given, with
+ * header metadata {"format": "pt"}.  The layout of every file is known before the first byte is
+ * written.
  */
 #ifndef D9D_CKPT_DIR_CHECKPOINT_H
 #define D9D_CKPT_DIR_CHECKPOINT_H
@@ -24,16 +25,16 @@ extern "C" {
 #endif
 
 #define D9D_CHECKPOINT_INDEX_NAME "model.safetensors.index.json"
-#define D9D_SHARD_BYTES           4000000000ull /* the usual shard size: 4 GB */
+#define D9D_SHARD_BYTES           4000000000ull /* the default shard size: 4 GB */
 #define D9D_MAX_SHARDS            99999         /* their names have five digits */
 
 typedef struct d9d_checkpoint d9d_checkpoint;
 
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpoint **out);
-/* The same in two steps, for those who need a part of it: first what there is, from the index
- * alone; then the headers of the files that have any of `names` (NULL: of all).  Names that are
- * not there are passed over.  A tensor of a file whose header is not read has a name and a
- * place, and no shape.  Loading numbers the tensors anew: take counts and sources after it. */
+/* Opening in two steps, for callers that need only some tensors. list() reads the index alone;
+ * load() then reads the headers of the files that hold any of `names` (NULL: of all files).
+ * Unknown names are ignored.  Until its file's header is read, a tensor has a name and a file but
+ * no shape. load() renumbers the tensors: take counts and sources after it. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_list(const char *dir, d9d_checkpoint **out);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names,
                                                     size_t n);
@@ -50,11 +51,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_read(const d9d_checkpoint *c, siz
                                                     void *dst, uint64_t n);
 D9D_API d9d_tensor_source d9d_checkpoint_source(d9d_checkpoint *c); /* borrows c */
 
-/* What d9d_outdir_begin() may empty or replace: checkpoints, of HuggingFace's layout too. */
+/* The directories that d9d_outdir_begin() may empty or replace: checkpoints, including those in
+ * HuggingFace's layout. */
 D9D_API const d9d_outdir_kind *d9d_checkpoint_kind(void);
 
-/* A sink that writes shards of at most `shard_bytes` of tensors into `dir`, which must
- * exist; a tensor that is larger gets a shard of its own.
+/* A sink that writes shards of at most `shard_bytes` bytes of tensors into `dir`, which must exist.
+ * A larger tensor gets a shard of its own.
  *
  *     D9D_TRY(d9d_shard_sink_create(dir, D9D_SHARD_BYTES, &s));
  *     D9D_TRY_OR(st, d9d_shard_sink_copy(s, "tokenizer.json", "hf/tokenizer.json"), out);
@@ -62,67 +64,69 @@ D9D_API const d9d_outdir_kind *d9d_checkpoint_kind(void);
  *     D9D_TRY_OR(st, d9d_map_plan_run(plan, &sink, jobs, log), out);
  *     st = d9d_shard_sink_end(s);
  *
- * Files are written by the chunks of a manifest (manifest.h).  A chunk is put together in
- * memory, hashed, and written past the page cache where the file system allows: so no file is
- * read again for its manifest, a file is open only while it is written, and memory is a chunk a
- * thread. */
+ * Files are written in the chunks of a manifest (manifest.h).  Each chunk is assembled in memory,
+ * hashed, and written with direct I/O where the file system allows it.  So no file is read again
+ * for its manifest, a file is open only while it is written, and each thread needs memory for one
+ * chunk. */
 typedef struct d9d_shard_sink d9d_shard_sink;
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_create(const char *dir, uint64_t shard_bytes,
                                                       d9d_shard_sink **out);
 D9D_API void d9d_shard_sink_free(d9d_shard_sink *s);
-/* Before the run: more files, of this text, or the bytes of the regular file `path`; in `dir`, or
- * in a directory of it: "1_Pooling/config.json". */
+/* Before the run: add a file with this text, or a copy of the regular file `path`.  `name` is in
+ * `dir` or in one subdirectory of it: "1_Pooling/config.json". */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_text(d9d_shard_sink *s, const char *name,
                                                     const char *text, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_copy(d9d_shard_sink *s, const char *name,
                                                     const char *path);
-/* Before the run: go on where an earlier run with this key stopped.  `key` is a hash of all
- * that decides the bytes of the outputs; the sink adds what it knows itself.  A journal of
- * finished chunks is kept in `dir`; those that are in it are read and, if their hash agrees,
- * not made again.  With another key everything in `dir` is removed.  `log` hears which it is. */
+/* Before the run: resume an earlier run that had the same key.  `key` is a hash of everything that
+ * decides the bytes of the outputs; the sink adds its own parameters.  The sink keeps a journal of
+ * finished chunks in `dir`.  It reads the chunks that the journal lists and keeps those whose hash
+ * agrees.  If the key differs, everything in `dir` is removed.  A line in `log` says which of the
+ * two happened. */
 D9D_API void d9d_shard_sink_resume(d9d_shard_sink *s, d9d_hash key, const d9d_log *log);
-/* Before the run, with resume, on every rank: each makes chunks of its own, as many bytes as the
- * others.  The run is collective then: rank 0 makes the files, and all begin or none.  Only
- * rank 0 takes the manifest, after all have ended. */
+/* Before the run, with resume, on every rank: divide the chunks among the ranks, about the same
+ * number of bytes each.  The run is then collective: rank 0 creates the files, and all ranks begin
+ * or none does.  Only rank 0 writes the manifest, after all ranks have ended. */
 D9D_API void d9d_shard_sink_ranks(d9d_shard_sink *s, d9d_bootstrap *boot);
 D9D_API d9d_tensor_sink d9d_shard_sink_tensor_sink(d9d_shard_sink *s); /* borrows s */
-/* Every chunk (of this rank) must have been written: close the files. */
+/* Close the files.  Every chunk (of this rank) must have been written. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_end(d9d_shard_sink *s);
-/* Then: the manifest of all files.  The journal goes. */
+/* After end(): write the manifest of all files, with the members of `extra`, and remove the
+ * journal. */
 D9D_API D9D_MUST_USE d9d_status d9d_shard_sink_manifest(d9d_shard_sink *s, const json_t *extra);
 
-/* What goes with the tensors: of the directory `src` the files that a HuggingFace model has by
- * their names (the table in ckpt/dir/model_files.c, whose names d9d-map(1) lists), besides weights
- * and config.json.  No directory goes along but for its files that are in the table, such as
- * 1_Pooling/config.json.  Links to files are followed, links to directories are not.  EPATH or
- * ENOTFOUND where a name of the table is of a pipe, a device, or a link to nothing.  Larger files
- * than D9D_CHECKPOINT_AUX_FILE_MAX are left behind.  One line of the log names what is left behind,
- * but for hidden files, weights in safetensors and what is written anew.  Paths within `src`,
- * sorted, in the arena. */
+/* Auxiliary files: the files of a HuggingFace model in `src` besides weights and config.json, such
+ * as the tokenizer's.  The table of names is in ckpt/dir/model_files.c; d9d-map(1) lists it.  Of
+ * subdirectories only files in the table are taken, such as 1_Pooling/config.json.  Links to files
+ * are followed, links to directories are not.  EPATH or ENOTFOUND if a listed name is a pipe, a
+ * device or a dangling link.  Files larger than D9D_CHECKPOINT_AUX_FILE_MAX are left out.  One log
+ * line names what is left out, except hidden files, safetensors weights and files that are written
+ * anew.  `out`: paths relative to `src`, sorted, in the arena. */
 #define D9D_CHECKPOINT_AUX_FILE_MAX (1ull << 30)
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_aux_files(const char *src, d9d_arena *a,
                                                          const d9d_log *log, d9d_fs_names *out);
-/* Copy them, byte for byte. */
+/* Copies the auxiliary files of `src` to `dst`, byte for byte. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_copy_aux_files(const char *src, const char *dst,
                                                               const d9d_log *log);
 
 /* --- verify and diff ---------------------------------------------------------- */
 
-/* Is a directory what was written, to the byte?  Findings are:
- *   - a file that is missing, longer, shorter or changed by the manifest (manifest.h), the manifest
- *     itself changed or missing, and a file that it does not list, whatever it is, unless its name
- *     or that of its directory begins with a dot
- *   - headers of safetensors files that break a rule of the format (safetensors.h), and an index
- *     that does not agree with them
+/* Checks that a directory is what was written, to the byte.  Findings are:
+ *   - a file that is missing, longer, shorter or changed according to the manifest (manifest.h)
+ *   - a manifest that is missing or changed
+ *   - a file or directory that the manifest does not list, unless its name or its directory's name
+ *     begins with a dot
+ *   - a safetensors header that breaks a rule of the format (safetensors.h), and an index that
+ *     does not agree with the headers
  *   - a floating-point number that is not finite
- *   - what cannot be read
- * Each is one sentence to `found`, in an order that does not depend on `jobs`; EVERIFY when there
- * was any.  Every byte is read once. */
+ *   - anything that cannot be read
+ * Each finding is one sentence to `on_finding`, in an order that does not depend on `jobs`.
+ * EVERIFY if there was any.  Every byte is read once. */
 typedef void (*d9d_checkpoint_verify_fn)(void *arg, const char *sentence);
 typedef struct d9d_checkpoint_verify_opts {
-    int jobs; /* threads; 0: one a processor */
+    int jobs; /* threads; 0: one per processor */
     const d9d_log *log;
-    bool no_manifest; /* there need not be one: headers, index and numbers are checked */
+    bool no_manifest; /* accept a directory without manifest; check headers, index and numbers */
     d9d_checkpoint_verify_fn on_finding;
     void *arg;
 } d9d_checkpoint_verify_opts;
@@ -130,40 +134,41 @@ typedef struct d9d_checkpoint_verify_opts {
 typedef struct d9d_checkpoint_verify_report {
     uint64_t files, tensors, bytes; /* that were read */
     uint64_t findings;
-    bool hashed; /* there was a manifest, or had to be one */
+    bool hashed; /* hashes were checked, because there was a manifest or one was required */
 } d9d_checkpoint_verify_report;
 
-/* `report` may be NULL and is filled also where there are findings. */
+/* `report` may be NULL.  It is also filled when there are findings. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify(const char *dir,
                                                       const d9d_checkpoint_verify_opts *opt,
                                                       d9d_checkpoint_verify_report *report);
 
 typedef enum d9d_checkpoint_diff_kind {
     D9D_CHECKPOINT_DIFF_EQUAL,  /* bit for bit */
-    D9D_CHECKPOINT_DIFF_VALUES, /* same shape, other bits; dtypes may differ */
+    D9D_CHECKPOINT_DIFF_VALUES, /* same shape, different bits; dtypes may differ */
     D9D_CHECKPOINT_DIFF_DTYPE,  /* the same numbers in another dtype */
     D9D_CHECKPOINT_DIFF_SHAPE,
     D9D_CHECKPOINT_DIFF_ONLY_A,
     D9D_CHECKPOINT_DIFF_ONLY_B
 } d9d_checkpoint_diff_kind;
 
-/* One tensor of either directory; what it points at lives as long as the call. */
+/* One tensor of either directory.  Its pointers are valid only during the call. */
 typedef struct d9d_checkpoint_tensor_diff {
     const char *name;
     d9d_checkpoint_diff_kind kind;
     const d9d_safetensors_tensor *a, *b; /* NULL where it is absent */
-    uint64_t n_different; /* elements whose bits differ; of two dtypes: whose numbers do */
+    uint64_t n_different; /* elements whose bits differ; across dtypes: whose numbers differ */
     double max_abs;       /* largest absolute difference; NaN when a difference is NaN */
 } d9d_checkpoint_tensor_diff;
 
-/* In order of name.  Equal sets give D9D_OK; *n_different counts all but EQUAL. */
+/* Calls `fn` for each tensor in order of name.  D9D_OK also when tensors differ: *n_different
+ * counts all kinds but EQUAL. */
 typedef void (*d9d_checkpoint_diff_fn)(void *arg, const d9d_checkpoint_tensor_diff *d);
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_diff(const char *a, const char *b, int jobs,
                                                     const d9d_log *log, d9d_checkpoint_diff_fn fn,
                                                     void *arg, uint64_t *n_different);
 
-/* Both as a report: a line a finding or difference and one that sums up, or one JSON object.
- * `out` is filled also where the status is EVERIFY: there were findings, or differences. */
+/* The same two as a report: one line for each finding or difference and a summary line, or one JSON
+ * object.  EVERIFY if there were findings or differences; `out` is filled then too. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpoint_verify_print(const char *dir,
                                                             const d9d_checkpoint_verify_opts *opt,
                                                             bool json, d9d_buf *out);

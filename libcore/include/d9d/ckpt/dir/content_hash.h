@@ -1,21 +1,21 @@
-/* content_hash.h - which content an input has, as 128 bits: what a key of work that may be resumed
- * is made of, in place of a path or a time of modification.
+/* content_hash.h - a 128-bit hash of an input's content.  Keys of resumable work are made from it,
+ * not from a path or a modification time.
  *
- * Equal content has an equal identity at every path, on every host, after copies and renames.
+ * Equal content has an equal hash at every path, on every host, after copies and renames.
  *
  *     file         the size and all bytes
  *     checkpoint   of every tensor, in the order of their names: name, dtype, shape, and samples
  *                  of its bytes: 4 KiB at its start, at every 4 MiB behind, and at its end; a
- *                  tensor of at most 64 KiB whole.  Into how many files they are cut does not
+ *                  tensor of at most 64 KiB whole.  The number of files does not
  *                  count.  Beside a sound manifest.json: the sizes and all hashes that it has for
  *                  the .safetensors files
  *     adapter      a directory of peft's: adapter_config.json whole, and adapter_model.safetensors
  *                  as the tensors of a checkpoint
  *
  * Limits.  A matrix that was trained, merged, converted or rounded differs in every sample.  Not
- * found are a change of single elements between samples where no manifest says so, and one that
- * was made on purpose.  A sampled checkpoint of 60 GB is some 16 000 reads of one page, from as
- * many threads as there are processors: well below a second from the page cache.
+ * found are a change of single elements between samples where no manifest says so, and one that was
+ * made on purpose.  A sampled checkpoint of 60 GB is some 16 000 reads of one page, from as many
+ * threads as there are processors: well below a second from the page cache.
  *
  * What many ranks compare is less, since each of them reads it: d9d_content_hash_quick().
  */

@@ -1,4 +1,4 @@
-/* mapper_spec.h - mappings that are described in a file, d9d.mapper.v1.
+/* mapper_spec.h - checkpoint mappings described in a JSON file, d9d.mapper.v1.
  *
  *     {"schema": "d9d.mapper.v1",
  *      "stages": [
@@ -7,9 +7,10 @@
  *        [{"op": "transpose", "from": "h.{l}.up", "dims": [1, 2]}]],
  *      "rest": "keep"}
  *
- * Stages are done one after another; the steps of one stage side by side, on the names that
- * are there when it begins: those of the source, or what earlier stages made of them.  What no
- * step of a stage names passes through it.  A step stands for as many as its patterns match:
+ * Stages run one after another.  The steps of one stage run independently of each other on the
+ * names that exist when the stage begins: those of the source, or the outputs of earlier stages.  A
+ * name that no step of a stage mentions passes through it.  One step is applied to every match of
+ * its patterns:
  *
  *     {l}       in `from` matches one or more characters other than a dot
  *     {l:int}   a number;  {l:any} dots too;  {{ and }} are braces
@@ -35,18 +36,18 @@
  *     scope      prefix    prefix     "stages", "rest": names with the prefix taken off
  *     shard                           "total", "current", "stages", "rest"
  *
- * Parts are a list of patterns with the same captures, one tensor each; or one pattern and
- * "over", the capture that numbers the parts 0, 1, ...; the plan lists parts that are missing.
- * "over" with "count" also numbers the templates that a tensor is cut into; an unstack of a
- * tensor as the source has it needs no count.  Any step may be "optional": it may match nothing.
+ * Parts are either a list of patterns with the same captures, one tensor each, or one pattern and
+ * "over".  "over" names the capture that numbers the parts 0, 1, ...; the plan lists missing parts.
+ * "over" with "count" also numbers the templates that a tensor is divided into.  An unstack of a
+ * source tensor needs no count.  An "optional" step may match nothing.
  *
- * "rest" is what becomes of names that no step takes: "refuse" (an error, the default), "keep"
- * or "drop".  "expect" gives shapes of source tensors by pattern, whose letters stand for one
- * size throughout: {"{x:any}.qkv.weight": ["3*H", "H"]}.  "config" is a patch to config.json
- * (RFC 7396).
+ * "rest" decides about names that no step takes: "refuse" (an error, the default), "keep" or
+ * "drop".  "expect" gives the shapes of source tensors by pattern; a letter stands for the same
+ * size everywhere: {"{x:any}.qkv.weight": ["3*H", "H"]}.  "config" is a patch to config.json (RFC
+ * 7396).
  *
- * Outputs are in the order of their names, numbers in them by value: whatever the order of the
- * source's files.
+ * Outputs are in the order of their names, with numbers in names compared by value, whatever the
+ * order of the source's files.
  */
 #ifndef D9D_CKPT_MAPPER_MAPPER_SPEC_H
 #define D9D_CKPT_MAPPER_MAPPER_SPEC_H
@@ -62,10 +63,10 @@ extern "C" {
 
 typedef struct d9d_mapper_spec d9d_mapper_spec;
 
-/* What the table fills; its schema is d9d.mapper.v1. */
+/* The key table of a description; its schema is d9d.mapper.v1. */
 extern D9D_API const d9d_table d9d_mapper_table;
 
-/* ECONFIG with the JSON path for whatever is wrong with a description. */
+/* ECONFIG names the JSON path of an error in the description. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_read(const char *path, d9d_mapper_spec **out);
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_parse(const char *name, const char *text, size_t n,
                                                       d9d_mapper_spec **out);
@@ -73,8 +74,8 @@ D9D_API void d9d_mapper_spec_free(d9d_mapper_spec *s);
 /* The patch to config.json, or NULL; borrowed. */
 D9D_API const json_t *d9d_mapper_spec_config(const d9d_mapper_spec *s);
 
-/* The mapper for the tensors of a source.  ECONFIG for a pattern that matches nothing, or names
- * that collide; EMISMATCH for a shape that is not as expected. */
+/* Builds the mapper for the tensors of a source.  ECONFIG: a pattern matches nothing, or names
+ * collide.  EMISMATCH: a shape is not as expected. */
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_spec_build(const d9d_mapper_spec *s,
                                                       const d9d_tensor_source *src,
                                                       d9d_mapper **out);

@@ -1,11 +1,11 @@
-/* dataset_kind.h - samples that a program makes, in the place of a directory of them.
+/* dataset_kind.h - synthetic datasets: samples computed by code instead of read from a directory.
  *
  *     "data": {"dataset": "sums", "source": {"name": "sums", "digits": 3}, "order": "shuffled"}
  *
- * A kind of dataset is a table of functions: how many samples there are, and what sample k is.
- * Sample k is a function of the section and k alone, on any rank, thread and machine; so the order,
- * the blend, the ranks' parts and the place at which a run goes on are the loader's affair, whose
- * state is one number (d9d/data/loader/loader.h), and a kind has none.
+ * A dataset kind is a table of functions that give the number of samples and the content of sample
+ * k.  Sample k is a function of the configuration section and k alone, on any rank, thread and
+ * machine.  A kind has no state: order, blend, ranks and the position for a resume are the loader's
+ * (d9d/data/loader/loader.h).
  *
  *     static d9d_status facts(void *self, d9d_dataset_info *out) { ... how many, how long ... }
  *     static d9d_status sample(void *self, int64_t k, int64_t length, int32_t *ids,
@@ -13,7 +13,7 @@
  *     static const d9d_dataset_kind sums = {sizeof(sums), &table, .facts = facts,
  *                                           .sample = sample};
  *
- * "random" is built in: tokens for measuring without data.  Others come from plugins.
+ * "random" is built in: tokens for benchmarks without data.  Plugins add others.
  */
 #ifndef D9D_DATA_DATASET_DATASET_KIND_H
 #define D9D_DATA_DATASET_DATASET_KIND_H
@@ -25,27 +25,28 @@
 extern "C" {
 #endif
 
-/* All of it zero before it is filled in; the same on every rank. */
+/* Zeroed before info() fills it in; must be the same on every rank. */
 typedef struct d9d_dataset_info {
     int64_t samples; /* at least 1 */
     int64_t longest; /* positions of the longest sample, at least 1 */
-    int64_t vocab;   /* ids and labels are below it */
-    d9d_hash hash;   /* of what samples are made of besides the three above; 0: nothing else.  A run
-                      * goes on with the same alone */
+    int64_t vocab;   /* ids and labels are less */
+    d9d_hash hash;   /* of everything else that decides the samples; 0: nothing else.  A run resumes
+                        only with the same hash */
 } d9d_dataset_info;
 
-/* A member that may be NULL says so. */
+/* Members may be NULL only where noted. */
 typedef struct d9d_dataset_kind {
     size_t size;            /* sizeof(d9d_dataset_kind) */
-    const d9d_table *table; /* of its section */
-    /* `config` is the section, bound.  NULL: `self` is the section. */
+    const d9d_table *table; /* key table of its section */
+    /* `config` is the bound section.  NULL: `self` is the section. */
     d9d_status (*open)(const void *config, void **self);
     void (*close)(void *self); /* NULL: nothing to free */
     d9d_status (*info)(void *self, d9d_dataset_info *out);
-    /* Positions of sample k, from 1 to the longest; one call at a time.  NULL: the longest. */
+    /* Positions of sample k, 1 <= n <= longest.  Never called concurrently.  NULL: always the
+     * longest. */
     d9d_status (*length)(void *self, int64_t k, int64_t *out);
-    /* ids [length], and the target of each position: -100 does not count.  Called by several
-     * threads at once. */
+    /* Writes ids [length] and labels [length], the target of each position; -100: ignored.  Called
+     * from several threads concurrently. */
     d9d_status (*sample)(void *self, int64_t k, int64_t length, int32_t *ids, int32_t *labels);
 } d9d_dataset_kind;
 
@@ -53,9 +54,9 @@ typedef struct d9d_dataset_kind {
 D9D_API extern const char *const d9d_dataset_tag[];
 D9D_API extern const d9d_table *const d9d_dataset_choices[]; /* NULL-ended */
 
-/* A dataset of a bound section, which is borrowed; `name` is what sentences call it.  It is closed
- * and read as any other, with one segment a sample; what is said for d9d-shard alone is not for
- * it.  ECONFIG for facts that cannot be. */
+/* Opens a dataset of a bound section, which is borrowed; `name` is its name in messages.  It is
+ * read and closed like any other, with one segment per sample; the functions for d9d-shard do not
+ * apply.  ECONFIG: info() returned impossible numbers. */
 D9D_API D9D_MUST_USE d9d_status d9d_dataset_synthesize(const d9d_union *section, const char *name,
                                                        d9d_dataset **out);
 

@@ -1,11 +1,12 @@
-/* loader.h - batches from datasets, in an order that is a function of numbers alone.
+/* loader.h - data loader: batches from datasets, in an order that is a function of numbers alone.
  *
  * Sample k of the stream, k = 0, 1, 2, ..., is a function of (manifests, splits, weights, orders,
- * seeds, k) and, when bucketed, of the pack size: of nothing that happened before, of no rank
- * and no thread.  The state of a loader is therefore one integer, the number of samples
- * consumed, and it means the same on another number of ranks.
+ * seeds, k) and, when bucketed, of the pack size.  It does not depend on earlier samples, ranks or
+ * threads.  So a loader's state is one integer, the number of samples consumed, and it stays valid
+ * for another number of ranks.
  *
- * Which dataset gives sample k is d9d/data/loader/blend.h's affair; which of its samples is
+ * The blend (d9d/data/loader/blend.h) decides which dataset provides sample k.  The order decides
+ * which of its samples that is:
  *
  *     sequential  k mod n
  *     shuffled    a permutation of the split for each epoch
@@ -17,16 +18,16 @@
  *         sorted     | 1 2 3 4 | 6 7 8 9 | ...     two packs of four
  *         bucketed   | 8 6 9 7 | 2 4 1 3 | ...     shuffled by (seed, buffer)
  *
- * Buffers go on over epochs, so that packs stay whole to the end of the stream, where the last
- * one may be short.  Datasets that are blended are bucketed together, by the first one's seed.
+ * Buffers continue across epochs, so packs stay whole up to the end of the stream, where the last
+ * one may be short.  Blended datasets are bucketed together, with the first one's seed.
  *
- * A sample that is to be skipped keeps its number in the stream: its row is empty.  So nothing
- * else moves, and a run may begin to skip where it resumes.
+ * A skipped sample keeps its number in the stream; its sequence is empty.  So no other sample
+ * moves, and a run may start to skip samples when it resumes.
  *
  *     D9D_TRY(d9d_loader_open(&source, 1, &how, &loader));
  *     D9D_TRY(d9d_loader_batch(loader, first, n, &batch));    // samples [first, first + n)
  *
- * d9d/data/loader/prefetch.h reads batches ahead.
+ * d9d/data/loader/prefetch.h reads batches ahead on other threads.
  */
 #ifndef D9D_DATA_LOADER_LOADER_H
 #define D9D_DATA_LOADER_LOADER_H
@@ -44,86 +45,89 @@ typedef enum d9d_loader_order {
     D9D_LOADER_BUCKETED
 } d9d_loader_order;
 
-/* One dataset of the stream; what is pointed to is borrowed. */
+/* One dataset of the stream; pointers are borrowed. */
 typedef struct d9d_loader_source {
-    d9d_dataset *dataset; /* for the loader alone as long as it is open */
+    d9d_dataset *dataset; /* used by the loader only while it is open */
     d9d_loader_order order;
     uint64_t seed;
     int64_t epochs;            /* 0: as many as the others need */
-    double weight;             /* share of the samples; one source may leave it 0 */
-    const d9d_index_set *skip; /* samples of the split; NULL: none */
+    double weight;             /* share of the samples; may be 0 if there is only one source */
+    const d9d_index_set *skip; /* sample numbers of the split to skip; NULL: none */
 } d9d_loader_source;
 
 typedef struct d9d_loader_opts {
-    int64_t pack; /* bucketed: samples of about one length in a row; the global batch size */
-    int64_t pad_to_multiple_of; /* sequences are padded to a multiple of this; 1: to the longest */
+    int64_t pack; /* bucketed: consecutive samples of about one length; the global batch size */
+    int64_t pad_to_multiple_of; /* pad sequences to a multiple of this; 1: to the longest */
 } d9d_loader_opts;
 
 typedef struct d9d_loader d9d_loader;
 
-/* ECONFIG when a split has no samples, the stream would have more than 2^62, some sources are
- * bucketed and others not, or one is to skip what it has not.  EMISMATCH for datasets of two
- * tokenizers.  A loader may be used by several threads at once, but for d9d_loader_batch(). */
+/* ECONFIG: a split has no samples, the stream would be longer than 2^62, only some sources are
+ * bucketed, or a source is to skip a sample that it does not have.  EMISMATCH: the datasets have
+ * different tokenizers.  Several threads may use a loader concurrently, except
+ * d9d_loader_batch(). */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_open(const d9d_loader_source *sources, size_t n,
                                                 const d9d_loader_opts *how, d9d_loader **out);
 D9D_API void d9d_loader_close(d9d_loader *l);
 
-/* Length of the stream: until the first source with a number of epochs is through; 2^62 when
- * there is none. */
+/* Length of the stream, in samples: up to the end of the first source with limited epochs; 2^62 if
+ * no source is limited. */
 D9D_API int64_t d9d_loader_samples(const d9d_loader *l);
-/* The source that ends the stream; -1: none does. */
+/* The source that ends the stream; -1: the stream does not end. */
 D9D_API int32_t d9d_loader_last_source(const d9d_loader *l);
-/* Hash of all manifests, and of what else makes the stream: seeds, orders, weights, the pack
- * size and the length of the stream if it is bucketed.  Else epochs may change, and what is
- * skipped always. */
+/* data_hash: hash of all manifests. order_hash: of everything else that decides the stream, namely
+ * seeds, orders, weights and, if bucketed, the pack size and the stream's length.  Epochs may
+ * change if the order is not bucketed; skipped samples may always change. */
 D9D_API d9d_hash d9d_loader_data_hash(const d9d_loader *l);
 D9D_API D9D_MUST_USE d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out);
 
-/* One sample of the stream. */
+/* Where a sample of the stream comes from. */
 typedef struct d9d_sample_ref {
     int32_t source;
     bool skipped;
     int64_t sample; /* number in the split */
 } d9d_sample_ref;
-/* Sample k of the stream; EINVAL when it is not in it, EFORMAT for a damaged index. */
+/* Sample k of the stream.  EINVAL: k is outside the stream.  EFORMAT: the index is damaged. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_sample_ref(d9d_loader *l, int64_t k,
                                                       d9d_sample_ref *out);
 
-/* Bytes of host memory that a batch of so many rows takes at least, however short they are. */
+/* Least host memory of a batch of `rows` sequences, in bytes, however short they are. */
 D9D_API double d9d_loader_min_bytes(const d9d_loader *l, int64_t rows);
 
-/* Cells that rows of `rows` samples each would take for samples [first, first + n), cut to
- * whole groups, and the positions among them: the difference is padding. */
+/* Measures padding for samples [first, first + n), cut to whole batches of `rows` samples:
+ * *n_padded counts their positions with padding, *positions those without. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_measure_padding(d9d_loader *l, int64_t first, int64_t n,
                                                            int64_t rows, int64_t *n_padded,
                                                            int64_t *positions);
 
-/* Rows padded on the right to one length: ids with 0, labels with -100, positions with 0.
- * Arrays are [rows, length] int32; rows that are all empty have one position of padding. */
+/* A batch: sequences padded on the right to one length, ids with 0, labels with -100, positions
+ * with 0.  Arrays are [seqs, length] int32.  If all sequences are empty, each has one position of
+ * padding. */
 typedef struct d9d_batch {
-    int64_t first; /* number in the stream of row 0 */
+    int64_t first; /* number in the stream of sequence 0 */
     int64_t seqs, length;
     const int32_t *ids, *labels, *positions;
-    /* Packed documents, and the padding of each row as one more: cell bounds[i] is the first of
-     * number i, bounds[documents] = rows * length.  NULL unless documents are packed. */
+    /* Packed documents; the padding of each sequence counts as one more.  Document i begins at
+     * position cu_seqlens[i] of the flattened batch; cu_seqlens[documents] = seqs * length.  NULL
+     * unless documents are packed. */
     int64_t documents;
     const int32_t *cu_seqlens;
-    const int64_t *lengths;     /* [rows], without padding; 0: skipped */
-    const d9d_sample_ref *refs; /* [rows] */
+    const int64_t *lengths;     /* [seqs], without padding; 0: skipped */
+    const d9d_sample_ref *refs; /* [seqs] */
     int64_t tokens;             /* without padding */
-    int64_t targets;            /* labels that count */
+    int64_t targets;            /* labels other than -100 */
 } d9d_batch;
 
-/* Where a batch is made: memory that is used again. */
+/* Reusable memory that a batch points into. */
 typedef struct d9d_batch_buffer d9d_batch_buffer;
 D9D_API D9D_MUST_USE d9d_status d9d_batch_buffer_create(d9d_batch_buffer **out);
 D9D_API void d9d_batch_buffer_free(d9d_batch_buffer *buf);
 
-/* Samples [first, first + rows) of the stream; EINVAL when they are not all in it.  The batch is
- * in `buf`, one a thread, until that is used again. */
+/* Reads samples [first, first + rows) of the stream.  EINVAL if some are outside it.  The batch
+ * points into `buf` until that is reused; each thread needs its own. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_fill(d9d_loader *l, int64_t first, int64_t rows,
                                                 d9d_batch_buffer *buf, d9d_batch *out);
-/* The same in a room of the loader's own. */
+/* The same, in a buffer that the loader owns. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_batch(d9d_loader *l, int64_t first, int64_t rows,
                                                  d9d_batch *out);
 

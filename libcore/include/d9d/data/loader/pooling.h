@@ -1,27 +1,27 @@
-/* pooling.h - the documents of a batch, and what of its positions stands for each.
+/* pooling.h - pooling: which positions of a batch represent each document.
  *
- * A row is a document, but where documents are packed, which are several; a row without positions
- * is one that has none.  What stands for a document is the first of its positions, the last, or the
- * mean of all:
+ * A sequence is one document, or several if documents are packed; a sequence without positions is
+ * an empty document.  The first position of a document represents it (cls), the last, or the mean
+ * of all:
  *
  *     last    | a a a - | b b b b |    0 0 1 -   0 0 0 1
  *     mean                             1/3 ...   1/4 ...
  *
- * Ranks that share a batch's rows have some positions each (d9d/data/loader/cp_slice.h), those that
- * share tensors some of the rank's tokens in a row (d9d/nn/parallel_groups.h).  A rank's part of
- * each document is a sum over the positions that it has; the sums over all ranks go to the first
- * one:
+ * Ranks of context parallelism hold some positions of each sequence (d9d/data/loader/cp_slice.h).
+ * Ranks of tensor parallelism hold consecutive tokens of the rank's slice
+ * (d9d/nn/parallel_groups.h).  A rank's contribution to a document is a sum over its own positions;
+ * a reduce-scatter puts the sums over all ranks on the first rank:
  *
- *     documents of this rank's part    d0 d1 d2  -  -  -      for 2 ranks: twice as many, of which
- *     scattered sums                   rank 0    rank 1       the first half are documents
+ *     documents of the batch          d0 d1 d2  -  -  -      2 ranks: twice as many rows, of
+ *     reduce-scattered sums           rank 0    rank 1       which the first half are documents
  *
- * so that what follows, a head and its losses, counts once.  The other ranks have as many rows of
- * zeros, whose labels do not count.
+ * So the head and its losses count each document once.  The other ranks get as many rows of zeros,
+ * whose labels are -100.
  *
- * The class of a document is the last of its labels that counts.
+ * The class of a document is the last of its labels that is not -100.
  *
- * Of pairs the rows are the first ones, then those that belong to them, and a lone last one; the
- * label of pair i is i, or none where one of the two has no positions.
+ * With `paired`, the rows are first the first members of all pairs, then the second members, then
+ * an unpaired last document.  The label of pair i is i, or -100 if one of the two has no positions.
  */
 #ifndef D9D_DATA_LOADER_POOLING_H
 #define D9D_DATA_LOADER_POOLING_H
@@ -39,64 +39,67 @@ typedef enum d9d_pooling {
     D9D_POOLING_FIRST
 } d9d_pooling;
 
-/* "last", "mean", "cls": the words of a configuration, from D9D_POOLING_LAST on; NULL-ended. */
+/* "last", "mean", "cls": the values of the configuration key, from D9D_POOLING_LAST on;
+ * NULL-terminated. */
 D9D_API extern const char *const d9d_pooling_names[];
 
 typedef struct d9d_pooling_opts {
     d9d_pooling pooling;
-    int cp, cp_ranks; /* this one among those that share rows, of how many */
-    int tp, tp_ranks; /* among those that share tensors */
-    bool paired;      /* documents 2i and 2i + 1 belong together */
+    int cp, cp_ranks; /* context parallelism: index of this rank, number of ranks */
+    int tp, tp_ranks; /* tensor parallelism: index, ranks */
+    bool paired;      /* documents 2i and 2i + 1 are a pair */
 } d9d_pooling_opts;
 
-/* Arrays as d9d_op_pool() takes them, on the host. */
+/* The host arrays that d9d_op_pool() takes. */
 typedef struct d9d_pooling_index {
-    int64_t documents; /* of the batch */
-    int64_t n, k;      /* rows: documents times all ranks; positions of the longest here */
-    int64_t tokens;    /* of this rank */
+    int64_t documents; /* documents of the batch */
+    int64_t n,
+        k; /* n: rows, documents times ranks; k: positions of the longest document on this rank */
+    int64_t tokens; /* tokens of this rank */
     const int32_t *token;
     const float *share; /* [n, k] */
     const int32_t *owner;
     const float *owner_share; /* [tokens] */
     int64_t n_labels;
-    const int32_t *labels; /* [n_labels] of this rank: classes, or -100; or of pairs */
+    const int32_t *labels; /* [n_labels] of this rank: classes or pair numbers; -100: ignored */
 } d9d_pooling_index;
 
-/* Memory that is used again; begins as zeros. */
+/* Reusable memory; begins as zeros. */
 typedef struct d9d_pooling_buffer {
     D9D_VEC(int32_t) ints;
     D9D_VEC(float) floats;
 } d9d_pooling_buffer;
 D9D_API void d9d_pooling_buffer_release(d9d_pooling_buffer *buffer);
 
-/* In `buffer`, until that is used again.  EINVAL where positions do not divide over the ranks. */
+/* Computes the index arrays into `buffer`; valid until that is reused.  EINVAL if positions do not
+ * divide evenly over the ranks. */
 D9D_API D9D_MUST_USE d9d_status d9d_batch_pooling_index(const d9d_batch *b,
                                                         const d9d_pooling_opts *how,
                                                         d9d_pooling_buffer *buffer,
                                                         d9d_pooling_index *out);
 
-/* The documents of a batch in turn, those of skipped rows without positions:
+/* Iterates over the documents of a batch; those of skipped sequences have no positions:
  *
  *     d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
  *     while (d9d_batch_next_document(b, &d))
  *         ... positions [d.first, d.end) of row d.row ... */
 typedef struct d9d_batch_document {
     int64_t seq, first, end;
-    int64_t index; /* among the documents of its row */
-    int64_t next;  /* where it goes on from */
+    int64_t index; /* among the documents of its sequence */
+    int64_t next;  /* position where the iteration continues */
 } d9d_batch_document;
 #define D9D_BATCH_DOCUMENT_NONE ((d9d_batch_document){.seq = -1})
 D9D_API bool d9d_batch_next_document(const d9d_batch *b, d9d_batch_document *d);
-/* Labels of a document that count. */
+/* Number of a document's labels other than -100. */
 D9D_API int64_t d9d_batch_count_targets(const d9d_batch *b, const d9d_batch_document *d);
 
-/* Pairs of which both have positions. */
+/* Number of pairs whose two documents have positions. */
 D9D_API int64_t d9d_batch_count_pairs(const d9d_batch *b);
-/* ECONFIG unless rows 2i and 2i + 1 are samples 2k and 2k + 1 of one dataset. */
+/* ECONFIG unless sequences 2i and 2i + 1 are samples 2k and 2k + 1 of one dataset. */
 D9D_API D9D_MUST_USE d9d_status d9d_batch_check_pairs(const d9d_batch *b);
-/* Documents that have a class. */
+/* Number of documents that have a class. */
 D9D_API int64_t d9d_batch_count_classes(const d9d_batch *b);
-/* EMISMATCH for a class that is not one of `n`, with its sample. */
+/* EMISMATCH names the sample of a class that is not in [0, n). */
 D9D_API D9D_MUST_USE d9d_status d9d_batch_check_classes(const d9d_batch *b, int64_t n);
 
 #ifdef __cplusplus

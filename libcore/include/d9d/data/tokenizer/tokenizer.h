@@ -9,14 +9,14 @@
  *     D9D_TRY(d9d_tokenizer_encode(tok, s, "Hello world", 11, &ids));
  *     ... ids.data[0 .. ids.len) ...
  *
- * What a text goes through, each step as HF tokenizers 0.23 does it:
+ * The stages of encoding, each as in HF tokenizers 0.23:
  *
  *     text -> added tokens, raw -> normaliser -> added tokens, normalised
  *          -> pre-tokeniser -> bytes or characters -> merges -> ids
  *
- * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid
- * UTF-8.  What the libraries under the two disagree on (Unicode versions, the
- * meaning of \s) is settled by the tables in libcore/data/tokenizer/unicode_tables.c.
+ * Ids equal those of HF's encode(text, add_special_tokens=False) for any valid UTF-8.  Where the
+ * underlying libraries differ (Unicode versions, the meaning of \s), the tables decide:
+ * libcore/data/tokenizer/unicode_tables.c.
  *
  * Read from the file:
  *   model           BPE: vocab, merges as "a b" or ["a", "b"], ignore_merges,
@@ -36,15 +36,15 @@
  *                   them, which a corpus does per document (d9d-shard --append-eos)
  *   decoder         null, ByteLevel, Metaspace, Replace of a String, ByteFallback,
  *                   Fuse, Strip of one character behind it, Sequence
- * Anything else, and truncation and padding that are not null, is ENOTSUP with its
- * name; a file that contradicts itself (two tokens with one id, a merge of unknown
- * tokens, an added token whose id is not the one that HF would give it) is EFORMAT.
+ * Anything else, and truncation and padding that are not null, is ENOTSUP with its name; a file
+ * that contradicts itself (two tokens with one id, a merge of unknown tokens, an added token whose
+ * id is not the one that HF would give it) is EFORMAT.
  *
- * A tokenizer is immutable and shared by all threads; a scratch (6 MiB) belongs to
- * one thread.  Cost is linear in the length of a text with byte-level models, and
- * O(n log n) with others, whatever it holds; no memory is allocated per token once
- * the scratch is warm.  The patterns of GPT-2, Qwen and Llama 3 are matched by hand
- * (libcore/data/tokenizer/fast_split.c), others by PCRE2, some times slower.
+ * A tokenizer is immutable and shared by all threads; a scratch (6 MiB) belongs to one thread.
+ * Cost is linear in the length of a text with byte-level models, and O(n log n) with others,
+ * whatever it holds; no memory is allocated per token once the scratch is warm.  The patterns of
+ * GPT-2, Qwen and Llama 3 are matched by hand (libcore/data/tokenizer/fast_split.c), others by
+ * PCRE2, some times slower.
  */
 #ifndef D9D_DATA_TOKENIZER_TOKENIZER_H
 #define D9D_DATA_TOKENIZER_TOKENIZER_H
@@ -65,24 +65,24 @@ typedef struct d9d_tokenizer_scratch d9d_tokenizer_scratch;
 
 typedef D9D_VEC(uint32_t) d9d_token_ids; /* zero-initialised is empty; D9D_VEC_RELEASE() it */
 
-/* A file of at most 64 MiB.  ENOTFOUND, EFORMAT, ENOTSUP; sentences begin with the path. */
+/* Loads a file of at most 64 MiB.  ENOTFOUND, EFORMAT, ENOTSUP; messages begin with the path. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_load(const char *path, d9d_tokenizer **out);
-/* The same from memory; `name` stands in for the path. */
+/* The same from memory; `name` replaces the path in messages. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_parse(const char *name, const char *json, size_t n,
                                                     d9d_tokenizer **out);
 D9D_API void d9d_tokenizer_free(d9d_tokenizer *tok);
 
-/* The largest id plus one: every id is below it.  Less than 2^24. */
+/* Vocabulary size: the largest id plus one.  Less than 2^24. */
 D9D_API uint32_t d9d_tokenizer_vocab_size(const d9d_tokenizer *tok);
-/* XXH3-128 of the file's bytes: tells one tokenizer from another. */
+/* XXH3-128 of the file's bytes, which identifies the tokenizer. */
 D9D_API d9d_hash d9d_tokenizer_hash(const d9d_tokenizer *tok);
 
-/* What of the file is ignored, as texts are cut and padded elsewhere: "truncation", "padding",
- * "truncation and padding"; NULL: nothing. */
+/* The settings of the file that are ignored, because d9d truncates and pads elsewhere:
+ * "truncation", "padding", "truncation and padding"; NULL: none. */
 D9D_API const char *d9d_tokenizer_ignored(const d9d_tokenizer *tok);
 
-/* Id of a token as it is spelled in the file: an added token's content ("<|im_end|>")
- * or a vocabulary entry ("\u0120the").  False when there is none. */
+/* Looks up the id of a token as spelled in the file: an added token's content ("<|im_end|>") or a
+ * vocabulary entry ("\u0120the").  False if there is none. */
 D9D_API bool d9d_tokenizer_find(const d9d_tokenizer *tok, const char *token, size_t len,
                                 uint32_t *out);
 
@@ -90,25 +90,24 @@ D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_scratch_create(const d9d_tokenizer
                                                              d9d_tokenizer_scratch **out);
 D9D_API void d9d_tokenizer_scratch_free(d9d_tokenizer_scratch *s);
 
-/* Append the ids of `text` to `out`.  EFORMAT names the byte offset when the text is
- * not valid UTF-8, or when one pre-token is longer than 1 GiB, or than 16 MiB with a model
- * whose merges must be done one by one (characters, or bytes without a token).  After an error
- * `out` has its old length. */
+/* Appends the ids of `text` to `out`.  EFORMAT names the byte offset of invalid UTF-8 or of an
+ * oversized pre-token.  The limit is 1 GiB, or 16 MiB for models that must merge one by one
+ * (character-level, or bytes without a token).  After an error `out` has its old length. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_encode(const d9d_tokenizer *tok,
                                                      d9d_tokenizer_scratch *s, const char *text,
                                                      size_t n, d9d_token_ids *out);
 
 enum { D9D_TOKENIZER_SKIP_SPECIAL = 1 }; /* leave special tokens out */
 
-/* Append the bytes that `ids` stand for.  They are what was encoded, after
- * normalisation, or, where the file has no decoder, the tokens as they are spelled in it with
- * blanks between them, as HF has it; ids cut from a longer text may begin or end inside a
- * character, where HF puts U+FFFD. EINVAL for an id that no token has. */
+/* Appends the bytes that `ids` stand for: the encoded text after normalisation.  If the file has no
+ * decoder, these are the tokens as spelled in the file, separated by spaces, as in HF.  Ids cut
+ * from a longer text may begin or end inside a character, where HF writes U+FFFD.  EINVAL for an
+ * unknown id. */
 D9D_API D9D_MUST_USE d9d_status d9d_tokenizer_decode(const d9d_tokenizer *tok, const uint32_t *ids,
                                                      size_t n, unsigned flags, d9d_buf *out);
 
-/* Offset of the first byte that is not part of valid UTF-8; n when all is well.
- * (No surrogates, no overlong forms, nothing above U+10FFFF.) */
+/* Offset of the first byte that is not valid UTF-8; n if all is valid. (No surrogates, no overlong
+ * forms, nothing above U+10FFFF.) */
 D9D_API size_t d9d_utf8_valid_up_to(const char *text, size_t n);
 
 #ifdef __cplusplus
