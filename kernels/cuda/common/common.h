@@ -45,7 +45,11 @@ void d9di_cuda_log(d9d_stream s, d9d_log_level level, const char *fmt, ...) D9D_
 
 /* Which products do not run on the fast kernel, and why: "OP: IN x OUT in bfloat16 by slower
  * kernels: WHY", of each kind of product the first. */
-typedef enum d9di_cuda_notice { D9DI_SLOW_GROUPED, D9DI_SLOW_GATED, D9DI_SLOW_HEAD } d9di_cuda_notice;
+typedef enum d9di_cuda_notice {
+    D9DI_SLOW_GROUPED,
+    D9DI_SLOW_GATED,
+    D9DI_SLOW_HEAD
+} d9di_cuda_notice;
 void d9di_say_slow(d9d_stream s, d9di_cuda_notice kind, const char *op, int64_t in, int64_t out,
                    const char *why);
 

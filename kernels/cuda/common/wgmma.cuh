@@ -433,8 +433,9 @@ static inline const char *wgmma_refuses(d9d_stream s, int64_t rows, int64_t e, i
                : "it is too large";
 }
 
-static inline bool wgmma_gemm_supported(d9d_stream s, d9di_cuda_notice kind, const char *op, d9d_dtype t,
-                                        int64_t rows, int64_t e, int64_t in, int64_t out)
+static inline bool wgmma_gemm_supported(d9d_stream s, d9di_cuda_notice kind, const char *op,
+                                        d9d_dtype t, int64_t rows, int64_t e, int64_t in,
+                                        int64_t out)
 {
     const char *why;
 

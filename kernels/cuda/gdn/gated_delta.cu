@@ -105,25 +105,34 @@ template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> 
     return st;
 }
 
-/* Where gated_delta_scan.cu takes it. */
+/* Where tensor cores take it. */
 static d9d_status run_scan(d9d_stream s, const char *op, gated_delta_call<bf16> v)
 {
-    const int64_t rows = v.n.docs.b * v.n.docs.s * v.n.k;
-    const int64_t bytes = 4 * (2 * scratch_floats(rows) + scratch_floats(prepared_size(v.n)));
+    const int64_t bytes = 4 * scratch_floats(prepared_size(v.n));
+    const bool wgmma = d9di_gated_delta_sm90_supported(s, &v.n);
     void *room;
     d9d_status st;
 
     D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
-    scratch_arena p = {(float *)room};
-    v.inv_q = p.alloc(rows);
-    v.inv_k = p.alloc(rows);
-    v.ready = (prepared_chunk *)p.alloc(prepared_size(v.n));
-    launch_qk_norms(d9di_cuda_stream(s), v);
-    st = d9di_gated_delta_scan_prepare(s, op, v);
+    v.ready = (prepared_chunk *)room;
+    st = d9di_gated_delta_scan_prepare(s, op, v, wgmma ? +WGMMA_PARTS : 2);
     if (st == D9D_OK)
-        st = d9di_gated_delta_scan_fwd(s, op, v);
+        st = wgmma ? d9di_gated_delta_scan_fwd_sm90(s, op, v) : d9di_gated_delta_scan_fwd(s, op, v);
     d9di_cuda_scratch_free(s, room, bytes);
     return st;
+}
+
+/* What the states of a backward are is not a matter of where arrays begin. */
+static d9d_status run_placed(d9d_stream s, const char *op, gated_delta_call<bf16> v)
+{
+    const int64_t tokens = v.n.docs.b * v.n.docs.s;
+    const int64_t keys = 2 * tokens * v.n.k * v.n.d, values = 2 * tokens * v.n.a * v.n.f;
+    const placed arrays[] = {{(void **)&v.q, keys, false},
+                             {(void **)&v.k, keys, false},
+                             {(void **)&v.v, values, false},
+                             {(void **)&v.o, values, true}};
+
+    return with_places(s, op, arrays, 4, [&] { return run_scan(s, op, v); });
 }
 
 template <class T>
@@ -147,11 +156,11 @@ d9d_status d9d_k_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *
     D9D_TRY(gated_delta_check("delta", n, &none));
     if (none)
         return D9D_OK;
-    if (d9di_gated_delta_scan_supported(n, arrays, 4)) {
+    if (d9di_gated_delta_sm90_supported(s, n) || d9di_gated_delta_scan_supported(n, arrays, 4)) {
         gated_delta_call<bf16> c = call_make<bf16>(n, o, q, k, v, g, b);
 
         c.state = states;
-        return run_scan(s, "delta", c);
+        return run_placed(s, "delta", c);
     }
     return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
         gated_delta_call<T> c = call_make<T>(n, o, q, k, v, g, b);

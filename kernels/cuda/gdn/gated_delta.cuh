@@ -7,9 +7,11 @@
  *
  *     S = (1 + A)^-1        U = S (beta V - beta e^b K X)
  *
- * In bfloat16, with keys of up to MAX_KEY_SIZE features, the walk is gated_delta_scan.cu's, which
- * needs S and P of every chunk; elsewhere it is the plain one below, which needs W = S (beta e^b K)
- * and S (beta V).
+ * In bfloat16, with keys of up to MAX_KEY_SIZE features, gated_delta_prepare.cu makes S and P of
+ * every chunk.  On Hopper the walk is gated_delta_scan_sm90.cu's, and what the backward makes of
+ * chunks then gated_delta_bwd_sm90.cu's; elsewhere, and for values of more than MAX_KEY_SIZE
+ * features, the walk is gated_delta_scan.cu's.  In float32 it is the plain one below, which needs W
+ * = S (beta e^b K) and S (beta V).
  *
  * Chunks have numbers without anybody having to count them: chunk c of document i, whose first
  * token is q, is number q / CHUNK + i + c.  Some numbers have none.
@@ -27,15 +29,26 @@ typedef float square[CHUNK][TILE + PAD];
 
 /* What the rows of a chunk are multiplied with; zeros beyond its last token. */
 struct chunk_factors {
+    /* of the walk */
     float write[CHUNK], write_up[CHUNK]; /* beta; beta e^b over the length of k */
     float k_on[CHUNK], q_up[CHUNK];      /* e^(b_C - b) over the length of k; e^b, of q */
     float last, room[3];                 /* e^(b_C) */
+    /* of the backward besides */
+    float up_k[CHUNK], q[CHUNK], k[CHUNK]; /* e^b over the length of k; of q; of k */
+    float inv_q[CHUNK];                    /* 1 over the length of q */
+    double b[CHUNK];                       /* sums of g */
 };
-/* A chunk of a head without the state: S, as what it is rounded to and the rest, and P. */
+/* A chunk of a head without the state: T = S', as what it is rounded to and the rest, and P.  Rows
+ * of 128 bytes, whose sixteens are swizzled, as products of a warp group want them. */
 struct prepared_chunk {
-    bf16 s[2][CHUNK][CHUNK], p[CHUNK][CHUNK];
+    bf16 t[2][CHUNK * CHUNK], p[CHUNK * CHUNK];
     chunk_factors f;
 };
+/* Elements 8 u on of row i. */
+static __device__ __forceinline__ bf16 *unit_of(bf16 *square, int i, int u)
+{
+    return square + i * CHUNK + (u ^ (i & 7)) * 8;
+}
 
 /* A call: arrays by token and head, but for `state` and `dstate`, which are by
  * d9d_gated_delta_dims. */
@@ -55,16 +68,34 @@ template <class T> struct gated_delta_call {
     d9d_state_slots past;  /* generation: states; cell NULL: none */
 };
 
-/* --- gated_delta_scan.cu: [chunks, A] in ready, then U, X and O of all chunks; U alone, from the
- * states; Y and the gradient of the states. */
+/* gated_delta_prepare.cu: [chunks, A] in ready, of T so many parts. */
+d9d_status d9di_gated_delta_scan_prepare(d9d_stream s, const char *op,
+                                         const gated_delta_call<bf16> &v, int parts);
+
+/* gated_delta_scan.cu: U, X and O of all chunks; U alone, from the states; Y and the gradient of
+ * the states. */
 bool d9di_gated_delta_scan_supported(const d9d_gated_delta_dims *n, const void *const *arrays,
                                      int count);
-d9d_status d9di_gated_delta_scan_prepare(d9d_stream s, const char *op,
-                                         const gated_delta_call<bf16> &v);
 d9d_status d9di_gated_delta_scan_fwd(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
 d9d_status d9di_gated_delta_scan_recompute(d9d_stream s, const char *op,
                                            const gated_delta_call<bf16> &v);
 d9d_status d9di_gated_delta_scan_bwd(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
+
+/* gated_delta_scan_sm90.cu, on Hopper: U, X and O of all chunks; dV and the gradient of the states,
+ * with both kinds of states as gated_delta_sm90.cuh has them.  gated_delta_bwd_sm90.cu: all else of
+ * the backward. */
+bool d9di_gated_delta_sm90_supported(d9d_stream s, const d9d_gated_delta_dims *n);
+enum { WGMMA_PARTS = 1 }; /* of T, that these use */
+/* Elements of a state as the backward has it in bfloat16. */
+static __host__ __device__ __forceinline__ int64_t kept_size(const d9d_gated_delta_dims &n)
+{
+    return (n.d + 63) / 64 * 64 * n.f;
+}
+d9d_status d9di_gated_delta_scan_fwd_sm90(d9d_stream s, const char *op,
+                                          const gated_delta_call<bf16> &v);
+d9d_status d9di_gated_delta_scan_bwd_sm90(d9d_stream s, const char *op,
+                                          const gated_delta_call<bf16> &v);
+d9d_status d9di_gated_delta_bwd_sm90(d9d_stream s, const char *op, const gated_delta_call<bf16> &v);
 
 /* A chunk of n tokens; its head of values and of keys. */
 struct chunk {
@@ -490,6 +521,47 @@ struct scratch_arena {
 static inline int64_t scratch_floats(int64_t n)
 {
     return d9di_i64_round_up(n, 64);
+}
+
+/* An array of a call that is to begin at a multiple of 16 bytes. */
+struct placed {
+    void **p;
+    int64_t bytes;
+    bool written; /* by the call, else read */
+};
+
+/* `run` with copies of those that do not, in scratch. */
+template <class F>
+static d9d_status with_places(d9d_stream s, const char *op, const placed *x, int count, F run)
+{
+    void *was[8], *room;
+    int64_t bytes = 0;
+    cudaError_t e = cudaSuccess;
+    d9d_status st;
+
+    for (int i = 0; i < count; i++) {
+        was[i] = *x[i].p;
+        bytes += (uintptr_t)was[i] % 16 != 0 ? d9di_i64_round_up(x[i].bytes, 256) : 0;
+    }
+    if (bytes == 0)
+        return run();
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
+    char *next = (char *)room;
+    for (int i = 0; i < count; i++)
+        if ((uintptr_t)was[i] % 16 != 0) {
+            *x[i].p = next;
+            next += d9di_i64_round_up(x[i].bytes, 256);
+            if (e == cudaSuccess && !x[i].written)
+                e = cudaMemcpyAsync(*x[i].p, was[i], (size_t)x[i].bytes, cudaMemcpyDeviceToDevice,
+                                    d9di_cuda_stream(s));
+        }
+    st = e == cudaSuccess ? run() : D9D_OK;
+    for (int i = 0; i < count && st == D9D_OK && e == cudaSuccess; i++)
+        if (*x[i].p != was[i] && x[i].written)
+            e = cudaMemcpyAsync(was[i], *x[i].p, (size_t)x[i].bytes, cudaMemcpyDeviceToDevice,
+                                d9di_cuda_stream(s));
+    d9di_cuda_scratch_free(s, room, bytes);
+    return e == cudaSuccess ? st : d9di_cuda_fail(op, e);
 }
 
 #endif /* D9DI_CUDA_GDN_GATED_DELTA_CUH */

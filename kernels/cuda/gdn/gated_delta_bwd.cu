@@ -407,13 +407,39 @@ template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta
     return launch_chunks<false>(op, queue, v);
 }
 
+static d9d_status launch_wgmma(d9d_stream s, const gated_delta_call<bf16> &v)
+{
+    const char *op = "delta_din";
+
+    D9D_TRY(d9di_gated_delta_scan_prepare(s, op, v, WGMMA_PARTS));
+    D9D_TRY(d9di_gated_delta_scan_bwd_sm90(s, op, v));
+    return d9di_gated_delta_bwd_sm90(s, op, v);
+}
+
+/* Scratch: the gradients of states in bfloat16. */
+static d9d_status run_wgmma(d9d_stream s, gated_delta_call<bf16> v)
+{
+    const int64_t states =
+        scratch_floats(d9d_gated_delta_states(&v.n.docs) * v.n.a * kept_size(v.n) / 2);
+    const int64_t bytes = 4 * (states + prepared_size(v.n));
+    void *room;
+    d9d_status st;
+
+    D9D_TRY(d9di_cuda_scratch_alloc(s, bytes, &room));
+    v.dstate = (float *)room;
+    v.ready = (prepared_chunk *)(v.dstate + states);
+    st = launch_wgmma(s, v);
+    d9di_cuda_scratch_free(s, room, bytes);
+    return st;
+}
+
 static d9d_status launch_scan(d9d_stream s, const gated_delta_call<bf16> &v)
 {
     const char *op = "delta_din";
     cudaStream_t queue = d9di_cuda_stream(s);
 
     launch_qk_norms(queue, v);
-    D9D_TRY(d9di_gated_delta_scan_prepare(s, op, v));
+    D9D_TRY(d9di_gated_delta_scan_prepare(s, op, v, 2));
     D9D_TRY(d9di_gated_delta_scan_recompute(s, op, v));
     D9D_TRY(d9di_gated_delta_scan_bwd(s, op, v));
     return launch_chunks<true>(op, queue, v);
@@ -453,6 +479,26 @@ template <class T> static d9d_status run_bwd(d9d_stream s, gated_delta_call<T> v
     return st;
 }
 
+static d9d_status run_wgmma_placed(d9d_stream s, gated_delta_call<bf16> v)
+{
+    const int64_t tokens = v.n.docs.b * v.n.docs.s;
+    const int64_t keys = 2 * tokens * v.n.k * v.n.d, values = 2 * tokens * v.n.a * v.n.f;
+    const placed arrays[] = {{(void **)&v.q, keys, false},   {(void **)&v.k, keys, false},
+                             {(void **)&v.v, values, false}, {(void **)&v.dout, values, false},
+                             {(void **)&v.dq, keys, true},   {(void **)&v.dk, keys, true},
+                             {(void **)&v.dv, values, true}};
+
+    return with_places(s, "delta_din", arrays, 7, [&] { return run_wgmma(s, v); });
+}
+
+template <class T> static d9d_status run_best(d9d_stream s, const gated_delta_call<T> &v, bool made)
+{
+    if constexpr (std::is_same_v<T, bf16>)
+        if (d9di_gated_delta_sm90_supported(s, &v.n))
+            return run_wgmma_placed(s, v);
+    return run_bwd(s, v, made);
+}
+
 d9d_status d9d_k_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, void *dq, void *dk,
                                  void *dv, float *dg, void *db, const void *dout, const void *q,
                                  const void *k, const void *v, const float *g, const void *b,
@@ -470,6 +516,6 @@ d9d_status d9d_k_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, vo
         c.n = *n, c.q = (const T *)q, c.k = (const T *)k, c.v = (const T *)v, c.b = (const T *)b;
         c.g = g, c.dout = (const T *)dout, c.state = (float *)states;
         c.dq = (T *)dq, c.dk = (T *)dk, c.dv = (T *)dv, c.db = (T *)db, c.dg = dg;
-        return run_bwd(s, c, d9di_gated_delta_scan_supported(n, arrays, 4));
+        return run_best(s, c, d9di_gated_delta_scan_supported(n, arrays, 4));
     }());
 }

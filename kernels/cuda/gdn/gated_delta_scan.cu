@@ -1,12 +1,11 @@
 /* gated_delta_scan.cu - the gated delta rule in bfloat16: states, and their gradients, through
  * documents; see gated_delta.cuh.
  *
- * prepare_chunks_kernel() makes what chunks have without the state, a block each.  A block of
- * scan_kernel() then takes some columns of a head's state through a document.  A warp has sixteen,
- * and needs none of the others: what it holds in registers is X', and of a chunk what is made for
- * its columns, turned as well; all else comes through shared memory, the next chunk's while this
- * one is worked on.  Sums of products are rounded to no less than sixteen bits where they go into
- * the next product (mma.cuh), which K, Q, V and dO are as they are.
+ * A block of scan_kernel() takes some columns of a head's state through a document.  A warp has
+ * sixteen, and needs none of the others: what it holds in registers is X', and of a chunk what is
+ * made for its columns, turned as well; all else comes through shared memory, the next chunk's
+ * while this one is worked on.  Sums of products are rounded to no less than sixteen bits where
+ * they go into the next product (mma.cuh), which K, Q, V and dO are as they are.
  *
  *     onward     R = beta V - write_up K X        U = S R        O = q_up Q X + P U
  *                X <- last X + K' (k_on U)
@@ -26,69 +25,13 @@ enum {
 
 typedef float token_fragments[N_FRAGMENTS][4]; /* of sixteen columns, by the tokens of a chunk */
 
-/* --- chunks without the state ------------------------------------------------------------------
- */
-
-/* As bfloat16, and, where `rest` is not NULL, what that leaves. */
-static __device__ __forceinline__ void store_matrix(bf16 (*to)[CHUNK], bf16 (*rest)[CHUNK],
-                                                    const square &x)
-{
-    for (int e = threadIdx.x; e < CHUNK * CHUNK / 8; e += THREADS) {
-        const int i = e / (CHUNK / 8), j = e % (CHUNK / 8) * 8;
-        float v[8];
-
-#pragma unroll
-        for (int u = 0; u < 8; u++)
-            v[u] = x[i][j + u];
-        store8(&to[i][j], v, 8);
-        if (rest == NULL)
-            continue;
-#pragma unroll
-        for (int u = 0; u < 8; u++)
-            v[u] -= to_float(__float2bfloat16_rn(v[u]));
-        store8(&rest[i][j], v, 8);
-    }
-}
-
-static __device__ __forceinline__ void store_factors(chunk_factors &f, const chunk_gates &g)
-{
-    const int i = threadIdx.x;
-
-    if (i < CHUNK) {
-        f.write[i] = g.write[i];
-        f.write_up[i] = g.write_up[i];
-        f.k_on[i] = g.k_on[i];
-        f.q_up[i] = g.q_up[i];
-    }
-    if (i == 0)
-        f.last = g.last;
-}
-
-static __global__ void __launch_bounds__(THREADS) prepare_chunks_kernel(gated_delta_call<bf16> v)
-{
-    extern __shared__ __align__(128) unsigned char raw[];
-    chunk_smem &m = *(chunk_smem *)raw;
-    const chunk x = chunk_of_block(v);
-    prepared_chunk &to = v.ready[blockIdx.x];
-
-    if (x.n == 0)
-        return;
-    const chunk_offsets<bf16> at(v, x);
-    gates_load(m.g, v, x);
-    store_factors(to.f, m.g);
-    solve_chunk<true>(m, v, x, at);
-    store_matrix(to.s[0], to.s[1], m.two);
-    make_qk<true>(m, v, x, at);
-    store_matrix(to.p, NULL, m.one);
-}
-
 /* --- what a block has of a chunk ----------------------------------------------------------------
  */
 
 template <int D> struct chunk_stage {
     bf16 k[CHUNK][D + SLACK], q[CHUNK][D + SLACK];
     bf16 v[CHUNK][MAX_COLS + SLACK]; /* or dO */
-    bf16 s[2][CHUNK][SQUARE], p[CHUNK][SQUARE];
+    bf16 t[2][CHUNK][SQUARE], p[CHUNK][SQUARE];
     chunk_factors f;
 };
 
@@ -107,6 +50,16 @@ static __device__ __forceinline__ void copy_rows(bf16 (*to)[STRIDE], const bf16 
     }
 }
 
+/* One whose rows are swizzled. */
+static __device__ __forceinline__ void copy_square(bf16 (*to)[SQUARE], const bf16 *from)
+{
+    for (int e = threadIdx.x; e < CHUNK * CHUNK / 8; e += blockDim.x) {
+        const int i = e / (CHUNK / 8), u = e % (CHUNK / 8);
+
+        cp_async_16(&to[i][u * 8], unit_of((bf16 *)from, i, u), true);
+    }
+}
+
 template <int D>
 static __device__ __forceinline__ void stage_load(chunk_stage<D> &m,
                                                   const gated_delta_call<bf16> &v,
@@ -119,9 +72,9 @@ static __device__ __forceinline__ void stage_load(chunk_stage<D> &m,
     copy_rows(m.k, v.k + at.key, at.key_step, x.n, D, v.n.d);
     copy_rows(m.q, v.q + at.key, at.key_step, x.n, D, v.n.d);
     copy_rows(m.v, values + at.value + col, at.step, x.n, wide, v.n.f - col);
-    copy_rows(m.s[0], r.s[0][0], CHUNK, CHUNK, CHUNK, CHUNK);
-    copy_rows(m.s[1], r.s[1][0], CHUNK, CHUNK, CHUNK, CHUNK);
-    copy_rows(m.p, r.p[0], CHUNK, CHUNK, CHUNK, CHUNK);
+    copy_square(m.t[0], r.t[0]);
+    copy_square(m.t[1], r.t[1]);
+    copy_square(m.p, r.p);
     for (int e = threadIdx.x; e < (int)sizeof(chunk_factors) / 16; e += blockDim.x)
         cp_async_16((char *)&m.f + e * 16, (const char *)&r.f + e * 16, true);
 }
@@ -189,6 +142,7 @@ static __device__ __forceinline__ void store_output(bf16 (*room)[MAX_COLS + SLAC
 {
     const int lane = threadIdx.x % WARP, half = lane % 2 * 8;
 
+    __syncwarp(); /* all lanes have what they read there */
 #pragma unroll
     for (int i = 0; i < N_FRAGMENTS; i++)
 #pragma unroll
@@ -230,8 +184,8 @@ static __device__ __forceinline__ void update_state(float (&x)[D / 8][4], const 
         mma_accumulate<true, D + SLACK>(x[i], x[i + 1], a, &rows[0][i * 8]);
 }
 
-/* y = T x or, TURNED, T' x, for a lower half T in two parts. */
-template <bool TRANS>
+/* y = T' x or, UPRIGHT, T x, for an upper half T in two parts. */
+template <bool UPRIGHT>
 static __device__ __forceinline__ void multiply_inverse(token_fragments &y,
                                                         const token_fragments &x,
                                                         const bf16 (*t)[CHUNK][SQUARE])
@@ -242,12 +196,12 @@ static __device__ __forceinline__ void multiply_inverse(token_fragments &y,
 
 #pragma unroll
         for (int i = 0; i < N_FRAGMENTS; i += 2) {
-            if (TRANS ? i > j : i < j)
+            if (UPRIGHT ? i > j : i < j)
                 continue;
-            mma_accumulate<TRANS, SQUARE>(y[i], y[i + 1], a,
-                                          TRANS ? &t[0][j * 8][i * 8] : &t[0][i * 8][j * 8]);
-            mma_accumulate<TRANS, SQUARE>(y[i], y[i + 1], a.hi,
-                                          TRANS ? &t[1][j * 8][i * 8] : &t[1][i * 8][j * 8]);
+            mma_accumulate<!UPRIGHT, SQUARE>(y[i], y[i + 1], a,
+                                             UPRIGHT ? &t[0][i * 8][j * 8] : &t[0][j * 8][i * 8]);
+            mma_accumulate<!UPRIGHT, SQUARE>(y[i], y[i + 1], a.hi,
+                                             UPRIGHT ? &t[1][i * 8][j * 8] : &t[1][j * 8][i * 8]);
         }
     }
 }
@@ -353,7 +307,7 @@ template <bool ALONE> struct scan_fwd {
             state_transfer<D, true>(x, at.state, v, s);
         multiply_state<D, !ALONE>(r, o, x, m);
         make_residual(r, m, s);
-        multiply_inverse<false>(u, r, m.s);
+        multiply_inverse<false>(u, r, m.t);
         if (ALONE) {
             store_tokens(v.u, u, v, c, s);
             return;
@@ -412,7 +366,7 @@ struct scan_bwd {
             state_transfer<D, true>(x, at.dstate, v, s);
         multiply_state<D, false>(u, none, x, m);
         make_du(u, m, s);
-        multiply_inverse<true>(y, u, m.s);
+        multiply_inverse<true>(y, u, m.t);
         store_tokens(v.du, y, v, c, s);
         if (c.fresh)
             return;
@@ -523,16 +477,6 @@ bool d9di_gated_delta_scan_supported(const d9d_gated_delta_dims *n, const void *
     for (int i = 0; i < count; i++)
         takes = takes && ((uintptr_t)arrays[i] & 15) == 0;
     return takes;
-}
-
-d9d_status d9di_gated_delta_scan_prepare(d9d_stream s, const char *op,
-                                         const gated_delta_call<bf16> &v)
-{
-    const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
-
-    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)prepare_chunks_kernel, sizeof(chunk_smem)));
-    prepare_chunks_kernel<<<all, THREADS, sizeof(chunk_smem), d9di_cuda_stream(s)>>>(v);
-    return d9di_cuda_check_launch(op);
 }
 
 /* `each`: documents or chunks.  Fewer columns a block where there are not blocks enough. */

@@ -604,7 +604,8 @@ static void test_delta(void **state)
     static const int64_t shapes[][6] = {{0, 4, 1, 1, 8, 8},     {1, 1, 1, 1, 1, 1},
                                         {2, 3, 2, 2, 5, 7},     {1, 64, 1, 3, 8, 16},
                                         {2, 65, 2, 4, 16, 9},   {1, 200, 1, 2, 33, 20},
-                                        {1, 130, 2, 2, 70, 65}, {1, 150, 1, 2, 128, 128}};
+                                        {1, 130, 2, 2, 70, 65}, {1, 150, 1, 2, 128, 128},
+                                        {2, 129, 2, 6, 72, 40}, {1, 130, 1, 3, 32, 128}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
@@ -631,13 +632,13 @@ static void test_documents(void **state)
     const int64_t documents = list_of(packed, list);
 
     (void)state;
-    for (int how = 0; how < 2; how++)
-        check_delta(&(d9d_gated_delta_dims){.t = array_types[how],
+    for (int how = 0; how < 4; how++)
+        check_delta(&(d9d_gated_delta_dims){.t = array_types[how & 1],
                                             .docs = {1, PACKED, documents, list},
                                             .k = 2,
                                             .a = 4,
-                                            .d = 12,
-                                            .f = 10,
+                                            .d = how & 2 ? 40 : 12,
+                                            .f = how & 2 ? 72 : 10,
                                             .scale = 0.3f},
                     0.2);
 }
@@ -647,12 +648,13 @@ static void test_alone(void **state)
 {
     d9d_segment list[MOST_DOCUMENTS];
     const int64_t documents = list_of(packed, list);
-    d9d_gated_delta_dims n = {
-        .docs = {1, PACKED, documents, list}, .k = 1, .a = 2, .d = 24, .f = 16, .scale = 1};
+    d9d_gated_delta_dims n = {.docs = {1, PACKED, documents, list}, .k = 1, .a = 2, .scale = 1};
 
     (void)state;
-    for (int how = 0; how < 2; how++) {
-        n.t = array_types[how];
+    for (int how = 0; how < 4; how++) {
+        n.t = array_types[how & 1];
+        n.d = how & 2 ? 64 : 24;
+        n.f = how & 2 ? 72 : 16;
         delta all = delta_make(&n, 0.2);
         const size_t token = (size_t)(n.a * n.f) * d9d_dtype_size(n.t);
         const size_t keys = (size_t)(n.k * n.d) * d9d_dtype_size(n.t);

@@ -239,7 +239,9 @@ typedef struct d9d_causal_conv1d_dims {
  * The tokens of a document are computed in chunks. The backward pass needs the state before each
  * chunk but the first of a document: [d9d_gated_delta_states(), A, D, F] float32. The state of the
  * chunk that begins with token t, counted over B and S, is in slot t / D9D_GATED_DELTA_CHUNK - 1.
- * Other slots are undefined. */
+ * Other slots are undefined. A GPU may
+ * keep them in a form of its own (bfloat16, transposed): the states of `gated_delta` are for
+ * `gated_delta_bwd` of the same device and dimensions. */
 enum { D9D_GATED_DELTA_CHUNK = 64 };
 typedef struct d9d_gated_delta_dims {
     d9d_dtype t;
