@@ -17,9 +17,10 @@ struct d9di_flight_call;
     X(REDUCE_SCATTER, "reduce_scatter")                                                            \
     X(ALL_TO_ALL, "all_to_all")                                                                    \
     X(BROADCAST, "broadcast")                                                                      \
-    X(SEND_RECV, "exchange")                                                                       \
-    X(ALLGATHER_BYTES, "words") /* an all_gather of bytes in the host's memory */                  \
-    X(PEER_BARRIER, "fence")    /* all have come; then this rank takes from the others' memory */
+    X(SEND_RECV, "send_recv")                                                                      \
+    X(ALLGATHER_BYTES, "allgather_bytes") /* an all_gather of bytes in the host's memory */        \
+    X(PEER_BARRIER,                                                                                \
+      "peer_barrier") /* all have come; then this rank takes from the others' memory */
 
 typedef enum d9di_comm_coll {
 #define X(name, text) D9DI_COLL_##name,

@@ -42,21 +42,21 @@ d9d_status d9d_k_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float b
                                   const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                   int64_t out)
 {
-    const d9di_grouped_gemm_call g = {"grouped_gemm_din",
-                            D9DI_GROUPED_GEMM_DGRAD,
-                            t,
-                            t,
-                            beta,
-                            dx,
-                            dy[0],
-                            w[0],
-                            offset,
-                            rows,
-                            e,
-                            in,
-                            out,
-                            n > 1 ? dy[1] : NULL,
-                            n > 1 ? w[1] : NULL};
+    const d9di_grouped_gemm_call g = {"grouped_gemm_dgrad",
+                                      D9DI_GROUPED_GEMM_DGRAD,
+                                      t,
+                                      t,
+                                      beta,
+                                      dx,
+                                      dy[0],
+                                      w[0],
+                                      offset,
+                                      rows,
+                                      e,
+                                      in,
+                                      out,
+                                      n > 1 ? dy[1] : NULL,
+                                      n > 1 ? w[1] : NULL};
 
     return grouped_launch(s, &g);
 }
@@ -65,8 +65,21 @@ d9d_status d9d_k_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, voi
                                  const void *x, const void *dy, const int32_t *offset, int64_t rows,
                                  int64_t e, int64_t in, int64_t out)
 {
-    const d9di_grouped_gemm_call g = {
-        "grouped_gemm_dw", D9DI_GROUPED_GEMM_WGRAD, t, gt, beta, dw, x, dy, offset, rows, e, in, out, NULL, NULL};
+    const d9di_grouped_gemm_call g = {"grouped_gemm_wgrad",
+                                      D9DI_GROUPED_GEMM_WGRAD,
+                                      t,
+                                      gt,
+                                      beta,
+                                      dw,
+                                      x,
+                                      dy,
+                                      offset,
+                                      rows,
+                                      e,
+                                      in,
+                                      out,
+                                      NULL,
+                                      NULL};
 
     return grouped_launch(s, &g);
 }

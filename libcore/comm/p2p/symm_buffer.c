@@ -158,7 +158,7 @@ d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes)
         !retry_is_due(c))
         return D9D_OK;
     if (c->ops->host_local)
-        D9D_TRY(d9di_comm_is_single_host(c, "rooms", &near));
+        D9D_TRY(d9di_comm_is_single_host(c, "symm_buffer", &near));
     if (!near)
         return D9D_OK;
     if (c->symm.arrived == NULL)
@@ -166,8 +166,9 @@ d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes)
     if (c->symm.arrived == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
     D9D_TRY(buffers_grow(c, rounded));
-    return c->symm.handle != NULL ? d9di_comm_all_true(c, "rooms", p2p_is_forced(), &c->symm.forced)
-                                  : D9D_OK;
+    return c->symm.handle != NULL
+               ? d9di_comm_all_true(c, "symm_buffer", p2p_is_forced(), &c->symm.forced)
+               : D9D_OK;
 }
 
 d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world)
@@ -175,7 +176,7 @@ d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world)
     if (c == NULL)
         return D9D_OK;
     D9D_TRY(d9d_symm_buffer_reserve(c, 1));
-    D9D_TRY(d9di_comm_all_true(world, "rooms", c->symm.bytes > 0, &c->symm.agreed));
+    D9D_TRY(d9di_comm_all_true(world, "symm_buffer", c->symm.bytes > 0, &c->symm.agreed));
     if (c->symm.agreed)
         return D9D_OK;
     d9di_symm_buffer_close(c);

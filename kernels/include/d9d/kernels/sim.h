@@ -32,13 +32,12 @@ extern "C" {
 
 /* Kinds of kernels, each with a rate of its own. */
 #define D9D_SIM_KIND_MAP(X)                                                                        \
-    X(GEMM, "products")        /* of matrices */                                                   \
-    X(GROUPED_GEMM, "experts") /* of experts, with their weights' gradients */                     \
-    X(ATTENTION, "attention")  /* forward */                                                       \
-    X(ATTENTION_BWD, "attention gradient")                                                         \
-    X(ATTENTION_BUILTIN,                                                                           \
-      "attention by own kernels") /* what no library takes; the gated delta rule */                \
-    X(LINEAR_CROSS_ENTROPY, "head and loss")                                                       \
+    X(GEMM, "gemm")                 /* of dense layers */                                          \
+    X(GROUPED_GEMM, "grouped gemm") /* of experts, with their weights' gradients */                \
+    X(ATTENTION, "attention")       /* forward */                                                  \
+    X(ATTENTION_BWD, "attention backward")                                                         \
+    X(ATTENTION_BUILTIN, "attention (built-in)") /* what no library takes; the gated delta rule */ \
+    X(LINEAR_CROSS_ENTROPY, "linear cross entropy")                                                \
     X(MEMORY, "memory") /* the rest: bytes decide */
 
 typedef enum d9d_sim_kind {

@@ -341,7 +341,7 @@ typedef struct d9d_sgd_step {
 enum { D9D_ADD_MAX_ARRAYS = 16 };
 
 typedef struct d9d_kernels {
-    const char *name; /* "cpu", "cuda"; "paper" of plans, whose arrays nobody may touch (sim.h) */
+    const char *name; /* "cpu", "cuda"; "sim" of plans, whose arrays nobody may touch (sim.h) */
 
     /* --- elementwise ------------------------------------------------------- */
     d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);

@@ -49,7 +49,7 @@ D9D_API int d9d_comm_rank(const d9d_comm *c);
 D9D_API int d9d_comm_size(const d9d_comm *c);
 /* The number in the world of the group's rank i. */
 D9D_API int d9d_comm_world_rank(const d9d_comm *c, int i);
-/* "dp_shard" or "dp_shard+cp_shard"; "alone" of NULL. */
+/* "dp_shard" or "dp_shard+cp_shard"; "single" of NULL. */
 D9D_API const char *d9d_comm_name(const d9d_comm *c);
 
 /* buf [n], in place. */

@@ -95,7 +95,7 @@ typedef struct d9d_mesh_opts {
 } d9d_mesh_opts;
 
 /* Collective: over the world.  `net` is "cpu" (MPI), "cuda" (NCCL, on `stream`'s GPU) or
- * "paper", of an imagined boot, on `stream`'s d9d_sim; a world of one needs none.  A process
+ * "sim", of an imagined boot, on `stream`'s d9d_sim; a world of one needs none.  A process
  * opens one mesh on the CPU in its life: MPI starts once. ECONFIG when the degrees do not make the
  * boot's number of ranks, ENOTSUP when this build or machine has no MPI or NCCL. */
 D9D_API D9D_MUST_USE d9d_status d9d_mesh_open(d9d_bootstrap *boot,

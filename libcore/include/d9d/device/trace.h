@@ -11,7 +11,7 @@
  * Ranges nest; laps fill the innermost one.  Each is shown twice: when the device did it, and
  * when the host queued it.  What other queues of the device do beside has a lane a queue:
  *
- *     d9d_trace_stream_range_begin(dev, queue, "gather", "layers.3");
+ *     d9d_trace_stream_range_begin(dev, queue, "unshard", "layers.3");
  *     ... queue it there ...
  *     d9d_trace_stream_range_end(dev, queue);
  *
@@ -35,7 +35,7 @@ typedef struct d9d_trace d9d_trace;
 
 D9D_API D9D_MUST_USE d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out);
 /* Wait for the device, write the file and end the trace, also where writing fails.  `top` (may be
- * NULL) gets the laps that took longest, in words: "linear dw 31 %, attention 22 %, ...". */
+ * NULL) gets the laps that took longest, in words: "linear wgrad 31 %, attention 22 %, ...". */
 D9D_API D9D_MUST_USE d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank,
                                                 d9d_buf *top);
 /* The same into memory: what the file would have is appended to `text`. */
@@ -46,7 +46,7 @@ D9D_API void d9d_trace_discard(d9d_trace *t);
 /* Names are copied by begin and borrowed, for as long as the trace, by lap. */
 D9D_API void d9d_trace_begin(d9d_device *dev, const char *fmt, ...) D9D_PRINTF(2, 3);
 D9D_API void d9d_trace_end(d9d_device *dev);
-/* "linear" and "dw" are shown as "linear dw"; the second may be "". */
+/* "linear" and "wgrad" are shown as "linear wgrad"; the second may be "". */
 D9D_API void d9d_trace_mark(d9d_device *dev, const char *name, const char *what);
 /* Names as of laps.  Of one queue they do not nest. */
 D9D_API void d9d_trace_stream_range_begin(d9d_device *dev, d9d_stream queue, const char *name,

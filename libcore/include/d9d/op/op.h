@@ -397,8 +397,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_loss_root(d9d_tape *t, d9d_var *x, d9d_va
  * Collective: over `comm`, forward and backward, and again where a checkpoint is replayed.  In a
  * group of one, NULL too, y is x itself.  `what` is borrowed as long as the tape (d9d/comm/comm.h).
  *
- *     x [T/n, H] --gather_rows--> [T, H] --each rank its own part of the work--> [T, H]
- *                --scatter_rows--> y [T/n, H], the sum of all parts
+ *     x [T/n, H] --all_gather_rows--> [T, H] --each rank its own part of the work--> [T, H]
+ *                --reduce_scatter_rows--> y [T/n, H], the sum of all parts
  */
 
 /* The rows of all ranks, in order.  The gradient of a rank's rows is the sum of what all ranks have
