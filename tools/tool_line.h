@@ -18,10 +18,14 @@ typedef struct cli_line {
     int at;           /* next argument: 1 at first */
     bool no_operands; /* something was asked that needs no operands */
     uint64_t seen;    /* bits of the command's options */
+    uint64_t former;  /* of those that were given by the name that they had */
 } cli_line;
 
 /* The command, its options and operands.  A command's word is removed from argv.  ECONFIG. */
 d9d_status cli_parse(cli_line *p);
+
+/* Says which options of the command line are called otherwise now. */
+void cli_log_former(const cli_line *p, const d9d_log *log);
 
 /* On standard output, for all commands, or one. */
 void cli_help(const tool *t, const tool_command *only);

@@ -154,7 +154,7 @@ static d9d_status count_units(const d9di_assemble_opts *how, d9di_shard_split_st
         return D9D_FAIL(
             D9D_EFORMAT,
             "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
-            "--part-size makes fewer",
+            "--unit-size makes fewer",
             (unsigned long long)c.shards, D9DI_MAX_SHARDS);
     m->n_shards = (uint32_t)c.shards;
     assign_split_ranges(split, m);
