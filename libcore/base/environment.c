@@ -71,6 +71,12 @@ static bool is_below_100(const char *v)
     return is_not_empty(v) && atof(v) < 100;
 }
 
+static bool is_no_p2p(const char *v)
+{
+    return is_not_empty(v) && strcmp(v, "off") != 0 && strcmp(v, "auto") != 0 &&
+           strcmp(v, "force") != 0;
+}
+
 /* What a job without GPUs is given: nothing, a number that no GPU has, or a word of Slurm's. */
 static bool hides_all_gpus(const char *v)
 {
@@ -80,6 +86,10 @@ static bool hides_all_gpus(const char *v)
 static const env_rule env_rules[] = {
     {"OMP_NUM_THREADS", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, has_too_many, NULL, NULL,
      "at most 4096 threads compute"},
+    {"D9D_P2P", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, is_no_p2p, NULL, NULL,
+     "it is off, auto or force"},
+    {"D9D_COMM_SHARE", D9D_ENVIRONMENT_RANKS, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
+     "D9D_P2P is its name now, and off or force what 0 and 1 were"},
 
     /* Queues that share a way to the GPU wait for each other, and one that waits for a message must
      * not hold up what the message waits for. */

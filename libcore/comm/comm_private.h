@@ -91,8 +91,7 @@ typedef struct d9di_p2p_ring_ops {
 } d9di_p2p_ring_ops;
 
 typedef struct d9di_comm_backend_ops {
-    bool host_local,
-        p2p_default; /* memory is read within a host alone; unless D9D_COMM_SHARE says so */
+    bool host_local, p2p_default; /* memory is read within a host alone; unless D9D_P2P says so */
     d9d_status (*run[D9DI_COLL_COUNT])(d9d_comm *c, const d9di_comm_call *k);
     /* NULL: everything is done when a call returns. */
     /* The device has the call, and will say when it is done: false where it is done. */
@@ -155,7 +154,7 @@ int d9di_peer_signal_wait(const d9d_peer_memory *x, d9d_stream s, const void *wo
 extern const d9di_symm_buffer_ops d9di_symm_buffer_host;
 d9d_status d9di_symm_buffer_barrier_host(d9d_comm *c, const d9di_comm_call *k);
 
-/* What D9D_COMM_SHARE says, or what is said without it. */
+/* What D9D_P2P says, or what is said without it. */
 bool d9di_peer_is_allowed(bool by_default);
 /* A name of this start of this host; "" where it is not known. */
 enum { D9DI_COMM_HOST_ID_MAX = 40 };

@@ -12,18 +12,39 @@ enum { MIN_BYTES = 256 << 10 }; /* bytes to a rank: with fewer a collective call
 enum { RETRY_AFTER = 64 };      /* askings after a refusal, before one is tried again */
 enum { SIZE_ALIGN = 2 << 20 };  /* of a room's size: sizes that grow little by little are few */
 
+typedef enum p2p_wish { P2P_AUTO, P2P_OFF, P2P_FORCE } p2p_wish;
+
+/* What the environment asks for: D9D_P2P, or D9D_COMM_SHARE=0/1, which 0.1 had in its place. */
+static p2p_wish p2p_read_wish(void)
+{
+    static const struct {
+        const char *name, *value;
+        p2p_wish wish;
+    } rows[] = {
+        {"D9D_P2P", "off", P2P_OFF},        {"D9D_P2P", "force", P2P_FORCE},
+        {"D9D_P2P", "auto", P2P_AUTO},      {"D9D_COMM_SHARE", "0", P2P_OFF},
+        {"D9D_COMM_SHARE", "1", P2P_FORCE},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *value = getenv(rows[i].name);
+
+        if (value != NULL && strcmp(value, rows[i].value) == 0)
+            return rows[i].wish;
+    }
+    return P2P_AUTO;
+}
+
 bool d9di_peer_is_allowed(bool by_default)
 {
-    const char *wish = getenv("D9D_COMM_SHARE");
+    const p2p_wish wish = p2p_read_wish();
 
-    return wish == NULL ? by_default : strcmp(wish, "0") != 0;
+    return wish == P2P_AUTO ? by_default : wish == P2P_FORCE;
 }
 
 static bool p2p_is_forced(void)
 {
-    const char *wish = getenv("D9D_COMM_SHARE");
-
-    return wish != NULL && strcmp(wish, "1") == 0;
+    return p2p_read_wish() == P2P_FORCE;
 }
 
 void d9di_comm_host_id(char out[D9DI_COMM_HOST_ID_MAX])

@@ -1,5 +1,5 @@
 /* symm_buffer_host.c - rooms of processors of one host: memory without a name that each rank opens
- * at the others' and maps, where the environment of all has D9D_COMM_SHARE=1. */
+ * at the others' and maps, where the environment of all has D9D_P2P=force. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

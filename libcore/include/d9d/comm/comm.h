@@ -119,7 +119,7 @@ D9D_API void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at); /* NULL is fi
 typedef struct d9d_peer_memory d9d_peer_memory;
 /* Of each rank n arrays, the i-th of which are gathered together, each with counts[rank] elements;
  * they stay where they are.  NULL where not every rank can read every other's: on processors,
- * between hosts, or with D9D_COMM_SHARE=0 in some rank's environment. */
+ * between hosts, or with D9D_P2P=off in some rank's environment. */
 D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine,
                                              size_t n, d9d_peer_memory **out);
 D9D_API D9D_MUST_USE d9d_status d9d_peer_barrier(d9d_peer_memory *x, d9d_stream s);
@@ -148,8 +148,8 @@ D9D_API void d9d_peer_unmap(d9d_peer_memory *x);
  * A room is written again two openings later, behind a join with the one between: by then the
  * others have taken what they wanted, for their queues have come as far. */
 /* Two rooms of at least so many bytes, where ranks can read each other's memory: GPUs of one host,
- * unless some rank has D9D_COMM_SHARE=0 in its environment, and processors of one host where all
- * have D9D_COMM_SHARE=1.  Collective where that is more than there is; what is in them is lost.
+ * unless some rank has D9D_P2P=off in its environment, and processors of one host where all
+ * have D9D_P2P=force.  Collective where that is more than there is; what is in them is lost.
  * Where some rank has no memory for so many, which is said once, those that there were stay, and
  * a later asking, the 64th and then ever rarer, tries again. */
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes);
@@ -160,7 +160,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t by
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world);
 D9D_API bool d9d_symm_buffer_agreed(const d9d_comm *c);
 /* Are there rooms that are worth it where so many bytes go to a rank?  Not few, unless all ranks
- * have D9D_COMM_SHARE=1, which is for tests: then always.  The same on all ranks. */
+ * have D9D_P2P=force, which is for tests: then always.  The same on all ranks. */
 D9D_API bool d9d_symm_buffer_is_worthwhile(const d9d_comm *c, uint64_t bytes);
 D9D_API bool d9d_symm_buffer_is_forced(const d9d_comm *c);
 /* Bytes of a room, the same on all ranks; 0: there is none. */
@@ -216,7 +216,7 @@ typedef struct d9d_message d9d_message;
 /* Neighbours in the group's order, the last and the first too, reach into 32 MiB of each other's
  * memory from here on, and messages that wait for their peer take nothing from what computes: 64
  * MiB a rank.  Does nothing where not all of the group are GPUs of one host that can reach each
- * other, or where D9D_COMM_SHARE=0 is in some rank's environment, and when called again.
+ * other, or where D9D_P2P=off is in some rank's environment, and when called again.
  * Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_p2p_ring_enable(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t,
