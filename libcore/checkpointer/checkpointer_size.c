@@ -69,7 +69,7 @@ static uint64_t file_bytes(const char *group, uint64_t bytes)
            (bytes / D9D_MANIFEST_CHUNK + 1) * HASH_BYTES;
 }
 
-/* The files of this rank: of each group, and of cells. */
+/* The files of this rank: of each group, and of rank state. */
 static uint64_t files_bytes(const d9d_checkpointer_set *here)
 {
     uint64_t sum = 0, bytes = 0;

@@ -6,7 +6,7 @@
  *             manifest.json                 what is here, to the byte (d9d/ckpt/dir/manifest.h)
  *             model-r00000.safetensors      parameters, one file a rank
  *             optimizer-r00000.safetensors  optimizer state, one file a rank
- *             cells-r00000.safetensors      what a rank has counted, where there is any such
+ *             state-r00000.safetensors      what a rank has counted, where there is any such
  *         step-00002000.tmp-4711-0/         a save that goes on, or was killed
  *
  *     path = newest(dir)                    D9D_TRY(d9d_checkpointer_latest(dir, boot, log, &a,
@@ -52,7 +52,7 @@
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
  *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...],
- *     "cells": ["cells-r00000.safetensors", ...]           a file a rank; left out without any
+ *     "rank_state": ["state-r00000.safetensors", ...]      a file a rank; left out without any
  */
 #ifndef D9D_CHECKPOINTER_CHECKPOINTER_H
 #define D9D_CHECKPOINTER_CHECKPOINTER_H
@@ -211,8 +211,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_read(const char *path,
                                                       const d9d_checkpointer_set *set,
                                                       const d9d_log *log,
                                                       d9d_checkpointer_state *state);
-/* The set's cells, of rank `rank` of `ranks`.  What a checkpoint does not hold, as older ones do
- * not, or has in another form, stays as it is, which one warning says. */
+/* The set's rank state, of rank `rank` of `ranks`.  What a checkpoint does not hold, as older ones
+ * do not, or has in another form, stays as it is, which one warning says. */
 D9D_API D9D_MUST_USE d9d_status d9d_checkpointer_read_rank_state(const char *path,
                                                                  const d9d_checkpointer_set *set,
                                                                  int rank, int ranks,
