@@ -7,7 +7,7 @@
 #     D9D_BIN=build/bin tests/bench/shard.sh [MB [JOBS]]
 #
 # The text is this machine's C headers and documentation, some 60 lines a document, as often as
-# it takes; D9D_TOKENIZER is a tokenizer.json (that of examples/ by default), D9D_PIPE_DGRAD another
+# it takes; D9D_TOKENIZER is a tokenizer.json (that of examples/ by default), D9D_INPUT another
 # JSONL file.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,8 +27,8 @@ to_jsonl() {
         NR % 60 == 0 { printf "{\"id\": %d, \"text\": \"%s\"}\n", NR, text; text = "" }'
 }
 
-if [ -n "${D9D_PIPE_DGRAD:-}" ]; then
-    ln -s "$(realpath "$D9D_PIPE_DGRAD")" "$tmp/in.jsonl"
+if [ -n "${D9D_INPUT:-}" ]; then
+    ln -s "$(realpath "$D9D_INPUT")" "$tmp/in.jsonl"
 else
     find /usr/include /usr/share/doc /usr/share/perl -type f -size -200k \
         \( -name '*.h' -o -name '*.txt' -o -name 'copyright' -o -name '*.p[lm]' \) -print0 2>/dev/null |

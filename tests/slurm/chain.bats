@@ -52,8 +52,8 @@ JSON
  "task": {"name": "perplexity", "output": "perplexity.json"}}
 JSON
     d9d-map init --model model.json --seed 1 hf
-    export D9D_PIPE_DGRAD D9D_TOKENIZER=$tokenizer D9D_DATASET=data
-    D9D_PIPE_DGRAD=$(echo "$top"/libcore/include/d9d/*/*.h)
+    export D9D_INPUT D9D_TOKENIZER=$tokenizer D9D_DATASET=data
+    D9D_INPUT=$(echo "$top"/libcore/include/d9d/*/*.h)
     export D9D_SHARD_ARGS="--format text --append-eos <|endoftext|> --max-length 64 --overflow split --split train=0.8,valid=0.2"
     export D9D_SOURCE=hf D9D_CKPT=ckpt D9D_CONFIG=train.json D9D_RUN_DIR=run D9D_EXPORT=export
     export D9D_INFER_CONFIG=infer.json D9D_SBATCH="-c 1"
@@ -90,7 +90,7 @@ JSON
 @test "an array of shard tasks and a merge give what one run gives" {
     prepare
     D9D_SHARD_ARGS+=" --unit-size 20kB"
-    read -ra inputs <<<"$D9D_PIPE_DGRAD"
+    read -ra inputs <<<"$D9D_INPUT"
     read -ra options <<<"$D9D_SHARD_ARGS"
     d9d-shard -q --tokenizer "$D9D_TOKENIZER" --out one "${options[@]}" "${inputs[@]}"
     D9D_SHARD_TASKS=3 D9D_DATASET=all run -0 --separate-stderr "$scripts/pipeline.sh" --to merge

@@ -21,7 +21,7 @@ setup() {
     mkdir bin
     for name in shard map train infer metrics; do ln -s "$BATS_TEST_DIRNAME/standin/tool" "bin/d9d-$name"; done
     export D9D_BIN=$PWD/bin FAKE_LOG=$PWD/log D9D_SRUN_ARGS='' D9D_SBATCH="-c 1 --open-mode=append"
-    export D9D_PIPE_DGRAD=x D9D_TOKENIZER=t D9D_SOURCE=s D9D_CONFIG=c D9D_INFER_CONFIG=i D9D_RUN_DIR=run
+    export D9D_INPUT=x D9D_TOKENIZER=t D9D_SOURCE=s D9D_CONFIG=c D9D_INFER_CONFIG=i D9D_RUN_DIR=run
     touch c i
 }
 teardown() { # what a failing test leaves must not hold the next
