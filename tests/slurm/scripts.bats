@@ -69,10 +69,14 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 
 @test "train counts lives that a node failure ended, and does not start the next" {
     export D9D_MAX_IDLE_RESTARTS=2
-    mkdir run && echo "0 1" >run/slurm-7.lives
-    run -1 "$scripts/train.sbatch"
-    assert_output --partial "no progress in 2 lives"
-    refute grep -q '^srun' "$FAKE_LOG"
+    mkdir run
+    for file in slurm-7.restarts slurm-7.lives; do # the second: as 0.1 called it
+        echo "0 1" >"run/$file"
+        run -1 "$scripts/train.sbatch"
+        assert_output --partial "no progress in 2 lives"
+        refute grep -q '^srun' "$FAKE_LOG"
+        assert_equal "$(echo run/slurm-7.*)" 'run/slurm-7.*'
+    done
 }
 
 @test "train requeues when a node does not answer, as long as there is progress" {
@@ -102,7 +106,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 }
 
 @test "train counts another job's lives apart" {
-    mkdir run && echo "0 9" >run/slurm-6.lives
+    mkdir run && echo "0 9" >run/slurm-6.restarts
     run -0 "$scripts/train.sbatch"
 }
 
@@ -147,7 +151,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 
 @test "a setting that is missing is named, with status 2" {
     unset D9D_CONFIG
-    for pair in shard:D9D_PIPE_DGRAD map:D9D_SOURCE train:D9D_CONFIG infer:D9D_INFER_CONFIG; do
+    for pair in shard:D9D_INPUT map:D9D_SOURCE train:D9D_CONFIG infer:D9D_INFER_CONFIG; do
         run -2 "$scripts/${pair%:*}.sbatch"
         assert_output --partial "${pair#*:} is not set"
     done
@@ -236,12 +240,12 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 
 @test "shard takes inputs as patterns too" {
     mkdir corpus && touch corpus/{a,b}.jsonl
-    D9D_PIPE_DGRAD="x.txt corpus/*.jsonl" D9D_TOKENIZER=t run -0 "$scripts/shard.sbatch"
+    D9D_INPUT="x.txt corpus/*.jsonl" D9D_TOKENIZER=t run -0 "$scripts/shard.sbatch"
     assert grep -qx "d9d-shard --tokenizer t --out data/dataset --jobs 1 x.txt corpus/a.jsonl corpus/b.jsonl" "$FAKE_LOG"
 }
 
 @test "shard as an array makes parts, merge joins and removes them" {
-    export D9D_PIPE_DGRAD=x D9D_TOKENIZER=t D9D_DATASET=data
+    export D9D_INPUT=x D9D_TOKENIZER=t D9D_DATASET=data
     SLURM_ARRAY_TASK_ID=3 run -0 "$scripts/shard.sbatch"
     assert grep -qx "d9d-shard --tokenizer t --out data.parts/3 --jobs 1 --array x" "$FAKE_LOG"
     mkdir -p data.parts/{3,4,11} && touch data.parts/3/plan.json
@@ -263,7 +267,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 
 @test "shard and map verify what is there in place of making it again" {
     mkdir -p data ckpt && touch data/manifest.json ckpt/config.json
-    D9D_PIPE_DGRAD=x D9D_TOKENIZER=t D9D_DATASET=data run -0 "$scripts/shard.sbatch"
+    D9D_INPUT=x D9D_TOKENIZER=t D9D_DATASET=data run -0 "$scripts/shard.sbatch"
     D9D_SOURCE=hf run -0 "$scripts/map.sbatch"
     assert grep -qx "d9d-shard verify data" "$FAKE_LOG"
     assert grep -qx "d9d-map verify ckpt" "$FAKE_LOG"
@@ -290,7 +294,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     for _ in 1 2 3; do run -75 "$scripts/infer.sbatch"; done
     assert_equal "$(requeues)" 5
     FAKE_EXIT=0 run -0 "$scripts/infer.sbatch"
-    assert_equal "$(echo *.lives)" "*.lives"
+    assert_equal "$(echo d9d-infer-*)" "d9d-infer-*"
     D9D_MAX_IDLE_RESTARTS=0 run -2 "$scripts/infer.sbatch"
 }
 
@@ -320,7 +324,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 
 pipeline_settings() {
     unset SLURM_JOB_ID
-    export D9D_PIPE_DGRAD=x D9D_TOKENIZER=t D9D_SOURCE=s D9D_INFER_CONFIG=i
+    export D9D_INPUT=x D9D_TOKENIZER=t D9D_SOURCE=s D9D_INFER_CONFIG=i
 }
 
 @test "pipeline submits a chain of afterok and prints the job numbers" {
@@ -356,7 +360,7 @@ infer 102"
 @test "pipeline names every missing setting and submits nothing" {
     unset D9D_CONFIG
     run -2 "$scripts/pipeline.sh"
-    for name in D9D_PIPE_DGRAD D9D_SOURCE D9D_CONFIG D9D_INFER_CONFIG; do assert_output --partial "$name is not set"; done
+    for name in D9D_INPUT D9D_SOURCE D9D_CONFIG D9D_INFER_CONFIG; do assert_output --partial "$name is not set"; done
     assert_equal "$(cat "$FAKE_LOG")" ""
 }
 
