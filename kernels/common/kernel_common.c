@@ -57,7 +57,7 @@ d9di_subarray d9di_subarray_make(int ndim, const int64_t *box, const int64_t *st
     return b;
 }
 
-/* --- xent_once ------------------------------------------------------------------------------- */
+/* --- linear_cross_entropy_fwd_bwd ------------------------------------------------------------ */
 
 enum { TOKEN_STEP = 128, LOGIT_COLUMNS = 8192 };
 enum { TOKEN_ALIGN = 1024 }; /* where there is room for it: tiles of products come out even */

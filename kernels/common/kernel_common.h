@@ -87,8 +87,8 @@ static inline int64_t d9di_attention_ds_blocks(const d9d_attention_dims *n)
 d9d_status d9di_args_check_float(const char *op, d9d_dtype t);
 d9d_status d9di_args_check_addends(int of);
 
-/* Tokens that xent_once takes at a time, for scratch of `empty` bytes and `each` for a token; where
- * ranks have parts, the same on all of them. */
+/* Tokens that linear_cross_entropy_fwd_bwd takes at a time, for scratch of `empty` bytes and `each`
+ * for a token; where ranks have parts, the same on all of them. */
 int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n, int64_t empty,
                                          double each);
 /* And unless that many experts can be chosen, of groups that can be. */

@@ -35,7 +35,7 @@ typedef enum d9di_sim_cross_entropy_pass {
 } d9di_sim_cross_entropy_pass;
 d9d_status d9di_sim_cross_entropy_scratch(d9d_stream s, const d9d_linear_cross_entropy_dims *n,
                                           d9di_sim_cross_entropy_pass what);
-/* Tokens that xent_once takes at a time. */
+/* Tokens that linear_cross_entropy_fwd_bwd takes at a time. */
 int64_t d9di_sim_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n);
 
 /* Shapes that were seen: true for the first time. */

@@ -431,7 +431,7 @@ static d9d_status open_spool(const struct assembly *j, const char *name, d9di_ou
     char *path = NULL;
     d9d_status st;
 
-    if (asprintf(&path, "%s/join.%s", j->how->unit.dir, name) < 0)
+    if (asprintf(&path, "%s/assemble.%s", j->how->unit.dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
     st = d9di_out_file_create(out, path);
     free(path);
@@ -603,7 +603,9 @@ static d9d_status write_index(const struct assembly *j)
 
 bool d9di_assemble_is_temp(const char *name)
 {
-    return has_prefix(name, "unit-") || has_prefix(name, "join.") ||
+    static const char *const former = "join."; /* as 0.1 called them */
+
+    return has_prefix(name, "unit-") || has_prefix(name, "assemble.") || has_prefix(name, former) ||
            strcmp(name, D9DI_ASSEMBLE_PACKS_DIR) == 0 || has_prefix(name, "plan.json") ||
            has_prefix(name, "index.work");
 }

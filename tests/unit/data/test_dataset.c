@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/build/assemble.h"
 #include "data/dataset/dataset_manifest.h"
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
@@ -463,6 +464,16 @@ static void test_former_recipe(void **state)
     d9d_buf_release(&text);
 }
 
+/* Which files of a directory are work that is not through, of 0.1 too. */
+static void test_work_files(void **state)
+{
+    (void)state;
+    assert_true(d9di_assemble_is_temp("assemble.candidates"));
+    assert_true(d9di_assemble_is_temp("join.candidates"));
+    assert_true(d9di_assemble_is_temp("unit-00000-0000.json"));
+    assert_false(d9di_assemble_is_temp("tokens-00000.bin"));
+}
+
 static void test_refusals(void **state)
 {
     static const struct {
@@ -511,6 +522,7 @@ int main(void)
         unit_test_in_dir(test_damage),
         unit_test_in_dir(test_other_tokenizer),
         unit_test_in_dir(test_former_recipe),
+        cmocka_unit_test(test_work_files),
         unit_test_in_dir(test_refusals),
     };
 

@@ -161,7 +161,7 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
  * in the order of `params` and then of the ranks; parameters without a gradient count as zero.
  * Gradients may be late (d9d/tape/param.h): the squares of the others are summed meanwhile.  A
  * step whose loss or norm is not finite updates nothing, on no rank, and neither does any after
- * it: see step_scale in d9d/kernels/table.h. */
+ * it: see grad_scale in d9d/kernels/table.h. */
 typedef struct d9d_grad_finalize_report {
     double targets, squares, flags, saved; /* sums over ranks */
     double loss, norm;                     /* the sum of all losses; of the mean gradient */
