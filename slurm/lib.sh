@@ -172,7 +172,8 @@ life_begins() {
     life_file=$1 life_what=$2 life_idle=0
     life_command=("${@:3}")
     life_far=$("${life_command[@]}")
-    local before
+    local before former=${life_file%.restarts}.lives # as 0.1 called it
+    [ -e "$life_file" ] || [ ! -e "$former" ] || mv "$former" "$life_file" || die 1 "cannot rename $former"
     if [ -s "$life_file" ] && read -r before life_idle <"$life_file"; then
         [ "$life_far" -gt "$before" ] && life_idle=0 || life_idle=$((life_idle + 1))
         [ "$life_idle" -lt "$D9D_MAX_IDLE_RESTARTS" ] || life_idles "$life_far" "$life_idle"

@@ -5,11 +5,11 @@
 /* --- inspecting a dataset ------------------------------------------------------------ */
 
 struct inspect_opts {
-    int64_t sample, batch, multiple;
+    int64_t sample, batch, pad_to_multiple_of;
     bool text;
     const char *split;
 };
-static const struct inspect_opts inspect_default = {.sample = -1, .multiple = 1};
+static const struct inspect_opts inspect_default = {.sample = -1, .pad_to_multiple_of = 1};
 
 static const tool_option inspect_options[] = {
     TOOL_OPT(struct inspect_opts, sample, INT, "sample", 'n', "N",
@@ -18,9 +18,9 @@ static const tool_option inspect_options[] = {
              "show the sample as text, what is trained in brackets"),
     TOOL_OPT(struct inspect_opts, batch, INT, "batch", 'b', "N",
              "show how much of batches of N samples would be padding", .min = 1, .max = 1 << 30),
-    TOOL_OPT(struct inspect_opts, multiple, INT, "multiple", 0, "N",
+    TOOL_OPT(struct inspect_opts, pad_to_multiple_of, INT, "pad-to-multiple-of", 0, "N",
              "with --batch: lengths are rounded up to a multiple of N (default 1)", .min = 1,
-             .max = 1 << 30),
+             .max = 1 << 30, .former = "multiple"),
     TOOL_OPT(struct inspect_opts, split, STRING, "split", 0, "NAME",
              "count samples in this split (default: the first)"),
     TOOL_END,
@@ -39,7 +39,7 @@ static d9d_status run_inspect(tool_run *r, const void *given)
     if (o->text)
         st = d9d_sample_print_text(ds, o->sample, &text);
     else if (o->batch > 0)
-        st = d9d_dataset_print_padding(ds, o->batch, o->multiple, r->json, &text);
+        st = d9d_dataset_print_padding(ds, o->batch, o->pad_to_multiple_of, r->json, &text);
     else if (o->sample >= 0)
         st = d9d_sample_print(ds, o->sample, r->json, &text);
     else

@@ -299,6 +299,7 @@ int tool_main(const tool *t, int argc, char **argv)
     }
     log = make_log(&talk, &p.common);
     run.log = &log;
+    cli_log_former(&p, &log);
     run.quiet = p.common.quiet;
     run.json = p.common.json;
     if (st == D9D_OK && p.common.help)

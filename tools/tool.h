@@ -63,6 +63,8 @@ typedef struct tool_option {
     const char *const *names; /* WORD: the values, NULL-terminated */
     bool no_operands;         /* FLAG: operands and required options may be missing */
     bool required;
+    const char *former; /* its long name until the last version: still taken, said in the log, and
+                           not in --help; NULL: it had no other */
 } tool_option;
 
 #define TOOL_OPT(S, field, k, long_name, short_name, arg_name, ...)                                \

@@ -102,7 +102,7 @@ d9d_status tool_config_load(tool_run *r, const char *schema_id, const tool_confi
     if (st == D9D_OK && o->print_schema)
         st = print_schema(*table, schema_id);
     else if (st == D9D_OK)
-        st = d9d_config_resolve(*table, doc, tool_input_name(r->args[0]), &full);
+        st = d9d_config_resolve(*table, doc, tool_input_name(r->args[0]), r->log, &full);
     json_decref(doc);
     D9D_TRY(st);
     if (full != NULL && o->print_config)

@@ -225,6 +225,11 @@ static d9d_status store_value(tool_run *r, const tool_option *o, const char *tex
 
 /* --- the command line ------------------------------------------------------------ */
 
+static bool is_name(const char *option, const char *name, size_t n)
+{
+    return option != NULL && strlen(option) == n && memcmp(option, name, n) == 0;
+}
+
 /* An option of the command or a common one, by name (of n bytes) or by letter. */
 static const tool_option *find_option(const cli_line *p, const char *name, size_t n, char letter,
                                       bool *common)
@@ -234,7 +239,7 @@ static const tool_option *find_option(const cli_line *p, const char *name, size_
     for (size_t i = 0; i < 2; i++)
         for (const tool_option *o = tables[i]; o->name != NULL; o++)
             if (letter != 0 ? o->letter == letter
-                            : strlen(o->name) == n && memcmp(o->name, name, n) == 0) {
+                            : is_name(o->name, name, n) || is_name(o->former, name, n)) {
                 *common = i == 1;
                 return o;
             }
@@ -282,6 +287,8 @@ static d9d_status parse_long(cli_line *p, const char *arg)
 
     if (o == NULL)
         return unknown_option(p, arg, n);
+    if (is_name(o->former, arg, n))
+        p->former |= UINT64_C(1) << (o - options_of(p->run->command));
     return take_value(p, o, common, arg[n] == '=' ? arg + n + 1 : NULL);
 }
 
@@ -410,6 +417,15 @@ static d9d_status choose_command(cli_line *p)
             return D9D_OK;
         }
     return unknown_command(p, p->argv[word]);
+}
+
+void cli_log_former(const cli_line *p, const d9d_log *log)
+{
+    const tool_option *options = options_of(p->run->command);
+
+    for (const tool_option *o = options; p->former != 0 && o->name != NULL; o++)
+        if (p->former >> (o - options) & 1)
+            d9d_log_warn(log, "--%s is now --%s", o->former, o->name);
 }
 
 d9d_status cli_parse(cli_line *p)

@@ -18,10 +18,14 @@ typedef struct cli_line {
     int at;           /* next argument: 1 at first */
     bool no_operands; /* an option was given that needs no operands */
     uint64_t seen;    /* bit set of the options given */
+    uint64_t former;  /* of those given by their former names */
 } cli_line;
 
 /* Parses the command, its options and operands.  Removes the command's word from argv.  ECONFIG. */
 d9d_status cli_parse(cli_line *p);
+
+/* Says which options of the command line are called otherwise now. */
+void cli_log_former(const cli_line *p, const d9d_log *log);
 
 /* Prints the help of all commands, or of one, on stdout. */
 void cli_help(const tool *t, const tool_command *only);

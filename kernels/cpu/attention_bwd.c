@@ -197,13 +197,13 @@ d9d_status d9d_ref_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void
     float *scratch;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("attention_din", n->t));
+    D9D_TRY(d9di_args_check_float("attention_bwd", n->t));
     dkv_clear(&g);
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
-    D9D_TRY(d9di_attention_check_segments("attention_din", n, &keys));
+    D9D_TRY(d9di_attention_check_segments("attention_bwd", n, &keys));
     floats = scratch_floats(n->d, keys);
-    if ((scratch = d9di_cpu_scratch_alloc_threads("attention_din", floats)) == NULL)
+    if ((scratch = d9di_cpu_scratch_alloc_threads("attention_bwd", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->b * n->a * n->s * keys * n->d > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < d9di_attention_n_segments(n) * n->kv; i++) {

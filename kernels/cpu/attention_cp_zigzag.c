@@ -7,7 +7,7 @@ d9d_status d9d_ref_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, 
     const int64_t size = p * w;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("pieces", t));
+    D9D_TRY(d9di_args_check_float("cp_zigzag", t));
     if (size == 0)
         return D9D_OK;
 #pragma omp parallel for if (2 * n * b * size > D9DI_MIN_PARALLEL)

@@ -71,8 +71,8 @@ d9d_status d9d_ref_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *
                                         const float *lse, const void *sink)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("attention_sink_dw", n->t));
-    D9D_TRY(d9di_args_check_float("attention_sink_dw", gt));
+    D9D_TRY(d9di_args_check_float("attention_sink_wgrad", n->t));
+    D9D_TRY(d9di_args_check_float("attention_sink_wgrad", gt));
 #pragma omp parallel for if (n->b * n->s * n->a * n->d > D9DI_MIN_PARALLEL)
     for (int64_t h = 0; h < n->a; h++) {
         double sum = 0.0;

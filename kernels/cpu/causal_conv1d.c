@@ -99,7 +99,7 @@ d9d_status d9d_ref_causal_conv1d(d9d_stream s, const d9d_causal_conv1d_dims *n, 
     conv c;
 
     (void)s;
-    D9D_TRY(conv_init("conv", n, w, &c));
+    D9D_TRY(conv_init("causal_conv1d", n, w, &c));
 #pragma omp parallel for if (c.tokens * n->n > D9DI_MIN_PARALLEL)
     for (int64_t t = 0; t < c.tokens; t++) {
         float *z = d9di_cpu_scratch_of_thread(c.rows, 2 * n->n), *row = z + n->n;
@@ -147,7 +147,7 @@ static d9d_status conv_wgrad(const conv *c, d9d_dtype gt, void *dw, float beta, 
     const int64_t each =
         d9di_i64_max(MIN_PART_TOKENS, d9di_i64_ceil_div(c->tokens, D9DI_MAX_PARTS));
     const int64_t parts = d9di_i64_ceil_div(c->tokens, each);
-    float *sums = d9di_cpu_scratch_alloc("conv_grad", d9di_i64_max(parts, 1) * w * n);
+    float *sums = d9di_cpu_scratch_alloc("causal_conv1d_bwd", d9di_i64_max(parts, 1) * w * n);
 
     if (sums == NULL)
         return D9D_ENOMEM;
@@ -174,9 +174,9 @@ d9d_status d9d_ref_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims 
     conv c;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("conv_grad", gt));
-    D9D_TRY(conv_init("conv_grad", n, w, &c));
-    if ((dz = d9di_cpu_scratch_alloc("conv_grad", c.tokens * n->n)) == NULL)
+    D9D_TRY(d9di_args_check_float("causal_conv1d_bwd", gt));
+    D9D_TRY(conv_init("causal_conv1d_bwd", n, w, &c));
+    if ((dz = d9di_cpu_scratch_alloc("causal_conv1d_bwd", c.tokens * n->n)) == NULL)
         goto out;
 #pragma omp parallel for if (c.tokens * n->n > D9DI_MIN_PARALLEL)
     for (int64_t t = 0; t < c.tokens; t++) {

@@ -52,11 +52,11 @@ d9d_status d9d_ref_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_di
     float *turned, *workspace;
 
     (void)s;
-    D9D_TRY(d9di_causal_conv1d_check("conv_on", n));
-    D9D_TRY(d9di_varlen_check_past("conv_on", &n->docs));
-    if ((turned = d9di_cpu_scratch_alloc("conv_on", n->w * n->n)) == NULL)
+    D9D_TRY(d9di_causal_conv1d_check("causal_conv1d_update", n));
+    D9D_TRY(d9di_varlen_check_past("causal_conv1d_update", &n->docs));
+    if ((turned = d9di_cpu_scratch_alloc("causal_conv1d_update", n->w * n->n)) == NULL)
         return D9D_ENOMEM;
-    if ((workspace = d9di_cpu_scratch_alloc_threads("conv_on", 2 * n->n)) == NULL) {
+    if ((workspace = d9di_cpu_scratch_alloc_threads("causal_conv1d_update", 2 * n->n)) == NULL) {
         free(turned);
         return D9D_ENOMEM;
     }

@@ -8,7 +8,7 @@ d9d_status d9d_ref_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, vo
     const size_t bytes = (size_t)n->n * d9d_dtype_size(n->t);
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("columns", n->t));
+    D9D_TRY(d9di_args_check_float("copy_strided", n->t));
     if (n->n == 0)
         return D9D_OK;
 #pragma omp parallel for if (n->m * n->heads * n->n > D9DI_MIN_PARALLEL)
@@ -41,7 +41,7 @@ d9d_status d9d_ref_copy_strided_bwd(d9d_stream s, const d9d_copy_strided_dims *n
                                     const void *y)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("columns_din", n->t));
+    D9D_TRY(d9di_args_check_float("copy_strided_bwd", n->t));
 #pragma omp parallel for if (n->m * n->heads * n->n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n->m; i++)
         row_sum_heads(n, i, x, y);

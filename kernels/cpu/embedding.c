@@ -73,10 +73,10 @@ d9d_status d9d_ref_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void
     int64_t *start, *order;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("embedding_dw", t));
-    D9D_TRY(d9di_args_check_float("embedding_dw", gt));
+    D9D_TRY(d9di_args_check_float("embedding_wgrad", t));
+    D9D_TRY(d9di_args_check_float("embedding_wgrad", gt));
     if ((start = calloc((size_t)(v + 1 + rows), sizeof(*start))) == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "embedding_dw: no memory to sort %lld tokens by %lld ids",
+        return D9D_FAIL(D9D_ENOMEM, "embedding_wgrad: no memory to sort %lld tokens by %lld ids",
                         (long long)rows, (long long)v);
     order = start + v + 1;
     sort_by_row(ids, rows, first, v, start, order);

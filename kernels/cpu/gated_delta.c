@@ -193,8 +193,8 @@ d9d_status d9d_ref_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void
     float *workspace;
 
     (void)s;
-    D9D_TRY(d9di_gated_delta_check("delta", n));
-    if ((workspace = d9di_cpu_scratch_alloc_threads("delta", floats)) == NULL)
+    D9D_TRY(d9di_gated_delta_check("gated_delta", n));
+    if ((workspace = d9di_cpu_scratch_alloc_threads("gated_delta", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->docs.b * n->docs.s * n->a * n->d >               \
                                                D9DI_MIN_PARALLEL / 16)

@@ -268,11 +268,11 @@ d9d_status d9d_ref_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, 
     float *room;
 
     (void)s;
-    D9D_TRY(d9di_gated_delta_check("delta_din", n));
+    D9D_TRY(d9di_gated_delta_check("gated_delta_bwd", n));
     if (n->k == 0)
         return D9D_OK;
     floats = scratch_floats(n);
-    if ((room = d9di_cpu_scratch_alloc_threads("delta_din", floats)) == NULL)
+    if ((room = d9di_cpu_scratch_alloc_threads("gated_delta_bwd", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->docs.b * n->docs.s * n->a * n->d >               \
                                                D9DI_MIN_PARALLEL / 16)

@@ -48,9 +48,9 @@ d9d_status d9d_ref_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
     float *workspace;
 
     (void)s;
-    D9D_TRY(d9di_gated_delta_check("delta_on", n));
-    D9D_TRY(d9di_varlen_check_past("delta_on", &n->docs));
-    if ((workspace = d9di_cpu_scratch_alloc_threads("delta_on", floats)) == NULL)
+    D9D_TRY(d9di_gated_delta_check("gated_delta_step", n));
+    D9D_TRY(d9di_varlen_check_past("gated_delta_step", &n->docs));
+    if ((workspace = d9di_cpu_scratch_alloc_threads("gated_delta_step", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->docs.s * n->a * size > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n->docs.segments * n->a; i++) {

@@ -50,7 +50,7 @@ d9d_status d9d_ref_gdn_gate(d9d_stream s, d9d_dtype t, float *g, const void *x, 
                             const void *bias, int64_t m, int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("decay", t));
+    D9D_TRY(d9di_args_check_float("gdn_gate", t));
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < m * n; i++)
         g[i] = gate_element(gate_value, t, x, rate, bias, NULL, i, n);
@@ -62,7 +62,7 @@ d9d_status d9d_ref_gdn_gate_dgrad(d9d_stream s, d9d_dtype t, void *dx, const flo
                                   int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("decay_din", t));
+    D9D_TRY(d9di_args_check_float("gdn_gate_dgrad", t));
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < m * n; i++) {
         const float v = gate_element(gate_dx, t, x, rate, bias, dg, i, n);
@@ -82,9 +82,9 @@ d9d_status d9d_ref_gdn_gate_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void 
     float *sums;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("decay_dw", t));
-    D9D_TRY(d9di_args_check_float("decay_dw", gt));
-    if ((sums = d9di_cpu_scratch_alloc("decay_dw", d9di_i64_max(parts, 1) * n)) == NULL)
+    D9D_TRY(d9di_args_check_float("gdn_gate_wgrad", t));
+    D9D_TRY(d9di_args_check_float("gdn_gate_wgrad", gt));
+    if ((sums = d9di_cpu_scratch_alloc("gdn_gate_wgrad", d9di_i64_max(parts, 1) * n)) == NULL)
         return D9D_ENOMEM;
     memset(sums, 0, (size_t)(d9di_i64_max(parts, 1) * n) * sizeof(*sums));
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)

@@ -18,8 +18,8 @@ d9d_status d9d_ref_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, 
     float *workspace;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("heads_gemm", n->t));
-    if ((workspace = d9di_cpu_scratch_alloc_threads("heads_gemm", floats)) == NULL)
+    D9D_TRY(d9di_args_check_float("gemm_per_head", n->t));
+    if ((workspace = d9di_cpu_scratch_alloc_threads("gemm_per_head", floats)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(dynamic) if (n->heads * n->m * mw > D9DI_MIN_PARALLEL)
     for (int64_t h = 0; h < n->heads; h++) {

@@ -80,7 +80,7 @@ d9d_status d9d_ref_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float
                                       const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                       int64_t out)
 {
-    grouped_args p = {.op = "grouped_gemm_din",
+    grouped_args p = {.op = "grouped_gemm_dgrad",
                       .desc = {.at = t, .bt = t, .ct = t, .trans_b = true, .beta = beta},
                       .n = in,
                       .k = out,
@@ -100,7 +100,7 @@ d9d_status d9d_ref_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, v
                                       const void *x, const void *dy, const int32_t *offset,
                                       int64_t rows, int64_t e, int64_t in, int64_t out)
 {
-    grouped_args p = {.op = "grouped_gemm_dw",
+    grouped_args p = {.op = "grouped_gemm_wgrad",
                       .desc = {.at = t, .bt = t, .ct = gt, .trans_a = true, .beta = beta},
                       .m = in,
                       .n = out,

@@ -96,10 +96,10 @@ d9d_status d9d_ref_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, v
     d9d_status st = D9D_ENOMEM;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("norm_rope_grad", n->t));
-    D9D_TRY(d9di_args_check_float("norm_rope_grad", gt));
-    if ((wf = d9di_cpu_norm_weights("norm_rope_grad", n->t, w, n->d, n->zero_centred)) == NULL ||
-        (scratch = d9di_cpu_scratch_alloc("norm_rope_grad", d9di_i64_max(parts, 1) * size)) == NULL)
+    D9D_TRY(d9di_args_check_float("norm_rope_bwd", n->t));
+    D9D_TRY(d9di_args_check_float("norm_rope_bwd", gt));
+    if ((wf = d9di_cpu_norm_weights("norm_rope_bwd", n->t, w, n->d, n->zero_centred)) == NULL ||
+        (scratch = d9di_cpu_scratch_alloc("norm_rope_bwd", d9di_i64_max(parts, 1) * size)) == NULL)
         goto out;
     memset(scratch, 0, (size_t)n->d * sizeof(float));
 #pragma omp parallel for if (n->m * n->heads * n->d > D9DI_MIN_PARALLEL)

@@ -42,7 +42,7 @@ d9d_status d9d_ref_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void
                                const void *dy, const int32_t *row)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("permute_din", n->t));
+    D9D_TRY(d9di_args_check_float("permute_bwd", n->t));
 #pragma omp parallel for if (!is_serial(n))
     for (int64_t i = 0; i < n->rows; i++)
         row_gather_sum(n, dx, i, dy, NULL, row);
@@ -84,7 +84,7 @@ d9d_status d9d_ref_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, vo
                                  const int32_t *row)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("unpermute_din", n->t));
+    D9D_TRY(d9di_args_check_float("unpermute_bwd", n->t));
 #pragma omp parallel for if (!is_serial(n))
     for (int64_t i = 0; i < n->rows * n->k; i++)
         dprob[i] =

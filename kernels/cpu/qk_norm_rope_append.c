@@ -26,7 +26,7 @@ static d9d_status token_append(d9d_stream s, const d9d_qk_norm_rope_dims *d,
 d9d_status d9d_ref_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
                                        const d9d_qk_norm_rope_heads *list)
 {
-    D9D_TRY(d9di_args_check_float("new_heads", d->t));
+    D9D_TRY(d9di_args_check_float("qk_norm_rope_append", d->t));
     for (int j = 0; j < n; j++)
         for (int64_t i = 0; i < d->m; i++)
             D9D_TRY(token_append(s, d, &list[j], i));

@@ -86,8 +86,8 @@ static d9d_status rows_dgrad(d9d_dtype t, void *dx, const void *plus, const void
     float *wf = NULL, *rows = NULL;
     d9d_status st = D9D_ENOMEM;
 
-    if ((wf = d9di_cpu_norm_weights("rms_norm_grad", t, w, n, zero_centred)) == NULL ||
-        (rows = d9di_cpu_scratch_alloc_threads("rms_norm_grad", 3 * n)) == NULL)
+    if ((wf = d9di_cpu_norm_weights("rms_norm_bwd", t, w, n, zero_centred)) == NULL ||
+        (rows = d9di_cpu_scratch_alloc_threads("rms_norm_bwd", 3 * n)) == NULL)
         goto out;
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < m; r++) {
@@ -125,7 +125,7 @@ static d9d_status rows_wgrad(d9d_dtype t, d9d_dtype gt, void *dw, float beta, co
             parts = d9di_i64_ceil_div(m, rows);
     float *scratch = NULL; /* per block: its sum, then two rows */
 
-    if ((scratch = d9di_cpu_scratch_alloc("rms_norm_grad", d9di_i64_max(parts, 1) * 3 * n)) == NULL)
+    if ((scratch = d9di_cpu_scratch_alloc("rms_norm_bwd", d9di_i64_max(parts, 1) * 3 * n)) == NULL)
         return D9D_ENOMEM;
     if (parts == 0)
         memset(scratch, 0, (size_t)n * sizeof(float));
@@ -147,8 +147,8 @@ d9d_status d9d_ref_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const void 
                                 const float *inv, int64_t m, int64_t n, bool zero_centred)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("rms_norm_grad", t));
-    D9D_TRY(d9di_args_check_float("rms_norm_grad", gt));
+    D9D_TRY(d9di_args_check_float("rms_norm_bwd", t));
+    D9D_TRY(d9di_args_check_float("rms_norm_bwd", gt));
     if (dw != NULL)
         D9D_TRY(rows_wgrad(t, gt, dw, beta, dy, x, inv, m, n));
     return dx == NULL ? D9D_OK : rows_dgrad(t, dx, plus, dy, x, w, inv, m, n, zero_centred);

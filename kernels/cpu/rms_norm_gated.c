@@ -35,9 +35,9 @@ d9d_status d9d_ref_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv
     d9d_status st = D9D_ENOMEM;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("gated_norm", t));
-    if ((wf = d9di_cpu_norm_weights("gated_norm", t, w, n, false)) == NULL ||
-        (rows = d9di_cpu_scratch_alloc_threads("gated_norm", 3 * n)) == NULL)
+    D9D_TRY(d9di_args_check_float("rms_norm_gated", t));
+    if ((wf = d9di_cpu_norm_weights("rms_norm_gated", t, w, n, false)) == NULL ||
+        (rows = d9di_cpu_scratch_alloc_threads("rms_norm_gated", 3 * n)) == NULL)
         goto out;
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < m; r++) {
@@ -99,11 +99,11 @@ d9d_status d9d_ref_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void 
     d9d_status st = D9D_ENOMEM;
 
     (void)s;
-    D9D_TRY(d9di_args_check_float("gated_norm_grad", t));
-    D9D_TRY(d9di_args_check_float("gated_norm_grad", gt));
-    if ((wf = d9di_cpu_norm_weights("gated_norm_grad", t, w, n, false)) == NULL ||
-        (sums = d9di_cpu_scratch_alloc("gated_norm_grad", d9di_i64_max(parts, 1) * n)) == NULL ||
-        (workspace = d9di_cpu_scratch_alloc_threads("gated_norm_grad", 5 * n)) == NULL)
+    D9D_TRY(d9di_args_check_float("rms_norm_gated_bwd", t));
+    D9D_TRY(d9di_args_check_float("rms_norm_gated_bwd", gt));
+    if ((wf = d9di_cpu_norm_weights("rms_norm_gated_bwd", t, w, n, false)) == NULL ||
+        (sums = d9di_cpu_scratch_alloc("rms_norm_gated_bwd", d9di_i64_max(parts, 1) * n)) == NULL ||
+        (workspace = d9di_cpu_scratch_alloc_threads("rms_norm_gated_bwd", 5 * n)) == NULL)
         goto out;
     memset(sums, 0, (size_t)(d9di_i64_max(parts, 1) * n) * sizeof(*sums));
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)

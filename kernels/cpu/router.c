@@ -197,8 +197,8 @@ d9d_status d9d_ref_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlog
     float *scratch;
 
     (void)s;
-    D9D_TRY(d9di_args_check_router("router_din", n));
-    if ((scratch = d9di_cpu_scratch_alloc_threads("router_din", 2 * e)) == NULL)
+    D9D_TRY(d9di_args_check_router("router_bwd", n));
+    if ((scratch = d9di_cpu_scratch_alloc_threads("router_bwd", 2 * e)) == NULL)
         return D9D_ENOMEM;
 #pragma omp parallel for schedule(static, ROWS) if (n->rows * e > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < n->rows; r++) {

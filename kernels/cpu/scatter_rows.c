@@ -5,7 +5,7 @@ d9d_status d9d_ref_scatter_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, 
                                 const int32_t *at, const void *x, int64_t m, int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("put_rows", t));
+    D9D_TRY(d9di_args_check_float("scatter_rows", t));
     if (n == 0)
         return D9D_OK;
 #pragma omp parallel for if (m * n > D9DI_MIN_PARALLEL)

@@ -85,7 +85,7 @@ d9d_status d9d_ref_sigmoid_gate_bwd(d9d_stream s, d9d_dtype t, void *dx, void *d
                                     const void *x, const void *g, int64_t m, int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("sigmoid_gate_din", t));
+    D9D_TRY(d9di_args_check_float("sigmoid_gate_bwd", t));
     if (n == 1) {
         gate_elementwise_bwd(t, dx, dg, dy, x, g, m);
         return D9D_OK;

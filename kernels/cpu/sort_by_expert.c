@@ -9,12 +9,12 @@ d9d_status d9d_ref_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, i
 
     (void)s;
     if (n > INT32_MAX)
-        return D9D_FAIL(D9D_EINVAL, "route: %lld tokens of %lld experts are over %d rows",
+        return D9D_FAIL(D9D_EINVAL, "sort_by_expert: %lld tokens of %lld experts are over %d rows",
                         (long long)rows, (long long)k, INT32_MAX);
     memset(offset, 0, (size_t)(e + 1) * sizeof(*offset));
     for (int64_t i = 0; i < n; i++) {
         if (expert[i] < -1 || expert[i] >= e)
-            return D9D_FAIL(D9D_EINVAL, "route: token %lld goes to expert %d of %lld",
+            return D9D_FAIL(D9D_EINVAL, "sort_by_expert: token %lld goes to expert %d of %lld",
                             (long long)(i / k), (int)expert[i], (long long)e);
         if (expert[i] >= 0)
             offset[expert[i] + 1]++;
@@ -44,7 +44,7 @@ d9d_status d9d_ref_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expe
         int32_t d = (int32_t)(expert[i] / per);
 
         if (expert[i] < 0 || d >= ranks)
-            return D9D_FAIL(D9D_EINVAL, "route_ranks: token %lld goes to expert %d of %lld",
+            return D9D_FAIL(D9D_EINVAL, "expert_ranks: token %lld goes to expert %d of %lld",
                             (long long)(i / k), (int)expert[i], (long long)(ranks * per));
         rank[i / k * ranks + d] = d;
     }

@@ -42,7 +42,7 @@ d9d_status d9d_ref_swiglu_bwd(d9d_stream s, d9d_dtype t, void *dgate, void *dup,
                               const void *gate, const void *up, int64_t n)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("swiglu_din", t));
+    D9D_TRY(d9di_args_check_float("swiglu_bwd", t));
 #pragma omp parallel for if (n > D9DI_MIN_PARALLEL)
     for (int64_t i = 0; i < n; i += D9DI_BLOCK) {
         int64_t c = d9di_i64_min(n - i, D9DI_BLOCK);

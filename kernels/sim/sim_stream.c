@@ -42,7 +42,7 @@ d9d_status d9d_sim_create(const d9d_sim_chip *chip, const d9d_sim_owner *owner, 
     d9d_sim *p = calloc(1, sizeof(*p));
 
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "paper: out of memory");
+        return D9D_FAIL(D9D_ENOMEM, "sim: out of memory");
     p->chip = chip;
     p->owner = *owner;
     p->main_stream.sim = p;
@@ -80,7 +80,7 @@ d9d_status d9d_sim_stream_create(d9d_sim *p, d9d_stream *out)
     stream *s = calloc(1, sizeof(*s));
 
     if (s == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "paper: out of memory");
+        return D9D_FAIL(D9D_ENOMEM, "sim: out of memory");
     *s = (stream){.sim = p, .next = p->side_streams};
     p->side_streams = s;
     *out = (d9d_stream)(void *)s;

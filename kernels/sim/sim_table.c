@@ -575,7 +575,7 @@ ENTRY(argmax, int32_t *at, float *value, const float *x, int64_t m, int64_t n)
 
 const d9d_kernels *d9d_kernels_sim(void)
 {
-    static const d9d_kernels table = {.name = "paper",
+    static const d9d_kernels table = {.name = "sim",
 #define X(op) .op = op##_,
                                       D9D_KERNEL_ENTRIES(X)
 #undef X

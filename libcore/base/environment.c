@@ -72,6 +72,12 @@ static bool is_below_100(const char *v)
     return is_not_empty(v) && atof(v) < 100;
 }
 
+static bool is_no_p2p(const char *v)
+{
+    return is_not_empty(v) && strcmp(v, "off") != 0 && strcmp(v, "auto") != 0 &&
+           strcmp(v, "force") != 0;
+}
+
 /* Values that a job without GPUs gets: empty, a number that no GPU has, or a word of Slurm's. */
 static bool hides_all_gpus(const char *v)
 {
@@ -81,6 +87,10 @@ static bool hides_all_gpus(const char *v)
 static const env_rule env_rules[] = {
     {"OMP_NUM_THREADS", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, has_too_many, NULL, NULL,
      "at most 4096 threads compute"},
+    {"D9D_P2P", D9D_ENVIRONMENT_PROCESS, D9D_ENVIRONMENT_REFUSED, is_no_p2p, NULL, NULL,
+     "it is off, auto or force"},
+    {"D9D_COMM_SHARE", D9D_ENVIRONMENT_RANKS, D9D_ENVIRONMENT_KEPT, is_not_empty, NULL, NULL,
+     "D9D_P2P is its name now, and off or force what 0 and 1 were"},
 
     /* Streams that share a hardware queue wait for each other, and one that waits for a message
      * must not block what the message waits for. */

@@ -7,6 +7,9 @@
 
 #include "checkpointer/checkpointer_private.h"
 
+#define RANK_STATE_KEY        "rank_state"
+#define FORMER_RANK_STATE_KEY "cells" /* of 0.1, whose files are cells-rNNNNN */
+
 /* Upper bound of all counters; a resumed run can continue from it without overflow. */
 static const int64_t MAX_VALUE = INT64_C(1) << 60;
 
@@ -159,7 +162,7 @@ static d9d_status add_rank_state(json_t *root, size_t rank)
 {
     json_t *list = json_array();
     char file[D9DI_CHECKPOINTER_FILE_NAME_MAX];
-    bool ok = json_add(root, "cells", list);
+    bool ok = json_add(root, RANK_STATE_KEY, list);
 
     D9D_TRY(d9di_checkpointer_file_name(D9DI_CHECKPOINTER_RANK_STATE, rank, file));
     ok = ok && json_array_append_new(list, json_string(file)) == 0;
@@ -225,12 +228,12 @@ static d9d_status merge_tensors(json_t *tensors, const json_t *share, d9d_map *l
 
 static d9d_status merge_rank_state(json_t *root, const json_t *share)
 {
-    json_t *list = json_object_get(root, "cells");
+    json_t *list = json_object_get(root, RANK_STATE_KEY);
 
     if (share == NULL)
         return D9D_OK;
-    if (list == NULL && json_add(root, "cells", json_array()))
-        list = json_object_get(root, "cells");
+    if (list == NULL && json_add(root, RANK_STATE_KEY, json_array()))
+        list = json_object_get(root, RANK_STATE_KEY);
     return list != NULL && json_array_extend(list, (json_t *)(uintptr_t)share) == 0
                ? D9D_OK
                : fail_no_memory(D9DI_CHECKPOINTER_RANK_STATE);
@@ -251,7 +254,7 @@ d9d_status d9di_checkpointer_manifest_merge(const d9d_checkpointer_state *state,
             goto out;
         }
         D9D_TRY_OR(st, merge_tensors(tensors, json_object_get(shares[i], "tensors"), &lists), out);
-        D9D_TRY_OR(st, merge_rank_state(root, json_object_get(shares[i], "cells")), out);
+        D9D_TRY_OR(st, merge_rank_state(root, json_object_get(shares[i], RANK_STATE_KEY)), out);
     }
     *out = root;
     root = NULL;
@@ -314,16 +317,18 @@ static d9d_status read_counts(d9di_checkpointer_manifest *s, const json_t *root)
 
 static d9d_status read_rank_state(d9di_checkpointer_manifest *s, const json_t *root)
 {
+    const char *key =
+        json_object_get(root, RANK_STATE_KEY) != NULL ? RANK_STATE_KEY : FORMER_RANK_STATE_KEY;
     json_t *list;
 
-    if (json_object_get(root, "cells") == NULL)
+    if (json_object_get(root, key) == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_json_get_arr(root, s->path, "cells", &list));
+    D9D_TRY(d9d_json_get_arr(root, s->path, key, &list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
 
         if (name == NULL || d9d_manifest_find(s->manifest, name) == NULL)
-            return D9D_FAIL(D9D_EFORMAT, "%s: cells[%zu] is not among its files", s->path, i);
+            return D9D_FAIL(D9D_EFORMAT, "%s: %s[%zu] is not among its files", s->path, key, i);
     }
     s->rank_states = list;
     return D9D_OK;

@@ -50,7 +50,7 @@ d9d_status d9di_checkpointer_manifest_merge(const d9d_checkpointer_state *state,
                                             const json_t *const *shares, size_t n, json_t **out);
 /* "model-r00000.safetensors" */
 enum { D9DI_CHECKPOINTER_FILE_NAME_MAX = 256 };
-#define D9DI_CHECKPOINTER_RANK_STATE "cells" /* file group and manifest key of rank state */
+#define D9DI_CHECKPOINTER_RANK_STATE "state" /* file group of rank state */
 d9d_status d9di_checkpointer_file_name(const char *group, size_t rank,
                                        char out[D9DI_CHECKPOINTER_FILE_NAME_MAX]);
 

@@ -20,7 +20,7 @@ d9d_status d9d_checkpointer_set_add_rank_state(d9d_checkpointer_set *set,
     for (size_t i = 0; i < n; i++)
         if (states[i].name == NULL || states[i].n < 1 ||
             (states[i].dtype != D9D_F64 && states[i].dtype != D9D_I64))
-            return D9D_FAIL(D9D_EINVAL, "checkpoint: cells %s: %lld of type %s",
+            return D9D_FAIL(D9D_EINVAL, "checkpoint: rank state %s: %lld of type %s",
                             states[i].name != NULL ? states[i].name : "without a name",
                             (long long)states[i].n, d9d_dtype_name(states[i].dtype));
     if (set->n_rank_states > 0)
@@ -66,7 +66,7 @@ d9d_status d9di_checkpointer_rank_state_copy(const d9d_checkpointer_set *from, d
 
         c.data = d9d_arena_alloc(a, state_bytes(&c));
         if (c.data == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "checkpoint: %s: a copy of %lld cells", c.name,
+            return D9D_FAIL(D9D_ENOMEM, "checkpoint: %s: a copy of %lld numbers", c.name,
                             (long long)c.n);
         D9D_TRY(d9d_checkpointer_set_add_rank_state(to, &c, 1, a));
     }
@@ -110,7 +110,7 @@ static d9d_status read_entry(const d9d_safetensors_file *f, const d9d_safetensor
         return d9d_safetensors_read(f, t, 0, c->data, state_bytes(c));
     own = malloc(state_bytes(c));
     if (own == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: %s: %lld cells", d9d_safetensors_path(f), c->name,
+        return D9D_FAIL(D9D_ENOMEM, "%s: %s: %lld numbers", d9d_safetensors_path(f), c->name,
                         (long long)c->n);
     st = d9d_safetensors_read(f, t, 0, own, state_bytes(c));
     if (st == D9D_OK)
@@ -133,7 +133,7 @@ static d9d_status read_file(const char *path, const d9d_checkpointer_set *set, b
         if (t != NULL && t->dtype == c->dtype && t->ndim == 1 && t->shape[0] == c->n)
             st = read_entry(f, t, c, first);
         else if (first)
-            d9d_log_warn(log, "%s: %s %lld cells of %s, which begins anew", path,
+            d9d_log_warn(log, "%s: %s %lld numbers of %s, which begins anew", path,
                          t == NULL ? "has no" : "has other than", (long long)c->n, c->name);
     }
     d9d_safetensors_close(f);

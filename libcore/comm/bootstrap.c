@@ -109,7 +109,7 @@ d9d_status d9d_bootstrap_single(d9d_bootstrap **out)
     d9d_bootstrap *b = calloc(1, sizeof(*b));
 
     if (b == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
     init_single(&b->backend);
     *out = b;
     return D9D_OK;
@@ -124,7 +124,7 @@ static d9d_status simulated_allgather(void *self, double timeout_s, const void *
 
     (void)timeout_s;
     if (copy == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
     if (n > 0)
         memcpy(copy, mine, n);
     for (int r = 0; r < b->backend.size; r++)
@@ -165,7 +165,7 @@ d9d_status d9d_bootstrap_open(d9d_bootstrap **out)
     d9d_status st;
 
     if (b == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
     st = env_value("PMIX_RANK") != NULL || env_value("PMIX_NAMESPACE") != NULL
              ? init_pmix(&b->backend)
              : init_without_pmix(&b->backend);
@@ -229,7 +229,7 @@ d9d_status d9d_bootstrap_allgather(d9d_bootstrap *b, const void *mine, size_t n,
         return b->backend.allgather(b->backend.self, b->backend.timeout_s, mine, n, a, all);
     copy = d9d_arena_alloc(a, n + 1);
     if (copy == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "boot: out of memory");
+        return D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory");
     if (n > 0)
         memcpy(copy, mine, n);
     all[0] = (d9d_bootstrap_blob){copy, n};
@@ -297,7 +297,7 @@ d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status mine)
         return mine;
     b->failure_is_collective = false;
     all = d9d_arena_alloc(&a, (size_t)b->backend.size * sizeof(*all));
-    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "boot: out of memory")
+    st = all == NULL ? D9D_FAIL(D9D_ENOMEM, "bootstrap: out of memory")
                      : exchange_failures(b, mine, &a, all);
     d9d_arena_release(&a);
     b->failure_is_collective = b->failure_is_collective && st != D9D_ECOMM;

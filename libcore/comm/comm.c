@@ -47,7 +47,7 @@ int d9d_comm_world_rank(const d9d_comm *c, int i)
 }
 const char *d9d_comm_name(const d9d_comm *c)
 {
-    return c == NULL ? "alone" : c->name;
+    return c == NULL ? "single" : c->name;
 }
 
 void d9di_comm_suspend(d9d_comm *c)
@@ -586,7 +586,7 @@ static d9d_status copy_single_blob(const void *mine, size_t n, d9d_arena *a, d9d
     char *copy_local = d9d_arena_alloc(a, n + 1);
 
     if (copy_local == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "alone: no memory for %zu bytes", n);
+        return D9D_FAIL(D9D_ENOMEM, "single: no memory for %zu bytes", n);
     if (n > 0)
         memcpy(copy_local, mine, n);
     all[0] = (d9d_comm_blob){copy_local, n};

@@ -18,9 +18,9 @@ struct d9di_flight_call;
     X(REDUCE_SCATTER, "reduce_scatter")                                                            \
     X(ALL_TO_ALL, "all_to_all")                                                                    \
     X(BROADCAST, "broadcast")                                                                      \
-    X(SEND_RECV, "exchange")                                                                       \
-    X(ALLGATHER_BYTES, "words") /* all-gather of bytes in host memory */                           \
-    X(PEER_BARRIER, "fence")    /* a barrier; then this rank reads peer memory */
+    X(SEND_RECV, "send_recv")                                                                      \
+    X(ALLGATHER_BYTES, "allgather_bytes") /* all-gather of bytes in host memory */                 \
+    X(PEER_BARRIER, "peer_barrier")       /* a barrier; then this rank reads peer memory */
 
 typedef enum d9di_comm_coll {
 #define X(name, text) D9DI_COLL_##name,
@@ -94,7 +94,7 @@ typedef struct d9di_p2p_ring_ops {
 
 typedef struct d9di_comm_backend_ops {
     bool host_local, p2p_default; /* host_local: peer memory needs one host; p2p_default: allowed
-                                     unless D9D_COMM_SHARE says otherwise */
+                                     unless D9D_P2P says otherwise */
     d9d_status (*run[D9DI_COLL_COUNT])(d9d_comm *c, const d9di_comm_call *k);
     /* The functions up to group_end may be NULL: calls are then complete on return. */
     /* Track completion of an enqueued call for the flight recorder; false if it is complete
@@ -159,7 +159,7 @@ int d9di_peer_signal_wait(const d9d_peer_memory *x, d9d_stream s, const void *wo
 extern const d9di_symm_buffer_ops d9di_symm_buffer_host;
 d9d_status d9di_symm_buffer_barrier_host(d9d_comm *c, const d9di_comm_call *k);
 
-/* Whether D9D_COMM_SHARE allows peer memory; by_default if it is not set. */
+/* Whether D9D_P2P allows peer memory; by_default if it is not set. */
 bool d9di_peer_is_allowed(bool by_default);
 /* The boot id of this host: it differs between hosts and between boots; "" if unknown. */
 enum { D9DI_COMM_HOST_ID_MAX = 40 };

@@ -45,7 +45,7 @@ typedef struct backend {
 
 static const backend backends[] = {{"cpu", d9di_comm_backend_mpi, true},
                                    {"cuda", d9di_comm_backend_nccl, true},
-                                   {"paper", d9di_comm_backend_sim, false}};
+                                   {"sim", d9di_comm_backend_sim, false}};
 
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 

@@ -290,6 +290,11 @@ static d9d_status check_other(struct bind_walk *w, const d9d_key *k, json_t *v, 
     return s.field != NULL ? bind_value(w, &s) : no_memory(w, at);
 }
 
+static bool has_name(const d9d_key *k, const char *name)
+{
+    return strcmp(k->name, name) == 0 || (k->former != NULL && strcmp(k->former, name) == 0);
+}
+
 static d9d_status check_names(struct bind_walk *w, const d9d_table *t, const char *tag,
                               const json_t *doc, const d9di_path *up)
 {
@@ -301,7 +306,7 @@ static d9d_status check_names(struct bind_walk *w, const d9d_table *t, const cha
         const d9di_path at = {up, name, 0};
         const d9d_key *k = t->keys;
 
-        while (k->name != NULL && strcmp(k->name, name) != 0)
+        while (k->name != NULL && !has_name(k, name))
             k++;
         if (k->name != NULL || (tag != NULL && strcmp(tag, name) == 0))
             continue;
@@ -331,23 +336,51 @@ static d9d_status bind_default(struct bind_walk *w, const struct bind_slot *s)
     return st;
 }
 
-static d9d_status bind_key(struct bind_walk *w, const d9d_key *k, const json_t *doc,
-                           const d9di_path *up, char *base, json_t *resolved)
+/* `v` stands at `at`; NULL: the default is bound. */
+static d9d_status bind_found(struct bind_walk *w, const d9d_key *k, json_t *v, const d9di_path *at,
+                             char *base, json_t *resolved)
 {
-    const d9di_path at = {up, k->name, 0};
-    json_t *v = json_object_get(doc, k->name), *full = NULL;
+    json_t *full = NULL;
     const bool keep = resolved != NULL && (v != NULL || !(k->flags & D9D_NO_EFFECT));
-    struct bind_slot s = {k, v, &at, NULL, keep ? &full : NULL};
+    struct bind_slot s = {k, v, at, NULL, keep ? &full : NULL};
 
     s.field = k->offset != D9D_NO_FIELD ? base + k->offset : d9d_arena_alloc(w->a, field_size(k));
     if (s.field == NULL)
-        return no_memory(w, &at);
+        return no_memory(w, at);
     D9D_TRY(v != NULL ? bind_value(w, &s) : bind_default(w, &s));
-    if (v != NULL && (k->flags & D9D_NO_EFFECT))
-        d9d_log_info(w->log, "%s: accepted, but has no effect here", d9di_path_text(&at, w->a));
+    if (v != NULL && resolved == NULL && (k->flags & D9D_NO_EFFECT))
+        d9d_log_info(w->log, "%s: accepted, but has no effect here", d9di_path_text(at, w->a));
     if (keep && json_object_set_new(resolved, k->name, full) != 0)
-        return no_memory(w, &at);
+        return no_memory(w, at);
     return D9D_OK;
+}
+
+/* The value of a key by either of its names; *name: by which.  NULL: it is not given. */
+static d9d_status find_value(struct bind_walk *w, const d9d_key *k, const json_t *doc,
+                             const d9di_path *up, const char **name, json_t **v)
+{
+    const d9di_path was = {up, k->former, 0};
+    json_t *old = k->former != NULL ? json_object_get(doc, k->former) : NULL;
+
+    *v = json_object_get(doc, k->name);
+    if (old == NULL)
+        return D9D_OK;
+    if (*v != NULL)
+        return BAD(w, &was, "is the former name of %s, which is given too", k->name);
+    d9d_log_warn(w->log, "%s is now %s", d9di_path_text(&was, w->a), k->name);
+    *v = old;
+    *name = k->former;
+    return D9D_OK;
+}
+
+static d9d_status bind_key(struct bind_walk *w, const d9d_key *k, const json_t *doc,
+                           const d9di_path *up, char *base, json_t *resolved)
+{
+    d9di_path at = {up, k->name, 0};
+    json_t *v;
+
+    D9D_TRY(find_value(w, k, doc, up, &at.key, &v));
+    return bind_found(w, k, v, &at, base, resolved);
 }
 
 static d9d_status bind_keys(struct bind_walk *w, const d9d_table *t, const char *tag,
@@ -585,10 +618,10 @@ d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc, const char
 }
 
 d9d_status d9d_config_resolve(const d9d_table *table, const json_t *doc, const char *where,
-                              json_t **out)
+                              const d9d_log *log, json_t **out)
 {
     d9d_arena scratch = {0};
-    struct bind_walk w = {.a = &scratch};
+    struct bind_walk w = {.a = &scratch, .log = log};
     void *value = d9d_arena_alloc(&scratch, table->size);
     d9d_status st;
 

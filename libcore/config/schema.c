@@ -257,6 +257,17 @@ static json_t *property_schema(struct schema_build *b, const d9d_key *k)
     return s;
 }
 
+/* What the key may still be called: no default, for that is the other's. */
+static json_t *former_schema(struct schema_build *b, const d9d_key *k)
+{
+    const char *doc = d9d_arena_printf(&b->arena, "now %s", k->name);
+    json_t *s = key_schema(b, k);
+
+    put_member(b, s, "description", json_text(b, doc != NULL ? doc : ""));
+    put_member(b, s, "deprecated", check_value(b, json_true()));
+    return s;
+}
+
 /* Fill `s` with the schema of the table's objects. */
 static void describe_table(struct schema_build *b, const d9d_table *t, const char *tag, json_t *s)
 {
@@ -275,6 +286,8 @@ static void describe_table(struct schema_build *b, const d9d_table *t, const cha
     }
     for (const d9d_key *k = t->keys; k->name != NULL; k++) {
         put_member(b, properties, k->name, property_schema(b, k));
+        if (k->former != NULL)
+            put_member(b, properties, k->former, former_schema(b, k));
         if (k->def == D9D_REQUIRED)
             push_value(b, required, json_text(b, k->name));
     }

@@ -8,7 +8,7 @@ static d9d_status buffers_alloc(d9d_async_host_reduce *c, d9d_device *dev, uint6
     if (c->dev != NULL)
         return bytes == c->bytes
                    ? D9D_OK
-                   : D9D_FAIL(D9D_EINVAL, "crossing: %llu bytes, it is for %llu",
+                   : D9D_FAIL(D9D_EINVAL, "async_host_reduce: %llu bytes, it is for %llu",
                               (unsigned long long)bytes, (unsigned long long)c->bytes);
     c->dev = dev;
     c->bytes = bytes;

@@ -437,13 +437,13 @@ static void log_environment(const d9d_device *dev, const d9d_job *where, const d
 {
     const bool gpu = strcmp(dev->kernels->name, "cuda") == 0;
     const bool could = d9d_device_check("cuda") == D9D_OK; /* this build supports it */
-    unsigned uses = 0;
+    const bool several = d9d_bootstrap_size(where->boot) > 1;
+    unsigned uses = several ? D9D_ENVIRONMENT_RANKS : 0;
 
     if (gpu)
-        uses =
-            D9D_ENVIRONMENT_GPU | (d9d_bootstrap_size(where->boot) > 1 ? D9D_ENVIRONMENT_NCCL : 0);
+        uses |= D9D_ENVIRONMENT_GPU | (several ? D9D_ENVIRONMENT_NCCL : 0);
     else if (could && strncmp(where->device, "auto", 4) == 0)
-        uses = D9D_ENVIRONMENT_NO_GPU;
+        uses |= D9D_ENVIRONMENT_NO_GPU;
     d9d_environment_log(env, uses, where->log);
 }
 

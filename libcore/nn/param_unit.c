@@ -40,12 +40,14 @@ static d9d_status reshard_defer(d9d_node *n)
     return d9d_node_defer(n, reshard_deferred);
 }
 
-static const d9d_node_ops reshard_node_ops = {.name = "gather",
+static const d9d_node_ops reshard_node_ops = {.name = "unshard",
                                               .dgrad = unshard_for_dgrad,
                                               .wgrad = unshard_for_grads,
                                               .bwd = unshard_for_grads};
-static const d9d_node_ops unshard_node_ops = {
-    .name = "reduce", .dgrad = reshard_after_dgrad, .wgrad = reshard_defer, .bwd = reshard_defer};
+static const d9d_node_ops unshard_node_ops = {.name = "reduce_scatter",
+                                              .dgrad = reshard_after_dgrad,
+                                              .wgrad = reshard_defer,
+                                              .bwd = reshard_defer};
 
 static d9d_status node_record(d9d_param_unit *u, d9d_tape *t, const d9d_node_ops *ops)
 {

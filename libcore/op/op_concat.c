@@ -31,7 +31,7 @@ static d9d_status concat_dgrad(d9d_node *n)
     return D9D_OK;
 }
 
-static const d9d_node_ops concat_node_ops = {.name = "join", .dgrad = concat_dgrad};
+static const d9d_node_ops concat_node_ops = {.name = "concat", .dgrad = concat_dgrad};
 
 /* Source and destination columns of an input. */
 static d9d_status input_dims(const d9d_op_concat_input *p, const d9d_shape *y, int64_t to,
@@ -42,10 +42,10 @@ static d9d_status input_dims(const d9d_op_concat_input *p, const d9d_shape *y, i
                   rows = d9di_op_rows(y);
     const int64_t heads = m == rows || y->ndim < 2 ? 1 : y->dim[y->ndim - 2];
 
-    D9D_TRY(d9di_op_check("join", "x", x, t));
+    D9D_TRY(d9di_op_check("concat", "x", x, t));
     if (m * heads != rows || p->first < 0 || p->n < 0 || p->first + p->n > width ||
         to + p->n > d9di_op_last_dim(y))
-        return d9di_op_misfit("join", "x", &x->shape, "y", y,
+        return d9di_op_misfit("concat", "x", &x->shape, "y", y,
                               "pieces are columns of x, and fit side by side into y");
     *out = (d9d_copy_strided_dims){t, m, heads, p->n, width, p->first, d9di_op_last_dim(y), to};
     return D9D_OK;
@@ -57,16 +57,17 @@ static d9d_status concat_check(const d9d_op_concat_input *pieces, size_t n, cons
     int64_t to = 0;
 
     if (n == 0 || n > D9D_NODE_MAX || y->ndim == 0)
-        return D9D_FAIL(D9D_EINVAL, "join: %zu pieces, from 1 to %d are possible", n, D9D_NODE_MAX);
+        return D9D_FAIL(D9D_EINVAL, "concat: %zu pieces, from 1 to %d are possible", n,
+                        D9D_NODE_MAX);
     for (size_t i = 0; i < n; i++) {
         const d9d_shape *x = &d9d_var_tensor(pieces[i].x)->shape;
 
         if (x->ndim == 0)
-            return d9di_op_misfit("join", "x", x, "y", y, "x is [..., N]");
+            return d9di_op_misfit("concat", "x", x, "y", y, "x is [..., N]");
         D9D_TRY(input_dims(&pieces[i], y, to, d9d_var_tensor(pieces[0].x)->dtype, &a->input[i]));
         to += pieces[i].n;
     }
-    return d9di_op_check_real("join", "x", d9d_var_tensor(pieces[0].x));
+    return d9di_op_check_real("concat", "x", d9d_var_tensor(pieces[0].x));
 }
 
 d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces, size_t n, d9d_shape shape,

@@ -115,7 +115,7 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
         parts = p->shard_group != NULL ? p->shard_group : parts;
     }
     D9D_TRY(d9d_comm_wait_stream(k->sum, dev->stream));
-    d9d_trace_stream_range_begin(dev, queue, "sum", k->params.data[0]->name);
+    d9d_trace_stream_range_begin(dev, queue, "all_reduce", k->params.data[0]->name);
     D9D_TRY(d9d_comm_all_reduce(k->sum, queue, k->params.data[0]->name, k->dtype,
                                 d9d_tensor_data(&k->all), d9d_tensor_numel(&k->all), D9D_COMM_SUM));
     d9d_trace_stream_range_end(dev, queue);

@@ -176,7 +176,7 @@ static d9d_status group_unshard(fsdp_unit *u, param_group *b)
     d9d_stream queue = d9d_comm_stream(b->comm);
 
     D9D_TRY(d9d_comm_wait_stream(b->comm, dev->stream));
-    d9d_trace_stream_range_begin(dev, queue, "gather", u->sharded.p[b->first]->name);
+    d9d_trace_stream_range_begin(dev, queue, "unshard", u->sharded.p[b->first]->name);
     D9D_TRY(peers_wait_ready(b->peer_memory, queue));
     D9D_TRY(group_coalesced(u, b, false, d9di_fsdp_param_unshard_start));
     d9d_trace_stream_range_end(dev, queue);
@@ -203,7 +203,7 @@ static d9d_status unit_unshard_wait(fsdp_unit *u)
     for (size_t i = 0; i < u->n_groups; i++)
         D9D_TRY(
             d9d_stream_wait_event(u->groups[i].comm, u->groups[i].unsharded_event, dev->stream));
-    d9d_trace_mark(dev, "wait", "for weights");
+    d9d_trace_mark(dev, "FSDP wait", "unshard");
     for (size_t i = 0; i < u->n_groups; i++)
         D9D_TRY(group_for_each(u, &u->groups[i], false, d9di_fsdp_param_unshard_finish));
     u->shard_state = UNSHARDED;
@@ -292,7 +292,7 @@ static d9d_status unit_reduce_wait(fsdp_unit *u)
         return D9D_OK;
     for (size_t i = 0; i < u->n_groups; i++)
         D9D_TRY(d9d_stream_wait_event(u->groups[i].comm, u->groups[i].reduced.event, dev->stream));
-    d9d_trace_mark(dev, "wait", "for gradients");
+    d9d_trace_mark(dev, "FSDP wait", "reduce_scatter");
     for (size_t i = 0; i < u->n_groups; i++)
         group_reduce_done(u, &u->groups[i]);
     u->reducing = false;
@@ -314,7 +314,7 @@ static d9d_status group_reduce_scatter(fsdp_unit *u, param_group *b)
 
     D9D_TRY(group_for_each(u, b, true, d9di_fsdp_param_reduce_pack));
     D9D_TRY(d9d_comm_wait_stream(b->comm, dev->stream));
-    d9d_trace_stream_range_begin(dev, queue, "reduce", u->sharded.p[b->first]->name);
+    d9d_trace_stream_range_begin(dev, queue, "reduce_scatter", u->sharded.p[b->first]->name);
     D9D_TRY(group_coalesced(u, b, true, d9di_fsdp_param_reduce_start));
     D9D_TRY(group_for_each(u, b, true, d9di_fsdp_param_reduce_accumulate));
     d9d_trace_stream_range_end(dev, queue);
@@ -686,11 +686,11 @@ d9d_status d9d_fsdp_wait_grads(d9d_fsdp *s)
         return D9D_OK;
     D9D_TRY(units_reduce_wait(s));
     D9D_TRY(d9di_buckets_wait(&s->buckets, s->dev));
-    d9d_trace_mark(s->dev, "wait", "for sums");
+    d9d_trace_mark(s->dev, "FSDP wait", "all_reduce");
     D9D_TRY(d9d_fsdp_reshard(s));
     for (size_t i = 0; i < s->n_peers; i++)
         D9D_TRY(d9d_stream_wait_event(s->peers[i].comm, s->peers[i].readers_done, s->dev->stream));
-    d9d_trace_mark(s->dev, "wait", "for readers");
+    d9d_trace_mark(s->dev, "FSDP wait", "readers");
     return D9D_OK;
 }
 

@@ -66,7 +66,7 @@ d9d_status d9d_program_push(d9d_program *p, int rank, d9d_pipe_action a)
 {
     if (!is_inside(p, rank, &a))
         return D9D_FAIL(D9D_EINVAL,
-                        "pipeline: verb %d of stage %d and micro-batch %d on rank %d is outside "
+                        "pipeline: action %d of stage %d and micro-batch %d on rank %d is outside "
                         "the program of %d stages, %d micro-batches and %d ranks",
                         (int)a.kind, a.stage, a.micro, rank, p->stages, p->micros, p->ranks);
     if (p->lanes[rank].len >= d9di_program_index_count(p) / (size_t)p->ranks)

@@ -25,7 +25,7 @@ d9d_status d9d_stage_timer_create(d9d_device *dev, d9d_stage_timer **out)
     d9d_stage_timer *m = calloc(1, sizeof(*m));
 
     if (m == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a meter", dev->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a stage timer", dev->name);
     m->dev = dev;
     *out = m;
     return D9D_OK;

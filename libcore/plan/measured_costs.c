@@ -61,8 +61,8 @@ d9d_status d9di_measured_costs_apply(const char *run, d9d_plan *p)
     for (size_t s = 0; s < stages && st == D9D_OK; s++)
         p->stage_costs[s] = (d9d_stage_costs){
             .forward = 1e-3 * median_stage_ms(r, "forward_ms", s),
-            .dgrad = 1e-3 * median_stage_ms(r, "input_ms", s),
-            .wgrad = 1e-3 * median_stage_ms(r, "weight_ms", s),
+            .dgrad = 1e-3 * median_stage_ms(r, "dgrad_ms", s),
+            .wgrad = 1e-3 * median_stage_ms(r, "wgrad_ms", s),
         };
     d9d_run_reader_close(r);
     return st;

@@ -498,7 +498,7 @@ json_t *d9d_mesh_search_json(const d9d_mesh_search_results *s)
 
     for (size_t i = 0; i < s->n && well; i++)
         well = json_array_append_new(list, result_json(&s->item[i])) == 0;
-    return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:o}", "schema", "d9d.suggest.v1", "processor",
+    return json_pack("{s:s, s:s, s:I, s:o, s:I, s:I, s:o}", "schema", "d9d.suggest.v1", "device",
                      s->chip->name, "ranks", (json_int_t)s->ranks, "memory",
                      s->memory > 0 ? json_integer((json_int_t)s->memory) : json_null(), "meshes",
                      (json_int_t)s->meshes, "plans", (json_int_t)s->planned, "suggestions", list);

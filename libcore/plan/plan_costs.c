@@ -9,7 +9,7 @@ static void find_transfer(d9di_plan_simulation *out)
     for (size_t i = 0; i < out->tally.n_traffic; i++) {
         const d9d_sim_traffic *t = &out->tally.traffic[i];
 
-        if (strcmp(t->group, "pp") == 0 && strcmp(t->coll, "exchange") == 0 && t->calls > 0)
+        if (strcmp(t->group, "pp") == 0 && strcmp(t->coll, "send_recv") == 0 && t->calls > 0)
             out->transfer_s = t->seconds / (double)t->calls;
     }
 }

@@ -165,8 +165,8 @@ static int64_t round_up(int64_t n, int64_t to)
 
 int64_t d9di_plan_lengths_round(int64_t positions, const d9d_train_config *c)
 {
-    return round_up(positions,
-                    d9di_run_data_pad_multiple(&c->mesh, c->trainer.data_loading.multiple));
+    return round_up(positions, d9di_run_data_pad_multiple(
+                                   &c->mesh, c->trainer.data_loading.pad_to_multiple_of));
 }
 
 d9di_plan_lengths d9di_plan_lengths_pad(const d9di_plan_lengths *r, const d9d_train_config *c)

@@ -82,9 +82,15 @@ static amount format_duration(double s)
 /* --- memory ------------------------------------------------------------------------------------
  */
 
-/* Columns: bytes per rank. */
+/* Columns: bytes per rank, and what they are called. */
 #define MEMORY_COLUMNS(X)                                                                          \
-    X(weights) X(gradients) X(optimizer) X(units) X(activations) X(scratch) X(outside)
+    X(weights, "weights")                                                                          \
+    X(gradients, "gradients")                                                                      \
+    X(optimizer, "optimizer")                                                                      \
+    X(units, "fsdp_buffers")                                                                       \
+    X(activations, "activations")                                                                  \
+    X(scratch, "scratch")                                                                          \
+    X(outside, "unaccounted")
 
 /* The host that needs most. */
 static d9d_status print_host(const d9d_plan *p, d9d_buf *out)
@@ -111,7 +117,7 @@ static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
     const byte_unit u = choose_unit(d9d_plan_rank_bytes(d9d_plan_largest_rank(p)));
 
     D9D_TRY(d9d_buf_printf(out, "\n%-11s", u.name));
-#define X(column) D9D_TRY(d9d_buf_printf(out, " %11s", #column));
+#define X(column, name) D9D_TRY(d9d_buf_printf(out, " %12s", name));
     MEMORY_COLUMNS(X)
 #undef X
     D9D_TRY(d9d_buf_printf(out, " %9s\n", "in all"));
@@ -123,7 +129,7 @@ static d9d_status print_memory(const d9d_plan *p, d9d_buf *out)
                        r->ranks > 1 ? "rank %lld-%lld" : "rank %lld", (long long)r->rank,
                        (long long)(r->rank + r->ranks - 1));
         D9D_TRY(d9d_buf_printf(out, "%-11s", ranks.text));
-#define X(part) D9D_TRY(d9d_buf_printf(out, " %11s", format_in_unit(u, r->part).text));
+#define X(column, name) D9D_TRY(d9d_buf_printf(out, " %12s", format_in_unit(u, r->column).text));
         MEMORY_COLUMNS(X)
 #undef X
         D9D_TRY(d9d_buf_printf(out, " %9s\n", format_in_unit(u, d9d_plan_rank_bytes(r)).text));
@@ -249,17 +255,17 @@ static json_t *comm_json(const d9d_sim_tally *tally)
 
 static json_t *rank_json(const d9d_plan_rank *r)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-                     "s:i, s:o, s:o}",
-                     "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
-                     (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
-                     (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "units",
-                     (json_int_t)r->units, "activations", (json_int_t)r->activations, "scratch",
-                     (json_int_t)r->scratch, "peak", (json_int_t)r->peak, "outside",
-                     (json_int_t)r->outside, "bytes", (json_int_t)d9d_plan_rank_bytes(r),
-                     "host_copy", (json_int_t)r->copy, "host_batches", (json_int_t)r->batches,
-                     "step_s", r->step_s, "live", r->live, "work", work_json(&r->tally), "messages",
-                     comm_json(&r->tally));
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
+        "s:i, s:o, s:o}",
+        "rank", (json_int_t)r->rank, "ranks", (json_int_t)r->ranks, "weights",
+        (json_int_t)r->weights, "gradients", (json_int_t)r->gradients, "optimizer",
+        (json_int_t)r->optimizer, "master_residual", (json_int_t)r->residuals, "fsdp_buffers",
+        (json_int_t)r->units, "activations", (json_int_t)r->activations, "scratch",
+        (json_int_t)r->scratch, "peak", (json_int_t)r->peak, "unaccounted", (json_int_t)r->outside,
+        "bytes", (json_int_t)d9d_plan_rank_bytes(r), "host_copy", (json_int_t)r->copy,
+        "host_batches", (json_int_t)r->batches, "step_s", r->step_s, "live_activations", r->live,
+        "work", work_json(&r->tally), "messages", comm_json(&r->tally));
 }
 
 static json_t *ranks_json(const d9d_plan *p)
@@ -295,8 +301,8 @@ static json_t *costs_json(const d9d_plan *p)
     for (int i = 0; i < n && well; i++) {
         const d9d_stage_costs *s = &p->stage_costs[i];
 
-        well = json_append(list, json_pack("{s:f, s:f, s:f}", "forward", s->forward, "input",
-                                           s->dgrad, "weight", s->wgrad));
+        well = json_append(list, json_pack("{s:f, s:f, s:f}", "forward", s->forward, "dgrad",
+                                           s->dgrad, "wgrad", s->wgrad));
     }
     return list;
 }
@@ -312,17 +318,17 @@ json_t *d9d_plan_json(const d9d_plan *p)
     return json_pack(
         "{s:s, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:o, s:o, s:f, "
         "s:o, s:s?, s:I, s:I, s:I, s:I, s:I, s:o, s:b, s:s, s:o}",
-        "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "processor", p->chip->name,
+        "schema", "d9d.plan.v1", "mesh", d9di_plan_mesh_json(&p->mesh), "device", p->chip->name,
         "ranks", (json_int_t)p->ranks, "parameters", (json_int_t)p->parameters, "rows",
         (json_int_t)p->rows, "micro_batches", (json_int_t)p->micro_batches, "length",
         (json_int_t)p->length, "longest", (json_int_t)p->longest, "document",
         int_or_null(p->document, p->document > 0), "steps", int_or_null(p->steps, p->steps >= 0),
         "step_s", p->step_s, "tokens", p->tokens, "tokens_per_hour", d9d_plan_tokens_per_hour(p),
         "mfu", p->chip->is_gpu ? json_real(p->mfu) : json_null(), "schedule",
-        p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble, "prices",
-        costs_json(p), "costs", p->measured_run, "checkpoint_bytes", (json_int_t)p->checkpoint,
-        "manifest_bytes", (json_int_t)p->manifest, "export_bytes", (json_int_t)p->exported,
-        "host_bytes", (json_int_t)p->host, "host_ranks", (json_int_t)p->host_ranks, "memory",
-        int_or_null((int64_t)p->memory, p->memory > 0), "fits", d9d_plan_fits(p), "updates",
-        p->updates, "stages", ranks_json(p));
+        p->n_stages > 1 ? json_string(p->schedule) : json_null(), "bubble", p->bubble,
+        "stage_costs", costs_json(p), "costs", p->measured_run, "checkpoint_bytes",
+        (json_int_t)p->checkpoint, "manifest_bytes", (json_int_t)p->manifest, "export_bytes",
+        (json_int_t)p->exported, "host_bytes", (json_int_t)p->host, "host_ranks",
+        (json_int_t)p->host_ranks, "memory", int_or_null((int64_t)p->memory, p->memory > 0), "fits",
+        d9d_plan_fits(p), "updates", p->updates, "stages", ranks_json(p));
 }

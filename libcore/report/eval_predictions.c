@@ -98,7 +98,8 @@ static d9d_status metrics_open(evaluator *e)
     metric_specs s;
 
     D9D_TRY(parse_specs(e));
-    D9D_TRY(d9d_config_resolve(&specs_table, e->metric_specs, "metrics", &e->resolved));
+    D9D_TRY(
+        d9d_config_resolve(&specs_table, e->metric_specs, "metrics", e->how->log, &e->resolved));
     D9D_TRY(d9d_config_bind(&specs_table, e->resolved, "metrics", e->how->log, &e->arena, &s));
     e->metrics = d9d_arena_alloc(&e->arena, s.metrics.n * sizeof(d9d_metric *));
     if (e->metrics == NULL)

@@ -222,6 +222,26 @@ static d9d_status parse_record(d9d_run_reader *r, json_t *obj)
     return D9D_OK;
 }
 
+/* Keys that 0.1 wrote get the names that they have now. */
+static d9d_status rename_former_keys(d9d_run_reader *r, json_t *obj)
+{
+    static const struct {
+        const char *former, *name;
+    } keys[] = {{"play_ms", "pipeline_ms"},
+                {"busy_ms", "compute_ms"},
+                {"input_ms", "dgrad_ms"},
+                {"weight_ms", "wgrad_ms"}};
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        json_t *v = json_object_get(obj, keys[i].former);
+
+        if (v != NULL && json_object_set(obj, keys[i].name, v) != 0)
+            return fail_no_memory(r);
+        (void)json_object_del(obj, keys[i].former);
+    }
+    return D9D_OK;
+}
+
 /* Keeps the newest lines. */
 static void push_pipeline(d9d_run_reader *r, json_t *obj)
 {
@@ -235,12 +255,13 @@ static void push_pipeline(d9d_run_reader *r, json_t *obj)
 /* Adds the pipeline's times to the existing record of the step. */
 static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
 {
-    static const char *const keys[] = {"bubble", "play_ms"};
+    static const char *const keys[] = {"bubble", "pipeline_ms"};
     const json_t *step = json_object_get(obj, "pipeline");
     size_t row = r->n;
 
     if (!json_is_integer(step))
         return fail_line(r, "\"pipeline\" needs its step, an integer");
+    D9D_TRY(rename_former_keys(r, obj));
     push_pipeline(r, obj);
     while (row > 0 && r->step[row - 1] > json_integer_value(step))
         row--;

@@ -111,7 +111,7 @@ static d9d_status run_dgrad(d9d_node *n)
 {
     if (n->halves & D9D_NEED_DGRAD)
         D9D_TRY(n->ops->dgrad(n));
-    d9d_trace_mark(n->tape->dev, n->ops->name, "dx");
+    d9d_trace_mark(n->tape->dev, n->ops->name, "dgrad");
     release_saved(n, D9D_NEED_DGRAD);
     if (!(n->halves & D9D_NEED_WGRAD))
         d9di_node_release(n);
@@ -122,7 +122,7 @@ static d9d_status run_wgrad(d9d_node *n)
 {
     if (n->halves & D9D_NEED_WGRAD)
         D9D_TRY(n->ops->wgrad(n));
-    d9d_trace_mark(n->tape->dev, n->ops->name, "dw");
+    d9d_trace_mark(n->tape->dev, n->ops->name, "wgrad");
     d9di_node_release(n);
     return D9D_OK;
 }
@@ -188,7 +188,7 @@ static d9d_status run_bwd(d9d_node *n)
                                                                       : run_wgrad(n);
     }
     D9D_TRY(n->ops->bwd(n));
-    d9d_trace_mark(n->tape->dev, n->ops->name, "dx dw");
+    d9d_trace_mark(n->tape->dev, n->ops->name, "bwd");
     d9di_node_release(n);
     return D9D_OK;
 }

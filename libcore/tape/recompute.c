@@ -119,7 +119,7 @@ static d9d_status recompute_wgrad(d9d_node *n)
 }
 
 static const d9d_node_ops recompute_ops = {
-    .name = "checkpoint",
+    .name = "recompute",
     .dgrad = recompute_dgrad,
     .wgrad = recompute_wgrad,
     .bwd = recompute_bwd,
@@ -168,7 +168,7 @@ d9d_status d9d_tape_recompute(d9d_tape *t, d9d_tape_forward_fn fn, void *self, d
     recompute *r;
 
     if ((record && n_in > D9D_NODE_MAX) || n_out > D9D_NODE_MAX)
-        return D9D_FAIL(D9D_EINVAL, "checkpoint: %zu inputs and %zu outputs, at most %d of each",
+        return D9D_FAIL(D9D_EINVAL, "recompute: %zu inputs and %zu outputs, at most %d of each",
                         n_in, n_out, D9D_NODE_MAX);
     D9D_TRY(record ? run_probe(t, fn, self, in, n_in, made, n_out, &halves)
                    : fn(self, t, in, n_in, made, n_out));

@@ -63,7 +63,8 @@ d9d_status d9di_run_data_open(const d9d_list *sections,
     d9di_run_data d = {
         .n = sections->n,
         .sections = sections->items,
-        .how = {.pack = pack, .pad_to_multiple_of = d9di_run_data_pad_multiple(mesh, c->multiple)}};
+        .how = {.pack = pack,
+                .pad_to_multiple_of = d9di_run_data_pad_multiple(mesh, c->pad_to_multiple_of)}};
     d9d_status st = D9D_OK;
 
     d.datasets = calloc(d.n, sizeof(*d.datasets));

@@ -240,12 +240,12 @@ d9d_status d9d_tracker_pipeline(d9d_tracker *t, const d9d_track_pipeline_record 
     D9D_TRY(append_text(&t->line, "schedule", r->schedule));
     D9D_TRY(append_int(&t->line, "micro_batches", r->micro_batches));
     D9D_TRY(append_int(&t->line, "rows", r->rows));
-    D9D_TRY(append_number(t, "play_ms", r->step_ms, false));
+    D9D_TRY(append_number(t, "pipeline_ms", r->step_ms, false));
     D9D_TRY(append_number(t, "bubble", r->bubble, false));
-    D9D_TRY(append_list(t, "busy_ms", r->compute_ms, r->ranks));
+    D9D_TRY(append_list(t, "compute_ms", r->compute_ms, r->ranks));
     D9D_TRY(append_list(t, "forward_ms", r->forward_ms, r->stages));
-    D9D_TRY(append_list(t, "input_ms", r->dgrad_ms, r->stages));
-    D9D_TRY(append_list(t, "weight_ms", r->wgrad_ms, r->stages));
+    D9D_TRY(append_list(t, "dgrad_ms", r->dgrad_ms, r->stages));
+    D9D_TRY(append_list(t, "wgrad_ms", r->wgrad_ms, r->stages));
     return finish_timed_line(t, r->step);
 }
 

@@ -55,7 +55,7 @@ ours=''
 theirs=''
 for _ in 1 2 3; do
     a=$(now)
-    "$bin/d9d-shard" -q --force -t "$tokenizer" -j "$jobs" -o "$tmp/ours" --shard-size 100GB --part-size 100GB "$tmp/in.jsonl"
+    "$bin/d9d-shard" -q --force -t "$tokenizer" -j "$jobs" -o "$tmp/ours" --shard-size 100GB --unit-size 100GB "$tmp/in.jsonl"
     b=$(now)
     ours=$(echo "$a $b ${ours:-1e9}" | awk '{ d = $2 - $1; print d < $3 ? d : $3 }')
     [ -n "$python" ] || continue

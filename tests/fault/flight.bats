@@ -41,7 +41,7 @@ blames() { # FAULT CULPRITS
 
 @test "... also where the boot speaks for all" {
     run -1 mpi -n 4 "$driver" mute $mesh 3
-    assert_output --regexp 'dp_shard\+tp: words [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
+    assert_output --regexp 'dp_shard\+tp: allgather_bytes [0-9]+ of what each rank says, uint8 \[[0-9]+\]: ranks 0 1 2 wait since [0-9]+\.[0-9] s for rank 3 '
     blames missing 3
 }
 

@@ -8,7 +8,7 @@ load ../slurm/helper
 
 load ../multirank/topology
 
-export D9D_COMM_SHARE=1
+export D9D_P2P=force
 saving=(--set data.epochs=null --set trainer.checkpointing.period_steps=2)
 
 setup() { with_mpi && enter && struck d9d-train; }

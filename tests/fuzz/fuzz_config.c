@@ -35,9 +35,9 @@ static void walk(const json_t *doc)
     d9d_arena a = {0};
     d9d_status st;
 
-    if (d9d_config_resolve(&d9d_piecewise_table, doc, "fuzz", &full) != D9D_OK)
+    if (d9d_config_resolve(&d9d_piecewise_table, doc, "fuzz", NULL, &full) != D9D_OK)
         return;
-    st = d9d_config_resolve(&d9d_piecewise_table, full, "fuzz", &again);
+    st = d9d_config_resolve(&d9d_piecewise_table, full, "fuzz", NULL, &again);
     must(st == D9D_OK && json_equal(full, again));
     st = d9d_config_bind(&d9d_piecewise_table, full, "fuzz", NULL, &a, &c);
     must(st == D9D_OK);

@@ -31,9 +31,10 @@ static void resolve(const d9d_table *table, const json_t *doc)
     } c;
     d9d_arena a = {0};
 
-    if (d9d_config_resolve(table, doc, "fuzz", &full) != D9D_OK)
+    if (d9d_config_resolve(table, doc, "fuzz", NULL, &full) != D9D_OK)
         return;
-    must(d9d_config_resolve(table, full, "fuzz", &again) == D9D_OK && json_equal(full, again));
+    must(d9d_config_resolve(table, full, "fuzz", NULL, &again) == D9D_OK &&
+         json_equal(full, again));
     must(d9d_config_bind(table, full, "fuzz", NULL, &a, &c) == D9D_OK);
     if (table == &d9d_train_config_table)
         check(&c.train);

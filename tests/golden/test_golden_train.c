@@ -123,7 +123,7 @@ static void train(json_t *doc, d9d_train_summary *out)
     d9d_job where = {.device = unit_device_name()};
     json_t *resolved;
 
-    assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "config", &resolved));
+    assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "config", NULL, &resolved));
     assert_ok(d9d_config_bind(&d9d_train_config_table, resolved, "config", NULL, &arena, &c));
     assert_ok(d9d_bootstrap_open(&where.boot));
     assert_ok(d9d_train(&c, resolved, &where, out));
@@ -140,7 +140,7 @@ static void infer(json_t *doc, d9d_infer_task_summary *out)
     d9d_job where = {.device = unit_device_name()};
     json_t *resolved;
 
-    assert_ok(d9d_config_resolve(&d9d_infer_config_table, doc, "config", &resolved));
+    assert_ok(d9d_config_resolve(&d9d_infer_config_table, doc, "config", NULL, &resolved));
     assert_ok(d9d_config_bind(&d9d_infer_config_table, resolved, "config", NULL, &arena, &c));
     assert_ok(d9d_bootstrap_open(&where.boot));
     assert_ok(d9d_infer(&c, resolved, &where, out));

@@ -68,20 +68,20 @@ def attention():
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
-        both("attention", "attention_din", name, f, q, k, v)
+        both("attention", "attention_bwd", name, f, q, k, v)
 
 
 def experts():
     x, dy, w = normal(ROWS, H), normal(ROWS, EI), normal(E, H, EI)
     offs = (torch.arange(1, E + 1, device="cuda") * (ROWS // E)).int()
     measure("grouped_gemm", "grouped_mm", lambda: torch._grouped_mm(x, w, offs=offs))
-    measure("grouped_gemm_din", "grouped_mm", lambda: torch._grouped_mm(dy, w.transpose(-2, -1), offs=offs))
-    measure("grouped_gemm_dw", "grouped_mm", lambda: torch._grouped_mm(x.t(), dy, offs=offs))
+    measure("grouped_gemm_dgrad", "grouped_mm", lambda: torch._grouped_mm(dy, w.transpose(-2, -1), offs=offs))
+    measure("grouped_gemm_wgrad", "grouped_mm", lambda: torch._grouped_mm(x.t(), dy, offs=offs))
 
 
 def norms(liger):
     x, w = normal(T, I, grad=True), normal(I, grad=True)
-    ours = "rms_norm", "rms_norm_grad"
+    ours = "rms_norm", "rms_norm_bwd"
     both(*ours, "torch.compile", torch.compile(lambda x, w: F.rms_norm(x, (I,), w, 1e-6)), x, w)
     if liger:
         both(*ours, "Liger", lambda x, w: liger.LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False), x, w)
@@ -108,9 +108,9 @@ def rotary(liger):
 
 def swiglu(liger):
     a, b = normal(T, I, grad=True), normal(T, I, grad=True)
-    both("swiglu", "swiglu_din", "torch.compile", torch.compile(lambda a, b: F.silu(a) * b), a, b)
+    both("swiglu", "swiglu_bwd", "torch.compile", torch.compile(lambda a, b: F.silu(a) * b), a, b)
     if liger:
-        both("swiglu", "swiglu_din", "Liger", lambda a, b: liger.LigerSiLUMulFunction.apply(a, b), a, b)
+        both("swiglu", "swiglu_bwd", "Liger", lambda a, b: liger.LigerSiLUMulFunction.apply(a, b), a, b)
 
 
 def delta():
@@ -130,13 +130,13 @@ def delta():
     def f(q, k, v, g, beta):
         return rule(q, k, v, g=g, beta=beta, use_qk_l2norm_in_kernel=True)[0]
 
-    both("delta", "delta_din", name, f, q, k, v, g, beta)
+    both("gated_delta", "gated_delta_bwd", name, f, q, k, v, g, beta)
 
 
 def head(liger):
     x, w = normal(T, H, grad=True), normal(V, H, grad=True)
     ids = (torch.arange(T, device="cuda") * 7919) % V
-    ours = ("xent_once", "xent_once in 256 MiB")
+    ours = ("linear_cross_entropy_fwd_bwd", "linear_cross_entropy_fwd_bwd in 256 MiB")
 
     def plain(x, w):
         return F.cross_entropy((x @ w.t()).float(), ids)

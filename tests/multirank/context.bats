@@ -18,7 +18,7 @@ driver=$D9D_BUILD/tests/multirank/context_driver
 @test "four ranks, on two axes, compute what one does" { all_well 4 "$driver" 2; }
 
 @test "the same by rooms that ranks read of each other" {
-    export D9D_COMM_SHARE=1
+    export D9D_P2P=force
     for n in 2 3; do all_well $n "$driver" 1; done
     D9D_COMM_CHECK=0 all_well 4 "$driver" 2
 }

@@ -24,7 +24,7 @@ setup() { with_mpi; }
 }
 
 @test "the same by rooms that ranks read of each other" {
-    export D9D_COMM_SHARE=1
+    export D9D_P2P=force
     for n in 2 3; do all_well $n "$driver"; done
     all_well 8 "$driver" 4
     D9D_COMM_CHECK=1 all_well 2 "$driver"

@@ -16,7 +16,7 @@ dual='--set trainer.pipelining.schedule.schedule=dual_pipe_v'
 setup() {
     with_mpi && enter
     unshare --mount --uts true 2>/dev/null || skip "no name spaces"
-    export D9D_COMM_SHARE=1
+    export D9D_P2P=force
 }
 
 # alone NAME MODEL [OPTION...]: the training of one rank, once.
@@ -76,7 +76,11 @@ agree() {
     local ways=$D9D_BUILD/tests/multirank/hosts_driver
     run -0 mpi -n 4 "$BATS_TEST_DIRNAME/on_hosts" aabb "$ways" bytes
     assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
-    D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes
+    D9D_P2P=off run -0 mpi -n 4 "$ways" bytes
+    assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
+    D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes # D9D_P2P=force comes first
+    assert_equal "$(grep -c 'made 4, MiB 8' <<<"$output")" 4
+    D9D_P2P="" D9D_COMM_SHARE=0 run -0 mpi -n 4 "$ways" bytes # as 0.1 had it
     assert_equal "$(grep -c ': 96 bytes, made 0, MiB 0' <<<"$output")" 4
     run -0 mpi -n 4 "$ways" bytes
     assert_equal "$(grep -c 'made 4, MiB 8' <<<"$output")" 4

@@ -40,7 +40,7 @@ on() {
 
 @test "packed documents, cut over ranks, in pipelines and by replicas" {
     d9d-shard -q --format tokens --pack 72 --out packed "$golden/moe/train.jsonl"
-    on moe "--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2 --set trainer.data_loading.multiple=8" \
+    on moe "--set data.dataset=packed --set data.epochs=null --set trainer.batching.microbatch_size=2 --set trainer.data_loading.pad_to_multiple_of=8" \
         "2 1 1 1 1 1" "1 1 2 1 2 4" "1 2 1 1 1 1 2" "1 1 1 2 1 1 2"
 }
 

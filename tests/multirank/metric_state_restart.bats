@@ -99,7 +99,7 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
         diff counted counted.whole
         rm counted
     done
-    [ -f whole/checkpoints/step-00000009/cells-r00000.safetensors ]
+    [ -f whole/checkpoints/step-00000009/state-r00000.safetensors ]
 }
 
 @test "one window of 100,000 predictions, on 1, 2 and 4 ranks, cut on each and gone on with on others" {
@@ -149,15 +149,15 @@ macro=f1,problem=multiclass,num_classes=5,average=macro
     diff <(values auc2) <(values auc)
 }
 
-@test "a checkpoint without cells, and one of another metric, load with one notice" {
+@test "a checkpoint without rank state, and one of another metric, load with one notice" {
     rm -rf plain && cp -r whole plain && half plain 9
     run -0 d9d-train --device cpu --set trainer.run.dir=plain --set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 6}]' \
         --set task.classes=6 --set trainer.run.steps=10 train.json
     [ "$(grep -c "which begins anew" <<<"$output")" -eq 1 ]
     d9d-train -q --device cpu --set trainer.run.dir=old --set task=null --set 'task={"name": "causal_lm"}' --set 'metrics=[]' \
         --set trainer.run.steps=6 train.json
-    [ ! -e old/checkpoints/step-00000003/cells-r00000.safetensors ]
-    run ! grep -q cells old/checkpoints/step-00000003/manifest.json
+    [ ! -e old/checkpoints/step-00000003/state-r00000.safetensors ]
+    run ! grep -q rank_state old/checkpoints/step-00000003/manifest.json
     half old 3
     run -0 d9d-train --device cpu --set trainer.run.dir=old --set trainer.run.steps=6 train.json
     [ "$(grep -c "which begin anew" <<<"$output")" -eq 1 ]

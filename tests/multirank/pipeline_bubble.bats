@@ -60,9 +60,9 @@ undisturbed() {
     measure
     [ "$(grep -c '^{"pipeline": ' run/metrics.jsonl)" -eq 6 ] # of 8 steps all but the last two
     [ "$(wc -l <measured)" -eq 6 ]
-    grep -q '"pipeline": 6, "schedule": "1f1b x2", "micro_batches": 8, "rows": 1, "play_ms": ' run/metrics.jsonl
+    grep -q '"pipeline": 6, "schedule": "1f1b x2", "micro_batches": 8, "rows": 1, "pipeline_ms": ' run/metrics.jsonl
     grep -q '"costs": "run"' plan.json
-    d9d-metrics show --keys bubble,play_ms run | grep -q bubble
+    d9d-metrics show --keys bubble,pipeline_ms run | grep -q bubble
     run -2 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 --costs run dense.json
     [[ "$output" == *"run/metrics.jsonl: has measured 4 stages, and the plan has 2" ]]
     run -2 d9d-train --plan --gpu cpu "${how[@]}" --set trainer.batching.microbatch_size=2 --costs run dense.json

@@ -75,7 +75,7 @@ each() {
 }
 @test "an evaluation over stages, where the first runs ahead of the last no further than on paper" {
     for samples in 8 72; do
-        holds dense "1 1 1 1 1 1" 1 mesh.pipeline_parallel=2 trainer.data_loading.multiple=16 \
+        holds dense "1 1 1 1 1 1" 1 mesh.pipeline_parallel=2 trainer.data_loading.pad_to_multiple_of=16 \
             "evaluation={\"data\": {\"dataset\": \"data\"}, \"microbatch_size\": 8, \"samples\": $samples}"
     done
 }
@@ -107,7 +107,7 @@ written() {
         cat >task-$m.json <<JSON
 {"data": {"dataset": "texts-$m", "epochs": 3},
  "model_provider": {"name": "qwen3_$m", "hf_config": "$golden/tasks/$m/config.json"},
- "trainer": {"run": {"name": "task", "steps": 5}, "batching": {"global_batch_size": 8}, "data_loading": {"multiple": 32},
+ "trainer": {"run": {"name": "task", "steps": 5}, "batching": {"global_batch_size": 8}, "data_loading": {"pad_to_multiple_of": 32},
    "model_stage_factory": {"source_checkpoint": "$golden/tasks/$m"}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
 JSON
@@ -134,7 +134,7 @@ JSON
 # Messages that are under way are seen a little later or earlier than on paper.
 pipe() { # SCHEDULE-JSON RANKS MODEL MORE-BY MESH
     holds "$3" "${5:-1 1 1 1 1 1}" "$4" mesh.pipeline_parallel="$2" model_provider.model.num_hidden_layers=8 \
-        trainer.data_loading.multiple=16 trainer.pipelining.schedule="{\"schedule\": $1}"
+        trainer.data_loading.pad_to_multiple_of=16 trainer.pipelining.schedule="{\"schedule\": $1}"
 }
 @test "pipelines of every schedule, within 3 percent" {
     pipe '"1f1b"' 2 dense 3

@@ -528,7 +528,7 @@ JSON
 empty:schedule liar: pipeline: rank 0: 0F0 is missing
 missing:rank 0: 0B3 is missing
 order:rank 0: 0B0 comes before what it goes back through
-rank:verb 0 of stage 0 and micro-batch 0 on rank 2 is outside the program of 2 stages, 4 micro-batches and 2 ranks
+rank:action 0 of stage 0 and micro-batch 0 on rank 2 is outside the program of 2 stages, 4 micro-batches and 2 ranks
 negative rank:on rank -1 is outside
 stage:of stage 1048576 and
 micro:micro-batch -1 on

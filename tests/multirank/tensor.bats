@@ -18,7 +18,7 @@ driver=$D9D_BUILD/tests/multirank/tensor_driver
 @test "four ranks compute what one does" { all_well 4 "$driver"; }
 
 @test "the same by rooms that ranks read of each other" {
-    export D9D_COMM_SHARE=1
+    export D9D_P2P=force
     for n in 2 3 4; do all_well $n "$driver"; done
     D9D_COMM_CHECK=0 all_well 4 "$driver"
 }

@@ -285,7 +285,7 @@ static void rows_that_do_not_divide_are_refused(void **state)
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     if (w->size == 1)
         goto out;
-    (void)snprintf(want, sizeof(want), "scatter_rows: %d rows do not divide over %d ranks",
+    (void)snprintf(want, sizeof(want), "reduce_scatter_rows: %d rows do not divide over %d ranks",
                    2 * w->size + 1, w->size);
     assert_fails(d9d_op_reduce_scatter_rows(t, v, w->comm, "x", &y), D9D_EINVAL, want);
     assert_null(y);

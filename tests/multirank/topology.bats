@@ -58,7 +58,7 @@ all() {
 }
 
 @test "rows of tensor parallelism by rooms that ranks read of each other" {
-    export D9D_COMM_SHARE=1
+    export D9D_P2P=force
     rm -rf run
     train dense "1 2 1 1 2 1" run --set model_provider.checkpointing=true
     same run dense

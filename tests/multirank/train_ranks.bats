@@ -78,10 +78,10 @@ close_to() {
 
 # gathers_beside_updates TRACE: how many gathers lie in each update of the optimizer, in their order.
 gathers_beside_updates() {
-    sed -nE 's/.*"name": "(gather|optimizer)[^"]*", .*"tid": ([0-9]+), "ts": ([0-9.]+), "dur": ([0-9.]+).*/\1 \2 \3 \4/p' "$1" | awk '
+    sed -nE 's/.*"name": "(unshard|optimizer)[^"]*", .*"tid": ([0-9]+), "ts": ([0-9.]+), "dur": ([0-9.]+).*/\1 \2 \3 \4/p' "$1" | awk '
         BEGIN { n = m = 0 }
         $1 == "optimizer" && $2 == 0 { from[n] = $3; to[n++] = $3 + $4 }
-        $1 == "gather" && $2 > 1 { at[m++] = $3 }
+        $1 == "unshard" && $2 > 1 { at[m++] = $3 }
         END { for (i = 0; i < n; i++) {
                   beside = 0
                   for (k = 0; k < m; k++)

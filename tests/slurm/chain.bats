@@ -89,7 +89,7 @@ JSON
 
 @test "an array of shard tasks and a merge give what one run gives" {
     prepare
-    D9D_SHARD_ARGS+=" --part-size 20kB"
+    D9D_SHARD_ARGS+=" --unit-size 20kB"
     read -ra inputs <<<"$D9D_INPUT"
     read -ra options <<<"$D9D_SHARD_ARGS"
     d9d-shard -q --tokenizer "$D9D_TOKENIZER" --out one "${options[@]}" "${inputs[@]}"

@@ -69,10 +69,14 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 
 @test "train counts lives that a node failure ended, and does not start the next" {
     export D9D_MAX_IDLE_RESTARTS=2
-    mkdir run && echo "0 1" >run/slurm-7.lives
-    run -1 "$scripts/train.sbatch"
-    assert_output --partial "no progress in 2 lives"
-    refute grep -q '^srun' "$FAKE_LOG"
+    mkdir run
+    for file in slurm-7.restarts slurm-7.lives; do # the second: as 0.1 called it
+        echo "0 1" >"run/$file"
+        run -1 "$scripts/train.sbatch"
+        assert_output --partial "no progress in 2 lives"
+        refute grep -q '^srun' "$FAKE_LOG"
+        assert_equal "$(echo run/slurm-7.*)" 'run/slurm-7.*'
+    done
 }
 
 @test "train requeues when a node does not answer, as long as there is progress" {
@@ -102,7 +106,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
 }
 
 @test "train counts another job's lives apart" {
-    mkdir run && echo "0 9" >run/slurm-6.lives
+    mkdir run && echo "0 9" >run/slurm-6.restarts
     run -0 "$scripts/train.sbatch"
 }
 
@@ -290,7 +294,7 @@ have_step() { mkdir -p "run/checkpoints/$1" && echo '{}' >"run/checkpoints/$1/ma
     for _ in 1 2 3; do run -75 "$scripts/infer.sbatch"; done
     assert_equal "$(requeues)" 5
     FAKE_EXIT=0 run -0 "$scripts/infer.sbatch"
-    assert_equal "$(echo *.lives)" "*.lives"
+    assert_equal "$(echo d9d-infer-*)" "d9d-infer-*"
     D9D_MAX_IDLE_RESTARTS=0 run -2 "$scripts/infer.sbatch"
 }
 

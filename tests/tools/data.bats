@@ -161,16 +161,31 @@ losses() { sed -n 's/.*"loss": \([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
     for dataset in data packed; do
         local set=(--set data.dataset=$dataset --set trainer.run.steps=3)
         d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.1 c.json
-        d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.64 --set trainer.data_loading.multiple=64 c.json
+        d9d-train -q "${set[@]}" --set trainer.run.dir=$dataset.64 --set trainer.data_loading.pad_to_multiple_of=64 c.json
         paste <(losses $dataset.1) <(losses $dataset.64) | awk '
             { d = $1 - $2; if (d * d > 1e-12 * $1 * $1) exit bad = 1 } END { exit bad || NR != 3 }'
     done
     d9d-infer -q i.json
-    d9d-infer -q --set trainer.data_loading.multiple=64 --set task.output=padded.jsonl i.json
+    d9d-infer -q --set trainer.data_loading.pad_to_multiple_of=64 --set task.output=padded.jsonl i.json
     paste <(logprobs out.jsonl) <(logprobs padded.jsonl) | awk '
         { for (i = 1; i <= NF / 2; i++) if (($i - $(i + NF / 2)) ^ 2 > 1e-11) exit bad = 1 } END { exit bad || NR != 80 }'
-    run -2 --separate-stderr d9d-train -q --set trainer.data_loading.multiple=0 c.json
-    [[ "$stderr" == *'trainer.data_loading.multiple'* ]]
+    run -2 --separate-stderr d9d-train -q --set trainer.data_loading.pad_to_multiple_of=0 c.json
+    [[ "$stderr" == *'trainer.data_loading.pad_to_multiple_of'* ]]
+}
+
+@test "the name that a key had in 0.1 is accepted, said and shown as what it is now" {
+    local old=(--set trainer.data_loading.multiple=64)
+    run -0 --separate-stderr d9d-train -q "${old[@]}" --print-config c.json
+    [[ "$stderr" == *'c.json: trainer.data_loading.multiple is now pad_to_multiple_of' ]]
+    [[ "$output" == *'"pad_to_multiple_of": 64'* && "$output" != *'"multiple"'* ]]
+    run -0 --separate-stderr d9d-infer -q "${old[@]}" --print-config i.json
+    [[ "$output" == *'"pad_to_multiple_of": 64'* ]]
+    run -2 --separate-stderr d9d-train -q "${old[@]}" --set trainer.data_loading.pad_to_multiple_of=64 c.json
+    [[ "$stderr" == *'trainer.data_loading.multiple: is the former name of pad_to_multiple_of, which is given too'* ]]
+    d9d-train -q "${old[@]}" --set trainer.run.steps=2 --set trainer.run.dir=former c.json
+    d9d-train -q --set trainer.data_loading.pad_to_multiple_of=64 --set trainer.run.steps=2 --set trainer.run.dir=now c.json
+    cmp <(losses former) <(losses now)
+    grep -q '"pad_to_multiple_of": 64' former/config.json
 }
 
 # logprobs FILE: every document's log-probabilities as a line, sorted.

@@ -83,3 +83,27 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     run -2 is d9d.checkpoint.v1 spoilt.json
     assert_output --partial 'chunk_bytes: required key is missing'
 }
+
+@test "what 0.1 wrote under other names is still of its format" {
+    printf '{"text": "a document %d"}\n' 1 2 3 4 >in.jsonl
+    d9d-shard -q --tokenizer "$golden/../../examples/tokenizer/tokenizer.json" --out data in.jsonl
+    spoil data/manifest.json 's/"unit_bytes"/"part_bytes"/'
+    is d9d.dataset.v1 spoilt.json
+    cat >former.jsonl <<'END'
+{"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "play_ms": 9.5, "bubble": 0.25, "busy_ms": [7, 8], "forward_ms": [1, 1], "input_ms": [1, 1], "weight_ms": [1, 1], "time": "2026-01-31T12:00:00Z"}
+END
+    is d9d.metrics.v1 former.jsonl
+    spoil former.jsonl 's/play_ms/pipeline_ms/; s/busy/compute/; s/input/dgrad/; s/weight/wgrad/'
+    is d9d.metrics.v1 spoilt.jsonl
+    spoil spoilt.jsonl 's/"dgrad_ms"/"weight_ms"/'
+    run -2 is d9d.metrics.v1 spoilt.jsonl
+    assert_output --partial 'weight_ms: is the former name of wgrad_ms, which is given too'
+    cat >flight.json <<'END'
+{"schema": "d9d.flight.v1", "fault": "none", "sentence": "nothing waits", "waited_s": 0, "culprits": [], "ranks": [
+ {"rank": 0, "where": "", "process": "lives", "node": "a", "seen_s_ago": 0.1, "said": null, "calls": [
+  {"number": 1, "group": "tp", "seq": 1, "call": "all_reduce", "dtype": "float32", "count": 1, "what": "loss", "state": "done", "began_s_ago": 1, "took_ms": 1}]}]}
+END
+    is d9d.flight.v1 flight.json
+    spoil flight.json 's/"sentence"/"diagnosis"/; s/"said"/"message"/; s/"what"/"label"/'
+    is d9d.flight.v1 spoilt.json
+}

@@ -20,7 +20,7 @@ says() { [[ "$output" == *"\"$1\": \""*$'caf\xef\xbf\xbd\"'* ]]; }
     says dataset
     run -0 --separate-stderr d9d-shard -q --json verify "$bad"
     says dataset
-    for k in 0 1; do d9d-shard -q --part-size 512 --task $k/2 -t "$tok" -o "p$k" docs.jsonl; done
+    for k in 0 1; do d9d-shard -q --unit-size 512 --task $k/2 -t "$tok" -o "p$k" docs.jsonl; done
     run -0 --separate-stderr d9d-shard -q --json merge "m$bad" p0 p1
     says dataset
     run -0 --separate-stderr d9d-map -q --json "$golden/dense_tied" "k$bad"

@@ -88,7 +88,7 @@ corpus() {
 # killed SPLIT: a run that is killed time and again, and one that is not.
 killed() {
     rm -rf whole cut
-    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split "$1" --part-size 500kB a.jsonl b.jsonl.gz
+    set -- -q -t "$tok" --pack 256 --shuffle-seed 1 --split "$1" --unit-size 500kB a.jsonl b.jsonl.gz
     d9d-shard -o whole "$@"
     kills=0
     RANDOM=${D9D_SEED:-7}
@@ -131,7 +131,7 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
 
 @test "a run that goes on does only what is left" {
     corpus 10000 >a.jsonl
-    set -- -q -t "$tok" --part-size 400kB a.jsonl
+    set -- -q -t "$tok" --unit-size 400kB a.jsonl
     d9d-shard -o whole "$@"
     cut cut "$@"
     before=$(stat -c %i cut.partial/unit-00000-0000.tokens-000)
@@ -152,7 +152,7 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     corpus 1000 | gzip >b.jsonl.gz
     corpus 20 >c.jsonl
     printf 'one document' >d.txt
-    set -- -q -t "$tok" --part-size 200kB --shard-size 100kB a.jsonl b.jsonl.gz c.jsonl d.txt
+    set -- -q -t "$tok" --unit-size 200kB --shard-size 100kB a.jsonl b.jsonl.gz c.jsonl d.txt
     for how in "--max-length 64 --bucket-edges 32" "--pack 256 --shuffle-seed 2" \
         "--pack 100 --pack-mode concat --split a=0.8,b=0.2 --shuffle-seed 0" \
         "--max-length 50 --split valid=333 --shuffle-seed 1" "--pack 128 --split a=0.9,b=0.1,c=99,d=2"; do
@@ -173,7 +173,7 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
 
 @test "an array's tasks take their number from Slurm, and parts that do not fit are refused" {
     corpus 3000 >a.jsonl
-    set -- -q -t "$tok" --part-size 500kB a.jsonl
+    set -- -q -t "$tok" --unit-size 500kB a.jsonl
     d9d-shard -o one "$@"
     for i in 0 1 2; do
         SLURM_ARRAY_TASK_ID=$((5 + 2 * i)) SLURM_ARRAY_TASK_MIN=5 SLURM_ARRAY_TASK_STEP=2 \
@@ -231,7 +231,7 @@ flip() {
     for how in "" "--pack 64 --split valid=20"; do
         for k in 0 1; do
             # shellcheck disable=SC2086
-            d9d-shard -q -t tok/tokenizer.json $how --task $k/2 --part-size 60kB -o "p$k" a.jsonl
+            d9d-shard -q -t tok/tokenizer.json $how --task $k/2 --unit-size 60kB -o "p$k" a.jsonl
         done
         d9d-shard -q merge whole p0 p1
         cmp tok/tokenizer_config.json whole/tokenizer_config.json
@@ -271,7 +271,7 @@ flip() {
     golden=$BATS_TEST_DIRNAME/../golden/megatron
     d9d-shard -q --format tokens -o want --pack 64 "$golden/documents.jsonl"
     for name in plain wide parts; do
-        d9d-shard -q --format megatron -o $name --pack 64 --part-size 512 "$golden/$name.bin"
+        d9d-shard -q --format megatron -o $name --pack 64 --unit-size 512 "$golden/$name.bin"
         d9d-shard -q --format megatron -o $name.idx --pack 64 "$golden/$name.idx"
         cmp want/index.lmdb $name.idx/index.lmdb
         cmp want/tokens-00000.bin $name.idx/tokens-00000.bin
@@ -347,8 +347,27 @@ yes<|im_end|>⟧' ]
     [ "${BASH_REMATCH[1]}" -gt 20 ]
     [ "${BASH_REMATCH[2]}" -lt 3 ]
     run -2 d9d-shard inspect data --batch 1073741824
-    run -0 d9d-shard inspect data --batch 8 --multiple 64 --json
+    run -0 d9d-shard inspect data --batch 8 --pad-to-multiple-of 64 --json
     [[ "$output" =~ ^\{\"batch\":\ 8,.*\"bucketed\":\ 0\.[0-9]+.*\}\}$ ]]
+}
+
+@test "options are taken by the names of 0.1, which are said and not in --help" {
+    corpus 400 >a.jsonl
+    run -0 --separate-stderr d9d-shard -q -t "$tok" -o was --part-size 20kB a.jsonl
+    [ "$stderr" = 'd9d-shard: warning: --part-size is now --unit-size' ]
+    run -0 --separate-stderr d9d-shard -q -t "$tok" -o now --unit-size 20kB a.jsonl
+    [ -z "$stderr" ]
+    [ "$(ls was/tokens-*.bin | wc -l)" -gt 1 ]
+    diff -r was now
+    run -0 --separate-stderr d9d-shard inspect was --batch 8 --multiple=64 --json
+    local was=$output
+    [ "$stderr" = 'd9d-shard: warning: --multiple is now --pad-to-multiple-of' ]
+    run -0 d9d-shard inspect was --batch 8 --pad-to-multiple-of=64 --json
+    [ "$output" = "$was" ]
+    run -0 d9d-shard --help
+    [[ "$output" == *--unit-size*--pad-to-multiple-of* && "$output" != *--part-size* && "$output" != *--multiple* ]]
+    run -2 d9d-shard -t "$tok" -o bad --part-size 1 a.jsonl
+    [[ "$output" == *'--unit-size: units of 1 bytes'* ]]
 }
 
 # on_read_only DIR COMMAND...: with DIR mounted read-only for it alone.
@@ -504,7 +523,7 @@ changed() {
     size=$(stat -c %s docs.jsonl)
     few=$(stat -c %s few.jsonl)
     gzip -k docs.jsonl
-    for how in "" "--part-size 100kB" "--format text --lines" "--format text --lines --part-size 100kB"; do
+    for how in "" "--unit-size 100kB" "--format text --lines" "--format text --lines --unit-size 100kB"; do
         cp docs.jsonl a.jsonl
         # shellcheck disable=SC2086
         changed "truncate -s $few a.jsonl" "a.jsonl: has $few bytes, had $size: it was changed while it was read" \
@@ -518,7 +537,7 @@ changed() {
     cp docs.jsonl.gz a.jsonl.gz
     changed "gzip -c few.jsonl >a.jsonl.gz" "it was changed while it was read" -t "$tok" gate a.jsonl.gz
     cp docs.jsonl a.jsonl # which is behind already
-    changed "touch -d 2001-01-01 a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" --part-size 100kB a.jsonl gate
+    changed "touch -d 2001-01-01 a.jsonl" "a.jsonl: was changed while it was read" -t "$tok" --unit-size 100kB a.jsonl gate
 }
 
 @test "inputs that are not there or cannot be read are said before any is" {
@@ -558,7 +577,7 @@ changed() {
     printf '{"pre_tokenizer": {"type": "BertPreTokenizer"}}' >t.json
     bad 2 't.json: pre_tokenizer: the type "BertPreTokenizer" is not supported' -t t.json -o data a.jsonl
     head -c 1100000 /dev/zero | tr '\0' '\n' >lines.jsonl
-    bad 2 'parts of 1 bytes; each has files of its own, so they are of 512 bytes at least' -t "$tok" -o data --part-size 1 lines.jsonl
+    bad 2 'units of 1 bytes; each has files of its own, so they are of 512 bytes at least' -t "$tok" -o data --unit-size 1 lines.jsonl
     d9d-shard -q -t "$tok" -o full a.jsonl && touch full/x
     run -2 --separate-stderr d9d-shard -t "$tok" -o full a.jsonl
     [[ "$stderr" == *"--force"* ]]

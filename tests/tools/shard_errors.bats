@@ -57,7 +57,7 @@ same() {
 
 @test "tasks, merging and an interruption count and list the same, lines of the whole file" {
     corpus 4000
-    opts=(-q -t "$tok" --on-error skip --part-size 20kB --pack 64)
+    opts=(-q -t "$tok" --on-error skip --unit-size 20kB --pack 64)
     d9d-shard "${opts[@]}" -o whole bad.jsonl
     grep -n 'cut$\|^\[\|body\|: 7}\|'$'\xff' -a bad.jsonl | cut -d: -f1 >lines
     grep -o '"line": [0-9]*' whole/skipped.jsonl | cut -d' ' -f2 | cmp - lines

@@ -468,7 +468,7 @@ goes_on_from() { # STEP
         --set trainer.profiling.active_steps=2 c.json
     assert_equal "$(find run/traces -type f | sort | tr '\n' ' ')" \
         "run/traces/step-00000008/rank-0.json run/traces/step-00000016/rank-0.json "
-    for name in "step 7" "step 8" forward backward "linear dw" "attention dx" optimizer "rank 0, cpu"; do
+    for name in "step 7" "step 8" forward backward "linear wgrad" "attention dgrad" optimizer "rank 0, cpu"; do
         grep -q "\"name\": \"$name\"" run/traces/step-00000008/rank-0.json
     done
     refute grep -q '"step 9"' run/traces/step-00000008/rank-0.json

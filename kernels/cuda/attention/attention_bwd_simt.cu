@@ -209,12 +209,12 @@ template <class Z, class T> static d9d_status launch(d9d_stream s, const attenti
     const int64_t rows = g.n.b * g.n.s * g.n.a;
     cudaStream_t queue = d9di_cuda_stream(s);
 
-    D9D_TRY(kernel_allow_smem(s, "attention_din", (const void *)dq_kernel<Z, T>, shared));
-    D9D_TRY(kernel_allow_smem(s, "attention_din", (const void *)dkv_kernel<Z, T>, shared));
+    D9D_TRY(kernel_allow_smem(s, "attention_bwd", (const void *)dq_kernel<Z, T>, shared));
+    D9D_TRY(kernel_allow_smem(s, "attention_bwd", (const void *)dkv_kernel<Z, T>, shared));
     row_dot_kernel<<<grid_for_rows(rows, WARP), THREADS, 0, queue>>>(g);
     dq_kernel<Z><<<(unsigned)(g.n.b * g.n.a * q_tiles), THREADS, shared, queue>>>(g);
     dkv_kernel<Z><<<(unsigned)(g.n.b * g.n.kv * k_tiles), THREADS, shared, queue>>>(g);
-    return d9di_cuda_check_launch("attention_din");
+    return d9di_cuda_check_launch("attention_bwd");
 }
 
 template <class T>

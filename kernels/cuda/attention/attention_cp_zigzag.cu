@@ -26,12 +26,12 @@ static d9d_status launch(d9d_stream s, void *y, const void *x, int64_t n, int64_
         return D9D_OK;
     cp_zigzag_kernel<<<grid_for(s, eights), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)y, (const T *)x, n, b, size, in_order);
-    return d9di_cuda_check_launch("pieces");
+    return d9di_cuda_check_launch("cp_zigzag");
 }
 
 d9d_status d9d_k_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
                            int64_t p, int64_t w, bool in_order)
 {
-    D9D_TRY(d9di_args_check_float("pieces", t));
+    D9D_TRY(d9di_args_check_float("cp_zigzag", t));
     return D9DI_DISPATCH_DTYPE(t, T, launch<T>(s, y, x, n, b, p * w, in_order));
 }

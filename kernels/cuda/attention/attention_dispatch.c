@@ -50,7 +50,7 @@ d9d_status d9d_k_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *
                                void *dv, const void *dout, const void *q, const void *k,
                                const void *v, const void *o, const float *lse)
 {
-    const d9di_attention_call c = {.op = "attention_din",
+    const d9di_attention_call c = {.op = "attention_bwd",
                                    .n = *n,
                                    .q = q,
                                    .k = k,

@@ -105,7 +105,7 @@ static d9d_status launch_wgrad(d9d_stream s, const d9d_attention_dims *n, W *dsi
             *n, (float *)part, (const T *)dout, (const T *)o, lse, (const T *)sink, each);
     parts_sum(d9di_cuda_stream(s), dsink, beta, (const float *)part, n->a, parts);
     d9di_cuda_scratch_free(s, part, bytes);
-    return d9di_cuda_check_launch("attention_sink_dw");
+    return d9di_cuda_check_launch("attention_sink_wgrad");
 }
 
 d9d_status d9d_k_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
@@ -121,8 +121,8 @@ d9d_status d9d_k_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *n,
                                       void *dsink, float beta, const void *dout, const void *o,
                                       const float *lse, const void *sink)
 {
-    D9D_TRY(d9di_args_check_float("attention_sink_dw", n->t));
-    D9D_TRY(d9di_args_check_float("attention_sink_dw", gt));
+    D9D_TRY(d9di_args_check_float("attention_sink_wgrad", n->t));
+    D9D_TRY(d9di_args_check_float("attention_sink_wgrad", gt));
     if (n->a == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, D9DI_DISPATCH_DTYPE(gt, W, [&] {

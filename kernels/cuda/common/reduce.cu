@@ -162,7 +162,7 @@ static __global__ void sum_ordered_kernel(double *out, const double *x, int64_t 
 d9d_status d9d_k_sum_ordered(d9d_stream s, double *out, const double *x, int64_t n)
 {
     sum_ordered_kernel<<<1, THREADS, 0, d9di_cuda_stream(s)>>>(out, x, n);
-    return d9di_cuda_check_launch("add_up");
+    return d9di_cuda_check_launch("sum_ordered");
 }
 
 d9d_status d9d_k_sum(d9d_stream s, double *out, double beta, d9d_dtype t, const void *x, int64_t n)

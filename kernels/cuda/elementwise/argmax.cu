@@ -64,5 +64,5 @@ d9d_status d9d_k_argmax(d9d_stream s, int32_t *at, float *value, const float *x,
 {
     return m == 0
                ? D9D_OK
-               : pdl_launch(s, "largest", argmax_kernel, (unsigned)m, WIDE_BLOCK, at, value, x, n);
+               : pdl_launch(s, "argmax", argmax_kernel, (unsigned)m, WIDE_BLOCK, at, value, x, n);
 }

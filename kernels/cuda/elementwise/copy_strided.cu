@@ -38,7 +38,7 @@ static d9d_status launch_copy(d9d_stream s, const d9d_copy_strided_dims *n, void
         return D9D_OK;
     copy_strided_kernel<<<grid_for(s, eights), THREADS, 0, d9di_cuda_stream(s)>>>(*n, (T *)y,
                                                                                   (const T *)x);
-    return d9di_cuda_check_launch("columns");
+    return d9di_cuda_check_launch("copy_strided");
 }
 
 template <class T>
@@ -50,18 +50,18 @@ static d9d_status launch_bwd(d9d_stream s, const d9d_copy_strided_dims *n, void 
         return D9D_OK;
     copy_strided_bwd_kernel<<<grid_for(s, eights), THREADS, 0, d9di_cuda_stream(s)>>>(*n, (T *)x,
                                                                                       (const T *)y);
-    return d9di_cuda_check_launch("columns_din");
+    return d9di_cuda_check_launch("copy_strided_bwd");
 }
 
 d9d_status d9d_k_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, void *y, const void *x)
 {
-    D9D_TRY(d9di_args_check_float("columns", n->t));
+    D9D_TRY(d9di_args_check_float("copy_strided", n->t));
     return D9DI_DISPATCH_DTYPE(n->t, T, launch_copy<T>(s, n, y, x));
 }
 
 d9d_status d9d_k_copy_strided_bwd(d9d_stream s, const d9d_copy_strided_dims *n, void *x,
                                   const void *y)
 {
-    D9D_TRY(d9di_args_check_float("columns_din", n->t));
+    D9D_TRY(d9di_args_check_float("copy_strided_bwd", n->t));
     return D9DI_DISPATCH_DTYPE(n->t, T, launch_bwd<T>(s, n, x, y));
 }

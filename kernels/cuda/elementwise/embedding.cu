@@ -151,7 +151,7 @@ static d9d_status launch_wgrad(d9d_stream s, void *dtable, float beta, const int
     if (rows > 0)
         row_keys_kernel<<<(unsigned)d9di_i64_ceil_div(rows, THREADS), THREADS, 0, queue>>>(
             key, ids, rows, first, v);
-    st = d9di_radix_sort(s, "embedding_dw", key, rows, v + 1, order, start);
+    st = d9di_radix_sort(s, "embedding_wgrad", key, rows, v + 1, order, start);
     if (st == D9D_OK && pieces > 0)
         piece_kernel<<<(unsigned)pieces, THREADS, 0, queue>>>((float *)scratch, key, order,
                                                               (const T *)dy, v, h);
@@ -160,17 +160,17 @@ static d9d_status launch_wgrad(d9d_stream s, void *dtable, float beta, const int
                                                          (const float *)scratch, (const T *)dy, h);
     d9di_cuda_scratch_free(s, scratch, bytes);
     D9D_TRY(st);
-    return d9di_cuda_check_launch("embedding_dw");
+    return d9di_cuda_check_launch("embedding_wgrad");
 }
 
 d9d_status d9d_k_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
                                  const int32_t *ids, const void *dy, int64_t rows, int64_t first,
                                  int64_t v, int64_t h)
 {
-    D9D_TRY(d9di_args_check_float("embedding_dw", t));
-    D9D_TRY(d9di_args_check_float("embedding_dw", gt));
+    D9D_TRY(d9di_args_check_float("embedding_wgrad", t));
+    D9D_TRY(d9di_args_check_float("embedding_wgrad", gt));
     if (rows > INT32_MAX || v >= INT32_MAX)
-        return D9D_FAIL(D9D_EINVAL, "embedding_dw: %lld tokens of %lld ids are over %d",
+        return D9D_FAIL(D9D_EINVAL, "embedding_wgrad: %lld tokens of %lld ids are over %d",
                         (long long)rows, (long long)v, INT32_MAX);
     if (v * h == 0)
         return D9D_OK;

@@ -25,13 +25,13 @@ static d9d_status launch(d9d_stream s, void *y, int64_t ld, int64_t first, const
 
     if (eights == 0)
         return D9D_OK;
-    return pdl_launch(s, "put_rows", scatter_rows_kernel<T>, grid_for(s, eights), THREADS, (T *)y,
-                      ld, first, at, (const T *)x, m, n);
+    return pdl_launch(s, "scatter_rows", scatter_rows_kernel<T>, grid_for(s, eights), THREADS,
+                      (T *)y, ld, first, at, (const T *)x, m, n);
 }
 
 d9d_status d9d_k_scatter_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
                               const int32_t *at, const void *x, int64_t m, int64_t n)
 {
-    D9D_TRY(d9di_args_check_float("put_rows", t));
+    D9D_TRY(d9di_args_check_float("scatter_rows", t));
     return D9DI_DISPATCH_DTYPE(t, T, launch<T>(s, y, ld, first, at, x, m, n));
 }

@@ -51,7 +51,7 @@ static d9d_status launch_elementwise_bwd(d9d_stream s, void *dx, void *dg, const
 {
     elementwise_bwd_kernel<<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)dx, (T *)dg, (const T *)dy, (const T *)x, (const T *)g, n);
-    return d9di_cuda_check_launch("sigmoid_gate_din");
+    return d9di_cuda_check_launch("sigmoid_gate_bwd");
 }
 
 template <class T, int G>
@@ -110,7 +110,7 @@ static d9d_status launch_gate_bwd(d9d_stream s, void *dx, void *dg, const void *
 {
     gate_bwd_kernel<T, G><<<grid_for_rows(m, G), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)dx, (T *)dg, (const T *)dy, (const T *)x, (const T *)g, m, n);
-    return d9di_cuda_check_launch("sigmoid_gate_din");
+    return d9di_cuda_check_launch("sigmoid_gate_bwd");
 }
 
 d9d_status d9d_k_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
@@ -127,7 +127,7 @@ d9d_status d9d_k_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x,
 d9d_status d9d_k_sigmoid_gate_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
                                   const void *x, const void *g, int64_t m, int64_t n)
 {
-    D9D_TRY(d9di_args_check_float("sigmoid_gate_din", t));
+    D9D_TRY(d9di_args_check_float("sigmoid_gate_bwd", t));
     if (m == 0)
         return D9D_OK;
     if (n == 1)

@@ -46,7 +46,7 @@ static d9d_status launch_bwd(d9d_stream s, void *dgate, void *dup, const void *d
 {
     swiglu_bwd_kernel<<<grid_for(s, n / 8), THREADS, 0, d9di_cuda_stream(s)>>>(
         (T *)dgate, (T *)dup, (const T *)dy, (const T *)gate, (const T *)up, n);
-    return d9di_cuda_check_launch("swiglu_din");
+    return d9di_cuda_check_launch("swiglu_bwd");
 }
 
 d9d_status d9d_k_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
@@ -59,7 +59,7 @@ d9d_status d9d_k_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate, co
 d9d_status d9d_k_swiglu_bwd(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
                             const void *gate, const void *up, int64_t n)
 {
-    D9D_TRY(d9di_args_check_float("swiglu_din", t));
+    D9D_TRY(d9di_args_check_float("swiglu_bwd", t));
     return n == 0 ? D9D_OK
                   : D9DI_DISPATCH_DTYPE(t, T, launch_bwd<T>(s, dgate, dup, dy, gate, up, n));
 }

@@ -245,13 +245,13 @@ static d9d_status launch_forward(d9d_stream s, const d9d_causal_conv1d_dims *n, 
     v.start = (const int32_t *)start;
     conv_kernel<<<blocks_of(v), THREADS, 0, d9di_cuda_stream(s)>>>(v);
     d9di_cuda_scratch_free(s, start, bytes);
-    return d9di_cuda_check_launch("conv");
+    return d9di_cuda_check_launch("causal_conv1d");
 }
 
 d9d_status d9d_k_causal_conv1d(d9d_stream s, const d9d_causal_conv1d_dims *n, void *y,
                                const void *x, const void *w)
 {
-    D9D_TRY(width_check("conv", n));
+    D9D_TRY(width_check("causal_conv1d", n));
     if (n->docs.b * n->docs.s * n->n == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, launch_forward<T>(s, n, y, x, w));
@@ -275,7 +275,7 @@ static d9d_status launch_bwd(d9d_stream s, conv_args<T> v, G *dw, float beta)
     if (dw != NULL)
         parts_sum(d9di_cuda_stream(s), dw, beta, v.part, weights, strips);
     d9di_cuda_scratch_free(s, room, bytes);
-    return d9di_cuda_check_launch("conv_grad");
+    return d9di_cuda_check_launch("causal_conv1d_bwd");
 }
 
 d9d_status d9d_k_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
@@ -285,8 +285,8 @@ d9d_status d9d_k_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims *n
     const int64_t tokens = n->docs.b * n->docs.s;
     const int64_t strip = d9di_i64_max(STRIP, d9di_i64_ceil_div(tokens, MAX_STRIPS));
 
-    D9D_TRY(width_check("conv_grad", n));
-    D9D_TRY(d9di_args_check_float("conv_grad", gt));
+    D9D_TRY(width_check("causal_conv1d_bwd", n));
+    D9D_TRY(d9di_args_check_float("causal_conv1d_bwd", gt));
     if (n->n == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(

@@ -82,18 +82,19 @@ static d9d_status launch(d9d_stream s, const d9d_causal_conv1d_dims *n, const d9
 
     conv_update_kernel<<<dim3((unsigned)blocks, (unsigned)n->docs.segments), THREADS, 0,
                          d9di_cuda_stream(s)>>>(v);
-    return d9di_cuda_check_launch("conv_on");
+    return d9di_cuda_check_launch("causal_conv1d_update");
 }
 
 d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims *n,
                                       const d9d_state_slots *past, void *y, const void *x,
                                       const void *w)
 {
-    D9D_TRY(d9di_args_check_float("conv_on", n->t));
+    D9D_TRY(d9di_args_check_float("causal_conv1d_update", n->t));
     if (n->w < 1 || n->w > LAGS || n->docs.segment == NULL)
-        return D9D_FAIL(D9D_EINVAL,
-                        "conv_on: %lld tokens wide, from 1 to %d are possible, of a list",
-                        (long long)n->w, LAGS);
+        return D9D_FAIL(
+            D9D_EINVAL,
+            "causal_conv1d_update: %lld tokens wide, from 1 to %d are possible, of a list",
+            (long long)n->w, LAGS);
     if (n->docs.b * n->docs.s * n->n * n->docs.segments == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, launch<T>(s, n, past, y, x, w));

@@ -75,15 +75,15 @@ template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta
     const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
     cudaStream_t queue = d9di_cuda_stream(s);
 
-    D9D_TRY(
-        d9di_cuda_set_max_smem("delta", (const void *)solve_kernel<false, T>, sizeof(chunk_smem)));
-    D9D_TRY(
-        d9di_cuda_set_max_smem("delta", (const void *)output_kernel<false, T>, sizeof(chunk_smem)));
+    D9D_TRY(d9di_cuda_set_max_smem("gated_delta", (const void *)solve_kernel<false, T>,
+                                   sizeof(chunk_smem)));
+    D9D_TRY(d9di_cuda_set_max_smem("gated_delta", (const void *)output_kernel<false, T>,
+                                   sizeof(chunk_smem)));
     launch_qk_norms(queue, v);
     solve_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
-    D9D_TRY(scan_simt<scan_fwd<T>>("delta", queue, v));
+    D9D_TRY(scan_simt<scan_fwd<T>>("gated_delta", queue, v));
     output_kernel<false><<<all, THREADS, sizeof(chunk_smem), queue>>>(v);
-    return d9di_cuda_check_launch("delta");
+    return d9di_cuda_check_launch("gated_delta");
 }
 
 template <class T> static d9d_status run_simt(d9d_stream s, gated_delta_call<T> v)
@@ -153,14 +153,14 @@ d9d_status d9d_k_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, void *
     const void *const arrays[] = {o, q, k, v};
     bool none = false;
 
-    D9D_TRY(gated_delta_check("delta", n, &none));
+    D9D_TRY(gated_delta_check("gated_delta", n, &none));
     if (none)
         return D9D_OK;
     if (d9di_gated_delta_sm90_supported(s, n) || d9di_gated_delta_scan_supported(n, arrays, 4)) {
         gated_delta_call<bf16> c = call_make<bf16>(n, o, q, k, v, g, b);
 
         c.state = states;
-        return run_placed(s, "delta", c);
+        return run_placed(s, "gated_delta", c);
     }
     return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
         gated_delta_call<T> c = call_make<T>(n, o, q, k, v, g, b);
@@ -279,13 +279,14 @@ static d9d_status launch_step_sized(d9d_stream s, const gated_delta_call<T> &v)
     const int64_t blocks = v.n.docs.segments * v.n.a * d9di_i64_ceil_div(v.n.f, WARP);
 
     step_kernel<N><<<(unsigned)blocks, THREADS, 0, d9di_cuda_stream(s)>>>(v);
-    return d9di_cuda_check_launch("delta_on");
+    return d9di_cuda_check_launch("gated_delta_step");
 }
 
 template <class T> static d9d_status launch_step(d9d_stream s, const gated_delta_call<T> &v)
 {
     if (v.n.d > 16 * WARP)
-        return D9D_FAIL(D9D_ENOTSUP, "delta_on: keys of %lld features, at most %d are supported",
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "gated_delta_step: keys of %lld features, at most %d are supported",
                         (long long)v.n.d, 16 * WARP);
     return v.n.d <= 2 * WARP   ? launch_step_sized<2>(s, v)
            : v.n.d <= 4 * WARP ? launch_step_sized<4>(s, v)
@@ -300,9 +301,9 @@ d9d_status d9d_k_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
     const void *const arrays[] = {o, q, k, v};
     bool none = false;
 
-    D9D_TRY(gated_delta_check("delta_on", n, &none));
+    D9D_TRY(gated_delta_check("gated_delta_step", n, &none));
     if (n->docs.segment == NULL)
-        return D9D_FAIL(D9D_EINVAL, "delta_on: which documents go on?");
+        return D9D_FAIL(D9D_EINVAL, "gated_delta_step: which documents go on?");
     if (none)
         return D9D_OK;
     if (n->docs.b * n->docs.s > MAX_STEP_TOKENS * n->docs.segments &&
@@ -310,7 +311,7 @@ d9d_status d9d_k_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
         gated_delta_call<bf16> c = call_make<bf16>(n, o, q, k, v, g, b);
 
         c.past = *past;
-        return run_scan(s, "delta_on", c);
+        return run_scan(s, "gated_delta_step", c);
     }
     return D9DI_DISPATCH_DTYPE(n->t, T, [&] {
         gated_delta_call<T> c = call_make<T>(n, o, q, k, v, g, b);

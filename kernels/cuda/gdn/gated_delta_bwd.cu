@@ -396,7 +396,7 @@ static d9d_status launch_chunks(const char *op, cudaStream_t queue, const gated_
 template <class T> static d9d_status launch_simt(d9d_stream s, const gated_delta_call<T> &v)
 {
     const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.a);
-    const char *op = "delta_din";
+    const char *op = "gated_delta_bwd";
     cudaStream_t queue = d9di_cuda_stream(s);
 
     D9D_TRY(
@@ -435,7 +435,7 @@ static d9d_status run_wgmma(d9d_stream s, gated_delta_call<bf16> v)
 
 static d9d_status launch_scan(d9d_stream s, const gated_delta_call<bf16> &v)
 {
-    const char *op = "delta_din";
+    const char *op = "gated_delta_bwd";
     cudaStream_t queue = d9di_cuda_stream(s);
 
     launch_qk_norms(queue, v);
@@ -507,7 +507,7 @@ d9d_status d9d_k_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n, vo
     const void *const arrays[] = {dout, q, k, v};
     bool none = false;
 
-    D9D_TRY(gated_delta_check("delta_din", n, &none));
+    D9D_TRY(gated_delta_check("gated_delta_bwd", n, &none));
     if (none)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, [&] {

@@ -77,7 +77,7 @@ static d9d_status launch_wgrad(d9d_stream s, gate_output what, const gate_args<T
                                                                                   (float *)part);
     parts_sum(d9di_cuda_stream(s), dw, beta, (const float *)part, v.n, parts);
     d9di_cuda_scratch_free(s, part, bytes);
-    return d9di_cuda_check_launch("decay_dw");
+    return d9di_cuda_check_launch("gdn_gate_wgrad");
 }
 
 template <class T>
@@ -90,18 +90,18 @@ static gate_args<T> gate_args_make(const void *x, const void *rate, const void *
 d9d_status d9d_k_gdn_gate(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
                           const void *bias, int64_t m, int64_t n)
 {
-    D9D_TRY(d9di_args_check_float("decay", t));
+    D9D_TRY(d9di_args_check_float("gdn_gate", t));
     return D9DI_DISPATCH_DTYPE(t, T,
-                               launch_elementwise(s, "decay", GATE_VALUE,
+                               launch_elementwise(s, "gdn_gate", GATE_VALUE,
                                                   gate_args_make<T>(x, rate, bias, NULL, m, n), g));
 }
 
 d9d_status d9d_k_gdn_gate_dgrad(d9d_stream s, d9d_dtype t, void *dx, const float *dg, const void *x,
                                 const void *rate, const void *bias, int64_t m, int64_t n)
 {
-    D9D_TRY(d9di_args_check_float("decay_din", t));
+    D9D_TRY(d9di_args_check_float("gdn_gate_dgrad", t));
     return D9DI_DISPATCH_DTYPE(t, T,
-                               launch_elementwise(s, "decay_din", GATE_DX,
+                               launch_elementwise(s, "gdn_gate_dgrad", GATE_DX,
                                                   gate_args_make<T>(x, rate, bias, dg, m, n),
                                                   (T *)dx));
 }
@@ -112,8 +112,8 @@ d9d_status d9d_k_gdn_gate_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *d
 {
     const gate_output what = of_bias ? GATE_DX : GATE_DRATE;
 
-    D9D_TRY(d9di_args_check_float("decay_dw", t));
-    D9D_TRY(d9di_args_check_float("decay_dw", gt));
+    D9D_TRY(d9di_args_check_float("gdn_gate_wgrad", t));
+    D9D_TRY(d9di_args_check_float("gdn_gate_wgrad", gt));
     if (n == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(

@@ -41,13 +41,13 @@ static d9d_status launch(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y,
 
     heads_kernel<std::is_same_v<T, bf16>><<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(
         per_head_args<T>{*n, (T *)y, (const T *)x, (const T *)w});
-    return d9di_cuda_check_launch("heads_gemm");
+    return d9di_cuda_check_launch("gemm_per_head");
 }
 
 d9d_status d9d_k_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y,
                                const void *x, const void *w)
 {
-    D9D_TRY(d9di_args_check_float("heads_gemm", n->t));
+    D9D_TRY(d9di_args_check_float("gemm_per_head", n->t));
     if (n->m * n->heads * n->out == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, launch<T>(s, n, y, x, w));

@@ -356,5 +356,5 @@ d9d_status d9di_gemm_skinny_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, 
                                     {(const bf16 *)w_up, (bf16 *)up, NULL, n->i, tiles}},
                                    (bf16 *)y};
 
-    return launch_by_rows<true>(s, "gated_gemm", p);
+    return launch_by_rows<true>(s, "gemm_swiglu", p);
 }

@@ -147,7 +147,7 @@ d9d_status d9di_gemm_swiglu_bwd_sm90(d9d_stream s, const d9d_gemm_swiglu_dims *n
     const bool dense = n->offset == NULL;
     const gemm_params p = {n->offset, NULL, n->rows, (int)n->e, (int)n->i, (int)n->h, 1};
     const int64_t rows = dense ? n->h : n->e * n->i, columns = dense ? n->i : n->h;
-    tma_descriptor_encoder map = {"gated_gemm_din", (tensor_map_encode_fn *)s->tensor_map_encode,
+    tma_descriptor_encoder map = {"gemm_swiglu_bwd", (tensor_map_encode_fn *)s->tensor_map_encode,
                                   D9D_OK};
     tma_descriptors m = {};
 

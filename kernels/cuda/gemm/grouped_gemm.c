@@ -55,7 +55,7 @@ d9d_status d9d_k_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float b
                                     const int32_t *offset, int64_t rows, int64_t e, int64_t in,
                                     int64_t out)
 {
-    const d9di_grouped_gemm_call g = {"grouped_gemm_din",
+    const d9di_grouped_gemm_call g = {"grouped_gemm_dgrad",
                                       D9DI_GROUPED_GEMM_DGRAD,
                                       t,
                                       t,
@@ -78,7 +78,7 @@ d9d_status d9d_k_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, voi
                                     const void *x, const void *dy, const int32_t *offset,
                                     int64_t rows, int64_t e, int64_t in, int64_t out)
 {
-    const d9di_grouped_gemm_call g = {"grouped_gemm_dw",
+    const d9di_grouped_gemm_call g = {"grouped_gemm_wgrad",
                                       D9DI_GROUPED_GEMM_WGRAD,
                                       t,
                                       gt,

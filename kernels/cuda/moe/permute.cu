@@ -227,7 +227,7 @@ static d9d_status launch_scatter(d9d_stream s, const d9d_moe_permute_dims *n, vo
 {
     scatter_kernel<T, G, W><<<grid_for_rows(n->rows, G), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, (T *)dx, dprob, (const T *)dy, (const T *)x, prob, row);
-    return d9di_cuda_check_launch("unpermute_din");
+    return d9di_cuda_check_launch("unpermute_bwd");
 }
 template <class T>
 static d9d_status scatter_by_width(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
@@ -252,10 +252,10 @@ d9d_status d9d_k_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, c
 d9d_status d9d_k_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, const void *dy,
                              const int32_t *row)
 {
-    D9D_TRY(d9di_args_check_float("permute_din", n->t));
+    D9D_TRY(d9di_args_check_float("permute_bwd", n->t));
     if (n->rows * n->h == 0)
         return D9D_OK;
-    return D9DI_DISPATCH_DTYPE(n->t, T, gather_by_width<T>(s, "permute_din", n, dx, dy, NULL, row));
+    return D9DI_DISPATCH_DTYPE(n->t, T, gather_by_width<T>(s, "permute_bwd", n, dx, dy, NULL, row));
 }
 
 d9d_status d9d_k_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
@@ -270,7 +270,7 @@ d9d_status d9d_k_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y,
 d9d_status d9d_k_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx, float *dprob,
                                const void *dy, const void *x, const float *prob, const int32_t *row)
 {
-    D9D_TRY(d9di_args_check_float("unpermute_din", n->t));
+    D9D_TRY(d9di_args_check_float("unpermute_bwd", n->t));
     if (n->rows * n->k == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, scatter_by_width<T>(s, n, dx, dprob, dy, x, prob, row));

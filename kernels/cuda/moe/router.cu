@@ -319,7 +319,7 @@ static d9d_status launch_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogi
 {
     router_bwd_kernel<<<grid_for_rows(n->rows, WARP), THREADS, 0, d9di_cuda_stream(s)>>>(
         *n, (T *)dlogits, dprob, p, prob, expert, b != NULL ? *b : d9d_router_balance{});
-    return d9di_cuda_check_launch("router_din");
+    return d9di_cuda_check_launch("router_bwd");
 }
 
 template <class T>
@@ -344,7 +344,7 @@ d9d_status d9d_k_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dlogit
                             const float *dprob, const float *p, const float *prob,
                             const int32_t *expert, const d9d_router_balance *b)
 {
-    D9D_TRY(d9di_args_check_router("router_din", n));
+    D9D_TRY(d9di_args_check_router("router_bwd", n));
     if (n->rows * n->e == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(n->t, T, launch_bwd<T>(s, n, dlogits, dprob, p, prob, expert, b));
@@ -370,7 +370,7 @@ d9d_status d9d_k_expert_load(d9d_stream s, const d9d_router_dims *n, float *load
     expert_load_kernel<<<(unsigned)(blocks < COUNT_BLOCKS ? blocks : COUNT_BLOCKS), THREADS,
                          shared ? (size_t)n->e * sizeof(int32_t) : 0, d9di_cuda_stream(s)>>>(
         *n, load, total, expert, *b, shared);
-    return d9di_cuda_check_launch("router_count");
+    return d9di_cuda_check_launch("expert_load");
 }
 
 d9d_status d9d_k_router_bias(d9d_stream s, float *bias, const double *load, const float *scale,

@@ -31,14 +31,14 @@ d9d_status d9d_k_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int
     const int64_t n = rows * k;
 
     if (n > INT32_MAX)
-        return D9D_FAIL(D9D_EINVAL, "route: %lld tokens of %lld experts are over %d rows",
+        return D9D_FAIL(D9D_EINVAL, "sort_by_expert: %lld tokens of %lld experts are over %d rows",
                         (long long)rows, (long long)k, INT32_MAX);
-    D9D_TRY(d9di_radix_sort(s, "route", expert, n, e, source, offset));
+    D9D_TRY(d9di_radix_sort(s, "sort_by_expert", expert, n, e, source, offset));
     if (n == 0)
         return D9D_OK;
     rows_kernel<<<(unsigned)d9di_i64_ceil_div(n, THREADS), THREADS, 0, d9di_cuda_stream(s)>>>(
         row, source, n, offset + e);
-    return d9di_cuda_check_launch("route");
+    return d9di_cuda_check_launch("sort_by_expert");
 }
 
 /* --- expert parallelism ------------------------------------------------------------------- */
@@ -79,7 +79,7 @@ d9d_status d9d_k_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expert
         return D9D_OK;
     expert_ranks_kernel<<<grid_for(s, n), THREADS, 0, d9di_cuda_stream(s)>>>(rank, expert, n, k,
                                                                              ranks, per);
-    return d9di_cuda_check_launch("route_ranks");
+    return d9di_cuda_check_launch("expert_ranks");
 }
 
 d9d_status d9d_k_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *source,
@@ -91,5 +91,5 @@ d9d_status d9d_k_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *s
         return D9D_OK;
     local_ids_kernel<<<grid_for(s, n * k), THREADS, 0, d9di_cuda_stream(s)>>>(local, source, expert,
                                                                               n, k, ranks, per);
-    return d9di_cuda_check_launch("route_local");
+    return d9di_cuda_check_launch("expert_local_ids");
 }

@@ -273,10 +273,10 @@ static d9d_status run_bwd_fused(d9d_stream s, norm_rope_args<T> p, W *dw, float 
                 norm_rope_bwd_kernel<T, G, ACROSS>
                 <<<(unsigned)parts, THREADS, 0, d9di_cuda_stream(s)>>>(p));
     if (dw == NULL)
-        return d9di_cuda_check_launch("norm_rope_grad");
+        return d9di_cuda_check_launch("norm_rope_bwd");
     parts_sum(d9di_cuda_stream(s), dw, beta, p.part, p.n.d, parts);
     d9di_cuda_scratch_free(s, part, bytes);
-    return d9di_cuda_check_launch("norm_rope_grad");
+    return d9di_cuda_check_launch("norm_rope_bwd");
 }
 
 d9d_status d9d_k_norm_rope(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *y, float *inv,
@@ -297,8 +297,8 @@ d9d_status d9d_k_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, voi
                                void *dw, float beta, const void *dy, const void *x, const void *w,
                                const float *inv)
 {
-    D9D_TRY(d9di_args_check_float("norm_rope_grad", n->t));
-    D9D_TRY(d9di_args_check_float("norm_rope_grad", gt));
+    D9D_TRY(d9di_args_check_float("norm_rope_bwd", n->t));
+    D9D_TRY(d9di_args_check_float("norm_rope_bwd", gt));
     if (!is_fused(n))
         return run_bwd_unfused(s, n, dx, gt, dw, beta, dy, x, w, inv);
     return D9DI_DISPATCH_DTYPE(n->t, T, D9DI_DISPATCH_DTYPE(gt, W, [&] {
@@ -357,13 +357,13 @@ static d9d_status append_fused(d9d_stream s, const d9d_qk_norm_rope_dims *d, int
                      *d,        1,    h->row_index};
         all.of[j].n.heads = h->heads;
     }
-    return run_fused(s, "new_heads", all, n);
+    return run_fused(s, "qk_norm_rope_append", all, n);
 }
 
 d9d_status d9d_k_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *d, int n,
                                      const d9d_qk_norm_rope_heads *list)
 {
-    D9D_TRY(d9di_args_check_float("new_heads", d->t));
+    D9D_TRY(d9di_args_check_float("qk_norm_rope_append", d->t));
     if (is_fused(d) && n <= ARRAYS)
         return n == 0 ? D9D_OK : D9DI_DISPATCH_DTYPE(d->t, T, append_fused<T>(s, d, n, list));
     for (int j = 0; j < n; j++)

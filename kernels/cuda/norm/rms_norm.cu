@@ -264,18 +264,18 @@ static d9d_status run_bwd(d9d_stream s, rms_norm_bwd_args<T> p, G *dw, float bet
     p.part = (float *)part;
     launch_bwd(d9di_cuda_stream(s), p, parts);
     if (dw == NULL)
-        return d9di_cuda_check_launch("rms_norm_grad");
+        return d9di_cuda_check_launch("rms_norm_bwd");
     parts_sum(d9di_cuda_stream(s), dw, beta, p.part, p.n, parts);
     d9di_cuda_scratch_free(s, part, bytes);
-    return d9di_cuda_check_launch("rms_norm_grad");
+    return d9di_cuda_check_launch("rms_norm_bwd");
 }
 
 d9d_status d9d_k_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const void *plus, d9d_dtype gt,
                               void *dw, float beta, const void *dy, const void *x, const void *w,
                               const float *inv, int64_t m, int64_t n, bool zero_centred)
 {
-    D9D_TRY(d9di_args_check_float("rms_norm_grad", t));
-    D9D_TRY(d9di_args_check_float("rms_norm_grad", gt));
+    D9D_TRY(d9di_args_check_float("rms_norm_bwd", t));
+    D9D_TRY(d9di_args_check_float("rms_norm_bwd", gt));
     if (n == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(t, T, D9DI_DISPATCH_DTYPE(gt, G, [&] {

@@ -105,13 +105,13 @@ template <class T> static d9d_status launch_forward(d9d_stream s, const gated_ar
     return D9DI_BY_ROWS(v.n, G,
                         (norm_kernel<G>
                          <<<grid_for_rows(v.m, G), THREADS, 0, d9di_cuda_stream(s)>>>(v, eps),
-                         d9di_cuda_check_launch("gated_norm")));
+                         d9di_cuda_check_launch("rms_norm_gated")));
 }
 
 d9d_status d9d_k_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
                                 const void *z, const void *w, int64_t m, int64_t n, float eps)
 {
-    D9D_TRY(d9di_args_check_float("gated_norm", t));
+    D9D_TRY(d9di_args_check_float("rms_norm_gated", t));
     if (m == 0)
         return D9D_OK;
     return D9DI_DISPATCH_DTYPE(t, T,
@@ -128,7 +128,7 @@ template <class T> static d9d_status launch_dgrad(d9d_stream s, const gated_args
     return D9DI_BY_ROWS(v.n, G,
                         (dgrad_kernel<G>
                          <<<grid_for_rows(v.m, G), THREADS, 0, d9di_cuda_stream(s)>>>(v),
-                         d9di_cuda_check_launch("gated_norm_grad")));
+                         d9di_cuda_check_launch("rms_norm_gated_bwd")));
 }
 
 template <class T, class W>
@@ -144,7 +144,7 @@ static d9d_status launch_wgrad(d9d_stream s, const gated_args<T> &v, W *dw, floa
         wgrad_kernel<<<grid, THREADS, 0, d9di_cuda_stream(s)>>>(v, rows, (float *)part);
     parts_sum(d9di_cuda_stream(s), dw, beta, (const float *)part, v.n, parts);
     d9di_cuda_scratch_free(s, part, bytes);
-    return d9di_cuda_check_launch("gated_norm_grad");
+    return d9di_cuda_check_launch("rms_norm_gated_bwd");
 }
 
 template <class T, class W>
@@ -160,8 +160,8 @@ d9d_status d9d_k_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void *d
                                     const void *z, const void *w, const float *inv, int64_t m,
                                     int64_t n)
 {
-    D9D_TRY(d9di_args_check_float("gated_norm_grad", t));
-    D9D_TRY(d9di_args_check_float("gated_norm_grad", gt));
+    D9D_TRY(d9di_args_check_float("rms_norm_gated_bwd", t));
+    D9D_TRY(d9di_args_check_float("rms_norm_gated_bwd", gt));
     return D9DI_DISPATCH_DTYPE(
         t, T,
         D9DI_DISPATCH_DTYPE(

@@ -23,5 +23,5 @@ d9d_status d9d_k_grad_scale(d9d_stream s, float *scale, double *report, const do
 {
     grad_scale_kernel<<<1, 1, 0, d9di_cuda_stream(s)>>>(scale, report, loss, n, weight, squares,
                                                         max_norm);
-    return d9di_cuda_check_launch("step_scale");
+    return d9di_cuda_check_launch("grad_scale");
 }

@@ -20,7 +20,7 @@ d9d_status d9di_comm_copy_cuda(d9d_stream s, void *dst, const void *src, size_t 
         cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, d9d_cuda_stream_handle(s));
 
     return e == cudaSuccess ? D9D_OK
-                            : D9D_FAIL(D9D_ECUDA, "alone: copy: %s", cudaGetErrorString(e));
+                            : D9D_FAIL(D9D_ECUDA, "single: copy: %s", cudaGetErrorString(e));
 }
 
 #if !__has_include(<nccl.h>)

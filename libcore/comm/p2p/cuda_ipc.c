@@ -419,7 +419,7 @@ static d9d_status symm_buffer_create(d9d_comm *c, uint64_t bytes, void **out)
     for (int i = 0; i < 2; i++)
         mine[i] = alloc_or_trim(c, bytes); /* NULL: then nothing is mapped */
     (void)cudaGetLastError();
-    st = d9d_peer_map(c, "rooms", mine, 2, &x);
+    st = d9d_peer_map(c, "symm_buffer", mine, 2, &x);
     if (x != NULL)
         x->owned = true;
     for (int i = 0; i < 2 && x == NULL && !*c->failed; i++)

@@ -15,18 +15,39 @@ enum {
     SIZE_ALIGN = 2 << 20
 }; /* of a buffer's size, so that slowly growing sizes rarely reallocate */
 
+typedef enum p2p_wish { P2P_AUTO, P2P_OFF, P2P_FORCE } p2p_wish;
+
+/* What the environment asks for: D9D_P2P, or D9D_COMM_SHARE=0/1, which 0.1 had in its place. */
+static p2p_wish p2p_read_wish(void)
+{
+    static const struct {
+        const char *name, *value;
+        p2p_wish wish;
+    } rows[] = {
+        {"D9D_P2P", "off", P2P_OFF},        {"D9D_P2P", "force", P2P_FORCE},
+        {"D9D_P2P", "auto", P2P_AUTO},      {"D9D_COMM_SHARE", "0", P2P_OFF},
+        {"D9D_COMM_SHARE", "1", P2P_FORCE},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *value = getenv(rows[i].name);
+
+        if (value != NULL && strcmp(value, rows[i].value) == 0)
+            return rows[i].wish;
+    }
+    return P2P_AUTO;
+}
+
 bool d9di_peer_is_allowed(bool by_default)
 {
-    const char *wish = getenv("D9D_COMM_SHARE");
+    const p2p_wish wish = p2p_read_wish();
 
-    return wish == NULL ? by_default : strcmp(wish, "0") != 0;
+    return wish == P2P_AUTO ? by_default : wish == P2P_FORCE;
 }
 
 static bool p2p_is_forced(void)
 {
-    const char *wish = getenv("D9D_COMM_SHARE");
-
-    return wish != NULL && strcmp(wish, "1") == 0;
+    return p2p_read_wish() == P2P_FORCE;
 }
 
 void d9di_comm_host_id(char out[D9DI_COMM_HOST_ID_MAX])
@@ -161,7 +182,7 @@ d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes)
         !retry_is_due(c))
         return D9D_OK;
     if (c->ops->host_local)
-        D9D_TRY(d9di_comm_is_single_host(c, "rooms", &near));
+        D9D_TRY(d9di_comm_is_single_host(c, "symm_buffer", &near));
     if (!near)
         return D9D_OK;
     if (c->symm.arrived == NULL)
@@ -169,8 +190,9 @@ d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t bytes)
     if (c->symm.arrived == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for rooms", c->name);
     D9D_TRY(buffers_grow(c, rounded));
-    return c->symm.handle != NULL ? d9di_comm_all_true(c, "rooms", p2p_is_forced(), &c->symm.forced)
-                                  : D9D_OK;
+    return c->symm.handle != NULL
+               ? d9di_comm_all_true(c, "symm_buffer", p2p_is_forced(), &c->symm.forced)
+               : D9D_OK;
 }
 
 d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world)
@@ -178,7 +200,7 @@ d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world)
     if (c == NULL)
         return D9D_OK;
     D9D_TRY(d9d_symm_buffer_reserve(c, 1));
-    D9D_TRY(d9di_comm_all_true(world, "rooms", c->symm.bytes > 0, &c->symm.agreed));
+    D9D_TRY(d9di_comm_all_true(world, "symm_buffer", c->symm.bytes > 0, &c->symm.agreed));
     if (c->symm.agreed)
         return D9D_OK;
     d9di_symm_buffer_close(c);

@@ -1,5 +1,5 @@
 /* symm_buffer_host.c - staging buffers of CPU ranks on one host: a memfd of each rank that the
- * others map, if all ranks have D9D_COMM_SHARE=1 in their environment. */
+ * others map, if all ranks have D9D_P2P=force in their environment. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,8 +133,8 @@ static d9d_status buffers_create(d9d_comm *c, uint64_t bytes, void **out)
     r->comm = c;
     r->bytes = bytes;
     fd = create_local(r, &mine);
-    D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "rooms", &mine, sizeof(mine), &a, all), out);
-    st = d9di_comm_all_true(c, "rooms", open_peers(r, all), &fine);
+    D9D_TRY_OR(st, d9d_comm_allgather_bytes(c, "symm_buffer", &mine, sizeof(mine), &a, all), out);
+    st = d9di_comm_all_true(c, "symm_buffer", open_peers(r, all), &fine);
 out:
     if (fd >= 0)
         (void)close(fd); /* all have opened it, or failed */

@@ -67,7 +67,7 @@ static json_t *call_json(const d9d_flight *f, const d9di_flight_record *r,
         json_pack("{s:I, s:o, s:I, s:s, s:s, s:I, s:o, s:s, s:f}", "number", (json_int_t)x->number,
                   "group", d9d_json_str(d9di_flight_call_group(r, x, group, sizeof(group))), "seq",
                   (json_int_t)x->seq, "call", d9di_comm_coll_name((d9di_comm_coll)x->coll), "dtype",
-                  d9d_dtype_name((d9d_dtype)x->dtype), "count", (json_int_t)x->n, "what",
+                  d9d_dtype_name((d9d_dtype)x->dtype), "count", (json_int_t)x->n, "label",
                   d9d_json_str(x->label), "state", call_state_names[x->state], "began_s_ago",
                   d9di_flight_seconds_since(f, r, x->begin));
 
@@ -90,7 +90,7 @@ static json_t *rank_json(const d9d_flight *f, int rank, int calls)
                   d9d_json_str(r->known ? r->header.node : ""), "calls", list);
     d9d_json_set(&v, "seen_s_ago",
                  r->known ? json_real((double)(f->now - r->last_seen) / 1e9) : json_null());
-    d9d_json_set(&v, "said",
+    d9d_json_set(&v, "message",
                  d9d_json_str(r->header.abort_message[0] != '\0' ? r->header.abort_message : NULL));
     return v;
 }
@@ -110,8 +110,8 @@ d9d_status d9d_flight_json(d9d_flight *f, int calls, json_t **out)
     for (int r = 0; r < f->size; r++)
         d9d_json_add(&ranks, rank_json(f, r, calls));
     v = json_pack("{s:s, s:s, s:o, s:f, s:o, s:o}", "schema", "d9d.flight.v1", "fault",
-                  fault_names[diagnosis.fault], "sentence", d9d_json_str(sentence.data), "waited_s",
-                  diagnosis.waited_s, "culprits", culprits, "ranks", ranks);
+                  fault_names[diagnosis.fault], "diagnosis", d9d_json_str(sentence.data),
+                  "waited_s", diagnosis.waited_s, "culprits", culprits, "ranks", ranks);
     if (v == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "flight: no memory for JSON");
     else

@@ -154,7 +154,7 @@ static d9d_status count_units(const d9di_assemble_opts *how, d9di_shard_split_st
         return D9D_FAIL(
             D9D_EFORMAT,
             "%llu files of tokens, and a dataset has at most %d; a larger --shard-size or "
-            "--part-size makes fewer",
+            "--unit-size makes fewer",
             (unsigned long long)c.shards, D9DI_MAX_SHARDS);
     m->n_shards = (uint32_t)c.shards;
     assign_split_ranges(split, m);
@@ -432,7 +432,7 @@ static d9d_status open_spool(const struct assembly *j, const char *name, d9di_ou
     char *path = NULL;
     d9d_status st;
 
-    if (asprintf(&path, "%s/join.%s", j->how->unit.dir, name) < 0)
+    if (asprintf(&path, "%s/assemble.%s", j->how->unit.dir, name) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", j->how->unit.dir);
     st = d9di_out_file_create(out, path);
     free(path);
@@ -604,7 +604,9 @@ static d9d_status write_index(const struct assembly *j)
 
 bool d9di_assemble_is_temp(const char *name)
 {
-    return has_prefix(name, "unit-") || has_prefix(name, "join.") ||
+    static const char *const former = "join."; /* as 0.1 called them */
+
+    return has_prefix(name, "unit-") || has_prefix(name, "assemble.") || has_prefix(name, former) ||
            strcmp(name, D9DI_ASSEMBLE_PACKS_DIR) == 0 || has_prefix(name, "plan.json") ||
            has_prefix(name, "index.work");
 }

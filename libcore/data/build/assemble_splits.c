@@ -110,7 +110,7 @@ static d9d_status collect_candidates(struct split_search *c)
     char *path = NULL;
     d9d_status st;
 
-    if (asprintf(&path, "%s/join.candidates", c->how->unit.dir) < 0)
+    if (asprintf(&path, "%s/assemble.candidates", c->how->unit.dir) < 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", c->how->unit.dir);
     d9di_out_file_release(&c->candidates);
     c->n_candidates = 0;

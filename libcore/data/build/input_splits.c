@@ -10,10 +10,10 @@
 static d9d_status add_split(d9di_input_splits *p, d9di_input_split input_split)
 {
     if (p->list.len == D9DI_MAX_INPUT_SPLITS)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "the inputs are more than %d pieces of the --part-size; a larger one makes "
-                        "fewer",
-                        D9DI_MAX_INPUT_SPLITS);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "the inputs are more than %d input splits; a larger --unit-size makes fewer",
+            D9DI_MAX_INPUT_SPLITS);
     input_split.start = p->bytes;
     p->bytes += input_split.bytes;
     return D9D_VEC_PUSH(&p->list, input_split);

@@ -56,7 +56,7 @@ static d9d_status open_workdir(struct shard_run *r, const char *out, bool replac
                                        .check = same};
     r->split_dir = calloc(r->assemble.n_input_splits + 1, sizeof(*r->split_dir));
     if (!r->split_dir)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu pieces", dir,
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu input splits", dir,
                         r->assemble.n_input_splits);
     for (i = 0; i < r->assemble.n_input_splits; i++)
         r->split_dir[i] = d9di_shard_plan_has_split(&r->plan, i) ? dir : NULL;

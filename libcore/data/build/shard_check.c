@@ -224,7 +224,7 @@ static d9d_status check_sizes(const d9d_shard_opts *how)
     if (how->unit_bytes > 0 && how->unit_bytes < D9DI_MIN_SPLIT_BYTES)
         return D9D_FAIL(
             D9D_ECONFIG,
-            "--part-size: parts of %lld bytes; each has files of its own, so they are of "
+            "--unit-size: units of %lld bytes; each has files of its own, so they are of "
             "%d bytes at least",
             (long long)how->unit_bytes, D9DI_MIN_SPLIT_BYTES);
     if (how->pack_window < 0 || how->pack_window > MAX_WINDOW)

@@ -58,7 +58,7 @@ static d9d_status read_parts(struct merge *m)
     D9D_TRY(d9di_shard_plan_read(m->parts[0], &m->plan));
     m->split_dir = calloc((size_t)m->plan.n_input_splits, sizeof(*m->split_dir));
     if (!m->split_dir)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld pieces", m->out,
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %lld input splits", m->out,
                         (long long)m->plan.n_input_splits);
     for (i = 0; i < m->n_parts; i++) {
         d9di_shard_plan_file plan;

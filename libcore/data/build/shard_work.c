@@ -368,7 +368,7 @@ static d9d_status check_shards(uint64_t n)
                ? D9D_OK
                : D9D_FAIL(D9D_ECONFIG,
                           "more than %d files of tokens, which is the most that a dataset has; a "
-                          "larger --shard-size or --part-size makes fewer",
+                          "larger --shard-size or --unit-size makes fewer",
                           D9DI_MAX_SHARDS);
 }
 

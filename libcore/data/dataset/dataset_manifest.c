@@ -208,7 +208,9 @@ static d9d_status parse_recipe(d9di_dataset_manifest *m, const json_t *root, con
     D9D_TRY(get_opt_name(m, v, where, "pack_mode", &r->pack_mode));
     D9D_TRY(get_opt_i64(v, where, "pack_window", 0, &r->pack_window));
     D9D_TRY(get_opt_i64(v, where, "shuffle_seed", -1, &r->seed));
-    D9D_TRY(get_opt_i64(v, where, "part_bytes", 0, &r->unit_bytes));
+    D9D_TRY(get_opt_i64(v, where,
+                        json_object_get(v, "part_bytes") != NULL ? "part_bytes" : "unit_bytes", 0,
+                        &r->unit_bytes)); /* the first: in those of 0.1 */
     D9D_TRY(get_opt_name(m, v, where, "on_error", &r->on_error));
     return get_opt_name(m, v, where, "append_eos", &r->append_eos);
 }
@@ -396,7 +398,7 @@ static json_t *recipe_json(const d9di_dataset_manifest *m)
     return json_pack("{s:o, s:s, s:s?, s:o, s:o, s:o, s:s?, s:s?}", "max_length",
                      number_or_null_json(r->max_length, 0), "overflow", r->overflow, "pack_mode",
                      r->pack_mode, "pack_window", number_or_null_json(r->pack_window, 0),
-                     "shuffle_seed", number_or_null_json(r->seed, -1), "part_bytes",
+                     "shuffle_seed", number_or_null_json(r->seed, -1), "unit_bytes",
                      number_or_null_json(r->unit_bytes, 0), "append_eos", r->append_eos, "on_error",
                      r->on_error);
 }

@@ -30,22 +30,25 @@ static d9d_status conv1d_bwd(d9d_node *n, unsigned halves)
 
 D9DI_HALVES(conv1d_bwd)
 
-static const d9d_node_ops conv1d_node_ops = {
-    .name = "conv", .dgrad = conv1d_bwd_dgrad, .wgrad = conv1d_bwd_wgrad, .bwd = conv1d_bwd_full};
+static const d9d_node_ops conv1d_node_ops = {.name = "causal_conv1d",
+                                             .dgrad = conv1d_bwd_dgrad,
+                                             .wgrad = conv1d_bwd_wgrad,
+                                             .bwd = conv1d_bwd_full};
 
 static d9d_status conv1d_check(const d9d_tensor *x, const d9d_param *w, const d9d_tensor *segments)
 {
     const d9d_shape *s = &w->data.shape;
 
-    D9D_TRY(d9di_op_check_real("conv", "x", x));
-    D9D_TRY(d9di_op_check_param("conv", w, x->dtype));
+    D9D_TRY(d9di_op_check_real("causal_conv1d", "x", x));
+    D9D_TRY(d9di_op_check_param("causal_conv1d", w, x->dtype));
     if (x->shape.ndim != 3 || s->ndim != 2 || s->dim[0] != x->shape.dim[2])
-        return d9di_op_misfit("conv", "x", &x->shape, d9di_op_param_name(w), s,
+        return d9di_op_misfit("causal_conv1d", "x", &x->shape, d9di_op_param_name(w), s,
                               "x is [B, S, N], a weight [N, W]");
     if (s->dim[1] < 1 || s->dim[1] > D9D_CAUSAL_CONV1D_MAX_WIDTH)
-        return D9D_FAIL(D9D_EINVAL, "conv: %s is %lld tokens wide, from 1 to %d are possible",
+        return D9D_FAIL(D9D_EINVAL,
+                        "causal_conv1d: %s is %lld tokens wide, from 1 to %d are possible",
                         d9di_op_param_name(w), (long long)s->dim[1], D9D_CAUSAL_CONV1D_MAX_WIDTH);
-    return d9di_op_documents_check_segments("conv", x, segments);
+    return d9di_op_documents_check_segments("causal_conv1d", x, segments);
 }
 
 static d9d_status conv1d_run(d9d_tape *t, const d9d_causal_conv1d_dims *n,
@@ -70,7 +73,7 @@ d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d
     D9D_TRY(conv1d_check(tx, w, segments));
     dims = (d9d_causal_conv1d_dims){tx->dtype, d9di_op_documents(tx, segments), tx->shape.dim[2],
                                     w->data.shape.dim[1]};
-    D9D_TRY(d9di_op_documents_check_state("conv", segments, kept, tx->dtype,
+    D9D_TRY(d9di_op_documents_check_state("causal_conv1d", segments, kept, tx->dtype,
                                           D9D_SHAPE(dims.w - 1, dims.n),
                                           d9d_tape_should_record(t, &x, 1, &w, 1)));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));

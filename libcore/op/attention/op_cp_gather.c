@@ -158,7 +158,7 @@ static d9d_status cp_gather_dgrad(d9d_node *n)
     return d9d_node_accumulate_grad(n, 0, &dx);
 }
 
-static const d9d_node_ops cp_gather_node_ops = {.name = "gather_pieces", .dgrad = cp_gather_dgrad};
+static const d9d_node_ops cp_gather_node_ops = {.name = "cp_gather", .dgrad = cp_gather_dgrad};
 
 d9d_status d9d_op_cp_gather(d9d_tape *t, d9d_var *x, d9d_comm *comm, const char *what, d9d_var **y)
 {
@@ -172,8 +172,8 @@ d9d_status d9d_op_cp_gather(d9d_tape *t, d9d_var *x, d9d_comm *comm, const char 
         *y = x;
         return D9D_OK;
     }
-    D9D_TRY(d9di_op_check_real("gather_pieces", "x", tx));
-    D9D_TRY(d9di_op_cp_check("gather_pieces", "x", &p, tx));
+    D9D_TRY(d9di_op_check_real("cp_gather", "x", tx));
+    D9D_TRY(d9di_op_cp_check("cp_gather", "x", &p, tx));
     D9D_TRY(d9di_op_cp_gather(t, &p, tx, &rows));
     D9D_TRY(d9d_tape_output_take(t, &rows, &out));
     if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {

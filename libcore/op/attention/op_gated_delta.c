@@ -38,16 +38,18 @@ out:
     return st;
 }
 
-static const d9d_node_ops gated_delta_node_ops = {.name = "delta", .dgrad = gated_delta_dgrad};
+static const d9d_node_ops gated_delta_node_ops = {.name = "gated_delta",
+                                                  .dgrad = gated_delta_dgrad};
 
 static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *v)
 {
     const d9d_shape *s = &q->shape, *r = &v->shape;
 
     if (s->ndim != 4 || r->ndim != 4 || s->dim[0] != r->dim[0] || s->dim[1] != r->dim[1])
-        return d9di_op_misfit("delta", "v", r, "q", s, "q and k are [B, S, K, D], v [B, S, A, F]");
+        return d9di_op_misfit("gated_delta", "v", r, "q", s,
+                              "q and k are [B, S, K, D], v [B, S, A, F]");
     if (s->dim[2] == 0 ? r->dim[2] != 0 : r->dim[2] % s->dim[2] != 0)
-        return d9di_op_misfit("delta", "v", r, "q", s,
+        return d9di_op_misfit("gated_delta", "v", r, "q", s,
                               "heads of values must be a multiple of those of keys");
     return D9D_OK;
 }
@@ -58,9 +60,9 @@ static d9d_status check_gate(const char *name, const d9d_tensor *x, d9d_dtype t,
 {
     const d9d_shape *s = &v->shape;
 
-    D9D_TRY(d9di_op_check("delta", name, x, t));
+    D9D_TRY(d9di_op_check("gated_delta", name, x, t));
     if (!d9d_shape_equal(&x->shape, &D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2])))
-        return d9di_op_misfit("delta", name, &x->shape, "v", s,
+        return d9di_op_misfit("gated_delta", name, &x->shape, "v", s,
                               "v is [B, S, A, F], a gate [B, S, A]");
     return D9D_OK;
 }
@@ -70,14 +72,14 @@ static d9d_status gated_delta_check(d9d_var *const in[INPUTS], const d9d_tensor 
     const d9d_tensor *q = d9d_var_tensor(in[Q]), *k = d9d_var_tensor(in[K]);
     const d9d_tensor *v = d9d_var_tensor(in[V]);
 
-    D9D_TRY(d9di_op_check_real("delta", "q", q));
-    D9D_TRY(d9di_op_check("delta", "k", k, q->dtype));
-    D9D_TRY(d9di_op_check("delta", "v", v, q->dtype));
-    D9D_TRY(d9di_op_check_same("delta", "q", q, "k", k));
+    D9D_TRY(d9di_op_check_real("gated_delta", "q", q));
+    D9D_TRY(d9di_op_check("gated_delta", "k", k, q->dtype));
+    D9D_TRY(d9di_op_check("gated_delta", "v", v, q->dtype));
+    D9D_TRY(d9di_op_check_same("gated_delta", "q", q, "k", k));
     D9D_TRY(check_heads(q, v));
     D9D_TRY(check_gate("g", d9d_var_tensor(in[G]), D9D_F32, v));
     D9D_TRY(check_gate("b", d9d_var_tensor(in[B]), q->dtype, v));
-    return d9di_op_documents_check_segments("delta", q, segments);
+    return d9di_op_documents_check_segments("gated_delta", q, segments);
 }
 
 static d9d_status gated_delta_record(d9d_tape *t, d9d_var *const in[INPUTS], d9d_var *out,
@@ -141,7 +143,7 @@ d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x, d9d
                                q->shape.dim[2], v->shape.dim[2],
                                q->shape.dim[3], v->shape.dim[3],
                                x->scale};
-    D9D_TRY(d9di_op_documents_check_state("delta", x->segments, x->kept, D9D_F32,
+    D9D_TRY(d9di_op_documents_check_state("gated_delta", x->segments, x->kept, D9D_F32,
                                           D9D_SHAPE(n.a, n.d, n.f),
                                           d9d_tape_should_record(t, in, INPUTS, NULL, 0)));
     D9D_TRY(d9d_tape_output(t, v->dtype, v->shape, &out));

@@ -37,14 +37,14 @@ static d9d_status gdn_gate_wgrad(d9d_node *n)
 }
 
 static const d9d_node_ops gdn_gate_node_ops = {
-    .name = "decay", .dgrad = gdn_gate_dgrad, .wgrad = gdn_gate_wgrad};
+    .name = "gdn_gate", .dgrad = gdn_gate_dgrad, .wgrad = gdn_gate_wgrad};
 
 static d9d_status gdn_gate_check(const d9d_tensor *x, const d9d_param *w)
 {
-    D9D_TRY(d9di_op_check_param("decay", w, x->dtype));
+    D9D_TRY(d9di_op_check_param("gdn_gate", w, x->dtype));
     if (x->shape.ndim < 1 ||
         !d9d_shape_equal(&w->data.shape, &D9D_SHAPE(d9di_op_last_dim(&x->shape))))
-        return d9di_op_misfit("decay", "x", &x->shape, d9di_op_param_name(w), &w->data.shape,
+        return d9di_op_misfit("gdn_gate", "x", &x->shape, d9di_op_param_name(w), &w->data.shape,
                               "x is [..., N], rate and bias [N]");
     return D9D_OK;
 }
@@ -56,7 +56,7 @@ d9d_status d9d_op_gdn_gate(d9d_tape *t, d9d_var *x, d9d_param *rate, d9d_param *
     d9d_var *out;
     d9d_node *n;
 
-    D9D_TRY(d9di_op_check_real("decay", "x", tx));
+    D9D_TRY(d9di_op_check_real("gdn_gate", "x", tx));
     D9D_TRY(gdn_gate_check(tx, rate));
     D9D_TRY(gdn_gate_check(tx, bias));
     D9D_TRY(d9d_tape_output(t, D9D_F32, tx->shape, &out));

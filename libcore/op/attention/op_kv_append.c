@@ -9,17 +9,18 @@ d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at
     const d9d_tensor *tx = d9d_var_tensor(x);
     const d9d_shape *s = &tx->shape, *c = &cache->shape;
 
-    D9D_TRY(d9di_op_check_real("cache", "x", tx));
-    D9D_TRY(d9di_op_check("cache", "the cache", cache, tx->dtype));
-    D9D_TRY(d9di_op_check("cache", "at", at, D9D_I32));
+    D9D_TRY(d9di_op_check_real("kv_append", "x", tx));
+    D9D_TRY(d9di_op_check("kv_append", "the cache", cache, tx->dtype));
+    D9D_TRY(d9di_op_check("kv_append", "at", at, D9D_I32));
     if (s->ndim != 4 || c->ndim != 3 || s->dim[0] != 1 || s->dim[2] != c->dim[1] ||
         s->dim[3] != c->dim[2])
-        return d9di_op_misfit("cache", "x", s, "the cache", c,
+        return d9di_op_misfit("kv_append", "x", s, "the cache", c,
                               "x is [1, T, K, D], a cache [Z, K, D]");
     if (d9d_tensor_numel(at) != s->dim[1])
-        return d9di_op_misfit("cache", "at", &at->shape, "x", s, "one place for each of T tokens");
+        return d9di_op_misfit("kv_append", "at", &at->shape, "x", s,
+                              "one place for each of T tokens");
     if (d9d_tape_should_record(t, &x, 1, NULL, 0))
-        return D9D_FAIL(D9D_EINVAL, "cache: has no backward");
+        return D9D_FAIL(D9D_EINVAL, "kv_append: has no backward");
     return D9D_OK;
 }
 

@@ -11,7 +11,7 @@ static d9d_status append_check(d9d_tape *t, const d9d_op_norm_rope_opts *how,
     D9D_TRY(d9di_op_kv_append_check(t, h->k, h->slots, h->k_cache));
     D9D_TRY(d9di_op_kv_append_check(t, h->v, h->slots, h->v_cache));
     if (d9d_tape_should_record(t, &h->q, 1, &h->q_norm, 1))
-        return D9D_FAIL(D9D_EINVAL, "new_heads: has no backward");
+        return D9D_FAIL(D9D_EINVAL, "qk_norm_rope_append: has no backward");
     return D9D_OK;
 }
 

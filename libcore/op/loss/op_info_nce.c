@@ -74,15 +74,15 @@ out:
     return st;
 }
 
-static const d9d_node_ops info_nce_node_ops = {.name = "contrast", .dgrad = info_nce_dgrad};
+static const d9d_node_ops info_nce_node_ops = {.name = "info_nce", .dgrad = info_nce_dgrad};
 
 static d9d_status info_nce_check(const d9d_tensor *x, const d9d_tensor *targets)
 {
-    D9D_TRY(d9di_op_check_real("contrast", "x", x));
-    D9D_TRY(d9di_op_check("contrast", "targets", targets, D9D_I32));
+    D9D_TRY(d9di_op_check_real("info_nce", "x", x));
+    D9D_TRY(d9di_op_check("info_nce", "targets", targets, D9D_I32));
     if (x->shape.ndim != 2 || x->shape.dim[1] % 8 != 0 || targets->shape.ndim != 1 ||
         targets->shape.dim[0] != x->shape.dim[0] / 2)
-        return d9di_op_misfit("contrast", "targets", &targets->shape, "x", &x->shape,
+        return d9di_op_misfit("info_nce", "targets", &targets->shape, "x", &x->shape,
                               "x is [N, H] with H a multiple of 8, targets are [N / 2]");
     return D9D_OK;
 }

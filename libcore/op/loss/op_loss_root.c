@@ -12,7 +12,7 @@ static d9d_status loss_root_dgrad(d9d_node *n)
     return d9d_node_accumulate_grad(n, 0, &dx);
 }
 
-static const d9d_node_ops loss_root_node_ops = {.name = "root", .dgrad = loss_root_dgrad};
+static const d9d_node_ops loss_root_node_ops = {.name = "loss_root", .dgrad = loss_root_dgrad};
 
 d9d_status d9d_op_loss_root(d9d_tape *t, d9d_var *x, d9d_var **y)
 {
@@ -26,7 +26,7 @@ d9d_status d9d_op_loss_root(d9d_tape *t, d9d_var *x, d9d_var **y)
         return D9D_OK;
     }
     D9D_TRY(d9d_tape_output_take(t, &view, &out));
-    D9D_TRY(d9d_tape_check_root(t, "root"));
+    D9D_TRY(d9d_tape_check_root(t, "loss_root"));
     D9D_TRY(d9d_tape_record(t, &loss_root_node_ops, &x, 1, &out, 1, NULL, 0, 0, &n));
     d9d_node_make_root(n);
     *y = out;

@@ -178,7 +178,7 @@ static d9d_status payload_recv(d9d_tape *t, int64_t experts, d9di_op_moe_transfe
                         d9d_tensor_data(&here->row), d9d_tensor_data(&here->source),
                         d9d_tensor_data(&here->expert), d->exchange->recv, experts,
                         here->expert.shape.dim[1]));
-    d9d_trace_mark(d9d_tape_device(t), "experts", "sort");
+    d9d_trace_mark(d9d_tape_device(t), "MoE", "sort");
     all = here->source;
     here->source = d9d_tensor_rows(&all, 0, d->exchange->choices);
     d9d_tensor_release(&all);
@@ -212,9 +212,9 @@ static d9d_status dispatch_run(d9d_tape *t, d9d_comm *ep, const char *what, d9d_
     D9D_TRY_OR(st, route_ranks(t, n, r, &d->sent), out);
     D9D_TRY_OR(st, d9di_op_moe_counts_start(&counts, t, ep, what, &d->sent, r), out);
     D9D_TRY_OR(st, payload_pack(t, ep, &d->sent, in, r, &load), out);
-    d9d_trace_mark(d9d_tape_device(t), "experts", "pack");
+    d9d_trace_mark(d9d_tape_device(t), "MoE", "pack");
     D9D_TRY_OR(st, d9di_op_moe_counts_wait(&counts, &d->exchange), out);
-    d9d_trace_mark(d9d_tape_device(t), "experts", "counts");
+    d9d_trace_mark(d9d_tape_device(t), "MoE", "counts");
     D9D_TRY_OR(st, payload_recv(t, expert_count(r) / n, &load, d), out);
     D9D_TRY_OR(st,
                d9d_symm_buffer_reserve(

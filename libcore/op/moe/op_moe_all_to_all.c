@@ -188,7 +188,7 @@ d9d_status d9di_op_moe_transfer_start(d9di_op_moe_transfer *l, d9d_tape *t, d9d_
     assert(!l->overlaps || l->max_rows < 0);
     D9D_TRY(d9d_comm_wait_stream(e->ep, dev->stream));
     if (queue != NULL)
-        d9d_trace_stream_range_begin(dev, queue, "experts", e->label);
+        d9d_trace_stream_range_begin(dev, queue, "all_to_all", e->label);
     D9D_TRY((most <= l->max_rows ? start_symm : start_all_to_all)(l, dev, e, &directions[way]));
     if (queue != NULL)
         d9d_trace_stream_range_end(dev, queue);
@@ -208,7 +208,7 @@ d9d_status d9di_op_moe_transfer_wait(const d9di_op_moe_transfer *l, d9d_tape *t)
         D9D_TRY(dev->on_wait(dev->on_wait_arg));
     D9D_TRY(l->overlaps ? d9d_stream_wait_event(l->ep, l->last_event, dev->stream)
                         : d9d_stream_wait_comm(l->ep, dev->stream));
-    d9d_trace_mark(dev, "experts", "move");
+    d9d_trace_mark(dev, "MoE", "all_to_all");
     return D9D_OK;
 }
 
@@ -224,7 +224,7 @@ static d9d_status dispatch_rows(d9di_op_moe_transfer *l, d9d_tape *t, d9d_op_moe
                                        e->max_rows <= l->max_rows ? 0 : e->send));
     D9D_TRY(D9DI_KERNEL(t, permute, &dims, l->payload[0].src, d9d_tensor_data(x),
                         d9d_tensor_data(row)));
-    d9d_trace_mark(d9d_tape_device(t), "experts", "pack");
+    d9d_trace_mark(d9d_tape_device(t), "MoE", "pack");
     l->payload[0].dst = d9d_tensor_data(y);
     D9D_TRY(d9di_op_moe_transfer_start(l, t, e, D9DI_MOE_DISPATCH, e->max_rows));
     D9D_TRY(d9d_tape_run_deferred(t));
@@ -281,7 +281,7 @@ d9d_status d9di_op_moe_combine_start(d9di_op_moe_transfer *l, d9d_tape *t, d9d_o
         d9di_op_moe_transfer_add(l, e->ep, x[i]->dtype, x[i]->shape.dim[1]);
     for (int i = 0; i < n; i++)
         D9D_TRY(combine_stage(l, d9d_tape_device(t), e, i, x[i]));
-    d9d_trace_mark(d9d_tape_device(t), "experts", "pack");
+    d9d_trace_mark(d9d_tape_device(t), "MoE", "pack");
     return d9di_op_moe_transfer_start(l, t, e, D9DI_MOE_COMBINE, e->max_rows);
 }
 

@@ -35,21 +35,21 @@ out:
 
 D9DI_HALVES(rms_norm_gated_bwd)
 
-static const d9d_node_ops rms_norm_gated_node_ops = {.name = "gated_norm",
+static const d9d_node_ops rms_norm_gated_node_ops = {.name = "rms_norm_gated",
                                                      .dgrad = rms_norm_gated_bwd_dgrad,
                                                      .wgrad = rms_norm_gated_bwd_wgrad,
                                                      .bwd = rms_norm_gated_bwd_full};
 
 static d9d_status rms_norm_gated_check(const d9d_tensor *x, const d9d_tensor *z, const d9d_param *w)
 {
-    D9D_TRY(d9di_op_check_real("gated_norm", "x", x));
-    D9D_TRY(d9di_op_check("gated_norm", "z", z, x->dtype));
-    D9D_TRY(d9di_op_check_param("gated_norm", w, x->dtype));
+    D9D_TRY(d9di_op_check_real("rms_norm_gated", "x", x));
+    D9D_TRY(d9di_op_check("rms_norm_gated", "z", z, x->dtype));
+    D9D_TRY(d9di_op_check_param("rms_norm_gated", w, x->dtype));
     if (x->shape.ndim < 1 ||
         !d9d_shape_equal(&w->data.shape, &D9D_SHAPE(d9di_op_last_dim(&x->shape))))
-        return d9di_op_misfit("gated_norm", "x", &x->shape, d9di_op_param_name(w), &w->data.shape,
-                              "x is [..., N], a weight [N]");
-    return d9di_op_check_same("gated_norm", "x", x, "z", z);
+        return d9di_op_misfit("rms_norm_gated", "x", &x->shape, d9di_op_param_name(w),
+                              &w->data.shape, "x is [..., N], a weight [N]");
+    return d9di_op_check_same("rms_norm_gated", "x", x, "z", z);
 }
 
 static d9d_status rms_norm_gated_record(d9d_tape *t, d9d_var *const in[2], d9d_param *w,

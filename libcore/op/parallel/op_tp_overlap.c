@@ -92,8 +92,8 @@ static d9d_status reduce_scatter_dgrad(d9d_node *n)
     return d9d_node_accumulate_grad(n, PLUS, &dy);
 }
 
-static const d9d_node_ops gather_node_ops = {.name = "gather_rows", .dgrad = gather_dgrad};
-static const d9d_node_ops reduce_scatter_node_ops = {.name = "scatter_rows",
+static const d9d_node_ops gather_node_ops = {.name = "all_gather_rows", .dgrad = gather_dgrad};
+static const d9d_node_ops reduce_scatter_node_ops = {.name = "reduce_scatter_rows",
                                                      .dgrad = reduce_scatter_dgrad};
 
 static d9d_status rows_record(d9d_tape *t, const d9d_node_ops *ops, d9d_var *const *in, size_t n_in,
@@ -216,7 +216,7 @@ static d9d_status ranks_check(const d9d_shape *s, const d9d_comm *comm)
 {
     if (d9di_op_rows(s) % d9d_comm_size(comm) == 0)
         return D9D_OK;
-    return D9D_FAIL(D9D_EINVAL, "scatter_rows: %lld rows do not divide over %d ranks",
+    return D9D_FAIL(D9D_EINVAL, "reduce_scatter_rows: %lld rows do not divide over %d ranks",
                     (long long)d9di_op_rows(s), d9d_comm_size(comm));
 }
 
@@ -319,7 +319,7 @@ d9d_status d9di_op_tp_reduce_scatter(d9d_tape *t, const d9di_op_tp_reduce_scatte
     D9D_TRY(ranks_check(&shape, s->comm));
     D9D_TRY(local_rows_output(t, &whole, s->comm, &out));
     if (s->plus != NULL)
-        D9D_TRY(d9di_op_check_same("scatter_rows", "plus", d9d_var_tensor(s->plus), "y",
+        D9D_TRY(d9di_op_check_same("reduce_scatter_rows", "plus", d9d_var_tensor(s->plus), "y",
                                    d9d_var_tensor(out)));
     D9D_TRY(reduce_scatter_run(s, t, &whole, d9d_var_tensor(out)));
     D9D_TRY(d9d_tape_output_take(t, &whole, part));

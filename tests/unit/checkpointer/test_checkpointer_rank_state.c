@@ -97,6 +97,57 @@ static void each_rank_has_its_own_again(void **state)
     }
 }
 
+/* The checkpoint as 0.1 wrote it: "cells", of files of that name. */
+static void make_former(const char *dir)
+{
+    static const char *const former[] = {"cells-r00000.safetensors", "cells-r00001.safetensors",
+                                         "cells-r00002.safetensors"};
+    d9d_manifest_file files[3];
+    d9d_manifest *m;
+    json_t *root, *list = json_array();
+
+    assert_ok(d9d_manifest_open(dir, &m));
+    root = json_copy((json_t *)(uintptr_t)d9d_manifest_root(m));
+    for (size_t i = 0; i < 3; i++) {
+        char from[64], to[64];
+
+        files[i] = *d9d_manifest_at(m, i);
+        (void)snprintf(from, sizeof(from), "%s/state-r%05zu.safetensors", dir, i);
+        (void)snprintf(to, sizeof(to), "%s/%s", dir, former[i]);
+        assert_int_equal(rename(from, to), 0);
+        files[i].name = former[i];
+        assert_int_equal(json_array_append_new(list, json_string(former[i])), 0);
+    }
+    assert_int_equal(json_array_size(json_object_get(root, "rank_state")), 3);
+    (void)json_object_del(root, "rank_state");
+    assert_int_equal(json_object_set_new(root, "cells", list), 0);
+    (void)json_object_del(root, "schema");
+    (void)json_object_del(root, "chunk_bytes");
+    (void)json_object_del(root, "files");
+    (void)json_object_del(root, "xxh3");
+    assert_ok(d9d_manifest_write_hashed(dir, root, files, 3));
+    json_decref(root);
+    d9d_manifest_close(m);
+}
+
+static void what_0_1_wrote_is_read(void **state)
+{
+    (void)state;
+    save(3, "c");
+    make_former("c");
+    for (int rank = 0; rank < 3; rank++) {
+        run r, own;
+
+        run_begin(&own);
+        run_count(&own, rank);
+        run_begin(&r);
+        assert_ok(d9d_checkpointer_read_rank_state("c", &r.set, rank, 3, &r.log));
+        assert_memory_equal(r.sums, own.sums, sizeof(r.sums));
+        assert_memory_equal(r.most, own.most, sizeof(r.most));
+        assert_string_equal(r.outbox, "");
+    }
+}
+
 static void on_another_number_one_has_all(void **state)
 {
     (void)state;
@@ -131,8 +182,8 @@ static void what_is_not_there_begins_anew(void **state)
     r.cells[1].name = "least";
     assert_ok(d9d_checkpointer_read_rank_state("c", &r.set, 0, 1, &r.log));
     assert_true(r.sums[0] == 0 && r.most[0] == INT64_MIN);
-    assert_non_null(strstr(r.outbox, "has other than 2 cells of sums, which begins anew"));
-    assert_non_null(strstr(r.outbox, "has no 2 cells of least, which begins anew"));
+    assert_non_null(strstr(r.outbox, "has other than 2 numbers of sums, which begins anew"));
+    assert_non_null(strstr(r.outbox, "has no 2 numbers of least, which begins anew"));
 }
 
 static void an_older_checkpoint_says_so_once(void **state)
@@ -153,16 +204,19 @@ static void an_older_checkpoint_says_so_once(void **state)
 static void files_that_are_not_there_are_refused(void **state)
 {
     static const char *const lists[] = {"[\"other.safetensors\"]", "[7]", "7",
-                                        "[\"../cells-r00000.safetensors\"]"};
+                                        "[\"../state-r00000.safetensors\"]"};
+    static const char *const keys[] = {"rank_state", "cells"}; /* the second: in those of 0.1 */
 
     (void)state;
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+    for (size_t i = 0; i < 2 * sizeof(lists) / sizeof(lists[0]); i++) {
         json_t *root;
         d9d_checkpointer_state saved = {.step = 7, .parent = -1, .finite = true};
         run r;
 
         assert_ok(d9di_checkpointer_manifest_merge(&saved, NULL, 0, &root));
-        json_object_set_new(root, "cells", json_loads(lists[i], JSON_DECODE_ANY, NULL));
+        assert_int_equal(
+            json_object_set_new(root, keys[i % 2], json_loads(lists[i / 2], JSON_DECODE_ANY, NULL)),
+            0);
         (void)mkdir("bad", 0777);
         assert_ok(d9d_manifest_write_hashed("bad", root, NULL, 0));
         json_decref(root);
@@ -170,11 +224,11 @@ static void files_that_are_not_there_are_refused(void **state)
         assert_int_equal(d9d_checkpointer_read_rank_state("bad", &r.set, 0, 1, &r.log),
                          D9D_EFORMAT);
         assert_non_null(strstr(d9d_err_message(), "bad/manifest.json: "));
-        assert_non_null(strstr(d9d_err_message(), "cells"));
+        assert_non_null(strstr(d9d_err_message(), keys[i % 2]));
     }
 }
 
-static void what_is_no_list_of_cells_is_refused(void **state)
+static void what_is_no_rank_state_is_refused(void **state)
 {
     int64_t x = 0;
     const d9d_checkpointer_rank_state none = {"x", D9D_I64, 0, D9D_COMM_SUM, &x};
@@ -184,9 +238,9 @@ static void what_is_no_list_of_cells_is_refused(void **state)
 
     (void)state;
     assert_fails(D9D_EINVAL, d9d_checkpointer_set_add_rank_state(&set, &none, 1, &a),
-                 "checkpoint: cells x: 0 of type int64");
+                 "checkpoint: rank state x: 0 of type int64");
     assert_fails(D9D_EINVAL, d9d_checkpointer_set_add_rank_state(&set, &narrow, 1, &a),
-                 "checkpoint: cells x: 1 of type float32");
+                 "checkpoint: rank state x: 1 of type float32");
     assert_int_equal(set.n_rank_states, 0);
     d9d_arena_release(&a);
 }
@@ -196,10 +250,11 @@ static void what_is_no_list_of_cells_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        in_dir(each_rank_has_its_own_again),          in_dir(on_another_number_one_has_all),
-        in_dir(what_is_not_there_begins_anew),        in_dir(an_older_checkpoint_says_so_once),
-        in_dir(files_that_are_not_there_are_refused), in_dir(what_is_no_list_of_cells_is_refused),
+        in_dir(each_rank_has_its_own_again),      in_dir(what_0_1_wrote_is_read),
+        in_dir(on_another_number_one_has_all),    in_dir(what_is_not_there_begins_anew),
+        in_dir(an_older_checkpoint_says_so_once), in_dir(files_that_are_not_there_are_refused),
+        in_dir(what_is_no_rank_state_is_refused),
     };
 
-    return cmocka_run_group_tests_name("save_cells", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("checkpointer_rank_state", tests, NULL, NULL);
 }

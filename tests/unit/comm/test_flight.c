@@ -249,7 +249,7 @@ static void messages_wait_for_their_peer(void **state)
     job_open(&j);
     add(j.ring[0], TP, D9DI_COLL_SEND_RECV, D9DI_FLIGHT_CALL_STARTED, "kv");
     j.ring[0]->call[2].peer[0] = -2; /* from rank 1 */
-    check(&j, D9D_FLIGHT_MISSING, 1, "tp: exchange 1 of kv, float32 [10]: rank 0 waits since");
+    check(&j, D9D_FLIGHT_MISSING, 1, "tp: send_recv 1 of kv, float32 [10]: rank 0 waits since");
 }
 
 static void all_have_come(void **state)

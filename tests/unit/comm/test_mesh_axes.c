@@ -141,9 +141,9 @@ static void a_world_of_one_is_immediate(void **state)
     assert_ok(d9d_comm_all_gather(NULL, NULL, "x", D9D_F32, y, x, (int64_t[]){2}));
     assert_memory_equal(x, y, sizeof(x));
     assert_fails(d9d_comm_all_reduce(NULL, NULL, "x", D9D_U8, x, 2, D9D_COMM_SUM), D9D_EINVAL,
-                 "alone: x: there are no sums of uint8 between ranks");
+                 "single: x: there are no sums of uint8 between ranks");
     assert_fails(d9d_comm_send(NULL, NULL, "x", D9D_F32, x, 2, 0), D9D_EINVAL,
-                 "alone: x: a message between rank 0 and rank 0 of 1");
+                 "single: x: a message between rank 0 and rank 0 of 1");
     two.tensor_parallel = 2;
     assert_fails_like(d9d_mesh_open(boot, &two, "cpu", NULL, &how, &mesh), D9D_ECONFIG,
                       "tensor 2 is 2 ranks, and this job has 1");

@@ -84,7 +84,7 @@ static const d9d_key all_keys[] = {
     D9D_KEY_REAL(struct all, maybe_r, "null", 0, 1, "a share", .flags = D9D_NULLABLE),
     D9D_KEY_STR(struct all, s, "\"x\"", "a word", .min = 1),
     D9D_KEY_STR(struct all, maybe_s, "null", "a word", .flags = D9D_NULLABLE),
-    D9D_KEY_ENUM(struct all, e, "\"green\"", colours, "a colour"),
+    D9D_KEY_ENUM(struct all, e, "\"green\"", colours, "a colour", .former = "colour"),
     D9D_KEY_TABLE(struct all, range, &range_table, "from and to"),
     {.name = "maybe_range",
      .kind = D9D_KIND_TABLE,
@@ -241,6 +241,10 @@ static void mistakes_are_named(void **state)
         {"{\"i\": 1, \"e\": \"mauve\"}",
          "c.json: e: unknown word \"mauve\"; expected red, green or blue"},
         {"{\"i\": 1, \"e\": 2}", "c.json: e: expected red, green or blue, got an integer (2)"},
+        {"{\"i\": 1, \"colour\": \"gren\"}",
+         "c.json: colour: unknown word \"gren\"; did you mean \"green\"?"},
+        {"{\"i\": 1, \"e\": \"red\", \"colour\": \"red\"}",
+         "c.json: colour: is the former name of e, which is given too"},
         {"{\"i\": 1, \"bettas\": []}", "c.json: bettas: unknown key; did you mean \"betas\"?"},
         {"{\"i\": 1, \"range\": {\"low\": 1}}",
          "c.json: range.low: unknown key; did you mean \"lo\"?"},
@@ -284,7 +288,7 @@ static void mistakes_are_named(void **state)
 
         assert_int_equal(d9d_config_bind(&all_table, doc, "c.json", NULL, &a, &v), D9D_ECONFIG);
         assert_string_equal(d9d_err_message(), rows[i].sentence);
-        assert_int_equal(d9d_config_resolve(&all_table, doc, "c.json", &full), D9D_ECONFIG);
+        assert_int_equal(d9d_config_resolve(&all_table, doc, "c.json", NULL, &full), D9D_ECONFIG);
         assert_string_equal(d9d_err_message(), rows[i].sentence);
         assert_null(full);
         d9d_arena_release(&a);
@@ -354,6 +358,32 @@ static void keys_without_effect_are_said(void **state)
     json_decref(plain);
 }
 
+/* A key that was renamed: bound by either name, resolved by the one that it has now. */
+static void former_names_are_accepted_and_said(void **state)
+{
+    char said[512] = "";
+    const d9d_log log = {.line = record_line, .arg = said, .level = D9D_LOG_INFO};
+    json_t *doc = load("{\"i\": 1, \"colour\": \"blue\"}"), *full = NULL;
+    d9d_arena a = {0};
+    struct all v;
+
+    (void)state;
+    assert_int_equal(d9d_config_bind(&all_table, doc, "c.json", &log, &a, &v), D9D_OK);
+    assert_string_equal(said, "c.json: colour is now e");
+    assert_int_equal(v.e, 2);
+    said[0] = '\0';
+    assert_int_equal(d9d_config_resolve(&all_table, doc, "c.json", &log, &full), D9D_OK);
+    assert_string_equal(said, "c.json: colour is now e");
+    assert_null(json_object_get(full, "colour"));
+    said[0] = '\0';
+    assert_int_equal(d9d_config_bind(&all_table, full, "c.json", &log, &a, &v), D9D_OK);
+    assert_string_equal(said, "");
+    assert_int_equal(v.e, 2);
+    json_decref(full);
+    d9d_arena_release(&a);
+    json_decref(doc);
+}
+
 /* --- resolving ----------------------------------------------------------------------- */
 
 static void resolving_fills_in_and_is_stable(void **state)
@@ -363,7 +393,7 @@ static void resolving_fills_in_and_is_stable(void **state)
     json_t *full = NULL, *again = NULL;
 
     (void)state;
-    assert_int_equal(d9d_config_resolve(&all_table, doc, "c", &full), D9D_OK);
+    assert_int_equal(d9d_config_resolve(&all_table, doc, "c", NULL, &full), D9D_OK);
     assert_dumps(full,
                  "{\"b\": true, \"i\": 1, \"maybe_i\": null, \"r\": 0.5, \"maybe_r\": null,"
                  " \"s\": \"x\", \"maybe_s\": null, \"e\": \"green\","
@@ -371,7 +401,7 @@ static void resolving_fills_in_and_is_stable(void **state)
                  " \"u\": {\"type\": \"node\", \"children\": [{\"type\": \"leaf\", \"n\": 7}],"
                  " \"label\": null}, \"betas\": [0.9, 0.99], \"m\": {}, \"j\": {},"
                  " \"p\": \"disable\"}");
-    assert_int_equal(d9d_config_resolve(&all_table, full, "c", &again), D9D_OK);
+    assert_int_equal(d9d_config_resolve(&all_table, full, "c", NULL, &again), D9D_OK);
     assert_true(json_equal(full, again));
     json_decref(again);
     json_decref(full);
@@ -484,6 +514,7 @@ int main(void)
         cmocka_unit_test(other_names_are_checked),
         cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(keys_without_effect_are_said),
+        cmocka_unit_test(former_names_are_accepted_and_said),
         cmocka_unit_test(resolving_fills_in_and_is_stable),
         cmocka_unit_test(assignments_change_the_document),
         cmocka_unit_test(near_words_are_found),

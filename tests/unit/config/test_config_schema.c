@@ -39,7 +39,7 @@ static const d9d_key file_keys[] = {
     D9D_KEY_UNION(struct file, u, D9D_REQUIRED, tag, choices, "which"),
     D9D_KEY_INT(struct file, n, "1", 1, INT64_MAX, "count"),
     D9D_KEY_INT(struct file, old, "0", 0, 1, "gone", .flags = D9D_NO_EFFECT),
-    D9D_KEY_ENUM(struct file, e, "null", words, "word", .flags = D9D_NULLABLE),
+    D9D_KEY_ENUM(struct file, e, "null", words, "word", .flags = D9D_NULLABLE, .former = "letter"),
     {.name = "maybe",
      .kind = D9D_KIND_TABLE,
      .flags = D9D_NULLABLE,
@@ -62,6 +62,8 @@ static const char expected[] =
     " 'description': 'gone (accepted, but has no effect)', 'default': 0}, "
     "'e': {'anyOf': [{'enum': ['a', 'b']}, {'type': 'null'}], 'description': 'word',"
     " 'default': null}, "
+    "'letter': {'anyOf': [{'enum': ['a', 'b']}, {'type': 'null'}], 'description': 'now e',"
+    " 'deprecated': true}, "
     "'maybe': {'anyOf': [{'$ref': '#/$defs/item-2'}, {'type': 'null'}],"
     " 'description': 'perhaps', 'default': null}, "
     "'m': {'type': 'object', 'additionalProperties': {'type': 'integer', 'minimum': 1,"

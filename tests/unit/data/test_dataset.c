@@ -12,6 +12,8 @@
 #include "d9d/base/rng.h"
 #include "d9d/data/build/shard.h"
 #include "d9d/data/loader/loader.h"
+#include "data/build/assemble.h"
+#include "data/dataset/dataset_manifest.h"
 
 /* Documents 0..n-1; document i has 2 + i % 7 tokens, the first being i. */
 static void write_documents(const char *path, int n, bool labels)
@@ -435,6 +437,42 @@ static void test_other_tokenizer(void **state)
     }
 }
 
+/* A manifest of 0.1, which called unit_bytes part_bytes. */
+static void test_former_recipe(void **state)
+{
+    d9d_buf text = {0}, now = {0};
+    d9di_dataset_manifest m = {0};
+
+    (void)state;
+    write_documents("docs.jsonl", 9, false);
+    assert_ok(make((d9d_shard_opts){.seed = -1, .unit_bytes = 4096}));
+    assert_ok(d9d_fs_read("data/manifest.json", 1 << 20, &text));
+    assert_ok(d9d_buf_append(&text, "", 1));
+    put_in_place(&text, "\"unit_bytes\": 4096", "\"part_bytes\": 4096");
+    text.len = (size_t)(strstr(text.data, ",\n  \"xxh3\": ") - text.data);
+    assert_ok(d9d_buf_append(&text, "\n}\n", 3));
+    assert_ok(d9d_json_checksum_append(&text));
+    put_file("data/manifest.json", &text);
+    assert_ok(d9d_dataset_verify("data", NULL));
+    assert_ok(d9di_dataset_manifest_parse("data", text.data, text.len, &m));
+    assert_int_equal(m.recipe.unit_bytes, 4096);
+    assert_ok(d9di_dataset_manifest_print(&m, &now));
+    assert_non_null(strstr(now.data, "\"unit_bytes\": 4096"));
+    d9di_dataset_manifest_release(&m);
+    d9d_buf_release(&now);
+    d9d_buf_release(&text);
+}
+
+/* Which files of a directory are work that is not through, of 0.1 too. */
+static void test_work_files(void **state)
+{
+    (void)state;
+    assert_true(d9di_assemble_is_temp("assemble.candidates"));
+    assert_true(d9di_assemble_is_temp("join.candidates"));
+    assert_true(d9di_assemble_is_temp("unit-00000-0000.json"));
+    assert_false(d9di_assemble_is_temp("tokens-00000.bin"));
+}
+
 static void test_refusals(void **state)
 {
     static const struct {
@@ -482,6 +520,8 @@ int main(void)
         unit_test_in_dir(test_cut),
         unit_test_in_dir(test_damage),
         unit_test_in_dir(test_other_tokenizer),
+        unit_test_in_dir(test_former_recipe),
+        cmocka_unit_test(test_work_files),
         unit_test_in_dir(test_refusals),
     };
 

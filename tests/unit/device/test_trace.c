@@ -62,15 +62,15 @@ static void ranges_and_laps_are_in_the_file(void **state)
     assert_ok(d9d_trace_open(dev, &t));
     d9d_trace_begin(dev, "step %d", 7);
     work(dev, x);
-    d9d_trace_mark(dev, "linear", "dw");
+    d9d_trace_mark(dev, "linear", "wgrad");
     d9d_trace_begin(dev, "inner");
     work(dev, x);
     d9d_trace_mark(dev, "add", "");
     d9d_trace_end(dev);
     work(dev, x);
-    d9d_trace_mark(dev, "linear", "dw");
+    d9d_trace_mark(dev, "linear", "wgrad");
     d9d_trace_end(dev);
-    d9d_trace_stream_range_begin(dev, NULL, "gather", "weights");
+    d9d_trace_stream_range_begin(dev, NULL, "unshard", "weights");
     work(dev, x);
     d9d_trace_stream_range_end(dev, NULL);
     d9d_trace_stream_range_end(dev, NULL); /* of nothing */
@@ -84,8 +84,8 @@ static void ranges_and_laps_are_in_the_file(void **state)
     for (int lane = 0; lane < 2; lane++) {
         const json_t *step = find(events, "step 7", lane, 0),
                      *inner = find(events, "inner", lane, 0);
-        const json_t *first = find(events, "linear dw", lane, 0);
-        const json_t *last = find(events, "linear dw", lane, 1),
+        const json_t *first = find(events, "linear wgrad", lane, 0);
+        const json_t *last = find(events, "linear wgrad", lane, 1),
                      *add = find(events, "add", lane, 0);
 
         assert_int_equal(json_integer_value(json_object_get(step, "pid")), 3);
@@ -96,12 +96,12 @@ static void ranges_and_laps_are_in_the_file(void **state)
         (void)find(events, "left open", lane, 0);
     }
     {
-        const json_t *beside = find(events, "gather weights", 2, 0);
+        const json_t *beside = find(events, "unshard weights", 2, 0);
 
         assert_true(from(beside) >= to(find(events, "step 7", 0, 0)) - rounded);
         assert_true(to(beside) > from(beside));
     }
-    assert_non_null(strstr(top.data, "linear dw "));
+    assert_non_null(strstr(top.data, "linear wgrad "));
     assert_non_null(strstr(top.data, "add "));
     json_decref(doc);
     d9d_buf_release(&top);

@@ -28,7 +28,7 @@ static void check(call *c)
             y[r * n->y_cols + n->y_first + j] =
                 array_get(n->t, c->x, r / n->heads * n->x_cols + n->x_first + j);
     assert_int_equal(host_kernels()->copy_strided(NULL, n, c->y, c->x), D9D_OK);
-    array_close("columns", n->t, c->y, y, size, 0.0);
+    array_close("copy_strided", n->t, c->y, y, size, 0.0);
     for (int64_t i = 0; i < n->m; i++)
         for (int64_t j = 0; j < n->n; j++) {
             double *to = &dx[i * n->x_cols + n->x_first + j];
@@ -38,7 +38,7 @@ static void check(call *c)
                 *to += y[(i * n->heads + h) * n->y_cols + n->y_first + j];
         }
     assert_int_equal(host_kernels()->copy_strided_bwd(NULL, n, c->dx, c->y), D9D_OK);
-    array_close("columns_din", n->t, c->dx, dx, back, 1e-6);
+    array_close("copy_strided_bwd", n->t, c->dx, dx, back, 1e-6);
     free(c->x);
     free(c->y);
     free(c->dx);

@@ -106,7 +106,7 @@ static const struct row {
     int outs;
 } rows[] = {
     {"add", do_add, want_add, 1},          {"add many", do_add_many, want_add_many, 1},
-    {"swiglu", do_swiglu, want_swiglu, 1}, {"swiglu_din", do_swiglu_din, want_swiglu_din, 2},
+    {"swiglu", do_swiglu, want_swiglu, 1}, {"swiglu_bwd", do_swiglu_din, want_swiglu_din, 2},
     {"cast", do_cast, want_cast, 1},
 };
 

@@ -380,7 +380,7 @@ static void test_norm_rope(void **state)
 
 enum { ARRAYS = 3, CELLS = 11 };
 
-/* As norm_rope by itself, which gives other rows than put_rows sends them to; or as they are. */
+/* As norm_rope by itself, which gives other rows than scatter_rows sends them to; or as is. */
 static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads *h, void *y)
 {
     const int64_t row = h->heads * d->d;

@@ -150,12 +150,12 @@ static void check_rows(call *c)
     array_same_for_threads(run_permute, c, c->y, (size_t)(used * h) * size, NULL);
     array_close("permute", c->t, c->y, y, used * h, 0.0);
     array_same_for_threads(run_permute_din, c, c->z, (size_t)(c->rows * h) * size, NULL);
-    array_close("permute_din", c->t, c->z, back, c->rows * h, 1e-6);
+    array_close("permute_bwd", c->t, c->z, back, c->rows * h, 1e-6);
     array_same_for_threads(run_unpermute, c, c->z, (size_t)(c->rows * h) * size, NULL);
     array_close("unpermute", c->t, c->z, z, c->rows * h, 1e-6);
     array_same_for_threads(run_unpermute_din, c, c->dx, (size_t)(used * h) * size, NULL);
-    array_close("unpermute_din dx", c->t, c->dx, dx, used * h, 1e-6);
-    array_close("unpermute_din dprob", D9D_F32, c->dprob_x, dp, n, 1e-4);
+    array_close("unpermute_bwd dx", c->t, c->dx, dx, used * h, 1e-6);
+    array_close("unpermute_bwd dprob", D9D_F32, c->dprob_x, dp, n, 1e-4);
     free(y);
     free(z);
     free(back);

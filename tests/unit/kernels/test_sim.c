@@ -324,7 +324,7 @@ static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int ran
 
     assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), boot));
     assert_true(d9d_bootstrap_is_simulated(*boot));
-    assert_ok(d9d_mesh_open(*boot, d, "paper", dev->stream, &how, &m));
+    assert_ok(d9d_mesh_open(*boot, d, "sim", dev->stream, &how, &m));
     return m;
 }
 

@@ -135,11 +135,11 @@ static void refuses(void **state)
 
     (void)state;
     assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
-                 "latent attention: 4 features of a head turn, a rope turns 6");
+                 "MLA: 4 features of a head turn, a rope turns 6");
     rope.features = 4;
     shape.v = 10;
     assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
-                 "latent attention: values of 10 features are wider than keys of 9");
+                 "MLA: values of 10 features are wider than keys of 9");
 }
 
 int main(void)

@@ -184,18 +184,20 @@ static void refuses_weights(void **state)
               *fine = op_param(f, "fine", D9D_F32, D9D_SHAPE(4, 4));
     const d9d_tensor *list = op_tensor(f, D9D_I32, D9D_SHAPE(4));
 
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, narrow, NULL, NULL, &y),
-                   "conv: x [2, 3, 4] does not fit narrow [3, 4]: x is [B, S, N], a weight [N, W]");
+    assert_refused(
+        f, d9d_op_causal_conv1d(f->tape, x, narrow, NULL, NULL, &y),
+        "causal_conv1d: x [2, 3, 4] does not fit narrow [3, 4]: x is [B, S, N], a weight [N, W]");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, wide, NULL, NULL, &y),
-                   "conv: wide is 9 tokens wide, from 1 to 8 are possible");
+                   "causal_conv1d: wide is 9 tokens wide, from 1 to 8 are possible");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, fine, list, NULL, &y),
-                   "conv: segments [4] does not fit x [2, 3, 4]: segments are [N, 4]");
+                   "causal_conv1d: segments [4] does not fit x [2, 3, 4]: segments are [N, 4]");
     assert_refused(f, d9d_op_gdn_gate(f->tape, x, four, five, &y),
-                   "decay: x [2, 3, 4] does not fit five [5]: x is [..., N], rate and bias [N]");
-    assert_refused(f, d9d_op_rms_norm_gated(f->tape, x, x, five, 1, &y),
-                   "gated_norm: x [2, 3, 4] does not fit five [5]: x is [..., N], a weight [N]");
+                   "gdn_gate: x [2, 3, 4] does not fit five [5]: x is [..., N], rate and bias [N]");
+    assert_refused(
+        f, d9d_op_rms_norm_gated(f->tape, x, x, five, 1, &y),
+        "rms_norm_gated: x [2, 3, 4] does not fit five [5]: x is [..., N], a weight [N]");
     assert_refused(f, d9d_op_rms_norm_gated(f->tape, x, z, four, 1, &y),
-                   "gated_norm: z [2, 4] does not fit x [2, 3, 4]: shapes must be equal");
+                   "rms_norm_gated: z [2, 4] does not fit x [2, 3, 4]: shapes must be equal");
 }
 
 static void refuses_heads(void **state)
@@ -208,24 +210,27 @@ static void refuses_heads(void **state)
                                  .b = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2))};
     d9d_var *y;
 
-    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
-                   "delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: heads of values must be a "
-                   "multiple of those of keys");
+    assert_refused(
+        f, d9d_op_gated_delta(f->tape, &x, &y),
+        "gated_delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: heads of values must be a "
+        "multiple of those of keys");
     x.v = op_var(f, D9D_F32, D9D_SHAPE(1, 3, 2, 4));
-    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
-                   "delta: v [1, 3, 2, 4] does not fit q [1, 2, 2, 4]: q and k are [B, S, K, D], v "
-                   "[B, S, A, F]");
+    assert_refused(
+        f, d9d_op_gated_delta(f->tape, &x, &y),
+        "gated_delta: v [1, 3, 2, 4] does not fit q [1, 2, 2, 4]: q and k are [B, S, K, D], v "
+        "[B, S, A, F]");
     x.v = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 4, 4));
-    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
-                   "delta: b [1, 2, 2] does not fit v [1, 2, 4, 4]: v is [B, S, A, F], a gate [B, "
-                   "S, A]");
+    assert_refused(
+        f, d9d_op_gated_delta(f->tape, &x, &y),
+        "gated_delta: b [1, 2, 2] does not fit v [1, 2, 4, 4]: v is [B, S, A, F], a gate [B, "
+        "S, A]");
     x.k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 5));
     assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
-                   "delta: k [1, 2, 2, 5] does not fit q [1, 2, 2, 4]: shapes must be equal");
+                   "gated_delta: k [1, 2, 2, 5] does not fit q [1, 2, 2, 4]: shapes must be equal");
     x.g = op_var(f, D9D_BF16, D9D_SHAPE(1, 2, 4));
     x.k = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2, 4));
     assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
-                   "delta: g is bfloat16, expected float32");
+                   "gated_delta: g is bfloat16, expected float32");
 }
 
 static void refuses_what_is_kept(void **state)
@@ -239,20 +244,20 @@ static void refuses_what_is_kept(void **state)
                                op_tensor(f, D9D_I32, D9D_SHAPE(2))};
 
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, NULL, &kept, &y),
-                   "conv: what is kept is that of segments, of which none are given");
+                   "causal_conv1d: what is kept is that of segments, of which none are given");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "conv: has no backward through what is kept");
+                   "causal_conv1d: has no backward through what is kept");
     d9d_tape_set_recording(f->tape, false);
     kept.slots = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
-    assert_refused(
-        f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-        "conv: what is kept [5, 2, 4] does not fit a cell [3, 4]: it is [R, ...] of cells");
+    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
+                   "causal_conv1d: what is kept [5, 2, 4] does not fit a cell [3, 4]: it is [R, "
+                   "...] of cells");
     kept.slots = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "conv: what is kept is bfloat16, expected float32");
+                   "causal_conv1d: what is kept is bfloat16, expected float32");
     kept = (d9d_op_state_cache){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "conv: at [1] does not fit segments [2, 4]: one cell for each segment");
+                   "causal_conv1d: at [1] does not fit segments [2, 4]: one cell for each segment");
 }
 
 int main(void)

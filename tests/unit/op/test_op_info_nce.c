@@ -81,7 +81,7 @@ static void refuses(void **state)
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 6)), *loss;
 
     assert_refused(f, contrast(f->tape, x, &loss),
-                   "contrast: targets [2] does not fit x [4, 6]: x is [N, H] with H a multiple of "
+                   "info_nce: targets [2] does not fit x [4, 6]: x is [N, H] with H a multiple of "
                    "8, targets are [N / 2]");
 }
 

@@ -15,16 +15,18 @@ static void cache_refuses(void **state)
     d9d_var *y;
 
     assert_refused(f, d9d_op_kv_append(f->tape, x, at, half, &y),
-                   "cache: the cache is bfloat16, expected float32");
-    assert_refused(f, d9d_op_kv_append(f->tape, x, at, thin, &y),
-                   "cache: x [1, 2, 3, 4] does not fit the cache [8, 3, 2]: x is [1, T, K, D], a "
-                   "cache [Z, K, D]");
-    assert_refused(f, d9d_op_kv_append(f->tape, two, at, cache, &y),
-                   "cache: x [2, 1, 3, 4] does not fit the cache [8, 3, 4]: x is [1, T, K, D], a "
-                   "cache [Z, K, D]");
+                   "kv_append: the cache is bfloat16, expected float32");
+    assert_refused(
+        f, d9d_op_kv_append(f->tape, x, at, thin, &y),
+        "kv_append: x [1, 2, 3, 4] does not fit the cache [8, 3, 2]: x is [1, T, K, D], a "
+        "cache [Z, K, D]");
+    assert_refused(
+        f, d9d_op_kv_append(f->tape, two, at, cache, &y),
+        "kv_append: x [2, 1, 3, 4] does not fit the cache [8, 3, 4]: x is [1, T, K, D], a "
+        "cache [Z, K, D]");
     assert_refused(f, d9d_op_kv_append(f->tape, x, few, cache, &y),
-                   "cache: at [1] does not fit x [1, 2, 3, 4]: one place for each of T tokens");
-    assert_refused(f, d9d_op_kv_append(f->tape, x, at, cache, &y), "cache: has no backward");
+                   "kv_append: at [1] does not fit x [1, 2, 3, 4]: one place for each of T tokens");
+    assert_refused(f, d9d_op_kv_append(f->tape, x, at, cache, &y), "kv_append: has no backward");
 }
 
 static void heads_refuse(void **state)

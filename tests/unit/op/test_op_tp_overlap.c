@@ -23,9 +23,9 @@ static void refuses(void **state)
     d9d_var *scalar = op_var(f, D9D_F32, D9D_SCALAR);
 
     assert_refused(f, d9d_op_all_gather_rows(f->tape, ids, NULL, "x", &y),
-                   "gather_rows: x is int32, expected float32 or bfloat16");
+                   "all_gather_rows: x is int32, expected float32 or bfloat16");
     assert_refused(f, d9d_op_reduce_scatter_rows(f->tape, scalar, NULL, "x", &y),
-                   "scatter_rows: x [] has no rows");
+                   "reduce_scatter_rows: x [] has no rows");
     assert_null(y);
 }
 

@@ -22,7 +22,7 @@ static void job_open(job *j)
 
     assert_ok(d9d_device_simulate("h100", &j->dev));
     assert_ok(d9d_bootstrap_simulate(ME, RANKS, &j->boot));
-    assert_ok(d9d_mesh_open(j->boot, &d, "paper", j->dev->stream, &how, &j->mesh));
+    assert_ok(d9d_mesh_open(j->boot, &d, "sim", j->dev->stream, &how, &j->mesh));
     assert_ok(d9d_mesh_group(j->mesh, D9D_AXES_SHARD, &j->shard));
 }
 

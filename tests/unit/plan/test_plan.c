@@ -34,7 +34,7 @@ static void bench_open(bench *b)
 
     memset(b, 0, sizeof(*b));
     assert_ok(d9d_json_parse("model", model, sizeof(model) - 1, &doc));
-    assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "model", &b->full));
+    assert_ok(d9d_config_resolve(&d9d_train_config_table, doc, "model", NULL, &b->full));
     json_decref(doc);
     assert_ok(
         d9d_config_bind(&d9d_train_config_table, b->full, "model", NULL, &b->arena, &b->config));

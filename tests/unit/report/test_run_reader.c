@@ -106,7 +106,9 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
                "{\"step\": 3, \"loss\": 9, \"step_ms\": 1000}\n"
                "{\"save\": 1, \"blocked_ms\": 2.5, \"total_ms\": 900}\n"
                "{\"documents\": 1, \"tokens\": 64, \"worst\": []}\n"
-               "{\"pipeline\": 1, \"rows\": 2, \"play_ms\": 8, \"bubble\": 0.25}\n"
+               "{\"pipeline\": 1, \"rows\": 2, \"pipeline_ms\": 8, \"bubble\": 0.25}\n"
+               "{\"pipeline\": 2, \"play_ms\": 9, \"busy_ms\": [7], \"input_ms\": [1], "
+               "\"weight_ms\": [2]}\n"                /* as 0.1 wrote them */
                "{\"pipeline\": 7, \"bubble\": 0.5}\n" /* of a step that has no record */
                "{\"end\": \"saved\"}\n");
     r = opened(&p);
@@ -115,7 +117,14 @@ static void a_restart_takes_the_place_of_later_steps(void **state)
     assert_true(d9d_run_reader_values(r, "bubble")[0] == 0.25);
     assert_true(isnan(d9d_run_reader_values(r, "bubble")[2]));
     assert_null(d9d_run_reader_values(r, "rows"));
-    assert_int_equal(r->n_pipelines, 2);
+    assert_int_equal(r->n_pipelines, 3);
+    assert_true(d9d_run_reader_values(r, "pipeline_ms")[0] == 8);
+    assert_true(d9d_run_reader_values(r, "pipeline_ms")[1] == 9);
+    assert_null(d9d_run_reader_values(r, "play_ms"));
+    assert_int_equal(json_array_size(json_object_get(r->pipeline[1], "compute_ms")), 1);
+    assert_int_equal(json_array_size(json_object_get(r->pipeline[1], "dgrad_ms")), 1);
+    assert_int_equal(json_array_size(json_object_get(r->pipeline[1], "wgrad_ms")), 1);
+    assert_null(json_object_get(r->pipeline[1], "weight_ms"));
     assert_null(d9d_run_reader_values(r, "blocked_ms"));
     append(&p, "{\"restart\": 1, \"step\": 1, \"time\": \"2026-01-31T12:00:00Z\"}\n"
                "{\"step\": 3, \"loss\": 1, \"step_ms\": 500}\n");

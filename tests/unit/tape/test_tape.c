@@ -734,7 +734,7 @@ static void limits_are_told(void **state)
     for (int i = 0; i <= D9D_NODE_MAX; i++)
         in[i] = leaf_of(&n, &n.x);
     assert_fails(d9d_tape_recompute(n.f.tape, odd, NULL, in, 9, out, 3), D9D_EINVAL,
-                 "checkpoint: 9 inputs and 3 outputs, at most 8 of each");
+                 "recompute: 9 inputs and 3 outputs, at most 8 of each");
     net_close(&n);
 }
 

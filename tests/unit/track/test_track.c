@@ -241,8 +241,8 @@ static void test_pipeline(void **state)
     unit_check_has(
         text.data,
         "{\"pipeline\": 5, \"schedule\": \"1f1b x2\", \"micro_batches\": 8, \"rows\": 2, "
-        "\"play_ms\": 100.0, \"bubble\": 0.25, \"busy_ms\": [80.0, 60.5], "
-        "\"forward_ms\": [1.0, 2.0, 3.0, 4.0], \"input_ms\": [1.0, ",
+        "\"pipeline_ms\": 100.0, \"bubble\": 0.25, \"compute_ms\": [80.0, 60.5], "
+        "\"forward_ms\": [1.0, 2.0, 3.0, 4.0], \"dgrad_ms\": [1.0, ",
         __FILE__, __LINE__);
     d9d_buf_release(&text);
 }

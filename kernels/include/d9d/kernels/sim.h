@@ -33,14 +33,13 @@ extern "C" {
 
 /* Kinds of kernels, each with its own efficiency. */
 #define D9D_SIM_KIND_MAP(X)                                                                        \
-    X(GEMM, "products")        /* dense GEMM */                                                    \
-    X(GROUPED_GEMM, "experts") /* experts, forward, dgrad and wgrad */                             \
-    X(ATTENTION, "attention")  /* forward */                                                       \
-    X(ATTENTION_BWD, "attention gradient")                                                         \
-    X(ATTENTION_BUILTIN,                                                                           \
-      "attention by own kernels") /* shapes that no library supports; the gated delta rule */      \
-    X(LINEAR_CROSS_ENTROPY, "head and loss")                                                       \
-    X(MEMORY, "memory") /* everything else: bandwidth-bound */
+    X(GEMM, "gemm")                 /* of dense layers */                                          \
+    X(GROUPED_GEMM, "grouped gemm") /* of experts, with their weights' gradients */                \
+    X(ATTENTION, "attention")       /* forward */                                                  \
+    X(ATTENTION_BWD, "attention backward")                                                         \
+    X(ATTENTION_BUILTIN, "attention (built-in)") /* what no library takes; the gated delta rule */ \
+    X(LINEAR_CROSS_ENTROPY, "linear cross entropy")                                                \
+    X(MEMORY, "memory") /* the rest: bytes decide */
 
 typedef enum d9d_sim_kind {
 #define X(name, text) D9D_SIM_##name,

@@ -28,6 +28,7 @@ enum {
     D9D_ENVIRONMENT_NO_GPU = 4,  /* a process that would use a GPU and finds none */
     D9D_ENVIRONMENT_NCCL = 8,
     D9D_ENVIRONMENT_MPI = 16,
+    D9D_ENVIRONMENT_RANKS = 32, /* jobs of several ranks */
 };
 
 typedef enum d9d_environment_action {

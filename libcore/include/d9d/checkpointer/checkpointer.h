@@ -6,7 +6,7 @@
  *             manifest.json                 names, sizes and hashes of the files; the tensors
  *             model-r00000.safetensors      parameters, one file per rank
  *             optimizer-r00000.safetensors  optimizer state, one file per rank
- *             cells-r00000.safetensors      rank state, if there is any
+ *             state-r00000.safetensors      rank state, if there is any
  *         step-00002000.tmp-4711-0/         a save in progress, or one that was killed
  *
  *     resume:       D9D_TRY(d9d_checkpointer_latest(dir, boot, log, &a, &path));
@@ -53,7 +53,8 @@
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "dtype": "F32", "shape": [64], "slices":
  *                  [{"file": "model-r00000.safetensors", "start": [0], "shape": [64]}]}, ...],
- *     "cells": ["cells-r00000.safetensors", ...]           rank state, a file per rank; optional
+ *     "rank_state": ["state-r00000.safetensors", ...]           rank state, a file per rank;
+ * optional
  */
 #ifndef D9D_CHECKPOINTER_CHECKPOINTER_H
 #define D9D_CHECKPOINTER_CHECKPOINTER_H

@@ -51,7 +51,7 @@ D9D_API int d9d_comm_rank(const d9d_comm *c);
 D9D_API int d9d_comm_size(const d9d_comm *c);
 /* The world rank of the group's rank i. */
 D9D_API int d9d_comm_world_rank(const d9d_comm *c, int i);
-/* "dp_shard" or "dp_shard+cp_shard"; "alone" for NULL. */
+/* "dp_shard" or "dp_shard+cp_shard"; "single" for NULL. */
 D9D_API const char *d9d_comm_name(const d9d_comm *c);
 
 /* All-reduce buf [n] in place. */
@@ -122,7 +122,7 @@ D9D_API void d9d_comm_event_free(d9d_comm *c, d9d_comm_event *at); /* NULL is fi
 typedef struct d9d_peer_memory d9d_peer_memory;
 /* Map n arrays of each rank; the i-th arrays of all ranks are gathered together, each with
  * counts[rank] elements.  The arrays stay the caller's and must not move.  *out is NULL if not
- * every rank can read every other's memory: on CPUs, between hosts, or with D9D_COMM_SHARE=0 in the
+ * every rank can read every other's memory: on CPUs, between hosts, or with D9D_P2P=off in the
  * environment of some rank.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_peer_map(d9d_comm *c, const char *what, void *const *mine,
                                              size_t n, d9d_peer_memory **out);
@@ -151,8 +151,8 @@ D9D_API void d9d_peer_unmap(d9d_peer_memory *x);
  * A buffer may be overwritten two barriers later, on a stream that waits for the barrier in
  * between.  When the peers' streams pass that barrier, they have read the buffer. */
 /* Allocate two staging buffers of at least `bytes` each.  On GPUs this needs one host with P2P
- * access, and no rank with D9D_COMM_SHARE=0 in its environment.  On CPUs it needs one host, and
- * D9D_COMM_SHARE=1 on all ranks.  Check d9d_symm_buffer_bytes() afterwards.
+ * access, and no rank with D9D_P2P=off in its environment.  On CPUs it needs one host, and
+ * D9D_P2P=force on all ranks.  Check d9d_symm_buffer_bytes() afterwards.
  *
  * Collective if the buffers must grow; their contents are then lost.  If some rank has not enough
  * memory, a warning says so once and the old buffers remain.  Only a later call tries again: the
@@ -166,7 +166,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_reserve(d9d_comm *c, uint64_t by
 D9D_API D9D_MUST_USE d9d_status d9d_symm_buffer_agree(d9d_comm *c, d9d_comm *world);
 D9D_API bool d9d_symm_buffer_agreed(const d9d_comm *c);
 /* True if there are buffers and `bytes`, the bytes to one rank, are enough to be faster than a
- * collective.  True for any number if forced: if all ranks have D9D_COMM_SHARE=1, for tests.  The
+ * collective.  True for any number if forced: if all ranks have D9D_P2P=force, for tests.  The
  * same on all ranks. */
 D9D_API bool d9d_symm_buffer_is_worthwhile(const d9d_comm *c, uint64_t bytes);
 D9D_API bool d9d_symm_buffer_is_forced(const d9d_comm *c);
@@ -225,7 +225,7 @@ typedef struct d9d_message d9d_message;
 /* Give each pair of neighbours in the group's order, the last and the first too, a ring of 32 MiB
  * in peer memory: 64 MiB for each rank.  Messages that wait for their peer then take no SM from the
  * computation.  Does nothing unless all ranks are GPUs of one host with P2P access, or if
- * D9D_COMM_SHARE=0 is in the environment of some rank, or if called again.  Collective. */
+ * D9D_P2P=off is in the environment of some rank, or if called again.  Collective. */
 D9D_API D9D_MUST_USE d9d_status d9d_p2p_ring_enable(d9d_comm *c);
 D9D_API D9D_MUST_USE d9d_status d9d_comm_post_send(d9d_comm *c, const char *what, d9d_dtype t,
                                                    const void *src, int64_t n, int to,

@@ -101,7 +101,7 @@ typedef struct d9d_mesh_opts {
     void *trim_arg;
 } d9d_mesh_opts;
 
-/* Open the mesh.  `net` is "cpu" (MPI), "cuda" (NCCL, on the GPU of `stream`) or "paper"
+/* Open the mesh.  `net` is "cpu" (MPI), "cuda" (NCCL, on the GPU of `stream`) or "sim"
  * (simulated:  of a simulated bootstrap, on the d9d_sim of `stream`); a world of one needs none.  A
  * process can open one CPU mesh in its life, because MPI starts once.  ECONFIG if the degrees do
  * not give the bootstrap's number of ranks; ENOTSUP if this build or machine has no MPI or NCCL.

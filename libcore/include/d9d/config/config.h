@@ -24,8 +24,10 @@
  *     "global_batch_size"?
  *
  * Defaults are JSON text and go through the same checks.  Members that a macro does not set follow
- * the doc line: `"where to", .flags = D9D_NULLABLE`.  A table may contain itself through a list, a
- * union or a nullable key; nesting stops at 64.
+ * the doc line: `"where to", .flags = D9D_NULLABLE`.  A key that has been renamed
+ * says `.former = "old_name"` for one version: the old name is bound as the new one, with a line in
+ * the log, and an object that has both is D9D_ECONFIG.  A table may contain itself through a list,
+ * a union or a nullable key; nesting stops at 64.
  *
  * A tool reads a document, applies --set, resolves it, and binds the result.  One walk does both,
  * so what resolves also binds.
@@ -108,7 +110,9 @@ struct d9d_key {
     const d9d_table *const *choices; /* UNION; each table's `name` is its word; NULL-ended */
     const d9d_key *elem;             /* LIST; its name, offset and default are ignored */
     const d9d_key_custom *custom;
-    const char *doc; /* one line */
+    const char *doc;    /* one line */
+    const char *former; /* the key's name until the last version, which is still accepted, and said
+                           in the log; NULL: it had no other */
 };
 
 struct d9d_table {
@@ -211,7 +215,7 @@ enum {
 
 /* Fill *out (table->size bytes) from `doc`.  Strings and nested structs are in the arena; json_t
  * fields are borrowed from `doc`.  `where` begins every message; `log` gets a line for keys without
- * effect.  ECONFIG; *out is then undefined. */
+ * effect and of former names.  ECONFIG; *out is then undefined. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const json_t *doc,
                                                 const char *where, const d9d_log *log, d9d_arena *a,
                                                 void *out);
@@ -222,14 +226,17 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const js
  * ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_set(json_t *doc, const char *assignment);
 
-/* The document with every default filled in, keys in the table's order, checked as
- * binding checks it; a new reference that shares unchanged values with `doc`. */
+/* The document with every default filled in, keys in the table's order and by the names that they
+ * have now, checked as binding checks it; a new reference that shares unchanged values with `doc`.
+ * `log`, or NULL, hears of former names, of which what is resolved has none. */
 D9D_API D9D_MUST_USE d9d_status d9d_config_resolve(const d9d_table *table, const json_t *doc,
-                                                   const char *where, json_t **out);
+                                                   const char *where, const d9d_log *log,
+                                                   json_t **out);
 
 /* JSON Schema (2020-12) of a table, with titles, descriptions, defaults and ranges;
  * the text ends with a newline.  `id` is the schema's name, such as "d9d.train.v1".
- * Every table below the root is one entry of "$defs". */
+ * Every table below the root is one entry of "$defs".  A former name is a property that is
+ * "deprecated". */
 D9D_API D9D_MUST_USE d9d_status d9d_config_schema(const d9d_table *table, const char *id,
                                                   d9d_buf *out);
 

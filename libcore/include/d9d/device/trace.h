@@ -11,7 +11,7 @@
  * Ranges nest; marks divide the innermost one.  Each is shown twice: when the device executed it,
  * and when the host enqueued it.  Each other stream of the device has a lane of its own:
  *
- *     d9d_trace_stream_range_begin(dev, stream, "gather", "layers.3");
+ *     d9d_trace_stream_range_begin(dev, stream, "unshard", "layers.3");
  *     ... enqueue it there ...
  *     d9d_trace_stream_range_end(dev, stream);
  *
@@ -35,7 +35,7 @@ typedef struct d9d_trace d9d_trace;
 
 D9D_API D9D_MUST_USE d9d_status d9d_trace_open(d9d_device *dev, d9d_trace **out);
 /* Wait for the device, write the file and free the trace, also if writing fails.  `top` (may be
- * NULL) gets the marks that took longest as text: "linear dw 31 %, attention 22 %, ...". */
+ * NULL) gets the marks that took longest as text: "linear wgrad 31 %, attention 22 %, ...". */
 D9D_API D9D_MUST_USE d9d_status d9d_trace_close(d9d_trace *t, const char *path, int rank,
                                                 d9d_buf *top);
 /* The same into memory: appends the content of the file to `text`. */
@@ -46,7 +46,7 @@ D9D_API void d9d_trace_discard(d9d_trace *t);
 /* begin copies its name; mark borrows its names until the trace is freed. */
 D9D_API void d9d_trace_begin(d9d_device *dev, const char *fmt, ...) D9D_PRINTF(2, 3);
 D9D_API void d9d_trace_end(d9d_device *dev);
-/* "linear" and "dw" are shown as "linear dw"; `what` may be "". */
+/* "linear" and "wgrad" are shown as "linear wgrad"; `what` may be "". */
 D9D_API void d9d_trace_mark(d9d_device *dev, const char *name, const char *what);
 /* Names are borrowed as mark's are.  Ranges of one stream do not nest. */
 D9D_API void d9d_trace_stream_range_begin(d9d_device *dev, d9d_stream queue, const char *name,

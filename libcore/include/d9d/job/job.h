@@ -65,7 +65,7 @@ typedef struct d9d_job_trainer_section {
     } batching;
     struct d9d_job_data_loading_section {
         int64_t num_workers, prefetch_factor;
-        int64_t multiple; /* pad the sequence length to a multiple of this */
+        int64_t pad_to_multiple_of; /* pad the sequence length to a multiple of this */
     } data_loading;
     struct d9d_job_logging_section {
         d9d_step_period period_steps;

@@ -415,8 +415,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_loss_root(d9d_tape *t, d9d_var *x, d9d_va
  * recomputed.  In a group of one, or with comm NULL, y is x itself.  `what` labels the transfer
  * (d9d/comm/comm.h); it is borrowed as long as the tape lives.
  *
- *     x [T/n, H] --all_gather_rows--> [T, H] --each rank computes its part--> [T, H]
- *                --reduce_scatter_rows--> y [T/n, H], the sum over ranks
+ *     x [T/n, H] --all_all_gather_rows--> [T, H] --each rank computes its part--> [T, H]
+ *                --reduce_reduce_scatter_rows--> y [T/n, H], the sum over ranks
  */
 
 /* All-gather of rows: the rows of all ranks, in rank order.  Backward is a reduce-scatter: the

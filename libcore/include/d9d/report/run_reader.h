@@ -61,10 +61,11 @@ typedef struct d9d_run_reader {
     char *evaluations[D9D_RUN_READER_EVALUATIONS_MAX]; /* names, in order of first appearance */
     size_t n_evaluations;
     int64_t restarts;
-    char *end;        /* "done", "saved" or "failed", once {"end": word} was read; else NULL */
-    bool torn;        /* the last line is incomplete */
-    uint64_t damaged; /* lines that were skipped */
-    /* The newest pipeline lines; `bubble` and `play_ms` are columns as well. */
+    char *end;        /* "done", "saved" or another word once {"end": word} was read; else NULL */
+    bool torn;        /* the last line is not complete */
+    uint64_t damaged; /* lines that were left out */
+    /* The newest lines about a pipeline, of 0.1 too by the keys that they have now; `bubble` and
+     * `pipeline_ms` are columns too. */
     json_t *pipeline[D9D_RUN_READER_PIPELINES_MAX];
     size_t n_pipelines;
     struct d9di_run_reader_state *reader;

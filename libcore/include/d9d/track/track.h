@@ -9,7 +9,7 @@
  *     {"evaluation": "valid", "step": 2, "valid/tokens": 8192, "valid/samples": 16,
  *      "valid/loss": 5.01, "valid/ms": 31.5, ...}
  *     {"save": 2, "blocked_ms": 1.5, "total_ms": 310.2, "time": "2026-01-31T12:04:00Z"}
- *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "play_ms": 103.2, ...}
+ *     {"pipeline": 2, "schedule": "1f1b", "micro_batches": 8, "rows": 1, "pipeline_ms": 103.2, ...}
  *     {"documents": 2, "tokens": 4096, "worst": [{"sample": 17, "document": 0, "tokens": 512,
  *      "mean_loss": 9.25}, ...]}
  *     {"end": "done", "step": 2, "time": "2026-01-31T12:05:00Z"}
@@ -56,9 +56,9 @@ typedef struct d9d_track_pipeline_record {
     int64_t step;
     const char *schedule;        /* its name for people */
     int64_t micro_batches, rows; /* micro-batches of a rank's step; sequences of a micro-batch */
-    double step_ms; /* the longest rank's time for its micro-batches, waiting included; `play_ms` in
-                       the file */
-    double bubble;  /* share of all ranks' step_ms in which they computed nothing */
+    double step_ms;              /* the longest rank's time for its micro-batches, waiting included;
+                                    `pipeline_ms` in              the file */
+    double bubble;               /* share of all ranks' step_ms in which they computed nothing */
     size_t ranks, stages;
     const double *compute_ms;                       /* [ranks] */
     const double *forward_ms, *dgrad_ms, *wgrad_ms; /* [stages], per micro-batch */
