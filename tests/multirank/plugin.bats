@@ -533,7 +533,7 @@ negative rank:on rank -1 is outside
 stage:of stage 1048576 and
 micro:micro-batch -1 on
 micros:micro-batch 1073741824 on
-verb:verb 42 of
+verb:action 42 of
 twice:rank 0: 0F0 is there twice
 other:rank 0: 1F0 is of another rank's stage
 half:rank 0: 0B0 must not be there
