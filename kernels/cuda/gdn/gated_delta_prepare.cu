@@ -20,7 +20,7 @@ enum {
     SQUARE = CHUNK + SLACK,
     CREWS = 2,               /* heads of values at a time */
     CREW = THREADS / CREWS,  /* threads of each */
-    SQUARES = CHUNK / BLOCK, /* in a row of A; a crew's warps */
+    SQUARES = CHUNK / BLOCK, /* in a row of A; a warpgroup's warps */
     UNITS = CHUNK / 8        /* sixteen bytes each, in a row */
 };
 static_assert((int)SQUARES == CREW / WARP, "a warp a row of squares");
@@ -28,7 +28,7 @@ static_assert((int)SQUARES == CREW / WARP, "a warp a row of squares");
 /* Two parts of A below its diagonal, and of T's squares on it. */
 typedef bf16 parts_of[2][CHUNK][SQUARE];
 
-/* A crew's. */
+/* A warpgroup's. */
 struct crew_room {
     parts_of a;
     float b[2][CHUNK]; /* sums of g, and the rest */
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void multiply_rows(room &m, int d)
     __syncthreads();
 }
 
-/* The sums of g in order, two tokens a lane, and beta: by the crew's first warp. */
+/* The sums of g in order, two tokens a lane, and beta: by the warpgroup's first warp. */
 static __device__ __forceinline__ void sum_gates(crew_room &w, const gated_delta_call<bf16> &v,
                                                  const chunk &x)
 {
