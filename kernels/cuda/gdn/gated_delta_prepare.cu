@@ -18,36 +18,36 @@ enum {
     SLACK = 8, /* elements between rows, so that eight of them are in banks of their own */
     WIDE = MAX_KEY_SIZE + SLACK,
     SQUARE = CHUNK + SLACK,
-    CREWS = 2,               /* heads of values at a time */
-    CREW = THREADS / CREWS,  /* threads of each */
-    SQUARES = CHUNK / BLOCK, /* in a row of A; a warpgroup's warps */
-    UNITS = CHUNK / 8        /* sixteen bytes each, in a row */
+    GROUPS = 2,                       /* heads of values at a time */
+    GROUP_THREADS = THREADS / GROUPS, /* threads of each */
+    SQUARES = CHUNK / BLOCK,          /* in a row of A; a warpgroup's warps */
+    UNITS = CHUNK / 8                 /* sixteen bytes each, in a row */
 };
-static_assert((int)SQUARES == CREW / WARP, "a warp a row of squares");
+static_assert((int)SQUARES == GROUP_THREADS / WARP, "a warp a row of squares");
 
 /* Two parts of A below its diagonal, and of T's squares on it. */
 typedef bf16 parts_of[2][CHUNK][SQUARE];
 
 /* A warpgroup's. */
-struct crew_room {
+struct group_smem {
     parts_of a;
     float b[2][CHUNK]; /* sums of g, and the rest */
     float beta[CHUNK];
 };
-struct room {
+struct block_smem {
     union {
         struct {
             bf16 k[CHUNK][WIDE], q[CHUNK][WIDE];
         } row;
         square product[2]; /* K K', Q K' */
     };
-    crew_room of[CREWS];
+    group_smem of[GROUPS];
     float inv_q[CHUNK], inv_k[CHUNK];
 };
 
-static __device__ __forceinline__ void crew_sync(int warpgroup)
+static __device__ __forceinline__ void group_sync(int warpgroup)
 {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "r"((int)CREW) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "r"((int)GROUP_THREADS) : "memory");
 }
 
 /* Eight elements, sixteen bytes aligned. */
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void fetch_rows(bf16 (*to)[WIDE], const bf16 *
 }
 
 /* 1 over the lengths of rows of K and Q, two threads a row. */
-static __device__ __forceinline__ void measure_rows(room &m)
+static __device__ __forceinline__ void measure_rows(block_smem &m)
 {
     const int r = threadIdx.x / 2, i = r % CHUNK;
     const bf16 *row = r < CHUNK ? m.row.k[i] : m.row.q[i];
@@ -120,7 +120,7 @@ template <int STRIDE> static __device__ __forceinline__ void load_a(uint32_t (&v
 }
 
 /* Rows of a warp of K K' or Q K', as far as the diagonal. */
-static __device__ __forceinline__ void multiply_rows(room &m, int d)
+static __device__ __forceinline__ void multiply_rows(block_smem &m, int d)
 {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = warp % SQUARES * 16;
     const bf16(*a)[WIDE] = warp < SQUARES ? m.row.k : m.row.q;
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void multiply_rows(room &m, int d)
 }
 
 /* The sums of g in order, two tokens a lane, and beta: by the warpgroup's first warp. */
-static __device__ __forceinline__ void sum_gates(crew_room &w, const gated_delta_call<bf16> &v,
+static __device__ __forceinline__ void sum_gates(group_smem &w, const gated_delta_call<bf16> &v,
                                                  const chunk &x)
 {
     const int lane = threadIdx.x % WARP;
@@ -181,10 +181,10 @@ static __device__ __forceinline__ void sum_gates(crew_room &w, const gated_delta
 }
 
 /* What follows of them, a thread a token. */
-static __device__ __forceinline__ void make_factors(const room &m, const crew_room &w,
+static __device__ __forceinline__ void make_factors(const block_smem &m, const group_smem &w,
                                                     chunk_factors &f, float scale, int n)
 {
-    const int i = threadIdx.x % CREW;
+    const int i = threadIdx.x % GROUP_THREADS;
     const float b = w.b[0][i], rest = w.b[1][i];
     const float all = w.b[0][CHUNK - 1], rest_all = w.b[1][CHUNK - 1];
     const float ceil_div_int = expf(b), on = expf((all - b) + (rest_all - rest)), beta = w.beta[i];
@@ -207,8 +207,8 @@ static __device__ __forceinline__ void make_factors(const room &m, const crew_ro
 template <int PARTS> static __device__ __forceinline__ void clear_cells(prepared_chunk &to)
 {
 #pragma unroll
-    for (int r = 0; r < CHUNK * UNITS / CREW; r++) {
-        const int e = r * CREW + threadIdx.x % CREW, i = e / UNITS, u = e % UNITS;
+    for (int r = 0; r < CHUNK * UNITS / GROUP_THREADS; r++) {
+        const int e = r * GROUP_THREADS + threadIdx.x % GROUP_THREADS, i = e / UNITS, u = e % UNITS;
 
         if (u > i / 8)
             *(uint4 *)unit_of(to.p, i, u) = make_uint4(0, 0, 0, 0);
@@ -220,12 +220,12 @@ template <int PARTS> static __device__ __forceinline__ void clear_cells(prepared
 }
 
 /* P to memory, A to shared memory in two parts: what is not above the diagonal, by eights. */
-static __device__ __forceinline__ void make_cells(const room &m, crew_room &w, prepared_chunk &to,
-                                                  float scale)
+static __device__ __forceinline__ void make_cells(const block_smem &m, group_smem &w,
+                                                  prepared_chunk &to, float scale)
 {
     enum { ALL = UNITS * (UNITS + 1) / 2 * 8 };
 
-    for (int e = threadIdx.x % CREW; e < ALL; e += CREW) {
+    for (int e = threadIdx.x % GROUP_THREADS; e < ALL; e += GROUP_THREADS) {
         const int row = (int)((sqrtf((float)(e + 1)) - 1.0f) * 0.5f); /* of eights by eights */
         const int t = e - 4 * row * (row + 1), i = 8 * row + t % 8, j = t / 8 * 8;
         const float k = m.inv_k[i] * w.beta[i], q = m.inv_q[i] * scale;
@@ -252,9 +252,9 @@ static __device__ __forceinline__ void make_cells(const room &m, crew_room &w, p
 /* The square of T on the diagonal of this warp's row, in the place of A's: a lane has a row of A,
  * and then of T, of which half of the lanes store the rest. */
 template <int PARTS>
-static __device__ __forceinline__ void invert_square(crew_room &w, prepared_chunk &to)
+static __device__ __forceinline__ void invert_square(group_smem &w, prepared_chunk &to)
 {
-    const int at = threadIdx.x % CREW / WARP * BLOCK, lane = threadIdx.x % WARP;
+    const int at = threadIdx.x % GROUP_THREADS / WARP * BLOCK, lane = threadIdx.x % WARP;
     const int mine = lane % BLOCK, row = at + mine, part = lane / BLOCK;
     float a[BLOCK], x[BLOCK];
 
@@ -331,9 +331,9 @@ static __device__ __forceinline__ void store_squares(bf16 *to, const uint32_t (&
 
 /* The other squares of this warp's row. */
 template <int PARTS>
-static __device__ __forceinline__ void invert_row(const crew_room &w, prepared_chunk &to)
+static __device__ __forceinline__ void invert_row(const group_smem &w, prepared_chunk &to)
 {
-    const int c = threadIdx.x % CREW / WARP;
+    const int c = threadIdx.x % GROUP_THREADS / WARP;
     bf16_split t[SQUARES];
 
 #pragma unroll
@@ -363,8 +363,8 @@ template <int PARTS>
 static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated_delta_call<bf16> v)
 {
     extern __shared__ __align__(128) unsigned char raw[];
-    room &m = *(room *)raw;
-    const int warpgroup = threadIdx.x / CREW;
+    block_smem &m = *(block_smem *)raw;
+    const int warpgroup = threadIdx.x / GROUP_THREADS;
     const unsigned heads = (unsigned)v.n.k, number = blockIdx.x / heads, kh = blockIdx.x % heads;
     const int group = (int)v.n.a / (int)heads;
     const chunk_ref at = chunk_find(v, number);
@@ -379,9 +379,9 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated
     fetch_rows(m.row.q, v.q + key, step, x.n, (int)v.n.d);
     x.h += warpgroup;
     const int64_t end = kh * group + group;
-    crew_room &w = m.of[warpgroup];
+    group_smem &w = m.of[warpgroup];
 
-    if (x.h < end && threadIdx.x % CREW < WARP)
+    if (x.h < end && threadIdx.x % GROUP_THREADS < WARP)
         sum_gates(w, v, x);
     cp_async_wait_all();
     __syncthreads();
@@ -390,21 +390,21 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated
     while (x.h < end) {
         prepared_chunk &to = v.ready[number * v.n.a + x.h];
 
-        if (threadIdx.x % CREW < CHUNK)
+        if (threadIdx.x % GROUP_THREADS < CHUNK)
             make_factors(m, w, to.f, v.n.scale, x.n);
         make_cells(m, w, to, v.n.scale);
         clear_cells<PARTS>(to);
-        crew_sync(warpgroup);
+        group_sync(warpgroup);
         invert_square<PARTS>(w, to);
-        crew_sync(warpgroup);
+        group_sync(warpgroup);
         invert_row<PARTS>(w, to);
-        x.h += CREWS;
+        x.h += GROUPS;
         if (x.h >= end)
             break;
-        crew_sync(warpgroup);
-        if (threadIdx.x % CREW < WARP)
+        group_sync(warpgroup);
+        if (threadIdx.x % GROUP_THREADS < WARP)
             sum_gates(w, v, x);
-        crew_sync(warpgroup);
+        group_sync(warpgroup);
     }
 }
 
@@ -413,8 +413,8 @@ static d9d_status launch(d9d_stream s, const char *op, const gated_delta_call<bf
 {
     const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.k);
 
-    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)prepare_chunks_kernel<PARTS>, sizeof(room)));
-    prepare_chunks_kernel<PARTS><<<all, THREADS, sizeof(room), d9di_cuda_stream(s)>>>(v);
+    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)prepare_chunks_kernel<PARTS>, sizeof(block_smem)));
+    prepare_chunks_kernel<PARTS><<<all, THREADS, sizeof(block_smem), d9di_cuda_stream(s)>>>(v);
     return d9di_cuda_check_launch(op);
 }
 
