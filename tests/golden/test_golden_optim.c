@@ -86,7 +86,7 @@ static void run_case(const char *op, const char *name, const json_t *options,
     d9d_optimizer *opt;
     d9d_tensor scale;
 
-    json_object_set_new(optimizer, "name", json_string(op));
+    assert_int_equal(json_object_set_new(optimizer, "name", json_string(op)), 0);
     doc = json_pack("{s:o}", "optimizer", optimizer);
     assert_ok(d9d_config_bind(&section_table, doc, name, NULL, &a, &s));
     assert_ok(d9d_device_open(unit_device_name(), &dev));

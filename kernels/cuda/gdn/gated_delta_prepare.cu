@@ -413,7 +413,8 @@ static d9d_status launch(d9d_stream s, const char *op, const gated_delta_call<bf
 {
     const unsigned all = (unsigned)(chunks_max(v.n.docs) * v.n.k);
 
-    D9D_TRY(d9di_cuda_set_max_smem(op, (const void *)prepare_chunks_kernel<PARTS>, sizeof(block_smem)));
+    D9D_TRY(
+        d9di_cuda_set_max_smem(op, (const void *)prepare_chunks_kernel<PARTS>, sizeof(block_smem)));
     prepare_chunks_kernel<PARTS><<<all, THREADS, sizeof(block_smem), d9di_cuda_stream(s)>>>(v);
     return d9di_cuda_check_launch(op);
 }

@@ -880,100 +880,109 @@ static json_t *first_slice(json_t *root)
 
 static void m_step(json_t *m)
 {
-    json_object_set_new(m, "step", json_integer(-1));
+    assert_int_equal(json_object_set_new(m, "step", json_integer(-1)), 0);
 }
 static void m_tokens(json_t *m)
 {
-    json_object_set_new(m, "tokens", json_integer(INT64_MAX));
+    assert_int_equal(json_object_set_new(m, "tokens", json_integer(INT64_MAX)), 0);
 }
 static void m_count_huge(json_t *m)
 {
-    json_object_set_new(json_object_get(m, "optimizer_steps"), "layer.w", json_integer(INT64_MAX));
+    assert_int_equal(json_object_set_new(json_object_get(m, "optimizer_steps"), "layer.w",
+                                         json_integer(INT64_MAX)),
+                     0);
 }
 static void m_step_real(json_t *m)
 {
-    json_object_set_new(m, "step", json_real(1.0));
+    assert_int_equal(json_object_set_new(m, "step", json_real(1.0)), 0);
 }
 static void m_samples(json_t *m)
 {
-    json_object_del(m, "samples");
+    assert_int_equal(json_object_del(m, "samples"), 0);
 }
 static void m_seed(json_t *m)
 {
-    json_object_set_new(m, "seed", json_string("17"));
+    assert_int_equal(json_object_set_new(m, "seed", json_string("17")), 0);
 }
 static void m_parent(json_t *m)
 {
-    json_object_set_new(m, "parent", json_integer(-2));
+    assert_int_equal(json_object_set_new(m, "parent", json_integer(-2)), 0);
 }
 static void m_finite(json_t *m)
 {
-    json_object_set_new(m, "finite", json_integer(1));
+    assert_int_equal(json_object_set_new(m, "finite", json_integer(1)), 0);
 }
 static void m_config(json_t *m)
 {
-    json_object_set_new(m, "config", json_string("12"));
+    assert_int_equal(json_object_set_new(m, "config", json_string("12")), 0);
 }
 static void m_counts(json_t *m)
 {
-    json_object_set_new(m, "optimizer_steps", json_array());
+    assert_int_equal(json_object_set_new(m, "optimizer_steps", json_array()), 0);
 }
 static void m_count(json_t *m)
 {
-    json_object_set_new(json_object_get(m, "optimizer_steps"), "layer.w", json_integer(-3));
+    assert_int_equal(
+        json_object_set_new(json_object_get(m, "optimizer_steps"), "layer.w", json_integer(-3)), 0);
 }
 static void m_tensors(json_t *m)
 {
-    json_object_set_new(m, "tensors", json_null());
+    assert_int_equal(json_object_set_new(m, "tensors", json_null()), 0);
 }
 static void m_tensor(json_t *m)
 {
-    json_array_append_new(json_object_get(m, "tensors"), json_integer(3));
+    assert_int_equal(json_array_append_new(json_object_get(m, "tensors"), json_integer(3)), 0);
 }
 static void m_twice(json_t *m)
 {
-    json_array_append(json_object_get(m, "tensors"), first_of(m, "tensors"));
+    assert_int_equal(json_array_append(json_object_get(m, "tensors"), first_of(m, "tensors")), 0);
 }
 static void m_dtype(json_t *m)
 {
-    json_object_set_new(first_of(m, "tensors"), "dtype", json_string("F31"));
+    assert_int_equal(json_object_set_new(first_of(m, "tensors"), "dtype", json_string("F31")), 0);
 }
 static void m_ndim(json_t *m)
 {
     json_t *shape = json_object_get(first_of(m, "tensors"), "shape");
 
     for (int i = 0; i < D9D_MAX_DIMS; i++)
-        json_array_append_new(shape, json_integer(1));
+        assert_int_equal(json_array_append_new(shape, json_integer(1)), 0);
 }
 static void m_shape(json_t *m)
 {
-    json_array_set_new(json_object_get(first_of(m, "tensors"), "shape"), 0, json_real(7));
+    assert_int_equal(
+        json_array_set_new(json_object_get(first_of(m, "tensors"), "shape"), 0, json_real(7)), 0);
 }
 static void m_huge(json_t *m)
 {
     json_t *shape = json_object_get(first_of(m, "tensors"), "shape");
 
-    json_array_set_new(shape, 0, json_integer(INT64_MAX));
+    assert_int_equal(json_array_set_new(shape, 0, json_integer(INT64_MAX)), 0);
 }
 static void m_file(json_t *m)
 {
-    json_object_set_new(first_slice(m), "file", json_string("../x"));
+    assert_int_equal(json_object_set_new(first_slice(m), "file", json_string("../x")), 0);
 }
 static void m_start(json_t *m)
 {
-    json_array_set_new(json_object_get(first_slice(m), "start"), 0, json_integer(1));
+    assert_int_equal(
+        json_array_set_new(json_object_get(first_slice(m), "start"), 0, json_integer(1)), 0);
 }
 static void m_start_huge(json_t *m)
 {
-    json_array_set_new(json_object_get(first_slice(m), "start"), 0, json_integer(INT64_MAX));
+    assert_int_equal(
+        json_array_set_new(json_object_get(first_slice(m), "start"), 0, json_integer(INT64_MAX)),
+        0);
 }
 static void m_start_long(json_t *m)
 {
-    json_array_append_new(json_object_get(first_slice(m), "start"), json_integer(0));
+    assert_int_equal(
+        json_array_append_new(json_object_get(first_slice(m), "start"), json_integer(0)), 0);
 }
 static void m_overlap(json_t *m)
 {
-    json_array_append(json_object_get(first_of(m, "tensors"), "slices"), first_slice(m));
+    assert_int_equal(
+        json_array_append(json_object_get(first_of(m, "tensors"), "slices"), first_slice(m)), 0);
 }
 
 /* Change the manifest of a sound checkpoint and hash it anew. */
@@ -985,7 +994,9 @@ static void edit(const char *dir, void (*change)(json_t *root))
     assert_ok(d9d_manifest_open(dir, &m));
     root = json_deep_copy(d9d_manifest_root(m));
     for (size_t i = 0; i < 4; i++)
-        json_object_del(root, ((const char *[]){"schema", "chunk_bytes", "files", "xxh3"})[i]);
+        assert_int_equal(
+            json_object_del(root, ((const char *[]){"schema", "chunk_bytes", "files", "xxh3"})[i]),
+            0);
     change(root);
     assert_ok(d9d_manifest_write_hashed(dir, root, d9d_manifest_at(m, 0), d9d_manifest_count(m)));
     json_decref(root);
@@ -1039,14 +1050,17 @@ static void test_wrong_manifests(void **state)
 
 static void m_other_file(json_t *m)
 {
-    json_object_set_new(first_slice(m), "file", json_string("optimizer-r00000.safetensors"));
+    assert_int_equal(
+        json_object_set_new(first_slice(m), "file", json_string("optimizer-r00000.safetensors")),
+        0);
 }
 static void m_other_shape(json_t *m)
 {
     json_t *tensor = first_of(m, "tensors");
 
-    json_array_set_new(json_object_get(tensor, "shape"), 0, json_integer(8));
-    json_array_set_new(json_object_get(first_slice(m), "shape"), 0, json_integer(8));
+    assert_int_equal(json_array_set_new(json_object_get(tensor, "shape"), 0, json_integer(8)), 0);
+    assert_int_equal(
+        json_array_set_new(json_object_get(first_slice(m), "shape"), 0, json_integer(8)), 0);
 }
 
 /* A manifest that says something else than the headers of its files. */

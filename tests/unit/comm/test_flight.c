@@ -6,6 +6,7 @@
 
 #include "comm/watch/flight_ring.h"
 #include "d9d/base/fs.h"
+#include "d9d/base/thread.h"
 #include "support/json_memory.h"
 #include "support/unit.h"
 

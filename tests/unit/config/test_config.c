@@ -327,7 +327,7 @@ static void depth_is_bounded(void **state)
     (void)state;
     for (int i = 0; i < 70; i++)
         u = json_pack("{s:s, s:[o]}", "type", "node", "children", u);
-    json_object_set_new(doc, "u", u);
+    assert_int_equal(json_object_set_new(doc, "u", u), 0);
     assert_int_equal(d9d_config_bind(&all_table, doc, "c", NULL, &a, &v), D9D_ECONFIG);
     assert_non_null(strstr(d9d_err_message(), "nested deeper than 64"));
     d9d_arena_release(&a);

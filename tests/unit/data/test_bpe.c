@@ -28,7 +28,7 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
 
     for (int i = 0; i < 256; i++) {
         c[d9di_utf8_encode(d9di_bytelevel_char((unsigned char)i), c)] = '\0';
-        json_object_set_new(vocab, c, json_integer(i));
+        assert_int_equal(json_object_set_new(vocab, c, json_integer(i)), 0);
         c[1] = '\0';
     }
     for (uint32_t i = 0; i < letters; i++)
@@ -40,17 +40,19 @@ static json_t *random_model(uint64_t *x, uint32_t letters, int swap, bool ignore
         snprintf(joined, sizeof(joined), "%s%s", left, right);
         if (strlen(joined) > LONGEST)
             continue;
-        json_array_append_new(merges, json_pack("[s, s]", left, right));
+        assert_int_equal(json_array_append_new(merges, json_pack("[s, s]", left, right)), 0);
         if (!json_object_get(vocab, joined)) { /* else another way to the same token */
-            json_object_set_new(vocab, joined, json_integer((json_int_t)json_object_size(vocab)));
+            assert_int_equal(json_object_set_new(vocab, joined,
+                                                 json_integer((json_int_t)json_object_size(vocab))),
+                             0);
             memcpy(texts[n++], joined, strlen(joined) + 1);
         }
     }
     if (swap > 0 && (size_t)swap < json_array_size(merges)) {
         json_t *m = json_incref(json_array_get(merges, (size_t)swap));
 
-        json_array_remove(merges, (size_t)swap);
-        json_array_insert_new(merges, 0, m);
+        assert_int_equal(json_array_remove(merges, (size_t)swap), 0);
+        assert_int_equal(json_array_insert_new(merges, 0, m), 0);
     }
     return json_pack("{s:s, s:o, s:o, s:b}", "type", "BPE", "vocab", vocab, "merges", merges,
                      "ignore_merges", ignore_merges);
@@ -133,9 +135,11 @@ static void test_runs(void **state)
         char joined[32];
 
         snprintf(joined, sizeof(joined), "%s%s", merges[i][0], merges[i][1]);
-        json_object_set_new(json_object_get(model, "vocab"), joined,
-                            json_integer(1000 + (json_int_t)i));
-        json_array_append_new(list, json_pack("[s, s]", merges[i][0], merges[i][1]));
+        assert_int_equal(json_object_set_new(json_object_get(model, "vocab"), joined,
+                                             json_integer(1000 + (json_int_t)i)),
+                         0);
+        assert_int_equal(
+            json_array_append_new(list, json_pack("[s, s]", merges[i][0], merges[i][1])), 0);
     }
     assert_ok(d9di_bpe_init(model, "m", false, &b));
     for (size_t n = 1; n < 400; n++) {
@@ -171,10 +175,12 @@ static void test_not_walked(void **state)
 
     (void)state;
     json_array_clear(merges);
-    json_array_append_new(merges, json_string("ab c"));
-    json_array_append_new(merges, json_string("a b"));
-    json_object_set_new(json_object_get(model, "vocab"), "ab", json_integer(1000));
-    json_object_set_new(json_object_get(model, "vocab"), "abc", json_integer(1001));
+    assert_int_equal(json_array_append_new(merges, json_string("ab c")), 0);
+    assert_int_equal(json_array_append_new(merges, json_string("a b")), 0);
+    assert_int_equal(json_object_set_new(json_object_get(model, "vocab"), "ab", json_integer(1000)),
+                     0);
+    assert_int_equal(
+        json_object_set_new(json_object_get(model, "vocab"), "abc", json_integer(1001)), 0);
     assert_ok(d9di_bpe_init(model, "m", false, &b));
     assert_false(b.is_greedy);
     d9di_bpe_release(&b);

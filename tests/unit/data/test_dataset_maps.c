@@ -121,7 +121,8 @@ static void test_too_many(void **state)
     assert_ok(d9d_fs_write_atomic("docs.jsonl", "", 0));
     assert_int_equal(truncate("docs.jsonl", (off_t)D9DI_MIN_SPLIT_BYTES * (D9DI_MAX_SHARDS + 1)),
                      0);
-    assert_fails_like(d9d_shard_run(&how, NULL, &report), D9D_ECONFIG, "a larger --unit-size makes fewer");
+    assert_fails_like(d9d_shard_run(&how, NULL, &report), D9D_ECONFIG,
+                      "a larger --unit-size makes fewer");
     assert_false(d9d_fs_exists("data.partial"));
 }
 

@@ -84,6 +84,7 @@ static void empty_parts_and_copies_are_saved_elsewhere(void **state)
     d9d_params params;
     small m;
 
+    (void)state;
     build(&m, &others);
     assert_true(d9d_shape_equal(&m.aw.shard_shape, &D9D_SHAPE(2, 4)) && m.aw.shard_offset[0] == 2);
     assert_true(d9d_shape_equal(&m.bw.shard_shape, &D9D_SHAPE(0, 4)));
