@@ -19,8 +19,8 @@
 
 #include "d9d/base/environment.h"
 #include "d9d/base/writer.h"
-#include "tool_line.h"
-#include "tool_torn.h"
+#include "tool_cli.h"
+#include "tool_sigbus.h"
 
 /* --- log ------------------------------------------------------------------------- */
 

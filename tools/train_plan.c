@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "d9d/plan/mesh_search.h"
-#include "train_planned.h"
+#include "train_plan_fault.h"
 
 enum { MAX_SHOWN = 12 }; /* most suggestions shown */
 

@@ -128,7 +128,7 @@ strike() { # SIGNAL RANK
 
 @test "a file system that stands still does not keep the watchdog" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_plugin.c"
+    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_preload.c"
     export SLOW=sync:rank-:600000
     run -1 mpi -n 4 -x LD_PRELOAD="$PWD/slow.so" "$driver" late $mesh 2
     assert_output --regexp 'all_reduce 2 of loss, .*: ranks 0 1 3 wait since [0-9.]+ s for rank 2 \(.*\), which is alive'

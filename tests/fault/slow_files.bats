@@ -14,7 +14,7 @@ setup() {
     with_mpi
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
     bench
-    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_plugin.c"
+    ${CC:-cc} -shared -fPIC -o slow.so "$BATS_TEST_DIRNAME/../multirank/slow_preload.c"
 }
 teardown() { clear_bench; }
 

@@ -21,7 +21,7 @@ hung() {
 
 @test "each phase has a limit of its own, and the one that ends the job is said" {
     [ -z "${D9D_SAN:-}" ] || skip "two libraries that want to be the first"
-    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o hang.so "$BATS_TEST_DIRNAME/hang_plugin.c" -ldl
+    ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o hang.so "$BATS_TEST_DIRNAME/hang_preload.c" -ldl
     local pids=() pid bad=0
     # What an older configuration says holds for all of them.
     hung old step-00000010.tmp "in a save, trainer.timeout.save_timeout" 12 trainer.timeout.init_timeout=12 & pids+=($!)

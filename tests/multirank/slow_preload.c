@@ -1,4 +1,4 @@
-/* slow_plugin.c - LD_PRELOAD library: a file system that is slow for chosen files.
+/* slow_preload.c - LD_PRELOAD library: a file system that is slow for chosen files.
  *
  *     SLOW="write:rank-1.bin:3000,open:metrics.jsonl:60000" SLOW_WHEN=file
  *

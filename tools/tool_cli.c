@@ -1,6 +1,6 @@
-/* tool_line.c - parses options and operands, and prints help, for every d9d-* program.  See
- * tool_line.h. */
-#include "tool_line.h"
+/* tool_cli.c - parses options and operands, and prints help, for every d9d-* program.  See
+ * tool_cli.h. */
+#include "tool_cli.h"
 
 #include <errno.h>
 #include <inttypes.h>

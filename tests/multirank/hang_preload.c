@@ -1,4 +1,4 @@
-/* hang_plugin.c - LD_PRELOAD library: rank HANG_RANK hangs, silently, when it opens a file whose
+/* hang_preload.c - LD_PRELOAD library: rank HANG_RANK hangs, silently, when it opens a file whose
  * name contains HANG_AT. */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-/* train_planned.c - see train_planned.h.  The handler runs when a plugin's own code has faulted,
- * and never returns to it. */
-#include "train_planned.h"
+/* train_plan_fault.c - see train_plan_fault.h.  The handler runs when a plugin's own code has
+ * faulted, and never returns to it. */
+#include "train_plan_fault.h"
 
 #include <dlfcn.h>
 #include <errno.h>

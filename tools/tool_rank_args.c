@@ -1,5 +1,5 @@
-/* tool_same.c - rank_args_check(): checks that all ranks were started with the same command line,
- * since otherwise the result would be meaningless.  See tool.h. */
+/* tool_rank_args.c - rank_args_check(): checks that all ranks were started with the same command
+ * line, since otherwise the result would be meaningless.  See tool.h. */
 #include <stdio.h>
 #include <string.h>
 

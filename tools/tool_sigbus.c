@@ -1,6 +1,6 @@
-/* tool_torn.c - see tool_torn.h.  The handler allocates no memory and keeps no state; it reads the
- * process's maps from the kernel. */
-#include "tool_torn.h"
+/* tool_sigbus.c - see tool_sigbus.h.  The handler allocates no memory and keeps no state; it reads
+ * the process's maps from the kernel. */
+#include "tool_sigbus.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-/* tool_line.h - parses a command line by the tables of tool.h. */
-#ifndef D9D_TOOL_LINE_H
-#define D9D_TOOL_LINE_H
+/* tool_cli.h - parses a command line by the tables of tool.h. */
+#ifndef D9D_TOOL_CLI_H
+#define D9D_TOOL_CLI_H
 
 #include "tool.h"
 
@@ -30,4 +30,4 @@ void cli_log_former(const cli_line *p, const d9d_log *log);
 /* Prints the help of all commands, or of one, on stdout. */
 void cli_help(const tool *t, const tool_command *only);
 
-#endif /* D9D_TOOL_LINE_H */
+#endif /* D9D_TOOL_CLI_H */
