@@ -117,8 +117,8 @@ check() {
         mapfile -t headers < <(find libcore kernels -name '*.h' -o -name '*.cuh' 2>/dev/null)
         strangers libcore/MODULES "${headers[@]}"
     fi
-    [ ! -e docs/GLOSSARY.md ] || [ ${#sources[@]} -eq 0 ] ||
-        banned $(find libcore kernels tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+    mapfile -t headers < <(find libcore kernels tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
+    [ ! -e docs/GLOSSARY.md ] || [ ${#headers[@]} -eq 0 ] || banned "${headers[@]}"
 }
 
 plant_typedef() {

@@ -100,7 +100,7 @@ check() {
     cd "$1" || return 1
     while IFS='|' read -r term file; do
         hits=$(hits "$term")
-        grep -qE "$file" <<<"$hits" || echo "\"$term\": $file is not in" $(cut -c 1-60 <<<"$hits")
+        grep -qE "$file" <<<"$hits" || echo "\"$term\": $file is not in $(cut -c 1-60 <<<"$hits" | tr '\n' ' ')"
     done < <(terms)
 }
 
