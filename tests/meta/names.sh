@@ -126,7 +126,8 @@ plant_typedef() {
     printf 'typedef struct d9d_thing {\n    int x;\n} d9d_thing;\n' | put "$1/libcore/b/b.h"
 }
 plant_tag() {
-    printf 'struct d9di_thing {\n    int x;\n};\n' | tee >(put "$1/libcore/a/a.h") | put "$1/kernels/b.h"
+    printf 'struct d9di_thing {\n    int x;\n};\n' | put "$1/libcore/a/a.h"
+    printf 'struct d9di_thing {\n    int x;\n};\n' | put "$1/kernels/b.h"
 }
 plant_enum() {
     printf 'typedef enum d9di_mapper_spec_context { A } d9di_mapper_spec_context;\n' | put "$1/libcore/a/a.h"
