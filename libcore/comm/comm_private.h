@@ -200,7 +200,7 @@ struct d9d_comm {
         bool disabled;            /* some group over these axes has no buffers */
         int n_refused, n_asked;   /* refused allocations; requests since the last try */
         bool agreed;              /* all groups over these axes have buffers */
-        bool forced;              /* all ranks have D9D_COMM_SHARE=1 */
+        bool forced;              /* all ranks have D9D_P2P=force */
         d9d_comm_event **arrived; /* [size]: recorded when a rank's slice has arrived */
     } symm;
     enum { D9DI_HOSTS_UNKNOWN, D9DI_HOSTS_ONE, D9DI_HOSTS_MORE } hosts;

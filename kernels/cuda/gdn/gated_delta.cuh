@@ -1,9 +1,9 @@
 /* gated_delta.cuh - chunks of the gated delta rule, for its forward and its backward.
  *
- * The formulas are in ../cpu/cpu_delta.h and gated_delta_bwd.c.  What they say of one chunk without
- * the state is done by a block a chunk and head, all at once; what the state has to go through, by
- * a block a document, head and some features of a value, chunk after chunk.  With the inverse of
- * 1 + A the two come apart:
+ * The formulas are in kernels/cpu/gated_delta.h and gated_delta_bwd.c there.  What they say of one
+ * chunk without the state is done by a block a chunk and head, all at once; what the state has to
+ * go through, by a block a document, head and some features of a value, chunk after chunk.  With
+ * the inverse of 1 + A the two come apart:
  *
  *     S = (1 + A)^-1        U = S (beta V - beta e^b K X)
  *

@@ -1,5 +1,5 @@
 /* gated_delta_bwd.cu - the gated delta rule, backward; see gated_delta.cuh, and the formulas in
- * ../cpu/cpu_delta_din.c.
+ * kernels/cpu/gated_delta_bwd.c.
  *
  * recompute_kernel() makes S, W and U of every chunk again, and what its own tokens put into dU; a
  * walk takes the gradient of the state through each document from its last chunk on; chunk_kernel()

@@ -10,9 +10,9 @@
  *     dQ += q_up dO X' + F K
  *     dK += -up_k dV X' + H K + k_on U dX'' + F' Q + H' K
  *
- * By b_i, E_ij of ../cpu/cpu_delta_din.c are q_i (F K)_i and so on: a row of a product times that
- * of Q or K, so no square is made for them.  An entry of F or H is the same number in the row and
- * in the column it is summed in, and what should go out goes out but for float32's last bits.
+ * By b_i, E_ij of kernels/cpu/gated_delta_bwd.c are q_i (F K)_i and so on: a row of a product times
+ * that of Q or K, so no square is made for them.  An entry of F or H is the same number in the row
+ * and in the column it is summed in, and what should go out goes out but for float32's last bits.
  * Rows dq and dk through their lengths need the same dots.
  *
  * Two blocks share a multiprocessor, so that one loads while the other multiplies; places in shared
