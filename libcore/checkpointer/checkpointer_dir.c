@@ -68,7 +68,7 @@ static bool looks_saved(const char *dir)
 {
     d9d_arena a = {0};
     const char *weights = d9d_fs_join(&a, dir, "model-r00000.safetensors");
-    const bool is = d9d_fs_head_has(dir, D9D_MANIFEST_NAME, D9DI_SAVE_SCHEMA) ||
+    const bool is = d9d_fs_head_has(dir, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA) ||
                     (weights != NULL && d9d_fs_exists(weights));
 
     d9d_arena_release(&a);

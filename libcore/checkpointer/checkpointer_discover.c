@@ -275,7 +275,7 @@ static d9d_status remove_old(const char *dir, int64_t keep, d9d_arena *a, const 
             return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a name", dir);
         if (kept < keep)
             kept += check_usable(path, steps.step[i]) == D9D_OK;
-        else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_SAVE_SCHEMA))
+        else if (d9d_fs_head_has(path, D9D_MANIFEST_NAME, D9DI_CHECKPOINTER_SCHEMA))
             D9D_TRY(remove_step(path, a, log));
     }
     return D9D_OK;

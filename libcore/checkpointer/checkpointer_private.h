@@ -78,7 +78,7 @@ d9d_status d9di_checkpointer_steps_list(const char *dir, d9d_arena *a,
 /* True for the name of a directory in which a checkpoint was or is being written. */
 bool d9di_checkpointer_is_unfinished(const char *name);
 /* Appears in the first bytes of a checkpoint's manifest.json; pruning removes nothing else. */
-#define D9DI_SAVE_SCHEMA "\"d9d.checkpoint.v"
+#define D9DI_CHECKPOINTER_SCHEMA "\"d9d.checkpoint.v"
 /* What a checkpoint may replace: a checkpoint of a run, also a damaged one. */
 const d9d_outdir_kind *d9di_checkpointer_outdir_kind(void);
 /* ECONFIG if an entry of `dir` has a checkpoint's name but is not one: it is not ours to remove. */

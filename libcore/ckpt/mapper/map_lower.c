@@ -378,7 +378,7 @@ static d9d_status infer_distribute(const d9di_mapper_infer *x)
 /* One input of a gather: its position in the global tensor. */
 struct mesh_shard {
     int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS];
-    bool read_event; /* false for replicas, which are not read */
+    bool is_read; /* false for replicas, which are not read */
 };
 
 /* The mesh as a list: the tensor dimension that each mesh dimension shards, and the coordinates of
@@ -407,7 +407,7 @@ static d9d_status read_mesh(const d9di_mapper_infer *x, struct mesh_list *m)
 
 static void find_shard(struct mesh_list *m, const int64_t *whole, size_t i, struct mesh_shard *out)
 {
-    *out = (struct mesh_shard){.read_event = true};
+    *out = (struct mesh_shard){.is_read = true};
     memcpy(out->size, whole, sizeof(out->size));
     for (size_t k = m->n; k-- > 0; i /= (size_t)m->parts[k])
         m->at[k] = (int64_t)(i % (size_t)m->parts[k]);
@@ -415,7 +415,7 @@ static void find_shard(struct mesh_list *m, const int64_t *whole, size_t i, stru
         if (m->dim[k] >= 0)
             shard_bounds(m->parts[k], m->at[k], &out->start[m->dim[k]], &out->size[m->dim[k]]);
         else
-            out->read_event = out->read_event && m->at[k] == 0;
+            out->is_read = out->is_read && m->at[k] == 0;
 }
 
 /* In each dimension the global size is the sum over the shards that differ only in that
@@ -474,7 +474,7 @@ static d9d_status infer_gather(const d9di_mapper_infer *x)
 
         find_shard(&m, whole, i, &mesh_shard);
         D9D_TRY(check_shard(x, i, &mesh_shard));
-        for (size_t k = 0; k < v->n && mesh_shard.read_event; k++) {
+        for (size_t k = 0; k < v->n && mesh_shard.is_read; k++) {
             d9di_mapper_box *b = add_box(x->out, &v->boxes[k]);
 
             for (int d = 0; d < v->ndim; d++)
