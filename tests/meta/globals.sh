@@ -13,7 +13,7 @@ check() {
             $1 !~ /^[0-9a-f]+$/ || NF < 5 { next }
             { section = $(NF - 2); name = $NF }
             section !~ /^(\.data|\.bss|\*COM\*)/ || section ~ /^\.data\.rel\.ro/ { next }
-            name ~ /^_Z[GVZ]*L[0-9]+__(device_stub__|cudaFatCubinHandle$)/ || name == "__fatDeviceText" { next }
+            name ~ /^_Z[GVZ]*L?[0-9]+__(device_stub__|cudaFatCubinHandle$)/ || name == "__fatDeviceText" { next }
             name ~ /^(\.|__odr_asan|__asan|__ubsan|_?\.?L|\.gomp_critical|__gcov)/ || name == section { next }
             { print object ": " name " is writable (" section ")" }'
     done
@@ -26,6 +26,6 @@ plant_in_function() { object "$1" <<<'int d9d_next(void) { static int n; return 
 plant_cuda() { object "$1" <<<'int _ZZL4_devvE6handle;'; }
 plant_common() { mkdir -p "$1/build/libcore/base" "$1/build/kernels" && "$CC" -x c -fcommon -c -o "$1/build/libcore/base/a.o" - <<<'int d9d_c;'; }
 allow_thread_local() { object "$1" <<<'_Thread_local int d9d_count = 3; _Thread_local int d9d_zero;'; }
-allow_cuda_stubs() { object "$1" <<<'long _ZZL27__device_stub__Z4fillIfEvPT_vE8__handle; void *_ZL20__cudaFatCubinHandle;'; }
+allow_cuda_stubs() { object "$1" <<<'long _ZZL27__device_stub__Z4fillIfEvPT_vE8__handle, _ZZ25__device_stub__Z4fillvE8__handle; void *_ZL20__cudaFatCubinHandle;'; }
 allow_constant_addresses() { object "$1" <<<'const char *const d9d_names[] = {"a", "b"}; static const int two = 2; const int *const d9d_p = &two;'; }
 meta_run
