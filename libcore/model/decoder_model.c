@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
+#include "model/layer_blocks.h"
 
 typedef struct decoder {
     d9d_model base;
@@ -15,7 +16,7 @@ typedef struct decoder {
     d9d_block_vocab embed, own_head;
     d9d_block_vocab *head; /* one of the two, or NULL */
     d9d_block_norm norm;
-    d9d_block_rope rope;
+    d9d_block_rope rope, local_rope;
     char *layers; /* kind.layer bytes each */
 } decoder;
 
@@ -36,15 +37,18 @@ static d9d_decoder_layer *layer_at(const decoder *m, int64_t i)
 
 /* --- structure ----------------------------------------------------------------------------- */
 
-static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_opts *how)
+static d9d_status layer_init(decoder *m, d9d_decoder_layer *l, const d9d_block_opts *of_model)
 {
+    d9d_block_opts how = *of_model;
     const char *name =
         d9d_arena_printf(&m->root.names, "%s.%lld", m->kind.names->layers, (long long)l->number);
     d9d_block_moe *mixture;
 
+    how.blocks = &l->blocks;
     D9D_TRY(d9d_model_add_unit(&m->base, name, &l->module));
-    D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, how));
-    mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : NULL;
+    D9D_TRY(D9D_PLUGIN_CALL(m->kind.name, &m->kind, init, l, &how));
+    m->base.whole_sequences |= l->blocks.gated_delta != NULL;
+    mixture = m->kind.mixture != NULL ? m->kind.mixture(l) : l->blocks.moe;
     if (mixture != NULL)
         m->base.mixtures[m->base.n_mixtures++] = mixture;
     return D9D_OK;
@@ -68,6 +72,7 @@ static d9d_status layers_init(decoder *m, const d9d_decoder_shape *s, const void
         l->kind = &m->kind;
         l->config = config;
         l->rope = &m->rope;
+        l->local_rope = m->local_rope.features > 0 ? &m->local_rope : &m->rope;
         l->number = first + i;
         l->recompute_ffn = mode == D9D_RECOMPUTE_SELECTIVE;
         D9D_TRY(layer_init(m, l, how));
@@ -100,7 +105,7 @@ static d9d_status structure_init(decoder *m, const d9d_decoder_shape *s, const v
                                  const d9d_model_opts *options)
 {
     const d9d_block_opts how = {m->base.dtype, s->init_std == 0 ? 0.02 : s->init_std,
-                                &m->base.groups};
+                                &m->base.groups, NULL};
     const bool first = d9d_stage_is_first(m->base.stage), last = d9d_stage_is_last(m->base.stage);
 
     if (first)
@@ -183,6 +188,8 @@ static d9d_status decoder_forward(d9d_model *base, d9d_tape *t, const d9d_model_
 
     if (m->rope.features > 0)
         D9D_TRY(d9d_block_rope_prepare(&m->rope, d9d_tape_device(t)));
+    if (m->local_rope.features > 0)
+        D9D_TRY(d9d_block_rope_prepare(&m->local_rope, d9d_tape_device(t)));
     if (d9d_stage_is_first(base->stage))
         D9D_TRY(embed_forward(m, t, in, &o.hidden));
     D9D_TRY(layers_forward(m, t, in, &o.hidden));
@@ -201,7 +208,10 @@ static void decoder_cache_spec(const d9d_model *base, int64_t i, d9d_block_cache
 {
     const d9d_decoder_layer *l = layer_at((const decoder *)base, i);
 
-    l->kind->cache_spec(l, out);
+    if (l->kind->cache_spec != NULL)
+        l->kind->cache_spec(l, out);
+    else
+        d9di_layer_cache_spec(&l->blocks, out);
 }
 
 static double decoder_flops(const d9d_model *base, int64_t s)
@@ -210,7 +220,8 @@ static double decoder_flops(const d9d_model *base, int64_t s)
     double sum = m->head != NULL ? 6.0 * (double)base->hidden * (double)base->vocab : 0;
 
     for (int64_t i = 0; i < base->layers; i++)
-        sum += m->kind.flops_per_token(layer_at(m, i), s);
+        sum += m->kind.flops_per_token != NULL ? m->kind.flops_per_token(layer_at(m, i), s)
+                                               : d9di_layer_flops(layer_at(m, i), s);
     return sum;
 }
 
@@ -222,6 +233,7 @@ static void decoder_free(d9d_model *base)
 
     d9d_module_release(&m->root);
     d9d_block_rope_release(&m->rope);
+    d9d_block_rope_release(&m->local_rope);
     free(base->units);
     free(base->mixtures);
     free(m->layers);
@@ -238,9 +250,13 @@ static void kind_copy(decoder *m, const d9d_decoder_kind *kind)
         (d9d_model_ops){.size = sizeof(m->ops),
                         .name = kind->name,
                         .forward = decoder_forward,
-                        .flops_per_token = m->kind.flops_per_token != NULL ? decoder_flops : NULL,
+                        .flops_per_token = m->kind.flops_per_token != NULL || m->kind.of_blocks
+                                               ? decoder_flops
+                                               : NULL,
                         .free = decoder_free,
-                        .cache_spec = m->kind.cache_spec != NULL ? decoder_cache_spec : NULL,
+                        .cache_spec = m->kind.cache_spec != NULL || m->kind.of_blocks
+                                          ? decoder_cache_spec
+                                          : NULL,
                         .hooks = true};
 }
 
@@ -265,7 +281,9 @@ d9d_status d9d_decoder_create(const d9d_decoder_kind *kind, const d9d_decoder_sh
     };
     m->recompute = options->recompute == D9D_RECOMPUTE_FULL ||
                    (options->recompute == D9D_RECOMPUTE_SELECTIVE && m->kind.ffn == NULL);
+    m->base.has_experts = s->has_experts;
     m->rope = s->rope;
+    m->local_rope = s->local_rope;
     st = structure_init(m, s, config, options);
     if (st == D9D_OK)
         *out = &m->base;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "d9d/base/plugin_call.h"
+#include "d9d/model/family.h"
 #include "d9d/model/hf/hf_config.h"
 
 const char *const d9d_model_dtype_names[] = {"float32", "bfloat16", NULL};
@@ -78,7 +79,9 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
                               const void **config)
 {
     const d9d_model_provider *p = section->choice->row;
-    const d9d_hf_family family = {p->table->name, p->model_types, p->dims, p->fields};
+    const d9d_hf_family family = {p->table->name, p->model_types,
+                                  p->family != NULL ? p->family->config : p->dims,
+                                  p->family != NULL ? p->family->fields : p->fields};
     json_t *doc = NULL;
     d9d_status st = D9D_OK;
 
@@ -89,8 +92,10 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
             st = d9d_hf_family_check(&family, doc, path);
     }
     if (st == D9D_OK)
-        st = p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)
-                             : dims_read(&family, doc, path, a, config);
+        st = p->family != NULL
+                 ? d9d_family_read_section(p->family, section->value, doc, path, a, config)
+             : p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)
+                               : dims_read(&family, doc, path, a, config);
     json_decref(doc);
     return st;
 }

@@ -27,6 +27,23 @@ void d9d_block_rope_release(d9d_block_rope *b)
     d9d_tensor_release(&b->inv_freq);
 }
 
+/* Heads stay whole.  Ranks beyond the key-value heads share them: d9d_block_attention_shape. */
+static void heads_divide(d9d_block_attention *b, const d9d_block_opts *how)
+{
+    const d9d_param_parallel q = {D9D_COLWISE, b->shape.heads, false, "num_attention_heads"};
+    const d9d_param_parallel kv = {D9D_COLWISE, b->shape.kv_heads, true, "num_key_value_heads"};
+    const d9d_param_parallel o = {D9D_ROWWISE, b->shape.heads, false, "num_attention_heads"};
+    d9d_param *const of_queries[] = {&b->q_proj.weight, &b->q_bias, &b->gate_proj.weight,
+                                     &b->sinks};
+    d9d_param *const of_keys[] = {&b->k_proj.weight, &b->v_proj.weight, &b->k_bias, &b->v_bias};
+
+    for (size_t i = 0; i < sizeof(of_queries) / sizeof(of_queries[0]); i++)
+        d9di_block_divide(of_queries[i], how, q);
+    for (size_t i = 0; i < sizeof(of_keys) / sizeof(of_keys[0]); i++)
+        d9di_block_divide(of_keys[i], how, kv);
+    d9di_block_divide(&b->o_proj.weight, how, o);
+}
+
 static d9d_status biases_init(d9d_block_attention *b, const d9d_block_opts *how)
 {
     const d9d_block_attention_shape *s = &b->shape;
@@ -57,6 +74,8 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
 
     b->shape = *shape;
     b->groups = how->groups;
+    if (how->blocks != NULL)
+        how->blocks->attention = b;
     d9d_module_init(m);
     D9D_BLOCK_ADD(m, "q_proj", linear, &b->q_proj, how, hidden, queries);
     D9D_BLOCK_ADD(m, "k_proj", linear, &b->k_proj, how, hidden, keys);
@@ -68,6 +87,7 @@ d9d_status d9d_block_attention_init(d9d_block_attention *b, const d9d_block_opts
     if (shape->sinks)
         D9D_TRY(d9d_module_param(m, "sinks", &b->sinks, how->dtype, D9D_SHAPE(shape->heads),
                                  D9D_INIT_ZEROS, 0));
+    heads_divide(b, how);
     if (shape->no_norm)
         return D9D_OK;
     D9D_BLOCK_ADD(m, "q_norm", norm, &b->q_norm, how, d, shape->norm_eps, shape->zero_centred);

@@ -16,6 +16,15 @@ struct d9di_block_child {
 };
 d9d_status d9di_block_children(d9d_module *m, const struct d9di_block_child *children, size_t n);
 
+/* Declare how a parameter of a block is divided; does nothing in a block without groups, whose
+ * ranks all compute the same. */
+static inline void d9di_block_divide(d9d_param *p, const d9d_block_opts *opts,
+                                     d9d_param_parallel parallel)
+{
+    if (opts->groups != NULL)
+        p->parallel = parallel;
+}
+
 /* The output projection of a block: x W^T over this rank's columns, reduce-scattered over the tp
  * ranks, plus `plus` unless that is NULL. */
 d9d_status d9di_block_linear_reduce(d9d_block_linear *b, d9d_tape *t, d9d_var *x, d9d_comm *tp,

@@ -15,6 +15,9 @@ d9d_status d9d_block_ffn_init(d9d_block_ffn *b, const d9d_block_opts *how, int64
     D9D_TRY(d9d_block_linear_init(&b->gate_proj, how, hidden, intermediate));
     D9D_TRY(d9d_block_linear_init(&b->up_proj, how, hidden, intermediate));
     D9D_TRY(d9d_block_linear_init(&b->down_proj, how, intermediate, hidden));
+    d9di_block_divide(&b->gate_proj.weight, how, (d9d_param_parallel){.style = D9D_COLWISE});
+    d9di_block_divide(&b->up_proj.weight, how, (d9d_param_parallel){.style = D9D_COLWISE});
+    d9di_block_divide(&b->down_proj.weight, how, (d9d_param_parallel){.style = D9D_ROWWISE});
     return d9di_block_children(&b->module, children, 3);
 }
 

@@ -48,6 +48,23 @@ static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *how
     return d9d_block_norm_init(&b->out_norm, how, s->value_dim, s->norm_eps, false);
 }
 
+/* Key heads stay whole, and each with the value heads of its group. */
+static void heads_divide(d9d_block_gated_delta *b, const d9d_block_opts *how)
+{
+    const d9d_param_parallel columns = {D9D_COLWISE, b->shape.key_heads, false,
+                                        "linear_num_key_heads"};
+    const d9d_param_parallel rows = {D9D_ROWWISE, b->shape.key_heads, false,
+                                     "linear_num_key_heads"};
+    d9d_param *const of_heads[] = {&b->q_proj.weight, &b->k_proj.weight, &b->v_proj.weight,
+                                   &b->g_proj.weight, &b->b_proj.weight, &b->a_proj.weight,
+                                   &b->q_conv.weight, &b->k_conv.weight, &b->v_conv.weight,
+                                   &b->a_log,         &b->dt_bias};
+
+    for (size_t i = 0; i < sizeof(of_heads) / sizeof(of_heads[0]); i++)
+        d9di_block_divide(of_heads[i], how, columns);
+    d9di_block_divide(&b->o_proj.weight, how, rows);
+}
+
 d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_opts *how,
                                       const d9d_block_gated_delta_shape *shape)
 {
@@ -64,6 +81,8 @@ d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_
     D9D_TRY(shape_check(shape));
     b->shape = *shape;
     b->groups = how->groups;
+    if (how->blocks != NULL)
+        how->blocks->gated_delta = b;
     d9d_module_init(&b->module);
     D9D_TRY(parts_init(b, how));
     /* The decay of a state is e^-0.2 to e^-10 a token where the projection gives 0. */
@@ -71,6 +90,7 @@ d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_
                              2.0f));
     D9D_TRY(
         d9d_module_param(&b->module, "dt_bias", &b->dt_bias, how->dtype, heads, D9D_INIT_ONES, 0));
+    heads_divide(b, how);
     return d9di_block_children(&b->module, children, sizeof(children) / sizeof(children[0]));
 }
 

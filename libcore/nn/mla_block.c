@@ -43,6 +43,8 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
     D9D_TRY(shape_check(shape));
     b->shape = *shape;
     b->groups = how->groups;
+    if (how->blocks != NULL)
+        how->blocks->mla = b;
     d9d_module_init(m);
     D9D_TRY(queries_init(b, how));
     D9D_BLOCK_ADD(m, "kv_down_proj", linear, &b->kv_down, how, s->hidden, s->kv_rank + s->rope_dim);
@@ -50,6 +52,12 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
     D9D_BLOCK_ADD(m, "kv_up_proj", linear, &b->kv_up, how, s->kv_rank,
                   s->heads * (s->nope_dim + s->v));
     D9D_BLOCK_ADD(m, "o_proj", linear, &b->o_proj, how, s->heads * s->v, s->hidden);
+    d9di_block_divide(&b->q_up.weight, how,
+                      (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
+    d9di_block_divide(&b->kv_up.weight, how,
+                      (d9d_param_parallel){D9D_COLWISE, s->heads, false, "num_attention_heads"});
+    d9di_block_divide(&b->o_proj.weight, how,
+                      (d9d_param_parallel){D9D_ROWWISE, s->heads, false, "num_attention_heads"});
     return D9D_OK;
 }
 

@@ -11,13 +11,15 @@ static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts
     D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
                              D9D_SHAPE(experts, in, out), kind, scale));
     b->weight.adaptable = true;
+    d9di_block_divide(&b->weight, how,
+                      (d9d_param_parallel){D9D_EXPERT_PARALLEL, experts, false, "num_experts"});
     return D9D_OK;
 }
 
 /* The shared expert is replicated: like the router, it computes this rank's tokens. */
 static d9d_status shared_init(d9d_block_moe *b, const d9d_block_opts *how)
 {
-    const d9d_block_opts alone = {how->dtype, how->init_std, NULL};
+    const d9d_block_opts alone = {how->dtype, how->init_std, NULL, NULL};
 
     d9d_module_init(&b->shared_expert);
     D9D_TRY(d9d_block_ffn_init(&b->shared, &alone, b->shape.hidden, b->shape.shared_intermediate));
@@ -53,6 +55,8 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
 
     b->shape = *shape;
     b->groups = how->groups;
+    if (how->blocks != NULL)
+        how->blocks->moe = b;
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);

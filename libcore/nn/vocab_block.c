@@ -29,6 +29,7 @@ d9d_status d9d_block_vocab_init(d9d_block_vocab *b, const d9d_block_opts *how,
             return D9D_FAIL(D9D_ENOMEM, "%s: split %s", kinds[kind], splits[i].name);
         D9D_TRY(d9d_module_param(&b->module, name, b->table[i], how->dtype,
                                  D9D_SHAPE(splits[i].size, hidden), init, scale));
+        d9di_block_divide(b->table[i], how, (d9d_param_parallel){.style = D9D_COLWISE});
         b->n_splits++;
     }
     return D9D_OK;

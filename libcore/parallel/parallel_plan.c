@@ -87,20 +87,138 @@ d9d_status d9d_parallel_plan_apply_dp(d9d_mesh *mesh, d9d_model *m)
     return d9d_module_each(m->module, param_shard_dp, mesh);
 }
 
+/* --- plan of a model of blocks ---------------------------------------------------------------- */
+
+/* Degrees to check, and what was found of the model. */
+typedef struct style_check {
+    const d9d_parallel_degrees *degrees;
+    bool has_experts;
+} style_check;
+
+static d9d_status tensor_parallel_check(const d9d_param_parallel *p, int64_t tp)
+{
+    if (p->units == 0 || p->units % tp == 0 || (p->shared && tp % p->units == 0))
+        return D9D_OK;
+    if (!p->shared)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.tensor_parallel %lld does not divide %s %lld",
+                        (long long)tp, p->unit, (long long)p->units);
+    return D9D_FAIL(D9D_ECONFIG,
+                    "mesh.tensor_parallel %lld neither divides %s %lld nor is a multiple of it",
+                    (long long)tp, p->unit, (long long)p->units);
+}
+
+static d9d_status param_check(void *arg, d9d_param *p)
+{
+    style_check *c = arg;
+    const int64_t ep = c->degrees->expert_parallel;
+
+    if (p->parallel.style != D9D_EXPERT_PARALLEL)
+        return tensor_parallel_check(&p->parallel, c->degrees->tensor_parallel);
+    c->has_experts = true;
+    if (p->parallel.units % ep != 0)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel %lld does not divide %s %lld",
+                        (long long)ep, p->parallel.unit, (long long)p->parallel.units);
+    return D9D_OK;
+}
+
+d9d_status d9d_parallel_plan_check_blocks(const d9d_model *m, const d9d_parallel_degrees *d)
+{
+    style_check c = {.degrees = d};
+
+    D9D_TRY(d9d_module_each(m->module, param_check, &c));
+    if (d->expert_parallel > 1 && !c.has_experts)
+        return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel is %lld, but the model has no experts",
+                        (long long)d->expert_parallel);
+    if (m->whole_sequences && d->context_parallel_replicate * d->context_parallel_shard > 1)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "mesh.context_parallel_replicate and mesh.context_parallel_shard are %lld "
+                        "and %lld, but %s has recurrent layers, which need whole sequences: 1",
+                        (long long)d->context_parallel_replicate,
+                        (long long)d->context_parallel_shard, m->ops->name);
+    return D9D_OK;
+}
+
+/* Experts are replicated over the ranks that have the same ones, unless the mesh shards. */
+static d9d_param_sharding experts_sharding(const d9d_mesh *mesh)
+{
+    return d9d_mesh_count(mesh, D9D_AXES_SHARD) > 1
+               ? (d9d_param_sharding){D9D_AXES_EXPERT, 0, D9D_AXES_EXPERT_REPLICATE, 0}
+               : (d9d_param_sharding){D9D_AXES_EXPERT, 0, 0, D9D_AXES_EXPERT_REPLICATE};
+}
+
+static d9d_status param_shard_by_style(void *arg, d9d_param *p)
+{
+    static const d9d_param_sharding styles[] = {
+        [D9D_REPLICATED] = {0, 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE | D9D_AXIS(TP)},
+        [D9D_COLWISE] = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE},
+        [D9D_ROWWISE] = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE},
+    };
+    const d9d_param_parallel *of = &p->parallel;
+    d9d_mesh *mesh = arg;
+    const d9d_param_sharding experts = experts_sharding(mesh);
+    const bool few = of->shared && d9d_mesh_count(mesh, D9D_AXIS(TP)) > of->units;
+
+    return d9d_param_sharding_apply(p, mesh,
+                                    of->style == D9D_EXPERT_PARALLEL ? &experts
+                                    : few                            ? &styles[D9D_REPLICATED]
+                                                                     : &styles[of->style]);
+}
+
+/* Create all groups, on every rank in one order, whatever parameters its stages have. */
+static d9d_status groups_create(d9d_mesh *mesh, bool has_experts, d9d_groups *out)
+{
+    static const unsigned sets[] = {D9D_AXES_SHARD, D9D_AXES_REPLICATE,
+                                    D9D_AXES_REPLICATE | D9D_AXIS(TP)};
+    d9d_comm *made;
+
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXIS(TP), &out->tp));
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_CP, &out->cp));
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
+        D9D_TRY(d9d_mesh_group(mesh, sets[i], &made));
+    if (!has_experts)
+        return D9D_OK;
+    D9D_TRY(d9d_mesh_group(mesh, D9D_AXES_EXPERT, &out->ep));
+    return d9d_mesh_group(mesh, D9D_AXES_EXPERT_REPLICATE, &made);
+}
+
+d9d_status d9d_parallel_plan_apply_blocks(d9d_mesh *mesh, d9d_model *m)
+{
+    D9D_TRY(groups_create(mesh, m->has_experts, &m->groups));
+    return d9d_module_each(m->module, param_shard_by_style, mesh);
+}
+
+/* Check the structure of the whole model. */
+static d9d_status check_blocks(const d9d_model_spec *m, const d9d_parallel_degrees *d)
+{
+    const d9d_model_provider *p = m->provider;
+    d9d_model *whole;
+    d9d_status st;
+
+    D9D_TRY(D9D_PLUGIN_CALL(p->table->name, p, create, m->config, D9D_WHOLE_MODEL, &m->opts,
+                            &whole));
+    st = d9d_parallel_plan_check_blocks(whole, d);
+    d9d_model_free(whole);
+    return st;
+}
+
 /* --- choice of the plan ----------------------------------------------------------------------- */
 
 d9d_status d9d_parallel_plan_check(const d9d_model_spec *m, const d9d_parallel_degrees *d)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->check != NULL ? D9D_PLUGIN_CALL(p->table->name, p, check, m->config, d)
-                            : d9d_parallel_plan_check_dp(p->table->name, p->stages, d);
+    if (p->check != NULL)
+        return D9D_PLUGIN_CALL(p->table->name, p, check, m->config, d);
+    return p->blocks ? check_blocks(m, d)
+                     : d9d_parallel_plan_check_dp(p->table->name, p->stages, d);
 }
 
 d9d_status d9d_parallel_plan_apply(const d9d_model_spec *m, d9d_mesh *mesh, d9d_model *model)
 {
     const d9d_model_provider *p = m->provider;
 
-    return p->place != NULL ? D9D_PLUGIN_CALL(p->table->name, p, place, m->config, mesh, model)
-                            : d9d_parallel_plan_apply_dp(mesh, model);
+    if (p->place != NULL)
+        return D9D_PLUGIN_CALL(p->table->name, p, place, m->config, mesh, model);
+    return p->blocks ? d9d_parallel_plan_apply_blocks(mesh, model)
+                     : d9d_parallel_plan_apply_dp(mesh, model);
 }

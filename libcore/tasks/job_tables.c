@@ -4,6 +4,7 @@
 #include "d9d/job/job.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/lora/peft.h"
+#include "d9d/models/models.h"
 #include "d9d/optim/optim.h"
 #include "d9d/sched/piecewise.h"
 #include "d9d/tasks/task.h"
@@ -477,7 +478,7 @@ static const d9d_key plugin_elem = {
          .max = D9D_BLEND_SOURCES,                                                                 \
          .elem = &data_elem,                                                                       \
          .doc = "the samples and their order, or a list of datasets to blend"},                    \
-        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_job_model_choices,            \
+        D9D_KEY_UNION(S, model_provider, D9D_REQUIRED, name_tag, d9d_model_choices,            \
                       "the model"),                                                                \
         D9D_KEY_TABLE(S, trainer, &loop_table, "the loop")
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/models/models.h"
 
 /* The first members of every table. */
 typedef struct plugin_row {
@@ -43,10 +44,10 @@ static const plugin_kind plugin_kinds[] = {
     {"model provider",
      sizeof(d9d_model_provider),
      offsetof(d9d_plugin, models),
-     d9d_job_model_choices,
+     d9d_model_choices,
      {REQUIRED(d9d_model_provider, create),
       REQUIRED_BECAUSE(d9d_model_provider, model_types,
-                       " (which config.json it reads, and every field of it: d9d/model/family.h)")},
+                       " (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)")},
      {offsetof(d9d_model_provider, dims)}},
     {"task",
      sizeof(d9d_train_task),

@@ -140,7 +140,7 @@ static d9d_status cut_experts(void *arg, d9d_param *p)
 static void setup(bench *b)
 {
     const bool cpu = unit_device_is_cpu();
-    const d9d_block_opts how = {b->t, 0.02, &b->cut};
+    const d9d_block_opts how = {.dtype = b->t, .init_std = 0.02, .groups = &b->cut};
 
     b->shape = cpu ? (d9d_block_moe_shape){.hidden = 256,
                                            .intermediate = 96,

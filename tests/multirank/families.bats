@@ -134,7 +134,7 @@ LIST
     sed '/\.model_types/d; s/\.stages = true, .*/.stages = true, \\/' "$root/examples/plugins/llama.c" >silent.c
     plugin silent silent.c -Wno-unused
     run -2 infer llama llama --set plugin=libsilent.so
-    assert_output --partial 'libsilent.so: the model provider "llama" has no model_types (which config.json it reads, and every field of it: d9d/model/family.h)'
+    assert_output --partial 'libsilent.so: the model provider "llama" has no model_types (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)'
 }
 
 @test "a field that a family says it reads and does not is an error, not a lie" {

@@ -1,6 +1,6 @@
 /* hf_config_rope.c - RoPE in config.json, with the names of either generation.
  */
-#include "d9d/model/family.h"
+#include "d9d/model/hf/hf_fields.h"
 #include "model/hf/hf_config_fields.h"
 
 #include <math.h>

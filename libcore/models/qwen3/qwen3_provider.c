@@ -219,19 +219,18 @@ static const d9d_key moe_provider_keys[] = {
                   "routers of all layers, beyond what the dimensions say"),
     D9D_KEY_END,
 };
-static const d9d_table dense_provider_table = {.name = "qwen3_dense",
+const d9d_table d9d_qwen3_dense_section = {.name = "qwen3_dense",
                                                .size = sizeof(provider_section),
                                                .keys = dense_provider_keys,
                                                .doc = "Qwen3 with dense feed-forward layers",
                                                .check = provider_check,
                                                .row = &d9d_qwen3_dense_provider};
-static const d9d_table moe_provider_table = {.name = "qwen3_moe",
+const d9d_table d9d_qwen3_moe_section = {.name = "qwen3_moe",
                                              .size = sizeof(provider_section),
                                              .keys = moe_provider_keys,
                                              .doc = "Qwen3 with mixtures of experts",
                                              .check = provider_check,
                                              .row = &d9d_qwen3_moe_provider};
-const d9d_table *const d9d_job_model_choices[] = {&dense_provider_table, &moe_provider_table, NULL};
 
 /* --- reading the section ---------------------------------------------------------------- */
 
@@ -398,7 +397,7 @@ static const char *const dense_types[] = {"qwen3", NULL};
 static const char *const moe_types[] = {"qwen3_moe", NULL};
 
 #define PROVIDER(name, section_table, types)                                                       \
-    const d9d_model_provider name = {                                                              \
+    const d9d_model_provider name = {                                                                   \
         .size = sizeof(d9d_model_provider),                                                        \
         .table = &(section_table),                                                                 \
         .read = section_read,                                                                      \
@@ -415,5 +414,5 @@ static const char *const moe_types[] = {"qwen3_moe", NULL};
         .model_types = (types),                                                                    \
         .fields = d9d_qwen3_fields,                                                                \
     }
-PROVIDER(d9d_qwen3_dense_provider, dense_provider_table, dense_types);
-PROVIDER(d9d_qwen3_moe_provider, moe_provider_table, moe_types);
+PROVIDER(d9d_qwen3_dense_provider, d9d_qwen3_dense_section, dense_types);
+PROVIDER(d9d_qwen3_moe_provider, d9d_qwen3_moe_section, moe_types);

@@ -24,7 +24,7 @@ typedef struct fixture {
 
 static void open_block(fixture *f)
 {
-    const d9d_block_opts how = {D9D_F32, 0.4, NULL};
+    const d9d_block_opts how = {.dtype = D9D_F32, .init_std = 0.4};
     const d9d_block_mla_shape shape = {SHAPE, .rope = &f->rope};
 
     *f = (fixture){.rope = {.base = 100, .features = 4, .style = D9D_ROPE_INTERLEAVED}};
@@ -128,7 +128,7 @@ static void documents_do_not_see_each_other(void **state)
 
 static void refuses(void **state)
 {
-    const d9d_block_opts how = {D9D_F32, 0, NULL};
+    const d9d_block_opts how = {.dtype = D9D_F32};
     d9d_block_rope rope = {.base = 100, .features = 6};
     d9d_block_mla_shape shape = {SHAPE, .rope = &rope};
     d9d_block_mla b;

@@ -91,7 +91,7 @@ static d9d_status layer_init(stack *s, int i, const d9d_block_opts *how)
 static d9d_status structure(stack *s)
 {
     static const d9d_block_vocab_split all = {"all", V};
-    const d9d_block_opts how = {D9D_F32, 0.02, &s->cut};
+    const d9d_block_opts how = {.dtype = D9D_F32, .init_std = 0.02, .groups = &s->cut};
 
     d9d_module_init(&s->root);
     D9D_BLOCK_ADD(&s->root, "embed", vocab, &s->embed, &how, D9D_VOCAB_EMBEDDING, &all, 1, H);

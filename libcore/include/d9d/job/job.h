@@ -126,7 +126,7 @@ typedef struct d9d_job_evaluation_section {
 typedef struct d9d_train_config {
     d9d_parallel_degrees mesh;
     d9d_list data;            /* d9d_job_data_section, at least one */
-    d9d_union model_provider; /* of d9d_job_model_choices */
+    d9d_union model_provider; /* of d9d_model_choices */
     d9d_job_trainer_section trainer;
     d9d_union optimizer;    /* d9d/optim/optim.h */
     d9d_union lr_scheduler; /* d9d/sched/lr.h */
@@ -187,7 +187,6 @@ D9D_API extern const d9d_table d9d_train_config_table, d9d_infer_config_table;
 
 /* The built-in pipeline schedules and models. */
 D9D_API extern const d9d_table *const d9d_job_pipe_schedule_choices[]; /* NULL-terminated */
-D9D_API extern const d9d_table *const d9d_job_model_choices[];         /* NULL-terminated */
 
 /* The options of the configured pipeline schedule. */
 D9D_API d9d_pipe_schedule_opts

@@ -62,6 +62,8 @@ typedef struct d9d_decoder_layer {
     const d9d_block_rope *rope;          /* shared by all layers */
     int64_t number;                      /* from 0, over all stages */
     bool recompute_ffn;                  /* recompute only its kind's ffn() in backward */
+    const d9d_block_rope *local_rope;    /* that of layers with a window, where it is another one */
+    d9d_layer_blocks blocks;             /* its blocks, once init() has returned */
 } d9d_decoder_layer;
 
 /* Names of the parts in the root; a layer's number follows a dot. */
@@ -92,6 +94,9 @@ typedef struct d9d_decoder_kind {
     /* NULL, or one layer's contribution to d9d_model_ops.flops_per_token. */
     double (*flops_per_token)(const d9d_decoder_layer *l, int64_t s);
     const d9d_decoder_names *names; /* NULL: the names above */
+    /* Layers compute with blocks only: cache_spec(), mixture() and flops_per_token() that are NULL
+     * follow from layer->blocks. */
+    bool of_blocks;
 } d9d_decoder_kind;
 
 /* Dimensions of the model, and options of its embedding, final norm and head. */
@@ -108,6 +113,8 @@ typedef struct d9d_decoder_shape {
     bool no_head; /* the model ends with the norm; a task adds another head (d9d/model/head.h) */
     bool tied;    /* tied weights: the head is the embedding, which the last stage then has too */
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
+    d9d_block_rope local_rope;         /* features 0: layers with a window use `rope` */
+    bool has_experts;                  /* some layer, of any stage, has a mixture of experts */
 } d9d_decoder_shape;
 
 /* Create this stage's part of a model.  `kind` and `config` are borrowed and must outlive it;

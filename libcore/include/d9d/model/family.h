@@ -1,95 +1,252 @@
-/* family.h - which fields of config.json a family of models accepts, and what each means.
+/* family.h - a family of models as one file: a layer in plain code, and three tables.
  *
- * A field of config.json that nobody reads can make a model compute other numbers than its
- * author's, silently.  So a family declares every field, and a file with any other field is refused
- * with the field's name and value before any work is done.  A field
+ *     typedef struct config {
+ *         D9D_FAMILY_DIMS;             // c->hidden_size, c->num_attention_heads, ...
+ *         int64_t sliding_window;
+ *     } config;
  *
- *     is read           a key of the provider's `dims`, or D9D_HF_READ in one with a read()
- *     has one meaning   D9D_HF_ONLY: these values are what the model computes, others are refused
- *     changes nothing   D9D_HF_IGNORED: no result depends on it
- *
- *     static const char *const types[] = {"mine", NULL};   // "model_type"
- *     static const d9d_hf_field fields[] = {
- *         D9D_HF_ONLY("attention_bias", "[false]"),
+ *     static const d9d_key keys[] = {  // config.json: key, default, range
+ *         D9D_FAMILY_KEYS(config),
+ *         D9D_FAMILY_HEAD_DIM(config),
+ *         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
+ *         D9D_FAMILY_ROPE(config, "10000"),
+ *         D9D_FAMILY_TIED(config, "false"),
+ *         D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX, "keys that a query sees"),
+ *         D9D_KEY_END,
+ *     };
+ *     static const d9d_hf_field fields[] = {  // what has one meaning only, or none
  *         D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
- *         D9D_HF_IGNORED("pretraining_tp"),
  *         D9D_HF_END,
  *     };
- *     static const d9d_model_provider mine = {..., .model_types = types, .fields = fields};
  *
- * Fields that all files of transformers may have (torch_dtype, token ids, settings of generation)
- * are in one table of the library, d9d_hf_common.  The first of dims, fields and d9d_hf_common that
- * has a field decides.  A field that is null is accepted and means nothing.
+ *     typedef struct layer { d9d_decoder_layer base; d9d_block_attention self_attn; ... } layer;
+ *     static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts) { ... }
+ *     static d9d_status attention(d9d_decoder_layer *base, d9d_tape *t,
+ *                                 const d9d_model_layer_in *in, d9d_var **y) { ... }
+ *     static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y) { ... }
  *
- * rope_theta, rope_scaling and rope_parameters express one thing in two generations of names.  A
- * family whose `dims` have rope_theta gets it from whichever is present.  A family that also has
- * rope_scaling,
+ *     static const char *const types[] = {"mine", NULL};
+ *     static const d9d_table table = D9D_TABLE(config, "mine_config", keys, "My models");
+ *     D9D_FAMILY(mine, "mine", "My models", types, .class_name = "Mine", .config = &table,
+ *                .fields = fields, .layer = sizeof(layer), .init = init, .forward = attention,
+ *                .ffn = ffn)
  *
- *     D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "...")   // d9d_rope_scaling
+ * Names of modules and of members are those of transformers; what differs in the files is a row of
+ * a table (d9d/model/hf/hf_tensors.h).  Everything else follows from the blocks and the tables:
+ * d9d-map both ways, the plan of any mesh, FSDP and pipelines, KV cache, LoRA in peft's layout,
+ * heads, strict reading of config.json, random weights.  A family has no code about ranks, caches
+ * or files.  D9D_FAMILY defines d9d_mine_provider, which is listed in libcore/models/models.c or
+ * in a plugin's D9D_PLUGIN.
  *
- * reads linear, yarn and llama3 (d9d/nn/rope.h).  Any other family refuses a scaling by name.
+ *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
+ *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
  */
 #ifndef D9D_MODEL_FAMILY_H
 #define D9D_MODEL_FAMILY_H
 
-#include "d9d/config/config.h"
+#include "d9d/model/decoder_model.h"
+#include "d9d/model/hf/hf_fields.h"
+#include "d9d/model/hf/hf_tensors.h"
+#include "d9d/model/provider.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum d9d_hf_rule { D9D_HF_RULE_READ, D9D_HF_RULE_ONLY, D9D_HF_RULE_IGNORED } d9d_hf_rule;
+/* --- dimensions ---------------------------------------------------------------------------- */
 
-typedef struct d9d_hf_field {
-    const char *name; /* NULL ends the table */
-    d9d_hf_rule rule;
-    const char *only; /* for D9D_HF_RULE_ONLY: a JSON list of the accepted values; null is always
-                         accepted */
-} d9d_hf_field;
+/* What every family has; the rest is its own.  In the order of config.json's usual keys. */
+#define D9D_FAMILY_MEMBERS                                                                         \
+    int64_t hidden_size, intermediate_size, num_hidden_layers;                                     \
+    int64_t num_attention_heads, num_key_value_heads, head_dim;                                    \
+    int64_t vocab_size, max_position_embeddings;                                                   \
+    double norm_eps, rope_theta, initializer_range, attention_dropout;                             \
+    d9d_rope_scaling rope_scaling;                                                                 \
+    bool tie_word_embeddings;                                                                      \
+    d9d_block_router router /* of the job, not of config.json: losses, rates */
+typedef struct d9d_family_dims {
+    D9D_FAMILY_MEMBERS;
+} d9d_family_dims;
 
-#define D9D_HF_READ(field)                                                                         \
-    {                                                                                              \
-        .name = (field), .rule = D9D_HF_RULE_READ                                                  \
-    }
-#define D9D_HF_ONLY(field, values)                                                                 \
-    {                                                                                              \
-        .name = (field), .rule = D9D_HF_RULE_ONLY, .only = (values)                                \
-    }
-#define D9D_HF_IGNORED(field)                                                                      \
-    {                                                                                              \
-        .name = (field), .rule = D9D_HF_RULE_IGNORED                                               \
-    }
-#define D9D_HF_END                                                                                 \
-    {                                                                                              \
-        .name = NULL                                                                               \
+/* The first member of a family's struct: as `dims`, and as members of their own. */
+#define D9D_FAMILY_DIMS                                                                            \
+    union {                                                                                        \
+        d9d_family_dims dims;                                                                      \
+        struct {                                                                                   \
+            D9D_FAMILY_MEMBERS;                                                                    \
+        };                                                                                         \
     }
 
-/* Fields of all families. */
-D9D_API extern const d9d_hf_field d9d_hf_common[];
+/* Keys of a family's table.  num_key_value_heads that is absent is num_attention_heads. */
+#define D9D_FAMILY_KEYS(S)                                                                         \
+    D9D_KEY_INT(S, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual stream"),         \
+        D9D_KEY_INT(S, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"),             \
+        D9D_KEY_INT(S, num_attention_heads, D9D_REQUIRED, 1, 1 << 16, "query heads"),              \
+        D9D_KEY_INT(S, num_key_value_heads, "null", 1, 1 << 16,                                    \
+                    "key and value heads; null: as many as query heads", .flags = D9D_NULLABLE),   \
+        D9D_KEY_INT(S, vocab_size, D9D_REQUIRED, 1, INT32_MAX, "ids of the vocabulary"),           \
+        D9D_KEY_REAL(S, initializer_range, "0.02", 0, 1e3,                                         \
+                     "standard deviation of initial matrices"),                                    \
+        D9D_KEY_REAL(S, attention_dropout, "0", 0, 1,                                              \
+                     "of attention weights in training, which takes 0 only",                       \
+                     .flags = D9D_BELOW_MAX)
+#define D9D_FAMILY_INTERMEDIATE(S)                                                                 \
+    D9D_KEY_INT(S, intermediate_size, D9D_REQUIRED, 1, 1 << 20, "width of a feed-forward layer")
+#define D9D_FAMILY_POSITIONS(S, otherwise)                                                         \
+    D9D_KEY_INT(S, max_position_embeddings, otherwise, 1, INT32_MAX, "longest sequence")
+/* Absent: hidden_size / num_attention_heads. */
+#define D9D_FAMILY_HEAD_DIM(S)                                                                     \
+    D9D_KEY_INT(S, head_dim, "null", 1, 1 << 16,                                                   \
+                "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE)
+#define D9D_FAMILY_NORM(S, key, otherwise)                                                         \
+    {                                                                                              \
+        .name = #key, .kind = D9D_KIND_REAL, .offset = offsetof(S, norm_eps), .def = (otherwise),  \
+        .max = 1, .flags = D9D_FLOAT32, .doc = "epsilon of the norms"                              \
+    }
+/* rope_theta and rope_scaling, of either generation of names. */
+#define D9D_FAMILY_ROPE(S, theta)                                                                  \
+    D9D_KEY_REAL(S, rope_theta, theta, 0, 1e15, "base of the rotary frequencies",                  \
+                 .flags = D9D_ABOVE_MIN),                                                          \
+        D9D_KEY_CUSTOM(S, rope_scaling, "null", &d9d_hf_rope_scaling, "for longer sequences")
+#define D9D_FAMILY_TIED(S, otherwise)                                                              \
+    D9D_KEY_BOOL(S, tie_word_embeddings, otherwise, "the head is the embedding")
 
-/* For a key of `dims`: a d9d_rope_scaling, zeroed if the file has none. */
-D9D_API extern const d9d_key_custom d9d_hf_rope_scaling;
+/* Kinds of layers, by a list of words such as "sliding_attention": one number for each layer. */
+typedef struct d9d_layer_types {
+    const uint8_t *at; /* [num_hidden_layers]: index into `words`; NULL: the list is absent */
+    size_t n;
+} d9d_layer_types;
+D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list,
+                                                     const char *const *words, int64_t layers,
+                                                     const char *where, d9d_arena *a,
+                                                     d9d_layer_types *out);
+/* A list of words in a family's struct, for that function. */
+#define D9D_FAMILY_LAYER_TYPES(S, member)                                                          \
+    D9D_KEY_LIST(S, member, "null", &d9d_family_word, "the kind of each layer",                    \
+                 .flags = D9D_NULLABLE)
+D9D_API extern const d9d_key d9d_family_word;
 
-/* A family's config.json: the tables above. */
-typedef struct d9d_hf_family {
-    const char *name;               /* for messages */
-    const char *const *model_types; /* accepted values of "model_type"; NULL-ended */
-    const d9d_table *dims;          /* NULL: none */
-    const d9d_hf_field *fields;     /* NULL: none */
-} d9d_hf_family;
+/* --- the family ----------------------------------------------------------------------------- */
 
-/* ENOTSUP for another model_type, a field that is not declared, or a value that is not accepted;
- * ECONFIG without a model_type.  `where` is the prefix of messages. */
-D9D_API D9D_MUST_USE d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc,
-                                                    const char *where);
+/* What one rank, file or job adds to the dimensions.  The struct that providers get as `config`. */
+typedef struct d9d_family_config {
+    const struct d9d_family *family;
+    const void *dims; /* the family's struct */
+    const d9d_block_vocab_split *splits; /* of the vocabulary, in order of ids */
+    size_t n_splits;
+    int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
+    d9d_head_kind head;
+    int64_t labels, embedding_dim; /* of heads */
+    bool head_unknown; /* config.json does not name the head */
+    bool prefixed;     /* names of a base model have the prefix ("model.") in the files */
+    bool tied_copy;    /* the files of a tied model have a head, a copy of the embedding */
+    bool new_head;     /* the head is a task's: a source may have another, or none */
+    bool custom_router;   /* the job's routers differ from those that config.json can express */
+    const char *document; /* text of the config.json that it was made from */
+} d9d_family_config;
 
-/* Select the fields of a checked document that are read, and no others; a new reference. */
-D9D_API D9D_MUST_USE d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc,
-                                                     const char *where, json_t **out);
+typedef struct d9d_family {
+    size_t size;            /* sizeof(d9d_family) */
+    const char *name;       /* for messages; D9D_FAMILY sets it */
+    const char *class_name; /* of transformers, without its suffix: "Llama" of LlamaForCausalLM */
+    const char *const *model_types; /* NULL-ended */
+    const d9d_table *config;        /* keys of config.json; its struct begins with D9D_FAMILY_DIMS */
+    const d9d_hf_field *fields;     /* the other fields that it accepts; NULL: none */
+    const d9d_hf_tensor *tensors;   /* parameters of a layer that files name otherwise; NULL: none */
+    const d9d_hf_parts *parts;      /* names of embedding, layers, norm and head in files; NULL:
+                                       d9d_hf_parts_default */
+    /* After general checks: derive what other fields decide, and check what the table cannot.
+     * `where` begins every message.  NULL: nothing. */
+    d9d_status (*check)(void *config, const char *where, d9d_arena *a);
+    /* Change what differs from the usual decoder: norm, second rope, rotated features.  NULL:
+     * nothing. */
+    void (*shape)(const void *config, d9d_decoder_shape *s);
+    size_t layer; /* bytes of a layer, which begins with a d9d_decoder_layer */
+    /* As in d9d_decoder_kind. */
+    d9d_status (*init)(d9d_decoder_layer *l, const d9d_block_opts *opts);
+    d9d_status (*forward)(d9d_decoder_layer *l, d9d_tape *t, const d9d_model_layer_in *in,
+                          d9d_var **y);
+    d9d_status (*ffn)(d9d_decoder_layer *l, d9d_tape *t, d9d_var *x, d9d_var **y);
+} d9d_family;
 
-/* Read `dims` from a checked document, into the arena (d9d_hf_family.dims is not NULL). */
-D9D_API D9D_MUST_USE d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc,
-                                                   const char *where, d9d_arena *a, void *out);
+/* Read a config.json's object, checked, into the arena.  The vocabulary is one split, "regular".
+ * ECONFIG, ENOTSUP. */
+D9D_API D9D_MUST_USE d9d_status d9d_family_read(const d9d_family *f, const json_t *doc,
+                                                const char *where, d9d_arena *a,
+                                                d9d_family_config *out);
+/* Read the section of a job, and `doc`, the config.json that it names (NULL: it has "model"). */
+D9D_API D9D_MUST_USE d9d_status d9d_family_read_section(const d9d_family *f, const void *section,
+                                                        const json_t *doc, const char *where,
+                                                        d9d_arena *a, const void **out);
+
+/* --- its provider ---------------------------------------------------------------------------- */
+
+/* The section of a family in "model_provider". */
+typedef struct d9d_family_section {
+    d9d_model_section head;
+    json_t *model; /* the fields of a config.json, in place of hf_config; NULL: none */
+    d9d_block_router router;          /* losses and rates of mixtures of experts */
+    d9d_str_int_map split_vocab_size; /* in the order of ids; n 0: one split */
+    int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
+} d9d_family_section;
+D9D_API extern const d9d_key d9d_family_section_keys[];
+D9D_API D9D_MUST_USE d9d_status d9d_family_section_check(const void *section, const char *path);
+
+/* Members of d9d_model_provider for a family; `config` is a d9d_family_config. */
+D9D_API D9D_MUST_USE d9d_status d9d_family_create(const void *config, d9d_stage stage,
+                                                  const d9d_model_opts *opts, d9d_model **out);
+D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
+D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,
+                                                  const d9d_tensor_source *src,
+                                                  d9d_weights_layout to, d9d_mapper **out);
+D9D_API D9D_MUST_USE d9d_status d9d_family_matrices(const void *config, d9d_arena *a,
+                                                    d9d_model_matrices *out);
+D9D_API D9D_MUST_USE d9d_status d9d_family_tensors(const void *config, d9d_arena *a,
+                                                   d9d_model_tensors *out);
+D9D_API D9D_MUST_USE d9d_status d9d_family_hf_config(const void *config, d9d_dtype dtype,
+                                                     json_t **doc);
+D9D_API D9D_MUST_USE d9d_status d9d_family_set_head(const void *config, d9d_arena *a,
+                                                    d9d_head *head, const void **out);
+D9D_API D9D_MUST_USE d9d_status d9d_family_hf_head(const void *config, json_t *doc);
+D9D_API D9D_MUST_USE d9d_status d9d_family_trainable(const void *config);
+D9D_API void d9d_family_infer(void *config, const d9d_tensor_source *src);
+D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc, bool fused);
+
+/* Add an RMSNorm over hidden_size to a layer l, as the child called like its member. */
+#define D9D_FAMILY_NORM_ADD(l, member, opts, c)                                                    \
+    D9D_BLOCK_ADD(&(l)->base.module, #member, norm, &(l)->member, opts, (c)->hidden_size,          \
+                  (float)(c)->norm_eps, false)
+
+/* Define d9d_VAR_provider, whose section is called `word`, for these values of "model_type".  What
+ * follows are members of d9d_family. */
+#define D9D_FAMILY(var, word, text, types, ...)                                                    \
+    extern const d9d_model_provider d9d_##var##_provider;                                          \
+    extern const d9d_table d9d_##var##_section;                                                    \
+    static const d9d_family var##_family = {                                                       \
+        .size = sizeof(d9d_family), .name = (word), .model_types = (types), __VA_ARGS__};          \
+    const d9d_table d9d_##var##_section = {.name = (word),                                        \
+                                            .size = sizeof(d9d_family_section),                    \
+                                            .keys = d9d_family_section_keys,                       \
+                                            .doc = (text),                                         \
+                                            .check = d9d_family_section_check,                     \
+                                            .row = &d9d_##var##_provider,                          \
+                                            .bytes = {sizeof(d9d_table), sizeof(d9d_key)}};        \
+    const d9d_model_provider d9d_##var##_provider = {.size = sizeof(d9d_model_provider),           \
+                                                     .table = &d9d_##var##_section,                \
+                                                     .create = d9d_family_create,                  \
+                                                     .layout = d9d_family_layout,                  \
+                                                     .mapper = d9d_family_mapper,                  \
+                                                     .hf_config = d9d_family_hf_config,            \
+                                                     .matrices = d9d_family_matrices,              \
+                                                     .set_head = d9d_family_set_head,              \
+                                                     .hf_head = d9d_family_hf_head,                \
+                                                     .trainable = d9d_family_trainable,            \
+                                                     .infer = d9d_family_infer,                    \
+                                                     .mark = d9d_family_mark,                      \
+                                                     .tensors = d9d_family_tensors,                \
+                                                     .model_types = (types),                       \
+                                                     .blocks = true,                               \
+                                                     .family = &(var##_family)}
 
 #ifdef __cplusplus
 }

@@ -26,7 +26,7 @@
 #include "d9d/ckpt/mapper/mapper.h"
 #include "d9d/comm/mesh.h"
 #include "d9d/config/config.h"
-#include "d9d/model/family.h"
+#include "d9d/model/hf/hf_fields.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
@@ -80,6 +80,18 @@ typedef struct d9d_model_matrices {
     size_t n;
 } d9d_model_matrices;
 
+/* A parameter of the whole model, and how it is initialised. */
+typedef struct d9d_model_tensor {
+    const char *name;
+    d9d_shape shape;
+    d9d_init_kind init;
+    float init_scale;
+} d9d_model_tensor;
+typedef struct d9d_model_tensors {
+    d9d_model_tensor *items;
+    size_t n;
+} d9d_model_tensors;
+
 /* `config` is always the result of read().  Members that may be NULL say so. */
 typedef struct d9d_model_provider {
     size_t size;            /* sizeof(d9d_model_provider) */
@@ -88,7 +100,7 @@ typedef struct d9d_model_provider {
     /* Read the dimensions of a bound section, checked, into the arena.  ECONFIG, ENOTSUP.  NULL:
      * they are the struct of `dims`, all from hf_config, which is then required. */
     d9d_status (*read)(const void *section, d9d_arena *a, const void **config);
-    /* Fields read from a config.json; see d9d/model/family.h.  NULL with read(). */
+    /* Fields read from a config.json; see d9d/model/hf/hf_fields.h.  NULL with read(). */
     const d9d_table *dims;
     /* Can this mesh divide the model?  NULL: d9d_parallel_plan_check_dp(), by `stages`. */
     d9d_status (*check)(const void *config, const d9d_parallel_degrees *mesh);
@@ -137,11 +149,28 @@ typedef struct d9d_model_provider {
      * maps and inference do not ask.  NULL: yes. */
     d9d_status (*trainable)(const void *config);
 
-    /* Accepted "model_type" values (NULL-ended) and the fields beyond `dims`: d9d/model/family.h.
+    /* Accepted "model_type" values (NULL-ended) and the fields beyond `dims`: d9d/model/hf/hf_fields.h.
      * The file is checked before read(), and one with any other field is refused.  No model_types:
      * it takes no config.json.  A plugin's provider without model_types is not loaded. */
     const char *const *model_types;
     const d9d_hf_field *fields; /* NULL: only dims and d9d_hf_common */
+
+    /* Its layers compute with blocks only (d9d/nn/block.h), which declare how they are divided:
+     * without check() and place() every axis of a mesh is possible, as far as it divides them. */
+    bool blocks;
+    /* A family that is one table; the other members are then those of D9D_FAMILY
+     * (d9d/model/family.h).  NULL: none. */
+    const struct d9d_family *family;
+    /* Complete a configuration from the names of a source's tensors, for conversions, which take a
+     * checkpoint as it is: its head, names of a base model.  NULL: nothing. */
+    void (*infer)(void *config, const d9d_tensor_source *src);
+    /* Set the member "d9d" of a config.json that goes with weights in the layout D9D
+     * (d9d/model/hf/hf_config.h).  `fused`: the original checkpoint has fused experts.  NULL: the
+     * head alone is recorded. */
+    d9d_status (*mark)(const void *config, json_t *doc, bool fused);
+    /* List the parameters of the whole model with their initialisation, its head's too, in the
+     * arena.  NULL: no random weights are made by d9d-map. */
+    d9d_status (*tensors)(const void *config, d9d_arena *a, d9d_model_tensors *out);
 } d9d_model_provider;
 
 /* A model that is described but not built: a bound section and its provider. */

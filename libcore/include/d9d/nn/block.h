@@ -26,11 +26,21 @@
 extern "C" {
 #endif
 
+/* The blocks of one layer, as far as others ask for them: its KV cache, its expert loads, its
+ * FLOP.  Each block's init enters the block itself. */
+typedef struct d9d_layer_blocks {
+    struct d9d_block_attention *attention;
+    struct d9d_block_gated_delta *gated_delta;
+    struct d9d_block_mla *mla;
+    struct d9d_block_moe *moe;
+} d9d_layer_blocks;
+
 typedef struct d9d_block_opts {
     d9d_dtype dtype;
     /* initialisation of matrices: N(0, init_std); 0: linear U(+-1/sqrt(in)), embedding N(0, 1) */
     double init_std;
     const d9d_groups *groups; /* borrowed as long as the block; NULL: one rank */
+    d9d_layer_blocks *blocks; /* of the layer that the block belongs to; NULL: nobody asks */
 } d9d_block_opts;
 
 /* Initialise a block of a kind (linear, norm, ...) and declare it under a name; returns on failure.

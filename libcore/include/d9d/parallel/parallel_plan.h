@@ -45,6 +45,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_check_dp(const char *name, boo
                                                            const d9d_parallel_degrees *d);
 D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_apply_dp(d9d_mesh *mesh, d9d_model *m);
 
+/* --- the plan of a model of blocks: every axis of a mesh ------------------------------ *
+ *
+ * Each parameter has the style that its block declared (d9d_param_parallel). */
+
+/* Can this mesh divide the parameters of the whole model?  `m` needs no memory.  ECONFIG names the
+ * degree and what it does not divide. */
+D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_check_blocks(const d9d_model *m,
+                                                               const d9d_parallel_degrees *d);
+/* Place a stage's parameters and fill its groups.  Collective: over the world, in which all ranks
+ * create the same groups, whatever their stages have. */
+D9D_API D9D_MUST_USE d9d_status d9d_parallel_plan_apply_blocks(d9d_mesh *mesh, d9d_model *m);
+
 /* --- building blocks of plans --------------------------------------------------------- */
 
 /* Placement of one parameter, by sets of mesh axes.  The rank computes with slice (this rank among

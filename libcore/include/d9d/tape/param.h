@@ -38,6 +38,25 @@ typedef struct d9d_pending_reduce {
     d9d_comm_event *event; /* NULL: calls run in order */
 } d9d_pending_reduce;
 
+/* How tensor and expert parallelism divide a parameter.  Blocks declare it, with torch's names; a
+ * plan applies it (d9d/parallel/parallel_plan.h). */
+typedef enum d9d_parallel_style {
+    D9D_REPLICATED,      /* on all tp ranks; each has the gradient of its own tokens or heads */
+    D9D_COLWISE,         /* dimension 0 over the tp ranks: outputs of a linear layer, ids */
+    D9D_ROWWISE,         /* dimension 1 over the tp ranks: inputs of a linear layer */
+    D9D_EXPERT_PARALLEL, /* dimension 0 over the ep ranks */
+    D9D_PARALLEL_STYLES
+} d9d_parallel_style;
+
+/* A style, and what must stay whole: the divided dimension is `units` of equal size, such as
+ * heads. */
+typedef struct d9d_param_parallel {
+    d9d_parallel_style style;
+    int64_t units;    /* 0: any division is possible */
+    bool shared;      /* more ranks than units may compute a unit each; it is then replicated */
+    const char *unit; /* "num_attention_heads", for messages */
+} d9d_param_parallel;
+
 typedef struct d9d_param {
     const char *name; /* dotted path from the root module once bound; before that local or NULL */
     uint64_t id;      /* d9d_hash_u64() of the name: its random number stream */
@@ -56,6 +75,7 @@ typedef struct d9d_param {
     d9d_dtype grad_dtype;  /* dtype of grad: D9D_F32 by default, whatever dtype is */
     d9d_init_kind init;
     float init_scale;
+    d9d_param_parallel parallel;
     bool trainable; /* false: frozen, no gradient is computed or stored */
     bool adaptable; /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): LoRA can adapt it
                      */

@@ -14,7 +14,7 @@
  *
  * A sliding window applies to the layers of its type in `layer_types`, or after the first
  * `max_window_layers`; in a mixture it applies to every layer, as in transformers 5.  Fields that
- * do not affect the computation are listed (d9d/model/family.h), ignored and kept in rewriting; any
+ * do not affect the computation are listed (d9d/model/hf/hf_fields.h), ignored and kept in rewriting; any
  * other field is ENOTSUP.
  *
  * The suffix of the class in `architectures` determines the head: ...ForCausalLM,

@@ -1,0 +1,97 @@
+/* hf_fields.h - which fields of config.json a family of models accepts, and what each means.
+ *
+ * A field of config.json that nobody reads can make a model compute other numbers than its
+ * author's, silently.  So a family declares every field, and a file with any other field is refused
+ * with the field's name and value before any work is done.  A field
+ *
+ *     is read           a key of the provider's `dims`, or D9D_HF_READ in one with a read()
+ *     has one meaning   D9D_HF_ONLY: these values are what the model computes, others are refused
+ *     changes nothing   D9D_HF_IGNORED: no result depends on it
+ *
+ *     static const char *const types[] = {"mine", NULL};   // "model_type"
+ *     static const d9d_hf_field fields[] = {
+ *         D9D_HF_ONLY("attention_bias", "[false]"),
+ *         D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+ *         D9D_HF_IGNORED("pretraining_tp"),
+ *         D9D_HF_END,
+ *     };
+ *     static const d9d_model_provider mine = {..., .model_types = types, .fields = fields};
+ *
+ * Fields that all files of transformers may have (torch_dtype, token ids, settings of generation)
+ * are in one table of the library, d9d_hf_common.  The first of dims, fields and d9d_hf_common that
+ * has a field decides.  A field that is null is accepted and means nothing.
+ *
+ * rope_theta, rope_scaling and rope_parameters express one thing in two generations of names.  A
+ * family whose `dims` have rope_theta gets it from whichever is present.  A family that also has
+ * rope_scaling,
+ *
+ *     D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "...")   // d9d_rope_scaling
+ *
+ * reads linear, yarn and llama3 (d9d/nn/rope.h).  Any other family refuses a scaling by name.
+ */
+#ifndef D9D_MODEL_HF_HF_FIELDS_H
+#define D9D_MODEL_HF_HF_FIELDS_H
+
+#include "d9d/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum d9d_hf_rule { D9D_HF_RULE_READ, D9D_HF_RULE_ONLY, D9D_HF_RULE_IGNORED } d9d_hf_rule;
+
+typedef struct d9d_hf_field {
+    const char *name; /* NULL ends the table */
+    d9d_hf_rule rule;
+    const char *only; /* for D9D_HF_RULE_ONLY: a JSON list of the accepted values; null is always
+                         accepted */
+} d9d_hf_field;
+
+#define D9D_HF_READ(field)                                                                         \
+    {                                                                                              \
+        .name = (field), .rule = D9D_HF_RULE_READ                                                  \
+    }
+#define D9D_HF_ONLY(field, values)                                                                 \
+    {                                                                                              \
+        .name = (field), .rule = D9D_HF_RULE_ONLY, .only = (values)                                \
+    }
+#define D9D_HF_IGNORED(field)                                                                      \
+    {                                                                                              \
+        .name = (field), .rule = D9D_HF_RULE_IGNORED                                               \
+    }
+#define D9D_HF_END                                                                                 \
+    {                                                                                              \
+        .name = NULL                                                                               \
+    }
+
+/* Fields of all families. */
+D9D_API extern const d9d_hf_field d9d_hf_common[];
+
+/* For a key of `dims`: a d9d_rope_scaling, zeroed if the file has none. */
+D9D_API extern const d9d_key_custom d9d_hf_rope_scaling;
+
+/* A family's config.json: the tables above. */
+typedef struct d9d_hf_family {
+    const char *name;               /* for messages */
+    const char *const *model_types; /* accepted values of "model_type"; NULL-ended */
+    const d9d_table *dims;          /* NULL: none */
+    const d9d_hf_field *fields;     /* NULL: none */
+} d9d_hf_family;
+
+/* ENOTSUP for another model_type, a field that is not declared, or a value that is not accepted;
+ * ECONFIG without a model_type.  `where` is the prefix of messages. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc,
+                                                    const char *where);
+
+/* Select the fields of a checked document that are read, and no others; a new reference. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc,
+                                                     const char *where, json_t **out);
+
+/* Read `dims` from a checked document, into the arena (d9d_hf_family.dims is not NULL). */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc,
+                                                   const char *where, d9d_arena *a, void *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_MODEL_HF_HF_FIELDS_H */

@@ -1,0 +1,250 @@
+/* family_head.c - a family's head in config.json: read, changed, and written.  See
+ * d9d/model/family.h.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/model/hf/hf_config.h"
+#include "model/family_parts.h"
+#include "model/hf/hf_config_fields.h"
+
+const d9di_head_name d9di_head_names[] = {
+    {"lm_head.", D9D_HEAD_CAUSAL_LM},
+    {"score.", D9D_HEAD_CLASSIFICATION},
+    {"cls_head.", D9D_HEAD_CLASSIFICATION},
+    {"embedding_head.", D9D_HEAD_EMBEDDING},
+    {NULL, D9D_HEAD_COUNT},
+};
+
+/* Classes of transformers by suffix, the longest first: trainers prepend words. */
+static const struct {
+    const char *end;
+    d9d_head_kind head;
+} head_classes[] = {
+    {"ForSequenceClassification", D9D_HEAD_CLASSIFICATION},
+    {"ForCausalLM", D9D_HEAD_CAUSAL_LM},
+    {"LMHeadModel", D9D_HEAD_CAUSAL_LM},
+    {"Model", D9D_HEAD_EMBEDDING},
+};
+enum { N_CLASSES = sizeof(head_classes) / sizeof(head_classes[0]) };
+
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), k = strlen(end);
+
+    return n >= k && strcmp(name + n - k, end) == 0;
+}
+
+/* --- reading ----------------------------------------------------------------------------------- */
+
+static d9d_status head_of_class(const d9di_hf_reader *r, d9d_family_config *c)
+{
+    const json_t *list = d9di_hf_member(r->doc, "architectures"), *first = json_array_get(list, 0);
+    const char *name = json_string_value(first);
+
+    c->head_unknown = list == NULL || (json_is_array(list) && first == NULL);
+    if (c->head_unknown)
+        return D9D_OK;
+    for (size_t i = 0; i < N_CLASSES && name != NULL; i++)
+        if (ends_with(name, head_classes[i].end)) {
+            c->head = head_classes[i].head;
+            return D9D_OK;
+        }
+    return d9di_hf_refuse(r, "architectures", list);
+}
+
+/* Read the head from the member "d9d", which overrides the class. */
+static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_family_config *c)
+{
+    const d9di_hf_reader mark = {json_object_get(r->doc, "d9d"), r->where, false};
+    const json_t *head = d9di_hf_member(mark.doc, "head");
+    const char *word = json_string_value(head);
+
+    D9D_TRY(d9di_hf_i64(&mark, "embedding_dim", 0, &c->embedding_dim));
+    D9D_TRY(d9di_hf_bool(&mark, "prefixed", &c->prefixed));
+    for (int h = 0; word != NULL && h < D9D_HEAD_COUNT; h++)
+        if (strcmp(word, d9d_head_name((d9d_head_kind)h)) == 0) {
+            c->head = (d9d_head_kind)h;
+            c->head_unknown = false;
+            return D9D_OK;
+        }
+    return head == NULL ? D9D_OK : d9di_hf_refuse(&mark, "d9d.head", head);
+}
+
+/* Two labels by default, as in transformers. */
+static d9d_status labels_read(const d9di_hf_reader *r, d9d_family_config *c)
+{
+    const json_t *names = d9di_hf_member(r->doc, "id2label");
+    int64_t n;
+
+    if (names != NULL && !json_is_object(names))
+        return D9D_FAIL(D9D_ECONFIG, "%s: id2label must be an object", r->where);
+    n = names != NULL ? (int64_t)json_object_size(names) : 2;
+    D9D_TRY(d9di_hf_i64(r, "num_labels", n, &c->labels));
+    if (names != NULL && c->labels != n)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: num_labels is %" PRId64 " and id2label has %" PRId64 " labels",
+                        r->where, c->labels, n);
+    return D9D_OK;
+}
+
+d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_family_config *c)
+{
+    const d9di_hf_reader r = {doc, where, false};
+
+    D9D_TRY(head_of_class(&r, c));
+    D9D_TRY(head_of_mark(&r, c));
+    return labels_read(&r, c);
+}
+
+/* --- another head ------------------------------------------------------------------------------ */
+
+d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head, const void **out)
+{
+    const d9d_family_config *c = config;
+    d9d_family_config *new = d9d_arena_alloc(a, sizeof(*new));
+    const bool same = c->head == head->kind;
+
+    if (new == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: %zu bytes", c->family->name, sizeof(*new));
+    if (head->kind == D9D_HEAD_CAUSAL_LM && !same)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: the configuration is that of a model with the head \"%s\", and the "
+                        "task needs one with \"%s\"",
+                        c->family->name, d9d_head_name(c->head), d9d_head_name(head->kind));
+    if (head->kind == D9D_HEAD_CLASSIFICATION && !same && head->size == 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task.num_labels: must be given; the model's configuration has "
+                        "no labels");
+    *new = *c;
+    new->head = head->kind;
+    new->head_unknown = false;
+    new->new_head = head->kind != D9D_HEAD_CAUSAL_LM;
+    new->tied_copy = c->tied_copy && same;
+    if (head->kind == D9D_HEAD_CLASSIFICATION && head->size > 0)
+        new->labels = head->size;
+    if (head->kind == D9D_HEAD_EMBEDDING && head->size > 0)
+        new->embedding_dim = head->size;
+    head->size = head->kind == D9D_HEAD_CLASSIFICATION ? new->labels
+                 : head->kind == D9D_HEAD_EMBEDDING    ? new->embedding_dim
+                                                       : 0;
+    *out = new;
+    return D9D_OK;
+}
+
+/* --- writing ----------------------------------------------------------------------------------- */
+
+d9d_status d9di_family_check_hf(const d9d_family_config *c)
+{
+    const char *what = c->n_splits != 1     ? "a vocabulary of several splits"
+                       : c->custom_router   ? "routers of another kind than the family's"
+                       : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
+                           ? "a projection of embeddings"
+                           : NULL;
+
+    if (what == NULL)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP, "%s: a HuggingFace checkpoint cannot have %s", c->family->name,
+                    what);
+}
+
+/* id2label and label2id, as transformers writes them. */
+static json_t *labels_build(int64_t n)
+{
+    json_t *names = json_object(), *ids = json_object();
+
+    for (int64_t i = 0; i < n; i++) {
+        char number[24], name[32];
+
+        (void)snprintf(number, sizeof(number), "%" PRId64, i);
+        (void)snprintf(name, sizeof(name), "LABEL_%" PRId64, i);
+        d9d_json_set(&names, number, json_string(name));
+        d9d_json_set(&ids, name, json_integer(i));
+    }
+    return json_pack("{s:o, s:o}", "id2label", names, "label2id", ids);
+}
+
+/* "LlamaForCausalLM" */
+static json_t *class_build(const d9d_family_config *c)
+{
+    static const char *const ends[D9D_HEAD_COUNT] = {
+        [D9D_HEAD_CAUSAL_LM] = "ForCausalLM",
+        [D9D_HEAD_CLASSIFICATION] = "ForSequenceClassification",
+        [D9D_HEAD_EMBEDDING] = "Model",
+    };
+    char name[128];
+
+    (void)snprintf(name, sizeof(name), "%s%s", c->family->class_name, ends[c->head]);
+    return json_pack("[s]", name);
+}
+
+/* Set the class, and the labels of a classifier. */
+static d9d_status head_write(const d9d_family_config *c, json_t *doc)
+{
+    const bool labelled = c->head == D9D_HEAD_CLASSIFICATION;
+    json_t *more = labelled ? labels_build(c->labels) : json_object();
+    int bad;
+
+    if (labelled)
+        (void)json_object_del(doc, "num_labels");
+    bad = json_object_set_new(doc, "architectures", class_build(c));
+    bad |= json_object_update(doc, more);
+    json_decref(more);
+    return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
+
+/* The number of labels of a classifier's document; -1: not a classifier. */
+static int64_t labels_count(const json_t *doc)
+{
+    d9d_family_config c = {0};
+
+    if (d9di_family_head_read(doc, D9D_HF_CONFIG_NAME, &c) != D9D_OK ||
+        c.head != D9D_HEAD_CLASSIFICATION)
+        return -1;
+    return c.labels;
+}
+
+d9d_status d9d_family_hf_head(const void *config, json_t *doc)
+{
+    const d9d_family_config *c = config;
+
+    if (d9di_family_check_hf(c) != D9D_OK)
+        D9D_TRY(d9d_family_mark(c, doc, d9d_hf_config_was_fused(doc)));
+    D9D_TRY(d9di_family_check_hf(c));
+    if (!c->new_head || (c->head == D9D_HEAD_CLASSIFICATION && labels_count(doc) == c->labels))
+        return D9D_OK;
+    return head_write(c, doc);
+}
+
+d9d_status d9d_family_hf_config(const void *config, d9d_dtype dtype, json_t **out)
+{
+    const d9d_family_config *c = config;
+    json_t *doc;
+    d9d_status st;
+
+    D9D_TRY(d9di_family_check_hf(c));
+    D9D_TRY(d9d_json_parse(D9D_HF_CONFIG_NAME, c->document, strlen(c->document), &doc));
+    st = head_write(c, doc);
+    if (st == D9D_OK)
+        st = d9d_hf_config_set_dtype(doc, dtype);
+    if (st == D9D_OK)
+        *out = doc;
+    else
+        json_decref(doc);
+    return st;
+}
+
+d9d_status d9d_family_mark(const void *config, json_t *doc, bool fused)
+{
+    const d9d_family_config *c = config;
+    json_t *more = json_object();
+
+    if (c->prefixed)
+        d9d_json_set(&more, "prefixed", json_true());
+    if (c->embedding_dim > 0)
+        d9d_json_set(&more, "embedding_dim", json_integer(c->embedding_dim));
+    if (more == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    return d9d_hf_config_mark(doc, d9d_head_name(c->head), fused, more);
+}

@@ -1,0 +1,294 @@
+/* family_map.c - mappings of a family's weights.  See d9d/model/family.h.
+ *
+ * Every mapping goes through the suite's own layout: into it, out of it, or both.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/family_parts.h"
+
+static bool contains(const char *name, const char *part)
+{
+    return strstr(name, part) != NULL;
+}
+
+static bool has_prefix(const char *name, const char *part)
+{
+    return strncmp(name, part, strlen(part)) == 0;
+}
+
+static bool any_name(const d9d_tensor_source *src, bool (*is)(const char *name, const char *part),
+                     const char *part)
+{
+    for (size_t i = 0; i < src->n; i++)
+        if (is(src->at(src->self, i)->name, part))
+            return true;
+    return false;
+}
+
+/* --- what a source is ------------------------------------------------------------------------- */
+
+d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src)
+{
+    static const char *const own[] = {".token_embedding.", ".grouped_experts.", ".mlp.router.gate.",
+                                      "lm_head.lm_head.", "cls_head."};
+
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (any_name(src, contains, own[i]))
+            return D9D_LAYOUT_D9D;
+    return any_name(src, contains, ".experts.gate_up_proj") ? D9D_LAYOUT_HF_FUSED : D9D_LAYOUT_HF;
+}
+
+static const d9d_hf_parts *parts_of(const d9d_family *f)
+{
+    return f->parts != NULL ? f->parts : &d9d_hf_parts_default;
+}
+
+/* Does the source have a base model's names: "layers.0.mlp..." for "model.layers.0.mlp..."? */
+static bool is_bare(const d9d_family *f, const d9d_tensor_source *src)
+{
+    const d9d_hf_parts *p = parts_of(f);
+    const size_t n = strlen(p->prefix);
+
+    return n > 0 && (any_name(src, has_prefix, p->hf.layers + n) ||
+                     any_name(src, has_prefix, p->hf.embed + n));
+}
+
+void d9d_family_infer(void *config, const d9d_tensor_source *src)
+{
+    d9d_family_config *c = config;
+    const d9d_family_dims *dims = c->dims;
+    const bool bare = is_bare(c->family, src);
+
+    for (const d9di_head_name *h = d9di_head_names; h->prefix != NULL && c->head_unknown; h++)
+        if (any_name(src, has_prefix, h->prefix)) {
+            c->head = h->head;
+            c->head_unknown = false;
+        }
+    if (bare)
+        c->head = D9D_HEAD_EMBEDDING;
+    if (d9d_family_layout(src) != D9D_LAYOUT_D9D)
+        c->prefixed = c->head == D9D_HEAD_EMBEDDING && !bare;
+    c->tied_copy = dims->tie_word_embeddings && c->head == D9D_HEAD_CAUSAL_LM &&
+                   any_name(src, has_prefix, "lm_head.");
+}
+
+/* --- parameters -------------------------------------------------------------------------------- */
+
+/* The parameters of a stage, and of a head that is not the model's own. */
+typedef struct param_list {
+    const d9d_family_config *c;
+    d9d_arena arena;
+    D9D_VEC(d9d_hf_param) list;
+    bool skip_embed; /* of a tied model's last stage: the first stage exports it */
+} param_list;
+
+static d9d_status param_push(param_list *l, const char *name, d9d_shape shape, bool adaptable)
+{
+    const char *copy = d9d_arena_strdup(&l->arena, name);
+
+    if (copy == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: the names of its parameters", l->c->family->name);
+    return D9D_VEC_PUSH(&l->list, ((d9d_hf_param){copy, shape, adaptable}));
+}
+
+/* Parameters that a task adds have one name in all layouts, unless a row of the family has them. */
+static d9d_status param_add(void *arg, d9d_param *p)
+{
+    param_list *l = arg;
+
+    if (p->from_task || (l->skip_embed && has_prefix(p->name, d9d_hf_own_names.embed)))
+        return D9D_OK;
+    return param_push(l, p->name, p->global_shape, p->adaptable);
+}
+
+/* A tied model's file may have a head too, a copy of the embedding. */
+static d9d_status tied_copy_add(param_list *l)
+{
+    const d9d_family_config *c = l->c;
+    const d9d_family_dims *dims = c->dims;
+    d9d_status st = D9D_OK;
+
+    for (size_t i = 0; i < c->n_splits && st == D9D_OK; i++) {
+        char name[160];
+
+        (void)snprintf(name, sizeof(name), "lm_head.lm_head.%s.weight", c->splits[i].name);
+        st = param_push(l, name, D9D_SHAPE(c->splits[i].size, dims->hidden_size), false);
+    }
+    return st;
+}
+
+static d9d_status heads_add(param_list *l)
+{
+    const d9d_family_config *c = l->c;
+    const int64_t hidden = ((const d9d_family_dims *)c->dims)->hidden_size;
+
+    if (c->tied_copy && c->head == D9D_HEAD_CAUSAL_LM)
+        return tied_copy_add(l);
+    if (c->head == D9D_HEAD_CLASSIFICATION)
+        return param_push(l, D9D_HEAD_SCORE ".weight", D9D_SHAPE(c->labels, hidden), true);
+    if (c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0)
+        return param_push(l, D9D_HEAD_PROJECTION ".weight", D9D_SHAPE(c->embedding_dim, hidden),
+                          true);
+    return D9D_OK;
+}
+
+/* List the parameters by building the stage, which takes no memory for them. */
+static d9d_status params_list(param_list *l, d9d_stage stage)
+{
+    const d9d_model_opts opts = {.dtype = D9D_F32};
+    d9d_model *m;
+    d9d_status st;
+
+    D9D_TRY(d9d_family_create(l->c, stage, &opts, &m));
+    st = d9d_module_bind(m->module);
+    if (st == D9D_OK)
+        st = d9d_module_each(m->module, param_add, l);
+    d9d_model_free(m);
+    return st == D9D_OK && d9d_stage_is_last(stage) ? heads_add(l) : st;
+}
+
+static void params_release(param_list *l)
+{
+    D9D_VEC_RELEASE(&l->list);
+    d9d_arena_release(&l->arena);
+}
+
+static d9d_hf_params params_of(const param_list *l)
+{
+    return (d9d_hf_params){l->list.data, l->list.len};
+}
+
+static d9d_hf_naming naming_of(const d9d_family_config *c)
+{
+    return (d9d_hf_naming){c->family->name, c->family->tensors, parts_of(c->family), c->dims};
+}
+
+/* --- one direction ------------------------------------------------------------------------------ */
+
+static d9d_status map_files(const d9d_family_config *c, d9d_stage stage, const d9d_hf_mapping *how,
+                            d9d_mapper **out)
+{
+    const d9d_hf_naming naming = naming_of(c);
+    param_list l = {.c = c,
+                    .skip_embed = !how->to_own && stage.count > 1 && d9d_stage_is_last(stage)};
+    d9d_status st = params_list(&l, stage);
+    const d9d_hf_params params = params_of(&l);
+
+    if (st == D9D_OK)
+        st = d9d_hf_mapper(&naming, &params, how, out);
+    params_release(&l);
+    return st;
+}
+
+static d9d_status map_own(const d9d_family_config *c, d9d_stage stage, d9d_mapper **out)
+{
+    param_list l = {.c = c};
+    d9d_mapper *m = NULL;
+    d9d_status st;
+
+    D9D_TRY_OR(st, params_list(&l, stage), out);
+    D9D_TRY_OR(st, d9d_mapper_create(&m), out);
+    for (size_t i = 0; i < l.list.len; i++) {
+        const d9d_hf_param *p = &l.list.data[i];
+
+        D9D_TRY_OR(st, d9d_mapper_identity(m, p->name), out);
+        D9D_TRY_OR(st, d9d_mapper_expect(m, p->name, p->shape.ndim, p->shape.dim), out);
+    }
+    *out = m;
+    m = NULL;
+out:
+    d9d_mapper_free(m);
+    params_release(&l);
+    return st;
+}
+
+/* --- tensors that are left out or kept ------------------------------------------------------- */
+
+static bool is_other_head(const d9d_family_config *c, const char *name)
+{
+    for (const d9di_head_name *h = d9di_head_names; h->prefix != NULL; h++)
+        if (c->new_head && h->head != c->head && has_prefix(name, h->prefix))
+            return true;
+    return false;
+}
+
+/* transformers ignores the head of a tied model, a task's head replaces another, and some files
+ * have tensors that no model uses; each is dropped by name. */
+static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source *src,
+                            d9d_mapper *m)
+{
+    const d9d_hf_naming naming = naming_of(c);
+    const bool tied = ((const d9d_family_dims *)c->dims)->tie_word_embeddings &&
+                      c->head == D9D_HEAD_CAUSAL_LM && !c->tied_copy;
+
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+
+        if ((tied && has_prefix(name, "lm_head.")) || is_other_head(c, name) ||
+            d9d_hf_is_unused(&naming, name))
+            D9D_TRY(d9d_mapper_drop(m, name));
+    }
+    return D9D_OK;
+}
+
+/* The configuration without a head that the source does not have. */
+static d9d_family_config without_head(const d9d_family_config *c, const d9d_tensor_source *src)
+{
+    d9d_family_config h = *c;
+    bool has_it = !c->new_head || c->head == D9D_HEAD_CAUSAL_LM;
+
+    for (const d9di_head_name *n = d9di_head_names; n->prefix != NULL && !has_it; n++)
+        has_it = n->head == c->head && any_name(src, has_prefix, n->prefix);
+    if (!has_it) {
+        h.head = D9D_HEAD_EMBEDDING;
+        h.embedding_dim = 0;
+    }
+    return h;
+}
+
+/* --- the whole ---------------------------------------------------------------------------------- */
+
+d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tensor_source *src,
+                             d9d_weights_layout to, d9d_mapper **out)
+{
+    const d9d_family_config *model = config, c = without_head(model, src);
+    const d9d_weights_layout from = d9d_family_layout(src);
+    const bool in = from != D9D_LAYOUT_D9D, on = to != D9D_LAYOUT_D9D;
+    const d9d_hf_mapping read = {true, from, is_bare(c.family, src)};
+    const d9d_hf_mapping write = {false, to, c.head == D9D_HEAD_EMBEDDING && !c.prefixed};
+    d9d_mapper *m = NULL, *rest;
+    d9d_status st;
+
+    if (in || on)
+        D9D_TRY(d9di_family_check_hf(&c));
+    D9D_TRY(in   ? map_files(&c, stage, &read, &m)
+            : on ? map_files(&c, stage, &write, &m)
+                 : map_own(&c, stage, &m));
+    st = drops_add(model, src, m);
+    if (st == D9D_OK && in && on) {
+        D9D_TRY_OR(st, map_files(&c, stage, &write, &rest), out);
+        D9D_TRY_OR(st, d9d_mapper_compose(m, rest), out);
+    }
+    if (st == D9D_OK) {
+        *out = m;
+        m = NULL;
+    }
+out:
+    d9d_mapper_free(m);
+    return st;
+}
+
+d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matrices *out)
+{
+    const d9d_family_config *c = config;
+    const d9d_hf_naming naming = naming_of(c);
+    param_list l = {.c = c};
+    d9d_status st = params_list(&l, D9D_WHOLE_MODEL);
+    const d9d_hf_params params = params_of(&l);
+
+    if (st == D9D_OK)
+        st = d9d_hf_matrices(&naming, &params, a, out);
+    params_release(&l);
+    return st;
+}

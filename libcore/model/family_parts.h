@@ -1,0 +1,21 @@
+/* family_parts.h - reading and writing a family's config.json, shared by family*.c.
+ */
+#ifndef D9DI_MODEL_FAMILY_PARTS_H
+#define D9DI_MODEL_FAMILY_PARTS_H
+
+#include "d9d/model/family.h"
+
+/* Read the head and its labels from the class in `architectures` and the member "d9d". */
+d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_family_config *c);
+
+/* ENOTSUP for a model that HuggingFace's format cannot express. */
+d9d_status d9di_family_check_hf(const d9d_family_config *c);
+
+/* Heads by prefixes of their tensors' names; NULL-ended. */
+typedef struct d9di_head_name {
+    const char *prefix;
+    d9d_head_kind head;
+} d9di_head_name;
+extern const d9di_head_name d9di_head_names[];
+
+#endif /* D9DI_MODEL_FAMILY_PARTS_H */

@@ -1,0 +1,332 @@
+/* hf_fields.c - see d9d/model/hf/hf_fields.h. */
+#include "d9d/model/hf/hf_fields.h"
+
+#include <string.h>
+
+#include "model/hf/hf_config_fields.h"
+
+/* Fields of PretrainedConfig in transformers 4 and 5, of trainers, and of this suite. */
+const d9d_hf_field d9d_hf_common[] = {
+    /* provenance */
+    D9D_HF_IGNORED("model_type"),
+    D9D_HF_IGNORED("architectures"),
+    D9D_HF_IGNORED("_name_or_path"),
+    D9D_HF_IGNORED("name_or_path"),
+    D9D_HF_IGNORED("_commit_hash"),
+    D9D_HF_IGNORED("transformers_version"),
+    D9D_HF_IGNORED("auto_map"),
+    D9D_HF_IGNORED("custom_pipelines"),
+    D9D_HF_IGNORED("unsloth_version"),
+    D9D_HF_IGNORED("unsloth_fixed"),
+    D9D_HF_IGNORED("d9d"),
+    /* storage and execution */
+    D9D_HF_IGNORED("dtype"),
+    D9D_HF_IGNORED("torch_dtype"),
+    D9D_HF_IGNORED("use_bfloat16"),
+    D9D_HF_IGNORED("torchscript"),
+    D9D_HF_IGNORED("attn_implementation"),
+    D9D_HF_IGNORED("_attn_implementation"),
+    D9D_HF_IGNORED("_attn_implementation_autoset"),
+    D9D_HF_IGNORED("use_cache"),
+    D9D_HF_IGNORED("use_return_dict"),
+    D9D_HF_IGNORED("return_dict"),
+    D9D_HF_IGNORED("return_dict_in_generate"),
+    D9D_HF_IGNORED("output_attentions"),
+    D9D_HF_IGNORED("output_hidden_states"),
+    D9D_HF_IGNORED("output_scores"),
+    D9D_HF_IGNORED("chunk_size_feed_forward"),
+    D9D_HF_IGNORED("gradient_checkpointing"),
+    D9D_HF_IGNORED("tf_legacy_loss"),
+    D9D_HF_IGNORED("is_decoder"),
+    /* tokens, tasks and labels */
+    D9D_HF_IGNORED("bos_token_id"),
+    D9D_HF_IGNORED("eos_token_id"),
+    D9D_HF_IGNORED("pad_token_id"),
+    D9D_HF_IGNORED("sep_token_id"),
+    D9D_HF_IGNORED("decoder_start_token_id"),
+    D9D_HF_IGNORED("tokenizer_class"),
+    D9D_HF_IGNORED("prefix"),
+    D9D_HF_IGNORED("finetuning_task"),
+    D9D_HF_IGNORED("task_specific_params"),
+    D9D_HF_IGNORED("problem_type"),
+    D9D_HF_IGNORED("num_labels"),
+    D9D_HF_IGNORED("id2label"),
+    D9D_HF_IGNORED("label2id"),
+    /* generation settings, which old files have here */
+    D9D_HF_IGNORED("max_length"),
+    D9D_HF_IGNORED("min_length"),
+    D9D_HF_IGNORED("do_sample"),
+    D9D_HF_IGNORED("early_stopping"),
+    D9D_HF_IGNORED("num_beams"),
+    D9D_HF_IGNORED("num_beam_groups"),
+    D9D_HF_IGNORED("diversity_penalty"),
+    D9D_HF_IGNORED("temperature"),
+    D9D_HF_IGNORED("top_k"),
+    D9D_HF_IGNORED("top_p"),
+    D9D_HF_IGNORED("typical_p"),
+    D9D_HF_IGNORED("repetition_penalty"),
+    D9D_HF_IGNORED("length_penalty"),
+    D9D_HF_IGNORED("no_repeat_ngram_size"),
+    D9D_HF_IGNORED("encoder_no_repeat_ngram_size"),
+    D9D_HF_IGNORED("bad_words_ids"),
+    D9D_HF_IGNORED("num_return_sequences"),
+    D9D_HF_IGNORED("forced_bos_token_id"),
+    D9D_HF_IGNORED("forced_eos_token_id"),
+    D9D_HF_IGNORED("remove_invalid_values"),
+    D9D_HF_IGNORED("exponential_decay_length_penalty"),
+    D9D_HF_IGNORED("suppress_tokens"),
+    D9D_HF_IGNORED("begin_suppress_tokens"),
+    /* models other than a plain decoder */
+    D9D_HF_ONLY("tie_word_embeddings", "[false]"),
+    D9D_HF_ONLY("quantization_config", "[]"),
+    D9D_HF_ONLY("partial_rotary_factor", "[1]"),
+    D9D_HF_ONLY("is_encoder_decoder", "[false]"),
+    D9D_HF_ONLY("add_cross_attention", "[false]"),
+    D9D_HF_ONLY("tie_encoder_decoder", "[false]"),
+    D9D_HF_ONLY("pruned_heads", "[{}]"),
+    D9D_HF_END,
+};
+
+/* --- one field ----------------------------------------------------------------------------- */
+
+static const d9d_hf_field *field_find(const d9d_hf_field *rows, const char *name)
+{
+    for (; rows != NULL && rows->name != NULL; rows++)
+        if (strcmp(rows->name, name) == 0)
+            return rows;
+    return NULL;
+}
+
+static bool is_dim_key(const d9d_table *dims, const char *name)
+{
+    const d9d_key *k = dims != NULL ? dims->keys : NULL;
+
+    for (; k != NULL && k->name != NULL; k++)
+        if (strcmp(k->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The rule of a field; NULL: not declared. */
+static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
+{
+    static const d9d_hf_field read = D9D_HF_READ("");
+    const d9d_hf_field *row = is_dim_key(f->dims, name) ? &read : field_find(f->fields, name);
+
+    return row != NULL ? row : field_find(d9d_hf_common, name);
+}
+
+static bool is_read(const d9d_hf_family *f, const char *name)
+{
+    const d9d_hf_field *row = field_rule(f, name);
+
+    return row != NULL && row->rule == D9D_HF_RULE_READ;
+}
+
+static bool json_values_equal(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b);
+}
+
+/* Is `v` in the JSON list? */
+static d9d_status value_allowed(const d9d_hf_field *row, const char *where, const json_t *v,
+                                bool *out)
+{
+    json_t *list;
+
+    D9D_TRY(d9d_json_parse(where, row->only, strlen(row->only), &list));
+    *out = false;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        *out |= json_values_equal(json_array_get(list, i), v);
+    json_decref(list);
+    return D9D_OK;
+}
+
+static d9d_status fail_unknown_field(const d9d_hf_family *f, const char *where, const char *path,
+                                     const json_t *v)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_json_put(&text, v, -1);
+
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ENOTSUP,
+                      "%s: %s: %.64s: %s does not know this field, which may change what the "
+                      "model computes",
+                      where, path, text.data, f->name);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* Check one field; `path` is its place, for messages. */
+static d9d_status field_check(const d9d_hf_family *f, const char *where, const char *path,
+                              const char *name, const json_t *v)
+{
+    const d9d_hf_field *row = field_rule(f, name);
+    const d9di_hf_reader r = {NULL, where, false};
+    bool fine = true;
+
+    if (json_is_null(v))
+        return D9D_OK;
+    if (row == NULL)
+        return fail_unknown_field(f, where, path, v);
+    if (row->rule == D9D_HF_RULE_ONLY)
+        D9D_TRY(value_allowed(row, where, v, &fine));
+    return fine ? D9D_OK : d9di_hf_refuse(&r, path, v);
+}
+
+/* --- RoPE objects ----------------------------------------------------------------------------- */
+
+/* Members that are separate fields in the other generation. */
+static bool is_moved(const char *name)
+{
+    return strcmp(name, "rope_theta") == 0 || strcmp(name, "partial_rotary_factor") == 0;
+}
+
+static d9d_status rope_check(const d9d_hf_family *f, const char *where, const char *field,
+                             const json_t *o)
+{
+    const d9di_hf_reader r = {NULL, where, false};
+    d9d_arena a = {0};
+    d9d_status st = D9D_OK;
+    const char *name, *path, *const *members;
+    json_t *v;
+
+    if (!json_is_object(o))
+        return d9di_hf_refuse(&r, field, o);
+    D9D_TRY(d9di_hf_rope_members(&r, field, o, &members));
+    json_object_foreach((json_t *)(uintptr_t)o, name, v)
+    {
+        path = d9d_arena_printf(&a, "%s.%s", field, name);
+        if (path == NULL)
+            st = D9D_FAIL(D9D_ENOMEM, "%s: %s", where, field);
+        else if (is_moved(name))
+            st = field_check(f, where, path, name, v);
+        else if (!json_is_null(v) && !d9di_hf_is_among(members, name))
+            st = fail_unknown_field(f, where, path, v);
+        if (st != D9D_OK)
+            break;
+    }
+    if (st == D9D_OK && !d9di_hf_rope_is_plain(o) && !is_read(f, "rope_scaling"))
+        st = d9di_hf_refuse(&r, field, o);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- documents ------------------------------------------------------------------------------- */
+
+static bool is_rope(const char *name)
+{
+    return strcmp(name, "rope_scaling") == 0 || strcmp(name, "rope_parameters") == 0;
+}
+
+/* "qwen3 and qwen3_moe are" */
+static d9d_status fail_model_type(const d9d_hf_family *f, const char *where, const char *type)
+{
+    d9d_buf list = {0};
+    d9d_status st = D9D_OK;
+
+    for (const char *const *t = f->model_types; *t != NULL && st == D9D_OK; t++)
+        st = d9d_buf_printf(&list, "%s%s",
+                            t == f->model_types ? ""
+                            : t[1] == NULL      ? " and "
+                                                : ", ",
+                            *t);
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ENOTSUP,
+                      "%s: model_type: \"%.64s\" is not supported; %s %s, and plugins bring others "
+                      "to d9d-train and d9d-infer (man d9d-plugin)",
+                      where, type, list.data, f->model_types[1] == NULL ? "is" : "are");
+    d9d_buf_release(&list);
+    return st;
+}
+
+static d9d_status type_check(const d9d_hf_family *f, const json_t *doc, const char *where)
+{
+    const char *type = json_string_value(json_object_get(doc, "model_type"));
+
+    if (f->model_types == NULL || f->model_types[0] == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %s takes no config.json", where, f->name);
+    if (type == NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", where);
+    return d9di_hf_is_among(f->model_types, type) ? D9D_OK : fail_model_type(f, where, type);
+}
+
+d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const char *where)
+{
+    const char *name;
+    json_t *v;
+
+    D9D_TRY(type_check(f, doc, where));
+    json_object_foreach((json_t *)(uintptr_t)doc, name, v)
+    {
+        if (json_is_null(v))
+            continue;
+        D9D_TRY(is_rope(name) ? rope_check(f, where, name, v)
+                              : field_check(f, where, name, name, v));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc, const char *where,
+                                json_t **out)
+{
+    const char *name;
+    json_t *v, *one;
+    bool bad;
+
+    D9D_TRY(d9d_hf_family_check(f, doc, where));
+    one = json_object();
+    bad = one == NULL;
+    json_object_foreach((json_t *)(uintptr_t)doc, name, v)
+    {
+        if (is_rope(name) || is_read(f, name))
+            bad |= json_object_set(one, name, v) != 0;
+    }
+    if (bad) {
+        json_decref(one);
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    }
+    *out = one;
+    return D9D_OK;
+}
+
+/* --- dimensions ------------------------------------------------------------------------------ */
+
+/* Convert rope_theta and rope_scaling of either generation to the older names, which `dims` use. */
+static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
+{
+    const d9di_hf_reader r = {doc, where, false};
+    const json_t *params = json_object_get(doc, "rope_parameters"), *part;
+    d9d_rope_scaling scaling = {0};
+    int64_t positions;
+    double theta;
+    int bad = 0;
+
+    D9D_TRY(d9di_hf_i64(&r, "max_position_embeddings", 0, &positions));
+    D9D_TRY(d9di_hf_rope(&r, positions, &scaling, &theta));
+    part = d9di_hf_member(params, "partial_rotary_factor");
+    if (is_dim_key(f->dims, "partial_rotary_factor") && part != NULL)
+        bad |= json_object_set(doc, "partial_rotary_factor", (json_t *)(uintptr_t)part);
+    if (d9di_hf_member(params, "rope_theta") != NULL)
+        bad |= json_object_set_new(doc, "rope_theta", json_real(theta));
+    (void)json_object_del(doc, "rope_scaling");
+    if (scaling.kind != D9D_ROPE_PLAIN)
+        bad |= json_object_set_new(doc, "rope_scaling", d9di_hf_rope_to_json(&scaling));
+    (void)json_object_del(doc, "rope_parameters");
+    return bad == 0 ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+}
+
+d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc, const char *where,
+                              d9d_arena *a, void *out)
+{
+    json_t *one;
+    d9d_status st;
+
+    D9D_TRY(d9d_hf_family_select(f, doc, where, &one));
+    st = rope_fold(f, one, where);
+    if (st == D9D_OK)
+        st = d9d_config_bind(f->dims, one, where, NULL, a, out);
+    json_decref(one);
+    return st;
+}

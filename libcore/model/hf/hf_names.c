@@ -1,0 +1,169 @@
+/* hf_names.c - see hf_names.h. */
+#include "model/hf/hf_names.h"
+
+#include <ctype.h>
+#include <string.h>
+
+const d9d_hf_parts d9d_hf_parts_default = {
+    "model.", {"model.embed_tokens", "model.layers", "model.norm", "lm_head"}};
+const d9d_decoder_names d9d_hf_own_names = {"model.embed_tokens", "model.layers", "model.norm",
+                                            "lm_head"};
+
+#define EXPERT "{expert}"
+
+static bool has_prefix(const char *name, const char *part)
+{
+    return strncmp(name, part, strlen(part)) == 0;
+}
+
+/* --- rows ------------------------------------------------------------------------------------ */
+
+int d9di_hf_row_parts(const d9d_hf_tensor *row)
+{
+    int n = 0;
+
+    while (n < D9D_HF_PARTS && row->own[n] != NULL)
+        n++;
+    return n;
+}
+
+int64_t d9di_hf_row_groups(const d9d_hf_naming *n, const d9d_hf_tensor *row,
+                           const d9d_shape *of_part)
+{
+    int64_t groups;
+
+    if (row->groups == 0)
+        return 1;
+    if (row->groups == D9D_HF_EACH)
+        return of_part->dim[row->dim];
+    memcpy(&groups, (const char *)n->dims + row->groups, sizeof(groups));
+    return groups;
+}
+
+static bool is_of_layout(const d9d_hf_tensor *row, d9d_weights_layout layout)
+{
+    return row->rows == D9D_HF_ROWS_BOTH ||
+           (row->rows == D9D_HF_ROWS_FUSED) == (layout == D9D_LAYOUT_HF_FUSED);
+}
+
+/* The row that has parameter `rest` of a layer, and which of its parts that is. */
+static const d9d_hf_tensor *row_find(const d9d_hf_naming *n, const char *rest,
+                                     d9d_weights_layout layout, int *part)
+{
+    for (const d9d_hf_tensor *r = n->tensors; r != NULL && r->hf != NULL; r++)
+        for (int i = 0; i < d9di_hf_row_parts(r) && is_of_layout(r, layout); i++)
+            if (strcmp(r->own[i], rest) == 0) {
+                *part = i;
+                return r;
+            }
+    return NULL;
+}
+
+/* --- layers ---------------------------------------------------------------------------------- */
+
+/* Bytes of "LAYERS.N." at the beginning of a name; 0: it is not of a layer. */
+static size_t layer_prefix(const char *layers, const char *name)
+{
+    size_t k = strlen(layers), digits;
+
+    if (!has_prefix(name, layers) || name[k] != '.')
+        return 0;
+    k++;
+    for (digits = 0; isdigit((unsigned char)name[k + digits]); digits++)
+        continue;
+    return digits > 0 && name[k + digits] == '.' ? k + digits + 1 : 0;
+}
+
+/* Names in the files of a base model lack its prefix. */
+static const char *without_prefix(const d9d_hf_naming *n, bool bare, const char *name)
+{
+    return bare && has_prefix(name, n->parts->prefix) ? name + strlen(n->parts->prefix) : name;
+}
+
+static d9d_status no_memory(const d9d_hf_naming *n)
+{
+    return D9D_FAIL(D9D_ENOMEM, "%s: names in HuggingFace's files", n->name);
+}
+
+static d9d_status layer_place(const d9d_hf_naming *n, const char *name, size_t prefix,
+                              d9d_weights_layout layout, bool bare, d9d_arena *a,
+                              d9di_hf_place *out)
+{
+    const size_t k = strlen(d9d_hf_own_names.layers);
+    const char *rest = name + prefix, *there;
+
+    out->row = row_find(n, rest, layout, &out->part);
+    there = out->row != NULL ? out->row->hf : rest;
+    out->own_prefix = d9d_arena_strndup(a, name, prefix);
+    out->hf_prefix =
+        d9d_arena_printf(a, "%s%.*s", without_prefix(n, bare, n->parts->hf.layers),
+                         (int)(prefix - k), name + k);
+    if (out->own_prefix == NULL || out->hf_prefix == NULL)
+        return no_memory(n);
+    out->hf = d9d_arena_printf(a, "%s%s", out->hf_prefix, there);
+    out->has_experts = strstr(there, EXPERT) != NULL;
+    return out->hf != NULL ? D9D_OK : no_memory(n);
+}
+
+/* --- parts of the decoder ------------------------------------------------------------------- */
+
+/* Does `name` consist of `begin`, one word and `end`? */
+static bool is_between(const char *name, const char *begin, const char *end)
+{
+    const size_t k = strlen(name), b = strlen(begin), e = strlen(end);
+
+    return k > b + e && has_prefix(name, begin) && strcmp(name + k - e, end) == 0;
+}
+
+static d9d_status part_place(const d9d_hf_naming *n, const char *name, bool bare, d9d_arena *a,
+                             d9di_hf_place *out)
+{
+    static const char embed[] = "model.embed_tokens.token_embedding.", head[] = "lm_head.lm_head.",
+                      norm[] = "model.norm.", score[] = "cls_head.score.";
+    const char *suffix = strrchr(name, '.'), *there = NULL;
+
+    if (is_between(name, embed, ".weight"))
+        there = n->parts->hf.embed;
+    else if (is_between(name, head, ".weight"))
+        there = n->parts->hf.head;
+    else if (has_prefix(name, norm))
+        there = n->parts->hf.norm;
+    else if (has_prefix(name, score))
+        there = "score";
+    if (there == NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: HuggingFace's files have no tensor for %s", n->name,
+                        name);
+    out->own_prefix = out->hf_prefix = "";
+    out->hf = d9d_arena_printf(a, "%s%s", without_prefix(n, bare, there), suffix);
+    return out->hf != NULL ? D9D_OK : no_memory(n);
+}
+
+d9d_status d9di_hf_place_find(const d9d_hf_naming *n, const char *name, d9d_weights_layout layout,
+                              bool bare, d9d_arena *a, d9di_hf_place *out)
+{
+    const size_t prefix = layer_prefix(d9d_hf_own_names.layers, name);
+
+    *out = (d9di_hf_place){0};
+    return prefix > 0 ? layer_place(n, name, prefix, layout, bare, a, out)
+                      : part_place(n, name, bare, a, out);
+}
+
+const char *d9di_hf_expert_name(const char *pattern, int64_t e, d9d_arena *a)
+{
+    const char *at = strstr(pattern, EXPERT);
+
+    return d9d_arena_printf(a, "%.*s%lld%s", (int)(at - pattern), pattern, (long long)e,
+                            at + strlen(EXPERT));
+}
+
+bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name)
+{
+    size_t prefix = layer_prefix(n->parts->hf.layers, name);
+
+    if (prefix == 0)
+        prefix = layer_prefix(without_prefix(n, true, n->parts->hf.layers), name);
+    for (const d9d_hf_tensor *r = n->tensors; prefix > 0 && r != NULL && r->hf != NULL; r++)
+        if (r->own[0] == NULL && strcmp(r->hf, name + prefix) == 0)
+            return true;
+    return false;
+}
