@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/plugin_call.h"
 #include "d9d/base/thread.h"
 #include "d9d/ckpt/dir/content_hash.h"
 #include "d9d/ckpt/mapper/mapper_spec.h"
 #include "d9d/model/hf/hf_config.h"
-#include "d9d/models/qwen3/qwen3_config.h"
-#include "d9d/models/qwen3/qwen3_map.h"
+#include "d9d/model/random_weights.h"
+#include "d9d/models/models.h"
 
 struct d9d_convert {
     d9d_convert_opts opt;
@@ -19,12 +20,13 @@ struct d9d_convert {
     const char *config_path; /* or NULL */
     json_t *doc;             /* config.json of the source; may be NULL with a mapper description */
     d9d_mapper_spec *spec;   /* or NULL */
-    const d9d_model_spec *model; /* NULL: Qwen3, with this configuration */
-    d9d_qwen3_config config;
+    const d9d_model_spec *model; /* given by the caller, or that of config.json; NULL: none */
+    d9d_model_spec own;          /* that of config.json */
+    bool given;                  /* by the caller, with a document for the output */
     d9d_weights_layout from, to;
     d9d_dtype dtype; /* dtype of most of the output, for config.json */
     d9d_checkpoint *ckpt;
-    d9d_qwen3_init *random;
+    d9d_random_weights *random;
     d9d_convert *shapes;    /* a conversion whose outputs are a source with shapes only */
     d9d_adapters *adapters; /* read from opt.adapter */
     d9d_lora_merge *merged; /* NULL without adapters */
@@ -59,15 +61,39 @@ static d9d_weights_layout output_layout(const d9d_convert *c)
     return hf_layout(c);
 }
 
+static bool has_experts(const d9d_convert *c)
+{
+    d9d_arena a = {0};
+    d9d_model_matrices of = {0};
+    bool has = false;
+
+    if (d9d_model_spec_matrices(c->model, &a, &of) == D9D_OK)
+        for (size_t i = 0; i < of.n; i++)
+            has |= of.items[i].experts > 0;
+    d9d_arena_release(&a);
+    return has;
+}
+
+/* Set the member "d9d" of a document that goes with weights in the suite's layout. */
+static d9d_status mark_own(const d9d_convert *c, json_t *doc)
+{
+    const d9d_model_provider *p = c->model->provider;
+    const bool fused = hf_layout(c) == D9D_LAYOUT_HF_FUSED;
+
+    return p->mark != NULL
+               ? D9D_PLUGIN_CALL(p->table->name, p, mark, c->model->config, doc, fused)
+               : d9d_hf_config_mark(doc, d9d_head_name(D9D_HEAD_CAUSAL_LM), fused, json_object());
+}
+
 /* Another expert layout belongs to another generation of transformers. */
 static d9d_status set_layout_mark(const d9d_convert *c, json_t *doc)
 {
-    if (c->model != NULL)
+    if (c->given)
         return D9D_OK; /* it was made for this layout */
     d9d_hf_config_unmark(doc);
     if (c->to == D9D_LAYOUT_D9D)
-        return d9d_qwen3_config_mark(doc, &c->config, hf_layout(c) == D9D_LAYOUT_HF_FUSED);
-    if (c->config.experts == 0 || c->to == hf_layout(c))
+        return mark_own(c, doc);
+    if (c->to == hf_layout(c) || !has_experts(c))
         return D9D_OK;
     return d9d_hf_config_set_generation(doc, c->to == D9D_LAYOUT_HF_FUSED ? 5 : 4);
 }
@@ -83,7 +109,8 @@ static d9d_status read_config(d9d_convert *c, const char *path)
         return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
     c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
-    D9D_TRY(d9d_qwen3_config_parse(c->doc, file, &c->arena, &c->config));
+    D9D_TRY(d9d_model_spec_of(d9d_model_choices, c->doc, file, &c->arena, &c->own));
+    c->model = &c->own;
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
 
@@ -107,22 +134,24 @@ static d9d_status make_plan(d9d_convert *c, const char *name, const char *mapper
     return d9d_map_plan_create(c->mapper, &c->source, &opt, &c->plan);
 }
 
-static d9d_status plan_model(d9d_convert *c, const char *name)
+/* The name of the mapping in messages. */
+static const char *model_name(const d9d_convert *c)
 {
-    c->from = d9d_qwen3_layout(&c->source);
-    d9d_qwen3_infer_config(&c->source, &c->config);
-    c->to = output_layout(c);
-    D9D_TRY(d9d_qwen3_mapper(&c->config, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
-    return make_plan(c, name, c->config.experts > 0 ? "qwen3_moe" : "qwen3");
+    const char *type = json_string_value(json_object_get(c->doc, "model_type"));
+
+    return type != NULL && !c->given ? type : c->model->provider->table->name;
 }
 
-/* Plan for a model that the caller gave. */
-static d9d_status plan_given_model(d9d_convert *c, const char *name)
+static d9d_status plan_model(d9d_convert *c, const char *name)
 {
+    const d9d_model_provider *p = c->model->provider;
+
     c->from = d9d_model_layout(c->model, &c->source);
+    if (!c->given && p->infer != NULL)
+        p->infer((void *)(uintptr_t)c->own.config, &c->source);
     c->to = output_layout(c);
     D9D_TRY(d9d_model_mapper(c->model, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
-    return make_plan(c, name, c->model->provider->table->name);
+    return make_plan(c, name, model_name(c));
 }
 
 static d9d_status plan_spec(d9d_convert *c, const char *name)
@@ -153,14 +182,12 @@ static d9d_status merge_adapters(d9d_convert *c)
 
     if (ad == NULL && c->opt.adapter == NULL)
         return D9D_OK;
-    D9D_TRY(c->model != NULL ? d9d_model_spec_matrices(c->model, &c->arena, &of)
-                             : d9d_qwen3_matrices(&c->config, &c->arena, &of));
+    D9D_TRY(d9d_model_spec_matrices(c->model, &c->arena, &of));
     if (ad == NULL) {
         D9D_TRY(d9d_adapters_read(c->opt.adapter, &of, c->src, c->opt.log, &c->adapters));
         ad = c->adapters;
     }
-    layout =
-        c->model != NULL ? d9d_model_layout(c->model, &c->source) : d9d_qwen3_layout(&c->source);
+    layout = d9d_model_layout(c->model, &c->source);
     D9D_TRY(d9d_lora_merge_create(ad, &of, layout, &c->source, &c->merged));
     c->source = d9d_lora_merge_source(c->merged);
     return D9D_OK;
@@ -171,8 +198,6 @@ static d9d_status open_tensors(d9d_convert *c)
     D9D_TRY(d9d_checkpoint_open(c->src, &c->ckpt));
     c->source = d9d_checkpoint_source(c->ckpt);
     D9D_TRY(merge_adapters(c));
-    if (c->model != NULL)
-        return plan_given_model(c, c->src);
     return c->spec != NULL ? plan_spec(c, c->src) : plan_model(c, c->src);
 }
 
@@ -200,6 +225,7 @@ static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_sp
     if (c->src == NULL || (doc != NULL && c->doc == NULL))
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", src);
     c->model = m;
+    c->given = true;
     c->dtype = c->opt.dtype;
     if (c->opt.config != NULL)
         D9D_TRY(d9d_hf_config_locate(c->opt.config, &c->arena, &c->config_path, &c->aux_dir));
@@ -208,11 +234,18 @@ static d9d_status open_known(d9d_convert *c, const char *src, const d9d_model_sp
 
 static d9d_status open_random(d9d_convert *c, const char *config, uint64_t seed)
 {
+    const d9d_model_provider *p;
+    d9d_model_tensors of;
+
     D9D_TRY(read_config(c, config));
     if (c->opt.cast)
         c->dtype = c->opt.dtype;
-    D9D_TRY(d9d_qwen3_init_open(&c->config, c->dtype, seed, &c->random));
-    c->source = d9d_qwen3_init_source(c->random);
+    p = c->model->provider;
+    if (p->tensors == NULL)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: %s has no random weights", config, p->table->name);
+    D9D_TRY(D9D_PLUGIN_CALL(p->table->name, p, tensors, c->model->config, &c->arena, &of));
+    D9D_TRY(d9d_random_weights_open(&of, c->dtype, seed, &c->random));
+    c->source = d9d_random_weights_source(c->random);
     return plan_model(c, config);
 }
 
@@ -347,7 +380,7 @@ void d9d_convert_close(d9d_convert *c)
     d9d_lora_merge_free(c->merged);
     d9d_adapters_free(c->adapters);
     d9d_checkpoint_close(c->ckpt);
-    d9d_qwen3_init_close(c->random);
+    d9d_random_weights_close(c->random);
     d9d_convert_close(c->shapes);
     d9d_mapper_spec_free(c->spec);
     json_decref(c->doc);

@@ -133,20 +133,48 @@ d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head,
     return D9D_OK;
 }
 
+d9d_status d9di_family_check_router(const d9d_family_config *c)
+{
+    return c->custom_router ? D9D_FAIL(D9D_ENOTSUP,
+                                       "%s: a HuggingFace checkpoint has no routers of another "
+                                       "kind than a softmax's best",
+                                       c->family->name)
+                            : D9D_OK;
+}
+
+/* Does the document have a field that files cannot have, other than at its default? */
+static const char *own_field(const d9d_family_config *c)
+{
+    for (const d9d_hf_field *f = c->family->fields; f != NULL && f->name != NULL; f++) {
+        char quoted[128];
+
+        (void)snprintf(quoted, sizeof(quoted), "\"%s\"", f->name);
+        if (f->rule == D9D_HF_RULE_OWN && strstr(c->document, quoted) != NULL)
+            return f->name;
+    }
+    return NULL;
+}
+
 /* --- writing ----------------------------------------------------------------------------------- */
 
 d9d_status d9di_family_check_hf(const d9d_family_config *c)
 {
-    const char *what = c->n_splits != 1     ? "a vocabulary of several splits"
-                       : c->custom_router   ? "routers of another kind than the family's"
+    const char *what = c->n_splits != 1 ? "a vocabulary of several splits"
                        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
                            ? "a projection of embeddings"
-                           : NULL;
+                           : own_field(c);
 
     if (what == NULL)
         return D9D_OK;
     return D9D_FAIL(D9D_ENOTSUP, "%s: a HuggingFace checkpoint cannot have %s", c->family->name,
                     what);
+}
+
+/* The same of its config.json alone. */
+static d9d_status check_config(const d9d_family_config *c)
+{
+    D9D_TRY(d9di_family_check_hf(c));
+    return d9di_family_check_router(c);
 }
 
 /* id2label and label2id, as transformers writes them. */
@@ -209,9 +237,9 @@ d9d_status d9d_family_hf_head(const void *config, json_t *doc)
 {
     const d9d_family_config *c = config;
 
-    if (d9di_family_check_hf(c) != D9D_OK)
+    if (d9di_family_check_hf(c) != D9D_OK || c->custom_router)
         D9D_TRY(d9d_family_mark(c, doc, d9d_hf_config_was_fused(doc)));
-    D9D_TRY(d9di_family_check_hf(c));
+    D9D_TRY(check_config(c));
     if (!c->new_head || (c->head == D9D_HEAD_CLASSIFICATION && labels_count(doc) == c->labels))
         return D9D_OK;
     return head_write(c, doc);
@@ -223,7 +251,7 @@ d9d_status d9d_family_hf_config(const void *config, d9d_dtype dtype, json_t **ou
     json_t *doc;
     d9d_status st;
 
-    D9D_TRY(d9di_family_check_hf(c));
+    D9D_TRY(check_config(c));
     D9D_TRY(d9d_json_parse(D9D_HF_CONFIG_NAME, c->document, strlen(c->document), &doc));
     st = head_write(c, doc);
     if (st == D9D_OK)
@@ -240,6 +268,9 @@ d9d_status d9d_family_mark(const void *config, json_t *doc, bool fused)
     const d9d_family_config *c = config;
     json_t *more = json_object();
 
+    if (c->custom_router)
+        d9d_json_set(&more, "router",
+                     d9di_family_router_to_json(&((const d9d_family_dims *)c->dims)->router));
     if (c->prefixed)
         d9d_json_set(&more, "prefixed", json_true());
     if (c->embedding_dim > 0)

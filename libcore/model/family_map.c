@@ -232,6 +232,23 @@ static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source 
     return D9D_OK;
 }
 
+/* Keep router biases of a source that has them; on a stage those of its parameters. */
+static d9d_status biases_keep(const d9d_family_config *c, d9d_stage stage,
+                              const d9d_tensor_source *src, d9d_mapper *m)
+{
+    static const char end[] = ".mlp.router." D9D_ROUTER_BIAS;
+    const bool has = ((const d9d_family_dims *)c->dims)->router.expert_bias;
+
+    for (size_t i = 0; has && stage.count == 1 && i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+        const size_t n = strlen(name);
+
+        if (n > sizeof(end) && strcmp(name + n - (sizeof(end) - 1), end) == 0)
+            D9D_TRY(d9d_mapper_identity(m, name));
+    }
+    return D9D_OK;
+}
+
 /* The configuration without a head that the source does not have. */
 static d9d_family_config without_head(const d9d_family_config *c, const d9d_tensor_source *src)
 {
@@ -262,10 +279,14 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
 
     if (in || on)
         D9D_TRY(d9di_family_check_hf(&c));
+    if (on)
+        D9D_TRY(d9di_family_check_router(&c));
     D9D_TRY(in   ? map_files(&c, stage, &read, &m)
             : on ? map_files(&c, stage, &write, &m)
                  : map_own(&c, stage, &m));
-    st = drops_add(model, src, m);
+    st = biases_keep(&c, stage, src, m);
+    if (st == D9D_OK)
+        st = drops_add(model, src, m);
     if (st == D9D_OK && in && on) {
         D9D_TRY_OR(st, map_files(&c, stage, &write, &rest), out);
         D9D_TRY_OR(st, d9d_mapper_compose(m, rest), out);
@@ -290,5 +311,70 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
     if (st == D9D_OK)
         st = d9d_hf_matrices(&naming, &params, a, out);
     params_release(&l);
+    return st;
+}
+
+/* --- random weights ----------------------------------------------------------------------------- */
+
+/* A list of the whole model's parameters with their initialisation. */
+typedef struct tensor_list {
+    d9d_arena *arena; /* of the names */
+    D9D_VEC(d9d_model_tensor) list;
+} tensor_list;
+
+static d9d_status tensor_add(void *arg, d9d_param *p)
+{
+    tensor_list *l = arg;
+    const d9d_model_tensor t = {d9d_arena_strdup(l->arena, p->name), p->global_shape, p->init,
+                                p->init_scale};
+
+    if (p->from_task)
+        return D9D_OK;
+    return t.name != NULL ? D9D_VEC_PUSH(&l->list, t)
+                          : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", p->name);
+}
+
+/* A head that is not the model's own has the deviation of the other matrices. */
+static d9d_status head_tensor_add(const d9d_family_config *c, tensor_list *l)
+{
+    const d9d_family_dims *dims = c->dims;
+    const float std = dims->initializer_range > 0 ? (float)dims->initializer_range : 0.02f;
+
+    if (c->head == D9D_HEAD_CLASSIFICATION)
+        return D9D_VEC_PUSH(&l->list, ((d9d_model_tensor){D9D_HEAD_SCORE ".weight",
+                                                          D9D_SHAPE(c->labels, dims->hidden_size),
+                                                          D9D_INIT_NORMAL, std}));
+    if (c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0)
+        return D9D_VEC_PUSH(&l->list,
+                            ((d9d_model_tensor){D9D_HEAD_PROJECTION ".weight",
+                                                D9D_SHAPE(c->embedding_dim, dims->hidden_size),
+                                                D9D_INIT_NORMAL, std}));
+    return D9D_OK;
+}
+
+d9d_status d9d_family_tensors(const void *config, d9d_arena *a, d9d_model_tensors *out)
+{
+    const d9d_family_config *c = config;
+    const d9d_model_opts opts = {.dtype = D9D_F32};
+    tensor_list l = {.arena = a};
+    d9d_model *m;
+    d9d_status st;
+
+    D9D_TRY(d9d_family_create(c, D9D_WHOLE_MODEL, &opts, &m));
+    st = d9d_module_bind(m->module);
+    if (st == D9D_OK)
+        st = d9d_module_each(m->module, tensor_add, &l);
+    d9d_model_free(m);
+    if (st == D9D_OK)
+        st = head_tensor_add(c, &l);
+    if (st == D9D_OK) {
+        out->n = l.list.len;
+        out->items = d9d_arena_alloc(a, (l.list.len + 1) * sizeof(*out->items));
+        if (out->items == NULL)
+            st = D9D_FAIL(D9D_ENOMEM, "%s: a list of %zu tensors", c->family->name, l.list.len);
+        else if (l.list.len > 0)
+            memcpy(out->items, l.list.data, l.list.len * sizeof(*out->items));
+    }
+    D9D_VEC_RELEASE(&l.list);
     return st;
 }

@@ -113,7 +113,7 @@ d9d_status d9d_family_read_section(const d9d_family *f, const void *section, con
         doc = inlined;
         where = "model_provider.model";
     }
-    st = d9d_family_read(f, doc, where, a, c);
+    st = d9d_family_read(f, doc, where, inlined != NULL, a, c);
     json_decref(inlined);
     if (st == D9D_OK)
         st = options_read(s, a, c);

@@ -81,7 +81,7 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
     const d9d_model_provider *p = section->choice->row;
     const d9d_hf_family family = {p->table->name, p->model_types,
                                   p->family != NULL ? p->family->config : p->dims,
-                                  p->family != NULL ? p->family->fields : p->fields};
+                                  p->family != NULL ? p->family->fields : p->fields, false};
     json_t *doc = NULL;
     d9d_status st = D9D_OK;
 
@@ -92,10 +92,10 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
             st = d9d_hf_family_check(&family, doc, path);
     }
     if (st == D9D_OK)
-        st = p->family != NULL
+        st = p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)
+             : p->family != NULL
                  ? d9d_family_read_section(p->family, section->value, doc, path, a, config)
-             : p->read != NULL ? D9D_PLUGIN_CALL(p->table->name, p, read, section->value, a, config)
-                               : dims_read(&family, doc, path, a, config);
+                 : dims_read(&family, doc, path, a, config);
     json_decref(doc);
     return st;
 }
@@ -113,6 +113,61 @@ d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model
     D9D_TRY(config_read(section, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
+}
+
+/* "llama, mistral and qwen3 are" */
+static d9d_status fail_model_type(const d9d_table *const *choices, const char *path,
+                                  const char *type)
+{
+    d9d_buf list = {0};
+    d9d_status st = D9D_OK;
+
+    for (; *choices != NULL; choices++) {
+        const d9d_model_provider *p = (*choices)->row;
+
+        for (const char *const *t = p->model_types; t != NULL && *t != NULL && st == D9D_OK; t++)
+            st = d9d_buf_printf(&list, "%s%s", list.len > 0 ? ", " : "", *t);
+    }
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ENOTSUP,
+                      "%s: model_type: \"%.64s\" is not supported; there are %s, and plugins bring "
+                      "others (man d9d-plugin)",
+                      path, type, list.data);
+    d9d_buf_release(&list);
+    return st;
+}
+
+/* A section with nothing but hf_config. */
+static d9d_status section_make(const d9d_table *choice, const char *path, d9d_arena *a, void **out)
+{
+    json_t *doc = json_pack("{s:s}", "hf_config", path);
+    d9d_status st;
+
+    *out = d9d_arena_alloc(a, choice->size);
+    if (doc == NULL || *out == NULL)
+        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", path);
+    else
+        st = d9d_config_bind(choice, doc, path, NULL, a, *out);
+    json_decref(doc);
+    return st;
+}
+
+d9d_status d9d_model_spec_of(const d9d_table *const *choices, const json_t *doc, const char *path,
+                             d9d_arena *a, d9d_model_spec *out)
+{
+    const json_t *type = json_object_get(doc, "model_type");
+    d9d_union section = {.choices = choices};
+
+    if (!json_is_string(type))
+        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", path);
+    while (choices[section.which] != NULL &&
+           !accepts_type(choices[section.which]->row, json_string_value(type)))
+        section.which++;
+    section.choice = choices[section.which];
+    if (section.choice == NULL)
+        return fail_model_type(choices, path, json_string_value(type));
+    D9D_TRY(section_make(section.choice, path, a, &section.value));
+    return d9d_model_spec_read(&section, a, out);
 }
 
 d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a, const d9d_head *head)

@@ -196,6 +196,41 @@ d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_sca
     return D9D_OK;
 }
 
+/* --- writing ------------------------------------------------------------------------------------ */
+
+/* Merge `more`, which is released, into `doc`. */
+static json_t *objects_merge(json_t *doc, json_t *more)
+{
+    bool fine = doc != NULL && more != NULL && json_object_update(doc, more) == 0;
+
+    json_decref(more);
+    if (!fine)
+        json_decref(doc);
+    return fine ? doc : NULL;
+}
+
+json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
+{
+    json_t *o =
+        json_pack("{s:s, s:f}", "rope_type", d9d_rope_kind_name(s->kind), "factor", s->factor);
+    const bool yarn = s->kind == D9D_ROPE_YARN;
+
+    if (s->kind == D9D_ROPE_PLAIN || s->kind == D9D_ROPE_NTK) { /* ntk changes only the base */
+        json_decref(o);
+        return json_null();
+    }
+    if (s->kind == D9D_ROPE_LINEAR)
+        return o;
+    o = objects_merge(o, json_pack("{s:I, s:f, s:f}", "original_max_position_embeddings",
+                                   (json_int_t)s->original, yarn ? "beta_fast" : "high_freq_factor",
+                                   s->fast, yarn ? "beta_slow" : "low_freq_factor", s->slow));
+    if (yarn && !s->whole)
+        o = objects_merge(o, json_pack("{s:b}", "truncate", 0));
+    return yarn && s->mscale > 0
+               ? objects_merge(o, json_pack("{s:f}", "attention_factor", s->mscale))
+               : o;
+}
+
 /* --- a key of a family's dimensions ---------------------------------------------------------- */
 
 /* Parse an object that d9di_hf_rope_to_json() made; null is none. */

@@ -97,22 +97,31 @@ static const d9d_hf_field *field_find(const d9d_hf_field *rows, const char *name
     return NULL;
 }
 
-static bool is_dim_key(const d9d_table *dims, const char *name)
+static const d9d_key *dim_key(const d9d_table *dims, const char *name)
 {
     const d9d_key *k = dims != NULL ? dims->keys : NULL;
 
     for (; k != NULL && k->name != NULL; k++)
         if (strcmp(k->name, name) == 0)
-            return true;
-    return false;
+            return k;
+    return NULL;
+}
+
+static bool is_dim_key(const d9d_table *dims, const char *name)
+{
+    return dim_key(dims, name) != NULL;
 }
 
 /* The rule of a field; NULL: not declared. */
 static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
 {
     static const d9d_hf_field read = D9D_HF_READ("");
-    const d9d_hf_field *row = is_dim_key(f->dims, name) ? &read : field_find(f->fields, name);
+    const d9d_hf_field *row = field_find(f->fields, name);
 
+    if (row != NULL && row->rule == D9D_HF_RULE_OWN && !f->inlined)
+        return NULL;
+    if (is_dim_key(f->dims, name))
+        return &read;
     return row != NULL ? row : field_find(d9d_hf_common, name);
 }
 
@@ -121,6 +130,14 @@ static bool is_read(const d9d_hf_family *f, const char *name)
     const d9d_hf_field *row = field_rule(f, name);
 
     return row != NULL && row->rule == D9D_HF_RULE_READ;
+}
+
+/* Does null mean something?  In a key that can be null, and in fields that no key reads. */
+static bool null_counts(const d9d_hf_family *f, const char *name)
+{
+    const d9d_key *k = dim_key(f->dims, name);
+
+    return k == NULL || (k->flags & D9D_NULLABLE) != 0;
 }
 
 static bool json_values_equal(const json_t *a, const json_t *b)
@@ -268,11 +285,52 @@ d9d_status d9d_hf_family_check(const d9d_hf_family *f, const json_t *doc, const 
     return D9D_OK;
 }
 
+/* Move a field with another name of a key to that name. */
+static d9d_status alias_fold(const d9d_hf_field *row, const json_t *v, const char *where,
+                             json_t *one)
+{
+    json_t *other = json_object_get(one, row->only);
+
+    if (json_is_null(v))
+        return D9D_OK;
+    if (other != NULL && !json_is_null(other) && !json_values_equal(other, v)) {
+        d9d_buf text = {0};
+        d9d_status st = d9d_buf_printf(&text, "%s: %s is ", where, row->only);
+
+        if (st == D9D_OK)
+            st = d9d_json_put(&text, other, -1);
+        if (st == D9D_OK)
+            st = d9d_buf_printf(&text, " and %s is ", row->name);
+        if (st == D9D_OK)
+            st = d9d_json_put(&text, v, -1);
+        if (st == D9D_OK)
+            st = D9D_FAIL(D9D_ECONFIG, "%s", text.data);
+        d9d_buf_release(&text);
+        return st;
+    }
+    return json_object_set(one, row->only, (json_t *)(uintptr_t)v) == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+}
+
+static d9d_status aliases_fold(const d9d_hf_family *f, const json_t *doc, const char *where,
+                               json_t *one)
+{
+    for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++) {
+        const json_t *v = json_object_get(doc, row->name);
+
+        if (row->rule == D9D_HF_RULE_ALIAS && v != NULL)
+            D9D_TRY(alias_fold(row, v, where, one));
+    }
+    return D9D_OK;
+}
+
 d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc, const char *where,
                                 json_t **out)
 {
     const char *name;
     json_t *v, *one;
+    d9d_status st;
     bool bad;
 
     D9D_TRY(d9d_hf_family_check(f, doc, where));
@@ -280,15 +338,15 @@ d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc, const
     bad = one == NULL;
     json_object_foreach((json_t *)(uintptr_t)doc, name, v)
     {
-        if (is_rope(name) || is_read(f, name))
+        if ((is_rope(name) || is_read(f, name)) && (!json_is_null(v) || null_counts(f, name)))
             bad |= json_object_set(one, name, v) != 0;
     }
-    if (bad) {
+    st = bad ? D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where) : aliases_fold(f, doc, where, one);
+    if (st == D9D_OK)
+        *out = one;
+    else
         json_decref(one);
-        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
-    }
-    *out = one;
-    return D9D_OK;
+    return st;
 }
 
 /* --- dimensions ------------------------------------------------------------------------------ */

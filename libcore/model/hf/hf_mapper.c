@@ -45,9 +45,9 @@ typedef struct map_row {
     bool transposed;
 } map_row;
 
-static d9d_status row_parameter(const map_build *b, map_row *r, int i)
+static d9d_status row_parameter(map_build *b, map_row *r, int i)
 {
-    const char *name = d9d_arena_printf((d9d_arena *)&b->arena, "%s%s", r->place.own_prefix,
+    const char *name = d9d_arena_printf(&b->arena, "%s%s", r->place.own_prefix,
                                         r->place.row->own[i]);
     size_t at;
 

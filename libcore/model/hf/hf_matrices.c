@@ -47,11 +47,15 @@ static d9d_status matrix_find(const d9d_hf_naming *n, const d9d_hf_param *p, d9d
 {
     const bool stack = p->shape.ndim == 3;
     d9di_hf_place place;
+    d9d_status st;
 
     *m = (d9d_model_matrix){.in = p->shape.dim[stack ? 1 : p->shape.ndim - 1],
                             .out = p->shape.dim[stack ? 2 : 0],
                             .experts = stack ? p->shape.dim[0] : 0};
-    D9D_TRY(d9di_hf_place_find(n, p->name, D9D_LAYOUT_HF, false, a, &place));
+    st = d9di_hf_place_find(n, p->name, D9D_LAYOUT_HF, false, a, &place);
+    if (st == D9D_ENOTSUP) /* its adapter is kept in the suite's own layout */
+        return D9D_OK;
+    D9D_TRY(st);
     if (stack != place.has_experts || (place.row != NULL && d9di_hf_row_parts(place.row) > 1))
         return D9D_OK;
     m->name = module_name(p->name, a);

@@ -85,6 +85,12 @@ static d9d_status no_memory(const d9d_hf_naming *n)
     return D9D_FAIL(D9D_ENOMEM, "%s: names in HuggingFace's files", n->name);
 }
 
+static d9d_status no_tensor(const d9d_hf_naming *n, const char *name)
+{
+    return D9D_FAIL(D9D_ENOTSUP, "%s: a HuggingFace checkpoint has no tensor for %s", n->name,
+                    name);
+}
+
 static d9d_status layer_place(const d9d_hf_naming *n, const char *name, size_t prefix,
                               d9d_weights_layout layout, bool bare, d9d_arena *a,
                               d9di_hf_place *out)
@@ -94,6 +100,8 @@ static d9d_status layer_place(const d9d_hf_naming *n, const char *name, size_t p
 
     out->row = row_find(n, rest, layout, &out->part);
     there = out->row != NULL ? out->row->hf : rest;
+    if (there[0] == '\0')
+        return no_tensor(n, name);
     out->own_prefix = d9d_arena_strndup(a, name, prefix);
     out->hf_prefix =
         d9d_arena_printf(a, "%s%.*s", without_prefix(n, bare, n->parts->hf.layers),
@@ -131,8 +139,7 @@ static d9d_status part_place(const d9d_hf_naming *n, const char *name, bool bare
     else if (has_prefix(name, score))
         there = "score";
     if (there == NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: HuggingFace's files have no tensor for %s", n->name,
-                        name);
+        return no_tensor(n, name);
     out->own_prefix = out->hf_prefix = "";
     out->hf = d9d_arena_printf(a, "%s%s", without_prefix(n, bare, there), suffix);
     return out->hf != NULL ? D9D_OK : no_memory(n);

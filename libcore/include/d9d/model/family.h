@@ -170,14 +170,20 @@ typedef struct d9d_family {
 } d9d_family;
 
 /* Read a config.json's object, checked, into the arena.  The vocabulary is one split, "regular".
- * ECONFIG, ENOTSUP. */
+ * `inlined`: it is a job's "model", which may have fields that files cannot have.  ECONFIG,
+ * ENOTSUP. */
 D9D_API D9D_MUST_USE d9d_status d9d_family_read(const d9d_family *f, const json_t *doc,
-                                                const char *where, d9d_arena *a,
+                                                const char *where, bool inlined, d9d_arena *a,
                                                 d9d_family_config *out);
 /* Read the section of a job, and `doc`, the config.json that it names (NULL: it has "model"). */
 D9D_API D9D_MUST_USE d9d_status d9d_family_read_section(const d9d_family *f, const void *section,
                                                         const json_t *doc, const char *where,
                                                         d9d_arena *a, const void **out);
+
+/* Give all mixtures of experts the routers of a job.  What determines the model is taken from its
+ * file, if that has it.  ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_family_set_router(d9d_family_config *c,
+                                                      const d9d_block_router *job);
 
 /* --- its provider ---------------------------------------------------------------------------- */
 
@@ -217,36 +223,31 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc,
     D9D_BLOCK_ADD(&(l)->base.module, #member, norm, &(l)->member, opts, (c)->hidden_size,          \
                   (float)(c)->norm_eps, false)
 
-/* Define d9d_VAR_provider, whose section is called `word`, for these values of "model_type".  What
- * follows are members of d9d_family. */
+/* Members of a d9d_model_provider beside its section. */
+#define D9D_FAMILY_PROVIDER(types, of)                                                             \
+    .size = sizeof(d9d_model_provider), .create = d9d_family_create, .layout = d9d_family_layout,  \
+    .mapper = d9d_family_mapper, .hf_config = d9d_family_hf_config,                                \
+    .matrices = d9d_family_matrices, .set_head = d9d_family_set_head,                              \
+    .hf_head = d9d_family_hf_head, .trainable = d9d_family_trainable, .infer = d9d_family_infer,   \
+    .mark = d9d_family_mark, .tensors = d9d_family_tensors, .model_types = (types),                \
+    .blocks = true, .family = (of)
+
+/* Define d9d_VAR_provider, and its section d9d_VAR_section called `word`, for these values of
+ * "model_type".  What follows are members of d9d_family. */
 #define D9D_FAMILY(var, word, text, types, ...)                                                    \
     extern const d9d_model_provider d9d_##var##_provider;                                          \
     extern const d9d_table d9d_##var##_section;                                                    \
     static const d9d_family var##_family = {                                                       \
         .size = sizeof(d9d_family), .name = (word), .model_types = (types), __VA_ARGS__};          \
-    const d9d_table d9d_##var##_section = {.name = (word),                                        \
-                                            .size = sizeof(d9d_family_section),                    \
-                                            .keys = d9d_family_section_keys,                       \
-                                            .doc = (text),                                         \
-                                            .check = d9d_family_section_check,                     \
-                                            .row = &d9d_##var##_provider,                          \
-                                            .bytes = {sizeof(d9d_table), sizeof(d9d_key)}};        \
-    const d9d_model_provider d9d_##var##_provider = {.size = sizeof(d9d_model_provider),           \
-                                                     .table = &d9d_##var##_section,                \
-                                                     .create = d9d_family_create,                  \
-                                                     .layout = d9d_family_layout,                  \
-                                                     .mapper = d9d_family_mapper,                  \
-                                                     .hf_config = d9d_family_hf_config,            \
-                                                     .matrices = d9d_family_matrices,              \
-                                                     .set_head = d9d_family_set_head,              \
-                                                     .hf_head = d9d_family_hf_head,                \
-                                                     .trainable = d9d_family_trainable,            \
-                                                     .infer = d9d_family_infer,                    \
-                                                     .mark = d9d_family_mark,                      \
-                                                     .tensors = d9d_family_tensors,                \
-                                                     .model_types = (types),                       \
-                                                     .blocks = true,                               \
-                                                     .family = &(var##_family)}
+    const d9d_table d9d_##var##_section = {.name = (word),                                         \
+                                           .size = sizeof(d9d_family_section),                     \
+                                           .keys = d9d_family_section_keys,                        \
+                                           .doc = (text),                                          \
+                                           .check = d9d_family_section_check,                      \
+                                           .row = &d9d_##var##_provider,                           \
+                                           .bytes = {sizeof(d9d_table), sizeof(d9d_key)}};         \
+    const d9d_model_provider d9d_##var##_provider = {                                              \
+        .table = &d9d_##var##_section, D9D_FAMILY_PROVIDER(types, &(var##_family))}
 
 #ifdef __cplusplus
 }

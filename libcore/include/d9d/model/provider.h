@@ -186,6 +186,12 @@ typedef struct d9d_model_spec {
 /* Read a spec from `section`, a bound union whose choices are providers' sections. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
                                                     d9d_model_spec *out);
+/* Read the spec of a config.json, a file or a directory that has one, by the provider among
+ * `choices` (NULL-ended sections) that reads its "model_type".  `doc` is the document.  ENOTSUP
+ * names the model_types that are read. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_spec_of(const d9d_table *const *choices,
+                                                  const json_t *doc, const char *path,
+                                                  d9d_arena *a, d9d_model_spec *out);
 /* Change the head: opts.head, with its size.  ENOTSUP if the provider has only its own head and the
  * size is not given. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a,

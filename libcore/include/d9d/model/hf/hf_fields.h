@@ -7,6 +7,8 @@
  *     is read           a key of the provider's `dims`, or D9D_HF_READ in one with a read()
  *     has one meaning   D9D_HF_ONLY: these values are what the model computes, others are refused
  *     changes nothing   D9D_HF_IGNORED: no result depends on it
+ *     is another name   D9D_HF_ALIAS, of a key of `dims`; if a file has both, they must be equal
+ *     is ours alone     D9D_HF_OWN: a key of `dims` that no file has, only a job's "model"
  *
  *     static const char *const types[] = {"mine", NULL};   // "model_type"
  *     static const d9d_hf_field fields[] = {
@@ -38,13 +40,19 @@
 extern "C" {
 #endif
 
-typedef enum d9d_hf_rule { D9D_HF_RULE_READ, D9D_HF_RULE_ONLY, D9D_HF_RULE_IGNORED } d9d_hf_rule;
+typedef enum d9d_hf_rule {
+    D9D_HF_RULE_READ,
+    D9D_HF_RULE_ONLY,
+    D9D_HF_RULE_IGNORED,
+    D9D_HF_RULE_ALIAS,
+    D9D_HF_RULE_OWN
+} d9d_hf_rule;
 
 typedef struct d9d_hf_field {
     const char *name; /* NULL ends the table */
     d9d_hf_rule rule;
     const char *only; /* for D9D_HF_RULE_ONLY: a JSON list of the accepted values; null is always
-                         accepted */
+                         accepted; for ALIAS: the key's name */
 } d9d_hf_field;
 
 #define D9D_HF_READ(field)                                                                         \
@@ -58,6 +66,14 @@ typedef struct d9d_hf_field {
 #define D9D_HF_IGNORED(field)                                                                      \
     {                                                                                              \
         .name = (field), .rule = D9D_HF_RULE_IGNORED                                               \
+    }
+#define D9D_HF_ALIAS(field, of)                                                                    \
+    {                                                                                              \
+        .name = (field), .rule = D9D_HF_RULE_ALIAS, .only = (of)                                   \
+    }
+#define D9D_HF_OWN(field)                                                                          \
+    {                                                                                              \
+        .name = (field), .rule = D9D_HF_RULE_OWN                                                   \
     }
 #define D9D_HF_END                                                                                 \
     {                                                                                              \
@@ -76,6 +92,7 @@ typedef struct d9d_hf_family {
     const char *const *model_types; /* accepted values of "model_type"; NULL-ended */
     const d9d_table *dims;          /* NULL: none */
     const d9d_hf_field *fields;     /* NULL: none */
+    bool inlined; /* the document is a job's "model": fields of D9D_HF_OWN are accepted */
 } d9d_hf_family;
 
 /* ENOTSUP for another model_type, a field that is not declared, or a value that is not accepted;

@@ -71,6 +71,12 @@ typedef struct d9d_hf_tensor {
     {                                                                                              \
         .own = {here}, .hf = (there), .transposed = true, .rows = D9D_HF_ROWS_SEPARATE             \
     }
+/* A parameter that files cannot have. */
+#define D9D_HF_NONE(here)                                                                          \
+    {                                                                                              \
+        .own = {here}, .hf = ""                                                                    \
+    }
+/* A tensor in files that is no part of a model. */
 #define D9D_HF_UNUSED(there)                                                                       \
     {                                                                                              \
         .hf = (there)                                                                              \

@@ -1,10 +1,12 @@
-/* qwen3_provider.c - Qwen3 as a provider of models.  See d9d/model/provider.h. */
+/* qwen3_section.c - Qwen3's sections of "model_provider", with the parameters of the reference
+ * framework.  See qwen3_section.h.
+ */
+#include "models/qwen3_section.h"
+
 #include <string.h>
 
 #include "d9d/models/models.h"
-#include "d9d/models/qwen3/qwen3_config.h"
-#include "d9d/models/qwen3/qwen3_map.h"
-#include "d9d/parallel/parallel_plan.h"
+#include "model/hf/hf_config_fields.h"
 
 typedef struct shared_section {
     int64_t intermediate_size;
@@ -232,8 +234,9 @@ const d9d_table d9d_qwen3_moe_section = {.name = "qwen3_moe",
                                              .check = provider_check,
                                              .row = &d9d_qwen3_moe_provider};
 
-/* --- reading the section ---------------------------------------------------------------- */
+/* --- as a config.json --------------------------------------------------------------------- */
 
+/* Splits in split_vocab_order: each named once, none left out. */
 static int64_t *split_size(const d9d_str_int_map *sizes, const char *name)
 {
     for (size_t i = 0; i < sizes->n; i++)
@@ -243,7 +246,7 @@ static int64_t *split_size(const d9d_str_int_map *sizes, const char *name)
 }
 
 /* The splits in split_vocab_order: each named once, none left out. */
-static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_qwen3_config *c)
+static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_family_config *c)
 {
     const char *const *order = m->split_vocab_order.items;
     size_t n = m->split_vocab_order.n;
@@ -277,142 +280,102 @@ static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_qwen3_co
     return D9D_OK;
 }
 
-static d9d_status dimensions_read(const model_section *m, d9d_arena *a, d9d_qwen3_config *c)
+
+static int64_t vocab_size(const d9d_str_int_map *sizes)
+{
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < sizes->n; i++)
+        sum += sizes->values[i];
+    return sum;
+}
+
+/* Set members of a mixture of experts. */
+static void experts_write(const layer_section *l, json_t **doc)
+{
+    d9d_json_set(doc, "num_experts", json_integer(l->num_experts));
+    d9d_json_set(doc, "num_experts_per_tok", json_integer(l->experts_top_k));
+    d9d_json_set(doc, "moe_intermediate_size", json_integer(l->intermediate_size));
+    d9d_json_set(doc, "norm_topk_prob", json_true()); /* always, in the reference framework */
+    if (l->shared_expert == NULL)
+        return;
+    d9d_json_set(doc, "shared_expert_intermediate_size",
+                 json_integer(l->shared_expert->intermediate_size));
+    d9d_json_set(doc, "shared_expert_gate", json_boolean(l->shared_expert->enable_gate));
+}
+
+/* The frequencies; those of ntk are plain ones of another base. */
+static void rope_write(const model_section *m, json_t **doc)
+{
+    d9d_rope_scaling s = {0};
+
+    if (m->rope_scaling.which >= 0) {
+        s = *(const d9d_rope_scaling *)m->rope_scaling.value;
+        s.kind = (d9d_rope_kind)(m->rope_scaling.which + D9D_ROPE_LINEAR);
+    }
+    d9d_json_set(doc, "rope_theta", json_real(d9d_rope_base(&s, m->rope_base, m->layer.head_dim)));
+    d9d_json_set(doc, "rope_scaling", d9di_hf_rope_to_json(&s));
+}
+
+static json_t *document_build(const model_section *m)
 {
     const layer_section *l = &m->layer;
-    const shared_section *shared = l->shared_expert;
-    bool moe = l->num_experts > 0;
+    const bool moe = l->num_experts > 0;
+    json_t *doc = json_pack(
+        "{s:s, s:b, s:I, s:s, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:b, s:I}", "model_type",
+        moe ? "qwen3_moe" : "qwen3", "attention_bias", 0, "head_dim", (json_int_t)l->head_dim,
+        "hidden_act", "silu", "hidden_size", (json_int_t)l->hidden_size, "initializer_range",
+        m->initializer_range, "intermediate_size", (json_int_t)l->intermediate_size,
+        "max_position_embeddings", (json_int_t)m->max_position_ids, "num_attention_heads",
+        (json_int_t)l->num_attention_heads, "num_hidden_layers", (json_int_t)m->num_hidden_layers,
+        "num_key_value_heads", (json_int_t)l->num_key_value_heads, "rms_norm_eps", l->rms_norm_eps,
+        "tie_word_embeddings", m->tie_word_embeddings, "use_sliding_window", 0, "vocab_size",
+        (json_int_t)vocab_size(&m->split_vocab_size));
 
-    *c = (d9d_qwen3_config){
-        .hidden = l->hidden_size,
-        .layers = m->num_hidden_layers,
-        .heads = l->num_attention_heads,
-        .kv_heads = l->num_key_value_heads,
-        .head_dim = l->head_dim,
-        .dense_intermediate = moe ? 0 : l->intermediate_size,
-        .expert_intermediate = moe ? l->intermediate_size : 0,
-        .shared_intermediate = shared != NULL ? shared->intermediate_size : 0,
-        .shared_gate = shared != NULL && shared->enable_gate,
-        .experts = l->num_experts,
-        .top_k = l->experts_top_k,
-        .renormalise = true, /* always, in this family */
-        .norm_eps = (float)l->rms_norm_eps,
-        .rope_base = m->rope_base,
-        .max_positions = m->max_position_ids,
-        .tied = m->tie_word_embeddings,
-        .init_std = m->initializer_range,
-        .virtual_pre = m->pipeline_num_virtual_layers_pre,
-        .virtual_post = m->pipeline_num_virtual_layers_post,
-    };
-    if (m->rope_scaling.which >= 0) {
-        c->rope_scaling = *(const d9d_rope_scaling *)m->rope_scaling.value;
-        c->rope_scaling.kind = (d9d_rope_kind)(m->rope_scaling.which + D9D_ROPE_LINEAR);
-    }
+    rope_write(m, &doc);
+    if (moe)
+        experts_write(l, &doc);
+    return doc;
+}
+
+static d9d_status dimensions_read(const d9d_family *f, const model_section *m, d9d_arena *a,
+                                  d9d_family_config *c)
+{
+    json_t *doc = document_build(m);
+    d9d_status st;
+
+    if (doc == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "model_provider.model: out of memory");
+    st = d9d_family_read(f, doc, "model_provider.model", true, a, c);
+    json_decref(doc);
+    D9D_TRY(st);
+    c->virtual_pre = m->pipeline_num_virtual_layers_pre;
+    c->virtual_post = m->pipeline_num_virtual_layers_post;
     return splits_read(m, a, c);
 }
 
-/* The section's router options; those that determine the model come from its file, if that has
- * them. */
-static void router_read(const d9d_block_router *section, d9d_block_router *out)
+static d9d_status file_read(const d9d_family *f, const char *path, d9d_arena *a,
+                            d9d_family_config *c)
 {
-    const d9d_block_router file = *out;
+    json_t *doc;
+    d9d_status st;
 
-    *out = *section;
-    if (!d9d_block_router_is_custom(&file))
-        return;
-    out->score = file.score;
-    out->groups = file.groups;
-    out->top_groups = file.top_groups;
-    out->scale = file.scale;
-    out->expert_bias = file.expert_bias;
+    D9D_TRY(d9d_hf_config_load(path, &doc));
+    st = d9d_family_read(f, doc, path, false, a, c);
+    json_decref(doc);
+    return st;
 }
 
-static d9d_status section_read(const void *section, d9d_arena *a, const void **config)
+d9d_status d9di_qwen3_section_read(const d9d_family *f, const void *section, d9d_arena *a,
+                                   const void **config)
 {
     const provider_section *p = section;
-    d9d_qwen3_config *c = d9d_arena_alloc(a, sizeof(*c));
+    d9d_family_config *c = d9d_arena_alloc(a, sizeof(*c));
 
     if (c == NULL)
         return D9D_FAIL(D9D_ENOMEM, "model_provider: %zu bytes", sizeof(*c));
-    if (p->head.hf_config != NULL)
-        D9D_TRY(d9d_qwen3_config_read(p->head.hf_config, a, c));
-    else
-        D9D_TRY(dimensions_read(p->model, a, c));
-    router_read(&p->router, &c->router);
+    D9D_TRY(p->head.hf_config != NULL ? file_read(f, p->head.hf_config, a, c)
+                                      : dimensions_read(f, p->model, a, c));
     *config = c;
-    return d9d_qwen3_check(c);
+    return d9d_family_set_router(c, &p->router);
 }
-
-/* --- the table ------------------------------------------------------------------------ */
-
-static d9d_status mesh_check(const void *config, const d9d_parallel_degrees *mesh)
-{
-    return d9d_qwen3_plan_check(config, mesh);
-}
-
-static d9d_status model_create(const void *config, d9d_stage stage, const d9d_model_opts *options,
-                               d9d_model **out)
-{
-    return d9d_qwen3_create(config, stage, options, out);
-}
-
-static d9d_status model_place(const void *config, d9d_mesh *mesh, d9d_model *m)
-{
-    return d9d_qwen3_plan(config, mesh, m);
-}
-
-static d9d_status weights_mapper(const void *config, d9d_stage stage, const d9d_tensor_source *src,
-                                 d9d_weights_layout to, d9d_mapper **out)
-{
-    return d9d_qwen3_mapper(config, stage, src, to, out);
-}
-
-static d9d_status hf_config_build(const void *config, d9d_dtype dtype, json_t **doc)
-{
-    return d9d_qwen3_config_make(config, dtype, doc);
-}
-
-static d9d_status matrices_list(const void *config, d9d_arena *a, d9d_model_matrices *out)
-{
-    return d9d_qwen3_matrices(config, a, out);
-}
-
-static d9d_status head_set(const void *config, d9d_arena *a, d9d_head *head, const void **out)
-{
-    return d9d_qwen3_set_head(config, a, head, (const d9d_qwen3_config **)out);
-}
-
-static d9d_status hf_config_set_head(const void *config, json_t *doc)
-{
-    return d9d_qwen3_config_set_head(doc, config);
-}
-
-static d9d_status check_trainable(const void *config)
-{
-    return d9d_qwen3_trainable(config);
-}
-
-/* Both are in d9d_qwen3_model_types, which maps read alike. */
-static const char *const dense_types[] = {"qwen3", NULL};
-static const char *const moe_types[] = {"qwen3_moe", NULL};
-
-#define PROVIDER(name, section_table, types)                                                       \
-    const d9d_model_provider name = {                                                                   \
-        .size = sizeof(d9d_model_provider),                                                        \
-        .table = &(section_table),                                                                 \
-        .read = section_read,                                                                      \
-        .check = mesh_check,                                                                       \
-        .create = model_create,                                                                    \
-        .place = model_place,                                                                      \
-        .layout = d9d_qwen3_layout,                                                                \
-        .mapper = weights_mapper,                                                                  \
-        .hf_config = hf_config_build,                                                              \
-        .matrices = matrices_list,                                                                 \
-        .set_head = head_set,                                                                      \
-        .hf_head = hf_config_set_head,                                                             \
-        .trainable = check_trainable,                                                              \
-        .model_types = (types),                                                                    \
-        .fields = d9d_qwen3_fields,                                                                \
-    }
-PROVIDER(d9d_qwen3_dense_provider, d9d_qwen3_dense_section, dense_types);
-PROVIDER(d9d_qwen3_moe_provider, d9d_qwen3_moe_section, moe_types);

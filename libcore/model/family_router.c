@@ -1,0 +1,65 @@
+/* family_router.c - routers that config.json cannot express, in its member "d9d".  See
+ * family_parts.h.
+ */
+#include <string.h>
+
+#include "model/family_parts.h"
+#include "model/hf/hf_config_fields.h"
+
+d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_block_router *out)
+{
+    const json_t *mark = json_object_get(doc, "d9d");
+    const d9di_hf_reader router = {d9di_hf_member(mark, "router"), where, true};
+    const json_t *score = d9di_hf_member(router.doc, "score");
+    const char *word = json_string_value(score);
+
+    if (router.doc == NULL)
+        return D9D_OK;
+    if (score != NULL && (word == NULL || strcmp(word, "sigmoid") != 0))
+        return d9di_hf_refuse(&router, "d9d.router.score", score);
+    out->score = score != NULL ? D9D_SCORE_SIGMOID : D9D_SCORE_SOFTMAX;
+    D9D_TRY(d9di_hf_i64(&router, "groups", 1, &out->groups));
+    D9D_TRY(d9di_hf_i64(&router, "top_groups", 1, &out->top_groups));
+    D9D_TRY(d9di_hf_f64(&router, router.doc, "scale", 1, &out->scale));
+    return d9di_hf_bool(&router, D9D_ROUTER_BIAS, &out->expert_bias);
+}
+
+json_t *d9di_family_router_to_json(const d9d_block_router *r)
+{
+    json_t *mark = json_pack("{s:I, s:I, s:f, s:b}", "groups", (json_int_t)r->groups, "top_groups",
+                             (json_int_t)r->top_groups, "scale", r->scale != 0 ? r->scale : 1,
+                             D9D_ROUTER_BIAS, r->expert_bias);
+
+    if (r->score == D9D_SCORE_SIGMOID)
+        d9d_json_set(&mark, "score", json_string("sigmoid"));
+    return mark;
+}
+
+/* Blocks check the rest: d9d_block_moe_init(). */
+static d9d_status router_check(const d9d_family_config *c)
+{
+    const d9d_block_router *r = &((const d9d_family_dims *)c->dims)->router;
+
+    return r->top_groups <= r->groups || r->groups == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "%s: the best %lld of %lld groups of experts: so many are not there",
+                          c->family->name, (long long)r->top_groups, (long long)r->groups);
+}
+
+d9d_status d9d_family_set_router(d9d_family_config *c, const d9d_block_router *job)
+{
+    d9d_family_dims *dims = (d9d_family_dims *)(uintptr_t)c->dims;
+    const d9d_block_router file = dims->router;
+
+    dims->router = *job;
+    if (c->custom_router) { /* what determines the model comes from its file */
+        dims->router.score = file.score;
+        dims->router.groups = file.groups;
+        dims->router.top_groups = file.top_groups;
+        dims->router.scale = file.scale;
+        dims->router.expert_bias = file.expert_bias;
+    }
+    c->custom_router = d9d_block_router_is_custom(&dims->router);
+    return router_check(c);
+}
