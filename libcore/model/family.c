@@ -98,6 +98,16 @@ static d9d_status document_keep(const json_t *doc, const char *where, d9d_arena 
     return st;
 }
 
+/* The router of the family, or of a model that was trained with another one. */
+static d9d_status router_read(const json_t *doc, const char *where, d9d_family_dims *dims,
+                              d9d_family_config *c)
+{
+    c->native_router = dims->router;
+    D9D_TRY(d9di_family_router_read(doc, where, &dims->router));
+    c->custom_router = !d9di_family_routers_equal(&c->native_router, &dims->router);
+    return D9D_OK;
+}
+
 d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *where, bool inlined,
                            d9d_arena *a, d9d_family_config *out)
 {
@@ -114,8 +124,7 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
         D9D_TRY(D9D_PLUGIN_CALL(f->name, f, check, dims, where, a));
     D9D_TRY(vocabulary_read(dims, where, a, &c));
     D9D_TRY(d9di_family_head_read(doc, where, &c));
-    D9D_TRY(d9di_family_router_read(doc, where, &((d9d_family_dims *)dims)->router));
-    c.custom_router = d9d_block_router_is_custom(&((d9d_family_dims *)dims)->router);
+    D9D_TRY(router_read(doc, where, dims, &c));
     D9D_TRY(document_keep(doc, where, a, &c));
     *out = c;
     return D9D_OK;

@@ -17,6 +17,11 @@ static bool has_prefix(const char *name, const char *part)
     return strncmp(name, part, strlen(part)) == 0;
 }
 
+static bool is_equal(const char *name, const char *other)
+{
+    return strcmp(name, other) == 0;
+}
+
 static bool any_name(const d9d_tensor_source *src, bool (*is)(const char *name, const char *part),
                      const char *part)
 {
@@ -75,12 +80,18 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
 
 /* --- parameters -------------------------------------------------------------------------------- */
 
+static d9d_hf_naming naming_of(const d9d_family_config *c)
+{
+    return (d9d_hf_naming){c->family->name, c->family->tensors, parts_of(c->family), c->dims};
+}
+
 /* The parameters of a stage, and of a head that is not the model's own. */
 typedef struct param_list {
     const d9d_family_config *c;
     d9d_arena arena;
     D9D_VEC(d9d_hf_param) list;
     bool skip_embed; /* of a tied model's last stage: the first stage exports it */
+    const d9d_tensor_source *own; /* in the suite's layout, without buffers if it has gradients */
 } param_list;
 
 static d9d_status param_push(param_list *l, const char *name, d9d_shape shape, bool adaptable)
@@ -93,11 +104,20 @@ static d9d_status param_push(param_list *l, const char *name, d9d_shape shape, b
 }
 
 /* Parameters that a task adds have one name in all layouts, unless a row of the family has them. */
+static bool is_left_out(const d9d_family_config *c, const d9d_param *p)
+{
+    const d9d_hf_naming naming = naming_of(c);
+
+    return p->from_task && !d9d_hf_has_row(&naming, p->name);
+}
+
 static d9d_status param_add(void *arg, d9d_param *p)
 {
     param_list *l = arg;
 
-    if (p->from_task || (l->skip_embed && has_prefix(p->name, d9d_hf_own_names.embed)))
+    if (p->is_buffer && l->own != NULL && !any_name(l->own, is_equal, p->name))
+        return D9D_OK;
+    if (is_left_out(l->c, p) || (l->skip_embed && has_prefix(p->name, d9d_hf_own_names.embed)))
         return D9D_OK;
     return param_push(l, p->name, p->global_shape, p->adaptable);
 }
@@ -159,18 +179,14 @@ static d9d_hf_params params_of(const param_list *l)
     return (d9d_hf_params){l->list.data, l->list.len};
 }
 
-static d9d_hf_naming naming_of(const d9d_family_config *c)
-{
-    return (d9d_hf_naming){c->family->name, c->family->tensors, parts_of(c->family), c->dims};
-}
-
 /* --- one direction ------------------------------------------------------------------------------ */
 
 static d9d_status map_files(const d9d_family_config *c, d9d_stage stage, const d9d_hf_mapping *how,
-                            d9d_mapper **out)
+                            const d9d_tensor_source *own, d9d_mapper **out)
 {
     const d9d_hf_naming naming = naming_of(c);
     param_list l = {.c = c,
+                    .own = own,
                     .skip_embed = !how->to_own && stage.count > 1 && d9d_stage_is_last(stage)};
     d9d_status st = params_list(&l, stage);
     const d9d_hf_params params = params_of(&l);
@@ -237,7 +253,7 @@ static d9d_status biases_keep(const d9d_family_config *c, d9d_stage stage,
                               const d9d_tensor_source *src, d9d_mapper *m)
 {
     static const char end[] = ".mlp.router." D9D_ROUTER_BIAS;
-    const bool has = ((const d9d_family_dims *)c->dims)->router.expert_bias;
+    const bool has = c->custom_router && ((const d9d_family_dims *)c->dims)->router.expert_bias;
 
     for (size_t i = 0; has && stage.count == 1 && i < src->n; i++) {
         const char *name = src->at(src->self, i)->name;
@@ -281,14 +297,14 @@ d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tens
         D9D_TRY(d9di_family_check_hf(&c));
     if (on)
         D9D_TRY(d9di_family_check_router(&c));
-    D9D_TRY(in   ? map_files(&c, stage, &read, &m)
-            : on ? map_files(&c, stage, &write, &m)
+    D9D_TRY(in   ? map_files(&c, stage, &read, NULL, &m)
+            : on ? map_files(&c, stage, &write, src, &m)
                  : map_own(&c, stage, &m));
     st = biases_keep(&c, stage, src, m);
     if (st == D9D_OK)
         st = drops_add(model, src, m);
     if (st == D9D_OK && in && on) {
-        D9D_TRY_OR(st, map_files(&c, stage, &write, &rest), out);
+        D9D_TRY_OR(st, map_files(&c, stage, &write, NULL, &rest), out);
         D9D_TRY_OR(st, d9d_mapper_compose(m, rest), out);
     }
     if (st == D9D_OK) {
@@ -318,6 +334,7 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
 
 /* A list of the whole model's parameters with their initialisation. */
 typedef struct tensor_list {
+    const d9d_family_config *c;
     d9d_arena *arena; /* of the names */
     D9D_VEC(d9d_model_tensor) list;
 } tensor_list;
@@ -328,7 +345,7 @@ static d9d_status tensor_add(void *arg, d9d_param *p)
     const d9d_model_tensor t = {d9d_arena_strdup(l->arena, p->name), p->global_shape, p->init,
                                 p->init_scale};
 
-    if (p->from_task)
+    if (is_left_out(l->c, p))
         return D9D_OK;
     return t.name != NULL ? D9D_VEC_PUSH(&l->list, t)
                           : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", p->name);
@@ -356,7 +373,7 @@ d9d_status d9d_family_tensors(const void *config, d9d_arena *a, d9d_model_tensor
 {
     const d9d_family_config *c = config;
     const d9d_model_opts opts = {.dtype = D9D_F32};
-    tensor_list l = {.arena = a};
+    tensor_list l = {.c = c, .arena = a};
     d9d_model *m;
     d9d_status st;
 

@@ -13,6 +13,9 @@ d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_blo
 /* The same as a new object; NULL: out of memory. */
 json_t *d9di_family_router_to_json(const d9d_block_router *r);
 
+/* Do they choose alike? */
+bool d9di_family_routers_equal(const d9d_block_router *a, const d9d_block_router *b);
+
 /* ENOTSUP for a model that HuggingFace's format cannot express. */
 d9d_status d9di_family_check_hf(const d9d_family_config *c);
 /* The same for its routers, of which only config.json tells. */

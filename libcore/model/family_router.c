@@ -6,6 +6,15 @@
 #include "model/family_parts.h"
 #include "model/hf/hf_config_fields.h"
 
+bool d9di_family_routers_equal(const d9d_block_router *a, const d9d_block_router *b)
+{
+    const bool alike = !d9d_block_router_is_custom(a) && !d9d_block_router_is_custom(b);
+
+    return alike || (a->score == b->score && a->groups == b->groups &&
+                     a->top_groups == b->top_groups && a->scale == b->scale &&
+                     a->expert_bias == b->expert_bias);
+}
+
 d9d_status d9di_family_router_read(const json_t *doc, const char *where, d9d_block_router *out)
 {
     const json_t *mark = json_object_get(doc, "d9d");
@@ -35,19 +44,31 @@ json_t *d9di_family_router_to_json(const d9d_block_router *r)
     return mark;
 }
 
-/* Blocks check the rest: d9d_block_moe_init(). */
-static d9d_status router_check(const d9d_family_config *c)
+d9d_status d9d_family_experts_check(const char *where, int64_t experts, int64_t top_k,
+                                    const d9d_block_router *r)
 {
-    const d9d_block_router *r = &((const d9d_family_dims *)c->dims)->router;
-
-    return r->top_groups <= r->groups || r->groups == 0
-               ? D9D_OK
-               : D9D_FAIL(D9D_ECONFIG,
-                          "%s: the best %lld of %lld groups of experts: so many are not there",
-                          c->family->name, (long long)r->top_groups, (long long)r->groups);
+    if (top_k < 1 || top_k > experts)
+        return D9D_FAIL(D9D_ECONFIG, "%s: %lld of %lld experts cannot be chosen", where,
+                        (long long)top_k, (long long)experts);
+    if (r->top_groups > r->groups)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the best %lld of %lld groups of experts: so many are not there", where,
+                        (long long)r->top_groups, (long long)r->groups);
+    if (r->groups <= 1)
+        return D9D_OK;
+    if (r->groups > D9D_ROUTER_MAX_GROUPS || experts % r->groups != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: %lld groups of experts: at most %d, which divide %lld experts", where,
+                        (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)experts);
+    if (r->top_groups < 1 || r->top_groups * (experts / r->groups) < top_k)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: the best %lld of %lld groups have %lld experts, and a token has %lld",
+                        where, (long long)r->top_groups, (long long)r->groups,
+                        (long long)(r->top_groups * (experts / r->groups)), (long long)top_k);
+    return D9D_OK;
 }
 
-d9d_status d9d_family_set_router(d9d_family_config *c, const d9d_block_router *job)
+void d9d_family_set_router(d9d_family_config *c, const d9d_block_router *job)
 {
     d9d_family_dims *dims = (d9d_family_dims *)(uintptr_t)c->dims;
     const d9d_block_router file = dims->router;
@@ -60,6 +81,5 @@ d9d_status d9d_family_set_router(d9d_family_config *c, const d9d_block_router *j
         dims->router.scale = file.scale;
         dims->router.expert_bias = file.expert_bias;
     }
-    c->custom_router = d9d_block_router_is_custom(&dims->router);
-    return router_check(c);
+    c->custom_router = !d9di_family_routers_equal(&c->native_router, &dims->router);
 }

@@ -66,6 +66,7 @@ static d9d_status weights_open(d9d_weights *w, const d9d_model_spec *m, d9d_stag
     const d9d_map_plan_opts opt = {.cast = true,
                                    .cast_to = m->opts.dtype,
                                    .keep_suffix = "." D9D_ROUTER_BIAS,
+                                   .keep_as_float32 = true,
                                    .floating = true,
                                    .source = dir,
                                    .mapper = m->provider->table->name,

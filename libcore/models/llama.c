@@ -1,59 +1,89 @@
-/* llama.c - Llama 2 and 3, Mistral, Ministral, SmolLM2: a dense decoder.
+/* llama.c - Llama 2 and 3, SmolLM2 and 3, Mistral, Mixtral.
  *
  *     x = x + attention(norm(x))         grouped-query attention with RoPE
- *     x = x + down(silu(gate(norm(x))) * up(norm(x)))
+ *     x = x + mlp(norm(x))               SwiGLU, in Mixtral a mixture of SwiGLU experts
  *
- * Touvron et al., "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024; Jiang et
- * al., "Mistral 7B", 2023, whose layers see a window.
+ * Layers of Mistral and Mixtral may see a window.  Some of SmolLM3 have no RoPE.  Touvron et al.,
+ * "Llama 2", 2023; Grattafiori et al., "The Llama 3 herd of models", 2024; Jiang et al., "Mistral
+ * 7B", 2023, and "Mixtral of experts", 2024; Bakouch et al., "SmolLM3", 2025.
  */
 #include "d9d/model/family.h"
 
 typedef struct config {
     D9D_FAMILY_DIMS;
     int64_t sliding_window; /* 0: none */
+    int64_t num_local_experts, num_experts_per_tok;
+    int64_t no_rope_layer_interval;
+    d9d_list no_rope_layers; /* of 0 and 1: 1 for a layer with RoPE */
 } config;
 
-static const d9d_key llama_keys[] = {
-    D9D_FAMILY_KEYS(config),
-    D9D_FAMILY_INTERMEDIATE(config),
-    D9D_FAMILY_POSITIONS(config, "2048"),
-    D9D_FAMILY_HEAD_DIM(config),
-    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
-    D9D_FAMILY_ROPE(config, "10000"),
-    D9D_FAMILY_TIED(config, "false"),
-    D9D_KEY_END,
-};
-static const d9d_key mistral_keys[] = {
-    D9D_FAMILY_KEYS(config),
-    D9D_FAMILY_INTERMEDIATE(config),
-    D9D_FAMILY_POSITIONS(config, "131072"),
-    D9D_FAMILY_HEAD_DIM(config),
-    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
-    D9D_FAMILY_ROPE(config, "10000"),
-    D9D_FAMILY_TIED(config, "false"),
-    D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX,
-                "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE),
-    D9D_KEY_END,
-};
-static const d9d_table llama_table = D9D_TABLE(config, "llama_config", llama_keys, "Llama");
-static const d9d_table mistral_table =
-    D9D_TABLE(config, "mistral_config", mistral_keys, "Mistral");
-static const char *const llama_types[] = {"llama", NULL};
-static const char *const mistral_types[] = {"mistral", NULL};
+#define KEYS(positions, eps, theta)                                                                \
+    D9D_FAMILY_KEYS(config), D9D_FAMILY_INTERMEDIATE(config),                                      \
+        D9D_FAMILY_POSITIONS(config, positions), D9D_FAMILY_HEAD_DIM(config),                      \
+        D9D_FAMILY_NORM(config, rms_norm_eps, eps), D9D_FAMILY_ROPE(config, theta)
+#define WINDOW(otherwise)                                                                          \
+    D9D_KEY_INT(config, sliding_window, otherwise, 1, INT32_MAX,                                   \
+                "keys that a query sees, its own counted; null: all", .flags = D9D_NULLABLE)
+static const d9d_key llama_keys[] = {KEYS("2048", "1e-6", "10000"),
+                                     D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
+static const d9d_key mistral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
+                                       D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
+static const d9d_key mixtral_keys[] = {
+    KEYS("131072", "1e-5", "1e6"), WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
+    D9D_KEY_INT(config, num_local_experts, "8", 1, 1 << 16, "experts of a layer"),
+    D9D_KEY_INT(config, num_experts_per_tok, "2", 1, 1 << 16, "experts of a token"), D9D_KEY_END};
+static const d9d_key zero_or_one = {.kind = D9D_KIND_INT, .max = 1, .doc = "1: with RoPE"};
+static const d9d_key smollm3_keys[] = {
+    KEYS("32768", "1e-6", "2e6"), D9D_FAMILY_TIED(config, "true"),
+    D9D_KEY_INT(config, no_rope_layer_interval, "4", 1, 1 << 16, "every such layer has no RoPE"),
+    D9D_KEY_LIST(config, no_rope_layers, "null", &zero_or_one, "layers with RoPE: 1, without: 0",
+                 .flags = D9D_NULLABLE),
+    D9D_KEY_END};
+#define TABLE(name, text)                                                                          \
+    static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
+    static const char *const name##_types[] = {#name, NULL}
+TABLE(llama, "Llama");
+TABLE(mistral, "Mistral");
+TABLE(mixtral, "Mixtral");
+TABLE(smollm3, "SmolLM3");
 
-static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),
-    D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_IGNORED("pretraining_tp"), D9D_HF_END};
+#define FIELDS                                                                                     \
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
+        D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_IGNORED("pretraining_tp")
+static const d9d_hf_field fields[] = {FIELDS, D9D_HF_END};
+static const d9d_hf_field mixtral_fields[] = {
+    FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"), D9D_HF_IGNORED("output_router_logits"),
+    D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+static const d9d_hf_field smollm3_fields[] = {
+    FIELDS, D9D_HF_ONLY("use_sliding_window", "[false]"), D9D_HF_IGNORED("sliding_window"),
+    D9D_HF_IGNORED("max_window_layers"), D9D_HF_IGNORED("layer_types"), D9D_HF_END};
 
 static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"),
                                         D9D_HF_TENSORS_END};
+#define EXPERT(own, there)                                                                         \
+    D9D_HF_STACK("mlp.grouped_experts." own ".weight",                                             \
+                 "block_sparse_moe.experts.{expert}." there ".weight")
+static const d9d_hf_tensor mixtral_tensors[] = {
+    D9D_HF_NAME("mlp.router.gate.weight", "block_sparse_moe.gate.weight"),
+    EXPERT("gate_proj", "w1"), EXPERT("up_proj", "w3"), EXPERT("down_proj", "w2"),
+    D9D_HF_TENSORS_END};
 
 typedef struct layer {
     d9d_decoder_layer base;
     d9d_block_norm input_layernorm, post_attention_layernorm;
     d9d_block_attention self_attn;
     d9d_block_ffn mlp;
+    d9d_block_moe moe; /* in place of mlp, in Mixtral */
 } layer;
+
+static bool has_rope(const config *c, int64_t number)
+{
+    const int64_t *list = c->no_rope_layers.items;
+
+    return c->no_rope_layers.n > 0 ? list[number] != 0
+                                   : c->no_rope_layer_interval == 0 ||
+                                         (number + 1) % c->no_rope_layer_interval != 0;
+}
 
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
@@ -62,15 +92,26 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
-                                                 .rope = base->rope,
+                                                 .rope = has_rope(c, base->number) ? base->rope : NULL,
                                                  .no_norm = true,
                                                  .window = c->sliding_window};
+    const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
+                                     .intermediate = c->intermediate_size,
+                                     .experts = c->num_local_experts,
+                                     .top_k = c->num_experts_per_tok,
+                                     .renormalise = true,
+                                     .router = c->router,
+                                     .layer = base->number};
     layer *l = (layer *)base;
 
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
     D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
-    D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size, c->intermediate_size);
+    if (c->num_local_experts > 0)
+        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
+    else
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
+                      c->intermediate_size);
     return D9D_OK;
 }
 
@@ -91,22 +132,44 @@ static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var 
     d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
-    return d9d_block_ffn_forward(&l->mlp, t, h, x, y);
+    if (base->blocks.moe == NULL)
+        return d9d_block_ffn_forward(&l->mlp, t, h, x, y);
+    D9D_TRY(d9d_block_moe_forward(&l->moe, t, h, &h));
+    return d9d_op_add(t, x, h, y);
 }
 
-static d9d_status mistral_check(void *dims, const char *where, d9d_arena *a)
+static d9d_status check(void *dims, const char *where, d9d_arena *a)
 {
     config *c = dims;
 
-    (void)where, (void)a;
+    (void)a;
     c->sliding_window = c->sliding_window > 0 ? c->sliding_window : 0;
+    if (c->num_experts_per_tok > c->num_local_experts)
+        return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_local_experts %lld",
+                        where, (long long)c->num_experts_per_tok, (long long)c->num_local_experts);
+    if (c->no_rope_layers.n > 0 && (int64_t)c->no_rope_layers.n != c->num_hidden_layers)
+        return D9D_FAIL(D9D_ECONFIG, "%s: no_rope_layers has %zu layers, num_hidden_layers is %lld",
+                        where, c->no_rope_layers.n, (long long)c->num_hidden_layers);
     return D9D_OK;
 }
 
+static void shape(const void *dims, d9d_decoder_shape *s)
+{
+    s->has_experts = ((const config *)dims)->num_local_experts > 0;
+}
+
 #define LAYER                                                                                      \
-    .fields = fields, .tensors = tensors, .layer = sizeof(layer), .init = init,                    \
-    .forward = forward, .ffn = ffn
+    .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,      \
+    .ffn = ffn
 D9D_FAMILY(llama, "llama", "Llama 2 and 3, and what has their layers", llama_types,
-           .class_name = "Llama", .config = &llama_table, LAYER);
+           .class_name = "Llama", .config = &llama_table, .fields = fields, .tensors = tensors,
+           LAYER);
 D9D_FAMILY(mistral, "mistral", "Mistral, whose layers see a window", mistral_types,
-           .class_name = "Mistral", .config = &mistral_table, .check = mistral_check, LAYER);
+           .class_name = "Mistral", .config = &mistral_table, .fields = fields, .tensors = tensors,
+           LAYER);
+D9D_FAMILY(mixtral, "mixtral", "Mixtral, a mixture of experts", mixtral_types,
+           .class_name = "Mixtral", .config = &mixtral_table, .fields = mixtral_fields,
+           .tensors = mixtral_tensors, LAYER);
+D9D_FAMILY(smollm3, "smollm3", "SmolLM3, some of whose layers have no RoPE", smollm3_types,
+           .class_name = "SmolLM3", .config = &smollm3_table, .fields = smollm3_fields,
+           .tensors = tensors, LAYER);

@@ -376,6 +376,7 @@ d9d_status d9di_qwen3_section_read(const d9d_family *f, const void *section, d9d
         return D9D_FAIL(D9D_ENOMEM, "model_provider: %zu bytes", sizeof(*c));
     D9D_TRY(p->head.hf_config != NULL ? file_read(f, p->head.hf_config, a, c)
                                       : dimensions_read(f, p->model, a, c));
+    d9d_family_set_router(c, &p->router);
     *config = c;
-    return d9d_family_set_router(c, &p->router);
+    return D9D_OK;
 }

@@ -143,6 +143,8 @@ static d9d_op_norm_rope_opts norm_rope_opts(const d9d_block_attention *b,
 {
     const d9d_block_rope *rope = b->shape.rope;
 
+    if (rope == NULL)
+        return (d9d_op_norm_rope_opts){0};
     return (d9d_op_norm_rope_opts){.eps = b->shape.norm_eps,
                                    .zero_centred = b->shape.zero_centred,
                                    .positions = positions,
@@ -151,11 +153,15 @@ static d9d_op_norm_rope_opts norm_rope_opts(const d9d_block_attention *b,
                                    .mscale = d9d_rope_mscale(&rope->scaling)};
 }
 
-/* QK norm, unless switched off, and RoPE. */
+/* QK norm, unless switched off, and RoPE, if there is one. */
 static d9d_status heads_norm_rope(d9d_block_attention *b, d9d_tape *t,
                                   const d9d_op_norm_rope_opts *how, d9d_block_norm *norm,
                                   d9d_var **y)
 {
+    if (b->shape.rope == NULL)
+        return b->shape.no_norm ? D9D_OK
+                                : d9d_op_rms_norm(t, *y, &norm->weight, b->shape.norm_eps,
+                                                  b->shape.zero_centred, y);
     return b->shape.no_norm
                ? d9d_op_rope(t, *y, how->positions, how->inv_freq, how->style, how->mscale, y)
                : d9d_op_norm_rope(t, *y, &norm->weight, how, y);
@@ -168,7 +174,7 @@ static d9d_status heads_prepare(d9d_block_attention *b, d9d_tape *t, const d9d_t
 {
     const d9d_op_norm_rope_opts how = norm_rope_opts(b, positions);
 
-    if (cache != NULL && !b->shape.no_norm) {
+    if (cache != NULL && !b->shape.no_norm && b->shape.rope != NULL) {
         d9d_op_qk_norm_rope_append_args new = {y[Q],
                                                y[K],
                                                y[V],

@@ -210,8 +210,13 @@ static d9d_status make_output(d9d_map_plan *p, const d9d_map_plan_opts *opt, siz
         return no_memory();
     *view = p->views[value];
     t->name = p->m->outputs.entries[i].key;
-    if (opt->cast && d9di_cast_is_float(view->dtype) && !has_suffix(t->name, opt->keep_suffix))
-        D9D_TRY(d9di_mapper_view_cast(&p->views[value], opt->cast_to, &p->arena, view));
+    if (opt->cast && d9di_cast_is_float(view->dtype)) {
+        const bool keep = has_suffix(t->name, opt->keep_suffix);
+
+        if (!keep || opt->keep_as_float32)
+            D9D_TRY(d9di_mapper_view_cast(&p->views[value], keep ? D9D_F32 : opt->cast_to,
+                                          &p->arena, view));
+    }
     t->dtype = view->dtype;
     t->ndim = view->ndim;
     memcpy(t->shape, view->shape, sizeof(t->shape));

@@ -25,6 +25,7 @@ static d9d_status read_yarn_mscale(const d9di_hf_reader *r, const json_t *from, 
     D9D_TRY(d9di_hf_f64(r, from, "attention_factor", 0, &s->mscale));
     D9D_TRY(d9di_hf_f64(r, from, "mscale", 0, &over));
     D9D_TRY(d9di_hf_f64(r, from, "mscale_all_dim", 0, &under));
+    s->mscale_all = under;
     if (s->mscale == 0 && over != 0 && under != 0 && s->factor > 1)
         s->mscale = (0.1 * over * log(s->factor) + 1) / (0.1 * under * log(s->factor) + 1);
     return D9D_OK;
@@ -153,7 +154,7 @@ static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
 {
     return a->kind == b->kind && a->factor == b->factor && a->original == b->original &&
            a->fast == b->fast && a->slow == b->slow && a->whole == b->whole &&
-           a->mscale == b->mscale;
+           a->mscale == b->mscale && a->mscale_all == b->mscale_all;
 }
 
 /* Read rope_scaling of the one generation, or rope_parameters of the other; both only if equal. */
@@ -224,6 +225,8 @@ json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
     o = objects_merge(o, json_pack("{s:I, s:f, s:f}", "original_max_position_embeddings",
                                    (json_int_t)s->original, yarn ? "beta_fast" : "high_freq_factor",
                                    s->fast, yarn ? "beta_slow" : "low_freq_factor", s->slow));
+    if (yarn && s->mscale_all != 0)
+        o = objects_merge(o, json_pack("{s:f}", "mscale_all_dim", s->mscale_all));
     if (yarn && !s->whole)
         o = objects_merge(o, json_pack("{s:b}", "truncate", 0));
     return yarn && s->mscale > 0

@@ -5,7 +5,7 @@
  * tensors; the mappers are composed.  To the files they are undone in reverse:
  *
  *     NAME     rename, or stack the experts' tensors
- *     SWAP     transpose the last two dimensions
+ *     SWAP     transpose the last two dimensions, or remove one of size 1
  *     GROUP    unflatten: groups become a dimension
  *     PART     split into the parameters
  *     MERGE    flatten: groups become rows again
@@ -87,6 +87,18 @@ static d9d_status row_find(map_build *b, const d9d_hf_param *p, map_row *r)
     return D9D_OK;
 }
 
+/* A dimension of size 1 that only the file's tensor has. */
+static void unit_dim_add(const map_row *r, d9d_shape *s)
+{
+    const int at = r->place.row != NULL ? r->place.row->unit_dim : 0;
+
+    if (at == 0)
+        return;
+    for (int d = s->ndim++; d > at; d--)
+        s->dim[d] = s->dim[d - 1];
+    s->dim[at] = 1;
+}
+
 /* The shape of the file's tensor, or of all experts' together. */
 static d9d_shape file_shape(const map_row *r)
 {
@@ -100,6 +112,7 @@ static d9d_shape file_shape(const map_row *r)
         s.dim[s.ndim - 1] = s.dim[s.ndim - 2];
         s.dim[s.ndim - 2] = last;
     }
+    unit_dim_add(r, &s);
     return s;
 }
 
@@ -168,8 +181,9 @@ static d9d_status own_expect(map_build *b, const map_row *r)
 {
     const map_step first = r->n > 1 && r->groups > 1 ? MERGE
                            : r->n > 1                ? PART
-                           : r->transposed           ? SWAP
-                                                     : NAME;
+                           : r->transposed || (r->place.row != NULL && r->place.row->unit_dim > 0)
+                               ? SWAP
+                               : NAME;
 
     for (int i = 0; i < r->n && !b->how->to_own; i++)
         D9D_TRY(d9d_mapper_expect(b->step[first], r->own[i], r->shape[i]->ndim, r->shape[i]->dim));
@@ -178,9 +192,14 @@ static d9d_status own_expect(map_build *b, const map_row *r)
 
 static d9d_status row_map(map_build *b, const map_row *r)
 {
+    const int unit = r->place.row != NULL ? r->place.row->unit_dim : 0;
+
     D9D_TRY(name_step(b, r));
     if (r->transposed)
         D9D_TRY(d9d_mapper_transpose(b->step[SWAP], r->own[0], -2, -1));
+    if (unit > 0)
+        D9D_TRY(b->how->to_own ? d9d_mapper_squeeze(b->step[SWAP], r->own[0], unit)
+                               : d9d_mapper_unsqueeze(b->step[SWAP], r->own[0], unit));
     if (r->n > 1)
         D9D_TRY(parts_step(b, r));
     return own_expect(b, r);

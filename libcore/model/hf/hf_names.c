@@ -163,6 +163,15 @@ const char *d9di_hf_expert_name(const char *pattern, int64_t e, d9d_arena *a)
                             at + strlen(EXPERT));
 }
 
+bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name)
+{
+    const size_t prefix = layer_prefix(d9d_hf_own_names.layers, name);
+    int part;
+
+    return prefix > 0 && (row_find(n, name + prefix, D9D_LAYOUT_HF, &part) != NULL ||
+                          row_find(n, name + prefix, D9D_LAYOUT_HF_FUSED, &part) != NULL);
+}
+
 bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name)
 {
     size_t prefix = layer_prefix(n->parts->hf.layers, name);

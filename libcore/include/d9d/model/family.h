@@ -126,6 +126,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list,
                  .flags = D9D_NULLABLE)
 D9D_API extern const d9d_key d9d_family_word;
 
+/* For a family's check(): can so many experts be chosen so?  ECONFIG. */
+D9D_API D9D_MUST_USE d9d_status d9d_family_experts_check(const char *where, int64_t experts,
+                                                         int64_t top_k,
+                                                         const d9d_block_router *r);
+
 /* --- the family ----------------------------------------------------------------------------- */
 
 /* What one rank, file or job adds to the dimensions.  The struct that providers get as `config`. */
@@ -141,7 +146,8 @@ typedef struct d9d_family_config {
     bool prefixed;     /* names of a base model have the prefix ("model.") in the files */
     bool tied_copy;    /* the files of a tied model have a head, a copy of the embedding */
     bool new_head;     /* the head is a task's: a source may have another, or none */
-    bool custom_router;   /* the job's routers differ from those that config.json can express */
+    d9d_block_router native_router; /* what config.json expresses */
+    bool custom_router;             /* the model's routers are others */
     const char *document; /* text of the config.json that it was made from */
 } d9d_family_config;
 
@@ -181,9 +187,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_read_section(const d9d_family *f, con
                                                         d9d_arena *a, const void **out);
 
 /* Give all mixtures of experts the routers of a job.  What determines the model is taken from its
- * file, if that has it.  ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_family_set_router(d9d_family_config *c,
-                                                      const d9d_block_router *job);
+ * file, if that has it. */
+D9D_API void d9d_family_set_router(d9d_family_config *c, const d9d_block_router *job);
 
 /* --- its provider ---------------------------------------------------------------------------- */
 

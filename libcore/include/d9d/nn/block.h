@@ -168,7 +168,7 @@ D9D_API void d9d_block_rope_release(d9d_block_rope *b);
  * of Qwen3-Next. */
 typedef struct d9d_block_attention_shape {
     int64_t hidden, heads, kv_heads, head_dim; /* H, A, K, D */
-    const d9d_block_rope *rope;                /* shared by the layers */
+    const d9d_block_rope *rope;                /* shared by the layers; NULL: no RoPE (NoPE) */
     float norm_eps;
     bool no_norm;      /* no QK norm: q_norm and k_norm do not exist */
     bool zero_centred; /* of q_norm and k_norm, as in d9d_block_norm */

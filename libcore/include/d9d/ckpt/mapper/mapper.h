@@ -230,6 +230,7 @@ typedef struct d9d_map_plan_opts {
     d9d_dtype cast_to;
     d9d_cast_overflow overflow;
     const char *keep_suffix; /* outputs whose names end with this keep their dtype; NULL: none */
+    bool keep_as_float32;    /* they are cast to float32 instead */
     bool floating;           /* every tensor that is used must have a floating type */
     bool allow_unused;       /* ignore source tensors that no step takes */
     const char *source;      /* names of the two sides in messages; NULL: "source" and "mapper" */

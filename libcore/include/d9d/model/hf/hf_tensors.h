@@ -60,6 +60,7 @@ typedef struct d9d_hf_tensor {
     size_t groups; /* offset of the number of groups, an int64_t, in the family's struct, or
                       D9D_HF_EACH; 0: not interleaved */
     d9d_hf_rows rows;
+    int unit_dim; /* it has one more dimension there, of size 1, as a convolution [C, 1, W]; 0: none */
 } d9d_hf_tensor;
 
 #define D9D_HF_NAME(here, there)                                                                   \
@@ -105,6 +106,17 @@ typedef struct d9d_hf_tensor {
         .transposed = true, .rows = D9D_HF_ROWS_FUSED                                              \
     }
 
+/* A bias of the choice of experts, and experts for all tokens, as DeepSeek V3 has them. */
+#define D9D_HF_EXPERT_BIAS                                                                         \
+    D9D_HF_NAME("mlp.router.expert_bias", "mlp.gate.e_score_correction_bias")
+#define D9D_HF_SHARED_EXPERTS                                                                      \
+    D9D_HF_NAME("mlp.shared_expert.expert.gate_proj.weight",                                       \
+                "mlp.shared_experts.gate_proj.weight"),                                            \
+        D9D_HF_NAME("mlp.shared_expert.expert.up_proj.weight",                                     \
+                    "mlp.shared_experts.up_proj.weight"),                                          \
+        D9D_HF_NAME("mlp.shared_expert.expert.down_proj.weight",                                   \
+                    "mlp.shared_experts.down_proj.weight")
+
 /* The parts of a decoder: names here (d9d_decoder_names) and there. */
 typedef struct d9d_hf_parts {
     const char *prefix; /* of a base model's names: "model." */
@@ -143,6 +155,8 @@ typedef struct d9d_hf_mapping {
  * follow from the parameters.  ENOTSUP for parameters that files cannot have. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_mapper(const d9d_hf_naming *n, const d9d_hf_params *params,
                                               const d9d_hf_mapping *how, d9d_mapper **out);
+/* True for a parameter that a row names. */
+D9D_API bool d9d_hf_has_row(const d9d_hf_naming *n, const char *name);
 /* True for a name in the files that no model uses: a row without parameters. */
 D9D_API bool d9d_hf_is_unused(const d9d_hf_naming *n, const char *name);
 /* All matrices that can have adapters and have a tensor, or one for each expert, of their own in

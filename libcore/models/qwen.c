@@ -1,10 +1,12 @@
-/* qwen3.c - Qwen3 and Qwen3-MoE.
+/* qwen.c - Qwen2, Qwen2.5, Qwen3 and their mixtures of experts.
  *
- *     x = x + attention(norm(x))         grouped-query attention, QK norm, RoPE
- *     x = x + mlp(norm(x))               SwiGLU, or a mixture of SwiGLU experts
+ *     x = x + attention(norm(x))         grouped-query attention with RoPE; Qwen2 has biases of
+ *                                        queries, keys and values, Qwen3 a QK norm
+ *     x = x + mlp(norm(x))               SwiGLU, or a mixture of SwiGLU experts, in Qwen2 with an
+ *                                        expert for all tokens
  *
- * Some layers of a dense model see a window; in a mixture every layer does.  Qwen team, "Qwen3
- * technical report", arXiv:2505.09388.
+ * Some layers see a window; in a Qwen3 mixture every layer does.  Qwen team, "Qwen2 technical
+ * report", arXiv:2407.10671; "Qwen3 technical report", arXiv:2505.09388.
  */
 #include "d9d/models/models.h"
 #include "models/qwen3_section.h"
@@ -16,6 +18,7 @@ typedef struct config {
     int64_t num_experts, num_experts_per_tok, moe_intermediate_size, decoder_sparse_step;
     int64_t shared_expert_intermediate_size; /* 0: no shared expert */
     d9d_list layer_types, mlp_only_layers;
+    bool qkv_bias, qk_norm;
     bool *windowed, *is_moe; /* [num_hidden_layers] */
 } config;
 
@@ -27,63 +30,88 @@ typedef struct config {
         D9D_FAMILY_TIED(config, "false"),                                                          \
         D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window",              \
                      .flags = D9D_NULLABLE),                                                       \
-        D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX, "keys that a query sees",        \
+        D9D_KEY_INT(config, sliding_window, "4096", 0, INT32_MAX, "keys that a query sees",        \
                     .flags = D9D_NULLABLE),                                                        \
         D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows",    \
                     .flags = D9D_NULLABLE),                                                        \
         D9D_FAMILY_LAYER_TYPES(config, layer_types)
 
-static const d9d_key dense_keys[] = {
+static const d9d_key qwen2_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config),
+                                     D9D_FAMILY_HEAD_DIM(config), D9D_KEY_END};
+static const d9d_key qwen3_keys[] = {
     KEYS, D9D_FAMILY_INTERMEDIATE(config),
     D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
                 "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
     D9D_KEY_END};
 
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
-static const d9d_key moe_keys[] = {
-    KEYS,
-    D9D_FAMILY_HEAD_DIM(config),
-    D9D_KEY_INT(config, intermediate_size, "0", 0, 1 << 20, "width of a dense feed-forward layer"),
-    D9D_KEY_INT(config, num_experts, D9D_REQUIRED, 1, 1 << 16, "experts of a layer"),
-    D9D_KEY_INT(config, num_experts_per_tok, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
-    D9D_KEY_INT(config, moe_intermediate_size, D9D_REQUIRED, 1, 1 << 20, "width of an expert"),
-    D9D_KEY_BOOL(config, norm_topk_prob, "false", "an expert's weight is its share of the best"),
-    D9D_KEY_INT(config, decoder_sparse_step, "1", 1, 1 << 16, "each layer of this number has experts"),
-    D9D_KEY_LIST(config, mlp_only_layers, "null", &layer_number, "layers without experts",
-                 .flags = D9D_NULLABLE),
-    D9D_KEY_INT(config, shared_expert_intermediate_size, "0", 0, 1 << 20, "of an expert for all tokens"),
+#define MOE_KEYS(steps, experts, per_token, width, shared)                                         \
+    KEYS, D9D_FAMILY_HEAD_DIM(config),                                                             \
+        D9D_KEY_INT(config, intermediate_size, "0", 0, 1 << 20, "width of layers without experts"), \
+        D9D_KEY_INT(config, num_experts, experts, 1, 1 << 16, "experts of a layer"),               \
+        D9D_KEY_INT(config, num_experts_per_tok, per_token, 1, 1 << 16, "experts of a token"),     \
+        D9D_KEY_INT(config, moe_intermediate_size, width, 1, 1 << 20, "width of an expert"),       \
+        D9D_KEY_BOOL(config, norm_topk_prob, "false", "weights are shares of the chosen experts"), \
+        D9D_KEY_INT(config, decoder_sparse_step, steps, 1, 1 << 16,                                \
+                    "each layer of this number has experts"),                                      \
+        D9D_KEY_LIST(config, mlp_only_layers, "null", &layer_number, "layers without experts",     \
+                     .flags = D9D_NULLABLE),                                                       \
+        D9D_KEY_INT(config, shared_expert_intermediate_size, shared, 0, 1 << 20,                   \
+                    "width of an expert for all tokens")
+static const d9d_key qwen2_moe_keys[] = {
+    MOE_KEYS("1", "60", "4", "1408", "5632"),
+    D9D_KEY_BOOL(config, qkv_bias, "true", "queries, keys and values have biases"), D9D_KEY_END};
+static const d9d_key qwen3_moe_keys[] = {
+    MOE_KEYS("1", D9D_REQUIRED, D9D_REQUIRED, D9D_REQUIRED, "0"),
     D9D_KEY_BOOL(config, shared_expert_gate, "false", "scale it by the sigmoid of a linear gate"),
     D9D_KEY_END};
-static const d9d_table dense_table = D9D_TABLE(config, "qwen3_config", dense_keys, "Qwen3");
-static const d9d_table moe_table = D9D_TABLE(config, "qwen3_moe_config", moe_keys, "Qwen3-MoE");
+#define TABLE(name, text)                                                                          \
+    static const d9d_table name##_table = D9D_TABLE(config, #name "_config", name##_keys, text);   \
+    static const char *const name##_types[] = {#name, NULL}
+TABLE(qwen2, "Qwen2 and Qwen2.5");
+TABLE(qwen3, "Qwen3");
+TABLE(qwen2_moe, "Qwen2-MoE");
+TABLE(qwen3_moe, "Qwen3-MoE");
 
-static const char *const dense_types[] = {"qwen3", NULL}, *const moe_types[] = {"qwen3_moe", NULL};
-static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
-    D9D_HF_ALIAS("num_local_experts", "num_experts"),
-    D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef"),
-    D9D_HF_OWN("shared_expert_intermediate_size"), D9D_HF_OWN("shared_expert_gate"), D9D_HF_END};
+/* Balancing losses of routers belong to a job, not to a model, so the file's values are ignored. */
+#define FIELDS                                                                                     \
+    D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_ONLY("hidden_act", "[\"silu\"]"),             \
+        D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),  \
+        D9D_HF_IGNORED("router_aux_loss_coef")
+static const d9d_hf_field qwen2_fields[] = {FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_fields[] = {FIELDS, D9D_HF_OWN("shared_expert_intermediate_size"),
+                                            D9D_HF_OWN("shared_expert_gate"), D9D_HF_END};
 
-static const d9d_hf_tensor tensors[] = {
+static const d9d_hf_tensor qwen2_tensors[] = {
+    D9D_HF_EXPERTS,
+    D9D_HF_NAME("mlp.shared_expert.expert.gate_proj.weight", "mlp.shared_expert.gate_proj.weight"),
+    D9D_HF_NAME("mlp.shared_expert.expert.up_proj.weight", "mlp.shared_expert.up_proj.weight"),
+    D9D_HF_NAME("mlp.shared_expert.expert.down_proj.weight", "mlp.shared_expert.down_proj.weight"),
+    D9D_HF_NAME("mlp.shared_expert.gate.weight", "mlp.shared_expert_gate.weight"),
+    D9D_HF_TENSORS_END};
+static const d9d_hf_tensor qwen3_tensors[] = {
     D9D_HF_EXPERTS,
     D9D_HF_NONE("mlp.shared_expert.expert.gate_proj.weight"),
     D9D_HF_NONE("mlp.shared_expert.expert.up_proj.weight"),
     D9D_HF_NONE("mlp.shared_expert.expert.down_proj.weight"),
     D9D_HF_NONE("mlp.shared_expert.gate.weight"), D9D_HF_TENSORS_END};
 
-/* Windowed layers: all of a mixture, or by layer_types, or those after the first
+/* Windowed layers: all of a Qwen3 mixture, or by layer_types, or those after the first
  * max_window_layers. */
 static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
 {
     static const char *const words[] = {"full_attention", "sliding_attention", NULL};
     const bool used = c->use_sliding_window && c->sliding_window > 0;
+    const bool every = used && c->num_experts > 0 && c->qk_norm;
     const int64_t first = used ? c->max_window_layers : c->num_hidden_layers;
     d9d_layer_types types = {0};
 
-    if (!used || c->num_experts == 0)
+    if (c->use_sliding_window && c->sliding_window == 0)
+        return D9D_FAIL(D9D_ENOTSUP, "%s: sliding_window: 0 is not supported", where);
+    if (!every)
         D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
-        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : used && (c->num_experts > 0 || l >= first);
+        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : every || (used && l >= first);
         if (c->windowed[l] && !used)
             return D9D_FAIL(D9D_ECONFIG, "%s: layer_types has sliding_attention, and no "
                             "sliding_window is in use", where);
@@ -112,10 +140,8 @@ static d9d_status mixtures_find(config *c, const char *where)
     return D9D_OK;
 }
 
-static d9d_status check(void *dims, const char *where, d9d_arena *a)
+static d9d_status layers_find(config *c, const char *where, d9d_arena *a)
 {
-    config *c = dims;
-
     c->windowed = d9d_arena_alloc(a, 2 * (size_t)c->num_hidden_layers);
     if (c->windowed == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
@@ -126,6 +152,21 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
         return D9D_FAIL(D9D_ECONFIG, "%s: num_experts_per_tok is %lld, num_experts %lld", where,
                         (long long)c->num_experts_per_tok, (long long)c->num_experts);
     return D9D_OK;
+}
+
+static d9d_status qwen2_check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+
+    c->qkv_bias = c->qkv_bias || c->num_experts == 0; /* a key of the mixture only */
+    c->shared_expert_gate = true;
+    return layers_find(c, where, a);
+}
+
+static d9d_status qwen3_check(void *dims, const char *where, d9d_arena *a)
+{
+    ((config *)dims)->qk_norm = true;
+    return layers_find(dims, where, a);
 }
 
 /* --- a layer -------------------------------------------------------------------------------------- */
@@ -149,6 +190,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
         .head_dim = c->head_dim,
         .rope = base->rope,
         .norm_eps = (float)c->norm_eps,
+        .no_norm = !c->qk_norm,
+        .qkv_bias = c->qkv_bias,
         .window = c->windowed[base->number] ? c->sliding_window : 0,
     };
     const d9d_block_moe_shape moe = {
@@ -205,15 +248,23 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 /* --- the families --------------------------------------------------------------------------------- */
 
-#define FAMILY(word, class, keys)                                                                  \
+#define LAYER                                                                                      \
+    .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+D9D_FAMILY(qwen2, "qwen2", "Qwen2 and Qwen2.5, dense", qwen2_types, .class_name = "Qwen2",
+           .config = &qwen2_table, .fields = qwen2_fields, .check = qwen2_check, LAYER);
+D9D_FAMILY(qwen2_moe, "qwen2_moe", "Qwen2 with mixtures of experts", qwen2_moe_types,
+           .class_name = "Qwen2Moe", .config = &qwen2_moe_table, .fields = qwen2_fields,
+           .tensors = qwen2_tensors, .check = qwen2_check, LAYER);
+
+/* Qwen3's sections have the reference framework's parameters too. */
+#define QWEN3(family, class)                                                                       \
     {                                                                                              \
-        .size = sizeof(d9d_family), .name = (word), .class_name = (class),                         \
-        .model_types = keys##_types, .config = &keys##_table, .fields = fields,                    \
-        .tensors = tensors, .check = check, .shape = shape, .layer = sizeof(layer), .init = init,  \
-        .forward = forward, .ffn = ffn                                                             \
+        .size = sizeof(d9d_family), .name = #family, .class_name = (class),                        \
+        .model_types = family##_types, .config = &family##_table, .fields = qwen3_fields,          \
+        .tensors = qwen3_tensors, .check = qwen3_check, LAYER                                      \
     }
-static const d9d_family dense = FAMILY("qwen3", "Qwen3", dense);
-static const d9d_family moe = FAMILY("qwen3_moe", "Qwen3Moe", moe);
+static const d9d_family dense = QWEN3(qwen3, "Qwen3");
+static const d9d_family moe = QWEN3(qwen3_moe, "Qwen3Moe");
 
 static d9d_status dense_read(const void *section, d9d_arena *a, const void **out)
 {
@@ -222,10 +273,15 @@ static d9d_status dense_read(const void *section, d9d_arena *a, const void **out
 
 static d9d_status moe_read(const void *section, d9d_arena *a, const void **out)
 {
-    return d9di_qwen3_section_read(&moe, section, a, out);
+    const config *c;
+
+    D9D_TRY(d9di_qwen3_section_read(&moe, section, a, out));
+    c = ((const d9d_family_config *)*out)->dims;
+    return d9d_family_experts_check("qwen3_moe", c->num_experts, c->num_experts_per_tok,
+                                    &c->router);
 }
 
 const d9d_model_provider d9d_qwen3_dense_provider = {
-    .table = &d9d_qwen3_dense_section, .read = dense_read, D9D_FAMILY_PROVIDER(dense_types, &dense)};
+    .table = &d9d_qwen3_dense_section, .read = dense_read, D9D_FAMILY_PROVIDER(qwen3_types, &dense)};
 const d9d_model_provider d9d_qwen3_moe_provider = {
-    .table = &d9d_qwen3_moe_section, .read = moe_read, D9D_FAMILY_PROVIDER(moe_types, &moe)};
+    .table = &d9d_qwen3_moe_section, .read = moe_read, D9D_FAMILY_PROVIDER(qwen3_moe_types, &moe)};

@@ -1,0 +1,173 @@
+/* deepseek_v3.c - DeepSeek V3, R1 and V3.1, Kimi K2, Moonlight: latent attention and a mixture of
+ * many experts.
+ *
+ *     x = x + attention(norm(x))         MLA: keys and values projected up from a few features
+ *     x = x + mlp(norm(x))               SwiGLU in the first layers, then experts of sigmoid
+ *                                        scores, chosen by groups with a bias that balances them,
+ *                                        and experts for all tokens
+ *
+ * DeepSeek-AI, "DeepSeek-V3 technical report", arXiv:2412.19437.
+ */
+#include <math.h>
+
+#include "d9d/model/family.h"
+
+typedef struct config {
+    D9D_FAMILY_DIMS;
+    bool attention_bias, norm_topk_prob, rope_interleave;
+    double routed_scaling_factor;
+    int64_t q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
+    int64_t n_routed_experts, n_shared_experts, num_experts_per_tok, moe_intermediate_size;
+    int64_t n_group, topk_group, first_k_dense_replace;
+} config;
+
+#define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 0, 1 << 20, text)
+static const d9d_key keys[] = {
+    D9D_FAMILY_KEYS(config),
+    D9D_FAMILY_INTERMEDIATE(config),
+    D9D_FAMILY_POSITIONS(config, "4096"),
+    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
+    D9D_FAMILY_ROPE(config, "10000"),
+    D9D_FAMILY_TIED(config, "false"),
+    D9D_KEY_INT(config, q_lora_rank, "1536", 1, 1 << 20,
+                "latent features of queries; null: projected directly", .flags = D9D_NULLABLE),
+    COUNT(kv_lora_rank, "512", "latent features of keys and values"),
+    COUNT(qk_nope_head_dim, "128", "features of a head without positions"),
+    COUNT(qk_rope_head_dim, "64", "features of a head that are rotated"),
+    COUNT(v_head_dim, "128", "features of a head's values"),
+    D9D_KEY_BOOL(config, rope_interleave, "true", "neighbouring features are a pair"),
+    COUNT(n_routed_experts, "256", "experts of a layer"),
+    COUNT(n_shared_experts, "1", "experts for all tokens, as one of so many widths"),
+    COUNT(num_experts_per_tok, "8", "experts of a token"),
+    COUNT(moe_intermediate_size, "2048", "width of an expert"),
+    COUNT(n_group, "8", "groups of experts"),
+    COUNT(topk_group, "4", "groups that a token chooses from"),
+    COUNT(first_k_dense_replace, "3", "layers without experts, the first ones"),
+    D9D_KEY_BOOL(config, norm_topk_prob, "true", "weights are shares of the chosen experts"),
+    D9D_KEY_REAL(config, routed_scaling_factor, "2.5", 0, 1e3, "factor of the weights",
+                 .flags = D9D_FLOAT32 | D9D_ABOVE_MIN),
+    D9D_KEY_END,
+};
+static const d9d_table table = D9D_TABLE(config, "deepseek_v3_config", keys, "DeepSeek V3");
+static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
+static const d9d_hf_field fields[] = {
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),
+    D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"), D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"),
+    D9D_HF_ONLY("moe_layer_freq", "[1]"), D9D_HF_IGNORED("num_nextn_predict_layers"),
+    D9D_HF_IGNORED("ep_size"), D9D_HF_IGNORED("aux_loss_alpha"), D9D_HF_IGNORED("seq_aux"),
+    D9D_HF_IGNORED("pretraining_tp"), D9D_HF_IGNORED("qk_head_dim"), D9D_HF_IGNORED("head_dim"),
+    D9D_HF_IGNORED("num_local_experts"), D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+static const d9d_hf_tensor tensors[] = {
+    D9D_HF_EXPERTS, D9D_HF_EXPERT_BIAS, D9D_HF_SHARED_EXPERTS,
+    D9D_HF_NAME("self_attn.q_proj.down_proj.weight", "self_attn.q_a_proj.weight"),
+    D9D_HF_NAME("self_attn.q_proj.norm.weight", "self_attn.q_a_layernorm.weight"),
+    D9D_HF_NAME("self_attn.q_proj.up_proj.weight", "self_attn.q_b_proj.weight"),
+    D9D_HF_NAME("self_attn.kv_down_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"),
+    D9D_HF_NAME("self_attn.kv_down_norm.weight", "self_attn.kv_a_layernorm.weight"),
+    D9D_HF_NAME("self_attn.kv_up_proj.weight", "self_attn.kv_b_proj.weight"),
+    D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"), D9D_HF_TENSORS_END};
+
+typedef struct layer {
+    d9d_decoder_layer base;
+    d9d_block_norm input_layernorm, post_attention_layernorm;
+    d9d_block_mla self_attn;
+    d9d_block_ffn mlp; /* of the first layers */
+    d9d_block_moe moe; /* of the others */
+} layer;
+
+/* A scaled RoPE makes the scores sharper: yarn's factor, squared, once more for all features. */
+static float score_scale(const config *c)
+{
+    const double d = (double)(c->qk_nope_head_dim + c->qk_rope_head_dim);
+    const double m = c->rope_scaling.mscale_all > 0 && c->rope_scaling.factor > 1
+                         ? 0.1 * c->rope_scaling.mscale_all * log(c->rope_scaling.factor) + 1
+                         : 1;
+
+    return (float)(m * m / sqrt(d));
+}
+
+static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
+{
+    const config *c = base->config;
+    const d9d_block_mla_shape attention = {.hidden = c->hidden_size,
+                                           .heads = c->num_attention_heads,
+                                           .q_rank = c->q_lora_rank,
+                                           .kv_rank = c->kv_lora_rank,
+                                           .nope_dim = c->qk_nope_head_dim,
+                                           .rope_dim = c->qk_rope_head_dim,
+                                           .v = c->v_head_dim,
+                                           .rope = base->rope,
+                                           .norm_eps = 1e-6f, /* whatever rms_norm_eps is */
+                                           .scale = score_scale(c)};
+    const d9d_block_moe_shape moe = {
+        .hidden = c->hidden_size,
+        .intermediate = c->moe_intermediate_size,
+        .experts = c->n_routed_experts,
+        .top_k = c->num_experts_per_tok,
+        .renormalise = c->norm_topk_prob,
+        .shared_intermediate = c->moe_intermediate_size * c->n_shared_experts,
+        .router = c->router,
+        .layer = base->number};
+    layer *l = (layer *)base;
+
+    D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
+    D9D_BLOCK_ADD(&base->module, "self_attn", mla, &l->self_attn, opts, &attention);
+    D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
+    if (base->number < c->first_k_dense_replace)
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
+                      c->intermediate_size);
+    else
+        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
+    return D9D_OK;
+}
+
+static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
+                          d9d_var **y)
+{
+    layer *l = (layer *)base;
+    d9d_var *h;
+
+    D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in->x, &h));
+    return d9d_block_mla_forward(&l->self_attn, t, h, in->positions, in->segments, in->cache,
+                                 in->x, y);
+}
+
+static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    layer *l = (layer *)base;
+    d9d_var *h;
+
+    D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
+    if (base->blocks.moe == NULL)
+        return d9d_block_ffn_forward(&l->mlp, t, h, x, y);
+    D9D_TRY(d9d_block_moe_forward(&l->moe, t, h, &h));
+    return d9d_op_add(t, x, h, y);
+}
+
+static d9d_status check(void *dims, const char *where, d9d_arena *a)
+{
+    config *c = dims;
+
+    (void)a;
+    c->q_lora_rank = c->q_lora_rank > 0 ? c->q_lora_rank : 0;
+    c->router = (d9d_block_router){.score = D9D_SCORE_SIGMOID,
+                                   .groups = c->n_group,
+                                   .top_groups = c->topk_group,
+                                   .scale = c->routed_scaling_factor,
+                                   .expert_bias = true};
+    return d9d_family_experts_check(where, c->n_routed_experts, c->num_experts_per_tok, &c->router);
+}
+
+static void shape(const void *dims, d9d_decoder_shape *s)
+{
+    const config *c = dims;
+
+    s->rope.features = c->qk_rope_head_dim;
+    s->rope.style = c->rope_interleave ? D9D_ROPE_INTERLEAVED : D9D_ROPE_HALF;
+    s->has_experts = c->first_k_dense_replace < c->num_hidden_layers;
+}
+
+D9D_FAMILY(deepseek_v3, "deepseek_v3", "DeepSeek V3 and R1, Kimi K2, Moonlight", types,
+           .class_name = "DeepseekV3", .config = &table, .fields = fields, .tensors = tensors,
+           .check = check, .shape = shape, .layer = sizeof(layer), .init = init,
+           .forward = forward, .ffn = ffn);

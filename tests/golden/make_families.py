@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Golden vectors of the families: tiny models of transformers, their losses, gradients, training.
+
+    python make_families.py [CASE...]      # writes families/CASE beside this file; without one all
+
+Each case is a checkpoint as transformers saves it (weights are bfloat16 numbers), with
+
+    golden.safetensors   input_ids, labels [3, S]; logits [3, S, V], token_losses [3, S];
+                         grad.NAME: gradients of the mean loss of all targets, names of the files
+    train.jsonl          the rows as samples
+    train.json           losses and gradient norms of ten AdamW steps over all rows
+    generate.jsonl       the greedy continuation of the first tokens of each row
+
+All are computed in float64 with transformers' modules, some of which cast to float32 inside.
+Transformers in float32 runs beside it and must agree.
+"""
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import transformers as T
+from transformers.utils import logging
+from safetensors.torch import load_file, save_file
+
+HERE = Path(__file__).resolve().parent / "families"
+IGNORE, STEPS, ROWS, NEW = -100, 10, 3, 6
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+DENSE = dict(vocab_size=53, hidden_size=24, intermediate_size=28, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+             bos_token_id=None, eos_token_id=0, pad_token_id=None)
+ODD = dict(DENSE, hidden_size=20, num_attention_heads=5, num_key_value_heads=1, num_hidden_layers=3,
+           intermediate_size=18)
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=10)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=8)
+MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
+           n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
+           n_group=4, topk_group=2, first_k_dense_replace=1)
+
+
+def row(kind, base, **more):
+    return kind, {**base, **more}
+
+
+CASES = {
+    "llama": row("Llama", DENSE, num_key_value_heads=4, tie_word_embeddings=False),
+    "llama3": row("Llama", DENSE, rope_parameters=LLAMA3, tie_word_embeddings=False, rms_norm_eps=1e-5),
+    "llama_odd": row("Llama", ODD, head_dim=6, tie_word_embeddings=True),
+    "mistral": row("Mistral", DENSE, sliding_window=5),
+    "mistral_odd": row("Mistral", ODD, head_dim=10, sliding_window=None, tie_word_embeddings=True),
+    "mistral_one": row("Mistral", DENSE, num_key_value_heads=1, sliding_window=1),
+    "mixtral": row("Mixtral", DENSE, num_local_experts=6, num_experts_per_tok=2),
+    "mixtral_one": row("Mixtral", ODD, num_local_experts=5, num_experts_per_tok=1, head_dim=4),
+    "mixtral_window": row("Mixtral", DENSE, num_local_experts=3, num_experts_per_tok=3,
+                          sliding_window=4, tie_word_embeddings=True),
+    "smollm3": row("SmolLM3", DENSE, num_hidden_layers=4),
+    "smollm3_list": row("SmolLM3", ODD, no_rope_layers=[0, 1, 0], head_dim=4),
+    "smollm3_untied": row("SmolLM3", DENSE, no_rope_layer_interval=2, tie_word_embeddings=False),
+    "qwen2": row("Qwen2", DENSE, tie_word_embeddings=False),
+    "qwen2_odd": row("Qwen2", ODD, tie_word_embeddings=True),
+    "qwen2_window": row("Qwen2", DENSE, num_hidden_layers=3, use_sliding_window=True,
+                        sliding_window=4, max_window_layers=1),
+    "qwen2_moe": row("Qwen2Moe", DENSE, **EXPERTS, shared_expert_intermediate_size=14),
+    "qwen2_moe_mixed": row("Qwen2Moe", ODD, **EXPERTS, shared_expert_intermediate_size=12,
+                           decoder_sparse_step=2, norm_topk_prob=True, tie_word_embeddings=True),
+    "qwen2_moe_one": row("Qwen2Moe", DENSE, num_experts=4, num_experts_per_tok=1,
+                         moe_intermediate_size=12, shared_expert_intermediate_size=6,
+                         mlp_only_layers=[0], qkv_bias=False),
+    "qwen3": row("Qwen3", DENSE, head_dim=8),
+    "qwen3_moe": row("Qwen3Moe", DENSE, **EXPERTS, head_dim=8, norm_topk_prob=True),
+    "phi3": row("Phi3", DENSE),
+    "phi3_partial": row("Phi3", DENSE, hidden_size=32, partial_rotary_factor=0.75, sliding_window=6,
+                        rope_parameters=dict(rope_type="default", rope_theta=1e4,
+                                             partial_rotary_factor=0.75)),
+    "phi3_odd": row("Phi3", ODD, tie_word_embeddings=True),
+    "glm4_moe": row("Glm4Moe", DENSE, head_dim=8, n_routed_experts=8, n_shared_experts=1,
+                    num_experts_per_tok=2, moe_intermediate_size=10, n_group=1, topk_group=1,
+                    first_k_dense_replace=1, attention_bias=True, use_qk_norm=True,
+                    partial_rotary_factor=0.5),
+    "glm4_moe_groups": row("Glm4Moe", ODD, head_dim=8, n_routed_experts=6, n_shared_experts=2,
+                           num_experts_per_tok=3, moe_intermediate_size=6, n_group=3, topk_group=2,
+                           first_k_dense_replace=0, routed_scaling_factor=1.7,
+                           partial_rotary_factor=0.5),
+    "glm4_moe_one": row("Glm4Moe", DENSE, head_dim=12, n_routed_experts=5, n_shared_experts=1,
+                        num_experts_per_tok=1, moe_intermediate_size=8, n_group=1, topk_group=1,
+                        first_k_dense_replace=1, norm_topk_prob=False, partial_rotary_factor=0.5),
+    "deepseek_v3": row("DeepseekV3", DENSE, num_key_value_heads=4, **MLA),
+    "deepseek_v3_yarn": row("DeepseekV3", DENSE, num_key_value_heads=4, **{**MLA, "q_lora_rank": None},
+                            num_hidden_layers=3, rope_parameters=dict(
+                                rope_type="yarn", rope_theta=1e4, factor=4.0, beta_fast=32.0,
+                                beta_slow=1.0, mscale=1.0, mscale_all_dim=0.8,
+                                original_max_position_embeddings=16)),
+    "deepseek_v3_odd": row("DeepseekV3", dict(ODD, num_key_value_heads=5),
+                           **{**MLA, "v_head_dim": 3, "n_group": 2, "topk_group": 1,
+                              "n_shared_experts": 2, "num_experts_per_tok": 1}),
+}
+
+
+def dump(path, value):
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def digits(x):
+    return float(f"{x:.10g}")
+
+
+def build(kind, config):
+    model = getattr(T, kind + "ForCausalLM")(config)
+    return model.eval()
+
+
+def draw_weights(model, seed):
+    """bfloat16 numbers, of a size that gives sharp logits and well separated experts."""
+    g = torch.Generator().manual_seed(seed)
+    out = {}
+    for name, p in list(model.named_parameters()) + list(model.named_buffers()):
+        if name.endswith(("inv_freq",)) or name in out:
+            continue
+        z = torch.randn(p.shape, generator=g, dtype=torch.float64)
+        if name.endswith("e_score_correction_bias"):
+            w = 0.1 * z
+        elif p.ndim == 1:
+            ones = bool((p == 1).all())
+            w = (1 if ones else 0) + 0.25 * z
+        elif name.endswith("gate.weight"):
+            w = 2.0 / math.sqrt(p.shape[-1]) * z
+        elif "embed" in name or "wte" in name:
+            w = 0.7 * z
+        else:
+            w = 1.2 / math.sqrt(p.shape[-1]) * z
+        out[name] = w.to(torch.bfloat16).to(torch.float64)
+    return out
+
+
+def fill(model, weights):
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for k, v in weights.items():
+            state[k].copy_(v)
+    return model
+
+
+def rows(vocab, length, seed):
+    g = torch.Generator().manual_seed(1000 + seed)
+    t = torch.randint(1, vocab, (ROWS, length + 1), generator=g)
+    labels = t[:, 1:].clone()
+    labels[0, 3] = labels[1, :2] = IGNORE
+    return t[:, :-1].clone(), labels
+
+
+def losses(model, ids, labels):
+    logits = model(input_ids=ids, use_cache=False).logits
+    token = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE,
+                            reduction="none").view(labels.shape)
+    return logits, token, token.sum() / (labels != IGNORE).sum()
+
+
+def to_files(model, tensors, folder):
+    """The tensors under the names and in the forms of the files: saved as the model's weights."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    keep = {k: v.detach().clone() for k, v in state.items()}
+    with torch.no_grad():
+        for k in state:
+            if k in tensors:
+                state[k].copy_(tensors[k])
+    model.save_pretrained(folder)
+    out = {}
+    for f in sorted(folder.glob("*.safetensors")):
+        out.update(load_file(f))
+        f.unlink()
+    for f in folder.iterdir():
+        f.unlink()
+    folder.rmdir()
+    with torch.no_grad():
+        for k in state:
+            state[k].copy_(keep[k])
+    return out
+
+
+def train(model, ids, labels):
+    opt = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=False, **ADAMW)
+    log = []
+    for step in range(1, STEPS + 1):
+        opt.zero_grad(set_to_none=False)
+        _, _, loss = losses(model, ids, labels)
+        loss.backward()
+        for p in model.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        log.append({"step": step, "loss": digits(loss.item()), "grad_norm": digits(norm.item())})
+    return log
+
+
+def make(name, seed):
+    kind, cfg = CASES[name]
+    config = getattr(T, kind + "Config")(**cfg)
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    config.architectures = [kind + "ForCausalLM"]
+    folder = HERE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    ids, labels = rows(cfg["vocab_size"], 13, seed)
+    model = build(kind, config)
+    weights = draw_weights(model, seed)
+    fill(model, weights)
+    model.tie_weights()
+    plain_logits, _, plain = losses(model, ids, labels)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    exact = fill(build(kind, config).double(), weights)
+    exact.tie_weights()
+    logits, token, loss = losses(exact, ids, labels)
+    apart = ((plain_logits - logits).norm() / logits.norm()).item()
+    loss.backward()
+    grads = {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in exact.named_parameters()}
+    # What is zero by mathematics, such as the router's part in the weight of a single expert.
+    total = math.sqrt(sum(g.norm().item() ** 2 for g in grads.values()))
+    for g in grads.values():
+        if g.norm().item() < 1e-7 * total:
+            g.zero_()
+    grads.update({k: torch.zeros_like(b) for k, b in exact.named_buffers()})
+    files = to_files(exact, grads, folder / "tmp")
+    names = load_file(folder / "model.safetensors").keys()
+    out = {"grad." + k: files[k].float().contiguous() for k in files if k in names}
+    out.update(input_ids=ids.int(), labels=labels.int(), logits=logits.detach().float(),
+               token_losses=token.detach().float())
+    save_file(out, folder / "golden.safetensors", metadata={"format": "pt"})
+    with torch.no_grad():
+        prompt = 4
+        text = exact.generate(ids[:, :prompt], max_new_tokens=NEW, do_sample=False, use_cache=False,
+                              eos_token_id=None, pad_token_id=0)
+    (folder / "generate.jsonl").write_text("".join(json.dumps(
+        {"prompt": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
+    (folder / "train.jsonl").write_text("".join(json.dumps(
+        {"input_ids": i, "labels": l}) + "\n" for i, l in zip(ids.tolist(), labels.tolist())))
+    dump(folder / "train.json", train(exact, ids, labels))
+    print(f"{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
+    assert apart < 3e-6
+
+
+def main():
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for seed, name in enumerate(CASES):
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            make(name, seed)
+
+
+if __name__ == "__main__":
+    main()
