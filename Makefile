@@ -19,7 +19,7 @@
 #   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
-#   make schemas         write schemas/*.json and docs/reference/config-*.md anew from the key tables
+#   make schemas         write schemas/*.json, docs/reference/config-*.md and messages.md anew from the code
 #   make config          what was found on this machine
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
@@ -386,6 +386,7 @@ schemas: $(SCHEMAGEN)
 	$(if $(SCHEMAGEN),,@echo "no schema generator" >&2; exit 1)
 	$(SCHEMAGEN) schemas
 	$(SCHEMAGEN) --pages docs/reference
+	tools/list_errors.sh >$B/messages.md && cp $B/messages.md docs/reference
 
 config:
 	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config
