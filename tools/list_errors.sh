@@ -24,7 +24,7 @@ calls() {
             gsub(/[*|]/, "\\\\&", s); gsub(/</, "\\&lt;", s); gsub(/……(…)*/, "…", s); gsub(/  +/, " ", s); sub(/ +$/, "", s)
             return s
         }
-        function row(status, message,   exits) {
+        function row(status, message) {
             message = readable(message)
             if (message !~ /[A-Za-z][A-Za-z]/) return # passes on what another one says
             print folder "\t" file "\t" exit_of(status) "\t" message
