@@ -7,14 +7,14 @@
 #include "d9d/base/thread.h"
 #include "engine/job_start.h"
 #include "engine/sleep.h"
-#include "train/train_run.h"
+#include "train/train_parts.h"
 
 /* `last`: synchronous, as no step follows. */
 static d9d_status save_checkpoint(d9di_train *r, bool last)
 {
-    if (r->where->trial)
+    if (r->run.where->trial)
         return D9D_OK;
-    d9di_train_set_timeout(r, D9DI_TRAIN_SAVE);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
     if (r->saved_step != r->state.step) {
         D9D_TRY(d9di_train_record_sync(r));
         D9D_TRY(d9di_checkpointer_async_begin(r->checkpointer, &r->state, last));
@@ -22,7 +22,7 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     }
     if (last)
         D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer));
-    d9di_train_set_timeout(r, D9DI_TRAIN_STEP);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
@@ -31,14 +31,14 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
 {
     d9d_err_copy why;
 
-    if (st == D9D_OK || (d9d_bootstrap_size(r->where->boot) > 1 &&
-                         !d9d_bootstrap_failure_is_collective(r->where->boot)))
+    if (st == D9D_OK || (d9d_bootstrap_size(r->run.where->boot) > 1 &&
+                         !d9d_bootstrap_failure_is_collective(r->run.where->boot)))
         return st;
     d9d_err_save(&why, st);
-    d9di_train_set_timeout(r, D9DI_TRAIN_SAVE);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
     if (d9di_checkpointer_async_finish(r->checkpointer) != D9D_OK)
-        d9d_log_warn(r->log, "%s", d9d_err_message());
-    return d9d_bootstrap_agree_status(r->where->boot, d9d_err_restore(&why));
+        d9d_log_warn(r->run.log, "%s", d9d_err_message());
+    return d9d_bootstrap_agree_status(r->run.where->boot, d9d_err_restore(&why));
 }
 
 /* The loop's output to people: progress and summary. */
@@ -92,8 +92,8 @@ static d9d_status save_and_exit(d9di_train *r)
     D9D_TRY(save_checkpoint(r, true));
     st = D9D_FAIL(D9D_EINTR, "%s: saved after step %lld of %lld in %s",
                   reason != NULL ? reason : "a signal to another rank", (long long)r->state.step,
-                  (long long)r->total_steps, r->dir.checkpoints);
-    return d9d_bootstrap_agree_status(r->where->boot, st);
+                  (long long)r->run.total_steps, r->run.dir.checkpoints);
+    return d9d_bootstrap_agree_status(r->run.where->boot, st);
 }
 
 /* True if rank 0 was asked to sleep, or has told the other ranks so. */
@@ -109,33 +109,33 @@ static d9d_status sleep_until_woken(d9di_train *r)
 {
     const d9di_sleep_opts how = {.dev = r->engine.dev,
                                  .mesh = r->engine.mesh,
-                                 .boot = r->where->boot,
+                                 .boot = r->run.where->boot,
                                  .preemption = r->preemption,
-                                 .log = r->log};
+                                 .log = r->run.log};
 
     r->should_sleep = false;
-    d9di_train_set_timeout(r, D9DI_TRAIN_SAVE);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
     D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer));
-    d9di_train_set_timeout(r, D9DI_TRAIN_START);
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.sleep.pre"));
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_START);
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.pre", r->state.step));
     for (size_t k = 0; k < r->engine.n_stages; k++)
         d9d_fsdp_invalidate(r->engine.stages[k].sharded);
     D9D_TRY(d9di_sleep_begin(&how));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.sleep.post"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.post", r->state.step));
     D9D_TRY(d9di_sleep_wait(&how));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.wake.pre"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.wake.pre", r->state.step));
     D9D_TRY(d9di_sleep_end(&how));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.wake.post"));
-    d9di_train_set_timeout(r, D9DI_TRAIN_STEP);
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.wake.post", r->state.step));
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
 
 static d9d_status run_steps(d9di_train *r, loop_output *t)
 {
-    const d9d_job_trainer_section *c = &r->c->trainer;
+    const d9d_job_trainer_section *c = &r->run.c->trainer;
     const int64_t first = r->state.step;
 
-    while (!d9di_train_is_done(r) || d9di_train_evaluation_is_due(r)) {
+    while (!d9di_train_run_is_done(&r->run, r->state.step) || d9di_train_evaluation_is_due(r)) {
         const uint64_t waits = r->engine.dev->host_waits;
         bool due;
 
@@ -154,13 +154,15 @@ static d9d_status run_steps(d9di_train *r, loop_output *t)
         }
         D9D_TRY(d9di_train_enqueue_traced_step(r));
         r->host_waits += r->state.step > first + 2 ? r->engine.dev->host_waits - waits : 0;
-        due = d9d_step_period_due(c->checkpointing.period_steps, r->state.step, r->total_steps,
+        due = d9d_step_period_due(c->checkpointing.period_steps, r->state.step, r->run.total_steps,
                                   D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
-        D9D_TRY(
-            collect_steps(r, due || d9di_train_is_done(r) || d9di_train_evaluation_is_due(r), t));
+        D9D_TRY(collect_steps(r,
+                              due || d9di_train_run_is_done(&r->run, r->state.step) ||
+                                  d9di_train_evaluation_is_due(r),
+                              t));
         D9D_TRY(d9di_train_evaluate(r));
         if (due)
-            D9D_TRY(save_checkpoint(r, r->state.step == r->total_steps));
+            D9D_TRY(save_checkpoint(r, r->state.step == r->run.total_steps));
     }
     return D9D_OK;
 }
@@ -171,39 +173,39 @@ static d9d_status run_steps_with_progress(d9di_train *r, d9d_train_summary *out)
     d9d_status st;
 
     D9D_TRY(d9di_train_open_prefetcher(r));
-    D9D_TRY(d9di_train_trigger_event(r, "train.ready", (d9d_job_event){.tracker = r->tracker}));
-    d9d_progress_start(&t.progress, r->log, "train", "steps", (uint64_t)r->total_steps);
+    D9D_TRY(d9di_train_run_trigger(&r->run, "train.ready", (d9d_job_event){.tracker = r->tracker}));
+    d9d_progress_start(&t.progress, r->run.log, "train", "steps", (uint64_t)r->run.total_steps);
     t.progress.first = t.progress.done = (uint64_t)r->state.step;
     st = run_steps(r, &t);
     d9d_progress_end(&t.progress);
     D9D_TRY(st);
     D9D_TRY(d9di_task_finalize(&r->task));
-    return d9di_train_trigger_event(r, "train.finished", (d9d_job_event){.user = NULL});
+    return d9di_train_run_trigger(&r->run, "train.finished", (d9d_job_event){.user = NULL});
 }
 
 static void fill_summary(const d9di_train *r, d9d_train_summary *out)
 {
     out->steps = r->state.step;
-    out->total_steps = r->total_steps;
+    out->total_steps = r->run.total_steps;
     out->tokens = r->state.tokens;
     out->samples = r->state.samples;
     out->host_waits = r->host_waits;
     out->mem_bytes = r->engine.dev != NULL ? d9d_device_memory(r->engine.dev).peak : 0;
-    if (r->dir.path != NULL)
-        (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->dir.path);
+    if (r->run.dir.path != NULL)
+        (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->run.dir.path);
 }
 
 /* True if nothing is left to do: all steps are done and the model is exported. */
 static bool is_complete(const d9di_train *r)
 {
-    return d9di_train_is_done(r) && d9di_train_is_exported(r);
+    return d9di_train_run_is_done(&r->run, r->state.step) && d9di_train_run_is_exported(&r->run);
 }
 
 /* Runs from the first step to the end. */
 static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
-    d9di_train_set_timeout(r, D9DI_TRAIN_EXPORT);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EXPORT);
     return d9di_train_export(r, out);
 }
 
@@ -225,27 +227,27 @@ static d9d_status run_life(d9di_train *r, const json_t *resolved, const char *re
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const d9d_job *where,
                      d9d_train_summary *out)
 {
-    d9di_train r = {.c = config,
-                    .where = where,
-                    .log = where->log,
-                    .rank = d9d_bootstrap_rank(where->boot),
+    d9di_train r = {.run = {.c = config,
+                            .where = where,
+                            .log = where->log,
+                            .rank = d9d_bootstrap_rank(where->boot)},
                     .saved_step = -1};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(
-        st,
-        d9d_preemption_open(r.rank == 0 ? margin : D9D_PREEMPTION_NO_LIMIT, r.log, &r.preemption),
-        out);
+    D9D_TRY_OR(st,
+               d9d_preemption_open(r.run.rank == 0 ? margin : D9D_PREEMPTION_NO_LIMIT, r.run.log,
+                                   &r.preemption),
+               out);
     D9D_TRY_OR(st, d9di_train_check(&r, &resume_from), out);
     summary.first_step = r.state.step;
-    if (d9di_train_is_done(&r))
-        d9d_log_info(r.log, "all %lld steps are done already", (long long)r.total_steps);
+    if (d9di_train_run_is_done(&r.run, r.state.step))
+        d9d_log_info(r.run.log, "all %lld steps are done already", (long long)r.run.total_steps);
     if (is_complete(&r))
         (void)snprintf(summary.export_dir, sizeof(summary.export_dir), "%s",
-                       d9di_train_export_dir(&r));
+                       d9di_train_run_export_dir(&r.run));
     else
         st = run_life(&r, resolved, resume_from, &summary);
 out:

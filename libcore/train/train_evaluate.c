@@ -1,8 +1,8 @@
-/* train_evaluate.c - evaluations while training.  See train/train_run.h and engine/evaluate.h. */
+/* train_evaluate.c - evaluations while training.  See train/train_parts.h and engine/evaluate.h. */
 #include <string.h>
 
 #include "d9d/base/thread.h"
-#include "train/train_run.h"
+#include "train/train_parts.h"
 
 d9d_status d9di_train_evaluation_rank_state(d9di_train *r, d9d_checkpointer_set *set)
 {
@@ -24,7 +24,7 @@ d9d_status d9di_train_evaluation_rank_state(d9di_train *r, d9d_checkpointer_set 
 /* After a change of the number of ranks, only rank 0 has read it. */
 d9d_status d9di_train_evaluation_sync(d9di_train *r)
 {
-    const int ranks = d9d_bootstrap_size(r->where->boot);
+    const int ranks = d9d_bootstrap_size(r->run.where->boot);
     d9d_arena a = {0};
     d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
     d9d_status st = D9D_OK;
@@ -34,7 +34,7 @@ d9d_status d9di_train_evaluation_sync(d9di_train *r)
     for (size_t i = 0; i < r->evaluations.n && ranks > 1 && st == D9D_OK; i++) {
         int64_t *done = &r->evaluations.v[i].done_step;
 
-        st = d9d_bootstrap_allgather(r->where->boot, done, sizeof(*done), &a, all);
+        st = d9d_bootstrap_allgather(r->run.where->boot, done, sizeof(*done), &a, all);
         if (st == D9D_OK)
             memcpy(done, all[0].data, sizeof(*done));
     }
@@ -45,8 +45,8 @@ d9d_status d9di_train_evaluation_sync(d9di_train *r)
 /* A trial runs no evaluations, but their configuration is still checked. */
 bool d9di_train_evaluation_is_due(const d9di_train *r)
 {
-    for (size_t i = 0; r->where->trial == 0 && i < r->evaluations.n; i++)
-        if (d9di_evaluation_is_due(&r->evaluations.v[i], r->state.step, r->total_steps))
+    for (size_t i = 0; r->run.where->trial == 0 && i < r->evaluations.n; i++)
+        if (d9di_evaluation_is_due(&r->evaluations.v[i], r->state.step, r->run.total_steps))
             return true;
     return false;
 }
@@ -54,9 +54,10 @@ bool d9di_train_evaluation_is_due(const d9di_train *r)
 static d9d_status trigger_evaluation_event(const d9di_train *r, const char *id,
                                            const d9di_evaluation *v)
 {
-    return d9di_train_trigger_event(
-        r, id,
-        (d9d_job_event){.step = r->state.step, .total_steps = r->total_steps, .name = v->c->name});
+    return d9di_train_run_trigger(&r->run, id,
+                                  (d9d_job_event){.step = r->state.step,
+                                                  .total_steps = r->run.total_steps,
+                                                  .name = v->c->name});
 }
 
 static d9d_status run_evaluation(d9di_train *r, d9di_evaluation *v, bool *cut)
@@ -65,7 +66,7 @@ static d9d_status run_evaluation(d9di_train *r, d9di_evaluation *v, bool *cut)
                                       .task = &r->task,
                                       .preemption = r->preemption,
                                       .step = r->state.step,
-                                      .log = r->log};
+                                      .log = r->run.log};
 
     D9D_TRY(trigger_evaluation_event(r, "train.evaluation.pre", v));
     D9D_TRY(d9di_evaluation_run(v, &how, cut));
@@ -73,7 +74,7 @@ static d9d_status run_evaluation(d9di_train *r, d9di_evaluation *v, bool *cut)
     if (*cut)
         return D9D_OK;
     v->done_step = r->state.step;
-    if (r->rank == 0)
+    if (r->run.rank == 0)
         D9D_TRY(d9d_tracker_evaluation(r->tracker, v->c->name, r->state.step, v->names, v->values,
                                        v->n, D9DI_EVALUATION_INTEGERS));
     return trigger_evaluation_event(r, "train.evaluation.post", v);
@@ -85,10 +86,10 @@ d9d_status d9di_train_evaluate(d9di_train *r)
 
     if (!d9di_train_evaluation_is_due(r))
         return D9D_OK;
-    d9di_train_set_timeout(r, D9DI_TRAIN_EVALUATION);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EVALUATION);
     for (size_t i = 0; i < r->evaluations.n && !cut; i++)
-        if (d9di_evaluation_is_due(&r->evaluations.v[i], r->state.step, r->total_steps))
+        if (d9di_evaluation_is_due(&r->evaluations.v[i], r->state.step, r->run.total_steps))
             D9D_TRY(run_evaluation(r, &r->evaluations.v[i], &cut));
-    d9di_train_set_timeout(r, D9DI_TRAIN_STEP);
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     return D9D_OK;
 }

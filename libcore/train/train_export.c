@@ -1,9 +1,9 @@
-/* train_export.c - exports the finished model.  See train/train_run.h. */
+/* train_export.c - exports the finished model.  See train/train_parts.h. */
 #include <stdio.h>
 
 #include "d9d/convert/model_export.h"
 #include "engine/job_start.h"
-#include "train/train_run.h"
+#include "train/train_parts.h"
 
 /* Saves parameters only, for a run whose checkpoints are disabled or partial. */
 static d9d_status save_params(d9di_train *r, const char *dir)
@@ -14,7 +14,7 @@ static d9d_status save_params(d9di_train *r, const char *dir)
 
     D9D_TRY_OR(st, d9d_checkpointer_set_make(&r->engine.params, NULL, false, &a, &all), out);
     D9D_TRY_OR(st, d9d_checkpointer_set_local(&all, &a, &here), out);
-    st = d9d_checkpointer_write(dir, &r->state, &here, r->engine.mesh, r->log);
+    st = d9d_checkpointer_write(dir, &r->state, &here, r->engine.mesh, r->run.log);
 out:
     d9d_arena_release(&a);
     return st;
@@ -24,15 +24,15 @@ out:
  * NULL if there are none. */
 static d9d_status adapters_export(d9di_train *r, const char *saved, d9d_adapters **out)
 {
-    const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
+    const char *source = r->run.c->trainer.model_stage_factory.source_checkpoint;
 
     *out = NULL;
     if (r->engine.adapters.n == 0)
         return D9D_OK;
     D9D_TRY(d9di_engine_adapters(&r->engine, saved, out));
-    if (r->rank > 0)
+    if (r->run.rank > 0)
         return D9D_OK;
-    return d9di_engine_adapters_write(&r->engine, *out, source, r->dir.adapter, r->log);
+    return d9di_engine_adapters_write(&r->engine, *out, source, r->run.dir.adapter, r->run.log);
 }
 
 /* Exports on a process that has all weights. */
@@ -42,7 +42,7 @@ static d9d_status export_local(d9di_train *r, const char *dir)
     d9d_status st = adapters_export(r, NULL, &ad);
 
     if (st == D9D_OK)
-        st = d9d_model_export_params(&r->engine.spec, &r->engine.base, ad, dir, r->log);
+        st = d9d_model_export_params(&r->engine.spec, &r->engine.base, ad, dir, r->run.log);
     d9d_adapters_free(ad);
     return st;
 }
@@ -51,28 +51,31 @@ static d9d_status export_local(d9di_train *r, const char *dir)
 static d9d_status export_from_checkpoint(d9di_train *r, const char *dir)
 {
     const bool saved = r->saved_step == r->state.step && !r->set.partial;
-    const char *params_set =
-        saved ? r->dir.checkpoints : d9d_arena_printf(&r->arena, "%s/export.parts", r->dir.path);
+    const char *params_set = saved
+                                 ? r->run.dir.checkpoints
+                                 : d9d_arena_printf(&r->arena, "%s/export.parts", r->run.dir.path);
     const char *path =
         params_set != NULL ? d9d_checkpointer_path(&r->arena, params_set, r->state.step) : NULL;
     d9d_adapters *ad = NULL;
     d9d_status st;
 
     if (path == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
+        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->run.dir.path);
     if (!saved)
         D9D_TRY(save_params(r, params_set));
-    st = d9d_bootstrap_agree_status(r->where->boot, adapters_export(r, path, &ad));
+    st = d9d_bootstrap_agree_status(r->run.where->boot, adapters_export(r, path, &ad));
     if (st == D9D_OK)
-        st = d9d_model_export_checkpoint(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
+        st = d9d_model_export_checkpoint(&r->engine.spec, path, ad, dir, r->run.where->boot,
+                                         r->run.log);
     d9d_adapters_free(ad);
     D9D_TRY(st);
     if (saved)
         return D9D_OK;
     /* On NFS, a removed file that another rank has open keeps a temporary name in the directory
      * until it is closed, and the directory could not be removed. */
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, D9D_OK));
-    return r->rank == 0 ? d9d_checkpointer_remove(params_set, r->state.step, r->log) : D9D_OK;
+    D9D_TRY(d9d_bootstrap_agree_status(r->run.where->boot, D9D_OK));
+    return r->run.rank == 0 ? d9d_checkpointer_remove(params_set, r->state.step, r->run.log)
+                            : D9D_OK;
 }
 
 /* It was empty when the run began. */
@@ -88,11 +91,12 @@ static d9d_status check_empty(const char *dir)
 
 d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out)
 {
-    const char *dir = d9di_train_export_dir(r);
+    const char *dir = d9di_train_run_export_dir(&r->run);
 
-    if (r->where->trial)
+    if (r->run.where->trial)
         return D9D_OK;
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, r->rank == 0 ? check_empty(dir) : D9D_OK));
+    D9D_TRY(d9d_bootstrap_agree_status(r->run.where->boot,
+                                       r->run.rank == 0 ? check_empty(dir) : D9D_OK));
     D9D_TRY((r->engine.world != NULL ? export_from_checkpoint : export_local)(r, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;

@@ -1,8 +1,8 @@
-/* train_step.c - enqueues a step; collects its report one step later.  See train/train_run.h. */
+/* train_step.c - enqueues a step; collects its report one step later.  See train/train_parts.h. */
 #include <math.h>
 
 #include "d9d/base/thread.h"
-#include "train/train_run.h"
+#include "train/train_parts.h"
 
 /* A rank's flag in a step's report is 1 if it was told to exit, plus SLEEP_FLAG if it is to sleep.
  * The sum over ranks shows whether any rank has either. */
@@ -21,15 +21,15 @@ static double batch_flops(const d9di_train *r, const d9d_batch *b)
 
 d9d_status d9di_train_open_prefetcher(d9di_train *r)
 {
-    const d9d_job_trainer_section *c = &r->c->trainer;
-    const int64_t g = c->batching.global_batch_size, left = r->total_steps - r->state.step;
+    const d9d_job_trainer_section *c = &r->run.c->trainer;
+    const int64_t g = c->batching.global_batch_size, left = r->run.total_steps - r->state.step;
     const d9d_prefetcher_opts how = d9di_run_data_prefetch_opts(
-        &c->data_loading, r->state.samples, g, d9di_train_dp_rank(r), d9di_train_dp_size(r),
-        c->batching.microbatch_size, r->state.samples + left * g);
+        &c->data_loading, r->state.samples, g, d9d_mesh_index(r->engine.mesh, D9D_AXES_DP),
+        d9di_train_run_dp_size(&r->run), c->batching.microbatch_size, r->state.samples + left * g);
 
     d9d_prefetcher_close(r->prefetcher);
     r->prefetcher = NULL;
-    return d9d_prefetcher_open(r->data.loader, &how, &r->prefetcher);
+    return d9d_prefetcher_open(r->run.data.loader, &how, &r->prefetcher);
 }
 
 /* Targets and FLOP of this rank's share of a step. */
@@ -45,7 +45,7 @@ static d9d_status add_targets(step_tally *t, const d9d_batch *b)
 
     if (n < 0 || n > INT64_C(1) << 53)
         return D9D_FAIL(D9D_EINVAL, "%s: targets() gave %lld for %lld rows",
-                        t->r->c->task.choice->name, (long long)n, (long long)b->seqs);
+                        t->r->run.c->task.choice->name, (long long)n, (long long)b->seqs);
     t->targets += n;
     return D9D_OK;
 }
@@ -66,24 +66,18 @@ d9d_status d9di_train_forward_backward(d9di_train *r, int64_t *targets, double *
 
     D9D_TRY(d9di_moe_stats_begin(&r->moe_stats));
     D9D_TRY(d9di_engine_forward_backward(
-        &r->engine, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = &t}, r->n_micro,
+        &r->engine, &(d9di_engine_callbacks){.next = next_micro_batch, .arg = &t}, r->run.n_micro,
         &r->grad_finalize.loss));
     *targets = t.targets;
     *flops = t.flops;
     return D9D_OK;
 }
 
-d9di_run_data_samples_text d9di_train_describe_samples(const d9di_train *r)
-{
-    return d9di_run_data_describe_samples(&r->data, r->state.samples,
-                                          r->c->trainer.batching.global_batch_size);
-}
-
 /* True if some rank has a target in this step.  A rank without any looks at the other ranks'
  * samples, so that all ranks know without communication. */
 static d9d_status step_has_targets(d9di_train *r, int64_t targets, bool *out)
 {
-    const int64_t g = r->c->trainer.batching.global_batch_size;
+    const int64_t g = r->run.c->trainer.batching.global_batch_size;
     d9d_batch_buffer *buffer;
     d9d_status st = D9D_OK;
 
@@ -94,7 +88,7 @@ static d9d_status step_has_targets(d9di_train *r, int64_t targets, bool *out)
     for (int64_t i = 0; i < g && !*out && st == D9D_OK; i++) {
         d9d_batch b;
 
-        st = d9d_loader_fill(r->data.loader, r->state.samples + i, 1, buffer, &b);
+        st = d9d_loader_fill(r->run.data.loader, r->state.samples + i, 1, buffer, &b);
         *out = st == D9D_OK && d9di_task_targets(&r->task, &b) > 0;
     }
     d9d_batch_buffer_free(buffer);
@@ -112,8 +106,8 @@ static bool can_prefetch(const d9di_train *r)
     bool has_subscriber = false;
 
     for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
-        has_subscriber = has_subscriber || d9d_job_events_has_subscriber(r->events, between[i]);
-    return !has_subscriber && r->state.step + 1 < r->total_steps;
+        has_subscriber = has_subscriber || d9d_job_events_has_subscriber(r->run.events, between[i]);
+    return !has_subscriber && r->state.step + 1 < r->run.total_steps;
 }
 
 static d9d_status record_step_end(d9di_train *r, d9di_train_pending_step *p)
@@ -133,7 +127,7 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
         .is_replica =
             d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_has_last_stage(&r->engine),
         .flag = (d9d_preemption_reason(r->preemption) != NULL) +
-                (r->rank == 0 && r->engine.world != NULL &&
+                (r->run.rank == 0 && r->engine.world != NULL &&
                          d9d_preemption_sleep_requested(r->preemption)
                      ? SLEEP_FLAG
                      : 0),
@@ -142,16 +136,16 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
     };
 
     D9D_TRY(d9d_grad_finalize_enqueue(&r->grad_finalize, &r->engine.params, &own,
-                                      r->c->trainer.gradient_clipping.max_norm));
+                                      r->run.c->trainer.gradient_clipping.max_norm));
     d9d_trace_mark(r->engine.dev, "norm", "");
     D9D_TRY(d9di_engine_wait_grads(&r->engine));
     D9D_TRY(d9di_checkpointer_async_wait_copy(r->checkpointer));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.optimizer_step.pre"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.optimizer_step.pre", r->state.step));
     D9D_TRY(d9di_moe_stats_end(&r->moe_stats, &r->grad_finalize.scale,
                                (int)(p->state_before.step % 2)));
     r->engine.prefetch = can_prefetch(r);
     D9D_TRY(d9d_optimizer_step(r->optimizer, p->lr, &r->grad_finalize.scale));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.optimizer_step.post"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.optimizer_step.post", r->state.step));
     d9d_trace_mark(r->engine.dev, "optimizer", "");
     D9D_TRY(record_step_end(r, p));
     return d9d_readback_enqueue(p->report, d9d_tensor_data(&r->grad_finalize.extra));
@@ -160,8 +154,9 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
 /* Updates nothing; but handlers of the step's end may change tensors that are being saved. */
 static d9d_status skip_update(d9di_train *r, d9di_train_pending_step *p)
 {
-    d9d_log_warn(r->log, "step %lld: no target in %s; nothing to learn",
-                 (long long)(r->state.step + 1), d9di_train_describe_samples(r).text);
+    d9d_log_warn(r->run.log, "step %lld: no target in %s; nothing to learn",
+                 (long long)(r->state.step + 1),
+                 d9di_train_run_describe_step(&r->run, r->state.samples).text);
     D9D_TRY(d9di_engine_wait_grads(&r->engine));
     D9D_TRY(d9di_checkpointer_async_wait_copy(r->checkpointer));
     return record_step_end(r, p);
@@ -171,7 +166,7 @@ static d9d_status skip_update(d9di_train *r, d9di_train_pending_step *p)
  * update. */
 static double lr_factor(const d9di_train *r)
 {
-    return r->where->trial > 0 ? 1 : d9d_lr_schedule_at(r->lr, r->state.step);
+    return r->run.where->trial > 0 ? 1 : d9d_lr_schedule_at(r->run.lr, r->state.step);
 }
 
 /* A step is timed from the end of the previous one.  If the host has already waited for that end,
@@ -198,25 +193,25 @@ d9d_status d9di_train_enqueue_step(d9di_train *r)
 
     p->state_before = r->state;
     D9D_TRY(record_step_begin(r, p));
-    p->lr = d9d_optimizer_lr(&r->c->optimizer) * lr_factor(r);
+    p->lr = d9d_optimizer_lr(&r->run.c->optimizer) * lr_factor(r);
     if (!isfinite((float)p->lr)) /* possible with a plugin's schedule; the update uses float32 */
         return D9D_FAIL(D9D_ENUMERIC, "lr_scheduler: the learning rate of step %lld is %g",
                         (long long)r->state.step + 1, p->lr);
     p->data_ns = -d9d_prefetcher_wait_ns(r->prefetcher);
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.step.pre"));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.forward_backward.pre"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.step.pre", r->state.step));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.forward_backward.pre", r->state.step));
     D9D_TRY(d9di_pipeline_stats_begin(&r->pipeline_stats, r->state.step));
     D9D_TRY(d9di_train_forward_backward(r, &targets, &p->flops));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.forward_backward.post"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.forward_backward.post", r->state.step));
     p->n_predictions = r->metrics.watched.len - watched;
     p->n_losses = r->loss_attribution.watched.len - watched_losses;
     p->data_ns += d9d_prefetcher_wait_ns(r->prefetcher);
     D9D_TRY(step_has_targets(r, targets, &p->counts));
     D9D_TRY(p->counts ? enqueue_update(r, p, targets) : skip_update(r, p));
-    D9D_TRY(d9di_train_trigger_step_event(r, "train.step.post"));
+    D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.step.post", r->state.step));
     p->open = true;
     r->state.step++;
-    r->state.samples += r->c->trainer.batching.global_batch_size;
+    r->state.samples += r->run.c->trainer.batching.global_batch_size;
     return D9D_OK;
 }
 
@@ -239,7 +234,7 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
     D9D_TRY(d9di_moe_stats_collect(&r->moe_stats, p->counts ? (int)(p->state_before.step % 2) : -1,
                                    report->targets));
     if (!r->stepped)
-        d9di_train_set_timeout(r, D9DI_TRAIN_STEP);
+        d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     r->stepped = true;
     D9D_TRY(measure_step_ms(p, &ms));
     r->should_exit = r->should_exit || fmod(report->flags, SLEEP_FLAG) > 0;
@@ -255,7 +250,7 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
         .targets = (int64_t)report->targets,
         .step = p->state_before.step + 1,
         .tokens = r->state.tokens,
-        .samples = p->state_before.samples + r->c->trainer.batching.global_batch_size,
+        .samples = p->state_before.samples + r->run.c->trainer.batching.global_batch_size,
         .n_predictions = p->n_predictions,
         .n_losses = p->n_losses,
     };

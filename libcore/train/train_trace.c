@@ -1,10 +1,10 @@
-/* train_trace.c - profiled steps.  See train/train_run.h. */
-#include "train/train_run.h"
+/* train_trace.c - profiled steps.  See train/train_parts.h. */
+#include "train/train_parts.h"
 
 /* True if step k, counted from 1, is to be traced. */
 static bool is_traced_step(const d9di_train *r, int64_t k)
 {
-    const d9d_job_profiling_section *p = r->c->trainer.profiling;
+    const d9d_job_profiling_section *p = r->run.c->trainer.profiling;
 
     return p != NULL && p->enabled &&
            (k - 1) % p->period_steps >= p->period_steps - p->active_steps;
@@ -14,8 +14,8 @@ static bool is_traced_step(const d9di_train *r, int64_t k)
  * period begins traced, since a trace is held in memory. */
 static bool is_trace_end(const d9di_train *r)
 {
-    return r->state.step == r->total_steps ||
-           r->state.step % r->c->trainer.profiling->period_steps == 0;
+    return r->state.step == r->run.total_steps ||
+           r->state.step % r->run.c->trainer.profiling->period_steps == 0;
 }
 
 /* Starts writing after the previous trace; a slow file system delays it for a limited time. */
@@ -25,25 +25,25 @@ static d9d_status start_trace_write(d9di_train *r, const char *dir, d9d_buf *tex
         return D9D_FAIL(D9D_ENOMEM, "trace: out of memory");
     if (!d9di_trace_file_end(&r->traced))
         return D9D_FAIL(D9D_EIO, "%s: the file system gives no answer for the trace before", dir);
-    return d9di_trace_file_begin(dir, r->rank, text, top, r->log, &r->traced);
+    return d9di_trace_file_begin(dir, r->run.rank, text, top, r->run.log, &r->traced);
 }
 
 /* A trace that cannot be written does not end the run. */
 static void trace_write(d9di_train *r)
 {
-    const d9d_job_profiling_section *p = r->c->trainer.profiling;
+    const d9d_job_profiling_section *p = r->run.c->trainer.profiling;
     const bool apart = p->traces_dir[0] == '/';
     d9d_arena a = {0};
-    const char *dir = d9d_arena_printf(&a, "%s%s%s/step-%08lld", apart ? "" : r->dir.path,
+    const char *dir = d9d_arena_printf(&a, "%s%s%s/step-%08lld", apart ? "" : r->run.dir.path,
                                        apart ? "" : "/", p->traces_dir, (long long)r->state.step);
     d9d_buf text = {0}, top = {0};
-    d9d_status st = d9d_trace_text(r->trace, r->rank, &text, &top);
+    d9d_status st = d9d_trace_text(r->trace, r->run.rank, &text, &top);
 
     r->trace = NULL;
     if (st == D9D_OK)
         st = start_trace_write(r, dir, &text, &top);
     if (st != D9D_OK)
-        d9d_log_warn(r->log, "%s; the run goes on without this trace", d9d_err_message());
+        d9d_log_warn(r->run.log, "%s; the run goes on without this trace", d9d_err_message());
     d9d_buf_release(&text);
     d9d_buf_release(&top);
     d9d_arena_release(&a);
