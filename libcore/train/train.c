@@ -45,7 +45,13 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
 typedef struct loop_output {
     d9d_progress progress;
     d9d_train_summary *summary;
+    bool stepped; /* at least one report was collected */
 } loop_output;
+
+static bool is_alone(const d9di_train *r)
+{
+    return r->engine.world == NULL;
+}
 
 /* Collects the reports of enqueued steps, oldest first: all of them, or all but the newest.  A
  * single rank also collects the newest if it is ready.  Several ranks do not, since all must
@@ -63,6 +69,9 @@ static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
             continue;
         D9D_TRY(d9di_train_record_held(r));
         D9D_TRY(d9di_train_collect_step(r, p, &s));
+        if (!t->stepped)
+            d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
+        t->stepped = true;
         if (isnan(t->summary->first_loss))
             t->summary->first_loss = s.loss;
         t->summary->last_loss = s.loss;
@@ -75,17 +84,10 @@ static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
     return all || r->engine.world == NULL ? d9di_train_record_held(r) : D9D_OK;
 }
 
-/* A single rank reacts to a signal at once.  With several ranks, a signal counts when all ranks
- * know of it, through a step's report. */
-static bool should_exit(const d9di_train *r)
-{
-    return r->engine.world != NULL ? r->should_exit : d9d_preemption_reason(r->preemption) != NULL;
-}
-
 /* Saves everything done so far, and exits. */
 static d9d_status save_and_exit(d9di_train *r)
 {
-    const char *reason = d9d_preemption_reason(r->preemption);
+    const char *reason = d9d_preemption_reason(r->control.preemption);
     d9d_status st;
 
     D9D_TRY(d9di_engine_reshard(&r->engine));
@@ -96,24 +98,16 @@ static d9d_status save_and_exit(d9di_train *r)
     return d9d_bootstrap_agree_status(r->run.where->boot, st);
 }
 
-/* True if rank 0 was asked to sleep, or has told the other ranks so. */
-static bool should_sleep(d9di_train *r)
-{
-    if (r->engine.world == NULL)
-        r->should_sleep = d9d_preemption_sleep_requested(r->preemption);
-    return r->should_sleep;
-}
-
 /* Moves device memory to the host until the next SIGUSR2. */
 static d9d_status sleep_until_woken(d9di_train *r)
 {
     const d9di_sleep_opts how = {.dev = r->engine.dev,
                                  .mesh = r->engine.mesh,
                                  .boot = r->run.where->boot,
-                                 .preemption = r->preemption,
+                                 .preemption = r->control.preemption,
                                  .log = r->run.log};
 
-    r->should_sleep = false;
+    r->control.should_sleep = false;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
     D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer));
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_START);
@@ -130,37 +124,66 @@ static d9d_status sleep_until_woken(d9di_train *r)
     return D9D_OK;
 }
 
+static bool evaluation_is_due(const d9di_train *r)
+{
+    return d9di_train_evaluator_is_due(&r->evaluator, &r->run, r->state.step);
+}
+
+/* Runs the evaluations that are due, with no step enqueued. */
+static d9d_status evaluate(d9di_train *r)
+{
+    bool cut;
+
+    if (!evaluation_is_due(r))
+        return D9D_OK;
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EVALUATION);
+    D9D_TRY(d9di_train_evaluator_run(&r->evaluator, &r->run, r->tracker, r->state.step, &cut));
+    r->control.should_exit |= cut;
+    d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
+    return D9D_OK;
+}
+
+/* Enqueues the next step, traced if the configuration says so. */
+static d9d_status enqueue_step(d9di_train *r)
+{
+    const int64_t k = r->state.step + 1;
+
+    D9D_TRY(d9di_train_profiler_begin(&r->profiler, &r->run, r->engine.dev, k));
+    D9D_TRY(d9di_train_enqueue_step(r));
+    d9di_train_profiler_end(&r->profiler, &r->run, r->engine.dev, k);
+    return D9D_OK;
+}
+
 static d9d_status run_steps(d9di_train *r, loop_output *t)
 {
     const d9d_job_trainer_section *c = &r->run.c->trainer;
     const int64_t first = r->state.step;
 
-    while (!d9di_train_run_is_done(&r->run, r->state.step) || d9di_train_evaluation_is_due(r)) {
+    while (!d9di_train_run_is_done(&r->run, r->state.step) || evaluation_is_due(r)) {
         const uint64_t waits = r->engine.dev->host_waits;
         bool due;
 
-        if (should_exit(r)) {
+        if (d9di_train_control_should_exit(&r->control, is_alone(r))) {
             D9D_TRY(collect_steps(r, true, t));
             return save_and_exit(r);
         }
-        if (should_sleep(r)) {
+        if (d9di_train_control_should_sleep(&r->control, is_alone(r))) {
             D9D_TRY(collect_steps(r, true, t));
             D9D_TRY(sleep_until_woken(r));
             continue;
         }
-        if (d9di_train_evaluation_is_due(r)) { /* before the first step of this start */
-            D9D_TRY(d9di_train_evaluate(r));
+        if (evaluation_is_due(r)) { /* before the first step of this start */
+            D9D_TRY(evaluate(r));
             continue;
         }
-        D9D_TRY(d9di_train_enqueue_traced_step(r));
-        r->host_waits += r->state.step > first + 2 ? r->engine.dev->host_waits - waits : 0;
+        D9D_TRY(enqueue_step(r));
+        if (r->state.step > first + 2)
+            t->summary->host_waits += r->engine.dev->host_waits - waits;
         due = d9d_step_period_due(c->checkpointing.period_steps, r->state.step, r->run.total_steps,
                                   D9D_DUE_ON_LAST | D9D_DUE_AFTER_STEP);
-        D9D_TRY(collect_steps(r,
-                              due || d9di_train_run_is_done(&r->run, r->state.step) ||
-                                  d9di_train_evaluation_is_due(r),
-                              t));
-        D9D_TRY(d9di_train_evaluate(r));
+        D9D_TRY(collect_steps(
+            r, due || d9di_train_run_is_done(&r->run, r->state.step) || evaluation_is_due(r), t));
+        D9D_TRY(evaluate(r));
         if (due)
             D9D_TRY(save_checkpoint(r, r->state.step == r->run.total_steps));
     }
@@ -189,7 +212,6 @@ static void fill_summary(const d9di_train *r, d9d_train_summary *out)
     out->total_steps = r->run.total_steps;
     out->tokens = r->state.tokens;
     out->samples = r->state.samples;
-    out->host_waits = r->host_waits;
     out->mem_bytes = r->engine.dev != NULL ? d9d_device_memory(r->engine.dev).peak : 0;
     if (r->run.dir.path != NULL)
         (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->run.dir.path);
@@ -231,16 +253,15 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                             .where = where,
                             .log = where->log,
                             .rank = d9d_bootstrap_rank(where->boot)},
+                    .evaluator = {.engine = &r.engine, .task = &r.task},
                     .saved_step = -1};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;
     d9d_status st;
 
-    D9D_TRY_OR(st,
-               d9d_preemption_open(r.run.rank == 0 ? margin : D9D_PREEMPTION_NO_LIMIT, r.run.log,
-                                   &r.preemption),
-               out);
+    D9D_TRY_OR(st, d9di_train_control_open(&r.control, r.run.rank == 0, margin, where->log), out);
+    r.evaluator.preemption = r.control.preemption;
     D9D_TRY_OR(st, d9di_train_check(&r, &resume_from), out);
     summary.first_step = r.state.step;
     if (d9di_train_run_is_done(&r.run, r.state.step))

@@ -101,7 +101,7 @@ d9d_status d9di_train_checkpoint_set(d9di_train *r, const d9d_params *params, d9
         params, opt, r->run.c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
         &r->arena, out));
     D9D_TRY(d9di_run_metrics_rank_state(&r->metrics, "metrics", &r->arena, out));
-    D9D_TRY(d9di_train_evaluation_rank_state(r, out));
+    D9D_TRY(d9di_train_evaluator_rank_state(&r->evaluator, &r->arena, out));
     return d9di_task_rank_state(&r->task, &r->arena, out);
 }
 
@@ -216,7 +216,7 @@ static d9d_status check_config(d9di_train *r)
     D9D_TRY(d9di_train_run_open(&r->run, &r->task, &r->arena));
     D9D_TRY(d9di_run_metrics_open(&c->metrics, "metrics", &r->arena, &r->metrics));
     D9D_TRY(d9di_task_check_metrics(&r->task, "metrics", &r->metrics));
-    D9D_TRY(d9di_evaluations_open(c, &r->task, &c->mesh, &r->arena, &r->evaluations));
+    D9D_TRY(d9di_train_evaluator_open(&r->evaluator, &r->run, &r->arena));
     D9D_TRY(d9di_train_run_open_schedule(&r->run));
     return d9di_train_run_check_dir(&r->run);
 }
@@ -227,9 +227,9 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
     const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);
 
     D9D_TRY(d9di_engine_open(&how, &r->engine));
-    D9D_TRY(d9di_evaluations_check(&r->evaluations, r->engine.whole));
+    D9D_TRY(d9di_evaluations_check(&r->evaluator.list, r->engine.whole));
     D9D_TRY(d9di_run_metrics_check_head(&r->metrics, "metrics", &r->engine.spec.opts.head));
-    D9D_TRY(d9di_evaluations_check_head(&r->evaluations, &r->engine.spec.opts.head));
+    D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
     return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params, how.seed,
                                 &r->optimizer);
 }
@@ -289,8 +289,8 @@ static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
     d9di_rank_consistency same = {0};
 
     d9di_rank_consistency_add_data(&same, &r->run.data);
-    for (size_t i = 0; i < r->evaluations.n; i++)
-        d9di_rank_consistency_add_data(&same, &r->evaluations.v[i].data);
+    for (size_t i = 0; i < r->evaluator.list.n; i++)
+        d9di_rank_consistency_add_data(&same, &r->evaluator.list.v[i].data);
     d9di_rank_consistency_add_engine(&same, &r->engine, &how);
     d9di_rank_consistency_add_checkpoint(&same, resume_from);
     return d9di_rank_consistency_check(&same, r->run.where->boot);

@@ -58,7 +58,7 @@ static d9d_status state_resume(d9di_train *r, const char *path)
     D9D_TRY(d9d_checkpointer_read(path, &r->set, r->run.log, &r->state));
     D9D_TRY(d9d_checkpointer_read_rank_state(path, &r->set, r->run.rank,
                                              d9d_bootstrap_size(r->run.where->boot), r->run.log));
-    D9D_TRY(d9di_train_evaluation_sync(r));
+    D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
     r->state.origin = r->origin;
     r->state.parent = r->saved_step = r->state.step;
     d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->state.step, path);
@@ -155,8 +155,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
 
 void d9di_train_close(d9di_train *r)
 {
-    d9d_trace_discard(r->trace);
-    d9di_trace_file_detach(r->traced);
+    d9di_train_profiler_close(&r->profiler);
     d9di_checkpointer_async_close(r->checkpointer);
     d9d_tracker_close(r->tracker);
     d9d_sinks_close(r->sinks);
@@ -171,13 +170,13 @@ void d9di_train_close(d9di_train *r)
     d9di_run_metrics_release(&r->metrics);
     d9di_loss_attribution_release(&r->loss_attribution);
     d9di_pipeline_stats_release(&r->pipeline_stats);
-    d9di_evaluations_release(&r->evaluations);
+    d9di_train_evaluator_close(&r->evaluator);
     d9di_moe_stats_release(&r->moe_stats);
     d9di_task_close(&r->task); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9d_prefetcher_close(r->prefetcher);
     d9di_samples_log_release(&r->samples_log);
-    d9d_preemption_close(r->preemption);
+    d9di_train_control_close(&r->control);
     d9di_train_run_close(&r->run);
     d9d_arena_release(&r->arena);
 }

@@ -18,19 +18,17 @@
 #include "checkpointer/checkpointer_async.h"
 #include "d9d/checkpointer/checkpointer.h"
 #include "d9d/device/readback.h"
-#include "d9d/device/trace.h"
-#include "d9d/job/events.h"
-#include "d9d/job/preemption.h"
 #include "d9d/track/sink.h"
 #include "d9d/track/track.h"
 #include "engine/engine.h"
-#include "engine/evaluate.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
-#include "engine/trace_file.h"
 #include "train/samples_log.h"
+#include "train/train_control.h"
+#include "train/train_evaluate.h"
 #include "train/train_run.h"
 #include "train/train_timeout.h"
+#include "train/train_trace.h"
 
 /* A step enqueued on the device, whose report is pending. */
 typedef struct d9di_train_pending_step {
@@ -60,11 +58,12 @@ typedef struct d9di_train_step_result {
 typedef struct d9di_train {
     d9di_train_run run;
     d9di_train_timeouts timeouts;
+    d9di_train_control control;
+    d9di_train_evaluator evaluator;
+    d9di_train_profiler profiler;
     d9d_arena arena;
-    d9d_preemption *preemption;
     d9di_task task;
     d9di_run_metrics metrics;
-    d9di_evaluations evaluations;
     d9di_moe_stats moe_stats;
     d9di_loss_attribution loss_attribution;
     const char **names; /* of values in records: metrics, then MoE statistics */
@@ -84,15 +83,9 @@ typedef struct d9di_train {
     d9d_device_event *ends[4];          /* [k % 4]: the end of step k on the device */
     d9di_train_step_result held_record; /* a record that waits for the reduction of metrics */
     bool has_held_record;
-    bool stepped;            /* at least one report was collected */
-    d9d_trace *trace;        /* of the steps being traced; NULL: none */
-    d9di_trace_file *traced; /* the previous trace, while it is written; NULL: none */
-    uint64_t host_waits;     /* for the device while enqueueing steps, except the first two */
     struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
     d9di_checkpointer_async *checkpointer; /* NULL in a trial */
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
-    bool should_exit;   /* some rank requested to save and exit */
-    bool should_sleep;  /* rank 0 requested to sleep */
 } d9di_train;
 
 /* --- opening ------------------------------------------------------------------------ */
@@ -124,9 +117,6 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
 d9d_status d9di_train_diagnose_nonfinite(d9di_train *r, const d9di_train_pending_step *p,
                                          const d9d_grad_finalize_report *report);
 
-/* Enqueues the next step, traced if the configuration says so. */
-d9d_status d9di_train_enqueue_traced_step(d9di_train *r);
-
 /* --- records: on every rank, written by rank 0 -------------------------------------- */
 
 /* Opens the records; one process at a time may write them. */
@@ -143,17 +133,6 @@ d9d_status d9di_train_record_pipeline(d9di_train *r);
 d9d_status d9di_train_record_sync(d9di_train *r);
 /* Writes the end line.  Its failure does not hide the status `st`. */
 d9d_status d9di_train_record_end(d9di_train *r, d9d_status st);
-
-/* --- evaluations --------------------------------------------------------------------- */
-
-d9d_status d9di_train_evaluation_rank_state(d9di_train *r, d9d_checkpointer_set *set);
-/* After rank state was read from a checkpoint.  Collective. */
-d9d_status d9di_train_evaluation_sync(d9di_train *r);
-/* True if an evaluation is due after the steps done so far. */
-bool d9di_train_evaluation_is_due(const d9di_train *r);
-/* Runs the evaluations that are due, with no step enqueued.  If told to exit meanwhile, skips the
- * rest. */
-d9d_status d9di_train_evaluate(d9di_train *r);
 
 d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out);
 

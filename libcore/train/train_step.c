@@ -4,10 +4,6 @@
 #include "d9d/base/thread.h"
 #include "train/train_parts.h"
 
-/* A rank's flag in a step's report is 1 if it was told to exit, plus SLEEP_FLAG if it is to sleep.
- * The sum over ranks shows whether any rank has either. */
-enum { SLEEP_FLAG = 1 << 20 };
-
 /* This rank's share of the batch's model FLOP. */
 static double batch_flops(const d9di_train *r, const d9d_batch *b)
 {
@@ -126,11 +122,7 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
         .targets = first ? (double)targets : 0,
         .is_replica =
             d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_has_last_stage(&r->engine),
-        .flag = (d9d_preemption_reason(r->preemption) != NULL) +
-                (r->run.rank == 0 && r->engine.world != NULL &&
-                         d9d_preemption_sleep_requested(r->preemption)
-                     ? SLEEP_FLAG
-                     : 0),
+        .flag = d9di_train_control_flags(&r->control, r->engine.world == NULL),
         .saved = d9di_checkpointer_async_progress(r->checkpointer, p->state_before.step),
         .extra = r->pipeline_stats.local,
     };
@@ -233,12 +225,8 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
     }
     D9D_TRY(d9di_moe_stats_collect(&r->moe_stats, p->counts ? (int)(p->state_before.step % 2) : -1,
                                    report->targets));
-    if (!r->stepped)
-        d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
-    r->stepped = true;
     D9D_TRY(measure_step_ms(p, &ms));
-    r->should_exit = r->should_exit || fmod(report->flags, SLEEP_FLAG) > 0;
-    r->should_sleep = r->should_sleep || report->flags >= SLEEP_FLAG;
+    d9di_train_control_receive(&r->control, report->flags);
     D9D_TRY(d9di_checkpointer_async_advance(r->checkpointer, p->state_before.step, report->saved));
     r->state.tokens += (int64_t)report->targets;
     *out = (d9di_train_step_result){
