@@ -16,7 +16,7 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
         return D9D_OK;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
     if (r->saved_step != r->state.step) {
-        D9D_TRY(d9di_train_record_sync(r));
+        D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
         D9D_TRY(d9di_checkpointer_async_begin(r->checkpointer, &r->state, last));
         r->saved_step = r->state.step;
     }
@@ -61,13 +61,14 @@ static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
     for (int64_t i = 2; i > 0; i--) {
         d9di_train_pending_step *p = &r->pending[(r->state.step + i) % 2];
         d9di_train_step_result s = {.loss = NAN};
+        d9d_track_pipeline_record pipeline;
 
         if (!p->open)
             continue;
         if (i == 1 && !all &&
             (r->engine.world != NULL || (p->counts && !d9d_readback_ready(p->report))))
             continue;
-        D9D_TRY(d9di_train_record_held(r));
+        D9D_TRY(d9di_train_recorder_flush(&r->recorder, &r->run));
         D9D_TRY(d9di_train_collect_step(r, p, &s));
         if (!t->stepped)
             d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
@@ -78,10 +79,12 @@ static d9d_status collect_steps(d9di_train *r, bool all, loop_output *t)
         d9d_progress_note(&t->progress, "loss %.4f  lr %.3g  %.0f tok/s", s.loss, s.lr,
                           (double)s.targets / (s.ms * 1e-3));
         d9d_progress_add(&t->progress, 1);
-        D9D_TRY(d9di_train_record(r, &s));
-        D9D_TRY(d9di_train_record_pipeline(r));
+        D9D_TRY(d9di_train_recorder_add(&r->recorder, &r->run, &s));
+        if (d9di_pipeline_stats_poll(&r->pipeline_stats, &pipeline))
+            D9D_TRY(d9di_train_recorder_add_pipeline(&r->recorder, &r->run, &pipeline));
     }
-    return all || r->engine.world == NULL ? d9di_train_record_held(r) : D9D_OK;
+    return all || r->engine.world == NULL ? d9di_train_recorder_flush(&r->recorder, &r->run)
+                                          : D9D_OK;
 }
 
 /* Saves everything done so far, and exits. */
@@ -137,7 +140,8 @@ static d9d_status evaluate(d9di_train *r)
     if (!evaluation_is_due(r))
         return D9D_OK;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EVALUATION);
-    D9D_TRY(d9di_train_evaluator_run(&r->evaluator, &r->run, r->tracker, r->state.step, &cut));
+    D9D_TRY(
+        d9di_train_evaluator_run(&r->evaluator, &r->run, r->recorder.tracker, r->state.step, &cut));
     r->control.should_exit |= cut;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     return D9D_OK;
@@ -196,7 +200,8 @@ static d9d_status run_steps_with_progress(d9di_train *r, d9d_train_summary *out)
     d9d_status st;
 
     D9D_TRY(d9di_train_open_prefetcher(r));
-    D9D_TRY(d9di_train_run_trigger(&r->run, "train.ready", (d9d_job_event){.tracker = r->tracker}));
+    D9D_TRY(d9di_train_run_trigger(&r->run, "train.ready",
+                                   (d9d_job_event){.tracker = r->recorder.tracker}));
     d9d_progress_start(&t.progress, r->run.log, "train", "steps", (uint64_t)r->run.total_steps);
     t.progress.first = t.progress.done = (uint64_t)r->state.step;
     st = run_steps(r, &t);
@@ -242,8 +247,11 @@ static d9d_status open_and_run(d9di_train *r, const char *resume_from, d9d_train
 static d9d_status run_life(d9di_train *r, const json_t *resolved, const char *resume_from,
                            d9d_train_summary *out)
 {
-    D9D_TRY(d9di_train_record_open(r, resolved, resume_from));
-    return d9di_train_record_end(r, open_and_run(r, resume_from, out));
+    d9d_status st;
+
+    D9D_TRY(d9di_train_recorder_open(&r->recorder, &r->run, r->state.step, resolved, resume_from));
+    st = open_and_run(r, resume_from, out);
+    return d9di_train_recorder_end(&r->recorder, &r->run, st, r->state.step);
 }
 
 d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, const d9d_job *where,

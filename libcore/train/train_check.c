@@ -100,7 +100,7 @@ d9d_status d9di_train_checkpoint_set(d9di_train *r, const d9d_params *params, d9
     D9D_TRY(d9d_checkpointer_set_make(
         params, opt, r->run.c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
         &r->arena, out));
-    D9D_TRY(d9di_run_metrics_rank_state(&r->metrics, "metrics", &r->arena, out));
+    D9D_TRY(d9di_run_metrics_rank_state(&r->recorder.metrics, "metrics", &r->arena, out));
     D9D_TRY(d9di_train_evaluator_rank_state(&r->evaluator, &r->arena, out));
     return d9di_task_rank_state(&r->task, &r->arena, out);
 }
@@ -212,10 +212,9 @@ static d9d_status check_config(d9di_train *r)
     const d9d_train_config *c = r->run.c;
 
     D9D_TRY(d9di_task_open(&c->task, &r->task));
-    r->task.metrics = &r->metrics;
+    r->task.metrics = &r->recorder.metrics;
     D9D_TRY(d9di_train_run_open(&r->run, &r->task, &r->arena));
-    D9D_TRY(d9di_run_metrics_open(&c->metrics, "metrics", &r->arena, &r->metrics));
-    D9D_TRY(d9di_task_check_metrics(&r->task, "metrics", &r->metrics));
+    D9D_TRY(d9di_train_recorder_open_metrics(&r->recorder, &r->run, &r->task, &r->arena));
     D9D_TRY(d9di_train_evaluator_open(&r->evaluator, &r->run, &r->arena));
     D9D_TRY(d9di_train_run_open_schedule(&r->run));
     return d9di_train_run_check_dir(&r->run);
@@ -228,7 +227,8 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
 
     D9D_TRY(d9di_engine_open(&how, &r->engine));
     D9D_TRY(d9di_evaluations_check(&r->evaluator.list, r->engine.whole));
-    D9D_TRY(d9di_run_metrics_check_head(&r->metrics, "metrics", &r->engine.spec.opts.head));
+    D9D_TRY(
+        d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
     return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params, how.seed,
                                 &r->optimizer);

@@ -18,7 +18,7 @@ static d9d_status checkpointer_open(d9di_train *r)
         .mesh = r->engine.mesh,
         .timeout_s = d9di_train_timeouts_save_s(&r->timeouts),
         .timeout_name = D9DI_TRAIN_SAVE_TIMEOUT_NAME,
-        .tracker = r->tracker,
+        .tracker = r->recorder.tracker,
         .log = r->run.log,
     };
 
@@ -65,26 +65,13 @@ static d9d_status state_resume(d9di_train *r, const char *path)
     return D9D_OK;
 }
 
-/* Collects the names of additional values in records. */
-static d9d_status collect_value_names(d9di_train *r)
-{
-    const size_t width = r->metrics.width, n = width + r->moe_stats.n_values;
-
-    r->names = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*r->names));
-    r->values = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*r->values));
-    if (r->names == NULL || r->values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "records: %zu values", n);
-    for (size_t i = 0; i < n; i++)
-        r->names[i] = i < width ? r->metrics.names[i] : r->moe_stats.names[i - width];
-    return D9D_OK;
-}
-
 /* The losses of rows are gathered on the first of the context-parallel ranks. */
 static d9d_status loss_attribution_open(d9di_train *r)
 {
     const d9di_engine *e = &r->engine;
+    d9di_loss_attribution *d = &r->recorder.loss_attribution;
 
-    r->loss_attribution = (d9di_loss_attribution){
+    *d = (d9di_loss_attribution){
         .max_n = r->run.c->trainer.logging.documents,
         .is_reader = d9d_mesh_index(e->mesh, D9D_AXES_CP | D9D_AXIS(TP)) == 0 &&
                      d9di_engine_has_last_stage(e),
@@ -93,8 +80,8 @@ static d9d_status loss_attribution_open(d9di_train *r)
         .dev = e->dev,
         .world = e->world,
     };
-    r->engine.loss_attribution = &r->loss_attribution;
-    return d9di_loss_attribution_open(&r->loss_attribution, &r->arena);
+    r->engine.loss_attribution = d;
+    return d9di_loss_attribution_open(d, &r->arena);
 }
 
 static d9d_status log_optimizer(const d9di_train *r)
@@ -147,7 +134,8 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
         D9D_TRY(d9d_device_event_create(e->dev, &r->ends[i]));
     D9D_TRY(d9di_moe_stats_open(e, r->run.c->trainer.logging.experts, &r->arena, &r->moe_stats));
     D9D_TRY(loss_attribution_open(r));
-    D9D_TRY(collect_value_names(r));
+    D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world, r->moe_stats.names,
+                                            r->moe_stats.n_values, &r->arena));
     d9d_log_debug(r->run.log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(checkpointer_open(r));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
@@ -157,8 +145,7 @@ void d9di_train_close(d9di_train *r)
 {
     d9di_train_profiler_close(&r->profiler);
     d9di_checkpointer_async_close(r->checkpointer);
-    d9d_tracker_close(r->tracker);
-    d9d_sinks_close(r->sinks);
+    d9di_train_recorder_close(&r->recorder);
     d9d_optimizer_free(r->optimizer);
     for (int i = 0; i < 2; i++) {
         d9d_readback_free(r->pending[i].report);
@@ -167,15 +154,12 @@ void d9di_train_close(d9di_train *r)
     for (int i = 0; i < 4; i++)
         d9d_device_event_free(r->ends[i]);
     d9d_grad_finalize_release(&r->grad_finalize);
-    d9di_run_metrics_release(&r->metrics);
-    d9di_loss_attribution_release(&r->loss_attribution);
     d9di_pipeline_stats_release(&r->pipeline_stats);
     d9di_train_evaluator_close(&r->evaluator);
     d9di_moe_stats_release(&r->moe_stats);
     d9di_task_close(&r->task); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
     d9d_prefetcher_close(r->prefetcher);
-    d9di_samples_log_release(&r->samples_log);
     d9di_train_control_close(&r->control);
     d9di_train_run_close(&r->run);
     d9d_arena_release(&r->arena);

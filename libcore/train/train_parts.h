@@ -18,14 +18,12 @@
 #include "checkpointer/checkpointer_async.h"
 #include "d9d/checkpointer/checkpointer.h"
 #include "d9d/device/readback.h"
-#include "d9d/track/sink.h"
-#include "d9d/track/track.h"
 #include "engine/engine.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
-#include "train/samples_log.h"
 #include "train/train_control.h"
 #include "train/train_evaluate.h"
+#include "train/train_record.h"
 #include "train/train_run.h"
 #include "train/train_timeout.h"
 #include "train/train_trace.h"
@@ -46,43 +44,26 @@ typedef struct d9di_train_pending_step {
     size_t n_losses;      /* micro-batches with pending losses of documents */
 } d9di_train_pending_step;
 
-/* The report of a step, and the position of the run after it. */
-typedef struct d9di_train_step_result {
-    double loss, norm, lr, ms, data_ms;
-    double mfu; /* NaN if the device's peak is unknown */
-    int64_t targets;
-    int64_t step, tokens, samples;
-    size_t n_predictions, n_losses; /* as in d9di_train_pending_step */
-} d9di_train_step_result;
-
 typedef struct d9di_train {
     d9di_train_run run;
     d9di_train_timeouts timeouts;
     d9di_train_control control;
+    d9di_train_recorder recorder;
     d9di_train_evaluator evaluator;
     d9di_train_profiler profiler;
     d9d_arena arena;
     d9di_task task;
-    d9di_run_metrics metrics;
     d9di_moe_stats moe_stats;
-    d9di_loss_attribution loss_attribution;
-    const char **names; /* of values in records: metrics, then MoE statistics */
-    double *values;     /* of the held record */
     d9d_prefetcher *prefetcher;
-    d9di_samples_log samples_log; /* closed if it is disabled */
     d9di_engine engine;
     d9d_optimizer *optimizer;
-    d9d_tracker *tracker;
-    d9d_sinks *sinks;         /* of the tracker */
     d9d_checkpointer_set set; /* what this rank's checkpoints contain */
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */
     d9d_grad_finalize grad_finalize;
-    d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */
-    d9di_train_pending_step pending[2]; /* step k is at [k % 2] */
-    d9d_device_event *ends[4];          /* [k % 4]: the end of step k on the device */
-    d9di_train_step_result held_record; /* a record that waits for the reduction of metrics */
-    bool has_held_record;
+    d9di_pipeline_stats pipeline_stats;    /* compute and wait times of the pipeline */
+    d9di_train_pending_step pending[2];    /* step k is at [k % 2] */
+    d9d_device_event *ends[4];             /* [k % 4]: the end of step k on the device */
     struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
     d9di_checkpointer_async *checkpointer; /* NULL in a trial */
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
@@ -116,23 +97,6 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
 /* Ends the run after a step whose loss or norm is not finite: never returns D9D_OK. */
 d9d_status d9di_train_diagnose_nonfinite(d9di_train *r, const d9di_train_pending_step *p,
                                          const d9d_grad_finalize_report *report);
-
-/* --- records: on every rank, written by rank 0 -------------------------------------- */
-
-/* Opens the records; one process at a time may write them. */
-d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved, const char *resume_from);
-/* True if step k, counted from 1, has a record. */
-bool d9di_train_record_is_due(const d9di_train *r, int64_t k);
-/* Records a step's report; call in step order.  With metrics, the record is held until the next
- * step's report, and must be flushed before that one. */
-d9d_status d9di_train_record(d9di_train *r, const d9di_train_step_result *s);
-d9d_status d9di_train_record_held(d9di_train *r);
-/* Records the pipeline's times of an earlier step, if they have arrived. */
-d9d_status d9di_train_record_pipeline(d9di_train *r);
-/* Makes the records durable, before a checkpoint is committed. */
-d9d_status d9di_train_record_sync(d9di_train *r);
-/* Writes the end line.  Its failure does not hide the status `st`. */
-d9d_status d9di_train_record_end(d9di_train *r, d9d_status st);
 
 d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out);
 

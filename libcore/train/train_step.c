@@ -180,7 +180,8 @@ static d9d_status measure_step_ms(const d9di_train_pending_step *p, double *out)
 d9d_status d9di_train_enqueue_step(d9di_train *r)
 {
     d9di_train_pending_step *p = &r->pending[r->state.step % 2];
-    const size_t watched = r->metrics.watched.len, watched_losses = r->loss_attribution.watched.len;
+    const size_t watched = r->recorder.metrics.watched.len,
+                 watched_losses = r->recorder.loss_attribution.watched.len;
     int64_t targets;
 
     p->state_before = r->state;
@@ -195,8 +196,8 @@ d9d_status d9di_train_enqueue_step(d9di_train *r)
     D9D_TRY(d9di_pipeline_stats_begin(&r->pipeline_stats, r->state.step));
     D9D_TRY(d9di_train_forward_backward(r, &targets, &p->flops));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.forward_backward.post", r->state.step));
-    p->n_predictions = r->metrics.watched.len - watched;
-    p->n_losses = r->loss_attribution.watched.len - watched_losses;
+    p->n_predictions = r->recorder.metrics.watched.len - watched;
+    p->n_losses = r->recorder.loss_attribution.watched.len - watched_losses;
     p->data_ns += d9d_prefetcher_wait_ns(r->prefetcher);
     D9D_TRY(step_has_targets(r, targets, &p->counts));
     D9D_TRY(p->counts ? enqueue_update(r, p, targets) : skip_update(r, p));
@@ -241,6 +242,7 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
         .samples = p->state_before.samples + r->run.c->trainer.batching.global_batch_size,
         .n_predictions = p->n_predictions,
         .n_losses = p->n_losses,
+        .expert_stats = r->moe_stats.values,
     };
     out->mfu = peak > 0 ? p->flops / (out->ms * 1e-3) / peak : NAN;
     return D9D_OK;
