@@ -7,6 +7,7 @@
 #include "d9d/base/thread.h"
 #include "engine/job_start.h"
 #include "engine/sleep.h"
+#include "train/train_export.h"
 #include "train/train_parts.h"
 
 /* `last`: synchronous, as no step follows. */
@@ -15,13 +16,12 @@ static d9d_status save_checkpoint(d9di_train *r, bool last)
     if (r->run.where->trial)
         return D9D_OK;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
-    if (r->saved_step != r->state.step) {
+    if (r->checkpointer.saved_step != r->state.step) {
         D9D_TRY(d9di_train_recorder_sync(&r->recorder, &r->run));
-        D9D_TRY(d9di_checkpointer_async_begin(r->checkpointer, &r->state, last));
-        r->saved_step = r->state.step;
+        D9D_TRY(d9di_train_checkpointer_save(&r->checkpointer, &r->state, last));
     }
     if (last)
-        D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer));
+        D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_STEP);
     return D9D_OK;
 }
@@ -36,7 +36,7 @@ static d9d_status finish_saves(d9di_train *r, d9d_status st)
         return st;
     d9d_err_save(&why, st);
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
-    if (d9di_checkpointer_async_finish(r->checkpointer) != D9D_OK)
+    if (d9di_checkpointer_async_finish(r->checkpointer.async) != D9D_OK)
         d9d_log_warn(r->run.log, "%s", d9d_err_message());
     return d9d_bootstrap_agree_status(r->run.where->boot, d9d_err_restore(&why));
 }
@@ -112,7 +112,7 @@ static d9d_status sleep_until_woken(d9di_train *r)
 
     r->control.should_sleep = false;
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_SAVE);
-    D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer));
+    D9D_TRY(d9di_checkpointer_async_finish(r->checkpointer.async));
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_START);
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.sleep.pre", r->state.step));
     for (size_t k = 0; k < r->engine.n_stages; k++)
@@ -233,7 +233,7 @@ static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
     D9D_TRY(finish_saves(r, run_steps_with_progress(r, out)));
     d9di_train_timeouts_set(&r->timeouts, D9DI_TRAIN_EXPORT);
-    return d9di_train_export(r, out);
+    return d9di_train_export(&r->run, &r->engine, &r->checkpointer, &r->state, out);
 }
 
 /* Runs from the allocation of the model to the end. */
@@ -262,7 +262,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
                             .log = where->log,
                             .rank = d9d_bootstrap_rank(where->boot)},
                     .evaluator = {.engine = &r.engine, .task = &r.task},
-                    .saved_step = -1};
+                    .checkpointer = {.saved_step = -1}};
     const int64_t margin = config->trainer.timeout.save_margin;
     d9d_train_summary summary = {.first_loss = NAN, .last_loss = NAN};
     const char *resume_from = NULL;

@@ -15,12 +15,11 @@
 #ifndef D9DI_TRAIN_TRAIN_PARTS_H
 #define D9DI_TRAIN_TRAIN_PARTS_H
 
-#include "checkpointer/checkpointer_async.h"
-#include "d9d/checkpointer/checkpointer.h"
 #include "d9d/device/readback.h"
 #include "engine/engine.h"
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
+#include "train/train_checkpoint.h"
 #include "train/train_control.h"
 #include "train/train_evaluate.h"
 #include "train/train_record.h"
@@ -51,22 +50,19 @@ typedef struct d9di_train {
     d9di_train_recorder recorder;
     d9di_train_evaluator evaluator;
     d9di_train_profiler profiler;
+    d9di_train_checkpointer checkpointer;
     d9d_arena arena;
     d9di_task task;
     d9di_moe_stats moe_stats;
     d9d_prefetcher *prefetcher;
     d9di_engine engine;
     d9d_optimizer *optimizer;
-    d9d_checkpointer_set set; /* what this rank's checkpoints contain */
     d9d_checkpointer_state
         state; /* after the enqueued steps; `tokens` covers collected reports only */
     d9d_grad_finalize grad_finalize;
-    d9di_pipeline_stats pipeline_stats;    /* compute and wait times of the pipeline */
-    d9di_train_pending_step pending[2];    /* step k is at [k % 2] */
-    d9d_device_event *ends[4];             /* [k % 4]: the end of step k on the device */
-    struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
-    d9di_checkpointer_async *checkpointer; /* NULL in a trial */
-    int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
+    d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */
+    d9di_train_pending_step pending[2]; /* step k is at [k % 2] */
+    d9d_device_event *ends[4];          /* [k % 4]: the end of step k on the device */
 } d9di_train;
 
 /* --- opening ------------------------------------------------------------------------ */
@@ -74,10 +70,6 @@ typedef struct d9di_train {
 /* Runs all checks that need no model memory.  *resume_from is the checkpoint to resume from, or
  * NULL. */
 d9d_status d9di_train_check(d9di_train *r, const char **resume_from);
-d9di_engine_opts d9di_train_engine_opts(const d9di_train *r, bool resumes);
-/* Builds the set of a checkpoint's tensors. */
-d9d_status d9di_train_checkpoint_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
-                                     d9d_checkpointer_set *out);
 
 d9d_status d9di_train_open(d9di_train *r, const char *resume_from);
 void d9di_train_close(d9di_train *r);
@@ -97,7 +89,5 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
 /* Ends the run after a step whose loss or norm is not finite: never returns D9D_OK. */
 d9d_status d9di_train_diagnose_nonfinite(d9di_train *r, const d9di_train_pending_step *p,
                                          const d9d_grad_finalize_report *report);
-
-d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out);
 
 #endif /* D9DI_TRAIN_TRAIN_PARTS_H */

@@ -1,6 +1,7 @@
 /* train_run.c - see train/train_run.h. */
 #include "train/train_run.h"
 
+#include "checkpointer/checkpointer_private.h"
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/dir/manifest.h"
 #include "engine/job_start.h"
@@ -55,6 +56,17 @@ d9d_status d9di_train_run_check_dir(d9di_train_run *run)
                         "or another trainer.run.dir",
                         run->dir.path);
     return D9D_OK;
+}
+
+/* Rank 0 creates the run directory later, checkpoints after that, and the finished model last. */
+d9d_status d9di_train_run_check_paths(const d9di_train_run *run)
+{
+    const char *const places[] = {run->dir.path, run->dir.checkpoints,
+                                  d9di_train_run_export_dir(run)};
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        D9D_TRY(d9d_fs_check_creatable(places[i]));
+    return d9di_checkpointer_check_names(run->dir.checkpoints);
 }
 
 void d9di_train_run_close(d9di_train_run *run)

@@ -31,6 +31,8 @@ d9d_status d9di_train_run_open_schedule(d9di_train_run *run);
 /* Finds out whether the run directory has records; refuses it if the configuration does not
  * resume. */
 d9d_status d9di_train_run_check_dir(d9di_train_run *run);
+/* Refuses paths of outputs that could not be created. */
+d9d_status d9di_train_run_check_paths(const d9di_train_run *run);
 void d9di_train_run_close(d9di_train_run *run);
 
 /* Triggers an event; its size and id are set here. */

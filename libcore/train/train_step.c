@@ -123,7 +123,7 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
         .is_replica =
             d9d_mesh_index(m, D9D_AXIS(TP)) > 0 || !d9di_engine_has_last_stage(&r->engine),
         .flag = d9di_train_control_flags(&r->control, r->engine.world == NULL),
-        .saved = d9di_checkpointer_async_progress(r->checkpointer, p->state_before.step),
+        .saved = d9di_checkpointer_async_progress(r->checkpointer.async, p->state_before.step),
         .extra = r->pipeline_stats.local,
     };
 
@@ -131,7 +131,7 @@ static d9d_status enqueue_update(d9di_train *r, d9di_train_pending_step *p, int6
                                       r->run.c->trainer.gradient_clipping.max_norm));
     d9d_trace_mark(r->engine.dev, "norm", "");
     D9D_TRY(d9di_engine_wait_grads(&r->engine));
-    D9D_TRY(d9di_checkpointer_async_wait_copy(r->checkpointer));
+    D9D_TRY(d9di_checkpointer_async_wait_copy(r->checkpointer.async));
     D9D_TRY(d9di_train_run_trigger_step(&r->run, "train.optimizer_step.pre", r->state.step));
     D9D_TRY(d9di_moe_stats_end(&r->moe_stats, &r->grad_finalize.scale,
                                (int)(p->state_before.step % 2)));
@@ -150,7 +150,7 @@ static d9d_status skip_update(d9di_train *r, d9di_train_pending_step *p)
                  (long long)(r->state.step + 1),
                  d9di_train_run_describe_step(&r->run, r->state.samples).text);
     D9D_TRY(d9di_engine_wait_grads(&r->engine));
-    D9D_TRY(d9di_checkpointer_async_wait_copy(r->checkpointer));
+    D9D_TRY(d9di_checkpointer_async_wait_copy(r->checkpointer.async));
     return record_step_end(r, p);
 }
 
@@ -228,7 +228,8 @@ d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
                                    report->targets));
     D9D_TRY(measure_step_ms(p, &ms));
     d9di_train_control_receive(&r->control, report->flags);
-    D9D_TRY(d9di_checkpointer_async_advance(r->checkpointer, p->state_before.step, report->saved));
+    D9D_TRY(d9di_checkpointer_async_advance(r->checkpointer.async, p->state_before.step,
+                                            report->saved));
     r->state.tokens += (int64_t)report->targets;
     *out = (d9di_train_step_result){
         .loss = p->counts ? report->loss / report->targets : 0,
