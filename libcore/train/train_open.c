@@ -27,7 +27,7 @@ static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
         .task = &r->task,
         .train = true,
         .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
-        .optimizer = r->optimizer,
+        .optimizer = r->stepper.optimizer,
         .gradients = &t->gradient_manager,
         .sharding = &t->sharding,
         .timeout_s = (double)t->timeout.init_timeout,
@@ -62,7 +62,7 @@ static d9d_status check_model(d9di_train *r, const char *resume_from)
         d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
     return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params, how.seed,
-                                &r->optimizer);
+                                &r->stepper.optimizer);
 }
 
 /* Builds the set of a checkpoint's tensors. */
@@ -84,11 +84,12 @@ static d9d_status check_state_whole(d9di_train *r, const char *path)
     d9d_checkpointer_set set;
     d9d_status st;
 
-    D9D_TRY(d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.all, r->state.seed, &opt));
+    D9D_TRY(d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.all, r->stepper.state.seed,
+                                 &opt));
     st = checkpoint_set(r, &r->engine.all, opt, &set);
     if (st == D9D_OK)
         st = d9di_train_checkpointer_check(&r->checkpointer, &r->run, r->engine.spec.hf_config,
-                                           path, &set, &r->state);
+                                           path, &set, &r->stepper.state);
     d9d_optimizer_free(opt);
     return st;
 }
@@ -96,11 +97,11 @@ static d9d_status check_state_whole(d9di_train *r, const char *path)
 /* The position of the run, and the remaining steps. */
 static d9d_status check_start(d9di_train *r, const char *resume_from)
 {
-    D9D_TRY(d9di_train_checkpointer_start(&r->checkpointer, &r->run, &r->state));
+    D9D_TRY(d9di_train_checkpointer_start(&r->checkpointer, &r->run, &r->stepper.state));
     if (resume_from != NULL)
         D9D_TRY(check_state_whole(r, resume_from));
     return d9di_train_export_check(&r->run, &r->engine,
-                                   d9di_train_run_is_done(&r->run, r->state.step));
+                                   d9di_train_run_is_done(&r->run, r->stepper.state.step));
 }
 
 /* The position of the run, and its output paths. */
@@ -148,9 +149,10 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
-    D9D_TRY(d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->state));
+    D9D_TRY(d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
-    d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->state.step, path);
+    d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->stepper.state.step,
+                 path);
     return D9D_OK;
 }
 
@@ -176,7 +178,7 @@ static d9d_status loss_attribution_open(d9di_train *r)
 static d9d_status log_optimizer(const d9di_train *r)
 {
     d9d_buf text = {0};
-    const d9d_status st = d9d_optimizer_describe(r->optimizer, &text);
+    const d9d_status st = d9d_optimizer_describe(r->stepper.optimizer, &text);
 
     if (st == D9D_OK && text.len > 0)
         d9d_log_info(r->run.log, "%s", text.data);
@@ -194,14 +196,14 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
     D9D_TRY(d9di_engine_materialize(e, &how));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.model_stages",
                                    (d9d_job_event){.models = e->models, .n_models = e->n_stages}));
-    D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(d9d_optimizer_fill(r->stepper.optimizer, e->dev));
     D9D_TRY(log_optimizer(r));
-    D9D_TRY(d9di_engine_set_prefetch(e, r->optimizer));
+    D9D_TRY(d9di_engine_set_prefetch(e, r->stepper.optimizer));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.optimizer",
-                                   (d9d_job_event){.optimizer = r->optimizer}));
+                                   (d9d_job_event){.optimizer = r->stepper.optimizer}));
     D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.lr_scheduler",
                                    (d9d_job_event){.lr = r->run.lr}));
-    D9D_TRY(checkpoint_set(r, &e->params, r->optimizer, &r->checkpointer.set));
+    D9D_TRY(checkpoint_set(r, &e->params, r->stepper.optimizer, &r->checkpointer.set));
     r->checkpointer.set.partial =
         r->checkpointer.set.partial || e->program.ranks > 1; /* other ranks have the other stages */
     r->timeouts = (d9di_train_timeouts){
@@ -210,25 +212,14 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
         .write_s = (double)d9d_checkpointer_set_bytes(&r->checkpointer.set) / 100e6,
     };
     D9D_TRY(d9di_train_checkpointer_check_size(&r->checkpointer, &r->run));
-    D9D_TRY(d9di_pipeline_stats_open(e, r->run.n_micro, &r->arena, &r->pipeline_stats));
-    D9D_TRY(d9d_grad_finalize_init(e->dev, r->run.n_micro, r->pipeline_stats.n, e->world,
-                                   &r->grad_finalize));
-    for (int i = 0; i < 2; i++) {
-        D9D_TRY(d9d_readback_create(e->dev,
-                                    (uint64_t)r->pipeline_stats.n * sizeof(double) +
-                                        sizeof(d9d_grad_finalize_report),
-                                    &r->pending[i].report));
-        D9D_TRY(d9d_device_event_create(e->dev, &r->pending[i].start_event));
-    }
-    for (int i = 0; i < 4; i++)
-        D9D_TRY(d9d_device_event_create(e->dev, &r->ends[i]));
-    D9D_TRY(d9di_moe_stats_open(e, r->run.c->trainer.logging.experts, &r->arena, &r->moe_stats));
+    D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
     D9D_TRY(loss_attribution_open(r));
-    D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world, r->moe_stats.names,
-                                            r->moe_stats.n_values, &r->arena));
+    D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,
+                                            r->stepper.moe_stats.names,
+                                            r->stepper.moe_stats.n_values, &r->arena));
     d9d_log_debug(r->run.log, "%s: all of the model has its memory", e->dev->name);
     D9D_TRY(d9di_train_checkpointer_open(&r->checkpointer, &r->run, e, &r->timeouts,
-                                         r->recorder.tracker, r->state.step));
+                                         r->recorder.tracker, r->stepper.state.step));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
@@ -237,20 +228,10 @@ void d9di_train_close(d9di_train *r)
     d9di_train_profiler_close(&r->profiler);
     d9di_train_checkpointer_close(&r->checkpointer);
     d9di_train_recorder_close(&r->recorder);
-    d9d_optimizer_free(r->optimizer);
-    for (int i = 0; i < 2; i++) {
-        d9d_readback_free(r->pending[i].report);
-        d9d_device_event_free(r->pending[i].start_event);
-    }
-    for (int i = 0; i < 4; i++)
-        d9d_device_event_free(r->ends[i]);
-    d9d_grad_finalize_release(&r->grad_finalize);
-    d9di_pipeline_stats_release(&r->pipeline_stats);
+    d9di_train_stepper_close(&r->stepper);
     d9di_train_evaluator_close(&r->evaluator);
-    d9di_moe_stats_release(&r->moe_stats);
     d9di_task_close(&r->task); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
-    d9d_prefetcher_close(r->prefetcher);
     d9di_train_control_close(&r->control);
     d9di_train_run_close(&r->run);
     d9d_arena_release(&r->arena);

@@ -14,6 +14,8 @@ typedef struct d9di_train_step_result {
     size_t n_predictions;       /* micro-batches with pending predictions */
     size_t n_losses;            /* micro-batches with pending losses of documents */
     const double *expert_stats; /* of d9di_moe_stats; valid until the next report is collected */
+    double flags,
+        saved; /* sums over ranks: of d9di_train_control_flags(), of the save's progress */
 } d9di_train_step_result;
 
 #endif /* D9DI_TRAIN_TRAIN_STEP_RESULT_H */
