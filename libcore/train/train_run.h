@@ -23,10 +23,10 @@ typedef struct d9di_train_run {
     bool resumes;                 /* the run directory already has records of this run */
 } d9di_train_run;
 
-/* Opens events and data, and sets the paths: after the checks of the configuration that need no
- * model.  `a` outlives the run. */
+/* Checks what of the configuration needs no model; opens events and data, and sets the paths.  `a`
+ * outlives the run. */
 d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_arena *a);
-/* Opens the learning rate's schedule, and then limits the steps of a trial. */
+/* Opens the learning rate's schedule, of all steps; then limits a trial to its own. */
 d9d_status d9di_train_run_open_schedule(d9di_train_run *run);
 /* Finds out whether the run directory has records; refuses it if the configuration does not
  * resume. */
