@@ -351,7 +351,8 @@ static const d9d_key plan_input_keys[] = {
 };
 static const d9d_key box_keys[] = {
     LIST("start", &an_index, "index of its first element in the output"),
-    LIST("size", &an_index, "its size"),
+    LIST("size", &an_index, "its size: how many indices of the output, in each dimension"),
+    FIELD("step", LIST, "[]", "from one of these indices to the next", .elem = &an_index),
     TEXT("source", "the tensor that it is taken from"),
     COUNT("first", "number of its first element there"),
     LIST("stride", &an_index, "elements from one to the next there"),

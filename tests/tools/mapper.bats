@@ -177,3 +177,51 @@ two() {
     d9d-map -q --mapper m.json src experts
     d9d-map diff -q experts whole
 }
+
+# plan_boxes DIR: the pieces of the tensors that m.json makes of it.
+plan_boxes() { d9d-map plan --all --boxes --mapper m.json "$1" | grep -F '  | ['; }
+
+@test "fused projections come apart, and together again" {
+    d9d-map init -q --model "$golden/moe/config.json" --dtype bfloat16 --seed 1 src
+    d9d-map -q src own
+    # Rows of gate and up by turns, as GPT-OSS has them, from experts that are stacked [E, H, I].
+    spec '[[{"op": "stack", "from": ["{x:any}.gate_proj.weight", "{x:any}.up_proj.weight"], "to": "{x}.gate_up_proj", "dim": 3}],
+           [{"op": "flatten", "from": "{x:any}.gate_up_proj", "start_dim": 2, "end_dim": 3}]]' '"rest": "keep"'
+    d9d-map -q --mapper m.json own fused
+    run -0 plan_boxes own
+    [[ "$output" == *":39:2] of "*"gate_proj.weight from element 0 by "* ]]
+    spec '[[{"op": "unflatten", "from": "{x:any}.gate_up_proj", "dim": -1, "sizes": [-1, 2]}],
+           [{"op": "unstack", "from": "{x:any}.gate_up_proj", "to": ["{x}.gate_proj.weight", "{x}.up_proj.weight"], "dim": 3, "count": 2}]]' '"rest": "keep"'
+    d9d-map -q --mapper m.json fused back
+    d9d-map diff -q own back
+    # Heads of q, k and v by turns, as GPT-NeoX has them: 3 of 16 rows each.
+    rm -r src
+    d9d-map init -q --model "$golden/dense_mha/config.json" --seed 1 src
+    spec '[[{"op": "unflatten", "from": "{x}.layers.{l}.self_attn.{p}_proj.weight", "to": "{l}.{p}", "sizes": [3, 1, -1]}],
+           [{"op": "drop", "from": "{l}.o"}, {"op": "concat", "from": ["{l}.q", "{l}.k", "{l}.v"], "to": "{l}.qkv", "dim": 1}],
+           [{"op": "flatten", "from": "{l}.qkv", "end_dim": 2}]]' '"rest": "drop"'
+    d9d-map -q --mapper m.json src neox
+    run -0 --separate-stderr d9d-map plan --all --mapper m.json src
+    [[ "$output" == *"> 1.qkv F32 [144, 48]"* ]]
+    spec '[[{"op": "unflatten", "from": "{l}.qkv", "sizes": [3, 3, 16]}],
+           [{"op": "split", "from": "{l}.qkv", "to": ["{l}.q", "{l}.k", "{l}.v"], "sizes": [1, 1, 1], "dim": 1}],
+           [{"op": "flatten", "from": "{l}.{p}", "to": "{l}.{p}_proj.weight", "end_dim": -2}]]'
+    d9d-map -q --mapper m.json neox apart
+    spec '[[{"op": "rename", "from": "{x}.layers.{l}.self_attn.{p}_proj.weight", "to": "{l}.{p}_proj.weight"}],
+           [{"op": "drop", "from": "{l}.o_proj.weight"}]]' '"rest": "drop"'
+    d9d-map -q --mapper m.json src plain
+    d9d-map diff -q plain apart
+}
+
+@test "what cannot be unflattened" {
+    d9d-map init -q --model "$golden/dense_mha/config.json" --seed 1 src
+    spec '[[{"op": "unflatten", "from": "lm_head.weight", "sizes": [1, -1, 1000]}]]' '"rest": "drop"'
+    run -2 --separate-stderr d9d-map -q --mapper m.json src dst
+    echo "$stderr"
+    [[ "$stderr" == *"lm_head.weight: cannot unflatten dimension 0 of F32 ["*"] into [1, -1, 1000]"* ]]
+    spec '[[{"op": "unflatten", "from": "{x:any}", "sizes": [-1, -1]}]]'
+    refused 'invalid configuration: m.json: stages[0][0] (unflatten): cannot unflatten lm_head.weight into 2 dimensions of size -1'
+    spec '[[{"op": "unflatten", "from": "{x:any}", "sizes": []}]]'
+    run -2 --separate-stderr d9d-map -q --mapper m.json src dst
+    [[ "$stderr" == *"m.json: stages[0][0].sizes: "* ]]
+}

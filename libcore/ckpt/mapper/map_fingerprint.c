@@ -10,6 +10,21 @@ static void add_dims(d9d_hasher *h, const int64_t *dims, int ndim)
     d9d_hasher_add(h, dims, (size_t)ndim * sizeof(*dims));
 }
 
+/* Hashes the steps of a box that has any, so that other boxes have the hash that they always had.
+ */
+static void add_steps(d9d_hasher *h, const d9di_mapper_box *b, int ndim)
+{
+    static const char mark[] = "step";
+    bool any = false;
+
+    for (int d = 0; d < ndim; d++)
+        any = any || b->step[d] != 1;
+    if (!any)
+        return;
+    d9d_hasher_add(h, mark, sizeof(mark));
+    add_dims(h, b->step, ndim);
+}
+
 static void add_box(d9d_hasher *h, const d9di_mapper_box *b, int ndim, d9d_cast_overflow overflow)
 {
     if (b->n_casts > 0)
@@ -20,6 +35,7 @@ static void add_box(d9d_hasher *h, const d9di_mapper_box *b, int ndim, d9d_cast_
     add_dims(h, b->start, ndim);
     add_dims(h, b->size, ndim);
     add_dims(h, b->stride, ndim);
+    add_steps(h, b, ndim);
     d9d_hasher_add(h, &b->base, sizeof(b->base));
 }
 

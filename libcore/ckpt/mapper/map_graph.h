@@ -5,12 +5,17 @@
  * topological order.
  *
  * Planning gives every value a view: its shape and the boxes of source tensors that tile it.  In a
- * box, the element at index x of the value (start <= x < start + size) is element base + sum (x -
- * start) * stride of the source tensor, cast as listed:
+ * box, the element at index start + i * step of the value (0 <= i < size in each dimension) is
+ * element base + sum i * stride of the source tensor, cast as listed:
  *
  *     stack(0) of 2 tensors [3,4], then transpose(1,2), gives [2,4,3]:
  *       box 0: source 0, start 0 0 0, size 1 4 3, stride 0 1 4
  *       box 1: source 1, start 1 0 0, size 1 4 3, stride 0 1 4
+ *
+ * Steps are 1, except in tensors that interleave others.  concat(-1) of 2 tensors [5,1], then
+ * flatten(0, 1), gives [10]:
+ *       box 0: source 0, start 0, size 5, step 2, stride 1
+ *       box 1: source 1, start 1, size 5, step 2, stride 1
  */
 #ifndef D9DI_CKPT_MAPPER_MAP_GRAPH_H
 #define D9DI_CKPT_MAPPER_MAP_GRAPH_H
@@ -28,7 +33,9 @@ typedef struct d9di_mapper_box {
     uint32_t source;
     int n_casts;
     d9d_dtype casts[D9DI_MAX_CASTS];
-    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS], stride[D9D_MAX_DIMS];
+    int64_t start[D9D_MAX_DIMS], size[D9D_MAX_DIMS]; /* size: number of indices, 1 at least */
+    int64_t step[D9D_MAX_DIMS];                      /* between indices; 1 where size is 1 */
+    int64_t stride[D9D_MAX_DIMS];                    /* of the source, for one index */
     int64_t base;
 } d9di_mapper_box;
 
@@ -106,6 +113,8 @@ typedef enum d9di_mapper_op_kind {
     D9DI_DUPLICATE,
     D9DI_DISTRIBUTE,
     D9DI_GATHER,
+    D9DI_UNFLATTEN,
+    D9DI_FLATTEN,
     D9DI_N_OPS
 } d9di_mapper_op_kind;
 
@@ -128,6 +137,18 @@ d9d_status d9di_mapper_sort_outputs(d9d_mapper *m);
 /* Returns -1, 0 or 1.  Compares bytes, but runs of digits by value: "x.9" before "x.10". */
 int d9di_mapper_name_compare(const char *a, const char *b);
 
+/* Views and their boxes (map_view.c).  Copies the shape of `in` to `out` and allocates n boxes. */
+d9d_status d9di_mapper_view_begin(d9di_mapper_view *out, const d9di_mapper_view *in, size_t n,
+                                  d9d_arena *a);
+d9di_mapper_box *d9di_mapper_view_add_box(d9di_mapper_view *v, const d9di_mapper_box *from);
+/* Insert an element before position `dim` of an array of ndim, or remove that at `dim`. */
+void d9di_mapper_dims_insert(int64_t *array, int ndim, int dim, int64_t value);
+void d9di_mapper_dims_remove(int64_t *array, int ndim, int dim);
+/* Insert a dimension before `dim`, in which the box is at index `start`, or remove one. */
+void d9di_mapper_box_insert_dim(d9di_mapper_box *b, int ndim, int dim, int64_t start);
+void d9di_mapper_box_remove_dim(d9di_mapper_box *b, int ndim, int dim);
+/* Narrows dimension d of a box to its indices in [lo, hi); false if there is none. */
+bool d9di_mapper_box_clip(d9di_mapper_box *b, int d, int64_t lo, int64_t hi);
 /* Makes the view of all of source tensor `source`. */
 d9d_status d9di_mapper_view_tensor(const d9d_safetensors_tensor *t, uint32_t source, d9d_arena *a,
                                    d9di_mapper_view *out);
@@ -136,6 +157,12 @@ d9d_status d9di_mapper_view_cast(const d9di_mapper_view *in, d9d_dtype to, d9d_a
                                  d9di_mapper_view *out);
 bool d9di_cast_is_float(d9d_dtype t);
 bool d9di_cast_is_supported(d9d_dtype from, d9d_dtype to);
+/* Makes the view of `in` with dimension dim as two of these sizes, or with dim and dim + 1 as
+ * one.  ENOTSUP if there are too many boxes. */
+d9d_status d9di_mapper_view_unflatten(const d9di_mapper_view *in, int dim, int64_t outer,
+                                      int64_t inner, d9d_arena *a, d9di_mapper_view *out);
+d9d_status d9di_mapper_view_flatten(const d9di_mapper_view *in, int dim, d9d_arena *a,
+                                    d9di_mapper_view *out);
 /* "stack(0)" */
 d9d_status d9di_mapper_step_print(const d9di_mapper_step *s, d9d_buf *b);
 

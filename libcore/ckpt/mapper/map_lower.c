@@ -2,6 +2,7 @@
 #include <inttypes.h>
 
 #include "ckpt/mapper/map_graph.h"
+#include "d9d/tensor/tensor.h"
 
 static d9d_status no_memory(void)
 {
@@ -39,53 +40,13 @@ static d9d_status pick_dim(const d9di_mapper_infer *x, int dim, int ndim, int *o
     return D9D_OK;
 }
 
-/* --- views, boxes and dimensions --------------------------------------------------- */
+/* --- operations ---------------------------------------------------------------------- */
 
-/* Copies the shape of `in` to `out` and allocates n boxes. */
-static d9d_status begin_view(d9di_mapper_view *out, const d9di_mapper_view *in, size_t n,
-                             d9d_arena *a)
+static d9d_status infer_identity(const d9di_mapper_infer *x)
 {
-    if (n > D9DI_MAX_BOXES)
-        return D9D_FAIL(D9D_ENOTSUP, "mapper: a tensor of %zu pieces, %d are possible", n,
-                        (int)D9DI_MAX_BOXES);
-    *out = *in;
-    out->n = 0;
-    out->boxes = d9d_arena_alloc(a, (n + 1) * sizeof(*out->boxes));
-    return out->boxes == NULL ? no_memory() : D9D_OK;
-}
-
-static d9di_mapper_box *add_box(d9di_mapper_view *v, const d9di_mapper_box *from)
-{
-    v->boxes[v->n] = *from;
-    return &v->boxes[v->n++];
-}
-
-static void insert_at(int64_t *array, int ndim, int dim, int64_t value)
-{
-    for (int d = ndim; d > dim; d--)
-        array[d] = array[d - 1];
-    array[dim] = value;
-}
-
-static void remove_at(int64_t *array, int ndim, int dim)
-{
-    for (int d = dim; d + 1 < ndim; d++)
-        array[d] = array[d + 1];
-    array[ndim - 1] = 0;
-}
-
-static void insert_dim(d9di_mapper_box *b, int ndim, int dim, int64_t start)
-{
-    insert_at(b->start, ndim, dim, start);
-    insert_at(b->size, ndim, dim, 1);
-    insert_at(b->stride, ndim, dim, 0);
-}
-
-static void remove_dim(d9di_mapper_box *b, int ndim, int dim)
-{
-    remove_at(b->start, ndim, dim);
-    remove_at(b->size, ndim, dim);
-    remove_at(b->stride, ndim, dim);
+    for (size_t k = 0; k < x->step->n_out; k++)
+        x->out[k] = *in_view(x, 0);
+    return D9D_OK;
 }
 
 static void swap_dims(int64_t *array, int i, int j)
@@ -96,33 +57,6 @@ static void swap_dims(int64_t *array, int i, int j)
     array[j] = t;
 }
 
-d9d_status d9di_mapper_view_tensor(const d9d_safetensors_tensor *t, uint32_t source, d9d_arena *a,
-                                   d9di_mapper_view *out)
-{
-    d9di_mapper_view whole = {.dtype = t->dtype, .ndim = t->ndim, .known = true};
-    d9di_mapper_box box = {.source = source};
-    int64_t stride = 1;
-
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        whole.shape[d] = box.size[d] = t->shape[d];
-        box.stride[d] = stride;
-        stride *= t->bytes > 0 ? t->shape[d] : 1;
-    }
-    D9D_TRY(begin_view(out, &whole, 1, a));
-    if (t->bytes > 0)
-        (void)add_box(out, &box);
-    return D9D_OK;
-}
-
-/* --- operations ---------------------------------------------------------------------- */
-
-static d9d_status infer_identity(const d9di_mapper_infer *x)
-{
-    for (size_t k = 0; k < x->step->n_out; k++)
-        x->out[k] = *in_view(x, 0);
-    return D9D_OK;
-}
-
 static d9d_status infer_transpose(const d9di_mapper_infer *x)
 {
     const d9di_mapper_view *in = in_view(x, 0);
@@ -130,13 +64,14 @@ static d9d_status infer_transpose(const d9di_mapper_infer *x)
 
     D9D_TRY(pick_dim(x, x->step->args.a, in->ndim, &i));
     D9D_TRY(pick_dim(x, x->step->args.b, in->ndim, &j));
-    D9D_TRY(begin_view(x->out, in, in->n, x->arena));
+    D9D_TRY(d9di_mapper_view_begin(x->out, in, in->n, x->arena));
     swap_dims(x->out->shape, i, j);
     for (size_t k = 0; k < in->n; k++) {
-        d9di_mapper_box *b = add_box(x->out, &in->boxes[k]);
+        d9di_mapper_box *b = d9di_mapper_view_add_box(x->out, &in->boxes[k]);
 
         swap_dims(b->start, i, j);
         swap_dims(b->size, i, j);
+        swap_dims(b->step, i, j);
         swap_dims(b->stride, i, j);
     }
     return D9D_OK;
@@ -174,11 +109,12 @@ static d9d_status infer_stack(const d9di_mapper_infer *x)
                         first->ndim);
     D9D_TRY(pick_dim(x, x->step->args.a, first->ndim + 1, &dim));
     D9D_TRY(check_inputs_alike(x, -1, &n));
-    D9D_TRY(begin_view(x->out, first, n, x->arena));
-    insert_at(x->out->shape, x->out->ndim++, dim, x->step->n_in);
+    D9D_TRY(d9di_mapper_view_begin(x->out, first, n, x->arena));
+    d9di_mapper_dims_insert(x->out->shape, x->out->ndim++, dim, x->step->n_in);
     for (size_t k = 0; k < x->step->n_in; k++)
         for (size_t i = 0; i < in_view(x, k)->n; i++)
-            insert_dim(add_box(x->out, &in_view(x, k)->boxes[i]), first->ndim, dim, (int64_t)k);
+            d9di_mapper_box_insert_dim(d9di_mapper_view_add_box(x->out, &in_view(x, k)->boxes[i]),
+                                       first->ndim, dim, (int64_t)k);
     return D9D_OK;
 }
 
@@ -202,23 +138,19 @@ static size_t first_bound_after(const int64_t *bounds, size_t n, int64_t x)
 static void split_box(const d9di_mapper_box *from, int dim, const int64_t *bounds, size_t n,
                       bool add, d9di_mapper_view *out)
 {
-    const int64_t begin = from->start[dim], end = begin + from->size[dim];
+    const int64_t begin = from->start[dim];
+    const int64_t last = begin + (from->size[dim] - 1) * from->step[dim];
 
-    for (size_t k = first_bound_after(bounds, n, begin); k < n && bounds[k] < end; k++) {
-        int64_t lo = begin > bounds[k] ? begin : bounds[k];
-        int64_t hi = end < bounds[k + 1] ? end : bounds[k + 1];
-        d9di_mapper_box *b;
+    for (size_t k = first_bound_after(bounds, n, begin); k < n && bounds[k] <= last; k++) {
+        d9di_mapper_box part = *from;
 
-        if (lo >= hi)
+        if (!d9di_mapper_box_clip(&part, dim, bounds[k], bounds[k + 1]))
             continue;
-        if (!add) {
+        part.start[dim] -= bounds[k];
+        if (add)
+            (void)d9di_mapper_view_add_box(&out[k], &part);
+        else
             out[k].n++;
-            continue;
-        }
-        b = add_box(&out[k], from);
-        b->base += (lo - begin) * from->stride[dim];
-        b->start[dim] = lo - bounds[k];
-        b->size[dim] = hi - lo;
     }
 }
 
@@ -231,7 +163,7 @@ static d9d_status split_view(const d9di_mapper_view *in, int dim, const int64_t 
     for (size_t i = 0; i < in->n; i++)
         split_box(&in->boxes[i], dim, bounds, n, false, out);
     for (size_t k = 0; k < n; k++) {
-        D9D_TRY(begin_view(&out[k], in, out[k].n, a));
+        D9D_TRY(d9di_mapper_view_begin(&out[k], in, out[k].n, a));
         out[k].shape[dim] = bounds[k + 1] - bounds[k];
     }
     for (size_t i = 0; i < in->n; i++)
@@ -269,9 +201,9 @@ static d9d_status infer_unstack(const d9di_mapper_infer *x)
     for (uint32_t k = 0; k < x->step->n_out; k++) {
         d9di_mapper_view *out = &x->out[k];
 
-        remove_at(out->shape, out->ndim--, dim);
+        d9di_mapper_dims_remove(out->shape, out->ndim--, dim);
         for (size_t i = 0; i < out->n; i++)
-            remove_dim(&out->boxes[i], in->ndim, dim);
+            d9di_mapper_box_remove_dim(&out->boxes[i], in->ndim, dim);
     }
     return D9D_OK;
 }
@@ -285,12 +217,12 @@ static d9d_status infer_concat(const d9di_mapper_infer *x)
 
     D9D_TRY(pick_dim(x, x->step->args.a, first->ndim, &dim));
     D9D_TRY(check_inputs_alike(x, dim, &n));
-    D9D_TRY(begin_view(x->out, first, n, x->arena));
+    D9D_TRY(d9di_mapper_view_begin(x->out, first, n, x->arena));
     for (size_t k = 0; k < x->step->n_in; k++) {
         const d9di_mapper_view *v = in_view(x, k);
 
         for (size_t i = 0; i < v->n; i++)
-            add_box(x->out, &v->boxes[i])->start[dim] += at;
+            d9di_mapper_view_add_box(x->out, &v->boxes[i])->start[dim] += at;
         if (__builtin_add_overflow(at, v->shape[dim], &at))
             return D9D_FAIL(D9D_EMISMATCH, "%s: the size of the whole overflows", in_name(x, k));
     }
@@ -467,7 +399,7 @@ static d9d_status infer_gather(const d9di_mapper_infer *x)
         n += in_view(x, i)->n;
     D9D_TRY(read_mesh(x, &m));
     D9D_TRY(find_whole_shape(x, &m, whole));
-    D9D_TRY(begin_view(x->out, first, n, x->arena));
+    D9D_TRY(d9di_mapper_view_begin(x->out, first, n, x->arena));
     memcpy(x->out->shape, whole, sizeof(whole));
     for (size_t i = 0; i < x->step->n_in; i++) {
         const d9di_mapper_view *v = in_view(x, i);
@@ -475,12 +407,90 @@ static d9d_status infer_gather(const d9di_mapper_infer *x)
         find_shard(&m, whole, i, &mesh_shard);
         D9D_TRY(check_shard(x, i, &mesh_shard));
         for (size_t k = 0; k < v->n && mesh_shard.is_read; k++) {
-            d9di_mapper_box *b = add_box(x->out, &v->boxes[k]);
+            d9di_mapper_box *b = d9di_mapper_view_add_box(x->out, &v->boxes[k]);
 
             for (int d = 0; d < v->ndim; d++)
                 b->start[d] += mesh_shard.start[d];
         }
     }
+    return D9D_OK;
+}
+
+/* --- one dimension as several, several as one ----------------------------------------------- */
+
+/* Finds the sizes of an unflatten, -1 resolved; inner[k] is the product of those after size k. */
+static d9d_status find_sizes(const d9di_mapper_infer *x, int64_t whole, int64_t *sizes,
+                             int64_t *inner)
+{
+    const size_t n = x->step->args.n;
+    d9d_shape asked = {.ndim = (int)n};
+    char has[D9D_SAFETENSORS_DESCRIBE], text[128];
+    int64_t known = 1, product = 1;
+    bool fits = true;
+
+    for (size_t k = 0; k < n; k++) {
+        asked.dim[k] = sizes[k] = x->step->args.list[k];
+        fits = fits && (sizes[k] == -1 || !__builtin_mul_overflow(known, sizes[k], &known));
+    }
+    for (size_t k = 0; k < n && fits; k++)
+        if (sizes[k] == -1) {
+            fits = known > 0;
+            sizes[k] = fits ? whole / known : 0;
+        }
+    for (size_t k = n; k-- > 0 && fits;) {
+        inner[k] = product;
+        fits = !__builtin_mul_overflow(product, sizes[k], &product);
+    }
+    if (!fits || product != whole)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: cannot unflatten dimension %d of %s into %s",
+                        in_name(x, 0), x->step->args.a, view_text(in_view(x, 0), has),
+                        d9d_shape_text(&asked, text, sizeof(text)));
+    return D9D_OK;
+}
+
+static d9d_status infer_unflatten(const d9di_mapper_infer *x)
+{
+    d9di_mapper_view view = *in_view(x, 0), next;
+    const size_t n = x->step->args.n;
+    int64_t sizes[D9D_MAX_DIMS], inner[D9D_MAX_DIMS];
+    int dim = 0;
+
+    D9D_TRY(pick_dim(x, x->step->args.a, view.ndim, &dim));
+    if (n > D9D_MAX_DIMS || (size_t)view.ndim - 1 + n > D9D_MAX_DIMS)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: cannot unflatten a dimension of a tensor of %d into %zu, it has at "
+                        "most %d dimensions",
+                        in_name(x, 0), view.ndim, n, D9D_MAX_DIMS);
+    D9D_TRY(find_sizes(x, view.shape[dim], sizes, inner));
+    for (size_t k = 0; k + 1 < n; k++, dim++) {
+        D9D_TRY(d9di_mapper_view_unflatten(&view, dim, sizes[k], inner[k], x->arena, &next));
+        view = next;
+    }
+    x->out[0] = view;
+    return D9D_OK;
+}
+
+static d9d_status infer_flatten(const d9di_mapper_infer *x)
+{
+    const d9di_mapper_args *args = &x->step->args;
+    d9di_mapper_view view = *in_view(x, 0), next;
+    char text[D9D_SAFETENSORS_DESCRIBE];
+    int first = 0, last = 0;
+
+    D9D_TRY(pick_dim(x, args->a, view.ndim, &first));
+    D9D_TRY(pick_dim(x, args->b, view.ndim, &last));
+    if (first > last)
+        return D9D_FAIL(D9D_EMISMATCH, "%s: cannot flatten dimensions %d to %d of %s",
+                        in_name(x, 0), args->a, args->b, view_text(&view, text));
+    for (int d = last - 1; d >= first; d--) {
+        int64_t size;
+
+        if (__builtin_mul_overflow(view.shape[d], view.shape[d + 1], &size))
+            return D9D_FAIL(D9D_EMISMATCH, "%s: the size of the whole overflows", in_name(x, 0));
+        D9D_TRY(d9di_mapper_view_flatten(&view, d, x->arena, &next));
+        view = next;
+    }
+    x->out[0] = view;
     return D9D_OK;
 }
 
@@ -497,35 +507,15 @@ static d9d_status infer_squeeze(const d9di_mapper_infer *x)
     if (!all && in->shape[dim] != 1)
         return D9D_FAIL(D9D_EMISMATCH, "%s: cannot squeeze dimension %d of size %" PRId64,
                         in_name(x, 0), dim, in->shape[dim]);
-    D9D_TRY(begin_view(x->out, in, in->n, x->arena));
+    D9D_TRY(d9di_mapper_view_begin(x->out, in, in->n, x->arena));
     for (size_t i = 0; i < in->n; i++)
-        (void)add_box(x->out, &in->boxes[i]);
+        (void)d9di_mapper_view_add_box(x->out, &in->boxes[i]);
     for (int d = in->ndim - 1; d >= 0; d--) {
         if (all ? in->shape[d] != 1 : d != dim)
             continue;
         for (size_t i = 0; i < in->n; i++)
-            remove_dim(&x->out->boxes[i], x->out->ndim, d);
-        remove_at(x->out->shape, x->out->ndim--, d);
-    }
-    return D9D_OK;
-}
-
-d9d_status d9di_mapper_view_cast(const d9di_mapper_view *in, d9d_dtype to, d9d_arena *a,
-                                 d9di_mapper_view *out)
-{
-    if (in->dtype == to) {
-        *out = *in;
-        return D9D_OK;
-    }
-    D9D_TRY(begin_view(out, in, in->n, a));
-    out->dtype = to;
-    for (size_t i = 0; i < in->n; i++) {
-        d9di_mapper_box *b = add_box(out, &in->boxes[i]);
-
-        if (b->n_casts == D9DI_MAX_CASTS)
-            return D9D_FAIL(D9D_ENOTSUP, "mapper: more than %d casts of one tensor",
-                            D9DI_MAX_CASTS);
-        b->casts[b->n_casts++] = to;
+            d9di_mapper_box_remove_dim(&x->out->boxes[i], x->out->ndim, d);
+        d9di_mapper_dims_remove(x->out->shape, x->out->ndim--, d);
     }
     return D9D_OK;
 }
@@ -610,6 +600,8 @@ const d9di_mapper_op d9di_mapper_ops[D9DI_N_OPS] = {
     [D9DI_DUPLICATE] = {"duplicate", NULL, infer_identity},
     [D9DI_DISTRIBUTE] = {"distribute", print_coordinate, infer_distribute},
     [D9DI_GATHER] = {"gather", print_mesh, infer_gather},
+    [D9DI_UNFLATTEN] = {"unflatten", print_sizes, infer_unflatten},
+    [D9DI_FLATTEN] = {"flatten", print_dims, infer_flatten},
 };
 
 d9d_status d9di_mapper_step_print(const d9di_mapper_step *s, d9d_buf *b)

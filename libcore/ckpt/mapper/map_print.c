@@ -57,12 +57,19 @@ out:
 }
 
 /* "  | [0:1, 0:20] of a.weight from element 0 by [0, 1], cast to bfloat16" */
+/* "2:6", or "1:10:2" for every second index of 1 to 9. */
+static d9d_status text_range(d9d_buf *b, const d9di_mapper_box *box, int d)
+{
+    D9D_TRY(d9d_buf_printf(b, "%s%" PRId64 ":%" PRId64, d > 0 ? ", " : "", box->start[d],
+                           box->start[d] + (box->size[d] - 1) * box->step[d] + 1));
+    return box->step[d] != 1 ? d9d_buf_printf(b, ":%" PRId64, box->step[d]) : D9D_OK;
+}
+
 static d9d_status text_box(d9di_map_print *x, const d9di_mapper_box *box, int ndim)
 {
     D9D_TRY(d9d_buf_printf(x->out, "  | ["));
     for (int d = 0; d < ndim; d++)
-        D9D_TRY(d9d_buf_printf(x->out, "%s%" PRId64 ":%" PRId64, d > 0 ? ", " : "", box->start[d],
-                               box->start[d] + box->size[d]));
+        D9D_TRY(text_range(x->out, box, d));
     D9D_TRY(d9d_buf_printf(x->out, "] of %s from element %" PRId64 " by ",
                            x->p->src.at(x->p->src.self, box->source)->name, box->base));
     D9D_TRY(put_dims(x->out, box->stride, ndim));
@@ -171,6 +178,8 @@ static d9d_status json_box(d9di_map_print *x, const d9di_mapper_box *box, int nd
     D9D_TRY(put_dims(b, box->start, ndim));
     D9D_TRY(d9d_buf_printf(b, ", \"size\": "));
     D9D_TRY(put_dims(b, box->size, ndim));
+    D9D_TRY(d9d_buf_printf(b, ", \"step\": "));
+    D9D_TRY(put_dims(b, box->step, ndim));
     D9D_TRY(d9d_buf_printf(b, ", \"source\": "));
     D9D_TRY(put_text(b, x->p->src.at(x->p->src.self, box->source)->name));
     D9D_TRY(d9d_buf_printf(b, ", \"first\": %" PRId64 ", \"stride\": ", box->base));

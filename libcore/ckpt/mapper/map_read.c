@@ -46,17 +46,9 @@ static bool box_intersect(const d9di_mapper_box *b, int ndim, const int64_t *sta
                           const int64_t *size, d9di_mapper_box *out)
 {
     *out = *b;
-    for (int d = 0; d < ndim; d++) {
-        int64_t lo = b->start[d] > start[d] ? b->start[d] : start[d];
-        int64_t end = b->start[d] + b->size[d], hi = start[d] + size[d];
-
-        hi = end < hi ? end : hi;
-        if (lo >= hi)
+    for (int d = 0; d < ndim; d++)
+        if (!d9di_mapper_box_clip(out, d, start[d], start[d] + size[d]))
             return false;
-        out->base += (lo - b->start[d]) * b->stride[d];
-        out->start[d] = lo;
-        out->size[d] = hi - lo;
-    }
     return true;
 }
 
@@ -99,16 +91,18 @@ static bool reads_span(const d9di_mapper_box *b, int ndim, uint64_t width)
            box_count(b, ndim) * width + (box_runs(b, ndim) - 1) * (uint64_t)MAX_GAP;
 }
 
-/* True if the box is one run in the source and in a destination with these strides (NULL:
- * packed). */
+/* True if the box is one run in the source and in a destination with these strides (NULL: packed,
+ * but for the box's steps). */
 static bool is_run(const d9di_mapper_box *b, int ndim, const int64_t *stride)
 {
-    int64_t step = 1;
+    int64_t run = 1;
 
     for (int d = ndim - 1; d >= 0; d--) {
-        if (b->size[d] > 1 && (b->stride[d] != step || (stride != NULL && stride[d] != step)))
+        const int64_t to = stride != NULL ? stride[d] : run * b->step[d];
+
+        if (b->size[d] > 1 && (b->stride[d] != run || to != run))
             return false;
-        step *= b->size[d];
+        run *= b->size[d];
     }
     return true;
 }
@@ -120,7 +114,7 @@ struct read_target {
     int ndim;
     uint64_t width;               /* bytes of an element in the destination */
     bool exact;                   /* convert to float64 instead of applying the casts */
-    int64_t stride[D9D_MAX_DIMS]; /* of the destination, in elements */
+    int64_t stride[D9D_MAX_DIMS]; /* of the destination for one index of the box, in elements */
 };
 
 static uint64_t source_width(const d9d_map_reader *m, const d9di_mapper_box *b)
@@ -240,11 +234,11 @@ static d9d_status visit_boxes(struct read_target *t, const d9di_mapper_view *v,
                               const int64_t *start, const int64_t *size, unsigned char *dst,
                               visit_fn visit)
 {
-    int64_t step = 1;
+    int64_t dense[D9D_MAX_DIMS], inner = 1;
 
     for (int d = v->ndim - 1; d >= 0; d--) {
-        t->stride[d] = step;
-        step *= size[d];
+        dense[d] = inner;
+        inner *= size[d];
     }
     for (size_t i = 0; i < v->n; i++) {
         d9di_mapper_box b;
@@ -252,8 +246,10 @@ static d9d_status visit_boxes(struct read_target *t, const d9di_mapper_view *v,
 
         if (!box_intersect(&v->boxes[i], v->ndim, start, size, &b))
             continue;
-        for (int d = 0; d < v->ndim; d++)
-            at += (uint64_t)((b.start[d] - start[d]) * t->stride[d]);
+        for (int d = 0; d < v->ndim; d++) {
+            at += (uint64_t)((b.start[d] - start[d]) * dense[d]);
+            t->stride[d] = b.step[d] * dense[d];
+        }
         D9D_TRY(visit(t, &b, dst != NULL ? dst + at * t->width : NULL));
     }
     return D9D_OK;
@@ -368,7 +364,7 @@ uint64_t d9di_map_read_peak_bytes(const d9d_map_plan *p)
         for (size_t k = 0; k < v->n; k++) {
             const d9di_mapper_box *b = &v->boxes[k];
             const d9d_dtype from = p->src.at(p->src.self, b->source)->dtype;
-            const uint64_t n = box_count(b, v->ndim), fit = BAND / d9d_dtype_size(from);
+            const uint64_t n = box_extent(b, v->ndim), fit = BAND / d9d_dtype_size(from);
             uint64_t need =
                 is_run(b, v->ndim, NULL) ? 0 : (n < fit ? n : fit) * d9d_dtype_size(v->dtype);
 

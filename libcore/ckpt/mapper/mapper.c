@@ -98,6 +98,26 @@ static d9d_status check_sizes(const char *name, const d9di_mapper_args *args)
     return D9D_OK;
 }
 
+/* One size at most may be -1, what remains. */
+static d9d_status check_unflatten(const char *name, const d9di_mapper_args *args)
+{
+    size_t n_open = 0;
+
+    if (args->n == 0)
+        return D9D_FAIL(D9D_ECONFIG, "mapper: cannot unflatten %s into no dimensions", name);
+    for (size_t i = 0; i < args->n; i++) {
+        n_open += args->list[i] == -1 ? 1 : 0;
+        if (args->list[i] < -1)
+            return D9D_FAIL(D9D_ECONFIG,
+                            "mapper: cannot unflatten %s into a dimension of size %" PRId64, name,
+                            args->list[i]);
+    }
+    if (n_open > 1)
+        return D9D_FAIL(D9D_ECONFIG, "mapper: cannot unflatten %s into %zu dimensions of size -1",
+                        name, n_open);
+    return D9D_OK;
+}
+
 /* Checks a mesh and a coordinate; *size: number of coordinates. */
 static d9d_status check_mesh(const char *name, const d9di_mapper_args *args, uint64_t *size)
 {
@@ -127,6 +147,8 @@ static d9d_status check_args(d9di_mapper_op_kind kind, const char *in, size_t n_
 
     if (kind == D9DI_SPLIT)
         return check_sizes(in, args);
+    if (kind == D9DI_UNFLATTEN)
+        return check_unflatten(in, args);
     if (kind == D9DI_DISTRIBUTE)
         return check_mesh(in, args, &size);
     if (kind != D9DI_GATHER)
@@ -237,6 +259,18 @@ d9d_status d9d_mapper_split(d9d_mapper *m, const char *from, const char *const *
                             const int64_t *sizes, size_t n, int dim)
 {
     return d9di_mapper_add(m, D9DI_SPLIT, &from, 1, to, n, &(d9di_mapper_args){dim, 0, sizes, n});
+}
+
+d9d_status d9d_mapper_unflatten(d9d_mapper *m, const char *name, int dim, const int64_t *sizes,
+                                size_t n)
+{
+    return d9di_mapper_add(m, D9DI_UNFLATTEN, &name, 1, &name, 1,
+                           &(d9di_mapper_args){dim, 0, sizes, n});
+}
+
+d9d_status d9d_mapper_flatten(d9d_mapper *m, const char *name, int start_dim, int end_dim)
+{
+    return add_inplace(m, D9DI_FLATTEN, name, start_dim, end_dim);
 }
 
 d9d_status d9d_mapper_squeeze(d9d_mapper *m, const char *name, int dim)

@@ -173,6 +173,8 @@ static d9di_mapper_args leaf_args(const d9di_mapper_spec_step *s, d9di_mapper_op
     switch (kind) {
     case D9DI_TRANSPOSE: return (d9di_mapper_args){.a = (int)dims[0], .b = (int)dims[1]};
     case D9DI_CAST: return (d9di_mapper_args){.a = s->dtype};
+    case D9DI_FLATTEN: return (d9di_mapper_args){.a = (int)s->start_dim, .b = (int)s->end_dim};
+    case D9DI_UNFLATTEN:
     case D9DI_SPLIT: return (d9di_mapper_args){(int)s->dim, 0, s->sizes.items, s->sizes.n};
     case D9DI_DISTRIBUTE:
     case D9DI_GATHER: return d9di_mapper_mesh_args(mesh, s->coordinate.items, (int)s->mesh.n, list);

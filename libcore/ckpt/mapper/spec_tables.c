@@ -147,6 +147,7 @@ static const d9d_key_custom expect_kind = {
 
 static const d9d_key an_int = {.kind = D9D_KIND_INT, .min = -D9D_MAX_DIMS, .max = D9D_MAX_DIMS};
 static const d9d_key a_size = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p62};
+static const d9d_key a_factor = {.kind = D9D_KIND_INT, .min = -1, .max = 0x1p62};
 static const d9d_key a_part = {.kind = D9D_KIND_INT, .min = 1, .max = 0x1p31};
 static const d9d_key a_place = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p31};
 static const d9d_key a_placement = {.kind = D9D_KIND_CUSTOM, .custom = &placement_kind};
@@ -221,6 +222,24 @@ static const d9d_key squeeze_keys[] = {
     D9D_KEY_END,
 };
 static const d9d_key unsqueeze_keys[] = {FROM_EACH, TO_MAYBE, DIM, OPTIONAL, D9D_KEY_END};
+static const d9d_key unflatten_keys[] = {
+    FROM_EACH,
+    TO_MAYBE,
+    DIM,
+    D9D_KEY_LIST(S, sizes, D9D_REQUIRED, &a_factor,
+                 "sizes of the dimensions that take its place; -1: what remains", .min = 1,
+                 .max = D9D_MAX_DIMS),
+    OPTIONAL,
+    D9D_KEY_END,
+};
+static const d9d_key flatten_keys[] = {
+    FROM_EACH,
+    TO_MAYBE,
+    D9D_KEY_INT(S, start_dim, "0", -D9D_MAX_DIMS, D9D_MAX_DIMS, "the first dimension to merge"),
+    D9D_KEY_INT(S, end_dim, "-1", -D9D_MAX_DIMS, D9D_MAX_DIMS, "the last dimension to merge"),
+    OPTIONAL,
+    D9D_KEY_END,
+};
 static const d9d_key cast_keys[] = {
     FROM_EACH, TO_MAYBE,    D9D_KEY_ENUM(S, dtype, D9D_REQUIRED, dtypes, "type of the result"),
     OPTIONAL,  D9D_KEY_END,
@@ -356,6 +375,8 @@ static d9d_status check_gather(const void *value, const char *path)
     X(transpose, EACH, TRANSPOSE, transpose_keys, check_to, "swap two dimensions")                 \
     X(squeeze, EACH, SQUEEZE, squeeze_keys, check_to, "remove dimensions of size 1")               \
     X(unsqueeze, EACH, UNSQUEEZE, unsqueeze_keys, check_to, "insert a dimension of size 1")        \
+    X(unflatten, EACH, UNFLATTEN, unflatten_keys, check_to, "several dimensions in place of one")  \
+    X(flatten, EACH, FLATTEN, flatten_keys, check_to, "one dimension in place of several")         \
     X(cast, EACH, CAST, cast_keys, check_to, "another floating type, rounded to nearest even")     \
     X(drop, EACH, DROP, drop_keys, NULL, "leave tensors behind")                                   \
     X(stack, JOIN, STACK, join_keys, check_over, "parts along a new dimension")                    \

@@ -26,9 +26,10 @@ typedef struct d9di_mapper_spec_body {
 typedef struct d9di_mapper_spec_step {
     d9di_mapper_spec_names from, to; /* to.n is 0 if names are unchanged */
     bool optional;
-    const char *over;                       /* or NULL */
-    int64_t count;                          /* or D9D_INT_NULL */
-    int64_t dim;                            /* or D9D_INT_NULL */
+    const char *over; /* or NULL */
+    int64_t count;    /* or D9D_INT_NULL */
+    int64_t dim;      /* or D9D_INT_NULL */
+    int64_t start_dim, end_dim;
     d9d_list dims, sizes, mesh, coordinate; /* of int64_t */
     d9d_list placements;                    /* d9d_mapper_placement, mesh_size not set */
     int dtype;                              /* d9d_dtype: the floating ones come first */

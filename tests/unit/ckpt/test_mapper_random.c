@@ -185,7 +185,7 @@ static bool unsqueezing(struct world *w, d9d_mapper *m, int i)
     struct plain *p = &w->now[i];
     int dim = pick(&w->r, p->ndim + 1);
 
-    if (p->ndim == 4)
+    if (p->ndim >= 4)
         return false;
     assert_ok(d9d_mapper_unsqueeze(m, w->name[i], dim));
     plain_insert(p, dim, 1);
@@ -204,6 +204,42 @@ static bool squeezing(struct world *w, d9d_mapper *m, int i)
     for (int d = p->ndim - 1; d >= 0; d--)
         if (all ? p->shape[d] == 1 : d == dim)
             plain_remove(p, d);
+    w->busy[i] = true;
+    return true;
+}
+
+/* In two, one of which may be said to be what remains; elements stay in their order. */
+static bool unflattening(struct world *w, d9d_mapper *m, int i)
+{
+    struct plain *p = &w->now[i];
+    const int dim = pick(&w->r, p->ndim), open = pick(&w->r, 3);
+    const int64_t size = p->shape[dim];
+    int64_t sizes[2] = {1 + pick(&w->r, size > 0 ? (int)size : 3), 0};
+
+    if (p->ndim == 5)
+        return false;
+    while (size % sizes[0] != 0)
+        sizes[0]--;
+    sizes[1] = size / sizes[0];
+    plain_insert(p, dim, sizes[0]);
+    p->shape[dim + 1] = sizes[1];
+    if (open < 2 && size > 0)
+        sizes[open] = -1;
+    assert_ok(d9d_mapper_unflatten(m, w->name[i], dim, sizes, 2));
+    w->busy[i] = true;
+    return true;
+}
+
+static bool flattening(struct world *w, d9d_mapper *m, int i)
+{
+    struct plain *p = &w->now[i];
+    const int ndim = p->ndim, first = pick(&w->r, ndim), last = first + pick(&w->r, ndim - first);
+
+    assert_ok(d9d_mapper_flatten(m, w->name[i], first, last - ndim));
+    for (int d = first; d < last; d++) {
+        p->shape[first + 1] *= p->shape[first];
+        plain_remove(p, first);
+    }
     w->busy[i] = true;
     return true;
 }
@@ -456,9 +492,10 @@ static bool gathering(struct world *w, d9d_mapper *m, int i)
 /* --- stages ---------------------------------------------------------------------------- */
 
 static happening *const happenings[] = {
-    transposing, unsqueezing, squeezing,    unstacking,    chunking,      splitting,
-    stacking,    stacking,    stacking,     concatenating, concatenating, duplicating,
-    dropping,    scoping,     distributing, gathering,
+    transposing,  unsqueezing, squeezing,  unstacking,    chunking,      splitting,
+    stacking,     stacking,    stacking,   concatenating, concatenating, duplicating,
+    dropping,     scoping,     gathering,  distributing,  unflattening,  unflattening,
+    unflattening, flattening,  flattening, flattening,    transposing,   splitting,
 };
 enum { HAPPENINGS = sizeof(happenings) / sizeof(happenings[0]) };
 

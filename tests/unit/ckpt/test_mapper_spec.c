@@ -238,6 +238,13 @@ static void every_op_declares_its_leaves(void **state)
         HAS("rename, squeeze(0)", "> uno F32 [2]", "> l.0.q F32 [4, 2]", "unsqueeze(1)",
             "> l.0.k F32 [2, 1, 2]"));
     assert_plan(
+        "[[{\"op\": \"unflatten\", \"from\": \"l.{l}.q\", \"to\": \"q.{l}\", \"sizes\": [-1, 2]}], "
+        "[{\"op\": \"transpose\", \"from\": \"q.{l}\", \"dims\": [0, 1]}], [{\"op\": \"flatten\", "
+        "\"from\": \"q.{l}\", \"end_dim\": 1}, {\"op\": \"flatten\", \"from\": \"one\"}]], "
+        "\"rest\": \"drop\"",
+        HAS("unflatten(0, [-1, 2]), transpose(0, 1), flatten(0, 1)", "> q.0 F32 [4, 2]",
+            "flatten(0, -1)", "> one F32 [2]"));
+    assert_plan(
         "[[{\"op\": \"unstack\", \"from\": \"l.0.q\", \"over\": \"i\", \"to\": \"r{i}\"}, "
         "{\"op\": \"chunk\", \"from\": \"l.0.k\", \"over\": \"i\", \"count\": 2, \"to\": "
         "\"c.{i}\", \"dim\": 1}, {\"op\": \"duplicate\", \"from\": \"one\", \"to\": [\"x\", "
@@ -316,13 +323,16 @@ static void what_a_description_gets_wrong_is_said(void **state)
                    D9D_ECONFIG, "m: stages[0][0] (shard): share 2 of 2");
     assert_refused("[[{\"op\": \"rename\", \"from\": \"one\", \"to\": \"__metadata__\"}]]",
                    D9D_ECONFIG, "m: gives a tensor the name \"__metadata__\"");
+    assert_refused(
+        "[[{\"op\": \"unflatten\", \"from\": \"one\", \"sizes\": [-1, 2, -1]}]]", D9D_ECONFIG,
+        "m: stages[0][0] (unflatten): cannot unflatten one into 2 dimensions of size -1");
     assert_refused("[[{\"op\": \"rename\", \"from\": [], \"to\": \"x\"}]]", D9D_ECONFIG,
                    "m: stages[0][0].from: has 0 names, 1 to 65536 are allowed");
     assert_refused(
         "[[{\"from\": \"one\"}]]", D9D_ECONFIG,
         "m: stages[0][0].op: required key is missing; expected identity, rename, "
-        "select, transpose, squeeze, unsqueeze, cast, drop, stack, concat, unstack, chunk, "
-        "split, duplicate, distribute, gather, scope or shard");
+        "select, transpose, squeeze, unsqueeze, unflatten, flatten, cast, drop, stack, concat, "
+        "unstack, chunk, split, duplicate, distribute, gather, scope or shard");
     assert_refused("[], \"rest\": \"refuse\", \"expect\": {\"one\": [\"A*B\"]}", D9D_EMISMATCH,
                    "m: expect: tensor one is F32 [1, 2], expected [A*B]");
     assert_refused(

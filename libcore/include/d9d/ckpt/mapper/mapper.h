@@ -81,6 +81,18 @@ D9D_API D9D_MUST_USE d9d_status d9d_mapper_chunk(d9d_mapper *m, const char *from
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_split(d9d_mapper *m, const char *from,
                                                  const char *const *to, const int64_t *sizes,
                                                  size_t n, int dim);
+/* Replaces dimension `dim` by n dimensions of these sizes, whose product must be its size
+ * (torch.unflatten).  One of the sizes may be -1: what remains. */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_unflatten(d9d_mapper *m, const char *name, int dim,
+                                                     const int64_t *sizes, size_t n);
+/* Merges dimensions start_dim to end_dim, both included, into one (torch.flatten).  With unflatten
+ * and split it takes fused tensors apart:
+ *
+ *     GPT-NeoX's query_key_value [A*3*D,H]   unflatten(0, {A,3,D}), split along 1, flatten(0, 2)
+ *     GPT-OSS's gate_up_proj [E,H,2*I]       unflatten(2, {I,2}), split along 2 + 1, flatten(2, 3)
+ */
+D9D_API D9D_MUST_USE d9d_status d9d_mapper_flatten(d9d_mapper *m, const char *name, int start_dim,
+                                                   int end_dim);
 /* Removes a dimension of size 1, or with D9D_SQUEEZE_ALL all of them; inserts one. */
 #define D9D_SQUEEZE_ALL INT_MIN
 D9D_API D9D_MUST_USE d9d_status d9d_mapper_squeeze(d9d_mapper *m, const char *name, int dim);

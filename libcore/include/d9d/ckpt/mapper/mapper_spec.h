@@ -23,6 +23,8 @@
  *     transpose  patterns  template   "dims": [-2, -1]
  *     squeeze    patterns  template   "dim": null, which is every dimension of size 1
  *     unsqueeze  patterns  template   "dim": 0
+ *     unflatten  patterns  template   "dim": 0; "sizes": one of them may be -1, what remains
+ *     flatten    patterns  template   "start_dim": 0, "end_dim": -1: into one, both included
  *     cast       patterns  template   "dtype"
  *     drop       patterns
  *     stack      parts     template   "dim": 0; "over", "count"
