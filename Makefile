@@ -19,7 +19,7 @@
 #   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting
 #   make format          apply .clang-format
-#   make schemas         write schemas/*.json anew from the key tables
+#   make schemas         write schemas/*.json, docs/reference/config-*.md and messages.md anew from the code
 #   make config          what was found on this machine
 #   make site            documents and headers as HTML pages, in build/site (Doxygen)
 #   make install         under PREFIX (/usr/local), staged in DESTDIR; also uninstall
@@ -200,7 +200,7 @@ $(FUZZERS): $B/%: $B/%.o $B/tests/fuzz/driver.o $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(TESTS) $(DRIVERS) $(BENCHES): $B/%: $B/%.o $(HELP_SRC:%.c=$B/%.o) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ -Wl,-rpath,'$$ORIGIN/../../lib' $(LDLIBS) -lcmocka
-$B/schemas/dump: $B/schemas/dump.o $B/schemas/formats.o $(ARCHIVE)
+$B/schemas/dump: $(patsubst %.c,$B/%.o,$(wildcard schemas/*.c)) $(ARCHIVE)
 	$(call Q,LD)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # ---- The two commands ---------------------------------------------------------------------
@@ -383,7 +383,10 @@ format:
 	@printf '%s\n' $(FMT_ALL) | xargs clang-format-14 -i
 
 schemas: $(SCHEMAGEN)
-	$(if $(SCHEMAGEN),$(SCHEMAGEN) schemas,@echo "no schema generator" >&2; exit 1)
+	$(if $(SCHEMAGEN),,@echo "no schema generator" >&2; exit 1)
+	$(SCHEMAGEN) schemas
+	$(SCHEMAGEN) --pages docs/reference
+	tools/list_errors.sh >$B/messages.md && cp $B/messages.md docs/reference
 
 config:
 	@CC='$(CC)' MPICC='$(MPICC)' NVCC='$(NVCC)' PKGS='$(PKGS)' tools/setup.sh config

@@ -1,6 +1,7 @@
 /* dump.c - writes the JSON Schemas of all formats from their key tables, or checks files.
  *
  *     dump DIR                    DIR/d9d.train.v1.json, ...
+ *     dump --pages DIR            DIR/config-train.md, ...: configurations for people
  *     dump d9d.run.v1 FILE...     check that each file has this format, .jsonl line by line
  *
  * `make schemas` runs it.  A meta check compares its output with the stored schemas, and a test of
@@ -15,6 +16,7 @@
 #include "d9d/job/job.h"
 #include "d9d/sched/piecewise.h"
 #include "formats.h"
+#include "reference.h"
 
 static const struct {
     const char *id;
@@ -30,18 +32,70 @@ static const struct {
 };
 enum { N_SCHEMAS = sizeof(schemas) / sizeof(schemas[0]), MAX_FILE_BYTES = 32 << 20 };
 
+#define HOW_TO_READ                                                                                \
+    "- A section is an object, a row one of its keys; `a.b[].c` is `c` of each element of `b` in " \
+    "`a`.\n"                                                                                       \
+    "- A section `a: word` is what `a` may have where its first row has that word.\n"              \
+    "- A key whose default is \"required\" must be there. A key that has no row is an error.\n"
+#define HOW_TO_PRINT(tool)                                                                         \
+    HOW_TO_READ "- `" tool " --print-config FILE` prints a configuration with all defaults; "      \
+                "`--set a.b=VALUE` sets a key.\n"                                                  \
+                "- `" tool " --print-schema` prints this page as JSON Schema, with `FILE` also "   \
+                "the keys of its plugins.\n"
+#define HOW_TO_CHECK(id, page)                                                                     \
+    HOW_TO_READ "- `schemas/" id ".json` is this page as JSON Schema, for editors.\n"              \
+                "- `man " page "` describes what the keys do together.\n"
+
+/* Of the documents that are written by hand. */
+static const struct {
+    const d9d_table *table;
+    d9di_reference page;
+} pages[] = {
+    {&d9d_train_config_table,
+     {"d9d.train.v1", "config-train.md", "Configuration of d9d-train", HOW_TO_PRINT("d9d-train")}},
+    {&d9d_infer_config_table,
+     {"d9d.infer.v1", "config-infer.md", "Configuration of d9d-infer", HOW_TO_PRINT("d9d-infer")}},
+    {&d9d_chat_table,
+     {"d9d.chat.v1", "config-chat.md", "Keys of a chat template",
+      HOW_TO_CHECK("d9d.chat.v1", "d9d-shard")}},
+    {&d9d_mapper_table,
+     {"d9d.mapper.v1", "config-mapper.md", "Keys of a mapper",
+      HOW_TO_CHECK("d9d.mapper.v1", "d9d-map")}},
+};
+enum { N_PAGES = sizeof(pages) / sizeof(pages[0]) };
+
+static d9d_status write_text(const char *dir, const char *name, const d9d_buf *text)
+{
+    d9d_arena a = {0};
+    char *path = d9d_arena_printf(&a, "%s/%s", dir, name);
+    d9d_status st = path != NULL ? d9d_fs_write_atomic(path, text->data, text->len)
+                                 : D9D_FAIL(D9D_ENOMEM, "%s: no memory for its path", name);
+
+    d9d_arena_release(&a);
+    return st;
+}
+
 static d9d_status dump_schema(const char *dir, const char *id, const d9d_table *table)
 {
+    char name[64];
     d9d_buf text = {0};
-    d9d_arena a = {0};
-    char *path = d9d_arena_printf(&a, "%s/%s.json", dir, id);
-    d9d_status st = path != NULL ? d9d_config_schema(table, id, &text)
-                                 : D9D_FAIL(D9D_ENOMEM, "%s: no memory for its path", id);
+    d9d_status st = d9d_config_schema(table, id, &text);
+
+    (void)snprintf(name, sizeof(name), "%s.json", id);
+    if (st == D9D_OK)
+        st = write_text(dir, name, &text);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status dump_page(const char *dir, const d9d_table *table, const d9di_reference *page)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9di_reference_append(table, page, &text);
 
     if (st == D9D_OK)
-        st = d9d_fs_write_atomic(path, text.data, text.len);
+        st = write_text(dir, page->page, &text);
     d9d_buf_release(&text);
-    d9d_arena_release(&a);
     return st;
 }
 
@@ -115,15 +169,25 @@ static d9d_status dump_all(const char *dir)
     return D9D_OK;
 }
 
+static d9d_status dump_pages(const char *dir)
+{
+    for (size_t i = 0; i < N_PAGES; i++)
+        D9D_TRY(dump_page(dir, pages[i].table, &pages[i].page));
+    return D9D_OK;
+}
+
 int main(int argc, char **argv)
 {
     d9d_status st;
 
     if (argc < 2) {
-        fputs("usage: dump DIR | dump FORMAT FILE...\n", stderr);
+        fputs("usage: dump DIR | dump --pages DIR | dump FORMAT FILE...\n", stderr);
         return 2;
     }
-    st = argc == 2 ? dump_all(argv[1]) : check_all(argv[1], argv + 2);
+    if (argc == 3 && strcmp(argv[1], "--pages") == 0)
+        st = dump_pages(argv[2]);
+    else
+        st = argc == 2 ? dump_all(argv[1]) : check_all(argv[1], argv + 2);
     if (st != D9D_OK)
         fprintf(stderr, "dump: %s\n", d9d_err_message());
     return d9d_status_exit_code(st);

@@ -303,6 +303,7 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *how)
 {
     uint64_t sum = how->optimizer != NULL ? d9d_optimizer_bytes(how->optimizer) : 0;
 
+    sum += how->more_bytes != NULL ? how->more_bytes(e, how->more_bytes_arg) : 0;
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
         const bool has_grad = how->train && p->trainable;

@@ -96,6 +96,10 @@ typedef struct d9di_engine_opts {
     bool initialise; /* false: leave the parameters uninitialised, since a full training checkpoint
                         follows */
     const d9d_optimizer *optimizer; /* to estimate the memory of its state; NULL: none */
+    /* Bytes that the caller allocates on this rank later, such as a KV cache, known once the model
+     * is placed on its mesh.  They must fit too before anything is read.  NULL: none. */
+    uint64_t (*more_bytes)(const d9di_engine *e, const void *arg);
+    const void *more_bytes_arg;
     const struct d9d_job_gradients_section *gradients; /* of training */
     const struct d9d_job_sharding_section *sharding;   /* of training */
     double timeout_s, stopped_s;                       /* of collective calls: see d9d_mesh_opts */

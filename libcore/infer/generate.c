@@ -170,6 +170,14 @@ static bool is_greedy(const generate_run *r)
     return r->how->temperature == 0;
 }
 
+/* Of the KV cache, for a generate_run whose model is placed. */
+static uint64_t cache_bytes(const d9di_engine *e, const void *run)
+{
+    const generate_run *r = run;
+
+    return d9di_kv_decoder_bytes(e, r->c->trainer.batching.microbatch_size, r->max_tokens);
+}
+
 /* Logs the size of the KV cache and allocates it, before the first token. */
 static d9d_status open_decoder(generate_run *r)
 {
@@ -177,7 +185,7 @@ static d9d_status open_decoder(generate_run *r)
 
     d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->max_tokens,
-                 (double)d9di_kv_decoder_bytes(&r->engine, rows, r->max_tokens) * 1e-6);
+                 (double)cache_bytes(&r->engine, r) * 1e-6);
     return d9di_kv_decoder_open(&r->engine, rows, r->max_tokens, is_greedy(r), &r->decoder);
 }
 
@@ -204,6 +212,8 @@ static d9d_status run_open(generate_run *r)
 {
     d9di_engine_opts how = engine_opts(r);
 
+    how.more_bytes = cache_bytes;
+    how.more_bytes_arg = r;
     D9D_TRY(output_open(r));
     D9D_TRY(
         d9di_job_start_flight_dir(r->where->boot, r->how->output, &r->engine.arena, &how.flight));

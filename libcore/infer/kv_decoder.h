@@ -31,7 +31,8 @@ typedef struct d9di_kv_decoder_output {
     const float *logits;  /* [n, V] instead of both, if the decoder does not choose tokens */
 } d9di_kv_decoder_output;
 
-/* Bytes of the KV cache for `rows` sequences of at most `max_tokens` tokens. */
+/* Bytes of the KV cache for `rows` sequences of at most `max_tokens` tokens; of a model that is
+ * placed on its mesh. */
 uint64_t d9di_kv_decoder_bytes(const d9di_engine *e, int64_t rows, int64_t max_tokens);
 
 /* `chooses`: the argmax is computed on the device, and logits stay there.  EOOM. */

@@ -15,7 +15,7 @@ static uint64_t sub_or_zero(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* True if checkpoints will be asynchronous, as far as is known; as in train_open.c. */
+/* True if checkpoints will be asynchronous, as far as is known; as in train_checkpoint.c. */
 static bool saves_async(const d9d_train_config *c, int64_t steps)
 {
     const struct d9d_job_checkpointing_section *s = &c->trainer.checkpointing;

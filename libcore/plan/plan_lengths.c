@@ -95,7 +95,7 @@ static d9d_status dataset_open(const d9d_train_config *c, const d9d_parallel_deg
                           d9d_err_message());
 }
 
-/* In the order of train_check.c. */
+/* In the order of train_open.c. */
 static d9d_status data_open(const d9d_train_config *c, d9di_plan_data *d)
 {
     const int64_t g = c->trainer.batching.global_batch_size, steps = c->trainer.run.steps;

@@ -1,40 +1,51 @@
-/* train_evaluate.c - evaluations while training.  See train/train_run.h and engine/evaluate.h. */
+/* train_evaluate.c - see train/train_evaluate.h. */
+#include "train/train_evaluate.h"
+
 #include <string.h>
 
-#include "d9d/base/thread.h"
-#include "train/train_run.h"
-
-d9d_status d9di_train_evaluation_rank_state(d9di_train *r, d9d_checkpointer_set *set)
+d9d_status d9di_train_evaluator_open(d9di_train_evaluator *v, const d9di_train_run *run,
+                                     d9d_arena *a)
 {
-    for (size_t i = 0; i < r->evaluations.n; i++) {
-        d9di_evaluation *v = &r->evaluations.v[i];
+    return d9di_evaluations_open(run->c, v->task, &run->c->mesh, a, &v->list);
+}
+
+void d9di_train_evaluator_close(d9di_train_evaluator *v)
+{
+    d9di_evaluations_release(&v->list);
+}
+
+d9d_status d9di_train_evaluator_rank_state(d9di_train_evaluator *v, d9d_arena *a,
+                                           d9d_checkpointer_set *set)
+{
+    for (size_t i = 0; i < v->list.n; i++) {
+        d9di_evaluation *e = &v->list.v[i];
         const d9d_checkpointer_rank_state c = {
-            .name = d9d_arena_printf(&r->arena, "evaluation.%s", v->c->name),
+            .name = d9d_arena_printf(a, "evaluation.%s", e->c->name),
             .dtype = D9D_I64,
             .n = 1,
             .reduce_op = D9D_COMM_MAX,
-            .data = &v->done_step,
+            .data = &e->done_step,
         };
 
-        D9D_TRY(d9d_checkpointer_set_add_rank_state(set, &c, 1, &r->arena));
+        D9D_TRY(d9d_checkpointer_set_add_rank_state(set, &c, 1, a));
     }
     return D9D_OK;
 }
 
 /* After a change of the number of ranks, only rank 0 has read it. */
-d9d_status d9di_train_evaluation_sync(d9di_train *r)
+d9d_status d9di_train_evaluator_sync(d9di_train_evaluator *v, const d9di_train_run *run)
 {
-    const int ranks = d9d_bootstrap_size(r->where->boot);
+    const int ranks = d9d_bootstrap_size(run->where->boot);
     d9d_arena a = {0};
     d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
     d9d_status st = D9D_OK;
 
     if (all == NULL)
         st = D9D_FAIL(D9D_ENOMEM, "evaluation: words of %d ranks", ranks);
-    for (size_t i = 0; i < r->evaluations.n && ranks > 1 && st == D9D_OK; i++) {
-        int64_t *done = &r->evaluations.v[i].done_step;
+    for (size_t i = 0; i < v->list.n && ranks > 1 && st == D9D_OK; i++) {
+        int64_t *done = &v->list.v[i].done_step;
 
-        st = d9d_bootstrap_allgather(r->where->boot, done, sizeof(*done), &a, all);
+        st = d9d_bootstrap_allgather(run->where->boot, done, sizeof(*done), &a, all);
         if (st == D9D_OK)
             memcpy(done, all[0].data, sizeof(*done));
     }
@@ -43,52 +54,49 @@ d9d_status d9di_train_evaluation_sync(d9di_train *r)
 }
 
 /* A trial runs no evaluations, but their configuration is still checked. */
-bool d9di_train_evaluation_is_due(const d9di_train *r)
+bool d9di_train_evaluator_is_due(const d9di_train_evaluator *v, const d9di_train_run *run,
+                                 int64_t step)
 {
-    for (size_t i = 0; r->where->trial == 0 && i < r->evaluations.n; i++)
-        if (d9di_evaluation_is_due(&r->evaluations.v[i], r->state.step, r->total_steps))
+    for (size_t i = 0; run->where->trial == 0 && i < v->list.n; i++)
+        if (d9di_evaluation_is_due(&v->list.v[i], step, run->total_steps))
             return true;
     return false;
 }
 
-static d9d_status trigger_evaluation_event(const d9di_train *r, const char *id,
-                                           const d9di_evaluation *v)
+static d9d_status trigger_event(const d9di_train_run *run, const char *id, const d9di_evaluation *e,
+                                int64_t step)
 {
-    return d9di_train_trigger_event(
-        r, id,
-        (d9d_job_event){.step = r->state.step, .total_steps = r->total_steps, .name = v->c->name});
+    return d9di_train_run_trigger(
+        run, id,
+        (d9d_job_event){.step = step, .total_steps = run->total_steps, .name = e->c->name});
 }
 
-static d9d_status run_evaluation(d9di_train *r, d9di_evaluation *v, bool *cut)
+static d9d_status run_evaluation(d9di_train_evaluator *v, const d9di_train_run *run,
+                                 d9d_tracker *tracker, int64_t step, d9di_evaluation *e, bool *cut)
 {
-    const d9di_evaluation_opts how = {.engine = &r->engine,
-                                      .task = &r->task,
-                                      .preemption = r->preemption,
-                                      .step = r->state.step,
-                                      .log = r->log};
+    const d9di_evaluation_opts how = {.engine = v->engine,
+                                      .task = v->task,
+                                      .preemption = v->preemption,
+                                      .step = step,
+                                      .log = run->log};
 
-    D9D_TRY(trigger_evaluation_event(r, "train.evaluation.pre", v));
-    D9D_TRY(d9di_evaluation_run(v, &how, cut));
-    r->should_exit |= *cut;
+    D9D_TRY(trigger_event(run, "train.evaluation.pre", e, step));
+    D9D_TRY(d9di_evaluation_run(e, &how, cut));
     if (*cut)
         return D9D_OK;
-    v->done_step = r->state.step;
-    if (r->rank == 0)
-        D9D_TRY(d9d_tracker_evaluation(r->tracker, v->c->name, r->state.step, v->names, v->values,
-                                       v->n, D9DI_EVALUATION_INTEGERS));
-    return trigger_evaluation_event(r, "train.evaluation.post", v);
+    e->done_step = step;
+    if (tracker != NULL)
+        D9D_TRY(d9d_tracker_evaluation(tracker, e->c->name, step, e->names, e->values, e->n,
+                                       D9DI_EVALUATION_INTEGERS));
+    return trigger_event(run, "train.evaluation.post", e, step);
 }
 
-d9d_status d9di_train_evaluate(d9di_train *r)
+d9d_status d9di_train_evaluator_run(d9di_train_evaluator *v, const d9di_train_run *run,
+                                    d9d_tracker *tracker, int64_t step, bool *cut)
 {
-    bool cut = false;
-
-    if (!d9di_train_evaluation_is_due(r))
-        return D9D_OK;
-    d9di_train_set_timeout(r, D9DI_TRAIN_EVALUATION);
-    for (size_t i = 0; i < r->evaluations.n && !cut; i++)
-        if (d9di_evaluation_is_due(&r->evaluations.v[i], r->state.step, r->total_steps))
-            D9D_TRY(run_evaluation(r, &r->evaluations.v[i], &cut));
-    d9di_train_set_timeout(r, D9DI_TRAIN_STEP);
+    *cut = false;
+    for (size_t i = 0; i < v->list.n && !*cut; i++)
+        if (d9di_evaluation_is_due(&v->list.v[i], step, run->total_steps))
+            D9D_TRY(run_evaluation(v, run, tracker, step, &v->list.v[i], cut));
     return D9D_OK;
 }

@@ -1,20 +1,40 @@
-/* train_export.c - exports the finished model.  See train/train_run.h. */
+/* train_export.c - see train/train_export.h. */
+#include "train/train_export.h"
+
 #include <stdio.h>
 
 #include "d9d/convert/model_export.h"
-#include "engine/job_start.h"
-#include "train/train_run.h"
+
+d9d_status d9di_train_export_check(const d9di_train_run *run, const d9di_engine *e, bool done)
+{
+    d9d_status st = d9d_model_export_check(&e->spec);
+
+    if (st == D9D_ENOTSUP)
+        d9d_log_warn(run->log, "%s; the model will be written in d9d's own layout",
+                     d9d_err_message());
+    else
+        D9D_TRY(st);
+    if (d9d_fs_is_empty(d9di_train_run_export_dir(run)) ||
+        (done && d9di_train_run_is_exported(run)))
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s: the finished model is to go there, and it is not empty: move what is there "
+        "away, or set export_to",
+        d9di_train_run_export_dir(run));
+}
 
 /* Saves parameters only, for a run whose checkpoints are disabled or partial. */
-static d9d_status save_params(d9di_train *r, const char *dir)
+static d9d_status save_params(const d9di_train_run *run, const d9di_engine *e,
+                              const d9d_checkpointer_state *state, const char *dir)
 {
     d9d_arena a = {0};
     d9d_checkpointer_set all, here;
     d9d_status st;
 
-    D9D_TRY_OR(st, d9d_checkpointer_set_make(&r->engine.params, NULL, false, &a, &all), out);
+    D9D_TRY_OR(st, d9d_checkpointer_set_make(&e->params, NULL, false, &a, &all), out);
     D9D_TRY_OR(st, d9d_checkpointer_set_local(&all, &a, &here), out);
-    st = d9d_checkpointer_write(dir, &r->state, &here, r->engine.mesh, r->log);
+    st = d9d_checkpointer_write(dir, state, &here, e->mesh, run->log);
 out:
     d9d_arena_release(&a);
     return st;
@@ -22,57 +42,80 @@ out:
 
 /* Writes the model's adapters, or those of its checkpoint `saved`, to the run directory; *out is
  * NULL if there are none. */
-static d9d_status adapters_export(d9di_train *r, const char *saved, d9d_adapters **out)
+static d9d_status adapters_export(const d9di_train_run *run, const d9di_engine *e,
+                                  const char *saved, d9d_adapters **out)
 {
-    const char *source = r->c->trainer.model_stage_factory.source_checkpoint;
+    const char *source = run->c->trainer.model_stage_factory.source_checkpoint;
 
     *out = NULL;
-    if (r->engine.adapters.n == 0)
+    if (e->adapters.n == 0)
         return D9D_OK;
-    D9D_TRY(d9di_engine_adapters(&r->engine, saved, out));
-    if (r->rank > 0)
+    D9D_TRY(d9di_engine_adapters(e, saved, out));
+    if (run->rank > 0)
         return D9D_OK;
-    return d9di_engine_adapters_write(&r->engine, *out, source, r->dir.adapter, r->log);
+    return d9di_engine_adapters_write(e, *out, source, run->dir.adapter, run->log);
 }
 
 /* Exports on a process that has all weights. */
-static d9d_status export_local(d9di_train *r, const char *dir)
+static d9d_status export_local(const d9di_train_run *run, const d9di_engine *e, const char *dir)
 {
     d9d_adapters *ad = NULL;
-    d9d_status st = adapters_export(r, NULL, &ad);
+    d9d_status st = adapters_export(run, e, NULL, &ad);
 
     if (st == D9D_OK)
-        st = d9d_model_export_params(&r->engine.spec, &r->engine.base, ad, dir, r->log);
+        st = d9d_model_export_params(&e->spec, &e->base, ad, dir, run->log);
     d9d_adapters_free(ad);
     return st;
 }
 
-/* Exports from the ranks' checkpoint, as no rank has all weights. */
-static d9d_status export_from_checkpoint(d9di_train *r, const char *dir)
+/* Exports from the checkpoint of all ranks at `path`. */
+static d9d_status export_from(const d9di_train_run *run, const d9di_engine *e, const char *path,
+                              const char *dir)
 {
-    const bool saved = r->saved_step == r->state.step && !r->set.partial;
-    const char *params_set =
-        saved ? r->dir.checkpoints : d9d_arena_printf(&r->arena, "%s/export.parts", r->dir.path);
-    const char *path =
-        params_set != NULL ? d9d_checkpointer_path(&r->arena, params_set, r->state.step) : NULL;
+    d9d_bootstrap *boot = run->where->boot;
     d9d_adapters *ad = NULL;
+    d9d_status st = d9d_bootstrap_agree_status(boot, adapters_export(run, e, path, &ad));
+
+    if (st == D9D_OK)
+        st = d9d_model_export_checkpoint(&e->spec, path, ad, dir, boot, run->log);
+    d9d_adapters_free(ad);
+    return st;
+}
+
+/* Exports from parameters that are saved for that, and removed afterwards. */
+static d9d_status export_from_params(const d9di_train_run *run, const d9di_engine *e,
+                                     const d9d_checkpointer_state *state, const char *params_set,
+                                     const char *path, const char *dir)
+{
+    D9D_TRY(save_params(run, e, state, params_set));
+    D9D_TRY(export_from(run, e, path, dir));
+    /* On NFS, a removed file that another rank has open keeps a temporary name in the directory
+     * until it is closed, and the directory could not be removed. */
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, D9D_OK));
+    return run->rank == 0 ? d9d_checkpointer_remove(params_set, state->step, run->log) : D9D_OK;
+}
+
+/* Exports from the ranks' checkpoint, as no rank has all weights. */
+static d9d_status export_from_checkpoint(const d9di_train_run *run, const d9di_engine *e,
+                                         const d9di_train_checkpointer *ck,
+                                         const d9d_checkpointer_state *state, const char *dir)
+{
+    const bool saved = ck->saved_step == state->step && !ck->set.partial;
+    d9d_arena a = {0};
+    const char *params_set =
+        saved ? run->dir.checkpoints : d9d_arena_printf(&a, "%s/export.parts", run->dir.path);
+    const char *path =
+        params_set != NULL ? d9d_checkpointer_path(&a, params_set, state->step) : NULL;
     d9d_status st;
 
     if (path == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", r->dir.path);
-    if (!saved)
-        D9D_TRY(save_params(r, params_set));
-    st = d9d_bootstrap_agree_status(r->where->boot, adapters_export(r, path, &ad));
-    if (st == D9D_OK)
-        st = d9d_model_export_checkpoint(&r->engine.spec, path, ad, dir, r->where->boot, r->log);
-    d9d_adapters_free(ad);
-    D9D_TRY(st);
-    if (saved)
-        return D9D_OK;
-    /* On NFS, a removed file that another rank has open keeps a temporary name in the directory
-     * until it is closed, and the directory could not be removed. */
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, D9D_OK));
-    return r->rank == 0 ? d9d_checkpointer_remove(params_set, r->state.step, r->log) : D9D_OK;
+        st = D9D_FAIL(D9D_ENOMEM, "%s: the name of a checkpoint", run->dir.path);
+    else if (saved)
+        st = export_from(run, e, path, dir);
+    else
+        st = export_from_params(run, e, state, params_set, path, dir);
+    d9d_arena_release(&a);
+    return st;
 }
 
 /* It was empty when the run began. */
@@ -86,14 +129,18 @@ static d9d_status check_empty(const char *dir)
                     dir);
 }
 
-d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out)
+d9d_status d9di_train_export(const d9di_train_run *run, const d9di_engine *e,
+                             const d9di_train_checkpointer *ck, const d9d_checkpointer_state *state,
+                             d9d_train_summary *out)
 {
-    const char *dir = d9di_train_export_dir(r);
+    const char *dir = d9di_train_run_export_dir(run);
 
-    if (r->where->trial)
+    if (run->where->trial)
         return D9D_OK;
-    D9D_TRY(d9d_bootstrap_agree_status(r->where->boot, r->rank == 0 ? check_empty(dir) : D9D_OK));
-    D9D_TRY((r->engine.world != NULL ? export_from_checkpoint : export_local)(r, dir));
+    D9D_TRY(
+        d9d_bootstrap_agree_status(run->where->boot, run->rank == 0 ? check_empty(dir) : D9D_OK));
+    D9D_TRY(e->world != NULL ? export_from_checkpoint(run, e, ck, state, dir)
+                             : export_local(run, e, dir));
     (void)snprintf(out->export_dir, sizeof(out->export_dir), "%s", dir);
     return D9D_OK;
 }

@@ -1,81 +1,158 @@
-/* train_open.c - allocates and releases a run.  See train/train_run.h. */
+/* train_open.c - opens the parts of a run: the checks before memory is allocated, cheapest first,
+ * then the memory; and closes them.  See train/train_parts.h.
+ */
 #include <string.h>
 
-#include "d9d/comm/exchange.h"
-#include "train/train_run.h"
+#include "engine/rank_consistency.h"
+#include "train/train_export.h"
+#include "train/train_parts.h"
 
-/* Saves are asynchronous if there is any besides the last. */
-static d9d_status checkpointer_open(d9di_train *r)
+/* --- checks -------------------------------------------------------------------------- */
+
+static d9di_engine_opts engine_opts(const d9di_train *r, bool resumes)
 {
-    const struct d9d_job_checkpointing_section *c = &r->c->trainer.checkpointing;
-    const int64_t p = c->period_steps;
-    const d9di_checkpointer_async_opts how = {
-        .dir = r->dir.checkpoints,
-        .keep = c->num_to_keep,
-        .async = c->asynchronous && p > 0 && (r->state.step / p + 1) * p < r->total_steps,
-        .set = &r->set,
-        .dev = r->engine.dev,
-        .mesh = r->engine.mesh,
-        .timeout_s = d9di_train_save_timeout_s(r),
-        .timeout_name = D9DI_TRAIN_SAVE_TIMEOUT_NAME,
-        .tracker = r->tracker,
-        .log = r->log,
+    const d9d_job_trainer_section *t = &r->run.c->trainer;
+
+    return (d9di_engine_opts){
+        .where = r->run.where,
+        .mesh = &r->run.c->mesh,
+        .provider = &r->run.c->model_provider,
+        .peft = &r->run.c->peft,
+        .source = t->model_stage_factory.source_checkpoint,
+        .adapter = t->model_stage_factory.source_adapter,
+        .data = &r->run.data,
+        .seed = (uint64_t)t->determinism.base_seed,
+        .pipe = d9d_job_pipe_schedule_opts(&t->pipelining),
+        .micros = r->run.n_micro,
+        .task = &r->task,
+        .train = true,
+        .initialise = !resumes || t->model_stage_factory.checkpoint_only_trainable_parameters,
+        .optimizer = r->stepper.optimizer,
+        .gradients = &t->gradient_manager,
+        .sharding = &t->sharding,
+        .timeout_s = (double)t->timeout.init_timeout,
+        .timeout_name = D9DI_TRAIN_START_TIMEOUT_NAME,
+        .stopped_s = (double)t->timeout.step_timeout,
+        .flight = r->run.dir.flight,
     };
-
-    return r->where->trial ? D9D_OK : d9di_checkpointer_async_open(&how, &r->checkpointer);
 }
 
-/* Refuses a model whose checkpoint manifest would be too large, before there is anything to
- * save. */
-static d9d_status check_manifest_size(d9di_train *r)
+/* Checks the configuration against the data and the run directory. */
+static d9d_status check_config(d9di_train *r)
 {
-    d9d_bootstrap *boot = r->where->boot;
-    uint64_t share[2] = {0}, sum = 0;
-    d9d_bootstrap_blob *all;
-    d9d_checkpointer_set here;
-    d9d_status st = d9d_checkpointer_set_local(&r->set, &r->arena, &here);
+    const d9d_train_config *c = r->run.c;
 
-    if (st == D9D_OK)
-        st = d9d_checkpointer_manifest_bytes(&here, &share[0], &share[1]);
-    D9D_TRY(d9d_bootstrap_agree_status(boot, st));
-    D9D_TRY(d9d_bootstrap_allgather_arena(boot, share, sizeof(share), &r->arena, &all));
-    for (int k = 0; k < d9d_bootstrap_size(boot); k++) {
-        if (all[k].n != sizeof(share))
-            return D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,
-                            all[k].n);
-        memcpy(share, all[k].data, sizeof(share));
-        sum += share[0] + share[1];
-    }
-    D9D_TRY(d9d_bootstrap_agree_status(
-        boot, d9d_checkpointer_manifest_check_bytes(sum, d9d_bootstrap_size(boot), &sum)));
-    d9d_log_debug(r->log, "a checkpoint's manifest has at most %llu bytes",
-                  (unsigned long long)sum);
-    return D9D_OK;
+    D9D_TRY(d9di_task_open(&c->task, &r->task));
+    r->task.metrics = &r->recorder.metrics;
+    D9D_TRY(d9di_train_run_open(&r->run, &r->task, &r->arena));
+    D9D_TRY(d9di_train_recorder_open_metrics(&r->recorder, &r->run, &r->task, &r->arena));
+    D9D_TRY(d9di_train_evaluator_open(&r->evaluator, &r->run, &r->arena));
+    D9D_TRY(d9di_train_run_open_schedule(&r->run));
+    return d9di_train_run_check_dir(&r->run);
 }
+
+/* Checks the model, built whole and without memory, against its sources. */
+static d9d_status check_model(d9di_train *r, const char *resume_from)
+{
+    const d9di_engine_opts how = engine_opts(r, resume_from != NULL);
+
+    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9di_evaluations_check(&r->evaluator.list, r->engine.whole));
+    D9D_TRY(
+        d9di_run_metrics_check_head(&r->recorder.metrics, "metrics", &r->engine.spec.opts.head));
+    D9D_TRY(d9di_evaluations_check_head(&r->evaluator.list, &r->engine.spec.opts.head));
+    return d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.params, how.seed,
+                                &r->stepper.optimizer);
+}
+
+/* Builds the set of a checkpoint's tensors. */
+static d9d_status checkpoint_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
+                                 d9d_checkpointer_set *out)
+{
+    D9D_TRY(d9d_checkpointer_set_make(
+        params, opt, r->run.c->trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+        &r->arena, out));
+    D9D_TRY(d9di_run_metrics_rank_state(&r->recorder.metrics, "metrics", &r->arena, out));
+    D9D_TRY(d9di_train_evaluator_rank_state(&r->evaluator, &r->arena, out));
+    return d9di_task_rank_state(&r->task, &r->arena, out);
+}
+
+/* Checks the whole checkpoint against the whole model, whatever this rank has of it. */
+static d9d_status check_state_whole(d9di_train *r, const char *path)
+{
+    d9d_optimizer *opt;
+    d9d_checkpointer_set set;
+    d9d_status st;
+
+    D9D_TRY(d9d_optimizer_create(&r->run.c->optimizer, NULL, &r->engine.all, r->stepper.state.seed,
+                                 &opt));
+    st = checkpoint_set(r, &r->engine.all, opt, &set);
+    if (st == D9D_OK)
+        st = d9di_train_checkpointer_check(&r->checkpointer, &r->run, r->engine.spec.hf_config,
+                                           path, &set, &r->stepper.state);
+    d9d_optimizer_free(opt);
+    return st;
+}
+
+/* The position of the run, and the remaining steps. */
+static d9d_status check_start(d9di_train *r, const char *resume_from)
+{
+    D9D_TRY(d9di_train_checkpointer_start(&r->checkpointer, &r->run, &r->stepper.state));
+    if (resume_from != NULL)
+        D9D_TRY(check_state_whole(r, resume_from));
+    return d9di_train_export_check(&r->run, &r->engine,
+                                   d9di_train_run_is_done(&r->run, r->stepper.state.step));
+}
+
+/* The position of the run, and its output paths. */
+static d9d_status check_run(d9di_train *r, const char *resume_from)
+{
+    D9D_TRY(check_start(r, resume_from));
+    return r->run.rank == 0 ? d9di_train_run_check_paths(&r->run) : D9D_OK;
+}
+
+/* Checks that all input files are the same on all ranks, on shared or local disks. */
+static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
+{
+    const d9di_engine_opts how = engine_opts(r, resume_from != NULL);
+    d9di_rank_consistency same = {0};
+
+    d9di_rank_consistency_add_data(&same, &r->run.data);
+    for (size_t i = 0; i < r->evaluator.list.n; i++)
+        d9di_rank_consistency_add_data(&same, &r->evaluator.list.v[i].data);
+    d9di_rank_consistency_add_engine(&same, &r->engine, &how);
+    d9di_rank_consistency_add_checkpoint(&same, resume_from);
+    return d9di_rank_consistency_check(&same, r->run.where->boot);
+}
+
+static bool text_equal(const char *a, const char *b)
+{
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
+{
+    d9d_bootstrap *boot = r->run.where->boot;
+    const char *likely;
+
+    D9D_TRY(d9d_bootstrap_agree_status(boot, check_config(r)));
+    D9D_TRY(d9di_train_checkpointer_find(&r->run, false, &r->arena, &likely));
+    D9D_TRY(d9d_bootstrap_agree_status(boot, check_model(r, likely)));
+    D9D_TRY(d9di_train_checkpointer_open_origin(&r->checkpointer, &r->run, &r->engine));
+    D9D_TRY(d9d_bootstrap_agree_status(boot, check_run(r, likely)));
+    D9D_TRY(d9di_train_checkpointer_find(&r->run, true, &r->arena, resume_from));
+    if (!text_equal(likely, *resume_from))
+        D9D_TRY(d9d_bootstrap_agree_status(boot, check_start(r, *resume_from)));
+    return check_sources_uniform(r, *resume_from);
+}
+/* --- memory -------------------------------------------------------------------------- */
 
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
-    D9D_TRY(d9d_checkpointer_read(path, &r->set, r->log, &r->state));
-    D9D_TRY(d9d_checkpointer_read_rank_state(path, &r->set, r->rank,
-                                             d9d_bootstrap_size(r->where->boot), r->log));
-    D9D_TRY(d9di_train_evaluation_sync(r));
-    r->state.origin = r->origin;
-    r->state.parent = r->saved_step = r->state.step;
-    d9d_log_info(r->log, "resuming after step %lld from %s", (long long)r->state.step, path);
-    return D9D_OK;
-}
-
-/* Collects the names of additional values in records. */
-static d9d_status collect_value_names(d9di_train *r)
-{
-    const size_t width = r->metrics.width, n = width + r->moe_stats.n_values;
-
-    r->names = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*r->names));
-    r->values = d9d_arena_alloc(&r->arena, (n + 1) * sizeof(*r->values));
-    if (r->names == NULL || r->values == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "records: %zu values", n);
-    for (size_t i = 0; i < n; i++)
-        r->names[i] = i < width ? r->metrics.names[i] : r->moe_stats.names[i - width];
+    D9D_TRY(d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
+    D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
+    d9d_log_info(r->run.log, "resuming after step %lld from %s", (long long)r->stepper.state.step,
+                 path);
     return D9D_OK;
 }
 
@@ -83,98 +160,79 @@ static d9d_status collect_value_names(d9di_train *r)
 static d9d_status loss_attribution_open(d9di_train *r)
 {
     const d9di_engine *e = &r->engine;
+    d9di_loss_attribution *d = &r->recorder.loss_attribution;
 
-    r->loss_attribution = (d9di_loss_attribution){
-        .max_n = r->c->trainer.logging.documents,
+    *d = (d9di_loss_attribution){
+        .max_n = r->run.c->trainer.logging.documents,
         .is_reader = d9d_mesh_index(e->mesh, D9D_AXES_CP | D9D_AXIS(TP)) == 0 &&
                      d9di_engine_has_last_stage(e),
-        .group = d9di_train_dp_rank(r),
-        .n_groups = d9di_train_dp_size(r),
+        .group = d9d_mesh_index(r->engine.mesh, D9D_AXES_DP),
+        .n_groups = d9di_train_run_dp_size(&r->run),
         .dev = e->dev,
         .world = e->world,
     };
-    r->engine.loss_attribution = &r->loss_attribution;
-    return d9di_loss_attribution_open(&r->loss_attribution, &r->arena);
+    r->engine.loss_attribution = d;
+    return d9di_loss_attribution_open(d, &r->arena);
 }
 
 static d9d_status log_optimizer(const d9di_train *r)
 {
     d9d_buf text = {0};
-    const d9d_status st = d9d_optimizer_describe(r->optimizer, &text);
+    const d9d_status st = d9d_optimizer_describe(r->stepper.optimizer, &text);
 
     if (st == D9D_OK && text.len > 0)
-        d9d_log_info(r->log, "%s", text.data);
+        d9d_log_info(r->run.log, "%s", text.data);
     d9d_buf_release(&text);
     return st;
 }
 
 d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts how = engine_opts(r, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
-    D9D_TRY(d9di_run_data_log_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
+    D9D_TRY(d9di_run_data_log_padding(&r->run.data, r->run.c->trainer.batching.microbatch_size,
+                                      r->run.log));
     D9D_TRY(d9di_engine_materialize(e, &how));
-    D9D_TRY(
-        d9di_train_trigger_event(r, "train.configuration.model_stages",
-                                 (d9d_job_event){.models = e->models, .n_models = e->n_stages}));
-    D9D_TRY(d9d_optimizer_fill(r->optimizer, e->dev));
+    D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.model_stages",
+                                   (d9d_job_event){.models = e->models, .n_models = e->n_stages}));
+    D9D_TRY(d9d_optimizer_fill(r->stepper.optimizer, e->dev));
     D9D_TRY(log_optimizer(r));
-    D9D_TRY(d9di_engine_set_prefetch(e, r->optimizer));
-    D9D_TRY(d9di_train_trigger_event(r, "train.configuration.optimizer",
-                                     (d9d_job_event){.optimizer = r->optimizer}));
-    D9D_TRY(d9di_train_trigger_event(r, "train.configuration.lr_scheduler",
-                                     (d9d_job_event){.lr = r->lr}));
-    D9D_TRY(d9di_train_checkpoint_set(r, &e->params, r->optimizer, &r->set));
-    r->set.partial = r->set.partial || e->program.ranks > 1; /* other ranks have the other stages */
-    D9D_TRY(check_manifest_size(r));
-    D9D_TRY(d9di_pipeline_stats_open(e, r->n_micro, &r->arena, &r->pipeline_stats));
-    D9D_TRY(d9d_grad_finalize_init(e->dev, r->n_micro, r->pipeline_stats.n, e->world,
-                                   &r->grad_finalize));
-    for (int i = 0; i < 2; i++) {
-        D9D_TRY(d9d_readback_create(e->dev,
-                                    (uint64_t)r->pipeline_stats.n * sizeof(double) +
-                                        sizeof(d9d_grad_finalize_report),
-                                    &r->pending[i].report));
-        D9D_TRY(d9d_device_event_create(e->dev, &r->pending[i].start_event));
-    }
-    for (int i = 0; i < 4; i++)
-        D9D_TRY(d9d_device_event_create(e->dev, &r->ends[i]));
-    D9D_TRY(d9di_moe_stats_open(e, r->c->trainer.logging.experts, &r->arena, &r->moe_stats));
+    D9D_TRY(d9di_engine_set_prefetch(e, r->stepper.optimizer));
+    D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.optimizer",
+                                   (d9d_job_event){.optimizer = r->stepper.optimizer}));
+    D9D_TRY(d9di_train_run_trigger(&r->run, "train.configuration.lr_scheduler",
+                                   (d9d_job_event){.lr = r->run.lr}));
+    D9D_TRY(checkpoint_set(r, &e->params, r->stepper.optimizer, &r->checkpointer.set));
+    r->checkpointer.set.partial =
+        r->checkpointer.set.partial || e->program.ranks > 1; /* other ranks have the other stages */
+    r->timeouts = (d9di_train_timeouts){
+        .c = &r->run.c->trainer.timeout,
+        .mesh = e->mesh,
+        .write_s = (double)d9d_checkpointer_set_bytes(&r->checkpointer.set) / 100e6,
+    };
+    D9D_TRY(d9di_train_checkpointer_check_size(&r->checkpointer, &r->run));
+    D9D_TRY(d9di_train_stepper_open(&r->stepper, &r->run, &r->arena));
     D9D_TRY(loss_attribution_open(r));
-    D9D_TRY(collect_value_names(r));
-    d9d_log_debug(r->log, "%s: all of the model has its memory", e->dev->name);
-    D9D_TRY(checkpointer_open(r));
+    D9D_TRY(d9di_train_recorder_open_values(&r->recorder, e->dev, e->world,
+                                            r->stepper.moe_stats.names,
+                                            r->stepper.moe_stats.n_values, &r->arena));
+    d9d_log_debug(r->run.log, "%s: all of the model has its memory", e->dev->name);
+    D9D_TRY(d9di_train_checkpointer_open(&r->checkpointer, &r->run, e, &r->timeouts,
+                                         r->recorder.tracker, r->stepper.state.step));
     return resume_from != NULL ? state_resume(r, resume_from) : D9D_OK;
 }
 
 void d9di_train_close(d9di_train *r)
 {
-    d9d_trace_discard(r->trace);
-    d9di_trace_file_detach(r->traced);
-    d9di_checkpointer_async_close(r->checkpointer);
-    d9d_tracker_close(r->tracker);
-    d9d_sinks_close(r->sinks);
-    d9d_lr_schedule_free(r->lr);
-    d9d_optimizer_free(r->optimizer);
-    for (int i = 0; i < 2; i++) {
-        d9d_readback_free(r->pending[i].report);
-        d9d_device_event_free(r->pending[i].start_event);
-    }
-    for (int i = 0; i < 4; i++)
-        d9d_device_event_free(r->ends[i]);
-    d9d_grad_finalize_release(&r->grad_finalize);
-    d9di_run_metrics_release(&r->metrics);
-    d9di_loss_attribution_release(&r->loss_attribution);
-    d9di_pipeline_stats_release(&r->pipeline_stats);
-    d9di_evaluations_release(&r->evaluations);
-    d9di_moe_stats_release(&r->moe_stats);
+    d9di_train_profiler_close(&r->profiler);
+    d9di_train_checkpointer_close(&r->checkpointer);
+    d9di_train_recorder_close(&r->recorder);
+    d9di_train_stepper_close(&r->stepper);
+    d9di_train_evaluator_close(&r->evaluator);
     d9di_task_close(&r->task); /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
-    d9d_prefetcher_close(r->prefetcher);
-    d9di_run_data_release(&r->data);
-    d9di_samples_log_release(&r->samples_log);
-    d9d_preemption_close(r->preemption);
-    d9d_job_events_free(r->events);
+    d9di_train_control_close(&r->control);
+    d9di_train_run_close(&r->run);
     d9d_arena_release(&r->arena);
 }

@@ -1,36 +1,108 @@
-/* train_run.c - queries about a training run, and its timeouts.  See train/train_run.h. */
+/* train_run.c - see train/train_run.h. */
 #include "train/train_run.h"
 
+#include "checkpointer/checkpointer_private.h"
 #include "d9d/base/fs.h"
 #include "d9d/ckpt/dir/manifest.h"
+#include "engine/job_start.h"
 
-d9d_status d9di_train_trigger_event(const d9di_train *r, const char *id, d9d_job_event e)
+static d9d_status data_open(d9di_train_run *run, const d9di_task *task)
+{
+    const d9d_train_config *c = run->c;
+    const int64_t g = c->trainer.batching.global_batch_size;
+
+    D9D_TRY(d9di_run_data_open(&c->data, &c->trainer.data_loading, &c->mesh, g, &run->data));
+    D9D_TRY(d9di_run_data_steps(&run->data, g, c->trainer.run.steps, &run->total_steps));
+    return d9di_task_set_data(task, &run->data, run->total_steps * g);
+}
+
+d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_arena *a)
+{
+    const d9d_train_config *c = run->c;
+    const struct d9d_job_batching_section *b = &c->trainer.batching;
+
+    D9D_TRY(d9di_job_start_open_events(run->where, &c->model_provider, task, &run->events));
+    D9D_TRY(d9di_train_run_trigger(run, "train.configuration.start",
+                                   (d9d_job_event){.boot = run->where->boot}));
+    D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(run->where->boot)));
+    D9D_TRY(d9di_job_start_check_device(run->where->boot, run->where->device));
+    D9D_TRY(d9di_task_check_config(task, c));
+    D9D_TRY(d9di_run_dir_set_paths(&c->trainer, a, &run->dir));
+    D9D_TRY(d9di_run_dir_check(c, &run->dir));
+    run->n_micro = b->global_batch_size / d9di_train_run_dp_size(run) / b->microbatch_size;
+    D9D_TRY(data_open(run, task));
+    D9D_TRY(d9di_run_data_check_rows(&run->data, b->microbatch_size));
+    return d9di_train_run_trigger(run, "train.configuration.data_loader",
+                                  (d9d_job_event){.loader = run->data.loader});
+}
+
+d9d_status d9di_train_run_open_schedule(d9di_train_run *run)
+{
+    D9D_TRY(
+        d9d_lr_schedule_create(&run->c->lr_scheduler, "lr_scheduler", run->total_steps, &run->lr));
+    if (run->where->trial > 0 && run->total_steps > run->where->trial)
+        run->total_steps = run->where->trial;
+    return D9D_OK;
+}
+
+d9d_status d9di_train_run_check_dir(d9di_train_run *run)
+{
+    run->resumes = d9d_fs_exists(run->dir.metrics);
+    D9D_TRY(d9di_run_dir_check_foreign(&run->dir));
+    if (!run->c->trainer.checkpointing.resume &&
+        (run->resumes || !d9d_fs_is_empty(run->dir.checkpoints)))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: holds a run already; set trainer.checkpointing.resume "
+                        "or another trainer.run.dir",
+                        run->dir.path);
+    return D9D_OK;
+}
+
+/* Rank 0 creates the run directory later, checkpoints after that, and the finished model last. */
+d9d_status d9di_train_run_check_paths(const d9di_train_run *run)
+{
+    const char *const places[] = {run->dir.path, run->dir.checkpoints,
+                                  d9di_train_run_export_dir(run)};
+
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        D9D_TRY(d9d_fs_check_creatable(places[i]));
+    return d9di_checkpointer_check_names(run->dir.checkpoints);
+}
+
+void d9di_train_run_close(d9di_train_run *run)
+{
+    d9d_lr_schedule_free(run->lr);
+    d9di_run_data_release(&run->data);
+    d9d_job_events_free(run->events);
+}
+
+d9d_status d9di_train_run_trigger(const d9di_train_run *run, const char *id, d9d_job_event e)
 {
     e.size = sizeof(e);
     e.id = id;
-    return d9d_job_events_trigger(r->events, &e);
+    return d9d_job_events_trigger(run->events, &e);
 }
 
-d9d_status d9di_train_trigger_step_event(const d9di_train *r, const char *id)
+d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id, int64_t step)
 {
-    return d9di_train_trigger_event(
-        r, id, (d9d_job_event){.step = r->state.step, .total_steps = r->total_steps});
+    return d9di_train_run_trigger(run, id,
+                                  (d9d_job_event){.step = step, .total_steps = run->total_steps});
 }
 
-bool d9di_train_is_done(const d9di_train *r)
+bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step)
 {
-    return r->state.step >= r->total_steps;
+    return step >= run->total_steps;
 }
 
-const char *d9di_train_export_dir(const d9di_train *r)
+const char *d9di_train_run_export_dir(const d9di_train_run *run)
 {
-    return r->c->export_to != NULL ? r->c->export_to : r->dir.export;
+    return run->c->export_to != NULL ? run->c->export_to : run->dir.export;
 }
 
-bool d9di_train_is_exported(const d9di_train *r)
+bool d9di_train_run_is_exported(const d9di_train_run *run)
 {
     static const char *const names[] = {D9D_MANIFEST_NAME, "config.json"};
-    const char *dir = d9di_train_export_dir(r);
+    const char *dir = d9di_train_run_export_dir(run);
     d9d_arena a = {0};
     bool found = false;
 
@@ -43,50 +115,13 @@ bool d9di_train_is_exported(const d9di_train *r)
     return found;
 }
 
-int64_t d9di_train_dp_size(const d9di_train *r)
+int64_t d9di_train_run_dp_size(const d9di_train_run *run)
 {
-    return r->c->mesh.data_parallel_replicate * r->c->mesh.data_parallel_shard;
+    return run->c->mesh.data_parallel_replicate * run->c->mesh.data_parallel_shard;
 }
 
-int d9di_train_dp_rank(const d9di_train *r)
+d9di_run_data_samples_text d9di_train_run_describe_step(const d9di_train_run *run, int64_t first)
 {
-    return d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);
-}
-
-/* The time that a rank's write may take. */
-static double write_seconds(const d9di_train *r)
-{
-    return (double)d9d_checkpointer_set_bytes(&r->set) / 100e6;
-}
-
-double d9di_train_save_timeout_s(const d9di_train *r)
-{
-    const struct d9d_job_timeout_section *t = &r->c->trainer.timeout;
-
-    return t->save_timeout > 0 ? (double)t->save_timeout
-                               : (double)t->init_timeout + write_seconds(r);
-}
-
-void d9di_train_set_timeout(d9di_train *r, d9di_train_phase phase)
-{
-    const struct d9d_job_timeout_section *t = &r->c->trainer.timeout;
-    const struct {
-        const char *name;
-        int64_t said;
-        double otherwise;
-    } limits[] = {
-        [D9DI_TRAIN_START] = {D9DI_TRAIN_START_TIMEOUT_NAME, t->init_timeout, 0},
-        [D9DI_TRAIN_STEP] = {"trainer.timeout.step_timeout", t->step_timeout, 0},
-        [D9DI_TRAIN_EVALUATION] = {"in an evaluation, trainer.timeout.evaluation_timeout",
-                                   t->evaluation_timeout, (double)t->init_timeout},
-        [D9DI_TRAIN_SAVE] = {D9DI_TRAIN_SAVE_TIMEOUT_NAME, t->save_timeout,
-                             d9di_train_save_timeout_s(r)},
-        [D9DI_TRAIN_EXPORT] = {"in the export, trainer.timeout.export_timeout", t->export_timeout,
-                               (double)t->init_timeout + write_seconds(r)},
-    };
-
-    d9d_mesh_set_timeout(r->engine.mesh,
-                         limits[phase].said > 0 ? (double)limits[phase].said
-                                                : limits[phase].otherwise,
-                         limits[phase].name);
+    return d9di_run_data_describe_samples(&run->data, first,
+                                          run->c->trainer.batching.global_batch_size);
 }

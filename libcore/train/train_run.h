@@ -1,196 +1,52 @@
-/* train_run.h - the state of a training run, shared by these files.
- *
- *     train_check.c      checks that need no model memory
- *     train_open.c       allocation and release
- *     train_step.c       enqueues a step; collects its report one step later
- *     train_nonfinite.c  diagnosis of a step that is not finite
- *     train_trace.c      profiled steps
- *     train_evaluate.c   evaluations between steps
- *     train_record.c     records of the run
- *     train_export.c     the finished model
- *     train.c            the loop
- *
- * d9di_train owns all its members except for the borrowed c, where and log.
+/* train_run.h - what is fixed for a training run once it is checked: its configuration, job, paths,
+ * data and length.  Every other part reads it, and none of them writes it.
  */
 #ifndef D9DI_TRAIN_TRAIN_RUN_H
 #define D9DI_TRAIN_TRAIN_RUN_H
 
-#include "checkpointer/checkpointer_async.h"
-#include "d9d/checkpointer/checkpointer.h"
-#include "d9d/device/readback.h"
-#include "d9d/device/trace.h"
 #include "d9d/job/events.h"
-#include "d9d/job/preemption.h"
-#include "d9d/track/sink.h"
-#include "d9d/track/track.h"
+#include "d9d/sched/lr.h"
 #include "d9d/train/train.h"
-#include "engine/engine.h"
-#include "engine/evaluate.h"
-#include "engine/moe_stats.h"
-#include "engine/pipeline_stats.h"
-#include "engine/trace_file.h"
 #include "job/run_dir.h"
-#include "train/samples_log.h"
+#include "tasks/tasks.h"
 
-/* A step enqueued on the device, whose report is pending. */
-typedef struct d9di_train_pending_step {
-    bool open;
-    d9d_readback *report; /* of d9d_grad_finalize; unused in a step without targets */
-    bool counts;          /* some rank has targets in it */
-    d9d_checkpointer_state state_before;
-    double lr, flops;
-    d9d_device_event *start_event; /* recorded when the step began */
-    const d9d_device_event
-        *start; /* that, or the end of the previous step if the host waited for it */
-    d9d_device_event *end_event;
-    int64_t data_ns;
-    size_t n_predictions; /* micro-batches with pending predictions */
-    size_t n_losses;      /* micro-batches with pending losses of documents */
-} d9di_train_pending_step;
-
-/* The report of a step, and the position of the run after it. */
-typedef struct d9di_train_step_result {
-    double loss, norm, lr, ms, data_ms;
-    double mfu; /* NaN if the device's peak is unknown */
-    int64_t targets;
-    int64_t step, tokens, samples;
-    size_t n_predictions, n_losses; /* as in d9di_train_pending_step */
-} d9di_train_step_result;
-
-typedef struct d9di_train {
-    const d9d_train_config *c;
+typedef struct d9di_train_run {
+    const d9d_train_config *c; /* borrowed, as where and log */
     const d9d_job *where;
     const d9d_log *log;
     int rank;
-    d9d_arena arena;
     d9di_run_dir dir;
-    d9d_preemption *preemption;
     d9d_job_events *events;
-    d9di_task task;
-    d9di_run_metrics metrics;
-    d9di_evaluations evaluations;
-    d9di_moe_stats moe_stats;
-    d9di_loss_attribution loss_attribution;
-    const char **names; /* of values in records: metrics, then MoE statistics */
-    double *values;     /* of the held record */
     d9di_run_data data;
-    d9d_prefetcher *prefetcher;
-    d9di_samples_log samples_log; /* closed if it is disabled */
-    d9di_engine engine;
-    d9d_optimizer *optimizer;
     d9d_lr_schedule *lr;
-    d9d_tracker *tracker;
-    d9d_sinks *sinks;         /* of the tracker */
-    d9d_checkpointer_set set; /* what this rank's checkpoints contain */
-    d9d_checkpointer_state
-        state; /* after the enqueued steps; `tokens` covers collected reports only */
-    d9d_grad_finalize grad_finalize;
-    d9di_pipeline_stats pipeline_stats; /* compute and wait times of the pipeline */
-    d9di_train_pending_step pending[2]; /* step k is at [k % 2] */
-    d9d_device_event *ends[4];          /* [k % 4]: the end of step k on the device */
-    d9di_train_step_result held_record; /* a record that waits for the reduction of metrics */
-    bool has_held_record;
-    bool stepped;            /* at least one report was collected */
-    d9d_trace *trace;        /* of the steps being traced; NULL: none */
-    d9di_trace_file *traced; /* the previous trace, while it is written; NULL: none */
-    uint64_t host_waits;     /* for the device while enqueueing steps, except the first two */
-    struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
-    int64_t n_micro, total_steps;
-    d9di_checkpointer_async *checkpointer; /* NULL in a trial */
-    int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
-    bool resumes;       /* the run directory already has records of this run */
-    bool should_exit;   /* some rank requested to save and exit */
-    bool should_sleep;  /* rank 0 requested to sleep */
-} d9di_train;
+    int64_t n_micro, total_steps; /* n_micro: micro-batches of this rank in a step */
+    bool resumes;                 /* the run directory already has records of this run */
+} d9di_train_run;
 
-/* --- train_run.c -------------------------------------------------------------------- */
+/* Checks what of the configuration needs no model; opens events and data, and sets the paths.  `a`
+ * outlives the run. */
+d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_arena *a);
+/* Opens the learning rate's schedule, of all steps; then limits a trial to its own. */
+d9d_status d9di_train_run_open_schedule(d9di_train_run *run);
+/* Finds out whether the run directory has records; refuses it if the configuration does not
+ * resume. */
+d9d_status d9di_train_run_check_dir(d9di_train_run *run);
+/* Refuses paths of outputs that could not be created. */
+d9d_status d9di_train_run_check_paths(const d9di_train_run *run);
+void d9di_train_run_close(d9di_train_run *run);
 
-d9d_status d9di_train_trigger_event(const d9di_train *r, const char *id, d9d_job_event e);
-/* Triggers an event of the step that is next or being enqueued. */
-d9d_status d9di_train_trigger_step_event(const d9di_train *r, const char *id);
-/* True if all steps are done. */
-bool d9di_train_is_done(const d9di_train *r);
-const char *d9di_train_export_dir(const d9di_train *r);
+/* Triggers an event; its size and id are set here. */
+d9d_status d9di_train_run_trigger(const d9di_train_run *run, const char *id, d9d_job_event e);
+/* Triggers an event of the step after `step` steps. */
+d9d_status d9di_train_run_trigger_step(const d9di_train_run *run, const char *id, int64_t step);
+/* True if `step` steps are all of them. */
+bool d9di_train_run_is_done(const d9di_train_run *run, int64_t step);
+const char *d9di_train_run_export_dir(const d9di_train_run *run);
 /* True if the export directory has a model. */
-bool d9di_train_is_exported(const d9di_train *r);
-/* The data-parallel size and this rank's data-parallel rank: ranks with different samples. */
-int64_t d9di_train_dp_size(const d9di_train *r);
-int d9di_train_dp_rank(const d9di_train *r);
-/* Phases with their own timeout of collective calls. */
-typedef enum d9di_train_phase {
-    D9DI_TRAIN_START, /* of a run, and after a wake-up */
-    D9DI_TRAIN_STEP,
-    D9DI_TRAIN_EVALUATION,
-    D9DI_TRAIN_SAVE,
-    D9DI_TRAIN_EXPORT
-} d9di_train_phase;
-#define D9DI_TRAIN_START_TIMEOUT_NAME "before the first step, trainer.timeout.init_timeout"
-#define D9DI_TRAIN_SAVE_TIMEOUT_NAME  "in a save, trainer.timeout.save_timeout"
-void d9di_train_set_timeout(d9di_train *r, d9di_train_phase phase);
-/* The timeout of collective calls in a save, in seconds. */
-double d9di_train_save_timeout_s(const d9di_train *r);
-
-/* --- opening ------------------------------------------------------------------------ */
-
-/* Runs all checks that need no model memory.  *resume_from is the checkpoint to resume from, or
- * NULL. */
-d9d_status d9di_train_check(d9di_train *r, const char **resume_from);
-d9di_engine_opts d9di_train_engine_opts(const d9di_train *r, bool resumes);
-/* Builds the set of a checkpoint's tensors. */
-d9d_status d9di_train_checkpoint_set(d9di_train *r, const d9d_params *params, d9d_optimizer *opt,
-                                     d9d_checkpointer_set *out);
-
-d9d_status d9di_train_open(d9di_train *r, const char *resume_from);
-void d9di_train_close(d9di_train *r);
-
-/* --- a step ------------------------------------------------------------------------- */
-
-/* Opens the prefetcher for the remaining steps. */
-d9d_status d9di_train_open_prefetcher(d9di_train *r);
-/* Enqueues forward and backward of all micro-batches of the next step. */
-d9d_status d9di_train_forward_backward(d9di_train *r, int64_t *targets, double *flops);
-d9di_run_data_samples_text d9di_train_describe_samples(const d9di_train *r);
-/* Enqueues the whole next step, without blocking the host. */
-d9d_status d9di_train_enqueue_step(d9di_train *r);
-/* Collects the report of an enqueued step. */
-d9d_status d9di_train_collect_step(d9di_train *r, d9di_train_pending_step *p,
-                                   d9di_train_step_result *out);
-
-/* Ends the run after a step whose loss or norm is not finite: never returns D9D_OK. */
-d9d_status d9di_train_diagnose_nonfinite(d9di_train *r, const d9di_train_pending_step *p,
-                                         const d9d_grad_finalize_report *report);
-
-/* Enqueues the next step, traced if the configuration says so. */
-d9d_status d9di_train_enqueue_traced_step(d9di_train *r);
-
-/* --- records: on every rank, written by rank 0 -------------------------------------- */
-
-/* Opens the records; one process at a time may write them. */
-d9d_status d9di_train_record_open(d9di_train *r, const json_t *resolved, const char *resume_from);
-/* True if step k, counted from 1, has a record. */
-bool d9di_train_record_is_due(const d9di_train *r, int64_t k);
-/* Records a step's report; call in step order.  With metrics, the record is held until the next
- * step's report, and must be flushed before that one. */
-d9d_status d9di_train_record(d9di_train *r, const d9di_train_step_result *s);
-d9d_status d9di_train_record_held(d9di_train *r);
-/* Records the pipeline's times of an earlier step, if they have arrived. */
-d9d_status d9di_train_record_pipeline(d9di_train *r);
-/* Makes the records durable, before a checkpoint is committed. */
-d9d_status d9di_train_record_sync(d9di_train *r);
-/* Writes the end line.  Its failure does not hide the status `st`. */
-d9d_status d9di_train_record_end(d9di_train *r, d9d_status st);
-
-/* --- evaluations --------------------------------------------------------------------- */
-
-d9d_status d9di_train_evaluation_rank_state(d9di_train *r, d9d_checkpointer_set *set);
-/* After rank state was read from a checkpoint.  Collective. */
-d9d_status d9di_train_evaluation_sync(d9di_train *r);
-/* True if an evaluation is due after the steps done so far. */
-bool d9di_train_evaluation_is_due(const d9di_train *r);
-/* Runs the evaluations that are due, with no step enqueued.  If told to exit meanwhile, skips the
- * rest. */
-d9d_status d9di_train_evaluate(d9di_train *r);
-
-d9d_status d9di_train_export(d9di_train *r, d9d_train_summary *out);
+bool d9di_train_run_is_exported(const d9di_train_run *run);
+/* The data-parallel size: the number of ranks with different samples. */
+int64_t d9di_train_run_dp_size(const d9di_train_run *run);
+/* Describes the samples of the step that begins at this sample of the stream. */
+d9di_run_data_samples_text d9di_train_run_describe_step(const d9di_train_run *run, int64_t first);
 
 #endif /* D9DI_TRAIN_TRAIN_RUN_H */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154,SC2164 # variables of bats and of the helper; bats ends a test that cannot cd
-# The commands of the tutorial and those of the manual pages' examples, as they stand there, under a
+# The commands of the tutorials and those of the manual pages' examples, as they stand there, under a
 # real Slurm of nodes with eight GPUs on paper: small models under the names of large ones, computed
 # on the CPU.  Jobs are waited for, nothing else is another.
 
@@ -23,8 +23,8 @@ setup() {
     export PATH=$D9D_BIN:$PATH OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 }
 
-# blocks FILE: its commands, as they stand there.
-blocks() { awk '/^```/ { yes = $0 == "```sh"; next } yes' "$1"; }
+# blocks FILE [LANGUAGE]: its commands, as they stand there.
+blocks() { awk -v begin="\`\`\`${2:-sh}" '/^```/ { yes = $0 == begin; next } yes' "$1"; }
 
 # What the tutorial takes for granted: the source tree, a model, a corpus.
 prepare() {
@@ -79,6 +79,25 @@ sbatch() { # and wait for its end, which --wait looks for seldom
     [ "$(wc -l <keys)" -ge 15 ]
     while read -r key; do grep -q "\b$key\b" "$top/docs/reference/formats.md" || echo "$key"; done <keys >missing
     assert_equal "$(cat missing)" ""
+}
+
+@test "the tutorial of several nodes, what of it needs a Slurm" {
+    # The nodes are one host and share the names of its memory, so messages go by TCP.
+    export OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo
+    ln -s "$top/examples" "$top/slurm" .
+    blocks "$top/docs/tutorial/sft-chat.md" | sed '/^d9d-train/,$d' >prepare.sh
+    bash -eux prepare.sh
+    blocks "$top/docs/tutorial/multi-node.md" bash | sed 's|^slurm/pipeline.sh$|unset -f sbatch; & >chain|' >commands
+    [ "$(grep -c '^sbatch\|>chain$' commands)" -eq 2 ]
+    export -f sbatch wait_for job_over job_field uptime_s
+    bash -eux commands || { tail -n 20 d9d-train-*.log; false; }
+    grep -h "^d9d-train: job" d9d-train-*.log | grep "4 task(s)"
+    grep -q "runs/nodes: 200 of 200 steps" d9d-train-*.log
+    wait_for job_over "$(awk '$1 == "metrics" { print $2 }' chain)"
+    while read -r stage job; do
+        assert_equal "$stage $(job_field "$job" JobState)" "$stage COMPLETED"
+    done <chain
+    assert_equal "$(wc -l <runs/chain/answers.jsonl)" "$(wc -l <examples/tutorial/prompts.jsonl)"
 }
 
 # examples PAGE: the commands under EXAMPLES as a script.  A configuration is the file that the

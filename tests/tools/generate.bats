@@ -91,6 +91,21 @@ tokens() { sed 's/.*"tokens": \[//; s/\].*//' "$1"; }
     [[ "$output" != *'"loss"'* ]]
 }
 
+@test "a cache without room is refused before the weights are read" {
+    greedy moe >g.json
+    needs() { # LIMIT ROWS: the bytes that it says are needed
+        run -1 d9d-infer -q --device cpu@$1 --set trainer.batching.microbatch_size=$2 g.json
+        [[ "$output" =~ 'no room for the '([0-9]+)' bytes that are needed at least, with a limit of '$1$ ]]
+        bytes=${BASH_REMATCH[1]}
+    }
+    needs 1 1
+    few=$bytes
+    needs 1 100
+    [ $((bytes - few)) -gt 1000000 ]
+    needs $((bytes - 1)) 100
+    [ ! -e out.jsonl ]
+}
+
 @test "draws: the same for any rows, other seeds others; cold, or one token left, is greedy" {
     greedy moe >g.json
     warm=(--set task.temperature=1.5 --set task.seed=7)

@@ -1,0 +1,233 @@
+/* train_checkpoint.c - see train/train_checkpoint.h. */
+#include "train/train_checkpoint.h"
+
+#include <string.h>
+
+#include "d9d/ckpt/dir/content_hash.h"
+#include "d9d/comm/exchange.h"
+
+/* --- what a run resumes from --------------------------------------------------------- */
+
+d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d9d_arena *a,
+                                        const char **path)
+{
+    d9d_status st = D9D_OK;
+
+    *path = NULL;
+    if (!run->c->trainer.checkpointing.resume)
+        return D9D_OK;
+    if (whole)
+        return d9d_checkpointer_latest(run->dir.checkpoints, run->where->boot, run->log, a, path);
+    if (run->rank == 0)
+        st = d9d_checkpointer_latest_unverified(run->dir.checkpoints, a, path);
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, st));
+    return d9d_bootstrap_broadcast_text(run->where->boot, a, path);
+}
+
+/* Content hash of weights that checkpoints leave out, and of adapters merged into them. */
+static d9d_status source_content_hash(const d9di_train_run *run, const d9di_engine *e,
+                                      d9d_hash *out)
+{
+    const struct d9d_job_factory_section *f = &run->c->trainer.model_stage_factory;
+    d9d_hash of[2] = {{0}};
+
+    D9D_TRY(d9d_content_hash_checkpoint(f->source_checkpoint, 0, &of[0]));
+    if (f->source_adapter != NULL && e->adapters.n == 0)
+        D9D_TRY(d9d_content_hash_adapter(f->source_adapter, &of[1]));
+    *out = d9d_hash_bytes(of, sizeof(of));
+    return D9D_OK;
+}
+
+static d9d_status origin_make(const d9di_train_run *run, const d9di_engine *e,
+                              struct d9d_checkpointer_origin *out)
+{
+    const struct d9d_job_factory_section *f = &run->c->trainer.model_stage_factory;
+    const char *hf = e->spec.hf_config, *source = f->source_checkpoint;
+
+    if (hf != NULL)
+        D9D_TRY(d9d_content_hash_file(hf, &out->hf_config));
+    if (!f->checkpoint_only_trainable_parameters || source == NULL)
+        return D9D_OK;
+    out->source_path = d9d_hash_bytes(source, strlen(source));
+    return source_content_hash(run, e, &out->source);
+}
+
+d9d_status d9di_train_checkpointer_open_origin(d9di_train_checkpointer *ck,
+                                               const d9di_train_run *run, const d9di_engine *e)
+{
+    d9d_arena a = {0};
+    d9d_bootstrap_blob *all;
+    d9d_status st = run->rank == 0 ? origin_make(run, e, &ck->origin) : D9D_OK;
+
+    D9D_TRY(d9d_bootstrap_agree_status(run->where->boot, st));
+    st = d9d_bootstrap_allgather_arena(run->where->boot, &ck->origin, sizeof(ck->origin), &a, &all);
+    if (st == D9D_OK)
+        memcpy(&ck->origin, all[0].data, sizeof(ck->origin));
+    d9d_arena_release(&a);
+    return st;
+}
+
+d9d_status d9di_train_checkpointer_start(const d9di_train_checkpointer *ck,
+                                         const d9di_train_run *run, d9d_checkpointer_state *out)
+{
+    *out = (d9d_checkpointer_state){
+        .seed = (uint64_t)run->c->trainer.determinism.base_seed,
+        .dataset = d9d_loader_data_hash(run->data.loader),
+        .finite = true,
+        .parent = -1,
+        .origin = ck->origin,
+    };
+    return d9d_loader_order_hash(run->data.loader, &out->config);
+}
+
+static bool hash_is_zero(d9d_hash h)
+{
+    return d9d_hash_equal(h, (d9d_hash){0});
+}
+
+/* Warns if hf_config has changed: a number such as the RoPE base may differ although every shape
+ * fits. */
+static void check_hf_config(const d9di_train_checkpointer *ck, const d9di_train_run *run,
+                            const char *hf_config, const char *path,
+                            const struct d9d_checkpointer_origin *was)
+{
+    if (!hash_is_zero(was->hf_config) && !d9d_hash_equal(was->hf_config, ck->origin.hf_config))
+        d9d_log_warn(run->log,
+                     "%s: %s is another one than it was trained with; what was learned until now "
+                     "was learned with that",
+                     path, hf_config != NULL ? hf_config : "model_provider.hf_config");
+}
+
+/* Frozen weights are not in checkpoints, so they must be the ones the run was trained on.  Another
+ * path with the same content is allowed; the run's records warn of it (train_record.c). */
+static d9d_status check_source(const d9di_train_checkpointer *ck, const d9di_train_run *run,
+                               const char *path, const struct d9d_checkpointer_origin *was)
+{
+    const char *source = run->c->trainer.model_stage_factory.source_checkpoint;
+    char then[D9D_HASH_HEX], now[D9D_HASH_HEX];
+
+    if (hash_is_zero(ck->origin.source) || d9d_hash_equal(ck->origin.source, was->source))
+        return D9D_OK;
+    if (hash_is_zero(was->source)) {
+        d9d_log_warn(run->log, "%s: does not say which weights it was trained over; %s is taken",
+                     path, source);
+        return D9D_OK;
+    }
+    if (!d9d_hash_equal(was->source_path, ck->origin.source_path))
+        return D9D_OK;
+    d9d_hash_hex(was->source, then);
+    d9d_hash_hex(ck->origin.source, now);
+    return D9D_FAIL(D9D_EMISMATCH,
+                    "%s: was trained over other weights than %s has now: their identity was %s and "
+                    "is %s; put them back, or begin another trainer.run.dir with source_adapter",
+                    path, source, then, now);
+}
+
+d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
+                                         const d9di_train_run *run, const char *hf_config,
+                                         const char *path, const d9d_checkpointer_set *set,
+                                         d9d_checkpointer_state *s)
+{
+    const d9d_checkpointer_state fresh = *s;
+
+    D9D_TRY(d9d_checkpointer_check(path, set, s));
+    if (!d9d_hash_equal(s->dataset, fresh.dataset))
+        return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
+                        run->data.sections[0].dataset);
+    if (!d9d_hash_equal(s->config, fresh.config))
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: was trained with another data.split, data.order%s or "
+                        "data.seed",
+                        path, run->data.n > 1 ? ", data.weight" : "");
+    if (s->seed != fresh.seed)
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: has trainer.determinism.base_seed %llu, and the "
+                        "configuration %llu",
+                        path, (unsigned long long)s->seed, (unsigned long long)fresh.seed);
+    if (run->rank > 0)
+        return D9D_OK;
+    check_hf_config(ck, run, hf_config, path, &s->origin);
+    return check_source(ck, run, path, &s->origin);
+}
+
+/* --- saves --------------------------------------------------------------------------- */
+
+d9d_status d9di_train_checkpointer_check_size(const d9di_train_checkpointer *ck,
+                                              const d9di_train_run *run)
+{
+    d9d_bootstrap *boot = run->where->boot;
+    uint64_t share[2] = {0}, sum = 0;
+    d9d_arena a = {0};
+    d9d_bootstrap_blob *all;
+    d9d_checkpointer_set here;
+    d9d_status st = d9d_checkpointer_set_local(&ck->set, &a, &here);
+
+    if (st == D9D_OK)
+        st = d9d_checkpointer_manifest_bytes(&here, &share[0], &share[1]);
+    D9D_TRY_OR(st, d9d_bootstrap_agree_status(boot, st), out);
+    D9D_TRY_OR(st, d9d_bootstrap_allgather_arena(boot, share, sizeof(share), &a, &all), out);
+    for (int k = 0; k < d9d_bootstrap_size(boot); k++) {
+        if (all[k].n != sizeof(share)) {
+            st = D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,
+                          all[k].n);
+            goto out;
+        }
+        memcpy(share, all[k].data, sizeof(share));
+        sum += share[0] + share[1];
+    }
+    st = d9d_bootstrap_agree_status(
+        boot, d9d_checkpointer_manifest_check_bytes(sum, d9d_bootstrap_size(boot), &sum));
+    if (st == D9D_OK)
+        d9d_log_debug(run->log, "a checkpoint's manifest has at most %llu bytes",
+                      (unsigned long long)sum);
+out:
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* Saves are asynchronous if there is any besides the last. */
+d9d_status d9di_train_checkpointer_open(d9di_train_checkpointer *ck, const d9di_train_run *run,
+                                        const d9di_engine *e, const d9di_train_timeouts *timeouts,
+                                        d9d_tracker *tracker, int64_t step)
+{
+    const struct d9d_job_checkpointing_section *c = &run->c->trainer.checkpointing;
+    const int64_t p = c->period_steps;
+    const d9di_checkpointer_async_opts how = {
+        .dir = run->dir.checkpoints,
+        .keep = c->num_to_keep,
+        .async = c->asynchronous && p > 0 && (step / p + 1) * p < run->total_steps,
+        .set = &ck->set,
+        .dev = e->dev,
+        .mesh = e->mesh,
+        .timeout_s = d9di_train_timeouts_save_s(timeouts),
+        .timeout_name = D9DI_TRAIN_SAVE_TIMEOUT_NAME,
+        .tracker = tracker,
+        .log = run->log,
+    };
+
+    return run->where->trial ? D9D_OK : d9di_checkpointer_async_open(&how, &ck->async);
+}
+
+void d9di_train_checkpointer_close(d9di_train_checkpointer *ck)
+{
+    d9di_checkpointer_async_close(ck->async);
+}
+
+d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9di_train_run *run,
+                                          const char *path, d9d_checkpointer_state *state)
+{
+    D9D_TRY(d9d_checkpointer_read(path, &ck->set, run->log, state));
+    D9D_TRY(d9d_checkpointer_read_rank_state(path, &ck->set, run->rank,
+                                             d9d_bootstrap_size(run->where->boot), run->log));
+    state->origin = ck->origin;
+    state->parent = ck->saved_step = state->step;
+    return D9D_OK;
+}
+
+d9d_status d9di_train_checkpointer_save(d9di_train_checkpointer *ck,
+                                        const d9d_checkpointer_state *state, bool last)
+{
+    D9D_TRY(d9di_checkpointer_async_begin(ck->async, state, last));
+    ck->saved_step = state->step;
+    return D9D_OK;
+}

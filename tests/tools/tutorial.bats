@@ -1,0 +1,61 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats and of the helper
+# The tutorials, command by command as they stand there, in one folder that all of them go on in.  What
+# needs a Slurm is in tests/slurm/docs.bats.
+
+load helper
+
+setup_file() {
+    ln -s "$(cd "$BATS_TEST_DIRNAME/../.." && pwd)/examples" "$BATS_FILE_TMPDIR"
+}
+
+setup() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    unset "${!SLURM_@}" "${!D9D_TRAIN@}" "${!OMPI_COMM@}" "${!PMIX_@}"
+    # Launchers remove the session directory that they share while others begin to use it.
+    OMPI_MCA_orte_tmpdir_base=$(mktemp -d "$BATS_RUN_TMPDIR/mpi-XXXXXX")
+    export OMPI_MCA_orte_tmpdir_base OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=0
+}
+
+# page NAME: its commands, once; what they said is in NAME.log.
+page() {
+    local rc=0
+    [ ! -e "$1.log" ] || return 0
+    awk '/^```/ { yes = $0 == "```sh"; next } yes' "$BATS_TEST_DIRNAME/../../docs/tutorial/$1.md" >"$1.sh"
+    [ "$(wc -l <"$1.sh")" -ge 10 ]
+    timeout -k 5 "${patience:-1800}" bash -eu -o pipefail "$1.sh" >"$1.log" 2>&1 3>&- </dev/null || rc=$?
+    [ $rc -eq 0 ] || cat "$1.log"
+    return $rc
+}
+
+# right FILE TEXT...: the texts that a model should have written, of which rounding may spoil one.
+right() {
+    sed -nE 's/.*"text": "([^"]*)".*/\1/p' "$1" | diff - <(printf '%s\n' "${@:2}") >differences || true
+    assert_equal "$(wc -l <"$1")" "$(($# - 1))"
+    [ "$(grep -c '^>' differences)" -le 1 ] || { cat "$1"; false; }
+}
+
+@test "sft-chat.md: a model learns to answer" {
+    page sft-chat
+    grep -F '13<|im_end|>⟧' sft-chat.log
+    grep -q 'runs/sft: 200 of 200 steps' sft-chat.log
+    right answers.jsonl 7 18 2
+}
+
+@test "lora.md: adapters, beside the model and merged" {
+    page sft-chat
+    page lora
+    grep -q '^exit code 2$' lora.log
+    grep -q ' 0 different' lora.log
+    right adapted.jsonl 4 10 17
+}
+
+@test "multi-node.md: four ranks, interrupted, and two that go on" {
+    [ -e "$D9D_BUILD/lib/libd9d_mpi.so.0" ] || skip "built without MPI"
+    page sft-chat
+    ASAN_OPTIONS=detect_leaks=0 page multi-node
+    grep -q '4 ranks (dps 2 tp 2) compute what one computes' multi-node.log
+    grep -q '^exit code 75$' multi-node.log
+    grep -q 'resuming after step [0-9]* from runs/ranks/' multi-node.log
+    awk '$1 == 10 { yes = ($4 ^ 2 < 1e-10) } END { exit !yes }' multi-node.log
+}
