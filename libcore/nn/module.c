@@ -261,9 +261,9 @@ d9d_status d9d_module_reset_param(d9d_param *p, uint64_t seed)
 
     if (dev == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
-    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->shard), p->init,
-                                p->init_scale, rng, p->shard_shape.ndim, p->shard_shape.dim,
-                                p->shard_offset, p->global_shape.dim);
+    return dev->kernels->elementwise->random(
+        dev->stream, p->dtype, d9d_tensor_data(&p->shard), p->init, p->init_scale, rng,
+        p->shard_shape.ndim, p->shard_shape.dim, p->shard_offset, p->global_shape.dim);
 }
 
 static d9d_status reset_param(void *arg, d9d_param *p)

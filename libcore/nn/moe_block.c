@@ -163,8 +163,8 @@ d9d_status d9d_block_moe_update_expert_bias(d9d_block_moe *b, d9d_device *dev,
 
     if (!b->shape.router.expert_bias || !p->is_mutable_buffer || rate == 0)
         return D9D_OK;
-    return dev->kernels->router_bias(dev->stream, d9d_tensor_data(&p->shard),
-                                     (const double *)d9d_tensor_data(&b->counted) + 2,
-                                     d9d_tensor_data(scale), (float)rate, p->shard_offset[0],
-                                     p->shard_shape.dim[0], b->shape.experts);
+    return dev->kernels->moe->router_bias(dev->stream, d9d_tensor_data(&p->shard),
+                                          (const double *)d9d_tensor_data(&b->counted) + 2,
+                                          d9d_tensor_data(scale), (float)rate, p->shard_offset[0],
+                                          p->shard_shape.dim[0], b->shape.experts);
 }

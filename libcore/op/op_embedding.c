@@ -10,7 +10,7 @@ static d9d_status embedding_wgrad(d9d_node *n)
         d9d_param *p = n->param[i];
 
         if (d9d_param_needs_grad(p))
-            D9D_TRY(D9DI_KERNEL(n->tape, embedding_wgrad, dy->dtype, p->grad.dtype,
+            D9D_TRY(D9DI_KERNEL(n->tape, elementwise->embedding_wgrad, dy->dtype, p->grad.dtype,
                                 d9d_tensor_data(&p->grad), d9d_param_grad_beta(p),
                                 d9d_tensor_data(ids), d9d_tensor_data(dy), d9d_tensor_numel(ids),
                                 d9di_op_split_first_id(n->param, (size_t)i), p->data.shape.dim[0],
@@ -52,7 +52,7 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
     for (size_t i = 0; i < n; i++) {
         const d9d_tensor *table = &tables[i]->data;
 
-        D9D_TRY(D9DI_KERNEL(t, embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
+        D9D_TRY(D9DI_KERNEL(t, elementwise->embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
                             d9d_tensor_data(ids), d9d_tensor_data(table), d9d_tensor_numel(ids),
                             d9di_op_split_first_id(tables, i), table->shape.dim[0], h, i == 0));
     }

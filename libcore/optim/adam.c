@@ -146,8 +146,8 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
         count++;
     }
     *done += count;
-    return u->dev->kernels->adam(u->dev->stream, &step, u->scale, u->param->dtype,
-                                 u->param->grad_dtype, u->state_dtype, list, (int64_t)count);
+    return u->dev->kernels->optim->adam(u->dev->stream, &step, u->scale, u->param->dtype,
+                                        u->param->grad_dtype, u->state_dtype, list, (int64_t)count);
 }
 
 /* Stochastic rounding: one Philox stream for each parameter and step. */
@@ -160,7 +160,7 @@ static d9d_status update_stochastic(const adam_config *c, bool decoupled,
     const uint64_t key[2] = {p->id, (uint64_t)u->step};
     const d9d_rng rng = {u->seed, d9d_hash_u64(key, sizeof(key))};
 
-    return u->dev->kernels->adam_stochastic(
+    return u->dev->kernels->optim->adam_stochastic(
         u->dev->stream, &step, u->scale, p->dtype, p->grad_dtype, u->state_dtype, &arrays, rng,
         p->shard_shape.ndim, p->shard_shape.dim, p->shard_offset, p->global_shape.dim);
 }

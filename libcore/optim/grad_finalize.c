@@ -112,8 +112,9 @@ static d9d_status norm_launch(const norm_work *q, size_t begin, size_t end)
         list[i - begin] =
             (d9d_sum_squares_array){d9d_tensor_data(&q->p[i]->shard_grad), grad_numel(q->p[i])};
     }
-    return dev->kernels->sum_squares(dev->stream, q->squares + begin, q->p[begin]->shard_grad.dtype,
-                                     list, (int64_t)(end - begin));
+    return dev->kernels->reduce->sum_squares(dev->stream, q->squares + begin,
+                                             q->p[begin]->shard_grad.dtype, list,
+                                             (int64_t)(end - begin));
 }
 
 static d9d_status norm_accumulate(d9d_device *dev, const d9d_params *params, double *out)
@@ -131,7 +132,7 @@ static d9d_status norm_accumulate(d9d_device *dev, const d9d_params *params, dou
         begin = launch_first(&q, end);
         D9D_TRY_OR(st, norm_launch(&q, begin, end), out);
     }
-    st = dev->kernels->sum_ordered(dev->stream, out, q.squares, (int64_t)q.n);
+    st = dev->kernels->reduce->sum_ordered(dev->stream, out, q.squares, (int64_t)q.n);
 out:
     d9d_tensor_release(&of);
     free(q.p);
@@ -155,13 +156,13 @@ d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *par
         D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->extra), own->extra,
                                   (uint64_t)more * sizeof(double)));
     if (own->is_replica)
-        D9D_TRY(k->fill(dev->stream, D9D_F64, loss, n, 0.0f));
+        D9D_TRY(k->elementwise->fill(dev->stream, D9D_F64, loss, n, 0.0f));
     D9D_TRY(norm_accumulate(dev, params, squares));
     D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
                                 n + more + SUMMED, D9D_COMM_SUM));
-    return k->grad_scale(dev->stream, d9d_tensor_data(&e->scale),
-                         report + offsetof(d9d_grad_finalize_report, loss) / sizeof(double), loss,
-                         n, targets, squares, max_norm);
+    return k->optim->grad_scale(dev->stream, d9d_tensor_data(&e->scale),
+                                report + offsetof(d9d_grad_finalize_report, loss) / sizeof(double),
+                                loss, n, targets, squares, max_norm);
 }
 
 /* Selects the array of a parameter to check, or NULL. */
@@ -192,8 +193,9 @@ static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, arra
         if (t == NULL)
             continue;
         D9D_TRY_OR(st,
-                   dev->kernels->find_nonfinite(dev->stream, d9d_tensor_data(&where), t->dtype,
-                                                d9d_tensor_data(t), d9d_tensor_numel(t)),
+                   dev->kernels->reduce->find_nonfinite(dev->stream, d9d_tensor_data(&where),
+                                                        t->dtype, d9d_tensor_data(t),
+                                                        d9d_tensor_numel(t)),
                    out);
         D9D_TRY_OR(st, d9d_device_download(dev, &at, d9d_tensor_data(&where), sizeof(at)), out);
         if (at >= 0) {

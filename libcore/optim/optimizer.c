@@ -130,8 +130,8 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
         const d9d_param *p = state_param(o, o->index[i]);
 
         D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->shard_shape, t));
-        D9D_TRY(
-            dev->kernels->fill(dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
+        D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
+                                                d9d_tensor_numel(t), 0));
     }
     return D9D_OK;
 }

@@ -55,8 +55,8 @@ static d9d_status bucket_alloc(d9di_bucket *k, d9d_device *dev)
     int64_t at = 0;
 
     D9D_TRY(d9d_tensor_alloc(dev, k->dtype, D9D_SHAPE((int64_t)k->bytes / size), &k->all));
-    D9D_TRY(dev->kernels->fill(dev->stream, k->dtype, d9d_tensor_data(&k->all),
-                               d9d_tensor_numel(&k->all), 0.0f));
+    D9D_TRY(dev->kernels->elementwise->fill(dev->stream, k->dtype, d9d_tensor_data(&k->all),
+                                            d9d_tensor_numel(&k->all), 0.0f));
     for (size_t i = 0; i < k->params.len; i++) {
         d9d_param *p = k->params.data[i];
         d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->shard_shape));

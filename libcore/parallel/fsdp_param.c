@@ -83,8 +83,9 @@ static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *buffer
                                                 .x_cols = to_whole ? of_rank : row,
                                                 .y_cols = to_whole ? row : of_rank};
 
-            D9D_TRY(dev->kernels->copy_strided(dev->stream, &dims, to_whole ? in_whole : in_buffer,
-                                               to_whole ? in_buffer : in_whole));
+            D9D_TRY(dev->kernels->elementwise->copy_strided(dev->stream, &dims,
+                                                            to_whole ? in_whole : in_buffer,
+                                                            to_whole ? in_buffer : in_whole));
         }
     }
     return D9D_OK;
@@ -121,7 +122,7 @@ static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t,
     const d9d_copy_strided_dims dims = {
         .t = t, .m = 1, .heads = 1, .n = n, .x_cols = n, .y_cols = n};
 
-    return dev->kernels->copy_strided(queue, &dims, to, from);
+    return dev->kernels->elementwise->copy_strided(queue, &dims, to, from);
 }
 
 /* --- data ------------------------------------------------------------------------------- */
@@ -206,7 +207,8 @@ static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_para
     const int64_t n = d9d_tensor_numel(&p->shard_grad);
 
     if (p->has_shard_grad)
-        return dev->kernels->accumulate(queue, p->grad_dtype, own, 1.0f, p->grad_dtype, sum, n);
+        return dev->kernels->elementwise->accumulate(queue, p->grad_dtype, own, 1.0f, p->grad_dtype,
+                                                     sum, n);
     return t->sum.storage == NULL ? D9D_OK : copy_on_stream(dev, queue, p->grad_dtype, own, sum, n);
 }
 

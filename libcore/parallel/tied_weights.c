@@ -29,9 +29,9 @@ typedef struct tied_pair {
 /* a += b. */
 static d9d_status grad_add(const tied_pair *x, const d9d_param *p, const d9d_tensor *b)
 {
-    return x->dev->kernels->accumulate(x->dev->stream, p->shard_grad.dtype,
-                                       d9d_tensor_data(&p->shard_grad), 1.0f, b->dtype,
-                                       d9d_tensor_data(b), d9d_tensor_numel(b));
+    return x->dev->kernels->elementwise->accumulate(x->dev->stream, p->shard_grad.dtype,
+                                                    d9d_tensor_data(&p->shard_grad), 1.0f, b->dtype,
+                                                    d9d_tensor_data(b), d9d_tensor_numel(b));
 }
 
 static d9d_status sum_local(void *arg, d9d_param *p)

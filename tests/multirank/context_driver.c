@@ -498,8 +498,8 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
     assert_ok(f->model->ops->forward(f->model, t, &in, &out));
     f->loss = d9d_tensor_reshape(d9d_var_tensor(out.loss), part.ids.shape);
     assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, d9d_var_tensor(out.loss)->shape, &seed));
-    assert_ok(w->dev->kernels->fill(w->dev->stream, D9D_F32, d9d_tensor_data(&seed),
-                                    d9d_tensor_numel(&seed), 1.0f));
+    assert_ok(w->dev->kernels->elementwise->fill(w->dev->stream, D9D_F32, d9d_tensor_data(&seed),
+                                                 d9d_tensor_numel(&seed), 1.0f));
     assert_ok(d9d_tape_backward(t, &out.loss, &seed, 1, D9D_BACKWARD_FULL));
     d9d_tape_free(t);
     for (size_t i = 0; i < f->params.n; i++) {

@@ -176,8 +176,8 @@ static d9d_status upload(side *s, const float *from, d9d_tensor *out)
     D9D_TRY(d9d_tensor_from_host(s->dev, D9D_F32, D9D_SHAPE(s->tokens, HIDDEN), from, &f));
     st = d9d_tensor_alloc(s->dev, s->of->t, f.shape, out);
     if (st == D9D_OK)
-        st = s->dev->kernels->cast(s->dev->stream, s->of->t, d9d_tensor_data(out), D9D_F32,
-                                   d9d_tensor_data(&f), d9d_tensor_numel(&f));
+        st = s->dev->kernels->elementwise->cast(s->dev->stream, s->of->t, d9d_tensor_data(out),
+                                                D9D_F32, d9d_tensor_data(&f), d9d_tensor_numel(&f));
     d9d_tensor_release(&f);
     return st;
 }

@@ -117,9 +117,9 @@ static d9d_status run(struct job *j, d9d_model *m, int micro, d9d_tape *t, d9d_v
                                              .loss_is_root = true},
                              &o);
     if (st == D9D_OK && d9d_stage_is_last(m->stage))
-        st = j->dev->kernels->sum(j->dev->stream, sum, 0, D9D_F32,
-                                  d9d_tensor_data(d9d_var_tensor(o.loss)),
-                                  d9d_tensor_numel(d9d_var_tensor(o.loss)));
+        st = j->dev->kernels->reduce->sum(j->dev->stream, sum, 0, D9D_F32,
+                                          d9d_tensor_data(d9d_var_tensor(o.loss)),
+                                          d9d_tensor_numel(d9d_var_tensor(o.loss)));
     for (int i = 0; i < 3; i++)
         d9d_tensor_release(&x[i]);
     if (out != NULL)

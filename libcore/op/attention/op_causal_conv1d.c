@@ -21,7 +21,7 @@ static d9d_status conv1d_bwd(d9d_node *n, unsigned halves)
 
     if (halves & D9D_NEED_DGRAD)
         D9D_TRY(d9di_op_grad_alloc(n, X, &dx));
-    st = D9DI_KERNEL(n->tape, causal_conv1d_bwd, dims, d9d_tensor_data(&dx),
+    st = D9DI_KERNEL(n->tape, gdn->causal_conv1d_bwd, dims, d9d_tensor_data(&dx),
                      want_dw ? w->grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->grad) : NULL,
                      want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
                      d9d_tensor_data(&n->saved[X]), d9d_tensor_data(&w->data));
@@ -57,9 +57,9 @@ static d9d_status conv1d_run(d9d_tape *t, const d9d_causal_conv1d_dims *n,
     d9d_state_slots past;
 
     if (kept == NULL)
-        return D9DI_KERNEL(t, causal_conv1d, n, y, x, w);
+        return D9DI_KERNEL(t, gdn->causal_conv1d, n, y, x, w);
     past = d9di_op_state_slots(kept);
-    return D9DI_KERNEL(t, causal_conv1d_update, n, &past, y, x, w);
+    return D9DI_KERNEL(t, gdn->causal_conv1d_update, n, &past, y, x, w);
 }
 
 d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *segments,

@@ -21,7 +21,7 @@ static d9d_status ones_alloc(d9d_tape *t, d9d_dtype type, int64_t n, d9d_tensor 
     d9d_status st;
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), type, D9D_SHAPE(n), &ones));
-    st = D9DI_KERNEL(t, fill, type, d9d_tensor_data(&ones), n, 1.0f);
+    st = D9DI_KERNEL(t, elementwise->fill, type, d9d_tensor_data(&ones), n, 1.0f);
     if (st == D9D_OK)
         *out = ones;
     else
@@ -53,9 +53,10 @@ static d9d_status add_bias_wgrad(d9d_node *n)
     d9d_status st;
 
     if (g.beta == 0.0f && g.n < all) /* elements without a gradient */
-        D9D_TRY(D9DI_KERNEL(n->tape, fill, g.ct, d9d_tensor_data(&b->grad), all, 0.0f));
+        D9D_TRY(
+            D9DI_KERNEL(n->tape, elementwise->fill, g.ct, d9d_tensor_data(&b->grad), all, 0.0f));
     D9D_TRY(ones_alloc(n->tape, g.t, g.k, &ones));
-    st = D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),
+    st = D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),
                      element_at(&b->grad, first));
     d9d_tensor_release(&ones);
     return st;
@@ -89,7 +90,7 @@ static d9d_status add_bias_run(d9d_tape *t, const d9d_tensor *x, const d9d_param
     d9d_status st;
 
     D9D_TRY(ones_alloc(t, g.t, g.m, &ones));
-    st = D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(&ones), element_at(&b->data, first),
+    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(&ones), element_at(&b->data, first),
                      d9d_tensor_data(y));
     d9d_tensor_release(&ones);
     return st;

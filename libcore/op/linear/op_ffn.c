@@ -30,7 +30,7 @@ static d9d_status ffn_dgrad(d9d_node *n)
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, GATE, &dgate), out);
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, UP, &dup), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, gemm_swiglu_bwd, &dims, d9d_tensor_data(&dgate),
+               D9DI_KERNEL(n->tape, gemm->swiglu_bwd, &dims, d9d_tensor_data(&dgate),
                            d9d_tensor_data(&dup), d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(&n->param[0]->data), d9d_tensor_data(&n->saved[GATE]),
                            d9d_tensor_data(&n->saved[UP])),
@@ -150,7 +150,7 @@ static d9d_status gate_up_rows(void *arg, const d9di_op_tp_rows *part)
     ffn_call *c = arg;
 
     c->gate.rows = part->n;
-    return D9DI_KERNEL(c->t, gemm_swiglu, &c->gate,
+    return D9DI_KERNEL(c->t, gemm->swiglu, &c->gate,
                        d9di_op_row_ptr(d9d_var_tensor(c->h), part->first),
                        d9di_op_row_ptr(d9d_var_tensor(c->both[0]), part->first),
                        d9di_op_row_ptr(d9d_var_tensor(c->both[1]), part->first), part->x,
@@ -191,7 +191,7 @@ static d9d_status down_rows(void *arg, int64_t first, int64_t n, void *y)
     ffn_call *c = arg;
 
     c->down.m = n;
-    return D9DI_KERNEL(c->t, gemm, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
+    return D9DI_KERNEL(c->t, gemm->dense, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
                        d9d_tensor_data(&c->w->down->data), y);
 }
 
@@ -205,8 +205,8 @@ static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9
 
     g.beta = c->plus != NULL ? 1.0f : 0.0f;
     g.addend = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
-    return c->r == NULL ? D9DI_KERNEL(c->t, gemm, &g, h, w, out)
-                        : D9DI_KERNEL(c->t, grouped_gemm, n->t, out, h, w,
+    return c->r == NULL ? D9DI_KERNEL(c->t, gemm->dense, &g, h, w, out)
+                        : D9DI_KERNEL(c->t, gemm->grouped, n->t, out, h, w,
                                       d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
 }
 

@@ -23,10 +23,10 @@ static d9d_status grouped_dgrad(d9d_node *n)
         }
     D9D_TRY(d9d_node_accumulate_begin(n, 0, &dx, &plus));
     if (plus != NULL && plus != d9d_tensor_data(&dx))
-        st = D9DI_KERNEL(n->tape, cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
+        st = D9DI_KERNEL(n->tape, elementwise->cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
                          d9d_tensor_numel(&dx));
     if (st == D9D_OK)
-        st = D9DI_KERNEL(n->tape, grouped_gemm_dgrad, dx.dtype, d9d_tensor_data(&dx),
+        st = D9DI_KERNEL(n->tape, gemm->grouped_dgrad, dx.dtype, d9d_tensor_data(&dx),
                          plus != NULL ? 1.0f : 0.0f, arrived, dy, w,
                          d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0], d[0], d[1],
                          d[2]);
@@ -40,7 +40,7 @@ d9d_status d9di_op_grouped_linear_wgrad(d9d_node *n, const d9d_tensor *offset, c
 
     if (dy->storage == NULL || !d9d_param_needs_grad(w))
         return D9D_OK;
-    return D9DI_KERNEL(n->tape, grouped_gemm_wgrad, x->dtype, w->grad.dtype,
+    return D9DI_KERNEL(n->tape, gemm->grouped_wgrad, x->dtype, w->grad.dtype,
                        d9d_tensor_data(&w->grad), d9d_param_grad_beta(w), d9d_tensor_data(x),
                        d9d_tensor_data(dy), d9d_tensor_data(offset), x->shape.dim[0], d[0], d[1],
                        d[2]);
@@ -82,7 +82,7 @@ static d9d_status grouped_gemm_forward(d9d_tape *t, const d9d_tensor *x, const d
     const int64_t *d = w->data.shape.dim;
 
     D9D_TRY(d9d_tape_output(t, x->dtype, D9D_SHAPE(x->shape.dim[0], d[2]), y));
-    return D9DI_KERNEL(t, grouped_gemm, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
+    return D9DI_KERNEL(t, gemm->grouped, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
                        d9d_tensor_data(x), d9d_tensor_data(&w->data), d9d_tensor_data(&r->offset),
                        x->shape.dim[0], d[0], d[1], d[2]);
 }

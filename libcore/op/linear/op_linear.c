@@ -33,7 +33,7 @@ static d9d_status linear_gemm_dgrad(d9d_node *n)
     D9D_TRY(d9d_node_accumulate_begin(n, X, &dx, &g.addend));
     g.beta = g.addend != NULL ? 1.0f : 0.0f;
     return d9di_op_grad_finish_sum(n, X, &dx,
-                                   D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
+                                   D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy),
                                                d9di_op_row_ptr(w, a->first), d9d_tensor_data(&dx)));
 }
 
@@ -52,7 +52,7 @@ static d9d_status linear_dgrad(d9d_node *n)
 /* Clear the rows of a gradient that this op does not write. */
 static d9d_status rows_clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
 {
-    return D9DI_KERNEL(n->tape, fill, grad->dtype, d9di_op_row_ptr(grad, first),
+    return D9DI_KERNEL(n->tape, elementwise->fill, grad->dtype, d9di_op_row_ptr(grad, first),
                        (end - first) * grad->shape.dim[1], 0.0f);
 }
 
@@ -74,7 +74,7 @@ static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor 
         D9D_TRY(rows_clear(n, &w->grad, 0, a->first));
         D9D_TRY(rows_clear(n, &w->grad, a->first + a->n, out));
     }
-    return D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
+    return D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
                        d9di_op_row_ptr(&w->grad, a->first));
 }
 
@@ -160,8 +160,8 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &reused, &out)
                      : d9d_tape_output(t, tx->dtype, output_shape(tx, a), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9di_op_row_ptr(&w->data, a->first),
-                        d9d_tensor_data(d9d_var_tensor(out))));
+    D9D_TRY(D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(tx),
+                        d9di_op_row_ptr(&w->data, a->first), d9d_tensor_data(d9d_var_tensor(out))));
     D9D_TRY(linear_record(t, in, n_in, w, a, out));
     *y = out;
     return D9D_OK;
@@ -218,7 +218,7 @@ static d9d_status multi_gemm_rows(void *arg, const d9di_op_tp_rows *part)
         p->g[i].m = part->n;
         out[i] = d9di_op_row_ptr(d9d_var_tensor(p->y[i]), part->first);
     }
-    return D9DI_KERNEL(p->t, gemm_multi, p->n, p->g, part->x, p->w, out);
+    return D9DI_KERNEL(p->t, gemm->multi, p->n, p->g, part->x, p->w, out);
 }
 
 /* For parameters without adapters. */
@@ -296,7 +296,7 @@ static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y
     partial_gemm *p = arg;
 
     p->g.m = n;
-    return D9DI_KERNEL(p->t, gemm, &p->g, d9di_op_row_ptr(p->x, first),
+    return D9DI_KERNEL(p->t, gemm->dense, &p->g, d9di_op_row_ptr(p->x, first),
                        d9d_tensor_data(&p->w->data), y);
 }
 

@@ -29,7 +29,7 @@ d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
         how->first, how->transposed};
     D9D_TRY(
         d9d_tape_output(t, tx->dtype, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], how->out), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm_per_head, &n, d9d_tensor_data(d9d_var_tensor(out)),
+    D9D_TRY(D9DI_KERNEL(t, gemm->per_head, &n, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9d_tensor_data(&w->data)));
     *y = out;
     return D9D_OK;

@@ -56,7 +56,7 @@ static d9d_status lce_dgrad(d9d_node *n)
 
     D9D_TRY(d9di_op_grad_alloc(n, 0, &dh));
     return d9di_op_grad_finish(n, 0, &dh,
-                               D9DI_KERNEL(n->tape, linear_cross_entropy_dgrad, unit->dtype,
+                               D9DI_KERNEL(n->tape, loss->linear_cross_entropy_dgrad, unit->dtype,
                                            d9d_tensor_data(&dh), d9d_tensor_data(&n->dout[0]),
                                            d9d_tensor_data(unit), unit->shape.dim[0],
                                            unit->shape.dim[1]));
@@ -89,7 +89,7 @@ static d9d_status lce_wgrad(d9d_node *n)
     const lce_call c = lce_call_of(h, n->param, (size_t)n->n_param, n->attr);
     const lce_grads g = lce_grads_of(n->param, (size_t)n->n_param);
 
-    return D9DI_KERNEL(n->tape, linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
+    return D9DI_KERNEL(n->tape, loss->linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[SAVED_LSE]),
                        d9d_tensor_data(h), c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS]));
 }
@@ -180,7 +180,7 @@ typedef struct lce_run {
 
 static d9d_status lce_run_local(d9d_tape *t, const lce_run *f)
 {
-    return D9DI_KERNEL(t, linear_cross_entropy, &f->call.dims, f->loss, f->lse, f->unit,
+    return D9DI_KERNEL(t, loss->linear_cross_entropy, &f->call.dims, f->loss, f->lse, f->unit,
                        d9d_tensor_data(f->h), f->call.w, d9d_tensor_data(f->targets));
 }
 
@@ -202,7 +202,7 @@ static d9d_status lce_run_vocab_parallel(d9d_tape *t, const lce_run *f)
                d9di_op_collective_even(t, d9d_comm_all_gather, f->comm, f->label, D9D_F32, parts,
                                        part.lse, 2 * tokens),
                out);
-    st = D9DI_KERNEL(t, linear_cross_entropy_combine, &f->call.dims, f->loss, f->lse, f->unit,
+    st = D9DI_KERNEL(t, loss->linear_cross_entropy_combine, &f->call.dims, f->loss, f->lse, f->unit,
                      parts, n, mine, f->call.w, d9d_tensor_data(f->targets));
 out:
     d9d_tensor_release(&all);
@@ -306,7 +306,7 @@ static d9d_status lce_root_fwd_bwd(d9d_tape *t, const d9d_tensor *x, d9d_param *
     const lce_grads g = lce_grads_of(heads, n);
 
     c.dims.ranks = attr->part ? &ranks : NULL;
-    return D9DI_KERNEL(t, linear_cross_entropy_fwd_bwd, &c.dims, g.t, d9d_tensor_data(loss),
+    return D9DI_KERNEL(t, loss->linear_cross_entropy_fwd_bwd, &c.dims, g.t, d9d_tensor_data(loss),
                        d9d_tensor_data(unit), g.dw, g.beta, d9d_tensor_data(x), c.w,
                        d9d_tensor_data(targets));
 }
@@ -341,8 +341,8 @@ out:
 static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
 {
     D9D_TRY(d9d_node_alloc(n, D9D_F32, *shape, &n->dout[0]));
-    return D9DI_KERNEL(n->tape, fill, D9D_F32, d9d_tensor_data(&n->dout[0]), d9d_shape_numel(shape),
-                       1.0f);
+    return D9DI_KERNEL(n->tape, elementwise->fill, D9D_F32, d9d_tensor_data(&n->dout[0]),
+                       d9d_shape_numel(shape), 1.0f);
 }
 
 /* If the gradients of the heads have no memory yet, backward computes them. */

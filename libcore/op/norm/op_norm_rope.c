@@ -44,7 +44,7 @@ static d9d_status norm_rope_bwd(d9d_node *n, unsigned halves)
 
     if (halves & D9D_NEED_DGRAD)
         D9D_TRY(d9di_op_grad_alloc(n, 0, &dx));
-    st = D9DI_KERNEL(n->tape, norm_rope_bwd, &dims, d9d_tensor_data(&dx),
+    st = D9DI_KERNEL(n->tape, norm->norm_rope_bwd, &dims, d9d_tensor_data(&dx),
                      want_dw ? w->grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->grad) : NULL,
                      want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
                      d9d_tensor_data(x), d9d_tensor_data(&w->data),
@@ -114,7 +114,7 @@ d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_op_
                d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(dims.m * dims.heads), &inv),
                out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(t, norm_rope, &dims, d9d_tensor_data(d9d_var_tensor(out)),
+               D9DI_KERNEL(t, norm->norm_rope, &dims, d9d_tensor_data(d9d_var_tensor(out)),
                            d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(&w->data)),
                out);
     D9D_TRY_OR(st, norm_rope_record(t, x, w, &inv, how, out), out);

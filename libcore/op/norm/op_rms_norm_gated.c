@@ -17,7 +17,7 @@ static d9d_status rms_norm_gated_bwd(d9d_node *n, unsigned halves)
     for (int i = X; i <= Z && (halves & D9D_NEED_DGRAD); i++)
         D9D_TRY_OR(st, d9di_op_grad_alloc(n, i, &d[i]), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, rms_norm_gated_bwd, x->dtype, d9d_tensor_data(&d[X]),
+               D9DI_KERNEL(n->tape, norm->rms_norm_gated_bwd, x->dtype, d9d_tensor_data(&d[X]),
                            d9d_tensor_data(&d[Z]), want_dw ? w->grad.dtype : D9D_F32,
                            want_dw ? d9d_tensor_data(&w->grad) : NULL,
                            want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
@@ -81,7 +81,7 @@ d9d_status d9d_op_rms_norm_gated(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param 
         d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(d9di_op_rows(&tx->shape)), &inv),
         out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(t, rms_norm_gated, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
+               D9DI_KERNEL(t, norm->rms_norm_gated, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
                            d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(tz),
                            d9d_tensor_data(&w->data), d9di_op_rows(&tx->shape),
                            d9di_op_last_dim(&tx->shape), eps),

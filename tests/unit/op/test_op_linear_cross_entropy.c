@@ -166,13 +166,13 @@ static void train(op_fixture *f, int how, results *r)
 
     *r = (results){.dh = {0}};
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), targets, sizeof(targets)));
-    assert_ok(k->fill(f->dev->stream, D9D_F32, d9d_tensor_data(ones), 9, 1.0f));
+    assert_ok(k->elementwise->fill(f->dev->stream, D9D_F32, d9d_tensor_data(ones), 9, 1.0f));
     for (uint64_t i = 0; i < 3; i++) {
         const d9d_tensor *to = i < 2 ? &w[i]->data : x;
         const int64_t n = d9d_tensor_numel(to), zero = 0;
 
-        assert_ok(k->random(f->dev->stream, D9D_F32, d9d_tensor_data(to), D9D_INIT_NORMAL, 1.0f,
-                            (d9d_rng){7, i}, 1, &n, &zero, &n));
+        assert_ok(k->elementwise->random(f->dev->stream, D9D_F32, d9d_tensor_data(to),
+                                         D9D_INIT_NORMAL, 1.0f, (d9d_rng){7, i}, 1, &n, &zero, &n));
     }
     w[1]->trainable = how != ROOT_FROZEN_HEAD;
     d9d_tape_reset(f->tape);

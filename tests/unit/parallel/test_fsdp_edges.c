@@ -137,7 +137,9 @@ enum { UNITS = 3 };
 
 typedef struct rig {
     d9d_device *dev;
-    d9d_kernels kernels; /* of the CPU, and what they do is said */
+    d9d_kernels kernels; /* of the CPU; reduce and optim say what they do */
+    d9d_reduce_kernels reduce;
+    d9d_optim_kernels optim;
     d9d_comm parts, copies;
     bool failed;
     d9d_module root, module[UNITS], *units[UNITS];
@@ -168,7 +170,7 @@ static d9d_status say_squares(d9d_stream s, double *out, d9d_dtype t,
 {
     for (int64_t i = 0; i < count; i++)
         say('n', name_of(list[i].x));
-    return d9d_kernels_cpu()->sum_squares(s, out, t, list, count);
+    return d9d_kernels_cpu()->reduce->sum_squares(s, out, t, list, count);
 }
 
 static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p,
@@ -176,7 +178,7 @@ static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void
                           d9d_dtype st, void *momentum, int64_t n)
 {
     say('u', name_of(p));
-    return d9d_kernels_cpu()->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
+    return d9d_kernels_cpu()->optim->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
 }
 
 typedef struct section {
@@ -213,8 +215,12 @@ static void rig_open(rig *r, bool frozen)
     now = r;
     assert_ok(d9d_device_open("cpu", &r->dev));
     r->kernels = *r->dev->kernels;
-    r->kernels.sum_squares = say_squares;
-    r->kernels.sgd = say_sgd;
+    r->reduce = *r->kernels.reduce;
+    r->reduce.sum_squares = say_squares;
+    r->kernels.reduce = &r->reduce;
+    r->optim = *r->kernels.optim;
+    r->optim.sgd = say_sgd;
+    r->kernels.optim = &r->optim;
     r->dev->kernels = &r->kernels;
     r->parts = group(r, parts);
     r->copies = group(r, copies);

@@ -115,7 +115,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * v [B, Z, K, D]. A is a multiple of K (grouped-query attention): query head h reads key head h /
  * (A/K).  causal: query i of a sequence sees the keys j <= Z - S + i.  segments (varlen) is NULL
  * or [N, 4] int32, a list of d9d_segment: which queries see which keys, for packed documents and
- * context-parallel chunks; d9d/kernels/table.h has drawings.  Scores and statistics are float32.
+ * context-parallel chunks; d9d/kernels/segment.h has drawings.  Scores and statistics are float32.
  * y [B, S, A, D].
  *
  * Context parallelism: over several ranks of `cp`, k and v are [B, S, K, D], this rank's chunks of
