@@ -82,8 +82,8 @@ d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *ada
                      &(dropout_attr){.p = adapter->dropout,
                                      .factor = 1.0f / (1.0f - adapter->dropout),
                                      .rng = {draws->seed, d9d_hash_u64(&w->id, sizeof(w->id))},
-                                     .first = w->local_offset[1],
-                                     .width = w->global_shape.dim[1]},
+                                     .first = w->local.offset[1],
+                                     .width = w->spec.shape.dim[1]},
                      &token, y);
     d9d_tensor_release(&token);
     return st;

@@ -48,7 +48,7 @@ struct job {
 static d9d_status freeze(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->trainable = false;
+    p->spec.trainable = false;
     return D9D_OK;
 }
 
@@ -222,7 +222,7 @@ static d9d_status compare_param(void *arg, d9d_param *p)
                         q == NULL ? "is in no model" : "has a gradient in one way alone");
     if (!d9d_param_has_shard_grad(p))
         return D9D_OK;
-    D9D_TRY(far(&p->shard_grad, &q->shard_grad, &apart));
+    D9D_TRY(far(&p->shard.grad, &q->shard.grad, &apart));
     return apart <= 1e-5
                ? D9D_OK
                : D9D_FAIL(D9D_EVERIFY, "%s: its gradient differs by %.2g", p->name, apart);

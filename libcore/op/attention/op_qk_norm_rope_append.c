@@ -21,7 +21,7 @@ static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, 
     const d9d_tensor *tx = d9d_var_tensor(x);
 
     return (d9d_qk_norm_rope_heads){.x = d9d_tensor_data(tx),
-                                    .w = w != NULL ? d9d_tensor_data(&w->data) : NULL,
+                                    .w = w != NULL ? d9d_tensor_data(&w->local.data) : NULL,
                                     .y = d9d_tensor_data(y),
                                     .heads = tx->shape.dim[2],
                                     .row_index = at != NULL ? d9d_tensor_data(at) : NULL};

@@ -36,7 +36,7 @@ static d9d_status rows_select(d9d_tape *t, const d9d_tensor *h, const d9d_tensor
 static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
                                int64_t first, const d9d_tensor *y)
 {
-    const d9d_tensor *w = &head->data;
+    const d9d_tensor *w = &head->local.data;
     const int64_t n = rows->shape.dim[0], all = y->shape.dim[1];
     const d9d_gemm g = {.t = rows->dtype,
                         .ct = D9D_F32,
@@ -84,7 +84,7 @@ d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_pa
 
     D9D_TRY(logits_check(t, h, pick, heads, n));
     for (size_t i = 0; i < n; i++)
-        v += heads[i]->global_shape.dim[0];
+        v += heads[i]->spec.shape.dim[0];
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(pick->shape.dim[0], v), &out));
     D9D_TRY_OR(st, rows_select(t, d9d_var_tensor(h), pick, &rows), out);
     D9D_TRY_OR(st, all_logits(t, &rows, heads, n, comm, d9d_var_tensor(out)), out);

@@ -85,7 +85,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d
 
 /* Embedding lookup in a vocabulary that is divided into n tables.  Table s has the ids
  * [sum of earlier sizes, + its size); an id outside all tables gives zeros.  Where a rank has only
- * a part of a table's rows (d9d_param.local_offset, vocabulary parallel), an id of another part
+ * a part of a table's rows (d9d_param.local.offset, vocabulary parallel), an id of another part
  * gives zeros too.  ids [...] int32 (any value is safe), tables [V_s, H], y [..., H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids,
                                                  d9d_param *const *tables, size_t n, d9d_var **y);

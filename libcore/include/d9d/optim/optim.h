@@ -86,7 +86,7 @@ typedef struct d9d_optimizer_kind {
     d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
     /* Can this optimizer update the parameter?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
-    /* Update the parameter's shard from shard_grad times *scale, and the state. */
+    /* Update the parameter's shard from shard.grad times *scale, and the state. */
     d9d_status (*update)(const void *config, const d9d_optimizer_update *u);
     /* update() for all parameters of a step in one call (multi-tensor apply).  NULL: one by one. */
     d9d_status (*update_list)(const void *config, const d9d_optimizer_update *u, size_t n);
