@@ -10,7 +10,7 @@
 /* A stack with fewer experts than ranks is sharded by rows of its matrices. */
 static int shard_dim(const d9d_param *p, int ranks)
 {
-    return p->local_shape.ndim > 2 && p->local_shape.dim[0] < ranks ? 1 : 0;
+    return p->local.shape.ndim > 2 && p->local.shape.dim[0] < ranks ? 1 : 0;
 }
 
 static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
@@ -26,8 +26,8 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
         d9d_param_shard(p, shard, shard_dim(p, d9d_comm_size(shard)), d9d_comm_size(shard),
                         d9d_comm_rank(shard));
     if (how->grad_axes != 0)
-        D9D_TRY(d9d_mesh_group(mesh, how->grad_axes, &p->grad_group));
-    p->is_primary = how->grad_axes == 0 || d9d_mesh_index(mesh, how->grad_axes) == 0;
+        D9D_TRY(d9d_mesh_group(mesh, how->grad_axes, &p->placement.grad_group));
+    p->placement.is_primary = how->grad_axes == 0 || d9d_mesh_index(mesh, how->grad_axes) == 0;
     return D9D_OK;
 }
 
@@ -36,20 +36,20 @@ static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_
 {
     const d9d_param_sharding whole = {.shard_axes = how->shard_axes,
                                       .grad_axes = how->grad_axes | how->slice_axes};
-    const bool has = p->global_shape.ndim == 3 || how->slice_dim == dim;
+    const bool has = p->spec.shape.ndim == 3 || how->slice_dim == dim;
 
     return param_shard(p, mesh, how->slice_axes == 0 || has ? how : &whole);
 }
 
 d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
 {
-    if (p->adapts != NULL)
+    if (p->lora.adapts != NULL)
         return D9D_OK;
     D9D_TRY(param_shard(p, mesh, how));
-    if (p->adapter == NULL)
+    if (p->lora.adapter == NULL)
         return D9D_OK;
-    D9D_TRY(factor_shard(p->adapter->a, 1, mesh, how));
-    return factor_shard(p->adapter->b, 0, mesh, how);
+    D9D_TRY(factor_shard(p->lora.adapter->a, 1, mesh, how));
+    return factor_shard(p->lora.adapter->b, 0, mesh, how);
 }
 
 /* --- default plan -------------------------------------------------------------------------- */

@@ -104,9 +104,9 @@ static d9d_status tensor_read(void *self, size_t i, uint64_t from, void *dst, ui
         const int64_t k = count - tensor_at < block ? count - tensor_at : block,
                       start = first + tensor_at;
 
-        D9D_TRY(d9d_kernels_cpu()->random(NULL, r->dtype, (char *)dst + tensor_at * width,
-                                          x->norm ? D9D_INIT_ONES : D9D_INIT_NORMAL, r->std, rng, 1,
-                                          &k, &start, &whole));
+        D9D_TRY(d9d_kernels_cpu()->elementwise->random(
+            NULL, r->dtype, (char *)dst + tensor_at * width,
+            x->norm ? D9D_INIT_ONES : D9D_INIT_NORMAL, r->std, rng, 1, &k, &start, &whole));
     }
     return D9D_OK;
 }
