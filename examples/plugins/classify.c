@@ -27,7 +27,7 @@ static d9d_status extend(void *self, d9d_model *m, const d9d_model_opts *options
         return D9D_OK;
     D9D_TRY(d9d_model_add_linear(m, "score", options->dtype, 0.02, m->hidden,
                                  ((const section *)self)->num_labels));
-    d9d_model_find_linear(m, "score")->weight.adaptable =
+    d9d_model_find_linear(m, "score")->weight.spec.adaptable =
         false; /* the loss needs the plain matrix, without LoRA */
     return D9D_OK;
 }

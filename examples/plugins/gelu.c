@@ -125,9 +125,9 @@ static d9d_status gelu_input(d9d_node *n)
 static d9d_status gelu_weight(d9d_node *n)
 {
     d9d_param *w = n->param[0];
-    arrays a = {.x = &n->saved[0], .dy = &n->dout[0], .out = &w->grad};
+    arrays a = {.x = &n->saved[0], .dy = &n->dout[0], .out = &w->local.grad};
 
-    a.beta = d9d_param_grad_beta(w);
+    a.beta = d9d_param_grad_beta(&w->local);
     return launch(n->tape, &weight_kernel, &a, 2);
 }
 
@@ -137,12 +137,12 @@ static const d9d_node_ops gelu_ops = {.name = "gelu", .dgrad = gelu_input, .wgra
 static d9d_status op_gelu(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    arrays a = {.x = tx, .w = &w->data};
+    arrays a = {.x = tx, .w = &w->local.data};
     d9d_node *n;
     d9d_var *out;
 
-    if (tx->shape.ndim < 1 || w->data.shape.ndim != 1 || tx->dtype != w->data.dtype ||
-        tx->shape.dim[tx->shape.ndim - 1] != w->data.shape.dim[0])
+    if (tx->shape.ndim < 1 || w->local.data.shape.ndim != 1 || tx->dtype != w->local.data.dtype ||
+        tx->shape.dim[tx->shape.ndim - 1] != w->local.data.shape.dim[0])
         return D9D_FAIL(D9D_EINVAL, "gelu: x [..., N] and %s [N] do not fit", w->name);
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
     a.out = d9d_var_tensor(out);
@@ -150,7 +150,7 @@ static d9d_status op_gelu(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
     if (d9d_tape_should_record(t, &x, 1, &w, 1)) {
         D9D_TRY(d9d_tape_record(t, &gelu_ops, &x, 1, &out, 1, &w, 1, 0, &n));
         (void)d9d_node_save(n, tx, D9D_NEED_BOTH);
-        (void)d9d_node_save(n, &w->data, D9D_NEED_DGRAD);
+        (void)d9d_node_save(n, &w->local.data, D9D_NEED_DGRAD);
     }
     *y = out;
     return D9D_OK;

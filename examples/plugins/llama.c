@@ -134,7 +134,7 @@ static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 {
     const dims *c = base->config;
     const d9d_shape heads = D9D_SHAPE(c->num_key_value_heads, head_dim(c));
-    const d9d_dtype t = ((const layer *)base)->o.weight.dtype;
+    const d9d_dtype t = ((const layer *)base)->o.weight.spec.dtype;
 
     *out = (d9d_block_cache_spec){2, {{"k", false, t, heads}, {"v", false, t, heads}}};
 }

@@ -5,6 +5,6 @@ d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_g
                           const void *a, const void *const *b, void *const *c)
 {
     for (int i = 0; i < n; i++)
-        D9D_TRY(k->gemm(s, &g[i], a, b[i], c[i]));
+        D9D_TRY(k->gemm->dense(s, &g[i], a, b[i], c[i]));
     return D9D_OK;
 }

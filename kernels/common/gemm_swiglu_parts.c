@@ -7,8 +7,8 @@ static d9d_status projection_gemm(const d9d_kernels *k, d9d_stream s, const d9d_
     const d9d_gemm g = {.t = n->t, .ct = n->t, .trans_b = true, .m = n->rows, .n = n->i, .k = n->h};
 
     return n->offset == NULL
-               ? k->gemm(s, &g, x, w, y)
-               : k->grouped_gemm(s, n->t, y, x, w, n->offset, n->rows, n->e, n->h, n->i);
+               ? k->gemm->dense(s, &g, x, w, y)
+               : k->gemm->grouped(s, n->t, y, x, w, n->offset, n->rows, n->e, n->h, n->i);
 }
 
 d9d_status d9di_gemm_swiglu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_swiglu_dims *n,
@@ -17,7 +17,7 @@ d9d_status d9di_gemm_swiglu_parts(const d9d_kernels *k, d9d_stream s, const d9d_
 {
     D9D_TRY(projection_gemm(k, s, n, gate, x, w_gate));
     D9D_TRY(projection_gemm(k, s, n, up, x, w_up));
-    return k->swiglu(s, n->t, y, gate, up, n->rows * n->i);
+    return k->elementwise->swiglu(s, n->t, y, gate, up, n->rows * n->i);
 }
 
 d9d_status d9di_gemm_swiglu_bwd_parts(const d9d_kernels *k, d9d_stream s,
@@ -27,8 +27,8 @@ d9d_status d9di_gemm_swiglu_bwd_parts(const d9d_kernels *k, d9d_stream s,
 {
     const d9d_gemm g = {.t = n->t, .ct = n->t, .m = n->rows, .n = n->i, .k = n->h};
 
-    D9D_TRY(n->offset == NULL ? k->gemm(s, &g, dout, w, dgate)
-                              : k->grouped_gemm_dgrad(s, n->t, dgate, 0.0f, 1, &dout, &w, n->offset,
-                                                      n->rows, n->e, n->i, n->h));
-    return k->swiglu_bwd(s, n->t, dgate, dup, dgate, gate, up, n->rows * n->i);
+    D9D_TRY(n->offset == NULL ? k->gemm->dense(s, &g, dout, w, dgate)
+                              : k->gemm->grouped_dgrad(s, n->t, dgate, 0.0f, 1, &dout, &w,
+                                                       n->offset, n->rows, n->e, n->i, n->h));
+    return k->elementwise->swiglu_bwd(s, n->t, dgate, dup, dgate, gate, up, n->rows * n->i);
 }

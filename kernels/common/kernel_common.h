@@ -92,11 +92,11 @@ int64_t d9di_linear_cross_entropy_tokens(const d9d_linear_cross_entropy_dims *n,
 /* EINVAL unless t is float and that many experts and groups can be chosen. */
 d9d_status d9di_args_check_router(const char *op, const d9d_router_dims *n);
 
-/* gemm_multi() as a loop over a table's gemm(). */
+/* gemm->multi() as a loop over a table's gemm->dense(). */
 d9d_status d9di_gemm_each(const d9d_kernels *k, d9d_stream s, int n, const d9d_gemm *g,
                           const void *a, const void *const *b, void *const *c);
 
-/* gemm_swiglu() and gemm_swiglu_bwd() from a table's GEMM and SwiGLU entries. */
+/* gemm->swiglu() and gemm->swiglu_bwd() from a table's GEMM and SwiGLU entries. */
 d9d_status d9di_gemm_swiglu_parts(const d9d_kernels *k, d9d_stream s, const d9d_gemm_swiglu_dims *n,
                                   void *y, void *gate, void *up, const void *x, const void *w_gate,
                                   const void *w_up);

@@ -23,10 +23,13 @@
 
 #include "common/kernel_common.h"
 
-/* Every entry of the table, d9d_ref_<op>, declared with its type there. */
-#define X(op) extern __typeof__(*((d9d_kernels *)0)->op) d9d_ref_##op;
-D9D_KERNEL_ENTRIES(X)
-#undef X
+/* Every entry of the tables, d9d_ref_<op>, declared with its type there. */
+#define DECLARE(family, member, op)                                                                \
+    extern __typeof__(*((d9d_##family##_kernels *)0)->member) d9d_ref_##op;
+#define FAMILY(family, list) list(DECLARE)
+D9D_KERNEL_FAMILIES(FAMILY)
+#undef FAMILY
+#undef DECLARE
 
 /* Function multiversioning: loops marked so are compiled for several instruction sets, and one is
  * chosen when the library is loaded. No clone contracts a*b+c, so all give the same bits. `omp

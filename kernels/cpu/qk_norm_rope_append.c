@@ -2,8 +2,6 @@
  * norm_rope.c. */
 #include "cpu/common.h"
 
-extern __typeof__(*((d9d_kernels *)0)->norm_rope) d9d_ref_norm_rope;
-
 static d9d_status token_append(d9d_stream s, const d9d_qk_norm_rope_dims *d,
                                const d9d_qk_norm_rope_heads *h, int64_t i)
 {

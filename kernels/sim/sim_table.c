@@ -10,7 +10,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays are never read */
 
-#define ENTRY(op, ...) static d9d_status op##_(d9d_stream s, __VA_ARGS__)
+#define ENTRY(op, ...) static d9d_status sim_##op(d9d_stream s, __VA_ARGS__)
 
 static double dtype_bytes(d9d_dtype t)
 {
@@ -298,12 +298,12 @@ ENTRY(gated_delta_bwd, const d9d_gated_delta_dims *n, void *dq, void *dk, void *
 ENTRY(causal_conv1d_update, const d9d_causal_conv1d_dims *n, const d9d_state_slots *past, void *y,
       const void *x, const void *w)
 {
-    return causal_conv1d_(s, n, y, x, w);
+    return sim_causal_conv1d(s, n, y, x, w);
 }
 ENTRY(gated_delta_step, const d9d_gated_delta_dims *n, const d9d_state_slots *past, void *o,
       const void *q, const void *k, const void *v, const float *g, const void *b)
 {
-    return gated_delta_(s, n, o, NULL, q, k, v, g, b);
+    return sim_gated_delta(s, n, o, NULL, q, k, v, g, b);
 }
 ENTRY(gemm_per_head, const d9d_gemm_per_head_dims *n, void *y, const void *x, const void *w)
 {
@@ -573,13 +573,18 @@ ENTRY(argmax, int32_t *at, float *value, const float *x, int64_t m, int64_t n)
     return charge_memory(s, D9D_F32, (double)m * (double)n);
 }
 
+#undef ENTRY
+#define ENTRY(family, member, op) .member = sim_##op,
+#define FAMILY(family, list)      static const d9d_##family##_kernels family##_kernels = {list(ENTRY)};
+D9D_KERNEL_FAMILIES(FAMILY)
+#undef FAMILY
+#undef ENTRY
+
 const d9d_kernels *d9d_kernels_sim(void)
 {
-    static const d9d_kernels table = {.name = "sim",
-#define X(op) .op = op##_,
-                                      D9D_KERNEL_ENTRIES(X)
-#undef X
-    };
+#define FAMILY(family, list) .family = &family##_kernels,
+    static const d9d_kernels table = {.name = "sim", D9D_KERNEL_FAMILIES(FAMILY)};
+#undef FAMILY
 
     return &table;
 }

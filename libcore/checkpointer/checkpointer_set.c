@@ -10,12 +10,12 @@ static int64_t count_boxes(const d9d_param *p)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < p->global_shape.ndim; d++)
-        if (p->local_shape.dim[d] > 0)
-            n *= (p->global_shape.dim[d] + p->local_shape.dim[d] - 1) / p->local_shape.dim[d];
-    if (p->shard_group != NULL) {
-        const int64_t ranks = d9d_comm_size(p->shard_group),
-                      max_boxes = p->local_shape.dim[p->shard_dim];
+    for (int d = 0; d < p->spec.shape.ndim; d++)
+        if (p->local.shape.dim[d] > 0)
+            n *= (p->spec.shape.dim[d] + p->local.shape.dim[d] - 1) / p->local.shape.dim[d];
+    if (p->placement.shard_group != NULL) {
+        const int64_t ranks = d9d_comm_size(p->placement.shard_group),
+                      max_boxes = p->local.shape.dim[p->placement.shard_dim];
 
         n *= ranks < max_boxes ? ranks : max_boxes;
     }
@@ -29,12 +29,12 @@ static d9d_checkpointer_tensor make_item(const char *name, const char *group, d9
         .name = name,
         .group = group,
         .tensor = t,
-        .global_shape = p->global_shape,
-        .is_remote = !p->is_primary || d9d_shape_numel(&p->shard_shape) == 0,
+        .global_shape = p->spec.shape,
+        .is_remote = !p->placement.is_primary || d9d_shape_numel(&p->shard.shape) == 0,
         .n_boxes = count_boxes(p),
     };
 
-    memcpy(e.start, p->shard_offset, sizeof(e.start));
+    memcpy(e.start, p->shard.offset, sizeof(e.start));
     return e;
 }
 
@@ -52,9 +52,9 @@ d9d_status d9d_checkpointer_set_make(const d9d_params *params, d9d_optimizer *op
     if (set.items == NULL || set.counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", params->n + n_states);
     for (size_t i = 0; i < params->n; i++)
-        if (params->p[i]->trainable || params->p[i]->is_mutable_buffer || !trainable_only)
+        if (params->p[i]->spec.trainable || params->p[i]->spec.is_mutable_buffer || !trainable_only)
             set.items[set.n++] =
-                make_item(params->p[i]->name, "model", &params->p[i]->shard, params->p[i]);
+                make_item(params->p[i]->name, "model", &params->p[i]->shard.data, params->p[i]);
     for (size_t i = 0; i < n_states; i++) {
         const d9d_optimizer_state s = d9d_optimizer_state_at(opt, i);
 
@@ -63,7 +63,7 @@ d9d_status d9d_checkpointer_set_make(const d9d_params *params, d9d_optimizer *op
         set.items[set.n++].widens = s.tensor->dtype == D9D_F32;
     }
     for (size_t i = 0; i < n_steps; i++)
-        if (params->p[i]->trainable)
+        if (params->p[i]->spec.trainable)
             set.counts[set.n_counts++] = (d9d_checkpointer_count){params->p[i]->name, &steps[i]};
     *out = set;
     return D9D_OK;

@@ -59,7 +59,8 @@ static d9d_status sim_copy(d9d_device *dev, void *dst, const void *src, uint64_t
 
     if (n <= COPY_MAX && d9d_sim_is_real(dst) && d9d_sim_is_real(src))
         memcpy(dst, src, n);
-    return d9d_kernels_sim()->cast(d9d_sim_stream(self->sim), D9D_U8, dst, D9D_U8, src, (int64_t)n);
+    return d9d_kernels_sim()->elementwise->cast(d9d_sim_stream(self->sim), D9D_U8, dst, D9D_U8, src,
+                                                (int64_t)n);
 }
 
 /* A copy between host and device. */

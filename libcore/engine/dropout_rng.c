@@ -8,7 +8,7 @@
 bool d9di_engine_needs_dropout_rng(const d9d_params *adapters)
 {
     for (size_t i = 0; i < adapters->n; i++)
-        if (adapters->p[i]->adapts->adapter->dropout > 0)
+        if (adapters->p[i]->lora.adapts->lora.adapter->dropout > 0)
             return true;
     return false;
 }

@@ -139,9 +139,9 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *how, d9d_st
         d9d_param *p = params->p[i];
 
         if (how->train)
-            p->grad_dtype =
-                how->gradients->grad_dtype < 0 ? p->dtype : dtypes[how->gradients->grad_dtype];
-        p->shard = (d9d_tensor){.dtype = p->dtype, .shape = p->shard_shape};
+            p->spec.grad_dtype =
+                how->gradients->grad_dtype < 0 ? p->spec.dtype : dtypes[how->gradients->grad_dtype];
+        p->shard.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->shard.shape};
     }
     return D9D_OK;
 }
@@ -199,7 +199,8 @@ static d9d_status check_task_params(const d9di_engine *e, const d9di_engine_opts
     for (size_t i = 0; i < s->params.n; i++) {
         const d9d_param *p = s->params.p[i];
 
-        if (!p->from_task || p->is_buffer || p->trainable || is_in_source(s->weights, p->name) ||
+        if (!p->spec.from_task || p->spec.is_buffer || p->spec.trainable ||
+            is_in_source(s->weights, p->name) ||
             (e->given_adapters != NULL && d9d_adapters_have_head(e->given_adapters, p->name)))
             continue;
         return D9D_FAIL(D9D_ECONFIG,
@@ -306,10 +307,11 @@ static uint64_t bytes_needed(const d9di_engine *e, const d9di_engine_opts *how)
     sum += how->more_bytes != NULL ? how->more_bytes(e, how->more_bytes_arg) : 0;
     for (size_t i = 0; i < e->params.n; i++) {
         const d9d_param *p = e->params.p[i];
-        const bool has_grad = how->train && p->trainable;
+        const bool has_grad = how->train && p->spec.trainable;
 
-        sum += (uint64_t)d9d_shape_numel(&p->shard_shape) *
-               (d9d_dtype_size(p->dtype) + (has_grad ? d9d_dtype_size(p->grad_dtype) : 0));
+        sum +=
+            (uint64_t)d9d_shape_numel(&p->shard.shape) *
+            (d9d_dtype_size(p->spec.dtype) + (has_grad ? d9d_dtype_size(p->spec.grad_dtype) : 0));
     }
     return sum;
 }
@@ -417,7 +419,8 @@ static d9d_status materialize_stage(d9di_engine *e, const d9di_engine_opts *how,
     if (!how->initialise)
         return D9D_OK;
     for (size_t i = 0; i < s->params.n; i++)
-        if (s->weights == NULL || s->params.p[i]->adapts != NULL || s->params.p[i]->from_task)
+        if (s->weights == NULL || s->params.p[i]->lora.adapts != NULL ||
+            s->params.p[i]->spec.from_task)
             D9D_TRY(d9d_module_reset_param(s->params.p[i], how->seed));
     return s->weights != NULL ? weights_read(s, how->where->log) : D9D_OK;
 }
@@ -498,8 +501,8 @@ int64_t d9di_engine_param_count(const d9di_engine *e, bool trainable_only)
     int64_t n = 0;
 
     for (size_t i = 0; i < e->all.n; i++)
-        if (e->all.p[i]->trainable || !trainable_only)
-            n += d9d_shape_numel(&e->all.p[i]->global_shape);
+        if (e->all.p[i]->spec.trainable || !trainable_only)
+            n += d9d_shape_numel(&e->all.p[i]->spec.shape);
     return n;
 }
 

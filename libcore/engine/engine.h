@@ -142,7 +142,7 @@ typedef struct d9di_engine_callbacks {
     void *arg;
 } d9di_engine_callbacks;
 
-/* Forward and backward of a step of n micro-batches.  The shard_grad of every parameter becomes the
+/* Forward and backward of a step of n micro-batches.  The shard.grad of every parameter becomes the
  * sum of all losses' gradients over all ranks.  The reduction may still be in flight
  * (d9d/tape/param.h): call d9di_engine_wait_grads() before any other engine function, after work
  * that waits per parameter.  sums [n] float64 become the losses of each micro-batch on the last

@@ -127,9 +127,9 @@ static d9d_status sum_losses(d9di_engine *e, int micro, const d9d_tensor *loss)
 {
     double *sums = d9d_tensor_data(e->run->sums);
 
-    return e->dev->kernels->sum(e->dev->stream, sums + e->run->first + micro, 0, D9D_F32,
-                                loss != NULL ? d9d_tensor_data(loss) : NULL,
-                                loss != NULL ? d9d_tensor_numel(loss) : 0);
+    return e->dev->kernels->reduce->sum(e->dev->stream, sums + e->run->first + micro, 0, D9D_F32,
+                                        loss != NULL ? d9d_tensor_data(loss) : NULL,
+                                        loss != NULL ? d9d_tensor_numel(loss) : 0);
 }
 
 /* Passes on the losses of whole rows, gathered over context-parallel ranks, or the task's

@@ -195,8 +195,8 @@ d9d_status d9di_moe_stats_begin(d9di_moe_stats *x)
 {
     if (x->n == 0)
         return D9D_OK;
-    return x->engine->dev->kernels->fill(x->engine->dev->stream, D9D_F64, d9d_tensor_data(&x->all),
-                                         d9d_tensor_numel(&x->all), 0.0f);
+    return x->engine->dev->kernels->elementwise->fill(
+        x->engine->dev->stream, D9D_F64, d9d_tensor_data(&x->all), d9d_tensor_numel(&x->all), 0.0f);
 }
 
 d9d_status d9di_moe_stats_end(d9di_moe_stats *x, const d9d_tensor *scale, int slot)

@@ -233,8 +233,8 @@ static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_
     if (d->pinned != NULL)
         return d9d_device_download(e->dev, d->pinned, logits,
                                    (uint64_t)(n * vocab) * sizeof(float));
-    D9D_TRY(e->dev->kernels->argmax(e->dev->stream, token, (float *)(token + d->max_chosen), logits,
-                                    n, vocab));
+    D9D_TRY(e->dev->kernels->elementwise->argmax(
+        e->dev->stream, token, (float *)(token + d->max_chosen), logits, n, vocab));
     return d9d_readback_enqueue(d->read[d->n_enqueued % MAX_IN_FLIGHT], token);
 }
 

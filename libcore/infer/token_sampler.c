@@ -118,7 +118,7 @@ d9d_status d9di_token_sampler_sample(d9di_token_sampler *c, d9d_rng r, int64_t p
     int32_t best;
     uint32_t last = 0;
 
-    D9D_TRY(d9d_kernels_cpu()->argmax(NULL, &best, &d.largest, logits, 1, n));
+    D9D_TRY(d9d_kernels_cpu()->elementwise->argmax(NULL, &best, &d.largest, logits, 1, n));
     D9D_TRY(d9di_token_sampler_check_logit((uint32_t)best, d.largest));
     if (c->temperature == 0) {
         *out = (uint32_t)best;

@@ -108,18 +108,18 @@ static bool is_left_out(const d9d_family_config *c, const d9d_param *p)
 {
     const d9d_hf_naming naming = naming_of(c);
 
-    return p->from_task && !d9d_hf_has_row(&naming, p->name);
+    return p->spec.from_task && !d9d_hf_has_row(&naming, p->name);
 }
 
 static d9d_status param_add(void *arg, d9d_param *p)
 {
     param_list *l = arg;
 
-    if (p->is_buffer && l->own != NULL && !any_name(l->own, is_equal, p->name))
+    if (p->spec.is_buffer && l->own != NULL && !any_name(l->own, is_equal, p->name))
         return D9D_OK;
     if (is_left_out(l->c, p) || (l->skip_embed && has_prefix(p->name, d9d_hf_own_names.embed)))
         return D9D_OK;
-    return param_push(l, p->name, p->global_shape, p->adaptable);
+    return param_push(l, p->name, p->spec.shape, p->spec.adaptable);
 }
 
 /* A tied model's file may have a head too, a copy of the embedding. */
@@ -342,8 +342,8 @@ typedef struct tensor_list {
 static d9d_status tensor_add(void *arg, d9d_param *p)
 {
     tensor_list *l = arg;
-    const d9d_model_tensor t = {d9d_arena_strdup(l->arena, p->name), p->global_shape, p->init,
-                                p->init_scale};
+    const d9d_model_tensor t = {d9d_arena_strdup(l->arena, p->name), p->spec.shape, p->spec.init,
+                                p->spec.init_scale};
 
     if (is_left_out(l->c, p))
         return D9D_OK;

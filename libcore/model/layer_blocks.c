@@ -23,11 +23,11 @@ typedef struct matrix_sum {
 static d9d_status matrix_add(void *arg, d9d_param *p)
 {
     matrix_sum *sum = arg;
-    const bool stack = p->global_shape.ndim == 3;
+    const bool stack = p->spec.shape.ndim == 3;
 
-    if (!p->adaptable)
+    if (!p->spec.adaptable)
         return D9D_OK;
-    sum->elements += (double)d9d_shape_numel(&p->global_shape) *
+    sum->elements += (double)d9d_shape_numel(&p->spec.shape) *
                      (stack ? (double)sum->moe->shape.top_k / (double)sum->moe->shape.experts : 1);
     return D9D_OK;
 }

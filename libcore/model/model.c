@@ -167,8 +167,8 @@ void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *entrie
 
 static d9d_status matrix_elements_add(void *sum, d9d_param *p)
 {
-    if (p->global_shape.ndim > 1)
-        *(double *)sum += (double)d9d_shape_numel(&p->global_shape);
+    if (p->spec.shape.ndim > 1)
+        *(double *)sum += (double)d9d_shape_numel(&p->spec.shape);
     return D9D_OK;
 }
 

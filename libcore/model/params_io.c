@@ -43,10 +43,9 @@ static d9d_status entry_add(d9d_params_io *io, const d9d_param *p, const d9d_ten
         return D9D_FAIL(D9D_EINVAL, "%s: has no memory yet", p->name);
     e->name = p->name;
     e->dtype = t->dtype;
-    e->ndim = p->global_shape.ndim;
-    memcpy(e->shape, p->global_shape.dim, sizeof(e->shape));
-    if (!d9d_safetensors_shape_bytes(t->dtype, p->global_shape.ndim, p->global_shape.dim,
-                                     &e->bytes))
+    e->ndim = p->spec.shape.ndim;
+    memcpy(e->shape, p->spec.shape.dim, sizeof(e->shape));
+    if (!d9d_safetensors_shape_bytes(t->dtype, p->spec.shape.ndim, p->spec.shape.dim, &e->bytes))
         return D9D_FAIL(D9D_EINVAL, "%s: its size overflows", p->name);
     io->entries[io->n] = (io_entry){p, t};
     D9D_TRY(d9d_map_put(&io->by_name, p->name, strlen(p->name), e));
@@ -72,8 +71,9 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_io_kind which
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
-        if (which == D9D_PARAMS_DATA || p->trainable)
-            D9D_TRY_OR(st, entry_add(io, p, which == D9D_PARAMS_DATA ? &p->shard : &p->shard_grad),
+        if (which == D9D_PARAMS_DATA || p->spec.trainable)
+            D9D_TRY_OR(st,
+                       entry_add(io, p, which == D9D_PARAMS_DATA ? &p->shard.data : &p->shard.grad),
                        out);
     }
     *out = io;
@@ -119,8 +119,7 @@ static d9d_status source_read(void *self, size_t i, uint64_t at, void *dst, uint
 d9d_status d9d_params_io_source(d9d_params_io *io, d9d_tensor_source *out)
 {
     for (size_t i = 0; i < io->n; i++)
-        if (!d9d_shape_equal(&io->entries[i].param->shard_shape,
-                             &io->entries[i].param->global_shape))
+        if (!d9d_shape_equal(&io->entries[i].param->shard.shape, &io->entries[i].param->spec.shape))
             return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is kept here", io->tensors[i].name);
     *out = (d9d_tensor_source){
         .self = io, .n = io->n, .at = source_at, .path = source_place, .read = source_read};
@@ -204,7 +203,7 @@ static d9d_status sink_begin(void *self, const d9d_safetensors_tensor *outputs, 
         io->target[i] = (size_t)(here - io->tensors);
     }
     for (size_t i = 0; i < io->n; i++)
-        if (!io->entries[i].param->from_task &&
+        if (!io->entries[i].param->spec.from_task &&
             !d9d_map_has(&given, io->tensors[i].name, strlen(io->tensors[i].name))) {
             st =
                 D9D_FAIL(D9D_EMISMATCH, "%s: the checkpoint does not have it", io->tensors[i].name);
@@ -231,7 +230,7 @@ static d9d_status sink_fill(void *self, size_t k, d9d_map_reader *make)
     d9d_status st;
     void *buffer;
 
-    memcpy(start, to->param->shard_offset, sizeof(start));
+    memcpy(start, to->param->shard.offset, sizeof(start));
     memcpy(size, box->dim, sizeof(size));
     start[0] += p->first;
     size[0] = p->n;

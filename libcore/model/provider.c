@@ -321,7 +321,7 @@ d9d_status d9d_model_mapper(const d9d_model_spec *m, d9d_stage stage, const d9d_
     for (size_t i = 0; m->params != NULL && i < m->params->n && st == D9D_OK; i++) {
         const d9d_param *p = m->params->p[i];
 
-        if (p->from_task && source_has(src, p->name) && !mapper_takes(mapper, p->name))
+        if (p->spec.from_task && source_has(src, p->name) && !mapper_takes(mapper, p->name))
             st = d9d_mapper_identity(mapper, p->name);
     }
     if (st == D9D_OK)

@@ -111,10 +111,10 @@ static proj_heads kv_heads_here(const d9d_block_attention *b, d9d_block_linear *
     const int64_t d = b->shape.head_dim;
     const int64_t group =
         b->shape.heads / b->shape.kv_heads * d; /* rows of q that read one key-value head */
-    const int64_t first = q->local_offset[0] / group;
-    const int64_t end = (q->local_offset[0] + q->local_shape.dim[0] - 1) / group + 1;
+    const int64_t first = q->local.offset[0] / group;
+    const int64_t end = (q->local.offset[0] + q->local.shape.dim[0] - 1) / group + 1;
 
-    return (proj_heads){proj, bias, first - kv->local_offset[0] / d, end - first};
+    return (proj_heads){proj, bias, first - kv->local.offset[0] / d, end - first};
 }
 
 enum { Q, K, V, QKV };
@@ -216,7 +216,7 @@ static d9d_status gate_heads(d9d_block_attention *b, d9d_tape *t, d9d_var *o, d9
 void d9d_block_attention_cache_spec(const d9d_block_attention *b, d9d_block_cache_spec *out)
 {
     const d9d_shape s = D9D_SHAPE(kv_heads_here(b, NULL, NULL).n, b->shape.head_dim);
-    const d9d_dtype t = b->k_proj.weight.dtype;
+    const d9d_dtype t = b->k_proj.weight.spec.dtype;
 
     *out = (d9d_block_cache_spec){2, {{"k", false, t, s}, {"v", false, t, s}}};
 }
@@ -227,7 +227,7 @@ d9d_status d9d_block_attention_forward(d9d_block_attention *b, d9d_tape *t, d9d_
 {
     const int64_t d = b->shape.head_dim;
     const proj_heads of[QKV] = {
-        {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local_shape.dim[0] / d},
+        {&b->q_proj, &b->q_bias, 0, b->q_proj.weight.local.shape.dim[0] / d},
         kv_heads_here(b, &b->k_proj, &b->k_bias),
         kv_heads_here(b, &b->v_proj, &b->v_bias)};
     const d9d_op_attention_opts how = {.scale = 1.0f / sqrtf((float)d),

@@ -22,7 +22,7 @@ static inline void d9di_block_divide(d9d_param *p, const d9d_block_opts *opts,
                                      d9d_param_parallel parallel)
 {
     if (opts->groups != NULL)
-        p->parallel = parallel;
+        p->spec.parallel = parallel;
 }
 
 /* The output projection of a block: x W^T over this rank's columns, reduce-scattered over the tp

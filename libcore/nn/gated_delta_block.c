@@ -109,15 +109,15 @@ void d9d_block_gated_delta_cache_spec(const d9d_block_gated_delta *b, d9d_block_
 {
     const d9d_block_gated_delta_shape *s = &b->shape;
     const d9d_block_linear *const of[] = {&b->q_proj, &b->k_proj, &b->v_proj};
-    const int64_t heads = b->v_proj.weight.local_shape.dim[0] / s->value_dim;
+    const int64_t heads = b->v_proj.weight.local.shape.dim[0] / s->value_dim;
 
     out->n = CACHE_ENTRIES;
     out->item[STATE] =
         (d9d_block_cache_entry){"state", true, D9D_F32, D9D_SHAPE(heads, s->key_dim, s->value_dim)};
     for (int i = 0; i < 3; i++)
         out->item[Q_LAST + i] =
-            (d9d_block_cache_entry){"last", true, of[i]->weight.dtype,
-                                    D9D_SHAPE(s->conv_width - 1, of[i]->weight.local_shape.dim[0])};
+            (d9d_block_cache_entry){"last", true, of[i]->weight.spec.dtype,
+                                    D9D_SHAPE(s->conv_width - 1, of[i]->weight.local.shape.dim[0])};
 }
 
 /* Where documents begin, and their state cache; NULL: none. */

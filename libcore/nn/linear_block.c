@@ -31,7 +31,7 @@ d9d_status d9d_block_linear_init(d9d_block_linear *b, const d9d_block_opts *how,
     d9d_module_init(&b->module);
     D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype, D9D_SHAPE(out, in), kind,
                              scale));
-    b->weight.adaptable = true;
+    b->weight.spec.adaptable = true;
     return D9D_OK;
 }
 

@@ -14,7 +14,7 @@ d9d_param *d9d_lora_matrix(const d9d_module *m)
     for (size_t i = 0; i < m->entries.len; i++) {
         d9d_param *p = m->entries.data[i].param;
 
-        if (p != NULL && p->adaptable && strcmp(m->entries.data[i].name, "weight") == 0)
+        if (p != NULL && p->spec.adaptable && strcmp(m->entries.data[i].name, "weight") == 0)
             return p;
     }
     return NULL;
@@ -23,11 +23,11 @@ d9d_param *d9d_lora_matrix(const d9d_module *m)
 d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
 {
     d9d_param *w = d9d_lora_matrix(m);
-    const bool stack = w != NULL && w->global_shape.ndim == 3;
-    const int64_t *d = w != NULL ? w->global_shape.dim : NULL, r = how->r;
+    const bool stack = w != NULL && w->spec.shape.ndim == 3;
+    const int64_t *d = w != NULL ? w->spec.shape.dim : NULL, r = how->r;
     adapter_record *l;
 
-    if (w == NULL || w->adapter != NULL)
+    if (w == NULL || w->lora.adapter != NULL)
         return D9D_FAIL(D9D_EINVAL, "LoRA: the module has %s",
                         w == NULL ? "no matrix" : "an adapter already");
     if (stack && how->dropout > 0)
@@ -35,13 +35,13 @@ d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
     l = d9d_arena_alloc(&m->names, sizeof(*l));
     if (l == NULL)
         return D9D_FAIL(D9D_ENOMEM, "LoRA: no memory for the record of an adapter");
-    D9D_TRY(d9d_module_param(m, "lora_A.weight", &l->a, w->dtype,
+    D9D_TRY(d9d_module_param(m, "lora_A.weight", &l->a, w->spec.dtype,
                              stack ? D9D_SHAPE(d[0], d[1], r) : D9D_SHAPE(r, d[1]),
                              D9D_INIT_UNIFORM, 1.0f / sqrtf((float)d[1])));
-    D9D_TRY(d9d_module_param(m, "lora_B.weight", &l->b, w->dtype,
+    D9D_TRY(d9d_module_param(m, "lora_B.weight", &l->b, w->spec.dtype,
                              stack ? D9D_SHAPE(d[0], r, d[2]) : D9D_SHAPE(d[0], r), D9D_INIT_ZEROS,
                              0));
-    l->a.adapts = l->b.adapts = w;
+    l->a.lora.adapts = l->b.lora.adapts = w;
     l->adapter = (d9d_adapter){
         .a = &l->a,
         .b = &l->b,
@@ -49,6 +49,6 @@ d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
         .scale = (float)(how->alpha / (double)r),
         .dropout = (float)how->dropout,
     };
-    w->adapter = &l->adapter;
+    w->lora.adapter = &l->adapter;
     return D9D_OK;
 }

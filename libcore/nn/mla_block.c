@@ -64,7 +64,7 @@ d9d_status d9d_block_mla_init(d9d_block_mla *b, const d9d_block_opts *how,
 /* Number of heads, `width` features each, whose up-projection rows this rank has. */
 static int64_t heads_here(const d9d_block_linear *up, int64_t width)
 {
-    return up->weight.local_shape.dim[0] / width;
+    return up->weight.local.shape.dim[0] / width;
 }
 
 static d9d_status apply_rope(const d9d_block_mla *b, d9d_tape *t, d9d_var *x,
@@ -153,7 +153,8 @@ void d9d_block_mla_cache_spec(const d9d_block_mla *b, d9d_block_cache_spec *out)
     const d9d_block_mla_shape *s = &b->shape;
 
     *out = (d9d_block_cache_spec){
-        1, {{"latent", false, b->kv_down.weight.dtype, D9D_SHAPE(1, s->kv_rank + s->rope_dim)}}};
+        1,
+        {{"latent", false, b->kv_down.weight.spec.dtype, D9D_SHAPE(1, s->kv_rank + s->rope_dim)}}};
 }
 
 /* Append the latent features and rotated keys of the new tokens to the KV cache. */

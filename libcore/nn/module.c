@@ -26,15 +26,15 @@ d9d_status d9d_module_param(d9d_module *m, const char *name, d9d_param *p, d9d_d
     D9D_TRY(entry_add(m, name, p, NULL));
     *p = (d9d_param){
         .name = m->entries.data[m->entries.len - 1].name,
-        .global_shape = shape,
-        .shard_shape = shape,
-        .local_shape = shape,
-        .is_primary = true,
-        .dtype = t,
-        .grad_dtype = D9D_F32,
-        .init = init,
-        .init_scale = init_scale,
-        .trainable = true,
+        .spec = {.shape = shape,
+                 .dtype = t,
+                 .grad_dtype = D9D_F32,
+                 .init = init,
+                 .init_scale = init_scale,
+                 .trainable = true},
+        .placement.is_primary = true,
+        .local.shape = shape,
+        .shard.shape = shape,
     };
     return D9D_OK;
 }
@@ -80,10 +80,10 @@ void d9d_module_release(d9d_module *m)
         if (e->child != NULL) {
             d9d_module_release(e->child);
         } else {
-            d9d_tensor_release(&e->param->data);
-            d9d_tensor_release(&e->param->grad);
-            d9d_tensor_release(&e->param->shard);
-            d9d_tensor_release(&e->param->shard_grad);
+            d9d_tensor_release(&e->param->local.data);
+            d9d_tensor_release(&e->param->local.grad);
+            d9d_tensor_release(&e->param->shard.data);
+            d9d_tensor_release(&e->param->shard.grad);
         }
     }
     D9D_VEC_RELEASE(&m->entries);
@@ -231,18 +231,19 @@ static d9d_status materialise_param(void *arg, d9d_param *p)
 {
     const materialization *m = arg;
 
-    if (p->shard.storage == NULL) {
-        D9D_TRY(d9d_tensor_alloc(m->dev, p->dtype, p->shard_shape, &p->shard));
-        p->data = p->shard_group == NULL ? d9d_tensor_ref(&p->shard)
-                                         : (d9d_tensor){.dtype = p->dtype, .shape = p->local_shape};
+    if (p->shard.data.storage == NULL) {
+        D9D_TRY(d9d_tensor_alloc(m->dev, p->spec.dtype, p->shard.shape, &p->shard.data));
+        p->local.data = p->placement.shard_group == NULL
+                            ? d9d_tensor_ref(&p->shard.data)
+                            : (d9d_tensor){.dtype = p->spec.dtype, .shape = p->local.shape};
     }
-    if (m->with_grads && p->trainable && p->grad.storage == NULL) {
-        if (p->shard_grad.storage == NULL)
-            D9D_TRY(d9d_tensor_alloc(m->dev, p->grad_dtype, p->shard_shape, &p->shard_grad));
-        p->grad = p->shard_group == NULL
-                      ? d9d_tensor_ref(&p->shard_grad)
-                      : (d9d_tensor){.dtype = p->grad_dtype, .shape = p->local_shape};
-        p->has_grad = p->has_shard_grad = false;
+    if (m->with_grads && p->spec.trainable && p->local.grad.storage == NULL) {
+        if (p->shard.grad.storage == NULL)
+            D9D_TRY(d9d_tensor_alloc(m->dev, p->spec.grad_dtype, p->shard.shape, &p->shard.grad));
+        p->local.grad = p->placement.shard_group == NULL
+                            ? d9d_tensor_ref(&p->shard.grad)
+                            : (d9d_tensor){.dtype = p->spec.grad_dtype, .shape = p->local.shape};
+        p->local.has_grad = p->shard.has_grad = false;
     }
     return D9D_OK;
 }
@@ -257,13 +258,14 @@ d9d_status d9d_module_materialise(d9d_module *root, d9d_device *dev, bool with_g
 d9d_status d9d_module_reset_param(d9d_param *p, uint64_t seed)
 {
     const d9d_rng rng = {seed, p->id};
-    d9d_device *dev = d9d_tensor_device(&p->shard);
+    d9d_device *dev = d9d_tensor_device(&p->shard.data);
 
     if (dev == NULL)
         return D9D_FAIL(D9D_EINVAL, "%s cannot be filled: it has no memory yet", p->name);
-    return dev->kernels->random(dev->stream, p->dtype, d9d_tensor_data(&p->shard), p->init,
-                                p->init_scale, rng, p->shard_shape.ndim, p->shard_shape.dim,
-                                p->shard_offset, p->global_shape.dim);
+    return dev->kernels->elementwise->random(
+        dev->stream, p->spec.dtype, d9d_tensor_data(&p->shard.data), p->spec.init,
+        p->spec.init_scale, rng, p->shard.shape.ndim, p->shard.shape.dim, p->shard.offset,
+        p->spec.shape.dim);
 }
 
 static d9d_status reset_param(void *arg, d9d_param *p)
@@ -279,7 +281,7 @@ d9d_status d9d_module_reset(d9d_module *root, uint64_t seed)
 static d9d_status clear_grad(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->has_grad = p->has_shard_grad = false;
+    p->local.has_grad = p->shard.has_grad = false;
     return D9D_OK;
 }
 

@@ -10,7 +10,7 @@ static d9d_status grouped_init(d9d_block_grouped_linear *b, const d9d_block_opts
     d9d_module_init(&b->module);
     D9D_TRY(d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
                              D9D_SHAPE(experts, in, out), kind, scale));
-    b->weight.adaptable = true;
+    b->weight.spec.adaptable = true;
     d9di_block_divide(&b->weight, how,
                       (d9d_param_parallel){D9D_EXPERT_PARALLEL, experts, false, "num_experts"});
     return D9D_OK;
@@ -38,8 +38,8 @@ static d9d_status bias_init(d9d_block_moe *b)
 
     D9D_TRY(d9d_module_param(&b->router, D9D_ROUTER_BIAS, p, D9D_F32, D9D_SHAPE(b->shape.experts),
                              D9D_INIT_ZEROS, 0));
-    p->trainable = false;
-    p->is_buffer = p->is_mutable_buffer = p->from_task = true;
+    p->spec.trainable = false;
+    p->spec.is_buffer = p->spec.is_mutable_buffer = p->spec.from_task = true;
     return D9D_OK;
 }
 
@@ -128,7 +128,7 @@ static d9d_status tokens_route(d9d_block_moe *b, d9d_tape *t, d9d_var *logits, d
                              .groups = (int)how->groups,
                              .top_groups = (int)how->top_groups,
                              .scale = (float)how->scale,
-                             .bias = how->expert_bias ? &b->expert_bias.data : NULL,
+                             .bias = how->expert_bias ? &b->expert_bias.local.data : NULL,
                              .aux = (float)how->aux_loss,
                              .z = (float)how->z_loss,
                              .counted = b->counted.storage != NULL ? &b->counted : NULL,
@@ -165,10 +165,10 @@ d9d_status d9d_block_moe_update_expert_bias(d9d_block_moe *b, d9d_device *dev,
     d9d_param *p = &b->expert_bias;
     const double rate = b->shape.router.bias_rate;
 
-    if (!b->shape.router.expert_bias || !p->is_mutable_buffer || rate == 0)
+    if (!b->shape.router.expert_bias || !p->spec.is_mutable_buffer || rate == 0)
         return D9D_OK;
-    return dev->kernels->router_bias(dev->stream, d9d_tensor_data(&p->shard),
-                                     (const double *)d9d_tensor_data(&b->counted) + 2,
-                                     d9d_tensor_data(scale), (float)rate, p->shard_offset[0],
-                                     p->shard_shape.dim[0], b->shape.experts);
+    return dev->kernels->moe->router_bias(dev->stream, d9d_tensor_data(&p->shard.data),
+                                          (const double *)d9d_tensor_data(&b->counted) + 2,
+                                          d9d_tensor_data(scale), (float)rate, p->shard.offset[0],
+                                          p->shard.shape.dim[0], b->shape.experts);
 }

@@ -25,8 +25,8 @@ d9d_status d9d_op_add(d9d_tape *t, d9d_var *a, d9d_var *b, d9d_var **y)
     D9D_TRY(d9di_op_check("add", "b", tb, ta->dtype));
     D9D_TRY(d9di_op_check_same("add", "a", ta, "b", tb));
     D9D_TRY(d9d_tape_output(t, ta->dtype, ta->shape, &out));
-    D9D_TRY(D9DI_KERNEL(t, add, ta->dtype, d9d_tensor_data(d9d_var_tensor(out)), both, 2,
-                        d9d_tensor_numel(ta)));
+    D9D_TRY(D9DI_KERNEL(t, elementwise->add, ta->dtype, d9d_tensor_data(d9d_var_tensor(out)), both,
+                        2, d9d_tensor_numel(ta)));
     if (d9d_tape_should_record(t, in, 2, NULL, 0))
         D9D_TRY(d9d_tape_record(t, &add_node_ops, in, 2, &out, 1, NULL, 0, 0, &n));
     *y = out;

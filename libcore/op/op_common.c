@@ -24,7 +24,7 @@ d9d_status d9di_op_check_real(const char *op, const char *name, const d9d_tensor
 
 d9d_status d9di_op_check_param(const char *op, const d9d_param *p, d9d_dtype t)
 {
-    return d9di_op_check(op, d9di_op_param_name(p), &p->data, t);
+    return d9di_op_check(op, d9di_op_param_name(p), &p->local.data, t);
 }
 
 d9d_status d9di_op_misfit(const char *op, const char *a_name, const d9d_shape *a,
@@ -54,17 +54,17 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
         return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary of %zu splits, from 1 to %d are possible", op,
                         n, D9D_NODE_MAX);
     for (size_t i = 0; i < n; i++) {
-        const d9d_shape *s = &tables[i]->data.shape;
+        const d9d_shape *s = &tables[i]->local.data.shape;
 
         D9D_TRY(d9di_op_check_param(op, tables[i], t));
         if (s->ndim != 2 || s->dim[1] != h)
             return d9di_op_misfit(op, d9di_op_param_name(tables[i]), s, "rows", &D9D_SHAPE(h),
                                   "a split is [V, H]");
-        if (tables[i]->global_shape.dim[0] > limit)
+        if (tables[i]->spec.shape.dim[0] > limit)
             return D9D_FAIL(D9D_EINVAL, "%s: %s has %lld rows, at most %lld more ids are possible",
                             op, d9di_op_param_name(tables[i]),
-                            (long long)tables[i]->global_shape.dim[0], (long long)limit);
-        limit -= tables[i]->global_shape.dim[0];
+                            (long long)tables[i]->spec.shape.dim[0], (long long)limit);
+        limit -= tables[i]->spec.shape.dim[0];
     }
     return D9D_OK;
 }

@@ -46,10 +46,10 @@ d9d_status d9di_op_check_splits(const char *op, d9d_param *const *tables, size_t
 /* Id of the first row of table i that this rank has, for vocabulary-parallel tables. */
 static inline int64_t d9di_op_split_first_id(d9d_param *const *tables, size_t i)
 {
-    int64_t first = tables[i]->local_offset[0];
+    int64_t first = tables[i]->local.offset[0];
 
     for (size_t s = 0; s < i; s++)
-        first += tables[s]->global_shape.dim[0];
+        first += tables[s]->spec.shape.dim[0];
     return first;
 }
 

@@ -22,9 +22,10 @@ static d9d_status concat_dgrad(d9d_node *n)
             continue;
         D9D_TRY(d9di_op_grad_alloc(n, i, &dx));
         if (p->n < p->x_cols)
-            st = D9DI_KERNEL(n->tape, fill, p->t, d9d_tensor_data(&dx), d9d_tensor_numel(&dx), 0);
+            st = D9DI_KERNEL(n->tape, elementwise->fill, p->t, d9d_tensor_data(&dx),
+                             d9d_tensor_numel(&dx), 0);
         if (st == D9D_OK)
-            st = D9DI_KERNEL(n->tape, copy_strided_bwd, p, d9d_tensor_data(&dx),
+            st = D9DI_KERNEL(n->tape, elementwise->copy_strided_bwd, p, d9d_tensor_data(&dx),
                              d9d_tensor_data(&n->dout[0]));
         D9D_TRY(d9di_op_grad_finish(n, i, &dx, st));
     }
@@ -85,10 +86,11 @@ d9d_status d9d_op_concat(d9d_tape *t, const d9d_op_concat_input *pieces, size_t 
     for (size_t i = 0; i < n; i++)
         width += pieces[i].n;
     if (width < d9di_op_last_dim(&shape))
-        D9D_TRY(D9DI_KERNEL(t, fill, to->dtype, d9d_tensor_data(to), d9d_tensor_numel(to), 0));
+        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, to->dtype, d9d_tensor_data(to),
+                            d9d_tensor_numel(to), 0));
     for (size_t i = 0; i < n; i++) {
         in[i] = pieces[i].x;
-        D9D_TRY(D9DI_KERNEL(t, copy_strided, &a.input[i], d9d_tensor_data(to),
+        D9D_TRY(D9DI_KERNEL(t, elementwise->copy_strided, &a.input[i], d9d_tensor_data(to),
                             d9d_tensor_data(d9d_var_tensor(in[i]))));
     }
     *y = out;

@@ -18,9 +18,9 @@ static d9d_status dropout_apply(d9d_tape *t, const dropout_attr *a, const d9d_te
 {
     const int64_t m = d9di_op_rows(&x->shape), n = m > 0 ? d9d_tensor_numel(x) / m : 0;
 
-    return D9DI_KERNEL(t, dropout, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), a->p,
-                       a->factor, a->rng, token->storage != NULL ? d9d_tensor_data(token) : NULL, m,
-                       n, a->first, a->width);
+    return D9DI_KERNEL(
+        t, elementwise->dropout, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), a->p, a->factor,
+        a->rng, token->storage != NULL ? d9d_tensor_data(token) : NULL, m, n, a->first, a->width);
 }
 
 static d9d_status dropout_dgrad(d9d_node *n)
@@ -82,8 +82,8 @@ d9d_status d9di_op_adapter_input(d9d_tape *t, d9d_var *x, const d9d_adapter *ada
                      &(dropout_attr){.p = adapter->dropout,
                                      .factor = 1.0f / (1.0f - adapter->dropout),
                                      .rng = {draws->seed, d9d_hash_u64(&w->id, sizeof(w->id))},
-                                     .first = w->local_offset[1],
-                                     .width = w->global_shape.dim[1]},
+                                     .first = w->local.offset[1],
+                                     .width = w->spec.shape.dim[1]},
                      &token, y);
     d9d_tensor_release(&token);
     return st;

@@ -10,11 +10,12 @@ static d9d_status embedding_wgrad(d9d_node *n)
         d9d_param *p = n->param[i];
 
         if (d9d_param_needs_grad(p))
-            D9D_TRY(D9DI_KERNEL(n->tape, embedding_wgrad, dy->dtype, p->grad.dtype,
-                                d9d_tensor_data(&p->grad), d9d_param_grad_beta(p),
-                                d9d_tensor_data(ids), d9d_tensor_data(dy), d9d_tensor_numel(ids),
-                                d9di_op_split_first_id(n->param, (size_t)i), p->data.shape.dim[0],
-                                p->data.shape.dim[1]));
+            D9D_TRY(D9DI_KERNEL(n->tape, elementwise->embedding_wgrad, dy->dtype,
+                                p->local.grad.dtype, d9d_tensor_data(&p->local.grad),
+                                d9d_param_grad_beta(&p->local), d9d_tensor_data(ids),
+                                d9d_tensor_data(dy), d9d_tensor_numel(ids),
+                                d9di_op_split_first_id(n->param, (size_t)i),
+                                p->local.data.shape.dim[0], p->local.data.shape.dim[1]));
     }
     return D9D_OK;
 }
@@ -23,15 +24,17 @@ static const d9d_node_ops embedding_node_ops = {.name = "embedding", .wgrad = em
 
 static d9d_status embedding_check(const d9d_tensor *ids, d9d_param *const *tables, size_t n)
 {
-    const d9d_shape *s = n > 0 ? &tables[0]->data.shape : &ids->shape;
+    const d9d_shape *s = n > 0 ? &tables[0]->local.data.shape : &ids->shape;
 
     D9D_TRY(d9di_op_check("embedding", "ids", ids, D9D_I32));
     if (n > 0)
-        D9D_TRY(d9di_op_check_real("embedding", d9di_op_param_name(tables[0]), &tables[0]->data));
+        D9D_TRY(
+            d9di_op_check_real("embedding", d9di_op_param_name(tables[0]), &tables[0]->local.data));
     if (ids->shape.ndim >= D9D_MAX_DIMS)
         return d9di_op_misfit("embedding", "ids", &ids->shape, "the output", s,
                               "there is no room for one more dimension");
-    return d9di_op_check_splits("embedding", tables, n, n > 0 ? tables[0]->data.dtype : D9D_F32,
+    return d9di_op_check_splits("embedding", tables, n,
+                                n > 0 ? tables[0]->local.data.dtype : D9D_F32,
                                 s->ndim == 2 ? s->dim[1] : 0);
 }
 
@@ -45,14 +48,14 @@ d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids, d9d_param *const
     d9d_var *out;
 
     D9D_TRY(embedding_check(ids, tables, n));
-    h = tables[0]->data.shape.dim[1];
-    type = tables[0]->data.dtype;
+    h = tables[0]->local.data.shape.dim[1];
+    type = tables[0]->local.data.dtype;
     shape.dim[shape.ndim++] = h;
     D9D_TRY(d9d_tape_output(t, type, shape, &out));
     for (size_t i = 0; i < n; i++) {
-        const d9d_tensor *table = &tables[i]->data;
+        const d9d_tensor *table = &tables[i]->local.data;
 
-        D9D_TRY(D9DI_KERNEL(t, embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
+        D9D_TRY(D9DI_KERNEL(t, elementwise->embedding, type, d9d_tensor_data(d9d_var_tensor(out)),
                             d9d_tensor_data(ids), d9d_tensor_data(table), d9d_tensor_numel(ids),
                             d9di_op_split_first_id(tables, i), table->shape.dim[0], h, i == 0));
     }

@@ -107,8 +107,9 @@ static d9d_adam_step step_constants(const adam_config *c, const d9d_optimizer_up
 /* Can one kernel call make both updates? */
 static bool same_batch(const d9d_optimizer_update *a, const d9d_optimizer_update *b)
 {
-    return a->step == b->step && a->param->dtype == b->param->dtype &&
-           a->param->grad_dtype == b->param->grad_dtype && a->state_dtype == b->state_dtype;
+    return a->step == b->step && a->param->spec.dtype == b->param->spec.dtype &&
+           a->param->spec.grad_dtype == b->param->spec.grad_dtype &&
+           a->state_dtype == b->state_dtype;
 }
 
 static int adam_states(const void *config)
@@ -122,12 +123,12 @@ static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_up
     const d9d_param *p = u->param;
 
     return (d9d_adam_arrays){
-        .p = d9d_tensor_data(&p->shard),
-        .g = d9d_tensor_data(&p->shard_grad),
+        .p = d9d_tensor_data(&p->shard.data),
+        .g = d9d_tensor_data(&p->shard.grad),
         .m = d9d_tensor_data(&u->state[0]),
         .v = d9d_tensor_data(&u->state[1]),
         .vmax = c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
-        .n = d9d_tensor_numel(&p->shard),
+        .n = d9d_tensor_numel(&p->shard.data),
         .residual = d9di_optimizer_residual(u, how, adam_states(c)),
     };
 }
@@ -146,8 +147,9 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
         count++;
     }
     *done += count;
-    return u->dev->kernels->adam(u->dev->stream, &step, u->scale, u->param->dtype,
-                                 u->param->grad_dtype, u->state_dtype, list, (int64_t)count);
+    return u->dev->kernels->optim->adam(u->dev->stream, &step, u->scale, u->param->spec.dtype,
+                                        u->param->spec.grad_dtype, u->state_dtype, list,
+                                        (int64_t)count);
 }
 
 /* Stochastic rounding: one Philox stream for each parameter and step. */
@@ -160,9 +162,9 @@ static d9d_status update_stochastic(const adam_config *c, bool decoupled,
     const uint64_t key[2] = {p->id, (uint64_t)u->step};
     const d9d_rng rng = {u->seed, d9d_hash_u64(key, sizeof(key))};
 
-    return u->dev->kernels->adam_stochastic(
-        u->dev->stream, &step, u->scale, p->dtype, p->grad_dtype, u->state_dtype, &arrays, rng,
-        p->shard_shape.ndim, p->shard_shape.dim, p->shard_offset, p->global_shape.dim);
+    return u->dev->kernels->optim->adam_stochastic(
+        u->dev->stream, &step, u->scale, p->spec.dtype, p->spec.grad_dtype, u->state_dtype, &arrays,
+        rng, p->shard.shape.ndim, p->shard.shape.dim, p->shard.offset, p->spec.shape.dim);
 }
 
 static d9d_status update_all(const adam_config *c, bool decoupled, d9d_optimizer_weight_update how,
@@ -214,11 +216,11 @@ static d9d_dtype adam_dtype(const void *config, const d9d_param *p)
 
 static d9d_status stochastic_accepts(const d9d_param *p)
 {
-    if (p->dtype != D9D_BF16)
+    if (p->spec.dtype != D9D_BF16)
         return D9D_FAIL(D9D_ECONFIG,
                         "optimizer: stochastic_adamw rounds to bfloat16, and %s is %s; set "
                         "model_provider.dtype to \"bfloat16\" or use adamw",
-                        p->name, d9d_dtype_name(p->dtype));
+                        p->name, d9d_dtype_name(p->spec.dtype));
     return D9D_OK;
 }
 

@@ -60,13 +60,13 @@ typedef struct norm_work {
 
 static int64_t grad_numel(const d9d_param *p)
 {
-    return d9d_tensor_numel(&p->shard_grad);
+    return d9d_tensor_numel(&p->shard.grad);
 }
 
 static void norm_collect(norm_work *q, const d9d_params *params)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (params->p[i]->is_primary && d9d_param_has_shard_grad(params->p[i])) {
+        if (params->p[i]->placement.is_primary && d9d_param_has_shard_grad(params->p[i])) {
             q->n_elements += grad_numel(params->p[i]);
             q->p[q->n++] = params->p[i];
         }
@@ -82,9 +82,10 @@ static size_t launch_first(const norm_work *q, size_t end)
     for (; i > 0 && end - i < MAX_ARRAYS; i--) {
         const d9d_param *p = q->p[i - 1];
 
-        if (p->shard_grad.dtype != last->shard_grad.dtype)
+        if (p->shard.grad.dtype != last->shard.grad.dtype)
             break;
-        if (p->pending_reduce != q->p[i]->pending_reduce && n >= q->n_elements / LAUNCHES)
+        if (p->shard.pending_reduce != q->p[i]->shard.pending_reduce &&
+            n >= q->n_elements / LAUNCHES)
             break;
         n += grad_numel(p);
     }
@@ -93,10 +94,10 @@ static size_t launch_first(const norm_work *q, size_t end)
 
 static d9d_status grad_wait(d9d_device *dev, const d9d_param *p)
 {
-    if (p->pending_reduce == NULL)
+    if (p->shard.pending_reduce == NULL)
         return D9D_OK;
     d9d_trace_mark(dev, "norm", "");
-    D9D_TRY(d9d_param_wait_grad(p, dev->stream));
+    D9D_TRY(d9d_param_wait_grad(&p->shard, dev->stream));
     d9d_trace_mark(dev, "wait", "for sums");
     return D9D_OK;
 }
@@ -107,13 +108,14 @@ static d9d_status norm_launch(const norm_work *q, size_t begin, size_t end)
     d9d_sum_squares_array list[MAX_ARRAYS];
 
     for (size_t i = begin; i < end; i++) {
-        if (i == begin || q->p[i]->pending_reduce != q->p[i - 1]->pending_reduce)
+        if (i == begin || q->p[i]->shard.pending_reduce != q->p[i - 1]->shard.pending_reduce)
             D9D_TRY(grad_wait(dev, q->p[i]));
         list[i - begin] =
-            (d9d_sum_squares_array){d9d_tensor_data(&q->p[i]->shard_grad), grad_numel(q->p[i])};
+            (d9d_sum_squares_array){d9d_tensor_data(&q->p[i]->shard.grad), grad_numel(q->p[i])};
     }
-    return dev->kernels->sum_squares(dev->stream, q->squares + begin, q->p[begin]->shard_grad.dtype,
-                                     list, (int64_t)(end - begin));
+    return dev->kernels->reduce->sum_squares(dev->stream, q->squares + begin,
+                                             q->p[begin]->shard.grad.dtype, list,
+                                             (int64_t)(end - begin));
 }
 
 static d9d_status norm_accumulate(d9d_device *dev, const d9d_params *params, double *out)
@@ -131,7 +133,7 @@ static d9d_status norm_accumulate(d9d_device *dev, const d9d_params *params, dou
         begin = launch_first(&q, end);
         D9D_TRY_OR(st, norm_launch(&q, begin, end), out);
     }
-    st = dev->kernels->sum_ordered(dev->stream, out, q.squares, (int64_t)q.n);
+    st = dev->kernels->reduce->sum_ordered(dev->stream, out, q.squares, (int64_t)q.n);
 out:
     d9d_tensor_release(&of);
     free(q.p);
@@ -155,13 +157,13 @@ d9d_status d9d_grad_finalize_enqueue(d9d_grad_finalize *e, const d9d_params *par
         D9D_TRY(d9d_device_upload(dev, d9d_tensor_data(&e->extra), own->extra,
                                   (uint64_t)more * sizeof(double)));
     if (own->is_replica)
-        D9D_TRY(k->fill(dev->stream, D9D_F64, loss, n, 0.0f));
+        D9D_TRY(k->elementwise->fill(dev->stream, D9D_F64, loss, n, 0.0f));
     D9D_TRY(norm_accumulate(dev, params, squares));
     D9D_TRY(d9d_comm_all_reduce(e->world, dev->stream, "loss and norm", D9D_F64, loss,
                                 n + more + SUMMED, D9D_COMM_SUM));
-    return k->grad_scale(dev->stream, d9d_tensor_data(&e->scale),
-                         report + offsetof(d9d_grad_finalize_report, loss) / sizeof(double), loss,
-                         n, targets, squares, max_norm);
+    return k->optim->grad_scale(dev->stream, d9d_tensor_data(&e->scale),
+                                report + offsetof(d9d_grad_finalize_report, loss) / sizeof(double),
+                                loss, n, targets, squares, max_norm);
 }
 
 /* Selects the array of a parameter to check, or NULL. */
@@ -169,12 +171,12 @@ typedef const d9d_tensor *array_fn(const d9d_param *p);
 
 static const d9d_tensor *shard_grad_of(const d9d_param *p)
 {
-    return d9d_param_has_shard_grad(p) ? &p->shard_grad : NULL;
+    return d9d_param_has_shard_grad(p) ? &p->shard.grad : NULL;
 }
 
 static const d9d_tensor *shard_of(const d9d_param *p)
 {
-    return &p->shard;
+    return &p->shard.data;
 }
 
 static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, array_fn *array,
@@ -192,8 +194,9 @@ static d9d_status find_nonfinite(d9d_device *dev, const d9d_params *params, arra
         if (t == NULL)
             continue;
         D9D_TRY_OR(st,
-                   dev->kernels->find_nonfinite(dev->stream, d9d_tensor_data(&where), t->dtype,
-                                                d9d_tensor_data(t), d9d_tensor_numel(t)),
+                   dev->kernels->reduce->find_nonfinite(dev->stream, d9d_tensor_data(&where),
+                                                        t->dtype, d9d_tensor_data(t),
+                                                        d9d_tensor_numel(t)),
                    out);
         D9D_TRY_OR(st, d9d_device_download(dev, &at, d9d_tensor_data(&where), sizeof(at)), out);
         if (at >= 0) {

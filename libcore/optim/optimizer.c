@@ -55,7 +55,7 @@ static bool updates_masters(const d9d_optimizer *o)
 
 static d9d_dtype state_dtype(const d9d_optimizer *o, const d9d_param *p)
 {
-    return o->kind->state_dtype != NULL ? o->kind->state_dtype(o->config, p) : p->dtype;
+    return o->kind->state_dtype != NULL ? o->kind->state_dtype(o->config, p) : p->spec.dtype;
 }
 
 static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, const char *name)
@@ -63,7 +63,7 @@ static d9d_status state_add(d9d_optimizer *o, size_t i, int s, d9d_dtype t, cons
     const d9d_param *p = o->params.p[i];
     const size_t at = i * (size_t)o->n_kept + (size_t)s;
 
-    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard_shape};
+    o->state[at] = (d9d_tensor){.dtype = t, .shape = p->shard.shape};
     o->names[o->n_index] = d9d_arena_printf(&o->arena, "%s.%s", p->name, name);
     if (o->names[o->n_index] == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: name of a state of %s", p->name);
@@ -83,7 +83,7 @@ static d9d_status states_add(d9d_optimizer *o, size_t i)
                         o->kind->table->name, p->name, (int)t);
     for (int s = 0; s < o->n_states; s++)
         D9D_TRY(state_add(o, i, s, t, o->kind->states[s]));
-    if (o->n_kept > o->n_states && p->dtype == D9D_BF16)
+    if (o->n_kept > o->n_states && p->spec.dtype == D9D_BF16)
         D9D_TRY(state_add(o, i, o->n_states, D9D_I16, "master_residual"));
     return D9D_OK;
 }
@@ -113,7 +113,7 @@ static d9d_status states_create(d9d_optimizer *o)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: records of %zu states", n - 1);
     for (size_t i = 0; i < o->params.n; i++) {
         o->order[i] = i;
-        if (!o->params.p[i]->trainable)
+        if (!o->params.p[i]->spec.trainable)
             continue;
         if (o->kind->accepts != NULL)
             D9D_TRY(D9D_PLUGIN_CALL(o->kind->table->name, o->kind, accepts, o->params.p[i]));
@@ -129,9 +129,9 @@ d9d_status d9d_optimizer_fill(d9d_optimizer *o, d9d_device *dev)
         d9d_tensor *t = &o->state[o->index[i]];
         const d9d_param *p = state_param(o, o->index[i]);
 
-        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->shard_shape, t));
-        D9D_TRY(
-            dev->kernels->fill(dev->stream, t->dtype, d9d_tensor_data(t), d9d_tensor_numel(t), 0));
+        D9D_TRY(d9d_tensor_alloc(dev, t->dtype, p->shard.shape, t));
+        D9D_TRY(dev->kernels->elementwise->fill(dev->stream, t->dtype, d9d_tensor_data(t),
+                                                d9d_tensor_numel(t), 0));
     }
     return D9D_OK;
 }
@@ -262,7 +262,7 @@ static uint64_t state_bytes(const d9d_optimizer *o, bool residuals_alone)
         const size_t at = o->index[i];
 
         if (!residuals_alone || is_residual(o, at))
-            sum += (uint64_t)d9d_shape_numel(&state_param(o, at)->shard_shape) *
+            sum += (uint64_t)d9d_shape_numel(&state_param(o, at)->shard.shape) *
                    d9d_dtype_size(o->state[at].dtype);
     }
     return sum;
@@ -307,7 +307,7 @@ static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
         [D9D_UPDATE_NEAREST] = " rounded to nearest, so that small updates are lost",
     };
 
-    return p->dtype != D9D_BF16 || o->kind->weight_update == NULL
+    return p->spec.dtype != D9D_BF16 || o->kind->weight_update == NULL
                ? ""
                : words[o->kind->weight_update(o->config)];
 }
@@ -315,12 +315,12 @@ static const char *update_text(const d9d_optimizer *o, const d9d_param *p)
 static d9d_status describe_param(const d9d_optimizer *o, size_t i, d9d_buf *out)
 {
     const d9d_param *p = o->params.p[i];
-    size_t sum = d9d_dtype_size(p->dtype) + d9d_dtype_size(p->grad_dtype);
+    size_t sum = d9d_dtype_size(p->spec.dtype) + d9d_dtype_size(p->spec.grad_dtype);
 
     D9D_TRY(d9d_buf_printf(out, "%s%s: %s weights%s; bytes a parameter: weights %zu, gradients %zu",
-                           out->len > 0 ? "; " : "", o->kind->table->name, d9d_dtype_name(p->dtype),
-                           update_text(o, p), d9d_dtype_size(p->dtype),
-                           d9d_dtype_size(p->grad_dtype)));
+                           out->len > 0 ? "; " : "", o->kind->table->name,
+                           d9d_dtype_name(p->spec.dtype), update_text(o, p),
+                           d9d_dtype_size(p->spec.dtype), d9d_dtype_size(p->spec.grad_dtype)));
     for (size_t k = 0; k < o->n_index; k++) {
         const size_t at = o->index[k], bytes = d9d_dtype_size(o->state[at].dtype);
 
@@ -340,9 +340,9 @@ d9d_status d9d_optimizer_describe(const d9d_optimizer *o, d9d_buf *out)
     for (size_t i = 0; i < o->params.n; i++) {
         const d9d_param *p = o->params.p[i];
 
-        if (!p->trainable || said[p->dtype])
+        if (!p->spec.trainable || said[p->spec.dtype])
             continue;
-        said[p->dtype] = true;
+        said[p->spec.dtype] = true;
         D9D_TRY(describe_param(o, i, out));
     }
     return D9D_OK;

@@ -69,11 +69,11 @@ static d9d_status sgd_update(const void *config, const d9d_optimizer_update *u)
         .first = u->step == 1,
     };
 
-    return u->dev->kernels->sgd(u->dev->stream, &step, p->dtype, d9d_tensor_data(&p->shard),
-                                d9di_optimizer_residual(u, sgd_weight_update(config), states),
-                                p->grad_dtype, d9d_tensor_data(&p->shard_grad), u->scale,
-                                u->state_dtype, states > 0 ? d9d_tensor_data(&u->state[0]) : NULL,
-                                d9d_tensor_numel(&p->shard));
+    return u->dev->kernels->optim->sgd(
+        u->dev->stream, &step, p->spec.dtype, d9d_tensor_data(&p->shard.data),
+        d9di_optimizer_residual(u, sgd_weight_update(config), states), p->spec.grad_dtype,
+        d9d_tensor_data(&p->shard.grad), u->scale, u->state_dtype,
+        states > 0 ? d9d_tensor_data(&u->state[0]) : NULL, d9d_tensor_numel(&p->shard.data));
 }
 
 static d9d_dtype sgd_dtype(const void *config, const d9d_param *p)

@@ -7,14 +7,15 @@ enum { ALIGN = 256 }; /* bytes: alignment of a separate array */
 
 static uint64_t param_bytes(const d9d_param *p)
 {
-    const uint64_t n = (uint64_t)d9d_shape_numel(&p->shard_shape) * d9d_dtype_size(p->grad_dtype);
+    const uint64_t n =
+        (uint64_t)d9d_shape_numel(&p->shard.shape) * d9d_dtype_size(p->spec.grad_dtype);
 
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static bool is_summed(const d9d_param *p)
 {
-    return p->trainable && p->grad_group != NULL;
+    return p->spec.trainable && p->placement.grad_group != NULL;
 }
 
 /* The newest bucket of that kind, if the parameter fits in it. */
@@ -23,7 +24,7 @@ static d9di_bucket *bucket_for(d9di_buckets *b, const d9d_param *p)
     for (size_t i = b->list.len; i-- > 0;) {
         d9di_bucket *k = &b->list.data[i];
 
-        if (k->sum == p->grad_group && k->dtype == p->grad_dtype)
+        if (k->sum == p->placement.grad_group && k->dtype == p->spec.grad_dtype)
             return k->bytes + param_bytes(p) <= b->max_bytes ? k : NULL;
     }
     return NULL;
@@ -37,8 +38,8 @@ d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p)
         return D9D_OK;
     k = bucket_for(b, p);
     if (k == NULL) {
-        D9D_TRY(
-            D9D_VEC_PUSH(&b->list, (d9di_bucket){.sum = p->grad_group, .dtype = p->grad_dtype}));
+        D9D_TRY(D9D_VEC_PUSH(
+            &b->list, (d9di_bucket){.sum = p->placement.grad_group, .dtype = p->spec.grad_dtype}));
         k = &b->list.data[b->list.len - 1];
     }
     D9D_TRY(D9D_VEC_PUSH(&k->params, p));
@@ -55,13 +56,13 @@ static d9d_status bucket_alloc(d9di_bucket *k, d9d_device *dev)
     int64_t at = 0;
 
     D9D_TRY(d9d_tensor_alloc(dev, k->dtype, D9D_SHAPE((int64_t)k->bytes / size), &k->all));
-    D9D_TRY(dev->kernels->fill(dev->stream, k->dtype, d9d_tensor_data(&k->all),
-                               d9d_tensor_numel(&k->all), 0.0f));
+    D9D_TRY(dev->kernels->elementwise->fill(dev->stream, k->dtype, d9d_tensor_data(&k->all),
+                                            d9d_tensor_numel(&k->all), 0.0f));
     for (size_t i = 0; i < k->params.len; i++) {
         d9d_param *p = k->params.data[i];
-        d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->shard_shape));
+        d9d_tensor part = d9d_tensor_rows(&k->all, at, d9d_shape_numel(&p->shard.shape));
 
-        p->shard_grad = d9d_tensor_reshape(&part, p->shard_shape);
+        p->shard.grad = d9d_tensor_reshape(&part, p->shard.shape);
         d9d_tensor_release(&part);
         at += (int64_t)param_bytes(p) / size;
     }
@@ -78,7 +79,7 @@ d9d_status d9di_buckets_alloc(d9di_buckets *b, d9d_device *dev)
 static void bucket_clear_pending(const d9di_bucket *k)
 {
     for (size_t i = 0; i < k->params.len; i++)
-        k->params.data[i]->pending_reduce = NULL;
+        k->params.data[i]->shard.pending_reduce = NULL;
 }
 
 void d9di_buckets_release(d9di_buckets *b)
@@ -110,9 +111,9 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
     for (size_t i = 0; i < k->params.len; i++) {
         const d9d_param *p = k->params.data[i];
 
-        if (p->shard_group != NULL && p->shard_group != parts)
-            D9D_TRY(d9d_comm_wait_stream(k->sum, d9d_comm_stream(p->shard_group)));
-        parts = p->shard_group != NULL ? p->shard_group : parts;
+        if (p->placement.shard_group != NULL && p->placement.shard_group != parts)
+            D9D_TRY(d9d_comm_wait_stream(k->sum, d9d_comm_stream(p->placement.shard_group)));
+        parts = p->placement.shard_group != NULL ? p->placement.shard_group : parts;
     }
     D9D_TRY(d9d_comm_wait_stream(k->sum, dev->stream));
     d9d_trace_stream_range_begin(dev, queue, "all_reduce", k->params.data[0]->name);
@@ -122,7 +123,7 @@ static d9d_status bucket_all_reduce(d9di_bucket *k, d9d_device *dev)
     k->summed.comm = k->sum;
     D9D_TRY(d9d_comm_event_record(k->sum, &k->summed.event));
     for (size_t i = 0; i < k->params.len; i++)
-        k->params.data[i]->pending_reduce = &k->summed;
+        k->params.data[i]->shard.pending_reduce = &k->summed;
     return D9D_OK;
 }
 

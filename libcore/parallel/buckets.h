@@ -29,14 +29,14 @@ typedef struct d9di_buckets {
 /* Add a parameter of a unit, units in the order of backward.  Parameters without a gradient group
  * are ignored. */
 d9d_status d9di_buckets_add(d9di_buckets *b, size_t unit, d9d_param *p);
-/* Allocate: shard_grad of each parameter is a view of its bucket. */
+/* Allocate: shard.grad of each parameter is a view of its bucket. */
 d9d_status d9di_buckets_alloc(d9di_buckets *b, d9d_device *dev);
 void d9di_buckets_release(d9di_buckets *b);
 
 /* Start of a backward: no unit is done. */
 void d9di_buckets_begin(d9di_buckets *b);
 /* Unit `unit` is done: enqueue the all-reduce of each bucket that is complete.  Its parameters'
- * shard_grad is pending then. */
+ * shard.grad is pending then. */
 d9d_status d9di_buckets_unit_done(d9di_buckets *b, size_t unit, d9d_device *dev);
 /* The device's stream waits for all reductions. */
 d9d_status d9di_buckets_wait(d9di_buckets *b, d9d_device *dev);

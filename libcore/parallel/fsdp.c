@@ -78,7 +78,7 @@ typedef d9d_status part_fn(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 static d9d_status group_for_each(fsdp_unit *u, const param_group *b, bool with_grad, part_fn *fn)
 {
     for (size_t i = b->first; i < b->first + b->n; i++)
-        if (!with_grad || u->sharded.p[i]->has_grad)
+        if (!with_grad || u->sharded.p[i]->local.has_grad)
             D9D_TRY(fn(&u->transfers[i], u->sharded.p[i], u->owner->dev));
     return D9D_OK;
 }
@@ -111,10 +111,10 @@ static size_t peer_addresses(d9d_fsdp *s, const peer_memory *r, void **mine)
             const d9d_param *p = s->units[i].sharded.p[k];
             d9di_fsdp_param *t = &s->units[i].transfers[k];
 
-            if (p->shard_group != r->comm)
+            if (p->placement.shard_group != r->comm)
                 continue;
             if (mine != NULL)
-                mine[n] = d9d_tensor_data(&p->shard);
+                mine[n] = d9d_tensor_data(&p->shard.data);
             t->shared = r->shared;
             t->shared_index = n++;
         }
@@ -215,8 +215,8 @@ static void unit_free_unsharded(fsdp_unit *u)
     for (size_t i = 0; i < u->sharded.n; i++) {
         d9d_param *p = u->sharded.p[i];
 
-        d9d_tensor_release(&p->data);
-        p->data = (d9d_tensor){.dtype = p->dtype, .shape = p->local_shape};
+        d9d_tensor_release(&p->local.data);
+        p->local.data = (d9d_tensor){.dtype = p->spec.dtype, .shape = p->local.shape};
     }
     u->shard_state = SHARDED;
 }
@@ -267,8 +267,9 @@ static d9d_status grads_alloc(fsdp_unit *u)
     for (size_t i = 0; i < u->sharded.n; i++) {
         d9d_param *p = u->sharded.p[i];
 
-        if (p->trainable && p->grad.storage == NULL)
-            D9D_TRY(d9d_tensor_alloc(u->owner->dev, p->grad_dtype, p->local_shape, &p->grad));
+        if (p->spec.trainable && p->local.grad.storage == NULL)
+            D9D_TRY(d9d_tensor_alloc(u->owner->dev, p->spec.grad_dtype, p->local.shape,
+                                     &p->local.grad));
     }
     return D9D_OK;
 }
@@ -279,8 +280,8 @@ static void group_reduce_done(fsdp_unit *u, const param_group *b)
 {
     for (size_t i = b->first; i < b->first + b->n; i++) {
         d9di_fsdp_param_reduce_finish(&u->transfers[i]);
-        if (u->sharded.p[i]->pending_reduce == &b->reduced)
-            u->sharded.p[i]->pending_reduce = NULL;
+        if (u->sharded.p[i]->shard.pending_reduce == &b->reduced)
+            u->sharded.p[i]->shard.pending_reduce = NULL;
     }
 }
 
@@ -320,7 +321,7 @@ static d9d_status group_reduce_scatter(fsdp_unit *u, param_group *b)
     d9d_trace_stream_range_end(dev, queue);
     b->reduced.comm = b->comm;
     for (size_t i = b->first; i < b->first + b->n; i++)
-        u->sharded.p[i]->pending_reduce = &b->reduced;
+        u->sharded.p[i]->shard.pending_reduce = &b->reduced;
     return d9d_comm_event_record(b->comm, &b->reduced.event);
 }
 
@@ -405,7 +406,7 @@ static const d9d_param_unit_ops unit_ops = {unit_hook_unshard, unit_hook_reshard
 static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
 {
     int64_t *counts =
-        d9d_arena_alloc(a, 2 * (size_t)d9d_comm_size(p->shard_group) * sizeof(*counts));
+        d9d_arena_alloc(a, 2 * (size_t)d9d_comm_size(p->placement.shard_group) * sizeof(*counts));
 
     if (counts == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
@@ -427,9 +428,9 @@ static d9d_status group_add(fsdp_unit *u, size_t k, d9d_arena *a)
 {
     param_group *b = &u->groups[u->n_groups++];
 
-    *b = (param_group){.comm = u->all.p[k]->shard_group, .first = u->sharded.n};
+    *b = (param_group){.comm = u->all.p[k]->placement.shard_group, .first = u->sharded.n};
     for (size_t i = k; i < u->all.n; i++)
-        if (u->all.p[i]->shard_group == b->comm)
+        if (u->all.p[i]->placement.shard_group == b->comm)
             D9D_TRY(param_add(u, u->all.p[i], a));
     b->n = u->sharded.n - b->first;
     return D9D_OK;
@@ -443,7 +444,8 @@ static d9d_status params_list(fsdp_unit *u, d9d_arena *a)
     if (u->sharded.p == NULL || u->transfers == NULL || u->groups == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a unit of %zu parameters", u->all.n);
     for (size_t i = 0; i < u->all.n; i++)
-        if (u->all.p[i]->shard_group != NULL && !has_group(u, u->all.p[i]->shard_group))
+        if (u->all.p[i]->placement.shard_group != NULL &&
+            !has_group(u, u->all.p[i]->placement.shard_group))
             D9D_TRY(group_add(u, i, a));
     return D9D_OK;
 }
@@ -477,7 +479,7 @@ static d9d_status buckets_build(d9d_fsdp *s)
 
 static uint64_t unsharded_bytes(const d9d_param *p, d9d_dtype t)
 {
-    return (uint64_t)d9d_shape_numel(&p->local_shape) * d9d_dtype_size(t);
+    return (uint64_t)d9d_shape_numel(&p->local.shape) * d9d_dtype_size(t);
 }
 
 /* Bytes of a unit's full parameters and gradients. */
@@ -489,10 +491,10 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
 {
     buffer_bytes *b = arg;
 
-    if (p->shard_group == NULL)
+    if (p->placement.shard_group == NULL)
         return D9D_OK;
-    b->data += unsharded_bytes(p, p->dtype);
-    b->grads += p->trainable ? unsharded_bytes(p, p->grad_dtype) : 0;
+    b->data += unsharded_bytes(p, p->spec.dtype);
+    b->grads += p->spec.trainable ? unsharded_bytes(p, p->spec.grad_dtype) : 0;
     return D9D_OK;
 }
 
@@ -543,7 +545,7 @@ static d9d_status peers_build(d9d_fsdp *s)
 /* Count parameters that are sharded or whose gradients are reduced. */
 static d9d_status count_managed(void *arg, d9d_param *p)
 {
-    *(size_t *)arg += p->shard_group != NULL || p->grad_group != NULL;
+    *(size_t *)arg += p->placement.shard_group != NULL || p->placement.grad_group != NULL;
     return D9D_OK;
 }
 

@@ -5,9 +5,9 @@
 static void dim_extents(const d9d_param *p, int64_t *outer, int64_t *inner)
 {
     *outer = *inner = 1;
-    for (int d = 0; d < p->local_shape.ndim; d++)
-        if (d != p->shard_dim)
-            *(d < p->shard_dim ? outer : inner) *= p->local_shape.dim[d];
+    for (int d = 0; d < p->local.shape.ndim; d++)
+        if (d != p->placement.shard_dim)
+            *(d < p->placement.shard_dim ? outer : inner) *= p->local.shape.dim[d];
 }
 
 /* Padding limit: small parameters may grow several times, large ones to twice their size. */
@@ -16,11 +16,11 @@ enum { SMALL_NUMEL = 1 << 16 };
 /* Pad counts to the largest; the first ranks have the larger shards. */
 static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
 {
-    const int ranks = d9d_comm_size(p->shard_group);
+    const int ranks = d9d_comm_size(p->placement.shard_group);
     const int64_t most = t->counts[0];
 
     if (most == t->counts[ranks - 1] ||
-        ranks * most > 2 * d9d_shape_numel(&p->local_shape) + SMALL_NUMEL)
+        ranks * most > 2 * d9d_shape_numel(&p->local.shape) + SMALL_NUMEL)
         return;
     t->padded_counts = alike;
     for (int r = 0; r < ranks; r++)
@@ -29,13 +29,14 @@ static void counts_pad(d9di_fsdp_param *t, const d9d_param *p, int64_t *alike)
 
 void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *counts)
 {
-    const int ranks = d9d_comm_size(p->shard_group);
+    const int ranks = d9d_comm_size(p->placement.shard_group);
     int64_t outer, inner, first;
 
     *t = (d9di_fsdp_param){.counts = counts};
     dim_extents(p, &outer, &inner);
     for (int r = 0; r < ranks; r++) {
-        d9d_param_split_even(p->local_shape.dim[p->shard_dim], ranks, r, &first, &counts[r]);
+        d9d_param_split_even(p->local.shape.dim[p->placement.shard_dim], ranks, r, &first,
+                             &counts[r]);
         counts[r] *= outer * inner;
     }
     counts_pad(t, p, counts + ranks);
@@ -63,7 +64,8 @@ static int64_t equal_ranks(int64_t extent, int64_t ranks, int64_t rank, int64_t 
 static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *buffer, int64_t each,
                                char *whole, d9d_dtype t, bool to_whole)
 {
-    const int64_t extent = p->local_shape.dim[p->shard_dim], ranks = d9d_comm_size(p->shard_group);
+    const int64_t extent = p->local.shape.dim[p->placement.shard_dim],
+                  ranks = d9d_comm_size(p->placement.shard_group);
     const uint64_t size = d9d_dtype_size(t);
     int64_t outer, inner, first, count, n;
 
@@ -83,8 +85,9 @@ static d9d_status staging_copy(const d9d_param *p, d9d_device *dev, char *buffer
                                                 .x_cols = to_whole ? of_rank : row,
                                                 .y_cols = to_whole ? row : of_rank};
 
-            D9D_TRY(dev->kernels->copy_strided(dev->stream, &dims, to_whole ? in_whole : in_buffer,
-                                               to_whole ? in_buffer : in_whole));
+            D9D_TRY(dev->kernels->elementwise->copy_strided(dev->stream, &dims,
+                                                            to_whole ? in_whole : in_buffer,
+                                                            to_whole ? in_buffer : in_whole));
         }
     }
     return D9D_OK;
@@ -108,8 +111,9 @@ static int64_t padded_count(const d9di_fsdp_param *t)
 static d9d_status staging_alloc(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev,
                                 d9d_dtype dtype, d9d_tensor *out)
 {
-    const int64_t all = t->padded_counts == NULL ? d9d_shape_numel(&p->local_shape)
-                                                 : padded_count(t) * d9d_comm_size(p->shard_group);
+    const int64_t all = t->padded_counts == NULL
+                            ? d9d_shape_numel(&p->local.shape)
+                            : padded_count(t) * d9d_comm_size(p->placement.shard_group);
 
     return d9d_tensor_alloc(dev, dtype, D9D_SHAPE(all), out);
 }
@@ -121,7 +125,7 @@ static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t,
     const d9d_copy_strided_dims dims = {
         .t = t, .m = 1, .heads = 1, .n = n, .x_cols = n, .y_cols = n};
 
-    return dev->kernels->copy_strided(queue, &dims, to, from);
+    return dev->kernels->elementwise->copy_strided(queue, &dims, to, from);
 }
 
 /* --- data ------------------------------------------------------------------------------- */
@@ -129,34 +133,36 @@ static d9d_status copy_on_stream(d9d_device *dev, d9d_stream queue, d9d_dtype t,
 /* In-place all-gather: each rank sends from its own place. */
 static d9d_status padded_all_gather(const d9di_fsdp_param *t, const d9d_param *p, d9d_device *dev)
 {
-    const int me = d9d_comm_rank(p->shard_group);
-    d9d_stream queue = d9d_comm_stream(p->shard_group);
+    const int me = d9d_comm_rank(p->placement.shard_group);
+    d9d_stream queue = d9d_comm_stream(p->placement.shard_group);
     char *buffer = d9d_tensor_data(&t->staging);
-    char *mine = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->dtype);
+    char *mine = buffer + (uint64_t)(me * padded_count(t)) * d9d_dtype_size(p->spec.dtype);
 
-    D9D_TRY(copy_on_stream(dev, queue, p->dtype, mine, d9d_tensor_data(&p->shard), t->counts[me]));
-    return d9d_comm_all_gather(p->shard_group, queue, p->name, p->dtype, buffer, mine,
-                               t->padded_counts);
+    D9D_TRY(copy_on_stream(dev, queue, p->spec.dtype, mine, d9d_tensor_data(&p->shard.data),
+                           t->counts[me]));
+    return d9d_comm_all_gather(p->placement.shard_group, queue, p->name, p->spec.dtype, buffer,
+                               mine, t->padded_counts);
 }
 
 d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
-    const d9d_tensor *to = &p->data;
+    const d9d_tensor *to = &p->local.data;
 
-    D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->local_shape, &p->data));
+    D9D_TRY(d9d_tensor_alloc(dev, p->spec.dtype, p->local.shape, &p->local.data));
     if (t->padded_counts != NULL && t->shared == NULL) {
-        D9D_TRY(staging_alloc(t, p, dev, p->dtype, &t->staging));
+        D9D_TRY(staging_alloc(t, p, dev, p->spec.dtype, &t->staging));
         return padded_all_gather(t, p, dev);
     }
     if (!is_contiguous(p)) {
-        D9D_TRY(d9d_tensor_alloc(dev, p->dtype, p->local_shape, &t->staging));
+        D9D_TRY(d9d_tensor_alloc(dev, p->spec.dtype, p->local.shape, &t->staging));
         to = &t->staging;
     }
     if (t->shared != NULL)
-        return d9d_peer_gather(t->shared, d9d_comm_stream(p->shard_group), t->shared_index,
-                               p->dtype, d9d_tensor_data(to), t->counts);
-    return d9d_comm_all_gather(p->shard_group, d9d_comm_stream(p->shard_group), p->name, p->dtype,
-                               d9d_tensor_data(to), d9d_tensor_data(&p->shard), t->counts);
+        return d9d_peer_gather(t->shared, d9d_comm_stream(p->placement.shard_group),
+                               t->shared_index, p->spec.dtype, d9d_tensor_data(to), t->counts);
+    return d9d_comm_all_gather(p->placement.shard_group, d9d_comm_stream(p->placement.shard_group),
+                               p->name, p->spec.dtype, d9d_tensor_data(to),
+                               d9d_tensor_data(&p->shard.data), t->counts);
 }
 
 d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
@@ -165,8 +171,8 @@ d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_
 
     if (t->staging.storage != NULL)
         st = staging_copy(p, dev, d9d_tensor_data(&t->staging),
-                          t->shared == NULL ? padded_count(t) : 0, d9d_tensor_data(&p->data),
-                          p->dtype, true);
+                          t->shared == NULL ? padded_count(t) : 0, d9d_tensor_data(&p->local.data),
+                          p->spec.dtype, true);
     d9d_tensor_release(&t->staging);
     return st;
 }
@@ -176,47 +182,50 @@ d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_
 d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
     if (t->padded_counts != NULL)
-        D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, D9D_SHAPE(padded_count(t)), &t->sum));
-    else if (p->has_shard_grad)
-        D9D_TRY(d9d_tensor_alloc(dev, p->grad_dtype, p->shard_shape, &t->sum));
+        D9D_TRY(d9d_tensor_alloc(dev, p->spec.grad_dtype, D9D_SHAPE(padded_count(t)), &t->sum));
+    else if (p->shard.has_grad)
+        D9D_TRY(d9d_tensor_alloc(dev, p->spec.grad_dtype, p->shard.shape, &t->sum));
     if (is_contiguous(p) && t->padded_counts == NULL)
         return D9D_OK;
-    D9D_TRY(staging_alloc(t, p, dev, p->grad_dtype, &t->packed));
+    D9D_TRY(staging_alloc(t, p, dev, p->spec.grad_dtype, &t->packed));
     return staging_copy(p, dev, d9d_tensor_data(&t->packed), padded_count(t),
-                        d9d_tensor_data(&p->grad), p->grad_dtype, false);
+                        d9d_tensor_data(&p->local.grad), p->spec.grad_dtype, false);
 }
 
 d9d_status d9di_fsdp_param_reduce_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
-    const d9d_tensor *from = t->packed.storage != NULL ? &t->packed : &p->grad;
-    const d9d_tensor *to = t->sum.storage != NULL ? &t->sum : &p->shard_grad;
+    const d9d_tensor *from = t->packed.storage != NULL ? &t->packed : &p->local.grad;
+    const d9d_tensor *to = t->sum.storage != NULL ? &t->sum : &p->shard.grad;
 
     (void)dev;
-    return d9d_comm_reduce_scatter(p->shard_group, d9d_comm_stream(p->shard_group), p->name,
-                                   p->grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from),
+    return d9d_comm_reduce_scatter(p->placement.shard_group,
+                                   d9d_comm_stream(p->placement.shard_group), p->name,
+                                   p->spec.grad_dtype, d9d_tensor_data(to), d9d_tensor_data(from),
                                    t->padded_counts != NULL ? t->padded_counts : t->counts);
 }
 
-/* Store or add the reduced shard in shard_grad; nothing to do if it was reduced in place. */
+/* Store or add the reduced shard in shard.grad; nothing to do if it was reduced in place. */
 static d9d_status shard_grad_accumulate(const d9di_fsdp_param *t, const d9d_param *p,
                                         d9d_device *dev)
 {
-    d9d_stream queue = d9d_comm_stream(p->shard_group);
-    void *own = d9d_tensor_data(&p->shard_grad), *sum = d9d_tensor_data(&t->sum);
-    const int64_t n = d9d_tensor_numel(&p->shard_grad);
+    d9d_stream queue = d9d_comm_stream(p->placement.shard_group);
+    void *own = d9d_tensor_data(&p->shard.grad), *sum = d9d_tensor_data(&t->sum);
+    const int64_t n = d9d_tensor_numel(&p->shard.grad);
 
-    if (p->has_shard_grad)
-        return dev->kernels->accumulate(queue, p->grad_dtype, own, 1.0f, p->grad_dtype, sum, n);
-    return t->sum.storage == NULL ? D9D_OK : copy_on_stream(dev, queue, p->grad_dtype, own, sum, n);
+    if (p->shard.has_grad)
+        return dev->kernels->elementwise->accumulate(queue, p->spec.grad_dtype, own, 1.0f,
+                                                     p->spec.grad_dtype, sum, n);
+    return t->sum.storage == NULL ? D9D_OK
+                                  : copy_on_stream(dev, queue, p->spec.grad_dtype, own, sum, n);
 }
 
 d9d_status d9di_fsdp_param_reduce_accumulate(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev)
 {
     D9D_TRY(shard_grad_accumulate(t, p, dev));
-    t->grad = p->grad;
-    p->grad = (d9d_tensor){.dtype = p->grad_dtype, .shape = p->local_shape};
-    p->has_shard_grad = true;
-    p->has_grad = false;
+    t->grad = p->local.grad;
+    p->local.grad = (d9d_tensor){.dtype = p->spec.grad_dtype, .shape = p->local.shape};
+    p->shard.has_grad = true;
+    p->local.has_grad = false;
     return D9D_OK;
 }
 

@@ -19,7 +19,7 @@ typedef struct d9di_fsdp_param {
      */
     d9d_tensor staging, packed;
     d9d_tensor grad; /* reduce: the full gradient, taken from the parameter at start */
-    d9d_tensor sum;  /* reduce: this rank's shard of the sum, if it is not made in shard_grad */
+    d9d_tensor sum;  /* reduce: this rank's shard of the sum, if it is not made in shard.grad */
     int64_t *counts; /* elements of each shard */
     int64_t *padded_counts;  /* counts that are sent, all equal to the largest; NULL: `counts` */
     d9d_peer_memory *shared; /* ranks read each other's shards from peer memory; NULL: all-gather */
@@ -33,7 +33,7 @@ void d9di_fsdp_param_init(d9di_fsdp_param *t, const d9d_param *p, int64_t *count
 d9d_status d9di_fsdp_param_unshard_start(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 d9d_status d9di_fsdp_param_unshard_finish(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);
 
-/* Reduce-scatter: the sum over ranks of this shard of grad becomes shard_grad, or is added to it.
+/* Reduce-scatter: the sum over ranks of this shard of grad becomes shard.grad, or is added to it.
  * Order: d9di_fsdp_param_reduce_pack(), fork of the group, start;
  * d9di_fsdp_param_reduce_accumulate() when the collective of start has been submitted. */
 d9d_status d9di_fsdp_param_reduce_pack(d9di_fsdp_param *t, d9d_param *p, d9d_device *dev);

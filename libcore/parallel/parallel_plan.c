@@ -10,7 +10,7 @@
 /* A stack with fewer experts than ranks is sharded by rows of its matrices. */
 static int shard_dim(const d9d_param *p, int ranks)
 {
-    return p->local_shape.ndim > 2 && p->local_shape.dim[0] < ranks ? 1 : 0;
+    return p->local.shape.ndim > 2 && p->local.shape.dim[0] < ranks ? 1 : 0;
 }
 
 static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
@@ -26,8 +26,8 @@ static d9d_status param_shard(d9d_param *p, d9d_mesh *mesh, const d9d_param_shar
         d9d_param_shard(p, shard, shard_dim(p, d9d_comm_size(shard)), d9d_comm_size(shard),
                         d9d_comm_rank(shard));
     if (how->grad_axes != 0)
-        D9D_TRY(d9d_mesh_group(mesh, how->grad_axes, &p->grad_group));
-    p->is_primary = how->grad_axes == 0 || d9d_mesh_index(mesh, how->grad_axes) == 0;
+        D9D_TRY(d9d_mesh_group(mesh, how->grad_axes, &p->placement.grad_group));
+    p->placement.is_primary = how->grad_axes == 0 || d9d_mesh_index(mesh, how->grad_axes) == 0;
     return D9D_OK;
 }
 
@@ -36,20 +36,20 @@ static d9d_status factor_shard(d9d_param *p, int dim, d9d_mesh *mesh, const d9d_
 {
     const d9d_param_sharding whole = {.shard_axes = how->shard_axes,
                                       .grad_axes = how->grad_axes | how->slice_axes};
-    const bool has = p->global_shape.ndim == 3 || how->slice_dim == dim;
+    const bool has = p->spec.shape.ndim == 3 || how->slice_dim == dim;
 
     return param_shard(p, mesh, how->slice_axes == 0 || has ? how : &whole);
 }
 
 d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh, const d9d_param_sharding *how)
 {
-    if (p->adapts != NULL)
+    if (p->lora.adapts != NULL)
         return D9D_OK;
     D9D_TRY(param_shard(p, mesh, how));
-    if (p->adapter == NULL)
+    if (p->lora.adapter == NULL)
         return D9D_OK;
-    D9D_TRY(factor_shard(p->adapter->a, 1, mesh, how));
-    return factor_shard(p->adapter->b, 0, mesh, how);
+    D9D_TRY(factor_shard(p->lora.adapter->a, 1, mesh, how));
+    return factor_shard(p->lora.adapter->b, 0, mesh, how);
 }
 
 /* --- default plan -------------------------------------------------------------------------- */
@@ -112,12 +112,12 @@ static d9d_status param_check(void *arg, d9d_param *p)
     style_check *c = arg;
     const int64_t ep = c->degrees->expert_parallel;
 
-    if (p->parallel.style != D9D_EXPERT_PARALLEL)
-        return tensor_parallel_check(&p->parallel, c->degrees->tensor_parallel);
+    if (p->spec.parallel.style != D9D_EXPERT_PARALLEL)
+        return tensor_parallel_check(&p->spec.parallel, c->degrees->tensor_parallel);
     c->has_experts = true;
-    if (p->parallel.units % ep != 0)
+    if (p->spec.parallel.units % ep != 0)
         return D9D_FAIL(D9D_ECONFIG, "mesh.expert_parallel %lld does not divide %s %lld",
-                        (long long)ep, p->parallel.unit, (long long)p->parallel.units);
+                        (long long)ep, p->spec.parallel.unit, (long long)p->spec.parallel.units);
     return D9D_OK;
 }
 
@@ -153,7 +153,7 @@ static d9d_status param_shard_by_style(void *arg, d9d_param *p)
         [D9D_COLWISE] = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE},
         [D9D_ROWWISE] = {D9D_AXIS(TP), 1, D9D_AXES_SHARD, D9D_AXES_REPLICATE},
     };
-    const d9d_param_parallel *of = &p->parallel;
+    const d9d_param_parallel *of = &p->spec.parallel;
     d9d_mesh *mesh = arg;
     const d9d_param_sharding experts = experts_sharding(mesh);
     const bool few = of->shared && d9d_mesh_count(mesh, D9D_AXIS(TP)) > of->units;

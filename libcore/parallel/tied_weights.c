@@ -4,7 +4,7 @@
 static d9d_status clear_primary(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->is_primary = false;
+    p->placement.is_primary = false;
     return D9D_OK;
 }
 
@@ -27,11 +27,11 @@ typedef struct tied_pair {
 } tied_pair;
 
 /* a += b. */
-static d9d_status grad_add(const tied_pair *x, const d9d_param *p, const d9d_tensor *b)
+static d9d_status grad_add(const tied_pair *x, const d9d_param_part *a, const d9d_tensor *b)
 {
-    return x->dev->kernels->accumulate(x->dev->stream, p->shard_grad.dtype,
-                                       d9d_tensor_data(&p->shard_grad), 1.0f, b->dtype,
-                                       d9d_tensor_data(b), d9d_tensor_numel(b));
+    return x->dev->kernels->elementwise->accumulate(x->dev->stream, a->grad.dtype,
+                                                    d9d_tensor_data(&a->grad), 1.0f, b->dtype,
+                                                    d9d_tensor_data(b), d9d_tensor_numel(b));
 }
 
 static d9d_status sum_local(void *arg, d9d_param *p)
@@ -41,11 +41,11 @@ static d9d_status sum_local(void *arg, d9d_param *p)
 
     if (!d9d_param_has_shard_grad(p) || !d9d_param_has_shard_grad(other))
         return D9D_OK;
-    D9D_TRY(d9d_param_wait_grad(p, x->dev->stream));
-    D9D_TRY(d9d_param_wait_grad(other, x->dev->stream));
-    D9D_TRY(grad_add(x, p, &other->shard_grad));
-    return d9d_device_copy(x->dev, d9d_tensor_data(&other->shard_grad),
-                           d9d_tensor_data(&p->shard_grad), d9d_tensor_bytes(&p->shard_grad));
+    D9D_TRY(d9d_param_wait_grad(&p->shard, x->dev->stream));
+    D9D_TRY(d9d_param_wait_grad(&other->shard, x->dev->stream));
+    D9D_TRY(grad_add(x, &p->shard, &other->shard.grad));
+    return d9d_device_copy(x->dev, d9d_tensor_data(&other->shard.grad),
+                           d9d_tensor_data(&p->shard.grad), d9d_tensor_bytes(&p->shard.grad));
 }
 
 /* Both ranks send and both add.  Addition of two numbers is commutative, so both get the same bits.
@@ -53,26 +53,26 @@ static d9d_status sum_local(void *arg, d9d_param *p)
 static d9d_status sum_remote(void *arg, d9d_param *p)
 {
     tied_pair *x = arg;
-    const int64_t n = d9d_tensor_numel(&p->shard_grad);
+    const int64_t n = d9d_tensor_numel(&p->shard.grad);
     d9d_stream s = x->dev->stream;
     d9d_tensor theirs;
     d9d_status st;
 
     if (!d9d_param_has_shard_grad(p))
         return D9D_OK;
-    D9D_TRY(d9d_param_wait_grad(p, s));
-    D9D_TRY(d9d_tensor_alloc(x->dev, p->shard_grad.dtype, p->shard_grad.shape, &theirs));
+    D9D_TRY(d9d_param_wait_grad(&p->shard, s));
+    D9D_TRY(d9d_tensor_alloc(x->dev, p->shard.grad.dtype, p->shard.grad.shape, &theirs));
     D9D_TRY_OR(st, d9d_comm_group_start(x->comm), out);
     D9D_TRY_OR(st,
-               d9d_comm_send(x->comm, s, p->name, p->shard_grad.dtype,
-                             d9d_tensor_data(&p->shard_grad), n, x->peer),
+               d9d_comm_send(x->comm, s, p->name, p->shard.grad.dtype,
+                             d9d_tensor_data(&p->shard.grad), n, x->peer),
                out);
     D9D_TRY_OR(st,
-               d9d_comm_recv(x->comm, s, p->name, p->shard_grad.dtype, d9d_tensor_data(&theirs), n,
+               d9d_comm_recv(x->comm, s, p->name, p->shard.grad.dtype, d9d_tensor_data(&theirs), n,
                              x->peer),
                out);
     D9D_TRY_OR(st, d9d_comm_group_end(x->comm), out);
-    st = grad_add(x, p, &theirs);
+    st = grad_add(x, &p->shard, &theirs);
 out:
     d9d_tensor_release(&theirs);
     return st;

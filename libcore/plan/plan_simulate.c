@@ -163,10 +163,11 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
     for (size_t i = 0; i < params->n; i++) {
         const d9d_param *p = params->p[i];
 
-        out->weights += shape_bytes(&p->shard_shape, p->dtype);
-        out->gradients += p->trainable ? shape_bytes(&p->shard_shape, p->grad_dtype) : 0;
-        out->exported +=
-            p->adapts == NULL && p->is_primary ? shape_bytes(&p->global_shape, p->dtype) : 0;
+        out->weights += shape_bytes(&p->shard.shape, p->spec.dtype);
+        out->gradients += p->spec.trainable ? shape_bytes(&p->shard.shape, p->spec.grad_dtype) : 0;
+        out->exported += p->lora.adapts == NULL && p->placement.is_primary
+                             ? shape_bytes(&p->spec.shape, p->spec.dtype)
+                             : 0;
     }
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
     out->residuals = d9d_optimizer_residual_bytes(r->optimizer);
@@ -174,8 +175,9 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
         const d9di_engine_stage *s = &r->engine.stages[k];
 
         for (size_t i = 0; i < s->params.n; i++)
-            out->parameters +=
-                s->params.p[i]->is_primary ? d9d_shape_numel(&s->params.p[i]->global_shape) : 0;
+            out->parameters += s->params.p[i]->placement.is_primary
+                                   ? d9d_shape_numel(&s->params.p[i]->spec.shape)
+                                   : 0;
         out->model_flops += d9d_model_flops(s->model, r->batch.length);
         D9D_TRY(d9d_fsdp_bytes(s->model, &sharded, &group_bytes));
         out->group_bytes = group_bytes > out->group_bytes ? group_bytes : out->group_bytes;

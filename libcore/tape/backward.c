@@ -10,8 +10,8 @@
 /* a += b in a's memory. */
 static d9d_status add_in_place(d9d_device *dev, d9d_tensor *a, const d9d_tensor *b)
 {
-    return dev->kernels->accumulate(dev->stream, a->dtype, d9d_tensor_data(a), 1.0f, b->dtype,
-                                    d9d_tensor_data(b), d9d_tensor_numel(a));
+    return dev->kernels->elementwise->accumulate(dev->stream, a->dtype, d9d_tensor_data(a), 1.0f,
+                                                 b->dtype, d9d_tensor_data(b), d9d_tensor_numel(a));
 }
 
 static d9d_status add_to_new(d9d_device *dev, d9d_tensor *sum, const d9d_tensor *a,
@@ -20,8 +20,8 @@ static d9d_status add_to_new(d9d_device *dev, d9d_tensor *sum, const d9d_tensor 
     const void *const both[] = {d9d_tensor_data(a), d9d_tensor_data(b)};
 
     D9D_TRY(d9d_tensor_alloc(dev, a->dtype, a->shape, sum));
-    return dev->kernels->add(dev->stream, a->dtype, d9d_tensor_data(sum), both, 2,
-                             d9d_tensor_numel(a));
+    return dev->kernels->elementwise->add(dev->stream, a->dtype, d9d_tensor_data(sum), both, 2,
+                                          d9d_tensor_numel(a));
 }
 
 /* A gradient with other references is never written to.  The three ways give the same bits. */

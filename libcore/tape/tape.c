@@ -60,7 +60,7 @@ void d9d_tape_set_weights_constant(d9d_tape *t, bool on)
 
 bool d9d_tape_is_weight_constant(const d9d_tape *t, const d9d_param *p)
 {
-    return t->weights_constant && p->shard_group == NULL;
+    return t->weights_constant && p->placement.shard_group == NULL;
 }
 
 void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *draws)

@@ -115,7 +115,7 @@ static d9d_status classes_extend(void *self, d9d_model *m, const d9d_model_opts 
     D9D_TRY(add_head_weight(self, m, D9D_HEAD_SCORE, options));
     score = d9d_model_find_linear(m, D9D_HEAD_SCORE);
     if (score != NULL)
-        score->weight.adaptable = false; /* the loss bypasses LoRA */
+        score->weight.spec.adaptable = false; /* the loss bypasses LoRA */
     return D9D_OK;
 }
 

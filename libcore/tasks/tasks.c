@@ -46,7 +46,7 @@ void d9di_task_close(d9di_task *t)
 static d9d_status mark_from_task(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->from_task = true;
+    p->spec.from_task = true;
     return D9D_OK;
 }
 

@@ -132,7 +132,7 @@ static d9d_status cut_experts(void *arg, d9d_param *p)
 {
     const ranks *w = arg;
 
-    if (p->global_shape.ndim == 3)
+    if (p->spec.shape.ndim == 3)
         d9d_param_partition(p, 0, w->size, w->rank);
     return D9D_OK;
 }

@@ -77,7 +77,7 @@ static d9d_status gemm(bench *b, bool ta, bool tb, int64_t m, int64_t n, int64_t
 {
     const d9d_gemm g = {.t = b->t, .ct = ct, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k};
 
-    return b->k->gemm(b->s, &g, b->p[X], b->p[Y], b->p[OUT]);
+    return b->k->gemm->dense(b->s, &g, b->p[X], b->p[Y], b->p[OUT]);
 }
 static d9d_status gemm_y(bench *b)
 {
@@ -102,13 +102,13 @@ static d9d_gemm_swiglu_dims experts_dims(const bench *b)
 }
 static d9d_status gated_of(bench *b, d9d_gemm_swiglu_dims n)
 {
-    return b->k->gemm_swiglu(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y],
-                             b->p[Z]);
+    return b->k->gemm->swiglu(b->s, &n, b->p[OUT], b->p[OUT2], b->p[OUT3], b->p[X], b->p[Y],
+                              b->p[Z]);
 }
 static d9d_status gated_din_of(bench *b, d9d_gemm_swiglu_dims n)
 {
-    return b->k->gemm_swiglu_bwd(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
-                                 b->p[U]);
+    return b->k->gemm->swiglu_bwd(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[G],
+                                  b->p[U]);
 }
 static d9d_status gated(bench *b)
 {
@@ -146,32 +146,32 @@ static d9d_status gemm_one_straight(bench *b)
 
 static d9d_status grouped(bench *b)
 {
-    return b->k->grouped_gemm(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
+    return b->k->gemm->grouped(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], b->offset, ROWS, E, H, EI);
 }
 static d9d_status grouped_din(bench *b)
 {
     const void *dy[] = {b->p[X]}, *w[] = {b->p[Y]};
 
-    return b->k->grouped_gemm_dgrad(b->s, b->t, b->p[OUT], 0.0f, 1, dy, w, b->offset, ROWS, E, H,
-                                    EI);
+    return b->k->gemm->grouped_dgrad(b->s, b->t, b->p[OUT], 0.0f, 1, dy, w, b->offset, ROWS, E, H,
+                                     EI);
 }
 static d9d_status grouped_din2(bench *b)
 {
     const void *dy[] = {b->p[X], b->p[U]}, *w[] = {b->p[Y], b->p[Y]};
 
-    return b->k->grouped_gemm_dgrad(b->s, b->t, b->p[OUT], 0.0f, 2, dy, w, b->offset, ROWS, E, H,
-                                    EI);
+    return b->k->gemm->grouped_dgrad(b->s, b->t, b->p[OUT], 0.0f, 2, dy, w, b->offset, ROWS, E, H,
+                                     EI);
 }
 static d9d_status grouped_dw(bench *b)
 {
-    return b->k->grouped_gemm_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y],
-                                    b->offset, ROWS, E, H, EI);
+    return b->k->gemm->grouped_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 0.0f, b->p[X], b->p[Y],
+                                     b->offset, ROWS, E, H, EI);
 }
 
 static d9d_status grouped_dw_add(bench *b)
 {
-    return b->k->grouped_gemm_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->p[X], b->p[Y],
-                                    b->offset, ROWS, E, H, EI);
+    return b->k->gemm->grouped_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->p[X], b->p[Y],
+                                     b->offset, ROWS, E, H, EI);
 }
 
 static d9d_attention_dims dims(const bench *b, bool packed, int64_t window)
@@ -191,12 +191,12 @@ static d9d_attention_dims dims(const bench *b, bool packed, int64_t window)
 }
 static d9d_status attend_as(bench *b, const d9d_attention_dims *n)
 {
-    return b->k->attention(b->s, n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
+    return b->k->attention->fwd(b->s, n, b->p[OUT], b->stats, b->p[X], b->p[Y], b->p[Z]);
 }
 static d9d_status attend_din_as(bench *b, const d9d_attention_dims *n)
 {
-    return b->k->attention_bwd(b->s, n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
-                               b->p[Y], b->p[Z], b->p[OUT], b->stats);
+    return b->k->attention->bwd(b->s, n, b->p[OUT2], b->p[OUT3], b->p[STATE], b->p[G], b->p[X],
+                                b->p[Y], b->p[Z], b->p[OUT], b->stats);
 }
 /* What a rank of context parallelism has of a row of T, and the keys of all of it. */
 static d9d_attention_dims share_dims(const bench *b)
@@ -271,14 +271,14 @@ static d9d_status attention_sink(bench *b)
 {
     const d9d_attention_dims n = dims(b, false, 0);
 
-    return b->k->attention_sink(b->s, &n, b->p[OUT], b->stats, b->p[X]);
+    return b->k->attention->sink(b->s, &n, b->p[OUT], b->stats, b->p[X]);
 }
 static d9d_status attention_sink_dw(bench *b)
 {
     const d9d_attention_dims n = dims(b, false, 0);
 
-    return b->k->attention_sink_wgrad(b->s, &n, D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[OUT],
-                                      b->stats, b->p[X]);
+    return b->k->attention->sink_wgrad(b->s, &n, D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[OUT],
+                                       b->stats, b->p[X]);
 }
 
 static const int64_t vocabulary[] = {V};
@@ -292,18 +292,19 @@ static d9d_status xent(bench *b)
     const d9d_linear_cross_entropy_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->linear_cross_entropy(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
+    return b->k->loss->linear_cross_entropy(b->s, &n, b->prob, b->stats, NULL, b->p[X], w, b->ids);
 }
 static d9d_status xent_unit(bench *b)
 {
     const d9d_linear_cross_entropy_dims n = xent_dims(b);
     const void *w[] = {b->p[Y]};
 
-    return b->k->linear_cross_entropy(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w, b->ids);
+    return b->k->loss->linear_cross_entropy(b->s, &n, b->prob, b->stats, b->p[OUT], b->p[X], w,
+                                            b->ids);
 }
 static d9d_status xent_din(bench *b)
 {
-    return b->k->linear_cross_entropy_dgrad(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
+    return b->k->loss->linear_cross_entropy_dgrad(b->s, b->t, b->p[OUT], b->prob, b->p[X], T, H);
 }
 static d9d_status xent_once_in(bench *b, int64_t room)
 {
@@ -313,8 +314,8 @@ static d9d_status xent_once_in(bench *b, int64_t room)
     const float beta = 0.0f;
 
     n.scratch = room;
-    return b->k->linear_cross_entropy_fwd_bwd(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta,
-                                              b->p[X], w, b->ids);
+    return b->k->loss->linear_cross_entropy_fwd_bwd(b->s, &n, b->t, b->prob, b->p[OUT], dw, &beta,
+                                                    b->p[X], w, b->ids);
 }
 static d9d_status xent_once(bench *b)
 {
@@ -331,43 +332,46 @@ static d9d_status xent_dw(bench *b)
     void *dw[] = {b->p[OUT]};
     const float beta = 1.0f;
 
-    return b->k->linear_cross_entropy_wgrad(b->s, &n, D9D_F32, dw, &beta, b->prob, b->stats,
-                                            b->p[X], w, b->ids);
+    return b->k->loss->linear_cross_entropy_wgrad(b->s, &n, D9D_F32, dw, &beta, b->prob, b->stats,
+                                                  b->p[X], w, b->ids);
 }
 
 static d9d_status add(bench *b)
 {
-    return b->k->add(b->s, b->t, b->p[OUT], (const void *[]){b->p[X], b->p[Y]}, 2, N);
+    return b->k->elementwise->add(b->s, b->t, b->p[OUT], (const void *[]){b->p[X], b->p[Y]}, 2, N);
 }
 static d9d_status add_three(bench *b)
 {
-    return b->k->add(b->s, b->t, b->p[OUT], (const void *[]){b->p[X], b->p[Y], b->p[Z]}, 3, N);
+    return b->k->elementwise->add(b->s, b->t, b->p[OUT],
+                                  (const void *[]){b->p[X], b->p[Y], b->p[Z]}, 3, N);
 }
 static d9d_status accumulate(bench *b)
 {
-    return b->k->accumulate(b->s, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
+    return b->k->elementwise->accumulate(b->s, D9D_F32, b->p[OUT], 1.0f, b->t, b->p[X], N);
 }
 static d9d_status swiglu(bench *b)
 {
-    return b->k->swiglu(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N);
+    return b->k->elementwise->swiglu(b->s, b->t, b->p[OUT], b->p[X], b->p[Y], N);
 }
 static d9d_status swiglu_din(bench *b)
 {
-    return b->k->swiglu_bwd(b->s, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], N);
+    return b->k->elementwise->swiglu_bwd(b->s, b->t, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y],
+                                         b->p[Z], N);
 }
 static d9d_status norm(bench *b)
 {
-    return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], T, I, 1e-6f, false);
+    return b->k->norm->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], T, I, 1e-6f,
+                                false);
 }
 static d9d_status norm_grad(bench *b)
 {
-    return b->k->rms_norm_bwd(b->s, b->t, b->p[OUT], b->p[G], D9D_F32, b->p[OUT2], 0.0f, b->p[X],
-                              b->p[Z], b->p[Y], b->stats, T, I, false);
+    return b->k->norm->rms_norm_bwd(b->s, b->t, b->p[OUT], b->p[G], D9D_F32, b->p[OUT2], 0.0f,
+                                    b->p[X], b->p[Z], b->p[Y], b->stats, T, I, false);
 }
 static d9d_status norm_heads(bench *b)
 {
-    return b->k->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
-                          false);
+    return b->k->norm->rms_norm(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Y], N / D, D, 1e-6f,
+                                false);
 }
 static d9d_qk_norm_rope_dims norm_rope_dims(const bench *b, int64_t r)
 {
@@ -385,25 +389,25 @@ static d9d_status norm_rope(bench *b)
 {
     const d9d_qk_norm_rope_dims n = norm_rope_dims(b, D);
 
-    return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
+    return b->k->norm->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
 }
 static d9d_status norm_rope_partial(bench *b)
 {
     const d9d_qk_norm_rope_dims n = norm_rope_dims(b, D / 4);
 
-    return b->k->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
+    return b->k->norm->norm_rope(b->s, &n, b->p[OUT], b->stats, b->p[X], b->p[Y]);
 }
 static d9d_status norm_rope_grad(bench *b)
 {
     const d9d_qk_norm_rope_dims n = norm_rope_dims(b, D);
 
-    return b->k->norm_rope_bwd(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[Z], b->p[X],
-                               b->p[Y], b->stats);
+    return b->k->norm->norm_rope_bwd(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[Z],
+                                     b->p[X], b->p[Y], b->stats);
 }
 static d9d_status rope(bench *b)
 {
-    return b->k->rope(b->s, b->t, b->p[OUT], b->p[X], b->ids, b->freq, T, N / T / D, D, D, false,
-                      1.0f, 1.0f);
+    return b->k->norm->rope(b->s, b->t, b->p[OUT], b->p[X], b->ids, b->freq, T, N / T / D, D, D,
+                            false, 1.0f, 1.0f);
 }
 /* A layer of Qwen3-Next: twice as many heads of values as of keys. */
 static d9d_gated_delta_dims delta_dims(const bench *b)
@@ -414,16 +418,17 @@ static d9d_status delta(bench *b)
 {
     const d9d_gated_delta_dims n = delta_dims(b);
 
-    return b->k->gated_delta(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z], b->decay,
-                             b->p[U]);
+    return b->k->gdn->gated_delta(b->s, &n, b->p[OUT], b->p[OUT2], b->p[X], b->p[Y], b->p[Z],
+                                  b->decay, b->p[U]);
 }
 static d9d_status delta_din(bench *b)
 {
     const d9d_gated_delta_dims n = delta_dims(b);
     float *dq = b->p[OUT], *dk = dq + (int64_t)T * A * D, *dg = dk + (int64_t)T * A * D;
 
-    return b->k->gated_delta_bwd(b->s, &n, dq, dk, b->p[OUT3], dg, dg + 2 * (int64_t)T * A, b->p[G],
-                                 b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U], b->p[OUT2]);
+    return b->k->gdn->gated_delta_bwd(b->s, &n, dq, dk, b->p[OUT3], dg, dg + 2 * (int64_t)T * A,
+                                      b->p[G], b->p[X], b->p[Y], b->p[Z], b->decay, b->p[U],
+                                      b->p[OUT2]);
 }
 static d9d_status delta_on(bench *b)
 {
@@ -431,8 +436,8 @@ static d9d_status delta_on(bench *b)
                                     0.1f};
     const d9d_state_slots past = {b->p[OUT2], b->going_at};
 
-    return b->k->gated_delta_step(b->s, &n, &past, b->p[OUT], b->p[X], b->p[Y], b->p[Z], b->decay,
-                                  b->p[U]);
+    return b->k->gdn->gated_delta_step(b->s, &n, &past, b->p[OUT], b->p[X], b->p[Y], b->p[Z],
+                                       b->decay, b->p[U]);
 }
 static d9d_causal_conv1d_dims conv_dims(const bench *b)
 {
@@ -442,44 +447,46 @@ static d9d_status conv(bench *b)
 {
     const d9d_causal_conv1d_dims n = conv_dims(b);
 
-    return b->k->causal_conv1d(b->s, &n, b->p[OUT], b->p[X], b->p[Y]);
+    return b->k->gdn->causal_conv1d(b->s, &n, b->p[OUT], b->p[X], b->p[Y]);
 }
 static d9d_status conv_grad(bench *b)
 {
     const d9d_causal_conv1d_dims n = conv_dims(b);
 
-    return b->k->causal_conv1d_bwd(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[G], b->p[X],
-                                   b->p[Y]);
+    return b->k->gdn->causal_conv1d_bwd(b->s, &n, b->p[OUT], D9D_F32, b->p[OUT2], 0.0f, b->p[G],
+                                        b->p[X], b->p[Y]);
 }
 static d9d_status gated_norm(bench *b)
 {
-    return b->k->rms_norm_gated(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Z], b->p[Y], N / D,
-                                D, 1e-6f);
+    return b->k->norm->rms_norm_gated(b->s, b->t, b->p[OUT], b->stats, b->p[X], b->p[Z], b->p[Y],
+                                      N / D, D, 1e-6f);
 }
 static d9d_status gated_norm_grad(bench *b)
 {
-    return b->k->rms_norm_gated_bwd(b->s, b->t, b->p[OUT], b->p[OUT3], D9D_F32, b->p[OUT2], 0.0f,
-                                    b->p[G], b->p[X], b->p[Z], b->p[Y], b->stats, N / D, D);
+    return b->k->norm->rms_norm_gated_bwd(b->s, b->t, b->p[OUT], b->p[OUT3], D9D_F32, b->p[OUT2],
+                                          0.0f, b->p[G], b->p[X], b->p[Z], b->p[Y], b->stats, N / D,
+                                          D);
 }
 
 static d9d_status embedding(bench *b)
 {
-    return b->k->embedding(b->s, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
+    return b->k->elementwise->embedding(b->s, b->t, b->p[OUT], b->ids, b->p[X], T, 0, V, H, true);
 }
 static d9d_status embedding_dw(bench *b)
 {
-    return b->k->embedding_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X], T, 0, V, H);
+    return b->k->elementwise->embedding_wgrad(b->s, b->t, D9D_F32, b->p[OUT], 1.0f, b->ids, b->p[X],
+                                              T, 0, V, H);
 }
 static d9d_status router(bench *b)
 {
     const d9d_router_dims n = {
         .t = b->t, .rows = T, .e = E, .k = K, .renormalise = true, .scale = 1};
 
-    return b->k->router(b->s, &n, b->p[OUT], b->prob, b->expert, b->p[X], NULL);
+    return b->k->moe->router(b->s, &n, b->p[OUT], b->prob, b->expert, b->p[X], NULL);
 }
 static d9d_status route(bench *b)
 {
-    return b->k->sort_by_expert(b->s, b->offset, b->row, b->source, b->expert, T, E, K);
+    return b->k->moe->sort_by_expert(b->s, b->offset, b->row, b->source, b->expert, T, E, K);
 }
 static d9d_moe_permute_dims permute_dims(const bench *b)
 {
@@ -489,27 +496,28 @@ static d9d_status permute(bench *b)
 {
     const d9d_moe_permute_dims n = permute_dims(b);
 
-    return b->k->permute(b->s, &n, b->p[OUT], b->p[X], b->row);
+    return b->k->moe->permute(b->s, &n, b->p[OUT], b->p[X], b->row);
 }
 static d9d_status unpermute(bench *b)
 {
     const d9d_moe_permute_dims n = permute_dims(b);
 
-    return b->k->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row);
+    return b->k->moe->unpermute(b->s, &n, b->p[OUT], b->p[X], b->prob, b->row);
 }
 static d9d_status unpermute_din(bench *b)
 {
     const d9d_moe_permute_dims n = permute_dims(b);
 
-    return b->k->unpermute_bwd(b->s, &n, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob, b->row);
+    return b->k->moe->unpermute_bwd(b->s, &n, b->p[OUT], b->dprob, b->p[Y], b->p[X], b->prob,
+                                    b->row);
 }
 static d9d_status sum_squares(bench *b)
 {
-    return b->k->sum_squares(b->s, b->sum, b->t, &(d9d_sum_squares_array){b->p[X], N}, 1);
+    return b->k->reduce->sum_squares(b->s, b->sum, b->t, &(d9d_sum_squares_array){b->p[X], N}, 1);
 }
 static d9d_status find_nonfinite(bench *b)
 {
-    return b->k->find_nonfinite(b->s, b->found, b->t, b->p[X], N);
+    return b->k->reduce->find_nonfinite(b->s, b->found, b->t, b->p[X], N);
 }
 static const d9d_adam_step step = {.lr = 1e-3,
                                    .beta1 = 0.9,
@@ -528,29 +536,29 @@ static d9d_status adam(bench *b)
 {
     const d9d_adam_arrays a = updated(b);
 
-    return b->k->adam(b->s, &step, b->one, b->t, D9D_F32, D9D_F32, &a, 1);
+    return b->k->optim->adam(b->s, &step, b->one, b->t, D9D_F32, D9D_F32, &a, 1);
 }
 static d9d_status adam_master(bench *b)
 {
     d9d_adam_arrays a = updated(b);
 
     a.residual = b->p[Y];
-    return b->k->adam(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a, 1);
+    return b->k->optim->adam(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a, 1);
 }
 static d9d_status adam_stochastic(bench *b)
 {
     const d9d_adam_arrays a = updated(b);
     const int64_t n = N, zero = 0;
 
-    return b->k->adam_stochastic(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a,
-                                 (d9d_rng){1, 2}, 1, &n, &zero, &n);
+    return b->k->optim->adam_stochastic(b->s, &step, b->one, D9D_BF16, D9D_F32, D9D_F32, &a,
+                                        (d9d_rng){1, 2}, 1, &n, &zero, &n);
 }
 static d9d_status normal(bench *b)
 {
     const int64_t n = N, zero = 0;
 
-    return b->k->random(b->s, b->t, b->p[OUT], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, 2}, 1, &n, &zero,
-                        &n);
+    return b->k->elementwise->random(b->s, b->t, b->p[OUT], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, 2},
+                                     1, &n, &zero, &n);
 }
 static d9d_status copy(bench *b)
 {
@@ -702,9 +710,9 @@ static void setup(bench *b)
         bool state = i >= STATE;
 
         must(d9d_device_alloc(b->dev, (uint64_t)n * 4, &b->p[i]));
-        must(b->k->random(b->s, state || i == OUT ? D9D_F32 : b->t, b->p[i],
-                          state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f, (d9d_rng){1, (uint64_t)i},
-                          1, &n, &zero, &n));
+        must(b->k->elementwise->random(b->s, state || i == OUT ? D9D_F32 : b->t, b->p[i],
+                                       state ? D9D_INIT_ONES : D9D_INIT_UNIFORM, 0.1f,
+                                       (d9d_rng){1, (uint64_t)i}, 1, &n, &zero, &n));
     }
     for (int i = 0; i < D; i++)
         freq[i] = 1.0f / (float)(1 + i);
@@ -733,7 +741,7 @@ static void setup(bench *b)
     b->stats = array(b, NULL, N, sizeof(*b->stats));
     b->sum = array(b, NULL, 1, sizeof(*b->sum));
     b->found = array(b, NULL, 1, sizeof(*b->found));
-    must(b->k->fill(b->s, D9D_F32, b->stats, N, 8.0f));
+    must(b->k->elementwise->fill(b->s, D9D_F32, b->stats, N, 8.0f));
     must(router(b));
     must(route(b));
 }

@@ -86,8 +86,8 @@ static d9d_status fill(void *arg, d9d_param *p)
     const fixture *f = arg;
     d9d_tensor x = read(f, p->name);
 
-    d9d_tensor_release(&p->data);
-    p->data = x;
+    d9d_tensor_release(&p->local.data);
+    p->local.data = x;
     return D9D_OK;
 }
 
@@ -96,8 +96,8 @@ static d9d_status compare_grad(void *arg, d9d_param *p)
     char name[64];
 
     (void)snprintf(name, sizeof(name), "d%s", p->name);
-    assert_true(p->has_grad);
-    compare(arg, name, &p->grad);
+    assert_true(p->local.has_grad);
+    compare(arg, name, &p->local.grad);
     return D9D_OK;
 }
 

@@ -87,7 +87,7 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_model_rec
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     for (size_t i = 0; i < f->params.n; i++)
-        f->params.p[i]->grad_dtype = D9D_F32;
+        f->params.p[i]->spec.grad_dtype = D9D_F32;
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
     assert_ok(
@@ -331,9 +331,9 @@ static void gradients(const json_t *c, d9d_model_recompute_mode mode, bool split
     forward(&f, NULL, &model_out);
     backward(&f, model_out.loss, split);
     for (size_t i = 0; i < f.params.n; i++) {
-        const d9d_tensor *g = &f.params.p[i]->grad;
+        const d9d_tensor *g = &f.params.p[i]->local.grad;
 
-        assert_true(f.params.p[i]->has_grad);
+        assert_true(f.params.p[i]->local.has_grad);
         assert_ok(d9d_buf_reserve(out, d9d_tensor_bytes(g)));
         assert_ok(d9d_device_download(f.dev, (char *)out->data + out->len, d9d_tensor_data(g),
                                       d9d_tensor_bytes(g)));

@@ -270,7 +270,7 @@ static d9d_status run_grouped_swiglu(fixture *f, d9d_var **y)
     d9d_var *rows, *both[2], *h;
     d9d_routing r;
 
-    D9D_TRY(moe_route(expert, f->param[0]->shard_shape.dim[0], &r));
+    D9D_TRY(moe_route(expert, f->param[0]->shard.shape.dim[0], &r));
     assert_ok(d9d_op_permute(f->tape, f->in[0], &r, &rows));
     assert_ok(d9d_op_grouped_linear(f->tape, rows, f->param, 2, &r, both));
     assert_ok(d9d_op_swiglu(f->tape, both[0], both[1], &h));
@@ -308,10 +308,10 @@ static void case_open(fixture *f)
     for (int i = 0; i < MAX && f->op->param[i] != NULL; i++) {
         d9d_param *p = f->param[i] = &f->storage[i];
 
-        *p = (d9d_param){.name = f->op->param[i], .trainable = true};
-        p->data = read_as(f, f->dtype, "", f->op->param[i]);
-        p->shard_shape = p->global_shape = p->data.shape;
-        assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, p->shard_shape, &p->grad));
+        *p = (d9d_param){.name = f->op->param[i], .spec.trainable = true};
+        p->local.data = read_as(f, f->dtype, "", f->op->param[i]);
+        p->shard.shape = p->spec.shape = p->local.data.shape;
+        assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, p->shard.shape, &p->local.grad));
     }
 }
 
@@ -319,8 +319,8 @@ static void case_close(fixture *f)
 {
     d9d_tape_free(f->tape);
     for (int i = 0; i < MAX; i++) {
-        d9d_tensor_release(&f->storage[i].data);
-        d9d_tensor_release(&f->storage[i].grad);
+        d9d_tensor_release(&f->storage[i].local.data);
+        d9d_tensor_release(&f->storage[i].local.grad);
     }
     for (int i = 0; i < CONSTANTS; i++)
         d9d_tensor_release(&f->constant[i]);
@@ -345,8 +345,8 @@ static void check_case(fixture *f)
         d9d_tensor_release(&g);
     }
     for (int i = 0; i < MAX && f->op->param[i] != NULL; i++) {
-        assert_true(f->param[i]->has_grad);
-        compare(f, "d", f->op->param[i], &f->param[i]->grad);
+        assert_true(f->param[i]->local.has_grad);
+        compare(f, "d", f->op->param[i], &f->param[i]->local.grad);
     }
     case_close(f);
 }

@@ -97,12 +97,12 @@ static void run_case(const char *op, const char *name, const json_t *options,
     assert_ok(d9d_module_params(&m, &a, &params));
     assert_ok(d9d_tensor_from_host(dev, D9D_F32, D9D_SCALAR, &(float){1.0f}, &scale));
     assert_ok(d9d_optimizer_create(&s.optimizer, dev, &params, 0, &opt));
-    load(f, name, "p", 0, &p.data);
+    load(f, name, "p", 0, &p.local.data);
     for (int k = 1; k <= STEPS; k++) {
-        load(f, name, "g", k, &p.grad);
-        p.has_grad = true;
+        load(f, name, "g", k, &p.local.grad);
+        p.local.has_grad = true;
         assert_ok(d9d_optimizer_step(opt, d9d_optimizer_lr(&s.optimizer), &scale));
-        compare(f, name, k, &p.data);
+        compare(f, name, k, &p.local.data);
     }
     d9d_optimizer_free(opt);
     d9d_tensor_release(&scale);
@@ -175,8 +175,8 @@ static void run_clip(const char *name, const json_t *options, const d9d_safetens
     assert_ok(d9d_module_bind(&m));
     assert_ok(d9d_module_materialise(&m, dev, true));
     for (size_t i = 0; i < n; i++) {
-        load(f, name, "g", (int)i, &p[i].grad);
-        p[i].has_grad = true;
+        load(f, name, "g", (int)i, &p[i].local.grad);
+        p[i].local.has_grad = true;
     }
     assert_ok(d9d_grad_finalize_init(dev, 1, 0, NULL, &end));
     assert_ok(d9d_device_upload(dev, d9d_tensor_data(&end.loss), &zero, sizeof(zero)));

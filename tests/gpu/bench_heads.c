@@ -36,12 +36,12 @@ typedef d9d_status call(const bench *b, const d9d_attention_dims *n);
 
 static d9d_status forward(const bench *b, const d9d_attention_dims *n)
 {
-    return b->k->attention(b->s, n, b->p[O], b->lse, b->p[Q], b->p[K], b->p[V]);
+    return b->k->attention->fwd(b->s, n, b->p[O], b->lse, b->p[Q], b->p[K], b->p[V]);
 }
 static d9d_status backward(const bench *b, const d9d_attention_dims *n)
 {
-    return b->k->attention_bwd(b->s, n, b->p[DQ], b->p[DK], b->p[DV], b->p[DOUT], b->p[Q], b->p[K],
-                               b->p[V], b->p[O], b->lse);
+    return b->k->attention->bwd(b->s, n, b->p[DQ], b->p[DK], b->p[DV], b->p[DOUT], b->p[Q], b->p[K],
+                                b->p[V], b->p[O], b->lse);
 }
 
 static void must(d9d_status st)
@@ -137,8 +137,8 @@ int main(int argc, char **argv)
     b.s = b.dev->stream;
     for (int i = 0; i < ARRAYS; i++) {
         must(d9d_device_alloc(b.dev, (uint64_t)n * 2, &b.p[i]));
-        must(b.k->random(b.s, D9D_BF16, b.p[i], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, (uint64_t)i}, 1,
-                         &n, &zero, &n));
+        must(b.k->elementwise->random(b.s, D9D_BF16, b.p[i], D9D_INIT_NORMAL, 1.0f,
+                                      (d9d_rng){1, (uint64_t)i}, 1, &n, &zero, &n));
     }
     must(d9d_device_alloc(b.dev, (uint64_t)B * S * A * 4, (void **)&b.lse));
     for (; argc > 1 && strtol(argv[1], NULL, 10) == 0; argc--, argv++)

@@ -323,14 +323,16 @@ static d9d_status try_fork(struct job *j, d9d_comm *c, d9d_dtype t)
     if (t != D9D_F32)
         st = D9D_OK;
     else {
-        D9D_TRY_OR(st, j->dev->kernels->fill(s, t, a.data, n, 3.0f), out);
+        D9D_TRY_OR(st, j->dev->kernels->elementwise->fill(s, t, a.data, n, 3.0f), out);
         D9D_TRY_OR(st, d9d_comm_wait_stream(c, s), out);
         D9D_TRY_OR(st,
                    d9d_comm_all_reduce(c, d9d_comm_stream(c), "fork", t, a.data, n, D9D_COMM_SUM),
                    out);
         D9D_TRY_OR(st, d9d_stream_wait_comm(c, s), out);
-        D9D_TRY_OR(st, j->dev->kernels->add(s, t, a.data, (const void *[]){a.data, a.data}, 2, n),
-                   out);
+        D9D_TRY_OR(
+            st,
+            j->dev->kernels->elementwise->add(s, t, a.data, (const void *[]){a.data, a.data}, 2, n),
+            out);
         D9D_TRY_OR(st, array_fetch(j, &a), out);
         for (int64_t i = 0; i < n; i++)
             WANT("fork", a, i, 6.0 * d9d_comm_size(c));

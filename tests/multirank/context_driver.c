@@ -252,10 +252,10 @@ static void sinks_make(const ranks *w, const attention_case *c, d9d_param *p)
     const d9d_shape heads = D9D_SHAPE(c->a);
 
     *p = (d9d_param){
-        .name = "sinks", .trainable = true, .global_shape = heads, .shard_shape = heads};
-    p->local_shape = heads;
-    p->data = ranks_numbers(w, c->t, heads, 5);
-    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, heads, &p->grad));
+        .name = "sinks", .spec.trainable = true, .spec.shape = heads, .shard.shape = heads};
+    p->local.shape = heads;
+    p->local.data = ranks_numbers(w, c->t, heads, 5);
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, heads, &p->local.grad));
 }
 
 static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, const d9d_tensor in[IN],
@@ -281,13 +281,13 @@ static void attend(const ranks *w, const attention_case *c, d9d_comm *comm, cons
         d9d_var_grad(out->in[i], &out->grad[i]);
     if (c->sinks)
         assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, "sinks", D9D_F32,
-                                      d9d_tensor_data(&out->sinks.grad), c->a, D9D_COMM_SUM));
+                                      d9d_tensor_data(&out->sinks.local.grad), c->a, D9D_COMM_SUM));
 }
 
 static void attended_release(attended *x)
 {
-    d9d_tensor_release(&x->sinks.data);
-    d9d_tensor_release(&x->sinks.grad);
+    d9d_tensor_release(&x->sinks.local.data);
+    d9d_tensor_release(&x->sinks.local.grad);
     for (int i = 0; i < IN; i++)
         d9d_tensor_release(&x->grad[i]);
     d9d_tape_free(x->t);
@@ -322,7 +322,7 @@ static void attention_check(const ranks *w, const attention_case *c)
     attend(w, c, NULL, all, &all[IN], segments_of(&whole), &a);
     attend(w, c, w->comm, mine, &mine[IN], segments_of(&part), &b);
     if (c->sinks) {
-        float *got = ranks_host(&b.sinks.grad), *want = ranks_host(&a.sinks.grad);
+        float *got = ranks_host(&b.sinks.local.grad), *want = ranks_host(&a.sinks.local.grad);
 
         ranks_close_to("dsinks", got, want, c->a, 1e-5);
         free(got);
@@ -498,16 +498,16 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
     assert_ok(f->model->ops->forward(f->model, t, &in, &out));
     f->loss = d9d_tensor_reshape(d9d_var_tensor(out.loss), part.ids.shape);
     assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, d9d_var_tensor(out.loss)->shape, &seed));
-    assert_ok(w->dev->kernels->fill(w->dev->stream, D9D_F32, d9d_tensor_data(&seed),
-                                    d9d_tensor_numel(&seed), 1.0f));
+    assert_ok(w->dev->kernels->elementwise->fill(w->dev->stream, D9D_F32, d9d_tensor_data(&seed),
+                                                 d9d_tensor_numel(&seed), 1.0f));
     assert_ok(d9d_tape_backward(t, &out.loss, &seed, 1, D9D_BACKWARD_FULL));
     d9d_tape_free(t);
     for (size_t i = 0; i < f->params.n; i++) {
         d9d_param *p = f->params.p[i];
 
         assert_ok(d9d_comm_all_reduce(comm, w->dev->stream, p->name, D9D_F32,
-                                      d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
-                                      D9D_COMM_SUM));
+                                      d9d_tensor_data(&p->local.grad),
+                                      d9d_tensor_numel(&p->local.grad), D9D_COMM_SUM));
     }
     d9d_tensor_release(&seed);
     upload_release(&part);
@@ -531,9 +531,9 @@ static void model_check(const ranks *w, const variant *v)
     check_pieces(w, "losses", &part.loss, &whole.loss, 1e-6);
     for (size_t i = 0; i < part.params.n; i++) {
         const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
-        float *got = ranks_host(&p->grad), *want = ranks_host(&all->grad);
+        float *got = ranks_host(&p->local.grad), *want = ranks_host(&all->local.grad);
 
-        ranks_close_to(p->name, got, want, d9d_tensor_numel(&p->grad), 3e-6);
+        ranks_close_to(p->name, got, want, d9d_tensor_numel(&p->local.grad), 3e-6);
         free(got);
         free(want);
     }

@@ -79,7 +79,7 @@ static int64_t tokens_before(const trial *t, int rank)
 
 static bool is_expert(const d9d_param *p)
 {
-    return p->global_shape.ndim == 3;
+    return p->spec.shape.ndim == 3;
 }
 
 /* Numbers of the tokens of a side out of those of the group. */
@@ -121,7 +121,7 @@ static d9d_status block_make(side *s, int n_ranks)
 /* The first feature of every token is 4, and the last rank's experts like it. */
 static d9d_status crowd(side *s, int n_ranks)
 {
-    const d9d_tensor *w = &s->block.gate.weight.data;
+    const d9d_tensor *w = &s->block.gate.weight.local.data;
     float *host = ranks_host(w);
     d9d_status st;
 
@@ -176,8 +176,8 @@ static d9d_status upload(side *s, const float *from, d9d_tensor *out)
     D9D_TRY(d9d_tensor_from_host(s->dev, D9D_F32, D9D_SHAPE(s->tokens, HIDDEN), from, &f));
     st = d9d_tensor_alloc(s->dev, s->of->t, f.shape, out);
     if (st == D9D_OK)
-        st = s->dev->kernels->cast(s->dev->stream, s->of->t, d9d_tensor_data(out), D9D_F32,
-                                   d9d_tensor_data(&f), d9d_tensor_numel(&f));
+        st = s->dev->kernels->elementwise->cast(s->dev->stream, s->of->t, d9d_tensor_data(out),
+                                                D9D_F32, d9d_tensor_data(&f), d9d_tensor_numel(&f));
     d9d_tensor_release(&f);
     return st;
 }
@@ -252,15 +252,15 @@ static d9d_status close_enough(const trial *t, const char *what, const float *go
 /* A parameter's gradient over all tokens of the group, against the same part of that alone. */
 static d9d_status same_gradient(const side *s, const d9d_param *p, const d9d_param *alone)
 {
-    const int64_t n = d9d_tensor_numel(&p->grad);
+    const int64_t n = d9d_tensor_numel(&p->local.grad);
     const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
-    float *got, *want = ranks_host(&alone->grad);
+    float *got, *want = ranks_host(&alone->local.grad);
     d9d_status st = D9D_OK;
 
     if (!is_expert(p))
         st = d9d_comm_all_reduce(s->cut.ep, s->dev->stream, p->name, D9D_F32,
-                                 d9d_tensor_data(&p->grad), n, D9D_COMM_SUM);
-    got = ranks_host(&p->grad);
+                                 d9d_tensor_data(&p->local.grad), n, D9D_COMM_SUM);
+    got = ranks_host(&p->local.grad);
     if (st == D9D_OK)
         st = close_enough(s->of, p->name, got, want + first, n);
     free(got);
@@ -324,14 +324,15 @@ static double along(float *x, const float *g, const float *line, int64_t n, doub
 
 static d9d_status move_param(side *s, const d9d_param *p, uint64_t seed, double by, double *slope)
 {
-    const int64_t n = d9d_tensor_numel(&p->data);
+    const int64_t n = d9d_tensor_numel(&p->local.data);
     const int64_t first = is_expert(p) ? n * d9d_comm_rank(s->cut.ep) : 0;
-    float *line = array_random(D9D_F32, d9d_shape_numel(&p->global_shape), seed, 0.1);
-    float *x = ranks_host(&p->data), *g = ranks_host(&p->grad);
+    float *line = array_random(D9D_F32, d9d_shape_numel(&p->spec.shape), seed, 0.1);
+    float *x = ranks_host(&p->local.data), *g = ranks_host(&p->local.grad);
     d9d_status st;
 
     *slope += along(x, g, line + first, n, by);
-    st = d9d_device_upload(s->dev, d9d_tensor_data(&p->data), x, d9d_tensor_bytes(&p->data));
+    st = d9d_device_upload(s->dev, d9d_tensor_data(&p->local.data), x,
+                           d9d_tensor_bytes(&p->local.data));
     free(line);
     free(x);
     free(g);

@@ -70,8 +70,9 @@ static d9d_status sum_grad(void *arg, d9d_param *p)
 {
     const ranks *w = arg;
 
-    return d9d_comm_all_reduce(p->grad_group, w->dev->stream, p->name, D9D_F32,
-                               d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad), D9D_COMM_SUM);
+    return d9d_comm_all_reduce(p->placement.grad_group, w->dev->stream, p->name, D9D_F32,
+                               d9d_tensor_data(&p->local.grad), d9d_tensor_numel(&p->local.grad),
+                               D9D_COMM_SUM);
 }
 
 /* Forward and backward of the tokens that this rank has between blocks. */
@@ -108,14 +109,14 @@ static void net_learn(const ranks *w, net *n, bool packed)
 /* This rank's part of a whole matrix or row. */
 static float *part_of(const d9d_param *p, const float *whole)
 {
-    const int64_t cols = p->local_shape.ndim > 1 ? p->local_shape.dim[1] : 1;
-    const int64_t stride = p->global_shape.ndim > 1 ? p->global_shape.dim[1] : 1;
-    float *part = calloc((size_t)(p->local_shape.dim[0] * cols) + 1, sizeof(*part));
+    const int64_t cols = p->local.shape.ndim > 1 ? p->local.shape.dim[1] : 1;
+    const int64_t stride = p->spec.shape.ndim > 1 ? p->spec.shape.dim[1] : 1;
+    float *part = calloc((size_t)(p->local.shape.dim[0] * cols) + 1, sizeof(*part));
 
     assert_non_null(part);
-    for (int64_t i = 0; i < p->local_shape.dim[0]; i++)
+    for (int64_t i = 0; i < p->local.shape.dim[0]; i++)
         memcpy(part + i * cols,
-               whole + (p->local_offset[0] + i) * stride + (stride > 1 ? p->local_offset[1] : 0),
+               whole + (p->local.offset[0] + i) * stride + (stride > 1 ? p->local.offset[1] : 0),
                (size_t)cols * sizeof(float));
     return part;
 }
@@ -124,9 +125,10 @@ static d9d_status compare(void *arg, d9d_param *p)
 {
     net *whole = arg;
     const d9d_param *all = d9d_module_find(&whole->block.module, p->name);
-    float *got = ranks_host(&p->grad), *host = ranks_host(&all->grad), *want = part_of(p, host);
+    float *got = ranks_host(&p->local.grad), *host = ranks_host(&all->local.grad),
+          *want = part_of(p, host);
 
-    ranks_close_to(p->name, got, want, d9d_tensor_numel(&p->grad), exact());
+    ranks_close_to(p->name, got, want, d9d_tensor_numel(&p->local.grad), exact());
     free(got);
     free(host);
     free(want);

@@ -48,7 +48,7 @@ struct job {
 static d9d_status freeze(void *arg, d9d_param *p)
 {
     (void)arg;
-    p->trainable = false;
+    p->spec.trainable = false;
     return D9D_OK;
 }
 
@@ -117,9 +117,9 @@ static d9d_status run(struct job *j, d9d_model *m, int micro, d9d_tape *t, d9d_v
                                              .loss_is_root = true},
                              &o);
     if (st == D9D_OK && d9d_stage_is_last(m->stage))
-        st = j->dev->kernels->sum(j->dev->stream, sum, 0, D9D_F32,
-                                  d9d_tensor_data(d9d_var_tensor(o.loss)),
-                                  d9d_tensor_numel(d9d_var_tensor(o.loss)));
+        st = j->dev->kernels->reduce->sum(j->dev->stream, sum, 0, D9D_F32,
+                                          d9d_tensor_data(d9d_var_tensor(o.loss)),
+                                          d9d_tensor_numel(d9d_var_tensor(o.loss)));
     for (int i = 0; i < 3; i++)
         d9d_tensor_release(&x[i]);
     if (out != NULL)
@@ -222,7 +222,7 @@ static d9d_status compare_param(void *arg, d9d_param *p)
                         q == NULL ? "is in no model" : "has a gradient in one way alone");
     if (!d9d_param_has_shard_grad(p))
         return D9D_OK;
-    D9D_TRY(far(&p->shard_grad, &q->shard_grad, &apart));
+    D9D_TRY(far(&p->shard.grad, &q->shard.grad, &apart));
     return apart <= 1e-5
                ? D9D_OK
                : D9D_FAIL(D9D_EVERIFY, "%s: its gradient differs by %.2g", p->name, apart);

@@ -15,12 +15,12 @@ static d9d_status keep(void *self, const d9d_job_event *e)
 
 static d9d_status shrink_one(void *arg, d9d_param *p)
 {
-    float *x = d9d_tensor_data(&p->shard);
+    float *x = d9d_tensor_data(&p->shard.data);
 
     (void)arg;
-    if (p->dtype != D9D_F32)
+    if (p->spec.dtype != D9D_F32)
         return D9D_FAIL(D9D_EINVAL, "shrink: %s is not float32", p->name);
-    for (int64_t i = 0; i < d9d_tensor_numel(&p->shard); i++)
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->shard.data); i++)
         x[i] *= 0.9F;
     return D9D_OK;
 }

@@ -186,10 +186,10 @@ static void columns_make(const ranks *w, int rank, d9d_dtype t, columns *c)
 
     for (size_t i = 0; i < 2; i++)
         *p[i] = (d9d_param){.name = "w",
-                            .global_shape = shape[i],
-                            .local_shape = shape[i],
-                            .dtype = t,
-                            .data = ranks_numbers(w, t, shape[i], stream + i)};
+                            .spec.shape = shape[i],
+                            .local.shape = shape[i],
+                            .spec.dtype = t,
+                            .local.data = ranks_numbers(w, t, shape[i], stream + i)};
 }
 
 /* y = x + the sum over ranks of their two products of x. */
@@ -242,8 +242,8 @@ static void products_run(const ranks *w, d9d_dtype t, bool together, float **y, 
     d9d_tensor_release(&grad);
     d9d_tape_free(tape);
     for (int r = 0; r < w->size; r++) {
-        d9d_tensor_release(&c[r].up.data);
-        d9d_tensor_release(&c[r].down.data);
+        d9d_tensor_release(&c[r].up.local.data);
+        d9d_tensor_release(&c[r].down.local.data);
     }
     d9d_tensor_release(&seed);
     d9d_tensor_release(&seeds);
@@ -313,14 +313,14 @@ static void param_make(const ranks *w, d9d_param *p, int64_t v, int64_t h, uint6
     float *host = ranks_host(&part);
 
     *p = (d9d_param){.name = "head",
-                     .global_shape = D9D_SHAPE(v, h),
-                     .local_shape = D9D_SHAPE(n, h),
-                     .local_offset = {first},
-                     .dtype = D9D_F32,
-                     .grad_dtype = D9D_F32,
-                     .trainable = true};
-    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, p->local_shape, host, &p->data));
-    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, p->local_shape, &p->grad));
+                     .spec.shape = D9D_SHAPE(v, h),
+                     .local.shape = D9D_SHAPE(n, h),
+                     .local.offset = {first},
+                     .spec.dtype = D9D_F32,
+                     .spec.grad_dtype = D9D_F32,
+                     .spec.trainable = true};
+    assert_ok(d9d_tensor_from_host(w->dev, D9D_F32, p->local.shape, host, &p->local.data));
+    assert_ok(d9d_tensor_alloc(w->dev, D9D_F32, p->local.shape, &p->local.grad));
     free(host);
     d9d_tensor_release(&part);
     d9d_tensor_release(&all);
@@ -367,9 +367,9 @@ static void loss_run(const ranks *w, const vocabulary *c, bool root, d9d_comm *c
     d9d_var_grad(v, &dx);
     o->dx = ranks_host(&dx);
     for (size_t i = 0; i < c->n; i++) {
-        o->dw[i] = ranks_host(&param[i].grad);
-        d9d_tensor_release(&param[i].data);
-        d9d_tensor_release(&param[i].grad);
+        o->dw[i] = ranks_host(&param[i].local.grad);
+        d9d_tensor_release(&param[i].local.data);
+        d9d_tensor_release(&param[i].local.grad);
     }
     d9d_tensor_release(&dx);
     d9d_tensor_release(&seed);
@@ -442,8 +442,8 @@ static void a_target_outside_is_refused_on_every_rank(void **state)
                  D9D_EINVAL, "cross-entropy: target 5 of row 0 is outside the vocabulary of 5");
 out:
     d9d_tape_free(t);
-    d9d_tensor_release(&param.data);
-    d9d_tensor_release(&param.grad);
+    d9d_tensor_release(&param.local.data);
+    d9d_tensor_release(&param.local.grad);
     d9d_tensor_release(&target);
     d9d_tensor_release(&x);
 }
@@ -608,9 +608,9 @@ static void half_learn(const ranks *w, const variant *v, half *f, way by)
     for (size_t i = 0; i < f->params.n; i++) {
         d9d_param *p = f->params.p[i];
 
-        assert_ok(d9d_comm_all_reduce(p->grad_group, w->dev->stream, p->name, D9D_F32,
-                                      d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
-                                      D9D_COMM_SUM));
+        assert_ok(d9d_comm_all_reduce(p->placement.grad_group, w->dev->stream, p->name, D9D_F32,
+                                      d9d_tensor_data(&p->local.grad),
+                                      d9d_tensor_numel(&p->local.grad), D9D_COMM_SUM));
     }
     d9d_tensor_release(&segments);
     d9d_tensor_release(&positions);
@@ -621,13 +621,13 @@ static void half_learn(const ranks *w, const variant *v, half *f, way by)
 /* This rank's part of a whole matrix. */
 static float *part_of(const d9d_param *p, const float *whole)
 {
-    const int64_t cols = p->local_shape.ndim > 1 ? p->local_shape.dim[1] : 1;
-    const int64_t stride = p->global_shape.ndim > 1 ? p->global_shape.dim[1] : 1;
-    const int64_t left = p->global_shape.ndim > 1 ? p->local_offset[1] : 0;
-    float *part = calloc((size_t)(p->local_shape.dim[0] * cols) + 1, sizeof(*part));
+    const int64_t cols = p->local.shape.ndim > 1 ? p->local.shape.dim[1] : 1;
+    const int64_t stride = p->spec.shape.ndim > 1 ? p->spec.shape.dim[1] : 1;
+    const int64_t left = p->spec.shape.ndim > 1 ? p->local.offset[1] : 0;
+    float *part = calloc((size_t)(p->local.shape.dim[0] * cols) + 1, sizeof(*part));
 
-    for (int64_t i = 0; i < p->local_shape.dim[0]; i++)
-        memcpy(part + i * cols, whole + (p->local_offset[0] + i) * stride + left,
+    for (int64_t i = 0; i < p->local.shape.dim[0]; i++)
+        memcpy(part + i * cols, whole + (p->local.offset[0] + i) * stride + left,
                (size_t)cols * sizeof(float));
     return part;
 }
@@ -638,7 +638,7 @@ static void compare(const char *what, const d9d_param *part, const d9d_tensor *g
     char text[200];
     float *a = ranks_host(got), *b = ranks_host(whole), *want = b;
 
-    if (part->local_shape.ndim <= 2)
+    if (part->local.shape.ndim <= 2)
         want = part_of(part, b);
     (void)snprintf(text, sizeof(text), "%s of %s", what, part->name);
     ranks_close_to(text, a, want, d9d_tensor_numel(got), tolerance);
@@ -663,8 +663,8 @@ static void model_check(const ranks *w, const variant *v, way by)
         const d9d_param *p = part.params.p[i], *all = whole.params.p[i];
 
         assert_string_equal(p->name, all->name);
-        compare("value", p, &p->data, &all->data, 0);
-        compare("gradient", p, &p->grad, &all->grad, 10 * exact());
+        compare("value", p, &p->local.data, &all->local.data, 0);
+        compare("gradient", p, &p->local.grad, &all->local.grad, 10 * exact());
     }
     half_close(&part);
     half_close(&whole);

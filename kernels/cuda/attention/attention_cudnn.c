@@ -67,8 +67,6 @@
 #include "cuda/common/cudnn.h"
 #include "d9d/base/mem.h"
 
-extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
-
 /* Ids of the graphs' tensors. */
 enum {
     Q = 1,

@@ -2,11 +2,6 @@
  * it is selected and supports the call; the Hopper backward; else the SIMT kernels. */
 #include "cuda/attention/attention_simt.h"
 
-#define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
-ENTRY(attention);
-ENTRY(attention_bwd);
-ENTRY(fill);
-
 /* Zeroes dK and dV of keys that no segment has, where there are more keys than queries. */
 static d9d_status dkv_clear(d9d_stream s, const d9di_attention_call *c)
 {

@@ -18,14 +18,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-#include <type_traits>
 
 #include "cuda/common/common.h"
-
-/* Every entry of the table, declared with its type there. */
-#define X(op) extern "C" std::remove_pointer_t<decltype(d9d_kernels::op)> d9d_k_##op;
-D9D_KERNEL_ENTRIES(X)
-#undef X
 
 typedef __nv_bfloat16 bf16;
 

@@ -8,6 +8,9 @@
 #define D9DI_CUDA_COMMON_COMMON_H
 
 #include <cuda_runtime_api.h>
+#ifdef __cplusplus
+#include <type_traits>
+#endif
 
 #include "common/kernel_common.h"
 #include "d9d/kernels/cuda.h"
@@ -15,6 +18,19 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Every entry of the tables, d9d_k_<op>, declared with its type there. */
+#ifdef __cplusplus
+#define DECLARE(family, member, op)                                                                \
+    extern std::remove_pointer_t<decltype(d9d_##family##_kernels::member)> d9d_k_##op;
+#else
+#define DECLARE(family, member, op)                                                                \
+    extern __typeof__(*((d9d_##family##_kernels *)0)->member) d9d_k_##op;
+#endif
+#define FAMILY(family, list) list(DECLARE)
+D9D_KERNEL_FAMILIES(FAMILY)
+#undef FAMILY
+#undef DECLARE
 
 typedef struct d9di_cublaslt d9di_cublaslt;
 typedef struct d9di_cudnn_attention d9di_cudnn_attention;

@@ -1,17 +1,17 @@
-/* table.c - the table of the CUDA backend. */
+/* table.c - the tables of the CUDA backend. */
 #include "cuda/common/common.h"
 
-#define X(op) extern __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op;
-D9D_KERNEL_ENTRIES(X)
-#undef X
+#define ENTRY(family, member, op) .member = d9d_k_##op,
+#define FAMILY(family, list)      static const d9d_##family##_kernels family##_kernels = {list(ENTRY)};
+D9D_KERNEL_FAMILIES(FAMILY)
+#undef FAMILY
+#undef ENTRY
 
 const d9d_kernels *d9d_kernels_cuda(void)
 {
-    static const d9d_kernels table = {.name = "cuda",
-#define X(op) .op = d9d_k_##op,
-                                      D9D_KERNEL_ENTRIES(X)
-#undef X
-    };
+#define FAMILY(family, list) .family = &family##_kernels,
+    static const d9d_kernels table = {.name = "cuda", D9D_KERNEL_FAMILIES(FAMILY)};
+#undef FAMILY
 
     return &table;
 }

@@ -2,11 +2,6 @@
  */
 #include "cuda/gemm/gemm_skinny.h"
 
-d9d_status d9d_k_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const void *b, void *c);
-extern __typeof__(*((d9d_kernels *)0)->gemm_multi) d9d_k_gemm_multi;
-extern __typeof__(*((d9d_kernels *)0)->accumulate) d9d_k_accumulate;
-extern __typeof__(*((d9d_kernels *)0)->fill) d9d_k_fill;
-
 /* C = addend, for kernels that add to C in place. */
 static d9d_status copy_addend(d9d_stream s, const char *op, const d9d_gemm *g, void *c)
 {

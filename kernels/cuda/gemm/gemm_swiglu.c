@@ -3,9 +3,6 @@
 #include "cuda/gemm/gemm_swiglu.h"
 #include "cuda/gemm/gemm_skinny.h"
 
-extern __typeof__(*((d9d_kernels *)0)->gemm_swiglu) d9d_k_gemm_swiglu;
-extern __typeof__(*((d9d_kernels *)0)->gemm_swiglu_bwd) d9d_k_gemm_swiglu_bwd;
-
 d9d_status d9d_k_gemm_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *y, void *gate,
                              void *up, const void *x, const void *w_gate, const void *w_up)
 {

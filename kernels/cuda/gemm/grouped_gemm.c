@@ -1,11 +1,6 @@
 /* grouped_gemm.c - grouped GEMM: runs the first kernel that supports the call. */
 #include "cuda/gemm/grouped_gemm.h"
 
-#define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
-ENTRY(grouped_gemm);
-ENTRY(grouped_gemm_dgrad);
-ENTRY(grouped_gemm_wgrad);
-
 static const struct grouped_impl {
     bool (*is_supported)(d9d_stream s, const d9di_grouped_gemm_call *g);
     d9d_status (*grouped_launch)(d9d_stream s, const d9di_grouped_gemm_call *g);

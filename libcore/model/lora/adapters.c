@@ -172,8 +172,8 @@ static d9d_status source_find(const d9d_tensor_source *src, const char *name, si
 /* Read a factor; of a stack [E, rows, columns] into `to` [E, columns, rows]. */
 static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, float *to)
 {
-    const int64_t n = d9d_shape_numel(&p->global_shape), *d = p->global_shape.dim;
-    const bool stack = p->global_shape.ndim == 3;
+    const int64_t n = d9d_shape_numel(&p->spec.shape), *d = p->spec.shape.dim;
+    const bool stack = p->spec.shape.ndim == 3;
     float *buffer = stack ? malloc((size_t)n * sizeof(float) + 1) : to;
     size_t i = 0;
     d9d_status st;
@@ -193,8 +193,8 @@ static d9d_status factor_read(const d9d_param *p, const d9d_tensor_source *src, 
 /* Describe an adapter without its numbers. */
 static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapters_factors *out)
 {
-    const bool stack = w->global_shape.ndim == 3;
-    const int64_t *d = w->global_shape.dim, r = w->adapter->a->global_shape.dim[stack ? 2 : 0];
+    const bool stack = w->spec.shape.ndim == 3;
+    const int64_t *d = w->spec.shape.dim, r = w->lora.adapter->a->spec.shape.dim[stack ? 2 : 0];
 
     *out = (d9di_adapters_factors){
         .name = d9d_arena_strndup(a, w->name, strlen(w->name) - strlen(weight)),
@@ -203,9 +203,9 @@ static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapte
         .in = d[1],
         .out = stack ? d[2] : d[0],
         .r = r,
-        .alpha = w->adapter->alpha,
-        .dropout = (double)w->adapter->dropout,
-        .dtype = w->dtype,
+        .alpha = w->lora.adapter->alpha,
+        .dropout = (double)w->lora.adapter->dropout,
+        .dtype = w->spec.dtype,
     };
     return out->name != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", w->name);
 }
@@ -214,15 +214,15 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
                                d9d_adapters *ad)
 {
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *p = params->p[i], *w = p->adapts;
+        const d9d_param *p = params->p[i], *w = p->lora.adapts;
         d9di_adapters_factors f, *mine;
 
-        if (w == NULL || p != w->adapter->a) /* each adapter once */
+        if (w == NULL || p != w->lora.adapter->a) /* each adapter once */
             continue;
         D9D_TRY(factors_describe(&ad->arena, w, &f));
         D9D_TRY(d9di_adapters_add(ad, &f, &mine));
-        D9D_TRY(factor_read(w->adapter->a, src, mine->a));
-        D9D_TRY(factor_read(w->adapter->b, src, mine->b));
+        D9D_TRY(factor_read(w->lora.adapter->a, src, mine->a));
+        D9D_TRY(factor_read(w->lora.adapter->b, src, mine->b));
     }
     return D9D_OK;
 }
@@ -230,7 +230,8 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
 /* A head that is trained and has no adapter of its own. */
 static bool is_trained_head(const d9d_param *p)
 {
-    return p->trainable && p->adapts == NULL && strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
+    return p->spec.trainable && p->lora.adapts == NULL &&
+           strcmp(p->name, D9D_HEAD_SCORE ".weight") == 0;
 }
 
 static d9d_status heads_read(const d9d_params *params, const d9d_tensor_source *src,
@@ -246,9 +247,9 @@ static d9d_status heads_read(const d9d_params *params, const d9d_tensor_source *
         D9D_TRY(source_find(src, p->name, &at));
         D9D_TRY(d9di_adapters_add_head(ad,
                                        &(d9di_adapters_head){.name = D9D_HEAD_SCORE,
-                                                             .rows = p->global_shape.dim[0],
-                                                             .columns = p->global_shape.dim[1],
-                                                             .dtype = p->dtype},
+                                                             .rows = p->spec.shape.dim[0],
+                                                             .columns = p->spec.shape.dim[1],
+                                                             .dtype = p->spec.dtype},
                                        &mine));
         D9D_TRY(d9di_adapters_read_f32(src, at, mine->rows * mine->columns, mine->v));
     }
@@ -336,8 +337,8 @@ static bool is_adapter_of(const d9di_adapters_factors *f, const d9d_param *w)
 static const d9d_param *param_of(const d9d_params *params, const d9di_adapters_factors *f)
 {
     for (size_t i = 0; i < params->n; i++)
-        if (is_adapter_of(f, params->p[i]->adapts))
-            return params->p[i]->adapts;
+        if (is_adapter_of(f, params->p[i]->lora.adapts))
+            return params->p[i]->lora.adapts;
     return NULL;
 }
 static const d9di_adapters_factors *factors_of(const d9d_adapters *ad, const d9d_param *w)
@@ -368,9 +369,9 @@ static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9
 
 static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param *w)
 {
-    const d9d_shape *a = &w->adapter->a->global_shape;
+    const d9d_shape *a = &w->lora.adapter->a->spec.shape;
     const int64_t r = a->dim[a->ndim == 3 ? 2 : 0];
-    const double here = (double)w->adapter->scale, there = f->alpha / (double)f->r;
+    const double here = (double)w->lora.adapter->scale, there = f->alpha / (double)f->r;
 
     if (f->r != r)
         return D9D_FAIL(D9D_EMISMATCH,
@@ -388,7 +389,7 @@ static d9d_status factors_check(const d9di_adapters_factors *f, const d9d_param 
 d9d_status d9d_adapters_check(const d9d_adapters *ad, const d9d_params *params)
 {
     for (size_t i = 0; i < params->n; i++) {
-        const d9d_param *w = params->p[i]->adapts;
+        const d9d_param *w = params->p[i]->lora.adapts;
         const d9di_adapters_factors *f = factors_of(ad, w);
 
         if (f == NULL)
@@ -409,7 +410,7 @@ static d9d_status params_fill(const d9d_tensor_source *src, const d9d_params *pa
                               const d9d_log *log)
 {
     const d9d_map_plan_opts opt = {
-        .cast = true, .cast_to = params->p[0]->dtype, .source = "adapter", .mapper = "model"};
+        .cast = true, .cast_to = params->p[0]->spec.dtype, .source = "adapter", .mapper = "model"};
     d9d_params_io *io = NULL;
     d9d_mapper *m = NULL;
     d9d_map_plan *plan = NULL;

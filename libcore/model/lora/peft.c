@@ -100,8 +100,8 @@ static d9d_status param_visit(peft_method *m, const char *owner, const char *loc
     }
     m->matched += match;
     m->applied += match;
-    p->trainable |= match && !p->is_buffer;
-    p->is_mutable_buffer |= match && p->is_buffer;
+    p->spec.trainable |= match && !p->spec.is_buffer;
+    p->spec.is_mutable_buffer |= match && p->spec.is_buffer;
     return D9D_OK;
 }
 
@@ -157,12 +157,12 @@ static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module 
     const d9d_peft_params *p = &m->section->params;
     const d9d_lora_opts how = {p->r, p->alpha, p->dropout};
 
-    if (p->dropout > 0 && d9d_lora_matrix(module)->global_shape.ndim == 3)
+    if (p->dropout > 0 && d9d_lora_matrix(module)->spec.shape.ndim == 3)
         return D9D_FAIL(D9D_ENOTSUP,
                         "peft: module_name_pattern \"%s\": %s is a stack of experts, beside which "
                         "nothing is dropped; give experts a method of their own, without dropout",
                         m->section->module_name_pattern, name);
-    if (d9d_lora_matrix(module)->adapter != NULL)
+    if (d9d_lora_matrix(module)->lora.adapter != NULL)
         return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
                         m->section->module_name_pattern, name);
     return d9d_lora_add(module, &how);
@@ -172,8 +172,8 @@ static d9d_status set_trainable(void *arg, d9d_param *p)
 {
     const bool yes = *(const bool *)arg;
 
-    p->trainable = yes && !p->is_buffer;
-    p->is_mutable_buffer = yes && p->is_buffer;
+    p->spec.trainable = yes && !p->spec.is_buffer;
+    p->spec.is_mutable_buffer = yes && p->spec.is_buffer;
     return D9D_OK;
 }
 
@@ -311,7 +311,7 @@ d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a
     if (some.p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "peft: a list of %zu parameters", all->n);
     for (size_t i = 0; i < all->n; i++)
-        if ((all->p[i]->adapts != NULL) == adapters)
+        if ((all->p[i]->lora.adapts != NULL) == adapters)
             some.p[some.n++] = all->p[i];
     *out = some;
     return D9D_OK;

@@ -79,7 +79,7 @@ static d9d_status attention_bwd(d9d_node *n, const kv_rows *all, d9d_tensor *dq,
     D9D_TRY(d9di_op_grad_alloc(n, Q, dq));
     D9D_TRY(d9d_node_alloc(n, all->k.dtype, all->k.shape, &d->k));
     D9D_TRY(d9d_node_alloc(n, all->v.dtype, all->v.shape, &d->v));
-    return D9DI_KERNEL(n->tape, attention_bwd, &a->dims, d9d_tensor_data(dq),
+    return D9DI_KERNEL(n->tape, attention->bwd, &a->dims, d9d_tensor_data(dq),
                        d9d_tensor_data(&d->k), d9d_tensor_data(&d->v), d9d_tensor_data(&n->dout[0]),
                        d9d_tensor_data(&n->saved[Q]), d9d_tensor_data(&all->k),
                        d9d_tensor_data(&all->v), d9d_tensor_data(&n->saved[O]),
@@ -114,10 +114,10 @@ static d9d_status attention_sink_wgrad(d9d_node *n)
     const attention_attr *a = n->attr;
     d9d_param *w = n->param[0];
 
-    return D9DI_KERNEL(n->tape, attention_sink_wgrad, &a->dims, w->grad.dtype,
-                       d9d_tensor_data(&w->grad), d9d_param_grad_beta(w),
+    return D9DI_KERNEL(n->tape, attention->sink_wgrad, &a->dims, w->local.grad.dtype,
+                       d9d_tensor_data(&w->local.grad), d9d_param_grad_beta(&w->local),
                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[O]),
-                       d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(&w->data));
+                       d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(&w->local.data));
 }
 
 static const d9d_node_ops attention_node_ops = {
@@ -165,8 +165,8 @@ static d9d_status check_sinks(const d9d_tensor *q, const d9d_param *sinks)
     if (sinks == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_check_param("attention", sinks, q->dtype));
-    if (!d9d_shape_equal(&sinks->data.shape, &D9D_SHAPE(q->shape.dim[2])))
-        return d9di_op_misfit("attention", d9di_op_param_name(sinks), &sinks->data.shape, "q",
+    if (!d9d_shape_equal(&sinks->local.data.shape, &D9D_SHAPE(q->shape.dim[2])))
+        return d9di_op_misfit("attention", d9di_op_param_name(sinks), &sinks->local.data.shape, "q",
                               &q->shape, "q is [B, S, A, D], sinks are [A]");
     return D9D_OK;
 }
@@ -245,11 +245,11 @@ static d9d_status attention_run(d9d_tape *t, const d9d_attention_dims *n, const 
                                 const d9d_tensor *y, const d9d_tensor *lse, const d9d_tensor *q,
                                 const kv_rows *all)
 {
-    D9D_TRY(D9DI_KERNEL(t, attention, n, d9d_tensor_data(y), d9d_tensor_data(lse),
+    D9D_TRY(D9DI_KERNEL(t, attention->fwd, n, d9d_tensor_data(y), d9d_tensor_data(lse),
                         d9d_tensor_data(q), d9d_tensor_data(&all->k), d9d_tensor_data(&all->v)));
     return sinks == NULL ? D9D_OK
-                         : D9DI_KERNEL(t, attention_sink, n, d9d_tensor_data(y),
-                                       d9d_tensor_data(lse), d9d_tensor_data(&sinks->data));
+                         : D9DI_KERNEL(t, attention->sink, n, d9d_tensor_data(y),
+                                       d9d_tensor_data(lse), d9d_tensor_data(&sinks->local.data));
 }
 
 d9d_status d9d_op_attention(d9d_tape *t, d9d_var *q, d9d_var *k, d9d_var *v,

@@ -21,10 +21,11 @@ static d9d_status conv1d_bwd(d9d_node *n, unsigned halves)
 
     if (halves & D9D_NEED_DGRAD)
         D9D_TRY(d9di_op_grad_alloc(n, X, &dx));
-    st = D9DI_KERNEL(n->tape, causal_conv1d_bwd, dims, d9d_tensor_data(&dx),
-                     want_dw ? w->grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->grad) : NULL,
-                     want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
-                     d9d_tensor_data(&n->saved[X]), d9d_tensor_data(&w->data));
+    st = D9DI_KERNEL(n->tape, gdn->causal_conv1d_bwd, dims, d9d_tensor_data(&dx),
+                     want_dw ? w->local.grad.dtype : D9D_F32,
+                     want_dw ? d9d_tensor_data(&w->local.grad) : NULL,
+                     want_dw ? d9d_param_grad_beta(&w->local) : 0.0f, d9d_tensor_data(&n->dout[0]),
+                     d9d_tensor_data(&n->saved[X]), d9d_tensor_data(&w->local.data));
     return dx.storage != NULL ? d9di_op_grad_finish(n, X, &dx, st) : st;
 }
 
@@ -37,7 +38,7 @@ static const d9d_node_ops conv1d_node_ops = {.name = "causal_conv1d",
 
 static d9d_status conv1d_check(const d9d_tensor *x, const d9d_param *w, const d9d_tensor *segments)
 {
-    const d9d_shape *s = &w->data.shape;
+    const d9d_shape *s = &w->local.data.shape;
 
     D9D_TRY(d9di_op_check_real("causal_conv1d", "x", x));
     D9D_TRY(d9di_op_check_param("causal_conv1d", w, x->dtype));
@@ -57,9 +58,9 @@ static d9d_status conv1d_run(d9d_tape *t, const d9d_causal_conv1d_dims *n,
     d9d_state_slots past;
 
     if (kept == NULL)
-        return D9DI_KERNEL(t, causal_conv1d, n, y, x, w);
+        return D9DI_KERNEL(t, gdn->causal_conv1d, n, y, x, w);
     past = d9di_op_state_slots(kept);
-    return D9DI_KERNEL(t, causal_conv1d_update, n, &past, y, x, w);
+    return D9DI_KERNEL(t, gdn->causal_conv1d_update, n, &past, y, x, w);
 }
 
 d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_tensor *segments,
@@ -72,13 +73,13 @@ d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d
 
     D9D_TRY(conv1d_check(tx, w, segments));
     dims = (d9d_causal_conv1d_dims){tx->dtype, d9di_op_documents(tx, segments), tx->shape.dim[2],
-                                    w->data.shape.dim[1]};
+                                    w->local.data.shape.dim[1]};
     D9D_TRY(d9di_op_documents_check_state("causal_conv1d", segments, kept, tx->dtype,
                                           D9D_SHAPE(dims.w - 1, dims.n),
                                           d9d_tape_should_record(t, &x, 1, &w, 1)));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
     D9D_TRY(conv1d_run(t, &dims, kept, d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(tx),
-                       d9d_tensor_data(&w->data)));
+                       d9d_tensor_data(&w->local.data)));
     if (d9d_tape_should_record(t, &x, 1, &w, 1)) {
         D9D_TRY(
             d9d_tape_record(t, &conv1d_node_ops, &x, 1, &out, 1, &w, 1, sizeof(conv1d_attr), &n));

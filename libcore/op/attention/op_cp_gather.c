@@ -31,8 +31,8 @@ static d9d_status zigzag_permute(d9d_tape *t, const d9di_op_cp *p, const d9d_ten
     const int64_t b = x->shape.dim[0], size = x->shape.dim[1] / 2;
     const int64_t cells = b * 2 * size, w = cells > 0 ? d9d_tensor_numel(x) / cells : 0;
 
-    return D9DI_KERNEL(t, cp_zigzag, x->dtype, to, from, d9d_comm_size(p->comm), b, size, w,
-                       in_order);
+    return D9DI_KERNEL(t, attention->cp_zigzag, x->dtype, to, from, d9d_comm_size(p->comm), b, size,
+                       w, in_order);
 }
 
 /* [B, S, ...] to [B, times S / by, ...]. */

@@ -23,7 +23,7 @@ static d9d_status gated_delta_dgrad(d9d_node *n)
     for (int i = 0; i < INPUTS; i++)
         D9D_TRY_OR(st, d9di_op_grad_alloc(n, i, &d[i]), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, gated_delta_bwd, dims, d9d_tensor_data(&d[Q]),
+               D9DI_KERNEL(n->tape, gdn->gated_delta_bwd, dims, d9d_tensor_data(&d[Q]),
                            d9d_tensor_data(&d[K]), d9d_tensor_data(&d[V]), d9d_tensor_data(&d[G]),
                            d9d_tensor_data(&d[B]), d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(&n->saved[Q]), d9d_tensor_data(&n->saved[K]),
@@ -112,7 +112,7 @@ static d9d_status gated_delta_step(d9d_tape *t, const d9d_op_gated_delta_args *x
 {
     const d9d_state_slots past = d9di_op_state_slots(x->kept);
 
-    return D9DI_KERNEL(t, gated_delta_step, n, &past, d9d_tensor_data(d9d_var_tensor(out)),
+    return D9DI_KERNEL(t, gdn->gated_delta_step, n, &past, d9d_tensor_data(d9d_var_tensor(out)),
                        var_data(x->q), var_data(x->k), var_data(x->v), var_data(x->g),
                        var_data(x->b));
 }
@@ -124,7 +124,7 @@ static d9d_status gated_delta_chunks(d9d_tape *t, const d9d_op_gated_delta_args 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32,
                              D9D_SHAPE(d9d_gated_delta_states(&n->docs), n->a, n->d, n->f),
                              states));
-    return D9DI_KERNEL(t, gated_delta, n, d9d_tensor_data(d9d_var_tensor(out)),
+    return D9DI_KERNEL(t, gdn->gated_delta, n, d9d_tensor_data(d9d_var_tensor(out)),
                        d9d_tensor_data(states), var_data(x->q), var_data(x->k), var_data(x->v),
                        var_data(x->g), var_data(x->b));
 }

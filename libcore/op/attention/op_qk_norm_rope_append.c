@@ -21,7 +21,7 @@ static d9d_qk_norm_rope_heads qk_heads_of(const d9d_var *x, const d9d_param *w, 
     const d9d_tensor *tx = d9d_var_tensor(x);
 
     return (d9d_qk_norm_rope_heads){.x = d9d_tensor_data(tx),
-                                    .w = w != NULL ? d9d_tensor_data(&w->data) : NULL,
+                                    .w = w != NULL ? d9d_tensor_data(&w->local.data) : NULL,
                                     .y = d9d_tensor_data(y),
                                     .heads = tx->shape.dim[2],
                                     .row_index = at != NULL ? d9d_tensor_data(at) : NULL};
@@ -42,7 +42,7 @@ d9d_status d9d_op_qk_norm_rope_append(d9d_tape *t, const d9d_op_norm_rope_opts *
                                            qk_heads_of(h->k, h->k_norm, h->k_cache, h->slots),
                                            qk_heads_of(h->v, NULL, h->v_cache, h->slots)};
 
-    D9D_TRY(D9DI_KERNEL(t, qk_norm_rope_append, &dims, 3, list));
+    D9D_TRY(D9DI_KERNEL(t, norm->qk_norm_rope_append, &dims, 3, list));
     h->q = q;
     D9D_TRY(d9di_op_kv_cache_view(t, h->k_cache, &h->k));
     return d9di_op_kv_cache_view(t, h->v_cache, &h->v);

@@ -21,7 +21,7 @@ static d9d_status ones_alloc(d9d_tape *t, d9d_dtype type, int64_t n, d9d_tensor 
     d9d_status st;
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), type, D9D_SHAPE(n), &ones));
-    st = D9DI_KERNEL(t, fill, type, d9d_tensor_data(&ones), n, 1.0f);
+    st = D9DI_KERNEL(t, elementwise->fill, type, d9d_tensor_data(&ones), n, 1.0f);
     if (st == D9D_OK)
         *out = ones;
     else
@@ -43,20 +43,21 @@ static d9d_status add_bias_wgrad(d9d_node *n)
                   end = first + d9di_op_last_dim(&dy->shape);
     d9d_param *b = n->param[0];
     const d9d_gemm g = {.t = dy->dtype,
-                        .ct = b->grad.dtype,
+                        .ct = b->local.grad.dtype,
                         .m = 1,
                         .n = end - first,
                         .k = d9di_op_rows(&dy->shape),
-                        .beta = d9d_param_grad_beta(b)};
-    const int64_t all = b->data.shape.dim[0];
+                        .beta = d9d_param_grad_beta(&b->local)};
+    const int64_t all = b->local.data.shape.dim[0];
     d9d_tensor ones;
     d9d_status st;
 
     if (g.beta == 0.0f && g.n < all) /* elements without a gradient */
-        D9D_TRY(D9DI_KERNEL(n->tape, fill, g.ct, d9d_tensor_data(&b->grad), all, 0.0f));
+        D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, g.ct, d9d_tensor_data(&b->local.grad), all,
+                            0.0f));
     D9D_TRY(ones_alloc(n->tape, g.t, g.k, &ones));
-    st = D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),
-                     element_at(&b->grad, first));
+    st = D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(&ones), d9d_tensor_data(dy),
+                     element_at(&b->local.grad, first));
     d9d_tensor_release(&ones);
     return st;
 }
@@ -68,9 +69,10 @@ static d9d_status add_bias_check(const d9d_tensor *x, const d9d_param *b, int64_
 {
     D9D_TRY(d9di_op_check_real("add_bias", "x", x));
     D9D_TRY(d9di_op_check_param("add_bias", b, x->dtype));
-    if (x->shape.ndim < 1 || b->data.shape.ndim != 1 || first < 0 ||
-        first > b->data.shape.dim[0] - d9di_op_last_dim(&x->shape))
-        return d9di_op_misfit("add_bias", "x", &x->shape, d9di_op_param_name(b), &b->data.shape,
+    if (x->shape.ndim < 1 || b->local.data.shape.ndim != 1 || first < 0 ||
+        first > b->local.data.shape.dim[0] - d9di_op_last_dim(&x->shape))
+        return d9di_op_misfit("add_bias", "x", &x->shape, d9di_op_param_name(b),
+                              &b->local.data.shape,
                               "x is [..., N], a bias has N elements from where it is read");
     return D9D_OK;
 }
@@ -89,7 +91,7 @@ static d9d_status add_bias_run(d9d_tape *t, const d9d_tensor *x, const d9d_param
     d9d_status st;
 
     D9D_TRY(ones_alloc(t, g.t, g.m, &ones));
-    st = D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(&ones), element_at(&b->data, first),
+    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(&ones), element_at(&b->local.data, first),
                      d9d_tensor_data(y));
     d9d_tensor_release(&ones);
     return st;

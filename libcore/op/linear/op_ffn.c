@@ -30,10 +30,10 @@ static d9d_status ffn_dgrad(d9d_node *n)
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, GATE, &dgate), out);
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, UP, &dup), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, gemm_swiglu_bwd, &dims, d9d_tensor_data(&dgate),
+               D9DI_KERNEL(n->tape, gemm->swiglu_bwd, &dims, d9d_tensor_data(&dgate),
                            d9d_tensor_data(&dup), d9d_tensor_data(&n->dout[0]),
-                           d9d_tensor_data(&n->param[0]->data), d9d_tensor_data(&n->saved[GATE]),
-                           d9d_tensor_data(&n->saved[UP])),
+                           d9d_tensor_data(&n->param[0]->local.data),
+                           d9d_tensor_data(&n->saved[GATE]), d9d_tensor_data(&n->saved[UP])),
                out);
     D9D_TRY_OR(st, d9d_node_accumulate_grad(n, GATE, &dgate), out);
     D9D_TRY_OR(st, d9d_node_accumulate_grad(n, UP, &dup), out);
@@ -74,7 +74,7 @@ typedef struct ffn_call {
 /* Output features of w. */
 static int64_t out_features(const ffn_call *c, const d9d_param *w)
 {
-    return w->data.shape.dim[c->r != NULL ? 2 : 0];
+    return w->local.data.shape.dim[c->r != NULL ? 2 : 0];
 }
 
 static d9d_shape output_shape(const ffn_call *c, const d9d_param *w)
@@ -113,9 +113,9 @@ static d9d_status ffn_check(const ffn_call *c)
         return D9D_FAIL(D9D_EINVAL, "ffn: rows of experts are not added to others");
     D9D_TRY(weight_check(c, x, gate));
     D9D_TRY(weight_check(c, x, up));
-    if (!d9d_shape_equal(&gate->data.shape, &up->data.shape))
-        return d9di_op_misfit("ffn", d9di_op_param_name(up), &up->data.shape,
-                              d9di_op_param_name(gate), &gate->data.shape,
+    if (!d9d_shape_equal(&gate->local.data.shape, &up->local.data.shape))
+        return d9di_op_misfit("ffn", d9di_op_param_name(up), &up->local.data.shape,
+                              d9di_op_param_name(gate), &gate->local.data.shape,
                               "gate and up have one shape");
     h.shape = output_shape(c, gate);
     D9D_TRY(weight_check(c, &h, c->w->down));
@@ -150,11 +150,11 @@ static d9d_status gate_up_rows(void *arg, const d9di_op_tp_rows *part)
     ffn_call *c = arg;
 
     c->gate.rows = part->n;
-    return D9DI_KERNEL(c->t, gemm_swiglu, &c->gate,
-                       d9di_op_row_ptr(d9d_var_tensor(c->h), part->first),
-                       d9di_op_row_ptr(d9d_var_tensor(c->both[0]), part->first),
-                       d9di_op_row_ptr(d9d_var_tensor(c->both[1]), part->first), part->x,
-                       d9d_tensor_data(&c->w->gate->data), d9d_tensor_data(&c->w->up->data));
+    return D9DI_KERNEL(
+        c->t, gemm->swiglu, &c->gate, d9di_op_row_ptr(d9d_var_tensor(c->h), part->first),
+        d9di_op_row_ptr(d9d_var_tensor(c->both[0]), part->first),
+        d9di_op_row_ptr(d9d_var_tensor(c->both[1]), part->first), part->x,
+        d9d_tensor_data(&c->w->gate->local.data), d9d_tensor_data(&c->w->up->local.data));
 }
 
 /* Compute gate, up and h from x. */
@@ -172,7 +172,7 @@ static d9d_status gate_up_forward(ffn_call *c)
                                      .weights_constant = d9d_tape_is_weight_constant(c->t, w[0]) &&
                                                          d9d_tape_is_weight_constant(c->t, w[1])};
     if (c->r != NULL) {
-        c->gate.e = w[0]->data.shape.dim[0];
+        c->gate.e = w[0]->local.data.shape.dim[0];
         c->gate.offset = d9d_tensor_data(&c->r->offset);
     }
     for (int i = 0; i < 2; i++)
@@ -191,22 +191,22 @@ static d9d_status down_rows(void *arg, int64_t first, int64_t n, void *y)
     ffn_call *c = arg;
 
     c->down.m = n;
-    return D9DI_KERNEL(c->t, gemm, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
-                       d9d_tensor_data(&c->w->down->data), y);
+    return D9DI_KERNEL(c->t, gemm->dense, &c->down, d9di_op_row_ptr(d9d_var_tensor(c->h), first),
+                       d9d_tensor_data(&c->w->down->local.data), y);
 }
 
 /* y = h Wd' (+ plus) */
 static d9d_status down_gemm(const ffn_call *c, const d9d_gemm_swiglu_dims *n, d9d_var *y)
 {
     const void *h = d9d_tensor_data(d9d_var_tensor(c->h));
-    const void *w = d9d_tensor_data(&c->w->down->data);
+    const void *w = d9d_tensor_data(&c->w->down->local.data);
     void *out = d9d_tensor_data(d9d_var_tensor(y));
     d9d_gemm g = c->down;
 
     g.beta = c->plus != NULL ? 1.0f : 0.0f;
     g.addend = c->plus != NULL ? d9d_tensor_data(d9d_var_tensor(c->plus)) : NULL;
-    return c->r == NULL ? D9DI_KERNEL(c->t, gemm, &g, h, w, out)
-                        : D9DI_KERNEL(c->t, grouped_gemm, n->t, out, h, w,
+    return c->r == NULL ? D9DI_KERNEL(c->t, gemm->dense, &g, h, w, out)
+                        : D9DI_KERNEL(c->t, gemm->grouped, n->t, out, h, w,
                                       d9d_tensor_data(&c->r->offset), n->rows, n->e, n->i, n->h);
 }
 
@@ -262,7 +262,8 @@ d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, cons
     d9d_gemm_swiglu_dims n = {.t = tx->dtype, .e = 1};
 
     D9D_TRY(ffn_check(&c));
-    if (w->gate->adapter != NULL || w->up->adapter != NULL || w->down->adapter != NULL) {
+    if (w->gate->lora.adapter != NULL || w->up->lora.adapter != NULL ||
+        w->down->lora.adapter != NULL) {
         D9D_TRY(ranks != NULL ? d9d_op_all_gather_rows_wait(t, ranks->pending, x) : D9D_OK);
         return ffn_unfused(&c, y);
     }
@@ -271,7 +272,7 @@ d9d_status d9d_op_ffn(d9d_tape *t, d9d_var *x, const d9d_op_ffn_weights *w, cons
     n.i = out_features(&c, w->gate);
     n.h = out_features(&c, w->down);
     if (r != NULL)
-        n.e = w->down->data.shape.dim[0];
+        n.e = w->down->local.data.shape.dim[0];
     c.down = (d9d_gemm){.t = n.t,
                         .ct = n.t,
                         .trans_b = true,

@@ -10,7 +10,7 @@ enum { SAVED_OFFSET, SAVED_X, MAX_WEIGHTS = 2 };
 
 static d9d_status grouped_dgrad(d9d_node *n)
 {
-    const int64_t *d = n->param[0]->data.shape.dim;
+    const int64_t *d = n->param[0]->local.data.shape.dim;
     const void *plus, *dy[MAX_WEIGHTS], *w[MAX_WEIGHTS];
     d9d_status st = D9D_OK;
     int arrived = 0;
@@ -19,14 +19,14 @@ static d9d_status grouped_dgrad(d9d_node *n)
     for (int i = 0; i < n->n_out; i++)
         if (n->dout[i].storage != NULL) {
             dy[arrived] = d9d_tensor_data(&n->dout[i]);
-            w[arrived++] = d9d_tensor_data(&n->param[i]->data);
+            w[arrived++] = d9d_tensor_data(&n->param[i]->local.data);
         }
     D9D_TRY(d9d_node_accumulate_begin(n, 0, &dx, &plus));
     if (plus != NULL && plus != d9d_tensor_data(&dx))
-        st = D9DI_KERNEL(n->tape, cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
+        st = D9DI_KERNEL(n->tape, elementwise->cast, dx.dtype, d9d_tensor_data(&dx), dx.dtype, plus,
                          d9d_tensor_numel(&dx));
     if (st == D9D_OK)
-        st = D9DI_KERNEL(n->tape, grouped_gemm_dgrad, dx.dtype, d9d_tensor_data(&dx),
+        st = D9DI_KERNEL(n->tape, gemm->grouped_dgrad, dx.dtype, d9d_tensor_data(&dx),
                          plus != NULL ? 1.0f : 0.0f, arrived, dy, w,
                          d9d_tensor_data(&n->saved[SAVED_OFFSET]), dx.shape.dim[0], d[0], d[1],
                          d[2]);
@@ -36,14 +36,14 @@ static d9d_status grouped_dgrad(d9d_node *n)
 d9d_status d9di_op_grouped_linear_wgrad(d9d_node *n, const d9d_tensor *offset, const d9d_tensor *x,
                                         const d9d_tensor *dy, d9d_param *w)
 {
-    const int64_t *d = w->data.shape.dim;
+    const int64_t *d = w->local.data.shape.dim;
 
     if (dy->storage == NULL || !d9d_param_needs_grad(w))
         return D9D_OK;
-    return D9DI_KERNEL(n->tape, grouped_gemm_wgrad, x->dtype, w->grad.dtype,
-                       d9d_tensor_data(&w->grad), d9d_param_grad_beta(w), d9d_tensor_data(x),
-                       d9d_tensor_data(dy), d9d_tensor_data(offset), x->shape.dim[0], d[0], d[1],
-                       d[2]);
+    return D9DI_KERNEL(n->tape, gemm->grouped_wgrad, x->dtype, w->local.grad.dtype,
+                       d9d_tensor_data(&w->local.grad), d9d_param_grad_beta(&w->local),
+                       d9d_tensor_data(x), d9d_tensor_data(dy), d9d_tensor_data(offset),
+                       x->shape.dim[0], d[0], d[1], d[2]);
 }
 
 static d9d_status grouped_wgrad(d9d_node *n)
@@ -60,7 +60,7 @@ static const d9d_node_ops grouped_node_ops = {
 d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
                                         const d9d_routing *r)
 {
-    const d9d_shape *s = &w->data.shape;
+    const d9d_shape *s = &w->local.data.shape;
 
     D9D_TRY(d9di_op_check_real("grouped_linear", "x", x));
     D9D_TRY(d9di_op_check_param("grouped_linear", w, x->dtype));
@@ -79,12 +79,12 @@ d9d_status d9di_op_grouped_linear_check(const d9d_tensor *x, const d9d_param *w,
 static d9d_status grouped_gemm_forward(d9d_tape *t, const d9d_tensor *x, const d9d_param *w,
                                        const d9d_routing *r, d9d_var **y)
 {
-    const int64_t *d = w->data.shape.dim;
+    const int64_t *d = w->local.data.shape.dim;
 
     D9D_TRY(d9d_tape_output(t, x->dtype, D9D_SHAPE(x->shape.dim[0], d[2]), y));
-    return D9DI_KERNEL(t, grouped_gemm, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
-                       d9d_tensor_data(x), d9d_tensor_data(&w->data), d9d_tensor_data(&r->offset),
-                       x->shape.dim[0], d[0], d[1], d[2]);
+    return D9DI_KERNEL(t, gemm->grouped, x->dtype, d9d_tensor_data(d9d_var_tensor(*y)),
+                       d9d_tensor_data(x), d9d_tensor_data(&w->local.data),
+                       d9d_tensor_data(&r->offset), x->shape.dim[0], d[0], d[1], d[2]);
 }
 
 d9d_status d9di_op_grouped_linear_record(d9d_tape *t, d9d_var *x, d9d_param *const *w, size_t n_w,
@@ -111,10 +111,10 @@ static d9d_status grouped_run(d9d_tape *t, d9d_var *x, d9d_param *const *w, size
                         MAX_WEIGHTS);
     for (size_t i = 0; i < n_w; i++) {
         D9D_TRY(d9di_op_grouped_linear_check(tx, w[i], r));
-        if (i > 0 && !d9d_shape_equal(&w[i]->data.shape, &w[0]->data.shape))
-            return d9di_op_misfit("grouped_linear", d9di_op_param_name(w[i]), &w[i]->data.shape,
-                                  d9di_op_param_name(w[0]), &w[0]->data.shape,
-                                  "weights of one input have one shape");
+        if (i > 0 && !d9d_shape_equal(&w[i]->local.data.shape, &w[0]->local.data.shape))
+            return d9di_op_misfit("grouped_linear", d9di_op_param_name(w[i]),
+                                  &w[i]->local.data.shape, d9di_op_param_name(w[0]),
+                                  &w[0]->local.data.shape, "weights of one input have one shape");
     }
     for (size_t i = 0; i < n_w; i++)
         D9D_TRY(grouped_gemm_forward(t, tx, w[i], r, &out[i]));
@@ -141,7 +141,7 @@ d9d_status d9d_op_grouped_linear(d9d_tape *t, d9d_var *x, d9d_param *const *w, s
 {
     D9D_TRY(grouped_run(t, x, w, n, r, y));
     for (size_t i = 0; i < n; i++)
-        if (w[i]->adapter != NULL)
-            D9D_TRY(add_adapter(t, x, w[i]->adapter, r, &y[i]));
+        if (w[i]->lora.adapter != NULL)
+            D9D_TRY(add_adapter(t, x, w[i]->lora.adapter, r, &y[i]));
     return D9D_OK;
 }

@@ -19,7 +19,7 @@ enum { X, PLUS }; /* inputs */
 
 static d9d_status linear_gemm_dgrad(d9d_node *n)
 {
-    const d9d_tensor *w = &n->param[0]->data, *dy = &n->dout[0];
+    const d9d_tensor *w = &n->param[0]->local.data, *dy = &n->dout[0];
     const linear_attr *a = n->attr;
     d9d_gemm g = {
         .t = dy->dtype,
@@ -33,7 +33,7 @@ static d9d_status linear_gemm_dgrad(d9d_node *n)
     D9D_TRY(d9d_node_accumulate_begin(n, X, &dx, &g.addend));
     g.beta = g.addend != NULL ? 1.0f : 0.0f;
     return d9di_op_grad_finish_sum(n, X, &dx,
-                                   D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy),
+                                   D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy),
                                                d9di_op_row_ptr(w, a->first), d9d_tensor_data(&dx)));
 }
 
@@ -52,7 +52,7 @@ static d9d_status linear_dgrad(d9d_node *n)
 /* Clear the rows of a gradient that this op does not write. */
 static d9d_status rows_clear(d9d_node *n, const d9d_tensor *grad, int64_t first, int64_t end)
 {
-    return D9DI_KERNEL(n->tape, fill, grad->dtype, d9di_op_row_ptr(grad, first),
+    return D9DI_KERNEL(n->tape, elementwise->fill, grad->dtype, d9di_op_row_ptr(grad, first),
                        (end - first) * grad->shape.dim[1], 0.0f);
 }
 
@@ -61,28 +61,28 @@ static d9d_status rows_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor 
 {
     const d9d_gemm g = {
         .t = dy->dtype,
-        .ct = w->grad.dtype,
+        .ct = w->local.grad.dtype,
         .trans_a = true,
         .m = a->n,
-        .n = w->data.shape.dim[1],
+        .n = w->local.data.shape.dim[1],
         .k = d9di_op_rows(&dy->shape),
-        .beta = d9d_param_grad_beta(w),
+        .beta = d9d_param_grad_beta(&w->local),
     };
-    const int64_t out = w->data.shape.dim[0];
+    const int64_t out = w->local.data.shape.dim[0];
 
     if (g.beta == 0.0f && a->n < out) {
-        D9D_TRY(rows_clear(n, &w->grad, 0, a->first));
-        D9D_TRY(rows_clear(n, &w->grad, a->first + a->n, out));
+        D9D_TRY(rows_clear(n, &w->local.grad, 0, a->first));
+        D9D_TRY(rows_clear(n, &w->local.grad, a->first + a->n, out));
     }
-    return D9DI_KERNEL(n->tape, gemm, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
-                       d9di_op_row_ptr(&w->grad, a->first));
+    return D9DI_KERNEL(n->tape, gemm->dense, &g, d9d_tensor_data(dy), d9d_tensor_data(x),
+                       d9di_op_row_ptr(&w->local.grad, a->first));
 }
 
 d9d_status d9di_op_linear_wgrad(d9d_node *n, const d9d_tensor *x, const d9d_tensor *dy,
                                 d9d_param *w)
 {
     return d9d_param_needs_grad(w)
-               ? rows_wgrad(n, x, dy, w, &(linear_attr){0, w->data.shape.dim[0]})
+               ? rows_wgrad(n, x, dy, w, &(linear_attr){0, w->local.data.shape.dim[0]})
                : D9D_OK;
 }
 
@@ -96,7 +96,7 @@ static const d9d_node_ops linear_node_ops = {
 
 d9d_status d9di_op_linear_check(const d9d_tensor *x, const d9d_param *w)
 {
-    const d9d_shape *s = &w->data.shape;
+    const d9d_shape *s = &w->local.data.shape;
 
     D9D_TRY(d9di_op_check_real("linear", "x", x));
     D9D_TRY(d9di_op_check_param("linear", w, x->dtype));
@@ -121,7 +121,7 @@ static d9d_status linear_record(d9d_tape *t, d9d_var *const *in, size_t n_in, d9
 
 d9d_status d9di_op_linear_record(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *out)
 {
-    return linear_record(t, &x, 1, w, &(linear_attr){0, w->data.shape.dim[0]}, out);
+    return linear_record(t, &x, 1, w, &(linear_attr){0, w->local.data.shape.dim[0]}, out);
 }
 
 /* The shape of y. */
@@ -141,7 +141,7 @@ static d9d_gemm linear_gemm(const d9d_tape *t, const d9d_tensor *x, const d9d_pa
                       .trans_b = true,
                       .m = d9di_op_rows(&x->shape),
                       .n = a->n,
-                      .k = w->data.shape.dim[1],
+                      .k = w->local.data.shape.dim[1],
                       .b_constant = d9d_tape_is_weight_constant(t, w)};
 }
 
@@ -160,7 +160,8 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const linear
     g.addend = plus == NULL || in_place ? NULL : d9d_tensor_data(d9d_var_tensor(plus));
     D9D_TRY(in_place ? d9d_tape_output_take(t, &reused, &out)
                      : d9d_tape_output(t, tx->dtype, output_shape(tx, a), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(tx), d9di_op_row_ptr(&w->data, a->first),
+    D9D_TRY(D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(tx),
+                        d9di_op_row_ptr(&w->local.data, a->first),
                         d9d_tensor_data(d9d_var_tensor(out))));
     D9D_TRY(linear_record(t, in, n_in, w, a, out));
     *y = out;
@@ -174,22 +175,22 @@ static d9d_status linear_run_adapted(d9d_tape *t, d9d_var *x, d9d_param *w, cons
     d9d_var *in, *low;
 
     D9D_TRY(linear_run(t, x, w, a, plus, false, y));
-    if (w->adapter == NULL)
+    if (w->lora.adapter == NULL)
         return D9D_OK;
-    D9D_TRY(d9di_op_adapter_input(t, x, w->adapter, &in));
-    D9D_TRY(d9d_op_linear(t, in, w->adapter->a, &low));
-    D9D_TRY(d9di_op_scale(t, low, w->adapter->scale, &low));
-    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), w->adapter->b));
-    return linear_run(t, low, w->adapter->b, a, *y, true, y);
+    D9D_TRY(d9di_op_adapter_input(t, x, w->lora.adapter, &in));
+    D9D_TRY(d9d_op_linear(t, in, w->lora.adapter->a, &low));
+    D9D_TRY(d9di_op_scale(t, low, w->lora.adapter->scale, &low));
+    D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), w->lora.adapter->b));
+    return linear_run(t, low, w->lora.adapter->b, a, *y, true, y);
 }
 
 static d9d_status slice_check(const d9d_tensor *x, const d9d_param *w, int64_t first, int64_t n)
 {
     D9D_TRY(d9di_op_linear_check(x, w));
-    if (first < 0 || n < 0 || first > w->data.shape.dim[0] - n)
+    if (first < 0 || n < 0 || first > w->local.data.shape.dim[0] - n)
         return D9D_FAIL(D9D_EINVAL, "linear: rows [%lld, %lld + %lld) of %s, which has %lld",
                         (long long)first, (long long)first, (long long)n, d9di_op_param_name(w),
-                        (long long)w->data.shape.dim[0]);
+                        (long long)w->local.data.shape.dim[0]);
     return D9D_OK;
 }
 
@@ -218,7 +219,7 @@ static d9d_status multi_gemm_rows(void *arg, const d9di_op_tp_rows *part)
         p->g[i].m = part->n;
         out[i] = d9di_op_row_ptr(d9d_var_tensor(p->y[i]), part->first);
     }
-    return D9DI_KERNEL(p->t, gemm_multi, p->n, p->g, part->x, p->w, out);
+    return D9DI_KERNEL(p->t, gemm->multi, p->n, p->g, part->x, p->w, out);
 }
 
 /* For parameters without adapters. */
@@ -233,7 +234,7 @@ static d9d_status multi_run(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *coming
 
         p.g[i] = linear_gemm(t, tx, of[i].w, &a);
         D9D_TRY(d9d_tape_output(t, tx->dtype, output_shape(tx, &a), &y[i]));
-        p.w[i] = d9di_op_row_ptr(&of[i].w->data, a.first);
+        p.w[i] = d9di_op_row_ptr(&of[i].w->local.data, a.first);
     }
     D9D_TRY(d9di_op_tp_for_each_rank(t, coming, x, multi_gemm_rows, &p));
     for (size_t i = 0; i < n; i++)
@@ -251,7 +252,7 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
                         D9D_OP_LINEAR_MULTI_MAX);
     for (size_t i = 0; i < n; i++) {
         D9D_TRY(slice_check(d9d_var_tensor(x), of[i].w, of[i].first, of[i].n));
-        adapted = adapted || of[i].w->adapter != NULL;
+        adapted = adapted || of[i].w->lora.adapter != NULL;
     }
     if (!adapted)
         return multi_run(t, x, coming, of, n, y);
@@ -264,12 +265,12 @@ d9d_status d9d_op_linear_multi(d9d_tape *t, d9d_var *x, d9d_op_pending_rows *com
 d9d_status d9d_op_linear(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var **y)
 {
     D9D_TRY(d9di_op_linear_check(d9d_var_tensor(x), w));
-    return linear_run_adapted(t, x, w, &(linear_attr){0, w->data.shape.dim[0]}, NULL, y);
+    return linear_run_adapted(t, x, w, &(linear_attr){0, w->local.data.shape.dim[0]}, NULL, y);
 }
 
 d9d_status d9d_op_linear_residual(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_var *plus, d9d_var **y)
 {
-    const linear_attr a = {0, w->data.shape.dim[0]};
+    const linear_attr a = {0, w->local.data.shape.dim[0]};
     const d9d_tensor *tx = d9d_var_tensor(x), *tp = d9d_var_tensor(plus);
     d9d_shape shape;
 
@@ -296,21 +297,21 @@ static d9d_status partial_gemm_rows(void *arg, int64_t first, int64_t n, void *y
     partial_gemm *p = arg;
 
     p->g.m = n;
-    return D9DI_KERNEL(p->t, gemm, &p->g, d9di_op_row_ptr(p->x, first),
-                       d9d_tensor_data(&p->w->data), y);
+    return D9DI_KERNEL(p->t, gemm->dense, &p->g, d9di_op_row_ptr(p->x, first),
+                       d9d_tensor_data(&p->w->local.data), y);
 }
 
 d9d_status d9d_op_linear_reduce_scatter(d9d_tape *t, d9d_var *x, d9d_param *w, d9d_comm *comm,
                                         const char *what, d9d_var *plus, d9d_var **y)
 {
-    const linear_attr a = {0, w->data.shape.dim[0]};
+    const linear_attr a = {0, w->local.data.shape.dim[0]};
     const d9d_tensor *tx = d9d_var_tensor(x);
     partial_gemm arg = {.t = t, .x = tx, .w = w};
     const d9di_op_tp_reduce_scatter_args sum = {comm, what, plus, partial_gemm_rows, &arg};
     d9d_var *part, *out;
 
     D9D_TRY(d9di_op_linear_check(tx, w));
-    if (w->adapter != NULL) {
+    if (w->lora.adapter != NULL) {
         D9D_TRY(d9d_op_linear(t, x, w, y));
         D9D_TRY(d9d_op_reduce_scatter_rows(t, *y, comm, what, y));
         return plus == NULL ? D9D_OK : d9d_op_add(t, plus, *y, y);

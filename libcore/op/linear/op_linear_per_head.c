@@ -7,7 +7,7 @@ d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
                                   const d9d_op_linear_per_head_opts *how, d9d_var **y)
 {
     const d9d_tensor *tx = d9d_var_tensor(x);
-    const d9d_shape *s = &tx->shape, *m = &w->data.shape;
+    const d9d_shape *s = &tx->shape, *m = &w->local.data.shape;
     const int64_t in = s->dim[3], rows = how->transposed ? how->out : in;
     d9d_gemm_per_head_dims n;
     d9d_var *out;
@@ -19,7 +19,7 @@ d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
         how->first + rows > how->step)
         return d9di_op_misfit("heads", "x", s, d9di_op_param_name(w), m,
                               "x is [B, S, n, in], a weight [n step, out], or [n step, in] turned");
-    if (w->adapter != NULL)
+    if (w->lora.adapter != NULL)
         return D9D_FAIL(D9D_ENOTSUP, "heads: %s has an adapter, which is to be merged before",
                         d9di_op_param_name(w));
     if (d9d_tape_should_record(t, &x, 1, &w, 1))
@@ -29,8 +29,8 @@ d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
         how->first, how->transposed};
     D9D_TRY(
         d9d_tape_output(t, tx->dtype, D9D_SHAPE(s->dim[0], s->dim[1], s->dim[2], how->out), &out));
-    D9D_TRY(D9DI_KERNEL(t, gemm_per_head, &n, d9d_tensor_data(d9d_var_tensor(out)),
-                        d9d_tensor_data(tx), d9d_tensor_data(&w->data)));
+    D9D_TRY(D9DI_KERNEL(t, gemm->per_head, &n, d9d_tensor_data(d9d_var_tensor(out)),
+                        d9d_tensor_data(tx), d9d_tensor_data(&w->local.data)));
     *y = out;
     return D9D_OK;
 }

@@ -44,11 +44,12 @@ static d9d_status halves_bwd(d9d_node *n, const d9d_tensor *de)
     void *dw = second_half(de, a);
     const float beta = 0, *dloss = d9d_tensor_data(&n->dout[0]);
 
-    D9D_TRY(D9DI_KERNEL(n->tape, fill, de->dtype, d9d_tensor_data(de), d9d_tensor_numel(de), 0.0f));
-    D9D_TRY(D9DI_KERNEL(n->tape, linear_cross_entropy_dgrad, e->dtype, d9d_tensor_data(de), dloss,
-                        d9d_tensor_data(&n->saved[UNIT]), a->pairs, a->h));
-    return D9DI_KERNEL(n->tape, linear_cross_entropy_wgrad, &dims, e->dtype, &dw, &beta, dloss,
-                       d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(e), &w,
+    D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, de->dtype, d9d_tensor_data(de),
+                        d9d_tensor_numel(de), 0.0f));
+    D9D_TRY(D9DI_KERNEL(n->tape, loss->linear_cross_entropy_dgrad, e->dtype, d9d_tensor_data(de),
+                        dloss, d9d_tensor_data(&n->saved[UNIT]), a->pairs, a->h));
+    return D9DI_KERNEL(n->tape, loss->linear_cross_entropy_wgrad, &dims, e->dtype, &dw, &beta,
+                       dloss, d9d_tensor_data(&n->saved[LSE]), d9d_tensor_data(e), &w,
                        d9d_tensor_data(&n->saved[TARGETS]));
 }
 
@@ -62,8 +63,8 @@ static d9d_status info_nce_dgrad(d9d_node *n)
     D9D_TRY_OR(st, d9d_node_alloc(n, x->dtype, x->shape, &de), out);
     D9D_TRY_OR(st, halves_bwd(n, &de), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, rms_norm_bwd, x->dtype, d9d_tensor_data(&dx), NULL, D9D_F32,
-                           NULL, 0.0f, d9d_tensor_data(&de), d9d_tensor_data(x),
+               D9DI_KERNEL(n->tape, norm->rms_norm_bwd, x->dtype, d9d_tensor_data(&dx), NULL,
+                           D9D_F32, NULL, 0.0f, d9d_tensor_data(&de), d9d_tensor_data(x),
                            d9d_tensor_data(&n->saved[SCALE]), d9d_tensor_data(&n->saved[INV]),
                            x->shape.dim[0], x->shape.dim[1], false),
                out);
@@ -98,9 +99,9 @@ static d9d_status rows_normalize(d9d_tape *t, const d9d_tensor *x, float tempera
     D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(n), &saved[INV]));
     D9D_TRY(d9d_tensor_alloc(dev, x->dtype, D9D_SHAPE(h), &saved[SCALE]));
     D9D_TRY(d9d_tensor_alloc(dev, x->dtype, x->shape, &saved[E]));
-    D9D_TRY(D9DI_KERNEL(t, fill, x->dtype, d9d_tensor_data(&saved[SCALE]), h,
+    D9D_TRY(D9DI_KERNEL(t, elementwise->fill, x->dtype, d9d_tensor_data(&saved[SCALE]), h,
                         1.0f / sqrtf((float)h * temperature)));
-    return D9DI_KERNEL(t, rms_norm, x->dtype, d9d_tensor_data(&saved[E]),
+    return D9DI_KERNEL(t, norm->rms_norm, x->dtype, d9d_tensor_data(&saved[E]),
                        d9d_tensor_data(&saved[INV]), d9d_tensor_data(x),
                        d9d_tensor_data(&saved[SCALE]), n, h,
                        powf(10.0f, -LOG10_MIN_SQUARE) / (float)h, false);
@@ -121,7 +122,7 @@ static d9d_status info_nce_run(d9d_tape *t, const info_nce_attr *a, const d9d_te
     D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, targets->shape, &saved[LSE]));
     D9D_TRY(d9d_tensor_alloc(dev, x->dtype, D9D_SHAPE(a->pairs, a->h), &saved[UNIT]));
     D9D_TRY(d9d_tape_output(t, D9D_F32, targets->shape, loss));
-    return D9DI_KERNEL(t, linear_cross_entropy, &dims, d9d_tensor_data(d9d_var_tensor(*loss)),
+    return D9DI_KERNEL(t, loss->linear_cross_entropy, &dims, d9d_tensor_data(d9d_var_tensor(*loss)),
                        d9d_tensor_data(&saved[LSE]), d9d_tensor_data(&saved[UNIT]),
                        d9d_tensor_data(&saved[E]), &w, d9d_tensor_data(targets));
 }

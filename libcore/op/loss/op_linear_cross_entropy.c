@@ -45,7 +45,7 @@ static lce_call lce_call_of(const d9d_tensor *h, d9d_param *const *heads, size_t
                            .vocab = a->all}};
 
     for (size_t i = 0; i < n; i++)
-        c.w[i] = d9d_tensor_data(&heads[i]->data);
+        c.w[i] = d9d_tensor_data(&heads[i]->local.data);
     return c;
 }
 
@@ -56,7 +56,7 @@ static d9d_status lce_dgrad(d9d_node *n)
 
     D9D_TRY(d9di_op_grad_alloc(n, 0, &dh));
     return d9di_op_grad_finish(n, 0, &dh,
-                               D9DI_KERNEL(n->tape, linear_cross_entropy_dgrad, unit->dtype,
+                               D9DI_KERNEL(n->tape, loss->linear_cross_entropy_dgrad, unit->dtype,
                                            d9d_tensor_data(&dh), d9d_tensor_data(&n->dout[0]),
                                            d9d_tensor_data(unit), unit->shape.dim[0],
                                            unit->shape.dim[1]));
@@ -76,9 +76,9 @@ static lce_grads lce_grads_of(d9d_param *const *heads, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (!d9d_param_needs_grad(heads[i]))
             continue;
-        g.t = heads[i]->grad.dtype;
-        g.dw[i] = d9d_tensor_data(&heads[i]->grad);
-        g.beta[i] = d9d_param_grad_beta(heads[i]);
+        g.t = heads[i]->local.grad.dtype;
+        g.dw[i] = d9d_tensor_data(&heads[i]->local.grad);
+        g.beta[i] = d9d_param_grad_beta(&heads[i]->local);
     }
     return g;
 }
@@ -89,7 +89,7 @@ static d9d_status lce_wgrad(d9d_node *n)
     const lce_call c = lce_call_of(h, n->param, (size_t)n->n_param, n->attr);
     const lce_grads g = lce_grads_of(n->param, (size_t)n->n_param);
 
-    return D9DI_KERNEL(n->tape, linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
+    return D9DI_KERNEL(n->tape, loss->linear_cross_entropy_wgrad, &c.dims, g.t, g.dw, g.beta,
                        d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&n->saved[SAVED_LSE]),
                        d9d_tensor_data(h), c.w, d9d_tensor_data(&n->saved[SAVED_TARGETS]));
 }
@@ -106,10 +106,11 @@ static d9d_status lce_check_grads(d9d_param *const *heads, size_t n)
         if (!d9d_param_needs_grad(heads[i]))
             continue;
         first = first != NULL ? first : heads[i];
-        if (heads[i]->grad.dtype != first->grad.dtype)
+        if (heads[i]->local.grad.dtype != first->local.grad.dtype)
             return D9D_FAIL(D9D_EINVAL, "linear_cross_entropy: the gradient of %s is %s, of %s %s",
-                            d9di_op_param_name(first), d9d_dtype_name(first->grad.dtype),
-                            d9di_op_param_name(heads[i]), d9d_dtype_name(heads[i]->grad.dtype));
+                            d9di_op_param_name(first), d9d_dtype_name(first->local.grad.dtype),
+                            d9di_op_param_name(heads[i]),
+                            d9d_dtype_name(heads[i]->local.grad.dtype));
     }
     return D9D_OK;
 }
@@ -126,7 +127,7 @@ static d9d_status lce_check(const d9d_tensor *h, d9d_param *const *heads, size_t
                               "h is [T, H], targets are [T]");
     D9D_TRY(d9di_op_check_splits(op, heads, n, h->dtype, h->shape.dim[1]));
     for (size_t i = 0; i < n; i++)
-        if (heads[i]->adapter != NULL)
+        if (heads[i]->lora.adapter != NULL)
             return D9D_FAIL(D9D_ENOTSUP,
                             "%s: the head %s has an adapter, which is not computed here; train it "
                             "whole (full_tune)",
@@ -160,9 +161,9 @@ static lce_attr lce_attr_of(d9d_param *const *heads, size_t n, int32_t ignore, b
     lce_attr a = {.ignore = ignore, .part = part};
 
     for (size_t i = 0; i < n; i++) {
-        a.v[i] = heads[i]->data.shape.dim[0];
+        a.v[i] = heads[i]->local.data.shape.dim[0];
         a.first[i] = d9di_op_split_first_id(heads, i);
-        a.all += heads[i]->global_shape.dim[0];
+        a.all += heads[i]->spec.shape.dim[0];
     }
     return a;
 }
@@ -180,7 +181,7 @@ typedef struct lce_run {
 
 static d9d_status lce_run_local(d9d_tape *t, const lce_run *f)
 {
-    return D9DI_KERNEL(t, linear_cross_entropy, &f->call.dims, f->loss, f->lse, f->unit,
+    return D9DI_KERNEL(t, loss->linear_cross_entropy, &f->call.dims, f->loss, f->lse, f->unit,
                        d9d_tensor_data(f->h), f->call.w, d9d_tensor_data(f->targets));
 }
 
@@ -202,7 +203,7 @@ static d9d_status lce_run_vocab_parallel(d9d_tape *t, const lce_run *f)
                d9di_op_collective_even(t, d9d_comm_all_gather, f->comm, f->label, D9D_F32, parts,
                                        part.lse, 2 * tokens),
                out);
-    st = D9DI_KERNEL(t, linear_cross_entropy_combine, &f->call.dims, f->loss, f->lse, f->unit,
+    st = D9DI_KERNEL(t, loss->linear_cross_entropy_combine, &f->call.dims, f->loss, f->lse, f->unit,
                      parts, n, mine, f->call.w, d9d_tensor_data(f->targets));
 out:
     d9d_tensor_release(&all);
@@ -286,7 +287,7 @@ static int64_t max_rank_rows(d9d_param *const *heads, size_t n, int64_t ranks)
     int64_t sum = 0;
 
     for (size_t i = 0; i < n; i++)
-        sum += (heads[i]->global_shape.dim[0] + ranks - 1) / ranks;
+        sum += (heads[i]->spec.shape.dim[0] + ranks - 1) / ranks;
     return sum;
 }
 
@@ -306,7 +307,7 @@ static d9d_status lce_root_fwd_bwd(d9d_tape *t, const d9d_tensor *x, d9d_param *
     const lce_grads g = lce_grads_of(heads, n);
 
     c.dims.ranks = attr->part ? &ranks : NULL;
-    return D9DI_KERNEL(t, linear_cross_entropy_fwd_bwd, &c.dims, g.t, d9d_tensor_data(loss),
+    return D9DI_KERNEL(t, loss->linear_cross_entropy_fwd_bwd, &c.dims, g.t, d9d_tensor_data(loss),
                        d9d_tensor_data(unit), g.dw, g.beta, d9d_tensor_data(x), c.w,
                        d9d_tensor_data(targets));
 }
@@ -341,8 +342,8 @@ out:
 static d9d_status grad_seed_ones(d9d_node *n, const d9d_shape *shape)
 {
     D9D_TRY(d9d_node_alloc(n, D9D_F32, *shape, &n->dout[0]));
-    return D9DI_KERNEL(n->tape, fill, D9D_F32, d9d_tensor_data(&n->dout[0]), d9d_shape_numel(shape),
-                       1.0f);
+    return D9DI_KERNEL(n->tape, elementwise->fill, D9D_F32, d9d_tensor_data(&n->dout[0]),
+                       d9d_shape_numel(shape), 1.0f);
 }
 
 /* If the gradients of the heads have no memory yet, backward computes them. */
@@ -355,7 +356,8 @@ d9d_status d9d_op_linear_cross_entropy_root(d9d_tape *t, d9d_var *h, d9d_param *
 
     D9D_TRY(d9d_tape_check_root(t, "linear_cross_entropy"));
     for (size_t i = 0; i < n; i++)
-        at_once = at_once && (!d9d_param_needs_grad(heads[i]) || heads[i]->grad.storage != NULL);
+        at_once =
+            at_once && (!d9d_param_needs_grad(heads[i]) || heads[i]->local.grad.storage != NULL);
     D9D_TRY(at_once ? lce_root_forward(t, h, heads, n, targets, ignore, comm, loss, &node)
                     : lce_forward(t, h, heads, n, targets, ignore, comm, loss, &node));
     if (node == NULL)

@@ -28,15 +28,15 @@ static d9d_status rows_select(d9d_tape *t, const d9d_tensor *h, const d9d_tensor
     const int64_t n = pick->shape.dim[0], from = h->shape.dim[0], wide = h->shape.dim[1];
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), h->dtype, D9D_SHAPE(n, wide), rows));
-    return D9DI_KERNEL(t, embedding, h->dtype, d9d_tensor_data(rows), d9d_tensor_data(pick),
-                       d9d_tensor_data(h), n, 0, from, wide, false);
+    return D9DI_KERNEL(t, elementwise->embedding, h->dtype, d9d_tensor_data(rows),
+                       d9d_tensor_data(pick), d9d_tensor_data(h), n, 0, from, wide, false);
 }
 
 /* The columns of one table. */
 static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_param *head,
                                int64_t first, const d9d_tensor *y)
 {
-    const d9d_tensor *w = &head->data;
+    const d9d_tensor *w = &head->local.data;
     const int64_t n = rows->shape.dim[0], all = y->shape.dim[1];
     const d9d_gemm g = {.t = rows->dtype,
                         .ct = D9D_F32,
@@ -49,14 +49,14 @@ static d9d_status split_logits(d9d_tape *t, const d9d_tensor *rows, const d9d_pa
     d9d_status st;
 
     if (g.n == all)
-        return D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(rows), d9d_tensor_data(w),
+        return D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(rows), d9d_tensor_data(w),
                            d9d_tensor_data(y));
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(n, g.n), &part));
-    st =
-        D9DI_KERNEL(t, gemm, &g, d9d_tensor_data(rows), d9d_tensor_data(w), d9d_tensor_data(&part));
+    st = D9DI_KERNEL(t, gemm->dense, &g, d9d_tensor_data(rows), d9d_tensor_data(w),
+                     d9d_tensor_data(&part));
     if (st == D9D_OK)
-        st = D9DI_KERNEL(t, scatter_rows, D9D_F32, d9d_tensor_data(y), all, first, NULL,
-                         d9d_tensor_data(&part), n, g.n);
+        st = D9DI_KERNEL(t, elementwise->scatter_rows, D9D_F32, d9d_tensor_data(y), all, first,
+                         NULL, d9d_tensor_data(&part), n, g.n);
     d9d_tensor_release(&part);
     return st;
 }
@@ -67,7 +67,7 @@ static d9d_status all_logits(d9d_tape *t, const d9d_tensor *rows, d9d_param *con
     const int64_t cells = d9d_tensor_numel(y);
 
     if (comm != NULL)
-        D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, d9d_tensor_data(y), cells, 0.0f));
+        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, d9d_tensor_data(y), cells, 0.0f));
     for (size_t i = 0; i < n; i++)
         D9D_TRY(split_logits(t, rows, heads[i], d9di_op_split_first_id(heads, i), y));
     return d9d_comm_all_reduce(comm, d9d_tape_device(t)->stream, heads[0]->name, D9D_F32,
@@ -84,7 +84,7 @@ d9d_status d9d_op_logits(d9d_tape *t, d9d_var *h, const d9d_tensor *pick, d9d_pa
 
     D9D_TRY(logits_check(t, h, pick, heads, n));
     for (size_t i = 0; i < n; i++)
-        v += heads[i]->global_shape.dim[0];
+        v += heads[i]->spec.shape.dim[0];
     D9D_TRY(d9d_tape_output(t, D9D_F32, D9D_SHAPE(pick->shape.dim[0], v), &out));
     D9D_TRY_OR(st, rows_select(t, d9d_var_tensor(h), pick, &rows), out);
     D9D_TRY_OR(st, all_logits(t, &rows, heads, n, comm, d9d_var_tensor(out)), out);

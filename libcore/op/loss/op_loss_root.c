@@ -8,7 +8,8 @@ static d9d_status loss_root_dgrad(d9d_node *n)
     d9d_tensor dx;
 
     D9D_TRY(d9d_node_alloc(n, x->dtype, x->shape, &dx));
-    D9D_TRY(D9DI_KERNEL(n->tape, fill, x->dtype, d9d_tensor_data(&dx), d9d_tensor_numel(x), 1.0f));
+    D9D_TRY(D9DI_KERNEL(n->tape, elementwise->fill, x->dtype, d9d_tensor_data(&dx),
+                        d9d_tensor_numel(x), 1.0f));
     return d9d_node_accumulate_grad(n, 0, &dx);
 }
 

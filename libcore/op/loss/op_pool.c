@@ -27,7 +27,7 @@ static d9d_status pool_dgrad(d9d_node *n)
     D9D_TRY(d9di_op_grad_alloc(n, 0, &dx));
     return d9di_op_grad_finish(
         n, 0, &dx,
-        D9DI_KERNEL(n->tape, unpermute, &dims, d9d_tensor_data(&dx), d9d_tensor_data(dy),
+        D9DI_KERNEL(n->tape, moe->unpermute, &dims, d9d_tensor_data(&dx), d9d_tensor_data(dy),
                     d9d_tensor_data(&n->saved[OWNER_SHARE]), d9d_tensor_data(owner)));
 }
 
@@ -60,7 +60,7 @@ d9d_status d9d_op_pool(d9d_tape *t, d9d_var *x, const d9d_op_pool_index *pool, d
     D9D_TRY(
         d9d_tape_output(t, tx->dtype, D9D_SHAPE(pool->token.shape.dim[0], tx->shape.dim[1]), &out));
     dims = d9di_op_permute_dims(tx, &pool->token);
-    D9D_TRY(D9DI_KERNEL(t, unpermute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
+    D9D_TRY(D9DI_KERNEL(t, moe->unpermute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9d_tensor_data(&pool->share),
                         d9d_tensor_data(&pool->token)));
     if (d9d_tape_should_record(t, &x, 1, NULL, 0)) {

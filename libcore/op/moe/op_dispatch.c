@@ -97,9 +97,9 @@ static d9d_status route_ranks(d9d_tape *t, int n, const d9d_routing *r, d9d_rout
     const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
 
     D9D_TRY(d9di_routing_alloc(d9d_tape_device(t), tokens, n, n, sent));
-    D9D_TRY(D9DI_KERNEL(t, expert_ranks, d9d_tensor_data(&sent->expert),
+    D9D_TRY(D9DI_KERNEL(t, moe->expert_ranks, d9d_tensor_data(&sent->expert),
                         d9d_tensor_data(&r->expert), tokens, k, n, expert_count(r) / n));
-    return D9DI_KERNEL(t, sort_by_expert, d9d_tensor_data(&sent->offset),
+    return D9DI_KERNEL(t, moe->sort_by_expert, d9d_tensor_data(&sent->offset),
                        d9d_tensor_data(&sent->row), d9d_tensor_data(&sent->source),
                        d9d_tensor_data(&sent->expert), tokens, n, n);
 }
@@ -114,7 +114,8 @@ static d9d_status pack_rows(d9d_tape *t, const d9d_routing *sent, int64_t max_ro
     const d9d_moe_permute_dims dims = {x->dtype, x->shape.dim[0], sent->row.shape.dim[1], max_rows,
                                        x->shape.dim[1]};
 
-    return D9DI_KERNEL(t, permute, &dims, out, d9d_tensor_data(x), d9d_tensor_data(&sent->row));
+    return D9DI_KERNEL(t, moe->permute, &dims, out, d9d_tensor_data(x),
+                       d9d_tensor_data(&sent->row));
 }
 
 /* The choices, renumbered to the local experts of each rank. */
@@ -124,7 +125,7 @@ static d9d_status pack_choices(d9d_tape *t, const d9d_routing *sent, int64_t max
     const int64_t tokens = r->expert.shape.dim[0], k = r->expert.shape.dim[1];
     const int64_t n = sent->row.shape.dim[1];
 
-    return D9DI_KERNEL(t, expert_local_ids, out, d9d_tensor_data(&sent->source),
+    return D9DI_KERNEL(t, moe->expert_local_ids, out, d9d_tensor_data(&sent->source),
                        d9d_tensor_data(&r->expert), max_rows, tokens, k, n, expert_count(r) / n);
 }
 
@@ -174,7 +175,7 @@ static d9d_status payload_recv(d9d_tape *t, int64_t experts, d9di_op_moe_transfe
     D9D_TRY(d9di_op_moe_transfer_start(l, t, d->exchange, D9DI_MOE_DISPATCH,
                                        d->exchange->max_packed_rows));
     D9D_TRY(d9di_op_moe_transfer_wait_first(l, t));
-    D9D_TRY(D9DI_KERNEL(t, sort_by_expert, d9d_tensor_data(&here->offset),
+    D9D_TRY(D9DI_KERNEL(t, moe->sort_by_expert, d9d_tensor_data(&here->offset),
                         d9d_tensor_data(&here->row), d9d_tensor_data(&here->source),
                         d9d_tensor_data(&here->expert), d->exchange->recv, experts,
                         here->expert.shape.dim[1]));

@@ -222,7 +222,7 @@ static d9d_status dispatch_rows(d9di_op_moe_transfer *l, d9d_tape *t, d9d_op_moe
 
     D9D_TRY(d9di_op_moe_transfer_alloc(l, d9d_tape_device(t), 0,
                                        e->max_rows <= l->max_rows ? 0 : e->send));
-    D9D_TRY(D9DI_KERNEL(t, permute, &dims, l->payload[0].src, d9d_tensor_data(x),
+    D9D_TRY(D9DI_KERNEL(t, moe->permute, &dims, l->payload[0].src, d9d_tensor_data(x),
                         d9d_tensor_data(row)));
     d9d_trace_mark(d9d_tape_device(t), "MoE", "pack");
     l->payload[0].dst = d9d_tensor_data(y);
@@ -293,5 +293,6 @@ d9d_status d9di_op_moe_combine_sum(const d9di_op_moe_transfer *l, d9d_tape *t,
     const d9d_moe_permute_dims dims = {c->t, row->shape.dim[0], row->shape.dim[1], e->send,
                                        c->width};
 
-    return D9DI_KERNEL(t, permute_bwd, &dims, d9d_tensor_data(y), c->dst, d9d_tensor_data(row));
+    return D9DI_KERNEL(t, moe->permute_bwd, &dims, d9d_tensor_data(y), c->dst,
+                       d9d_tensor_data(row));
 }

@@ -54,7 +54,7 @@ static d9d_status router_dgrad(d9d_node *n)
     D9D_TRY(d9di_op_grad_alloc(n, 0, &dlogits));
     return d9di_op_grad_finish(
         n, 0, &dlogits,
-        D9DI_KERNEL(n->tape, router_bwd, &a->dims, d9d_tensor_data(&dlogits),
+        D9DI_KERNEL(n->tape, moe->router_bwd, &a->dims, d9d_tensor_data(&dlogits),
                     d9d_tensor_data(&n->dout[0]), d9d_tensor_data(&s[SAVED_P]),
                     d9d_tensor_data(&s[SAVED_PROB]), d9d_tensor_data(&s[SAVED_EXPERT]),
                     a->balanced ? &b : NULL));
@@ -117,10 +117,10 @@ static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *how, const d
     if (how->aux != 0) {
         D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(cells / n->e, n->e), &b->load));
         load = d9d_tensor_data(&b->load);
-        D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, load, cells, 0.0f));
+        D9D_TRY(D9DI_KERNEL(t, elementwise->fill, D9D_F32, load, cells, 0.0f));
     }
     if (load != NULL || total != NULL)
-        D9D_TRY(D9DI_KERNEL(t, expert_load, n, load, total, d9d_tensor_data(expert), &own));
+        D9D_TRY(D9DI_KERNEL(t, moe->expert_load, n, load, total, d9d_tensor_data(expert), &own));
     if (load == NULL)
         return D9D_OK;
     D9D_TRY(
@@ -141,10 +141,13 @@ static d9d_status losses_accumulate(d9d_tape *t, const d9d_router_dims *n, const
 
     D9D_TRY(d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(2, padded), &each));
     aux = d9d_tensor_data(&each);
-    D9D_TRY_OR(st, D9DI_KERNEL(t, router_losses, n, aux, aux + padded, d9d_tensor_data(p), &own),
+    D9D_TRY_OR(st,
+               D9DI_KERNEL(t, moe->router_losses, n, aux, aux + padded, d9d_tensor_data(p), &own),
                out);
     for (int i = 0; i < 2; i++)
-        D9D_TRY_OR(st, D9DI_KERNEL(t, sum, sums + i, 1.0, D9D_F32, aux + i * padded, n->rows), out);
+        D9D_TRY_OR(st,
+                   D9DI_KERNEL(t, reduce->sum, sums + i, 1.0, D9D_F32, aux + i * padded, n->rows),
+                   out);
 out:
     d9d_tensor_release(&each);
     return st;
@@ -191,12 +194,12 @@ static d9d_status experts_choose(d9d_tape *t, const d9d_router_dims *n, const d9
                                  const d9d_tensor *bias, const d9d_tensor *p,
                                  const d9d_tensor *prob, const d9d_routing *r)
 {
-    D9D_TRY(D9DI_KERNEL(t, router, n, d9d_tensor_data(p), d9d_tensor_data(prob),
+    D9D_TRY(D9DI_KERNEL(t, moe->router, n, d9d_tensor_data(p), d9d_tensor_data(prob),
                         d9d_tensor_data(&r->expert), d9d_tensor_data(logits),
                         bias != NULL ? d9d_tensor_data(bias) : NULL));
-    return D9DI_KERNEL(t, sort_by_expert, d9d_tensor_data(&r->offset), d9d_tensor_data(&r->row),
-                       d9d_tensor_data(&r->source), d9d_tensor_data(&r->expert), n->rows, n->e,
-                       n->k);
+    return D9DI_KERNEL(t, moe->sort_by_expert, d9d_tensor_data(&r->offset),
+                       d9d_tensor_data(&r->row), d9d_tensor_data(&r->source),
+                       d9d_tensor_data(&r->expert), n->rows, n->e, n->k);
 }
 
 static d9d_status router_record(d9d_tape *t, d9d_var *logits, d9d_var *prob, const d9d_tensor *p,

@@ -18,7 +18,7 @@ static d9d_status unpermute_bwd(d9d_node *n)
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, X, &dx), out);
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, PROB, &dprob), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, unpermute_bwd, &dims, d9d_tensor_data(&dx),
+               D9DI_KERNEL(n->tape, moe->unpermute_bwd, &dims, d9d_tensor_data(&dx),
                            d9d_tensor_data(&dprob), d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(x), d9d_tensor_data(&n->saved[PROB]),
                            d9d_tensor_data(row)),
@@ -52,7 +52,7 @@ d9d_status d9d_op_unpermute(d9d_tape *t, d9d_var *x, d9d_var *prob, const d9d_ro
     D9D_TRY(unpermute_check(tx, tp, r));
     D9D_TRY(d9d_tape_output(t, tx->dtype, D9D_SHAPE(tp->shape.dim[0], tx->shape.dim[1]), &out));
     dims = d9di_op_permute_dims(tx, &r->row);
-    D9D_TRY(D9DI_KERNEL(t, unpermute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
+    D9D_TRY(D9DI_KERNEL(t, moe->unpermute, &dims, d9d_tensor_data(d9d_var_tensor(out)),
                         d9d_tensor_data(tx), d9d_tensor_data(tp), d9d_tensor_data(&r->row)));
     if (d9d_tape_should_record(t, in, 2, NULL, 0)) {
         D9D_TRY(d9d_tape_record(t, &unpermute_node_ops, in, 2, &out, 1, NULL, 0, 0, &n));

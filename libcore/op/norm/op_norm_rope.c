@@ -44,11 +44,11 @@ static d9d_status norm_rope_bwd(d9d_node *n, unsigned halves)
 
     if (halves & D9D_NEED_DGRAD)
         D9D_TRY(d9di_op_grad_alloc(n, 0, &dx));
-    st = D9DI_KERNEL(n->tape, norm_rope_bwd, &dims, d9d_tensor_data(&dx),
-                     want_dw ? w->grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->grad) : NULL,
-                     want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
-                     d9d_tensor_data(x), d9d_tensor_data(&w->data),
-                     d9d_tensor_data(&n->saved[SAVED_INV]));
+    st = D9DI_KERNEL(
+        n->tape, norm->norm_rope_bwd, &dims, d9d_tensor_data(&dx),
+        want_dw ? w->local.grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->local.grad) : NULL,
+        want_dw ? d9d_param_grad_beta(&w->local) : 0.0f, d9d_tensor_data(&n->dout[0]),
+        d9d_tensor_data(x), d9d_tensor_data(&w->local.data), d9d_tensor_data(&n->saved[SAVED_INV]));
     return dx.storage != NULL ? d9di_op_grad_finish(n, 0, &dx, st) : st;
 }
 
@@ -72,8 +72,8 @@ d9d_status d9di_op_norm_rope_check(const d9d_tensor *x, const d9d_param *w,
     if (s->ndim != 4 || p->ndim != 2 || s->dim[0] != p->dim[0] || s->dim[1] != p->dim[1])
         return d9di_op_misfit("norm_rope", "positions", p, "x", s,
                               "x is [B, S, heads, D], positions are [B, S]");
-    if (!d9d_shape_equal(&w->data.shape, &D9D_SHAPE(s->dim[3])))
-        return d9di_op_misfit("norm_rope", "x", s, d9di_op_param_name(w), &w->data.shape,
+    if (!d9d_shape_equal(&w->local.data.shape, &D9D_SHAPE(s->dim[3])))
+        return d9di_op_misfit("norm_rope", "x", s, d9di_op_param_name(w), &w->local.data.shape,
                               "x is [B, S, heads, D], a weight [D]");
     if (f->ndim != 1 || f->dim[0] > s->dim[3] / 2)
         return d9di_op_misfit("norm_rope", "inv_freq", f, "x", s,
@@ -114,8 +114,9 @@ d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_param *w, const d9d_op_
                d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(dims.m * dims.heads), &inv),
                out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(t, norm_rope, &dims, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(&w->data)),
+               D9DI_KERNEL(t, norm->norm_rope, &dims, d9d_tensor_data(d9d_var_tensor(out)),
+                           d9d_tensor_data(&inv), d9d_tensor_data(tx),
+                           d9d_tensor_data(&w->local.data)),
                out);
     D9D_TRY_OR(st, norm_rope_record(t, x, w, &inv, how, out), out);
     *y = out;

@@ -25,12 +25,12 @@ static d9d_status rms_norm_bwd(d9d_node *n, unsigned halves)
 
     if (halves & D9D_NEED_DGRAD)
         D9D_TRY(d9d_node_accumulate_begin(n, 0, &dx, &plus));
-    st = D9DI_KERNEL(n->tape, rms_norm_bwd, x->dtype, d9d_tensor_data(&dx), plus,
-                     want_dw ? w->grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->grad) : NULL,
-                     want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
-                     d9d_tensor_data(x), d9d_tensor_data(&w->data),
-                     d9d_tensor_data(&n->saved[SAVED_INV]), d9di_op_rows(&x->shape),
-                     d9di_op_last_dim(&x->shape), a->zero_centred);
+    st = D9DI_KERNEL(
+        n->tape, norm->rms_norm_bwd, x->dtype, d9d_tensor_data(&dx), plus,
+        want_dw ? w->local.grad.dtype : D9D_F32, want_dw ? d9d_tensor_data(&w->local.grad) : NULL,
+        want_dw ? d9d_param_grad_beta(&w->local) : 0.0f, d9d_tensor_data(&n->dout[0]),
+        d9d_tensor_data(x), d9d_tensor_data(&w->local.data), d9d_tensor_data(&n->saved[SAVED_INV]),
+        d9di_op_rows(&x->shape), d9di_op_last_dim(&x->shape), a->zero_centred);
     return dx.storage != NULL ? d9di_op_grad_finish_sum(n, 0, &dx, st) : st;
 }
 
@@ -43,7 +43,7 @@ static const d9d_node_ops rms_norm_node_ops = {.name = "rms_norm",
 
 static d9d_status rms_norm_check(const d9d_tensor *x, const d9d_param *w)
 {
-    const d9d_shape *s = &w->data.shape;
+    const d9d_shape *s = &w->local.data.shape;
 
     D9D_TRY(d9di_op_check_real("rms_norm", "x", x));
     D9D_TRY(d9di_op_check_param("rms_norm", w, x->dtype));
@@ -83,9 +83,10 @@ d9d_status d9d_op_rms_norm(d9d_tape *t, d9d_var *x, d9d_param *w, float eps, boo
     D9D_TRY_OR(st, d9d_tape_output(t, tx->dtype, tx->shape, &out), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(m), &inv), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(t, rms_norm, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
-                           d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(&w->data), m,
-                           d9di_op_last_dim(&tx->shape), eps, zero_centred),
+               D9DI_KERNEL(t, norm->rms_norm, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
+                           d9d_tensor_data(&inv), d9d_tensor_data(tx),
+                           d9d_tensor_data(&w->local.data), m, d9di_op_last_dim(&tx->shape), eps,
+                           zero_centred),
                out);
     D9D_TRY_OR(st, rms_norm_record(t, x, w, &inv, zero_centred, out), out);
     *y = out;

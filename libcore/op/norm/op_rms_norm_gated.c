@@ -17,13 +17,14 @@ static d9d_status rms_norm_gated_bwd(d9d_node *n, unsigned halves)
     for (int i = X; i <= Z && (halves & D9D_NEED_DGRAD); i++)
         D9D_TRY_OR(st, d9di_op_grad_alloc(n, i, &d[i]), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, rms_norm_gated_bwd, x->dtype, d9d_tensor_data(&d[X]),
-                           d9d_tensor_data(&d[Z]), want_dw ? w->grad.dtype : D9D_F32,
-                           want_dw ? d9d_tensor_data(&w->grad) : NULL,
-                           want_dw ? d9d_param_grad_beta(w) : 0.0f, d9d_tensor_data(&n->dout[0]),
-                           d9d_tensor_data(x), d9d_tensor_data(&n->saved[Z]),
-                           d9d_tensor_data(&w->data), d9d_tensor_data(&n->saved[INV]),
-                           d9di_op_rows(&x->shape), d9di_op_last_dim(&x->shape)),
+               D9DI_KERNEL(n->tape, norm->rms_norm_gated_bwd, x->dtype, d9d_tensor_data(&d[X]),
+                           d9d_tensor_data(&d[Z]), want_dw ? w->local.grad.dtype : D9D_F32,
+                           want_dw ? d9d_tensor_data(&w->local.grad) : NULL,
+                           want_dw ? d9d_param_grad_beta(&w->local) : 0.0f,
+                           d9d_tensor_data(&n->dout[0]), d9d_tensor_data(x),
+                           d9d_tensor_data(&n->saved[Z]), d9d_tensor_data(&w->local.data),
+                           d9d_tensor_data(&n->saved[INV]), d9di_op_rows(&x->shape),
+                           d9di_op_last_dim(&x->shape)),
                out);
     for (int i = X; i <= Z && (halves & D9D_NEED_DGRAD); i++)
         D9D_TRY_OR(st, d9d_node_accumulate_grad(n, i, &d[i]), out);
@@ -46,9 +47,9 @@ static d9d_status rms_norm_gated_check(const d9d_tensor *x, const d9d_tensor *z,
     D9D_TRY(d9di_op_check("rms_norm_gated", "z", z, x->dtype));
     D9D_TRY(d9di_op_check_param("rms_norm_gated", w, x->dtype));
     if (x->shape.ndim < 1 ||
-        !d9d_shape_equal(&w->data.shape, &D9D_SHAPE(d9di_op_last_dim(&x->shape))))
+        !d9d_shape_equal(&w->local.data.shape, &D9D_SHAPE(d9di_op_last_dim(&x->shape))))
         return d9di_op_misfit("rms_norm_gated", "x", &x->shape, d9di_op_param_name(w),
-                              &w->data.shape, "x is [..., N], a weight [N]");
+                              &w->local.data.shape, "x is [..., N], a weight [N]");
     return d9di_op_check_same("rms_norm_gated", "x", x, "z", z);
 }
 
@@ -81,9 +82,9 @@ d9d_status d9d_op_rms_norm_gated(d9d_tape *t, d9d_var *x, d9d_var *z, d9d_param 
         d9d_tensor_alloc(d9d_tape_device(t), D9D_F32, D9D_SHAPE(d9di_op_rows(&tx->shape)), &inv),
         out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(t, rms_norm_gated, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
+               D9DI_KERNEL(t, norm->rms_norm_gated, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
                            d9d_tensor_data(&inv), d9d_tensor_data(tx), d9d_tensor_data(tz),
-                           d9d_tensor_data(&w->data), d9di_op_rows(&tx->shape),
+                           d9d_tensor_data(&w->local.data), d9di_op_rows(&tx->shape),
                            d9di_op_last_dim(&tx->shape), eps),
                out);
     D9D_TRY_OR(st, rms_norm_gated_record(t, in, w, &inv, out), out);

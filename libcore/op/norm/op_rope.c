@@ -20,7 +20,7 @@ static d9d_status rope_rotate(d9d_tape *t, const d9d_tensor *y, const d9d_tensor
                               const rope_attr *how, float sign)
 {
     return D9DI_KERNEL(
-        t, rope, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), d9d_tensor_data(positions),
+        t, norm->rope, x->dtype, d9d_tensor_data(y), d9d_tensor_data(x), d9d_tensor_data(positions),
         d9d_tensor_data(inv_freq), d9d_tensor_numel(positions), x->shape.dim[2], x->shape.dim[3],
         2 * inv_freq->shape.dim[0], how->style == D9D_ROPE_INTERLEAVED, how->mscale, sign);
 }

@@ -22,7 +22,7 @@ static d9d_status sigmoid_gate_bwd(d9d_node *n)
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, X, &dx), out);
     D9D_TRY_OR(st, d9di_op_grad_alloc(n, GATE, &dgate), out);
     D9D_TRY_OR(st,
-               D9DI_KERNEL(n->tape, sigmoid_gate_bwd, x->dtype, d9d_tensor_data(&dx),
+               D9DI_KERNEL(n->tape, elementwise->sigmoid_gate_bwd, x->dtype, d9d_tensor_data(&dx),
                            d9d_tensor_data(&dgate), d9d_tensor_data(&n->dout[0]),
                            d9d_tensor_data(x), d9d_tensor_data(gate), d9d_tensor_numel(gate),
                            gate_width(x, gate)),
@@ -61,9 +61,9 @@ d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d_var *gate, d9d_var *
 
     D9D_TRY(sigmoid_gate_check(tx, tg));
     D9D_TRY(d9d_tape_output(t, tx->dtype, tx->shape, &out));
-    D9D_TRY(D9DI_KERNEL(t, sigmoid_gate, tx->dtype, d9d_tensor_data(d9d_var_tensor(out)),
-                        d9d_tensor_data(tx), d9d_tensor_data(tg), d9d_tensor_numel(tg),
-                        gate_width(tx, tg)));
+    D9D_TRY(D9DI_KERNEL(t, elementwise->sigmoid_gate, tx->dtype,
+                        d9d_tensor_data(d9d_var_tensor(out)), d9d_tensor_data(tx),
+                        d9d_tensor_data(tg), d9d_tensor_numel(tg), gate_width(tx, tg)));
     if (d9d_tape_should_record(t, in, 2, NULL, 0)) {
         D9D_TRY(d9d_tape_record(t, &sigmoid_gate_node_ops, in, 2, &out, 1, NULL, 0, 0, &n));
         (void)d9d_node_save(n, tx, D9D_NEED_DGRAD);

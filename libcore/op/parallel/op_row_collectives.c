@@ -216,7 +216,8 @@ static d9d_status sum_ordered(const d9di_op_row_coll *m, const void *mine, const
     for (int r = 0; r < ranks; r++)
         x[r] = r == me ? mine : recv_from(m, r);
     x[ranks] = plus;
-    return D9DI_KERNEL(m->tape, add, m->rows.t, y, x, ranks + (plus != NULL ? 1 : 0), m->rows.n);
+    return D9DI_KERNEL(m->tape, elementwise->add, m->rows.t, y, x, ranks + (plus != NULL ? 1 : 0),
+                       m->rows.n);
 }
 
 static d9d_status reduce_scatter_rows(const d9di_op_row_coll *m, const void *all, void *y)
@@ -239,5 +240,6 @@ d9d_status d9di_op_reduce_scatter_wait(const d9di_op_row_coll *m, const void *al
     trace_wait(m, true);
     if (m->uses_symm)
         return sum_ordered(m, all == NULL ? y : rank_rows_at(m, all, d9d_comm_rank(c)), plus, y);
-    return plus == NULL ? D9D_OK : D9DI_KERNEL(m->tape, add, m->rows.t, y, both, 2, m->rows.n);
+    return plus == NULL ? D9D_OK
+                        : D9DI_KERNEL(m->tape, elementwise->add, m->rows.t, y, both, 2, m->rows.n);
 }

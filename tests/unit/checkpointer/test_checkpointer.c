@@ -310,7 +310,7 @@ static void test_optimizer_less_set(void **state)
 {
     world *w = *state;
     d9d_param p = {
-        .name = "p", .global_shape = D9D_SHAPE(4, 3), .trainable = true, .shard_offset = {2, 0}};
+        .name = "p", .spec.shape = D9D_SHAPE(4, 3), .spec.trainable = true, .shard.offset = {2, 0}};
     d9d_param *list[] = {&p};
     d9d_checkpointer_set set;
 
@@ -318,8 +318,8 @@ static void test_optimizer_less_set(void **state)
     assert_int_equal(set.n, 1);
     assert_string_equal(set.items[0].name, "p");
     assert_string_equal(set.items[0].group, "model");
-    assert_ptr_equal(set.items[0].tensor, &p.shard);
-    assert_true(d9d_shape_equal(&set.items[0].global_shape, &p.global_shape));
+    assert_ptr_equal(set.items[0].tensor, &p.shard.data);
+    assert_true(d9d_shape_equal(&set.items[0].global_shape, &p.spec.shape));
     assert_int_equal(set.items[0].start[0], 2);
     assert_int_equal(set.n_counts, 0);
     assert_false(set.partial);

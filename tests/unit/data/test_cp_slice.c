@@ -4,6 +4,7 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/data/loader/cp_slice.h"
+#include "d9d/kernels/table.h"
 #include "support/unit.h"
 
 enum { MOST_ROWS = 3, MOST_LENGTH = 96, CELLS = MOST_ROWS * MOST_LENGTH };
@@ -96,7 +97,7 @@ static void check_formed(const d9d_batch *b, const d9d_cp_slice *part, int rank,
                                   .chunks = part->length < b->length ? 2 : 0,
                                   .chunk_end = {(rank + 1) * size, (2 * n_ranks - rank) * size}};
 
-    assert_ok(d9d_kernels_cpu()->attention(NULL, &n, x, lse, x, x, x));
+    assert_ok(d9d_kernels_cpu()->attention->fwd(NULL, &n, x, lse, x, x, x));
 }
 
 /* Each cell of the batch is one rank's, and sees what it saw. */

@@ -564,10 +564,10 @@ static void what_was_queued_comes_back(void **state)
         assert_true(d9d_readback_ready(r[i])); /* nothing is under way */
     }
     for (int i = 0; i < 2; i++) {
-        assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, (float)i + 1));
+        assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, N, (float)i + 1));
         assert_ok(d9d_readback_enqueue(r[i], x));
     }
-    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 9.0f));
+    assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, N, 9.0f));
     assert_int_equal(dev->host_waits, waits);
     for (int i = 1; i >= 0; i--) {
         const void *back;
@@ -606,7 +606,7 @@ static void waiting_is_counted(void **state)
     void *x;
 
     assert_ok(d9d_device_alloc(dev, sizeof(host), &x));
-    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, 1, 2.0f));
+    assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, 1, 2.0f));
     assert_int_equal(dev->host_waits, waits);
     assert_ok(d9d_device_download(dev, &host, x, sizeof(host)));
     assert_int_equal(dev->host_waits, waits + 1);
@@ -628,7 +628,7 @@ static void events_tell_time(void **state)
     for (int i = 0; i < 2; i++)
         assert_ok(d9d_device_event_create(dev, &e[i]));
     assert_ok(d9d_device_event_record(e[0]));
-    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 1.0f));
+    assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, N, 1.0f));
     assert_ok(d9d_device_event_record(e[1]));
     assert_ok(d9d_device_event_wait(e[1]));
     assert_true(d9d_device_event_query(e[0]) && d9d_device_event_query(e[1]));

@@ -12,7 +12,7 @@ enum { N = 1 << 20 };
 
 static void work(d9d_device *dev, float *x)
 {
-    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, x, N, 1.0f));
+    assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, x, N, 1.0f));
 }
 
 /* The event of that name on a lane, in order of the file. */

@@ -17,7 +17,7 @@ static found look(const float *x, int64_t m, int64_t n)
 {
     found f = {{-1, -1, -1, -1, -1}, {0}};
 
-    assert_int_equal(host_kernels()->argmax(NULL, f.at, f.value, x, m, n), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->argmax(NULL, f.at, f.value, x, m, n), D9D_OK);
     return f;
 }
 

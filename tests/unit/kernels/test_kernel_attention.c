@@ -20,10 +20,10 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->attention(NULL, &p->n, p->o, p->lse, p->q, p->k, p->v),
+    assert_int_equal(host_kernels()->attention->fwd(NULL, &p->n, p->o, p->lse, p->q, p->k, p->v),
                      D9D_OK);
     if (p->sink != NULL)
-        assert_int_equal(host_kernels()->attention_sink(NULL, &p->n, p->o, p->lse, p->sink),
+        assert_int_equal(host_kernels()->attention->sink(NULL, &p->n, p->o, p->lse, p->sink),
                          D9D_OK);
 }
 
@@ -31,8 +31,8 @@ static void run_sink_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->attention_sink_wgrad(NULL, &p->n, p->n.t, p->dsink, 1.0f,
-                                                          p->dout, p->o, p->lse, p->sink),
+    assert_int_equal(host_kernels()->attention->sink_wgrad(NULL, &p->n, p->n.t, p->dsink, 1.0f,
+                                                           p->dout, p->o, p->lse, p->sink),
                      D9D_OK);
 }
 
@@ -54,9 +54,9 @@ static void run_backward(void *arg)
     call *p = arg;
     int64_t nq = q_size(&p->n), nk = k_size(&p->n);
 
-    assert_int_equal(host_kernels()->attention_bwd(NULL, &p->n, grad(p, 0), grad(p, nq),
-                                                   grad(p, nq + nk), p->dout, p->q, p->k, p->v,
-                                                   p->o, p->lse),
+    assert_int_equal(host_kernels()->attention->bwd(NULL, &p->n, grad(p, 0), grad(p, nq),
+                                                    grad(p, nq + nk), p->dout, p->q, p->k, p->v,
+                                                    p->o, p->lse),
                      D9D_OK);
 }
 
@@ -704,7 +704,7 @@ static void check_bad(int64_t z, bool open, int64_t pieces, const d9d_segment *l
     char says[128];
 
     (void)snprintf(says, sizeof(says), "attention: %s", what);
-    assert_int_equal(host_kernels()->attention(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
+    assert_int_equal(host_kernels()->attention->fwd(NULL, &n, x, lse, x, x, x), D9D_EINVAL);
     assert_string_equal(d9d_err_message(), says);
 }
 
@@ -736,11 +736,11 @@ static void test_extremes(void **state)
     float *v = array_random(D9D_F32, S * D, 3, 1.0), o[S * D], lse[S];
 
     (void)state;
-    assert_int_equal(host_kernels()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
+    assert_int_equal(host_kernels()->attention->fwd(NULL, &n, o, lse, q, k, v), D9D_OK);
     for (int i = 0; i < S * D; i++)
         assert_true(isfinite(o[i]));
     k[100 * D] = NAN;
-    assert_int_equal(host_kernels()->attention(NULL, &n, o, lse, q, k, v), D9D_OK);
+    assert_int_equal(host_kernels()->attention->fwd(NULL, &n, o, lse, q, k, v), D9D_OK);
     for (int i = 0; i < S; i++)
         assert_int_equal(isnan(o[i * D]) && isnan(lse[i]), i >= 100);
     free(q);
@@ -758,7 +758,8 @@ static void check_pieces(d9d_dtype t, int64_t n, int64_t b, int64_t p, int64_t w
     void *back = array_poison(t, size);
     const size_t cell = (size_t)w * d9d_dtype_size(t);
 
-    assert_int_equal(host_kernels()->cp_zigzag(NULL, t, dealt, rows, n, b, p, w, false), D9D_OK);
+    assert_int_equal(host_kernels()->attention->cp_zigzag(NULL, t, dealt, rows, n, b, p, w, false),
+                     D9D_OK);
     for (int64_t i = 0; i < 2 * n * b * p; i++) {
         const int64_t rank = i / (2 * b * p), row = i / (2 * p) % b, half = i / p % 2;
         const int64_t piece = half == 0 ? rank : 2 * n - 1 - rank;
@@ -767,7 +768,8 @@ static void check_pieces(d9d_dtype t, int64_t n, int64_t b, int64_t p, int64_t w
                             (char *)rows + (size_t)((row * 2 * n + piece) * p + i % p) * cell,
                             cell);
     }
-    assert_int_equal(host_kernels()->cp_zigzag(NULL, t, back, dealt, n, b, p, w, true), D9D_OK);
+    assert_int_equal(host_kernels()->attention->cp_zigzag(NULL, t, back, dealt, n, b, p, w, true),
+                     D9D_OK);
     assert_memory_equal(back, rows, (size_t)size * d9d_dtype_size(t));
     free(rows);
     free(dealt);

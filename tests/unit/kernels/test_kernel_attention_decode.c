@@ -89,7 +89,7 @@ static void check_conv(d9d_dtype t, int64_t n, int64_t width)
     void *want = array_poison(t, ALL * n), *got = array_poison(t, ALL * n);
     d9d_state_slots past = {array_poison(t, ROWS * (width - 1) * n), cells};
 
-    assert_int_equal(host_kernels()->causal_conv1d(NULL, &all, want, x, w), D9D_OK);
+    assert_int_equal(host_kernels()->gdn->causal_conv1d(NULL, &all, want, x, w), D9D_OK);
     for (int i = 0; i < CALLS; i++) {
         part p;
 
@@ -97,7 +97,7 @@ static void check_conv(d9d_dtype t, int64_t n, int64_t width)
         const d9d_causal_conv1d_dims dims = {t, p.documents, n, width};
         void *in = take(&p, t, x, n), *out = array_poison(t, p.n * n);
 
-        assert_int_equal(host_kernels()->causal_conv1d_update(NULL, &dims, &past, out, in, w),
+        assert_int_equal(host_kernels()->gdn->causal_conv1d_update(NULL, &dims, &past, out, in, w),
                          D9D_OK);
         put(&p, t, got, out, n);
         free(in);
@@ -145,8 +145,8 @@ static void on_parts(const delta *d, const d9d_state_slots *past, void *got)
                       take(&p, n->t, d->b, n->a)};
         void *out = array_poison(n->t, p.n * values);
 
-        assert_int_equal(host_kernels()->gated_delta_step(NULL, &dims, past, out, in[0], in[1],
-                                                          in[2], in[3], in[4]),
+        assert_int_equal(host_kernels()->gdn->gated_delta_step(NULL, &dims, past, out, in[0], in[1],
+                                                               in[2], in[3], in[4]),
                          D9D_OK);
         put(&p, n->t, got, out, values);
         free(out);
@@ -173,8 +173,9 @@ static void check_delta(d9d_dtype t, int64_t k, int64_t a, int64_t d, int64_t f)
     c.g = g = array_random(D9D_F32, ALL * a, 5, 0.1);
     for (int64_t i = 0; i < ALL * a; i++)
         g[i] = -fabsf(g[i]);
-    assert_int_equal(host_kernels()->gated_delta(NULL, &c.n, want, states, c.q, c.k, c.v, c.g, c.b),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->gdn->gated_delta(NULL, &c.n, want, states, c.q, c.k, c.v, c.g, c.b),
+        D9D_OK);
     on_parts(&c, &past, got);
     close_to(t, got, want, values, exact);
     void *parts[] = {states, want, got, past.slots, c.q, c.k, c.v, c.b, c.g};
@@ -205,8 +206,9 @@ static void test_refused(void **state)
     (void)state;
     if (!unit_device_is_cpu())
         skip();
-    assert_int_equal(host_kernels()->causal_conv1d_update(NULL, &n, &past, y, x, x), D9D_EINVAL);
-    assert_int_equal(host_kernels()->gated_delta_step(NULL, &d, &past, y, x, x, x, x, x),
+    assert_int_equal(host_kernels()->gdn->causal_conv1d_update(NULL, &n, &past, y, x, x),
+                     D9D_EINVAL);
+    assert_int_equal(host_kernels()->gdn->gated_delta_step(NULL, &d, &past, y, x, x, x, x, x),
                      D9D_EINVAL);
 }
 
@@ -230,7 +232,7 @@ static void check_heads(d9d_gemm_per_head_dims n)
                 array_get(n.t, x, row * n.in + k) *
                 array_get(n.t, w, n.trans_w ? (first + j) * wide + k : (first + k) * wide + j);
     }
-    assert_int_equal(host_kernels()->gemm_per_head(NULL, &n, y, x, w), D9D_OK);
+    assert_int_equal(host_kernels()->gemm->per_head(NULL, &n, y, x, w), D9D_OK);
     array_close("y", n.t, y, want, ny, n.t == D9D_F32 ? 1e-5 : unit_device_tolerance(1e-5, 2e-2));
     void *parts[] = {x, w, y, want};
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)

@@ -85,9 +85,9 @@ static void *gradients(const d9d_attention_dims *dims, const char *scratch_mb)
     float *lse = take(&x, NULL, (uint64_t)(n.b * n.s * n.a) * 4);
 
     g = take(&x, NULL, bytes);
-    assert_int_equal(x.dev->kernels->attention(x.dev->stream, &n, o, lse, q, k, v), D9D_OK);
-    assert_int_equal(x.dev->kernels->attention_bwd(x.dev->stream, &n, g, g + 2 * nq,
-                                                   g + 2 * (nq + nk), dout, q, k, v, o, lse),
+    assert_int_equal(x.dev->kernels->attention->fwd(x.dev->stream, &n, o, lse, q, k, v), D9D_OK);
+    assert_int_equal(x.dev->kernels->attention->bwd(x.dev->stream, &n, g, g + 2 * nq,
+                                                    g + 2 * (nq + nk), dout, q, k, v, o, lse),
                      D9D_OK);
     assert_int_equal(d9d_device_download(x.dev, out, g, bytes), D9D_OK);
     close_all(&x);

@@ -27,7 +27,7 @@ static void check(call *c)
         for (int64_t j = 0; j < n->n; j++)
             y[r * n->y_cols + n->y_first + j] =
                 array_get(n->t, c->x, r / n->heads * n->x_cols + n->x_first + j);
-    assert_int_equal(host_kernels()->copy_strided(NULL, n, c->y, c->x), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->copy_strided(NULL, n, c->y, c->x), D9D_OK);
     array_close("copy_strided", n->t, c->y, y, size, 0.0);
     for (int64_t i = 0; i < n->m; i++)
         for (int64_t j = 0; j < n->n; j++) {
@@ -37,7 +37,7 @@ static void check(call *c)
             for (int64_t h = 0; h < n->heads; h++)
                 *to += y[(i * n->heads + h) * n->y_cols + n->y_first + j];
         }
-    assert_int_equal(host_kernels()->copy_strided_bwd(NULL, n, c->dx, c->y), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->copy_strided_bwd(NULL, n, c->dx, c->y), D9D_OK);
     array_close("copy_strided_bwd", n->t, c->dx, dx, back, 1e-6);
     free(c->x);
     free(c->y);

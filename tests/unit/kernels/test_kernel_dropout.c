@@ -22,8 +22,9 @@ static void run(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->dropout(NULL, c->t, c->y, c->x, c->p, c->factor, rng, c->token,
-                                             c->m, c->n, c->first, WIDTH),
+    assert_int_equal(host_kernels()->elementwise->dropout(NULL, c->t, c->y, c->x, c->p, c->factor,
+                                                          rng, c->token, c->m, c->n, c->first,
+                                                          WIDTH),
                      D9D_OK);
 }
 
@@ -70,8 +71,9 @@ static void as_many_are_left_out_as_should_be(void **state)
     int left_out = 0;
 
     (void)state;
-    assert_int_equal(
-        host_kernels()->dropout(NULL, D9D_F32, y, x, p, 1, rng, token, 1, WIDTH, 0, WIDTH), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->dropout(NULL, D9D_F32, y, x, p, 1, rng, token, 1,
+                                                          WIDTH, 0, WIDTH),
+                     D9D_OK);
     for (int i = 0; i < WIDTH; i++)
         left_out += y[i] == 0;
     assert_in_range(left_out, 900, 1100); /* 1000, and 28 is one deviation */

@@ -49,7 +49,8 @@ static double sigmoid(double x)
 
 static d9d_status do_add(const d9d_kernels *k, call *p)
 {
-    return k->add(NULL, p->t, p->out[0], (const void *[]){p->in[0], p->in[1]}, 2, p->n);
+    return k->elementwise->add(NULL, p->t, p->out[0], (const void *[]){p->in[0], p->in[1]}, 2,
+                               p->n);
 }
 static void want_add(call *p, int64_t i)
 {
@@ -61,8 +62,8 @@ static d9d_status do_add_many(const d9d_kernels *k, call *p)
 {
     const void *x[] = {p->out[0], p->in[0], p->in[1], p->in[2], p->in[0], p->in[1], p->in[2]};
 
-    D9D_TRY(k->fill(NULL, p->t, p->out[0], p->n, 0.5f));
-    return k->add(NULL, p->t, p->out[0], x, 7, p->n);
+    D9D_TRY(k->elementwise->fill(NULL, p->t, p->out[0], p->n, 0.5f));
+    return k->elementwise->add(NULL, p->t, p->out[0], x, 7, p->n);
 }
 static void want_add_many(call *p, int64_t i)
 {
@@ -71,7 +72,7 @@ static void want_add_many(call *p, int64_t i)
 
 static d9d_status do_swiglu(const d9d_kernels *k, call *p)
 {
-    return k->swiglu(NULL, p->t, p->out[0], p->in[0], p->in[1], p->n);
+    return k->elementwise->swiglu(NULL, p->t, p->out[0], p->in[0], p->in[1], p->n);
 }
 static void want_swiglu(call *p, int64_t i)
 {
@@ -80,7 +81,8 @@ static void want_swiglu(call *p, int64_t i)
 
 static d9d_status do_swiglu_din(const d9d_kernels *k, call *p)
 {
-    return k->swiglu_bwd(NULL, p->t, p->out[0], p->out[1], p->in[2], p->in[0], p->in[1], p->n);
+    return k->elementwise->swiglu_bwd(NULL, p->t, p->out[0], p->out[1], p->in[2], p->in[0],
+                                      p->in[1], p->n);
 }
 static void want_swiglu_din(call *p, int64_t i)
 {
@@ -92,7 +94,7 @@ static void want_swiglu_din(call *p, int64_t i)
 
 static d9d_status do_cast(const d9d_kernels *k, call *p)
 {
-    return k->cast(NULL, p->t, p->out[0], p->t, p->in[0], p->n);
+    return k->elementwise->cast(NULL, p->t, p->out[0], p->t, p->in[0], p->n);
 }
 static void want_cast(call *p, int64_t i)
 {
@@ -147,8 +149,9 @@ static void run_accumulate(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(
-        host_kernels()->accumulate(NULL, p->t2, p->out[0], p->beta, p->t, p->in[0], p->n), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->accumulate(NULL, p->t2, p->out[0], p->beta, p->t,
+                                                             p->in[0], p->n),
+                     D9D_OK);
 }
 
 static void test_accumulate(void **state)
@@ -182,13 +185,15 @@ static void test_cast_between(void **state)
     uint16_t *y = array_poison(D9D_BF16, N);
 
     (void)state;
-    assert_int_equal(host_kernels()->cast(NULL, D9D_BF16, y, D9D_F32, x, N), D9D_OK);
-    assert_int_equal(host_kernels()->cast(NULL, D9D_F32, back, D9D_BF16, y, N), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->cast(NULL, D9D_BF16, y, D9D_F32, x, N), D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->cast(NULL, D9D_F32, back, D9D_BF16, y, N),
+                     D9D_OK);
     for (int i = 0; i < N; i++) {
         assert_int_equal(y[i], d9d_bf16_from_f32(x[i]));
         assert_true(back[i] == d9d_bf16_to_f32(y[i]));
     }
-    assert_int_equal(host_kernels()->cast(NULL, D9D_I64, y, D9D_F32, x, N), D9D_EINVAL);
+    assert_int_equal(host_kernels()->elementwise->cast(NULL, D9D_I64, y, D9D_F32, x, N),
+                     D9D_EINVAL);
     free(x);
     free(y);
     free(back);
@@ -204,13 +209,13 @@ static void test_fill(void **state)
     uint8_t b[5];
 
     (void)state;
-    assert_int_equal(k->fill(NULL, D9D_F32, f, 5, 1.5f), D9D_OK);
-    assert_int_equal(k->fill(NULL, D9D_BF16, h, 5, 1.5f), D9D_OK);
-    assert_int_equal(k->fill(NULL, D9D_I32, i, 5, -3.0f), D9D_OK);
-    assert_int_equal(k->fill(NULL, D9D_F64, d, 5, 1.5f), D9D_OK);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_F32, f, 5, 1.5f), D9D_OK);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_BF16, h, 5, 1.5f), D9D_OK);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_I32, i, 5, -3.0f), D9D_OK);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_F64, d, 5, 1.5f), D9D_OK);
     for (int j = 0; j < 5; j++)
         assert_true(f[j] == 1.5f && h[j] == 0x3fc0 && i[j] == -3 && d[j] == 1.5);
-    assert_int_equal(k->fill(NULL, D9D_U8, b, 5, 1.0f), D9D_EINVAL);
+    assert_int_equal(k->elementwise->fill(NULL, D9D_U8, b, 5, 1.0f), D9D_EINVAL);
 }
 
 /* --- sigmoid gate ------------------------------------------------------------------ */
@@ -219,16 +224,17 @@ static void run_gate(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(
-        host_kernels()->sigmoid_gate(NULL, p->t, p->out[0], p->in[0], p->in[1], p->m, p->n / p->m),
-        D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->sigmoid_gate(NULL, p->t, p->out[0], p->in[0],
+                                                               p->in[1], p->m, p->n / p->m),
+                     D9D_OK);
 }
 static void run_gate_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->sigmoid_gate_bwd(NULL, p->t, p->out[0], p->out[1], p->in[2],
-                                                      p->in[0], p->in[1], p->m, p->n / p->m),
+    assert_int_equal(host_kernels()->elementwise->sigmoid_gate_bwd(NULL, p->t, p->out[0], p->out[1],
+                                                                   p->in[2], p->in[0], p->in[1],
+                                                                   p->m, p->n / p->m),
                      D9D_OK);
 }
 
@@ -279,7 +285,8 @@ static void test_random_box(void **state)
         d9d_init_kind kind = how & 2 ? D9D_INIT_NORMAL : D9D_INIT_UNIFORM;
         void *all = array_poison(t, 6 * 50 * 40), *part = array_poison(t, 6 * 50 * 40);
 
-        assert_int_equal(k->random(NULL, t, all, kind, 0.5f, r, 3, whole, zero, whole), D9D_OK);
+        assert_int_equal(k->elementwise->random(NULL, t, all, kind, 0.5f, r, 3, whole, zero, whole),
+                         D9D_OK);
         for (int64_t i = 0; i < 6 * 50 * 40; i++) {
             float v = how & 2 ? 0.5f * d9d_rng_normal(r, (uint64_t)i)
                               : d9d_rng_uniform(r, (uint64_t)i) - 0.5f;
@@ -291,7 +298,8 @@ static void test_random_box(void **state)
             const int64_t *box = boxes[b], *start = starts[b];
             int64_t n = box[0] * box[1] * box[2];
 
-            assert_int_equal(k->random(NULL, t, part, kind, 0.5f, r, 3, box, start, whole), D9D_OK);
+            assert_int_equal(
+                k->elementwise->random(NULL, t, part, kind, 0.5f, r, 3, box, start, whole), D9D_OK);
             for (int64_t i = 0; i < n; i++) {
                 int64_t x = start[2] + i % box[2], y = start[1] + i / box[2] % box[1];
                 int64_t z = start[0] + i / box[2] / box[1];
@@ -310,8 +318,8 @@ static void test_random_ones(void **state)
     float y[20];
 
     (void)state;
-    assert_int_equal(host_kernels()->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f, (d9d_rng){0}, 2,
-                                            box, zero, box),
+    assert_int_equal(host_kernels()->elementwise->random(NULL, D9D_F32, y, D9D_INIT_ONES, 9.0f,
+                                                         (d9d_rng){0}, 2, box, zero, box),
                      D9D_OK);
     for (int i = 0; i < 20; i++)
         assert_true(y[i] == 1.0f);

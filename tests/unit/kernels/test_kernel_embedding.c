@@ -17,16 +17,17 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->embedding(NULL, p->t, p->y, p->ids, p->table, p->rows,
-                                               p->first, p->v, p->h, true),
+    assert_int_equal(host_kernels()->elementwise->embedding(NULL, p->t, p->y, p->ids, p->table,
+                                                            p->rows, p->first, p->v, p->h, true),
                      D9D_OK);
 }
 static void run_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->embedding_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->ids,
-                                                     p->dy, p->rows, p->first, p->v, p->h),
+    assert_int_equal(host_kernels()->elementwise->embedding_wgrad(NULL, p->t, p->gt, p->dw, p->beta,
+                                                                  p->ids, p->dy, p->rows, p->first,
+                                                                  p->v, p->h),
                      D9D_OK);
 }
 
@@ -98,9 +99,11 @@ static void test_splits(void **state)
     float y[5];
 
     (void)state;
-    assert_int_equal(host_kernels()->embedding(NULL, D9D_F32, y, ids, a, 5, 0, 2, 1, true), D9D_OK);
-    assert_int_equal(host_kernels()->embedding(NULL, D9D_F32, y, ids, b, 5, 2, 2, 1, false),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->elementwise->embedding(NULL, D9D_F32, y, ids, a, 5, 0, 2, 1, true), D9D_OK);
+    assert_int_equal(
+        host_kernels()->elementwise->embedding(NULL, D9D_F32, y, ids, b, 5, 2, 2, 1, false),
+        D9D_OK);
     assert_memory_equal(y, want, sizeof(want));
 }
 

@@ -63,12 +63,12 @@ static void run_conv(void *arg)
 {
     conv *p = arg;
 
-    assert_int_equal(host_kernels()->causal_conv1d(NULL, &p->n, p->y, p->x, p->w), D9D_OK);
+    assert_int_equal(host_kernels()->gdn->causal_conv1d(NULL, &p->n, p->y, p->x, p->w), D9D_OK);
 }
 static d9d_status conv_grad(conv *p, void *dx, void *dw)
 {
-    return host_kernels()->causal_conv1d_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x,
-                                             p->w);
+    return host_kernels()->gdn->causal_conv1d_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x,
+                                                  p->w);
 }
 static void run_conv_dx(void *arg)
 {
@@ -170,23 +170,23 @@ static void run_decay(void *arg)
 {
     decay *p = arg;
 
-    assert_int_equal(host_kernels()->gdn_gate(NULL, p->t, p->g, p->x, p->rate, p->bias, p->m, p->n),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->gdn->gate(NULL, p->t, p->g, p->x, p->rate, p->bias, p->m, p->n), D9D_OK);
 }
 static void run_decay_din(void *arg)
 {
     decay *p = arg;
 
-    assert_int_equal(host_kernels()->gdn_gate_dgrad(NULL, p->t, p->dx, p->dg, p->x, p->rate,
-                                                    p->bias, p->m, p->n),
+    assert_int_equal(host_kernels()->gdn->gate_dgrad(NULL, p->t, p->dx, p->dg, p->x, p->rate,
+                                                     p->bias, p->m, p->n),
                      D9D_OK);
 }
 static void run_decay_dw(void *arg)
 {
     decay *p = arg;
 
-    assert_int_equal(host_kernels()->gdn_gate_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->of_bias,
-                                                    p->dg, p->x, p->rate, p->bias, p->m, p->n),
+    assert_int_equal(host_kernels()->gdn->gate_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->of_bias,
+                                                     p->dg, p->x, p->rate, p->bias, p->m, p->n),
                      D9D_OK);
 }
 
@@ -253,16 +253,16 @@ static void run_norm(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(host_kernels()->rms_norm_gated(NULL, p->t, p->y, p->inv, p->x, p->z, p->w,
-                                                    p->m, p->n, 1e-3f),
+    assert_int_equal(host_kernels()->norm->rms_norm_gated(NULL, p->t, p->y, p->inv, p->x, p->z,
+                                                          p->w, p->m, p->n, 1e-3f),
                      D9D_OK);
 }
 static d9d_status norm_grad(norm *p, void *both, void *dw)
 {
     char *dz = both == NULL ? NULL : (char *)both + (size_t)(p->m * p->n) * d9d_dtype_size(p->t);
 
-    return host_kernels()->rms_norm_gated_bwd(NULL, p->t, both, dz, p->gt, dw, p->beta, p->dy, p->x,
-                                              p->z, p->w, p->inv, p->m, p->n);
+    return host_kernels()->norm->rms_norm_gated_bwd(NULL, p->t, both, dz, p->gt, dw, p->beta, p->dy,
+                                                    p->x, p->z, p->w, p->inv, p->m, p->n);
 }
 static void run_norm_din(void *arg)
 {
@@ -380,9 +380,9 @@ static void run_delta(void *arg)
 {
     delta *p = arg;
 
-    assert_int_equal(
-        host_kernels()->gated_delta(NULL, &p->n, p->o, p->states, p->q, p->k, p->v, p->g, p->b),
-        D9D_OK);
+    assert_int_equal(host_kernels()->gdn->gated_delta(NULL, &p->n, p->o, p->states, p->q, p->k,
+                                                      p->v, p->g, p->b),
+                     D9D_OK);
 }
 static void run_delta_din(void *arg)
 {
@@ -390,8 +390,9 @@ static void run_delta_din(void *arg)
     const size_t size = d9d_dtype_size(p->n.t), nq = (size_t)q_size(&p->n) * size;
     char *dq = p->grads, *dk = dq + nq, *dv = dk + nq, *db = dv + (size_t)v_size(&p->n) * size;
 
-    assert_int_equal(host_kernels()->gated_delta_bwd(NULL, &p->n, dq, dk, dv, p->dg, db, p->dout,
-                                                     p->q, p->k, p->v, p->g, p->b, p->states),
+    assert_int_equal(host_kernels()->gdn->gated_delta_bwd(NULL, &p->n, dq, dk, dv, p->dg, db,
+                                                          p->dout, p->q, p->k, p->v, p->g, p->b,
+                                                          p->states),
                      D9D_OK);
 }
 
@@ -699,7 +700,7 @@ static void test_refused(void **state)
                 .t = D9D_F32, .docs = {2, 6, 2, bad[i]}, .k = 1, .a = 1, .d = 2, .f = 2},
             1);
         assert_int_equal(
-            host_kernels()->gated_delta(NULL, &p.n, p.o, p.states, p.q, p.k, p.v, p.g, p.b),
+            host_kernels()->gdn->gated_delta(NULL, &p.n, p.o, p.states, p.q, p.k, p.v, p.g, p.b),
             D9D_EINVAL);
         delta_release(&p);
     }

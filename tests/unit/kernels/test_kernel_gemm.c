@@ -21,7 +21,7 @@ static void run(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->gemm(NULL, &p->g, p->a, p->b, p->c), D9D_OK);
+    assert_int_equal(host_kernels()->gemm->dense(NULL, &p->g, p->a, p->b, p->c), D9D_OK);
 }
 
 /* C = op(A) op(B) + beta C. */
@@ -177,11 +177,11 @@ static void check_gemms(d9d_dtype t, d9d_dtype ct, int64_t m, int64_t k, const i
         b[i] = array_random(t, n[i] * k, 2 + (uint64_t)i, 1.0);
         c[i] = array_poison(ct, m * n[i]);
     }
-    assert_int_equal(host_kernels()->gemm_multi(NULL, count, g, a, (const void *const *)b, c),
+    assert_int_equal(host_kernels()->gemm->multi(NULL, count, g, a, (const void *const *)b, c),
                      D9D_OK);
     for (int i = 0; i < count; i++) {
         alone = array_poison(ct, m * n[i]);
-        assert_int_equal(host_kernels()->gemm(NULL, &g[i], a, b[i], alone), D9D_OK);
+        assert_int_equal(host_kernels()->gemm->dense(NULL, &g[i], a, b[i], alone), D9D_OK);
         assert_memory_equal(alone, c[i], (size_t)(m * n[i]) * d9d_dtype_size(ct));
         free(alone);
         free(b[i]);
@@ -212,7 +212,7 @@ static void test_wrong_type(void **state)
     float x = 0.0f;
 
     (void)state;
-    assert_int_equal(host_kernels()->gemm(NULL, &g, &x, &x, &x), D9D_EINVAL);
+    assert_int_equal(host_kernels()->gemm->dense(NULL, &g, &x, &x, &x), D9D_EINVAL);
     assert_non_null(strstr(d9d_err_message(), "int32"));
 }
 
@@ -250,26 +250,26 @@ static void run_y(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm(NULL, p->t, p->y, p->x, p->w, p->c->offset,
-                                                  p->rows, E, p->c->in, p->c->out),
+    assert_int_equal(host_kernels()->gemm->grouped(NULL, p->t, p->y, p->x, p->w, p->c->offset,
+                                                   p->rows, E, p->c->in, p->c->out),
                      D9D_OK);
 }
 static void run_dx(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_dgrad(NULL, p->t, p->dx, p->beta, p->sums,
-                                                        p->dy_of, p->w_of, p->c->offset, p->rows, E,
-                                                        p->c->in, p->c->out),
+    assert_int_equal(host_kernels()->gemm->grouped_dgrad(NULL, p->t, p->dx, p->beta, p->sums,
+                                                         p->dy_of, p->w_of, p->c->offset, p->rows,
+                                                         E, p->c->in, p->c->out),
                      D9D_OK);
 }
 static void run_dw(void *arg)
 {
     grouped *p = arg;
 
-    assert_int_equal(host_kernels()->grouped_gemm_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->x,
-                                                        p->dy, p->c->offset, p->rows, E, p->c->in,
-                                                        p->c->out),
+    assert_int_equal(host_kernels()->gemm->grouped_wgrad(NULL, p->t, p->gt, p->dw, p->beta, p->x,
+                                                         p->dy, p->c->offset, p->rows, E, p->c->in,
+                                                         p->c->out),
                      D9D_OK);
 }
 
@@ -359,9 +359,9 @@ static void test_lying_offsets(void **state)
     (void)state;
     if (!unit_device_is_cpu())
         skip(); /* only what is on the host can be looked at in time */
-    assert_int_equal(host_kernels()->grouped_gemm(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
+    assert_int_equal(host_kernels()->gemm->grouped(NULL, D9D_F32, x, x, x, backwards, 2, 2, 1, 1),
                      D9D_EINVAL);
-    assert_int_equal(host_kernels()->grouped_gemm(NULL, D9D_F32, x, x, x, outside, 8, 2, 1, 1),
+    assert_int_equal(host_kernels()->gemm->grouped(NULL, D9D_F32, x, x, x, outside, 8, 2, 1, 1),
                      D9D_EINVAL);
 }
 

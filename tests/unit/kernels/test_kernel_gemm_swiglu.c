@@ -23,16 +23,16 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->gemm_swiglu(NULL, &p->n, p->made[Y], p->made[GATE],
-                                                 p->made[UP], p->x, p->w[0], p->w[1]),
+    assert_int_equal(host_kernels()->gemm->swiglu(NULL, &p->n, p->made[Y], p->made[GATE],
+                                                  p->made[UP], p->x, p->w[0], p->w[1]),
                      D9D_OK);
 }
 static void run_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->gemm_swiglu_bwd(NULL, &p->n, p->made[DGATE], p->made[DUP],
-                                                     p->dout, p->back, p->made[GATE], p->made[UP]),
+    assert_int_equal(host_kernels()->gemm->swiglu_bwd(NULL, &p->n, p->made[DGATE], p->made[DUP],
+                                                      p->dout, p->back, p->made[GATE], p->made[UP]),
                      D9D_OK);
 }
 
@@ -90,7 +90,8 @@ static void check(call *p)
         free(numbers);
     }
     y = want[Y];
-    assert_int_equal(k->swiglu(NULL, p->n.t, y, p->made[GATE], p->made[UP], p->wide), D9D_OK);
+    assert_int_equal(k->elementwise->swiglu(NULL, p->n.t, y, p->made[GATE], p->made[UP], p->wide),
+                     D9D_OK);
     assert_memory_equal(y, p->made[Y], bytes);
     for (int i = 0; i < MADE; i++)
         free(want[i]);

@@ -23,24 +23,24 @@ static void run_forward(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &p->n, p->loss, p->lse, p->unit,
-                                                          p->hidden, (const void *const *)p->w,
-                                                          p->targets),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->loss->linear_cross_entropy(NULL, &p->n, p->loss, p->lse, p->unit, p->hidden,
+                                                   (const void *const *)p->w, p->targets),
+        D9D_OK);
 }
 static void run_din(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->linear_cross_entropy_dgrad(NULL, p->n.t, p->dhidden, p->dloss,
-                                                                p->unit, p->n.rows, p->n.h),
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy_dgrad(
+                         NULL, p->n.t, p->dhidden, p->dloss, p->unit, p->n.rows, p->n.h),
                      D9D_OK);
 }
 static void run_dw(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->linear_cross_entropy_wgrad(
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy_wgrad(
                          NULL, &p->n, p->gt, p->dw, p->beta, p->dloss, p->lse, p->hidden,
                          (const void *const *)p->w, p->targets),
                      D9D_OK);
@@ -50,7 +50,7 @@ static void run_once(void *arg)
 {
     call *p = arg;
 
-    assert_int_equal(host_kernels()->linear_cross_entropy_fwd_bwd(
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy_fwd_bwd(
                          NULL, &p->n, p->gt, p->loss, p->unit, p->dw, p->beta, p->hidden,
                          (const void *const *)p->w, p->targets),
                      D9D_OK);
@@ -267,8 +267,9 @@ static void test_not_wanted(void **state)
     (void)state;
     make(&p);
     run_forward(&p);
-    assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &p.n, loss, p.lse, NULL, p.hidden,
-                                                          (const void *const *)p.w, p.targets),
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy(NULL, &p.n, loss, p.lse, NULL,
+                                                                p.hidden, (const void *const *)p.w,
+                                                                p.targets),
                      D9D_OK);
     assert_memory_equal(loss, p.loss, sizeof(loss));
     memset(poison, 0xff, sizeof(poison));
@@ -331,10 +332,10 @@ static void test_bad_targets(void **state)
             assert_true(isfinite(p.loss[0]) && isnan(p.loss[2]));
             continue;
         }
-        assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &p.n, p.loss, p.lse, NULL,
-                                                              p.hidden, (const void *const *)p.w,
-                                                              p.targets),
-                         D9D_EINVAL);
+        assert_int_equal(
+            host_kernels()->loss->linear_cross_entropy(NULL, &p.n, p.loss, p.lse, NULL, p.hidden,
+                                                       (const void *const *)p.w, p.targets),
+            D9D_EINVAL);
         assert_non_null(strstr(d9d_err_message(), "row 2"));
     }
     release(&p);
@@ -352,9 +353,9 @@ static void test_extremes(void **state)
     float hidden[] = {1.0f, 1.0f, NAN}, loss[3], lse[3];
 
     (void)state;
-    assert_int_equal(
-        host_kernels()->linear_cross_entropy(NULL, &n, loss, lse, NULL, hidden, heads, targets),
-        D9D_OK);
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy(NULL, &n, loss, lse, NULL, hidden,
+                                                                heads, targets),
+                     D9D_OK);
     assert_true(loss[0] == 2000.0f);
     assert_true(loss[1] == 0.0f);
     assert_true(isnan(loss[2]));
@@ -398,19 +399,20 @@ static void part_make(const call *p, int i, part *x)
 /* lse and loss [2, T] of a part. */
 static void part_run(const call *p, part *x, float *stats)
 {
-    assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &x->n, stats + p->n.rows, stats,
-                                                          x->unit, p->hidden, x->w, p->targets),
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy(NULL, &x->n, stats + p->n.rows,
+                                                                stats, x->unit, p->hidden, x->w,
+                                                                p->targets),
                      D9D_OK);
 }
 
 static void part_join(const call *p, part *x, const float *stats, int i)
 {
-    assert_int_equal(host_kernels()->linear_cross_entropy_combine(
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy_combine(
                          NULL, &x->n, x->loss, x->lse, x->unit, stats, PARTS, i, x->w, p->targets),
                      D9D_OK);
-    assert_int_equal(host_kernels()->linear_cross_entropy_wgrad(NULL, &x->n, p->gt, x->dw, p->beta,
-                                                                p->dloss, x->lse, p->hidden, x->w,
-                                                                p->targets),
+    assert_int_equal(host_kernels()->loss->linear_cross_entropy_wgrad(NULL, &x->n, p->gt, x->dw,
+                                                                      p->beta, p->dloss, x->lse,
+                                                                      p->hidden, x->w, p->targets),
                      D9D_OK);
 }
 
@@ -500,8 +502,8 @@ static void test_parts_far_apart(void **state)
                                                  .first = first[i],
                                                  .vocab = 2};
 
-        assert_int_equal(host_kernels()->linear_cross_entropy(NULL, &n, parts[i][1], parts[i][0],
-                                                              unit[i], hidden, w[i], targets),
+        assert_int_equal(host_kernels()->loss->linear_cross_entropy(
+                             NULL, &n, parts[i][1], parts[i][0], unit[i], hidden, w[i], targets),
                          D9D_OK);
     }
     for (int i = 0; i < 2; i++) {
@@ -514,7 +516,7 @@ static void test_parts_far_apart(void **state)
                                                  .first = first[i],
                                                  .vocab = 2};
 
-        assert_int_equal(host_kernels()->linear_cross_entropy_combine(
+        assert_int_equal(host_kernels()->loss->linear_cross_entropy_combine(
                              NULL, &n, loss, lse, unit[i], &parts[0][0][0], 2, i, w[i], targets),
                          D9D_OK);
         assert_true(loss[0] == 0.0f && loss[1] == 1000.0f && lse[0] == 500.0f);

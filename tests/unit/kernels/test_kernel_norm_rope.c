@@ -20,14 +20,14 @@ static void run_norm(void *arg)
 {
     norm *p = arg;
 
-    assert_int_equal(host_kernels()->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m, p->n,
-                                              1e-3f, p->zero_centred),
+    assert_int_equal(host_kernels()->norm->rms_norm(NULL, p->t, p->y, p->inv, p->x, p->w, p->m,
+                                                    p->n, 1e-3f, p->zero_centred),
                      D9D_OK);
 }
 static d9d_status norm_grad(norm *p, void *dx, const void *plus, void *dw)
 {
-    return host_kernels()->rms_norm_bwd(NULL, p->t, dx, plus, p->gt, dw, p->beta, p->dy, p->x, p->w,
-                                        p->inv, p->m, p->n, p->zero_centred);
+    return host_kernels()->norm->rms_norm_bwd(NULL, p->t, dx, plus, p->gt, dw, p->beta, p->dy, p->x,
+                                              p->w, p->inv, p->m, p->n, p->zero_centred);
 }
 static void run_norm_din(void *arg)
 {
@@ -162,8 +162,9 @@ static void run_rope(void *arg)
 {
     rope *p = arg;
 
-    assert_int_equal(host_kernels()->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq, p->m,
-                                          p->heads, p->d, p->r, p->interleaved, 1.25f, p->sign),
+    assert_int_equal(host_kernels()->norm->rope(NULL, p->t, p->y, p->x, p->positions, p->inv_freq,
+                                                p->m, p->heads, p->d, p->r, p->interleaved, 1.25f,
+                                                p->sign),
                      D9D_OK);
 }
 
@@ -237,12 +238,13 @@ static void run_both(void *arg)
 {
     both *p = arg;
 
-    assert_int_equal(host_kernels()->norm_rope(NULL, &p->n, p->y, p->inv, p->x, p->w), D9D_OK);
+    assert_int_equal(host_kernels()->norm->norm_rope(NULL, &p->n, p->y, p->inv, p->x, p->w),
+                     D9D_OK);
 }
 static d9d_status both_grad(both *p, void *dx, void *dw)
 {
-    return host_kernels()->norm_rope_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x, p->w,
-                                         p->inv);
+    return host_kernels()->norm->norm_rope_bwd(NULL, &p->n, dx, p->gt, dw, p->beta, p->dy, p->x,
+                                               p->w, p->inv);
 }
 static void run_both_din(void *arg)
 {
@@ -389,9 +391,11 @@ static void expect(const d9d_qk_norm_rope_dims *d, const d9d_qk_norm_rope_heads 
 
     n.heads = h->heads;
     if (h->w != NULL)
-        assert_int_equal(host_kernels()->norm_rope(NULL, &n, turned, inv, h->x, h->w), D9D_OK);
-    assert_int_equal(host_kernels()->scatter_rows(NULL, d->t, y, row, 0, h->row_index,
-                                                  h->w != NULL ? turned : h->x, d->m, row),
+        assert_int_equal(host_kernels()->norm->norm_rope(NULL, &n, turned, inv, h->x, h->w),
+                         D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->scatter_rows(NULL, d->t, y, row, 0, h->row_index,
+                                                               h->w != NULL ? turned : h->x, d->m,
+                                                               row),
                      D9D_OK);
     free(turned);
     free(inv);
@@ -426,7 +430,7 @@ static void check_new_heads(d9d_dtype t, int64_t d, int64_t r, bool interleaved,
         want[j] = array_random(t, all, 5, 1.0);
         expect(&n, &list[j], want[j]);
     }
-    assert_int_equal(host_kernels()->qk_norm_rope_append(NULL, &n, ARRAYS, list), D9D_OK);
+    assert_int_equal(host_kernels()->norm->qk_norm_rope_append(NULL, &n, ARRAYS, list), D9D_OK);
     for (int j = 0; j < ARRAYS; j++) {
         assert_memory_equal(want[j], list[j].y,
                             (size_t)(CELLS * list[j].heads * d) * d9d_dtype_size(t));

@@ -73,8 +73,8 @@ static void run_adam(void *arg)
 
     const d9d_adam_arrays a = arrays(c);
 
-    assert_int_equal(host_kernels()->adam(NULL, c->adam, &c->scale, c->t, c->gt, c->st, &a, 1),
-                     D9D_OK);
+    assert_int_equal(
+        host_kernels()->optim->adam(NULL, c->adam, &c->scale, c->t, c->gt, c->st, &a, 1), D9D_OK);
 }
 static void run_stochastic(void *arg)
 {
@@ -82,16 +82,17 @@ static void run_stochastic(void *arg)
     call *c = arg;
     const d9d_adam_arrays a = arrays(c);
 
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, c->adam, &c->scale, c->t, c->gt, c->st,
-                                                     &a, c->r, 1, &c->n, &zero, &c->n),
+    assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, c->adam, &c->scale, c->t, c->gt,
+                                                            c->st, &a, c->r, 1, &c->n, &zero,
+                                                            &c->n),
                      D9D_OK);
 }
 static void run_sgd(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->sgd(NULL, c->sgd, c->t, get(c, P), residual(c), c->gt, c->g,
-                                         &c->scale, c->st, get(c, M), c->n),
+    assert_int_equal(host_kernels()->optim->sgd(NULL, c->sgd, c->t, get(c, P), residual(c), c->gt,
+                                                c->g, &c->scale, c->st, get(c, M), c->n),
                      D9D_OK);
 }
 
@@ -269,16 +270,18 @@ static void check_same_as_float32(int64_t n, d9d_dtype gt, bool momentum)
         adam.lr = 1e-5;
         adam.bias_correction1 = 1 - pow(0.9, step);
         adam.bias_correction2 = 1 - pow(0.99, step);
-        assert_int_equal(host_kernels()->adam(NULL, &adam, &scale, D9D_F32, gt, D9D_F32, &plain, 1),
+        assert_int_equal(
+            host_kernels()->optim->adam(NULL, &adam, &scale, D9D_F32, gt, D9D_F32, &plain, 1),
+            D9D_OK);
+        assert_int_equal(
+            host_kernels()->optim->adam(NULL, &adam, &scale, D9D_BF16, gt, D9D_F32, &split, 1),
+            D9D_OK);
+        assert_int_equal(host_kernels()->optim->sgd(NULL, &sgd, D9D_F32, p, NULL, gt, g, &scale,
+                                                    D9D_F32, state[0], n),
                          D9D_OK);
-        assert_int_equal(
-            host_kernels()->adam(NULL, &adam, &scale, D9D_BF16, gt, D9D_F32, &split, 1), D9D_OK);
-        assert_int_equal(
-            host_kernels()->sgd(NULL, &sgd, D9D_F32, p, NULL, gt, g, &scale, D9D_F32, state[0], n),
-            D9D_OK);
-        assert_int_equal(
-            host_kernels()->sgd(NULL, &sgd, D9D_BF16, w, low, gt, g, &scale, D9D_F32, state[2], n),
-            D9D_OK);
+        assert_int_equal(host_kernels()->optim->sgd(NULL, &sgd, D9D_BF16, w, low, gt, g, &scale,
+                                                    D9D_F32, state[2], n),
+                         D9D_OK);
         free(g);
     }
     for (int64_t i = 0; i < n; i++) {
@@ -320,9 +323,9 @@ static void test_masters_split(void **state)
 
     (void)state;
     memcpy(g, bits, sizeof(g)); /* 0 - 1 (-1 g) */
-    assert_int_equal(
-        host_kernels()->sgd(NULL, &step, D9D_BF16, w, low, D9D_F32, g, &scale, D9D_F32, NULL, N),
-        D9D_OK);
+    assert_int_equal(host_kernels()->optim->sgd(NULL, &step, D9D_BF16, w, low, D9D_F32, g, &scale,
+                                                D9D_F32, NULL, N),
+                     D9D_OK);
     for (int i = 0; i < N; i++) {
         const uint32_t u = ((uint32_t)w[i] << 16) + (uint32_t)(int32_t)low[i];
 
@@ -370,8 +373,9 @@ static void test_stochastic(void **state)
                 exact[a][i] = (float)(a == P ? weight(&c, i) : array_get(c.st, get(&c, a), i));
         }
         const d9d_adam_arrays plain = {.p = exact[P], .g = g, .m = exact[M], .v = exact[V], .n = N};
-        assert_int_equal(host_kernels()->adam(NULL, &s, &one, D9D_F32, D9D_F32, D9D_F32, &plain, 1),
-                         D9D_OK);
+        assert_int_equal(
+            host_kernels()->optim->adam(NULL, &s, &one, D9D_F32, D9D_F32, D9D_F32, &plain, 1),
+            D9D_OK);
         array_same_for_threads(run_stochastic, &c, c.block, place(&c, ARRAYS), before);
         for (int a = P; a <= V; a++)
             for (int i = 0; i < N; i++) {
@@ -425,11 +429,12 @@ static void test_stochastic_box(void **state)
     }
     const d9d_adam_arrays all = {.p = p[0], .g = g, .m = m[0], .v = v[0]};
     const d9d_adam_arrays part = {.p = p[1], .g = part_g, .m = m[1], .v = v[1]};
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
-                                                     &all, r, 2, whole, zero, whole),
+    assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16,
+                                                            D9D_BF16, &all, r, 2, whole, zero,
+                                                            whole),
                      D9D_OK);
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
-                                                     &part, r, 2, box, at, whole),
+    assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_BF16,
+                                                            D9D_BF16, &part, r, 2, box, at, whole),
                      D9D_OK);
     for (int i = 0; i < 63; i++) {
         int whole_i = (20 + i / 9) * 40 + 31 + i % 9;
@@ -470,8 +475,9 @@ static void test_stochastic_mean(void **state)
     p[8] = 0xff80;
     p[9] = 0x7fff;
     const d9d_adam_arrays a = {.p = p, .g = g, .m = m, .v = v};
-    assert_int_equal(host_kernels()->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_F32, D9D_F32,
-                                                     &a, (d9d_rng){1, 2}, 1, &n, &zero, &n),
+    assert_int_equal(host_kernels()->optim->adam_stochastic(NULL, &s, &scale, D9D_BF16, D9D_F32,
+                                                            D9D_F32, &a, (d9d_rng){1, 2}, 1, &n,
+                                                            &zero, &n),
                      D9D_OK);
     assert_int_equal(p[7], 0x7f80);
     assert_int_equal(p[8], 0xff80);
@@ -500,14 +506,16 @@ static void run_sums(void *arg)
 
     const d9d_sum_squares_array x = {p->x, p->n};
 
-    assert_int_equal(host_kernels()->sum_squares(NULL, &p->out[0], p->t, &x, 1), D9D_OK);
-    assert_int_equal(host_kernels()->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n), D9D_OK);
+    assert_int_equal(host_kernels()->reduce->sum_squares(NULL, &p->out[0], p->t, &x, 1), D9D_OK);
+    assert_int_equal(host_kernels()->reduce->sum(NULL, &p->out[1], p->beta, p->t, p->x, p->n),
+                     D9D_OK);
 }
 static void run_search(void *arg)
 {
     reduction *p = arg;
 
-    assert_int_equal(host_kernels()->find_nonfinite(NULL, &p->first, p->t, p->x, p->n), D9D_OK);
+    assert_int_equal(host_kernels()->reduce->find_nonfinite(NULL, &p->first, p->t, p->x, p->n),
+                     D9D_OK);
 }
 
 static void test_reductions(void **state)
@@ -561,17 +569,18 @@ static void test_list_of_squares(void **state)
 
         for (int i = 0; i < LIST; i++)
             list[i] = (d9d_sum_squares_array){x + (size_t)at[i] * d9d_dtype_size(t), n[i]};
-        assert_int_equal(host_kernels()->sum_squares(NULL, out, t, list, LIST), D9D_OK);
+        assert_int_equal(host_kernels()->reduce->sum_squares(NULL, out, t, list, LIST), D9D_OK);
         for (int i = 0; i < LIST; i++) {
             double sum = 0;
 
             for (int64_t j = 0; j < n[i]; j++)
                 sum += pow(array_get(t, x, at[i] + j), 2.0);
             assert_true(fabs(out[i] - sum) <= 1e-12 * sum);
-            assert_int_equal(host_kernels()->sum_squares(NULL, &alone, t, &list[i], 1), D9D_OK);
+            assert_int_equal(host_kernels()->reduce->sum_squares(NULL, &alone, t, &list[i], 1),
+                             D9D_OK);
             assert_memory_equal(&out[i], &alone, sizeof(alone));
         }
-        assert_int_equal(host_kernels()->sum_squares(NULL, out, t, list, 0), D9D_OK);
+        assert_int_equal(host_kernels()->reduce->sum_squares(NULL, out, t, list, 0), D9D_OK);
         assert_true(out[LIST] == 3.0);
         free(x);
     }
@@ -590,7 +599,7 @@ static void test_add_up(void **state)
             x[i] = pow(-1.1, (double)(i * 7 % 61)) / 3;
             sum += x[i];
         }
-        assert_int_equal(host_kernels()->sum_ordered(NULL, &out, x, counts[k]), D9D_OK);
+        assert_int_equal(host_kernels()->reduce->sum_ordered(NULL, &out, x, counts[k]), D9D_OK);
         assert_memory_equal(&out, &sum, sizeof(sum));
         free(x);
     }
@@ -628,8 +637,8 @@ static void check_list(bool masters)
                                         .n = n[i],
                                         .residual = masters ? low[k] + at[i] : NULL};
         for (int i = 0; i < LIST; i += k == 0 ? LIST : 1)
-            assert_int_equal(host_kernels()->adam(NULL, &s, &scale, D9D_BF16, D9D_BF16, D9D_BF16,
-                                                  &list[i], k == 0 ? LIST : 1),
+            assert_int_equal(host_kernels()->optim->adam(NULL, &s, &scale, D9D_BF16, D9D_BF16,
+                                                         D9D_BF16, &list[i], k == 0 ? LIST : 1),
                              D9D_OK);
     }
     for (int a = P; a <= V; a++) {
@@ -691,8 +700,9 @@ static void test_step_scale(void **state)
         double report[2] = {-1, -1};
         float scale = 7.0f;
 
-        assert_int_equal(host_kernels()->grad_scale(NULL, &scale, report, loss, 4, &rows[i].weight,
-                                                    &rows[i].squares, rows[i].max_norm),
+        assert_int_equal(host_kernels()->optim->grad_scale(NULL, &scale, report, loss, 4,
+                                                           &rows[i].weight, &rows[i].squares,
+                                                           rows[i].max_norm),
                          D9D_OK);
         assert_true(report[0] == 0.5); /* in their order: 1e16 + 1 is 1e16 */
         assert_true(report[1] == rows[i].norm);
@@ -712,15 +722,15 @@ static void test_step_scale_stays_nan(void **state)
         float scale = 1.0f;
 
         *(i < 3 ? &loss[1] : &squares) = bad[i % 3];
-        assert_int_equal(
-            host_kernels()->grad_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
-            D9D_OK);
+        assert_int_equal(host_kernels()->optim->grad_scale(NULL, &scale, report, loss, 2, &weight,
+                                                           &squares, 1.0),
+                         D9D_OK);
         assert_true(isnan(scale));
         assert_true(!isfinite(report[i / 3]) && isfinite(report[1 - i / 3]));
         loss[1] = squares = 4.0;
-        assert_int_equal(
-            host_kernels()->grad_scale(NULL, &scale, report, loss, 2, &weight, &squares, 1.0),
-            D9D_OK);
+        assert_int_equal(host_kernels()->optim->grad_scale(NULL, &scale, report, loss, 2, &weight,
+                                                           &squares, 1.0),
+                         D9D_OK);
         assert_true(isnan(scale));
         assert_true(isfinite(report[0]) && isfinite(report[1]));
     }

@@ -20,22 +20,23 @@ static void run_router(void *arg)
     call *c = arg;
 
     assert_int_equal(
-        host_kernels()->router(NULL, &c->n, c->p, c->prob, c->expert, c->logits, c->bias), D9D_OK);
+        host_kernels()->moe->router(NULL, &c->n, c->p, c->prob, c->expert, c->logits, c->bias),
+        D9D_OK);
 }
 static void run_router_din(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->router_bwd(NULL, &c->n, c->dlogits, c->dprob, c->p, c->prob,
-                                                c->expert,
-                                                c->even.weight != NULL ? &c->even : NULL),
+    assert_int_equal(host_kernels()->moe->router_bwd(NULL, &c->n, c->dlogits, c->dprob, c->p,
+                                                     c->prob, c->expert,
+                                                     c->even.weight != NULL ? &c->even : NULL),
                      D9D_OK);
 }
 static void run_losses(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->router_losses(NULL, &c->n, c->aux, c->z, c->p, &c->even),
+    assert_int_equal(host_kernels()->moe->router_losses(NULL, &c->n, c->aux, c->z, c->p, &c->even),
                      D9D_OK);
 }
 
@@ -199,8 +200,8 @@ static void check_counts(call *c)
         want[(FIRST + i / c->n.k) / LENGTH * c->n.e + c->expert[i]] +=
             c->weight[i / c->n.k] > 0.0f ? 1.0f : 0.0f;
     for (int twice = 0; twice < 2; twice++)
-        assert_int_equal(host_kernels()->expert_load(NULL, &c->n, twice ? NULL : c->load, total,
-                                                     c->expert, &c->even),
+        assert_int_equal(host_kernels()->moe->expert_load(NULL, &c->n, twice ? NULL : c->load,
+                                                          total, c->expert, &c->even),
                          D9D_OK);
     for (int64_t i = 0; i < batch_rows(c) * c->n.e; i++)
         assert_true(c->load[i] == want[i]);
@@ -344,14 +345,14 @@ static void test_bias(void **state)
     const d9d_kernels *k = host_kernels();
 
     (void)state;
-    assert_int_equal(k->router_bias(NULL, bias, load, &one, rate, 0, 6, 6), D9D_OK);
+    assert_int_equal(k->moe->router_bias(NULL, bias, load, &one, rate, 0, 6, 6), D9D_OK);
     assert_memory_equal(bias, ((float[]){0.25f, 0.25f, 1, -1, 2.25f, -0.25f}), sizeof(bias));
-    assert_int_equal(k->router_bias(NULL, bias, load, &none, rate, 0, 6, 6), D9D_OK);
+    assert_int_equal(k->moe->router_bias(NULL, bias, load, &none, rate, 0, 6, 6), D9D_OK);
     assert_memory_equal(bias, ((float[]){0.25f, 0.25f, 1, -1, 2.25f, -0.25f}), sizeof(bias));
     /* A part of them: those of experts 4 and 5. */
-    assert_int_equal(k->router_bias(NULL, bias, load, &one, rate, 4, 2, 6), D9D_OK);
+    assert_int_equal(k->moe->router_bias(NULL, bias, load, &one, rate, 4, 2, 6), D9D_OK);
     assert_memory_equal(bias, ((float[]){0.5f, 0, 1, -1, 2.25f, -0.25f}), sizeof(bias));
-    assert_int_equal(k->router_bias(NULL, bias, load, &one, rate, 6, 0, 6), D9D_OK);
+    assert_int_equal(k->moe->router_bias(NULL, bias, load, &one, rate, 6, 0, 6), D9D_OK);
 }
 
 static void test_bad_calls(void **state)
@@ -365,7 +366,7 @@ static void test_bad_calls(void **state)
 
     (void)state;
     for (size_t i = 0; i < 3; i++)
-        assert_int_equal(host_kernels()->router(NULL, bad[i], f, f, out, f, NULL), D9D_EINVAL);
+        assert_int_equal(host_kernels()->moe->router(NULL, bad[i], f, f, out, f, NULL), D9D_EINVAL);
 }
 
 int main(void)

@@ -18,9 +18,9 @@ static void run(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(
-        host_kernels()->scatter_rows(NULL, c->t, c->y, c->ld, c->first, c->at, c->x, c->m, c->n),
-        D9D_OK);
+    assert_int_equal(host_kernels()->elementwise->scatter_rows(NULL, c->t, c->y, c->ld, c->first,
+                                                               c->at, c->x, c->m, c->n),
+                     D9D_OK);
 }
 
 static void check(d9d_dtype t, const int32_t *at, int64_t m, int64_t n, int64_t before,

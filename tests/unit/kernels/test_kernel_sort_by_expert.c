@@ -32,8 +32,9 @@ static void run_route(void *arg)
 {
     call *c = arg;
 
-    assert_int_equal(host_kernels()->sort_by_expert(NULL, offset_of(c), row_of(c), source_of(c),
-                                                    c->expert, c->rows, c->e, c->k),
+    assert_int_equal(host_kernels()->moe->sort_by_expert(NULL, offset_of(c), row_of(c),
+                                                         source_of(c), c->expert, c->rows, c->e,
+                                                         c->k),
                      D9D_OK);
 }
 static int64_t rows_used(const call *c)
@@ -49,30 +50,31 @@ static void run_permute(void *arg)
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
 
-    assert_int_equal(host_kernels()->permute(NULL, &n, c->y, c->x, row_of(c)), D9D_OK);
+    assert_int_equal(host_kernels()->moe->permute(NULL, &n, c->y, c->x, row_of(c)), D9D_OK);
 }
 static void run_permute_din(void *arg)
 {
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
 
-    assert_int_equal(host_kernels()->permute_bwd(NULL, &n, c->z, c->y, row_of(c)), D9D_OK);
+    assert_int_equal(host_kernels()->moe->permute_bwd(NULL, &n, c->z, c->y, row_of(c)), D9D_OK);
 }
 static void run_unpermute(void *arg)
 {
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
 
-    assert_int_equal(host_kernels()->unpermute(NULL, &n, c->z, c->y, c->prob, row_of(c)), D9D_OK);
+    assert_int_equal(host_kernels()->moe->unpermute(NULL, &n, c->z, c->y, c->prob, row_of(c)),
+                     D9D_OK);
 }
 static void run_unpermute_din(void *arg)
 {
     call *c = arg;
     const d9d_moe_permute_dims n = dims(c);
 
-    assert_int_equal(
-        host_kernels()->unpermute_bwd(NULL, &n, c->dx, c->dprob_x, c->dy, c->y, c->prob, row_of(c)),
-        D9D_OK);
+    assert_int_equal(host_kernels()->moe->unpermute_bwd(NULL, &n, c->dx, c->dprob_x, c->dy, c->y,
+                                                        c->prob, row_of(c)),
+                     D9D_OK);
 }
 
 /* k experts of a token, no two the same. */
@@ -199,14 +201,14 @@ static void test_ranks(void **state)
     const d9d_kernels *k = host_kernels();
 
     (void)state;
-    assert_int_equal(k->expert_ranks(NULL, rank, expert, 3, 3, 3, 2), D9D_OK);
+    assert_int_equal(k->moe->expert_ranks(NULL, rank, expert, 3, 3, 3, 2), D9D_OK);
     assert_memory_equal(rank, to, sizeof(to));
-    assert_int_equal(k->sort_by_expert(NULL, offset, row, source, rank, 3, 3, 3), D9D_OK);
+    assert_int_equal(k->moe->sort_by_expert(NULL, offset, row, source, rank, 3, 3, 3), D9D_OK);
     assert_memory_equal(offset, ((int32_t[]){0, 3, 4, 6}), sizeof(offset));
-    assert_int_equal(k->expert_local_ids(NULL, there, source, expert, 7, 3, 3, 3, 2), D9D_OK);
+    assert_int_equal(k->moe->expert_local_ids(NULL, there, source, expert, 7, 3, 3, 3, 2), D9D_OK);
     assert_memory_equal(there, local, sizeof(local));
-    assert_int_equal(k->expert_ranks(NULL, rank, expert, 0, 3, 3, 2), D9D_OK);
-    assert_int_equal(k->expert_local_ids(NULL, there, source, expert, 0, 0, 3, 3, 2), D9D_OK);
+    assert_int_equal(k->moe->expert_ranks(NULL, rank, expert, 0, 3, 3, 2), D9D_OK);
+    assert_int_equal(k->moe->expert_local_ids(NULL, there, source, expert, 0, 0, 3, 3, 2), D9D_OK);
 }
 
 static void test_bad_calls(void **state)
@@ -217,18 +219,20 @@ static void test_bad_calls(void **state)
 
     (void)state;
     if (unit_device_is_cpu()) {
-        assert_int_equal(k->sort_by_expert(NULL, out, out + 4, out + 8, outside, 2, 3, 2),
+        assert_int_equal(k->moe->sort_by_expert(NULL, out, out + 4, out + 8, outside, 2, 3, 2),
                          D9D_EINVAL);
         assert_non_null(strstr(d9d_err_message(), "token 0 goes to expert 3 of 3"));
-        assert_int_equal(k->sort_by_expert(NULL, out, out + 4, out + 8, negative, 2, 3, 2),
+        assert_int_equal(k->moe->sort_by_expert(NULL, out, out + 4, out + 8, negative, 2, 3, 2),
                          D9D_EINVAL);
-        assert_int_equal(k->expert_ranks(NULL, out, outside, 2, 2, 3, 1), D9D_EINVAL);
-        assert_int_equal(k->expert_ranks(NULL, out, negative, 2, 2, 3, 1), D9D_EINVAL);
+        assert_int_equal(k->moe->expert_ranks(NULL, out, outside, 2, 2, 3, 1), D9D_EINVAL);
+        assert_int_equal(k->moe->expert_ranks(NULL, out, negative, 2, 2, 3, 1), D9D_EINVAL);
     } else {
         /* As if they were 2 and -1. */
-        assert_int_equal(k->sort_by_expert(NULL, out, out + 4, out + 8, outside, 2, 3, 2), D9D_OK);
+        assert_int_equal(k->moe->sort_by_expert(NULL, out, out + 4, out + 8, outside, 2, 3, 2),
+                         D9D_OK);
         assert_memory_equal(out + 8, ((int32_t[]){0, 2, 1, 3}), 16);
-        assert_int_equal(k->sort_by_expert(NULL, out, out + 4, out + 8, negative, 2, 3, 2), D9D_OK);
+        assert_int_equal(k->moe->sort_by_expert(NULL, out, out + 4, out + 8, negative, 2, 3, 2),
+                         D9D_OK);
         assert_memory_equal(out + 8, ((int32_t[]){0, 2, 3, -1}), 16);
     }
 }

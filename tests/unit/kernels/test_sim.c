@@ -116,7 +116,7 @@ static void a_product_takes_its_time(void **state)
     const d9d_gemm g = {.t = D9D_BF16, .ct = D9D_BF16, .m = 8192, .n = 8192, .k = 8192};
     const d9d_sim_tally *t = d9d_sim_get_tally(d9d_sim_of_stream(dev->stream));
 
-    assert_ok(dev->kernels->gemm(dev->stream, &g, NULL, NULL, NULL));
+    assert_ok(dev->kernels->gemm->dense(dev->stream, &g, NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_GEMM].calls, 1);
     assert_true(t->work[D9D_SIM_GEMM].flops == 2.0 * 8192 * 8192 * 8192);
     assert_true(fabs(d9d_sim_now(dev->stream) -
@@ -124,7 +124,7 @@ static void a_product_takes_its_time(void **state)
     assert_true(t->max_scratch >= 2 * 8192 * 8192 * 2); /* a trial */
     assert_int_equal(d9d_device_memory(dev).in_use, 0);
     d9d_device_reset_peak(dev);
-    assert_ok(dev->kernels->gemm(dev->stream, &g, NULL, NULL, NULL));
+    assert_ok(dev->kernels->gemm->dense(dev->stream, &g, NULL, NULL, NULL));
     assert_true(d9d_device_memory(dev).peak <= 64 << 20); /* no second one */
     d9d_sim_reset_tally(d9d_sim_of_stream(dev->stream));
     assert_int_equal(t->work[D9D_SIM_GEMM].calls, 0);
@@ -137,10 +137,10 @@ static void a_kernel_takes_at_least_a_launch(void **state)
     const d9d_sim_chip *c = d9d_sim_chip_find("h200");
     double before;
 
-    assert_ok(dev->kernels->fill(dev->stream, D9D_F32, NULL, 1, 0));
+    assert_ok(dev->kernels->elementwise->fill(dev->stream, D9D_F32, NULL, 1, 0));
     assert_true(fabs(d9d_sim_now(dev->stream) - c->launch_s) < 1e-12);
     before = d9d_sim_now(dev->stream);
-    assert_ok(dev->kernels->add(dev->stream, D9D_BF16, NULL, NULL, 2, 1 << 30));
+    assert_ok(dev->kernels->elementwise->add(dev->stream, D9D_BF16, NULL, NULL, 2, 1 << 30));
     assert_true(fabs(d9d_sim_now(dev->stream) - before -
                      6.0 * (1 << 30) / (c->memory_rate * c->memory_efficiency)) < 1e-9);
 }
@@ -155,25 +155,25 @@ static void attention_counts_what_is_seen(void **state)
         .t = D9D_F32, .b = 1, .s = 4, .z = 4, .a = 1, .kv = 1, .d = 8, .causal = true};
     void *list;
 
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * 10);
     assert_ok(d9d_device_alloc(dev, sizeof(two), &list));
     assert_ok(d9d_device_upload(dev, list, two, sizeof(two)));
     n.segments = 2;
     n.segment = list;
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * (10 + 6));
     n.window = 1;
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4));
     n.segment = NULL;
     n.segments = 0;
     for (n.window = 2; n.window < 9; n.window += 2) /* 7 pairs, then all 10 */
-        assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+        assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 8 * (10 + 6 + 4 + 7 + 3 * 10));
     n.z = 9;
     for (n.window = 2; n.window < 14; n.window += 5) /* 8, 27 and all 30 */
-        assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+        assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION_BUILTIN].flops == 4.0 * 8 * (8 + 27 + 30));
     d9d_device_free(dev, list, sizeof(two));
 }
@@ -199,17 +199,17 @@ static void attention_of_pieces(void **state)
     assert_ok(d9d_device_alloc(dev, sizeof(two), &list));
     assert_ok(d9d_device_upload(dev, list, two, sizeof(two)));
     n.segment = list;
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 2 * 64 * (3 + 15));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 0);
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 1);
     /* Scores of two documents of 128, two sums of a query; gradients of keys of each head, and of
      * the second piece. */
     assert_int_equal(t->max_scratch, 2 * 2 * 2 * 128 * 128 + 2 * 32 + 2 * 2048 + 2048);
     n.chunks = 0;
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
     d9d_device_free(dev, list, sizeof(two));
 }
@@ -231,18 +231,18 @@ static void attention_of_pieces_of_rows(void **state)
                             .chunk_end = {128, 512}};
     const double pairs = 128 * 129 / 2.0 + 128 * 384 + 128 * 129 / 2.0;
 
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 2 * 64 * 3 * pairs);
     assert_int_equal(t->max_scratch, 0);
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     /* Scores of the second piece with the keys before it, a sum of a query, gradients of keys of
      * the first piece, and of queries. */
     assert_int_equal(t->max_scratch, 3 * 2 * 2 * 128 * 384 + 3 * 256 * 2 * 4 +
                                          2 * 3 * 512 * 64 * 2 + 3 * 256 * 2 * 64 * 2);
     n.chunk_end[0] = 32;
     n.s = 64;
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
 }
 
@@ -254,11 +254,11 @@ static void attention_of_any_length(void **state)
     d9d_attention_dims n = {
         .t = D9D_BF16, .b = 3, .s = 300, .z = 300, .a = 2, .kv = 1, .d = 64, .causal = true};
 
-    assert_ok(dev->kernels->attention(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
+    assert_ok(dev->kernels->attention->fwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL));
     assert_int_equal(t->max_scratch, 4 * 3 * 300 * 2);
     assert_true(t->work[D9D_SIM_ATTENTION].flops == 4.0 * 2 * 64 * 3 * 300 * 301 / 2.0);
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     /* Scores of 320 x 320, two sums of a query, gradients of keys of each head. */
     assert_int_equal(t->max_scratch,
                      3 * 2 * 2 * 320 * 320 + 2 * 4 * 3 * 300 * 2 + 2 * 4 * 3 * 300 * 64);
@@ -273,24 +273,24 @@ static void gradients_of_attention_by_tiles(void **state)
     d9d_attention_dims n = {
         .t = D9D_BF16, .b = 3, .s = 300, .z = 700, .a = 2, .kv = 1, .d = 64, .causal = true};
 
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 1);
     assert_int_equal(t->max_scratch, 2 * 4 * 3 * 300 * 2 + 26 * 3 * 2 * 64 * 128 * 2);
     n.d = 80;
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 2);
     n.d = 256; /* of which none are kept */
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     n.window = 70;
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 4);
     n.d = 264;
-    assert_ok(dev->kernels->attention_bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                                          NULL, NULL));
+    assert_ok(dev->kernels->attention->bwd(dev->stream, &n, NULL, NULL, NULL, NULL, NULL, NULL,
+                                           NULL, NULL, NULL));
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BUILTIN].calls, 1);
     assert_int_equal(t->work[D9D_SIM_ATTENTION_BWD].calls, 4);
 }
@@ -301,16 +301,16 @@ static void experts_get_the_same(void **state)
     const d9d_kernels *k = dev->kernels;
     int32_t offset[5], rank[16];
 
-    assert_ok(k->sort_by_expert(dev->stream, offset, NULL, NULL, NULL, 10, 4, 2));
+    assert_ok(k->moe->sort_by_expert(dev->stream, offset, NULL, NULL, NULL, 10, 4, 2));
     assert_int_equal(offset[0], 0);
     assert_int_equal(offset[1], 5);
     assert_int_equal(offset[4], 20);
     /* 2 of 4 experts on 2 ranks with 2 each: a rank has none of them once in 6 times. */
-    assert_ok(k->expert_ranks(dev->stream, rank, NULL, 12, 2, 2, 2));
-    assert_ok(k->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2, 2));
+    assert_ok(k->moe->expert_ranks(dev->stream, rank, NULL, 12, 2, 2, 2));
+    assert_ok(k->moe->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2, 2));
     assert_int_equal(offset[2], 20);
-    assert_ok(k->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2,
-                                2)); /* another array there */
+    assert_ok(k->moe->sort_by_expert(dev->stream, offset, NULL, NULL, rank, 12, 2,
+                                     2)); /* another array there */
     assert_int_equal(offset[2], 24);
 }
 

@@ -253,8 +253,8 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
         assert_ok(d9d_module_bind(m[i]->module));
         assert_ok(d9d_module_params(m[i]->module, &a, &p[i]));
         for (size_t k = 0; k < p[i].n; k++)
-            d9d_param_partition(p[i].p[k], cut.last ? p[i].p[k]->global_shape.ndim - 1 : 0,
-                                cut.parts, cut.i);
+            d9d_param_partition(p[i].p[k], cut.last ? p[i].p[k]->spec.shape.ndim - 1 : 0, cut.parts,
+                                cut.i);
         assert_ok(d9d_module_materialise(m[i]->module, dev, false));
     }
     assert_ok(d9d_module_reset(m[1]->module, 17));
@@ -266,8 +266,9 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
     cost.read = bytes_read(false) - mark;
     d9d_weights_close(w);
     for (size_t i = 0; i < p[0].n; i++)
-        assert_memory_equal(d9d_tensor_data(&p[0].p[i]->data), d9d_tensor_data(&p[1].p[i]->data),
-                            d9d_tensor_bytes(&p[0].p[i]->data));
+        assert_memory_equal(d9d_tensor_data(&p[0].p[i]->local.data),
+                            d9d_tensor_data(&p[1].p[i]->local.data),
+                            d9d_tensor_bytes(&p[0].p[i]->local.data));
     for (int i = 0; i < 2; i++)
         d9d_model_free(m[i]);
     d9d_device_close(dev);

@@ -114,12 +114,12 @@ static float *param(fixture *f, const char *name)
 
     if (p == NULL)
         fail_msg("no parameter %s", name);
-    return d9d_tensor_data(&p->data);
+    return d9d_tensor_data(&p->local.data);
 }
 
 static size_t param_size(fixture *f, const char *name)
 {
-    return d9d_tensor_bytes(&d9d_module_find(f->model->module, name)->data);
+    return d9d_tensor_bytes(&d9d_module_find(f->model->module, name)->local.data);
 }
 
 /* Routed experts that give nothing leave the shared one: a dense model. */
@@ -243,10 +243,10 @@ static void gradients_follow_the_loss(void **state)
 
         for (size_t i = 0; i < f.params.n; i++) {
             const d9d_param *p = f.params.p[i];
-            float *w = d9d_tensor_data(&p->data);
-            const float *g = d9d_tensor_data(&p->grad);
+            float *w = d9d_tensor_data(&p->local.data);
+            const float *g = d9d_tensor_data(&p->local.grad);
 
-            for (int64_t j = 0; j < d9d_tensor_numel(&p->data); j++) {
+            for (int64_t j = 0; j < d9d_tensor_numel(&p->local.data); j++) {
                 double d = d9d_rng_normal((d9d_rng){11, p->id}, (uint64_t)j) * 0.05;
 
                 w[j] = (float)(w[j] + (side == 0 ? step : -2 * step) * d);

@@ -84,9 +84,9 @@ static void run(fixture *f, int64_t first, int64_t n, const int32_t *position, c
 static void grads_read(const fixture *f, float **to)
 {
     for (size_t i = 0; i < f->params.n; i++) {
-        const d9d_tensor *g = &f->params.p[i]->grad;
+        const d9d_tensor *g = &f->params.p[i]->local.grad;
 
-        assert_true(f->params.p[i]->has_grad);
+        assert_true(f->params.p[i]->local.has_grad);
         to[i] = calloc((size_t)d9d_tensor_numel(g), sizeof(float));
         assert_ok(d9d_tensor_to_f32(g, to[i]));
     }
@@ -119,7 +119,7 @@ static void documents_do_not_see_each_other(void **state)
     close_to(y, f.y, (int64_t)S * H);
     close_to(dx, f.dx, (int64_t)S * H);
     for (size_t i = 0; i < f.params.n; i++) {
-        close_to(packed[i], apart[i], d9d_tensor_numel(&f.params.p[i]->grad));
+        close_to(packed[i], apart[i], d9d_tensor_numel(&f.params.p[i]->local.grad));
         free(packed[i]);
         free(apart[i]);
     }

@@ -65,8 +65,8 @@ static void names_are_dotted_and_in_order(void **state)
     assert_null(d9d_module_find(&m.root, "w"));
     assert_null(d9d_module_find(&m.root, "a"));
     assert_true(m.aw.id == d9d_hash_u64("a.w", 3));
-    assert_int_equal(m.aw.grad_dtype, D9D_F32);
-    assert_true(m.aw.trainable);
+    assert_int_equal(m.aw.spec.grad_dtype, D9D_F32);
+    assert_true(m.aw.spec.trainable);
     d9d_arena_release(&a);
     d9d_module_release(&m.root);
     d9d_module_release(&m.root);
@@ -135,24 +135,24 @@ static void memory_comes_late_and_goes(void **state)
     assert_ok(d9d_device_open("cpu", &dev));
     build(&m);
     assert_ok(d9d_module_bind(&m.root));
-    assert_null(m.aw.data.storage);
+    assert_null(m.aw.local.data.storage);
     assert_fails(d9d_module_reset(&m.root, 1), D9D_EINVAL,
                  "a.w cannot be filled: it has no memory yet");
-    m.av.trainable = false;
-    m.bw.grad_dtype = D9D_BF16;
+    m.av.spec.trainable = false;
+    m.bw.spec.grad_dtype = D9D_BF16;
     assert_ok(d9d_module_materialise(&m.root, dev, false));
     assert_int_equal(d9d_device_memory(dev).in_use, 4 * 256);
-    assert_null(m.aw.grad.storage);
+    assert_null(m.aw.local.grad.storage);
     assert_false(d9d_param_needs_grad(&m.aw));
     assert_ok(d9d_module_materialise(&m.root, dev, true)); /* adds the gradients alone */
     assert_int_equal(d9d_device_memory(dev).in_use, 7 * 256);
-    assert_null(m.av.grad.storage);
-    assert_int_equal(m.bw.grad.dtype, D9D_BF16);
-    assert_true(d9d_shape_equal(&m.bw.grad.shape, &D9D_SHAPE(2, 5, 3)));
+    assert_null(m.av.local.grad.storage);
+    assert_int_equal(m.bw.local.grad.dtype, D9D_BF16);
+    assert_true(d9d_shape_equal(&m.bw.local.grad.shape, &D9D_SHAPE(2, 5, 3)));
     assert_true(d9d_param_needs_grad(&m.aw) && !d9d_param_needs_grad(&m.av));
-    assert_true(d9d_param_grad_beta(&m.aw) == 0 && d9d_param_grad_beta(&m.aw) == 1);
+    assert_true(d9d_param_grad_beta(&m.aw.local) == 0 && d9d_param_grad_beta(&m.aw.local) == 1);
     d9d_module_clear_grads(&m.root);
-    assert_true(d9d_param_grad_beta(&m.aw) == 0);
+    assert_true(d9d_param_grad_beta(&m.aw.local) == 0);
     d9d_module_release(&m.root);
     assert_int_equal(d9d_device_memory(dev).in_use, 0);
     d9d_device_close(dev);
@@ -181,13 +181,13 @@ static void values_of_box(d9d_device *dev, d9d_dtype t, int dim, int64_t first, 
     tree m;
 
     build(&m);
-    m.bw.dtype = t;
+    m.bw.spec.dtype = t;
     assert_ok(d9d_module_bind(&m.root));
-    m.bw.shard_shape.dim[dim] = n;
-    m.bw.shard_offset[dim] = first;
+    m.bw.shard.shape.dim[dim] = n;
+    m.bw.shard.offset[dim] = first;
     assert_ok(d9d_module_materialise(&m.root, dev, false));
     assert_ok(d9d_module_reset(&m.root, seed));
-    assert_ok(d9d_tensor_to_f32(&m.bw.data, out));
+    assert_ok(d9d_tensor_to_f32(&m.bw.local.data, out));
     d9d_module_release(&m.root);
 }
 
@@ -238,14 +238,15 @@ static void what_is_kept_is_a_part_of_what_is_computed_with(void **state)
             assert_ok(d9d_module_bind(&m.root));
             d9d_param_partition(&m.bw, 2, 2, tp);
             d9d_param_shard(&m.bw, others, 1, 3, rank);
-            assert_true(d9d_shape_equal(&m.bw.local_shape, &D9D_SHAPE(2, 5, columns)));
-            assert_true(d9d_shape_equal(&m.bw.shard_shape, &D9D_SHAPE(2, rows[rank], columns)));
+            assert_true(d9d_shape_equal(&m.bw.local.shape, &D9D_SHAPE(2, 5, columns)));
+            assert_true(d9d_shape_equal(&m.bw.shard.shape, &D9D_SHAPE(2, rows[rank], columns)));
             assert_ok(d9d_module_materialise(&m.root, dev, true));
-            assert_null(m.bw.data.storage);
-            assert_null(m.bw.grad.storage);
-            assert_true(d9d_param_needs_grad(&m.bw) && m.aw.data.storage == m.aw.shard.storage);
+            assert_null(m.bw.local.data.storage);
+            assert_null(m.bw.local.grad.storage);
+            assert_true(d9d_param_needs_grad(&m.bw) &&
+                        m.aw.local.data.storage == m.aw.shard.data.storage);
             assert_ok(d9d_module_reset(&m.root, 42));
-            assert_ok(d9d_tensor_to_f32(&m.bw.shard, part));
+            assert_ok(d9d_tensor_to_f32(&m.bw.shard.data, part));
             for (int64_t k = 0; k < 2 * rows[rank] * columns; k++) {
                 const int64_t e = k / (rows[rank] * columns), row = k / columns % rows[rank];
 
@@ -270,10 +271,10 @@ static void initial_values_are_what_was_declared(void **state)
     assert_ok(d9d_module_bind(&m.root));
     assert_ok(d9d_module_materialise(&m.root, dev, false));
     assert_ok(d9d_module_reset(&m.root, 7));
-    assert_ok(d9d_tensor_to_f32(&m.aw.data, aw));
-    assert_ok(d9d_tensor_to_f32(&m.av.data, av));
-    assert_ok(d9d_tensor_to_f32(&m.bw.data, bw));
-    assert_ok(d9d_tensor_to_f32(&m.top.data, top));
+    assert_ok(d9d_tensor_to_f32(&m.aw.local.data, aw));
+    assert_ok(d9d_tensor_to_f32(&m.av.local.data, av));
+    assert_ok(d9d_tensor_to_f32(&m.bw.local.data, bw));
+    assert_ok(d9d_tensor_to_f32(&m.top.local.data, top));
     for (int i = 0; i < 12; i++)
         assert_true(aw[i] == 2 * d9d_rng_normal((d9d_rng){7, m.aw.id}, (uint64_t)i));
     for (int i = 0; i < 4; i++)
@@ -283,7 +284,7 @@ static void initial_values_are_what_was_declared(void **state)
     for (int i = 0; i < 7; i++)
         assert_true(top[i] == 0);
     assert_ok(d9d_module_reset(&m.root, 8));
-    assert_ok(d9d_tensor_to_f32(&m.aw.data, again));
+    assert_ok(d9d_tensor_to_f32(&m.aw.local.data, again));
     assert_memory_not_equal(aw, again, sizeof(aw));
     d9d_module_release(&m.root);
     d9d_device_close(dev);

@@ -214,7 +214,7 @@ static void a_cache_is_the_row(void **state)
     for (int i = 0; i < STEPS; i++)
         list[i] = (d9d_segment){i, 1, 0, steps[i] + 1};
     assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(STEPS, 4), list, &segments));
-    assert_ok(d9d_device_copy(f->dev, d9d_tensor_data(&sinks->data), d9d_tensor_data(&logits),
+    assert_ok(d9d_device_copy(f->dev, d9d_tensor_data(&sinks->local.data), d9d_tensor_data(&logits),
                               HEADS * sizeof(float)));
     assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, D9D_SHAPE(1, STEPS, HEADS, WIDE), &some[0]));
     for (int i = 0; i < STEPS; i++)

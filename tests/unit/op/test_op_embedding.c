@@ -50,7 +50,7 @@ static void an_id_outside_gives_zeros(void **state)
     float got[9];
     d9d_var *y;
 
-    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p->data), rows, sizeof(rows)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p->local.data), rows, sizeof(rows)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(which), some, sizeof(some)));
     assert_ok(d9d_op_embedding(f->tape, which, &p, 1, &y));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), got));
@@ -69,12 +69,12 @@ static void parts_have_their_own_ids(void **state)
     float got[7];
     d9d_var *y;
 
-    p[0]->global_shape = D9D_SHAPE(3, 1); /* id 2 of 0 to 2 */
-    p[0]->local_offset[0] = 2;
-    p[1]->global_shape = D9D_SHAPE(4, 1); /* ids 4 and 5 of 3 to 6 */
-    p[1]->local_offset[0] = 1;
-    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[0]->data), &a, sizeof(a)));
-    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[1]->data), b, sizeof(b)));
+    p[0]->spec.shape = D9D_SHAPE(3, 1); /* id 2 of 0 to 2 */
+    p[0]->local.offset[0] = 2;
+    p[1]->spec.shape = D9D_SHAPE(4, 1); /* ids 4 and 5 of 3 to 6 */
+    p[1]->local.offset[0] = 1;
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[0]->local.data), &a, sizeof(a)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&p[1]->local.data), b, sizeof(b)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(which), all, sizeof(all)));
     assert_ok(d9d_op_embedding(f->tape, which, p, 2, &y));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y), got));

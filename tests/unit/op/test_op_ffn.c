@@ -26,7 +26,7 @@ static d9d_status run_experts(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard_shape.dim[0], &r));
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard.shape.dim[0], &r));
     st = d9d_op_ffn(t, in[0], &w, &r, NULL, NULL, out);
     d9d_routing_release(&r);
     return st;
@@ -40,9 +40,9 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_adapter adapter = {.a = e->param[3], .b = e->param[4], .scale = 0.75f};
     d9d_status st;
 
-    e->param[2]->adapter = &adapter;
+    e->param[2]->lora.adapter = &adapter;
     st = run(self, t, in, n_in, out, n_out);
-    e->param[2]->adapter = NULL;
+    e->param[2]->lora.adapter = NULL;
     return st;
 }
 

@@ -11,7 +11,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     d9d_status st;
 
     (void)n_in;
-    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard_shape.dim[0], &r));
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard.shape.dim[0], &r));
     st = d9d_op_grouped_linear(t, in[0], e->param, n_out, &r, out);
     d9d_routing_release(&r);
     return st;
@@ -25,9 +25,9 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_adapter adapter = {.a = e->param[1], .b = e->param[2], .scale = 0.75f};
     d9d_status st;
 
-    e->param[0]->adapter = &adapter;
+    e->param[0]->lora.adapter = &adapter;
     st = run(self, t, in, n_in, out, n_out);
-    e->param[0]->adapter = NULL;
+    e->param[0]->lora.adapter = NULL;
     return st;
 }
 
@@ -40,7 +40,7 @@ static d9d_status run_two(void *self, d9d_tape *t, d9d_var *const *in, size_t n_
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard_shape.dim[0], &r));
+    D9D_TRY(moe_route(&e->constant[0], e->param[0]->shard.shape.dim[0], &r));
     st = d9d_op_grouped_linear(t, in[0], e->param, 2, &r, y);
     d9d_routing_release(&r);
     return st == D9D_OK ? d9d_op_swiglu(t, y[0], y[1], out) : st;
@@ -117,7 +117,7 @@ static void an_expert_without_rows_has_a_zero_gradient(void **state)
     d9d_routing r;
 
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(choice), both, sizeof(both)));
-    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&w->grad), ones, sizeof(ones)));
+    assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(&w->local.grad), ones, sizeof(ones)));
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(d9d_var_tensor(x)), ones, sizeof(ones)));
     assert_ok(moe_route(choice, 2, &r));
     assert_ok(d9d_op_grouped_linear(f->tape, x, &w, 1, &r, &y));
@@ -125,8 +125,8 @@ static void an_expert_without_rows_has_a_zero_gradient(void **state)
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 1), ones, &seed));
     assert_ok(d9d_tape_backward(f->tape, &y, &seed, 1, D9D_BACKWARD_FULL));
     d9d_tensor_release(&seed);
-    assert_true(w->has_grad);
-    assert_ok(d9d_tensor_to_f32(&w->grad, got));
+    assert_true(w->local.has_grad);
+    assert_ok(d9d_tensor_to_f32(&w->local.grad, got));
     for (int i = 0; i < 6; i++)
         assert_float_equal(got[i], i < 3 ? 0 : 2, 0);
 }

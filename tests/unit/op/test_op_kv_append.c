@@ -45,10 +45,10 @@ static void heads_refuse(void **state)
                    "heads: x [1, 2, 3, 4] does not fit up [18, 5]: x is [B, S, n, in], a weight [n "
                    "step, out], or [n step, in] turned");
     assert_refused(f, d9d_op_linear_per_head(f->tape, x, w, &fine, &y), "heads: have no backward");
-    w->adapter = &adapter;
+    w->lora.adapter = &adapter;
     assert_fails(d9d_op_linear_per_head(f->tape, x, w, &fine, &y), D9D_ENOTSUP,
                  "heads: up has an adapter, which is to be merged before");
-    w->adapter = NULL;
+    w->lora.adapter = NULL;
 }
 
 static void logits_refuse(void **state)

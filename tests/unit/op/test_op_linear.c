@@ -42,10 +42,10 @@ static d9d_status run_adapted(void *self, d9d_tape *t, d9d_var *const *in, size_
     d9d_status st;
 
     (void)n_in, (void)n_out;
-    e->param[0]->adapter = &adapter;
+    e->param[0]->lora.adapter = &adapter;
     st = rows == NULL ? d9d_op_linear(t, in[0], e->param[0], out)
                       : d9d_op_linear_slice(t, in[0], e->param[0], rows[0], rows[1], out);
-    e->param[0]->adapter = NULL;
+    e->param[0]->lora.adapter = NULL;
     return st;
 }
 
@@ -60,9 +60,9 @@ static d9d_status run_dropped(void *self, d9d_tape *t, d9d_var *const *in, size_
 
     (void)n_in, (void)n_out;
     d9d_tape_set_dropout_rng(t, &draws);
-    e->param[0]->adapter = &adapter;
+    e->param[0]->lora.adapter = &adapter;
     st = d9d_op_linear(t, in[0], e->param[0], out);
-    e->param[0]->adapter = NULL;
+    e->param[0]->lora.adapter = NULL;
     return st;
 }
 
@@ -158,7 +158,7 @@ static void refuses(void **state)
     d9d_param *w = op_param(f, "q.weight", D9D_F32, D9D_SHAPE(4, 5));
     d9d_param *fits = op_param(f, "k.weight", D9D_F32, D9D_SHAPE(4, 3));
     d9d_param *flat = op_param(f, "flat", D9D_F32, D9D_SHAPE(3));
-    d9d_param none = {.name = "o.weight"}, nameless = {.dtype = D9D_F32};
+    d9d_param none = {.name = "o.weight"}, nameless = {.spec.dtype = D9D_F32};
 
     assert_refused(f, d9d_op_linear(f->tape, x, w, &y),
                    "linear: x [2, 3] does not fit q.weight [4, 5]: x is [..., in], a weight [out, "

@@ -62,12 +62,12 @@ static void a_head_with_an_adapter_is_refused(void **state)
     d9d_tensor *y = op_tensor(f, D9D_I32, D9D_SHAPE(3));
     d9d_adapter adapter = {0};
 
-    w->adapter = &adapter;
+    w->lora.adapter = &adapter;
     assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
                       D9D_ENOTSUP, "has an adapter, which is not computed here");
     assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
                       D9D_ENOTSUP, "has an adapter, which is not computed here");
-    w->adapter = NULL;
+    w->lora.adapter = NULL;
 }
 
 /* h is zero: every logit is 0, every loss log V; ignored ones are 0 and have no gradient. */
@@ -132,8 +132,8 @@ static void refuses(void **state)
                    "are [T]");
     assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, &a, 0, three, IGNORE, NULL, &y),
                    "linear_cross_entropy: a vocabulary of 0 splits, from 1 to 8 are possible");
-    d9d_tensor_release(&b->grad);
-    assert_ok(d9d_tensor_alloc(f->dev, D9D_BF16, D9D_SHAPE(7, 2), &b->grad));
+    d9d_tensor_release(&b->local.grad);
+    assert_ok(d9d_tensor_alloc(f->dev, D9D_BF16, D9D_SHAPE(7, 2), &b->local.grad));
     assert_refused(f, d9d_op_linear_cross_entropy(f->tape, h, both, 2, three, IGNORE, NULL, &y),
                    "linear_cross_entropy: the gradient of a is float32, of b bfloat16");
 }
@@ -148,8 +148,8 @@ enum { SEEDED, ROOT, ROOT_HALVES, ROOT_SHARDED, ROOT_FROZEN_HEAD, ROOT_FROZEN_BO
 /* Between forward and backward the gradient of a sharded head has no memory. */
 static void hide(d9d_param *p, d9d_tensor *grad)
 {
-    *grad = p->shard_grad = p->grad;
-    p->grad.storage = NULL;
+    *grad = p->shard.grad = p->local.grad;
+    p->local.grad.storage = NULL;
 }
 
 static void train(op_fixture *f, int how, results *r)
@@ -166,15 +166,15 @@ static void train(op_fixture *f, int how, results *r)
 
     *r = (results){.dh = {0}};
     assert_ok(d9d_device_upload(f->dev, d9d_tensor_data(target), targets, sizeof(targets)));
-    assert_ok(k->fill(f->dev->stream, D9D_F32, d9d_tensor_data(ones), 9, 1.0f));
+    assert_ok(k->elementwise->fill(f->dev->stream, D9D_F32, d9d_tensor_data(ones), 9, 1.0f));
     for (uint64_t i = 0; i < 3; i++) {
-        const d9d_tensor *to = i < 2 ? &w[i]->data : x;
+        const d9d_tensor *to = i < 2 ? &w[i]->local.data : x;
         const int64_t n = d9d_tensor_numel(to), zero = 0;
 
-        assert_ok(k->random(f->dev->stream, D9D_F32, d9d_tensor_data(to), D9D_INIT_NORMAL, 1.0f,
-                            (d9d_rng){7, i}, 1, &n, &zero, &n));
+        assert_ok(k->elementwise->random(f->dev->stream, D9D_F32, d9d_tensor_data(to),
+                                         D9D_INIT_NORMAL, 1.0f, (d9d_rng){7, i}, 1, &n, &zero, &n));
     }
-    w[1]->trainable = how != ROOT_FROZEN_HEAD;
+    w[1]->spec.trainable = how != ROOT_FROZEN_HEAD;
     d9d_tape_reset(f->tape);
     assert_ok(d9d_tape_leaf(f->tape, x, how != ROOT_FROZEN_BODY, &h));
     for (int i = 0; i < 2 && how == ROOT_SHARDED; i++)
@@ -183,9 +183,9 @@ static void train(op_fixture *f, int how, results *r)
         f->tape, h, w, 2, target, IGNORE, NULL, &loss));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(loss), r->loss));
     for (int i = 0; i < 2 && how == ROOT_SHARDED; i++) {
-        assert_false(w[i]->has_grad);
-        w[i]->grad = grad[i];
-        w[i]->shard_grad = (d9d_tensor){0};
+        assert_false(w[i]->local.has_grad);
+        w[i]->local.grad = grad[i];
+        w[i]->shard.grad = (d9d_tensor){0};
     }
     for (int i = 0; i < 2 && how == ROOT_HALVES; i++)
         assert_ok(d9d_tape_backward(f->tape, NULL, NULL, 0, modes[i]));
@@ -198,9 +198,9 @@ static void train(op_fixture *f, int how, results *r)
         assert_ok(d9d_tensor_to_f32(&dh, r->dh));
     d9d_tensor_release(&dh);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(w[i]->has_grad, w[i]->trainable);
-        if (w[i]->trainable)
-            assert_ok(d9d_tensor_to_f32(&w[i]->grad, r->dw[i]));
+        assert_int_equal(w[i]->local.has_grad, w[i]->spec.trainable);
+        if (w[i]->spec.trainable)
+            assert_ok(d9d_tensor_to_f32(&w[i]->local.grad, r->dw[i]));
     }
 }
 

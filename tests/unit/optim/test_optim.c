@@ -60,7 +60,7 @@ static void rig_open(rig *r, const char *config, d9d_dtype t)
                                D9D_INIT_ONES, 0));
     assert_ok(d9d_module_param(&r->module, "short", &r->param[SHORT], t, D9D_SHAPE(3),
                                D9D_INIT_NORMAL, 0.1f));
-    r->param[FROZEN].trainable = false;
+    r->param[FROZEN].spec.trainable = false;
     assert_ok(d9d_module_bind(&r->module));
     assert_ok(d9d_module_materialise(&r->module, r->dev, true));
     assert_ok(d9d_module_reset(&r->module, 7));
@@ -87,12 +87,12 @@ static void create(rig *r, uint64_t seed)
 /* A gradient of float32 numbers that differs in every step. */
 static void set_grad(d9d_param *p, int step)
 {
-    float *g = d9d_tensor_data(&p->grad);
+    float *g = d9d_tensor_data(&p->local.grad);
 
-    for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++)
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->local.grad); i++)
         g[i] = d9d_rng_normal((d9d_rng){99, p->id + (uint64_t)step}, (uint64_t)i) +
                (i % 7 == 0 ? 3.0f : 0.0f);
-    p->has_grad = true;
+    p->local.has_grad = true;
 }
 
 static void step(rig *r, double lr, float scale)
@@ -184,17 +184,17 @@ static void check_formula(const struct formula *f, int p, float scale)
     rig_open(&r, f->config, D9D_F32);
     create(&r, 1);
     for (int64_t i = 0; i < n; i++)
-        s[i].p = ((const float *)d9d_tensor_data(&r.param[p].data))[i];
+        s[i].p = ((const float *)d9d_tensor_data(&r.param[p].local.data))[i];
     for (int k = 0; k < STEPS; k++) {
         set_grad(&r.param[WIDE], k);
         set_grad(&r.param[SHORT], k);
         for (int64_t i = 0; i < n; i++)
             naive_step(&f->c, &s[i],
-                       (double)((const float *)d9d_tensor_data(&r.param[p].grad))[i] * scale, lr[k],
-                       k + 1);
+                       (double)((const float *)d9d_tensor_data(&r.param[p].local.grad))[i] * scale,
+                       lr[k], k + 1);
         step(&r, lr[k], scale);
         for (int64_t i = 0; i < n; i++) {
-            const double got = ((const float *)d9d_tensor_data(&r.param[p].data))[i];
+            const double got = ((const float *)d9d_tensor_data(&r.param[p].local.data))[i];
 
             if (!(fabs(got - s[i].p) <= 2e-6 * (1 + fabs(s[i].p))))
                 fail_msg("%s: step %d, element %lld: %.9g, the formula gives %.9g", f->config,
@@ -353,7 +353,7 @@ static void test_states_and_counts(void **state)
             assert_int_equal(s.residual, strstr(s.name, ".master_residual") != NULL);
             assert_int_equal(s.tensor->dtype, s.residual ? D9D_I16 : rows[i].want);
             assert_ptr_equal(s.param, &r.param[s.name[0] == 'w' ? WIDE : SHORT]);
-            assert_true(d9d_shape_equal(&s.tensor->shape, &s.param->shard_shape));
+            assert_true(d9d_shape_equal(&s.tensor->shape, &s.param->shard.shape));
             for (uint64_t b = 0; b < d9d_tensor_bytes(s.tensor); b++)
                 assert_int_equal(bytes[b], 0);
         }
@@ -380,12 +380,12 @@ static void test_untouched(void **state)
     set_grad(&r.param[WIDE], 0);
     set_grad(&r.param[SHORT], 0);
     step(&r, 0.1, 1.0f);
-    memcpy(before, d9d_tensor_data(&r.param[SHORT].data), sizeof(before));
+    memcpy(before, d9d_tensor_data(&r.param[SHORT].local.data), sizeof(before));
     memcpy(moment, d9d_tensor_data(d9d_optimizer_state_at(r.opt, 2).tensor), sizeof(moment));
     assert_true(moment[0] != 0);
-    r.param[SHORT].has_grad = false;
+    r.param[SHORT].local.has_grad = false;
     step(&r, 0.1, 1.0f);
-    assert_memory_equal(before, d9d_tensor_data(&r.param[SHORT].data), sizeof(before));
+    assert_memory_equal(before, d9d_tensor_data(&r.param[SHORT].local.data), sizeof(before));
     assert_memory_equal(moment, d9d_tensor_data(d9d_optimizer_state_at(r.opt, 2).tensor),
                         sizeof(moment));
     steps = d9d_optimizer_steps(r.opt, &n);
@@ -393,7 +393,7 @@ static void test_untouched(void **state)
     assert_int_equal(steps[FROZEN], 0);
     assert_int_equal(steps[SHORT], 1);
     for (int i = 0; i < 5; i++)
-        assert_true(((const float *)d9d_tensor_data(&r.param[FROZEN].data))[i] == 1.0f);
+        assert_true(((const float *)d9d_tensor_data(&r.param[FROZEN].local.data))[i] == 1.0f);
     rig_close(&r);
 }
 
@@ -424,8 +424,8 @@ static void test_state_is_all_there_is(void **state)
             step(&a, 0.1, 1.0f);
         }
         for (size_t p = 0; p < PARAMS; p++)
-            memcpy(d9d_tensor_data(&b.param[p].data), d9d_tensor_data(&a.param[p].data),
-                   d9d_tensor_bytes(&a.param[p].data));
+            memcpy(d9d_tensor_data(&b.param[p].local.data), d9d_tensor_data(&a.param[p].local.data),
+                   d9d_tensor_bytes(&a.param[p].local.data));
         for (size_t i = 0; i < d9d_optimizer_state_count(a.opt); i++) {
             const d9d_tensor *from = d9d_optimizer_state_at(a.opt, i).tensor;
 
@@ -440,9 +440,9 @@ static void test_state_is_all_there_is(void **state)
             step(&a, 0.1, 1.0f);
             step(&b, 0.1, 1.0f);
         }
-        assert_memory_equal(d9d_tensor_data(&a.param[WIDE].data),
-                            d9d_tensor_data(&b.param[WIDE].data),
-                            d9d_tensor_bytes(&a.param[WIDE].data));
+        assert_memory_equal(d9d_tensor_data(&a.param[WIDE].local.data),
+                            d9d_tensor_data(&b.param[WIDE].local.data),
+                            d9d_tensor_bytes(&a.param[WIDE].local.data));
         rig_close(&a);
         rig_close(&b);
     }
@@ -460,9 +460,9 @@ static double weight_of(rig *r, int64_t i)
     uint32_t bits;
     float f;
 
-    if (p->dtype == D9D_F32)
-        return (double)((const float *)d9d_tensor_data(&p->shard))[i];
-    bits = (uint32_t)((const uint16_t *)d9d_tensor_data(&p->shard))[i] << 16;
+    if (p->spec.dtype == D9D_F32)
+        return (double)((const float *)d9d_tensor_data(&p->shard.data))[i];
+    bits = (uint32_t)((const uint16_t *)d9d_tensor_data(&p->shard.data))[i] << 16;
     for (size_t k = 0; k < d9d_optimizer_state_count(r->opt); k++) {
         const d9d_optimizer_state s = d9d_optimizer_state_at(r->opt, k);
 
@@ -476,16 +476,17 @@ static double weight_of(rig *r, int64_t i)
 /* Of 0.5 (p - target)^2, by the weight as a forward sees it. */
 static void set_slope(d9d_param *p)
 {
-    float *g = d9d_tensor_data(&p->grad);
+    float *g = d9d_tensor_data(&p->local.grad);
 
-    for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++) {
-        const float at = p->dtype == D9D_F32
-                             ? ((const float *)d9d_tensor_data(&p->shard))[i]
-                             : d9d_bf16_to_f32(((const uint16_t *)d9d_tensor_data(&p->shard))[i]);
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->local.grad); i++) {
+        const float at =
+            p->spec.dtype == D9D_F32
+                ? ((const float *)d9d_tensor_data(&p->shard.data))[i]
+                : d9d_bf16_to_f32(((const uint16_t *)d9d_tensor_data(&p->shard.data))[i]);
 
         g[i] = at - 0.5f * (float)(i % 5);
     }
-    p->has_grad = true;
+    p->local.has_grad = true;
 }
 
 /* Root mean square over weights of how far they went. */
@@ -501,9 +502,9 @@ static double went(const char *config, d9d_dtype t, const double *from, double *
         const float start = 1 + (float)(i % 16) / 16;
 
         if (t == D9D_F32)
-            ((float *)d9d_tensor_data(&r.param[WIDE].shard))[i] = start;
+            ((float *)d9d_tensor_data(&r.param[WIDE].shard.data))[i] = start;
         else
-            ((uint16_t *)d9d_tensor_data(&r.param[WIDE].shard))[i] = d9d_bf16_from_f32(start);
+            ((uint16_t *)d9d_tensor_data(&r.param[WIDE].shard.data))[i] = d9d_bf16_from_f32(start);
     }
     for (int k = 0; k < FOLLOWED; k++) {
         set_slope(&r.param[WIDE]);
@@ -611,11 +612,12 @@ static void test_noise_is_keyed(void **state)
     run_steps(&a, 1, 3);
     run_steps(&b, 1, 3);
     run_steps(&c, 2, 3);
-    assert_memory_equal(d9d_tensor_data(&a.param[WIDE].data), d9d_tensor_data(&b.param[WIDE].data),
-                        d9d_tensor_bytes(&a.param[WIDE].data));
-    assert_memory_not_equal(d9d_tensor_data(&a.param[WIDE].data),
-                            d9d_tensor_data(&c.param[WIDE].data),
-                            d9d_tensor_bytes(&a.param[WIDE].data));
+    assert_memory_equal(d9d_tensor_data(&a.param[WIDE].local.data),
+                        d9d_tensor_data(&b.param[WIDE].local.data),
+                        d9d_tensor_bytes(&a.param[WIDE].local.data));
+    assert_memory_not_equal(d9d_tensor_data(&a.param[WIDE].local.data),
+                            d9d_tensor_data(&c.param[WIDE].local.data),
+                            d9d_tensor_bytes(&a.param[WIDE].local.data));
     rig_close(&a);
     rig_close(&b);
     rig_close(&c);
@@ -630,7 +632,7 @@ static void test_noise_knows_no_boxes(void **state)
 
     (void)state;
     run_steps(&whole, 1, 3);
-    want = d9d_tensor_data(&whole.param[WIDE].data);
+    want = d9d_tensor_data(&whole.param[WIDE].local.data);
     for (int half = 0; half < 2; half++) {
         const int64_t first = half == 0 ? 0 : CUT, n = half == 0 ? CUT : COLUMNS - CUT;
         d9d_module m;
@@ -646,23 +648,23 @@ static void test_noise_knows_no_boxes(void **state)
         assert_ok(d9d_module_param(&m, "wide", &p, D9D_BF16, D9D_SHAPE(ROWS, COLUMNS),
                                    D9D_INIT_NORMAL, 1.0f));
         assert_ok(d9d_module_bind(&m));
-        p.shard_shape.dim[1] = n;
-        p.shard_offset[1] = first;
+        p.shard.shape.dim[1] = n;
+        p.shard.offset[1] = first;
         assert_ok(d9d_module_materialise(&m, r.dev, true));
         assert_ok(d9d_module_reset(&m, 7));
         assert_ok(d9d_optimizer_create(&r.section, r.dev, &params, 1, &opt));
         for (int k = 0; k < 3; k++) {
             set_grad(&full, k);
             for (int64_t i = 0; i < ROWS; i++)
-                memcpy((float *)d9d_tensor_data(&p.grad) + i * n,
-                       (float *)d9d_tensor_data(&full.grad) + i * COLUMNS + first,
+                memcpy((float *)d9d_tensor_data(&p.local.grad) + i * n,
+                       (float *)d9d_tensor_data(&full.local.grad) + i * COLUMNS + first,
                        (size_t)n * sizeof(float));
-            p.has_grad = true;
+            p.local.has_grad = true;
             *(float *)d9d_tensor_data(&r.scale) = 1.0f;
             assert_ok(d9d_optimizer_step(opt, 1e-3, &r.scale));
         }
         for (int64_t i = 0; i < ROWS; i++)
-            assert_memory_equal((uint16_t *)d9d_tensor_data(&p.data) + i * n,
+            assert_memory_equal((uint16_t *)d9d_tensor_data(&p.local.data) + i * n,
                                 want + i * COLUMNS + first, (size_t)n * sizeof(*want));
         d9d_optimizer_free(opt);
         d9d_module_release(&m);
@@ -681,7 +683,7 @@ typedef struct turns {
 
 static float first_of(const d9d_param *p)
 {
-    return *(const float *)d9d_tensor_data(&p->shard);
+    return *(const float *)d9d_tensor_data(&p->shard.data);
 }
 
 /* SHORT is updated when it is heard of, and WIDE is not. */
@@ -723,9 +725,9 @@ static void test_some_first(void **state)
     }
     assert_int_equal(t.heard, 6);
     for (int i = WIDE; i < PARAMS; i += SHORT)
-        assert_memory_equal(d9d_tensor_data(&plain.param[i].shard),
-                            d9d_tensor_data(&r.param[i].shard),
-                            d9d_tensor_bytes(&r.param[i].shard));
+        assert_memory_equal(d9d_tensor_data(&plain.param[i].shard.data),
+                            d9d_tensor_data(&r.param[i].shard.data),
+                            d9d_tensor_bytes(&r.param[i].shard.data));
     rig_close(&plain);
     rig_close(&r);
 }
@@ -808,12 +810,12 @@ static void test_norm(void **state)
     set_grad(&r.param[WIDE], 1);
     set_grad(&r.param[SHORT], 1);
     for (int p = WIDE; p < PARAMS; p += SHORT)
-        for (int64_t i = 0; i < d9d_tensor_numel(&r.param[p].grad); i++)
-            want += pow(((const float *)d9d_tensor_data(&r.param[p].grad))[i], 2);
+        for (int64_t i = 0; i < d9d_tensor_numel(&r.param[p].local.grad); i++)
+            want += pow(((const float *)d9d_tensor_data(&r.param[p].local.grad))[i], 2);
     got = step_norm(&r, -0.5);
     assert_true(fabs(got - 0.5 * sqrt(want)) <= 1e-12 * sqrt(want));
-    r.param[WIDE].has_grad = false;
-    ((float *)d9d_tensor_data(&r.param[WIDE].grad))[0] = NAN; /* forgotten: does not count */
+    r.param[WIDE].local.has_grad = false;
+    ((float *)d9d_tensor_data(&r.param[WIDE].local.grad))[0] = NAN; /* forgotten: does not count */
     got = step_norm(&r, 1.0);
     assert_true(isfinite(got) && got > 0);
     rig_close(&r);
@@ -835,11 +837,11 @@ static void test_nonfinite(void **state)
     assert_null(found);
     for (size_t i = 0; i < 3; i++) {
         set_grad(&r.param[WIDE], 1);
-        ((float *)d9d_tensor_data(&r.param[SHORT].grad))[2] = bad[i];
+        ((float *)d9d_tensor_data(&r.param[SHORT].local.grad))[2] = bad[i];
         assert_ok(d9d_optimizer_find_nonfinite_grad(r.dev, &r.params, &found, &at));
         assert_ptr_equal(found, &r.param[SHORT]);
         assert_int_equal(at, 2);
-        ((float *)d9d_tensor_data(&r.param[WIDE].grad))[77] = bad[i];
+        ((float *)d9d_tensor_data(&r.param[WIDE].local.grad))[77] = bad[i];
         assert_ok(d9d_optimizer_find_nonfinite_grad(r.dev, &r.params, &found, &at));
         assert_ptr_equal(found, &r.param[WIDE]);
         assert_int_equal(at, 77);
@@ -868,12 +870,12 @@ static void test_nan_scale_updates_nothing(void **state)
 
         rig_open(&r, cases[c].section, cases[c].dtype);
         create(&r, 1);
-        bytes = d9d_tensor_bytes(&r.param[WIDE].data);
+        bytes = d9d_tensor_bytes(&r.param[WIDE].local.data);
         assert_true(bytes <= sizeof(before));
-        memcpy(before, d9d_tensor_data(&r.param[WIDE].data), bytes);
+        memcpy(before, d9d_tensor_data(&r.param[WIDE].local.data), bytes);
         set_grad(&r.param[WIDE], 1);
         step(&r, 0.1, NAN);
-        assert_memory_equal(before, d9d_tensor_data(&r.param[WIDE].data), bytes);
+        assert_memory_equal(before, d9d_tensor_data(&r.param[WIDE].local.data), bytes);
         for (size_t i = 0; i < d9d_optimizer_state_count(r.opt); i++) {
             const d9d_tensor *t = d9d_optimizer_state_at(r.opt, i).tensor;
             const unsigned char *x = d9d_tensor_data(t);
@@ -882,7 +884,7 @@ static void test_nan_scale_updates_nothing(void **state)
                 assert_int_equal(x[k], 0);
         }
         step(&r, 0.1, 1.0f);
-        assert_memory_not_equal(before, d9d_tensor_data(&r.param[WIDE].data), bytes);
+        assert_memory_not_equal(before, d9d_tensor_data(&r.param[WIDE].local.data), bytes);
         rig_close(&r);
     }
 }

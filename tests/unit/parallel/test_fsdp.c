@@ -30,7 +30,7 @@ static void build(small *m, d9d_comm *others)
         return;
     d9d_param_shard(&m->aw, others, 0, 4, 1);
     d9d_param_shard(&m->bw, others, 0, 4, 3);
-    m->av.is_primary = false;
+    m->av.placement.is_primary = false;
 }
 
 static uint64_t bytes(const small *m, d9d_fsdp_opts how)
@@ -86,8 +86,8 @@ static void empty_parts_and_copies_are_saved_elsewhere(void **state)
 
     (void)state;
     build(&m, &others);
-    assert_true(d9d_shape_equal(&m.aw.shard_shape, &D9D_SHAPE(2, 4)) && m.aw.shard_offset[0] == 2);
-    assert_true(d9d_shape_equal(&m.bw.shard_shape, &D9D_SHAPE(0, 4)));
+    assert_true(d9d_shape_equal(&m.aw.shard.shape, &D9D_SHAPE(2, 4)) && m.aw.shard.offset[0] == 2);
+    assert_true(d9d_shape_equal(&m.bw.shard.shape, &D9D_SHAPE(0, 4)));
     assert_ok(d9d_module_params(&m.root, &a, &params));
     assert_ok(d9d_checkpointer_set_make(&params, NULL, false, &a, &all));
     assert_ok(d9d_checkpointer_set_local(&all, &a, &here));

@@ -137,7 +137,9 @@ enum { UNITS = 3 };
 
 typedef struct rig {
     d9d_device *dev;
-    d9d_kernels kernels; /* of the CPU, and what they do is said */
+    d9d_kernels kernels; /* of the CPU; reduce and optim say what they do */
+    d9d_reduce_kernels reduce;
+    d9d_optim_kernels optim;
     d9d_comm parts, copies;
     bool failed;
     d9d_module root, module[UNITS], *units[UNITS];
@@ -157,8 +159,8 @@ static rig *now;
 static const char *name_of(const void *own)
 {
     for (size_t i = 0; i < now->params.n; i++)
-        if (d9d_tensor_data(&now->params.p[i]->shard) == own ||
-            d9d_tensor_data(&now->params.p[i]->shard_grad) == own)
+        if (d9d_tensor_data(&now->params.p[i]->shard.data) == own ||
+            d9d_tensor_data(&now->params.p[i]->shard.grad) == own)
             return now->params.p[i]->name;
     return "?";
 }
@@ -168,7 +170,7 @@ static d9d_status say_squares(d9d_stream s, double *out, d9d_dtype t,
 {
     for (int64_t i = 0; i < count; i++)
         say('n', name_of(list[i].x));
-    return d9d_kernels_cpu()->sum_squares(s, out, t, list, count);
+    return d9d_kernels_cpu()->reduce->sum_squares(s, out, t, list, count);
 }
 
 static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void *p,
@@ -176,7 +178,7 @@ static d9d_status say_sgd(d9d_stream s, const d9d_sgd_step *c, d9d_dtype t, void
                           d9d_dtype st, void *momentum, int64_t n)
 {
     say('u', name_of(p));
-    return d9d_kernels_cpu()->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
+    return d9d_kernels_cpu()->optim->sgd(s, c, t, p, residual, gt, g, scale, st, momentum, n);
 }
 
 typedef struct section {
@@ -213,8 +215,12 @@ static void rig_open(rig *r, bool frozen)
     now = r;
     assert_ok(d9d_device_open("cpu", &r->dev));
     r->kernels = *r->dev->kernels;
-    r->kernels.sum_squares = say_squares;
-    r->kernels.sgd = say_sgd;
+    r->reduce = *r->kernels.reduce;
+    r->reduce.sum_squares = say_squares;
+    r->kernels.reduce = &r->reduce;
+    r->optim = *r->kernels.optim;
+    r->optim.sgd = say_sgd;
+    r->kernels.optim = &r->optim;
     r->dev->kernels = &r->kernels;
     r->parts = group(r, parts);
     r->copies = group(r, copies);
@@ -229,13 +235,13 @@ static void rig_open(rig *r, bool frozen)
                                        D9D_INIT_NORMAL, 1));
         assert_ok(d9d_module_child(&r->root, names[i], &r->module[i]));
     }
-    r->w[0].trainable = !frozen;
+    r->w[0].spec.trainable = !frozen;
     assert_ok(d9d_module_bind(&r->root));
     for (int i = 0; i < UNITS; i++)
         d9d_param_shard(&r->w[i], &r->parts, 0, 2, 0);
-    r->v.grad_group = &r->copies;
+    r->v.placement.grad_group = &r->copies;
     for (int i = 0; i < UNITS; i++)
-        r->w[i].is_primary = true;
+        r->w[i].placement.is_primary = true;
     r->model = (d9d_model){.module = &r->root, .units = r->units, .n_units = UNITS};
     assert_ok(d9d_fsdp_create(&r->model, r->dev, &how, &r->sharded));
     assert_ok(d9d_module_materialise(&r->root, r->dev, true));
@@ -275,8 +281,8 @@ static void forward(rig *r)
         const float *own, *data;
 
         pass(&r->module[i], D9D_PARAM_UNIT_FORWARD, true);
-        own = d9d_tensor_data(&r->w[i].shard);
-        data = d9d_tensor_data(&r->w[i].data);
+        own = d9d_tensor_data(&r->w[i].shard.data);
+        data = d9d_tensor_data(&r->w[i].local.data);
         assert_memory_equal(data, own, 6 * sizeof(float));
         assert_memory_equal(data + 6, own, 6 * sizeof(float));
         pass(&r->module[i], D9D_PARAM_UNIT_FORWARD, false);
@@ -285,15 +291,16 @@ static void forward(rig *r)
 
 static void grad_fill(d9d_param *p, float v)
 {
-    float *g = d9d_tensor_data(&p->grad);
+    float *g = d9d_tensor_data(&p->local.grad);
 
     if (!d9d_param_needs_grad(p))
         return;
-    for (int64_t i = 0; i < d9d_tensor_numel(&p->grad); i++)
+    for (int64_t i = 0; i < d9d_tensor_numel(&p->local.grad); i++)
         g[i] = v + (float)i;
-    (void)d9d_param_grad_beta(p);
-    if (p->shard_group != NULL && d9d_tensor_numel(&p->shard_grad) > 0 && !p->has_shard_grad)
-        ((float *)d9d_tensor_data(&p->shard_grad))[0] = NAN; /* until the sum is there */
+    (void)d9d_param_grad_beta(&p->local);
+    if (p->placement.shard_group != NULL && d9d_tensor_numel(&p->shard.grad) > 0 &&
+        !p->shard.has_grad)
+        ((float *)d9d_tensor_data(&p->shard.grad))[0] = NAN; /* until the sum is there */
 }
 
 static void backward(rig *r)
@@ -344,15 +351,15 @@ static void norm_beside_sums(void **state)
     backward(&r);
     wire.said[0] = '\0';
     assert_ok(d9d_fsdp_post_backward(r.sharded));
-    assert_null(r.w[2].pending_reduce);
-    assert_true(r.w[0].pending_reduce != NULL && r.w[1].pending_reduce != NULL &&
-                r.v.pending_reduce != NULL);
+    assert_null(r.w[2].shard.pending_reduce);
+    assert_true(r.w[0].shard.pending_reduce != NULL && r.w[1].shard.pending_reduce != NULL &&
+                r.v.shard.pending_reduce != NULL);
     late = norm(&r);
     assert_string_equal(wire.said, "nc.w .b.w .b.v nb.v nb.w .a.w na.w ");
     assert_true(late == norm_wanted(false));
     assert_ok(d9d_fsdp_wait_grads(r.sharded));
-    assert_true(r.w[0].pending_reduce == NULL && r.w[1].pending_reduce == NULL &&
-                r.v.pending_reduce == NULL);
+    assert_true(r.w[0].shard.pending_reduce == NULL && r.w[1].shard.pending_reduce == NULL &&
+                r.v.shard.pending_reduce == NULL);
     early = norm(&r);
     assert_memory_equal(&early, &late, sizeof(late));
     rig_close(&r);

@@ -47,15 +47,15 @@ static int64_t sent(job *j, d9d_shape shape, int dim, double *bytes)
     assert_ok(d9d_module_param(&m, "w", &p, D9D_BF16, shape, D9D_INIT_ONES, 0));
     assert_ok(d9d_module_bind(&m));
     d9d_param_shard(&p, j->shard, dim, RANKS, ME);
-    assert_ok(d9d_tensor_alloc(j->dev, D9D_BF16, p.shard_shape, &p.shard));
+    assert_ok(d9d_tensor_alloc(j->dev, D9D_BF16, p.shard.shape, &p.shard.data));
     d9di_fsdp_param_init(&parts, &p, counts);
     assert_ok(d9d_comm_wait_stream(j->shard, j->dev->stream));
     assert_ok(d9di_fsdp_param_unshard_start(&parts, &p, j->dev));
     assert_ok(d9d_stream_wait_comm(j->shard, j->dev->stream));
     assert_ok(d9di_fsdp_param_unshard_finish(&parts, &p, j->dev));
     *bytes = t->traffic[t->n_traffic - 1].bytes;
-    d9d_tensor_release(&p.data);
-    d9d_tensor_release(&p.shard);
+    d9d_tensor_release(&p.local.data);
+    d9d_tensor_release(&p.shard.data);
     d9d_module_release(&m);
     return parts.padded_counts == NULL ? 0 : parts.padded_counts[0];
 }

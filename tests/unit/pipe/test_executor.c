@@ -102,7 +102,7 @@ static void open_weights(chain *c, d9d_module *m)
     assert_ok(d9d_module_bind(m));
     assert_ok(d9d_module_materialise(m, c->dev, true));
     for (int s = 0; s < STAGES; s++)
-        *(float *)d9d_tensor_data(&c->weight[s].data) = (float)(s + 2);
+        *(float *)d9d_tensor_data(&c->weight[s].local.data) = (float)(s + 2);
 }
 
 static d9d_status create(chain *c)
@@ -119,7 +119,8 @@ static void check_gradients(const chain *c)
     for (int s = 0; s < c->program.stages; s++)
         all *= (float)(s + 2);
     for (int s = 0; s < c->program.stages; s++)
-        assert_true(*(float *)d9d_tensor_data(&c->weight[s].grad) == sum * all / (float)(s + 2));
+        assert_true(*(float *)d9d_tensor_data(&c->weight[s].local.grad) ==
+                    sum * all / (float)(s + 2));
 }
 
 static int live_of(const d9d_program *p)

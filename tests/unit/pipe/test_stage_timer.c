@@ -17,7 +17,7 @@ static void work(const bench *b, int times)
     const d9d_gemm g = {.t = D9D_BF16, .ct = D9D_BF16, .m = 4096, .n = 4096, .k = 4096};
 
     for (int i = 0; i < times; i++)
-        assert_ok(b->dev->kernels->gemm(b->dev->stream, &g, NULL, NULL, NULL));
+        assert_ok(b->dev->kernels->gemm->dense(b->dev->stream, &g, NULL, NULL, NULL));
 }
 
 static void bench_open(bench *b)

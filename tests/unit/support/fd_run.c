@@ -41,8 +41,8 @@ void fd_env_open(fd_env *e, const fd_case *c)
 static void drop_params(fd_env *e)
 {
     for (size_t i = 0; i < e->n_param; i++) {
-        d9d_tensor_release(&e->param[i]->data);
-        d9d_tensor_release(&e->param[i]->grad);
+        d9d_tensor_release(&e->param[i]->local.data);
+        d9d_tensor_release(&e->param[i]->local.grad);
     }
 }
 
@@ -155,15 +155,15 @@ static void make_params(fd_env *e, const fd_numbers *x, const fd_how *how)
         d9d_param *p = e->param[i];
 
         *p = (d9d_param){.name = "w",
-                         .global_shape = a->shape,
-                         .shard_shape = a->shape,
-                         .dtype = type_of(a, how),
-                         .grad_dtype = how->grad_dtype,
-                         .trainable = wants(how, e->n_in + i)};
-        assert_ok(upload(e->dev, p->dtype, a->shape, x->x[e->n_in + i], &p->data));
-        assert_ok(d9d_tensor_alloc(e->dev, p->grad_dtype, a->shape, &p->grad));
-        assert_ok(
-            unit_device_set(e->dev, d9d_tensor_data(&p->grad), 0xff, d9d_tensor_bytes(&p->grad)));
+                         .spec.shape = a->shape,
+                         .shard.shape = a->shape,
+                         .spec.dtype = type_of(a, how),
+                         .spec.grad_dtype = how->grad_dtype,
+                         .spec.trainable = wants(how, e->n_in + i)};
+        assert_ok(upload(e->dev, p->spec.dtype, a->shape, x->x[e->n_in + i], &p->local.data));
+        assert_ok(d9d_tensor_alloc(e->dev, p->spec.grad_dtype, a->shape, &p->local.grad));
+        assert_ok(unit_device_set(e->dev, d9d_tensor_data(&p->local.grad), 0xff,
+                                  d9d_tensor_bytes(&p->local.grad)));
     }
 }
 
@@ -264,8 +264,8 @@ static void collect(fd_env *e, const fd_numbers *x, const d9d_tensor *leaf, fd_n
     out->n = x->n;
     for (size_t i = 0; i < x->n; i++) {
         const d9d_param *p = i < e->n_in ? NULL : e->param[i - e->n_in];
-        const d9d_tensor *g = p != NULL ? &p->grad : &leaf[i];
-        const bool there = p != NULL ? p->has_grad : g->storage != NULL;
+        const d9d_tensor *g = p != NULL ? &p->local.grad : &leaf[i];
+        const bool there = p != NULL ? p->local.has_grad : g->storage != NULL;
 
         out->len[i] = x->len[i];
         out->x[i] = there ? download(g) : NULL;

@@ -123,7 +123,7 @@ static d9d_status on_fill(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->fill(c.s, t, out(&c, t, y, n), n, v));
+    return end(&c, c.k->elementwise->fill(c.s, t, out(&c, t, y, n), n, v));
 }
 
 static d9d_status on_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x,
@@ -132,7 +132,7 @@ static d9d_status on_cast(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, con
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->cast(c.s, yt, out(&c, yt, y, n), xt, in(&c, xt, x, n), n));
+    return end(&c, c.k->elementwise->cast(c.s, yt, out(&c, yt, y, n), xt, in(&c, xt, x, n), n));
 }
 
 static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of,
@@ -144,7 +144,7 @@ static d9d_status on_add(d9d_stream s, d9d_dtype t, void *y, const void *const *
     (void)s;
     for (int i = 0; i < of && i < D9D_ADD_MAX_ARRAYS; i++)
         there[i] = in(&c, t, x[i], n);
-    return end(&c, c.k->add(c.s, t, out(&c, t, y, n), there, of, n));
+    return end(&c, c.k->elementwise->add(c.s, t, out(&c, t, y, n), there, of, n));
 }
 
 static d9d_status on_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
@@ -153,7 +153,8 @@ static d9d_status on_accumulate(d9d_stream s, d9d_dtype yt, void *y, float beta,
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->accumulate(c.s, yt, out(&c, yt, y, n), beta, xt, in(&c, xt, x, n), n));
+    return end(&c, c.k->elementwise->accumulate(c.s, yt, out(&c, yt, y, n), beta, xt,
+                                                in(&c, xt, x, n), n));
 }
 
 static d9d_status on_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
@@ -162,7 +163,8 @@ static d9d_status on_swiglu(d9d_stream s, d9d_dtype t, void *y, const void *gate
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->swiglu(c.s, t, out(&c, t, y, n), in(&c, t, gate, n), in(&c, t, up, n), n));
+    return end(&c, c.k->elementwise->swiglu(c.s, t, out(&c, t, y, n), in(&c, t, gate, n),
+                                            in(&c, t, up, n), n));
 }
 
 static d9d_status on_swiglu_bwd(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
@@ -171,8 +173,9 @@ static d9d_status on_swiglu_bwd(d9d_stream s, d9d_dtype t, void *dgate, void *du
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->swiglu_bwd(c.s, t, out(&c, t, dgate, n), out(&c, t, dup, n),
-                                   in(&c, t, dy, n), in(&c, t, gate, n), in(&c, t, up, n), n));
+    return end(&c, c.k->elementwise->swiglu_bwd(c.s, t, out(&c, t, dgate, n), out(&c, t, dup, n),
+                                                in(&c, t, dy, n), in(&c, t, gate, n),
+                                                in(&c, t, up, n), n));
 }
 
 static d9d_status on_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
@@ -181,8 +184,8 @@ static d9d_status on_sigmoid_gate(d9d_stream s, d9d_dtype t, void *y, const void
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sigmoid_gate(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n),
-                                     in(&c, t, g, m), m, n));
+    return end(&c, c.k->elementwise->sigmoid_gate(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n),
+                                                  in(&c, t, g, m), m, n));
 }
 
 static d9d_status on_sigmoid_gate_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
@@ -191,9 +194,9 @@ static d9d_status on_sigmoid_gate_bwd(d9d_stream s, d9d_dtype t, void *dx, void 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sigmoid_gate_bwd(c.s, t, out(&c, t, dx, m * n), out(&c, t, dg, m),
-                                         in(&c, t, dy, m * n), in(&c, t, x, m * n), in(&c, t, g, m),
-                                         m, n));
+    return end(&c, c.k->elementwise->sigmoid_gate_bwd(c.s, t, out(&c, t, dx, m * n),
+                                                      out(&c, t, dg, m), in(&c, t, dy, m * n),
+                                                      in(&c, t, x, m * n), in(&c, t, g, m), m, n));
 }
 
 static d9d_status on_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
@@ -203,8 +206,8 @@ static d9d_status on_random(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind ki
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->random(c.s, t, out(&c, t, y, numel(ndim, box)), kind, scale, r, ndim, box,
-                               start, whole));
+    return end(&c, c.k->elementwise->random(c.s, t, out(&c, t, y, numel(ndim, box)), kind, scale, r,
+                                            ndim, box, start, whole));
 }
 
 static d9d_status on_dropout(d9d_stream s, d9d_dtype t, void *y, const void *x, float p,
@@ -214,9 +217,9 @@ static d9d_status on_dropout(d9d_stream s, d9d_dtype t, void *y, const void *x, 
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->dropout(c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n), p, factor, r,
-                            token != NULL ? in(&c, D9D_I64, token, m) : NULL, m, n, first, width));
+    return end(&c, c.k->elementwise->dropout(
+                       c.s, t, out(&c, t, y, m * n), in(&c, t, x, m * n), p, factor, r,
+                       token != NULL ? in(&c, D9D_I64, token, m) : NULL, m, n, first, width));
 }
 
 /* --- products ------------------------------------------------------------------------- */
@@ -228,8 +231,8 @@ static d9d_status on_gemm(d9d_stream s, const d9d_gemm *g, const void *a, const 
 
     (void)s;
     d.addend = in(&c, g->ct, g->addend, g->m * g->n);
-    return end(&c, c.k->gemm(c.s, &d, in(&c, g->t, a, g->m * g->k), in(&c, g->t, b, g->k * g->n),
-                             out(&c, g->ct, y, g->m * g->n)));
+    return end(&c, c.k->gemm->dense(c.s, &d, in(&c, g->t, a, g->m * g->k),
+                                    in(&c, g->t, b, g->k * g->n), out(&c, g->ct, y, g->m * g->n)));
 }
 
 static d9d_status on_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const void *a,
@@ -249,7 +252,7 @@ static d9d_status on_gemm_multi(d9d_stream s, int n, const d9d_gemm *g, const vo
         bs[i] = in(&c, g->t, b[i], g[i].k * g[i].n);
         ys[i] = out(&c, g->ct, y[i], g[i].m * g[i].n);
     }
-    return end(&c, c.k->gemm_multi(c.s, n, d, in(&c, g->t, a, g->m * g->k), bs, ys));
+    return end(&c, c.k->gemm->multi(c.s, n, d, in(&c, g->t, a, g->m * g->k), bs, ys));
 }
 
 static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *w,
@@ -259,9 +262,9 @@ static d9d_status on_grouped_gemm(d9d_stream s, d9d_dtype t, void *y, const void
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->grouped_gemm(c.s, t, out(&c, t, y, rows * n_out), in(&c, t, x, rows * n_in),
-                                     in(&c, t, w, e * n_in * n_out), ints(&c, offset, e + 1), rows,
-                                     e, n_in, n_out));
+    return end(&c, c.k->gemm->grouped(c.s, t, out(&c, t, y, rows * n_out),
+                                      in(&c, t, x, rows * n_in), in(&c, t, w, e * n_in * n_out),
+                                      ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
 static d9d_status on_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, float beta, int n,
@@ -277,8 +280,8 @@ static d9d_status on_grouped_gemm_dgrad(d9d_stream s, d9d_dtype t, void *dx, flo
         dys[i] = in(&c, t, dy[i], rows * n_out);
         ws[i] = in(&c, t, w[i], e * n_in * n_out);
     }
-    return end(&c, c.k->grouped_gemm_dgrad(c.s, t, out(&c, t, dx, rows * n_in), beta, n, dys, ws,
-                                           ints(&c, offset, e + 1), rows, e, n_in, n_out));
+    return end(&c, c.k->gemm->grouped_dgrad(c.s, t, out(&c, t, dx, rows * n_in), beta, n, dys, ws,
+                                            ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
 static d9d_status on_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw,
@@ -289,9 +292,9 @@ static d9d_status on_grouped_gemm_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt,
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->grouped_gemm_wgrad(c.s, t, gt, out(&c, gt, dw, e * n_in * n_out), beta,
-                                           in(&c, t, x, rows * n_in), in(&c, t, dy, rows * n_out),
-                                           ints(&c, offset, e + 1), rows, e, n_in, n_out));
+    return end(&c, c.k->gemm->grouped_wgrad(c.s, t, gt, out(&c, gt, dw, e * n_in * n_out), beta,
+                                            in(&c, t, x, rows * n_in), in(&c, t, dy, rows * n_out),
+                                            ints(&c, offset, e + 1), rows, e, n_in, n_out));
 }
 
 static d9d_gemm_swiglu_dims gated_dims(call *c, const d9d_gemm_swiglu_dims *n)
@@ -310,9 +313,9 @@ static d9d_status on_gemm_swiglu(d9d_stream s, const d9d_gemm_swiglu_dims *n, vo
     const d9d_gemm_swiglu_dims there = gated_dims(&c, n);
 
     (void)s;
-    return end(&c, c.k->gemm_swiglu(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
-                                    out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
-                                    in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
+    return end(&c, c.k->gemm->swiglu(c.s, &there, out(&c, n->t, y, wide), out(&c, n->t, gate, wide),
+                                     out(&c, n->t, up, wide), in(&c, n->t, x, n->rows * n->h),
+                                     in(&c, n->t, w_gate, weights), in(&c, n->t, w_up, weights)));
 }
 
 static d9d_status on_gemm_swiglu_bwd(d9d_stream s, const d9d_gemm_swiglu_dims *n, void *dgate,
@@ -324,7 +327,7 @@ static d9d_status on_gemm_swiglu_bwd(d9d_stream s, const d9d_gemm_swiglu_dims *n
     const d9d_gemm_swiglu_dims there = gated_dims(&c, n);
 
     (void)s;
-    return end(&c, c.k->gemm_swiglu_bwd(
+    return end(&c, c.k->gemm->swiglu_bwd(
                        c.s, &there, out(&c, n->t, dgate, wide), out(&c, n->t, dup, wide),
                        in(&c, n->t, dout, n->rows * n->h), in(&c, n->t, w, n->e * n->h * n->i),
                        in(&c, n->t, gate, wide), in(&c, n->t, up, wide)));
@@ -338,8 +341,9 @@ static d9d_status on_rms_norm(d9d_stream s, d9d_dtype t, void *y, float *inv, co
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rms_norm(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
-                                 in(&c, t, x, m * n), in(&c, t, w, n), m, n, eps, zero_centred));
+    return end(&c,
+               c.k->norm->rms_norm(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
+                                   in(&c, t, x, m * n), in(&c, t, w, n), m, n, eps, zero_centred));
 }
 
 static d9d_status on_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const void *plus,
@@ -350,10 +354,10 @@ static d9d_status on_rms_norm_bwd(d9d_stream s, d9d_dtype t, void *dx, const voi
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rms_norm_bwd(c.s, t, out(&c, t, dx, m * n), in(&c, t, plus, m * n), gt,
-                                     out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
-                                     in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m), m, n,
-                                     zero_centred));
+    return end(&c, c.k->norm->rms_norm_bwd(c.s, t, out(&c, t, dx, m * n), in(&c, t, plus, m * n),
+                                           gt, out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
+                                           in(&c, t, x, m * n), in(&c, t, w, n), floats(&c, inv, m),
+                                           m, n, zero_centred));
 }
 
 static d9d_qk_norm_rope_dims norm_rope_of(call *c, const d9d_qk_norm_rope_dims *n)
@@ -373,9 +377,9 @@ static d9d_status on_norm_rope(d9d_stream s, const d9d_qk_norm_rope_dims *n, voi
     const d9d_qk_norm_rope_dims d = norm_rope_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->norm_rope(c.s, &d, out(&c, n->t, y, all),
-                                  out(&c, D9D_F32, inv, n->m * n->heads), in(&c, n->t, x, all),
-                                  in(&c, n->t, w, n->d)));
+    return end(&c, c.k->norm->norm_rope(c.s, &d, out(&c, n->t, y, all),
+                                        out(&c, D9D_F32, inv, n->m * n->heads),
+                                        in(&c, n->t, x, all), in(&c, n->t, w, n->d)));
 }
 
 static d9d_status on_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n, void *dx,
@@ -387,9 +391,10 @@ static d9d_status on_norm_rope_bwd(d9d_stream s, const d9d_qk_norm_rope_dims *n,
     const d9d_qk_norm_rope_dims d = norm_rope_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->norm_rope_bwd(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, n->d),
-                                      beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
-                                      in(&c, n->t, w, n->d), floats(&c, inv, n->m * n->heads)));
+    return end(&c,
+               c.k->norm->norm_rope_bwd(c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, n->d),
+                                        beta, in(&c, n->t, dy, all), in(&c, n->t, x, all),
+                                        in(&c, n->t, w, n->d), floats(&c, inv, n->m * n->heads)));
 }
 
 static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,
@@ -399,9 +404,10 @@ static d9d_status on_rope(d9d_stream s, d9d_dtype t, void *y, const void *x,
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rope(c.s, t, out(&c, t, y, m * heads * d), in(&c, t, x, m * heads * d),
-                             ints(&c, positions, m), floats(&c, inv_freq, r / 2), m, heads, d, r,
-                             interleaved, mscale, sign));
+    return end(&c,
+               c.k->norm->rope(c.s, t, out(&c, t, y, m * heads * d), in(&c, t, x, m * heads * d),
+                               ints(&c, positions, m), floats(&c, inv_freq, r / 2), m, heads, d, r,
+                               interleaved, mscale, sign));
 }
 
 static d9d_attention_dims dims_of(call *c, const d9d_attention_dims *n)
@@ -420,8 +426,9 @@ static d9d_status on_attention(d9d_stream s, const d9d_attention_dims *n, void *
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention(c.s, &d, out(&c, n->t, o, nq), out(&c, D9D_F32, lse, rows),
-                                  in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk)));
+    return end(&c,
+               c.k->attention->fwd(c.s, &d, out(&c, n->t, o, nq), out(&c, D9D_F32, lse, rows),
+                                   in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk)));
 }
 
 static d9d_status on_attention_bwd(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk,
@@ -433,10 +440,10 @@ static d9d_status on_attention_bwd(d9d_stream s, const d9d_attention_dims *n, vo
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention_bwd(c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk),
-                                      out(&c, n->t, dv, nk), in(&c, n->t, dout, nq),
-                                      in(&c, n->t, q, nq), in(&c, n->t, k, nk), in(&c, n->t, v, nk),
-                                      in(&c, n->t, o, nq), floats(&c, lse, rows)));
+    return end(&c, c.k->attention->bwd(
+                       c.s, &d, out(&c, n->t, dq, nq), out(&c, n->t, dk, nk), out(&c, n->t, dv, nk),
+                       in(&c, n->t, dout, nq), in(&c, n->t, q, nq), in(&c, n->t, k, nk),
+                       in(&c, n->t, v, nk), in(&c, n->t, o, nq), floats(&c, lse, rows)));
 }
 
 static d9d_status on_attention_sink(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
@@ -447,8 +454,8 @@ static d9d_status on_attention_sink(d9d_stream s, const d9d_attention_dims *n, v
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention_sink(c.s, &d, out(&c, n->t, o, rows * n->d),
-                                       out(&c, D9D_F32, lse, rows), in(&c, n->t, sink, n->a)));
+    return end(&c, c.k->attention->sink(c.s, &d, out(&c, n->t, o, rows * n->d),
+                                        out(&c, D9D_F32, lse, rows), in(&c, n->t, sink, n->a)));
 }
 
 static d9d_status on_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt,
@@ -460,10 +467,10 @@ static d9d_status on_attention_sink_wgrad(d9d_stream s, const d9d_attention_dims
     const d9d_attention_dims d = dims_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->attention_sink_wgrad(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
-                                             in(&c, n->t, dout, rows * n->d),
-                                             in(&c, n->t, o, rows * n->d), floats(&c, lse, rows),
-                                             in(&c, n->t, sink, n->a)));
+    return end(&c, c.k->attention->sink_wgrad(c.s, &d, gt, out(&c, gt, dsink, n->a), beta,
+                                              in(&c, n->t, dout, rows * n->d),
+                                              in(&c, n->t, o, rows * n->d), floats(&c, lse, rows),
+                                              in(&c, n->t, sink, n->a)));
 }
 
 static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n,
@@ -473,8 +480,8 @@ static d9d_status on_cp_zigzag(d9d_stream s, d9d_dtype t, void *y, const void *x
     call c = begin();
 
     (void)s;
-    return end(
-        &c, c.k->cp_zigzag(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b, p, w, in_order));
+    return end(&c, c.k->attention->cp_zigzag(c.s, t, out(&c, t, y, size), in(&c, t, x, size), n, b,
+                                             p, w, in_order));
 }
 
 static d9d_status on_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, void *y,
@@ -483,8 +490,9 @@ static d9d_status on_copy_strided(d9d_stream s, const d9d_copy_strided_dims *n, 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->copy_strided(c.s, n, out(&c, n->t, y, n->m * n->heads * n->y_cols),
-                                     in(&c, n->t, x, n->m * n->x_cols)));
+    return end(&c,
+               c.k->elementwise->copy_strided(c.s, n, out(&c, n->t, y, n->m * n->heads * n->y_cols),
+                                              in(&c, n->t, x, n->m * n->x_cols)));
 }
 
 static d9d_status on_copy_strided_bwd(d9d_stream s, const d9d_copy_strided_dims *n, void *x,
@@ -493,8 +501,9 @@ static d9d_status on_copy_strided_bwd(d9d_stream s, const d9d_copy_strided_dims 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->copy_strided_bwd(c.s, n, out(&c, n->t, x, n->m * n->x_cols),
-                                         in(&c, n->t, y, n->m * n->heads * n->y_cols)));
+    return end(&c,
+               c.k->elementwise->copy_strided_bwd(c.s, n, out(&c, n->t, x, n->m * n->x_cols),
+                                                  in(&c, n->t, y, n->m * n->heads * n->y_cols)));
 }
 
 /* Rows up to the last of those that `at` [m] names. */
@@ -513,9 +522,9 @@ static d9d_status on_scatter_rows(d9d_stream s, d9d_dtype t, void *y, int64_t ld
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->scatter_rows(c.s, t, out(&c, t, y, rows_reached(at, m) * ld), ld, first,
-                                 at == NULL ? NULL : ints(&c, at, m), in(&c, t, x, m * n), m, n));
+    return end(&c, c.k->elementwise->scatter_rows(c.s, t, out(&c, t, y, rows_reached(at, m) * ld),
+                                                  ld, first, at == NULL ? NULL : ints(&c, at, m),
+                                                  in(&c, t, x, m * n), m, n));
 }
 
 static d9d_status on_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_dims *n, int count,
@@ -538,7 +547,7 @@ static d9d_status on_qk_norm_rope_append(d9d_stream s, const d9d_qk_norm_rope_di
                                      out(&c, n->t, h->y, rows * row), h->heads,
                                      h->row_index == NULL ? NULL : ints(&c, h->row_index, n->m)};
     }
-    return end(&c, c.k->qk_norm_rope_append(c.s, &d, count, there));
+    return end(&c, c.k->norm->qk_norm_rope_append(c.s, &d, count, there));
 }
 
 static d9d_varlen documents_of(call *c, const d9d_varlen *x)
@@ -558,8 +567,8 @@ static d9d_status on_causal_conv1d(d9d_stream s, const d9d_causal_conv1d_dims *n
 
     (void)s;
     d.docs = documents_of(&c, &n->docs);
-    return end(&c, c.k->causal_conv1d(c.s, &d, out(&c, n->t, y, all), in(&c, n->t, x, all),
-                                      in(&c, n->t, w, n->n * n->w)));
+    return end(&c, c.k->gdn->causal_conv1d(c.s, &d, out(&c, n->t, y, all), in(&c, n->t, x, all),
+                                           in(&c, n->t, w, n->n * n->w)));
 }
 
 static d9d_status on_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dims *n, void *dx,
@@ -572,9 +581,9 @@ static d9d_status on_causal_conv1d_bwd(d9d_stream s, const d9d_causal_conv1d_dim
 
     (void)s;
     d.docs = documents_of(&c, &n->docs);
-    return end(&c, c.k->causal_conv1d_bwd(c.s, &d, out(&c, n->t, dx, all), gt,
-                                          out(&c, gt, dw, weights), beta, in(&c, n->t, dy, all),
-                                          in(&c, n->t, x, all), in(&c, n->t, w, weights)));
+    return end(&c, c.k->gdn->causal_conv1d_bwd(
+                       c.s, &d, out(&c, n->t, dx, all), gt, out(&c, gt, dw, weights), beta,
+                       in(&c, n->t, dy, all), in(&c, n->t, x, all), in(&c, n->t, w, weights)));
 }
 
 static d9d_status on_gdn_gate(d9d_stream s, d9d_dtype t, float *g, const void *x, const void *rate,
@@ -583,8 +592,8 @@ static d9d_status on_gdn_gate(d9d_stream s, d9d_dtype t, float *g, const void *x
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->gdn_gate(c.s, t, out(&c, D9D_F32, g, m * n), in(&c, t, x, m * n),
-                                 in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+    return end(&c, c.k->gdn->gate(c.s, t, out(&c, D9D_F32, g, m * n), in(&c, t, x, m * n),
+                                  in(&c, t, rate, n), in(&c, t, bias, n), m, n));
 }
 
 static d9d_status on_gdn_gate_dgrad(d9d_stream s, d9d_dtype t, void *dx, const float *dg,
@@ -594,9 +603,9 @@ static d9d_status on_gdn_gate_dgrad(d9d_stream s, d9d_dtype t, void *dx, const f
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->gdn_gate_dgrad(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
-                                       in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n),
-                                       m, n));
+    return end(&c, c.k->gdn->gate_dgrad(c.s, t, out(&c, t, dx, m * n), floats(&c, dg, m * n),
+                                        in(&c, t, x, m * n), in(&c, t, rate, n), in(&c, t, bias, n),
+                                        m, n));
 }
 
 static d9d_status on_gdn_gate_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dw, float beta,
@@ -606,9 +615,9 @@ static d9d_status on_gdn_gate_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, voi
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->gdn_gate_wgrad(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias,
-                                       floats(&c, dg, m * n), in(&c, t, x, m * n),
-                                       in(&c, t, rate, n), in(&c, t, bias, n), m, n));
+    return end(&c, c.k->gdn->gate_wgrad(c.s, t, gt, out(&c, gt, dw, n), beta, of_bias,
+                                        floats(&c, dg, m * n), in(&c, t, x, m * n),
+                                        in(&c, t, rate, n), in(&c, t, bias, n), m, n));
 }
 
 static d9d_gated_delta_dims delta_of(call *c, const d9d_gated_delta_dims *n)
@@ -630,7 +639,7 @@ static d9d_status on_gated_delta(d9d_stream s, const d9d_gated_delta_dims *n, vo
 
     (void)s;
     return end(&c,
-               c.k->gated_delta(
+               c.k->gdn->gated_delta(
                    c.s, &d, out(&c, n->t, o, values),
                    out(&c, D9D_F32, states, d9d_gated_delta_states(&n->docs) * n->a * n->d * n->f),
                    in(&c, n->t, q, keys), in(&c, n->t, k, keys), in(&c, n->t, v, values),
@@ -648,7 +657,7 @@ static d9d_status on_gated_delta_bwd(d9d_stream s, const d9d_gated_delta_dims *n
     const d9d_gated_delta_dims d = delta_of(&c, n);
 
     (void)s;
-    return end(&c, c.k->gated_delta_bwd(
+    return end(&c, c.k->gdn->gated_delta_bwd(
                        c.s, &d, out(&c, n->t, dq, keys), out(&c, n->t, dk, keys),
                        out(&c, n->t, dv, values), out(&c, D9D_F32, dg, tokens * n->a),
                        out(&c, n->t, db, tokens * n->a), in(&c, n->t, dout, values),
@@ -680,8 +689,9 @@ static d9d_status on_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_
 
     (void)s;
     d.docs = documents_of(&c, &n->docs);
-    return end(&c, c.k->causal_conv1d_update(c.s, &d, &p, out(&c, n->t, y, all),
-                                             in(&c, n->t, x, all), in(&c, n->t, w, n->n * n->w)));
+    return end(&c,
+               c.k->gdn->causal_conv1d_update(c.s, &d, &p, out(&c, n->t, y, all),
+                                              in(&c, n->t, x, all), in(&c, n->t, w, n->n * n->w)));
 }
 
 static d9d_status on_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
@@ -695,10 +705,10 @@ static d9d_status on_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *
     const d9d_gated_delta_dims d = delta_of(&c, n);
 
     (void)s;
-    return end(&c,
-               c.k->gated_delta_step(c.s, &d, &p, out(&c, n->t, o, values), in(&c, n->t, q, keys),
-                                     in(&c, n->t, k, keys), in(&c, n->t, v, values),
-                                     floats(&c, g, tokens * n->a), in(&c, n->t, b, tokens * n->a)));
+    return end(&c, c.k->gdn->gated_delta_step(c.s, &d, &p, out(&c, n->t, o, values),
+                                              in(&c, n->t, q, keys), in(&c, n->t, k, keys),
+                                              in(&c, n->t, v, values), floats(&c, g, tokens * n->a),
+                                              in(&c, n->t, b, tokens * n->a)));
 }
 
 static d9d_status on_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n, void *y,
@@ -708,9 +718,9 @@ static d9d_status on_gemm_per_head(d9d_stream s, const d9d_gemm_per_head_dims *n
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->gemm_per_head(c.s, n, out(&c, n->t, y, rows * n->out),
-                                      in(&c, n->t, x, rows * n->in),
-                                      in(&c, n->t, w, n->heads * n->w_head_rows * wide)));
+    return end(&c, c.k->gemm->per_head(c.s, n, out(&c, n->t, y, rows * n->out),
+                                       in(&c, n->t, x, rows * n->in),
+                                       in(&c, n->t, w, n->heads * n->w_head_rows * wide)));
 }
 
 static d9d_status on_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *inv, const void *x,
@@ -719,9 +729,9 @@ static d9d_status on_rms_norm_gated(d9d_stream s, d9d_dtype t, void *y, float *i
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rms_norm_gated(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
-                                       in(&c, t, x, m * n), in(&c, t, z, m * n), in(&c, t, w, n), m,
-                                       n, eps));
+    return end(&c, c.k->norm->rms_norm_gated(c.s, t, out(&c, t, y, m * n), out(&c, D9D_F32, inv, m),
+                                             in(&c, t, x, m * n), in(&c, t, z, m * n),
+                                             in(&c, t, w, n), m, n, eps));
 }
 
 static d9d_status on_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, void *dz, d9d_dtype gt,
@@ -732,10 +742,10 @@ static d9d_status on_rms_norm_gated_bwd(d9d_stream s, d9d_dtype t, void *dx, voi
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->rms_norm_gated_bwd(c.s, t, out(&c, t, dx, m * n), out(&c, t, dz, m * n), gt,
-                                           out(&c, gt, dw, n), beta, in(&c, t, dy, m * n),
-                                           in(&c, t, x, m * n), in(&c, t, z, m * n),
-                                           in(&c, t, w, n), floats(&c, inv, m), m, n));
+    return end(&c, c.k->norm->rms_norm_gated_bwd(
+                       c.s, t, out(&c, t, dx, m * n), out(&c, t, dz, m * n), gt, out(&c, gt, dw, n),
+                       beta, in(&c, t, dy, m * n), in(&c, t, x, m * n), in(&c, t, z, m * n),
+                       in(&c, t, w, n), floats(&c, inv, m), m, n));
 }
 
 /* --- embedding and loss ------------------------------------------------------------------ */
@@ -747,8 +757,8 @@ static d9d_status on_embedding(d9d_stream s, d9d_dtype t, void *y, const int32_t
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->embedding(c.s, t, out(&c, t, y, rows * h), ints(&c, ids, rows),
-                                  in(&c, t, table, v * h), rows, first, v, h, clear));
+    return end(&c, c.k->elementwise->embedding(c.s, t, out(&c, t, y, rows * h), ints(&c, ids, rows),
+                                               in(&c, t, table, v * h), rows, first, v, h, clear));
 }
 
 static d9d_status on_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable,
@@ -758,9 +768,9 @@ static d9d_status on_embedding_wgrad(d9d_stream s, d9d_dtype t, d9d_dtype gt, vo
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->embedding_wgrad(c.s, t, gt, out(&c, gt, dtable, v * h), beta,
-                                        ints(&c, ids, rows), in(&c, t, dy, rows * h), rows, first,
-                                        v, h));
+    return end(&c, c.k->elementwise->embedding_wgrad(c.s, t, gt, out(&c, gt, dtable, v * h), beta,
+                                                     ints(&c, ids, rows), in(&c, t, dy, rows * h),
+                                                     rows, first, v, h));
 }
 
 /* The parts of a split vocabulary. */
@@ -780,7 +790,7 @@ static d9d_status on_linear_cross_entropy(d9d_stream s, const d9d_linear_cross_e
 
     (void)s;
     splits(&c, n, w, head);
-    return end(&c, c.k->linear_cross_entropy(
+    return end(&c, c.k->loss->linear_cross_entropy(
                        c.s, n, out(&c, D9D_F32, loss, n->rows), out(&c, D9D_F32, lse, n->rows),
                        out(&c, n->t, unit, n->rows * n->h), in(&c, n->t, hidden, n->rows * n->h),
                        head, ints(&c, targets, n->rows)));
@@ -797,7 +807,7 @@ static d9d_status on_linear_cross_entropy_combine(d9d_stream s,
 
     (void)s;
     splits(&c, d, w, head);
-    return end(&c, c.k->linear_cross_entropy_combine(
+    return end(&c, c.k->loss->linear_cross_entropy_combine(
                        c.s, d, out(&c, D9D_F32, loss, d->rows), out(&c, D9D_F32, lse, d->rows),
                        out(&c, d->t, unit, d->rows * d->h), floats(&c, parts, 2 * n * d->rows), n,
                        mine, head, ints(&c, targets, d->rows)));
@@ -810,9 +820,9 @@ static d9d_status on_linear_cross_entropy_dgrad(d9d_stream s, d9d_dtype t, void 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->linear_cross_entropy_dgrad(c.s, t, out(&c, t, dhidden, rows * h),
-                                                   floats(&c, dloss, rows),
-                                                   in(&c, t, unit, rows * h), rows, h));
+    return end(&c, c.k->loss->linear_cross_entropy_dgrad(c.s, t, out(&c, t, dhidden, rows * h),
+                                                         floats(&c, dloss, rows),
+                                                         in(&c, t, unit, rows * h), rows, h));
 }
 
 static d9d_status on_linear_cross_entropy_wgrad(d9d_stream s,
@@ -830,7 +840,7 @@ static d9d_status on_linear_cross_entropy_wgrad(d9d_stream s,
     splits(&c, n, w, head);
     for (int i = 0; i < n->n_split; i++)
         grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
-    return end(&c, c.k->linear_cross_entropy_wgrad(
+    return end(&c, c.k->loss->linear_cross_entropy_wgrad(
                        c.s, n, gt, grad, beta, floats(&c, dloss, n->rows), floats(&c, lse, n->rows),
                        in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
 }
@@ -850,10 +860,10 @@ static d9d_status on_linear_cross_entropy_fwd_bwd(d9d_stream s,
     splits(&c, n, w, head);
     for (int i = 0; i < n->n_split; i++)
         grad[i] = out(&c, gt, dw[i], n->v[i] * n->h);
-    return end(&c, c.k->linear_cross_entropy_fwd_bwd(c.s, n, gt, out(&c, D9D_F32, loss, n->rows),
-                                                     out(&c, n->t, unit, n->rows * n->h), grad,
-                                                     beta, in(&c, n->t, hidden, n->rows * n->h),
-                                                     head, ints(&c, targets, n->rows)));
+    return end(&c, c.k->loss->linear_cross_entropy_fwd_bwd(
+                       c.s, n, gt, out(&c, D9D_F32, loss, n->rows),
+                       out(&c, n->t, unit, n->rows * n->h), grad, beta,
+                       in(&c, n->t, hidden, n->rows * n->h), head, ints(&c, targets, n->rows)));
 }
 
 /* --- mixture of experts -------------------------------------------------------------------- */
@@ -864,10 +874,10 @@ static d9d_status on_router(d9d_stream s, const d9d_router_dims *n, float *p, fl
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->router(c.s, n, out(&c, D9D_F32, p, n->rows * n->e),
-                               out(&c, D9D_F32, prob, n->rows * n->k),
-                               out(&c, D9D_I32, expert, n->rows * n->k),
-                               in(&c, n->t, logits, n->rows * n->e), floats(&c, bias, n->e)));
+    return end(&c, c.k->moe->router(c.s, n, out(&c, D9D_F32, p, n->rows * n->e),
+                                    out(&c, D9D_F32, prob, n->rows * n->k),
+                                    out(&c, D9D_I32, expert, n->rows * n->k),
+                                    in(&c, n->t, logits, n->rows * n->e), floats(&c, bias, n->e)));
 }
 
 /* The same with its arrays on the device. */
@@ -892,10 +902,11 @@ static d9d_status on_router_bwd(d9d_stream s, const d9d_router_dims *n, void *dl
     (void)s;
     if (b != NULL)
         d = balance(&c, n, b);
-    return end(&c, c.k->router_bwd(c.s, n, out(&c, n->t, dlogits, n->rows * n->e),
-                                   floats(&c, dprob, n->rows * n->k), floats(&c, p, n->rows * n->e),
-                                   floats(&c, prob, n->rows * n->k),
-                                   ints(&c, expert, n->rows * n->k), b != NULL ? &d : NULL));
+    return end(&c,
+               c.k->moe->router_bwd(c.s, n, out(&c, n->t, dlogits, n->rows * n->e),
+                                    floats(&c, dprob, n->rows * n->k),
+                                    floats(&c, p, n->rows * n->e), floats(&c, prob, n->rows * n->k),
+                                    ints(&c, expert, n->rows * n->k), b != NULL ? &d : NULL));
 }
 
 static d9d_status on_expert_load(d9d_stream s, const d9d_router_dims *n, float *load, double *total,
@@ -906,9 +917,9 @@ static d9d_status on_expert_load(d9d_stream s, const d9d_router_dims *n, float *
     const d9d_router_balance d = balance(&c, n, b);
 
     (void)s;
-    return end(&c, c.k->expert_load(c.s, n, out(&c, D9D_F32, load, batch * n->e),
-                                    out(&c, D9D_F64, total, n->e), ints(&c, expert, n->rows * n->k),
-                                    &d));
+    return end(&c, c.k->moe->expert_load(c.s, n, out(&c, D9D_F32, load, batch * n->e),
+                                         out(&c, D9D_F64, total, n->e),
+                                         ints(&c, expert, n->rows * n->k), &d));
 }
 
 static d9d_status on_router_losses(d9d_stream s, const d9d_router_dims *n, float *aux, float *z,
@@ -918,9 +929,9 @@ static d9d_status on_router_losses(d9d_stream s, const d9d_router_dims *n, float
     const d9d_router_balance d = balance(&c, n, b);
 
     (void)s;
-    return end(&c,
-               c.k->router_losses(c.s, n, out(&c, D9D_F32, aux, n->rows),
-                                  out(&c, D9D_F32, z, n->rows), floats(&c, p, n->rows * n->e), &d));
+    return end(&c, c.k->moe->router_losses(c.s, n, out(&c, D9D_F32, aux, n->rows),
+                                           out(&c, D9D_F32, z, n->rows),
+                                           floats(&c, p, n->rows * n->e), &d));
 }
 
 static d9d_status on_router_bias(d9d_stream s, float *bias, const double *load, const float *scale,
@@ -929,8 +940,8 @@ static d9d_status on_router_bias(d9d_stream s, float *bias, const double *load, 
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->router_bias(c.s, out(&c, D9D_F32, bias, n), in(&c, D9D_F64, load, e),
-                                    floats(&c, scale, 1), rate, first, n, e));
+    return end(&c, c.k->moe->router_bias(c.s, out(&c, D9D_F32, bias, n), in(&c, D9D_F64, load, e),
+                                         floats(&c, scale, 1), rate, first, n, e));
 }
 
 static d9d_status on_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row, int32_t *source,
@@ -939,7 +950,7 @@ static d9d_status on_sort_by_expert(d9d_stream s, int32_t *offset, int32_t *row,
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sort_by_expert(
+    return end(&c, c.k->moe->sort_by_expert(
                        c.s, out(&c, D9D_I32, offset, e + 1), out(&c, D9D_I32, row, rows * k),
                        out(&c, D9D_I32, source, rows * k), ints(&c, expert, rows * k), rows, e, k));
 }
@@ -950,8 +961,9 @@ static d9d_status on_permute(d9d_stream s, const d9d_moe_permute_dims *n, void *
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->permute(c.s, n, out(&c, n->t, y, n->n * n->h),
-                                in(&c, n->t, x, n->rows * n->h), ints(&c, row, n->rows * n->k)));
+    return end(&c,
+               c.k->moe->permute(c.s, n, out(&c, n->t, y, n->n * n->h),
+                                 in(&c, n->t, x, n->rows * n->h), ints(&c, row, n->rows * n->k)));
 }
 
 static d9d_status on_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
@@ -960,8 +972,9 @@ static d9d_status on_permute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, vo
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->permute_bwd(c.s, n, out(&c, n->t, dx, n->rows * n->h),
-                                    in(&c, n->t, dy, n->n * n->h), ints(&c, row, n->rows * n->k)));
+    return end(&c,
+               c.k->moe->permute_bwd(c.s, n, out(&c, n->t, dx, n->rows * n->h),
+                                     in(&c, n->t, dy, n->n * n->h), ints(&c, row, n->rows * n->k)));
 }
 
 static d9d_status on_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void *y, const void *x,
@@ -970,9 +983,9 @@ static d9d_status on_unpermute(d9d_stream s, const d9d_moe_permute_dims *n, void
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->unpermute(c.s, n, out(&c, n->t, y, n->rows * n->h),
-                                  in(&c, n->t, x, n->n * n->h), floats(&c, prob, n->rows * n->k),
-                                  ints(&c, row, n->rows * n->k)));
+    return end(&c, c.k->moe->unpermute(
+                       c.s, n, out(&c, n->t, y, n->rows * n->h), in(&c, n->t, x, n->n * n->h),
+                       floats(&c, prob, n->rows * n->k), ints(&c, row, n->rows * n->k)));
 }
 
 static d9d_status on_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, void *dx,
@@ -983,10 +996,10 @@ static d9d_status on_unpermute_bwd(d9d_stream s, const d9d_moe_permute_dims *n, 
 
     (void)s;
     return end(&c,
-               c.k->unpermute_bwd(c.s, n, out(&c, n->t, dx, n->n * n->h),
-                                  out(&c, D9D_F32, dprob, n->rows * n->k),
-                                  in(&c, n->t, dy, n->rows * n->h), in(&c, n->t, x, n->n * n->h),
-                                  floats(&c, prob, n->rows * n->k), ints(&c, row, n->rows * n->k)));
+               c.k->moe->unpermute_bwd(
+                   c.s, n, out(&c, n->t, dx, n->n * n->h), out(&c, D9D_F32, dprob, n->rows * n->k),
+                   in(&c, n->t, dy, n->rows * n->h), in(&c, n->t, x, n->n * n->h),
+                   floats(&c, prob, n->rows * n->k), ints(&c, row, n->rows * n->k)));
 }
 
 static d9d_status on_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *expert, int64_t rows,
@@ -995,8 +1008,8 @@ static d9d_status on_expert_ranks(d9d_stream s, int32_t *rank, const int32_t *ex
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->expert_ranks(c.s, out(&c, D9D_I32, rank, rows * ranks),
-                                     ints(&c, expert, rows * k), rows, k, ranks, per));
+    return end(&c, c.k->moe->expert_ranks(c.s, out(&c, D9D_I32, rank, rows * ranks),
+                                          ints(&c, expert, rows * k), rows, k, ranks, per));
 }
 
 static d9d_status on_expert_local_ids(d9d_stream s, int32_t *local, const int32_t *source,
@@ -1006,8 +1019,9 @@ static d9d_status on_expert_local_ids(d9d_stream s, int32_t *local, const int32_
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->expert_local_ids(c.s, out(&c, D9D_I32, local, n * k), ints(&c, source, n),
-                                         ints(&c, expert, rows * k), n, rows, k, ranks, per));
+    return end(&c,
+               c.k->moe->expert_local_ids(c.s, out(&c, D9D_I32, local, n * k), ints(&c, source, n),
+                                          ints(&c, expert, rows * k), n, rows, k, ranks, per));
 }
 
 /* --- reductions ---------------------------------------------------------------------------- */
@@ -1021,7 +1035,7 @@ static d9d_status on_sum_squares(d9d_stream s, double *y, d9d_dtype t,
     (void)s;
     for (int64_t i = 0; i < count; i++)
         there[i] = (d9d_sum_squares_array){in(&c, t, list[i].x, list[i].n), list[i].n};
-    return end(&c, c.k->sum_squares(c.s, out(&c, D9D_F64, y, count), t, there, count));
+    return end(&c, c.k->reduce->sum_squares(c.s, out(&c, D9D_F64, y, count), t, there, count));
 }
 
 static d9d_status on_sum_ordered(d9d_stream s, double *y, const double *x, int64_t n)
@@ -1029,7 +1043,7 @@ static d9d_status on_sum_ordered(d9d_stream s, double *y, const double *x, int64
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sum_ordered(c.s, out(&c, D9D_F64, y, 1), in(&c, D9D_F64, x, n), n));
+    return end(&c, c.k->reduce->sum_ordered(c.s, out(&c, D9D_F64, y, 1), in(&c, D9D_F64, x, n), n));
 }
 
 static d9d_status on_sum(d9d_stream s, double *y, double beta, d9d_dtype t, const void *x,
@@ -1038,7 +1052,7 @@ static d9d_status on_sum(d9d_stream s, double *y, double beta, d9d_dtype t, cons
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->sum(c.s, out(&c, D9D_F64, y, 1), beta, t, in(&c, t, x, n), n));
+    return end(&c, c.k->reduce->sum(c.s, out(&c, D9D_F64, y, 1), beta, t, in(&c, t, x, n), n));
 }
 
 static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const void *x, int64_t n)
@@ -1046,7 +1060,7 @@ static d9d_status on_find_nonfinite(d9d_stream s, int64_t *y, d9d_dtype t, const
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->find_nonfinite(c.s, out(&c, D9D_I64, y, 1), t, in(&c, t, x, n), n));
+    return end(&c, c.k->reduce->find_nonfinite(c.s, out(&c, D9D_I64, y, 1), t, in(&c, t, x, n), n));
 }
 
 static d9d_status on_grad_scale(d9d_stream s, float *scale, double *report, const double *loss,
@@ -1056,9 +1070,10 @@ static d9d_status on_grad_scale(d9d_stream s, float *scale, double *report, cons
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->grad_scale(c.s, out(&c, D9D_F32, scale, 1), out(&c, D9D_F64, report, 2),
-                                   in(&c, D9D_F64, loss, n), n, in(&c, D9D_F64, weight, 1),
-                                   in(&c, D9D_F64, squares, 1), max_norm));
+    return end(&c,
+               c.k->optim->grad_scale(c.s, out(&c, D9D_F32, scale, 1), out(&c, D9D_F64, report, 2),
+                                      in(&c, D9D_F64, loss, n), n, in(&c, D9D_F64, weight, 1),
+                                      in(&c, D9D_F64, squares, 1), max_norm));
 }
 
 /* --- optimizers ------------------------------------------------------------------------------ */
@@ -1086,7 +1101,7 @@ static d9d_status on_adam(d9d_stream s, const d9d_adam_step *step, const float *
     (void)s;
     for (int64_t i = 0; i < count; i++)
         lists[i] = there(&c, t, gt, st, &list[i], list[i].n);
-    return end(&c, c.k->adam(c.s, step, floats(&c, scale, 1), t, gt, st, lists, count));
+    return end(&c, c.k->optim->adam(c.s, step, floats(&c, scale, 1), t, gt, st, lists, count));
 }
 
 static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, const float *scale,
@@ -1098,8 +1113,8 @@ static d9d_status on_adam_stochastic(d9d_stream s, const d9d_adam_step *step, co
     const d9d_adam_arrays on = there(&c, t, gt, st, a, numel(ndim, box));
 
     (void)s;
-    return end(&c, c.k->adam_stochastic(c.s, step, floats(&c, scale, 1), t, gt, st, &on, r, ndim,
-                                        box, start, whole));
+    return end(&c, c.k->optim->adam_stochastic(c.s, step, floats(&c, scale, 1), t, gt, st, &on, r,
+                                               ndim, box, start, whole));
 }
 
 static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, void *p,
@@ -1109,9 +1124,9 @@ static d9d_status on_sgd(d9d_stream s, const d9d_sgd_step *step, d9d_dtype t, vo
     call c = begin();
 
     (void)s;
-    return end(&c,
-               c.k->sgd(c.s, step, t, out(&c, t, p, n), out(&c, D9D_I16, residual, n), gt,
-                        in(&c, gt, g, n), floats(&c, scale, 1), st, out(&c, st, momentum, n), n));
+    return end(&c, c.k->optim->sgd(c.s, step, t, out(&c, t, p, n), out(&c, D9D_I16, residual, n),
+                                   gt, in(&c, gt, g, n), floats(&c, scale, 1), st,
+                                   out(&c, st, momentum, n), n));
 }
 
 static d9d_status on_argmax(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
@@ -1120,17 +1135,22 @@ static d9d_status on_argmax(d9d_stream s, int32_t *at, float *value, const float
     call c = begin();
 
     (void)s;
-    return end(&c, c.k->argmax(c.s, out(&c, D9D_I32, at, m), out(&c, D9D_F32, value, m),
-                               floats(&c, x, m * n), m, n));
+    return end(&c,
+               c.k->elementwise->argmax(c.s, out(&c, D9D_I32, at, m), out(&c, D9D_F32, value, m),
+                                        floats(&c, x, m * n), m, n));
 }
+
+#define ENTRY(family, member, op) .member = on_##op,
+#define FAMILY(family, list)      static const d9d_##family##_kernels family##_kernels = {list(ENTRY)};
+D9D_KERNEL_FAMILIES(FAMILY)
+#undef FAMILY
+#undef ENTRY
 
 const d9d_kernels *host_kernels(void)
 {
-    static const d9d_kernels table = {.name = "host",
-#define X(entry) .entry = on_##entry,
-                                      D9D_KERNEL_ENTRIES(X)
-#undef X
-    };
+#define FAMILY(family, list) .family = &family##_kernels,
+    static const d9d_kernels table = {.name = "host", D9D_KERNEL_FAMILIES(FAMILY)};
+#undef FAMILY
 
     return unit_device_is_cpu() ? d9d_kernels_cpu() : &table;
 }

@@ -25,9 +25,9 @@ d9d_status moe_route(const d9d_tensor *expert, int64_t experts, d9d_routing *out
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens, k), &r.row), out);
     D9D_TRY_OR(st, d9d_tensor_alloc(dev, D9D_I32, D9D_SHAPE(tokens * k), &r.source), out);
     D9D_TRY_OR(st,
-               dev->kernels->sort_by_expert(dev->stream, d9d_tensor_data(&r.offset),
-                                            d9d_tensor_data(&r.row), d9d_tensor_data(&r.source),
-                                            d9d_tensor_data(expert), tokens, experts, k),
+               dev->kernels->moe->sort_by_expert(
+                   dev->stream, d9d_tensor_data(&r.offset), d9d_tensor_data(&r.row),
+                   d9d_tensor_data(&r.source), d9d_tensor_data(expert), tokens, experts, k),
                out);
     D9D_TRY_OR(st, trim(dev, &r, experts), out);
     *out = r;

@@ -23,8 +23,8 @@ int op_fixture_close(void **state)
 
     d9d_tape_free(f->tape);
     for (size_t i = 0; i < f->n_param; i++) {
-        d9d_tensor_release(&f->param[i].data);
-        d9d_tensor_release(&f->param[i].grad);
+        d9d_tensor_release(&f->param[i].local.data);
+        d9d_tensor_release(&f->param[i].local.grad);
     }
     for (size_t i = 0; i < f->n_tensor; i++)
         d9d_tensor_release(&f->tensor[i]);
@@ -62,13 +62,14 @@ d9d_param *op_param(op_fixture *f, const char *name, d9d_dtype t, d9d_shape shap
 
     assert_true(f->n_param <= 16);
     *p = (d9d_param){.name = name,
-                     .global_shape = shape,
-                     .shard_shape = shape,
-                     .dtype = t,
-                     .grad_dtype = D9D_F32,
-                     .trainable = true};
-    assert_ok(d9d_tensor_alloc(f->dev, t, shape, &p->data));
-    assert_ok(unit_device_set(f->dev, d9d_tensor_data(&p->data), 0, d9d_tensor_bytes(&p->data)));
-    assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, shape, &p->grad));
+                     .spec.shape = shape,
+                     .shard.shape = shape,
+                     .spec.dtype = t,
+                     .spec.grad_dtype = D9D_F32,
+                     .spec.trainable = true};
+    assert_ok(d9d_tensor_alloc(f->dev, t, shape, &p->local.data));
+    assert_ok(unit_device_set(f->dev, d9d_tensor_data(&p->local.data), 0,
+                              d9d_tensor_bytes(&p->local.data)));
+    assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, shape, &p->local.grad));
     return p;
 }

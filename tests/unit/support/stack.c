@@ -150,10 +150,10 @@ static void place(stack *s, d9d_mesh *mesh)
 /* This rank's part of tensor "KIND.NAME". */
 static float *part_of(const stack *s, const char *kind, const d9d_param *p)
 {
-    const d9d_shape *w = &p->local_shape, *all = &p->global_shape;
+    const d9d_shape *w = &p->local.shape, *all = &p->spec.shape;
     const int64_t inner = w->ndim == 2 ? w->dim[1] : d9d_shape_numel(w) / w->dim[0];
     const int64_t stride = d9d_shape_numel(all) / all->dim[0];
-    const int64_t first = w->ndim == 2 ? p->local_offset[1] : 0;
+    const int64_t first = w->ndim == 2 ? p->local.offset[1] : 0;
     float *part = calloc((size_t)d9d_shape_numel(w) + 1, sizeof(*part)), *host;
     char name[160];
     size_t n;
@@ -162,7 +162,7 @@ static float *part_of(const stack *s, const char *kind, const d9d_param *p)
     host = vectors_f32(s->want, name, &n);
     assert_int_equal(n, d9d_shape_numel(all));
     for (int64_t i = 0; i < w->dim[0]; i++)
-        memcpy(part + i * inner, host + (p->local_offset[0] + i) * stride + first,
+        memcpy(part + i * inner, host + (p->local.offset[0] + i) * stride + first,
                (size_t)inner * sizeof(*part));
     free(host);
     return part;
@@ -174,8 +174,8 @@ static void load(stack *s)
         d9d_param *p = s->params.p[i];
         float *part = part_of(s, "weight", p);
 
-        assert_ok(
-            d9d_device_upload(s->dev, d9d_tensor_data(&p->data), part, d9d_tensor_bytes(&p->data)));
+        assert_ok(d9d_device_upload(s->dev, d9d_tensor_data(&p->local.data), part,
+                                    d9d_tensor_bytes(&p->local.data)));
         free(part);
     }
 }
@@ -305,12 +305,12 @@ void stack_learn(stack *s, bool recomputed)
     for (size_t i = 0; i < s->params.n; i++) {
         d9d_param *p = s->params.p[i];
 
-        assert_true(p->has_grad || p->is_buffer);
-        if (p->is_buffer)
+        assert_true(p->local.has_grad || p->spec.is_buffer);
+        if (p->spec.is_buffer)
             continue;
-        assert_ok(d9d_comm_all_reduce(p->grad_group, s->dev->stream, p->name, D9D_F32,
-                                      d9d_tensor_data(&p->grad), d9d_tensor_numel(&p->grad),
-                                      D9D_COMM_SUM));
+        assert_ok(d9d_comm_all_reduce(p->placement.grad_group, s->dev->stream, p->name, D9D_F32,
+                                      d9d_tensor_data(&p->local.grad),
+                                      d9d_tensor_numel(&p->local.grad), D9D_COMM_SUM));
     }
     d9d_tensor_release(&ids);
     d9d_tensor_release(&positions);
@@ -340,12 +340,12 @@ void stack_check(const stack *s, double tolerance)
         float *got, *want;
         char text[200];
 
-        if (p->is_buffer)
+        if (p->spec.is_buffer)
             continue;
-        got = ranks_host(&p->grad);
+        got = ranks_host(&p->local.grad);
         want = part_of(s, "grad", p);
         (void)snprintf(text, sizeof(text), "%s: gradient of %s", s->of->name, p->name);
-        ranks_close_to(text, got, want, d9d_tensor_numel(&p->grad), tolerance);
+        ranks_close_to(text, got, want, d9d_tensor_numel(&p->local.grad), tolerance);
         free(want);
         free(got);
     }

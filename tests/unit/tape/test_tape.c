@@ -36,7 +36,7 @@ static void net_open(net *n)
     assert_ok(d9d_tape_create(n->f.dev, &n->f.tape));
     for (int i = 0; i < PARAMS; i++) {
         n->p[i] = op_param(&n->f, names[i % 4], D9D_F32, shapes[i % 4]);
-        fill(&n->p[i]->data, (uint64_t)i);
+        fill(&n->p[i]->local.data, (uint64_t)i);
     }
     assert_ok(d9d_tensor_alloc(n->f.dev, D9D_F32, D9D_SHAPE(T, H), &n->x));
     assert_ok(d9d_tensor_alloc(n->f.dev, D9D_F32, D9D_SHAPE(T, H), &n->seed));
@@ -50,8 +50,8 @@ static void net_close(net *n)
     d9d_tensor_release(&n->seed);
     d9d_tape_free(n->f.tape);
     for (size_t i = 0; i < n->f.n_param; i++) {
-        d9d_tensor_release(&n->f.param[i].data);
-        d9d_tensor_release(&n->f.param[i].grad);
+        d9d_tensor_release(&n->f.param[i].local.data);
+        d9d_tensor_release(&n->f.param[i].local.grad);
     }
     assert_int_equal(d9d_device_memory(n->f.dev).in_use, 0);
     d9d_device_close(n->f.dev);
@@ -118,7 +118,7 @@ static d9d_status net_backward(net *n, back how, grads *g)
     d9d_tape_reset(t);
     memset(g, 0, sizeof(*g));
     for (int i = 0; i < PARAMS; i++)
-        n->p[i]->has_grad = false;
+        n->p[i]->local.has_grad = false;
     D9D_TRY(d9d_tape_leaf(t, &n->x, true, &x));
     D9D_TRY(net_forward(n, x, &y));
     d9d_tape_release_since(t, 0, NULL, 0);
@@ -131,8 +131,8 @@ static d9d_status net_backward(net *n, back how, grads *g)
     assert_ok(d9d_tensor_to_f32(&dx, g->x));
     d9d_tensor_release(&dx);
     for (int i = 0; i < PARAMS; i++)
-        if (n->p[i]->has_grad)
-            assert_ok(d9d_tensor_to_f32(&n->p[i]->grad, g->p[i]));
+        if (n->p[i]->local.has_grad)
+            assert_ok(d9d_tensor_to_f32(&n->p[i]->local.grad, g->p[i]));
     return D9D_OK;
 }
 
@@ -245,13 +245,13 @@ static void frozen_parameters_do_no_work(void **state)
         for (int way = 0; way < 2 * WAYS; way++) {
             n.block = ways[way / 2];
             for (int i = 0; i < 4; i++)
-                n.p[i]->trainable = mask >> i & 1;
+                n.p[i]->spec.trainable = mask >> i & 1;
             assert_ok(net_backward(&n, way & 1, &got));
             assert_memory_equal(got.x, all.x, sizeof(got.x));
             for (int i = 0; i < PARAMS; i++) {
                 const bool trains = i >= 4 || (mask >> i & 1);
 
-                assert_int_equal(n.p[i]->has_grad, trains);
+                assert_int_equal(n.p[i]->local.has_grad, trains);
                 if (trains)
                     assert_memory_equal(got.p[i], all.p[i], sizeof(got.p[i]));
             }
@@ -391,7 +391,7 @@ static void what_no_half_reads_is_not_kept(void **state)
     assert_int_equal(in_use(&n) - before, arrays(2)); /* no input half */
 
     d9d_tape_reset(n.f.tape);
-    n.p[0]->trainable = n.p[1]->trainable = false;
+    n.p[0]->spec.trainable = n.p[1]->spec.trainable = false;
     assert_ok(d9d_tape_leaf(n.f.tape, &n.x, true, &x));
     (void)save_three(&n, x);
     assert_int_equal(in_use(&n) - before, arrays(2)); /* no weight half */
@@ -588,7 +588,7 @@ static void what_no_gradient_reaches_has_none(void **state)
     d9d_var_grad(b, &g);
     assert_null(g.storage);
     for (int i = 0; i < PARAMS; i++)
-        assert_false(n.p[i]->has_grad);
+        assert_false(n.p[i]->local.has_grad);
     net_close(&n);
 }
 
@@ -654,7 +654,7 @@ static void a_checkpoint_without_gradients_records_nothing(void **state)
     (void)state;
     net_open(&n);
     for (int i = 0; i < 4; i++)
-        n.p[i]->trainable = false;
+        n.p[i]->spec.trainable = false;
     assert_ok(d9d_tape_leaf(n.f.tape, &n.x, false, &x));
     assert_ok(block_twice_again(n.p, n.f.tape, &x, 1, &y, 1));
     assert_false(d9d_var_needs_grad(y));
@@ -675,7 +675,7 @@ static void a_checkpoint_of_fixed_inputs_trains_its_parameters(void **state)
 
         d9d_tape_reset(n.f.tape);
         for (int i = 0; i < PARAMS; i++)
-            n.p[i]->has_grad = false;
+            n.p[i]->local.has_grad = false;
         assert_ok(d9d_tape_leaf(n.f.tape, &n.x, false, &x));
         assert_ok(ways[way / 2](n.p, n.f.tape, &x, 1, &y, 1));
         assert_ok(d9d_tape_backward(n.f.tape, &y, &n.seed, 1,
@@ -683,10 +683,11 @@ static void a_checkpoint_of_fixed_inputs_trains_its_parameters(void **state)
         if (way & 1)
             assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
         for (int i = 0; i < 4; i++) {
-            assert_true(n.p[i]->has_grad);
-            assert_ok(d9d_tensor_to_f32(&n.p[i]->grad, way == 0 ? want[i] : got));
+            assert_true(n.p[i]->local.has_grad);
+            assert_ok(d9d_tensor_to_f32(&n.p[i]->local.grad, way == 0 ? want[i] : got));
             if (way > 0)
-                assert_memory_equal(got, want[i], 4 * (size_t)d9d_tensor_numel(&n.p[i]->grad));
+                assert_memory_equal(got, want[i],
+                                    4 * (size_t)d9d_tensor_numel(&n.p[i]->local.grad));
         }
     }
     net_close(&n);
@@ -804,7 +805,7 @@ static void a_tied_parameter_is_one_sum(void **state)
     (void)state;
     net_open(&n);
     table = op_param(&n.f, "table", D9D_F32, D9D_SHAPE(7, H));
-    fill(&table->data, 55);
+    fill(&table->local.data, 55);
     assert_ok(d9d_tensor_from_host(n.f.dev, D9D_I32, D9D_SHAPE(T), ids, &which));
     assert_ok(d9d_tensor_from_host(n.f.dev, D9D_I32, D9D_SHAPE(T), targets, &target));
     assert_ok(d9d_tensor_from_host(n.f.dev, D9D_F32, D9D_SHAPE(T), one, &seed));
@@ -812,7 +813,7 @@ static void a_tied_parameter_is_one_sum(void **state)
         d9d_var *x, *y;
 
         d9d_tape_reset(n.f.tape);
-        table->has_grad = false;
+        table->local.has_grad = false;
         assert_ok(d9d_op_embedding(n.f.tape, &which, &table, 1, &x));
         assert_ok(ways[way / 2](n.p, n.f.tape, &x, 1, &x, 1));
         assert_ok(d9d_op_linear_cross_entropy(n.f.tape, x, &table, 1, &target, -100, NULL, &y));
@@ -820,7 +821,7 @@ static void a_tied_parameter_is_one_sum(void **state)
                                     way & 1 ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL));
         if (way & 1)
             assert_ok(d9d_tape_backward(n.f.tape, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
-        assert_ok(d9d_tensor_to_f32(&table->grad, way == 0 ? want : got));
+        assert_ok(d9d_tensor_to_f32(&table->local.grad, way == 0 ? want : got));
         if (way > 0)
             assert_memory_equal(got, want, sizeof(got));
     }

@@ -110,9 +110,9 @@ static void what_was_offloaded_comes_back(void **state)
     assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(5, N / 5), &x));
     assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(N), &y));
     rows = d9d_tensor_rows(&x, 3, 2);
-    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&x), N, 1.0f));
-    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&rows), 2 * N / 5, 2.0f));
-    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&y), N, 3.0f));
+    assert_ok(k->elementwise->fill(dev->stream, D9D_F32, d9d_tensor_data(&x), N, 1.0f));
+    assert_ok(k->elementwise->fill(dev->stream, D9D_F32, d9d_tensor_data(&rows), 2 * N / 5, 2.0f));
+    assert_ok(k->elementwise->fill(dev->stream, D9D_F32, d9d_tensor_data(&y), N, 3.0f));
     assert_false(d9d_tensor_is_offloaded(&rows));
     assert_ok(d9d_tensor_offload(&rows)); /* whichever tensor is named */
     assert_ok(d9d_tensor_offload(&y));
@@ -122,7 +122,7 @@ static void what_was_offloaded_comes_back(void **state)
     assert_ptr_equal(d9d_tensor_device(&x), dev);
     assert_int_equal(d9d_device_memory(dev).in_use, 0);
     assert_ok(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(N), &between));
-    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&between), N, 9.0f));
+    assert_ok(k->elementwise->fill(dev->stream, D9D_F32, d9d_tensor_data(&between), N, 9.0f));
     assert_ok(d9d_tensor_restore(&x));
     assert_ok(d9d_tensor_restore(&y));
     assert_ok(d9d_tensor_to_f32(&x, got));
@@ -132,7 +132,8 @@ static void what_was_offloaded_comes_back(void **state)
     assert_true(got[0] == 2.0f && got[2 * N / 5 - 1] == 2.0f);
     assert_ok(d9d_tensor_to_f32(&y, got));
     assert_true(got[0] == 3.0f && got[N - 1] == 3.0f);
-    assert_ok(k->fill(dev->stream, D9D_F32, d9d_tensor_data(&rows), 1, 4.0f)); /* still x's */
+    assert_ok(k->elementwise->fill(dev->stream, D9D_F32, d9d_tensor_data(&rows), 1,
+                                   4.0f)); /* still x's */
     assert_ok(d9d_tensor_to_f32(&x, got));
     assert_true(got[3 * N / 5] == 4.0f);
     assert_ok(d9d_tensor_offload(&y)); /* and is not fetched again */

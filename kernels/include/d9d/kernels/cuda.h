@@ -7,7 +7,7 @@
  *
  *     const d9d_cuda_owner owner = {self, alloc, free, log};
  *     D9D_TRY(d9d_cuda_stream_create(0, &owner, &(d9d_cuda_opts){0}, &s));
- *     D9D_TRY(d9d_kernels_cuda()->fill(s, D9D_F32, y, n, 1.0f));
+ *     D9D_TRY(d9d_kernels_cuda()->elementwise->fill(s, D9D_F32, y, n, 1.0f));
  *     d9d_cuda_stream_free(s);
  *
  * cuBLASLt is loaded with dlopen when a stream is created, so that programs start without it. cuDNN

@@ -2,7 +2,7 @@
  *
  *     const d9d_sim_chip *chip = d9d_sim_chip_find("h200");
  *     D9D_TRY(d9d_sim_create(chip, &owner, &sim));
- *     d9d_kernels_sim()->gemm(d9d_sim_stream(sim), &g, a, b, c);
+ *     d9d_kernels_sim()->gemm->dense(d9d_sim_stream(sim), &g, a, b, c);
  *     printf("%g s\n", d9d_sim_now(d9d_sim_stream(sim)));
  *     d9d_sim_free(sim);
  *

@@ -35,8 +35,9 @@
 #ifndef D9D_COMM_COMM_H
 #define D9D_COMM_COMM_H
 
+#include "d9d/base/dtype.h"
 #include "d9d/base/mem.h"
-#include "d9d/kernels/table.h"
+#include "d9d/kernels/stream.h"
 
 #ifdef __cplusplus
 extern "C" {

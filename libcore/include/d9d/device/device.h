@@ -1,6 +1,6 @@
 /* device.h - one processor: its memory, its compute stream and its kernels.
  *
- * The layers above ask a device for memory and compute through its kernel table
+ * The layers above ask a device for memory and compute through its kernel tables
  * (d9d/kernels/table.h), so that the same operation runs on a CPU and on a GPU.  Work is enqueued
  * on the device's compute stream in the order of the calls; on the CPU it is complete on return.
  *
@@ -8,7 +8,7 @@
  *     D9D_TRY(d9d_device_open("cpu", &dev));
  *     D9D_TRY(d9d_device_alloc(dev, n, &p));
  *     D9D_TRY(d9d_device_upload(dev, p, host, n));
- *     D9D_TRY(dev->kernels->fill(dev->stream, D9D_F32, p, n / 4, 1.0f));
+ *     D9D_TRY(dev->kernels->elementwise->fill(dev->stream, D9D_F32, p, n / 4, 1.0f));
  *
  * Memory comes from a caching allocator (memory pool): a freed block serves the next request of its
  * size class, so a step that repeats allocates nothing from the system.  A class is at most an

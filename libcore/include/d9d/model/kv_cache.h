@@ -3,8 +3,8 @@
  * Every layer lists its cache entries (d9d/nn/block.h).  An entry has Z slots for tokens, such as
  * keys and values or MLA's latent features, or R slots for sequences, such as a recurrent state.
  * The caller decides which slot belongs to which sequence.  Each sequence has a run of token slots;
- * a list of segments (d9d/kernels/table.h) says which slots each query sees, and how many tokens of
- * its sequence came in earlier calls.
+ * a list of segments (d9d/kernels/segment.h) says which slots each query sees, and how many tokens
+ * of its sequence came in earlier calls.
  *
  *     token slots  | seq 0: p p p g g . . . | seq 1: p p p p p g . . |      p prompt, g generated
  *     seq slots    | seq 0 | seq 1 |

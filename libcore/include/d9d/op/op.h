@@ -85,7 +85,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_sigmoid_gate(d9d_tape *t, d9d_var *x, d9d
 
 /* Embedding lookup in a vocabulary that is divided into n tables.  Table s has the ids
  * [sum of earlier sizes, + its size); an id outside all tables gives zeros.  Where a rank has only
- * a part of a table's rows (d9d_param.local_offset, vocabulary parallel), an id of another part
+ * a part of a table's rows (d9d_param.local.offset, vocabulary parallel), an id of another part
  * gives zeros too.  ids [...] int32 (any value is safe), tables [V_s, H], y [..., H]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_embedding(d9d_tape *t, const d9d_tensor *ids,
                                                  d9d_param *const *tables, size_t n, d9d_var **y);
@@ -115,7 +115,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_norm_rope(d9d_tape *t, d9d_var *x, d9d_pa
  * v [B, Z, K, D]. A is a multiple of K (grouped-query attention): query head h reads key head h /
  * (A/K).  causal: query i of a sequence sees the keys j <= Z - S + i.  segments (varlen) is NULL
  * or [N, 4] int32, a list of d9d_segment: which queries see which keys, for packed documents and
- * context-parallel chunks; d9d/kernels/table.h has drawings.  Scores and statistics are float32.
+ * context-parallel chunks; d9d/kernels/segment.h has drawings.  Scores and statistics are float32.
  * y [B, S, A, D].
  *
  * Context parallelism: over several ranks of `cp`, k and v are [B, S, K, D], this rank's chunks of

@@ -18,7 +18,7 @@
  * in float32.  The key weight_update says how a bfloat16 parameter is updated:
  *
  *   master      p is a float32 master weight: the 16 bits that the parameter lacks are stored in
- *               an int16 state "master_residual" (d9d_adam_arrays in d9d/kernels/table.h)
+ *               an int16 state "master_residual" (d9d_adam_arrays in d9d/kernels/optim.h)
  *   stochastic  stochastic rounding by Philox keyed by (seed, tensor, element, step), so that all
  *               replicas round alike
  *   nearest     rounded to nearest: an update under half of a weight's last bit is lost
@@ -86,7 +86,7 @@ typedef struct d9d_optimizer_kind {
     d9d_dtype (*state_dtype)(const void *config, const d9d_param *p);
     /* Can this optimizer update the parameter?  NULL: any. */
     d9d_status (*accepts)(const d9d_param *p);
-    /* Update the parameter's shard from shard_grad times *scale, and the state. */
+    /* Update the parameter's shard from shard.grad times *scale, and the state. */
     d9d_status (*update)(const void *config, const d9d_optimizer_update *u);
     /* update() for all parameters of a step in one call (multi-tensor apply).  NULL: one by one. */
     d9d_status (*update_list)(const void *config, const d9d_optimizer_update *u, size_t n);
@@ -166,7 +166,7 @@ D9D_API int64_t *d9d_optimizer_steps(d9d_optimizer *o, size_t *n);
  * still be in flight (d9d/tape/param.h): the squares of the others are summed meanwhile.
  *
  * A step whose loss or norm is not finite updates nothing, on any rank, and neither does any step
- * after it: see grad_scale in d9d/kernels/table.h. */
+ * after it: see grad_scale in d9d/kernels/optim.h. */
 typedef struct d9d_grad_finalize_report {
     double targets, squares, flags, saved; /* sums over ranks */
     double loss, norm;                     /* sum of all losses; norm of the mean gradient */

@@ -10,8 +10,8 @@
  *             d9d_fsdp_pre_backward(s, it_is_the_last);
  *             backward
  *         D9D_TRY(d9d_fsdp_post_backward(s));    // the last reductions are enqueued
- *         ... read shard_grad, after d9d_param_wait_grad() for each ...
- *         D9D_TRY(d9d_fsdp_wait_grads(s));       // shard_grad of all is the sum over ranks
+ *         ... read shard.grad, after d9d_param_wait_grad() for each ...
+ *         D9D_TRY(d9d_fsdp_wait_grads(s));       // shard.grad of all is the sum over ranks
  *         ... update the unit that forward needs first ...
  *         D9D_TRY(d9d_fsdp_prefetch(s, 0));      // its weights, for the next step
  *         ... update the others ...
@@ -86,7 +86,7 @@ D9D_API void d9d_fsdp_pre_forward(d9d_fsdp *s, bool learns, bool back_at_once);
 /* A backward comes next, or its dgrad or wgrad alone.  `last`: the last one of this step that adds
  * to gradients of parameters. */
 D9D_API void d9d_fsdp_pre_backward(d9d_fsdp *s, bool last);
-/* After the last backward: all reductions are enqueued, and shard_grad is valid after
+/* After the last backward: all reductions are enqueued, and shard.grad is valid after
  * d9d_param_wait_grad().  Collective: over the groups of the parameters. */
 D9D_API D9D_MUST_USE d9d_status d9d_fsdp_post_backward(d9d_fsdp *s);
 /* d9d_fsdp_post_backward() if it was not called; then the device's stream waits for all reductions,

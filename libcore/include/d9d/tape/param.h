@@ -1,24 +1,42 @@
-/* param.h - a trainable array: its data, its gradient, and its place in the whole parameter.
+/* param.h - a trainable array: what the model declares, its place on the ranks, and its data and
+ * gradient.
  *
- * A parameter is declared with its global shape and no memory.  Placement then says which part of
- * it this rank computes with (the local part), and which part of that it stores (the shard).  Both
- * are the whole parameter until a plan (d9d/parallel/parallel_plan.h) divides them:
+ * A parameter is declared with its whole shape and no memory.  Placement then says which part of
+ * it this rank computes with (local), and which part of that it stores (shard).  Both are the whole
+ * parameter until a plan (d9d/parallel/parallel_plan.h) divides them:
  *
- *     .-- global ----------------.
+ *     .-- spec.shape ------------.
  *     |            .-- local ---.|     what operations read: split by tensor and expert parallelism
  *     |            |            ||
  *     |            |-- shard ---||     what is stored, updated and saved: split by FSDP over
- *     |            |------------||     `shard_group`, whose ranks have the other shards of `local`
+ *     |            |------------||     placement.shard_group, whose ranks have the other shards
  *     '--------------------------'
  *
- * Operations use `data` and `grad` (of the local part).  What must not depend on the topology -
- * initial values, optimizers, checkpoints, norms - uses `shard` and `shard_grad`, with the shard's
- * offsets in the global shape.  Without a shard_group both are the same arrays.  With one, data and
- * grad have memory only while their unit is unsharded (d9d/nn/param_unit.h).
+ * The life of a parameter: who writes which part, in this order.
+ *
+ *                         spec  placement  local           shard                    lora
+ *     d9d_module_param()  all   defaults   shape           shape
+ *     blocks, tasks       flags
+ *     LoRA adapters       flags                                                     adapter, adapts
+ *     parallel plan             all        shape, offset   shape, offset
+ *     tied weights              is_primary                 elements of grad
+ *     materialise                          data, grad      data, grad
+ *     reset, checkpoints                                   elements of data
+ *     unshard, reshard                     data, grad
+ *     backward of an op                    grad, has_grad
+ *     reduce-scatter                       grad, has_grad  grad, has_grad, pending_reduce
+ *     gradient buckets                                     grad, pending_reduce
+ *     optimizer                                            elements of data
+ *     clear gradients                      has_grad        has_grad
+ *
+ * So operations take `local`.  What must not depend on the topology - initial values, optimizers,
+ * checkpoints, norms - takes `shard`, with its offset in the whole.  Without a shard_group both
+ * have the same arrays.  With one, local has memory only while its unit is unsharded
+ * (d9d/nn/param_unit.h).  d9d_module_bind() gives a parameter its name and id.
  *
  * A gradient is never zeroed: while has_grad is false its memory is undefined and it counts as
- * zero.  The same holds for shard_grad and has_shard_grad.  The reduce-scatter that computes
- * shard_grad may be pending on a group's stream: wait with d9d_param_wait_grad() before reading it.
+ * zero.  The reduce-scatter that computes shard.grad may be pending on a group's stream: wait with
+ * d9d_param_wait_grad() before reading it.
  */
 #ifndef D9D_TAPE_PARAM_H
 #define D9D_TAPE_PARAM_H
@@ -57,41 +75,57 @@ typedef struct d9d_param_parallel {
     const char *unit; /* "num_attention_heads", for messages */
 } d9d_param_parallel;
 
-typedef struct d9d_param {
-    const char *name; /* dotted path from the root module once bound; before that local or NULL */
-    uint64_t id;      /* d9d_hash_u64() of the name: its random number stream */
-    d9d_shape global_shape;             /* shape of the whole parameter */
-    d9d_shape shard_shape;              /* shape of the shard stored here */
-    int64_t shard_offset[D9D_MAX_DIMS]; /* first index of the shard in the whole */
-    d9d_shape local_shape;              /* shape of the part that this rank computes with */
-    int64_t local_offset[D9D_MAX_DIMS];
-    d9d_comm *shard_group; /* whose ranks store the shards of the local part, in order; NULL: shard
-                              is local */
-    int shard_dim;         /* dimension that is sharded */
-    d9d_comm *grad_group;  /* ranks that see other tokens with the same shard: gradients are summed
-                              over it; NULL: none */
-    bool is_primary;       /* true on one of the ranks that store this shard */
-    d9d_dtype dtype;       /* of data */
-    d9d_dtype grad_dtype;  /* dtype of grad: D9D_F32 by default, whatever dtype is */
+/* What the model declares. */
+typedef struct d9d_param_spec {
+    d9d_shape shape;      /* of the whole parameter */
+    d9d_dtype dtype;      /* of data */
+    d9d_dtype grad_dtype; /* of grad: D9D_F32 by default, whatever dtype is */
     d9d_init_kind init;
     float init_scale;
     d9d_param_parallel parallel;
-    bool trainable; /* false: frozen, no gradient is computed or stored */
-    bool adaptable; /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): LoRA can adapt it
-                     */
-    d9d_adapter *adapter;           /* LoRA adapter of this matrix; NULL: none */
-    const struct d9d_param *adapts; /* the matrix whose LoRA factor this is; NULL: none */
-    bool from_task;                 /* made by a task: a checkpoint of the model may lack it */
-    bool is_buffer;                 /* a buffer: never `trainable`, no optimizer updates it */
-    bool is_mutable_buffer;         /* a buffer that training changes */
-    bool has_grad;                  /* something was accumulated since the gradient was reset */
-    bool has_shard_grad;            /* of shard_grad, where a shard_group makes it another array */
-    d9d_tensor data;  /* [local]; storage NULL until materialised, or while its unit is sharded */
-    d9d_tensor grad;  /* [local]; also NULL unless trainable and materialised for training */
-    d9d_tensor shard; /* [shard]; the same as data without a shard_group */
-    d9d_tensor shard_grad; /* [shard]; the same as grad without a shard_group */
+    bool trainable;         /* false: frozen, no gradient is computed or stored */
+    bool adaptable;         /* used only by d9d_op_linear*() and d9d_op_grouped_linear(): LoRA can
+                               adapt it */
+    bool from_task;         /* made by a task: a checkpoint of the model may lack it */
+    bool is_buffer;         /* a buffer: never `trainable`, no optimizer updates it */
+    bool is_mutable_buffer; /* a buffer that training changes */
+} d9d_param_spec;
+
+/* Which ranks have the same parameter, as the parallel plan places it (DTensor's placements). */
+typedef struct d9d_param_placement {
+    d9d_comm *shard_group; /* whose ranks store the shards of the local part, in order (FSDP's
+                              Shard(shard_dim)); NULL: the shard is the local part */
+    int shard_dim;
+    d9d_comm *grad_group; /* ranks that see other tokens with the same shard: gradients are summed
+                             over it (Replicate); NULL: none */
+    bool is_primary;      /* true on one of the ranks that store this shard */
+} d9d_param_placement;
+
+/* A part of the whole parameter: where it lies, and its arrays on this rank. */
+typedef struct d9d_param_part {
+    d9d_shape shape;
+    int64_t offset[D9D_MAX_DIMS]; /* first index in the whole */
+    d9d_tensor data;              /* [shape]; storage NULL without memory */
+    d9d_tensor grad;              /* [shape]; also NULL unless trainable and for training */
+    bool has_grad;                /* something was accumulated since the gradient was reset */
     const d9d_pending_reduce
-        *pending_reduce; /* after it shard_grad is reduced; NULL: in stream order */
+        *pending_reduce; /* of the shard: after it grad is reduced; NULL: in stream order */
+} d9d_param_part;
+
+/* LoRA: the adapter of a matrix, and the matrix of a factor. */
+typedef struct d9d_param_lora {
+    d9d_adapter *adapter;           /* of this matrix; NULL: none */
+    const struct d9d_param *adapts; /* the matrix whose factor this is; NULL: none */
+} d9d_param_lora;
+
+typedef struct d9d_param {
+    const char *name; /* dotted path from the root module once bound; before that local or NULL */
+    uint64_t id;      /* d9d_hash_u64() of the name: its random number stream */
+    d9d_param_spec spec;
+    d9d_param_placement placement;
+    d9d_param_part local; /* what operations compute with: FSDP's unsharded parameter */
+    d9d_param_part shard; /* what is stored, updated and saved: FSDP's sharded parameter */
+    d9d_param_lora lora;
 } d9d_param;
 
 /* A low-rank adapter (LoRA) of a matrix, which a linear operation adds to x W^T:
@@ -109,31 +143,32 @@ struct d9d_adapter {
 /* True if backward must compute its gradient. */
 static inline bool d9d_param_needs_grad(const d9d_param *p)
 {
-    return p->trainable && (p->grad.storage != NULL || p->shard_grad.storage != NULL);
+    return p->spec.trainable && (p->local.grad.storage != NULL || p->shard.grad.storage != NULL);
 }
 
 /* Accumulation rule: the first contribution after a reset overwrites, later ones add, in the order
  * of the backward pass.  Returns `beta` 0 or 1 for the kernel, and sets has_grad. */
-static inline float d9d_param_grad_beta(d9d_param *p)
+static inline float d9d_param_grad_beta(d9d_param_part *local)
 {
-    float beta = p->has_grad ? 1.0f : 0.0f;
+    float beta = local->has_grad ? 1.0f : 0.0f;
 
-    p->has_grad = true;
+    local->has_grad = true;
     return beta;
 }
 
-/* True if shard_grad has a gradient. */
+/* True if shard.grad has a gradient. */
 static inline bool d9d_param_has_shard_grad(const d9d_param *p)
 {
-    return p->trainable && (p->shard_group != NULL ? p->has_shard_grad : p->has_grad);
+    return p->spec.trainable &&
+           (p->placement.shard_group != NULL ? p->shard.has_grad : p->local.has_grad);
 }
 
-/* Stream s waits until shard_grad is reduced. */
-static inline d9d_status d9d_param_wait_grad(const d9d_param *p, d9d_stream s)
+/* Stream s waits until the shard's gradient is reduced. */
+static inline d9d_status d9d_param_wait_grad(const d9d_param_part *shard, d9d_stream s)
 {
-    return p->pending_reduce == NULL
-               ? D9D_OK
-               : d9d_stream_wait_event(p->pending_reduce->comm, p->pending_reduce->event, s);
+    const d9d_pending_reduce *pending = shard->pending_reduce;
+
+    return pending == NULL ? D9D_OK : d9d_stream_wait_event(pending->comm, pending->event, s);
 }
 
 /* --- placement, before materialising ------------------------------------------------- */

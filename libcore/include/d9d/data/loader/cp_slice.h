@@ -9,8 +9,8 @@
  *     rank 1                        c d   e f
  *
  * Attention uses the keys of whole sequences (d9d_op_cp_gather()).  For packed documents (varlen),
- * segments (d9d/kernels/table.h) say which keys a query sees; key indices run over all sequences of
- * the batch.
+ * segments (d9d/kernels/segment.h) say which keys a query sees; key indices run over all sequences
+ * of the batch.
  *
  *     D9D_TRY(d9d_cp_slice_make(&batch, rank, n, &buffer, &slice));
  *
@@ -20,7 +20,7 @@
 #define D9D_DATA_LOADER_CP_SLICE_H
 
 #include "d9d/data/loader/loader.h"
-#include "d9d/kernels/table.h"
+#include "d9d/kernels/segment.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,76 @@
+/* attention.h - attention over segments (FlashAttention, split-KV), its sink, and zigzag order.
+ *
+ *     D9D_TRY(k->attention->fwd(s, &dims, o, lse, q, k, v));
+ *     D9D_TRY(k->attention->bwd(s, &dims, dq, dk, dv, dout, q, k, v, o, lse));
+ *
+ * The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/attention.
+ */
+#ifndef D9D_KERNELS_ATTENTION_H
+#define D9D_KERNELS_ATTENTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/dtype.h"
+#include "d9d/base/status.h"
+#include "d9d/kernels/segment.h"
+#include "d9d/kernels/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* S queries and Z keys per row; q o [B, S, A, D], k v [B, Z, KV, D], lse [B, A, S] float32.
+ * segment.h has drawings of the causal mask, the window, the chunks and the list of segments. */
+enum { D9D_ATTENTION_MAX_CHUNKS = 2 }; /* limit of `chunks` */
+typedef struct d9d_attention_dims {
+    d9d_dtype t;
+    int64_t b, s, z, a, kv, d;
+    float scale;
+    bool causal;
+    int64_t segments;
+    const d9d_segment *segment; /* [segments], or NULL */
+    bool decode;    /* k and v are a KV cache, and most segments have one or a few queries: another
+                       algorithm (split-KV) may be used, whose last bits differ; forward only. No
+                       kernel still in flight may write the list, which is prefetched */
+    int64_t window; /* most keys that a query sees, its own position included; 0: no window */
+    int64_t chunks; /* per row of queries; 0: one or, with a list, unknown */
+    int64_t chunk_end[D9D_ATTENTION_MAX_CHUNKS]; /* without a list: how many of the row's keys
+                                                    each chunk sees */
+} d9d_attention_dims;
+
+typedef struct d9d_attention_kernels {
+    d9d_status (*fwd)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse, const void *q,
+                      const void *k, const void *v);
+    d9d_status (*bwd)(d9d_stream s, const d9d_attention_dims *n, void *dq, void *dk, void *dv,
+                      const void *dout, const void *q, const void *k, const void *v, const void *o,
+                      const float *lse);
+    /* Attention sink: a learned logit per head, sink [A] of type t, that takes part in the softmax
+     * of every query and has no value. Applied in place to what fwd() wrote: o becomes o
+     * exp(lse) / exp(lse'), rounded once more, and lse becomes lse' = log(exp(lse) + exp(sink)).
+     * bwd() of these o and lse is the gradient with the sink. */
+    d9d_status (*sink)(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
+                       const void *sink);
+    /* dsink = beta dsink - the sum over queries of exp(sink - lse') dout . o' */
+    d9d_status (*sink_wgrad)(d9d_stream s, const d9d_attention_dims *n, d9d_dtype gt, void *dsink,
+                             float beta, const void *dout, const void *o, const float *lse,
+                             const void *sink);
+    /* Context-parallel zigzag order. A row consists of 2n chunks of P tokens of W elements, of
+     * which rank r of n has chunks r and 2n - 1 - r (d9d/nn/parallel_groups.h). in_order: y [B, 2n,
+     * P, W] in sequence order from x [n, B, 2, P, W] in rank order; else the inverse. */
+    d9d_status (*cp_zigzag)(d9d_stream s, d9d_dtype t, void *y, const void *x, int64_t n, int64_t b,
+                            int64_t p, int64_t w, bool in_order);
+} d9d_attention_kernels;
+
+/* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
+#define D9D_ATTENTION_KERNELS(X)                                                                   \
+    X(attention, fwd, attention)                                                                   \
+    X(attention, bwd, attention_bwd)                                                               \
+    X(attention, sink, attention_sink)                                                             \
+    X(attention, sink_wgrad, attention_sink_wgrad)                                                 \
+    X(attention, cp_zigzag, cp_zigzag)
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_KERNELS_ATTENTION_H */

@@ -1,0 +1,121 @@
+/* elementwise.h - kernels of single elements: fills, casts, sums, SwiGLU, gates, random numbers;
+ * and copies of rows: strided copies, scatter, embedding.
+ *
+ *     D9D_TRY(k->elementwise->fill(s, D9D_F32, y, n, 1.0f));
+ *
+ * The rules of every entry and the shape letters are in table.h. Kernels: kernels/cuda/elementwise.
+ */
+#ifndef D9D_KERNELS_ELEMENTWISE_H
+#define D9D_KERNELS_ELEMENTWISE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "d9d/base/dtype.h"
+#include "d9d/base/rng.h"
+#include "d9d/base/status.h"
+#include "d9d/kernels/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How a parameter is initialised. */
+typedef enum d9d_init_kind {
+    D9D_INIT_ZEROS,
+    D9D_INIT_ONES,
+    D9D_INIT_NORMAL, /* N(0, scale^2) */
+    D9D_INIT_UNIFORM /* U[-scale, scale) */
+} d9d_init_kind;
+
+/* Strided copy of n columns: from x [M, x_cols], columns x_first on, to y [M heads, y_cols],
+ * columns y_first on. A row of x is copied to (or summed over) `heads` rows of y. */
+typedef struct d9d_copy_strided_dims {
+    d9d_dtype t;
+    int64_t m, heads, n;
+    int64_t x_cols, x_first, y_cols, y_first;
+} d9d_copy_strided_dims;
+
+enum { D9D_ADD_MAX_ARRAYS = 16 }; /* limit of add's `of` */
+
+typedef struct d9d_elementwise_kernels {
+    d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);
+    d9d_status (*cast)(d9d_stream s, d9d_dtype yt, void *y, d9d_dtype xt, const void *x, int64_t n);
+    /* y = sum of the first `of` arrays of x, 1 to D9D_ADD_MAX_ARRAYS, in their order. y may be one
+     * of them. */
+    d9d_status (*add)(d9d_stream s, d9d_dtype t, void *y, const void *const *x, int of, int64_t n);
+    /* y = beta y + x; the types may differ. */
+    d9d_status (*accumulate)(d9d_stream s, d9d_dtype yt, void *y, float beta, d9d_dtype xt,
+                             const void *x, int64_t n);
+    d9d_status (*swiglu)(d9d_stream s, d9d_dtype t, void *y, const void *gate, const void *up,
+                         int64_t n);
+    /* dgate may be dy. */
+    d9d_status (*swiglu_bwd)(d9d_stream s, d9d_dtype t, void *dgate, void *dup, const void *dy,
+                             const void *gate, const void *up, int64_t n);
+    /* y = x * sigmoid(g); x [M, N], g [M]. */
+    d9d_status (*sigmoid_gate)(d9d_stream s, d9d_dtype t, void *y, const void *x, const void *g,
+                               int64_t m, int64_t n);
+    d9d_status (*sigmoid_gate_bwd)(d9d_stream s, d9d_dtype t, void *dx, void *dg, const void *dy,
+                                   const void *x, const void *g, int64_t m, int64_t n);
+    /* Initialises a shard: y has the shape `box`, which begins at `start` of an array of shape
+     * `whole`. An element draws the random number of its index in the whole array, index = sum_d
+     * (start[d] + box index) * stride of whole. So shards have the values of the unsharded array.
+     */
+    d9d_status (*random)(d9d_stream s, d9d_dtype t, void *y, d9d_init_kind kind, float scale,
+                         d9d_rng r, int ndim, const int64_t *box, const int64_t *start,
+                         const int64_t *whole);
+    /* y = factor x where random number token[r] * width + first + c of the stream `r`, uniform in
+     * [0, 1), is at least p; else 0. With p 0 nothing is drawn, and token may be NULL. x y [M, N].
+     */
+    d9d_status (*dropout)(d9d_stream s, d9d_dtype t, void *y, const void *x, float p, float factor,
+                          d9d_rng r, const int64_t *token, int64_t m, int64_t n, int64_t first,
+                          int64_t width);
+    /* y[at[i]][first + j] = x[i][j], for x [M, N] and rows of y of `ld` elements (index_put). at
+     * NULL: row i. A row with at -1 is not written; no two rows go to the same place. */
+    d9d_status (*scatter_rows)(d9d_stream s, d9d_dtype t, void *y, int64_t ld, int64_t first,
+                               const int32_t *at, const void *x, int64_t m, int64_t n);
+    /* y[(i heads + h) y_cols + y_first + j] = x[i x_cols + x_first + j]. Other columns of y are not
+     * written. */
+    d9d_status (*copy_strided)(d9d_stream s, const d9d_copy_strided_dims *n, void *y,
+                               const void *x);
+    /* Gradient, summed over heads in float32: x[i x_cols + x_first + j] = sum over h of that
+     * element of y. */
+    d9d_status (*copy_strided_bwd)(d9d_stream s, const d9d_copy_strided_dims *n, void *x,
+                                   const void *y);
+    /* Rows of one split of a table: id - first in [0, v). Other ids leave y unchanged, or zero it
+     * if `clear`. */
+    d9d_status (*embedding)(d9d_stream s, d9d_dtype t, void *y, const int32_t *ids,
+                            const void *table, int64_t rows, int64_t first, int64_t v, int64_t h,
+                            bool clear);
+    d9d_status (*embedding_wgrad)(d9d_stream s, d9d_dtype t, d9d_dtype gt, void *dtable, float beta,
+                                  const int32_t *ids, const void *dy, int64_t rows, int64_t first,
+                                  int64_t v, int64_t h);
+    /* For each row of x [M, N], N at least 1: the index `at` [M] of its first largest element, and
+     * its value [M]. NaN is larger than any number. */
+    d9d_status (*argmax)(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
+                         int64_t n);
+} d9d_elementwise_kernels;
+
+/* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
+#define D9D_ELEMENTWISE_KERNELS(X)                                                                 \
+    X(elementwise, fill, fill)                                                                     \
+    X(elementwise, cast, cast)                                                                     \
+    X(elementwise, add, add)                                                                       \
+    X(elementwise, accumulate, accumulate)                                                         \
+    X(elementwise, swiglu, swiglu)                                                                 \
+    X(elementwise, swiglu_bwd, swiglu_bwd)                                                         \
+    X(elementwise, sigmoid_gate, sigmoid_gate)                                                     \
+    X(elementwise, sigmoid_gate_bwd, sigmoid_gate_bwd)                                             \
+    X(elementwise, random, random)                                                                 \
+    X(elementwise, dropout, dropout)                                                               \
+    X(elementwise, scatter_rows, scatter_rows)                                                     \
+    X(elementwise, copy_strided, copy_strided)                                                     \
+    X(elementwise, copy_strided_bwd, copy_strided_bwd)                                             \
+    X(elementwise, embedding, embedding)                                                           \
+    X(elementwise, embedding_wgrad, embedding_wgrad)                                               \
+    X(elementwise, argmax, argmax)
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* D9D_KERNELS_ELEMENTWISE_H */
