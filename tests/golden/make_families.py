@@ -235,7 +235,7 @@ def make(name, seed):
         text = exact.generate(ids[:, :prompt], max_new_tokens=NEW, do_sample=False, use_cache=False,
                               eos_token_id=None, pad_token_id=0)
     (folder / "generate.jsonl").write_text("".join(json.dumps(
-        {"prompt": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
+        {"input_ids": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
     (folder / "train.jsonl").write_text("".join(json.dumps(
         {"input_ids": i, "labels": l}) + "\n" for i, l in zip(ids.tolist(), labels.tolist())))
     dump(folder / "train.json", train(exact, ids, labels))
