@@ -1,0 +1,93 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # variables of bats
+# Every family on meshes of up to eight ranks: its losses and norms are those of one rank.  No family
+# has a line of code about ranks, so the parameters' styles decide (d9d/parallel/parallel_plan.h).
+
+golden=$BATS_TEST_DIRNAME/../golden/families
+
+load workroom
+
+setup_file() { workroom; }
+
+# configure CASE: eight samples a step, four steps.
+configure() {
+    local type
+    type=$(sed -n 's/.*"model_type": "\(.*\)".*/\1/p' "$golden/$1/config.json")
+    [ "$type" != qwen3 ] || type=qwen3_dense
+    [ -d "data-$1" ] ||
+        cat "$golden/$1"/train.jsonl{,,} | head -n 8 | d9d-shard -q --format tokens --out "data-$1" -
+    cat >"$1.json" <<JSON
+{"data": {"dataset": "data-$1", "epochs": 4, "order": "sequential"},
+ "model_provider": {"name": "$type", "hf_config": "$golden/$1/config.json"},
+ "trainer": {"run": {"name": "$1", "dir": "one-$1", "steps": 4},
+  "batching": {"global_batch_size": 8, "microbatch_size": 1},
+  "model_stage_factory": {"source_checkpoint": "$golden/$1"}, "gradient_clipping": {"max_norm": 1.0}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+}
+numbers() { grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "$1/metrics.jsonl" | grep -oE '[0-9.e+-]+$'; }
+
+# on_mesh CASE AXIS=N...: trained there; `refused` if the mesh does not divide it.
+on_mesh() {
+    local name=$1 ranks=1 sets=() axis n
+    shift
+    for axis; do
+        n=${axis#*=}
+        sets+=(--set "mesh.${axis%=*}=$n")
+        [[ $axis = expert_parallel* ]] || ranks=$((ranks * n))
+    done
+    refused=false
+    rm -rf mesh
+    run mpi -n $ranks d9d-train -q --device cpu --set trainer.run.dir=mesh "${sets[@]}" "$name.json"
+    if [ "$status" -eq 2 ] && [[ $output =~ (divide|no\ experts|whole\ sequences|would\ (have|get)\ no\ layer) ]]; then
+        refused=true
+        return 0
+    fi
+    [ "$status" -eq 0 ] || { echo "$name on $*: $output" && return 1; }
+    [ "$(numbers mesh | wc -l)" -eq 8 ]
+    paste <(numbers "one-$name") <(numbers mesh) |
+        awk -v what="$name on $*" '{ d = $1 - $2; if ((d < 0 ? -d : d) > 2e-5 * $1) { print what ": " $0; bad = 1 } } END { exit bad }'
+}
+
+# A case of each family, on two meshes; all cases on all of them under make test-long.
+cases() {
+    if [ -n "${D9D_LONG:-}" ]; then (cd "$golden" && printf '%s\n' *); else
+        printf '%s\n' deepseek_v3 glm4_moe llama mistral mixtral phi3_partial qwen2 qwen2_moe qwen3_moe smollm3
+    fi
+}
+meshes() {
+    local experts=
+    ! grep -q experts "$golden/$1/config.json" || experts=expert_parallel=2
+    cat <<LIST
+data_parallel_shard=2 tensor_parallel=2 pipeline_parallel=2
+data_parallel_replicate=2 context_parallel_shard=2 tensor_parallel=2 $experts
+LIST
+    [ -z "${D9D_LONG:-}" ] || cat <<'LIST'
+tensor_parallel=2
+tensor_parallel=4
+tensor_parallel=5
+context_parallel_replicate=2
+context_parallel_shard=4
+pipeline_parallel=2
+pipeline_parallel=3
+data_parallel_shard=2 expert_parallel=2
+data_parallel_shard=4 expert_parallel=4 tensor_parallel=2
+data_parallel_replicate=2 data_parallel_shard=2 pipeline_parallel=2 expert_parallel=2
+LIST
+}
+
+@test "every family is the same on every mesh" {
+    ran=0
+    for c in $(cases); do
+        configure "$c"
+        d9d-train -q --device cpu "$c.json"
+        here=0
+        while read -r -a mesh; do
+            on_mesh "$c" "${mesh[@]}"
+            $refused || here=$((here + 1))
+        done < <(meshes "$c")
+        [ $here -gt 0 ] || { echo "$c ran on no mesh" && false; }
+        ran=$((ran + here))
+    done
+    [ $ran -ge 18 ]
+}
