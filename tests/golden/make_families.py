@@ -36,6 +36,8 @@ ODD = dict(DENSE, hidden_size=20, num_attention_heads=5, num_key_value_heads=1, 
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=10)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=8)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4,
+             linear_value_head_dim=6, linear_conv_kernel_dim=3)
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
            n_group=4, topk_group=2, first_k_dense_replace=1)
@@ -87,6 +89,16 @@ CASES = {
     "glm4_moe_one": row("Glm4Moe", DENSE, head_dim=12, n_routed_experts=5, n_shared_experts=1,
                         num_experts_per_tok=1, moe_intermediate_size=8, n_group=1, topk_group=1,
                         first_k_dense_replace=1, norm_topk_prob=False, partial_rotary_factor=0.5),
+    "qwen3_next": row("Qwen3Next", DENSE, num_hidden_layers=4, **EXPERTS, head_dim=8, **DELTA,
+                      shared_expert_intermediate_size=12),
+    "qwen3_next_types": row("Qwen3Next", ODD, **EXPERTS, head_dim=16, **{**DELTA,
+                            "linear_num_key_heads": 1, "linear_num_value_heads": 3},
+                            shared_expert_intermediate_size=6, tie_word_embeddings=True,
+                            layer_types=["full_attention", "linear_attention", "linear_attention"]),
+    "qwen3_next_mixed": row("Qwen3Next", DENSE, num_hidden_layers=2, num_experts=5,
+                            num_experts_per_tok=1, moe_intermediate_size=8, head_dim=8, **DELTA,
+                            shared_expert_intermediate_size=8, mlp_only_layers=[1],
+                            norm_topk_prob=False, full_attention_interval=2),
     "deepseek_v3": row("DeepseekV3", DENSE, num_key_value_heads=4, **MLA),
     "deepseek_v3_yarn": row("DeepseekV3", DENSE, num_key_value_heads=4, **{**MLA, "q_lora_rank": None},
                             num_hidden_layers=3, rope_parameters=dict(

@@ -1,0 +1,209 @@
+/* qwen3_next.c - Qwen3-Next: linear attention in most layers, and a mixture of many experts.
+ *
+ *     x = x + mixer(norm(x))             gated delta net, or attention with a gated output
+ *     x = x + mlp(norm(x))               experts, and a gated expert for all tokens
+ *
+ * Norms scale by 1 + w.  A quarter of a head is rotated.  Yang et al., "Gated delta networks",
+ * arXiv:2412.06464; Qwen team, "Qwen3-Next", 2025.
+ */
+#include "d9d/model/family.h"
+
+typedef struct config {
+    D9D_FAMILY_DIMS;
+    double partial_rotary_factor;
+    int64_t linear_num_key_heads, linear_num_value_heads, linear_key_head_dim;
+    int64_t linear_value_head_dim, linear_conv_kernel_dim, full_attention_interval;
+    int64_t num_experts, num_experts_per_tok, moe_intermediate_size, decoder_sparse_step;
+    int64_t shared_expert_intermediate_size;
+    bool norm_topk_prob;
+    d9d_list layer_types, mlp_only_layers;
+    d9d_layer_types types;
+} config;
+
+#define COUNT(member, otherwise, text) D9D_KEY_INT(config, member, otherwise, 1, 1 << 20, text)
+static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
+static const d9d_key keys[] = {
+    D9D_FAMILY_KEYS(config),
+    D9D_FAMILY_INTERMEDIATE(config),
+    D9D_FAMILY_POSITIONS(config, "32768"),
+    D9D_KEY_INT(config, head_dim, "256", 1, 1 << 16, "features of a head", .flags = D9D_NULLABLE),
+    D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"),
+    D9D_FAMILY_ROPE(config, "10000"),
+    D9D_FAMILY_TIED(config, "false"),
+    D9D_FAMILY_LAYER_TYPES(config, layer_types),
+    D9D_KEY_REAL(config, partial_rotary_factor, "0.25", 0, 1, "share of a head that is rotated",
+                 .flags = D9D_ABOVE_MIN),
+    COUNT(full_attention_interval, "4", "every such layer has attention, without layer_types"),
+    COUNT(linear_num_key_heads, "16", "key heads of the gated delta net"),
+    COUNT(linear_num_value_heads, "32", "its value heads"),
+    COUNT(linear_key_head_dim, "128", "features of its keys"),
+    COUNT(linear_value_head_dim, "128", "features of its values"),
+    COUNT(linear_conv_kernel_dim, "4", "tokens of its convolution"),
+    COUNT(num_experts, "512", "experts of a layer"),
+    COUNT(num_experts_per_tok, "10", "experts of a token"),
+    COUNT(moe_intermediate_size, "512", "width of an expert"),
+    COUNT(shared_expert_intermediate_size, "512", "width of the expert for all tokens"),
+    COUNT(decoder_sparse_step, "1", "each layer of this number has experts"),
+    D9D_KEY_BOOL(config, norm_topk_prob, "true", "weights are shares of the chosen experts"),
+    D9D_KEY_LIST(config, mlp_only_layers, "null", &layer_number, "layers without experts",
+                 .flags = D9D_NULLABLE),
+    D9D_KEY_END,
+};
+static const d9d_table table = D9D_TABLE(config, "qwen3_next_config", keys, "Qwen3-Next");
+static const char *const types[] = {"qwen3_next", NULL};
+static const d9d_hf_field fields[] = {
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),
+    D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),
+    D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+
+#define HEADS(member) offsetof(config, member)
+static const d9d_hf_tensor tensors[] = {
+    D9D_HF_EXPERTS,
+    D9D_HF_NAME("mlp.shared_expert.expert.gate_proj.weight", "mlp.shared_expert.gate_proj.weight"),
+    D9D_HF_NAME("mlp.shared_expert.expert.up_proj.weight", "mlp.shared_expert.up_proj.weight"),
+    D9D_HF_NAME("mlp.shared_expert.expert.down_proj.weight", "mlp.shared_expert.down_proj.weight"),
+    D9D_HF_NAME("mlp.shared_expert.gate.weight", "mlp.shared_expert_gate.weight"),
+    {.own = {"self_attn.q_proj.weight", "self_attn.gate_proj.weight"},
+     .hf = "self_attn.q_proj.weight",
+     .groups = HEADS(num_attention_heads)},
+    {.own = {"linear_attn.q_proj.weight", "linear_attn.k_proj.weight", "linear_attn.v_proj.weight",
+             "linear_attn.g_proj.weight"},
+     .hf = "linear_attn.in_proj_qkvz.weight",
+     .groups = HEADS(linear_num_key_heads)},
+    {.own = {"linear_attn.b_proj.weight", "linear_attn.a_proj.weight"},
+     .hf = "linear_attn.in_proj_ba.weight",
+     .groups = HEADS(linear_num_key_heads)},
+    {.own = {"linear_attn.q_conv.weight", "linear_attn.k_conv.weight", "linear_attn.v_conv.weight"},
+     .hf = "linear_attn.conv1d.weight",
+     .unit_dim = 1},
+    D9D_HF_NAME("linear_attn.out_norm.weight", "linear_attn.norm.weight"),
+    D9D_HF_NAME("linear_attn.o_proj.weight", "linear_attn.out_proj.weight"),
+    D9D_HF_TENSORS_END};
+
+typedef struct layer {
+    d9d_decoder_layer base;
+    d9d_block_norm input_layernorm, post_attention_layernorm;
+    d9d_block_attention self_attn;
+    d9d_block_gated_delta linear_attn; /* in place of self_attn */
+    d9d_block_ffn mlp;
+    d9d_block_moe moe; /* in place of mlp */
+} layer;
+
+static bool has_attention(const config *c, int64_t number)
+{
+    return c->types.at != NULL ? c->types.at[number] == 1
+                               : (number + 1) % c->full_attention_interval == 0;
+}
+
+static bool is_moe(const config *c, int64_t number)
+{
+    const int64_t *dense = c->mlp_only_layers.items;
+    bool moe = (number + 1) % c->decoder_sparse_step == 0;
+
+    for (size_t i = 0; i < c->mlp_only_layers.n; i++)
+        moe = moe && dense[i] != number;
+    return moe;
+}
+
+static d9d_status mixer_init(layer *l, const config *c, const d9d_block_opts *opts)
+{
+    const d9d_block_attention_shape attention = {.hidden = c->hidden_size,
+                                                 .heads = c->num_attention_heads,
+                                                 .kv_heads = c->num_key_value_heads,
+                                                 .head_dim = c->head_dim,
+                                                 .rope = l->base.rope,
+                                                 .norm_eps = (float)c->norm_eps,
+                                                 .zero_centred = true,
+                                                 .output_gate = true};
+    const d9d_block_gated_delta_shape delta = {.hidden = c->hidden_size,
+                                               .key_heads = c->linear_num_key_heads,
+                                               .value_heads = c->linear_num_value_heads,
+                                               .key_dim = c->linear_key_head_dim,
+                                               .value_dim = c->linear_value_head_dim,
+                                               .conv_width = c->linear_conv_kernel_dim,
+                                               .norm_eps = (float)c->norm_eps};
+
+    if (has_attention(c, l->base.number))
+        D9D_BLOCK_ADD(&l->base.module, "self_attn", attention, &l->self_attn, opts, &attention);
+    else
+        D9D_BLOCK_ADD(&l->base.module, "linear_attn", gated_delta, &l->linear_attn, opts, &delta);
+    return D9D_OK;
+}
+
+static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
+{
+    const config *c = base->config;
+    const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
+                                     .intermediate = c->moe_intermediate_size,
+                                     .experts = c->num_experts,
+                                     .top_k = c->num_experts_per_tok,
+                                     .renormalise = c->norm_topk_prob,
+                                     .shared_intermediate = c->shared_expert_intermediate_size,
+                                     .shared_gate = true,
+                                     .router = c->router,
+                                     .layer = base->number};
+    const float eps = (float)c->norm_eps;
+    layer *l = (layer *)base;
+
+    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, opts,
+                  c->hidden_size, eps, true);
+    D9D_TRY(mixer_init(l, c, opts));
+    D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->post_attention_layernorm,
+                  opts, c->hidden_size, eps, true);
+    if (is_moe(c, base->number))
+        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
+    else
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
+                      c->intermediate_size);
+    return D9D_OK;
+}
+
+static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_layer_in *in,
+                          d9d_var **y)
+{
+    layer *l = (layer *)base;
+    d9d_var *h;
+
+    D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in->x, &h));
+    if (base->blocks.attention != NULL)
+        return d9d_block_attention_forward(&l->self_attn, t, h, in->positions, in->segments,
+                                           in->cache, in->x, y);
+    return d9d_block_gated_delta_forward(&l->linear_attn, t, h, in->positions, in->segments,
+                                         in->cache, in->x, y);
+}
+
+static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y)
+{
+    layer *l = (layer *)base;
+    d9d_var *h;
+
+    D9D_TRY(d9d_block_norm_forward(&l->post_attention_layernorm, t, x, &h));
+    if (base->blocks.moe == NULL)
+        return d9d_block_ffn_forward(&l->mlp, t, h, x, y);
+    D9D_TRY(d9d_block_moe_forward(&l->moe, t, h, &h));
+    return d9d_op_add(t, x, h, y);
+}
+
+static d9d_status check(void *dims, const char *where, d9d_arena *a)
+{
+    static const char *const words[] = {"linear_attention", "full_attention", NULL};
+    config *c = dims;
+
+    D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a,
+                                 &c->types));
+    return d9d_family_experts_check(where, c->num_experts, c->num_experts_per_tok, &c->router);
+}
+
+static void shape(const void *dims, d9d_decoder_shape *s)
+{
+    const config *c = dims;
+
+    s->zero_centred = true;
+    s->rope.features = (int64_t)((double)c->head_dim * c->partial_rotary_factor);
+    s->has_experts = true;
+}
+
+D9D_FAMILY(qwen3_next, "qwen3_next", "Qwen3-Next, linear attention and mixtures of experts", types,
+           .class_name = "Qwen3Next", .config = &table, .fields = fields, .tensors = tensors,
+           .check = check, .shape = shape, .layer = sizeof(layer), .init = init,
+           .forward = forward, .ffn = ffn);
