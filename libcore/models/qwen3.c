@@ -19,22 +19,20 @@ typedef struct config {
     bool *windowed, *is_moe; /* [num_hidden_layers] */
 } config;
 
-/* --- config.json -------------------------------------------------------------------------------- */
+/* --- config.json ---------------------------------------------------------------------------- */
 
 #define KEYS                                                                                       \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "32768"),                                \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
         D9D_FAMILY_TIED(config, "false"),                                                          \
-        D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window",              \
-                     .flags = D9D_NULLABLE),                                                       \
+        D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),             \
         D9D_KEY_INT(config, sliding_window, "4096", 1, INT32_MAX, "keys that a query sees",        \
-                    .flags = D9D_NULLABLE),                                                        \
-        D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows",    \
                     .flags = D9D_NULLABLE),                                                        \
         D9D_FAMILY_LAYER_TYPES(config, layer_types)
 
 static const d9d_key dense_keys[] = {
     KEYS, D9D_FAMILY_INTERMEDIATE(config),
+    D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows"),
     D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
                 "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
     D9D_KEY_END};
@@ -48,28 +46,36 @@ static const d9d_key moe_keys[] = {
     D9D_KEY_INT(config, num_experts_per_tok, D9D_REQUIRED, 1, 1 << 16, "experts of a token"),
     D9D_KEY_INT(config, moe_intermediate_size, D9D_REQUIRED, 1, 1 << 20, "width of an expert"),
     D9D_KEY_BOOL(config, norm_topk_prob, "false", "an expert's weight is its share of the best"),
-    D9D_KEY_INT(config, decoder_sparse_step, "1", 1, 1 << 16, "each layer of this number has experts"),
+    D9D_KEY_INT(config, decoder_sparse_step, "1", 1, 1 << 16,
+                "each layer of this number has experts"),
     D9D_KEY_LIST(config, mlp_only_layers, "null", &layer_number, "layers without experts",
                  .flags = D9D_NULLABLE),
-    D9D_KEY_INT(config, shared_expert_intermediate_size, "0", 0, 1 << 20, "of an expert for all tokens"),
+    D9D_KEY_INT(config, shared_expert_intermediate_size, "0", 0, 1 << 20,
+                "of an expert for all tokens"),
     D9D_KEY_BOOL(config, shared_expert_gate, "false", "scale it by the sigmoid of a linear gate"),
     D9D_KEY_END};
 static const d9d_table dense_table = D9D_TABLE(config, "qwen3_config", dense_keys, "Qwen3");
 static const d9d_table moe_table = D9D_TABLE(config, "qwen3_moe_config", moe_keys, "Qwen3-MoE");
 
 static const char *const dense_types[] = {"qwen3", NULL}, *const moe_types[] = {"qwen3_moe", NULL};
-static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
-    D9D_HF_ALIAS("num_local_experts", "num_experts"),
-    D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef"),
-    D9D_HF_OWN("shared_expert_intermediate_size"), D9D_HF_OWN("shared_expert_gate"), D9D_HF_END};
+static const d9d_hf_field dense_fields[] = {D9D_HF_ONLY("attention_bias", "[false]"),
+                                            D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_END};
+static const d9d_hf_field moe_fields[] = {D9D_HF_ONLY("attention_bias", "[false]"),
+                                          D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+                                          D9D_HF_ALIAS("num_local_experts", "num_experts"),
+                                          D9D_HF_IGNORED("max_window_layers"),
+                                          D9D_HF_IGNORED("output_router_logits"),
+                                          D9D_HF_IGNORED("router_aux_loss_coef"),
+                                          D9D_HF_OWN("shared_expert_intermediate_size"),
+                                          D9D_HF_OWN("shared_expert_gate"),
+                                          D9D_HF_END};
 
-static const d9d_hf_tensor tensors[] = {
-    D9D_HF_EXPERTS,
-    D9D_HF_NONE("mlp.shared_expert.expert.gate_proj.weight"),
-    D9D_HF_NONE("mlp.shared_expert.expert.up_proj.weight"),
-    D9D_HF_NONE("mlp.shared_expert.expert.down_proj.weight"),
-    D9D_HF_NONE("mlp.shared_expert.gate.weight"), D9D_HF_TENSORS_END};
+static const d9d_hf_tensor tensors[] = {D9D_HF_EXPERTS,
+                                        D9D_HF_NONE("mlp.shared_expert.expert.gate_proj.weight"),
+                                        D9D_HF_NONE("mlp.shared_expert.expert.up_proj.weight"),
+                                        D9D_HF_NONE("mlp.shared_expert.expert.down_proj.weight"),
+                                        D9D_HF_NONE("mlp.shared_expert.gate.weight"),
+                                        D9D_HF_TENSORS_END};
 
 /* Windowed layers: all of a mixture, or by layer_types, or those after the first
  * max_window_layers. */
@@ -81,12 +87,16 @@ static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
     d9d_layer_types types = {0};
 
     if (!used || c->num_experts == 0)
-        D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
+        D9D_TRY(
+            d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
-        c->windowed[l] = types.at != NULL ? types.at[l] == 1 : used && (c->num_experts > 0 || l >= first);
+        c->windowed[l] =
+            types.at != NULL ? types.at[l] == 1 : used && (c->num_experts > 0 || l >= first);
         if (c->windowed[l] && !used)
-            return D9D_FAIL(D9D_ECONFIG, "%s: layer_types has sliding_attention, and no "
-                            "sliding_window is in use", where);
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: layer_types has sliding_attention, and no "
+                            "sliding_window is in use",
+                            where);
     }
     return D9D_OK;
 }
@@ -101,14 +111,15 @@ static d9d_status mixtures_find(config *c, const char *where)
         c->is_moe[l] = c->num_experts > 0 && (l + 1) % c->decoder_sparse_step == 0;
     for (size_t i = 0; i < c->mlp_only_layers.n; i++) {
         if (dense[i] >= c->num_hidden_layers)
-            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is not a layer of 0..%lld", where,
-                            i, (long long)c->num_hidden_layers - 1);
+            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is not a layer of 0..%lld",
+                            where, i, (long long)c->num_hidden_layers - 1);
         c->is_moe[dense[i]] = false;
     }
     for (int64_t l = 0; l < c->num_hidden_layers; l++)
         all &= c->is_moe[l];
     if (!all && c->intermediate_size == 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: intermediate_size is missing, of layers without experts", where);
+        return D9D_FAIL(D9D_ECONFIG, "%s: intermediate_size is missing, of layers without experts",
+                        where);
     return D9D_OK;
 }
 
@@ -128,7 +139,7 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     return D9D_OK;
 }
 
-/* --- a layer -------------------------------------------------------------------------------------- */
+/* --- a layer -------------------------------------------------------------------------------- */
 
 typedef struct layer {
     d9d_decoder_layer base;
@@ -169,7 +180,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     if (l->is_moe)
         D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size, c->intermediate_size);
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
+                      c->intermediate_size);
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
     return D9D_OK;
@@ -203,12 +215,12 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->has_experts = ((const config *)dims)->num_experts > 0;
 }
 
-/* --- the families --------------------------------------------------------------------------------- */
+/* --- the families --------------------------------------------------------------------------- */
 
 #define FAMILY(word, class, keys)                                                                  \
     {                                                                                              \
         .size = sizeof(d9d_family), .name = (word), .class_name = (class),                         \
-        .model_types = keys##_types, .config = &keys##_table, .fields = fields,                    \
+        .model_types = keys##_types, .config = &keys##_table, .fields = keys##_fields,             \
         .tensors = tensors, .check = check, .shape = shape, .layer = sizeof(layer), .init = init,  \
         .forward = forward, .ffn = ffn                                                             \
     }
@@ -225,7 +237,8 @@ static d9d_status moe_read(const void *section, d9d_arena *a, const void **out)
     return d9di_qwen3_section_read(&moe, section, a, out);
 }
 
-const d9d_model_provider d9d_qwen3_dense_provider = {
-    .table = &d9d_qwen3_dense_section, .read = dense_read, D9D_FAMILY_PROVIDER(dense_types, &dense)};
+const d9d_model_provider d9d_qwen3_dense_provider = {.table = &d9d_qwen3_dense_section,
+                                                     .read = dense_read,
+                                                     D9D_FAMILY_PROVIDER(dense_types, &dense)};
 const d9d_model_provider d9d_qwen3_moe_provider = {
     .table = &d9d_qwen3_moe_section, .read = moe_read, D9D_FAMILY_PROVIDER(moe_types, &moe)};
