@@ -1,6 +1,7 @@
 /* family.c - a family's config.json and model.  See d9d/model/family.h. */
 #include "d9d/model/family.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -68,7 +69,7 @@ static d9d_status dims_complete(d9d_family_dims *c, const char *where)
     return heads_check(c, where);
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------- */
 
 static d9d_status vocabulary_read(const d9d_family_dims *c, const char *where, d9d_arena *a,
                                   d9d_family_config *out)
@@ -130,7 +131,7 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
     return D9D_OK;
 }
 
-/* --- the model --------------------------------------------------------------------------------- */
+/* --- the model ------------------------------------------------------------------------------ */
 
 d9d_status d9d_family_trainable(const void *config)
 {
@@ -139,8 +140,7 @@ d9d_status d9d_family_trainable(const void *config)
 
     return dims->attention_dropout == 0
                ? D9D_OK
-               : D9D_FAIL(D9D_ENOTSUP,
-                          "%s: attention_dropout is %g, and models are trained with 0",
+               : D9D_FAIL(D9D_ENOTSUP, "%s: attention_dropout is %g, and models are trained with 0",
                           c->family->name, dims->attention_dropout);
 }
 
@@ -199,6 +199,40 @@ static d9d_status rope_check(const d9d_family *f, const d9d_block_rope *r)
     return D9D_OK;
 }
 
+/* Can it be a component of a tensor's name? */
+static bool is_part_of_name(const char *s)
+{
+    if (s[0] == '\0')
+        return false;
+    while (*s != '\0' && !iscntrl((unsigned char)*s))
+        s++;
+    return *s == '\0';
+}
+
+static d9d_status vocabulary_check(const d9d_family_config *c)
+{
+    const char *name = c->family->name;
+    int64_t total = 0;
+
+    if (c->n_splits < 1 || c->n_splits > D9D_NODE_MAX)
+        return D9D_FAIL(D9D_ECONFIG, "%s: the vocabulary has %zu splits, at most %d are possible",
+                        name, c->n_splits, D9D_NODE_MAX);
+    for (size_t i = 0; i < c->n_splits; i++) {
+        const d9d_block_vocab_split *s = &c->splits[i];
+
+        if (!is_part_of_name(s->name))
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: vocabulary split %zu is called \"%s\": tensors are named after "
+                            "it, by a text without control characters",
+                            name, i, s->name);
+        if (s->size <= 0 || s->size > INT32_MAX - total)
+            return D9D_FAIL(D9D_ECONFIG, "%s: vocabulary split %s has %lld ids", name, s->name,
+                            (long long)s->size);
+        total += s->size;
+    }
+    return D9D_OK;
+}
+
 /* A kind of layers for each family: its functions, and the rest from blocks. */
 static d9d_decoder_kind decoder_kind(const d9d_family *f)
 {
@@ -221,6 +255,7 @@ d9d_status d9d_family_create(const void *config, d9d_stage stage, const d9d_mode
     const d9d_decoder_shape shape = decoder_shape(c);
     const d9d_decoder_kind kind = decoder_kind(c->family);
 
+    D9D_TRY(vocabulary_check(c));
     D9D_TRY(rope_check(c->family, &shape.rope));
     D9D_TRY(rope_check(c->family, &shape.local_rope));
     return d9d_decoder_create(&kind, &shape, c->dims, stage, opts, out);

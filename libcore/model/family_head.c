@@ -36,7 +36,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------- */
 
 static d9d_status head_of_class(const d9di_hf_reader *r, d9d_family_config *c)
 {
@@ -54,6 +54,18 @@ static d9d_status head_of_class(const d9di_hf_reader *r, d9d_family_config *c)
     return d9di_hf_refuse(r, "architectures", list);
 }
 
+/* Upper bounds keep products of dimensions far from overflow. */
+enum { MOST_LABELS = 1 << 16, MOST_FEATURES = 1 << 20 };
+
+static d9d_status range_check(const d9di_hf_reader *r, const char *field, int64_t v, int64_t min,
+                              int64_t max)
+{
+    return v >= min && v <= max
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG, "%s: %s is %" PRId64 ", outside %" PRId64 "..%" PRId64,
+                          r->where, field, v, min, max);
+}
+
 /* Read the head from the member "d9d", which overrides the class. */
 static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_family_config *c)
 {
@@ -62,6 +74,7 @@ static d9d_status head_of_mark(const d9di_hf_reader *r, d9d_family_config *c)
     const char *word = json_string_value(head);
 
     D9D_TRY(d9di_hf_i64(&mark, "embedding_dim", 0, &c->embedding_dim));
+    D9D_TRY(range_check(r, "embedding_dim", c->embedding_dim, 0, MOST_FEATURES));
     D9D_TRY(d9di_hf_bool(&mark, "prefixed", &c->prefixed));
     for (int h = 0; word != NULL && h < D9D_HEAD_COUNT; h++)
         if (strcmp(word, d9d_head_name((d9d_head_kind)h)) == 0) {
@@ -86,7 +99,7 @@ static d9d_status labels_read(const d9di_hf_reader *r, d9d_family_config *c)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: num_labels is %" PRId64 " and id2label has %" PRId64 " labels",
                         r->where, c->labels, n);
-    return D9D_OK;
+    return range_check(r, "num_labels", c->labels, c->head == D9D_HEAD_CLASSIFICATION, MOST_LABELS);
 }
 
 d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_family_config *c)
@@ -98,7 +111,7 @@ d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_famil
     return labels_read(&r, c);
 }
 
-/* --- another head ------------------------------------------------------------------------------ */
+/* --- another head --------------------------------------------------------------------------- */
 
 d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head, const void **out)
 {
@@ -121,7 +134,7 @@ d9d_status d9d_family_set_head(const void *config, d9d_arena *a, d9d_head *head,
     new->head = head->kind;
     new->head_unknown = false;
     new->new_head = head->kind != D9D_HEAD_CAUSAL_LM;
-    new->tied_copy = c->tied_copy && same;
+    new->tied_copy = c->tied_copy &&same;
     if (head->kind == D9D_HEAD_CLASSIFICATION && head->size > 0)
         new->labels = head->size;
     if (head->kind == D9D_HEAD_EMBEDDING && head->size > 0)
@@ -142,28 +155,59 @@ d9d_status d9di_family_check_router(const d9d_family_config *c)
                             : D9D_OK;
 }
 
-/* Does the document have a field that files cannot have, other than at its default? */
-static const char *own_field(const d9d_family_config *c)
+/* Parse the document that the model was made from.  It was valid: only memory can be missing. */
+static d9d_status document_parse(const d9d_family_config *c, json_t **out)
 {
-    for (const d9d_hf_field *f = c->family->fields; f != NULL && f->name != NULL; f++) {
-        char quoted[128];
+    *out = json_loads(c->document, 0, NULL);
+    return *out != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
 
-        (void)snprintf(quoted, sizeof(quoted), "\"%s\"", f->name);
-        if (f->rule == D9D_HF_RULE_OWN && strstr(c->document, quoted) != NULL)
-            return f->name;
-    }
+/* The default of a key, as text; NULL: none. */
+static const char *default_of(const d9d_family *f, const char *name)
+{
+    for (const d9d_key *k = f->config->keys; k->name != NULL; k++)
+        if (strcmp(k->name, name) == 0)
+            return k->def;
     return NULL;
 }
 
-/* --- writing ----------------------------------------------------------------------------------- */
+/* Does the document have a field that files cannot have, other than at its default? */
+static d9d_status own_field(const d9d_family_config *c, const char **out)
+{
+    json_t *doc;
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+
+    *out = NULL;
+    D9D_TRY(document_parse(c, &doc));
+    for (const d9d_hf_field *f = c->family->fields;
+         f != NULL && f->name != NULL && st == D9D_OK && *out == NULL; f++) {
+        const json_t *v = json_object_get(doc, f->name);
+        const char *otherwise = default_of(c->family, f->name);
+
+        if (f->rule != D9D_HF_RULE_OWN || v == NULL || json_is_null(v))
+            continue;
+        text.len = 0;
+        st = d9d_json_put(&text, v, -1);
+        if (st == D9D_OK && (otherwise == NULL || strcmp(text.data, otherwise) != 0))
+            *out = f->name;
+    }
+    d9d_buf_release(&text);
+    json_decref(doc);
+    return st;
+}
+
+/* --- writing -------------------------------------------------------------------------------- */
 
 d9d_status d9di_family_check_hf(const d9d_family_config *c)
 {
     const char *what = c->n_splits != 1 ? "a vocabulary of several splits"
                        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
                            ? "a projection of embeddings"
-                           : own_field(c);
+                           : NULL;
 
+    if (what == NULL)
+        D9D_TRY(own_field(c, &what));
     if (what == NULL)
         return D9D_OK;
     return D9D_FAIL(D9D_ENOTSUP, "%s: a HuggingFace checkpoint cannot have %s", c->family->name,
@@ -245,6 +289,26 @@ d9d_status d9d_family_hf_head(const void *config, json_t *doc)
     return head_write(c, doc);
 }
 
+/* Fields that files cannot have are at their defaults here. */
+static void own_fields_drop(const d9d_family_config *c, json_t *doc)
+{
+    for (const d9d_hf_field *f = c->family->fields; f != NULL && f->name != NULL; f++)
+        if (f->rule == D9D_HF_RULE_OWN)
+            (void)json_object_del(doc, f->name);
+}
+
+/* Matrices that are uniform by fan-in: transformers has no such initialisation, and its default is
+ * written. */
+static d9d_status range_write(json_t *doc)
+{
+    const json_t *std = json_object_get(doc, "initializer_range");
+
+    return json_is_number(std) && json_number_value(std) == 0 &&
+                   json_object_set_new(doc, "initializer_range", json_real(0.02)) != 0
+               ? D9D_FAIL(D9D_ENOMEM, "config.json: out of memory")
+               : D9D_OK;
+}
+
 d9d_status d9d_family_hf_config(const void *config, d9d_dtype dtype, json_t **out)
 {
     const d9d_family_config *c = config;
@@ -252,8 +316,11 @@ d9d_status d9d_family_hf_config(const void *config, d9d_dtype dtype, json_t **ou
     d9d_status st;
 
     D9D_TRY(check_config(c));
-    D9D_TRY(d9d_json_parse(D9D_HF_CONFIG_NAME, c->document, strlen(c->document), &doc));
+    D9D_TRY(document_parse(c, &doc));
+    own_fields_drop(c, doc);
     st = head_write(c, doc);
+    if (st == D9D_OK)
+        st = range_write(doc);
     if (st == D9D_OK)
         st = d9d_hf_config_set_dtype(doc, dtype);
     if (st == D9D_OK)

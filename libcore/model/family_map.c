@@ -78,7 +78,8 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
                    any_name(src, has_prefix, "lm_head.");
 }
 
-/* --- parameters -------------------------------------------------------------------------------- */
+/* --- parameters --------------------------------------------------------------------------------
+ */
 
 static d9d_hf_naming naming_of(const d9d_family_config *c)
 {
@@ -90,7 +91,7 @@ typedef struct param_list {
     const d9d_family_config *c;
     d9d_arena arena;
     D9D_VEC(d9d_hf_param) list;
-    bool skip_embed; /* of a tied model's last stage: the first stage exports it */
+    bool skip_embed;              /* of a tied model's last stage: the first stage exports it */
     const d9d_tensor_source *own; /* in the suite's layout, without buffers if it has gradients */
 } param_list;
 
@@ -179,7 +180,8 @@ static d9d_hf_params params_of(const param_list *l)
     return (d9d_hf_params){l->list.data, l->list.len};
 }
 
-/* --- one direction ------------------------------------------------------------------------------ */
+/* --- one direction ------------------------------------------------------------------------------
+ */
 
 static d9d_status map_files(const d9d_family_config *c, d9d_stage stage, const d9d_hf_mapping *how,
                             const d9d_tensor_source *own, d9d_mapper **out)
@@ -231,8 +233,7 @@ static bool is_other_head(const d9d_family_config *c, const char *name)
 
 /* transformers ignores the head of a tied model, a task's head replaces another, and some files
  * have tensors that no model uses; each is dropped by name. */
-static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source *src,
-                            d9d_mapper *m)
+static d9d_status drops_add(const d9d_family_config *c, const d9d_tensor_source *src, d9d_mapper *m)
 {
     const d9d_hf_naming naming = naming_of(c);
     const bool tied = ((const d9d_family_dims *)c->dims)->tie_word_embeddings &&
@@ -280,7 +281,8 @@ static d9d_family_config without_head(const d9d_family_config *c, const d9d_tens
     return h;
 }
 
-/* --- the whole ---------------------------------------------------------------------------------- */
+/* --- the whole ----------------------------------------------------------------------------------
+ */
 
 d9d_status d9d_family_mapper(const void *config, d9d_stage stage, const d9d_tensor_source *src,
                              d9d_weights_layout to, d9d_mapper **out)
@@ -330,7 +332,8 @@ d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matri
     return st;
 }
 
-/* --- random weights ----------------------------------------------------------------------------- */
+/* --- random weights -----------------------------------------------------------------------------
+ */
 
 /* A list of the whole model's parameters with their initialisation. */
 typedef struct tensor_list {

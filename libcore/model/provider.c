@@ -79,8 +79,8 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
                               const void **config)
 {
     const d9d_model_provider *p = section->choice->row;
-    const d9d_hf_family family = {p->table->name, p->model_types,
-                                  p->family != NULL ? p->family->config : p->dims,
+    const d9d_hf_family family = {p->family != NULL ? p->family->name : p->table->name,
+                                  p->model_types, p->family != NULL ? p->family->config : p->dims,
                                   p->family != NULL ? p->family->fields : p->fields, false};
     json_t *doc = NULL;
     d9d_status st = D9D_OK;

@@ -88,8 +88,9 @@ static d9d_status tensor_read(void *self, size_t i, uint64_t from, void *dst, ui
     for (int64_t at = 0; at < count; at += block) {
         const int64_t k = count - at < block ? count - at : block, start = first + at;
 
-        D9D_TRY(d9d_kernels_cpu()->elementwise->random(NULL, dtype, (char *)dst + at * width, of->init,
-                                          of->init_scale, rng, 1, &k, &start, &whole));
+        D9D_TRY(d9d_kernels_cpu()->elementwise->random(NULL, dtype, (char *)dst + at * width,
+                                                       of->init, of->init_scale, rng, 1, &k, &start,
+                                                       &whole));
     }
     return D9D_OK;
 }

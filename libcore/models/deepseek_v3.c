@@ -50,22 +50,33 @@ static const d9d_key keys[] = {
 };
 static const d9d_table table = D9D_TABLE(config, "deepseek_v3_config", keys, "DeepSeek V3");
 static const char *const types[] = {"deepseek_v3", "kimi_k2", NULL};
-static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),
-    D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"), D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"),
-    D9D_HF_ONLY("moe_layer_freq", "[1]"), D9D_HF_IGNORED("num_nextn_predict_layers"),
-    D9D_HF_IGNORED("ep_size"), D9D_HF_IGNORED("aux_loss_alpha"), D9D_HF_IGNORED("seq_aux"),
-    D9D_HF_IGNORED("pretraining_tp"), D9D_HF_IGNORED("qk_head_dim"), D9D_HF_IGNORED("head_dim"),
-    D9D_HF_IGNORED("num_local_experts"), D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+static const d9d_hf_field fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
+                                      D9D_HF_ONLY("attention_bias", "[false]"),
+                                      D9D_HF_ONLY("scoring_func", "[\"sigmoid\"]"),
+                                      D9D_HF_ONLY("topk_method", "[\"noaux_tc\"]"),
+                                      D9D_HF_ONLY("moe_layer_freq", "[1]"),
+                                      D9D_HF_IGNORED("num_nextn_predict_layers"),
+                                      D9D_HF_IGNORED("ep_size"),
+                                      D9D_HF_IGNORED("aux_loss_alpha"),
+                                      D9D_HF_IGNORED("seq_aux"),
+                                      D9D_HF_IGNORED("pretraining_tp"),
+                                      D9D_HF_IGNORED("qk_head_dim"),
+                                      D9D_HF_IGNORED("head_dim"),
+                                      D9D_HF_IGNORED("num_local_experts"),
+                                      D9D_HF_IGNORED("router_aux_loss_coef"),
+                                      D9D_HF_END};
 static const d9d_hf_tensor tensors[] = {
-    D9D_HF_EXPERTS, D9D_HF_EXPERT_BIAS, D9D_HF_SHARED_EXPERTS,
+    D9D_HF_EXPERTS,
+    D9D_HF_EXPERT_BIAS,
+    D9D_HF_SHARED_EXPERTS,
     D9D_HF_NAME("self_attn.q_proj.down_proj.weight", "self_attn.q_a_proj.weight"),
     D9D_HF_NAME("self_attn.q_proj.norm.weight", "self_attn.q_a_layernorm.weight"),
     D9D_HF_NAME("self_attn.q_proj.up_proj.weight", "self_attn.q_b_proj.weight"),
     D9D_HF_NAME("self_attn.kv_down_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"),
     D9D_HF_NAME("self_attn.kv_down_norm.weight", "self_attn.kv_a_layernorm.weight"),
     D9D_HF_NAME("self_attn.kv_up_proj.weight", "self_attn.kv_b_proj.weight"),
-    D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"), D9D_HF_TENSORS_END};
+    D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"),
+    D9D_HF_TENSORS_END};
 
 typedef struct layer {
     d9d_decoder_layer base;
@@ -99,15 +110,15 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                            .rope = base->rope,
                                            .norm_eps = 1e-6f, /* whatever rms_norm_eps is */
                                            .scale = score_scale(c)};
-    const d9d_block_moe_shape moe = {
-        .hidden = c->hidden_size,
-        .intermediate = c->moe_intermediate_size,
-        .experts = c->n_routed_experts,
-        .top_k = c->num_experts_per_tok,
-        .renormalise = c->norm_topk_prob,
-        .shared_intermediate = c->moe_intermediate_size * c->n_shared_experts,
-        .router = c->router,
-        .layer = base->number};
+    const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
+                                     .intermediate = c->moe_intermediate_size,
+                                     .experts = c->n_routed_experts,
+                                     .top_k = c->num_experts_per_tok,
+                                     .renormalise = c->norm_topk_prob,
+                                     .shared_intermediate =
+                                         c->moe_intermediate_size * c->n_shared_experts,
+                                     .router = c->router,
+                                     .layer = base->number};
     layer *l = (layer *)base;
 
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
@@ -128,8 +139,8 @@ static d9d_status forward(d9d_decoder_layer *base, d9d_tape *t, const d9d_model_
     d9d_var *h;
 
     D9D_TRY(d9d_block_norm_forward(&l->input_layernorm, t, in->x, &h));
-    return d9d_block_mla_forward(&l->self_attn, t, h, in->positions, in->segments, in->cache,
-                                 in->x, y);
+    return d9d_block_mla_forward(&l->self_attn, t, h, in->positions, in->segments, in->cache, in->x,
+                                 y);
 }
 
 static d9d_status ffn(d9d_decoder_layer *base, d9d_tape *t, d9d_var *x, d9d_var **y)
@@ -169,5 +180,5 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(deepseek_v3, "deepseek_v3", "DeepSeek V3 and R1, Kimi K2, Moonlight", types,
            .class_name = "DeepseekV3", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .layer = sizeof(layer), .init = init,
-           .forward = forward, .ffn = ffn);
+           .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,
+           .ffn = ffn);

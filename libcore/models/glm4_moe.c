@@ -68,15 +68,15 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .norm_eps = (float)c->norm_eps,
                                                  .no_norm = !c->use_qk_norm,
                                                  .qkv_bias = c->attention_bias};
-    const d9d_block_moe_shape moe = {
-        .hidden = c->hidden_size,
-        .intermediate = c->moe_intermediate_size,
-        .experts = c->n_routed_experts,
-        .top_k = c->num_experts_per_tok,
-        .renormalise = c->norm_topk_prob,
-        .shared_intermediate = c->moe_intermediate_size * c->n_shared_experts,
-        .router = c->router,
-        .layer = base->number};
+    const d9d_block_moe_shape moe = {.hidden = c->hidden_size,
+                                     .intermediate = c->moe_intermediate_size,
+                                     .experts = c->n_routed_experts,
+                                     .top_k = c->num_experts_per_tok,
+                                     .renormalise = c->norm_topk_prob,
+                                     .shared_intermediate =
+                                         c->moe_intermediate_size * c->n_shared_experts,
+                                     .router = c->router,
+                                     .layer = base->number};
     layer *l = (layer *)base;
 
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
@@ -136,5 +136,5 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(glm4_moe, "glm4_moe", "GLM-4.5 to 4.7, mixtures of experts", types,
            .class_name = "Glm4Moe", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .layer = sizeof(layer), .init = init,
-           .forward = forward, .ffn = ffn);
+           .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,
+           .ffn = ffn);

@@ -29,9 +29,12 @@ static const d9d_key llama_keys[] = {KEYS("2048", "1e-6", "10000"),
 static const d9d_key mistral_keys[] = {KEYS("131072", "1e-6", "10000"), WINDOW("4096"),
                                        D9D_FAMILY_TIED(config, "false"), D9D_KEY_END};
 static const d9d_key mixtral_keys[] = {
-    KEYS("131072", "1e-5", "1e6"), WINDOW("null"), D9D_FAMILY_TIED(config, "false"),
+    KEYS("131072", "1e-5", "1e6"),
+    WINDOW("null"),
+    D9D_FAMILY_TIED(config, "false"),
     D9D_KEY_INT(config, num_local_experts, "8", 1, 1 << 16, "experts of a layer"),
-    D9D_KEY_INT(config, num_experts_per_tok, "2", 1, 1 << 16, "experts of a token"), D9D_KEY_END};
+    D9D_KEY_INT(config, num_experts_per_tok, "2", 1, 1 << 16, "experts of a token"),
+    D9D_KEY_END};
 static const d9d_key zero_or_one = {.kind = D9D_KIND_INT, .max = 1, .doc = "1: with RoPE"};
 static const d9d_key smollm3_keys[] = {
     KEYS("32768", "1e-6", "2e6"), D9D_FAMILY_TIED(config, "true"),
@@ -51,12 +54,15 @@ TABLE(smollm3, "SmolLM3");
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),             \
         D9D_HF_ONLY("mlp_bias", "[false]"), D9D_HF_IGNORED("pretraining_tp")
 static const d9d_hf_field fields[] = {FIELDS, D9D_HF_END};
-static const d9d_hf_field mixtral_fields[] = {
-    FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"), D9D_HF_IGNORED("output_router_logits"),
-    D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
-static const d9d_hf_field smollm3_fields[] = {
-    FIELDS, D9D_HF_ONLY("use_sliding_window", "[false]"), D9D_HF_IGNORED("sliding_window"),
-    D9D_HF_IGNORED("max_window_layers"), D9D_HF_IGNORED("layer_types"), D9D_HF_END};
+static const d9d_hf_field mixtral_fields[] = {FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"),
+                                              D9D_HF_IGNORED("output_router_logits"),
+                                              D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+static const d9d_hf_field smollm3_fields[] = {FIELDS,
+                                              D9D_HF_ONLY("use_sliding_window", "[false]"),
+                                              D9D_HF_IGNORED("sliding_window"),
+                                              D9D_HF_IGNORED("max_window_layers"),
+                                              D9D_HF_IGNORED("layer_types"),
+                                              D9D_HF_END};
 
 static const d9d_hf_tensor tensors[] = {D9D_HF_UNUSED("self_attn.rotary_emb.inv_freq"),
                                         D9D_HF_TENSORS_END};
@@ -80,9 +86,9 @@ static bool has_rope(const config *c, int64_t number)
 {
     const int64_t *list = c->no_rope_layers.items;
 
-    return c->no_rope_layers.n > 0 ? list[number] != 0
-                                   : c->no_rope_layer_interval == 0 ||
-                                         (number + 1) % c->no_rope_layer_interval != 0;
+    return c->no_rope_layers.n > 0
+               ? list[number] != 0
+               : c->no_rope_layer_interval == 0 || (number + 1) % c->no_rope_layer_interval != 0;
 }
 
 static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
@@ -92,7 +98,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
                                                  .heads = c->num_attention_heads,
                                                  .kv_heads = c->num_key_value_heads,
                                                  .head_dim = c->head_dim,
-                                                 .rope = has_rope(c, base->number) ? base->rope : NULL,
+                                                 .rope =
+                                                     has_rope(c, base->number) ? base->rope : NULL,
                                                  .no_norm = true,
                                                  .window = c->sliding_window};
     const d9d_block_moe_shape moe = {.hidden = c->hidden_size,

@@ -22,32 +22,33 @@ typedef struct config {
     bool *windowed, *is_moe; /* [num_hidden_layers] */
 } config;
 
-/* --- config.json -------------------------------------------------------------------------------- */
+/* --- config.json --------------------------------------------------------------------------------
+ */
 
 #define KEYS                                                                                       \
     D9D_FAMILY_KEYS(config), D9D_FAMILY_POSITIONS(config, "32768"),                                \
         D9D_FAMILY_NORM(config, rms_norm_eps, "1e-6"), D9D_FAMILY_ROPE(config, "10000"),           \
         D9D_FAMILY_TIED(config, "false"),                                                          \
-        D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window",              \
-                     .flags = D9D_NULLABLE),                                                       \
+        D9D_KEY_BOOL(config, use_sliding_window, "false", "some layers see a window"),             \
         D9D_KEY_INT(config, sliding_window, "4096", 0, INT32_MAX, "keys that a query sees",        \
-                    .flags = D9D_NULLABLE),                                                        \
-        D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows",    \
                     .flags = D9D_NULLABLE),                                                        \
         D9D_FAMILY_LAYER_TYPES(config, layer_types)
 
-static const d9d_key qwen2_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config),
+#define WINDOW_LAYERS                                                                              \
+    D9D_KEY_INT(config, max_window_layers, "28", 0, INT32_MAX, "layers before the windows")
+static const d9d_key qwen2_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), WINDOW_LAYERS,
                                      D9D_FAMILY_HEAD_DIM(config), D9D_KEY_END};
-static const d9d_key qwen3_keys[] = {
-    KEYS, D9D_FAMILY_INTERMEDIATE(config),
-    D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
-                "features of a head; null: a share of hidden_size", .flags = D9D_NULLABLE),
-    D9D_KEY_END};
+static const d9d_key qwen3_keys[] = {KEYS, D9D_FAMILY_INTERMEDIATE(config), WINDOW_LAYERS,
+                                     D9D_KEY_INT(config, head_dim, "128", 2, 1 << 16,
+                                                 "features of a head; null: a share of hidden_size",
+                                                 .flags = D9D_NULLABLE),
+                                     D9D_KEY_END};
 
 static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc = "a layer"};
 #define MOE_KEYS(steps, experts, per_token, width, shared)                                         \
     KEYS, D9D_FAMILY_HEAD_DIM(config),                                                             \
-        D9D_KEY_INT(config, intermediate_size, "0", 0, 1 << 20, "width of layers without experts"), \
+        D9D_KEY_INT(config, intermediate_size, "0", 0, 1 << 20,                                    \
+                    "width of layers without experts"),                                            \
         D9D_KEY_INT(config, num_experts, experts, 1, 1 << 16, "experts of a layer"),               \
         D9D_KEY_INT(config, num_experts_per_tok, per_token, 1, 1 << 16, "experts of a token"),     \
         D9D_KEY_INT(config, moe_intermediate_size, width, 1, 1 << 20, "width of an expert"),       \
@@ -59,7 +60,7 @@ static const d9d_key layer_number = {.kind = D9D_KIND_INT, .max = 1 << 16, .doc 
         D9D_KEY_INT(config, shared_expert_intermediate_size, shared, 0, 1 << 20,                   \
                     "width of an expert for all tokens")
 static const d9d_key qwen2_moe_keys[] = {
-    MOE_KEYS("1", "60", "4", "1408", "5632"),
+    MOE_KEYS("1", "60", "4", "1408", "5632"), WINDOW_LAYERS,
     D9D_KEY_BOOL(config, qkv_bias, "true", "queries, keys and values have biases"), D9D_KEY_END};
 static const d9d_key qwen3_moe_keys[] = {
     MOE_KEYS("1", D9D_REQUIRED, D9D_REQUIRED, D9D_REQUIRED, "0"),
@@ -74,13 +75,15 @@ TABLE(qwen2_moe, "Qwen2-MoE");
 TABLE(qwen3_moe, "Qwen3-MoE");
 
 /* Balancing losses of routers belong to a job, not to a model, so the file's values are ignored. */
-#define FIELDS                                                                                     \
-    D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_ONLY("hidden_act", "[\"silu\"]"),             \
-        D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),  \
-        D9D_HF_IGNORED("router_aux_loss_coef")
-static const d9d_hf_field qwen2_fields[] = {FIELDS, D9D_HF_END};
-static const d9d_hf_field qwen3_fields[] = {FIELDS, D9D_HF_OWN("shared_expert_intermediate_size"),
-                                            D9D_HF_OWN("shared_expert_gate"), D9D_HF_END};
+#define FIELDS D9D_HF_ONLY("attention_bias", "[false]"), D9D_HF_ONLY("hidden_act", "[\"silu\"]")
+#define MOE_FIELDS                                                                                 \
+    FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"),                                      \
+        D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef")
+static const d9d_hf_field dense_fields[] = {FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen2_moe_fields[] = {MOE_FIELDS, D9D_HF_END};
+static const d9d_hf_field qwen3_moe_fields[] = {MOE_FIELDS, D9D_HF_IGNORED("max_window_layers"),
+                                                D9D_HF_OWN("shared_expert_intermediate_size"),
+                                                D9D_HF_OWN("shared_expert_gate"), D9D_HF_END};
 
 static const d9d_hf_tensor qwen2_tensors[] = {
     D9D_HF_EXPERTS,
@@ -94,7 +97,8 @@ static const d9d_hf_tensor qwen3_tensors[] = {
     D9D_HF_NONE("mlp.shared_expert.expert.gate_proj.weight"),
     D9D_HF_NONE("mlp.shared_expert.expert.up_proj.weight"),
     D9D_HF_NONE("mlp.shared_expert.expert.down_proj.weight"),
-    D9D_HF_NONE("mlp.shared_expert.gate.weight"), D9D_HF_TENSORS_END};
+    D9D_HF_NONE("mlp.shared_expert.gate.weight"),
+    D9D_HF_TENSORS_END};
 
 /* Windowed layers: all of a Qwen3 mixture, or by layer_types, or those after the first
  * max_window_layers. */
@@ -109,12 +113,15 @@ static d9d_status windows_find(config *c, const char *where, d9d_arena *a)
     if (c->use_sliding_window && c->sliding_window == 0)
         return D9D_FAIL(D9D_ENOTSUP, "%s: sliding_window: 0 is not supported", where);
     if (!every)
-        D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
+        D9D_TRY(
+            d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &types));
     for (int64_t l = 0; l < c->num_hidden_layers; l++) {
         c->windowed[l] = types.at != NULL ? types.at[l] == 1 : every || (used && l >= first);
         if (c->windowed[l] && !used)
-            return D9D_FAIL(D9D_ECONFIG, "%s: layer_types has sliding_attention, and no "
-                            "sliding_window is in use", where);
+            return D9D_FAIL(D9D_ECONFIG,
+                            "%s: layer_types has sliding_attention, and no "
+                            "sliding_window is in use",
+                            where);
     }
     return D9D_OK;
 }
@@ -129,14 +136,15 @@ static d9d_status mixtures_find(config *c, const char *where)
         c->is_moe[l] = c->num_experts > 0 && (l + 1) % c->decoder_sparse_step == 0;
     for (size_t i = 0; i < c->mlp_only_layers.n; i++) {
         if (dense[i] >= c->num_hidden_layers)
-            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is not a layer of 0..%lld", where,
-                            i, (long long)c->num_hidden_layers - 1);
+            return D9D_FAIL(D9D_ECONFIG, "%s: mlp_only_layers[%zu] is not a layer of 0..%lld",
+                            where, i, (long long)c->num_hidden_layers - 1);
         c->is_moe[dense[i]] = false;
     }
     for (int64_t l = 0; l < c->num_hidden_layers; l++)
         all &= c->is_moe[l];
     if (!all && c->intermediate_size == 0)
-        return D9D_FAIL(D9D_ECONFIG, "%s: intermediate_size is missing, of layers without experts", where);
+        return D9D_FAIL(D9D_ECONFIG, "%s: intermediate_size is missing, of layers without experts",
+                        where);
     return D9D_OK;
 }
 
@@ -169,7 +177,8 @@ static d9d_status qwen3_check(void *dims, const char *where, d9d_arena *a)
     return layers_find(dims, where, a);
 }
 
-/* --- a layer -------------------------------------------------------------------------------------- */
+/* --- a layer
+ * -------------------------------------------------------------------------------------- */
 
 typedef struct layer {
     d9d_decoder_layer base;
@@ -212,7 +221,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     if (l->is_moe)
         D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size, c->intermediate_size);
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->mlp, opts, c->hidden_size,
+                      c->intermediate_size);
     D9D_FAMILY_NORM_ADD(l, input_layernorm, opts, c);
     D9D_FAMILY_NORM_ADD(l, post_attention_layernorm, opts, c);
     return D9D_OK;
@@ -246,25 +256,25 @@ static void shape(const void *dims, d9d_decoder_shape *s)
     s->has_experts = ((const config *)dims)->num_experts > 0;
 }
 
-/* --- the families --------------------------------------------------------------------------------- */
+/* --- the families
+ * --------------------------------------------------------------------------------- */
 
-#define LAYER                                                                                      \
-    .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
+#define LAYER .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward, .ffn = ffn
 D9D_FAMILY(qwen2, "qwen2", "Qwen2 and Qwen2.5, dense", qwen2_types, .class_name = "Qwen2",
-           .config = &qwen2_table, .fields = qwen2_fields, .check = qwen2_check, LAYER);
+           .config = &qwen2_table, .fields = dense_fields, .check = qwen2_check, LAYER);
 D9D_FAMILY(qwen2_moe, "qwen2_moe", "Qwen2 with mixtures of experts", qwen2_moe_types,
-           .class_name = "Qwen2Moe", .config = &qwen2_moe_table, .fields = qwen2_fields,
+           .class_name = "Qwen2Moe", .config = &qwen2_moe_table, .fields = qwen2_moe_fields,
            .tensors = qwen2_tensors, .check = qwen2_check, LAYER);
 
 /* Qwen3's sections have the reference framework's parameters too. */
-#define QWEN3(family, class)                                                                       \
+#define QWEN3(family, class, of)                                                                   \
     {                                                                                              \
         .size = sizeof(d9d_family), .name = #family, .class_name = (class),                        \
-        .model_types = family##_types, .config = &family##_table, .fields = qwen3_fields,          \
+        .model_types = family##_types, .config = &family##_table, .fields = (of),                  \
         .tensors = qwen3_tensors, .check = qwen3_check, LAYER                                      \
     }
-static const d9d_family dense = QWEN3(qwen3, "Qwen3");
-static const d9d_family moe = QWEN3(qwen3_moe, "Qwen3Moe");
+static const d9d_family dense = QWEN3(qwen3, "Qwen3", dense_fields);
+static const d9d_family moe = QWEN3(qwen3_moe, "Qwen3Moe", qwen3_moe_fields);
 
 static d9d_status dense_read(const void *section, d9d_arena *a, const void **out)
 {
@@ -281,7 +291,8 @@ static d9d_status moe_read(const void *section, d9d_arena *a, const void **out)
                                     &c->router);
 }
 
-const d9d_model_provider d9d_qwen3_dense_provider = {
-    .table = &d9d_qwen3_dense_section, .read = dense_read, D9D_FAMILY_PROVIDER(qwen3_types, &dense)};
+const d9d_model_provider d9d_qwen3_dense_provider = {.table = &d9d_qwen3_dense_section,
+                                                     .read = dense_read,
+                                                     D9D_FAMILY_PROVIDER(qwen3_types, &dense)};
 const d9d_model_provider d9d_qwen3_moe_provider = {
     .table = &d9d_qwen3_moe_section, .read = moe_read, D9D_FAMILY_PROVIDER(qwen3_moe_types, &moe)};

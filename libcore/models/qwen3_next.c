@@ -52,9 +52,9 @@ static const d9d_key keys[] = {
 static const d9d_table table = D9D_TABLE(config, "qwen3_next_config", keys, "Qwen3-Next");
 static const char *const types[] = {"qwen3_next", NULL};
 static const d9d_hf_field fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("attention_bias", "[false]"),
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"),          D9D_HF_ONLY("attention_bias", "[false]"),
     D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),
-    D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+    D9D_HF_IGNORED("router_aux_loss_coef"),           D9D_HF_END};
 
 #define HEADS(member) offsetof(config, member)
 static const d9d_hf_tensor tensors[] = {
@@ -145,8 +145,8 @@ static d9d_status init(d9d_decoder_layer *base, const d9d_block_opts *opts)
     const float eps = (float)c->norm_eps;
     layer *l = (layer *)base;
 
-    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, opts,
-                  c->hidden_size, eps, true);
+    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, opts, c->hidden_size,
+                  eps, true);
     D9D_TRY(mixer_init(l, c, opts));
     D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->post_attention_layernorm,
                   opts, c->hidden_size, eps, true);
@@ -189,8 +189,8 @@ static d9d_status check(void *dims, const char *where, d9d_arena *a)
     static const char *const words[] = {"linear_attention", "full_attention", NULL};
     config *c = dims;
 
-    D9D_TRY(d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a,
-                                 &c->types));
+    D9D_TRY(
+        d9d_layer_types_read(&c->layer_types, words, c->num_hidden_layers, where, a, &c->types));
     return d9d_family_experts_check(where, c->num_experts, c->num_experts_per_tok, &c->router);
 }
 
@@ -205,5 +205,5 @@ static void shape(const void *dims, d9d_decoder_shape *s)
 
 D9D_FAMILY(qwen3_next, "qwen3_next", "Qwen3-Next, linear attention and mixtures of experts", types,
            .class_name = "Qwen3Next", .config = &table, .fields = fields, .tensors = tensors,
-           .check = check, .shape = shape, .layer = sizeof(layer), .init = init,
-           .forward = forward, .ffn = ffn);
+           .check = check, .shape = shape, .layer = sizeof(layer), .init = init, .forward = forward,
+           .ffn = ffn);

@@ -3,6 +3,7 @@
  */
 #include "models/qwen3_section.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "d9d/models/models.h"
@@ -31,7 +32,7 @@ typedef struct model_section {
     d9d_list split_vocab_order; /* const char * */
     int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
     bool tie_word_embeddings;
-    double initializer_range; /* 0: uniform by fan-in, d9d/models/qwen3/qwen3.h */
+    double initializer_range; /* 0: uniform by fan-in */
 } model_section;
 
 typedef struct provider_section {
@@ -222,17 +223,17 @@ static const d9d_key moe_provider_keys[] = {
     D9D_KEY_END,
 };
 const d9d_table d9d_qwen3_dense_section = {.name = "qwen3_dense",
-                                               .size = sizeof(provider_section),
-                                               .keys = dense_provider_keys,
-                                               .doc = "Qwen3 with dense feed-forward layers",
-                                               .check = provider_check,
-                                               .row = &d9d_qwen3_dense_provider};
+                                           .size = sizeof(provider_section),
+                                           .keys = dense_provider_keys,
+                                           .doc = "Qwen3 with dense feed-forward layers",
+                                           .check = provider_check,
+                                           .row = &d9d_qwen3_dense_provider};
 const d9d_table d9d_qwen3_moe_section = {.name = "qwen3_moe",
-                                             .size = sizeof(provider_section),
-                                             .keys = moe_provider_keys,
-                                             .doc = "Qwen3 with mixtures of experts",
-                                             .check = provider_check,
-                                             .row = &d9d_qwen3_moe_provider};
+                                         .size = sizeof(provider_section),
+                                         .keys = moe_provider_keys,
+                                         .doc = "Qwen3 with mixtures of experts",
+                                         .check = provider_check,
+                                         .row = &d9d_qwen3_moe_provider};
 
 /* --- as a config.json --------------------------------------------------------------------- */
 
@@ -280,7 +281,6 @@ static d9d_status splits_read(const model_section *m, d9d_arena *a, d9d_family_c
     return D9D_OK;
 }
 
-
 static int64_t vocab_size(const d9d_str_int_map *sizes)
 {
     int64_t sum = 0;
@@ -304,8 +304,7 @@ static void experts_write(const layer_section *l, json_t **doc)
     d9d_json_set(doc, "shared_expert_gate", json_boolean(l->shared_expert->enable_gate));
 }
 
-/* The frequencies; those of ntk are plain ones of another base. */
-static void rope_write(const model_section *m, json_t **doc)
+static d9d_rope_scaling scaling_of(const model_section *m)
 {
     d9d_rope_scaling s = {0};
 
@@ -313,6 +312,27 @@ static void rope_write(const model_section *m, json_t **doc)
         s = *(const d9d_rope_scaling *)m->rope_scaling.value;
         s.kind = (d9d_rope_kind)(m->rope_scaling.which + D9D_ROPE_LINEAR);
     }
+    return s;
+}
+
+/* The base of ntk, which JSON can have if it is finite. */
+static d9d_status base_check(const model_section *m)
+{
+    const d9d_rope_scaling s = scaling_of(m);
+
+    return isfinite(d9d_rope_base(&s, m->rope_base, m->layer.head_dim))
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "model_provider.model: scaled rotary embedding (ntk): factor %g gives no "
+                          "finite base of head_dim %lld",
+                          s.factor, (long long)m->layer.head_dim);
+}
+
+/* The frequencies; those of ntk are plain ones of another base. */
+static void rope_write(const model_section *m, json_t **doc)
+{
+    const d9d_rope_scaling s = scaling_of(m);
+
     d9d_json_set(doc, "rope_theta", json_real(d9d_rope_base(&s, m->rope_base, m->layer.head_dim)));
     d9d_json_set(doc, "rope_scaling", d9di_hf_rope_to_json(&s));
 }
@@ -341,9 +361,11 @@ static json_t *document_build(const model_section *m)
 static d9d_status dimensions_read(const d9d_family *f, const model_section *m, d9d_arena *a,
                                   d9d_family_config *c)
 {
-    json_t *doc = document_build(m);
+    json_t *doc;
     d9d_status st;
 
+    D9D_TRY(base_check(m));
+    doc = document_build(m);
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "model_provider.model: out of memory");
     st = d9d_family_read(f, doc, "model_provider.model", true, a, c);

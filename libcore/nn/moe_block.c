@@ -43,6 +43,25 @@ static d9d_status bias_init(d9d_block_moe *b)
     return D9D_OK;
 }
 
+static d9d_status router_check(const d9d_block_moe_shape *s)
+{
+    const d9d_block_router *r = &s->router;
+    const long long groups = r->groups, top = r->top_groups, experts = s->experts;
+
+    if (groups <= 1)
+        return D9D_OK;
+    if (groups > D9D_ROUTER_MAX_GROUPS || experts % groups != 0)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%lld groups of experts: at most %d, which divide num_experts %lld", groups,
+                        D9D_ROUTER_MAX_GROUPS, experts);
+    return top >= 1 && top * (experts / groups) >= s->top_k
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "the best %lld of %lld groups have %lld experts, and "
+                          "num_experts_per_tok is %lld",
+                          top, groups, top * (experts / groups), (long long)s->top_k);
+}
+
 d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
                               const d9d_block_moe_shape *shape)
 {
@@ -60,6 +79,7 @@ d9d_status d9d_block_moe_init(d9d_block_moe *b, const d9d_block_opts *how,
     d9d_module_init(&b->module);
     d9d_module_init(&b->router);
     d9d_module_init(&b->grouped_experts);
+    D9D_TRY(router_check(shape));
     D9D_TRY(d9d_block_linear_init(&b->gate, how, h, e));
     D9D_TRY(grouped_init(&b->gate_proj, how, e, h, n));
     D9D_TRY(grouped_init(&b->up_proj, how, e, h, n));

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/models/qwen3/qwen3.h"
-#include "d9d/models/qwen3/qwen3_map.h"
+#include "d9d/model/family.h"
+#include "d9d/models/models.h"
 #include "model/lora/adapter_private.h"
 
 enum { MOST = 1 << 16 }; /* bytes of numbers */
@@ -22,22 +22,23 @@ static void need(bool truth)
 }
 
 /* A model with linear layers and experts. */
-static const d9d_block_vocab_split vocabulary = {"regular", 50};
-static const d9d_qwen3_config config = {.hidden = 8,
-                                        .layers = 2,
-                                        .heads = 2,
-                                        .kv_heads = 1,
-                                        .head_dim = 4,
-                                        .dense_intermediate = 6,
-                                        .expert_intermediate = 3,
-                                        .experts = 2,
-                                        .top_k = 1,
-                                        .moe_layer = (const bool[]){false, true},
-                                        .norm_eps = 1e-6f,
-                                        .rope_base = 1e4,
-                                        .max_positions = 64,
-                                        .splits = &vocabulary,
-                                        .n_splits = 1};
+static const char model[] =
+    "{\"model_type\": \"qwen3_moe\", \"hidden_size\": 8, \"num_hidden_layers\": 2, "
+    "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 4, "
+    "\"intermediate_size\": 6, \"moe_intermediate_size\": 3, \"num_experts\": 2, "
+    "\"num_experts_per_tok\": 1, \"mlp_only_layers\": [0], \"max_position_embeddings\": 64, "
+    "\"vocab_size\": 50}";
+
+static void list_matrices(d9d_arena *a, d9d_model_matrices *out)
+{
+    d9d_family_config c;
+    json_t *doc;
+
+    need(d9d_json_parse("model", model, sizeof(model) - 1, &doc) == D9D_OK);
+    need(d9d_family_read(d9d_qwen3_moe_provider.family, doc, "model", true, a, &c) == D9D_OK);
+    json_decref(doc);
+    need(d9d_family_matrices(&c, a, out) == D9D_OK);
+}
 
 /* The numbers that the header speaks of, as far as it is one. */
 static uint64_t bytes_of(const char *header, size_t n)
@@ -99,7 +100,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     d9d_adapters *ad = NULL;
     d9d_arena a = {0};
 
-    need(mkdtemp(dir) != NULL && d9d_qwen3_matrices(&config, &a, &of) == D9D_OK);
+    need(mkdtemp(dir) != NULL);
+    list_matrices(&a, &of);
     write_file(&a, dir, D9DI_ADAPTER_CONFIG, text, n);
     if (zero != NULL)
         write_tensors(&a, dir, zero + 1, size - n - 1);

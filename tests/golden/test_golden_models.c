@@ -14,9 +14,7 @@
 #include "d9d/model/params_io.h"
 #include "d9d/model/weights.h"
 #include "d9d/models/models.h"
-#include "d9d/models/qwen3/qwen3.h"
-#include "d9d/models/qwen3/qwen3_config.h"
-#include "d9d/models/qwen3/qwen3_map.h"
+#include "support/family.h"
 #include "support/unit_device.h"
 #include "support/vectors.h"
 
@@ -34,7 +32,7 @@ typedef struct fixture {
     tally tally; /* of bfloat16 */
     const char *checkpoint, *golden;
     d9d_arena arena;
-    d9d_qwen3_config config;
+    d9d_family_config config;
     d9d_device *dev;
     d9d_model *model;
     d9d_params params;
@@ -81,9 +79,8 @@ static void fixture_open(fixture *f, const json_t *c, d9d_dtype t, d9d_model_rec
     *f = (fixture){.dtype = t,
                    .checkpoint = json_string_value(json_object_get(c, "checkpoint")),
                    .golden = json_string_value(json_object_get(c, "golden"))};
-    assert_ok(
-        d9d_qwen3_config_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
-    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
+    assert_ok(family_read(vectors_path(f->checkpoint, "config.json"), &f->arena, &f->config));
+    assert_ok(d9d_family_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     for (size_t i = 0; i < f->params.n; i++)
@@ -222,7 +219,8 @@ static void check_gradients(fixture *f)
 
     assert_ok(d9d_params_io_open(&f->params, D9D_PARAMS_GRADS, &io));
     assert_ok(d9d_params_io_source(io, &source));
-    assert_ok(d9d_qwen3_mapper(&f->config, D9D_WHOLE_MODEL, &source, D9D_LAYOUT_HF_FUSED, &mapper));
+    assert_ok(
+        d9d_family_mapper(&f->config, D9D_WHOLE_MODEL, &source, D9D_LAYOUT_HF_FUSED, &mapper));
     assert_ok(d9d_map_plan_create(mapper, &source, &(d9d_map_plan_opts){0}, &plan));
     assert_ok(d9d_map_plan_run(plan, &sink, 1, NULL));
     for (size_t i = 0; i < got.n; i++)

@@ -15,13 +15,12 @@
 #include "d9d/model/model.h"
 #include "d9d/model/weights.h"
 #include "d9d/models/models.h"
-#include "d9d/models/qwen3/qwen3.h"
-#include "d9d/models/qwen3/qwen3_config.h"
+#include "support/family.h"
 #include "support/unit_device.h"
 
 typedef struct bench {
     d9d_arena arena;
-    d9d_qwen3_config config;
+    d9d_family_config config;
     d9d_device *dev;
     d9d_model *model;
     d9d_params params;
@@ -46,12 +45,9 @@ static d9d_status dtype_of(const char *dir, d9d_dtype *out)
 static d9d_status model_make(bench *b, const char *dir, d9d_dtype t)
 {
     const d9d_model_opts options = {.dtype = t};
-    char path[4096];
 
-    if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
-        return D9D_FAIL(D9D_EINVAL, "%s: the name is too long", dir);
-    D9D_TRY(d9d_qwen3_config_read(path, &b->arena, &b->config));
-    D9D_TRY(d9d_qwen3_create(&b->config, D9D_WHOLE_MODEL, &options, &b->model));
+    D9D_TRY(family_read(dir, &b->arena, &b->config));
+    D9D_TRY(d9d_family_create(&b->config, D9D_WHOLE_MODEL, &options, &b->model));
     D9D_TRY(d9d_module_bind(b->model->module));
     D9D_TRY(d9d_module_params(b->model->module, &b->arena, &b->params));
     D9D_TRY(d9d_device_open(unit_device_name(), &b->dev));

@@ -15,7 +15,7 @@
 #include "d9d/base/rng.h"
 #include "d9d/data/loader/cp_slice.h"
 #include "d9d/model/model.h"
-#include "d9d/models/qwen3/qwen3.h"
+#include "support/family.h"
 
 /* --- arrays in pieces ------------------------------------------------------------------ */
 
@@ -430,20 +430,10 @@ static void gradients_are_those_of_all_ranks(void **state)
 
 /* --- models ---------------------------------------------------------------------------------- */
 
-static const d9d_block_vocab_split splits[] = {{"all", VOCAB}};
-
-static const d9d_qwen3_config dense = {.hidden = 20,
-                                       .layers = 2,
-                                       .heads = 4,
-                                       .kv_heads = 2,
-                                       .head_dim = 6,
-                                       .dense_intermediate = 14,
-                                       .norm_eps = 1e-6f,
-                                       .rope_base = 1e4,
-                                       .max_positions = 1024,
-                                       .renormalise = true,
-                                       .splits = splits,
-                                       .n_splits = 1};
+static const char dense[] = "\"model_type\": \"qwen3\"";
+static const char mixture[] = "\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, "
+                              "\"num_experts\": 4, \"num_experts_per_tok\": 2, "
+                              "\"moe_intermediate_size\": 9";
 
 typedef struct variant {
     const char *name;
@@ -461,7 +451,7 @@ static const variant variants[] = {
 
 /* A model over `comm`, its losses and its gradients, summed over the ranks. */
 typedef struct learned {
-    d9d_qwen3_config config;
+    d9d_family_config config;
     d9d_model *model;
     d9d_params params;
     d9d_arena arena;
@@ -477,13 +467,14 @@ static void learn(const ranks *w, const variant *v, d9d_comm *comm, const d9d_ba
     uploaded part;
     d9d_tape *t;
 
-    *f = (learned){.config = dense};
-    if (v->moe) {
-        f->config.experts = 4;
-        f->config.top_k = 2;
-        f->config.expert_intermediate = 9;
-    }
-    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
+    *f = (learned){0};
+    assert_ok(family_make(
+        &f->arena, &f->config,
+        "{%s, \"hidden_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 14, "
+        "\"max_position_embeddings\": 1024, \"vocab_size\": %d, \"initializer_range\": 0}",
+        v->moe ? mixture : dense, VOCAB));
+    assert_ok(d9d_family_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     f->model->groups.cp = comm;
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));

@@ -19,10 +19,10 @@
 
 #include "d9d/comm/mesh.h"
 #include "d9d/model/model.h"
-#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/parallel/tied_weights.h"
 #include "d9d/pipe/executor.h"
 #include "d9d/pipe/timeline.h"
+#include "support/family.h"
 
 enum { LAYERS = 16, HIDDEN = 32, VOCAB = 61, ROWS = 2, PLAYS = 3, MOST = 64 };
 
@@ -31,7 +31,8 @@ struct job {
     d9d_mesh *mesh;
     d9d_device *dev;
     d9d_comm *down, *up;
-    d9d_qwen3_config config;
+    d9d_arena arena;
+    d9d_family_config config;
     d9d_model_opts options;
     d9d_pipe_schedule_opts pipe;
     bool frozen;
@@ -67,7 +68,7 @@ static d9d_status freeze_first(void *arg, d9d_param *p)
 
 static d9d_status make_model(struct job *j, d9d_stage stage, d9d_model **out)
 {
-    D9D_TRY(d9d_qwen3_create(&j->config, stage, &j->options, out));
+    D9D_TRY(d9d_family_create(&j->config, stage, &j->options, out));
     D9D_TRY(d9d_module_bind((*out)->module));
     if (j->frozen)
         D9D_TRY(d9d_module_each((*out)->module, freeze_first, j));
@@ -284,7 +285,7 @@ static d9d_status read_words(struct job *j, int argc, char **argv)
     for (int i = 3; i < argc; i++) {
         j->pipe.zero_bubble |= strcmp(argv[i], "split") == 0;
         j->pipe.deep_warmup |= strcmp(argv[i], "deep") == 0;
-        j->config.tied |= strcmp(argv[i], "tied") == 0;
+        family_dims(&j->config)->tie_word_embeddings |= strcmp(argv[i], "tied") == 0;
         j->frozen |= strcmp(argv[i], "frozen") == 0;
         if (strcmp(argv[i], "again") == 0)
             j->options.recompute = D9D_RECOMPUTE_FULL;
@@ -338,6 +339,13 @@ static d9d_status open_models(struct job *j)
 
 static d9d_status all(struct job *j, int argc, char **argv)
 {
+    D9D_TRY(family_make(
+        &j->arena, &j->config,
+        "{\"model_type\": \"qwen3\", \"hidden_size\": %d, \"num_hidden_layers\": %d, "
+        "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 8, "
+        "\"intermediate_size\": 48, \"max_position_embeddings\": 64, \"vocab_size\": %d, "
+        "\"initializer_range\": 0}",
+        HIDDEN, LAYERS, VOCAB));
     D9D_TRY(read_words(j, argc, argv));
     D9D_TRY(open_job(j));
     D9D_TRY(open_models(j));
@@ -358,23 +366,12 @@ static void close_job(struct job *j)
     d9d_mesh_close(j->mesh);
     d9d_device_close(j->dev);
     d9d_bootstrap_close(j->boot);
+    d9d_arena_release(&j->arena);
 }
 
 int main(int argc, char **argv)
 {
-    static const d9d_block_vocab_split split = {"regular", VOCAB};
-    struct job j = {.config = {.hidden = HIDDEN,
-                               .layers = LAYERS,
-                               .heads = 4,
-                               .kv_heads = 2,
-                               .head_dim = 8,
-                               .dense_intermediate = 48,
-                               .norm_eps = 1e-6f,
-                               .rope_base = 10000,
-                               .max_positions = 64,
-                               .splits = &split,
-                               .n_splits = 1},
-                    .options = {.dtype = D9D_F32}};
+    struct job j = {.options = {.dtype = D9D_F32}};
     d9d_status st = argc < 2
                         ? D9D_FAIL(D9D_EINVAL, "usage: pipeline_driver KIND [STAGES [FLAG...]]")
                         : all(&j, argc, argv);

@@ -17,8 +17,8 @@
 #include "d9d/base/rng.h"
 #include "d9d/comm/mesh.h"
 #include "d9d/model/model.h"
-#include "d9d/models/qwen3/qwen3.h"
 #include "d9d/parallel/parallel_plan.h"
+#include "support/family.h"
 
 static double exact(void)
 {
@@ -168,8 +168,7 @@ static void rows_keep_the_promises_of_ops(void **state)
     }
 }
 
-/* --- products beside rows: so many that a GPU makes them rank by rank
- * ----------------------------- */
+/* --- products beside rows: so many that a GPU makes them rank by rank ----------------------- */
 
 enum { R = 256, IN = 64, MID = 96 };
 
@@ -452,19 +451,13 @@ out:
 
 enum { B = 2, S = 12, T = B * S };
 
-static const d9d_block_vocab_split one_split[] = {{"all", 23}};
 static const d9d_block_vocab_split three_splits[] = {{"regular", 19}, {"one", 1}, {"special", 3}};
 
-static const d9d_qwen3_config dense = {.hidden = 20,
-                                       .layers = 2,
-                                       .head_dim = 6,
-                                       .dense_intermediate = 14,
-                                       .norm_eps = 1e-6f,
-                                       .rope_base = 1e4,
-                                       .max_positions = 64,
-                                       .renormalise = true,
-                                       .splits = one_split,
-                                       .n_splits = 1};
+static const char dense[] = "\"model_type\": \"qwen3\"";
+static const char mixture[] =
+    "\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, \"num_experts\": 4, "
+    "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 9, "
+    "\"shared_expert_intermediate_size\": 7, \"shared_expert_gate\": true";
 
 /* Heads for each rank; key-value heads for each rank, or ranks for each key-value head. */
 typedef struct variant {
@@ -483,25 +476,22 @@ static const variant variants[] = {
     {"experts, tied", 2, 0, 4, true, true, true, D9D_RECOMPUTE_OFF},
 };
 
-static d9d_qwen3_config config_of(const variant *v, int n)
+static d9d_family_config config_of(const variant *v, int n, d9d_arena *a)
 {
-    d9d_qwen3_config c = dense;
+    const int shared = v->kv == 0 && n % v->ranks_per_kv == 0 ? n / v->ranks_per_kv : 1;
+    d9d_family_config c;
 
-    c.heads = v->heads * n;
-    c.kv_heads = v->kv * n;
-    if (v->kv == 0)
-        c.kv_heads = n % v->ranks_per_kv == 0 ? n / v->ranks_per_kv : 1;
-    c.tied = v->tied;
+    assert_ok(family_make(
+        a, &c,
+        "{%s, \"hidden_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": %d, "
+        "\"num_key_value_heads\": %d, \"head_dim\": 6, \"intermediate_size\": 14, "
+        "\"max_position_embeddings\": 64, \"vocab_size\": 23, \"initializer_range\": 0, "
+        "\"tie_word_embeddings\": %s}",
+        v->moe ? mixture : dense, v->heads * n, v->kv > 0 ? v->kv * n : shared,
+        v->tied ? "true" : "false"));
     if (v->tied) {
         c.splits = three_splits;
         c.n_splits = 3;
-    }
-    if (v->moe) {
-        c.experts = 4;
-        c.top_k = 2;
-        c.expert_intermediate = 9;
-        c.shared_intermediate = 7;
-        c.shared_gate = true;
     }
     return c;
 }
@@ -542,7 +532,7 @@ static int32_t segment_of(int64_t i)
 
 /* A model of this rank, alone or as a part; its losses, and its gradients summed over the ranks. */
 typedef struct half {
-    d9d_qwen3_config config;
+    d9d_family_config config;
     d9d_model *model;
     d9d_params params;
     d9d_arena arena;
@@ -553,12 +543,13 @@ static void half_open(const ranks *w, const variant *v, d9d_mesh *mesh, half *f)
 {
     const d9d_model_opts options = {.dtype = D9D_F32, .recompute = v->recompute};
 
-    *f = (half){.config = config_of(v, w->size)};
-    assert_ok(d9d_qwen3_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
+    *f = (half){0};
+    f->config = config_of(v, w->size, &f->arena);
+    assert_ok(d9d_family_create(&f->config, D9D_WHOLE_MODEL, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     if (mesh != NULL) {
-        assert_ok(d9d_qwen3_plan_check(&f->config, d9d_mesh_degrees(mesh)));
-        assert_ok(d9d_qwen3_plan(&f->config, mesh, f->model));
+        assert_ok(d9d_parallel_plan_check_blocks(f->model, d9d_mesh_degrees(mesh)));
+        assert_ok(d9d_parallel_plan_apply_blocks(mesh, f->model));
     }
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_module_materialise(f->model->module, w->dev, true));

@@ -121,24 +121,24 @@ edit() { sed -i -e "$1" src/config.json; }
         cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
     }
     check "not supported" "attention_bias: true is not supported" 's/"attention_bias": false/"attention_bias": true/'
-    check "not supported" "sliding_window: 0 is not supported" 's/"sliding_window": null/"sliding_window": 0/; s/"use_sliding_window": false/"use_sliding_window": true/'
+    check "invalid configuration" "sliding_window: 0 is below the minimum of 1" 's/"sliding_window": null/"sliding_window": 0/; s/"use_sliding_window": false/"use_sliding_window": true/'
     check "not supported" 'layer_types: "chunked_attention" is not supported' 's/"full_attention"/"chunked_attention"/'
     check "invalid configuration" "layer_types has sliding_attention, and no sliding_window is in use" 's/"full_attention"/"sliding_attention"/'
     check "not supported" 'hidden_act: "gelu" is not supported' 's/"hidden_act": "silu"/"hidden_act": "gelu"/'
     check "not supported" 'rope_scaling: "dynamic" is not supported' 's/"model_type"/"rope_scaling": {"rope_type": "dynamic"}, "model_type"/; s/"rope_scaling": null,//'
-    check "not supported" 'model_type: "llama" is not supported; qwen3 and qwen3_moe are, and plugins bring others to d9d-train and d9d-infer (man d9d-plugin)' 's/"model_type": "qwen3"/"model_type": "llama"/'
+    check "not supported" 'model_type: "bert" is not supported; there are qwen3, qwen3_moe, llama, mistral, and plugins bring others (man d9d-plugin)' 's/"model_type": "qwen3"/"model_type": "bert"/'
     check "invalid configuration" "model_type is missing" 's/"model_type": "qwen3"/"model_typo": "qwen3"/'
     check "not supported" "hidden_sighs: 32: qwen3 does not know this field, which may change what the model computes" 's/"hidden_size": [0-9]*/"hidden_sighs": 32/'
-    check "invalid configuration" "hidden_size is missing" 's/"hidden_size": [0-9]*,//'
-    check "invalid configuration" "hidden_size must be a non-negative integer" 's/"hidden_size": [0-9]*/"hidden_size": -4/'
-    check "invalid configuration" "num_hidden_layers is 9999999, at most 65536" 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9999999/'
+    check "invalid configuration" "hidden_size: required key is missing (width of the residual stream)" 's/"hidden_size": [0-9]*,//'
+    check "invalid configuration" "hidden_size: -4 is below the minimum of 1" 's/"hidden_size": [0-9]*/"hidden_size": -4/'
+    check "invalid configuration" "num_hidden_layers: 9999999 is above the maximum of 65536" 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 9999999/'
     check "invalid configuration" "rope_theta must be a number" 's/"rope_theta": [0-9.]*/"rope_theta": "big"/'
     cp src/config.json "$BATS_RUN_TMPDIR/config.saved"
     edit 's/"rope_theta": [0-9.]*/"rope_theta": 0/'
-    refused 2 "invalid configuration: qwen3: rope_theta is 0, must be above 0"
+    refused 2 "invalid configuration: src/config.json: rope_theta: 0 is not above 0"
     cp "$BATS_RUN_TMPDIR/config.saved" src/config.json
     edit 's/"rms_norm_eps": [0-9e.-]*/"rms_norm_eps": -1/'
-    refused 2 "invalid configuration: qwen3: rms_norm_eps is -1, must not be below 0"
+    refused 2 "invalid configuration: src/config.json: rms_norm_eps: -1 is not at least 0"
     echo '[]' >src/config.json
     refused 1 "malformed data: src/config.json: must be an object"
     echo '{' >src/config.json

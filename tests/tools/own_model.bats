@@ -36,7 +36,7 @@ infer_json() {
 
 @test "a model without a HuggingFace form is trained, exported and read again" {
     run -0 --separate-stderr d9d-train train.json
-    [[ "$stderr" == *"cannot have a shared expert; the model will be written in d9d's own layout"* ]]
+    [[ "$stderr" == *"cannot have a vocabulary of several splits; the model will be written in d9d's own layout"* ]]
     [ ! -e run/export/config.json ]
     run -0 d9d-infer -q infer.json --json
     assert_output --partial '"samples": 24'

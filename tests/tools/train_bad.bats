@@ -78,8 +78,8 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
 }
 
 @test "more groups of experts are chosen than there are" {
-    refused 'qwen3: the best 3 of 1 groups of experts: so many are not there' --set model_provider.router.top_groups=3
-    refused 'qwen3: the best 3 of 2 groups of experts: so many are not there' --set model_provider.router.groups=2 \
+    refused 'qwen3_moe: the best 3 of 1 groups of experts: so many are not there' --set model_provider.router.top_groups=3
+    refused 'qwen3_moe: the best 3 of 2 groups of experts: so many are not there' --set model_provider.router.groups=2 \
         --set model_provider.router.top_groups=3
 }
 
@@ -191,9 +191,9 @@ LIST
 
 @test "a model that says dropout" {
     sed 's/"attention_dropout": 0.0/"attention_dropout": 0.1/' "$golden/moe/config.json" >dropout.json
-    refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --set model_provider.hf_config=dropout.json
-    refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --plan --set model_provider.hf_config=dropout.json
-    refused 'qwen3: attention_dropout is 0.1, and models are trained with 0' --plan --suggest 2 --set model_provider.hf_config=dropout.json
+    refused 'qwen3_moe: attention_dropout is 0.1, and models are trained with 0' --set model_provider.hf_config=dropout.json
+    refused 'qwen3_moe: attention_dropout is 0.1, and models are trained with 0' --plan --set model_provider.hf_config=dropout.json
+    refused 'qwen3_moe: attention_dropout is 0.1, and models are trained with 0' --plan --suggest 2 --set model_provider.hf_config=dropout.json
 }
 
 @test "places that are in each other" {

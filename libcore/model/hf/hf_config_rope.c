@@ -197,7 +197,7 @@ d9d_status d9di_hf_rope(const d9di_hf_reader *r, int64_t positions, d9d_rope_sca
     return D9D_OK;
 }
 
-/* --- writing ------------------------------------------------------------------------------------ */
+/* --- writing -------------------------------------------------------------------------------- */
 
 /* Merge `more`, which is released, into `doc`. */
 static json_t *objects_merge(json_t *doc, json_t *more)
@@ -208,6 +208,12 @@ static json_t *objects_merge(json_t *doc, json_t *more)
     if (!fine)
         json_decref(doc);
     return fine ? doc : NULL;
+}
+
+/* Positions, a whole number in almost every file. */
+static json_t *positions_to_json(double n)
+{
+    return n == floor(n) && n < 0x1p53 ? json_integer((json_int_t)n) : json_real(n);
 }
 
 json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
@@ -222,9 +228,10 @@ json_t *d9di_hf_rope_to_json(const d9d_rope_scaling *s)
     }
     if (s->kind == D9D_ROPE_LINEAR)
         return o;
-    o = objects_merge(o, json_pack("{s:I, s:f, s:f}", "original_max_position_embeddings",
-                                   (json_int_t)s->original, yarn ? "beta_fast" : "high_freq_factor",
-                                   s->fast, yarn ? "beta_slow" : "low_freq_factor", s->slow));
+    o = objects_merge(o, json_pack("{s:o, s:f, s:f}", "original_max_position_embeddings",
+                                   positions_to_json(s->original),
+                                   yarn ? "beta_fast" : "high_freq_factor", s->fast,
+                                   yarn ? "beta_slow" : "low_freq_factor", s->slow));
     if (yarn && s->mscale_all != 0)
         o = objects_merge(o, json_pack("{s:f}", "mscale_all_dim", s->mscale_all));
     if (yarn && !s->whole)

@@ -1,6 +1,7 @@
 /* hf_fields.c - see d9d/model/hf/hf_fields.h. */
 #include "d9d/model/hf/hf_fields.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/hf/hf_config_fields.h"
@@ -112,6 +113,10 @@ static bool is_dim_key(const d9d_table *dims, const char *name)
     return dim_key(dims, name) != NULL;
 }
 
+/* It may stand beside rope_scaling, which then reads it. */
+#define ORIGINAL_POSITIONS "original_max_position_embeddings"
+#define POSITIONS          "max_position_embeddings"
+
 /* The rule of a field; NULL: not declared. */
 static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
 {
@@ -120,7 +125,8 @@ static const d9d_hf_field *field_rule(const d9d_hf_family *f, const char *name)
 
     if (row != NULL && row->rule == D9D_HF_RULE_OWN && !f->inlined)
         return NULL;
-    if (is_dim_key(f->dims, name))
+    if (is_dim_key(f->dims, name) ||
+        (is_dim_key(f->dims, "rope_scaling") && strcmp(name, ORIGINAL_POSITIONS) == 0))
         return &read;
     return row != NULL ? row : field_find(d9d_hf_common, name);
 }
@@ -351,6 +357,14 @@ d9d_status d9d_hf_family_select(const d9d_hf_family *f, const json_t *doc, const
 
 /* --- dimensions ------------------------------------------------------------------------------ */
 
+/* The default of a key that is an integer; 0: none. */
+static int64_t int_default(const d9d_hf_family *f, const char *name)
+{
+    const d9d_key *k = dim_key(f->dims, name);
+
+    return k != NULL && k->def != NULL ? strtoll(k->def, NULL, 10) : 0;
+}
+
 /* Convert rope_theta and rope_scaling of either generation to the older names, which `dims` use. */
 static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *where)
 {
@@ -361,7 +375,7 @@ static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *whe
     double theta;
     int bad = 0;
 
-    D9D_TRY(d9di_hf_i64(&r, "max_position_embeddings", 0, &positions));
+    D9D_TRY(d9di_hf_i64(&r, POSITIONS, int_default(f, POSITIONS), &positions));
     D9D_TRY(d9di_hf_rope(&r, positions, &scaling, &theta));
     part = d9di_hf_member(params, "partial_rotary_factor");
     if (is_dim_key(f->dims, "partial_rotary_factor") && part != NULL)
@@ -369,6 +383,8 @@ static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *whe
     if (d9di_hf_member(params, "rope_theta") != NULL)
         bad |= json_object_set_new(doc, "rope_theta", json_real(theta));
     (void)json_object_del(doc, "rope_scaling");
+    if (!is_dim_key(f->dims, ORIGINAL_POSITIONS))
+        (void)json_object_del(doc, ORIGINAL_POSITIONS);
     if (scaling.kind != D9D_ROPE_PLAIN)
         bad |= json_object_set_new(doc, "rope_scaling", d9di_hf_rope_to_json(&scaling));
     (void)json_object_del(doc, "rope_parameters");

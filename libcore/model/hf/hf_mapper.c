@@ -39,7 +39,8 @@ typedef struct map_row {
     int n;
     const char *own[D9D_HF_PARTS];
     const d9d_shape *shape[D9D_HF_PARTS];
-    int64_t rows[D9D_HF_PARTS]; /* of each parameter along dim; of a group, where there are several */
+    int64_t
+        rows[D9D_HF_PARTS]; /* of each parameter along dim; of a group, where there are several */
     int64_t groups;
     int dim;
     bool transposed;
@@ -47,8 +48,8 @@ typedef struct map_row {
 
 static d9d_status row_parameter(map_build *b, map_row *r, int i)
 {
-    const char *name = d9d_arena_printf(&b->arena, "%s%s", r->place.own_prefix,
-                                        r->place.row->own[i]);
+    const char *name =
+        d9d_arena_printf(&b->arena, "%s%s", r->place.own_prefix, r->place.row->own[i]);
     size_t at;
 
     if (name == NULL)
@@ -65,8 +66,8 @@ static d9d_status row_parameter(map_build *b, map_row *r, int i)
 static d9d_status row_find(map_build *b, const d9d_hf_param *p, map_row *r)
 {
     *r = (map_row){.n = 1, .groups = 1};
-    D9D_TRY(d9di_hf_place_find(b->naming, p->name, b->how->layout, b->how->bare, &b->arena,
-                               &r->place));
+    D9D_TRY(
+        d9di_hf_place_find(b->naming, p->name, b->how->layout, b->how->bare, &b->arena, &r->place));
     r->own[0] = p->name;
     r->shape[0] = &p->shape;
     if (r->place.row == NULL)
@@ -166,9 +167,8 @@ static d9d_status parts_step(map_build *b, const map_row *r)
     if (b->how->to_own && grouped)
         D9D_TRY(d9d_mapper_unflatten(b->step[GROUP], r->own[0], r->dim, sizes, 2));
     for (int i = 0; i < r->n && grouped; i++)
-        D9D_TRY(b->how->to_own
-                    ? d9d_mapper_flatten(b->step[MERGE], r->own[i], r->dim, r->dim + 1)
-                    : d9d_mapper_unflatten(b->step[MERGE], r->own[i], r->dim, sizes, 2));
+        D9D_TRY(b->how->to_own ? d9d_mapper_flatten(b->step[MERGE], r->own[i], r->dim, r->dim + 1)
+                               : d9d_mapper_unflatten(b->step[MERGE], r->own[i], r->dim, sizes, 2));
     if (!b->how->to_own && grouped)
         D9D_TRY(d9d_mapper_flatten(b->step[GROUP], r->own[0], r->dim, r->dim + 1));
     return b->how->to_own

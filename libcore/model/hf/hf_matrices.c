@@ -21,9 +21,9 @@ static const char *short_pattern(const char *name, d9d_arena *a)
     static const char expert[] = "{expert}";
     const char *at = strstr(name, expert);
 
-    return at == NULL ? name
-                      : d9d_arena_printf(a, "%.*s{e}%s", (int)(at - name), name,
-                                         at + strlen(expert));
+    return at == NULL
+               ? name
+               : d9d_arena_printf(a, "%.*s{e}%s", (int)(at - name), name, at + strlen(expert));
 }
 
 /* Fill in the fused tensor of a stack of experts, if files have such a layout. */

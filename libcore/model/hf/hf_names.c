@@ -103,9 +103,8 @@ static d9d_status layer_place(const d9d_hf_naming *n, const char *name, size_t p
     if (there[0] == '\0')
         return no_tensor(n, name);
     out->own_prefix = d9d_arena_strndup(a, name, prefix);
-    out->hf_prefix =
-        d9d_arena_printf(a, "%s%.*s", without_prefix(n, bare, n->parts->hf.layers),
-                         (int)(prefix - k), name + k);
+    out->hf_prefix = d9d_arena_printf(a, "%s%.*s", without_prefix(n, bare, n->parts->hf.layers),
+                                      (int)(prefix - k), name + k);
     if (out->own_prefix == NULL || out->hf_prefix == NULL)
         return no_memory(n);
     out->hf = d9d_arena_printf(a, "%s%s", out->hf_prefix, there);

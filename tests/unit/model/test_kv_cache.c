@@ -10,7 +10,7 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/model/kv_cache.h"
-#include "d9d/models/qwen3/qwen3.h"
+#include "support/family.h"
 #include "support/small_models.h"
 #include "support/unit_device.h"
 
@@ -28,58 +28,52 @@ typedef struct fixture {
     bool exact;
 } fixture;
 
-static d9d_qwen3_config config_of(bool moe)
-{
-    return (d9d_qwen3_config){.hidden = 40,
-                              .layers = 3,
-                              .heads = 6,
-                              .kv_heads = 2,
-                              .head_dim = 16,
-                              .dense_intermediate = 34,
-                              .norm_eps = 1e-6f,
-                              .rope_base = 1e4,
-                              .max_positions = ROOM,
-                              .renormalise = true,
-                              .splits = splits,
-                              .n_splits = 2,
-                              .experts = moe ? 5 : 0,
-                              .top_k = moe ? 2 : 0,
-                              .expert_intermediate = moe ? 19 : 0,
-                              .shared_intermediate = moe ? 14 : 0};
-}
-
-static d9d_status qwen3_create(bool moe, d9d_dtype t, d9d_model **out)
+static d9d_status qwen3_create(const char *more, d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
     const d9d_model_opts options = {.dtype = t};
-    static d9d_qwen3_config configs[2];
+    d9d_family_config *c = d9d_arena_alloc(a, sizeof(*c));
 
-    configs[moe] = config_of(moe);
-    return d9d_qwen3_create(&configs[moe], D9D_WHOLE_MODEL, &options, out);
+    assert_non_null(c);
+    D9D_TRY(family_make(
+        a, c,
+        "{%s, \"hidden_size\": 40, \"num_hidden_layers\": 3, \"num_attention_heads\": 6, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 16, \"intermediate_size\": 34, "
+        "\"max_position_embeddings\": %d, \"vocab_size\": %d, \"initializer_range\": 0}",
+        more, ROOM, V));
+    c->splits = splits;
+    c->n_splits = 2;
+    return d9d_family_create(c, D9D_WHOLE_MODEL, &options, out);
 }
-static d9d_status dense_create(d9d_dtype t, d9d_model **out)
+static d9d_status dense_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
-    return qwen3_create(false, t, out);
+    return qwen3_create("\"model_type\": \"qwen3\"", a, t, out);
 }
-static d9d_status moe_create(d9d_dtype t, d9d_model **out)
+static d9d_status moe_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
-    return qwen3_create(true, t, out);
+    return qwen3_create("\"model_type\": \"qwen3_moe\", \"num_experts\": 5, "
+                        "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 19, "
+                        "\"norm_topk_prob\": true, \"shared_expert_intermediate_size\": 14",
+                        a, t, out);
 }
-static d9d_status hybrid_create(d9d_dtype t, d9d_model **out)
+static d9d_status hybrid_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
+    (void)a;
     return small_hybrid_create(t, V, ROOM, out);
 }
-static d9d_status llama_create(d9d_dtype t, d9d_model **out)
+static d9d_status llama_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
+    (void)a;
     return small_llama_create(t, V, ROOM, out);
 }
-static d9d_status latent_create(d9d_dtype t, d9d_model **out)
+static d9d_status latent_create(d9d_arena *a, d9d_dtype t, d9d_model **out)
 {
+    (void)a;
     return small_latent_create(t, V, ROOM, out);
 }
 
 /* What keeps how much: numbers of a token and float32 ones of a row. */
 typedef struct kind {
-    d9d_status (*create)(d9d_dtype t, d9d_model **out);
+    d9d_status (*create)(d9d_arena *a, d9d_dtype t, d9d_model **out);
     bool exact;
     uint64_t of_token, of_row, states;
 } kind;
@@ -98,7 +92,7 @@ static void fixture_open(fixture *f, const kind *k, d9d_dtype t)
 
     *f = (fixture){.exact = k->exact && unit_device_is_cpu()};
     assert_ok(d9d_device_open(unit_device_name(), &f->dev));
-    assert_ok(k->create(t, &f->model));
+    assert_ok(k->create(&f->arena, t, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &params));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, false));

@@ -10,22 +10,21 @@
 #include "d9d/convert/convert.h"
 #include "d9d/job/job.h"
 #include "d9d/model/model.h"
+#include "d9d/model/random_weights.h"
 #include "d9d/model/weights.h"
 #include "d9d/models/models.h"
-#include "d9d/models/qwen3/qwen3.h"
-#include "d9d/models/qwen3/qwen3_config.h"
-#include "d9d/models/qwen3/qwen3_map.h"
+#include "support/family.h"
 #include "support/unit.h"
 
 /* No matrix of this model is square, so that each has another shape when it is transposed. */
 #define CONFIG                                                                                     \
     "\"hidden_size\": 20, \"num_hidden_layers\": 5, \"num_attention_heads\": 3, "                  \
-    "\"num_key_value_heads\": 1, \"head_dim\": 8, \"vocab_size\": 11, \"intermediate_size\": 14, " \
-    "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 40, "              \
-    "\"mlp_only_layers\": [1]"
+    "\"num_key_value_heads\": 1, \"head_dim\": 8, \"vocab_size\": 11, \"intermediate_size\": 14"
 
-static const char *const families[] = {"\"model_type\": \"qwen3\"",
-                                       "\"model_type\": \"qwen3_moe\""};
+static const char *const families[] = {
+    "\"model_type\": \"qwen3\"",
+    "\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, "
+    "\"moe_intermediate_size\": 40, \"mlp_only_layers\": [1]"};
 static const char *const classes[] = {"ForCausalLM", "ForSequenceClassification", "Model"};
 static const d9d_weights_layout layouts[] = {D9D_LAYOUT_D9D, D9D_LAYOUT_HF, D9D_LAYOUT_HF_FUSED};
 enum { N_FAMILIES = 2, N_CLASSES = 3, N_LAYOUTS = 3 };
@@ -127,8 +126,9 @@ static void make(const char *dir, d9d_weights_layout layout)
 }
 
 /* Which stages of `count` map the tensor: bit s for stage s.  By its name alone. */
-static unsigned owners(const d9d_qwen3_config *c, const char *name, int count)
+static unsigned owners(const d9d_family_config *c, const char *name, int count)
 {
+    const d9d_family_dims *dims = c->dims;
     const char *layer = strstr(name, "layers.");
     unsigned who = 0;
 
@@ -136,11 +136,13 @@ static unsigned owners(const d9d_qwen3_config *c, const char *name, int count)
         int64_t first, end;
         bool own;
 
-        assert_ok(d9d_stage_layers(c->layers, 0, 0, (d9d_stage){s, count}, &first, &end));
+        assert_ok(
+            d9d_stage_layers(dims->num_hidden_layers, 0, 0, (d9d_stage){s, count}, &first, &end));
         if (layer != NULL)
             own = atoi(layer + 7) >= first && atoi(layer + 7) < end;
         else if (strstr(name, "embed_tokens") != NULL)
-            own = s == 0 || (s == count - 1 && c->tied && c->head == D9D_HEAD_CAUSAL_LM);
+            own = s == 0 ||
+                  (s == count - 1 && dims->tie_word_embeddings && c->head == D9D_HEAD_CAUSAL_LM);
         else
             own = s == count - 1;
         who |= own ? 1u << s : 0;
@@ -149,7 +151,7 @@ static unsigned owners(const d9d_qwen3_config *c, const char *name, int count)
 }
 
 /* The tensors that a stage's mapping reads: all of each of its own, and nothing of another's. */
-static void check_stage(const d9d_qwen3_config *c, const d9d_tensor_source *disk, d9d_stage stage)
+static void check_stage(const d9d_family_config *c, const d9d_tensor_source *disk, d9d_stage stage)
 {
     const d9d_map_plan_opts opt = {.allow_unused = true};
     const d9d_safetensors_tensor *outputs = NULL;
@@ -159,7 +161,7 @@ static void check_stage(const d9d_qwen3_config *c, const d9d_tensor_source *disk
     d9d_map_plan *plan;
     d9d_mapper *m;
 
-    assert_ok(d9d_qwen3_mapper(c, stage, &src, D9D_LAYOUT_D9D, &m));
+    assert_ok(d9d_family_mapper(c, stage, &src, D9D_LAYOUT_D9D, &m));
     assert_ok(d9d_map_plan_create(m, &src, &opt, &plan));
     assert_ok(d9d_map_plan_run(plan, &nowhere, 2, NULL));
     for (size_t i = 0; i < src.n; i++) {
@@ -181,13 +183,13 @@ static void a_stage_reads_its_own_tensors_once_and_no_other(void **state)
     for (int form = 0; form < N_FAMILIES * N_CLASSES * N_LAYOUTS * 2; form++) {
         const int family = form & 1, tied = form >> 1 & 1, class = (form >> 2) % N_CLASSES;
         d9d_arena a = {0};
-        d9d_qwen3_config c;
+        d9d_family_config c;
         d9d_checkpoint *ckpt;
         d9d_tensor_source src;
 
         write_config(family, class, tied);
         make_by("m", layouts[(form >> 2) / N_CLASSES], 1 << 20);
-        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+        assert_ok(family_read("config.json", &a, &c));
         assert_ok(d9d_checkpoint_open("m", &ckpt));
         src = d9d_checkpoint_source(ckpt);
         for (int count = 1; count <= 3; count++)
@@ -235,7 +237,7 @@ static const struct cut whole_model = {1, 0, false};
 
 /* Load a part of a stage of "m" into a model of its own, which must then be the one with these
  * seeds. */
-static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut cut)
+static struct cost load(const d9d_family_config *c, d9d_stage stage, struct cut cut)
 {
     const d9d_model_opts options = {.dtype = D9D_F32};
     const d9d_model_spec spec = {.provider = &d9d_qwen3_moe_provider, .config = c, .opts = options};
@@ -249,7 +251,7 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
 
     assert_ok(d9d_device_open("cpu", &dev));
     for (int i = 0; i < 2; i++) {
-        assert_ok(d9d_qwen3_create(c, stage, &options, &m[i]));
+        assert_ok(d9d_family_create(c, stage, &options, &m[i]));
         assert_ok(d9d_module_bind(m[i]->module));
         assert_ok(d9d_module_params(m[i]->module, &a, &p[i]));
         for (size_t k = 0; k < p[i].n; k++)
@@ -278,7 +280,7 @@ static struct cost load(const d9d_qwen3_config *c, d9d_stage stage, struct cut c
 
 /* What loading must read: the index, the headers of files with a tensor of this stage, and its
  * tensors. */
-static struct cost needed(const d9d_qwen3_config *c, d9d_stage stage)
+static struct cost needed(const d9d_family_config *c, d9d_stage stage)
 {
     struct cost cost;
     const char *last = "";
@@ -316,11 +318,11 @@ static void loading_reads_each_byte_once_and_a_stage_its_own_headers(void **stat
         const struct cost none = {0};
         struct cost all = none, whole;
         d9d_arena a = {0};
-        d9d_qwen3_config c;
+        d9d_family_config c;
 
         write_config(form % N_FAMILIES, 0, false);
         make("m", layouts[form / N_FAMILIES]);
-        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+        assert_ok(family_read("config.json", &a, &c));
         for (int count = 1; count <= 3; count++) {
             all = none;
             for (int s = 0; s < count; s++) {
@@ -352,11 +354,11 @@ static void parts_are_read_as_they_are_kept(void **state)
     (void)state;
     for (int form = 0; form < N_FAMILIES * N_LAYOUTS; form++) {
         d9d_arena a = {0};
-        d9d_qwen3_config c;
+        d9d_family_config c;
 
         write_config(form % N_FAMILIES, 0, false);
         make("m", layouts[form / N_FAMILIES]);
-        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+        assert_ok(family_read("config.json", &a, &c));
         for (int k = 0; k < (form == 5 ? 3 : 2); k++) {
             const int64_t parts = counts[k];
             uint64_t read[2] = {0, 0};
@@ -381,13 +383,13 @@ static void large_experts_are_read_once_too(void **state)
         "\"num_attention_heads\": 1, \"head_dim\": 8, \"vocab_size\": 11, \"num_experts\": 3, "
         "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 1024, \"intermediate_size\": 8}";
     d9d_arena a = {0};
-    d9d_qwen3_config c;
+    d9d_family_config c;
 
     (void)state;
     if (!is_alone())
         skip();
     assert_ok(d9d_fs_write_atomic("config.json", config, sizeof(config) - 1));
-    assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+    assert_ok(family_read("config.json", &a, &c));
     for (int i = 1; i < N_LAYOUTS; i++) {
         make("m", layouts[i]);
         assert_int_equal(load(&c, D9D_WHOLE_MODEL, whole_model).read,
@@ -399,14 +401,14 @@ static void large_experts_are_read_once_too(void **state)
 static void a_tied_head_that_is_there_does_not_come_along(void **state)
 {
     d9d_arena a = {0};
-    d9d_qwen3_config c;
+    d9d_family_config c;
 
     (void)state;
     for (int i = 0; i < N_LAYOUTS; i++) {
         write_config(1, 0, false);
         make("m", layouts[i]);
         write_config(1, 0, true);
-        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+        assert_ok(family_read("config.json", &a, &c));
         (void)load(&c, D9D_WHOLE_MODEL, whole_model);
     }
     d9d_arena_release(&a);
@@ -416,21 +418,20 @@ static void a_tied_head_that_is_there_does_not_come_along(void **state)
 static void a_base_model_gives_a_tied_language_model(void **state)
 {
     d9d_arena a = {0};
-    d9d_qwen3_config c;
+    d9d_family_config c;
 
     (void)state;
     for (int i = 0; i < N_LAYOUTS; i++) {
         write_config(1, 2, true);
         make("m", layouts[i]);
         write_config(1, 0, true);
-        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+        assert_ok(family_read("config.json", &a, &c));
         (void)load(&c, D9D_WHOLE_MODEL, whole_model);
     }
     d9d_arena_release(&a);
 }
 
-/* --- what does not fit --------------------------------------------------------------------------
- */
+/* --- what does not fit ---------------------------------------------------------------------- */
 
 struct list {
     d9d_safetensors_tensor t[512];
@@ -462,17 +463,17 @@ static d9d_tensor_source list_source(struct list *l)
 }
 
 /* All tensors of the configuration in a layout. */
-static void list_make(const d9d_qwen3_config *c, d9d_weights_layout layout, d9d_arena *a,
+static void list_make(const d9d_family_config *c, d9d_weights_layout layout, d9d_arena *a,
                       struct list *l)
 {
-    d9d_qwen3_init *r;
+    d9d_random_weights *r;
     d9d_map_plan *plan;
     d9d_mapper *m;
     d9d_tensor_source src;
 
-    assert_ok(d9d_qwen3_init_open(c, D9D_F32, 0, &r));
-    src = d9d_qwen3_init_source(r);
-    assert_ok(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, layout, &m));
+    assert_ok(family_weights(c, D9D_F32, 0, a, &r));
+    src = d9d_random_weights_source(r);
+    assert_ok(d9d_family_mapper(c, D9D_WHOLE_MODEL, &src, layout, &m));
     assert_ok(d9d_map_plan_create(m, &src, NULL, &plan));
     l->n = d9d_map_plan_output_count(plan);
     assert_true(l->n < 512);
@@ -482,7 +483,7 @@ static void list_make(const d9d_qwen3_config *c, d9d_weights_layout layout, d9d_
     }
     d9d_map_plan_free(plan);
     d9d_mapper_free(m);
-    d9d_qwen3_init_close(r);
+    d9d_random_weights_close(r);
 }
 
 /* Each makes a tensor wrong; false where it cannot. */
@@ -553,7 +554,7 @@ static void hear(void *arg, const char *sentence)
 }
 
 /* Plan the list; every one of `names` must be in what is said. */
-static void refused(const d9d_qwen3_config *c, struct list *l, const char *const *names, size_t n)
+static void refused(const d9d_family_config *c, struct list *l, const char *const *names, size_t n)
 {
     struct heard heard = {0};
     const d9d_map_plan_opts opt = {.floating = true, .on_problem = hear, .arg = &heard};
@@ -561,7 +562,7 @@ static void refused(const d9d_qwen3_config *c, struct list *l, const char *const
     d9d_mapper *m;
     d9d_map_plan *plan;
 
-    assert_ok(d9d_qwen3_mapper(c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
+    assert_ok(d9d_family_mapper(c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
     if (d9d_map_plan_create(m, &src, &opt, &plan) != D9D_EMISMATCH)
         fail_msg("%s was accepted", n > 0 ? names[0] : "a list");
     assert_true(heard.n >= n);
@@ -575,11 +576,11 @@ static d9d_weights_layout layout_of(struct list *l)
 {
     const d9d_tensor_source src = list_source(l);
 
-    return d9d_qwen3_layout(&src);
+    return d9d_family_layout(&src);
 }
 
 /* Every tensor in turn with every fault, one tensor too many, and all of it at once. */
-static void check_faults(const d9d_qwen3_config *c, struct list *whole)
+static void check_faults(const d9d_family_config *c, struct list *whole)
 {
     static struct list broken;
     const d9d_weights_layout layout = layout_of(whole);
@@ -618,10 +619,10 @@ static void whatever_does_not_fit_is_listed_before_anything_is_read(void **state
     for (int form = 0; form < N_FAMILIES * N_CLASSES * N_LAYOUTS; form++) {
         const d9d_weights_layout layout = layouts[form / (N_FAMILIES * N_CLASSES)];
         d9d_arena a = {0};
-        d9d_qwen3_config c;
+        d9d_family_config c;
 
         write_config(form % N_FAMILIES, form / N_FAMILIES % N_CLASSES, false);
-        assert_ok(d9d_qwen3_config_read("config.json", &a, &c));
+        assert_ok(family_read("config.json", &a, &c));
         list_make(&c, layout, &a, &whole);
         check_faults(&c, &whole);
         d9d_arena_release(&a);

@@ -9,7 +9,8 @@
 
 #include "d9d/base/rng.h"
 #include "d9d/model/model.h"
-#include "d9d/models/qwen3/qwen3.h"
+#include "d9d/models/models.h"
+#include "support/family.h"
 
 enum { B = 2, S = 7, T = B * S, V = 23 };
 
@@ -25,31 +26,32 @@ typedef struct fixture {
 static const d9d_block_vocab_split one_split[] = {{"all", V}};
 static const d9d_block_vocab_split two_splits[] = {{"regular", 17}, {"special", V - 17}};
 
-static d9d_qwen3_config base_config(void)
+static const char dense[] = "\"model_type\": \"qwen3\"";
+#define MIXTURE                                                                                    \
+    "\"model_type\": \"qwen3_moe\", \"norm_topk_prob\": true, \"num_experts\": 4, "                \
+    "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 9, "                                   \
+    "\"shared_expert_intermediate_size\": 14"
+static const char mixture[] = MIXTURE;
+static const char gated_mixture[] = MIXTURE ", \"shared_expert_gate\": true";
+
+static d9d_family_config config_of(const char *form, d9d_arena *a)
 {
-    return (d9d_qwen3_config){.hidden = 20,
-                              .layers = 3,
-                              .heads = 4,
-                              .kv_heads = 2,
-                              .head_dim = 6,
-                              .dense_intermediate = 14,
-                              .norm_eps = 1e-6f,
-                              .rope_base = 1e4,
-                              .max_positions = 64,
-                              .renormalise = true,
-                              .splits = one_split,
-                              .n_splits = 1};
+    d9d_family_config c;
+
+    assert_ok(family_make(
+        a, &c,
+        "{%s, \"hidden_size\": 20, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "
+        "\"num_key_value_heads\": 2, \"head_dim\": 6, \"intermediate_size\": 14, "
+        "\"max_position_embeddings\": 64, \"vocab_size\": %d, \"initializer_range\": 0}",
+        form, V));
+    c.splits = one_split;
+    return c;
 }
 
-static d9d_qwen3_config moe_config(void)
+static void split_in_two(d9d_family_config *c)
 {
-    d9d_qwen3_config c = base_config();
-
-    c.experts = 4;
-    c.top_k = 2;
-    c.expert_intermediate = 9;
-    c.shared_intermediate = 14;
-    return c;
+    c->splits = two_splits;
+    c->n_splits = 2;
 }
 
 static void upload(fixture *f, uint64_t stream, int32_t below, d9d_tensor *out)
@@ -63,13 +65,13 @@ static void upload(fixture *f, uint64_t stream, int32_t below, d9d_tensor *out)
     assert_ok(d9d_tensor_from_host(f->dev, D9D_I32, D9D_SHAPE(B, S), host, out));
 }
 
-static void fixture_open(fixture *f, const d9d_qwen3_config *c, d9d_stage stage)
+static void fixture_open(fixture *f, const d9d_family_config *c, d9d_stage stage)
 {
     const d9d_model_opts options = {.dtype = D9D_F32};
 
     *f = (fixture){0};
     assert_ok(d9d_device_open("cpu", &f->dev));
-    assert_ok(d9d_qwen3_create(c, stage, &options, &f->model));
+    assert_ok(d9d_family_create(c, stage, &options, &f->model));
     assert_ok(d9d_module_bind(f->model->module));
     assert_ok(d9d_module_params(f->model->module, &f->arena, &f->params));
     assert_ok(d9d_module_materialise(f->model->module, f->dev, true));
@@ -126,14 +128,15 @@ static size_t param_size(fixture *f, const char *name)
 static void a_shared_expert_alone_is_a_dense_layer(void **state)
 {
     static const char *const projections[] = {"gate_proj", "up_proj", "down_proj"};
-    d9d_qwen3_config mixed = moe_config(), dense = base_config();
+    d9d_arena arena = {0};
+    const d9d_family_config mixed = config_of(mixture, &arena), plain = config_of(dense, &arena);
     float got[T], want[T];
     char name[128], other[128];
     fixture a, b;
 
     (void)state;
     fixture_open(&a, &mixed, D9D_WHOLE_MODEL);
-    fixture_open(&b, &dense, D9D_WHOLE_MODEL);
+    fixture_open(&b, &plain, D9D_WHOLE_MODEL);
     for (int l = 0; l < 3; l++) {
         (void)snprintf(name, sizeof(name), "model.layers.%d.mlp.grouped_experts.down_proj.weight",
                        l);
@@ -152,18 +155,20 @@ static void a_shared_expert_alone_is_a_dense_layer(void **state)
     assert_memory_equal(got, want, sizeof(got));
     fixture_close(&a);
     fixture_close(&b);
+    d9d_arena_release(&arena);
 }
 
 /* sigmoid(0) = 1/2: a gate of zeros halves the shared expert, as halving its last matrix does. */
 static void a_gate_scales_the_shared_expert(void **state)
 {
-    d9d_qwen3_config plain = moe_config(), gated = moe_config();
+    d9d_arena arena = {0};
+    const d9d_family_config plain = config_of(mixture, &arena),
+                            gated = config_of(gated_mixture, &arena);
     float got[T], want[T];
     char name[128];
     fixture a, b;
 
     (void)state;
-    gated.shared_gate = true;
     fixture_open(&a, &gated, D9D_WHOLE_MODEL);
     fixture_open(&b, &plain, D9D_WHOLE_MODEL);
     for (int l = 0; l < 3; l++) {
@@ -180,19 +185,20 @@ static void a_gate_scales_the_shared_expert(void **state)
         assert_true(fabsf(got[i] - want[i]) <= 1e-6f * fabsf(want[i]));
     fixture_close(&a);
     fixture_close(&b);
+    d9d_arena_release(&arena);
 }
 
 static void splits_of_a_vocabulary_are_one_vocabulary(void **state)
 {
-    d9d_qwen3_config whole = base_config(), split = base_config();
+    d9d_arena arena = {0};
+    d9d_family_config whole = config_of(dense, &arena), split = whole;
     const char *const kinds[] = {"model.embed_tokens.token_embedding", "lm_head.lm_head"};
     float got[T], want[T];
     char name[128];
     fixture a, b;
 
     (void)state;
-    split.splits = two_splits;
-    split.n_splits = 2;
+    split_in_two(&split);
     fixture_open(&a, &split, D9D_WHOLE_MODEL);
     fixture_open(&b, &whole, D9D_WHOLE_MODEL);
     for (int k = 0; k < 2; k++) {
@@ -213,12 +219,25 @@ static void splits_of_a_vocabulary_are_one_vocabulary(void **state)
         assert_true(fabsf(got[i] - want[i]) <= 1e-6f * fabsf(want[i]));
     fixture_close(&a);
     fixture_close(&b);
+    d9d_arena_release(&arena);
+}
+
+/* Qwen3-MoE with the other style of RoPE. */
+static void interleaved_shape(const void *config, d9d_decoder_shape *s)
+{
+    const d9d_family *f = d9d_qwen3_moe_provider.family;
+
+    if (f->shape != NULL)
+        f->shape(config, s);
+    s->rope.style = D9D_ROPE_INTERLEAVED;
 }
 
 /* The gradient along a random direction against the change of the loss along it. */
 static void gradients_follow_the_loss(void **state)
 {
-    d9d_qwen3_config c = moe_config();
+    d9d_arena arena = {0};
+    d9d_family_config c = config_of(gated_mixture, &arena);
+    d9d_family interleaved = *d9d_qwen3_moe_provider.family;
     double slope = 0, up = 0, down = 0, step = 3e-3;
     float host[T];
     d9d_model_out out;
@@ -226,10 +245,9 @@ static void gradients_follow_the_loss(void **state)
     fixture f;
 
     (void)state;
-    c.shared_gate = true;
-    c.splits = two_splits;
-    c.n_splits = 2;
-    c.rope_interleaved = true;
+    split_in_two(&c);
+    interleaved.shape = interleaved_shape;
+    c.family = &interleaved;
     fixture_open(&f, &c, D9D_WHOLE_MODEL);
     forward(&f, NULL, &out);
     for (int i = 0; i < T; i++)
@@ -259,12 +277,14 @@ static void gradients_follow_the_loss(void **state)
     }
     assert_true(fabs((up - down) / (2 * step) - slope) < 3e-3 * fabs(slope));
     fixture_close(&f);
+    d9d_arena_release(&arena);
 }
 
 /* Two stages, the hidden states handed over, are the whole model. */
 static void stages_chain_to_the_whole_model(void **state)
 {
-    d9d_qwen3_config c = moe_config();
+    d9d_arena arena = {0};
+    const d9d_family_config c = config_of(mixture, &arena);
     float got[T], want[T];
     d9d_model_out first, last;
     d9d_var *hidden;
@@ -288,6 +308,7 @@ static void stages_chain_to_the_whole_model(void **state)
     fixture_close(&b);
     fixture_close(&a);
     fixture_close(&whole);
+    d9d_arena_release(&arena);
 }
 
 int main(void)

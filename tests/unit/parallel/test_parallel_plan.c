@@ -2,15 +2,42 @@
  * results. */
 #include "support/unit.h"
 
-#include "d9d/models/qwen3/qwen3.h"
+#include <stdio.h>
+
 #include "d9d/parallel/parallel_plan.h"
+#include "support/family.h"
+
+/* A model of two layers with these heads and, unless 0, experts, over a mesh. */
+static d9d_status check_model(int64_t heads, int64_t kv_heads, int64_t experts,
+                              const d9d_parallel_degrees *d)
+{
+    const d9d_model_opts options = {.dtype = D9D_F32};
+    d9d_arena a = {0};
+    d9d_family_config c;
+    d9d_model *m;
+    d9d_status st;
+    char more[160] = "\"model_type\": \"qwen3\"";
+
+    if (experts > 0)
+        (void)snprintf(more, sizeof(more),
+                       "\"model_type\": \"qwen3_moe\", \"num_experts\": %lld, "
+                       "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": 5",
+                       (long long)experts);
+    assert_ok(family_make(&a, &c,
+                          "{%s, \"hidden_size\": 6, \"num_hidden_layers\": 2, "
+                          "\"num_attention_heads\": %lld, \"num_key_value_heads\": %lld, "
+                          "\"head_dim\": 2, \"vocab_size\": 7, \"intermediate_size\": 5}",
+                          more, (long long)heads, (long long)kv_heads));
+    assert_ok(d9d_family_create(&c, D9D_WHOLE_MODEL, &options, &m));
+    st = d9d_parallel_plan_check_blocks(m, d);
+    d9d_model_free(m);
+    d9d_arena_release(&a);
+    return st;
+}
 
 static d9d_status check(int64_t heads, int64_t kv_heads, int64_t tp)
 {
-    const d9d_qwen3_config c = {.heads = heads, .kv_heads = kv_heads};
-    const d9d_parallel_degrees d = {1, 1, 1, 1, 1, tp, 1};
-
-    return d9d_qwen3_plan_check(&c, &d);
+    return check_model(heads, kv_heads, 0, &(d9d_parallel_degrees){1, 1, 1, 1, 1, tp, 1});
 }
 
 static void heads_are_dealt_over_ranks(void **state)
@@ -33,10 +60,7 @@ static void heads_are_dealt_over_ranks(void **state)
 
 static d9d_status check_experts(int64_t experts, int64_t ep)
 {
-    const d9d_qwen3_config c = {.heads = 4, .kv_heads = 2, .experts = experts};
-    const d9d_parallel_degrees d = {1, 1, ep, 1, 1, 1, ep};
-
-    return d9d_qwen3_plan_check(&c, &d);
+    return check_model(4, 2, experts, &(d9d_parallel_degrees){1, 1, ep, 1, 1, 1, ep});
 }
 
 static void experts_are_dealt_over_ranks(void **state)

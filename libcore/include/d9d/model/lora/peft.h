@@ -14,7 +14,7 @@
  * "model.embed_tokens.token_embedding.special".  Every other parameter is frozen: it has no
  * gradient and no optimizer state.
  *
- *     D9D_TRY(d9d_qwen3_create(..., &model));
+ *     D9D_TRY(provider->create(config, stage, &opts, &model));
  *     D9D_TRY(d9d_peft_apply(&config->peft, model->module, false));
  *     D9D_TRY(d9d_module_bind(model->module));
  *

@@ -1,0 +1,754 @@
+/* test_families.c - what holds for every family of models: which fields of config.json it reads,
+ * documents that are made from it, and the mapping of its weights. */
+#include <stdio.h>
+#include <string.h>
+
+#include "d9d/base/hash.h"
+#include "d9d/base/rng.h"
+#include "d9d/model/hf/hf_config.h"
+#include "d9d/model/random_weights.h"
+#include "d9d/models/models.h"
+#include "support/family.h"
+#include "support/json_memory.h"
+#include "support/unit.h"
+
+/* --- a small model of each family ---------------------------------------------------------- */
+
+#define BASE                                                                                       \
+    "\"hidden_size\": 24, \"num_hidden_layers\": 5, \"num_attention_heads\": 3, "                  \
+    "\"vocab_size\": 11, \"intermediate_size\": 10"
+
+typedef struct sample {
+    const char *family; /* name of its section */
+    const char *text;
+    /* Tensors in HuggingFace's layout: of layer 0, and of all five. */
+    size_t of_first, of_layers;
+} sample;
+
+static const sample samples[] = {
+    {"qwen3_dense",
+     "{\"model_type\": \"qwen3\", \"use_sliding_window\": true, \"sliding_window\": 9, "
+     "\"max_window_layers\": 3, " BASE "}",
+     11, 5 * 11},
+    /* 8 of attention in a layer; 3 of a dense FFN, 1 + 3 E of a mixture. */
+    {"qwen3_moe",
+     "{\"model_type\": \"qwen3_moe\", \"num_experts\": 4, \"num_experts_per_tok\": 2, "
+     "\"moe_intermediate_size\": 6, \"mlp_only_layers\": [0], " BASE "}",
+     11, 5 * 8 + 3 + 4 * (1 + 3 * 4)},
+    {"llama", "{\"model_type\": \"llama\", " BASE "}", 9, 5 * 9},
+    {"mistral", "{\"model_type\": \"mistral\", \"sliding_window\": 9, " BASE "}", 9, 5 * 9},
+};
+enum { N_SAMPLES = sizeof(samples) / sizeof(samples[0]) };
+
+static const sample *sample_of(const char *family)
+{
+    for (size_t i = 0; i < N_SAMPLES; i++)
+        if (strcmp(samples[i].family, family) == 0)
+            return &samples[i];
+    fail_msg("%s has no small model here", family);
+    return NULL;
+}
+
+/* Call a test of one family for each that is built in. */
+static void each_family(void (*fn)(const d9d_family *f, const sample *s))
+{
+    for (const d9d_table *const *c = d9d_model_choices; *c != NULL; c++)
+        fn(((const d9d_model_provider *)(*c)->row)->family, sample_of((*c)->name));
+}
+
+static json_t *parsed(const char *text)
+{
+    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
+
+    if (v == NULL)
+        fail_msg("not JSON: %s", text);
+    return v;
+}
+
+/* The small model's document, with more fields. */
+static json_t *document(const sample *s, const char *more)
+{
+    json_t *doc = parsed(s->text), *also = parsed(more != NULL ? more : "{}");
+
+    assert_int_equal(json_object_update(doc, also), 0);
+    json_decref(also);
+    return doc;
+}
+
+static d9d_family_config config_of(const sample *s, const char *more, d9d_arena *a)
+{
+    json_t *doc = document(s, more);
+    d9d_family_config c;
+
+    assert_ok(family_parse(doc, "c", true, a, &c));
+    json_decref(doc);
+    return c;
+}
+
+/* --- what a model is ------------------------------------------------------------------------- */
+
+enum { TOKENS = 16 };
+
+static void print_param(const d9d_param *p, d9d_buf *out)
+{
+    assert_ok(d9d_buf_printf(out, "%s %d %a", p->name, (int)p->init, (double)p->init_scale));
+    for (int d = 0; d < p->global_shape.ndim; d++)
+        assert_ok(d9d_buf_printf(out, " %lld", (long long)p->global_shape.dim[d]));
+    assert_ok(d9d_buf_printf(out, "\n"));
+}
+
+/* Losses of some tokens with the weights of one seed. */
+static void print_losses(d9d_model *m, d9d_device *dev, d9d_buf *out)
+{
+    int32_t ids[TOKENS], positions[TOKENS];
+    float host[TOKENS];
+    d9d_tensor x[2];
+    d9d_model_out y;
+    d9d_tape *t;
+
+    for (int i = 0; i < TOKENS; i++) {
+        ids[i] = (i * i + 3) % 11;
+        positions[i] = i;
+    }
+    assert_ok(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(1, TOKENS), ids, &x[0]));
+    assert_ok(d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(1, TOKENS), positions, &x[1]));
+    assert_ok(d9d_tape_create(dev, &t));
+    assert_ok(m->ops->forward(
+        m, t, &(d9d_model_in){.ids = &x[0], .positions = &x[1], .labels = &x[0]}, &y));
+    assert_ok(d9d_tensor_to_f32(d9d_var_tensor(y.loss), host));
+    for (int i = 0; i < TOKENS; i++)
+        assert_ok(d9d_buf_printf(out, "%a\n", (double)host[i]));
+    d9d_tape_free(t);
+    d9d_tensor_release(&x[0]);
+    d9d_tensor_release(&x[1]);
+}
+
+/* Everything that a field can change, as text: the head, parameters, and what is computed. */
+static d9d_status print_model(const d9d_family_config *c, d9d_buf *out)
+{
+    const d9d_model_opts options = {.dtype = D9D_F32};
+    d9d_arena a = {0};
+    d9d_params params;
+    d9d_device *dev;
+    d9d_model *m;
+
+    D9D_TRY(d9d_family_create(c, D9D_WHOLE_MODEL, &options, &m));
+    assert_ok(d9d_buf_printf(out, "head %d labels %lld features %lld trainable %d positions %lld\n",
+                             (int)c->head, (long long)c->labels, (long long)c->embedding_dim,
+                             d9d_family_trainable(c) == D9D_OK, (long long)m->max_positions));
+    assert_ok(d9d_module_bind(m->module));
+    assert_ok(d9d_module_params(m->module, &a, &params));
+    for (size_t i = 0; i < params.n; i++)
+        print_param(params.p[i], out);
+    assert_ok(d9d_device_open("cpu", &dev));
+    assert_ok(d9d_module_materialise(m->module, dev, false));
+    assert_ok(d9d_module_reset(m->module, 5));
+    if (c->head == D9D_HEAD_CAUSAL_LM)
+        print_losses(m, dev, out);
+    d9d_model_free(m);
+    d9d_device_close(dev);
+    d9d_arena_release(&a);
+    return D9D_OK;
+}
+
+/* The same of a document, of a job's "model"; a failure's sentence if it is none. */
+static void print_document(const json_t *doc, d9d_buf *out)
+{
+    d9d_arena a = {0};
+    d9d_family_config c;
+
+    if (family_parse(doc, "c", true, &a, &c) != D9D_OK || print_model(&c, out) != D9D_OK)
+        assert_ok(d9d_buf_printf(out, "%s", d9d_err_message()));
+    d9d_arena_release(&a);
+}
+
+/* --- fields --------------------------------------------------------------------------------- */
+
+static const char yarn[] = "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}";
+
+/* Another value of a field, in a model of which it must be another model; of one family only, or
+ * of all.  Of a mixture all layers have the window, or none. */
+static const struct {
+    const char *family, *field, *value, *more;
+} values[] = {
+    {NULL, "hidden_size", "48", NULL},
+    {NULL, "num_hidden_layers", "6", NULL},
+    {NULL, "num_attention_heads", "6", NULL},
+    {NULL, "num_key_value_heads", "1", NULL},
+    {NULL, "head_dim", "16", NULL},
+    {NULL, "intermediate_size", "12", NULL},
+    {NULL, "max_position_embeddings", "64", NULL},
+    {NULL, "vocab_size", "12", NULL},
+    {NULL, "rms_norm_eps", "1e-2", NULL},
+    {NULL, "initializer_range", "0.5", NULL},
+    {NULL, "attention_dropout", "0.5", NULL},
+    {NULL, "tie_word_embeddings", "true", NULL},
+    {NULL, "rope_theta", "5", NULL},
+    {NULL, "rope_scaling", "null", NULL},
+    {NULL, "original_max_position_embeddings", "16", NULL},
+    {"qwen3_dense", "use_sliding_window", "false", NULL},
+    {"qwen3_moe", "use_sliding_window", "true", "{\"sliding_window\": 9}"},
+    {"qwen3_moe", "sliding_window", "10", "{\"use_sliding_window\": true, \"sliding_window\": 9}"},
+    {NULL, "sliding_window", "10", NULL},
+    {NULL, "max_window_layers", "2", NULL},
+    {NULL, "layer_types",
+     "[\"sliding_attention\", \"full_attention\", \"full_attention\", \"full_attention\", "
+     "\"full_attention\"]",
+     NULL},
+    {NULL, "num_experts", "5", NULL},
+    {NULL, "num_experts_per_tok", "1", NULL},
+    {NULL, "moe_intermediate_size", "8", NULL},
+    {NULL, "norm_topk_prob", "true", NULL},
+    {NULL, "decoder_sparse_step", "2", NULL},
+    {NULL, "mlp_only_layers", "[1]", NULL},
+    {NULL, "shared_expert_intermediate_size", "3", NULL},
+    {NULL, "shared_expert_gate", "true", "{\"shared_expert_intermediate_size\": 3}"},
+    /* Of all files. */
+    {NULL, "architectures", "[\"MineForSequenceClassification\"]", NULL},
+    {NULL, "d9d", "{\"head\": \"embedding\"}", NULL},
+    {NULL, "num_labels", "3", NULL},
+    {NULL, "id2label", "{\"0\": \"a\"}", NULL},
+};
+enum { N_VALUES = sizeof(values) / sizeof(values[0]) };
+
+static size_t value_of(const sample *s, const char *field)
+{
+    for (size_t i = 0; i < N_VALUES; i++)
+        if (strcmp(values[i].field, field) == 0 &&
+            (values[i].family == NULL || strcmp(values[i].family, s->family) == 0))
+            return i;
+    fail_msg("%s of %s is declared to be read, and no row here says so", field, s->family);
+    return 0;
+}
+
+static json_t *scaled_document(const sample *s, const char *more)
+{
+    json_t *doc = document(s, yarn), *also = parsed(more != NULL ? more : "{}");
+
+    assert_int_equal(json_object_update(doc, also), 0);
+    json_decref(also);
+    return doc;
+}
+
+/* Is the small model another one with this value, or refused? */
+static bool is_heard(const sample *s, const char *more, const char *field, const char *value)
+{
+    json_t *doc = scaled_document(s, more);
+    d9d_buf before = {0}, after = {0};
+    bool heard;
+
+    print_document(doc, &before);
+    if (strncmp(before.data, "head ", 5) != 0)
+        fail_msg("%s: %s", s->family, (char *)before.data);
+    assert_int_equal(json_object_set_new(doc, field, parsed(value)), 0);
+    print_document(doc, &after);
+    heard = strcmp(before.data, after.data) != 0;
+    d9d_buf_release(&before);
+    d9d_buf_release(&after);
+    json_decref(doc);
+    return heard;
+}
+
+static void check_read(const sample *s, const char *field)
+{
+    const size_t i = value_of(s, field);
+
+    if (!is_heard(s, values[i].more, field, values[i].value))
+        fail_msg("%s of %s is declared to be read, and another value changes nothing", field,
+                 s->family);
+}
+
+/* Another name of a key gives the model that the key gives. */
+static void check_alias(const sample *s, const d9d_hf_field *f)
+{
+    const size_t i = value_of(s, f->only);
+    json_t *doc = scaled_document(s, values[i].more);
+    d9d_buf by_key = {0}, by_alias = {0};
+
+    assert_int_equal(json_object_set_new(doc, f->only, parsed(values[i].value)), 0);
+    print_document(doc, &by_key);
+    assert_int_equal(json_object_del(doc, f->only), 0);
+    assert_int_equal(json_object_set_new(doc, f->name, parsed(values[i].value)), 0);
+    print_document(doc, &by_alias);
+    assert_string_equal(by_key.data, by_alias.data);
+    assert_true(strncmp(by_key.data, "head ", 5) == 0);
+    d9d_buf_release(&by_key);
+    d9d_buf_release(&by_alias);
+    json_decref(doc);
+}
+
+/* A value that the row does not list is refused, by the field's name. */
+static void check_only(const sample *s, const d9d_hf_field *f)
+{
+    json_t *doc = scaled_document(s, NULL), *list = parsed(f->only), *v;
+    d9d_buf text = {0};
+    size_t i;
+
+    json_array_foreach(list, i, v)
+    {
+        text.len = 0;
+        assert_int_equal(json_object_set(doc, f->name, v), 0);
+        print_document(doc, &text);
+        if (strncmp(text.data, "head ", 5) != 0)
+            fail_msg("%s: %s", s->family, (char *)text.data);
+    }
+    text.len = 0;
+    assert_int_equal(json_object_set_new(doc, f->name, parsed("\"of no model\"")), 0);
+    print_document(doc, &text);
+    unit_check_has(text.data, f->name, __FILE__, __LINE__);
+    unit_check_has(text.data, "\"of no model\" is not supported", __FILE__, __LINE__);
+    d9d_buf_release(&text);
+    json_decref(list);
+    json_decref(doc);
+}
+
+static void check_field(const sample *s, const d9d_hf_field *f)
+{
+    if (f->rule == D9D_HF_RULE_ALIAS)
+        check_alias(s, f);
+    else if (f->rule == D9D_HF_RULE_ONLY)
+        check_only(s, f);
+    else if (f->rule != D9D_HF_RULE_IGNORED)
+        check_read(s, f->name);
+    else if (is_heard(s, NULL, f->name, "1"))
+        fail_msg("%s of %s is declared to change nothing", f->name, s->family);
+}
+
+static void check_fields(const d9d_family *f, const sample *s)
+{
+    static const char *const of_all[] = {"architectures", "d9d",
+                                         "original_max_position_embeddings"};
+    static const char classifier[] = "{\"architectures\": [\"MineForSequenceClassification\"]}";
+
+    for (const d9d_key *k = f->config->keys; k->name != NULL; k++)
+        check_read(s, k->name);
+    for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++)
+        check_field(s, row);
+    for (size_t i = 0; i < sizeof(of_all) / sizeof(of_all[0]); i++)
+        check_read(s, of_all[i]);
+    assert_true(is_heard(s, classifier, "num_labels", "3"));
+    assert_true(is_heard(s, classifier, "id2label", "{\"0\": \"a\"}"));
+    assert_false(is_heard(s, NULL, "use_cache", "false"));
+    assert_true(is_heard(s, NULL, "logits_scaling", "8"));
+}
+
+static void a_field_does_what_it_is_declared_to_do(void **state)
+{
+    (void)state;
+    each_family(check_fields);
+}
+
+/* Fields of a job's "model" that no file can have are not known there. */
+static void check_own_fields(const d9d_family *f, const sample *s)
+{
+    for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++) {
+        const char *value = values[value_of(s, "vocab_size")].value;
+        json_t *doc = document(s, NULL);
+        d9d_arena a = {0};
+        d9d_family_config c;
+
+        if (row->rule == D9D_HF_RULE_OWN) {
+            value = values[value_of(s, row->name)].value;
+            assert_int_equal(json_object_set_new(doc, row->name, parsed(value)), 0);
+            assert_fails_like(family_parse(doc, "c", false, &a, &c), D9D_ENOTSUP, row->name);
+            assert_ok(family_parse(doc, "c", true, &a, &c));
+        }
+        json_decref(doc);
+        d9d_arena_release(&a);
+    }
+}
+
+static void a_field_that_files_cannot_have_is_that_of_a_job(void **state)
+{
+    (void)state;
+    each_family(check_own_fields);
+}
+
+static void check_undeclared(const d9d_family *f, const sample *s)
+{
+    static const char *const rows[][2] = {
+        {"{\"logits_scaling\": 8}", "c: logits_scaling: 8: %s does not know this field, which may "
+                                    "change what the model computes"},
+        {"{\"quantization_config\": {}}", "c: quantization_config: {} is not supported"},
+        {"{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}}",
+         "c: rope_scaling.beta_fast: 3: %s does not know this field, which may change what the "
+         "model computes"},
+        {"{\"rope_parameters\": {\"partial_rotary_factor\": 0.5}}",
+         "c: rope_parameters.partial_rotary_factor: 0.5 is not supported"},
+    };
+    d9d_arena a = {0};
+    d9d_family_config c;
+    json_t *doc;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *name = strstr(rows[i][1], "%s");
+        const int before = name != NULL ? (int)(name - rows[i][1]) : (int)strlen(rows[i][1]);
+        char want[256];
+
+        (void)snprintf(want, sizeof(want), "%.*s%s%s", before, rows[i][1],
+                       name != NULL ? f->name : "", name != NULL ? name + 2 : "");
+        doc = document(s, rows[i][0]);
+        assert_fails(family_parse(doc, "c", false, &a, &c), D9D_ENOTSUP, want);
+        json_decref(doc);
+    }
+    doc = document(s, "{\"_name_or_path\": \"x\", \"logits_scaling\": null, "
+                      "\"quantization_config\": null}");
+    assert_ok(family_parse(doc, "c", false, &a, &c));
+    json_decref(doc);
+    d9d_arena_release(&a);
+}
+
+static void a_field_that_is_not_declared_is_refused(void **state)
+{
+    (void)state;
+    each_family(check_undeclared);
+}
+
+/* null is the default, unless the table says what it means. */
+static void check_nulls(const d9d_family *f, const sample *s)
+{
+    for (const d9d_key *k = f->config->keys; k->name != NULL; k++) {
+        json_t *doc = document(s, NULL);
+        d9d_buf absent = {0}, null = {0};
+
+        (void)json_object_del(doc, k->name);
+        print_document(doc, &absent);
+        assert_int_equal(json_object_set_new(doc, k->name, json_null()), 0);
+        print_document(doc, &null);
+        if ((k->flags & D9D_NULLABLE) == 0)
+            assert_string_equal(absent.data, null.data);
+        else if (strncmp(null.data, "head ", 5) != 0)
+            fail_msg("%s: null: %s", k->name, (char *)null.data);
+        d9d_buf_release(&absent);
+        d9d_buf_release(&null);
+        json_decref(doc);
+    }
+}
+
+static void a_field_that_is_null_is_absent_or_has_a_meaning(void **state)
+{
+    (void)state;
+    each_family(check_nulls);
+}
+
+/* Heads and projections of sizes that no model can have. */
+static void check_heads(const d9d_family *f, const sample *s)
+{
+    static const char *const rows[][2] = {
+        {"{\"architectures\": [\"MineForSequenceClassification\"], \"num_labels\": 0}",
+         "c: num_labels is 0, outside 1..65536"},
+        {"{\"architectures\": [\"MineModel\"], \"num_labels\": 4611686018427387904}",
+         "c: num_labels is 4611686018427387904, outside 0..65536"},
+        {"{\"d9d\": {\"head\": \"embedding\", \"embedding_dim\": 4611686018427387904}}",
+         "c: embedding_dim is 4611686018427387904, outside 0..1048576"},
+    };
+    d9d_arena a = {0};
+    d9d_family_config c;
+
+    (void)f;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *doc = document(s, rows[i][0]);
+
+        assert_fails(family_parse(doc, "c", false, &a, &c), D9D_ECONFIG, rows[i][1]);
+        json_decref(doc);
+    }
+    d9d_arena_release(&a);
+}
+
+static void heads_have_a_size(void **state)
+{
+    (void)state;
+    each_family(check_heads);
+}
+
+/* --- documents ------------------------------------------------------------------------------ */
+
+/* Scaled rotary embedding with and without a base, and where its names stand. */
+static const char *const ropes[] = {
+    "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}",
+    "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": null}",
+    "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}, \"rope_theta\": 5}",
+    "{\"rope_theta\": 5, \"rope_scaling\": null}",
+    "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}}",
+    "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}, \"rope_scaling\": null}",
+    "{\"rope_scaling\": null, \"rope_parameters\": null, \"rope_theta\": null}",
+    "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+    "\"original_max_position_embeddings\": 40.5}}",
+    "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+    "\"original_max_position_embeddings\": 1e30}}",
+};
+
+static void check_generations(const d9d_family *f, const sample *s)
+{
+    (void)f;
+    for (size_t i = 0; i < sizeof(ropes) / sizeof(ropes[0]); i++) {
+        json_t *doc = document(s, ropes[i]);
+        d9d_arena a = {0};
+        d9d_family_config c, now;
+
+        assert_ok(family_parse(doc, "c", false, &a, &c));
+        for (int change = 0; change < 4; change++) {
+            const d9d_family_dims *was = c.dims, *is;
+
+            assert_ok(d9d_hf_config_set_generation(doc, 5 - change % 2));
+            assert_ok(family_parse(doc, "c", false, &a, &now));
+            is = now.dims;
+            assert_true(was->rope_theta == is->rope_theta);
+            assert_memory_equal(&was->rope_scaling, &is->rope_scaling, sizeof(was->rope_scaling));
+        }
+        assert_false(json_is_object(json_object_get(doc, "rope_parameters")));
+        json_decref(doc);
+        d9d_arena_release(&a);
+    }
+}
+
+static void a_change_of_generation_keeps_the_rope(void **state)
+{
+    (void)state;
+    each_family(check_generations);
+}
+
+/* A document in memory that ends early is no document. */
+static json_t *made(const d9d_family_config *c)
+{
+    json_t *doc;
+    int left = 0;
+
+    for (;; left++) {
+        d9d_status st;
+
+        json_memory_begin(left);
+        st = d9d_family_hf_config(c, D9D_BF16, &doc);
+        if (!json_memory_end())
+            break;
+        assert_int_equal(st, D9D_ENOMEM);
+    }
+    assert_true(left > 20);
+    return doc;
+}
+
+static void check_made(const sample *s, const char *more)
+{
+    d9d_buf before = {0}, after = {0};
+    d9d_arena a = {0};
+    const d9d_family_config c = config_of(s, more, &a);
+    json_t *doc = made(&c);
+    d9d_family_config back;
+    d9d_dtype t;
+
+    assert_ok(family_parse(doc, "made", false, &a, &back));
+    assert_ok(d9d_hf_config_dtype(doc, "made", D9D_F32, &t));
+    assert_int_equal(t, D9D_BF16);
+    assert_ok(d9d_hf_config_set_dtype(doc, D9D_F32));
+    assert_ok(d9d_hf_config_dtype(doc, "made", D9D_BF16, &t));
+    assert_int_equal(t, D9D_F32);
+    assert_true(c.head_unknown && !back.head_unknown);
+    assert_ok(print_model(&c, &before));
+    assert_ok(print_model(&back, &after));
+    assert_string_equal(before.data, after.data);
+    d9d_buf_release(&before);
+    d9d_buf_release(&after);
+    json_decref(doc);
+    d9d_arena_release(&a);
+}
+
+/* Documents of jobs, for files; those of routers, windows and layers are Qwen3's. */
+static const struct {
+    const char *family, *more;
+} jobs[] = {
+    {NULL, "{\"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5}"},
+    {NULL, "{\"rope_theta\": 12345.5}"},
+    {NULL, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+           "\"original_max_position_embeddings\": 64, \"attention_factor\": 1.5, \"truncate\": "
+           "false}}"},
+    {NULL, "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 1e5, \"factor\": 8, "
+           "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+           "\"original_max_position_embeddings\": 64}}"},
+    {NULL, "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}, "
+           "\"original_max_position_embeddings\": 1}"},
+    {"qwen3_dense", "{\"use_sliding_window\": true, \"max_window_layers\": 2}"},
+    {"qwen3_moe", "{\"use_sliding_window\": true, \"sliding_window\": 7}"},
+    {"qwen3_moe", "{\"decoder_sparse_step\": 2, \"norm_topk_prob\": true, \"rope_theta\": "
+                  "12345.5}"},
+    {"qwen3_moe", "{\"shared_expert_intermediate_size\": 0, \"shared_expert_gate\": false}"},
+};
+
+static void check_made_of(const d9d_family *f, const sample *s)
+{
+    (void)f;
+    for (size_t i = 0; i < sizeof(jobs) / sizeof(jobs[0]); i++)
+        if (jobs[i].family == NULL || strcmp(jobs[i].family, s->family) == 0)
+            check_made(s, jobs[i].more);
+}
+
+static void made_configurations_are_read_back(void **state)
+{
+    (void)state;
+    each_family(check_made_of);
+}
+
+/* --- mappings -------------------------------------------------------------------------------- */
+
+static size_t has(const d9d_mapper *m, const char *part)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < d9d_mapper_output_count(m); i++)
+        n += strstr(d9d_mapper_output(m, i), part) != NULL;
+    return n;
+}
+
+static void check_stages(const d9d_family *f, const sample *s)
+{
+    d9d_arena a = {0};
+    const d9d_family_config c = config_of(s, NULL, &a);
+    d9d_random_weights *r;
+    d9d_tensor_source src;
+    size_t total = 0;
+
+    (void)f;
+    assert_ok(family_weights(&c, D9D_F32, 1, &a, &r));
+    src = d9d_random_weights_source(r);
+    for (int i = 0; i < 3; i++) {
+        d9d_map_plan_opts opt = {.allow_unused = true};
+        d9d_map_plan *p;
+        d9d_mapper *m;
+
+        assert_ok(d9d_family_mapper(&c, (d9d_stage){i, 3}, &src, D9D_LAYOUT_HF, &m));
+        assert_ok(d9d_map_plan_create(m, &src, &opt, &p));
+        assert_int_equal(has(m, "embed_tokens"), i == 0);
+        assert_int_equal(has(m, "lm_head"), i == 2);
+        assert_int_equal(has(m, "layers.0."), i == 0 ? s->of_first : 0);
+        total += d9d_map_plan_output_count(p);
+        d9d_map_plan_free(p);
+        d9d_mapper_free(m);
+    }
+    /* Embedding, norm, head. */
+    assert_int_equal(total, 3 + s->of_layers);
+    d9d_random_weights_close(r);
+    d9d_arena_release(&a);
+}
+
+static void stages_map_their_own_tensors(void **state)
+{
+    (void)state;
+    each_family(check_stages);
+}
+
+static void check_splits(const d9d_family *f, const sample *s)
+{
+    static const d9d_block_vocab_split splits[] = {{"a", 5}, {"b", 6}};
+    d9d_arena a = {0};
+    d9d_family_config c = config_of(s, NULL, &a);
+    d9d_random_weights *r;
+    d9d_tensor_source src;
+    d9d_mapper *m;
+    json_t *doc;
+    char want[160];
+
+    c.splits = splits;
+    c.n_splits = 2;
+    (void)snprintf(want, sizeof(want),
+                   "%s: a HuggingFace checkpoint cannot have a vocabulary of several splits",
+                   f->name);
+    assert_ok(family_weights(&c, D9D_F32, 1, &a, &r));
+    src = d9d_random_weights_source(r);
+    assert_fails(d9d_family_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_HF, &m), D9D_ENOTSUP,
+                 want);
+    assert_fails(d9d_family_hf_config(&c, D9D_F32, &doc), D9D_ENOTSUP, want);
+    assert_ok(d9d_family_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
+    assert_int_equal(has(m, "token_embedding"), 2);
+    assert_int_equal(has(m, "lm_head.lm_head"), 2);
+    d9d_mapper_free(m);
+    d9d_random_weights_close(r);
+    d9d_arena_release(&a);
+}
+
+/* A job's model with a field that files cannot have. */
+static void check_own_mapped(const d9d_family *f, const sample *s)
+{
+    for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++) {
+        d9d_arena a = {0};
+        d9d_random_weights *r;
+        d9d_tensor_source src;
+        d9d_family_config c;
+        d9d_mapper *m;
+        json_t *doc;
+
+        if (row->rule != D9D_HF_RULE_OWN)
+            continue;
+        doc = document(s, values[value_of(s, row->name)].more);
+        assert_int_equal(
+            json_object_set_new(doc, row->name, parsed(values[value_of(s, row->name)].value)), 0);
+        assert_ok(family_parse(doc, "c", true, &a, &c));
+        json_decref(doc);
+        assert_ok(family_weights(&c, D9D_F32, 1, &a, &r));
+        src = d9d_random_weights_source(r);
+        assert_fails_like(d9d_family_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_HF, &m),
+                          D9D_ENOTSUP, "a HuggingFace checkpoint cannot have ");
+        assert_fails_like(d9d_family_hf_config(&c, D9D_F32, &doc), D9D_ENOTSUP,
+                          "a HuggingFace checkpoint cannot have ");
+        assert_ok(d9d_family_mapper(&c, D9D_WHOLE_MODEL, &src, D9D_LAYOUT_D9D, &m));
+        d9d_mapper_free(m);
+        d9d_random_weights_close(r);
+        d9d_arena_release(&a);
+    }
+}
+
+static void what_huggingface_cannot_say_is_not_mapped(void **state)
+{
+    (void)state;
+    each_family(check_splits);
+    each_family(check_own_mapped);
+}
+
+static void check_random(const d9d_family *f, const sample *s)
+{
+    d9d_arena a = {0};
+    const d9d_family_config c = config_of(s, "{\"tie_word_embeddings\": true}", &a);
+    d9d_random_weights *r;
+    d9d_tensor_source src;
+
+    (void)f;
+    assert_ok(family_weights(&c, D9D_F32, 9, &a, &r));
+    src = d9d_random_weights_source(r);
+    assert_true(src.n > 0);
+    for (size_t i = 0; i < src.n; i++) {
+        const d9d_safetensors_tensor *t = src.at(src.self, i);
+        d9d_rng rng = {9, d9d_hash_u64(t->name, strlen(t->name))};
+        bool norm = strstr(t->name, "norm.weight") != NULL;
+        float v[3];
+
+        assert_ok(src.read(src.self, i, 8, v, sizeof(v)));
+        for (uint64_t k = 0; k < 3; k++)
+            assert_true(v[k] == (norm ? 1.0f : 0.02f * d9d_rng_normal(rng, 2 + k)));
+        assert_null(strstr(t->name, "lm_head"));
+    }
+    d9d_random_weights_close(r);
+    assert_fails_like(family_weights(&c, D9D_F16, 9, &a, &r), D9D_ENOTSUP, "float16");
+    d9d_arena_release(&a);
+}
+
+static void random_weights_are_a_function_of_name_and_element(void **state)
+{
+    (void)state;
+    each_family(check_random);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_field_does_what_it_is_declared_to_do),
+        cmocka_unit_test(a_field_that_files_cannot_have_is_that_of_a_job),
+        cmocka_unit_test(a_field_that_is_not_declared_is_refused),
+        cmocka_unit_test(a_field_that_is_null_is_absent_or_has_a_meaning),
+        cmocka_unit_test(heads_have_a_size),
+        cmocka_unit_test(a_change_of_generation_keeps_the_rope),
+        cmocka_unit_test(made_configurations_are_read_back),
+        cmocka_unit_test(stages_map_their_own_tensors),
+        cmocka_unit_test(what_huggingface_cannot_say_is_not_mapped),
+        cmocka_unit_test(random_weights_are_a_function_of_name_and_element),
+    };
+
+    return cmocka_run_group_tests_name("families", tests, NULL, NULL);
+}
