@@ -3,7 +3,8 @@
 
 #include "model/family_parts.h"
 
-/* --- keys --------------------------------------------------------------------------------------- */
+/* --- keys ---------------------------------------------------------------------------------------
+ */
 
 #define COEFFICIENT(word, field, d, text)                                                          \
     {                                                                                              \
@@ -13,27 +14,21 @@
 static const d9d_key router_keys[] = {
     COEFFICIENT("bias_update_rate", bias_rate, "0.001",
                 "how far an expert's bias goes in a step, where the model has one"),
-    COEFFICIENT("aux_loss_coef", aux_loss, "0",
-                "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
+    COEFFICIENT(
+        "aux_loss_coef", aux_loss, "0",
+        "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
     COEFFICIENT("z_loss_coef", z_loss, "0",
                 "coefficient of the squared log-sum-exp of each token's logits"),
     D9D_KEY_END,
 };
-static const d9d_table router_table = D9D_TABLE(
-    d9d_block_router, "family_router", router_keys, "how evenly tokens choose experts");
+const d9d_table d9di_family_router_table =
+    D9D_TABLE(d9d_block_router, "family_router", router_keys, "how evenly tokens choose experts");
 
 const d9d_key d9d_family_section_keys[] = {
     D9D_MODEL_SECTION_KEYS,
     D9D_KEY_JSON(d9d_family_section, model, "null",
                  "the fields of a config.json, in place of hf_config", .flags = D9D_NULLABLE),
-    D9D_KEY_TABLE(d9d_family_section, router, &router_table, "routers of mixtures of experts"),
-    D9D_KEY_MAP(d9d_family_section, split_vocab_size, "null", 1, INT32_MAX,
-                "ids in each split of the vocabulary, in their order; null: one split",
-                .flags = D9D_NULLABLE),
-    D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,
-                "layers that the embedding counts for when layers are dealt out"),
-    D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,
-                "layers that the head counts for"),
+    D9DI_FAMILY_JOB_KEYS,
     D9D_KEY_END,
 };
 
@@ -49,7 +44,8 @@ d9d_status d9d_family_section_check(const void *section, const char *path)
     return D9D_OK;
 }
 
-/* --- reading ------------------------------------------------------------------------------------ */
+/* --- reading ------------------------------------------------------------------------------------
+ */
 
 /* "model" with the family's model_type, which it need not have. */
 static d9d_status inline_document(const d9d_family *f, const json_t *model, json_t **out)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
 # A model family's config.json: a plugin's family computes what it supports as transformers does.
-# It rejects other fields by name before anything is computed.
+# It rejects other fields by name before anything is computed.  The tools find the family by
+# model_type.
 
 golden=$BATS_TEST_DIRNAME/../golden
 
@@ -10,6 +11,7 @@ load workroom
 setup_file() {
     workroom
     plugin plain_llama "$root/examples/plugins/plain_llama.c"
+    plugin seed_oss "$root/examples/plugins/seed_oss.c"
 }
 
 # infer CASE FAMILY [FLAG...]: log-probabilities of golden CASE.
@@ -149,4 +151,157 @@ LIST
     plugin liar bad_schedule_plugin.c
     run -2 infer llama plain_llama --set plugin=libliar.so
     assert_output --partial 'mlp_bias: unknown key'
+}
+
+# --- a family as a plugin -------------------------------------------------------------------------
+
+# job CASE PROVIDER: a job over the rows of a golden case; "task" or "optimizer" follows.
+job() {
+    local data
+    data=rows-$(basename "$1")
+    [ -d "$data" ] || d9d-shard -q --format tokens --out "$data" "$golden/$1/train.jsonl"
+    cat <<JSON
+{"plugin": "libseed_oss.so", "data": {"dataset": "$data", "epochs": EPOCHS},
+ "model_provider": {"name": "$2", "hf_config": "$golden/$1"},
+ "trainer": {"batching": {BATCHING}, "model_stage_factory": {"source_checkpoint": "$golden/$1"} TRAINER},
+JSON
+}
+# scores CASE PROVIDER OUTPUT [FLAG...]: the log-probability of each target.
+scores() {
+    job "$1" "$2" | sed 's/EPOCHS/1/; s/BATCHING/"microbatch_size": 2/; s/ TRAINER//' >scores.json
+    echo ' "task": {"name": "logprobs", "output": "'"$3"'"}}' >>scores.json
+    d9d-infer -q --device cpu "${@:4}" scores.json
+}
+# training CASE PROVIDER: of all rows in each of ten steps.
+training() {
+    job "$1" "$2" | sed 's/EPOCHS/10/; s/BATCHING/"global_batch_size": 3/
+        s/ TRAINER/, "run": {"name": "rows", "steps": 10}, "gradient_clipping": {"max_norm": 1.0}/'
+    echo ' "optimizer": {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}'
+}
+# learned RUN CASE: the losses and gradient norms of a run are those of transformers.
+learned() {
+    close_to 1e-4 <(numbers loss "$1") <(numbers loss "$golden/$2/train.json")
+    close_to 1e-4 <(numbers grad_norm "$1") <(numbers grad_norm "$golden/$2/train.json")
+}
+
+@test "a family that is a plugin computes what transformers computes" {
+    for c in seed_oss seed_oss_odd seed_oss_tied; do
+        scores plugins/$c seed_oss $c.jsonl
+        close_to 1e-5 <(sed 's/"loss".*//' $c.jsonl | grep -oE "[-][0-9.]+(e-[0-9]+)?") <(probs "$golden/plugins/$c/logprobs.jsonl")
+    done
+}
+
+@test "a family that is a plugin learns as in transformers, on any mesh" {
+    for c in seed_oss seed_oss_odd seed_oss_tied; do
+        training plugins/$c seed_oss >train.json
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=$c train.json
+        learned $c plugins/$c
+    done
+    with_mpi
+    training plugins/seed_oss seed_oss >train.json
+    for mesh in tensor_parallel pipeline_parallel; do
+        mpi -n 2 d9d-train -q --device cpu --set mesh.$mesh=2 --set trainer.run.dir=$mesh train.json
+        learned $mesh plugins/seed_oss
+    done
+}
+
+@test "dropout is read, and not trained with" {
+    for key in attention_dropout residual_dropout; do
+        sed "s/\"$key\": 0.0/\"$key\": 0.1/" "$golden/plugins/seed_oss/config.json" >dropout.json
+        scores plugins/seed_oss seed_oss $key.jsonl --set model_provider.hf_config=dropout.json
+        training plugins/seed_oss seed_oss >train.json
+        run -2 d9d-train -q --device cpu --set model_provider.hf_config=dropout.json --set trainer.run.dir=none train.json
+        assert_output --partial "seed_oss: $key is 0.1, and models are trained with 0"
+        [ ! -e none ]
+    done
+}
+
+@test "d9d-map converts and makes what a plugin reads" {
+    for c in seed_oss seed_oss_odd seed_oss_tied; do
+        from=$golden/plugins/$c
+        rm -rf own back again theirs
+        run -0 d9d-map -q --plugin libseed_oss.so "$from" own
+        run -0 d9d-map -q --plugin ./libseed_oss.so own back
+        run -0 d9d-map diff "$from" back
+        cmp {"$from",back}/config.json
+        run -0 d9d-map -q --plugin libseed_oss.so back again
+        run -0 d9d-map -q --plugin libseed_oss.so again theirs
+        cmp {own,again}/model.safetensors
+        cmp {back,theirs}/model.safetensors
+    done
+    run -0 d9d-map init -q --plugin libseed_oss.so --model "$golden/plugins/seed_oss" --seed 3 fresh
+    scores plugins/seed_oss seed_oss fresh.jsonl --set trainer.model_stage_factory.source_checkpoint=fresh
+    run -0 d9d-map plan --plugin libplain_llama.so --plugin libseed_oss.so --model "$golden/plugins/seed_oss"
+    assert_output --partial "self_attn.q_proj.bias"
+}
+
+@test "d9d-map without the plugin, and with one that is none" {
+    run -2 d9d-map -q "$golden/plugins/seed_oss" none
+    assert_output --partial 'seed_oss/config.json: model_type: "seed_oss" is not supported; there are '
+    run -2 d9d-map -q --plugin libplain_llama.so "$golden/plugins/seed_oss" none
+    assert_output --partial 'model_type: "seed_oss" is not supported'
+    run -2 d9d-map plan --plugin libabsent.so "$golden/plugins/seed_oss"
+    assert_output --partial "libabsent.so: cannot open shared object file"
+    run -2 d9d-map init --plugin "" --model "$golden/plugins/seed_oss" none
+    assert_output --partial "--plugin: plugin: expected the name of a shared library"
+    run -2 d9d-map -q --plugin libseed_oss.so --plugin ./libseed_oss.so "$golden/plugins/seed_oss" none
+    assert_output --partial 'the model provider "seed_oss" is there already'
+    [ ! -e none ]
+}
+
+@test "d9d-map with a plugin makes the same on ranks" {
+    with_mpi
+    d9d-map -q --plugin libseed_oss.so "$golden/plugins/seed_oss" one
+    mpi -n 2 d9d-map -q --plugin libseed_oss.so "$golden/plugins/seed_oss" two
+    cmp {one,two}/model.safetensors
+}
+
+@test "a family of a plugin that lacks a part is refused by name" {
+    for part in class_name layer init forward; do
+        sed -E "s/\.$part = [^,]*,//" "$root/examples/plugins/seed_oss.c" >lacking.c
+        plugin lacking lacking.c -Wno-unused-function
+        run -2 d9d-map --plugin liblacking.so "$golden/plugins/seed_oss" none
+        assert_output --partial "liblacking.so: the family \"seed_oss\" has no $part"
+    done
+}
+
+# --- a family that nobody names ---------------------------------------------------------------------
+
+@test "auto finds the family of a config.json, built in or a plugin's" {
+    for c in families/mistral:mistral families/qwen3:qwen3_dense families/qwen3_moe:qwen3_moe plugins/seed_oss:seed_oss; do
+        scores ${c%:*} auto auto.jsonl
+        scores ${c%:*} ${c#*:} named.jsonl
+        cmp {auto,named}.jsonl
+        rm {auto,named}.jsonl
+        run -0 d9d-infer --print-config scores.json --set model_provider.name=auto
+        assert_output --partial '"name": "auto"'
+    done
+}
+
+@test "auto learns as its family does" {
+    for c in families/mixtral:mixtral families/qwen3_moe:qwen3_moe plugins/seed_oss:seed_oss; do
+        router=(--set model_provider.router.aux_loss_coef=0.1)
+        rm -rf auto named
+        training ${c%:*} auto >train.json
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=auto "${router[@]}" --set model_provider.checkpointing=full train.json
+        training ${c%:*} ${c#*:} >train.json
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=named "${router[@]}" --set model_provider.checkpointing=full train.json
+        cmp {auto,named}/export/model.safetensors
+        run -0 d9d-train --plan --gpu cpu --set model_provider.name=auto --set trainer.run.dir=none train.json
+    done
+}
+
+@test "auto says what it cannot do" {
+    sed 's/"seed_oss"/"granite"/' "$golden/plugins/seed_oss/config.json" >granite.json
+    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=granite.json
+    assert_output --regexp 'granite.json: model_type: "granite" is not supported; there are .*llama.*, seed_oss, and plugins bring others'
+    run -2 scores plugins/seed_oss auto none.jsonl --set plugin='[]'
+    assert_output --partial 'model_type: "seed_oss" is not supported'
+    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=null
+    assert_output --partial 'model_provider.hf_config: "auto" needs a config.json, which names the family'
+    run -2 scores families/qwen3 auto none.jsonl --set model_provider.split_vocab_size.a=53
+    assert_output --partial 'model_provider (qwen3_dense): split_vocab_size: unknown key'
+    run -2 scores families/llama auto none.jsonl --set model_provider.split_vocab_size.a=52
+    assert_output --partial 'split_vocab_size: has 52 ids, vocab_size is 53'
+    [ ! -e none.jsonl ]
 }

@@ -179,7 +179,7 @@ JSON
     run -2 d9d-train --set model_provider.hidden=3 train.json
     assert_output --partial 'model_provider.hidden: unknown key'
     run -2 d9d-train --set 'plugin=[]' train.json
-    assert_output --partial 'unknown word "plain_llama"; expected qwen3_dense, qwen3_moe'
+    assert_output --partial 'unknown word "plain_llama"; expected auto, qwen3_dense, qwen3_moe'
 }
 
 @test "a library is found beside the configuration, by its path, and by the loader" {
@@ -632,7 +632,7 @@ JSON
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_job_event d9d_train_task d9d_metric_kind d9d_pipe_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_schedule_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_job_event d9d_train_task d9d_metric_kind d9d_pipe_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_schedule_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind d9d_family"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {
@@ -654,6 +654,8 @@ appended() {
     plugin longer "$root/examples/plugins/plain_llama.c" -Ilonger
     run -0 d9d-infer -q --device cpu --set plugin=liblonger.so --set task.output=longer.jsonl infer.json
     cmp longer.jsonl out.jsonl
+    plugin long_family "$root/examples/plugins/seed_oss.c" -Ilonger
+    run -0 d9d-map -q --plugin liblong_family.so "$golden/../plugins/seed_oss" family
     sed -E 's/\.hf_names =/.appended = (void *)keys, &/' "$root/examples/plugins/plain_llama.c" >newer.c
     plugin newer newer.c -Ilonger
     run -2 d9d-infer -q --device cpu --set plugin=libnewer.so infer.json
