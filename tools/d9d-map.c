@@ -25,6 +25,9 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
     TOOL_OPT(struct map_opts, mapper, STRING, "mapper", 0, "SPEC.json",                            \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
         TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge LoRA adapters")
+#define PLUGIN_OPTION                                                                              \
+    TOOL_OPT(struct map_opts, plugins, LIST, "plugin", 0, "LIB.so",                                \
+             "a plugin whose families of models are read too; may be repeated")
 #define MODEL_OPTION(text)                                                                         \
     TOOL_OPT(struct map_opts, model, STRING, "model", 'm', "CONFIG.json", text)
 #define JOBS_OPTION                                                                                \
@@ -42,13 +45,17 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
         JOBS_OPTION
 
 static const tool_option convert_options[] = {
-    MAP_OPTIONS, MAPPER_OPTION,
+    MAP_OPTIONS,
+    MAPPER_OPTION,
     MODEL_OPTION("the model of a SRC without config.json, such as a training checkpoint"),
-    WRITE_OPTIONS, TOOL_END};
+    PLUGIN_OPTION,
+    WRITE_OPTIONS,
+    TOOL_END};
 static const tool_option plan_options[] = {
     MAP_OPTIONS,
     MAPPER_OPTION,
     MODEL_OPTION("the model of SRC; without SRC, of a checkpoint of which only shapes are known"),
+    PLUGIN_OPTION,
     TOOL_OPT(struct map_opts, dot, FLAG, "dot", 0, NULL, "print a graph for graphviz"),
     TOOL_OPT(struct map_opts, all, FLAG, "all", 'a', NULL,
              "every group, not one line for those alike"),
@@ -63,7 +70,10 @@ static const tool_option verify_options[] = {
 static const tool_option init_options[] = {
     MODEL_OPTION("the model: a config.json of HuggingFace's"),
     TOOL_OPT(struct map_opts, seed, INT, "seed", 's', "S", "seed of the weights (default: 0)"),
-    MAP_OPTIONS, WRITE_OPTIONS, TOOL_END};
+    MAP_OPTIONS,
+    PLUGIN_OPTION,
+    WRITE_OPTIONS,
+    TOOL_END};
 
 /* Prints the findings also if the status is a failure because of them. */
 static d9d_status put_report(d9d_buf *text, d9d_status st)
@@ -73,24 +83,38 @@ static d9d_status put_report(d9d_buf *text, d9d_status st)
     return st;
 }
 
+/* Opens the conversion that is to be planned. */
+static d9d_status open_for_plan(const tool_run *r, const struct map_opts *o, d9d_plugins *plugins,
+                                d9d_convert **out)
+{
+    const char *src = r->n_args > 0 ? r->args[0] : NULL;
+    d9d_convert_opts opt;
+
+    D9D_TRY(map_convert_opts(r, o, plugins, &opt));
+    return src == NULL ? d9d_convert_open_shapes(o->model, &opt, out)
+                       : d9d_convert_open(src, &opt, out);
+}
+
 static d9d_status run_plan(tool_run *r, const void *options)
 {
     const struct map_opts *o = options;
-    const char *src = r->n_args > 0 ? r->args[0] : NULL;
     const char *format = o->dot ? "dot" : r->json ? "json" : "text";
     const unsigned flags = (o->all ? D9D_MAP_PLAN_ALL : 0) | (o->boxes ? D9D_MAP_PLAN_BOXES : 0);
-    const d9d_convert_opts opt = map_convert_opts(r, o);
+    d9d_plugins *plugins = NULL;
+    d9d_convert *c = NULL;
     d9d_buf text = {0};
-    d9d_convert *c;
     d9d_status st;
 
-    if (src == NULL && o->model == NULL)
+    if (r->n_args == 0 && o->model == NULL)
         return D9D_FAIL(D9D_ECONFIG, "plan needs SRC or --model CONFIG.json");
-    D9D_TRY(src == NULL ? d9d_convert_open_shapes(o->model, &opt, &c)
-                        : d9d_convert_open(src, &opt, &c));
-    st = d9d_map_plan_print(d9d_convert_plan(c), format, flags, &text);
-    d9d_convert_close(c);
-    return put_report(&text, st);
+    D9D_TRY(map_plugins_open(o, &plugins));
+    st = open_for_plan(r, o, plugins, &c);
+    if (st == D9D_OK) {
+        st = put_report(&text, d9d_map_plan_print(d9d_convert_plan(c), format, flags, &text));
+        d9d_convert_close(c);
+    }
+    d9d_plugins_close(plugins);
+    return st;
 }
 
 static d9d_status run_verify(tool_run *r, const void *options)

@@ -3,11 +3,27 @@
 
 #include <inttypes.h>
 
-d9d_convert_opts map_convert_opts(const tool_run *r, const struct map_opts *o)
+d9d_status map_plugins_open(const struct map_opts *o, d9d_plugins **out)
+{
+    json_t *names = json_array(), *doc = NULL;
+    d9d_status st;
+
+    for (size_t i = 0; i < o->plugins.n; i++)
+        d9d_json_add(&names, d9d_json_str(o->plugins.item[i]));
+    if (names != NULL)
+        doc = json_pack("{s:o}", "plugin", names);
+    st = doc != NULL ? d9d_plugins_open(doc, "--plugin", out)
+                     : D9D_FAIL(D9D_ENOMEM, "--plugin: no memory for its names");
+    json_decref(doc);
+    return st;
+}
+
+d9d_status map_convert_opts(const tool_run *r, const struct map_opts *o, d9d_plugins *plugins,
+                            d9d_convert_opts *out)
 {
     static const d9d_dtype dtype_of[] = {D9D_F32, D9D_F32, D9D_BF16, D9D_F16};
 
-    return (d9d_convert_opts){.to = (d9d_convert_to)o->to,
+    *out = (d9d_convert_opts){.to = (d9d_convert_to)o->to,
                               .expert_layout = (d9d_convert_experts)o->experts,
                               .cast = o->dtype > 0,
                               .dtype = dtype_of[o->dtype],
@@ -17,6 +33,7 @@ d9d_convert_opts map_convert_opts(const tool_run *r, const struct map_opts *o)
                               .adapter = o->adapter,
                               .config = r->n_args > 0 ? o->model : NULL,
                               .log = r->log};
+    return d9d_plugins_models(plugins, &out->choices);
 }
 
 static d9d_status report_written(const tool_run *r, const d9d_convert *c, const char *dst)
@@ -32,19 +49,43 @@ static d9d_status report_written(const tool_run *r, const d9d_convert *c, const 
     return D9D_OK;
 }
 
+static d9d_status open_here(tool_run *r, const struct map_opts *o, const char *src,
+                            d9d_plugins **plugins, d9d_convert **out)
+{
+    d9d_convert_opts opt;
+
+    D9D_TRY(map_plugins_open(o, plugins));
+    D9D_TRY(map_convert_opts(r, o, *plugins, &opt));
+    return src != NULL ? d9d_convert_open(src, &opt, out)
+                       : d9d_convert_open_random(o->model, (uint64_t)o->seed, &opt, out);
+}
+
+/* ECONFIG if a rank has another file under a name. */
+static d9d_status check_same_files(tool_run *r, const struct map_opts *o, const char *src,
+                                   const d9d_plugins *plugins, d9d_bootstrap *boot)
+{
+    const size_t n = d9d_plugins_count(plugins);
+    const char **from = d9d_arena_alloc(&r->arena, (n + 4) * sizeof(*from));
+
+    if (from == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the names of files");
+    from[0] = src;
+    from[1] = o->model;
+    from[2] = o->mapper;
+    from[3] = o->adapter;
+    for (size_t i = 0; i < n; i++)
+        from[4 + i] = d9d_plugins_file(plugins, i);
+    return d9d_job_check_same_files(boot, from, n + 4);
+}
+
 /* Opens the conversion on all ranks.  All have the same plan; each makes its share of the
  * output. */
 static d9d_status open_on_all_ranks(tool_run *r, const struct map_opts *o, const char *src,
-                                    d9d_bootstrap *boot, d9d_convert **out)
+                                    d9d_bootstrap *boot, d9d_plugins **plugins, d9d_convert **out)
 {
-    const d9d_convert_opts opt = map_convert_opts(r, o);
-    const char *const from[] = {src, o->model, o->mapper, o->adapter};
-
     D9D_TRY(rank_args_check_options(r, boot, o));
-    D9D_TRY(d9d_bootstrap_agree_status(
-        boot, src != NULL ? d9d_convert_open(src, &opt, out)
-                          : d9d_convert_open_random(o->model, (uint64_t)o->seed, &opt, out)));
-    return d9d_job_check_same_files(boot, from, sizeof(from) / sizeof(from[0]));
+    D9D_TRY(d9d_bootstrap_agree_status(boot, open_here(r, o, src, plugins, out)));
+    return check_same_files(r, o, src, *plugins, boot);
 }
 
 d9d_status map_convert(tool_run *r, const void *options)
@@ -52,6 +93,7 @@ d9d_status map_convert(tool_run *r, const void *options)
     const struct map_opts *o = options;
     const char *src = r->n_args > 1 ? r->args[0] : NULL, *dst = r->args[r->n_args - 1];
     d9d_convert_run_opts how = {.replace = o->force, .jobs = (int)o->jobs};
+    d9d_plugins *plugins = NULL;
     d9d_convert *c = NULL;
     d9d_status st;
 
@@ -59,11 +101,12 @@ d9d_status map_convert(tool_run *r, const void *options)
         return D9D_FAIL(D9D_ECONFIG, "init needs --model CONFIG.json");
     D9D_TRY(tool_join(r, &how.boot));
     how.log = r->log;
-    st = open_on_all_ranks(r, o, src, how.boot, &c);
+    st = open_on_all_ranks(r, o, src, how.boot, &plugins, &c);
     if (st == D9D_OK)
         st = d9d_convert_run(c, dst, &how);
     if (st == D9D_OK)
         st = report_written(r, c, dst);
     d9d_convert_close(c);
+    d9d_plugins_close(plugins);
     return tool_leave(r, how.boot, st);
 }

@@ -11,9 +11,15 @@ struct map_opts {
     int64_t shard_size, jobs, seed;
     bool force, dot, all, boxes, no_manifest;
     const char *model, *mapper, *adapter;
+    tool_list plugins;
 };
 
-d9d_convert_opts map_convert_opts(const tool_run *r, const struct map_opts *o);
+/* Loads the plugins that the options name.  They are closed after the conversion. */
+d9d_status map_plugins_open(const struct map_opts *o, d9d_plugins **out);
+
+/* The options of a conversion by the families that are built in, and those of the plugins. */
+d9d_status map_convert_opts(const tool_run *r, const struct map_opts *o, d9d_plugins *plugins,
+                            d9d_convert_opts *out);
 
 /* Operands are "SRC DST", or "DST" for random weights.  Under a launcher each task is a rank and
  * makes its share. */

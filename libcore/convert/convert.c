@@ -102,6 +102,7 @@ static d9d_status set_layout_mark(const d9d_convert *c, json_t *doc)
 
 static d9d_status read_config(d9d_convert *c, const char *path)
 {
+    const d9d_table *const *choices = c->opt.choices != NULL ? c->opt.choices : d9d_model_choices;
     const char *file, *beside;
 
     D9D_TRY(d9d_hf_config_locate(path, &c->arena, &file, &beside));
@@ -109,7 +110,7 @@ static d9d_status read_config(d9d_convert *c, const char *path)
         return D9D_FAIL(D9D_ENOTFOUND, "%s: is not there; --model names the model's", file);
     c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
-    D9D_TRY(d9d_model_spec_of(d9d_model_choices, c->doc, file, &c->arena, &c->own));
+    D9D_TRY(d9d_model_spec_of(choices, c->doc, file, &c->arena, &c->own));
     c->model = &c->own;
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
@@ -274,7 +275,8 @@ static d9d_status shape_read(void *self, size_t i, uint64_t at, void *dst, uint6
 static d9d_status open_shapes(d9d_convert *c, const char *config)
 {
     const bool to_hf = c->spec == NULL && c->opt.to == D9D_CONVERT_HF;
-    const d9d_convert_opts opt = {.to = to_hf ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
+    const d9d_convert_opts opt = {.choices = c->opt.choices,
+                                  .to = to_hf ? D9D_CONVERT_D9D : D9D_CONVERT_HF,
                                   .expert_layout = c->opt.expert_layout};
 
     D9D_TRY(read_config(c, config));

@@ -134,12 +134,15 @@ d9d_status d9di_job_start_fail_rank(d9d_bootstrap *boot, d9d_mesh *mesh, d9d_sta
 }
 
 d9d_status d9di_job_start_open_events(const d9d_job *where, const d9d_union *model,
-                                      const d9di_task *task, d9d_job_events **out)
+                                      const d9di_task *task, d9d_arena *a, d9d_job_events **out)
 {
-    const d9d_model_provider *p = model->choice->row;
+    const d9d_model_provider *p;
+    d9d_union section;
 
+    D9D_TRY(d9d_model_section_resolve(model, a, &section));
+    p = section.choice->row;
     D9D_TRY(d9d_job_events_create(out));
-    D9D_TRY(d9d_job_events_subscribe(*out, p->events, model->value));
+    D9D_TRY(d9d_job_events_subscribe(*out, p->events, section.value));
     if (task != NULL)
         D9D_TRY(d9d_job_events_subscribe(*out, task->kind->events, task->self));
     return d9d_plugins_subscribe(where->plugins, *out);

@@ -12,9 +12,10 @@
  * fault. */
 d9d_status d9di_job_start_runtime_status(d9d_status st);
 
-/* Subscribes the model provider's handlers, the task's (NULL: none), then the plugins'. */
+/* Subscribes the model provider's handlers, the task's (NULL: none), then the plugins'.  The arena
+ * outlives the events: it may have the section that the provider's handlers get. */
 d9d_status d9di_job_start_open_events(const d9d_job *where, const d9d_union *model,
-                                      const d9di_task *task, d9d_job_events **out);
+                                      const d9di_task *task, d9d_arena *a, d9d_job_events **out);
 
 /* Checks the device name, as opening the device would; in a simulated job it names a chip
  * (d9d/device/simulated.h). */

@@ -18,7 +18,10 @@ static d9d_status list_folders(const d9d_infer_config *c, d9d_arena *a, const ch
 
     out[0] = c->trainer.model_stage_factory.source_checkpoint;
     out[1] = config != NULL ? "." : NULL;
-    if (slash != NULL && (out[1] = d9d_arena_strndup(a, config, (size_t)(slash - config))) == NULL)
+    if (config != NULL && d9d_fs_is_dir(config))
+        out[1] = config;
+    else if (slash != NULL &&
+             (out[1] = d9d_arena_strndup(a, config, (size_t)(slash - config))) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its folder", config);
     return D9D_OK;
 }

@@ -20,6 +20,7 @@ typedef struct infer_run {
     int rank;
     d9d_preemption *stop;
     d9d_job_events *events;
+    d9d_arena arena;           /* what the events refer to */
     int64_t step, total_steps; /* in global batches */
     d9di_run_data data;
     d9d_prefetcher *feed;
@@ -63,7 +64,8 @@ static d9d_status run_check(infer_run *r)
 
     if (r->task->body != NULL)
         D9D_TRY(d9di_task_open_kind(r->task->body, r->output, &r->body));
-    D9D_TRY(d9di_job_start_open_events(r->where, &r->c->model_provider, NULL, &r->events));
+    D9D_TRY(
+        d9di_job_start_open_events(r->where, &r->c->model_provider, NULL, &r->arena, &r->events));
     D9D_TRY(
         trigger_event(r, "inference.configuration.start", (d9d_job_event){.boot = r->where->boot}));
     D9D_TRY(d9di_infer_check(r->c, r->where, r->output->output));
@@ -134,6 +136,7 @@ static void run_close(infer_run *r)
     d9di_run_data_release(&r->data);
     d9d_preemption_close(r->stop);
     d9d_job_events_free(r->events);
+    d9d_arena_release(&r->arena);
 }
 
 /* This rank's part of the next global batch.  A rank without a sample computes along, since it may

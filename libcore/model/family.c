@@ -133,15 +133,20 @@ d9d_status d9d_family_read(const d9d_family *f, const json_t *doc, const char *w
 
 /* --- the model ------------------------------------------------------------------------------ */
 
+static d9d_status dropout_check(const d9d_family *f, const char *key, double rate)
+{
+    return rate == 0 ? D9D_OK
+                     : D9D_FAIL(D9D_ENOTSUP, "%s: %s is %g, and models are trained with 0", f->name,
+                                key, rate);
+}
+
 d9d_status d9d_family_trainable(const void *config)
 {
     const d9d_family_config *c = config;
     const d9d_family_dims *dims = c->dims;
 
-    return dims->attention_dropout == 0
-               ? D9D_OK
-               : D9D_FAIL(D9D_ENOTSUP, "%s: attention_dropout is %g, and models are trained with 0",
-                          c->family->name, dims->attention_dropout);
+    D9D_TRY(dropout_check(c->family, "attention_dropout", dims->attention_dropout));
+    return dropout_check(c->family, "residual_dropout", dims->residual_dropout);
 }
 
 static int64_t vocab_size(const d9d_family_config *c)

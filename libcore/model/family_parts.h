@@ -21,6 +21,19 @@ d9d_status d9di_family_check_hf(const d9d_family_config *c);
 /* The same for its routers, of which only config.json tells. */
 d9d_status d9di_family_check_router(const d9d_family_config *c);
 
+/* What a job says of a model, whatever its family: keys of d9d_family_section. */
+#define D9DI_FAMILY_JOB_KEYS                                                                       \
+    D9D_KEY_TABLE(d9d_family_section, router, &d9di_family_router_table,                           \
+                  "routers of mixtures of experts"),                                               \
+        D9D_KEY_MAP(d9d_family_section, split_vocab_size, "null", 1, INT32_MAX,                    \
+                    "ids in each split of the vocabulary, in their order; null: one split",        \
+                    .flags = D9D_NULLABLE),                                                        \
+        D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,          \
+                    "layers that the embedding counts for when layers are dealt out"),             \
+        D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,         \
+                    "layers that the head counts for")
+extern const d9d_table d9di_family_router_table;
+
 /* Heads by prefixes of their tensors' names; NULL-ended. */
 typedef struct d9di_head_name {
     const char *prefix;

@@ -21,21 +21,14 @@ static const d9d_key router_keys[] = {
                 "coefficient of the squared log-sum-exp of each token's logits"),
     D9D_KEY_END,
 };
-static const d9d_table router_table =
+const d9d_table d9di_family_router_table =
     D9D_TABLE(d9d_block_router, "family_router", router_keys, "how evenly tokens choose experts");
 
 const d9d_key d9d_family_section_keys[] = {
     D9D_MODEL_SECTION_KEYS,
     D9D_KEY_JSON(d9d_family_section, model, "null",
                  "the fields of a config.json, in place of hf_config", .flags = D9D_NULLABLE),
-    D9D_KEY_TABLE(d9d_family_section, router, &router_table, "routers of mixtures of experts"),
-    D9D_KEY_MAP(d9d_family_section, split_vocab_size, "null", 1, INT32_MAX,
-                "ids in each split of the vocabulary, in their order; null: one split",
-                .flags = D9D_NULLABLE),
-    D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_pre, "0", 0, 1 << 16,
-                "layers that the embedding counts for when layers are dealt out"),
-    D9D_KEY_INT(d9d_family_section, pipeline_num_virtual_layers_post, "0", 0, 1 << 16,
-                "layers that the head counts for"),
+    D9DI_FAMILY_JOB_KEYS,
     D9D_KEY_END,
 };
 

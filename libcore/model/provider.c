@@ -6,18 +6,21 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/model/family.h"
 #include "d9d/model/hf/hf_config.h"
+#include "model/model_choice.h"
 
 const char *const d9d_model_dtype_names[] = {"float32", "bfloat16", NULL};
+
+/* In the order of d9d_model_recompute_mode. */
+const char *const d9d_model_recompute_words[] = {"off", "full", "selective", NULL};
 
 /* false, true, or a word. */
 static d9d_status recompute_parse(const json_t *v, const char *path, d9d_arena *a, void *field)
 {
-    static const char *const words[] = {"off", "full", "selective"};
     int *out = field;
 
     (void)a;
-    for (int i = 0; i < 3; i++)
-        if (json_is_string(v) && strcmp(json_string_value(v), words[i]) == 0) {
+    for (int i = 0; d9d_model_recompute_words[i] != NULL; i++)
+        if (json_is_string(v) && strcmp(json_string_value(v), d9d_model_recompute_words[i]) == 0) {
             *out = i;
             return D9D_OK;
         }
@@ -47,23 +50,15 @@ static d9d_status dims_read(const d9d_hf_family *f, const json_t *doc, const cha
     return D9D_OK;
 }
 
-static bool accepts_type(const d9d_model_provider *p, const char *type)
-{
-    for (const char *const *t = p->model_types; t != NULL && *t != NULL; t++)
-        if (strcmp(*t, type) == 0)
-            return true;
-    return false;
-}
-
 /* Refuse a config.json that belongs to another of the providers that the section could name. */
 static d9d_status name_check(const d9d_union *section, const json_t *doc, const char *path)
 {
     const char *type = json_string_value(json_object_get(doc, "model_type"));
     const d9d_table *const *c = section->choices;
 
-    if (type == NULL || accepts_type(section->choice->row, type))
+    if (type == NULL || d9di_model_accepts_type(section->choice->row, type))
         return D9D_OK;
-    while (c != NULL && *c != NULL && !accepts_type((*c)->row, type))
+    while (c != NULL && *c != NULL && !d9di_model_accepts_type((*c)->row, type))
         c++;
     return c == NULL || *c == NULL
                ? D9D_OK /* the family's check reports it */
@@ -100,41 +95,23 @@ static d9d_status config_read(const d9d_union *section, const char *path, d9d_ar
     return st;
 }
 
-d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a, d9d_model_spec *out)
+d9d_status d9d_model_spec_read(const d9d_union *given, d9d_arena *a, d9d_model_spec *out)
 {
-    const d9d_model_section *head = section->value;
-    d9d_model_spec s = {
-        .provider = section->choice->row,
-        .opts = {.dtype = (d9d_dtype)head->dtype,
-                 .recompute = (d9d_model_recompute_mode)head->checkpointing},
-        .hf_config = head->hf_config,
-    };
+    const d9d_model_section *head;
+    const char *beside;
+    d9d_model_spec s = {0};
+    d9d_union section;
 
-    D9D_TRY(config_read(section, s.hf_config, a, &s.config));
+    D9D_TRY(d9d_model_section_resolve(given, a, &section));
+    head = section.value;
+    s.provider = section.choice->row;
+    s.opts.dtype = (d9d_dtype)head->dtype;
+    s.opts.recompute = (d9d_model_recompute_mode)head->checkpointing;
+    if (head->hf_config != NULL)
+        D9D_TRY(d9d_hf_config_locate(head->hf_config, a, &s.hf_config, &beside));
+    D9D_TRY(config_read(&section, s.hf_config, a, &s.config));
     *out = s;
     return D9D_OK;
-}
-
-/* "llama, mistral and qwen3 are" */
-static d9d_status fail_model_type(const d9d_table *const *choices, const char *path,
-                                  const char *type)
-{
-    d9d_buf list = {0};
-    d9d_status st = D9D_OK;
-
-    for (; *choices != NULL; choices++) {
-        const d9d_model_provider *p = (*choices)->row;
-
-        for (const char *const *t = p->model_types; t != NULL && *t != NULL && st == D9D_OK; t++)
-            st = d9d_buf_printf(&list, "%s%s", list.len > 0 ? ", " : "", *t);
-    }
-    if (st == D9D_OK)
-        st = D9D_FAIL(D9D_ENOTSUP,
-                      "%s: model_type: \"%.64s\" is not supported; there are %s, and plugins bring "
-                      "others (man d9d-plugin)",
-                      path, type, list.data);
-    d9d_buf_release(&list);
-    return st;
 }
 
 /* A section with nothing but hf_config. */
@@ -155,17 +132,9 @@ static d9d_status section_make(const d9d_table *choice, const char *path, d9d_ar
 d9d_status d9d_model_spec_of(const d9d_table *const *choices, const json_t *doc, const char *path,
                              d9d_arena *a, d9d_model_spec *out)
 {
-    const json_t *type = json_object_get(doc, "model_type");
     d9d_union section = {.choices = choices};
 
-    if (!json_is_string(type))
-        return D9D_FAIL(D9D_ECONFIG, "%s: model_type is missing", path);
-    while (choices[section.which] != NULL &&
-           !accepts_type(choices[section.which]->row, json_string_value(type)))
-        section.which++;
-    section.choice = choices[section.which];
-    if (section.choice == NULL)
-        return fail_model_type(choices, path, json_string_value(type));
+    D9D_TRY(d9di_model_choice_find(doc, path, &section));
     D9D_TRY(section_make(section.choice, path, a, &section.value));
     return d9d_model_spec_read(&section, a, out);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 const d9d_table *const d9d_model_choices[] = {
+    &d9d_model_auto_section,
     &d9d_qwen3_dense_section,
     &d9d_qwen3_moe_section,
     &d9d_qwen2_section,

@@ -46,8 +46,9 @@ static const plugin_kind plugin_kinds[] = {
      offsetof(d9d_plugin, models),
      d9d_model_choices,
      {REQUIRED(d9d_model_provider, create),
-      REQUIRED_BECAUSE(d9d_model_provider, model_types,
-                       " (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)")},
+      REQUIRED_BECAUSE(
+          d9d_model_provider, model_types,
+          " (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)")},
      {offsetof(d9d_model_provider, dims)}},
     {"task",
      sizeof(d9d_train_task),
@@ -99,7 +100,11 @@ static const plugin_kind plugin_kinds[] = {
      {REQUIRED(d9d_dataset_kind, info), REQUIRED(d9d_dataset_kind, sample)},
      {0}},
 };
-enum { N_PLUGIN_KINDS = sizeof(plugin_kinds) / sizeof(plugin_kinds[0]), PLUGINS_MAX = 64 };
+enum {
+    MODELS, /* the first of plugin_kinds */
+    N_PLUGIN_KINDS = sizeof(plugin_kinds) / sizeof(plugin_kinds[0]),
+    PLUGINS_MAX = 64
+};
 
 struct d9d_plugins {
     d9d_arena arena;
@@ -270,6 +275,38 @@ static d9d_status copy_key_table(d9d_plugins *p, const char *path, plugin_row *r
     return D9D_OK;
 }
 
+/* Copies the family of a model provider, if it has one, and its key table. */
+static d9d_status copy_family(d9d_plugins *p, const char *path, d9d_model_provider *m)
+{
+    const d9d_family *given = m->family;
+    d9d_family *f;
+    d9d_table *config;
+    const char *lacks;
+    d9d_status st;
+
+    if (given == NULL)
+        return D9D_OK;
+    f = d9d_arena_alloc(&p->arena, sizeof(*f));
+    if (f == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: its family", path);
+    D9D_TRY(copy_table(path, "family", given, given->size, sizeof(*f), f));
+    lacks = f->class_name == NULL                  ? "class_name"
+            : f->config == NULL                    ? "config"
+            : f->layer < sizeof(d9d_decoder_layer) ? "layer, the size of its struct"
+            : f->init == NULL                      ? "init"
+            : f->forward == NULL                   ? "forward"
+                                                   : NULL;
+    if (lacks != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s: the family \"%s\" has no %s", path, m->table->name,
+                        lacks);
+    st = d9d_config_extend(f->config, NULL, 0, &p->arena, &config);
+    if (st != D9D_OK)
+        return D9D_FAIL(st, "%s: %s", path, d9d_err_message());
+    f->config = config;
+    m->family = f;
+    return D9D_OK;
+}
+
 /* Copies a row and its key tables into this library's layout. */
 static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const void *given)
 {
@@ -290,6 +327,8 @@ static d9d_status copy_row(d9d_plugins *p, size_t k, const char *path, const voi
     table->row = r;
     for (const size_t *at = plugin_kinds[k].tables; *at != 0; at++)
         D9D_TRY(copy_key_table(p, path, r, *at, &other));
+    if (k == MODELS)
+        D9D_TRY(copy_family(p, path, (d9d_model_provider *)(void *)r));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], table));
     D9D_TRY(D9D_VEC_PUSH(&p->choices[k], NULL));
     p->choices[k].len--; /* drop the terminating NULL */
@@ -402,6 +441,25 @@ d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table, const d9d_t
             more[n++] = (d9d_config_extension){plugin_kinds[k].built_in, p->choices[k].data};
     D9D_TRY(d9d_config_extend(table, more, n, &p->arena, &extended));
     *out = extended;
+    return D9D_OK;
+}
+
+d9d_status d9d_plugins_models(d9d_plugins *p, const d9d_table *const **out)
+{
+    const size_t more = p->choices[MODELS].len;
+    const d9d_table **all;
+    size_t n = 0;
+
+    while (d9d_model_choices[n] != NULL)
+        n++;
+    all = d9d_arena_alloc(&p->arena, (n + more + 1) * sizeof(*all));
+    if (all == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "plugins: a list of %zu models", n + more);
+    memcpy(all, d9d_model_choices, n * sizeof(*all));
+    if (more > 0)
+        memcpy(all + n, p->choices[MODELS].data, more * sizeof(*all));
+    all[n + more] = NULL;
+    *out = all;
     return D9D_OK;
 }
 

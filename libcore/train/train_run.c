@@ -21,7 +21,7 @@ d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_a
     const d9d_train_config *c = run->c;
     const struct d9d_job_batching_section *b = &c->trainer.batching;
 
-    D9D_TRY(d9di_job_start_open_events(run->where, &c->model_provider, task, &run->events));
+    D9D_TRY(d9di_job_start_open_events(run->where, &c->model_provider, task, a, &run->events));
     D9D_TRY(d9di_train_run_trigger(run, "train.configuration.start",
                                    (d9d_job_event){.boot = run->where->boot}));
     D9D_TRY(d9d_parallel_degrees_check(&c->mesh, d9d_bootstrap_size(run->where->boot)));

@@ -3,12 +3,15 @@
 
     python make_families.py [CASE...]      # writes families/CASE beside this file; without one all
 
+Cases of families that are plugins, such as seed_oss, are in plugins/CASE.
+
 Each case is a checkpoint as transformers saves it (weights are bfloat16 numbers), with
 
     golden.safetensors   input_ids, labels [3, S]; logits [3, S, V], token_losses [3, S];
                          grad.NAME: gradients of the mean loss of all targets, names of the files
     train.jsonl          the rows as samples
     train.json           losses and gradient norms of ten AdamW steps over all rows
+    logprobs.jsonl       of plugins: the log-probability of each target of the rows
     generate.jsonl       the greedy continuation of the first tokens of each row
 
 All are computed in float64 with transformers' modules, some of which cast to float32 inside.
@@ -25,7 +28,7 @@ import transformers as T
 from transformers.utils import logging
 from safetensors.torch import load_file, save_file
 
-HERE = Path(__file__).resolve().parent / "families"
+HERE = Path(__file__).resolve().parent
 IGNORE, STEPS, ROWS, NEW = -100, 10, 3, 6
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 DENSE = dict(vocab_size=53, hidden_size=24, intermediate_size=28, num_hidden_layers=2,
@@ -38,6 +41,7 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=
               high_freq_factor=4.0, original_max_position_embeddings=8)
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4,
              linear_value_head_dim=6, linear_conv_kernel_dim=3)
+NO_DROPOUT = dict(attention_dropout=0.0, residual_dropout=0.0)
 MLA = dict(q_lora_rank=8, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=4, v_head_dim=6,
            n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=3, moe_intermediate_size=8,
            n_group=4, topk_group=2, first_k_dense_replace=1)
@@ -108,7 +112,13 @@ CASES = {
     "deepseek_v3_odd": row("DeepseekV3", dict(ODD, num_key_value_heads=5),
                            **{**MLA, "v_head_dim": 3, "n_group": 2, "topk_group": 1,
                               "n_shared_experts": 2, "num_experts_per_tok": 1}),
+    "seed_oss": row("SeedOss", DENSE, **NO_DROPOUT, head_dim=8),
+    "seed_oss_odd": row("SeedOss", ODD, **NO_DROPOUT, head_dim=6, attention_bias=False,
+                        attention_out_bias=True),
+    "seed_oss_tied": row("SeedOss", DENSE, **NO_DROPOUT, head_dim=6, attention_out_bias=True,
+                         tie_word_embeddings=True),
 }
+PLUGINS = ("SeedOss",)
 
 
 def dump(path, value):
@@ -214,7 +224,8 @@ def make(name, seed):
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
     config.architectures = [kind + "ForCausalLM"]
-    folder = HERE / name
+    plugin = kind in PLUGINS
+    folder = HERE / ("plugins" if plugin else "families") / name
     folder.mkdir(parents=True, exist_ok=True)
     ids, labels = rows(cfg["vocab_size"], 13, seed)
     model = build(kind, config)
@@ -250,6 +261,10 @@ def make(name, seed):
         {"input_ids": t[:prompt], "tokens": t[prompt:]}) + "\n" for t in text.tolist()))
     (folder / "train.jsonl").write_text("".join(json.dumps(
         {"input_ids": i, "labels": l}) + "\n" for i, l in zip(ids.tolist(), labels.tolist())))
+    if plugin:
+        (folder / "logprobs.jsonl").write_text("".join(json.dumps(
+            {"logprobs": [-digits(x) for x, y in zip(t, l) if y != IGNORE]}) + "\n"
+            for t, l in zip(token.tolist(), labels.tolist())))
     dump(folder / "train.json", train(exact, ids, labels))
     print(f"{name:18} loss {loss.item():.4f}  float32 apart {apart:.1e}", flush=True)
     assert apart < 3e-6

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden vectors of examples/plugins/llama.c: tiny models and their log-probabilities.
+"""Golden vectors of examples/plugins/plain_llama.c: tiny models and their log-probabilities.
 
     python make_llama.py [NAME...]      # writes NAME/ beside this file; without a name all
 

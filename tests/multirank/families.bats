@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
 # A model family's config.json: a plugin's family computes what it supports as transformers does.
-# It rejects other fields by name before anything is computed.
+# It rejects other fields by name before anything is computed.  The tools find the family by
+# model_type.
 
 golden=$BATS_TEST_DIRNAME/../golden
 
@@ -9,7 +10,8 @@ load workroom
 
 setup_file() {
     workroom
-    plugin llama "$root/examples/plugins/llama.c"
+    plugin plain_llama "$root/examples/plugins/plain_llama.c"
+    plugin seed_oss "$root/examples/plugins/seed_oss.c"
 }
 
 # infer CASE FAMILY [FLAG...]: log-probabilities of golden CASE.
@@ -17,7 +19,7 @@ infer() {
     [ -d "data-$1" ] || d9d-shard -q --format tokens --out "data-$1" "$golden/$1/tokens.jsonl"
     rm -f "$1.jsonl"
     cat >infer.json <<JSON
-{"plugin": "libllama.so", "data": {"dataset": "data-$1"},
+{"plugin": "libplain_llama.so", "data": {"dataset": "data-$1"},
  "model_provider": {"name": "$2", "hf_config": "$golden/$1/config.json"},
  "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/$1"}},
  "task": {"name": "logprobs", "output": "$1.jsonl"}}
@@ -27,7 +29,7 @@ JSON
 probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
 
 @test "families compute what transformers computes" {
-    for c in llama:llama llama3:llama mistral:mistral; do
+    for c in llama:plain_llama llama3:plain_llama mistral:plain_mistral; do
         infer ${c%:*} ${c#*:}
         close_to 1e-5 <(probs ${c%:*}.jsonl) <(probs "$golden/${c%:*}/logprobs.jsonl")
     done
@@ -37,18 +39,18 @@ probs() { grep -oE "[-][0-9.]+(e-[0-9]+)?" "$1"; }
     sed -e 's/"rope_parameters"/"rope_scaling"/' -e '/"rope_theta"/d' -e 's/"rope_type"/"type"/' \
         -e 's/"vocab_size"/"rope_theta": 500.0, &/' "$golden/llama3/config.json" |
         tr '\n' ' ' | sed 's/, *"type"/, "type"/' >old.json
-    infer llama3 llama --set model_provider.hf_config=old.json --set task.output=old.jsonl
-    infer llama3 llama
+    infer llama3 plain_llama --set model_provider.hf_config=old.json --set task.output=old.jsonl
+    infer llama3 plain_llama
     cmp {old,llama3}.jsonl
 }
 
 @test "Mistral without a window sees all keys" {
     sed 's/"sliding_window": 7/"sliding_window": null/' "$golden/mistral/config.json" >open.json
-    infer mistral mistral --set model_provider.hf_config=open.json --set task.output=open.jsonl
-    infer mistral mistral --set task.output=seven.jsonl
+    infer mistral plain_mistral --set model_provider.hf_config=open.json --set task.output=open.jsonl
+    infer mistral plain_mistral --set task.output=seven.jsonl
     run ! cmp -s {open,seven}.jsonl
     sed 's/"sliding_window": 7/"sliding_window": 64/' "$golden/mistral/config.json" >wide.json
-    infer mistral mistral --set model_provider.hf_config=wide.json --set task.output=wide.jsonl
+    infer mistral plain_mistral --set model_provider.hf_config=wide.json --set task.output=wide.jsonl
     cmp {open,wide}.jsonl
 }
 
@@ -63,7 +65,7 @@ with() {
     while IFS='|' read -r member says; do
         [ -n "$member" ] || continue
         with "$member"
-        run -2 infer llama llama --set model_provider.hf_config=other.json --set task.output=none.jsonl
+        run -2 infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=none.jsonl
         assert_output --partial "other.json: $says"
         [ ! -e none.jsonl ]
         n=$((n + 1))
@@ -72,26 +74,26 @@ with() {
 "mlp_bias": true|mlp_bias: true is not supported
 "hidden_act": "gelu"|hidden_act: "gelu" is not supported
 "attention_dropout": 0.1|attention_dropout: 0.1 is not supported
-"model_type": "mixtral"|model_type: "mixtral" is not supported; llama is
+"model_type": "arcee"|model_type: "arcee" is not supported; llama is
 "model_type": "granite"|model_type: "granite" is not supported; llama is
 "model_type": 7|model_type is missing
-"sliding_window": 4096|sliding_window: 4096: llama does not know this field
-"use_sliding_window": true|use_sliding_window: true: llama does not know this field
-"layer_types": ["sliding_attention", "full_attention"]|layer_types: ["sliding_attention", "full_attention"]: llama does not know
-"embedding_multiplier": 12.0|embedding_multiplier: 12.0: llama does not know this field
-"attention_multiplier": 0.0078125|attention_multiplier: 0.0078125: llama does not know this field
-"residual_multiplier": 0.22|residual_multiplier: 0.22: llama does not know this field
-"logits_scaling": 8.0|logits_scaling: 8.0: llama does not know this field
-"final_logit_softcapping": 30.0|final_logit_softcapping: 30.0: llama does not know this field
-"attn_logit_softcapping": 50.0|attn_logit_softcapping: 50.0: llama does not know this field
-"query_pre_attn_scalar": 256|query_pre_attn_scalar: 256: llama does not know this field
-"clip_qkv": 8|clip_qkv: 8: llama does not know this field
-"qk_layernorm": true|qk_layernorm: true: llama does not know this field
-"use_qk_norm": false|use_qk_norm: false: llama does not know this field
-"no_rope_layers": [1, 0]|no_rope_layers: [1, 0]: llama does not know this field
-"num_local_experts": 8|num_local_experts: 8: llama does not know this field
-"attention_chunk_size": 8192|attention_chunk_size: 8192: llama does not know this field
-"text_config": {"hidden_size": 32}|text_config: {"hidden_size": 32}: llama does not know this field
+"sliding_window": 4096|sliding_window: 4096: plain_llama does not know this field
+"use_sliding_window": true|use_sliding_window: true: plain_llama does not know this field
+"layer_types": ["sliding_attention", "full_attention"]|layer_types: ["sliding_attention", "full_attention"]: plain_llama does not know
+"embedding_multiplier": 12.0|embedding_multiplier: 12.0: plain_llama does not know this field
+"attention_multiplier": 0.0078125|attention_multiplier: 0.0078125: plain_llama does not know this field
+"residual_multiplier": 0.22|residual_multiplier: 0.22: plain_llama does not know this field
+"logits_scaling": 8.0|logits_scaling: 8.0: plain_llama does not know this field
+"final_logit_softcapping": 30.0|final_logit_softcapping: 30.0: plain_llama does not know this field
+"attn_logit_softcapping": 50.0|attn_logit_softcapping: 50.0: plain_llama does not know this field
+"query_pre_attn_scalar": 256|query_pre_attn_scalar: 256: plain_llama does not know this field
+"clip_qkv": 8|clip_qkv: 8: plain_llama does not know this field
+"qk_layernorm": true|qk_layernorm: true: plain_llama does not know this field
+"use_qk_norm": false|use_qk_norm: false: plain_llama does not know this field
+"no_rope_layers": [1, 0]|no_rope_layers: [1, 0]: plain_llama does not know this field
+"num_local_experts": 8|num_local_experts: 8: plain_llama does not know this field
+"attention_chunk_size": 8192|attention_chunk_size: 8192: plain_llama does not know this field
+"text_config": {"hidden_size": 32}|text_config: {"hidden_size": 32}: plain_llama does not know this field
 "quantization_config": {"quant_method": "fp8"}|quantization_config: {"quant_method": "fp8"} is not supported
 "partial_rotary_factor": 0.5|partial_rotary_factor: 0.5 is not supported
 "is_encoder_decoder": true|is_encoder_decoder: true is not supported
@@ -99,20 +101,24 @@ with() {
 "pruned_heads": {"0": [1]}|pruned_heads: {"0": [1]} is not supported
 "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}|rope_parameters: "dynamic" is not supported
 "rope_parameters": {"rope_type": "longrope", "long_factor": [1.0]}|rope_parameters: "longrope" is not supported
-"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "beta_fast": 32}|rope_parameters.beta_fast: 32: llama does not know
+"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "beta_fast": 32}|rope_parameters.beta_fast: 32: plain_llama does not know
 "rope_parameters": {"rope_type": "llama3", "factor": 8.0}|high_freq_factor of scaled rotary embedding is missing
 "rope_parameters": {"partial_rotary_factor": 0.5}|rope_parameters.partial_rotary_factor: 0.5 is not supported
-"rope_parameters": {"full_attention": {"rope_theta": 5.0}}|rope_parameters.full_attention: {"rope_theta": 5.0}: llama does not know
-"rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]}|rope_scaling.mrope_section: [1, 1, 2]: llama does not know
+"rope_parameters": {"full_attention": {"rope_theta": 5.0}}|rope_parameters.full_attention: {"rope_theta": 5.0}: plain_llama does not know
+"rope_scaling": {"type": "default", "mrope_section": [1, 1, 2]}|rope_scaling.mrope_section: [1, 1, 2]: plain_llama does not know
 "rope_scaling": 8|rope_scaling: 8 is not supported
 LIST
     [ "$n" -ge 30 ]
+    with '"model_type": "mixtral"'
+    run -2 infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=none.jsonl
+    assert_output --partial 'model_provider.name: "plain_llama" does not read model_type "mixtral" of other.json; "mixtral" does'
+    [ ! -e none.jsonl ]
 }
 
 @test "what cannot change a result is taken, and a null says nothing" {
     with '"pretraining_tp": 2, "torch_dtype": "bfloat16", "logits_scaling": null, "temperature": 0.6'
-    infer llama llama --set model_provider.hf_config=other.json --set task.output=taken.jsonl
-    infer llama llama
+    infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=taken.jsonl
+    infer llama plain_llama
     cmp {taken,llama}.jsonl
 }
 
@@ -122,8 +128,11 @@ LIST
     ln "$golden"/dense_tied/*.safetensors src 2>/dev/null || cp "$golden"/dense_tied/*.safetensors src
     run -2 d9d-map -q src dst
     assert_output --partial "src/config.json: logits_scaling: 8.0: qwen3 does not know this field"
-    run -2 d9d-map -q "$golden/llama" dst
-    assert_output --partial 'config.json: model_type: "llama" is not supported; qwen3 and qwen3_moe are, and plugins bring others to d9d-train and d9d-infer (man d9d-plugin)'
+    mkdir unknown
+    sed 's/"model_type": "llama"/"model_type": "granite"/' "$golden/llama/config.json" >unknown/config.json
+    cp "$golden"/llama/*.safetensors unknown
+    run -2 d9d-map -q unknown dst
+    assert_output --regexp 'config\.json: model_type: "granite" is not supported; there are .*llama.*, and plugins bring others \(man d9d-plugin\)'
     run -2 infer llama qwen3_dense
     assert_output --partial 'model_provider.name: "qwen3_dense" does not read model_type "llama" of '
     assert_output --partial '; "llama" does'
@@ -131,15 +140,168 @@ LIST
 }
 
 @test "a model that declares nothing is not loaded" {
-    sed '/\.model_types/d; s/\.stages = true, .*/.stages = true, \\/' "$root/examples/plugins/llama.c" >silent.c
+    sed '/\.model_types/d; s/\.stages = true, .*/.stages = true, \\/' "$root/examples/plugins/plain_llama.c" >silent.c
     plugin silent silent.c -Wno-unused
-    run -2 infer llama llama --set plugin=libsilent.so
-    assert_output --partial 'libsilent.so: the model provider "llama" has no model_types (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)'
+    run -2 infer llama plain_llama --set plugin=libsilent.so
+    assert_output --partial 'libsilent.so: the model provider "plain_llama" has no model_types (which config.json it reads, and every field of it: d9d/model/hf/hf_fields.h)'
 }
 
 @test "a field that a family says it reads and does not is an error, not a lie" {
-    sed 's/D9D_HF_ONLY("mlp_bias", .*/D9D_HF_READ("mlp_bias"),/' "$root/examples/plugins/llama.c" >bad_schedule_plugin.c
+    sed 's/D9D_HF_ONLY("mlp_bias", .*/D9D_HF_READ("mlp_bias"),/' "$root/examples/plugins/plain_llama.c" >bad_schedule_plugin.c
     plugin liar bad_schedule_plugin.c
-    run -2 infer llama llama --set plugin=libliar.so
+    run -2 infer llama plain_llama --set plugin=libliar.so
     assert_output --partial 'mlp_bias: unknown key'
+}
+
+# --- a family as a plugin -------------------------------------------------------------------------
+
+# job CASE PROVIDER: a job over the rows of a golden case; "task" or "optimizer" follows.
+job() {
+    local data
+    data=rows-$(basename "$1")
+    [ -d "$data" ] || d9d-shard -q --format tokens --out "$data" "$golden/$1/train.jsonl"
+    cat <<JSON
+{"plugin": "libseed_oss.so", "data": {"dataset": "$data", "epochs": EPOCHS},
+ "model_provider": {"name": "$2", "hf_config": "$golden/$1"},
+ "trainer": {"batching": {BATCHING}, "model_stage_factory": {"source_checkpoint": "$golden/$1"} TRAINER},
+JSON
+}
+# scores CASE PROVIDER OUTPUT [FLAG...]: the log-probability of each target.
+scores() {
+    job "$1" "$2" | sed 's/EPOCHS/1/; s/BATCHING/"microbatch_size": 2/; s/ TRAINER//' >scores.json
+    echo ' "task": {"name": "logprobs", "output": "'"$3"'"}}' >>scores.json
+    d9d-infer -q --device cpu "${@:4}" scores.json
+}
+# training CASE PROVIDER: of all rows in each of ten steps.
+training() {
+    job "$1" "$2" | sed 's/EPOCHS/10/; s/BATCHING/"global_batch_size": 3/
+        s/ TRAINER/, "run": {"name": "rows", "steps": 10}, "gradient_clipping": {"max_norm": 1.0}/'
+    echo ' "optimizer": {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}'
+}
+# learned RUN CASE: the losses and gradient norms of a run are those of transformers.
+learned() {
+    close_to 1e-4 <(numbers loss "$1") <(numbers loss "$golden/$2/train.json")
+    close_to 1e-4 <(numbers grad_norm "$1") <(numbers grad_norm "$golden/$2/train.json")
+}
+
+@test "a family that is a plugin computes what transformers computes" {
+    for c in seed_oss seed_oss_odd seed_oss_tied; do
+        scores plugins/$c seed_oss $c.jsonl
+        close_to 1e-5 <(sed 's/"loss".*//' $c.jsonl | grep -oE "[-][0-9.]+(e-[0-9]+)?") <(probs "$golden/plugins/$c/logprobs.jsonl")
+    done
+}
+
+@test "a family that is a plugin learns as in transformers, on any mesh" {
+    for c in seed_oss seed_oss_odd seed_oss_tied; do
+        training plugins/$c seed_oss >train.json
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=$c train.json
+        learned $c plugins/$c
+    done
+    with_mpi
+    training plugins/seed_oss seed_oss >train.json
+    for mesh in tensor_parallel pipeline_parallel; do
+        mpi -n 2 d9d-train -q --device cpu --set mesh.$mesh=2 --set trainer.run.dir=$mesh train.json
+        learned $mesh plugins/seed_oss
+    done
+}
+
+@test "dropout is read, and not trained with" {
+    for key in attention_dropout residual_dropout; do
+        sed "s/\"$key\": 0.0/\"$key\": 0.1/" "$golden/plugins/seed_oss/config.json" >dropout.json
+        scores plugins/seed_oss seed_oss $key.jsonl --set model_provider.hf_config=dropout.json
+        training plugins/seed_oss seed_oss >train.json
+        run -2 d9d-train -q --device cpu --set model_provider.hf_config=dropout.json --set trainer.run.dir=none train.json
+        assert_output --partial "seed_oss: $key is 0.1, and models are trained with 0"
+        [ ! -e none ]
+    done
+}
+
+@test "d9d-map converts and makes what a plugin reads" {
+    for c in seed_oss seed_oss_odd seed_oss_tied; do
+        from=$golden/plugins/$c
+        rm -rf own back again theirs
+        run -0 d9d-map -q --plugin libseed_oss.so "$from" own
+        run -0 d9d-map -q --plugin ./libseed_oss.so own back
+        run -0 d9d-map diff "$from" back
+        cmp {"$from",back}/config.json
+        run -0 d9d-map -q --plugin libseed_oss.so back again
+        run -0 d9d-map -q --plugin libseed_oss.so again theirs
+        cmp {own,again}/model.safetensors
+        cmp {back,theirs}/model.safetensors
+    done
+    run -0 d9d-map init -q --plugin libseed_oss.so --model "$golden/plugins/seed_oss" --seed 3 fresh
+    scores plugins/seed_oss seed_oss fresh.jsonl --set trainer.model_stage_factory.source_checkpoint=fresh
+    run -0 d9d-map plan --plugin libplain_llama.so --plugin libseed_oss.so --model "$golden/plugins/seed_oss"
+    assert_output --partial "self_attn.q_proj.bias"
+}
+
+@test "d9d-map without the plugin, and with one that is none" {
+    run -2 d9d-map -q "$golden/plugins/seed_oss" none
+    assert_output --partial 'seed_oss/config.json: model_type: "seed_oss" is not supported; there are '
+    run -2 d9d-map -q --plugin libplain_llama.so "$golden/plugins/seed_oss" none
+    assert_output --partial 'model_type: "seed_oss" is not supported'
+    run -2 d9d-map plan --plugin libabsent.so "$golden/plugins/seed_oss"
+    assert_output --partial "libabsent.so: cannot open shared object file"
+    run -2 d9d-map init --plugin "" --model "$golden/plugins/seed_oss" none
+    assert_output --partial "--plugin: plugin: expected the name of a shared library"
+    run -2 d9d-map -q --plugin libseed_oss.so --plugin ./libseed_oss.so "$golden/plugins/seed_oss" none
+    assert_output --partial 'the model provider "seed_oss" is there already'
+    [ ! -e none ]
+}
+
+@test "d9d-map with a plugin makes the same on ranks" {
+    with_mpi
+    d9d-map -q --plugin libseed_oss.so "$golden/plugins/seed_oss" one
+    mpi -n 2 d9d-map -q --plugin libseed_oss.so "$golden/plugins/seed_oss" two
+    cmp {one,two}/model.safetensors
+}
+
+@test "a family of a plugin that lacks a part is refused by name" {
+    for part in class_name layer init forward; do
+        sed -E "s/\.$part = [^,]*,//" "$root/examples/plugins/seed_oss.c" >lacking.c
+        plugin lacking lacking.c -Wno-unused-function
+        run -2 d9d-map --plugin liblacking.so "$golden/plugins/seed_oss" none
+        assert_output --partial "liblacking.so: the family \"seed_oss\" has no $part"
+    done
+}
+
+# --- a family that nobody names ---------------------------------------------------------------------
+
+@test "auto finds the family of a config.json, built in or a plugin's" {
+    for c in families/mistral:mistral families/qwen3:qwen3_dense families/qwen3_moe:qwen3_moe plugins/seed_oss:seed_oss; do
+        scores ${c%:*} auto auto.jsonl
+        scores ${c%:*} ${c#*:} named.jsonl
+        cmp {auto,named}.jsonl
+        rm {auto,named}.jsonl
+        run -0 d9d-infer --print-config scores.json --set model_provider.name=auto
+        assert_output --partial '"name": "auto"'
+    done
+}
+
+@test "auto learns as its family does" {
+    for c in families/mixtral:mixtral families/qwen3_moe:qwen3_moe plugins/seed_oss:seed_oss; do
+        router=(--set model_provider.router.aux_loss_coef=0.1)
+        rm -rf auto named
+        training ${c%:*} auto >train.json
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=auto "${router[@]}" --set model_provider.checkpointing=full train.json
+        training ${c%:*} ${c#*:} >train.json
+        run -0 d9d-train -q --device cpu --set trainer.run.dir=named "${router[@]}" --set model_provider.checkpointing=full train.json
+        cmp {auto,named}/export/model.safetensors
+        run -0 d9d-train --plan --gpu cpu --set model_provider.name=auto --set trainer.run.dir=none train.json
+    done
+}
+
+@test "auto says what it cannot do" {
+    sed 's/"seed_oss"/"granite"/' "$golden/plugins/seed_oss/config.json" >granite.json
+    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=granite.json
+    assert_output --regexp 'granite.json: model_type: "granite" is not supported; there are .*llama.*, seed_oss, and plugins bring others'
+    run -2 scores plugins/seed_oss auto none.jsonl --set plugin='[]'
+    assert_output --partial 'model_type: "seed_oss" is not supported'
+    run -2 scores plugins/seed_oss auto none.jsonl --set model_provider.hf_config=null
+    assert_output --partial 'model_provider.hf_config: "auto" needs a config.json, which names the family'
+    run -2 scores families/qwen3 auto none.jsonl --set model_provider.split_vocab_size.a=53
+    assert_output --partial 'model_provider (qwen3_dense): split_vocab_size: unknown key'
+    run -2 scores families/llama auto none.jsonl --set model_provider.split_vocab_size.a=52
+    assert_output --partial 'split_vocab_size: has 52 ids, vocab_size is 53'
+    [ ! -e none.jsonl ]
 }

@@ -9,7 +9,7 @@ load workroom
 
 setup_file() {
     workroom
-    plugin llama "$root/examples/plugins/llama.c"
+    plugin plain_llama "$root/examples/plugins/plain_llama.c"
     d9d-shard -q --format tokens --out data "$golden/tokens.jsonl"
     config '"steps": 6' >train.json
     sed -e '/optimizer/d' -e 's/^ "trainer.*/ "trainer": {"batching": {"microbatch_size": 2},/' \
@@ -19,8 +19,8 @@ setup_file() {
 # config RUN-MEMBERS: a training of the golden Llama.
 config() {
     cat <<JSON
-{"plugin": "libllama.so", "data": {"dataset": "data", "epochs": 3},
- "model_provider": {"name": "llama", "hf_config": "$golden/config.json"},
+{"plugin": "libplain_llama.so", "data": {"dataset": "data", "epochs": 3},
+ "model_provider": {"name": "plain_llama", "hf_config": "$golden/config.json"},
  "trainer": {"run": {"name": "llama", $1}, "batching": {"global_batch_size": 4},
   "model_stage_factory": {"source_checkpoint": "$golden"}, "gradient_clipping": {"max_norm": 1.0}},
  "optimizer": {"name": "adamw", "lr": 1e-3}}
@@ -37,7 +37,7 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
     [ -f stage/opt/d9d/include/d9d/tasks/plugin.h ]
     [ -f stage/opt/d9d/share/man/man7/d9d-plugin.7 ]
     [ -f stage/opt/d9d/share/doc/d9d/docs/howto/write-a-plugin.md ]
-    [ -f stage/opt/d9d/share/doc/d9d/examples/plugins/llama.c ]
+    [ -f stage/opt/d9d/share/doc/d9d/examples/plugins/plain_llama.c ]
     grep -qx 'prefix=/opt/d9d' stage/opt/d9d/lib/pkgconfig/d9d.pc
     make -s --no-print-directory -C "$root" uninstall DESTDIR="$work/stage" PREFIX=/opt/d9d
     [ "$(find stage -type f | wc -l)" -eq 0 ]
@@ -108,11 +108,11 @@ names() { head -c 20000 "$1" | tr ',' '\n' | grep -aoE '"[a-z_.0-9]+":\{"dtype"'
 @test "a plugin that is another build on one rank is refused" {
     with_mpi
     mkdir -p rebuilt && cp -r data train.json rebuilt/
-    plugin llama "$root/examples/plugins/llama.c"
-    (cd rebuilt && plugin llama "$root/examples/plugins/llama.c" -O1)
+    plugin plain_llama "$root/examples/plugins/plain_llama.c"
+    (cd rebuilt && plugin plain_llama "$root/examples/plugins/plain_llama.c" -O1)
     job=(d9d-train -q --device cpu --set mesh.data_parallel_shard=2 --set "trainer.run.dir=$work/never" train.json)
     run -2 mpi -n 1 "${job[@]}" : -n 1 -wdir "$work/rebuilt" "${job[@]}"
-    assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): \./libllama\.so: is another one here than on rank 0'
+    assert_line --regexp '^d9d-train: invalid configuration: rank 1 \(.*\): \./libplain_llama\.so: is another one here than on rank 0'
     [ ! -e never ]
 }
 
@@ -152,7 +152,7 @@ JSON
     [ "$(names tied_stages/export/model.safetensors)" = "$(names tied/export/model.safetensors)" ]
     # who has not thought of it is told
     sed -e '/bool tie_word_embeddings;/d; /\.tied/d; s/for longer rows"), *\\/for longer rows")/' \
-        -e '/KEY_BOOL(dims, tie_word/d' "$root/examples/plugins/llama.c" >untold.c
+        -e '/KEY_BOOL(dims, tie_word/d' "$root/examples/plugins/plain_llama.c" >untold.c
     plugin untold untold.c
     run -2 d9d-train -q --device cpu "${tied[@]}" --set plugin=libuntold.so --set trainer.run.dir=none train.json
     assert_output --partial 'tied_config.json: tie_word_embeddings: true is not supported'
@@ -162,34 +162,34 @@ JSON
     run -2 d9d-train --device cpu --set mesh.tensor_parallel=2 train.json
     has_mpi || return 0
     run -2 mpi -n 2 d9d-train --device cpu --set mesh.tensor_parallel=2 --set trainer.run.dir=none train.json
-    assert_output --partial "mesh.tensor_parallel is 2, and llama has no plan for it"
+    assert_output --partial "mesh.tensor_parallel is 2, and plain_llama has no plan for it"
     [ ! -e none ]
 }
 
 @test "what a plugin brings is known to the parser, the defaults and the schema" {
     run -0 d9d-train --print-config train.json
-    assert_output --partial '"plugin": "libllama.so"'
+    assert_output --partial '"plugin": "libplain_llama.so"'
     assert_output --partial '"dtype": "float32"'
     run -0 d9d-train --print-schema train.json
-    assert_output --partial '"const": "llama"'
+    assert_output --partial '"const": "plain_llama"'
     run -0 d9d-train --print-schema
-    refute_output --partial '"const": "llama"'
-    run -2 d9d-train --set model_provider.name=lama train.json
-    assert_output --partial 'unknown word "lama"; did you mean "llama"?'
+    refute_output --partial '"const": "plain_llama"'
+    run -2 d9d-train --set model_provider.name=plain_lama train.json
+    assert_output --partial 'unknown word "plain_lama"; did you mean "plain_llama"?'
     run -2 d9d-train --set model_provider.hidden=3 train.json
     assert_output --partial 'model_provider.hidden: unknown key'
     run -2 d9d-train --set 'plugin=[]' train.json
-    assert_output --partial 'unknown word "llama"; expected qwen3_dense or qwen3_moe'
+    assert_output --partial 'unknown word "plain_llama"; expected auto, qwen3_dense, qwen3_moe'
 }
 
 @test "a library is found beside the configuration, by its path, and by the loader" {
     mkdir -p elsewhere lib
     cp train.json elsewhere/
-    cp libllama.so lib/libother.so
+    cp libplain_llama.so lib/libother.so
     run -2 d9d-train --print-config elsewhere/train.json
-    assert_output --partial "libllama.so: cannot open shared object file"
-    run -0 d9d-train --print-config --set plugin=../libllama.so elsewhere/train.json
-    run -0 d9d-train --print-config --set plugin="$work/libllama.so" elsewhere/train.json
+    assert_output --partial "libplain_llama.so: cannot open shared object file"
+    run -0 d9d-train --print-config --set plugin=../libplain_llama.so elsewhere/train.json
+    run -0 d9d-train --print-config --set plugin="$work/libplain_llama.so" elsewhere/train.json
     LD_LIBRARY_PATH=$work/lib:$LD_LIBRARY_PATH run -0 d9d-train --print-config --set plugin=libother.so elsewhere/train.json
 }
 
@@ -209,8 +209,8 @@ bad() { cat >"$1.c" && plugin "$1" "$1.c" && run -2 d9d-train --print-config --s
     done
     run -2 d9d-train --print-config --set plugin=7 train.json
     assert_output --partial "plugin: expected the name of a shared library"
-    run -2 d9d-train --print-config --set 'plugin=["libllama.so", "./libllama.so"]' train.json
-    assert_output --partial 'libllama.so: the model provider "llama" is there already'
+    run -2 d9d-train --print-config --set 'plugin=["libplain_llama.so", "./libplain_llama.so"]' train.json
+    assert_output --partial 'libplain_llama.so: the model provider "plain_llama" is there already'
     bad symbol <<<'int x;'
     assert_output --partial "libsymbol.so: has no d9d_plugin_table; is it a plugin?"
     bad undefined <<<'int missing_here(void); int d9d_plugin_table(void); int d9d_plugin_table(void) { return missing_here(); }'
@@ -229,10 +229,10 @@ static const d9d_model_provider provider = {.size = sizeof(provider), .table = &
 static const d9d_model_provider *const models[] = {&provider, NULL};
 D9D_PLUGIN(.models = models);'
     assert_output --partial 'libempty.so: the model provider "mine" has no create'
-    head -c 4000 libllama.so >libcut.so
+    head -c 4000 libplain_llama.so >libcut.so
     run -2 d9d-train --print-config --set plugin=libcut.so train.json
     assert_output --partial "libcut.so: ends at byte 4000, its sections at "
-    { head -c 18 libllama.so && printf '\377\177' && tail -c +21 libllama.so; } >libother.so
+    { head -c 18 libplain_llama.so && printf '\377\177' && tail -c +21 libplain_llama.so; } >libother.so
     run -2 d9d-train --print-config --set plugin=libother.so train.json
     assert_output --partial "libother.so: is for another machine (ELF 32767, this is "
 }
@@ -284,7 +284,7 @@ D9D_PLUGIN(.train_tasks = tasks);'
         more=()
         [ "$fault" != logits ] || more=(--set 'metrics=[{"name": "faulty"}]')
         D9D_FAULT=$fault run "-$code" d9d-train -q --device cpu --set trainer.run.dir=faulty --set trainer.run.steps=2 \
-            --set 'plugin=["libllama.so", "libfaulty.so"]' --set "$section" "${more[@]}" train.json
+            --set 'plugin=["libplain_llama.so", "libfaulty.so"]' --set "$section" "${more[@]}" train.json
         assert_output --partial "$sentence"
         rm -rf faulty
     done <<'ROWS'
@@ -307,7 +307,7 @@ form|metrics=[{"name": "faulty"}]|1|faulty: its form() failed and does not say w
 cells|metrics=[{"name": "faulty"}]|2|form() of faulty gave -1 cells
 handle|data.epochs=3|1|train.step.pre: its handle() failed and does not say why
 ROWS
-    run -0 d9d-train -q --device cpu --set trainer.run.dir=faulty --set 'plugin=["libllama.so", "libfaulty.so"]' \
+    run -0 d9d-train -q --device cpu --set trainer.run.dir=faulty --set 'plugin=["libplain_llama.so", "libfaulty.so"]' \
         --set 'task={"name": "faulty"}' train.json
 }
 
@@ -321,7 +321,7 @@ static const d9d_job_event_handler events[] = {{"mine.own", handle}, {${row%%|*}
 D9D_PLUGIN(.events = events);
 SOURCE
         plugin deaf deaf.c
-        run -2 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libdeaf.so"]' --set trainer.run.dir=none train.json
+        run -2 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libdeaf.so"]' --set trainer.run.dir=none train.json
         assert_output --partial "${row#*|}"
         [ ! -e none ]
     done
@@ -340,7 +340,7 @@ classification() {
     [ -e libclassify.so ] || plugin classify "$root/examples/plugins/classify.c"
     [ -e libbrier.so ] || plugin brier "$root/examples/plugins/brier.c"
     [ -d texts ] || texts 48 | d9d-shard -q --format tokens --out texts -
-    sed -e 's/"libllama.so"/["libllama.so", "libclassify.so", "libbrier.so"]/' -e 's/"data", "epochs": 3/"texts", "epochs": 4/' \
+    sed -e 's/"libplain_llama.so"/["libplain_llama.so", "libclassify.so", "libbrier.so"]/' -e 's/"data", "epochs": 3/"texts", "epochs": 4/' \
         -e 's/"steps": 6/"steps": 24/' -e 's/"global_batch_size": 4/"global_batch_size": 8/' -e 's/"lr": 1e-3}}/"lr": 5e-3},/' train.json >classify.json
     cat >>classify.json <<'JSON'
  "task": {"name": "classify", "num_labels": 3},
@@ -377,7 +377,7 @@ JSON
 @test "a task of inference of one's own writes a line a sample, in their order on any ranks" {
     plugin worst "$BATS_TEST_DIRNAME/worst_target_plugin.c"
     [ -e out.jsonl ] || d9d-infer -q --device cpu infer.json
-    how=(--set 'plugin=["libllama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
+    how=(--set 'plugin=["libplain_llama.so", "libworst.so"]' --set 'task={"name": "worst", "output": "worst.txt"}')
     run -0 d9d-infer -q --device cpu "${how[@]}" infer.json
     [ "$(wc -l <worst.txt)" -eq 24 ]
     worst=$(sed -nE 's/.*"logprobs": \[([^]]*)\].*/\1/p' out.jsonl | tr -d , |
@@ -425,11 +425,11 @@ inference() {
 
 @test "events come in the documented order with what is in them" {
     plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
-    run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+    run -0 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
         --set trainer.run.dir=told --set trainer.run.steps=3 train.json
     diff events.0 <(training 3 ' tracker')
     rm events.0
-    run -0 d9d-infer -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+    run -0 d9d-infer -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
         --set task='{"name": "perplexity"}' infer.json
     diff events.0 <(inference 12)
     rm events.0
@@ -438,7 +438,7 @@ inference() {
 @test "an evaluation tells of its beginning and its end, between two steps" {
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     rm -f events.?
-    run -0 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+    run -0 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
         --set 'evaluation={"name": "more", "data": {"dataset": "data"}, "period_steps": 2, "at_start": true}' \
         --set trainer.run.dir=told_more --set trainer.run.steps=3 train.json
     evaluated() { printf "train.evaluation.%s $1/3 more\n" pre post; }
@@ -450,7 +450,7 @@ inference() {
 @test "events come on every rank" {
     with_mpi
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
-    mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libllama.so", "libevents.so"]' \
+    mpi -n 4 d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libevents.so"]' \
         --set mesh.data_parallel_shard=4 --set trainer.run.dir=told4 --set trainer.run.steps=2 train.json
     diff events.0 <(training 2 ' tracker')
     for r in 1 2 3; do diff "events.$r" <(training 2 ''); done
@@ -460,7 +460,7 @@ inference() {
 @test "weights that a handler changes behind the update are those of the next step on every rank" {
     with_mpi
     plugin shrink "$BATS_TEST_DIRNAME/shrink_weights_plugin.c"
-    shrunk=(d9d-train -q --device cpu --set 'plugin=["libllama.so", "libshrink.so"]')
+    shrunk=(d9d-train -q --device cpu --set 'plugin=["libplain_llama.so", "libshrink.so"]')
     "${shrunk[@]}" --set trainer.run.dir=shrunk1 train.json
     mpi -n 2 "${shrunk[@]}" --set mesh.data_parallel_shard=2 --set trainer.run.dir=shrunk2 train.json
     losses() { sed -nE 's/.*"loss": ([0-9.e-]+).*/\1/p' "$1/metrics.jsonl"; }
@@ -475,7 +475,7 @@ inference() {
         d9d-shard -q --format tokens --out holes -
     for behind in true false; do
         ASAN_OPTIONS=detect_leaks=0 strace -f -qq -o /dev/null -e inject=rseq:delay_enter=500000 d9d-train -q --device cpu \
-            --set 'plugin=["libllama.so", "libshrink.so"]' --set 'data={"dataset": "holes"}' \
+            --set 'plugin=["libplain_llama.so", "libshrink.so"]' --set 'data={"dataset": "holes"}' \
             --set trainer.batching.global_batch_size=1 --set trainer.batching.microbatch_size=1 \
             --set trainer.run.steps=3 --set trainer.run.dir=held-$behind --set trainer.checkpointing.num_to_keep=null \
             --set trainer.checkpointing.period_steps=1 --set trainer.checkpointing.asynchronous=$behind train.json
@@ -553,12 +553,12 @@ END
 @test "a handler that fails ends the job, and nobody hears of more" {
     [ -e libevents.so ] || plugin events "$BATS_TEST_DIRNAME/record_events_plugin.c"
     D9D_FAIL_AT=train.forward_backward.pre run -1 d9d-train -q --device cpu \
-        --set 'plugin=["libllama.so", "libevents.so"]' --set trainer.run.dir=failed train.json
+        --set 'plugin=["libplain_llama.so", "libevents.so"]' --set trainer.run.dir=failed train.json
     assert_output --partial "a handler of train.forward_backward.pre has seen enough"
     [ "$(tail -n 1 events.0)" = "train.forward_backward.pre 0/6" ]
     rm events.0
     D9D_FAIL_AT=train.ready run -1 d9d-train -q --device cpu \
-        --set 'plugin=["libllama.so", "libevents.so"]' --set trainer.run.dir=failed2 train.json
+        --set 'plugin=["libplain_llama.so", "libevents.so"]' --set trainer.run.dir=failed2 train.json
     [ "$(tail -n 1 events.0)" = "train.ready tracker" ]
     rm events.0
 }
@@ -632,7 +632,7 @@ JSON
 }
 
 # The structs that plugins fill and this library reads by their size.
-tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_job_event d9d_train_task d9d_metric_kind d9d_pipe_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_schedule_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind"
+tables="d9d_table d9d_key d9d_plugin d9d_model_ops d9d_model_provider d9d_job_event d9d_train_task d9d_metric_kind d9d_pipe_schedule_kind d9d_infer_task_kind d9d_optimizer_kind d9d_lr_schedule_kind d9d_sink_kind d9d_dataset_kind d9d_decoder_kind d9d_family"
 
 # appended DIR TEXT: a member more at the end of every table below DIR.
 appended() {
@@ -651,10 +651,12 @@ appended() {
 @test "a plugin that was built where every table is longer loads where its new members are not used" {
     cp -R d9d/include longer
     appended longer 'void *appended;'
-    plugin longer "$root/examples/plugins/llama.c" -Ilonger
+    plugin longer "$root/examples/plugins/plain_llama.c" -Ilonger
     run -0 d9d-infer -q --device cpu --set plugin=liblonger.so --set task.output=longer.jsonl infer.json
     cmp longer.jsonl out.jsonl
-    sed -E 's/\.hf_names =/.appended = (void *)keys, &/' "$root/examples/plugins/llama.c" >newer.c
+    plugin long_family "$root/examples/plugins/seed_oss.c" -Ilonger
+    run -0 d9d-map -q --plugin liblong_family.so "$golden/../plugins/seed_oss" family
+    sed -E 's/\.hf_names =/.appended = (void *)keys, &/' "$root/examples/plugins/plain_llama.c" >newer.c
     plugin newer newer.c -Ilonger
     run -2 d9d-infer -q --device cpu --set plugin=libnewer.so infer.json
     assert_output --partial "it was built for a newer one"

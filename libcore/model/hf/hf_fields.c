@@ -258,7 +258,7 @@ static d9d_status fail_model_type(const d9d_hf_family *f, const char *where, con
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_ENOTSUP,
                       "%s: model_type: \"%.64s\" is not supported; %s %s, and plugins bring others "
-                      "to d9d-train and d9d-infer (man d9d-plugin)",
+                      "(man d9d-plugin)",
                       where, type, list.data, f->model_types[1] == NULL ? "is" : "are");
     d9d_buf_release(&list);
     return st;

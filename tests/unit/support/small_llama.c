@@ -2,7 +2,7 @@
 #define SMALL_PLUGIN small_llama_plugin
 #include "small_plugin.h"
 
-#include "../../../examples/plugins/llama.c"
+#include "../../../examples/plugins/plain_llama.c"
 
 #include "small_models.h"
 

@@ -47,6 +47,8 @@ typedef struct d9d_convert_opts {
      * NULL: none. */
     const char *adapter;
     const d9d_adapters *adapters;
+    /* Providers' sections that a config.json is read by; NULL: d9d_model_choices. */
+    const d9d_table *const *choices;
     const d9d_log *log; /* receives one message for each mismatch; may be NULL */
 } d9d_convert_opts;
 #define D9D_CONVERT_DEFAULTS ((d9d_convert_opts){.shard_bytes = D9D_SHARD_BYTES})

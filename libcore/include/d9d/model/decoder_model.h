@@ -37,7 +37,7 @@
  *         sizeof(mine), .name = "mine", .layer = sizeof(layer), .init = init, .forward = forward};
  *
  * The provider's create() (d9d/model/provider.h) fills a d9d_decoder_shape and calls
- * d9d_decoder_create().  examples/plugins/llama.c is a complete model.
+ * d9d_decoder_create().  examples/plugins/plain_llama.c is a complete model.
  *
  * Parameters are named embed.token_embedding.all.weight, layers.N.*, norm.weight and
  * head.lm_head.all.weight, or with the kind's names.  N counts over all stages, so a checkpoint

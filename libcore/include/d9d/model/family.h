@@ -35,8 +35,15 @@
  * a table (d9d/model/hf/hf_tensors.h).  Everything else follows from the blocks and the tables:
  * d9d-map both ways, the plan of any mesh, FSDP and pipelines, KV cache, LoRA in peft's layout,
  * heads, strict reading of config.json, random weights.  A family has no code about ranks, caches
- * or files.  D9D_FAMILY defines d9d_mine_provider, which is listed in libcore/models/models.c or
- * in a plugin's D9D_PLUGIN.
+ * or files.  D9D_FAMILY defines the globals d9d_mine_provider and d9d_mine_section.  A family that
+ * is built in is listed by the section in libcore/models/models.c; a plugin includes
+ * d9d/tasks/plugin.h and lists the provider:
+ *
+ *     static const d9d_model_provider *const models[] = {&d9d_mine_provider, NULL};
+ *     D9D_PLUGIN(.models = models);
+ *
+ * examples/plugins/seed_oss.c is a whole one.  base->config of a layer is the family's struct.
+ * attention_dropout and residual_dropout are checked before training, and compute nothing.
  *
  *     "model_provider": {"name": "mine", "hf_config": "DIR or config.json", ...}
  *     "model_provider": {"name": "mine", "model": {"hidden_size": 64, ...}, ...}
@@ -60,7 +67,7 @@ extern "C" {
     int64_t hidden_size, intermediate_size, num_hidden_layers;                                     \
     int64_t num_attention_heads, num_key_value_heads, head_dim;                                    \
     int64_t vocab_size, max_position_embeddings;                                                   \
-    double norm_eps, rope_theta, initializer_range, attention_dropout;                             \
+    double norm_eps, rope_theta, initializer_range, attention_dropout, residual_dropout;           \
     d9d_rope_scaling rope_scaling;                                                                 \
     bool tie_word_embeddings;                                                                      \
     d9d_block_router router /* of the job, not of config.json: losses, rates */
@@ -77,7 +84,9 @@ typedef struct d9d_family_dims {
         };                                                                                         \
     }
 
-/* Keys of a family's table.  num_key_value_heads that is absent is num_attention_heads. */
+/* Keys of a family's table.  num_key_value_heads that is absent is num_attention_heads.  A key
+ * whose default or range differs is written out, D9D_KEY_INT(S, head_dim, "128", ...), in place of
+ * its macro; the member is the same. */
 #define D9D_FAMILY_KEYS(S)                                                                         \
     D9D_KEY_INT(S, hidden_size, D9D_REQUIRED, 1, 1 << 20, "width of the residual stream"),         \
         D9D_KEY_INT(S, num_hidden_layers, D9D_REQUIRED, 1, 1 << 16, "decoder layers"),             \
@@ -90,6 +99,10 @@ typedef struct d9d_family_dims {
         D9D_KEY_REAL(S, attention_dropout, "0", 0, 1,                                              \
                      "of attention weights in training, which takes 0 only",                       \
                      .flags = D9D_BELOW_MAX)
+/* Dropout of what attention and feed-forward add to the residual stream. */
+#define D9D_FAMILY_RESIDUAL_DROPOUT(S, otherwise)                                                  \
+    D9D_KEY_REAL(S, residual_dropout, otherwise, 0, 1,                                             \
+                 "of what layers add, in training, which takes 0 only", .flags = D9D_BELOW_MAX)
 #define D9D_FAMILY_INTERMEDIATE(S)                                                                 \
     D9D_KEY_INT(S, intermediate_size, D9D_REQUIRED, 1, 1 << 20, "width of a feed-forward layer")
 #define D9D_FAMILY_POSITIONS(S, otherwise)                                                         \
@@ -116,10 +129,9 @@ typedef struct d9d_layer_types {
     const uint8_t *at; /* [num_hidden_layers]: index into `words`; NULL: the list is absent */
     size_t n;
 } d9d_layer_types;
-D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list,
-                                                     const char *const *words, int64_t layers,
-                                                     const char *where, d9d_arena *a,
-                                                     d9d_layer_types *out);
+D9D_API D9D_MUST_USE d9d_status d9d_layer_types_read(const d9d_list *list, const char *const *words,
+                                                     int64_t layers, const char *where,
+                                                     d9d_arena *a, d9d_layer_types *out);
 /* A list of words in a family's struct, for that function. */
 #define D9D_FAMILY_LAYER_TYPES(S, member)                                                          \
     D9D_KEY_LIST(S, member, "null", &d9d_family_word, "the kind of each layer",                    \
@@ -128,27 +140,26 @@ D9D_API extern const d9d_key d9d_family_word;
 
 /* For a family's check(): can so many experts be chosen so?  ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_family_experts_check(const char *where, int64_t experts,
-                                                         int64_t top_k,
-                                                         const d9d_block_router *r);
+                                                         int64_t top_k, const d9d_block_router *r);
 
 /* --- the family ----------------------------------------------------------------------------- */
 
 /* What one rank, file or job adds to the dimensions.  The struct that providers get as `config`. */
 typedef struct d9d_family_config {
     const struct d9d_family *family;
-    const void *dims; /* the family's struct */
+    const void *dims;                    /* the family's struct */
     const d9d_block_vocab_split *splits; /* of the vocabulary, in order of ids */
     size_t n_splits;
     int64_t virtual_pre, virtual_post; /* d9d_stage_layers() */
     d9d_head_kind head;
     int64_t labels, embedding_dim; /* of heads */
-    bool head_unknown; /* config.json does not name the head */
-    bool prefixed;     /* names of a base model have the prefix ("model.") in the files */
-    bool tied_copy;    /* the files of a tied model have a head, a copy of the embedding */
-    bool new_head;     /* the head is a task's: a source may have another, or none */
+    bool head_unknown;             /* config.json does not name the head */
+    bool prefixed;  /* names of a base model have the prefix ("model.") in the files */
+    bool tied_copy; /* the files of a tied model have a head, a copy of the embedding */
+    bool new_head;  /* the head is a task's: a source may have another, or none */
     d9d_block_router native_router; /* what config.json expresses */
     bool custom_router;             /* the model's routers are others */
-    const char *document; /* text of the config.json that it was made from */
+    const char *document;           /* text of the config.json that it was made from */
 } d9d_family_config;
 
 typedef struct d9d_family {
@@ -156,11 +167,11 @@ typedef struct d9d_family {
     const char *name;       /* for messages; D9D_FAMILY sets it */
     const char *class_name; /* of transformers, without its suffix: "Llama" of LlamaForCausalLM */
     const char *const *model_types; /* NULL-ended */
-    const d9d_table *config;        /* keys of config.json; its struct begins with D9D_FAMILY_DIMS */
-    const d9d_hf_field *fields;     /* the other fields that it accepts; NULL: none */
-    const d9d_hf_tensor *tensors;   /* parameters of a layer that files name otherwise; NULL: none */
-    const d9d_hf_parts *parts;      /* names of embedding, layers, norm and head in files; NULL:
-                                       d9d_hf_parts_default */
+    const d9d_table *config;      /* keys of config.json; its struct begins with D9D_FAMILY_DIMS */
+    const d9d_hf_field *fields;   /* the other fields that it accepts; NULL: none */
+    const d9d_hf_tensor *tensors; /* parameters of a layer that files name otherwise; NULL: none */
+    const d9d_hf_parts *parts;    /* names of embedding, layers, norm and head in files; NULL:
+                                     d9d_hf_parts_default */
     /* After general checks: derive what other fields decide, and check what the table cannot.
      * `where` begins every message.  NULL: nothing. */
     d9d_status (*check)(void *config, const char *where, d9d_arena *a);
@@ -195,8 +206,8 @@ D9D_API void d9d_family_set_router(d9d_family_config *c, const d9d_block_router 
 /* The section of a family in "model_provider". */
 typedef struct d9d_family_section {
     d9d_model_section head;
-    json_t *model; /* the fields of a config.json, in place of hf_config; NULL: none */
-    d9d_block_router router;          /* losses and rates of mixtures of experts */
+    json_t *model;           /* the fields of a config.json, in place of hf_config; NULL: none */
+    d9d_block_router router; /* losses and rates of mixtures of experts */
     d9d_str_int_map split_vocab_size; /* in the order of ids; n 0: one split */
     int64_t pipeline_num_virtual_layers_pre, pipeline_num_virtual_layers_post;
 } d9d_family_section;
@@ -238,7 +249,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc,
     .blocks = true, .family = (of)
 
 /* Define d9d_VAR_provider, and its section d9d_VAR_section called `word`, for these values of
- * "model_type".  What follows are members of d9d_family. */
+ * "model_type".  What follows are members of d9d_family.  The section's keys are the library's,
+ * also of a plugin that was built where keys are longer: their size is the current one, 0. */
 #define D9D_FAMILY(var, word, text, types, ...)                                                    \
     extern const d9d_model_provider d9d_##var##_provider;                                          \
     extern const d9d_table d9d_##var##_section;                                                    \
@@ -250,9 +262,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc,
                                            .doc = (text),                                          \
                                            .check = d9d_family_section_check,                      \
                                            .row = &d9d_##var##_provider,                           \
-                                           .bytes = {sizeof(d9d_table), sizeof(d9d_key)}};         \
-    const d9d_model_provider d9d_##var##_provider = {                                              \
-        .table = &d9d_##var##_section, D9D_FAMILY_PROVIDER(types, &(var##_family))}
+                                           .bytes = {sizeof(d9d_table), 0}};                       \
+    const d9d_model_provider d9d_##var##_provider = {.table = &d9d_##var##_section,                \
+                                                     D9D_FAMILY_PROVIDER(types, &(var##_family))}
 
 #ifdef __cplusplus
 }

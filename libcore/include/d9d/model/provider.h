@@ -51,6 +51,7 @@ typedef struct d9d_model_section {
                        "backward) or selective (its feed-forward half)")
 D9D_API extern const char *const d9d_model_dtype_names[]; /* {"float32", "bfloat16", NULL} */
 D9D_API extern const d9d_key_custom d9d_model_recompute_key;
+D9D_API extern const char *const d9d_model_recompute_words[]; /* {"off", "full", ..., NULL} */
 
 /* Names and shapes of a checkpoint's tensors. */
 typedef enum d9d_weights_layout {
@@ -149,9 +150,10 @@ typedef struct d9d_model_provider {
      * maps and inference do not ask.  NULL: yes. */
     d9d_status (*trainable)(const void *config);
 
-    /* Accepted "model_type" values (NULL-ended) and the fields beyond `dims`: d9d/model/hf/hf_fields.h.
-     * The file is checked before read(), and one with any other field is refused.  No model_types:
-     * it takes no config.json.  A plugin's provider without model_types is not loaded. */
+    /* Accepted "model_type" values (NULL-ended) and the fields beyond `dims`:
+     * d9d/model/hf/hf_fields.h. The file is checked before read(), and one with any other field is
+     * refused.  No model_types: it takes no config.json.  A plugin's provider without model_types
+     * is not loaded. */
     const char *const *model_types;
     const d9d_hf_field *fields; /* NULL: only dims and d9d_hf_common */
 
@@ -183,6 +185,13 @@ typedef struct d9d_model_spec {
                                  added keep their names in every layout; NULL: none were added */
 } d9d_model_spec;
 
+/* The section {"name": "auto", "hf_config": ...}: the family that reads the file's "model_type" is
+ * found among all choices, those of plugins too.  It has the keys of a job (d9d/model/family.h). */
+D9D_API extern const d9d_table d9d_model_auto_section;
+/* A bound section as that of its family: "auto" is replaced, any other copied.  ENOTSUP names the
+ * model_types that are read; ECONFIG for a key that the family's section does not have. */
+D9D_API D9D_MUST_USE d9d_status d9d_model_section_resolve(const d9d_union *section, d9d_arena *a,
+                                                          d9d_union *out);
 /* Read a spec from `section`, a bound union whose choices are providers' sections. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9d_arena *a,
                                                     d9d_model_spec *out);
@@ -190,8 +199,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_spec_read(const d9d_union *section, d9
  * `choices` (NULL-ended sections) that reads its "model_type".  `doc` is the document.  ENOTSUP
  * names the model_types that are read. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_of(const d9d_table *const *choices,
-                                                  const json_t *doc, const char *path,
-                                                  d9d_arena *a, d9d_model_spec *out);
+                                                  const json_t *doc, const char *path, d9d_arena *a,
+                                                  d9d_model_spec *out);
 /* Change the head: opts.head, with its size.  ENOTSUP if the provider has only its own head and the
  * size is not given. */
 D9D_API D9D_MUST_USE d9d_status d9d_model_spec_set_head(d9d_model_spec *m, d9d_arena *a,

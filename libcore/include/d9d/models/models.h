@@ -18,7 +18,7 @@ D9D_API extern const d9d_table d9d_deepseek_v3_section, d9d_glm4_moe_section, d9
     d9d_qwen2_moe_section, d9d_qwen3_dense_section, d9d_qwen3_moe_section, d9d_qwen3_next_section,
     d9d_smollm3_section;
 
-/* All of them; NULL-ended. */
+/* "auto", then all of them; NULL-ended. */
 D9D_API extern const d9d_table *const d9d_model_choices[];
 
 /* The provider among choices that reads this "model_type"; NULL: none does. */

@@ -30,6 +30,7 @@
 #include "d9d/job/job.h"
 #include "d9d/metric/metric.h"
 #include "d9d/model/decoder_model.h"
+#include "d9d/model/family.h"
 #include "d9d/model/provider.h"
 #include "d9d/nn/block.h"
 #include "d9d/pipe/program.h"
@@ -71,7 +72,11 @@ enum { D9D_PLUGIN_ABI = 4 }; /* changes when the meaning of a table changes */
     X(d9d_kv_cache)                                                                                \
     X(d9d_op_gated_delta_args)                                                                     \
     X(d9d_rope_scaling)                                                                            \
-    X(d9d_hf_field)
+    X(d9d_hf_field)                                                                                \
+    X(d9d_hf_tensor)                                                                               \
+    X(d9d_hf_parts)                                                                                \
+    X(d9d_family_dims)                                                                             \
+    X(d9d_family_section)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */
@@ -117,6 +122,10 @@ D9D_API void d9d_plugins_close(d9d_plugins *p);
  * added. */
 D9D_API D9D_MUST_USE d9d_status d9d_plugins_table(d9d_plugins *p, const d9d_table *table,
                                                   const d9d_table **out);
+
+/* The families that are built in and those of the plugins, as sections of "model_provider";
+ * NULL-ended, until the plugins are closed. */
+D9D_API D9D_MUST_USE d9d_status d9d_plugins_models(d9d_plugins *p, const d9d_table *const **out);
 
 /* Number of plugins (NULL: 0), and the file of one, which must be the same on all ranks. */
 D9D_API size_t d9d_plugins_count(const d9d_plugins *p);

@@ -1,10 +1,13 @@
-/* llama.c - custom models as a plugin: Llama and Mistral.
+/* plain_llama.c - custom models as a plugin: Llama and Mistral in plain code.
  *
- *     {"plugin": "libllama.so", "model_provider": {"name": "llama", "hf_config": "config.json"}}
+ *     {"plugin": "libplain_llama.so",
+ *      "model_provider": {"name": "plain_llama", "hf_config": "config.json"}}
  *
  * A layer is plain code over operations and blocks: attention without QK norm.  No code here deals
  * with ranks: any model is replicated and sharded by its FSDP units, and divided into pipeline
  * stages between its layers.  Mistral is the same layer with optional sliding-window attention.
+ * Both are built in too, as "llama" and "mistral" (libcore/models/llama.c).  A model that is made
+ * of blocks alone is shorter as a family: seed_oss.c.
  */
 #include <math.h>
 
@@ -141,9 +144,10 @@ static void cells(const d9d_decoder_layer *base, d9d_block_cache_spec *out)
 
 /* --- the models ----------------------------------------------------------------------------- */
 
-static const d9d_decoder_kind llama = {
-    sizeof(llama),     .name = "llama", .layer = sizeof(layer), .init = layer_init,
-    .forward = attend, .ffn = ffn,      .cache_spec = cells};
+static const d9d_decoder_kind llama = {sizeof(llama),          .name = "plain_llama",
+                                       .layer = sizeof(layer), .init = layer_init,
+                                       .forward = attend,      .ffn = ffn,
+                                       .cache_spec = cells};
 
 static d9d_status create(const void *config, d9d_stage stage, const d9d_model_opts *o,
                          d9d_model **out)
@@ -162,13 +166,14 @@ static d9d_status create(const void *config, d9d_stage stage, const d9d_model_op
 
     if (head_dim(c) % 2 != 0 || c->num_attention_heads % c->num_key_value_heads != 0 ||
         (c->head_dim <= 0 && c->hidden_size % c->num_attention_heads != 0))
-        return D9D_FAIL(D9D_ECONFIG, "llama: its heads do not divide its features");
+        return D9D_FAIL(D9D_ECONFIG, "plain_llama: its heads do not divide its features");
     return d9d_decoder_create(&llama, &shape, config, stage, o, out);
 }
 
 static const d9d_key keys[] = {D9D_MODEL_SECTION_KEYS, D9D_KEY_END};
 #define PROVIDER(word, text)                                                                       \
-    static const d9d_table word##_table = D9D_TABLE(d9d_model_section, #word, keys, text);         \
+    static const d9d_table word##_table =                                                          \
+        D9D_TABLE(d9d_model_section, "plain_" #word, keys, text);                                  \
     static const d9d_model_provider word##_provider = {sizeof(d9d_model_provider),                 \
                                                        &word##_table,                              \
                                                        .dims = &word##_dims,                       \
