@@ -76,7 +76,7 @@ static d9d_status load_added_token(d9d_tokenizer *tok, const json_t *v, const ch
     D9D_TRY(d9d_map_put(&tok->by_content, content, len, (void *)(uintptr_t)(tok->added.len + 1)));
     if (normalized)
         D9D_TRY(d9di_normalizer_apply(tok->normalizer, s, content, len, &content, &len));
-    copy = d9d_arena_alloc(&tok->arena, len + D9DI_TOKENIZER_SLACK);
+    copy = d9d_arena_alloc(&tok->arena, len + 1);
     if (!copy)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
     memcpy(copy, content, len);
@@ -225,6 +225,7 @@ void d9d_tokenizer_free(d9d_tokenizer *tok)
     d9di_added_tokens_release(&tok->normalized);
     D9D_VEC_RELEASE(&tok->added);
     free(tok->decoded);
+    d9d_buf_release(&tok->decoded_bytes);
     free(tok->written);
     d9d_map_release(&tok->by_content);
     d9d_arena_release(&tok->arena);

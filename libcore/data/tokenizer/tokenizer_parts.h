@@ -10,7 +10,7 @@
 #include "data/tokenizer/pretok.h"
 #include "data/tokenizer/tokenizer_model.h"
 
-enum { D9DI_TOKENIZER_SLACK = 16 }; /* readable bytes behind those of a token */
+enum { D9DI_TOKENIZER_SLACK = 16 };
 
 /* An added token, by the text that is searched and decoded: normalised if the token is. */
 struct d9di_tokenizer_added {
@@ -20,9 +20,9 @@ struct d9di_tokenizer_added {
     bool special;
 };
 
-/* The bytes that decoding writes for an id between others. */
+/* The bytes that decoding writes for an id between others; they are in decoded_bytes. */
 struct d9di_tokenizer_decoded {
-    const char *bytes; /* NULL: unused id; D9DI_TOKENIZER_SLACK bytes more are readable */
+    const char *bytes; /* NULL: unused id */
     uint32_t len;
     bool special;
 };
@@ -42,6 +42,7 @@ struct d9d_tokenizer {
     d9di_added_tokens raw, normalized; /* added tokens, by the text in which they are searched */
     D9D_VEC(struct d9di_tokenizer_added) added;
     struct d9di_tokenizer_decoded *decoded; /* by id */
+    d9d_buf decoded_bytes;                  /* D9DI_TOKENIZER_SLACK bytes more are readable */
     struct d9di_tokenizer_written *written; /* by id; NULL where decoding needs none */
     d9d_map by_content;                     /* token text to index + 1 */
     d9d_arena arena;
