@@ -28,6 +28,7 @@ d9d_status d9di_normalizer_trace(d9di_normalizer_scratch *s, size_t n, size_t fr
 d9d_status d9di_normalizer_copy(d9di_normalizer_scratch *s, const char *text, size_t from,
                                 size_t to, d9d_buf *out)
 {
+    s->starts_later |= out->len == 0 && from > 0 && from < to;
     for (size_t i = from; s->tracks_alignments && i < to; i++)
         D9D_TRY(d9di_normalizer_trace(s, 1, i, i + 1));
     return d9d_buf_append(out, text + from, to - from);
@@ -137,6 +138,7 @@ d9d_status d9di_normalizer_apply(const d9di_normalizer *nz, d9di_normalizer_scra
     size_t i, turn = 0;
 
     s->input = NULL;
+    s->starts_later = false;
     for (i = 0; i < nz->steps.len; i++) {
         const struct d9di_normalizer_step *step = &nz->steps.data[i];
         bool changed;

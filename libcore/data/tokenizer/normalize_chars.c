@@ -79,6 +79,7 @@ static d9d_status write_mapped(const struct d9di_normalizer_step *step, d9di_nor
 
         if (c != D9DI_NORMALIZER_DROP)
             wrote = d9di_utf8_encode(c, out->data + out->len);
+        s->starts_later |= out->len == 0 && at > 0 && wrote > 0;
         out->len += wrote;
         if (s->tracks_alignments)
             D9D_TRY(d9di_normalizer_trace(s, wrote, at, at + w));

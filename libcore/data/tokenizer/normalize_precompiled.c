@@ -92,6 +92,8 @@ static d9d_status apply_precompiled(const struct d9di_normalizer_step *step,
                                     d9d_buf *out, bool *changed)
 {
     const d9di_charsmap *m = &step->charsmap;
+    const bool starts_later =
+        s->starts_later; /* what is deleted at the start does not count in HF */
     size_t at = 0;
 
     *changed = false;
@@ -106,6 +108,7 @@ static d9d_status apply_precompiled(const struct d9di_normalizer_step *step,
         D9D_TRY(write_cluster(m, s, text, at, end, out, changed));
         at = end;
     }
+    s->starts_later = starts_later;
     return d9d_buf_append(out, "", 0);
 }
 

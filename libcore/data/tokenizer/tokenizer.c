@@ -52,7 +52,8 @@ struct encoding {
     d9d_tokenizer_scratch *s;
     d9d_token_ids *out;
     const char *raw;        /* start of the whole text */
-    const char *normalized; /* its first stretch after normalisation; otherwise NULL */
+    const char *normalized; /* the start of the text after normalisation; NULL: it was dropped, or
+                             * another stretch is being encoded */
     struct tracing *trace;  /* NULL: alignments are not tracked */
 };
 
@@ -191,7 +192,7 @@ static d9d_status encode_raw(void *arg, const d9di_added_tokens_entry *token, co
     if (t)
         t->stretch = text;
     D9D_TRY(d9di_normalizer_apply(e->tok->normalizer, &e->s->normalizer, text, n, &text, &n));
-    e->normalized = first ? text : NULL;
+    e->normalized = first && !e->s->normalizer.starts_later ? text : NULL;
     if (t)
         t->text = t->done = text;
     return d9di_added_tokens_split(&e->tok->normalized, text, n, t ? may_match_normalized : NULL,

@@ -194,6 +194,23 @@ static void test_bpe(void **state)
     check_model(suffixed, affixes, 1);
 }
 
+/* "first" prepends to what begins the raw text, not to what is left of it. */
+static void test_first(void **state)
+{
+    static const char json[] =
+        "{\"normalizer\": {\"type\": \"Strip\"}, \"pre_tokenizer\": {\"type\": \"Metaspace\", "
+        "\"replacement\": \"_\", \"prepend_scheme\": \"first\"}, \"decoder\": {\"type\": "
+        "\"Fuse\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {\"_\": 0, "
+        "\"a\": 1}}}";
+    static const struct text texts[] = {
+        {"a a ", "0 1 0 1", "0-1 0-1 1-2 2-3", "_a_a"},
+        {" a a", "1 0 1", "1-2 2-3 3-4", "a_a"},
+    };
+
+    (void)state;
+    check_model(json, texts, 2);
+}
+
 /* The order of ids matters more here than what each stands for. */
 static void test_some_bytes(void **state)
 {
@@ -292,8 +309,8 @@ int main(void)
         cmocka_unit_test(test_unigram),   cmocka_unit_test(test_unigram_without_unk),
         cmocka_unit_test(test_wordpiece), cmocka_unit_test(test_wordlevel),
         cmocka_unit_test(test_bpe),       cmocka_unit_test(test_some_bytes),
-        cmocka_unit_test(test_places),    cmocka_unit_test(test_charsmap),
-        unit_test_in_dir(test_foreign),
+        cmocka_unit_test(test_first),     cmocka_unit_test(test_places),
+        cmocka_unit_test(test_charsmap),  unit_test_in_dir(test_foreign),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
