@@ -19,7 +19,7 @@ const shard_make shard_make_default = {.how = {.seed = -1}};
 
 const tool_option shard_make_options[] = {
     OPT(how.tokenizer, STRING, "tokenizer", 't', "FILE",
-        "HuggingFace tokenizer.json (BPE), or the directory that has it"),
+        "HuggingFace tokenizer.json, or the directory that has it"),
     OPT(how.out, STRING, "out", 'o', "DIR", "the dataset directory to make, or with --task a part"),
     OPT(how.format, WORD, "format", 'f', "FORMAT",
         "jsonl, text (a document a file), tokens (JSON lines with input_ids and perhaps labels), "

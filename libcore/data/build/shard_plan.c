@@ -7,7 +7,7 @@
 #include "data/build/assemble.h"
 #include "data/build/shard_private.h"
 #include "data/build/shard_unit_private.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/vocab.h"
 
 #define DEFAULT_SHARD_BYTES INT64_C(1000000000)
 #define DEFAULT_PART_BYTES  INT64_C(268435456)
@@ -138,33 +138,6 @@ out:
 
 /* --- making ----------------------------------------------------------------------------------- */
 
-/* Rejects other tokenizer files, which are not JSON. */
-static d9d_status check_tokenizer(const char *path)
-{
-    const size_t spaces = sizeof(" \t\r\n") - 1;
-    char head[64];
-    d9d_file f = {.fd = -1};
-    uint64_t bytes = 0;
-    size_t n, i = 0;
-
-    D9D_TRY(d9d_fs_check_readable(path));
-    if (d9d_fs_is_dir(path) || d9d_fs_size(path, &bytes) != D9D_OK || bytes == 0)
-        return D9D_OK; /* reported by the loader */
-    n = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
-    D9D_TRY(d9d_file_open(path, &f));
-    if (d9d_file_read_at(&f, head, n, 0) == D9D_OK)
-        while (i < n && memchr(" \t\r\n", head[i], spaces))
-            i++;
-    d9d_file_release(&f);
-    return i == n || head[i] == '{'
-               ? D9D_OK
-               : D9D_FAIL(
-                     D9D_ECONFIG,
-                     "%s: is no tokenizer.json of HuggingFace; tokenizer.model of SentencePiece "
-                     "or tiktoken is not read, save_pretrained() of transformers writes one",
-                     path);
-}
-
 static d9d_status load_tokenizer(const d9d_shard_opts *how, d9di_shard_tokenizer *t)
 {
     d9d_tokenizer *tok;
@@ -172,7 +145,8 @@ static d9d_status load_tokenizer(const d9d_shard_opts *how, d9di_shard_tokenizer
     *t = (d9di_shard_tokenizer){.how = how, .vocab = D9DI_MAX_VOCAB};
     if (!how->tokenizer)
         return D9D_OK;
-    D9D_TRY(check_tokenizer(how->tokenizer));
+    D9D_TRY(d9d_tokenizer_check(how->tokenizer));
+    D9D_TRY(d9d_fs_check_readable(how->tokenizer));
     D9D_TRY(d9d_tokenizer_load(how->tokenizer, &tok));
     t->tok = tok;
     t->vocab = d9d_tokenizer_vocab_size(tok);
