@@ -35,7 +35,7 @@ static const d9d_key dims_keys[] = {
     DIM(vocab_size),
     DIM(max_position_embeddings),
     D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),
-    D9D_KEY_REAL(dims, rope_theta, "10000000", 1, 1e15, "base of the rotary frequencies"),
+    D9D_KEY_REAL(dims, rope_theta, "10000000", 1, 1e15, "base of RoPE's frequencies (theta)"),
     D9D_KEY_REAL(dims, initializer_range, "0.02", 0, 1e3, "deviation of initial matrices"),
     D9D_KEY_END,
 };

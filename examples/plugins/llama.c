@@ -23,10 +23,10 @@ typedef struct dims {
 #define DIMS                                                                                       \
     DIM(hidden_size), DIM(intermediate_size), DIM(num_hidden_layers), DIM(num_attention_heads),    \
         DIM(num_key_value_heads), DIM(vocab_size), DIM(max_position_embeddings),                   \
-        D9D_KEY_INT(dims, head_dim, "null", 2, 1 << 16,                                            \
-                    "features of a head; null: a share of all", .flags = D9D_NULLABLE),            \
+        D9D_KEY_INT(dims, head_dim, "null", 2, 1 << 16, "head size; null: a share of all",         \
+                    .flags = D9D_NULLABLE),                                                        \
         D9D_KEY_REAL(dims, rms_norm_eps, "1e-6", 0, 1, "epsilon of the norms"),                    \
-        D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of the rotary frequencies"),        \
+        D9D_KEY_REAL(dims, rope_theta, "10000", 1, 1e15, "base of RoPE's frequencies (theta)"),    \
         D9D_KEY_REAL(dims, initializer_range, "0.02", 0, 1e3, "deviation of initial matrices"),    \
         D9D_KEY_CUSTOM(dims, rope_scaling, "null", &d9d_hf_rope_scaling, "for longer rows"),       \
         D9D_KEY_BOOL(dims, tie_word_embeddings, "false", "the head is the embedding")

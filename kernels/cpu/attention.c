@@ -18,7 +18,8 @@ static d9d_status check_segment_rows(const char *op, const d9d_attention_dims *n
 
     if (x.q != end || x.nq < 0 || x.q + x.nq > q_end)
         return D9D_FAIL(D9D_EINVAL,
-                        "%s: segment %lld has queries [%lld, %lld) behind %lld, in rows of %lld",
+                        "%s: segment %lld has queries [%lld, %lld), must begin at %lld and end "
+                        "within its row of %lld",
                         op, (long long)i, (long long)x.q, (long long)(x.q + x.nq), (long long)end,
                         (long long)n->s);
     if (x.k < k_first || x.nk < 0 || x.k + x.nk > k_end)
@@ -45,7 +46,9 @@ static d9d_status check_segment_keys(const char *op, const d9d_attention_dims *n
             op, (long long)i, (long long)x.nq, (long long)x.q, (long long)x.nk, (long long)x.k,
             (long long)n->s, (long long)n->z);
     if (!grows && x.k < last.k + last.nk)
-        return D9D_FAIL(D9D_EINVAL, "%s: segment %lld has keys [%lld, %lld) behind [%lld, %lld)",
+        return D9D_FAIL(D9D_EINVAL,
+                        "%s: segment %lld has keys [%lld, %lld), must come after [%lld, %lld) of "
+                        "the segment before",
                         op, (long long)i, (long long)x.k, (long long)(x.k + x.nk),
                         (long long)last.k, (long long)(last.k + last.nk));
     return D9D_OK;
@@ -62,8 +65,8 @@ static d9d_status check_segment_chunk(const char *op, const d9d_attention_dims *
 
     if (size > 0 && x.nq > 0 && (at + x.nq > size || (longer && at > 0) || (again && !longer)))
         return D9D_FAIL(D9D_EINVAL,
-                        "%s: segment %lld has %lld queries from %lld on and %lld keys, in pieces "
-                        "of %lld",
+                        "%s: segment %lld has %lld queries from %lld on and %lld keys, which do "
+                        "not fit a chunk of %lld",
                         op, (long long)i, (long long)x.nq, (long long)x.q, (long long)x.nk,
                         (long long)size);
     return D9D_OK;

@@ -6,7 +6,7 @@ d9d_status d9di_gated_delta_check(const char *op, const d9d_gated_delta_dims *n)
 {
     D9D_TRY(d9di_args_check_float(op, n->t));
     if (n->k == 0 ? n->a != 0 : n->a % n->k != 0)
-        return D9D_FAIL(D9D_EINVAL, "%s: %lld heads of values are no multiple of %lld of keys", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: %lld value heads are not a multiple of %lld key heads", op,
                         (long long)n->a, (long long)n->k);
     return d9di_varlen_check(op, &n->docs);
 }

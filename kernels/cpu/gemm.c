@@ -207,14 +207,14 @@ d9d_status d9di_gemm_run(const char *op, const d9di_gemm_desc *how, const d9di_g
     D9D_TRY(d9di_args_check_float(op, how->bt));
     D9D_TRY(d9di_args_check_float(op, how->ct));
     if (n_jobs > 1 && (cuts = malloc((size_t)n_jobs * sizeof(*cuts))) == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a plan of %lld products", op,
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the tiles of %lld GEMMs", op,
                         (long long)n_jobs);
     for (int64_t i = 0; i < n_jobs; i++) {
         const d9di_gemm_job *j = &jobs[i];
 
         if (j->m > INT_MAX || j->n > INT_MAX || j->k > INT_MAX) {
-            st = D9D_FAIL(D9D_EINVAL, "%s: a product of %lld x %lld x %lld has a side over %d", op,
-                          (long long)j->m, (long long)j->n, (long long)j->k, INT_MAX);
+            st = D9D_FAIL(D9D_EINVAL, "%s: a GEMM of %lld x %lld x %lld has a dimension over %d",
+                          op, (long long)j->m, (long long)j->n, (long long)j->k, INT_MAX);
             goto out;
         }
         cuts[i] = tiling_make(j);

@@ -300,7 +300,7 @@ d9d_status d9d_ref_linear_cross_entropy_combine(d9d_stream s,
                                                 const int32_t *targets)
 {
     (void)s;
-    D9D_TRY(d9di_args_check_float("cross-entropy of parts", d->t));
+    D9D_TRY(d9di_args_check_float("linear_cross_entropy_combine", d->t));
 #pragma omp parallel for if (d->rows * d->h > D9DI_MIN_PARALLEL)
     for (int64_t r = 0; r < d->rows; r++) {
         float f;

@@ -250,7 +250,8 @@ void d9d_writer_close(d9d_writer *w)
         wait_one_second(w);
     ended = w->st != D9D_OK || is_drained(w);
     if (!ended)
-        d9d_log_warn(w->opts.log, "%s: ends before its last records, which it has no answer for",
+        d9d_log_warn(w->opts.log,
+                     "%s: lacks its last records, because its file system did not answer",
                      w->file.path);
     (void)pthread_mutex_unlock(&w->lock);
     if (ended) {

@@ -58,7 +58,7 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
     uint64_t sum = 0;
 
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: words of %d ranks", s->ranks);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %d ranks", s->ranks);
     all[0] = (d9d_bootstrap_blob){&mine, sizeof(mine)};
     if (boot != NULL) {
         (void)snprintf(mine.node, sizeof(mine.node), "%s", d9d_bootstrap_node(boot));
@@ -72,8 +72,8 @@ static d9d_status check_node_memory(const d9di_checkpointer_async *s, uint64_t b
     }
     if (sum > left)
         return D9D_FAIL(D9D_ENOMEM,
-                        "%s%scopies of what is saved take %.0f MB of host memory, and %.0f MB are "
-                        "left",
+                        "%s%scopies of the saved tensors take %.0f MB of host memory, and %.0f MB "
+                        "are available",
                         mine.node, mine.node[0] != '\0' ? ": " : "", (double)sum * 1e-6,
                         (double)left * 1e-6);
     return D9D_OK;
@@ -113,7 +113,7 @@ static d9d_status layout_host_copy(d9di_checkpointer_async *s)
     to->counts = d9d_arena_alloc(&s->arena, (to->n_counts + 1) * sizeof(*to->counts));
     s->counts = d9d_arena_alloc(&s->arena, (to->n_counts + 1) * sizeof(*s->counts));
     if (to->items == NULL || to->counts == NULL || s->counts == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "checkpoint: records of %zu tensors", to->n);
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for records of %zu tensors", to->n);
     for (size_t i = 0; i < to->n; i++) {
         to->items[i] = s->local.items[i];
         to->items[i].host = at;
@@ -137,7 +137,8 @@ static d9d_status open_host_copy(d9di_checkpointer_async *s)
             d9d_bootstrap_clear_failure(d9d_mesh_bootstrap(s->how.mesh));
         return D9D_OK;
     }
-    d9d_log_info(s->how.log, "checkpoints are written behind, from %.3g MB of host memory%s",
+    d9d_log_info(s->how.log,
+                 "checkpoints are written asynchronously, from %.3g MB of host memory%s",
                  (double)bytes * 1e-6, s->ranks > 1 ? " on this rank" : "");
     return layout_host_copy(s);
 }

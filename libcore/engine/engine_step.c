@@ -141,7 +141,7 @@ static d9d_status deliver_results(d9di_engine *e, int micro, d9d_tape *t, const 
     d9d_var *loss = o->loss;
 
     if (p->loaded != micro + 1)
-        return D9D_FAIL(D9D_EINVAL, "inference: micro-batch %d of %d comes out of turn", micro,
+        return D9D_FAIL(D9D_EINVAL, "inference: micro-batch %d of %d comes out of order", micro,
                         p->loaded);
     for (size_t i = 0; i < o->n_values; i++)
         D9D_TRY(p->callbacks->values(p->callbacks->arg, &p->host, d9d_var_tensor(o->values[i].v),

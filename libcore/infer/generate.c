@@ -60,8 +60,8 @@ static d9d_status check_config(const generate_run *r)
 
     D9D_TRY(d9di_infer_check(r->c, r->where, r->how->output));
     if (cp > 1)
-        return D9D_FAIL(D9D_ENOTSUP, "task.name \"generate\": rows are not shared out over "
-                                     "context-parallel ranks");
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "task.name \"generate\": context parallelism is not supported");
     return D9D_OK;
 }
 
@@ -90,7 +90,9 @@ static d9d_status open_stop_tokens(generate_run *r)
         D9D_TRY(D9D_VEC_PUSH(stops, (uint32_t)more[i]));
     }
     if (stops->len == 0 && r->how->stop_at_eos)
-        d9d_log_warn(r->log, "no eos_token_id beside the weights: rows end at their length alone");
+        d9d_log_warn(
+            r->log,
+            "no eos_token_id beside the weights: sequences end at their maximum length only");
     return D9D_OK;
 }
 
@@ -175,7 +177,7 @@ static d9d_status open_decoder(generate_run *r)
 {
     const int64_t rows = r->c->trainer.batching.microbatch_size;
 
-    d9d_log_info(r->log, "cache: %lld row%s of up to %lld tokens, %.1f MB", (long long)rows,
+    d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld tokens, %.1f MB", (long long)rows,
                  rows > 1 ? "s" : "", (long long)r->max_tokens,
                  (double)d9di_kv_decoder_bytes(&r->engine, rows, r->max_tokens) * 1e-6);
     return d9di_kv_decoder_open(&r->engine, rows, r->max_tokens, is_greedy(r), &r->decoder);

@@ -26,11 +26,12 @@ d9d_status d9d_model_add_unit(d9d_model *m, const char *name, d9d_module *child)
     d9d_module **units = realloc(m->units, (m->n_units + 1) * sizeof(d9d_module *));
 
     if (units == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: its %zu units", m->ops->name, m->n_units + 1);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its %zu FSDP units", m->ops->name,
+                        m->n_units + 1);
     m->units = units;
     m->units[m->n_units++] = child;
     if (name == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: the name of a unit", m->ops->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the name of an FSDP unit", m->ops->name);
     return again ? D9D_OK : d9d_module_child(m->module, name, child);
 }
 

@@ -66,7 +66,7 @@ d9d_status d9d_params_io_open(const d9d_params *params, d9d_params_io_kind which
     io->entries = calloc(params->n + 1, sizeof(*io->entries));
     io->target = calloc(params->n + 1, sizeof(*io->target));
     if (io->tensors == NULL || io->entries == NULL || io->target == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "parameters: records of %zu", params->n);
+        st = D9D_FAIL(D9D_ENOMEM, "parameters: no memory for records of %zu", params->n);
         goto out;
     }
     for (size_t i = 0; i < params->n; i++) {
@@ -121,7 +121,8 @@ d9d_status d9d_params_io_source(d9d_params_io *io, d9d_tensor_source *out)
     for (size_t i = 0; i < io->n; i++)
         if (!d9d_shape_equal(&io->entries[i].param->shard_shape,
                              &io->entries[i].param->global_shape))
-            return D9D_FAIL(D9D_ENOTSUP, "%s: only a part of it is kept here", io->tensors[i].name);
+            return D9D_FAIL(D9D_ENOTSUP, "%s: this rank holds only a shard of it",
+                            io->tensors[i].name);
     *out = (d9d_tensor_source){
         .self = io, .n = io->n, .at = source_at, .path = source_place, .read = source_read};
     return D9D_OK;

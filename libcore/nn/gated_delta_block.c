@@ -7,13 +7,13 @@ static d9d_status shape_check(const d9d_block_gated_delta_shape *s)
 {
     if (s->key_heads < 1 || s->value_heads < 1 || s->value_heads % s->key_heads != 0)
         return D9D_FAIL(D9D_EINVAL,
-                        "gated delta net: %lld value heads are no multiple of %lld key heads",
+                        "gated delta net: %lld value heads are not a multiple of %lld key heads",
                         (long long)s->value_heads, (long long)s->key_heads);
     if (s->conv_width < 1 || s->conv_width > D9D_CAUSAL_CONV1D_MAX_WIDTH)
-        return D9D_FAIL(D9D_EINVAL,
-                        "gated delta net: a convolution %lld tokens wide, from 1 to %d are "
-                        "possible",
-                        (long long)s->conv_width, D9D_CAUSAL_CONV1D_MAX_WIDTH);
+        return D9D_FAIL(
+            D9D_EINVAL,
+            "gated delta net: a convolution of kernel size %lld, from 1 to %d are supported",
+            (long long)s->conv_width, D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return D9D_OK;
 }
 
@@ -143,8 +143,8 @@ static d9d_status ranks_check(const d9d_block_gated_delta *b)
 
     if (cp > 1)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "gated delta net: rows lie in pieces on %d context-parallel ranks, and a "
-                        "state goes through whole rows",
+                        "gated delta net: context parallelism (%d ranks) is not supported, because "
+                        "the state runs through whole sequences",
                         cp);
     if (b->shape.key_heads % tp != 0)
         return D9D_FAIL(D9D_ECONFIG,

@@ -31,7 +31,8 @@ d9d_status d9d_lora_add(d9d_module *m, const d9d_lora_opts *how)
         return D9D_FAIL(D9D_EINVAL, "LoRA: the module has %s",
                         w == NULL ? "no matrix" : "an adapter already");
     if (stack && how->dropout > 0)
-        return D9D_FAIL(D9D_EINVAL, "LoRA: a stack of experts, with dropout %g", how->dropout);
+        return D9D_FAIL(D9D_EINVAL, "LoRA: adapters of experts support no dropout, it is %g",
+                        how->dropout);
     l = d9d_arena_alloc(&m->names, sizeof(*l));
     if (l == NULL)
         return D9D_FAIL(D9D_ENOMEM, "LoRA: no memory for the record of an adapter");

@@ -10,10 +10,11 @@
 static d9d_status shape_check(const d9d_block_mla_shape *s)
 {
     if (s->v > s->nope_dim + s->rope_dim)
-        return D9D_FAIL(D9D_ECONFIG, "MLA: values of %lld features are wider than keys of %lld",
+        return D9D_FAIL(D9D_ECONFIG, "MLA: value head size %lld is over the key head size %lld",
                         (long long)s->v, (long long)(s->nope_dim + s->rope_dim));
     if (s->rope->features != s->rope_dim)
-        return D9D_FAIL(D9D_ECONFIG, "MLA: %lld features of a head turn, a rope turns %lld",
+        return D9D_FAIL(D9D_ECONFIG,
+                        "MLA: %lld features of a head are rotated, the RoPE rotates %lld",
                         (long long)s->rope_dim, (long long)s->rope->features);
     return D9D_OK;
 }

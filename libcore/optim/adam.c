@@ -29,7 +29,8 @@ static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
                  .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                            \
         D9D_KEY_LIST(adam_config, betas, "[0.9, 0.999]", &beta_elem,                               \
                      "decay of the first and the second moment", .min = 2, .max = 2),              \
-        D9D_KEY_REAL(adam_config, eps, "1e-8", 0, 1, "added to the root of the second moment",     \
+        D9D_KEY_REAL(adam_config, eps, "1e-8", 0, 1,                                               \
+                     "added to the square root of the second moment",                              \
                      .flags = D9D_ABOVE_MIN | D9D_FLOAT32),                                        \
         D9D_KEY_REAL(adam_config, weight_decay, "0.01", 0, 1e6, "weight decay",                    \
                      .flags = D9D_FLOAT32),                                                        \
@@ -38,7 +39,8 @@ static const d9d_key beta_elem = {.kind = D9D_KIND_REAL,
                      "with weight_update nearest")
 #define ADAM_FLAGS                                                                                 \
     D9D_KEY_BOOL(adam_config, amsgrad, "false", "use the largest second moment so far"),           \
-        D9D_KEY_BOOL(adam_config, maximize, "false", "climb instead of descend"),                  \
+        D9D_KEY_BOOL(adam_config, maximize, "false",                                               \
+                     "maximize the objective instead of minimizing it"),                           \
         D9D_KEY_ENUM(adam_config, weight_update, "\"master\"", update_names,                       \
                      D9DI_WEIGHT_UPDATE_DOC)
 
@@ -67,8 +69,8 @@ static d9d_status adam_check(const void *value, const char *path)
 
     if (c->amsgrad && is_stochastic(c, (d9d_optimizer_weight_update)c->weight_update))
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: amsgrad knows no stochastic rounding: it needs state_dtype float32 "
-                        "with weight_update master, or weight_update nearest",
+                        "%s: amsgrad does not support stochastic rounding: it needs state_dtype "
+                        "float32 with weight_update master, or weight_update nearest",
                         path);
     return D9D_OK;
 }

@@ -128,7 +128,7 @@ static d9d_status peer_memory_map(d9d_fsdp *s, peer_memory *r)
     d9d_status st;
 
     if (mine == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for the places of %zu parameters", n);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for the placements of %zu parameters", n);
     (void)peer_addresses(s, r, mine);
     st = d9d_peer_map(r->comm, "weights", mine, n, &r->shared);
     (void)peer_addresses(s, r, NULL);
@@ -408,7 +408,7 @@ static d9d_status param_add(fsdp_unit *u, d9d_param *p, d9d_arena *a)
         d9d_arena_alloc(a, 2 * (size_t)d9d_comm_size(p->shard_group) * sizeof(*counts));
 
     if (counts == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its parts", p->name);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the sizes of its shards", p->name);
     d9di_fsdp_param_init(&u->transfers[u->sharded.n], p, counts);
     u->sharded.p[u->sharded.n++] = p;
     return D9D_OK;

@@ -101,7 +101,7 @@ static d9d_status tape_return(d9d_executor *x, slot *c)
     if (D9D_VEC_PUSH(&x->tapes, t) == D9D_OK)
         return D9D_OK;
     d9d_tape_free(t);
-    return D9D_FAIL(D9D_ENOMEM, "pipeline: a tape");
+    return D9D_FAIL(D9D_ENOMEM, "pipeline: no memory for a tape");
 }
 
 /* --- receive buffers --------------------------------------------------------------------- */
@@ -200,7 +200,7 @@ static d9d_status input_wait(d9d_executor *x, const d9d_pipe_action *a, slot *c,
 
     c->recv_msg[direction] = NULL;
     if (c->recv[direction].storage == NULL)
-        return fail_action(a, "what it takes has not come");
+        return fail_action(a, "its input was not received");
     return d9d_message_wait(m, x->how.dev->stream);
 }
 
@@ -221,7 +221,7 @@ static d9d_status action_send(d9d_executor *x, const d9d_pipe_action *a, enum di
     char name[64];
 
     if (t->storage == NULL)
-        return fail_action(a, "what it sends was not made");
+        return fail_action(a, "its output was not computed");
     D9D_TRY(D9D_VEC_RESERVE(&x->pending, 1));
     D9D_TRY(d9d_comm_wait_stream(direction_comm(x, direction), x->how.dev->stream));
     D9D_TRY(d9d_comm_post_send(direction_comm(x, direction),
@@ -307,7 +307,7 @@ static d9d_status input_grad_deliver(d9d_executor *x, const d9d_pipe_action *a, 
         return D9D_OK;
     d9d_var_move_grad(c->in, &grad);
     if (grad.storage == NULL)
-        return fail_action(a, "no gradient has reached what the stage takes");
+        return fail_action(a, "no gradient has reached the stage's input");
     output_deliver(x, a, UP, &grad);
     return D9D_OK;
 }
@@ -319,7 +319,7 @@ static d9d_status action_backward(d9d_executor *x, const d9d_pipe_action *a,
     slot *c = slot_at(x, a->stage, a->micro);
 
     if (c->tape == NULL)
-        return fail_action(a, "comes before what it goes back through");
+        return fail_action(a, "comes before its forward");
     if (seeded)
         D9D_TRY(input_wait(x, a, c, UP));
     D9D_TRY(timer_record(x, a));

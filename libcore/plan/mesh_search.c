@@ -184,7 +184,7 @@ static d9d_status make_config(const search_state *s, const candidate *c, d9d_are
     const d9d_pipe_schedule_opts *pipe = &pipe_schedules[c->pipe];
 
     if (head == NULL || own == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: a configuration");
+        return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for a configuration");
     memcpy(head, provider->value, provider->choice->size);
     *out = *s->config;
     out->model_provider.value = head;
@@ -282,7 +282,7 @@ static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_sea
     out->planned = 0;
     out->item = d9d_arena_alloc(a, (n + 1) * sizeof(*out->item));
     if (out->item == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", n);
+        return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for %zu candidates", n);
     for (size_t i = 0; i < n; i++) {
         out->planned += s->results[i].planned;
         if (s->results[i].fits)
@@ -370,14 +370,14 @@ static d9d_status plan_candidates(search_state *s, size_t done)
     d9d_status st;
 
     if (all == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "suggest: %zu candidates", s->candidates.len);
+        return D9D_FAIL(D9D_ENOMEM, "suggest: no memory for %zu candidates", s->candidates.len);
     if (done > 0)
         memcpy(all, s->results, done * sizeof(*all));
     s->results = all;
     s->done = done;
     d9d_progress_start(&s->progress, s->log,
-                       done > 0 ? "suggest: the best more closely" : "suggest", "candidates",
-                       s->candidates.len - done);
+                       done > 0 ? "suggest: no memory for the best candidates" : "suggest",
+                       "candidates", s->candidates.len - done);
     st = d9d_thread_run(0, s->candidates.len - done, plan_candidate, s);
     d9d_progress_end(&s->progress);
     return st;

@@ -30,7 +30,7 @@ d9d_status d9di_train_evaluation_sync(d9di_train *r)
     d9d_status st = D9D_OK;
 
     if (all == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "evaluation: words of %d ranks", ranks);
+        st = D9D_FAIL(D9D_ENOMEM, "evaluation: no memory for records of %d ranks", ranks);
     for (size_t i = 0; i < r->evaluations.n && ranks > 1 && st == D9D_OK; i++) {
         int64_t *done = &r->evaluations.v[i].done_step;
 

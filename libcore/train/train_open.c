@@ -41,7 +41,7 @@ static d9d_status check_manifest_size(d9di_train *r)
     D9D_TRY(d9d_bootstrap_allgather_arena(boot, share, sizeof(share), &r->arena, &all));
     for (int k = 0; k < d9d_bootstrap_size(boot); k++) {
         if (all[k].n != sizeof(share))
-            return D9D_FAIL(D9D_ECOMM, "rank %d says its share of a manifest in %zu bytes", k,
+            return D9D_FAIL(D9D_ECOMM, "rank %d sent %zu bytes as the size of its manifest", k,
                             all[k].n);
         memcpy(share, all[k].data, sizeof(share));
         sum += share[0] + share[1];

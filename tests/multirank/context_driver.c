@@ -134,7 +134,7 @@ static void odd_positions_are_refused(void **state)
     assert_ok(d9d_tape_leaf(t, &x, true, &v));
     if (w->size > 1)
         assert_fails(d9d_op_cp_gather(t, v, w->comm, "x", &y), D9D_EINVAL,
-                     "cp_gather: x [2, 3, 4] is not [B, S, ...] with two pieces in S");
+                     "cp_gather: x [2, 3, 4] is not [B, S, ...] with two chunks in S");
     d9d_tape_free(t);
     d9d_tensor_release(&x);
 }

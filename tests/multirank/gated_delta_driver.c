@@ -191,7 +191,7 @@ static void what_cannot_be_is_refused(void **state)
 
     shape.value_heads = 3, shape.key_heads = 2;
     assert_fails(d9d_block_gated_delta_init(&block, &how, &shape), D9D_EINVAL,
-                 "gated delta net: 3 value heads are no multiple of 2 key heads");
+                 "gated delta net: 3 value heads are not a multiple of 2 key heads");
     shape.key_heads = 1;
     assert_ok(d9d_block_gated_delta_init(&block, &how, &shape));
     assert_ok(d9d_tensor_alloc(w->dev, D9D_I32, D9D_SHAPE(B, S), &positions));

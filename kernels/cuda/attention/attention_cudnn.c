@@ -389,15 +389,15 @@ static d9d_status cudnn_attention_get(d9d_stream s, d9di_cudnn_attention **out)
         return D9D_OK;
     x = calloc(1, sizeof(*x));
     if (x == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for plans of attention");
+        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for cuDNN's attention plans");
     *out = s->cudnn_attention = x;
     if (d9di_cudnn_open(s, &x->lib) == D9D_OK) {
         x->loaded = true;
         d9di_cuda_log(s, D9D_LOG_INFO, "attention: cuDNN %zu, %s", x->lib.cudnnGetVersion(),
-                      s->opts.nondeterministic ? "gradients in any order" : "deterministic");
+                      s->opts.nondeterministic ? "nondeterministic gradients" : "deterministic");
     } else {
         d9di_cuda_log(s, D9D_LOG_WARN,
-                      "attention: kernels of our own, many times slower than cuDNN: %s",
+                      "attention: built-in kernels, many times slower than cuDNN: %s",
                       d9d_err_message());
     }
     return D9D_OK;

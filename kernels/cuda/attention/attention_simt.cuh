@@ -244,7 +244,7 @@ static __device__ __forceinline__ int64_t row_stat_index(const d9d_attention_dim
 static inline d9d_status head_size_check(const char *op, const d9d_attention_dims *n)
 {
     if (n->d > MAX_HEAD_SIZE)
-        return D9D_FAIL(D9D_ENOTSUP, "%s: a head has %lld features, at most %d are supported", op,
+        return D9D_FAIL(D9D_ENOTSUP, "%s: head size %lld, at most %d is supported", op,
                         (long long)n->d, MAX_HEAD_SIZE);
     return D9D_OK;
 }

@@ -427,7 +427,7 @@ static inline const char *wgmma_refuses(d9d_stream s, int64_t rows, int64_t e, i
     if (s->tensor_map_encode == NULL)
         return "the GPU, or this build, has not compute capability 9.0";
     if (in <= 0 || in % 8 != 0 || out <= 0 || out % 8 != 0)
-        return "sides are no multiples of 8";
+        return "dimensions are not multiples of 8";
     return e <= MAX_EXPERTS && rows <= INT32_MAX - BM && e * d9di_i64_max(in, out) <= INT32_MAX - BN
                ? NULL
                : "it is too large";

@@ -93,7 +93,7 @@ d9d_status d9d_k_causal_conv1d_update(d9d_stream s, const d9d_causal_conv1d_dims
     if (n->w < 1 || n->w > LAGS || n->docs.segment == NULL)
         return D9D_FAIL(
             D9D_EINVAL,
-            "causal_conv1d_update: %lld tokens wide, from 1 to %d are possible, of a list",
+            "causal_conv1d_update: a kernel size of %lld, from 1 to %d are supported, of segments",
             (long long)n->w, LAGS);
     if (n->docs.b * n->docs.s * n->n * n->docs.segments == 0)
         return D9D_OK;

@@ -286,7 +286,7 @@ template <class T> static d9d_status launch_step(d9d_stream s, const gated_delta
 {
     if (v.n.d > 16 * WARP)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "gated_delta_step: keys of %lld features, at most %d are supported",
+                        "gated_delta_step: key head size %lld, at most %d is supported",
                         (long long)v.n.d, 16 * WARP);
     return v.n.d <= 2 * WARP   ? launch_step_sized<2>(s, v)
            : v.n.d <= 4 * WARP ? launch_step_sized<4>(s, v)
@@ -303,7 +303,8 @@ d9d_status d9d_k_gated_delta_step(d9d_stream s, const d9d_gated_delta_dims *n,
 
     D9D_TRY(gated_delta_check("gated_delta_step", n, &none));
     if (n->docs.segment == NULL)
-        return D9D_FAIL(D9D_EINVAL, "gated_delta_step: which documents go on?");
+        return D9D_FAIL(D9D_EINVAL,
+                        "gated_delta_step: a state cache needs segments, and none are given");
     if (none)
         return D9D_OK;
     if (n->docs.b * n->docs.s > MAX_STEP_TOKENS * n->docs.segments &&

@@ -95,8 +95,8 @@ static d9d_status library_load(d9di_cublaslt *b)
         b->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
     if (b->library == NULL)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "cuda: %s, which matrix products need, is neither on the library path nor "
-                        "in %s; install cuBLAS, or use the device \"cpu\"",
+                        "cuda: %s, which GEMMs need, is neither on the library path nor in %s; "
+                        "install cuBLAS, or use the device \"cpu\"",
                         LIBRARY, D9D_CUDA_LIB);
 #define X(f)                                                                                       \
     *(void **)&b->f = dlsym(b->library, #f);                                                       \
@@ -282,7 +282,7 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm *g, 
     }
     p = calloc(1, sizeof(*p));
     if (p == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a product's plan", op);
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a GEMM's algorithm", op);
     e = plan_describe(b, g, p);
     if (e == CUBLAS_STATUS_SUCCESS)
         e = query_heuristic(b, key, p);

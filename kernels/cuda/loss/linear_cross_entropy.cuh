@@ -57,7 +57,7 @@ static inline d9d_status vocab_splits_make(const char *op, const d9d_linear_cros
                                            const void *const *w, vocab_splits *out)
 {
     if (d->n_split > MAX_SPLITS)
-        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d parts, at most %d are supported", op,
+        return D9D_FAIL(D9D_EINVAL, "%s: a vocabulary in %d shards, at most %d are supported", op,
                         d->n_split, MAX_SPLITS);
     out->n = d->n_split;
     out->all = vocab_size(d);

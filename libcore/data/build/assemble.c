@@ -106,7 +106,8 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_s
     size_t i;
 
     if (s->labels >= 0 && c->labels >= 0 && s->labels != c->labels)
-        return D9D_FAIL(D9D_EFORMAT, "%s: documents of piece %lld have %s labels, of piece %lld %s",
+        return D9D_FAIL(D9D_EFORMAT,
+                        "%s: documents of input split %lld have %s labels, of input split %lld %s",
                         dir, (long long)c->input_split, c->labels ? "their" : "no",
                         (long long)s->input_split, s->labels ? "they have" : "they have none");
     if (s->labels >= 0) {

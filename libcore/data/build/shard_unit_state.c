@@ -246,7 +246,7 @@ d9d_status d9di_shard_unit_state_read(const d9di_shard_unit_opts *how, int64_t p
     D9D_TRY_OR(st, d9d_json_parse(path, text.data ? text.data : "", text.len, &root), out);
     D9D_TRY_OR(st, read_state(root, path, &text, how, out), out);
     if (out->input_split != piece || out->unit != unit || out->samples < 0 || out->segments < 0)
-        st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of piece %lld", path,
+        st = D9D_FAIL(D9D_EFORMAT, "%s: says that it is unit %lld of input split %lld", path,
                       (long long)out->unit, (long long)out->input_split);
 out:
     free(path);

@@ -54,8 +54,8 @@ static void make_batch(d9d_prefetcher *f, int64_t i)
     if (batch_at(f, i, &first, &rows))
         st = d9d_loader_fill(f->loader, first, rows, s->buffer, &s->batch);
     else
-        st = D9D_FAIL(D9D_EINVAL, "batch %lld is sample %lld; the feed ends at %lld", (long long)i,
-                      (long long)first, (long long)f->how.end);
+        st = D9D_FAIL(D9D_EINVAL, "batch %lld is sample %lld; prefetching ends at %lld",
+                      (long long)i, (long long)first, (long long)f->how.end);
     d9d_err_save(&s->err, st);
 }
 
@@ -89,8 +89,8 @@ static d9d_status check_opts(const d9d_prefetcher_opts *h)
         h->global % h->ranks == 0 && h->micro_batch_size >= 1 && h->threads >= 0 && h->ahead >= 1)
         return D9D_OK;
     return D9D_FAIL(D9D_EINVAL,
-                    "a feed from sample %lld on, %lld a step, in batches of %lld, of rank %lld of "
-                    "%lld, with %d threads, %d ahead",
+                    "prefetch from sample %lld on, %lld a step, in batches of %lld, of rank %lld "
+                    "of %lld, with %d threads, %d ahead",
                     (long long)h->first, (long long)h->global, (long long)h->micro_batch_size,
                     (long long)h->rank, (long long)h->ranks, h->threads, h->ahead);
 }
@@ -115,7 +115,7 @@ d9d_status d9d_prefetcher_open(d9d_loader *l, const d9d_prefetcher_opts *how, d9
     D9D_TRY(check_opts(how));
     f = calloc(1, sizeof(*f));
     if (f == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for a feed of batches");
+        return D9D_FAIL(D9D_ENOMEM, "no memory to prefetch batches");
     f->loader = l;
     f->how = *how;
     f->per_step = (how->global / how->ranks + how->micro_batch_size - 1) / how->micro_batch_size;

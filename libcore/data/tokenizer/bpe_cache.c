@@ -13,7 +13,7 @@ d9d_status d9di_bpe_cache_init(d9di_bpe_cache *w, unsigned words, unsigned log2_
     w->mask = (UINT64_C(1) << log2_buckets) - 1;
     w->slots = aligned_alloc(CACHE_LINE, bytes);
     if (!w->slots)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu bytes of words", bytes);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for a cache of %zu bytes", bytes);
     memset(w->slots, 0, bytes); /* zero marks free slots: no key is zero, since lengths are not */
     return D9D_OK;
 }

@@ -89,8 +89,7 @@ static d9d_status check_router(const d9d_qwen3_config *c)
 
     if (r->top_groups > r->groups)
         return D9D_FAIL(D9D_ECONFIG,
-                        "qwen3: the best %lld of %lld groups of experts: so many are not "
-                        "there",
+                        "qwen3: a token chooses from %lld groups of experts, and there are %lld",
                         (long long)r->top_groups, (long long)r->groups);
     if (r->groups <= 1)
         return D9D_OK;
@@ -99,11 +98,11 @@ static d9d_status check_router(const d9d_qwen3_config *c)
                         "qwen3: %lld groups of experts: at most %d, which divide num_experts %lld",
                         (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)c->experts);
     if (r->top_groups < 1 || r->top_groups * (c->experts / r->groups) < c->top_k)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "qwen3: the best %lld of %lld groups have %lld experts, and "
-                        "num_experts_per_tok is %lld",
-                        (long long)r->top_groups, (long long)r->groups,
-                        (long long)(r->top_groups * (c->experts / r->groups)), (long long)c->top_k);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "qwen3: %lld of %lld groups have %lld experts, and num_experts_per_tok is %lld",
+            (long long)r->top_groups, (long long)r->groups,
+            (long long)(r->top_groups * (c->experts / r->groups)), (long long)c->top_k);
     return D9D_OK;
 }
 

@@ -46,7 +46,7 @@ static d9d_status conv1d_check(const d9d_tensor *x, const d9d_param *w, const d9
                               "x is [B, S, N], a weight [N, W]");
     if (s->dim[1] < 1 || s->dim[1] > D9D_CAUSAL_CONV1D_MAX_WIDTH)
         return D9D_FAIL(D9D_EINVAL,
-                        "causal_conv1d: %s is %lld tokens wide, from 1 to %d are possible",
+                        "causal_conv1d: %s has a kernel size of %lld, from 1 to %d are supported",
                         d9di_op_param_name(w), (long long)s->dim[1], D9D_CAUSAL_CONV1D_MAX_WIDTH);
     return d9di_op_documents_check_segments("causal_conv1d", x, segments);
 }

@@ -20,7 +20,7 @@ d9d_status d9di_op_cp_check(const char *op, const char *name, const d9di_op_cp *
 
     if (d9d_comm_size(p->comm) == 1 || (x->shape.ndim >= 2 && x->shape.dim[1] % 2 == 0))
         return D9D_OK;
-    return D9D_FAIL(D9D_EINVAL, "%s: %s %s is not [B, S, ...] with two pieces in S", op, name,
+    return D9D_FAIL(D9D_EINVAL, "%s: %s %s is not [B, S, ...] with two chunks in S", op, name,
                     d9d_shape_text(&x->shape, text, sizeof(text)));
 }
 

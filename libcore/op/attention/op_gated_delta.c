@@ -50,7 +50,7 @@ static d9d_status check_heads(const d9d_tensor *q, const d9d_tensor *v)
                               "q and k are [B, S, K, D], v [B, S, A, F]");
     if (s->dim[2] == 0 ? r->dim[2] != 0 : r->dim[2] % s->dim[2] != 0)
         return d9di_op_misfit("gated_delta", "v", r, "q", s,
-                              "heads of values must be a multiple of those of keys");
+                              "value heads must be a multiple of key heads");
     return D9D_OK;
 }
 

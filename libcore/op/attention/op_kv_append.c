@@ -18,7 +18,7 @@ d9d_status d9di_op_kv_append_check(d9d_tape *t, d9d_var *x, const d9d_tensor *at
                               "x is [1, T, K, D], a cache [Z, K, D]");
     if (d9d_tensor_numel(at) != s->dim[1])
         return d9di_op_misfit("kv_append", "at", &at->shape, "x", s,
-                              "one place for each of T tokens");
+                              "one slot for each of T tokens");
     if (d9d_tape_should_record(t, &x, 1, NULL, 0))
         return D9D_FAIL(D9D_EINVAL, "kv_append: has no backward");
     return D9D_OK;

@@ -12,18 +12,20 @@ d9d_status d9d_op_linear_per_head(d9d_tape *t, d9d_var *x, d9d_param *w,
     d9d_gemm_per_head_dims n;
     d9d_var *out;
 
-    D9D_TRY(d9di_op_check_real("heads", "x", tx));
-    D9D_TRY(d9di_op_check_param("heads", w, tx->dtype));
+    D9D_TRY(d9di_op_check_real("linear_per_head", "x", tx));
+    D9D_TRY(d9di_op_check_param("linear_per_head", w, tx->dtype));
     if (s->ndim != 4 || m->ndim != 2 || m->dim[0] != s->dim[2] * how->step ||
         m->dim[1] != (how->transposed ? in : how->out) || how->first < 0 ||
         how->first + rows > how->step)
-        return d9di_op_misfit("heads", "x", s, d9di_op_param_name(w), m,
-                              "x is [B, S, n, in], a weight [n step, out], or [n step, in] turned");
+        return d9di_op_misfit(
+            "linear_per_head", "x", s, d9di_op_param_name(w), m,
+            "x is [B, S, n, in], a weight [n step, out], or [n step, in] transposed");
     if (w->adapter != NULL)
-        return D9D_FAIL(D9D_ENOTSUP, "heads: %s has an adapter, which is to be merged before",
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "linear_per_head: %s has an adapter, which must be merged before",
                         d9di_op_param_name(w));
     if (d9d_tape_should_record(t, &x, 1, &w, 1))
-        return D9D_FAIL(D9D_EINVAL, "heads: have no backward");
+        return D9D_FAIL(D9D_EINVAL, "linear_per_head: has no backward");
     n = (d9d_gemm_per_head_dims){
         tx->dtype,  s->dim[0] * s->dim[1], s->dim[2], in, how->out, how->step,
         how->first, how->transposed};

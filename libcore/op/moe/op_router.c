@@ -73,8 +73,8 @@ static d9d_status groups_check(const d9d_shape *s, const d9d_op_router_opts *how
     if (groups < 0 || groups > D9D_ROUTER_MAX_GROUPS || e % groups != 0 || how->top_groups < 1 ||
         how->top_groups > groups || how->top_groups * (e / groups) < how->k)
         return d9di_op_misfit("router", "logits", s, "groups", &D9D_SHAPE(groups, how->top_groups),
-                              "E is a multiple of the groups, at most 32, and the best of them "
-                              "have k experts");
+                              "E is a multiple of the groups, at most 32, and the chosen groups "
+                              "have at least k experts");
     return D9D_OK;
 }
 
@@ -85,15 +85,15 @@ static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opt
 
     D9D_TRY(d9di_op_check_real("router", "logits", logits));
     if (s->ndim != 2 || k < 1 || k > s->dim[1])
-        return d9di_op_misfit("router", "logits", s, "a choice of", &D9D_SHAPE(k),
-                              "logits are [T, E], from 1 to E experts can be chosen");
+        return d9di_op_misfit("router", "logits", s, "k", &D9D_SHAPE(k),
+                              "logits are [T, E], k is 1 to E");
     if (s->dim[1] >= INT32_MAX || s->dim[0] > INT32_MAX / k)
-        return d9di_op_misfit("router", "logits", s, "a choice of", &D9D_SHAPE(k),
+        return d9di_op_misfit("router", "logits", s, "k", &D9D_SHAPE(k),
                               "rows and experts are numbered in 31 bits");
     D9D_TRY(groups_check(s, how));
     if (how->counted != NULL && d9d_tensor_numel(how->counted) < s->dim[1] + 2)
         return d9di_op_misfit("router", "counted", &how->counted->shape, "logits", s,
-                              "what is counted is at least [2 + E]");
+                              "counts are at least [2 + E]");
     if (how->bias == NULL)
         return D9D_OK;
     D9D_TRY(d9di_op_check("router", "bias", how->bias, D9D_F32));
@@ -158,8 +158,8 @@ static d9d_status weight_slice(const d9d_token_weights *s, int64_t rows, balance
     d9d_tensor flat;
 
     if (s->weight.shape.ndim != 2 || first + rows > all)
-        return d9di_op_misfit("router", "tokens", &D9D_SHAPE(rows), "shares", &s->weight.shape,
-                              "shares are [B, S], tokens a part of them");
+        return d9di_op_misfit("router", "tokens", &D9D_SHAPE(rows), "token weights",
+                              &s->weight.shape, "token weights are [B, S], tokens a slice of them");
     flat = d9d_tensor_reshape(&s->weight, D9D_SHAPE(all));
     b->weight = d9d_tensor_rows(&flat, first, rows);
     d9d_tensor_release(&flat);

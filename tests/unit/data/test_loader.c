@@ -419,7 +419,7 @@ static void test_refusals(void **state)
         assert_ok(d9d_prefetcher_next(f, &b));
         assert_ok(d9d_prefetcher_next(f, &b));
         assert_int_equal(b.seqs, 5);
-        assert_fails_like(d9d_prefetcher_next(f, &b), D9D_EINVAL, "the feed ends at 25");
+        assert_fails_like(d9d_prefetcher_next(f, &b), D9D_EINVAL, "prefetching ends at 25");
         d9d_prefetcher_close(f);
     }
     d9d_loader_close(l);

@@ -104,7 +104,7 @@ static void names_of_chips(void **state)
             assert_true(c->efficiency[k] > 0 && c->efficiency[k] < 1);
     }
     assert_fails(d9d_device_simulate("h300", &dev), D9D_ECONFIG,
-                 "nothing is known of a \"h300\": expected one of h200, h100, a100, b200, cpu");
+                 "unknown chip \"h300\"; expected one of h200, h100, a100, b200, cpu");
 }
 
 /* --- kernels ------------------------------------------------------------------------------ */

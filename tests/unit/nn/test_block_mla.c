@@ -135,11 +135,11 @@ static void refuses(void **state)
 
     (void)state;
     assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
-                 "MLA: 4 features of a head turn, a rope turns 6");
+                 "MLA: 4 features of a head are rotated, the RoPE rotates 6");
     rope.features = 4;
     shape.v = 10;
     assert_fails(d9d_block_mla_init(&b, &how, &shape), D9D_ECONFIG,
-                 "MLA: values of 10 features are wider than keys of 9");
+                 "MLA: value head size 10 is over the key head size 9");
 }
 
 int main(void)

@@ -101,7 +101,7 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_ffn(f->tape, x, &turned, NULL, NULL, NULL, &y),
                    "linear: x [8, 6] does not fit g [6, 5]: x is [..., in], a weight [out, in]");
     assert_refused(f, d9d_op_ffn(f->tape, x, &good, NULL, NULL, few, &y),
-                   "ffn: plus [4, 5] does not fit y [8, 5]: what is added has the result's shape");
+                   "ffn: plus [4, 5] does not fit y [8, 5]: a residual has the result's shape");
 }
 
 int main(void)

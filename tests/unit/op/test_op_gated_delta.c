@@ -188,7 +188,7 @@ static void refuses_weights(void **state)
         f, d9d_op_causal_conv1d(f->tape, x, narrow, NULL, NULL, &y),
         "causal_conv1d: x [2, 3, 4] does not fit narrow [3, 4]: x is [B, S, N], a weight [N, W]");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, wide, NULL, NULL, &y),
-                   "causal_conv1d: wide is 9 tokens wide, from 1 to 8 are possible");
+                   "causal_conv1d: wide has a kernel size of 9, from 1 to 8 are supported");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, fine, list, NULL, &y),
                    "causal_conv1d: segments [4] does not fit x [2, 3, 4]: segments are [N, 4]");
     assert_refused(f, d9d_op_gdn_gate(f->tape, x, four, five, &y),
@@ -210,10 +210,9 @@ static void refuses_heads(void **state)
                                  .b = op_var(f, D9D_F32, D9D_SHAPE(1, 2, 2))};
     d9d_var *y;
 
-    assert_refused(
-        f, d9d_op_gated_delta(f->tape, &x, &y),
-        "gated_delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: heads of values must be a "
-        "multiple of those of keys");
+    assert_refused(f, d9d_op_gated_delta(f->tape, &x, &y),
+                   "gated_delta: v [1, 2, 3, 4] does not fit q [1, 2, 2, 4]: value heads must be a "
+                   "multiple of key heads");
     x.v = op_var(f, D9D_F32, D9D_SHAPE(1, 3, 2, 4));
     assert_refused(
         f, d9d_op_gated_delta(f->tape, &x, &y),
@@ -244,20 +243,20 @@ static void refuses_what_is_kept(void **state)
                                op_tensor(f, D9D_I32, D9D_SHAPE(2))};
 
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, NULL, &kept, &y),
-                   "causal_conv1d: what is kept is that of segments, of which none are given");
+                   "causal_conv1d: a state cache needs segments, and none are given");
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: has no backward through what is kept");
+                   "causal_conv1d: has no backward through a state cache");
     d9d_tape_set_recording(f->tape, false);
     kept.slots = op_tensor(f, D9D_F32, D9D_SHAPE(5, 2, 4));
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: what is kept [5, 2, 4] does not fit a cell [3, 4]: it is [R, "
-                   "...] of cells");
+                   "causal_conv1d: slots [5, 2, 4] does not fit a slot [3, 4]: slots are [R, ...]");
     kept.slots = op_tensor(f, D9D_BF16, D9D_SHAPE(5, 3, 4));
     assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: what is kept is bfloat16, expected float32");
+                   "causal_conv1d: slots is bfloat16, expected float32");
     kept = (d9d_op_state_cache){op_tensor(f, D9D_F32, D9D_SHAPE(5, 3, 4)), one};
-    assert_refused(f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
-                   "causal_conv1d: at [1] does not fit segments [2, 4]: one cell for each segment");
+    assert_refused(
+        f, d9d_op_causal_conv1d(f->tape, x, w, list, &kept, &y),
+        "causal_conv1d: slot_index [1] does not fit segments [2, 4]: one slot for each segment");
 }
 
 int main(void)

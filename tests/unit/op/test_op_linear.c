@@ -176,8 +176,7 @@ static void refuses(void **state)
     assert_refused(f, d9d_op_linear(f->tape, x, &nameless, &y),
                    "linear: the parameter has no data: it was released or never filled");
     assert_refused(f, d9d_op_linear_residual(f->tape, x, fits, x, &y),
-                   "linear: plus [2, 3] does not fit y [2, 4]: what is added has the result's "
-                   "shape");
+                   "linear: plus [2, 3] does not fit y [2, 4]: a residual has the result's shape");
     assert_refused(f, d9d_op_linear_residual(f->tape, x, fits, half, &y),
                    "linear: plus is bfloat16, expected float32");
     assert_refused(f, d9d_op_linear_slice(f->tape, x, fits, 3, 2, &y),

@@ -64,9 +64,9 @@ static void a_head_with_an_adapter_is_refused(void **state)
 
     w->adapter = &adapter;
     assert_fails_like(d9d_op_linear_cross_entropy(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
-                      D9D_ENOTSUP, "has an adapter, which is not computed here");
+                      D9D_ENOTSUP, "has an adapter, which is not supported here");
     assert_fails_like(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, y, IGNORE, NULL, &loss),
-                      D9D_ENOTSUP, "has an adapter, which is not computed here");
+                      D9D_ENOTSUP, "has an adapter, which is not supported here");
     w->adapter = NULL;
 }
 
@@ -253,7 +253,7 @@ static void a_root_takes_no_seed(void **state)
     h = op_var(f, D9D_F32, D9D_SHAPE(9, 5));
     assert_ok(d9d_op_linear_cross_entropy_root(f->tape, h, &w, 1, target, IGNORE, NULL, &loss));
     assert_fails(d9d_tape_backward(f->tape, &loss, ones, 1, D9D_BACKWARD_FULL), D9D_EINVAL,
-                 "backward: linear_cross_entropy makes its own gradient and takes no other");
+                 "backward: linear_cross_entropy starts its own gradient and accepts none");
 }
 
 int main(void)

@@ -120,18 +120,12 @@ static void refuses(void **state)
     d9d_tensor *b = op_tensor(f, D9D_F32, D9D_SHAPE(4));
     d9d_routing r;
 
-    assert_refused(
-        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 4}, &p, &r),
-        "router: logits [2, 3] does not fit a choice of [4]: logits are [T, E], from 1 to "
-        "E experts can be chosen");
-    assert_refused(
-        f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 0}, &p, &r),
-        "router: logits [2, 3] does not fit a choice of [0]: logits are [T, E], from 1 to "
-        "E experts can be chosen");
-    assert_refused(
-        f, d9d_op_router(f->tape, deep, &(d9d_op_router_opts){.k = 1}, &p, &r),
-        "router: logits [2, 3, 4] does not fit a choice of [1]: logits are [T, E], from 1 "
-        "to E experts can be chosen");
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 4}, &p, &r),
+                   "router: logits [2, 3] does not fit k [4]: logits are [T, E], k is 1 to E");
+    assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 0}, &p, &r),
+                   "router: logits [2, 3] does not fit k [0]: logits are [T, E], k is 1 to E");
+    assert_refused(f, d9d_op_router(f->tape, deep, &(d9d_op_router_opts){.k = 1}, &p, &r),
+                   "router: logits [2, 3, 4] does not fit k [1]: logits are [T, E], k is 1 to E");
     assert_refused(f, d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 1, .bias = b}, &p, &r),
                    "router: bias [4] does not fit logits [2, 3]: logits are [T, E], a bias [E]");
 }
@@ -238,19 +232,18 @@ static void refuses_shares_that_do_not_fit(void **state)
 
     assert_refused(f,
                    d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .counted = few}, &p, &r),
-                   "router: counted [6] does not fit logits [4, 5]: what is counted is at least "
-                   "[2 + E]");
+                   "router: counted [6] does not fit logits [4, 5]: counts are at least [2 + E]");
     assert_refused(
         f,
         d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .groups = 2, .top_groups = 1}, &p,
                       &r),
         "router: logits [4, 5] does not fit groups [2, 1]: E is a multiple of the groups, at most "
-        "32, and the best of them have k experts");
+        "32, and the chosen groups have at least k experts");
     d9d_tape_set_token_weights(f->tape, &(d9d_token_weights){.weight = *flat});
     assert_fails(d9d_op_router(f->tape, x, &(d9d_op_router_opts){.k = 2, .z = 1}, &p, &r),
                  D9D_EINVAL,
-                 "router: tokens [4] does not fit shares [6]: shares are [B, S], tokens a part of "
-                 "them");
+                 "router: tokens [4] does not fit token weights [6]: token weights are [B, S], "
+                 "tokens a slice of them");
 }
 
 int main(void)

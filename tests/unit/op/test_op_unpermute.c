@@ -70,10 +70,9 @@ static void refuses(void **state)
         f, d9d_op_unpermute(f->tape, few, p, &r, &y),
         "unpermute: x [4, 5] does not fit the rows of the routing [8]: x is [R, ...], the "
         "routing has R rows");
-    assert_refused(
-        f, d9d_op_unpermute(f->tape, x, q, &r, &y),
-        "unpermute: prob [2, 4] does not fit the choice of experts [4, 2]: shapes must be "
-        "equal");
+    assert_refused(f, d9d_op_unpermute(f->tape, x, q, &r, &y),
+                   "unpermute: prob [2, 4] does not fit the expert ids [4, 2]: shapes must be "
+                   "equal");
     assert_refused(f, d9d_op_unpermute(f->tape, x, half, &r, &y),
                    "unpermute: prob is bfloat16, expected float32");
     d9d_routing_release(&r);

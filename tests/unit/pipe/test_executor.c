@@ -235,10 +235,10 @@ static void programs_that_are_none(void **state)
 
     (void)state;
     open_weights(&c, &m);
-    refuse(&c, "1F0", "1F0: what it takes has not come");
-    refuse(&c, "0F0 0B0", "0B0: what it takes has not come");
-    refuse(&c, "1B0", "1B0: comes before what it goes back through");
-    refuse(&c, "0F0 0SEND_F0", "0SEND_F0: what it sends was not made");
+    refuse(&c, "1F0", "1F0: its input was not received");
+    refuse(&c, "0F0 0B0", "0B0: its input was not received");
+    refuse(&c, "1B0", "1B0: comes before its forward");
+    refuse(&c, "0F0 0SEND_F0", "0SEND_F0: its output was not computed");
     assert_ok(d9d_program_init(2, 1, 1, D9D_PIPE_LOOP, true, &c.program));
     assert_int_equal(create(&c), D9D_EINVAL); /* two ranks, and no group */
     d9d_program_release(&c.program);

@@ -307,8 +307,8 @@ static void wrong_programs_are_named(void **state)
         {{"0F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "0SEND_F0 is missing"},
         {{"0F0 0SEND_F0 0RECV_B0 0B0", "1F0 1RECV_F0 1B0 1SEND_B0"}, "waits for ever"},
         {{"0F0 0RECV_B0 0SEND_F0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "waits for ever"},
-        {{"0RECV_B0 0B0 0F0 0SEND_F0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "comes before what it goes"},
-        {{"0F0 0SEND_F0 0RECV_B0|0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "joined with nothing"},
+        {{"0RECV_B0 0B0 0F0 0SEND_F0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "comes before its forward"},
+        {{"0F0 0SEND_F0 0RECV_B0|0B0", "1RECV_F0 1F0 1B0 1SEND_B0"}, "joined with no other action"},
     };
 
     (void)state;

@@ -754,7 +754,7 @@ static void backward_runs_once(void **state)
     x = leaf_of(&n, &n.x);
     assert_ok(d9d_op_add(t, x, x, &y));
     assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD), D9D_EINVAL,
-                 "weight backward: no input backward came before it");
+                 "weight backward: no input backward (dgrad) came before it");
     assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_FULL));
     assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_FULL), D9D_EINVAL, once);
     assert_fails(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD), D9D_EINVAL,
@@ -766,7 +766,8 @@ static void backward_runs_once(void **state)
     assert_ok(d9d_op_add(t, x, x, &y));
     assert_ok(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD));
     assert_fails(d9d_tape_backward(t, &y, &n.seed, 1, D9D_BACKWARD_DGRAD), D9D_EINVAL,
-                 "input backward: the input backward has run; only the weight backward may follow");
+                 "input backward: the input backward (dgrad) has run; only the weight backward "
+                 "(wgrad) may follow");
     assert_ok(d9d_tape_backward(t, NULL, NULL, 0, D9D_BACKWARD_WGRAD));
     net_close(&n);
 }
