@@ -302,7 +302,7 @@ static d9d_status open_world(d9d_mesh *m, const char *name, d9d_stream stream)
 }
 
 d9d_status d9d_mesh_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degrees,
-                         const char *backend_name, d9d_stream stream, const d9d_mesh_opts *how,
+                         const char *backend_name, d9d_stream stream, const d9d_mesh_opts *opts,
                          d9d_mesh **out)
 {
     d9d_mesh *m = NULL;
@@ -314,7 +314,7 @@ d9d_status d9d_mesh_open(d9d_bootstrap *boot, const d9d_parallel_degrees *degree
         return D9D_FAIL(D9D_ENOMEM, "mesh: out of memory");
     m->degrees = *degrees;
     m->boot = boot;
-    m->opts = *how;
+    m->opts = *opts;
     if (d9d_bootstrap_size(boot) > 1)
         D9D_TRY_OR(st, open_world(m, backend_name, stream), out);
     *out = m;

@@ -18,37 +18,37 @@ static d9d_status shape_check(const d9d_block_gated_delta_shape *s)
 }
 
 /* U(+-1/sqrt(W)): the fan-in of a channel is W. */
-static d9d_status conv_init(d9d_block_causal_conv1d *b, const d9d_block_opts *how, int64_t channels,
-                            int64_t width)
+static d9d_status conv_init(d9d_block_causal_conv1d *b, const d9d_block_opts *opts,
+                            int64_t channels, int64_t width)
 {
     float scale;
-    const d9d_init_kind kind = d9di_block_init(how, width, &scale);
+    const d9d_init_kind kind = d9di_block_init(opts, width, &scale);
 
     d9d_module_init(&b->module);
-    return d9d_module_param(&b->module, "weight", &b->weight, how->dtype,
+    return d9d_module_param(&b->module, "weight", &b->weight, opts->dtype,
                             D9D_SHAPE(channels, width), kind, scale);
 }
 
 /* The block's modules and parameters, in the order of declaration. */
-static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *how)
+static d9d_status parts_init(d9d_block_gated_delta *b, const d9d_block_opts *opts)
 {
     const d9d_block_gated_delta_shape *s = &b->shape;
     const int64_t keys = s->key_heads * s->key_dim, values = s->value_heads * s->value_dim;
 
-    D9D_TRY(d9d_block_linear_init(&b->q_proj, how, s->hidden, keys));
-    D9D_TRY(d9d_block_linear_init(&b->k_proj, how, s->hidden, keys));
-    D9D_TRY(d9d_block_linear_init(&b->v_proj, how, s->hidden, values));
-    D9D_TRY(d9d_block_linear_init(&b->g_proj, how, s->hidden, values));
-    D9D_TRY(d9d_block_linear_init(&b->b_proj, how, s->hidden, s->value_heads));
-    D9D_TRY(d9d_block_linear_init(&b->a_proj, how, s->hidden, s->value_heads));
-    D9D_TRY(d9d_block_linear_init(&b->o_proj, how, values, s->hidden));
-    D9D_TRY(conv_init(&b->q_conv, how, keys, s->conv_width));
-    D9D_TRY(conv_init(&b->k_conv, how, keys, s->conv_width));
-    D9D_TRY(conv_init(&b->v_conv, how, values, s->conv_width));
-    return d9d_block_norm_init(&b->out_norm, how, s->value_dim, s->norm_eps, false);
+    D9D_TRY(d9d_block_linear_init(&b->q_proj, opts, s->hidden, keys));
+    D9D_TRY(d9d_block_linear_init(&b->k_proj, opts, s->hidden, keys));
+    D9D_TRY(d9d_block_linear_init(&b->v_proj, opts, s->hidden, values));
+    D9D_TRY(d9d_block_linear_init(&b->g_proj, opts, s->hidden, values));
+    D9D_TRY(d9d_block_linear_init(&b->b_proj, opts, s->hidden, s->value_heads));
+    D9D_TRY(d9d_block_linear_init(&b->a_proj, opts, s->hidden, s->value_heads));
+    D9D_TRY(d9d_block_linear_init(&b->o_proj, opts, values, s->hidden));
+    D9D_TRY(conv_init(&b->q_conv, opts, keys, s->conv_width));
+    D9D_TRY(conv_init(&b->k_conv, opts, keys, s->conv_width));
+    D9D_TRY(conv_init(&b->v_conv, opts, values, s->conv_width));
+    return d9d_block_norm_init(&b->out_norm, opts, s->value_dim, s->norm_eps, false);
 }
 
-d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_opts *how,
+d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_opts *opts,
                                       const d9d_block_gated_delta_shape *shape)
 {
     const struct d9di_block_child children[] = {
@@ -63,14 +63,14 @@ d9d_status d9d_block_gated_delta_init(d9d_block_gated_delta *b, const d9d_block_
 
     D9D_TRY(shape_check(shape));
     b->shape = *shape;
-    b->groups = how->groups;
+    b->groups = opts->groups;
     d9d_module_init(&b->module);
-    D9D_TRY(parts_init(b, how));
+    D9D_TRY(parts_init(b, opts));
     /* The decay of a state is e^-0.2 to e^-10 a token where the projection gives 0. */
-    D9D_TRY(d9d_module_param(&b->module, "A_log", &b->a_log, how->dtype, heads, D9D_INIT_UNIFORM,
+    D9D_TRY(d9d_module_param(&b->module, "A_log", &b->a_log, opts->dtype, heads, D9D_INIT_UNIFORM,
                              2.0f));
     D9D_TRY(
-        d9d_module_param(&b->module, "dt_bias", &b->dt_bias, how->dtype, heads, D9D_INIT_ONES, 0));
+        d9d_module_param(&b->module, "dt_bias", &b->dt_bias, opts->dtype, heads, D9D_INIT_ONES, 0));
     return d9di_block_children(&b->module, children, sizeof(children) / sizeof(children[0]));
 }
 

@@ -57,9 +57,9 @@ static const d9d_key adam_keys[] = {
 };
 static const d9d_key stochastic_keys[] = {ADAM_KEYS, D9D_KEY_END};
 
-static bool is_stochastic(const adam_config *c, d9d_optimizer_weight_update how)
+static bool is_stochastic(const adam_config *c, d9d_optimizer_weight_update update)
 {
-    return how == D9D_UPDATE_STOCHASTIC || (how == D9D_UPDATE_MASTER && c->state_dtype != 0);
+    return update == D9D_UPDATE_STOCHASTIC || (update == D9D_UPDATE_MASTER && c->state_dtype != 0);
 }
 
 /* A maximum of stochastically rounded numbers is biased, so amsgrad is refused with it. */
@@ -118,7 +118,7 @@ static int adam_states(const void *config)
     return ((const adam_config *)config)->amsgrad ? 3 : 2;
 }
 
-static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_update how,
+static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_update update,
                                    const d9d_optimizer_update *u)
 {
     const d9d_param *p = u->param;
@@ -130,13 +130,13 @@ static d9d_adam_arrays adam_arrays(const adam_config *c, d9d_optimizer_weight_up
         .v = d9d_tensor_data(&u->state[1]),
         .vmax = c->amsgrad ? d9d_tensor_data(&u->state[2]) : NULL,
         .n = d9d_tensor_numel(&p->shard),
-        .residual = d9di_optimizer_residual(u, how, adam_states(c)),
+        .residual = d9di_optimizer_residual(u, update, adam_states(c)),
     };
 }
 
 /* Make as many of the first updates as one kernel call can (multi-tensor apply). */
 static d9d_status update_batch(const adam_config *c, bool decoupled,
-                               d9d_optimizer_weight_update how, const d9d_optimizer_update *u,
+                               d9d_optimizer_weight_update update, const d9d_optimizer_update *u,
                                size_t n, size_t *done)
 {
     const d9d_adam_step step = step_constants(c, u, decoupled);
@@ -144,7 +144,7 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
     size_t count = 0;
 
     while (count < n && count < 64 && same_batch(u, &u[count])) {
-        list[count] = adam_arrays(c, how, &u[count]);
+        list[count] = adam_arrays(c, update, &u[count]);
         count++;
     }
     *done += count;
@@ -154,10 +154,11 @@ static d9d_status update_batch(const adam_config *c, bool decoupled,
 
 /* Stochastic rounding: one Philox stream for each parameter and step. */
 static d9d_status update_stochastic(const adam_config *c, bool decoupled,
-                                    d9d_optimizer_weight_update how, const d9d_optimizer_update *u)
+                                    d9d_optimizer_weight_update update,
+                                    const d9d_optimizer_update *u)
 {
     const d9d_adam_step step = step_constants(c, u, decoupled);
-    const d9d_adam_arrays arrays = adam_arrays(c, how, u);
+    const d9d_adam_arrays arrays = adam_arrays(c, update, u);
     const d9d_param *p = u->param;
     const uint64_t key[2] = {p->id, (uint64_t)u->step};
     const d9d_rng rng = {u->seed, d9d_hash_u64(key, sizeof(key))};
@@ -167,16 +168,17 @@ static d9d_status update_stochastic(const adam_config *c, bool decoupled,
         p->shard_shape.ndim, p->shard_shape.dim, p->shard_offset, p->global_shape.dim);
 }
 
-static d9d_status update_all(const adam_config *c, bool decoupled, d9d_optimizer_weight_update how,
-                             const d9d_optimizer_update *u, size_t n)
+static d9d_status update_all(const adam_config *c, bool decoupled,
+                             d9d_optimizer_weight_update update, const d9d_optimizer_update *u,
+                             size_t n)
 {
-    const bool randomly = is_stochastic(c, how);
+    const bool randomly = is_stochastic(c, update);
 
     for (size_t i = 0; i < n;) {
         if (randomly)
-            D9D_TRY(update_stochastic(c, decoupled, how, &u[i++]));
+            D9D_TRY(update_stochastic(c, decoupled, update, &u[i++]));
         else
-            D9D_TRY(update_batch(c, decoupled, how, &u[i], n - i, &i));
+            D9D_TRY(update_batch(c, decoupled, update, &u[i], n - i, &i));
     }
     return D9D_OK;
 }

@@ -11,9 +11,9 @@
 
 /* The residual of a master weight, after the kind's own `states`; NULL if there is none. */
 static inline int16_t *d9di_optimizer_residual(const d9d_optimizer_update *u,
-                                               d9d_optimizer_weight_update how, int states)
+                                               d9d_optimizer_weight_update update, int states)
 {
-    return how == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
+    return update == D9D_UPDATE_MASTER ? d9d_tensor_data(&u->state[states]) : NULL;
 }
 
 /* The values of the key state_dtype, and their types. */

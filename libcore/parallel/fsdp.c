@@ -54,7 +54,7 @@ typedef struct fsdp_unit {
 } fsdp_unit;
 
 struct d9d_fsdp {
-    d9d_fsdp_opts how;
+    d9d_fsdp_opts opts;
     d9d_device *dev;
     fsdp_unit *units;
     size_t n_units;
@@ -341,7 +341,7 @@ static d9d_status unit_backward_done(fsdp_unit *u)
 
     u->visited = 0;
     u->done = s->last;
-    if (u->sharded.n > 0 && (s->last || !s->how.reduce_once)) {
+    if (u->sharded.n > 0 && (s->last || !s->opts.reduce_once)) {
         if (!s->last || u != s->order[0])
             D9D_TRY(units_reduce_wait(s));
         D9D_TRY(unit_reduce_start(u));
@@ -383,7 +383,7 @@ static bool stays_unsharded(const fsdp_unit *u, d9d_param_unit_pass pass)
     const d9d_fsdp *s = u->owner;
 
     return is_last_before_backward(u, pass) ||
-           (pass == D9D_PARAM_UNIT_FORWARD && s->how.keep_unsharded && s->with_backward);
+           (pass == D9D_PARAM_UNIT_FORWARD && s->opts.keep_unsharded && s->with_backward);
 }
 
 static d9d_status unit_hook_reshard(d9d_param_unit *base, d9d_param_unit_pass pass)
@@ -468,8 +468,8 @@ static d9d_status unit_at(d9d_fsdp *s, d9d_module *m, fsdp_unit **out)
 /* Build the gradient buckets in the order of backward. */
 static d9d_status buckets_build(d9d_fsdp *s)
 {
-    s->buckets.max_bytes = s->how.bucket_bytes;
-    for (size_t k = s->n_units; s->how.with_grads && k-- > 0;)
+    s->buckets.max_bytes = s->opts.bucket_bytes;
+    for (size_t k = s->n_units; s->opts.with_grads && k-- > 0;)
         for (size_t i = s->units[k].all.n; i-- > 0;)
             D9D_TRY(d9di_buckets_add(&s->buckets, k, s->units[k].all.p[i]));
     return d9di_buckets_alloc(&s->buckets, s->dev);
@@ -496,10 +496,10 @@ static d9d_status buffer_bytes_add(void *arg, d9d_param *p)
     return D9D_OK;
 }
 
-d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how, uint64_t *out)
+d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_t *out)
 {
-    const bool keep = how->keep_unsharded && how->with_grads,
-               once = how->reduce_once && how->with_grads;
+    const bool keep = opts->keep_unsharded && opts->with_grads,
+               once = opts->reduce_once && opts->with_grads;
     buffer_bytes all = {0};
     uint64_t most = 0;
 
@@ -509,7 +509,7 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *how, uint64_t
         uint64_t n;
 
         D9D_TRY(d9d_module_each(m->units[i], buffer_bytes_add, &b));
-        n = (keep ? 0 : b.data) + (how->with_grads && !once ? b.grads : 0);
+        n = (keep ? 0 : b.data) + (opts->with_grads && !once ? b.grads : 0);
         most = n > most ? n : most;
     }
     *out = most + (keep ? all.data : 0) + (once ? all.grads : 0);
@@ -569,7 +569,7 @@ static d9d_status units_build(d9d_fsdp *s, d9d_model *m, size_t wanted)
     return buckets_build(s);
 }
 
-d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *how, d9d_fsdp **out)
+d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *opts, d9d_fsdp **out)
 {
     size_t wanted = 0;
     d9d_fsdp *s;
@@ -582,7 +582,7 @@ d9d_status d9d_fsdp_create(d9d_model *m, d9d_device *dev, const d9d_fsdp_opts *h
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the units of a model");
-    s->how = *how;
+    s->opts = *opts;
     s->dev = dev;
     st = units_build(s, m, wanted);
     if (st == D9D_OK)

@@ -47,7 +47,7 @@ typedef struct plan_result {
 
 typedef struct search_state {
     const d9d_train_config *config;
-    const d9d_plan_opts *how;
+    const d9d_plan_opts *opts;
     d9d_model_spec spec;
     d9di_plan_data data;
     /* Micro-batch sizes in sequences: 1, 2, 4, ...; for a task on pairs only the configured size,
@@ -119,7 +119,7 @@ static d9d_status add_expert_parallel(search_state *s, d9d_parallel_degrees d)
 /* Adds data parallelism, replicated or sharded. */
 static d9d_status add_data_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    const int node = d9d_sim_chip_find(s->how->chip)->per_node;
+    const int node = d9d_sim_chip_find(s->opts->chip)->per_node;
 
     for (int64_t shard = 1; shard <= ranks; shard++) {
         const int64_t inside = shard * d.context_parallel_shard * d.tensor_parallel;
@@ -147,7 +147,7 @@ static d9d_status add_context_parallel(search_state *s, d9d_parallel_degrees d, 
 
 static d9d_status add_tensor_parallel(search_state *s, d9d_parallel_degrees d, int64_t ranks)
 {
-    const int node = d9d_sim_chip_find(s->how->chip)->per_node;
+    const int node = d9d_sim_chip_find(s->opts->chip)->per_node;
 
     for (int64_t tp = 1; tp <= ranks && tp <= node; tp++) {
         if (ranks % tp != 0)
@@ -231,7 +231,7 @@ static d9d_status plan_one(search_state *s, const candidate *c, plan_result *r, 
     D9D_TRY(make_config(s, c, a, &config));
     for (int i = 0; i < 3 && !r->fits; i++) {
         ((d9d_model_section *)config.model_provider.value)->checkpointing = modes[i];
-        st = d9di_plan_estimate(&config, s->how, &s->data, &s->rows[c->size], a, &f);
+        st = d9di_plan_estimate(&config, s->opts, &s->data, &s->rows[c->size], a, &f);
         if (st == D9D_ECONFIG || st == D9D_ENOTSUP || st == D9D_EMISMATCH)
             return D9D_OK;
         D9D_TRY(st);
@@ -318,7 +318,7 @@ static d9d_status first_error(const search_state *s)
             continue;
         st = make_config(s, c, &a, &config);
         if (st == D9D_OK)
-            st = d9di_plan_estimate(&config, s->how, &s->data, &s->rows[c->size], &a, &f);
+            st = d9di_plan_estimate(&config, s->opts, &s->data, &s->rows[c->size], &a, &f);
     }
     d9d_arena_release(&a);
     return st;
@@ -353,7 +353,7 @@ static d9d_status search_open(search_state *s)
 
     D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
     D9D_TRY(d9d_model_spec_trainable(&s->spec));
-    D9D_TRY(d9di_plan_data_open(s->config, s->how->length, &s->data));
+    D9D_TRY(d9di_plan_data_open(s->config, s->opts->length, &s->data));
     paired = s->data.task.kind->paired;
     s->n_sizes = paired ? 1 : MAX_SIZES;
     for (int i = 0; i < s->n_sizes; i++) {
@@ -415,16 +415,17 @@ static d9d_status run_search(search_state *s, d9d_arena *a, d9d_mesh_search_resu
     return sort_results(s, a, out);
 }
 
-d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *how, int64_t ranks,
+d9d_status d9d_mesh_search(const d9d_train_config *config, const d9d_plan_opts *opts, int64_t ranks,
                            const d9d_log *log, d9d_arena *a, d9d_mesh_search_results *out)
 {
-    search_state s = {.config = config, .how = how, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
+    search_state s = {
+        .config = config, .opts = opts, .log = log, .lock = PTHREAD_MUTEX_INITIALIZER};
     d9d_mesh_search_results all = {.ranks = ranks};
     d9d_status st;
 
-    D9D_TRY(d9d_device_check_simulated(how->chip));
-    all.chip = d9d_sim_chip_find(how->chip);
-    all.memory = how->memory > 0 ? how->memory : all.chip->memory;
+    D9D_TRY(d9d_device_check_simulated(opts->chip));
+    all.chip = d9d_sim_chip_find(opts->chip);
+    all.memory = opts->memory > 0 ? opts->memory : all.chip->memory;
     st = run_search(&s, a, &all);
     if (st == D9D_OK)
         st = fail_none_fits(&s, &all);

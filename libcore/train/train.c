@@ -107,11 +107,11 @@ static bool should_sleep(d9di_train *r)
 /* Moves device memory to the host until the next SIGUSR2. */
 static d9d_status sleep_until_woken(d9di_train *r)
 {
-    const d9di_sleep_opts how = {.dev = r->engine.dev,
-                                 .mesh = r->engine.mesh,
-                                 .boot = r->where->boot,
-                                 .preemption = r->preemption,
-                                 .log = r->log};
+    const d9di_sleep_opts opts = {.dev = r->engine.dev,
+                                  .mesh = r->engine.mesh,
+                                  .boot = r->where->boot,
+                                  .preemption = r->preemption,
+                                  .log = r->log};
 
     r->should_sleep = false;
     d9di_train_set_timeout(r, D9DI_TRAIN_SAVE);
@@ -120,11 +120,11 @@ static d9d_status sleep_until_woken(d9di_train *r)
     D9D_TRY(d9di_train_trigger_step_event(r, "train.sleep.pre"));
     for (size_t k = 0; k < r->engine.n_stages; k++)
         d9d_fsdp_invalidate(r->engine.stages[k].sharded);
-    D9D_TRY(d9di_sleep_begin(&how));
+    D9D_TRY(d9di_sleep_begin(&opts));
     D9D_TRY(d9di_train_trigger_step_event(r, "train.sleep.post"));
-    D9D_TRY(d9di_sleep_wait(&how));
+    D9D_TRY(d9di_sleep_wait(&opts));
     D9D_TRY(d9di_train_trigger_step_event(r, "train.wake.pre"));
-    D9D_TRY(d9di_sleep_end(&how));
+    D9D_TRY(d9di_sleep_end(&opts));
     D9D_TRY(d9di_train_trigger_step_event(r, "train.wake.post"));
     d9di_train_set_timeout(r, D9DI_TRAIN_STEP);
     return D9D_OK;

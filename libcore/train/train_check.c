@@ -261,13 +261,14 @@ static d9d_status check_config(d9di_train *r)
 /* Checks the model, built whole and without memory, against its sources. */
 static d9d_status check_model(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts opts = d9di_train_engine_opts(r, resume_from != NULL);
 
-    D9D_TRY(d9di_engine_open(&how, &r->engine));
+    D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(d9di_evaluations_check(&r->evaluations, r->engine.whole));
     D9D_TRY(d9di_run_metrics_check_head(&r->metrics, "metrics", &r->engine.spec.opts.head));
     D9D_TRY(d9di_evaluations_check_head(&r->evaluations, &r->engine.spec.opts.head));
-    return d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, how.seed, &r->optimizer);
+    return d9d_optimizer_create(&r->c->optimizer, NULL, &r->engine.params, opts.seed,
+                                &r->optimizer);
 }
 
 /* Content hash of weights that checkpoints leave out, and of adapters merged into them. */
@@ -321,13 +322,13 @@ static d9d_status check_run(d9di_train *r, const char *resume_from)
 /* Checks that all input files are the same on all ranks, on shared or local disks. */
 static d9d_status check_sources_uniform(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts opts = d9di_train_engine_opts(r, resume_from != NULL);
     d9di_rank_consistency same = {0};
 
     d9di_rank_consistency_add_data(&same, &r->data);
     for (size_t i = 0; i < r->evaluations.n; i++)
         d9di_rank_consistency_add_data(&same, &r->evaluations.v[i].data);
-    d9di_rank_consistency_add_engine(&same, &r->engine, &how);
+    d9di_rank_consistency_add_engine(&same, &r->engine, &opts);
     d9di_rank_consistency_add_checkpoint(&same, resume_from);
     return d9di_rank_consistency_check(&same, r->where->boot);
 }

@@ -61,14 +61,14 @@ static d9d_status trigger_evaluation_event(const d9di_train *r, const char *id,
 
 static d9d_status run_evaluation(d9di_train *r, d9di_evaluation *v, bool *cut)
 {
-    const d9di_evaluation_opts how = {.engine = &r->engine,
-                                      .task = &r->task,
-                                      .preemption = r->preemption,
-                                      .step = r->state.step,
-                                      .log = r->log};
+    const d9di_evaluation_opts opts = {.engine = &r->engine,
+                                       .task = &r->task,
+                                       .preemption = r->preemption,
+                                       .step = r->state.step,
+                                       .log = r->log};
 
     D9D_TRY(trigger_evaluation_event(r, "train.evaluation.pre", v));
-    D9D_TRY(d9di_evaluation_run(v, &how, cut));
+    D9D_TRY(d9di_evaluation_run(v, &opts, cut));
     r->should_exit |= *cut;
     if (*cut)
         return D9D_OK;

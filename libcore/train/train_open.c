@@ -9,7 +9,7 @@ static d9d_status checkpointer_open(d9di_train *r)
 {
     const struct d9d_job_checkpointing_section *c = &r->c->trainer.checkpointing;
     const int64_t p = c->period_steps;
-    const d9di_checkpointer_async_opts how = {
+    const d9di_checkpointer_async_opts opts = {
         .dir = r->dir.checkpoints,
         .keep = c->num_to_keep,
         .async = c->asynchronous && p > 0 && (r->state.step / p + 1) * p < r->total_steps,
@@ -22,7 +22,7 @@ static d9d_status checkpointer_open(d9di_train *r)
         .log = r->log,
     };
 
-    return r->where->trial ? D9D_OK : d9di_checkpointer_async_open(&how, &r->checkpointer);
+    return r->where->trial ? D9D_OK : d9di_checkpointer_async_open(&opts, &r->checkpointer);
 }
 
 /* Refuses a model whose checkpoint manifest would be too large, before there is anything to
@@ -110,11 +110,11 @@ static d9d_status log_optimizer(const d9di_train *r)
 
 d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
 {
-    const d9di_engine_opts how = d9di_train_engine_opts(r, resume_from != NULL);
+    const d9di_engine_opts opts = d9di_train_engine_opts(r, resume_from != NULL);
     d9di_engine *e = &r->engine;
 
     D9D_TRY(d9di_run_data_log_padding(&r->data, r->c->trainer.batching.microbatch_size, r->log));
-    D9D_TRY(d9di_engine_materialize(e, &how));
+    D9D_TRY(d9di_engine_materialize(e, &opts));
     D9D_TRY(
         d9di_train_trigger_event(r, "train.configuration.model_stages",
                                  (d9d_job_event){.models = e->models, .n_models = e->n_stages}));

@@ -309,14 +309,14 @@ static d9d_status flush_records(d9di_train *r)
 
 d9d_status d9di_train_record_end(d9di_train *r, d9d_status st)
 {
-    const char *how = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
+    const char *outcome = st == D9D_OK ? "done" : st == D9D_EINTR ? "saved" : "failed";
     d9d_err_copy why;
     d9d_status written;
 
     if (r->rank > 0)
         return st;
     d9d_err_save(&why, st);
-    written = d9d_tracker_end(r->tracker, how, r->state.step);
+    written = d9d_tracker_end(r->tracker, outcome, r->state.step);
     if (written == D9D_OK && (st == D9D_OK || st == D9D_EINTR))
         written = flush_records(r);
     return st == D9D_OK ? written : d9d_err_restore(&why);

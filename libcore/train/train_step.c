@@ -23,13 +23,13 @@ d9d_status d9di_train_open_prefetcher(d9di_train *r)
 {
     const d9d_job_trainer_section *c = &r->c->trainer;
     const int64_t g = c->batching.global_batch_size, left = r->total_steps - r->state.step;
-    const d9d_prefetcher_opts how = d9di_run_data_prefetch_opts(
+    const d9d_prefetcher_opts opts = d9di_run_data_prefetch_opts(
         &c->data_loading, r->state.samples, g, d9di_train_dp_rank(r), d9di_train_dp_size(r),
         c->batching.microbatch_size, r->state.samples + left * g);
 
     d9d_prefetcher_close(r->prefetcher);
     r->prefetcher = NULL;
-    return d9d_prefetcher_open(r->data.loader, &how, &r->prefetcher);
+    return d9d_prefetcher_open(r->data.loader, &opts, &r->prefetcher);
 }
 
 /* Targets and FLOP of this rank's share of a step. */

@@ -309,7 +309,7 @@ typedef struct product {
     plan *p;
 } product;
 
-static d9d_status gemm_run(const product *x, const choice *how, void *to)
+static d9d_status gemm_run(const product *x, const choice *algorithm, void *to)
 {
     const d9di_cublaslt *lib = x->s->cublaslt;
     const plan *p = x->p;
@@ -318,12 +318,13 @@ static d9d_status gemm_run(const product *x, const choice *how, void *to)
     void *scratch = NULL;
     cublasStatus_t e;
 
-    if (how->scratch > 0)
-        D9D_TRY(d9di_cuda_scratch_alloc(x->s, how->scratch, &scratch));
+    if (algorithm->scratch > 0)
+        D9D_TRY(d9di_cuda_scratch_alloc(x->s, algorithm->scratch, &scratch));
     e = lib->cublasLtMatmul(lib->handle, p->desc, &one, x->b, p->a, x->a, p->b, &x->g->beta, x->old,
-                            p->c, to, p->c, &how->algo, scratch, (size_t)how->scratch, queue);
+                            p->c, to, p->c, &algorithm->algo, scratch, (size_t)algorithm->scratch,
+                            queue);
     if (scratch != NULL)
-        d9di_cuda_scratch_free(x->s, scratch, how->scratch);
+        d9di_cuda_scratch_free(x->s, scratch, algorithm->scratch);
     return e == CUBLAS_STATUS_SUCCESS ? D9D_OK : cublaslt_fail(lib, x->op, "cublasLtMatmul", e);
 }
 

@@ -155,7 +155,7 @@ static bool is_any(const d9d_module *module)
 static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module *module)
 {
     const d9d_peft_params *p = &m->section->params;
-    const d9d_lora_opts how = {p->r, p->alpha, p->dropout};
+    const d9d_lora_opts opts = {p->r, p->alpha, p->dropout};
 
     if (p->dropout > 0 && d9d_lora_matrix(module)->global_shape.ndim == 3)
         return D9D_FAIL(
@@ -166,7 +166,7 @@ static d9d_status lora_apply(const peft_method *m, const char *name, d9d_module 
     if (d9d_lora_matrix(module)->adapter != NULL)
         return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": %s has an adapter already",
                         m->section->module_name_pattern, name);
-    return d9d_lora_add(module, &how);
+    return d9d_lora_add(module, &opts);
 }
 
 static d9d_status set_trainable(void *arg, d9d_param *p)

@@ -210,7 +210,7 @@ typedef struct qwen3_layer {
     d9d_block_moe moe;   /* in a layer that is one */
 } qwen3_layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const d9d_qwen3_config *c = base->config;
     const d9d_block_attention_shape attention = {
@@ -236,15 +236,15 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
     qwen3_layer *l = (qwen3_layer *)base;
 
     l->is_moe = d9d_qwen3_is_moe(c, base->number);
-    D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, how, &attention);
+    D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);
     if (l->is_moe)
-        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, how, &moe);
+        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->dense, how, c->hidden, c->dense_intermediate);
-    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, how, c->hidden,
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->dense, opts, c->hidden, c->dense_intermediate);
+    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, opts, c->hidden,
                   c->norm_eps, false);
     D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->post_attention_layernorm,
-                  how, c->hidden, c->norm_eps, false);
+                  opts, c->hidden, c->norm_eps, false);
     return D9D_OK;
 }
 

@@ -319,12 +319,12 @@ static void experts_get_the_same(void **state)
 static d9d_mesh *imagine(d9d_device *dev, const d9d_parallel_degrees *d, int rank,
                          d9d_bootstrap **boot)
 {
-    const d9d_mesh_opts how = {0};
+    const d9d_mesh_opts opts = {0};
     d9d_mesh *m;
 
     assert_ok(d9d_bootstrap_simulate(rank, (int)d9d_parallel_degrees_ranks(d), boot));
     assert_true(d9d_bootstrap_is_simulated(*boot));
-    assert_ok(d9d_mesh_open(*boot, d, "sim", dev->stream, &how, &m));
+    assert_ok(d9d_mesh_open(*boot, d, "sim", dev->stream, &opts, &m));
     return m;
 }
 

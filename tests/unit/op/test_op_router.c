@@ -15,7 +15,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
 {
     fd_env *e = self;
     const router_arg *a = e->of->arg;
-    const d9d_op_router_opts how = {
+    const d9d_op_router_opts opts = {
         .k = a->k,
         .renormalise = a->renormalise,
         .bias = e->constant[0].storage != NULL ? &e->constant[0] : NULL,
@@ -23,7 +23,7 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     d9d_routing r;
 
     (void)n_in, (void)n_out;
-    D9D_TRY(d9d_op_router(t, in[0], &how, out, &r));
+    D9D_TRY(d9d_op_router(t, in[0], &opts, out, &r));
     d9d_routing_release(&r);
     return D9D_OK;
 }
@@ -150,7 +150,7 @@ static d9d_status even_router(void *self, d9d_tape *t, d9d_var *const *in, size_
 }
 
 /* sum of prob dprob, and both losses; with `grad` their gradient. */
-static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, bool again,
+static double even_run(op_fixture *f, d9d_op_router_opts *opts, const float *x, bool again,
                        float *grad)
 {
     d9d_tensor host, seed, counted, g;
@@ -164,12 +164,12 @@ static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, b
     assert_ok(d9d_tensor_from_host(f->dev, D9D_F32, D9D_SHAPE(2, 3), weight, &shares.weight));
     assert_ok(
         d9d_tensor_from_host(f->dev, D9D_F64, D9D_SHAPE(2 + E), (double[2 + E]){0}, &counted));
-    how->counted = &counted;
+    opts->counted = &counted;
     d9d_tape_reset(f->tape);
     d9d_tape_set_token_weights(f->tape, &shares);
     assert_ok(d9d_tape_leaf(f->tape, &host, true, &in));
-    assert_ok(again ? d9d_tape_recompute(f->tape, even_router, how, &in, 1, &out, 1)
-                    : even_router(how, f->tape, &in, 1, &out, 1));
+    assert_ok(again ? d9d_tape_recompute(f->tape, even_router, opts, &in, 1, &out, 1)
+                    : even_router(opts, f->tape, &in, 1, &out, 1));
     assert_ok(d9d_tensor_to_f32(d9d_var_tensor(out), prob));
     assert_ok(d9d_tape_backward(f->tape, &out, &seed, 1, D9D_BACKWARD_FULL));
     assert_ok(d9d_device_download(f->dev, sums, d9d_tensor_data(&counted), sizeof(sums)));
@@ -178,7 +178,7 @@ static double even_run(op_fixture *f, d9d_op_router_opts *how, const float *x, b
         assert_ok(d9d_tensor_to_f32(&g, grad));
     for (int i = 0; i < T * K; i++)
         loss += (double)prob[i] * (double)dprob[i];
-    loss += sums[0] * (double)how->aux + sums[1] * (double)how->z;
+    loss += sums[0] * (double)opts->aux + sums[1] * (double)opts->z;
     for (int e = 0; e < E; e++)
         choices += sums[2 + e];
     assert_true(choices == 3 * K); /* of three tokens, once also where they are seen twice */

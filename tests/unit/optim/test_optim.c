@@ -526,7 +526,7 @@ static void test_bfloat16_follows_float32(void **state)
         "\"name\": \"sgd\", \"lr\": 1, \"momentum\": 0.5",
     };
     static const struct {
-        const char *how;
+        const char *section;
         double least, most; /* of the distance to float32, in its way */
     } rows[] = {{"", 0, 0.01},
                 {", \"weight_update\": \"nearest\"", 0.9, 2},
@@ -545,7 +545,7 @@ static void test_bfloat16_follows_float32(void **state)
                 continue;
             (void)snprintf(config, sizeof(config), "{%s}", kinds[k]);
             way = went(config, D9D_F32, NULL, exact);
-            (void)snprintf(config, sizeof(config), "{%s%s}", kinds[k], rows[i].how);
+            (void)snprintf(config, sizeof(config), "{%s%s}", kinds[k], rows[i].section);
             off = went(config, D9D_BF16, exact, other) / way;
             if (!(off >= rows[i].least && off <= rows[i].most))
                 fail_msg("%s: %.4f of float32's way of %g apart", config, off, way);

@@ -196,14 +196,14 @@ static void inference_holds_one_tape(void **state)
 /* A failure leaves what can be freed, wherever it comes. */
 static void a_forward_that_fails(void **state)
 {
-    const d9d_pipe_schedule_opts how = {
+    const d9d_pipe_schedule_opts opts = {
         .kind = D9D_PIPE_1F1B, .stages_per_rank = 3, .zero_bubble = true};
     d9d_module m;
     chain c = {0};
 
     (void)state;
     open_weights(&c, &m);
-    assert_ok(d9d_program_build(&how, 1, MICROS, &c.program));
+    assert_ok(d9d_program_build(&opts, 1, MICROS, &c.program));
     assert_ok(d9d_program_insert_p2p(&c.program));
     for (c.fails = 1; c.fails <= 3 * MICROS; c.fails++) {
         c.forwards = 0;
