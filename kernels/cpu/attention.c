@@ -72,11 +72,12 @@ static d9d_status check_segment_chunk(const char *op, const d9d_attention_dims *
     return D9D_OK;
 }
 
-d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n, int64_t *most)
+d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dims *n,
+                                         int64_t *max_keys)
 {
     int64_t end = 0;
 
-    *most = 0;
+    *max_keys = 0;
     for (int64_t i = 0; i < d9di_attention_n_segments(n); i++) {
         const d9di_attention_segment x = d9di_attention_segment_at(n, i);
 
@@ -84,7 +85,7 @@ d9d_status d9di_attention_check_segments(const char *op, const d9d_attention_dim
         D9D_TRY(check_segment_keys(op, n, i));
         D9D_TRY(check_segment_chunk(op, n, i));
         end += x.nq;
-        *most = d9di_i64_max(*most, x.nk);
+        *max_keys = d9di_i64_max(*max_keys, x.nk);
     }
     if (end != n->b * n->s)
         return D9D_FAIL(D9D_EINVAL, "%s: segments end at query %lld of %lld", op, (long long)end,
@@ -204,7 +205,7 @@ static int64_t query_blocks_list(const d9d_attention_dims *n, query_block *out)
 d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o, float *lse,
                              const void *q, const void *k, const void *v)
 {
-    int64_t floats = scratch_floats(n->d), keys, most, count;
+    int64_t floats = scratch_floats(n->d), keys, max_blocks, count;
     float *scratch = NULL;
     query_block *blocks = NULL;
     d9d_status st;
@@ -214,9 +215,9 @@ d9d_status d9d_ref_attention(d9d_stream s, const d9d_attention_dims *n, void *o,
     if (n->b * n->s * n->a * n->d == 0)
         return D9D_OK;
     D9D_TRY(d9di_attention_check_segments("attention", n, &keys));
-    most = d9di_attention_n_segments(n) + n->b * n->s / D9DI_Q_BLOCK;
-    if ((blocks = malloc((size_t)most * sizeof(*blocks))) == NULL) {
-        st = D9D_FAIL(D9D_ENOMEM, "attention: no memory for %lld blocks", (long long)most);
+    max_blocks = d9di_attention_n_segments(n) + n->b * n->s / D9DI_Q_BLOCK;
+    if ((blocks = malloc((size_t)max_blocks * sizeof(*blocks))) == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "attention: no memory for %lld blocks", (long long)max_blocks);
         goto out;
     }
     D9D_TRY_OR(

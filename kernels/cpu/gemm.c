@@ -169,11 +169,12 @@ static int64_t tile_job_index(const gemm_tiling *cuts, int64_t n, int64_t tile)
 static int64_t scratch_floats(const d9di_gemm_desc *g, const d9di_gemm_job *jobs,
                               const gemm_tiling *cuts, int64_t n_jobs)
 {
-    int64_t most = 0;
+    int64_t max_floats = 0;
 
     for (int64_t i = 0; i < n_jobs; i++)
-        most = d9di_i64_max(most, d9di_sgemm_scratch(cuts[i].rows, cuts[i].cols, jobs[i].k));
-    return most + (needs_convert(g) ? PANEL_FLOATS : 0);
+        max_floats =
+            d9di_i64_max(max_floats, d9di_sgemm_scratch(cuts[i].rows, cuts[i].cols, jobs[i].k));
+    return max_floats + (needs_convert(g) ? PANEL_FLOATS : 0);
 }
 
 static d9d_status tiles_run(const char *op, const d9di_gemm_desc *g, const d9di_gemm_job *jobs,

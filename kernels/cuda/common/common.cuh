@@ -172,9 +172,9 @@ template <class T> static __device__ __forceinline__ void unpack8(float (&v)[8],
 /* Blocks of THREADS for `work` threads, at most as many as fill the GPU. */
 static inline unsigned grid_for(const d9d_stream s, int64_t work)
 {
-    const int64_t blocks = d9di_i64_ceil_div(work, THREADS), most = 16 * (int64_t)s->sms;
+    const int64_t blocks = d9di_i64_ceil_div(work, THREADS), max_blocks = 16 * (int64_t)s->sms;
 
-    return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, most));
+    return (unsigned)d9di_i64_max(1, d9di_i64_min(blocks, max_blocks));
 }
 
 /* --- programmatic dependent launch (PDL) --------------------------------------------------------

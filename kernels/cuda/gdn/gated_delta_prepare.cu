@@ -155,10 +155,10 @@ static __device__ __forceinline__ void sum_gates(group_smem &w, const gated_delt
 #pragma unroll
     for (int u = 0; u < 2; u++) {
         const int i = 2 * lane + u;
-        const int64_t cell = (x.first + i) * v.n.a + x.h;
+        const int64_t gate = (x.first + i) * v.n.a + x.h;
 
-        sum[u] = i < x.n ? (double)v.g[cell] : 0.0;
-        w.beta[i] = i < x.n ? to_float(v.b[cell]) : 0.0f;
+        sum[u] = i < x.n ? (double)v.g[gate] : 0.0;
+        w.beta[i] = i < x.n ? to_float(v.b[gate]) : 0.0f;
     }
     sum[1] += sum[0];
     before = sum[1];
