@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/attention/bitwise_compare.h"
+#include "cuda/common/bitwise_compare.h"
 #include "cuda/common/common.h"
 #include "d9d/base/mem.h"
 
