@@ -1,5 +1,5 @@
 /* gemm_sm90_mainloop.cuh - GEMM on Hopper in bfloat16: tile shape, shared memory and the tile
- * scheduler. The producer, the consumers' mainloop and the launch are in cuda/common/wgmma.cuh.
+ * scheduler. The producer, the consumers' mainloop and the launch are in cuda/gemm/gemm_sm90.cuh.
  *
  * Algorithm: a persistent, warp-specialised GEMM with TMA multicast in clusters of two blocks, as
  * CUTLASS's KernelTmaWarpSpecializedCooperative. One block per SM stays for the whole launch. A

@@ -1,8 +1,8 @@
-/* linear_cross_entropy_sm90.cu - softmax_exp.h on Hopper: an epilogue for cuda/common/wgmma.cuh
+/* linear_cross_entropy_sm90.cu - softmax_exp.h on Hopper: an epilogue for cuda/gemm/gemm_sm90.cuh
  * that exponentiates the logits. */
 #include <math_constants.h>
 
-#include "cuda/common/wgmma.cuh"
+#include "cuda/gemm/gemm_sm90.cuh"
 #include "cuda/loss/softmax_exp.h"
 
 namespace

@@ -1,4 +1,4 @@
-/* wgmma.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and launch,
+/* gemm_sm90.cuh - GEMM on Hopper in bfloat16: producer warp, consumer warpgroups (mainloop) and launch,
  * for any epilogue.
  *
  * The tile shape and the scheduler are in gemm_sm90_mainloop.cuh. A finished tile is packed into 64
@@ -18,8 +18,8 @@
  * multiples of 8: of what lies behind the end of a row the copy engine brings zeros, so that the
  * last step of a sum needs no care, and stores nothing.
  */
-#ifndef D9DI_CUDA_COMMON_WGMMA_CUH
-#define D9DI_CUDA_COMMON_WGMMA_CUH
+#ifndef D9DI_CUDA_GEMM_GEMM_SM90_CUH
+#define D9DI_CUDA_GEMM_GEMM_SM90_CUH
 
 #include "cuda/gemm/gemm_sm90_mainloop.cuh"
 
@@ -480,4 +480,4 @@ d9d_status launch_wgmma_gemm(d9d_stream s, const char *op, const tma_descriptors
 
 } // namespace
 
-#endif /* D9DI_CUDA_COMMON_WGMMA_CUH */
+#endif /* D9DI_CUDA_GEMM_GEMM_SM90_CUH */
