@@ -8,7 +8,7 @@
 #ifndef D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
 #define D9DI_CUDA_ATTENTION_ATTENTION_BWD_SM90_SCHEDULER_CUH
 
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 #include "cuda/common/sm90.cuh"
 

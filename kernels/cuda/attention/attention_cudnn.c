@@ -58,7 +58,7 @@
  * Measured (docs/benchmarks/kernels.md), one H200, 16 and 8 heads of 128, sequences of 4096:
  * forward 594 TFLOP/s; backward deterministic 430, otherwise 473. Documents of 1024: 417; 158, 266.
  */
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 
 #if __has_include(<cudnn.h>)
 #include <math.h>

@@ -1,6 +1,6 @@
 /* attention_dispatch.c - chooses the attention kernel: split-KV decode for a few queries; cuDNN if
  * it is selected and supports the call; the Hopper backward; else the SIMT kernels. */
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 
 #define ENTRY(op) __typeof__(*((d9d_kernels *)0)->op) d9d_k_##op
 ENTRY(attention);

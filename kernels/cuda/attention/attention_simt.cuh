@@ -15,7 +15,7 @@
 
 #include <math_constants.h>
 
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 
 enum { THREAD_GRID = 16, MAX_HEAD_SIZE = 512 };

@@ -1,6 +1,6 @@
 /* attention_varlen.cu - packed documents and context-parallel chunks, in the varlen form that
  * cuDNN's attention expects. */
-#include "cuda/attention/attention_simt.h"
+#include "cuda/attention/attention_call.h"
 #include "cuda/common/common.cuh"
 
 static __global__ void list_segments_kernel(d9d_attention_dims n, int64_t pieces, d9d_segment *list)
