@@ -83,7 +83,7 @@ static void apply_choice(const choice *x, d9d_cuda_opts *out)
     const bool own =
         x->sdpa.which == EAGER || (x->sdpa.which == TORCH && !lists_cudnn(x->sdpa.value));
 
-    out->attention = own ? D9D_CUDA_ATTENTION_BUILTIN : D9D_CUDA_ATTENTION_CUDNN;
+    out->attention = own ? D9D_CUDA_ATTENTION_SIMT : D9D_CUDA_ATTENTION_CUDNN;
     if (x->sdpa.which == CUDNN) {
         const fused *f = x->sdpa.value;
 

@@ -30,7 +30,7 @@ static d9d_status attention_run(d9d_stream s, const d9di_attention_call *c)
         return d9di_attention_decode(s, c);
     if (d9di_attention_bwd_sm90_supported(s, c))
         return d9di_attention_bwd_sm90(s, c);
-    if (s->opts.attention != D9D_CUDA_ATTENTION_BUILTIN)
+    if (s->opts.attention != D9D_CUDA_ATTENTION_SIMT)
         D9D_TRY(d9di_attention_cudnn(s, c, &done));
     if (done)
         return D9D_OK;

@@ -34,7 +34,7 @@ typedef struct d9d_cuda_owner {
  */
 typedef enum d9d_cuda_attention {
     D9D_CUDA_ATTENTION_CUDNN, /* the fastest that supports the call: cuDNN, Hopper's own, SIMT */
-    D9D_CUDA_ATTENTION_BUILTIN
+    D9D_CUDA_ATTENTION_SIMT
 } d9d_cuda_attention;
 
 typedef struct d9d_cuda_opts {
