@@ -139,15 +139,15 @@ _Static_assert(N_RULES <= sizeof(((d9d_environment *)0)->vars) / sizeof(d9d_envi
 /* A user's own setting takes precedence over the site's. */
 static void apply_user_value(const env_rule *r, const char *wish, d9d_environment_var *out)
 {
-    const long most = parse_number(r->set), n = parse_number(wish);
+    const long limit = parse_number(r->set), n = parse_number(wish);
 
-    if (n >= 1 && n <= most) {
+    if (n >= 1 && n <= limit) {
         (void)snprintf(out->value, sizeof(out->value), "%ld", n);
         return;
     }
     out->action = D9D_ENVIRONMENT_REFUSED;
     (void)snprintf(out->text, sizeof(out->text),
-                   "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, most);
+                   "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, limit);
 }
 
 /* A row without a predicate is a default: it gives way to any value that is set. */

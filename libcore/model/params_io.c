@@ -152,12 +152,12 @@ static d9d_status ranges_add(d9d_params_io *io, size_t output, const d9d_tensor 
     const int64_t rows = t->shape.ndim > 0 ? t->shape.dim[0] : 1;
     const uint64_t bytes = d9d_tensor_bytes(t), row = rows > 0 ? bytes / (uint64_t)rows : 0;
     const int64_t step = row > 0 && row < RANGE_BYTES ? (int64_t)(RANGE_BYTES / row) : 1;
-    const uint64_t most = (uint64_t)(step < rows ? step : rows) * row;
+    const uint64_t step_bytes = (uint64_t)(step < rows ? step : rows) * row;
 
     for (int64_t at = 0; at < rows && bytes > 0; at += step)
         D9D_TRY(D9D_VEC_PUSH(&io->ranges,
                              (row_range){output, at, rows - at < step ? rows - at : step}));
-    io->largest = most > io->largest ? most : io->largest;
+    io->largest = step_bytes > io->largest ? step_bytes : io->largest;
     return D9D_OK;
 }
 

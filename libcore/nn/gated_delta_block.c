@@ -106,12 +106,12 @@ typedef struct seq_state {
     const d9d_block_cache *cache;
 } seq_state;
 
-static const d9d_op_state_cache *state_cache_at(const seq_state *r, int cell,
+static const d9d_op_state_cache *state_cache_at(const seq_state *r, int entry,
                                                 d9d_op_state_cache *state)
 {
     if (r->cache == NULL)
         return NULL;
-    *state = (d9d_op_state_cache){r->cache->entry[cell], r->cache->seq_slots};
+    *state = (d9d_op_state_cache){r->cache->entry[entry], r->cache->seq_slots};
     return state;
 }
 
@@ -125,14 +125,14 @@ static d9d_status heads_project(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
 
 /* Likewise, followed by the causal convolution. */
 static d9d_status heads_conv(d9d_tape *t, d9d_var *x, d9d_block_linear *proj,
-                             d9d_block_causal_conv1d *conv, const seq_state *r, int cell, int64_t d,
-                             d9d_var **y)
+                             d9d_block_causal_conv1d *conv, const seq_state *r, int entry,
+                             int64_t d, d9d_var **y)
 {
     d9d_op_state_cache state;
 
     D9D_TRY(d9d_block_linear_forward(proj, t, x, y));
-    D9D_TRY(d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments, state_cache_at(r, cell, &state),
-                                 y));
+    D9D_TRY(d9d_op_causal_conv1d(t, *y, &conv->weight, r->segments,
+                                 state_cache_at(r, entry, &state), y));
     return heads_split(t, *y, d, y);
 }
 
@@ -164,7 +164,7 @@ d9d_status d9d_block_gated_delta_forward(d9d_block_gated_delta *b, d9d_tape *t, 
     d9d_op_state_cache state;
     d9d_op_gated_delta_args n = {.scale = 1.0f / sqrtf((float)dk),
                                  .segments = segments,
-                                 .kept = state_cache_at(&r, STATE, &state)};
+                                 .cache = state_cache_at(&r, STATE, &state)};
     d9d_var *all, *z, *o, *a = NULL;
 
     D9D_TRY(ranks_check(b));

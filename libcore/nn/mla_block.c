@@ -168,7 +168,7 @@ static d9d_status latent_append(d9d_block_mla *b, d9d_tape *t, d9d_var *x,
 }
 
 /* o [B, S, n, v] from queries [B, S, n, rope_dim + nope_dim]. */
-static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *kept,
+static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_var *cached,
                                 const d9d_op_attention_opts *opts, d9d_var **o)
 {
     const d9d_block_mla_shape *s = &b->shape;
@@ -184,7 +184,7 @@ static d9d_status attend_latent(d9d_block_mla *b, d9d_tape *t, d9d_var *q, d9d_v
     shape.dim[3] = c + s->rope_dim;
     D9D_TRY(
         d9d_op_concat(t, (d9d_op_concat_input[]){{h, 0, c}, {q, 0, s->rope_dim}}, 2, shape, &h));
-    D9D_TRY(d9d_op_attention(t, h, kept, kept, opts, &h));
+    D9D_TRY(d9d_op_attention(t, h, cached, cached, opts, &h));
     shape.dim[3] = c;
     D9D_TRY(d9d_op_concat(t, &(d9d_op_concat_input){h, 0, c}, 1, shape, &h));
     return d9d_op_linear_per_head(t, h, &b->kv_up.weight, &up, o);

@@ -501,7 +501,7 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_
     const bool keep = opts->keep_unsharded && opts->with_grads,
                once = opts->reduce_once && opts->with_grads;
     buffer_bytes all = {0};
-    uint64_t most = 0;
+    uint64_t max_bytes = 0;
 
     D9D_TRY(d9d_module_each(m->module, buffer_bytes_add, &all));
     for (size_t i = 0; i < m->n_units; i++) {
@@ -510,22 +510,22 @@ d9d_status d9d_fsdp_bytes(const d9d_model *m, const d9d_fsdp_opts *opts, uint64_
 
         D9D_TRY(d9d_module_each(m->units[i], buffer_bytes_add, &b));
         n = (keep ? 0 : b.data) + (opts->with_grads && !once ? b.grads : 0);
-        most = n > most ? n : most;
+        max_bytes = n > max_bytes ? n : max_bytes;
     }
-    *out = most + (keep ? all.data : 0) + (once ? all.grads : 0);
+    *out = max_bytes + (keep ? all.data : 0) + (once ? all.grads : 0);
     return D9D_OK;
 }
 
 /* The process group of every param_group, once each. */
 static d9d_status peers_build(d9d_fsdp *s)
 {
-    size_t most = 0;
+    size_t max_groups = 0;
 
     for (size_t i = 0; i < s->n_units; i++)
-        most += s->units[i].n_groups;
-    s->peers = d9d_arena_alloc(&s->arena, (most + 1) * sizeof(*s->peers));
+        max_groups += s->units[i].n_groups;
+    s->peers = d9d_arena_alloc(&s->arena, (max_groups + 1) * sizeof(*s->peers));
     if (s->peers == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu groups of ranks", most);
+        return D9D_FAIL(D9D_ENOMEM, "no memory for %zu groups of ranks", max_groups);
     for (size_t i = 0; i < s->n_units; i++)
         for (size_t k = 0; k < s->units[i].n_groups; k++) {
             param_group *b = &s->units[i].groups[k];

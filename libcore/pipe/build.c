@@ -28,12 +28,12 @@ const char *d9d_pipe_schedule_name(d9d_pipe_schedule kind)
 
 int d9d_pipe_schedule_stages_per_rank(const d9d_pipe_schedule_opts *opts)
 {
-    const int fixed = schedules[opts->kind].stages_per_rank, most = D9D_PIPE_MAX_STAGES;
+    const int fixed = schedules[opts->kind].stages_per_rank, limit = D9D_PIPE_MAX_STAGES;
     int own;
 
     if (opts->custom != NULL && opts->custom->stages_per_rank != NULL) {
         own = opts->custom->stages_per_rank(opts->config);
-        return own < 0 ? 0 : own > most ? most + 1 : own; /* too many: refused with that number */
+        return own < 0 ? 0 : own > limit ? limit + 1 : own; /* too many: refused with that number */
     }
     if (opts->custom != NULL)
         return opts->custom->layout == D9D_PIPE_V ? 2 : 1;

@@ -276,7 +276,7 @@ static int compare_rate(const void *a, const void *b)
 static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_search_results *out)
 {
     const size_t n = s->candidates.len;
-    size_t kept = 0;
+    size_t n_kept = 0;
 
     out->n = 0;
     out->planned = 0;
@@ -292,13 +292,13 @@ static d9d_status sort_results(const search_state *s, d9d_arena *a, d9d_mesh_sea
     for (size_t i = 0; i < out->n; i++) {
         bool seen = false;
 
-        for (size_t k = 0; k < kept && !seen; k++)
+        for (size_t k = 0; k < n_kept && !seen; k++)
             seen =
                 memcmp(&out->item[k].mesh, &out->item[i].mesh, sizeof(d9d_parallel_degrees)) == 0;
         if (!seen)
-            out->item[kept++] = out->item[i];
+            out->item[n_kept++] = out->item[i];
     }
-    out->n = kept;
+    out->n = n_kept;
     return D9D_OK;
 }
 

@@ -506,10 +506,10 @@ static d9d_status read_record(struct record_reader *r, const struct assembly *j,
     const struct assembled_record *at;
 
     if (i < r->from || i >= r->from + r->n) {
-        const uint64_t most = in_order ? RECORDS_PER_READ : 1;
+        const uint64_t max_n = in_order ? RECORDS_PER_READ : 1;
 
         r->from = i;
-        r->n = total - i < most ? total - i : most;
+        r->n = total - i < max_n ? total - i : max_n;
         D9D_TRY(d9d_file_read_at(&r->file, r->buffer, r->n * sizeof(*r->buffer),
                                  i * sizeof(*r->buffer)));
     }

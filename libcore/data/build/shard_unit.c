@@ -114,16 +114,16 @@ static d9d_status begin_shard(d9di_shard_unit *u)
 static void update_bound(d9di_shard_unit *u, const uint32_t *tokens, const int32_t *labels,
                          size_t n)
 {
-    uint32_t most = 0;
+    uint32_t max_id = 0;
     size_t i;
 
     for (i = 0; i < n; i++)
-        most = tokens[i] > most ? tokens[i] : most;
+        max_id = tokens[i] > max_id ? tokens[i] : max_id;
     for (i = 0; labels && i < n; i++)
-        if (labels[i] > (int32_t)most)
-            most = (uint32_t)labels[i];
-    if (n > 0 && (int64_t)most >= u->state.bound)
-        u->state.bound = (int64_t)most + 1;
+        if (labels[i] > (int32_t)max_id)
+            max_id = (uint32_t)labels[i];
+    if (n > 0 && (int64_t)max_id >= u->state.bound)
+        u->state.bound = (int64_t)max_id + 1;
 }
 
 static d9d_status write_tokens(d9di_shard_unit *u, const uint32_t *tokens, size_t n)

@@ -29,7 +29,7 @@ static d9d_status zigzag_permute(d9d_tape *t, const d9di_op_cp *p, const d9d_ten
                                  const void *from, bool in_order)
 {
     const int64_t b = x->shape.dim[0], size = x->shape.dim[1] / 2;
-    const int64_t cells = b * 2 * size, w = cells > 0 ? d9d_tensor_numel(x) / cells : 0;
+    const int64_t positions = b * 2 * size, w = positions > 0 ? d9d_tensor_numel(x) / positions : 0;
 
     return D9DI_KERNEL(t, cp_zigzag, x->dtype, to, from, d9d_comm_size(p->comm), b, size, w,
                        in_order);

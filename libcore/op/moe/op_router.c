@@ -109,23 +109,23 @@ static d9d_status router_check(const d9d_tensor *logits, const d9d_op_router_opt
 static d9d_status load_count(d9d_tape *t, const d9d_op_router_opts *opts, const d9d_router_dims *n,
                              const d9d_tensor *expert, double *total, balance_state *b)
 {
-    const int64_t cells = d9d_tape_token_weights(t)->weight.shape.dim[0] * n->e;
+    const int64_t n_load = d9d_tape_token_weights(t)->weight.shape.dim[0] * n->e;
     d9d_device *dev = d9d_tape_device(t);
     d9d_router_balance own = balance_of(&b->balance, &b->weight, &b->load, &b->logits);
     float *load = NULL;
 
     if (opts->aux != 0) {
-        D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(cells / n->e, n->e), &b->load));
+        D9D_TRY(d9d_tensor_alloc(dev, D9D_F32, D9D_SHAPE(n_load / n->e, n->e), &b->load));
         load = d9d_tensor_data(&b->load);
-        D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, load, cells, 0.0f));
+        D9D_TRY(D9DI_KERNEL(t, fill, D9D_F32, load, n_load, 0.0f));
     }
     if (load != NULL || total != NULL)
         D9D_TRY(D9DI_KERNEL(t, expert_load, n, load, total, d9d_tensor_data(expert), &own));
     if (load == NULL)
         return D9D_OK;
-    D9D_TRY(d9d_comm_all_reduce(opts->tp, dev->stream, opts->label, D9D_F32, load, cells,
+    D9D_TRY(d9d_comm_all_reduce(opts->tp, dev->stream, opts->label, D9D_F32, load, n_load,
                                 D9D_COMM_SUM));
-    return d9d_comm_all_reduce(opts->cp, dev->stream, opts->label, D9D_F32, load, cells,
+    return d9d_comm_all_reduce(opts->cp, dev->stream, opts->label, D9D_F32, load, n_load,
                                D9D_COMM_SUM);
 }
 

@@ -48,13 +48,13 @@ static void keeps_its_promises(void **state)
          .in = {FD(6, 5), {.shape = D9D_SHAPE(6, 2), .float32 = true}},
          .param = {FD(EXPERTS, 5, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(6, 2), expert}},
-         .kept = {12, 7, 60, 36, 12}},
+         .saved = {12, 7, 60, 36, 12}},
         {.name = "none",
          .run = run,
          .in = {FD(0, 5), {.shape = D9D_SHAPE(0, 2), .float32 = true}},
          .param = {FD(EXPERTS, 5, 3)},
          .constant = {{D9D_I32, D9D_SHAPE(0, 2), expert}},
-         .kept = {-1, 7, -1, -1, -1}},
+         .saved = {-1, 7, -1, -1, -1}},
     };
 
     (void)state;

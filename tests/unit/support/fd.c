@@ -266,8 +266,8 @@ static void check_kept(fd_env *e, const fd_numbers *x)
 {
     uint64_t want = 0, block;
 
-    for (int i = 0; i < FD_MAX && e->of->kept[i] != 0; i++) {
-        const int64_t n = e->of->kept[i] > 0 ? e->of->kept[i] : 0;
+    for (int i = 0; i < FD_MAX && e->of->saved[i] != 0; i++) {
+        const int64_t n = e->of->saved[i] > 0 ? e->of->saved[i] : 0;
 
         (void)d9di_pool_class((uint64_t)n * sizeof(float), &block);
         want += block;

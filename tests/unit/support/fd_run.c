@@ -306,7 +306,7 @@ d9d_status fd_backward(fd_env *e, const fd_numbers *x, const fd_opts *opts, fd_n
 uint64_t fd_kept(fd_env *e, const fd_numbers *x)
 {
     d9d_var *in[FD_MAX], *y;
-    uint64_t before, kept;
+    uint64_t before, saved;
     d9d_tape *t;
 
     make_params(e, x, &(fd_opts){0});
@@ -315,8 +315,8 @@ uint64_t fd_kept(fd_env *e, const fd_numbers *x)
     assert_ok(make_leaves(e, x, &(fd_opts){0}, t, in));
     assert_ok(e->of->run(e, t, in, e->n_in, &y, 1));
     d9d_tape_release_since(t, 0, NULL, 0);
-    kept = d9d_device_memory(e->dev).in_use - before;
+    saved = d9d_device_memory(e->dev).in_use - before;
     d9d_tape_free(t);
     assert_int_equal(d9d_device_memory(e->dev).in_use, before);
-    return kept;
+    return saved;
 }

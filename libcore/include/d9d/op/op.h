@@ -165,7 +165,7 @@ typedef struct d9d_op_state_cache {
  * w [N, W], W up to D9D_CAUSAL_CONV1D_MAX_WIDTH; kept is NULL or has slots [W - 1, N]. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_causal_conv1d(d9d_tape *t, d9d_var *x, d9d_param *w,
                                                      const d9d_tensor *segments,
-                                                     const d9d_op_state_cache *kept, d9d_var **y);
+                                                     const d9d_op_state_cache *cache, d9d_var **y);
 /* Log decay of a state: g = -exp(rate) log(1 + exp(x + bias)).  x [..., N], rate bias [N],
  * g [..., N] float32. */
 D9D_API D9D_MUST_USE d9d_status d9d_op_gdn_gate(d9d_tape *t, d9d_var *x, d9d_param *rate,
@@ -180,7 +180,7 @@ typedef struct d9d_op_gated_delta_args {
     d9d_var *q, *k, *v, *g, *b;
     float scale;                    /* usually D^-1/2 */
     const d9d_tensor *segments;     /* NULL: each sequence is one document */
-    const d9d_op_state_cache *kept; /* NULL, or with slots [A, D, F] float32 */
+    const d9d_op_state_cache *cache; /* NULL, or with slots [A, D, F] float32 */
 } d9d_op_gated_delta_args;
 D9D_API D9D_MUST_USE d9d_status d9d_op_gated_delta(d9d_tape *t, const d9d_op_gated_delta_args *x,
                                                    d9d_var **y);
