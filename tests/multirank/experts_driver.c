@@ -187,7 +187,7 @@ static d9d_status backward(side *s, d9d_tape *tape, d9d_var *y)
     float *dy = numbers(s, 12);
     d9d_tensor seed = {0};
     d9d_status st = upload(s, dy, &seed);
-    const bool halves = s->of->opts == HALVES || s->of->opts == REPLAY_HALVES;
+    const bool halves = s->of->mode == HALVES || s->of->opts == REPLAY_HALVES;
 
     if (st == D9D_OK)
         st = d9d_tape_backward(tape, &y, &seed, 1, halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
@@ -205,7 +205,7 @@ static d9d_status run_on(side *s, d9d_tape *tape, const d9d_tensor *x)
     d9d_status st;
 
     D9D_TRY(d9d_tape_leaf(tape, x, true, &in));
-    D9D_TRY(s->of->opts >= REPLAY ? d9d_tape_recompute(tape, forward, &s->block, &in, 1, &y, 1)
+    D9D_TRY(s->of->mode >= REPLAY ? d9d_tape_recompute(tape, forward, &s->block, &in, 1, &y, 1)
                                   : forward(&s->block, tape, &in, 1, &y, 1));
     D9D_TRY(d9d_tensor_to_f32(d9d_var_tensor(y), s->y));
     D9D_TRY(backward(s, tape, y));

@@ -162,10 +162,10 @@ struct saved_part {
     const bf16 *from;
     bool there;
 };
-enum { KEPT_PARTS = 4 * TILE_BYTES / 16 / (2 * GROUP) };
+enum { SAVED_PARTS = 4 * TILE_BYTES / 16 / (2 * GROUP) };
 DEVICE saved_part part_len(uint32_t to, const bf16 *saved, const gated_delta_call<bf16> &v, int e)
 {
-    const int side = e / (KEPT_PARTS / 2), at = e % (KEPT_PARTS / 2) * 2 * GROUP + threadIdx.x;
+    const int side = e / (SAVED_PARTS / 2), at = e % (SAVED_PARTS / 2) * 2 * GROUP + threadIdx.x;
 
     return {to + side * SIDE_BYTES + at * 16, saved + side * v.n.f * 64 + at * 8,
             at / 8 < v.n.f && side * 64 < v.n.d};
@@ -173,7 +173,7 @@ DEVICE saved_part part_len(uint32_t to, const bf16 *saved, const gated_delta_cal
 DEVICE void copy_state(uint32_t to, const bf16 *saved, const gated_delta_call<bf16> &v)
 {
 #pragma unroll 2
-    for (int e = 0; e < KEPT_PARTS; e++) {
+    for (int e = 0; e < SAVED_PARTS; e++) {
         const saved_part p = part_len(to, saved, v, e);
 
         copy16_to(p.to, p.there ? p.from : saved, p.there);
@@ -357,16 +357,16 @@ DEVICE void change_state(row_sums &to, const block &b)
     const bf16 *const saved = saved_after(b.v, b.first, b.h);
     const uint32_t state = b.base + AT_STATE;
     float sum = 0.0f;
-    int4 y[KEPT_PARTS];
+    int4 y[SAVED_PARTS];
 
 #pragma unroll
-    for (int e = 0; e < KEPT_PARTS; e++) {
+    for (int e = 0; e < SAVED_PARTS; e++) {
         const saved_part p = part_len(state, saved, b.v, e);
 
         y[e] = p.there ? *(const int4 *)p.from : make_int4(0, 0, 0, 0);
     }
 #pragma unroll
-    for (int e = 0; e < KEPT_PARTS; e++) {
+    for (int e = 0; e < SAVED_PARTS; e++) {
         const uint32_t at = part_len(state, saved, b.v, e).to;
         const uint32_t w[4] = {(uint32_t)y[e].x, (uint32_t)y[e].y, (uint32_t)y[e].z,
                                (uint32_t)y[e].w};

@@ -204,7 +204,7 @@ static __device__ __forceinline__ void make_factors(const block_smem &m, const g
 }
 
 /* What is not made of P and T: zeros. */
-template <int PARTS> static __device__ __forceinline__ void clear_cells(prepared_chunk &to)
+template <int PARTS> static __device__ __forceinline__ void clear_entries(prepared_chunk &to)
 {
 #pragma unroll
     for (int r = 0; r < CHUNK * UNITS / GROUP_THREADS; r++) {
@@ -220,8 +220,8 @@ template <int PARTS> static __device__ __forceinline__ void clear_cells(prepared
 }
 
 /* P to memory, A to shared memory in two parts: what is not above the diagonal, by eights. */
-static __device__ __forceinline__ void make_cells(const block_smem &m, group_smem &w,
-                                                  prepared_chunk &to, float scale)
+static __device__ __forceinline__ void make_entries(const block_smem &m, group_smem &w,
+                                                    prepared_chunk &to, float scale)
 {
     enum { ALL = UNITS * (UNITS + 1) / 2 * 8 };
 
@@ -392,8 +392,8 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_chunks_kernel(gated
 
         if (threadIdx.x % GROUP_THREADS < CHUNK)
             make_factors(m, w, to.f, v.n.scale, x.n);
-        make_cells(m, w, to, v.n.scale);
-        clear_cells<PARTS>(to);
+        make_entries(m, w, to, v.n.scale);
+        clear_entries<PARTS>(to);
         group_sync(warpgroup);
         invert_square<PARTS>(w, to);
         group_sync(warpgroup);

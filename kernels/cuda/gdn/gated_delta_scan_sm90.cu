@@ -37,8 +37,8 @@ enum {
     AT_P = AT_T + TILE_BYTES,
     AT_FACTORS = AT_P + TILE_BYTES,
     STAGE_BYTES = AT_FACTORS + 2048,
-    AT_KEPT = 2 * STAGE_BYTES, /* two tiles a group: its state on its way to memory */
-    WALK_BYTES = AT_KEPT + 4 * TILE_BYTES,
+    AT_SAVED = 2 * STAGE_BYTES, /* two tiles a group: its state on its way to memory */
+    WALK_BYTES = AT_SAVED + 4 * TILE_BYTES,
     WALK_FACTORS = offsetof(chunk_factors, up_k),
     AT_WRITE = AT_FACTORS,
     AT_WRITE_UP = AT_WRITE + CHUNK * 4,
@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP, 1) scan_kernel(gated_delta_call
             const uint32_t stage = base + (uint32_t)(n % 2) * STAGE_BYTES;
 
             SCAN::process_chunk(x, {v, c, s, stage, stage + AT_VALUES + s.group * TILE_BYTES,
-                                    base + AT_KEPT + s.group * 2 * TILE_BYTES, mine});
+                                    base + AT_SAVED + s.group * 2 * TILE_BYTES, mine});
         }
         if (past != NULL)
             state_transfer<true>(x, past, v, s, mine);
