@@ -187,7 +187,7 @@ static d9d_status backward(side *s, d9d_tape *tape, d9d_var *y)
     float *dy = numbers(s, 12);
     d9d_tensor seed = {0};
     d9d_status st = upload(s, dy, &seed);
-    const bool halves = s->of->mode == HALVES || s->of->opts == REPLAY_HALVES;
+    const bool halves = s->of->mode == HALVES || s->of->mode == REPLAY_HALVES;
 
     if (st == D9D_OK)
         st = d9d_tape_backward(tape, &y, &seed, 1, halves ? D9D_BACKWARD_DGRAD : D9D_BACKWARD_FULL);
