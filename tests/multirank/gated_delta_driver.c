@@ -206,7 +206,7 @@ static void what_cannot_be_is_refused(void **state)
     if (w->size > 1)
         assert_fails_like(
             d9d_block_gated_delta_forward(&block, t, in, &positions, NULL, NULL, NULL, &y),
-            D9D_ENOTSUP, "context-parallel ranks");
+            D9D_ENOTSUP, "ranks) is not supported, because the state runs");
     d9d_tape_free(t);
     d9d_tensor_release(&positions);
     d9d_tensor_release(&x);
