@@ -78,8 +78,8 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
 }
 
 @test "more groups of experts are chosen than there are" {
-    refused 'qwen3: the best 3 of 1 groups of experts: so many are not there' --set model_provider.router.top_groups=3
-    refused 'qwen3: the best 3 of 2 groups of experts: so many are not there' --set model_provider.router.groups=2 \
+    refused 'qwen3: a token chooses from 3 groups of experts, and there are 1' --set model_provider.router.top_groups=3
+    refused 'qwen3: a token chooses from 3 groups of experts, and there are 2' --set model_provider.router.groups=2 \
         --set model_provider.router.top_groups=3
 }
 

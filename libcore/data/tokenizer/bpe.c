@@ -281,12 +281,12 @@ static d9d_status merge_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s, const c
 static d9d_status encode_pretoken(const d9di_bpe *b, d9di_bpe_scratch *s,
                                   const d9di_pretoken *pretoken, uint32_t *ids, size_t *out_n)
 {
-    const size_t most = b->is_greedy ? MAX_GREEDY : MAX_MERGED;
+    const size_t limit = b->is_greedy ? MAX_GREEDY : MAX_MERGED;
 
-    if (pretoken->n > most)
+    if (pretoken->n > limit)
         return D9D_FAIL(D9D_EFORMAT,
                         "%zu bytes without a place to split at; at most %zu can be merged",
-                        pretoken->n, most);
+                        pretoken->n, limit);
     return (b->is_greedy ? d9di_bpe_greedy_encode : merge_pretoken)(b, s, pretoken->text,
                                                                     pretoken->n, ids, out_n);
 }

@@ -89,8 +89,7 @@ static d9d_status check_router(const d9d_qwen3_config *c)
 
     if (r->top_groups > r->groups)
         return D9D_FAIL(D9D_ECONFIG,
-                        "qwen3: the best %lld of %lld groups of experts: so many are not "
-                        "there",
+                        "qwen3: a token chooses from %lld groups of experts, and there are %lld",
                         (long long)r->top_groups, (long long)r->groups);
     if (r->groups <= 1)
         return D9D_OK;
@@ -99,11 +98,11 @@ static d9d_status check_router(const d9d_qwen3_config *c)
                         "qwen3: %lld groups of experts: at most %d, which divide num_experts %lld",
                         (long long)r->groups, D9D_ROUTER_MAX_GROUPS, (long long)c->experts);
     if (r->top_groups < 1 || r->top_groups * (c->experts / r->groups) < c->top_k)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "qwen3: the best %lld of %lld groups have %lld experts, and "
-                        "num_experts_per_tok is %lld",
-                        (long long)r->top_groups, (long long)r->groups,
-                        (long long)(r->top_groups * (c->experts / r->groups)), (long long)c->top_k);
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "qwen3: %lld of %lld groups have %lld experts, and num_experts_per_tok is %lld",
+            (long long)r->top_groups, (long long)r->groups,
+            (long long)(r->top_groups * (c->experts / r->groups)), (long long)c->top_k);
     return D9D_OK;
 }
 
@@ -211,7 +210,7 @@ typedef struct qwen3_layer {
     d9d_block_moe moe;   /* in a layer that is one */
 } qwen3_layer;
 
-static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
+static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *opts)
 {
     const d9d_qwen3_config *c = base->config;
     const d9d_block_attention_shape attention = {
@@ -237,15 +236,15 @@ static d9d_status layer_init(d9d_decoder_layer *base, const d9d_block_opts *how)
     qwen3_layer *l = (qwen3_layer *)base;
 
     l->is_moe = d9d_qwen3_is_moe(c, base->number);
-    D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, how, &attention);
+    D9D_BLOCK_ADD(&base->module, "self_attn", attention, &l->self_attn, opts, &attention);
     if (l->is_moe)
-        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, how, &moe);
+        D9D_BLOCK_ADD(&base->module, "mlp", moe, &l->moe, opts, &moe);
     else
-        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->dense, how, c->hidden, c->dense_intermediate);
-    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, how, c->hidden,
+        D9D_BLOCK_ADD(&base->module, "mlp", ffn, &l->dense, opts, c->hidden, c->dense_intermediate);
+    D9D_BLOCK_ADD(&base->module, "input_layernorm", norm, &l->input_layernorm, opts, c->hidden,
                   c->norm_eps, false);
     D9D_BLOCK_ADD(&base->module, "post_attention_layernorm", norm, &l->post_attention_layernorm,
-                  how, c->hidden, c->norm_eps, false);
+                  opts, c->hidden, c->norm_eps, false);
     return D9D_OK;
 }
 

@@ -8,13 +8,13 @@
 
 static d9d_status check_representable(const d9d_qwen3_config *c)
 {
-    const char *what =
-        c->shared_intermediate > 0               ? "a shared expert"
-        : c->n_splits != 1                       ? "a vocabulary of several splits"
-        : c->rope_interleaved                    ? "interleaved RoPE"
-        : d9d_block_router_is_custom(&c->router) ? "routers of another kind than a softmax's best"
-        : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0 ? "a projection of embeddings"
-                                                                : NULL;
+    const char *what = c->shared_intermediate > 0               ? "a shared expert"
+                       : c->n_splits != 1                       ? "a vocabulary of several splits"
+                       : c->rope_interleaved                    ? "interleaved RoPE"
+                       : d9d_block_router_is_custom(&c->router) ? "routers other than softmax top-k"
+                       : c->head == D9D_HEAD_EMBEDDING && c->embedding_dim > 0
+                           ? "a projection of embeddings"
+                           : NULL;
 
     if (what == NULL)
         return D9D_OK;

@@ -359,8 +359,8 @@ d9d_status d9d_qwen3_mapper(const d9d_qwen3_config *model, d9d_stage stage,
     if (in || on)
         D9D_TRY(check_hf(c));
     if (on && d9d_block_router_is_custom(&c->router))
-        return D9D_FAIL(D9D_ENOTSUP, "qwen3: a HuggingFace checkpoint has no routers of another "
-                                     "kind than a softmax's best");
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "qwen3: a HuggingFace checkpoint has no routers other than softmax top-k");
     D9D_TRY(in   ? build_half(c, stage, from, is_bare(src), hf_to_own, &m)
             : on ? build_half(c, stage, to, bare, own_to_hf, &m)
                  : build_half(c, stage, to, bare, own_map, &m));

@@ -74,7 +74,7 @@ static bool heads_are_few(const plan_context *s)
  * it needs. */
 static const struct sharding_rule {
     const char *part;
-    const d9d_param_sharding *how;
+    const d9d_param_sharding *sharding;
     bool (*when)(const plan_context *s); /* NULL: always */
 } sharding_rules[] = {
     {".grouped_experts.", &experts_sharded, is_sharded},
@@ -96,7 +96,7 @@ static const d9d_param_sharding *sharding_of(const d9d_param *p, const plan_cont
 
     while (strstr(p->name, r->part) == NULL || (r->when != NULL && !r->when(s)))
         r++;
-    return r->how;
+    return r->sharding;
 }
 
 static d9d_status param_shard(void *arg, d9d_param *p)
