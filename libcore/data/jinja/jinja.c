@@ -34,8 +34,10 @@ static d9d_status make_template(d9di_jinja_source *s, const d9di_jinja_tokens *t
         t->name_loop = d9di_jinja_intern(s, "loop", 4);
         t->name_varargs = d9di_jinja_intern(s, "varargs", 7);
         t->name_kwargs = d9di_jinja_intern(s, "kwargs", 6);
+        t->name_caller = d9di_jinja_intern(s, "caller", 6);
     }
-    if (t == NULL || t->name_loop == NULL || t->name_varargs == NULL || t->name_kwargs == NULL)
+    if (t == NULL || t->name_loop == NULL || t->name_varargs == NULL || t->name_kwargs == NULL ||
+        t->name_caller == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", s->where);
     D9D_TRY(d9di_jinja_parse(s, tokens->data, t));
     *out = t;

@@ -94,6 +94,7 @@ typedef enum d9di_jinja_node_kind {
     D9DI_JINJA_FILTER_BLOCK, /* a: filters; body */
     D9DI_JINJA_WITH,         /* targets and values alternate in list; body */
     D9DI_JINJA_DEFINE_MACRO, /* name, params, body */
+    D9DI_JINJA_CALL_BLOCK,   /* a: the call; params and body are those of `caller` */
     D9DI_JINJA_GENERATION,   /* body */
     D9DI_JINJA_BREAK,
     D9DI_JINJA_CONTINUE,
@@ -113,6 +114,7 @@ struct d9di_jinja_node {
     d9di_jinja_value value;
     const d9di_jinja_builtin *builtin;
     d9di_jinja_node *a, *b, *c, *target, *body;
+    d9di_jinja_node *outer; /* DEFINE_MACRO, CALL_BLOCK: the macro around it, or NULL */
     d9di_jinja_node **list; /* [n] */
     size_t n;
     char *ops;       /* COMPARE: [n] */
@@ -120,13 +122,14 @@ struct d9di_jinja_node {
     size_t n_kw;     /* DEFINE_MACRO: list[i] is the default of kw[i] or NULL */
     bool takes_rest; /* DEFINE_MACRO: `varargs` occurs */
     bool takes_keywords; /* `kwargs` occurs */
+    bool takes_caller;   /* `caller` occurs */
     bool captured;       /* FOR, WITH: a macro in the body keeps the variables */
 };
 
 struct d9d_jinja_template {
     const char *where;
     const d9di_jinja_node *body;
-    const char *name_loop, *name_varargs, *name_kwargs; /* interned */
+    const char *name_loop, *name_varargs, *name_kwargs, *name_caller; /* interned */
     bool generation;
 };
 

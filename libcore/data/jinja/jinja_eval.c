@@ -201,17 +201,38 @@ static d9d_status eval_args(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_j
     return D9D_OK;
 }
 
-static d9d_status eval_call(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
-                            d9di_jinja_value *out)
+static d9d_status add_keyword(d9di_jinja_run *r, d9di_jinja_call *c, const char *name,
+                              const d9di_jinja_value *v)
+{
+    d9di_jinja_keyword *kw;
+
+    D9D_TRY(d9di_jinja_alloc(r, c->n_kw + 1, sizeof(*kw), &kw));
+    if (c->n_kw > 0)
+        memcpy(kw, c->kw, c->n_kw * sizeof(*kw));
+    kw[c->n_kw++] = (d9di_jinja_keyword){name, *v};
+    c->kw = kw;
+    return D9D_OK;
+}
+
+d9d_status d9di_jinja_eval_call(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                                const d9di_jinja_value *caller, d9di_jinja_value *out)
 {
     d9di_jinja_call c = {0};
     d9di_jinja_value f;
 
     D9D_TRY(d9di_jinja_eval(r, s, n->a, &f));
     D9D_TRY(eval_args(r, s, n, &c));
+    if (caller != NULL)
+        D9D_TRY(add_keyword(r, &c, r->template->name_caller, caller));
     D9D_TRY(d9di_jinja_call_value(&f, &c, out));
     r->line = n->line;
     return D9D_OK;
+}
+
+static d9d_status eval_call(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                            d9di_jinja_value *out)
+{
+    return d9di_jinja_eval_call(r, s, n, NULL, out);
 }
 
 /* A filter or a test. */

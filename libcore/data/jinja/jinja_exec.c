@@ -194,16 +194,36 @@ static d9d_status exec_generation(d9di_jinja_run *r, d9di_jinja_scope *s, const 
 
 /* --- macros ----------------------------------------------------------------------------------- */
 
-static d9d_status exec_define_macro(d9di_jinja_run *r, d9di_jinja_scope *s,
-                                    const d9di_jinja_node *n, d9di_jinja_flow *flow)
+static d9d_status make_macro(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                             d9di_jinja_value *out)
 {
     d9di_jinja_macro *m;
 
-    (void)flow;
     D9D_TRY(d9di_jinja_alloc(r, 1, sizeof(*m), &m));
-    *m = (d9di_jinja_macro){n, s, r->template};
-    return d9di_jinja_scope_set(r, s, n->name,
-                                (d9di_jinja_value){.kind = D9DI_JINJA_MACRO, .macro = m});
+    *m = (d9di_jinja_macro){n, s};
+    *out = (d9di_jinja_value){.kind = D9DI_JINJA_MACRO, .macro = m};
+    return D9D_OK;
+}
+
+static d9d_status exec_define_macro(d9di_jinja_run *r, d9di_jinja_scope *s,
+                                    const d9di_jinja_node *n, d9di_jinja_flow *flow)
+{
+    d9di_jinja_value macro;
+
+    (void)flow;
+    D9D_TRY(make_macro(r, s, n, &macro));
+    return d9di_jinja_scope_set(r, s, n->name, macro);
+}
+
+static d9d_status exec_call_block(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                                  d9di_jinja_flow *flow)
+{
+    d9di_jinja_value caller, v;
+
+    (void)flow;
+    D9D_TRY(make_macro(r, s, n, &caller));
+    D9D_TRY(d9di_jinja_eval_call(r, s, n->a, &caller, &v));
+    return d9di_jinja_put_str(r, &v);
 }
 
 /* The place of a keyword argument among those of the call; -1: it is not given. */
@@ -230,6 +250,24 @@ static d9d_status bind_param(const d9di_jinja_call *c, const d9di_jinja_node *n,
     return d9di_jinja_scope_set(c->run, s, n->kw[i], v);
 }
 
+/* Sets `caller` if the macro's body has it and none of its parameters is called so. */
+static d9d_status bind_caller(const d9di_jinja_call *c, const d9di_jinja_node *n,
+                              d9di_jinja_scope *s)
+{
+    const char *const name = c->run->template->name_caller;
+    const int at = find_keyword(c, name);
+
+    for (size_t i = 0; i < n->n_kw; i++)
+        if (n->kw[i] == name)
+            return D9D_OK;
+    if (!n->takes_caller)
+        return D9D_OK;
+    return d9di_jinja_scope_set(
+        c->run, s, name,
+        at >= 0 ? c->kw[at].value
+                : d9di_jinja_undefined(D9DI_JINJA_NO_VARIABLE, "caller", strlen("caller")));
+}
+
 /* `varargs` and `kwargs`; without them what is left is an error. */
 static d9d_status bind_rest(const d9di_jinja_call *c, const d9di_jinja_node *n, d9di_jinja_scope *s)
 {
@@ -249,7 +287,7 @@ static d9d_status bind_rest(const d9di_jinja_call *c, const d9di_jinja_node *n, 
 
         while (at < n->n_kw && n->kw[at] != name)
             at++;
-        if (at < n->n_kw)
+        if (at < n->n_kw || (n->takes_caller && name == t->name_caller))
             continue;
         if (!n->takes_keywords)
             return d9di_jinja_fail(c->run, "the macro \"%.60s\" takes no keyword \"%.60s\"",
@@ -270,6 +308,7 @@ d9d_status d9di_jinja_call_macro(const d9di_jinja_macro *m, d9di_jinja_call *c,
 
     D9D_TRY(new_scope(c->run, m->scope, &s));
     D9D_TRY(bind_rest(c, n, s));
+    D9D_TRY(bind_caller(c, n, s));
     for (size_t i = 0; i < n->n_kw; i++)
         D9D_TRY(bind_param(c, n, i, s));
     return capture(c->run, s, n->body, out);
@@ -290,6 +329,7 @@ static d9d_status (*const runners[D9DI_JINJA_NODE_KINDS])(d9di_jinja_run *r, d9d
     [D9DI_JINJA_FILTER_BLOCK] = exec_filter_block,
     [D9DI_JINJA_WITH] = exec_with,
     [D9DI_JINJA_DEFINE_MACRO] = exec_define_macro,
+    [D9DI_JINJA_CALL_BLOCK] = exec_call_block,
     [D9DI_JINJA_GENERATION] = exec_generation,
     [D9DI_JINJA_BREAK] = exec_jump,
     [D9DI_JINJA_CONTINUE] = exec_jump,

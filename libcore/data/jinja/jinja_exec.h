@@ -40,7 +40,6 @@ d9d_status d9di_jinja_loop_attr(d9di_jinja_run *r, d9di_jinja_loop *l, const cha
 typedef struct d9di_jinja_macro {
     const d9di_jinja_node *node;
     d9di_jinja_scope *scope; /* where it is defined */
-    const d9d_jinja_template *from;
 } d9di_jinja_macro;
 
 d9d_status d9di_jinja_call_macro(const d9di_jinja_macro *m, d9di_jinja_call *c,
@@ -48,6 +47,9 @@ d9d_status d9di_jinja_call_macro(const d9di_jinja_macro *m, d9di_jinja_call *c,
 
 d9d_status d9di_jinja_eval(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
                            d9di_jinja_value *out);
+/* The call n with one more keyword argument, `caller`. */
+d9d_status d9di_jinja_eval_call(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                                const d9di_jinja_value *caller, d9di_jinja_value *out);
 /* Applies the filters of a block to its text. */
 d9d_status d9di_jinja_eval_filters(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
                                    const d9di_jinja_value *text, d9di_jinja_value *out);

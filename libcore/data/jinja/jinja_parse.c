@@ -230,6 +230,9 @@ static d9d_status parse_param(d9di_jinja_parser *p, params *to)
         return d9di_jinja_fail_at(p->source, D9D_EFORMAT, name->line,
                                   "the parameter \"%s\" has no default and follows one that has",
                                   name->name);
+    if (value == NULL && strcmp(name->name, "caller") == 0)
+        return d9di_jinja_fail_at(p->source, D9D_EFORMAT, name->line,
+                                  "the parameter \"caller\" needs a default");
     D9D_TRY(D9D_VEC_PUSH(&to->names, name->name));
     return D9D_VEC_PUSH(&to->defaults, value);
 }
@@ -260,21 +263,39 @@ out:
     return st;
 }
 
+/* The body of a macro up to {% END %}. */
+static d9d_status parse_macro_body(d9di_jinja_parser *p, d9di_jinja_node *n, const char *end)
+{
+    n->outer = p->macro;
+    p->macro = n;
+    D9D_TRY(parse_closed_block(p, end, &n->body));
+    p->macro = n->outer;
+    p->has_macro = true;
+    return D9D_OK;
+}
+
 static d9d_status parse_macro(d9di_jinja_parser *p, d9di_jinja_node *n)
 {
-    d9di_jinja_node *const outer = p->macro;
     d9di_jinja_node *name;
 
     n->kind = D9DI_JINJA_DEFINE_MACRO;
     D9D_TRY(parse_target_name(p, false, &name));
     n->name = name->name;
     n->name_n = name->name_n;
-    p->macro = n;
     D9D_TRY(parse_params(p, n));
-    D9D_TRY(parse_closed_block(p, "endmacro", &n->body));
-    p->macro = outer;
-    p->has_macro = true;
-    return D9D_OK;
+    return parse_macro_body(p, n, "endmacro");
+}
+
+static d9d_status parse_call_block(d9di_jinja_parser *p, d9di_jinja_node *n)
+{
+    n->kind = D9DI_JINJA_CALL_BLOCK;
+    n->name = "caller";
+    if (d9di_jinja_at_op(p, '('))
+        D9D_TRY(parse_params(p, n));
+    D9D_TRY(d9di_jinja_parse_expr(p, &n->a));
+    if (n->a->kind != D9DI_JINJA_CALL)
+        return d9di_jinja_unexpected(p, "a call");
+    return parse_macro_body(p, n, "endcall");
 }
 
 static d9d_status parse_generation(d9di_jinja_parser *p, d9di_jinja_node *n)
@@ -318,7 +339,7 @@ static const struct {
     {"filter", parse_filter_block},
     {"with", parse_with},
     {"print", parse_print},
-    {"call", refuse},
+    {"call", parse_call_block},
     {"block", refuse},
     {"extends", refuse},
     {"include", refuse},

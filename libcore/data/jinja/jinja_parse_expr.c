@@ -137,12 +137,14 @@ static const struct {
     {"None", {.kind = D9DI_JINJA_NONE}},
 };
 
+/* Notes in all macros around a name that it occurs. */
 static void note_name(d9di_jinja_parser *p, const char *name)
 {
-    if (p->macro == NULL)
-        return;
-    p->macro->takes_rest = p->macro->takes_rest || strcmp(name, "varargs") == 0;
-    p->macro->takes_keywords = p->macro->takes_keywords || strcmp(name, "kwargs") == 0;
+    for (d9di_jinja_node *m = p->macro; m != NULL; m = m->outer) {
+        m->takes_rest = m->takes_rest || strcmp(name, "varargs") == 0;
+        m->takes_keywords = m->takes_keywords || strcmp(name, "kwargs") == 0;
+        m->takes_caller = m->takes_caller || strcmp(name, "caller") == 0;
+    }
 }
 
 static d9d_status parse_name(d9di_jinja_parser *p, d9di_jinja_node **out)
@@ -155,8 +157,6 @@ static d9d_status parse_name(d9di_jinja_parser *p, d9di_jinja_node **out)
             (*out)->value = constants[i].value;
             return D9D_OK;
         }
-    if (strcmp(t->text, "caller") == 0 && p->macro != NULL)
-        return d9di_jinja_fail_at(p->source, D9D_ENOTSUP, t->line, "\"caller\" is not supported");
     D9D_TRY(d9di_jinja_new_node(p, D9DI_JINJA_NAME, t->line, out));
     (*out)->name = t->text;
     (*out)->name_n = t->n;

@@ -71,7 +71,7 @@ static const struct {
     {"\n{{ x | nope }}", D9D_ENOTSUP, "t.jinja: line 2: the filter \"nope\" is not supported"},
     {"{{ x is nope }}", D9D_ENOTSUP, "t.jinja: line 1: the test \"nope\" is not supported"},
     {"{% include 'x' %}", D9D_ENOTSUP, "t.jinja: line 1: {% include %} is not supported"},
-    {"{% call f() %}{% endcall %}", D9D_ENOTSUP, "t.jinja: line 1: {% call %} is not supported"},
+    {"{% call n %}{% endcall %}", D9D_EFORMAT, "t.jinja: line 1: expected a call, found \"%}\""},
     {"{% nope %}", D9D_EFORMAT, "t.jinja: line 1: unexpected statement \"nope\""},
     {"{% for x in l recursive %}{% endfor %}", D9D_ENOTSUP,
      "t.jinja: line 1: a recursive loop is not supported"},

@@ -14,7 +14,7 @@
  * sandbox with trim_blocks, lstrip_blocks and loop controls.
  *
  * Statements: if, elif, else; for with a filter and else, break, continue; set of names, tuples,
- * namespace attributes and blocks; macro; with; filter; raw; print; generation.
+ * namespace attributes and blocks; macro, call; with; filter; raw; print; generation.
  *
  * Expressions: all literals and operators, slices, calls with keyword arguments, filters and tests.
  * `libcore/data/jinja/README.md` lists the names.
@@ -29,7 +29,7 @@
  *
  *     integers       64 bits; an overflow is an error
  *     generators     are computed where they are made
- *     refused        import, include, extends, block, call, autoescape, recursive loops,
+ *     refused        import, include, extends, block, autoescape, recursive loops,
  *                    `**` of arguments, "%" of strings, str.format
  *
  * What is refused is an error that names the line and the construct.  A filter or test that is not
