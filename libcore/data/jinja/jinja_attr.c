@@ -186,7 +186,7 @@ static d9d_status slice_string(d9di_jinja_run *r, const d9di_jinja_value *v, int
 d9d_status d9di_jinja_get_slice(d9di_jinja_run *r, const d9di_jinja_value *v,
                                 const d9di_jinja_value part[3], d9di_jinja_value *out)
 {
-    int64_t from, to, step = 1, n;
+    int64_t from = 0, to = 0, step = 1, n;
     size_t size;
 
     if (v->kind == D9DI_JINJA_UNDEFINED)

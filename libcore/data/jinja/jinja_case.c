@@ -6,7 +6,7 @@
 #include "data/jinja/jinja_text.h"
 #include "data/tokenizer/utf8.h"
 
-enum { DOTTED_I = 0x130, SIGMA = 0x3a3, FINAL_SIGMA = 0x3c2, SMALL_SIGMA = 0x3c3 };
+enum { SHARP_S = 0xdf, DOTTED_I = 0x130, SIGMA = 0x3a3, FINAL_SIGMA = 0x3c2, SMALL_SIGMA = 0x3c3 };
 
 /* Characters whose upper case is several characters (Unicode's SpecialCasing), by code point. */
 static const struct special {
@@ -189,13 +189,18 @@ static d9d_status put_lower(d9di_jinja_run *r, const d9di_jinja_value *s, size_t
 static d9d_status put_upper(d9di_jinja_run *r, uint32_t c, bool title)
 {
     const struct special *special = find_special(c);
+    const uint32_t simple = (uint32_t)(title ? utf8proc_totitle((utf8proc_int32_t)c)
+                                             : utf8proc_toupper((utf8proc_int32_t)c));
 
     if (special == NULL)
-        return put_char(r, (uint32_t)(title ? utf8proc_totitle((utf8proc_int32_t)c)
-                                            : utf8proc_toupper((utf8proc_int32_t)c)));
-    if (title)
-        return d9di_jinja_fail(r, "the title case of U+%04X is not supported", (unsigned)c);
-    return d9di_jinja_put_text(r, special->upper);
+        return put_char(r, simple);
+    if (!title)
+        return d9di_jinja_put_text(r, special->upper);
+    /* A character of title case is its own, and a letter that has one of its own has one only. */
+    if ((simple != c && c != SHARP_S) ||
+        utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LT)
+        return put_char(r, simple);
+    return d9di_jinja_fail(r, "the title case of U+%04X is not supported", (unsigned)c);
 }
 
 d9d_status d9di_jinja_put_case(d9di_jinja_run *r, const d9di_jinja_value *s, d9di_jinja_case how)

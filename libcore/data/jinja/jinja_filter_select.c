@@ -54,7 +54,7 @@ static d9d_status filter_map(const d9di_jinja_call *c, d9di_jinja_value *out)
         return D9D_OK;
     D9D_TRY(d9di_jinja_iterate(c->run, &c->self, &s));
     for (size_t i = 0; i < s.n; i++) {
-        d9di_jinja_value v;
+        d9di_jinja_value v = {.kind = D9DI_JINJA_UNSET};
 
         D9D_TRY(d9di_jinja_step(c->run, 1));
         D9D_TRY(path != NULL ? map_attribute(c, path, &s.items[i], &v)
@@ -99,7 +99,7 @@ static d9d_status select_items(const d9di_jinja_call *c, bool by_attr, bool keep
     D9D_TRY(find_test(c, at, &test));
     D9D_TRY(d9di_jinja_iterate(c->run, &c->self, &s));
     for (size_t i = 0; i < s.n; i++) {
-        d9di_jinja_value v;
+        d9di_jinja_value v = {.kind = D9DI_JINJA_UNSET};
 
         D9D_TRY(d9di_jinja_step(c->run, 1));
         D9D_TRY(d9di_jinja_follow_path(c->run, &s.items[i], by_attr ? &c->pos[0] : &none, &v));

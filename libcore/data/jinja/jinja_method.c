@@ -25,8 +25,10 @@ static d9d_status need_str(const d9di_jinja_call *c, size_t i, const char *metho
                            const d9di_jinja_value **out)
 {
     D9D_TRY(get_str(c, i, method, out));
-    return *out != NULL ? D9D_OK
-                        : d9di_jinja_fail(c->run, "%s: an argument is None, must be a str", method);
+    if (*out != NULL)
+        return D9D_OK;
+    (void)d9di_jinja_fail(c->run, "%s: an argument is None, must be a str", method);
+    return D9D_EFORMAT;
 }
 
 static d9d_status get_int(const d9di_jinja_call *c, size_t i, const char *method, int64_t absent,

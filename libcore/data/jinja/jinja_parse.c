@@ -41,12 +41,14 @@ static d9d_status parse_target_name(d9di_jinja_parser *p, bool attrs, d9di_jinja
 {
     static const char *const reserved[] = {"true", "True", "false", "False", "none", "None"};
     const d9di_jinja_token *t = p->t;
+    bool is_name = t->kind == D9DI_JINJA_T_NAME;
 
-    if (t->kind != D9DI_JINJA_T_NAME)
-        return d9di_jinja_unexpected(p, "a name");
-    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]); i++)
-        if (strcmp(t->text, reserved[i]) == 0)
-            return d9di_jinja_unexpected(p, "a name");
+    for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]) && is_name; i++)
+        is_name = strcmp(t->text, reserved[i]) != 0;
+    if (!is_name) {
+        (void)d9di_jinja_unexpected(p, "a name");
+        return D9D_EFORMAT;
+    }
     p->t++;
     D9D_TRY(d9di_jinja_new_node(p, D9DI_JINJA_NAME, t->line, out));
     (*out)->name = t->text;
@@ -440,7 +442,7 @@ d9d_status d9di_jinja_parse(d9di_jinja_source *s, const d9di_jinja_token *tokens
                             d9d_jinja_template *out)
 {
     d9di_jinja_parser p = {.source = s, .t = tokens};
-    d9di_jinja_node *body;
+    d9di_jinja_node *body = NULL;
 
     D9D_TRY(parse_body(&p, NULL, &body));
     out->body = body;

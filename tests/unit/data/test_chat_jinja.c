@@ -8,6 +8,7 @@
 
 #include "d9d/base/fs.h"
 #include "data/chat/chat_jinja.h"
+#include "support/json_memory.h"
 
 static void put(const char *path, const char *text)
 {
@@ -139,13 +140,40 @@ static void test_chats(void **state)
     d9di_chat_jinja_free(c);
 }
 
+/* Without memory for the context there is an error, or the whole text. */
+static void test_memory(void **state)
+{
+    json_t *chat = json_loads("{\"messages\": [{\"role\": \"a\", \"reasoning\": \"b\"}]}", 0, NULL);
+    d9d_buf text = {0};
+    bool out = true;
+
+    (void)state;
+    put("t.jinja", "{{ messages[0].thinking }}{{ messages[0].role }}");
+    for (int left = 0; out; left++) {
+        d9di_chat_jinja *c = NULL;
+        d9d_status st;
+
+        text.len = 0;
+        json_memory_begin(left);
+        st = d9di_chat_jinja_load("t.jinja", &c);
+        if (st == D9D_OK)
+            st = d9di_chat_jinja_render(c, chat, false, NULL, &text);
+        out = json_memory_end();
+        if (st == D9D_OK)
+            assert_string_equal(text.data, "ba");
+        else
+            assert_int_equal(st, D9D_ENOMEM);
+        d9di_chat_jinja_free(c);
+    }
+    json_decref(chat);
+    d9d_buf_release(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        unit_test_in_dir(test_files),
-        unit_test_in_dir(test_context),
-        unit_test_in_dir(test_spans),
-        unit_test_in_dir(test_chats),
+        unit_test_in_dir(test_files), unit_test_in_dir(test_context), unit_test_in_dir(test_spans),
+        unit_test_in_dir(test_chats), unit_test_in_dir(test_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
