@@ -164,7 +164,12 @@ bool d9di_jinja_skip_op(d9di_jinja_parser *p, int op);
 bool d9di_jinja_skip_name(d9di_jinja_parser *p, const char *name);
 d9d_status d9di_jinja_expect_op(d9di_jinja_parser *p, int op);
 /* Fails at the current token: "expected X, found Y". */
-d9d_status d9di_jinja_unexpected(const d9di_jinja_parser *p, const char *wanted);
+void d9di_jinja_report_unexpected(const d9di_jinja_parser *p, const char *wanted);
+static inline d9d_status d9di_jinja_unexpected(const d9di_jinja_parser *p, const char *wanted)
+{
+    d9di_jinja_report_unexpected(p, wanted);
+    return D9D_EFORMAT;
+}
 
 d9d_status d9di_jinja_parse_expr(d9di_jinja_parser *p, d9di_jinja_node **out);
 /* Without `x if y else z` at the outermost level. */

@@ -45,10 +45,8 @@ static d9d_status parse_target_name(d9di_jinja_parser *p, bool attrs, d9di_jinja
 
     for (size_t i = 0; i < sizeof(reserved) / sizeof(reserved[0]) && is_name; i++)
         is_name = strcmp(t->text, reserved[i]) != 0;
-    if (!is_name) {
-        (void)d9di_jinja_unexpected(p, "a name");
-        return D9D_EFORMAT;
-    }
+    if (!is_name)
+        return d9di_jinja_unexpected(p, "a name");
     p->t++;
     D9D_TRY(d9di_jinja_new_node(p, D9DI_JINJA_NAME, t->line, out));
     (*out)->name = t->text;

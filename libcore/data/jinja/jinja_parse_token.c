@@ -38,20 +38,19 @@ static const char *const token_names[] = {"text",     "{{",       "}}",       "{
                                           "%}",       NULL,       "a string", "a number",
                                           "a number", "operator", "the end"};
 
-d9d_status d9di_jinja_unexpected(const d9di_jinja_parser *p, const char *wanted)
+void d9di_jinja_report_unexpected(const d9di_jinja_parser *p, const char *wanted)
 {
     const d9di_jinja_token *t = p->t;
-    char op[2] = {(char)t->op, '\0'};
+    char op[3] = {(char)t->op, '\0', '\0'};
     const char *found = t->kind == D9DI_JINJA_T_NAME       ? t->text
                         : t->kind == D9DI_JINJA_T_OPERATOR ? op
                                                            : token_names[t->kind];
 
     for (const char *from = "F//P**E==N!=G>=L<="; *from; from += 3) /* as they are written */
         if (t->kind == D9DI_JINJA_T_OPERATOR && t->op == *from)
-            return d9di_jinja_fail_at(p->source, D9D_EFORMAT, t->line,
-                                      "expected %s, found \"%.2s\"", wanted, from + 1);
-    return d9di_jinja_fail_at(p->source, D9D_EFORMAT, t->line, "expected %s, found \"%.60s\"",
-                              wanted, found);
+            memcpy(op, from + 1, 2);
+    (void)d9di_jinja_fail_at(p->source, D9D_EFORMAT, t->line, "expected %s, found \"%.60s\"",
+                             wanted, found);
 }
 
 d9d_status d9di_jinja_expect_op(d9di_jinja_parser *p, int op)

@@ -46,9 +46,11 @@ d9d_status d9di_jinja_alloc(d9di_jinja_run *r, size_t n, size_t size, void *out)
     uint64_t bytes;
     void *p;
 
-    if (!d9d_checked_mul_u64(n, size, &bytes) || bytes > r->opts->max_memory - r->memory)
-        return d9di_jinja_fail(r, "the template needs more than %llu bytes of memory",
-                               (unsigned long long)r->opts->max_memory);
+    if (!d9d_checked_mul_u64(n, size, &bytes) || bytes > r->opts->max_memory - r->memory) {
+        (void)d9di_jinja_fail(r, "the template needs more than %llu bytes of memory",
+                              (unsigned long long)r->opts->max_memory);
+        return D9D_EFORMAT;
+    }
     r->memory += bytes;
     D9D_TRY(d9di_jinja_step(r, bytes / 1024));
     p = d9d_arena_alloc(r->arena, (size_t)bytes);
